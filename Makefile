@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+# Every target installs what it needs first (scripts/install-packages), so each works on a new machine.
+
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+.PHONY: build demo test test-otp test-bare check bench asan tsan fuzz spin clean help build-test build-bench
+
+## build: compile the driver and the applications into the checkout
+build:
+	@scripts/install-packages build
+	@scripts/build
+
+build-bench: build
+	@scripts/build --bench
+
+build-test: build
+	@scripts/build --bench --test
+
+## demo: start four real nodes and compare Beamway with stock TCP (about a minute)
+demo:
+	@scripts/demo
+
+## test: all tests; T=name runs only the runners whose name holds it, T=suite:case one case
+test:
+	@scripts/install-packages test
+	@$(MAKE) build-test
+	@scripts/run-tests $(T)
+
+## test-otp: OTP's own distribution suites over stock TCP, Beamway on TCP and Beamway on shm
+test-otp:
+	@scripts/install-packages test-otp
+	@$(MAKE) build-test
+	@scripts/run-otp-suites
+
+## test-bare: build, demo and test on a new Debian 12 of its own (needs root; leaves nothing)
+test-bare:
+	@scripts/install-packages test-bare
+	@scripts/try-bare
+
+## check: warnings as errors, xref, dialyzer, C with gcc and clang, formats, shell scripts
+check:
+	@scripts/install-packages check
+	@$(MAKE) build-test
+	@scripts/check
+
+## bench: all benchmarks, one after the other; N=name runs one, Q=1 the quick form
+bench:
+	@scripts/install-packages bench
+	@$(MAKE) build-bench
+	@scripts/bench $(if $(Q),--quick) $(N)
+
+## asan: C tests under address and undefined-behaviour sanitizers
+asan:
+	@scripts/install-packages asan
+	@$(MAKE) -C native asan
+
+## tsan: C tests under the thread sanitizer
+tsan:
+	@scripts/install-packages tsan
+	@$(MAKE) -C native tsan
+
+## fuzz: libFuzzer on everything that is read from a peer
+fuzz:
+	@scripts/install-packages fuzz
+	@$(MAKE) -C native fuzz
+
+## spin: the Promela models of the doorbell and of the choice of link
+spin:
+	@scripts/install-packages spin
+	@$(MAKE) -C native spin
+
+## clean: remove all build products
+clean:
+	@scripts/build --clean
+
+help:
+	@sed -n 's/^## \([a-z-]*\): \(.*\)/  make \1|\2/p' Makefile | \
+	while IFS='|' read -r target what; do printf '%-18s %s\n' "$$target" "$$what"; done
