@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef BW_FRAME_H
+#define BW_FRAME_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+/*
+ * Frames on a ring: an 8-byte header (length, magic, kind), the payload, and padding to the next
+ * multiple of 8. A frame may be larger than the ring: it is then written and read in pieces, the
+ * header first.
+ *
+ * The header is in the host's byte order (both ends are on one host or agreed on it at set-up).
+ * What is read comes from the peer: bw_frame_parse copies the header before it looks at it.
+ */
+
+#define BW_FRAME_HEADER_BYTES 8u
+#define BW_FRAME_MAX_BYTES ((uint32_t)INT32_MAX) /* the VM's own limit for one write */
+#define BW_FRAME_MAGIC ((uint16_t)0xBEA3)
+
+typedef enum {
+    BW_FRAME_DATA = 1, /* one packet of the distribution protocol, not empty */
+    BW_FRAME_TICK = 2  /* a sign of life, no payload */
+} bw_frame_kind_t;
+
+typedef enum {
+    BW_FRAME_SHORT,  /* the header is not complete */
+    BW_FRAME_PART,   /* the header is valid, the payload is not complete */
+    BW_FRAME_WHOLE,  /* header, payload and padding are there */
+    BW_FRAME_CORRUPT /* no correct peer writes this */
+} bw_frame_state_t;
+
+typedef struct {
+    uint32_t len;  /* payload bytes */
+    uint64_t size; /* header, payload and padding */
+    bw_frame_kind_t kind;
+} bw_frame_t;
+
+static inline uint64_t bw_frame_size(uint32_t len)
+{
+    return (BW_FRAME_HEADER_BYTES + (uint64_t)len + 7) & ~(uint64_t)7;
+}
+
+/* Writes the header of a frame. len is at most BW_FRAME_MAX_BYTES. */
+static inline void bw_frame_put_header(uint8_t *at, bw_frame_kind_t kind, uint32_t len)
+{
+    uint16_t magic = BW_FRAME_MAGIC, kind16 = (uint16_t)kind;
+
+    memcpy(at, &len, 4);
+    memcpy(at + 4, &magic, 2);
+    memcpy(at + 6, &kind16, 2);
+}
+
+/* Parses what stands at the start of `avail` readable bytes. frame_p is set for PART and WHOLE. */
+static inline bw_frame_state_t bw_frame_parse(const uint8_t *at, size_t avail, bw_frame_t *frame_p)
+{
+    uint32_t len;
+    uint16_t magic, kind;
+    uint8_t header[BW_FRAME_HEADER_BYTES];
+
+    if (avail < BW_FRAME_HEADER_BYTES)
+        return BW_FRAME_SHORT;
+    /* volatile: the compiler must not read the peer's memory a second time */
+    for (size_t i = 0; i < BW_FRAME_HEADER_BYTES; i++)
+        header[i] = ((const volatile uint8_t *)at)[i];
+    memcpy(&len, header, 4);
+    memcpy(&magic, header + 4, 2);
+    memcpy(&kind, header + 6, 2);
+    if (magic != BW_FRAME_MAGIC || len > BW_FRAME_MAX_BYTES ||
+        !(kind == BW_FRAME_DATA ? len > 0 : kind == BW_FRAME_TICK && len == 0))
+        return BW_FRAME_CORRUPT;
+    frame_p->len = len;
+    frame_p->size = bw_frame_size(len);
+    frame_p->kind = (bw_frame_kind_t)kind;
+    return avail < frame_p->size ? BW_FRAME_PART : BW_FRAME_WHOLE;
+}
+
+#endif

@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef BW_LINK_H
+#define BW_LINK_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "ring.h"
+#include "status.h"
+
+/*
+ * A link joins exactly two endpoints by two one-way byte streams. Each carrier (shm; rdma and tcp
+ * later) fills one bw_link_ops_t; this table is all that a user of a link sees.
+ *
+ * Nothing here blocks. All calls on one link are made by one thread at a time (in the driver:
+ * under the port lock). After BW_CORRUPT or BW_SYSTEM only stats, reason and close may be called.
+ */
+typedef struct bw_link bw_link_t;
+
+typedef struct {
+    uint64_t bytes_in, bytes_out;         /* released, committed */
+    uint64_t doorbells_in, doorbells_out; /* answered, rung: system calls both */
+    uint64_t stalls;                      /* times that the producer armed for room */
+    uint64_t ring_bytes;                  /* of one direction */
+    uint64_t fill_in, fill_out;           /* bytes in the rings now */
+} bw_link_stats_t;
+
+typedef struct {
+    const char *kind;
+    /* Writable bytes, contiguous, at best `want` or more: BW_OK, BW_AGAIN, BW_CORRUPT. */
+    bw_status_t (*reserve)(bw_link_t *link, size_t want, bw_span_t *span_p);
+    /* Publishes the first n bytes of the reserved span and rings if the peer sleeps. */
+    void (*commit)(bw_link_t *link, size_t n);
+    /* Readable bytes, contiguous: BW_OK, BW_AGAIN, BW_CORRUPT. */
+    bw_status_t (*peek)(bw_link_t *link, bw_span_t *span_p);
+    /* Frees the first n bytes of the peeked span and rings if the peer waits for that room. */
+    void (*release)(bw_link_t *link, size_t n);
+    /* Ask for one wake-up on `fd`: when more can be read than the last
+     * peek gave, or when `room` bytes can be written.
+     * BW_OK: armed. BW_AGAIN: it is so already, nothing is armed. BW_CORRUPT. */
+    bw_status_t (*arm_read)(bw_link_t *link);
+    bw_status_t (*arm_write)(bw_link_t *link, size_t room);
+    /* The descriptor to poll for reading; it belongs to the link. */
+    int (*fd)(const bw_link_t *link);
+    /* Makes `fd` quiet again. Call it before arm_read, never after. */
+    void (*hush)(bw_link_t *link);
+    /* Makes `fd` readable: whoever polls it comes back to this link. */
+    void (*kick)(bw_link_t *link);
+    /* Gives the memory of an idle outgoing ring back to the system. Does nothing unless the peer
+     * has read everything. */
+    void (*trim)(bw_link_t *link);
+    void (*stats)(const bw_link_t *link, bw_link_stats_t *stats_p);
+    /* Unmaps and closes everything and frees the link. If `fd_p` is not NULL, the polled
+     * descriptor is left open and handed to the caller, who closes it when its poller lets go. */
+    void (*close)(bw_link_t *link, int *fd_p);
+} bw_link_ops_t;
+
+struct bw_link {
+    const bw_link_ops_t *ops;
+};
+
+#endif

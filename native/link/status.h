@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef BW_STATUS_H
+#define BW_STATUS_H
+
+/*
+ * What a call of native/link can end with, and where it failed.
+ * The function that first decides on an error fills the bw_error_t; callers only pass it on.
+ */
+typedef enum {
+    BW_OK = 0,
+    BW_AGAIN,   /* nothing to read, or no room: arm and wait */
+    BW_CORRUPT, /* the peer broke the protocol: the link must be closed */
+    BW_REFUSED, /* the other side is not who it should be (user, token, version) */
+    BW_LIMIT,   /* a limit of this process or host is too low */
+    BW_SYSTEM,  /* a system call failed */
+    BW_INVALID  /* the caller's argument is outside its documented range */
+} bw_status_t;
+
+typedef struct {
+    const char *step; /* a literal: what was being done, NULL while nothing has failed */
+    int sys_errno;    /* errno of that step, 0 if it has none */
+} bw_error_t;
+
+static inline bw_status_t bw_fail(bw_error_t *error_p, bw_status_t status, const char *step,
+                                  int sys_errno)
+{
+    error_p->step = step;
+    error_p->sys_errno = sys_errno;
+    return status;
+}
+
+#endif
