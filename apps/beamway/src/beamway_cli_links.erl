@@ -1,0 +1,233 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc `beamway links': asks a running node which link it uses to each of its peers.
+%%
+%% Called by {@link beamway_cli} in a VM of its own, which becomes a hidden node that listens nowhere
+%% and connects over stock TCP, so that the answer does not depend on the carrier that is asked about.
+%% Each failure says which of its usual causes it was: no epmd, no such node, another cookie, no Beamway.
+-module(beamway_cli_links).
+
+-export([ask/1, to_json/1, to_text/1]).
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+-endif.
+
+-export_type([report/0, options/0]).
+
+-type options() :: #{node => string(), cookie_file => file:filename()}.
+-type report() :: #{node := node(), links := [{Link :: map(), Info :: map()}]}.
+
+-define(CALL_MS, 5000).
+
+%% @doc Connects and asks. Ends with the VM: the node that it made is not stopped.
+-spec ask(options()) -> {ok, report()} | {error, Text :: unicode:chardata()}.
+ask(Options) ->
+    try
+        Node = target(Options),
+        ok = become_node(Node),
+        ok = use_cookie(Node, Options),
+        ok = connect(Node),
+        {ok, #{node => Node, links => links(Node)}}
+    catch
+        throw:Text -> {error, Text}
+    end.
+
+-spec failed(string(), [term()]) -> no_return().
+failed(Format, Arguments) -> throw(io_lib:format(Format, Arguments)).
+
+%% Which node
+
+target(#{node := Name}) -> full_name(Name, short_host());
+target(_) -> only_node(names("localhost")).
+
+only_node([]) ->
+    failed("no node is registered with epmd on this host; start one, or name one: beamway links NODE", []);
+only_node([{Name, _}]) ->
+    full_name(Name, short_host());
+only_node(Names) ->
+    failed("several nodes run on this host (~ts); name one: beamway links NODE", [name_list(Names)]).
+
+full_name(Name, Host) ->
+    case string:split(Name, "@") of
+        [[_ | _], [_ | _]] -> list_to_atom(Name);
+        [[_ | _]] -> list_to_atom(Name ++ "@" ++ Host);
+        _ -> failed("'~ts' is not a node name; expected name or name@host", [Name])
+    end.
+
+short_host() ->
+    {ok, Host} = inet:gethostname(),
+    hd(string:split(Host, ".")).
+
+names(Host) ->
+    case erl_epmd:names(Host) of
+        {ok, Names} -> Names;
+        {error, Reason} -> failed("epmd on ~ts does not answer (~ts), so no node is known there; "
+                                  "a node that listens starts it: erl -sname NAME", [Host, reason(Reason)])
+    end.
+
+%% erl_epmd says `address' for everything that kept it from connecting.
+reason(address) -> "no connection";
+reason(Reason) -> io_lib:format("~tp", [Reason]).
+
+name_list(Names) -> lists:join(", ", [Name || {Name, _} <- Names]).
+
+%% Becoming a node
+
+%% Only the name's domain matters: nobody connects to a node that listens nowhere.
+become_node(Target) ->
+    {Domain, Host} = domain(Target),
+    Name = list_to_atom("beamway_cli_" ++ os:getpid() ++ "@" ++ Host),
+    Options = #{name_domain => Domain, dist_listen => false, hidden => true},
+    try net_kernel:start(Name, Options) of
+        {ok, _} -> ok;
+        {error, Reason} -> failed("cannot become a node: ~0tP", [Reason, 12])
+    catch
+        error:Reason -> failed("cannot become a node: ~0tP", [Reason, 12])
+    end.
+
+domain(Node) ->
+    case lists:member($., host(Node)) of
+        true -> {longnames, "127.0.0.1"};
+        false -> {shortnames, "localhost"}
+    end.
+
+host(Node) -> lists:last(string:split(atom_to_list(Node), "@")).
+
+use_cookie(Node, #{cookie_file := File}) ->
+    case file:read_file(File) of
+        {ok, Text} ->
+            true = erlang:set_cookie(Node, binary_to_atom(string:trim(Text))),
+            ok;
+        {error, Reason} ->
+            failed("cannot read the cookie file '~ts': ~ts", [File, file:format_error(Reason)])
+    end;
+use_cookie(_, _) ->
+    ok.
+
+%% Connecting, and finding out why not
+
+connect(Node) ->
+    case net_kernel:connect_node(Node) of
+        true -> ok;
+        _ -> failed("~ts", [why_not(Node)])
+    end.
+
+why_not(Node) ->
+    [Short, Host] = string:split(atom_to_list(Node), "@"),
+    Names = names(Host),
+    case lists:keyfind(Short, 1, Names) of
+        false -> not_there(Node, Host, Names);
+        {_, Port} -> refused(Node, Host, Port)
+    end.
+
+not_there(Node, Host, []) ->
+    io_lib:format("node ~ts is not running: epmd on ~ts knows no node", [Node, Host]);
+not_there(Node, Host, Names) ->
+    io_lib:format("node ~ts is not running: epmd on ~ts knows ~ts", [Node, Host, name_list(Names)]).
+
+refused(Node, Host, Port) ->
+    case gen_tcp:connect(Host, Port, [{active, false}], ?CALL_MS) of
+        {ok, Socket} ->
+            ok = gen_tcp:close(Socket),
+            io_lib:format("node ~ts refused the connection. Most often its cookie is another one: compare its "
+                          "cookie with ~~/.erlang.cookie, or give --cookie-file. It may also use the other "
+                          "kind of names (erl -name: name@host.domain, erl -sname: name@host)", [Node]);
+        {error, Reason} ->
+            io_lib:format("node ~ts is registered with epmd at port ~b, which cannot be reached: ~ts",
+                          [Node, Port, inet:format_error(Reason)])
+    end.
+
+%% Asking
+
+links(Node) ->
+    [{Link, info(Node, maps:get(node, Link))}
+     || Link <- call(Node, links, []), maps:get(node, Link) =/= node()].
+
+%% A peer may go away between the two questions.
+info(Node, Peer) ->
+    case call(Node, info, [Peer]) of
+        {ok, Info} -> Info;
+        {error, not_connected} -> #{}
+    end.
+
+call(Node, Function, Arguments) ->
+    try erpc:call(Node, beamway, Function, Arguments, ?CALL_MS)
+    catch
+        error:{exception, undef, _} ->
+            failed("node ~ts has no Beamway: its code path holds no module beamway with ~ts/~b "
+                   "(see README: erl -pa apps/beamway/ebin -proto_dist beamway)",
+                   [Node, Function, length(Arguments)]);
+        error:{erpc, Reason} ->
+            failed("node ~ts did not answer: ~tp", [Node, Reason]);
+        _:Reason ->
+            failed("node ~ts answered with an error: ~0tP", [Node, Reason, 15])
+    end.
+
+%% Showing
+
+%% @doc The report as a term for jiffy: the keys of `beamway:links/0', and of `beamway:info/1' under `info'.
+-spec to_json(report()) -> term().
+to_json(#{node := Node, links := Links}) ->
+    {[{node, Node}, {links, [link_json(Link, Info) || {Link, Info} <- lists:sort(Links)]}]}.
+
+link_json(Link, Info) ->
+    First = [{Key, maps:get(Key, Link)} || Key <- [node, link, reason, address, since], is_map_key(Key, Link)],
+    Counters = maps:without([node, link, reason, address, since], Info),
+    {First ++ [{info, maps:map(fun(_, Value) -> json_value(Value) end, Counters)}]}.
+
+json_value(Value) when is_number(Value); is_atom(Value); is_binary(Value) -> Value;
+json_value(Value) -> unicode:characters_to_binary(io_lib:format("~0tp", [Value])).
+
+%% @doc The report as a table.
+-spec to_text(report()) -> unicode:chardata().
+to_text(#{node := Node, links := []}) ->
+    io_lib:format("~ts is connected to no other node~n", [Node]);
+to_text(#{links := Links}) ->
+    Heading = ["NODE", "LINK", "BYTES IN", "BYTES OUT", "WHY"],
+    beamway_cli:table([Heading | [row(Link, Info) || {Link, Info} <- lists:sort(Links)]]).
+
+row(#{node := Node, link := Link} = All, Info) ->
+    [atom_to_binary(Node), atom_to_binary(Link), counter(bytes_in, Info), counter(bytes_out, Info),
+     maps:get(reason, All, <<>>)].
+
+counter(Key, Info) ->
+    case Info of
+        #{Key := Value} when is_integer(Value) -> integer_to_binary(Value);
+        _ -> <<"-">>
+    end.
+
+-ifdef(TEST).
+
+full_name_test_() ->
+    [?_assertEqual('a@h', full_name("a", "h")),
+     ?_assertEqual('a@b.c', full_name("a@b.c", "h")),
+     ?_assertThrow(_, full_name("@h", "h")),
+     ?_assertThrow(_, full_name("a@", "h")),
+     ?_assertThrow(_, full_name("", "h"))].
+
+domain_test_() ->
+    [?_assertMatch({shortnames, _}, domain('a@h')),
+     ?_assertMatch({longnames, _}, domain('a@h.example'))].
+
+only_node_test_() ->
+    [?_assertThrow(_, only_node([])),
+     ?_assertThrow(_, only_node([{"a", 1}, {"b", 2}])),
+     ?_assertMatch({match, _}, re:run(atom_to_list(only_node([{"a", 1}])), "^a@."))].
+
+to_text_test_() ->
+    Link = #{node => 'b@h', link => shm, reason => <<"same host">>, address => <<"h:1">>, since => 1},
+    [?_assertEqual("NODE  LINK  BYTES IN  BYTES OUT  WHY\n"
+                   "b@h   shm   12        -          same host\n",
+                   lists:flatten(unicode:characters_to_list(to_text(#{node => 'a@h', links => [{Link, #{bytes_in => 12}}]})))),
+     ?_assertEqual("a@h is connected to no other node\n",
+                   lists:flatten(to_text(#{node => 'a@h', links => []})))].
+
+to_json_test() ->
+    Link = #{node => 'b@h', link => shm, reason => <<"same host">>, address => <<"h:1">>, since => 1},
+    Json = jiffy:decode(jiffy:encode(to_json(#{node => 'a@h', links => [{Link, #{stalls => 3, odd => {1, 2}}}]})),
+                        [return_maps]),
+    ?assertMatch(#{<<"node">> := <<"a@h">>,
+                   <<"links">> := [#{<<"link">> := <<"shm">>,
+                                     <<"info">> := #{<<"stalls">> := 3, <<"odd">> := <<"{1,2}">>}}]}, Json).
+
+-endif.

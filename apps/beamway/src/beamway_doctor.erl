@@ -1,0 +1,371 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc `beamway doctor': which links this host can use, and what is in the way.
+%%
+%% Called by {@link beamway_cli}. First facts are gathered (files under `/proc', a pair of rings that the
+%% driver really makes, epmd), then each is judged by a pure function, so that the judgements are tested
+%% without the machine that they need. Limits are those of this VM: the shell's that started it.
+%% A `problem' keeps shared memory from being used; a `warning' may once more links are wanted.
+-module(beamway_doctor).
+
+-export([examine/0, is_well/1, to_json/1, to_text/1]).
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+-endif.
+
+-export_type([report/0, check/0]).
+
+-type check() :: #{name := atom(), status := ok | warning | problem, found := unicode:chardata(),
+                   remedy => unicode:chardata()}.
+-type report() :: #{checks := [check()], shm := ok | {error, term()}, rdma := [string()]}.
+
+%% One link holds its socket, two doorbells and, while it is set up, a few more.
+-define(DESCRIPTORS_OF_A_LINK, 4).
+-define(EPMD_MS, 2000).
+
+%% @doc Gathers and judges everything. Takes well under a second.
+-spec examine() -> report().
+examine() ->
+    _ = application:load(beamway),
+    Limits = limits(),
+    Ring = ring_bytes(),
+    Shm = probe(),
+    Rdma = rdma_devices(),
+    #{shm => Shm, rdma => Rdma,
+      checks => [otp(erlang:system_info(otp_release), minimum_otp()),
+                 system(os:type(), os:version(), erlang:system_info(wordsize)),
+                 driver(driver_file(), filelib:is_regular(driver_file())),
+                 rings(Shm),
+                 switch(os:getenv("BEAMWAY_LINKS")),
+                 descriptors(maps:get(nofile, Limits, unknown)),
+                 file_size(maps:get(fsize, Limits, unknown), Ring),
+                 address_space(maps:get(as, Limits, unknown), address_space_used(), Ring),
+                 locked_memory(maps:get(memlock, Limits, unknown)),
+                 rdma(Rdma),
+                 memory(free_memory(), Ring),
+                 host_name(host(), resolve(host())),
+                 epmd(epmd_names())]}.
+
+%% @doc Whether nothing keeps shared memory from being used.
+-spec is_well(report()) -> boolean().
+is_well(#{checks := Checks}) ->
+    not lists:any(fun(#{status := Status}) -> Status =:= problem end, Checks).
+
+%%% Facts
+
+minimum_otp() -> 25.
+
+driver_file() ->
+    case code:priv_dir(beamway) of
+        {error, bad_name} -> "priv/beamway_drv.so";
+        Folder -> filename:join(Folder, "beamway_drv.so")
+    end.
+
+%% The driver itself makes a memfd, two eventfds and an abstract socket, and passes them round.
+probe() ->
+    try beamway_port:probe()
+    catch _:Reason -> {error, Reason}
+    end.
+
+ring_bytes() -> application:get_env(beamway, ring_bytes, 4194304).
+
+limits() -> parse_limits(read("/proc/self/limits")).
+
+address_space_used() -> status_bytes("VmSize", read("/proc/self/status")).
+
+free_memory() -> status_bytes("MemAvailable", read("/proc/meminfo")).
+
+rdma_devices() ->
+    case file:list_dir("/sys/class/infiniband") of
+        {ok, Names} -> lists:sort(Names);
+        {error, _} -> []
+    end.
+
+host() ->
+    {ok, Host} = inet:gethostname(),
+    Host.
+
+resolve(Host) -> inet:getaddr(Host, inet).
+
+%% erl_epmd has no time limit of its own for a peer that accepts and says nothing.
+epmd_names() ->
+    {Pid, Reference} = spawn_monitor(fun() -> exit({names, erl_epmd:names("localhost")}) end),
+    receive
+        {'DOWN', Reference, process, Pid, {names, Result}} -> Result;
+        {'DOWN', Reference, process, Pid, Reason} -> {error, Reason}
+    after ?EPMD_MS ->
+        exit(Pid, kill),
+        _ = erlang:demonitor(Reference, [flush]),
+        {error, timeout}
+    end.
+
+read(File) ->
+    case file:read_file(File) of
+        {ok, Text} -> Text;
+        {error, _} -> <<>>
+    end.
+
+%%% Reading what the kernel says
+
+%% Soft limits, by the names that ulimit's manual uses.
+parse_limits(Text) ->
+    Wanted = [{nofile, "Max open files"}, {fsize, "Max file size"}, {as, "Max address space"},
+              {memlock, "Max locked memory"}],
+    maps:from_list([{Key, Value} || {Key, Title} <- Wanted, Value <- [soft_limit(Title, Text)], Value =/= unknown]).
+
+soft_limit(Title, Text) ->
+    case re:run(Text, "^" ++ Title ++ " +(\\d+|unlimited)", [multiline, {capture, [1], list}]) of
+        {match, ["unlimited"]} -> unlimited;
+        {match, [Digits]} -> list_to_integer(Digits);
+        nomatch -> unknown
+    end.
+
+%% A line `Key:   123 kB' in bytes.
+status_bytes(Key, Text) ->
+    case re:run(Text, "^" ++ Key ++ ":\\s+(\\d+) kB", [multiline, {capture, [1], list}]) of
+        {match, [Digits]} -> list_to_integer(Digits) * 1024;
+        nomatch -> unknown
+    end.
+
+%%% Judgements
+
+otp(Release, Minimum) ->
+    case list_to_integer(Release) >= Minimum of
+        true -> well(otp, "OTP ~ts", [Release]);
+        false ->
+            problem(otp, "OTP ~ts", [Release], "use OTP ~b or later", [Minimum])
+    end.
+
+system({unix, linux}, Version, 8) ->
+    well(system, "Linux ~ts, 64 bit", [version(Version)]);
+system({unix, linux}, Version, _) ->
+    problem(system, "Linux ~ts, 32 bit", [version(Version)], "use a 64-bit system: rings are mapped twice", []);
+system({_, Name}, Version, _) ->
+    problem(system, "~ts ~ts", [Name, version(Version)],
+            "shared memory needs Linux; Beamway over TCP works here", []).
+
+version({Major, Minor, Patch}) -> io_lib:format("~b.~b.~b", [Major, Minor, Patch]);
+version(Text) -> Text.
+
+driver(File, true) -> well(driver, "~ts", [File]);
+driver(File, false) -> problem(driver, "no file ~ts", [File], "run: make build", []).
+
+rings(ok) ->
+    well(rings, "made, passed over an abstract socket and mapped", []);
+rings({error, undef}) ->
+    problem(rings, "the carrier's modules are not built", [], "run: make build", []);
+rings({error, Reason}) ->
+    problem(rings, "~ts", [reason(Reason)], "~ts", [remedy(Reason)]).
+
+reason(Reason) when is_binary(Reason) -> Reason;
+reason(Reason) -> io_lib:format("~0tp", [Reason]).
+
+%% The usual causes, by what they leave in the reason.
+remedy(Reason) ->
+    Text = string:lowercase(lists:flatten(io_lib:format("~0tp ~ts", [Reason, reason(Reason)]))),
+    Known = [{"emfile|too many open", "raise the number of open files: ulimit -n 4096"},
+             {"efbig|file too large", "raise the limit on file sizes: ulimit -f unlimited"},
+             {"enomem|cannot allocate", "raise the limit on memory (ulimit -v unlimited), or set a smaller BEAMWAY_RING_BYTES"},
+             {"enosys|not implemented", "a sandbox hides memfd_create or eventfd; allow them in its seccomp profile"},
+             {"eperm|eacces|not permitted|denied", "a sandbox forbids memfd_create, eventfd or unix sockets; allow them in its profile"},
+             {"version", "the driver file is of another version than the modules; run: make clean build"},
+             {"open_error|enoent|load", "the driver cannot be loaded; run: make clean build"}],
+    hd([Remedy || {Pattern, Remedy} <- Known, re:run(Text, Pattern) =/= nomatch]
+       ++ ["links fall back to TCP until this is cured; docs/messages.md explains the reasons"]).
+
+switch(false) -> well(switch, "BEAMWAY_LINKS is not set", []);
+switch(Value) ->
+    Words = [string:trim(Word) || Word <- string:lexemes(Value, ",")],
+    case lists:member("shm", Words) of
+        true -> well(switch, "BEAMWAY_LINKS=~ts", [Value]);
+        false -> problem(switch, "BEAMWAY_LINKS=~ts turns shared memory off", [Value], "unset BEAMWAY_LINKS", [])
+    end.
+
+descriptors(Limit) when is_integer(Limit), Limit < 1024 ->
+    warning(descriptors, "~b open files allowed: about ~b links", [Limit, Limit div ?DESCRIPTORS_OF_A_LINK],
+            "raise it: ulimit -n 4096", []);
+descriptors(Limit) ->
+    well(descriptors, "~ts open files allowed", [amount(Limit)]).
+
+%% A memfd is a file for this limit: both rings and one page.
+file_size(Limit, Ring) when is_integer(Limit), Limit < 2 * Ring + 4096 ->
+    problem(file_size, "files may have ~ts; the rings of a link need ~ts", [in_bytes(Limit), in_bytes(2 * Ring + 4096)],
+            "raise it: ulimit -f unlimited; or set a smaller BEAMWAY_RING_BYTES", []);
+file_size(unlimited, _) ->
+    well(file_size, "no limit", []);
+file_size(Limit, _) ->
+    well(file_size, "files may have ~ts", [in_bytes(Limit)]).
+
+%% Both rings are mapped twice in a row.
+address_space(Limit, Used, Ring) when is_integer(Limit), is_integer(Used), Limit - Used < 4 * Ring + 4096 ->
+    problem(address_space, "~ts of address space are left; a link needs ~ts",
+            [in_bytes(max(0, Limit - Used)), in_bytes(4 * Ring + 4096)],
+            "raise it: ulimit -v unlimited; or set a smaller BEAMWAY_RING_BYTES", []);
+address_space(Limit, Used, Ring) when is_integer(Limit), is_integer(Used) ->
+    warning(address_space, "limited to ~ts: room for about ~b links", [in_bytes(Limit), (Limit - Used) div (4 * Ring)],
+            "raise it: ulimit -v unlimited", []);
+address_space(unlimited, _, _) ->
+    well(address_space, "no limit", []);
+address_space(_, _, _) ->
+    well(address_space, "unknown", []).
+
+locked_memory(Limit) ->
+    well(locked_memory, "~ts may be locked (matters for rdma only)", [in_bytes(Limit)]).
+
+rdma([]) -> well(rdma, "no devices; rdma is not built in this version", []);
+rdma(Names) ->
+    well(rdma, "devices ~ts; rdma is not built in this version", [lists:join(", ", Names)]).
+
+memory(Free, Ring) when is_integer(Free), Free < 8 * Ring ->
+    warning(memory, "~ts free: the rings of about ~b busy links", [in_bytes(Free), Free div (2 * Ring)],
+            "free some memory, or set a smaller BEAMWAY_RING_BYTES", []);
+memory(Free, _) ->
+    well(memory, "~ts free", [in_bytes(Free)]).
+
+host_name(Host, {ok, Address}) ->
+    well(host_name, "~ts is ~ts", [Host, inet:ntoa(Address)]);
+host_name(Host, {error, Reason}) ->
+    warning(host_name, "~ts does not resolve (~ts), so nodes with -sname do not find each other",
+            [Host, inet:format_error(Reason)], "add a line '127.0.1.1 ~ts' to /etc/hosts", [Host]).
+
+epmd({ok, Names}) ->
+    well(epmd, "runs and knows ~b nodes", [length(Names)]);
+epmd({error, address}) ->
+    well(epmd, "does not run yet; the first node starts it", []);
+epmd({error, Reason}) ->
+    warning(epmd, "does not answer: ~0tp", [Reason],
+            "see what listens at port 4369 (ERL_EPMD_PORT), restart it: epmd -kill; epmd -daemon", []).
+
+amount(unlimited) -> "unlimited";
+amount(unknown) -> "an unknown number of";
+amount(Number) -> integer_to_list(Number).
+
+in_bytes(unlimited) -> "unlimited";
+in_bytes(unknown) -> "an unknown amount";
+in_bytes(Bytes) when Bytes >= 10 bsl 30 -> io_lib:format("~b GiB", [Bytes bsr 30]);
+in_bytes(Bytes) when Bytes >= 10 bsl 20 -> io_lib:format("~b MiB", [Bytes bsr 20]);
+in_bytes(Bytes) -> io_lib:format("~b KiB", [Bytes bsr 10]).
+
+well(Name, Format, Arguments) ->
+    #{name => Name, status => ok, found => io_lib:format(Format, Arguments)}.
+
+warning(Name, Format, Arguments, Remedy, RemedyArguments) ->
+    (well(Name, Format, Arguments))#{status := warning, remedy => io_lib:format(Remedy, RemedyArguments)}.
+
+problem(Name, Format, Arguments, Remedy, RemedyArguments) ->
+    (warning(Name, Format, Arguments, Remedy, RemedyArguments))#{status := problem}.
+
+%%% Showing
+
+links(#{rdma := Devices} = Report) ->
+    [{shm, is_well(Report), shm_why(Report)},
+     {tcp, true, "always"},
+     {rdma, false, ["not built in this version", [" (found: " ++ lists:join(", ", Devices) ++ ")" || Devices =/= []]]}].
+
+shm_why(#{checks := Checks}) ->
+    case [Found || #{status := problem, found := Found} <- Checks] of
+        [] -> "tried: a pair of rings was made and mapped";
+        [Found | _] -> Found
+    end.
+
+%% @doc The report as a term for jiffy.
+-spec to_json(report()) -> term().
+to_json(#{checks := Checks} = Report) ->
+    {[{ok, is_well(Report)},
+      {links, [{[{link, Link}, {usable, Usable}, {why, text(Why)}]} || {Link, Usable, Why} <- links(Report)]},
+      {checks, [{[{name, Name}, {status, Status}, {found, text(Found)}]
+                 ++ [{remedy, text(Remedy)} || #{remedy := Remedy} <- [Check]]}
+                || #{name := Name, status := Status, found := Found} = Check <- Checks]}]}.
+
+text(Chars) -> unicode:characters_to_binary(Chars).
+
+%% @doc The report for a reader.
+-spec to_text(report()) -> unicode:chardata().
+to_text(#{checks := Checks} = Report) ->
+    [beamway_cli:table([["LINK", "USABLE", "WHY"]
+                        | [[atom_to_list(Link), yes_or_no(Usable), text(Why)] || {Link, Usable, Why} <- links(Report)]]),
+     "\n",
+     [check_text(Check) || Check <- Checks]].
+
+yes_or_no(true) -> "yes";
+yes_or_no(false) -> "no".
+
+check_text(#{name := Name, status := Status, found := Found} = Check) ->
+    [io_lib:format("~-8s ~-14s ~ts~n", [Status, Name, Found]),
+     [io_lib:format("~24cremedy: ~ts~n", [$\s, Remedy]) || #{remedy := Remedy} <- [Check]]].
+
+-ifdef(TEST).
+
+status(#{status := Status}) -> Status.
+
+found(#{found := Found}) -> lists:flatten(Found).
+
+limits_text() ->
+    <<"Limit                     Soft Limit           Hard Limit           Units     \n"
+      "Max file size             unlimited            unlimited            bytes     \n"
+      "Max open files            256                  524288               files     \n"
+      "Max locked memory         8388608              8388608              bytes     \n"
+      "Max address space         1073741824           unlimited            bytes     \n">>.
+
+parse_limits_test_() ->
+    [?_assertEqual(#{fsize => unlimited, nofile => 256, memlock => 8388608, as => 1073741824},
+                   parse_limits(limits_text())),
+     ?_assertEqual(#{}, parse_limits(<<>>)),
+     ?_assertEqual(#{}, parse_limits(<<"Max open files   many">>))].
+
+status_bytes_test_() ->
+    [?_assertEqual(2048, status_bytes("VmSize", <<"VmPeak:\t    9 kB\nVmSize:\t    2 kB\n">>)),
+     ?_assertEqual(unknown, status_bytes("VmSize", <<>>))].
+
+otp_test_() ->
+    [?_assertEqual(problem, status(otp("24", 25))),
+     ?_assertEqual(ok, status(otp("25", 25))),
+     ?_assertEqual(ok, status(otp("27", 25)))].
+
+system_test_() ->
+    [?_assertEqual(ok, status(system({unix, linux}, {6, 1, 0}, 8))),
+     ?_assertEqual(problem, status(system({unix, linux}, {6, 1, 0}, 4))),
+     ?_assertEqual(problem, status(system({unix, darwin}, {23, 0, 0}, 8)))].
+
+file_size_test_() ->
+    Ring = 4194304,
+    [?_assertEqual(ok, status(file_size(unlimited, Ring))),
+     ?_assertEqual(ok, status(file_size(2 * Ring + 4096, Ring))),
+     ?_assertEqual(problem, status(file_size(2 * Ring + 4095, Ring))),
+     ?_assertEqual(ok, status(file_size(unknown, Ring)))].
+
+address_space_test_() ->
+    Ring = 4194304,
+    [?_assertEqual(ok, status(address_space(unlimited, 1, Ring))),
+     ?_assertEqual(problem, status(address_space(100 bsl 20, 99 bsl 20, Ring))),
+     ?_assertEqual(problem, status(address_space(1 bsl 20, 2 bsl 20, Ring))),
+     ?_assertEqual(warning, status(address_space(8 bsl 30, 2 bsl 30, Ring)))].
+
+descriptors_test_() ->
+    [?_assertEqual(warning, status(descriptors(1023))),
+     ?_assertEqual(ok, status(descriptors(1024))),
+     ?_assertEqual(ok, status(descriptors(unlimited)))].
+
+switch_test_() ->
+    [?_assertEqual(ok, status(switch(false))),
+     ?_assertEqual(ok, status(switch("shm, tcp"))),
+     ?_assertEqual(problem, status(switch("tcp")))].
+
+remedy_test_() ->
+    [?_assertEqual(Remedy, lists:sublist(remedy(Reason), length(Remedy)))
+     || {Reason, Remedy} <- [{{memfd_create, enosys}, "a sandbox hides"}, {emfile, "raise the number"},
+                             {<<"File too large">>, "raise the limit on file"}, {strange, "links fall back"}]].
+
+rdma_test_() ->
+    [?_assertEqual("devices mlx5_0, rxe0; rdma is not built in this version", found(rdma(["mlx5_0", "rxe0"])))].
+
+report_test_() ->
+    Report = #{shm => ok, rdma => [], checks => [well(otp, "OTP 25", []), descriptors(5)]},
+    Bad = Report#{checks := [file_size(5, 5)]},
+    [?_assert(is_well(Report)),
+     ?_assertNot(is_well(Bad)),
+     ?_assertMatch({match, _}, re:run(text(to_text(Report)), "(?m)^shm +yes.*\n(.*\n)*warning +descriptors.*\n +remedy: ")),
+     ?_assertMatch({match, _}, re:run(text(to_text(Bad)), "(?m)^shm +no +files may have")),
+     ?_assertMatch(#{<<"ok">> := false}, jiffy:decode(jiffy:encode(to_json(Bad)), [return_maps]))].
+
+-endif.
