@@ -1,0 +1,103 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc What the suites share: one group for each carrier, and one pair of nodes for a group.
+%%
+%% Every suite runs the same cases in each group, so a new carrier gets all tests, and the group
+%% `inet_tcp' (stock distribution) proves that a case itself is right. Variables of the environment:
+%% `BEAMWAY_TEST_LONG=1' takes the long form of the cases that have one ({@link scale/2});
+%% `BEAMWAY_TEST_HUGE=1' adds the message of 2.2 GB.
+-module(beamway_carrier).
+
+-export([all/0, all/1, groups/1, groups/2, init_group/2]).
+-export([start_pair/1, stop_pair/1, begin_case/1, end_case/1]).
+-export([peers/1, nodes/1, carrier/1, scale/2, is_long/0, is_huge/0]).
+
+-type config() :: [{atom(), term()}].
+
+%% @doc The groups of a suite that runs over the three carriers.
+-spec all() -> [{group, beamway_peer:carrier()}].
+all() -> all([inet_tcp, beamway_tcp, beamway_shm]).
+
+%% @doc The same with a list of carriers.
+-spec all([beamway_peer:carrier()]) -> [{group, beamway_peer:carrier()}].
+all(Carriers) -> [{group, Carrier} || Carrier <- Carriers].
+
+%% @doc Group definitions: every carrier has the same cases.
+-spec groups([atom()]) -> [{beamway_peer:carrier(), [], [atom()]}].
+groups(Cases) -> groups([inet_tcp, beamway_tcp, beamway_shm], Cases).
+
+%% @doc The same with a list of carriers.
+-spec groups([beamway_peer:carrier()], [atom()]) -> [{beamway_peer:carrier(), [], [atom()]}].
+groups(Carriers, Cases) -> [{Carrier, [], Cases} || Carrier <- Carriers].
+
+%% @doc For init_per_group: remembers the carrier. A carrier that is not built is a failure, for
+%% the tests of Beamway mean nothing without it.
+-spec init_group(beamway_peer:carrier(), config()) -> config().
+init_group(inet_tcp, Config) ->
+    [{carrier, inet_tcp} | Config];
+init_group(Carrier, Config) ->
+    case filelib:is_file(filename:join(beamway_peer:ebin(), "beamway_dist.beam")) of
+        true -> [{carrier, Carrier} | Config];
+        false -> error({not_built, beamway_peer:ebin(), "run make build first"})
+    end.
+
+%% @doc For init_per_group: starts the two nodes and connects the first to the second.
+-spec start_pair(config()) -> config().
+start_pair(Config) ->
+    Carrier = carrier(Config),
+    {ok, PeerA, NodeA} = beamway_peer:start(Carrier),
+    {ok, PeerB, NodeB} = beamway_peer:start(Carrier),
+    ok = beamway_peer:connect(Carrier, PeerA, NodeB),
+    [{peers, {PeerA, PeerB}}, {nodes, {NodeA, NodeB}} | Config].
+
+%% @doc For end_per_group.
+-spec stop_pair(config()) -> ok.
+stop_pair(Config) ->
+    beamway_peer:stop_all(tuple_to_list(peers(Config))).
+
+%% @doc For init_per_testcase: remembers which connection the pair has.
+-spec begin_case(config()) -> config().
+begin_case(Config) ->
+    [{connection, connection(Config)} | Config].
+
+%% @doc For end_per_testcase: the case fails if the pair's connection is not the one it began with.
+%% A carrier that loses its connection and quietly gets another one must not pass.
+-spec end_case(config()) -> ok | {fail, term()}.
+end_case(Config) ->
+    Before = proplists:get_value(connection, Config),
+    case connection(Config) of
+        Before -> ok;
+        After -> {fail, {connection_changed, Before, After}}
+    end.
+
+connection(Config) ->
+    {PeerA, _} = peers(Config),
+    {_, NodeB} = ?MODULE:nodes(Config),
+    beamway_peer:controller(PeerA, NodeB).
+
+%% @doc The control processes of the pair.
+-spec peers(config()) -> {pid(), pid()}.
+peers(Config) -> proplists:get_value(peers, Config).
+
+%% @doc The names of the pair.
+-spec nodes(config()) -> {node(), node()}.
+nodes(Config) -> proplists:get_value(nodes, Config).
+
+%% @doc The carrier of the group.
+-spec carrier(config()) -> beamway_peer:carrier().
+carrier(Config) -> proplists:get_value(carrier, Config).
+
+%% @doc The size of a case in the default run and in the long one.
+-spec scale(Default, Long) -> Default | Long.
+scale(Default, Long) ->
+    case is_long() of
+        true -> Long;
+        false -> Default
+    end.
+
+%% @doc Whether the long run was asked for.
+-spec is_long() -> boolean().
+is_long() -> os:getenv("BEAMWAY_TEST_LONG", "") =:= "1".
+
+%% @doc Whether the message of 2.2 GB was asked for.
+-spec is_huge() -> boolean().
+is_huge() -> os:getenv("BEAMWAY_TEST_HUGE", "") =:= "1".

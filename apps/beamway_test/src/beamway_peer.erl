@@ -1,0 +1,328 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Starts and ends the nodes that the multi-node suites test, and looks at them from outside.
+%%
+%% Each node is its own operating-system process, started by {@link //stdlib/peer} over standard
+%% input and output, so that control never runs over the carrier under test and works on while the
+%% distribution is broken or stopped. A node inherits the code path of the runner as far as it lies
+%% outside OTP: {@link run/2} may send it any fun of a suite.
+%%
+%% The carriers: `inet_tcp' is stock distribution, the oracle that proves a test itself;
+%% `beamway_tcp' is Beamway with its kill switch on; `beamway_shm' is Beamway as it comes;
+%% `beamway_small' is `beamway_shm' with the smallest ring and whole messages, so that messages
+%% stream through a ring that cannot hold them.
+-module(beamway_peer).
+
+-export([start/2, start/1, stop/1, stop_all/1, call/4, call/5, run/2, run/3]).
+-export([connect/3, link_kind/1, assert_link/3, controller/2]).
+-export([os_pid/1, kill9/1, sigstop/1, sigcont/1, is_running/1, fds/1, maps/1, log_text/1]).
+-export([wait_until/2, unique_name/1, ebin/0, flags/1, environment/1]).
+
+-export_type([carrier/0, options/0]).
+
+-type carrier() :: inet_tcp | beamway_tcp | beamway_shm | beamway_small.
+-type options() :: #{name => string(),          %% before the `@'; unique by default
+                     cookie => string(),
+                     args => [string()],        %% added after the carrier's own flags
+                     env => [{string(), string() | false}],
+                     before_exec => string(),   %% shell commands run in the node's process first
+                     wrapper => [string()],     %% command that executes the rest of its arguments
+                     ebin => file:name_all(),   %% another beamway than the checkout's
+                     log => file:name_all()}.   %% where the node's logger writes
+
+-define(BOOT_MS, 30000).
+-define(CALL_MS, 60000).
+
+%% @doc Starts a stock node with no options.
+-spec start(carrier()) -> {ok, pid(), node()}.
+start(Carrier) ->
+    start(Carrier, #{}).
+
+%% @doc Starts a node with the carrier. The caller stops it with {@link stop/1}; it also ends by
+%% itself when the runner does, because its standard input closes.
+-spec start(carrier(), options()) -> {ok, pid(), node()}.
+start(Carrier, Options) ->
+    Name = maps:get(name, Options, unique_name("bw")),
+    peer:start(#{name => Name,
+                 longnames => false,
+                 connection => standard_io,
+                 wait_boot => ?BOOT_MS,
+                 exec => executable(Options),
+                 env => environment(Carrier) ++ maps:get(env, Options, []),
+                 args => arguments(Carrier, Options)}).
+
+%% @doc Ends a node at once, whatever state it is in (also stopped), and waits for its end.
+-spec stop(pid()) -> ok.
+stop(Peer) ->
+    case is_process_alive(Peer) of
+        true -> kill9(Peer);
+        false -> ok
+    end.
+
+%% @doc Ends several nodes.
+-spec stop_all([pid()]) -> ok.
+stop_all(Peers) ->
+    lists:foreach(fun stop/1, Peers).
+
+%% @doc Calls a function on the node, over standard input and output.
+-spec call(pid(), module(), atom(), [term()]) -> term().
+call(Peer, Module, Function, Arguments) ->
+    call(Peer, Module, Function, Arguments, ?CALL_MS).
+
+%% @doc The same with a limit in milliseconds.
+-spec call(pid(), module(), atom(), [term()], timeout()) -> term().
+call(Peer, Module, Function, Arguments, TimeoutMs) ->
+    peer:call(Peer, Module, Function, Arguments, TimeoutMs).
+
+%% @doc Runs a fun on the node; its exceptions are raised here.
+-spec run(pid(), fun(() -> Result)) -> Result.
+run(Peer, Fun) ->
+    run(Peer, Fun, ?CALL_MS).
+
+%% @doc The same with a limit in milliseconds.
+-spec run(pid(), fun(() -> Result), timeout()) -> Result.
+run(Peer, Fun, TimeoutMs) ->
+    peer:call(Peer, erlang, apply, [Fun, []], TimeoutMs).
+
+%% @doc Makes `Peer' connect to `Node' and checks that the carrier's link carries the connection.
+-spec connect(carrier(), pid(), node()) -> ok.
+connect(Carrier, Peer, Node) ->
+    true = call(Peer, net_kernel, connect_node, [Node]),
+    assert_link(Peer, Node, link_kind(Carrier)).
+
+%% @doc The kind of link that two nodes with this carrier on one host must agree on.
+-spec link_kind(carrier()) -> stock | tcp | shm.
+link_kind(inet_tcp) -> stock;
+link_kind(beamway_tcp) -> tcp;
+link_kind(beamway_shm) -> shm;
+link_kind(beamway_small) -> shm.
+
+%% @doc Waits until the node has a link of this kind to `Node', or fails and says what it has.
+%% The kind is taken from `beamway:links/0' and, independently, from the port that ERTS uses.
+-spec assert_link(pid(), node(), stock | tcp | shm) -> ok.
+assert_link(Peer, Node, Kind) ->
+    _ = wait_until(fun() -> controller(Peer, Node) =/= undefined end, 5000),
+    {ok, Driver} = controller_driver(Peer, Node),
+    case {Kind, Driver} of
+        {shm, "beamway_drv"} -> assert_reported_link(Peer, Node, shm);
+        {tcp, "tcp_inet"} -> assert_reported_link(Peer, Node, tcp);
+        {stock, "tcp_inet"} -> ok;
+        _ -> error({wrong_link, #{expected => Kind, driver => Driver, node => Node,
+                                  links => reported_links(Peer)}})
+    end.
+
+assert_reported_link(Peer, Node, Kind) ->
+    Reported = fun() ->
+                       [L || #{node := N} = L <- call(Peer, beamway, links, []), N =:= Node]
+               end,
+    [Link] = wait_until(fun() -> nonempty(Reported()) end, 5000),
+    case Link of
+        #{link := Kind} -> ok;
+        _ -> error({wrong_link, #{expected => Kind, reported => Link}})
+    end.
+
+reported_links(Peer) ->
+    try call(Peer, beamway, links, []) catch Class:Reason -> {Class, Reason} end.
+
+nonempty([]) -> false;
+nonempty(List) -> List.
+
+%% @doc The port through which the node is connected to `Node', as a term that identifies this one
+%% connection: another value later means that the connection was lost in between.
+-spec controller(pid(), node()) -> undefined | {string(), integer()}.
+controller(Peer, Node) ->
+    run(Peer, fun() ->
+                      case lists:keyfind(Node, 1, erlang:system_info(dist_ctrl)) of
+                          {_, Port} -> {erlang:port_to_list(Port), erlang:system_info(creation)};
+                          false -> undefined
+                      end
+              end).
+
+controller_driver(Peer, Node) ->
+    run(Peer, fun() ->
+                      {_, Port} = lists:keyfind(Node, 1, erlang:system_info(dist_ctrl)),
+                      {name, Name} = erlang:port_info(Port, name),
+                      {ok, Name}
+              end).
+
+%% @doc The node's process id. It is read from the runner's own port, so it works on a stopped node.
+-spec os_pid(pid()) -> pos_integer().
+os_pid(Peer) ->
+    {links, Links} = process_info(Peer, links),
+    [OsPid] = [P || Port <- Links, is_port(Port), {os_pid, P} <- [erlang:port_info(Port, os_pid)]],
+    OsPid.
+
+%% @doc Kills a node as `kill -9' does and waits until the process is gone.
+-spec kill9(pid()) -> ok.
+kill9(Peer) ->
+    OsPid = os_pid(Peer),
+    Monitor = monitor(process, Peer),
+    signal(OsPid, "KILL"),
+    receive {'DOWN', Monitor, process, Peer, _} -> ok
+    after 10000 -> error({still_running, OsPid})
+    end,
+    _ = wait_until(fun() -> not is_running(OsPid) end, 10000),
+    ok.
+
+%% @doc Stops a node: it neither runs nor ends until {@link sigcont/1}.
+-spec sigstop(pid()) -> ok.
+sigstop(Peer) ->
+    OsPid = os_pid(Peer),
+    signal(OsPid, "STOP"),
+    _ = wait_until(fun() -> all_threads_stopped(OsPid) end, 5000),
+    ok.
+
+%% @doc Lets a stopped node go on.
+-spec sigcont(pid()) -> ok.
+sigcont(Peer) ->
+    signal(os_pid(Peer), "CONT").
+
+signal(OsPid, Name) ->
+    [] = os:cmd("kill -" ++ Name ++ " " ++ integer_to_list(OsPid)),
+    ok.
+
+%% The signal is taken by one thread at a time; a test may only go on when none runs any more.
+all_threads_stopped(OsPid) ->
+    Stats = filelib:wildcard(proc(OsPid, "task/*/stat")),
+    lists:all(fun(Stat) -> thread_state(Stat) =:= $T end, Stats).
+
+thread_state(StatFile) ->
+    case file:read_file(StatFile) of
+        {ok, Stat} ->
+            %% The name, in brackets, may hold blanks and brackets: look from its end.
+            [_, <<" ", State, _/binary>>] = string:split(Stat, ")", trailing),
+            State;
+        {error, _} ->
+            $T
+    end.
+
+%% @doc Whether an operating-system process runs (one that only waits to be collected does not).
+-spec is_running(pos_integer()) -> boolean().
+is_running(OsPid) ->
+    case file:read_file(proc(OsPid, "stat")) of
+        {ok, Stat} -> string:find(Stat, ") Z ") =:= nomatch;
+        {error, _} -> false
+    end.
+
+%% @doc The open descriptors of a process: number and what it refers to.
+-spec fds(pos_integer()) -> [{non_neg_integer(), string()}].
+fds(OsPid) ->
+    {ok, Names} = file:list_dir(proc(OsPid, "fd")),
+    lists:sort([{list_to_integer(Name), Target}
+                || Name <- Names,
+                   {ok, Target} <- [file:read_link_all(proc(OsPid, "fd/" ++ Name))]]).
+
+%% @doc The named mappings of a process that are shared memory: one line of `maps' each.
+-spec maps(pos_integer()) -> [string()].
+maps(OsPid) ->
+    {ok, Maps} = read_proc_file(proc(OsPid, "maps")),
+    [unicode:characters_to_list(Line)
+     || Line <- binary:split(Maps, <<"\n">>, [global]),
+        binary:match(Line, [<<"memfd:">>, <<"/dev/shm">>]) =/= nomatch].
+
+%% Files of /proc claim a size of 0, so file:read_file/1 would be right only by luck on large ones.
+read_proc_file(File) ->
+    {ok, Io} = file:open(File, [read, raw, binary]),
+    try {ok, iolist_to_binary(read_rest(Io))} after ok = file:close(Io) end.
+
+read_rest(Io) ->
+    case file:read(Io, 65536) of
+        {ok, Data} -> [Data | read_rest(Io)];
+        eof -> []
+    end.
+
+proc(OsPid, Entry) ->
+    filename:join(["/proc", integer_to_list(OsPid), Entry]).
+
+%% @doc What a node has logged to its file so far.
+-spec log_text(file:name_all()) -> string().
+log_text(File) ->
+    case file:read_file(File) of
+        {ok, Text} -> unicode:characters_to_list(Text);
+        {error, enoent} -> ""
+    end.
+
+%% @doc Polls until the fun returns something other than `false', returns that, or fails when the
+%% deadline has passed.
+-spec wait_until(fun(() -> false | Result), non_neg_integer()) -> Result.
+wait_until(Fun, DeadlineMs) ->
+    wait_until_time(Fun, erlang:monotonic_time(millisecond) + DeadlineMs, DeadlineMs).
+
+wait_until_time(Fun, EndMs, DeadlineMs) ->
+    case Fun() of
+        false ->
+            case erlang:monotonic_time(millisecond) > EndMs of
+                true ->
+                    error({not_within_ms, DeadlineMs, Fun});
+                false ->
+                    receive after 5 -> ok end,
+                    wait_until_time(Fun, EndMs, DeadlineMs)
+            end;
+        Result ->
+            Result
+    end.
+
+%% @doc A node name that no other run on this host uses now.
+-spec unique_name(string()) -> string().
+unique_name(Prefix) ->
+    lists:concat([Prefix, "-", os:getpid(), "-", erlang:unique_integer([positive])]).
+
+%% @doc Where the built carrier is: on the runner's code path, or beside this application.
+-spec ebin() -> file:filename().
+ebin() ->
+    case code:which(beamway_dist) of
+        File when is_list(File) -> filename:dirname(File);
+        _ -> filename:join([filename:dirname(filename:absname(code:which(?MODULE))),
+                            "..", "..", "beamway", "ebin"])
+    end.
+
+%% @doc The flags that select the carrier.
+-spec flags(carrier()) -> [string()].
+flags(inet_tcp) -> ["-proto_dist", "inet_tcp"];
+flags(_Beamway) -> ["-proto_dist", "beamway"].
+
+%% @doc The environment that selects the carrier: options of the runner's own must not leak in.
+-spec environment(carrier()) -> [{string(), string() | false}].
+environment(Carrier) ->
+    [{"ERL_FLAGS", false}, {"ERL_AFLAGS", false}, {"ERL_ZFLAGS", false},
+     {"BEAMWAY_RING_LIMIT_BYTES", false}, {"BEAMWAY_POLL_US", false},
+     {"BEAMWAY_SOCKET_DIR", false} | carrier_environment(Carrier)].
+
+carrier_environment(beamway_tcp) ->
+    [{"BEAMWAY_LINKS", "tcp"}, {"BEAMWAY_RING_BYTES", false}, {"BEAMWAY_WHOLE_MESSAGES", false}];
+carrier_environment(beamway_small) ->
+    [{"BEAMWAY_LINKS", false}, {"BEAMWAY_RING_BYTES", "65536"}, {"BEAMWAY_WHOLE_MESSAGES", "true"}];
+carrier_environment(_) ->
+    [{"BEAMWAY_LINKS", false}, {"BEAMWAY_RING_BYTES", false}, {"BEAMWAY_WHOLE_MESSAGES", false}].
+
+arguments(Carrier, Options) ->
+    ["-setcookie", maps:get(cookie, Options, "beamway_test"), "+sbwt", "none"]
+        ++ code_path(maps:get(ebin, Options, ebin()))
+        ++ flags(Carrier)
+        ++ log_flags(Options)
+        ++ maps:get(args, Options, []).
+
+%% The node that a test damages must find its own beamway first.
+code_path(Ebin) ->
+    Root = code:root_dir(),
+    Own = [filename:absname(Dir) || Dir <- code:get_path(), Dir =/= ".", not lists:prefix(Root, Dir)],
+    Tests = filename:dirname(filename:absname(code:which(?MODULE))),
+    ["-pa", Ebin, Tests | [Dir || Dir <- Own, Dir =/= Ebin, Dir =/= Tests]].
+
+log_flags(#{log := File}) ->
+    Handler = [{handler, default, logger_std_h,
+                #{config => #{file => File},
+                  formatter => {logger_formatter, #{single_line => true}}}}],
+    ["-kernel", "logger", lists:flatten(io_lib:format("~p", [Handler]))];
+log_flags(_) ->
+    [].
+
+%% `exec' keeps the process id, so that signals reach the node itself.
+executable(Options) ->
+    Erl = filename:join([code:root_dir(), "bin", "erl"]),
+    Command = maps:get(wrapper, Options, []) ++ [Erl],
+    case Options of
+        #{before_exec := Script} ->
+            {"/bin/sh", ["-c", Script ++ " exec \"$@\"", "sh" | Command]};
+        _ ->
+            {hd(Command), tl(Command)}
+    end.
