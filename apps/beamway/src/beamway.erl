@@ -1,0 +1,50 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Look at the links of this node.
+%%
+%% ```
+%% 1> beamway:links().
+%% [#{node => b@host,link => shm,reason => <<"same host">>,
+%%    address => <<"127.0.0.1:45123">>,since => 1790000000}]
+%% 2> {ok, #{doorbells_out := N}} = beamway:info(b@host).
+%% '''
+%% Every call answers at once and asks no peer.
+-module(beamway).
+
+-export([links/0, info/1, metrics/0, version/0]).
+-export_type([link_info/0]).
+
+-type link_info() :: #{node := node(),
+                       link := shm | tcp,
+                       reason := binary(),
+                       address := binary(),
+                       since := integer()}.
+%% `reason' says why it is this kind; `since' is system time in seconds.
+
+%% @doc The links that are up. Empty on a node that does not run the carrier.
+-spec links() -> [link_info()].
+links() ->
+    [public(Link) || Link <- lists:sort(beamway_links:all())].
+
+public(Link) ->
+    maps:with([node, link, reason, address, since], Link).
+
+%% @doc What is known of the link to a node: the fields of {@link links/0} and the counters of
+%% {@link beamway_port:stats/1}; for tcp the socket's own counters, as far as they go.
+-spec info(node()) -> {ok, #{atom() => term()}} | {error, not_connected}.
+info(Node) ->
+    case [Link || #{node := N} = Link <- beamway_links:all(), N =:= Node] of
+        [Link | _] -> {ok, maps:merge(public(Link), beamway_metrics:of_link(Link))};
+        [] -> {error, not_connected}
+    end.
+
+%% @doc The counters of all links as Prometheus text.
+-spec metrics() -> iolist().
+metrics() ->
+    beamway_metrics:prometheus(beamway_links:all()).
+
+%% @doc The version of the application, as in its app file.
+-spec version() -> string().
+version() ->
+    _ = application:load(beamway),
+    {ok, Version} = application:get_key(beamway, vsn),
+    Version.

@@ -1,0 +1,155 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc The options of the carrier: where they come from, what is valid, what is the default.
+%%
+%% An option is read from the environment variable `BEAMWAY_' and its name in capitals, else from
+%% the application environment of `beamway' (`-beamway ring_bytes 1048576', sys.config), else it has
+%% its default. It is checked here, once; the rest of the code trusts the map.
+-module(beamway_config).
+
+-export([read/0, read/1, describe/1]).
+-export_type([config/0, problem/0]).
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+-endif.
+
+-type config() :: #{links := [shm | tcp],
+                    ring_bytes := pos_integer(),
+                    ring_limit_bytes := non_neg_integer(),
+                    whole_messages := boolean(),
+                    poll_us := non_neg_integer(),
+                    socket_dir := string()}.
+%% `ring_bytes': each way and peer. `ring_limit_bytes': all rings of this node together.
+%% `poll_us': how long to look for input before sleeping, in microseconds.
+%% `socket_dir': "" for abstract sockets.
+
+-type problem() :: {Option :: atom(), Value :: term(), Expected :: string()}.
+
+-define(RING_MIN_BYTES, 65536).
+-define(RING_MAX_BYTES, 1073741824).
+
+%% Option, default, expected, how its text is read.
+options() ->
+    [{links, [shm, tcp], "a list of shm and tcp (BEAMWAY_LINKS=shm,tcp)", fun links/1},
+     {ring_bytes, 4194304, "a power of two from 65536 to 1073741824", fun ring_bytes/1},
+     {ring_limit_bytes, 1073741824, "a number of bytes, 0 or more", fun natural/1},
+     {whole_messages, false, "true or false", fun boolean/1},
+     {poll_us, 0, "microseconds from 0 to 1000", fun poll_us/1},
+     {socket_dir, "", "an absolute path of at most 80 characters", fun socket_dir/1}].
+
+%% @doc The options of this node. If some are not valid the others are read all the same, and every
+%% problem is told.
+-spec read() -> {ok, config()} | {error, [problem(), ...]}.
+read() ->
+    read(fun value/1).
+
+%% @doc The same, with the values from elsewhere: `undefined' stands for the default.
+-spec read(fun((Option :: atom()) -> term())) -> {ok, config()} | {error, [problem(), ...]}.
+read(Value) ->
+    Read = [{Name, check(Value(Name), Default, Parse), Expected}
+            || {Name, Default, Expected, Parse} <- options()],
+    case [{Name, Bad, Expected} || {Name, {error, Bad}, Expected} <- Read] of
+        [] -> {ok, maps:from_list([{Name, Good} || {Name, {ok, Good}, _} <- Read])};
+        Problems -> {error, Problems}
+    end.
+
+%% @doc A line for the log: the value, what was expected, where to change it.
+-spec describe(problem()) -> string().
+describe({Option, Value, Expected}) ->
+    lists:flatten(io_lib:format("~ts = ~0tp is not valid: expected ~ts (environment variable ~ts "
+                                "or application environment of beamway)",
+                                [Option, Value, Expected, variable(Option)])).
+
+value(Option) ->
+    case os:getenv(variable(Option)) of
+        false -> application:get_env(beamway, Option, undefined);
+        Text -> Text
+    end.
+
+variable(Option) ->
+    "BEAMWAY_" ++ string:uppercase(atom_to_list(Option)).
+
+check(undefined, Default, _Parse) ->
+    {ok, Default};
+check(Value, _Default, Parse) ->
+    case Parse(Value) of
+        {ok, Good} -> {ok, Good};
+        error -> {error, Value}
+    end.
+
+links(Text) when is_list(Text), Text =/= [], is_integer(hd(Text)) ->
+    links([link_name(string:trim(Word)) || Word <- string:lexemes(Text, ",")]);
+links([_ | _] = Links) ->
+    case [Link || Link <- Links, Link =/= shm, Link =/= tcp] of
+        [] -> {ok, lists:usort(Links)};
+        _ -> error
+    end;
+links(_) ->
+    error.
+
+link_name("shm") -> shm;
+link_name("tcp") -> tcp;
+link_name(Other) -> Other.
+
+natural(Text) when is_list(Text) ->
+    try natural(list_to_integer(string:trim(Text)))
+    catch error:badarg -> error
+    end;
+natural(Number) when is_integer(Number), Number >= 0 ->
+    {ok, Number};
+natural(_) ->
+    error.
+
+ring_bytes(Value) ->
+    case natural(Value) of
+        {ok, N} when N >= ?RING_MIN_BYTES, N =< ?RING_MAX_BYTES, N band (N - 1) =:= 0 -> {ok, N};
+        _ -> error
+    end.
+
+poll_us(Value) ->
+    case natural(Value) of
+        {ok, N} when N =< 1000 -> {ok, N};
+        _ -> error
+    end.
+
+boolean(Value) when Value =:= true; Value =:= "true" -> {ok, true};
+boolean(Value) when Value =:= false; Value =:= "false" -> {ok, false};
+boolean(_) -> error.
+
+socket_dir("") ->
+    {ok, ""};
+socket_dir([$/ | _] = Dir) when length(Dir) =< 80 ->
+    {ok, Dir};
+socket_dir(_) ->
+    error.
+
+-ifdef(TEST).
+
+with(Option, Value) ->
+    read(fun(Name) when Name =:= Option -> Value; (_) -> undefined end).
+
+defaults_are_valid_test() ->
+    {ok, Defaults} = read(fun(_) -> undefined end),
+    [?assertMatch({ok, Value}, Parse(Value))
+     || {Name, _, _, Parse} <- options(), Value <- [maps:get(Name, Defaults)]].
+
+ring_bytes_edges_test_() ->
+    [?_assertMatch({error, [{ring_bytes, Bad, _}]}, with(ring_bytes, Bad))
+     || Bad <- ["0", "-1", "1000000000000", "65535", "65537", "2147483648", "4MB", "", 0, -1, 4.0]]
+        ++ [?_assertMatch({ok, #{ring_bytes := 65536}}, with(ring_bytes, Good))
+            || Good <- ["65536", " 65536 ", 65536]].
+
+links_test_() ->
+    [?_assertMatch({ok, #{links := [tcp]}}, with(links, "tcp")),
+     ?_assertMatch({ok, #{links := [shm, tcp]}}, with(links, "tcp, shm")),
+     ?_assertMatch({ok, #{links := [shm]}}, with(links, [shm])),
+     ?_assertMatch({error, [{links, "rmda", _}]}, with(links, "rmda")),
+     ?_assertMatch({error, [{links, "", _}]}, with(links, "")),
+     ?_assertMatch({error, [{links, none, _}]}, with(links, none))].
+
+every_problem_is_told_test() ->
+    {error, Problems} = read(fun(_) -> "nonsense" end),
+    ?assertEqual(length(options()), length(Problems)),
+    [?assert(string:find(describe(P), "nonsense") =/= nomatch) || P <- Problems].
+
+-endif.

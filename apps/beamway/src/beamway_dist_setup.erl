@@ -1,0 +1,334 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc The process of one connection: it shakes hands over TCP with OTP's dist_util, agrees with the
+%% peer on a link, hands that to the VM, and stays as the connection's ticker.
+%%
+%% dist_util calls back into this process all along, with the socket as the only argument. What the
+%% callbacks must know of each other (the peer's extension, the agreed link) is therefore kept in the
+%% process dictionary, under the keys of {@link put_state/2}; it is written once each.
+%%
+%% How a link is agreed on: ARCHITECTURE.md. The agreement runs when the peer is authenticated.
+%% dist_util has cancelled its timer there, so it has a deadline of its own.
+-module(beamway_dist_setup).
+
+-include_lib("kernel/include/dist.hrl").
+-include_lib("kernel/include/dist_util.hrl").
+-include_lib("kernel/include/net_address.hrl").
+-include_lib("kernel/include/logger.hrl").
+
+-export([connect/6, accept/6]).
+-export([init_connect/7, init_accept/7]).
+%% callbacks of dist_util
+-export([send/2, recv/3, pre_nodeup/1, post_nodeup/1, getll/1, up/3, tick/1, getstat/1, setopts/2,
+         getopts/2]).
+
+-type family() :: inet_tcp | inet6_tcp.
+
+%% @doc Starts a connection process that calls `Node'. Called by net_kernel, answers at once.
+-spec connect(family(), node(), normal | hidden, node(), longnames | shortnames, timeout()) ->
+          pid().
+connect(Family, Node, Type, MyNode, LongOrShortNames, SetupTime) ->
+    spawn_opt(?MODULE, init_connect,
+              [Family, self(), Node, Type, MyNode, LongOrShortNames, SetupTime],
+              dist_util:net_ticker_spawn_options()).
+
+%% @doc Starts a connection process for a socket that was accepted. As {@link connect/6}.
+-spec accept(family(), pid(), port(), node(), Allowed :: [node() | string()], timeout()) -> pid().
+accept(Family, AcceptPid, Socket, MyNode, Allowed, SetupTime) ->
+    spawn_opt(?MODULE, init_accept,
+              [Family, self(), AcceptPid, Socket, MyNode, Allowed, SetupTime],
+              dist_util:net_ticker_spawn_options()).
+
+%% ---- the calling side ----
+
+%% @private
+-spec init_connect(family(), pid(), node(), normal | hidden, node(), longnames | shortnames,
+                   timeout()) -> no_return().
+init_connect(Family, Kernel, Node, Type, MyNode, LongOrShortNames, SetupTime) ->
+    {Name, Host} = split_name(Family, Node, LongOrShortNames),
+    Timer = dist_util:start_timer(SetupTime),
+    {Ip, TcpPort, Version} = find_peer(Family, Node, Name, Host),
+    dist_util:reset_timer(Timer),
+    case Family:connect(Ip, TcpPort, connect_options()) of
+        {ok, Socket} ->
+            put_state(role, connecting),
+            put_state(setup_ms, SetupTime),
+            Address = #net_address{address = {Ip, TcpPort}, host = Host, protocol = tcp,
+                                   family = Family:family()},
+            dist_util:handshake_we_started(
+              (callbacks(fun(_Socket, _Node) -> Address end))#hs_data{
+                kernel_pid = Kernel, other_node = Node, this_node = MyNode, socket = Socket,
+                timer = Timer, this_flags = 0, other_version = Version, request_type = Type});
+        {error, _} ->
+            %% The peer may have gone since epmd was asked.
+            ?shutdown(Node)
+    end.
+
+split_name(Family, Node, LongOrShortNames) ->
+    case dist_util:split_node(Node) of
+        {node, Name, Host} ->
+            check_host(Family, Node, Host, lists:member($., Host), LongOrShortNames),
+            {Name, Host};
+        _ ->
+            ?LOG_ERROR("** Nodename ~p illegal, expected name@host **~n", [Node]),
+            ?shutdown(Node)
+    end.
+
+check_host(_Family, Node, Host, true, shortnames) ->
+    ?LOG_ERROR("** System NOT running to use fully qualified hostnames **~n"
+               "** Hostname ~ts is illegal **~n", [Host]),
+    ?shutdown(Node);
+check_host(Family, Node, Host, false, longnames) ->
+    case Family:parse_address(Host) of
+        {ok, _} ->
+            ok;
+        _ ->
+            ?LOG_ERROR("** System running to use fully qualified hostnames **~n"
+                       "** Hostname ~ts is illegal **~n", [Host]),
+            ?shutdown(Node)
+    end;
+check_host(_Family, _Node, _Host, _HasDot, _LongOrShortNames) ->
+    ok.
+
+find_peer(Family, Node, Name, Host) ->
+    Epmd = net_kernel:epmd_module(),
+    case call_epmd(Epmd, address_please, [Name, Host, Family:family()]) of
+        {ok, Ip, TcpPort, Version} ->
+            {Ip, TcpPort, Version};
+        {ok, Ip} ->
+            case Epmd:port_please(Name, Ip) of
+                {port, TcpPort, Version} -> {Ip, TcpPort, Version};
+                _ -> ?shutdown(Node)
+            end;
+        _ ->
+            ?shutdown(Node)
+    end.
+
+%% A custom epmd module need not have every function.
+call_epmd(Module, Function, Args) ->
+    case erlang:function_exported(Module, Function, length(Args)) of
+        true -> apply(Module, Function, Args);
+        false -> apply(erl_epmd, Function, Args)
+    end.
+
+connect_options() ->
+    application:get_env(kernel, inet_dist_connect_options, [])
+        ++ [{active, false}, {packet, 2}].
+
+%% ---- the accepting side ----
+
+%% @private
+-spec init_accept(family(), pid(), pid(), port(), node(), [node() | string()], timeout()) ->
+          no_return().
+init_accept(Family, Kernel, AcceptPid, Socket, MyNode, Allowed, SetupTime) ->
+    receive
+        {AcceptPid, controller} ->
+            Timer = dist_util:start_timer(SetupTime),
+            check_ip(Family, Socket),
+            put_state(role, accepting),
+            put_state(setup_ms, SetupTime),
+            Reject = first_packet(Socket),
+            dist_util:handshake_other_started(
+              (callbacks(fun(_Socket, Node) -> remote_address(Family, Socket, Node) end))#hs_data{
+                kernel_pid = Kernel, this_node = MyNode, socket = Socket, timer = Timer,
+                this_flags = 0, allowed = Allowed, reject_flags = Reject})
+    end.
+
+%% The flags are fixed when dist_util has read the caller's first packet. So it is read here, and
+%% given to dist_util by the first recv/3.
+first_packet(Socket) ->
+    case inet_tcp:recv(Socket, 0, infinity) of
+        {ok, Packet} ->
+            Peer = beamway_wire:find_extension(name, Packet),
+            put_state(first_packet, Packet),
+            put_state(peer, Peer),
+            case beamway_choice:whole_messages(beamway_links:extension(), Peer) of
+                true -> ?DFLAG_FRAGMENTS;
+                false -> 0
+            end;
+        {error, _} ->
+            ?shutdown(no_node)
+    end.
+
+remote_address(Family, Socket, Node) ->
+    case {inet:peername(Socket), dist_util:split_node(Node)} of
+        {{ok, Address}, {node, _Name, Host}} ->
+            #net_address{address = Address, host = Host, protocol = tcp, family = Family:family()};
+        _ ->
+            ?shutdown(no_node)
+    end.
+
+%% kernel's `check_ip': only peers of a network that this host has an interface in.
+check_ip(Family, Socket) ->
+    case application:get_env(kernel, check_ip) of
+        {ok, true} ->
+            {ok, {Ip, _}} = inet:peername(Socket),
+            {ok, Interfaces} = inet:getif(Socket),
+            case [own || {Own, _, Mask} <- Interfaces, Family:mask(Mask, Ip) =:= Family:mask(Mask, Own)] of
+                [] ->
+                    ?LOG_ERROR("** Connection attempt from disallowed IP ~w ** ~n", [Ip]),
+                    ?shutdown(no_node);
+                _ ->
+                    ok
+            end;
+        _ ->
+            ok
+    end.
+
+%% ---- what dist_util calls ----
+
+callbacks(Address) ->
+    #hs_data{f_send = fun ?MODULE:send/2,
+             f_recv = fun ?MODULE:recv/3,
+             f_setopts_pre_nodeup = fun ?MODULE:pre_nodeup/1,
+             f_setopts_post_nodeup = fun ?MODULE:post_nodeup/1,
+             f_getll = fun ?MODULE:getll/1,
+             f_address = Address,
+             f_handshake_complete = fun ?MODULE:up/3,
+             mf_tick = fun ?MODULE:tick/1,
+             mf_getstat = fun ?MODULE:getstat/1,
+             mf_setopts = fun ?MODULE:setopts/2,
+             mf_getopts = fun ?MODULE:getopts/2}.
+
+%% @private The `N' message of the handshake carries our extension; the acceptor sends one only to a
+%% peer that did.
+-spec send(port(), iodata()) -> ok | {error, term()}.
+send(Socket, Data) ->
+    case {iolist_to_binary(Data), get_state(role), get_state(peer)} of
+        {<<$N, _/binary>> = Name, connecting, _} -> send_extended(Socket, Name);
+        {<<$N, _/binary>> = Challenge, accepting, {ok, _}} -> send_extended(Socket, Challenge);
+        {Other, _, _} -> inet_tcp:send(Socket, Other)
+    end.
+
+send_extended(Socket, Message) ->
+    inet_tcp:send(Socket, [Message, beamway_wire:encode_extension(beamway_links:extension())]).
+
+%% @private
+-spec recv(port(), non_neg_integer(), timeout()) -> {ok, string()} | {error, term()}.
+recv(Socket, Length, Timeout) ->
+    case take_state(first_packet) of
+        undefined -> recv_more(Socket, Length, Timeout);
+        Packet -> {ok, Packet}
+    end.
+
+recv_more(Socket, Length, Timeout) ->
+    Received = inet_tcp:recv(Socket, Length, Timeout),
+    case {Received, get_state(role)} of
+        {{ok, [$N | _] = Challenge}, connecting} ->
+            put_state(peer, beamway_wire:find_extension(challenge, Challenge));
+        _ ->
+            ok
+    end,
+    Received.
+
+%% @private The peer is authenticated: agree on the link.
+-spec pre_nodeup(port()) -> ok | {error, term()}.
+pre_nodeup(Socket) ->
+    case beamway_choice:choose(beamway_links:extension(), get_state(peer)) of
+        {tcp, Reason} -> put_state(link, {tcp, Socket, Reason});
+        shm -> put_state(link, beamway_agreement:run(get_state(role), Socket, get_state(setup_ms)))
+    end,
+    inet:setopts(Socket, [{active, false}, {packet, 4}, nodelay() | link_options()]).
+
+link_options() ->
+    case get_state(link) of
+        {tcp, _, _} -> tuned();
+        {shm, _, _} -> [{keepalive, true}]
+    end.
+
+nodelay() ->
+    {nodelay, application:get_env(kernel, dist_nodelay, true) =/= false}.
+
+%% Many messages a write, and few reads for large ones. What the user sets for kernel comes first.
+tuned() ->
+    Option = case get_state(role) of
+                 connecting -> inet_dist_connect_options;
+                 accepting -> inet_dist_listen_options
+             end,
+    User = application:get_env(kernel, Option, []),
+    [Tuned || {Name, _} = Tuned <- [{delay_send, true}, {buffer, 1000000}],
+              not lists:keymember(Name, 1, User)].
+
+%% @private
+-spec getll(port()) -> {ok, port()}.
+getll(_Socket) ->
+    {_Kind, Port, _Reason} = get_state(link),
+    {ok, Port}.
+
+%% @private The VM has the port: frames may come in from now on.
+-spec post_nodeup(port()) -> ok | {error, term()}.
+post_nodeup(Socket) ->
+    case get_state(link) of
+        {tcp, _, _} ->
+            inet:setopts(Socket, [{active, true}, {deliver, port}, {packet, 4}, binary, nodelay()]);
+        {shm, Port, _} ->
+            case beamway_watchdog:start(Socket, Port) of
+                ok -> beamway_port:activate(Port);
+                {error, Reason} -> {error, Reason}
+            end
+    end.
+
+%% @private
+-spec up(port(), node(), erlang:dist_handle()) -> ok.
+up(Socket, Node, _DHandle) ->
+    {Kind, Port, Reason} = get_state(link),
+    beamway_links:up(#{node => Node, link => Kind, reason => Reason, address => peer_text(Socket),
+                       since => os:system_time(second), connection => self(), port => Port,
+                       socket => Socket}).
+
+peer_text(Socket) ->
+    case inet:peername(Socket) of
+        {ok, {Ip, Port}} -> iolist_to_binary([inet:ntoa(Ip), $:, integer_to_binary(Port)]);
+        {error, _} -> <<>>
+    end.
+
+%% @private
+-spec tick(port()) -> term().
+tick(Socket) ->
+    case get_state(link) of
+        {tcp, _, _} -> inet_tcp_dist:tick(inet_tcp, Socket);
+        {shm, Port, _} -> beamway_port:tick(Port)
+    end.
+
+%% @private Bytes read, half messages included, so that a long message counts as life; messages
+%% written, because dist_util counts its own tick as one.
+-spec getstat(port()) ->
+          {ok, Read :: integer(), Written :: integer(), Pending :: integer()} | {error, term()}.
+getstat(Socket) ->
+    case get_state(link) of
+        {tcp, _, _} ->
+            inet_tcp_dist:getstat(Socket);
+        {shm, Port, _} ->
+            #{bytes_in := In, frames_out := Out, queue_bytes := Pending} = beamway_port:stats(Port),
+            {ok, In, Out, Pending}
+    end.
+
+%% @private
+-spec setopts(port(), [inet:socket_setopt()]) -> ok | {error, term()}.
+setopts(Socket, Options) ->
+    inet_tcp_dist:setopts(Socket, Options).
+
+%% @private
+-spec getopts(port(), [inet:socket_getopt()]) -> {ok, [inet:socket_setopt()]} | {error, term()}.
+getopts(Socket, Options) ->
+    inet_tcp_dist:getopts(Socket, Options).
+
+%% ---- state of this process ----
+
+-type key() :: role           %% connecting | accepting
+             | setup_ms       %% net_setuptime in milliseconds
+             | peer           %% {ok, Extension} | none
+             | first_packet   %% what the acceptor has read ahead for dist_util
+             | link.          %% {shm | tcp, Port, Reason}
+
+-spec put_state(key(), term()) -> ok.
+put_state(Key, Value) ->
+    _ = put({?MODULE, Key}, Value),
+    ok.
+
+-spec get_state(key()) -> term().
+get_state(Key) ->
+    get({?MODULE, Key}).
+
+-spec take_state(key()) -> term().
+take_state(Key) ->
+    erase({?MODULE, Key}).

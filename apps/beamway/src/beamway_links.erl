@@ -1,0 +1,200 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc The server behind all links of a node: loads the driver, knows every link, keeps the ring
+%% memory of the node under its limit, logs each link that comes and goes.
+%%
+%% net_kernel's supervisor starts it before net_kernel (see {@link beamway_dist:childspecs/0}),
+%% because a driver is unloaded when the process that loaded it ends. That supervisor gives up the
+%% whole distribution when a child dies, so nothing here may crash on what a peer or a user does.
+%%
+%% Its table is read by anyone; only the server writes. A row belongs to a connection process and
+%% goes with it.
+-module(beamway_links).
+-behaviour(gen_server).
+
+-include_lib("kernel/include/logger.hrl").
+
+-export([start_link/0, config/0, extension/0, grant/1, up/1, all/0]).
+-export([init/1, handle_call/3, handle_cast/2, handle_info/2, terminate/2]).
+-export_type([link/0]).
+
+-define(TABLE, ?MODULE).
+-define(CALL_MS, 2000).
+
+-type link() :: #{node := node(),
+                  link := shm | tcp,
+                  reason := binary(),
+                  address := binary(),
+                  since := integer(),
+                  connection := pid(),
+                  port := port(),
+                  socket := port()}.
+%% `since': system time in seconds. `port': the distribution controller, for tcp the socket itself.
+
+-record(state, {config :: beamway_config:config(),
+                %% ring memory of each connection process, granted but not necessarily used
+                granted = #{} :: #{pid() => pos_integer()},
+                monitors = #{} :: #{pid() => reference()}}).
+
+%% @doc One for the node, whichever of its carriers comes first.
+-spec start_link() -> {ok, pid()} | ignore | {error, term()}.
+start_link() ->
+    case gen_server:start_link({local, ?MODULE}, ?MODULE, [], []) of
+        {error, {already_started, _}} -> ignore;
+        Started -> Started
+    end.
+
+%% @doc The valid options of this node.
+-spec config() -> beamway_config:config().
+config() ->
+    ets:lookup_element(?TABLE, config, 2).
+
+%% @doc What this node tells its peers in the handshake.
+-spec extension() -> beamway_wire:extension().
+extension() ->
+    ets:lookup_element(?TABLE, extension, 2).
+
+%% @doc Asks for ring memory for the calling connection process, at most `RingBytes' each way. The
+%% grant may be smaller, and ends with the process.
+-spec grant(RingBytes :: pos_integer()) -> {ok, pos_integer()} | {error, Reason :: binary()}.
+grant(RingBytes) ->
+    try
+        gen_server:call(?MODULE, {grant, RingBytes}, ?CALL_MS)
+    catch
+        exit:_ -> {error, <<"the link server does not answer">>}
+    end.
+
+%% @doc The calling connection process has a link.
+-spec up(link()) -> ok.
+up(Link) ->
+    gen_server:cast(?MODULE, {up, Link}).
+
+%% @doc All links that are up.
+-spec all() -> [link()].
+all() ->
+    try
+        [Link || {{link, _}, Link} <- ets:tab2list(?TABLE)]
+    catch
+        error:badarg -> []
+    end.
+
+%% ---- server ----
+
+%% @private
+-spec init([]) -> {ok, #state{}}.
+init([]) ->
+    process_flag(trap_exit, true),
+    logger:set_process_metadata(#{domain => [beamway]}),
+    _ = application:load(beamway),
+    ?TABLE = ets:new(?TABLE, [named_table, protected, {read_concurrency, true}]),
+    Config = usable_links(valid_config()),
+    ets:insert(?TABLE, [{config, Config}, {extension, extension(Config)}]),
+    {ok, #state{config = Config}}.
+
+%% Wrong options must not keep a node from its cluster: it then speaks TCP, and says so.
+valid_config() ->
+    case beamway_config:read() of
+        {ok, Config} ->
+            Config;
+        {error, Problems} ->
+            [?LOG_ERROR("beamway: ~ts; this node uses TCP links only", [beamway_config:describe(P)])
+             || P <- Problems],
+            {ok, Defaults} = beamway_config:read(fun(_) -> undefined end),
+            Defaults#{links := [tcp]}
+    end.
+
+usable_links(#{links := Links} = Config) ->
+    case lists:member(shm, Links) andalso beamway_port:load() of
+        false ->
+            Config;
+        ok ->
+            Config;
+        {error, Reason} ->
+            ?LOG_ERROR("beamway: ~ts; this node uses TCP links only", [Reason]),
+            Config#{links := [tcp]}
+    end.
+
+extension(#{links := Links, whole_messages := Whole}) ->
+    #{host => host_digest(), links => Links -- [tcp], whole_messages => Whole}.
+
+%% The kernel's boot id; a digest, because it is told to peers before they are authenticated.
+%% Where it cannot be read no other node will have the same digest.
+host_digest() ->
+    case read_raw("/proc/sys/kernel/random/boot_id") of
+        {ok, BootId} -> erlang:md5(["beamway host ", BootId]);
+        _ -> erlang:md5(term_to_binary({make_ref(), os:system_time(), os:getpid()}))
+    end.
+
+%% Distribution starts before the file server.
+read_raw(Path) ->
+    case file:open(Path, [read, raw, binary]) of
+        {ok, File} ->
+            Read = file:read(File, 128),
+            _ = file:close(File),
+            Read;
+        {error, Reason} ->
+            {error, Reason}
+    end.
+
+%% @private
+-spec handle_call(term(), gen_server:from(), #state{}) -> {reply, term(), #state{}}.
+handle_call({grant, RingBytes}, {Pid, _}, State) ->
+    #state{config = #{ring_limit_bytes := Limit}, granted = Granted} = State,
+    Free = Limit - 2 * lists:sum(maps:values(Granted)),
+    case largest_ring(RingBytes, Free) of
+        {ok, Bytes} ->
+            Bytes < RingBytes andalso
+                ?LOG_WARNING("beamway: rings of ~b instead of ~b bytes: the limit of this node is "
+                             "~b bytes (ring_limit_bytes)", [Bytes, RingBytes, Limit]),
+            NewState = watch(Pid, State),
+            {reply, {ok, Bytes}, NewState#state{granted = Granted#{Pid => Bytes}}};
+        none ->
+            {reply, {error, <<"the ring memory of this node is used up (ring_limit_bytes)">>}, State}
+    end;
+handle_call(_Request, _From, State) ->
+    {reply, {error, badarg}, State}.
+
+%% Both rings of a link count. 65536 bytes is the smallest ring.
+largest_ring(Bytes, Free) when 2 * Bytes =< Free -> {ok, Bytes};
+largest_ring(Bytes, Free) when Bytes >= 131072 -> largest_ring(Bytes div 2, Free);
+largest_ring(_Bytes, _Free) -> none.
+
+%% @private
+-spec handle_cast(term(), #state{}) -> {noreply, #state{}}.
+handle_cast({up, #{connection := Pid, node := Node, link := Kind, reason := Reason} = Link}, State) ->
+    ets:insert(?TABLE, {{link, Pid}, Link}),
+    ?LOG_INFO("beamway: link to ~ts is up over ~ts (~ts)", [Node, Kind, Reason]),
+    Released = case Kind of
+                   tcp -> maps:remove(Pid, State#state.granted);
+                   shm -> State#state.granted
+               end,
+    {noreply, watch(Pid, State#state{granted = Released})};
+handle_cast(_Request, State) ->
+    {noreply, State}.
+
+watch(Pid, #state{monitors = Monitors} = State) when is_map_key(Pid, Monitors) ->
+    State;
+watch(Pid, #state{monitors = Monitors} = State) ->
+    State#state{monitors = Monitors#{Pid => monitor(process, Pid)}}.
+
+%% @private
+-spec handle_info(term(), #state{}) -> {noreply, #state{}}.
+handle_info({'DOWN', _Ref, process, Pid, Reason}, State) ->
+    case ets:take(?TABLE, {link, Pid}) of
+        [{_, #{node := Node, link := Kind}}] -> log_down(Node, Kind, Reason);
+        [] -> ok
+    end,
+    {noreply, State#state{granted = maps:remove(Pid, State#state.granted),
+                          monitors = maps:remove(Pid, State#state.monitors)}};
+handle_info(_Info, State) ->
+    {noreply, State}.
+
+log_down(Node, Kind, beamway_link_corrupt) ->
+    ?LOG_ERROR("beamway: link to ~ts over ~ts is down: the peer broke the ring protocol",
+               [Node, Kind]);
+log_down(Node, Kind, Reason) ->
+    ?LOG_INFO("beamway: link to ~ts over ~ts is down: ~0tp", [Node, Kind, Reason]).
+
+%% @private
+-spec terminate(term(), #state{}) -> ok.
+terminate(_Reason, _State) ->
+    ok.

@@ -1,0 +1,68 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc The figures of a link: one list of fields, from which both {@link beamway:info/1} and the
+%% Prometheus text are made.
+-module(beamway_metrics).
+
+-export([of_link/1, prometheus/1]).
+
+%% Name, Prometheus type, help.
+fields() ->
+    [{bytes_in, counter, "Bytes read from the link, frame headers included"},
+     {bytes_out, counter, "Bytes written to the link, frame headers included"},
+     {frames_in, counter, "Packets read, ticks included"},
+     {frames_out, counter, "Packets written, ticks included"},
+     {doorbells_in, counter, "Wake-ups answered by a system call"},
+     {doorbells_out, counter, "Wake-ups sent by a system call"},
+     {wakeups, counter, "Times that the poller called the link"},
+     {stalls, counter, "Times that the outgoing ring was full"},
+     {queue_bytes, gauge, "Bytes that wait in the driver or socket"},
+     {busy, gauge, "1 while senders are told to wait"},
+     {ring_bytes, gauge, "Size of the ring of one direction"},
+     {ring_fill_in, gauge, "Unread bytes in the incoming ring"},
+     {ring_fill_out, gauge, "Unread bytes in the outgoing ring"}].
+
+%% @doc The figures of a link now. Fields that a kind of link does not have are missing.
+-spec of_link(beamway_links:link()) -> #{atom() => non_neg_integer()}.
+of_link(#{link := shm, port := Port}) ->
+    try
+        beamway_port:stats(Port)
+    catch
+        error:badarg -> #{}
+    end;
+of_link(#{link := tcp, socket := Socket}) ->
+    case inet:getstat(Socket, [recv_oct, send_oct, recv_cnt, send_cnt, send_pend]) of
+        {ok, Stats} -> maps:from_list([{inet_name(Name), Value} || {Name, Value} <- Stats]);
+        {error, _} -> #{}
+    end.
+
+inet_name(recv_oct) -> bytes_in;
+inet_name(send_oct) -> bytes_out;
+inet_name(recv_cnt) -> frames_in;
+inet_name(send_cnt) -> frames_out;
+inet_name(send_pend) -> queue_bytes.
+
+%% @doc Text in the Prometheus exposition format 0.0.4, one sample a link and field.
+-spec prometheus([beamway_links:link()]) -> iolist().
+prometheus(Links) ->
+    Figures = [{Link, of_link(Link)} || Link <- Links],
+    [metric(Field, Figures) || Field <- fields()].
+
+metric({Name, Type, Help}, Figures) ->
+    case [{Link, Value} || {Link, #{Name := Value}} <- Figures] of
+        [] ->
+            [];
+        Samples ->
+            Metric = ["beamway_link_", atom_to_list(Name), suffix(Type)],
+            ["# HELP ", Metric, $\s, Help, "\n# TYPE ", Metric, $\s, atom_to_list(Type), $\n
+             | [[Metric, labels(Link), $\s, integer_to_list(Value), $\n] || {Link, Value} <- Samples]]
+    end.
+
+suffix(counter) -> "_total";
+suffix(gauge) -> "".
+
+labels(#{node := Node, link := Kind}) ->
+    ["{peer=\"", escape(atom_to_list(Node)), "\",link=\"", atom_to_list(Kind), "\"}"].
+
+escape(Text) ->
+    unicode:characters_to_binary(
+      lists:flatmap(fun($") -> "\\\""; ($\\) -> "\\\\"; ($\n) -> "\\n"; (C) -> [C] end, Text)).

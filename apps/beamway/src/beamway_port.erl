@@ -1,0 +1,166 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc The commands of the port driver as functions; native/driver/beamway_drv.c is the other side.
+%%
+%% A port is one link to one peer. It belongs to the connection process that opened it and is linked
+%% to it. Every function may be called by any process and ends at once: nothing here waits for a
+%% peer. A dead port gives `badarg', as with any port.
+-module(beamway_port).
+
+-export([load/0, open/0, close/1, open_door/2, join/3, accept/2, activate/1, tick/1, stats/1,
+         receive_some/1, probe/0, probe/1]).
+-export_type([stats/0]).
+
+-define(DRIVER, "beamway_drv").
+-define(ABI_VERSION, 1).
+
+-define(VERSION, 1).
+-define(OPEN_DOOR, 2).
+-define(JOIN, 3).
+-define(ACCEPT, 4).
+-define(ACTIVATE, 5).
+-define(TICK, 6).
+-define(STATS, 7).
+-define(RECEIVE, 8).
+-define(PROBE, 9).
+
+-type stats() :: #{bytes_in | bytes_out | frames_in | frames_out | doorbells_in | doorbells_out
+                   | stalls | ring_bytes | ring_fill_in | ring_fill_out | wakeups | queue_bytes
+                   | busy := non_neg_integer()}.
+%% Bytes include frame headers and frames include ticks. `doorbells_in' and `doorbells_out' are the
+%% system calls made for this link. `stalls': how often the ring was full. `busy' is 1 while the VM
+%% has been told to wait.
+
+%% @doc Loads the driver file and checks that it is of our version. The driver stays loaded as long
+%% as the calling process lives.
+-spec load() -> ok | {error, Reason :: binary()}.
+load() ->
+    case priv_dir() of
+        {ok, Dir} -> load(Dir);
+        {error, Reason} -> {error, Reason}
+    end.
+
+load(Dir) ->
+    case erl_ddll:load_driver(Dir, ?DRIVER) of
+        ok -> check_version();
+        {error, already_loaded} -> check_version();
+        {error, Reason} -> error_text("cannot load ~ts: ~ts (build it with 'make build')",
+                                      [filename:join(Dir, ?DRIVER ++ ".so"),
+                                       erl_ddll:format_error(Reason)])
+    end.
+
+%% The application may be in the code path under any directory name.
+priv_dir() ->
+    case code:priv_dir(beamway) of
+        Dir when is_list(Dir) ->
+            {ok, Dir};
+        {error, bad_name} ->
+            case code:which(?MODULE) of
+                File when is_list(File) ->
+                    {ok, filename:join(filename:dirname(filename:dirname(File)), "priv")};
+                _ ->
+                    {error, <<"the directory of the application beamway is not known">>}
+            end
+    end.
+
+check_version() ->
+    Port = open(),
+    try command(Port, ?VERSION, <<>>) of
+        {ok, <<?ABI_VERSION:32>>} -> ok;
+        {ok, <<Other:32>>} -> error_text("the driver has version ~b, the Erlang code ~b: build both "
+                                         "from one source", [Other, ?ABI_VERSION])
+    after
+        close(Port)
+    end.
+
+error_text(Format, Args) ->
+    {error, unicode:characters_to_binary(io_lib:format(Format, Args))}.
+
+%% @doc Opens a port without a link. The driver must be loaded.
+-spec open() -> port().
+open() ->
+    erlang:open_port({spawn_driver, ?DRIVER}, [binary]).
+
+%% @doc Closes the port and its link, also if it is closed already. The caller must be its owner.
+-spec close(port()) -> ok.
+close(Port) ->
+    unlink(Port),
+    try erlang:port_close(Port) of
+        true -> ok
+    catch
+        error:badarg -> ok
+    end.
+
+%% @doc Opens a door for the peer to join at. `Dir' is a directory for its socket, or "" for an
+%% abstract name.
+-spec open_door(port(), Dir :: file:filename()) ->
+          {ok, Token :: <<_:128>>, Address :: binary()} | {error, Reason :: binary()}.
+open_door(Port, Dir) ->
+    case command(Port, ?OPEN_DOOR, unicode:characters_to_binary(Dir)) of
+        {ok, <<Token:16/binary, Address/binary>>} -> {ok, Token, Address};
+        {error, Reason} -> {error, Reason}
+    end.
+
+%% @doc Makes rings of `RingBytes' each way and brings them to the peer's door.
+-spec join(port(), RingBytes :: pos_integer(), beamway_wire:offer()) ->
+          ok | {error, Reason :: binary()}.
+join(Port, RingBytes, #{token := Token, address := Address}) ->
+    done(command(Port, ?JOIN, <<RingBytes:64, Token:16/binary, Address/binary>>)).
+
+%% @doc Takes what the peer has brought to our door, and closes the door.
+-spec accept(port(), MaxRingBytes :: pos_integer()) -> ok | {error, Reason :: binary()}.
+accept(Port, MaxRingBytes) ->
+    done(command(Port, ?ACCEPT, <<MaxRingBytes:64>>)).
+
+%% @doc Begins to read the link. Only when the port is a distribution controller: frames before that
+%% would come as messages.
+-spec activate(port()) -> ok.
+activate(Port) ->
+    ok = done(command(Port, ?ACTIVATE, <<>>)).
+
+%% @doc Sends a sign of life unless other bytes are on their way.
+-spec tick(port()) -> ok.
+tick(Port) ->
+    ok = done(command(Port, ?TICK, <<>>)).
+
+%% @doc Reads a bounded amount from the link now. `more' if there was more than that.
+-spec receive_some(port()) -> more | empty.
+receive_some(Port) ->
+    case command(Port, ?RECEIVE, <<>>) of
+        {ok, <<1>>} -> more;
+        {ok, <<0>>} -> empty
+    end.
+
+%% @doc Counters since the link was made.
+-spec stats(port()) -> stats().
+stats(Port) ->
+    {ok, Numbers} = command(Port, ?STATS, <<>>),
+    maps:from_list(lists:zip(stats_names(), [N || <<N:64>> <= Numbers])).
+
+stats_names() ->
+    [bytes_in, bytes_out, frames_in, frames_out, doorbells_in, doorbells_out, stalls, ring_bytes,
+     ring_fill_in, ring_fill_out, wakeups, queue_bytes, busy].
+
+%% @doc As {@link probe/1} with the smallest rings.
+-spec probe() -> ok | {error, Reason :: binary()}.
+probe() ->
+    probe(65536).
+
+%% @doc Makes a link inside this process and uses it: `ok' if this host can have shared memory links
+%% with rings of that size. The driver must be loaded.
+-spec probe(RingBytes :: pos_integer()) -> ok | {error, Reason :: binary()}.
+probe(RingBytes) ->
+    Port = open(),
+    try
+        done(command(Port, ?PROBE, <<RingBytes:64>>))
+    after
+        close(Port)
+    end.
+
+command(Port, Command, Data) ->
+    case erlang:port_control(Port, Command, Data) of
+        <<0, Result/binary>> -> {ok, Result};
+        <<1, Reason/binary>> -> {error, Reason}
+    end.
+
+done({ok, _}) -> ok;
+done({error, Reason}) -> {error, Reason}.

@@ -1,0 +1,71 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Tells a connection over a ring that its peer is gone.
+%%
+%% The handshake's TCP socket stays open as long as the connection; nothing is sent on it. A
+%% watchdog owns it, reads and discards. When the socket closes the peer may have left last words in
+%% the ring: they are delivered first, for at most a second, and only then the connection process
+%% hears `{tcp_closed, Socket}', as it would from a stock connection.
+%%
+%% It is linked to the connection process: neither outlives the other, and the socket closes with
+%% them, which is how the peer hears of it.
+-module(beamway_watchdog).
+
+-export([start/2]).
+-export([init/3]).
+
+-define(DRAIN_MS, 1000).
+-define(PACKETS, 100).
+
+%% @doc Gives the socket of the calling connection process to a new watchdog.
+-spec start(Socket :: port(), Port :: port()) -> ok | {error, inet:posix() | closed | badarg}.
+start(Socket, Port) ->
+    Watchdog = spawn_opt(?MODULE, init, [self(), Socket, Port], [link, {priority, max}]),
+    case inet_tcp:controlling_process(Socket, Watchdog) of
+        ok ->
+            Watchdog ! {self(), go},
+            ok;
+        {error, Reason} ->
+            %% The caller ends now, and the watchdog with it.
+            {error, Reason}
+    end.
+
+%% @private
+-spec init(pid(), port(), port()) -> ok.
+init(Connection, Socket, Port) ->
+    receive
+        {Connection, go} -> watch(Connection, Socket, Port)
+    end.
+
+watch(Connection, Socket, Port) ->
+    case inet:setopts(Socket, [{active, ?PACKETS}]) of
+        ok -> discard(Connection, Socket, Port);
+        {error, _} -> peer_gone(Connection, Socket, Port)
+    end.
+
+%% No timeout: the socket's end and the connection's end both end this.
+discard(Connection, Socket, Port) ->
+    receive
+        {tcp, Socket, _} -> discard(Connection, Socket, Port);
+        {tcp_passive, Socket} -> watch(Connection, Socket, Port);
+        {tcp_closed, Socket} -> peer_gone(Connection, Socket, Port);
+        {tcp_error, Socket, _} -> discard(Connection, Socket, Port);
+        _ -> discard(Connection, Socket, Port)
+    end.
+
+peer_gone(Connection, Socket, Port) ->
+    drain(Port, erlang:monotonic_time(millisecond) + ?DRAIN_MS),
+    Connection ! {tcp_closed, Socket},
+    ok.
+
+drain(Port, Deadline) ->
+    try beamway_port:receive_some(Port) of
+        more ->
+            case erlang:monotonic_time(millisecond) < Deadline of
+                true -> drain(Port, Deadline);
+                false -> ok
+            end;
+        empty ->
+            ok
+    catch
+        error:badarg -> ok
+    end.

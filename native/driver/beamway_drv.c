@@ -1,0 +1,415 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * The port driver: a port is one link to one peer, and a distribution controller once
+ * erlang:setnode/3 has got it. apps/beamway/src/beamway_port.erl is its only user and documents
+ * the commands. Every callback runs under the port lock; nothing here waits and nothing logs.
+ */
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "erl_driver.h"
+
+#include "../link/shm.h"
+#include "pump.h"
+
+#define ABI_VERSION 1 /* of the commands below: beamway_port.erl has the same number */
+#define CHECK_MS 1000 /* how often idle memory is looked for, and the patience of a last flush */
+
+/* Commands and their replies: a 0 byte and the result, or a 1 byte and the reason as text. */
+enum {
+    COMMAND_VERSION = 1, /* -> version:32 */
+    COMMAND_OPEN_DOOR,   /* directory or nothing -> token:16/binary, address */
+    COMMAND_JOIN,        /* ring_bytes:64, token:16/binary, address -> */
+    COMMAND_ACCEPT,      /* max_ring_bytes:64 -> */
+    COMMAND_ACTIVATE,    /* -> */
+    COMMAND_TICK,        /* -> */
+    COMMAND_STATS,       /* -> STATS_COUNT times :64 */
+    COMMAND_RECEIVE,     /* -> 1 if the budget was used up, else 0 */
+    COMMAND_PROBE        /* ring_bytes:64 -> */
+};
+
+#define STATS_COUNT 13
+
+typedef struct {
+    bw_pump_t pump;
+    bw_shm_door_t door;
+    bool active;   /* the descriptor is in the VM's poll set */
+    bool flushing; /* the port closes and still has something to say */
+    bool timer_is_set;
+    uint64_t out_at_check; /* bytes written when the timer was set */
+} bw_port_t;
+
+/* ---- commands ---- */
+
+/* What a command answers; copied to the VM by control(). */
+typedef struct {
+    size_t len;
+    uint8_t bytes[256];
+} reply_t;
+
+static void reply_bytes(reply_t *reply, const void *bytes, size_t len)
+{
+    if (len > sizeof reply->bytes - reply->len)
+        len = sizeof reply->bytes - reply->len;
+    memcpy(reply->bytes + reply->len, bytes, len);
+    reply->len += len;
+}
+
+static void reply_number(reply_t *reply, uint64_t number, int bytes)
+{
+    for (int shift = 8 * (bytes - 1); shift >= 0; shift -= 8)
+        reply_bytes(reply, &(uint8_t){(uint8_t)(number >> shift)}, 1);
+}
+
+static void reply_status(reply_t *reply, bw_status_t status, const bw_error_t *error)
+{
+    char text[200];
+    int len;
+
+    reply->len = 0;
+    reply_bytes(reply, &(uint8_t){status != BW_OK}, 1);
+    if (status == BW_OK)
+        return;
+    len = snprintf(text, sizeof text, "%s%s%s", error->step, error->sys_errno ? ": " : "",
+                   error->sys_errno ? strerror(error->sys_errno) : "");
+    reply_bytes(reply, text, (size_t)(len < (int)sizeof text ? len : (int)sizeof text - 1));
+}
+
+static uint64_t number_at(const char *at)
+{
+    uint64_t number = 0;
+
+    for (int i = 0; i < 8; i++)
+        number = number << 8 | (uint8_t)at[i];
+    return number;
+}
+
+static void command_open_door(bw_port_t *self, const char *data, size_t len, reply_t *reply)
+{
+    char dir[BW_SHM_ADDRESS_MAX];
+    bw_error_t error = {0};
+    bw_status_t status;
+
+    if (len >= sizeof dir) {
+        status = bw_fail(&error, BW_INVALID, "socket_dir is too long for a unix socket", 0);
+    } else {
+        memcpy(dir, data, len);
+        dir[len] = 0;
+        bw_shm_door_close(&self->door);
+        status = bw_shm_door_open(len ? dir : NULL, &self->door, &error);
+    }
+    reply_status(reply, status, &error);
+    if (status == BW_OK) {
+        reply_bytes(reply, self->door.token, sizeof self->door.token);
+        reply_bytes(reply, self->door.address, self->door.address_len);
+    }
+}
+
+static bool command_join(bw_port_t *self, const char *data, size_t len, reply_t *reply)
+{
+    size_t fixed = 8 + BW_SHM_TOKEN_BYTES;
+    bw_error_t error = {0};
+    bw_link_t *link = NULL;
+    bw_status_t status;
+
+    if (self->pump.link || len < fixed)
+        return false;
+    status = bw_shm_join((const uint8_t *)data + fixed, len - fixed, (const uint8_t *)data + 8,
+                         number_at(data), &link, &error);
+    reply_status(reply, status, &error);
+    if (status == BW_OK)
+        pump_start(&self->pump, link);
+    return true;
+}
+
+static bool command_accept(bw_port_t *self, const char *data, size_t len, reply_t *reply)
+{
+    bw_error_t error = {0};
+    bw_link_t *link = NULL;
+    bw_status_t status;
+
+    if (self->pump.link || self->door.fd < 0 || len != 8)
+        return false;
+    status = bw_shm_accept(&self->door, number_at(data), &link, &error);
+    bw_shm_door_close(&self->door);
+    reply_status(reply, status, &error);
+    if (status == BW_OK)
+        pump_start(&self->pump, link);
+    return true;
+}
+
+/* The link is of no use any more. The port's owner is linked to the port and ends with it. */
+static void fail(bw_port_t *self)
+{
+    driver_failure_atom(self->pump.port, "beamway_link_corrupt");
+}
+
+static ErlDrvEvent event_of(bw_port_t *self)
+{
+    return (ErlDrvEvent)(intptr_t)self->pump.link->ops->fd(self->pump.link);
+}
+
+static bool command_activate(bw_port_t *self)
+{
+    if (!self->pump.link || self->active)
+        return false;
+    if (driver_select(self->pump.port, event_of(self), ERL_DRV_READ | ERL_DRV_USE, 1) != 0)
+        return false;
+    self->active = true;
+    /* Nothing is armed yet: come back at once and look. */
+    self->pump.link->ops->kick(self->pump.link);
+    return true;
+}
+
+static void command_stats(bw_port_t *self, reply_t *reply)
+{
+    bw_link_stats_t stats = {0};
+
+    if (self->pump.link)
+        self->pump.link->ops->stats(self->pump.link, &stats);
+    const uint64_t numbers[STATS_COUNT] = {
+        stats.bytes_in,        stats.bytes_out,    self->pump.frames_in,
+        self->pump.frames_out, stats.doorbells_in, stats.doorbells_out,
+        stats.stalls,          stats.ring_bytes,   stats.fill_in,
+        stats.fill_out,        self->pump.wakeups, driver_sizeq(self->pump.port),
+        self->pump.busy,
+    };
+    for (int i = 0; i < STATS_COUNT; i++)
+        reply_number(reply, numbers[i], 8);
+}
+
+/* Makes a link inside this process and sends 8 bytes through it: all that a host must offer. */
+static bw_status_t probe(uint64_t ring_bytes, bw_error_t *error_p)
+{
+    bw_link_t *joined = NULL, *accepted = NULL;
+    bw_status_t status;
+    bw_shm_door_t door;
+    bw_span_t span;
+
+    status = bw_shm_door_open(NULL, &door, error_p);
+    if (status == BW_OK)
+        status =
+            bw_shm_join(door.address, door.address_len, door.token, ring_bytes, &joined, error_p);
+    if (status == BW_OK)
+        status = bw_shm_accept(&door, ring_bytes, &accepted, error_p);
+    if (status == BW_OK) {
+        status = joined->ops->reserve(joined, 8, &span);
+        if (status == BW_OK) {
+            memcpy(span.base, "beamway", 8);
+            joined->ops->commit(joined, 8);
+            status = accepted->ops->peek(accepted, &span);
+        }
+        if (status != BW_OK || span.len != 8 || memcmp(span.base, "beamway", 8) != 0)
+            status = bw_fail(error_p, BW_SYSTEM, "memory is not shared", 0);
+    }
+    if (accepted)
+        accepted->ops->close(accepted, NULL);
+    if (joined)
+        joined->ops->close(joined, NULL);
+    bw_shm_door_close(&door);
+    return status;
+}
+
+static void command_probe(uint64_t ring_bytes, reply_t *reply)
+{
+    bw_error_t error = {0};
+    bw_status_t status = probe(ring_bytes, &error);
+
+    reply_status(reply, status, &error);
+}
+
+static bool command_receive(bw_port_t *self, reply_t *reply)
+{
+    pump_result_t result;
+
+    if (!self->active)
+        return false;
+    result = pump_receive(&self->pump);
+    if (result == PUMP_FAILED)
+        fail(self);
+    reply_number(reply, result == PUMP_MORE, 1);
+    return true;
+}
+
+/* False: the caller broke the rules of the commands, which is a badarg. */
+static bool run_command(bw_port_t *self, unsigned int command, const char *data, size_t len,
+                        reply_t *reply)
+{
+    reply_number(reply, 0, 1);
+    switch (command) {
+    case COMMAND_VERSION:
+        reply_number(reply, ABI_VERSION, 4);
+        return true;
+    case COMMAND_OPEN_DOOR:
+        command_open_door(self, data, len, reply);
+        return true;
+    case COMMAND_JOIN:
+        return command_join(self, data, len, reply);
+    case COMMAND_ACCEPT:
+        return command_accept(self, data, len, reply);
+    case COMMAND_ACTIVATE:
+        return command_activate(self);
+    case COMMAND_TICK:
+        if (!self->pump.link)
+            return false;
+        if (!pump_tick(&self->pump))
+            fail(self);
+        return true;
+    case COMMAND_STATS:
+        command_stats(self, reply);
+        return true;
+    case COMMAND_RECEIVE:
+        return command_receive(self, reply);
+    case COMMAND_PROBE:
+        if (len != 8)
+            return false;
+        command_probe(number_at(data), reply);
+        return true;
+    default:
+        return false;
+    }
+}
+
+/* ---- callbacks ---- */
+
+static void check_later(bw_port_t *self)
+{
+    bw_link_stats_t stats;
+
+    if (self->timer_is_set)
+        return;
+    self->timer_is_set = true;
+    self->pump.link->ops->stats(self->pump.link, &stats);
+    self->out_at_check = stats.bytes_out;
+    driver_set_timer(self->pump.port, CHECK_MS);
+}
+
+static ErlDrvData drv_start(ErlDrvPort port, char *command)
+{
+    bw_port_t *self = driver_alloc(sizeof *self);
+
+    (void)command;
+    if (!self)
+        return ERL_DRV_ERROR_GENERAL;
+    *self = (bw_port_t){.pump.port = port, .door.fd = -1};
+    set_port_control_flags(port, PORT_CONTROL_FLAG_BINARY);
+    return (ErlDrvData)self;
+}
+
+static void drv_stop(ErlDrvData data)
+{
+    bw_port_t *self = (bw_port_t *)data;
+
+    driver_cancel_timer(self->pump.port);
+    pump_reset(&self->pump);
+    bw_shm_door_close(&self->door);
+    if (self->pump.link) {
+        int fd = -1;
+
+        if (self->active)
+            driver_select(self->pump.port, event_of(self), ERL_DRV_READ | ERL_DRV_USE, 0);
+        /* A selected descriptor is closed by stop_select, when no poller looks at it any more. */
+        self->pump.link->ops->close(self->pump.link, self->active ? &fd : NULL);
+    }
+    driver_free(self);
+}
+
+static void drv_stop_select(ErlDrvEvent event, void *reserved)
+{
+    (void)reserved;
+    close((int)(intptr_t)event);
+}
+
+static void drv_outputv(ErlDrvData data, ErlIOVec *ev)
+{
+    bw_port_t *self = (bw_port_t *)data;
+
+    if (!self->pump.link)
+        return;
+    if (!pump_send(&self->pump, ev))
+        fail(self);
+    else
+        check_later(self);
+}
+
+static void drv_ready_input(ErlDrvData data, ErlDrvEvent event)
+{
+    bw_port_t *self = (bw_port_t *)data;
+
+    (void)event;
+    if (!pump_wake(&self->pump))
+        fail(self);
+}
+
+static ErlDrvSSizeT drv_control(ErlDrvData data, unsigned int command, char *buf, ErlDrvSizeT len,
+                                char **rbuf, ErlDrvSizeT rlen)
+{
+    bw_port_t *self = (bw_port_t *)data;
+    reply_t reply = {0};
+
+    if (!run_command(self, command, buf, len, &reply))
+        return -1;
+    if (reply.len > rlen) {
+        ErlDrvBinary *bin = driver_alloc_binary((ErlDrvSizeT)reply.len);
+
+        if (!bin)
+            return -1;
+        memcpy(bin->orig_bytes, reply.bytes, reply.len);
+        *rbuf = (char *)bin;
+    } else {
+        memcpy(*rbuf, reply.bytes, reply.len);
+    }
+    return (ErlDrvSSizeT)reply.len;
+}
+
+/* The port closes with something queued: a peer that reads gets it, one that does not has
+ * CHECK_MS. The VM closes the port when the queue is empty. */
+static void drv_flush(ErlDrvData data)
+{
+    bw_port_t *self = (bw_port_t *)data;
+
+    self->flushing = true;
+    driver_set_timer(self->pump.port, CHECK_MS);
+}
+
+/* Once a second while there is output: gives the memory back when there was none since. */
+static void drv_timeout(ErlDrvData data)
+{
+    bw_port_t *self = (bw_port_t *)data;
+    bw_link_stats_t stats;
+
+    if (self->flushing) {
+        driver_deq(self->pump.port, driver_sizeq(self->pump.port));
+        return;
+    }
+    self->timer_is_set = false;
+    self->pump.link->ops->stats(self->pump.link, &stats);
+    if (stats.bytes_out == self->out_at_check && stats.fill_out == 0)
+        self->pump.link->ops->trim(self->pump.link);
+    else
+        check_later(self);
+}
+
+static ErlDrvEntry entry = {
+    .start = drv_start,
+    .stop = drv_stop,
+    .outputv = drv_outputv,
+    .ready_input = drv_ready_input,
+    .driver_name = "beamway_drv",
+    .control = drv_control,
+    .timeout = drv_timeout,
+    .flush = drv_flush,
+    .stop_select = drv_stop_select,
+    .extended_marker = ERL_DRV_EXTENDED_MARKER,
+    .major_version = ERL_DRV_EXTENDED_MAJOR_VERSION,
+    .minor_version = ERL_DRV_EXTENDED_MINOR_VERSION,
+    .driver_flags = ERL_DRV_FLAG_USE_PORT_LOCKING | ERL_DRV_FLAG_SOFT_BUSY,
+};
+
+__attribute__((visibility("default"))) DRIVER_INIT(beamway_drv)
+{
+    return &entry;
+}

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef BW_PUMP_H
+#define BW_PUMP_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "erl_driver.h"
+
+#include "../link/link.h"
+
+/*
+ * Moves frames between the VM and a link, both ways. All calls are made under the port lock.
+ *
+ * Out: a frame goes straight into the ring; what does not fit waits in the driver's queue (never
+ * more than one frame, because the port is busy from then on) and the port stays busy until half
+ * the ring is free. In: a frame that is whole is copied once, by the VM, into a binary of its own
+ * size; a larger one is gathered in a binary while it arrives.
+ */
+typedef struct {
+    ErlDrvPort port;
+    bw_link_t *link;    /* NULL until a link is made */
+    uint64_t half_ring; /* bytes of room at which the port is not busy any more */
+    bool busy;          /* what we last told the VM */
+
+    ErlDrvBinary *gathered; /* a large frame that is arriving, or NULL */
+    uint64_t gathered_len;  /* its bytes so far */
+    uint64_t gathered_size; /* its bytes with the padding */
+
+    uint64_t frames_in, frames_out; /* ticks included */
+    uint64_t wakeups;               /* times that the poller called us */
+} bw_pump_t;
+
+typedef enum {
+    PUMP_IDLE,  /* everything there is has been read */
+    PUMP_MORE,  /* the budget of this call is used up */
+    PUMP_FAILED /* the link is of no use any more: fail the port */
+} pump_result_t;
+
+/* One packet from the VM. ev->iov[0] is empty and reserved for us. False: the link is corrupt. */
+bool pump_send(bw_pump_t *pump, ErlIOVec *ev);
+
+/* One sign of life, unless something is queued or the ring is full: then bytes flow anyway. */
+bool pump_tick(bw_pump_t *pump);
+
+/* Reads up to the budget of one call and gives the frames to the VM. */
+pump_result_t pump_receive(bw_pump_t *pump);
+
+/* The poller says that the link's descriptor is readable: moves both ways, and leaves the link
+ * either armed or with its descriptor readable. False: the link is corrupt. */
+bool pump_wake(bw_pump_t *pump);
+
+/* The pump has a link from now on. */
+void pump_start(bw_pump_t *pump, bw_link_t *link);
+
+/* Frees what a half-received frame holds. */
+void pump_reset(bw_pump_t *pump);
+
+#endif
