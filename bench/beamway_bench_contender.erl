@@ -1,0 +1,91 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Who is compared: each contender is a name, the flags and the environment that make a node
+%% speak its carrier, and the link that must then carry the calls. Pure.
+%%
+%% All contenders get {@link common_args/1} too, the same for each: what differs is the carrier alone.
+-module(beamway_bench_contender).
+
+-export([all/2, names/0, common_args/1, clean_env/0]).
+
+-export_type([name/0, t/0]).
+
+-type name() :: tcp | tcp_tuned | beamway | beamway_tcp | beamway_whole
+              | beamway_poll | beamway_poll_off | openmpi.
+-type t() :: #{name := name(),
+               %% for people
+               title := string(),
+               args := [string()],
+               env := [{string(), string()}],
+               %% what beamway:links/0 must say; `stock' is a carrier of OTP itself
+               link := stock | shm | tcp}.
+
+%% @doc The contenders; Root is the folder of the checkout.
+-spec all(Root :: file:filename(), PollUs :: pos_integer()) -> #{name() => t()}.
+all(Root, PollUs) ->
+    maps:from_list([{Name, Contender} || #{name := Name} = Contender <- list(Root, PollUs)]).
+
+list(Root, PollUs) ->
+    Carrier = ["-proto_dist", "beamway", "-pa", filename:join([Root, "apps", "beamway", "ebin"])],
+    Beamway = #{name => beamway, title => "Beamway", args => Carrier, env => [], link => shm},
+    Stock = #{name => tcp, title => "stock TCP", args => [], env => [], link => stock},
+    [Stock,
+     Stock#{name := tcp_tuned, title := "stock TCP, tuned", args := tuned_args()},
+     Beamway,
+     variant(Beamway, beamway_tcp, "Beamway on TCP", [{"BEAMWAY_LINKS", "tcp"}], tcp),
+     variant(Beamway, beamway_whole, "Beamway, whole messages",
+             [{"BEAMWAY_WHOLE_MESSAGES", "true"}], shm),
+     variant(Beamway, beamway_poll, "Beamway, polling",
+             [{"BEAMWAY_POLL_US", integer_to_list(PollUs)}], shm),
+     variant(Beamway, beamway_poll_off, "Beamway, not polling", [{"BEAMWAY_POLL_US", "0"}], shm)].
+
+variant(Contender, Name, Title, Env, Link) ->
+    Contender#{name := Name, title := Title, env := Env, link := Link}.
+
+%% OTP's own answer to many small messages; what a careful operator sets without Beamway.
+tuned_args() ->
+    Options = "[{delay_send,true},{nodelay,true},{buffer,1000000}]",
+    ["-kernel", "inet_dist_listen_options", Options, "inet_dist_connect_options", Options].
+
+%% @doc The names that a user may give.
+-spec names() -> [name()].
+names() ->
+    [tcp, tcp_tuned, beamway, beamway_tcp, beamway_whole, beamway_poll, beamway_poll_off].
+
+%% @doc What every node is started with, whatever its carrier.
+%% It listens on the loopback interface only: a benchmark must not open a machine to its network.
+-spec common_args(Root :: file:filename()) -> [string()].
+common_args(Root) ->
+    ["-pa", filename:join([Root, "bench", "ebin"]),
+     "-kernel", "inet_dist_use_interface", "{127,0,0,1}", "-kernel", "logger_level", "error"].
+
+%% @doc Unsets what the caller's shell may hold and what would make contenders differ in secret.
+-spec clean_env() -> [{string(), false}].
+clean_env() ->
+    Erlang = ["ERL_FLAGS", "ERL_AFLAGS", "ERL_ZFLAGS", "ERL_LIBS", "ERL_EPMD_ADDRESS",
+              "ERL_EPMD_RELAXED_COMMAND_CHECK"],
+    Ours = [Name || Name <- [hd(string:split(Var, "=")) || Var <- os:getenv()],
+                    lists:prefix("BEAMWAY_", Name)],
+    [{Name, false} || Name <- Erlang ++ Ours].
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+
+contenders_differ_test() ->
+    All = all("/root", 50),
+    ?assertEqual(lists:sort(names()), lists:sort(maps:keys(All))),
+    Ways = [{Args, Env} || #{args := Args, env := Env} <- maps:values(All)],
+    ?assertEqual(length(Ways), length(lists:usort(Ways))).
+
+stock_has_nothing_of_ours_test_() ->
+    All = all("/root", 50),
+    [?_assertMatch(#{args := [], env := [], link := stock}, maps:get(tcp, All)),
+     ?_assertNot(lists:member("-proto_dist", maps:get(args, maps:get(tcp_tuned, All))))].
+
+poll_us_is_passed_on_test() ->
+    ?assertMatch(#{env := [{"BEAMWAY_POLL_US", "77"}]}, maps:get(beamway_poll, all("/r", 77))).
+
+own_variables_are_cleared_test() ->
+    true = os:putenv("BEAMWAY_BENCH_TEST", "x"),
+    ?assert(lists:member({"BEAMWAY_BENCH_TEST", false}, clean_env())),
+    true = os:unsetenv("BEAMWAY_BENCH_TEST").
+-endif.

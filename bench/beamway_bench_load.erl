@@ -1,0 +1,229 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc The half of the benchmarks that runs inside the nodes: callers in a tight loop, echoes,
+%% streams, and processes that only burn time.
+%%
+%% One load at a time runs on a node. A keeper, registered under this module's name, owns its
+%% processes and the histogram of their calls; {@link window/1} looks at it for a while. The keeper
+%% remembers when a caller fails, and the next look is then an error: a benchmark of failing calls
+%% would be a fast one.
+-module(beamway_bench_load).
+
+-export([start/1, stop/0, window/1, calls/0, stream/1, echo/1, socket_bytes/0]).
+%% Only for spawn on another node.
+-export([echo_loop/1, receive_stream/2]).
+
+-export_type([load/0, window/0, stream/0]).
+
+-type load() :: #{kind := rpc | erpc | echo | burn,
+                  %% how many processes
+                  callers := pos_integer(),
+                  %% who is called, in turn
+                  targets => [node()],
+                  bytes => non_neg_integer()}.
+%% `rpc' and `erpc' call {@link echo/1} on the targets; `echo' sends the payload to a process of its
+%% own on the first target, which sends it back: one message each way. `burn' calls nobody.
+-type window() :: #{elapsed_ns := pos_integer(), counts := beamway_bench_hist:counts()}.
+-type stream() :: #{target := node(), bytes := non_neg_integer(), ms := pos_integer(),
+                    %% messages between acknowledgements, and how many may be without one
+                    batch := pos_integer(), window := pos_integer()}.
+
+-define(ANSWER_MS, 20000).
+
+%% @doc Starts the load and returns when its processes run.
+-spec start(load()) -> ok.
+start(Load) ->
+    Caller = self(),
+    Ref = make_ref(),
+    {Keeper, Monitor} = spawn_monitor(fun() -> keep(Load, Caller, Ref) end),
+    receive
+        {Ref, running} -> true = demonitor(Monitor, [flush]), ok;
+        {'DOWN', Monitor, process, Keeper, Reason} -> error({load_did_not_start, Reason})
+    after ?ANSWER_MS ->
+            exit(Keeper, kill),
+            error({load_did_not_start, timeout})
+    end.
+
+keep(#{callers := Callers} = Load, Starter, Ref) ->
+    true = register(?MODULE, self()),
+    process_flag(trap_exit, true),
+    Hist = beamway_bench_hist:new(),
+    Payload = payload(maps:get(bytes, Load, 0)),
+    Workers = [spawn_link(fun() -> work(Load, Index, Payload, Hist) end) || Index <- lists:seq(1, Callers)],
+    Starter ! {Ref, running},
+    keeper_loop(Workers, Hist, running).
+
+keeper_loop(Workers, Hist, State) ->
+    receive
+        {look, From, Ref} ->
+            From ! {Ref, State, Hist},
+            keeper_loop(Workers, Hist, State);
+        {stop, From, Ref} ->
+            _ = [exit(Worker, kill) || Worker <- Workers],
+            _ = [receive {'EXIT', Worker, _} -> ok after ?ANSWER_MS -> exit({stuck, Worker}) end
+                 || Worker <- Workers, is_process_alive(Worker)],
+            From ! {Ref, stopped};
+        {'EXIT', _, Reason} ->
+            keeper_loop(Workers, Hist, {failed, Reason})
+    end.
+
+%% @doc Ends the load; returns when none of its processes is left.
+-spec stop() -> ok.
+stop() ->
+    {Keeper, Monitor} = keeper(),
+    Ref = make_ref(),
+    Keeper ! {stop, self(), Ref},
+    receive
+        {Ref, stopped} -> receive {'DOWN', Monitor, process, Keeper, _} -> ok end;
+        {'DOWN', Monitor, process, Keeper, Reason} -> error({load_failed, Reason})
+    end.
+
+keeper() ->
+    case whereis(?MODULE) of
+        undefined -> error(no_load);
+        Pid -> {Pid, monitor(process, Pid)}
+    end.
+
+%% @doc What the callers did within the next so many milliseconds.
+-spec window(Ms :: pos_integer()) -> window().
+window(Ms) ->
+    Hist = histogram(),
+    Start = erlang:monotonic_time(nanosecond),
+    Before = beamway_bench_hist:snapshot(Hist),
+    receive after Ms -> ok end,
+    End = erlang:monotonic_time(nanosecond),
+    After = beamway_bench_hist:snapshot(Hist),
+    Hist = histogram(),
+    #{elapsed_ns => End - Start, counts => beamway_bench_hist:between(Before, After)}.
+
+%% @doc How many calls have ended since the load began.
+-spec calls() -> non_neg_integer().
+calls() ->
+    beamway_bench_hist:total(histogram()).
+
+histogram() ->
+    {Keeper, Monitor} = keeper(),
+    Ref = make_ref(),
+    Keeper ! {look, self(), Ref},
+    receive
+        {Ref, running, Hist} -> true = demonitor(Monitor, [flush]), Hist;
+        {Ref, {failed, Reason}, _} -> error({load_failed, Reason});
+        {'DOWN', Monitor, process, Keeper, Reason} -> error({load_failed, Reason})
+    end.
+
+payload(Bytes) ->
+    binary:copy(<<"b">>, Bytes).
+
+work(#{kind := burn}, _, _, _) ->
+    burn(0);
+work(#{kind := echo, targets := [Node | _]}, _, Payload, Hist) ->
+    %% Linked, so that it ends with this process and this one with it.
+    Echo = spawn_link(Node, ?MODULE, echo_loop, [self()]),
+    timed(fun() -> exchange(Echo, Payload) end, Hist);
+work(#{kind := Kind, targets := Targets}, Index, Payload, Hist) ->
+    %% Callers begin at different targets, so that each is called as often as the others.
+    {Later, First} = lists:split(Index rem length(Targets), Targets),
+    call_in_turn(Kind, First ++ Later, [], Payload, Hist).
+
+%% Always busy, and always ready to be scheduled out.
+burn(N) -> burn((N + 1) band 16#ffff).
+
+timed(Call, Hist) ->
+    Start = erlang:monotonic_time(nanosecond),
+    _ = Call(),
+    ok = beamway_bench_hist:add(Hist, erlang:monotonic_time(nanosecond) - Start),
+    timed(Call, Hist).
+
+%% No timeout here nor in the calls below, as in the code that is measured. Whoever looks at the
+%% load has one; the link, and the exit signal of a lost connection, end a caller that waits.
+exchange(Echo, Payload) ->
+    Echo ! {self(), Payload},
+    receive {Echo, Same} when byte_size(Same) =:= byte_size(Payload) -> ok end.
+
+call_in_turn(Kind, [], Called, Payload, Hist) ->
+    call_in_turn(Kind, lists:reverse(Called), [], Payload, Hist);
+call_in_turn(Kind, [Node | Nodes], Called, Payload, Hist) ->
+    Start = erlang:monotonic_time(nanosecond),
+    Answer = remote(Kind, Node, Payload),
+    End = erlang:monotonic_time(nanosecond),
+    Answer =:= Payload orelse exit({wrong_answer, Node, Answer}),
+    ok = beamway_bench_hist:add(Hist, End - Start),
+    call_in_turn(Kind, Nodes, [Node | Called], Payload, Hist).
+
+remote(rpc, Node, Payload) -> rpc:call(Node, ?MODULE, echo, [Payload]);
+remote(erpc, Node, Payload) -> erpc:call(Node, ?MODULE, echo, [Payload]).
+
+%% @doc What is called from the other nodes.
+-spec echo(Term) -> Term.
+echo(Term) -> Term.
+
+%% @private
+-spec echo_loop(Client :: pid()) -> no_return().
+echo_loop(Client) ->
+    receive {Client, Payload} -> Client ! {self(), Payload} end,
+    echo_loop(Client).
+
+%% @doc Sends one way for so long, and says how many messages arrived at the other side in what time.
+%% The time runs until the receiver has confirmed the last one. Only a window of messages is on its
+%% way, so that what is measured is the carrier and not a growing mailbox.
+-spec stream(stream()) -> #{messages := pos_integer(), elapsed_ns := pos_integer()}.
+stream(#{target := Node, bytes := Bytes, batch := Batch} = Stream) ->
+    Receiver = spawn_link(Node, ?MODULE, receive_stream, [self(), Batch]),
+    Payload = payload(Bytes),
+    Start = erlang:monotonic_time(millisecond),
+    Begin = erlang:monotonic_time(nanosecond),
+    Sent = send_stream(Receiver, Payload, Stream, Start + maps:get(ms, Stream), 0, 0),
+    Receiver ! {finish, self()},
+    receive
+        {Receiver, received, Sent} -> ok;
+        {Receiver, received, Other} -> error({messages_lost, Sent, Other})
+    after ?ANSWER_MS -> error({no_confirmation, Node, Sent})
+    end,
+    End = erlang:monotonic_time(nanosecond),
+    true = unlink(Receiver),
+    #{messages => Sent, elapsed_ns => End - Begin}.
+
+send_stream(Receiver, Payload, #{batch := Batch, window := Window} = Stream, Deadline, Sent, Confirmed) ->
+    ok = send_batch(Receiver, Payload, Batch),
+    Now = Sent + Batch,
+    Next = confirmed(Receiver, Now, Confirmed, Window),
+    case erlang:monotonic_time(millisecond) >= Deadline of
+        true -> drain(Receiver), Now;
+        false -> send_stream(Receiver, Payload, Stream, Deadline, Now, Next)
+    end.
+
+send_batch(_, _, 0) -> ok;
+send_batch(Receiver, Payload, Left) ->
+    Receiver ! Payload,
+    send_batch(Receiver, Payload, Left - 1).
+
+%% Waits only if a full window has not been confirmed.
+confirmed(Receiver, Sent, Confirmed, Window) when Sent - Confirmed >= Window ->
+    receive
+        {Receiver, confirmed, Count} -> confirmed(Receiver, Sent, Count, Window)
+    after ?ANSWER_MS -> error({no_confirmation, node(Receiver), Sent})
+    end;
+confirmed(_, _, Confirmed, _) -> Confirmed.
+
+%% What is still on its way is answered by `received' in the end.
+drain(Receiver) ->
+    receive {Receiver, confirmed, _} -> drain(Receiver) after 0 -> ok end.
+
+%% @private
+-spec receive_stream(Sender :: pid(), Batch :: pos_integer()) -> ok.
+receive_stream(Sender, Batch) ->
+    receive_stream(Sender, Batch, Batch, 0).
+
+receive_stream(Sender, Batch, 0, Count) ->
+    Sender ! {self(), confirmed, Count},
+    receive_stream(Sender, Batch, Batch, Count);
+receive_stream(Sender, Batch, Left, Count) ->
+    receive
+        Payload when is_binary(Payload) -> receive_stream(Sender, Batch, Left - 1, Count + 1);
+        {finish, Sender} -> Sender ! {self(), received, Count}, ok
+    end.
+
+%% @doc Bytes that this node's connections have moved in and out, where the controller is a socket.
+-spec socket_bytes() -> non_neg_integer().
+socket_bytes() ->
+    lists:sum([Bytes || {_, Port} <- erlang:system_info(dist_ctrl), is_port(Port),
+                        {ok, Counts} <- [inet:getstat(Port, [recv_oct, send_oct])], {_, Bytes} <- Counts]).

@@ -1,0 +1,260 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Starts the nodes of a measurement as operating-system processes of their own and ends them.
+%%
+%% Control runs over each node's standard input and output, never over the carrier under test. The
+%% nodes have an epmd of their own on a free port of the loopback interface. Everything ends with
+%% the calling process: nodes and epmd read the end of their standard input when it dies, however it
+%% dies, and {@link stop/1} waits until the kernel says that they are gone.
+%%
+%% The bench cluster is `-connect_all false': its links are those made here, each from the side that
+%% the measurement wants, and `global' neither connects on its own nor talks meanwhile. The demo
+%% starts its nodes as a user would, with `global' and prevent_overlapping_partitions at their
+%% defaults: when one node is killed, all others lose that same node, so they agree and stay together.
+-module(beamway_bench_nodes).
+
+-export([root/0, start_epmd/0, stop_epmd/1, start/3, stop/1, connect/2, call/4, call/5, all/4, all/5,
+         names/1, os_pids/1, links/1, counters/1]).
+
+-export_type([epmd/0, cluster/0, direction/0, options/0]).
+
+-opaque epmd() :: #{port := port(), number := inet:port_number()}.
+-type member() :: #{peer := pid(), name := node(), os := beamway_bench_os:identity(), os_pid := pos_integer()}.
+-type cluster() :: #{contender := beamway_bench_contender:t(), members := [member(), ...]}.
+-type direction() :: forward | reverse.
+%% Forward: the first node connects to the second; reverse: the second to the first.
+-type options() :: #{count := pos_integer(), connect_all => boolean(), prefix => string()}.
+%% The nodes are called prefix1@127.0.0.1 and so on; without a prefix they get one that is unique here.
+
+-define(BOOT_MS, 30000).
+-define(CALL_MS, 30000).
+-define(END_MS, 5000).
+
+%% @doc The folder of the checkout: the one above this module's beam that holds its source.
+-spec root() -> file:filename().
+root() ->
+    root(filename:dirname(filename:absname(code:which(?MODULE)))).
+
+root("/") -> error(no_checkout);
+root(Folder) ->
+    case filelib:is_regular(filename:join([Folder, "bench", ?MODULE_STRING ++ ".erl"])) of
+        true -> Folder;
+        false -> root(filename:dirname(Folder))
+    end.
+
+%% @doc Starts an epmd that ends when the calling process does.
+-spec start_epmd() -> epmd().
+start_epmd() ->
+    start_epmd(3).
+
+start_epmd(0) ->
+    error({epmd_did_not_start, "no epmd came up on a free port of 127.0.0.1; is 'epmd' installed?"});
+start_epmd(Tries) ->
+    Number = free_port(),
+    %% epmd does not look at its standard input: the shell does that for it. The read ends when
+    %% whoever holds the other end of the pipe is gone, by kill -9 too.
+    Script = "\"$1\" -port \"$2\" -address 127.0.0.1 >/dev/null 2>&1 & epmd=$!; read line; kill $epmd; wait",
+    Port = open_port({spawn_executable, "/bin/sh"},
+                     [{args, ["-c", Script, "sh", epmd_program(), integer_to_list(Number)]}, exit_status]),
+    case await_listener(Number, erlang:monotonic_time(millisecond) + ?END_MS) of
+        ok -> #{port => Port, number => Number};
+        timeout -> stop_epmd(#{port => Port, number => Number}), start_epmd(Tries - 1)
+    end.
+
+%% @doc Ends it.
+-spec stop_epmd(epmd()) -> ok.
+stop_epmd(#{port := Port}) ->
+    try erlang:port_close(Port) of
+        true -> ok
+    catch
+        error:badarg -> ok
+    end.
+
+epmd_program() ->
+    Own = filename:join([code:root_dir(), "erts-" ++ erlang:system_info(version), "bin", "epmd"]),
+    case {filelib:is_regular(Own), os:find_executable("epmd")} of
+        {true, _} -> Own;
+        {false, false} -> error({no_epmd, Own});
+        {false, Found} -> Found
+    end.
+
+free_port() ->
+    {ok, Socket} = gen_tcp:listen(0, [{ip, {127, 0, 0, 1}}]),
+    {ok, Number} = inet:port(Socket),
+    ok = gen_tcp:close(Socket),
+    Number.
+
+await_listener(Number, Deadline) ->
+    case gen_tcp:connect({127, 0, 0, 1}, Number, [], 1000) of
+        {ok, Socket} -> gen_tcp:close(Socket);
+        {error, _} ->
+            case erlang:monotonic_time(millisecond) > Deadline of
+                true -> timeout;
+                false -> receive after 10 -> await_listener(Number, Deadline) end
+            end
+    end.
+
+%% @doc Starts the nodes of one contender, at the same time, and waits until all have booted.
+-spec start(epmd(), beamway_bench_contender:t(), options()) -> cluster().
+start(#{number := EpmdPort}, #{args := Args, env := Env} = Contender, #{count := Count} = Options) ->
+    Root = root(),
+    ok = check_built(Contender, Root),
+    Cookie = random_text(),
+    Own = ["-setcookie", random_text(), "-start_epmd", "false",
+           "-connect_all", atom_to_list(maps:get(connect_all, Options, false))],
+    PeerOptions = #{connection => standard_io, longnames => true, host => "127.0.0.1",
+                    args => beamway_bench_contender:common_args(Root) ++ Own ++ Args,
+                    env => beamway_bench_contender:clean_env()
+                        ++ [{"ERL_EPMD_PORT", integer_to_list(EpmdPort)} | Env]},
+    Prefix = maps:get(prefix, Options, unique_prefix()),
+    Waiting = [start_peer(PeerOptions#{name => Prefix ++ integer_to_list(Index)})
+               || Index <- lists:seq(1, Count)],
+    Members = [await_boot(Contender, Start) || Start <- Waiting],
+    Cluster = #{contender => Contender, members => Members},
+    %% The cookie of the command line can be seen by others on this machine; this one cannot.
+    _ = all(Cluster, erlang, set_cookie, [list_to_atom(Cookie)]),
+    Cluster.
+
+%% Always as long as the others: a name's length must not make a message longer.
+unique_prefix() ->
+    Number = erlang:unique_integer([positive, monotonic]),
+    lists:flatten(io_lib:format("bench~6..0b-", [Number rem 1000000])).
+
+start_peer(Options) ->
+    Tag = make_ref(),
+    {ok, Peer, _} = peer:start_link(Options#{wait_boot => {self(), Tag}}),
+    {Peer, Tag, monitor(process, Peer)}.
+
+await_boot(#{name := Name}, {Peer, Tag, Monitor}) ->
+    receive
+        {Tag, {started, Node, Peer}} ->
+            true = demonitor(Monitor, [flush]),
+            OsPid = list_to_integer(peer:call(Peer, os, getpid, [], ?CALL_MS)),
+            #{peer => Peer, name => Node, os_pid => OsPid, os => beamway_bench_os:identity(OsPid)};
+        {Tag, {boot_failed, Reason, Peer}} ->
+            error({node_did_not_start, Name, Reason});
+        {'DOWN', Monitor, process, Peer, Reason} ->
+            error({node_did_not_start, Name, Reason})
+    after ?BOOT_MS ->
+            error({node_did_not_start, Name, timeout})
+    end.
+
+%% A missing build is found here; in the node it would be a boot failure that says little.
+check_built(#{link := stock}, _) -> ok;
+check_built(#{}, Root) ->
+    Wanted = [filename:join([Root, "apps", "beamway" | Path])
+              || Path <- [["ebin", "beamway_dist.beam"], ["priv", "beamway_drv.so"]]],
+    case [File || File <- Wanted, not filelib:is_regular(File)] of
+        [] -> ok;
+        Missing -> error({not_built, Missing})
+    end.
+
+%% The kernel's random numbers, so that the crypto application need not be installed.
+random_text() ->
+    {ok, File} = file:open("/dev/urandom", [read, raw, binary]),
+    {ok, Bytes} = file:read(File, 16),
+    ok = file:close(File),
+    lists:flatten([io_lib:format("~2.16.0b", [Byte]) || <<Byte>> <= Bytes]).
+
+%% @doc Ends the nodes and waits until the kernel says that they are gone.
+%% A node that does not end by itself is killed, and that is an error: it would have stayed behind.
+-spec stop(cluster()) -> ok.
+stop(#{members := Members, contender := #{name := Name}}) ->
+    _ = [catch peer:stop(Peer) || #{peer := Peer} <- Members],
+    case [Os || #{os := Os} <- Members, beamway_bench_os:await_end(Os, ?END_MS) =:= timeout] of
+        [] -> ok;
+        Stuck ->
+            _ = [beamway_bench_os:kill(Os) || Os <- Stuck],
+            error({node_did_not_end, Name, ?END_MS})
+    end.
+
+%% @doc Connects each node with each other one, all from the same side, and checks that the link is
+%% the contender's: a fall-back to TCP must not be measured as something else.
+-spec connect(cluster(), direction()) -> ok.
+connect(#{members := Members} = Cluster, Direction) ->
+    _ = [connect_pair(Pair, Direction) || Pair <- pairs(Members)],
+    check_links(Cluster).
+
+pairs([]) -> [];
+pairs([One | Others]) -> [{One, Other} || Other <- Others] ++ pairs(Others).
+
+connect_pair({One, Two}, reverse) -> connect_pair({Two, One}, forward);
+connect_pair({#{name := Name} = From, #{name := To}}, forward) ->
+    case call(From, net_kernel, connect_node, [To]) of
+        true -> ok;
+        Other -> error({nodes_did_not_connect, Name, To, Other})
+    end.
+
+check_links(#{contender := #{link := stock}}) -> ok;
+check_links(#{contender := #{name := Name, link := Wanted}, members := Members} = Cluster) ->
+    Links = links(Cluster),
+    Wrong = [Link || #{link := Kind} = Link <- Links, Kind =/= Wanted],
+    Expected = length(Members) * (length(Members) - 1),
+    case {Wrong, length(Links)} of
+        {[], Expected} -> ok;
+        {[#{reason := Reason, link := Kind} | _], _} -> error({wrong_link, Name, Wanted, Kind, Reason});
+        {[], Fewer} -> error({links_missing, Name, Expected, Fewer})
+    end.
+
+%% @doc Calls a function in a member, over its standard input and output.
+-spec call(member(), module(), atom(), [term()]) -> term().
+call(Member, Module, Function, Args) ->
+    call(Member, Module, Function, Args, ?CALL_MS).
+
+-spec call(member(), module(), atom(), [term()], timeout()) -> term().
+call(#{peer := Peer, name := Name}, Module, Function, Args, Timeout) ->
+    try
+        peer:call(Peer, Module, Function, Args, Timeout)
+    catch
+        exit:{timeout, _} -> error({node_did_not_answer, Name, {Module, Function, length(Args)}, Timeout});
+        exit:{Reason, {gen_server, call, _}} -> error({node_ended, Name, Reason})
+    end.
+
+%% @doc Calls the same function in all members at once; the answers in the members' order.
+-spec all(cluster() | [member()], module(), atom(), [term()]) -> [term()].
+all(Cluster, Module, Function, Args) ->
+    all(Cluster, Module, Function, Args, ?CALL_MS).
+
+-spec all(cluster() | [member()], module(), atom(), [term()], timeout()) -> [term()].
+all(#{members := Members}, Module, Function, Args, Timeout) ->
+    all(Members, Module, Function, Args, Timeout);
+all(Members, Module, Function, Args, Timeout) ->
+    Calls = [spawn_monitor(fun() -> exit({answer, call(Member, Module, Function, Args, Timeout)}) end)
+             || Member <- Members],
+    %% No timeout of its own: each of these processes ends at the timeout of its call.
+    [receive
+         {'DOWN', Monitor, process, Pid, {answer, Answer}} -> Answer;
+         {'DOWN', Monitor, process, Pid, {Reason, _Stack}} -> error(Reason)
+     end || {Pid, Monitor} <- Calls].
+
+%% @doc The node names, in the order of the members.
+-spec names(cluster()) -> [node()].
+names(#{members := Members}) ->
+    [Name || #{name := Name} <- Members].
+
+-spec os_pids(cluster()) -> [pos_integer()].
+os_pids(#{members := Members}) ->
+    [OsPid || #{os_pid := OsPid} <- Members].
+
+%% @doc What all nodes say of their links; empty for a stock carrier.
+-spec links(cluster()) -> [map()].
+links(#{contender := #{link := stock}}) -> [];
+links(Cluster) -> lists:append(all(Cluster, beamway, links, [])).
+
+%% @doc Bytes and doorbells of all links of all nodes together, in and out; stock TCP has no doorbells.
+-spec counters(cluster()) -> #{bytes := non_neg_integer(), doorbells := non_neg_integer()}.
+counters(#{contender := #{link := stock}} = Cluster) ->
+    #{bytes => lists:sum(all(Cluster, beamway_bench_load, socket_bytes, [])), doorbells => 0};
+counters(#{members := Members}) ->
+    Infos = [info(Member, Other) || #{name := Name} = Member <- Members,
+                                    #{name := Other} <- Members, Other =/= Name],
+    #{bytes => sum([bytes_in, bytes_out], Infos), doorbells => sum([doorbells_out], Infos)}.
+
+info(#{name := Name} = Member, Other) ->
+    case call(Member, beamway, info, [Other]) of
+        {ok, Info} -> Info;
+        {error, Reason} -> error({no_link, Name, Other, Reason})
+    end.
+
+%% A tcp link has no doorbells to count.
+sum(Keys, Infos) ->
+    lists:sum([maps:get(Key, Info, 0) || Info <- Infos, Key <- Keys]).

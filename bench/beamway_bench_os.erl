@@ -1,0 +1,192 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc What the kernel knows of a process: is it alive, what has it open and mapped, how often did
+%% its threads sleep. Everything is read from /proc by the process that measures, so that the
+%% measured one does no work for it.
+-module(beamway_bench_os).
+
+-export([identity/1, is_alive/1, await_end/2, kill/1, switches/1, descriptors/1, mappings/1,
+         load_average/0, available_bytes/0, processors/0, cpu_model/0, memory_bytes/0]).
+
+-export_type([identity/0, switches/0]).
+
+-opaque identity() :: {OsPid :: pos_integer(), StartTime :: binary()}.
+%% A process id with its time of birth: the kernel uses ids again, and nobody else's process may be killed.
+-type switches() :: #{voluntary := non_neg_integer(), forced := non_neg_integer()}.
+%% Voluntary: a thread went to sleep, and something had to wake it. Forced: its time was up.
+
+%% @doc Who the process is now; `gone' if it is no more.
+-spec identity(OsPid :: pos_integer()) -> identity() | gone.
+identity(OsPid) ->
+    case start_time(OsPid) of
+        {ok, Time} -> {OsPid, Time};
+        gone -> gone
+    end.
+
+start_time(OsPid) ->
+    case read(OsPid, "stat") of
+        {ok, Text} -> parse_start_time(Text);
+        {error, _} -> gone
+    end.
+
+%% The second field is a name that may hold anything, so count from the last parenthesis on:
+%% the state is first, the start time twentieth. A zombie has ended.
+parse_start_time(Text) ->
+    [_, Rest] = string:split(Text, ") ", trailing),
+    case binary:split(Rest, <<" ">>, [global]) of
+        [<<"Z">> | _] -> gone;
+        Fields -> {ok, lists:nth(20, Fields)}
+    end.
+
+%% @doc Whether that very process still runs.
+-spec is_alive(identity()) -> boolean().
+is_alive({OsPid, Time}) ->
+    start_time(OsPid) =:= {ok, Time}.
+
+%% @doc Waits until it has ended.
+-spec await_end(identity(), TimeoutMs :: non_neg_integer()) -> ok | timeout.
+await_end(Identity, TimeoutMs) ->
+    await_end_until(Identity, erlang:monotonic_time(millisecond) + TimeoutMs).
+
+await_end_until(Identity, Deadline) ->
+    case {is_alive(Identity), erlang:monotonic_time(millisecond) > Deadline} of
+        {false, _} -> ok;
+        {true, true} -> timeout;
+        {true, false} -> receive after 5 -> await_end_until(Identity, Deadline) end
+    end.
+
+%% @doc kill -9, if it is still that process.
+-spec kill(identity()) -> ok.
+kill({OsPid, _} = Identity) ->
+    case is_alive(Identity) of
+        true -> _ = os:cmd("kill -9 " ++ integer_to_list(OsPid)), ok;
+        false -> ok
+    end.
+
+%% @doc The context switches of all threads of a process since each began.
+-spec switches(OsPid :: pos_integer()) -> switches().
+switches(OsPid) ->
+    Threads = case file:list_dir(path(OsPid, "task")) of
+                  {ok, Names} -> Names;
+                  {error, _} -> []
+              end,
+    lists:foldl(fun(Thread, Sum) -> add_switches(read(OsPid, filename:join(["task", Thread, "status"])), Sum) end,
+                #{voluntary => 0, forced => 0}, Threads).
+
+%% A thread may end between the listing and the reading.
+add_switches({error, _}, Sum) -> Sum;
+add_switches({ok, Text}, #{voluntary := Voluntary, forced := Forced}) ->
+    #{voluntary => Voluntary + field(Text, <<"\nvoluntary_ctxt_switches:">>),
+      forced => Forced + field(Text, <<"\nnonvoluntary_ctxt_switches:">>)}.
+
+field(Text, Name) ->
+    [_, Rest] = binary:split(Text, Name),
+    {Number, _} = string:to_integer(string:trim(Rest, leading)),
+    Number.
+
+%% @doc What a process has open: one name a descriptor, as the kernel gives it.
+-spec descriptors(OsPid :: pos_integer()) -> [Target :: string()].
+descriptors(OsPid) ->
+    Folder = path(OsPid, "fd"),
+    {ok, Names} = file:list_dir(Folder),
+    lists:sort([Target || Name <- Names,
+                          {ok, Target} <- [file:read_link_all(filename:join(Folder, Name))]]).
+
+%% @doc What it has mapped from memory files: rings are such, and nothing else of a node comes and goes there.
+-spec mappings(OsPid :: pos_integer()) -> [Line :: binary()].
+mappings(OsPid) ->
+    {ok, Text} = read(OsPid, "maps"),
+    [Line || Line <- binary:split(Text, <<"\n">>, [global]), binary:match(Line, <<"/memfd:">>) =/= nomatch].
+
+%% @doc The load of the last minute.
+-spec load_average() -> float().
+load_average() ->
+    {ok, Text} = file:read_file("/proc/loadavg"),
+    {Load, _} = string:to_float(Text),
+    Load.
+
+%% @doc Memory that could be had without swapping.
+-spec available_bytes() -> non_neg_integer().
+available_bytes() ->
+    meminfo(<<"MemAvailable:">>).
+
+%% @doc Memory of the machine.
+-spec memory_bytes() -> non_neg_integer().
+memory_bytes() ->
+    meminfo(<<"MemTotal:">>).
+
+meminfo(Name) ->
+    {ok, Text} = file:read_file("/proc/meminfo"),
+    field(Text, Name) * 1024.
+
+%% @doc Processors that this VM may use; a node starts as many schedulers.
+-spec processors() -> pos_integer().
+processors() ->
+    case erlang:system_info(logical_processors_available) of
+        unknown -> erlang:system_info(schedulers_online);
+        Count -> Count
+    end.
+
+%% @doc The processor's name as /proc/cpuinfo has it (x86 and some others name one).
+-spec cpu_model() -> binary().
+cpu_model() ->
+    {ok, Text} = file:read_file("/proc/cpuinfo"),
+    parse_cpu_model(Text).
+
+parse_cpu_model(Text) ->
+    case re:run(Text, "^model name\\s*: (.*)$", [multiline, {capture, all_but_first, binary}]) of
+        {match, [Name]} -> Name;
+        nomatch -> <<"unknown">>
+    end.
+
+path(OsPid, Name) ->
+    filename:join(["/proc", integer_to_list(OsPid), Name]).
+
+read(OsPid, Name) ->
+    file:read_file(path(OsPid, Name)).
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+
+own_pid() -> list_to_integer(os:getpid()).
+
+parse_start_time_test_() ->
+    Fields = fun(State) -> iolist_to_binary([State, [[" ", integer_to_list(N)] || N <- lists:seq(4, 30)]]) end,
+    [?_assertEqual({ok, <<"22">>}, parse_start_time(<<"7 (beam.smp) ", (Fields("S"))/binary>>)),
+     ?_assertEqual({ok, <<"22">>}, parse_start_time(<<"7 (a ) S (b) ", (Fields("R"))/binary>>)),
+     ?_assertEqual(gone, parse_start_time(<<"7 (beam.smp) ", (Fields("Z"))/binary>>))].
+
+identity_of_a_real_process_test() ->
+    Port = open_port({spawn_executable, "/bin/cat"}, [binary]),
+    {os_pid, OsPid} = erlang:port_info(Port, os_pid),
+    Identity = identity(OsPid),
+    ?assert(is_alive(Identity)),
+    ?assertEqual(timeout, await_end(Identity, 20)),
+    ok = kill(Identity),
+    ?assertEqual(ok, await_end(Identity, 5000)),
+    ?assertNot(is_alive(Identity)),
+    ok = kill(Identity).
+
+another_process_with_the_same_id_is_spared_test() ->
+    {OsPid, _} = identity(own_pid()),
+    Impostor = {OsPid, <<"1">>},
+    ?assertNot(is_alive(Impostor)),
+    ok = kill(Impostor).
+
+switches_grow_test() ->
+    #{voluntary := Before} = switches(own_pid()),
+    [receive after 1 -> ok end || _ <- lists:seq(1, 50)],
+    #{voluntary := Later} = switches(own_pid()),
+    ?assert(Later > Before).
+
+descriptors_show_an_open_file_test() ->
+    Before = descriptors(own_pid()),
+    {ok, File} = file:open("/proc/self/status", [raw, read]),
+    Opened = descriptors(own_pid()) -- Before,
+    ok = file:close(File),
+    ?assertMatch([_], [D || D <- Opened, string:find(D, "/status") =/= nomatch]).
+
+machine_test_() ->
+    [?_assert(available_bytes() < memory_bytes()), ?_assert(load_average() >= 0.0),
+     ?_assertEqual(<<"A B">>, parse_cpu_model(<<"processor: 0\nmodel name\t: A B\nflags: x\n">>)),
+     ?_assertEqual(<<"unknown">>, parse_cpu_model(<<"processor: 0\n">>))].
+-endif.

@@ -1,0 +1,145 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Counts the system calls that processes make while something else happens.
+%%
+%% Two ways, the first that this user may use: the kernel's tracepoint by our own count_syscalls
+%% (root; the counted processes hardly notice), or strace (any user, where ptrace is allowed). Under
+%% strace the processes run several times slower; counts for each message still hold roughly, but
+%% they flatter whoever rings less when slow. The result says which way it was.
+-module(beamway_bench_syscalls).
+
+-export([during/2]).
+
+-export_type([method/0]).
+
+-type method() :: tracepoint | strace.
+
+-define(READY_MS, 15000).
+
+%% @doc Runs Fun while the processes are counted.
+-spec during(OsPids :: [pos_integer(), ...], fun(() -> Result)) ->
+          {counted, Calls :: non_neg_integer(), method(), Result} | {not_counted, Why :: string(), Result}.
+during(OsPids, Fun) ->
+    Args = [integer_to_list(OsPid) || OsPid <- OsPids],
+    case tracepoint(Args) of
+        {ok, Counter} -> by_tracepoint(Counter, Fun);
+        {error, Why} ->
+            case strace(Args) of
+                {ok, Counter} -> by_strace(Counter, Fun);
+                {error, WhyNot} -> {not_counted, Why ++ "; " ++ WhyNot, Fun()}
+            end
+    end.
+
+tracepoint(Args) ->
+    case beamway_bench_tools:compile("count_syscalls", "cc") of
+        {error, Why} -> {error, Why};
+        {ok, Program} -> await_ready(beamway_bench_tools:open(Program, Args))
+    end.
+
+await_ready(Port) ->
+    case beamway_bench_tools:line(Port, ?READY_MS) of
+        {line, "ready"} -> {ok, Port};
+        Other -> beamway_bench_tools:close(Port, none), {error, why(Other)}
+    end.
+
+why({line, Line}) -> Line;
+why({ended, Status}) -> "the counting program ended with status " ++ integer_to_list(Status);
+why(timeout) -> "the counting program was not ready in time".
+
+by_tracepoint(Port, Fun) ->
+    try
+        Before = sum(Port),
+        Result = Fun(),
+        {counted, sum(Port) - Before, tracepoint, Result}
+    after
+        beamway_bench_tools:close(Port, none)
+    end.
+
+sum(Port) ->
+    ok = beamway_bench_tools:write(Port, "\n"),
+    {line, Line} = beamway_bench_tools:line(Port, ?READY_MS),
+    list_to_integer(Line).
+
+strace(Args) ->
+    case os:find_executable("strace") of
+        false -> {error, "strace is not installed (Debian package strace)"};
+        Program ->
+            Options = ["-f", "-c", "-U", "calls,name"],
+            Port = beamway_bench_tools:open(Program, Options ++ lists:append([["-p", Arg] || Arg <- Args])),
+            await_attached(Port, length(Args))
+    end.
+
+await_attached(Port, 0) -> {ok, Port};
+await_attached(Port, Left) ->
+    case beamway_bench_tools:line(Port, ?READY_MS) of
+        {line, Line} ->
+            case {string:find(Line, " attached"), string:find(Line, "attach: ")} of
+                {nomatch, nomatch} -> await_attached(Port, Left);
+                {_, nomatch} -> await_attached(Port, Left - 1);
+                {_, _} -> beamway_bench_tools:close(Port, "INT"), {error, Line}
+            end;
+        Other -> beamway_bench_tools:close(Port, "INT"), {error, "strace: " ++ why(Other)}
+    end.
+
+%% strace prints its table when it is interrupted; the last line is the sum.
+by_strace(Port, Fun) ->
+    try
+        Result = Fun(),
+        {ok, OsPid} = beamway_bench_tools:os_pid(Port),
+        _ = os:cmd("kill -INT " ++ integer_to_list(OsPid)),
+        {counted, strace_total(Port), strace, Result}
+    after
+        beamway_bench_tools:close(Port, "INT")
+    end.
+
+strace_total(Port) ->
+    case beamway_bench_tools:line(Port, ?READY_MS) of
+        {line, Line} ->
+            case parse_total(Line) of
+                {ok, Calls} -> Calls;
+                none -> strace_total(Port)
+            end;
+        Other -> error({strace_gave_no_count, why(Other)})
+    end.
+
+parse_total(Line) ->
+    case string:lexemes(Line, " ") of
+        [Calls, "total"] -> {ok, list_to_integer(Calls)};
+        _ -> none
+    end.
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+
+parse_total_test_() ->
+    [?_assertEqual({ok, 63182}, parse_total("    63182 total")),
+     ?_assertEqual(none, parse_total("    15374 sched_yield")),
+     ?_assertEqual(none, parse_total("strace: Process 7 detached"))].
+
+%% A shell that reads N lines makes at least N system calls, and each way of counting sees them.
+counts_real_calls_test_() ->
+    [{timeout, 60, {atom_to_list(Way), fun() -> counts_real_calls(Way) end}} || Way <- [tracepoint, strace]].
+
+counts_real_calls(Way) ->
+    Talker = beamway_bench_tools:open("/bin/sh", ["-c", "while read x; do echo $x; done"]),
+    {ok, OsPid} = beamway_bench_tools:os_pid(Talker),
+    Talk = fun() -> [{ok, {line, "x"}} = {beamway_bench_tools:write(Talker, "x\n"),
+                                          beamway_bench_tools:line(Talker, 5000)}
+                     || _ <- lists:seq(1, 200)]
+           end,
+    Args = [integer_to_list(OsPid)],
+    try
+        case Way of
+            tracepoint -> check(tracepoint(Args), fun by_tracepoint/2, Talk);
+            strace -> check(strace(Args), fun by_strace/2, Talk)
+        end
+    after
+        beamway_bench_tools:close(Talker, none)
+    end.
+
+%% A user who may not count this way is told why; then there is nothing to compare.
+check({error, Why}, _, _) -> ?assert(length(Why) > 0);
+check({ok, Counter}, Count, Talk) ->
+    {counted, Calls, _, _} = Count(Counter, Talk),
+    ?assert(Calls >= 400),
+    ?assert(Calls < 4000).
+-endif.

@@ -1,0 +1,109 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Runs the small programs that stand beside the benchmarks: compiles ours when they are
+%% missing or outdated, and talks with a running one line by line. Each ends with its caller, since
+%% it reads the end of its standard input.
+-module(beamway_bench_tools).
+
+-export([compile/2, open/2, os_pid/1, write/2, line/2, close/2, run/3]).
+
+-type program() :: port().
+
+-define(LINE_LENGTH, 1000).
+
+%% @doc The compiled form of bench/NAME.c, made by that compiler if it is not there yet.
+%% It lies beside the beams, where `make clean' takes it away.
+-spec compile(Name :: string(), Compiler :: string()) -> {ok, file:filename()} | {error, string()}.
+compile(Name, Compiler) ->
+    Folder = filename:join(beamway_bench_nodes:root(), "bench"),
+    Source = filename:join(Folder, Name ++ ".c"),
+    Program = filename:join([Folder, "ebin", Name]),
+    case {filelib:last_modified(Program) > filelib:last_modified(Source), os:find_executable(Compiler)} of
+        {true, _} -> {ok, Program};
+        {false, false} -> {error, "the compiler '" ++ Compiler ++ "' is not installed"};
+        {false, Path} -> compile(Path, Source, Program)
+    end.
+
+compile(Compiler, Source, Program) ->
+    New = Program ++ ".new",
+    case run(Compiler, ["-std=c11", "-O2", "-Wall", "-Wextra", "-o", New, Source], 60000) of
+        {0, _} -> ok = file:rename(New, Program), {ok, Program};
+        {_, Output} -> {error, lists:flatten(["compiling ", Source, " failed: " | Output])}
+    end.
+
+%% @doc Starts a program; its standard error comes with its output.
+-spec open(file:filename(), [string()]) -> program().
+open(Program, Args) ->
+    open_port({spawn_executable, Program},
+              [{args, Args}, {line, ?LINE_LENGTH}, exit_status, stderr_to_stdout, use_stdio, hide]).
+
+-spec os_pid(program()) -> {ok, pos_integer()} | ended.
+os_pid(Port) ->
+    case erlang:port_info(Port, os_pid) of
+        {os_pid, OsPid} -> {ok, OsPid};
+        undefined -> ended
+    end.
+
+-spec write(program(), iodata()) -> ok.
+write(Port, Data) ->
+    true = erlang:port_command(Port, Data),
+    ok.
+
+%% @doc The next line that it prints.
+-spec line(program(), TimeoutMs :: timeout()) -> {line, string()} | {ended, Status :: integer()} | timeout.
+line(Port, TimeoutMs) ->
+    receive
+        {Port, {data, {_, Line}}} -> {line, Line};
+        {Port, {exit_status, Status}} -> {ended, Status}
+    after TimeoutMs -> timeout
+    end.
+
+%% @doc Closes its input, which ends it, and forgets what it had still to say.
+%% One that does not care for its input gets the signal.
+-spec close(program(), Signal :: none | string()) -> ok.
+close(Port, Signal) ->
+    _ = case {Signal, os_pid(Port)} of
+            {none, _} -> ok;
+            {_, ended} -> ok;
+            {_, {ok, OsPid}} -> os:cmd("kill -" ++ Signal ++ " " ++ integer_to_list(OsPid))
+        end,
+    try erlang:port_close(Port) catch error:badarg -> true end,
+    forget(Port).
+
+forget(Port) ->
+    receive {Port, _} -> forget(Port) after 0 -> ok end.
+
+%% @doc Runs a program to its end: its status and its lines. One that takes too long is killed.
+-spec run(file:filename(), [string()], TimeoutMs :: pos_integer()) ->
+          {Status :: integer() | timeout, [string()]}.
+run(Program, Args, TimeoutMs) ->
+    collect(open(Program, Args), erlang:monotonic_time(millisecond) + TimeoutMs, []).
+
+collect(Port, Deadline, Lines) ->
+    case line(Port, max(0, Deadline - erlang:monotonic_time(millisecond))) of
+        {line, Line} -> collect(Port, Deadline, [Line ++ "\n" | Lines]);
+        {ended, Status} -> {Status, lists:reverse(Lines)};
+        timeout -> close(Port, "KILL"), {timeout, lists:reverse(Lines)}
+    end.
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+
+run_test_() ->
+    [?_assertEqual({3, ["a\n", "b\n"]}, run("/bin/sh", ["-c", "echo a; echo b >&2; exit 3"], 5000)),
+     ?_assertMatch({timeout, ["x\n"]}, run("/bin/sh", ["-c", "echo x; exec sleep 60"], 200))].
+
+a_timed_out_program_is_gone_test() ->
+    Port = open("/bin/sleep", ["60"]),
+    {ok, OsPid} = os_pid(Port),
+    Identity = beamway_bench_os:identity(OsPid),
+    ok = close(Port, "KILL"),
+    ?assertEqual(ok, beamway_bench_os:await_end(Identity, 5000)).
+
+talk_test() ->
+    Port = open("/bin/cat", []),
+    ok = write(Port, "hello\n"),
+    ?assertEqual({line, "hello"}, line(Port, 5000)),
+    ?assertEqual(timeout, line(Port, 0)),
+    ok = close(Port, none),
+    ?assertEqual(ended, os_pid(Port)).
+-endif.
