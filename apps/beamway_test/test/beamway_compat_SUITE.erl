@@ -1,0 +1,388 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Names, epmd modules, kernel's options and net_kernel's functions work over each carrier.
+%%
+%% The same cases run over stock distribution, which proves the cases themselves, over Beamway on
+%% TCP and over Beamway as it comes. What is not an Erlang node of this OTP is tested in
+%% beamway_foreign_SUITE. Wherever it makes sense each side connects once.
+-module(beamway_compat_SUITE).
+
+-export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1,
+         init_per_group/2, end_per_group/2, init_per_testcase/2, end_per_testcase/2]).
+-export([short_names/1, long_names/1, ipv6/1, hidden_nodes/1, mixed_cluster/1,
+         epmd_module/1, fixed_ports_without_epmd/1, one_port_without_epmd/1,
+         dynamic_start/1, dynamic_node_names/1, dist_listen_false/1,
+         listen_port_range/1, use_interface/1, listen_options/1, connect_options/1,
+         options_beat_defaults/1, setopts/1, setopts_for_new_connections/1,
+         setuptime_connecting/1, setuptime_accepting/1,
+         auto_connect_never/1, auto_connect_once/1, allow/1]).
+%% Run on the nodes.
+-export([listening_sockets/0]).
+
+-import(beamway_compat_nodes, [start/2, exchange/3, connect/3, try_connect/2, disconnect/2,
+                               is_connected/2, dist_port/1]).
+-import(beamway_carrier, [carrier/1]).
+
+suite() -> [{timetrap, {seconds, 60}}].
+
+all() -> beamway_carrier:all().
+
+groups() ->
+    beamway_carrier:groups(
+      [short_names, long_names, ipv6, hidden_nodes, mixed_cluster,
+       epmd_module, fixed_ports_without_epmd, one_port_without_epmd,
+       dynamic_start, dynamic_node_names, dist_listen_false,
+       listen_port_range, use_interface, listen_options, connect_options,
+       options_beat_defaults, setopts, setopts_for_new_connections,
+       setuptime_connecting, setuptime_accepting,
+       auto_connect_never, auto_connect_once, allow]).
+
+init_per_suite(Config) ->
+    [{epmd, beamway_compat_nodes:start_epmd()} | Config].
+
+end_per_suite(Config) ->
+    beamway_compat_nodes:stop_epmd(proplists:get_value(epmd, Config)).
+
+init_per_group(Carrier, Config) -> beamway_carrier:init_group(Carrier, Config).
+
+end_per_group(_Carrier, _Config) -> ok.
+
+init_per_testcase(_Case, Config) -> Config.
+
+end_per_testcase(_Case, _Config) -> beamway_compat_nodes:stop_all().
+
+kind(Config) -> beamway_peer:link_kind(carrier(Config)).
+
+start(Config, Args, Env) when is_list(Config) ->
+    start(carrier(Config), #{args => Args, env => Env}).
+
+%%% Names
+
+short_names(Config) ->
+    {PeerA, NodeA} = A = start(Config, [], []),
+    B = start(Config, [], []),
+    exchange(kind(Config), A, B),
+    [NameA, _] = string:split(atom_to_list(NodeA), "@"),
+    {ok, Names} = peer:call(PeerA, erl_epmd, names, []),
+    {_, _} = lists:keyfind(NameA, 1, Names).
+
+long_names(Config) ->
+    A = start(carrier(Config), #{host => "127.0.0.1"}),
+    B = start(carrier(Config), #{host => "127.0.0.1"}),
+    exchange(kind(Config), A, B).
+
+ipv6(Config) ->
+    case gen_tcp:listen(0, [inet6, {ip, {0, 0, 0, 0, 0, 0, 0, 1}}]) of
+        {ok, Socket} ->
+            ok = gen_tcp:close(Socket),
+            {PeerA, NodeA} = A = start(carrier(Config), #{host => "::1", family => inet6}),
+            {PeerB, _} = B = start(carrier(Config), #{host => "::1", family => inet6}),
+            exchange(kind(Config), A, B),
+            %% The connection's own address, as net_kernel knows it, is an IPv6 one.
+            connect(kind(Config), A, B),
+            {ok, Info} = peer:call(PeerB, net_kernel, node_info, [NodeA]),
+            {net_address, {{_, _, _, _, _, _, _, _}, _}, _, tcp, inet6} = proplists:get_value(address, Info),
+            [{{_, _, _, _, _, _, _, _}, _}] = peer:call(PeerA, ?MODULE, listening_sockets, []);
+        {error, Reason} ->
+            {skip, io_lib:format("this host has no ::1 (~p)", [Reason])}
+    end.
+
+hidden_nodes(Config) ->
+    {HiddenPeer, HiddenNode} = Hidden = start(Config, ["-hidden"], []),
+    {PlainPeer, PlainNode} = Plain = start(Config, [], []),
+    connect(kind(Config), Hidden, Plain),
+    {[], [PlainNode]} = visible_and_hidden(HiddenPeer),
+    {[], [HiddenNode]} = visible_and_hidden(PlainPeer),
+    exchange(kind(Config), Hidden, Plain),
+    connect(kind(Config), Plain, Hidden),
+    {[], [PlainNode]} = visible_and_hidden(HiddenPeer),
+    {[], [HiddenNode]} = visible_and_hidden(PlainPeer).
+
+visible_and_hidden(Peer) ->
+    {peer:call(Peer, erlang, nodes, [visible]), peer:call(Peer, erlang, nodes, [hidden])}.
+
+%% A stock node that has never heard of Beamway; in the stock group both are.
+mixed_cluster(Config) ->
+    Ours = start(Config, [], []),
+    Stock = start(inet_tcp, #{}),
+    Link = case carrier(Config) of inet_tcp -> stock; _ -> tcp end,
+    exchange(Link, Ours, Stock),
+    exchange(Link, Stock, Ours).
+
+%%% Without epmd
+
+%% No epmd can help: the variable names a port at which nothing answers.
+-define(NO_EPMD, [{"ERL_EPMD_PORT", "1"}]).
+
+epmd_module(Config) ->
+    Folder = filename:join(proplists:get_value(priv_dir, Config), carrier(Config)),
+    ok = filelib:ensure_dir(filename:join(Folder, "x")),
+    Args = ["-start_epmd", "false", "-epmd_module", "beamway_compat_epmd",
+            "-compat_epmd", "directory", Folder],
+    Options = #{host => "no-such-host.invalid", args => Args, env => ?NO_EPMD},
+    {_, NodeA} = A = start(carrier(Config), Options),
+    B = start(carrier(Config), Options),
+    exchange(kind(Config), A, B),
+    %% Modules for epmd know the families of OTP's own carriers only.
+    [NameA, _] = string:split(atom_to_list(NodeA), "@"),
+    {ok, Text} = file:read_file(filename:join(Folder, NameA)),
+    [_, <<"inet_tcp">>] = binary:split(Text, <<" ">>).
+
+fixed_ports_without_epmd(Config) ->
+    Args = ["-start_epmd", "false", "-epmd_module", "beamway_compat_epmd", "-compat_epmd", "ports"],
+    [{A, PortA}, {B, PortB}] = [start_at_port(Config, Args, Port) || Port <- free_ports(2)],
+    PortA = listening_port(A),
+    PortB = listening_port(B),
+    exchange(kind(Config), A, B).
+
+start_at_port(Config, Args, Port) ->
+    Name = lists:concat([beamway_peer:unique_name("fixed"), "_", Port]),
+    {start(carrier(Config), #{name => Name, args => Args, env => ?NO_EPMD}), Port}.
+
+%% Kernel's own way without epmd: all nodes of a system listen at one agreed port.
+one_port_without_epmd(Config) ->
+    [Port] = free_ports(1),
+    Args = ["-start_epmd", "false", "-erl_epmd_port", integer_to_list(Port)],
+    {_, NodeA} = A = start(Config, Args, ?NO_EPMD),
+    B = start(Config, ["-dist_listen", "false" | Args], ?NO_EPMD),
+    Port = listening_port(A),
+    connect(kind(Config), B, A),
+    disconnect(B, A),
+    true = try_connect(B, NodeA).
+
+%%% Starting and stopping the distribution
+
+dynamic_start(Config) ->
+    {Peer, nonode@nohost} = start(carrier(Config), #{name => none}),
+    {OtherPeer, OtherNode} = Other = start(Config, [], []),
+    lists:foreach(
+      fun(Round) ->
+              Name = list_to_atom(beamway_peer:unique_name("dynamic")),
+              {ok, _} = peer:call(Peer, net_kernel, start, net_kernel_start(Round, Name)),
+              Node = peer:call(Peer, erlang, node, []),
+              true = peer:call(Peer, erlang, set_cookie, [beamway_compat]),
+              Port = dist_port({Peer, Node}),
+              exchange(kind(Config), {Peer, Node}, Other),
+              connect(kind(Config), Other, {Peer, Node}),
+              ok = peer:call(Peer, net_kernel, stop, []),
+              nonode@nohost = peer:call(Peer, erlang, node, []),
+              _ = beamway_peer:wait_until(fun() -> not is_connected(OtherPeer, Node) end, 5000),
+              _ = beamway_peer:wait_until(fun() -> is_refused(Port) end, 5000),
+              false = try_connect(Other, Node)
+      end,
+      [1, 2, 3]),
+    %% Nothing of the rounds is left that would be in the way of another node.
+    exchange(kind(Config), Other, start(Config, [], [])),
+    true = is_atom(OtherNode).
+
+%% Both forms, and the options that the command line has flags for.
+net_kernel_start(1, Name) -> [Name, #{name_domain => shortnames}];
+net_kernel_start(2, Name) -> [[Name, shortnames, 15000]];
+net_kernel_start(3, Name) -> [Name, #{name_domain => shortnames, net_ticktime => 8, hidden => true}].
+
+is_refused(Port) ->
+    case gen_tcp:connect({127, 0, 0, 1}, Port, [], 1000) of
+        {ok, Socket} -> gen_tcp:close(Socket) =/= ok;
+        {error, econnrefused} -> true
+    end.
+
+dynamic_node_names(Config) ->
+    {PeerA, _} = start(carrier(Config), #{name => none, args => ["-sname", "undefined"]}),
+    {_, NodeB} = B = start(Config, [], []),
+    nonode@nohost = peer:call(PeerA, erlang, node, []),
+    #{name := undefined, name_type := dynamic} = peer:call(PeerA, net_kernel, get_state, []),
+    lists:foreach(
+      fun(_Round) ->
+              true = peer:call(PeerA, net_kernel, connect_node, [NodeB]),
+              NodeA = peer:call(PeerA, erlang, node, []),
+              true = NodeA =/= nonode@nohost,
+              beamway_peer:assert_link(PeerA, NodeB, kind(Config)),
+              {PeerB, _} = B,
+              beamway_peer:assert_link(PeerB, NodeA, kind(Config)),
+              [NodeA] = peer:call(PeerB, erlang, nodes, [hidden]),
+              NodeA = peer:call(PeerB, erpc, call, [NodeA, erlang, node, []]),
+              NodeB = peer:call(PeerA, erpc, call, [NodeB, erlang, node, []]),
+              disconnect({PeerA, NodeA}, B)
+      end,
+      [1, 2]).
+
+dist_listen_false(Config) ->
+    {PeerA, NodeA} = A = start(Config, ["-dist_listen", "false"], []),
+    {PeerB, _} = B = start(Config, [], []),
+    [] = peer:call(PeerA, ?MODULE, listening_sockets, []),
+    connect(kind(Config), A, B),
+    [NodeA] = peer:call(PeerB, erlang, nodes, [hidden]),
+    NodeA = peer:call(PeerB, erpc, call, [NodeA, erlang, node, []]),
+    disconnect(A, B),
+    false = try_connect(B, NodeA),
+    connect(kind(Config), A, B).
+
+%%% Kernel's inet_dist_* options
+
+%% The first port of the range is taken by someone else.
+listen_port_range(Config) ->
+    {Taken, First} = range_with_first_taken(20),
+    Args = ["-kernel", "inet_dist_listen_min", integer_to_list(First),
+            "inet_dist_listen_max", integer_to_list(First + 20)],
+    A = start(Config, Args, []),
+    B = start(Config, Args, []),
+    PortA = listening_port(A),
+    PortB = listening_port(B),
+    true = PortA > First andalso PortA =< First + 20,
+    true = PortB > PortA andalso PortB =< First + 20,
+    exchange(kind(Config), A, B),
+    ok = gen_tcp:close(Taken).
+
+range_with_first_taken(Size) ->
+    {ok, Socket} = gen_tcp:listen(0, []),
+    case inet:port(Socket) of
+        {ok, First} when First + Size < 65536 -> {Socket, First};
+        {ok, _TooHigh} -> range_with_first_taken(Size)
+    end.
+
+use_interface(Config) ->
+    {PeerA, _} = A = start(Config, ["-kernel", "inet_dist_use_interface", "{127,0,0,1}"], []),
+    Port = dist_port(A),
+    [{{127, 0, 0, 1}, Port}] = peer:call(PeerA, ?MODULE, listening_sockets, []),
+    %% Loopback serves only names that resolve to it.
+    Options = #{host => "127.0.0.1", args => ["-kernel", "inet_dist_use_interface", "{127,0,0,1}"]},
+    exchange(kind(Config), start(carrier(Config), Options), start(carrier(Config), Options)).
+
+%% `linger' is an option that nobody sets by default and that the system keeps as it was set.
+listen_options(Config) ->
+    A = start(Config, ["-kernel", "inet_dist_listen_options", "[{linger,{true,7}}]"], []),
+    B = start(Config, [], []),
+    connect(kind(Config), B, A),
+    {ok, [{linger, {true, 7}}]} = getopts(A, B, [linger]),
+    {ok, [{linger, {false, 0}}]} = getopts(B, A, [linger]),
+    disconnect(A, B),
+    connect(kind(Config), A, B),
+    {ok, [{linger, {false, 0}}]} = getopts(A, B, [linger]).
+
+connect_options(Config) ->
+    A = start(Config, ["-kernel", "inet_dist_connect_options", "[{linger,{true,9}}]"], []),
+    B = start(Config, [], []),
+    connect(kind(Config), A, B),
+    {ok, [{linger, {true, 9}}]} = getopts(A, B, [linger]),
+    {ok, [{linger, {false, 0}}]} = getopts(B, A, [linger]),
+    disconnect(A, B),
+    connect(kind(Config), B, A),
+    {ok, [{linger, {false, 0}}]} = getopts(A, B, [linger]).
+
+getopts({Peer, _}, {_, OtherNode}, Names) ->
+    peer:call(Peer, net_kernel, getopts, [OtherNode, Names]).
+
+%% Beamway tunes the socket of a TCP link; what the user asks for wins, whoever connects.
+options_beat_defaults(Config) ->
+    Options = "[{delay_send,false},{buffer,20000}]",
+    Args = ["-kernel", "inet_dist_connect_options", Options, "inet_dist_listen_options", Options,
+            "dist_nodelay", "false"],
+    A = start(Config, Args, []),
+    B = start(Config, [], []),
+    lists:foreach(
+      fun({From, To}) ->
+              connect(kind(Config), From, To),
+              {ok, [{delay_send, false}, {buffer, 20000}, {nodelay, false}]} =
+                  getopts(A, B, [delay_send, buffer, nodelay]),
+              {ok, [{nodelay, true}]} = getopts(B, A, [nodelay]),
+              disconnect(A, B)
+      end,
+      [{A, B}, {B, A}]).
+
+setopts(Config) ->
+    {PeerA, _} = A = start(Config, [], []),
+    {_, NodeB} = B = start(Config, [], []),
+    connect(kind(Config), A, B),
+    ok = peer:call(PeerA, net_kernel, setopts, [NodeB, [{linger, {true, 5}}]]),
+    {ok, [{linger, {true, 5}}]} = getopts(A, B, [linger]),
+    {ok, [{linger, {false, 0}}]} = getopts(B, A, [linger]),
+    {error, _} = peer:call(PeerA, net_kernel, setopts, ['nobody@nowhere', [{linger, {true, 5}}]]),
+    true = is_connected(PeerA, NodeB).
+
+setopts_for_new_connections(Config) ->
+    {PeerA, _} = A = start(Config, [], []),
+    B = start(Config, [], []),
+    ok = peer:call(PeerA, net_kernel, setopts, [new, [{linger, {true, 3}}]]),
+    lists:foreach(
+      fun({From, To}) ->
+              connect(kind(Config), From, To),
+              {ok, [{linger, {true, 3}}]} = getopts(A, B, [linger]),
+              disconnect(A, B)
+      end,
+      [{A, B}, {B, A}]).
+
+%%% Timers and permissions of net_kernel
+
+%% Someone listens and never answers; the default of seven seconds would be clearly later.
+setuptime_connecting(Config) ->
+    {ok, Silent} = gen_tcp:listen(0, []),
+    {ok, Port} = inet:port(Silent),
+    {Peer, _} = A = start(Config, ["-kernel", "net_setuptime", "1", "-start_epmd", "false",
+                                   "-dist_listen", "false", "-erl_epmd_port", integer_to_list(Port)], []),
+    Silenced = list_to_atom("silent@" ++ beamway_compat_nodes:host()),
+    {Micros, false} = timer:tc(fun() -> try_connect(A, Silenced) end),
+    true = Micros > 700000 andalso Micros < 5000000,
+    false = is_connected(Peer, Silenced),
+    ok = gen_tcp:close(Silent).
+
+%% Someone connects and says nothing.
+setuptime_accepting(Config) ->
+    A = start(Config, ["-kernel", "net_setuptime", "1"], []),
+    B = start(Config, [], []),
+    {ok, Socket} = gen_tcp:connect(beamway_compat_nodes:host(), dist_port(A), [{active, false}]),
+    {Micros, {error, closed}} = timer:tc(fun() -> gen_tcp:recv(Socket, 0, 10000) end),
+    true = Micros > 700000 andalso Micros < 5000000,
+    connect(kind(Config), B, A).
+
+auto_connect_never(Config) ->
+    {PeerA, NodeA} = A = start(Config, ["-kernel", "dist_auto_connect", "never"], []),
+    {PeerB, NodeB} = B = start(Config, [], []),
+    noconnection = erpc_error(PeerA, NodeB),
+    false = is_connected(PeerA, NodeB),
+    connect(kind(Config), A, B),
+    NodeB = peer:call(PeerA, erpc, call, [NodeB, erlang, node, []]),
+    disconnect(A, B),
+    NodeA = peer:call(PeerB, erpc, call, [NodeA, erlang, node, []]).
+
+auto_connect_once(Config) ->
+    {PeerA, _} = A = start(Config, ["-kernel", "dist_auto_connect", "once"], []),
+    {_, NodeB} = B = start(Config, [], []),
+    NodeB = peer:call(PeerA, erpc, call, [NodeB, erlang, node, []]),
+    disconnect(B, A),
+    noconnection = erpc_error(PeerA, NodeB),
+    connect(kind(Config), A, B).
+
+erpc_error(Peer, Node) ->
+    try peer:call(Peer, erpc, call, [Node, erlang, node, []]) of
+        Result -> {unexpected, Result}
+    catch
+        error:{erpc, Reason} -> Reason
+    end.
+
+allow(Config) ->
+    {PeerA, NodeA} = A = start(Config, [], []),
+    {_, NodeB} = B = start(Config, [], []),
+    {_, NodeC} = C = start(Config, [], []),
+    ok = peer:call(PeerA, net_kernel, allow, [[NodeB]]),
+    {ok, [NodeB]} = peer:call(PeerA, net_kernel, allowed, []),
+    false = try_connect(C, NodeA),
+    false = try_connect(A, NodeC),
+    exchange(kind(Config), A, B).
+
+%%% Helpers
+
+free_ports(Count) ->
+    Sockets = [Socket || _ <- lists:seq(1, Count), {ok, Socket} <- [gen_tcp:listen(0, [])]],
+    Ports = [Port || Socket <- Sockets, {ok, Port} <- [inet:port(Socket)]],
+    [ok = gen_tcp:close(Socket) || Socket <- Sockets],
+    Ports.
+
+listening_port({Peer, _}) ->
+    [{_, Port}] = peer:call(Peer, ?MODULE, listening_sockets, []),
+    Port.
+
+%% Addresses at which this node listens; its sockets to epmd and to other nodes have a peer.
+listening_sockets() ->
+    [Address || Port <- erlang:ports(),
+                erlang:port_info(Port, name) =:= {name, "tcp_inet"},
+                {error, enotconn} =:= inet:peername(Port),
+                {ok, Address} <- [inet:sockname(Port)]].

@@ -1,0 +1,201 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc What the two compatibility suites share: a private epmd, and nodes with any form of name.
+%%
+%% The suites test how nodes are named, found and started, so they need more freedom than
+%% {@link beamway_peer:start/2} gives: long names, IPv6, no name at all, another program than `erl'.
+%% The private epmd keeps them apart from other nodes on the machine and shows them an epmd in
+%% which nothing else is registered. Control runs over standard input and output.
+-module(beamway_compat_nodes).
+
+-export([start_epmd/0, stop_epmd/1, start/2, stop_all/0, host/0]).
+-export([exchange/3, connect/3, try_connect/2, disconnect/2, is_connected/2, flags/2, dist_port/1]).
+-export([start_program/3, stop_program/1, expect_line/2]).
+
+-export_type([options/0, member/0]).
+
+-type options() :: #{name => string() | none,       %% none: not distributed; unique by default
+                     host => string(),              %% with it, a long name
+                     family => inet | inet6,
+                     args => [string()],
+                     env => [{string(), string() | false}],
+                     exec => file:name_all()}.
+%% A node under test: its control process and its name.
+-type member() :: {Peer :: pid(), node()}.
+
+-define(COOKIE, "beamway_compat").
+-define(BOOT_MS, 30000).
+-define(LINE_MS, 30000).
+
+%% @doc Starts an epmd on a free port and makes everything that this VM starts use it.
+%% The port of the program ends with init_per_suite's process, the program itself does not.
+-spec start_epmd() -> OsPid :: pos_integer().
+start_epmd() ->
+    {ok, Socket} = gen_tcp:listen(0, []),
+    {ok, PortNumber} = inet:port(Socket),
+    ok = gen_tcp:close(Socket),
+    Text = integer_to_list(PortNumber),
+    true = os:putenv("ERL_EPMD_PORT", Text),
+    Program = start_program(os:find_executable("epmd"), ["-port", Text], []),
+    {os_pid, OsPid} = erlang:port_info(Program, os_pid),
+    _ = beamway_peer:wait_until(fun() -> answers(PortNumber) end, 5000),
+    OsPid.
+
+answers(PortNumber) ->
+    case gen_tcp:connect({127, 0, 0, 1}, PortNumber, []) of
+        {ok, Socket} -> gen_tcp:close(Socket) =:= ok;
+        {error, _} -> false
+    end.
+
+%% @doc Ends that epmd.
+-spec stop_epmd(OsPid :: pos_integer()) -> ok.
+stop_epmd(OsPid) ->
+    true = os:unsetenv("ERL_EPMD_PORT"),
+    kill(OsPid).
+
+kill(OsPid) ->
+    _ = os:cmd("kill -9 " ++ integer_to_list(OsPid)),
+    _ = beamway_peer:wait_until(fun() -> not beamway_peer:is_running(OsPid) end, 5000),
+    ok.
+
+%% @doc Starts a node with the carrier.
+-spec start(beamway_peer:carrier(), options()) -> member().
+start(Carrier, Options) ->
+    Base = #{connection => standard_io,
+             wait_boot => ?BOOT_MS,
+             exec => maps:get(exec, Options, filename:join([code:root_dir(), "bin", "erl"])),
+             env => beamway_peer:environment(Carrier) ++ maps:get(env, Options, []),
+             args => flags(Carrier, Options) ++ maps:get(args, Options, [])},
+    {ok, Peer, Node} = peer:start(maps:merge(Base, name_options(Options))),
+    {Peer, Node}.
+
+name_options(#{name := none}) ->
+    #{};
+name_options(Options) ->
+    Name = maps:get(name, Options, beamway_peer:unique_name("compat")),
+    case Options of
+        #{host := Host} -> #{name => Name, host => Host, longnames => true};
+        _ -> #{name => Name, longnames => false}
+    end.
+
+%% @doc The flags that select the carrier, its code and the suites' cookie.
+-spec flags(beamway_peer:carrier(), options()) -> [string()].
+flags(Carrier, Options) ->
+    Tests = filename:dirname(filename:absname(code:which(?MODULE))),
+    ["-setcookie", ?COOKIE, "+sbwt", "none", "-pa", Tests | code_path(Carrier)]
+        ++ protocol(Carrier, maps:get(family, Options, inet)).
+
+%% The stock node must not even be able to find Beamway.
+code_path(inet_tcp) -> [];
+code_path(_Beamway) -> ["-pa", filename:absname(beamway_peer:ebin())].
+
+protocol(inet_tcp, inet6) -> ["-proto_dist", "inet6_tcp"];
+protocol(_Beamway, inet6) -> ["-proto_dist", "beamway6"];
+protocol(Carrier, inet) -> beamway_peer:flags(Carrier).
+
+%% @doc Ends all nodes that are still there. Every control process of this VM belongs to the suite.
+-spec stop_all() -> ok.
+stop_all() ->
+    lists:foreach(fun beamway_peer:stop/1, [Pid || Pid <- processes(), is_control(Pid)]).
+
+is_control(Pid) ->
+    case proc_lib:initial_call(Pid) of
+        {peer, init, _} -> true;
+        _ -> false
+    end.
+
+%% @doc The host part of short names.
+-spec host() -> string().
+host() ->
+    {ok, Host} = inet:gethostname(),
+    Host.
+
+%% @doc Checks the whole of a connection, first set up by one node, then by the other.
+-spec exchange(stock | tcp | shm, member(), member()) -> ok.
+exchange(Link, MemberA, MemberB) ->
+    ok = connect(Link, MemberA, MemberB),
+    ok = call_both_ways(MemberA, MemberB),
+    ok = disconnect(MemberA, MemberB),
+    ok = connect(Link, MemberB, MemberA),
+    ok = call_both_ways(MemberA, MemberB),
+    disconnect(MemberA, MemberB).
+
+%% @doc Makes the first node connect to the second, and checks the link at both ends.
+-spec connect(stock | tcp | shm, member(), member()) -> ok.
+connect(Link, {PeerA, NodeA} = MemberA, {PeerB, NodeB}) ->
+    true = try_connect(MemberA, NodeB),
+    ok = beamway_peer:assert_link(PeerA, NodeB, side_of(Link, PeerA)),
+    ok = beamway_peer:assert_link(PeerB, NodeA, side_of(Link, PeerB)).
+
+%% In a mixed pair one node has no Beamway that could be asked.
+side_of(Link, Peer) ->
+    case peer:call(Peer, init, get_argument, [proto_dist]) of
+        {ok, [["beamway" ++ _]]} -> Link;
+        {ok, [["inet" ++ _]]} -> stock
+    end.
+
+%% @doc Makes the node connect to a node of this name.
+-spec try_connect(member(), node()) -> boolean() | ignored.
+try_connect({Peer, _}, OtherNode) ->
+    peer:call(Peer, net_kernel, connect_node, [OtherNode], 20000).
+
+%% Payloads on both sides of the size at which messages are cut into fragments.
+call_both_ways({PeerA, NodeA}, {PeerB, NodeB}) ->
+    lists:foreach(
+      fun(Bytes) ->
+              Payload = payload(Bytes),
+              Payload = peer:call(PeerA, erpc, call, [NodeB, lists, last, [[Payload]], 10000]),
+              Payload = peer:call(PeerB, erpc, call, [NodeA, lists, last, [[Payload]], 10000])
+      end,
+      [0, 100, 200000]).
+
+payload(Bytes) ->
+    << <<(I * 7 + I div 251)>> || I <- lists:seq(1, Bytes) >>.
+
+%% @doc Ends the connection and waits until both nodes have seen it.
+-spec disconnect(member(), member()) -> ok.
+disconnect({PeerA, NodeA}, {PeerB, NodeB}) ->
+    _ = peer:call(PeerA, net_kernel, disconnect, [NodeB]),
+    _ = beamway_peer:wait_until(
+          fun() -> not is_connected(PeerA, NodeB) andalso not is_connected(PeerB, NodeA) end, 10000),
+    ok.
+
+%% @doc Whether the node is connected to a node of this name, visible or hidden.
+-spec is_connected(pid(), node()) -> boolean().
+is_connected(Peer, Node) ->
+    lists:member(Node, peer:call(Peer, erlang, nodes, [connected])).
+
+%% @doc The port at which epmd says a node listens.
+-spec dist_port(member()) -> inet:port_number().
+dist_port({Peer, Node}) ->
+    [Name, Host] = string:split(atom_to_list(Node), "@"),
+    {port, PortNumber, _} = peer:call(Peer, erl_epmd, port_please, [Name, Host, 5000]),
+    PortNumber.
+
+%% @doc Starts a program that is not an Erlang node; its lines of output come as messages.
+-spec start_program(string(), [string()], [{string(), string() | false}]) -> port().
+start_program(Executable, Args, Env) ->
+    open_port({spawn_executable, Executable},
+              [{args, Args}, {env, Env}, {line, 4096}, exit_status, stderr_to_stdout, use_stdio]).
+
+%% @doc Ends it, in case it has not ended already, and waits for its end.
+-spec stop_program(port()) -> ok.
+stop_program(Program) ->
+    case erlang:port_info(Program, os_pid) of
+        {os_pid, OsPid} -> kill(OsPid);
+        undefined -> ok
+    end.
+
+%% @doc Waits until the program has printed the line; other lines are told if it never comes.
+-spec expect_line(port(), string()) -> ok.
+expect_line(Program, Line) ->
+    expect_line(Program, Line, []).
+
+expect_line(Program, Line, Seen) ->
+    receive
+        {Program, {data, {eol, Line}}} -> ok;
+        {Program, {data, {_, Other}}} -> expect_line(Program, Line, [Other | Seen]);
+        {Program, {exit_status, Status}} ->
+            error({program_ended, #{status => Status, output => lists:reverse(Seen)}})
+    after ?LINE_MS ->
+        error({no_such_line, #{line => Line, output => lists:reverse(Seen)}})
+    end.
