@@ -1,0 +1,67 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Runs unit tests or one Common Test suite in this VM, for `scripts/run-tests'.
+%%
+%% Lines for the reader begin with `@@ ': the script shows these and keeps the rest in a log. The counts go
+%% into the file that the environment variable RESULT names, as `passed failed skipped', at the very end:
+%% a runner that crashed leaves none, and the script counts that as a failure.
+-module(beamway_runner).
+
+-export([eunit/0, suite/0, say/2]).
+
+%% @doc Entry: all unit tests of the ebin folders given after `-extra'.
+-spec eunit() -> no_return().
+eunit() ->
+    Modules = [M || Folder <- init:get_plain_arguments(), M <- modules(Folder), has_tests(M)],
+    _ = eunit:test(Modules, [no_tty, {report, {beamway_runner_eunit, [{pid, self()}]}}]),
+    receive
+        {beamway_runner_eunit, Counts} -> finish(Counts)
+    after 10000 ->
+        say("FAIL eunit: it ended without a result", []),
+        halt(1)
+    end.
+
+modules(Folder) ->
+    lists:sort([list_to_atom(filename:basename(F, ".beam")) || F <- filelib:wildcard(filename:join(Folder, "*.beam"))]).
+
+has_tests(Module) ->
+    {module, Module} = code:ensure_loaded(Module),
+    erlang:function_exported(Module, test, 0).
+
+%% @doc Entry: the suite after `-extra', or one case of it: FOLDER LOGS SUITE [CASE].
+-spec suite() -> no_return().
+suite() ->
+    [Folder, Logs, Suite | Cases] = init:get_plain_arguments(),
+    ok = filelib:ensure_dir(filename:join(Logs, "x")),
+    %% By name: Common Test writes the options into a file, where a pid cannot be read again.
+    true = register(?MODULE, self()),
+    Options = [{dir, Folder}, {suite, list_to_atom(Suite)}, {auto_compile, false}, {logdir, Logs}, {ct_hooks, [{beamway_runner_cth, ?MODULE}]},
+               {verbosity, 0}, {basic_html, true}] ++ [{testcase, [list_to_atom(C) || C <- Cases]} || Cases =/= []],
+    case ct:run_test(Options) of
+        {_, _, {_, _}} = Counts -> finish(agreed(Counts, hook_counts()));
+        Other ->
+            say("FAIL ~ts: Common Test could not run it: ~0tP", [Suite, Other, 30]),
+            halt(1)
+    end.
+
+hook_counts() ->
+    receive
+        {beamway_runner_cth, Counts} -> Counts
+    after 10000 ->
+        {0, 0, 0}
+    end.
+
+%% The hook knows what is a case and what is an init, and which skips are failures; should it have missed a
+%% failure, Common Test's own count catches that.
+agreed({Passed, Failed, _}, {_, HookFailed, Skipped}) ->
+    {Passed, max(Failed, HookFailed), Skipped}.
+
+-spec finish({Passed :: integer(), Failed :: integer(), Skipped :: integer()}) -> no_return().
+finish({Passed, Failed, Skipped}) ->
+    ok = file:write_file(os:getenv("RESULT"), io_lib:format("~b ~b ~b~n", [Passed, Failed, Skipped])),
+    halt(case Failed of 0 -> 0; _ -> 1 end).
+
+%% @doc Shows a line to the reader; later lines of the same text are indented under the first.
+-spec say(io:format(), [term()]) -> ok.
+say(Format, Arguments) ->
+    Lines = string:lexemes(unicode:characters_to_list(io_lib:format(Format, Arguments)), "\n"),
+    io:put_chars(user, [["@@ ", Line, $\n] || Line <- lists:join("", Lines), Line =/= ""]).
