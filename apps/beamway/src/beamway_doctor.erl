@@ -89,13 +89,18 @@ resolve(Host) -> inet:getaddr(Host, inet).
 
 %% erl_epmd has no time limit of its own for a peer that accepts and says nothing.
 epmd_names() ->
-    {Pid, Reference} = spawn_monitor(fun() -> exit({names, erl_epmd:names("localhost")}) end),
+    Caller = self(),
+    Reference = make_ref(),
+    {Pid, Monitor} = spawn_monitor(fun() -> Caller ! {Reference, erl_epmd:names("localhost")} end),
     receive
-        {'DOWN', Reference, process, Pid, {names, Result}} -> Result;
-        {'DOWN', Reference, process, Pid, Reason} -> {error, Reason}
+        {Reference, Result} ->
+            _ = erlang:demonitor(Monitor, [flush]),
+            Result;
+        {'DOWN', Monitor, process, Pid, Reason} ->
+            {error, Reason}
     after ?EPMD_MS ->
         exit(Pid, kill),
-        _ = erlang:demonitor(Reference, [flush]),
+        _ = erlang:demonitor(Monitor, [flush]),
         {error, timeout}
     end.
 
