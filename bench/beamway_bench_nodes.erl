@@ -28,6 +28,7 @@
 -define(BOOT_MS, 30000).
 -define(CALL_MS, 30000).
 -define(END_MS, 5000).
+-define(MESH_MS, 10000).
 
 %% @doc The folder of the checkout: the one above this module's beam that holds its source.
 -spec root() -> file:filename().
@@ -172,7 +173,19 @@ stop(#{members := Members, contender := #{name := Name}}) ->
 -spec connect(cluster(), direction()) -> ok.
 connect(#{members := Members} = Cluster, Direction) ->
     _ = [connect_pair(Pair, Direction) || Pair <- pairs(Members)],
+    ok = await_mesh(Cluster, erlang:monotonic_time(millisecond) + ?MESH_MS),
     check_links(Cluster).
+
+%% The accepting side knows of a connection a moment later than the connecting one.
+await_mesh(Cluster, Deadline) ->
+    Missing = [{Name, Others -- Known}
+               || {Name, Known} <- lists:zip(names(Cluster), all(Cluster, erlang, nodes, [connected])),
+                  Others <- [lists:delete(Name, names(Cluster))], Others -- Known =/= []],
+    case {Missing, erlang:monotonic_time(millisecond) > Deadline} of
+        {[], _} -> ok;
+        {[{Name, [Other | _]} | _], true} -> error({nodes_did_not_connect, Name, Other, timeout});
+        {_, false} -> receive after 5 -> await_mesh(Cluster, Deadline) end
+    end.
 
 pairs([]) -> [];
 pairs([One | Others]) -> [{One, Other} || Other <- Others] ++ pairs(Others).

@@ -1,0 +1,82 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Where and with what a benchmark ran: stored with every result, since a figure without its
+%% machine says nothing. Names of hosts and users are left out: results are meant to be published.
+-module(beamway_bench_machine).
+
+-export([machine/0, versions/0, commit/0, noise/1]).
+
+%% @doc Processor, memory and kernel.
+-spec machine() -> #{atom() => term()}.
+machine() ->
+    #{processor => beamway_bench_os:cpu_model(),
+      processors => beamway_bench_os:processors(),
+      memory_mb => beamway_bench_os:memory_bytes() div (1024 * 1024),
+      kernel => text(string:trim(read("/proc/sys/kernel/osrelease"))),
+      architecture => text(erlang:system_info(system_architecture)),
+      system => os_release(),
+      load_average => beamway_bench_os:load_average()}.
+
+%% @doc Of Beamway, OTP and the runtime system.
+-spec versions() -> #{atom() => term()}.
+versions() ->
+    #{beamway => beamway_version(), otp => otp_version(), erts => text(erlang:system_info(version)),
+      emulator => text(atom_to_list(erlang:system_info(emu_flavor)))}.
+
+beamway_version() ->
+    _ = application:load(beamway),
+    case application:get_key(beamway, vsn) of
+        {ok, Version} -> text(Version);
+        undefined -> <<"unknown">>
+    end.
+
+%% system_info knows the release only: 25, not 25.2.3.
+otp_version() ->
+    Release = erlang:system_info(otp_release),
+    case file:read_file(filename:join([code:root_dir(), "releases", Release, "OTP_VERSION"])) of
+        {ok, Text} -> text(string:trim(Text));
+        {error, _} -> text(Release)
+    end.
+
+%% @doc The commit that the checkout stands at, with `-dirty' if tracked files differ from it.
+-spec commit() -> binary().
+commit() ->
+    Git = os:find_executable("git"),
+    Args = ["-C", beamway_bench_nodes:root(), "describe", "--always", "--abbrev=12", "--dirty"],
+    case Git =/= false andalso beamway_bench_tools:run(Git, Args, 10000) of
+        {0, [Line | _]} -> text(string:trim(Line));
+        _ -> <<"unknown">>
+    end.
+
+os_release() ->
+    case re:run(read("/etc/os-release"), "^PRETTY_NAME=\"?([^\"\n]*)", [multiline, {capture, all_but_first, binary}]) of
+        {match, [Name]} -> Name;
+        nomatch -> <<"unknown">>
+    end.
+
+%% @doc What makes this machine a bad one to measure on, for people; nothing if all is quiet.
+-spec noise(LoadAverage :: float()) -> [unicode:chardata()].
+noise(Load) when Load > 0.5 ->
+    [io_lib:format("the load average was ~.2f before the run began: other work disturbs the figures", [Load])];
+noise(_) -> [].
+
+read(File) ->
+    case file:read_file(File) of
+        {ok, Text} -> Text;
+        {error, _} -> <<>>
+    end.
+
+text(Chars) -> unicode:characters_to_binary(Chars).
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+
+everything_is_known_test() ->
+    #{processors := Count, kernel := <<_, _/binary>>} = machine(),
+    ?assert(Count >= 1),
+    ?assertMatch(#{otp := <<_, _/binary>>}, versions()),
+    ?assertMatch(<<_, _/binary>>, commit()),
+    ?assertMatch(<<"{", _/binary>>, iolist_to_binary(jiffy:encode(#{m => machine(), v => versions()}))).
+
+noise_test_() ->
+    [?_assertEqual([], noise(0.1)), ?_assertMatch([_], noise(3.0))].
+-endif.

@@ -1,0 +1,162 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Takes the measurements of a benchmark, interleaved: in each repeat every contender has its
+%% turn, in an order drawn anew, so that what changes on the machine meanwhile meets all of them.
+%%
+%% Each contender is measured with both directions of connecting, since OTP sets its socket
+%% differently on each side. A full run starts new nodes for every turn; a quick one keeps them.
+-module(beamway_bench_run).
+
+-export([run/2, in_a_process/1]).
+
+-export_type([group/0, key/0, figures/0, samples/0, options/0]).
+
+-type key() :: binary().
+%% What was measured, in words: it heads a row of the table.
+-type figures() :: #{key() => number()}.
+-type group() :: #{%% 0: the measurement needs no nodes of ours
+                   nodes := non_neg_integer(),
+                   contenders := [beamway_bench_contender:name()],
+                   directions := [beamway_bench_nodes:direction()],
+                   measure := fun((beamway_bench_nodes:cluster() | none) -> figures())}.
+-type samples() :: #{{beamway_bench_contender:name(), key()} =>
+                         #{beamway_bench_nodes:direction() => [number()]}}.
+%% The figures of all repeats, the oldest first.
+-type options() :: #{repeats := pos_integer(),
+                     %% new nodes for each turn
+                     fresh := boolean(),
+                     contenders := #{beamway_bench_contender:name() => beamway_bench_contender:t()},
+                     progress := fun((io:format(), [term()]) -> ok),
+                     _ => _}.
+
+%% @doc Runs all repeats of all groups.
+-spec run([group()], options()) -> samples().
+run(Groups, #{repeats := Repeats} = Options) ->
+    Epmd = beamway_bench_nodes:start_epmd(),
+    Turns = [{Index, Name, Direction}
+             || {Index, #{contenders := Names, directions := Directions}} <- numbered(Groups),
+                Name <- Names, Direction <- Directions],
+    try
+        {Samples, Pool} = lists:foldl(fun(Repeat, Acc) -> repeat(Repeat, Turns, Groups, Epmd, Options, Acc) end,
+                                      {#{}, #{}}, lists:seq(1, Repeats)),
+        _ = [beamway_bench_nodes:stop(Cluster) || Cluster <- maps:values(Pool)],
+        maps:map(fun(_, Directions) -> maps:map(fun(_, L) -> lists:reverse(L) end, Directions) end, Samples)
+    after
+        beamway_bench_nodes:stop_epmd(Epmd)
+    end.
+
+numbered(List) -> lists:zip(lists:seq(1, length(List)), List).
+
+repeat(Repeat, Turns, Groups, Epmd, #{repeats := Repeats, progress := Progress} = Options, Acc) ->
+    ok = Progress("repeat ~b of ~b", [Repeat, Repeats]),
+    lists:foldl(fun({Index, _, _} = Turn, Done) -> turn(Turn, lists:nth(Index, Groups), Epmd, Options, Done) end,
+                Acc, shuffled(Turns)).
+
+shuffled(List) ->
+    [Element || {_, Element} <- lists:sort([{rand:uniform(), Element} || Element <- List])].
+
+turn({_, Name, Direction}, #{nodes := 0, measure := Measure}, _, _, {Samples, Pool}) ->
+    {added(Name, Direction, Measure(none), Samples), Pool};
+turn({_, Name, Direction} = Turn, #{measure := Measure} = Group, Epmd, Options, {Samples, Pool}) ->
+    {Cluster, Rest} = take_cluster(Turn, Group, Epmd, Options, Pool),
+    Figures = Measure(Cluster),
+    {added(Name, Direction, Figures, Samples), leave_cluster(Turn, Cluster, Options, Rest)}.
+
+take_cluster({_, Name, Direction} = Turn, #{nodes := Count}, Epmd, #{contenders := Contenders}, Pool) ->
+    case maps:take(Turn, Pool) of
+        {Cluster, Rest} -> {Cluster, Rest};
+        error ->
+            Cluster = beamway_bench_nodes:start(Epmd, maps:get(Name, Contenders), #{count => Count}),
+            ok = beamway_bench_nodes:connect(Cluster, Direction),
+            {Cluster, Pool}
+    end.
+
+leave_cluster(_, Cluster, #{fresh := true}, Pool) ->
+    ok = beamway_bench_nodes:stop(Cluster),
+    Pool;
+leave_cluster(Turn, Cluster, #{fresh := false}, Pool) ->
+    Pool#{Turn => Cluster}.
+
+added(Name, Direction, Figures, Samples) ->
+    maps:fold(fun(Key, Figure, Acc) ->
+                      Known = maps:get({Name, Key}, Acc, #{}),
+                      Acc#{{Name, Key} => Known#{Direction => [Figure | maps:get(Direction, Known, [])]}}
+              end, Samples, Figures).
+
+%% @doc Runs Fun in a process of its own: when it fails, its nodes end with it and its caller does not.
+%% What the nodes print goes to standard error, so that a result on standard output stays clean.
+-spec in_a_process(fun(() -> Result)) -> {ok, Result} | {error, {Class :: atom(), Reason :: term(), Stack :: [term()]} | term()}.
+in_a_process(Fun) ->
+    {Pid, Monitor} = spawn_monitor(fun() ->
+                                           true = group_leader(whereis(standard_error), self()),
+                                           exit({shutdown, guarded(Fun)})
+                                   end),
+    %% No timeout: each step inside has its own.
+    receive
+        {'DOWN', Monitor, process, Pid, {shutdown, Outcome}} -> Outcome;
+        {'DOWN', Monitor, process, Pid, Reason} -> {error, Reason}
+    end.
+
+%% Leaving with `shutdown', the process takes its nodes with it without a crash report for each.
+guarded(Fun) ->
+    try
+        {ok, Fun()}
+    catch
+        Class:Reason:Stack -> {error, {Class, Reason, Stack}}
+    end.
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+
+options(Repeats, Fresh) ->
+    #{repeats => Repeats, fresh => Fresh, progress => fun(_, _) -> ok end,
+      contenders => beamway_bench_contender:all(beamway_bench_nodes:root(), 50)}.
+
+%% Real nodes: both ways of keeping them give each contender and direction its figures, and none is left.
+real_nodes_test_() ->
+    [{timeout, 120, fun() -> real_nodes(Fresh) end} || Fresh <- [true, false]].
+
+real_nodes(Fresh) ->
+    Collector = self(),
+    Measure = fun(Cluster) ->
+                      Collector ! {turn, identities(Cluster)},
+                      [One, Two] = beamway_bench_nodes:names(Cluster),
+                      [[Two], [One]] = beamway_bench_nodes:all(Cluster, erlang, nodes, []),
+                      #{<<"a">> => 1, <<"b">> => 2}
+              end,
+    Group = #{nodes => 2, contenders => [tcp, tcp_tuned], directions => [forward, reverse], measure => Measure},
+    {ok, Samples} = in_a_process(fun() -> run([Group], options(2, Fresh)) end),
+    ?assertEqual([{Name, Key} || Name <- [tcp, tcp_tuned], Key <- [<<"a">>, <<"b">>]],
+                 lists:sort(maps:keys(Samples))),
+    [?assertEqual(#{forward => [N, N], reverse => [N, N]}, Directions)
+     || {{_, Key}, Directions} <- maps:to_list(Samples), N <- [case Key of <<"a">> -> 1; <<"b">> -> 2 end]],
+    Turns = turns(),
+    ?assertEqual(8, length(Turns)),
+    ?assertEqual(case Fresh of true -> 8; false -> 4 end, length(lists:usort(Turns))),
+    ?assertNot(lists:any(fun beamway_bench_os:is_alive/1, lists:append(Turns))).
+
+identities(#{members := Members}) -> [Os || #{os := Os} <- Members].
+
+turns() ->
+    receive {turn, Identities} -> [Identities | turns()] after 0 -> [] end.
+
+%% A measurement that fails leaves no node either, and its reason comes back.
+failure_test_() ->
+    {timeout, 60, fun() ->
+        Collector = self(),
+        Measure = fun(Cluster) ->
+                          Collector ! {turn, identities(Cluster)},
+                          error(on_purpose)
+                  end,
+        Group = #{nodes => 2, contenders => [tcp], directions => [forward], measure => Measure},
+        {error, {error, on_purpose, _}} = in_a_process(fun() -> run([Group], options(1, true)) end),
+        receive
+            {turn, Identities} ->
+                [?assertEqual(ok, beamway_bench_os:await_end(Identity, 5000)) || Identity <- Identities]
+        after 0 -> error(nothing_was_measured)
+        end
+    end}.
+
+in_a_process_test_() ->
+    [?_assertEqual({ok, 7}, in_a_process(fun() -> 7 end)),
+     ?_assertMatch({error, {exit, stop, _}}, in_a_process(fun() -> exit(stop) end))].
+-endif.
