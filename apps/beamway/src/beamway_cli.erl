@@ -28,7 +28,11 @@ main() ->
 guarded(Words) ->
     try run(Words)
     catch
-        error:terminated -> ?DONE;
+        throw:{output, epipe} ->
+            ?DONE;
+        throw:{output, Reason} ->
+            complain("cannot write to standard output: ~ts", [file:format_error(Reason)]),
+            ?FAILED;
         Class:Reason:Stack ->
             complain("internal error: ~tp~n~tp", [{Class, Reason}, Stack]),
             ?FAILED
@@ -168,13 +172,8 @@ show(#{json := true}, Json, _) -> say("~ts~n", [jiffy:encode(Json(), [pretty])])
 show(_, _, Text) -> say("~ts", [Text()]).
 
 version() ->
-    {ok, Version} = application_version(),
     io_lib:format("beamway ~ts (OTP ~ts, ERTS ~ts)",
-                  [Version, erlang:system_info(otp_release), erlang:system_info(version)]).
-
-application_version() ->
-    _ = application:load(beamway),
-    application:get_key(beamway, vsn).
+                  [beamway:version(), erlang:system_info(otp_release), erlang:system_info(version)]).
 
 %% @doc Lays out rows of texts in columns; the first row is the heading.
 -spec table([[unicode:chardata()]]) -> unicode:chardata().
@@ -187,7 +186,26 @@ columns(Rows) -> [[hd(Row) || Row <- Rows] | columns([tl(Row) || Row <- Rows])].
 
 pad(Cell, Width) -> string:pad(Cell, Width).
 
-say(Format, Arguments) -> io:format(Format, Arguments).
+%% Through a port of our own: the VM's `user' process would not tell that a write failed.
+say(Format, Arguments) ->
+    _ = process_flag(trap_exit, true),
+    Port = open_port({fd, 1, 1}, [out, binary]),
+    true = port_command(Port, unicode:characters_to_binary(io_lib:format(Format, Arguments))),
+    written(Port).
+
+%% No deadline: a reader may take its time (a pager), and one that goes away ends the port.
+written(Port) ->
+    case erlang:port_info(Port, queue_size) of
+        {queue_size, 0} -> failure(Port, 0);
+        {queue_size, _} -> failure(Port, 5), written(Port);
+        undefined -> failure(Port, infinity)
+    end.
+
+failure(Port, Wait) ->
+    receive
+        {'EXIT', Port, Reason} -> throw({output, Reason})
+    after Wait -> ok
+    end.
 
 complain(Format, Arguments) -> complain_with("beamway: " ++ Format ++ "~n", Arguments).
 

@@ -17,7 +17,7 @@
 
 -type check() :: #{name := atom(), status := ok | warning | problem, found := unicode:chardata(),
                    remedy => unicode:chardata()}.
--type report() :: #{checks := [check()], shm := ok | {error, term()}, rdma := [string()]}.
+-type report() :: #{checks := [check()], rdma := [string()]}.
 
 %% One link holds its socket, two doorbells and, while it is set up, a few more.
 -define(DESCRIPTORS_OF_A_LINK, 4).
@@ -27,16 +27,17 @@
 -spec examine() -> report().
 examine() ->
     _ = application:load(beamway),
+    Options = beamway_config:read(),
+    Ring = ring_bytes(Options),
     Limits = limits(),
-    Ring = ring_bytes(),
-    Shm = probe(),
+    Driver = beamway_port:load(),
     Rdma = rdma_devices(),
-    #{shm => Shm, rdma => Rdma,
+    #{rdma => Rdma,
       checks => [otp(erlang:system_info(otp_release), minimum_otp()),
                  system(os:type(), os:version(), erlang:system_info(wordsize)),
-                 driver(driver_file(), filelib:is_regular(driver_file())),
-                 rings(Shm),
-                 switch(os:getenv("BEAMWAY_LINKS")),
+                 options(Options),
+                 driver(Driver),
+                 rings(probe(Driver, Ring), Ring),
                  descriptors(maps:get(nofile, Limits, unknown)),
                  file_size(maps:get(fsize, Limits, unknown), Ring),
                  address_space(maps:get(as, Limits, unknown), address_space_used(), Ring),
@@ -55,19 +56,13 @@ is_well(#{checks := Checks}) ->
 
 minimum_otp() -> 25.
 
-driver_file() ->
-    case code:priv_dir(beamway) of
-        {error, bad_name} -> "priv/beamway_drv.so";
-        Folder -> filename:join(Folder, "beamway_drv.so")
-    end.
-
 %% The driver itself makes a memfd, two eventfds and an abstract socket, and passes them round.
-probe() ->
-    try beamway_port:probe()
-    catch _:Reason -> {error, Reason}
-    end.
+probe(ok, Ring) -> beamway_port:probe(Ring);
+probe({error, _}, _) -> {error, no_driver}.
 
-ring_bytes() -> application:get_env(beamway, ring_bytes, 4194304).
+%% An option that is not valid leaves the node on TCP; what else there is to say is said for the default.
+ring_bytes({ok, #{ring_bytes := Bytes}}) -> Bytes;
+ring_bytes({error, _}) -> 4194304.
 
 limits() -> parse_limits(read("/proc/self/limits")).
 
@@ -152,14 +147,27 @@ system({_, Name}, Version, _) ->
 version({Major, Minor, Patch}) -> io_lib:format("~b.~b.~b", [Major, Minor, Patch]);
 version(Text) -> Text.
 
-driver(File, true) -> well(driver, "~ts", [File]);
-driver(File, false) -> problem(driver, "no file ~ts", [File], "run: make build", []).
+options({ok, #{links := Links} = Options}) ->
+    Found = "links ~0tp, ring_bytes ~b, ring_limit_bytes ~b",
+    Values = [Links, maps:get(ring_bytes, Options), maps:get(ring_limit_bytes, Options)],
+    case lists:member(shm, Links) of
+        true -> well(options, Found, Values);
+        false ->
+            problem(options, "links ~0tp: shared memory is turned off", [Links],
+                    "unset BEAMWAY_LINKS, or set it to shm,tcp", [])
+    end;
+options({error, Problems}) ->
+    problem(options, "~ts", [lists:join("; ", [beamway_config:describe(P) || P <- Problems])],
+            "correct or unset the options that are named", []).
 
-rings(ok) ->
-    well(rings, "made, passed over an abstract socket and mapped", []);
-rings({error, undef}) ->
-    problem(rings, "the carrier's modules are not built", [], "run: make build", []);
-rings({error, Reason}) ->
+driver(ok) -> well(driver, "loaded, of the modules' version", []);
+driver({error, Reason}) -> problem(driver, "~ts", [Reason], "~ts", [remedy(Reason)]).
+
+rings(ok, Ring) ->
+    well(rings, "two of ~ts made, passed over a unix socket and mapped", [in_bytes(Ring)]);
+rings({error, no_driver}, _) ->
+    problem(rings, "not tried, since the driver is not loaded", [], "see driver", []);
+rings({error, Reason}, _) ->
     problem(rings, "~ts", [reason(Reason)], "~ts", [remedy(Reason)]).
 
 reason(Reason) when is_binary(Reason) -> Reason;
@@ -173,18 +181,10 @@ remedy(Reason) ->
              {"enomem|cannot allocate", "raise the limit on memory (ulimit -v unlimited), or set a smaller BEAMWAY_RING_BYTES"},
              {"enosys|not implemented", "a sandbox hides memfd_create or eventfd; allow them in its seccomp profile"},
              {"eperm|eacces|not permitted|denied", "a sandbox forbids memfd_create, eventfd or unix sockets; allow them in its profile"},
-             {"version", "the driver file is of another version than the modules; run: make clean build"},
+             {"version ", "the driver file is of another version than the modules; run: make clean build"},
              {"open_error|enoent|load", "the driver cannot be loaded; run: make clean build"}],
     hd([Remedy || {Pattern, Remedy} <- Known, re:run(Text, Pattern) =/= nomatch]
        ++ ["links fall back to TCP until this is cured; docs/messages.md explains the reasons"]).
-
-switch(false) -> well(switch, "BEAMWAY_LINKS is not set", []);
-switch(Value) ->
-    Words = [string:trim(Word) || Word <- string:lexemes(Value, ",")],
-    case lists:member("shm", Words) of
-        true -> well(switch, "BEAMWAY_LINKS=~ts", [Value]);
-        false -> problem(switch, "BEAMWAY_LINKS=~ts turns shared memory off", [Value], "unset BEAMWAY_LINKS", [])
-    end.
 
 descriptors(Limit) when is_integer(Limit), Limit < 1024 ->
     warning(descriptors, "~b open files allowed: about ~b links", [Limit, Limit div ?DESCRIPTORS_OF_A_LINK],
@@ -351,10 +351,17 @@ descriptors_test_() ->
      ?_assertEqual(ok, status(descriptors(1024))),
      ?_assertEqual(ok, status(descriptors(unlimited)))].
 
-switch_test_() ->
-    [?_assertEqual(ok, status(switch(false))),
-     ?_assertEqual(ok, status(switch("shm, tcp"))),
-     ?_assertEqual(problem, status(switch("tcp")))].
+options_test_() ->
+    {ok, Defaults} = beamway_config:read(fun(_) -> undefined end),
+    Bad = beamway_config:read(fun(ring_bytes) -> "-1"; (_) -> undefined end),
+    [?_assertEqual(ok, status(options({ok, Defaults}))),
+     ?_assertEqual(problem, status(options({ok, Defaults#{links := [tcp]}}))),
+     ?_assertMatch({match, _}, re:run(found(options(Bad)), "ring_bytes = \"-1\" is not valid"))].
+
+driver_and_rings_test_() ->
+    [?_assertEqual(problem, status(driver({error, <<"no such file">>}))),
+     ?_assertEqual(problem, status(rings({error, no_driver}, 65536))),
+     ?_assertEqual("two of 64 KiB made, passed over a unix socket and mapped", found(rings(ok, 65536)))].
 
 remedy_test_() ->
     [?_assertEqual(Remedy, lists:sublist(remedy(Reason), length(Remedy)))
@@ -365,7 +372,7 @@ rdma_test_() ->
     [?_assertEqual("devices mlx5_0, rxe0; rdma is not built in this version", found(rdma(["mlx5_0", "rxe0"])))].
 
 report_test_() ->
-    Report = #{shm => ok, rdma => [], checks => [well(otp, "OTP 25", []), descriptors(5)]},
+    Report = #{rdma => [], checks => [well(otp, "OTP 25", []), descriptors(5)]},
     Bad = Report#{checks := [file_size(5, 5)]},
     [?_assert(is_well(Report)),
      ?_assertNot(is_well(Bad)),

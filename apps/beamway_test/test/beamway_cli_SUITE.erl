@@ -1,0 +1,386 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc The `beamway' command as a user runs it: real processes, exit statuses, output and error apart.
+%%
+%% The suite has an epmd and a home of its own, so that it sees no other node of the machine and needs no
+%% cookie of the user.
+-module(beamway_cli_SUITE).
+
+-include_lib("common_test/include/ct.hrl").
+-include_lib("stdlib/include/assert.hrl").
+
+-export([all/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_testcase/2, end_per_testcase/2]).
+-export([version/1, help/1, usage_errors/1, starts_fast/1, broken_pipe/1, full_output/1, symbolic_link/1,
+         path_with_space/1, not_built/1, no_erl/1, own_flags_are_ignored/1,
+         links_as_table/1, links_as_json/1, links_of_the_only_node/1, links_several_nodes/1, links_no_node/1,
+         links_not_running/1, links_no_epmd/1, links_wrong_cookie/1, links_cookie_file/1,
+         links_without_beamway/1, links_long_names/1,
+         doctor_well/1, doctor_json/1, doctor_turned_off/1, doctor_bad_option/1, doctor_no_driver/1,
+         doctor_file_size/1, doctor_address_space/1, doctor_descriptors/1, doctor_no_epmd/1]).
+
+-define(RUN_MS, 30000).
+
+suite() -> [{timetrap, {minutes, 2}}].
+
+all() ->
+    [version, help, usage_errors, starts_fast, broken_pipe, full_output, symbolic_link, path_with_space,
+     not_built, no_erl, own_flags_are_ignored,
+     links_as_table, links_as_json, links_of_the_only_node, links_several_nodes, links_no_node,
+     links_not_running, links_no_epmd, links_wrong_cookie, links_cookie_file, links_without_beamway,
+     links_long_names,
+     doctor_well, doctor_json, doctor_turned_off, doctor_bad_option, doctor_no_driver, doctor_file_size,
+     doctor_address_space, doctor_descriptors, doctor_no_epmd].
+
+init_per_suite(Config) ->
+    Root = root(),
+    Home = filename:join(?config(priv_dir, Config), "home"),
+    ok = filelib:ensure_dir(filename:join(Home, "x")),
+    ok = write_secret(filename:join(Home, ".erlang.cookie"), "beamway_cli_suite"),
+    [{root, Root}, {home, Home}, {command, filename:join(Root, "bin/beamway")} | Config].
+
+end_per_suite(_) -> ok.
+
+%% Each case has a new epmd, which knows no node of another case.
+init_per_testcase(_, Config) ->
+    Port = free_port(),
+    Epmd = open_port({spawn_executable, os:find_executable("epmd")},
+                     [{args, ["-address", "127.0.0.1", "-port", integer_to_list(Port)]}, exit_status, stderr_to_stdout]),
+    {os_pid, Pid} = erlang:port_info(Epmd, os_pid),
+    ok = until(fun() -> can_connect(Port) end),
+    [{epmd_port, Port}, {epmd_pid, Pid} | Config].
+
+end_per_testcase(_, Config) ->
+    _ = os:cmd("kill " ++ integer_to_list(?config(epmd_pid, Config))),
+    ok.
+
+%%% The command itself
+
+version(Config) ->
+    {0, Out, ""} = run(Config, "--version"),
+    {match, _} = re:run(Out, "^beamway \\d+\\.\\d+\\.\\d+ \\(OTP \\d+, ERTS [0-9.]+\\)\n$"),
+    {0, Out, ""} = run(Config, "-V").
+
+help(Config) ->
+    {0, Short, ""} = run(Config, "-h"),
+    {0, Long, ""} = run(Config, "--help"),
+    ?assert(length(Long) > length(Short)),
+    [begin
+         {0, Text, ""} = run(Config, Command ++ " --help"),
+         ?assertMatch({match, _}, re:run(Text, "(?i)usage: beamway " ++ Command)),
+         ?assertMatch({match, _}, re:run(Text, "exit status: 0")),
+         ?assertMatch({0, Text, ""}, run(Config, "help " ++ Command))
+     end || Command <- ["demo", "bench", "links", "doctor"]],
+    ok.
+
+usage_errors(Config) ->
+    [begin
+         {Status, Out, Error} = run(Config, Words),
+         ?assertEqual({Words, 2, ""}, {Words, Status, Out}),
+         ?assertMatch({match, _}, re:run(Error, Expected))
+     end || {Words, Expected} <- [{"", "usage: beamway COMMAND"},
+                                  {"lnks", "unknown command 'lnks'"},
+                                  {"--nothing", "unknown option '--nothing'"},
+                                  {"links --nothing", "--nothing"},
+                                  {"links a b", "unexpected word 'b'"},
+                                  {"links --cookie-file", "cookie-file"},
+                                  {"doctor now", "unexpected word 'now'"}]],
+    ok.
+
+%% The best of five: the rest of the machine may be busy.
+starts_fast(Config) ->
+    Times = [element(1, timer:tc(fun() -> run(Config, "--version") end)) || _ <- lists:seq(1, 5)],
+    ?assert(lists:min(Times) < 500000, {microseconds, Times}).
+
+broken_pipe(Config) ->
+    ?assertMatch({0, _, ""}, shell(Config, "set -o pipefail; \"$BEAMWAY\" --help | head -n 1")),
+    ?assertMatch({0, "", ""}, shell(Config, "set -o pipefail; \"$BEAMWAY\" doctor --json | true")).
+
+%% A disk that is full is no reader that went away.
+full_output(Config) ->
+    {Status, "", Error} = shell(Config, "\"$BEAMWAY\" --help > /dev/full"),
+    ?assertEqual(1, Status),
+    ?assertMatch({match, _}, re:run(Error, "standard output")).
+
+symbolic_link(Config) ->
+    Link = filename:join(?config(priv_dir, Config), "beamway_link"),
+    ok = file:make_symlink(?config(command, Config), Link),
+    {0, "beamway " ++ _, ""} = shell(Config, quoted(Link) ++ " --version").
+
+path_with_space(Config) ->
+    Root = copy_of_checkout(Config, "with space"),
+    {0, "beamway " ++ _, ""} = shell(Config, quoted(filename:join(Root, "bin/beamway")) ++ " --version").
+
+not_built(Config) ->
+    Root = copy_of_checkout(Config, "not_built"),
+    ok = file:delete(filename:join(Root, "apps/beamway/ebin")),
+    {1, "", Error} = shell(Config, quoted(filename:join(Root, "bin/beamway")) ++ " --version"),
+    ?assertMatch({match, _}, re:run(Error, "not built yet. Run: make -C ")).
+
+no_erl(Config) ->
+    {1, "", Error} = shell(Config, "BEAMWAY_ERL=no-such-erl \"$BEAMWAY\" --version"),
+    ?assertMatch({match, _}, re:run(Error, "'no-such-erl' is not on the PATH")).
+
+own_flags_are_ignored(Config) ->
+    {0, "beamway " ++ _, ""} =
+        shell(Config, "ERL_FLAGS='-sname beamway_flags -proto_dist nothing' \"$BEAMWAY\" --version").
+
+%%% links
+
+links_as_table(Config) ->
+    with_nodes(Config, 2, fun([A, B]) ->
+        {0, Out, ""} = run(Config, "links " ++ atom_to_list(A)),
+        [Heading, Row] = string:lexemes(Out, "\n"),
+        ?assertMatch({match, _}, re:run(Heading, "^NODE +LINK +BYTES IN +BYTES OUT +WHY$")),
+        ?assertMatch({match, _}, re:run(Row, ["^", atom_to_list(B), " +(shm|tcp) +\\d+ +\\d+ +\\S"]))
+    end).
+
+links_as_json(Config) ->
+    with_nodes(Config, 2, fun([A, B]) ->
+        {0, Out, ""} = run(Config, "links --json " ++ atom_to_list(A)),
+        {NameA, NameB} = {atom_to_binary(A), atom_to_binary(B)},
+        #{<<"node">> := NameA, <<"links">> := [#{<<"node">> := NameB, <<"link">> := Kind, <<"reason">> := Reason,
+                                                 <<"info">> := #{<<"bytes_in">> := Bytes}}]}
+            = jiffy:decode(Out, [return_maps]),
+        ?assert(lists:member(Kind, [<<"shm">>, <<"tcp">>])),
+        ?assert(is_binary(Reason) andalso Reason =/= <<>>),
+        ?assert(is_integer(Bytes))
+    end).
+
+links_of_the_only_node(Config) ->
+    with_nodes(Config, 1, fun([A]) ->
+        Expected = atom_to_list(A) ++ " is connected to no other node\n",
+        ?assertEqual({0, Expected, ""}, run(Config, "links")),
+        [Name, _] = string:split(atom_to_list(A), "@"),
+        ?assertEqual({0, Expected, ""}, run(Config, "links " ++ Name))
+    end).
+
+links_several_nodes(Config) ->
+    with_nodes(Config, 2, fun(_) ->
+        {1, "", Error} = run(Config, "links"),
+        ?assertMatch({match, _}, re:run(Error, "several nodes run on this host"))
+    end).
+
+links_no_node(Config) ->
+    {1, "", Error} = run(Config, "links"),
+    ?assertMatch({match, _}, re:run(Error, "no node is registered with epmd")).
+
+links_not_running(Config) ->
+    with_nodes(Config, 1, fun([A]) ->
+        {1, "", Error} = run(Config, "links nosuch"),
+        [Name, _] = string:split(atom_to_list(A), "@"),
+        ?assertMatch({match, _}, re:run(Error, "nosuch@\\S+ is not running: epmd on \\S+ knows " ++ Name))
+    end).
+
+links_no_epmd(Config) ->
+    Closed = [{epmd_port, free_port()} | Config],
+    [begin
+         {1, "", Error} = run(Closed, Words),
+         ?assertMatch({match, _}, re:run(Error, "epmd on \\S+ does not answer"))
+     end || Words <- ["links", "links nosuch"]],
+    ok.
+
+links_wrong_cookie(Config) ->
+    File = cookie_file(Config, "another_cookie"),
+    with_nodes(Config, 1, fun([A]) ->
+        {1, "", Error} = run(Config, ["links --cookie-file ", quoted(File), " ", atom_to_list(A)]),
+        ?assertMatch({match, _}, re:run(Error, "refused the connection.*cookie"))
+    end).
+
+links_cookie_file(Config) ->
+    File = cookie_file(Config, "own_cookie\n"),
+    Started = start(Config, ["-proto_dist", "beamway", "-setcookie", "own_cookie"], #{}),
+    try
+        {_, _, Node} = Started,
+        {0, Out, ""} = run(Config, ["links --cookie-file ", quoted(File), " ", atom_to_list(Node)]),
+        ?assertMatch({match, _}, re:run(Out, "connected to no other node")),
+        {1, "", Error} = run(Config, "links --cookie-file /nonexistent " ++ atom_to_list(Node)),
+        ?assertMatch({match, _}, re:run(Error, "cannot read the cookie file '/nonexistent': no such file"))
+    after
+        stop(Started)
+    end.
+
+%% A node without our code, and one with our code that runs another carrier.
+links_without_beamway(Config) ->
+    Started = start(Config, [], #{code => none}),
+    try
+        {_, _, Node} = Started,
+        {1, "", Error} = run(Config, "links " ++ atom_to_list(Node)),
+        ?assertMatch({match, _}, re:run(Error, "has no Beamway"))
+    after
+        stop(Started)
+    end.
+
+links_long_names(Config) ->
+    Started = start(Config, ["-proto_dist", "beamway"], #{longnames => true, host => "127.0.0.1"}),
+    try
+        {_, _, Node} = Started,
+        {0, Out, ""} = run(Config, "links " ++ atom_to_list(Node)),
+        ?assertMatch({match, _}, re:run(Out, "connected to no other node"))
+    after
+        stop(Started)
+    end.
+
+%%% doctor
+
+doctor_well(Config) ->
+    {0, Out, ""} = run(Config, "doctor"),
+    ?assertMatch({match, _}, re:run(Out, "(?m)^shm +yes ")),
+    ?assertMatch({match, _}, re:run(Out, "(?m)^ok +driver ")),
+    ?assertMatch({match, _}, re:run(Out, "(?m)^rdma +no +not built in this version")),
+    ?assertMatch(nomatch, re:run(Out, "(?m)^problem")).
+
+doctor_json(Config) ->
+    #{<<"ok">> := true, <<"links">> := Links, <<"checks">> := Checks} = doctor(Config, "", 0),
+    ?assertEqual([<<"shm">>, <<"tcp">>, <<"rdma">>], [maps:get(<<"link">>, Link) || Link <- Links]),
+    ?assertMatch(#{<<"status">> := <<"ok">>}, check(<<"rings">>, Checks)).
+
+doctor_turned_off(Config) ->
+    #{<<"checks">> := Checks} = doctor(Config, "export BEAMWAY_LINKS=tcp; ", 1),
+    ?assertMatch(#{<<"status">> := <<"problem">>, <<"remedy">> := <<"unset BEAMWAY_LINKS", _/binary>>},
+                 check(<<"options">>, Checks)).
+
+doctor_bad_option(Config) ->
+    [begin
+         #{<<"checks">> := Checks} = doctor(Config, ["export BEAMWAY_RING_BYTES=", Value, "; "], 1),
+         #{<<"status">> := <<"problem">>, <<"found">> := Found} = check(<<"options">>, Checks),
+         ?assertMatch({match, _}, re:run(Found, ["\"", Value, "\" is not valid: expected "]))
+     end || Value <- ["0", "-1", "1000000000000"]],
+    ok.
+
+doctor_no_driver(Config) ->
+    Root = copy_of_checkout(Config, "no_driver"),
+    ok = file:delete(filename:join(Root, "apps/beamway/priv")),
+    #{<<"checks">> := Checks} = doctor([{command, filename:join(Root, "bin/beamway")} | Config], "", 1),
+    #{<<"status">> := <<"problem">>, <<"remedy">> := _, <<"found">> := Found} = check(<<"driver">>, Checks),
+    ?assertMatch({match, _}, re:run(Found, "beamway_drv")).
+
+%% The VM's own code memory needs 8 MiB; the rings of a link are two of 4 MiB and a page.
+doctor_file_size(Config) ->
+    #{<<"checks">> := Checks} = doctor(Config, "ulimit -f 8192; ", 1),
+    ?assertMatch(#{<<"status">> := <<"problem">>}, check(<<"file_size">>, Checks)),
+    ?assertMatch(#{<<"status">> := <<"problem">>}, check(<<"rings">>, Checks)),
+    {1, "", Error} = shell(Config, "ulimit -f 100; \"$BEAMWAY\" doctor"),
+    ?assertMatch({match, _}, re:run(Error, "files may have only 100 KiB.*ulimit -f unlimited")).
+
+doctor_address_space(Config) ->
+    #{<<"checks">> := Checks} = doctor(Config, "ulimit -v 4000000; ", 0),
+    ?assertMatch(#{<<"status">> := <<"warning">>, <<"remedy">> := <<"raise it: ulimit -v", _/binary>>},
+                 check(<<"address_space">>, Checks)).
+
+doctor_descriptors(Config) ->
+    #{<<"checks">> := Checks} = doctor(Config, "ulimit -n 200; ", 0),
+    ?assertMatch(#{<<"status">> := <<"warning">>}, check(<<"descriptors">>, Checks)),
+    {1, "", Error} = shell(Config, "ulimit -n 20; \"$BEAMWAY\" doctor"),
+    ?assertMatch({match, _}, re:run(Error, "only 20 open files.*ulimit -n")).
+
+doctor_no_epmd(Config) ->
+    #{<<"checks">> := Checks} = doctor([{epmd_port, free_port()} | Config], "", 0),
+    ?assertMatch(#{<<"status">> := <<"ok">>, <<"found">> := <<"does not run yet", _/binary>>}, check(<<"epmd">>, Checks)).
+
+doctor(Config, Before, Status) ->
+    {Status, Out, ""} = shell(Config, [Before, "\"$BEAMWAY\" doctor --json"]),
+    jiffy:decode(Out, [return_maps]).
+
+check(Name, Checks) ->
+    [Check] = [C || #{<<"name">> := N} = C <- Checks, N =:= Name],
+    Check.
+
+%%% Helpers
+
+root() ->
+    Ebin = filename:dirname(code:which(beamway_cli)),
+    filename:dirname(filename:dirname(filename:dirname(Ebin))).
+
+%% A checkout that shares the files of ours, so that one can be missing.
+copy_of_checkout(Config, Name) ->
+    Root = filename:join(?config(priv_dir, Config), Name),
+    App = filename:join(Root, "apps/beamway"),
+    ok = filelib:ensure_dir(filename:join(App, "x")),
+    ok = filelib:ensure_dir(filename:join(Root, "bin/x")),
+    {ok, _} = file:copy(?config(command, Config), filename:join(Root, "bin/beamway")),
+    ok = file:change_mode(filename:join(Root, "bin/beamway"), 8#755),
+    [ok = file:make_symlink(filename:join([?config(root, Config), "apps/beamway", Folder]), filename:join(App, Folder))
+     || Folder <- ["src", "ebin", "priv"]],
+    Root.
+
+cookie_file(Config, Text) ->
+    File = filename:join(?config(priv_dir, Config), "cookie"),
+    ok = write_secret(File, Text),
+    File.
+
+write_secret(File, Text) ->
+    _ = file:delete(File),
+    ok = file:write_file(File, Text),
+    file:change_mode(File, 8#400).
+
+quoted(Text) -> ["'", Text, "'"].
+
+run(Config, Words) -> shell(Config, ["\"$BEAMWAY\" ", Words]).
+
+%% Status, output and error of a command line of bash.
+shell(Config, Line) ->
+    ErrorFile = filename:join(?config(priv_dir, Config), "stderr"),
+    Port = open_port({spawn_executable, os:find_executable("bash")},
+                     [{args, ["-c", ["exec 2> ", quoted(ErrorFile), "; ", Line]]}, {env, environment(Config)},
+                      exit_status, use_stdio]),
+    {Status, Out} = collect(Port, []),
+    {ok, Error} = file:read_file(ErrorFile),
+    {Status, Out, unicode:characters_to_list(Error)}.
+
+environment(Config) ->
+    [{"BEAMWAY", ?config(command, Config)}, {"HOME", ?config(home, Config)}, {"BEAMWAY_LINKS", false},
+     {"BEAMWAY_RING_BYTES", false}, {"XDG_CONFIG_HOME", false},
+     {"ERL_EPMD_PORT", integer_to_list(?config(epmd_port, Config))}].
+
+collect(Port, Data) ->
+    receive
+        {Port, {data, More}} -> collect(Port, [Data, More]);
+        {Port, {exit_status, Status}} -> {Status, unicode:characters_to_list(iolist_to_binary(Data))}
+    after ?RUN_MS ->
+        ct:fail({no_end_after_ms, ?RUN_MS, Data})
+    end.
+
+%% Runs Fun with the names of nodes that run the carrier and are all connected.
+with_nodes(Config, Number, Fun) ->
+    All = [start(Config, ["-proto_dist", "beamway"], #{}) || _ <- lists:seq(1, Number)],
+    try
+        Nodes = [Node || {_, _, Node} <- All],
+        [true = peer:call(Pid, net_kernel, connect_node, [Node]) || {_, Pid, _} <- All, Node <- Nodes],
+        Fun(Nodes)
+    after
+        [stop(One) || One <- All]
+    end.
+
+start(Config, Arguments, Options) ->
+    Code = case Options of
+        #{code := none} -> [];
+        _ -> ["-pa", filename:dirname(code:which(beamway_cli))]
+    end,
+    Own = maps:with([longnames, host], Options),
+    {ok, Pid, Node} = peer:start(Own#{name => peer:random_name("beamway_cli"), connection => standard_io,
+                                      args => Code ++ Arguments, env => environment(Config)}),
+    {started, Pid, Node}.
+
+stop({started, Pid, _}) -> peer:stop(Pid).
+
+free_port() ->
+    {ok, Socket} = gen_tcp:listen(0, [{ip, {127, 0, 0, 1}}]),
+    {ok, Port} = inet:port(Socket),
+    ok = gen_tcp:close(Socket),
+    Port.
+
+can_connect(Port) ->
+    case gen_tcp:connect({127, 0, 0, 1}, Port, [], 1000) of
+        {ok, Socket} -> gen_tcp:close(Socket), true;
+        {error, _} -> false
+    end.
+
+until(Condition) -> until(Condition, erlang:monotonic_time(millisecond) + 10000).
+
+until(Condition, Deadline) ->
+    case Condition() of
+        true -> ok;
+        false ->
+            true = erlang:monotonic_time(millisecond) < Deadline,
+            timer:sleep(20),
+            until(Condition, Deadline)
+    end.
