@@ -46,7 +46,7 @@ start_pair(Config) ->
     Carrier = carrier(Config),
     {ok, PeerA, NodeA} = beamway_peer:start(Carrier),
     {ok, PeerB, NodeB} = beamway_peer:start(Carrier),
-    ok = beamway_peer:connect(Carrier, PeerA, NodeB),
+    ok = beamway_peer:connect_both(Carrier, PeerA, PeerB),
     [{peers, {PeerA, PeerB}}, {nodes, {NodeA, NodeB}} | Config].
 
 %% @doc For end_per_group.

@@ -12,8 +12,8 @@
 %% stream through a ring that cannot hold them.
 -module(beamway_peer).
 
--export([start/2, start/1, stop/1, stop_all/1, call/4, call/5, run/2, run/3]).
--export([connect/3, link_kind/1, assert_link/3, controller/2]).
+-export([start/2, start/1, stop/1, stop_all/1, stop_started/0, halt/1, call/4, call/5, run/2, run/3]).
+-export([connect/3, connect_both/3, link_kind/1, assert_link/3, controller/2]).
 -export([os_pid/1, kill9/1, sigstop/1, sigcont/1, is_running/1, fds/1, maps/1, log_text/1]).
 -export([wait_until/2, unique_name/1, ebin/0, flags/1, environment/1]).
 
@@ -58,6 +58,32 @@ stop(Peer) ->
         false -> ok
     end.
 
+%% @doc Makes a node end by itself with `halt()', as an operator would, and waits for its end.
+-spec halt(pid()) -> ok.
+halt(Peer) ->
+    OsPid = os_pid(Peer),
+    Monitor = monitor(process, Peer),
+    ok = peer:cast(Peer, erlang, halt, []),
+    receive {'DOWN', Monitor, process, Peer, _} -> ok
+    after 30000 -> error({still_running, OsPid})
+    end,
+    _ = wait_until(fun() -> not is_running(OsPid) end, 10000),
+    ok.
+
+%% @doc Ends every node that a test has started and not ended. For end_per_testcase of suites whose
+%% cases start their own nodes: a case that failed half way leaves some behind.
+-spec stop_started() -> ok.
+stop_started() ->
+    stop_all([Pid || Pid <- processes(), is_peer(Pid)]).
+
+is_peer(Pid) ->
+    case process_info(Pid, dictionary) of
+        {dictionary, Dictionary} ->
+            proplists:get_value('$initial_call', Dictionary) =:= {peer, init, 1};
+        undefined ->
+            false
+    end.
+
 %% @doc Ends several nodes.
 -spec stop_all([pid()]) -> ok.
 stop_all(Peers) ->
@@ -84,10 +110,18 @@ run(Peer, Fun, TimeoutMs) ->
     peer:call(Peer, erlang, apply, [Fun, []], TimeoutMs).
 
 %% @doc Makes `Peer' connect to `Node' and checks that the carrier's link carries the connection.
+%% The called node may still be busy with its side of it when this returns.
 -spec connect(carrier(), pid(), node()) -> ok.
 connect(Carrier, Peer, Node) ->
     true = call(Peer, net_kernel, connect_node, [Node]),
     assert_link(Peer, Node, link_kind(Carrier)).
+
+%% @doc The same, and waits until the called node has the connection too. A case that ends the
+%% connection at once needs this: a node that is called hears of it a little later.
+-spec connect_both(carrier(), pid(), pid()) -> ok.
+connect_both(Carrier, Caller, Called) ->
+    ok = connect(Carrier, Caller, call(Called, erlang, node, [])),
+    assert_link(Called, call(Caller, erlang, node, []), link_kind(Carrier)).
 
 %% @doc The kind of link that two nodes with this carrier on one host must agree on.
 -spec link_kind(carrier()) -> stock | tcp | shm.

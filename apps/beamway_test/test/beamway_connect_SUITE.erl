@@ -1,0 +1,376 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc How nodes find each other, connect, refuse and lose each other, over each carrier.
+%%
+%% In the group `inet_tcp' the cases say what stock distribution does; the same must hold for
+%% Beamway. Environment: `BEAMWAY_TEST_LONG=1' takes 24 nodes in every group (by default only over
+%% shared memory, 8 else) and more rounds of simultaneous connects and of restarts.
+-module(beamway_connect_SUITE).
+
+%% No node connects but when a case says so: OTP's own servers would otherwise call back the node that a
+%% case has just disconnected.
+-define(BY_HAND, #{args => ["-kernel", "dist_auto_connect", "never"]}).
+
+-export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2,
+         init_per_testcase/2, end_per_testcase/2]).
+-export([simultaneous_connects/1, reconnects/1, restarts_under_the_same_name/1, full_mesh/1,
+         hidden_node/1, auto_connect_never/1, auto_connect_once/1, wrong_cookie/1, allow/1,
+         mixed_cluster/1, socket_options/1, traffic_counters/1, nodedown_reasons/1,
+         absent_node/1]).
+
+suite() -> [{timetrap, {minutes, 3}}].
+
+all() -> beamway_carrier:all().
+
+groups() ->
+    beamway_carrier:groups(
+      [simultaneous_connects, reconnects, restarts_under_the_same_name, full_mesh, hidden_node,
+       auto_connect_never, auto_connect_once, wrong_cookie, allow, mixed_cluster, socket_options,
+       traffic_counters, nodedown_reasons, absent_node]).
+
+init_per_group(Carrier, Config) -> beamway_carrier:init_group(Carrier, Config).
+
+end_per_group(_Carrier, _Config) -> ok.
+
+init_per_testcase(_Case, Config) -> Config.
+
+%% The nodes of a case that failed half way must not outlive it.
+end_per_testcase(_Case, _Config) -> beamway_peer:stop_started().
+
+%% --- connecting ------------------------------------------------------------------------------------
+
+%% Both nodes call each other at the same microsecond; one connection must remain, and it must work
+%% both ways.
+simultaneous_connects(Config) ->
+    {PeerA, NodeA, PeerB, NodeB} = start_two(Config, ?BY_HAND),
+    Kind = beamway_peer:link_kind(beamway_carrier:carrier(Config)),
+    Rounds = beamway_carrier:scale(100, 1000),
+    [begin
+         At = erlang:system_time(microsecond) + 4000 + rand:uniform(500),
+         Late = rand:uniform(300) - 150,
+         Calls = [async(fun() -> connect_at(PeerA, NodeB, At) end),
+                  async(fun() -> connect_at(PeerB, NodeA, At + Late) end)],
+         [true, true] = [await(Call) || Call <- Calls],
+         pong = beamway_peer:call(PeerA, net_adm, ping, [NodeB]),
+         pong = beamway_peer:call(PeerB, net_adm, ping, [NodeA]),
+         ok = beamway_peer:assert_link(PeerA, NodeB, Kind),
+         ok = beamway_peer:assert_link(PeerB, NodeA, Kind),
+         true = beamway_peer:call(PeerA, erlang, disconnect_node, [NodeB]),
+         ok = wait_disconnected(PeerA, NodeB),
+         ok = wait_disconnected(PeerB, NodeA)
+     end || _ <- lists:seq(1, Rounds)],
+    ok.
+
+connect_at(Peer, Node, At) ->
+    beamway_peer:run(Peer, fun() -> wait_for_time(At), net_kernel:connect_node(Node) end).
+
+%% Both processes run on one host, so they share a clock; a spin keeps the instant exact.
+wait_for_time(At) ->
+    case erlang:system_time(microsecond) >= At of
+        true -> ok;
+        false -> wait_for_time(At)
+    end.
+
+reconnects(Config) ->
+    {PeerA, NodeA, PeerB, NodeB} = start_two(Config, ?BY_HAND),
+    OsPid = beamway_peer:os_pid(PeerA),
+    Carrier = beamway_carrier:carrier(Config),
+    Cycle = fun({Caller, Called, CalledNode}) ->
+                    ok = beamway_peer:connect_both(Carrier, Caller, Called),
+                    true = beamway_peer:call(Caller, net_kernel, disconnect, [CalledNode]),
+                    ok = wait_disconnected(PeerA, NodeB),
+                    ok = wait_disconnected(PeerB, NodeA)
+            end,
+    Ways = [{PeerA, PeerB, NodeB}, {PeerB, PeerA, NodeA}],
+    lists:foreach(Cycle, Ways),
+    Before = count_resources(OsPid),
+    [lists:foreach(Cycle, Ways) || _ <- lists:seq(1, beamway_carrier:scale(25, 500))],
+    Before = beamway_peer:wait_until(fun() -> equal(count_resources(OsPid), Before) end, 5000),
+    ok.
+
+count_resources(OsPid) ->
+    {length(beamway_peer:fds(OsPid)), length(beamway_peer:maps(OsPid))}.
+
+equal(Value, Value) -> Value;
+equal(_, _) -> false.
+
+%% The survivor must take the new node of the same name at once, whoever connects, and never talk
+%% to the old one.
+restarts_under_the_same_name(Config) ->
+    Carrier = beamway_carrier:carrier(Config),
+    {ok, Survivor, SurvivorNode} = beamway_peer:start(Carrier),
+    Name = beamway_peer:unique_name("restarted"),
+    [begin
+         {ok, Peer, Node} = beamway_peer:start(Carrier, #{name => Name}),
+         case Round rem 2 of
+             0 -> ok = beamway_peer:connect(Carrier, Peer, SurvivorNode);
+             1 -> ok = beamway_peer:connect(Carrier, Survivor, Node)
+         end,
+         OsPid = integer_to_list(beamway_peer:os_pid(Peer)),
+         OsPid = beamway_peer:call(Survivor, erpc, call, [Node, os, getpid, []]),
+         case Round rem 3 of
+             0 -> beamway_peer:kill9(Peer);
+             _ -> beamway_peer:halt(Peer)
+         end
+     end || Round <- lists:seq(1, beamway_carrier:scale(15, 50))],
+    ok.
+
+full_mesh(Config) ->
+    Carrier = beamway_carrier:carrier(Config),
+    Count = case Carrier =:= beamway_shm of
+                true -> 24;
+                false -> beamway_carrier:scale(8, 24)
+            end,
+    Starts = [async(fun() -> beamway_peer:start(Carrier) end) || _ <- lists:seq(1, Count)],
+    Started = [await(Start) || Start <- Starts],
+    Nodes = [Node || {ok, _, Node} <- Started],
+    Count = length(lists:usort(Nodes)),
+    %% Each node calls the ones after it, all nodes at once.
+    Calls = [async(fun() ->
+                           Others = lists:nthtail(Index, Nodes),
+                           beamway_peer:run(Peer, fun() ->
+                               [true = net_kernel:connect_node(Other) || Other <- Others], ok
+                           end)
+                   end) || {Index, {ok, Peer, _}} <- lists:zip(lists:seq(1, Count), Started)],
+    [ok = await(Call) || Call <- Calls],
+    [ok = fully_connected(Carrier, Peer, Nodes -- [Node]) || {ok, Peer, Node} <- Started],
+    %% Everybody calls everybody at the same time.
+    Checks = [async(fun() ->
+                            beamway_peer:run(Peer, fun() ->
+                                [{ok, Other} = Answer || {Other, Answer} <- lists:zip(
+                                     Nodes, erpc:multicall(Nodes, erlang, node, [], 30000))],
+                                ok
+                            end)
+                    end) || {ok, Peer, _} <- Started],
+    [ok = await(Check) || Check <- Checks],
+    beamway_peer:stop_all([Peer || {ok, Peer, _} <- Started]).
+
+fully_connected(Carrier, Peer, Others) ->
+    Kind = beamway_peer:link_kind(Carrier),
+    Sorted = lists:sort(Others),
+    Sorted = lists:sort(beamway_peer:call(Peer, erlang, nodes, [])),
+    ok = beamway_peer:assert_link(Peer, hd(Others), Kind),
+    ok = beamway_peer:assert_link(Peer, lists:last(Others), Kind).
+
+hidden_node(Config) ->
+    Carrier = beamway_carrier:carrier(Config),
+    {ok, PeerA, NodeA} = beamway_peer:start(Carrier, #{args => ["-hidden"]}),
+    {ok, PeerB, NodeB} = beamway_peer:start(Carrier),
+    ok = beamway_peer:connect(Carrier, PeerA, NodeB),
+    {[], [NodeA]} = {beamway_peer:call(PeerB, erlang, nodes, []),
+                     beamway_peer:call(PeerB, erlang, nodes, [hidden])},
+    {[], [NodeB]} = {beamway_peer:call(PeerA, erlang, nodes, []),
+                     beamway_peer:call(PeerA, erlang, nodes, [hidden])},
+    NodeB = beamway_peer:call(PeerA, erpc, call, [NodeB, erlang, node, []]),
+    ok.
+
+auto_connect_never(Config) ->
+    Carrier = beamway_carrier:carrier(Config),
+    {PeerA, _, _, NodeB} = start_two(Config, ?BY_HAND),
+    pang = beamway_peer:call(PeerA, net_adm, ping, [NodeB]),
+    [] = beamway_peer:call(PeerA, erlang, nodes, []),
+    ok = beamway_peer:connect(Carrier, PeerA, NodeB),
+    pong = beamway_peer:call(PeerA, net_adm, ping, [NodeB]),
+    ok.
+
+%% Once down, the nodes do not connect again by themselves; by hand they do.
+auto_connect_once(Config) ->
+    Carrier = beamway_carrier:carrier(Config),
+    {PeerA, NodeA, PeerB, NodeB} = start_two(Config, #{args => ["-kernel", "dist_auto_connect", "once"]}),
+    pong = beamway_peer:call(PeerA, net_adm, ping, [NodeB]),
+    pong = beamway_peer:call(PeerB, net_adm, ping, [NodeA]),
+    true = beamway_peer:call(PeerA, erlang, disconnect_node, [NodeB]),
+    ok = wait_disconnected(PeerB, NodeA),
+    pang = beamway_peer:call(PeerA, net_adm, ping, [NodeB]),
+    pang = beamway_peer:call(PeerB, net_adm, ping, [NodeA]),
+    ok = beamway_peer:connect(Carrier, PeerA, NodeB),
+    pong = beamway_peer:call(PeerB, net_adm, ping, [NodeA]),
+    ok.
+
+wrong_cookie(Config) ->
+    Carrier = beamway_carrier:carrier(Config),
+    Log = log_file(Config),
+    {ok, PeerA, NodeA} = beamway_peer:start(Carrier, #{cookie => "another"}),
+    {ok, PeerB, NodeB} = beamway_peer:start(Carrier, #{log => Log}),
+    {ok, PeerC, _} = beamway_peer:start(Carrier),
+    ok = beamway_peer:connect(Carrier, PeerC, NodeB),
+    Connection = beamway_peer:controller(PeerC, NodeB),
+    false = beamway_peer:call(PeerA, net_kernel, connect_node, [NodeB]),
+    false = beamway_peer:call(PeerB, net_kernel, connect_node, [NodeA]),
+    _ = beamway_peer:wait_until(
+          fun() -> string:find(beamway_peer:log_text(Log), "Invalid challenge reply") =/= nomatch end, 5000),
+    %% The other connection stayed, and the right cookie lets the node in.
+    Connection = beamway_peer:controller(PeerC, NodeB),
+    true = beamway_peer:call(PeerA, erlang, set_cookie, [NodeB, beamway_test]),
+    ok = beamway_peer:connect(Carrier, PeerA, NodeB).
+
+allow(Config) ->
+    Carrier = beamway_carrier:carrier(Config),
+    {PeerA, NodeA, PeerB, NodeB} = start_two(Config, #{}),
+    ok = beamway_peer:call(PeerB, net_kernel, allow, [['somebody@else']]),
+    false = beamway_peer:call(PeerA, net_kernel, connect_node, [NodeB]),
+    ok = beamway_peer:call(PeerB, net_kernel, allow, [[NodeA]]),
+    {ok, Allowed} = beamway_peer:call(PeerB, net_kernel, allowed, []),
+    true = lists:member(NodeA, Allowed),
+    ok = beamway_peer:connect(Carrier, PeerA, NodeB).
+
+%% A stock node on either side; and a node that allows only tcp beside one that prefers memory.
+mixed_cluster(Config) ->
+    Carrier = beamway_carrier:carrier(Config),
+    {ok, Peer, Node} = beamway_peer:start(Carrier),
+    [begin
+         {ok, Caller, CallerNode} = beamway_peer:start(Other),
+         {ok, Called, CalledNode} = beamway_peer:start(Other),
+         true = beamway_peer:call(Caller, net_kernel, connect_node, [Node]),
+         true = beamway_peer:call(Peer, net_kernel, connect_node, [CalledNode]),
+         [begin
+              ok = beamway_peer:assert_link(Peer, Far, mixed_kind(Carrier, Other)),
+              ok = beamway_peer:assert_link(FarPeer, Node, mixed_kind(Other, Carrier)),
+              ok = exchange(Peer, Far),
+              ok = exchange(FarPeer, Node)
+          end || {FarPeer, Far} <- [{Caller, CallerNode}, {Called, CalledNode}]],
+         beamway_peer:stop_all([Caller, Called])
+     end || Other <- [inet_tcp, beamway_tcp]],
+    ok.
+
+mixed_kind(inet_tcp, _) -> stock;
+mixed_kind(_, _) -> tcp.
+
+%% Enough of each kind that a difference in framing would show.
+exchange(Peer, Node) ->
+    beamway_peer:run(Peer, fun() ->
+        [begin
+             Data = binary:copy(<<N:32>>, N),
+             Data = erpc:call(Node, binary, copy, [<<N:32>>, N])
+         end || N <- [1, 100, 20000, 1000000]],
+        {_, Monitor} = spawn_monitor(Node, erlang, exit, [seen]),
+        receive {'DOWN', Monitor, process, _, seen} -> ok end
+    end).
+
+%% --- looking at and losing connections ---------------------------------------------------------------
+
+socket_options(Config) ->
+    {PeerA, _, PeerB, NodeB} = start_two(Config, #{}),
+    ok = beamway_peer:connect(beamway_carrier:carrier(Config), PeerA, NodeB),
+    {ok, Options} = beamway_peer:call(PeerA, net_kernel, getopts, [NodeB, [nodelay, keepalive, priority]]),
+    [nodelay, keepalive, priority] = [Name || {Name, _} <- Options],
+    ok = beamway_peer:call(PeerA, net_kernel, setopts, [NodeB, [{priority, 4}, {nodelay, false}]]),
+    {ok, [{priority, 4}, {nodelay, false}]} =
+        beamway_peer:call(PeerA, net_kernel, getopts, [NodeB, [priority, nodelay]]),
+    %% For connections to come.
+    ok = beamway_peer:call(PeerB, net_kernel, setopts, [new, [{priority, 3}]]),
+    {error, noconnection} =
+        beamway_peer:call(PeerA, net_kernel, getopts, ['nobody@nowhere', [nodelay]]),
+    NodeB = beamway_peer:call(PeerA, erpc, call, [NodeB, erlang, node, []]),
+    ok.
+
+traffic_counters(Config) ->
+    {PeerA, NodeA, PeerB, NodeB} = start_two(Config, #{}),
+    ok = beamway_peer:connect(beamway_carrier:carrier(Config), PeerA, NodeB),
+    BeforeA = counters(PeerA, NodeB),
+    BeforeB = counters(PeerB, NodeA),
+    [NodeB = beamway_peer:call(PeerA, erpc, call, [NodeB, erlang, node, []]) || _ <- lists:seq(1, 20)],
+    [true = grown(Counter, Before, After)
+     || {Before, After} <- [{BeforeA, counters(PeerA, NodeB)}, {BeforeB, counters(PeerB, NodeA)}],
+        Counter <- [in, out]],
+    ok.
+
+counters(Peer, Node) ->
+    {ok, Info} = beamway_peer:call(Peer, net_kernel, node_info, [Node]),
+    {up, normal} = {proplists:get_value(state, Info), proplists:get_value(type, Info)},
+    {net_address, {{_, _, _, _}, _}, _, tcp, inet} = proplists:get_value(address, Info),
+    Info.
+
+grown(Counter, Before, After) ->
+    proplists:get_value(Counter, After) >= proplists:get_value(Counter, Before) + 20.
+
+%% The reasons are those of stock distribution, which the group `inet_tcp' proves.
+nodedown_reasons(Config) ->
+    Carrier = beamway_carrier:carrier(Config),
+    {ok, Survivor, SurvivorNode} = beamway_peer:start(Carrier, ?BY_HAND),
+    Ends = [{connection_closed, fun(Peer) -> beamway_peer:halt(Peer) end},
+            {connection_closed, fun(Peer) -> beamway_peer:kill9(Peer) end},
+            {connection_closed, fun(Peer) ->
+                 true = beamway_peer:call(Peer, erlang, disconnect_node, [SurvivorNode]), ok end},
+            {disconnect, fun(Peer) ->
+                 Node = beamway_peer:call(Peer, erlang, node, []),
+                 true = beamway_peer:call(Survivor, erlang, disconnect_node, [Node]), ok end}],
+    [begin
+         {ok, Peer, Node} = beamway_peer:start(Carrier, ?BY_HAND),
+         Watcher = watch_nodes(Survivor),
+         case CallerIsSurvivor of
+             true -> ok = beamway_peer:connect_both(Carrier, Survivor, Peer);
+             false -> ok = beamway_peer:connect_both(Carrier, Peer, Survivor)
+         end,
+         ok = End(Peer),
+         [{nodeup, Node, []}, {nodedown, Node, [{nodedown_reason, Reason}]}] =
+             watched_nodes(Survivor, Watcher, 2),
+         beamway_peer:stop(Peer)
+     end || {Reason, End} <- Ends, CallerIsSurvivor <- [true, false]],
+    ok.
+
+%% A process on the node keeps what net_kernel:monitor_nodes/2 tells.
+watch_nodes(Peer) ->
+    beamway_peer:run(Peer, fun() ->
+        Self = self(),
+        Pid = spawn(fun() ->
+                            ok = net_kernel:monitor_nodes(true, [nodedown_reason]),
+                            Self ! {self(), watching},
+                            keep_messages([])
+                    end),
+        receive {Pid, watching} -> Pid end
+    end).
+
+keep_messages(Kept) ->
+    receive
+        {give, From} -> From ! {kept, lists:reverse(Kept)}, keep_messages(Kept);
+        Message -> keep_messages([Message | Kept])
+    end.
+
+watched_nodes(Peer, Watcher, Count) ->
+    Kept = fun() ->
+                   beamway_peer:run(Peer, fun() ->
+                       Watcher ! {give, self()},
+                       receive {kept, Messages} -> Messages end
+                   end)
+           end,
+    beamway_peer:wait_until(fun() -> at_least(Count, Kept()) end, 10000).
+
+at_least(Count, List) when length(List) >= Count -> List;
+at_least(_, _) -> false.
+
+absent_node(Config) ->
+    {ok, Peer, Node} = beamway_peer:start(beamway_carrier:carrier(Config)),
+    [_, Host] = string:split(atom_to_list(Node), "@"),
+    Absent = list_to_atom("beamway-absent@" ++ Host),
+    false = beamway_peer:call(Peer, net_kernel, connect_node, [Absent]),
+    pang = beamway_peer:call(Peer, net_adm, ping, [Absent]),
+    [] = beamway_peer:call(Peer, erlang, nodes, [connected]),
+    ok.
+
+%% --- helpers -----------------------------------------------------------------------------------------
+
+start_two(Config, Options) ->
+    Carrier = beamway_carrier:carrier(Config),
+    {ok, PeerA, NodeA} = beamway_peer:start(Carrier, Options),
+    {ok, PeerB, NodeB} = beamway_peer:start(Carrier, Options),
+    {PeerA, NodeA, PeerB, NodeB}.
+
+wait_disconnected(Peer, Node) ->
+    _ = beamway_peer:wait_until(
+          fun() -> not lists:member(Node, beamway_peer:call(Peer, erlang, nodes, [connected])) end,
+          10000),
+    ok.
+
+log_file(Config) ->
+    filename:join(proplists:get_value(priv_dir, Config), beamway_peer:unique_name("node") ++ ".log").
+
+async(Fun) ->
+    spawn_monitor(fun() -> exit({result, Fun()}) end).
+
+await({Pid, Monitor}) ->
+    receive
+        {'DOWN', Monitor, process, Pid, {result, Result}} -> Result;
+        {'DOWN', Monitor, process, Pid, Reason} -> error(Reason)
+    after 120000 ->
+            error(no_answer)
+    end.
