@@ -24,11 +24,12 @@ enum {
     COMMAND_OPEN_DOOR,   /* directory or nothing -> token:16/binary, address */
     COMMAND_JOIN,        /* ring_bytes:64, token:16/binary, address -> */
     COMMAND_ACCEPT,      /* max_ring_bytes:64 -> */
-    COMMAND_ACTIVATE,    /* -> */
+    COMMAND_ACTIVATE,    /* poll_us:64 -> ; the caller gets `look` when it shall look */
     COMMAND_TICK,        /* -> */
     COMMAND_STATS,       /* -> STATS_COUNT times :64 */
-    COMMAND_RECEIVE,     /* -> 1 if the budget was used up, else 0 */
-    COMMAND_PROBE        /* ring_bytes:64 -> */
+    COMMAND_RECEIVE,     /* -> what is left: LEFT_... */
+    COMMAND_PROBE,       /* ring_bytes:64 -> */
+    COMMAND_LOOK         /* -> 1 to look again, 0 to wait for `look` */
 };
 
 #define STATS_COUNT 13
@@ -39,8 +40,22 @@ typedef struct {
     bool active;   /* the descriptor is in the VM's poll set */
     bool flushing; /* the port closes and still has something to say */
     bool timer_is_set;
+    ErlDrvTermData looker; /* gets the atom `look` when it shall look at the ring */
     uint64_t out_at_check; /* bytes written when the timer was set */
 } bw_port_t;
+
+/* Idle memory is looked for once a second while there is output. */
+static void check_later(bw_port_t *self)
+{
+    bw_link_stats_t stats;
+
+    if (self->timer_is_set)
+        return;
+    self->timer_is_set = true;
+    self->pump.link->ops->stats(self->pump.link, &stats);
+    self->out_at_check = stats.bytes_out;
+    driver_set_timer(self->pump.port, CHECK_MS);
+}
 
 /* ---- commands ---- */
 
@@ -152,10 +167,12 @@ static ErlDrvEvent event_of(bw_port_t *self)
     return (ErlDrvEvent)(intptr_t)self->pump.link->ops->fd(self->pump.link);
 }
 
-static bool command_activate(bw_port_t *self)
+static bool command_activate(bw_port_t *self, uint64_t poll_us)
 {
     if (!self->pump.link || self->active)
         return false;
+    bw_spin_init(&self->pump.spin, (uint32_t)poll_us);
+    self->looker = driver_caller(self->pump.port);
     if (driver_select(self->pump.port, event_of(self), ERL_DRV_READ | ERL_DRV_USE, 1) != 0)
         return false;
     self->active = true;
@@ -221,16 +238,38 @@ static void command_probe(uint64_t ring_bytes, reply_t *reply)
     reply_status(reply, status, &error);
 }
 
+static bool command_look(bw_port_t *self, reply_t *reply)
+{
+    wake_result_t result = pump_look(&self->pump);
+
+    if (result == WAKE_FAILED)
+        fail(self);
+    reply_number(reply, result == WAKE_LOOKING, 1);
+    return true;
+}
+
+/* What is left after a read for a peer that is gone. */
+enum { LEFT_NOTHING, LEFT_MORE, LEFT_HALF_A_FRAME, LEFT_FINISHED };
+
 static bool command_receive(bw_port_t *self, reply_t *reply)
 {
     pump_result_t result;
+    bw_link_stats_t stats;
+    int left = LEFT_NOTHING;
 
     if (!self->active)
         return false;
     result = pump_receive(&self->pump);
+    self->pump.link->ops->stats(self->pump.link, &stats);
+    if (result == PUMP_MORE)
+        left = LEFT_MORE;
+    else if (self->pump.link->ops->is_finished(self->pump.link))
+        left = LEFT_FINISHED;
+    else if (self->pump.gathered || stats.fill_in > 0)
+        left = LEFT_HALF_A_FRAME;
     if (result == PUMP_FAILED)
         fail(self);
-    reply_number(reply, result == PUMP_MORE, 1);
+    reply_number(reply, (uint64_t)left, 1);
     return true;
 }
 
@@ -251,18 +290,22 @@ static bool run_command(bw_port_t *self, unsigned int command, const char *data,
     case COMMAND_ACCEPT:
         return command_accept(self, data, len, reply);
     case COMMAND_ACTIVATE:
-        return command_activate(self);
+        return len == 8 && command_activate(self, number_at(data));
     case COMMAND_TICK:
         if (!self->pump.link)
             return false;
         if (!pump_tick(&self->pump))
             fail(self);
+        else
+            check_later(self);
         return true;
     case COMMAND_STATS:
         command_stats(self, reply);
         return true;
     case COMMAND_RECEIVE:
         return command_receive(self, reply);
+    case COMMAND_LOOK:
+        return self->active && command_look(self, reply);
     case COMMAND_PROBE:
         if (len != 8)
             return false;
@@ -274,18 +317,6 @@ static bool run_command(bw_port_t *self, unsigned int command, const char *data,
 }
 
 /* ---- callbacks ---- */
-
-static void check_later(bw_port_t *self)
-{
-    bw_link_stats_t stats;
-
-    if (self->timer_is_set)
-        return;
-    self->timer_is_set = true;
-    self->pump.link->ops->stats(self->pump.link, &stats);
-    self->out_at_check = stats.bytes_out;
-    driver_set_timer(self->pump.port, CHECK_MS);
-}
 
 static ErlDrvData drv_start(ErlDrvPort port, char *command)
 {
@@ -335,13 +366,29 @@ static void drv_outputv(ErlDrvData data, ErlIOVec *ev)
         check_later(self);
 }
 
+static void call_looker(bw_port_t *self)
+{
+    ErlDrvTermData look[] = {ERL_DRV_ATOM, driver_mk_atom("look")};
+
+    /* It ends only with the connection, and the port with it: if it is gone nobody need look. */
+    (void)erl_drv_send_term(driver_mk_port(self->pump.port), self->looker, look, 2);
+}
+
 static void drv_ready_input(ErlDrvData data, ErlDrvEvent event)
 {
     bw_port_t *self = (bw_port_t *)data;
 
     (void)event;
-    if (!pump_wake(&self->pump))
+    switch (pump_wake(&self->pump)) {
+    case WAKE_ASLEEP:
+        break;
+    case WAKE_LOOKING:
+        call_looker(self);
+        break;
+    case WAKE_FAILED:
         fail(self);
+        break;
+    }
 }
 
 static ErlDrvSSizeT drv_control(ErlDrvData data, unsigned int command, char *buf, ErlDrvSizeT len,

@@ -269,37 +269,91 @@ pump_result_t pump_receive(bw_pump_t *pump)
     return PUMP_MORE;
 }
 
-bool pump_wake(bw_pump_t *pump)
+static uint64_t now_us(void)
 {
-    bool readable = true; /* the descriptor, as the poller sees it */
+    return (uint64_t)erl_drv_monotonic_time(ERL_DRV_USEC);
+}
 
-    pump->wakeups++;
+/* The frames read since `frames_before` have drained the ring. */
+static void learn(bw_pump_t *pump, uint64_t frames_before)
+{
+    if (pump->spin.budget_us > 0 && pump->frames_in != frames_before)
+        bw_spin_learn(&pump->spin, now_us(), (uint32_t)(pump->frames_in - frames_before));
+}
+
+/* Ends a round of looking: armed, or the poller comes at once. */
+static wake_result_t arm_or_kick(bw_pump_t *pump)
+{
+    bw_status_t status = pump->link->ops->arm_read(pump->link);
+
+    pump->spinning = false;
+    if (status == BW_AGAIN)
+        pump->link->ops->kick(pump->link);
+    return status == BW_CORRUPT ? WAKE_FAILED : WAKE_ASLEEP;
+}
+
+/* Reads until the ring is empty and armed. `readable` is the descriptor as the poller sees it. */
+static wake_result_t drain_and_arm(bw_pump_t *pump, bool readable)
+{
+    uint64_t frames_before = pump->frames_in;
+
+    pump->spinning = false;
     for (;;) {
         pump_result_t result = pump_receive(pump);
         bw_status_t status;
 
         if (result == PUMP_FAILED)
-            return false;
+            return WAKE_FAILED;
         if (result == PUMP_MORE)
             break;
         if (readable)
             pump->link->ops->hush(pump->link);
         readable = false;
         if (pump->busy && !drain_queue(pump))
-            return false;
+            return WAKE_FAILED;
+        learn(pump, frames_before);
+        frames_before = pump->frames_in;
+        if (pump->spin.budget_us > 0 && bw_spin_wants(&pump->spin, now_us())) {
+            pump->spinning = true;
+            return WAKE_LOOKING;
+        }
         status = pump->link->ops->arm_read(pump->link);
         if (status == BW_OK)
-            return true;
+            return WAKE_ASLEEP;
         if (status == BW_CORRUPT)
-            return false;
+            return WAKE_FAILED;
     }
     /* Before the descriptor is looked at again others run; the room that came with this doorbell
      * must not wait so long. */
     if (pump->busy && !drain_queue(pump))
-        return false;
+        return WAKE_FAILED;
     if (!readable)
         pump->link->ops->kick(pump->link);
-    return true;
+    return WAKE_ASLEEP;
+}
+
+wake_result_t pump_wake(bw_pump_t *pump)
+{
+    pump->wakeups++;
+    return drain_and_arm(pump, true);
+}
+
+wake_result_t pump_look(bw_pump_t *pump)
+{
+    uint64_t frames_before = pump->frames_in;
+    pump_result_t result;
+
+    if (!pump->spinning) /* the poller came between, for room, and has armed */
+        return WAKE_ASLEEP;
+    result = pump_receive(pump);
+    if (result == PUMP_FAILED)
+        return WAKE_FAILED;
+    if (result == PUMP_MORE)
+        return WAKE_LOOKING;
+    learn(pump, frames_before);
+    if (bw_spin_goes_on(&pump->spin, now_us()))
+        return WAKE_LOOKING;
+    return arm_or_kick(pump);
 }
 
 void pump_start(bw_pump_t *pump, bw_link_t *link)
@@ -307,6 +361,7 @@ void pump_start(bw_pump_t *pump, bw_link_t *link)
     bw_link_stats_t stats;
 
     link->ops->stats(link, &stats);
+    bw_spin_init(&pump->spin, 0);
     pump->link = link;
     pump->half_ring = stats.ring_bytes / 2;
 }

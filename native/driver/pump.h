@@ -8,6 +8,7 @@
 #include "erl_driver.h"
 
 #include "../link/link.h"
+#include "../link/spin.h"
 
 /*
  * Moves frames between the VM and a link, both ways. All calls are made under the port lock.
@@ -29,6 +30,9 @@ typedef struct {
 
     uint64_t frames_in, frames_out; /* ticks included */
     uint64_t wakeups;               /* times that the poller called us */
+
+    bw_spin_t spin;
+    bool spinning; /* the looker looks: the link is not armed for reading */
 } bw_pump_t;
 
 typedef enum {
@@ -46,9 +50,17 @@ bool pump_tick(bw_pump_t *pump);
 /* Reads up to the budget of one call and gives the frames to the VM. */
 pump_result_t pump_receive(bw_pump_t *pump);
 
-/* The poller says that the link's descriptor is readable: moves both ways, and leaves the link
- * either armed or with its descriptor readable. False: the link is corrupt. */
-bool pump_wake(bw_pump_t *pump);
+typedef enum {
+    WAKE_ASLEEP,  /* armed, or the descriptor is readable: the poller comes again */
+    WAKE_LOOKING, /* not armed: the looker must call pump_look until it says otherwise */
+    WAKE_FAILED   /* the link is of no use any more */
+} wake_result_t;
+
+/* The poller says that the link's descriptor is readable: moves both ways. */
+wake_result_t pump_wake(bw_pump_t *pump);
+
+/* The looker looks once. */
+wake_result_t pump_look(bw_pump_t *pump);
 
 /* The pump has a link from now on. */
 void pump_start(bw_pump_t *pump, bw_link_t *link);

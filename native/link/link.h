@@ -51,6 +51,8 @@ typedef struct {
      * has read everything. */
     void (*trim)(bw_link_t *link);
     void (*stats)(const bw_link_t *link, bw_link_stats_t *stats_p);
+    /* True if the peer has closed its end in order and all that it wrote has been released. */
+    bool (*is_finished)(bw_link_t *link);
     /* Unmaps and closes everything and frees the link. If `fd_p` is not NULL, the polled
      * descriptor is left open and handed to the caller, who closes it when its poller lets go. */
     void (*close)(bw_link_t *link, int *fd_p);

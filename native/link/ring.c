@@ -12,6 +12,7 @@ void bw_ring_init(bw_ring_shared_t *shared, uint64_t start)
     atomic_store(&shared->tail, start);
     atomic_store(&shared->reader_armed, 0);
     atomic_store(&shared->writer_wants, 0);
+    atomic_store(&shared->closed, 0);
 }
 
 void bw_tx_attach(bw_tx_t *tx, bw_ring_shared_t *shared, uint8_t *data, uint64_t size,
@@ -79,6 +80,11 @@ bool bw_tx_is_drained(bw_tx_t *tx)
     return tx_refresh(tx) && tx->tail == tx->head;
 }
 
+void bw_tx_close(bw_tx_t *tx)
+{
+    atomic_store(&tx->shared->closed, 1);
+}
+
 /* Takes the peer's head if it lies between the one known and a full ring. */
 static bool rx_refresh(bw_rx_t *rx)
 {
@@ -112,6 +118,12 @@ bool bw_rx_release(bw_rx_t *rx, size_t n)
      * which the producer arms again. */
     return wants != 0 && rx->size - (rx->head - rx->tail) >= wants &&
            atomic_exchange(&rx->shared->writer_wants, 0) != 0;
+}
+
+bool bw_rx_is_finished(bw_rx_t *rx)
+{
+    /* In this order: what was committed before `closed` is then seen. */
+    return atomic_load(&rx->shared->closed) != 0 && rx_refresh(rx) && rx->head == rx->tail;
 }
 
 bw_status_t bw_rx_arm(bw_rx_t *rx)

@@ -42,14 +42,17 @@ typedef struct {
     alignas(64) _Atomic uint32_t reader_armed;
     /* bytes of room that the stalled producer waits for, 0: none; taken by the consumer (D) */
     alignas(64) _Atomic uint32_t writer_wants;
+    /* 1: the producer has written its last byte; set before it unmaps the ring */
+    alignas(64) _Atomic uint32_t closed;
 } bw_ring_shared_t;
 
-static_assert(sizeof(bw_ring_shared_t) == 256, "the layout is part of the protocol");
+static_assert(sizeof(bw_ring_shared_t) == 320, "the layout is part of the protocol");
 static_assert(offsetof(bw_ring_shared_t, tail) == 64, "the layout is part of the protocol");
 static_assert(offsetof(bw_ring_shared_t, reader_armed) == 128,
               "the layout is part of the protocol");
 static_assert(offsetof(bw_ring_shared_t, writer_wants) == 192,
               "the layout is part of the protocol");
+static_assert(offsetof(bw_ring_shared_t, closed) == 256, "the layout is part of the protocol");
 
 #define BW_RING_MIN_BYTES ((uint64_t)64 * 1024)
 #define BW_RING_MAX_BYTES ((uint64_t)1024 * 1024 * 1024)
@@ -111,11 +114,18 @@ bw_status_t bw_tx_arm(bw_tx_t *tx, size_t room);
 /* True if the consumer has released everything. False on a corrupt tail. */
 bool bw_tx_is_drained(bw_tx_t *tx);
 
+/* Says that nothing more will be committed. */
+void bw_tx_close(bw_tx_t *tx);
+
 /* Gives the readable bytes at tail: BW_OK, BW_AGAIN (none), BW_CORRUPT. Valid until released. */
 bw_status_t bw_rx_peek(bw_rx_t *rx, bw_span_t *span_p);
 
 /* Frees the first n bytes of the peeked span (n <= its length). True: ring the producer. */
 bool bw_rx_release(bw_rx_t *rx, size_t n);
+
+/* True if everything that the producer ever committed has been released, and it will commit no
+ * more. A producer that was killed never says so. */
+bool bw_rx_is_finished(bw_rx_t *rx);
 
 /* Asks for one doorbell when there is more to read than the last peek gave (half a frame may be
  * left unreleased). BW_OK: armed; BW_AGAIN: there is more already, nothing is armed; BW_CORRUPT. */

@@ -166,10 +166,16 @@ static void shm_stats(const bw_link_t *link, bw_link_stats_t *stats_p)
     };
 }
 
+static bool shm_is_finished(bw_link_t *link)
+{
+    return bw_rx_is_finished(&shm_of(link)->rx);
+}
+
 static void shm_close(bw_link_t *link, int *fd_p)
 {
     shm_link_t *shm = shm_of(link);
 
+    bw_tx_close(&shm->tx);
     munmap(shm->map, shm->map_bytes);
     close(shm->peer_bell);
     if (fd_p)
@@ -192,6 +198,7 @@ static const bw_link_ops_t shm_ops = {
     .kick = shm_kick,
     .trim = shm_trim,
     .stats = shm_stats,
+    .is_finished = shm_is_finished,
     .close = shm_close,
 };
 

@@ -31,14 +31,13 @@ run(Role, Socket, TimeoutMs) ->
             {tcp, Socket, Reason}
     end.
 
-agree(connecting, Socket, Deadline, Config, {ok, RingBytes}) ->
-    Port = beamway_port:open(),
-    case beamway_port:open_door(Port, maps:get(socket_dir, Config)) of
-        {ok, Token, Address} ->
+agree(connecting, Socket, Deadline, #{socket_dir := Dir}, {ok, RingBytes}) ->
+    case open_door(Dir) of
+        {ok, Port, Token, Address} ->
             send(Socket, {offer, #{address => Address, token => Token, ring_bytes => RingBytes}}),
             answered(recv(Socket, Deadline), Socket, Port, RingBytes);
         {error, Reason} ->
-            nack(Socket, Port, Reason)
+            nack(Socket, none, Reason)
     end;
 agree(accepting, Socket, Deadline, _Config, Granted) ->
     case {recv(Socket, Deadline), Granted} of
@@ -49,6 +48,20 @@ agree(accepting, Socket, Deadline, _Config, Granted) ->
     end;
 agree(connecting, Socket, _Deadline, _Config, {error, Reason}) ->
     nack(Socket, none, Reason).
+
+open_door(Dir) ->
+    case beamway_port:open() of
+        {ok, Port} ->
+            case beamway_port:open_door(Port, Dir) of
+                {ok, Token, Address} ->
+                    {ok, Port, Token, Address};
+                {error, Reason} ->
+                    close(Port),
+                    {error, Reason}
+            end;
+        {error, Reason} ->
+            {error, Reason}
+    end.
 
 %% connecting: the peer has joined, or says why not
 answered(ready, Socket, Port, RingBytes) ->
@@ -66,18 +79,34 @@ answered({offer, _}, _Socket, _Port, _RingBytes) ->
 
 %% accepting: the smaller of both sizes
 join(Socket, Deadline, #{ring_bytes := Offered} = Offer, RingBytes) ->
-    Port = beamway_port:open(),
-    case beamway_port:join(Port, min(Offered, RingBytes), Offer) of
-        ok ->
+    case open_joined(Offer, min(Offered, RingBytes)) of
+        {ok, Port} ->
             send(Socket, ready),
-            case recv(Socket, Deadline) of
-                ready -> {shm, Port};
-                {nack, Reason} -> refused(Port, Reason);
-                {offer, _} -> give_up(<<"two offers">>)
+            confirmed(recv(Socket, Deadline), Port);
+        {error, Reason} ->
+            nack(Socket, none, Reason)
+    end.
+
+open_joined(Offer, RingBytes) ->
+    case beamway_port:open() of
+        {ok, Port} ->
+            case beamway_port:join(Port, RingBytes, Offer) of
+                ok ->
+                    {ok, Port};
+                {error, Reason} ->
+                    close(Port),
+                    {error, Reason}
             end;
         {error, Reason} ->
-            nack(Socket, Port, Reason)
+            {error, Reason}
     end.
+
+confirmed(ready, Port) ->
+    {shm, Port};
+confirmed({nack, Reason}, Port) ->
+    refused(Port, Reason);
+confirmed({offer, _}, _Port) ->
+    give_up(<<"two offers">>).
 
 nack(Socket, Port, Reason) ->
     send(Socket, {nack, Reason}),

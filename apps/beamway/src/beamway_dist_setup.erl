@@ -262,7 +262,7 @@ post_nodeup(Socket) ->
             inet:setopts(Socket, [{active, true}, {deliver, port}, {packet, 4}, binary, nodelay()]);
         {shm, Port, _} ->
             case beamway_watchdog:start(Socket, Port) of
-                ok -> beamway_port:activate(Port);
+                ok -> beamway_looker:start(Port, maps:get(poll_us, beamway_links:config()));
                 {error, Reason} -> {error, Reason}
             end
     end.

@@ -6,8 +6,8 @@
 %% peer. A dead port gives `badarg', as with any port.
 -module(beamway_port).
 
--export([load/0, open/0, close/1, open_door/2, join/3, accept/2, activate/1, tick/1, stats/1,
-         receive_some/1, probe/0, probe/1]).
+-export([load/0, open/0, close/1, open_door/2, join/3, accept/2, activate/2, tick/1, stats/1,
+         receive_some/1, look/1, probe/0, probe/1]).
 -export_type([stats/0]).
 
 -define(DRIVER, "beamway_drv").
@@ -22,6 +22,7 @@
 -define(STATS, 7).
 -define(RECEIVE, 8).
 -define(PROBE, 9).
+-define(LOOK, 10).
 
 -type stats() :: #{bytes_in | bytes_out | frames_in | frames_out | doorbells_in | doorbells_out
                    | stalls | ring_bytes | ring_fill_in | ring_fill_out | wakeups | queue_bytes
@@ -63,22 +64,32 @@ priv_dir() ->
     end.
 
 check_version() ->
-    Port = open(),
-    try command(Port, ?VERSION, <<>>) of
-        {ok, <<?ABI_VERSION:32>>} -> ok;
-        {ok, <<Other:32>>} -> error_text("the driver has version ~b, the Erlang code ~b: build both "
+    with_port(fun(Port) ->
+                      case command(Port, ?VERSION, <<>>) of
+                          {ok, <<?ABI_VERSION:32>>} -> ok;
+                          {ok, <<Other:32>>} ->
+                              error_text("the driver has version ~b, the Erlang code ~b: build both "
                                          "from one source", [Other, ?ABI_VERSION])
-    after
-        close(Port)
+                      end
+              end).
+
+with_port(Use) ->
+    case open() of
+        {ok, Port} -> try Use(Port) after close(Port) end;
+        {error, Reason} -> {error, Reason}
     end.
 
 error_text(Format, Args) ->
     {error, unicode:characters_to_binary(io_lib:format(Format, Args))}.
 
 %% @doc Opens a port without a link. The driver must be loaded.
--spec open() -> port().
+-spec open() -> {ok, port()} | {error, Reason :: binary()}.
 open() ->
-    erlang:open_port({spawn_driver, ?DRIVER}, [binary]).
+    try
+        {ok, erlang:open_port({spawn_driver, ?DRIVER}, [binary])}
+    catch
+        error:Reason -> error_text("cannot open a port of the driver: ~0tp", [Reason])
+    end.
 
 %% @doc Closes the port and its link, also if it is closed already. The caller must be its owner.
 -spec close(port()) -> ok.
@@ -112,22 +123,30 @@ accept(Port, MaxRingBytes) ->
     done(command(Port, ?ACCEPT, <<MaxRingBytes:64>>)).
 
 %% @doc Begins to read the link. Only when the port is a distribution controller: frames before that
-%% would come as messages.
--spec activate(port()) -> ok.
-activate(Port) ->
-    ok = done(command(Port, ?ACTIVATE, <<>>)).
+%% would come as messages. With `PollUs' above 0 the caller gets the message `look' when it shall
+%% call {@link look/1}.
+-spec activate(port(), PollUs :: non_neg_integer()) -> ok.
+activate(Port, PollUs) ->
+    ok = done(command(Port, ?ACTIVATE, <<PollUs:64>>)).
 
 %% @doc Sends a sign of life unless other bytes are on their way.
 -spec tick(port()) -> ok.
 tick(Port) ->
     ok = done(command(Port, ?TICK, <<>>)).
 
-%% @doc Reads a bounded amount from the link now. `more' if there was more than that.
--spec receive_some(port()) -> more | empty.
+%% @doc Reads a bounded amount from the link now, and says what is left: `more'; `nothing' at the
+%% moment; `half' a frame; or the peer has `finished', and will never write again.
+-spec receive_some(port()) -> more | nothing | half | finished.
 receive_some(Port) ->
-    case command(Port, ?RECEIVE, <<>>) of
-        {ok, <<1>>} -> more;
-        {ok, <<0>>} -> empty
+    {ok, <<Left>>} = command(Port, ?RECEIVE, <<>>),
+    element(Left + 1, {nothing, more, half, finished}).
+
+%% @doc Reads what is there. `again': look again soon; `asleep': wait for the next `look'.
+-spec look(port()) -> again | asleep.
+look(Port) ->
+    case command(Port, ?LOOK, <<>>) of
+        {ok, <<1>>} -> again;
+        {ok, <<0>>} -> asleep
     end.
 
 %% @doc Counters since the link was made.
@@ -149,12 +168,7 @@ probe() ->
 %% with rings of that size. The driver must be loaded.
 -spec probe(RingBytes :: pos_integer()) -> ok | {error, Reason :: binary()}.
 probe(RingBytes) ->
-    Port = open(),
-    try
-        done(command(Port, ?PROBE, <<RingBytes:64>>))
-    after
-        close(Port)
-    end.
+    with_port(fun(Port) -> done(command(Port, ?PROBE, <<RingBytes:64>>)) end).
 
 command(Port, Command, Data) ->
     case erlang:port_control(Port, Command, Data) of

@@ -14,6 +14,8 @@
 -export([init/3]).
 
 -define(DRAIN_MS, 1000).
+-define(SILENCE_MS, 50).
+-define(LOOK_MS, 5).
 -define(PACKETS, 100).
 
 %% @doc Gives the socket of the calling connection process to a new watchdog.
@@ -53,19 +55,27 @@ discard(Connection, Socket, Port) ->
     end.
 
 peer_gone(Connection, Socket, Port) ->
-    drain(Port, erlang:monotonic_time(millisecond) + ?DRAIN_MS),
+    Now = erlang:monotonic_time(millisecond),
+    drain(Port, Now + ?DRAIN_MS, Now + ?SILENCE_MS),
     Connection ! {tcp_closed, Socket},
     ok.
 
-drain(Port, Deadline) ->
+%% A peer that ends in order finishes its ring, maybe a little after its socket. One that was killed
+%% never does: then silence is the end, unless it is in the middle of a frame.
+drain(Port, Deadline, Silent) ->
+    Now = erlang:monotonic_time(millisecond),
     try beamway_port:receive_some(Port) of
+        finished ->
+            ok;
+        _ when Now >= Deadline ->
+            ok;
         more ->
-            case erlang:monotonic_time(millisecond) < Deadline of
-                true -> drain(Port, Deadline);
-                false -> ok
-            end;
-        empty ->
-            ok
+            drain(Port, Deadline, Now + ?SILENCE_MS);
+        nothing when Now >= Silent ->
+            ok;
+        _ ->
+            receive after ?LOOK_MS -> ok end,
+            drain(Port, Deadline, Silent)
     catch
         error:badarg -> ok
     end.

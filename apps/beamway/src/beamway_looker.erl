@@ -1,0 +1,48 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Looks at a ring for a short while instead of letting the node sleep (option `poll_us').
+%%
+%% The driver decides when that is worth it (native/link/spin.h) and sends `look'; each look is one
+%% short port command. Between two looks whoever else can run on this scheduler runs first.
+%% One looker a shm link, linked to the connection process.
+-module(beamway_looker).
+
+-export([start/2]).
+-export([init/3]).
+
+-define(START_MS, 2000).
+
+%% @doc Activates the port of the calling connection process, with a looker if `PollUs' is above 0.
+-spec start(port(), PollUs :: non_neg_integer()) -> ok | {error, no_looker}.
+start(Port, 0) ->
+    beamway_port:activate(Port, 0);
+start(Port, PollUs) ->
+    Looker = spawn_opt(?MODULE, init, [self(), Port, PollUs], [link, {message_queue_data, off_heap}]),
+    receive
+        {Looker, active} -> ok
+    after ?START_MS ->
+        {error, no_looker}
+    end.
+
+%% @private
+-spec init(pid(), port(), pos_integer()) -> no_return().
+init(Connection, Port, PollUs) ->
+    ok = beamway_port:activate(Port, PollUs),
+    Connection ! {self(), active},
+    wait(Port).
+
+%% No timeout: the connection's end ends this.
+wait(Port) ->
+    receive
+        look -> look(Port)
+    end.
+
+look(Port) ->
+    try beamway_port:look(Port) of
+        again ->
+            erlang:yield(),
+            look(Port);
+        asleep ->
+            wait(Port)
+    catch
+        error:badarg -> exit(normal) % the port is closed: the connection ends
+    end.

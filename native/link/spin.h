@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef BW_SPIN_H
+#define BW_SPIN_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/*
+ * When is it worth looking at a ring again and again instead of sleeping until the doorbell?
+ *
+ * Waking an idle processor costs more than all the rest of a round trip, so a short look is worth
+ * it if the next frame has lately come within the budget. It is harmful if others need the
+ * processor: if many frames come at a time the node has work to do anyway, and if the looker itself
+ * was not given the processor for a while others outside the node want it.
+ *
+ * Pure: the caller brings the time, in microseconds of any clock that does not go back.
+ */
+typedef struct {
+    uint32_t budget_us;  /* longest look, 0: never */
+    uint32_t wait_us;    /* smoothed: from drained to the next frame, at most BW_SPIN_LONG_US */
+    uint32_t batch_x16;  /* smoothed: frames that came together, times 16 */
+    uint64_t drained_us; /* when the ring was last found empty after frames */
+    uint64_t looked_us;  /* when the looker last looked, 0: it does not look */
+    uint64_t banned_until_us;
+} bw_spin_t;
+
+#define BW_SPIN_LONG_US 1000u
+#define BW_SPIN_BATCH_MAX 4u /* one call of a lone caller is up to 3 frames */
+#define BW_SPIN_GAP_US 200u  /* the looker was away so long: others need the processor */
+#define BW_SPIN_BAN_US 1000000u
+
+static inline void bw_spin_init(bw_spin_t *spin, uint32_t budget_us)
+{
+    *spin = (bw_spin_t){.budget_us = budget_us, .wait_us = BW_SPIN_LONG_US};
+}
+
+/* `frames` have been read, and the ring was drained, at `now`. */
+static inline void bw_spin_learn(bw_spin_t *spin, uint64_t now_us, uint32_t frames)
+{
+    uint64_t wait = now_us - spin->drained_us;
+
+    if (wait > BW_SPIN_LONG_US)
+        wait = BW_SPIN_LONG_US;
+    spin->wait_us = (uint32_t)((7 * (uint64_t)spin->wait_us + wait) / 8);
+    spin->batch_x16 = (uint32_t)((7 * (uint64_t)spin->batch_x16 + 16 * (uint64_t)frames) / 8);
+    spin->drained_us = now_us;
+}
+
+/* Should the drained ring be looked at from now on? */
+static inline bool bw_spin_wants(const bw_spin_t *spin, uint64_t now_us)
+{
+    return spin->wait_us < spin->budget_us && spin->batch_x16 <= 16 * BW_SPIN_BATCH_MAX &&
+           now_us >= spin->banned_until_us;
+}
+
+/* The looker found nothing at `now`. True: look again; false: sleep. */
+static inline bool bw_spin_goes_on(bw_spin_t *spin, uint64_t now_us)
+{
+    uint64_t away_us = spin->looked_us ? now_us - spin->looked_us : 0;
+
+    spin->looked_us = now_us;
+    if (away_us > BW_SPIN_GAP_US)
+        spin->banned_until_us = now_us + BW_SPIN_BAN_US;
+    if (away_us > BW_SPIN_GAP_US || now_us - spin->drained_us > spin->budget_us) {
+        spin->looked_us = 0;
+        return false;
+    }
+    return true;
+}
+
+#endif
