@@ -2,13 +2,13 @@
 %% @doc The half of the benchmarks that runs inside the nodes: callers in a tight loop, echoes,
 %% streams, and processes that only burn time.
 %%
-%% One load at a time runs on a node. A keeper, registered under this module's name, owns its
-%% processes and the histogram of their calls; {@link window/1} looks at it for a while. The keeper
+%% A keeper, registered under the name of the load, owns its processes and the histogram of their
+%% calls; {@link window/1} looks at the one of that name for a while. The keeper
 %% remembers when a caller fails, and the next look is then an error: a benchmark of failing calls
 %% would be a fast one.
 -module(beamway_bench_load).
 
--export([start/1, stop/0, window/1, calls/0, stream/1, echo/1, socket_bytes/0]).
+-export([start/1, stop/0, stop/1, window/1, calls/0, stream/1, echo/1, socket_bytes/0]).
 %% Only for spawn on another node.
 -export([echo_loop/1, receive_stream/2]).
 
@@ -17,9 +17,11 @@
 -type load() :: #{kind := rpc | erpc | echo | burn,
                   %% how many processes
                   callers := pos_integer(),
-                  %% who is called, in turn
+                  %% who is called, in turn; the node itself is left out
                   targets => [node()],
-                  bytes => non_neg_integer()}.
+                  bytes => non_neg_integer(),
+                  %% this module's name if there is none
+                  name => atom()}.
 %% `rpc' and `erpc' call {@link echo/1} on the targets; `echo' sends the payload to a process of its
 %% own on the first target, which sends it back: one message each way. `burn' calls nobody.
 -type window() :: #{elapsed_ns := pos_integer(), counts := beamway_bench_hist:counts()}.
@@ -43,8 +45,9 @@ start(Load) ->
             error({load_did_not_start, timeout})
     end.
 
-keep(#{callers := Callers} = Load, Starter, Ref) ->
-    true = register(?MODULE, self()),
+keep(#{callers := Callers} = Given, Starter, Ref) ->
+    true = register(maps:get(name, Given, ?MODULE), self()),
+    Load = Given#{targets => maps:get(targets, Given, []) -- [node()]},
     process_flag(trap_exit, true),
     Hist = beamway_bench_hist:new(),
     Payload = payload(maps:get(bytes, Load, 0)),
@@ -69,7 +72,11 @@ keeper_loop(Workers, Hist, State) ->
 %% @doc Ends the load; returns when none of its processes is left.
 -spec stop() -> ok.
 stop() ->
-    {Keeper, Monitor} = keeper(),
+    stop(?MODULE).
+
+-spec stop(Name :: atom()) -> ok.
+stop(Name) ->
+    {Keeper, Monitor} = keeper(Name),
     Ref = make_ref(),
     Keeper ! {stop, self(), Ref},
     receive
@@ -77,8 +84,8 @@ stop() ->
         {'DOWN', Monitor, process, Keeper, Reason} -> error({load_failed, Reason})
     end.
 
-keeper() ->
-    case whereis(?MODULE) of
+keeper(Name) ->
+    case whereis(Name) of
         undefined -> error(no_load);
         Pid -> {Pid, monitor(process, Pid)}
     end.
@@ -101,7 +108,7 @@ calls() ->
     beamway_bench_hist:total(histogram()).
 
 histogram() ->
-    {Keeper, Monitor} = keeper(),
+    {Keeper, Monitor} = keeper(?MODULE),
     Ref = make_ref(),
     Keeper ! {look, self(), Ref},
     receive

@@ -7,7 +7,7 @@
 %% they flatter whoever rings less when slow. The result says which way it was.
 -module(beamway_bench_syscalls).
 
--export([during/2]).
+-export([during/2, probe/0]).
 
 -export_type([method/0]).
 
@@ -27,6 +27,20 @@ during(OsPids, Fun) ->
                 {ok, Counter} -> by_strace(Counter, Fun);
                 {error, WhyNot} -> {not_counted, Why ++ "; " ++ WhyNot, Fun()}
             end
+    end.
+
+%% @doc How this user can count here, tried on a process that does nothing.
+-spec probe() -> method() | {none, Why :: string()}.
+probe() ->
+    Idle = beamway_bench_tools:open("/bin/cat", []),
+    try
+        {ok, OsPid} = beamway_bench_tools:os_pid(Idle),
+        case during([OsPid], fun() -> ok end) of
+            {counted, _, Method, ok} -> Method;
+            {not_counted, Why, ok} -> {none, Why}
+        end
+    after
+        beamway_bench_tools:close(Idle, none)
     end.
 
 tracepoint(Args) ->
@@ -109,6 +123,9 @@ parse_total(Line) ->
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
+
+probe_test() ->
+    ?assert(case probe() of tracepoint -> true; strace -> true; {none, Why} -> length(Why) > 0 end).
 
 parse_total_test_() ->
     [?_assertEqual({ok, 63182}, parse_total("    63182 total")),

@@ -1,0 +1,262 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc The `bench' command: one module answers one question, this one parses the words, runs the
+%% measurement, prints the result and stores it.
+%%
+%% `main/1' returns the exit status: 0 measured, 1 the measurement failed, 2 wrong words. The result
+%% goes to standard output (a table, or one JSON object with `--json'), everything else to standard error.
+-module(beamway_bench).
+
+-export([main/1, explain/1]).
+%% For the questions.
+-export([numbers/4, size_text/1, size_words/1, rate_and_p99/1]).
+
+-export_type([speed/0]).
+
+-type speed() :: full | quick.
+
+-callback options() -> [getopt:option_spec()].
+%% The words that only this question knows.
+-callback prepare(Given :: proplists:proplist(), speed()) -> {ok, Settings :: map()} | {error, iolist()}.
+%% Checks them and makes the settings of the run.
+-callback groups(Settings :: map()) -> [beamway_bench_run:group()].
+-callback metrics(Settings :: map()) -> [beamway_bench_report:metric()].
+-callback finish(beamway_bench_report:result(), Settings :: map()) -> ok | {error, iolist()}.
+%% What is left to do with a result, such as a chart.
+
+-define(DONE, 0).
+-define(FAILED, 1).
+-define(USAGE, 2).
+
+questions() ->
+    [{"rpc", beamway_bench_rpc, "100 processes a node in a loop of remote calls"},
+     {"pingpong", beamway_bench_pingpong, "round trips of one pair of processes"},
+     {"stream", beamway_bench_stream, "one sender, one receiver"},
+     {"cost", beamway_bench_cost, "system calls, context switches, copies for each message"}].
+
+%% @doc Runs one question, or `all' and stores their results under bench/results.
+-spec main(Words :: [string()]) -> 0..2.
+main(["all" | Words]) ->
+    Quick = case lists:member("--quick", Words) of true -> "-quick"; false -> "" end,
+    Folder = filename:join([beamway_bench_nodes:root(), "bench", "results"]),
+    lists:max([main([Name | Words] ++ ["--save", filename:join(Folder, Name ++ Quick ++ ".json")])
+               || {Name, _, _} <- questions()]);
+main([Name | Words]) ->
+    case lists:keyfind(Name, 1, questions()) of
+        {Name, Module, _} -> parsed(Name, Module, Words);
+        false -> complain("there is no benchmark '~ts'; there are: ~ts", [Name, names()]), ?USAGE
+    end;
+main([]) ->
+    complain("which benchmark? There are: ~ts", [names()]),
+    ?USAGE.
+
+names() ->
+    lists:join(", ", [Name || {Name, _, _} <- questions()] ++ ["all"]).
+
+common_options() ->
+    [{quick, undefined, "quick", undefined, "the same metrics in under 45 s, with fewer repeats and sizes"},
+     {json, undefined, "json", undefined, "print one JSON object instead of tables"},
+     {repeats, undefined, "repeats", integer, "interleaved repeats (9; quick: 3)"},
+     {only, undefined, "only", string, "measure only these contenders, such as tcp,beamway"},
+     {poll_us, undefined, "poll-us", {integer, 50}, "microseconds that beamway_poll may spin"},
+     {save, undefined, "save", string, "store the JSON object in this file too"},
+     {help, $h, "help", undefined, "this help"}].
+
+parsed(Name, Module, Words) ->
+    Specs = common_options() ++ Module:options(),
+    case getopt:parse(Specs, Words) of
+        {ok, {Given, []}} ->
+            case proplists:get_bool(help, Given) of
+                true -> help(Name, Specs), ?DONE;
+                false -> prepared(Name, Module, Words, Given)
+            end;
+        {ok, {_, [Extra | _]}} ->
+            usage("bench ~ts: unexpected word '~ts'; see: beamway bench ~ts --help", [Name, Extra, Name]);
+        {error, Error} ->
+            usage("bench ~ts: ~ts; see: beamway bench ~ts --help",
+                  [Name, getopt:format_error(Specs, {error, Error}), Name])
+    end.
+
+help(Name, Specs) ->
+    {_, _, What} = lists:keyfind(Name, 1, questions()),
+    io:format("~ts~nMeasures: ~ts.~n~ts~n",
+              [getopt:usage_cmd_line("beamway bench " ++ Name, Specs), What, getopt:usage_options(Specs)]),
+    io:format("contenders: ~ts~nexit status: 0 measured, 1 the measurement failed, 2 wrong usage~n",
+              [lists:join(", ", [atom_to_list(N) || N <- beamway_bench_contender:names()])]).
+
+usage(Format, Args) ->
+    complain(Format, Args),
+    ?USAGE.
+
+prepared(Name, Module, Words, Given) ->
+    Speed = case proplists:get_bool(quick, Given) of true -> quick; false -> full end,
+    case {general(Given, Speed), Module:prepare(Given, Speed)} of
+        {{error, Why}, _} -> usage("bench ~ts: ~ts", [Name, Why]);
+        {_, {error, Why}} -> usage("bench ~ts: ~ts", [Name, Why]);
+        {{ok, General}, {ok, Settings}} ->
+            measured(Name, Module, Words, maps:merge(General, Settings))
+    end.
+
+general(Given, Speed) ->
+    Repeats = proplists:get_value(repeats, Given, case Speed of quick -> 3; full -> 9 end),
+    PollUs = proplists:get_value(poll_us, Given),
+    case only(proplists:get_value(only, Given, all)) of
+        {error, Why} -> {error, Why};
+        _ when Repeats < 1; Repeats > 1000 ->
+            {error, io_lib:format("--repeats ~b: expected a number from 1 to 1000", [Repeats])};
+        _ when PollUs < 1; PollUs > 1000000 ->
+            {error, io_lib:format("--poll-us ~b: expected a number from 1 to 1000000", [PollUs])};
+        {ok, Only} ->
+            {ok, #{speed => Speed, repeats => Repeats, fresh => Speed =:= full, only => Only,
+                   json => proplists:get_bool(json, Given), save => proplists:get_value(save, Given, none),
+                   contenders => beamway_bench_contender:all(beamway_bench_nodes:root(), PollUs),
+                   poll_us => PollUs}}
+    end.
+
+only(all) -> {ok, all};
+only(Text) ->
+    Known = [{atom_to_list(Name), Name} || Name <- [openmpi | beamway_bench_contender:names()]],
+    Words = string:lexemes(Text, ","),
+    case [Word || Word <- Words, not lists:keymember(Word, 1, Known)] of
+        [] when Words =/= [] -> {ok, [Name || Word <- Words, {W, Name} <- Known, W =:= Word]};
+        Unknown -> {error, io_lib:format("--only ~ts: there is no contender '~ts'; there are: ~ts",
+                                         [Text, lists:join(",", Unknown), lists:join(",", [W || {W, _} <- Known])])}
+    end.
+
+measured(Name, Module, Words, Settings) ->
+    Machine = beamway_bench_machine:machine(),
+    Noise = beamway_bench_machine:noise(maps:get(load_average, Machine)) ++ maps:get(warnings, Settings, []),
+    _ = [complain("bench ~ts: warning: ~ts", [Name, Text]) || Text <- Noise],
+    Progress = fun(Format, Args) -> io:format(standard_error, "bench ~ts: " ++ Format ++ "~n", [Name | Args]) end,
+    Groups = chosen(Module:groups(Settings), Settings),
+    case beamway_bench_run:in_a_process(fun() -> beamway_bench_run:run(Groups, Settings#{progress => Progress}) end) of
+        {ok, Samples} ->
+            Context = #{machine => Machine, versions => beamway_bench_machine:versions(),
+                        commit => beamway_bench_machine:commit(), command => command(Name, Words),
+                        warnings => Noise},
+            Result = beamway_bench_report:result(list_to_binary(Name), Module:metrics(Settings), Samples, Context),
+            finished(Name, Module, Result, Settings);
+        {error, Reason} ->
+            complain("bench ~ts: ~ts", [Name, explain(Reason)]),
+            ?FAILED
+    end.
+
+chosen(Groups, #{only := all}) -> Groups;
+chosen(Groups, #{only := Only}) ->
+    [Group#{contenders := [Name || Name <- Names, lists:member(Name, Only)]}
+     || #{contenders := Names} = Group <- Groups].
+
+command(Name, Words) ->
+    unicode:characters_to_binary(lists:join(" ", ["bin/beamway bench", Name | Words])).
+
+finished(Name, Module, Result, #{json := Json, save := File} = Settings) ->
+    case Json of
+        true -> io:format("~ts~n", [jiffy:encode(beamway_bench_report:to_json(Result), [pretty, force_utf8])]);
+        false -> io:format("~ts", [beamway_bench_report:to_text(Result)])
+    end,
+    case {save(File, Result), Module:finish(Result, Settings)} of
+        {ok, ok} -> ?DONE;
+        {{error, Why}, _} -> complain("bench ~ts: ~ts", [Name, Why]), ?FAILED;
+        {_, {error, Why}} -> complain("bench ~ts: ~ts", [Name, Why]), ?FAILED
+    end.
+
+save(none, _) -> ok;
+save(File, Result) ->
+    case beamway_bench_report:save(File, Result) of
+        ok -> complain("stored ~ts", [File]), ok;
+        {error, Reason} -> {error, ["cannot write ", File, ": ", file:format_error(Reason)]}
+    end.
+
+complain(Format, Args) ->
+    io:format(standard_error, "beamway: " ++ Format ++ "~n", Args).
+
+%% @doc What a failure means and what to do.
+-spec explain(Reason :: term()) -> unicode:chardata().
+explain({error, Reason, _Stack}) when element(1, Reason) =:= not_built ->
+    ["Beamway is not built, ", lists:join(" and ", element(2, Reason)), " missing. Run: make build"];
+explain({error, {wrong_link, Name, Wanted, Kind, Why}, _}) ->
+    io_lib:format("the nodes of '~ts' must use ~ts and use ~ts: ~ts. Run: bin/beamway doctor", [Name, Wanted, Kind, Why]);
+explain({error, {links_missing, Name, Expected, Found}, _}) ->
+    io_lib:format("the nodes of '~ts' have ~b links and should have ~b. Run: bin/beamway doctor", [Name, Found, Expected]);
+explain({error, {node_did_not_start, Name, Reason}, _}) ->
+    io_lib:format("a node of '~ts' did not start (~tp); what it printed stands above", [Name, Reason]);
+explain({error, {node_did_not_end, Name, Ms}, _}) ->
+    io_lib:format("a node of '~ts' did not end within ~b ms and was killed", [Name, Ms]);
+explain({error, {nodes_did_not_connect, One, Two, Reason}, _}) ->
+    io_lib:format("~ts did not connect to ~ts: ~tp", [One, Two, Reason]);
+explain({error, {node_ended, Node, Reason}, _}) ->
+    io_lib:format("~ts ended in the middle of the measurement: ~tp", [Node, Reason]);
+explain({error, {epmd_did_not_start, Why}, _}) -> Why;
+explain({_Class, Reason, Stack}) -> io_lib:format("the measurement failed: ~tp~n~tp", [Reason, Stack]);
+explain(Reason) -> io_lib:format("the measurement failed: ~tp", [Reason]).
+
+%% @doc A list such as `16,1k,1m', each within the bounds; `Option' is for the error.
+-spec numbers(Option :: string(), Text :: string(), Min :: integer(), Max :: integer()) ->
+          {ok, [integer(), ...]} | {error, iolist()}.
+numbers(Option, Text, Min, Max) ->
+    Numbers = [number(Word) || Word <- string:lexemes(Text, ",")],
+    case Numbers =/= [] andalso lists:all(fun(N) -> is_integer(N) andalso N >= Min andalso N =< Max end, Numbers) of
+        true -> {ok, Numbers};
+        false -> {error, io_lib:format("~ts ~ts: expected numbers from ~b to ~b with commas, such as ~b or 16k",
+                                       [Option, Text, Min, Max, max(Min, 16)])}
+    end.
+
+number(Word) ->
+    case string:to_integer(Word) of
+        {N, ""} when is_integer(N) -> N;
+        {N, "k"} when is_integer(N) -> N bsl 10;
+        {N, "m"} when is_integer(N) -> N bsl 20;
+        _ -> none
+    end.
+
+%% @doc `1m' for 1048576: what numbers/4 reads.
+-spec size_text(Bytes :: non_neg_integer()) -> string().
+size_text(Bytes) -> scaled(Bytes, "m", "k", "").
+
+%% @doc `1 MB' for 1048576: what people read.
+-spec size_words(Bytes :: non_neg_integer()) -> string().
+size_words(Bytes) -> scaled(Bytes, " MB", " KB", " B").
+
+scaled(Bytes, Mega, _, _) when Bytes > 0, Bytes rem (1 bsl 20) =:= 0 -> integer_to_list(Bytes bsr 20) ++ Mega;
+scaled(Bytes, _, Kilo, _) when Bytes > 0, Bytes rem (1 bsl 10) =:= 0 -> integer_to_list(Bytes bsr 10) ++ Kilo;
+scaled(Bytes, _, _, One) -> integer_to_list(Bytes) ++ One.
+
+%% @doc What the callers of several nodes did together: calls a second, and their p99 in microseconds.
+-spec rate_and_p99([beamway_bench_load:window()]) -> {Rate :: float(), P99Us :: float()}.
+rate_and_p99(Windows) ->
+    Rate = lists:sum([beamway_bench_hist:count(Counts) * 1.0e9 / Elapsed
+                      || #{counts := Counts, elapsed_ns := Elapsed} <- Windows]),
+    case beamway_bench_hist:percentile(99, beamway_bench_hist:merge([Counts || #{counts := Counts} <- Windows])) of
+        none -> error(no_call_ended);
+        P99 -> {Rate, P99 / 1000}
+    end.
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+
+numbers_test_() ->
+    [?_assertEqual({ok, [16, 1024, 2097152]}, numbers("--size", "16,1k,2m", 0, 1 bsl 30))
+     | [?_assertMatch({error, _}, numbers("--size", Text, 1, 100)) || Text <- ["", "x", "0", "101", "1,x", "1g", "-5", "1k"]]].
+
+size_test_() ->
+    [?_assertEqual({Text, Words}, {size_text(N), size_words(N)})
+     || {Text, Words, N} <- [{"0", "0 B", 0}, {"64", "64 B", 64}, {"4k", "4 KB", 4096}, {"1m", "1 MB", 1 bsl 20},
+                             {"1025", "1025 B", 1025}]].
+
+only_test_() ->
+    [?_assertEqual({ok, [tcp, beamway]}, only("tcp,beamway")), ?_assertEqual({ok, all}, only(all)),
+     ?_assertMatch({error, _}, only("tcp,quic")), ?_assertMatch({error, _}, only(""))].
+
+bad_words_test_() ->
+    [?_assertEqual(?USAGE, main(Words))
+     || Words <- [[], ["nothing"], ["rpc", "extra"], ["rpc", "--unknown"], ["rpc", "--repeats", "0"],
+                  ["rpc", "--repeats", "x"], ["rpc", "--only", "quic"], ["rpc", "--size", "1g"]]].
+
+rate_and_p99_test() ->
+    Window = #{elapsed_ns => 500000000, counts => [{11, 100}]},
+    ?assertEqual({400.0, 0.01}, rate_and_p99([Window, Window])),
+    ?assertError(no_call_ended, rate_and_p99([#{elapsed_ns => 1, counts => []}])).
+
+explain_names_the_remedy_test_() ->
+    [?_assertNotEqual(nomatch, string:find(explain({error, Reason, []}), Remedy))
+     || {Reason, Remedy} <- [{{not_built, ["a", "b"]}, "make build"}, {{wrong_link, beamway, shm, tcp, "x"}, "doctor"}]].
+-endif.

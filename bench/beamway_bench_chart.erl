@@ -1,0 +1,85 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Draws figures over sizes with gnuplot, one line a contender, bars for the middle half of the repeats.
+-module(beamway_bench_chart).
+
+-export([draw/4]).
+
+-define(GNUPLOT_MS, 30000).
+
+%% @doc Draws the figures of these keys; the file's name says SVG or PNG.
+-spec draw(file:filename(), iolist(), [{Size :: non_neg_integer(), beamway_bench_run:key()}],
+           beamway_bench_report:result()) -> ok | {error, iolist()}.
+draw(File, Title, Points, Result) ->
+    case {os:find_executable("gnuplot"), terminal(filename:extension(File))} of
+        {_, unknown} -> {error, ["--chart ", File, ": expected a name that ends with .svg or .png"]};
+        {false, _} -> {error, "no chart: gnuplot is not installed (Debian package gnuplot-nox)"};
+        {Gnuplot, Terminal} -> run(Gnuplot, File, script(File, Terminal, Title, lines(Points, Result)))
+    end.
+
+terminal(".svg") -> "svg size 800,500 enhanced background 'white'";
+terminal(".png") -> "pngcairo size 800,500";
+terminal(_) -> unknown.
+
+%% From the stored form of the result, as anybody else would draw it.
+lines(Points, Result) ->
+    #{figures := Figures} = beamway_bench_report:to_json(Result),
+    Names = lists:usort([Name || #{contender := Name} <- Figures]),
+    [{Name, [{Size, Samples} || {Size, Key} <- Points, #{contender := N, key := K, samples := Samples} <- Figures,
+                                N =:= Name, K =:= Key]}
+     || Name <- Names].
+
+script(File, Terminal, Title, Lines) ->
+    Drawn = [Line || {_, [_ | _]} = Line <- Lines],
+    [["$", atom_to_list(Name), " << EOD\n", [point(Size, Samples) || {Size, Samples} <- Rows], "EOD\n"]
+     || {Name, Rows} <- Drawn]
+        ++ ["set terminal ", Terminal, "\nset output ", quoted(File), "\nset title ", quoted(Title), "\n",
+            "set logscale xy\nset format x '%.0s%cB'\nset xlabel 'bytes a call'\nset ylabel 'calls a second'\n",
+            "set grid\nset key bottom left\nset offsets graph 0.05, graph 0.05\n",
+            "plot ", lists:join(", ", [["$", atom_to_list(Name), " using 1:2:3:4 with yerrorlines title ",
+                                        quoted(string:replace(atom_to_list(Name), "_", " ", all))]
+                                       || {Name, _} <- Drawn]), "\n"].
+
+point(Size, Samples) ->
+    io_lib:format("~b ~f ~f ~f\n", [max(1, Size) | [float(beamway_bench_stats:percentile(P, Samples)) || P <- [50, 25, 75]]]).
+
+%% gnuplot doubles a quote inside single quotes.
+quoted(Text) -> ["'", string:replace(Text, "'", "''", all), "'"].
+
+run(Gnuplot, File, Script) ->
+    ScriptFile = File ++ ".gnuplot",
+    case {filelib:ensure_dir(File), file:write_file(ScriptFile, unicode:characters_to_binary(Script))} of
+        {ok, ok} ->
+            Outcome = beamway_bench_tools:run(Gnuplot, [ScriptFile], ?GNUPLOT_MS),
+            ok = file:delete(ScriptFile),
+            case Outcome of
+                {0, _} -> ok;
+                {_, Lines} -> {error, ["gnuplot failed: " | Lines]}
+            end;
+        {_, {error, Reason}} -> {error, ["cannot write ", ScriptFile, ": ", file:format_error(Reason)]}
+    end.
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+
+result() ->
+    Metric = #{unit => <<"calls/s">>, better => higher, contender => beamway, baselines => [tcp]},
+    Keys = [<<"a">>, <<"b">>],
+    Samples = maps:from_list([{{Name, Key}, #{forward => [Base, 2 * Base]}}
+                              || {Name, Base} <- [{tcp, 100}, {beamway, 300}], Key <- Keys]),
+    beamway_bench_report:result(<<"x">>, [Metric#{name => Key, key => Key} || Key <- Keys], Samples, #{}).
+
+a_real_chart_test() ->
+    case os:find_executable("gnuplot") of
+        false -> ?assertMatch({error, _}, draw("/tmp/x.svg", "t", [{16, <<"a">>}], result()));
+        _ ->
+            File = filename:join("/tmp", "beamway_bench_chart-" ++ os:getpid() ++ ".svg"),
+            ?assertEqual(ok, draw(File, "it's", [{16, <<"a">>}, {1024, <<"b">>}], result())),
+            {ok, Svg} = file:read_file(File),
+            ok = file:delete(File),
+            ?assertNotEqual(nomatch, binary:match(Svg, <<"beamway">>)),
+            ?assertNot(filelib:is_file(File ++ ".gnuplot"))
+    end.
+
+bad_name_test() ->
+    ?assertMatch({error, _}, draw("/tmp/x.pdf", "t", [], result())).
+-endif.

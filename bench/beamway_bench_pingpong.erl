@@ -1,0 +1,133 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc `bench pingpong': how long is one message there and one back, for one pair of processes?
+%%
+%% Besides the sizes: the same 64 bytes while nothing else runs (quiet) and while a process that
+%% never rests competes for each processor inside the nodes (busy), with and without `poll_us'; and
+%% Open MPI, which spins on shared memory and so shows what the machine itself could do.
+-module(beamway_bench_pingpong).
+-behaviour(beamway_bench).
+
+-export([options/0, prepare/2, groups/1, metrics/1, finish/2]).
+
+-define(SIZES, [64, 4096, 1 bsl 20]).
+-define(BURNERS, beamway_bench_burners).
+
+%% @private
+-spec options() -> [getopt:option_spec()].
+options() ->
+    [{mpi, undefined, "mpi", undefined, "fail if Open MPI cannot be measured (otherwise it is left out with a note)"},
+     {no_mpi, undefined, "no-mpi", undefined, "leave Open MPI out"}].
+
+%% @private
+-spec prepare(Given :: proplists:proplist(), beamway_bench:speed()) -> {ok, map()} | {error, iolist()}.
+prepare(Given, Speed) ->
+    Settings = case Speed of
+                   quick -> #{warm_ms => 50, window_ms => 150};
+                   full -> #{warm_ms => 300, window_ms => 1000}
+               end,
+    case {proplists:get_bool(mpi, Given), proplists:get_bool(no_mpi, Given)} of
+        {true, true} -> {error, "--mpi and --no-mpi: choose one"};
+        {false, true} -> {ok, Settings#{mpi => none}};
+        {Wanted, false} -> with_mpi(beamway_bench_mpi:find(), Wanted, Settings)
+    end.
+
+with_mpi({ok, Mpi}, _, Settings) -> {ok, Settings#{mpi => Mpi}};
+with_mpi({error, Why}, true, _) -> {error, ["--mpi: ", Why]};
+with_mpi({error, Why}, false, Settings) -> {ok, Settings#{mpi => none, warnings => [["no row for Open MPI: ", Why]]}}.
+
+%% @private
+-spec groups(map()) -> [beamway_bench_run:group()].
+groups(#{speed := Speed} = Settings) ->
+    Pair = #{nodes => 2, directions => [forward, reverse]},
+    [Pair#{contenders => [tcp, tcp_tuned, beamway, beamway_tcp],
+           measure => fun(Cluster) -> sizes(Cluster, ?SIZES, Settings) end},
+     Pair#{contenders => [beamway_whole], measure => fun(Cluster) -> sizes(Cluster, [1 bsl 20], Settings) end},
+     Pair#{contenders => [tcp, beamway_poll_off, beamway_poll],
+           directions := case Speed of quick -> [forward]; full -> [forward, reverse] end,
+           measure => fun(Cluster) -> quiet_and_busy(Cluster, Settings) end}]
+        ++ [#{nodes => 0, contenders => [openmpi], directions => [none],
+              measure => fun(none) -> mpi(Settings) end} || maps:get(mpi, Settings) =/= none].
+
+sizes(Cluster, Sizes, Settings) ->
+    maps:from_list(lists:append([figures(size_key(Size), round_trips(Cluster, Size, Settings)) || Size <- Sizes])).
+
+figures(Key, Counts) ->
+    [{Key, p(50, Counts)}, {p99(Key), p(99, Counts)}].
+
+p(Percent, Counts) ->
+    case beamway_bench_hist:percentile(Percent, Counts) of
+        none -> error(no_call_ended);
+        Nanoseconds -> Nanoseconds / 1000
+    end.
+
+%% The first node asks, whichever side has connected.
+round_trips(#{members := [Asking | _]} = Cluster, Size, #{warm_ms := WarmMs, window_ms := Ms}) ->
+    [_, Answering] = beamway_bench_nodes:names(Cluster),
+    Call = fun(Function, Args, Timeout) ->
+                   beamway_bench_nodes:call(Asking, beamway_bench_load, Function, Args, Timeout)
+           end,
+    ok = Call(start, [#{kind => echo, callers => 1, targets => [Answering], bytes => Size}], 30000),
+    _ = Call(window, [WarmMs], WarmMs + 30000),
+    #{counts := Counts} = Call(window, [Ms], Ms + 30000),
+    ok = Call(stop, [], 30000),
+    Counts.
+
+quiet_and_busy(Cluster, Settings) ->
+    Quiet = figures(<<"round trip 64 B, quiet">>, round_trips(Cluster, 64, Settings)),
+    ok = start_burners(Cluster),
+    Busy = figures(<<"round trip 64 B, busy">>, round_trips(Cluster, 64, Settings)),
+    _ = beamway_bench_nodes:all(Cluster, beamway_bench_load, stop, [?BURNERS]),
+    maps:from_list(Quiet ++ Busy).
+
+%% One for each processor, dealt out to the nodes; each node gets at least one.
+start_burners(#{members := Members} = Cluster) ->
+    Each = max(1, beamway_bench_os:processors() div length(Members)),
+    _ = beamway_bench_nodes:all(Cluster, beamway_bench_load, start,
+                                [#{kind => burn, callers => Each, name => ?BURNERS}]),
+    ok.
+
+mpi(#{mpi := Mpi, window_ms := Ms}) ->
+    Rows = beamway_bench_mpi:run(Mpi, Ms, ?SIZES),
+    maps:from_list(lists:append([[{size_key(Size), P50 / 1000}, {p99(size_key(Size)), P99 / 1000}]
+                                 || {Size, P50, P99} <- Rows])).
+
+size_key(Size) -> unicode:characters_to_binary(["round trip ", beamway_bench:size_words(Size)]).
+
+p99(Key) -> <<Key/binary, ", p99">>.
+
+%% @private
+-spec metrics(map()) -> [beamway_bench_report:metric()].
+metrics(#{}) ->
+    lists:append([with_p99(Name, size_key(Size), Own, Baselines)
+                  || {Name, Size, Own, Baselines} <-
+                         [{<<"rtt_64">>, 64, beamway, [tcp, tcp_tuned, openmpi]},
+                          {<<"rtt_4k">>, 4096, beamway, [tcp, tcp_tuned, openmpi]},
+                          {<<"rtt_1m">>, 1 bsl 20, beamway, [tcp, tcp_tuned, openmpi]},
+                          {<<"rtt_1m_whole">>, 1 bsl 20, beamway_whole, [tcp, tcp_tuned, openmpi]},
+                          {<<"tcp_link_rtt_64">>, 64, beamway_tcp, [tcp, tcp_tuned]}]])
+        ++ lists:append([with_p99(Name, Key, beamway_poll, [tcp, beamway_poll_off])
+                         || {Name, Key} <- [{<<"rtt_64_quiet">>, <<"round trip 64 B, quiet">>},
+                                            {<<"rtt_64_busy">>, <<"round trip 64 B, busy">>}]]).
+
+with_p99(Name, Key, Own, Baselines) ->
+    Metric = #{name => Name, unit => <<"us">>, better => lower, key => Key, contender => Own, baselines => Baselines},
+    [Metric, Metric#{name := <<Name/binary, "_p99">>, key := p99(Key)}].
+
+%% @private
+-spec finish(beamway_bench_report:result(), map()) -> ok.
+finish(_, _) -> ok.
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+
+metrics_test() ->
+    Names = [Name || #{name := Name} <- metrics(#{})],
+    Wanted = [<<"rtt_64">>, <<"rtt_4k">>, <<"rtt_1m">>, <<"rtt_1m_whole">>, <<"tcp_link_rtt_64">>, <<"rtt_64_quiet">>,
+              <<"rtt_64_busy">>],
+    ?assertEqual([], Wanted -- Names).
+
+mpi_is_left_out_or_asked_for_test_() ->
+    [?_assertMatch({ok, #{mpi := none}}, prepare([no_mpi], quick)), ?_assertMatch({error, _}, prepare([mpi, no_mpi], quick)),
+     ?_assertMatch({error, _}, with_mpi({error, "missing"}, true, #{})),
+     ?_assertMatch({ok, #{mpi := none, warnings := [_]}}, with_mpi({error, "missing"}, false, #{}))].
+-endif.

@@ -1,0 +1,77 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc `bench stream': how much goes one way, from one sender to one receiver? Small messages in
+%% messages a second, large ones in bytes a second. The receiver confirms what it got, and the time
+%% runs until the last message is confirmed.
+-module(beamway_bench_stream).
+-behaviour(beamway_bench).
+
+-export([options/0, prepare/2, groups/1, metrics/1, finish/2]).
+
+%% Bytes, messages between confirmations, messages that may be unconfirmed: 1, 8, 32 and 64 MB.
+-define(SMALL, [{64, 1024, 16384}, {4096, 256, 2048}]).
+-define(LARGE, [{1 bsl 20, 8, 32}, {16 bsl 20, 1, 4}]).
+
+%% @private
+-spec options() -> [getopt:option_spec()].
+options() -> [].
+
+%% @private
+-spec prepare(Given :: proplists:proplist(), beamway_bench:speed()) -> {ok, map()}.
+prepare(_, quick) -> {ok, #{warm_ms => 50, window_ms => 200}};
+prepare(_, full) -> {ok, #{warm_ms => 300, window_ms => 1500}}.
+
+%% @private
+-spec groups(map()) -> [beamway_bench_run:group()].
+groups(Settings) ->
+    Pair = #{nodes => 2, directions => [forward, reverse]},
+    [Pair#{contenders => [tcp, tcp_tuned, beamway, beamway_tcp],
+           measure => fun(Cluster) -> measure(Cluster, ?SMALL ++ ?LARGE, Settings) end},
+     Pair#{contenders => [beamway_whole], measure => fun(Cluster) -> measure(Cluster, ?LARGE, Settings) end}].
+
+measure(Cluster, Sizes, #{warm_ms := WarmMs, window_ms := Ms}) ->
+    maps:from_list([begin
+                        _ = stream(Cluster, Size, WarmMs),
+                        figure(Size, stream(Cluster, Size, Ms))
+                    end || Size <- Sizes]).
+
+%% The first node sends, whichever side has connected.
+stream(#{members := [Sending | _]} = Cluster, {Bytes, Batch, Window}, Ms) ->
+    [_, Receiving] = beamway_bench_nodes:names(Cluster),
+    Stream = #{target => Receiving, bytes => Bytes, ms => Ms, batch => Batch, window => Window},
+    beamway_bench_nodes:call(Sending, beamway_bench_load, stream, [Stream], Ms + 60000).
+
+figure({Bytes, _, _}, #{messages := Messages, elapsed_ns := Elapsed}) ->
+    {key(Bytes), Messages * unit_bytes(Bytes) * 1.0e9 / Elapsed}.
+
+%% Large messages are counted in MB of a million bytes, as networks are.
+unit_bytes(Bytes) when Bytes < 1 bsl 20 -> 1;
+unit_bytes(Bytes) -> Bytes / 1.0e6.
+
+key(Bytes) -> unicode:characters_to_binary(["messages of ", beamway_bench:size_words(Bytes)]).
+
+%% @private
+-spec metrics(map()) -> [beamway_bench_report:metric()].
+metrics(#{}) ->
+    [#{name => Name, unit => Unit, better => higher, key => key(Bytes), contender => Own, baselines => [tcp, tcp_tuned]}
+     || {Name, Bytes, Unit, Own} <-
+            [{<<"rate_64">>, 64, <<"messages/s">>, beamway}, {<<"rate_4k">>, 4096, <<"messages/s">>, beamway},
+             {<<"tcp_link_rate_64">>, 64, <<"messages/s">>, beamway_tcp},
+             {<<"tcp_link_rate_4k">>, 4096, <<"messages/s">>, beamway_tcp},
+             {<<"bytes_1m">>, 1 bsl 20, <<"MB/s">>, beamway}, {<<"bytes_16m">>, 16 bsl 20, <<"MB/s">>, beamway},
+             {<<"bytes_1m_whole">>, 1 bsl 20, <<"MB/s">>, beamway_whole},
+             {<<"bytes_16m_whole">>, 16 bsl 20, <<"MB/s">>, beamway_whole}]].
+
+%% @private
+-spec finish(beamway_bench_report:result(), map()) -> ok.
+finish(_, _) -> ok.
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+
+figure_test_() ->
+    [?_assertEqual({<<"messages of 64 B">>, 2000.0}, figure({64, 1, 1}, #{messages => 1000, elapsed_ns => 500000000})),
+     ?_assertEqual({<<"messages of 1 MB">>, 1048.576}, figure({1 bsl 20, 1, 1}, #{messages => 1000, elapsed_ns => 1000000000}))].
+
+windows_hold_whole_batches_test() ->
+    [?assertEqual(0, Window rem Batch) || {_, Batch, Window} <- ?SMALL ++ ?LARGE].
+-endif.
