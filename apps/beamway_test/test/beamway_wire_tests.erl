@@ -1,0 +1,84 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% The bytes of the handshake extension and of the link agreement: round trips, every kind of damage,
+%% and what a later version may send.
+-module(beamway_wire_tests).
+
+-include_lib("proper/include/proper.hrl").
+-include_lib("eunit/include/eunit.hrl").
+
+-define(NAME_HEAD, $N, 16#d07df7fbd:64, 1700000000:32, 8:16, "a@host.b").
+
+extension() ->
+    ?LET({Host, Links, Whole}, {binary(16), oneof([[], [shm]]), boolean()},
+         #{host => Host, links => Links, whole_messages => Whole}).
+
+packet() ->
+    oneof([ready,
+           {nack, ?LET(Text, list(range($\s, $~)), iolist_to_binary(lists:sublist(Text, 200)))},
+           {offer, ?LET({Address, Token, Ring}, {non_empty(binary()), binary(16), pos_integer()},
+                        #{address => Address, token => Token, ring_bytes => Ring})}]).
+
+prop_extension_round_trip() ->
+    ?FORALL(Extension, extension(),
+            beamway_wire:find_extension(
+              name, [<<?NAME_HEAD>>, beamway_wire:encode_extension(Extension)])
+                =:= {ok, Extension}).
+
+prop_packet_round_trip() ->
+    ?FORALL(Packet, packet(), beamway_wire:decode(beamway_wire:encode(Packet)) =:= {ok, Packet}).
+
+prop_nothing_crashes() ->
+    ?FORALL({Kind, Bytes}, {oneof([name, challenge]), binary()},
+            begin
+                _ = beamway_wire:find_extension(Kind, Bytes),
+                case beamway_wire:decode(Bytes) of
+                    {ok, _} -> true;
+                    {error, Reason} -> is_binary(Reason)
+                end
+            end).
+
+properties_test_() ->
+    [{atom_to_list(Name),
+      {timeout, 60, ?_assert(proper:quickcheck(Property, [quiet, {numtests, 500}]))}}
+     || {Name, Property} <- [{extension_round_trip, prop_extension_round_trip()},
+                             {packet_round_trip, prop_packet_round_trip()},
+                             {nothing_crashes, prop_nothing_crashes()}]].
+
+sample() ->
+    #{host => <<1:128>>, links => [shm], whole_messages => false}.
+
+stock_peer_test() ->
+    ?assertEqual(none, beamway_wire:find_extension(name, <<?NAME_HEAD>>)).
+
+challenge_has_its_own_layout_test() ->
+    Challenge = <<$N, 0:64, 4711:32, 1:32, 8:16, "a@host.b",
+                  (beamway_wire:encode_extension(sample()))/binary>>,
+    ?assertEqual({ok, sample()}, beamway_wire:find_extension(challenge, Challenge)),
+    ?assertEqual(none, beamway_wire:find_extension(name, Challenge)).
+
+half_an_extension_test_() ->
+    Whole = <<?NAME_HEAD, (beamway_wire:encode_extension(sample()))/binary>>,
+    Head = byte_size(<<?NAME_HEAD>>),
+    [?_assertEqual(none, beamway_wire:find_extension(name, binary:part(Whole, 0, Length)))
+     || Length <- lists:seq(Head, byte_size(Whole) - 1)].
+
+later_fields_are_ignored_test() ->
+    <<Magic:5/binary, Length:16, Body/binary>> = beamway_wire:encode_extension(sample()),
+    Later = <<Magic/binary, (Length + 3):16, Body/binary, 1, 2, 3, "and more">>,
+    ?assertEqual({ok, sample()}, beamway_wire:find_extension(name, [<<?NAME_HEAD>>, Later])).
+
+another_version_is_a_stock_peer_test() ->
+    <<Magic:4/binary, _Version, Rest/binary>> = beamway_wire:encode_extension(sample()),
+    ?assertEqual(none, beamway_wire:find_extension(name, <<?NAME_HEAD, Magic/binary, 2, Rest/binary>>)).
+
+bad_packets_test_() ->
+    [{lists:flatten(io_lib:format("~0p", [Bytes])),
+      ?_assertMatch({error, _}, beamway_wire:decode(Bytes))}
+     || Bytes <- [<<>>, <<1>>, <<2, $r>>, <<1, $r, 0>>, <<1, $x>>, <<1, $o>>,
+                  <<1, $o, 65536:64, 0:128>>, <<1, $o, 0:64, 0:128, "address">>,
+                  <<1, $o, 65536:64, 0:120>>]].
+
+the_peer_cannot_forge_log_lines_test() ->
+    {ok, {nack, Reason}} = beamway_wire:decode([<<1, $n>>, "a\nb\e[31m", lists:duplicate(1000, $x)]),
+    ?assertEqual(200, byte_size(Reason)),
+    ?assertMatch(<<"a?b?[31m", _/binary>>, Reason).
