@@ -30,7 +30,7 @@ test:
 test-otp:
 	@scripts/install-packages test-otp
 	@$(MAKE) build-test
-	@scripts/run-otp-suites
+	@test/system/otp_suites
 
 ## test-bare: build, demo and test on a new Debian 12 of its own (needs root; leaves nothing)
 test-bare:

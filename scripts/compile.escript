@@ -26,7 +26,8 @@ units(["--werror"], Apps, TestApps) ->
 units(Args, Apps, TestApps) ->
     [bench() || lists:member("--bench", Args)]
         ++ [Unit || lists:member("--test", Args),
-                    Unit <- [test_app(A) || A <- TestApps] ++ [eunit_app(A) || A <- Apps]].
+                    Unit <- [test_app(A) || A <- TestApps] ++ [with_tests(app(A)) || A <- Apps]
+                        ++ [with_tests(bench())]].
 
 app(Dir) ->
     #{name => filename:basename(Dir), dir => Dir, sources => [filename:join(Dir, "src")],
@@ -38,12 +39,9 @@ test_app(Dir) ->
       sources => [filename:join(Dir, "src"), filename:join(Dir, "test")],
       out => filename:join(Dir, "ebin"), options => []}.
 
-%% The same application with TEST defined, for the unit tests that stand in the modules.
-eunit_app(Dir) ->
-    Name = filename:basename(Dir),
-    Unit = app(Dir),
-    Unit#{name => Name ++ " (unit tests)", out => filename:join(["build/eunit", Name, "ebin"]),
-          options => [{d, 'TEST'}]}.
+%% The same modules with TEST defined, for the unit tests that stand in them.
+with_tests(#{name := Name} = Unit) ->
+    Unit#{name := Name ++ " (unit tests)", out := filename:join(["build/eunit", Name, "ebin"]), options := [{d, 'TEST'}]}.
 
 bench() ->
     #{name => "bench", dir => "bench", sources => ["bench"], out => "bench/ebin", options => []}.
