@@ -1,0 +1,26 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# Runs test programs one after the other and sums their last lines. Each has TEST_SECONDS (300).
+set -u
+passed=0 failed=0 skipped=0
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+for program in "$@"; do
+    echo "---- $program"
+    status=0
+    timeout --kill-after=5 "${TEST_SECONDS:-300}" "$program" >"$log" 2>&1 || status=$?
+    cat "$log"
+    counts=$(sed -n '$s/^\([0-9]*\) passed, \([0-9]*\) failed, \([0-9]*\) skipped$/\1 \2 \3/p' "$log")
+    # shellcheck disable=SC2086 # three words
+    set -- $counts
+    if [ $# -ne 3 ]; then
+        echo "FAIL $program: ended with status $status and no result"
+        set -- 0 1 0
+    elif [ "$status" -ne 0 ] && [ "$2" -eq 0 ]; then
+        echo "FAIL $program: status $status although no case failed"
+        set -- "$1" 1 "$3"
+    fi
+    passed=$((passed + $1)) failed=$((failed + $2)) skipped=$((skipped + $3))
+done
+echo "$passed passed, $failed failed, $skipped skipped"
+[ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]

@@ -1,0 +1,333 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Arm, doorbell and credits of the rings (ARCHITECTURE.md, "The ring"; native/link/ring.c).
+ *
+ * Two sides, two one-way rings, one doorbell (eventfd) a side, as in the shm carrier. Each side is one
+ * process that reads one ring and writes the other, and sleeps on its one doorbell for both reasons. It
+ * does what native/driver/pump.c does: the VM may send at any time while the port is not busy; what
+ * does not fit is queued and makes it busy until half the ring is free; the doorbell leads to reading,
+ * hush, writing what is queued, arming; a call may stop early and kick itself; with FRAME=2 half a frame
+ * stays in the ring until the other half is there.
+ *
+ * Memory is weaker than that of any machine: every plain store goes to a slot of its own and becomes
+ * visible at any later time, in any order (partial store order). A fence waits until the own slots are
+ * empty; a release store waits for the bytes written before it; an exchange acts on memory at once and
+ * orders nothing else. The C code gets its fences from sequentially consistent stores and loads.
+ *
+ * Checked: no side sleeps for ever while it has something to do (an invalid end state for spin), no
+ * byte is overwritten before it was read (overrun), every byte arrives once and in order.
+ *
+ * Each switch takes one part of the protocol away. The checker must then find a counterexample: run.sh
+ * treats a broken variant without one as a failure of the model.
+ *   -DNOFENCE_ARM     consumer: no fence between reader_armed = 1 and the second look at head
+ *   -DNOFENCE_HEAD    producer: no fence between head = ... and the look at reader_armed
+ *   -DNOFENCE_WANTS   producer: no fence between writer_wants = ... and the second look at tail
+ *   -DNOFENCE_TAIL    consumer: no fence between tail = ... and the look at writer_wants
+ *   -DNORECHECK_ARM   consumer sleeps without the second look at head
+ *   -DNORECHECK_WANTS producer sleeps without the second look at tail
+ *   -DNORELEASE       head is stored without release: it may be seen before the bytes
+ *   -DLATE_HUSH       the doorbell is emptied after arming, not before
+ *   -DNOREARM         a producer that was woken too early does not ask again
+ *   -DKEEP_CREDIT     the producer trusts a tail that it has not read: an overrun
+ *   -DNOKICK          a call that stops early after the hush does not kick itself
+ *   -DGREEDY          with FRAME=2: the producer waits for the whole ring, where half a frame lies
+ */
+
+#ifndef SIZE
+#define SIZE 2 /* bytes that a ring holds */
+#endif
+#ifndef FRAME
+#define FRAME 1 /* bytes of a frame, which is read only as a whole; SEND0 and SEND1 are multiples */
+#endif
+#ifdef GREEDY
+#define HALF SIZE
+#else
+#define HALF (SIZE / 2)
+#endif
+#ifndef SEND0
+#define SEND0 4 /* bytes that side 0 sends */
+#endif
+#ifndef SEND1
+#define SEND1 2 /* bytes that side 1 sends */
+#endif
+
+/* Ring r is written by side r and read by side 1-r. `x` is the value in memory, `x_slot` the owner's
+ * store that nobody else sees yet, `x_set` says that the slot is in use. */
+typedef ring_t {
+    byte head; byte head_slot; bit head_set;    /* plain stores by the producer */
+    byte wants; byte wants_slot; bit wants_set; /* plain stores by the producer */
+    byte tail; byte tail_slot; bit tail_set;    /* plain stores by the consumer */
+    bit armed; bit armed_slot; bit armed_set;   /* plain stores by the consumer */
+    byte data[SIZE];                            /* the number of the byte that stands there */
+    byte data_slot[SIZE];
+    byte really_read                            /* the oracle for overrun */
+};
+ring_t ring[2];
+bit bell[2]; /* the doorbell that side s sleeps on */
+
+#define STORE(r, x, v) atomic { ring[r].x##_slot = v; ring[r].x##_set = 1 }
+#define LAND(r, x)                                                                                 \
+    atomic {                                                                                       \
+        ring[r].x##_set->ring[r].x = ring[r].x##_slot;                                             \
+        ring[r].x##_slot = 0;                                                                      \
+        ring[r].x##_set = 0                                                                        \
+    }
+#define LAND_BYTE(r, i)                                                                            \
+    atomic {                                                                                       \
+        ring[r].data_slot[i] != 0 -> ring[r].data[i] = ring[r].data_slot[i];                       \
+        ring[r].data_slot[i] = 0                                                                   \
+    }
+/* Takes a flag that the other side sets. */
+#define TAKE(r, x, old) atomic { old = ring[r].x; ring[r].x = 0 }
+/* One side stores head and wants of its outgoing ring, tail and armed of its incoming one. */
+#define FENCE(side)                                                                                \
+    (!ring[side].head_set && !ring[side].wants_set && !ring[1 - side].tail_set &&                  \
+     !ring[1 - side].armed_set)
+
+/* The memory system. It is no party, so it may always stop. */
+active [2] proctype memory()
+{
+end:
+    do
+    :: LAND(_pid, head)
+    :: LAND(_pid, wants)
+    :: LAND(_pid, tail)
+    :: LAND(_pid, armed)
+#ifdef NORELEASE
+    :: LAND_BYTE(_pid, 0)
+    :: LAND_BYTE(_pid, 1)
+#endif
+    od
+}
+
+#define me (_pid - 2)
+#define out me
+#define in (1 - me)
+#define room (SIZE - (head - credit))
+
+inline ring_the_other(old)
+{
+    if
+    :: old != 0 -> bell[1 - me] = 1
+    :: else
+    fi
+}
+
+/* Reads what there is, in steps of any size. Half a frame is left; `more` if it stopped early. */
+inline receive()
+{
+    do
+    :: due > 0 ->
+       seen = ring[in].head;
+       if
+       :: seen - tail >= FRAME ->
+          if
+          :: n = FRAME
+          :: seen - tail >= 2 * FRAME -> n = 2 * FRAME
+          fi;
+          atomic {
+              do
+              :: n > 0 ->
+                 assert(ring[in].data[tail % SIZE] == tail + 1);
+                 tail++;
+                 due--;
+                 n--
+              :: else -> break
+              od;
+              ring[in].really_read = tail
+          };
+          STORE(in, tail, tail);
+#ifndef NOFENCE_TAIL
+          FENCE(me);
+#endif
+          old = ring[in].wants;
+          if
+          :: old != 0 && SIZE - (seen - tail) >= old ->
+             TAKE(in, wants, old);
+             ring_the_other(old)
+          :: else
+          fi;
+          old = 0
+       :: else ->
+          more = 0;
+          break
+       fi
+    :: due > 0 ->
+       more = 1; /* the budget is used up */
+       break
+    :: due == 0 ->
+       more = 0;
+       break
+    od
+}
+
+/* Writes what there is room for of `k` bytes, takes it from k. */
+inline put(k)
+{
+    if
+    :: room < k ->
+#ifdef KEEP_CREDIT
+       credit = credit + 1
+#else
+       credit = ring[out].tail
+#endif
+    :: else
+    fi;
+    if
+    :: room > 0 ->
+       n = (room < k -> room : k);
+       k = k - n;
+       atomic {
+           do
+           :: n > 0 ->
+              assert(head - ring[out].really_read < SIZE);
+#ifdef NORELEASE
+              ring[out].data_slot[head % SIZE] = head + 1;
+#else
+              ring[out].data[head % SIZE] = head + 1;
+#endif
+              head++;
+              n--
+           :: else -> break
+           od
+       };
+       STORE(out, head, head);
+#ifndef NOFENCE_HEAD
+       FENCE(me);
+#endif
+       if
+       :: ring[out].armed ->
+          TAKE(out, armed, old);
+          ring_the_other(old)
+       :: else
+       fi;
+       old = 0
+    :: else
+    fi
+}
+
+/* Writes what is queued; not busy any more when that is done and half the ring is free. */
+inline drain()
+{
+    do
+    :: if
+       :: queued > 0 -> put(queued)
+       :: else
+       fi;
+#ifdef NOREARM
+       if
+       :: asked -> break
+       :: else -> asked = 1
+       fi;
+#endif
+       STORE(out, wants, HALF);
+#ifndef NOFENCE_WANTS
+       FENCE(me);
+#endif
+#ifdef NORECHECK_WANTS
+       break
+#else
+       credit = ring[out].tail;
+       if
+       :: room >= HALF ->
+          STORE(out, wants, 0);
+          if
+          :: queued == 0 ->
+             busy = 0;
+             break
+          :: else
+          fi
+       :: else -> break
+       fi
+#endif
+    od
+}
+
+active [2] proctype side()
+{
+    byte left = (_pid == 2 -> SEND0 : SEND1); /* bytes that the VM has still to send */
+    byte due = (_pid == 2 -> SEND1 : SEND0);  /* bytes still to come */
+    byte head, tail;                          /* our own positions */
+    byte credit;                              /* the last tail of the peer that we know */
+    byte seen;                                /* the last head of the peer that we know */
+    byte queued, n, old;
+    bit busy, more, hushed;
+#ifdef NOREARM
+    bit asked;
+#endif
+
+    bell[me] = 1; /* the link is new: look at it once */
+    do
+    :: left == 0 && queued == 0 && due == 0 -> break
+    :: left > 0 && !busy ->
+       /* pump_send: one frame, or two bytes of them */
+       if
+       :: queued = FRAME
+       :: left >= 2 * FRAME -> queued = 2 * FRAME
+       fi;
+       left = left - queued;
+       put(queued);
+       if
+       :: queued > 0 ->
+          busy = 1;
+#ifdef NOREARM
+          asked = 0;
+#endif
+          drain()
+       :: else
+       fi
+    :: bell[me] ->
+       /* pump_wake */
+       do
+       :: receive();
+          if
+          :: more ->
+             if
+             :: busy -> drain()
+             :: else
+             fi;
+             if
+#ifndef NOKICK
+             :: hushed -> bell[me] = 1
+#endif
+             :: else
+             fi;
+             break
+          :: else
+          fi;
+#ifndef LATE_HUSH
+          if
+          :: !hushed -> bell[me] = 0
+          :: else
+          fi;
+#endif
+          hushed = 1;
+          if
+          :: busy -> drain()
+          :: else
+          fi;
+          STORE(in, armed, 1);
+#ifndef NOFENCE_ARM
+          FENCE(me);
+#endif
+#ifdef NORECHECK_ARM
+          more = 0;
+#else
+          n = ring[in].head;
+          more = (n != seen);
+          seen = n;
+          n = 0;
+#endif
+          if
+          :: more && due > 0 -> STORE(in, armed, 0)
+          :: else ->
+#ifdef LATE_HUSH
+             bell[me] = 0;
+#endif
+             break
+          fi
+       od;
+       hushed = 0;
+       more = 0
+    od
+}

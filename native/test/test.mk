@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+# C tests of native/link. `make -C native test` builds and runs them all, in under a minute;
+# `asan` and `tsan` do so under sanitizers, with binaries of their own; `spin` checks the models.
+
+TEST_NAMES := $(sort $(notdir $(basename $(wildcard test/*_test.c))))
+TEST_PROGRAMS := $(TEST_NAMES:%=$(BUILD)/test/%)
+ASAN_PROGRAMS := $(TEST_NAMES:%=$(BUILD)/asan/%)
+# Forked processes are nothing that the thread sanitizer could look into.
+TSAN_NAMES := stress_test
+TSAN_PROGRAMS := $(TSAN_NAMES:%=$(BUILD)/tsan/%)
+
+TEST_HEADERS := $(wildcard test/*.h link/*.h)
+TEST_CFLAGS := $(BASE_CFLAGS) -D_GNU_SOURCE -O2 -g -pthread -Ilink -Itest
+ASAN_CFLAGS := $(TEST_CFLAGS) -O1 -fno-omit-frame-pointer -fsanitize=address,undefined \
+	-fno-sanitize-recover=all
+TSAN_CFLAGS := $(TEST_CFLAGS) -O1 -fno-omit-frame-pointer -fsanitize=thread
+
+.PHONY: test asan tsan spin
+
+$(BUILD)/test/%: test/%.c $(LINK_SRC) $(TEST_HEADERS)
+	@mkdir -p $(@D)
+	@echo "  CC   $@"
+	@$(CC) $(TEST_CFLAGS) -o $@ $< $(LINK_SRC)
+
+$(BUILD)/asan/%: test/%.c $(LINK_SRC) $(TEST_HEADERS)
+	@mkdir -p $(@D)
+	@echo "  CC   $@"
+	@$(CC) $(ASAN_CFLAGS) -o $@ $< $(LINK_SRC)
+
+$(BUILD)/tsan/%: test/%.c $(LINK_SRC) $(TEST_HEADERS)
+	@mkdir -p $(@D)
+	@echo "  CC   $@"
+	@$(CC) $(TSAN_CFLAGS) -o $@ $< $(LINK_SRC)
+
+test: $(TEST_PROGRAMS)
+	@test/run.sh $(TEST_PROGRAMS)
+
+# Leaks are looked for too: the sanitizer's own check at the end of each process.
+asan: $(ASAN_PROGRAMS)
+	@ASAN_OPTIONS=detect_leaks=1:halt_on_error=1 UBSAN_OPTIONS=print_stacktrace=1 \
+		test/run.sh $(ASAN_PROGRAMS)
+
+tsan: $(TSAN_PROGRAMS)
+	@TSAN_OPTIONS=halt_on_error=1 test/run.sh $(TSAN_PROGRAMS)
+
+spin:
+	@test/spin/run.sh $(BUILD)/spin
