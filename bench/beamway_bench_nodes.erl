@@ -12,7 +12,7 @@
 %% defaults: when one node is killed, all others lose that same node, so they agree and stay together.
 -module(beamway_bench_nodes).
 
--export([root/0, start_epmd/0, stop_epmd/1, start/3, stop/1, connect/2, call/4, call/5, all/4, all/5,
+-export([root/0, start_epmd/0, stop_epmd/1, start/3, stop/1, stop_all/0, connect/2, call/4, call/5, all/4, all/5,
          names/1, os_pids/1, links/1, counters/1]).
 
 -export_type([epmd/0, cluster/0, direction/0, options/0]).
@@ -111,6 +111,7 @@ start(#{number := EpmdPort}, #{args := Args, env := Env} = Contender, #{count :=
                || Index <- lists:seq(1, Count)],
     Members = [await_boot(Contender, Start) || Start <- Waiting],
     Cluster = #{contender => Contender, members => Members},
+    _ = put(?MODULE, [Cluster | started()]),
     %% The cookie of the command line can be seen by others on this machine; this one cannot.
     _ = all(Cluster, erlang, set_cookie, [list_to_atom(Cookie)]),
     Cluster.
@@ -159,7 +160,8 @@ random_text() ->
 %% @doc Ends the nodes and waits until the kernel says that they are gone.
 %% A node that does not end by itself is killed, and that is an error: it would have stayed behind.
 -spec stop(cluster()) -> ok.
-stop(#{members := Members, contender := #{name := Name}}) ->
+stop(#{members := Members, contender := #{name := Name}} = Cluster) ->
+    _ = put(?MODULE, lists:delete(Cluster, started())),
     _ = [catch peer:stop(Peer) || #{peer := Peer} <- Members],
     case [Os || #{os := Os} <- Members, beamway_bench_os:await_end(Os, ?END_MS) =:= timeout] of
         [] -> ok;
@@ -168,13 +170,27 @@ stop(#{members := Members, contender := #{name := Name}}) ->
             error({node_did_not_end, Name, ?END_MS})
     end.
 
+%% What this process has started and not stopped.
+started() ->
+    case get(?MODULE) of
+        undefined -> [];
+        Clusters -> Clusters
+    end.
+
+%% @doc Ends all nodes that the calling process has started; for the end of a run that failed.
+-spec stop_all() -> ok.
+stop_all() ->
+    _ = [catch stop(Cluster) || Cluster <- started()],
+    ok.
+
 %% @doc Connects each node with each other one, all from the same side, and checks that the link is
 %% the contender's: a fall-back to TCP must not be measured as something else.
 -spec connect(cluster(), direction()) -> ok.
 connect(#{members := Members} = Cluster, Direction) ->
     _ = [connect_pair(Pair, Direction) || Pair <- pairs(Members)],
-    ok = await_mesh(Cluster, erlang:monotonic_time(millisecond) + ?MESH_MS),
-    check_links(Cluster).
+    Deadline = erlang:monotonic_time(millisecond) + ?MESH_MS,
+    ok = await_mesh(Cluster, Deadline),
+    check_links(Cluster, Deadline).
 
 %% The accepting side knows of a connection a moment later than the connecting one.
 await_mesh(Cluster, Deadline) ->
@@ -197,15 +213,19 @@ connect_pair({#{name := Name} = From, #{name := To}}, forward) ->
         Other -> error({nodes_did_not_connect, Name, To, Other})
     end.
 
-check_links(#{contender := #{link := stock}}) -> ok;
-check_links(#{contender := #{name := Name, link := Wanted}, members := Members} = Cluster) ->
+%% A link shows up in its node's table a moment after the node itself.
+check_links(#{contender := #{link := stock}}, _) -> ok;
+check_links(#{contender := #{name := Name, link := Wanted}, members := Members} = Cluster, Deadline) ->
     Links = links(Cluster),
-    Wrong = [Link || #{link := Kind} = Link <- Links, Kind =/= Wanted],
     Expected = length(Members) * (length(Members) - 1),
-    case {Wrong, length(Links)} of
+    case {[Link || #{link := Kind} = Link <- Links, Kind =/= Wanted], length(Links)} of
         {[], Expected} -> ok;
         {[#{reason := Reason, link := Kind} | _], _} -> error({wrong_link, Name, Wanted, Kind, Reason});
-        {[], Fewer} -> error({links_missing, Name, Expected, Fewer})
+        {[], Fewer} ->
+            case erlang:monotonic_time(millisecond) > Deadline of
+                true -> error({links_missing, Name, Expected, Fewer});
+                false -> receive after 5 -> check_links(Cluster, Deadline) end
+            end
     end.
 
 %% @doc Calls a function in a member, over its standard input and output.

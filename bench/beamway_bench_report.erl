@@ -134,11 +134,13 @@ entry_row(#{name := Name, beamway := Median, baseline := Base, baseline_name := 
     [Name, {right, number(Median)}, atom_to_list(Other), {right, number(Base)}, Unit, ratio(Entry), verdict(Entry)].
 
 ratio(#{ratio := null}) -> "";
+ratio(#{ratio := Ratio, ratio_error := unknown}) -> io_lib:format("~.2f", [Ratio]);
 ratio(#{ratio := Ratio, ratio_error := Error}) -> io_lib:format("~.2f +-~.2f", [Ratio, Error]).
 
 %% Where Beamway loses, the table says so.
 verdict(#{verdict := loses}) -> "LOSES";
 verdict(#{verdict := even}) -> "even";
+verdict(#{verdict := unknown}) -> "one repeat: not sure";
 verdict(#{verdict := _}) -> "".
 
 percent(Share) -> io_lib:format("~b %", [round(100 * Share)]).

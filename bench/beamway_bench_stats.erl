@@ -46,11 +46,13 @@ standard_error(Values) ->
     1.2533 * spread(Values) / 1.349 / math:sqrt(length(Values)).
 
 %% @doc The ratio of two medians and its error (two standard errors); `none' over a baseline of 0.
+%% From single values nobody can tell how far off they are: the error is `unknown'.
 -spec ratio(Values :: [number(), ...], Baseline :: [number(), ...]) ->
-          {Ratio :: float(), Error :: float()} | none.
+          {Ratio :: float(), Error :: float() | unknown} | none.
 ratio(Values, Baseline) ->
     case median(Baseline) of
         Zero when Zero == 0 -> none;
+        Median when tl(Values) =:= []; tl(Baseline) =:= [] -> {median(Values) / Median, unknown};
         Median ->
             Ratio = median(Values) / Median,
             {Ratio, 2 * Ratio * math:sqrt(square(standard_error(Values))
@@ -70,8 +72,10 @@ worse(Better, Lists) ->
     {Tag, Values}.
 
 %% @doc What a ratio means, given which way is good and how sure it is.
--spec verdict(better(), Ratio :: float(), Error :: float()) -> verdict().
-verdict(_, Ratio, Error) when abs(Ratio - 1) =< Error -> even;
+%% Less than 2 % is even in any case: two runs of the same thing differ by more.
+-spec verdict(better(), Ratio :: float(), Error :: float() | unknown) -> verdict() | unknown.
+verdict(_, _, unknown) -> unknown;
+verdict(_, Ratio, Error) when abs(Ratio - 1) =< Error; abs(Ratio - 1) =< 0.02 -> even;
 verdict(higher, Ratio, _) when Ratio > 1 -> wins;
 verdict(lower, Ratio, _) when Ratio < 1 -> wins;
 verdict(_, _, _) -> loses.
@@ -99,7 +103,7 @@ spread_test_() ->
 ratio_test_() ->
     {Wide, Error} = ratio([90, 100, 110], [40, 50, 60]),
     [?_assertEqual({2.0, 0.0}, ratio([2, 2, 2], [1, 1, 1])),
-     ?_assertEqual(none, ratio([1], [0])),
+     ?_assertEqual(none, ratio([1], [0])), ?_assertEqual({2.0, unknown}, ratio([2], [1])),
      ?_assertEqual(2.0, Wide), ?_assert(Error > 0.4 andalso Error < 0.6)].
 
 more_repeats_are_surer_test() ->
@@ -116,5 +120,6 @@ verdict_test_() ->
      || {Want, Better, Ratio, Error} <-
             [{wins, higher, 2.0, 0.1}, {loses, higher, 0.8, 0.1}, {even, higher, 0.95, 0.1},
              {wins, lower, 0.7, 0.1}, {loses, lower, 1.2, 0.1}, {even, lower, 1.05, 0.1},
-             {even, higher, 1.0, 0.0}]].
+             {even, higher, 1.0, 0.0}, {even, lower, 1.015, 0.0}, {loses, lower, 1.025, 0.0},
+             {unknown, lower, 3.0, unknown}]].
 -endif.
