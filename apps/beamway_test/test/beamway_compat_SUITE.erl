@@ -80,7 +80,8 @@ ipv6(Config) ->
             %% The connection's own address, as net_kernel knows it, is an IPv6 one.
             connect(kind(Config), A, B),
             {ok, Info} = peer:call(PeerB, net_kernel, node_info, [NodeA]),
-            {net_address, {{_, _, _, _, _, _, _, _}, _}, _, tcp, inet6} = proplists:get_value(address, Info),
+            {net_address, {{_, _, _, _, _, _, _, _}, _}, _, tcp, inet6} =
+                proplists:get_value(address, Info),
             [{{_, _, _, _, _, _, _, _}, _}] = peer:call(PeerA, ?MODULE, listening_sockets, []);
         {error, Reason} ->
             {skip, io_lib:format("this host has no ::1 (~p)", [Reason])}
@@ -175,9 +176,12 @@ dynamic_start(Config) ->
     true = is_atom(OtherNode).
 
 %% Both forms, and the options that the command line has flags for.
-net_kernel_start(1, Name) -> [Name, #{name_domain => shortnames}];
-net_kernel_start(2, Name) -> [[Name, shortnames, 15000]];
-net_kernel_start(3, Name) -> [Name, #{name_domain => shortnames, net_ticktime => 8, hidden => true}].
+net_kernel_start(1, Name) ->
+    [Name, #{name_domain => shortnames}];
+net_kernel_start(2, Name) ->
+    [[Name, shortnames, 15000]];
+net_kernel_start(3, Name) ->
+    [Name, #{name_domain => shortnames, net_ticktime => 8, hidden => true}].
 
 is_refused(Port) ->
     case gen_tcp:connect({127, 0, 0, 1}, Port, [], 1000) of
@@ -316,8 +320,9 @@ setopts_for_new_connections(Config) ->
 setuptime_connecting(Config) ->
     {ok, Silent} = gen_tcp:listen(0, []),
     {ok, Port} = inet:port(Silent),
-    {Peer, _} = A = start(Config, ["-kernel", "net_setuptime", "1", "-start_epmd", "false",
-                                   "-dist_listen", "false", "-erl_epmd_port", integer_to_list(Port)], []),
+    Args = ["-kernel", "net_setuptime", "1", "-start_epmd", "false", "-dist_listen", "false",
+            "-erl_epmd_port", integer_to_list(Port)],
+    {Peer, _} = A = start(Config, Args, []),
     Silenced = list_to_atom("silent@" ++ beamway_compat_nodes:host()),
     {Micros, false} = timer:tc(fun() -> try_connect(A, Silenced) end),
     true = Micros > 700000 andalso Micros < 5000000,

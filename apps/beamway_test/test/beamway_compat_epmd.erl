@@ -22,7 +22,8 @@ start_link() ->
 register_node(Name, PortNumber) ->
     register_node(Name, PortNumber, inet_tcp).
 
-%% @doc net_kernel starts before the file server, so files are raw. The family is written down, for the suite to check what the carrier calls itself.
+%% @doc net_kernel starts before the file server, so files are raw. The family is written down, for
+%% the suite to check what the carrier calls itself.
 -spec register_node(atom() | string(), inet:port_number(), atom()) -> {ok, pos_integer()}.
 register_node(Name, PortNumber, Family) ->
     case form() of
@@ -77,7 +78,8 @@ names(_Host) ->
     case form() of
         {directory, Folder} ->
             {ok, Names} = file:list_dir(Folder),
-            {ok, [{Name, PortNumber} || Name <- Names, {port, PortNumber, _} <- [port_please(Name, host)]]};
+            {ok, [{Name, PortNumber}
+                  || Name <- Names, {port, PortNumber, _} <- [port_please(Name, host)]]};
         ports ->
             {error, address}
     end.

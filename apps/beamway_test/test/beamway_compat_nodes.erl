@@ -64,7 +64,8 @@ start(Carrier, Options) ->
              wait_boot => ?BOOT_MS,
              exec => maps:get(exec, Options, filename:join([code:root_dir(), "bin", "erl"])),
              env => beamway_peer:environment(Carrier) ++ maps:get(env, Options, []),
-             args => flags(Carrier, Options) ++ maps:get(args, Options, [])},
+             args => ["-setcookie", ?COOKIE] ++ flags(Carrier, Options)
+                 ++ maps:get(args, Options, [])},
     {ok, Peer, Node} = peer:start(maps:merge(Base, name_options(Options))),
     {Peer, Node}.
 
@@ -77,11 +78,12 @@ name_options(Options) ->
         _ -> #{name => Name, longnames => false}
     end.
 
-%% @doc The flags that select the carrier, its code and the suites' cookie.
+%% @doc The flags that select the carrier, and its code and the suites'. No cookie: one that is
+%% given twice is ignored.
 -spec flags(beamway_peer:carrier(), options()) -> [string()].
 flags(Carrier, Options) ->
     Tests = filename:dirname(filename:absname(code:which(?MODULE))),
-    ["-setcookie", ?COOKIE, "+sbwt", "none", "-pa", Tests | code_path(Carrier)]
+    ["+sbwt", "none", "-pa", Tests | code_path(Carrier)]
         ++ protocol(Carrier, maps:get(family, Options, inet)).
 
 %% The stock node must not even be able to find Beamway.

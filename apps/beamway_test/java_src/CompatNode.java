@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+
+import com.ericsson.otp.erlang.OtpErlangAtom;
+import com.ericsson.otp.erlang.OtpErlangObject;
+import com.ericsson.otp.erlang.OtpErlangPid;
+import com.ericsson.otp.erlang.OtpErlangTuple;
+import com.ericsson.otp.erlang.OtpMbox;
+import com.ericsson.otp.erlang.OtpNode;
+
+/**
+ * A Jinterface node, for the tests that Beamway's nodes and Java understand each other.
+ *
+ * <p>usage: CompatNode NAME COOKIE [NODE]. It registers the mailbox {@code any}, connects to NODE if one is named, prints
+ * "ready", and answers {Pid, Term} with {java, Term}. It ends with its standard input, so that none is left behind.
+ */
+public final class CompatNode {
+    private CompatNode() {
+    }
+
+    public static void main(String[] args) throws Exception {
+        OtpNode node = new OtpNode(args[0], args[1]);
+        OtpMbox mailbox = node.createMbox("any");
+        exitWithStandardInput();
+        if (args.length > 2 && !node.ping(args[2], 10000)) {
+            System.out.println("failed: no answer from " + args[2]);
+            System.exit(1);
+        }
+        System.out.println("ready");
+        while (true) {
+            OtpErlangTuple request = (OtpErlangTuple) mailbox.receive();
+            OtpErlangPid sender = (OtpErlangPid) request.elementAt(0);
+            OtpErlangObject[] reply = {new OtpErlangAtom("java"), request.elementAt(1)};
+            mailbox.send(sender, new OtpErlangTuple(reply));
+        }
+    }
+
+    private static void exitWithStandardInput() {
+        Thread watcher = new Thread(() -> {
+            try {
+                while (System.in.read() >= 0) {
+                    continue;
+                }
+            } catch (java.io.IOException closed) {
+                // The same as its end.
+            }
+            System.exit(0);
+        });
+        watcher.setDaemon(true);
+        watcher.start();
+    }
+}
