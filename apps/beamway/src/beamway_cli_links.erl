@@ -23,8 +23,9 @@
 -spec ask(options()) -> {ok, report()} | {error, Text :: unicode:chardata()}.
 ask(Options) ->
     try
-        Node = target(Options),
-        ok = become_node(Node),
+        {Name, Host} = target(Options),
+        ok = become_node(Host),
+        Node = full_name(Name, Host),
         ok = use_cookie(Node, Options),
         ok = connect(Node),
         {ok, #{node => Node, links => links(Node)}}
@@ -37,26 +38,26 @@ failed(Format, Arguments) -> throw(io_lib:format(Format, Arguments)).
 
 %% Which node
 
-target(#{node := Name}) -> full_name(Name, short_host());
+%% Name and host as given; `here' stands for the host part that every -sname node of this host has.
+target(#{node := Words}) -> name_and_host(Words);
 target(_) -> only_node(names("localhost")).
 
 only_node([]) ->
     failed("no node is registered with epmd on this host; start one, or name one: beamway links NODE", []);
 only_node([{Name, _}]) ->
-    full_name(Name, short_host());
+    {Name, here};
 only_node(Names) ->
     failed("several nodes run on this host (~ts); name one: beamway links NODE", [name_list(Names)]).
 
-full_name(Name, Host) ->
-    case string:split(Name, "@") of
-        [[_ | _], [_ | _]] -> list_to_atom(Name);
-        [[_ | _]] -> list_to_atom(Name ++ "@" ++ Host);
-        _ -> failed("'~ts' is not a node name; expected name or name@host", [Name])
+name_and_host(Words) ->
+    case string:split(Words, "@") of
+        [[_ | _] = Name, [_ | _] = Host] -> {Name, Host};
+        [[_ | _] = Name] -> {Name, here};
+        _ -> failed("'~ts' is not a node name; expected name or name@host", [Words])
     end.
 
-short_host() ->
-    {ok, Host} = inet:gethostname(),
-    hd(string:split(Host, ".")).
+full_name(Name, here) -> list_to_atom(Name ++ "@" ++ host(node()));
+full_name(Name, Host) -> list_to_atom(Name ++ "@" ++ Host).
 
 names(Host) ->
     case erl_epmd:names(Host) of
@@ -73,10 +74,10 @@ name_list(Names) -> lists:join(", ", [Name || {Name, _} <- Names]).
 
 %% Becoming a node
 
-%% Only the name's domain matters: nobody connects to a node that listens nowhere.
-become_node(Target) ->
-    {Domain, Host} = domain(Target),
-    Name = list_to_atom("beamway_cli_" ++ os:getpid() ++ "@" ++ Host),
+%% Of a name with a host only the domain matters: nobody connects to a node that listens nowhere.
+become_node(Host) ->
+    {Domain, Suffix} = domain(Host),
+    Name = list_to_atom("beamway_cli_" ++ os:getpid() ++ Suffix),
     Options = #{name_domain => Domain, dist_listen => false, hidden => true},
     try net_kernel:start(Name, Options) of
         {ok, _} -> ok;
@@ -85,10 +86,12 @@ become_node(Target) ->
         error:Reason -> failed("cannot become a node: ~0tP", [Reason, 12])
     end.
 
-domain(Node) ->
-    case lists:member($., host(Node)) of
-        true -> {longnames, "127.0.0.1"};
-        false -> {shortnames, "localhost"}
+%% Without a suffix, OTP itself finds the host part, as for any node.
+domain(here) -> {shortnames, ""};
+domain(Host) ->
+    case lists:member($., Host) of
+        true -> {longnames, "@127.0.0.1"};
+        false -> {shortnames, "@localhost"}
     end.
 
 host(Node) -> lists:last(string:split(atom_to_list(Node), "@")).
@@ -198,21 +201,22 @@ counter(Key, Info) ->
 
 -ifdef(TEST).
 
-full_name_test_() ->
-    [?_assertEqual('a@h', full_name("a", "h")),
-     ?_assertEqual('a@b.c', full_name("a@b.c", "h")),
-     ?_assertThrow(_, full_name("@h", "h")),
-     ?_assertThrow(_, full_name("a@", "h")),
-     ?_assertThrow(_, full_name("", "h"))].
+name_and_host_test_() ->
+    [?_assertEqual({"a", here}, name_and_host("a")),
+     ?_assertEqual({"a", "b.c"}, name_and_host("a@b.c")),
+     ?_assertThrow(_, name_and_host("@h")),
+     ?_assertThrow(_, name_and_host("a@")),
+     ?_assertThrow(_, name_and_host(""))].
 
 domain_test_() ->
-    [?_assertMatch({shortnames, _}, domain('a@h')),
-     ?_assertMatch({longnames, _}, domain('a@h.example'))].
+    [?_assertMatch({shortnames, _}, domain(here)),
+     ?_assertMatch({shortnames, _}, domain("h")),
+     ?_assertMatch({longnames, _}, domain("h.example"))].
 
 only_node_test_() ->
     [?_assertThrow(_, only_node([])),
      ?_assertThrow(_, only_node([{"a", 1}, {"b", 2}])),
-     ?_assertMatch({match, _}, re:run(atom_to_list(only_node([{"a", 1}])), "^a@."))].
+     ?_assertEqual({"a", here}, only_node([{"a", 1}]))].
 
 to_text_test_() ->
     Link = #{node => 'b@h', link => shm, reason => <<"same host">>, address => <<"h:1">>, since => 1},
