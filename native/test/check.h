@@ -17,14 +17,15 @@ typedef struct {
     void (*run)(void);
 } check_case_t;
 
-static int check_failed; /* of the running case */
+static const char *check_name; /* of the running case */
+static int check_failed;
 static const char *check_skipped;
 
 #define CHECK(cond)                                                                                \
     do {                                                                                           \
         if (!(cond)) {                                                                             \
             check_failed = 1;                                                                      \
-            printf("    %s:%d: false: %s\n", __FILE__, __LINE__, #cond);                           \
+            printf("FAIL %s: %s:%d: false: %s\n", check_name, __FILE__, __LINE__, #cond);          \
             return;                                                                                \
         }                                                                                          \
     } while (0)
@@ -35,9 +36,9 @@ static const char *check_skipped;
         uint64_t got_ = (uint64_t)(got), wanted_ = (uint64_t)(wanted);                             \
         if (got_ != wanted_) {                                                                     \
             check_failed = 1;                                                                      \
-            printf("    %s:%d: %s is %" PRIu64 " (0x%" PRIx64 "), expected %s = %" PRIu64          \
+            printf("FAIL %s: %s:%d: %s is %" PRIu64 " (0x%" PRIx64 "), expected %s = %" PRIu64     \
                    " (0x%" PRIx64 ")\n",                                                           \
-                   __FILE__, __LINE__, #got, got_, got_, #wanted, wanted_, wanted_);               \
+                   check_name, __FILE__, __LINE__, #got, got_, got_, #wanted, wanted_, wanted_);   \
             return;                                                                                \
         }                                                                                          \
     } while (0)
@@ -74,15 +75,16 @@ static int check_run(const check_case_t *cases, size_t count, int argc, char **a
     for (size_t i = 0; i < count; i++) {
         if (!check_is_wanted(cases[i].name, argc, argv))
             continue;
+        check_name = cases[i].name;
         check_failed = 0;
         check_skipped = NULL;
         cases[i].run();
         if (check_failed)
-            failed++, printf("FAILED  %s\n", cases[i].name);
+            failed++;
         else if (check_skipped)
-            skipped++, printf("skipped %s: %s\n", cases[i].name, check_skipped);
+            skipped++, printf("SKIP %s: %s\n", check_name, check_skipped);
         else
-            passed++, printf("ok      %s\n", cases[i].name);
+            passed++, printf("ok   %s\n", check_name);
     }
     printf("%d passed, %d failed, %d skipped\n", passed, failed, skipped);
     return failed != 0 || passed + skipped == 0;

@@ -10,7 +10,7 @@ TSAN_NAMES := stress_test
 TSAN_PROGRAMS := $(TSAN_NAMES:%=$(BUILD)/tsan/%)
 
 TEST_HEADERS := $(wildcard test/*.h link/*.h)
-TEST_CFLAGS := $(BASE_CFLAGS) -D_GNU_SOURCE -O2 -g -pthread -Ilink -Itest
+TEST_CFLAGS := $(BASE_CFLAGS) -O2 -g -pthread -Ilink -Itest
 ASAN_CFLAGS := $(TEST_CFLAGS) -O1 -fno-omit-frame-pointer -fsanitize=address,undefined \
 	-fno-sanitize-recover=all
 TSAN_CFLAGS := $(TEST_CFLAGS) -O1 -fno-omit-frame-pointer -fsanitize=thread

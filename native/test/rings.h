@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef BW_TEST_RINGS_H
+#define BW_TEST_RINGS_H
+
+/* What several test programs need: memory that stands twice in a row, links between two ends of one
+ * process, and counts of what a process holds. */
+#include <dirent.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "../link/ring.h"
+#include "../link/shm.h"
+
+/* `bytes` of shared memory, mapped twice in a row; NULL if the system refuses. */
+static inline uint8_t *map_twice(size_t bytes)
+{
+    int fd = memfd_create("test", MFD_CLOEXEC);
+    uint8_t *at = mmap(NULL, 2 * bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+    if (fd < 0 || ftruncate(fd, (off_t)bytes) < 0 || at == MAP_FAILED)
+        return NULL;
+    for (int i = 0; i < 2; i++)
+        if (mmap(at + (size_t)i * bytes, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd,
+                 0) == MAP_FAILED)
+            return NULL;
+    close(fd);
+    return at;
+}
+
+/* A small generator (xorshift64*), so that a run can be repeated from its seed. */
+static inline uint64_t next_random(uint64_t *state)
+{
+    *state ^= *state >> 12;
+    *state ^= *state << 25;
+    *state ^= *state >> 27;
+    return *state * 0x2545F4914F6CDD1Dull;
+}
+
+/* Open descriptors of this process, the one of the look itself not counted. */
+static inline int open_descriptors(void)
+{
+    DIR *dir = opendir("/proc/self/fd");
+    int count = -3; /* ".", ".." and the directory */
+
+    if (!dir)
+        return -1;
+    while (readdir(dir))
+        count++;
+    closedir(dir);
+    return count;
+}
+
+/* Sum in KB of one line of smaps (say "Rss:") over the mappings of the shm carrier; with NULL the
+ * number of those mappings. */
+static inline long carrier_mappings(const char *field)
+{
+    FILE *file = fopen("/proc/self/smaps", "r");
+    char line[512];
+    long sum = 0, value;
+    int inside = 0;
+
+    if (!file)
+        return -1;
+    while (fgets(line, sizeof line, file)) {
+        /* a mapping's first line starts with its address in lower case */
+        if (strchr("0123456789abcdef", line[0])) {
+            inside = strstr(line, "/memfd:beamway") != NULL;
+            sum += inside && !field;
+        } else if (inside && field && strncmp(line, field, strlen(field)) == 0 &&
+                   sscanf(line + strlen(field), "%ld", &value) == 1) {
+            sum += value;
+        }
+    }
+    fclose(file);
+    return sum;
+}
+
+/* Two ends of one shm link, both in this process. False: *error_p says why. */
+static inline bool open_link(uint64_t ring_bytes, bw_link_t **joined_p, bw_link_t **accepted_p,
+                             bw_error_t *error_p)
+{
+    bw_shm_door_t door = {.fd = -1};
+    bool done = bw_shm_door_open(NULL, &door, error_p) == BW_OK &&
+                bw_shm_join(door.address, door.address_len, door.token, ring_bytes, joined_p,
+                            error_p) == BW_OK;
+
+    if (done && bw_shm_accept(&door, ring_bytes, accepted_p, error_p) != BW_OK) {
+        (*joined_p)->ops->close(*joined_p, NULL);
+        done = false;
+    }
+    bw_shm_door_close(&door);
+    return done;
+}
+
+#endif
