@@ -33,13 +33,10 @@ questions() ->
      {"stream", beamway_bench_stream, "one sender, one receiver"},
      {"cost", beamway_bench_cost, "system calls, context switches, copies for each message"}].
 
-%% @doc Runs one question, or `all' and stores their results under bench/results.
+%% @doc Runs one question, or `all' of them.
 -spec main(Words :: [string()]) -> 0..2.
 main(["all" | Words]) ->
-    Quick = case lists:member("--quick", Words) of true -> "-quick"; false -> "" end,
-    Folder = filename:join([beamway_bench_nodes:root(), "bench", "results"]),
-    lists:max([main([Name | Words] ++ ["--save", filename:join(Folder, Name ++ Quick ++ ".json")])
-               || {Name, _, _} <- questions()]);
+    lists:max([main([Name | Words]) || {Name, _, _} <- questions()]);
 main([Name | Words]) ->
     case lists:keyfind(Name, 1, questions()) of
         {Name, Module, _} -> parsed(Name, Module, Words);
@@ -58,7 +55,8 @@ common_options() ->
      {repeats, undefined, "repeats", integer, "interleaved repeats (9; quick: 3)"},
      {only, undefined, "only", string, "measure only these contenders, such as tcp,beamway"},
      {poll_us, undefined, "poll-us", {integer, 50}, "microseconds that beamway_poll may spin"},
-     {save, undefined, "save", string, "store the JSON object in this file too"},
+     {save, undefined, "save", string,
+      "store the JSON object in this file; a run without other options is stored in bench/results"},
      {help, $h, "help", undefined, "this help"}].
 
 parsed(Name, Module, Words) ->
@@ -89,14 +87,24 @@ usage(Format, Args) ->
 
 prepared(Name, Module, Words, Given) ->
     Speed = case proplists:get_bool(quick, Given) of true -> quick; false -> full end,
-    case {general(Given, Speed), Module:prepare(Given, Speed)} of
+    case {general(Given, Speed, default_file(Name, Words)), Module:prepare(Given, Speed)} of
         {{error, Why}, _} -> usage("bench ~ts: ~ts", [Name, Why]);
         {_, {error, Why}} -> usage("bench ~ts: ~ts", [Name, Why]);
         {{ok, General}, {ok, Settings}} ->
             measured(Name, Module, Words, maps:merge(General, Settings))
     end.
 
-general(Given, Speed) ->
+%% Only the run that everybody means by that name becomes the stored one, and a quick one never
+%% takes the place of a full one.
+default_file(Name, Words) ->
+    Results = fun(Ending) -> filename:join([beamway_bench_nodes:root(), "bench", "results", Name ++ Ending]) end,
+    case lists:usort(Words) -- ["--json"] of
+        [] -> Results(".json");
+        ["--quick"] -> Results("-quick.json");
+        _ -> none
+    end.
+
+general(Given, Speed, File) ->
     Repeats = proplists:get_value(repeats, Given, case Speed of quick -> 3; full -> 9 end),
     PollUs = proplists:get_value(poll_us, Given),
     case only(proplists:get_value(only, Given, all)) of
@@ -107,7 +115,7 @@ general(Given, Speed) ->
             {error, io_lib:format("--poll-us ~b: expected a number from 1 to 1000000", [PollUs])};
         {ok, Only} ->
             {ok, #{speed => Speed, repeats => Repeats, fresh => Speed =:= full, only => Only,
-                   json => proplists:get_bool(json, Given), save => proplists:get_value(save, Given, none),
+                   json => proplists:get_bool(json, Given), save => proplists:get_value(save, Given, File),
                    contenders => beamway_bench_contender:all(beamway_bench_nodes:root(), PollUs),
                    poll_us => PollUs}}
     end.
@@ -250,6 +258,11 @@ bad_words_test_() ->
     [?_assertEqual(?USAGE, main(Words))
      || Words <- [[], ["nothing"], ["rpc", "extra"], ["rpc", "--unknown"], ["rpc", "--repeats", "0"],
                   ["rpc", "--repeats", "x"], ["rpc", "--only", "quic"], ["rpc", "--size", "1g"]]].
+
+default_file_test_() ->
+    [?_assertEqual(Want, case default_file("rpc", Words) of none -> none; File -> filename:basename(File) end)
+     || {Want, Words} <- [{"rpc.json", []}, {"rpc.json", ["--json"]}, {"rpc-quick.json", ["--json", "--quick"]},
+                          {none, ["--only", "tcp"]}, {none, ["--quick", "--repeats", "1"]}]].
 
 rate_and_p99_test() ->
     Window = #{elapsed_ns => 500000000, counts => [{11, 100}]},

@@ -8,7 +8,7 @@
 %% would be a fast one.
 -module(beamway_bench_load).
 
--export([start/1, stop/0, stop/1, window/1, calls/0, stream/1, echo/1, socket_bytes/0]).
+-export([start/1, stop/0, stop/1, window/1, calls/0, stream/1, echo/1, socket_bytes/0, watch/1, nodedown_at/1]).
 %% Only for spawn on another node.
 -export([echo_loop/1, receive_stream/2]).
 
@@ -234,3 +234,25 @@ receive_stream(Sender, Batch, Left, Count) ->
 socket_bytes() ->
     lists:sum([Bytes || {_, Port} <- erlang:system_info(dist_ctrl), is_port(Port),
                         {ok, Counts} <- [inet:getstat(Port, [recv_oct, send_oct])], {_, Bytes} <- Counts]).
+
+%% @doc Waits, in a process of its own, for a node to go down; returns when it watches.
+-spec watch(node()) -> ok.
+watch(Node) ->
+    Caller = self(),
+    Watcher = spawn(fun() ->
+                            true = register(beamway_bench_watcher, self()),
+                            true = erlang:monitor_node(Node, true),
+                            Caller ! {self(), watching},
+                            receive {nodedown, Node} -> answer(os:system_time(microsecond)) end
+                    end),
+    receive {Watcher, watching} -> ok after ?ANSWER_MS -> error({cannot_watch, Node}) end.
+
+answer(Time) ->
+    receive {when_down, From, Ref} -> From ! {Ref, Time} end.
+
+%% @doc The system time in microseconds at which the watched node went down here.
+-spec nodedown_at(TimeoutMs :: pos_integer()) -> integer() | still_up.
+nodedown_at(TimeoutMs) ->
+    Ref = make_ref(),
+    beamway_bench_watcher ! {when_down, self(), Ref},
+    receive {Ref, Time} -> Time after TimeoutMs -> still_up end.

@@ -291,3 +291,52 @@ info(#{name := Name} = Member, Other) ->
 %% A tcp link has no doorbells to count.
 sum(Keys, Infos) ->
     lists:sum([maps:get(Key, Info, 0) || Info <- Infos, Key <- Keys]).
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+
+%% Whoever starts nodes may be killed at any time: nothing of his stays.
+nothing_outlives_a_killed_starter_test_() ->
+    {timeout, 60, fun() ->
+        Start = "E = beamway_bench_nodes:start_epmd(), "
+                "C = beamway_bench_nodes:start(E, maps:get(tcp, beamway_bench_contender:all(\"/\", 1)), #{count => 2}), "
+                "ok = beamway_bench_nodes:connect(C, reverse), "
+                "io:format(\"~w~n\", [beamway_bench_nodes:os_pids(C)]), receive after infinity -> ok end.",
+        Starter = beamway_bench_tools:open(os:find_executable("erl"),
+                                           ["-noshell", "-noinput", "-pa", filename:dirname(code:which(?MODULE)),
+                                            "-eval", Start]),
+        {line, Line} = beamway_bench_tools:line(Starter, 30000),
+        OsPids = [list_to_integer(Word) || Word <- string:lexemes(Line, "[],")],
+        {ok, StarterPid} = beamway_bench_tools:os_pid(Starter),
+        All = [beamway_bench_os:identity(OsPid) || OsPid <- OsPids ++ epmds()],
+        ?assert(length(All) >= 3),
+        ok = beamway_bench_os:kill(beamway_bench_os:identity(StarterPid)),
+        [?assertEqual(ok, beamway_bench_os:await_end(Identity, 10000)) || Identity <- All],
+        ok = beamway_bench_tools:close(Starter, none)
+    end}.
+
+%% Those that were started as start_epmd/0 does; on a machine where another benchmark runs, its too.
+epmds() ->
+    [list_to_integer(Pid) || Pid <- string:lexemes(os:cmd("pgrep -f '^[^ ]*epmd -port [0-9]* -address 127.0.0.1'"), "\n")].
+
+a_stopped_node_is_killed_and_reported_test_() ->
+    {timeout, 60, fun() ->
+        {error, {error, {node_did_not_end, tcp, _}, _}} =
+            beamway_bench_run:in_a_process(
+              fun() ->
+                      Epmd = start_epmd(),
+                      Cluster = start(Epmd, maps:get(tcp, beamway_bench_contender:all("/", 1)), #{count => 1}),
+                      [OsPid] = os_pids(Cluster),
+                      "" = os:cmd("kill -STOP " ++ integer_to_list(OsPid)),
+                      stop(Cluster)
+              end)
+    end}.
+
+not_built_is_said_test() ->
+    Beamway = maps:get(beamway, beamway_bench_contender:all("/", 1)),
+    ?assertError({not_built, [_, _]}, check_built(Beamway, "/nowhere")),
+    ?assertEqual(ok, check_built(maps:get(tcp, beamway_bench_contender:all("/", 1)), "/nowhere")).
+
+pairs_test() ->
+    ?assertEqual([{a, b}, {a, c}, {b, c}], pairs([a, b, c])).
+-endif.

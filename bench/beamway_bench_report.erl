@@ -89,9 +89,13 @@ noisy(Figures) ->
     case [io_lib:format("~ts of ~ts (~ts)", [Key, Name, percent(Spread)])
           || #{contender := Name, key := Key, spread := Spread} <- Figures, Spread > ?NOISY_SPREAD] of
         [] -> [];
-        Noisy -> [["repeats differ by more than ", percent(?NOISY_SPREAD), ": ", lists:join(", ", Noisy),
+        Noisy -> [["repeats differ by more than ", percent(?NOISY_SPREAD), ": ", lists:join(", ", shortened(Noisy)),
                    ". Run it again on a quiet machine before you trust these"]]
     end.
+
+shortened([One, Two, Three, _, _ | _] = All) ->
+    [One, Two, Three, io_lib:format("and ~b more", [length(All) - 3])];
+shortened(All) -> All.
 
 %% @doc The object of the result, for jiffy.
 -spec to_json(result()) -> map().
