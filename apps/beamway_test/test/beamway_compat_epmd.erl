@@ -26,14 +26,15 @@ register_node(Name, PortNumber) ->
 %% the suite to check what the carrier calls itself.
 -spec register_node(atom() | string(), inet:port_number(), atom()) -> {ok, pos_integer()}.
 register_node(Name, PortNumber, Family) ->
-    case form() of
-        {directory, Folder} ->
-            Text = io_lib:format("~b ~s", [PortNumber, Family]),
-            ok = file:write_file(filename:join(Folder, lists:concat([Name])), Text, [raw]);
-        ports ->
-            PortNumber = port_in(Name)
-    end,
+    ok = write_down(form(), lists:concat([Name]), PortNumber, Family),
     {ok, rand:uniform(1 bsl 31)}.
+
+write_down({directory, Folder}, Name, PortNumber, Family) ->
+    Text = io_lib:format("~b ~s", [PortNumber, Family]),
+    file:write_file(filename:join(Folder, Name), Text, [raw]);
+write_down(ports, Name, PortNumber, _Family) ->
+    PortNumber = port_in(Name),
+    ok.
 
 %% @doc Where a node shall listen; 0 leaves it to the carrier.
 -spec listen_port_please(atom() | string(), string()) -> {ok, inet:port_number()}.
