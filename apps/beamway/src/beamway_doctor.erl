@@ -168,14 +168,11 @@ rings(ok, Ring) ->
 rings({error, no_driver}, _) ->
     problem(rings, "not tried, since the driver is not loaded", [], "see driver", []);
 rings({error, Reason}, _) ->
-    problem(rings, "~ts", [reason(Reason)], "~ts", [remedy(Reason)]).
-
-reason(Reason) when is_binary(Reason) -> Reason;
-reason(Reason) -> io_lib:format("~0tp", [Reason]).
+    problem(rings, "~ts", [Reason], "~ts", [remedy(Reason)]).
 
 %% The usual causes, by what they leave in the reason.
 remedy(Reason) ->
-    Text = string:lowercase(lists:flatten(io_lib:format("~0tp ~ts", [Reason, reason(Reason)]))),
+    Text = string:lowercase(Reason),
     Known = [{"emfile|too many open", "raise the number of open files: ulimit -n 4096"},
              {"efbig|file too large", "raise the limit on file sizes: ulimit -f unlimited"},
              {"enomem|cannot allocate", "raise the limit on memory (ulimit -v unlimited), or set a smaller BEAMWAY_RING_BYTES"},
@@ -365,8 +362,10 @@ driver_and_rings_test_() ->
 
 remedy_test_() ->
     [?_assertEqual(Remedy, lists:sublist(remedy(Reason), length(Remedy)))
-     || {Reason, Remedy} <- [{{memfd_create, enosys}, "a sandbox hides"}, {emfile, "raise the number"},
-                             {<<"File too large">>, "raise the limit on file"}, {strange, "links fall back"}]].
+     || {Reason, Remedy} <- [{<<"memfd_create: Function not implemented">>, "a sandbox hides"},
+                             {<<"Too many open files">>, "raise the number"},
+                             {<<"File too large">>, "raise the limit on file"},
+                             {<<"strange">>, "links fall back"}]].
 
 rdma_test_() ->
     [?_assertEqual("devices mlx5_0, rxe0; rdma is not built in this version", found(rdma(["mlx5_0", "rxe0"])))].
