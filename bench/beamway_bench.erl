@@ -115,7 +115,7 @@ general(Given, Speed, File) ->
             {error, io_lib:format("--poll-us ~b: expected a number from 1 to 1000000", [PollUs])};
         {ok, Only} ->
             {ok, #{speed => Speed, repeats => Repeats, fresh => Speed =:= full, only => Only,
-                   json => proplists:get_bool(json, Given), save => proplists:get_value(save, Given, File),
+                   json => proplists:get_bool(json, Given), save => proplists:get_value(save, Given, {unasked, File}),
                    contenders => beamway_bench_contender:all(beamway_bench_nodes:root(), PollUs),
                    poll_us => PollUs}}
     end.
@@ -167,7 +167,13 @@ finished(Name, Module, Result, #{json := Json, save := File} = Settings) ->
         {_, {error, Why}} -> complain("bench ~ts: ~ts", [Name, Why]), ?FAILED
     end.
 
-save(none, _) -> ok;
+%% That a checkout cannot be written is no failure of a run that did not ask for it.
+save({unasked, none}, _) -> ok;
+save({unasked, File}, Result) ->
+    case save(File, Result) of
+        ok -> ok;
+        {error, Why} -> complain("~ts; the result is not stored", [Why]), ok
+    end;
 save(File, Result) ->
     case beamway_bench_report:save(File, Result) of
         ok -> complain("stored ~ts", [File]), ok;

@@ -33,13 +33,7 @@ prepare(_, Speed) ->
                    quick -> #{warm_ms => 200, window_ms => 500};
                    full -> #{warm_ms => 500, window_ms => 1500}
                end,
-    {ok, Settings#{warnings => method_warning(beamway_bench_syscalls:probe())}}.
-
-method_warning(tracepoint) -> [];
-method_warning(strace) ->
-    ["system calls are counted by strace, which slows the nodes several times; as root they are counted by the kernel"];
-method_warning({none, Why}) ->
-    [["system calls cannot be counted here: ", Why, ". Run it as root, or install strace"]].
+    {ok, Settings#{warnings => beamway_bench_syscalls:warnings()}}.
 
 %% @private
 -spec groups(map()) -> [beamway_bench_run:group()].

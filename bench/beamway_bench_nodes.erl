@@ -301,23 +301,21 @@ nothing_outlives_a_killed_starter_test_() ->
         Start = "E = beamway_bench_nodes:start_epmd(), "
                 "C = beamway_bench_nodes:start(E, maps:get(tcp, beamway_bench_contender:all(\"/\", 1)), #{count => 2}), "
                 "ok = beamway_bench_nodes:connect(C, reverse), "
-                "io:format(\"~w~n\", [beamway_bench_nodes:os_pids(C)]), receive after infinity -> ok end.",
+                "{os_pid, S} = erlang:port_info(maps:get(port, E), os_pid), "
+                "io:format(\"~w~n\", [[S | beamway_bench_nodes:os_pids(C)]]), receive after infinity -> ok end.",
         Starter = beamway_bench_tools:open(os:find_executable("erl"),
                                            ["-noshell", "-noinput", "-pa", filename:dirname(code:which(?MODULE)),
                                             "-eval", Start]),
         {line, Line} = beamway_bench_tools:line(Starter, 30000),
-        OsPids = [list_to_integer(Word) || Word <- string:lexemes(Line, "[],")],
+        [Shell | OsPids] = string:lexemes(Line, "[],"),
+        [Epmd] = string:lexemes(os:cmd("pgrep -P " ++ Shell), "\n"),
         {ok, StarterPid} = beamway_bench_tools:os_pid(Starter),
-        All = [beamway_bench_os:identity(OsPid) || OsPid <- OsPids ++ epmds()],
-        ?assert(length(All) >= 3),
+        All = [beamway_bench_os:identity(list_to_integer(OsPid)) || OsPid <- [Shell, Epmd | OsPids]],
+        ?assertEqual([], [gone || gone <- All]),
         ok = beamway_bench_os:kill(beamway_bench_os:identity(StarterPid)),
         [?assertEqual(ok, beamway_bench_os:await_end(Identity, 10000)) || Identity <- All],
         ok = beamway_bench_tools:close(Starter, none)
     end}.
-
-%% Those that were started as start_epmd/0 does; on a machine where another benchmark runs, its too.
-epmds() ->
-    [list_to_integer(Pid) || Pid <- string:lexemes(os:cmd("pgrep -f '^[^ ]*epmd -port [0-9]* -address 127.0.0.1'"), "\n")].
 
 a_stopped_node_is_killed_and_reported_test_() ->
     {timeout, 60, fun() ->

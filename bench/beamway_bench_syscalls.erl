@@ -7,7 +7,7 @@
 %% they flatter whoever rings less when slow. The result says which way it was.
 -module(beamway_bench_syscalls).
 
--export([during/2, probe/0]).
+-export([during/2, probe/0, warnings/0]).
 
 -export_type([method/0]).
 
@@ -42,6 +42,17 @@ probe() ->
     after
         beamway_bench_tools:close(Idle, none)
     end.
+
+%% @doc What a reader of the counts must know of the way they were taken here.
+-spec warnings() -> [iolist()].
+warnings() ->
+    warning(probe()).
+
+warning(tracepoint) -> [];
+warning(strace) ->
+    ["system calls are counted by strace, which slows the nodes several times; as root they are counted by the kernel"];
+warning({none, Why}) ->
+    [["system calls cannot be counted here: ", Why, ". Run it as root, or install strace"]].
 
 tracepoint(Args) ->
     case beamway_bench_tools:compile("count_syscalls", "cc") of
@@ -100,18 +111,20 @@ by_strace(Port, Fun) ->
         Result = Fun(),
         {ok, OsPid} = beamway_bench_tools:os_pid(Port),
         _ = os:cmd("kill -INT " ++ integer_to_list(OsPid)),
-        {counted, strace_total(Port), strace, Result}
+        {counted, strace_total(Port, false), strace, Result}
     after
         beamway_bench_tools:close(Port, "INT")
     end.
 
-strace_total(Port) ->
+%% Without a call there is no table, and its end after it has let go of the processes means 0.
+strace_total(Port, Detached) ->
     case beamway_bench_tools:line(Port, ?READY_MS) of
         {line, Line} ->
             case parse_total(Line) of
                 {ok, Calls} -> Calls;
-                none -> strace_total(Port)
+                none -> strace_total(Port, Detached orelse string:find(Line, " detached") =/= nomatch)
             end;
+        {ended, _} when Detached -> 0;
         Other -> error({strace_gave_no_count, why(Other)})
     end.
 
@@ -131,6 +144,21 @@ parse_total_test_() ->
     [?_assertEqual({ok, 63182}, parse_total("    63182 total")),
      ?_assertEqual(none, parse_total("    15374 sched_yield")),
      ?_assertEqual(none, parse_total("strace: Process 7 detached"))].
+
+strace_sees_that_nothing_is_called_test_() ->
+    {timeout, 60, fun() ->
+        Idle = beamway_bench_tools:open("/bin/cat", []),
+        {ok, OsPid} = beamway_bench_tools:os_pid(Idle),
+        try strace([integer_to_list(OsPid)]) of
+            {error, Why} -> ?assert(length(Why) > 0);
+            {ok, Counter} -> ?assertEqual({counted, 0, strace, x}, by_strace(Counter, fun() -> x end))
+        after
+            beamway_bench_tools:close(Idle, none)
+        end
+    end}.
+
+warning_test_() ->
+    [?_assertEqual([], warning(tracepoint)), ?_assertMatch([_], warning(strace)), ?_assertMatch([_], warning({none, "x"}))].
 
 %% A shell that reads N lines makes at least N system calls, and each way of counting sees them.
 counts_real_calls_test_() ->
