@@ -492,6 +492,8 @@ close_fds:
     return status;
 }
 
+#define CONTROL_FDS_MAX ((CMSG_SPACE(FD_COUNT * sizeof(int)) - CMSG_LEN(0)) / sizeof(int))
+
 /* Reads the visitor's one message. Descriptors that came are in fds, the others stay -1. */
 static bool receive_hello(int visit, hello_t *hello, int *fds)
 {
@@ -506,12 +508,19 @@ static bool receive_hello(int visit, hello_t *hello, int *fds)
                              .msg_controllen = sizeof control.bytes};
     ssize_t n = recvmsg(visit, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     struct cmsghdr *cmsg = n < 0 ? NULL : CMSG_FIRSTHDR(&message);
+    int received[CONTROL_FDS_MAX];
     size_t count;
 
     if (!cmsg || cmsg->cmsg_level != SOL_SOCKET || cmsg->cmsg_type != SCM_RIGHTS)
         return false;
+    /* The kernel fills the padding of the buffer too: one more may have come than was asked for. */
     count = (cmsg->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-    memcpy(fds, CMSG_DATA(cmsg), (count < FD_COUNT ? count : FD_COUNT) * sizeof(int));
+    memcpy(received, CMSG_DATA(cmsg), count * sizeof(int));
+    for (size_t i = 0; i < count; i++)
+        if (i < FD_COUNT)
+            fds[i] = received[i];
+        else
+            close(received[i]);
     return n == (ssize_t)sizeof *hello && count == FD_COUNT &&
            !(message.msg_flags & (MSG_CTRUNC | MSG_TRUNC));
 }
@@ -526,7 +535,9 @@ static bool same_token(const uint8_t *left, const uint8_t *right)
     return different == 0;
 }
 
-/* A doorbell that could block or is no eventfd would stall a scheduler thread. */
+/* A doorbell that could block or is no eventfd would stall a scheduler thread. O_NONBLOCK belongs
+ * to the open file, so its maker could still take it away: only a hostile process of our own user
+ * can, and that one could as well stop or trace us. */
 static bool is_bell(int fd)
 {
     char path[32], target[32];
@@ -545,6 +556,7 @@ static bw_status_t check_hello(const hello_t *hello, const int *fds, const bw_sh
                                uint64_t max_ring_bytes, bw_error_t *error_p)
 {
     struct stat memory;
+    int seals;
 
     if (!same_token(hello->token, door->token))
         return bw_fail(error_p, BW_REFUSED, "the visitor has no valid token", 0);
@@ -552,7 +564,8 @@ static bw_status_t check_hello(const hello_t *hello, const int *fds, const bw_sh
         return bw_fail(error_p, BW_REFUSED, "the visitor's version of the rings is another", 0);
     if (!bw_ring_size_is_valid(hello->ring_bytes) || hello->ring_bytes > max_ring_bytes)
         return bw_fail(error_p, BW_REFUSED, "the visitor's ring size is not acceptable", 0);
-    if ((fcntl(fds[FD_MEMORY], F_GET_SEALS) & SEGMENT_SEALS) != SEGMENT_SEALS ||
+    seals = fcntl(fds[FD_MEMORY], F_GET_SEALS);
+    if (seals < 0 || (seals & SEGMENT_SEALS) != SEGMENT_SEALS ||
         fstat(fds[FD_MEMORY], &memory) < 0 ||
         memory.st_size != (off_t)segment_bytes(hello->ring_bytes))
         return bw_fail(error_p, BW_REFUSED,
@@ -606,8 +619,10 @@ bw_status_t bw_shm_accept(bw_shm_door_t *door, uint64_t max_ring_bytes, bw_link_
                            "accept on the unix socket", errno);
         status = admit(visit, door, max_ring_bytes, link_p, error_p);
         close(visit);
-        if (status == BW_OK)
+        if (status == BW_OK) {
+            *error_p = (bw_error_t){0};
             return BW_OK;
+        }
     }
     return status;
 }
