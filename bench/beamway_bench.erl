@@ -6,7 +6,7 @@
 %% goes to standard output (a table, or one JSON object with `--json'), everything else to standard error.
 -module(beamway_bench).
 
--export([main/1, explain/1]).
+-export([main/1, explain/1, note/2]).
 %% For the questions.
 -export([numbers/4, size_text/1, size_words/1, rate_and_p99/1]).
 
@@ -16,11 +16,11 @@
 
 -callback options() -> [getopt:option_spec()].
 %% The words that only this question knows.
--callback prepare(Given :: proplists:proplist(), speed()) -> {ok, Settings :: map()} | {error, iolist()}.
+-callback prepare(Given :: proplists:proplist(), speed()) -> {ok, Settings :: map()} | {error, unicode:chardata()}.
 %% Checks them and makes the settings of the run.
 -callback groups(Settings :: map()) -> [beamway_bench_run:group()].
 -callback metrics(Settings :: map()) -> [beamway_bench_report:metric()].
--callback finish(beamway_bench_report:result(), Settings :: map()) -> ok | {error, iolist()}.
+-callback finish(beamway_bench_report:result(), Settings :: map()) -> ok | {error, unicode:chardata()}.
 %% What is left to do with a result, such as a chart.
 
 -define(DONE, 0).
@@ -180,6 +180,10 @@ save(File, Result) ->
         {error, Reason} -> {error, ["cannot write ", File, ": ", file:format_error(Reason)]}
     end.
 
+%% @doc Something that the user should know and that is no failure.
+-spec note(io:format(), [term()]) -> ok.
+note(Format, Args) -> complain(Format, Args).
+
 complain(Format, Args) ->
     io:format(standard_error, "beamway: " ++ Format ++ "~n", Args).
 
@@ -205,7 +209,7 @@ explain(Reason) -> io_lib:format("the measurement failed: ~tp", [Reason]).
 
 %% @doc A list such as `16,1k,1m', each within the bounds; `Option' is for the error.
 -spec numbers(Option :: string(), Text :: string(), Min :: integer(), Max :: integer()) ->
-          {ok, [integer(), ...]} | {error, iolist()}.
+          {ok, [integer(), ...]} | {error, unicode:chardata()}.
 numbers(Option, Text, Min, Max) ->
     Numbers = [number(Word) || Word <- string:lexemes(Text, ",")],
     case Numbers =/= [] andalso lists:all(fun(N) -> is_integer(N) andalso N >= Min andalso N =< Max end, Numbers) of

@@ -7,8 +7,8 @@
 -define(GNUPLOT_MS, 30000).
 
 %% @doc Draws the figures of these keys; the file's name says SVG or PNG.
--spec draw(file:filename(), iolist(), [{Size :: non_neg_integer(), beamway_bench_run:key()}],
-           beamway_bench_report:result()) -> ok | {error, iolist()}.
+-spec draw(file:filename(), unicode:chardata(), [{Size :: non_neg_integer(), beamway_bench_run:key()}],
+           beamway_bench_report:result()) -> ok | {error, unicode:chardata()}.
 draw(File, Title, Points, Result) ->
     case {os:find_executable("gnuplot"), terminal(filename:extension(File))} of
         {_, unknown} -> {error, ["--chart ", File, ": expected a name that ends with .svg or .png"]};

@@ -9,7 +9,7 @@
 -opaque mpi() :: #{mpirun := file:filename(), program := file:filename()}.
 
 %% @doc Open MPI on this machine, with our program compiled.
--spec find() -> {ok, mpi()} | {error, iolist()}.
+-spec find() -> {ok, mpi()} | {error, unicode:chardata()}.
 find() ->
     case {os:find_executable("mpirun"), os:find_executable("mpicc")} of
         {Run, Compiler} when Run =:= false; Compiler =:= false ->

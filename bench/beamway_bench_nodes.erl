@@ -251,11 +251,12 @@ all(Cluster, Module, Function, Args) ->
 all(#{members := Members}, Module, Function, Args, Timeout) ->
     all(Members, Module, Function, Args, Timeout);
 all(Members, Module, Function, Args, Timeout) ->
-    Calls = [spawn_monitor(fun() -> exit({answer, call(Member, Module, Function, Args, Timeout)}) end)
+    Caller = self(),
+    Calls = [spawn_monitor(fun() -> Caller ! {self(), call(Member, Module, Function, Args, Timeout)} end)
              || Member <- Members],
     %% No timeout of its own: each of these processes ends at the timeout of its call.
     [receive
-         {'DOWN', Monitor, process, Pid, {answer, Answer}} -> Answer;
+         {Pid, Answer} -> true = demonitor(Monitor, [flush]), Answer;
          {'DOWN', Monitor, process, Pid, {Reason, _Stack}} -> error(Reason)
      end || {Pid, Monitor} <- Calls].
 

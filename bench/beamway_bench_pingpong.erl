@@ -19,7 +19,7 @@ options() ->
      {no_mpi, undefined, "no-mpi", undefined, "leave Open MPI out"}].
 
 %% @private
--spec prepare(Given :: proplists:proplist(), beamway_bench:speed()) -> {ok, map()} | {error, iolist()}.
+-spec prepare(Given :: proplists:proplist(), beamway_bench:speed()) -> {ok, map()} | {error, unicode:chardata()}.
 prepare(Given, Speed) ->
     Settings = case Speed of
                    quick -> #{warm_ms => 50, window_ms => 150};

@@ -17,11 +17,11 @@ options() ->
     [{nodes, undefined, "nodes", {string, "2,4"}, "how many nodes call each other"},
      {callers, undefined, "callers", {integer, 100}, "calling processes on each node"},
      {size, undefined, "size", string, "bytes of each call, such as 16,1k,16k,256k,1m (only with 2 nodes, unless --nodes)"},
-     {chart, undefined, "chart", string, "draw calls a second over the sizes into this .svg or .png"},
+     {chart, undefined, "chart", string, "draw calls a second over the sizes into this .svg or .png (several sizes: bench/results/rpc-size.svg)"},
      {erpc, undefined, "erpc", undefined, "erpc:call instead of rpc:call"}].
 
 %% @private
--spec prepare(Given :: proplists:proplist(), beamway_bench:speed()) -> {ok, map()} | {error, string()}.
+-spec prepare(Given :: proplists:proplist(), beamway_bench:speed()) -> {ok, map()} | {error, unicode:chardata()}.
 prepare(Given, Speed) ->
     Callers = proplists:get_value(callers, Given),
     Sized = proplists:is_defined(size, Given),
@@ -42,8 +42,12 @@ prepare(Given, Speed) ->
 nodes_text(true, "2,4") -> "2";
 nodes_text(_, Text) -> Text.
 
-chart(_, Given) ->
-    proplists:get_value(chart, Given, none).
+chart(Sized, Given) ->
+    proplists:get_value(chart, Given, case Sized of true -> default; false -> none end).
+
+default_chart(#{speed := Speed}) ->
+    Name = case Speed of full -> "rpc-size.svg"; quick -> "rpc-size-quick.svg" end,
+    filename:join([beamway_bench_nodes:root(), "bench", "results", Name]).
 
 window_ms(quick) -> 500;
 window_ms(full) -> 2000.
@@ -112,8 +116,15 @@ name(Count, ?SMALL) -> iolist_to_binary(["rpc_n", integer_to_list(Count)]);
 name(Count, Size) -> iolist_to_binary([name(Count, ?SMALL), "_", beamway_bench:size_text(Size)]).
 
 %% @private
--spec finish(beamway_bench_report:result(), map()) -> ok | {error, iolist()}.
+-spec finish(beamway_bench_report:result(), map()) -> ok | {error, unicode:chardata()}.
 finish(_, #{chart := none}) -> ok;
+finish(_, #{chart := default, sizes := [_]}) -> ok;
+finish(Result, #{chart := default} = Settings) ->
+    File = default_chart(Settings),
+    case finish(Result, Settings#{chart := File}) of
+        ok -> beamway_bench:note("drawn ~ts", [File]);
+        {error, Why} -> beamway_bench:note("~ts", [Why])
+    end;
 finish(Result, #{chart := File, nodes := [Count | _], sizes := Sizes, kind := Kind}) ->
     Title = io_lib:format("~ts, ~b nodes: calls a second by size", [Kind, Count]),
     beamway_bench_chart:draw(File, Title, [{Size, key(Count, Size, rate)} || Size <- Sizes], Result).

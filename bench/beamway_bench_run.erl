@@ -86,17 +86,18 @@ added(Name, Direction, Figures, Samples) ->
 %% What the nodes print goes to standard error, so that a result on standard output stays clean.
 -spec in_a_process(fun(() -> Result)) -> {ok, Result} | {error, {Class :: atom(), Reason :: term(), Stack :: [term()]} | term()}.
 in_a_process(Fun) ->
+    Caller = self(),
     {Pid, Monitor} = spawn_monitor(fun() ->
                                            true = group_leader(whereis(standard_error), self()),
-                                           exit({shutdown, guarded(Fun)})
+                                           Caller ! {self(), guarded(Fun)}
                                    end),
     %% No timeout: each step inside has its own.
     receive
-        {'DOWN', Monitor, process, Pid, {shutdown, Outcome}} -> Outcome;
+        {Pid, Outcome} -> receive {'DOWN', Monitor, process, Pid, _} -> Outcome end;
         {'DOWN', Monitor, process, Pid, Reason} -> {error, Reason}
     end.
 
-%% Leaving with `shutdown', the process takes what is linked with it without a crash report for each.
+%% Ending normally, the process takes what is linked with it without a crash report for each.
 guarded(Fun) ->
     try
         {ok, Fun()}

@@ -44,7 +44,7 @@ probe() ->
     end.
 
 %% @doc What a reader of the counts must know of the way they were taken here.
--spec warnings() -> [iolist()].
+-spec warnings() -> [unicode:chardata()].
 warnings() ->
     warning(probe()).
 
