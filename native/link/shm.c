@@ -3,34 +3,17 @@
 #include "shm.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
-#include <sys/mman.h>
 #include <sys/random.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
-/*
- * The segment: one page with the two ring headers, then the data of ring 0 (from the process that
- * made it), then that of ring 1 (to it). In memory each ring's data stands twice in a row.
- * The page is as large as the largest that Linux knows (arm64); what is not touched costs nothing.
- */
-#define SEGMENT_PAGE 65536u
+#include "shm_link.h"
+
+#define HELLO_VERSION 1u
 #define VISITORS_MAX 32 /* turned away in one call, so that strangers cannot hold a scheduler */
-#define SEGMENT_VERSION 1u
-#define SEGMENT_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
-
-typedef struct {
-    bw_ring_shared_t ring[2];
-} segment_t;
-
-static_assert(sizeof(segment_t) <= SEGMENT_PAGE, "the ring headers fit in the first page");
 
 /* What the joining side sends, with the descriptors: memory, its own doorbell, the peer's. */
 typedef struct {
@@ -44,171 +27,6 @@ static_assert(sizeof(hello_t) == 32, "the layout is part of the protocol");
 
 enum { FD_MEMORY, FD_JOINER_BELL, FD_DOOR_BELL, FD_COUNT };
 
-typedef struct {
-    bw_link_t link; /* first: a bw_link_t pointer is a shm_link_t pointer */
-    bw_tx_t tx;
-    bw_rx_t rx;
-    uint8_t *map;
-    size_t map_bytes;
-    int bell;      /* ours: polled, and hushed before we arm */
-    int peer_bell; /* written to wake the peer */
-    uint64_t doorbells_in, doorbells_out, stalls;
-    uint64_t trimmed_at; /* outgoing position up to which memory went back */
-} shm_link_t;
-
-static shm_link_t *shm_of(bw_link_t *link)
-{
-    return (shm_link_t *)link;
-}
-
-static void ring_bell(int fd)
-{
-    uint64_t one = 1;
-    ssize_t n;
-
-    /* Fails only if the counter is full (EAGAIN): then the peer has a wake-up pending anyway. */
-    do
-        n = write(fd, &one, sizeof one);
-    while (n < 0 && errno == EINTR);
-}
-
-static bw_status_t shm_reserve(bw_link_t *link, size_t want, bw_span_t *span_p)
-{
-    return bw_tx_reserve(&shm_of(link)->tx, want, span_p);
-}
-
-static void ring_peer(shm_link_t *shm)
-{
-    shm->doorbells_out++;
-    ring_bell(shm->peer_bell);
-}
-
-static void shm_commit(bw_link_t *link, size_t n)
-{
-    if (bw_tx_commit(&shm_of(link)->tx, n))
-        ring_peer(shm_of(link));
-}
-
-static bw_status_t shm_peek(bw_link_t *link, bw_span_t *span_p)
-{
-    return bw_rx_peek(&shm_of(link)->rx, span_p);
-}
-
-static void shm_release(bw_link_t *link, size_t n)
-{
-    if (bw_rx_release(&shm_of(link)->rx, n))
-        ring_peer(shm_of(link));
-}
-
-static bw_status_t shm_arm_read(bw_link_t *link)
-{
-    return bw_rx_arm(&shm_of(link)->rx);
-}
-
-static bw_status_t shm_arm_write(bw_link_t *link, size_t room)
-{
-    bw_status_t status = bw_tx_arm(&shm_of(link)->tx, room);
-
-    if (status == BW_OK)
-        shm_of(link)->stalls++;
-    return status;
-}
-
-static int shm_fd(const bw_link_t *link)
-{
-    return ((const shm_link_t *)link)->bell;
-}
-
-static void shm_hush(bw_link_t *link)
-{
-    uint64_t count;
-    ssize_t n;
-
-    do
-        n = read(shm_of(link)->bell, &count, sizeof count);
-    while (n < 0 && errno == EINTR);
-    if (n == sizeof count)
-        shm_of(link)->doorbells_in++;
-}
-
-static void shm_kick(bw_link_t *link)
-{
-    ring_bell(shm_of(link)->bell);
-}
-
-/* Only the producer punches, with the ring empty: the consumer then holds no span, and whatever is
- * written next comes from us. */
-static void shm_trim(bw_link_t *link)
-{
-    shm_link_t *shm = shm_of(link);
-
-    if (shm->tx.head == shm->trimmed_at || !bw_tx_is_drained(&shm->tx))
-        return;
-    if (madvise(shm->tx.data, shm->tx.size, MADV_REMOVE) == 0)
-        shm->trimmed_at = shm->tx.head;
-}
-
-static void shm_stats(const bw_link_t *link, bw_link_stats_t *stats_p)
-{
-    const shm_link_t *shm = (const shm_link_t *)link;
-    uint64_t tail = atomic_load(&shm->tx.shared->tail), head = atomic_load(&shm->rx.shared->head);
-    uint64_t fill_out = shm->tx.head - tail, fill_in = head - shm->rx.tail;
-
-    *stats_p = (bw_link_stats_t){
-        .bytes_in = shm->rx.tail,
-        .bytes_out = shm->tx.head,
-        .doorbells_in = shm->doorbells_in,
-        .doorbells_out = shm->doorbells_out,
-        .stalls = shm->stalls,
-        .ring_bytes = shm->tx.size,
-        .fill_in = fill_in <= shm->rx.size ? fill_in : 0, /* the peer's word: only a figure */
-        .fill_out = fill_out <= shm->tx.size ? fill_out : 0,
-    };
-}
-
-static bool shm_is_finished(bw_link_t *link)
-{
-    return bw_rx_is_finished(&shm_of(link)->rx);
-}
-
-static void shm_close(bw_link_t *link, int *fd_p)
-{
-    shm_link_t *shm = shm_of(link);
-
-    bw_tx_close(&shm->tx);
-    munmap(shm->map, shm->map_bytes);
-    close(shm->peer_bell);
-    if (fd_p)
-        *fd_p = shm->bell;
-    else
-        close(shm->bell);
-    free(shm);
-}
-
-static const bw_link_ops_t shm_ops = {
-    .kind = "shm",
-    .reserve = shm_reserve,
-    .commit = shm_commit,
-    .peek = shm_peek,
-    .release = shm_release,
-    .arm_read = shm_arm_read,
-    .arm_write = shm_arm_write,
-    .fd = shm_fd,
-    .hush = shm_hush,
-    .kick = shm_kick,
-    .trim = shm_trim,
-    .stats = shm_stats,
-    .is_finished = shm_is_finished,
-    .close = shm_close,
-};
-
-/* ---- memory ---- */
-
-static uint64_t segment_bytes(uint64_t ring_bytes)
-{
-    return SEGMENT_PAGE + 2 * ring_bytes;
-}
-
 static void close_all(int *fds, size_t count)
 {
     for (size_t i = 0; i < count; i++)
@@ -218,110 +36,11 @@ static void close_all(int *fds, size_t count)
         }
 }
 
-/* Maps the segment with both rings twice in a row; the memory's descriptor is not needed after. */
-static bw_status_t map_segment(int memory, uint64_t ring_bytes, uint8_t **map_p, size_t *bytes_p,
-                               bw_error_t *error_p)
-{
-    size_t bytes = SEGMENT_PAGE + 4 * ring_bytes;
-    int prot = PROT_READ | PROT_WRITE;
-    uint8_t *map = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    struct {
-        uint64_t at, offset, len;
-    } part[] = {
-        {0, 0, SEGMENT_PAGE},
-        {SEGMENT_PAGE, SEGMENT_PAGE, ring_bytes},
-        {SEGMENT_PAGE + ring_bytes, SEGMENT_PAGE, ring_bytes},
-        {SEGMENT_PAGE + 2 * ring_bytes, SEGMENT_PAGE + ring_bytes, ring_bytes},
-        {SEGMENT_PAGE + 3 * ring_bytes, SEGMENT_PAGE + ring_bytes, ring_bytes},
-    };
-
-    if (map == MAP_FAILED)
-        return bw_fail(error_p, errno == ENOMEM ? BW_LIMIT : BW_SYSTEM, "mmap of the rings", errno);
-    for (size_t i = 0; i < sizeof part / sizeof *part; i++)
-        if (mmap(map + part[i].at, part[i].len, prot, MAP_SHARED | MAP_FIXED, memory,
-                 (off_t)part[i].offset) == MAP_FAILED) {
-            int saved = errno;
-
-            munmap(map, bytes);
-            return bw_fail(error_p, saved == ENOMEM ? BW_LIMIT : BW_SYSTEM, "mmap of a ring",
-                           saved);
-        }
-    (void)madvise(map, bytes, MADV_DONTDUMP); /* a crash dump has no use for it */
-    *map_p = map;
-    *bytes_p = bytes;
-    return BW_OK;
-}
-
-/* Makes the link of one side over the mapped segment. `out` is the index of its outgoing ring.
- * On success the link owns both doorbells. */
-static bw_status_t make_link(int memory, uint64_t ring_bytes, int out, int bell, int peer_bell,
-                             shm_link_t **shm_p, bw_error_t *error_p)
-{
-    shm_link_t *shm = calloc(1, sizeof *shm);
-    bw_status_t status;
-    segment_t *segment;
-    uint8_t *data[2];
-
-    if (!shm)
-        return bw_fail(error_p, BW_LIMIT, "memory for the link", ENOMEM);
-    status = map_segment(memory, ring_bytes, &shm->map, &shm->map_bytes, error_p);
-    if (status != BW_OK) {
-        free(shm);
-        return status;
-    }
-    segment = (segment_t *)(void *)shm->map;
-    data[0] = shm->map + SEGMENT_PAGE;
-    data[1] = data[0] + 2 * ring_bytes;
-    shm->link.ops = &shm_ops;
-    shm->bell = bell;
-    shm->peer_bell = peer_bell;
-    bw_tx_attach(&shm->tx, &segment->ring[out], data[out], ring_bytes, 0);
-    bw_rx_attach(&shm->rx, &segment->ring[!out], data[!out], ring_bytes, 0);
-    *shm_p = shm;
-    return BW_OK;
-}
-
-/* Sealed memory of the right size. RLIMIT_FSIZE is looked at first: passing it is a signal. */
-static bw_status_t make_memory(uint64_t ring_bytes, int *fd_p, bw_error_t *error_p)
-{
-    uint64_t bytes = segment_bytes(ring_bytes);
-    struct rlimit limit;
-    int fd;
-
-    if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY &&
-        limit.rlim_cur < bytes)
-        return bw_fail(error_p, BW_LIMIT, "file size limit (ulimit -f) below the size of the rings",
-                       EFBIG);
-    fd = memfd_create("beamway", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    if (fd < 0)
-        return bw_fail(error_p, errno == EMFILE || errno == ENFILE ? BW_LIMIT : BW_SYSTEM,
-                       "memfd_create", errno);
-    if (ftruncate(fd, (off_t)bytes) < 0 || fcntl(fd, F_ADD_SEALS, SEGMENT_SEALS) < 0) {
-        bw_fail(error_p, BW_SYSTEM, "size and seals of the memory", errno);
-        close(fd);
-        return BW_SYSTEM;
-    }
-    *fd_p = fd;
-    return BW_OK;
-}
-
-static bw_status_t make_bell(int *fd_p, bw_error_t *error_p)
-{
-    *fd_p = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (*fd_p < 0)
-        return bw_fail(error_p, errno == EMFILE || errno == ENFILE ? BW_LIMIT : BW_SYSTEM,
-                       "eventfd", errno);
-    return BW_OK;
-}
-
-/* ---- meeting ---- */
-
 static bw_status_t unix_socket(int *fd_p, bw_error_t *error_p)
 {
     *fd_p = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (*fd_p < 0)
-        return bw_fail(error_p, errno == EMFILE || errno == ENFILE ? BW_LIMIT : BW_SYSTEM,
-                       "unix socket", errno);
+        return bw_shm_system_error(error_p, "unix socket", errno);
     return BW_OK;
 }
 
@@ -457,38 +176,31 @@ bw_status_t bw_shm_join(const uint8_t *address, size_t address_len,
                         const uint8_t token[BW_SHM_TOKEN_BYTES], uint64_t ring_bytes,
                         bw_link_t **link_p, bw_error_t *error_p)
 {
-    hello_t hello = {.version = SEGMENT_VERSION, .ring_bytes = ring_bytes};
+    hello_t hello = {.version = HELLO_VERSION, .ring_bytes = ring_bytes};
     int fds[FD_COUNT] = {-1, -1, -1}, visit = -1;
-    shm_link_t *shm = NULL;
+    bw_link_t *link = NULL;
     bw_status_t status;
 
     if (!bw_ring_size_is_valid(ring_bytes) || address_len == 0 || address_len > BW_SHM_ADDRESS_MAX)
         return bw_fail(error_p, BW_INVALID, "ring size or address of the offer", EINVAL);
     memcpy(hello.token, token, sizeof hello.token);
     if ((status = knock(address, address_len, &visit, error_p)) != BW_OK ||
-        (status = make_memory(ring_bytes, &fds[FD_MEMORY], error_p)) != BW_OK ||
-        (status = make_bell(&fds[FD_JOINER_BELL], error_p)) != BW_OK ||
-        (status = make_bell(&fds[FD_DOOR_BELL], error_p)) != BW_OK ||
-        (status = make_link(fds[FD_MEMORY], ring_bytes, 0, fds[FD_JOINER_BELL], fds[FD_DOOR_BELL],
-                            &shm, error_p)) != BW_OK)
+        (status = bw_shm_make_memory(ring_bytes, &fds[FD_MEMORY], error_p)) != BW_OK ||
+        (status = bw_shm_make_bell(&fds[FD_JOINER_BELL], error_p)) != BW_OK ||
+        (status = bw_shm_make_bell(&fds[FD_DOOR_BELL], error_p)) != BW_OK ||
+        (status = bw_shm_attach(BW_SHM_MAKER, fds[FD_MEMORY], ring_bytes, fds[FD_JOINER_BELL],
+                                fds[FD_DOOR_BELL], &link, error_p)) != BW_OK)
         goto close_fds;
-    bw_ring_init(shm->tx.shared, 0);
-    bw_ring_init(shm->rx.shared, 0);
     status = send_hello(visit, &hello, fds, error_p);
-    if (status != BW_OK) {
-        munmap(shm->map, shm->map_bytes);
-        free(shm);
-        goto close_fds;
-    }
-    close(fds[FD_MEMORY]);
-    close(visit);
-    *link_p = &shm->link;
-    return BW_OK;
+    fds[FD_JOINER_BELL] = fds[FD_DOOR_BELL] = -1; /* the link's */
+    if (status == BW_OK)
+        *link_p = link;
+    else
+        link->ops->close(link, NULL);
 
 close_fds:
     close_all(fds, FD_COUNT);
-    if (visit >= 0)
-        close(visit);
+    close_all(&visit, 1);
     return status;
 }
 
@@ -535,42 +247,20 @@ static bool same_token(const uint8_t *left, const uint8_t *right)
     return different == 0;
 }
 
-/* A doorbell that could block or is no eventfd would stall a scheduler thread. O_NONBLOCK belongs
- * to the open file, so its maker could still take it away: only a hostile process of our own user
- * can, and that one could as well stop or trace us. */
-static bool is_bell(int fd)
-{
-    char path[32], target[32];
-    ssize_t len;
-    int flags = fcntl(fd, F_GETFL);
-
-    if (flags < 0 || !(flags & O_NONBLOCK))
-        return false;
-    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-    len = readlink(path, target, sizeof target);
-    return len < 0 || (len == 20 && memcmp(target, "anon_inode:[eventfd]", 20) == 0);
-}
-
 /* Checks all that the visitor brought before anything of it is used. */
 static bw_status_t check_hello(const hello_t *hello, const int *fds, const bw_shm_door_t *door,
                                uint64_t max_ring_bytes, bw_error_t *error_p)
 {
-    struct stat memory;
-    int seals;
-
     if (!same_token(hello->token, door->token))
         return bw_fail(error_p, BW_REFUSED, "the visitor has no valid token", 0);
-    if (hello->version != SEGMENT_VERSION)
+    if (hello->version != HELLO_VERSION)
         return bw_fail(error_p, BW_REFUSED, "the visitor's version of the rings is another", 0);
     if (!bw_ring_size_is_valid(hello->ring_bytes) || hello->ring_bytes > max_ring_bytes)
         return bw_fail(error_p, BW_REFUSED, "the visitor's ring size is not acceptable", 0);
-    seals = fcntl(fds[FD_MEMORY], F_GET_SEALS);
-    if (seals < 0 || (seals & SEGMENT_SEALS) != SEGMENT_SEALS ||
-        fstat(fds[FD_MEMORY], &memory) < 0 ||
-        memory.st_size != (off_t)segment_bytes(hello->ring_bytes))
+    if (!bw_shm_is_memory(fds[FD_MEMORY], hello->ring_bytes))
         return bw_fail(error_p, BW_REFUSED,
                        "the visitor's memory is not sealed or has a wrong size", 0);
-    if (!is_bell(fds[FD_JOINER_BELL]) || !is_bell(fds[FD_DOOR_BELL]))
+    if (!bw_shm_is_bell(fds[FD_JOINER_BELL]) || !bw_shm_is_bell(fds[FD_DOOR_BELL]))
         return bw_fail(error_p, BW_REFUSED, "the visitor's doorbells are no eventfds", 0);
     return BW_OK;
 }
@@ -579,7 +269,6 @@ static bw_status_t admit(int visit, const bw_shm_door_t *door, uint64_t max_ring
                          bw_link_t **link_p, bw_error_t *error_p)
 {
     int fds[FD_COUNT] = {-1, -1, -1};
-    shm_link_t *shm = NULL;
     bw_status_t status;
     hello_t hello;
 
@@ -591,14 +280,13 @@ static bw_status_t admit(int visit, const bw_shm_door_t *door, uint64_t max_ring
     else
         status = check_hello(&hello, fds, door, max_ring_bytes, error_p);
     if (status == BW_OK)
-        status = make_link(fds[FD_MEMORY], hello.ring_bytes, 1, fds[FD_DOOR_BELL],
-                           fds[FD_JOINER_BELL], &shm, error_p);
+        status = bw_shm_attach(BW_SHM_TAKER, fds[FD_MEMORY], hello.ring_bytes, fds[FD_DOOR_BELL],
+                               fds[FD_JOINER_BELL], link_p, error_p);
     if (status != BW_OK) {
         close_all(fds, FD_COUNT);
         return status;
     }
     close(fds[FD_MEMORY]);
-    *link_p = &shm->link;
     return BW_OK;
 }
 
@@ -615,8 +303,7 @@ bw_status_t bw_shm_accept(bw_shm_door_t *door, uint64_t max_ring_bytes, bw_link_
         if (visit < 0 && errno == EAGAIN)
             return status;
         if (visit < 0)
-            return bw_fail(error_p, errno == EMFILE || errno == ENFILE ? BW_LIMIT : BW_SYSTEM,
-                           "accept on the unix socket", errno);
+            return bw_shm_system_error(error_p, "accept on the unix socket", errno);
         status = admit(visit, door, max_ring_bytes, link_p, error_p);
         close(visit);
         if (status == BW_OK) {

@@ -1,0 +1,321 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include "shm_link.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/*
+ * The segment: one page with the two ring headers, then the data of ring 0 (from the process that
+ * made it), then that of ring 1 (to it). In memory each ring's data stands twice in a row.
+ * The page is as large as the largest that Linux knows (arm64); what is not touched costs nothing.
+ */
+#define SEGMENT_PAGE 65536u
+#define SEGMENT_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
+
+typedef struct {
+    bw_ring_shared_t ring[2];
+} segment_t;
+
+static_assert(sizeof(segment_t) <= SEGMENT_PAGE, "the ring headers fit in the first page");
+
+typedef struct {
+    bw_link_t link; /* first: a bw_link_t pointer is a shm_link_t pointer */
+    bw_tx_t tx;
+    bw_rx_t rx;
+    uint8_t *map;
+    size_t map_bytes;
+    int bell;      /* ours: polled, and hushed before we arm */
+    int peer_bell; /* written to wake the peer */
+    uint64_t doorbells_in, doorbells_out, stalls;
+    uint64_t trimmed_at; /* outgoing position up to which memory went back */
+} shm_link_t;
+
+static shm_link_t *shm_of(bw_link_t *link)
+{
+    return (shm_link_t *)link;
+}
+
+static void ring_bell(int fd)
+{
+    uint64_t one = 1;
+    ssize_t n;
+
+    /* Fails only if the counter is full (EAGAIN): then the peer has a wake-up pending anyway. */
+    do
+        n = write(fd, &one, sizeof one);
+    while (n < 0 && errno == EINTR);
+}
+
+static bw_status_t shm_reserve(bw_link_t *link, size_t want, bw_span_t *span_p)
+{
+    return bw_tx_reserve(&shm_of(link)->tx, want, span_p);
+}
+
+static void ring_peer(shm_link_t *shm)
+{
+    shm->doorbells_out++;
+    ring_bell(shm->peer_bell);
+}
+
+static void shm_commit(bw_link_t *link, size_t n)
+{
+    if (bw_tx_commit(&shm_of(link)->tx, n))
+        ring_peer(shm_of(link));
+}
+
+static bw_status_t shm_peek(bw_link_t *link, bw_span_t *span_p)
+{
+    return bw_rx_peek(&shm_of(link)->rx, span_p);
+}
+
+static void shm_release(bw_link_t *link, size_t n)
+{
+    if (bw_rx_release(&shm_of(link)->rx, n))
+        ring_peer(shm_of(link));
+}
+
+static bw_status_t shm_arm_read(bw_link_t *link)
+{
+    return bw_rx_arm(&shm_of(link)->rx);
+}
+
+static bw_status_t shm_arm_write(bw_link_t *link, size_t room)
+{
+    bw_status_t status = bw_tx_arm(&shm_of(link)->tx, room);
+
+    if (status == BW_OK)
+        shm_of(link)->stalls++;
+    return status;
+}
+
+static int shm_fd(const bw_link_t *link)
+{
+    return ((const shm_link_t *)link)->bell;
+}
+
+static void shm_hush(bw_link_t *link)
+{
+    uint64_t count;
+    ssize_t n;
+
+    do
+        n = read(shm_of(link)->bell, &count, sizeof count);
+    while (n < 0 && errno == EINTR);
+    if (n == sizeof count)
+        shm_of(link)->doorbells_in++;
+}
+
+static void shm_kick(bw_link_t *link)
+{
+    ring_bell(shm_of(link)->bell);
+}
+
+/* Only the producer punches, with the ring empty: the consumer then holds no span, and whatever is
+ * written next comes from us. */
+static void shm_trim(bw_link_t *link)
+{
+    shm_link_t *shm = shm_of(link);
+
+    if (shm->tx.head == shm->trimmed_at || !bw_tx_is_drained(&shm->tx))
+        return;
+    if (madvise(shm->tx.data, shm->tx.size, MADV_REMOVE) == 0)
+        shm->trimmed_at = shm->tx.head;
+}
+
+static void shm_stats(const bw_link_t *link, bw_link_stats_t *stats_p)
+{
+    const shm_link_t *shm = (const shm_link_t *)link;
+    uint64_t tail = atomic_load(&shm->tx.shared->tail), head = atomic_load(&shm->rx.shared->head);
+    uint64_t fill_out = shm->tx.head - tail, fill_in = head - shm->rx.tail;
+
+    *stats_p = (bw_link_stats_t){
+        .bytes_in = shm->rx.tail,
+        .bytes_out = shm->tx.head,
+        .doorbells_in = shm->doorbells_in,
+        .doorbells_out = shm->doorbells_out,
+        .stalls = shm->stalls,
+        .ring_bytes = shm->tx.size,
+        .fill_in = fill_in <= shm->rx.size ? fill_in : 0, /* the peer's word: only a figure */
+        .fill_out = fill_out <= shm->tx.size ? fill_out : 0,
+    };
+}
+
+static bool shm_is_finished(bw_link_t *link)
+{
+    return bw_rx_is_finished(&shm_of(link)->rx);
+}
+
+static void shm_close(bw_link_t *link, int *fd_p)
+{
+    shm_link_t *shm = shm_of(link);
+
+    bw_tx_close(&shm->tx);
+    munmap(shm->map, shm->map_bytes);
+    close(shm->peer_bell);
+    if (fd_p)
+        *fd_p = shm->bell;
+    else
+        close(shm->bell);
+    free(shm);
+}
+
+static const bw_link_ops_t shm_ops = {
+    .kind = "shm",
+    .reserve = shm_reserve,
+    .commit = shm_commit,
+    .peek = shm_peek,
+    .release = shm_release,
+    .arm_read = shm_arm_read,
+    .arm_write = shm_arm_write,
+    .fd = shm_fd,
+    .hush = shm_hush,
+    .kick = shm_kick,
+    .trim = shm_trim,
+    .stats = shm_stats,
+    .is_finished = shm_is_finished,
+    .close = shm_close,
+};
+
+/* ---- memory and doorbells ---- */
+
+static uint64_t segment_bytes(uint64_t ring_bytes)
+{
+    return SEGMENT_PAGE + 2 * ring_bytes;
+}
+
+bw_status_t bw_shm_system_error(bw_error_t *error_p, const char *step, int sys_errno)
+{
+    bool limit = sys_errno == EMFILE || sys_errno == ENFILE || sys_errno == ENOMEM;
+
+    return bw_fail(error_p, limit ? BW_LIMIT : BW_SYSTEM, step, sys_errno);
+}
+
+/* Maps the segment with both rings twice in a row; the memory's descriptor is not needed after. */
+static bw_status_t map_segment(int memory, uint64_t ring_bytes, uint8_t **map_p, size_t *bytes_p,
+                               bw_error_t *error_p)
+{
+    size_t bytes = SEGMENT_PAGE + 4 * ring_bytes;
+    int prot = PROT_READ | PROT_WRITE;
+    uint8_t *map = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    struct {
+        uint64_t at, offset, len;
+    } part[] = {
+        {0, 0, SEGMENT_PAGE},
+        {SEGMENT_PAGE, SEGMENT_PAGE, ring_bytes},
+        {SEGMENT_PAGE + ring_bytes, SEGMENT_PAGE, ring_bytes},
+        {SEGMENT_PAGE + 2 * ring_bytes, SEGMENT_PAGE + ring_bytes, ring_bytes},
+        {SEGMENT_PAGE + 3 * ring_bytes, SEGMENT_PAGE + ring_bytes, ring_bytes},
+    };
+
+    if (map == MAP_FAILED)
+        return bw_shm_system_error(error_p, "mmap of the rings", errno);
+    for (size_t i = 0; i < sizeof part / sizeof *part; i++)
+        if (mmap(map + part[i].at, part[i].len, prot, MAP_SHARED | MAP_FIXED, memory,
+                 (off_t)part[i].offset) == MAP_FAILED) {
+            int saved = errno;
+
+            munmap(map, bytes);
+            return bw_shm_system_error(error_p, "mmap of a ring", saved);
+        }
+    (void)madvise(map, bytes, MADV_DONTDUMP); /* a crash dump has no use for it */
+    *map_p = map;
+    *bytes_p = bytes;
+    return BW_OK;
+}
+
+bw_status_t bw_shm_attach(bw_shm_side_t side, int memory, uint64_t ring_bytes, int bell,
+                          int peer_bell, bw_link_t **link_p, bw_error_t *error_p)
+{
+    int out = side == BW_SHM_MAKER ? 0 : 1;
+    shm_link_t *shm = calloc(1, sizeof *shm);
+    bw_status_t status;
+    segment_t *segment;
+    uint8_t *data[2];
+
+    if (!shm)
+        return bw_fail(error_p, BW_LIMIT, "memory for the link", ENOMEM);
+    status = map_segment(memory, ring_bytes, &shm->map, &shm->map_bytes, error_p);
+    if (status != BW_OK) {
+        free(shm);
+        return status;
+    }
+    segment = (segment_t *)(void *)shm->map;
+    data[0] = shm->map + SEGMENT_PAGE;
+    data[1] = data[0] + 2 * ring_bytes;
+    if (side == BW_SHM_MAKER) {
+        bw_ring_init(&segment->ring[0], 0);
+        bw_ring_init(&segment->ring[1], 0);
+    }
+    shm->link.ops = &shm_ops;
+    shm->bell = bell;
+    shm->peer_bell = peer_bell;
+    bw_tx_attach(&shm->tx, &segment->ring[out], data[out], ring_bytes, 0);
+    bw_rx_attach(&shm->rx, &segment->ring[!out], data[!out], ring_bytes, 0);
+    *link_p = &shm->link;
+    return BW_OK;
+}
+
+/* Sealed memory of the right size. RLIMIT_FSIZE is looked at first: passing it is a signal. */
+bw_status_t bw_shm_make_memory(uint64_t ring_bytes, int *fd_p, bw_error_t *error_p)
+{
+    uint64_t bytes = segment_bytes(ring_bytes);
+    struct rlimit limit;
+    int fd;
+
+    if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY &&
+        limit.rlim_cur < bytes)
+        return bw_fail(error_p, BW_LIMIT, "file size limit (ulimit -f) below the size of the rings",
+                       EFBIG);
+    fd = memfd_create("beamway", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (fd < 0)
+        return bw_shm_system_error(error_p, "memfd_create", errno);
+    if (ftruncate(fd, (off_t)bytes) < 0 || fcntl(fd, F_ADD_SEALS, SEGMENT_SEALS) < 0) {
+        bw_fail(error_p, BW_SYSTEM, "size and seals of the memory", errno);
+        close(fd);
+        return BW_SYSTEM;
+    }
+    *fd_p = fd;
+    return BW_OK;
+}
+
+bw_status_t bw_shm_make_bell(int *fd_p, bw_error_t *error_p)
+{
+    *fd_p = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (*fd_p < 0)
+        return bw_shm_system_error(error_p, "eventfd", errno);
+    return BW_OK;
+}
+
+bool bw_shm_is_memory(int fd, uint64_t ring_bytes)
+{
+    int seals = fcntl(fd, F_GET_SEALS); /* -1 for a plain file */
+    struct stat memory;
+
+    return seals >= 0 && (seals & SEGMENT_SEALS) == SEGMENT_SEALS && fstat(fd, &memory) == 0 &&
+           memory.st_size == (off_t)segment_bytes(ring_bytes);
+}
+
+/* A doorbell that could block or is no eventfd would stall a scheduler thread. O_NONBLOCK belongs
+ * to the open file, so its maker could still take it away: only a hostile process of our own user
+ * can, and that one could as well stop or trace us. */
+bool bw_shm_is_bell(int fd)
+{
+    char path[32], target[32];
+    ssize_t len;
+    int flags = fcntl(fd, F_GETFL);
+
+    if (flags < 0 || !(flags & O_NONBLOCK))
+        return false;
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    len = readlink(path, target, sizeof target);
+    return len < 0 || (len == 20 && memcmp(target, "anon_inode:[eventfd]", 20) == 0);
+}

@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef BW_SHM_LINK_H
+#define BW_SHM_LINK_H
+
+#include "link.h"
+
+/*
+ * Inside the shm carrier: the memory and the doorbells of a link, and the link over them.
+ * shm.c gets them from one process to the other.
+ */
+
+/* The system's word for "too many descriptors" or "too much memory" is a limit that can be raised.
+ */
+bw_status_t bw_shm_system_error(bw_error_t *error_p, const char *step, int sys_errno);
+
+/* Sealed memory for two rings of `ring_bytes` (a valid size). */
+bw_status_t bw_shm_make_memory(uint64_t ring_bytes, int *fd_p, bw_error_t *error_p);
+
+/* True if a descriptor that came from the peer is such memory. */
+bool bw_shm_is_memory(int fd, uint64_t ring_bytes);
+
+bw_status_t bw_shm_make_bell(int *fd_p, bw_error_t *error_p);
+
+/* True if a descriptor that came from the peer is a doorbell. */
+bool bw_shm_is_bell(int fd);
+
+typedef enum { BW_SHM_MAKER, BW_SHM_TAKER } bw_shm_side_t;
+
+/*
+ * Maps the memory and makes one side's link; the maker empties the rings. On success the link owns
+ * both doorbells; the memory's descriptor stays the caller's and is of no further use.
+ */
+bw_status_t bw_shm_attach(bw_shm_side_t side, int memory, uint64_t ring_bytes, int bell,
+                          int peer_bell, bw_link_t **link_p, bw_error_t *error_p);
+
+#endif
