@@ -43,7 +43,8 @@ end_per_suite(_) -> ok.
 init_per_testcase(_, Config) ->
     Port = free_port(),
     Epmd = open_port({spawn_executable, os:find_executable("epmd")},
-                     [{args, ["-address", "127.0.0.1", "-port", integer_to_list(Port)]}, exit_status, stderr_to_stdout]),
+                     [{args, ["-address", lists:flatten(own_addresses()), "-port", integer_to_list(Port)]}, exit_status,
+                      stderr_to_stdout]),
     {os_pid, Pid} = erlang:port_info(Epmd, os_pid),
     ok = until(fun() -> can_connect(Port) end),
     [{epmd_port, Port}, {epmd_pid, Pid} | Config].
@@ -367,6 +368,15 @@ free_port() ->
     {ok, Port} = inet:port(Socket),
     ok = gen_tcp:close(Socket),
     Port.
+
+%% A host's name may stand for another address of the loopback (127.0.1.1 on Debian), where nodes then ask epmd.
+own_addresses() ->
+    {ok, Host} = inet:gethostname(),
+    Named = case inet:getaddr(Host, inet) of
+        {ok, Address} -> [inet:ntoa(Address)];
+        {error, _} -> []
+    end,
+    lists:join(",", lists:usort(["127.0.0.1" | Named])).
 
 can_connect(Port) ->
     case gen_tcp:connect({127, 0, 0, 1}, Port, [], 1000) of
