@@ -12,7 +12,7 @@
 %% stream through a ring that cannot hold them.
 -module(beamway_peer).
 
--export([start/2, start/1, stop/1, stop_all/1, stop_started/0, halt/1, call/4, call/5, run/2, run/3]).
+-export([start/2, start/1, stop/1, stop_all/1, stop_started/0, halt_node/1, halt_node/2, call/4, call/5, run/2, run/3]).
 -export([connect/3, connect_both/3, link_kind/1, assert_link/3, controller/2]).
 -export([os_pid/1, kill9/1, sigstop/1, sigcont/1, is_running/1, fds/1, maps/1, log_text/1]).
 -export([wait_until/2, unique_name/1, ebin/0, flags/1, environment/1]).
@@ -59,11 +59,16 @@ stop(Peer) ->
     end.
 
 %% @doc Makes a node end by itself with `halt()', as an operator would, and waits for its end.
--spec halt(pid()) -> ok.
-halt(Peer) ->
+-spec halt_node(pid()) -> ok.
+halt_node(Peer) ->
+    halt_node(Peer, []).
+
+%% @doc The same with options of erlang:halt/2.
+-spec halt_node(pid(), [{flush, boolean()}]) -> ok.
+halt_node(Peer, Options) ->
     OsPid = os_pid(Peer),
     Monitor = monitor(process, Peer),
-    ok = peer:cast(Peer, erlang, halt, []),
+    ok = peer:cast(Peer, erlang, halt, [0, Options]),
     receive {'DOWN', Monitor, process, Peer, _} -> ok
     after 30000 -> error({still_running, OsPid})
     end,
@@ -245,13 +250,13 @@ fds(OsPid) ->
                 || Name <- Names,
                    {ok, Target} <- [file:read_link_all(proc(OsPid, "fd/" ++ Name))]]).
 
-%% @doc The named mappings of a process that are shared memory: one line of `maps' each.
+%% @doc The mappings of a process that are rings of Beamway: one line of `maps' each.
 -spec maps(pos_integer()) -> [string()].
 maps(OsPid) ->
     {ok, Maps} = read_proc_file(proc(OsPid, "maps")),
     [unicode:characters_to_list(Line)
      || Line <- binary:split(Maps, <<"\n">>, [global]),
-        binary:match(Line, [<<"memfd:">>, <<"/dev/shm">>]) =/= nomatch].
+        binary:match(Line, <<"memfd:beamway">>) =/= nomatch].
 
 %% Files of /proc claim a size of 0, so file:read_file/1 would be right only by luck on large ones.
 read_proc_file(File) ->

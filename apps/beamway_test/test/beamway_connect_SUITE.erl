@@ -109,7 +109,7 @@ restarts_under_the_same_name(Config) ->
          OsPid = beamway_peer:call(Survivor, erpc, call, [Node, os, getpid, []]),
          case Round rem 3 of
              0 -> beamway_peer:kill9(Peer);
-             _ -> beamway_peer:halt(Peer)
+             _ -> beamway_peer:halt_node(Peer)
          end
      end || Round <- lists:seq(1, beamway_carrier:scale(15, 50))],
     ok.
@@ -287,7 +287,7 @@ grown(Counter, Before, After) ->
 nodedown_reasons(Config) ->
     Carrier = beamway_carrier:carrier(Config),
     {ok, Survivor, SurvivorNode} = beamway_peer:start(Carrier, ?BY_HAND),
-    Ends = [{connection_closed, fun(Peer) -> beamway_peer:halt(Peer) end},
+    Ends = [{connection_closed, fun(Peer) -> beamway_peer:halt_node(Peer) end},
             {connection_closed, fun(Peer) -> beamway_peer:kill9(Peer) end},
             {connection_closed, fun(Peer) ->
                  true = beamway_peer:call(Peer, erlang, disconnect_node, [SurvivorNode]), ok end},

@@ -1,0 +1,365 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc What happens when a peer stops reading, is killed, halts: over each carrier.
+%%
+%% In the group `inet_tcp' the cases say what stock distribution does. Environment:
+%% `BEAMWAY_TEST_LONG=1' takes 1,000 rounds of last words (20 by default) and 50 kills (6).
+-module(beamway_faults_SUITE).
+
+-export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2,
+         init_per_testcase/2, end_per_testcase/2]).
+-export([busy_port_and_recovery/1, kill_under_load/1, kill_leaves_no_file/1, halt_leaves_no_hole/1,
+         halt_with_stopped_peer/1, halt_without_flush/1, last_words/1, last_words_of_the_killed/1]).
+
+suite() -> [{timetrap, {minutes, beamway_carrier:scale(3, 20)}}].
+
+all() -> beamway_carrier:all().
+
+groups() ->
+    beamway_carrier:groups(
+      [busy_port_and_recovery, kill_under_load, kill_leaves_no_file, halt_leaves_no_hole,
+       halt_with_stopped_peer, halt_without_flush, last_words, last_words_of_the_killed]).
+
+init_per_group(Carrier, Config) -> beamway_carrier:init_group(Carrier, Config).
+
+end_per_group(_Carrier, _Config) -> ok.
+
+init_per_testcase(kill_leaves_no_file, Config) ->
+    case beamway_carrier:carrier(Config) of
+        beamway_shm -> Config;
+        _ -> {skip, "only a link over shared memory has files"}
+    end;
+init_per_testcase(halt_with_stopped_peer, Config) ->
+    case beamway_carrier:carrier(Config) of
+        beamway_shm -> Config;
+        _ -> {skip, "OTP's own TCP port waits for the peer here (erlang/otp #7438)"}
+    end;
+init_per_testcase(_Case, Config) ->
+    Config.
+
+end_per_testcase(_Case, _Config) -> beamway_peer:stop_started().
+
+%% --- backpressure ------------------------------------------------------------------------------------
+
+%% The reader is stopped: senders are suspended, `nosuspend' says so, the system monitor is told,
+%% the node stays well, its memory bounded; the reader goes on: everything arrives, in order.
+busy_port_and_recovery(Config) ->
+    {PeerA, _, PeerB, NodeB} = connected_pair(Config),
+    Receiver = beamway_peer:run(PeerB, fun() -> spawn(fun() -> keep_numbers(#{}) end) end),
+    Monitor = beamway_peer:run(PeerA, fun() -> spawn(fun() -> monitor_busy_ports() end) end),
+    Before = beamway_peer:call(PeerA, erlang, memory, [total]),
+    ok = beamway_peer:sigstop(PeerB),
+    Senders = beamway_peer:run(PeerA, fun() ->
+        [spawn(fun() -> send_numbers(Receiver, Sender, 1, 400) end) || Sender <- lists:seq(1, 10)]
+    end),
+    _ = beamway_peer:wait_until(fun() -> all_suspended(PeerA, Senders) end, 20000),
+    nosuspend = beamway_peer:run(PeerA, fun() -> erlang:send(Receiver, refused, [nosuspend]) end),
+    %% The queue limit of ERTS is 1 MB; what is more is in the ring or the socket, outside this.
+    true = beamway_peer:call(PeerA, erlang, memory, [total]) - Before < 100000000,
+    Busy = beamway_peer:run(PeerA, fun() -> Monitor ! {give, self()}, receive {busy, Pids} -> Pids end end),
+    true = lists:all(fun(Sender) -> lists:member(Sender, Busy) end, Senders),
+    ok = beamway_peer:sigcont(PeerB),
+    Expected = maps:from_list([{Sender, 400} || Sender <- lists:seq(1, 10)]),
+    Expected = beamway_peer:wait_until(fun() ->
+        Kept = beamway_peer:run(PeerB, fun() ->
+                   Receiver ! {give, self()}, receive {numbers, Numbers} -> Numbers end end),
+        Kept =:= Expected andalso Kept
+    end, 60000),
+    NodeB = beamway_peer:call(PeerA, erpc, call, [NodeB, erlang, node, []]),
+    ok.
+
+send_numbers(_Receiver, _Sender, Number, Last) when Number > Last ->
+    ok;
+send_numbers(Receiver, Sender, Number, Last) ->
+    Receiver ! {Sender, Number, binary:copy(<<Number:16>>, 10000)},
+    send_numbers(Receiver, Sender, Number + 1, Last).
+
+keep_numbers(Numbers) ->
+    receive
+        {give, From} ->
+            From ! {numbers, Numbers},
+            keep_numbers(Numbers);
+        {Sender, Number, Data} ->
+            Number = maps:get(Sender, Numbers, 0) + 1,
+            Data = binary:copy(<<Number:16>>, 10000),
+            keep_numbers(Numbers#{Sender => Number})
+    end.
+
+monitor_busy_ports() ->
+    _ = erlang:system_monitor(self(), [busy_dist_port]),
+    keep_busy([]).
+
+keep_busy(Pids) ->
+    receive
+        {monitor, Pid, busy_dist_port, _Port} -> keep_busy([Pid | Pids]);
+        {give, From} -> From ! {busy, Pids}, keep_busy(Pids)
+    end.
+
+all_suspended(Peer, Pids) ->
+    beamway_peer:run(Peer, fun() ->
+        lists:all(fun(Pid) -> process_info(Pid, status) =:= {status, suspended} end, Pids)
+    end).
+
+%% --- kill -9 -----------------------------------------------------------------------------------------
+
+%% Traffic both ways, then the peer is killed: the survivor knows within a second, and has as many
+%% descriptors and mappings as before it had the peer.
+kill_under_load(Config) ->
+    Carrier = beamway_carrier:carrier(Config),
+    {ok, Survivor, SurvivorNode} = beamway_peer:start(Carrier),
+    %% Once round before counting: what the VM opens once and keeps is no leak.
+    _ = kill_round(Carrier, Survivor, SurvivorNode, 0),
+    Before = resources(Survivor),
+    Times = [kill_round(Carrier, Survivor, SurvivorNode, Round)
+             || Round <- lists:seq(1, beamway_carrier:scale(6, 50))],
+    ct:log("nodedown after kill -9, in ms: ~w", [Times]),
+    [true = Ms < 1000 || Ms <- Times],
+    _ = beamway_peer:wait_until(fun() -> resources(Survivor) =:= Before end, 5000),
+    [] = beamway_peer:call(Survivor, erlang, nodes, [connected]),
+    ok.
+
+kill_round(Carrier, Survivor, SurvivorNode, Round) ->
+    {ok, Victim, VictimNode} = beamway_peer:start(Carrier),
+    case Round rem 2 of
+        0 -> ok = beamway_peer:connect_both(Carrier, Survivor, Victim);
+        1 -> ok = beamway_peer:connect_both(Carrier, Victim, Survivor)
+    end,
+    ok = load(Survivor, VictimNode),
+    ok = load(Victim, SurvivorNode),
+    Watcher = watch_node(Survivor, VictimNode),
+    %% Long enough that the load runs, and another instant in each round.
+    receive after 20 + Round * 7 rem 50 -> ok end,
+    KilledAt = os:system_time(microsecond),
+    ok = beamway_peer:kill9(Victim),
+    DownAt = beamway_peer:wait_until(fun() -> down_at(Survivor, Watcher) end, 10000),
+    (DownAt - KilledAt) div 1000.
+
+%% 10 processes send to a sink on the node until the node is gone.
+load(Peer, Node) ->
+    beamway_peer:run(Peer, fun() ->
+        Sink = spawn(Node, fun swallow/0),
+        [spawn(fun() ->
+                   _ = monitor_node(Node, true),
+                   send_until_down(Sink, Node, binary:copy(<<Size>>, Size * Size * 10))
+               end) || Size <- lists:seq(1, 100, 10)],
+        ok
+    end).
+
+swallow() ->
+    receive _ -> swallow() end.
+
+send_until_down(Sink, Node, Data) ->
+    Sink ! Data,
+    receive {nodedown, Node} -> ok after 0 -> send_until_down(Sink, Node, Data) end.
+
+watch_node(Peer, Node) ->
+    beamway_peer:run(Peer, fun() ->
+        Self = self(),
+        Pid = spawn(fun() ->
+                        true = monitor_node(Node, true),
+                        Self ! {self(), watching},
+                        receive {nodedown, Node} -> ok end,
+                        give({down_at, os:system_time(microsecond)})
+                    end),
+        receive {Pid, watching} -> Pid end
+    end).
+
+down_at(Peer, Watcher) ->
+    beamway_peer:run(Peer, fun() ->
+        Watcher ! {give, self()},
+        receive {down_at, At} -> At after 200 -> false end
+    end).
+
+%% Sockets count, for each connection holds one; which numbers they have does not matter.
+resources(Peer) ->
+    OsPid = beamway_peer:os_pid(Peer),
+    {length(beamway_peer:fds(OsPid)), length(beamway_peer:maps(OsPid)),
+     length(beamway_peer:call(Peer, erlang, ports, []))}.
+
+%% With `socket_dir' the door has a name while the link is made, and only then.
+kill_leaves_no_file(_Config) ->
+    Dir = filename:join("/tmp", beamway_peer:unique_name("beamway-doors")),
+    ok = file:make_dir(Dir),
+    try
+        Options = #{env => [{"BEAMWAY_SOCKET_DIR", Dir}]},
+        {ok, PeerA, NodeA} = beamway_peer:start(beamway_shm, Options),
+        {ok, PeerB, _} = beamway_peer:start(beamway_shm, Options),
+        ok = beamway_peer:connect_both(beamway_shm, PeerA, PeerB),
+        {ok, []} = file:list_dir(Dir),
+        ok = load(PeerB, NodeA),
+        ok = beamway_peer:kill9(PeerB),
+        ok = beamway_peer:kill9(PeerA),
+        {ok, []} = file:list_dir(Dir)
+    after
+        ok = file:del_dir_r(Dir)
+    end.
+
+%% --- halt --------------------------------------------------------------------------------------------
+
+%% halt() right after sending drops what ERTS still has in its own queue, over every carrier. What
+%% arrives must be the first of the messages, whole and without a hole.
+halt_leaves_no_hole(Config) ->
+    Carrier = beamway_carrier:carrier(Config),
+    {ok, Survivor, _} = beamway_peer:start(Carrier),
+    [begin
+         {ok, Victim, VictimNode} = beamway_peer:start(Carrier),
+         ok = beamway_peer:connect_both(Carrier, Victim, Survivor),
+         Collector = collector(Survivor, VictimNode),
+         ok = peer:cast(Victim, erlang, apply, [fun() ->
+             [Collector ! {Number, binary:copy(<<Number:16>>, Size)} || Number <- lists:seq(1, 300)],
+             halt()
+         end, []]),
+         Messages = beamway_peer:wait_until(fun() -> collected(Survivor, Collector) end, 30000),
+         ct:log("~b of 300 messages of ~b bytes arrived", [length(Messages), 2 * Size]),
+         true = Messages =:= lists:seq(1, length(Messages))
+     end || Size <- [10, 50000]],
+    ok.
+
+%% Keeps the numbers of messages until the node is down.
+collector(Peer, Node) ->
+    beamway_peer:run(Peer, fun() ->
+        Self = self(),
+        Pid = spawn(fun() ->
+                        true = monitor_node(Node, true),
+                        Self ! {self(), ready},
+                        collect(Node, [])
+                    end),
+        receive {Pid, ready} -> Pid end
+    end).
+
+collect(Node, Numbers) ->
+    receive
+        {nodedown, Node} -> give({collected, lists:reverse(Numbers)});
+        {Number, Data} when is_integer(Number) ->
+            true = Data =:= binary:copy(<<Number:16>>, byte_size(Data) div 2),
+            collect(Node, [Number | Numbers])
+    end.
+
+collected(Peer, Collector) ->
+    beamway_peer:run(Peer, fun() ->
+        Collector ! {give, self()},
+        receive {collected, Numbers} -> Numbers after 200 -> false end
+    end).
+
+%% The peer does not read and does not end: halt() gives up on it.
+halt_with_stopped_peer(Config) ->
+    {PeerA, PeerB} = pair_with_full_queue(Config),
+    Ms = timed(fun() -> beamway_peer:halt_node(PeerA) end),
+    ct:log("halt() took ~b ms", [Ms]),
+    true = Ms < 5000,
+    ok = beamway_peer:stop(PeerB).
+
+halt_without_flush(Config) ->
+    {PeerA, PeerB} = pair_with_full_queue(Config),
+    Ms = timed(fun() -> beamway_peer:halt_node(PeerA, [{flush, false}]) end),
+    ct:log("halt() took ~b ms", [Ms]),
+    true = Ms < 2000,
+    ok = beamway_peer:stop(PeerB).
+
+pair_with_full_queue(Config) ->
+    {PeerA, _, PeerB, NodeB} = connected_pair(Config),
+    ok = beamway_peer:sigstop(PeerB),
+    Senders = beamway_peer:run(PeerA, fun() ->
+        [spawn(fun() -> flood({beamway_nobody, NodeB}, binary:copy(<<1>>, 100000)) end)
+         || _ <- lists:seq(1, 5)]
+    end),
+    _ = beamway_peer:wait_until(fun() -> all_suspended(PeerA, Senders) end, 20000),
+    {PeerA, PeerB}.
+
+flood(To, Data) ->
+    To ! Data,
+    flood(To, Data).
+
+timed(Fun) ->
+    Start = erlang:monotonic_time(millisecond),
+    ok = Fun(),
+    erlang:monotonic_time(millisecond) - Start.
+
+%% --- last words --------------------------------------------------------------------------------------
+
+%% A process sends one message and exits, 1 ms later its node halts: the message, the true exit
+%% reason by link and by monitor, all before nodedown. Stock TCP does that every time.
+last_words(Config) ->
+    last_words_of(Config, fun() -> halt() end).
+
+%% The same with a node that is killed. What it has written before belongs to the peer.
+last_words_of_the_killed(Config) ->
+    last_words_of(Config, fun() -> os:cmd("kill -9 " ++ os:getpid()) end).
+
+last_words_of(Config, End) ->
+    Carrier = beamway_carrier:carrier(Config),
+    {ok, Survivor, _} = beamway_peer:start(Carrier),
+    Rounds = lists:seq(1, beamway_carrier:scale(20, 1000)),
+    Heard = [last_words_round(Carrier, Survivor, Round, End) || Round <- Rounds],
+    Complete = length([All || All <- Heard, All =:= [down, exit, message, nodedown]]),
+    ct:log("complete last words: ~b of ~b", [Complete, length(Rounds)]),
+    [] = [{Round, Words} || {Round, Words} <- lists:zip(Rounds, Heard),
+                            Words =/= [down, exit, message, nodedown]],
+    ok.
+
+last_words_round(Carrier, Survivor, Round, End) ->
+    {ok, Victim, VictimNode} = beamway_peer:start(Carrier),
+    case Round rem 2 of
+        0 -> ok = beamway_peer:connect_both(Carrier, Victim, Survivor);
+        1 -> ok = beamway_peer:connect_both(Carrier, Survivor, Victim)
+    end,
+    Listener = listener(Survivor, VictimNode),
+    Speaker = beamway_peer:run(Survivor, fun() ->
+        Listener ! {speaker, self()}, receive {speaker, Pid} -> Pid end end),
+    ok = peer:cast(Victim, erlang, apply, [fun() ->
+        Monitor = monitor(process, Speaker),
+        Speaker ! {speak, Listener},
+        receive {'DOWN', Monitor, process, Speaker, _} -> ok end,
+        receive after 1 -> ok end,
+        End()
+    end, []]),
+    beamway_peer:wait_until(fun() -> heard(Survivor, Listener) end, 20000).
+
+%% A process of the survivor, linked to and monitoring one of the victim; notes what it hears, in
+%% sorted order up to and with nodedown.
+listener(Survivor, VictimNode) ->
+    beamway_peer:run(Survivor, fun() ->
+        Self = self(),
+        Pid = spawn(fun() ->
+                        process_flag(trap_exit, true),
+                        {Speaker, Monitor} = spawn_monitor(VictimNode, fun speak/0),
+                        true = link(Speaker),
+                        true = monitor_node(VictimNode, true),
+                        Self ! {self(), ready},
+                        listen(Speaker, Monitor, VictimNode, [])
+                    end),
+        receive {Pid, ready} -> Pid end
+    end).
+
+speak() ->
+    receive {speak, To} -> To ! last_word, exit({last, reason}) end.
+
+listen(Speaker, Monitor, Node, Heard) ->
+    receive
+        {speaker, From} -> From ! {speaker, Speaker}, listen(Speaker, Monitor, Node, Heard);
+        last_word -> listen(Speaker, Monitor, Node, [message | Heard]);
+        {'EXIT', Speaker, {last, reason}} -> listen(Speaker, Monitor, Node, [exit | Heard]);
+        {'DOWN', Monitor, _, _, {last, reason}} -> listen(Speaker, Monitor, Node, [down | Heard]);
+        {nodedown, Node} ->
+            give({heard, lists:sort([nodedown | Heard])});
+        {give, _} -> listen(Speaker, Monitor, Node, Heard);
+        Other -> listen(Speaker, Monitor, Node, [Other | Heard])
+    end.
+
+heard(Survivor, Listener) ->
+    beamway_peer:run(Survivor, fun() ->
+        Listener ! {give, self()},
+        receive {heard, Heard} -> Heard after 50 -> false end
+    end).
+
+%% Answers everyone who asks: one that asked too early does not wait for it any more.
+give(Answer) ->
+    receive {give, From} -> From ! Answer, give(Answer) end.
+
+%% --- helpers -----------------------------------------------------------------------------------------
+
+connected_pair(Config) ->
+    Carrier = beamway_carrier:carrier(Config),
+    {ok, PeerA, NodeA} = beamway_peer:start(Carrier),
+    {ok, PeerB, NodeB} = beamway_peer:start(Carrier),
+    ok = beamway_peer:connect_both(Carrier, PeerA, PeerB),
+    {PeerA, NodeA, PeerB, NodeB}.
