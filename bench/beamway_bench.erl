@@ -114,11 +114,15 @@ general(Given, Speed, File) ->
         _ when PollUs < 1; PollUs > 1000000 ->
             {error, io_lib:format("--poll-us ~b: expected a number from 1 to 1000000", [PollUs])};
         {ok, Only} ->
-            {ok, #{speed => Speed, repeats => Repeats, fresh => Speed =:= full, only => Only,
+            {ok, #{speed => Speed, repeats => Repeats, fresh => Speed =:= full, budget_ms => budget_ms(Speed), only => Only,
                    json => proplists:get_bool(json, Given), save => proplists:get_value(save, Given, {unasked, File}),
                    contenders => beamway_bench_contender:all(beamway_bench_nodes:root(), PollUs),
                    poll_us => PollUs}}
     end.
+
+%% A quick run answers within 45 s on a slow or busy machine too, with the repeats that fit.
+budget_ms(quick) -> 36000;
+budget_ms(full) -> infinity.
 
 only(all) -> {ok, all};
 only(Text) ->

@@ -256,3 +256,73 @@ nodedown_at(TimeoutMs) ->
     Ref = make_ref(),
     beamway_bench_watcher ! {when_down, self(), Ref},
     receive {Ref, Time} -> Time after TimeoutMs -> still_up end.
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+
+%% Two real nodes; each test gets the cluster.
+nodes_test_() ->
+    {timeout, 120, fun() ->
+        Tests = [fun calls_are_counted/1, fun nothing_is_left_after_stop/1, fun a_stream_is_confirmed/1,
+                 fun bytes_of_the_socket_are_seen/1, fun a_lost_node_fails_the_load/1],
+        {ok, ok} = beamway_bench_run:in_a_process(
+                     fun() ->
+                             Epmd = beamway_bench_nodes:start_epmd(),
+                             Tcp = maps:get(tcp, beamway_bench_contender:all("/", 1)),
+                             Cluster = beamway_bench_nodes:start(Epmd, Tcp, #{count => 2}),
+                             ok = beamway_bench_nodes:connect(Cluster, forward),
+                             lists:foreach(fun(Test) -> Test(Cluster) end, Tests)
+                     end)
+    end}.
+
+load(Kind, Cluster) ->
+    #{kind => Kind, callers => 3, targets => beamway_bench_nodes:names(Cluster), bytes => 100}.
+
+on(#{members := [First | _]}, Function, Args) ->
+    beamway_bench_nodes:call(First, ?MODULE, Function, Args).
+
+calls_are_counted(Cluster) ->
+    [begin
+         ok = on(Cluster, start, [load(Kind, Cluster)]),
+         #{elapsed_ns := Elapsed, counts := Counts} = on(Cluster, window, [100]),
+         ?assert(Elapsed >= 100000000),
+         ?assert(beamway_bench_hist:count(Counts) > 0),
+         ?assert(on(Cluster, calls, []) >= beamway_bench_hist:count(Counts)),
+         ok = on(Cluster, stop, [])
+     end || Kind <- [rpc, erpc, echo]].
+
+nothing_is_left_after_stop(#{members := Members} = Cluster) ->
+    Processes = fun() -> [beamway_bench_nodes:call(M, erlang, system_info, [process_count]) || M <- Members] end,
+    Before = Processes(),
+    ok = on(Cluster, start, [(load(echo, Cluster))#{callers := 50}]),
+    ok = on(Cluster, start, [#{kind => burn, callers => 2, name => burners}]),
+    ?assert(lists:sum(Processes()) >= lists:sum(Before) + 50),
+    ok = on(Cluster, stop, []),
+    ok = on(Cluster, stop, [burners]),
+    await(fun() -> lists:sum(Processes()) < lists:sum(Before) + 10 end, 100).
+
+%% The echoes on the other node end by an exit signal, a moment later.
+await(Condition, Tries) when Tries > 0 ->
+    Condition() orelse receive after 50 -> await(Condition, Tries - 1) end.
+
+a_stream_is_confirmed(Cluster) ->
+    [_, Target] = beamway_bench_nodes:names(Cluster),
+    #{messages := Messages, elapsed_ns := Elapsed} =
+        on(Cluster, stream, [#{target => Target, bytes => 1000, ms => 50, batch => 10, window => 100}]),
+    ?assert(Messages > 0 andalso Messages rem 10 =:= 0 andalso Elapsed >= 50000000).
+
+bytes_of_the_socket_are_seen(Cluster) ->
+    Before = on(Cluster, socket_bytes, []),
+    [_, Target] = beamway_bench_nodes:names(Cluster),
+    #{messages := Messages} = on(Cluster, stream, [#{target => Target, bytes => 1000, ms => 20, batch => 10, window => 100}]),
+    ?assert(on(Cluster, socket_bytes, []) - Before >= 1000 * Messages).
+
+a_lost_node_fails_the_load(#{members := [_, #{os := Victim, name := Name}]} = Cluster) ->
+    ok = on(Cluster, start, [load(rpc, Cluster)]),
+    ok = on(Cluster, watch, [Name]),
+    Before = os:system_time(microsecond),
+    ok = beamway_bench_os:kill(Victim),
+    ?assert(on(Cluster, nodedown_at, [5000]) >= Before),
+    ?assertError({load_failed, _}, on(Cluster, window, [100])),
+    ok = on(Cluster, stop, []).
+-endif.

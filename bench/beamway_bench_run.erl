@@ -24,20 +24,22 @@
 -type options() :: #{repeats := pos_integer(),
                      %% new nodes for each turn
                      fresh := boolean(),
+                     %% no further repeat begins that would end later than this; the first always runs
+                     budget_ms := pos_integer() | infinity,
                      contenders := #{beamway_bench_contender:name() => beamway_bench_contender:t()},
                      progress := fun((io:format(), [term()]) -> ok),
                      _ => _}.
 
 %% @doc Runs all repeats of all groups.
 -spec run([group()], options()) -> samples().
-run(Groups, #{repeats := Repeats} = Options) ->
+run(Groups, Options) ->
     Epmd = beamway_bench_nodes:start_epmd(),
     Turns = [{Index, Name, Direction}
              || {Index, #{contenders := Names, directions := Directions}} <- numbered(Groups),
                 Name <- Names, Direction <- Directions],
     try
-        {Samples, Pool} = lists:foldl(fun(Repeat, Acc) -> repeat(Repeat, Turns, Groups, Epmd, Options, Acc) end,
-                                      {#{}, #{}}, lists:seq(1, Repeats)),
+        Measure = fun(Repeat, Acc) -> repeat(Repeat, Turns, Groups, Epmd, Options, Acc) end,
+        {Samples, Pool} = repeats(1, Measure, erlang:monotonic_time(millisecond), Options, {#{}, #{}}),
         _ = [beamway_bench_nodes:stop(Cluster) || Cluster <- maps:values(Pool)],
         maps:map(fun(_, Directions) -> maps:map(fun(_, L) -> lists:reverse(L) end, Directions) end, Samples)
     after
@@ -45,6 +47,19 @@ run(Groups, #{repeats := Repeats} = Options) ->
     end.
 
 numbered(List) -> lists:zip(lists:seq(1, length(List)), List).
+
+repeats(Repeat, _, _, #{repeats := Last}, Acc) when Repeat > Last -> Acc;
+repeats(Repeat, Measure, Start, #{budget_ms := Budget, progress := Progress} = Options, Acc) ->
+    Elapsed = erlang:monotonic_time(millisecond) - Start,
+    case has_time(Repeat, Elapsed, Budget) of
+        true -> repeats(Repeat + 1, Measure, Start, Options, Measure(Repeat, Acc));
+        false -> ok = Progress("no time for repeat ~b on this machine now", [Repeat]), Acc
+    end.
+
+%% As long as the ones before took, each.
+has_time(1, _, _) -> true;
+has_time(_, _, infinity) -> true;
+has_time(Repeat, Elapsed, Budget) -> Elapsed * Repeat div (Repeat - 1) =< Budget.
 
 repeat(Repeat, Turns, Groups, Epmd, #{repeats := Repeats, progress := Progress} = Options, Acc) ->
     ok = Progress("repeat ~b of ~b", [Repeat, Repeats]),
@@ -111,7 +126,7 @@ guarded(Fun) ->
 -include_lib("eunit/include/eunit.hrl").
 
 options(Repeats, Fresh) ->
-    #{repeats => Repeats, fresh => Fresh, progress => fun(_, _) -> ok end,
+    #{repeats => Repeats, fresh => Fresh, budget_ms => infinity, progress => fun(_, _) -> ok end,
       contenders => beamway_bench_contender:all(beamway_bench_nodes:root(), 50)}.
 
 %% Real nodes: both ways of keeping them give each contender and direction its figures, and none is left.
@@ -158,6 +173,11 @@ failure_test_() ->
         after 0 -> error(nothing_was_measured)
         end
     end}.
+
+has_time_test_() ->
+    [?_assertEqual(Want, has_time(Repeat, Elapsed, Budget))
+     || {Want, Repeat, Elapsed, Budget} <- [{true, 1, 99, 1}, {true, 9, 99, infinity}, {true, 2, 10, 20}, {false, 2, 11, 20},
+                                            {true, 3, 20, 30}, {false, 3, 22, 30}]].
 
 in_a_process_test_() ->
     [?_assertEqual({ok, 7}, in_a_process(fun() -> 7 end)),

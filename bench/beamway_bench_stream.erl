@@ -17,7 +17,7 @@ options() -> [].
 
 %% @private
 -spec prepare(Given :: proplists:proplist(), beamway_bench:speed()) -> {ok, map()}.
-prepare(_, quick) -> {ok, #{warm_ms => 50, window_ms => 200}};
+prepare(_, quick) -> {ok, #{warm_ms => 30, window_ms => 150}};
 prepare(_, full) -> {ok, #{warm_ms => 300, window_ms => 1500}}.
 
 %% @private
