@@ -27,7 +27,7 @@ enum {
     COMMAND_ACTIVATE,    /* poll_us:64 -> ; the caller gets `look` when it shall look */
     COMMAND_TICK,        /* -> */
     COMMAND_STATS,       /* -> STATS_COUNT times :64 */
-    COMMAND_RECEIVE,     /* -> what is left: LEFT_... */
+    COMMAND_RECEIVE,     /* -> 1 if there will never be more, bytes_in:64 */
     COMMAND_PROBE,       /* ring_bytes:64 -> */
     COMMAND_LOOK         /* -> 1 to look again, 0 to wait for `look` */
 };
@@ -248,28 +248,21 @@ static bool command_look(bw_port_t *self, reply_t *reply)
     return true;
 }
 
-/* What is left after a read for a peer that is gone. */
-enum { LEFT_NOTHING, LEFT_MORE, LEFT_HALF_A_FRAME, LEFT_FINISHED };
-
 static bool command_receive(bw_port_t *self, reply_t *reply)
 {
     pump_result_t result;
     bw_link_stats_t stats;
-    int left = LEFT_NOTHING;
+    bool finished;
 
     if (!self->active)
         return false;
     result = pump_receive(&self->pump);
-    self->pump.link->ops->stats(self->pump.link, &stats);
-    if (result == PUMP_MORE)
-        left = LEFT_MORE;
-    else if (self->pump.link->ops->is_finished(self->pump.link))
-        left = LEFT_FINISHED;
-    else if (self->pump.gathered || stats.fill_in > 0)
-        left = LEFT_HALF_A_FRAME;
     if (result == PUMP_FAILED)
         fail(self);
-    reply_number(reply, (uint64_t)left, 1);
+    finished = result != PUMP_MORE && self->pump.link->ops->is_finished(self->pump.link);
+    self->pump.link->ops->stats(self->pump.link, &stats);
+    reply_number(reply, finished, 1);
+    reply_number(reply, stats.bytes_in, 8);
     return true;
 }
 

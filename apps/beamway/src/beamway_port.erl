@@ -134,12 +134,14 @@ activate(Port, PollUs) ->
 tick(Port) ->
     ok = done(command(Port, ?TICK, <<>>)).
 
-%% @doc Reads a bounded amount from the link now, and says what is left: `more'; `nothing' at the
-%% moment; `half' a frame; or the peer has `finished', and will never write again.
--spec receive_some(port()) -> more | nothing | half | finished.
+%% @doc Reads a bounded amount from the link now. `finished' if everything has been read and the peer
+%% will never write again; else how many bytes have been read since the link was made.
+-spec receive_some(port()) -> finished | {read, Bytes :: non_neg_integer()}.
 receive_some(Port) ->
-    {ok, <<Left>>} = command(Port, ?RECEIVE, <<>>),
-    element(Left + 1, {nothing, more, half, finished}).
+    case command(Port, ?RECEIVE, <<>>) of
+        {ok, <<1, _:64>>} -> finished;
+        {ok, <<0, Read:64>>} -> {read, Read}
+    end.
 
 %% @doc Reads what is there. `again': look again soon; `asleep': wait for the next `look'.
 -spec look(port()) -> again | asleep.

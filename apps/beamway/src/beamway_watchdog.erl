@@ -56,26 +56,26 @@ discard(Connection, Socket, Port) ->
 
 peer_gone(Connection, Socket, Port) ->
     Now = erlang:monotonic_time(millisecond),
-    drain(Port, Now + ?DRAIN_MS, Now + ?SILENCE_MS),
+    drain(Port, -1, Now + ?DRAIN_MS, Now + ?SILENCE_MS),
     Connection ! {tcp_closed, Socket},
     ok.
 
 %% A peer that ends in order finishes its ring, maybe a little after its socket. One that was killed
-%% never does: then silence is the end, unless it is in the middle of a frame.
-drain(Port, Deadline, Silent) ->
+%% never does: then silence is the end, also in the middle of a frame.
+drain(Port, Known, Deadline, Silent) ->
     Now = erlang:monotonic_time(millisecond),
     try beamway_port:receive_some(Port) of
         finished ->
             ok;
-        _ when Now >= Deadline ->
+        {read, _} when Now >= Deadline ->
             ok;
-        more ->
-            drain(Port, Deadline, Now + ?SILENCE_MS);
-        nothing when Now >= Silent ->
+        {read, Known} when Now >= Silent ->
             ok;
-        _ ->
+        {read, Known} ->
             receive after ?LOOK_MS -> ok end,
-            drain(Port, Deadline, Silent)
+            drain(Port, Known, Deadline, Silent);
+        {read, More} ->
+            drain(Port, More, Deadline, Now + ?SILENCE_MS)
     catch
         error:badarg -> ok
     end.
