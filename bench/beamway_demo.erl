@@ -280,18 +280,25 @@ problems(#{calls := Calls, bytes := Bytes}, Kill) ->
         ++ ["the surviving nodes lost each other when one was killed: please report it, with the stored result"
             || not maps:get(survivors_together, Kill)].
 
-stored(_, File, {error, Reason}, _) ->
-    complain("cannot write ~ts: ~ts", [File, file:format_error(Reason)]),
-    ?FAILED;
-stored(_, _, ok, [_ | _] = Problems) ->
+stored(_, _, _, [_ | _] = Problems) ->
     _ = [complain("~ts", [Problem]) || Problem <- Problems],
     remedy(),
     ?FAILED;
+stored(Say, File, {error, Reason}, []) ->
+    complain("cannot write ~ts: ~ts", [File, file:format_error(Reason)]),
+    %% That a checkout cannot be written is no failure of a demo that was not told where to.
+    case default_file() of
+        File -> ended(Say, "Not stored: choose a file with --save");
+        _ -> ?FAILED
+    end;
 stored(Say, File, ok, []) ->
-    Say("Stored: ~ts~n~nTry next:~n"
+    ended(Say, ["Stored: ", relative(File)]).
+
+ended(Say, Where) ->
+    Say("~ts~n~nTry next:~n"
         "  bin/beamway bench rpc --quick      the same calls with 2 and 4 nodes, and tuned TCP beside it~n"
         "  bin/beamway doctor                 which links this host can use~n"
-        "  erl -proto_dist beamway -pa apps/beamway/ebin -sname me     a node of your own~n", [relative(File)]),
+        "  erl -proto_dist beamway -pa apps/beamway/ebin -sname me     a node of your own~n", [Where]),
     ?DONE.
 
 relative(File) ->
