@@ -18,7 +18,7 @@
 -export([connect/6, accept/6]).
 -export([init_connect/7, init_accept/7]).
 %% callbacks of dist_util
--export([send/2, recv/3, pre_nodeup/1, post_nodeup/1, getll/1, up/3, tick/1, getstat/1, setopts/2,
+-export([send/2, recv/3, pre_nodeup/1, post_nodeup/1, getll/1, tick/1, getstat/1, setopts/2,
          getopts/2]).
 
 -type family() :: inet_tcp | inet6_tcp.
@@ -55,7 +55,7 @@ init_connect(Family, Kernel, Node, Type, MyNode, LongOrShortNames, SetupTime) ->
             Address = #net_address{address = {Ip, TcpPort}, host = Host, protocol = tcp,
                                    family = Family:family()},
             dist_util:handshake_we_started(
-              (callbacks(fun(_Socket, _Node) -> Address end))#hs_data{
+              (callbacks(fun(_, _) -> address(Socket, Node, Address) end))#hs_data{
                 kernel_pid = Kernel, other_node = Node, this_node = MyNode, socket = Socket,
                 timer = Timer, this_flags = 0, other_version = Version, request_type = Type});
         {error, _} ->
@@ -128,7 +128,7 @@ init_accept(Family, Kernel, AcceptPid, Socket, MyNode, Allowed, SetupTime) ->
             put_state(setup_ms, SetupTime),
             Reject = first_packet(Socket),
             dist_util:handshake_other_started(
-              (callbacks(fun(_Socket, Node) -> remote_address(Family, Socket, Node) end))#hs_data{
+              (callbacks(fun(_, Node) -> address(Socket, Node, remote_address(Family, Socket, Node)) end))#hs_data{
                 kernel_pid = Kernel, this_node = MyNode, socket = Socket, timer = Timer,
                 this_flags = 0, allowed = Allowed, reject_flags = Reject})
     end.
@@ -183,7 +183,6 @@ callbacks(Address) ->
              f_setopts_post_nodeup = fun ?MODULE:post_nodeup/1,
              f_getll = fun ?MODULE:getll/1,
              f_address = Address,
-             f_handshake_complete = fun ?MODULE:up/3,
              mf_tick = fun ?MODULE:tick/1,
              mf_getstat = fun ?MODULE:getstat/1,
              mf_setopts = fun ?MODULE:setopts/2,
@@ -267,13 +266,14 @@ post_nodeup(Socket) ->
             end
     end.
 
-%% @private
--spec up(port(), node(), erlang:dist_handle()) -> ok.
-up(Socket, Node, _DHandle) ->
+%% The last callback before net_kernel announces the node: the link is in the table from now on, so
+%% that whoever sees the node sees its link.
+address(Socket, Node, Address) ->
     {Kind, Port, Reason} = get_state(link),
     beamway_links:up(#{node => Node, link => Kind, reason => Reason, address => peer_text(Socket),
                        since => os:system_time(second), connection => self(), port => Port,
-                       socket => Socket}).
+                       socket => Socket}),
+    Address.
 
 peer_text(Socket) ->
     case inet:peername(Socket) of

@@ -6,8 +6,8 @@
 %% because a driver is unloaded when the process that loaded it ends. That supervisor gives up the
 %% whole distribution when a child dies, so nothing here may crash on what a peer or a user does.
 %%
-%% Its table is read by anyone; only the server writes. A row belongs to a connection process and
-%% goes with it.
+%% Its table is read by anyone. A connection process writes its own row; the server removes it when
+%% that process ends.
 -module(beamway_links).
 -behaviour(gen_server).
 
@@ -63,9 +63,10 @@ grant(RingBytes) ->
         exit:_ -> {error, <<"the link server does not answer">>}
     end.
 
-%% @doc The calling connection process has a link.
+%% @doc The calling connection process has a link. It is in {@link all/0} when this returns.
 -spec up(link()) -> ok.
-up(Link) ->
+up(#{connection := Pid} = Link) ->
+    ets:insert(?TABLE, {{link, Pid}, Link}),
     gen_server:cast(?MODULE, {up, Link}).
 
 %% @doc All links that are up.
@@ -85,7 +86,7 @@ init([]) ->
     process_flag(trap_exit, true),
     logger:set_process_metadata(#{domain => [beamway]}),
     _ = application:load(beamway),
-    ?TABLE = ets:new(?TABLE, [named_table, protected, {read_concurrency, true}]),
+    ?TABLE = ets:new(?TABLE, [named_table, public, {read_concurrency, true}]),
     Config = usable_links(valid_config()),
     ets:insert(?TABLE, [{config, Config}, {extension, extension(Config)}]),
     {ok, #state{config = Config}}.
@@ -142,9 +143,7 @@ handle_call({grant, RingBytes}, {Pid, _}, State) ->
     Free = Limit - 2 * lists:sum(maps:values(Granted)),
     case largest_ring(RingBytes, Free) of
         {ok, Bytes} ->
-            Bytes < RingBytes andalso
-                ?LOG_WARNING("beamway: rings of ~b instead of ~b bytes: the limit of this node is "
-                             "~b bytes (ring_limit_bytes)", [Bytes, RingBytes, Limit]),
+            log_smaller(Bytes, RingBytes, Limit),
             NewState = watch(Pid, State),
             {reply, {ok, Bytes}, NewState#state{granted = Granted#{Pid => Bytes}}};
         none ->
@@ -153,6 +152,12 @@ handle_call({grant, RingBytes}, {Pid, _}, State) ->
 handle_call(_Request, _From, State) ->
     {reply, {error, badarg}, State}.
 
+log_smaller(RingBytes, RingBytes, _Limit) ->
+    ok;
+log_smaller(Bytes, RingBytes, Limit) ->
+    ?LOG_WARNING("beamway: rings of ~b instead of ~b bytes: the limit of this node is ~b bytes "
+                 "(ring_limit_bytes)", [Bytes, RingBytes, Limit]).
+
 %% Both rings of a link count. 65536 bytes is the smallest ring.
 largest_ring(Bytes, Free) when 2 * Bytes =< Free -> {ok, Bytes};
 largest_ring(Bytes, Free) when Bytes >= 131072 -> largest_ring(Bytes div 2, Free);
@@ -160,8 +165,7 @@ largest_ring(_Bytes, _Free) -> none.
 
 %% @private
 -spec handle_cast(term(), #state{}) -> {noreply, #state{}}.
-handle_cast({up, #{connection := Pid, node := Node, link := Kind, reason := Reason} = Link}, State) ->
-    ets:insert(?TABLE, {{link, Pid}, Link}),
+handle_cast({up, #{connection := Pid, node := Node, link := Kind, reason := Reason}}, State) ->
     ?LOG_INFO("beamway: link to ~ts is up over ~ts (~ts)", [Node, Kind, Reason]),
     Released = case Kind of
                    tcp -> maps:remove(Pid, State#state.granted);
