@@ -45,6 +45,7 @@ group(Config) ->
         Name -> io_lib:format(" (~tp)", [Name])
     end.
 
+seconds({Case, _}, State) -> seconds(Case, State);
 seconds(Case, #{started := Started}) ->
     case Started of
         #{Case := At} -> io_lib:format(" (~.1f s)", [(erlang:monotonic_time(millisecond) - At) / 1000]);
