@@ -46,13 +46,15 @@ static void in_child(void (*run)(void))
     CHECK(pid >= 0);
     if (pid == 0) {
         run();
+        if (check_skipped)
+            printf("    %s\n", check_skipped);
         fflush(stdout);
         _exit(check_failed ? 1 : check_skipped ? 2 : 0);
     }
     CHECK_EQ(waitpid(pid, &status, 0), pid);
     CHECK(WIFEXITED(status) && WEXITSTATUS(status) != 1);
     if (WEXITSTATUS(status) == 2)
-        SKIP("not possible here");
+        SKIP("not possible here (see above)");
 }
 
 static int memory_of(uint64_t bytes, int seals)

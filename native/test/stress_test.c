@@ -29,6 +29,12 @@
 #define RING BW_RING_MIN_BYTES
 #define LARGEST (3 * RING) /* so that some frames are larger than the ring */
 
+#if defined(__has_feature) /* clang */
+#if __has_feature(thread_sanitizer)
+#define __SANITIZE_THREAD__ 1
+#endif
+#endif
+
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 static uint64_t frames_each_way = 100000;
 #else
@@ -446,7 +452,7 @@ static void run_threads(bw_link_t *left, bw_link_t *right, uint64_t frames)
 static void two_threads_in_plain_memory(void)
 {
     static alignas(64) bw_ring_shared_t shared[2];
-    uint64_t start = UINT64_MAX - 10 * RING;
+    uint64_t start = 0 - 10 * RING;
     uint8_t *data[2] = {map_twice(RING), map_twice(RING)};
     int bells[2] = {eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC), eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)};
     plain_link_t ends[2];

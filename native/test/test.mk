@@ -5,7 +5,9 @@
 TEST_NAMES := $(sort $(notdir $(basename $(wildcard test/*_test.c))))
 TEST_PROGRAMS := $(TEST_NAMES:%=$(BUILD)/test/%)
 ASAN_PROGRAMS := $(TEST_NAMES:%=$(BUILD)/asan/%)
-# Forked processes are nothing that the thread sanitizer could look into.
+# Only what runs two threads. clang: the thread sanitizer of gcc 12 was tried and did not see a
+# missing release in ring.c, that of clang 14 does.
+TSAN_CC ?= clang
 TSAN_NAMES := stress_test
 TSAN_PROGRAMS := $(TSAN_NAMES:%=$(BUILD)/tsan/%)
 
@@ -30,7 +32,7 @@ $(BUILD)/asan/%: test/%.c $(LINK_SRC) $(TEST_HEADERS)
 $(BUILD)/tsan/%: test/%.c $(LINK_SRC) $(TEST_HEADERS)
 	@mkdir -p $(@D)
 	@echo "  CC   $@"
-	@$(CC) $(TSAN_CFLAGS) -o $@ $< $(LINK_SRC)
+	@$(TSAN_CC) $(TSAN_CFLAGS) -o $@ $< $(LINK_SRC)
 
 test: $(TEST_PROGRAMS)
 	@test/run.sh $(TEST_PROGRAMS)
