@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The message that a visitor brings to the door: any bytes, any number and kind of descriptors, and
+ * then anything in the memory that came.
+ *
+ * Input: a byte of choices (bit 0: the right token is put in, bit 1: so is the rest of a good
+ * head), a byte with the number of descriptors, 3 bytes with their kinds, 1 byte for the seals, 2
+ * bytes for the memory's size; the rest is the message and, repeated, what stands in the memory.
+ * Checked: only a visitor with the token comes in, no descriptor is left, a link that comes of it
+ * can be looked at and closed whatever its memory holds.
+ */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <stddef.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include "../test/rings.h"
+
+#define RING BW_RING_MIN_BYTES
+#define PAGE 65536u
+#define HEAD 8
+#define FDS_MAX 8
+
+int LLVMFuzzerTestOneInput(const uint8_t *input, size_t size);
+
+/* The hello of native/link/shm.c, byte by byte. */
+enum { TOKEN = 0, VERSION = 16, RING_BYTES = 24, HELLO_BYTES = 32 };
+
+static const int seal_bits[] = {F_SEAL_SHRINK, F_SEAL_GROW, F_SEAL_SEAL, F_SEAL_WRITE,
+                                F_SEAL_FUTURE_WRITE};
+
+static int make_memory(const uint8_t *input, size_t size)
+{
+    int fd = memfd_create("fuzz", MFD_CLOEXEC | MFD_ALLOW_SEALING), seals = 0;
+    uint16_t shift = (uint16_t)(input[6] | input[7] << 8);
+    uint64_t bytes = PAGE + 2 * RING + (shift >= 32768 ? shift - 65536 : shift);
+
+    if (fd < 0 || ftruncate(fd, (off_t)bytes) < 0)
+        abort();
+    if (pwrite(fd, input, size, 0) < 0 || pwrite(fd, input, size, PAGE) < 0)
+        abort();
+    for (size_t i = 0; i < sizeof seal_bits / sizeof *seal_bits; i++)
+        seals |= input[5] >> i & 1 ? 0 : seal_bits[i]; /* 0x18: the three that must be there */
+    if (fcntl(fd, F_ADD_SEALS, seals) < 0)
+        abort();
+    return fd;
+}
+
+static int make_descriptor(uint8_t kind, const uint8_t *input, size_t size)
+{
+    switch (kind % 6) {
+    case 0:
+        return make_memory(input, size);
+    case 1:
+        return eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    case 2:
+        return eventfd(kind, EFD_CLOEXEC);
+    case 3:
+        return open("/dev/null", O_RDWR | O_CLOEXEC);
+    case 4:
+        return open("/", O_PATH | O_CLOEXEC);
+    default:
+        return socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    }
+}
+
+static void visit(const bw_shm_door_t *door, const uint8_t *message, size_t len, const int *fds,
+                  size_t count)
+{
+    union {
+        char bytes[CMSG_SPACE(FDS_MAX * sizeof(int))];
+        struct cmsghdr align;
+    } control = {{0}};
+    struct sockaddr_un un = {.sun_family = AF_UNIX};
+    struct iovec iov = {.iov_base = (void *)(uintptr_t)message, .iov_len = len};
+    struct msghdr header = {.msg_iov = &iov, .msg_iovlen = 1};
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+
+    memcpy(un.sun_path, door->address, door->address_len);
+    if (fd < 0 ||
+        connect(fd, (struct sockaddr *)&un,
+                (socklen_t)(offsetof(struct sockaddr_un, sun_path) + door->address_len)) < 0)
+        abort();
+    if (count > 0) {
+        struct cmsghdr *cmsg;
+
+        header.msg_control = control.bytes;
+        header.msg_controllen = CMSG_SPACE(count * sizeof(int));
+        cmsg = CMSG_FIRSTHDR(&header);
+        cmsg->cmsg_level = SOL_SOCKET;
+        cmsg->cmsg_type = SCM_RIGHTS;
+        cmsg->cmsg_len = CMSG_LEN(count * sizeof(int));
+        memcpy(CMSG_DATA(cmsg), fds, count * sizeof(int));
+    }
+    (void)!sendmsg(fd, &header, MSG_NOSIGNAL);
+    close(fd);
+}
+
+/* What the driver would call, on a link whose memory was filled by the visitor. */
+static void look_at(bw_link_t *link)
+{
+    bw_link_stats_t stats;
+    bw_span_t span = {0};
+
+    link->ops->stats(link, &stats);
+    if (stats.fill_in > stats.ring_bytes || stats.fill_out > stats.ring_bytes)
+        abort();
+    if (link->ops->peek(link, &span) == BW_OK) {
+        if (span.len == 0 || span.len > stats.ring_bytes)
+            abort();
+        link->ops->release(link, span.len);
+    }
+    if (link->ops->reserve(link, 100, &span) == BW_OK) {
+        if (span.len == 0 || span.len > stats.ring_bytes)
+            abort();
+        memset(span.base, 1, span.len);
+        link->ops->commit(link, span.len);
+    }
+    link->ops->hush(link);
+    (void)link->ops->arm_write(link, 1);
+    (void)link->ops->arm_read(link);
+    link->ops->trim(link);
+    link->ops->kick(link);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *input, size_t size)
+{
+    static int free_before = -1;
+    uint8_t message[4096] = {0};
+    int fds[FDS_MAX], free_now;
+    bw_shm_door_t door = {.fd = -1};
+    bw_link_t *link = NULL;
+    bw_error_t error = {0};
+    size_t count, len = size - HEAD;
+    bool has_token;
+
+    if (size < HEAD || len > sizeof message)
+        return 0;
+    if (bw_shm_door_open(NULL, &door, &error) != BW_OK)
+        abort();
+    memcpy(message, input + HEAD, len);
+    if (input[0] & 1 && len >= BW_SHM_TOKEN_BYTES)
+        memcpy(message + TOKEN, door.token, BW_SHM_TOKEN_BYTES);
+    if (input[0] & 2 && len >= HELLO_BYTES) {
+        uint32_t version = 1;
+        uint64_t ring_bytes = RING;
+
+        memcpy(message + VERSION, &version, sizeof version);
+        memcpy(message + RING_BYTES, &ring_bytes, sizeof ring_bytes);
+    }
+    has_token = len == HELLO_BYTES && memcmp(message, door.token, BW_SHM_TOKEN_BYTES) == 0;
+    count = input[1] % (FDS_MAX + 1);
+    for (size_t i = 0; i < count; i++)
+        fds[i] = make_descriptor(i < 3 ? input[2 + i] : 1, input, size);
+    visit(&door, message, len, fds, count);
+    if (bw_shm_accept(&door, 4 * RING, &link, &error) == BW_OK) {
+        if (!has_token || count != 3)
+            abort();
+        look_at(link);
+        link->ops->close(link, NULL);
+    }
+    for (size_t i = 0; i < count; i++)
+        close(fds[i]);
+    bw_shm_door_close(&door);
+    /* the lowest free descriptor moves up for good if one is left open */
+    free_now = dup(0);
+    close(free_now);
+    if (free_before >= 0 && free_now != free_before)
+        abort();
+    free_before = free_now;
+    return 0;
+}

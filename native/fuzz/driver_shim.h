@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef BW_DRIVER_SHIM_H
+#define BW_DRIVER_SHIM_H
+
+/*
+ * The few calls of the VM that native/driver/pump.c makes, so that it runs without one: in fuzzing
+ * and in pump_test. One port only. What the pump gives to "the VM" goes to shim_deliver, which the
+ * program defines; the queue is one piece of memory.
+ */
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "erl_driver.h"
+
+/* A frame has arrived: `len` bytes at `at`. */
+static void shim_deliver(const uint8_t *at, uint64_t len);
+
+#define SHIM_BINARY_MAX ((ErlDrvSizeT)64 << 20) /* larger ones are refused, as if memory was low   \
+                                                 */
+
+static struct {
+    char *bytes;
+    size_t len;
+    SysIOVec iov;
+    bool busy;
+    int binaries; /* allocated and not freed */
+} shim;
+
+ErlDrvBinary *driver_alloc_binary(ErlDrvSizeT size)
+{
+    ErlDrvBinary *binary;
+
+    if (size > SHIM_BINARY_MAX)
+        return NULL;
+    binary = malloc(sizeof *binary + (size_t)size);
+    if (binary) {
+        binary->orig_size = (ErlDrvSInt)size;
+        shim.binaries++;
+    }
+    return binary;
+}
+
+void driver_free_binary(ErlDrvBinary *binary)
+{
+    shim.binaries--;
+    free(binary);
+}
+
+int driver_output(ErlDrvPort port, char *buf, ErlDrvSizeT len)
+{
+    (void)port;
+    shim_deliver((const uint8_t *)buf, len);
+    return 0;
+}
+
+int driver_output_binary(ErlDrvPort port, char *head, ErlDrvSizeT head_len, ErlDrvBinary *binary,
+                         ErlDrvSizeT offset, ErlDrvSizeT len)
+{
+    (void)port;
+    if (head_len != 0 || head != NULL || offset + len > (ErlDrvSizeT)binary->orig_size)
+        abort();
+    shim_deliver((const uint8_t *)binary->orig_bytes + offset, len);
+    return 0;
+}
+
+SysIOVec *driver_peekq(ErlDrvPort port, int *count_p)
+{
+    (void)port;
+    shim.iov.iov_base = shim.bytes;
+    shim.iov.iov_len = shim.len;
+    *count_p = shim.len > 0;
+    return &shim.iov;
+}
+
+ErlDrvSizeT driver_sizeq(ErlDrvPort port)
+{
+    (void)port;
+    return shim.len;
+}
+
+ErlDrvSizeT driver_deq(ErlDrvPort port, ErlDrvSizeT len)
+{
+    (void)port;
+    if (len > shim.len)
+        abort();
+    memmove(shim.bytes, shim.bytes + len, shim.len - (size_t)len);
+    shim.len -= (size_t)len;
+    return shim.len;
+}
+
+int driver_enq(ErlDrvPort port, char *buf, ErlDrvSizeT len)
+{
+    char *bytes;
+
+    (void)port;
+    if (len == 0)
+        return 0;
+    bytes = realloc(shim.bytes, shim.len + (size_t)len);
+    if (!bytes)
+        return -1;
+    memcpy(bytes + shim.len, buf, (size_t)len);
+    shim.bytes = bytes;
+    shim.len += (size_t)len;
+    return 0;
+}
+
+int driver_enqv(ErlDrvPort port, ErlIOVec *ev, ErlDrvSizeT skip)
+{
+    for (int i = 0; i < ev->vsize; i++) {
+        ErlDrvSizeT len = (ErlDrvSizeT)ev->iov[i].iov_len, off = skip < len ? skip : len;
+
+        skip -= off;
+        if (driver_enq(port, (char *)ev->iov[i].iov_base + off, len - off) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+void set_busy_port(ErlDrvPort port, int on)
+{
+    (void)port;
+    shim.busy = on;
+}
+
+ErlDrvTime erl_drv_monotonic_time(ErlDrvTimeUnit unit)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    if (unit != ERL_DRV_USEC)
+        abort();
+    return (ErlDrvTime)now.tv_sec * 1000000 + now.tv_nsec / 1000;
+}
+
+#endif
