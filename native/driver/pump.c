@@ -5,7 +5,8 @@
 
 #include "../link/frame.h"
 
-/* A call on a scheduler stays well under a millisecond: about 1 us a small frame, 4 GB/s a copy. */
+/* What one call on a scheduler may do each way: well under a millisecond, at about 1 us a small
+ * frame and 4 GB/s a copy. The poller comes back for the rest, so neither direction starves. */
 #define BUDGET_FRAMES 500
 #define BUDGET_BYTES (1024 * 1024)
 
@@ -53,7 +54,8 @@ static void copy_next(cursor_t *cursor, uint8_t *to, size_t len)
     }
 }
 
-/* Copies and publishes as much of `total` bytes as there is room for; *done_p says how much. */
+/* Copies and publishes as much of `total` bytes as there is room for, within the budget; *done_p
+ * says how much. */
 static bw_status_t put_iov(bw_link_t *link, const SysIOVec *iov, int count, uint64_t total,
                            uint64_t *done_p)
 {
@@ -61,7 +63,7 @@ static bw_status_t put_iov(bw_link_t *link, const SysIOVec *iov, int count, uint
     bw_status_t status = BW_OK;
     uint64_t done = 0;
 
-    while (done < total) {
+    while (done < total && done < BUDGET_BYTES) {
         uint64_t want = least(total - done, PUBLISH_BYTES);
         bw_span_t span;
 
@@ -85,29 +87,27 @@ static void set_busy(bw_pump_t *pump, bool busy)
     }
 }
 
-/* Moves the queue into the ring; not busy any more once it is empty and half the ring is free. */
+/* Moves the queue into the ring, within the budget; not busy any more once it is empty and half the
+ * ring is free. Otherwise the poller comes: for room, or at once if only the budget is used up. */
 static bool drain_queue(bw_pump_t *pump)
 {
-    for (;;) {
-        int count = 0;
-        SysIOVec *iov = driver_peekq(pump->port, &count);
-        uint64_t done;
-        bw_status_t status = put_iov(pump->link, iov, count, driver_sizeq(pump->port), &done);
+    int count = 0;
+    SysIOVec *iov = driver_peekq(pump->port, &count);
+    uint64_t done;
+    bw_status_t status = put_iov(pump->link, iov, count, driver_sizeq(pump->port), &done);
 
-        if (status == BW_CORRUPT)
-            return false;
-        if (done > 0)
-            driver_deq(pump->port, done);
-        status = pump->link->ops->arm_write(pump->link, pump->half_ring);
-        if (status == BW_OK)
-            return true;
-        if (status == BW_CORRUPT)
-            return false;
-        if (driver_sizeq(pump->port) == 0) {
+    if (status == BW_CORRUPT)
+        return false;
+    if (done > 0)
+        driver_deq(pump->port, done);
+    status = pump->link->ops->arm_write(pump->link, pump->half_ring);
+    if (status == BW_AGAIN) {
+        if (driver_sizeq(pump->port) == 0)
             set_busy(pump, false);
-            return true;
-        }
+        else
+            pump->link->ops->kick(pump->link);
     }
+    return status != BW_CORRUPT;
 }
 
 /* Queues what of the frame is not in the ring yet; `pad` bytes belong to it that ev has not. */
@@ -195,6 +195,8 @@ typedef struct {
     size_t bytes;
 } budget_t;
 
+#define FULL_BUDGET ((budget_t){.frames = BUDGET_FRAMES, .bytes = BUDGET_BYTES})
+
 /* Reads frames from a span. *used_p: bytes done with. IDLE: the rest, if any, is half a frame. */
 static pump_result_t receive_span(bw_pump_t *pump, const bw_span_t *span, budget_t *budget,
                                   size_t *used_p)
@@ -243,15 +245,14 @@ static pump_result_t receive_span(bw_pump_t *pump, const bw_span_t *span, budget
     return result;
 }
 
-pump_result_t pump_receive(bw_pump_t *pump)
+static pump_result_t receive(bw_pump_t *pump, budget_t *budget)
 {
-    budget_t budget = {.frames = BUDGET_FRAMES, .bytes = BUDGET_BYTES};
     pump_result_t result = PUMP_MORE;
 
-    while (budget.frames > 0 && budget.bytes > 0) {
+    while (budget->frames > 0 && budget->bytes > 0) {
         bw_span_t span;
-        size_t used = 0, most = least(budget.bytes, PUBLISH_BYTES);
-        budget_t piece = {.frames = budget.frames, .bytes = most};
+        size_t used = 0, most = least(budget->bytes, PUBLISH_BYTES);
+        budget_t piece = {.frames = budget->frames, .bytes = most};
         bw_status_t status = pump->link->ops->peek(pump->link, &span);
 
         if (status == BW_AGAIN)
@@ -261,12 +262,19 @@ pump_result_t pump_receive(bw_pump_t *pump)
         result = receive_span(pump, &span, &piece, &used);
         if (used > 0)
             pump->link->ops->release(pump->link, used);
+        budget->frames = piece.frames;
+        budget->bytes -= least(used, budget->bytes);
         if (result != PUMP_MORE)
             return result;
-        budget.frames = piece.frames;
-        budget.bytes -= least(used, budget.bytes);
     }
     return PUMP_MORE;
+}
+
+pump_result_t pump_receive(bw_pump_t *pump)
+{
+    budget_t budget = FULL_BUDGET;
+
+    return receive(pump, &budget);
 }
 
 static uint64_t now_us(void)
@@ -296,10 +304,11 @@ static wake_result_t arm_or_kick(bw_pump_t *pump)
 static wake_result_t drain_and_arm(bw_pump_t *pump, bool readable)
 {
     uint64_t frames_before = pump->frames_in;
+    budget_t budget = FULL_BUDGET; /* of all rounds: a peer can publish between each read and arm */
 
     pump->spinning = false;
     for (;;) {
-        pump_result_t result = pump_receive(pump);
+        pump_result_t result = receive(pump, &budget);
         bw_status_t status;
 
         if (result == PUMP_FAILED)
@@ -313,7 +322,7 @@ static wake_result_t drain_and_arm(bw_pump_t *pump, bool readable)
             return WAKE_FAILED;
         learn(pump, frames_before);
         frames_before = pump->frames_in;
-        if (pump->spin.budget_us > 0 && bw_spin_wants(&pump->spin, now_us())) {
+        if (pump->spin.budget_us > 0 && bw_spin_begins(&pump->spin, now_us())) {
             pump->spinning = true;
             return WAKE_LOOKING;
         }
@@ -350,8 +359,7 @@ wake_result_t pump_look(bw_pump_t *pump)
         return WAKE_FAILED;
     if (result == PUMP_MORE)
         return WAKE_LOOKING;
-    learn(pump, frames_before);
-    if (bw_spin_goes_on(&pump->spin, now_us()))
+    if (bw_spin_goes_on(&pump->spin, now_us(), (uint32_t)(pump->frames_in - frames_before)))
         return WAKE_LOOKING;
     return arm_or_kick(pump);
 }

@@ -10,8 +10,10 @@
  *
  * Waking an idle processor costs more than all the rest of a round trip, so a short look is worth
  * it if the next frame has lately come within the budget. It is harmful if others need the
- * processor: if many frames come at a time the node has work to do anyway, and if the looker itself
- * was not given the processor for a while others outside the node want it.
+ * processor: if many frames come at a time the node has work to do anyway, and if the looker was
+ * not given the processor for a while then others outside the node want it. One such gap may only
+ * mean that both peers happened to share a processor, which the system mends as soon as both are
+ * busy; so looking is given up for a short while first, and for longer the more gaps there are.
  *
  * Pure: the caller brings the time, in microseconds of any clock that does not go back.
  */
@@ -19,19 +21,24 @@ typedef struct {
     uint32_t budget_us;  /* longest look, 0: never */
     uint32_t wait_us;    /* smoothed: from drained to the next frame, at most BW_SPIN_LONG_US */
     uint32_t batch_x16;  /* smoothed: frames that came together, times 16 */
+    uint32_t ban_us;     /* how long the next gap ends all looking */
+    uint32_t rewarded;   /* looks in a row that found frames without a gap */
     uint64_t drained_us; /* when the ring was last found empty after frames */
-    uint64_t looked_us;  /* when the looker last looked, 0: it does not look */
-    uint64_t banned_until_us;
+    uint64_t looked_us;  /* when the looker last looked, 0: not yet in this round */
+    uint64_t banned_until_us; /* no looking before */
 } bw_spin_t;
 
 #define BW_SPIN_LONG_US 1000u
 #define BW_SPIN_BATCH_MAX 4u /* one call of a lone caller is up to 3 frames */
 #define BW_SPIN_GAP_US 200u  /* the looker was away so long: others need the processor */
-#define BW_SPIN_BAN_US 1000000u
+#define BW_SPIN_BAN_MIN_US 1000u
+#define BW_SPIN_BAN_MAX_US 1000000u
+#define BW_SPIN_REWARD 256u /* so many looks without a gap halve the ban */
 
 static inline void bw_spin_init(bw_spin_t *spin, uint32_t budget_us)
 {
-    *spin = (bw_spin_t){.budget_us = budget_us, .wait_us = BW_SPIN_LONG_US};
+    *spin = (bw_spin_t){
+        .budget_us = budget_us, .wait_us = BW_SPIN_LONG_US, .ban_us = BW_SPIN_BAN_MIN_US};
 }
 
 /* `frames` have been read, and the ring was drained, at `now`. */
@@ -46,26 +53,45 @@ static inline void bw_spin_learn(bw_spin_t *spin, uint64_t now_us, uint32_t fram
     spin->drained_us = now_us;
 }
 
-/* Should the drained ring be looked at from now on? */
-static inline bool bw_spin_wants(const bw_spin_t *spin, uint64_t now_us)
+/* Shall the drained ring be looked at from now on? */
+static inline bool bw_spin_begins(bw_spin_t *spin, uint64_t now_us)
 {
+    spin->looked_us = 0;
     return spin->wait_us < spin->budget_us && spin->batch_x16 <= 16 * BW_SPIN_BATCH_MAX &&
            now_us >= spin->banned_until_us;
 }
 
-/* The looker found nothing at `now`. True: look again; false: sleep. */
-static inline bool bw_spin_goes_on(bw_spin_t *spin, uint64_t now_us)
+static inline void bw_spin_punish(bw_spin_t *spin, uint64_t now_us)
+{
+    spin->banned_until_us = now_us + spin->ban_us;
+    spin->ban_us = spin->ban_us > BW_SPIN_BAN_MAX_US / 2 ? BW_SPIN_BAN_MAX_US : 2 * spin->ban_us;
+    spin->rewarded = 0;
+}
+
+static inline void bw_spin_reward(bw_spin_t *spin)
+{
+    if (++spin->rewarded < BW_SPIN_REWARD)
+        return;
+    spin->rewarded = 0;
+    if (spin->ban_us > BW_SPIN_BAN_MIN_US)
+        spin->ban_us /= 2;
+}
+
+/* The looker has looked at `now` and found `frames`. True: look again; false: sleep. */
+static inline bool bw_spin_goes_on(bw_spin_t *spin, uint64_t now_us, uint32_t frames)
 {
     uint64_t away_us = spin->looked_us ? now_us - spin->looked_us : 0;
 
     spin->looked_us = now_us;
-    if (away_us > BW_SPIN_GAP_US)
-        spin->banned_until_us = now_us + BW_SPIN_BAN_US;
-    if (away_us > BW_SPIN_GAP_US || now_us - spin->drained_us > spin->budget_us) {
-        spin->looked_us = 0;
+    if (away_us > BW_SPIN_GAP_US) {
+        bw_spin_punish(spin, now_us);
         return false;
     }
-    return true;
+    if (frames > 0) {
+        bw_spin_learn(spin, now_us, frames);
+        bw_spin_reward(spin);
+    }
+    return now_us - spin->drained_us <= spin->budget_us;
 }
 
 #endif
