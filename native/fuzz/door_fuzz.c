@@ -48,6 +48,16 @@ static int make_memory(const uint8_t *input, size_t size)
     return fd;
 }
 
+/* An ordinary file of the right size: whoever has it can cut it short at any time. */
+static int plain_file(void)
+{
+    static FILE *file;
+
+    if (!file && (!(file = tmpfile()) || ftruncate(fileno(file), PAGE + 2 * RING) < 0))
+        abort();
+    return fcntl(fileno(file), F_DUPFD_CLOEXEC, 0);
+}
+
 static int make_descriptor(uint8_t kind, const uint8_t *input, size_t size)
 {
     switch (kind % 6) {
@@ -58,7 +68,7 @@ static int make_descriptor(uint8_t kind, const uint8_t *input, size_t size)
     case 2:
         return eventfd(kind, EFD_CLOEXEC);
     case 3:
-        return open("/dev/null", O_RDWR | O_CLOEXEC);
+        return plain_file();
     case 4:
         return open("/", O_PATH | O_CLOEXEC);
     default:
@@ -127,9 +137,8 @@ static void look_at(bw_link_t *link)
 
 int LLVMFuzzerTestOneInput(const uint8_t *input, size_t size)
 {
-    static int free_before = -1;
     uint8_t message[4096] = {0};
-    int fds[FDS_MAX], free_now;
+    int fds[FDS_MAX], open_before;
     bw_shm_door_t door = {.fd = -1};
     bw_link_t *link = NULL;
     bw_error_t error = {0};
@@ -138,6 +147,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *input, size_t size)
 
     if (size < HEAD || len > sizeof message)
         return 0;
+    close(plain_file()); /* it stays open from the first time on */
+    open_before = open_descriptors();
     if (bw_shm_door_open(NULL, &door, &error) != BW_OK)
         abort();
     memcpy(message, input + HEAD, len);
@@ -156,7 +167,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *input, size_t size)
         fds[i] = make_descriptor(i < 3 ? input[2 + i] : 1, input, size);
     visit(&door, message, len, fds, count);
     if (bw_shm_accept(&door, 4 * RING, &link, &error) == BW_OK) {
-        if (!has_token || count != 3)
+        if (!has_token || count != 3 || input[2] % 6 != 0 || (input[5] & 7) != 0 ||
+            input[3] % 6 != 1 || input[4] % 6 != 1)
             abort();
         look_at(link);
         link->ops->close(link, NULL);
@@ -164,11 +176,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *input, size_t size)
     for (size_t i = 0; i < count; i++)
         close(fds[i]);
     bw_shm_door_close(&door);
-    /* the lowest free descriptor moves up for good if one is left open */
-    free_now = dup(0);
-    close(free_now);
-    if (free_before >= 0 && free_now != free_before)
+    if (open_descriptors() != open_before)
         abort();
-    free_before = free_now;
     return 0;
 }

@@ -10,8 +10,11 @@ FUZZ_SRC := $(LINK_SRC) driver/pump.c
 FUZZ_HEADERS := $(wildcard fuzz/*.h test/*.h link/*.h driver/*.h)
 FUZZ_CFLAGS = $(BASE_CFLAGS) -O1 -g -pthread -Ilink -isystem $(ERL_INCLUDE)
 
+# The lists are read by recipes of test.mk, which have had their prerequisites already.
 TEST_PROGRAMS += $(FUZZ_TARGETS:%=$(BUILD)/test/%_replay)
 ASAN_PROGRAMS += $(FUZZ_TARGETS:%=$(BUILD)/asan/%_replay)
+test: $(FUZZ_TARGETS:%=$(BUILD)/test/%_replay)
+asan: $(FUZZ_TARGETS:%=$(BUILD)/asan/%_replay)
 
 .PHONY: fuzz
 .SECONDARY: $(FUZZ_TARGETS:%=$(BUILD)/fuzz/%)

@@ -11,28 +11,31 @@ TSAN_CC ?= clang
 TSAN_NAMES := stress_test
 TSAN_PROGRAMS := $(TSAN_NAMES:%=$(BUILD)/tsan/%)
 
-TEST_HEADERS := $(wildcard test/*.h link/*.h)
+TEST_HEADERS := $(wildcard test/*.h link/*.h driver/*.h)
 TEST_CFLAGS := $(BASE_CFLAGS) -O2 -g -pthread -Ilink -Itest
 ASAN_CFLAGS := $(TEST_CFLAGS) -O1 -fno-omit-frame-pointer -fsanitize=address,undefined \
 	-fno-sanitize-recover=all
 TSAN_CFLAGS := $(TEST_CFLAGS) -O1 -fno-omit-frame-pointer -fsanitize=thread
 
+# Only pump_test needs the pump, and the header that declares what driver_shim.h stands in for.
+test_src = $(LINK_SRC) $(if $(filter pump_test,$(1)),driver/pump.c -isystem $(ERL_INCLUDE))
+
 .PHONY: test asan tsan spin
 
-$(BUILD)/test/%: test/%.c $(LINK_SRC) $(TEST_HEADERS)
+$(BUILD)/test/%: test/%.c $(LINK_SRC) driver/pump.c $(TEST_HEADERS)
 	@mkdir -p $(@D)
 	@echo "  CC   $@"
-	@$(CC) $(TEST_CFLAGS) -o $@ $< $(LINK_SRC)
+	@$(CC) $(TEST_CFLAGS) -o $@ $< $(call test_src,$*)
 
-$(BUILD)/asan/%: test/%.c $(LINK_SRC) $(TEST_HEADERS)
+$(BUILD)/asan/%: test/%.c $(LINK_SRC) driver/pump.c $(TEST_HEADERS)
 	@mkdir -p $(@D)
 	@echo "  CC   $@"
-	@$(CC) $(ASAN_CFLAGS) -o $@ $< $(LINK_SRC)
+	@$(CC) $(ASAN_CFLAGS) -o $@ $< $(call test_src,$*)
 
-$(BUILD)/tsan/%: test/%.c $(LINK_SRC) $(TEST_HEADERS)
+$(BUILD)/tsan/%: test/%.c $(LINK_SRC) driver/pump.c $(TEST_HEADERS)
 	@mkdir -p $(@D)
 	@echo "  CC   $@"
-	@$(TSAN_CC) $(TSAN_CFLAGS) -o $@ $< $(LINK_SRC)
+	@$(TSAN_CC) $(TSAN_CFLAGS) -o $@ $< $(call test_src,$*)
 
 test: $(TEST_PROGRAMS)
 	@test/run.sh $(TEST_PROGRAMS)

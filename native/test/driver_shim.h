@@ -18,8 +18,9 @@
 /* A frame has arrived: `len` bytes at `at`. */
 static void shim_deliver(const uint8_t *at, uint64_t len);
 
-#define SHIM_BINARY_MAX ((ErlDrvSizeT)64 << 20) /* larger ones are refused, as if memory was low   \
-                                                 */
+#define SHIM_BINARY_MAX                                                                            \
+    ((ErlDrvSizeT)64 << 20) /* larger ones are refused, as if memory was low                       \
+                             */
 
 static struct {
     char *bytes;

@@ -1,0 +1,356 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The driver's pump over a real shm link, without a VM: what it delivers, what it queues, when it
+ * is busy, and that each of its calls ends soon, however fast the peer reads or writes.
+ */
+#define _GNU_SOURCE
+#include "check.h"
+#include "driver_shim.h"
+#include "rings.h"
+
+#include <poll.h>
+
+#include "../driver/pump.h"
+#include "../link/frame.h"
+
+#define RING BW_RING_MIN_BYTES
+#define CALL_BYTES_MAX ((uint64_t)8 << 20) /* about 2 ms of copying: no call may move more */
+#define CALL_FRAMES_MAX 20000u
+
+/* The pump under test and the other end of its link, which the tests use by hand. */
+static struct {
+    bw_pump_t pump;
+    bw_link_t *peer;
+    const bw_link_ops_t *real_ops;
+    bw_link_ops_t ops; /* of the pump's link, with hooks */
+} here;
+
+/* What "the VM" got: number, bytes, and whether each byte was that of pattern(). */
+static struct {
+    uint64_t frames, bytes;
+    bool wrong;
+} got;
+
+static uint8_t pattern(uint64_t len, uint64_t i)
+{
+    return (uint8_t)(len * 7 + i * 31 + (i >> 8));
+}
+
+static void shim_deliver(const uint8_t *at, uint64_t len)
+{
+    got.frames++;
+    got.bytes += len;
+    for (uint64_t i = 0; i < len; i++)
+        got.wrong |= at[i] != pattern(len, i);
+}
+
+static void start(uint64_t ring_bytes)
+{
+    bw_error_t error = {0};
+    bw_link_t *mine = NULL;
+
+    memset(&here, 0, sizeof here);
+    memset(&got, 0, sizeof got);
+    memset(&shim, 0, sizeof shim);
+    CHECK(open_link(ring_bytes, &here.peer, &mine, &error));
+    here.real_ops = mine->ops;
+    here.ops = *mine->ops;
+    mine->ops = &here.ops;
+    pump_start(&here.pump, mine);
+}
+
+static void stop(void)
+{
+    pump_reset(&here.pump);
+    CHECK_EQ(shim.binaries, 0);
+    here.pump.link->ops->close(here.pump.link, NULL);
+    here.peer->ops->close(here.peer, NULL);
+    free(shim.bytes);
+}
+
+/* Sends one message of `len` bytes in two pieces, as the VM would. */
+static void send_message(size_t len)
+{
+    char *bytes = malloc(len + 1);
+    SysIOVec iov[3] = {{.iov_base = NULL, .iov_len = 0},
+                       {.iov_base = bytes, .iov_len = len / 3},
+                       {.iov_base = bytes + len / 3, .iov_len = len - len / 3}};
+    ErlIOVec ev = {.vsize = 3, .size = (ErlDrvSizeT)len, .iov = iov};
+    bool fine;
+
+    CHECK(bytes != NULL);
+    for (size_t i = 0; i < len; i++)
+        bytes[i] = (char)pattern(len, i);
+    fine = pump_send(&here.pump, &ev);
+    free(bytes);
+    CHECK(fine);
+}
+
+/* The peer writes a whole frame; there must be room. */
+static void peer_writes(uint32_t len)
+{
+    uint64_t size = bw_frame_size(len);
+    bw_span_t span = {0};
+
+    CHECK_EQ(here.peer->ops->reserve(here.peer, (size_t)size, &span), BW_OK);
+    CHECK(span.len >= size);
+    bw_frame_put_header(span.base, len ? BW_FRAME_DATA : BW_FRAME_TICK, len);
+    for (uint32_t i = 0; i < len; i++)
+        span.base[BW_FRAME_HEADER_BYTES + i] = pattern(len, i);
+    here.peer->ops->commit(here.peer, (size_t)size);
+}
+
+/* The peer takes all there is; bytes read are counted, the first of a frame are not looked at. */
+static uint64_t peer_reads_all(void)
+{
+    bw_span_t span = {0};
+    uint64_t bytes = 0;
+
+    while (here.peer->ops->peek(here.peer, &span) == BW_OK) {
+        here.peer->ops->release(here.peer, span.len);
+        bytes += span.len;
+    }
+    return bytes;
+}
+
+static bool is_readable(const bw_link_t *link)
+{
+    struct pollfd poller = {.fd = link->ops->fd(link), .events = POLLIN};
+
+    return poll(&poller, 1, 0) == 1;
+}
+
+/* ---- in ---- */
+
+static void frames_of_every_kind_of_size_arrive(void)
+{
+    static const uint32_t lens[] = {1, 7, 8, 9, 64, 4095, 4096, 4097, 30000, 65528};
+    uint64_t bytes = 0;
+
+    CHECK_IN(start(RING));
+    for (size_t i = 0; i < sizeof lens / sizeof *lens; i++) {
+        CHECK_IN(peer_writes(lens[i]));
+        CHECK_EQ(pump_wake(&here.pump), WAKE_ASLEEP);
+        bytes += lens[i];
+        CHECK_EQ(got.frames, i + 1);
+        CHECK_EQ(got.bytes, bytes);
+        CHECK(!got.wrong);
+    }
+    CHECK_IN(peer_writes(0)); /* a tick is counted, not delivered */
+    CHECK_EQ(pump_wake(&here.pump), WAKE_ASLEEP);
+    CHECK_EQ(got.bytes, bytes);
+    CHECK_EQ(here.pump.frames_in, 1 + sizeof lens / sizeof *lens);
+    CHECK_IN(stop());
+}
+
+/* A frame that comes byte by byte: at each step the pump sleeps, armed and quiet, and is woken. */
+static void half_a_frame_is_slept_on(void)
+{
+    uint8_t frame[BW_FRAME_HEADER_BYTES + 104];
+
+    CHECK_IN(start(RING));
+    bw_frame_put_header(frame, BW_FRAME_DATA, 100);
+    for (uint32_t i = 0; i < 104; i++)
+        frame[BW_FRAME_HEADER_BYTES + i] = i < 100 ? pattern(100, i) : 0;
+    CHECK_EQ(pump_wake(&here.pump), WAKE_ASLEEP);
+    for (size_t i = 0; i < sizeof frame; i++) {
+        bw_span_t span = {0};
+
+        CHECK(!is_readable(here.pump.link));
+        CHECK_EQ(here.peer->ops->reserve(here.peer, 1, &span), BW_OK);
+        span.base[0] = frame[i];
+        here.peer->ops->commit(here.peer, 1);
+        CHECK(is_readable(here.pump.link));
+        CHECK_EQ(got.frames, 0);
+        CHECK_EQ(pump_wake(&here.pump), WAKE_ASLEEP);
+    }
+    CHECK_EQ(got.frames, 1);
+    CHECK(!got.wrong);
+    CHECK_IN(stop());
+}
+
+/* Larger than the ring, so it is gathered, with the padding of every length. */
+static void large_frames_are_gathered(void)
+{
+    for (uint32_t len = 5 * RING; len < 5 * RING + 9; len++) {
+        uint64_t size = bw_frame_size(len), written = 0;
+
+        CHECK_IN(start(RING));
+        while (written < size) {
+            bw_span_t span = {0};
+            size_t n, at = 0;
+
+            CHECK_EQ(here.peer->ops->reserve(here.peer, 1, &span), BW_OK);
+            n = span.len < size - written ? span.len : (size_t)(size - written);
+            if (written == 0) {
+                bw_frame_put_header(span.base, BW_FRAME_DATA, len);
+                at = BW_FRAME_HEADER_BYTES;
+            }
+            for (; at < n; at++)
+                span.base[at] = pattern(len, written + at - BW_FRAME_HEADER_BYTES);
+            here.peer->ops->commit(here.peer, n);
+            written += n;
+            CHECK(pump_wake(&here.pump) == WAKE_ASLEEP);
+        }
+        CHECK_EQ(got.frames, 1);
+        CHECK_EQ(got.bytes, len);
+        CHECK(!got.wrong);
+        CHECK_IN(stop());
+    }
+}
+
+static void garbage_fails_the_link(void)
+{
+    static const uint64_t headers[] = {0,
+                                       UINT64_MAX,
+                                       0x0001BEA300000000,
+                                       0x0002BEA300000001,
+                                       0x0003BEA300000001,
+                                       0x0001BEA380000000};
+
+    for (size_t i = 0; i < sizeof headers / sizeof *headers; i++) {
+        bw_span_t span = {0};
+
+        CHECK_IN(start(RING));
+        CHECK_IN(peer_writes(10));
+        CHECK_EQ(here.peer->ops->reserve(here.peer, 8, &span), BW_OK);
+        memcpy(span.base, &headers[i], 8);
+        here.peer->ops->commit(here.peer, 8);
+        CHECK_EQ(pump_wake(&here.pump), WAKE_FAILED);
+        CHECK_EQ(got.frames, 1); /* what came before is delivered */
+        CHECK_IN(stop());
+    }
+}
+
+/* ---- out ---- */
+
+static void a_full_ring_makes_the_port_busy_until_half_is_free(void)
+{
+    bw_span_t span = {0};
+
+    CHECK_IN(start(RING));
+    CHECK_EQ(pump_wake(&here.pump), WAKE_ASLEEP);
+    CHECK_IN(send_message(RING - 100));
+    CHECK(!shim.busy);
+    CHECK_IN(send_message(1000));
+    CHECK(shim.busy);
+    CHECK(shim.len > 0);
+    CHECK(pump_tick(&here.pump)); /* bytes flow anyway: no tick behind a queue */
+    CHECK_EQ(here.pump.frames_out, 2);
+    CHECK_EQ(here.peer->ops->peek(here.peer, &span), BW_OK);
+    CHECK_EQ(span.len, RING);
+    here.peer->ops->release(here.peer, RING / 2 - 1);
+    CHECK(!is_readable(here.pump.link));
+    here.peer->ops->release(here.peer, 1);
+    CHECK(is_readable(here.pump.link));
+    CHECK_EQ(pump_wake(&here.pump), WAKE_ASLEEP);
+    CHECK_EQ(shim.len, 0);
+    CHECK(shim.busy); /* what was queued has filled a part of the half */
+    CHECK(peer_reads_all() > 0);
+    CHECK(is_readable(here.pump.link));
+    CHECK_EQ(pump_wake(&here.pump), WAKE_ASLEEP);
+    CHECK(!shim.busy);
+    CHECK_IN(stop());
+}
+
+/* What one pump sends, another reads: by hand, piece by piece, all sizes about the ring's. */
+static void messages_about_the_size_of_the_ring_come_through(void)
+{
+    for (size_t len = RING - 24; len < RING + 24; len++) {
+        uint64_t read = 0, size = bw_frame_size((uint32_t)len);
+
+        CHECK_IN(start(RING));
+        CHECK_IN(send_message(len));
+        for (int round = 0; round < 10 && read < size; round++) {
+            bw_span_t span = {0};
+
+            CHECK_EQ(here.peer->ops->peek(here.peer, &span), BW_OK);
+            for (uint64_t i = 0; i < span.len; i++)
+                if (read + i >= BW_FRAME_HEADER_BYTES && read + i < BW_FRAME_HEADER_BYTES + len)
+                    CHECK_EQ(span.base[i], pattern(len, read + i - BW_FRAME_HEADER_BYTES));
+            here.peer->ops->release(here.peer, span.len);
+            read += span.len;
+            CHECK_EQ(pump_wake(&here.pump), WAKE_ASLEEP);
+        }
+        CHECK_EQ(read, size);
+        CHECK(!shim.busy);
+        CHECK_IN(stop());
+    }
+}
+
+/* ---- calls end ---- */
+
+static uint64_t hooked; /* frames or bytes that the peer moved within one call of the pump */
+
+/* A peer so fast that there is always one more frame when the pump wants to sleep. */
+static bw_status_t arm_read_too_late(bw_link_t *link)
+{
+    if (hooked < 10 * CALL_FRAMES_MAX) {
+        peer_writes(8);
+        hooked++;
+    }
+    return here.real_ops->arm_read(link);
+}
+
+static void a_fast_writer_does_not_keep_a_call_from_ending(void)
+{
+    CHECK_IN(start(RING));
+    hooked = 0;
+    here.ops.arm_read = arm_read_too_late;
+    CHECK_IN(peer_writes(8));
+    CHECK_EQ(pump_wake(&here.pump), WAKE_ASLEEP);
+    CHECK(hooked <= CALL_FRAMES_MAX);
+    /* whatever is left leads to another call */
+    here.ops.arm_read = here.real_ops->arm_read;
+    for (int calls = 0; calls < 100 && is_readable(here.pump.link); calls++)
+        CHECK_EQ(pump_wake(&here.pump), WAKE_ASLEEP);
+    CHECK_EQ(got.frames, hooked + 1);
+    CHECK_IN(stop());
+}
+
+/* A peer so fast that the ring is empty again whenever the pump has written something. */
+static void commit_and_be_read(bw_link_t *link, size_t n)
+{
+    here.real_ops->commit(link, n);
+    hooked += peer_reads_all();
+}
+
+static void a_fast_reader_does_not_keep_a_call_from_ending(void)
+{
+    const size_t len = 48u << 20;
+    uint64_t all = 0;
+
+    CHECK_IN(start(RING));
+    here.ops.commit = commit_and_be_read;
+    hooked = 0;
+    CHECK_IN(send_message(len));
+    CHECK(hooked <= CALL_BYTES_MAX);
+    all = hooked;
+    for (int calls = 0; calls < 10000 && all < bw_frame_size(len); calls++) {
+        CHECK(is_readable(here.pump.link)); /* else nobody would go on */
+        hooked = 0;
+        CHECK_EQ(pump_wake(&here.pump), WAKE_ASLEEP);
+        CHECK(hooked <= CALL_BYTES_MAX);
+        all += hooked;
+    }
+    CHECK_EQ(all, bw_frame_size(len));
+    CHECK_EQ(shim.len, 0);
+    CHECK_IN(stop());
+}
+
+static const check_case_t cases[] = {
+    {"frames_of_every_kind_of_size_arrive", frames_of_every_kind_of_size_arrive},
+    {"half_a_frame_is_slept_on", half_a_frame_is_slept_on},
+    {"large_frames_are_gathered", large_frames_are_gathered},
+    {"garbage_fails_the_link", garbage_fails_the_link},
+    {"a_full_ring_makes_the_port_busy_until_half_is_free",
+     a_full_ring_makes_the_port_busy_until_half_is_free},
+    {"messages_about_the_size_of_the_ring_come_through",
+     messages_about_the_size_of_the_ring_come_through},
+    {"a_fast_writer_does_not_keep_a_call_from_ending",
+     a_fast_writer_does_not_keep_a_call_from_ending},
+    {"a_fast_reader_does_not_keep_a_call_from_ending",
+     a_fast_reader_does_not_keep_a_call_from_ending},
+};
+
+CHECK_MAIN(cases)
