@@ -244,7 +244,7 @@ tuned() ->
                  accepting -> inet_dist_listen_options
              end,
     User = application:get_env(kernel, Option, []),
-    [Tuned || {Name, _} = Tuned <- [{delay_send, true}, {buffer, 1000000}],
+    [Tuned || {Name, _} = Tuned <- [{delay_send, true}, {buffer, 262144}],
               not lists:keymember(Name, 1, User)].
 
 %% @private
