@@ -7,7 +7,8 @@
  * does what native/driver/pump.c does: the VM may send at any time while the port is not busy; what
  * does not fit is queued and makes it busy until half the ring is free; the doorbell leads to reading,
  * hush, writing what is queued, arming; a call may stop early and kick itself; with FRAME=2 half a frame
- * stays in the ring until the other half is there.
+ * stays in the ring until the other half is there; with LOOK a drained side may look again and again
+ * for a while before it arms (poll_us).
  *
  * Memory is weaker than that of any machine: every plain store goes to a slot of its own and becomes
  * visible at any later time, in any order (partial store order). A fence waits until the own slots are
@@ -209,38 +210,56 @@ inline put(k)
 /* Writes what is queued; not busy any more when that is done and half the ring is free. */
 inline drain()
 {
-    do
-    :: if
-       :: queued > 0 -> put(queued)
-       :: else
-       fi;
+    if
+    :: queued > 0 -> put(queued)
+    :: else
+    fi;
 #ifdef NOREARM
-       if
-       :: asked -> break
-       :: else -> asked = 1
-       fi;
+    if
+    :: !asked ->
+       asked = 1;
 #endif
        STORE(out, wants, HALF);
 #ifndef NOFENCE_WANTS
        FENCE(me);
 #endif
-#ifdef NORECHECK_WANTS
-       break
-#else
+#ifndef NORECHECK_WANTS
        credit = ring[out].tail;
        if
        :: room >= HALF ->
           STORE(out, wants, 0);
           if
-          :: queued == 0 ->
-             busy = 0;
-             break
-          :: else
+          :: queued == 0 -> busy = 0
+          :: else -> bell[me] = 1 /* the room came meanwhile: come back */
           fi
-       :: else -> break
+       :: else
        fi
 #endif
-    od
+#ifdef NOREARM
+    :: else
+    fi
+#endif
+}
+
+/* `more`: something came since the last look, nothing is armed. */
+inline arm_read()
+{
+    STORE(in, armed, 1);
+#ifndef NOFENCE_ARM
+    FENCE(me);
+#endif
+#ifdef NORECHECK_ARM
+    more = 0;
+#else
+    n = ring[in].head;
+    more = (n != seen) && due > 0;
+    seen = n;
+    n = 0;
+    if
+    :: more -> STORE(in, armed, 0)
+    :: else
+    fi
+#endif
 }
 
 active [2] proctype side()
@@ -252,6 +271,9 @@ active [2] proctype side()
     byte seen;                                /* the last head of the peer that we know */
     byte queued, n, old;
     bit busy, more, hushed;
+#ifdef LOOK
+    bit looking;
+#endif
 #ifdef NOREARM
     bit asked;
 #endif
@@ -278,6 +300,9 @@ active [2] proctype side()
        fi
     :: bell[me] ->
        /* pump_wake */
+#ifdef LOOK
+       looking = 0;
+#endif
        do
        :: receive();
           if
@@ -306,21 +331,17 @@ active [2] proctype side()
           :: busy -> drain()
           :: else
           fi;
-          STORE(in, armed, 1);
-#ifndef NOFENCE_ARM
-          FENCE(me);
-#endif
-#ifdef NORECHECK_ARM
-          more = 0;
-#else
-          n = ring[in].head;
-          more = (n != seen);
-          seen = n;
-          n = 0;
-#endif
           if
-          :: more && due > 0 -> STORE(in, armed, 0)
-          :: else ->
+#ifdef LOOK
+          :: looking = 1; /* not armed: a looker comes instead of a doorbell */
+             break
+#endif
+          :: true
+          fi;
+          arm_read();
+          if
+          :: more -> skip
+          :: !more ->
 #ifdef LATE_HUSH
              bell[me] = 0;
 #endif
@@ -329,5 +350,23 @@ active [2] proctype side()
        od;
        hushed = 0;
        more = 0
+#ifdef LOOK
+    :: looking ->
+       /* pump_look: until it has had enough, then it arms, or kicks if something came meanwhile */
+       receive();
+       if
+       :: true
+       :: !more ->
+          looking = 0;
+          arm_read();
+          if
+#ifndef NOKICK
+          :: more -> bell[me] = 1
+#endif
+          :: else
+          fi
+       fi;
+       more = 0
+#endif
     od
 }

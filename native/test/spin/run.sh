@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # Checks the Promela models: the protocol as it is must have no error in any state, and each broken
-# variant must have one. Usage: run.sh DIRECTORY-FOR-BUILD-PRODUCTS. Takes about half a minute and
-# at most 1 GB of memory.
+# variant must have one. Usage: run.sh DIRECTORY-FOR-BUILD-PRODUCTS. Takes about a minute and at
+# most 1 GB of memory.
 set -eu
 
 models=$(cd "$(dirname "$0")" && pwd)
@@ -47,7 +47,7 @@ check() {
         *)
             failed=$((failed + 1)) result=FAILED ;;
     esac
-    printf '%-6s %-8s %-6s %-34s %9s states%s\n' "$result" "$model" "$verdict" "$*" "$states" \
+    printf '%-6s %-8s %-6s %-40s %9s states%s\n' "$result" "$model" "$verdict" "$*" "$states" \
         "${why:+, $why}"
     if [ "$result" = FAILED ]; then
         echo "       to see the run: cd $PWD && ./pan -r -n $model.pml.trail, or spin -t -p"
@@ -57,11 +57,13 @@ check() {
 check holds doorbell
 check holds doorbell SEND0=6 SEND1=0
 check holds doorbell SIZE=3 FRAME=2 SEND0=6 SEND1=2
+check holds doorbell LOOK SEND0=4 SEND1=1
 for switch in NOFENCE_ARM NOFENCE_HEAD NOFENCE_WANTS NOFENCE_TAIL NORECHECK_ARM NORECHECK_WANTS \
     NORELEASE LATE_HUSH NOREARM KEEP_CREDIT NOKICK; do
     check breaks doorbell "$switch"
 done
 check breaks doorbell SIZE=3 FRAME=2 SEND0=6 SEND1=2 GREEDY
+check breaks doorbell LOOK SEND0=4 SEND1=0 NOKICK
 
 check holds agree CALLERS=1 FAULTS=2
 check holds agree EXTENSIONS=0
