@@ -17,6 +17,9 @@
  * must leave the producer more than the half ring that it may be waiting for. */
 #define GATHER_PART_BYTES (BW_RING_MIN_BYTES / 16)
 
+/* So often may a peer publish between our read and our arming in one call. */
+#define ROUNDS 4
+
 /* A large frame is published in pieces of this size. */
 #define PUBLISH_BYTES (128 * 1024)
 
@@ -304,10 +307,10 @@ static wake_result_t arm_or_kick(bw_pump_t *pump)
 static wake_result_t drain_and_arm(bw_pump_t *pump, bool readable)
 {
     uint64_t frames_before = pump->frames_in;
-    budget_t budget = FULL_BUDGET; /* of all rounds: a peer can publish between each read and arm */
+    budget_t budget = FULL_BUDGET; /* of all rounds */
 
     pump->spinning = false;
-    for (;;) {
+    for (int round = 0; round < ROUNDS; round++) {
         pump_result_t result = receive(pump, &budget);
         bw_status_t status;
 

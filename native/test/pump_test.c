@@ -280,14 +280,15 @@ static void messages_about_the_size_of_the_ring_come_through(void)
 
 /* ---- calls end ---- */
 
-static uint64_t hooked; /* frames or bytes that the peer moved within one call of the pump */
+/* What the peer moved within one call of the pump. */
+static uint64_t hooked_frames, hooked_bytes;
 
 /* A peer so fast that there is always one more frame when the pump wants to sleep. */
 static bw_status_t arm_read_too_late(bw_link_t *link)
 {
-    if (hooked < 10 * CALL_FRAMES_MAX) {
+    if (hooked_frames < 10 * CALL_FRAMES_MAX) {
         peer_writes(8);
-        hooked++;
+        hooked_frames++;
     }
     return here.real_ops->arm_read(link);
 }
@@ -295,16 +296,16 @@ static bw_status_t arm_read_too_late(bw_link_t *link)
 static void a_fast_writer_does_not_keep_a_call_from_ending(void)
 {
     CHECK_IN(start(RING));
-    hooked = 0;
+    hooked_frames = 0;
     here.ops.arm_read = arm_read_too_late;
     CHECK_IN(peer_writes(8));
     CHECK_EQ(pump_wake(&here.pump), WAKE_ASLEEP);
-    CHECK(hooked <= CALL_FRAMES_MAX);
+    CHECK(hooked_frames <= CALL_FRAMES_MAX);
     /* whatever is left leads to another call */
     here.ops.arm_read = here.real_ops->arm_read;
     for (int calls = 0; calls < 100 && is_readable(here.pump.link); calls++)
         CHECK_EQ(pump_wake(&here.pump), WAKE_ASLEEP);
-    CHECK_EQ(got.frames, hooked + 1);
+    CHECK_EQ(got.frames, hooked_frames + 1);
     CHECK_IN(stop());
 }
 
@@ -312,7 +313,7 @@ static void a_fast_writer_does_not_keep_a_call_from_ending(void)
 static void commit_and_be_read(bw_link_t *link, size_t n)
 {
     here.real_ops->commit(link, n);
-    hooked += peer_reads_all();
+    hooked_bytes += peer_reads_all();
 }
 
 static void a_fast_reader_does_not_keep_a_call_from_ending(void)
@@ -322,19 +323,73 @@ static void a_fast_reader_does_not_keep_a_call_from_ending(void)
 
     CHECK_IN(start(RING));
     here.ops.commit = commit_and_be_read;
-    hooked = 0;
+    hooked_bytes = 0;
     CHECK_IN(send_message(len));
-    CHECK(hooked <= CALL_BYTES_MAX);
-    all = hooked;
+    CHECK(hooked_bytes <= CALL_BYTES_MAX);
+    all = hooked_bytes;
     for (int calls = 0; calls < 10000 && all < bw_frame_size(len); calls++) {
         CHECK(is_readable(here.pump.link)); /* else nobody would go on */
-        hooked = 0;
+        hooked_bytes = 0;
         CHECK_EQ(pump_wake(&here.pump), WAKE_ASLEEP);
-        CHECK(hooked <= CALL_BYTES_MAX);
-        all += hooked;
+        CHECK(hooked_bytes <= CALL_BYTES_MAX);
+        all += hooked_bytes;
     }
     CHECK_EQ(all, bw_frame_size(len));
     CHECK_EQ(shim.len, 0);
+    CHECK_IN(stop());
+}
+
+/* Both at once: there is always one more frame, and always room. */
+static void a_fast_peer_does_not_keep_a_call_from_ending(void)
+{
+    uint64_t read_before, calls = 0;
+
+    CHECK_IN(start(RING));
+    here.ops.commit = commit_and_be_read;
+    CHECK_IN(send_message(48u << 20));
+    CHECK(shim.busy);
+    here.ops.arm_read = arm_read_too_late;
+    while (shim.busy && calls++ < 1000) {
+        uint64_t frames_before = got.frames;
+
+        hooked_frames = 0;
+        read_before = shim.len;
+        CHECK_EQ(pump_wake(&here.pump), WAKE_ASLEEP);
+        CHECK(read_before - shim.len <= CALL_BYTES_MAX);
+        CHECK(got.frames - frames_before <= CALL_FRAMES_MAX);
+        CHECK(is_readable(here.pump.link) || !shim.busy);
+    }
+    CHECK(!shim.busy);
+    CHECK_IN(stop());
+}
+
+/* A hostile one: a large frame that grows by a byte whenever the pump wants to sleep. */
+static bw_status_t arm_read_a_byte_too_late(bw_link_t *link)
+{
+    bw_span_t span = {0};
+
+    if (hooked_bytes < 100 * CALL_FRAMES_MAX &&
+        here.peer->ops->reserve(here.peer, 1, &span) == BW_OK) {
+        span.base[0] = 1;
+        here.peer->ops->commit(here.peer, 1);
+        hooked_bytes++;
+    }
+    return here.real_ops->arm_read(link);
+}
+
+static void a_byte_at_a_time_does_not_keep_a_call_from_ending(void)
+{
+    bw_span_t span = {0};
+
+    CHECK_IN(start(RING));
+    CHECK_EQ(here.peer->ops->reserve(here.peer, 8, &span), BW_OK);
+    bw_frame_put_header(span.base, BW_FRAME_DATA, 40u << 20);
+    here.peer->ops->commit(here.peer, 8);
+    here.ops.arm_read = arm_read_a_byte_too_late;
+    hooked_bytes = 0;
+    CHECK_EQ(pump_wake(&here.pump), WAKE_ASLEEP);
+    CHECK(hooked_bytes <= CALL_FRAMES_MAX);
+    CHECK(is_readable(here.pump.link));
     CHECK_IN(stop());
 }
 
@@ -351,6 +406,9 @@ static const check_case_t cases[] = {
      a_fast_writer_does_not_keep_a_call_from_ending},
     {"a_fast_reader_does_not_keep_a_call_from_ending",
      a_fast_reader_does_not_keep_a_call_from_ending},
+    {"a_fast_peer_does_not_keep_a_call_from_ending", a_fast_peer_does_not_keep_a_call_from_ending},
+    {"a_byte_at_a_time_does_not_keep_a_call_from_ending",
+     a_byte_at_a_time_does_not_keep_a_call_from_ending},
 };
 
 CHECK_MAIN(cases)

@@ -138,6 +138,7 @@ init_accept(Family, Kernel, AcceptPid, Socket, MyNode, Allowed, SetupTime) ->
 first_packet(Socket) ->
     case inet_tcp:recv(Socket, 0, infinity) of
         {ok, Packet} ->
+            check_first(Socket, Packet),
             Peer = beamway_wire:find_extension(name, Packet),
             put_state(first_packet, Packet),
             put_state(peer, Peer),
@@ -146,6 +147,16 @@ first_packet(Socket) ->
                 false -> 0
             end;
         {error, _} ->
+            ?shutdown(no_node)
+    end.
+
+check_first(Socket, Packet) ->
+    case beamway_wire:check_name(Packet) of
+        ok ->
+            ok;
+        {error, Reason} ->
+            ?LOG_ERROR("** Connection attempt from ~ts rejected: not a distribution handshake: ~ts **",
+                       [peer_text(Socket), Reason]),
             ?shutdown(no_node)
     end.
 

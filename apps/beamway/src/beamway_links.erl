@@ -84,7 +84,6 @@ all() ->
 -spec init([]) -> {ok, #state{}}.
 init([]) ->
     process_flag(trap_exit, true),
-    logger:set_process_metadata(#{domain => [beamway]}),
     _ = application:load(beamway),
     ?TABLE = ets:new(?TABLE, [named_table, public, {read_concurrency, true}]),
     Config = usable_links(valid_config()),

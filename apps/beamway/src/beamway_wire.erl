@@ -10,7 +10,9 @@
 %% is not exactly right gives `none' or `{error, Reason}', never an exception.
 -module(beamway_wire).
 
--export([encode_extension/1, find_extension/2, encode/1, decode/1]).
+-export([encode_extension/1, find_extension/2, check_name/1, encode/1, decode/1]).
+-include_lib("kernel/include/dist.hrl").
+
 -export_type([extension/0, packet/0, offer/0]).
 
 -define(EXTENSION_MAGIC, "BWay").
@@ -64,6 +66,26 @@ decode_extension(<<?EXTENSION_MAGIC, ?EXTENSION_VERSION, Len:16, Body:Len/binary
     end;
 decode_extension(_) ->
     none.
+
+%% @doc Can this be given to OTP's handshake as a caller's first packet? OTP trusts its lengths, and a
+%% host name that is too long for an atom ends net_kernel, and with it every connection.
+-spec check_name(iodata()) -> ok | {error, Reason :: binary()}.
+check_name(Packet) ->
+    case iolist_to_binary(Packet) of
+        <<$N, Flags:64, _Creation:32, Len:16, _Name:Len/binary, _/binary>> ->
+            check_length(Len, Flags band ?DFLAG_NAME_ME =/= 0);
+        <<$N, _/binary>> ->
+            {error, <<"the name is longer than the packet">>};
+        <<Tag, _/binary>> ->
+            {error, iolist_to_binary(io_lib:format("tag ~b instead of ~b", [Tag, $N]))};
+        <<>> ->
+            {error, <<"an empty packet">>}
+    end.
+
+%% An atom has at most 255 characters; a node that asks for a name gets one of up to 13 and `@'.
+check_length(Len, _NameMe = false) when Len > 0, Len =< 255 -> ok;
+check_length(Len, _NameMe = true) when Len > 0, Len =< 241 -> ok;
+check_length(Len, _) -> {error, iolist_to_binary(io_lib:format("a name of ~b bytes", [Len]))}.
 
 %% @doc One packet of the agreement.
 -spec encode(packet()) -> binary().
