@@ -8,7 +8,7 @@
 -module(beamway_carrier).
 
 -export([all/0, all/1, groups/1, groups/2, init_group/2]).
--export([start_pair/1, stop_pair/1, begin_case/1, end_case/1]).
+-export([start_pair/1, connected_pair/1, stop_pair/1, begin_case/1, end_case/1]).
 -export([peers/1, nodes/1, carrier/1, scale/2, is_long/0, is_huge/0]).
 
 -type config() :: [{atom(), term()}].
@@ -43,11 +43,17 @@ init_group(Carrier, Config) ->
 %% @doc For init_per_group: starts the two nodes and connects the first to the second.
 -spec start_pair(config()) -> config().
 start_pair(Config) ->
+    {PeerA, NodeA, PeerB, NodeB} = connected_pair(Config),
+    [{peers, {PeerA, PeerB}}, {nodes, {NodeA, NodeB}} | Config].
+
+%% @doc Two new nodes with the group's carrier, connected.
+-spec connected_pair(config()) -> {pid(), node(), pid(), node()}.
+connected_pair(Config) ->
     Carrier = carrier(Config),
     {ok, PeerA, NodeA} = beamway_peer:start(Carrier),
     {ok, PeerB, NodeB} = beamway_peer:start(Carrier),
     ok = beamway_peer:connect_both(Carrier, PeerA, PeerB),
-    [{peers, {PeerA, PeerB}}, {nodes, {NodeA, NodeB}} | Config].
+    {PeerA, NodeA, PeerB, NodeB}.
 
 %% @doc For end_per_group.
 -spec stop_pair(config()) -> ok.

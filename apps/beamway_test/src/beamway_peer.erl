@@ -15,7 +15,7 @@
 -export([start/2, start/1, stop/1, stop_all/1, stop_started/0, halt_node/1, halt_node/2, call/4, call/5, run/2, run/3]).
 -export([connect/3, connect_both/3, link_kind/1, assert_link/3, controller/2]).
 -export([os_pid/1, kill9/1, sigstop/1, sigcont/1, is_running/1, fds/1, maps/1, log_text/1]).
--export([wait_until/2, unique_name/1, ebin/0, flags/1, environment/1]).
+-export([wait_until/2, wait_disconnected/2, async/1, await/1, await/2, unique_name/1, ebin/0, flags/1, environment/1]).
 
 -export_type([carrier/0, options/0]).
 
@@ -300,6 +300,32 @@ wait_until_time(Fun, EndMs, DeadlineMs) ->
             Result
     end.
 
+%% @doc Waits until the node has no connection to `Node'.
+-spec wait_disconnected(pid(), node()) -> ok.
+wait_disconnected(Peer, Node) ->
+    _ = wait_until(fun() -> not lists:member(Node, call(Peer, erlang, nodes, [connected])) end, 10000),
+    ok.
+
+%% @doc Runs a fun in a process of its own; {@link await/1} gives its result.
+-spec async(fun(() -> term())) -> {pid(), reference()}.
+async(Fun) ->
+    spawn_monitor(fun() -> exit({result, Fun()}) end).
+
+%% @doc Waits two minutes for the result of {@link async/1}, and fails if the fun did.
+-spec await({pid(), reference()}) -> term().
+await(Call) ->
+    await(Call, 120000).
+
+%% @doc The same with a limit in milliseconds.
+-spec await({pid(), reference()}, pos_integer()) -> term().
+await({Pid, Monitor}, TimeoutMs) ->
+    receive
+        {'DOWN', Monitor, process, Pid, {result, Result}} -> Result;
+        {'DOWN', Monitor, process, Pid, Reason} -> error(Reason)
+    after TimeoutMs ->
+            error({no_answer_within_ms, TimeoutMs})
+    end.
+
 %% @doc A node name that no other run on this host uses now.
 -spec unique_name(string()) -> string().
 unique_name(Prefix) ->
@@ -340,16 +366,19 @@ arguments(Carrier, Options) ->
         ++ log_flags(Options)
         ++ maps:get(args, Options, []).
 
-%% The node that a test damages must find its own beamway first.
+%% Another beamway than the runner's must be the only one: `-pa' puts its last directory first.
 code_path(Ebin) ->
     Root = code:root_dir(),
-    Own = [filename:absname(Dir) || Dir <- code:get_path(), Dir =/= ".", not lists:prefix(Root, Dir)],
     Tests = filename:dirname(filename:absname(code:which(?MODULE))),
-    ["-pa", Ebin, Tests | [Dir || Dir <- Own, Dir =/= Ebin, Dir =/= Tests]].
+    Own = [Dir || Path <- code:get_path(), Path =/= ".", not lists:prefix(Root, Path),
+                  Dir <- [filename:absname(Path)], Dir =/= Tests,
+                  not filelib:is_file(filename:join(Dir, "beamway_dist.beam"))],
+    ["-pa" | Own ++ [Tests, Ebin]].
 
 log_flags(#{log := File}) ->
+    %% Without delayed_write, a line is there although the node is killed right after.
     Handler = [{handler, default, logger_std_h,
-                #{config => #{file => File},
+                #{config => #{file => File, modes => [append, raw]},
                   formatter => {logger_formatter, #{single_line => true}}}}],
     ["-kernel", "logger", lists:flatten(io_lib:format("~p", [Handler]))];
 log_flags(_) ->

@@ -47,16 +47,16 @@ simultaneous_connects(Config) ->
     [begin
          At = erlang:system_time(microsecond) + 4000 + rand:uniform(500),
          Late = rand:uniform(300) - 150,
-         Calls = [async(fun() -> connect_at(PeerA, NodeB, At) end),
-                  async(fun() -> connect_at(PeerB, NodeA, At + Late) end)],
-         [true, true] = [await(Call) || Call <- Calls],
+         Calls = [beamway_peer:async(fun() -> connect_at(PeerA, NodeB, At) end),
+                  beamway_peer:async(fun() -> connect_at(PeerB, NodeA, At + Late) end)],
+         [true, true] = [beamway_peer:await(Call) || Call <- Calls],
          pong = beamway_peer:call(PeerA, net_adm, ping, [NodeB]),
          pong = beamway_peer:call(PeerB, net_adm, ping, [NodeA]),
          ok = beamway_peer:assert_link(PeerA, NodeB, Kind),
          ok = beamway_peer:assert_link(PeerB, NodeA, Kind),
          true = beamway_peer:call(PeerA, erlang, disconnect_node, [NodeB]),
-         ok = wait_disconnected(PeerA, NodeB),
-         ok = wait_disconnected(PeerB, NodeA)
+         ok = beamway_peer:wait_disconnected(PeerA, NodeB),
+         ok = beamway_peer:wait_disconnected(PeerB, NodeA)
      end || _ <- lists:seq(1, Rounds)],
     ok.
 
@@ -77,8 +77,8 @@ reconnects(Config) ->
     Cycle = fun({Caller, Called, CalledNode}) ->
                     ok = beamway_peer:connect_both(Carrier, Caller, Called),
                     true = beamway_peer:call(Caller, net_kernel, disconnect, [CalledNode]),
-                    ok = wait_disconnected(PeerA, NodeB),
-                    ok = wait_disconnected(PeerB, NodeA)
+                    ok = beamway_peer:wait_disconnected(PeerA, NodeB),
+                    ok = beamway_peer:wait_disconnected(PeerB, NodeA)
             end,
     Ways = [{PeerA, PeerB, NodeB}, {PeerB, PeerA, NodeA}],
     lists:foreach(Cycle, Ways),
@@ -120,28 +120,28 @@ full_mesh(Config) ->
                 true -> 24;
                 false -> beamway_carrier:scale(8, 24)
             end,
-    Starts = [async(fun() -> beamway_peer:start(Carrier) end) || _ <- lists:seq(1, Count)],
-    Started = [await(Start) || Start <- Starts],
+    Starts = [beamway_peer:async(fun() -> beamway_peer:start(Carrier) end) || _ <- lists:seq(1, Count)],
+    Started = [beamway_peer:await(Start) || Start <- Starts],
     Nodes = [Node || {ok, _, Node} <- Started],
     Count = length(lists:usort(Nodes)),
     %% Each node calls the ones after it, all nodes at once.
-    Calls = [async(fun() ->
+    Calls = [beamway_peer:async(fun() ->
                            Others = lists:nthtail(Index, Nodes),
                            beamway_peer:run(Peer, fun() ->
                                [true = net_kernel:connect_node(Other) || Other <- Others], ok
                            end)
                    end) || {Index, {ok, Peer, _}} <- lists:zip(lists:seq(1, Count), Started)],
-    [ok = await(Call) || Call <- Calls],
+    [ok = beamway_peer:await(Call) || Call <- Calls],
     [ok = fully_connected(Carrier, Peer, Nodes -- [Node]) || {ok, Peer, Node} <- Started],
     %% Everybody calls everybody at the same time.
-    Checks = [async(fun() ->
+    Checks = [beamway_peer:async(fun() ->
                             beamway_peer:run(Peer, fun() ->
                                 [{ok, Other} = Answer || {Other, Answer} <- lists:zip(
                                      Nodes, erpc:multicall(Nodes, erlang, node, [], 30000))],
                                 ok
                             end)
                     end) || {ok, Peer, _} <- Started],
-    [ok = await(Check) || Check <- Checks],
+    [ok = beamway_peer:await(Check) || Check <- Checks],
     beamway_peer:stop_all([Peer || {ok, Peer, _} <- Started]).
 
 fully_connected(Carrier, Peer, Others) ->
@@ -179,7 +179,7 @@ auto_connect_once(Config) ->
     pong = beamway_peer:call(PeerA, net_adm, ping, [NodeB]),
     pong = beamway_peer:call(PeerB, net_adm, ping, [NodeA]),
     true = beamway_peer:call(PeerA, erlang, disconnect_node, [NodeB]),
-    ok = wait_disconnected(PeerB, NodeA),
+    ok = beamway_peer:wait_disconnected(PeerB, NodeA),
     pang = beamway_peer:call(PeerA, net_adm, ping, [NodeB]),
     pang = beamway_peer:call(PeerB, net_adm, ping, [NodeA]),
     ok = beamway_peer:connect(Carrier, PeerA, NodeB),
@@ -355,22 +355,5 @@ start_two(Config, Options) ->
     {ok, PeerB, NodeB} = beamway_peer:start(Carrier, Options),
     {PeerA, NodeA, PeerB, NodeB}.
 
-wait_disconnected(Peer, Node) ->
-    _ = beamway_peer:wait_until(
-          fun() -> not lists:member(Node, beamway_peer:call(Peer, erlang, nodes, [connected])) end,
-          10000),
-    ok.
-
 log_file(Config) ->
     filename:join(proplists:get_value(priv_dir, Config), beamway_peer:unique_name("node") ++ ".log").
-
-async(Fun) ->
-    spawn_monitor(fun() -> exit({result, Fun()}) end).
-
-await({Pid, Monitor}) ->
-    receive
-        {'DOWN', Monitor, process, Pid, {result, Result}} -> Result;
-        {'DOWN', Monitor, process, Pid, Reason} -> error(Reason)
-    after 120000 ->
-            error(no_answer)
-    end.

@@ -43,7 +43,7 @@ end_per_testcase(_Case, _Config) -> beamway_peer:stop_started().
 %% The reader is stopped: senders are suspended, `nosuspend' says so, the system monitor is told,
 %% the node stays well, its memory bounded; the reader goes on: everything arrives, in order.
 busy_port_and_recovery(Config) ->
-    {PeerA, _, PeerB, NodeB} = connected_pair(Config),
+    {PeerA, _, PeerB, NodeB} = beamway_carrier:connected_pair(Config),
     Receiver = beamway_peer:run(PeerB, fun() -> spawn(fun() -> keep_numbers(#{}) end) end),
     Monitor = beamway_peer:run(PeerA, fun() -> spawn(fun() -> monitor_busy_ports() end) end),
     Before = beamway_peer:call(PeerA, erlang, memory, [total]),
@@ -256,7 +256,7 @@ halt_without_flush(Config) ->
     ok = beamway_peer:stop(PeerB).
 
 pair_with_full_queue(Config) ->
-    {PeerA, _, PeerB, NodeB} = connected_pair(Config),
+    {PeerA, _, PeerB, NodeB} = beamway_carrier:connected_pair(Config),
     ok = beamway_peer:sigstop(PeerB),
     Senders = beamway_peer:run(PeerA, fun() ->
         [spawn(fun() -> flood({beamway_nobody, NodeB}, binary:copy(<<1>>, 100000)) end)
@@ -354,12 +354,3 @@ heard(Survivor, Listener) ->
 %% Answers everyone who asks: one that asked too early does not wait for it any more.
 give(Answer) ->
     receive {give, From} -> From ! Answer, give(Answer) end.
-
-%% --- helpers -----------------------------------------------------------------------------------------
-
-connected_pair(Config) ->
-    Carrier = beamway_carrier:carrier(Config),
-    {ok, PeerA, NodeA} = beamway_peer:start(Carrier),
-    {ok, PeerB, NodeB} = beamway_peer:start(Carrier),
-    ok = beamway_peer:connect_both(Carrier, PeerA, PeerB),
-    {PeerA, NodeA, PeerB, NodeB}.
