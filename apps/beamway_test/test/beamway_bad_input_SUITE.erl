@@ -364,10 +364,13 @@ compile_c(Source, Arguments) ->
         Output -> error({cannot_compile, Source, Output})
     end.
 
-%% Beside the suites, wherever these were compiled to.
+%% Beside the folder that the suites were compiled to, or beside their source.
 c_src() ->
-    Source = proplists:get_value(source, ?MODULE:module_info(compile)),
-    filename:join([filename:dirname(filename:dirname(Source)), "c_src"]).
+    Files = [code:which(?MODULE), proplists:get_value(source, ?MODULE:module_info(compile), "")],
+    [Dir | _] = [Dir || File <- Files,
+                        Dir <- [filename:join([filename:dirname(filename:dirname(File)), "c_src"])],
+                        filelib:is_dir(Dir)],
+    Dir.
 
 %% --- limits of the host --------------------------------------------------------------------------------
 
@@ -394,6 +397,8 @@ descriptor_limit(Config) ->
          %% The programs that resolve names are started, the log is open.
          ok = beamway_peer:connect(beamway_shm, Odd, Node),
          true = beamway_peer:call(Odd, erlang, disconnect_node, [Node]),
+         ok = beamway_peer:wait_disconnected(Peer, OddNode),
+         _ = beamway_peer:wait_until(fun() -> has_no_doorbells(Odd) end, ?WAIT_MS),
          Holder = beamway_peer:run(Odd, fun() -> take_descriptors(2) end),
          {Caller, true} = case Caller of
                               odd -> {odd, beamway_peer:call(Odd, net_kernel, connect_node, [Node])};
@@ -406,6 +411,10 @@ descriptor_limit(Config) ->
          ok = beamway_peer:stop(Odd)
      end || {Caller, Log} <- [{odd, log_file(Config)}, {healthy, log_file(Config)}]],
     ok.
+
+%% A port closes its descriptors when no poller looks at them any more: later than the link goes.
+has_no_doorbells(Peer) ->
+    [] =:= [Fd || {Fd, "anon_inode:[eventfd]"} <- beamway_peer:fds(beamway_peer:os_pid(Peer))].
 
 %% Opens files until there are none left, then gives some back.
 take_descriptors(Free) ->
@@ -461,6 +470,7 @@ falls_back(Config, Options, Words, Callers) ->
              odd -> true = beamway_peer:call(Odd, net_kernel, connect_node, [Node]);
              healthy -> true = beamway_peer:call(Peer, net_kernel, connect_node, [OddNode])
          end,
+         ct:log("caller ~p, options ~0p", [Caller, Options]),
          ok = beamway_peer:assert_link(Odd, Node, tcp),
          ok = beamway_peer:assert_link(Peer, OddNode, tcp),
          ok = beamway_peer:run(Odd, fun() ->
