@@ -29,11 +29,11 @@ typedef struct {
 } bw_spin_t;
 
 #define BW_SPIN_LONG_US 1000u
-#define BW_SPIN_BATCH_MAX 4u /* one call of a lone caller is up to 3 frames */
+#define BW_SPIN_BATCH_MAX 2u /* a lone caller: the reply to a remote call is two frames */
 #define BW_SPIN_GAP_US 200u  /* the looker was away so long: others need the processor */
 #define BW_SPIN_BAN_MIN_US 1000u
 #define BW_SPIN_BAN_MAX_US 1000000u
-#define BW_SPIN_REWARD 256u /* so many looks without a gap halve the ban */
+#define BW_SPIN_REWARD 1024u /* so many looks without a gap halve the ban */
 
 static inline void bw_spin_init(bw_spin_t *spin, uint32_t budget_us)
 {

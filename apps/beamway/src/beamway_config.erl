@@ -34,7 +34,7 @@ options() ->
      {ring_bytes, 4194304, "a power of two from 65536 to 1073741824", fun ring_bytes/1},
      {ring_limit_bytes, 1073741824, "a number of bytes, 0 or more", fun natural/1},
      {whole_messages, false, "true or false", fun boolean/1},
-     {poll_us, 0, "microseconds from 0 to 1000", fun poll_us/1},
+     {poll_us, 200, "microseconds from 0 to 1000", fun poll_us/1},
      {socket_dir, "", "an absolute path of at most 80 characters", fun socket_dir/1}].
 
 %% @doc The options of this node. If some are not valid the others are read all the same, and every
