@@ -54,7 +54,7 @@ common_options() ->
      {json, undefined, "json", undefined, "print one JSON object instead of tables"},
      {repeats, undefined, "repeats", integer, "interleaved repeats (9; quick: 3)"},
      {only, undefined, "only", string, "measure only these contenders, such as tcp,beamway"},
-     {poll_us, undefined, "poll-us", {integer, 50}, "microseconds that beamway_poll may spin"},
+     {poll_us, undefined, "poll-us", {integer, 200}, "microseconds that beamway_poll may spin"},
      {save, undefined, "save", string,
       "store the JSON object in this file; a run without other options is stored in bench/results"},
      {help, $h, "help", undefined, "this help"}].
