@@ -156,7 +156,8 @@ static bool command_accept(bw_port_t *self, const char *data, size_t len, reply_
     return true;
 }
 
-/* The link is of no use any more. The port's owner is linked to the port and ends with it. */
+/* The link is of no use any more. The port's owner is linked to the port and ends with it.
+ * drv_stop runs inside: the caller must not touch `self` again. */
 static void fail(bw_port_t *self)
 {
     driver_failure_atom(self->pump.port, "beamway_link_corrupt");
@@ -242,9 +243,9 @@ static bool command_look(bw_port_t *self, reply_t *reply)
 {
     wake_result_t result = pump_look(&self->pump);
 
+    reply_number(reply, result == WAKE_LOOKING, 1);
     if (result == WAKE_FAILED)
         fail(self);
-    reply_number(reply, result == WAKE_LOOKING, 1);
     return true;
 }
 
@@ -257,12 +258,12 @@ static bool command_receive(bw_port_t *self, reply_t *reply)
     if (!self->active)
         return false;
     result = pump_receive(&self->pump);
-    if (result == PUMP_FAILED)
-        fail(self);
     finished = result != PUMP_MORE && self->pump.link->ops->is_finished(self->pump.link);
     self->pump.link->ops->stats(self->pump.link, &stats);
     reply_number(reply, finished, 1);
     reply_number(reply, stats.bytes_in, 8);
+    if (result == PUMP_FAILED)
+        fail(self);
     return true;
 }
 

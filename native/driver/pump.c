@@ -265,6 +265,7 @@ static pump_result_t receive(bw_pump_t *pump, budget_t *budget)
         result = receive_span(pump, &span, &piece, &used);
         if (used > 0)
             pump->link->ops->release(pump->link, used);
+        pump->bytes_read += used;
         budget->frames = piece.frames;
         budget->bytes -= least(used, budget->bytes);
         if (result != PUMP_MORE)
@@ -285,11 +286,26 @@ static uint64_t now_us(void)
     return (uint64_t)erl_drv_monotonic_time(ERL_DRV_USEC);
 }
 
-/* The frames read since `frames_before` have drained the ring. */
-static void learn(bw_pump_t *pump, uint64_t frames_before)
+/* What has been read since a mark, as the rule of looking counts it. */
+typedef struct {
+    uint64_t frames, bytes;
+} mark_t;
+
+static mark_t mark(const bw_pump_t *pump)
 {
-    if (pump->spin.budget_us > 0 && pump->frames_in != frames_before)
-        bw_spin_learn(&pump->spin, now_us(), (uint32_t)(pump->frames_in - frames_before));
+    return (mark_t){.frames = pump->frames_in, .bytes = pump->bytes_read};
+}
+
+static uint32_t load_since(const bw_pump_t *pump, mark_t before)
+{
+    return bw_spin_load(pump->frames_in - before.frames, pump->bytes_read - before.bytes);
+}
+
+/* What has been read since the mark has drained the ring. */
+static void learn(bw_pump_t *pump, mark_t before)
+{
+    if (pump->spin.budget_us > 0 && pump->frames_in != before.frames)
+        bw_spin_learn(&pump->spin, now_us(), load_since(pump, before));
 }
 
 /* Ends a round of looking: armed, or the poller comes at once. */
@@ -306,7 +322,7 @@ static wake_result_t arm_or_kick(bw_pump_t *pump)
 /* Reads until the ring is empty and armed. `readable` is the descriptor as the poller sees it. */
 static wake_result_t drain_and_arm(bw_pump_t *pump, bool readable)
 {
-    uint64_t frames_before = pump->frames_in;
+    mark_t before = mark(pump);
     budget_t budget = FULL_BUDGET; /* of all rounds */
 
     pump->spinning = false;
@@ -323,8 +339,8 @@ static wake_result_t drain_and_arm(bw_pump_t *pump, bool readable)
         readable = false;
         if (pump->busy && !drain_queue(pump))
             return WAKE_FAILED;
-        learn(pump, frames_before);
-        frames_before = pump->frames_in;
+        learn(pump, before);
+        before = mark(pump);
         if (pump->spin.budget_us > 0 && bw_spin_begins(&pump->spin, now_us())) {
             pump->spinning = true;
             return WAKE_LOOKING;
@@ -352,7 +368,7 @@ wake_result_t pump_wake(bw_pump_t *pump)
 
 wake_result_t pump_look(bw_pump_t *pump)
 {
-    uint64_t frames_before = pump->frames_in;
+    mark_t before = mark(pump);
     pump_result_t result;
 
     if (!pump->spinning) /* the poller came between, for room, and has armed */
@@ -362,7 +378,7 @@ wake_result_t pump_look(bw_pump_t *pump)
         return WAKE_FAILED;
     if (result == PUMP_MORE)
         return WAKE_LOOKING;
-    if (bw_spin_goes_on(&pump->spin, now_us(), (uint32_t)(pump->frames_in - frames_before)))
+    if (bw_spin_goes_on(&pump->spin, now_us(), load_since(pump, before)))
         return WAKE_LOOKING;
     return arm_or_kick(pump);
 }

@@ -29,6 +29,7 @@ typedef struct {
     uint64_t gathered_size; /* its bytes with the padding */
 
     uint64_t frames_in, frames_out; /* ticks included */
+    uint64_t bytes_read;            /* with headers and padding */
     uint64_t wakeups;               /* times that the poller called us */
 
     bw_spin_t spin;

@@ -18,12 +18,12 @@ static void setup(uint32_t budget_us)
     bw_spin_init(&spin, budget_us);
 }
 
-/* `times` batches of `frames`, each `wait_us` after the ring was drained. */
-static void arrivals(int times, uint32_t wait_us, uint32_t frames)
+/* `times` arrivals of `load`, each `wait_us` after the ring was drained. */
+static void arrivals(int times, uint32_t wait_us, uint32_t load)
 {
     for (int i = 0; i < times; i++) {
         now += wait_us;
-        bw_spin_learn(&spin, now, frames);
+        bw_spin_learn(&spin, now, load);
     }
 }
 
@@ -49,10 +49,21 @@ static void begins_when_waits_have_become_short(void)
 static void not_while_frames_come_in_bulk(void)
 {
     setup(BUDGET);
-    arrivals(50, 10, BW_SPIN_BATCH_MAX + 1);
+    arrivals(50, 10, BW_SPIN_LOAD_MAX + 1);
     CHECK(!bw_spin_begins(&spin, now));
     arrivals(50, 10, 1);
     CHECK(bw_spin_begins(&spin, now));
+}
+
+static void not_for_large_frames(void)
+{
+    setup(BUDGET);
+    arrivals(50, 10, bw_spin_load(1, 65536));
+    CHECK(!bw_spin_begins(&spin, now));
+    arrivals(50, 10, bw_spin_load(1, 4096));
+    CHECK(bw_spin_begins(&spin, now));
+    CHECK_EQ(bw_spin_load(0, 100), 0);
+    CHECK_EQ(bw_spin_load(UINT64_MAX / 2, UINT64_MAX), UINT16_MAX);
 }
 
 static void one_long_pause_counts_little(void)
@@ -72,7 +83,8 @@ static void ends_when_the_budget_is_used_up(void)
         CHECK(bw_spin_goes_on(&spin, now, 0));
     now += 10;
     CHECK(!bw_spin_goes_on(&spin, now, 0));
-    CHECK(bw_spin_begins(&spin, now)); /* no gap: not banned */
+    CHECK(!bw_spin_begins(&spin, now + BW_SPIN_BAN_MIN_US - 1));
+    CHECK(bw_spin_begins(&spin, now + BW_SPIN_BAN_MIN_US));
 }
 
 static void frames_renew_the_budget(void)
@@ -144,6 +156,7 @@ static const check_case_t cases[] = {
     {"never_without_a_budget", never_without_a_budget},
     {"begins_when_waits_have_become_short", begins_when_waits_have_become_short},
     {"not_while_frames_come_in_bulk", not_while_frames_come_in_bulk},
+    {"not_for_large_frames", not_for_large_frames},
     {"one_long_pause_counts_little", one_long_pause_counts_little},
     {"ends_when_the_budget_is_used_up", ends_when_the_budget_is_used_up},
     {"frames_renew_the_budget", frames_renew_the_budget},
