@@ -96,8 +96,7 @@ valid_config() ->
         {ok, Config} ->
             Config;
         {error, Problems} ->
-            [?LOG_ERROR("beamway: ~ts; this node uses TCP links only", [beamway_config:describe(P)])
-             || P <- Problems],
+            lists:foreach(fun(Problem) -> log_tcp_only(beamway_config:describe(Problem)) end, Problems),
             {ok, Defaults} = beamway_config:read(fun(_) -> undefined end),
             Defaults#{links := [tcp]}
     end.
@@ -109,9 +108,12 @@ usable_links(#{links := Links} = Config) ->
         ok ->
             Config;
         {error, Reason} ->
-            ?LOG_ERROR("beamway: ~ts; this node uses TCP links only", [Reason]),
+            log_tcp_only(Reason),
             Config#{links := [tcp]}
     end.
+
+log_tcp_only(Reason) ->
+    ?LOG_ERROR("beamway: ~ts; this node uses TCP links only", [Reason]).
 
 extension(#{links := Links, whole_messages := Whole}) ->
     #{host => host_digest(), links => Links -- [tcp], whole_messages => Whole}.
