@@ -90,7 +90,11 @@ nodes(Config) -> proplists:get_value(nodes, Config).
 
 %% @doc The carrier of the group.
 -spec carrier(config()) -> beamway_peer:carrier().
-carrier(Config) -> proplists:get_value(carrier, Config).
+carrier(Config) ->
+    case lists:keyfind(carrier, 1, Config) of
+        {carrier, Carrier} -> Carrier;
+        false -> error({no_carrier, "run the case in one of its suite's groups"})
+    end.
 
 %% @doc The size of a case in the default run and in the long one.
 -spec scale(Default, Long) -> Default | Long.

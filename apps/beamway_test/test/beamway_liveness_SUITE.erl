@@ -329,7 +329,7 @@ send_for(Peer, FarPeer, Size, Ms) ->
         Data = binary:copy(<<1>>, Size),
         Pid = spawn(fun() -> flood(Counter, Data) end),
         receive after Ms -> Pid end
-    end),
+    end, Ms + 60000),
     Arrived = beamway_peer:run(FarPeer, fun() -> counters:get(persistent_term:get(?MODULE), 1) end),
     true = beamway_peer:call(Peer, erlang, exit, [Sender, kill]),
     true = beamway_peer:call(FarPeer, erlang, exit, [Counter, kill]),
