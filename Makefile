@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: build demo test test-otp test-bare check bench asan tsan fuzz spin clean help build-test build-bench
+.PHONY: build demo test test-long test-otp test-bare check bench asan tsan fuzz spin clean help build-test build-bench
 
 ## build: compile the driver and the applications into the checkout
 build:
@@ -25,6 +25,12 @@ test:
 	@scripts/install-packages test
 	@$(MAKE) build-test
 	@scripts/run-tests $(T)
+
+## test-long: the multi-node suites with their full counts (about an hour; BEAMWAY_TEST_HUGE=1 adds a message of 2.2 GB)
+test-long:
+	@scripts/install-packages test
+	@$(MAKE) build-test
+	@BEAMWAY_TEST_LONG=1 TEST_MINUTES=90 scripts/run-tests $(or $(T),_SUITE)
 
 ## test-otp: OTP's own distribution suites over stock TCP, Beamway on TCP and Beamway on shm
 test-otp:

@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc `bench pingpong': how long is one message there and one back, for one pair of processes?
 %%
-%% Besides the sizes: the same 64 bytes while nothing else runs (quiet) and while a process that
-%% never rests competes for each processor inside the nodes (busy), with and without `poll_us'; and
-%% Open MPI, which spins on shared memory and so shows what the machine itself could do.
+%% Besides the sizes: 64 bytes while messages of 1 MB go both ways between the nodes; the same while
+%% nothing else runs (quiet) and while a process that never rests competes for each processor inside
+%% the nodes (busy), with and without `poll_us'; and Open MPI, which spins on shared memory and so shows what the machine itself could do.
 -module(beamway_bench_pingpong).
 -behaviour(beamway_bench).
 
@@ -11,6 +11,8 @@
 
 -define(SIZES, [64, 4096, 1 bsl 20]).
 -define(BURNERS, beamway_bench_burners).
+-define(BULK, beamway_bench_bulk).
+-define(BESIDE, <<"round trip 64 B, beside 1 MB">>).
 
 %% @private
 -spec options() -> [getopt:option_spec()].
@@ -40,7 +42,9 @@ with_mpi({error, Why}, false, Settings) -> {ok, Settings#{mpi => none, warnings 
 groups(#{speed := Speed} = Settings) ->
     Pair = #{nodes => 2, directions => [forward, reverse]},
     [Pair#{contenders => [tcp, tcp_tuned, beamway, beamway_tcp],
-           measure => fun(Cluster) -> sizes(Cluster, ?SIZES, Settings) end},
+           measure => fun(Cluster) ->
+                              maps:merge(sizes(Cluster, ?SIZES, Settings), beside_bulk(Cluster, Settings))
+                      end},
      Pair#{contenders => [beamway_whole], measure => fun(Cluster) -> sizes(Cluster, [1 bsl 20], Settings) end},
      Pair#{contenders => [tcp, beamway_poll_off, beamway_poll],
            directions := case Speed of quick -> [forward]; full -> [forward, reverse] end,
@@ -81,6 +85,15 @@ quiet_and_busy(Cluster, Settings) ->
     _ = beamway_bench_nodes:all(Cluster, beamway_bench_load, stop, [?BURNERS]),
     maps:from_list(Quiet ++ Busy).
 
+%% While the answering node has messages of 1 MB sent there and back by two processes.
+beside_bulk(#{members := [_, Answering]} = Cluster, Settings) ->
+    [Asking, _] = beamway_bench_nodes:names(Cluster),
+    Bulk = #{kind => echo, callers => 2, targets => [Asking], bytes => 1 bsl 20, name => ?BULK},
+    ok = beamway_bench_nodes:call(Answering, beamway_bench_load, start, [Bulk], 30000),
+    Counts = round_trips(Cluster, 64, Settings),
+    ok = beamway_bench_nodes:call(Answering, beamway_bench_load, stop, [?BULK], 30000),
+    maps:from_list(figures(?BESIDE, Counts)).
+
 %% One for each processor, dealt out to the nodes; each node gets at least one.
 start_burners(#{members := Members} = Cluster) ->
     Each = max(1, beamway_bench_os:processors() div length(Members)),
@@ -109,7 +122,9 @@ metrics(#{}) ->
                           {<<"tcp_link_rtt_64">>, 64, beamway_tcp, [tcp, tcp_tuned]}]])
         ++ lists:append([with_p99(Name, Key, beamway_poll, [tcp, beamway_poll_off])
                          || {Name, Key} <- [{<<"rtt_64_quiet">>, <<"round trip 64 B, quiet">>},
-                                            {<<"rtt_64_busy">>, <<"round trip 64 B, busy">>}]]).
+                                            {<<"rtt_64_busy">>, <<"round trip 64 B, busy">>}]])
+        ++ with_p99(<<"rtt_64_beside_1m">>, ?BESIDE, beamway, [tcp, tcp_tuned])
+        ++ with_p99(<<"tcp_link_rtt_64_beside_1m">>, ?BESIDE, beamway_tcp, [tcp, tcp_tuned]).
 
 with_p99(Name, Key, Own, Baselines) ->
     Metric = #{name => Name, unit => <<"us">>, better => lower, key => Key, contender => Own, baselines => Baselines},

@@ -35,13 +35,20 @@ suite() ->
     %% By name: Common Test writes the options into a file, where a pid cannot be read again.
     true = register(?MODULE, self()),
     Options = [{dir, Folder}, {suite, list_to_atom(Suite)}, {auto_compile, false}, {logdir, Logs}, {ct_hooks, [{beamway_runner_cth, ?MODULE}]},
-               {verbosity, 0}, {basic_html, true}] ++ [{testcase, [list_to_atom(C) || C <- Cases]} || Cases =/= []],
+               {verbosity, 0}, {basic_html, true}] ++ only(list_to_atom(Suite), [list_to_atom(C) || C <- Cases]),
     case ct:run_test(Options) of
         {_, _, {_, _}} = Counts -> finish(agreed(Counts, hook_counts()));
         Other ->
             say("FAIL ~ts: Common Test could not run it: ~0tP", [Suite, Other, 30]),
             halt(1)
     end.
+
+%% A case of a suite with groups runs in each of them: by its name alone Common Test would run it outside.
+only(_Suite, []) ->
+    [];
+only(Suite, Cases) ->
+    Groups = [element(2, Group) || Group <- Suite:all(), is_tuple(Group), element(1, Group) =:= group],
+    [{testcase, Cases} | [{group, Groups} || Groups =/= []]].
 
 hook_counts() ->
     receive
