@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc `bench cost': what does a message cost the machine? System calls, context switches,
-%% wake-ups, doorbells and copied bytes for each message of 64 bytes, with 1 and 100 pairs of
-%% processes. These are counts: they hold on a slow and a noisy machine too.
+%% wake-ups, doorbells, copied bytes and processor time for each message of 64 bytes, with 1 and 100
+%% pairs of processes. All but the times are counts: they hold on a slow and a noisy machine too.
 %%
 %% Counted over both nodes. A wake-up is a voluntary context switch: a thread slept until something
 %% woke it. A doorbell is a wake-up call of the Beamway link; stock TCP has none of its own. Copied
@@ -17,7 +17,9 @@
 -export_type([sample/0]).
 
 -type sample() :: #{calls := non_neg_integer(), voluntary := non_neg_integer(), forced := non_neg_integer(),
-                    bytes := non_neg_integer(), doorbells := non_neg_integer()}.
+                    bytes := non_neg_integer(), doorbells := non_neg_integer(),
+                    %% processor time in microseconds
+                    user := non_neg_integer(), kernel := non_neg_integer()}.
 
 -define(PAIRS, [1, 100]).
 -define(BYTES, 64).
@@ -68,10 +70,13 @@ sample(#{members := Members} = Cluster) ->
 
 sample(Callers, Cluster) ->
     Switches = [beamway_bench_os:switches(OsPid) || OsPid <- beamway_bench_nodes:os_pids(Cluster)],
+    Times = [beamway_bench_os:cpu_us(OsPid) || OsPid <- beamway_bench_nodes:os_pids(Cluster)],
     Counters = beamway_bench_nodes:counters(Cluster),
     Counters#{calls => lists:sum(beamway_bench_nodes:all(Callers, beamway_bench_load, calls, [])),
               voluntary => lists:sum([N || #{voluntary := N} <- Switches]),
-              forced => lists:sum([N || #{forced := N} <- Switches])}.
+              forced => lists:sum([N || #{forced := N} <- Switches]),
+              user => lists:sum([N || #{user := N} <- Times]),
+              kernel => lists:sum([N || #{kernel := N} <- Times])}.
 
 %% @doc How much of something there was for each call between two samples.
 -spec per_call(Count :: fun((sample()) -> number()), Before :: sample(), After :: sample()) -> float().
@@ -85,7 +90,9 @@ figures(Pairs, Before, After, Counted) ->
     [{key(switches, Pairs), PerMessage(fun(#{voluntary := V, forced := F}) -> V + F end)},
      {key(wakeups, Pairs), PerMessage(fun(#{voluntary := V}) -> V end)},
      {key(doorbells, Pairs), PerMessage(fun(#{doorbells := D}) -> D end)},
-     {key(copied, Pairs), PerMessage(fun(#{bytes := B}) -> B end)}
+     {key(copied, Pairs), PerMessage(fun(#{bytes := B}) -> B end)},
+     {key(user, Pairs), PerMessage(fun(#{user := Us}) -> Us end)},
+     {key(kernel, Pairs), PerMessage(fun(#{kernel := Us}) -> Us end)}
      | syscalls(Pairs, Counted)].
 
 syscalls(_, {not_counted, _, _}) -> [];
@@ -99,21 +106,27 @@ words(syscalls) -> "system calls";
 words(switches) -> "context switches";
 words(wakeups) -> "wake-ups";
 words(doorbells) -> "doorbells";
-words(copied) -> "bytes copied".
+words(copied) -> "bytes copied";
+words(user) -> "user time";
+words(kernel) -> "kernel time".
 
 %% @private
 -spec metrics(map()) -> [beamway_bench_report:metric()].
 metrics(#{}) ->
     [metric(Prefix, What, Pairs, Own)
      || {Prefix, Own} <- [{"cost_shm", beamway}, {"cost_tcp_link", beamway_tcp}], Pairs <- lists:reverse(?PAIRS),
-        What <- [syscalls, switches, wakeups, doorbells, copied],
+        What <- [syscalls, switches, wakeups, doorbells, copied, user, kernel],
         {What, Own} =/= {doorbells, beamway_tcp}].
 
 metric(Prefix, What, Pairs, Own) ->
     Suffix = case Pairs of 100 -> ""; _ -> "_" ++ integer_to_list(Pairs) end,
     #{name => iolist_to_binary([Prefix, "_", atom_to_list(What), Suffix]), better => lower, key => key(What, Pairs),
-      unit => case What of copied -> <<"B/message">>; _ -> <<"1/message">> end, contender => Own,
+      unit => unit(What), contender => Own,
       baselines => case What of doorbells -> []; _ -> [tcp, tcp_tuned] end}.
+
+unit(copied) -> <<"B/message">>;
+unit(Time) when Time =:= user; Time =:= kernel -> <<"us/message">>;
+unit(_) -> <<"1/message">>.
 
 %% @private
 -spec finish(beamway_bench_report:result(), map()) -> ok.
@@ -123,14 +136,16 @@ finish(_, _) -> ok.
 -include_lib("eunit/include/eunit.hrl").
 
 sample_of(Calls, Voluntary, Forced, Bytes, Doorbells) ->
-    #{calls => Calls, voluntary => Voluntary, forced => Forced, bytes => Bytes, doorbells => Doorbells}.
+    #{calls => Calls, voluntary => Voluntary, forced => Forced, bytes => Bytes, doorbells => Doorbells,
+      user => 3 * Calls, kernel => 2 * Calls}.
 
 figures_test() ->
     Before = sample_of(100, 10, 1, 1000, 5),
     After = sample_of(200, 210, 21, 41000, 55),
     Figures = maps:from_list(figures(1, Before, After, {counted, 800, tracepoint, {Before, After}})),
     ?assertEqual(#{<<"context switches, 1 pair">> => 1.1, <<"wake-ups, 1 pair">> => 1.0, <<"doorbells, 1 pair">> => 0.25,
-                   <<"bytes copied, 1 pair">> => 200.0, <<"system calls, 1 pair">> => 4.0}, Figures).
+                   <<"bytes copied, 1 pair">> => 200.0, <<"user time, 1 pair">> => 1.5,
+                   <<"kernel time, 1 pair">> => 1.0, <<"system calls, 1 pair">> => 4.0}, Figures).
 
 nothing_called_is_no_figure_test() ->
     Sample = sample_of(1, 1, 1, 1, 1),

@@ -4,7 +4,7 @@
 %% measured one does no work for it.
 -module(beamway_bench_os).
 
--export([identity/1, is_alive/1, await_end/2, kill/1, switches/1, descriptors/1, mappings/1,
+-export([identity/1, is_alive/1, await_end/2, kill/1, switches/1, cpu_us/1, descriptors/1, mappings/1,
          load_average/0, available_bytes/0, processors/0, cpu_model/0, memory_bytes/0]).
 
 -export_type([identity/0, switches/0]).
@@ -82,6 +82,16 @@ field(Text, Name) ->
     [_, Rest] = binary:split(Text, Name),
     {Number, _} = string:to_integer(string:trim(Rest, leading)),
     Number.
+
+%% @doc The processor time of a process and its threads so far, in microseconds; the kernel counts in
+%% ticks of 10 ms.
+-spec cpu_us(OsPid :: pos_integer()) -> #{user := non_neg_integer(), kernel := non_neg_integer()}.
+cpu_us(OsPid) ->
+    {ok, Text} = read(OsPid, "stat"),
+    %% The name stands in brackets and may hold anything; the fields after it are numbered from 3.
+    [_, Fields] = re:split(Text, "^.*\\) ", [{parts, 2}, dotall]),
+    Ticks = fun(Field) -> binary_to_integer(lists:nth(Field - 2, binary:split(Fields, <<" ">>, [global]))) end,
+    #{user => Ticks(14) * 10000, kernel => Ticks(15) * 10000}.
 
 %% @doc What a process has open: one name a descriptor, as the kernel gives it.
 -spec descriptors(OsPid :: pos_integer()) -> [Target :: string()].
