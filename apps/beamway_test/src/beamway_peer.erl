@@ -21,6 +21,7 @@
 
 -type carrier() :: inet_tcp | beamway_tcp | beamway_shm | beamway_small.
 -type options() :: #{name => string(),          %% before the `@'; unique by default
+                     host => string(),          %% after the `@': then with long names
                      cookie => string(),
                      args => [string()],        %% added after the carrier's own flags
                      env => [{string(), string() | false}],
@@ -42,13 +43,14 @@ start(Carrier) ->
 -spec start(carrier(), options()) -> {ok, pid(), node()}.
 start(Carrier, Options) ->
     Name = maps:get(name, Options, unique_name("bw")),
-    peer:start(#{name => Name,
-                 longnames => false,
-                 connection => standard_io,
-                 wait_boot => ?BOOT_MS,
-                 exec => executable(Options),
-                 env => environment(Carrier) ++ maps:get(env, Options, []),
-                 args => arguments(Carrier, Options)}).
+    Peer = #{name => Name,
+             longnames => is_map_key(host, Options),
+             connection => standard_io,
+             wait_boot => ?BOOT_MS,
+             exec => executable(Options),
+             env => environment(Carrier) ++ maps:get(env, Options, []),
+             args => arguments(Carrier, Options)},
+    peer:start(maps:merge(Peer, maps:with([host], Options))).
 
 %% @doc Ends a node at once, whatever state it is in (also stopped), and waits for its end.
 -spec stop(pid()) -> ok.

@@ -1,0 +1,134 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Nodes under one kernel that shared memory must not, or may not, join: another network
+%% namespace, another user. They stay on TCP and say why; with the same `socket_dir' two namespaces
+%% do share memory. Each case in both directions of calling. Needs root: it makes a namespace of its
+%% own and starts a node as another user.
+-module(beamway_hosts_SUITE).
+
+-export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
+-export([another_namespace/1, a_directory_shared_by_two_namespaces/1, another_user/1]).
+
+-define(HERE, "10.97.193.1").
+-define(THERE, "10.97.193.2").
+-define(NOBODY, "65534").
+
+suite() -> [{timetrap, {minutes, 2}}].
+
+all() -> [another_namespace, a_directory_shared_by_two_namespaces, another_user].
+
+init_per_suite(Config) ->
+    case os:cmd("id -u") of
+        "0\n" -> make_namespace(Config);
+        _ -> {skip, {rights, "needs root to make a network namespace and to start a node as another user"}}
+    end.
+
+%% A namespace with one address on each side of a cable.
+make_namespace(Config) ->
+    Space = "bw" ++ os:getpid(),
+    Near = "bwn" ++ os:getpid(),
+    Far = "bwf" ++ os:getpid(),
+    Steps = [["netns add ", Space],
+             ["link add ", Near, " type veth peer name ", Far, " netns ", Space],
+             ["address add ", ?HERE, "/30 dev ", Near],
+             ["link set ", Near, " up"],
+             ["-n ", Space, " address add ", ?THERE, "/30 dev ", Far],
+             ["-n ", Space, " link set ", Far, " up"],
+             ["-n ", Space, " link set lo up"]],
+    Done = [{space, Space} | Config],
+    case lists:dropwhile(fun(Step) -> ip(Step) =:= ok end, Steps) of
+        [] -> Done;
+        [Failed | _] ->
+            end_per_suite(Done),
+            {skip, {rights, lists:flatten(["this system refuses 'ip ", Failed, "'"])}}
+    end.
+
+ip(Step) ->
+    case os:cmd(lists:flatten(["ip ", Step, " 2>&1 && echo done"])) of
+        "done\n" -> ok;
+        Text -> ct:log("ip ~ts: ~ts", [Step, Text]), error
+    end.
+
+%% The epmd that the node over there has started ends with the namespace, and the cable too.
+end_per_suite(Config) ->
+    Space = proplists:get_value(space, Config),
+    _ = os:cmd("ip netns pids " ++ Space ++ " | xargs -r kill"),
+    _ = ip(["netns delete ", Space]),
+    ok.
+
+end_per_testcase(_Case, _Config) ->
+    beamway_peer:stop_started().
+
+another_namespace(Config) ->
+    stay_on_tcp(fun() -> near(#{}) end, fun() -> far(Config, #{}) end, "another network namespace").
+
+another_user(Config) ->
+    Run = [os:find_executable("setpriv"), "--reuid=" ++ ?NOBODY, "--regid=" ++ ?NOBODY, "--clear-groups"],
+    Beam = filename:join(beamway_peer:ebin(), "beamway.beam"),
+    case os:cmd(lists:flatten(lists:join($\s, Run) ++ [" test -r ", Beam, " && echo readable"])) of
+        "readable\n" ->
+            Dir = proplists:get_value(priv_dir, Config),
+            Other = #{host => ?HERE, wrapper => Run, env => [{"HOME", Dir}]},
+            stay_on_tcp(fun() -> near(#{}) end, fun() -> start(Other) end, "another user");
+        _ ->
+            {skip, "the checkout cannot be read by another user: " ++ Beam}
+    end.
+
+a_directory_shared_by_two_namespaces(Config) ->
+    Dir = "/tmp/beamway-hosts-" ++ os:getpid(),
+    ok = file:make_dir(Dir),
+    Env = #{env => [{"BEAMWAY_SOCKET_DIR", Dir}]},
+    try
+        in_both_directions(fun() -> near(Env) end, fun() -> far(Config, Env) end,
+                           fun(Caller, CallerNode, Called, CalledNode) ->
+                                   ok = beamway_peer:assert_link(Caller, CalledNode, shm),
+                                   ok = beamway_peer:assert_link(Called, CallerNode, shm)
+                           end),
+        {ok, []} = file:list_dir(Dir)
+    after
+        file:del_dir_r(Dir)
+    end.
+
+near(Options) ->
+    start(Options#{host => ?HERE}).
+
+far(Config, Options) ->
+    start(Options#{host => ?THERE, wrapper => [os:find_executable("ip"), "netns", "exec", proplists:get_value(space, Config)]}).
+
+start(Options) ->
+    {ok, Peer, Node} = beamway_peer:start(beamway_shm, Options),
+    {Peer, Node}.
+
+stay_on_tcp(StartOne, StartOther, Words) ->
+    in_both_directions(StartOne, StartOther,
+                       fun(Caller, CallerNode, Called, CalledNode) ->
+                               ok = beamway_peer:assert_link(Caller, CalledNode, tcp),
+                               ok = beamway_peer:assert_link(Called, CallerNode, tcp),
+                               says(Caller, Words),
+                               says(Called, Words)
+                       end).
+
+%% One of the two finds out, the other is told: both can say it.
+says(Peer, Words) ->
+    [#{reason := Reason}] = beamway_peer:call(Peer, beamway, links, []),
+    case string:find(Reason, Words) of
+        nomatch -> error({reason, Reason, expected, Words});
+        _ -> ok
+    end.
+
+in_both_directions(StartOne, StartOther, Check) ->
+    lists:foreach(
+      fun(Turn) ->
+              {One, OneNode} = StartOne(),
+              {Other, OtherNode} = StartOther(),
+              case Turn of
+                  forth -> connected(One, OneNode, Other, OtherNode, Check);
+                  back -> connected(Other, OtherNode, One, OneNode, Check)
+              end,
+              beamway_peer:stop_all([One, Other])
+      end, [forth, back]).
+
+connected(Caller, CallerNode, Called, CalledNode, Check) ->
+    true = beamway_peer:call(Caller, net_kernel, connect_node, [CalledNode]),
+    Check(Caller, CallerNode, Called, CalledNode),
+    Large = binary:copy(<<"0123456789abcdef">>, 100000),
+    Large = beamway_peer:call(Caller, erpc, call, [CalledNode, binary, copy, [Large]]).
