@@ -308,6 +308,8 @@ wait_disconnected(Peer, Node) ->
     _ = wait_until(fun() -> not lists:member(Node, call(Peer, erlang, nodes, [connected])) end, 10000),
     ok.
 
+%% The exit reason is how the result travels.
+-dialyzer({nowarn_function, async/1}).
 %% @doc Runs a fun in a process of its own; {@link await/1} gives its result.
 -spec async(fun(() -> term())) -> {pid(), reference()}.
 async(Fun) ->
