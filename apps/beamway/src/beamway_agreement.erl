@@ -3,7 +3,8 @@
 %%
 %% The side that called offers, the other answers, the first confirms. A side uses the ring only when
 %% it knows that the other will: the one that offered after it was told `ready', the other after
-%% `ready' came back. `nack' from either side means TCP for both. Whatever else happens (silence
+%% `ready' came back. `nack' from either side means TCP for both; it is the answer to an offer of another
+%% version, too. Whatever else happens (silence
 %% until the deadline, a closed socket, nonsense) ends the process, and with it the connection, so
 %% that no two peers go on with different links. Checked by native/test/spin/agree.pml.
 %%
@@ -43,6 +44,7 @@ agree(accepting, Socket, Deadline, _Config, Granted) ->
     case {recv(Socket, Deadline), Granted} of
         {{offer, Offer}, {ok, RingBytes}} -> join(Socket, Deadline, Offer, RingBytes);
         {{offer, _}, {error, Reason}} -> nack(Socket, none, Reason);
+        {{offer_of_version, Version}, _} -> nack(Socket, none, beamway_wire:another_version(Version));
         {{nack, Reason}, _} -> refused(none, Reason);
         {ready, _} -> give_up(<<"ready without an offer">>)
     end;
@@ -74,7 +76,7 @@ answered(ready, Socket, Port, RingBytes) ->
     end;
 answered({nack, Reason}, _Socket, Port, _RingBytes) ->
     refused(Port, Reason);
-answered({offer, _}, _Socket, _Port, _RingBytes) ->
+answered(_Offer, _Socket, _Port, _RingBytes) ->
     give_up(<<"an offer as answer to ours">>).
 
 %% accepting: the smaller of both sizes
@@ -105,7 +107,7 @@ confirmed(ready, Port) ->
     {shm, Port};
 confirmed({nack, Reason}, Port) ->
     refused(Port, Reason);
-confirmed({offer, _}, _Port) ->
+confirmed(_Offer, _Port) ->
     give_up(<<"two offers">>).
 
 nack(Socket, Port, Reason) ->

@@ -9,11 +9,13 @@
 
 -type extension() :: beamway_wire:extension().
 
-%% @doc `none' stands for a side that does not speak Beamway.
--spec choose(Ours :: extension(), Theirs :: {ok, extension()} | none) ->
+%% @doc Another version of the extension means TCP, never a refused connection.
+-spec choose(Ours :: extension(), Theirs :: beamway_wire:found()) ->
           shm | {tcp, Reason :: binary()}.
 choose(_Ours, none) ->
     {tcp, <<"the peer does not speak beamway">>};
+choose(_Ours, {other_version, Version}) ->
+    {tcp, beamway_wire:another_extension(Version)};
 choose(#{host := Host}, {ok, #{host := Other}}) when Host =/= Other ->
     {tcp, <<"another host">>};
 choose(#{links := Ours}, {ok, #{links := Theirs}}) ->
@@ -25,8 +27,8 @@ choose(#{links := Ours}, {ok, #{links := Theirs}}) ->
 
 %% @doc True if messages between the two shall travel whole: one of them wants it and the link will
 %% most likely be shared memory. The accepting side asks before the flags are fixed.
--spec whole_messages(Ours :: extension(), Theirs :: {ok, extension()} | none) -> boolean().
+-spec whole_messages(Ours :: extension(), Theirs :: beamway_wire:found()) -> boolean().
 whole_messages(#{whole_messages := OursWants} = Ours, {ok, #{whole_messages := TheyWant}} = Theirs) ->
     (OursWants orelse TheyWant) andalso choose(Ours, Theirs) =:= shm;
-whole_messages(_Ours, none) ->
+whole_messages(_Ours, _NoneOrOtherVersion) ->
     false.

@@ -205,7 +205,8 @@ callbacks(Address) ->
 send(Socket, Data) ->
     case {iolist_to_binary(Data), get_state(role), get_state(peer)} of
         {<<$N, _/binary>> = Name, connecting, _} -> send_extended(Socket, Name);
-        {<<$N, _/binary>> = Challenge, accepting, {ok, _}} -> send_extended(Socket, Challenge);
+        {Other, accepting, none} -> inet_tcp:send(Socket, Other);
+        {<<$N, _/binary>> = Challenge, accepting, _} -> send_extended(Socket, Challenge);
         {Other, _, _} -> inet_tcp:send(Socket, Other)
     end.
 
@@ -327,7 +328,7 @@ getopts(Socket, Options) ->
 
 -type key() :: role           %% connecting | accepting
              | setup_ms       %% net_setuptime in milliseconds
-             | peer           %% {ok, Extension} | none
+             | peer           %% beamway_wire:found()
              | first_packet   %% what the acceptor has read ahead for dist_util
              | link.          %% {shm | tcp, Port, Reason}
 

@@ -11,9 +11,10 @@
 -module(beamway_wire).
 
 -export([encode_extension/1, find_extension/2, check_name/1, encode/1, decode/1]).
+-export([another_version/1, another_extension/1]).
 -include_lib("kernel/include/dist.hrl").
 
--export_type([extension/0, packet/0, offer/0]).
+-export_type([extension/0, found/0, packet/0, offer/0]).
 
 -define(EXTENSION_MAGIC, "BWay").
 -define(EXTENSION_VERSION, 1).
@@ -27,11 +28,16 @@
 %% `host': a digest that is the same for two nodes only if they run under the same kernel.
 %% `links': what the node allows besides TCP.
 
+-type found() :: {ok, extension()} | {other_version, byte()} | none.
+%% What stands after a peer's name; `none' stands for a peer that does not speak Beamway.
+
 -type offer() :: #{address := binary(), token := <<_:128>>, ring_bytes := pos_integer()}.
 
--type packet() :: {offer, offer()} | ready | {nack, Reason :: binary()}.
+-type packet() :: {offer, offer()} | {offer_of_version, byte()} | ready | {nack, Reason :: binary()}.
+%% `offer_of_version': an offer of another version than ours, which shall be answered by `nack'.
 
-%% @doc The bytes that follow the node name. A later version may append fields, not change these.
+%% @doc The bytes that follow the node name. What a later version may do without a new number: append
+%% fields. With a new number: change everything but the magic, the place of the number and the length.
 -spec encode_extension(extension()) -> binary().
 encode_extension(#{host := Host, links := Links, whole_messages := Whole}) ->
     Flags = flag(lists:member(shm, Links), ?HAS_SHM) bor flag(Whole, ?WANTS_WHOLE_MESSAGES),
@@ -43,7 +49,7 @@ flag(false, _Bit) -> 0.
 
 %% @doc Looks for the extension in a whole `N' message: `name' is the caller's, `challenge' the
 %% acceptor's.
--spec find_extension(name | challenge, iodata()) -> {ok, extension()} | none.
+-spec find_extension(name | challenge, iodata()) -> found().
 find_extension(Kind, Message) ->
     case {Kind, iolist_to_binary(Message)} of
         {name, <<$N, _Flags:64, _Creation:32, Len:16, _Name:Len/binary, Rest/binary>>} ->
@@ -64,6 +70,9 @@ decode_extension(<<?EXTENSION_MAGIC, ?EXTENSION_VERSION, Len:16, Body:Len/binary
         _ ->
             none
     end;
+decode_extension(<<?EXTENSION_MAGIC, Version, Len:16, _Body:Len/binary, _/binary>>)
+  when Version =/= ?EXTENSION_VERSION ->
+    {other_version, Version};
 decode_extension(_) ->
     none.
 
@@ -87,8 +96,9 @@ check_length(Len, _NameMe = false) when Len > 0, Len =< 255 -> ok;
 check_length(Len, _NameMe = true) when Len > 0, Len =< 241 -> ok;
 check_length(Len, _) -> {error, iolist_to_binary(io_lib:format("a name of ~b bytes", [Len]))}.
 
-%% @doc One packet of the agreement.
--spec encode(packet()) -> binary().
+%% @doc One packet of the agreement. In every version an offer has its number and `o' in front, and a
+%% `nack' is what it is here: so two versions can always agree on TCP.
+-spec encode({offer, offer()} | ready | {nack, Reason :: binary()}) -> binary().
 encode({offer, #{address := Address, token := Token, ring_bytes := RingBytes}}) ->
     <<?PACKET_VERSION, $o, RingBytes:64, Token:16/binary, Address/binary>>;
 encode(ready) ->
@@ -105,16 +115,29 @@ decode(Packet) ->
             {ok, {offer, #{address => Address, token => Token, ring_bytes => RingBytes}}};
         <<?PACKET_VERSION, $r>> ->
             {ok, ready};
-        <<?PACKET_VERSION, $n, Reason/binary>> ->
+        <<_AnyVersion, $n, Reason/binary>> ->
             {ok, {nack, printable(Reason)}};
         <<?PACKET_VERSION, _/binary>> ->
             {error, <<"not a packet of the link agreement">>};
+        <<Version, $o, _/binary>> ->
+            {ok, {offer_of_version, Version}};
         <<Version, _/binary>> ->
-            {error, iolist_to_binary(io_lib:format("version ~b of the link agreement, expected ~b",
-                                                   [Version, ?PACKET_VERSION]))};
+            {error, another_version(Version)};
         <<>> ->
             {error, <<"an empty packet in the link agreement">>}
     end.
+
+%% @doc Why there is no link with a peer whose offer or answer has this number.
+-spec another_version(byte()) -> Reason :: binary().
+another_version(Version) ->
+    iolist_to_binary(io_lib:format("version ~b of the link agreement, expected ~b",
+                                   [Version, ?PACKET_VERSION])).
+
+%% @doc Why there is no link with a peer whose extension has this number.
+-spec another_extension(byte()) -> Reason :: binary().
+another_extension(Version) ->
+    iolist_to_binary(io_lib:format("the peer speaks version ~b of beamway, this node version ~b",
+                                   [Version, ?EXTENSION_VERSION])).
 
 %% The peer's words go to our log: at most a line of plain characters.
 printable(Reason) ->

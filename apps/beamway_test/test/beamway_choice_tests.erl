@@ -25,6 +25,8 @@ reasons_test() ->
     [_, _, Allows, _ | _] = sides(),
     Forbids = Allows#{links := []},
     ?assertEqual({tcp, <<"the peer does not speak beamway">>}, beamway_choice:choose(Allows, none)),
+    ?assertEqual({tcp, <<"the peer speaks version 2 of beamway, this node version 1">>},
+                 beamway_choice:choose(Allows, {other_version, 2})),
     ?assertEqual({tcp, <<"another host">>},
                  beamway_choice:choose(Allows, {ok, Allows#{host := <<3:128>>}})),
     ?assertEqual({tcp, <<"shared memory is off on this node">>},
@@ -36,4 +38,4 @@ whole_messages_only_where_shm_is_likely_test_() ->
     [?_assertEqual((WholeA orelse WholeB) andalso beamway_choice:choose(A, {ok, B}) =:= shm,
                    beamway_choice:whole_messages(A, {ok, B}))
      || #{whole_messages := WholeA} = A <- sides(), #{whole_messages := WholeB} = B <- sides()]
-        ++ [?_assertNot(beamway_choice:whole_messages(A, none)) || A <- sides()].
+        ++ [?_assertNot(beamway_choice:whole_messages(A, B)) || A <- sides(), B <- [none, {other_version, 2}]].

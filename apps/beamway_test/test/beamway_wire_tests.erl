@@ -67,9 +67,19 @@ later_fields_are_ignored_test() ->
     Later = <<Magic/binary, (Length + 3):16, Body/binary, 1, 2, 3, "and more">>,
     ?assertEqual({ok, sample()}, beamway_wire:find_extension(name, [<<?NAME_HEAD>>, Later])).
 
-another_version_is_a_stock_peer_test() ->
-    <<Magic:4/binary, _Version, Rest/binary>> = beamway_wire:encode_extension(sample()),
-    ?assertEqual(none, beamway_wire:find_extension(name, <<?NAME_HEAD, Magic/binary, 2, Rest/binary>>)).
+another_version_is_told_test() ->
+    <<Magic:4/binary, Version, Rest/binary>> = beamway_wire:encode_extension(sample()),
+    [?assertEqual({other_version, Other},
+                  beamway_wire:find_extension(name, <<?NAME_HEAD, Magic/binary, Other, Rest/binary>>))
+     || Other <- [0, 2, 255], Other =/= Version],
+    ?assertEqual({other_version, 2}, beamway_wire:find_extension(name, <<?NAME_HEAD, Magic/binary, 2, 0:16>>)),
+    ?assertEqual(none, beamway_wire:find_extension(name, <<?NAME_HEAD, Magic/binary, 2, 1:16>>)).
+
+%% So that every version can answer every other.
+an_offer_and_a_nack_of_another_version_are_known_test() ->
+    ?assertEqual({ok, {offer_of_version, 2}}, beamway_wire:decode(<<2, $o>>)),
+    ?assertEqual({ok, {offer_of_version, 9}}, beamway_wire:decode(<<9, $o, "whatever it holds">>)),
+    ?assertEqual({ok, {nack, <<"because">>}}, beamway_wire:decode(<<9, $n, "because">>)).
 
 bad_packets_test_() ->
     [{lists:flatten(io_lib:format("~0p", [Bytes])),
