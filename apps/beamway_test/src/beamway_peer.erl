@@ -14,7 +14,7 @@
 
 -export([start/2, start/1, stop/1, stop_all/1, stop_started/0, halt_node/1, halt_node/2, call/4, call/5, run/2, run/3]).
 -export([connect/3, connect_both/3, link_kind/1, assert_link/3, controller/2]).
--export([os_pid/1, kill9/1, sigstop/1, sigcont/1, is_running/1, fds/1, maps/1, log_text/1]).
+-export([os_pid/1, kill9/1, sigstop/1, sigcont/1, is_running/1, fds/1, maps/1, resources/1, no_more/2, log_text/1]).
 -export([wait_until/2, wait_disconnected/2, async/1, await/1, await/2, unique_name/1, ebin/0, flags/1, environment/1]).
 
 -export_type([carrier/0, options/0]).
@@ -259,6 +259,19 @@ maps(OsPid) ->
     [unicode:characters_to_list(Line)
      || Line <- binary:split(Maps, <<"\n">>, [global]),
         binary:match(Line, <<"memfd:beamway">>) =/= nomatch].
+
+%% @doc How many descriptors, mappings of rings and Erlang ports a node has. Sockets count, for each
+%% connection holds one; which numbers they have does not matter.
+-spec resources(pid()) -> {Fds :: pos_integer(), Maps :: non_neg_integer(), Ports :: pos_integer()}.
+resources(Peer) ->
+    OsPid = os_pid(Peer),
+    {length(fds(OsPid)), length(maps(OsPid)), length(call(Peer, erlang, ports, []))}.
+
+%% @doc Whether a node has no more of any of them than before. Not "the same": the first count may hold
+%% a socket that was just closing.
+-spec no_more(Now :: tuple(), Before :: tuple()) -> boolean().
+no_more({Fds, Maps, Ports}, {FdsBefore, MapsBefore, PortsBefore}) ->
+    Fds =< FdsBefore andalso Maps =< MapsBefore andalso Ports =< PortsBefore.
 
 %% Files of /proc claim a size of 0, so file:read_file/1 would be right only by luck on large ones.
 read_proc_file(File) ->

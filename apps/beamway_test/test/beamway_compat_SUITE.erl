@@ -6,8 +6,7 @@
 %% beamway_foreign_SUITE. Wherever it makes sense each side connects once.
 -module(beamway_compat_SUITE).
 
--export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1,
-         init_per_group/2, end_per_group/2, init_per_testcase/2, end_per_testcase/2]).
+-export([all/0, groups/0, suite/0]).
 -export([short_names/1, long_names/1, ipv6/1, hidden_nodes/1, mixed_cluster/1,
          epmd_module/1, fixed_ports_without_epmd/1, one_port_without_epmd/1,
          dynamic_start/1, dynamic_node_names/1, dist_listen_false/1,
@@ -22,7 +21,7 @@
                                is_connected/2, dist_port/1]).
 -import(beamway_carrier, [carrier/1]).
 
-suite() -> [{timetrap, {seconds, 60}}].
+suite() -> [{timetrap, {seconds, 60}}, {ct_hooks, [beamway_compat_nodes]}].
 
 all() -> beamway_carrier:all().
 
@@ -35,20 +34,6 @@ groups() ->
        options_beat_defaults, setopts, setopts_for_new_connections,
        setuptime_connecting, setuptime_accepting,
        auto_connect_never, auto_connect_once, allow]).
-
-init_per_suite(Config) ->
-    [{epmd, beamway_compat_nodes:start_epmd()} | Config].
-
-end_per_suite(Config) ->
-    beamway_compat_nodes:stop_epmd(proplists:get_value(epmd, Config)).
-
-init_per_group(Carrier, Config) -> beamway_carrier:init_group(Carrier, Config).
-
-end_per_group(_Carrier, _Config) -> ok.
-
-init_per_testcase(_Case, Config) -> Config.
-
-end_per_testcase(_Case, _Config) -> beamway_compat_nodes:stop_all().
 
 kind(Config) -> beamway_peer:link_kind(carrier(Config)).
 

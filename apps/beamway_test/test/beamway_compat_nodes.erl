@@ -5,9 +5,13 @@
 %% {@link beamway_peer:start/2} gives: long names, IPv6, no name at all, another program than `erl'.
 %% The private epmd keeps them apart from other nodes on the machine and shows them an epmd in
 %% which nothing else is registered. Control runs over standard input and output.
+%%
+%% It is the Common Test hook of both: a suite that names it in `ct_hooks' has the private epmd, the
+%% carrier of its group in the configuration, and no node left after a case.
 -module(beamway_compat_nodes).
 
--export([start_epmd/0, stop_epmd/1, start/2, stop_all/0, host/0]).
+-export([init/2, pre_init_per_suite/3, pre_init_per_group/4, post_end_per_testcase/5, terminate/1]).
+-export([start/2, host/0]).
 -export([exchange/3, connect/3, try_connect/2, disconnect/2, is_connected/2, flags/2, dist_port/1]).
 -export([start_program/3, stop_program/1, expect_line/2]).
 
@@ -26,9 +30,36 @@
 -define(BOOT_MS, 30000).
 -define(LINE_MS, 30000).
 
-%% @doc Starts an epmd on a free port and makes everything that this VM starts use it.
-%% The port of the program ends with init_per_suite's process, the program itself does not.
--spec start_epmd() -> OsPid :: pos_integer().
+%%% Hook
+
+%% @private
+-spec init(term(), term()) -> {ok, no_epmd}.
+init(_Id, _Options) ->
+    {ok, no_epmd}.
+
+%% @private
+-spec pre_init_per_suite(module(), Config, no_epmd) -> {Config, OsPid :: pos_integer()}.
+pre_init_per_suite(_Suite, Config, no_epmd) ->
+    {Config, start_epmd()}.
+
+%% @private
+-spec pre_init_per_group(module(), beamway_peer:carrier(), Config, State) -> {Config, State}.
+pre_init_per_group(_Suite, Carrier, Config, State) ->
+    {beamway_carrier:init_group(Carrier, Config), State}.
+
+%% @private
+-spec post_end_per_testcase(module(), atom(), term(), Return, State) -> {Return, State}.
+post_end_per_testcase(_Suite, _Case, _Config, Return, State) ->
+    ok = beamway_peer:stop_started(),
+    {Return, State}.
+
+%% @private After the suite, also one whose init_per_suite failed.
+-spec terminate(no_epmd | pos_integer()) -> ok.
+terminate(no_epmd) -> ok;
+terminate(OsPid) -> stop_epmd(OsPid).
+
+%% Starts an epmd on a free port and makes everything that this VM starts use it. The port of the
+%% program ends with the hook's process, the program itself does not.
 start_epmd() ->
     {ok, Socket} = gen_tcp:listen(0, []),
     {ok, PortNumber} = inet:port(Socket),
@@ -46,8 +77,6 @@ answers(PortNumber) ->
         {error, _} -> false
     end.
 
-%% @doc Ends that epmd.
--spec stop_epmd(OsPid :: pos_integer()) -> ok.
 stop_epmd(OsPid) ->
     true = os:unsetenv("ERL_EPMD_PORT"),
     kill(OsPid).
@@ -56,6 +85,8 @@ kill(OsPid) ->
     _ = os:cmd("kill -9 " ++ integer_to_list(OsPid)),
     _ = beamway_peer:wait_until(fun() -> not beamway_peer:is_running(OsPid) end, 5000),
     ok.
+
+%%% Nodes
 
 %% @doc Starts a node with the carrier.
 -spec start(beamway_peer:carrier(), options()) -> member().
@@ -93,17 +124,6 @@ code_path(_Beamway) -> ["-pa", filename:absname(beamway_peer:ebin())].
 protocol(inet_tcp, inet6) -> ["-proto_dist", "inet6_tcp"];
 protocol(_Beamway, inet6) -> ["-proto_dist", "beamway6"];
 protocol(Carrier, inet) -> beamway_peer:flags(Carrier).
-
-%% @doc Ends all nodes that are still there. Every control process of this VM belongs to the suite.
--spec stop_all() -> ok.
-stop_all() ->
-    lists:foreach(fun beamway_peer:stop/1, [Pid || Pid <- processes(), is_control(Pid)]).
-
-is_control(Pid) ->
-    case proc_lib:initial_call(Pid) of
-        {peer, init, _} -> true;
-        _ -> false
-    end.
 
 %% @doc The host part of short names.
 -spec host() -> string().

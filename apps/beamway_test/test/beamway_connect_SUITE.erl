@@ -72,7 +72,6 @@ wait_for_time(At) ->
 
 reconnects(Config) ->
     {PeerA, NodeA, PeerB, NodeB} = start_two(Config, ?BY_HAND),
-    OsPid = beamway_peer:os_pid(PeerA),
     Carrier = beamway_carrier:carrier(Config),
     Cycle = fun({Caller, Called, CalledNode}) ->
                     ok = beamway_peer:connect_both(Carrier, Caller, Called),
@@ -82,17 +81,10 @@ reconnects(Config) ->
             end,
     Ways = [{PeerA, PeerB, NodeB}, {PeerB, PeerA, NodeA}],
     lists:foreach(Cycle, Ways),
-    Before = count_resources(OsPid),
+    Before = beamway_peer:resources(PeerA),
     [lists:foreach(Cycle, Ways) || _ <- lists:seq(1, beamway_carrier:scale(25, 500))],
-    _ = beamway_peer:wait_until(fun() -> no_more(count_resources(OsPid), Before) end, 5000),
+    _ = beamway_peer:wait_until(fun() -> beamway_peer:no_more(beamway_peer:resources(PeerA), Before) end, 5000),
     ok.
-
-count_resources(OsPid) ->
-    {length(beamway_peer:fds(OsPid)), length(beamway_peer:maps(OsPid))}.
-
-%% Not "the same": the first count may hold a socket that was just closing.
-no_more({Fds, Maps}, {FdsBefore, MapsBefore}) ->
-    Fds =< FdsBefore andalso Maps =< MapsBefore.
 
 %% The survivor must take the new node of the same name at once, whoever connects, and never talk
 %% to the old one.

@@ -109,12 +109,12 @@ kill_under_load(Config) ->
     %% Once round before counting: what the VM opens once and keeps is no leak.
     _ = kill_round(Carrier, Survivor, SurvivorNode, 0),
     _ = beamway_peer:wait_until(fun() -> beamway_peer:call(Survivor, erlang, nodes, [connected]) =:= [] end, 5000),
-    Before = resources(Survivor),
+    Before = beamway_peer:resources(Survivor),
     Times = [kill_round(Carrier, Survivor, SurvivorNode, Round)
              || Round <- lists:seq(1, beamway_carrier:scale(6, 50))],
     ct:log("nodedown after kill -9, in ms: ~w", [Times]),
     [true = Ms < 1000 || Ms <- Times],
-    _ = beamway_peer:wait_until(fun() -> no_more(resources(Survivor), Before) end, 5000),
+    _ = beamway_peer:wait_until(fun() -> beamway_peer:no_more(beamway_peer:resources(Survivor), Before) end, 5000),
     [] = beamway_peer:call(Survivor, erlang, nodes, [connected]),
     ok.
 
@@ -169,16 +169,6 @@ down_at(Peer, Watcher) ->
         Watcher ! {give, self()},
         receive {down_at, At} -> At after 200 -> false end
     end).
-
-%% Sockets count, for each connection holds one; which numbers they have does not matter.
-resources(Peer) ->
-    OsPid = beamway_peer:os_pid(Peer),
-    {length(beamway_peer:fds(OsPid)), length(beamway_peer:maps(OsPid)),
-     length(beamway_peer:call(Peer, erlang, ports, []))}.
-
-%% Not "the same": the first count may hold a socket that was just closing.
-no_more({Fds, Maps, Ports}, {FdsBefore, MapsBefore, PortsBefore}) ->
-    Fds =< FdsBefore andalso Maps =< MapsBefore andalso Ports =< PortsBefore.
 
 %% With `socket_dir' the door has a name while the link is made, and only then.
 kill_leaves_no_file(_Config) ->

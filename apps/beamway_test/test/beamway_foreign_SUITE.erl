@@ -6,8 +6,7 @@
 %% node in another way, and must get the same link as plain nodes.
 -module(beamway_foreign_SUITE).
 
--export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1,
-         init_per_group/2, end_per_group/2, init_per_testcase/2, end_per_testcase/2]).
+-export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1]).
 -export([c_node_accepts/1, c_node_connects/1, erl_call/1, release_interactive/1, release_embedded/1,
          elixir/1, jinterface/1]).
 %% Run on the nodes.
@@ -19,7 +18,7 @@
 
 -define(COOKIE, "beamway_compat").
 
-suite() -> [{timetrap, {seconds, 90}}].
+suite() -> [{timetrap, {seconds, 90}}, {ct_hooks, [beamway_compat_nodes]}].
 
 all() -> beamway_carrier:all().
 
@@ -28,19 +27,9 @@ groups() ->
                             release_interactive, release_embedded, elixir, jinterface]).
 
 init_per_suite(Config) ->
-    Epmd = beamway_compat_nodes:start_epmd(),
-    [{epmd, Epmd}, {c_node, compile_c_node(proplists:get_value(priv_dir, Config))} | Config].
+    [{c_node, compile_c_node(proplists:get_value(priv_dir, Config))} | Config].
 
-end_per_suite(Config) ->
-    beamway_compat_nodes:stop_epmd(proplists:get_value(epmd, Config)).
-
-init_per_group(Carrier, Config) -> beamway_carrier:init_group(Carrier, Config).
-
-end_per_group(_Carrier, _Config) -> ok.
-
-init_per_testcase(_Case, Config) -> Config.
-
-end_per_testcase(_Case, _Config) -> beamway_compat_nodes:stop_all().
+end_per_suite(_Config) -> ok.
 
 %% What a node with the carrier has to a node that knows nothing of Beamway.
 foreign_kind(Config) ->
