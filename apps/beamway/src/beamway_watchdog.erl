@@ -4,7 +4,9 @@
 %% The handshake's TCP socket stays open as long as the connection; nothing is sent on it. A
 %% watchdog owns it, reads and discards. When the socket closes the peer may have left last words in
 %% the ring: they are delivered first, for at most a second, and only then the connection process
-%% hears `{tcp_closed, Socket}', as it would from a stock connection.
+%% is ended with the reason `connection_closed', which nodedown shows for a stock connection in
+%% every release. (dist_util would give that for a message `{tcp_closed, Socket}' in OTP 25, but
+%% `tcp_closed' in OTP 27.)
 %%
 %% It is linked to the connection process: neither outlives the other, and the socket closes with
 %% them, which is how the peer hears of it.
@@ -32,33 +34,32 @@ start(Socket, Port) ->
     end.
 
 %% @private
--spec init(pid(), port(), port()) -> ok.
+-spec init(pid(), port(), port()) -> no_return().
 init(Connection, Socket, Port) ->
     receive
-        {Connection, go} -> watch(Connection, Socket, Port)
+        {Connection, go} -> watch(Socket, Port)
     end.
 
-watch(Connection, Socket, Port) ->
+watch(Socket, Port) ->
     case inet:setopts(Socket, [{active, ?PACKETS}]) of
-        ok -> discard(Connection, Socket, Port);
-        {error, _} -> peer_gone(Connection, Socket, Port)
+        ok -> discard(Socket, Port);
+        {error, _} -> peer_gone(Port)
     end.
 
 %% No timeout: the socket's end and the connection's end both end this.
-discard(Connection, Socket, Port) ->
+discard(Socket, Port) ->
     receive
-        {tcp, Socket, _} -> discard(Connection, Socket, Port);
-        {tcp_passive, Socket} -> watch(Connection, Socket, Port);
-        {tcp_closed, Socket} -> peer_gone(Connection, Socket, Port);
-        {tcp_error, Socket, _} -> discard(Connection, Socket, Port);
-        _ -> discard(Connection, Socket, Port)
+        {tcp, Socket, _} -> discard(Socket, Port);
+        {tcp_passive, Socket} -> watch(Socket, Port);
+        {tcp_closed, Socket} -> peer_gone(Port);
+        {tcp_error, Socket, _} -> discard(Socket, Port);
+        _ -> discard(Socket, Port)
     end.
 
-peer_gone(Connection, Socket, Port) ->
+peer_gone(Port) ->
     Now = erlang:monotonic_time(millisecond),
     drain(Port, -1, Now + ?DRAIN_MS, Now + ?SILENCE_MS),
-    Connection ! {tcp_closed, Socket},
-    ok.
+    exit(connection_closed).
 
 %% A peer that ends in order finishes its ring, maybe a little after its socket. One that was killed
 %% never does: then silence is the end, also in the middle of a frame.
