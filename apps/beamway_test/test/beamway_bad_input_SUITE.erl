@@ -17,7 +17,8 @@
 %% Of native/link/ring.h: the head comes first, the next ring's header follows.
 -define(RING_HEADER_BYTES, 320).
 -define(RING_TAIL, 64).
--define(LARGE_RINGS, [{"BEAMWAY_RING_BYTES", "33554432"}]).
+%% Larger than a file of the VM itself, which needs 64 MiB for its code in OTP 27.
+-define(LARGE_RINGS, [{"BEAMWAY_RING_BYTES", "67108864"}]).
 %% Shorter than any timeout of the handshake: who is refused is refused at once.
 -define(AT_ONCE_MS, 1500).
 
@@ -380,7 +381,7 @@ c_src() ->
 %% 32 MB are enough for the VM's own memory files and for a log, not for two rings of that size.
 file_size_limit(Config) ->
     %% In blocks of 512 bytes.
-    falls_back(with_large_rings(Config), #{env => ?LARGE_RINGS, before_exec => "ulimit -f 65536;"},
+    falls_back(with_large_rings(Config), #{env => ?LARGE_RINGS, before_exec => "ulimit -f 196608;"},
                ["file size limit"], [healthy]).
 
 %% The other side must want them too: the smaller size is taken.

@@ -202,7 +202,7 @@ build_release(Carrier, Root) ->
 
 version(Application, Paths) ->
     Name = lists:concat([Application, ".app"]),
-    Candidates = [filename:join(Folder, Name) || Folder <- Paths ++ [code:lib_dir(Application, ebin)]],
+    Candidates = [filename:join(Folder, Name) || Folder <- Paths ++ [filename:join(code:lib_dir(Application), "ebin")]],
     [File | _] = lists:filter(fun filelib:is_file/1, Candidates),
     {ok, [{application, Application, Keys}]} = file:consult(File),
     proplists:get_value(vsn, Keys).
