@@ -3,10 +3,13 @@
 #include "shm.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -44,12 +47,48 @@ static bw_status_t unix_socket(int *fd_p, bw_error_t *error_p)
     return BW_OK;
 }
 
+/* The numbers at the start of a file of /proc; how many there were. */
+static int read_numbers(const char *path, unsigned long numbers[3])
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC), count = 0;
+    char text[128], *at = text, *end;
+    ssize_t n;
+
+    if (fd < 0)
+        return 0;
+    n = read(fd, text, sizeof text - 1);
+    close(fd);
+    text[n > 0 ? n : 0] = 0;
+    for (; count < 3; count++, at = end) {
+        numbers[count] = strtoul(at, &end, 10);
+        if (end == at)
+            break;
+    }
+    return count;
+}
+
+/*
+ * The kernel shows every user that our user namespace does not know as this one. Who runs as it
+ * can tell himself from them only where all users are known.
+ */
+static bool may_be_anybody(uid_t uid)
+{
+    unsigned long unknown[3], map[3];
+
+    if (read_numbers("/proc/sys/kernel/overflowuid", unknown) < 1)
+        unknown[0] = 65534;
+    if (uid != unknown[0])
+        return false;
+    return read_numbers("/proc/self/uid_map", map) != 3 || map[0] != 0 || map[2] != UINT32_MAX;
+}
+
 static bool same_user(int fd)
 {
     struct ucred peer;
     socklen_t len = sizeof peer;
 
-    return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) == 0 && peer.uid == geteuid();
+    return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) == 0 && peer.uid == geteuid() &&
+           !may_be_anybody(peer.uid);
 }
 
 static socklen_t socket_address(const uint8_t *address, size_t len, struct sockaddr_un *un_p)
@@ -80,11 +119,41 @@ static size_t door_name(const char *dir, const uint8_t id[8], uint8_t *address)
     return (size_t)len;
 }
 
+/*
+ * Whoever may write to the directory can take our socket away, so that no link comes about; more he
+ * cannot, for he is another user and lacks the token. The owner's own choice, and a sticky
+ * directory such as /tmp, are as good as a private one.
+ */
+static bw_status_t check_dir(const char *dir, bw_error_t *error_p)
+{
+    struct stat st;
+
+    if (stat(dir, &st) < 0)
+        return bw_fail(error_p, BW_SYSTEM, "socket_dir", errno);
+    if (!S_ISDIR(st.st_mode))
+        return bw_fail(error_p, BW_SYSTEM, "socket_dir", ENOTDIR);
+    if ((st.st_mode & S_IWOTH) && !(st.st_mode & S_ISVTX) && st.st_uid != geteuid())
+        return bw_fail(error_p, BW_REFUSED,
+                       "socket_dir belongs to another user and all may write to it", 0);
+    return BW_OK;
+}
+
+/* The name is there until the door closes; only our user may connect. */
+static bw_status_t bind_door(int fd, const char *dir, const bw_shm_door_t *door,
+                             bw_error_t *error_p)
+{
+    struct sockaddr_un un;
+    socklen_t un_len = socket_address(door->address, door->address_len, &un);
+
+    if ((!dir || fchmod(fd, 0600) == 0) && bind(fd, (struct sockaddr *)&un, un_len) == 0)
+        return BW_OK;
+    return bw_fail(error_p, BW_SYSTEM,
+                   dir ? "making a socket in socket_dir" : "bind of the unix socket", errno);
+}
+
 bw_status_t bw_shm_door_open(const char *dir, bw_shm_door_t *door_p, bw_error_t *error_p)
 {
     bw_shm_door_t door = {.fd = -1};
-    struct sockaddr_un un;
-    socklen_t un_len;
     uint8_t id[8];
     bw_status_t status;
     int fd;
@@ -96,14 +165,15 @@ bw_status_t bw_shm_door_open(const char *dir, bw_shm_door_t *door_p, bw_error_t 
     if (door.address_len == 0)
         return bw_fail(error_p, BW_INVALID, "socket_dir is too long for a unix socket",
                        ENAMETOOLONG);
+    if (dir && (status = check_dir(dir, error_p)) != BW_OK)
+        return status;
     status = unix_socket(&fd, error_p);
     if (status != BW_OK)
         return status;
-    un_len = socket_address(door.address, door.address_len, &un);
-    if (bind(fd, (struct sockaddr *)&un, un_len) < 0) {
-        bw_fail(error_p, BW_SYSTEM, "bind of the unix socket", errno);
+    status = bind_door(fd, dir, &door, error_p);
+    if (status != BW_OK) {
         close(fd);
-        return BW_SYSTEM;
+        return status;
     }
     door.fd = fd;
     if (listen(fd, 16) < 0) {
@@ -160,9 +230,12 @@ static bw_status_t knock(const uint8_t *address, size_t address_len, int *fd_p, 
     if (status != BW_OK)
         return status;
     if (connect(*fd_p, (struct sockaddr *)&un, un_len) < 0)
-        status =
-            bw_fail(error_p, BW_REFUSED,
-                    "connecting to the peer's unix socket (another network namespace?)", errno);
+        status = bw_fail(error_p, BW_REFUSED,
+                         un.sun_path[0]
+                             ? "connecting to the peer's socket in socket_dir (the same directory? "
+                               "the same user?)"
+                             : "connecting to the peer's unix socket (another network namespace?)",
+                         errno);
     else if (!same_user(*fd_p))
         status = bw_fail(error_p, BW_REFUSED, "the peer runs as another user", EPERM);
     if (status != BW_OK) {

@@ -17,6 +17,7 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <sys/wait.h>
+#include <sched.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <sys/prctl.h>
@@ -687,7 +688,7 @@ static void door_in_a_directory(void)
     memcpy(path, door.address, door.address_len);
     CHECK_EQ(strncmp(path, dir, strlen(dir)), 0);
     CHECK_EQ(stat(path, &status), 0);
-    CHECK(S_ISSOCK(status.st_mode));
+    CHECK_EQ(status.st_mode, S_IFSOCK | 0600); /* whatever the umask */
     CHECK_EQ(bw_shm_join(door.address, door.address_len, door.token, RING, &joined, &error), BW_OK);
     CHECK_EQ(bw_shm_accept(&door, RING, &accepted, &error), BW_OK);
     bw_shm_door_close(&door);
@@ -711,11 +712,114 @@ static void doors_in_bad_directories(void)
         dir[len] = 0;
         status = bw_shm_door_open(dir, &door, &error);
         CHECK(status == BW_SYSTEM || status == BW_INVALID);
-        CHECK(says(&error, status == BW_SYSTEM ? "bind" : "too long"));
+        CHECK(says(&error, status == BW_SYSTEM ? "socket_dir" : "too long"));
         CHECK_EQ(status == BW_INVALID, len + strlen("/beamway-0123456789abcdef") >= 108);
         CHECK_EQ(door.fd, -1);
     }
     CHECK_EQ(open_descriptors(), before);
+}
+
+static char shared_dir[] = "/tmp/beamway-test-XXXXXX";
+
+static void open_door_there(bw_status_t wanted, const char *words)
+{
+    bw_shm_door_t door = {.fd = -1};
+    bw_error_t error = {0};
+
+    CHECK_EQ(bw_shm_door_open(shared_dir, &door, &error), wanted);
+    CHECK(wanted == BW_OK || says(&error, words));
+    CHECK_EQ(door.fd >= 0, wanted == BW_OK);
+    bw_shm_door_close(&door);
+}
+
+static void as_nobody(bw_status_t wanted, const char *words)
+{
+    CHECK_EQ(setresuid(NOBODY, NOBODY, NOBODY), 0);
+    CHECK_IN(open_door_there(wanted, words));
+}
+
+static void in_a_strangers_open_directory(void)
+{
+    as_nobody(BW_REFUSED, "all may write");
+}
+
+static void in_a_sticky_directory(void)
+{
+    as_nobody(BW_OK, "");
+}
+
+static void in_a_closed_directory(void)
+{
+    as_nobody(BW_SYSTEM, "making a socket in socket_dir");
+}
+
+/* Who may take the socket's name away decides whether there is a link, so it must not be anybody.
+ */
+static void doors_in_directories_of_others(void)
+{
+    if (geteuid() != 0)
+        SKIP("needs root, to become another user");
+    strcpy(strrchr(shared_dir, '-'), "-XXXXXX");
+    CHECK(mkdtemp(shared_dir) != NULL);
+    CHECK_EQ(chmod(shared_dir, 0777), 0);
+    CHECK_IN(in_child(in_a_strangers_open_directory));
+    CHECK_IN(open_door_there(BW_OK, "")); /* our own choice */
+    CHECK_EQ(chmod(shared_dir, 01777), 0);
+    CHECK_IN(in_child(in_a_sticky_directory));
+    CHECK_EQ(chmod(shared_dir, 0755), 0);
+    CHECK_IN(in_child(in_a_closed_directory));
+    CHECK_EQ(rmdir(shared_dir), 0);
+    CHECK_IN(open_door_there(BW_SYSTEM, "socket_dir"));
+}
+
+/* ---- user namespaces ---- */
+
+static bool write_file(const char *path, const char *text)
+{
+    int fd = open(path, O_WRONLY | O_CLOEXEC);
+    bool written = fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text);
+
+    if (fd >= 0)
+        close(fd);
+    return written;
+}
+
+/* In a user namespace that knows one user: as that user a link is made, unless it is the number
+ * by which the kernel shows all whom the namespace does not know. */
+static void link_in_a_namespace_as(const char *map, bw_status_t wanted)
+{
+    bw_link_t *joined = NULL, *accepted = NULL;
+    bw_shm_door_t door = {.fd = -1};
+    bw_error_t error = {0};
+
+    if (unshare(CLONE_NEWUSER) < 0)
+        SKIP("user namespaces cannot be made here");
+    CHECK(write_file("/proc/self/uid_map", map));
+    CHECK_EQ(bw_shm_door_open(NULL, &door, &error), BW_OK);
+    CHECK_EQ(bw_shm_join(door.address, door.address_len, door.token, RING, &joined, &error),
+             wanted);
+    if (wanted == BW_OK)
+        CHECK_EQ(bw_shm_accept(&door, RING, &accepted, &error), BW_OK);
+    else
+        CHECK(says(&error, "another user"));
+}
+
+static void as_user_1000(void)
+{
+    link_in_a_namespace_as(geteuid() == 0 ? "1000 0 1" : "1000 1000 1", BW_OK);
+}
+
+static void as_the_unknown_user(void)
+{
+    link_in_a_namespace_as(geteuid() == 0 ? "65534 0 1" : "65534 1000 1", BW_REFUSED);
+}
+
+static void the_unknown_user_is_nobody_in_particular(void)
+{
+    if (geteuid() != 0 && geteuid() != 1000)
+        SKIP("needs root, or user 1000");
+    CHECK_IN(in_child(as_user_1000));
+    CHECK_IN(in_child(as_the_unknown_user));
 }
 
 /* ---- limits of the process ---- */
@@ -861,6 +965,8 @@ static const check_case_t cases[] = {
     {"another_user_is_refused", another_user_is_refused},
     {"door_in_a_directory", door_in_a_directory},
     {"doors_in_bad_directories", doors_in_bad_directories},
+    {"doors_in_directories_of_others", doors_in_directories_of_others},
+    {"the_unknown_user_is_nobody_in_particular", the_unknown_user_is_nobody_in_particular},
     {"small_files", small_files},
     {"few_descriptors", few_descriptors},
     {"little_address_space", little_address_space},
