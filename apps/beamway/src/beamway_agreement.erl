@@ -40,9 +40,13 @@ agree(connecting, Socket, Deadline, #{socket_dir := Dir}, {ok, RingBytes}) ->
         {error, Reason} ->
             nack(Socket, none, Reason)
     end;
-agree(accepting, Socket, Deadline, _Config, Granted) ->
+agree(accepting, Socket, Deadline, #{socket_dir := Dir}, Granted) ->
     case {recv(Socket, Deadline), Granted} of
-        {{offer, Offer}, {ok, RingBytes}} -> join(Socket, Deadline, Offer, RingBytes);
+        {{offer, #{address := Address} = Offer}, {ok, RingBytes}} ->
+            case beamway_socket_dir:address(Address, Dir) of
+                {ok, Here} -> join(Socket, Deadline, Offer#{address := Here}, RingBytes);
+                {error, Reason} -> nack(Socket, none, Reason)
+            end;
         {{offer, _}, {error, Reason}} -> nack(Socket, none, Reason);
         {{offer_of_version, Version}, _} -> nack(Socket, none, beamway_wire:another_version(Version));
         {{nack, Reason}, _} -> refused(none, Reason);

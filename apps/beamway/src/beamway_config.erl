@@ -27,6 +27,8 @@
 
 -define(RING_MIN_BYTES, 65536).
 -define(RING_MAX_BYTES, 1073741824).
+%% A unix socket's address has 108 bytes, and our names take 25.
+-define(DIR_MAX_BYTES, 80).
 
 %% Option, default, expected, how its text is read.
 options() ->
@@ -35,7 +37,7 @@ options() ->
      {ring_limit_bytes, 1073741824, "a number of bytes, 0 or more", fun natural/1},
      {whole_messages, false, "true or false", fun boolean/1},
      {poll_us, 200, "microseconds from 0 to 1000", fun poll_us/1},
-     {socket_dir, "", "an absolute path of at most 80 characters", fun socket_dir/1}].
+     {socket_dir, "", "an absolute path of at most 80 bytes", fun socket_dir/1}].
 
 %% @doc The options of this node. If some are not valid the others are read all the same, and every
 %% problem is told.
@@ -118,8 +120,11 @@ boolean(_) -> error.
 
 socket_dir("") ->
     {ok, ""};
-socket_dir([$/ | _] = Dir) when length(Dir) =< 80 ->
-    {ok, Dir};
+socket_dir([$/ | _] = Dir) ->
+    case unicode:characters_to_binary(Dir) of
+        Bytes when is_binary(Bytes), byte_size(Bytes) =< ?DIR_MAX_BYTES -> {ok, Dir};
+        _ -> error
+    end;
 socket_dir(_) ->
     error.
 
@@ -146,6 +151,13 @@ links_test_() ->
      ?_assertMatch({error, [{links, "rmda", _}]}, with(links, "rmda")),
      ?_assertMatch({error, [{links, "", _}]}, with(links, "")),
      ?_assertMatch({error, [{links, none, _}]}, with(links, none))].
+
+socket_dir_test_() ->
+    [?_assertMatch({ok, #{socket_dir := Good}}, with(socket_dir, Good))
+     || Good <- ["", "/run/beamway", "/" ++ lists:duplicate(79, $x), "/" ++ lists:duplicate(26, 16#20ac)]]
+        ++ [?_assertMatch({error, [{socket_dir, Bad, _}]}, with(socket_dir, Bad))
+            || Bad <- ["run/beamway", "/" ++ lists:duplicate(80, $x), "/" ++ lists:duplicate(27, 16#20ac),
+                       "/" ++ [16#d800], <<"/run">>, none]].
 
 every_problem_is_told_test() ->
     {error, Problems} = read(fun(_) -> "nonsense" end),

@@ -38,6 +38,7 @@ examine() ->
                  options(Options),
                  driver(Driver),
                  rings(probe(Driver, Ring), Ring),
+                 socket_dir(directory(Options), try_directory(Driver, directory(Options))),
                  descriptors(maps:get(nofile, Limits, unknown)),
                  file_size(maps:get(fsize, Limits, unknown), Ring),
                  address_space(maps:get(as, Limits, unknown), address_space_used(), Ring),
@@ -63,6 +64,12 @@ probe({error, _}, _) -> {error, no_driver}.
 %% An option that is not valid leaves the node on TCP; what else there is to say is said for the default.
 ring_bytes({ok, #{ring_bytes := Bytes}}) -> Bytes;
 ring_bytes({error, _}) -> 4194304.
+
+directory({ok, #{socket_dir := Dir}}) -> Dir;
+directory({error, _}) -> "".
+
+try_directory(ok, Dir) -> beamway_socket_dir:check(Dir);
+try_directory({error, _}, _) -> {error, no_driver}.
 
 limits() -> parse_limits(read("/proc/self/limits")).
 
@@ -169,6 +176,22 @@ rings({error, no_driver}, _) ->
     problem(rings, "not tried, since the driver is not loaded", [], "see driver", []);
 rings({error, Reason}, _) ->
     problem(rings, "~ts", [Reason], "~ts", [remedy(Reason)]).
+
+socket_dir("", _) ->
+    well(socket_dir, "not set: nodes of one network namespace meet", []);
+socket_dir(Dir, ok) ->
+    well(socket_dir, "~ts: a socket was made in it", [Dir]);
+socket_dir(_, {error, no_driver}) ->
+    problem(socket_dir, "not tried, since the driver is not loaded", [], "see driver", []);
+socket_dir(Dir, {error, Reason}) ->
+    problem(socket_dir, "~ts: ~ts", [Dir, Reason], "~ts", [directory_remedy(Reason)]).
+
+directory_remedy(Reason) ->
+    Known = [{"no such file", "mount the directory that the nodes share there, or make it"},
+             {"not a directory", "name a directory"},
+             {"permission|read-only|not permitted", "let this user write to it: chown, or another user for the node"},
+             {"all may write", "chown it to this user, or chmod o-w, or chmod +t"}],
+    hd([Remedy || {Pattern, Remedy} <- Known, re:run(Reason, Pattern, [caseless]) =/= nomatch] ++ [remedy(Reason)]).
 
 %% The usual causes, by what they leave in the reason.
 remedy(Reason) ->
@@ -359,6 +382,18 @@ driver_and_rings_test_() ->
     [?_assertEqual(problem, status(driver({error, <<"no such file">>}))),
      ?_assertEqual(problem, status(rings({error, no_driver}, 65536))),
      ?_assertEqual("two of 64 KiB made, passed over a unix socket and mapped", found(rings(ok, 65536)))].
+
+socket_dir_test_() ->
+    Try = fun(Reason) -> socket_dir("/run/bw", {error, Reason}) end,
+    [?_assertEqual(ok, status(socket_dir("", ok))),
+     ?_assertEqual("/run/bw: a socket was made in it", found(socket_dir("/run/bw", ok))),
+     ?_assertEqual(problem, status(socket_dir("/run/bw", {error, no_driver})))]
+        ++ [?_assertMatch({match, _}, re:run(text(maps:get(remedy, Try(Reason))), Remedy))
+            || {Reason, Remedy} <- [{<<"socket_dir: No such file or directory">>, "^mount"},
+                                    {<<"socket_dir: Not a directory">>, "^name"},
+                                    {<<"making a socket in socket_dir: Permission denied">>, "^let this user"},
+                                    {<<"socket_dir belongs to another user and all may write to it">>, "^chown"},
+                                    {<<"unix socket: Too many open files">>, "^raise"}]].
 
 remedy_test_() ->
     [?_assertEqual(Remedy, lists:sublist(remedy(Reason), length(Remedy)))

@@ -88,6 +88,7 @@ init([]) ->
     ?TABLE = ets:new(?TABLE, [named_table, public, {read_concurrency, true}]),
     Config = usable_links(valid_config()),
     ets:insert(?TABLE, [{config, Config}, {extension, extension(Config)}]),
+    look_at_socket_dir(Config),
     {ok, #state{config = Config}}.
 
 %% Wrong options must not keep a node from its cluster: it then speaks TCP, and says so.
@@ -111,6 +112,23 @@ usable_links(#{links := Links} = Config) ->
             log_tcp_only(Reason),
             Config#{links := [tcp]}
     end.
+
+%% The directory is tried again for each link. In a process of its own: it may be full of names.
+look_at_socket_dir(#{socket_dir := [_ | _] = Dir, links := [shm | _]}) ->
+    case beamway_socket_dir:check(Dir) of
+        ok ->
+            _ = spawn(fun() -> log_swept(Dir, beamway_socket_dir:sweep(Dir)) end),
+            ok;
+        {error, Reason} ->
+            ?LOG_WARNING("beamway: links use tcp as long as socket_dir ~ts is not usable: ~ts", [Dir, Reason])
+    end;
+look_at_socket_dir(_Config) ->
+    ok.
+
+log_swept(_Dir, 0) ->
+    ok;
+log_swept(Dir, Count) ->
+    ?LOG_INFO("beamway: removed ~b sockets of killed nodes from ~ts", [Count, Dir]).
 
 log_tcp_only(Reason) ->
     ?LOG_ERROR("beamway: ~ts; this node uses TCP links only", [Reason]).

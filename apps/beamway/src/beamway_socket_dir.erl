@@ -1,0 +1,149 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc The directory of option `socket_dir', in which nodes of different containers meet.
+%%
+%% A socket stands in it only while a link is agreed on: its door is opened, the peer comes, its name
+%% goes. A node that is killed in between leaves the name; whoever starts next in that directory
+%% removes it ({@link sweep/1}). Containers may have the same directory under different paths, so a
+%% node looks for a peer's socket in its own one ({@link address/2}).
+%%
+%% Used by {@link beamway_links} at start, {@link beamway_agreement}, and `beamway doctor'.
+-module(beamway_socket_dir).
+
+-export([check/1, sweep/1, address/2]).
+
+-include_lib("kernel/include/file.hrl").
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+-endif.
+
+%% How the driver names its sockets: native/link/shm.c, door_name().
+-define(PREFIX, "beamway-").
+-define(ID_LENGTH, 16).
+%% A name is there a moment before its socket.
+-define(YOUNG_S, 10).
+-define(CONNECT_MS, 1000).
+
+%% @doc Makes a socket in the directory and removes it again: whether links could be agreed on there.
+%% The driver must be loaded.
+-spec check(Dir :: string()) -> ok | {error, Reason :: binary()}.
+check("") ->
+    ok;
+check(Dir) ->
+    case beamway_port:open() of
+        {ok, Port} ->
+            Opened = beamway_port:open_door(Port, Dir),
+            beamway_port:close(Port),
+            case Opened of
+                {ok, _Token, _Address} -> ok;
+                {error, Reason} -> {error, Reason}
+            end;
+        {error, Reason} ->
+            {error, Reason}
+    end.
+
+%% @doc Where to look for a peer's socket, given the address of its offer and our own directory. A
+%% peer cannot send us to any other place in the file system.
+-spec address(Address :: binary(), Dir :: string()) -> {ok, binary()} | {error, Reason :: binary()}.
+address(<<0, _/binary>> = Abstract, _Dir) ->
+    {ok, Abstract};
+address(_Path, "") ->
+    {error, <<"the peer has a socket_dir and this node has none">>};
+address(Path, Dir) ->
+    {ok, unicode:characters_to_binary(filename:join(Dir, filename:basename(Path)))}.
+
+%% @doc Removes the names that killed nodes have left, and says how many.
+-spec sweep(Dir :: string()) -> non_neg_integer().
+sweep("") ->
+    0;
+sweep(Dir) ->
+    case prim_file:list_dir(Dir) of
+        {ok, Names} ->
+            Paths = [filename:join(Dir, Name) || Name <- Names, is_socket_name(Name)],
+            length([Path || Path <- Paths, is_stale(Path), prim_file:delete(Path) =:= ok]);
+        {error, _} ->
+            0
+    end.
+
+is_socket_name(?PREFIX ++ Id) ->
+    length(Id) =:= ?ID_LENGTH andalso lists:all(fun is_hex/1, Id);
+is_socket_name(_) ->
+    false.
+
+is_hex(C) ->
+    (C >= $0 andalso C =< $9) orelse (C >= $a andalso C =< $f).
+
+is_stale(Path) ->
+    age_s(Path) > ?YOUNG_S andalso is_deserted(Path).
+
+age_s(Path) ->
+    case file:read_link_info(Path, [raw, {time, posix}]) of
+        {ok, #file_info{type = other, mtime = Made}} -> erlang:system_time(second) - Made;
+        _ -> 0
+    end.
+
+%% A socket of another type than its owner's disturbs nobody: the kernel says `eprototype' where
+%% somebody listens, and refuses where nobody does.
+is_deserted(Path) ->
+    case gen_tcp:connect({local, Path}, 0, [local, {active, false}], ?CONNECT_MS) of
+        {error, econnrefused} ->
+            true;
+        {error, _} ->
+            false;
+        {ok, Socket} ->
+            gen_tcp:close(Socket),
+            false
+    end.
+
+-ifdef(TEST).
+
+address_test_() ->
+    [?_assertEqual({ok, <<"/mine/beamway-1">>}, address(<<"/theirs/deep/beamway-1">>, "/mine")),
+     ?_assertEqual({ok, <<0, "beamway-1">>}, address(<<0, "beamway-1">>, "/mine")),
+     ?_assertEqual({ok, <<0, "beamway-1">>}, address(<<0, "beamway-1">>, "")),
+     ?_assertEqual({ok, <<"/mine/passwd">>}, address(<<"/etc/passwd">>, "/mine")),
+     ?_assertEqual({ok, <<"/mine">>}, address(<<"/">>, "/mine"))]
+        ++ [?_assertMatch({error, _}, address(Bad, "")) || Bad <- [<<"/theirs/beamway-1">>, <<"x">>, <<>>]].
+
+names_test_() ->
+    [?_assert(is_socket_name("beamway-0123456789abcdef"))]
+        ++ [?_assertNot(is_socket_name(Other))
+            || Other <- ["", "beamway-", "beamway-0123456789abcde", "beamway-0123456789abcdeg", "other",
+                         "xbeamway-0123456789abcdef", "beamway-0123456789abcdef0"]].
+
+with_dir(Test) ->
+    Dir = filename:join("/tmp", "beamway_socket_dir-" ++ os:getpid()),
+    ok = file:make_dir(Dir),
+    try Test(Dir) after ok = file:del_dir_r(Dir) end.
+
+socket(Dir, Id) ->
+    Path = filename:join(Dir, ?PREFIX ++ Id),
+    {ok, Socket} = gen_tcp:listen(0, [local, {ifaddr, {local, Path}}]),
+    {Path, Socket}.
+
+make_old(Path) ->
+    Old = calendar:system_time_to_universal_time(erlang:system_time(second) - 100, second),
+    ok = file:change_time(Path, Old).
+
+%% A closed listener leaves its name, as a killed process does.
+only_old_names_of_nobody_go_test() ->
+    with_dir(fun(Dir) ->
+        {Stale, One} = socket(Dir, "00000000000000aa"),
+        {_Young, Two} = socket(Dir, "00000000000000bb"),
+        {Alive, Three} = socket(Dir, "00000000000000cc"),
+        {Foreign, Four} = socket(Dir, "of-somebody"),
+        File = filename:join(Dir, "beamway-00000000000000dd"),
+        ok = file:write_file(File, "no socket"),
+        [ok = gen_tcp:close(Socket) || Socket <- [One, Two, Four]],
+        [make_old(Path) || Path <- [Stale, Alive, Foreign, File]],
+        ?assertEqual(1, sweep(Dir)),
+        {ok, Left} = file:list_dir(Dir),
+        ?assertEqual(["beamway-00000000000000bb", "beamway-00000000000000cc", "beamway-00000000000000dd",
+                      "beamway-of-somebody"], lists:sort(Left)),
+        ok = gen_tcp:close(Three)
+    end).
+
+no_directory_test_() ->
+    [?_assertEqual(0, sweep("")), ?_assertEqual(0, sweep("/nowhere/at/all"))].
+
+-endif.
