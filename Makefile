@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: build demo test test-long test-otp test-bare check bench asan tsan fuzz spin clean help build-test build-bench
+.PHONY: build demo test test-long test-otp test-bare check bench asan tsan fuzz fuzz-keep spin clean help build-test build-bench
 
 ## build: compile the driver and the applications into the checkout
 build:
@@ -65,10 +65,15 @@ tsan:
 	@scripts/install-packages tsan
 	@$(MAKE) -C native tsan
 
-## fuzz: libFuzzer on everything that is read from a peer
+## fuzz: libFuzzer on everything that is read from a peer; MIN=10 is ten minutes for each target (default 1)
 fuzz:
 	@scripts/install-packages fuzz
-	@$(MAKE) -C native fuzz
+	@$(MAKE) -C native fuzz FUZZ_SECONDS=$$(($(or $(MIN),1) * 60))
+
+## fuzz-keep: commit-ready counts and inputs of the last `make fuzz` (bench/results/fuzz.json, native/fuzz/corpus)
+fuzz-keep:
+	@scripts/install-packages fuzz
+	@$(MAKE) -C native fuzz-keep
 
 ## spin: the Promela models of the doorbell and of the choice of link
 spin:

@@ -1,0 +1,29 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# Makes what a fuzz run found out part of the repository: its counts (../bench/results/fuzz.json) and, for each target, the fewest
+# and smallest inputs that reach as much as all inputs of the run, as fuzz/corpus/TARGET/reached-HASH. Named inputs stay.
+# usage: fuzz/keep.sh TARGET...       (in native/, after fuzz/run.sh)
+set -eu
+
+out=build/fuzz
+most_bytes=49152 # of unnamed inputs, for one target
+
+for target in "$@"; do
+    corpus=fuzz/corpus/$target
+    rm -rf "$out/kept/$target"
+    mkdir -p "$out/kept/$target" "$out/corpus/$target"
+    # The named ones come first: what they reach needs no other input.
+    find "$corpus" -name 'reached-*' -exec mv {} "$out/corpus/$target/" \;
+    cp "$corpus"/* "$out/kept/$target/"
+    "$out/$target" -merge=1 -max_len=1024 -close_fd_mask=1 "$out/kept/$target" "$out/corpus/$target" >"$out/$target-merge.log" 2>&1
+    bytes=0
+    # The smallest first: they reach the most for their bytes.
+    find "$out/kept/$target" -type f -printf '%s %f\n' | sort -n | while read -r size name; do
+        [ -e "$corpus/$name" ] && continue
+        bytes=$((bytes + size))
+        [ "$bytes" -le "$most_bytes" ] || break
+        cp "$out/kept/$target/$name" "$corpus/reached-$(printf %.12s "${name#reached-}")"
+    done
+    echo "$target: $(find "$corpus" -type f | wc -l) inputs, $(cat "$corpus"/* | wc -c) bytes"
+done
+cp "$out/results.json" ../bench/results/fuzz.json
