@@ -4,10 +4,13 @@
 %% The driver decides when that is worth it (native/link/spin.h) and sends `look'; each look is one
 %% short port command. Between two looks whoever else can run on this scheduler runs first.
 %% One looker a shm link, linked to the connection process.
+%%
+%% Between two looks it calls this module anew, and it waits hibernated: so it does not hold the code that it
+%% was started with, which a later load of this module would purge, and the link with it.
 -module(beamway_looker).
 
 -export([start/2]).
--export([init/3]).
+-export([init/3, woken/1, look/1]).
 
 -define(START_MS, 2000).
 
@@ -31,16 +34,25 @@ init(Connection, Port, PollUs) ->
     wait(Port).
 
 %% No timeout: the connection's end ends this.
+-spec wait(port()) -> no_return().
 wait(Port) ->
+    erlang:hibernate(?MODULE, woken, [Port]).
+
+%% @private
+-spec woken(port()) -> no_return().
+woken(Port) ->
     receive
-        look -> look(Port)
+        look -> look(Port);
+        _ -> wait(Port)
     end.
 
+%% @private
+-spec look(port()) -> no_return().
 look(Port) ->
     try beamway_port:look(Port) of
         again ->
             erlang:yield(),
-            look(Port);
+            ?MODULE:look(Port);
         asleep ->
             wait(Port)
     catch

@@ -10,10 +10,13 @@
 %%
 %% It is linked to the connection process: neither outlives the other, and the socket closes with
 %% them, which is how the peer hears of it.
+%%
+%% It waits hibernated: so it does not hold the code that it was started with, which a later load of this
+%% module would purge, and the link with it.
 -module(beamway_watchdog).
 
 -export([start/2]).
--export([init/3]).
+-export([init/3, discard/2]).
 
 -define(DRAIN_MS, 1000).
 -define(SILENCE_MS, 50).
@@ -42,18 +45,22 @@ init(Connection, Socket, Port) ->
 
 watch(Socket, Port) ->
     case inet:setopts(Socket, [{active, ?PACKETS}]) of
-        ok -> discard(Socket, Port);
+        ok -> wait(Socket, Port);
         {error, _} -> peer_gone(Port)
     end.
 
 %% No timeout: the socket's end and the connection's end both end this.
+-spec wait(port(), port()) -> no_return().
+wait(Socket, Port) ->
+    erlang:hibernate(?MODULE, discard, [Socket, Port]).
+
+%% @private Wakes with a message.
+-spec discard(port(), port()) -> no_return().
 discard(Socket, Port) ->
     receive
-        {tcp, Socket, _} -> discard(Socket, Port);
         {tcp_passive, Socket} -> watch(Socket, Port);
         {tcp_closed, Socket} -> peer_gone(Port);
-        {tcp_error, Socket, _} -> discard(Socket, Port);
-        _ -> discard(Socket, Port)
+        _ -> wait(Socket, Port)
     end.
 
 peer_gone(Port) ->

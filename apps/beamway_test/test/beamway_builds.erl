@@ -1,0 +1,89 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Builds other versions of the carrier from this checkout, for the suites that mix versions.
+%%
+%% A version is the whole of `apps/beamway' and `native', copied into a folder, with some texts replaced:
+%% real code, with real other numbers. Each text must occur in its file exactly once, so that a change of
+%% the sources that leaves a replacement without effect is a failure and not a test of nothing.
+-module(beamway_builds).
+
+-export([build/2, extension/1, agreement/1, rings/1, driver_abi/1, later_fields/0]).
+
+-export_type([change/0]).
+
+-type change() :: {File :: file:filename(), Text :: string(), Instead :: string()}.
+%% `File' is relative to the checkout.
+
+%% @doc Builds the version into a new folder; its `ebin' is for the option `ebin' of
+%% {@link beamway_peer:start/2}.
+-spec build(Folder :: file:filename(), [change()]) -> Ebin :: file:filename().
+build(Folder, Changes) ->
+    ok = copy("apps/beamway/src", "*", Folder),
+    ok = copy("apps/beamway/ebin", "*.app", Folder),
+    ok = copy("native", "Makefile", Folder),
+    lists:foreach(fun(Sub) -> ok = copy(filename:join("native", Sub), "*", Folder) end, ["link", "driver", "test", "fuzz"]),
+    lists:foreach(fun(Change) -> ok = change(Folder, Change) end, Changes),
+    ok = build_driver(Folder),
+    Ebin = filename:join(Folder, "apps/beamway/ebin"),
+    lists:foreach(fun(Source) -> {ok, _} = compile:file(Source, [report, debug_info, {outdir, Ebin}]) end,
+                  filelib:wildcard(filename:join(Folder, "apps/beamway/src/*.erl"))),
+    Ebin.
+
+copy(Dir, Pattern, Folder) ->
+    From = filename:join(checkout(), Dir),
+    Files = [Name || Name <- filelib:wildcard(Pattern, From), filelib:is_regular(filename:join(From, Name))],
+    lists:foreach(fun(Name) ->
+                          To = filename:join([Folder, Dir, Name]),
+                          ok = filelib:ensure_dir(To),
+                          {ok, _} = file:copy(filename:join(From, Name), To)
+                  end, Files).
+
+%% Suites are compiled into this application's ebin.
+checkout() ->
+    filename:join([filename:dirname(filename:absname(code:which(?MODULE))), "..", "..", ".."]).
+
+change(Folder, {Name, Text, Instead}) ->
+    File = filename:join(Folder, Name),
+    {ok, Old} = file:read_file(File),
+    case string:split(Old, Text, all) of
+        [Before, After] -> file:write_file(File, [Before, Instead, After]);
+        Parts -> error({found_times, length(Parts) - 1, Text, Name})
+    end.
+
+build_driver(Folder) ->
+    Command = ["make -C '", filename:join(Folder, "native"), "' driver 2>&1 && echo built"],
+    case string:split(string:trim(os:cmd(lists:flatten(Command))), "\n", trailing) of
+        [_, "built"] -> ok;
+        Output -> error({driver, Output})
+    end.
+
+%% @doc Another number of the extension in the handshake.
+-spec extension(pos_integer()) -> [change()].
+extension(Number) ->
+    [number("apps/beamway/src/beamway_wire.erl", "-define(EXTENSION_VERSION, ~b)", Number)].
+
+%% @doc Another number of the packets with which two nodes agree on a link.
+-spec agreement(pos_integer()) -> [change()].
+agreement(Number) ->
+    [number("apps/beamway/src/beamway_wire.erl", "-define(PACKET_VERSION, ~b)", Number)].
+
+%% @doc Another number of the memory that two nodes share.
+-spec rings(pos_integer()) -> [change()].
+rings(Number) ->
+    [number("native/link/shm.c", "#define HELLO_VERSION ~bu", Number)].
+
+%% @doc Another number of the commands between modules and driver.
+-spec driver_abi(pos_integer()) -> [change()].
+driver_abi(Number) ->
+    [number("native/driver/beamway_drv.c", "#define ABI_VERSION ~b", Number),
+     number("apps/beamway/src/beamway_port.erl", "-define(ABI_VERSION, ~b)", Number)].
+
+number(File, Format, Number) ->
+    {File, text(Format, 1), text(Format, Number)}.
+
+text(Format, Number) ->
+    lists:flatten(io_lib:format(Format, [Number])).
+
+%% @doc What a later version may do without another number: fields at the end of the extension.
+-spec later_fields() -> [change()].
+later_fields() ->
+    [{"apps/beamway/src/beamway_wire.erl", "Body = <<Host:16/binary, Flags:16>>", "Body = <<Host:16/binary, Flags:16, 7:64, \"later\">>"}].

@@ -1,0 +1,187 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Two versions of the carrier in one cluster, and another version's modules loaded into a running
+%% node. The other versions are built from the same sources with other numbers ({@link beamway_builds}).
+%%
+%% Two versions must never refuse each other: they share memory if they can, else they go on over TCP,
+%% and both ends say why. Each case in both directions of calling.
+-module(beamway_versions_SUITE).
+
+-export([all/0, suite/0, end_per_testcase/2]).
+-export([later_fields/1, another_extension/1, another_agreement/1, other_rings/1, another_driver_abi/1,
+         two_versions_and_stock/1, reload_keeps_links/1, reload_takes_effect/1]).
+%% Run on the nodes.
+-export([echo/0, count_up/2]).
+
+suite() -> [{timetrap, {minutes, 2}}].
+
+all() ->
+    [later_fields, another_extension, another_agreement, other_rings, another_driver_abi,
+     two_versions_and_stock, reload_keeps_links, reload_takes_effect].
+
+end_per_testcase(_Case, _Config) -> beamway_peer:stop_started().
+
+%% --- which link ----------------------------------------------------------------------------------------
+
+later_fields(Config) ->
+    meet(Config, beamway_builds:later_fields(), shm, "same host", "same host").
+
+another_extension(Config) ->
+    meet(Config, beamway_builds:extension(2), tcp, "the peer speaks version 2 of beamway, this node version 1",
+         "the peer speaks version 1 of beamway, this node version 2").
+
+%% Who calls offers; the other finds that it does not know the offer, and says so.
+another_agreement(Config) ->
+    meet(Config, beamway_builds:agreement(2), tcp, "of the link agreement, expected", "of the link agreement, expected").
+
+other_rings(Config) ->
+    Words = "version of the rings is another",
+    meet(Config, beamway_builds:rings(2), tcp, Words, Words).
+
+%% The commands of the driver are no peer's concern.
+another_driver_abi(Config) ->
+    meet(Config, beamway_builds:driver_abi(2), shm, "same host", "same host").
+
+meet(Config, Changes, Kind, ThisSays, OtherSays) ->
+    {This, ThisNode} = start(#{}),
+    {Other, OtherNode} = start(#{ebin => build(Config, Changes)}),
+    lists:foreach(
+      fun({Caller, CalledNode}) ->
+              true = beamway_peer:call(Caller, net_kernel, connect_node, [CalledNode]),
+              ok = beamway_peer:assert_link(This, OtherNode, Kind),
+              ok = beamway_peer:assert_link(Other, ThisNode, Kind),
+              says(This, OtherNode, ThisSays),
+              says(Other, ThisNode, OtherSays),
+              ok = exchange(This, OtherNode),
+              true = beamway_peer:call(This, erlang, disconnect_node, [OtherNode]),
+              ok = beamway_peer:wait_disconnected(This, OtherNode),
+              ok = beamway_peer:wait_disconnected(Other, ThisNode)
+      end, [{This, OtherNode}, {Other, ThisNode}]).
+
+build(Config, Changes) ->
+    beamway_builds:build(filename:join(proplists:get_value(priv_dir, Config), beamway_peer:unique_name("build")), Changes).
+
+%% No node connects but when a case says so.
+start(Options) ->
+    {ok, Peer, Node} = beamway_peer:start(beamway_shm, Options#{args => ["-kernel", "dist_auto_connect", "never"]}),
+    {Peer, Node}.
+
+says(Peer, Node, Words) ->
+    [Reason] = [Reason || #{node := Name, reason := Reason} <- beamway_peer:call(Peer, beamway, links, []), Name =:= Node],
+    case string:find(Reason, Words) of
+        nomatch -> error({reason, Reason, expected, Words});
+        _ -> ok
+    end.
+
+exchange(Peer, Node) ->
+    Data = binary:copy(<<"0123456789abcdef">>, 100000),
+    Data = beamway_peer:call(Peer, erpc, call, [Node, binary, copy, [Data]]),
+    ok.
+
+%% In the middle of an upgrade: two old nodes, two of a version that has every number changed, one stock.
+two_versions_and_stock(Config) ->
+    Numbers = lists:append([Change(2) || Change <- [fun beamway_builds:extension/1, fun beamway_builds:agreement/1,
+                                                    fun beamway_builds:rings/1, fun beamway_builds:driver_abi/1]]),
+    New = build(Config, Numbers),
+    %% They connect as they come: without that, OTP's global would part what is not fully connected.
+    Nodes = [{Version, start_version(Version, New)} || Version <- [old, new, stock, old, new]],
+    [begin
+         true = beamway_peer:call(Caller, net_kernel, connect_node, [CalledNode]),
+         ok = beamway_peer:assert_link(Caller, CalledNode, kind(CallersVersion, CalledsVersion)),
+         ok = beamway_peer:assert_link(Called, CallerNode, kind(CalledsVersion, CallersVersion)),
+         ok = exchange(Caller, CalledNode)
+     end || {CallersVersion, {Caller, CallerNode}} <- Nodes, {CalledsVersion, {Called, CalledNode}} <- Nodes,
+            Caller =/= Called],
+    ok.
+
+start_version(Version, New) ->
+    {ok, Peer, Node} = case Version of
+                           old -> beamway_peer:start(beamway_shm);
+                           new -> beamway_peer:start(beamway_shm, #{ebin => New});
+                           stock -> beamway_peer:start(inet_tcp)
+                       end,
+    {Peer, Node}.
+
+kind(stock, _) -> stock;
+kind(Version, Version) -> shm;
+kind(_, _) -> tcp.
+
+%% --- code that is replaced while it runs ---------------------------------------------------------------
+
+%% Three times, for the second makes the code that started the link old, and purges it. One process keeps
+%% on calling all the while, and the connection is the same as before.
+reload_keeps_links(Config) ->
+    Builds = [build(Config, beamway_builds:later_fields()), beamway_peer:ebin(), build(Config, [])],
+    lists:foreach(fun(Carrier) -> reload_keeps_links(Carrier, Builds) end, [beamway_tcp, beamway_shm]).
+
+reload_keeps_links(Carrier, Builds) ->
+    {ok, This, _} = beamway_peer:start(Carrier),
+    {ok, Other, OtherNode} = beamway_peer:start(Carrier),
+    {ok, Idle, IdleNode} = beamway_peer:start(Carrier),
+    ok = beamway_peer:connect_both(Carrier, This, Other),
+    ok = beamway_peer:connect_both(Carrier, Idle, This),
+    Before = [beamway_peer:controller(This, Node) || Node <- [OtherNode, IdleNode]],
+    Counter = beamway_peer:run(This, fun() -> spawn(?MODULE, count_up, [OtherNode, 0]) end),
+    lists:foreach(fun(Ebin) ->
+                          _ = has_counted(This, Counter, 500),
+                          [ok = reload(Peer, Ebin) || Peer <- [This, Other, Idle]],
+                          _ = has_counted(This, Counter, 500)
+                  end, Builds),
+    Before = [beamway_peer:controller(This, Node) || Node <- [OtherNode, IdleNode]],
+    [ok = beamway_peer:assert_link(This, Node, beamway_peer:link_kind(Carrier)) || Node <- [OtherNode, IdleNode]],
+    [true = is_map(Info) || Node <- [OtherNode, IdleNode], {ok, Info} <- [beamway_peer:call(This, beamway, info, [Node])]],
+    %% The processes of the links still do their work: a killed peer is noticed, one that disconnects too.
+    ok = beamway_peer:kill9(Other),
+    ok = beamway_peer:wait_disconnected(This, OtherNode),
+    true = beamway_peer:call(This, erlang, disconnect_node, [IdleNode]),
+    ok = beamway_peer:wait_disconnected(This, IdleNode),
+    beamway_peer:stop_all([This, Idle]).
+
+%% As an operator's `l(Module)' for every module: the code before the last is purged, which kills what
+%% still runs it.
+reload(Peer, Ebin) ->
+    Beams = filelib:wildcard(filename:join(Ebin, "*.beam")),
+    true = length(Beams) > 10,
+    beamway_peer:run(Peer, fun() -> lists:foreach(fun load/1, [filename:rootname(Beam) || Beam <- Beams]) end).
+
+load(File) ->
+    Module = list_to_atom(filename:basename(File)),
+    _ = code:purge(Module),
+    {module, Module} = code:load_abs(File).
+
+%% A message there and back for each number; whatever is not the next number is an error.
+count_up(Node, Number) ->
+    Echo = spawn_link(Node, ?MODULE, echo, []),
+    count_with(Echo, Number).
+
+count_with(Echo, Number) ->
+    Echo ! {self(), Number},
+    receive {Echo, Number} -> ok after 10000 -> exit({no_echo_of, Number}) end,
+    receive {give, From} -> From ! {counted, Number} after 0 -> ok end,
+    count_with(Echo, Number + 1).
+
+echo() ->
+    receive {From, Number} -> From ! {self(), Number}, echo() end.
+
+has_counted(Peer, Counter, More) ->
+    Start = counted(Peer, Counter),
+    beamway_peer:wait_until(fun() -> counted(Peer, Counter) >= Start + More end, 30000).
+
+counted(Peer, Counter) ->
+    beamway_peer:run(Peer, fun() ->
+        Counter ! {give, self()},
+        receive {counted, Number} -> Number after 20000 -> error({counter, process_info(Counter)}) end
+    end).
+
+%% The code that was loaded speaks on the next connection.
+reload_takes_effect(Config) ->
+    {This, _} = start(#{}),
+    {Other, OtherNode} = start(#{}),
+    ok = beamway_peer:connect_both(beamway_shm, This, Other),
+    ok = reload(This, build(Config, beamway_builds:extension(2))),
+    ok = beamway_peer:assert_link(This, OtherNode, shm),
+    true = beamway_peer:call(This, erlang, disconnect_node, [OtherNode]),
+    ok = beamway_peer:wait_disconnected(This, OtherNode),
+    true = beamway_peer:call(This, net_kernel, connect_node, [OtherNode]),
+    ok = beamway_peer:assert_link(This, OtherNode, tcp),
+    says(This, OtherNode, "the peer speaks version 1 of beamway, this node version 2"),
+    ok = exchange(This, OtherNode).
