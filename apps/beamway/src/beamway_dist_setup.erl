@@ -285,7 +285,15 @@ address(Socket, Node, Address) ->
     beamway_links:up(#{node => Node, link => Kind, reason => Reason, address => peer_text(Socket),
                        since => os:system_time(second), connection => self(), port => Port,
                        socket => Socket}),
-    Address.
+    kernel_address(Kind, Address).
+
+%% What net_kernel:nodes_info/0 tells. Monitoring tools look for the socket with that peer and show its
+%% counters as the connection's. Over shared memory these stand still, so no socket has this address: its
+%% port is 0.
+kernel_address(tcp, Address) ->
+    Address;
+kernel_address(shm, #net_address{address = {Ip, _}} = Address) ->
+    Address#net_address{address = {Ip, 0}}.
 
 peer_text(Socket) ->
     case inet:peername(Socket) of

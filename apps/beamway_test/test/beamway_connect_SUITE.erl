@@ -14,8 +14,8 @@
          init_per_testcase/2, end_per_testcase/2]).
 -export([simultaneous_connects/1, reconnects/1, restarts_under_the_same_name/1, full_mesh/1,
          hidden_node/1, auto_connect_never/1, auto_connect_once/1, wrong_cookie/1, allow/1,
-         mixed_cluster/1, socket_options/1, traffic_counters/1, nodedown_reasons/1,
-         absent_node/1]).
+         mixed_cluster/1, socket_options/1, traffic_counters/1, socket_of_the_link/1,
+         questions_of_inet/1, nodedown_reasons/1, absent_node/1]).
 
 suite() -> [{timetrap, {minutes, 3}}].
 
@@ -25,7 +25,7 @@ groups() ->
     beamway_carrier:groups(
       [simultaneous_connects, reconnects, restarts_under_the_same_name, full_mesh, hidden_node,
        auto_connect_never, auto_connect_once, wrong_cookie, allow, mixed_cluster, socket_options,
-       traffic_counters, nodedown_reasons, absent_node]).
+       traffic_counters, socket_of_the_link, questions_of_inet, nodedown_reasons, absent_node]).
 
 init_per_group(Carrier, Config) -> beamway_carrier:init_group(Carrier, Config).
 
@@ -275,6 +275,54 @@ counters(Peer, Node) ->
 
 grown(Counter, Before, After) ->
     proplists:get_value(Counter, After) >= proplists:get_value(Counter, Before) + 20.
+
+%% Monitoring tools take the socket with the address that net_kernel knows for the connection, and show its counters.
+%% They must find the one that carries the messages, or none.
+socket_of_the_link(Config) ->
+    {PeerA, NodeA, PeerB, NodeB} = start_two(Config, #{}),
+    ok = beamway_peer:connect_both(beamway_carrier:carrier(Config), PeerA, PeerB),
+    Sizes = [byte_count(Peer, Node) || {Peer, Node} <- [{PeerA, NodeB}, {PeerB, NodeA}]],
+    Bytes = binary:copy(<<1>>, 100000),
+    Bytes = beamway_peer:call(PeerA, erpc, call, [NodeB, binary, copy, [Bytes]]),
+    Later = [byte_count(Peer, Node) || {Peer, Node} <- [{PeerA, NodeB}, {PeerB, NodeA}]],
+    case beamway_carrier:carrier(Config) of
+        beamway_shm -> {[none, none], [none, none]} = {Sizes, Later};
+        _ -> [true = After > Before + 200000 || {Before, After} <- lists:zip(Sizes, Later)]
+    end,
+    ok.
+
+byte_count(Peer, Node) ->
+    {ok, Info} = beamway_peer:call(Peer, net_kernel, node_info, [Node]),
+    {net_address, {_, _} = Address, _, tcp, inet} = proplists:get_value(address, Info),
+    beamway_peer:run(Peer, fun() -> socket_bytes(Address) end).
+
+socket_bytes(Address) ->
+    case [Port || Port <- erlang:ports(), erlang:port_info(Port, name) =:= {name, "tcp_inet"},
+                  inet:peername(Port) =:= {ok, Address}] of
+        [] -> none;
+        [Socket] ->
+            {ok, Stats} = inet:getstat(Socket, [recv_oct, send_oct]),
+            lists:sum([Count || {_, Count} <- Stats])
+    end.
+
+%% A tool that takes the port of the link for a socket gets an error, and the link does not mind.
+questions_of_inet(Config) ->
+    {PeerA, NodeA, PeerB, NodeB} = start_two(Config, #{}),
+    ok = beamway_peer:connect_both(beamway_carrier:carrier(Config), PeerA, PeerB),
+    Shm = beamway_carrier:carrier(Config) =:= beamway_shm,
+    [begin
+         Answers = beamway_peer:run(Peer, fun() -> ask_as_inet(Node) end),
+         [{Question, true} = {Question, not Shm orelse Answer =:= {error, einval}} || {Question, Answer} <- Answers]
+     end || {Peer, Node} <- [{PeerA, NodeB}, {PeerB, NodeA}]],
+    NodeB = beamway_peer:call(PeerA, erpc, call, [NodeB, erlang, node, []]),
+    NodeA = beamway_peer:call(PeerB, erpc, call, [NodeA, erlang, node, []]),
+    ok.
+
+ask_as_inet(Node) ->
+    {Node, Port} = lists:keyfind(Node, 1, erlang:system_info(dist_ctrl)),
+    [{Question, apply(inet, Question, [Port | Rest])}
+     || {Question, Rest} <- [{peername, []}, {sockname, []}, {getstat, []}, {getopts, [[nodelay, buffer]]},
+                             {getfd, []}, {peernames, []}, {getiflist, []}]].
 
 %% The reasons are those of stock distribution, which the group `inet_tcp' proves.
 nodedown_reasons(Config) ->
