@@ -243,7 +243,7 @@ pre_nodeup(Socket) ->
 link_options() ->
     case get_state(link) of
         {tcp, _, _} -> tuned();
-        {shm, _, _} -> [{keepalive, true}]
+        {shm, _, _} -> beamway_watchdog:socket_options()
     end.
 
 nodelay() ->

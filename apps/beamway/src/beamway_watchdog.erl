@@ -1,7 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Tells a connection over a ring that its peer is gone.
 %%
-%% The handshake's TCP socket stays open as long as the connection; nothing is sent on it. A
+%% The handshake's TCP socket stays open as long as the connection; nothing is sent on it but the
+%% kernel's keepalive, so that no firewall on the way forgets it ({@link socket_options/0}). A
 %% watchdog owns it, reads and discards. When the socket closes the peer may have left last words in
 %% the ring: they are delivered first, for at most a second, and only then the connection process
 %% is ended with the reason `connection_closed', which nodedown shows for a stock connection in
@@ -15,13 +16,23 @@
 %% module would purge, and the link with it.
 -module(beamway_watchdog).
 
--export([start/2]).
+-export([start/2, socket_options/0]).
 -export([init/3, discard/2]).
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+-endif.
 
 -define(DRAIN_MS, 1000).
 -define(SILENCE_MS, 50).
 -define(LOOK_MS, 5).
 -define(PACKETS, 100).
+
+%% Of Linux, as everything about shared memory.
+-define(IPPROTO_TCP, 6).
+-define(TCP_KEEPIDLE, 4).
+-define(TCP_KEEPINTVL, 5).
+-define(KEEPALIVE_MAX_S, 15).
 
 %% @doc Gives the socket of the calling connection process to a new watchdog.
 -spec start(Socket :: port(), Port :: port()) -> ok | {error, inet:posix() | closed | badarg}.
@@ -35,6 +46,23 @@ start(Socket, Port) ->
             %% The caller ends now, and the watchdog with it.
             {error, Reason}
     end.
+
+%% @doc Ticks go through the ring, so the socket is silent for ever: the kernel has to knock as often
+%% as a tick would, or a firewall forgets the connection, and nobody hears it close. How often it
+%% knocks in vain before the socket ends is left as the system has it (9 times).
+-spec socket_options() -> [inet:socket_setopt()].
+socket_options() ->
+    Seconds = <<(keepalive_s(kernel_env(net_ticktime, 60), kernel_env(net_tickintensity, 4))):32/native>>,
+    [{keepalive, true}, {raw, ?IPPROTO_TCP, ?TCP_KEEPIDLE, Seconds}, {raw, ?IPPROTO_TCP, ?TCP_KEEPINTVL, Seconds}].
+
+kernel_env(Name, Default) ->
+    case application:get_env(kernel, Name) of
+        {ok, Value} when is_integer(Value), Value > 0 -> Value;
+        _ -> Default
+    end.
+
+keepalive_s(TickTimeS, Intensity) ->
+    max(1, min(?KEEPALIVE_MAX_S, TickTimeS div Intensity)).
 
 %% @private
 -spec init(pid(), port(), port()) -> no_return().
@@ -87,3 +115,19 @@ drain(Port, Known, Deadline, Silent) ->
     catch
         error:badarg -> ok
     end.
+
+-ifdef(TEST).
+
+keepalive_s_test_() ->
+    [?_assertEqual(Want, keepalive_s(TickTime, Intensity))
+     || {Want, TickTime, Intensity} <- [{15, 60, 4}, {15, 600, 4}, {2, 8, 4}, {1, 1, 4}, {1, 40, 40}, {1, 5, 1000}]].
+
+%% What the kernel then says of a real socket.
+a_socket_has_them_test() ->
+    {ok, Listen} = gen_tcp:listen(0, [{ip, {127, 0, 0, 1}}]),
+    ok = inet:setopts(Listen, socket_options()),
+    ?assertEqual({ok, [{keepalive, true}, {raw, 6, 4, <<15:32/native>>}, {raw, 6, 5, <<15:32/native>>}]},
+                 inet:getopts(Listen, [keepalive, {raw, 6, 4, 4}, {raw, 6, 5, 4}])),
+    ok = gen_tcp:close(Listen).
+
+-endif.
