@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: build demo test test-long test-otp test-bare check bench asan tsan fuzz fuzz-keep spin clean help build-test build-bench
+.PHONY: build demo test test-long test-idle test-otp test-bare check bench asan tsan fuzz fuzz-keep spin clean help build-test build-bench
 
 ## build: compile the driver and the applications into the checkout
 build:
@@ -31,6 +31,12 @@ test-long:
 	@scripts/install-packages test
 	@$(MAKE) build-test
 	@BEAMWAY_TEST_LONG=1 TEST_MINUTES=90 scripts/run-tests $(or $(T),_SUITE)
+
+## test-idle: ten silent minutes through a firewall that forgets after one (needs root)
+test-idle:
+	@scripts/install-packages test
+	@$(MAKE) build-test
+	@BEAMWAY_TEST_IDLE=1 scripts/run-tests beamway_firewall_SUITE
 
 ## test-otp: OTP's own distribution suites over stock TCP, Beamway on TCP and Beamway on shm
 test-otp:
