@@ -9,20 +9,20 @@
 
 -type extension() :: beamway_wire:extension().
 
-%% @doc Another version of the extension means TCP, never a refused connection.
+%% @doc Another version of the extension means the stream, TCP or TLS, never a refused connection.
 -spec choose(Ours :: extension(), Theirs :: beamway_wire:found()) ->
-          shm | {tcp, Reason :: binary()}.
+          shm | {stream, Reason :: binary()}.
 choose(_Ours, none) ->
-    {tcp, <<"the peer does not speak beamway">>};
+    {stream, <<"the peer does not speak beamway">>};
 choose(_Ours, {other_version, Version}) ->
-    {tcp, beamway_wire:another_extension(Version)};
+    {stream, beamway_wire:another_extension(Version)};
 choose(#{host := Host}, {ok, #{host := Other}}) when Host =/= Other ->
-    {tcp, <<"another host">>};
+    {stream, <<"another host">>};
 choose(#{links := Ours}, {ok, #{links := Theirs}}) ->
     case {lists:member(shm, Ours), lists:member(shm, Theirs)} of
         {true, true} -> shm;
-        {false, _} -> {tcp, <<"shared memory is off on this node">>};
-        {_, false} -> {tcp, <<"shared memory is off on the peer">>}
+        {false, _} -> {stream, <<"shared memory is off on this node">>};
+        {_, false} -> {stream, <<"shared memory is off on the peer">>}
     end.
 
 %% @doc True if messages between the two shall travel whole: one of them wants it and the link will

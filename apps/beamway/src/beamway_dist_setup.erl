@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The process of one connection: it shakes hands over TCP with OTP's dist_util, agrees with the
-%% peer on a link, hands that to the VM, and stays as the connection's ticker.
+%% @doc The process of one connection: it shakes hands over TCP or TLS with OTP's dist_util, agrees
+%% with the peer on a link, hands that to the VM, and stays as the connection's ticker.
 %%
-%% dist_util calls back into this process all along, with the socket as the only argument. What the
+%% dist_util calls back into this process all along, with the stream as the only argument. What the
 %% callbacks must know of each other (the peer's extension, the agreed link) is therefore kept in the
 %% process dictionary, under the keys of {@link put_state/2}; it is written once each.
 %%
@@ -18,45 +18,47 @@
 -export([connect/6, accept/6]).
 -export([init_connect/7, init_accept/7]).
 %% callbacks of dist_util
--export([send/2, recv/3, pre_nodeup/1, post_nodeup/1, getll/1, tick/1, getstat/1, setopts/2,
-         getopts/2]).
+-export([send/2, recv/3, pre_nodeup/1, post_nodeup/1, getll/1, handshake_complete/3, tick/1,
+         getstat/1, setopts/2, getopts/2]).
 
--type family() :: inet_tcp | inet6_tcp.
+-type carrier() :: {beamway_stream:family(), Stream :: module()}.
+-type stream() :: beamway_stream:stream().
 
 %% @doc Starts a connection process that calls `Node'. Called by net_kernel, answers at once.
--spec connect(family(), node(), normal | hidden, node(), longnames | shortnames, timeout()) ->
+-spec connect(carrier(), node(), normal | hidden, node(), longnames | shortnames, timeout()) ->
           pid().
-connect(Family, Node, Type, MyNode, LongOrShortNames, SetupTime) ->
+connect(Carrier, Node, Type, MyNode, LongOrShortNames, SetupTime) ->
     spawn_opt(?MODULE, init_connect,
-              [Family, self(), Node, Type, MyNode, LongOrShortNames, SetupTime],
+              [Carrier, self(), Node, Type, MyNode, LongOrShortNames, SetupTime],
               dist_util:net_ticker_spawn_options()).
 
 %% @doc Starts a connection process for a socket that was accepted. As {@link connect/6}.
--spec accept(family(), pid(), port(), node(), Allowed :: [node() | string()], timeout()) -> pid().
-accept(Family, AcceptPid, Socket, MyNode, Allowed, SetupTime) ->
+-spec accept(carrier(), pid(), port(), node(), Allowed :: [node() | string()], timeout()) -> pid().
+accept(Carrier, AcceptPid, Socket, MyNode, Allowed, SetupTime) ->
     spawn_opt(?MODULE, init_accept,
-              [Family, self(), AcceptPid, Socket, MyNode, Allowed, SetupTime],
+              [Carrier, self(), AcceptPid, Socket, MyNode, Allowed, SetupTime],
               dist_util:net_ticker_spawn_options()).
 
 %% ---- the calling side ----
 
 %% @private
--spec init_connect(family(), pid(), node(), normal | hidden, node(), longnames | shortnames,
+-spec init_connect(carrier(), pid(), node(), normal | hidden, node(), longnames | shortnames,
                    timeout()) -> no_return().
-init_connect(Family, Kernel, Node, Type, MyNode, LongOrShortNames, SetupTime) ->
+init_connect({Family, Stream}, Kernel, Node, Type, MyNode, LongOrShortNames, SetupTime) ->
     {Name, Host} = split_name(Family, Node, LongOrShortNames),
     Timer = dist_util:start_timer(SetupTime),
     {Ip, TcpPort, Version} = find_peer(Family, Node, Name, Host),
     dist_util:reset_timer(Timer),
-    case Family:connect(Ip, TcpPort, connect_options()) of
-        {ok, Socket} ->
+    case Stream:connect(Family, Ip, TcpPort, Host) of
+        {ok, Connected} ->
             put_state(role, connecting),
             put_state(setup_ms, SetupTime),
-            Address = #net_address{address = {Ip, TcpPort}, host = Host, protocol = tcp,
+            Address = #net_address{address = {Ip, TcpPort}, host = Host,
+                                   protocol = beamway_stream:kind(Connected),
                                    family = Family:family()},
             dist_util:handshake_we_started(
-              (callbacks(fun(_, _) -> address(Socket, Node, Address) end))#hs_data{
-                kernel_pid = Kernel, other_node = Node, this_node = MyNode, socket = Socket,
+              (callbacks(fun(_, _) -> address(Connected, Node, Address) end))#hs_data{
+                kernel_pid = Kernel, other_node = Node, this_node = MyNode, socket = Connected,
                 timer = Timer, this_flags = 0, other_version = Version, request_type = Type});
         {error, _} ->
             %% The peer may have gone since epmd was asked.
@@ -110,35 +112,40 @@ call_epmd(Module, Function, Args) ->
         false -> apply(erl_epmd, Function, Args)
     end.
 
-connect_options() ->
-    application:get_env(kernel, inet_dist_connect_options, [])
-        ++ [{active, false}, {packet, 2}].
-
 %% ---- the accepting side ----
 
 %% @private
--spec init_accept(family(), pid(), pid(), port(), node(), [node() | string()], timeout()) ->
+-spec init_accept(carrier(), pid(), pid(), port(), node(), [node() | string()], timeout()) ->
           no_return().
-init_accept(Family, Kernel, AcceptPid, Socket, MyNode, Allowed, SetupTime) ->
+init_accept({Family, Stream}, Kernel, AcceptPid, Socket, MyNode, Allowed, SetupTime) ->
     receive
         {AcceptPid, controller} ->
             Timer = dist_util:start_timer(SetupTime),
             check_ip(Family, Socket),
             put_state(role, accepting),
             put_state(setup_ms, SetupTime),
-            Reject = first_packet(Socket),
+            Accepted = accepted(Stream, Socket),
+            dist_util:reset_timer(Timer),
+            Reject = first_packet(Accepted),
+            Address = fun(_, Node) -> address(Accepted, Node, remote_address(Family, Accepted, Node)) end,
             dist_util:handshake_other_started(
-              (callbacks(fun(_, Node) -> address(Socket, Node, remote_address(Family, Socket, Node)) end))#hs_data{
-                kernel_pid = Kernel, this_node = MyNode, socket = Socket, timer = Timer,
+              (callbacks(Address))#hs_data{
+                kernel_pid = Kernel, this_node = MyNode, socket = Accepted, timer = Timer,
                 this_flags = 0, allowed = Allowed, reject_flags = Reject})
+    end.
+
+accepted(Stream, Socket) ->
+    case Stream:accept(Socket) of
+        {ok, Accepted} -> Accepted;
+        {error, _} -> ?shutdown(no_node)
     end.
 
 %% The flags are fixed when dist_util has read the caller's first packet. So it is read here, and
 %% given to dist_util by the first recv/3.
-first_packet(Socket) ->
-    case inet_tcp:recv(Socket, 0, infinity) of
+first_packet(Stream) ->
+    case beamway_stream:recv(Stream, infinity) of
         {ok, Packet} ->
-            check_first(Socket, Packet),
+            check_first(Stream, Packet),
             Peer = beamway_wire:find_extension(name, Packet),
             put_state(first_packet, Packet),
             put_state(peer, Peer),
@@ -150,20 +157,21 @@ first_packet(Socket) ->
             ?shutdown(no_node)
     end.
 
-check_first(Socket, Packet) ->
+check_first(Stream, Packet) ->
     case beamway_wire:check_name(Packet) of
         ok ->
             ok;
         {error, Reason} ->
             ?LOG_ERROR("** Connection attempt from ~ts rejected: not a distribution handshake: ~ts **",
-                       [peer_text(Socket), Reason]),
+                       [beamway_stream:peer_text(Stream), Reason]),
             ?shutdown(no_node)
     end.
 
-remote_address(Family, Socket, Node) ->
-    case {inet:peername(Socket), dist_util:split_node(Node)} of
+remote_address(Family, Stream, Node) ->
+    case {beamway_stream:peername(Stream), dist_util:split_node(Node)} of
         {{ok, Address}, {node, _Name, Host}} ->
-            #net_address{address = Address, host = Host, protocol = tcp, family = Family:family()};
+            #net_address{address = Address, host = Host, protocol = beamway_stream:kind(Stream),
+                         family = Family:family()};
         _ ->
             ?shutdown(no_node)
     end.
@@ -193,6 +201,7 @@ callbacks(Address) ->
              f_setopts_pre_nodeup = fun ?MODULE:pre_nodeup/1,
              f_setopts_post_nodeup = fun ?MODULE:post_nodeup/1,
              f_getll = fun ?MODULE:getll/1,
+             f_handshake_complete = fun ?MODULE:handshake_complete/3,
              f_address = Address,
              mf_tick = fun ?MODULE:tick/1,
              mf_getstat = fun ?MODULE:getstat/1,
@@ -201,28 +210,28 @@ callbacks(Address) ->
 
 %% @private The `N' message of the handshake carries our extension; the acceptor sends one only to a
 %% peer that did.
--spec send(port(), iodata()) -> ok | {error, term()}.
-send(Socket, Data) ->
+-spec send(stream(), iodata()) -> ok | {error, term()}.
+send(Stream, Data) ->
     case {iolist_to_binary(Data), get_state(role), get_state(peer)} of
-        {<<$N, _/binary>> = Name, connecting, _} -> send_extended(Socket, Name);
-        {Other, accepting, none} -> inet_tcp:send(Socket, Other);
-        {<<$N, _/binary>> = Challenge, accepting, _} -> send_extended(Socket, Challenge);
-        {Other, _, _} -> inet_tcp:send(Socket, Other)
+        {<<$N, _/binary>> = Name, connecting, _} -> send_extended(Stream, Name);
+        {Other, accepting, none} -> beamway_stream:send(Stream, Other);
+        {<<$N, _/binary>> = Challenge, accepting, _} -> send_extended(Stream, Challenge);
+        {Other, _, _} -> beamway_stream:send(Stream, Other)
     end.
 
-send_extended(Socket, Message) ->
-    inet_tcp:send(Socket, [Message, beamway_wire:encode_extension(beamway_links:extension())]).
+send_extended(Stream, Message) ->
+    beamway_stream:send(Stream, [Message, beamway_wire:encode_extension(beamway_links:extension())]).
 
 %% @private
--spec recv(port(), non_neg_integer(), timeout()) -> {ok, string()} | {error, term()}.
-recv(Socket, Length, Timeout) ->
+-spec recv(stream(), non_neg_integer(), timeout()) -> {ok, string()} | {error, term()}.
+recv(Stream, _Length, Timeout) ->
     case take_state(first_packet) of
-        undefined -> recv_more(Socket, Length, Timeout);
+        undefined -> recv_more(Stream, Timeout);
         Packet -> {ok, Packet}
     end.
 
-recv_more(Socket, Length, Timeout) ->
-    Received = inet_tcp:recv(Socket, Length, Timeout),
+recv_more(Stream, Timeout) ->
+    Received = beamway_stream:recv(Stream, Timeout),
     case {Received, get_state(role)} of
         {{ok, [$N | _] = Challenge}, connecting} ->
             put_state(peer, beamway_wire:find_extension(challenge, Challenge));
@@ -232,105 +241,107 @@ recv_more(Socket, Length, Timeout) ->
     Received.
 
 %% @private The peer is authenticated: agree on the link.
--spec pre_nodeup(port()) -> ok | {error, term()}.
-pre_nodeup(Socket) ->
-    case beamway_choice:choose(beamway_links:extension(), get_state(peer)) of
-        {tcp, Reason} -> put_state(link, {tcp, Socket, Reason});
-        shm -> put_state(link, beamway_agreement:run(get_state(role), Socket, get_state(setup_ms)))
-    end,
-    inet:setopts(Socket, [{active, false}, {packet, 4}, nodelay() | link_options()]).
-
-link_options() ->
-    case get_state(link) of
-        {tcp, _, _} -> tuned();
-        {shm, _, _} -> beamway_watchdog:socket_options()
+-spec pre_nodeup(stream()) -> ok | {error, term()}.
+pre_nodeup(Stream) ->
+    case agree(Stream) of
+        {shm, Port} ->
+            put_state(link, {shm, Port, <<"same host">>}),
+            beamway_stream:keep(Stream);
+        {stream, Reason} ->
+            carry(Stream, Reason)
     end.
 
-nodelay() ->
-    {nodelay, application:get_env(kernel, dist_nodelay, true) =/= false}.
+agree(Stream) ->
+    case beamway_choice:choose(beamway_links:extension(), get_state(peer)) of
+        {stream, Reason} -> {stream, Reason};
+        shm -> beamway_agreement:run(get_state(role), Stream, get_state(setup_ms))
+    end.
 
-%% Many messages a write, and few reads for large ones. What the user sets for kernel comes first.
-tuned() ->
-    Option = case get_state(role) of
-                 connecting -> inet_dist_connect_options;
-                 accepting -> inet_dist_listen_options
-             end,
-    User = application:get_env(kernel, Option, []),
-    [Tuned || {Name, _} = Tuned <- [{delay_send, true}, {buffer, 262144}],
-              not lists:keymember(Name, 1, User)].
+carry(Stream, Reason) ->
+    case beamway_stream:carry(Stream, get_state(role)) of
+        {ok, Controller} -> put_state(link, {beamway_stream:kind(Stream), Controller, Reason});
+        {error, Failed} -> {error, Failed}
+    end.
 
 %% @private
--spec getll(port()) -> {ok, port()}.
-getll(_Socket) ->
-    {_Kind, Port, _Reason} = get_state(link),
-    {ok, Port}.
+-spec getll(stream()) -> {ok, beamway_stream:controller()}.
+getll(_Stream) ->
+    {_Kind, Controller, _Reason} = get_state(link),
+    {ok, Controller}.
 
-%% @private The VM has the port: frames may come in from now on.
--spec post_nodeup(port()) -> ok | {error, term()}.
-post_nodeup(Socket) ->
+%% @private The VM has the controller: frames may come in from now on.
+-spec post_nodeup(stream()) -> ok | {error, term()}.
+post_nodeup(Stream) ->
     case get_state(link) of
-        {tcp, _, _} ->
-            inet:setopts(Socket, [{active, true}, {deliver, port}, {packet, 4}, binary, nodelay()]);
         {shm, Port, _} ->
-            case beamway_watchdog:start(Socket, Port) of
+            case beamway_watchdog:start(Stream, Port) of
                 ok -> beamway_looker:start(Port, maps:get(poll_us, beamway_links:config()));
                 {error, Reason} -> {error, Reason}
+            end;
+        _ ->
+            beamway_stream:activate(Stream)
+    end.
+
+%% @private The last callback before this process becomes the ticker.
+-spec handshake_complete(stream(), node(), DHandle :: term()) -> ok.
+handshake_complete(Stream, Node, DHandle) ->
+    case get_state(link) of
+        {shm, _, _} ->
+            ok;
+        {_, Controller, _} ->
+            case beamway_stream:start(Stream, Controller, DHandle) of
+                ok -> ok;
+                {error, Reason} -> ?shutdown2(Node, Reason)
             end
     end.
 
 %% The last callback before net_kernel announces the node: the link is in the table from now on, so
 %% that whoever sees the node sees its link.
-address(Socket, Node, Address) ->
-    {Kind, Port, Reason} = get_state(link),
-    beamway_links:up(#{node => Node, link => Kind, reason => Reason, address => peer_text(Socket),
-                       since => os:system_time(second), connection => self(), port => Port,
-                       socket => Socket}),
+address(Stream, Node, Address) ->
+    {Kind, Controller, Reason} = get_state(link),
+    beamway_links:up(#{node => Node, link => Kind, reason => Reason,
+                       address => beamway_stream:peer_text(Stream), since => os:system_time(second),
+                       connection => self(), controller => Controller, stream => Stream}),
     kernel_address(Kind, Address).
 
 %% What net_kernel:nodes_info/0 tells. Monitoring tools look for the socket with that peer and show its
 %% counters as the connection's. Over shared memory these stand still, so no socket has this address: its
 %% port is 0.
-kernel_address(tcp, Address) ->
-    Address;
 kernel_address(shm, #net_address{address = {Ip, _}} = Address) ->
-    Address#net_address{address = {Ip, 0}}.
-
-peer_text(Socket) ->
-    case inet:peername(Socket) of
-        {ok, {Ip, Port}} -> iolist_to_binary([inet:ntoa(Ip), $:, integer_to_binary(Port)]);
-        {error, _} -> <<>>
-    end.
+    Address#net_address{address = {Ip, 0}};
+kernel_address(_, Address) ->
+    Address.
 
 %% @private
--spec tick(port()) -> term().
-tick(Socket) ->
+-spec tick(stream()) -> term().
+tick(Stream) ->
     case get_state(link) of
-        {tcp, _, _} -> inet_tcp_dist:tick(inet_tcp, Socket);
-        {shm, Port, _} -> beamway_port:tick(Port)
+        {shm, Port, _} -> beamway_port:tick(Port);
+        {_, Controller, _} -> beamway_stream:tick(Stream, Controller)
     end.
 
 %% @private Bytes read, half messages included, so that a long message counts as life; messages
 %% written, because dist_util counts its own tick as one.
--spec getstat(port()) ->
+-spec getstat(stream()) ->
           {ok, Read :: integer(), Written :: integer(), Pending :: integer()} | {error, term()}.
-getstat(Socket) ->
-    case get_state(link) of
-        {tcp, _, _} ->
-            inet_tcp_dist:getstat(Socket);
-        {shm, Port, _} ->
-            #{bytes_in := In, frames_out := Out, queue_bytes := Pending} = beamway_port:stats(Port),
-            {ok, In, Out, Pending}
+getstat(Stream) ->
+    case stats(Stream, get_state(link)) of
+        {ok, #{bytes_in := In, frames_out := Out, queue_bytes := Pending}} -> {ok, In, Out, Pending};
+        {error, Reason} -> {error, Reason}
     end.
 
-%% @private
--spec setopts(port(), [inet:socket_setopt()]) -> ok | {error, term()}.
-setopts(Socket, Options) ->
-    inet_tcp_dist:setopts(Socket, Options).
+stats(_Stream, {shm, Port, _}) -> {ok, beamway_port:stats(Port)};
+stats(Stream, _Link) -> beamway_stream:stats(Stream).
 
 %% @private
--spec getopts(port(), [inet:socket_getopt()]) -> {ok, [inet:socket_setopt()]} | {error, term()}.
-getopts(Socket, Options) ->
-    inet_tcp_dist:getopts(Socket, Options).
+-spec setopts(stream(), [inet:socket_setopt()]) -> ok | {error, term()}.
+setopts(Stream, Options) ->
+    beamway_stream:setopts(Stream, Options).
+
+%% @private
+-spec getopts(stream(), [inet:socket_getopt()]) -> {ok, [inet:socket_setopt()]} | {error, term()}.
+getopts(Stream, Options) ->
+    beamway_stream:getopts(Stream, Options).
 
 %% ---- state of this process ----
 
@@ -338,7 +349,7 @@ getopts(Socket, Options) ->
              | setup_ms       %% net_setuptime in milliseconds
              | peer           %% beamway_wire:found()
              | first_packet   %% what the acceptor has read ahead for dist_util
-             | link.          %% {shm | tcp, Port, Reason}
+             | link.          %% {shm | tcp | tls, Controller, Reason}
 
 -spec put_state(key(), term()) -> ok.
 put_state(Key, Value) ->

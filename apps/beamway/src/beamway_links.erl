@@ -21,14 +21,14 @@
 -define(CALL_MS, 2000).
 
 -type link() :: #{node := node(),
-                  link := shm | tcp,
+                  link := shm | tcp | tls,
                   reason := binary(),
                   address := binary(),
                   since := integer(),
                   connection := pid(),
-                  port := port(),
-                  socket := port()}.
-%% `since': system time in seconds. `port': the distribution controller, for tcp the socket itself.
+                  controller := beamway_stream:controller(),
+                  stream := beamway_stream:stream()}.
+%% `since': system time in seconds.
 
 -record(state, {config :: beamway_config:config(),
                 %% ring memory of each connection process, granted but not necessarily used
@@ -131,7 +131,7 @@ log_swept(Dir, Count) ->
     ?LOG_INFO("beamway: removed ~b sockets of killed nodes from ~ts", [Count, Dir]).
 
 log_tcp_only(Reason) ->
-    ?LOG_ERROR("beamway: ~ts; this node uses TCP links only", [Reason]).
+    ?LOG_ERROR("beamway: ~ts; this node has no shared memory links", [Reason]).
 
 extension(#{links := Links, whole_messages := Whole}) ->
     #{host => host_digest(), links => Links -- [tcp], whole_messages => Whole}.
@@ -187,8 +187,8 @@ largest_ring(_Bytes, _Free) -> none.
 handle_cast({up, #{connection := Pid, node := Node, link := Kind, reason := Reason}}, State) ->
     ?LOG_INFO("beamway: link to ~ts is up over ~ts (~ts)", [Node, Kind, Reason]),
     Released = case Kind of
-                   tcp -> maps:remove(Pid, State#state.granted);
-                   shm -> State#state.granted
+                   shm -> State#state.granted;
+                   _ -> maps:remove(Pid, State#state.granted)
                end,
     {noreply, watch(Pid, State#state{granted = Released})};
 handle_cast(_Request, State) ->

@@ -23,23 +23,17 @@ fields() ->
 
 %% @doc The figures of a link now. Fields that a kind of link does not have are missing.
 -spec of_link(beamway_links:link()) -> #{atom() => non_neg_integer()}.
-of_link(#{link := shm, port := Port}) ->
+of_link(#{link := shm, controller := Port}) ->
     try
         beamway_port:stats(Port)
     catch
         error:badarg -> #{}
     end;
-of_link(#{link := tcp, socket := Socket}) ->
-    case inet:getstat(Socket, [recv_oct, send_oct, recv_cnt, send_cnt, send_pend]) of
-        {ok, Stats} -> maps:from_list([{inet_name(Name), Value} || {Name, Value} <- Stats]);
+of_link(#{stream := Stream}) ->
+    case beamway_stream:stats(Stream) of
+        {ok, Stats} -> Stats;
         {error, _} -> #{}
     end.
-
-inet_name(recv_oct) -> bytes_in;
-inet_name(send_oct) -> bytes_out;
-inet_name(recv_cnt) -> frames_in;
-inet_name(send_cnt) -> frames_out;
-inet_name(send_pend) -> queue_bytes.
 
 %% @doc Text in the Prometheus exposition format 0.0.4, one sample a link and field.
 -spec prometheus([beamway_links:link()]) -> iolist().

@@ -104,18 +104,21 @@ close(Port) ->
 %% @doc Opens a door for the peer to join at. `Dir' is a directory for its socket, or "" for an
 %% abstract name.
 -spec open_door(port(), Dir :: file:filename()) ->
-          {ok, Token :: <<_:128>>, Address :: binary()} | {error, Reason :: binary()}.
+          {ok, {Token :: <<_:128>>, Address :: binary()}} | {error, Reason :: binary()}.
 open_door(Port, Dir) ->
     case command(Port, ?OPEN_DOOR, unicode:characters_to_binary(Dir)) of
-        {ok, <<Token:16/binary, Address/binary>>} -> {ok, Token, Address};
+        {ok, <<Token:16/binary, Address/binary>>} -> {ok, {Token, Address}};
         {error, Reason} -> {error, Reason}
     end.
 
 %% @doc Makes rings of `RingBytes' each way and brings them to the peer's door.
 -spec join(port(), RingBytes :: pos_integer(), beamway_wire:offer()) ->
-          ok | {error, Reason :: binary()}.
+          {ok, joined} | {error, Reason :: binary()}.
 join(Port, RingBytes, #{token := Token, address := Address}) ->
-    done(command(Port, ?JOIN, <<RingBytes:64, Token:16/binary, Address/binary>>)).
+    case command(Port, ?JOIN, <<RingBytes:64, Token:16/binary, Address/binary>>) of
+        {ok, _} -> {ok, joined};
+        {error, Reason} -> {error, Reason}
+    end.
 
 %% @doc Takes what the peer has brought to our door, and closes the door.
 -spec accept(port(), MaxRingBytes :: pos_integer()) -> ok | {error, Reason :: binary()}.

@@ -1,15 +1,15 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Tells a connection over a ring that its peer is gone.
 %%
-%% The handshake's TCP socket stays open as long as the connection; nothing is sent on it but the
+%% The handshake's stream stays open as long as the connection; nothing is sent on it but the
 %% kernel's keepalive, so that no firewall on the way forgets it ({@link socket_options/0}). A
-%% watchdog owns it, reads and discards. When the socket closes the peer may have left last words in
+%% watchdog owns it, reads and discards. When it closes the peer may have left last words in
 %% the ring: they are delivered first, for at most a second, and only then the connection process
 %% is ended with the reason `connection_closed', which nodedown shows for a stock connection in
-%% every release. (dist_util would give that for a message `{tcp_closed, Socket}' in OTP 25, but
+%% every release. (dist_util would give that for a message `{tcp_closed, Stream}' in OTP 25, but
 %% `tcp_closed' in OTP 27.)
 %%
-%% It is linked to the connection process: neither outlives the other, and the socket closes with
+%% It is linked to the connection process: neither outlives the other, and the stream closes with
 %% them, which is how the peer hears of it.
 %%
 %% It waits hibernated: so it does not hold the code that it was started with, which a later load of this
@@ -26,7 +26,6 @@
 -define(DRAIN_MS, 1000).
 -define(SILENCE_MS, 50).
 -define(LOOK_MS, 5).
--define(PACKETS, 100).
 
 %% Of Linux, as everything about shared memory.
 -define(IPPROTO_TCP, 6).
@@ -34,11 +33,11 @@
 -define(TCP_KEEPINTVL, 5).
 -define(KEEPALIVE_MAX_S, 15).
 
-%% @doc Gives the socket of the calling connection process to a new watchdog.
--spec start(Socket :: port(), Port :: port()) -> ok | {error, inet:posix() | closed | badarg}.
-start(Socket, Port) ->
-    Watchdog = spawn_opt(?MODULE, init, [self(), Socket, Port], [link, {priority, max}]),
-    case inet_tcp:controlling_process(Socket, Watchdog) of
+%% @doc Gives the stream of the calling connection process to a new watchdog.
+-spec start(beamway_stream:stream(), Port :: port()) -> ok | {error, Reason :: term()}.
+start(Stream, Port) ->
+    Watchdog = spawn_opt(?MODULE, init, [self(), Stream, Port], [link, {priority, max}]),
+    case beamway_stream:give(Stream, Watchdog) of
         ok ->
             Watchdog ! {self(), go},
             ok;
@@ -65,30 +64,33 @@ keepalive_s(TickTimeS, Intensity) ->
     max(1, min(?KEEPALIVE_MAX_S, TickTimeS div Intensity)).
 
 %% @private
--spec init(pid(), port(), port()) -> no_return().
-init(Connection, Socket, Port) ->
+-spec init(pid(), beamway_stream:stream(), port()) -> no_return().
+init(Connection, Stream, Port) ->
     receive
-        {Connection, go} -> watch(Socket, Port)
+        {Connection, go} -> watch(Stream, Port)
     end.
 
-watch(Socket, Port) ->
-    case inet:setopts(Socket, [{active, ?PACKETS}]) of
-        ok -> wait(Socket, Port);
+watch(Stream, Port) ->
+    case beamway_stream:watch(Stream) of
+        ok -> wait(Stream, Port);
         {error, _} -> peer_gone(Port)
     end.
 
-%% No timeout: the socket's end and the connection's end both end this.
--spec wait(port(), port()) -> no_return().
-wait(Socket, Port) ->
-    erlang:hibernate(?MODULE, discard, [Socket, Port]).
+%% No timeout: the stream's end and the connection's end both end this.
+-spec wait(beamway_stream:stream(), port()) -> no_return().
+wait(Stream, Port) ->
+    erlang:hibernate(?MODULE, discard, [Stream, Port]).
 
 %% @private Wakes with a message.
--spec discard(port(), port()) -> no_return().
-discard(Socket, Port) ->
+-spec discard(beamway_stream:stream(), port()) -> no_return().
+discard(Stream, Port) ->
     receive
-        {tcp_passive, Socket} -> watch(Socket, Port);
-        {tcp_closed, Socket} -> peer_gone(Port);
-        _ -> wait(Socket, Port)
+        Message ->
+            case beamway_stream:event(Message) of
+                closed -> peer_gone(Port);
+                passive -> watch(Stream, Port);
+                _ -> wait(Stream, Port)
+            end
     end.
 
 peer_gone(Port) ->

@@ -9,7 +9,7 @@ sides() ->
      || Host <- [<<1:128>>, <<2:128>>], Links <- [[], [shm]], Whole <- [true, false]].
 
 kind(shm) -> shm;
-kind({tcp, Reason}) when is_binary(Reason) -> tcp.
+kind({stream, Reason}) when is_binary(Reason) -> stream.
 
 both_sides_agree_test_() ->
     [?_assertEqual(kind(beamway_choice:choose(A, {ok, B})), kind(beamway_choice:choose(B, {ok, A})))
@@ -24,14 +24,14 @@ shm_only_on_one_host_and_if_both_allow_it_test_() ->
 reasons_test() ->
     [_, _, Allows, _ | _] = sides(),
     Forbids = Allows#{links := []},
-    ?assertEqual({tcp, <<"the peer does not speak beamway">>}, beamway_choice:choose(Allows, none)),
-    ?assertEqual({tcp, <<"the peer speaks version 2 of beamway, this node version 1">>},
+    ?assertEqual({stream, <<"the peer does not speak beamway">>}, beamway_choice:choose(Allows, none)),
+    ?assertEqual({stream, <<"the peer speaks version 2 of beamway, this node version 1">>},
                  beamway_choice:choose(Allows, {other_version, 2})),
-    ?assertEqual({tcp, <<"another host">>},
+    ?assertEqual({stream, <<"another host">>},
                  beamway_choice:choose(Allows, {ok, Allows#{host := <<3:128>>}})),
-    ?assertEqual({tcp, <<"shared memory is off on this node">>},
+    ?assertEqual({stream, <<"shared memory is off on this node">>},
                  beamway_choice:choose(Forbids, {ok, Allows})),
-    ?assertEqual({tcp, <<"shared memory is off on the peer">>},
+    ?assertEqual({stream, <<"shared memory is off on the peer">>},
                  beamway_choice:choose(Allows, {ok, Forbids})).
 
 whole_messages_only_where_shm_is_likely_test_() ->

@@ -1,0 +1,80 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% The callbacks that net_kernel calls, the same for all four carriers. A carrier defines
+%% FAMILY   inet_tcp or inet6_tcp
+%% STREAM   beamway_stream_tcp or beamway_stream_tls
+%% and includes this. Listening, epmd and addresses are OTP's own; the connection processes are ours,
+%% see beamway_dist_setup.
+
+-export([childspecs/0, listen/1, listen/2, address/0, accept/1, accept_connection/5, setup/5,
+         close/1, select/1, is_node_name/1, setopts/2, getopts/2]).
+
+-include_lib("kernel/include/net_address.hrl").
+
+%% Started before net_kernel and kept as long as the distribution runs. The identity is the carrier's,
+%% so that a node can have several; they share one server.
+-spec childspecs() -> {ok, [supervisor:child_spec()]}.
+childspecs() ->
+    {ok, [#{id => {beamway_links, ?MODULE},
+            start => {beamway_links, start_link, []},
+            restart => permanent,
+            shutdown => 2000,
+            type => worker,
+            modules => [beamway_links]}]}.
+
+%% Opens the listening socket and tells epmd; ports, interface and options as kernel's `inet_dist_*'
+%% parameters say.
+-spec listen(Name :: atom(), Host :: string()) ->
+          {ok, {port(), #net_address{}, integer()}} | {error, term()}.
+listen(Name, Host) ->
+    ?STREAM:listen(?FAMILY, Name, Host).
+
+%% As listen/2 on this host.
+-spec listen(Name :: atom()) -> {ok, {port(), #net_address{}, integer()}} | {error, term()}.
+listen(Name) ->
+    {ok, Host} = inet:gethostname(),
+    listen(Name, Host).
+
+%% Host and address family, for nodes that do not listen.
+-spec address() -> #net_address{}.
+address() ->
+    inet_tcp_dist:gen_address(?FAMILY).
+
+%% Starts the process that accepts connections and offers them to net_kernel.
+-spec accept(Listen :: port()) -> pid().
+accept(Listen) ->
+    ?STREAM:accept_loop(?FAMILY, Listen).
+
+%% net_kernel has taken a connection from the accepting process.
+-spec accept_connection(pid(), port(), node(), Allowed :: [node() | string()], timeout()) -> pid().
+accept_connection(AcceptPid, Socket, MyNode, Allowed, SetupTime) ->
+    beamway_dist_setup:accept({?FAMILY, ?STREAM}, AcceptPid, Socket, MyNode, Allowed, SetupTime).
+
+%% net_kernel wants a connection to a node.
+-spec setup(node(), normal | hidden, node(), longnames | shortnames, timeout()) -> pid().
+setup(Node, Type, MyNode, LongOrShortNames, SetupTime) ->
+    beamway_dist_setup:connect({?FAMILY, ?STREAM}, Node, Type, MyNode, LongOrShortNames, SetupTime).
+
+%% Closes a listening socket.
+-spec close(port()) -> ok.
+close(Socket) ->
+    inet_tcp_dist:close(Socket).
+
+%% True if this carrier can reach the node: its host has an address of our family.
+-spec select(node()) -> boolean().
+select(Node) ->
+    inet_tcp_dist:gen_select(?FAMILY, Node).
+
+%% True for an atom of the form name@host.
+-spec is_node_name(node()) -> boolean().
+is_node_name(Node) ->
+    inet_tcp_dist:is_node_name(Node).
+
+%% For net_kernel:setopts/2 on listening sockets.
+-spec setopts(port(), [inet:socket_setopt()]) -> ok | {error, term()}.
+setopts(Socket, Options) ->
+    inet_tcp_dist:setopts(Socket, Options).
+
+%% For net_kernel:getopts/2 on listening sockets.
+-spec getopts(port(), [inet:socket_getopt()]) -> {ok, [inet:socket_setopt()]} | {error, term()}.
+getopts(Socket, Options) ->
+    inet_tcp_dist:getopts(Socket, Options).

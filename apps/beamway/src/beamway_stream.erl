@@ -1,0 +1,141 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc The byte stream under a connection: it carries the handshake and the offers, tells when the
+%% peer is gone, and carries the data too where there is no better link.
+%%
+%% Two kinds: {@link beamway_stream_tcp} and {@link beamway_stream_tls}. A TCP stream is the bare
+%% socket, because dist_util waits for `{tcp_closed, Socket}' from it; any other is a pair of its
+%% module and what that module needs. The functions here find the module.
+%%
+%% A stream is passive and gives whole packets until {@link carry/2} or {@link keep/1}.
+-module(beamway_stream).
+
+-export([kind/1, send/2, recv/2, peername/1, peer_text/1, setopts/2, getopts/2]).
+-export([carry/2, activate/1, start/3, tick/2, stats/1]).
+-export([keep/1, give/2, watch/1, event/1]).
+-export([named/1]).
+-export_type([stream/0, family/0, controller/0, stats/0]).
+
+-type family() :: inet_tcp | inet6_tcp.
+-type stream() :: port() | {module(), term()}.
+-type controller() :: port() | pid().
+%% What the VM sends through: the distribution controller of the connection.
+-type stats() :: #{bytes_in | bytes_out | frames_in | frames_out | queue_bytes := non_neg_integer()}.
+%% Of the socket. `frames_out' grows by one with a tick.
+
+%% Calls a peer; `Host' is what stands after the @ of its name.
+-callback connect(family(), inet:ip_address(), inet:port_number(), Host :: string()) ->
+    {ok, stream()} | {error, Reason :: term()}.
+%% Makes a stream of an accepted TCP socket, which the calling process owns.
+-callback accept(port()) -> {ok, stream()} | {error, Reason :: term()}.
+-callback kind(stream()) -> tcp | tls.
+-callback send(stream(), iodata()) -> ok | {error, Reason :: term()}.
+-callback recv(stream(), timeout()) -> {ok, string()} | {error, Reason :: term()}.
+-callback peername(stream()) -> {ok, {inet:ip_address(), inet:port_number()}} | {error, term()}.
+-callback setopts(stream(), [inet:socket_setopt()]) -> ok | {error, Reason :: term()}.
+-callback getopts(stream(), [inet:socket_getopt()]) ->
+    {ok, [inet:socket_setopt()]} | {error, Reason :: term()}.
+-callback carry(stream(), connecting | accepting) -> {ok, controller()} | {error, Reason :: term()}.
+-callback activate(stream()) -> ok | {error, Reason :: term()}.
+-callback start(stream(), controller(), DHandle :: term()) -> ok | {error, Reason :: term()}.
+-callback tick(stream(), controller()) -> term().
+-callback stats(stream()) -> {ok, stats()} | {error, Reason :: term()}.
+-callback keep(stream()) -> ok | {error, Reason :: term()}.
+-callback give(stream(), pid()) -> ok | {error, Reason :: term()}.
+-callback watch(stream()) -> ok | {error, Reason :: term()}.
+
+module(Socket) when is_port(Socket) -> beamway_stream_tcp;
+module({Module, _}) -> Module.
+
+%% @doc The kind of link that a stream makes when it carries the data.
+-spec kind(stream()) -> tcp | tls.
+kind(Stream) -> (module(Stream)):kind(Stream).
+
+%% @doc Sends one packet.
+-spec send(stream(), iodata()) -> ok | {error, Reason :: term()}.
+send(Stream, Packet) -> (module(Stream)):send(Stream, Packet).
+
+%% @doc Receives one packet.
+-spec recv(stream(), timeout()) -> {ok, string()} | {error, Reason :: term()}.
+recv(Stream, TimeoutMs) -> (module(Stream)):recv(Stream, TimeoutMs).
+
+%% @doc The peer's address.
+-spec peername(stream()) -> {ok, {inet:ip_address(), inet:port_number()}} | {error, term()}.
+peername(Stream) -> (module(Stream)):peername(Stream).
+
+%% @doc The peer's address for people; empty if it is not known any more.
+-spec peer_text(stream()) -> binary().
+peer_text(Stream) ->
+    case peername(Stream) of
+        {ok, {Ip, Port}} -> iolist_to_binary([inet:ntoa(Ip), $:, integer_to_binary(Port)]);
+        {error, _} -> <<>>
+    end.
+
+%% @doc For net_kernel:setopts/2; what the carrier relies on is refused.
+-spec setopts(stream(), [inet:socket_setopt()]) -> ok | {error, Reason :: term()}.
+setopts(Stream, Options) ->
+    case [Option || {Name, _} = Option <- Options, lists:member(Name, [active, deliver, packet])] of
+        [] -> (module(Stream)):setopts(Stream, Options);
+        Bad -> {error, {badopts, Bad}}
+    end.
+
+%% @doc For net_kernel:getopts/2.
+-spec getopts(stream(), [inet:socket_getopt()]) -> {ok, [inet:socket_setopt()]} | {error, term()}.
+getopts(Stream, Options) -> (module(Stream)):getopts(Stream, Options).
+
+%% ---- a stream that carries the data, in this order ----
+
+%% @doc The stream shall carry the data: gives the controller for the VM.
+-spec carry(stream(), connecting | accepting) -> {ok, controller()} | {error, Reason :: term()}.
+carry(Stream, Role) -> (module(Stream)):carry(Stream, Role).
+
+%% @doc The VM has the controller.
+-spec activate(stream()) -> ok | {error, Reason :: term()}.
+activate(Stream) -> (module(Stream)):activate(Stream).
+
+%% @doc The handshake is complete.
+-spec start(stream(), controller(), DHandle :: term()) -> ok | {error, Reason :: term()}.
+start(Stream, Controller, DHandle) -> (module(Stream)):start(Stream, Controller, DHandle).
+
+%% @doc Sends a sign of life; never waits.
+-spec tick(stream(), controller()) -> term().
+tick(Stream, Controller) -> (module(Stream)):tick(Stream, Controller).
+
+%% @doc Counters since the connection was made.
+-spec stats(stream()) -> {ok, stats()} | {error, Reason :: term()}.
+stats(Stream) -> (module(Stream)):stats(Stream).
+
+%% ---- a stream beside another link ----
+
+%% @doc Another link carries the data; the stream stays open and only tells of the peer's end.
+-spec keep(stream()) -> ok | {error, Reason :: term()}.
+keep(Stream) -> (module(Stream)):keep(Stream).
+
+%% @doc Makes another process the owner: the stream closes when that process ends.
+-spec give(stream(), pid()) -> ok | {error, Reason :: term()}.
+give(Stream, Pid) -> (module(Stream)):give(Stream, Pid).
+
+%% @doc The owner wants messages, see {@link event/1}, until `passive' comes.
+-spec watch(stream()) -> ok | {error, Reason :: term()}.
+watch(Stream) -> (module(Stream)):watch(Stream).
+
+%% @doc What a message to the owner of a stream means.
+-spec event(Message :: term()) -> data | passive | closed | other.
+event({tcp, _, _}) -> data;
+event({ssl, _, _}) -> data;
+event({tcp_passive, _}) -> passive;
+event({ssl_passive, _}) -> passive;
+event({tcp_closed, _}) -> closed;
+event({ssl_closed, _}) -> closed;
+event({ssl_error, _, _}) -> closed; % no `ssl_closed' follows; after `tcp_error' comes `tcp_closed'
+event(_) -> other.
+
+%% @private The counters of a socket under our names.
+-spec named([{inet:stat_option(), integer()}]) -> stats().
+named(Stats) ->
+    maps:from_list([{name(Name), Value} || {Name, Value} <- Stats]).
+
+name(recv_oct) -> bytes_in;
+name(send_oct) -> bytes_out;
+name(recv_cnt) -> frames_in;
+name(send_cnt) -> frames_out;
+name(send_pend) -> queue_bytes.

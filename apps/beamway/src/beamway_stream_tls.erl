@@ -1,0 +1,175 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc A TLS connection as stream, by the public interface of the ssl application.
+%%
+%% Packets have a length of four bytes all along, as in OTP's `inet_tls'. When it carries the data
+%% the distribution controller is a process, {@link beamway_tls_controller}.
+%%
+%% A node's distribution starts before its applications can, so ssl is started by the first
+%% connection. During the boot of the node that has to wait until kernel is up.
+-module(beamway_stream_tls).
+-behaviour(beamway_stream).
+
+-include_lib("kernel/include/logger.hrl").
+-include_lib("kernel/include/net_address.hrl").
+
+-export([listen/3, accept_loop/2]).
+-export([connect/4, accept/1, kind/1, send/2, recv/2, peername/1, setopts/2, getopts/2,
+         carry/2, activate/1, start/3, tick/2, stats/1, keep/1, give/2, watch/1]).
+
+-define(PACKETS, 100).
+-define(LOOK_MS, 20).
+
+-type stream() :: {?MODULE, ssl:sslsocket()}.
+
+%% @doc Opens a listening socket and tells epmd. Fails, and so does the start of the node, if the
+%% options are not valid: a node that shall speak TLS must not come up without.
+-spec listen(beamway_stream:family(), atom(), string()) ->
+          {ok, {port(), #net_address{}, integer()}} | {error, term()}.
+listen(Family, Name, Host) ->
+    case beamway_tls_options:check() of
+        ok ->
+            case inet_tcp_dist:gen_listen(Family, Name, Host) of
+                {ok, {Listen, Address, Creation}} ->
+                    {ok, {Listen, Address#net_address{protocol = tls}, Creation}};
+                {error, Reason} ->
+                    {error, Reason}
+            end;
+        {error, Problem} ->
+            ?LOG_ERROR("beamway: ~ts; the distribution is not started", [Problem]),
+            {error, {ssl_dist_options, unicode:characters_to_list(Problem)}}
+    end.
+
+%% @doc Starts the process that accepts for the calling net_kernel.
+-spec accept_loop(beamway_stream:family(), port()) -> pid().
+accept_loop(Family, Listen) ->
+    beamway_tls_acceptor:start(Family, Listen).
+
+%% @private
+-spec connect(beamway_stream:family(), inet:ip_address(), inet:port_number(), string()) ->
+          {ok, stream()} | {error, term()}.
+connect(Family, Ip, TcpPort, Host) ->
+    secured([inet:ntoa(Ip), $:, integer_to_list(TcpPort)], client,
+            fun(Options, TimeoutMs) ->
+                    ssl:connect(Ip, TcpPort,
+                                application:get_env(kernel, inet_dist_connect_options, [])
+                                    ++ [Family:family() | socket_options()]
+                                    ++ beamway_tls_options:for_host(Host, Options),
+                                TimeoutMs)
+            end).
+
+%% @private
+-spec accept(port()) -> {ok, stream()} | {error, term()}.
+accept(Socket) ->
+    secured(beamway_stream:peer_text(Socket), server,
+            fun(Options, TimeoutMs) ->
+                    %% ssl takes over mode and packet size from the socket.
+                    case inet:setopts(Socket, socket_options()) of
+                        ok -> ssl:handshake(Socket, Options, TimeoutMs);
+                        {error, Reason} -> {error, Reason}
+                    end
+            end).
+
+socket_options() ->
+    [binary, {active, false}, {packet, 4},
+     {nodelay, application:get_env(kernel, dist_nodelay, true) =/= false}].
+
+%% A peer that is not there is no news; one that is not secure is.
+secured(Peer, Role, Secure) ->
+    TimeoutMs = net_kernel:connecttime(),
+    case ssl_is_up(erlang:monotonic_time(millisecond) + TimeoutMs) of
+        true ->
+            case beamway_tls_options:read(Role) of
+                {ok, Options} -> stream(Peer, Secure(Options, TimeoutMs));
+                {error, Problem} -> refused(Peer, Problem)
+            end;
+        false ->
+            refused(Peer, <<"the ssl application does not start">>)
+    end.
+
+stream(_Peer, {ok, Socket}) -> {ok, {?MODULE, Socket}};
+stream(Peer, {error, Reason}) when not is_atom(Reason) -> refused(Peer, ssl:format_error({error, Reason}));
+stream(_Peer, {error, Reason}) -> {error, Reason}.
+
+refused(Peer, Reason) ->
+    ?LOG_WARNING("beamway: no TLS connection with ~ts: ~ts", [Peer, Reason]),
+    {error, tls}.
+
+%% Applications that need kernel are refused until it is up.
+ssl_is_up(Deadline) ->
+    case application:ensure_all_started(ssl) of
+        {ok, _} ->
+            true;
+        {error, _} ->
+            erlang:monotonic_time(millisecond) < Deadline andalso
+                begin
+                    receive after ?LOOK_MS -> ok end,
+                    ssl_is_up(Deadline)
+                end
+    end.
+
+%% @private
+-spec kind(stream()) -> tls.
+kind(_Stream) -> tls.
+
+%% @private
+-spec send(stream(), iodata()) -> ok | {error, term()}.
+send({?MODULE, Socket}, Packet) -> ssl:send(Socket, Packet).
+
+%% @private
+-spec recv(stream(), timeout()) -> {ok, string()} | {error, term()}.
+recv({?MODULE, Socket}, TimeoutMs) ->
+    case ssl:recv(Socket, 0, TimeoutMs) of
+        {ok, Packet} -> {ok, binary_to_list(Packet)};
+        {error, {tls_alert, _} = Alert} -> refused(beamway_stream:peer_text({?MODULE, Socket}),
+                                                   ssl:format_error({error, Alert}));
+        {error, Reason} -> {error, Reason}
+    end.
+
+%% @private
+-spec peername(stream()) -> {ok, {inet:ip_address(), inet:port_number()}} | {error, term()}.
+peername({?MODULE, Socket}) -> ssl:peername(Socket).
+
+%% @private
+-spec setopts(stream(), [inet:socket_setopt()]) -> ok | {error, term()}.
+setopts({?MODULE, Socket}, Options) -> ssl:setopts(Socket, Options).
+
+%% @private
+-spec getopts(stream(), [inet:socket_getopt()]) -> {ok, [inet:socket_setopt()]} | {error, term()}.
+getopts({?MODULE, Socket}, Options) -> ssl:getopts(Socket, Options).
+
+%% @private
+-spec carry(stream(), connecting | accepting) -> {ok, pid()}.
+carry({?MODULE, Socket}, _Role) -> {ok, beamway_tls_controller:start(Socket)}.
+
+%% @private
+-spec activate(stream()) -> ok.
+activate(_Stream) -> ok.
+
+%% @private
+-spec start(stream(), pid(), term()) -> ok | {error, term()}.
+start({?MODULE, Socket}, Controller, DHandle) ->
+    beamway_tls_controller:connected(Controller, Socket, DHandle).
+
+%% @private
+-spec tick(stream(), pid()) -> term().
+tick(_Stream, Controller) -> beamway_tls_controller:tick(Controller).
+
+%% @private Of the socket below: what is written and read, records and all.
+-spec stats(stream()) -> {ok, beamway_stream:stats()} | {error, term()}.
+stats({?MODULE, Socket}) ->
+    case ssl:getstat(Socket, [recv_oct, send_oct, recv_cnt, send_cnt, send_pend]) of
+        {ok, Stats} -> {ok, beamway_stream:named(Stats)};
+        {error, Reason} -> {error, Reason}
+    end.
+
+%% @private
+-spec keep(stream()) -> ok | {error, term()}.
+keep({?MODULE, Socket}) -> ssl:setopts(Socket, beamway_watchdog:socket_options()).
+
+%% @private
+-spec give(stream(), pid()) -> ok | {error, term()}.
+give({?MODULE, Socket}, Pid) -> ssl:controlling_process(Socket, Pid).
+
+%% @private
+-spec watch(stream()) -> ok | {error, term()}.
+watch({?MODULE, Socket}) -> ssl:setopts(Socket, [{active, ?PACKETS}]).

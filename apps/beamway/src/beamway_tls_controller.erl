@@ -1,0 +1,132 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Carries distribution over TLS where shared memory cannot be had: the controller process takes
+%% what the VM wants to send and writes it, a reader process gives the VM what comes in.
+%%
+%% Both are linked with the connection process and with each other: when one ends the connection
+%% ends, and the socket with it, which the reader owns. Writes are batched: what waits in the VM goes
+%% out in one record stream, up to a limit, and the VM keeps the rest; so the VM's own limit
+%% (`+zdbbl') is where senders wait.
+-module(beamway_tls_controller).
+
+-export([start/1, connected/3, tick/1]).
+-export([init/2, init_reader/2]).
+
+-define(BATCH_BYTES, 131072).
+-define(MESSAGES, 100).
+-define(START_MS, 5000).
+%% The data passes through: it must not be copied into old heaps, nor kept by references to it.
+-define(SPAWN_OPTIONS, [link, {message_queue_data, off_heap}, {fullsweep_after, 0}]).
+
+%% @doc Starts a controller, linked to the calling connection process; it waits for {@link connected/3}.
+-spec start(ssl:sslsocket()) -> pid().
+start(Socket) ->
+    spawn_opt(?MODULE, init, [self(), Socket], ?SPAWN_OPTIONS).
+
+%% @doc The VM knows the controller: begin. Called by the connection process, the socket's owner.
+-spec connected(pid(), ssl:sslsocket(), DHandle :: term()) -> ok | {error, term()}.
+connected(Controller, Socket, DHandle) ->
+    Controller ! {self(), connected, DHandle},
+    receive
+        {Controller, reader, Reader} ->
+            case ssl:setopts(Socket, [{packet, raw}]) of
+                ok -> hand_over(Controller, Socket, Reader);
+                {error, Reason} -> {error, Reason}
+            end
+    after ?START_MS ->
+        {error, timeout}
+    end.
+
+hand_over(Controller, Socket, Reader) ->
+    case ssl:controlling_process(Socket, Reader) of
+        ok ->
+            Reader ! {self(), go, Controller, Socket},
+            ok;
+        {error, Reason} ->
+            {error, Reason}
+    end.
+
+%% @doc Sends a sign of life when the controller comes to it.
+-spec tick(pid()) -> ok.
+tick(Controller) ->
+    Controller ! tick,
+    ok.
+
+%% ---- controller ----
+
+%% @private No timeouts here and below: the connection process is linked, and has one.
+-spec init(pid(), ssl:sslsocket()) -> no_return().
+init(Connection, Socket) ->
+    receive
+        {Connection, connected, DHandle} ->
+            Reader = spawn_opt(?MODULE, init_reader, [Connection, DHandle], ?SPAWN_OPTIONS),
+            ok = erlang:dist_ctrl_input_handler(DHandle, Reader),
+            false = erlang:dist_ctrl_set_opt(DHandle, get_size, true),
+            Connection ! {self(), reader, Reader},
+            receive {Reader, reading} -> ok end,
+            ok = erlang:dist_ctrl_get_data_notification(DHandle),
+            write(DHandle, Socket)
+    end.
+
+write(DHandle, Socket) ->
+    receive
+        dist_data -> write_all(DHandle, Socket);
+        tick -> send(Socket, <<0:32>>);
+        _ -> ok
+    end,
+    write(DHandle, Socket).
+
+write_all(DHandle, Socket) ->
+    case gather(DHandle, 0) of
+        [] ->
+            erlang:dist_ctrl_get_data_notification(DHandle);
+        Packets ->
+            send(Socket, Packets),
+            write_all(DHandle, Socket)
+    end.
+
+gather(_DHandle, Bytes) when Bytes >= ?BATCH_BYTES ->
+    [];
+gather(DHandle, Bytes) ->
+    case erlang:dist_ctrl_get_data(DHandle) of
+        none -> [];
+        {Size, Packet} -> [<<Size:32>>, Packet | gather(DHandle, Bytes + Size)]
+    end.
+
+send(Socket, Data) ->
+    case ssl:send(Socket, Data) of
+        ok -> ok;
+        {error, _} -> exit(connection_closed)
+    end.
+
+%% ---- reader ----
+
+%% @private
+-spec init_reader(pid(), DHandle :: term()) -> no_return().
+init_reader(Connection, DHandle) ->
+    receive
+        {Connection, go, Controller, Socket} ->
+            Controller ! {self(), reading},
+            listen(DHandle, Socket, beamway_tls_packets:new())
+    end.
+
+listen(DHandle, Socket, Packets) ->
+    case ssl:setopts(Socket, [{active, ?MESSAGES}]) of
+        ok -> read(DHandle, Socket, Packets);
+        {error, _} -> exit(connection_closed)
+    end.
+
+read(DHandle, Socket, Packets) ->
+    receive
+        {ssl, _, Data} ->
+            {Whole, Rest} = beamway_tls_packets:add(Data, Packets),
+            lists:foreach(fun(Packet) -> erlang:dist_ctrl_put_data(DHandle, Packet) end, Whole),
+            read(DHandle, Socket, Rest);
+        {ssl_passive, _} ->
+            listen(DHandle, Socket, Packets);
+        {ssl_closed, _} ->
+            exit(connection_closed);
+        {ssl_error, _, _} ->
+            exit(connection_closed);
+        _ ->
+            read(DHandle, Socket, Packets)
+    end.

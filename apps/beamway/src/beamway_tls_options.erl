@@ -1,0 +1,202 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc The TLS options of the node's distribution: those of OTP's `inet_tls', with safe defaults.
+%%
+%% `-ssl_dist_optfile FILE': the file holds `[{server, Options}, {client, Options}].', where the
+%% options are those of the ssl application. Or `-ssl_dist_opt server_certfile FILE ...' with the few
+%% names that OTP knows there. The file is read again for each connection, so that a change needs no
+%% restart.
+%%
+%% Unless the options say otherwise both sides verify each other (`verify_peer', and on the server
+%% `fail_if_no_peer_cert'), and the caller checks the peer's certificate against the host of its node
+%% name. OTP 25 itself verifies nobody by default.
+-module(beamway_tls_options).
+
+-export([check/0, read/1, for_host/2]).
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+-endif.
+
+-type role() :: server | client.
+-type options() :: [proplists:property()].
+
+%% @doc Whether nodes could connect with the options as they stand now.
+-spec check() -> ok | {error, Problem :: binary()}.
+check() ->
+    case {read(server), read(client)} of
+        {{ok, _}, {ok, _}} -> ok;
+        {{error, Problem}, _} -> {error, Problem};
+        {_, {error, Problem}} -> {error, Problem}
+    end.
+
+%% @doc The options of one side, for ssl.
+-spec read(role()) -> {ok, options()} | {error, Problem :: binary()}.
+read(Role) ->
+    case given(init:get_argument(ssl_dist_optfile), init:get_argument(ssl_dist_opt)) of
+        {ok, Given} -> complete(Role, secure(Role, proplists:get_value(Role, Given, [])));
+        {error, Problem} -> {error, Problem}
+    end.
+
+%% @doc The caller knows whom it wants to meet; an option of the user's comes first.
+-spec for_host(Host :: string(), options()) -> options().
+for_host(Host, Options) ->
+    case proplists:is_defined(server_name_indication, Options) of
+        true -> Options;
+        false -> [{server_name_indication, Host} | Options]
+    end.
+
+%% ---- where they come from ----
+
+given({ok, [[File]]}, _) ->
+    from_file(File);
+given({ok, Other}, _) ->
+    problem("-ssl_dist_optfile: expected one file, found ~0tp", [Other]);
+given(error, {ok, Arguments}) ->
+    from_arguments(lists:append(Arguments), [{server, []}, {client, []}]);
+given(error, error) ->
+    problem("no TLS options: start the node with -ssl_dist_optfile FILE", []).
+
+from_file(File) ->
+    case erl_prim_loader:get_file(File) of
+        {ok, Text, _} -> from_text(File, Text);
+        error -> problem("-ssl_dist_optfile: cannot read ~ts", [File])
+    end.
+
+from_text(File, Text) ->
+    try
+        {ok, Tokens, _} = erl_scan:string(unicode:characters_to_list(Text)),
+        {ok, [Expression]} = erl_parse:parse_exprs(Tokens),
+        {value, Value, _} = erl_eval:expr(Expression, erl_eval:new_bindings()),
+        true = is_list(Value) andalso lists:all(fun is_role/1, Value),
+        {ok, Value}
+    catch
+        _:_ -> problem("-ssl_dist_optfile: ~ts: expected [{server, Options}, {client, Options}].", [File])
+    end.
+
+is_role({Role, Options}) -> lists:member(Role, [server, client]) andalso is_list(Options);
+is_role(_) -> false.
+
+from_arguments([], Given) ->
+    {ok, Given};
+from_arguments(["server_" ++ Name, Value | Rest], Given) ->
+    argument(server, Name, Value, Rest, Given);
+from_arguments(["client_" ++ Name, Value | Rest], Given) ->
+    argument(client, Name, Value, Rest, Given);
+from_arguments([Name | _], _Given) ->
+    problem("-ssl_dist_opt ~ts: expected server_NAME VALUE or client_NAME VALUE", [Name]).
+
+argument(Role, Name, Text, Rest, Given) ->
+    try
+        Option = {list_to_atom(Name), value(Name, Text)},
+        {Role, Options} = lists:keyfind(Role, 1, Given),
+        from_arguments(Rest, lists:keyreplace(Role, 1, Given, {Role, Options ++ [Option]}))
+    catch
+        _:_ -> problem("-ssl_dist_opt ~ts_~ts: ~ts is not valid", [Role, Name, Text])
+    end.
+
+value(Name, Text) ->
+    case Name of
+        "certfile" -> Text;
+        "cacertfile" -> Text;
+        "keyfile" -> Text;
+        "dhfile" -> Text;
+        "password" -> Text;
+        "ciphers" -> Text;
+        "verify" -> list_to_existing_atom(Text);
+        "fail_if_no_peer_cert" -> list_to_existing_atom(Text);
+        "crl_check" -> list_to_existing_atom(Text);
+        "secure_renegotiate" -> list_to_existing_atom(Text);
+        "reuse_sessions" -> list_to_existing_atom(Text);
+        "depth" -> list_to_integer(Text);
+        "hibernate_after" -> list_to_integer(Text);
+        "crl_cache" -> term(Text);
+        "verify_fun" -> function(term(Text))
+    end.
+
+term(Text) ->
+    {ok, Tokens, _} = erl_scan:string(Text ++ "."),
+    {ok, Term} = erl_parse:parse_term(Tokens),
+    Term.
+
+%% As OTP has it on the command line.
+function({Module, Function, State}) -> {fun Module:Function/3, State}.
+
+%% ---- what must be there ----
+
+secure(Role, Options) ->
+    Verified = default(verify, verify_peer, Options),
+    case {Role, proplists:get_value(verify, Verified)} of
+        {server, verify_peer} -> default(fail_if_no_peer_cert, true, Verified);
+        _ -> Verified
+    end.
+
+default(Name, Value, Options) ->
+    case proplists:is_defined(Name, Options) of
+        true -> Options;
+        false -> [{Name, Value} | Options]
+    end.
+
+complete(Role, Options) ->
+    Needed = [{"a certificate (certfile)", [certfile, cert, certs_keys]} || Role =:= server]
+        ++ [{"the authorities that it trusts (cacertfile)", [cacertfile, cacerts]}
+            || proplists:get_value(verify, Options) =:= verify_peer],
+    case [What || {What, Names} <- Needed, not lists:any(fun(N) -> proplists:is_defined(N, Options) end, Names)] of
+        [] -> readable(Role, Options);
+        [What | _] -> problem("the TLS options of the ~ts lack ~ts", [Role, What])
+    end.
+
+readable(Role, Options) ->
+    Files = [{Name, File} || Name <- [certfile, keyfile, cacertfile, dhfile],
+                             File <- proplists:get_all_values(Name, Options)],
+    case [{Name, File, Reason} || {Name, File} <- Files, {error, Reason} <- [readable(File)]] of
+        [] -> {ok, Options};
+        [{Name, File, Reason} | _] ->
+            problem("the TLS options of the ~ts: cannot read ~ts ~ts: ~ts",
+                    [Role, Name, File, file:format_error(Reason)])
+    end.
+
+%% Distribution starts before the file server.
+readable(File) ->
+    case file:open(File, [read, raw]) of
+        {ok, Io} -> file:close(Io);
+        {error, Reason} -> {error, Reason}
+    end.
+
+problem(Format, Args) ->
+    {error, unicode:characters_to_binary(io_lib:format(Format, Args))}.
+
+-ifdef(TEST).
+
+defaults_are_safe_test() ->
+    ?assertEqual([{fail_if_no_peer_cert, true}, {verify, verify_peer}], secure(server, [])),
+    ?assertEqual([{verify, verify_peer}], secure(client, [])),
+    ?assertEqual([{verify, verify_none}], secure(server, [{verify, verify_none}])).
+
+arguments_test() ->
+    ?assertEqual({ok, [{server, [{certfile, "a"}, {verify, verify_none}]}, {client, [{depth, 2}]}]},
+                 given(error, {ok, [["server_certfile", "a", "client_depth", "2"],
+                                    ["server_verify", "verify_none"]]})),
+    [?assertMatch({error, _}, given(error, {ok, [Bad]}))
+     || Bad <- [["server_certfile"], ["nonsense", "a"], ["client_depth", "two"],
+                ["server_nonsense", "a"], ["server_verify", "no such atom at all"]]].
+
+text_test() ->
+    ?assertEqual({ok, [{server, [{depth, 1}]}]}, from_text("f", <<"[{server, [{depth, 1}]}].">>)),
+    [?assertMatch({error, _}, from_text("f", Bad))
+     || Bad <- [<<>>, <<"[{server, [}].">>, <<"{server, []}.">>, <<"[{sever, []}].">>, <<"X.">>,
+                <<"[]. []. ">>, <<255, 255>>]].
+
+what_is_missing_is_named_test() ->
+    {error, Certificate} = complete(server, [{verify, verify_none}]),
+    ?assertNotEqual(nomatch, string:find(Certificate, "certfile")),
+    {error, Authorities} = complete(client, secure(client, [])),
+    ?assertNotEqual(nomatch, string:find(Authorities, "cacertfile")),
+    {error, File} = complete(client, [{verify, verify_none}, {certfile, "/no/such.pem"}]),
+    ?assertNotEqual(nomatch, string:find(File, "/no/such.pem")),
+    ?assertMatch({error, _}, given(error, error)).
+
+host_test() ->
+    ?assertEqual([{server_name_indication, "h"}], for_host("h", [])),
+    ?assertEqual([{server_name_indication, disable}], for_host("h", [{server_name_indication, disable}])).
+
+-endif.
