@@ -1,0 +1,131 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc The load of beamway_mnesia_SUITE, on every node of its cluster, and what the suite asks of a node.
+%%
+%% Writers run transactions without end and keep the key of each that mnesia has called committed. One
+%% transaction adds a record to a table in memory, the same to one on disc, and one to a counter: however the
+%% cluster was parted, the counter must be the number of records. A second one writes to a table that takes
+%% nothing without a majority of its nodes.
+-module(beamway_mnesia_load).
+
+-export([tables/1, start/0, stop/0, committed/1, refused/0, listen/0, events/0, content/1, holds/2]).
+
+-define(TABLE, ?MODULE).
+-define(WRITERS, 2).
+-define(PAUSE_MS, 2).
+
+-type kind() :: ledger | quorum.
+
+%% @doc Creates the tables on these nodes. For one node of a cluster whose mnesia runs on all of them.
+-spec tables([node()]) -> ok.
+tables(Nodes) ->
+    Definitions = [{ledger_ram, [{ram_copies, Nodes}]}, {ledger_disc, [{disc_copies, Nodes}]},
+                   {counter, [{disc_copies, Nodes}]}, {quorum, [{disc_copies, Nodes}, {majority, true}]}],
+    [{atomic, ok} = mnesia:create_table(Name, Options) || {Name, Options} <- Definitions],
+    {atomic, ok} = mnesia:transaction(fun() -> mnesia:write({counter, all, 0}) end),
+    ok.
+
+%% @doc Starts the writers.
+-spec start() -> ok.
+start() ->
+    Parent = self(),
+    {Pid, Monitor} = spawn_monitor(fun() -> own(Parent) end),
+    receive
+        {Pid, started} -> _ = demonitor(Monitor, [flush]), ok;
+        {'DOWN', Monitor, process, Pid, Reason} -> error(Reason)
+    end.
+
+%% Keeps what was committed, also when the writers have stopped; waits for ever, as long as the node.
+own(Parent) ->
+    case ets:whereis(?TABLE) of
+        undefined -> ?TABLE = ets:new(?TABLE, [named_table, public]);
+        _ -> ok
+    end,
+    true = register(?MODULE, self()),
+    Writers = [spawn_monitor(fun() -> write_on(Kind) end) || Kind <- [ledger, quorum], _ <- lists:seq(1, ?WRITERS)],
+    Parent ! {self(), started},
+    stop_writers(Writers),
+    receive after infinity -> ok end.
+
+stop_writers(Writers) ->
+    receive
+        {stop, From} ->
+            [Pid ! stop || {Pid, _} <- Writers],
+            [receive {'DOWN', Monitor, process, Pid, normal} -> ok end || {Pid, Monitor} <- Writers],
+            true = unregister(?MODULE),
+            From ! stopped
+    end.
+
+%% @doc Ends the writers, each after its transaction.
+-spec stop() -> ok.
+stop() ->
+    ?MODULE ! {stop, self()},
+    receive stopped -> ok after 30000 -> error(writers_do_not_stop) end.
+
+write_on(Kind) ->
+    Key = {node(), os:getpid(), erlang:unique_integer([positive, monotonic])},
+    case mnesia:transaction(fun() -> write(Kind, Key) end) of
+        {atomic, ok} -> ets:insert(?TABLE, {Key, Kind});
+        {aborted, Reason} -> ets:update_counter(?TABLE, {refused, Kind, shortened(Reason)}, 1, {refused, 0})
+    end,
+    receive stop -> ok after ?PAUSE_MS -> write_on(Kind) end.
+
+write(ledger, Key) ->
+    ok = mnesia:write({ledger_ram, Key, erlang:phash2(Key)}),
+    ok = mnesia:write({ledger_disc, Key, erlang:phash2(Key)}),
+    [{counter, all, Count}] = mnesia:read(counter, all, write),
+    mnesia:write({counter, all, Count + 1});
+write(quorum, Key) ->
+    mnesia:write({quorum, Key, erlang:phash2(Key)}).
+
+shortened(Reason) ->
+    lists:flatten(io_lib:format("~0P", [Reason, 8])).
+
+%% @doc The keys that mnesia has called committed on this node.
+-spec committed(kind()) -> [term()].
+committed(Kind) ->
+    [Key || {{_, _, _} = Key, Of} <- ets:tab2list(?TABLE), Of =:= Kind].
+
+%% @doc What mnesia has refused, with its reason and how often.
+-spec refused() -> [{kind(), Reason :: string(), Count :: pos_integer()}].
+refused() ->
+    [{Kind, Reason, Count} || {{refused, Kind, Reason}, Count} <- ets:tab2list(?TABLE)].
+
+%% @doc Keeps the node's system events from now on.
+-spec listen() -> ok.
+listen() ->
+    Parent = self(),
+    {Pid, Monitor} = spawn_monitor(fun() ->
+                                           true = register(beamway_mnesia_events, self()),
+                                           {ok, _} = mnesia:subscribe(system),
+                                           Parent ! {self(), listening},
+                                           listen_on([])
+                                   end),
+    receive
+        {Pid, listening} -> _ = demonitor(Monitor, [flush]), ok;
+        {'DOWN', Monitor, process, Pid, Reason} -> error(Reason)
+    end.
+
+listen_on(Events) ->
+    receive
+        {mnesia_system_event, Event} -> listen_on([Event | Events]);
+        {give, From} -> From ! {events, lists:reverse(Events)}, listen_on(Events)
+    end.
+
+%% @doc Those events, the first first.
+-spec events() -> [tuple()].
+events() ->
+    beamway_mnesia_events ! {give, self()},
+    receive {events, Events} -> Events after 5000 -> error(no_events) end.
+
+%% @doc All of a table as it is on this node.
+-spec content(atom()) -> [tuple()].
+content(Table) ->
+    lists:sort(ets:tab2list(Table)).
+
+%% @doc Whether this node has all of these keys, in every table of the kind.
+-spec holds(kind(), [term()]) -> boolean().
+holds(Kind, Keys) ->
+    lists:all(fun(Table) -> lists:all(fun(Key) -> ets:member(Table, Key) end, Keys) end, tables_of(Kind)).
+
+tables_of(ledger) -> [ledger_ram, ledger_disc];
+tables_of(quorum) -> [quorum].
