@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: build demo test test-long test-idle test-otp test-bare check bench asan tsan fuzz fuzz-keep spin clean help build-test build-bench
+.PHONY: build demo test test-long test-idle test-otp test-bare nemesis check bench asan tsan fuzz fuzz-keep spin clean help build-test build-bench
 
 ## build: compile the driver and the applications into the checkout
 build:
@@ -43,6 +43,12 @@ test-otp:
 	@scripts/install-packages test-otp
 	@$(MAKE) build-test
 	@test/system/otp_suites
+
+## nemesis: random faults on real nodes for MIN minutes (1), judged by an oracle; SEED=n CARRIER=shm|tcp|stock STORE=1
+nemesis:
+	@scripts/install-packages test
+	@$(MAKE) build-test
+	@scripts/nemesis --minutes $(or $(MIN),1) $(if $(SEED),--seed $(SEED)) $(if $(CARRIER),--carrier $(CARRIER)) $(if $(STORE),--store)
 
 ## test-bare: build, demo and test on a new Debian 12 of its own (needs root; leaves nothing)
 test-bare:

@@ -1,0 +1,172 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc `scripts/nemesis': one schedule after the other until the time is over, each from a seed that is
+%% printed; a failing one is tried again, tried over stock TCP, made smaller, and printed as a term.
+%%
+%% `main/1' returns the exit status: 0 nothing found, 1 findings, 2 wrong words. The last line is
+%% `N passed, N failed, N skipped', counted in schedules.
+-module(beamway_nemesis_cli).
+
+-export([start/0, main/1]).
+
+-define(RESULTS, "bench/results/nemesis.json").
+%% So many smaller schedules are tried after a failure.
+-define(TRIALS, 12).
+
+%% @doc For `erl -s': the words after `-extra'.
+-spec start() -> no_return().
+start() ->
+    halt(main(init:get_plain_arguments())).
+
+options() ->
+    [{minutes, undefined, "minutes", {integer, 1}, "begin no more schedules after this time"},
+     {seed, undefined, "seed", integer, "of the first schedule; the next ones count on (random)"},
+     {carrier, undefined, "carrier", {string, "shm"}, "shm, tcp (Beamway's) or stock"},
+     {nodes, undefined, "nodes", {integer, 6}, "at most so many nodes, 2 to 6"},
+     {schedule, undefined, "schedule", string, "carry out the schedule in this file, once"},
+     {store, undefined, "store", undefined, "keep the result in " ?RESULTS},
+     {help, $h, "help", undefined, "this help"}].
+
+%% @doc Runs with these words of a command line.
+-spec main([string()]) -> 0..2.
+main(Words) ->
+    case getopt:parse(options(), Words) of
+        {ok, {Given, []}} -> checked(Given, maps:from_list([G || {_, _} = G <- Given]), Words);
+        {ok, {_, [Extra | _]}} -> usage("unexpected word '~ts'", [Extra]);
+        {error, Error} -> usage("~ts", [getopt:format_error(options(), {error, Error})])
+    end.
+
+checked(Given, Options, Words) ->
+    case {lists:member(help, Given), Options} of
+        {true, _} -> help(), 0;
+        {_, #{carrier := Carrier}} when Carrier =/= "shm", Carrier =/= "tcp", Carrier =/= "stock" ->
+            usage("--carrier ~ts: expected shm, tcp or stock", [Carrier]);
+        {_, #{nodes := Nodes}} when Nodes < 2; Nodes > 6 -> usage("--nodes ~b: expected 2 to 6", [Nodes]);
+        {_, #{minutes := Minutes}} when Minutes =< 0 -> usage("--minutes ~w: expected more than 0", [Minutes]);
+        {_, #{schedule := File, carrier := Carrier}} -> from_file(File, list_to_atom(Carrier));
+        _ -> from_seeds(Options, lists:member(store, Given), Words)
+    end.
+
+help() ->
+    io:format("~ts~nFaults befall real nodes that talk to each other; an oracle counts their messages.~n~ts~n"
+              "exit codes: 0 nothing found, 1 findings, 2 wrong usage~n",
+              [getopt:usage_cmd_line("scripts/nemesis", options()), getopt:usage_options(options())]).
+
+usage(Format, Arguments) ->
+    io:format(standard_error, "nemesis: " ++ Format ++ "; see scripts/nemesis --help~n", Arguments),
+    2.
+
+%% ---- one schedule ----
+
+from_file(File, Carrier) ->
+    case beamway_nemesis_schedule:read(File) of
+        {ok, Schedule} ->
+            #{findings := Findings} = Result = beamway_nemesis:run(Schedule, Carrier),
+            io:format("~ts: ~ts~n", [File, summary(Result)]),
+            print_findings(Findings),
+            ended([Result]);
+        {error, Reason} ->
+            usage("~ts: ~0tp", [File, Reason])
+    end.
+
+ended(Results) ->
+    Failed = length([failed || #{findings := [_ | _]} <- Results]),
+    io:format("~b passed, ~b failed, 0 skipped~n", [length(Results) - Failed, Failed]),
+    min(1, Failed).
+
+summary(#{findings := Findings, messages := Messages, calls := #{answered := Calls}, spoken := Spoken,
+          nodedowns := Downs, seconds := Seconds}) ->
+    io_lib:format("~b messages, ~b calls, ~b last words, ~b nodedowns, ~.1f s: ~ts",
+                  [lists:sum(maps:values(Messages)), Calls, Spoken, Downs, Seconds,
+                   case Findings of [] -> "ok"; _ -> io_lib:format("FAILED, ~b findings", [length(Findings)]) end]).
+
+print_findings(Findings) ->
+    {Shown, More} = lists:split(min(12, length(Findings)), Findings),
+    _ = [io:format("    ~0tP~n", [Finding, 60]) || Finding <- Shown],
+    _ = [io:format("    and ~b more~n", [length(More)]) || More =/= []],
+    ok.
+
+%% ---- many ----
+
+from_seeds(#{minutes := Minutes, carrier := Carrier, nodes := Nodes} = Options, Store, Words) ->
+    Seed = maps:get(seed, Options, erlang:system_time(second) rem 1000000 * 1000),
+    Began = erlang:monotonic_time(millisecond),
+    io:format("nemesis: ~ts, first seed ~b~n", [Carrier, Seed]),
+    Until = Began + round(Minutes * 60000),
+    Results = run_until(Until, Seed, list_to_atom(Carrier), Nodes),
+    Took = (erlang:monotonic_time(millisecond) - Began) / 60000,
+    Store andalso store(Results, #{seed => Seed, carrier => list_to_binary(Carrier), minutes => Took, words => Words}),
+    ended([Result || {_, _, Result} <- Results]).
+
+run_until(Until, Seed, Carrier, Nodes) ->
+    #{nodes := Some, faults := Faults} = Schedule = beamway_nemesis_schedule:generate(Seed, #{max_nodes => Nodes}),
+    #{findings := Findings} = Result = beamway_nemesis:run(Schedule, Carrier),
+    io:format("seed ~b (~b nodes, ~b faults): ~ts~n", [Seed, length(Some), length([F || F <- Faults, element(1, F) =/= wait]), summary(Result)]),
+    Findings =/= [] andalso explain(Schedule, Carrier, Findings),
+    case erlang:monotonic_time(millisecond) < Until of
+        true -> [{Seed, Schedule, Result} | run_until(Until, Seed + 1, Carrier, Nodes)];
+        false -> [{Seed, Schedule, Result}]
+    end.
+
+%% Again, and over stock TCP: what that finds too is not the carrier's.
+explain(Schedule, Carrier, Findings) ->
+    print_findings(Findings),
+    Wanted = kinds(Findings),
+    Again = fails(Schedule, Carrier, Wanted),
+    io:format("    again: ~ts; over stock TCP: ~ts~n", [word(Again), word(Carrier =/= stock andalso fails(Schedule, stock, Wanted))]),
+    Smallest = case Again of
+                   true -> smallest(Schedule, Carrier, Wanted, ?TRIALS);
+                   false -> Schedule
+               end,
+    io:format("~ts", [beamway_nemesis_schedule:print(Smallest)]).
+
+word(true) -> "found too";
+word(false) -> "not found".
+
+kinds(Findings) -> lists:usort([Kind || {Kind, _} <- Findings]).
+
+fails(Schedule, Carrier, Wanted) ->
+    #{findings := Findings} = beamway_nemesis:run(Schedule, Carrier),
+    kinds(Findings) -- Wanted =/= kinds(Findings).
+
+smallest(Schedule, Carrier, Wanted, Trials) ->
+    smallest(beamway_nemesis_schedule:smaller(Schedule), Schedule, Carrier, Wanted, Trials).
+
+smallest([Candidate | Rest], Best, Carrier, Wanted, Trials) when Trials > 0 ->
+    case fails(Candidate, Carrier, Wanted) of
+        true -> smallest(beamway_nemesis_schedule:smaller(Candidate), Candidate, Carrier, Wanted, Trials - 1);
+        false -> smallest(Rest, Best, Carrier, Wanted, Trials - 1)
+    end;
+smallest(_, Best, _, _, _) ->
+    Best.
+
+%% ---- the result ----
+
+store(Results, #{seed := Seed, carrier := Carrier, minutes := Minutes, words := Words}) ->
+    All = [Result || {_, _, Result} <- Results],
+    Object = #{bench => <<"nemesis">>, commit => beamway_bench_machine:commit(),
+               machine => beamway_bench_machine:machine(), versions => beamway_bench_machine:versions(),
+               command => unicode:characters_to_binary(lists:join(" ", ["scripts/nemesis" | Words])),
+               seed => Seed, carrier => Carrier, minutes => round(Minutes * 10) / 10,
+               schedules => length(Results),
+               passed => length([ok || #{findings := []} <- All]),
+               failed => [#{seed => Failed, kinds => kinds(Findings)} || {Failed, _, #{findings := [_ | _] = Findings}} <- Results],
+               nodes => counts([integer_to_binary(length(Nodes)) || {_, #{nodes := Nodes}, _} <- Results]),
+               faults => counts([element(1, Fault) || #{faults := Faults} <- All, #{fault := Fault, effect := true} <- Faults]),
+               faults_without_effect => counts([element(1, Fault) || #{faults := Faults} <- All, #{fault := Fault, effect := false} <- Faults]),
+               messages => maps:fold(fun(Class, Count, Acc) -> Acc#{class(Class) => Count} end, #{}, sum([M || #{messages := M} <- All])),
+               calls => sum([C || #{calls := C} <- All]),
+               last_words => lists:sum([S || #{spoken := S} <- All]),
+               nodedowns => lists:sum([D || #{nodedowns := D} <- All])},
+    ok = file:write_file(?RESULTS, [jiffy:encode(Object, [pretty, force_utf8]), "\n"]),
+    io:format("nemesis: kept in ~ts~n", [?RESULTS]).
+
+class(infinity) -> <<"over_1000000_bytes">>;
+class(Limit) -> iolist_to_binary(["up_to_", integer_to_list(Limit), "_bytes"]).
+
+counts(Items) ->
+    sum([#{Item => 1} || Item <- Items]).
+
+sum(Maps) ->
+    lists:foldl(fun(Map, Sum) ->
+                        maps:fold(fun(Key, N, Acc) -> maps:update_with(Key, fun(M) -> M + N end, N, Acc) end, Sum, Map)
+                end, #{}, Maps).

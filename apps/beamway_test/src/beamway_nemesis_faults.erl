@@ -1,0 +1,181 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Does one fault to running nodes, from outside wherever that is possible, and says whether it had an
+%% effect: a fault that did not happen proves nothing.
+%%
+%% Called by {@link beamway_nemesis}, in a process of its own for what lasts. If such a process is ended
+%% {@link undo/2} must follow, unless the node is gone.
+-module(beamway_nemesis_faults).
+
+-export([run/2, undo/2, environment/1, new_clock/2, jump/3, another_wire/1]).
+
+-export_type([target/0]).
+
+-type target() :: #{peer := pid(), os_pid := pos_integer(), node := node(), atom() => term()}.
+-type targets() :: #{beamway_nemesis_schedule:index() => target()}.
+
+%% A stop of less than 4 s must be survived: filling takes its share.
+-define(FILL_MS, 2000).
+-define(FULL_MS, 500).
+-define(FILL_COUNT, 200).
+-define(FILL_BYTES, 100000).
+%% A slow reader runs 4 ms of 44.
+-define(SLEEP_MS, 40).
+-define(WAKE_MS, 4).
+-define(CALL_MS, 30000).
+
+%% @doc Does a fault that lasts, and undoes it.
+-spec run(beamway_nemesis_schedule:fault(), targets()) -> Effect :: boolean().
+run({stop, N, Ms}, Targets) ->
+    ok = beamway_peer:sigstop(peer(N, Targets)),
+    receive after Ms -> ok end,
+    undo({stop, N, Ms}, Targets),
+    true;
+run({slow_reader, N, Ms}, Targets) ->
+    Deadline = erlang:monotonic_time(millisecond) + Ms,
+    Naps = naps(peer(N, Targets), Deadline, 0),
+    undo({slow_reader, N, Ms}, Targets),
+    Naps > 0;
+run({fill_ring, A, B}, Targets) ->
+    ok = beamway_peer:sigstop(peer(B, Targets)),
+    Flood = call(A, flood, [B, ?FILL_COUNT, ?FILL_BYTES], Targets),
+    IsFull = is_full(A, Flood, Targets, erlang:monotonic_time(millisecond) + ?FILL_MS),
+    receive after ?FULL_MS -> ok end,
+    undo({fill_ring, A, B}, Targets),
+    IsFull;
+run({no_descriptors, N, Ms}, Targets) ->
+    #{os_pid := OsPid} = maps:get(N, Targets),
+    IsExhausted = exhaust(OsPid, peer(N, Targets), 5),
+    receive after Ms -> ok end,
+    undo({no_descriptors, N, Ms}, Targets),
+    IsExhausted;
+run({cut_tcp, A, B}, Targets) ->
+    #{node := NodeB} = maps:get(B, Targets),
+    call(A, cut, [NodeB], Targets).
+
+%% @doc Makes a fault that lasts end, also half way.
+-spec undo(beamway_nemesis_schedule:fault(), targets()) -> ok.
+undo({fill_ring, _, B}, Targets) -> signal("CONT", maps:get(B, Targets));
+undo({Kind, N, _}, Targets) when Kind =:= stop; Kind =:= slow_reader -> signal("CONT", maps:get(N, Targets));
+undo({no_descriptors, N, _}, Targets) ->
+    #{os_pid := OsPid} = maps:get(N, Targets),
+    {_, Hard} = descriptor_limit(OsPid),
+    set_descriptor_limit(OsPid, Hard);
+undo(_, _) -> ok.
+
+peer(N, Targets) ->
+    #{peer := Peer} = maps:get(N, Targets),
+    Peer.
+
+call(N, Function, Arguments, Targets) ->
+    beamway_peer:call(peer(N, Targets), beamway_nemesis_hub, Function, Arguments, ?CALL_MS).
+
+%% Without a look at the process: it is our child, and collected only by us.
+signal(Name, #{os_pid := OsPid}) ->
+    _ = os:cmd("kill -" ++ Name ++ " " ++ integer_to_list(OsPid)),
+    ok.
+
+naps(Peer, Deadline, Naps) ->
+    case erlang:monotonic_time(millisecond) >= Deadline of
+        true -> Naps;
+        false ->
+            ok = beamway_peer:sigstop(Peer),
+            receive after ?SLEEP_MS -> ok end,
+            ok = beamway_peer:sigcont(Peer),
+            receive after ?WAKE_MS -> ok end,
+            naps(Peer, Deadline, Naps + 1)
+    end.
+
+is_full(A, Flood, Targets, Deadline) ->
+    case call(A, is_suspended, [Flood], Targets) of
+        true -> true;
+        false ->
+            receive after 20 -> ok end,
+            erlang:monotonic_time(millisecond) < Deadline andalso is_full(A, Flood, Targets, Deadline)
+    end.
+
+%% ---- descriptors ----
+
+%% No number below the limit is free: nothing can be opened, what is open stays.
+exhaust(_, _, 0) -> false;
+exhaust(OsPid, Peer, Tries) ->
+    set_descriptor_limit(OsPid, lowest_free(0, [Fd || {Fd, _} <- beamway_peer:fds(OsPid)])),
+    %% An open file ends with the process that opened it: at once.
+    case beamway_peer:call(Peer, file, open, ["/dev/null", [read, raw]], ?CALL_MS) of
+        {error, emfile} -> true;
+        {ok, _} -> exhaust(OsPid, Peer, Tries - 1)
+    end.
+
+lowest_free(N, [N | Rest]) -> lowest_free(N + 1, Rest);
+lowest_free(N, _) -> N.
+
+set_descriptor_limit(OsPid, Soft) ->
+    "" = os:cmd(lists:concat(["prlimit --pid ", OsPid, " --nofile=", Soft, ":"])),
+    ok.
+
+descriptor_limit(OsPid) ->
+    {ok, Text} = file:read_file(lists:concat(["/proc/", OsPid, "/limits"])),
+    {match, [Soft, Hard]} = re:run(Text, "Max open files +([0-9]+) +([0-9]+)", [{capture, all_but_first, list}]),
+    {list_to_integer(Soft), list_to_integer(Hard)}.
+
+%% ---- the clock ----
+
+%% @doc Environment of a node whose clock is to be changed through a file. The monotonic clock stays true,
+%% as it does when somebody sets the time of a machine.
+-spec environment(ClockFile :: file:filename()) -> [{string(), string()}].
+environment(ClockFile) ->
+    [{"LD_PRELOAD", string:trim(os:getenv("LD_PRELOAD", "") ++ " " ++ library())},
+     {"FAKETIME_TIMESTAMP_FILE", ClockFile}, {"FAKETIME_CACHE_DURATION", "1"},
+     {"FAKETIME_DONT_FAKE_MONOTONIC", "1"}, {"FAKETIME_DONT_RESET", "1"}].
+
+library() ->
+    case filelib:wildcard("/usr/lib/*/faketime/libfaketimeMT.so.1") of
+        [File | _] -> File;
+        [] -> error({missing, "libfaketimeMT.so.1", "install the package libfaketime"})
+    end.
+
+%% @doc Sets the difference to the true time, in seconds.
+-spec new_clock(ClockFile :: file:filename(), Seconds :: integer()) -> ok.
+new_clock(ClockFile, Seconds) ->
+    ok = file:write_file(ClockFile ++ ".new", io_lib:format("~s~b~n", [[$+ || Seconds >= 0], Seconds])),
+    ok = file:rename(ClockFile ++ ".new", ClockFile).
+
+%% @doc Sets it for a running node, and waits until the node's operating system time has jumped.
+-spec jump(target(), ClockFile :: file:filename(), Seconds :: integer()) -> Effect :: boolean().
+jump(#{peer := Peer}, ClockFile, Seconds) ->
+    ok = new_clock(ClockFile, Seconds),
+    has_jumped(Peer, Seconds, erlang:monotonic_time(millisecond) + 10000).
+
+has_jumped(Peer, Seconds, Deadline) ->
+    Difference = beamway_peer:call(Peer, os, system_time, [second], ?CALL_MS) - os:system_time(second),
+    case abs(Difference - Seconds) =< 2 of
+        true -> true;
+        false ->
+            receive after 100 -> ok end,
+            erlang:monotonic_time(millisecond) < Deadline andalso has_jumped(Peer, Seconds, Deadline)
+    end.
+
+%% ---- another version ----
+
+%% @doc Makes a second copy of the carrier in `Dir' that speaks another version of the agreement: compiled
+%% from the same source with another number. Gives its ebin.
+-spec another_wire(Dir :: file:filename()) -> Ebin :: file:filename().
+another_wire(Dir) ->
+    Ebin = beamway_peer:ebin(),
+    App = filename:dirname(Ebin),
+    Copy = filename:join([Dir, "another", "beamway"]),
+    ok = filelib:ensure_dir(filename:join([Copy, "ebin", "x"])),
+    ok = file:make_symlink(filename:absname(filename:join(App, "priv")), filename:join(Copy, "priv")),
+    lists:foreach(fun(File) ->
+                          {ok, _} = file:copy(File, filename:join([Copy, "ebin", filename:basename(File)]))
+                  end, filelib:wildcard(filename:join(Ebin, "beamway*"))),
+    ok = compile_wire(filename:join([App, "src", "beamway_wire.erl"]), filename:join(Copy, "ebin")),
+    filename:join(Copy, "ebin").
+
+compile_wire(Source, Ebin) ->
+    {ok, Text} = file:read_file(Source),
+    Line = <<"-define(EXTENSION_VERSION, 1).">>,
+    [Before, After] = binary:split(Text, Line),
+    Patched = filename:join(Ebin, "beamway_wire.erl"),
+    ok = file:write_file(Patched, [Before, "-define(EXTENSION_VERSION, 200).", After]),
+    {ok, beamway_wire} = compile:file(Patched, [{outdir, Ebin}, debug_info]),
+    file:delete(Patched).

@@ -1,0 +1,214 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc The part of the nemesis that runs on a node under test: starts those who talk and those who listen,
+%% notes when other nodes come and go, and gives all of it to the runner.
+%%
+%% {@link beamway_nemesis} calls it over standard input and output, never over the carrier under test.
+%% Receivers stand before anybody talks. The numbers of messages begin anew in each life of a node.
+-module(beamway_nemesis_hub).
+-behaviour(gen_server).
+
+-export([start/1, go/0, finish/0, unfinished/0, flood/3, is_suspended/1, collect/1, stop/0]).
+-export([cut/1, resources/0, now_us/0]).
+-export([init/1, handle_call/3, handle_cast/2, handle_info/2, terminate/2]).
+
+-export_type([settings/0, collected/0]).
+
+-type settings() :: #{me := beamway_nemesis_schedule:index(), life := pos_integer(),
+                      peers := [{beamway_nemesis_schedule:index(), node()}], pace_ms := pos_integer()}.
+-type collected() :: #{observed := beamway_nemesis_oracle:observed(),
+                       flows := [{term(), beamway_nemesis_oracle:log()}],
+                       words := [{term(), [beamway_nemesis_oracle:words()]}],
+                       counts := #{term() => pos_integer()},
+                       calls := #{answered | node_gone | too_late | wrong => non_neg_integer()},
+                       spoken := non_neg_integer(),
+                       crashed := [term()]}.
+
+-define(KINDS, [small, mixed, flood, call, words]).
+-define(CALL_MS, 30000).
+%% Words end with `noconnection' and the node goes down: nearly at once, in either order.
+-define(NEARLY_US, 5000000).
+
+-record(state, {settings :: settings(),
+                events = [] :: [beamway_nemesis_oracle:event()],        %% newest first
+                receivers = [] :: [{{beamway_nemesis_schedule:index(), atom()}, pid()}],
+                senders = [] :: [{{beamway_nemesis_schedule:index(), atom()}, pid()}],
+                unfinished = [] :: [pid()],
+                calls :: counters:counters_ref(),
+                crashed = [] :: [term()]}).
+
+%% @doc Starts the hub and its receivers.
+-spec start(settings()) -> ok.
+start(Settings) ->
+    {ok, _} = gen_server:start({local, ?MODULE}, ?MODULE, Settings, []),
+    ok.
+
+%% @doc Everybody begins to talk.
+-spec go() -> ok.
+go() -> gen_server:call(?MODULE, go, ?CALL_MS).
+
+%% @doc Everybody shall end, and make sure that the last message was heard.
+-spec finish() -> ok.
+finish() -> gen_server:call(?MODULE, finish, ?CALL_MS).
+
+%% @doc Who has not been heard to the end yet.
+-spec unfinished() -> [{beamway_nemesis_schedule:index(), Kind :: atom()}].
+unfinished() -> gen_server:call(?MODULE, unfinished, ?CALL_MS).
+
+%% @doc Sends messages to a node without a window; gives the process that does.
+-spec flood(To :: beamway_nemesis_schedule:index(), Count :: pos_integer(), Size :: pos_integer()) -> pid().
+flood(To, Count, Size) -> gen_server:call(?MODULE, {flood, To, Count, Size}, ?CALL_MS).
+
+%% @doc Whether a process waits for a busy link.
+-spec is_suspended(pid()) -> boolean().
+is_suspended(Pid) -> process_info(Pid, status) =:= {status, suspended}.
+
+%% @doc All that was seen here so far. In the end nobody may still wait for the exit of one who spoke.
+-spec collect(so_far | in_the_end) -> collected().
+collect(When) -> gen_server:call(?MODULE, {collect, When}, 2 * ?CALL_MS).
+
+%% @doc Ends the hub and all that it has started.
+-spec stop() -> ok.
+stop() -> gen_server:stop(?MODULE, normal, ?CALL_MS).
+
+%% @doc Microseconds of a clock that all nodes of this machine share, and that no jump of the time moves.
+-spec now_us() -> integer().
+now_us() -> erlang:convert_time_unit(os:perf_counter(), perf_counter, microsecond).
+
+%% @doc Shuts the TCP socket of the connection to a node, as a broken middle box would. A ring beside it is
+%% left alone. False if there is no such connection.
+-spec cut(node()) -> boolean().
+cut(Node) ->
+    case [Socket || #{node := N, stream := Socket} <- links(), N =:= Node]
+        ++ [Port || {N, Port} <- erlang:system_info(dist_ctrl), N =:= Node,
+                    is_port(Port), erlang:port_info(Port, name) =:= {name, "tcp_inet"}] of
+        [Socket | _] when is_port(Socket) -> erlang:port_info(Socket) =/= undefined andalso shut(Socket);
+        _ -> false
+    end.
+
+%% It may close meanwhile; then there is nothing to cut.
+shut(Socket) ->
+    try gen_tcp:shutdown(Socket, read_write) =:= ok
+    catch error:undef -> false
+    end.
+
+links() ->
+    case whereis(beamway_links) of
+        undefined -> [];
+        _ -> beamway_links:all()
+    end.
+
+%% @doc What connections hold: none of it may be left when there is none any more.
+-spec resources() -> #{atom() => non_neg_integer()}.
+resources() ->
+    #{ports => length(erlang:ports()),
+      links => length(links()),
+      granted => granted(),
+      helpers => length([Pid || Pid <- processes(), {initial_call, {Module, init, _}} <- [process_info(Pid, initial_call)],
+                                lists:member(Module, [beamway_watchdog, beamway_looker])])}.
+
+%% Ring memory that the node still counts as used, and processes that it still watches for it.
+granted() ->
+    case whereis(beamway_links) of
+        undefined -> 0;
+        Pid ->
+            {state, _, Granted, Monitors} = sys:get_state(Pid),
+            map_size(Granted) + map_size(Monitors)
+    end.
+
+%% ---- server ----
+
+%% @private
+-spec init(settings()) -> {ok, #state{}}.
+init(#{me := Me, peers := Peers} = Settings) ->
+    process_flag(trap_exit, true),
+    ok = beamway_nemesis_sender:prepare_data(),
+    Receivers = [{{Peer, Kind}, receiver(Peer, Me, Kind, Node)} || {Peer, Node} <- Peers, Kind <- ?KINDS],
+    ok = net_kernel:monitor_nodes(true, [nodedown_reason]),
+    Already = [{up, Peer, before, now_us()} || {Peer, Node} <- Peers, lists:member(Node, nodes())],
+    {ok, #state{settings = Settings, receivers = Receivers, events = Already, calls = counters:new(4, [])}}.
+
+receiver(From, To, Kind, Node) ->
+    {ok, Pid} = beamway_nemesis_receiver:start_link(name(From, To, Kind), Kind, Node),
+    Pid.
+
+%% A few names that are always the same: no atoms are made up on the way.
+name(From, To, Kind) ->
+    list_to_atom(lists:concat(["beamway_nemesis_", Kind, "_", From, "_", To])).
+
+%% @private
+-spec handle_call(term(), gen_server:from(), #state{}) -> {reply, term(), #state{}}.
+handle_call(go, _, #state{settings = #{peers := Peers}} = State) ->
+    Senders = [{{Peer, Kind}, sender(Peer, Node, Kind, State)} || {Peer, Node} <- Peers, Kind <- ?KINDS],
+    {reply, ok, State#state{senders = Senders}};
+handle_call(finish, _, #state{senders = Senders} = State) ->
+    Pids = [Pid || {_, Pid} <- Senders],
+    _ = [Pid ! finish || Pid <- Pids],
+    {reply, ok, State#state{unfinished = Pids}};
+handle_call(unfinished, _, #state{senders = Senders, unfinished = Pids} = State) ->
+    {reply, [Who || {Who, Pid} <- Senders, lists:member(Pid, Pids)], State};
+handle_call({flood, To, Count, Size}, _, #state{senders = Senders} = State) ->
+    {_, Pid} = lists:keyfind({To, flood}, 1, Senders),
+    Pid ! {flood, Count, Size},
+    {reply, Pid, State};
+handle_call({collect, When}, _, State) ->
+    {reply, collected(When, State), State}.
+
+sender(Peer, Node, Kind, #state{settings = #{me := Me, life := Life, pace_ms := Pace}, calls = Calls}) ->
+    beamway_nemesis_sender:start_link(Kind, #{kind => Kind, node => Node, to => name(Me, Peer, Kind), life => Life,
+                                              pace_ms => Pace, counters => Calls}).
+
+%% @private
+-spec handle_cast(term(), #state{}) -> {noreply, #state{}}.
+handle_cast(_, State) ->
+    {noreply, State}.
+
+%% @private
+-spec handle_info(term(), #state{}) -> {noreply, #state{}}.
+handle_info({nodeup, Node, _}, State) ->
+    {noreply, event(up, Node, none, State)};
+handle_info({nodedown, Node, Info}, State) ->
+    {noreply, event(down, Node, proplists:get_value(nodedown_reason, Info), State)};
+handle_info({finished, Pid}, #state{unfinished = Pids} = State) ->
+    {noreply, State#state{unfinished = lists:delete(Pid, Pids)}};
+handle_info({'EXIT', Pid, Reason}, #state{crashed = Crashed} = State) ->
+    {noreply, State#state{crashed = [{who(Pid, State), Reason} | Crashed]}};
+handle_info(_, State) ->
+    {noreply, State}.
+
+event(What, Node, Reason, #state{settings = #{peers := Peers}, events = Events} = State) ->
+    case lists:keyfind(Node, 2, Peers) of
+        {Peer, _} -> State#state{events = [{What, Peer, Reason, now_us()} | Events]};
+        false -> State
+    end.
+
+who(Pid, #state{receivers = Receivers, senders = Senders}) ->
+    hd([Who || {Who, P} <- Receivers ++ Senders, P =:= Pid] ++ [unknown]).
+
+collected(When, #state{settings = #{me := Me, life := Life}, events = Events, receivers = Receivers,
+                        calls = Calls, crashed = Crashed}) ->
+    Heard = [{{Peer, Me, Kind, Life}, beamway_nemesis_receiver:collect(Pid)}
+             || {{Peer, Kind}, Pid} <- Receivers, is_process_alive(Pid)],
+    [Answered, Gone, Late, Wrong] = [counters:get(Calls, I) || I <- [1, 2, 3, 4]],
+    Words = [{Flow, [with_nodedown(Peer, One, Events) || One <- All, When =:= in_the_end orelse has_ended(One)]}
+             || {{Peer, _, words, _} = Flow, #{words := All}} <- Heard],
+    #{observed => #{node => Me, life => Life, until_us => now_us(), events => lists:reverse(Events)},
+      flows => [{Flow, Log} || {{_, _, Kind, _} = Flow, #{log := Log}} <- Heard, Kind =/= words],
+      words => Words,
+      counts => lists:foldl(fun({_, #{counts := Counts}}, Sum) -> add(Counts, Sum) end, #{}, Heard),
+      calls => #{answered => Answered, node_gone => Gone, too_late => Late, wrong => Wrong},
+      spoken => lists:sum([length(All) || {_, All} <- Words]),
+      crashed => Crashed}.
+
+add(Counts, Sum) ->
+    maps:fold(fun(Class, Count, Acc) -> maps:update_with(Class, fun(C) -> C + Count end, Count, Acc) end, Sum, Counts).
+
+has_ended(#{exit := Exit, down := Down}) -> not lists:member(waiting, [Exit, Down]).
+
+with_nodedown(Peer, #{from_us := From, to_us := To} = Words, Events) ->
+    Downs = [At || {down, P, _, At} <- Events, P =:= Peer, At >= From - ?NEARLY_US, At =< To + ?NEARLY_US],
+    (maps:without([from_us, to_us], Words))#{nodedown => Downs =/= []}.
+
+%% @private
+-spec terminate(term(), #state{}) -> ok.
+terminate(_, #state{receivers = Receivers, senders = Senders}) ->
+    lists:foreach(fun({_, Pid}) -> unlink(Pid), exit(Pid, kill) end, Senders ++ Receivers).

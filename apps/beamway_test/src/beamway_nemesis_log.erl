@@ -1,0 +1,27 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Which lines of a node's log no fault of the schedule explains.
+%%
+%% Pure. A line is looked at if its level is warning or worse. What may stand there is listed with the
+%% faults that bring it; a line that is not listed is a finding of {@link beamway_nemesis}.
+-module(beamway_nemesis_log).
+
+-export([unexpected/2]).
+
+%% @doc The lines that nothing explains.
+-spec unexpected(Text :: string(), beamway_nemesis_schedule:schedule()) -> [string()].
+unexpected(Text, #{faults := Faults}) ->
+    Kinds = [element(1, Fault) || Fault <- Faults],
+    Allowed = [Pattern || {Pattern, By} <- allowed(), By -- Kinds =/= By],
+    [Line || Line <- string:lexemes(Text, "\n"), is_serious(Line),
+             not lists:any(fun(Pattern) -> string:find(Line, Pattern) =/= nomatch end, Allowed)].
+
+is_serious(Line) ->
+    re:run(Line, "^[0-9T:.+Z-]+ (warning|error|critical|alert|emergency):", [{capture, none}]) =:= match.
+
+%% What is logged, and the faults of which one must be in the schedule.
+allowed() ->
+    [%% Another node told of it, but it was gone, or we had no descriptor to call it.
+     {"'global' at ", [kill, restart, no_descriptors]},
+     %% The code server looks for a module that is not loaded yet in each directory.
+     {"File operation error: emfile", [no_descriptors]},
+     {"not responding **, ** Removing (timedout) connection", [stop]}].

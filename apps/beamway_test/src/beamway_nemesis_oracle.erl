@@ -1,0 +1,190 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Judges what nodes have seen while faults befell them, by what distributed Erlang promises.
+%%
+%% In the life of one connection the messages from one process to another arrive in the order in which
+%% they were sent, each once, without a gap; what is missing may only be missing across a nodedown. Exit
+%% reasons come after the last message. A connection ends only when a fault ends it, and then it does.
+%%
+%% A receiver keeps a log, newest entry first, made by {@link note/2}: which messages came between which
+%% nodeups and nodedowns. A message is numbered by its sender: which life of its node (`Life'), which
+%% connection the sender thinks it is in (`Epoch', the number of nodeups it has heard), the first number
+%% it gave out in that connection, and its own number, which counts on over all connections.
+%%
+%% Pure. All times are microseconds of the machine's monotonic clock, which all nodes share.
+-module(beamway_nemesis_oracle).
+
+-export([note/2, judge/1, judge_flow/1, judge_words/1, judge_downs/3, judge_missing/3]).
+
+-export_type([entry/0, log/0, event/0, observed/0, executed/0, finding/0, record/0, words/0]).
+
+-type entry() :: up
+               | {down, Reason :: term()}
+               | {message, Life :: pos_integer(), Epoch :: non_neg_integer(), First :: pos_integer(), N :: pos_integer()}
+               | {run, Life :: pos_integer(), Epoch :: non_neg_integer(), First :: pos_integer(),
+                  From :: pos_integer(), To :: pos_integer()}
+               | {bad_data, Life :: pos_integer(), N :: pos_integer()}.
+-type log() :: [entry()].
+-type words() :: #{heard := [pos_integer()],          %% the numbers, in order
+                   exit := term(), down := term(),    %% reasons by link and by monitor, or `waiting'
+                   cut_off := boolean(),              %% the node was lost before the end: `heard' stops there
+                   nodedown := boolean()}.            %% whether the node was lost about then
+-type event() :: {up | down, beamway_nemesis_schedule:index(), Reason :: term(), AtUs :: integer()}.
+-type observed() :: #{node := beamway_nemesis_schedule:index(), life := pos_integer(),
+                      until_us := integer(), events := [event()]}.   %% in order
+-type executed() :: #{fault := beamway_nemesis_schedule:fault(), from_us := integer(), to_us := integer(),
+                      effect := boolean()}.
+-type finding() :: {Kind :: atom(), Details :: map()}.
+-type record() :: #{faults := [executed()],
+                    observed := [observed()],
+                    flows := [{Flow :: term(), log()}],
+                    words := [{Flow :: term(), [words()]}]}.
+
+%% After a fault that ends a connection: so long may one more attempt fail half way (net_setuptime is 7 s).
+-define(GRACE_US, 10000000).
+%% So long may a nodedown take that must come: last words are waited for, and the machine is busy.
+-define(NOTICE_US, 5000000).
+%% More than a sender can have under way when it hears of a new connection.
+-define(LATE, 200).
+
+%% @doc Adds an entry to a log, newest first. Messages that follow each other are kept as one run.
+-spec note(entry(), log()) -> log().
+note({message, Life, Epoch, First, N}, [{run, Life, Epoch, First, From, To} | Rest]) when N =:= To + 1 ->
+    [{run, Life, Epoch, First, From, N} | Rest];
+note({message, Life, Epoch, First, N}, Log) ->
+    [{run, Life, Epoch, First, N, N} | Log];
+note(Entry, Log) ->
+    [Entry | Log].
+
+%% @doc Everything that is wrong; nothing means that all promises were kept.
+-spec judge(record()) -> [finding()].
+judge(#{faults := Faults, observed := Observed, flows := Flows, words := Words}) ->
+    [about(Flow, Finding) || {Flow, Log} <- Flows, Finding <- judge_flow(Log)]
+        ++ [about(Flow, Finding) || {Flow, List} <- Words, One <- List, Finding <- judge_words(One)]
+        ++ [Finding || #{node := Node, events := Events} <- Observed, Finding <- judge_downs(Node, Events, Faults)]
+        ++ [Finding || One <- Observed, Finding <- judge_missing(One, Faults, Observed)].
+
+about(Flow, {Kind, Details}) -> {Kind, Details#{flow => Flow}}.
+
+%% ---- messages of one sender to one receiver ----
+
+%% `last': the last message. `connection': as the receiver knows it; `unknown' until it has heard of one,
+%% for it may have begun to listen in the middle. `gaps': numbers that did not come in their place.
+%% `head': the first messages of a connection did not come, unless the sender was late with its label.
+-record(flow, {last = none :: none | {pos_integer(), pos_integer()},
+               connection = unknown :: unknown | up | down,
+               is_fresh = false :: boolean(),
+               head = none :: none | {Epoch :: non_neg_integer(), map()},
+               count = 0 :: non_neg_integer(),
+               gaps = [] :: [{pos_integer(), pos_integer(), pos_integer()}],
+               findings = [] :: [finding()]}).
+
+%% @doc Judges the log of one receiver about one sender.
+-spec judge_flow(log()) -> [finding()].
+judge_flow(Log) ->
+    Flow = end_of_connection(lists:foldl(fun entry/2, #flow{}, lists:reverse(Log))),
+    lists:reverse(Flow#flow.findings, [{lost, #{life => Life, numbers => {From, To}}}
+                                       || {Life, From, To} <- lists:reverse(Flow#flow.gaps)]).
+
+entry(up, Flow) ->
+    (end_of_connection(Flow))#flow{connection = up, is_fresh = true, count = 0};
+entry({down, _}, Flow) ->
+    (end_of_connection(Flow))#flow{connection = down};
+entry({bad_data, Life, N}, Flow) ->
+    found(corrupted, #{life => Life, number => N}, Flow);
+entry({run, Life, _, _, From, _} = Run, #flow{connection = down} = Flow) ->
+    messages(Run, found(outside_of_a_connection, #{life => Life, number => From}, Flow#flow{connection = unknown}));
+entry(Run, Flow) ->
+    messages(Run, Flow).
+
+messages({run, Life, Epoch, First, From, To}, Flow) ->
+    Judged = order(Life, From, To, Flow),
+    Head = head(Epoch, First, {Life, From}, Flow),
+    Judged#flow{is_fresh = false, head = Head, count = Flow#flow.count + To - From + 1}.
+
+order(Life, _, To, #flow{last = none} = Flow) ->
+    Flow#flow{last = {Life, To}};
+order(Life, From, To, #flow{last = {Life, Last}} = Flow) when From =:= Last + 1 ->
+    Flow#flow{last = {Life, To}};
+order(Life, From, To, #flow{last = Last, is_fresh = true} = Flow) when {Life, From} > Last ->
+    Flow#flow{last = {Life, To}};
+%% Another life of the sender's node without a nodedown, or a hole in the middle of a connection.
+order(Life, From, To, #flow{last = {Life, Last}, gaps = Gaps} = Flow) when From > Last ->
+    Flow#flow{last = {Life, To}, gaps = [{Life, Last + 1, From - 1} | Gaps]};
+order(Life, From, To, #flow{last = Last} = Flow) when {Life, From} > Last ->
+    found(new_life_without_nodedown, #{life => Life, number => From, last => Last}, Flow#flow{last = {Life, To}});
+order(Life, From, To, #flow{last = Last} = Flow) ->
+    again(Life, From, To, Last, Flow).
+
+%% An old number: it comes too late if it had been left out, else for the second time.
+again(Life, From, To, Last, #flow{gaps = Gaps} = Flow) ->
+    Details = #{life => Life, numbers => {From, To}, after_number => Last},
+    case [Gap || {L, Low, High} = Gap <- Gaps, L =:= Life, From >= Low, To =< High] of
+        [{_, Low, High} = Gap | _] ->
+            Left = [{Life, A, B} || {A, B} <- [{Low, From - 1}, {To + 1, High}], A =< B],
+            found(reordered, Details, Flow#flow{gaps = Left ++ (Gaps -- [Gap])});
+        [] ->
+            %% What of the run is new moves the last number on.
+            found(duplicated, Details, Flow#flow{last = max(Last, {Life, To})})
+    end.
+
+%% The first message of a connection should be the first that was sent in it. Its sender may not have
+%% heard of the connection yet; then its next ones have another epoch, soon.
+head(Epoch, First, {Life, From}, #flow{connection = up, is_fresh = true}) when From > First ->
+    {Epoch, #{life => Life, numbers => {First, From - 1}}};
+head(Epoch, _, _, #flow{head = {Old, _}}) when Epoch =/= Old ->
+    none;
+head(_, _, _, #flow{head = Head}) ->
+    Head.
+
+end_of_connection(#flow{head = {_, Details}, count = Count} = Flow) when Count > ?LATE ->
+    found(lost_head, Details, Flow#flow{head = none});
+end_of_connection(Flow) ->
+    Flow#flow{head = none}.
+
+found(Kind, Details, #flow{findings = Findings} = Flow) ->
+    Flow#flow{findings = [{Kind, Details} | Findings]}.
+
+%% ---- last words ----
+
+%% @doc A process said words 1 to K to one that was linked to it and monitored it, and exited with
+%% `{last, K}'.
+-spec judge_words(words()) -> [finding()].
+judge_words(#{heard := Heard, exit := Exit, down := Down, cut_off := CutOff, nodedown := NodeDown} = Words) ->
+    InOrder = Heard =:= lists:seq(1, length(Heard)),
+    [{words_out_of_order, Words} || not InOrder]
+        ++ [{words_lost, Words} || {last, K} <- lists:usort([Exit, Down]), K =/= length(Heard), not CutOff]
+        ++ [{false_noconnection, Words} || lists:member(noconnection, [Exit, Down]), not NodeDown]
+        ++ [{no_exit_signal, Words} || lists:member(waiting, [Exit, Down])].
+
+%% ---- nodedowns ----
+
+%% @doc Every nodedown must come from a fault that ends this connection.
+-spec judge_downs(beamway_nemesis_schedule:index(), [event()], [executed()]) -> [finding()].
+judge_downs(Node, Events, Faults) ->
+    [{false_nodedown, #{on => Node, about => Peer, reason => Reason, at_us => At}}
+     || {down, Peer, Reason, At} <- Events,
+        not lists:any(fun(Fault) -> explains(Fault, Node, Peer, At) end, Faults)].
+
+explains(#{fault := Fault, from_us := From, to_us := To}, Node, Peer, At) ->
+    beamway_nemesis_schedule:ends(Fault, {Node, Peer}) andalso At >= From andalso At =< To + ?GRACE_US.
+
+%% @doc A fault that ends a connection must be followed by a nodedown on either side that lives on.
+-spec judge_missing(observed(), [executed()], [observed()]) -> [finding()].
+judge_missing(#{node := Node, until_us := Until, events := Events}, Faults, Observed) ->
+    Peers = lists:usort([Peer || #{node := Peer} <- Observed]) -- [Node],
+    [{missing_nodedown, #{on => Node, about => Peer, fault => Fault, at_us => From}}
+     || #{fault := Fault, from_us := From, to_us := To, effect := true} <- Faults,
+        Peer <- Peers,
+        beamway_nemesis_schedule:ends(Fault, {Node, Peer}),
+        To + ?NOTICE_US =< Until,
+        is_up_at(From, Peer, Events),
+        not is_followed(From, Peer, Events)].
+
+is_up_at(At, Peer, Events) ->
+    case [What || {What, P, _, T} <- Events, P =:= Peer, T < At] of
+        [] -> false;
+        Before -> lists:last(Before) =:= up
+    end.
+
+is_followed(At, Peer, Events) ->
+    lists:any(fun({What, P, _, T}) -> What =:= down andalso P =:= Peer andalso T >= At end, Events).

@@ -1,0 +1,108 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Faults befall real nodes that talk to each other: schedules that once found something, one with a fault of
+%% each kind, and fresh ones for a quarter of a minute, whose seeds are printed. Longer: `make nemesis MIN=30'.
+%%
+%% A schedule that fails is a term: put it into a file of beamway_nemesis_SUITE_data, with a comment that says
+%% what it found, and it is a case from then on. The oracle is proved by its own unit tests and, over nodes, by
+%% `the_oracle_sees'.
+-module(beamway_nemesis_SUITE).
+
+-export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2, init_per_testcase/2, end_per_testcase/2]).
+-export([every_fault/1, schedules_of_old/1, fresh_schedules/1, the_oracle_sees/1]).
+
+suite() -> [{timetrap, {minutes, beamway_carrier:scale(6, 60)}}].
+
+all() -> [{group, beamway_shm}, {group, beamway_tcp}, {group, inet_tcp}].
+
+groups() ->
+    [{beamway_shm, [], [every_fault, the_oracle_sees, schedules_of_old, fresh_schedules]},
+     {beamway_tcp, [], [every_fault]},
+     {inet_tcp, [], [every_fault]}].
+
+init_per_group(Carrier, Config) -> beamway_carrier:init_group(Carrier, Config).
+
+end_per_group(_Carrier, _Config) -> ok.
+
+init_per_testcase(_Case, Config) -> Config.
+
+end_per_testcase(_Case, _Config) -> beamway_peer:stop_started().
+
+carrier(Config) ->
+    case beamway_carrier:carrier(Config) of
+        beamway_shm -> shm;
+        beamway_tcp -> tcp;
+        inet_tcp -> stock
+    end.
+
+%% Each fault comes to pass, and costs what it may cost.
+every_fault(Config) ->
+    Faults = [{stop, 2, 1500}, {fill_ring, 3, 1}, {clock_jump, 2, -3600}, {no_descriptors, 1, 500}, {cut_tcp, 2, 3},
+              {slow_reader, 3, 700}, {kill, 1}, {wait, 300}, {restart, 1, #{ring_bytes => 65536}},
+              {restart, 2, #{wire => another}}],
+    Schedule = #{nodes => [#{ring_bytes => 65536, whole_messages => true}, #{poll_us => 0}, #{}], faults => Faults},
+    #{faults := Executed} = Result = beamway_nemesis:run(Schedule, carrier(Config)),
+    ok = clean(Schedule, Result),
+    %% A dead node is only started, which is no fault.
+    Wanted = lists:sort(Faults -- [{wait, 300}, {restart, 1, #{ring_bytes => 65536}}]),
+    Wanted = lists:sort([Fault || #{fault := Fault, effect := true} <- Executed]),
+    #{messages := Messages, calls := #{answered := Calls}, spoken := Spoken, nodedowns := Downs} = Result,
+    true = lists:all(fun(Count) -> Count > 0 end, [Calls, Spoken, Downs | maps:values(Messages)]).
+
+%% A disconnect that no fault of the schedule explains must be found.
+the_oracle_sees(Config) ->
+    Self = self(),
+    Meddler = spawn(fun() -> disconnect_some(Self) end),
+    #{findings := Findings} = beamway_nemesis:run(#{nodes => [#{}, #{}], faults => [{wait, 6000}]}, carrier(Config)),
+    exit(Meddler, kill),
+    true = lists:keymember(false_nodedown, 1, Findings).
+
+%% As soon as a node talks.
+disconnect_some(Owner) ->
+    Peers = [Pid || Pid <- processes(), is_peer(Pid)],
+    case lists:any(fun is_disconnected/1, Peers) of
+        true -> ok;
+        false ->
+            receive after 500 -> ok end,
+            is_process_alive(Owner) andalso disconnect_some(Owner)
+    end.
+
+is_peer(Pid) ->
+    case process_info(Pid, dictionary) of
+        {dictionary, Dictionary} -> proplists:get_value('$initial_call', Dictionary) =:= {peer, init, 1};
+        undefined -> false
+    end.
+
+is_disconnected(Peer) ->
+    try
+        true = is_pid(beamway_peer:call(Peer, erlang, whereis, [beamway_nemesis_hub])),
+        beamway_peer:call(Peer, erlang, disconnect_node, [hd(beamway_peer:call(Peer, erlang, nodes, []))])
+    catch
+        _:_ -> false
+    end.
+
+%% Whatever once failed.
+schedules_of_old(Config) ->
+    Files = filelib:wildcard(filename:join(proplists:get_value(data_dir, Config), "*.schedule")),
+    true = Files =/= [],
+    lists:foreach(fun(File) ->
+                          {ok, Schedule} = beamway_nemesis_schedule:read(File),
+                          ct:log("~ts", [File]),
+                          ok = clean(Schedule, beamway_nemesis:run(Schedule, carrier(Config)))
+                  end, Files).
+
+%% Of another seed each time.
+fresh_schedules(Config) ->
+    Seed = erlang:system_time(millisecond) rem 1000000000,
+    beamway_runner:say("nemesis: first seed ~b", [Seed]),
+    Until = erlang:monotonic_time(millisecond) + 1000 * beamway_carrier:scale(15, 1800),
+    fresh_schedules(Seed, Until, carrier(Config)).
+
+fresh_schedules(Seed, Until, Carrier) ->
+    Schedule = beamway_nemesis_schedule:generate(Seed, #{max_nodes => 4, max_faults => 6}),
+    Result = beamway_nemesis:run(Schedule, Carrier),
+    ct:log("seed ~b: ~p", [Seed, maps:remove(findings, Result)]),
+    ok = clean(Schedule, Result),
+    erlang:monotonic_time(millisecond) >= Until orelse fresh_schedules(Seed + 1, Until, Carrier).
+
+clean(_, #{findings := []}) -> ok;
+clean(Schedule, #{findings := Findings}) -> error({findings, Findings, Schedule}).
