@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: build demo test test-long test-idle test-otp test-bare nemesis check bench asan tsan fuzz fuzz-keep spin clean help build-test build-bench
+.PHONY: build demo test test-long test-idle test-otp test-bare nemesis check bench asan test-asan tsan fuzz fuzz-keep spin clean help build-test build-bench
 
 ## build: compile the driver and the applications into the checkout
 build:
@@ -71,6 +71,11 @@ bench:
 asan:
 	@scripts/install-packages asan
 	@$(MAKE) -C native asan
+
+## test-asan: all tests, C and Erlang, with everything native under the sanitizers, leaks included (T=name as in `make test`)
+test-asan:
+	@scripts/install-packages test asan
+	@scripts/test-asan $(T)
 
 ## tsan: C tests under the thread sanitizer
 tsan:

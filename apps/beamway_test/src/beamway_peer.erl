@@ -10,9 +10,13 @@
 %% `beamway_tcp' is Beamway with its kill switch on; `beamway_shm' is Beamway as it comes;
 %% `beamway_small' is `beamway_shm' with the smallest ring and whole messages, so that messages
 %% stream through a ring that cannot hold them.
+%%
+%% `BEAMWAY_TEST_WRAPPER' in the environment names a program that stands before every node's `erl' and
+%% executes the rest of its arguments, so that a whole run can be looked at: by a sanitizer, say. Nodes
+%% then end by themselves where they are else killed, since at its end a sanitizer looks for leaks.
 -module(beamway_peer).
 
--export([start/2, start/1, stop/1, stop_all/1, stop_started/0, halt_node/1, halt_node/2, call/4, call/5, run/2, run/3]).
+-export([start/2, start/1, erl/0, stop/1, stop_all/1, stop_started/0, halt_node/1, halt_node/2, call/4, call/5, run/2, run/3]).
 -export([connect/3, connect_both/3, link_kind/1, assert_link/3, controller/2]).
 -export([os_pid/1, kill9/1, sigstop/1, sigcont/1, is_running/1, fds/1, maps/1, resources/1, no_more/2, log_text/1]).
 -export([wait_until/2, wait_disconnected/2, async/1, await/1, await/2, unique_name/1, ebin/0, flags/1, environment/1]).
@@ -32,6 +36,7 @@
 
 -define(BOOT_MS, 30000).
 -define(CALL_MS, 60000).
+-define(WRAPPED_END_MS, 30000).
 
 %% @doc Starts a stock node with no options.
 -spec start(carrier()) -> {ok, pid(), node()}.
@@ -55,9 +60,19 @@ start(Carrier, Options) ->
 %% @doc Ends a node at once, whatever state it is in (also stopped), and waits for its end.
 -spec stop(pid()) -> ok.
 stop(Peer) ->
-    case is_process_alive(Peer) of
-        true -> kill9(Peer);
-        false -> ok
+    case {is_process_alive(Peer), wrapper()} of
+        {true, []} -> kill9(Peer);
+        {true, _} -> end_in_order(Peer);
+        {false, _} -> ok
+    end.
+
+%% A node that does not end so is killed: it may have been stopped half way, or have lost its terminal.
+end_in_order(Peer) ->
+    Monitor = monitor(process, Peer),
+    ok = sigcont(Peer),
+    ok = peer:cast(Peer, erlang, halt, [0, [{flush, false}]]),
+    receive {'DOWN', Monitor, process, Peer, _} -> ok
+    after ?WRAPPED_END_MS -> kill9(Peer)
     end.
 
 %% @doc Makes a node end by itself with `halt()', as an operator would, and waits for its end.
@@ -403,11 +418,21 @@ log_flags(_) ->
 
 %% `exec' keeps the process id, so that signals reach the node itself.
 executable(Options) ->
-    Erl = filename:join([code:root_dir(), "bin", "erl"]),
-    Command = maps:get(wrapper, Options, []) ++ [Erl],
+    Command = maps:get(wrapper, Options, []) ++ erl(),
     case Options of
         #{before_exec := Script} ->
             {"/bin/sh", ["-c", Script ++ " exec \"$@\"", "sh" | Command]};
         _ ->
             {hd(Command), tl(Command)}
+    end.
+
+%% @doc The command that starts a node: OTP's `erl', and the wrapper before it if there is one.
+-spec erl() -> [string(), ...].
+erl() ->
+    wrapper() ++ [filename:join([code:root_dir(), "bin", "erl"])].
+
+wrapper() ->
+    case os:getenv("BEAMWAY_TEST_WRAPPER", "") of
+        "" -> [];
+        Program -> [Program]
     end.

@@ -358,7 +358,7 @@ start(Config, Arguments, Options) ->
     end,
     Own = maps:with([longnames, host], Options),
     {ok, Pid, Node} = peer:start(Own#{name => peer:random_name("beamway_cli"), connection => standard_io,
-                                      args => Code ++ Arguments, env => environment(Config)}),
+                                      exec => {hd(beamway_peer:erl()), tl(beamway_peer:erl())}, args => Code ++ Arguments, env => environment(Config)}),
     {started, Pid, Node}.
 
 stop({started, Pid, _}) -> peer:stop(Pid).

@@ -93,7 +93,7 @@ kill(OsPid) ->
 start(Carrier, Options) ->
     Base = #{connection => standard_io,
              wait_boot => ?BOOT_MS,
-             exec => maps:get(exec, Options, filename:join([code:root_dir(), "bin", "erl"])),
+             exec => maps:get(exec, Options, {hd(beamway_peer:erl()), tl(beamway_peer:erl())}),
              env => beamway_peer:environment(Carrier) ++ maps:get(env, Options, []),
              args => ["-setcookie", ?COOKIE] ++ flags(Carrier, Options)
                  ++ maps:get(args, Options, [])},

@@ -1,0 +1,32 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc What `scripts/test-asan' runs with drivers that have a planted fault: whatever a driver does in its
+%% life, in two nodes. The script then looks whether the sanitizer has seen the fault.
+-module(beamway_asan).
+
+-export([live/1]).
+
+-define(BYTES, 1000000).
+-define(MESSAGES, 20). %% of one that leaks, old memory may still hold the address
+
+%% @doc Two nodes with the driver beside this `ebin' connect, send messages that are gathered, disconnect and
+%% end. A planted fault ends them earlier; that is not for this function to judge.
+-spec live(file:filename()) -> ok.
+live(Ebin) ->
+    Options = #{ebin => Ebin, env => [{"BEAMWAY_WHOLE_MESSAGES", "true"}]},
+    try {beamway_peer:start(beamway_shm, Options), beamway_peer:start(beamway_shm, Options)} of
+        {{ok, PeerA, NodeA}, {ok, PeerB, NodeB}} -> talk(PeerA, NodeA, PeerB, NodeB)
+    catch
+        Class:Reason -> io:format("~0tP~n", [{Class, Reason}, 20])
+    end,
+    beamway_peer:stop_started().
+
+talk(PeerA, NodeA, PeerB, NodeB) ->
+    try
+        ok = beamway_peer:connect_both(beamway_shm, PeerA, PeerB),
+        [?BYTES = beamway_peer:call(PeerA, erpc, call, [NodeB, erlang, byte_size, [binary:copy(<<"x">>, ?BYTES)]])
+         || _ <- lists:seq(1, ?MESSAGES)],
+        true = beamway_peer:call(PeerA, net_kernel, disconnect, [NodeB]),
+        ok = beamway_peer:wait_disconnected(PeerB, NodeA)
+    catch
+        Class:Reason -> io:format("~0tP~n", [{Class, Reason}, 20])
+    end.

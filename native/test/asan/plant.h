@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Faults for scripts/test-asan, which compiles the driver with this header before each file: a
+ * check that is never seen to fail checks nothing. No build of the product includes it.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "erl_driver.h"
+
+#if defined(PLANT_LEAK) /* a closed link is not freed */
+static inline void planted_free(void *at)
+{
+    memset(at, 0, 1);
+}
+#define free planted_free
+
+#elif defined(PLANT_BINARY_LEAK) /* a binary of the VM is not let go */
+static inline void planted_free_binary(ErlDrvBinary *binary)
+{
+    (void)binary;
+}
+#define driver_free_binary planted_free_binary
+
+#elif defined(PLANT_USE_AFTER_FREE) /* a closed port looks at itself once more */
+static inline void planted_driver_free(void *at)
+{
+    driver_free(at);
+    *(volatile char *)at = 1;
+}
+#define driver_free planted_driver_free
+
+#elif defined(PLANT_OVERFLOW) /* a large frame is written past the end of its binary */
+static inline ErlDrvBinary *planted_alloc_binary(ErlDrvSizeT size)
+{
+    ErlDrvBinary *binary = driver_alloc_binary(size - 64);
+
+    binary->orig_size = (ErlDrvSInt)size;
+    return binary;
+}
+#define driver_alloc_binary planted_alloc_binary
+
+#elif defined(PLANT_UNDEFINED) /* a signed number overflows */
+static inline void planted_select(ErlDrvPort port, ErlDrvEvent event, int mode, int on)
+{
+    volatile int largest = 2147483647;
+
+    largest += on;
+    driver_select(port, event, mode, largest < 0);
+}
+#define driver_select(port, event, mode, on) (planted_select(port, event, mode, on), 0)
+#endif
