@@ -1,8 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Common Test event handler that writes the outcome of every case of OTP's suites to a file.
 %%
-%% One term a line, for `file:consult/1': `{Suite, Group, Case, Outcome, Ms}', written as soon as the case is done, so that
-%% a node that dies in the middle leaves what it has finished. A case in progress is there as `started', before its outcome.
+%% One term a line, for `file:consult/1': `{Suite, Group, Case, Outcome, Ms, Counts}', written as soon as the case is done, so
+%% that a node that dies in the middle leaves what it has finished. A case in progress is there as `started', before its outcome.
+%% Counts: the nodes and links that were made meanwhile, see {@link otp_suites_links}.
 %% Events were chosen over hooks because they also report time-traps, crashes and cases that were never begun.
 -module(otp_suites_events).
 -behaviour(gen_event).
@@ -15,7 +16,12 @@
     file :: file:io_device(),
     %% The groups that the case at hand is in, innermost first.
     groups = [] :: [atom()],
-    started_ms = 0 :: integer()
+    %% When the cases in progress began; several, in a group that runs its cases in parallel.
+    started_ms = #{} :: #{atom() => integer()},
+    %% Whether each of them has had no other beside it.
+    alone = true :: boolean(),
+    %% Where the trace of nodes and links stood when the case began, or when another ended meanwhile.
+    trace = 0 :: non_neg_integer()
 }).
 
 -spec init(Args :: [file:filename()]) -> {ok, #state{}}.
@@ -24,22 +30,26 @@ init([Path]) ->
     {ok, #state{file = File}}.
 
 -spec handle_event(#event{}, #state{}) -> {ok, #state{}}.
-handle_event(#event{name = tc_start, data = {Suite, Case}}, State) when is_atom(Case) ->
-    State1 = State#state{started_ms = erlang:monotonic_time(millisecond)},
-    record_case(Suite, Case, started, 0, State1),
-    {ok, State1};
+handle_event(#event{name = tc_start, data = {Suite, Case}}, #state{started_ms = Started} = State) when is_atom(Case) ->
+    State1 = case map_size(Started) of
+        0 -> State#state{alone = true, trace = otp_suites_links:position()};
+        _ -> State#state{alone = false}
+    end,
+    record_case(Suite, Case, started, 0, otp_suites_links:none(), State1),
+    {ok, State1#state{started_ms = Started#{Case => erlang:monotonic_time(millisecond)}}};
 handle_event(#event{name = tc_done, data = {Suite, {init_per_group, Group, _}, Result}}, State) ->
     Outcome = outcome(Result),
-    Outcome =:= ok orelse record_case(Suite, init_per_group, Outcome, 0, State),
+    Outcome =:= ok orelse record_case(Suite, init_per_group, Outcome, 0, otp_suites_links:none(), State),
     {ok, State#state{groups = [Group | State#state.groups]}};
 handle_event(#event{name = tc_done, data = {Suite, {end_per_group, _, _}, Result}}, State) ->
     Outcome = outcome(Result),
-    Outcome =:= ok orelse record_case(Suite, end_per_group, Outcome, 0, State),
+    Outcome =:= ok orelse record_case(Suite, end_per_group, Outcome, 0, otp_suites_links:none(), State),
     {ok, State#state{groups = pop(State#state.groups)}};
-handle_event(#event{name = tc_done, data = {Suite, Case, Result}}, State) when is_atom(Case) ->
-    Ms = erlang:monotonic_time(millisecond) - State#state.started_ms,
-    record_case(Suite, Case, outcome(Result), Ms, State),
-    {ok, State};
+handle_event(#event{name = tc_done, data = {Suite, Case, Result}}, #state{started_ms = Started} = State) when is_atom(Case) ->
+    Now = erlang:monotonic_time(millisecond),
+    Ms = Now - maps:get(Case, Started, Now),
+    record_case(Suite, Case, outcome(Result), Ms, counts(State), State),
+    {ok, State#state{started_ms = maps:remove(Case, Started), trace = otp_suites_links:position()}};
 handle_event(#event{name = Name, data = {Suite, Func, Reason}}, State) when
     Name =:= tc_auto_skip; Name =:= tc_user_skip
 ->
@@ -63,25 +73,31 @@ terminate(_Reason, State) ->
 
 %% A skipped case names its group itself, since init_per_group may never have run.
 record_skip(Suite, {Case, Group}, Reason, State) when is_atom(Case), is_atom(Group) ->
-    record_case(Suite, Case, {skipped, Reason}, 0, State#state{groups = [Group]});
+    record_case(Suite, Case, {skipped, Reason}, 0, otp_suites_links:none(), State#state{groups = [Group]});
 record_skip(Suite, Case, Reason, State) when is_atom(Case) ->
-    record_case(Suite, Case, {skipped, Reason}, 0, State);
+    record_case(Suite, Case, {skipped, Reason}, 0, otp_suites_links:none(), State);
 record_skip(_Suite, _Other, _Reason, _State) ->
     ok.
 
-record_case(_Suite, Case, ok, _Ms, _State) when Case =:= init_per_suite; Case =:= end_per_suite ->
+%% Of a case beside which others ran it cannot be said which links are its own.
+counts(#state{alone = true, trace = Position}) -> otp_suites_links:since(Position);
+counts(#state{alone = false, trace = Position}) -> otp_suites_links:shared(otp_suites_links:since(Position)).
+
+record_case(_Suite, Case, Outcome, _Ms, _Counts, _State) when
+    Case =:= init_per_suite orelse Case =:= end_per_suite, Outcome =:= ok orelse Outcome =:= started
+->
     ok;
-record_case(_Suite, Case, started, _Ms, _State) when Case =:= init_per_suite; Case =:= end_per_suite ->
-    ok;
-record_case(Suite, Case, Outcome, Ms, #state{file = File, groups = Groups}) ->
+record_case(Suite, Case, Outcome, Ms, Counts, #state{file = File, groups = Groups}) ->
     Group = hd(Groups ++ [none]),
-    io:format(File, "~0tp.~n", [{Suite, Group, Case, readable(Outcome), Ms}]),
+    io:format(File, "~0tp.~n", [{Suite, Group, Case, readable(Outcome), Ms, Counts}]),
     Outcome =:= started orelse io:format(user, "  ~ts ~ts ~ts ~.1fs~n", [Suite, Case, word(Outcome), Ms / 1000]),
     ok.
 
 outcome(ok) -> ok;
 outcome({skipped, Reason}) -> {skipped, Reason};
 outcome({auto_skipped, Reason}) -> {skipped, Reason};
+%% The case has passed and its clean-up has not: passed, in Common Test's own counts too.
+outcome({failed, {_Suite, end_per_testcase, _Why}}) -> ok;
 outcome({failed, Reason}) -> {failed, Reason};
 outcome({error, Reason}) -> {failed, Reason};
 outcome(_CommentOrValue) -> ok.

@@ -1,0 +1,75 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc What the outcomes of OTP's own suites mean: which of them are wrong, and why.
+%%
+%% Pure. `test/system/otp_suites_report.erl' reads the outcomes and asks here. The oracle is stock TCP: what passes there
+%% must pass on Beamway. Beside it stands the stored result: what passed once must go on passing, also where stock TCP
+%% does not. A stored difference is no problem; there may be {@link most_differences/0} of them.
+%%
+%% Links are judged too: a case that fell back to TCP, or made no link where it once did, proves nothing about shared memory.
+-module(beamway_otp_verdict).
+
+-export([passes/1, problems/4, fallbacks/2, differences/1, common_failures/1, most_differences/0, describe/1]).
+-export_type([word/0, id/0, result/0, stored/0, problem/0]).
+
+-type word() :: passed | flaky | failed | died | skipped | not_run.
+%% flaky: failed, then passed alone. died: took its node with it, or met the suite's limit.
+-type id() :: {Suite :: atom(), Group :: atom(), Case :: atom()}.
+-type result() :: #{word := word(), shm := non_neg_integer(), tcp_links := #{Reason :: binary() => pos_integer()}}.
+%% `shm', `tcp_links': the ends of links that the case made.
+-type stored() :: #{tcp := word(), beamway := word(), shm := non_neg_integer(), tcp_links := #{binary() => pos_integer()}}.
+-type problem() :: stored_as_passed | passes_on_tcp | new_failure | no_shared_memory | {fell_back, Reason :: binary()}.
+
+%% C nodes, and nodes with a carrier of their own.
+-define(FOREIGN, <<"the peer does not speak beamway">>).
+
+-spec passes(word()) -> boolean().
+passes(Word) -> Word =:= passed orelse Word =:= flaky.
+
+%% @doc What is wrong with a case on Beamway. `unknown': it was not run over stock TCP; `none': it is not stored.
+%% Links are judged only over shared memory, where `Links' is true.
+-spec problems(result(), Tcp :: word() | unknown, stored() | none, Links :: boolean()) -> [problem()].
+problems(#{word := Word} = Result, Tcp, Stored, Links) ->
+    outcome(passes(Word), Word, Tcp, Stored)
+        ++ [Problem || Links, Problem <- fallbacks(Result, Stored) ++ missing(Result, Stored)].
+
+outcome(true, _Word, _Tcp, _Stored) -> [];
+outcome(false, skipped, Tcp, none) when Tcp =:= skipped; Tcp =:= unknown -> [];
+outcome(false, _Word, _Tcp, none) -> [new_failure];
+outcome(false, _Word, Tcp, #{tcp := StoredTcp, beamway := StoredWord}) ->
+    case {passes(StoredWord), passes(Tcp), passes(StoredTcp)} of
+        {true, _, _} -> [stored_as_passed];
+        {false, true, false} -> [passes_on_tcp];
+        {false, _, _} -> []
+    end.
+
+%% @doc The reasons for links over TCP that are not to be expected.
+-spec fallbacks(result(), stored() | none) -> [problem()].
+fallbacks(#{tcp_links := Now}, none) ->
+    [{fell_back, Reason} || Reason <- maps:keys(Now), Reason =/= ?FOREIGN];
+fallbacks(#{tcp_links := Now}, #{tcp_links := Before}) ->
+    [{fell_back, Reason} || Reason <- maps:keys(Now), not is_map_key(Reason, Before)].
+
+missing(#{word := Word, shm := 0}, #{shm := Before}) when Before > 0, Word =/= not_run, Word =/= died -> [no_shared_memory];
+missing(_Result, _Stored) -> [].
+
+%% @doc The cases that pass on stock TCP and not on Beamway.
+-spec differences(#{id() => stored()}) -> [id()].
+differences(All) ->
+    [Id || {Id, #{tcp := Tcp, beamway := Beamway}} <- lists:sort(maps:to_list(All)), passes(Tcp), not passes(Beamway)].
+
+%% @doc The cases that pass on neither; what is skipped on both is not among them.
+-spec common_failures(#{id() => stored()}) -> [id()].
+common_failures(All) ->
+    [Id || {Id, #{tcp := Tcp, beamway := Beamway}} <- lists:sort(maps:to_list(All)),
+           not passes(Tcp), not passes(Beamway), {Tcp, Beamway} =/= {skipped, skipped}].
+
+%% @doc How many cases may differ; each tests TCP itself.
+-spec most_differences() -> pos_integer().
+most_differences() -> 6.
+
+-spec describe(problem()) -> unicode:chardata().
+describe(stored_as_passed) -> "is stored as passed and does not pass";
+describe(passes_on_tcp) -> "passes on stock TCP now and does not pass here";
+describe(new_failure) -> "is not stored and does not pass";
+describe(no_shared_memory) -> "made links over shared memory when it was stored, and makes none now";
+describe({fell_back, Reason}) -> ["made a link over TCP, because: ", Reason].

@@ -1,0 +1,259 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Prints the outcomes of OTP's suites side by side, compares them with the stored ones, or stores them.
+%%
+%% The script `otp_suites' calls `failed/1' after the suites of each carrier, to repeat what failed, and `report/1' at the end.
+%% Arguments are lists of strings, as `erl -run' hands them over. What is wrong is decided in `beamway_otp_verdict', which
+%% is tested on its own. `docs/otp-suites.md' must name each case that does not pass: the report looks for the names.
+-module(otp_suites_report).
+
+-export([failed/1, report/1]).
+
+-type id() :: {Suite :: atom(), Group :: atom(), Case :: atom()}.
+-type result() :: #{
+    word := atom(), ms := non_neg_integer(), why := [string()], shm := non_neg_integer(),
+    tcp_links := #{binary() => pos_integer()}, counts := otp_suites_links:counts()
+}.
+-type results() :: #{id() => result()}.
+
+%% @doc Prints suite, group and case of what failed, at most so many.
+-spec failed(Args :: [string()]) -> no_return().
+failed([File, Most]) ->
+    Failed = [Id || {Id, #{word := Word}} <- sorted(results(consult(File), [])), Word =:= failed orelse Word =:= died],
+    [io:format("~ts ~ts ~ts~n", [Suite, Group, Case]) || {Suite, Group, Case} <- lists:sublist(Failed, list_to_integer(Most))],
+    halt(0).
+
+%% @doc Prints the outcomes, and halts with 1 if something is wrong with those of Beamway.
+-spec report(Args :: [string()]) -> no_return().
+report([Mode, StoredFile, Document, Suites, Cases | Files]) ->
+    Runs = runs(Files),
+    {Links, StoredCases} = case Mode of "compare" -> stored(StoredFile); "store" -> {#{}, []} end,
+    Stored = [Entry || {{Suite, _, _}, _} = Entry <- StoredCases, is_selected(Suite, Suites)],
+    Expected = [Id || Cases =:= "all", {Id, _} <- Stored],
+    Ids = lists:usort(Expected ++ lists:append([maps:keys(Results) || {_, Results} <- Runs])),
+    Ids =/= [] orelse stop("no case was run; is the case's name right?", []),
+    print_table(Runs, Ids),
+    print_reasons(Runs, Ids),
+    print_summary(Runs),
+    Problems = case Mode of
+        "compare" ->
+            comparison(Runs, Ids, maps:from_list(Stored))
+                ++ [Problem || Cases =:= "all", Problem <- without_links(Runs, Links, Suites)];
+        "store" -> store(StoredFile, Document, Runs, Ids)
+    end,
+    [io:format("WRONG ~ts~n", [Problem]) || Problem <- Problems],
+    print_verdict(Problems, Stored, Mode),
+    halt(case Problems of [] -> 0; _ -> 1 end).
+
+print_verdict([], [], "compare") -> io:format("Nothing is stored to compare with.~n");
+print_verdict([], _, _) -> io:format("Beamway passes all that stock TCP passes, but for the differences that docs/otp-suites.md names.~n");
+print_verdict(Problems, _, _) -> io:format("~b problems~n", [length(Problems)]).
+
+%% ---- reading ----
+
+runs([]) -> [];
+runs([Carrier, File, Repeats | Rest]) -> [{Carrier, results(consult(File), consult(Repeats))} | runs(Rest)].
+
+consult(File) ->
+    case file:consult(File) of
+        {ok, Lines} -> Lines;
+        {error, Reason} -> stop("~ts cannot be read: ~ts", [File, file:format_error(Reason)])
+    end.
+
+%% A suite may list a case twice, so a case has a list of outcomes, the latest first; one that only `started' took the node
+%% with it, or the limit came. All must pass; otherwise one repeat, alone, tells flaky from failed.
+-spec results(Lines :: [tuple()], Repeats :: [tuple()]) -> results().
+results(Lines, Repeats) ->
+    Again = lists:foldl(fun collect/2, #{}, Repeats),
+    maps:map(fun(Id, Outcomes) -> result(Outcomes, maps:get(Id, Again, [])) end, lists:foldl(fun collect/2, #{}, Lines)).
+
+collect({Suite, Group, Case, Outcome, Ms, Counts}, All) ->
+    Id = {Suite, Group, Case},
+    New = {Outcome, Ms, Counts},
+    case maps:get(Id, All, []) of
+        [{started, _, _} | Older] -> All#{Id => [New | Older]};
+        Older -> All#{Id => [New | Older]}
+    end.
+
+result(Outcomes, Again) ->
+    Counts = lists:foldl(fun otp_suites_links:add/2, otp_suites_links:none(), [Counts || {_, _, Counts} <- Outcomes ++ Again]),
+    #{
+        word => repeated(worst(Outcomes), Again),
+        ms => lists:sum([Ms || {_, Ms, _} <- Outcomes]),
+        why => [Why || {{_, Why}, _, _} <- Outcomes ++ Again],
+        shm => otp_suites_links:own(<<"link shm">>, Counts),
+        tcp_links => tcp_links(maps:to_list(Counts)),
+        counts => Counts
+    }.
+
+tcp_links(Counts) ->
+    lists:foldl(fun({Reason, Count}, Links) -> maps:update_with(Reason, fun(N) -> N + Count end, Count, Links) end, #{},
+                [{Reason, Count} || {Line, Count} <- Counts, [_, Reason] <- [binary:split(Line, <<"link tcp: ">>)]]).
+
+worst(Outcomes) ->
+    Words = [word(Outcome) || {Outcome, _, _} <- Outcomes],
+    hd([Word || Word <- [died, failed, skipped, passed], lists:member(Word, Words)]).
+
+word(started) -> died;
+word(ok) -> passed;
+word({Word, _Why}) -> Word.
+
+repeated(Word, [_ | _] = Again) when Word =:= failed; Word =:= died ->
+    case worst(Again) of
+        passed -> flaky;
+        _ -> Word
+    end;
+repeated(Word, _Again) ->
+    Word.
+
+%% The ends of links over shared memory of each suite, and the cases.
+-spec stored(file:filename()) -> {#{atom() => non_neg_integer()}, [{id(), beamway_otp_verdict:stored()}]}.
+stored(File) ->
+    case file:read_file(File) of
+        {ok, Json} ->
+            #{<<"cases">> := Cases, <<"suites">> := Suites} = jiffy:decode(Json, [return_maps]),
+            {maps:from_list([{binary_to_atom(Suite), Ends} || #{<<"suite">> := Suite, <<"shm_link_ends">> := Ends} <- Suites]),
+             [stored_case(Case) || Case <- Cases]};
+        {error, enoent} ->
+            {#{}, []}
+    end.
+
+stored_case(#{<<"suite">> := Suite, <<"group">> := Group, <<"case">> := Case} = Stored) ->
+    Get = fun(Key) -> maps:get(Key, Stored) end,
+    Atom = fun(Key) -> binary_to_atom(Get(Key)) end,
+    {{binary_to_atom(Suite), binary_to_atom(Group), binary_to_atom(Case)},
+     #{tcp => Atom(<<"tcp">>), beamway => Atom(<<"beamway">>), shm => Get(<<"shm_link_ends">>),
+       tcp_links => Get(<<"tcp_link_ends">>)}}.
+
+is_selected(_Suite, "all") -> true;
+is_selected(Suite, Names) -> lists:member(atom_to_list(Suite), string:lexemes(Names, ",")).
+
+%% ---- judging ----
+
+comparison(Runs, Ids, Stored) ->
+    Tcp = proplists:get_value("tcp", Runs, unknown),
+    [
+        text(Id, [Carrier, ": ", beamway_otp_verdict:describe(Problem), also_on_tcp(Problem, Id, Tcp)])
+     || {Carrier, Results} <- Runs, Carrier =/= "tcp", Id <- Ids,
+        Problem <- beamway_otp_verdict:problems(find(Id, Results), oracle(Id, Tcp), maps:get(Id, Stored, none), Carrier =:= "beamway")
+    ].
+
+%% Cases that run side by side cannot be judged one by one, their suite can.
+without_links(Runs, Stored, Suites) ->
+    [io_lib:format("~ts beamway: made ~b ends of links over shared memory when it was stored, and none now", [Suite, Ends])
+     || {"beamway", Results} <- Runs, {Suite, Ends} <- lists:sort(maps:to_list(Stored)), Ends > 0, is_selected(Suite, Suites),
+        maps:get(shm_link_ends, suite_links(Suite, Results)) =:= 0].
+
+oracle(_Id, unknown) -> unknown;
+oracle(Id, Tcp) -> maps:get(word, find(Id, Tcp)).
+
+also_on_tcp({fell_back, _}, _Id, _Tcp) -> "";
+also_on_tcp(no_shared_memory, _Id, _Tcp) -> "";
+also_on_tcp(_Problem, Id, Tcp) -> io_lib:format(" (on stock TCP: ~ts)", [oracle(Id, Tcp)]).
+
+find(Id, Results) ->
+    maps:get(Id, Results, #{word => not_run, ms => 0, why => [], shm => 0, tcp_links => #{}, counts => #{}}).
+
+text({Suite, none, Case}, What) -> io_lib:format("~ts:~ts ~ts", [Suite, Case, What]);
+text({Suite, Group, Case}, What) -> io_lib:format("~ts:~ts:~ts ~ts", [Suite, Group, Case, What]).
+
+%% ---- storing ----
+
+store(File, Document, [{"tcp", Tcp}, {"beamway", Beamway}], Ids) ->
+    All = maps:from_list([{Id, both(find(Id, Tcp), find(Id, Beamway))} || Id <- Ids]),
+    Differ = beamway_otp_verdict:differences(All),
+    Object = #{
+        bench => <<"otp-suites">>,
+        command => <<"test/system/otp_suites --store">>,
+        commit => beamway_bench_machine:commit(),
+        machine => beamway_bench_machine:machine(),
+        versions => beamway_bench_machine:versions(),
+        totals => #{tcp => counts(Tcp), beamway => counts(Beamway), differ => length(Differ)},
+        suites => [suite_object(Suite, Beamway) || Suite <- lists:usort([Suite || {Suite, _, _} <- Ids])],
+        cases => [case_object(Id, find(Id, Tcp), find(Id, Beamway)) || Id <- Ids]
+    },
+    ok = file:write_file(File, [jiffy:encode(Object, [pretty]), "\n"]),
+    io:format("stored in ~ts~n", [File]),
+    too_many(length(Differ)) ++ unnamed(Document, Differ ++ beamway_otp_verdict:common_failures(All))
+        ++ [text(Id, beamway_otp_verdict:describe(Problem))
+            || Id <- Ids, Problem <- beamway_otp_verdict:fallbacks(find(Id, Beamway), none)].
+
+both(#{word := Tcp}, #{word := Beamway, shm := Shm, tcp_links := Links}) ->
+    #{tcp => Tcp, beamway => Beamway, shm => Shm, tcp_links => Links}.
+
+too_many(Count) ->
+    Most = beamway_otp_verdict:most_differences(),
+    [io_lib:format("~b cases differ from stock TCP; at most ~b may", [Count, Most]) || Count > Most].
+
+unnamed(Document, Ids) ->
+    {ok, Text} = file:read_file(Document),
+    [text(Id, "does not pass, and docs/otp-suites.md does not say why")
+     || {_, _, Case} = Id <- Ids, binary:match(Text, atom_to_binary(Case)) =:= nomatch].
+
+case_object({Suite, Group, Case}, Tcp, #{shm := Shm, tcp_links := Links} = Beamway) ->
+    #{suite => Suite, group => Group, 'case' => Case, tcp => maps:get(word, Tcp), beamway => maps:get(word, Beamway),
+      tcp_s => seconds(Tcp), beamway_s => seconds(Beamway), shm_link_ends => Shm, tcp_link_ends => Links}.
+
+seconds(#{ms := Ms}) -> round(Ms / 100) / 10.
+
+suite_object(Suite, Results) -> (suite_links(Suite, Results))#{suite => Suite}.
+
+suite_links(Suite, Results) ->
+    Own = [Counts || {{Of, _, _}, #{counts := Counts}} <- maps:to_list(Results), Of =:= Suite],
+    Counts = lists:foldl(fun otp_suites_links:add/2, otp_suites_links:none(), Own),
+    #{
+        beamway_nodes => otp_suites_links:total(<<"node beamway">>, Counts),
+        nodes_of_own_carrier => otp_suites_links:total(<<"node own">>, Counts),
+        shm_link_ends => otp_suites_links:total(<<"link shm">>, Counts),
+        tcp_link_ends => lists:sum(maps:values(tcp_links(maps:to_list(Counts))))
+    }.
+
+counts(Results) ->
+    Words = [Word || #{word := Word} <- maps:values(Results)],
+    maps:from_list([{Wanted, length([Word || Word <- Words, Word =:= Wanted])}
+                    || Wanted <- [passed, flaky, failed, died, skipped]]).
+
+%% ---- printing ----
+
+print_table(Runs, Ids) ->
+    Names = [name(Id) || Id <- Ids],
+    Width = lists:max([length(Name) || Name <- Names]),
+    print_row(Width, "suite and case", [Carrier || {Carrier, _} <- Runs]),
+    [print_row(Width, name(Id), [cell(find(Id, Results)) || {_, Results} <- Runs]) || Id <- Ids].
+
+name({Suite, none, Case}) -> lists:flatten(io_lib:format("~ts:~ts", [Suite, Case]));
+name({Suite, Group, Case}) -> lists:flatten(io_lib:format("~ts:~ts:~ts", [Suite, Group, Case])).
+
+print_row(Width, Name, Cells) ->
+    Padded = [string:pad(Cell, 17) || Cell <- Cells],
+    io:format("~ts~n", [string:trim([string:pad(Name, Width + 2) | Padded], trailing)]).
+
+cell(#{word := passed, ms := Ms}) -> io_lib:format("passed ~6.1f s", [Ms / 1000]);
+cell(#{word := not_run}) -> "NOT RUN";
+cell(#{word := skipped}) -> "skipped";
+cell(#{word := Word}) -> string:uppercase(atom_to_list(Word)).
+
+print_reasons(Runs, Ids) ->
+    io:format("~n"),
+    [io:format("~ts, ~ts: ~ts~n", [name(Id), Carrier, Reason])
+     || Id <- Ids, {Carrier, Results} <- Runs, #{why := Why} <- [find(Id, Results)], Reason <- Why].
+
+print_summary(Runs) ->
+    io:format("~n"),
+    [io:format("~-12ts ~b passed, ~b flaky, ~b failed, ~b died, ~b skipped~n",
+               [Carrier | [maps:get(Word, counts(Results)) || Word <- [passed, flaky, failed, died, skipped]]])
+     || {Carrier, Results} <- Runs],
+    [print_links(Carrier, Suite, suite_links(Suite, Results))
+     || {Carrier, Results} <- Runs, Carrier =/= "tcp", Suite <- lists:usort([Suite || {Suite, _, _} <- maps:keys(Results)])],
+    io:format("~n").
+
+print_links(Carrier, Suite, Links) ->
+    #{beamway_nodes := Nodes, nodes_of_own_carrier := Own, shm_link_ends := Shm, tcp_link_ends := Tcp} = Links,
+    io:format("~ts ~ts: ~b nodes on Beamway, ~b on a carrier that the suite chose; ends of links: ~b shm, ~b tcp~n",
+              [Carrier, Suite, Nodes, Own, Shm, Tcp]).
+
+sorted(Results) -> lists:sort(maps:to_list(Results)).
+
+-spec stop(string(), [term()]) -> no_return().
+stop(Format, Args) ->
+    io:format(standard_error, "otp_suites: " ++ Format ++ "~n", Args),
+    halt(2).
