@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: build demo test test-long test-idle test-otp test-bare nemesis check bench asan test-asan tsan fuzz fuzz-keep spin clean help build-test build-bench
+.PHONY: build demo test test-long test-idle test-otp test-elixir test-bare nemesis check bench asan test-asan tsan fuzz fuzz-keep spin clean help build-test build-bench
 
 ## build: compile the driver and the applications into the checkout
 build:
@@ -49,6 +49,11 @@ nemesis:
 	@scripts/install-packages test
 	@$(MAKE) build-test
 	@scripts/nemesis --minutes $(or $(MIN),1) $(if $(SEED),--seed $(SEED)) $(if $(CARRIER),--carrier $(CARRIER)) $(if $(STORE),--store)
+## test-elixir: a release made by plain mix, over stock TCP and over Beamway (is in `make test`, too)
+test-elixir:
+	@scripts/install-packages test
+	@$(MAKE) build-test
+	@scripts/run-tests beamway_elixir_SUITE
 
 ## test-bare: build, demo and test on a new Debian 12 of its own (needs root; leaves nothing)
 test-bare:

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+defmodule Relay do
+  @moduledoc """
+  What beamway_elixir_SUITE asks of a node, through the release's own `rpc` command. Each function checks what it
+  says by itself and returns `:ok`, or raises.
+  """
+
+  @wait 30_000
+
+  @doc "Connects to the nodes; every link is of this kind, by Beamway's word and by the VM's."
+  def connect(nodes, kind) do
+    for node <- nodes do
+      true = Node.connect(node)
+      {_, port} = List.keyfind(:erlang.system_info(:dist_ctrl), node, 0)
+      {:name, driver} = :erlang.port_info(port, :name)
+      true = to_string(driver) == if(kind == :shm, do: "beamway_drv", else: "tcp_inet")
+      true = kind == :stock or reported(node) == [kind]
+    end
+
+    :ok
+  end
+
+  # Not a plain call: one of the two releases is compiled where there is no Beamway.
+  defp reported(node), do: for(%{node: ^node, link: link} <- apply(:beamway, :links, []), do: link)
+
+  @doc "Calls and casts of a GenServer on other nodes, small and large, one after the other and many at once."
+  def gen_servers(nodes) do
+    for node <- nodes do
+      counter = {Relay.Counter, node}
+      start = GenServer.call(counter, :sum, @wait)
+      for number <- 1..500, do: true = GenServer.call(counter, {:add, 1}, @wait) == start + number
+      large = :binary.copy(<<"0123456789abcdef">>, 200_000)
+      {^node, ^large} = GenServer.call(counter, {:echo, large}, @wait)
+      for number <- 1..1000, do: GenServer.cast(counter, {:tell, number})
+      true = GenServer.call(counter, :told, @wait) == Enum.to_list(1..1000)
+    end
+
+    {replies, []} = GenServer.multi_call(nodes, Relay.Counter, {:echo, :all}, @wait)
+    true = Enum.sort(replies) == Enum.sort(for node <- nodes, do: {node, {node, :all}})
+    many(nodes)
+  end
+
+  # From 50 processes at once: nobody's call is lost or counted twice.
+  defp many(nodes) do
+    before = Map.new(nodes, &{&1, GenServer.call({Relay.Counter, &1}, :sum, @wait)})
+    call = fn _ -> for node <- nodes, _ <- 1..20, do: GenServer.call({Relay.Counter, node}, {:add, 1}, @wait) end
+    1..50 |> Task.async_stream(call, max_concurrency: 50, timeout: @wait) |> Stream.run()
+    for node <- nodes, do: true = GenServer.call({Relay.Counter, node}, :sum, @wait) == before[node] + 1000
+    :ok
+  end
+
+  @doc "A call ends as on one node when the server fails, is not there, or does not answer in time."
+  def failing_calls([node | _]) do
+    counter = {Relay.Counter, node}
+
+    {{%ArgumentError{message: "on purpose"}, _}, _} =
+      exit_of(fn -> GenServer.call(counter, {:fail, "on purpose"}, @wait) end)
+
+    until(fn -> is_pid(:erpc.call(node, Process, :whereis, [Relay.Counter], @wait)) end)
+    {:timeout, _} = exit_of(fn -> GenServer.call(counter, :never, 100) end)
+    {:noproc, _} = exit_of(fn -> GenServer.call({Relay.Nobody, node}, :sum, @wait) end)
+    {{:nodedown, :nobody@nowhere}, _} = exit_of(fn -> GenServer.call({Relay.Counter, :nobody@nowhere}, :sum, @wait) end)
+    until(fn -> match?({_, :here}, GenServer.call(counter, {:echo, :here}, @wait)) end)
+  end
+
+  @doc "Tasks under the supervisors of other nodes: their results, and how those end that do not give one."
+  def tasks(nodes) do
+    for {node, number} <- Enum.zip(Stream.cycle(nodes), 1..200) do
+      {node, number, Task.Supervisor.async_nolink({Relay.Tasks, node}, Relay, :square, [number])}
+    end
+    |> Enum.each(fn {node, number, task} -> true = Task.await(task, @wait) == {node, number * number} end)
+
+    [node | _] = nodes
+    supervisor = {Relay.Tasks, node}
+    raising = Task.Supervisor.async_nolink(supervisor, Relay, :raise_it, ["on purpose"])
+    {:exit, {%RuntimeError{message: "on purpose"}, _}} = Task.yield(raising, @wait)
+    slow = Task.Supervisor.async_nolink(supervisor, Process, :sleep, [:infinity])
+    nil = Task.yield(slow, 50)
+    nil = Task.shutdown(slow, :brutal_kill)
+    until(fn -> Task.Supervisor.children(supervisor) == [] end)
+  end
+
+  def square(number), do: {node(), number * number}
+
+  def raise_it(text), do: raise(text)
+
+  @doc "The node is killed while it runs tasks of ours: each ends with the reason that a lost node gives."
+  def killed(node) do
+    supervisor = {Relay.Tasks, node}
+    :ok = :net_kernel.monitor_nodes(true)
+    sleeping = for _ <- 1..4, do: Task.Supervisor.async_nolink(supervisor, Process, :sleep, [:infinity])
+    linked = Task.async(fn -> lose_linked(supervisor) end)
+    caller = Task.async(fn -> exit_of(fn -> GenServer.call({Relay.Counter, node}, :never, @wait) end) end)
+    until(fn -> length(Task.Supervisor.children(supervisor)) == 5 end)
+    os_pid = :erpc.call(node, System, :pid, [], @wait)
+    {_, 0} = System.cmd("kill", ["-9", os_pid])
+    [first | others] = sleeping
+    {{:nodedown, ^node}, {Task, :await, _}} = exit_of(fn -> Task.await(first, @wait) end)
+    for task <- others, do: {{:nodedown, ^node}, {Task, :yield, _}} = exit_of(fn -> Task.yield(task, @wait) end)
+    :noconnection = Task.await(linked, @wait)
+    {{:nodedown, ^node}, {GenServer, :call, _}} = Task.await(caller, @wait)
+    receive do: ({:nodedown, ^node} -> :ok), after: (@wait -> raise("no nodedown"))
+  end
+
+  # A task that is linked takes its caller with it; this one looks at how.
+  defp lose_linked(supervisor) do
+    Process.flag(:trap_exit, true)
+    %Task{pid: pid} = Task.Supervisor.async(supervisor, Process, :sleep, [:infinity])
+    receive do: ({:EXIT, ^pid, reason} -> reason), after: (@wait -> :nothing)
+  end
+
+  defp exit_of(call) do
+    try do
+      {:no_exit, call.()}
+    catch
+      :exit, reason -> reason
+    end
+  end
+
+  defp until(condition, tries \\ 3000) do
+    cond do
+      condition.() -> :ok
+      tries == 0 -> raise("not within 30 seconds")
+      true -> Process.sleep(10) && until(condition, tries - 1)
+    end
+  end
+end
