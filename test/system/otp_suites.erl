@@ -151,7 +151,7 @@ expected_links("beamway") -> [shm].
 
 expected_counts("tcp") -> #{<<"node tcp">> => 1};
 expected_counts("beamway_tcp") -> #{<<"node beamway">> => 1, <<"link tcp: shared memory is off on this node">> => 2};
-expected_counts("beamway") -> #{<<"node beamway">> => 1, <<"link shm">> => 2}.
+expected_counts("beamway") -> #{<<"node beamway">> => 1, <<"link shm here">> => 1, <<"link shm">> => 1}.
 
 %% @doc The kinds of Beamway's links between this node and `Node'; none on stock TCP.
 -spec links_to(node()) -> [shm | tcp].

@@ -3,8 +3,9 @@
 %%
 %% A node says in its log (beamway_links, level info) over what each link is. Every node of the suites has {@link seen/2} as
 %% a filter of its logger, from before its first connection on: it writes that as a line to the file `OTP_SUITES_TRACE' and
-%% keeps it from every handler, so that the suites see the log that they expect. Each end of a link is a line:
-%% `link shm' or `link tcp' and the reason. `otp_suites_erl' adds `node beamway', `node own' or `node tcp' for each start.
+%% keeps it from every handler, so that the suites see the log that they expect. Each end of a link is a line: `link tcp' and
+%% the reason, `link shm', or `link shm here' in the suites' own node. Of the others a last line can be missing: some are made
+%% to halt as soon as they are connected. `otp_suites_erl' adds `node beamway', `node own' or `node tcp' for each start.
 -module(otp_suites_links).
 
 -export([seen/2, position/0, since/1, shared/1, add/2, own/2, total/2, none/0]).
@@ -27,7 +28,11 @@ seen(#{level := info, msg := {Format, Args}, meta := #{mfa := {beamway_links, _,
 seen(_Event, _) ->
     ignore.
 
-line(shm, _Reason) -> "link shm\n";
+line(shm, _Reason) ->
+    case lists:prefix("otp_suites_", atom_to_list(node())) of
+        true -> "link shm here\n";
+        false -> "link shm\n"
+    end;
 line(tcp, Reason) -> ["link tcp: ", Reason, $\n].
 
 %% One write in append mode: lines of several nodes do not mix.

@@ -80,7 +80,7 @@ result(Outcomes, Again) ->
         word => repeated(worst(Outcomes), Again),
         ms => lists:sum([Ms || {_, Ms, _} <- Outcomes]),
         why => [Why || {{_, Why}, _, _} <- Outcomes ++ Again],
-        shm => otp_suites_links:own(<<"link shm">>, Counts),
+        shm => otp_suites_links:own(<<"link shm here">>, Counts),
         tcp_links => tcp_links(maps:to_list(Counts)),
         counts => Counts
     }.
@@ -121,7 +121,7 @@ stored_case(#{<<"suite">> := Suite, <<"group">> := Group, <<"case">> := Case} = 
     Get = fun(Key) -> maps:get(Key, Stored) end,
     Atom = fun(Key) -> binary_to_atom(Get(Key)) end,
     {{binary_to_atom(Suite), binary_to_atom(Group), binary_to_atom(Case)},
-     #{tcp => Atom(<<"tcp">>), beamway => Atom(<<"beamway">>), shm => Get(<<"shm_link_ends">>),
+     #{tcp => Atom(<<"tcp">>), beamway => Atom(<<"beamway">>), shm => Get(<<"shm_links_of_suite_node">>),
        tcp_links => Get(<<"tcp_link_ends">>)}}.
 
 is_selected(_Suite, "all") -> true;
@@ -191,7 +191,7 @@ unnamed(Document, Ids) ->
 
 case_object({Suite, Group, Case}, Tcp, #{shm := Shm, tcp_links := Links} = Beamway) ->
     #{suite => Suite, group => Group, 'case' => Case, tcp => maps:get(word, Tcp), beamway => maps:get(word, Beamway),
-      tcp_s => seconds(Tcp), beamway_s => seconds(Beamway), shm_link_ends => Shm, tcp_link_ends => Links}.
+      tcp_s => seconds(Tcp), beamway_s => seconds(Beamway), shm_links_of_suite_node => Shm, tcp_link_ends => Links}.
 
 seconds(#{ms := Ms}) -> round(Ms / 100) / 10.
 
@@ -203,7 +203,7 @@ suite_links(Suite, Results) ->
     #{
         beamway_nodes => otp_suites_links:total(<<"node beamway">>, Counts),
         nodes_of_own_carrier => otp_suites_links:total(<<"node own">>, Counts),
-        shm_link_ends => otp_suites_links:total(<<"link shm">>, Counts),
+        shm_link_ends => otp_suites_links:total(<<"link shm">>, Counts) + otp_suites_links:total(<<"link shm here">>, Counts),
         tcp_link_ends => lists:sum(maps:values(tcp_links(maps:to_list(Counts))))
     }.
 

@@ -15,7 +15,7 @@
 %% flaky: failed, then passed alone. died: took its node with it, or met the suite's limit.
 -type id() :: {Suite :: atom(), Group :: atom(), Case :: atom()}.
 -type result() :: #{word := word(), shm := non_neg_integer(), tcp_links := #{Reason :: binary() => pos_integer()}}.
-%% `shm', `tcp_links': the ends of links that the case made.
+%% `shm': the links that the suite's own node made in this case. `tcp_links': the ends of links, in all nodes.
 -type stored() :: #{tcp := word(), beamway := word(), shm := non_neg_integer(), tcp_links := #{binary() => pos_integer()}}.
 -type problem() :: stored_as_passed | passes_on_tcp | new_failure | no_shared_memory | {fell_back, Reason :: binary()}.
 
