@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: build demo test test-long test-idle test-otp test-elixir test-bare nemesis check bench asan test-asan tsan fuzz fuzz-keep spin clean help build-test build-bench
+.PHONY: build demo test test-long test-idle test-otp test-elixir test-bare nemesis check bench soak asan test-asan tsan fuzz fuzz-keep spin clean help build-test build-bench
 
 ## build: compile the driver and the applications into the checkout
 build:
@@ -71,6 +71,12 @@ bench:
 	@scripts/install-packages bench
 	@$(MAKE) build-bench
 	@scripts/bench $(if $(Q),--quick) $(N)
+
+## soak: nodes under mixed load for MIN minutes (20): what grew; NODES=n, a plot in bench/results
+soak:
+	@scripts/install-packages build
+	@$(MAKE) build-bench
+	@bin/beamway soak --minutes $(or $(MIN),20) --nodes $(or $(NODES),2)
 
 ## asan: C tests under address and undefined-behaviour sanitizers
 asan:

@@ -51,9 +51,10 @@ run(["links" | Words]) -> parsed("links", Words, fun links/1);
 run(["doctor" | Words]) -> parsed("doctor", Words, fun doctor/1);
 run(["demo" | Words]) -> program("demo", beamway_demo, Words);
 run(["bench" | Words]) -> program("bench", beamway_bench, Words);
+run(["soak" | Words]) -> program("soak", beamway_soak, Words);
 run(["-" ++ _ = Option | _]) -> complain("unknown option '~ts'; see: beamway --help", [Option]), ?USAGE;
 run([Command | _]) ->
-    complain("unknown command '~ts'; the commands are: demo, bench, links, doctor", [Command]),
+    complain("unknown command '~ts'; the commands are: demo, bench, soak, links, doctor", [Command]),
     ?USAGE.
 
 summary() ->
@@ -61,6 +62,7 @@ summary() ->
     "\n"
     "  demo            start four real nodes, compare Beamway with stock TCP\n"
     "  bench NAME      run one benchmark\n"
+    "  soak            load real nodes for long, say what grew\n"
     "  links [NODE]    show which link a running node uses to each of its peers\n"
     "  doctor          show which links this host can use, and what is in the way\n"
     "\n"
@@ -136,7 +138,7 @@ usage(Command, Specs) ->
     say("~ts", [help_text(Command)]).
 
 %% demo and bench are programs of their own; only their general help stands here.
-program(Command, _, [Word | _]) when Word =:= "-h"; Word =:= "--help" ->
+program(Command, _, [Word | _]) when Command =/= "soak", Word =:= "-h"; Command =/= "soak", Word =:= "--help" ->
     say("~ts", [help_text(Command)]),
     ?DONE;
 program(Command, Module, Words) ->
