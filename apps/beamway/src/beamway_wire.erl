@@ -77,12 +77,16 @@ decode_extension(_) ->
     none.
 
 %% @doc Can this be given to OTP's handshake as a caller's first packet? OTP trusts its lengths, and a
-%% host name that is too long for an atom ends net_kernel, and with it every connection.
+%% host name that is too long for an atom ends net_kernel, and with it every connection. The old message
+%% `n', which nodes of OTP 23 and 24 send to one whose version epmd did not tell them, is known to dist_util
+%% of OTP 25.3 and later; 25.0 to 25.2 close the connection.
 -spec check_name(iodata()) -> ok | {error, Reason :: binary()}.
 check_name(Packet) ->
     case iolist_to_binary(Packet) of
         <<$N, Flags:64, _Creation:32, Len:16, _Name:Len/binary, _/binary>> ->
             check_length(Len, Flags band ?DFLAG_NAME_ME =/= 0);
+        <<$n, _Version:16, _LowFlags:32, Name/binary>> ->
+            check_length(byte_size(Name), false);
         <<$N, _/binary>> ->
             {error, <<"the name is longer than the packet">>};
         <<Tag, _/binary>> ->

@@ -27,7 +27,8 @@
 %% have sent that packet, `replied' has read the reply, `acknowledged' has sent the acknowledgement,
 %% `offered' has read the caller's offer of a link.
 
--type options() :: #{name => string(), cookie => string(), extension => binary()}.
+-type options() :: #{name => string(), cookie => string(), extension => binary(),
+                     old_name => boolean()}. %% as OTP 23 and 24 call one of unknown version
 -type server() :: #{name := string(), node := node(), listen := gen_tcp:socket(),
                     epmd := gen_tcp:socket()}.
 
@@ -71,6 +72,7 @@ call_step(named, Last, #{socket := Socket} = State) ->
 call_step(status, Last, #{socket := Socket} = State) ->
     {ok, <<$N, _Flags:64, Challenge:32, _Creation:32, Len:16, _Name:Len/binary, _/binary>>} =
         recv(Socket, ?WAIT_MS),
+    ok = complement(State),
     call_step(challenge, Last, State#{challenge => Challenge});
 call_step(challenge, half_reply, #{socket := Socket} = State) ->
     ok = send_half(Socket, reply_packet(State)),
@@ -91,9 +93,17 @@ call_step(offered, Last, #{socket := Socket} = State) ->
     {ok, ready} = beamway_wire:decode(Answer),
     call_step(answered, Last, State).
 
+name_packet(#{own := Own, options := #{old_name := true}}) ->
+    <<$n, 5:16, (flags()):32, (list_to_binary(Own))/binary>>;
 name_packet(#{own := Own, options := Options}) ->
     <<$N, (flags()):64, 1:32, (length(Own)):16, (list_to_binary(Own))/binary,
       (maps:get(extension, Options, <<>>))/binary>>.
+
+%% What the old name lacks follows the challenge.
+complement(#{socket := Socket, options := #{old_name := true}}) ->
+    send(Socket, <<$c, (flags() bsr 32):32, 1:32>>);
+complement(_) ->
+    ok.
 
 reply_packet(#{challenge := Challenge} = State) ->
     <<$r, 4711:32, (digest(State, Challenge))/binary>>.

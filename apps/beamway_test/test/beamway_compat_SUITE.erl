@@ -7,7 +7,7 @@
 -module(beamway_compat_SUITE).
 
 -export([all/0, groups/0, suite/0]).
--export([short_names/1, long_names/1, ipv6/1, hidden_nodes/1, mixed_cluster/1,
+-export([short_names/1, long_names/1, ipv6/1, hidden_nodes/1, mixed_cluster/1, old_name_message/1,
          epmd_module/1, fixed_ports_without_epmd/1, one_port_without_epmd/1,
          dynamic_start/1, dynamic_node_names/1, dist_listen_false/1,
          listen_port_range/1, use_interface/1, listen_options/1, connect_options/1,
@@ -27,7 +27,7 @@ all() -> beamway_carrier:all().
 
 groups() ->
     beamway_carrier:groups(
-      [short_names, long_names, ipv6, hidden_nodes, mixed_cluster,
+      [short_names, long_names, ipv6, hidden_nodes, mixed_cluster, old_name_message,
        epmd_module, fixed_ports_without_epmd, one_port_without_epmd,
        dynamic_start, dynamic_node_names, dist_listen_false,
        listen_port_range, use_interface, listen_options, connect_options,
@@ -93,6 +93,20 @@ mixed_cluster(Config) ->
     Link = case carrier(Config) of inet_tcp -> stock; _ -> tcp end,
     exchange(Link, Ours, Stock),
     exchange(Link, Stock, Ours).
+
+%% A node of OTP 23 or 24 that calls without epmd's knowledge. Releases of OTP differ in whether they take it;
+%% ours takes it where stock distribution does.
+old_name_message(Config) ->
+    [Stock, Ours] = [authenticates_by_old_name(start(Carrier, #{})) || Carrier <- [inet_tcp, carrier(Config)]],
+    ct:log("authenticated: ~w", [Stock]),
+    Stock = Ours.
+
+authenticates_by_old_name({_, Node}) ->
+    try beamway_raw_peer:call(Node, authenticated, #{old_name => true, cookie => "beamway_compat"}) of
+        Socket -> gen_tcp:close(Socket) =:= ok
+    catch
+        error:{badmatch, {error, closed}} -> false
+    end.
 
 %%% Without epmd
 

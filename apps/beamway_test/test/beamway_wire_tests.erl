@@ -95,11 +95,12 @@ the_peer_cannot_forge_log_lines_test() ->
 
 first_packets_that_otp_must_not_see_test_() ->
     Name = fun(Flags, Length, Bytes) -> <<$N, Flags:64, 1:32, Length:16, Bytes/binary>> end,
+    Old = fun(Bytes) -> <<$n, 6:16, 0:32, Bytes/binary>> end,
     Long = binary:copy(<<"h">>, 300),
     [?_assertMatch({error, _}, beamway_wire:check_name(Packet))
-     || Packet <- [<<>>, <<"n">>, <<"GET / HTTP/1.1">>, <<$N>>, <<$N, 0:64>>,
+     || Packet <- [<<>>, <<"n">>, <<$n, 6:16, 0:24>>, Old(<<>>), Old(Long), <<"GET / HTTP/1.1">>, <<$N>>, <<$N, 0:64>>,
                    Name(0, 9, <<"a@host.b">>), Name(0, 65535, <<"a@host.b">>), Name(0, 0, <<>>),
                    Name(0, 256, Long), Name(16#200000000, 242, Long)]]
         ++ [?_assertEqual(ok, beamway_wire:check_name(Packet))
-            || Packet <- [Name(0, 8, <<"a@host.b">>), Name(0, 255, Long),
+            || Packet <- [Old(<<"a@host.b">>), Name(0, 8, <<"a@host.b">>), Name(0, 255, Long),
                           Name(16#200000000, 241, Long), Name(0, 8, <<"a@host.b and more">>)]].
