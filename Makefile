@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: build demo test test-long test-idle test-otp test-elixir test-bare nemesis check bench soak asan test-asan tsan fuzz fuzz-keep spin clean help build-test build-bench
+.PHONY: build demo test test-long test-idle test-otp test-otp27 test-elixir test-bare nemesis check bench soak asan test-asan tsan fuzz fuzz-keep spin clean help build-test build-bench
 
 ## build: compile the driver and the applications into the checkout
 build:
@@ -43,6 +43,12 @@ test-otp:
 	@scripts/install-packages test-otp
 	@$(MAKE) build-test
 	@test/system/otp_suites
+
+## test-otp27: build and test on OTP 27 in a Debian 13 tree, and nodes of both releases in one cluster (needs root)
+test-otp27:
+	@scripts/install-packages test-otp27
+	@$(MAKE) build-test
+	@test/system/otp27
 
 ## nemesis: random faults on real nodes for MIN minutes (1), judged by an oracle; SEED=n CARRIER=shm|tcp|stock STORE=1
 nemesis:
@@ -113,5 +119,5 @@ clean:
 	@scripts/build --clean
 
 help:
-	@sed -n 's/^## \([a-z-]*\): \(.*\)/  make \1|\2/p' Makefile | \
+	@sed -n 's/^## \([a-z0-9-]*\): \(.*\)/  make \1|\2/p' Makefile | \
 	while IFS='|' read -r target what; do printf '%-18s %s\n' "$$target" "$$what"; done

@@ -14,6 +14,8 @@
 %% `BEAMWAY_TEST_WRAPPER' in the environment names a program that stands before every node's `erl' and
 %% executes the rest of its arguments, so that a whole run can be looked at: by a sanitizer, say. Nodes
 %% then end by themselves where they are else killed, since at its end a sanitizer looks for leaks.
+%%
+%% Every second node is of another release of OTP if one is named, see {@link beamway_other_otp}.
 -module(beamway_peer).
 
 -export([start/2, start/1, erl/0, stop/1, stop_all/1, stop_started/0, halt_node/1, halt_node/2, call/4, call/5, run/2, run/3]).
@@ -30,6 +32,7 @@
                      args => [string()],        %% added after the carrier's own flags
                      env => [{string(), string() | false}],
                      before_exec => string(),   %% shell commands run in the node's process first
+                     otp => beamway_other_otp:otp(),
                      wrapper => [string()],     %% command that executes the rest of its arguments
                      ebin => file:name_all(),   %% another beamway than the checkout's
                      log => file:name_all()}.   %% where the node's logger writes
@@ -46,7 +49,9 @@ start(Carrier) ->
 %% @doc Starts a node with the carrier. The caller stops it with {@link stop/1}; it also ends by
 %% itself when the runner does, because its standard input closes.
 -spec start(carrier(), options()) -> {ok, pid(), node()}.
-start(Carrier, Options) ->
+start(Carrier, Given) ->
+    Living = fun() -> length([Pid || Pid <- processes(), is_peer(Pid)]) end,
+    Options = Given#{otp => beamway_other_otp:choose(Given, Living)},
     Name = maps:get(name, Options, unique_name("bw")),
     Peer = #{name => Name,
              longnames => is_map_key(host, Options),
@@ -393,10 +398,14 @@ carrier_environment(_) ->
 
 arguments(Carrier, Options) ->
     ["-setcookie", maps:get(cookie, Options, "beamway_test"), "+sbwt", "none"]
-        ++ code_path(maps:get(ebin, Options, ebin()))
+        ++ code_path(beamway_of(Options))
         ++ flags(Carrier)
         ++ log_flags(Options)
         ++ maps:get(args, Options, []).
+
+beamway_of(#{ebin := Ebin}) -> Ebin;
+beamway_of(#{otp := other}) -> beamway_other_otp:ebin();
+beamway_of(_) -> ebin().
 
 %% Another beamway than the runner's must be the only one: `-pa' puts its last directory first.
 code_path(Ebin) ->
@@ -418,7 +427,7 @@ log_flags(_) ->
 
 %% `exec' keeps the process id, so that signals reach the node itself.
 executable(Options) ->
-    Command = maps:get(wrapper, Options, []) ++ erl(),
+    Command = maps:get(wrapper, Options, []) ++ erl_of(Options),
     case Options of
         #{before_exec := Script} ->
             {"/bin/sh", ["-c", Script ++ " exec \"$@\"", "sh" | Command]};
@@ -436,3 +445,6 @@ wrapper() ->
         "" -> [];
         Program -> [Program]
     end.
+
+erl_of(#{otp := other}) -> beamway_other_otp:erl();
+erl_of(_) -> erl().

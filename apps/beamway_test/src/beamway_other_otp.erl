@@ -1,0 +1,44 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Nodes of another release of OTP than the runner's, beside the runner's own. Used by {@link beamway_peer}.
+%%
+%% `BEAMWAY_OTHER_ERL' in the environment is a program's path and its words, separated by blanks, which runs the other
+%% OTP's `erl'; `BEAMWAY_OTHER_EBIN' is where Beamway stands that was built for it. Then every second of the nodes that
+%% live at a time is one of the other OTP, so that every suite tests the mixture; `BEAMWAY_OTHER_FIRST=1' begins with
+%% the other. The runner's OTP must be the older one, since it compiles the tests, which run on both.
+-module(beamway_other_otp).
+
+-export([is_there/0, choose/2, erl/0, ebin/0]).
+
+-export_type([otp/0]).
+
+-type otp() :: own | other.
+
+%% @doc Whether another OTP is named.
+-spec is_there() -> boolean().
+is_there() ->
+    os:getenv("BEAMWAY_OTHER_ERL", "") =/= "".
+
+%% @doc Which OTP a new node is of, when so many others live. A wrapper may be one that the other OTP cannot be run by,
+%% and another beamway is built for our own OTP.
+-spec choose(beamway_peer:options(), fun(() -> non_neg_integer())) -> otp().
+choose(#{otp := Otp}, _Living) -> Otp;
+choose(#{wrapper := _}, _Living) -> own;
+choose(#{ebin := _}, _Living) -> own;
+choose(_, Living) ->
+    case is_there() of
+        true -> element(Living() rem 2 + 1, turns(os:getenv("BEAMWAY_OTHER_FIRST", "")));
+        false -> own
+    end.
+
+turns("1") -> {other, own};
+turns(_) -> {own, other}.
+
+%% @doc The command that starts a node of the other OTP.
+-spec erl() -> [string(), ...].
+erl() ->
+    [_ | _] = string:lexemes(os:getenv("BEAMWAY_OTHER_ERL", ""), " ").
+
+%% @doc Where the beamway is that was built for it.
+-spec ebin() -> file:filename().
+ebin() ->
+    [_ | _] = os:getenv("BEAMWAY_OTHER_EBIN", "").

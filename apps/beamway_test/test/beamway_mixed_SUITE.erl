@@ -1,0 +1,252 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc One cluster of nodes of two releases of OTP: each with Beamway built by its own release, whoever calls whom.
+%%
+%% Needs another OTP than the runner's ({@link beamway_other_otp} says how it is named); `make test-otp27' has one, and
+%% runs the other suites over the same mixture. Without it there is one case, which is skipped. The group
+%% `inet_tcp' says what stock distribution does between the two releases.
+-module(beamway_mixed_SUITE).
+
+-export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2, init_per_testcase/2, end_per_testcase/2]).
+-export([another_otp/1, two_releases/1, who_calls/1, options_of_one_side/1, four_nodes/1, nodes_leave_and_return/1,
+         reconnects/1, flags/1]).
+
+-define(CARRIERS, [inet_tcp, beamway_tcp, beamway_shm, beamway_small]).
+-define(BY_HAND, ["-kernel", "dist_auto_connect", "never", "-kernel", "prevent_overlapping_partitions", "false"]).
+%% Around one and several fragments, and more than a ring.
+-define(SIZES, [0, 1, 100, 4096, 65400, 65536, 65600, 131072, 1000003, 12000017]).
+
+suite() -> [{timetrap, {minutes, 3}}].
+
+all() ->
+    case beamway_other_otp:is_there() of
+        true -> beamway_carrier:all(?CARRIERS);
+        false -> [another_otp]
+    end.
+
+groups() ->
+    beamway_carrier:groups(?CARRIERS, [two_releases, who_calls, options_of_one_side, four_nodes, nodes_leave_and_return,
+                                       reconnects, flags]).
+
+init_per_group(Carrier, Config) -> beamway_carrier:init_group(Carrier, Config).
+
+end_per_group(_Carrier, _Config) -> ok.
+
+init_per_testcase(another_otp, _Config) -> {skip, "needs another OTP: run make test-otp27"};
+init_per_testcase(_Case, Config) -> Config.
+
+end_per_testcase(_Case, _Config) -> beamway_peer:stop_started().
+
+another_otp(_Config) -> ok.
+
+%% --- two nodes -----------------------------------------------------------------------------------------
+
+%% The mixture is one: two releases, each with beams and a driver of its own.
+two_releases(Config) ->
+    [Own, Other] = [start(Config, Otp, #{}) || Otp <- [own, other]],
+    {OwnRelease, OtherRelease} = {release(Own), release(Other)},
+    ct:log("releases ~b and ~b", [OwnRelease, OtherRelease]),
+    true = OwnRelease < OtherRelease,
+    [Compiled, OtherCompiled] = [beamway_peer:run(Peer, fun() -> {code:which(beamway_dist), compiler(beamway_dist)} end)
+                                 || {Peer, _} <- [Own, Other]],
+    true = element(1, Compiled) =/= element(1, OtherCompiled),
+    true = element(2, Compiled) =/= element(2, OtherCompiled),
+    ok.
+
+release({Peer, _}) ->
+    list_to_integer(beamway_peer:call(Peer, erlang, system_info, [otp_release])).
+
+compiler(Module) ->
+    proplists:get_value(version, Module:module_info(compile)).
+
+%% Each release calls the other; either side then sends, links and monitors.
+who_calls(Config) ->
+    [begin
+         Pair = [start(Config, Otp, #{}) || Otp <- Order],
+         ok = connect_all(Config, Pair),
+         ok = talk(Pair),
+         stop(Pair)
+     end || Order <- [[own, other], [other, own]]],
+    ok.
+
+%% What only one of the two has set holds for the link: whole messages, and the smaller ring.
+options_of_one_side(Config) ->
+    Set = [{"BEAMWAY_WHOLE_MESSAGES", "true"}, {"BEAMWAY_RING_BYTES", "131072"}],
+    [begin
+         Pair = [start(Config, Otp, #{env => Env}) || {Otp, Env} <- Sides],
+         ok = connect_all(Config, Pair),
+         ok = talk(Pair),
+         stop(Pair)
+     end || Sides <- [[{own, Set}, {other, []}], [{own, []}, {other, Set}], [{other, Set}, {own, []}],
+                      [{other, []}, {own, Set}]]],
+    ok.
+
+%% The descriptors of both releases stay as many as they were.
+reconnects(Config) ->
+    Pair = [{PeerA, NodeA}, {PeerB, NodeB}] = [start(Config, Otp, #{args => ?BY_HAND}) || Otp <- [own, other]],
+    Carrier = beamway_carrier:carrier(Config),
+    Round = fun({Caller, Called, CalledNode}) ->
+                    ok = beamway_peer:connect_both(Carrier, Caller, Called),
+                    true = beamway_peer:call(Caller, erlang, disconnect_node, [CalledNode]),
+                    ok = beamway_peer:wait_disconnected(PeerA, NodeB),
+                    ok = beamway_peer:wait_disconnected(PeerB, NodeA)
+            end,
+    Ways = [{PeerA, PeerB, NodeB}, {PeerB, PeerA, NodeA}],
+    lists:foreach(Round, Ways),
+    Before = [beamway_peer:resources(Peer) || {Peer, _} <- Pair],
+    [lists:foreach(Round, Ways) || _ <- lists:seq(1, beamway_carrier:scale(20, 300))],
+    [_ = beamway_peer:wait_until(fun() -> beamway_peer:no_more(beamway_peer:resources(Peer), Was) end, 5000)
+     || {{Peer, _}, Was} <- lists:zip(Pair, Before)],
+    ok.
+
+%% What the carrier relies on is the same in both: fragments that can be refused, handshake of version 6 with
+%% creations, the atom cache whose messages must stay in order. (docs/otp-releases.md)
+flags(Config) ->
+    [Own, Other] = [beamway_peer:call(Peer, erts_internal, get_dflags, [])
+                    || {Peer, _} <- [start(Config, Otp, #{}) || Otp <- [own, other]]],
+    [begin
+         {erts_dflags, Default, Mandatory, _Addable, Rejectable, StrictOrder} = Flags,
+         {16#800000, 16#800000} = {Default band 16#800000, Rejectable band 16#800000},
+         0 = Mandatory band 16#800000,
+         16#1000000 = Default band 16#1000000,
+         16#2000 = StrictOrder
+     end || Flags <- [Own, Other]],
+    %% All that one asks for the other has.
+    [Missing, Missing] = [element(3, Asking) band bnot element(2, Asked) || {Asking, Asked} <- [{Own, Other}, {Other, Own}]],
+    0 = Missing,
+    ok.
+
+%% --- four nodes ----------------------------------------------------------------------------------------
+
+%% Every pair of the four, of one release or of two, has the carrier's link, and every node all others' messages.
+four_nodes(Config) ->
+    Cluster = [start(Config, Otp, #{}) || Otp <- [own, other, own, other]],
+    ok = connect_all(Config, Cluster),
+    ok = talk(Cluster),
+    ok = same_names_everywhere(Cluster).
+
+%% A name of each node, registered with global, and a member of a group on each: all four see all.
+same_names_everywhere(Cluster) ->
+    Nodes = [Node || {_, Node} <- Cluster],
+    [beamway_peer:run(Peer, fun() -> ok = global:sync(), join() end) || {Peer, _} <- Cluster],
+    [begin
+         _ = beamway_peer:wait_until(fun() -> beamway_peer:run(Peer, fun() -> sees_all(Nodes) end) end, 20000)
+     end || {Peer, _} <- Cluster],
+    ok.
+
+join() ->
+    Pid = spawn(fun() ->
+                        {ok, Scope} = pg:start_link(beamway_mixed),
+                        yes = global:register_name({beamway_mixed, node()}, self()),
+                        ok = pg:join(beamway_mixed, everyone, self()),
+                        receive {stop, Scope} -> ok end
+                end),
+    _ = beamway_peer:wait_until(fun() -> global:whereis_name({beamway_mixed, node()}) =:= Pid end, 10000),
+    ok.
+
+sees_all(Nodes) ->
+    Named = [global:whereis_name({beamway_mixed, Node}) || Node <- Nodes],
+    lists:all(fun is_pid/1, Named) andalso
+        lists:sort([node(Pid) || Pid <- Named]) =:= lists:sort(Nodes) andalso
+        lists:sort(pg:get_members(beamway_mixed, everyone)) =:= lists:sort(Named).
+
+%% One node of each release is killed in turn and returns under its name: the others hear why, keep their
+%% connections, and talk to the one that came back.
+nodes_leave_and_return(Config) ->
+    Otps = [own, other, own, other],
+    Cluster = [start(Config, Otp, #{args => ?BY_HAND}) || Otp <- Otps],
+    ok = connect_all(Config, Cluster),
+    _ = lists:foldl(fun(Index, Now) -> leave_and_return(Config, Index, lists:nth(Index, Otps), Now) end, Cluster, [2, 1, 3, 4]),
+    ok.
+
+leave_and_return(Config, Index, Otp, Cluster) ->
+    {Peer, Node} = Leaving = lists:nth(Index, Cluster),
+    Rest = lists:delete(Leaving, Cluster),
+    Before = connections(Rest),
+    Watchers = [{Watching, watch(Watching, Node)} || {Watching, _} <- Rest],
+    case Index of
+        4 -> ok = beamway_peer:halt_node(Peer);
+        _ -> ok = beamway_peer:kill9(Peer)
+    end,
+    [connection_closed = heard(Watching, Watcher) || {Watching, Watcher} <- Watchers],
+    Before = connections(Rest),
+    [Name, _] = string:split(atom_to_list(Node), "@"),
+    Returned = start(Config, Otp, #{name => Name, args => ?BY_HAND}),
+    %% It calls some and is called by the others.
+    ok = connect_all(Config, lists:sublist(Rest, 1) ++ [Returned]),
+    [ok = beamway_peer:connect_both(beamway_carrier:carrier(Config), element(1, Returned), Called)
+     || {Called, _} <- lists:nthtail(1, Rest)],
+    ok = talk([Returned | Rest]),
+    lists:sublist(Cluster, Index - 1) ++ [Returned] ++ lists:nthtail(Index, Cluster).
+
+connections(Cluster) ->
+    [beamway_peer:controller(Peer, Node) || {Peer, Own} <- Cluster, {_, Node} <- Cluster, Node =/= Own].
+
+watch(Peer, Node) ->
+    beamway_peer:run(Peer, fun() ->
+        Self = self(),
+        Pid = spawn(fun() ->
+                            ok = net_kernel:monitor_nodes(true, [nodedown_reason]),
+                            Self ! {self(), watching},
+                            receive {nodedown, Node, [{nodedown_reason, Reason}]} -> ok end,
+                            receive {give, From} -> From ! {reason, Reason} end
+                    end),
+        receive {Pid, watching} -> Pid end
+    end).
+
+heard(Peer, Watcher) ->
+    beamway_peer:run(Peer, fun() ->
+        Watcher ! {give, self()},
+        receive {reason, Reason} -> Reason after 10000 -> not_heard end
+    end).
+
+%% --- helpers -------------------------------------------------------------------------------------------
+
+start(Config, Otp, Options) ->
+    {ok, Peer, Node} = beamway_peer:start(beamway_carrier:carrier(Config), Options#{otp => Otp}),
+    {Peer, Node}.
+
+stop(Cluster) ->
+    beamway_peer:stop_all([Peer || {Peer, _} <- Cluster]).
+
+%% Each node calls those after it; the kind of link is checked on both sides.
+connect_all(Config, [{Peer, _} | Rest]) ->
+    [ok = beamway_peer:connect_both(beamway_carrier:carrier(Config), Peer, Called) || {Called, _} <- Rest],
+    connect_all(Config, Rest);
+connect_all(_Config, []) ->
+    ok.
+
+%% All nodes to all others at the same time: messages of all sizes there and back, calls, last words of links and
+%% monitors.
+talk(Cluster) ->
+    Talks = [beamway_peer:async(fun() -> beamway_peer:run(Peer, fun() -> talk_to(Node) end, 120000) end)
+             || {Peer, Own} <- Cluster, {_, Node} <- Cluster, Node =/= Own],
+    [ok = beamway_peer:await(Talk) || Talk <- Talks],
+    ok.
+
+talk_to(Node) ->
+    process_flag(trap_exit, true),
+    Echo = spawn_link(Node, fun echo/0),
+    [begin
+         Term = {Size, make_ref(), payload(Size), #{self() => [Size | Node]}},
+         Echo ! {self(), Term},
+         receive {echo, Back} -> Back =:= Term orelse error({differs, Size})
+         after 60000 -> error({no_echo, Size})
+         end
+     end || Size <- ?SIZES],
+    Node = erpc:call(Node, erlang, node, [], 60000),
+    Reason = {last_words, payload(300000)},
+    Monitor = monitor(process, Echo),
+    Echo ! {stop, Reason},
+    receive {'DOWN', Monitor, process, Echo, Reason} -> ok after 60000 -> error(no_down) end,
+    receive {'EXIT', Echo, Reason} -> ok after 60000 -> error(no_exit) end.
+
+echo() ->
+    receive
+        {stop, Reason} -> exit(Reason);
+        {From, Term} -> From ! {echo, Term}, echo()
+    end.
+
+%% The block has a prime length: a misplaced fragment never looks right.
+payload(Size) ->
+    Block = << <<(erlang:phash2({Size, N}, 1 bsl 32)):32>> || N <- lists:seq(1, 257) >>,
+    binary:part(binary:copy(<<Block/binary, 7>>, Size div 1029 + 1), 0, Size).
