@@ -24,6 +24,7 @@
 -define(CALL_MS, 30000).
 -define(SETTLE_MS, 60000).
 -define(FAULT_MS, 120000).
+-define(RUN_MS, 600000).
 %% What must come after a fault that ends a connection is looked for when this has passed.
 -define(NOTICE_US, 5500000).
 %% A pair of nodes sends a burst about so often, times the number of pairs.
@@ -49,10 +50,22 @@ run(Schedule, Carrier) ->
     Dir = filename:join("/tmp", Tag),
     ok = filelib:ensure_dir(filename:join(Dir, "x")),
     Began = erlang:monotonic_time(millisecond),
-    Owner = spawn_monitor(fun() -> exit({result, in_dir(#run{carrier = Carrier, dir = Dir, schedule = Schedule, tag = Tag})}) end),
-    Result = beamway_peer:await(Owner, 600000),
+    Owner = beamway_peer:async(fun() -> in_dir(#run{carrier = Carrier, dir = Dir, schedule = Schedule, tag = Tag}) end),
+    Result = result_of(Owner),
     ok = file:del_dir_r(Dir),
     Result#{seconds => (erlang:monotonic_time(millisecond) - Began) / 1000}.
+
+%% Whatever keeps a schedule from being carried out is a finding, too.
+result_of(Owner) ->
+    try
+        beamway_peer:await(Owner, ?RUN_MS)
+    catch
+        error:Reason ->
+            true = exit(element(1, Owner), kill),
+            ok = beamway_peer:stop_started(),
+            #{findings => [{not_carried_out, #{reason => Reason}}], faults => [], messages => #{}, calls => #{answered => 0},
+              spoken => 0, nodedowns => 0}
+    end.
 
 in_dir(Run0) ->
     try
@@ -214,7 +227,7 @@ fault({wait, Ms}, Run) ->
     receive after Ms -> ok end,
     Run;
 fault({kill, N} = Fault, Run0) ->
-    Run1 = collect(N, so_far, release(N, Run0)),
+    Run1 = wait_for([N], collect_unless_held(N, Run0)),
     #{peer := Peer} = maps:get(N, Run1#run.nodes),
     timed(Fault, fun() -> ok = beamway_peer:kill9(Peer), true end, gone(N, Run1));
 fault({restart, N, Options} = Fault, Run) ->
@@ -261,16 +274,18 @@ start_again(N, Options, #run{nodes = Nodes} = Run) ->
     ok = hub(Node, go, []),
     started(N, Node, Run).
 
-%% A node that is to be killed while something lasts: that ends with it, unless others take part.
-release(N, #run{lasting = Lasting} = Run) ->
-    Alone = [{Pid, Fault, From} || {Pid, {Fault, From}} <- maps:to_list(Lasting),
-                                   beamway_nemesis_schedule:names(Fault) =:= [N]],
-    Rest = lists:foldl(fun({Pid, Fault, From}, Acc) ->
-                               true = exit(Pid, kill),
-                               receive {'DOWN', _, process, Pid, _} -> ok after ?CALL_MS -> error({still_runs, Fault}) end,
-                               executed(Fault, From, true, Acc#run{lasting = maps:remove(Pid, Acc#run.lasting)})
-                       end, Run, Alone),
-    wait_for([N], Rest).
+%% A node that is to be killed while something holds it takes what it has seen with it: what holds it ends
+%% with it, unless others take part.
+collect_unless_held(N, #run{lasting = Lasting} = Run) ->
+    case [{Pid, Fault, From} || {Pid, {Fault, From}} <- maps:to_list(Lasting), beamway_nemesis_schedule:names(Fault) =:= [N]] of
+        [] -> collect(N, so_far, wait_for([N], Run));
+        Alone -> lists:foldl(fun release/2, Run, Alone)
+    end.
+
+release({Pid, Fault, From}, #run{lasting = Lasting} = Run) ->
+    true = exit(Pid, kill),
+    receive {'DOWN', _, process, Pid, _} -> ok after ?CALL_MS -> error({still_runs, Fault}) end,
+    executed(Fault, From, true, Run#run{lasting = maps:remove(Pid, Lasting)}).
 
 wait_lasting(#run{nodes = Nodes} = Run) -> wait_for(maps:keys(Nodes), Run).
 
