@@ -8,7 +8,7 @@
 %% somebody who was not heard to the end although all faults were over.
 -module(beamway_nemesis).
 
--export([run/2]).
+-export([run/2, run/3]).
 
 -export_type([carrier/0, result/0]).
 
@@ -34,7 +34,8 @@
               dir :: file:filename(),
               schedule :: beamway_nemesis_schedule:schedule(),
               tag :: string(),
-              ebin = none :: none | file:filename(),      %% of the other version
+              ebin :: file:filename(),
+              another_ebin = none :: none | file:filename(),      %% of the other version
               nodes = #{} :: #{beamway_nemesis_schedule:index() => map()},
               baseline = #{} :: #{beamway_nemesis_schedule:index() => map()},
               lasting = #{} :: #{pid() => {beamway_nemesis_schedule:fault(), integer()}},
@@ -45,12 +46,17 @@
 %% @doc Carries out one schedule. Everything that was started has ended when this returns.
 -spec run(beamway_nemesis_schedule:schedule(), carrier()) -> result().
 run(Schedule, Carrier) ->
+    run(Schedule, Carrier, beamway_peer:ebin()).
+
+%% @doc The same with another build of the carrier than the checkout's.
+-spec run(beamway_nemesis_schedule:schedule(), carrier(), Ebin :: file:filename()) -> result().
+run(Schedule, Carrier, Ebin) ->
     ok = beamway_nemesis_schedule:validate(Schedule),
     Tag = beamway_peer:unique_name("nemesis"),
     Dir = filename:join("/tmp", Tag),
     ok = filelib:ensure_dir(filename:join(Dir, "x")),
     Began = erlang:monotonic_time(millisecond),
-    Owner = beamway_peer:async(fun() -> in_dir(#run{carrier = Carrier, dir = Dir, schedule = Schedule, tag = Tag}) end),
+    Owner = beamway_peer:async(fun() -> in_dir(#run{carrier = Carrier, dir = Dir, schedule = Schedule, tag = Tag, ebin = Ebin}) end),
     Result = result_of(Owner),
     ok = file:del_dir_r(Dir),
     Result#{seconds => (erlang:monotonic_time(millisecond) - Began) / 1000}.
@@ -83,7 +89,7 @@ in_dir(Run0) ->
 with_other_version(#run{schedule = #{nodes := Nodes, faults := Faults}, dir = Dir, carrier = Carrier} = Run) ->
     All = Nodes ++ [Options || {restart, _, Options} <- Faults],
     case Carrier =/= stock andalso [another || #{wire := another} <- All] of
-        [_ | _] -> Run#run{ebin = beamway_nemesis_faults:another_wire(Dir)};
+        [_ | _] -> Run#run{another_ebin = beamway_nemesis_faults:another_wire(Dir)};
         _ -> Run
     end.
 
@@ -123,21 +129,20 @@ carrier(_, #run{carrier = tcp}) -> beamway_tcp;
 carrier(_, #run{carrier = shm}) -> beamway_shm.
 
 %% Faults decide which connections end, not global's view of who should be connected to whom.
-peer_options(N, Log, Options, #run{tag = Tag, dir = Dir, ebin = Ebin, schedule = #{faults := Faults}}) ->
+peer_options(N, Log, Options, #run{tag = Tag, dir = Dir, schedule = #{faults := Faults}} = Run) ->
     ClockFile = clock_file(N, Dir),
     Clock = case [jumps || {clock_jump, M, _} <- Faults, M =:= N] of
                 [] -> [];
                 _ -> beamway_nemesis_faults:new_clock(ClockFile, 0), beamway_nemesis_faults:environment(ClockFile)
             end,
-    Base = #{name => name(N, Tag), log => Log,
-             args => ["-kernel", "net_ticktime", integer_to_list(beamway_nemesis_schedule:tick_time_s()),
-                      "-kernel", "prevent_overlapping_partitions", "false"],
-             env => [{"ERL_CRASH_DUMP", filename:join(Dir, lists:concat(["crash-", N]))},
-                     {"ERL_CRASH_DUMP_SECONDS", "10"} | Clock ++ option_variables(Options)]},
-    case Options of
-        #{wire := another} when Ebin =/= none -> Base#{ebin => Ebin};
-        _ -> Base
-    end.
+    #{name => name(N, Tag), log => Log, ebin => ebin(Options, Run),
+      args => ["-kernel", "net_ticktime", integer_to_list(beamway_nemesis_schedule:tick_time_s()),
+               "-kernel", "prevent_overlapping_partitions", "false"],
+      env => [{"ERL_CRASH_DUMP", filename:join(Dir, lists:concat(["crash-", N]))},
+              {"ERL_CRASH_DUMP_SECONDS", "10"} | Clock ++ option_variables(Options)]}.
+
+ebin(#{wire := another}, #run{another_ebin = Another}) when Another =/= none -> Another;
+ebin(_, #run{ebin = Ebin}) -> Ebin.
 
 name(N, Tag) -> lists:concat([Tag, "-", N]).
 

@@ -4,18 +4,19 @@
 %%
 %% A schedule that fails is a term: put it into a file of beamway_nemesis_SUITE_data, with a comment that says
 %% what it found, and it is a case from then on. The oracle is proved by its own unit tests and, over nodes, by
-%% `the_oracle_sees'.
+%% `the_oracle_sees' and, with `BEAMWAY_TEST_LONG=1', by drivers that are spoiled on purpose.
 -module(beamway_nemesis_SUITE).
 
 -export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2, init_per_testcase/2, end_per_testcase/2]).
--export([every_fault/1, schedules_of_old/1, fresh_schedules/1, the_oracle_sees/1]).
+-export([every_fault/1, schedules_of_old/1, fresh_schedules/1, the_oracle_sees/1, bad_drivers/1]).
 
 suite() -> [{timetrap, {minutes, beamway_carrier:scale(6, 60)}}].
 
 all() -> [{group, beamway_shm}, {group, beamway_tcp}, {group, inet_tcp}].
 
 groups() ->
-    [{beamway_shm, [], [every_fault, the_oracle_sees, schedules_of_old, fresh_schedules]},
+    [{beamway_shm, [], [every_fault, the_oracle_sees, schedules_of_old, fresh_schedules]
+                           ++ [bad_drivers || beamway_carrier:is_long()]},
      {beamway_tcp, [], [every_fault]},
      {inet_tcp, [], [every_fault]}].
 
@@ -79,6 +80,35 @@ is_disconnected(Peer) ->
     catch
         _:_ -> false
     end.
+
+%% Drivers that lose a frame now and then, or give one twice, or forget to ring.
+bad_drivers(Config) ->
+    Output = <<"        if (frame.kind == BW_FRAME_DATA)\n">>,
+    Twice = <<"        if (frame.kind == BW_FRAME_DATA && pump->frames_in % 5000 == 0)\n"
+              "            driver_output(pump->port, (char *)(uintptr_t)(at + BW_FRAME_HEADER_BYTES), frame.len);\n", Output/binary>>,
+    Lose = <<"        if (frame.kind == BW_FRAME_DATA && pump->frames_in % 5000 != 0)\n">>,
+    Ring = <<"    if (bw_tx_commit(&shm_of(link)->tx, n))\n">>,
+    Forget = <<"    if (bw_tx_commit(&shm_of(link)->tx, n) && shm_of(link)->doorbells_out < 3000)\n">>,
+    [bad_driver(Config, File, Good, Bad, Kind)
+     || {File, Good, Bad, Kind} <- [{"driver/pump.c", Output, Lose, lost}, {"driver/pump.c", Output, Twice, duplicated},
+                                    {"link/shm_link.c", Ring, Forget, false_nodedown}]].
+
+bad_driver(Config, File, Good, Bad, Kind) ->
+    Dir = filename:join(proplists:get_value(priv_dir, Config), atom_to_list(Kind)),
+    Ebin = beamway_peer:ebin(),
+    ok = file:make_dir(Dir),
+    "" = os:cmd(lists:concat(["cp -r ", filename:join(Ebin, "../../../native"), " ", Dir, "/native && rm -rf ", Dir, "/native/build"])),
+    Source = filename:join([Dir, "native", File]),
+    {ok, Text} = file:read_file(Source),
+    [Before, After] = binary:split(Text, Good),
+    ok = file:write_file(Source, [Before, Bad, After]),
+    Made = os:cmd(lists:concat(["make -C ", Dir, "/native --no-print-directory OUT=", Dir, "/beamway/priv/beamway_drv.so driver 2>&1"])),
+    true = filelib:is_file(filename:join([Dir, "beamway", "priv", "beamway_drv.so"])) orelse Made,
+    "" = os:cmd(lists:concat(["cp -r ", Ebin, " ", Dir, "/beamway/ebin"])),
+    Schedule = #{nodes => [#{poll_us => 0}, #{poll_us => 0}], faults => [{wait, 10000}]},
+    #{findings := Findings} = beamway_nemesis:run(Schedule, carrier(Config), filename:join([Dir, "beamway", "ebin"])),
+    ct:log("~ts: ~0tP", [Bad, Findings, 100]),
+    true = lists:keymember(Kind, 1, Findings).
 
 %% Whatever once failed.
 schedules_of_old(Config) ->
