@@ -55,6 +55,7 @@ nemesis:
 	@scripts/install-packages test
 	@$(MAKE) build-test
 	@scripts/nemesis --minutes $(or $(MIN),1) $(if $(SEED),--seed $(SEED)) $(if $(CARRIER),--carrier $(CARRIER)) $(if $(STORE),--store)
+
 ## test-elixir: a release made by plain mix, over stock TCP and over Beamway (is in `make test`, too)
 test-elixir:
 	@scripts/install-packages test

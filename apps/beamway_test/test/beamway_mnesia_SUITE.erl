@@ -73,6 +73,7 @@ rounds(Config, Part) ->
 
 part_and_join(Config, Part, {Minority, Majority}) ->
     All = [Minority | Majority],
+    [ok = call(Member, listen, []) || Member <- All],
     [ok = start_load(Member) || Member <- All],
     [_ = commits(Member) || Member <- All],
     Known = known_to(Majority, Minority),
@@ -96,11 +97,13 @@ part_and_join(Config, Part, {Minority, Majority}) ->
     [ok = holds(Member, Kind, Keys) || Member <- All, {Kind, Keys} <- [Known | everything_of(Majority)]],
     %% The other side's own writes are gone, or the nodes were not parted at all.
     false = call(Minority, holds, [ledger, Lost]),
+    ok = call(Minority, forget, []),
     {Minority, Majority}.
 
 %% The disc of a killed node is as old as the kill. It takes what it has missed, by itself.
 killed_and_returned(Config) ->
     {Majority, Minority} = cluster(Config),
+    [ok = call(Member, listen, []) || Member <- Majority],
     [ok = start_load(Member) || Member <- [Minority | Majority]],
     [_ = commits(Member) || Member <- [Minority | Majority]],
     Known = known_to(Majority, Minority),
@@ -128,7 +131,6 @@ cluster(Config) ->
     ok = beamway_peer:call(maps:get(peer, hd(Members)), mnesia, create_schema, [Nodes]),
     [ok = beamway_peer:call(Peer, mnesia, start, []) || #{peer := Peer} <- Members],
     ok = call(hd(Members), tables, [Nodes]),
-    [ok = call(Member, listen, []) || Member <- Members],
     {lists:droplast(Members), lists:last(Members)}.
 
 %% Nodes meet again only when a case says so: mnesia looks for another past in the moment in which they do.

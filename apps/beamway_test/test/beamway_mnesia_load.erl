@@ -7,7 +7,7 @@
 %% nothing without a majority of its nodes.
 -module(beamway_mnesia_load).
 
--export([tables/1, start/0, stop/0, committed/1, refused/0, listen/0, events/0, content/1, holds/2]).
+-export([tables/1, start/0, stop/0, committed/1, refused/0, forget/0, listen/0, events/0, content/1, holds/2]).
 
 -define(TABLE, ?MODULE).
 -define(WRITERS, 2).
@@ -90,9 +90,19 @@ committed(Kind) ->
 refused() ->
     [{Kind, Reason, Count} || {{refused, Kind, Reason}, Count} <- ets:tab2list(?TABLE)].
 
-%% @doc Keeps the node's system events from now on.
+%% @doc Forgets both, after writes that were to be lost.
+-spec forget() -> ok.
+forget() ->
+    true = ets:delete_all_objects(?TABLE),
+    ok.
+
+%% @doc Keeps the node's system events from now on, and forgets those before. Mnesia must run.
 -spec listen() -> ok.
 listen() ->
+    case whereis(beamway_mnesia_events) of
+        undefined -> ok;
+        Old -> true = unregister(beamway_mnesia_events), exit(Old, kill)
+    end,
     Parent = self(),
     {Pid, Monitor} = spawn_monitor(fun() ->
                                            true = register(beamway_mnesia_events, self()),
