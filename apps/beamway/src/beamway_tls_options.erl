@@ -37,12 +37,13 @@ read(Role) ->
         {error, Problem} -> {error, Problem}
     end.
 
-%% @doc The caller knows whom it wants to meet; an option of the user's comes first.
+%% @doc The caller knows whom it wants to meet; an option of the user's comes first. A host that is
+%% an address has no name to ask for: ssl then compares the address.
 -spec for_host(Host :: string(), options()) -> options().
 for_host(Host, Options) ->
     case proplists:is_defined(server_name_indication, Options) of
         true -> Options;
-        false -> [{server_name_indication, Host} | Options]
+        false -> [{server_name_indication, Host} || inet:parse_address(Host) =:= {error, einval}] ++ Options
     end.
 
 %% ---- where they come from ----
@@ -197,6 +198,7 @@ what_is_missing_is_named_test() ->
 
 host_test() ->
     ?assertEqual([{server_name_indication, "h"}], for_host("h", [])),
+    ?assertEqual([], for_host("127.0.0.1", [])),
     ?assertEqual([{server_name_indication, disable}], for_host("h", [{server_name_indication, disable}])).
 
 -endif.

@@ -13,7 +13,7 @@
 
 -type config() :: [{atom(), term()}].
 
-%% @doc The groups of a suite that runs over the three carriers.
+%% @doc The groups of a suite that runs over stock TCP and Beamway's two plain links.
 -spec all() -> [{group, beamway_peer:carrier()}].
 all() -> all([inet_tcp, beamway_tcp, beamway_shm]).
 
@@ -34,7 +34,13 @@ groups(Carriers, Cases) -> [{Carrier, [], Cases} || Carrier <- Carriers].
 -spec init_group(beamway_peer:carrier(), config()) -> config().
 init_group(inet_tcp, Config) ->
     [{carrier, inet_tcp} | Config];
+init_group(Carrier, Config) when Carrier =:= beamway_tls; Carrier =:= beamway_tls_shm ->
+    ok = beamway_certificates:prepare(proplists:get_value(priv_dir, Config)),
+    built(Carrier, Config);
 init_group(Carrier, Config) ->
+    built(Carrier, Config).
+
+built(Carrier, Config) ->
     case filelib:is_file(filename:join(beamway_peer:ebin(), "beamway_dist.beam")) of
         true -> [{carrier, Carrier} | Config];
         false -> error({not_built, beamway_peer:ebin(), "run make build first"})

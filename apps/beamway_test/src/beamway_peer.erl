@@ -9,7 +9,8 @@
 %% The carriers: `inet_tcp' is stock distribution, the oracle that proves a test itself;
 %% `beamway_tcp' is Beamway with its kill switch on; `beamway_shm' is Beamway as it comes;
 %% `beamway_small' is `beamway_shm' with the smallest ring and whole messages, so that messages
-%% stream through a ring that cannot hold them.
+%% stream through a ring that cannot hold them. `beamway_tls' has TLS and the kill switch, `beamway_tls_shm' TLS as it
+%% comes, `inet_tls' is OTP's own; they need {@link beamway_certificates:prepare/1}.
 %%
 %% `BEAMWAY_TEST_WRAPPER' in the environment names a program that stands before every node's `erl' and
 %% executes the rest of its arguments, so that a whole run can be looked at: by a sanitizer, say. Nodes
@@ -25,11 +26,13 @@
 
 -export_type([carrier/0, options/0]).
 
--type carrier() :: inet_tcp | beamway_tcp | beamway_shm | beamway_small.
+-type carrier() :: inet_tcp | beamway_tcp | beamway_shm | beamway_small
+                 | inet_tls | beamway_tls | beamway_tls_shm.
 -type options() :: #{name => string(),          %% before the `@'; unique by default
                      host => string(),          %% after the `@': then with long names
                      cookie => string(),
-                     args => [string()],        %% added after the carrier's own flags
+                     flags => [string()],       %% instead of the carrier's own
+                     args => [string()],        %% added after those
                      env => [{string(), string() | false}],
                      before_exec => string(),   %% shell commands run in the node's process first
                      otp => beamway_other_otp:otp(),
@@ -151,22 +154,27 @@ connect_both(Carrier, Caller, Called) ->
     assert_link(Called, call(Caller, erlang, node, []), link_kind(Carrier)).
 
 %% @doc The kind of link that two nodes with this carrier on one host must agree on.
--spec link_kind(carrier()) -> stock | tcp | shm.
+-spec link_kind(carrier()) -> stock | tcp | tls | shm.
 link_kind(inet_tcp) -> stock;
+link_kind(inet_tls) -> stock;
+link_kind(beamway_tls) -> tls;
+link_kind(beamway_tls_shm) -> shm;
 link_kind(beamway_tcp) -> tcp;
 link_kind(beamway_shm) -> shm;
 link_kind(beamway_small) -> shm.
 
 %% @doc Waits until the node has a link of this kind to `Node', or fails and says what it has.
 %% The kind is taken from `beamway:links/0' and, independently, from the port that ERTS uses.
--spec assert_link(pid(), node(), stock | tcp | shm) -> ok.
+-spec assert_link(pid(), node(), stock | tcp | tls | shm) -> ok.
 assert_link(Peer, Node, Kind) ->
     _ = wait_until(fun() -> controller(Peer, Node) =/= undefined end, 5000),
     {ok, Driver} = controller_driver(Peer, Node),
     case {Kind, Driver} of
         {shm, "beamway_drv"} -> assert_reported_link(Peer, Node, shm);
         {tcp, "tcp_inet"} -> assert_reported_link(Peer, Node, tcp);
+        {tls, process} -> assert_reported_link(Peer, Node, tls);
         {stock, "tcp_inet"} -> ok;
+        {stock, process} -> ok;
         _ -> error({wrong_link, #{expected => Kind, driver => Driver, node => Node,
                                   links => reported_links(Peer)}})
     end.
@@ -187,22 +195,27 @@ reported_links(Peer) ->
 nonempty([]) -> false;
 nonempty(List) -> List.
 
-%% @doc The port through which the node is connected to `Node', as a term that identifies this one
+%% @doc The port or process through which the node is connected to `Node', as a term that identifies this one
 %% connection: another value later means that the connection was lost in between.
 -spec controller(pid(), node()) -> undefined | {string(), integer()}.
 controller(Peer, Node) ->
     run(Peer, fun() ->
                       case lists:keyfind(Node, 1, erlang:system_info(dist_ctrl)) of
-                          {_, Port} -> {erlang:port_to_list(Port), erlang:system_info(creation)};
+                          {_, Controller} -> {lists:flatten(io_lib:format("~p", [Controller])),
+                                              erlang:system_info(creation)};
                           false -> undefined
                       end
               end).
 
 controller_driver(Peer, Node) ->
     run(Peer, fun() ->
-                      {_, Port} = lists:keyfind(Node, 1, erlang:system_info(dist_ctrl)),
-                      {name, Name} = erlang:port_info(Port, name),
-                      {ok, Name}
+                      case lists:keyfind(Node, 1, erlang:system_info(dist_ctrl)) of
+                          {_, Pid} when is_pid(Pid) ->
+                              {ok, process};
+                          {_, Port} ->
+                              {name, Name} = erlang:port_info(Port, name),
+                              {ok, Name}
+                      end
               end).
 
 %% @doc The node's process id. It is read from the runner's own port, so it works on a stopped node.
@@ -380,7 +393,12 @@ ebin() ->
 %% @doc The flags that select the carrier.
 -spec flags(carrier()) -> [string()].
 flags(inet_tcp) -> ["-proto_dist", "inet_tcp"];
+flags(inet_tls) -> tls_flags("inet_tls");
+flags(beamway_tls) -> tls_flags("beamway_tls");
+flags(beamway_tls_shm) -> tls_flags("beamway_tls");
 flags(_Beamway) -> ["-proto_dist", "beamway"].
+
+tls_flags(Carrier) -> ["-proto_dist", Carrier, "-ssl_dist_optfile", beamway_certificates:good()].
 
 %% @doc The environment that selects the carrier: options of the runner's own must not leak in.
 -spec environment(carrier()) -> [{string(), string() | false}].
@@ -389,7 +407,7 @@ environment(Carrier) ->
      {"BEAMWAY_RING_LIMIT_BYTES", false}, {"BEAMWAY_POLL_US", false},
      {"BEAMWAY_SOCKET_DIR", false} | carrier_environment(Carrier)].
 
-carrier_environment(beamway_tcp) ->
+carrier_environment(Carrier) when Carrier =:= beamway_tcp; Carrier =:= beamway_tls ->
     [{"BEAMWAY_LINKS", "tcp"}, {"BEAMWAY_RING_BYTES", false}, {"BEAMWAY_WHOLE_MESSAGES", false}];
 carrier_environment(beamway_small) ->
     [{"BEAMWAY_LINKS", false}, {"BEAMWAY_RING_BYTES", "65536"}, {"BEAMWAY_WHOLE_MESSAGES", "true"}];
@@ -399,13 +417,16 @@ carrier_environment(_) ->
 arguments(Carrier, Options) ->
     ["-setcookie", maps:get(cookie, Options, "beamway_test"), "+sbwt", "none"]
         ++ code_path(beamway_of(Options))
-        ++ flags(Carrier)
+        ++ carrier_flags(Carrier, Options)
         ++ log_flags(Options)
         ++ maps:get(args, Options, []).
 
 beamway_of(#{ebin := Ebin}) -> Ebin;
 beamway_of(#{otp := other}) -> beamway_other_otp:ebin();
 beamway_of(_) -> ebin().
+
+carrier_flags(_Carrier, #{flags := Flags}) -> Flags;
+carrier_flags(Carrier, _Options) -> flags(Carrier).
 
 %% Another beamway than the runner's must be the only one: `-pa' puts its last directory first.
 code_path(Ebin) ->

@@ -12,12 +12,15 @@
          remote_spawns/1, group_leaders/1, aliases/1, remote_process_info/1, calls/1,
          trace_tokens/1, node_monitors/1, global_names/1, process_groups/1]).
 
+-define(CARRIERS, [inet_tcp, beamway_tcp, beamway_shm, beamway_tls, beamway_tls_shm]).
+
 suite() -> [{timetrap, {seconds, 60}}].
 
-all() -> beamway_carrier:all().
+all() -> beamway_carrier:all(?CARRIERS).
 
 groups() ->
     beamway_carrier:groups(
+      ?CARRIERS,
       [sends, registered_sends, links, link_unlink_races, monitors, monitors_by_name,
        big_exit_reasons, exit_2, spawn_requests, big_spawn_requests, remote_spawns, group_leaders,
        aliases, remote_process_info, calls, trace_tokens, node_monitors, global_names,

@@ -1,0 +1,88 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Certificates for the nodes of the TLS tests, made anew for each run.
+%%
+%% One authority signs what the nodes trust; each kind of certificate that a node must not be let in
+%% with differs from the good one in a single thing. {@link optfile/2} writes the files and the file
+%% that `-ssl_dist_optfile' takes. The suite calls {@link prepare/1} with a folder of its own.
+-module(beamway_certificates).
+
+-include_lib("public_key/include/public_key.hrl").
+
+-export([prepare/1, good/0, optfile/2, optfile/3]).
+-export_type([kind/0]).
+
+-type kind() :: good            %% for this host, by the authority
+              | expired         %% its time has passed
+              | other_host      %% for another host
+              | other_authority %% by an authority of the same name that the others do not know
+              | self_signed.
+-type files() :: #{certificate := file:filename(), key := file:filename(), authorities := file:filename()}.
+
+%% @doc Makes the authority, once a run; the folder is the caller's and must exist.
+-spec prepare(Dir :: file:filename()) -> ok.
+prepare(Dir) ->
+    case persistent_term:get(?MODULE, none) of
+        none ->
+            Authority = authority(),
+            persistent_term:put(?MODULE, #{dir => Dir, authority => Authority}),
+            persistent_term:put({?MODULE, good}, optfile("good", good));
+        _ ->
+            ok
+    end.
+
+%% @doc The options file of a node that is let in.
+-spec good() -> file:filename().
+good() ->
+    persistent_term:get({?MODULE, good}).
+
+%% @doc Writes a certificate of a kind under a name, and the options file; returns that file.
+-spec optfile(Name :: string(), kind()) -> file:filename().
+optfile(Name, Kind) ->
+    optfile(Name, Kind, fun(Files) -> [{server, options(Files)}, {client, options(Files)}] end).
+
+%% @doc The same with other options, made from the names of the files.
+-spec optfile(Name :: string(), kind(), fun((files()) -> [{server | client, list()}])) -> file:filename().
+optfile(Name, Kind, Options) ->
+    #{dir := Dir, authority := Authority} = persistent_term:get(?MODULE),
+    File = fun(What) -> filename:join(Dir, "tls-" ++ Name ++ "." ++ What) end,
+    #{cert := Certificate, key := Key} = certificate(Kind, Authority),
+    write(File("pem"), {'Certificate', Certificate, not_encrypted}),
+    write(File("key"), {'ECPrivateKey', public_key:der_encode('ECPrivateKey', Key), not_encrypted}),
+    write(File("ca"), {'Certificate', maps:get(cert, Authority), not_encrypted}),
+    Files = #{certificate => File("pem"), key => File("key"), authorities => File("ca")},
+    ok = file:write_file(File("opt"), io_lib:format("~p.~n", [Options(Files)])),
+    File("opt").
+
+options(#{certificate := Certificate, key := Key, authorities := Authorities}) ->
+    [{certfile, Certificate}, {keyfile, Key}, {cacertfile, Authorities}].
+
+write(File, Entry) ->
+    ok = file:write_file(File, public_key:pem_encode([Entry])),
+    ok = file:change_mode(File, 8#600).
+
+authority() ->
+    public_key:pkix_test_root_cert("Beamway test authority", [{key, {namedCurve, secp256r1}}]).
+
+certificate(good, Authority) -> signed(Authority, [names(this_host())]);
+certificate(expired, Authority) -> signed(Authority, [names(this_host()), {validity, past()}]);
+certificate(other_host, Authority) -> signed(Authority, [names([{dNSName, "elsewhere.example"}])]);
+certificate(other_authority, _Authority) -> signed(authority(), [names(this_host())]);
+certificate(self_signed, _Authority) -> authority().
+
+signed(Authority, Options) ->
+    Chain = public_key:pkix_test_data(#{root => Authority, intermediates => [],
+                                        peer => [{key, {namedCurve, secp256r1}} | Options]}),
+    {'ECPrivateKey', Key} = proplists:get_value(key, Chain),
+    #{cert => proplists:get_value(cert, Chain), key => public_key:der_decode('ECPrivateKey', Key)}.
+
+names(Names) ->
+    {extensions, [#'Extension'{extnID = ?'id-ce-subjectAltName', critical = false, extnValue = Names}]}.
+
+this_host() ->
+    {ok, Host} = inet:gethostname(),
+    [{dNSName, Host}, {iPAddress, <<127, 0, 0, 1>>}, {iPAddress, <<1:128>>}].
+
+past() ->
+    {Today, _} = calendar:universal_time(),
+    Days = calendar:date_to_gregorian_days(Today),
+    {calendar:gregorian_days_to_date(Days - 20), calendar:gregorian_days_to_date(Days - 10)}.

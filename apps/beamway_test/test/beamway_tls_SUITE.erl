@@ -1,0 +1,423 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc The TLS carriers: who is let in, who is not, and that what holds for a connection over TCP
+%% holds here.
+%%
+%% The data cases are those of every carrier ({@link beamway_signals_SUITE}, {@link
+%% beamway_messages_SUITE}). Each case here starts its own nodes. Certificates are made by the run.
+-module(beamway_tls_SUITE).
+
+-export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
+-export([shm_between_nodes_of_one_host/1, tls_where_shm_is_off/1, with_stock_tls/1, ipv6/1, ip_hosts/1, long_boot/1,
+         bad_certificates_are_refused/1, no_certificate_is_refused/1, wrong_cookie_is_refused/1,
+         plain_nodes_are_refused/1, silent_callers_keep_nobody_waiting/1,
+         another_certificate_without_restart/1, options_without_file/1, invalid_options_end_the_start/1,
+         killed_peer/1, stopped_peer/1, silent_peer_stays/1, last_words/1, reconnects_leave_nothing/1,
+         nothing_readable_on_the_wire/1]).
+
+suite() -> [{timetrap, {minutes, 2}}].
+
+all() ->
+    [shm_between_nodes_of_one_host, tls_where_shm_is_off, with_stock_tls, ipv6, ip_hosts, long_boot,
+     bad_certificates_are_refused, no_certificate_is_refused, wrong_cookie_is_refused,
+     plain_nodes_are_refused, silent_callers_keep_nobody_waiting,
+     another_certificate_without_restart, options_without_file, invalid_options_end_the_start,
+     killed_peer, stopped_peer, silent_peer_stays, last_words, reconnects_leave_nothing,
+     nothing_readable_on_the_wire].
+
+init_per_suite(Config) ->
+    ok = beamway_certificates:prepare(proplists:get_value(priv_dir, Config)),
+    Config.
+
+end_per_suite(_Config) -> ok.
+
+end_per_testcase(_Case, _Config) ->
+    beamway_peer:stop_started().
+
+%% ---- who talks how ----
+
+shm_between_nodes_of_one_host(_Config) ->
+    {One, _, Other, _} = pair(beamway_tls_shm),
+    ok = is_connected(One, Other).
+
+tls_where_shm_is_off(_Config) ->
+    {One, _, Other, OtherNode} = pair(beamway_tls),
+    ok = is_connected(One, Other),
+    {ok, #{link := tls, reason := <<"shared memory is off on this node">>, bytes_in := In}} =
+        beamway_peer:call(One, beamway, info, [OtherNode]),
+    true = In > 0,
+    Text = unicode:characters_to_list(beamway_peer:call(One, beamway, metrics, [])),
+    true = string:find(Text, "link=\"tls\"") =/= nomatch.
+
+%% Both ways of calling, and the same wire.
+with_stock_tls(_Config) ->
+    {ok, Ours, OurNode} = beamway_peer:start(beamway_tls_shm),
+    {ok, Stock, StockNode} = beamway_peer:start(inet_tls),
+    [begin
+         true = beamway_peer:call(Caller, net_kernel, connect_node, [Called]),
+         ok = beamway_peer:assert_link(Ours, StockNode, tls),
+         ok = is_connected(Ours, Stock),
+         true = beamway_peer:call(Caller, erlang, disconnect_node, [Called]),
+         ok = beamway_peer:wait_disconnected(Ours, StockNode),
+         ok = beamway_peer:wait_disconnected(Stock, OurNode)
+     end || {Caller, Called} <- [{Ours, StockNode}, {Stock, OurNode}]].
+
+ipv6(_Config) ->
+    case gen_tcp:listen(0, [inet6, {ip, {0, 0, 0, 0, 0, 0, 0, 1}}]) of
+        {ok, Listen} ->
+            ok = gen_tcp:close(Listen),
+            Options = #{host => "::1", flags => tls_flags("beamway6_tls", beamway_certificates:good())},
+            {ok, One, _} = beamway_peer:start(beamway_tls_shm, Options),
+            {ok, Other, _} = beamway_peer:start(beamway_tls_shm, Options),
+            ok = beamway_peer:connect_both(beamway_tls_shm, One, Other),
+            ok = is_connected(One, Other);
+        {error, Reason} ->
+            {skip, lists:concat(["this host has no IPv6: ", Reason])}
+    end.
+
+%% The host of the name is an address, and so is the name in the certificate.
+ip_hosts(_Config) ->
+    {ok, One, _} = beamway_peer:start(beamway_tls, #{host => "127.0.0.1"}),
+    {ok, Other, _} = beamway_peer:start(beamway_tls, #{host => "127.0.0.1"}),
+    ok = beamway_peer:connect_both(beamway_tls, One, Other),
+    ok = is_connected(One, Other).
+
+%% A node that is called while it boots, before ssl can start: the caller waits, and then has it.
+long_boot(_Config) ->
+    {ok, One, _} = beamway_peer:start(beamway_tls),
+    Name = beamway_peer:unique_name("bwboot"),
+    Node = list_to_atom(Name ++ "@" ++ host()),
+    Call = beamway_peer:async(
+             fun() ->
+                     beamway_peer:wait_until(
+                       fun() -> beamway_peer:call(One, net_kernel, connect_node, [Node]) end, 20000)
+             end),
+    {ok, _Other, Node} = beamway_peer:start(beamway_tls, #{name => Name}),
+    true = beamway_peer:await(Call).
+
+%% ---- who is let in ----
+
+%% Each side with the bad certificate, each side calling; and the log says why.
+bad_certificates_are_refused(Config) ->
+    {ok, Good, GoodNode, GoodLog} = start_logging(Config, "good", beamway_certificates:good()),
+    [begin
+         File = beamway_certificates:optfile(atom_to_list(Kind), Kind),
+         {ok, Bad, BadNode, _} = start_logging(Config, atom_to_list(Kind), File),
+         false = beamway_peer:call(Bad, net_kernel, connect_node, [GoodNode]),
+         false = beamway_peer:call(Good, net_kernel, connect_node, [BadNode]),
+         [] = beamway_peer:call(Good, erlang, nodes, [connected]),
+         ok = beamway_peer:stop(Bad)
+     end || Kind <- [expired, other_authority, self_signed]],
+    %% A server for another host is refused by the caller; a caller's certificate has no host to hold.
+    {ok, Other, OtherNode, _} = start_logging(Config, "other_host", beamway_certificates:optfile("other_host", other_host)),
+    false = beamway_peer:call(Good, net_kernel, connect_node, [OtherNode]),
+    Log = beamway_peer:wait_until(
+            fun() ->
+                    Text = beamway_peer:log_text(GoodLog),
+                    lists:all(fun(Part) -> string:find(Text, Part) =/= nomatch end,
+                              ["beamway: no TLS connection", "xpired", "nknown", "andshake"]) andalso Text
+            end, 10000),
+    true = is_list(Log),
+    ok = beamway_peer:stop(Other),
+    ok = beamway_peer:stop(Good).
+
+no_certificate_is_refused(_Config) ->
+    {ok, Good, GoodNode} = beamway_peer:start(beamway_tls),
+    File = beamway_certificates:optfile(
+             "none", good, fun(#{certificate := Certificate, key := Key, authorities := Authorities}) ->
+                                   [{server, [{certfile, Certificate}, {keyfile, Key}, {cacertfile, Authorities}]},
+                                    {client, [{cacertfile, Authorities}]}]
+                           end),
+    {ok, Without, _} = start_with(File),
+    false = beamway_peer:call(Without, net_kernel, connect_node, [GoodNode]),
+    [] = beamway_peer:call(Good, erlang, nodes, [connected]).
+
+wrong_cookie_is_refused(_Config) ->
+    {ok, Good, GoodNode} = beamway_peer:start(beamway_tls_shm),
+    {ok, Stranger, StrangerNode} = beamway_peer:start(beamway_tls_shm, #{cookie => "another"}),
+    false = beamway_peer:call(Stranger, net_kernel, connect_node, [GoodNode]),
+    false = beamway_peer:call(Good, net_kernel, connect_node, [StrangerNode]),
+    [] = beamway_peer:maps(beamway_peer:os_pid(Good)).
+
+%% Also the other way round: a node of a TLS cluster does not speak to one without.
+plain_nodes_are_refused(_Config) ->
+    {ok, Good, GoodNode} = beamway_peer:start(beamway_tls_shm),
+    [begin
+         {ok, Plain, PlainNode} = beamway_peer:start(Carrier),
+         false = beamway_peer:call(Plain, net_kernel, connect_node, [GoodNode]),
+         false = beamway_peer:call(Good, net_kernel, connect_node, [PlainNode])
+     end || Carrier <- [inet_tcp, beamway_shm]],
+    {ok, Other, _} = beamway_peer:start(beamway_tls_shm),
+    ok = beamway_peer:connect_both(beamway_tls_shm, Other, Good).
+
+silent_callers_keep_nobody_waiting(_Config) ->
+    {ok, Good, GoodNode} = beamway_peer:start(beamway_tls),
+    {ok, Other, _} = beamway_peer:start(beamway_tls),
+    Port = listening_port(GoodNode),
+    Sockets = [begin
+                   {ok, Socket} = gen_tcp:connect({127, 0, 0, 1}, Port, [{active, false}]),
+                   Socket
+               end || _ <- lists:seq(1, 50)],
+    ok = beamway_peer:connect_both(beamway_tls, Other, Good),
+    %% Their time is net_setuptime, as for everybody.
+    [{error, closed} = gen_tcp:recv(Socket, 0, 20000) || Socket <- Sockets].
+
+%% ---- options ----
+
+%% The file is read for each connection.
+another_certificate_without_restart(_Config) ->
+    {ok, Good, _} = beamway_peer:start(beamway_tls),
+    File = beamway_certificates:optfile("renewed", expired),
+    {ok, Renewed, RenewedNode} = start_with(File),
+    false = beamway_peer:call(Good, net_kernel, connect_node, [RenewedNode]),
+    {ok, Fresh} = file:read_file(beamway_certificates:good()),
+    ok = file:write_file(File, Fresh),
+    true = beamway_peer:call(Good, net_kernel, connect_node, [RenewedNode]),
+    ok = is_connected(Good, Renewed).
+
+options_without_file(_Config) ->
+    {ok, [[{server, Server}, {client, _}]]} = file:consult(beamway_certificates:good()),
+    Arguments = lists:append([[Side ++ atom_to_list(Name), Value] || Side <- ["server_", "client_"],
+                                                                     {Name, Value} <- Server]),
+    Options = #{flags => ["-proto_dist", "beamway_tls", "-ssl_dist_opt" | Arguments]},
+    {ok, One, _} = beamway_peer:start(beamway_tls, Options),
+    {ok, Other, _} = beamway_peer:start(beamway_tls),
+    ok = beamway_peer:connect_both(beamway_tls, One, Other).
+
+%% A node that shall speak TLS does not come up without, and says what is wrong.
+invalid_options_end_the_start(Config) ->
+    Broken = filename:join(proplists:get_value(priv_dir, Config), "broken.opt"),
+    ok = file:write_file(Broken, "[{server, [}]."),
+    Lacking = beamway_certificates:optfile("lacking", good, fun(_) -> [{server, []}, {client, []}] end),
+    Missing = beamway_certificates:optfile(
+                "missing", good, fun(#{authorities := Authorities}) ->
+                                         [{server, [{certfile, "/no/such.pem"}, {cacertfile, Authorities}]},
+                                          {client, [{cacertfile, Authorities}]}]
+                                 end),
+    [begin
+         Text = start_text(Flags),
+         [{true, Flags, Part} = {string:find(Text, Part) =/= nomatch, Flags, Part} || Part <- Parts]
+     end || {Flags, Parts} <- [{"", ["no TLS options", "-ssl_dist_optfile"]},
+                               {"-ssl_dist_optfile /no/such.opt", ["cannot read", "/no/such.opt"]},
+                               {"-ssl_dist_optfile " ++ Broken, [Broken, "expected [{server"]},
+                               {"-ssl_dist_optfile " ++ Lacking, ["lack", "certfile"]},
+                               {"-ssl_dist_optfile " ++ Missing, ["cannot read certfile", "/no/such.pem"]},
+                               {"-ssl_dist_opt server_colour red", ["server_colour", "not valid"]}]].
+
+start_text(Flags) ->
+    Erl = filename:join([code:root_dir(), "bin", "erl"]),
+    Command = lists:flatten(io_lib:format("~ts -noinput -proto_dist beamway_tls ~ts -pa ~ts -sname ~ts -eval 'io:put_chars(\"came up\"), halt().' 2>&1",
+                                          [Erl, Flags, beamway_peer:ebin(), beamway_peer:unique_name("bwbad")])),
+    Text = os:cmd(Command),
+    nomatch = string:find(Text, "came up"),
+    Text.
+
+%% ---- life and death of a connection ----
+
+killed_peer(_Config) ->
+    [begin
+         {One, _, Other, OtherNode} = pair(Carrier),
+         ok = watch(One, OtherNode),
+         ok = beamway_peer:kill9(Other),
+         {nodedown, OtherNode, connection_closed} = watched(One, 5000),
+         ok = beamway_peer:stop(One)
+     end || Carrier <- [beamway_tls, beamway_tls_shm]].
+
+%% Only ticks tell of a peer that is stopped.
+stopped_peer(_Config) ->
+    Options = #{args => ["-kernel", "net_ticktime", "4"]},
+    {ok, One, _} = beamway_peer:start(beamway_tls, Options),
+    {ok, Other, OtherNode} = beamway_peer:start(beamway_tls, Options),
+    ok = beamway_peer:connect_both(beamway_tls, One, Other),
+    ok = watch(One, OtherNode),
+    ok = beamway_peer:sigstop(Other),
+    {nodedown, OtherNode, net_tick_timeout} = watched(One, 30000).
+
+%% Ticks keep a silent connection; net_ticktime 4 would end it after 5 s.
+silent_peer_stays(_Config) ->
+    Options = #{args => ["-kernel", "net_ticktime", "4"]},
+    {ok, One, _} = beamway_peer:start(beamway_tls, Options),
+    {ok, Other, OtherNode} = beamway_peer:start(beamway_tls, Options),
+    ok = beamway_peer:connect_both(beamway_tls, One, Other),
+    ok = watch(One, OtherNode),
+    nothing = watched(One, 12000),
+    ok = is_connected(One, Other).
+
+%% What a node sends right before it disconnects arrives over the ring. (A process as controller, here
+%% as in stock TLS, may still hold some of it.)
+last_words(_Config) ->
+    {One, _, Other, _} = pair(beamway_tls_shm),
+    Listener = beamway_peer:run(One, fun() -> spawn(fun() -> listen([]) end) end),
+    ok = beamway_peer:run(Other, fun() ->
+                                         [Listener ! {word, N} || N <- lists:seq(1, 500)],
+                                         ok
+                                 end),
+    true = beamway_peer:run(Other, fun() -> erlang:disconnect_node(node(Listener)) end),
+    Words = beamway_peer:wait_until(
+              fun() ->
+                      Heard = beamway_peer:run(One, fun() -> Listener ! {report, self()}, receive {heard, H} -> H after 5000 -> timeout end end),
+                      length(Heard) =:= 500 andalso Heard
+              end, 10000),
+    Words = lists:seq(1, 500).
+
+listen(Words) ->
+    receive
+        {word, N} -> listen([N | Words]);
+        {report, To} -> To ! {heard, lists:reverse(Words)}, listen(Words)
+    after 60000 -> ok
+    end.
+
+reconnects_leave_nothing(_Config) ->
+    [begin
+         {One, OneNode, Other, OtherNode} = pair(Carrier),
+         Again = fun() ->
+                         true = beamway_peer:call(One, erlang, disconnect_node, [OtherNode]),
+                         ok = beamway_peer:wait_disconnected(One, OtherNode),
+                         ok = beamway_peer:wait_disconnected(Other, OneNode),
+                         ok = beamway_peer:connect_both(Carrier, One, Other)
+                 end,
+         [Again() || _ <- lists:seq(1, 3)],
+         Before = [held(Peer) || Peer <- [One, Other]],
+         [Again() || _ <- lists:seq(1, beamway_carrier:scale(20, 200))],
+         _ = beamway_peer:wait_until(
+               fun() ->
+                       Now = [held(Peer) || Peer <- [One, Other]],
+                       lists:all(fun({Was, Is}) -> no_more(Was, Is) end, lists:zip(Before, Now))
+               end, 15000),
+         ok = beamway_peer:stop_all([One, Other])
+     end || Carrier <- [beamway_tls, beamway_tls_shm]].
+
+held(Peer) ->
+    OsPid = beamway_peer:os_pid(Peer),
+    #{descriptors => length(beamway_peer:fds(OsPid)),
+      maps => length(beamway_peer:maps(OsPid)),
+      ports => beamway_peer:call(Peer, erlang, system_info, [port_count]),
+      processes => beamway_peer:call(Peer, erlang, system_info, [process_count])}.
+
+%% A process or two of ssl come and go by themselves.
+no_more(Was, Is) ->
+    lists:all(fun(Name) -> maps:get(Name, Is) =< maps:get(Name, Was) + 1 end, maps:keys(Was)).
+
+%% A relay between the two nodes sees every byte. Over plain TCP it finds the node's name and the
+%% message; over TLS neither.
+nothing_readable_on_the_wire(Config) ->
+    Secret = "a message that nobody shall read",
+    [begin
+         Dir = filename:join(proplists:get_value(priv_dir, Config), Carrier),
+         ok = filelib:ensure_dir(filename:join(Dir, "x")),
+         Options = #{args => ["-start_epmd", "false", "-epmd_module", "beamway_compat_epmd",
+                              "-compat_epmd", "directory", Dir]},
+         {ok, One, OneNode} = beamway_peer:start(Carrier, Options),
+         {ok, Other, OtherNode} = beamway_peer:start(Carrier, Options),
+         Relay = relay(filename:join(Dir, hd(string:split(atom_to_list(OtherNode), "@")))),
+         ok = beamway_peer:connect_both(Carrier, One, Other),
+         Secret = beamway_peer:run(One, fun() -> erpc:call(OtherNode, lists, append, [[Secret, ""]]) end),
+         Seen = seen(Relay),
+         Words = [Secret, atom_to_list(OneNode)],
+         {Carrier, Readable} = {Carrier, length([Word || Word <- Words, binary:match(Seen, list_to_binary(Word)) =/= nomatch])},
+         ok = beamway_peer:stop_all([One, Other])
+     end || {Carrier, Readable} <- [{beamway_tcp, 2}, {beamway_tls, 0}]].
+
+%% Stands in the file where the other nodes look for that node's port.
+relay(File) ->
+    Owner = self(),
+    {Relay, Monitor} = spawn_monitor(
+                         fun() ->
+                                 {ok, Text} = file:read_file(File),
+                                 [Port, Family] = string:split(unicode:characters_to_list(Text), " "),
+                                 {ok, Listen} = gen_tcp:listen(0, [binary, {active, true}, {ip, {127, 0, 0, 1}}]),
+                                 {ok, Own} = inet:port(Listen),
+                                 ok = file:write_file(File, [integer_to_list(Own), " ", Family]),
+                                 Owner ! {self(), relaying},
+                                 {ok, Near} = gen_tcp:accept(Listen, 20000),
+                                 {ok, Far} = gen_tcp:connect({127, 0, 0, 1}, list_to_integer(Port), [binary, {active, true}]),
+                                 relay(Near, Far, [])
+                         end),
+    receive
+        {Relay, relaying} -> Relay;
+        {'DOWN', Monitor, process, Relay, Reason} -> error(Reason)
+    after 5000 -> error(no_relay)
+    end.
+
+relay(Near, Far, Seen) ->
+    receive
+        {tcp, Near, Bytes} -> ok = gen_tcp:send(Far, Bytes), relay(Near, Far, [Bytes | Seen]);
+        {tcp, Far, Bytes} -> ok = gen_tcp:send(Near, Bytes), relay(Near, Far, [Bytes | Seen]);
+        {seen, To} -> To ! {self(), iolist_to_binary(lists:reverse(Seen))}, relay(Near, Far, Seen);
+        {tcp_closed, _} -> ok
+    end.
+
+seen(Relay) ->
+    Relay ! {seen, self()},
+    receive {Relay, Bytes} -> Bytes after 5000 -> error(no_relay) end.
+
+%% ---- helpers ----
+
+pair(Carrier) ->
+    {ok, One, OneNode} = beamway_peer:start(Carrier),
+    {ok, Other, OtherNode} = beamway_peer:start(Carrier),
+    ok = beamway_peer:connect_both(Carrier, One, Other),
+    {One, OneNode, Other, OtherNode}.
+
+start_with(File) ->
+    beamway_peer:start(beamway_tls, #{flags => tls_flags("beamway_tls", File)}).
+
+start_logging(Config, Name, File) ->
+    Log = filename:join(proplists:get_value(priv_dir, Config), Name ++ ".log"),
+    {ok, Peer, Node} = beamway_peer:start(beamway_tls, #{log => Log, flags => tls_flags("beamway_tls", File)}),
+    {ok, Peer, Node, Log}.
+
+tls_flags(Carrier, File) -> ["-proto_dist", Carrier, "-ssl_dist_optfile", File].
+
+%% A call each way, of more than a record.
+is_connected(One, Other) ->
+    [begin
+         Node = beamway_peer:call(To, erlang, node, []),
+         Text = binary:copy(<<"abcdefg">>, 30000),
+         Text = beamway_peer:run(From, fun() -> erpc:call(Node, binary, copy, [Text]) end)
+     end || {From, To} <- [{One, Other}, {Other, One}]],
+    ok.
+
+watch(Peer, Node) ->
+    beamway_peer:run(Peer, fun() ->
+                                   Watcher = spawn(fun() ->
+                                                           ok = net_kernel:monitor_nodes(true, [nodedown_reason]),
+                                                           watching([])
+                                                   end),
+                                   true = register(watcher, Watcher),
+                                   [] = wait_for_monitor(Watcher),
+                                   true = lists:member(Node, nodes(connected)),
+                                   ok
+                           end).
+
+wait_for_monitor(Watcher) ->
+    Watcher ! {seen, self()},
+    receive {seen_so_far, Seen} -> Seen after 5000 -> error(no_watcher) end.
+
+watching(Seen) ->
+    receive
+        {nodedown, Node, Info} -> watching([{nodedown, Node, proplists:get_value(nodedown_reason, Info)} | Seen]);
+        {seen, To} -> To ! {seen_so_far, Seen}, watching(Seen);
+        _ -> watching(Seen)
+    end.
+
+watched(Peer, TimeoutMs) ->
+    try
+        beamway_peer:wait_until(
+          fun() ->
+                  case beamway_peer:run(Peer, fun() -> wait_for_monitor(whereis(watcher)) end) of
+                      [] -> false;
+                      [Event | _] -> Event
+                  end
+          end, TimeoutMs)
+    catch
+        error:{not_within_ms, _, _} -> nothing
+    end.
+
+listening_port(Node) ->
+    [Name, Host] = string:split(atom_to_list(Node), "@"),
+    {port, Port, _} = erl_epmd:port_please(Name, Host),
+    Port.
+
+host() ->
+    {ok, Host} = inet:gethostname(),
+    Host.
