@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: build demo test test-long test-idle test-otp test-otp27 test-elixir test-bare nemesis check bench soak asan test-asan tsan fuzz fuzz-keep spin clean help build-test build-bench
+.PHONY: build demo test test-long test-idle test-otp test-otp27 test-elixir test-bare nemesis check bench soak asan test-asan tsan fuzz fuzz-keep spin clean help build-test build-bench coverage valgrind
 
 ## build: compile the driver and the applications into the checkout
 build:
@@ -72,6 +72,16 @@ check:
 	@scripts/install-packages check
 	@$(MAKE) build-test
 	@scripts/check
+
+## coverage: which lines of native/ and apps/beamway the tests run; KEEP=1 stores the figures, T=name as in `make test`
+coverage:
+	@scripts/install-packages test coverage
+	@scripts/coverage $(if $(KEEP),--keep) $(T)
+
+## valgrind: C tests under memcheck, with reduced counts
+valgrind:
+	@scripts/install-packages valgrind
+	@$(MAKE) -C native valgrind
 
 ## bench: all benchmarks, one after the other; N=name runs one, Q=1 the quick form
 bench:

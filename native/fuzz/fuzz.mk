@@ -16,6 +16,7 @@ TEST_PROGRAMS += $(FUZZ_TARGETS:%=$(BUILD)/test/%_replay)
 ASAN_PROGRAMS += $(FUZZ_TARGETS:%=$(BUILD)/asan/%_replay)
 test: $(FUZZ_TARGETS:%=$(BUILD)/test/%_replay)
 asan: $(FUZZ_TARGETS:%=$(BUILD)/asan/%_replay)
+valgrind: $(FUZZ_TARGETS:%=$(BUILD)/test/%_replay)
 
 .PHONY: fuzz fuzz-keep
 .SECONDARY: $(FUZZ_TARGETS:%=$(BUILD)/fuzz/%)

@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Runs test programs one after the other and sums their last lines. Each has TEST_SECONDS (300).
+# Runs test programs one after the other and sums their last lines. Each has TEST_SECONDS (300), and runs under TEST_WRAPPER if there is one.
 set -u
 passed=0 failed=0 skipped=0
 log=$(mktemp)
@@ -8,7 +8,8 @@ trap 'rm -f "$log"' EXIT
 for program in "$@"; do
     echo "---- $program"
     status=0
-    timeout --kill-after=5 "${TEST_SECONDS:-300}" "$program" >"$log" 2>&1 || status=$?
+    # shellcheck disable=SC2086 # a command and its options
+    timeout --kill-after=5 "${TEST_SECONDS:-300}" ${TEST_WRAPPER-} "$program" >"$log" 2>&1 || status=$?
     cat "$log"
     counts=$(sed -n '$s/^\([0-9]*\) passed, \([0-9]*\) failed, \([0-9]*\) skipped$/\1 \2 \3/p' "$log")
     # shellcheck disable=SC2086 # three words

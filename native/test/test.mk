@@ -20,7 +20,7 @@ TSAN_CFLAGS := $(TEST_CFLAGS) -O1 -fno-omit-frame-pointer -fsanitize=thread
 # Only pump_test needs the pump, and the header that declares what driver_shim.h stands in for.
 test_src = $(LINK_SRC) $(if $(filter pump_test,$(1)),driver/pump.c -isystem $(ERL_INCLUDE))
 
-.PHONY: test asan tsan spin
+.PHONY: test asan tsan valgrind spin
 
 $(BUILD)/test/%: test/%.c $(LINK_SRC) driver/pump.c $(TEST_HEADERS)
 	@mkdir -p $(@D)
@@ -44,6 +44,13 @@ test: $(TEST_PROGRAMS)
 asan: $(ASAN_PROGRAMS)
 	@ASAN_OPTIONS=detect_leaks=1:halt_on_error=1 UBSAN_OPTIONS=print_stacktrace=1 \
 		test/run.sh $(ASAN_PROGRAMS)
+
+# Processes that a test forks are watched as well. Threads take turns, so that none of them only spins.
+VALGRIND := valgrind --quiet --error-exitcode=99 --leak-check=full --show-leak-kinds=definite,indirect,possible \
+	--errors-for-leak-kinds=definite,indirect,possible --fair-sched=yes --suppressions=test/valgrind.supp
+
+valgrind: $(TEST_PROGRAMS)
+	@TEST_SECONDS=1200 TEST_WRAPPER="$(VALGRIND)" STRESS_FRAMES=20000 test/run.sh $(TEST_PROGRAMS)
 
 tsan: $(TSAN_PROGRAMS)
 	@TSAN_OPTIONS=halt_on_error=1 test/run.sh $(TSAN_PROGRAMS)

@@ -4,7 +4,8 @@
 %% Every suite runs the same cases in each group, so a new carrier gets all tests, and the group
 %% `inet_tcp' (stock distribution) proves that a case itself is right. Variables of the environment:
 %% `BEAMWAY_TEST_LONG=1' takes the long form of the cases that have one ({@link scale/2});
-%% `BEAMWAY_TEST_HUGE=1' adds the message of 2.2 GB.
+%% `BEAMWAY_TEST_HUGE=1' adds the message of 2.2 GB; `BEAMWAY_TEST_CARRIERS=beamway_shm,beamway_small' leaves
+%% the groups of other carriers out.
 -module(beamway_carrier).
 
 -export([all/0, all/1, groups/1, groups/2, init_group/2]).
@@ -19,7 +20,11 @@ all() -> all([inet_tcp, beamway_tcp, beamway_shm]).
 
 %% @doc The same with a list of carriers.
 -spec all([beamway_peer:carrier()]) -> [{group, beamway_peer:carrier()}].
-all(Carriers) -> [{group, Carrier} || Carrier <- Carriers].
+all(Carriers) -> [{group, Carrier} || Carrier <- Carriers, is_wanted(Carrier)].
+
+is_wanted(Carrier) ->
+    Wanted = string:lexemes(os:getenv("BEAMWAY_TEST_CARRIERS", ""), ","),
+    Wanted =:= [] orelse lists:member(atom_to_list(Carrier), Wanted).
 
 %% @doc Group definitions: every carrier has the same cases.
 -spec groups([atom()]) -> [{beamway_peer:carrier(), [], [atom()]}].

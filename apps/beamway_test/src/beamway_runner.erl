@@ -35,13 +35,16 @@ suite() ->
     %% By name: Common Test writes the options into a file, where a pid cannot be read again.
     true = register(?MODULE, self()),
     Options = [{dir, Folder}, {suite, list_to_atom(Suite)}, {auto_compile, false}, {logdir, Logs}, {ct_hooks, [{beamway_runner_cth, ?MODULE}]},
-               {verbosity, 0}, {basic_html, true}] ++ only(list_to_atom(Suite), [list_to_atom(C) || C <- Cases]),
+               {verbosity, 0}, {basic_html, true}, {multiply_timetraps, slowness()}] ++ only(list_to_atom(Suite), [list_to_atom(C) || C <- Cases]),
     case ct:run_test(Options) of
         {_, _, {_, _}} = Counts -> finish(agreed(Counts, hook_counts()));
         Other ->
             say("FAIL ~ts: Common Test could not run it: ~0tP", [Suite, Other, 30]),
             halt(1)
     end.
+
+%% How many times slower than usual everything is, under a sanitizer say.
+slowness() -> list_to_integer(os:getenv("BEAMWAY_TEST_SLOWNESS", "1")).
 
 %% A case of a suite with groups runs in each of them: by its name alone Common Test would run it outside.
 only(_Suite, []) ->

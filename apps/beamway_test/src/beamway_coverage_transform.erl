@@ -1,0 +1,43 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Parse transform of `scripts/coverage': before each expression of a body stands a call of {@link beamway_coverage:line/2}.
+%%
+%% OTP's cover cannot do it here: half of the carrier runs before a node has booted so far that cover could be started, and many nodes
+%% of the suites are killed, whose counts would be lost. Only modules of apps/beamway are changed.
+-module(beamway_coverage_transform).
+
+-export([parse_transform/2]).
+
+-type forms() :: [erl_parse:abstract_form() | erl_parse:form_info()].
+
+%% @doc Called by the compiler.
+-spec parse_transform(forms(), [compile:option()]) -> forms().
+parse_transform(Forms, _Options) ->
+    case [Module || {attribute, _, file, {"apps/beamway/src/" ++ _, _}} <- Forms, {attribute, _, module, Module} <- Forms] of
+        [Module | _] -> [form(Module, Form) || Form <- Forms];
+        [] -> Forms
+    end.
+
+form(Module, {function, Anno, Name, Arity, Clauses}) -> {function, Anno, Name, Arity, [change(Module, Clause) || Clause <- Clauses]};
+form(_Module, Other) -> Other.
+
+change(Module, {clause, Anno, Patterns, Guards, Body}) ->
+    {clause, Anno, Patterns, Guards, body(Module, Body)};
+change(Module, {block, Anno, Body}) ->
+    {block, Anno, body(Module, Body)};
+change(Module, {'try', Anno, Body, Clauses, Handlers, After}) ->
+    {'try', Anno, body(Module, Body), change(Module, Clauses), change(Module, Handlers), body(Module, After)};
+change(Module, {'receive', Anno, Clauses, Timeout, After}) ->
+    {'receive', Anno, change(Module, Clauses), change(Module, Timeout), body(Module, After)};
+change(Module, Tuple) when is_tuple(Tuple) ->
+    list_to_tuple(change(Module, tuple_to_list(Tuple)));
+change(Module, [Head | Tail]) ->
+    [change(Module, Head) | change(Module, Tail)];
+change(_Module, Other) ->
+    Other.
+
+body(Module, Expressions) ->
+    lists:append([[passed(Module, element(2, Expression)), change(Module, Expression)] || Expression <- Expressions]).
+
+passed(Module, Anno) ->
+    {call, Anno, {remote, Anno, {atom, Anno, beamway_coverage}, {atom, Anno, line}},
+     [{atom, Anno, Module}, {integer, Anno, erl_anno:line(Anno)}]}.

@@ -1,0 +1,221 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the shm carrier says when the system refuses it something: arguments outside their range,
+ * addresses where nobody is, limits of the process. Nothing is left behind by a failure.
+ */
+#define _GNU_SOURCE
+#include "visits.h"
+
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+
+/* ---- arguments and addresses ---- */
+
+static void join_arguments(void)
+{
+    static const uint64_t sizes[] = {0,
+                                     1,
+                                     RING - 1,
+                                     RING + 1,
+                                     3 * RING,
+                                     2 * BW_RING_MAX_BYTES,
+                                     UINT64_MAX,
+                                     (uint64_t)-1,
+                                     1000000000000ull};
+    int before = open_descriptors();
+    bw_shm_door_t door = {.fd = -1};
+    bw_link_t *link = NULL;
+    bw_error_t error = {0};
+
+    CHECK_EQ(bw_shm_door_open(NULL, &door, &error), BW_OK);
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        CHECK_EQ(bw_shm_join(door.address, door.address_len, door.token, sizes[i], &link, &error),
+                 BW_INVALID);
+    CHECK_EQ(bw_shm_join(door.address, 0, door.token, RING, &link, &error), BW_INVALID);
+    CHECK_EQ(bw_shm_join(door.address, BW_SHM_ADDRESS_MAX + 1, door.token, RING, &link, &error),
+             BW_INVALID);
+    CHECK_EQ(bw_shm_join(door.address, SIZE_MAX, door.token, RING, &link, &error), BW_INVALID);
+    CHECK(link == NULL);
+    bw_shm_door_close(&door);
+    CHECK_EQ(open_descriptors(), before);
+}
+
+/* Addresses from an offer may hold anything. */
+static void join_where_nobody_listens(void)
+{
+    int before = open_descriptors();
+    uint8_t token[BW_SHM_TOKEN_BYTES] = {0}, address[BW_SHM_ADDRESS_MAX];
+    bw_shm_door_t door = {.fd = -1};
+    bw_link_t *link = NULL;
+    bw_error_t error = {0};
+
+    CHECK_EQ(bw_shm_door_open(NULL, &door, &error), BW_OK);
+    memcpy(address, door.address, door.address_len);
+    CHECK_EQ(bw_shm_join(address, door.address_len - 1, token, RING, &link, &error), BW_REFUSED);
+    bw_shm_door_close(&door);
+    CHECK_EQ(bw_shm_join(address, door.address_len, token, RING, &link, &error), BW_REFUSED);
+    CHECK(says(&error, "connecting"));
+    CHECK_EQ(error.sys_errno, ECONNREFUSED);
+    for (size_t len = 1; len <= BW_SHM_ADDRESS_MAX; len++) {
+        memset(address, 0, sizeof address);
+        CHECK_EQ(bw_shm_join(address, len, token, RING, &link, &error), BW_REFUSED);
+        memset(address, 'x', sizeof address);
+        CHECK_EQ(bw_shm_join(address, len, token, RING, &link, &error), BW_REFUSED);
+    }
+    memcpy(address, "/dev/null", 9);
+    CHECK_EQ(bw_shm_join(address, 9, token, RING, &link, &error), BW_REFUSED);
+    CHECK(link == NULL);
+    CHECK_EQ(open_descriptors(), before);
+}
+
+/* ---- limits of the process ---- */
+
+static void limit(int resource, rlim_t value)
+{
+    struct rlimit now;
+
+    CHECK_EQ(getrlimit(resource, &now), 0);
+    now.rlim_cur = value;
+    CHECK_EQ(setrlimit(resource, &now), 0);
+}
+
+/* A link between two ends of this process; says how the first failing step ended. */
+static bw_status_t try_link(bw_error_t *error_p)
+{
+    bw_link_t *joined = NULL, *accepted = NULL;
+    bw_shm_door_t door = {.fd = -1};
+    bw_status_t status = bw_shm_door_open(NULL, &door, error_p);
+
+    if (status == BW_OK)
+        status = bw_shm_join(door.address, door.address_len, door.token, RING, &joined, error_p);
+    if (status == BW_OK)
+        status = bw_shm_accept(&door, RING, &accepted, error_p);
+    if (joined)
+        joined->ops->close(joined, NULL);
+    if (accepted)
+        accepted->ops->close(accepted, NULL);
+    bw_shm_door_close(&door);
+    return status;
+}
+
+static void with_small_files(void)
+{
+    bw_error_t error = {0};
+
+    CHECK_IN(limit(RLIMIT_FSIZE, PAGE + 2 * RING - 1));
+    CHECK_EQ(try_link(&error), BW_LIMIT);
+    CHECK(says(&error, "ulimit -f"));
+    CHECK_IN(limit(RLIMIT_FSIZE, 0));
+    CHECK_EQ(try_link(&error), BW_LIMIT);
+    CHECK_IN(limit(RLIMIT_FSIZE, PAGE + 2 * RING));
+    CHECK_EQ(try_link(&error), BW_OK);
+}
+
+/* Every number of descriptors from none on: each failure is told as one and leaves nothing. */
+static void with_few_descriptors(void)
+{
+    int before = open_descriptors(), failed = 0;
+    bw_status_t status = BW_LIMIT;
+
+    for (int more = 0; more < 20 && status != BW_OK; more++) {
+        bw_error_t error = {0};
+
+        CHECK_IN(limit(RLIMIT_NOFILE, (rlim_t)(before + more)));
+        status = try_link(&error);
+        CHECK(status == BW_OK || error.step != NULL);
+        if (status != BW_OK && status != BW_LIMIT)
+            CHECK(status == BW_REFUSED && says(&error, "ulimit -n"));
+        failed += status != BW_OK;
+        CHECK_IN(limit(RLIMIT_NOFILE, 256));
+        CHECK_EQ(open_descriptors(), before);
+        CHECK_EQ(carrier_mappings(NULL), 0);
+    }
+    CHECK_EQ(status, BW_OK);
+    CHECK(failed >= 5); /* as many as a side needs at once */
+}
+
+static void with_little_address_space(void)
+{
+    bw_error_t error = {0};
+    bw_link_t *joined = NULL, *accepted = NULL;
+    int before = open_descriptors();
+
+#ifdef __SANITIZE_ADDRESS__
+    SKIP("the address sanitizer reserves the address space");
+#endif
+    CHECK_IN(limit(RLIMIT_AS, 64u << 20));
+    CHECK(!open_link(BW_RING_MAX_BYTES / 8, &joined, &accepted, &error));
+    CHECK(says(&error, "mmap"));
+    CHECK_EQ(error.sys_errno, ENOMEM);
+    CHECK_EQ(open_descriptors(), before);
+    CHECK_EQ(carrier_mappings(NULL), 0);
+    CHECK_EQ(try_link(&error), BW_OK);
+}
+
+/* As on a kernel, or under a container's filter, that has no memfd_create. */
+static void without_memfd(void)
+{
+    struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_memfd_create, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {.len = sizeof code / sizeof *code, .filter = code};
+    int before = open_descriptors();
+    bw_error_t error = {0};
+
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
+        prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0)
+        SKIP("no seccomp here");
+    CHECK_EQ(try_link(&error), BW_SYSTEM);
+    CHECK(says(&error, "memfd_create"));
+    CHECK_EQ(error.sys_errno, ENOSYS);
+    CHECK_EQ(open_descriptors(), before);
+}
+
+/* valgrind keeps descriptors and memory of its own out of the process's sight. */
+static bool is_under_valgrind(void)
+{
+    const char *preloaded = getenv("LD_PRELOAD");
+
+    return preloaded && strstr(preloaded, "vgpreload");
+}
+
+static void small_files(void)
+{
+    in_child(with_small_files);
+}
+
+static void few_descriptors(void)
+{
+    if (is_under_valgrind())
+        SKIP("valgrind takes descriptors itself");
+    in_child(with_few_descriptors);
+}
+
+static void little_address_space(void)
+{
+    if (is_under_valgrind())
+        SKIP("valgrind needs address space itself");
+    in_child(with_little_address_space);
+}
+
+static void no_memfd(void)
+{
+    in_child(without_memfd);
+}
+
+static const check_case_t cases[] = {
+    {"join_arguments", join_arguments},
+    {"join_where_nobody_listens", join_where_nobody_listens},
+    {"small_files", small_files},
+    {"few_descriptors", few_descriptors},
+    {"little_address_space", little_address_space},
+    {"no_memfd", no_memfd},
+};
+
+CHECK_MAIN(cases)

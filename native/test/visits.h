@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef BW_TEST_VISITS_H
+#define BW_TEST_VISITS_H
+
+/* What the tests of the shm carrier share: visitors at a door, bytes through a link, and cases that
+ * need a process of their own. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stddef.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+
+#include "check.h"
+#include "rings.h"
+
+#define RING BW_RING_MIN_BYTES
+#define PAGE 65536u /* the segment's first page holds the ring headers */
+
+/* The message of a visitor, as it stands on the wire. */
+typedef struct {
+    uint8_t token[BW_SHM_TOKEN_BYTES];
+    uint32_t version, reserved;
+    uint64_t ring_bytes;
+} hello_t;
+
+/* Runs a case in a process of its own, for what cannot be undone: limits, users, filters. */
+static inline void in_child(void (*run)(void))
+{
+    int status;
+    pid_t pid;
+
+    fflush(stdout);
+    pid = fork();
+    CHECK(pid >= 0);
+    if (pid == 0) {
+        run();
+        if (check_skipped)
+            printf("    %s\n", check_skipped);
+        fflush(stdout);
+        _exit(check_failed ? 1 : check_skipped ? 2 : 0);
+    }
+    CHECK_EQ(waitpid(pid, &status, 0), pid);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) != 1);
+    if (WEXITSTATUS(status) == 2)
+        SKIP("not possible here (see above)");
+}
+
+static inline int memory_of(uint64_t bytes, int seals)
+{
+    int fd = memfd_create("rogue", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+    if (fd >= 0 && (ftruncate(fd, (off_t)bytes) < 0 || fcntl(fd, F_ADD_SEALS, seals) < 0)) {
+        close(fd);
+        return -1;
+    }
+    return fd;
+}
+
+static inline int knock_at(const bw_shm_door_t *door)
+{
+    struct sockaddr_un un = {.sun_family = AF_UNIX};
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+
+    memcpy(un.sun_path, door->address, door->address_len);
+    if (fd >= 0 &&
+        connect(fd, (struct sockaddr *)&un,
+                (socklen_t)(offsetof(struct sockaddr_un, sun_path) + door->address_len)) < 0) {
+        close(fd);
+        return -1;
+    }
+    return fd;
+}
+
+/* Sends `len` bytes and `count` descriptors to the door and goes away. */
+static inline bool visit(const bw_shm_door_t *door, const void *bytes, size_t len, const int *fds,
+                         size_t count)
+{
+    union {
+        char bytes[CMSG_SPACE(256 * sizeof(int))];
+        struct cmsghdr align;
+    } control = {{0}};
+    struct iovec iov = {.iov_base = (void *)(uintptr_t)bytes, .iov_len = len};
+    struct msghdr message = {.msg_iov = &iov, .msg_iovlen = 1};
+    int fd = knock_at(door);
+    bool sent;
+
+    if (fd < 0)
+        return false;
+    if (count > 0) {
+        struct cmsghdr *cmsg;
+
+        message.msg_control = control.bytes;
+        message.msg_controllen = CMSG_SPACE(count * sizeof(int));
+        cmsg = CMSG_FIRSTHDR(&message);
+        cmsg->cmsg_level = SOL_SOCKET;
+        cmsg->cmsg_type = SCM_RIGHTS;
+        cmsg->cmsg_len = CMSG_LEN(count * sizeof(int));
+        memcpy(CMSG_DATA(cmsg), fds, count * sizeof(int));
+    }
+    sent = sendmsg(fd, &message, MSG_NOSIGNAL) == (ssize_t)len;
+    close(fd);
+    return sent;
+}
+
+static inline bool says(const bw_error_t *error, const char *words)
+{
+    if (error->step && strstr(error->step, words))
+        return true;
+    printf("    the reason is \"%s\", expected \"...%s...\"\n",
+           error->step ? error->step : "(none)", words);
+    return false;
+}
+
+static inline bool has_bytes_to_read(bw_link_t *link, const char *bytes)
+{
+    bw_span_t span = {0};
+
+    return link->ops->peek(link, &span) == BW_OK && span.len == strlen(bytes) &&
+           memcmp(span.base, bytes, span.len) == 0;
+}
+
+static inline bool write_text(bw_link_t *link, const char *bytes)
+{
+    bw_span_t span = {0};
+
+    if (link->ops->reserve(link, strlen(bytes), &span) != BW_OK || span.len < strlen(bytes))
+        return false;
+    memcpy(span.base, bytes, strlen(bytes));
+    link->ops->commit(link, strlen(bytes));
+    return true;
+}
+
+#endif
