@@ -2,7 +2,7 @@
 %% @doc `beamway links': asks a running node which link it uses to each of its peers.
 %%
 %% Called by {@link beamway_cli} in a VM of its own, which becomes a hidden node that listens nowhere
-%% and connects over stock TCP, so that the answer does not depend on the carrier that is asked about.
+%% and connects over stock TCP (over TLS if `BEAMWAY_TLS_OPTFILE' is set), so that the answer does not depend on the carrier that is asked about.
 %% Each failure says which of its usual causes it was: no epmd, no such node, another cookie, no Beamway.
 -module(beamway_cli_links).
 
@@ -134,7 +134,8 @@ refused(Node, Host, Port) ->
             ok = gen_tcp:close(Socket),
             io_lib:format("node ~ts refused the connection. Most often its cookie is another one: compare its "
                           "cookie with ~~/.erlang.cookie, or give --cookie-file. It may also use the other "
-                          "kind of names (erl -name: name@host.domain, erl -sname: name@host)", [Node]);
+                          "kind of names (erl -name: name@host.domain, erl -sname: name@host), or speak TLS only "
+                          "(name its options file in BEAMWAY_TLS_OPTFILE)", [Node]);
         {error, Reason} ->
             io_lib:format("node ~ts is registered with epmd at port ~b, which cannot be reached: ~ts",
                           [Node, Port, inet:format_error(Reason)])

@@ -9,11 +9,11 @@
 -include_lib("stdlib/include/assert.hrl").
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_testcase/2, end_per_testcase/2]).
--export([version/1, help/1, usage_errors/1, starts_fast/1, broken_pipe/1, full_output/1, symbolic_link/1,
+-export([version/1, help/1, usage_errors/1, broken_pipe/1, full_output/1, symbolic_link/1,
          path_with_space/1, not_built/1, no_erl/1, own_flags_are_ignored/1,
          links_as_table/1, links_as_json/1, links_of_the_only_node/1, links_several_nodes/1, links_no_node/1,
          links_not_running/1, links_no_epmd/1, links_wrong_cookie/1, links_cookie_file/1,
-         links_without_beamway/1, links_long_names/1,
+         links_without_beamway/1, links_long_names/1, links_over_tls/1,
          doctor_well/1, doctor_json/1, doctor_turned_off/1, doctor_bad_option/1, doctor_no_driver/1,
          doctor_file_size/1, doctor_address_space/1, doctor_descriptors/1, doctor_no_epmd/1]).
 
@@ -22,11 +22,11 @@
 suite() -> [{timetrap, {minutes, 2}}].
 
 all() ->
-    [version, help, usage_errors, starts_fast, broken_pipe, full_output, symbolic_link, path_with_space,
+    [version, help, usage_errors, broken_pipe, full_output, symbolic_link, path_with_space,
      not_built, no_erl, own_flags_are_ignored,
      links_as_table, links_as_json, links_of_the_only_node, links_several_nodes, links_no_node,
      links_not_running, links_no_epmd, links_wrong_cookie, links_cookie_file, links_without_beamway,
-     links_long_names,
+     links_long_names, links_over_tls,
      doctor_well, doctor_json, doctor_turned_off, doctor_bad_option, doctor_no_driver, doctor_file_size,
      doctor_address_space, doctor_descriptors, doctor_no_epmd].
 
@@ -87,10 +87,6 @@ usage_errors(Config) ->
     ok.
 
 %% The best of five: the rest of the machine may be busy.
-starts_fast(Config) ->
-    Times = [element(1, timer:tc(fun() -> run(Config, "--version") end)) || _ <- lists:seq(1, 5)],
-    ?assert(lists:min(Times) < 500000, {microseconds, Times}).
-
 broken_pipe(Config) ->
     ?assertMatch({0, _, ""}, shell(Config, "set -o pipefail; \"$BEAMWAY\" --help | head -n 1")),
     ?assertMatch({0, "", ""}, shell(Config, "set -o pipefail; \"$BEAMWAY\" doctor --json | true")).
@@ -216,6 +212,21 @@ links_long_names(Config) ->
         {_, _, Node} = Started,
         {0, Out, ""} = run(Config, "links " ++ atom_to_list(Node)),
         ?assertMatch({match, _}, re:run(Out, "connected to no other node"))
+    after
+        stop(Started)
+    end.
+
+links_over_tls(Config) ->
+    ok = beamway_certificates:prepare(?config(priv_dir, Config)),
+    File = beamway_certificates:good(),
+    Started = start(Config, ["-proto_dist", "beamway_tls", "-ssl_dist_optfile", File], #{}),
+    try
+        {_, _, Node} = Started,
+        Ask = ["\"$BEAMWAY\" links ", atom_to_list(Node)],
+        {0, Out, ""} = shell(Config, ["BEAMWAY_TLS_OPTFILE=", quoted(File), " ", Ask]),
+        ?assertMatch({match, _}, re:run(Out, "connected to no other node")),
+        {1, "", Error} = shell(Config, Ask),
+        ?assertMatch({match, _}, re:run(Error, "BEAMWAY_TLS_OPTFILE"))
     after
         stop(Started)
     end.
