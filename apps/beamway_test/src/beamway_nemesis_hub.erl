@@ -50,7 +50,7 @@ go() -> gen_server:call(?MODULE, go, ?CALL_MS).
 -spec finish() -> ok.
 finish() -> gen_server:call(?MODULE, finish, ?CALL_MS).
 
-%% @doc Who has not been heard to the end yet.
+%% @doc Who has not been heard to the end yet, there or here. (`words' end in silence: so we see here whether they came.)
 -spec unfinished() -> [{beamway_nemesis_schedule:index(), Kind :: atom()}].
 unfinished() -> gen_server:call(?MODULE, unfinished, ?CALL_MS).
 
@@ -144,8 +144,9 @@ handle_call(finish, _, #state{senders = Senders} = State) ->
     Pids = [Pid || {_, Pid} <- Senders],
     _ = [Pid ! finish || Pid <- Pids],
     {reply, ok, State#state{unfinished = Pids}};
-handle_call(unfinished, _, #state{senders = Senders, unfinished = Pids} = State) ->
-    {reply, [Who || {Who, Pid} <- Senders, lists:member(Pid, Pids)], State};
+handle_call(unfinished, _, #state{senders = Senders, unfinished = Pids, receivers = Receivers} = State) ->
+    Waiting = [Who || {{_, words} = Who, Pid} <- Receivers, is_process_alive(Pid), beamway_nemesis_receiver:is_waiting(Pid)],
+    {reply, [Who || {Who, Pid} <- Senders, lists:member(Pid, Pids)] ++ Waiting, State};
 handle_call({flood, To, Count, Size}, _, #state{senders = Senders} = State) ->
     {_, Pid} = lists:keyfind({To, flood}, 1, Senders),
     Pid ! {flood, Count, Size},

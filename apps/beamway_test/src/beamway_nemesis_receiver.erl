@@ -8,7 +8,7 @@
 -module(beamway_nemesis_receiver).
 -behaviour(gen_server).
 
--export([start_link/3, collect/1]).
+-export([start_link/3, collect/1, is_waiting/1]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2]).
 
 -export_type([heard/0]).
@@ -39,6 +39,11 @@ start_link(Name, Kind, Node) ->
 collect(Pid) ->
     gen_server:call(Pid, collect, 30000).
 
+%% @doc Whether it waits for the exit of one that has spoken.
+-spec is_waiting(pid()) -> boolean().
+is_waiting(Pid) ->
+    gen_server:call(Pid, is_waiting, 30000).
+
 %% @private
 -spec init({atom(), node()}) -> {ok, #state{}}.
 init({Kind, Node}) ->
@@ -50,6 +55,8 @@ init({Kind, Node}) ->
 -spec handle_call(term(), gen_server:from(), #state{}) -> {reply, term(), #state{}}.
 handle_call({said, _, {_, _, _, N}, _, _} = Said, _From, State) ->
     {reply, {heard, N}, hear(Said, State)};
+handle_call(is_waiting, _From, #state{speakers = Speakers} = State) ->
+    {reply, Speakers =/= #{}, State};
 handle_call(collect, _From, #state{log = Log, counts = Counts, spoken = Spoken, speakers = Speakers} = State) ->
     Waiting = [spoken(Speaker) || Speaker <- maps:values(Speakers)],
     {reply, #{log => Log, counts => Counts, words => Waiting ++ Spoken}, State}.

@@ -45,13 +45,13 @@
 -define(WRAPPED_END_MS, 30000).
 
 %% @doc Starts a stock node with no options.
--spec start(carrier()) -> {ok, pid(), node()}.
+-spec start(carrier()) -> {ok, pid(), node()} | {error, Reason :: term()}.
 start(Carrier) ->
     start(Carrier, #{}).
 
 %% @doc Starts a node with the carrier. The caller stops it with {@link stop/1}; it also ends by
 %% itself when the runner does, because its standard input closes.
--spec start(carrier(), options()) -> {ok, pid(), node()}.
+-spec start(carrier(), options()) -> {ok, pid(), node()} | {error, Reason :: term()}.
 start(Carrier, Given) ->
     Living = fun() -> length([Pid || Pid <- processes(), is_peer(Pid)]) end,
     Options = Given#{otp => beamway_other_otp:choose(Given, Living)},
