@@ -264,7 +264,7 @@ long_message(Carrier, TickS, Bytes) ->
         _ = spawn(fun() -> {beamway_reader, NodeB} ! Data end),
         {byte_size(Data), erlang:crc32(Data)}
     end),
-    ok = throttle(PeerA, PeerB, NodeB, 10000000, Reader),
+    ok = throttle(PeerA, PeerB, NodeB, 10000000, 4, Reader),
     Crc = beamway_peer:await(Reader),
     Ms = erlang:monotonic_time(millisecond) - Start,
     Connection = beamway_peer:controller(PeerA, NodeB),
@@ -272,16 +272,19 @@ long_message(Carrier, TickS, Bytes) ->
     Ms.
 
 %% Lets the reader run for an instant at a time, and stops it after each for as long as what has
-%% passed would have taken; but never so long that it could not show a sign of life.
-throttle(PeerA, PeerB, NodeB, BytesPerS, {Reader, _} = Call) ->
-    Pulse = lists:concat(["kill -CONT ", beamway_peer:os_pid(PeerB), "; sleep 0.004; kill -STOP ",
-                          beamway_peer:os_pid(PeerB)]),
+%% passed would have taken; but never so long that it could not show a sign of life. Nothing may have
+%% passed because a busy machine gave the reader no time: then it runs longer, at once.
+throttle(PeerA, PeerB, NodeB, BytesPerS, PulseMs, {Reader, _} = Call) ->
+    OsPid = integer_to_list(beamway_peer:os_pid(PeerB)),
     Before = bytes_out(PeerA, NodeB),
-    [] = os:cmd(Pulse),
+    [] = os:cmd(["kill -CONT ", OsPid, "; sleep ", io_lib:format("~.3f", [PulseMs / 1000]), "; kill -STOP ", OsPid]),
     Moved = bytes_out(PeerA, NodeB) - Before,
-    receive after max(100, min(1000, Moved * 1000 div BytesPerS)) -> ok end,
+    Next = case Moved of
+               0 -> min(500, 2 * PulseMs);
+               _ -> receive after max(100, min(1000, Moved * 1000 div BytesPerS)) -> 4 end
+           end,
     case is_process_alive(Reader) of
-        true -> throttle(PeerA, PeerB, NodeB, BytesPerS, Call);
+        true -> throttle(PeerA, PeerB, NodeB, BytesPerS, Next, Call);
         false -> beamway_peer:sigcont(PeerB)
     end.
 
