@@ -24,6 +24,13 @@ allowed() ->
      {"The global_name_server locker process received an unexpected message", always},
      %% Another node told of it, but it was gone, or we had no descriptor to call it.
      {"'global' at ", [kill, restart, no_descriptors]},
-     %% The code server looks for a module that is not loaded yet in each directory.
-     {"File operation error: emfile", [no_descriptors]},
+     %% The code server looks for a module that is not loaded yet in each directory; a connection cannot be made.
+     {"emfile", [no_descriptors]},
+     {"Too many open files", [no_descriptors]},
+     {"descriptor limit, ulimit -n?", [no_descriptors]},
+     %% A node that stands still while a link is agreed on.
+     {"the link server does not answer", [stop, slow_reader, fill_ring]},
+     {"no agreement on a link with the peer, connection closed", [stop, slow_reader, fill_ring]},
+     %% A node that ends while a link is agreed on.
+     {"connecting to the peer's unix socket", [kill, restart]},
      {"not responding **, ** Removing (timedout) connection", [stop]}].
