@@ -14,7 +14,7 @@
 -type targets() :: #{beamway_nemesis_schedule:index() => target()}.
 
 %% A stop of less than 4 s must be survived: filling takes its share.
--define(FILL_MS, 2000).
+-define(FILL_MS, 3000).
 -define(FULL_MS, 500).
 -define(FILL_COUNT, 200).
 -define(FILL_BYTES, 100000).
