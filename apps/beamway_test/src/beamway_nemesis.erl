@@ -19,6 +19,7 @@
                     calls := #{atom() => non_neg_integer()},
                     spoken := non_neg_integer(),                %% processes whose last words were waited for
                     nodedowns := non_neg_integer(),
+                    links := #{atom() => pos_integer()},        %% in the end, by kind, seen from either side
                     seconds := float()}.
 
 -define(CALL_MS, 30000).
@@ -40,6 +41,7 @@
               baseline = #{} :: #{beamway_nemesis_schedule:index() => map()},
               lasting = #{} :: #{pid() => {beamway_nemesis_schedule:fault(), integer()}},
               faults = [] :: [beamway_nemesis_oracle:executed()],
+              links = #{} :: #{atom() => pos_integer()},
               collected = [] :: [beamway_nemesis_hub:collected()],
               findings = [] :: [beamway_nemesis_oracle:finding()]}).
 
@@ -70,7 +72,7 @@ result_of(Owner) ->
             true = exit(element(1, Owner), kill),
             ok = beamway_peer:stop_started(),
             #{findings => [{not_carried_out, #{reason => Reason}}], faults => [], messages => #{}, calls => #{answered => 0},
-              spoken => 0, nodedowns => 0}
+              spoken => 0, nodedowns => 0, links => #{}}
     end.
 
 in_dir(Run0) ->
@@ -369,11 +371,11 @@ collect(N, When, #run{nodes = Nodes, collected = Collected} = Run) ->
 %% Two nodes that both can must be on shared memory, unless something kept them from it while they connected.
 links(#run{schedule = #{faults := Faults}} = Run) ->
     Disturbed = lists:any(fun(Fault) -> lists:member(element(1, Fault), [no_descriptors, stop, slow_reader, fill_ring]) end, Faults),
-    Wrong = [#{on => N, about => M, expected => Expected, is => Is}
-             || {N, A} <- alive(Run), {M, B} <- alive(Run), N =/= M,
-                Expected <- [expected_link(A, B, Run)], Is <- [actual_link(A, B, Run)],
-                Expected =/= Is, not (Disturbed andalso Is =:= tcp)],
-    lists:foldl(fun(Details, Acc) -> found(wrong_link, Details, Acc) end, Run, Wrong).
+    All = [{#{on => N, about => M}, expected_link(A, B, Run), actual_link(A, B, Run)}
+           || {N, A} <- alive(Run), {M, B} <- alive(Run), N =/= M],
+    Wrong = [Who#{expected => Expected, is => Is} || {Who, Expected, Is} <- All, Expected =/= Is, not (Disturbed andalso Is =:= tcp)],
+    Counted = Run#run{links = lists:foldl(fun({_, _, Is}, Sum) -> add(#{Is => 1}, Sum) end, #{}, All)},
+    lists:foldl(fun(Details, Acc) -> found(wrong_link, Details, Acc) end, Counted, Wrong).
 
 expected_link(#{options := A}, #{options := B}, Run) ->
     case {carrier(A, Run), carrier(B, Run), maps:get(wire, A, same) =:= maps:get(wire, B, same)} of
@@ -421,7 +423,7 @@ logs(#run{dir = Dir} = Run) ->
     With = lists:foldl(fun({File, Line}, Acc) -> found(logged, #{file => File, line => Line}, Acc) end, Run, Lines),
     lists:foldl(fun(_, Acc) -> found(crash_dump, #{}, Acc) end, With, Dumps).
 
-result(#run{collected = Collected, faults = Faults, findings = Findings}) ->
+result(#run{collected = Collected, faults = Faults, findings = Findings, links = Links}) ->
     Record = #{faults => lists:reverse(Faults),
                observed => [Observed || #{observed := Observed} <- Collected],
                flows => lists:append([Flows || #{flows := Flows} <- Collected]),
@@ -432,6 +434,7 @@ result(#run{collected = Collected, faults = Faults, findings = Findings}) ->
       faults => lists:reverse(Faults),
       messages => lists:foldl(fun(#{counts := Counts}, Sum) -> add(Counts, Sum) end, #{}, Collected),
       calls => Calls,
+      links => Links,
       spoken => lists:sum([Count || #{spoken := Count} <- Collected]),
       nodedowns => length([down || #{observed := #{events := Events}} <- Collected, {down, _, _, _} <- Events])}.
 

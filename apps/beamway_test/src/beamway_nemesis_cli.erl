@@ -74,9 +74,10 @@ ended(Results) ->
     min(1, Failed).
 
 summary(#{findings := Findings, messages := Messages, calls := #{answered := Calls}, spoken := Spoken,
-          nodedowns := Downs, seconds := Seconds}) ->
-    io_lib:format("~b messages, ~b calls, ~b last words, ~b nodedowns, ~.1f s: ~ts",
-                  [lists:sum(maps:values(Messages)), Calls, Spoken, Downs, Seconds,
+          nodedowns := Downs, links := Links, seconds := Seconds}) ->
+    io_lib:format("~b messages, ~b calls, ~b last words, ~b nodedowns, links in the end ~ts, ~.1f s: ~ts",
+                  [lists:sum(maps:values(Messages)), Calls, Spoken, Downs,
+                   lists:join(" ", [io_lib:format("~b ~ts", [Count, Kind]) || {Kind, Count} <- maps:to_list(Links)]), Seconds,
                    case Findings of [] -> "ok"; _ -> io_lib:format("FAILED, ~b findings", [length(Findings)]) end]).
 
 print_findings(Findings) ->
@@ -155,6 +156,7 @@ store(Results, #{seed := Seed, carrier := Carrier, minutes := Minutes, words := 
                faults_without_effect => counts([element(1, Fault) || #{faults := Faults} <- All, #{fault := Fault, effect := false} <- Faults]),
                messages => maps:fold(fun(Class, Count, Acc) -> Acc#{class(Class) => Count} end, #{}, sum([M || #{messages := M} <- All])),
                calls => sum([C || #{calls := C} <- All]),
+               links_in_the_end => sum([L || #{links := L} <- All]),
                last_words => lists:sum([S || #{spoken := S} <- All]),
                nodedowns => lists:sum([D || #{nodedowns := D} <- All])},
     ok = file:write_file(?RESULTS, [jiffy:encode(Object, [pretty, force_utf8]), "\n"]),
