@@ -128,10 +128,13 @@ static bool queue_rest(bw_pump_t *pump, ErlIOVec *ev, uint64_t done, uint64_t pa
 bool pump_send(bw_pump_t *pump, ErlIOVec *ev)
 {
     uint8_t header[BW_FRAME_HEADER_BYTES];
-    uint64_t size = bw_frame_size((uint32_t)ev->size), done = 0;
+    uint64_t size, done = 0;
 
     if (ev->size == 0)
         return pump_tick(pump);
+    if (ev->size > BW_FRAME_MAX_BYTES) /* its length would be cut off in the header */
+        return false;
+    size = bw_frame_size((uint32_t)ev->size);
     bw_frame_put_header(header, BW_FRAME_DATA, (uint32_t)ev->size);
     ev->iov[0].iov_base = (char *)header;
     ev->iov[0].iov_len = sizeof header;

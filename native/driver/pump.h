@@ -42,7 +42,8 @@ typedef enum {
     PUMP_FAILED /* the link is of no use any more: fail the port */
 } pump_result_t;
 
-/* One packet from the VM. ev->iov[0] is empty and reserved for us. False: the link is corrupt. */
+/* One packet from the VM. ev->iov[0] is empty and reserved for us. False: the link is corrupt, or
+ * the packet is larger than a frame may be. */
 bool pump_send(bw_pump_t *pump, ErlIOVec *ev);
 
 /* One sign of life, unless something is queued or the ring is full: then bytes flow anyway. */

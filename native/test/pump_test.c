@@ -254,6 +254,28 @@ static void a_full_ring_makes_the_port_busy_until_half_is_free(void)
 }
 
 /* What one pump sends, another reads: by hand, piece by piece, all sizes about the ring's. */
+/* Nothing of it is in the ring or the queue: a length that was cut off would spoil all that
+ * follows.
+ */
+static void a_message_above_the_largest_frame_is_refused(void)
+{
+    char byte = 0;
+    SysIOVec iov[2] = {{.iov_base = NULL}, {.iov_base = &byte, .iov_len = 1}};
+    static const uint64_t sizes[] = {(uint64_t)BW_FRAME_MAX_BYTES + 1, UINT32_MAX,
+                                     (uint64_t)UINT32_MAX + 1, (uint64_t)UINT32_MAX + 2};
+
+    CHECK_IN(start(RING));
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        ErlIOVec ev = {.vsize = 2, .size = (ErlDrvSizeT)sizes[i], .iov = iov};
+
+        CHECK(!pump_send(&here.pump, &ev));
+        CHECK_EQ(peer_reads_all(), 0);
+        CHECK_EQ(shim.len, 0);
+        CHECK_EQ(here.pump.frames_out, 0);
+    }
+    CHECK_IN(stop());
+}
+
 static void messages_about_the_size_of_the_ring_come_through(void)
 {
     for (size_t len = RING - 24; len < RING + 24; len++) {
@@ -400,6 +422,7 @@ static const check_case_t cases[] = {
     {"garbage_fails_the_link", garbage_fails_the_link},
     {"a_full_ring_makes_the_port_busy_until_half_is_free",
      a_full_ring_makes_the_port_busy_until_half_is_free},
+    {"a_message_above_the_largest_frame_is_refused", a_message_above_the_largest_frame_is_refused},
     {"messages_about_the_size_of_the_ring_come_through",
      messages_about_the_size_of_the_ring_come_through},
     {"a_fast_writer_does_not_keep_a_call_from_ending",

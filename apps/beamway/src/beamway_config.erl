@@ -121,8 +121,13 @@ boolean(_) -> error.
 socket_dir("") ->
     {ok, ""};
 socket_dir([$/ | _] = Dir) ->
+    %% The driver would end the path at a 0 and use another directory.
     case unicode:characters_to_binary(Dir) of
-        Bytes when is_binary(Bytes), byte_size(Bytes) =< ?DIR_MAX_BYTES -> {ok, Dir};
+        Bytes when is_binary(Bytes), byte_size(Bytes) =< ?DIR_MAX_BYTES ->
+            case binary:match(Bytes, <<0>>) of
+                nomatch -> {ok, Dir};
+                _ -> error
+            end;
         _ -> error
     end;
 socket_dir(_) ->
@@ -156,7 +161,7 @@ socket_dir_test_() ->
     [?_assertMatch({ok, #{socket_dir := Good}}, with(socket_dir, Good))
      || Good <- ["", "/run/beamway", "/" ++ lists:duplicate(79, $x), "/" ++ lists:duplicate(26, 16#20ac)]]
         ++ [?_assertMatch({error, [{socket_dir, Bad, _}]}, with(socket_dir, Bad))
-            || Bad <- ["run/beamway", "/" ++ lists:duplicate(80, $x), "/" ++ lists:duplicate(27, 16#20ac),
+            || Bad <- ["/tmp/a\0b", "run/beamway", "/" ++ lists:duplicate(80, $x), "/" ++ lists:duplicate(27, 16#20ac),
                        "/" ++ [16#d800], <<"/run">>, none]].
 
 every_problem_is_told_test() ->

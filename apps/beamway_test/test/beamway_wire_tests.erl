@@ -37,12 +37,71 @@ prop_nothing_crashes() ->
                 end
             end).
 
+%% What a peer sends, with some bytes changed, left out, doubled or added.
+sent() ->
+    oneof([?LET(Extension, extension(), {name, <<?NAME_HEAD, (beamway_wire:encode_extension(Extension))/binary>>}),
+           ?LET(Extension, extension(),
+                {challenge, <<$N, 0:64, 4711:32, 1:32, 8:16, "a@host.b", (beamway_wire:encode_extension(Extension))/binary>>}),
+           ?LET(Packet, packet(), {packet, beamway_wire:encode(Packet)})]).
+
+damage() -> {oneof([change, leave_out, double, add]), range(0, 60), byte()}.
+
+damaged(Bytes, []) -> Bytes;
+damaged(Bytes, [{Kind, Offset, Byte} | More]) ->
+    At = min(Offset, byte_size(Bytes)),
+    <<Before:At/binary, After/binary>> = Bytes,
+    damaged(damaged(Kind, Before, After, Byte), More).
+
+damaged(change, Before, <<_, After/binary>>, Byte) -> <<Before/binary, Byte, After/binary>>;
+damaged(leave_out, Before, <<_, After/binary>>, _) -> <<Before/binary, After/binary>>;
+damaged(double, Before, After, _) -> <<Before/binary, Before/binary, After/binary>>;
+damaged(_, Before, After, Byte) -> <<Before/binary, Byte, After/binary>>.
+
+%% Every decoder gives one of its defined answers, and what it takes for good means the same when it is sent again.
+prop_damage_is_refused_or_means_something() ->
+    ?FORALL({{Kind, Bytes}, Damage}, {sent(), list(damage())},
+            begin
+                Damaged = damaged(Bytes, Damage),
+                lists:all(fun(Judge) -> Judge(Damaged) end, [fun name_is_judged/1, fun packet_is_judged/1])
+                    andalso lists:all(fun(As) -> extension_is_judged(As, Damaged) end, [name, challenge])
+                    andalso (Damage =/= [] orelse is_good(Kind, Damaged))
+            end).
+
+is_good(packet, Bytes) -> element(1, beamway_wire:decode(Bytes)) =:= ok;
+is_good(Kind, Bytes) -> element(1, beamway_wire:find_extension(Kind, Bytes)) =:= ok.
+
+name_is_judged(Bytes) ->
+    case beamway_wire:check_name(Bytes) of
+        ok -> Length = name_length(Bytes), Length > 0 andalso Length =< 255;
+        {error, Reason} -> is_binary(Reason)
+    end.
+
+name_length(<<$N, _:64, _:32, Length:16, _:Length/binary, _/binary>>) -> Length;
+name_length(<<$n, _:48, Name/binary>>) -> byte_size(Name).
+
+packet_is_judged(Bytes) ->
+    case beamway_wire:decode(Bytes) of
+        {ok, {offer_of_version, Version}} -> is_integer(Version);
+        {ok, Packet} -> beamway_wire:decode(beamway_wire:encode(Packet)) =:= {ok, Packet};
+        {error, Reason} -> is_binary(Reason)
+    end.
+
+extension_is_judged(Kind, Bytes) ->
+    case beamway_wire:find_extension(Kind, Bytes) of
+        {ok, Extension} ->
+            beamway_wire:find_extension(name, <<?NAME_HEAD, (beamway_wire:encode_extension(Extension))/binary>>) =:= {ok, Extension};
+        {other_version, Version} -> is_integer(Version);
+        none -> true
+    end.
+
 properties_test_() ->
     [{atom_to_list(Name),
       {timeout, 60, ?_assert(proper:quickcheck(Property, [quiet, {numtests, 500}]))}}
      || {Name, Property} <- [{extension_round_trip, prop_extension_round_trip()},
                              {packet_round_trip, prop_packet_round_trip()},
-                             {nothing_crashes, prop_nothing_crashes()}]].
+                             {nothing_crashes, prop_nothing_crashes()}]]
+        ++ [{"damage_is_refused_or_means_something",
+             {timeout, 120, ?_assert(proper:quickcheck(prop_damage_is_refused_or_means_something(), [quiet, {numtests, 5000}]))}}].
 
 sample() ->
     #{host => <<1:128>>, links => [shm], whole_messages => false}.
