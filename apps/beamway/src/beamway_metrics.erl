@@ -3,7 +3,7 @@
 %% Prometheus text are made.
 -module(beamway_metrics).
 
--export([of_link/1, prometheus/1]).
+-export([of_link/1, families/1, prometheus/1]).
 
 %% Name, Prometheus type, help.
 fields() ->
@@ -35,26 +35,30 @@ of_link(#{stream := Stream}) ->
         {error, _} -> #{}
     end.
 
+%% @doc The metrics that these links have, each with its samples: labels and value.
+-spec families([beamway_links:link()]) ->
+          [{Name :: binary(), counter | gauge, Help :: string(),
+            [{Labels :: [{peer | link, node() | shm | tcp}], Value :: non_neg_integer()}, ...]}].
+families(Links) ->
+    Figures = [{Link, of_link(Link)} || Link <- Links],
+    [{iolist_to_binary(["beamway_link_", atom_to_list(Name), suffix(Type)]), Type, Help, Samples}
+     || {Name, Type, Help} <- fields(), [_ | _] = Samples <- [samples(Name, Figures)]].
+
+samples(Name, Figures) ->
+    [{[{peer, Node}, {link, Kind}], Value}
+     || {#{node := Node, link := Kind}, #{Name := Value}} <- Figures].
+
 %% @doc Text in the Prometheus exposition format 0.0.4, one sample a link and field.
 -spec prometheus([beamway_links:link()]) -> iolist().
 prometheus(Links) ->
-    Figures = [{Link, of_link(Link)} || Link <- Links],
-    [metric(Field, Figures) || Field <- fields()].
-
-metric({Name, Type, Help}, Figures) ->
-    case [{Link, Value} || {Link, #{Name := Value}} <- Figures] of
-        [] ->
-            [];
-        Samples ->
-            Metric = ["beamway_link_", atom_to_list(Name), suffix(Type)],
-            ["# HELP ", Metric, $\s, Help, "\n# TYPE ", Metric, $\s, atom_to_list(Type), $\n
-             | [[Metric, labels(Link), $\s, integer_to_list(Value), $\n] || {Link, Value} <- Samples]]
-    end.
+    [["# HELP ", Metric, $\s, Help, "\n# TYPE ", Metric, $\s, atom_to_list(Type), $\n
+      | [[Metric, labels(Labels), $\s, integer_to_list(Value), $\n] || {Labels, Value} <- Samples]]
+     || {Metric, Type, Help, Samples} <- families(Links)].
 
 suffix(counter) -> "_total";
 suffix(gauge) -> "".
 
-labels(#{node := Node, link := Kind}) ->
+labels([{peer, Node}, {link, Kind}]) ->
     ["{peer=\"", escape(atom_to_list(Node)), "\",link=\"", atom_to_list(Kind), "\"}"].
 
 escape(Text) ->
