@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: build demo test test-long test-idle test-otp test-otp27 test-elixir test-bare nemesis check bench soak asan test-asan tsan fuzz fuzz-keep spin clean help build-test build-bench coverage valgrind
+.PHONY: build demo test test-long test-idle test-otp test-otp27 test-elixir test-rabbitmq test-bare nemesis check bench soak asan test-asan tsan fuzz fuzz-keep spin clean help build-test build-bench coverage valgrind
 
 ## build: compile the driver and the applications into the checkout
 build:
@@ -61,6 +61,12 @@ test-elixir:
 	@scripts/install-packages test
 	@$(MAKE) build-test
 	@scripts/run-tests beamway_elixir_SUITE
+
+## test-rabbitmq: a RabbitMQ cluster over stock TCP and over Beamway, nodes killed (root; leaves nothing)
+test-rabbitmq:
+	@scripts/install-packages test
+	@$(MAKE) build-test
+	@test/system/rabbitmq $(T)
 
 ## test-bare: build, demo and test on a new Debian 12 of its own (needs root; leaves nothing)
 test-bare:

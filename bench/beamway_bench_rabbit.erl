@@ -1,0 +1,213 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc A cluster of Debian's rabbitmq-server on this host, for the benchmark and for the test. It runs where
+%% `scripts/in-overlay --loopback' put the caller: the package is installed there, ports are free, and whatever is
+%% left ends with it.
+%%
+%% What carries the cluster is said by a contender ({@link beamway_bench_contender}) and reaches the servers by
+%% environment variables alone. The servers run as the user of the package, so they get a copy of Beamway that he may
+%% read. All nodes of a cluster have the same ports but for the last digit.
+-module(beamway_bench_rabbit).
+
+-export([install/0, start/1, stop/1, start_node/2, kill_node/2, os_pid/2, ctl/3, eval/3, get/3,
+         declare/4, links/1, await/3]).
+
+-export_type([cluster/0]).
+
+-type cluster() :: #{name := string(), base_port := inet:port_number(), nodes := [1..3],
+                     env := [{string(), string() | false}], _ => _}.
+%% Node N is called `NAMEN@localhost'. AMQP is at base_port + N, the management page at base_port + 100 + N and
+%% Prometheus at base_port + 200 + N.
+
+-define(LIB, "/opt/beamway").
+-define(STATE, "/var/lib/rabbitmq").
+-define(START_MS, 120000).
+-define(CTL_MS, 60000).
+
+%% @doc Copies Beamway to where the package's user may read it.
+-spec install() -> ok.
+install() ->
+    Source = filename:join([beamway_bench_nodes:root(), "apps", "beamway"]),
+    ok = filelib:ensure_dir(?LIB ++ "/x"),
+    {0, _} = beamway_bench_tools:run("/bin/cp", ["-rL", Source, ?LIB], 10000),
+    ok.
+
+%% @doc Starts three nodes that form a cluster. `settings' are lines for rabbitmq.conf.
+-spec start(#{name := string(), base_port := inet:port_number(),
+              contender := beamway_bench_contender:t(), settings => [string()]}) -> cluster().
+start(#{name := Name, base_port := BasePort, contender := Contender} = Options) ->
+    Cluster = #{name => Name, base_port => BasePort, nodes => [1, 2, 3], env => env(Contender)},
+    ok = configure(Cluster, maps:get(settings, Options, [])),
+    ok = launch(1, Cluster),
+    ok = await_node(1, Cluster),
+    ok = launch(2, Cluster),
+    ok = launch(3, Cluster),
+    ok = await_node(2, Cluster),
+    ok = await_node(3, Cluster),
+    ok = await(fun() -> is_whole(Cluster) end, ?START_MS, {no_cluster, Name}),
+    Cluster.
+
+%% Each variable that is set here, or that the caller's shell may have set.
+env(#{args := Args, env := Env}) ->
+    Flags = string:join(without_path(Args), " "),
+    Carrier = case lists:member("-proto_dist", Args) of
+                  true -> [{"ERL_LIBS", ?LIB}, {"RABBITMQ_CTL_ERL_ARGS", Flags}];
+                  false -> []
+              end,
+    Ours = [{"RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS", Flags} | Carrier] ++ Env,
+    [Clean || {Key, _} = Clean <- beamway_bench_contender:clean_env(), not lists:keymember(Key, 1, Ours)] ++ Ours.
+
+%% ERL_LIBS is enough.
+without_path(["-pa", _ | Rest]) -> without_path(Rest);
+without_path([Arg | Rest]) -> [Arg | without_path(Rest)];
+without_path([]) -> [].
+
+configure(#{name := Name, nodes := Numbers} = Cluster, Settings) ->
+    ok = file:write_file(plugins_file(Cluster), "[rabbitmq_management,rabbitmq_prometheus].\n"),
+    Nodes = [["cluster_formation.classic_config.nodes.", integer_to_list(N), " = ", node_name(N, Cluster), "\n"]
+             || N <- Numbers],
+    lists:foreach(
+      fun(N) ->
+              Lines = ["cluster_name = ", Name, "\n", "management.tcp.port = ", port_text(100 + N, Cluster), "\n",
+                       "prometheus.tcp.port = ", port_text(200 + N, Cluster), "\n",
+                       "log.file.level = info\n", Nodes | [[Line, "\n"] || Line <- Settings]],
+              ok = file:write_file(config_file(N, Cluster) ++ ".conf", Lines)
+      end, Numbers).
+
+plugins_file(#{name := Name}) -> "/etc/rabbitmq/" ++ Name ++ "_plugins".
+
+config_file(N, #{name := Name}) -> "/etc/rabbitmq/" ++ Name ++ integer_to_list(N).
+
+node_name(N, #{name := Name}) -> Name ++ integer_to_list(N) ++ "@localhost".
+
+port_text(Offset, #{base_port := Base}) -> integer_to_list(Base + Offset).
+
+node_env(N, #{env := Env} = Cluster) ->
+    [{"RABBITMQ_NODENAME", node_name(N, Cluster)}, {"RABBITMQ_NODE_PORT", port_text(N, Cluster)},
+     {"RABBITMQ_CONFIG_FILE", config_file(N, Cluster)}, {"RABBITMQ_ENABLED_PLUGINS_FILE", plugins_file(Cluster)} | Env].
+
+launch(N, Cluster) ->
+    {0, _} = run("/usr/sbin/rabbitmq-server", ["-detached"], node_env(N, Cluster), ?START_MS),
+    ok.
+
+%% The AMQP port is opened last.
+await_node(N, #{base_port := Base} = Cluster) ->
+    await(fun() -> is_listening(Base + N) end, ?START_MS, {node_did_not_start, node_name(N, Cluster), no_amqp_port}).
+
+is_listening(Port) ->
+    case gen_tcp:connect({127, 0, 0, 1}, Port, [], 1000) of
+        {ok, Socket} -> ok = gen_tcp:close(Socket), true;
+        {error, _} -> false
+    end.
+
+is_whole(#{nodes := Numbers} = Cluster) ->
+    lists:all(fun(N) -> lists:sort(running(N, Cluster)) =:= lists:sort([node_name(M, Cluster) || M <- Numbers]) end, Numbers).
+
+running(N, Cluster) ->
+    case eval(N, "lists:foreach(fun(N) -> io:format(\"~s~n\", [N]) end, rabbit_nodes:all_running()).", Cluster) of
+        {ok, Lines} -> Lines -- ["ok"];
+        {error, _} -> []
+    end.
+
+%% @doc Starts a node that is not running, and waits until it is back in its cluster.
+-spec start_node(1..3, cluster()) -> ok.
+start_node(N, #{name := Name} = Cluster) ->
+    ok = launch(N, Cluster),
+    ok = await_node(N, Cluster),
+    await(fun() -> is_whole(Cluster) end, ?START_MS, {no_cluster, Name}).
+
+%% @doc kill -9, and waits for the end.
+-spec kill_node(1..3, cluster()) -> ok.
+kill_node(N, Cluster) ->
+    case beamway_bench_os:identity(os_pid(N, Cluster)) of
+        gone -> ok;
+        Identity ->
+            ok = beamway_bench_os:kill(Identity),
+            ok = beamway_bench_os:await_end(Identity, 10000)
+    end.
+
+%% @doc The VM of a node.
+-spec os_pid(1..3, cluster()) -> pos_integer().
+os_pid(N, Cluster) ->
+    {ok, Text} = file:read_file(filename:join([?STATE, "mnesia", node_name(N, Cluster) ++ ".pid"])),
+    binary_to_integer(string:trim(Text)).
+
+%% @doc Ends all nodes; nothing of the cluster is used again.
+-spec stop(cluster()) -> ok.
+stop(#{nodes := Numbers} = Cluster) ->
+    lists:foreach(fun(N) -> ok = kill_node(N, Cluster) end, Numbers).
+
+%% @doc rabbitmqctl (or the tool named first) on a node, with the cluster's carrier.
+-spec ctl(1..3, [string()], cluster()) -> {Status :: integer() | timeout, Lines :: [string()]}.
+ctl(N, [Command | Args], Cluster) ->
+    run("/usr/sbin/rabbitmqctl", [Command, "-q", "-n", node_name(N, Cluster) | Args], node_env(N, Cluster), ?CTL_MS).
+
+%% @doc What an expression prints on a node.
+-spec eval(1..3, string(), cluster()) -> {ok, [string()]} | {error, [string()]}.
+eval(N, Expression, Cluster) ->
+    case ctl(N, ["eval", Expression], Cluster) of
+        {0, Lines} -> {ok, [string:trim(Line) || Line <- Lines]};
+        {_, Lines} -> {error, Lines}
+    end.
+
+%% @doc How each node reaches the others: the kind of the link with Beamway, `stock' if the connection's port is a
+%% TCP socket of OTP's own and the node has no Beamway.
+-spec links(cluster()) -> #{{Node :: string(), Peer :: string()} => shm | tcp | stock | none}.
+links(#{nodes := Numbers} = Cluster) ->
+    maps:from_list([{{node_name(N, Cluster), Peer}, Kind}
+                    || N <- Numbers, {Peer, Kind} <- links_of(N, [node_name(M, Cluster) || M <- Numbers, M =/= N], Cluster)]).
+
+links_of(N, Peers, Cluster) ->
+    Expression = "Kinds = try [{P, L} || #{node := P, link := L} <- beamway:links()] catch error:undef -> "
+        "[{P, stock} || {P, C} <- erlang:system_info(dist_ctrl), erlang:port_info(C, name) =:= {name, \"tcp_inet\"}] end, "
+        "lists:foreach(fun({P, L}) -> io:format(\"~s ~s~n\", [P, L]) end, Kinds).",
+    {ok, Lines} = eval(N, Expression, Cluster),
+    Found = [{Peer, list_to_existing_atom(Kind)} || Line <- Lines, [Peer, Kind] <- [string:lexemes(Line, " ")]],
+    [{Peer, proplists:get_value(Peer, Found, none)} || Peer <- Peers].
+
+%% @doc A page of the management plugin, or of Prometheus.
+-spec get(1..3, {management | prometheus, Path :: string()}, cluster()) -> {Status :: integer(), Body :: binary()}.
+get(N, {Which, Path}, Cluster) ->
+    request(get, {url(N, Which, Path, Cluster), headers()}).
+
+%% @doc A durable queue with its leader on that node and replicas on the others. What makes a classic queue a mirrored one is
+%% a policy, which is the caller's.
+-spec declare(Queue :: string(), quorum | mirrored, Leader :: 1..3, cluster()) -> ok.
+declare(Queue, Kind, Leader, Cluster) ->
+    Type = case Kind of quorum -> <<"quorum">>; mirrored -> <<"classic">> end,
+    Json = jiffy:encode(#{durable => true, arguments => #{<<"x-queue-type">> => Type},
+                          node => list_to_binary(node_name(Leader, Cluster))}),
+    Url = url(Leader, management, "/api/queues/%2F/" ++ Queue, Cluster),
+    {201, _} = request(put, {Url, headers(), "application/json", iolist_to_binary(Json)}),
+    ok.
+
+url(N, Which, Path, #{base_port := Base}) ->
+    Port = Base + N + case Which of management -> 100; prometheus -> 200 end,
+    "http://127.0.0.1:" ++ integer_to_list(Port) ++ Path.
+
+headers() -> [{"authorization", "Basic " ++ base64:encode_to_string("guest:guest")}].
+
+request(Method, Request) ->
+    {ok, _} = application:ensure_all_started(inets),
+    {ok, {{_, Status, _}, _, Body}} = httpc:request(Method, Request, [{timeout, 30000}], [{body_format, binary}]),
+    {Status, Body}.
+
+%% @doc Waits until something holds; otherwise it is an error of that reason.
+-spec await(fun(() -> boolean()), TimeoutMs :: non_neg_integer(), Reason :: term()) -> ok.
+await(Holds, TimeoutMs, Reason) ->
+    await_until(Holds, erlang:monotonic_time(millisecond) + TimeoutMs, Reason).
+
+await_until(Holds, Deadline, Reason) ->
+    case {Holds(), erlang:monotonic_time(millisecond) > Deadline} of
+        {true, _} -> ok;
+        {false, true} -> error(Reason);
+        {false, false} -> receive after 200 -> await_until(Holds, Deadline, Reason) end
+    end.
+
+run(Program, Args, Env, TimeoutMs) ->
+    Set = [case Value of
+               false -> ["-u", Key];
+               _ -> [Key ++ "=" ++ Value]
+           end || {Key, Value} <- lists:keysort(2, Env)],
+    %% env wants what it unsets first.
+    {Unset, Values} = lists:partition(fun([First | _]) -> First =:= "-u" end, Set),
+    beamway_bench_tools:run("/usr/bin/env", lists:append(Unset ++ Values) ++ [Program | Args], TimeoutMs).

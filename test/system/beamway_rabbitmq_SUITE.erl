@@ -1,0 +1,288 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc A cluster of three RabbitMQ nodes on one host: over Beamway it does what it does over stock TCP, and no confirmed
+%% message is lost when a node is killed and returns. Run by `test/system/rabbitmq', where the server is installed.
+%%
+%% The group `stock' is the control: the same cases over OTP's own TCP. Publishers and consumers are programs of their own
+%% with the client library pika (`rabbitmq_client.py'). The oracle: every id that was confirmed is consumed at least once
+%% and intact. Duplicates are allowed by the protocol; they are counted and shown. The group `guide' runs every command
+%% of docs/guide/rabbitmq.md.
+-module(beamway_rabbitmq_SUITE).
+
+-export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_group/2, end_per_group/2,
+         init_per_testcase/2, end_per_testcase/2]).
+-export([all_links/1, monitoring_pages/1, logs_are_clean/1, quorum_queue/1, mirrored_queue/1, commands_of_the_guide/1]).
+
+%% Between two steps of a case so many messages must be confirmed.
+-define(PROGRESS, 500).
+-define(PROGRESS_MS, 120000).
+-define(LOGS, "/var/log/rabbitmq").
+
+suite() -> [{timetrap, {minutes, 10}}].
+
+all() -> [{group, stock}, {group, beamway}, {group, guide}].
+
+%% Nodes are killed in the last two cases: what stands in the logs before has no excuse.
+groups() ->
+    Cases = [all_links, monitoring_pages, logs_are_clean, quorum_queue, mirrored_queue],
+    [{stock, [], Cases}, {beamway, [], Cases}, {guide, [], [commands_of_the_guide]}].
+
+init_per_suite(Config) ->
+    ok = beamway_bench_rabbit:install(),
+    Config.
+
+end_per_suite(_Config) -> ok.
+
+init_per_group(guide, Config) ->
+    Config;
+init_per_group(Group, Config) ->
+    Contenders = beamway_bench_contender:all(beamway_bench_nodes:root(), 200),
+    {Name, Contender, BasePort} = case Group of
+                                stock -> {"stock", maps:get(tcp, Contenders), 5600};
+                                beamway -> {"shm", maps:get(beamway, Contenders), 6600}
+                            end,
+    Cluster = beamway_bench_rabbit:start(#{name => Name, base_port => BasePort, contender => Contender}),
+    {0, _} = beamway_bench_rabbit:ctl(1, ["set_policy", "mirrored", "^mirrored",
+                                          "{\"ha-mode\":\"all\",\"ha-sync-mode\":\"automatic\"}"], Cluster),
+    [{cluster, Cluster}, {link, case Group of stock -> stock; beamway -> shm end} | Config].
+
+end_per_group(guide, _Config) -> ok;
+end_per_group(_Group, Config) -> beamway_bench_rabbit:stop(cluster(Config)).
+
+init_per_testcase(_Case, Config) -> Config.
+
+%% Clients of a case that failed half way end with its input, which ends with the case's process.
+end_per_testcase(_Case, _Config) -> ok.
+
+cluster(Config) -> proplists:get_value(cluster, Config).
+
+%% ---- the carrier ----
+
+all_links(Config) ->
+    ok = assert_links(Config),
+    %% The tools work without Beamway, too.
+    #{env := Env} = Cluster = cluster(Config),
+    Plain = Cluster#{env := [case Key of
+                                 _ when Key =:= "ERL_LIBS"; Key =:= "RABBITMQ_CTL_ERL_ARGS" -> {Key, false};
+                                 _ -> Pair
+                             end || {Key, _} = Pair <- Env]},
+    {ok, ["2"]} = beamway_bench_rabbit:eval(2, "1 + 1.", Plain),
+    ok.
+
+assert_links(Config) ->
+    Link = proplists:get_value(link, Config),
+    Links = beamway_bench_rabbit:links(cluster(Config)),
+    {6, [Link]} = {map_size(Links), lists:usort(maps:values(Links))},
+    ok.
+
+%% ---- what others show of the links ----
+
+%% Both look for the TCP socket of each connection. With stock TCP they find it and its counters grow; over shared memory they must
+%% find none, for what they would show is at rest while the link is not.
+monitoring_pages(Config) ->
+    Cluster = cluster(Config),
+    Stock = proplists:get_value(link, Config) =:= stock,
+    Peers = fun(N) -> [name(M, Config) || M <- [1, 2, 3], M =/= N] end,
+    %% The page collects every five seconds.
+    ok = beamway_bench_rabbit:await(fun() -> has_cluster_links(Cluster) end, 60000, no_cluster_links),
+    [begin
+         Nodes = decode(beamway_bench_rabbit:get(N, {management, "/api/nodes"}, Cluster)),
+         3 = length(Nodes),
+         [check_cluster_links(Stock, Node) || Node <- Nodes],
+         [begin
+              {200, Text} = beamway_bench_rabbit:get(N, {prometheus, Path}, Cluster),
+              [check_dist_metrics(Stock, Peer, Text) || Peer <- Peers(N)]
+          end || Path <- ["/metrics", "/metrics/per-object"]],
+         {200, _} = beamway_bench_rabbit:get(N, {prometheus, "/metrics/detailed?family=queue_coarse_metrics"}, Cluster),
+         [{200, _} = beamway_bench_rabbit:get(N, {management, Path}, Cluster)
+          || Path <- ["/", "/api/overview", "/api/connections", "/api/nodes/" ++ name(N, Config)]]
+     end || N <- [1, 2, 3]],
+    Stock orelse check_own_metrics(Config),
+    ok.
+
+has_cluster_links(Cluster) ->
+    Nodes = decode(beamway_bench_rabbit:get(1, {management, "/api/nodes"}, Cluster)),
+    lists:all(fun(Node) -> length(maps:get(<<"cluster_links">>, Node, [])) >= 2 end, Nodes).
+
+%% Links of rabbitmqctl come and go, and may be shown some time after.
+check_cluster_links(Stock, #{<<"cluster_links">> := Links}) ->
+    Peers = [Link || #{<<"name">> := Name} = Link <- Links, binary:match(Name, <<"rabbitmqcli">>) =:= nomatch],
+    2 = length(Peers),
+    [case Link of
+         #{<<"peer_addr">> := _, <<"recv_bytes">> := Bytes} when Stock, Bytes > 1000 -> ok;
+         #{} when not Stock, not is_map_key(<<"peer_addr">>, Link), not is_map_key(<<"recv_bytes">>, Link) -> ok
+     end || Link <- Peers].
+
+check_dist_metrics(Stock, Peer, Text) ->
+    %% Up, in the words of the collector.
+    {3, 3} = {sample("erlang_vm_dist_node_state", Peer, Text), 3},
+    true = is_integer(sample("erlang_vm_dist_node_queue_size_bytes", Peer, Text)),
+    case sample("erlang_vm_dist_recv_bytes", Peer, Text) of
+        Bytes when Stock, Bytes > 1000 -> ok;
+        none when not Stock -> ok
+    end.
+
+sample(Metric, Peer, Text) ->
+    case re:run(Text, [Metric, "\\{peer=\"", Peer, "\"[^}]*\\} ([0-9]+)"], [{capture, all_but_first, list}]) of
+        {match, [Value]} -> list_to_integer(Value);
+        nomatch -> none
+    end.
+
+check_own_metrics(Config) ->
+    {ok, Lines} = beamway_bench_rabbit:eval(1, "io:put_chars(beamway:metrics()).", cluster(Config)),
+    Text = lists:join("\n", Lines),
+    [true = sample("beamway_link_bytes_in_total", name(M, Config), Text) > 1000 || M <- [2, 3]].
+
+decode({200, Body}) -> jiffy:decode(Body, [return_maps]).
+
+name(N, Config) ->
+    #{name := Name} = cluster(Config),
+    Name ++ integer_to_list(N) ++ "@localhost".
+
+%% No crash, and nothing said by the carrier or of the collectors but what is meant to be there.
+logs_are_clean(Config) ->
+    [begin
+         {ok, Text} = file:read_file(filename:join(?LOGS, name(N, Config) ++ ".log")),
+         [ok = absent(Word, Text)
+          || Word <- ["crash", "\\[error\\].*beamway", "\\[warning\\].*beamway", "\\[error\\].*prometheus",
+                      "sysmon_handler_filter"]]
+     end || N <- [1, 2, 3]],
+    ok.
+
+absent(Word, Text) ->
+    case re:run(Text, ["^.*", Word, ".*$"], [multiline, caseless, {capture, first, binary}]) of
+        nomatch -> ok;
+        {match, [Line]} -> error({in_the_log, Line})
+    end.
+
+%% ---- messages ----
+
+quorum_queue(Config) ->
+    lossless(quorum, Config).
+
+mirrored_queue(Config) ->
+    lossless(mirrored, Config).
+
+%% The node that leads the queue is killed and returns, then one that follows. All the while publishers publish, each at a node of its
+%% own, and consumers consume.
+lossless(Kind, Config) ->
+    Queue = atom_to_list(Kind),
+    ok = beamway_bench_rabbit:declare(Queue, Kind, 2, cluster(Config)),
+    Clients = start_clients(Queue, Config),
+    ok = progress(Clients),
+    Leader = leader(Queue, Config),
+    ok = kill_and_return(Leader, Queue, Clients, Config),
+    ok = kill_and_return(Leader rem 3 + 1, Queue, Clients, Config),
+    ok = stop_clients(publishers, Clients),
+    Confirmed = ids(publishers, Clients),
+    ok = beamway_bench_rabbit:await(fun() -> missing(Confirmed, Clients) =:= [] end, 120000,
+                                    {lost, Queue}),
+    ok = stop_clients(consumers, Clients),
+    Consumed = ids(consumers, Clients),
+    [] = [Line || Line <- Consumed, lists:prefix("corrupt", Line)],
+    beamway_runner:say("     ~ts, ~ts: ~b confirmed, ~b consumed, ~b of them duplicates, none lost",
+                       [maps:get(name, cluster(Config)), Queue, length(Confirmed), length(Consumed),
+                        length(Consumed) - length(lists:usort(Consumed))]),
+    ok.
+
+kill_and_return(N, Queue, Clients, Config) ->
+    Cluster = cluster(Config),
+    ok = beamway_bench_rabbit:await(fun() -> members(Queue, Config) =:= 3 end, 60000, {members_missing, Queue}),
+    ok = beamway_bench_rabbit:kill_node(N, Cluster),
+    ok = progress(Clients),
+    ok = beamway_bench_rabbit:start_node(N, Cluster),
+    ok = assert_links(Config),
+    ok = beamway_bench_rabbit:await(fun() -> members(Queue, Config) =:= 3 end, 60000, {member_did_not_return, Queue}),
+    progress(Clients).
+
+%% Asked at a node that is up, whichever that is.
+queue(Queue, Config) ->
+    Answers = [catch beamway_bench_rabbit:get(N, {management, "/api/queues/%2F/" ++ Queue}, cluster(Config)) || N <- [1, 2, 3]],
+    case [decode(Answer) || {200, _} = Answer <- Answers] of
+        [First | _] -> First;
+        [] -> #{}
+    end.
+
+leader(Queue, Config) ->
+    ok = beamway_bench_rabbit:await(fun() -> is_map_key(<<"node">>, queue(Queue, Config)) end, 30000, {no_leader, Queue}),
+    #{<<"node">> := Node} = queue(Queue, Config),
+    [N] = [N || N <- [1, 2, 3], list_to_binary(name(N, Config)) =:= Node],
+    N.
+
+%% Those that have everything.
+members(Queue, Config) ->
+    case queue(Queue, Config) of
+        #{<<"type">> := <<"quorum">>, <<"online">> := Online} -> length(Online);
+        #{<<"type">> := <<"classic">>, <<"synchronised_slave_nodes">> := Nodes} -> 1 + length(Nodes);
+        #{} -> 0
+    end.
+
+%% ---- clients ----
+
+start_clients(Queue, Config) ->
+    #{base_port := Base} = cluster(Config),
+    Folder = filename:join(proplists:get_value(priv_dir, Config), Queue ++ "_" ++ maps:get(name, cluster(Config))),
+    ok = filelib:ensure_dir(filename:join(Folder, "x")),
+    Program = filename:join([beamway_bench_nodes:root(), "test", "system", "rabbitmq_client.py"]),
+    Ports = fun(First) -> [integer_to_list(Base + (First + K - 1) rem 3 + 1) || K <- [0, 1, 2]] end,
+    Start = fun(N, Words) ->
+                    File = filename:join(Folder, hd(Words) ++ integer_to_list(N)),
+                    {File, beamway_bench_tools:open(Program, Words ++ [File | Ports(N)])}
+            end,
+    #{publishers => [Start(N, ["publish", Queue, "p" ++ integer_to_list(N)]) || N <- [1, 2, 3]],
+      consumers => [Start(N, ["consume", Queue]) || N <- [1, 2]]}.
+
+%% They end when their input does; what they have printed is in the log of the run.
+stop_clients(Which, Clients) ->
+    [ok = stop_client(Client) || {_, Client} <- maps:get(Which, Clients)],
+    ok.
+
+stop_client(Client) ->
+    {ok, OsPid} = beamway_bench_tools:os_pid(Client),
+    Identity = beamway_bench_os:identity(OsPid),
+    ok = beamway_bench_tools:close(Client, none),
+    ok = beamway_bench_os:await_end(Identity, 60000).
+
+ids(Which, Clients) ->
+    lists:append([complete_lines(File) || {File, _} <- maps:get(Which, Clients)]).
+
+complete_lines(File) ->
+    case file:read_file(File) of
+        {ok, Text} -> [binary_to_list(Line) || Line <- lists:droplast(binary:split(Text, <<"\n">>, [global]))];
+        {error, enoent} -> []
+    end.
+
+missing(Confirmed, Clients) ->
+    ordsets:subtract(ordsets:from_list(Confirmed), ordsets:from_list(ids(consumers, Clients))).
+
+%% More is confirmed, and more is consumed.
+progress(Clients) ->
+    Count = fun() -> {length(ids(publishers, Clients)), length(ids(consumers, Clients))} end,
+    {Confirmed, Consumed} = Count(),
+    beamway_bench_rabbit:await(fun() ->
+                                       {MoreConfirmed, MoreConsumed} = Count(),
+                                       MoreConfirmed >= Confirmed + ?PROGRESS andalso MoreConsumed >= Consumed + ?PROGRESS
+                               end, ?PROGRESS_MS, no_progress).
+
+%% ---- the guide ----
+
+%% All blocks of the page in one shell, in their order; the first command that fails ends it.
+commands_of_the_guide(Config) ->
+    Root = beamway_bench_nodes:root(),
+    {ok, Page} = file:read_file(filename:join([Root, "docs", "guide", "rabbitmq.md"])),
+    {match, Blocks} = re:run(Page, "^```sh\n(.*?)^```", [global, multiline, dotall, {capture, all_but_first, binary}]),
+    true = length(Blocks) >= 5,
+    Script = filename:join(proplists:get_value(priv_dir, Config), "guide.sh"),
+    ok = file:write_file(Script, ["set -eux\ncd ", Root, "\n" | Blocks]),
+    {Status, Lines} = beamway_bench_tools:run("/bin/bash", [Script], 8 * 60000),
+    ok = file:write_file(Script ++ ".log", unicode:characters_to_binary(Lines)),
+    {0, Tail} = {Status, lists:nthtail(max(0, length(Lines) - 20), Lines)},
+    _ = Tail,
+    ok = shows("link => shm", Lines),
+    ok = shows("beamway_link_bytes_in_total", Lines),
+    ok.
+
+shows(What, Lines) ->
+    case [Line || Line <- Lines, string:find(Line, What) =/= nomatch] of
+        [_ | _] -> ok;
+        [] -> error({not_shown, What})
+    end.
