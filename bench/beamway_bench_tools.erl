@@ -4,7 +4,7 @@
 %% it reads the end of its standard input.
 -module(beamway_bench_tools).
 
--export([compile/2, open/2, os_pid/1, write/2, line/2, close/2, run/3]).
+-export([compile/2, compile/3, open/2, os_pid/1, write/2, line/2, close/2, run/3]).
 
 -type program() :: port().
 
@@ -14,18 +14,24 @@
 %% It lies beside the beams, where `make clean' takes it away.
 -spec compile(Name :: string(), Compiler :: string()) -> {ok, file:filename()} | {error, string()}.
 compile(Name, Compiler) ->
+    compile(Name, Compiler, []).
+
+%% @doc The same with libraries, such as `-lm'.
+-spec compile(Name :: string(), Compiler :: string(), Libraries :: [string()]) ->
+          {ok, file:filename()} | {error, string()}.
+compile(Name, Compiler, Libraries) ->
     Folder = filename:join(beamway_bench_nodes:root(), "bench"),
     Source = filename:join(Folder, Name ++ ".c"),
     Program = filename:join([Folder, "ebin", Name]),
     case {filelib:last_modified(Program) > filelib:last_modified(Source), os:find_executable(Compiler)} of
         {true, _} -> {ok, Program};
         {false, false} -> {error, "the compiler '" ++ Compiler ++ "' is not installed"};
-        {false, Path} -> compile(Path, Source, Program)
+        {false, Path} -> compile(Path, Source, Program, Libraries)
     end.
 
-compile(Compiler, Source, Program) ->
+compile(Compiler, Source, Program, Libraries) ->
     New = Program ++ ".new",
-    case run(Compiler, ["-std=c11", "-O2", "-Wall", "-Wextra", "-o", New, Source], 60000) of
+    case run(Compiler, ["-std=c11", "-O2", "-Wall", "-Wextra", "-o", New, Source | Libraries], 60000) of
         {0, _} -> ok = file:rename(New, Program), {ok, Program};
         {_, Output} -> {error, lists:flatten(["compiling ", Source, " failed: " | Output])}
     end.
