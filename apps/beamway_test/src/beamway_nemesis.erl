@@ -12,7 +12,8 @@
 
 -export_type([carrier/0, result/0]).
 
--type carrier() :: shm | tcp | stock.
+-type carrier() :: shm | tcp | stock | tls_shm | tls | stock_tls.
+%% The last three need {@link beamway_certificates:prepare/1}.
 -type result() :: #{findings := [beamway_nemesis_oracle:finding()],
                     faults := [beamway_nemesis_oracle:executed()],
                     messages := #{term() => pos_integer()},     %% by the largest size of their class
@@ -90,7 +91,7 @@ in_dir(Run0) ->
 
 with_other_version(#run{schedule = #{nodes := Nodes, faults := Faults}, dir = Dir, carrier = Carrier} = Run) ->
     All = Nodes ++ [Options || {restart, _, Options} <- Faults],
-    case Carrier =/= stock andalso [another || #{wire := another} <- All] of
+    case Carrier =/= stock andalso Carrier =/= stock_tls andalso [another || #{wire := another} <- All] of
         [_ | _] -> Run#run{another_ebin = beamway_nemesis_faults:another_wire(Dir)};
         _ -> Run
     end.
@@ -124,11 +125,17 @@ start_node(N, Life, Options, #run{tag = Tag, dir = Dir} = Run, Tries) ->
             error({cannot_start, #{node => N, life => Life, tag => Tag, reason => Reason, log => beamway_peer:log_text(Log)}})
     end.
 
-carrier(#{carrier := stock}, _) -> inet_tcp;
-carrier(_, #run{carrier = stock}) -> inet_tcp;
-carrier(#{carrier := tcp}, _) -> beamway_tcp;
-carrier(_, #run{carrier = tcp}) -> beamway_tcp;
-carrier(_, #run{carrier = shm}) -> beamway_shm.
+carrier(Options, #run{carrier = Carrier}) ->
+    case {maps:get(carrier, Options, Carrier), lists:member(Carrier, [tls_shm, tls, stock_tls])} of
+        {_, _} when Carrier =:= stock -> inet_tcp;
+        {_, _} when Carrier =:= stock_tls -> inet_tls;
+        {stock, false} -> inet_tcp;
+        {stock, true} -> inet_tls;
+        {tcp, false} -> beamway_tcp;
+        {shm, false} -> beamway_shm;
+        {tls_shm, true} -> beamway_tls_shm;
+        {_, true} -> beamway_tls
+    end.
 
 %% Faults decide which connections end, not global's view of who should be connected to whom.
 peer_options(N, Log, Options, #run{tag = Tag, dir = Dir, schedule = #{faults := Faults}} = Run) ->
@@ -373,20 +380,24 @@ links(#run{schedule = #{faults := Faults}} = Run) ->
     Disturbed = lists:any(fun(Fault) -> lists:member(element(1, Fault), [no_descriptors, stop, slow_reader, fill_ring]) end, Faults),
     All = [{#{on => N, about => M}, expected_link(A, B, Run), actual_link(A, B, Run)}
            || {N, A} <- alive(Run), {M, B} <- alive(Run), N =/= M],
-    Wrong = [Who#{expected => Expected, is => Is} || {Who, Expected, Is} <- All, Expected =/= Is, not (Disturbed andalso Is =:= tcp)],
+    Wrong = [Who#{expected => Expected, is => Is} || {Who, Expected, Is} <- All, Expected =/= Is, not (Disturbed andalso Is =:= stream_kind(Run))],
     Counted = Run#run{links = lists:foldl(fun({_, _, Is}, Sum) -> add(#{Is => 1}, Sum) end, #{}, All)},
     lists:foldl(fun(Details, Acc) -> found(wrong_link, Details, Acc) end, Counted, Wrong).
 
 expected_link(#{options := A}, #{options := B}, Run) ->
-    case {carrier(A, Run), carrier(B, Run), maps:get(wire, A, same) =:= maps:get(wire, B, same)} of
-        {inet_tcp, _, _} -> stock;
-        {beamway_shm, beamway_shm, true} -> shm;
-        _ -> tcp
+    Kinds = [beamway_peer:link_kind(carrier(Options, Run)) || Options <- [A, B]],
+    case {Kinds, maps:get(wire, A, same) =:= maps:get(wire, B, same)} of
+        {[stock, _], _} -> stock;
+        {[shm, shm], true} -> shm;
+        _ -> stream_kind(Run)
     end.
 
+stream_kind(#run{carrier = Carrier}) when Carrier =:= tls; Carrier =:= tls_shm -> tls;
+stream_kind(_) -> tcp.
+
 actual_link(#{options := Options} = A, #{node := Node}, Run) ->
-    case carrier(Options, Run) of
-        inet_tcp -> stock;
+    case beamway_peer:link_kind(carrier(Options, Run)) of
+        stock -> stock;
         _ -> case [Link || #{node := Other, link := Link} <- call(A, beamway, links, []), Other =:= Node] of
                  [Link | _] -> Link;
                  [] -> none

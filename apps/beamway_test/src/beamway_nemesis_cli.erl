@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc `scripts/nemesis': one schedule after the other until the time is over, each from a seed that is
-%% printed; a failing one is tried again, tried over stock TCP, made smaller, and printed as a term.
+%% printed; a failing one is tried again, tried over stock distribution, made smaller, and printed as a term.
 %%
 %% `main/1' returns the exit status: 0 nothing found, 1 findings, 2 wrong words. The last line is
 %% `N passed, N failed, N skipped', counted in schedules.
@@ -20,7 +20,7 @@ start() ->
 options() ->
     [{minutes, undefined, "minutes", {integer, 1}, "begin no more schedules after this time"},
      {seed, undefined, "seed", integer, "of the first schedule; the next ones count on (random)"},
-     {carrier, undefined, "carrier", {string, "shm"}, "shm, tcp (Beamway's) or stock"},
+     {carrier, undefined, "carrier", {string, "shm"}, "shm, tcp, stock, tls_shm, tls or stock_tls"},
      {nodes, undefined, "nodes", {integer, 6}, "at most so many nodes, 2 to 6"},
      {schedule, undefined, "schedule", string, "carry out the schedule in this file, once"},
      {store, undefined, "store", undefined, "keep the result in " ?RESULTS},
@@ -35,14 +35,32 @@ main(Words) ->
         {error, Error} -> usage("~ts", [getopt:format_error(options(), {error, Error})])
     end.
 
-checked(Given, Options, Words) ->
-    case {lists:member(help, Given), Options} of
+checked(Given, #{carrier := Carrier} = Options, Words) ->
+    case {lists:member(help, Given), lists:member(Carrier, ["shm", "tcp", "stock", "tls_shm", "tls", "stock_tls"])} of
         {true, _} -> help(), 0;
-        {_, #{carrier := Carrier}} when Carrier =/= "shm", Carrier =/= "tcp", Carrier =/= "stock" ->
-            usage("--carrier ~ts: expected shm, tcp or stock", [Carrier]);
-        {_, #{nodes := Nodes}} when Nodes < 2; Nodes > 6 -> usage("--nodes ~b: expected 2 to 6", [Nodes]);
-        {_, #{minutes := Minutes}} when Minutes =< 0 -> usage("--minutes ~w: expected more than 0", [Minutes]);
-        {_, #{schedule := File, carrier := Carrier}} -> from_file(File, list_to_atom(Carrier));
+        {_, false} -> usage("--carrier ~ts: no such carrier", [Carrier]);
+        _ -> with_certificates(Carrier, fun() -> checked_more(Given, Options, Words) end)
+    end.
+
+with_certificates(Carrier, Do) ->
+    case lists:member(Carrier, ["shm", "tcp", "stock"]) of
+        true -> Do();
+        false ->
+            Dir = filename:join("/tmp", beamway_peer:unique_name("nemesis-certificates")),
+            ok = file:make_dir(Dir),
+            try
+                ok = beamway_certificates:prepare(Dir),
+                Do()
+            after
+                ok = file:del_dir_r(Dir)
+            end
+    end.
+
+checked_more(Given, Options, Words) ->
+    case Options of
+        #{nodes := Nodes} when Nodes < 2; Nodes > 6 -> usage("--nodes ~b: expected 2 to 6", [Nodes]);
+        #{minutes := Minutes} when Minutes =< 0 -> usage("--minutes ~w: expected more than 0", [Minutes]);
+        #{schedule := File, carrier := Carrier} -> from_file(File, list_to_atom(Carrier));
         _ -> from_seeds(Options, lists:member(store, Given), Words)
     end.
 
@@ -108,17 +126,20 @@ run_until(Until, Seed, Carrier, Nodes) ->
         false -> [{Seed, Schedule, Result}]
     end.
 
-%% Again, and over stock TCP: what that finds too is not the carrier's.
+%% Again, and over stock distribution: what that finds too is not the carrier's.
 explain(Schedule, Carrier, Findings) ->
     print_findings(Findings),
     Wanted = kinds(Findings),
     Again = fails(Schedule, Carrier, Wanted),
-    io:format("    again: ~ts; over stock TCP: ~ts~n", [word(Again), word(Carrier =/= stock andalso fails(Schedule, stock, Wanted))]),
+    io:format("    again: ~ts; over stock: ~ts~n", [word(Again), word(fails(Schedule, control(Carrier), Wanted))]),
     Smallest = case Again of
                    true -> smallest(Schedule, Carrier, Wanted, ?TRIALS);
                    false -> Schedule
                end,
     io:format("~ts", [beamway_nemesis_schedule:print(Smallest)]).
+
+control(Carrier) when Carrier =:= shm; Carrier =:= tcp; Carrier =:= stock -> stock;
+control(_) -> stock_tls.
 
 word(true) -> "found too";
 word(false) -> "not found".

@@ -78,11 +78,23 @@ now_us() -> erlang:convert_time_unit(os:perf_counter(), perf_counter, microsecon
 %% left alone. False if there is no such connection.
 -spec cut(node()) -> boolean().
 cut(Node) ->
-    case [Socket || #{node := N, stream := Socket} <- links(), N =:= Node]
+    case [Socket || #{node := N} = Link <- links(), N =:= Node, Socket <- sockets(Link)]
         ++ [Port || {N, Port} <- erlang:system_info(dist_ctrl), N =:= Node,
                     is_port(Port), erlang:port_info(Port, name) =:= {name, "tcp_inet"}] of
-        [Socket | _] when is_port(Socket) -> erlang:port_info(Socket) =/= undefined andalso shut(Socket);
-        _ -> false
+        [Socket | _] -> erlang:port_info(Socket) =/= undefined andalso shut(Socket);
+        [] -> false
+    end.
+
+sockets(#{stream := Socket}) when is_port(Socket) -> [Socket];
+%% The socket under TLS is known by its peer.
+sockets(#{address := Address}) ->
+    [Port || Port <- erlang:ports(), {ok, {Ip, Number}} <- [peer_of(Port)],
+             iolist_to_binary([inet:ntoa(Ip), $:, integer_to_list(Number)]) =:= Address].
+
+peer_of(Port) ->
+    case erlang:port_info(Port, name) of
+        {name, "tcp_inet"} -> inet:peername(Port);
+        _ -> none
     end.
 
 %% It may close meanwhile; then there is nothing to cut.

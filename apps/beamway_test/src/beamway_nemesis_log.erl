@@ -24,6 +24,9 @@ allowed() ->
      {"The global_name_server locker process received an unexpected message", always},
      %% Another node told of it, but it was gone, or we had no descriptor to call it.
      {"'global' at ", [kill, restart, no_descriptors]},
+     %% OTP's own TLS distribution, with no more options than certificates.
+     {"Server authenticity is not verified", always},
+     {"beamway: no TLS connection with", [kill, restart, stop, no_descriptors]},
      %% The code server looks for a module that is not loaded yet in each directory; a connection cannot be made.
      {"emfile", [no_descriptors]},
      {"Too many open files", [no_descriptors]},
