@@ -35,7 +35,7 @@ check(Dir) ->
             Opened = beamway_port:open_door(Port, Dir),
             beamway_port:close(Port),
             case Opened of
-                {ok, _Token, _Address} -> ok;
+                {ok, _TokenAndAddress} -> ok;
                 {error, Reason} -> {error, Reason}
             end;
         {error, Reason} ->
