@@ -152,8 +152,8 @@ others(#{name := Name}, Cluster) ->
 %% All links down and all garbage gone. What closes does so a moment later, so the second time it is
 %% waited for until nothing is more than the first time, or as it is after a while.
 rest(#{members := Members} = Cluster, Before) ->
-    [_ = beamway_bench_nodes:call(Member, erlang, disconnect_node, [Other])
-     || Member <- Members, Other <- others(Member, Cluster)],
+    _ = [beamway_bench_nodes:call(Member, erlang, disconnect_node, [Other])
+         || Member <- Members, Other <- others(Member, Cluster)],
     receive after 2000 -> ok end,
     at_rest(Cluster, Before, erlang:monotonic_time(millisecond) + ?REST_MS).
 

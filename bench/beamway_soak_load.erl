@@ -111,7 +111,8 @@ keep_state(none) ->
                            Table = ets:new(?MODULE, [public]),
                            persistent_term:put(?KEY, {counters:new(length(?NAMES), []), Table, rand:bytes(2 * ?LARGEST)}),
                            Owner ! {self(), ready},
-                           receive after infinity -> ok end
+                           %% No timeout: the table is there as long as the node.
+                           receive never -> ok end
                    end),
     receive {Keeper, ready} -> ok after ?STOP_MS -> error(no_memory) end;
 keep_state(_) ->

@@ -77,10 +77,10 @@ build(Net, [Command | Commands]) ->
 %% @doc Ends all that runs in the namespaces, and the namespaces.
 -spec delete(net()) -> ok.
 delete(#{spaces := Spaces}) ->
-    [signal(Space, "TERM") || Space <- Spaces],
+    _ = [signal(Space, "TERM") || Space <- Spaces],
     EndMs = erlang:monotonic_time(millisecond) + ?END_MS,
-    [await_empty(Space, EndMs) || Space <- Spaces],
-    [os:cmd("ip netns delete " ++ Space) || Space <- Spaces],
+    _ = [await_empty(Space, EndMs) || Space <- Spaces],
+    _ = [os:cmd("ip netns delete " ++ Space) || Space <- Spaces],
     ok.
 
 await_empty(Space, EndMs) ->

@@ -226,17 +226,21 @@ start(Config, Which, Box) ->
 
 log_inside() -> "/tmp/node.log".
 
-%% It is the first process of its world and has but few others.
+%% It is in a world of its own, with few others.
 is_apart(Peer) ->
     Outside = os:getpid(),
+    Spaces = spaces(),
     beamway_peer:run(Peer, fun() ->
+                                   [] = [Space || Space <- spaces(), lists:member(Space, Spaces)],
                                    {ok, Names} = file:list_dir("/proc"),
-                                   Pids = [Name || Name <- Names, Name =/= "", hd(Name) >= $0, hd(Name) =< $9],
+                                   Pids = [Name || [First | _] = Name <- Names, First >= $0, First =< $9],
                                    {true, _} = {length(Pids) < 30, Pids},
-                                   false = lists:member(Outside, Pids),
                                    {error, enoent} = file:list_dir("/tmp/beamway-containers-" ++ Outside),
                                    ok
                            end).
+
+spaces() ->
+    [begin {ok, Space} = file:read_link_all("/proc/self/ns/" ++ Kind), Space end || Kind <- ["net", "pid", "mnt"]].
 
 logs(Peer, Pattern) ->
     Logged = fun() -> beamway_peer:run(Peer, fun() -> beamway_peer:log_text(log_inside()) end) end,
