@@ -50,7 +50,7 @@ test-otp27:
 	@$(MAKE) build-test
 	@test/system/otp27
 
-## nemesis: random faults on real nodes for MIN minutes (1), judged by an oracle; SEED=n CARRIER=shm|tcp|stock STORE=1
+## nemesis: random faults on real nodes for MIN minutes (1), judged by an oracle; SEED=n, CARRIER=shm|tcp|stock|tls|tls_shm|stock_tls, STORE=1
 nemesis:
 	@scripts/install-packages test
 	@$(MAKE) build-test

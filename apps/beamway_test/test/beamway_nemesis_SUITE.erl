@@ -12,13 +12,14 @@
 
 suite() -> [{timetrap, {minutes, beamway_carrier:scale(6, 60)}}].
 
-all() -> [{group, beamway_shm}, {group, beamway_tcp}, {group, inet_tcp}].
+all() -> [{group, Group} || {Group, _, _} <- groups()].
 
 groups() ->
     [{beamway_shm, [], [every_fault, the_oracle_sees, schedules_of_old, fresh_schedules]
                            ++ [bad_drivers || beamway_carrier:is_long()]},
      {beamway_tcp, [], [every_fault]},
-     {inet_tcp, [], [every_fault]}].
+     {inet_tcp, [], [every_fault]}]
+        ++ [{Carrier, [], [every_fault]} || beamway_carrier:is_long(), Carrier <- [beamway_tls_shm, beamway_tls]].
 
 init_per_group(Carrier, Config) -> beamway_carrier:init_group(Carrier, Config).
 
@@ -32,6 +33,8 @@ carrier(Config) ->
     case beamway_carrier:carrier(Config) of
         beamway_shm -> shm;
         beamway_tcp -> tcp;
+        beamway_tls_shm -> tls_shm;
+        beamway_tls -> tls;
         inet_tcp -> stock
     end.
 
