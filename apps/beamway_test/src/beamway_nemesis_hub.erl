@@ -36,9 +36,11 @@
                 calls :: counters:counters_ref(),
                 crashed = [] :: [term()]}).
 
-%% @doc Starts the hub and its receivers.
+%% @doc Starts the hub and its receivers. All code is loaded before: without descriptors none can be.
 -spec start(settings()) -> ok.
 start(Settings) ->
+    ok = code:ensure_modules_loaded([beamway_nemesis_sender, beamway_nemesis_receiver, beamway_nemesis_oracle, gen_server, sys,
+                                     proc_lib, gen_tcp, inet_tcp, rand, counters, lists, maps]),
     {ok, _} = gen_server:start({local, ?MODULE}, ?MODULE, Settings, []),
     ok.
 
