@@ -85,11 +85,22 @@ all() ->
 init([]) ->
     process_flag(trap_exit, true),
     _ = application:load(beamway),
+    ok = load_code(),
     ?TABLE = ets:new(?TABLE, [named_table, public, {read_concurrency, true}]),
     Config = usable_links(valid_config()),
     ets:insert(?TABLE, [{config, Config}, {extension, extension(Config)}]),
     look_at_socket_dir(Config),
     {ok, #state{config = Config}}.
+
+%% net_kernel itself calls the carrier and dist_util: what it could not load ended it, and the node. A node
+%% that has run out of descriptors when it first calls a peer can load nothing.
+load_code() ->
+    Own = case application:get_key(beamway, modules) of
+              {ok, Modules} -> Modules;
+              undefined -> []
+          end,
+    _ = code:ensure_modules_loaded([dist_util, inet_tcp_dist | Own]),
+    ok.
 
 %% Wrong options must not keep a node from its cluster: it then speaks TCP, and says so.
 valid_config() ->

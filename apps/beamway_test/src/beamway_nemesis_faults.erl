@@ -6,7 +6,7 @@
 %% {@link undo/2} must follow, unless the node is gone.
 -module(beamway_nemesis_faults).
 
--export([run/2, undo/2, environment/1, new_clock/2, jump/3, another_wire/1]).
+-export([run/2, undo/2, exhaust/1, environment/1, new_clock/2, jump/3, another_wire/1]).
 
 -export_type([target/0]).
 
@@ -43,8 +43,7 @@ run({fill_ring, A, B}, Targets) ->
     undo({fill_ring, A, B}, Targets),
     IsFull;
 run({no_descriptors, N, Ms}, Targets) ->
-    #{os_pid := OsPid} = maps:get(N, Targets),
-    IsExhausted = exhaust(OsPid, peer(N, Targets), 5),
+    IsExhausted = exhaust(peer(N, Targets)),
     receive after Ms -> ok end,
     undo({no_descriptors, N, Ms}, Targets),
     IsExhausted;
@@ -95,12 +94,17 @@ is_full(A, Flood, Targets, Deadline) ->
 
 %% ---- descriptors ----
 
-%% No number below the limit is free: nothing can be opened, what is open stays.
+%% @doc Leaves a node no descriptor: nothing can be opened, what is open stays.
+-spec exhaust(Peer :: pid()) -> Effect :: boolean().
+exhaust(Peer) ->
+    exhaust(beamway_peer:os_pid(Peer), Peer, 5).
+
+%% No number below the limit is free.
 exhaust(_, _, 0) -> false;
 exhaust(OsPid, Peer, Tries) ->
     set_descriptor_limit(OsPid, lowest_free(0, [Fd || {Fd, _} <- beamway_peer:fds(OsPid)])),
     %% An open file ends with the process that opened it: at once.
-    case beamway_peer:call(Peer, file, open, ["/dev/null", [read, raw]], ?CALL_MS) of
+    case beamway_peer:call(Peer, file, open, ["/dev/null", [read, raw, binary]], ?CALL_MS) of
         {error, emfile} -> true;
         {ok, _} -> exhaust(OsPid, Peer, Tries - 1)
     end.

@@ -9,17 +9,18 @@
 
 -export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2, init_per_testcase/2, end_per_testcase/2]).
 -export([every_fault/1, schedules_of_old/1, fresh_schedules/1, the_oracle_sees/1, bad_drivers/1]).
+-export([first_connection_without_descriptors/1]).
 
 suite() -> [{timetrap, {minutes, beamway_carrier:scale(6, 60)}}].
 
 all() -> [{group, Group} || {Group, _, _} <- groups()].
 
 groups() ->
-    [{beamway_shm, [], [every_fault, the_oracle_sees, schedules_of_old, fresh_schedules]
+    [{beamway_shm, [], [first_connection_without_descriptors, every_fault, the_oracle_sees, schedules_of_old, fresh_schedules]
                            ++ [bad_drivers || beamway_carrier:is_long()]},
-     {beamway_tcp, [], [every_fault]},
+     {beamway_tcp, [], [first_connection_without_descriptors, every_fault]},
      {inet_tcp, [], [every_fault]}]
-        ++ [{Carrier, [], [every_fault]} || beamway_carrier:is_long(), Carrier <- [beamway_tls_shm, beamway_tls]].
+        ++ [{Carrier, [], [first_connection_without_descriptors, every_fault]} || beamway_carrier:is_long(), Carrier <- [beamway_tls_shm, beamway_tls]].
 
 init_per_group(Carrier, Config) -> beamway_carrier:init_group(Carrier, Config).
 
@@ -51,6 +52,18 @@ every_fault(Config) ->
     Wanted = lists:sort([Fault || #{fault := Fault, effect := true} <- Executed]),
     #{messages := Messages, calls := #{answered := Calls}, spoken := Spoken, nodedowns := Downs} = Result,
     true = lists:all(fun(Count) -> Count > 0 end, [Calls, Spoken, Downs | maps:values(Messages)]).
+
+%% A node that cannot open anything, not even its own code, when it first calls another: it says so, lives on, and
+%% connects later. (A stock node ends: net_kernel itself calls dist_util, and what it cannot load ends it.)
+first_connection_without_descriptors(Config) ->
+    Carrier = beamway_carrier:carrier(Config),
+    {ok, Peer, _} = beamway_peer:start(Carrier),
+    {ok, Other, Node} = beamway_peer:start(Carrier),
+    {ok, _} = beamway_peer:call(Peer, inet, getaddr, ["localhost", inet]),
+    true = beamway_nemesis_faults:exhaust(Peer),
+    false = beamway_peer:call(Peer, net_kernel, connect_node, [Node]),
+    ok = beamway_nemesis_faults:undo({no_descriptors, 1, 0}, #{1 => #{os_pid => beamway_peer:os_pid(Peer)}}),
+    ok = beamway_peer:connect_both(Carrier, Peer, Other).
 
 %% A disconnect that no fault of the schedule explains must be found.
 the_oracle_sees(Config) ->
