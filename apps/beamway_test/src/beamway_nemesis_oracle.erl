@@ -176,9 +176,19 @@ judge_missing(#{node := Node, until_us := Until, events := Events}, Faults, Obse
      || #{fault := Fault, from_us := From, to_us := To, effect := true} <- Faults,
         Peer <- Peers,
         beamway_nemesis_schedule:ends(Fault, {Node, Peer}),
-        To + ?NOTICE_US =< Until,
+        able_since(Node, From, To, Faults) + ?NOTICE_US =< Until,
         is_up_at(From, Peer, Events),
         not is_followed(From, Peer, Events)].
+
+%% A node that stands still cannot notice anything.
+able_since(Node, From, To, Faults) ->
+    lists:max([To | [Free || #{fault := Fault, from_us := Held, to_us := Free} <- Faults, holds(Fault, Node),
+                             Held =< To + ?NOTICE_US, Free >= From]]).
+
+holds({stop, N, _}, Node) -> N =:= Node;
+holds({slow_reader, N, _}, Node) -> N =:= Node;
+holds({fill_ring, _, N}, Node) -> N =:= Node;
+holds(_, _) -> false.
 
 is_up_at(At, Peer, Events) ->
     case [What || {What, P, _, T} <- Events, P =:= Peer, T < At] of
