@@ -188,7 +188,9 @@ headers() -> [{"authorization", "Basic " ++ base64:encode_to_string("guest:guest
 
 request(Method, Request) ->
     {ok, _} = application:ensure_all_started(inets),
-    {ok, {{_, Status, _}, _, Body}} = httpc:request(Method, Request, [{timeout, 30000}], [{body_format, binary}]),
+    %% Of the application inets, which is only there where RabbitMQ is.
+    Client = httpc,
+    {ok, {{_, Status, _}, _, Body}} = Client:request(Method, Request, [{timeout, 30000}], [{body_format, binary}]),
     {Status, Body}.
 
 %% @doc Waits until something holds; otherwise it is an error of that reason.

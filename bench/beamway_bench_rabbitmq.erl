@@ -76,14 +76,15 @@ clusters(Names, Settings) ->
 start_clusters(Names, #{contenders := Contenders}) ->
     ok = beamway_bench_rabbit:install(),
     ok = beamway_bench:note("bench rabbitmq: starting ~b clusters of three nodes", [length(Names)]),
-    Starting = [{Name, spawn_monitor(fun() -> exit({started, start_cluster(maps:get(Name, Contenders), Base)}) end)}
+    Caller = self(),
+    Starting = [{Name, spawn_monitor(fun() -> Caller ! {self(), start_cluster(maps:get(Name, Contenders), Base)} end)}
                 || {Name, Base} <- lists:zip(Names, lists:seq(6000, 6000 + 1000 * (length(Names) - 1), 1000))],
     maps:from_list([{Name, started(Pid, Monitor)} || {Name, {Pid, Monitor}} <- Starting]).
 
 %% No timeout: each step of the start has its own.
 started(Pid, Monitor) ->
     receive
-        {'DOWN', Monitor, process, Pid, {started, Cluster}} -> Cluster;
+        {Pid, Cluster} -> true = demonitor(Monitor, [flush]), Cluster;
         {'DOWN', Monitor, process, Pid, {Reason, _Stack}} -> error(Reason)
     end.
 

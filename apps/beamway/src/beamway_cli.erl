@@ -101,6 +101,7 @@ help_text("bench") ->
     "  pingpong   round trips of one pair of processes\n"
     "  stream     one sender, one receiver\n"
     "  cost       system calls, context switches and copies for each message\n"
+    "  rabbitmq   messages through a cluster of RabbitMQ, installed for the time of the run (needs root)\n"
     "  --quick    the same metrics in under 45 s, with fewer repeats and sizes\n"
     "  --json     print one JSON object instead of a table\n"
     "\n"
