@@ -217,7 +217,10 @@ collected(When, #state{settings = #{me := Me, life := Life}, events = Events, re
 add(Counts, Sum) ->
     maps:fold(fun(Class, Count, Acc) -> maps:update_with(Class, fun(C) -> C + Count end, Count, Acc) end, Sum, Counts).
 
-has_ended(#{exit := Exit, down := Down}) -> not lists:member(waiting, [Exit, Down]).
+%% The nodedown that explains the end of words may be just behind it.
+has_ended(#{exit := Exit, down := Down, to_us := To}) ->
+    not lists:member(waiting, [Exit, Down])
+        andalso (not lists:member(noconnection, [Exit, Down]) orelse To + ?NEARLY_US < now_us()).
 
 with_nodedown(Peer, #{from_us := From, to_us := To} = Words, Events) ->
     Downs = [At || {down, P, _, At} <- Events, P =:= Peer, At >= From - ?NEARLY_US, At =< To + ?NEARLY_US],

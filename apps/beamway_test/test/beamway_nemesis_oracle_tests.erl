@@ -145,9 +145,9 @@ a_nodedown_must_come_test_() ->
      ?_assertEqual([missing_nodedown], missing([Up], [Kill])),
      ?_assertEqual([missing_nodedown], missing([Up, {down, 2, disconnect, 2000}, {up, 2, none, 3000}], [Kill])),
      %% it stood still nearly to the end
-     ?_assertEqual([], missing([Up], [Kill, executed({stop, 1, 12000}, 4000000, 57000000)])),
-     ?_assertEqual([missing_nodedown], missing([Up], [Kill, executed({stop, 1, 12000}, 4000000, 16000000)])),
-     ?_assertEqual([missing_nodedown], missing([Up], [Kill, executed({stop, 3, 12000}, 4000000, 57000000)])),
+     ?_assertEqual([], missing([Up], [Kill, executed({stop, 1, 3000}, 4000000, 57000000)])),
+     ?_assertEqual([missing_nodedown], missing([Up], [Kill, executed({stop, 1, 3000}, 4000000, 16000000)])),
+     ?_assertEqual([missing_nodedown], missing([Up], [Kill, executed({stop, 3, 3000}, 4000000, 57000000)])),
      %% it was not connected, or the fault did not come to pass
      ?_assertEqual([], missing([], [Kill])),
      ?_assertEqual([], missing([Up, {down, 2, disconnect, 2000}], [Kill])),
