@@ -30,7 +30,8 @@ hand_over(Kernel, Socket) ->
     receive
         {Kernel, controller, Connection} ->
             _ = inet_tcp:controlling_process(Socket, Connection), % else it finds the socket closed
-            Connection ! {self(), controller};
+            Connection ! {self(), controller},
+            ok;
         {Kernel, unsupported_protocol} ->
             exit(unsupported_protocol)
     end.

@@ -93,6 +93,7 @@ discard(Stream, Port) ->
             end
     end.
 
+-spec peer_gone(port()) -> no_return().
 peer_gone(Port) ->
     Now = erlang:monotonic_time(millisecond),
     drain(Port, -1, Now + ?DRAIN_MS, Now + ?SILENCE_MS),
