@@ -17,7 +17,7 @@
 -define(PROGRESS_MS, 120000).
 -define(LOGS, "/var/log/rabbitmq").
 
-suite() -> [{timetrap, {minutes, 10}}].
+suite() -> [{timetrap, {minutes, 20}}].
 
 all() -> [{group, stock}, {group, beamway}, {group, guide}].
 
@@ -273,7 +273,7 @@ commands_of_the_guide(Config) ->
     true = length(Blocks) >= 5,
     Script = filename:join(proplists:get_value(priv_dir, Config), "guide.sh"),
     ok = file:write_file(Script, ["set -eux\ncd ", Root, "\n" | Blocks]),
-    {Status, Lines} = beamway_bench_tools:run("/bin/bash", [Script], 8 * 60000),
+    {Status, Lines} = beamway_bench_tools:run("/bin/bash", [Script], 15 * 60000),
     ok = file:write_file(Script ++ ".log", unicode:characters_to_binary(Lines)),
     {0, Tail} = {Status, lists:nthtail(max(0, length(Lines) - 20), Lines)},
     _ = Tail,
