@@ -6,14 +6,18 @@
 %% ends, and the socket with it, which the reader owns. Writes are batched: what waits in the VM goes
 %% out in one record stream, up to a limit, and the VM keeps the rest; so the VM's own limit
 %% (`+zdbbl') is where senders wait.
+%%
+%% With each message both go on in the newest code, and without any they soon hibernate: they do not hold the
+%% code that they were started with, which a later load of this module would purge, and the link with it.
 -module(beamway_tls_controller).
 
 -export([start/1, connected/3, tick/1]).
--export([init/2, init_reader/2]).
+-export([init/2, init_reader/2, write/2, read/3]).
 
 -define(BATCH_BYTES, 131072).
 -define(MESSAGES, 100).
 -define(START_MS, 5000).
+-define(IDLE_MS, 500).
 %% The data passes through: it must not be copied into old heaps, nor kept by references to it.
 -define(SPAWN_OPTIONS, [link, {message_queue_data, off_heap}, {fullsweep_after, 0}]).
 
@@ -67,13 +71,17 @@ init(Connection, Socket) ->
             write(DHandle, Socket)
     end.
 
+%% @private
+-spec write(DHandle :: term(), ssl:sslsocket()) -> no_return().
 write(DHandle, Socket) ->
     receive
         dist_data -> write_all(DHandle, Socket);
         tick -> send(Socket, <<0:32>>);
         _ -> ok
+    after ?IDLE_MS ->
+        erlang:hibernate(?MODULE, write, [DHandle, Socket])
     end,
-    write(DHandle, Socket).
+    ?MODULE:write(DHandle, Socket).
 
 write_all(DHandle, Socket) ->
     case gather(DHandle, 0) of
@@ -115,12 +123,14 @@ listen(DHandle, Socket, Packets) ->
         {error, _} -> exit(connection_closed)
     end.
 
+%% @private
+-spec read(DHandle :: term(), ssl:sslsocket(), beamway_tls_packets:state()) -> no_return().
 read(DHandle, Socket, Packets) ->
     receive
         {ssl, _, Data} ->
             {Whole, Rest} = beamway_tls_packets:add(Data, Packets),
             lists:foreach(fun(Packet) -> erlang:dist_ctrl_put_data(DHandle, Packet) end, Whole),
-            read(DHandle, Socket, Rest);
+            ?MODULE:read(DHandle, Socket, Rest);
         {ssl_passive, _} ->
             listen(DHandle, Socket, Packets);
         {ssl_closed, _} ->
@@ -128,5 +138,7 @@ read(DHandle, Socket, Packets) ->
         {ssl_error, _, _} ->
             exit(connection_closed);
         _ ->
-            read(DHandle, Socket, Packets)
+            ?MODULE:read(DHandle, Socket, Packets)
+    after ?IDLE_MS ->
+        erlang:hibernate(?MODULE, read, [DHandle, Socket, Packets])
     end.

@@ -111,7 +111,10 @@ kind(_, _) -> tcp.
 %% on calling all the while, and the connection is the same as before.
 reload_keeps_links(Config) ->
     Builds = [build(Config, beamway_builds:later_fields()), beamway_peer:ebin(), build(Config, [])],
-    lists:foreach(fun(Carrier) -> reload_keeps_links(Carrier, Builds) end, [beamway_tcp, beamway_shm]).
+    lists:foreach(fun(Carrier) ->
+                          _ = beamway_carrier:init_group(Carrier, Config),
+                          reload_keeps_links(Carrier, Builds)
+                  end, [beamway_tcp, beamway_shm, beamway_tls]).
 
 reload_keeps_links(Carrier, Builds) ->
     {ok, This, _} = beamway_peer:start(Carrier),
