@@ -20,7 +20,9 @@ suite() -> [{timetrap, {minutes, 3}}].
 
 all() -> [{group, Group} || {Group, _, _} <- groups()].
 
-groups() -> [{Group, [], [across_nodes, node_killed_and_returned]} || Group <- [inet_tcp, beamway_tcp, beamway_shm, environment]].
+groups() ->
+    [{Group, [], [across_nodes, node_killed_and_returned]} || Group <- [inet_tcp, beamway_tcp, beamway_shm]]
+        ++ [{environment, [], [across_nodes]}].
 
 init_per_suite(Config) ->
     case {os:find_executable("mix"), filelib:is_file(filename:join(project(), "mix.exs"))} of

@@ -8,6 +8,7 @@
 -module(beamway_mnesia_load).
 
 -export([tables/1, start/0, stop/0, committed/1, refused/0, forget/0, listen/0, events/0, content/1, holds/2]).
+-export([own/1]).
 
 -define(TABLE, ?MODULE).
 -define(WRITERS, 2).
@@ -20,7 +21,7 @@
 tables(Nodes) ->
     Definitions = [{ledger_ram, [{ram_copies, Nodes}]}, {ledger_disc, [{disc_copies, Nodes}]},
                    {counter, [{disc_copies, Nodes}]}, {quorum, [{disc_copies, Nodes}, {majority, true}]}],
-    [{atomic, ok} = mnesia:create_table(Name, Options) || {Name, Options} <- Definitions],
+    lists:foreach(fun({Name, Options}) -> {atomic, ok} = mnesia:create_table(Name, Options) end, Definitions),
     {atomic, ok} = mnesia:transaction(fun() -> mnesia:write({counter, all, 0}) end),
     ok.
 
@@ -28,13 +29,15 @@ tables(Nodes) ->
 -spec start() -> ok.
 start() ->
     Parent = self(),
-    {Pid, Monitor} = spawn_monitor(fun() -> own(Parent) end),
+    {Pid, Monitor} = spawn_monitor(?MODULE, own, [Parent]),
     receive
         {Pid, started} -> _ = demonitor(Monitor, [flush]), ok;
         {'DOWN', Monitor, process, Pid, Reason} -> error(Reason)
     end.
 
 %% Keeps what was committed, also when the writers have stopped; waits for ever, as long as the node.
+%% @private
+-spec own(pid()) -> no_return().
 own(Parent) ->
     case ets:whereis(?TABLE) of
         undefined -> ?TABLE = ets:new(?TABLE, [named_table, public]);
@@ -44,7 +47,7 @@ own(Parent) ->
     Writers = [spawn_monitor(fun() -> write_on(Kind) end) || Kind <- [ledger, quorum], _ <- lists:seq(1, ?WRITERS)],
     Parent ! {self(), started},
     stop_writers(Writers),
-    receive after infinity -> ok end.
+    receive after infinity -> exit(unreachable) end.
 
 stop_writers(Writers) ->
     receive
@@ -64,8 +67,8 @@ stop() ->
 write_on(Kind) ->
     Key = {node(), os:getpid(), erlang:unique_integer([positive, monotonic])},
     case mnesia:transaction(fun() -> write(Kind, Key) end) of
-        {atomic, ok} -> ets:insert(?TABLE, {Key, Kind});
-        {aborted, Reason} -> ets:update_counter(?TABLE, {refused, Kind, shortened(Reason)}, 1, {refused, 0})
+        {atomic, ok} -> true = ets:insert(?TABLE, {Key, Kind});
+        {aborted, Reason} -> true = is_integer(ets:update_counter(?TABLE, {refused, Kind, shortened(Reason)}, 1, {refused, 0}))
     end,
     receive stop -> ok after ?PAUSE_MS -> write_on(Kind) end.
 

@@ -4,7 +4,7 @@
 %%
 %% The same with two versions of the carrier, and, as the oracle, with stock nodes alone. A restart lasts until
 %% the node is connected to all others again; from then on its calls must succeed, too. Environment:
-%% `BEAMWAY_TEST_LONG=1' goes round 10 times instead of once.
+%% `BEAMWAY_TEST_LONG=1' goes round 10 times instead of once, and adds the oracle.
 -module(beamway_upgrade_SUITE).
 
 -export([all/0, suite/0, end_per_testcase/2]).
@@ -16,7 +16,8 @@
 
 suite() -> [{timetrap, {minutes, beamway_carrier:scale(4, 30)}}].
 
-all() -> [stock_alone, stock_to_beamway_and_back, beamway_to_another_version_and_back].
+all() ->
+    [stock_alone || beamway_carrier:is_long()] ++ [stock_to_beamway_and_back, beamway_to_another_version_and_back].
 
 end_per_testcase(_Case, _Config) -> beamway_peer:stop_started().
 

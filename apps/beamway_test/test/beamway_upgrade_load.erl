@@ -10,7 +10,7 @@
 
 -export([serve/0, call_all/1, calls/0, failures/0]).
 %% Called from the other nodes.
--export([ask/2]).
+-export([ask/2, own/2]).
 -export([init/1, handle_call/3, handle_cast/2]).
 
 -export_type([failure/0]).
@@ -42,18 +42,21 @@ call_all(Others) ->
                    end || To <- Others, Way <- [gen_server, erpc]]
           end).
 
-%% In a process that owns what the fun starts; it waits for ever, since that is to last as long as the node.
+%% In a process that owns what the fun starts.
 start(Fun) ->
     Parent = self(),
-    {Pid, Monitor} = spawn_monitor(fun() ->
-                                           _ = Fun(),
-                                           Parent ! {self(), started},
-                                           receive after infinity -> ok end
-                                   end),
+    {Pid, Monitor} = spawn_monitor(?MODULE, own, [Parent, Fun]),
     receive
         {Pid, started} -> _ = demonitor(Monitor, [flush]), ok;
         {'DOWN', Monitor, process, Pid, Reason} -> error(Reason)
     end.
+
+%% @private Waits for ever, since what was started is to last as long as the node.
+-spec own(pid(), fun(() -> term())) -> no_return().
+own(Parent, Fun) ->
+    _ = Fun(),
+    Parent ! {self(), started},
+    receive after infinity -> exit(unreachable) end.
 
 %% @doc How many calls have succeeded, by node and way.
 -spec calls() -> [{{node(), gen_server | erpc}, non_neg_integer()}].
