@@ -38,7 +38,7 @@ test-idle:
 	@$(MAKE) build-test
 	@BEAMWAY_TEST_IDLE=1 scripts/run-tests beamway_firewall_SUITE
 
-## test-otp: OTP's own distribution suites over stock TCP and Beamway on shm, compared with the stored result (about 40 minutes)
+## test-otp: OTP's own distribution suites over stock TCP and Beamway on shm, compared with the stored result if there is one (about 45 minutes)
 test-otp:
 	@scripts/install-packages test-otp
 	@$(MAKE) build-test
