@@ -134,7 +134,7 @@ short_runs_test_() ->
     [?_assertMatch(#{verdict := too_short}, judge(Points, 12, {8, 0.05, 300})),
      ?_assertMatch(#{verdict := grows}, judge(Points, 12, {8, 0.05, 0})),
      ?_assertMatch(#{verdict := too_short}, judge(lists:sublist(Points, 5), 0, {8, 0.05, 0})),
-     ?_assertMatch(#{verdict := too_short, judged_s := 0.0}, judge([], 0, {8, 0.05, 0}))].
+     ?_assertMatch(#{verdict := too_short, judged_s := Judged} when Judged == 0, judge([], 0, {8, 0.05, 0}))].
 
 line_test_() ->
     {Slope, Low, High} = line([{float(T), 3.0 * T + 1} || T <- lists:seq(1, 20)]),

@@ -11,6 +11,9 @@
 -export([prepare/1, good/0, optfile/2, optfile/3]).
 -export_type([kind/0]).
 
+%% Public_key's default is SHA-1, which ssl takes from nobody any more in OTP 27.
+-define(DIGEST, {digest, sha256}).
+
 -type kind() :: good            %% for this host, by the authority
               | expired         %% its time has passed
               | other_host      %% for another host
@@ -61,7 +64,7 @@ write(File, Entry) ->
     ok = file:change_mode(File, 8#600).
 
 authority() ->
-    public_key:pkix_test_root_cert("Beamway test authority", [{key, {namedCurve, secp256r1}}]).
+    public_key:pkix_test_root_cert("Beamway test authority", [{key, {namedCurve, secp256r1}}, ?DIGEST]).
 
 certificate(good, Authority) -> signed(Authority, [names(this_host())]);
 certificate(expired, Authority) -> signed(Authority, [names(this_host()), {validity, past()}]);
@@ -71,7 +74,7 @@ certificate(self_signed, _Authority) -> authority().
 
 signed(Authority, Options) ->
     Chain = public_key:pkix_test_data(#{root => Authority, intermediates => [],
-                                        peer => [{key, {namedCurve, secp256r1}} | Options]}),
+                                        peer => [{key, {namedCurve, secp256r1}}, ?DIGEST | Options]}),
     {'ECPrivateKey', Key} = proplists:get_value(key, Chain),
     #{cert => proplists:get_value(cert, Chain), key => public_key:der_decode('ECPrivateKey', Key)}.
 
