@@ -64,7 +64,7 @@ write(File, Entry) ->
     ok = file:change_mode(File, 8#600).
 
 authority() ->
-    public_key:pkix_test_root_cert("Beamway test authority", [{key, {namedCurve, secp256r1}}, ?DIGEST]).
+    public_key:pkix_test_root_cert("Beamway test authority", [{key, {namedCurve, ?secp256r1}}, ?DIGEST]).
 
 certificate(good, Authority) -> signed(Authority, [names(this_host())]);
 certificate(expired, Authority) -> signed(Authority, [names(this_host()), {validity, past()}]);
@@ -74,7 +74,7 @@ certificate(self_signed, _Authority) -> authority().
 
 signed(Authority, Options) ->
     Chain = public_key:pkix_test_data(#{root => Authority, intermediates => [],
-                                        peer => [{key, {namedCurve, secp256r1}}, ?DIGEST | Options]}),
+                                        peer => [{key, {namedCurve, ?secp256r1}}, ?DIGEST | Options]}),
     {'ECPrivateKey', Key} = proplists:get_value(key, Chain),
     #{cert => proplists:get_value(cert, Chain), key => public_key:der_decode('ECPrivateKey', Key)}.
 
