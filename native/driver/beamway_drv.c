@@ -163,6 +163,16 @@ static void fail(bw_port_t *self)
     driver_failure_atom(self->pump.port, "beamway_link_corrupt");
 }
 
+/* As fail(): last. A peer that has closed its end in order is noticed by the ring's doorbell, before its
+ * socket closes. The reason is the one of a closed socket. */
+static void end_if_over(bw_port_t *self, wake_result_t result)
+{
+    if (result == WAKE_FAILED)
+        fail(self);
+    else if (result == WAKE_FINISHED)
+        driver_failure_atom(self->pump.port, "connection_closed");
+}
+
 static ErlDrvEvent event_of(bw_port_t *self)
 {
     return (ErlDrvEvent)(intptr_t)self->pump.link->ops->fd(self->pump.link);
@@ -244,8 +254,7 @@ static bool command_look(bw_port_t *self, reply_t *reply)
     wake_result_t result = pump_look(&self->pump);
 
     reply_number(reply, result == WAKE_LOOKING, 1);
-    if (result == WAKE_FAILED)
-        fail(self);
+    end_if_over(self, result);
     return true;
 }
 
@@ -371,18 +380,12 @@ static void call_looker(bw_port_t *self)
 static void drv_ready_input(ErlDrvData data, ErlDrvEvent event)
 {
     bw_port_t *self = (bw_port_t *)data;
+    wake_result_t result = pump_wake(&self->pump);
 
     (void)event;
-    switch (pump_wake(&self->pump)) {
-    case WAKE_ASLEEP:
-        break;
-    case WAKE_LOOKING:
+    if (result == WAKE_LOOKING)
         call_looker(self);
-        break;
-    case WAKE_FAILED:
-        fail(self);
-        break;
-    }
+    end_if_over(self, result);
 }
 
 static ErlDrvSSizeT drv_control(ErlDrvData data, unsigned int command, char *buf, ErlDrvSizeT len,

@@ -311,6 +311,12 @@ static void learn(bw_pump_t *pump, mark_t before)
         bw_spin_learn(&pump->spin, now_us(), load_since(pump, before));
 }
 
+/* Armed: a peer that closes from now on rings; one that has closed already is seen here. */
+static wake_result_t asleep(bw_pump_t *pump)
+{
+    return pump->link->ops->is_finished(pump->link) ? WAKE_FINISHED : WAKE_ASLEEP;
+}
+
 /* Ends a round of looking: armed, or the poller comes at once. */
 static wake_result_t arm_or_kick(bw_pump_t *pump)
 {
@@ -319,7 +325,7 @@ static wake_result_t arm_or_kick(bw_pump_t *pump)
     pump->spinning = false;
     if (status == BW_AGAIN)
         pump->link->ops->kick(pump->link);
-    return status == BW_CORRUPT ? WAKE_FAILED : WAKE_ASLEEP;
+    return status == BW_CORRUPT ? WAKE_FAILED : asleep(pump);
 }
 
 /* Reads until the ring is empty and armed. `readable` is the descriptor as the poller sees it. */
@@ -350,7 +356,7 @@ static wake_result_t drain_and_arm(bw_pump_t *pump, bool readable)
         }
         status = pump->link->ops->arm_read(pump->link);
         if (status == BW_OK)
-            return WAKE_ASLEEP;
+            return asleep(pump);
         if (status == BW_CORRUPT)
             return WAKE_FAILED;
     }
@@ -381,6 +387,8 @@ wake_result_t pump_look(bw_pump_t *pump)
         return WAKE_FAILED;
     if (result == PUMP_MORE)
         return WAKE_LOOKING;
+    if (pump->link->ops->is_finished(pump->link))
+        return WAKE_FINISHED;
     if (bw_spin_goes_on(&pump->spin, now_us(), load_since(pump, before)))
         return WAKE_LOOKING;
     return arm_or_kick(pump);

@@ -53,9 +53,10 @@ bool pump_tick(bw_pump_t *pump);
 pump_result_t pump_receive(bw_pump_t *pump);
 
 typedef enum {
-    WAKE_ASLEEP,  /* armed, or the descriptor is readable: the poller comes again */
-    WAKE_LOOKING, /* not armed: the looker must call pump_look until it says otherwise */
-    WAKE_FAILED   /* the link is of no use any more */
+    WAKE_ASLEEP,   /* armed, or the descriptor is readable: the poller comes again */
+    WAKE_LOOKING,  /* not armed: the looker must call pump_look until it says otherwise */
+    WAKE_FINISHED, /* everything has been read, and the peer has closed its end */
+    WAKE_FAILED    /* the link is of no use any more */
 } wake_result_t;
 
 /* The poller says that the link's descriptor is readable: moves both ways. */

@@ -114,8 +114,8 @@ bw_status_t bw_tx_arm(bw_tx_t *tx, size_t room);
 /* True if the consumer has released everything. False on a corrupt tail. */
 bool bw_tx_is_drained(bw_tx_t *tx);
 
-/* Says that nothing more will be committed. */
-void bw_tx_close(bw_tx_t *tx);
+/* Says that nothing more will be committed. True: ring the consumer. */
+bool bw_tx_close(bw_tx_t *tx);
 
 /* Gives the readable bytes at tail: BW_OK, BW_AGAIN (none), BW_CORRUPT. Valid until released. */
 bw_status_t bw_rx_peek(bw_rx_t *rx, bw_span_t *span_p);
@@ -124,7 +124,8 @@ bw_status_t bw_rx_peek(bw_rx_t *rx, bw_span_t *span_p);
 bool bw_rx_release(bw_rx_t *rx, size_t n);
 
 /* True if everything that the producer ever committed has been released, and it will commit no
- * more. A producer that was killed never says so. */
+ * more. A producer that was killed never says so. Asked after arming it misses nothing: either it
+ * is true now, or the producer's close rings. */
 bool bw_rx_is_finished(bw_rx_t *rx);
 
 /* Asks for one doorbell when there is more to read than the last peek gave (half a frame may be

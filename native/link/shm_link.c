@@ -158,7 +158,8 @@ static void shm_close(bw_link_t *link, int *fd_p)
 {
     shm_link_t *shm = shm_of(link);
 
-    bw_tx_close(&shm->tx);
+    if (bw_tx_close(&shm->tx))
+        ring_bell(shm->peer_bell);
     munmap(shm->map, shm->map_bytes);
     close(shm->peer_bell);
     if (fd_p)

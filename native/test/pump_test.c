@@ -59,12 +59,19 @@ static void start(uint64_t ring_bytes)
     pump_start(&here.pump, mine);
 }
 
+static void peer_closes(void)
+{
+    here.peer->ops->close(here.peer, NULL);
+    here.peer = NULL;
+}
+
 static void stop(void)
 {
     pump_reset(&here.pump);
     CHECK_EQ(shim.binaries, 0);
     here.pump.link->ops->close(here.pump.link, NULL);
-    here.peer->ops->close(here.peer, NULL);
+    if (here.peer)
+        peer_closes();
     free(shim.bytes);
 }
 
@@ -220,6 +227,43 @@ static void garbage_fails_the_link(void)
         CHECK_EQ(got.frames, 1); /* what came before is delivered */
         CHECK_IN(stop());
     }
+}
+
+/* Last words first; asleep or not, the end is noticed without a look at the socket. */
+static void a_closed_peer_is_noticed_when_all_is_read(void)
+{
+    CHECK_IN(start(RING));
+    CHECK_EQ(pump_wake(&here.pump), WAKE_ASLEEP);
+    CHECK_IN(peer_writes(10));
+    CHECK_IN(peer_writes(1000));
+    CHECK_IN(peer_closes());
+    CHECK(is_readable(here.pump.link));
+    CHECK_EQ(pump_wake(&here.pump), WAKE_FINISHED);
+    CHECK_EQ(got.frames, 2);
+    CHECK_IN(stop());
+
+    CHECK_IN(start(RING));
+    CHECK_EQ(pump_wake(&here.pump), WAKE_ASLEEP);
+    CHECK(!is_readable(here.pump.link));
+    CHECK_IN(peer_closes());
+    CHECK(is_readable(here.pump.link));
+    CHECK_EQ(pump_wake(&here.pump), WAKE_FINISHED);
+    CHECK_IN(stop());
+}
+
+/* Nobody who ends in order leaves half a frame: that is left to the socket, whose owner waits a while. */
+static void half_a_frame_is_no_orderly_end(void)
+{
+    bw_span_t span = {0};
+
+    CHECK_IN(start(RING));
+    CHECK_EQ(here.peer->ops->reserve(here.peer, 64, &span), BW_OK);
+    bw_frame_put_header(span.base, BW_FRAME_DATA, 100);
+    here.peer->ops->commit(here.peer, 64);
+    CHECK_IN(peer_closes());
+    CHECK_EQ(pump_wake(&here.pump), WAKE_ASLEEP);
+    CHECK_EQ(got.frames, 0);
+    CHECK_IN(stop());
 }
 
 /* ---- out ---- */
@@ -420,6 +464,8 @@ static const check_case_t cases[] = {
     {"half_a_frame_is_slept_on", half_a_frame_is_slept_on},
     {"large_frames_are_gathered", large_frames_are_gathered},
     {"garbage_fails_the_link", garbage_fails_the_link},
+    {"a_closed_peer_is_noticed_when_all_is_read", a_closed_peer_is_noticed_when_all_is_read},
+    {"half_a_frame_is_no_orderly_end", half_a_frame_is_no_orderly_end},
     {"a_full_ring_makes_the_port_busy_until_half_is_free",
      a_full_ring_makes_the_port_busy_until_half_is_free},
     {"a_message_above_the_largest_frame_is_refused", a_message_above_the_largest_frame_is_refused},
