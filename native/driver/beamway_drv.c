@@ -163,8 +163,8 @@ static void fail(bw_port_t *self)
     driver_failure_atom(self->pump.port, "beamway_link_corrupt");
 }
 
-/* As fail(): last. A peer that has closed its end in order is noticed by the ring's doorbell, before its
- * socket closes. The reason is the one of a closed socket. */
+/* As fail(): last. A peer that has closed its end in order is noticed by the ring's doorbell,
+ * before its socket closes. The reason is the one of a closed socket. */
 static void end_if_over(bw_port_t *self, wake_result_t result)
 {
     if (result == WAKE_FAILED)

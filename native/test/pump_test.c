@@ -251,7 +251,8 @@ static void a_closed_peer_is_noticed_when_all_is_read(void)
     CHECK_IN(stop());
 }
 
-/* Nobody who ends in order leaves half a frame: that is left to the socket, whose owner waits a while. */
+/* Nobody who ends in order leaves half a frame: that is left to the socket, whose owner waits a
+ * while. */
 static void half_a_frame_is_no_orderly_end(void)
 {
     bw_span_t span = {0};
