@@ -394,12 +394,15 @@ with_large_rings(Config) ->
 descriptor_limit(Config) ->
     {Peer, Node} = under_test(Config),
     [begin
-         {ok, Odd, OddNode} = beamway_peer:start(beamway_shm, #{log => Log, before_exec => "ulimit -n 150;"}),
+         %% Hidden: else global, in the middle of its exchange, connects again after the disconnect below.
+         {ok, Odd, OddNode} = beamway_peer:start(beamway_shm, #{log => Log, args => ["-hidden"],
+                                                                before_exec => "ulimit -n 150;"}),
+         Own = sockets(Odd),
          %% The programs that resolve names are started, the log is open.
          ok = beamway_peer:connect(beamway_shm, Odd, Node),
          true = beamway_peer:call(Odd, erlang, disconnect_node, [Node]),
          ok = beamway_peer:wait_disconnected(Peer, OddNode),
-         _ = beamway_peer:wait_until(fun() -> has_no_doorbells(Odd) end, ?WAIT_MS),
+         _ = beamway_peer:wait_until(fun() -> has_no_doorbells(Odd) andalso sockets(Odd) =< Own end, ?WAIT_MS),
          Holder = beamway_peer:run(Odd, fun() -> take_descriptors(2) end),
          {Caller, true} = case Caller of
                               odd -> {odd, beamway_peer:call(Odd, net_kernel, connect_node, [Node])};
@@ -416,6 +419,10 @@ descriptor_limit(Config) ->
 %% A port closes its descriptors when no poller looks at them any more: later than the link goes.
 has_no_doorbells(Peer) ->
     [] =:= [Fd || {Fd, "anon_inode:[eventfd]"} <- beamway_peer:fds(beamway_peer:os_pid(Peer))].
+
+%% The peer may know of a disconnect before this node has closed its own socket.
+sockets(Peer) ->
+    length([Fd || {Fd, "socket:" ++ _} <- beamway_peer:fds(beamway_peer:os_pid(Peer))]).
 
 %% Opens files until there are none left, then gives some back.
 take_descriptors(Free) ->

@@ -171,7 +171,7 @@ dynamic_start(Config) ->
               exchange(kind(Config), {Peer, Node}, Other),
               connect(kind(Config), Other, {Peer, Node}),
               ok = peer:call(Peer, net_kernel, stop, []),
-              nonode@nohost = peer:call(Peer, erlang, node, []),
+              _ = beamway_peer:wait_until(fun() -> peer:call(Peer, erlang, node, []) =:= nonode@nohost end, 5000),
               _ = beamway_peer:wait_until(fun() -> not is_connected(OtherPeer, Node) end, 5000),
               _ = beamway_peer:wait_until(fun() -> is_refused(Port) end, 5000),
               false = try_connect(Other, Node)
