@@ -8,6 +8,9 @@
 -export([start/2]).
 -export([loop/3]).
 
+%% How often it calls the newest code while nobody calls: so a later load does not end it.
+-define(RENEW_MS, 2000).
+
 %% @doc For net_kernel, which is linked and starts another when this one ends.
 -spec start(beamway_stream:family(), Listen :: port()) -> pid().
 start(Family, Listen) ->
@@ -16,11 +19,13 @@ start(Family, Listen) ->
 %% @private
 -spec loop(pid(), beamway_stream:family(), port()) -> no_return().
 loop(Kernel, Family, Listen) ->
-    case Family:accept(Listen) of
+    case Family:accept(Listen, ?RENEW_MS) of
         {ok, Socket} ->
             Kernel ! {accept, self(), Socket, Family:family(), tls},
             hand_over(Kernel, Socket),
-            loop(Kernel, Family, Listen);
+            ?MODULE:loop(Kernel, Family, Listen);
+        {error, timeout} ->
+            ?MODULE:loop(Kernel, Family, Listen);
         {error, Reason} ->
             exit({accept, Reason})
     end.

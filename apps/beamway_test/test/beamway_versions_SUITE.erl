@@ -139,8 +139,8 @@ reload_keeps_links(Carrier, Builds) ->
     ok = beamway_peer:wait_disconnected(This, IdleNode),
     beamway_peer:stop_all([This, Idle]).
 
-%% As an operator's `l(Module)' for every module: the code before the last is purged, which kills what
-%% still runs it.
+%% As a careful operator's `l(Module)' for every module: the code before the last is purged when nothing runs it any more,
+%% and it has to come to that.
 reload(Peer, Ebin) ->
     Beams = filelib:wildcard(filename:join(Ebin, "*.beam")),
     true = length(Beams) > 10,
@@ -148,8 +148,16 @@ reload(Peer, Ebin) ->
 
 load(File) ->
     Module = list_to_atom(filename:basename(File)),
-    _ = code:purge(Module),
+    {Module, true} = {Module, left(Module, erlang:monotonic_time(millisecond) + 20000)},
     {module, Module} = code:load_abs(File).
+
+%% An idle link over TLS leaves old code within half a second; a purge before that would end it.
+left(Module, EndMs) ->
+    code:soft_purge(Module) orelse
+        begin
+            receive after 20 -> ok end,
+            erlang:monotonic_time(millisecond) < EndMs andalso left(Module, EndMs)
+        end.
 
 %% A message there and back for each number; whatever is not the next number is an error.
 count_up(Node, Number) ->
