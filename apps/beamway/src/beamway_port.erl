@@ -6,7 +6,7 @@
 %% peer. A dead port gives `badarg', as with any port.
 -module(beamway_port).
 
--export([load/0, open/0, close/1, open_door/2, join/3, accept/2, activate/2, tick/1, stats/1,
+-export([load/0, open/0, close/1, with_port/1, open_door/2, join/3, accept/2, activate/2, tick/1, stats/1,
          receive_some/1, look/1, probe/0, probe/1]).
 -export_type([stats/0]).
 
@@ -73,6 +73,8 @@ check_version() ->
                       end
               end).
 
+%% @doc Uses a port without a link, and closes it whatever happens. The driver must be loaded.
+-spec with_port(fun((port()) -> Result)) -> Result | {error, Reason :: binary()}.
 with_port(Use) ->
     case open() of
         {ok, Port} -> try Use(Port) after close(Port) end;

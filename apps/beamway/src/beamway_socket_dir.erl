@@ -30,17 +30,12 @@
 check("") ->
     ok;
 check(Dir) ->
-    case beamway_port:open() of
-        {ok, Port} ->
-            Opened = beamway_port:open_door(Port, Dir),
-            beamway_port:close(Port),
-            case Opened of
-                {ok, _TokenAndAddress} -> ok;
-                {error, Reason} -> {error, Reason}
-            end;
-        {error, Reason} ->
-            {error, Reason}
-    end.
+    beamway_port:with_port(fun(Port) ->
+                                   case beamway_port:open_door(Port, Dir) of
+                                       {ok, _TokenAndAddress} -> ok;
+                                       {error, Reason} -> {error, Reason}
+                                   end
+                           end).
 
 %% @doc Where to look for a peer's socket, given the address of its offer and our own directory. A
 %% peer cannot send us to any other place in the file system.

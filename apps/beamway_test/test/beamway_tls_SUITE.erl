@@ -231,20 +231,14 @@ killed_peer(_Config) ->
 
 %% Only ticks tell of a peer that is stopped.
 stopped_peer(_Config) ->
-    Options = #{args => ["-kernel", "net_ticktime", "4"]},
-    {ok, One, _} = beamway_peer:start(beamway_tls, Options),
-    {ok, Other, OtherNode} = beamway_peer:start(beamway_tls, Options),
-    ok = beamway_peer:connect_both(beamway_tls, One, Other),
+    {One, _, Other, OtherNode} = pair(beamway_tls, #{args => ["-kernel", "net_ticktime", "4"]}),
     ok = watch(One, OtherNode),
     ok = beamway_peer:sigstop(Other),
     {nodedown, OtherNode, net_tick_timeout} = watched(One, 30000).
 
 %% Ticks keep a silent connection; net_ticktime 4 would end it after 5 s.
 silent_peer_stays(_Config) ->
-    Options = #{args => ["-kernel", "net_ticktime", "4"]},
-    {ok, One, _} = beamway_peer:start(beamway_tls, Options),
-    {ok, Other, OtherNode} = beamway_peer:start(beamway_tls, Options),
-    ok = beamway_peer:connect_both(beamway_tls, One, Other),
+    {One, _, Other, OtherNode} = pair(beamway_tls, #{args => ["-kernel", "net_ticktime", "4"]}),
     ok = watch(One, OtherNode),
     nothing = watched(One, 12000),
     ok = is_connected(One, Other).
@@ -359,9 +353,11 @@ seen(Relay) ->
 
 %% ---- helpers ----
 
-pair(Carrier) ->
-    {ok, One, OneNode} = beamway_peer:start(Carrier),
-    {ok, Other, OtherNode} = beamway_peer:start(Carrier),
+pair(Carrier) -> pair(Carrier, #{}).
+
+pair(Carrier, Options) ->
+    {ok, One, OneNode} = beamway_peer:start(Carrier, Options),
+    {ok, Other, OtherNode} = beamway_peer:start(Carrier, Options),
     ok = beamway_peer:connect_both(Carrier, One, Other),
     {One, OneNode, Other, OtherNode}.
 
