@@ -19,9 +19,9 @@
 %% Every second node is of another release of OTP if one is named, see {@link beamway_other_otp}.
 -module(beamway_peer).
 
--export([start/2, start/1, erl/0, stop/1, stop_all/1, stop_started/0, halt_node/1, halt_node/2, call/4, call/5, run/2, run/3]).
+-export([start/2, start/1, erl/0, unless_wrapped/2, stop/1, stop_all/1, stop_started/0, halt_node/1, halt_node/2, call/4, call/5, run/2, run/3]).
 -export([connect/3, connect_both/3, link_kind/1, assert_link/3, controller/2]).
--export([os_pid/1, kill9/1, sigstop/1, sigcont/1, is_running/1, fds/1, maps/1, resources/1, no_more/2, log_text/1]).
+-export([os_pid/1, kill9/1, sigstop/1, sigcont/1, is_running/1, resident_bytes/1, fds/1, maps/1, resources/1, no_more/2, log_text/1]).
 -export([wait_until/2, wait_disconnected/2, async/1, await/1, await/2, unique_name/1, ebin/0, flags/1, environment/1]).
 
 -export_type([carrier/0, options/0]).
@@ -285,6 +285,13 @@ fds(OsPid) ->
                 || Name <- Names,
                    {ok, Target} <- [file:read_link_all(proc(OsPid, "fd/" ++ Name))]]).
 
+%% @doc How much physical memory a process has, its rings included.
+-spec resident_bytes(pos_integer()) -> pos_integer().
+resident_bytes(OsPid) ->
+    {ok, Status} = read_proc_file(proc(OsPid, "status")),
+    {match, [KiB]} = re:run(Status, "VmRSS:\\s*([0-9]+) kB", [{capture, all_but_first, binary}]),
+    binary_to_integer(KiB) * 1024.
+
 %% @doc The mappings of a process that are rings of Beamway: one line of `maps' each.
 -spec maps(pos_integer()) -> [string()].
 maps(OsPid) ->
@@ -460,6 +467,14 @@ executable(Options) ->
 -spec erl() -> [string(), ...].
 erl() ->
     wrapper() ++ [filename:join([code:root_dir(), "bin", "erl"])].
+
+%% @doc For init_per_suite and init_per_testcase: skips what cannot be had under a wrapper.
+-spec unless_wrapped(Why :: string(), Config) -> Config | {skip, string()}.
+unless_wrapped(Why, Config) ->
+    case wrapper() of
+        [] -> Config;
+        [Program] -> {skip, "under " ++ Program ++ ": " ++ Why}
+    end.
 
 wrapper() ->
     case os:getenv("BEAMWAY_TEST_WRAPPER", "") of

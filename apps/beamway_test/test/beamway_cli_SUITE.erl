@@ -39,6 +39,11 @@ init_per_suite(Config) ->
 
 end_per_suite(_) -> ok.
 
+init_per_testcase(doctor_address_space, Config) ->
+    case beamway_peer:unless_wrapped("a sanitizer needs all of the address space", Config) of
+        {skip, Why} -> {skip, Why};
+        Config -> init_per_testcase(any, Config)
+    end;
 %% Each case has a new epmd, which knows no node of another case.
 init_per_testcase(_, Config) ->
     Port = free_port(),

@@ -25,10 +25,11 @@ groups() ->
         ++ [{environment, [], [across_nodes]}].
 
 init_per_suite(Config) ->
-    case {os:find_executable("mix"), filelib:is_file(filename:join(project(), "mix.exs"))} of
-        {false, _} -> {skip, "mix is not installed (elixir)"};
-        {_, false} -> {skip, "only in a checkout, with " ++ project()};
-        {Mix, true} -> build(Mix, proplists:get_value(priv_dir, Config)), Config
+    case {beamway_peer:unless_wrapped("a release starts its VM by itself", Config), os:find_executable("mix"), filelib:is_file(filename:join(project(), "mix.exs"))} of
+        {{skip, Why}, _, _} -> {skip, Why};
+        {_, false, _} -> {skip, "mix is not installed (elixir)"};
+        {_, _, false} -> {skip, "only in a checkout, with " ++ project()};
+        {Config, Mix, true} -> build(Mix, proplists:get_value(priv_dir, Config)), Config
     end.
 
 end_per_suite(_Config) -> ok.

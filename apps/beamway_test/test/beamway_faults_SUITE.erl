@@ -46,15 +46,16 @@ busy_port_and_recovery(Config) ->
     {PeerA, _, PeerB, NodeB} = beamway_carrier:connected_pair(Config),
     Receiver = beamway_peer:run(PeerB, fun() -> spawn(fun() -> keep_numbers(#{}) end) end),
     Monitor = beamway_peer:run(PeerA, fun() -> spawn(fun() -> monitor_busy_ports() end) end),
-    Before = beamway_peer:call(PeerA, erlang, memory, [total]),
+    OsPidA = beamway_peer:os_pid(PeerA),
+    Before = beamway_peer:resident_bytes(OsPidA),
     ok = beamway_peer:sigstop(PeerB),
     Senders = beamway_peer:run(PeerA, fun() ->
         [spawn(fun() -> send_numbers(Receiver, Sender, 1, 400) end) || Sender <- lists:seq(1, 10)]
     end),
     _ = beamway_peer:wait_until(fun() -> all_suspended(PeerA, Senders) end, 20000),
     nosuspend = beamway_peer:run(PeerA, fun() -> erlang:send(Receiver, refused, [nosuspend]) end),
-    %% The queue limit of ERTS is 1 MB; what is more is in the ring or the socket, outside this.
-    true = beamway_peer:call(PeerA, erlang, memory, [total]) - Before < 100000000,
+    %% The queue limit of ERTS is 1 MB.
+    true = beamway_peer:resident_bytes(OsPidA) - Before < 100000000,
     Busy = beamway_peer:run(PeerA, fun() -> Monitor ! {give, self()}, receive {busy, Pids} -> Pids end end),
     true = lists:all(fun(Sender) -> lists:member(Sender, Busy) end, Senders),
     ok = beamway_peer:sigcont(PeerB),

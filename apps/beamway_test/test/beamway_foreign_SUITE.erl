@@ -6,7 +6,7 @@
 %% node in another way, and must get the same link as plain nodes.
 -module(beamway_foreign_SUITE).
 
--export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1]).
+-export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_testcase/2]).
 -export([c_node_accepts/1, c_node_connects/1, erl_call/1, release_interactive/1, release_embedded/1,
          elixir/1, jinterface/1]).
 %% Run on the nodes.
@@ -30,6 +30,11 @@ init_per_suite(Config) ->
     [{c_node, compile_c_node(proplists:get_value(priv_dir, Config))} | Config].
 
 end_per_suite(_Config) -> ok.
+
+init_per_testcase(Case, Config) when Case =:= release_interactive; Case =:= release_embedded; Case =:= elixir ->
+    beamway_peer:unless_wrapped("it starts its VM by itself", Config);
+init_per_testcase(_Case, Config) ->
+    Config.
 
 %% What a node with the carrier has to a node that knows nothing of Beamway.
 foreign_kind(Config) ->

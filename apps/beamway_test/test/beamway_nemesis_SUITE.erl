@@ -26,7 +26,10 @@ init_per_group(Carrier, Config) -> beamway_carrier:init_group(Carrier, Config).
 
 end_per_group(_Carrier, _Config) -> ok.
 
-init_per_testcase(_Case, Config) -> Config.
+init_per_testcase(every_fault, Config) ->
+    beamway_peer:unless_wrapped("libfaketime and a sanitizer's runtime cannot both be first", Config);
+init_per_testcase(_Case, Config) ->
+    Config.
 
 end_per_testcase(_Case, _Config) -> beamway_peer:stop_started().
 

@@ -3,7 +3,7 @@
 %% does find a leak.
 -module(beamway_soak_SUITE).
 
--export([all/0, suite/0]).
+-export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
 -export([sound_and_leaking/1, wrong_words/1]).
 
 -define(RUN_MS, 240000).
@@ -11,6 +11,11 @@
 suite() -> [{timetrap, {minutes, 5}}].
 
 all() -> [sound_and_leaking, wrong_words].
+
+init_per_suite(Config) ->
+    beamway_peer:unless_wrapped("the soak starts its nodes by itself, and what it judges is the VM's own memory", Config).
+
+end_per_suite(_Config) -> ok.
 
 %% Both at once: most of the time they wait. Half a minute says nothing of memory, but descriptors
 %% and ports must be flat.

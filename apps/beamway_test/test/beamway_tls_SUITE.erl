@@ -211,7 +211,7 @@ invalid_options_end_the_start(Config) ->
                                {"-ssl_dist_opt server_colour red", ["server_colour", "not valid"]}]].
 
 start_text(Flags) ->
-    Erl = filename:join([code:root_dir(), "bin", "erl"]),
+    Erl = lists:join(" ", beamway_peer:erl()),
     Command = lists:flatten(io_lib:format("~ts -noinput -proto_dist beamway_tls ~ts -pa ~ts -sname ~ts -eval 'io:put_chars(\"came up\"), halt().' 2>&1",
                                           [Erl, Flags, beamway_peer:ebin(), beamway_peer:unique_name("bwbad")])),
     Text = os:cmd(Command),
