@@ -33,6 +33,7 @@ line(shm, _Reason) ->
         true -> "link shm here\n";
         false -> "link shm\n"
     end;
+line(rdma, _Reason) -> "link rdma\n";
 line(tcp, Reason) -> ["link tcp: ", Reason, $\n].
 
 %% One write in append mode: lines of several nodes do not mix.
