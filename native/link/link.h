@@ -10,7 +10,7 @@
 #include "status.h"
 
 /*
- * A link joins exactly two endpoints by two one-way byte streams. Each carrier (shm; rdma and tcp
+ * A link joins exactly two endpoints by two one-way byte streams. Each carrier (shm, rdma; tcp
  * later) fills one bw_link_ops_t; this table is all that a user of a link sees.
  *
  * Nothing here blocks. All calls on one link are made by one thread at a time (in the driver:
@@ -53,6 +53,8 @@ typedef struct {
     void (*stats)(const bw_link_t *link, bw_link_stats_t *stats_p);
     /* True if the peer has closed its end in order and all that it wrote has been released. */
     bool (*is_finished)(bw_link_t *link);
+    /* Why the link is of no use any more, fit for an atom; NULL if the carrier does not know. */
+    const char *(*reason)(bw_link_t *link);
     /* Unmaps and closes everything and frees the link. If `fd_p` is not NULL, the polled
      * descriptor is left open and handed to the caller, who closes it when its poller lets go. */
     void (*close)(bw_link_t *link, int *fd_p);

@@ -154,6 +154,13 @@ static bool shm_is_finished(bw_link_t *link)
     return bw_rx_is_finished(&shm_of(link)->rx);
 }
 
+/* Nothing but the peer can spoil a ring, and then the calls themselves say so. */
+static const char *shm_reason(bw_link_t *link)
+{
+    (void)link;
+    return NULL;
+}
+
 static void shm_close(bw_link_t *link, int *fd_p)
 {
     shm_link_t *shm = shm_of(link);
@@ -183,6 +190,7 @@ static const bw_link_ops_t shm_ops = {
     .trim = shm_trim,
     .stats = shm_stats,
     .is_finished = shm_is_finished,
+    .reason = shm_reason,
     .close = shm_close,
 };
 

@@ -2,37 +2,42 @@
 # C tests of native/link. `make -C native test` builds and runs them all, in under a minute;
 # `asan` and `tsan` do so under sanitizers, with binaries of their own; `spin` checks the models.
 
-TEST_NAMES := $(sort $(notdir $(basename $(wildcard test/*_test.c))))
-TEST_PROGRAMS := $(TEST_NAMES:%=$(BUILD)/test/%)
-ASAN_PROGRAMS := $(TEST_NAMES:%=$(BUILD)/asan/%)
+# rdma_flow_test needs no device and no library; the others run where libibverbs is.
+RDMA_TEST_NAMES := $(filter-out rdma_flow_test,$(notdir $(basename $(wildcard test/rdma_*test.c))))
+TEST_NAMES = $(sort $(filter-out $(if $(HAS_RDMA),,$(RDMA_TEST_NAMES)), \
+	$(notdir $(basename $(wildcard test/*_test.c)))))
+TEST_PROGRAMS = $(TEST_NAMES:%=$(BUILD)/test/%)
+ASAN_PROGRAMS = $(TEST_NAMES:%=$(BUILD)/asan/%)
 # Only what runs two threads. clang: the thread sanitizer of gcc 12 was tried and did not see a
 # missing release in ring.c, that of clang 14 does.
 TSAN_CC ?= clang
 TSAN_NAMES := stress_test
 TSAN_PROGRAMS := $(TSAN_NAMES:%=$(BUILD)/tsan/%)
 
-TEST_HEADERS := $(wildcard test/*.h link/*.h driver/*.h)
+TEST_HEADERS := $(wildcard test/*.h link/*.h link/rdma/*.h driver/*.h)
 TEST_CFLAGS := $(BASE_CFLAGS) -O2 -g -pthread -Ilink -Itest
 ASAN_CFLAGS := $(TEST_CFLAGS) -O1 -fno-omit-frame-pointer -fsanitize=address,undefined \
 	-fno-sanitize-recover=all
 TSAN_CFLAGS := $(TEST_CFLAGS) -O1 -fno-omit-frame-pointer -fsanitize=thread
 
 # Only pump_test needs the pump, and the header that declares what driver_shim.h stands in for.
-test_src = $(LINK_SRC) $(if $(filter pump_test,$(1)),driver/pump.c -isystem $(ERL_INCLUDE))
+test_src = $(LINK_SRC) $(if $(filter pump_test,$(1)),driver/pump.c -isystem $(ERL_INCLUDE)) \
+	$(if $(filter rdma_flow_test,$(1)),link/rdma/flow.c link/rdma/wire.c) \
+	$(if $(filter $(RDMA_TEST_NAMES),$(1)),$(RDMA_SRC) $(RDMA_LIBS))
 
 .PHONY: test asan tsan valgrind spin
 
-$(BUILD)/test/%: test/%.c $(LINK_SRC) driver/pump.c $(TEST_HEADERS)
+$(BUILD)/test/%: test/%.c $(LINK_SRC) $(RDMA_SRC) driver/pump.c $(TEST_HEADERS)
 	@mkdir -p $(@D)
 	@echo "  CC   $@"
 	@$(CC) $(TEST_CFLAGS) -o $@ $< $(call test_src,$*)
 
-$(BUILD)/asan/%: test/%.c $(LINK_SRC) driver/pump.c $(TEST_HEADERS)
+$(BUILD)/asan/%: test/%.c $(LINK_SRC) $(RDMA_SRC) driver/pump.c $(TEST_HEADERS)
 	@mkdir -p $(@D)
 	@echo "  CC   $@"
 	@$(CC) $(ASAN_CFLAGS) -o $@ $< $(call test_src,$*)
 
-$(BUILD)/tsan/%: test/%.c $(LINK_SRC) driver/pump.c $(TEST_HEADERS)
+$(BUILD)/tsan/%: test/%.c $(LINK_SRC) $(RDMA_SRC) driver/pump.c $(TEST_HEADERS)
 	@mkdir -p $(@D)
 	@echo "  CC   $@"
 	@$(TSAN_CC) $(TSAN_CFLAGS) -o $@ $< $(call test_src,$*)

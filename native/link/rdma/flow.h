@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef BW_RDMA_FLOW_H
+#define BW_RDMA_FLOW_H
+
+#include "wire.h"
+
+/*
+ * What one end of an rdma link has to send, and when: positions of both rings, credits of both
+ * receive queues, and the space in the send queue. Knows no verbs and no clock, so all of it is
+ * tested without a device (native/test/rdma_flow_test.c).
+ *
+ * The sender keeps a ring of its own, of the same size as the receiver's. A batch is what was
+ * committed since the last one: bytes of the ring, written to the same place of the peer's ring by
+ * at most two writes, then one message that says how far the stream has come. Few bytes travel in
+ * the message itself, and the receiver copies them to their place. Every message carries the tail
+ * of the other direction and the count of messages received, so both cost nothing while data flows.
+ *
+ * Batches clock themselves: while BW_RDMA_AHEAD messages are on their way, commits only add up, and
+ * go out as one batch when the first of those has arrived.
+ *
+ * Credits: a message needs a receive slot of the peer's. The last one is kept for a message that
+ * returns credits: it tells of slots that no message has told of before. Therefore one of two ends
+ * that have none left can always send (docs/decisions.md).
+ */
+
+/* Messages whose completion is not known yet; each has up to 3 work requests, and a buffer. */
+#define BW_RDMA_WINDOW 32u
+#define BW_RDMA_WORK_REQUESTS (3u * BW_RDMA_WINDOW)
+#define BW_RDMA_AHEAD 2u
+
+typedef struct {
+    uint64_t size;    /* of each ring */
+    uint8_t *rx_data; /* mapped twice in a row */
+    uint8_t *tx_data; /* mapped twice in a row */
+
+    uint64_t head;                /* committed */
+    uint64_t posted;              /* of that, handed to the queue pair */
+    uint64_t tail;                /* of that, freed by the peer */
+    uint64_t number;              /* messages posted: the last one's number */
+    uint64_t reaped;              /* of them, known as completed by the send queue */
+    uint64_t taken;               /* of them, known as received by the peer */
+    uint64_t last_write;          /* number of the last message with writes before it, 0: none */
+    uint64_t end[BW_RDMA_WINDOW]; /* `posted` after each message, by number */
+    uint64_t held_from;  /* from here on writes may read the ring; while last_write > reaped */
+    uint32_t unsignaled; /* messages posted since the last signaled one */
+    uint32_t slots, peer_slots;
+    bool closing, closed; /* nothing more will be committed; the peer has been told */
+
+    uint64_t rx_head, rx_tail; /* arrived; released */
+    uint64_t told_tail;
+    uint32_t received, told_received;
+    bool finished; /* the peer will write no more */
+} bw_rdma_flow_t;
+
+typedef struct {
+    struct {
+        uint64_t offset; /* in both rings */
+        uint64_t len;
+    } write[2];
+    int writes;
+    bw_rdma_message_t message;
+    const uint8_t *inlined; /* message.len bytes, behind the message */
+    uint64_t number;
+    bool signaled; /* the message (never a write) asks for a completion */
+} bw_rdma_batch_t;
+
+void bw_rdma_flow_init(bw_rdma_flow_t *flow, uint64_t size, uint8_t *tx_data, uint8_t *rx_data,
+                       uint32_t slots, uint32_t peer_slots);
+
+/* What must be posted now; it counts as posted. False: nothing, or it has to wait. */
+bool bw_rdma_flow_next(bw_rdma_flow_t *flow, bw_rdma_batch_t *batch_p);
+
+/* True if there is something to send that has to wait for a completion or a message. */
+bool bw_rdma_flow_is_waiting(const bw_rdma_flow_t *flow);
+
+/* The send queue has completed everything up to message `number`. */
+void bw_rdma_flow_reap(bw_rdma_flow_t *flow, uint64_t number);
+
+/* A message has come: `bytes` in a slot, which the caller posts again before the next
+ * bw_rdma_flow_next. BW_OK or BW_CORRUPT; then nothing has changed. */
+bw_status_t bw_rdma_flow_receive(bw_rdma_flow_t *flow, const uint8_t *slot, size_t bytes);
+
+/* Free bytes at head. */
+uint64_t bw_rdma_flow_room(const bw_rdma_flow_t *flow);
+
+/* True if the peer has got everything, the word of the end included. */
+bool bw_rdma_flow_is_closed(const bw_rdma_flow_t *flow);
+
+#endif

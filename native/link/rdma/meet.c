@@ -1,0 +1,395 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * From an order to a link, in the service thread. Who connects: address, route, then everything of
+ * the device, then the request with our hello. Who listens: a request whose token is right, then
+ * everything of the device, then the answer with our hello. The receive slots are posted before
+ * the other side hears of us.
+ */
+
+#include <errno.h>
+#include <stdarg.h>
+#include <sys/epoll.h>
+
+#include "address.h"
+#include "service.h"
+
+#define RESOLVE_MS 2000
+
+/* 4.096 us * 2^16 = 0.27 s until something is sent again, 8 times: a silent peer is given up after
+ * 2 to 9 seconds (devices may wait up to 4 times as long). Without it, librdmacm's 1 s each. */
+#define ACK_TIMEOUT 16
+#define RETRIES 7
+/* Nobody sends without a slot, so a peer that has none lies; it is not waited for. */
+#define SLOT_RETRIES 1
+
+/* Why we sent somebody away, as it stands in the rejection; both sides know the words. */
+enum { REFUSED_TOKEN = 1, REFUSED_HELLO, REFUSED_RINGS, REFUSED_MEMORY };
+
+static const char *refusal_text(uint8_t code)
+{
+    switch (code) {
+    case REFUSED_TOKEN:
+        return "it does not know our token";
+    case REFUSED_HELLO:
+        return "it does not understand our hello (another version?)";
+    case REFUSED_RINGS:
+        return "our rings are larger than it wants";
+    case REFUSED_MEMORY:
+        return "it cannot make its side of the link (its log says why)";
+    default:
+        return "no reason given";
+    }
+}
+
+/* ---- ends ---- */
+
+/* Takes the device's part out of the user's sight. What had arrived is taken first. */
+static bw_rdma_verbs_t take_verbs(bw_rdma_meeting_t *meeting)
+{
+    bw_rdma_verbs_t verbs;
+
+    pthread_mutex_lock(&meeting->lock);
+    if (meeting->is_live)
+        bw_rdma_progress(meeting);
+    meeting->is_live = meeting->rcq_is_armed = meeting->scq_is_armed = false;
+    verbs = meeting->verbs;
+    meeting->verbs = (bw_rdma_verbs_t){0};
+    if (verbs.channel && meeting->epoll >= 0)
+        (void)epoll_ctl(meeting->epoll, EPOLL_CTL_DEL, verbs.channel->fd, NULL);
+    pthread_mutex_unlock(&meeting->lock);
+    return verbs;
+}
+
+void bw_rdma_meet_release(bw_rdma_meeting_t *meeting)
+{
+    bw_rdma_verbs_t verbs = take_verbs(meeting);
+
+    bw_rdma_listener_leave(meeting);
+    bw_rdma_verbs_destroy(&verbs, meeting->id);
+    if (meeting->id)
+        rdma_destroy_id(meeting->id);
+    meeting->id = NULL;
+    bw_rdma_device_put(meeting->device);
+    meeting->device = NULL;
+    meeting->deadline_ms = 0;
+}
+
+static void tell_failure(bw_rdma_meeting_t *meeting, const bw_rdma_problem_t *problem)
+{
+    bw_rdma_meet_release(meeting);
+    pthread_mutex_lock(&meeting->lock);
+    meeting->report.state = BW_RDMA_FAILED;
+    meeting->report.status = problem->status;
+    memcpy(meeting->report.text, problem->text, sizeof meeting->report.text);
+    bw_rdma_ring(meeting);
+    pthread_mutex_unlock(&meeting->lock);
+}
+
+void bw_rdma_meet_fail(bw_rdma_meeting_t *meeting, bw_status_t status, const char *format, ...)
+{
+    bw_rdma_problem_t problem = {.status = status};
+    va_list args;
+
+    va_start(args, format);
+    vsnprintf(problem.text, sizeof problem.text, format, args);
+    va_end(args);
+    tell_failure(meeting, &problem);
+}
+
+static bool is_linked(const bw_rdma_meeting_t *meeting)
+{
+    return meeting->report.state == BW_RDMA_LINKED; /* written by this thread alone */
+}
+
+static void fail_link(bw_rdma_meeting_t *meeting, const char *reason)
+{
+    pthread_mutex_lock(&meeting->lock);
+    bw_rdma_fail(meeting, BW_SYSTEM, reason);
+    pthread_mutex_unlock(&meeting->lock);
+}
+
+void bw_rdma_meet_device_removed(bw_rdma_meeting_t *meeting)
+{
+    if (is_linked(meeting)) {
+        fail_link(meeting, "beamway_rdma_device_removed");
+        bw_rdma_meet_release(meeting);
+    } else {
+        bw_rdma_meet_fail(meeting, BW_SYSTEM, "the RDMA device was removed");
+    }
+}
+
+void bw_rdma_meet_deadline(bw_rdma_meeting_t *meeting)
+{
+    char text[BW_RDMA_ADDRESS_TEXT];
+
+    bw_rdma_address_text(&meeting->order.to, text);
+    bw_rdma_meet_fail(meeting, BW_SYSTEM, "no answer from %s, port %u, over rdma within %u ms",
+                      text, meeting->order.to.port, meeting->order.timeout_ms);
+}
+
+/* ---- beginning ---- */
+
+static void begin_connecting(bw_rdma_meeting_t *meeting)
+{
+    const bw_rdma_order_t *order = &meeting->order;
+    struct sockaddr_storage from, to;
+    char text[BW_RDMA_ADDRESS_TEXT];
+
+    bw_rdma_sockaddr(&order->from, 0, &from);
+    bw_rdma_sockaddr(&order->to, order->to.port, &to);
+    meeting->deadline_ms = bw_rdma_now_ms() + order->timeout_ms;
+    if (rdma_create_id(bw_rdma_service_channel(), &meeting->id, NULL, RDMA_PS_TCP) != 0) {
+        meeting->id = NULL;
+        bw_rdma_meet_fail(meeting, BW_SYSTEM, "an id of the connection manager: %s",
+                          strerror(errno));
+    } else if (rdma_resolve_addr(meeting->id, order->from.family ? (struct sockaddr *)&from : NULL,
+                                 (struct sockaddr *)&to, RESOLVE_MS) != 0) {
+        int saved = errno;
+
+        bw_rdma_address_text(&order->to, text);
+        bw_rdma_meet_fail(meeting, BW_REFUSED, "no RDMA device reaches %s: %s", text,
+                          strerror(saved));
+    }
+}
+
+void bw_rdma_meet_begin(bw_rdma_meeting_t *meeting)
+{
+    if (meeting->order.listens)
+        (void)bw_rdma_listener_join(meeting);
+    else
+        begin_connecting(meeting);
+}
+
+/* ---- both sides ---- */
+
+/* The user polls the completion channel from now on, and must not use it before `is_live`. */
+static bw_status_t give_verbs(bw_rdma_meeting_t *meeting, const bw_rdma_verbs_t *verbs,
+                              bw_rdma_problem_t *problem_p)
+{
+    struct epoll_event event = {.events = EPOLLIN};
+    bw_status_t status = BW_OK;
+
+    pthread_mutex_lock(&meeting->lock);
+    meeting->verbs = *verbs;
+    if (meeting->epoll >= 0 &&
+        epoll_ctl(meeting->epoll, EPOLL_CTL_ADD, verbs->channel->fd, &event) != 0)
+        status = bw_rdma_problem(problem_p, BW_SYSTEM, "polling the completion channel: %s",
+                                 strerror(errno));
+    pthread_mutex_unlock(&meeting->lock);
+    return status;
+}
+
+/* Memory, and everything of the device. */
+static bw_status_t equip(bw_rdma_meeting_t *meeting, uint64_t ring_bytes,
+                         bw_rdma_problem_t *problem_p)
+{
+    uint8_t timeout = ACK_TIMEOUT;
+    bw_rdma_verbs_t verbs;
+    bw_status_t status;
+
+    meeting->device = bw_rdma_device_get(meeting->id);
+    if (!meeting->device)
+        return bw_rdma_problem(problem_p, BW_LIMIT, "watching the RDMA device: %s",
+                               strerror(errno));
+    /* An older kernel does not know it: then the default stays. */
+    (void)rdma_set_option(meeting->id, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &timeout,
+                          sizeof timeout);
+    status = bw_rdma_memory_make(&meeting->memory, ring_bytes, problem_p);
+    if (status == BW_OK)
+        status = bw_rdma_verbs_make(&verbs, meeting->id, &meeting->memory, problem_p);
+    return status == BW_OK ? give_verbs(meeting, &verbs, problem_p) : status;
+}
+
+/* Our hello, ready for the connection manager. */
+static struct rdma_conn_param with_hello(const bw_rdma_meeting_t *meeting, bool with_token,
+                                         uint8_t at[BW_RDMA_HELLO_BYTES])
+{
+    bw_rdma_hello_t hello = {.ring_address = (uintptr_t)meeting->memory.rx,
+                             .ring_bytes = meeting->memory.ring_bytes,
+                             .ring_key = meeting->verbs.rx_mr->rkey,
+                             .slots = BW_RDMA_SLOTS};
+
+    if (with_token)
+        memcpy(hello.token, meeting->order.token, sizeof hello.token);
+    bw_rdma_hello_put(&hello, at);
+    return (struct rdma_conn_param){.private_data = at,
+                                    .private_data_len = BW_RDMA_HELLO_BYTES,
+                                    .retry_count = RETRIES,
+                                    .rnr_retry_count = SLOT_RETRIES};
+}
+
+/* The peer's ring and slots are known. */
+static void set_peer(bw_rdma_meeting_t *meeting, const bw_rdma_hello_t *hello)
+{
+    pthread_mutex_lock(&meeting->lock);
+    meeting->verbs.peer_ring = hello->ring_address;
+    meeting->verbs.peer_key = hello->ring_key;
+    bw_rdma_flow_init(&meeting->flow, meeting->memory.ring_bytes, meeting->memory.tx,
+                      meeting->memory.rx, BW_RDMA_SLOTS, hello->slots);
+    pthread_mutex_unlock(&meeting->lock);
+}
+
+static void become_link(bw_rdma_meeting_t *meeting)
+{
+    meeting->deadline_ms = 0;
+    pthread_mutex_lock(&meeting->lock);
+    meeting->is_live = true;
+    meeting->report.state = BW_RDMA_LINKED;
+    bw_rdma_describe(meeting->id, &meeting->report);
+    bw_rdma_ring(meeting);
+    pthread_mutex_unlock(&meeting->lock);
+}
+
+/* ---- who connects ---- */
+
+static void address_resolved(bw_rdma_meeting_t *meeting)
+{
+    if (rdma_resolve_route(meeting->id, RESOLVE_MS) != 0)
+        bw_rdma_meet_fail(meeting, BW_SYSTEM, "no route over rdma: %s", strerror(errno));
+}
+
+static void route_resolved(bw_rdma_meeting_t *meeting)
+{
+    bw_rdma_problem_t problem;
+    uint8_t hello[BW_RDMA_HELLO_BYTES];
+    struct rdma_conn_param param;
+
+    if (equip(meeting, meeting->order.ring_bytes, &problem) != BW_OK) {
+        tell_failure(meeting, &problem);
+        return;
+    }
+    param = with_hello(meeting, true, hello);
+    if (rdma_connect(meeting->id, &param) != 0)
+        bw_rdma_meet_fail(meeting, BW_SYSTEM, "connecting over rdma: %s", strerror(errno));
+}
+
+static void answered(bw_rdma_meeting_t *meeting, const bw_rdma_cm_event_t *event)
+{
+    bw_error_t error;
+    bw_rdma_hello_t hello;
+
+    if (bw_rdma_hello_get(event->data, event->len, &hello, &error) != BW_OK) {
+        bw_rdma_meet_fail(meeting, BW_REFUSED, "%s", error.step);
+    } else if (hello.ring_bytes != meeting->order.ring_bytes) {
+        bw_rdma_meet_fail(
+            meeting, BW_REFUSED, "the peer answers with rings of %llu bytes, not %llu",
+            (unsigned long long)hello.ring_bytes, (unsigned long long)meeting->order.ring_bytes);
+    } else {
+        set_peer(meeting, &hello);
+        become_link(meeting);
+    }
+}
+
+/* ---- who listens ---- */
+
+static void refuse(struct rdma_cm_id *id, uint8_t code)
+{
+    (void)rdma_reject(id, &code, sizeof code);
+    rdma_destroy_id(id);
+}
+
+static void admit(bw_rdma_meeting_t *meeting, struct rdma_cm_id *id, const bw_rdma_hello_t *request)
+{
+    bw_rdma_problem_t problem;
+    uint8_t hello[BW_RDMA_HELLO_BYTES];
+    struct rdma_conn_param param;
+    uint8_t code = REFUSED_MEMORY;
+
+    meeting->id = id;
+    bw_rdma_listener_leave(meeting);
+    if (equip(meeting, request->ring_bytes, &problem) != BW_OK) {
+        (void)rdma_reject(id, &code, sizeof code);
+        tell_failure(meeting, &problem);
+        return;
+    }
+    set_peer(meeting, request);
+    param = with_hello(meeting, false, hello);
+    if (rdma_accept(id, &param) != 0)
+        bw_rdma_meet_fail(meeting, BW_SYSTEM, "accepting over rdma: %s", strerror(errno));
+}
+
+static void requested(const bw_rdma_cm_event_t *event)
+{
+    bw_rdma_listener_t *listener = bw_rdma_listener_of(event->listen_id);
+    bw_rdma_meeting_t *meeting;
+    bw_rdma_hello_t hello;
+    bw_error_t error;
+
+    if (bw_rdma_hello_get(event->data, event->len, &hello, &error) != BW_OK)
+        refuse(event->id, REFUSED_HELLO);
+    else if (!listener || !(meeting = bw_rdma_listener_find(listener, hello.token)))
+        refuse(event->id, REFUSED_TOKEN);
+    else if (hello.ring_bytes > meeting->order.ring_bytes)
+        refuse(event->id, REFUSED_RINGS);
+    else
+        admit(meeting, event->id, &hello);
+}
+
+/* ---- events ---- */
+
+static void rejected(bw_rdma_meeting_t *meeting, const bw_rdma_cm_event_t *event)
+{
+    char text[BW_RDMA_ADDRESS_TEXT];
+
+    bw_rdma_address_text(&meeting->order.to, text);
+    if (event->len > 0 && event->data[0] != 0)
+        bw_rdma_meet_fail(meeting, BW_REFUSED, "the peer refuses the rdma link: %s",
+                          refusal_text(event->data[0]));
+    else
+        bw_rdma_meet_fail(meeting, BW_REFUSED, "nobody listens for rdma at %s, port %u (reason %d)",
+                          text, meeting->order.to.port, event->status);
+}
+
+static void not_reached(bw_rdma_meeting_t *meeting, const bw_rdma_cm_event_t *event)
+{
+    char text[BW_RDMA_ADDRESS_TEXT];
+
+    bw_rdma_address_text(&meeting->order.to, text);
+    bw_rdma_meet_fail(meeting, BW_REFUSED, "%s is not reached over rdma: %s (%s)", text,
+                      event->status < 0 ? strerror(-event->status) : "no answer",
+                      rdma_event_str(event->type));
+}
+
+static bw_rdma_meeting_t *meeting_of(const struct rdma_cm_id *id)
+{
+    bw_rdma_meeting_t *meeting = bw_rdma_service_meetings();
+
+    while (meeting && meeting->id != id)
+        meeting = meeting->next;
+    return meeting;
+}
+
+static void linked_event(bw_rdma_meeting_t *meeting, const bw_rdma_cm_event_t *event)
+{
+    if (event->type == RDMA_CM_EVENT_DISCONNECTED)
+        fail_link(meeting, "beamway_rdma_connection_closed");
+    else if (event->type == RDMA_CM_EVENT_CONNECT_ERROR || event->type == RDMA_CM_EVENT_UNREACHABLE)
+        fail_link(meeting, "beamway_rdma_connection_failed");
+}
+
+void bw_rdma_meet_event(const bw_rdma_cm_event_t *event)
+{
+    bw_rdma_meeting_t *meeting = meeting_of(event->id);
+
+    if (event->type == RDMA_CM_EVENT_CONNECT_REQUEST)
+        requested(event);
+    else if (event->type == RDMA_CM_EVENT_DEVICE_REMOVAL)
+        bw_rdma_device_is_removed(event->id);
+    else if (!meeting)
+        return; /* a listener's, or the sentinel's */
+    else if (is_linked(meeting))
+        linked_event(meeting, event);
+    else if (event->type == RDMA_CM_EVENT_ADDR_RESOLVED)
+        address_resolved(meeting);
+    else if (event->type == RDMA_CM_EVENT_ROUTE_RESOLVED)
+        route_resolved(meeting);
+    else if (event->type == RDMA_CM_EVENT_ESTABLISHED && meeting->order.listens)
+        become_link(meeting);
+    else if (event->type == RDMA_CM_EVENT_ESTABLISHED)
+        answered(meeting, event);
+    else if (event->type == RDMA_CM_EVENT_REJECTED)
+        rejected(meeting, event);
+    else if (event->type != RDMA_CM_EVENT_ADDR_CHANGE)
+        not_reached(meeting, event);
+}

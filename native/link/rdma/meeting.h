@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef BW_RDMA_MEETING_H
+#define BW_RDMA_MEETING_H
+
+#include <pthread.h>
+
+#include "verbs.h"
+
+/*
+ * A meeting and the link that it becomes: one object with two owners. The user's thread makes it,
+ * moves the bytes and leaves it; the service thread makes, destroys and frees everything. What both
+ * use is under `lock`, which neither holds across a call that may block.
+ */
+
+typedef struct bw_rdma_listener bw_rdma_listener_t;
+typedef struct bw_rdma_device bw_rdma_device_t;
+
+/* Something that the service thread polls: called when its descriptor is readable. */
+typedef struct bw_rdma_source bw_rdma_source_t;
+struct bw_rdma_source {
+    void (*ready)(bw_rdma_source_t *source);
+};
+
+/* What the user asked for; never changed. */
+typedef struct {
+    bool listens;
+    bw_rdma_address_t from, to; /* from.family 0: any. A listener has only `from`. */
+    uint16_t port_first, port_last;
+    uint64_t ring_bytes; /* wanted; of a listener, the most */
+    uint32_t timeout_ms;
+    uint8_t token[BW_RDMA_TOKEN_BYTES];
+} bw_rdma_order_t;
+
+struct bw_rdma_meeting {
+    bw_link_t link; /* first: a bw_link_t pointer is a pointer to this */
+    bw_rdma_order_t order;
+
+    pthread_mutex_t lock; /* of all up to the next comment of this kind */
+    int epoll;            /* what the user polls: completion channel and bell; -1 once left */
+    int bell;
+    bool rung; /* the bell, and nobody has read it */
+    bw_rdma_report_t report;
+    bool is_live; /* verbs may be used; else they are the service thread's */
+    bw_rdma_verbs_t verbs;
+    bw_rdma_memory_t memory;
+    bw_rdma_flow_t flow;
+    uint64_t peeked; /* flow.rx_head at the last peek */
+    bool rcq_is_armed, scq_is_armed;
+    bw_status_t status; /* BW_OK until the link fails */
+    const char *reason;
+    uint64_t events, posts, stalls;
+
+    /* the service thread's alone */
+    bw_rdma_meeting_t *next;
+    struct rdma_cm_id *id;
+    bw_rdma_listener_t *listener; /* of a meeting that nobody has come to yet */
+    bw_rdma_device_t *device;
+    int64_t deadline_ms; /* 0: none */
+    bool is_leaving;     /* the user has left it */
+    bw_rdma_source_t leaving;
+
+    /* under the service's lock */
+    bw_rdma_meeting_t *next_request;
+    bool is_requested, is_started, is_left;
+};
+
+/* Makes the user's descriptor readable. The caller holds the lock. */
+void bw_rdma_ring(bw_rdma_meeting_t *meeting);
+
+/* The link is of no use any more. `reason` is a literal, fit for an atom; the first one stays. The
+ * caller holds the lock. */
+void bw_rdma_fail(bw_rdma_meeting_t *meeting, bw_status_t status, const char *reason);
+
+/* Takes what has arrived and completed, and posts what can go. The caller holds the lock and has
+ * seen is_live. */
+void bw_rdma_progress(bw_rdma_meeting_t *meeting);
+
+/* Asks for an event of both completion queues. True: nothing has come meanwhile. As above. */
+bool bw_rdma_arm(bw_rdma_meeting_t *meeting);
+
+/* Takes the events that the completion channel holds. As above. */
+void bw_rdma_take_events(bw_rdma_meeting_t *meeting);
+
+extern const bw_link_ops_t bw_rdma_link_ops;
+
+#endif

@@ -1,0 +1,353 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include "service.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#define LINGER_MS 1000 /* how long a link that was left may take to say the rest */
+
+static struct {
+    pthread_mutex_t lock; /* of what follows */
+    bool runs;
+    bw_rdma_meeting_t *requests;
+    unsigned left; /* meetings that their users have left and that are not freed yet */
+    pthread_cond_t all_freed;
+
+    int epoll, bell;
+    struct rdma_event_channel *channel;
+    bw_rdma_meeting_t *meetings; /* the thread's alone */
+} service = {.lock = PTHREAD_MUTEX_INITIALIZER,
+             .all_freed = PTHREAD_COND_INITIALIZER,
+             .epoll = -1,
+             .bell = -1};
+
+bw_rdma_meeting_t *bw_rdma_service_meetings(void)
+{
+    return service.meetings;
+}
+
+struct rdma_event_channel *bw_rdma_service_channel(void)
+{
+    return service.channel;
+}
+
+int64_t bw_rdma_now_ms(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+bool bw_rdma_service_watch(int fd, bw_rdma_source_t *source)
+{
+    struct epoll_event event = {.events = EPOLLIN, .data.ptr = source};
+
+    return epoll_ctl(service.epoll, EPOLL_CTL_ADD, fd, &event) == 0;
+}
+
+void bw_rdma_service_forget(int fd)
+{
+    (void)epoll_ctl(service.epoll, EPOLL_CTL_DEL, fd, NULL);
+}
+
+void bw_rdma_service_request(bw_rdma_meeting_t *meeting, bool leaves)
+{
+    pthread_mutex_lock(&service.lock);
+    meeting->is_left = meeting->is_left || leaves;
+    service.left += leaves;
+    if (!meeting->is_requested) {
+        meeting->is_requested = true;
+        meeting->next_request = service.requests;
+        service.requests = meeting;
+    }
+    pthread_mutex_unlock(&service.lock);
+    (void)eventfd_write(service.bell, 1);
+}
+
+/* ---- leaving ---- */
+
+static void free_meeting(bw_rdma_meeting_t *meeting)
+{
+    bw_rdma_meeting_t **at = &service.meetings;
+
+    while (*at != meeting)
+        at = &(*at)->next;
+    *at = meeting->next;
+    if (meeting->verbs.channel)
+        bw_rdma_service_forget(meeting->verbs.channel->fd);
+    if (meeting->id)
+        (void)rdma_disconnect(meeting->id); /* fails if it is not connected */
+    bw_rdma_meet_release(meeting);
+    bw_rdma_memory_free(&meeting->memory);
+    close(meeting->bell);
+    pthread_mutex_destroy(&meeting->lock);
+    free(meeting);
+    pthread_mutex_lock(&service.lock);
+    if (--service.left == 0)
+        pthread_cond_broadcast(&service.all_freed);
+    pthread_mutex_unlock(&service.lock);
+}
+
+/* A process that ends has closed its links just before: the peers get what was said last. */
+__attribute__((destructor)) static void let_links_finish(void)
+{
+    struct timespec end;
+    int waited = 0;
+
+    clock_gettime(CLOCK_REALTIME, &end);
+    end.tv_sec += 1 + LINGER_MS / 1000;
+    pthread_mutex_lock(&service.lock);
+    while (service.left > 0 && waited == 0)
+        waited = pthread_cond_timedwait(&service.all_freed, &service.lock, &end);
+    pthread_mutex_unlock(&service.lock);
+}
+
+/* Sends the rest; true while there is something to wait for. A peer that never stops to talk is
+ * left at the deadline. */
+static bool has_more_to_say(bw_rdma_meeting_t *meeting)
+{
+    int rounds = 16;
+    bool more;
+
+    pthread_mutex_lock(&meeting->lock);
+    if (meeting->is_live) {
+        bw_rdma_take_events(meeting);
+        do
+            bw_rdma_progress(meeting);
+        while (!bw_rdma_flow_is_closed(&meeting->flow) && meeting->status == BW_OK &&
+               !bw_rdma_arm(meeting) && --rounds > 0);
+    }
+    more = meeting->is_live && meeting->status == BW_OK && !bw_rdma_flow_is_closed(&meeting->flow);
+    pthread_mutex_unlock(&meeting->lock);
+    return more;
+}
+
+static void continue_leaving(bw_rdma_meeting_t *meeting)
+{
+    if (!has_more_to_say(meeting))
+        free_meeting(meeting);
+}
+
+static void begin_leaving(bw_rdma_meeting_t *meeting)
+{
+    meeting->is_leaving = true;
+    /* The user does not see the messages of the peer any more: they are of no use to anybody, but
+     * they bring credits. */
+    if (has_more_to_say(meeting) &&
+        bw_rdma_service_watch(meeting->verbs.channel->fd, &meeting->leaving))
+        meeting->deadline_ms = bw_rdma_now_ms() + LINGER_MS;
+    else
+        free_meeting(meeting);
+}
+
+static void leaving_ready(bw_rdma_source_t *source)
+{
+    continue_leaving((bw_rdma_meeting_t *)((char *)source - offsetof(bw_rdma_meeting_t, leaving)));
+}
+
+/* ---- requests and events ---- */
+
+static bw_rdma_meeting_t *next_request(void)
+{
+    bw_rdma_meeting_t *meeting;
+
+    pthread_mutex_lock(&service.lock);
+    meeting = service.requests;
+    if (meeting) {
+        service.requests = meeting->next_request;
+        meeting->is_requested = false;
+    }
+    pthread_mutex_unlock(&service.lock);
+    return meeting;
+}
+
+static void request(bw_rdma_meeting_t *meeting)
+{
+    bool is_left;
+
+    pthread_mutex_lock(&service.lock);
+    is_left = meeting->is_left;
+    pthread_mutex_unlock(&service.lock);
+    if (!meeting->is_started) {
+        meeting->is_started = true;
+        meeting->leaving.ready = leaving_ready;
+        meeting->next = service.meetings;
+        service.meetings = meeting;
+        if (!is_left)
+            bw_rdma_meet_begin(meeting);
+    }
+    if (is_left)
+        begin_leaving(meeting);
+}
+
+static void bell_ready(bw_rdma_source_t *source)
+{
+    bw_rdma_meeting_t *meeting;
+    eventfd_t count;
+
+    (void)source;
+    (void)eventfd_read(service.bell, &count);
+    while ((meeting = next_request()))
+        request(meeting);
+}
+
+/* The event is let go before it is acted on: an id can be destroyed only then. */
+static void channel_ready(bw_rdma_source_t *source)
+{
+    bw_rdma_cm_event_t event = {0};
+    struct rdma_cm_event *got;
+
+    (void)source;
+    if (rdma_get_cm_event(service.channel, &got) != 0)
+        return;
+    event.type = got->event;
+    event.status = got->status;
+    event.id = got->id;
+    event.listen_id = got->listen_id;
+    if (got->param.conn.private_data) {
+        event.len = got->param.conn.private_data_len;
+        memcpy(event.data, got->param.conn.private_data, event.len);
+    }
+    rdma_ack_cm_event(got);
+    bw_rdma_meet_event(&event);
+}
+
+/* ---- time ---- */
+
+static int until_first_deadline(void)
+{
+    int64_t first = INT64_MAX, now = bw_rdma_now_ms();
+
+    for (const bw_rdma_meeting_t *meeting = service.meetings; meeting; meeting = meeting->next)
+        if (meeting->deadline_ms != 0 && meeting->deadline_ms < first)
+            first = meeting->deadline_ms;
+    if (first == INT64_MAX)
+        return -1;
+    return first <= now ? 0 : first - now > 60000 ? 60000 : (int)(first - now);
+}
+
+static void meet_deadlines(void)
+{
+    int64_t now = bw_rdma_now_ms();
+    bw_rdma_meeting_t *next;
+
+    for (bw_rdma_meeting_t *meeting = service.meetings; meeting; meeting = next) {
+        next = meeting->next;
+        if (meeting->deadline_ms == 0 || meeting->deadline_ms > now)
+            continue;
+        meeting->deadline_ms = 0;
+        if (meeting->is_leaving)
+            free_meeting(meeting);
+        else
+            bw_rdma_meet_deadline(meeting);
+    }
+}
+
+/* One event at a time: what it is about may be gone after the one before. */
+static void *serve(void *unused)
+{
+    struct epoll_event event;
+
+    (void)unused;
+    for (;;) {
+        int count = epoll_wait(service.epoll, &event, 1, until_first_deadline());
+
+        if (count == 1)
+            ((bw_rdma_source_t *)event.data.ptr)->ready(event.data.ptr);
+        meet_deadlines();
+    }
+    return NULL;
+}
+
+/* ---- start ---- */
+
+static bw_status_t channel_error(bw_error_t *error_p, int sys_errno)
+{
+    return bw_fail(error_p, sys_errno == EMFILE ? BW_LIMIT : BW_SYSTEM,
+                   sys_errno == ENODEV ? "no RDMA device on this host (see `rdma link`)"
+                   : sys_errno == ENOENT || sys_errno == ENXIO
+                       ? "/dev/infiniband/rdma_cm is missing: load the module rdma_ucm"
+                   : sys_errno == EACCES || sys_errno == EPERM
+                       ? "/dev/infiniband/rdma_cm may not be used by this user"
+                       : "the RDMA connection manager",
+                   sys_errno);
+}
+
+static bw_status_t make_channel(bw_error_t *error_p)
+{
+    static bw_rdma_source_t source = {.ready = channel_ready};
+    int flags;
+
+    service.channel = rdma_create_event_channel();
+    if (!service.channel)
+        return channel_error(error_p, errno);
+    flags = fcntl(service.channel->fd, F_GETFL);
+    if (flags >= 0 && fcntl(service.channel->fd, F_SETFL, flags | O_NONBLOCK) == 0 &&
+        bw_rdma_service_watch(service.channel->fd, &source))
+        return BW_OK;
+    bw_fail(error_p, BW_SYSTEM, "the RDMA connection manager's channel", errno);
+    rdma_destroy_event_channel(service.channel);
+    return BW_SYSTEM;
+}
+
+/* Signals are the VM's. */
+static bool start_thread(void)
+{
+    sigset_t all, before;
+    pthread_t thread;
+    bool started;
+
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    started = pthread_create(&thread, NULL, serve, NULL) == 0;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (!started)
+        return false;
+    (void)pthread_setname_np(thread, "beamway_rdma");
+    pthread_detach(thread);
+    return true;
+}
+
+static bw_status_t start(bw_error_t *error_p)
+{
+    static bw_rdma_source_t source = {.ready = bell_ready};
+    bw_status_t status = BW_LIMIT;
+
+    service.epoll = epoll_create1(EPOLL_CLOEXEC);
+    service.bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (service.epoll < 0 || service.bell < 0 || !bw_rdma_service_watch(service.bell, &source))
+        bw_fail(error_p, BW_LIMIT, "descriptors for rdma", errno);
+    else if ((status = make_channel(error_p)) == BW_OK && !start_thread()) {
+        rdma_destroy_event_channel(service.channel);
+        status = bw_fail(error_p, BW_LIMIT, "a thread for rdma", EAGAIN);
+    }
+    if (status == BW_OK)
+        return BW_OK;
+    if (service.epoll >= 0)
+        close(service.epoll);
+    if (service.bell >= 0)
+        close(service.bell);
+    service.epoll = service.bell = -1;
+    return status;
+}
+
+bw_status_t bw_rdma_service_start(bw_error_t *error_p)
+{
+    bw_status_t status = BW_OK;
+
+    pthread_mutex_lock(&service.lock);
+    if (!service.runs)
+        status = start(error_p);
+    service.runs = status == BW_OK;
+    pthread_mutex_unlock(&service.lock);
+    return status;
+}

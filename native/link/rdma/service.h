@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef BW_RDMA_SERVICE_H
+#define BW_RDMA_SERVICE_H
+
+#include "meeting.h"
+
+/*
+ * The service thread: everything that may block, for all links of the process. It owns the event
+ * channel of the connection manager, the listeners, the devices, and what a link leaves behind.
+ * Everything below is called by that thread alone, unless it says otherwise.
+ */
+
+/* Starts the thread, if it does not run; called by any thread. */
+bw_status_t bw_rdma_service_start(bw_error_t *error_p);
+
+/* The user has made or left this meeting; called by its thread. */
+void bw_rdma_service_request(bw_rdma_meeting_t *meeting, bool leaves);
+
+void bw_rdma_api_close(bw_rdma_meeting_t *meeting, int *fd_p);
+
+bool bw_rdma_service_watch(int fd, bw_rdma_source_t *source);
+void bw_rdma_service_forget(int fd);
+
+/* All meetings, linked by `next`. */
+bw_rdma_meeting_t *bw_rdma_service_meetings(void);
+
+struct rdma_event_channel *bw_rdma_service_channel(void);
+
+int64_t bw_rdma_now_ms(void);
+
+/* ---- meet.c: from an order to a link ---- */
+
+/* An event of the connection manager; private_data is a copy. */
+typedef struct {
+    enum rdma_cm_event_type type;
+    int status;
+    struct rdma_cm_id *id, *listen_id;
+    uint8_t data[256];
+    size_t len;
+} bw_rdma_cm_event_t;
+
+void bw_rdma_meet_begin(bw_rdma_meeting_t *meeting);
+void bw_rdma_meet_event(const bw_rdma_cm_event_t *event);
+void bw_rdma_meet_deadline(bw_rdma_meeting_t *meeting);
+
+/* The meeting comes to nothing: nothing of a device is left, and the user is told. */
+__attribute__((format(printf, 3, 4))) void
+bw_rdma_meet_fail(bw_rdma_meeting_t *meeting, bw_status_t status, const char *format, ...);
+
+/* Gives back everything but the memory. The user's thread may still read what had arrived. */
+void bw_rdma_meet_release(bw_rdma_meeting_t *meeting);
+
+/* ---- listener.c ---- */
+
+/* Makes the meeting wait at its address; several share one port. False: it has failed. */
+bool bw_rdma_listener_join(bw_rdma_meeting_t *meeting);
+
+/* Safe on a meeting that does not wait. */
+void bw_rdma_listener_leave(bw_rdma_meeting_t *meeting);
+
+/* The listener of this id, or NULL. */
+bw_rdma_listener_t *bw_rdma_listener_of(const struct rdma_cm_id *id);
+
+/* The meeting that waits there for whoever has this token, or NULL. */
+bw_rdma_meeting_t *bw_rdma_listener_find(const bw_rdma_listener_t *listener, const uint8_t *token);
+
+/* ---- device.c ---- */
+
+/* The device that this id has got, watched from now on. NULL: it cannot be. */
+bw_rdma_device_t *bw_rdma_device_get(struct rdma_cm_id *id);
+void bw_rdma_device_put(bw_rdma_device_t *device); /* NULL is none */
+
+/* The connection manager says that the device of this id goes. True: one of ours was meant. */
+void bw_rdma_device_is_removed(struct rdma_cm_id *id);
+
+/* All that a device has for us is given back within this call: the kernel waits for it. */
+void bw_rdma_listener_device_removed(const bw_rdma_device_t *device);
+void bw_rdma_meet_device_removed(bw_rdma_meeting_t *meeting);
+
+#endif

@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef BW_RDMA_VERBS_H
+#define BW_RDMA_VERBS_H
+
+#include <infiniband/verbs.h>
+#include <rdma/rdma_cma.h>
+
+#include "flow.h"
+
+/*
+ * What one connection has of a device: queue pair, completion queues, registered memory. Made and
+ * destroyed by the service thread, since most of these calls may block; used by the link's thread.
+ */
+
+/* Memory of one end. It lives as long as the link, also when the device is gone. */
+typedef struct {
+    uint64_t ring_bytes;
+    uint8_t *rx, *tx; /* each mapped twice in a row */
+    uint8_t *slots;   /* BW_RDMA_SLOTS to receive in, then BW_RDMA_WINDOW to send from */
+} bw_rdma_memory_t;
+
+typedef struct {
+    struct ibv_pd *pd;
+    struct ibv_comp_channel *channel;
+    struct ibv_cq *rcq, *scq;
+    struct ibv_qp *qp;
+    struct ibv_mr *rx_mr, *tx_mr, *slots_mr;
+    uint32_t inline_max; /* bytes that the device takes from a work request itself */
+    uint64_t peer_ring;
+    uint32_t peer_key;
+} bw_rdma_verbs_t;
+
+/* Why something could not be had: numbers and names included, so it is no literal. */
+typedef struct {
+    bw_status_t status;
+    char text[BW_RDMA_TEXT_BYTES];
+} bw_rdma_problem_t;
+
+__attribute__((format(printf, 3, 4))) bw_status_t
+bw_rdma_problem(bw_rdma_problem_t *problem_p, bw_status_t status, const char *format, ...);
+
+bw_status_t bw_rdma_memory_make(bw_rdma_memory_t *memory_p, uint64_t ring_bytes,
+                                bw_rdma_problem_t *problem_p);
+
+/* Safe on what was never made. */
+void bw_rdma_memory_free(bw_rdma_memory_t *memory);
+
+/* Makes all of it for the connection `id`, which has a device, and posts every receive slot: the
+ * peer can send as soon as it is connected. On failure nothing is left. */
+bw_status_t bw_rdma_verbs_make(bw_rdma_verbs_t *verbs_p, struct rdma_cm_id *id,
+                               const bw_rdma_memory_t *memory, bw_rdma_problem_t *problem_p);
+
+/* The memory itself stays. Safe on what was never made. */
+void bw_rdma_verbs_destroy(bw_rdma_verbs_t *verbs, struct rdma_cm_id *id);
+
+/* False: *error_p is the errno. */
+bool bw_rdma_verbs_post_slot(const bw_rdma_verbs_t *verbs, const bw_rdma_memory_t *memory,
+                             uint64_t slot, int *errno_p);
+bool bw_rdma_verbs_post_batch(const bw_rdma_verbs_t *verbs, const bw_rdma_memory_t *memory,
+                              const bw_rdma_batch_t *batch, int *errno_p);
+
+#endif

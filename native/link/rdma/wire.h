@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef BW_RDMA_WIRE_H
+#define BW_RDMA_WIRE_H
+
+#include <assert.h>
+
+#include "../ring.h"
+#include "../rdma.h"
+
+/*
+ * What two ends of an rdma link tell each other: once, a hello in the private data of the
+ * connection manager; then messages in receive slots. Knows no verbs.
+ */
+
+/* A receive slot: a message and, behind it, up to BW_RDMA_INLINE_BYTES of the stream. */
+#define BW_RDMA_SLOT_BYTES 512u
+#define BW_RDMA_INLINE_BYTES (BW_RDMA_SLOT_BYTES - (uint32_t)sizeof(bw_rdma_message_t))
+#define BW_RDMA_SLOTS 64u
+#define BW_RDMA_SLOTS_MIN 8u
+#define BW_RDMA_SLOTS_MAX 4096u
+
+typedef struct {
+    uint8_t token[BW_RDMA_TOKEN_BYTES]; /* zeros in the answer */
+    uint64_t ring_address;              /* where the other side may write, and nowhere else */
+    uint64_t ring_bytes;                /* each way */
+    uint32_t ring_key;
+    uint16_t slots; /* posted, and posted again as soon as one was used */
+} bw_rdma_hello_t;
+
+/* InfiniBand carries 56 bytes of private data in a request. */
+#define BW_RDMA_HELLO_BYTES 48u
+
+void bw_rdma_hello_put(const bw_rdma_hello_t *hello, uint8_t at[BW_RDMA_HELLO_BYTES]);
+
+/* Checks everything but the token; `len` may be larger. BW_OK or BW_REFUSED. */
+bw_status_t bw_rdma_hello_get(const uint8_t *at, size_t len, bw_rdma_hello_t *hello_p,
+                              bw_error_t *error_p);
+
+/* Same time for every wrong token. */
+bool bw_rdma_token_is_same(const uint8_t *left, const uint8_t *right);
+
+#define BW_RDMA_FINISHED 1u /* nothing more will be written */
+
+/* In the byte order of both hosts: one of the other order is refused by its hello. Each message
+ * uses one slot. All numbers count from the beginning of the link. */
+typedef struct {
+    uint64_t head;     /* bytes that are in the receiver's ring, those in this slot included */
+    uint64_t tail;     /* bytes that the sender has freed in its own ring */
+    uint32_t received; /* messages that the sender has got; their slots are posted again */
+    uint16_t len;      /* bytes of the stream in this slot; others are in the ring already */
+    uint16_t flags;
+} bw_rdma_message_t;
+
+static_assert(sizeof(bw_rdma_message_t) == 24, "the layout is part of the protocol");
+
+#endif

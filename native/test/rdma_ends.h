@@ -1,0 +1,349 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef BW_TEST_RDMA_ENDS_H
+#define BW_TEST_RDMA_ENDS_H
+
+/*
+ * What the tests of the rdma carrier share. Each case is two processes, as the carrier's thread and
+ * what it has of a device do not outlive a fork: `here` and `there`, with a socket between them.
+ * Without an RDMA device the cases are skipped, and say why.
+ */
+#include <errno.h>
+#include <ifaddrs.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+
+#include "check.h"
+#include "rings.h"
+
+#include "../link/rdma.h"
+
+#define RING BW_RING_MIN_BYTES
+#define CASE_SECONDS 60
+#define WAIT_MS 10000
+
+const bw_rdma_api_t *bw_rdma_api(uint32_t version, bw_error_t *error_p);
+
+static const bw_rdma_api_t *api;
+
+static inline int64_t now_ms(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+/* ---- two processes ---- */
+
+typedef void (*side_fn)(int wire);
+
+static inline void report_and_exit(void)
+{
+    if (check_skipped)
+        printf("    %s\n", check_skipped);
+    fflush(stdout);
+    exit(check_failed ? 1 : check_skipped ? 2 : 0);
+}
+
+static inline void begin_rdma(void)
+{
+    bw_error_t error = {0};
+
+    api = bw_rdma_api(BW_RDMA_API_VERSION, &error);
+    if (!api)
+        SKIP(error.step);
+}
+
+static inline void run_side(side_fn side, int wire)
+{
+    alarm(CASE_SECONDS);
+    begin_rdma();
+    if (!check_skipped)
+        side(wire);
+    report_and_exit();
+}
+
+/* What a side says when it has failed is printed by itself; here it only counts. */
+static inline void run_pair(side_fn here, side_fn there)
+{
+    int wires[2], status[2] = {0, 0};
+    pid_t pids[2];
+
+    CHECK_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, wires), 0);
+    fflush(stdout);
+    for (int i = 0; i < 2; i++) {
+        pids[i] = fork();
+        CHECK(pids[i] >= 0);
+        if (pids[i] == 0) {
+            close(wires[!i]);
+            run_side(i == 0 ? here : there, wires[i]);
+        }
+    }
+    close(wires[0]);
+    close(wires[1]);
+    for (int i = 0; i < 2; i++)
+        CHECK_EQ(waitpid(pids[i], &status[i], 0), pids[i]);
+    if (WIFEXITED(status[0]) && WEXITSTATUS(status[0]) == 2)
+        SKIP("not possible here (see above)");
+    CHECK_EQ(status[0], 0);
+    /* a side may be killed by its case, else it must be content too */
+    CHECK(status[1] == 0 || (WIFSIGNALED(status[1]) && WTERMSIG(status[1]) == SIGKILL));
+}
+
+/* Says one thing to the other process, or hears it; false if the other is gone. */
+static inline bool tell(int wire, const void *bytes, size_t len)
+{
+    return send(wire, bytes, len, MSG_NOSIGNAL) == (ssize_t)len;
+}
+
+static inline bool hear(int wire, void *bytes, size_t len)
+{
+    return recv(wire, bytes, len, 0) == (ssize_t)len;
+}
+
+/* ---- meetings ---- */
+
+/* Waits until the meeting is no longer in the state `from`. */
+static inline bw_rdma_state_t wait_from(bw_rdma_meeting_t *meeting, bw_rdma_state_t from,
+                                        bw_rdma_report_t *report_p)
+{
+    int64_t end = now_ms() + WAIT_MS;
+    struct pollfd poller = {.fd = api->fd(meeting), .events = POLLIN};
+
+    do
+        api->look(meeting, report_p);
+    while (report_p->state == from && now_ms() < end && poll(&poller, 1, WAIT_MS) >= 0);
+    if (report_p->state == BW_RDMA_FAILED)
+        printf("    the meeting failed: %s\n", report_p->text);
+    return report_p->state;
+}
+
+static inline bw_rdma_address_t address_of(const struct sockaddr *at)
+{
+    bw_rdma_address_t address = {0};
+
+    if (at->sa_family == AF_INET) {
+        address.family = 4;
+        memcpy(address.ip, &((const struct sockaddr_in *)(const void *)at)->sin_addr, 4);
+    } else {
+        address.family = 6;
+        memcpy(address.ip, &((const struct sockaddr_in6 *)(const void *)at)->sin6_addr, 16);
+        address.scope = ((const struct sockaddr_in6 *)(const void *)at)->sin6_scope_id;
+    }
+    return address;
+}
+
+/* The first address of the family at which an RDMA device can be listened. */
+static inline bool find_address(int family, bw_rdma_address_t *address_p)
+{
+    struct ifaddrs *all = NULL, *at;
+    bool found = false;
+
+    if (getifaddrs(&all) != 0)
+        return false;
+    for (at = all; at && !found; at = at->ifa_next) {
+        bw_rdma_meeting_t *meeting;
+        bw_rdma_report_t report;
+        bw_error_t error;
+
+        if (!at->ifa_addr || at->ifa_addr->sa_family != (family == 4 ? AF_INET : AF_INET6))
+            continue;
+        *address_p = address_of(at->ifa_addr);
+        if (address_p->scope != 0 || /* link-local ones are tested by name */
+            api->listen(address_p, 0, 0, RING, &meeting, &error) != BW_OK)
+            continue;
+        do
+            api->look(meeting, &report);
+        while (report.state == BW_RDMA_WORKING &&
+               poll(&(struct pollfd){.fd = api->fd(meeting), .events = POLLIN}, 1, WAIT_MS) > 0);
+        found = report.state == BW_RDMA_LISTENING;
+        api->close(meeting, NULL);
+    }
+    freeifaddrs(all);
+    return found;
+}
+
+/* What a listener tells the other process over the wire. */
+typedef struct {
+    bw_rdma_address_t at;
+    uint8_t token[BW_RDMA_TOKEN_BYTES];
+} offer_t;
+
+static inline void begin_listening(int family, uint64_t max_ring_bytes,
+                                   bw_rdma_meeting_t **meeting_p, offer_t *offer_p)
+{
+    bw_rdma_report_t report;
+    bw_error_t error = {0};
+
+    if (!find_address(family, &offer_p->at))
+        SKIP(family == 4 ? "no RDMA device with an IPv4 address here"
+                         : "no RDMA device with an IPv6 address here");
+    CHECK_EQ(api->listen(&offer_p->at, 0, 0, max_ring_bytes, meeting_p, &error), BW_OK);
+    CHECK_EQ(wait_from(*meeting_p, BW_RDMA_WORKING, &report), BW_RDMA_LISTENING);
+    CHECK(report.port > 0 && report.device[0] != 0);
+    offer_p->at.port = report.port;
+    memcpy(offer_p->token, report.token, sizeof offer_p->token);
+}
+
+/* `here` listens and `there` connects; both get a link. */
+static inline void link_here(int wire, int family, uint64_t ring_bytes, bw_link_t **link_p)
+{
+    bw_rdma_meeting_t *meeting = NULL;
+    bw_rdma_report_t report;
+    offer_t offer = {0};
+
+    CHECK_IN(begin_listening(family, ring_bytes, &meeting, &offer));
+    CHECK(tell(wire, &offer, sizeof offer));
+    CHECK_EQ(wait_from(meeting, BW_RDMA_LISTENING, &report), BW_RDMA_LINKED);
+    *link_p = api->take(meeting);
+}
+
+static inline void link_there(int wire, uint64_t ring_bytes, bw_link_t **link_p)
+{
+    bw_rdma_meeting_t *meeting = NULL;
+    bw_rdma_report_t report;
+    bw_error_t error = {0};
+    offer_t offer;
+
+    if (!hear(wire, &offer, sizeof offer))
+        SKIP("the other side could not begin");
+    CHECK_EQ(api->connect(NULL, &offer.at, offer.token, ring_bytes, WAIT_MS, &meeting, &error),
+             BW_OK);
+    CHECK_EQ(wait_from(meeting, BW_RDMA_WORKING, &report), BW_RDMA_LINKED);
+    *link_p = api->take(meeting);
+}
+
+/* ---- bytes ---- */
+
+static inline uint8_t byte_at(uint64_t position)
+{
+    return (uint8_t)(position * 131 + (position >> 11));
+}
+
+/* Sleeps until the link's descriptor is readable, and hushes it. */
+static inline bool sleep_on(bw_link_t *link, int ms)
+{
+    struct pollfd poller = {.fd = link->ops->fd(link), .events = POLLIN};
+    int ready;
+
+    do
+        ready = poll(&poller, 1, ms);
+    while (ready < 0 && errno == EINTR);
+    if (ready == 1)
+        link->ops->hush(link);
+    return ready == 1;
+}
+
+/* Waits until there is something to read, or the link ends. */
+static inline bw_status_t wait_to_read(bw_link_t *link, bw_span_t *span_p, int ms)
+{
+    int64_t end = now_ms() + ms;
+    bw_status_t status;
+
+    while ((status = link->ops->peek(link, span_p)) == BW_AGAIN && now_ms() < end &&
+           !link->ops->is_finished(link))
+        if (link->ops->arm_read(link) == BW_OK && !link->ops->is_finished(link))
+            (void)sleep_on(link, (int)(end - now_ms()) + 1);
+    return status;
+}
+
+static inline bool writes(bw_link_t *link, const void *bytes, size_t len, int ms)
+{
+    int64_t end = now_ms() + ms;
+    const uint8_t *at = bytes;
+
+    while (len > 0 && now_ms() < end) {
+        bw_span_t span = {0};
+        size_t n;
+
+        if (link->ops->reserve(link, len, &span) != BW_OK) {
+            if (link->ops->arm_write(link, 1) == BW_OK)
+                (void)sleep_on(link, (int)(end - now_ms()) + 1);
+            continue;
+        }
+        n = len < span.len ? len : span.len;
+        memcpy(span.base, at, n);
+        link->ops->commit(link, n);
+        at += n;
+        len -= n;
+    }
+    return len == 0;
+}
+
+static inline bool reads(bw_link_t *link, const void *bytes, size_t len, int ms)
+{
+    const uint8_t *at = bytes;
+
+    while (len > 0) {
+        bw_span_t span = {0};
+        size_t n;
+
+        if (wait_to_read(link, &span, ms) != BW_OK)
+            return false;
+        n = len < span.len ? len : span.len;
+        if (memcmp(span.base, at, n) != 0)
+            return false;
+        link->ops->release(link, n);
+        at += n;
+        len -= n;
+    }
+    return true;
+}
+
+/* Waits until the link has failed: the reason, "" if it ended in order, NULL if it goes on. What
+ * arrives meanwhile is dropped. */
+static inline const char *wait_for_end(bw_link_t *link, int ms)
+{
+    int64_t end = now_ms() + ms;
+    bw_span_t span = {0};
+
+    while (now_ms() < end) {
+        bw_status_t status = wait_to_read(link, &span, (int)(end - now_ms()));
+
+        if (status == BW_OK)
+            link->ops->release(link, span.len);
+        else if (status != BW_AGAIN)
+            return link->ops->reason(link);
+        else if (link->ops->is_finished(link))
+            return "";
+    }
+    return NULL;
+}
+
+static inline bool ends_with(bw_link_t *link, const char *reason, int ms)
+{
+    const char *got = wait_for_end(link, ms);
+
+    if (got && strcmp(got, reason) == 0)
+        return true;
+    printf("    the link ends with \"%s\", expected \"%s\"\n", got ? got : "(it goes on)", reason);
+    return false;
+}
+
+/* The carrier's thread closes what a meeting leaves in its own time; then one eventfd is left, its
+ * own. The descriptors that are open then, or -1. */
+static inline int descriptors_at_rest(void)
+{
+    int64_t end = now_ms() + 3000;
+    int bells;
+
+    do {
+        bells = 0;
+        for (int fd = 3; fd < 128; fd++) {
+            char path[32], target[64] = {0};
+
+            snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+            bells += readlink(path, target, sizeof target - 1) > 0 && strstr(target, "eventfd");
+        }
+        if (bells > 1)
+            nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
+    } while (bells > 1 && now_ms() < end);
+    return bells > 1 ? -1 : open_descriptors();
+}
+
+#endif

@@ -1,0 +1,475 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The rdma link without a device: what is sent when, over a wire that keeps the order of each
+ * direction and nothing else. Messages arrive, complete and are looked at in any order that a
+ * device allows; receive slots, send queue and rings must never overflow, and everything arrives.
+ */
+#define _GNU_SOURCE
+#include "check.h"
+#include "rings.h"
+
+#include "../link/rdma/flow.h"
+
+#define RING BW_RING_MIN_BYTES
+#define WIRE 4096
+
+/* One message under way, with the bytes that were written before it. */
+typedef struct {
+    uint64_t number;
+    bool signaled;
+    size_t bytes;
+    uint8_t slot[BW_RDMA_SLOT_BYTES];
+    int writes;
+    struct {
+        uint64_t offset, len;
+        uint8_t *copy;
+    } write[2];
+} carried_t;
+
+typedef struct side {
+    bw_rdma_flow_t flow;
+    struct side *peer;
+    carried_t wire[WIRE];                         /* to the peer */
+    uint64_t sent, arrived, looked_at, completed; /* of them */
+    uint32_t slots;                               /* posted and free, here */
+    uint64_t written, read, to_write;             /* bytes of the stream */
+    uint64_t posts, signaled;
+} side_t;
+
+static uint64_t dice;
+
+static uint64_t roll(uint64_t sides)
+{
+    return next_random(&dice) % sides;
+}
+
+static uint8_t byte_at(uint64_t position)
+{
+    return (uint8_t)(position * 131 + (position >> 11));
+}
+
+/* What the carrier does with a batch; the bytes are copied at once, as late ones are no business of
+ * the flow. */
+static void post_batches(side_t *side)
+{
+    bw_rdma_batch_t batch;
+
+    while (bw_rdma_flow_next(&side->flow, &batch)) {
+        carried_t *carried = &side->wire[side->sent++ % WIRE];
+
+        CHECK(side->sent - side->arrived < WIRE);
+        CHECK_EQ(batch.number, side->sent);
+        CHECK(side->flow.number - side->flow.reaped <= BW_RDMA_WINDOW);
+        side->posts++;
+        side->signaled += batch.signaled;
+        carried->number = batch.number;
+        carried->signaled = batch.signaled;
+        carried->bytes = sizeof batch.message + batch.message.len;
+        CHECK(carried->bytes <= BW_RDMA_SLOT_BYTES);
+        memcpy(carried->slot, &batch.message, sizeof batch.message);
+        if (batch.message.len > 0)
+            memcpy(carried->slot + sizeof batch.message, batch.inlined, batch.message.len);
+        carried->writes = batch.writes;
+        for (int i = 0; i < batch.writes; i++) {
+            CHECK(batch.write[i].len > 0 && batch.write[i].offset + batch.write[i].len <= RING);
+            carried->write[i].offset = batch.write[i].offset;
+            carried->write[i].len = batch.write[i].len;
+            carried->write[i].copy = malloc(batch.write[i].len);
+            CHECK(carried->write[i].copy != NULL);
+            memcpy(carried->write[i].copy, side->flow.tx_data + batch.write[i].offset,
+                   batch.write[i].len);
+        }
+    }
+}
+
+/* The next message reaches the peer, which must have a slot for it, and waits there. */
+static void arrive(side_t *side)
+{
+    carried_t *carried = &side->wire[side->arrived % WIRE];
+
+    if (side->arrived == side->sent)
+        return;
+    CHECK(side->peer->slots > 0); /* else: receiver not ready */
+    side->arrived++;
+    side->peer->slots--;
+    for (int i = 0; i < carried->writes; i++)
+        memcpy(side->peer->flow.rx_data + carried->write[i].offset, carried->write[i].copy,
+               carried->write[i].len);
+}
+
+/* The peer looks at up to `most` of those that wait, and posts their slots again. */
+static void look(side_t *side, uint64_t most)
+{
+    for (; most > 0 && side->looked_at < side->arrived; most--) {
+        carried_t *carried = &side->wire[side->looked_at++ % WIRE];
+
+        CHECK_EQ(bw_rdma_flow_receive(&side->peer->flow, carried->slot, carried->bytes), BW_OK);
+        side->peer->slots++;
+    }
+    CHECK_IN(post_batches(side->peer));
+}
+
+/* The next signaled one that has arrived is known as completed. Until then a device may have to
+ * send the bytes once more: they must still be there. */
+static void complete(side_t *side)
+{
+    bool signaled = false;
+
+    while (side->completed < side->arrived && !signaled) {
+        carried_t *carried = &side->wire[side->completed++ % WIRE];
+
+        for (int i = 0; i < carried->writes; i++) {
+            CHECK_EQ(memcmp(side->flow.tx_data + carried->write[i].offset, carried->write[i].copy,
+                            carried->write[i].len),
+                     0);
+            free(carried->write[i].copy);
+        }
+        signaled = carried->signaled;
+        if (signaled)
+            bw_rdma_flow_reap(&side->flow, carried->number);
+    }
+    CHECK_IN(post_batches(side));
+}
+
+static void carry_all(side_t *side)
+{
+    while (side->looked_at < side->sent) {
+        CHECK_IN(arrive(side));
+        CHECK_IN(look(side, 1));
+    }
+    while (side->completed < side->arrived)
+        CHECK_IN(complete(side));
+}
+
+static void write_some(side_t *side, uint64_t most)
+{
+    uint64_t n = bw_rdma_flow_room(&side->flow);
+
+    n = n < most ? n : most;
+    n = n < side->to_write - side->written ? n : side->to_write - side->written;
+    CHECK(n <= RING);
+    for (uint64_t i = 0; i < n; i++)
+        side->flow.tx_data[(side->flow.head + i) & (RING - 1)] = byte_at(side->written + i);
+    side->flow.head += n;
+    side->written += n;
+    if (side->written == side->to_write)
+        side->flow.closing = true;
+    CHECK_IN(post_batches(side));
+}
+
+static void read_some(side_t *side, uint64_t most)
+{
+    uint64_t n = side->flow.rx_head - side->flow.rx_tail;
+
+    CHECK(n <= RING);
+    n = n < most ? n : most;
+    for (uint64_t i = 0; i < n; i++)
+        CHECK_EQ(side->flow.rx_data[(side->flow.rx_tail + i) & (RING - 1)],
+                 byte_at(side->read + i));
+    side->flow.rx_tail += n;
+    side->read += n;
+    CHECK_IN(post_batches(side));
+}
+
+static void begin(side_t sides[2], uint32_t slots)
+{
+    for (int i = 0; i < 2; i++) {
+        uint8_t *tx = map_twice(RING), *rx = map_twice(RING);
+
+        CHECK(tx && rx);
+        memset(&sides[i], 0, sizeof sides[i]);
+        sides[i].peer = &sides[!i];
+        sides[i].slots = slots;
+        bw_rdma_flow_init(&sides[i].flow, RING, tx, rx, slots, slots);
+    }
+}
+
+static void end(side_t sides[2])
+{
+    for (int i = 0; i < 2; i++) {
+        CHECK_IN(carry_all(&sides[i]));
+    }
+    for (int i = 0; i < 2; i++) {
+        munmap(sides[i].flow.tx_data, 2 * RING);
+        munmap(sides[i].flow.rx_data, 2 * RING);
+    }
+}
+
+static bool is_over(const side_t *side)
+{
+    return side->read == side->peer->to_write && side->flow.finished &&
+           bw_rdma_flow_is_closed(&side->flow);
+}
+
+/* Both sides do things in any order; each has its own haste. */
+static void run(side_t sides[2], uint64_t steps_max)
+{
+    uint64_t haste[2][5], steps = 0;
+
+    for (int i = 0; i < 10; i++)
+        haste[i / 5][i % 5] = 1 + roll(8);
+    while (!is_over(&sides[0]) || !is_over(&sides[1])) {
+        int which = (int)roll(2), what = (int)roll(5);
+
+        CHECK(steps++ < steps_max); /* else: a deadlock */
+        if (roll(8) >= haste[which][what])
+            continue;
+        if (what == 0)
+            CHECK_IN(write_some(&sides[which], roll(4) ? 1 + roll(600) : 1 + roll(RING)));
+        else if (what == 1)
+            CHECK_IN(read_some(&sides[which], roll(4) ? 1 + roll(RING) : 1 + roll(100)));
+        else if (what == 2)
+            CHECK_IN(arrive(&sides[which]));
+        else if (what == 3)
+            CHECK_IN(look(&sides[which], roll(4) ? BW_RDMA_SLOTS : 1));
+        else
+            CHECK_IN(complete(&sides[which]));
+    }
+}
+
+static void anything_in_any_order(void)
+{
+    static side_t sides[2];
+
+    for (uint64_t seed = 1; seed <= 300; seed++) {
+        dice = seed;
+        CHECK_IN(begin(sides, roll(2) ? BW_RDMA_SLOTS : BW_RDMA_SLOTS_MIN));
+        sides[0].to_write = roll(20 * RING);
+        sides[1].to_write = roll(3) ? roll(20 * RING) : 0;
+        CHECK_IN(run(sides, 4000000));
+        CHECK_IN(end(sides));
+    }
+}
+
+/* Nobody waits for more than half a ring, and finds it when the reader has read all. */
+static void half_the_ring_becomes_free_without_being_asked_for(void)
+{
+    static side_t sides[2];
+
+    dice = 5;
+    for (uint64_t left = 0; left <= RING / 16; left += RING / 64) {
+        CHECK_IN(begin(sides, BW_RDMA_SLOTS));
+        sides[0].to_write = UINT64_MAX;
+        for (int round = 0; round < 40; round++) {
+            CHECK_IN(write_some(&sides[0], RING));
+            CHECK_IN(carry_all(&sides[0]));
+        }
+        CHECK_EQ(bw_rdma_flow_room(&sides[0].flow), 0);
+        while (sides[1].flow.rx_head - sides[1].flow.rx_tail > left)
+            CHECK_IN(read_some(&sides[1], sides[1].flow.rx_head - sides[1].flow.rx_tail - left));
+        CHECK_IN(carry_all(&sides[1]));
+        CHECK(bw_rdma_flow_room(&sides[0].flow) >= RING / 2);
+        CHECK_IN(end(sides));
+    }
+}
+
+/* A busy sender makes few posts, one that waits for answers needs no completion at all. */
+static void posts_are_few(void)
+{
+    static side_t sides[2];
+
+    dice = 7;
+    CHECK_IN(begin(sides, BW_RDMA_SLOTS));
+    sides[0].to_write = sides[1].to_write = UINT64_MAX;
+    for (int i = 0; i < 100; i++)
+        CHECK_IN(write_some(&sides[0], 100));
+    CHECK_EQ(sides[0].posts, BW_RDMA_AHEAD);
+    while (sides[0].arrived < BW_RDMA_AHEAD)
+        CHECK_IN(arrive(&sides[0]));
+    CHECK_IN(complete(&sides[0]));
+    CHECK_EQ(sides[0].posts, BW_RDMA_AHEAD + 1); /* 98 frames in one */
+    CHECK_IN(end(sides));
+
+    CHECK_IN(begin(sides, BW_RDMA_SLOTS));
+    sides[0].to_write = sides[1].to_write = UINT64_MAX;
+    for (int i = 0; i < 1000; i++)
+        for (int which = 0; which < 2; which++) {
+            CHECK_IN(write_some(&sides[which], 100));
+            CHECK_IN(carry_all(&sides[which]));
+            CHECK_IN(read_some(sides[which].peer, 100));
+        }
+    CHECK_EQ(sides[0].posts, 1000);
+    CHECK(sides[0].signaled <= 1000 / 8 + 1);
+    CHECK_IN(end(sides));
+}
+
+/* Both have sent until no slot of the other's was left to them, and neither has looked. */
+static void two_ends_without_credits_go_on(void)
+{
+    static side_t sides[2];
+
+    dice = 9;
+    CHECK_IN(begin(sides, BW_RDMA_SLOTS_MIN));
+    sides[0].to_write = sides[1].to_write = 1000;
+    for (int round = 0; round < 100; round++)
+        for (int which = 0; which < 2; which++) {
+            CHECK_IN(write_some(&sides[which], 10));
+            CHECK_IN(arrive(&sides[which]));
+            CHECK_IN(complete(&sides[which]));
+        }
+    for (int which = 0; which < 2; which++) {
+        CHECK_EQ(sides[which].written, 1000);
+        CHECK_EQ(sides[which].slots, 1); /* kept for a message that returns credits */
+        CHECK(!sides[which].flow.closed);
+    }
+    CHECK_IN(look(&sides[0], UINT64_MAX));
+    CHECK_IN(look(&sides[1], UINT64_MAX));
+    CHECK_IN(run(sides, 100000));
+    CHECK_IN(end(sides));
+}
+
+/* The send queue is not overrun, however much the peer says that it has got. */
+static void completions_that_do_not_come_stop_the_sender(void)
+{
+    static side_t sides[2];
+
+    CHECK_IN(begin(sides, BW_RDMA_SLOTS));
+    sides[0].to_write = sides[1].to_write = UINT64_MAX;
+    for (int round = 0; round < 100; round++)
+        for (int which = 0; which < 2; which++) {
+            CHECK_IN(write_some(&sides[which], 10));
+            CHECK_IN(arrive(&sides[which]));
+            CHECK_IN(look(&sides[which], UINT64_MAX));
+            CHECK_IN(read_some(sides[which].peer, RING));
+        }
+    CHECK_EQ(sides[0].posts, BW_RDMA_WINDOW);
+    CHECK(bw_rdma_flow_is_waiting(&sides[0].flow));
+    for (int which = 0; which < 2; which++)
+        CHECK_IN(carry_all(&sides[which]));
+    CHECK(sides[0].posts > BW_RDMA_WINDOW);
+    CHECK_IN(end(sides));
+}
+
+/* ---- what no correct peer says ---- */
+
+static bw_rdma_flow_t flow;
+
+static bw_status_t told(bw_rdma_message_t message, size_t extra)
+{
+    static uint8_t slot[2 * BW_RDMA_SLOT_BYTES];
+    bw_rdma_flow_t before = flow;
+    bw_status_t status;
+
+    memcpy(slot, &message, sizeof message);
+    status = bw_rdma_flow_receive(&flow, slot, sizeof message + extra);
+    if (status != BW_OK && memcmp(&before, &flow, sizeof flow) != 0)
+        return BW_INVALID; /* changed by what was refused */
+    return status;
+}
+
+static void hostile_messages_are_corrupt(void)
+{
+    uint8_t *tx = map_twice(RING), *rx = map_twice(RING);
+    bw_rdma_batch_t batch;
+
+    CHECK(tx && rx);
+    bw_rdma_flow_init(&flow, RING, tx, rx, BW_RDMA_SLOTS, BW_RDMA_SLOTS);
+    flow.head = 1000;
+    CHECK(bw_rdma_flow_next(&flow, &batch));
+    CHECK(!bw_rdma_flow_next(&flow, &batch));
+    /* good ones, to start from */
+    CHECK_EQ(told((bw_rdma_message_t){.head = 10, .len = 10}, 10), BW_OK);
+    CHECK_EQ(told((bw_rdma_message_t){.head = 30000, .tail = 500, .received = 1}, 0), BW_OK);
+    /* more in the ring than fits, or less than before */
+    CHECK_EQ(told((bw_rdma_message_t){.head = RING + 1, .tail = 500, .received = 1}, 0),
+             BW_CORRUPT);
+    CHECK_EQ(told((bw_rdma_message_t){.head = 29999, .tail = 500, .received = 1}, 0), BW_CORRUPT);
+    CHECK_EQ(told((bw_rdma_message_t){.head = UINT64_MAX, .tail = 500, .received = 1}, 0),
+             BW_CORRUPT);
+    /* room that was free in truth, but that nobody has told of */
+    flow.rx_tail = 20000;
+    CHECK_EQ(told((bw_rdma_message_t){.head = RING + 1, .tail = 500, .received = 1}, 0),
+             BW_CORRUPT);
+    /* more freed than was sent, or less than before */
+    CHECK_EQ(told((bw_rdma_message_t){.head = 30000, .tail = 1001, .received = 1}, 0), BW_CORRUPT);
+    CHECK_EQ(told((bw_rdma_message_t){.head = 30000, .tail = 499, .received = 1}, 0), BW_CORRUPT);
+    /* more slots given back than were used: more credits than it has */
+    CHECK_EQ(told((bw_rdma_message_t){.head = 30000, .tail = 500, .received = 2}, 0), BW_CORRUPT);
+    CHECK_EQ(told((bw_rdma_message_t){.head = 30000, .tail = 500, .received = 0}, 0), BW_CORRUPT);
+    CHECK_EQ(told((bw_rdma_message_t){.head = 30000, .tail = 500, .received = UINT32_MAX}, 0),
+             BW_CORRUPT);
+    /* lengths that do not fit together */
+    CHECK_EQ(told((bw_rdma_message_t){.head = 30008, .tail = 500, .received = 1, .len = 8}, 7),
+             BW_CORRUPT);
+    CHECK_EQ(told((bw_rdma_message_t){.head = 30009, .tail = 500, .received = 1, .len = 8}, 8),
+             BW_CORRUPT);
+    CHECK_EQ(told((bw_rdma_message_t){.head = 30000, .tail = 500, .received = 1}, 1), BW_CORRUPT);
+    CHECK_EQ(told((bw_rdma_message_t){.head = 30600, .tail = 500, .received = 1, .len = 600}, 600),
+             BW_CORRUPT);
+    CHECK_EQ(told((bw_rdma_message_t){.head = 30000, .tail = 500, .received = 1, .flags = 2}, 0),
+             BW_CORRUPT);
+    CHECK_EQ(bw_rdma_flow_receive(&flow, rx, 0), BW_CORRUPT);
+    CHECK_EQ(bw_rdma_flow_receive(&flow, rx, sizeof(bw_rdma_message_t) - 1), BW_CORRUPT);
+    /* words after the last word */
+    CHECK_EQ(told((bw_rdma_message_t){.head = 30000, .tail = 500, .received = 1, .flags = 1}, 0),
+             BW_OK);
+    CHECK_EQ(told((bw_rdma_message_t){.head = 30001, .tail = 500, .received = 1}, 0), BW_CORRUPT);
+    munmap(tx, 2 * RING);
+    munmap(rx, 2 * RING);
+}
+
+/* ---- hellos ---- */
+
+static bw_status_t hello_of(bw_rdma_hello_t hello, size_t len, int damaged)
+{
+    uint8_t at[BW_RDMA_HELLO_BYTES] = {0};
+    bw_error_t error = {0};
+    bw_rdma_hello_t got;
+    bw_status_t status;
+
+    bw_rdma_hello_put(&hello, at);
+    if (damaged >= 0)
+        at[damaged] ^= 0x11;
+    status = bw_rdma_hello_get(at, len, &got, &error);
+    if (status == BW_OK &&
+        (got.ring_key != hello.ring_key || got.slots != hello.slots ||
+         got.ring_bytes != hello.ring_bytes || got.ring_address != hello.ring_address ||
+         !bw_rdma_token_is_same(got.token, hello.token)))
+        return BW_INVALID;
+    return status == BW_OK || error.step ? status : BW_INVALID;
+}
+
+static void hellos_are_checked(void)
+{
+    bw_rdma_hello_t good = {.token = {1, 2, 3},
+                            .ring_address = 0x7f0123456000,
+                            .ring_bytes = RING,
+                            .ring_key = 0xdeadbeef,
+                            .slots = BW_RDMA_SLOTS},
+                    bad;
+    static const uint64_t sizes[] = {
+        0, 1, RING - 1, RING + 1, 3 * RING, 2 * BW_RING_MAX_BYTES, UINT64_MAX};
+
+    CHECK_EQ(hello_of(good, BW_RDMA_HELLO_BYTES, -1), BW_OK);
+    CHECK_EQ(hello_of(good, 196, -1) == BW_OK, 1); /* a longer field is padded */
+    CHECK_EQ(hello_of(good, BW_RDMA_HELLO_BYTES - 1, -1), BW_REFUSED);
+    CHECK_EQ(hello_of(good, 0, -1), BW_REFUSED);
+    for (int damaged = 0; damaged < 8; damaged++) /* magic, version, byte order */
+        CHECK_EQ(hello_of(good, BW_RDMA_HELLO_BYTES, damaged), BW_REFUSED);
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        bad = good;
+        bad.ring_bytes = sizes[i];
+        CHECK_EQ(hello_of(bad, BW_RDMA_HELLO_BYTES, -1), BW_REFUSED);
+    }
+    bad = good;
+    bad.ring_address = UINT64_MAX - 10;
+    CHECK_EQ(hello_of(bad, BW_RDMA_HELLO_BYTES, -1), BW_REFUSED);
+    bad = good;
+    bad.slots = BW_RDMA_SLOTS_MIN - 1;
+    CHECK_EQ(hello_of(bad, BW_RDMA_HELLO_BYTES, -1), BW_REFUSED);
+    bad.slots = BW_RDMA_SLOTS_MAX + 1;
+    CHECK_EQ(hello_of(bad, BW_RDMA_HELLO_BYTES, -1), BW_REFUSED);
+}
+
+static const check_case_t cases[] = {
+    {"anything_in_any_order", anything_in_any_order},
+    {"half_the_ring_becomes_free_without_being_asked_for",
+     half_the_ring_becomes_free_without_being_asked_for},
+    {"posts_are_few", posts_are_few},
+    {"two_ends_without_credits_go_on", two_ends_without_credits_go_on},
+    {"completions_that_do_not_come_stop_the_sender", completions_that_do_not_come_stop_the_sender},
+    {"hostile_messages_are_corrupt", hostile_messages_are_corrupt},
+    {"hellos_are_checked", hellos_are_checked},
+};
+
+CHECK_MAIN(cases)
