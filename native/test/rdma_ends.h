@@ -42,6 +42,9 @@ static inline int64_t now_ms(void)
 
 typedef void (*side_fn)(int wire);
 
+/* Called in both processes before the carrier's thread starts, for what a thread has of its own. */
+static void (*before_rdma)(void);
+
 static inline void report_and_exit(void)
 {
     if (check_skipped)
@@ -62,6 +65,8 @@ static inline void begin_rdma(void)
 static inline void run_side(side_fn side, int wire)
 {
     alarm(CASE_SECONDS);
+    if (before_rdma)
+        before_rdma();
     begin_rdma();
     if (!check_skipped)
         side(wire);

@@ -63,13 +63,25 @@ static const char *reason_of(enum ibv_wc_status status)
     }
 }
 
+static unsigned poll_sent(bw_rdma_meeting_t *meeting);
+
+/* The queue pair has failed. If a request of ours was the reason, its completion came first. */
+static void flushed(bw_rdma_meeting_t *meeting)
+{
+    while (poll_sent(meeting) > 0)
+        ;
+    bw_rdma_fail(meeting, BW_SYSTEM, reason_of(IBV_WC_WR_FLUSH_ERR));
+}
+
 /* One message: taken, and its slot posted again. */
 static void receive(bw_rdma_meeting_t *meeting, const struct ibv_wc *completion)
 {
     const uint8_t *slot = meeting->memory.slots + completion->wr_id * BW_RDMA_SLOT_BYTES;
     int sys_errno;
 
-    if (completion->status != IBV_WC_SUCCESS)
+    if (completion->status == IBV_WC_WR_FLUSH_ERR)
+        flushed(meeting);
+    else if (completion->status != IBV_WC_SUCCESS)
         bw_rdma_fail(meeting, BW_SYSTEM, reason_of(completion->status));
     else if (completion->opcode != IBV_WC_RECV ||
              bw_rdma_flow_receive(&meeting->flow, slot, completion->byte_len) != BW_OK)

@@ -1,0 +1,483 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The rdma carrier when something breaks: the peer is killed or stopped, memory may not be locked,
+ * the port goes down, the device is removed under load. Every link ends with a reason, in time, and
+ * nothing of it stays. The last two need root and soft-RoCE, whose device they take away and bring
+ * back: RXE_DEVICE and RXE_NETDEV name it (the test guest sets them).
+ */
+#define _GNU_SOURCE
+#include "rdma_ends.h"
+
+#include <linux/capability.h>
+#include <pthread.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+
+/* ---- the peer ---- */
+
+static void killed_here(int wire)
+{
+    bw_link_t *link = NULL;
+    int before;
+    bw_rdma_address_t at;
+    bw_span_t span = {0};
+    pid_t peer;
+    int64_t start;
+
+    if (!find_address(4, &at))
+        SKIP("no RDMA device with an IPv4 address here");
+    before = descriptors_at_rest();
+    CHECK_IN(link_here(wire, 4, RING, &link));
+    CHECK(hear(wire, &peer, sizeof peer));
+    CHECK_EQ(wait_to_read(link, &span, WAIT_MS), BW_OK);
+    start = now_ms();
+    CHECK_EQ(kill(peer, SIGKILL), 0);
+    /* what it had written is read all the same */
+    while (link->ops->peek(link, &span) != BW_OK || span.len < 10)
+        CHECK(now_ms() - start < WAIT_MS);
+    CHECK_EQ(memcmp(span.base, "last words", 10), 0);
+    link->ops->release(link, 10);
+    CHECK(ends_with(link, "beamway_rdma_connection_closed", WAIT_MS));
+    CHECK(now_ms() - start < 2000);
+    /* a link that has ended can be used without harm */
+    CHECK_EQ(link->ops->reserve(link, 1, &span), BW_AGAIN);
+    CHECK_EQ(link->ops->arm_write(link, 1), BW_OK);
+    CHECK(!link->ops->is_finished(link));
+    link->ops->close(link, NULL);
+    CHECK_EQ(descriptors_at_rest(), before);
+}
+
+static void killed_there(int wire)
+{
+    bw_link_t *link = NULL;
+    pid_t self = getpid();
+
+    CHECK_IN(link_there(wire, RING, &link));
+    CHECK(writes(link, "last words", 10, WAIT_MS));
+    CHECK(tell(wire, &self, sizeof self));
+    pause();
+}
+
+static void a_killed_peer_is_noticed(void)
+{
+    run_pair(killed_here, killed_there);
+}
+
+/* A stopped peer takes nothing: the writer fills both rings and waits, and goes on afterwards. */
+static void stopped_here(int wire)
+{
+    static uint8_t bytes[4 * RING];
+    bw_link_t *link = NULL;
+    bw_link_stats_t stats;
+    bw_span_t span = {0};
+    pid_t peer;
+
+    for (size_t i = 0; i < sizeof bytes; i++)
+        bytes[i] = byte_at(i);
+    CHECK_IN(link_here(wire, 4, RING, &link));
+    CHECK(hear(wire, &peer, sizeof peer));
+    CHECK_EQ(kill(peer, SIGSTOP), 0);
+    CHECK(!writes(link, bytes, sizeof bytes, 1500));
+    link->ops->stats(link, &stats);
+    CHECK_EQ(stats.bytes_out, RING);
+    CHECK_EQ(stats.fill_out, RING);
+    CHECK(stats.stalls > 0);
+    CHECK_EQ(link->ops->peek(link, &span), BW_AGAIN); /* a slow peer is no dead one */
+    CHECK_EQ(kill(peer, SIGCONT), 0);
+    CHECK(writes(link, bytes + RING, sizeof bytes - RING, WAIT_MS));
+    CHECK(reads(link, "done", 4, WAIT_MS));
+    link->ops->close(link, NULL);
+}
+
+static void stopped_there(int wire)
+{
+    static uint8_t bytes[4 * RING];
+    bw_link_t *link = NULL;
+    pid_t self = getpid();
+
+    for (size_t i = 0; i < sizeof bytes; i++)
+        bytes[i] = byte_at(i);
+    CHECK_IN(link_there(wire, RING, &link));
+    CHECK(tell(wire, &self, sizeof self));
+    CHECK(reads(link, bytes, sizeof bytes, 2 * WAIT_MS));
+    CHECK(writes(link, "done", 4, WAIT_MS));
+    CHECK(ends_with(link, "", WAIT_MS));
+    link->ops->close(link, NULL);
+}
+
+static void a_stopped_peer_is_waited_for(void)
+{
+    run_pair(stopped_here, stopped_there);
+}
+
+/* ---- limits ---- */
+
+/* Root may lock what it wants, unless it gives that right away. Each thread has its rights. */
+static void give_up_locking(void)
+{
+    struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+    struct __user_cap_data_struct data[2];
+
+    if (syscall(SYS_capget, &header, data) != 0)
+        SKIP("capget is not allowed");
+    data[0].effective &= ~(1u << CAP_IPC_LOCK);
+    data[0].permitted &= ~(1u << CAP_IPC_LOCK);
+    if (syscall(SYS_capset, &header, data) != 0)
+        SKIP("capset is not allowed");
+}
+
+static void lock_at_most(rlim_t bytes)
+{
+    struct rlimit limit = {.rlim_cur = bytes, .rlim_max = RLIM_INFINITY};
+
+    CHECK_EQ(setrlimit(RLIMIT_MEMLOCK, &limit), 0);
+}
+
+/* Whoever listens cannot make his side: he says why, and so learns whoever comes. */
+static void locked_here(int wire)
+{
+    bw_rdma_meeting_t *meeting = NULL;
+    bw_rdma_report_t report;
+    offer_t offer = {0};
+    int before;
+
+    if (!find_address(4, &offer.at))
+        SKIP("no RDMA device with an IPv4 address here");
+    before = descriptors_at_rest();
+    CHECK_IN(lock_at_most(1024 * 1024));
+    CHECK_IN(begin_listening(4, BW_RDMA_RING_BYTES, &meeting, &offer));
+    CHECK(tell(wire, &offer, sizeof offer));
+    CHECK_EQ(wait_from(meeting, BW_RDMA_LISTENING, &report), BW_RDMA_FAILED);
+    CHECK_EQ(report.status, BW_LIMIT);
+    CHECK(strstr(report.text, "1024 KB (ulimit -l)") && strstr(report.text, "LimitMEMLOCK"));
+    api->close(meeting, NULL);
+    CHECK_EQ(descriptors_at_rest(), before);
+    /* and the other way round: the one who comes cannot */
+    CHECK_IN(begin_listening(4, BW_RDMA_RING_BYTES, &meeting, &offer));
+    CHECK(tell(wire, &offer, sizeof offer));
+    CHECK(hear(wire, &before, 1));
+    api->look(meeting, &report);
+    CHECK_EQ(report.state, BW_RDMA_LISTENING);
+    api->close(meeting, NULL);
+}
+
+static void locked_there(int wire)
+{
+    bw_rdma_meeting_t *meeting = NULL;
+    bw_rdma_report_t report;
+    bw_error_t error = {0};
+    offer_t offer;
+
+    if (!hear(wire, &offer, sizeof offer))
+        SKIP("the other side could not begin");
+    CHECK_EQ(
+        api->connect(NULL, &offer.at, offer.token, BW_RDMA_RING_BYTES, WAIT_MS, &meeting, &error),
+        BW_OK);
+    CHECK_EQ(wait_from(meeting, BW_RDMA_WORKING, &report), BW_RDMA_FAILED);
+    CHECK_EQ(report.status, BW_REFUSED);
+    CHECK(strstr(report.text, "cannot make its side") != NULL);
+    api->close(meeting, NULL);
+    CHECK(hear(wire, &offer, sizeof offer));
+    CHECK_IN(lock_at_most(64 * 1024));
+    CHECK_EQ(
+        api->connect(NULL, &offer.at, offer.token, BW_RDMA_RING_BYTES, WAIT_MS, &meeting, &error),
+        BW_OK);
+    CHECK_EQ(wait_from(meeting, BW_RDMA_WORKING, &report), BW_RDMA_FAILED);
+    CHECK_EQ(report.status, BW_LIMIT);
+    CHECK(strstr(report.text, "ulimit -l") != NULL);
+    api->close(meeting, NULL);
+    CHECK(tell(wire, "!", 1));
+}
+
+static void locked_memory_too_low(void)
+{
+    before_rdma = give_up_locking;
+    run_pair(locked_here, locked_there);
+    before_rdma = NULL;
+}
+
+/* Every number of descriptors: each failure is told as one and leaves nothing. */
+static void few_here(int wire)
+{
+    bw_rdma_meeting_t *meeting = NULL;
+    bw_rdma_report_t report = {0};
+    bw_error_t error = {0};
+    struct rlimit limit;
+    bw_rdma_address_t at;
+    int before, failed = 0;
+
+    (void)wire;
+    if (!find_address(4, &at))
+        SKIP("no RDMA device with an IPv4 address here");
+    before = descriptors_at_rest();
+    CHECK_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    for (rlim_t most = 3; most < 64; most++) {
+        bw_status_t status;
+
+        limit.rlim_cur = most;
+        CHECK_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+        status = api->listen(&at, 0, 0, RING, &meeting, &error);
+        if (status == BW_OK) {
+            (void)wait_from(meeting, BW_RDMA_WORKING, &report);
+            CHECK_EQ(report.state, BW_RDMA_LISTENING);
+            api->close(meeting, NULL);
+        } else {
+            CHECK_EQ(status, BW_LIMIT);
+            failed++;
+        }
+        limit.rlim_cur = 256;
+        CHECK_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+        CHECK_EQ(descriptors_at_rest(), before);
+    }
+    CHECK(failed >= 2 && failed < 61);
+}
+
+static void nothing(int wire)
+{
+    (void)wire;
+}
+
+static void few_descriptors(void)
+{
+    run_pair(few_here, nothing);
+}
+
+/* ---- the device ---- */
+
+static const char *rxe_device, *rxe_netdev;
+
+static bool run(const char *format, const char *first, const char *second)
+{
+    char command[256];
+
+    snprintf(command, sizeof command, format, first, second);
+    return system(command) == 0;
+}
+
+/* Lines of `rdma resource show KIND` that name the device and are not the system's own. */
+static int resources(const char *kind)
+{
+    char command[128];
+    int count = -1;
+    FILE *pipe;
+
+    snprintf(command, sizeof command, "rdma resource show %s 2>/dev/null | grep -c ' pid '", kind);
+    pipe = popen(command, "r");
+    if (!pipe || fscanf(pipe, "%d", &count) != 1)
+        count = -1;
+    if (pipe)
+        pclose(pipe);
+    return count;
+}
+
+/* Writes as fast as it goes and drops what comes, until the link ends. */
+static const char *load_until_end(bw_link_t *link, int64_t end)
+{
+    bw_span_t span = {0};
+    bw_status_t status;
+
+    while (now_ms() < end) {
+        status = link->ops->peek(link, &span);
+        if (status == BW_OK)
+            link->ops->release(link, span.len);
+        else if (status != BW_AGAIN)
+            return link->ops->reason(link);
+        link->ops->hush(link);
+        if (link->ops->reserve(link, 30000, &span) == BW_OK)
+            link->ops->commit(link, span.len < 30000 ? span.len : 30000);
+        else if (link->ops->arm_write(link, RING / 2) == BW_OK &&
+                 link->ops->arm_read(link) == BW_OK)
+            (void)poll(&(struct pollfd){.fd = link->ops->fd(link), .events = POLLIN}, 1, 1000);
+    }
+    return NULL;
+}
+
+static bool loaded_link_ends_with(bw_link_t *link, const char *reason)
+{
+    const char *got = load_until_end(link, now_ms() + WAIT_MS);
+
+    if (got && strcmp(got, reason) == 0)
+        return true;
+    printf("    the link ends with \"%s\", expected \"%s\"\n", got ? got : "(it goes on)", reason);
+    return false;
+}
+
+/* One process breaks the device while the other one and itself have a loaded link over it. */
+typedef struct {
+    const char *command;
+    int64_t took_ms;
+    bool done;
+} breaker_t;
+
+static void *break_later(void *arg)
+{
+    breaker_t *breaker = arg;
+    int64_t start;
+
+    nanosleep(&(struct timespec){.tv_nsec = 500000000}, NULL); /* load */
+    start = now_ms();
+    breaker->done = system(breaker->command) == 0;
+    breaker->took_ms = now_ms() - start;
+    return NULL;
+}
+
+static void break_here(int wire, const char *format, const char *name, const char *reason,
+                       int64_t *took_ms_p)
+{
+    bw_link_t *link = NULL;
+    char command[128];
+    breaker_t breaker = {.command = command};
+    pthread_t thread;
+
+    snprintf(command, sizeof command, format, name);
+    CHECK_IN(link_here(wire, 4, RING, &link));
+    CHECK_EQ(pthread_create(&thread, NULL, break_later, &breaker), 0);
+    CHECK(loaded_link_ends_with(link, reason));
+    pthread_join(thread, NULL);
+    CHECK(breaker.done);
+    *took_ms_p = breaker.took_ms;
+    link->ops->close(link, NULL);
+}
+
+static void removed_here(int wire)
+{
+    int64_t took_ms = 0;
+    bw_link_t *link = NULL;
+    char done;
+
+    CHECK_IN(
+        break_here(wire, "rdma link del %s", rxe_device, "beamway_rdma_device_removed", &took_ms));
+    printf("    the device was gone after %d ms\n", (int)took_ms);
+    CHECK(took_ms < 1000);
+    CHECK(hear(wire, &done, 1));
+    CHECK(resources("qp") <= 0 && resources("cq") <= 0 && resources("mr") <= 0);
+    /* the same processes use the next device */
+    CHECK(run("rdma link add %s type rxe netdev %s", rxe_device, rxe_netdev));
+    CHECK_IN(link_here(wire, 4, RING, &link));
+    CHECK(writes(link, "again", 5, WAIT_MS));
+    CHECK(reads(link, "and again", 9, WAIT_MS));
+    link->ops->close(link, NULL);
+    CHECK(hear(wire, &done, 1));
+    /* no link is open: the device goes all the same */
+    CHECK(run("timeout 5 rdma link del %s", rxe_device, ""));
+    CHECK(run("rdma link add %s type rxe netdev %s", rxe_device, rxe_netdev));
+}
+
+static void removed_there(int wire)
+{
+    bw_link_t *link = NULL;
+
+    CHECK_IN(link_there(wire, RING, &link));
+    CHECK(loaded_link_ends_with(link, "beamway_rdma_device_removed"));
+    /* not closed yet: the device does not wait for that */
+    CHECK(tell(wire, "!", 1));
+    link->ops->close(link, NULL);
+    CHECK_IN(link_there(wire, RING, &link));
+    CHECK(reads(link, "again", 5, WAIT_MS));
+    CHECK(writes(link, "and again", 9, WAIT_MS));
+    CHECK(ends_with(link, "", WAIT_MS));
+    link->ops->close(link, NULL);
+    CHECK(tell(wire, "!", 1));
+    alarm(CASE_SECONDS);
+    (void)hear(wire, &link, 1); /* stays until the other has removed the device again */
+}
+
+static bool names_rxe(void)
+{
+    rxe_device = getenv("RXE_DEVICE");
+    rxe_netdev = getenv("RXE_NETDEV");
+    return rxe_device && rxe_netdev && geteuid() == 0;
+}
+
+static void the_device_is_removed_under_load(void)
+{
+    if (!names_rxe())
+        SKIP("no soft-RoCE device to remove (RXE_DEVICE, RXE_NETDEV)");
+    run_pair(removed_here, removed_there);
+}
+
+/* A link at rest is told by the device alone. */
+static void down_here(int wire)
+{
+    bw_link_t *link = NULL;
+    int64_t start;
+
+    CHECK_IN(link_here(wire, 4, RING, &link));
+    CHECK(reads(link, "ready", 5, WAIT_MS));
+    start = now_ms();
+    CHECK(run("ip link set %s down%s", rxe_netdev, ""));
+    CHECK(ends_with(link, "beamway_rdma_port_is_down", WAIT_MS));
+    CHECK(now_ms() - start < 2000);
+    link->ops->close(link, NULL);
+}
+
+static void down_there(int wire)
+{
+    bw_link_t *link = NULL;
+
+    CHECK_IN(link_there(wire, RING, &link));
+    CHECK(writes(link, "ready", 5, WAIT_MS));
+    CHECK(ends_with(link, "beamway_rdma_port_is_down", WAIT_MS));
+    link->ops->close(link, NULL);
+}
+
+/* Under load its requests may fail first, whatever their completions then say. */
+static void down_loaded_here(int wire)
+{
+    bw_link_t *link = NULL;
+    char command[128];
+    breaker_t breaker = {.command = command};
+    pthread_t thread;
+
+    snprintf(command, sizeof command, "ip link set %s down", rxe_netdev);
+    CHECK_IN(link_here(wire, 4, RING, &link));
+    CHECK_EQ(pthread_create(&thread, NULL, break_later, &breaker), 0);
+    CHECK(load_until_end(link, now_ms() + WAIT_MS) != NULL);
+    pthread_join(thread, NULL);
+    CHECK(breaker.done);
+    link->ops->close(link, NULL);
+}
+
+static void down_loaded_there(int wire)
+{
+    bw_link_t *link = NULL;
+
+    CHECK_IN(link_there(wire, RING, &link));
+    CHECK(load_until_end(link, now_ms() + WAIT_MS) != NULL);
+    link->ops->close(link, NULL);
+}
+
+/* The interface's addresses stay meanwhile. Soft-RoCE's connection manager does not come back with
+ * the port (Linux 6.1), so the device is made again. */
+static void with_port_down(side_fn here, side_fn there)
+{
+    if (!names_rxe())
+        SKIP("no soft-RoCE device whose interface may go down (RXE_DEVICE, RXE_NETDEV)");
+    CHECK(run("echo 1 > /proc/sys/net/ipv6/conf/%s/keep_addr_on_down%s", rxe_netdev, ""));
+    run_pair(here, there);
+    if (!run("ip link set %s up && rdma link del %s", rxe_netdev, rxe_device) ||
+        !run("rdma link add %s type rxe netdev %s", rxe_device, rxe_netdev))
+        check_failed = 1;
+}
+
+static void the_port_goes_down(void)
+{
+    with_port_down(down_here, down_there);
+}
+
+static void the_port_goes_down_under_load(void)
+{
+    with_port_down(down_loaded_here, down_loaded_there);
+}
+
+static const check_case_t cases[] = {
+    {"a_killed_peer_is_noticed", a_killed_peer_is_noticed},
+    {"a_stopped_peer_is_waited_for", a_stopped_peer_is_waited_for},
+    {"locked_memory_too_low", locked_memory_too_low},
+    {"few_descriptors", few_descriptors},
+    {"the_device_is_removed_under_load", the_device_is_removed_under_load},
+    {"the_port_goes_down", the_port_goes_down},
+    {"the_port_goes_down_under_load", the_port_goes_down_under_load},
+};
+
+CHECK_MAIN(cases)

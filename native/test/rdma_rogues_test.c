@@ -1,0 +1,506 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Peers that lie, over a real device: about themselves when they meet, about memory, slots and
+ * positions afterwards. Nothing but the ring can be written, nothing hangs, and each link ends with
+ * a reason.
+ */
+#define _GNU_SOURCE
+#include "rdma_rogue.h"
+
+/* ---- visitors ---- */
+
+/* Waits for the one who says the right thing, whoever came before. */
+static void patient_here(int wire)
+{
+    bw_rdma_meeting_t *meeting = NULL;
+    bw_rdma_report_t report;
+    offer_t offer = {0};
+    char done;
+
+    CHECK_IN(begin_listening(4, RING, &meeting, &offer));
+    CHECK(tell(wire, &offer, sizeof offer));
+    CHECK(hear(wire, &done, 1));
+    api->look(meeting, &report);
+    CHECK_EQ(report.state, BW_RDMA_LISTENING);
+    CHECK(tell(wire, "!", 1));
+    CHECK_EQ(wait_from(meeting, BW_RDMA_LISTENING, &report), BW_RDMA_LINKED);
+    api->close(meeting, NULL);
+}
+
+static void is_sent_away(const offer_t *offer, const uint8_t *bytes, size_t len)
+{
+    rogue_t rogue;
+
+    CHECK_IN(rogue_approach(&rogue, &offer->at));
+    CHECK_EQ(rogue_say(&rogue, bytes, len), RDMA_CM_EVENT_REJECTED);
+    rogue_leave(&rogue);
+}
+
+static void visitors_there(int wire)
+{
+    uint8_t good[BW_RDMA_HELLO_BYTES], bytes[BW_RDMA_HELLO_BYTES];
+    bw_rdma_meeting_t *meeting = NULL;
+    bw_rdma_report_t report;
+    bw_error_t error = {0};
+    rogue_t nobody = {0};
+    bw_rdma_hello_t hello;
+    offer_t offer;
+    char done;
+
+    if (!hear(wire, &offer, sizeof offer))
+        SKIP("the other side could not begin");
+    hello = rogue_hello(&nobody, offer.token);
+    bw_rdma_hello_put(&hello, good);
+    CHECK_IN(is_sent_away(&offer, good, 0));
+    CHECK_IN(is_sent_away(&offer, good, 20));
+    for (int at = 0; at < 9; at++) { /* magic, version, byte order, token */
+        memcpy(bytes, good, sizeof bytes);
+        bytes[at] ^= 0x40;
+        CHECK_IN(is_sent_away(&offer, bytes, sizeof bytes));
+    }
+    hello.ring_bytes = 2 * RING;
+    bw_rdma_hello_put(&hello, bytes);
+    CHECK_IN(is_sent_away(&offer, bytes, sizeof bytes));
+    hello.ring_bytes = RING - 1;
+    bw_rdma_hello_put(&hello, bytes);
+    CHECK_IN(is_sent_away(&offer, bytes, sizeof bytes));
+    hello.ring_bytes = RING;
+    hello.slots = 0;
+    bw_rdma_hello_put(&hello, bytes);
+    CHECK_IN(is_sent_away(&offer, bytes, sizeof bytes));
+    CHECK(tell(wire, "!", 1));
+    CHECK(hear(wire, &done, 1));
+    /* the right one is the carrier itself */
+    CHECK_EQ(api->connect(NULL, &offer.at, offer.token, RING, WAIT_MS, &meeting, &error), BW_OK);
+    CHECK_EQ(wait_from(meeting, BW_RDMA_WORKING, &report), BW_RDMA_LINKED);
+    api->close(meeting, NULL);
+}
+
+static void visitors_without_a_good_hello(void)
+{
+    run_pair(patient_here, visitors_there);
+}
+
+/* ---- listeners ---- */
+
+/* A listener that answers anything; the meeting of whoever came fails, and says why. */
+static void answer_here(int wire)
+{
+    static const struct {
+        size_t len;
+        uint64_t ring_bytes;
+        uint16_t slots;
+        const char *says;
+    } answers[] = {
+        {BW_RDMA_HELLO_BYTES, 2 * RING, BW_RDMA_SLOTS, "rings of"},
+        {BW_RDMA_HELLO_BYTES, 5, BW_RDMA_SLOTS, "not valid"},
+        {BW_RDMA_HELLO_BYTES, RING, 1, "not valid"},
+        {0, RING, BW_RDMA_SLOTS, "none of Beamway's"}, /* padded with zeros */
+    };
+    bw_rdma_address_t at;
+
+    if (!find_address(4, &at))
+        SKIP("no RDMA device with an IPv4 address here");
+    for (size_t i = 0; i < sizeof answers / sizeof *answers; i++) {
+        struct sockaddr_in in = {.sin_family = AF_INET};
+        struct rdma_conn_param param = {.retry_count = 7, .rnr_retry_count = 1};
+        uint8_t bytes[BW_RDMA_HELLO_BYTES];
+        rogue_t rogue = {.channel = rdma_create_event_channel()};
+        bw_rdma_hello_t hello;
+        offer_t offer = {.at = at};
+        char says[64] = {0};
+
+        memcpy(&in.sin_addr, at.ip, 4);
+        CHECK_EQ(rdma_create_id(rogue.channel, &rogue.listener, NULL, RDMA_PS_TCP), 0);
+        CHECK_EQ(rdma_bind_addr(rogue.listener, (struct sockaddr *)&in), 0);
+        CHECK_EQ(rdma_listen(rogue.listener, 1), 0);
+        offer.at.port = ntohs(rdma_get_src_port(rogue.listener));
+        snprintf(says, sizeof says, "%s", answers[i].says);
+        CHECK(tell(wire, &offer, sizeof offer));
+        CHECK(tell(wire, says, sizeof says));
+        CHECK_EQ(rogue_event(&rogue), RDMA_CM_EVENT_CONNECT_REQUEST);
+        CHECK_IN(rogue_equip(&rogue));
+        hello = rogue_hello(&rogue, NULL);
+        hello.ring_bytes = answers[i].ring_bytes;
+        hello.slots = answers[i].slots;
+        bw_rdma_hello_put(&hello, bytes);
+        param.private_data = bytes;
+        param.private_data_len = (uint8_t)answers[i].len;
+        CHECK_EQ(rdma_accept(rogue.id, &param), 0);
+        CHECK(hear(wire, says, 1));
+        rogue_leave(&rogue);
+    }
+}
+
+static void answer_there(int wire)
+{
+    for (int i = 0; i < 4; i++) {
+        bw_rdma_meeting_t *meeting = NULL;
+        bw_rdma_report_t report;
+        bw_error_t error = {0};
+        offer_t offer;
+        char says[64];
+
+        if (!hear(wire, &offer, sizeof offer))
+            SKIP("the other side could not begin");
+        CHECK(hear(wire, says, sizeof says));
+        CHECK_EQ(api->connect(NULL, &offer.at, offer.token, RING, WAIT_MS, &meeting, &error),
+                 BW_OK);
+        CHECK_EQ(wait_from(meeting, BW_RDMA_WORKING, &report), BW_RDMA_FAILED);
+        CHECK_EQ(report.status, BW_REFUSED);
+        CHECK(strstr(report.text, says) != NULL);
+        api->close(meeting, NULL);
+        CHECK(tell(wire, "!", 1));
+    }
+}
+
+static void listeners_with_a_bad_answer(void)
+{
+    run_pair(answer_here, answer_there);
+}
+
+/* Nobody answers at all: an id that listens but never accepts. */
+static void mute_here(int wire)
+{
+    struct sockaddr_in in = {.sin_family = AF_INET};
+    rogue_t rogue = {.channel = rdma_create_event_channel()};
+    offer_t offer = {0};
+    char done;
+
+    if (!find_address(4, &offer.at))
+        SKIP("no RDMA device with an IPv4 address here");
+    memcpy(&in.sin_addr, offer.at.ip, 4);
+    CHECK_EQ(rdma_create_id(rogue.channel, &rogue.listener, NULL, RDMA_PS_TCP), 0);
+    CHECK_EQ(rdma_bind_addr(rogue.listener, (struct sockaddr *)&in), 0);
+    CHECK_EQ(rdma_listen(rogue.listener, 1), 0);
+    offer.at.port = ntohs(rdma_get_src_port(rogue.listener));
+    CHECK(tell(wire, &offer, sizeof offer));
+    CHECK(hear(wire, &done, 1));
+}
+
+static void mute_there(int wire)
+{
+    bw_rdma_meeting_t *meeting = NULL;
+    bw_rdma_report_t report;
+    bw_error_t error = {0};
+    int64_t start = now_ms();
+    offer_t offer;
+    int before;
+
+    if (!hear(wire, &offer, sizeof offer))
+        SKIP("the other side could not begin");
+    for (int round = 0; round < 2; round++) {
+        CHECK_EQ(api->connect(NULL, &offer.at, offer.token, RING, 700, &meeting, &error), BW_OK);
+        if (round == 0) {
+            CHECK_EQ(wait_from(meeting, BW_RDMA_WORKING, &report), BW_RDMA_FAILED);
+            CHECK(strstr(report.text, "within 700 ms") != NULL);
+            CHECK(now_ms() - start < 3000);
+        } /* else it is given up at once */
+        api->close(meeting, NULL);
+    }
+    before = descriptors_at_rest();
+    CHECK(before > 0);
+    CHECK(tell(wire, "!", 1));
+}
+
+static void a_listener_that_never_answers(void)
+{
+    run_pair(mute_here, mute_there);
+}
+
+/* ---- lies after the hello ---- */
+
+/* The victim: its link must end with the reason that the rogue tells it to expect. A letter before
+ * it says what to do meanwhile: w writes much, s writes little, . only waits. */
+typedef struct {
+    char does;
+    char reason[63];
+} expected_t;
+
+static void victim_here(int wire)
+{
+    static uint8_t bytes[RING / 2];
+    bw_link_t *link = NULL;
+    expected_t expected;
+    int before = -1;
+    bw_rdma_address_t at;
+
+    if (!find_address(4, &at))
+        SKIP("no RDMA device with an IPv4 address here");
+    before = descriptors_at_rest();
+    CHECK_IN(link_here(wire, 4, RING, &link));
+    CHECK(hear(wire, &expected, sizeof expected));
+    if (expected.does == 'w')
+        CHECK(writes(link, bytes, sizeof bytes, WAIT_MS));
+    for (int i = 0; expected.does == 's' && i < 5000; i++)
+        if (!writes(link, bytes, 8, 20))
+            break;
+    CHECK(ends_with(link, expected.reason, WAIT_MS));
+    link->ops->close(link, NULL);
+    CHECK_EQ(descriptors_at_rest(), before);
+    CHECK(tell(wire, "!", 1));
+}
+
+static void approach(int wire, rogue_t *rogue, offer_t *offer)
+{
+    if (!hear(wire, offer, sizeof *offer))
+        SKIP("the other side could not begin");
+    CHECK_IN(rogue_approach(rogue, &offer->at));
+}
+
+static void expect(int wire, char does, const char *reason)
+{
+    expected_t expected = {.does = does};
+
+    snprintf(expected.reason, sizeof expected.reason, "%s", reason);
+    CHECK(tell(wire, &expected, sizeof expected));
+}
+
+static void leave_when_it_has_ended(int wire, rogue_t *rogue)
+{
+    char done;
+
+    CHECK(hear(wire, &done, 1));
+    rogue_leave(rogue);
+}
+
+static void wrong_key_there(int wire)
+{
+    rogue_t rogue;
+    offer_t offer;
+    bw_rdma_hello_t hello;
+
+    CHECK_IN(approach(wire, &rogue, &offer));
+    CHECK_IN(rogue_post_slots(&rogue, BW_RDMA_SLOTS));
+    hello = rogue_hello(&rogue, offer.token);
+    hello.ring_key ^= 0x5a5a5a;
+    CHECK_EQ(rogue_say_hello(&rogue, &hello), RDMA_CM_EVENT_ESTABLISHED);
+    CHECK_IN(expect(wire, 'w', "beamway_rdma_peer_refuses_writes"));
+    CHECK_IN(leave_when_it_has_ended(wire, &rogue));
+}
+
+static void wrong_address_there(int wire)
+{
+    rogue_t rogue;
+    offer_t offer;
+    bw_rdma_hello_t hello;
+
+    CHECK_IN(approach(wire, &rogue, &offer));
+    CHECK_IN(rogue_post_slots(&rogue, BW_RDMA_SLOTS));
+    hello = rogue_hello(&rogue, offer.token);
+    hello.ring_address += 64 * RING;
+    CHECK_EQ(rogue_say_hello(&rogue, &hello), RDMA_CM_EVENT_ESTABLISHED);
+    CHECK_IN(expect(wire, 'w', "beamway_rdma_peer_refuses_writes"));
+    CHECK_IN(leave_when_it_has_ended(wire, &rogue));
+}
+
+/* More slots announced than there are. */
+static void no_slots_there(int wire)
+{
+    rogue_t rogue;
+    offer_t offer;
+    bw_rdma_hello_t hello;
+
+    CHECK_IN(approach(wire, &rogue, &offer));
+    CHECK_IN(rogue_post_slots(&rogue, 3));
+    hello = rogue_hello(&rogue, offer.token);
+    hello.slots = BW_RDMA_SLOTS_MAX;
+    CHECK_EQ(rogue_say_hello(&rogue, &hello), RDMA_CM_EVENT_ESTABLISHED);
+    CHECK_IN(expect(wire, 's', "beamway_rdma_peer_has_no_slots"));
+    CHECK_IN(leave_when_it_has_ended(wire, &rogue));
+}
+
+/* One message, then the end. */
+static void one_message(int wire, bw_rdma_message_t message, size_t extra, const char *reason)
+{
+    rogue_t rogue;
+    offer_t offer;
+    bw_rdma_hello_t hello;
+
+    CHECK_IN(approach(wire, &rogue, &offer));
+    CHECK_IN(rogue_post_slots(&rogue, BW_RDMA_SLOTS));
+    hello = rogue_hello(&rogue, offer.token);
+    CHECK_EQ(rogue_say_hello(&rogue, &hello), RDMA_CM_EVENT_ESTABLISHED);
+    CHECK_IN(expect(wire, '.', reason));
+    (void)rogue_send(&rogue, &message, extra);
+    CHECK_IN(leave_when_it_has_ended(wire, &rogue));
+}
+
+static void head_too_far_there(int wire)
+{
+    one_message(wire, (bw_rdma_message_t){.head = RING + 1}, 0, "beamway_link_corrupt");
+}
+
+static void tail_of_nothing_there(int wire)
+{
+    one_message(wire, (bw_rdma_message_t){.tail = 1}, 0, "beamway_link_corrupt");
+}
+
+static void credits_of_nothing_there(int wire)
+{
+    one_message(wire, (bw_rdma_message_t){.received = 1}, 0, "beamway_link_corrupt");
+}
+
+static void length_of_nothing_there(int wire)
+{
+    one_message(wire, (bw_rdma_message_t){.head = 8, .len = 8}, 0, "beamway_link_corrupt");
+}
+
+static void longer_than_a_slot_there(int wire)
+{
+    one_message(wire, (bw_rdma_message_t){0}, BW_RDMA_SLOT_BYTES, "beamway_rdma_device_failed");
+}
+
+/* Somewhere else than into the ring: before it, behind it, across its ends, into other memory. */
+static void write_elsewhere(int wire, int64_t offset, size_t len)
+{
+    rogue_t rogue;
+    offer_t offer;
+    bw_rdma_hello_t hello;
+    char bytes[64] = {0};
+    int status;
+
+    CHECK_IN(approach(wire, &rogue, &offer));
+    CHECK_IN(rogue_post_slots(&rogue, BW_RDMA_SLOTS));
+    hello = rogue_hello(&rogue, offer.token);
+    CHECK_EQ(rogue_say_hello(&rogue, &hello), RDMA_CM_EVENT_ESTABLISHED);
+    CHECK_EQ(rogue.peer.ring_bytes, RING);
+    CHECK(hear(wire, bytes, 1));
+    /* into the ring it works: the rest is not for a wrong key or address */
+    CHECK_EQ(rogue_request(&rogue, IBV_WR_RDMA_WRITE, bytes, sizeof bytes,
+                           rogue.peer.ring_address + RING - sizeof bytes, rogue.peer.ring_key),
+             IBV_WC_SUCCESS);
+    status =
+        rogue_request(&rogue, IBV_WR_RDMA_WRITE, bytes, len,
+                      (uint64_t)((int64_t)rogue.peer.ring_address + offset), rogue.peer.ring_key);
+    printf("    the device says: %s\n", ibv_wc_status_str((enum ibv_wc_status)status));
+    CHECK(status > 0 && status != IBV_WC_SUCCESS);
+    CHECK(tell(wire, "!", 1));
+    rogue_leave(&rogue);
+}
+
+/* The memory about the ring is as it was, and the link ends. Which of the errors is told first is
+ * the device's choice. */
+static void attacked_here(int wire)
+{
+    bw_link_t *link = NULL;
+    bw_span_t span = {0}, room = {0};
+    char done;
+
+    CHECK_IN(link_here(wire, 4, RING, &link));
+    CHECK_EQ(link->ops->reserve(link, RING, &room), BW_OK);
+    memset(room.base, 0x77, room.len); /* the ring to send from lies near */
+    CHECK(tell(wire, "!", 1));
+    CHECK(hear(wire, &done, 1));
+    CHECK(wait_for_end(link, WAIT_MS) != NULL);
+    for (size_t i = 0; i < room.len; i++)
+        CHECK_EQ(room.base[i], 0x77);
+    CHECK(link->ops->peek(link, &span) != BW_OK);
+    link->ops->close(link, NULL);
+}
+
+static void before_the_ring_there(int wire)
+{
+    write_elsewhere(wire, -8, 8);
+}
+
+static void into_the_ring_there(int wire)
+{
+    write_elsewhere(wire, -8, 16);
+}
+
+static void out_of_the_ring_there(int wire)
+{
+    write_elsewhere(wire, (int64_t)RING - 8, 16);
+}
+
+static void behind_the_ring_there(int wire)
+{
+    write_elsewhere(wire, (int64_t)RING, 8);
+}
+
+/* More messages than there are slots: the sender's device is told to wait, then fails; the
+ * receiver's memory is not touched. The victim looks at nothing until then. */
+static void flood_there(int wire)
+{
+    rogue_t rogue;
+    offer_t offer;
+    bw_rdma_hello_t hello;
+    bw_rdma_message_t message = {0};
+    int status = IBV_WC_SUCCESS, sent = 0;
+
+    CHECK_IN(approach(wire, &rogue, &offer));
+    CHECK_IN(rogue_post_slots(&rogue, BW_RDMA_SLOTS));
+    hello = rogue_hello(&rogue, offer.token);
+    CHECK_EQ(rogue_say_hello(&rogue, &hello), RDMA_CM_EVENT_ESTABLISHED);
+    for (; status == IBV_WC_SUCCESS && sent < 2 * (int)BW_RDMA_SLOTS; sent++)
+        status = rogue_send(&rogue, &message, 0);
+    CHECK_EQ(status, IBV_WC_RNR_RETRY_EXC_ERR);
+    CHECK_EQ(sent, BW_RDMA_SLOTS + 1);
+    CHECK(tell(wire, "!", 1));
+    rogue_leave(&rogue);
+}
+
+static void flooded_here(int wire)
+{
+    bw_link_t *link = NULL;
+    char done;
+
+    CHECK_IN(link_here(wire, 4, RING, &link));
+    CHECK(hear(wire, &done, 1));
+    CHECK(wait_for_end(link, WAIT_MS) != NULL);
+    link->ops->close(link, NULL);
+}
+
+static void a_wrong_key(void)
+{
+    run_pair(victim_here, wrong_key_there);
+}
+
+static void a_wrong_address(void)
+{
+    run_pair(victim_here, wrong_address_there);
+}
+
+static void fewer_slots_than_announced(void)
+{
+    run_pair(victim_here, no_slots_there);
+}
+
+static void wrong_positions(void)
+{
+    static const side_fn liars[] = {head_too_far_there, tail_of_nothing_there,
+                                    credits_of_nothing_there, length_of_nothing_there,
+                                    longer_than_a_slot_there};
+
+    for (size_t i = 0; i < sizeof liars / sizeof *liars; i++)
+        CHECK_IN(run_pair(victim_here, liars[i]));
+}
+
+static void nothing_but_the_ring_can_be_written(void)
+{
+    static const side_fn attackers[] = {before_the_ring_there, into_the_ring_there,
+                                        out_of_the_ring_there, behind_the_ring_there};
+
+    for (size_t i = 0; i < sizeof attackers / sizeof *attackers; i++)
+        CHECK_IN(run_pair(attacked_here, attackers[i]));
+}
+
+static void more_messages_than_slots(void)
+{
+    run_pair(flooded_here, flood_there);
+}
+
+static const check_case_t cases[] = {
+    {"visitors_without_a_good_hello", visitors_without_a_good_hello},
+    {"listeners_with_a_bad_answer", listeners_with_a_bad_answer},
+    {"a_listener_that_never_answers", a_listener_that_never_answers},
+    {"a_wrong_key", a_wrong_key},
+    {"a_wrong_address", a_wrong_address},
+    {"fewer_slots_than_announced", fewer_slots_than_announced},
+    {"wrong_positions", wrong_positions},
+    {"nothing_but_the_ring_can_be_written", nothing_but_the_ring_can_be_written},
+    {"more_messages_than_slots", more_messages_than_slots},
+};
+
+CHECK_MAIN(cases)

@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Frames of random sizes with known contents, both ways at once, with real sleeping and waking,
+ * over the rdma carrier with the smallest rings: between two processes, and with one that dies.
+ *
+ * usage: rdma_stress_test [FRAMES] [CASE]...
+ */
+#define _GNU_SOURCE
+#include "rdma_ends.h"
+#include "stress.h"
+
+static void stressed_here(int wire)
+{
+    bw_link_t *link = NULL;
+    end_t mine;
+
+    alarm(600);
+    CHECK_IN(link_here(wire, 4, RING, &link));
+    mine = end_of(link, 0, frames_each_way);
+    run_end(&mine);
+    report(&mine);
+    CHECK(mine.failure == NULL);
+    CHECK(mine.sleeps > 100); /* else nothing about waking was tested */
+    CHECK(ends_with(link, "", WAIT_MS));
+    link->ops->close(link, NULL);
+}
+
+static void stressed_there(int wire)
+{
+    bw_link_t *link = NULL;
+    end_t mine;
+
+    alarm(600);
+    CHECK_IN(link_there(wire, RING, &link));
+    mine = end_of(link, 1, frames_each_way);
+    run_end(&mine);
+    report(&mine);
+    CHECK(mine.failure == NULL);
+    link->ops->close(link, NULL);
+}
+
+static void two_processes(void)
+{
+    run_pair(stressed_here, stressed_there);
+}
+
+/* Dies under way: the other has got whole frames and perhaps a part of one, and learns of it. */
+static void mortal_there(int wire)
+{
+    bw_link_t *link = NULL;
+    pid_t self = getpid();
+    end_t mine;
+
+    CHECK_IN(link_there(wire, RING, &link));
+    CHECK(tell(wire, &self, sizeof self));
+    mine = end_of(link, 1, UINT64_MAX);
+    run_end(&mine);
+    CHECK(mine.failure == NULL); /* it is killed before */
+}
+
+static uint64_t frames_to_live;
+
+static void survivor_here(int wire)
+{
+    bw_link_t *link = NULL;
+    pid_t peer;
+    end_t mine;
+
+    CHECK_IN(link_here(wire, 4, RING, &link));
+    CHECK(hear(wire, &peer, sizeof peer));
+    mine = end_of(link, 0, frames_to_live);
+    CHECK(run_end(&mine));
+    CHECK_EQ(kill(peer, SIGKILL), 0);
+    mine.frames = UINT64_MAX;
+    CHECK(!run_end(&mine));
+    CHECK(strcmp(mine.failure, "peek") == 0);
+    CHECK_EQ(strcmp(link->ops->reason(link), "beamway_rdma_connection_closed"), 0);
+    link->ops->close(link, NULL);
+}
+
+static void the_other_dies(void)
+{
+    for (frames_to_live = 0; frames_to_live < 200; frames_to_live += 40)
+        CHECK_IN(run_pair(survivor_here, mortal_there));
+}
+
+static const check_case_t cases[] = {
+    {"two_processes", two_processes},
+    {"the_other_dies", the_other_dies},
+};
+
+int main(int argc, char **argv)
+{
+    /* each frame costs a soft device far more than a ring */
+    frames_each_way /= 10;
+    return run_stress(cases, sizeof cases / sizeof *cases, argc, argv);
+}
