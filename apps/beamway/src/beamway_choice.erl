@@ -11,24 +11,35 @@
 
 %% @doc Another version of the extension means the stream, TCP or TLS, never a refused connection.
 -spec choose(Ours :: extension(), Theirs :: beamway_wire:found()) ->
-          shm | {stream, Reason :: binary()}.
+          shm | rdma | {stream, Reason :: binary()}.
 choose(_Ours, none) ->
     {stream, <<"the peer does not speak beamway">>};
 choose(_Ours, {other_version, Version}) ->
     {stream, beamway_wire:another_extension(Version)};
-choose(#{host := Host}, {ok, #{host := Other}}) when Host =/= Other ->
-    {stream, <<"another host">>};
-choose(#{links := Ours}, {ok, #{links := Theirs}}) ->
-    case {lists:member(shm, Ours), lists:member(shm, Theirs)} of
-        {true, true} -> shm;
-        {false, _} -> {stream, <<"shared memory is off on this node">>};
-        {_, false} -> {stream, <<"shared memory is off on the peer">>}
+choose(#{host := Host, links := Ours}, {ok, #{host := Other, links := Theirs}}) ->
+    SameHost = Host =:= Other,
+    Both = [Link || Link <- Ours, lists:member(Link, Theirs)],
+    case {SameHost andalso lists:member(shm, Both), lists:member(rdma, Both)} of
+        {true, _} -> shm;
+        {false, true} -> rdma;
+        {false, false} -> {stream, why_not(SameHost, Ours)}
+    end.
+
+why_not(true, Ours) ->
+    case lists:member(shm, Ours) of
+        true -> <<"shared memory is off on the peer">>;
+        false -> <<"shared memory is off on this node">>
+    end;
+why_not(false, Ours) ->
+    case lists:member(rdma, Ours) of
+        true -> <<"another host, and the peer offers no rdma">>;
+        false -> <<"another host">>
     end.
 
 %% @doc True if messages between the two shall travel whole: one of them wants it and the link will
-%% most likely be shared memory. The accepting side asks before the flags are fixed.
+%% most likely be a ring. The accepting side asks before the flags are fixed.
 -spec whole_messages(Ours :: extension(), Theirs :: beamway_wire:found()) -> boolean().
 whole_messages(#{whole_messages := OursWants} = Ours, {ok, #{whole_messages := TheyWant}} = Theirs) ->
-    (OursWants orelse TheyWant) andalso choose(Ours, Theirs) =:= shm;
+    (OursWants orelse TheyWant) andalso is_atom(choose(Ours, Theirs));
 whole_messages(_Ours, _NoneOrOtherVersion) ->
     false.

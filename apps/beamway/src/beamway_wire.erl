@@ -14,33 +14,44 @@
 -export([another_version/1, another_extension/1]).
 -include_lib("kernel/include/dist.hrl").
 
--export_type([extension/0, found/0, packet/0, offer/0]).
+-export_type([extension/0, found/0, packet/0, offer/0, rdma_offer/0]).
 
 -define(EXTENSION_MAGIC, "BWay").
 -define(EXTENSION_VERSION, 1).
 -define(PACKET_VERSION, 1).
 -define(HAS_SHM, 1).
 -define(WANTS_WHOLE_MESSAGES, 2).
+-define(HAS_RDMA, 4).
+-define(ADDRESSES_MAX, 16).
 
 -type extension() :: #{host := <<_:128>>,
-                       links := [shm],
+                       links := [shm | rdma],
                        whole_messages := boolean()}.
 %% `host': a digest that is the same for two nodes only if they run under the same kernel.
-%% `links': what the node allows besides TCP.
+%% `links': what the node allows besides its stream; `rdma' only if it has a device that can be used now.
 
 -type found() :: {ok, extension()} | {other_version, byte()} | none.
 %% What stands after a peer's name; `none' stands for a peer that does not speak Beamway.
 
 -type offer() :: #{address := binary(), token := <<_:128>>, ring_bytes := pos_integer()}.
 
--type packet() :: {offer, offer()} | {offer_of_version, byte()} | ready | {nack, Reason :: binary()}.
+-type rdma_offer() :: #{device := binary(),
+                        addresses := [inet:ip_address(), ...],
+                        port := inet:port_number(),
+                        token := <<_:128>>,
+                        ring_bytes := pos_integer()}.
+%% `port' is of librdmacm's port space, not of TCP's. `device' is for people to read.
+
+-type packet() :: {offer, offer()} | {rdma_offer, rdma_offer()} | {offer_of_version, byte()} | ready
+                | {nack, Reason :: binary()}.
 %% `offer_of_version': an offer of another version than ours, which shall be answered by `nack'.
 
 %% @doc The bytes that follow the node name. What a later version may do without a new number: append
 %% fields. With a new number: change everything but the magic, the place of the number and the length.
 -spec encode_extension(extension()) -> binary().
 encode_extension(#{host := Host, links := Links, whole_messages := Whole}) ->
-    Flags = flag(lists:member(shm, Links), ?HAS_SHM) bor flag(Whole, ?WANTS_WHOLE_MESSAGES),
+    Flags = flag(lists:member(shm, Links), ?HAS_SHM) bor flag(lists:member(rdma, Links), ?HAS_RDMA)
+        bor flag(Whole, ?WANTS_WHOLE_MESSAGES),
     Body = <<Host:16/binary, Flags:16>>,
     <<?EXTENSION_MAGIC, ?EXTENSION_VERSION, (byte_size(Body)):16, Body/binary>>.
 
@@ -65,7 +76,7 @@ decode_extension(<<?EXTENSION_MAGIC, ?EXTENSION_VERSION, Len:16, Body:Len/binary
     case Body of
         <<Host:16/binary, Flags:16, _Later/binary>> ->
             {ok, #{host => Host,
-                   links => [shm || Flags band ?HAS_SHM =/= 0],
+                   links => [shm || Flags band ?HAS_SHM =/= 0] ++ [rdma || Flags band ?HAS_RDMA =/= 0],
                    whole_messages => Flags band ?WANTS_WHOLE_MESSAGES =/= 0}};
         _ ->
             none
@@ -100,15 +111,21 @@ check_length(Len, _NameMe = false) when Len > 0, Len =< 255 -> ok;
 check_length(Len, _NameMe = true) when Len > 0, Len =< 241 -> ok;
 check_length(Len, _) -> {error, iolist_to_binary(io_lib:format("a name of ~b bytes", [Len]))}.
 
-%% @doc One packet of the agreement. In every version an offer has its number and `o' in front, and a
+%% @doc One packet of the agreement. In every version an offer has its number and `o' or `d' in front, and a
 %% `nack' is what it is here: so two versions can always agree on TCP.
--spec encode({offer, offer()} | ready | {nack, Reason :: binary()}) -> binary().
+-spec encode({offer, offer()} | {rdma_offer, rdma_offer()} | ready | {nack, Reason :: binary()}) -> binary().
 encode({offer, #{address := Address, token := Token, ring_bytes := RingBytes}}) ->
     <<?PACKET_VERSION, $o, RingBytes:64, Token:16/binary, Address/binary>>;
+encode({rdma_offer, #{device := Device, addresses := Addresses, port := Port, token := Token, ring_bytes := RingBytes}}) ->
+    Offered = << <<(encode_address(Ip))/binary>> || Ip <- lists:sublist(Addresses, ?ADDRESSES_MAX) >>,
+    <<?PACKET_VERSION, $d, RingBytes:64, Token:16/binary, Port:16, (byte_size(Device)), Device/binary, Offered/binary>>;
 encode(ready) ->
     <<?PACKET_VERSION, $r>>;
 encode({nack, Reason}) ->
     <<?PACKET_VERSION, $n, Reason/binary>>.
+
+encode_address({A, B, C, D}) -> <<4, A, B, C, D>>;
+encode_address({A, B, C, D, E, F, G, H}) -> <<6, A:16, B:16, C:16, D:16, E:16, F:16, G:16, H:16>>.
 
 %% @doc The reason of an error is for the log.
 -spec decode(iodata()) -> {ok, packet()} | {error, Reason :: binary()}.
@@ -117,19 +134,37 @@ decode(Packet) ->
         <<?PACKET_VERSION, $o, RingBytes:64, Token:16/binary, Address/binary>>
           when RingBytes > 0, Address =/= <<>> ->
             {ok, {offer, #{address => Address, token => Token, ring_bytes => RingBytes}}};
+        <<?PACKET_VERSION, $d, RingBytes:64, Token:16/binary, Port:16, Size, Device:Size/binary, Offered/binary>>
+          when RingBytes > 0, Port > 0 ->
+            rdma_offer(decode_addresses(Offered, []),
+                       #{device => printable(Device), port => Port, token => Token, ring_bytes => RingBytes});
         <<?PACKET_VERSION, $r>> ->
             {ok, ready};
         <<_AnyVersion, $n, Reason/binary>> ->
             {ok, {nack, printable(Reason)}};
         <<?PACKET_VERSION, _/binary>> ->
             {error, <<"not a packet of the link agreement">>};
-        <<Version, $o, _/binary>> ->
+        <<Version, Offer, _/binary>> when Offer =:= $o; Offer =:= $d ->
             {ok, {offer_of_version, Version}};
         <<Version, _/binary>> ->
             {error, another_version(Version)};
         <<>> ->
             {error, <<"an empty packet in the link agreement">>}
     end.
+
+rdma_offer([_ | _] = Addresses, Offer) when length(Addresses) =< ?ADDRESSES_MAX ->
+    {ok, {rdma_offer, Offer#{addresses => Addresses}}};
+rdma_offer(_, _Offer) ->
+    {error, <<"an offer of rdma without valid addresses">>}.
+
+decode_addresses(<<4, A, B, C, D, More/binary>>, Read) ->
+    decode_addresses(More, [{A, B, C, D} | Read]);
+decode_addresses(<<6, A:16, B:16, C:16, D:16, E:16, F:16, G:16, H:16, More/binary>>, Read) ->
+    decode_addresses(More, [{A, B, C, D, E, F, G, H} | Read]);
+decode_addresses(<<>>, Read) ->
+    lists:reverse(Read);
+decode_addresses(_, _Read) ->
+    [].
 
 %% @doc Why there is no link with a peer whose offer or answer has this number.
 -spec another_version(byte()) -> Reason :: binary().

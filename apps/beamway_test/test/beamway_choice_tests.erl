@@ -6,9 +6,9 @@
 
 sides() ->
     [#{host => Host, links => Links, whole_messages => Whole}
-     || Host <- [<<1:128>>, <<2:128>>], Links <- [[], [shm]], Whole <- [true, false]].
+     || Host <- [<<1:128>>, <<2:128>>], Links <- [[], [shm], [rdma], [shm, rdma]], Whole <- [true, false]].
 
-kind(shm) -> shm;
+kind(Ring) when Ring =:= shm; Ring =:= rdma -> Ring;
 kind({stream, Reason}) when is_binary(Reason) -> stream.
 
 both_sides_agree_test_() ->
@@ -16,26 +16,35 @@ both_sides_agree_test_() ->
      || A <- sides(), B <- sides()].
 
 shm_only_on_one_host_and_if_both_allow_it_test_() ->
-    [?_assertEqual(HostA =:= HostB andalso LinksA =:= [shm] andalso LinksB =:= [shm],
-                   beamway_choice:choose(A, {ok, B}) =:= shm)
+    [?_assertEqual(HostA =:= HostB andalso both(shm, LinksA, LinksB), beamway_choice:choose(A, {ok, B}) =:= shm)
      || #{host := HostA, links := LinksA} = A <- sides(),
         #{host := HostB, links := LinksB} = B <- sides()].
 
+rdma_where_both_allow_it_and_shm_is_not_to_be_had_test_() ->
+    [?_assertEqual(both(rdma, LinksA, LinksB) andalso not (HostA =:= HostB andalso both(shm, LinksA, LinksB)),
+                   beamway_choice:choose(A, {ok, B}) =:= rdma)
+     || #{host := HostA, links := LinksA} = A <- sides(),
+        #{host := HostB, links := LinksB} = B <- sides()].
+
+both(Link, LinksA, LinksB) -> lists:member(Link, LinksA) andalso lists:member(Link, LinksB).
+
 reasons_test() ->
-    [_, _, Allows, _ | _] = sides(),
+    Allows = #{host => <<1:128>>, links => [shm], whole_messages => false},
     Forbids = Allows#{links := []},
+    Elsewhere = Allows#{host := <<3:128>>},
     ?assertEqual({stream, <<"the peer does not speak beamway">>}, beamway_choice:choose(Allows, none)),
     ?assertEqual({stream, <<"the peer speaks version 2 of beamway, this node version 1">>},
                  beamway_choice:choose(Allows, {other_version, 2})),
-    ?assertEqual({stream, <<"another host">>},
-                 beamway_choice:choose(Allows, {ok, Allows#{host := <<3:128>>}})),
+    ?assertEqual({stream, <<"another host">>}, beamway_choice:choose(Allows, {ok, Elsewhere})),
+    ?assertEqual({stream, <<"another host, and the peer offers no rdma">>},
+                 beamway_choice:choose(Allows#{links := [shm, rdma]}, {ok, Elsewhere})),
     ?assertEqual({stream, <<"shared memory is off on this node">>},
                  beamway_choice:choose(Forbids, {ok, Allows})),
     ?assertEqual({stream, <<"shared memory is off on the peer">>},
                  beamway_choice:choose(Allows, {ok, Forbids})).
 
-whole_messages_only_where_shm_is_likely_test_() ->
-    [?_assertEqual((WholeA orelse WholeB) andalso beamway_choice:choose(A, {ok, B}) =:= shm,
+whole_messages_only_where_a_ring_is_likely_test_() ->
+    [?_assertEqual((WholeA orelse WholeB) andalso kind(beamway_choice:choose(A, {ok, B})) =/= stream,
                    beamway_choice:whole_messages(A, {ok, B}))
      || #{whole_messages := WholeA} = A <- sides(), #{whole_messages := WholeB} = B <- sides()]
         ++ [?_assertNot(beamway_choice:whole_messages(A, B)) || A <- sides(), B <- [none, {other_version, 2}]].

@@ -9,14 +9,23 @@
 -define(NAME_HEAD, $N, 16#d07df7fbd:64, 1700000000:32, 8:16, "a@host.b").
 
 extension() ->
-    ?LET({Host, Links, Whole}, {binary(16), oneof([[], [shm]]), boolean()},
+    ?LET({Host, Links, Whole}, {binary(16), oneof([[], [shm], [rdma], [shm, rdma]]), boolean()},
          #{host => Host, links => Links, whole_messages => Whole}).
 
 packet() ->
     oneof([ready,
            {nack, ?LET(Text, list(range($\s, $~)), iolist_to_binary(lists:sublist(Text, 200)))},
            {offer, ?LET({Address, Token, Ring}, {non_empty(binary()), binary(16), pos_integer()},
-                        #{address => Address, token => Token, ring_bytes => Ring})}]).
+                        #{address => Address, token => Token, ring_bytes => Ring})},
+           {rdma_offer, ?LET({Device, Addresses, Port, Token, Ring},
+                             {list(range($a, $z)), ?LET(Count, range(1, 16), vector(Count, address())), range(1, 65535), binary(16),
+                              pos_integer()},
+                             #{device => list_to_binary(Device), addresses => Addresses, port => Port, token => Token,
+                               ring_bytes => Ring})}]).
+
+address() ->
+    oneof([{byte(), byte(), byte(), byte()},
+           ?LET(Parts, vector(8, range(0, 65535)), list_to_tuple(Parts))]).
 
 prop_extension_round_trip() ->
     ?FORALL(Extension, extension(),
@@ -138,6 +147,7 @@ another_version_is_told_test() ->
 an_offer_and_a_nack_of_another_version_are_known_test() ->
     ?assertEqual({ok, {offer_of_version, 2}}, beamway_wire:decode(<<2, $o>>)),
     ?assertEqual({ok, {offer_of_version, 9}}, beamway_wire:decode(<<9, $o, "whatever it holds">>)),
+    ?assertEqual({ok, {offer_of_version, 9}}, beamway_wire:decode(<<9, $d, "whatever it holds">>)),
     ?assertEqual({ok, {nack, <<"because">>}}, beamway_wire:decode(<<9, $n, "because">>)).
 
 bad_packets_test_() ->
@@ -145,7 +155,11 @@ bad_packets_test_() ->
       ?_assertMatch({error, _}, beamway_wire:decode(Bytes))}
      || Bytes <- [<<>>, <<1>>, <<2, $r>>, <<1, $r, 0>>, <<1, $x>>, <<1, $o>>,
                   <<1, $o, 65536:64, 0:128>>, <<1, $o, 0:64, 0:128, "address">>,
-                  <<1, $o, 65536:64, 0:120>>]].
+                  <<1, $o, 65536:64, 0:120>>,
+                  <<1, $d>>, <<1, $d, 65536:64, 0:128, 1:16, 0>>, <<1, $d, 0:64, 0:128, 1:16, 0, 4, 1, 2, 3, 4>>,
+                  <<1, $d, 65536:64, 0:128, 0:16, 0, 4, 1, 2, 3, 4>>, <<1, $d, 65536:64, 0:128, 1:16, 9, 4, 1, 2, 3, 4>>,
+                  <<1, $d, 65536:64, 0:128, 1:16, 0, 4, 1, 2, 3>>, <<1, $d, 65536:64, 0:128, 1:16, 0, 5, 1, 2, 3, 4>>,
+                  <<1, $d, 65536:64, 0:128, 1:16, 0, (binary:copy(<<4, 1, 2, 3, 4>>, 17))/binary>>]].
 
 the_peer_cannot_forge_log_lines_test() ->
     {ok, {nack, Reason}} = beamway_wire:decode([<<1, $n>>, "a\nb\e[31m", lists:duplicate(1000, $x)]),

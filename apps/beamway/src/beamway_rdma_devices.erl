@@ -1,0 +1,208 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Which RDMA devices this host has, and by which IP addresses they can be reached.
+%%
+%% Read from sysfs each time: devices come and go. The verbs library is not asked, so that a node loads it only
+%% when there is something to use it for. librdmacm finds a device by the IP address of its network interface: a
+%% port whose interface has none (InfiniBand without IPoIB) is seen, but cannot be used.
+%% Runs while the node boots, before there is a file server.
+-module(beamway_rdma_devices).
+
+-export([all/0, all/3, usable/1, is_address/1, routes/2]).
+-export_type([port_info/0, address/0]).
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+-endif.
+
+-type address() :: {Ip :: inet:ip_address(), PrefixBits :: 0..128}.
+-type port_info() :: #{device := string(),
+                       port := pos_integer(),
+                       state := string(),                    %% "ACTIVE", "DOWN", …
+                       link_layer := string(),               %% "Ethernet" (RoCE), "InfiniBand"
+                       gid := string(),                      %% the first that has an interface, or ""
+                       interfaces := [string()],
+                       addresses := [address()]}.
+
+-define(SYSFS, "/sys/class/infiniband").
+-define(READ_BYTES, 256).
+
+%% @doc All ports of all devices.
+-spec all() -> [port_info()].
+all() ->
+    all(?SYSFS, fun interface_addresses/0, []).
+
+%% @doc The same, from another folder and with the addresses of the interfaces from elsewhere. If devices are
+%% named, only those.
+-spec all(Sysfs :: file:filename(), fun(() -> [{Interface :: string(), address()}]), Only :: [string()]) -> [port_info()].
+all(Sysfs, Addresses, Only) ->
+    case [Device || Device <- names(Sysfs), Only =:= [] orelse lists:member(Device, Only)] of
+        [] ->
+            [];
+        Devices ->
+            Known = Addresses(),
+            [port_info(Sysfs, Device, Port, Known)
+             || Device <- Devices, Port <- ports(filename:join([Sysfs, Device, "ports"]))]
+    end.
+
+%% @doc Those that can carry a link now.
+-spec usable([port_info()]) -> [port_info()].
+usable(Ports) ->
+    [Port || #{state := "ACTIVE", addresses := [_ | _]} = Port <- Ports].
+
+ports(Folder) ->
+    lists:sort([list_to_integer(Name) || Name <- names(Folder)]).
+
+port_info(Sysfs, Device, Number, Known) ->
+    Folder = filename:join([Sysfs, Device, "ports", integer_to_list(Number)]),
+    Gids = gids(Folder),
+    Interfaces = lists:usort([Interface || {_, Interface} <- Gids]
+                             ++ names(filename:join([Sysfs, Device, "device", "net"]))),
+    #{device => Device,
+      port => Number,
+      state => last_word(read(filename:join(Folder, "state"))),
+      link_layer => read(filename:join(Folder, "link_layer")),
+      gid => case Gids of [{Gid, _} | _] -> Gid; [] -> "" end,
+      interfaces => Interfaces,
+      addresses => [Address || {Interface, Address} <- Known, lists:member(Interface, Interfaces)]}.
+
+%% Most entries of the table are empty, and reading one of these is an error.
+gids(Folder) ->
+    Interfaces = filename:join([Folder, "gid_attrs", "ndevs"]),
+    Entries = lists:sort([list_to_integer(Name) || Name <- names(Interfaces)]),
+    [{read(filename:join([Folder, "gids", integer_to_list(Entry)])), Interface}
+     || Entry <- Entries, Interface <- [read(filename:join(Interfaces, integer_to_list(Entry)))], Interface =/= ""].
+
+%% "4: ACTIVE"
+last_word(Text) ->
+    case string:lexemes(Text, ": ") of
+        [] -> "";
+        Words -> lists:last(Words)
+    end.
+
+names(Folder) ->
+    case prim_file:list_dir(Folder) of
+        {ok, Names} -> lists:sort(Names);
+        {error, _} -> []
+    end.
+
+read(Path) ->
+    case file:open(Path, [read, raw, binary]) of
+        {ok, File} ->
+            Read = file:read(File, ?READ_BYTES),
+            ok = file:close(File),
+            case Read of
+                {ok, Text} -> string:trim(binary_to_list(Text));
+                _ -> ""
+            end;
+        {error, _} ->
+            ""
+    end.
+
+interface_addresses() ->
+    case inet:getifaddrs() of
+        {ok, Interfaces} -> [{Name, Address} || {Name, Options} <- Interfaces, Address <- addresses(Options)];
+        {error, _} -> []
+    end.
+
+%% Each address is followed by its mask. A link-local address means nothing without its interface.
+addresses([{addr, Ip}, {netmask, Mask} | More]) ->
+    [{Ip, prefix_bits(Mask)} || is_address(Ip)] ++ addresses(More);
+addresses([_ | More]) ->
+    addresses(More);
+addresses([]) ->
+    [].
+
+%% @doc Whether a peer can be told of this address, and called by it.
+-spec is_address(inet:ip_address()) -> boolean().
+is_address({127, _, _, _}) -> false;
+is_address({0, 0, 0, 0}) -> false;
+is_address({A, _, _, _}) -> A < 224;
+is_address({0, 0, 0, 0, 0, 0, 0, Last}) when Last < 2 -> false;
+is_address({A, _, _, _, _, _, _, _}) -> A band 16#ffc0 =/= 16#fe80 andalso A < 16#ff00.
+
+prefix_bits(Mask) ->
+    length([1 || <<1:1>> <= bits(Mask)]).
+
+bits({A, B, C, D}) -> <<A, B, C, D>>;
+bits(Ip) -> << <<Part:16>> || Part <- tuple_to_list(Ip) >>.
+
+%% @doc In which order the peer's addresses are tried: first those in a network of one of our devices, then those
+%% behind a router, of families that we have. None: no device of ours can reach the peer.
+-spec routes(Ours :: [port_info()], Theirs :: [inet:ip_address()]) -> [inet:ip_address()].
+routes(Ours, Theirs) ->
+    Own = lists:append([Addresses || #{addresses := Addresses} <- Ours]),
+    Families = lists:usort([tuple_size(Ip) || {Ip, _} <- Own]),
+    Known = [Ip || Ip <- Theirs, is_address(Ip), lists:member(tuple_size(Ip), Families)],
+    {Near, Far} = lists:partition(fun(Ip) -> lists:any(fun(Address) -> is_near(Ip, Address) end, Own) end, Known),
+    Near ++ Far.
+
+is_near(Ip, {Own, Bits}) when tuple_size(Ip) =:= tuple_size(Own) ->
+    <<Ours:Bits/bits, _/bits>> = bits(Own),
+    <<Theirs:Bits/bits, _/bits>> = bits(Ip),
+    Ours =:= Theirs;
+is_near(_Ip, _Address) ->
+    false.
+
+-ifdef(TEST).
+
+with_sysfs(Files, Test) ->
+    Root = filename:join("/tmp", "beamway_rdma_devices-" ++ os:getpid()),
+    [begin
+         Path = filename:join(Root, File),
+         ok = filelib:ensure_dir(Path),
+         ok = file:write_file(Path, Text)
+     end || {File, Text} <- Files],
+    try Test(Root) after file:del_dir_r(Root) end.
+
+roce() ->
+    [{"rxe0/ports/1/state", "4: ACTIVE\n"}, {"rxe0/ports/1/link_layer", "Ethernet\n"},
+     {"rxe0/ports/1/gids/0", "fe80:0000:0000:0000:5054:00ff:fe12:3456\n"},
+     {"rxe0/ports/1/gids/1", "0000:0000:0000:0000:0000:ffff:0a00:0001\n"},
+     {"rxe0/ports/1/gid_attrs/ndevs/0", "eth1\n"}, {"rxe0/ports/1/gid_attrs/ndevs/1", "eth1\n"},
+     {"rxe0/ports/1/gid_attrs/ndevs/2", ""}].
+
+infiniband() ->
+    [{"mlx5_0/ports/1/state", "4: ACTIVE\n"}, {"mlx5_0/ports/1/link_layer", "InfiniBand\n"},
+     {"mlx5_0/ports/2/state", "1: DOWN\n"}, {"mlx5_0/ports/2/link_layer", "InfiniBand\n"},
+     {"mlx5_0/device/net/ib0/type", "32\n"}].
+
+addresses_here() ->
+    [{"eth1", {{10, 0, 0, 1}, 24}}, {"eth2", {{10, 9, 0, 1}, 24}}, {"ib0", {{192, 168, 7, 1}, 16}}].
+
+reads_ports_test() ->
+    with_sysfs(roce() ++ infiniband(), fun(Root) ->
+        Ports = all(Root, fun addresses_here/0, []),
+        ?assertMatch([#{device := "mlx5_0", port := 1, state := "ACTIVE", link_layer := "InfiniBand", gid := "",
+                        interfaces := ["ib0"], addresses := [{{192, 168, 7, 1}, 16}]},
+                      #{device := "mlx5_0", port := 2, state := "DOWN"},
+                      #{device := "rxe0", port := 1, state := "ACTIVE", link_layer := "Ethernet",
+                        gid := "fe80:0000:0000:0000:5054:00ff:fe12:3456", interfaces := ["eth1"],
+                        addresses := [{{10, 0, 0, 1}, 24}]}], Ports),
+        ?assertMatch([#{device := "mlx5_0", port := 1}, #{device := "rxe0"}], usable(Ports)),
+        ?assertMatch([#{device := "rxe0"}], all(Root, fun addresses_here/0, ["rxe0", "gone0"])),
+        ?assertMatch([], usable(all(Root, fun() -> [] end, [])))
+    end).
+
+no_devices_test() ->
+    ?assertEqual([], all("/nowhere/at/all", fun() -> error(asked_for_nothing) end, [])).
+
+of_this_host_test() ->
+    ?assert(is_list(all())),
+    ?assert(lists:all(fun({Name, {Ip, Bits}}) -> is_list(Name) andalso is_address(Ip) andalso Bits > 0 end,
+                      interface_addresses())).
+
+routes_test_() ->
+    Ours = [#{addresses => [{{10, 0, 0, 1}, 24}]}, #{addresses => [{{16#fd00, 0, 0, 0, 0, 0, 0, 1}, 64}]}],
+    Near6 = {16#fd00, 0, 0, 0, 9, 9, 9, 9},
+    [?_assertEqual([{10, 0, 0, 9}, {10, 1, 0, 9}], routes(Ours, [{10, 1, 0, 9}, {10, 0, 0, 9}])),
+     ?_assertEqual([Near6, {10, 1, 0, 9}], routes(Ours, [{10, 1, 0, 9}, Near6])),
+     ?_assertEqual([], routes([hd(Ours)], [Near6])),
+     ?_assertEqual([], routes([], [{10, 0, 0, 9}])),
+     ?_assertEqual([], routes(Ours, [{127, 0, 0, 1}, {0, 0, 0, 0}, {224, 0, 0, 1}, {255, 255, 255, 255},
+                                     {0, 0, 0, 0, 0, 0, 0, 1}, {16#fe80, 0, 0, 0, 0, 0, 0, 1}, {16#ff02, 0, 0, 0, 0, 0, 0, 1}]))].
+
+prefix_test_() ->
+    [?_assertEqual(24, prefix_bits({255, 255, 255, 0})),
+     ?_assertEqual(64, prefix_bits({65535, 65535, 65535, 65535, 0, 0, 0, 0}))].
+
+-endif.
