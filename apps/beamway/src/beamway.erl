@@ -14,7 +14,7 @@
 -export_type([link_info/0]).
 
 -type link_info() :: #{node := node(),
-                       link := shm | tcp | tls,
+                       link := shm | rdma | tcp | tls,
                        reason := binary(),
                        address := binary(),
                        since := integer()}.

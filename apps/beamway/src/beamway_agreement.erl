@@ -1,6 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Two authenticated peers of one host agree on a shared memory link, or both go on over
-%% their stream.
+%% @doc Two authenticated peers agree on a ring, over shared memory or rdma, or both go on over their stream.
 %%
 %% The side that called offers, the other answers, the first confirms. A side uses the ring only when
 %% it knows that the other will: the one that offered after it was told `ready', the other after
@@ -9,99 +8,94 @@
 %% until the deadline, a closed socket, nonsense) ends the process, and with it the connection, so
 %% that no two peers go on with different links. Checked by native/test/spin/agree.pml.
 %%
+%% How the two meet for a ring is the kind's own: {@link beamway_shm}, {@link beamway_rdma}.
 %% Runs in the connection process, on the still passive stream.
 -module(beamway_agreement).
 
 -include_lib("kernel/include/logger.hrl").
 
--export([run/3]).
+-export([run/4]).
 
 -type stream() :: beamway_stream:stream().
+-type kind() :: shm | rdma.
+
+%% In each: a deadline is of erlang:monotonic_time(millisecond), and nothing stays open on an error. `Why': for people, why it is this link.
+
+%% The calling side opens a port that the peer can come to.
+-callback offer(beamway_config:config(), RingBytes :: pos_integer()) ->
+    {ok, port(), beamway_wire:packet()} | {error, Reason :: binary()}.
+%% The answering side comes to it, with rings of at most `RingBytes'. A packet that is no such offer is an error.
+-callback join(beamway_wire:packet(), beamway_config:config(), RingBytes :: pos_integer(), Deadline :: integer()) ->
+    {ok, port(), Why :: binary()} | {error, Reason :: binary()}.
+%% The calling side takes what the peer has brought. The port stays open on an error.
+-callback accept(port(), RingBytes :: pos_integer(), Deadline :: integer()) ->
+    {ok, Why :: binary()} | {error, Reason :: binary()}.
 
 %% @doc Ends within `TimeoutMs', or ends the calling process. `stream': go on over it.
--spec run(connecting | accepting, stream(), TimeoutMs :: pos_integer()) ->
-          {shm, port()} | {stream, Reason :: binary()}.
-run(Role, Stream, TimeoutMs) ->
+-spec run(kind(), connecting | accepting, stream(), TimeoutMs :: pos_integer()) ->
+          {ring, port(), Why :: binary()} | {stream, Reason :: binary()}.
+run(Kind, Role, Stream, TimeoutMs) ->
     Deadline = erlang:monotonic_time(millisecond) + TimeoutMs,
-    #{ring_bytes := RingBytes} = Config = beamway_links:config(),
-    Granted = beamway_links:grant(RingBytes),
-    case agree(Role, Stream, Deadline, Config, Granted) of
-        {shm, Port} ->
-            {shm, Port};
+    case agree(Role, module(Kind), Stream, Deadline, beamway_links:config(), beamway_links:grant(Kind)) of
+        {ring, Port, Why} ->
+            {ring, Port, Why};
         {stream, Reason} ->
-            ?LOG_WARNING("beamway: no shared memory with ~ts, using ~ts: ~ts",
-                         [beamway_stream:peer_text(Stream), beamway_stream:kind(Stream), Reason]),
+            ?LOG_WARNING("beamway: no ~ts with ~ts, using ~ts: ~ts",
+                         [name(Kind), beamway_stream:peer_text(Stream), beamway_stream:kind(Stream), Reason]),
             {stream, Reason}
     end.
 
-agree(connecting, Stream, Deadline, #{socket_dir := Dir}, {ok, RingBytes}) ->
-    case with_port(fun(Port) -> beamway_port:open_door(Port, Dir) end) of
-        {ok, Port, {Token, Address}} ->
-            send(Stream, {offer, #{address => Address, token => Token, ring_bytes => RingBytes}}),
-            answered(recv(Stream, Deadline), Stream, Port, RingBytes);
+module(shm) -> beamway_shm;
+module(rdma) -> beamway_rdma.
+
+name(shm) -> "shared memory";
+name(rdma) -> "rdma".
+
+agree(connecting, Module, Stream, Deadline, Config, {ok, RingBytes}) ->
+    case Module:offer(Config, RingBytes) of
+        {ok, Port, Offer} ->
+            send(Stream, Offer),
+            answered(recv(Stream, Deadline), Module, Stream, Deadline, Port, RingBytes);
         {error, Reason} ->
             nack(Stream, none, Reason)
     end;
-agree(accepting, Stream, Deadline, #{socket_dir := Dir}, Granted) ->
+agree(connecting, _Module, Stream, _Deadline, _Config, {error, Reason}) ->
+    nack(Stream, none, Reason);
+agree(accepting, Module, Stream, Deadline, Config, Granted) ->
     case {recv(Stream, Deadline), Granted} of
-        {{offer, #{address := Address} = Offer}, {ok, RingBytes}} ->
-            case beamway_socket_dir:address(Address, Dir) of
-                {ok, Here} -> join(Stream, Deadline, Offer#{address := Here}, RingBytes);
-                {error, Reason} -> nack(Stream, none, Reason)
-            end;
-        {{offer, _}, {error, Reason}} -> nack(Stream, none, Reason);
-        {{offer_of_version, Version}, _} -> nack(Stream, none, beamway_wire:another_version(Version));
         {{nack, Reason}, _} -> refused(none, Reason);
-        {ready, _} -> give_up(<<"ready without an offer">>)
-    end;
-agree(connecting, Stream, _Deadline, _Config, {error, Reason}) ->
-    nack(Stream, none, Reason).
-
-%% A new port, closed again if it cannot be used.
-with_port(Use) ->
-    case beamway_port:open() of
-        {ok, Port} ->
-            case Use(Port) of
-                {ok, Result} ->
-                    {ok, Port, Result};
-                {error, Reason} ->
-                    close(Port),
-                    {error, Reason}
-            end;
-        {error, Reason} ->
-            {error, Reason}
+        {ready, _} -> give_up(<<"ready without an offer">>);
+        {{offer_of_version, Version}, _} -> nack(Stream, none, beamway_wire:another_version(Version));
+        {Offer, {ok, RingBytes}} -> joined(Stream, Deadline, Module:join(Offer, Config, RingBytes, Deadline));
+        {_Offer, {error, Reason}} -> nack(Stream, none, Reason)
     end.
 
 %% connecting: the peer has joined, or says why not
-answered(ready, Stream, Port, RingBytes) ->
-    case beamway_port:accept(Port, RingBytes) of
-        ok ->
+answered(ready, Module, Stream, Deadline, Port, RingBytes) ->
+    case Module:accept(Port, RingBytes, Deadline) of
+        {ok, Why} ->
             send(Stream, ready),
-            {shm, Port};
+            {ring, Port, Why};
         {error, Reason} ->
             nack(Stream, Port, Reason)
     end;
-answered({nack, Reason}, _Stream, Port, _RingBytes) ->
+answered({nack, Reason}, _Module, _Stream, _Deadline, Port, _RingBytes) ->
     refused(Port, Reason);
-answered(_Offer, _Stream, _Port, _RingBytes) ->
+answered(_Offer, _Module, _Stream, _Deadline, _Port, _RingBytes) ->
     give_up(<<"an offer as answer to ours">>).
 
-%% accepting: the smaller of both sizes
-join(Stream, Deadline, #{ring_bytes := Offered} = Offer, RingBytes) ->
-    Smaller = min(Offered, RingBytes),
-    case with_port(fun(Port) -> beamway_port:join(Port, Smaller, Offer) end) of
-        {ok, Port, joined} ->
-            send(Stream, ready),
-            confirmed(recv(Stream, Deadline), Port);
-        {error, Reason} ->
-            nack(Stream, none, Reason)
-    end.
+%% accepting
+joined(Stream, Deadline, {ok, Port, Why}) ->
+    send(Stream, ready),
+    confirmed(recv(Stream, Deadline), Port, Why);
+joined(Stream, _Deadline, {error, Reason}) ->
+    nack(Stream, none, Reason).
 
-confirmed(ready, Port) ->
-    {shm, Port};
-confirmed({nack, Reason}, Port) ->
+confirmed(ready, Port, Why) ->
+    {ring, Port, Why};
+confirmed({nack, Reason}, Port, _Why) ->
     refused(Port, Reason);
-confirmed(_Offer, _Port) ->
+confirmed(_Offer, _Port, _Why) ->
     give_up(<<"two offers">>).
 
 nack(Stream, Port, Reason) ->

@@ -13,15 +13,21 @@
 -include_lib("eunit/include/eunit.hrl").
 -endif.
 
--type config() :: #{links := [shm | tcp],
+-type config() :: #{links := [rdma | shm | tcp],
                     ring_bytes := pos_integer(),
                     ring_limit_bytes := non_neg_integer(),
                     whole_messages := boolean(),
                     poll_us := non_neg_integer(),
-                    socket_dir := string()}.
+                    socket_dir := string(),
+                    rdma_limit_bytes := non_neg_integer(),
+                    rdma_devices := [string()],
+                    rdma_ports := {inet:port_number(), inet:port_number()},
+                    rdma_plaintext := boolean()}.
 %% `ring_bytes': each way and peer. `ring_limit_bytes': all rings of this node together.
 %% `poll_us': how long to look for input before sleeping, in microseconds.
-%% `socket_dir': "" for abstract sockets.
+%% `socket_dir': "" for abstract sockets. `rdma_limit_bytes': all memory that is registered with devices.
+%% `rdma_devices': [] for all. `rdma_ports': where the connection manager listens, {0, 0} for any port.
+%% `rdma_plaintext': rdma also between nodes that speak TLS, whose data then passes the network as it is.
 
 -type problem() :: {Option :: atom(), Value :: term(), Expected :: string()}.
 
@@ -32,12 +38,16 @@
 
 %% Option, default, expected, how its text is read.
 options() ->
-    [{links, [shm, tcp], "a list of shm and tcp (BEAMWAY_LINKS=shm,tcp)", fun links/1},
+    [{links, [rdma, shm, tcp], "a list of shm, rdma and tcp (BEAMWAY_LINKS=shm,tcp)", fun links/1},
      {ring_bytes, 4194304, "a power of two from 65536 to 1073741824", fun ring_bytes/1},
      {ring_limit_bytes, 1073741824, "a number of bytes, 0 or more", fun natural/1},
      {whole_messages, false, "true or false", fun boolean/1},
      {poll_us, 200, "microseconds from 0 to 1000", fun poll_us/1},
-     {socket_dir, "", "an absolute path of at most 80 bytes", fun socket_dir/1}].
+     {socket_dir, "", "an absolute path of at most 80 bytes", fun socket_dir/1},
+     {rdma_limit_bytes, 268435456, "a number of bytes, 0 or more", fun natural/1},
+     {rdma_devices, [], "names of devices (BEAMWAY_RDMA_DEVICES=mlx5_0,mlx5_1)", fun devices/1},
+     {rdma_ports, {0, 0}, "a range of ports, {Low, High} (BEAMWAY_RDMA_PORTS=20000-20099)", fun ports/1},
+     {rdma_plaintext, false, "true or false", fun boolean/1}].
 
 %% @doc The options of this node. If some are not valid the others are read all the same, and every
 %% problem is told.
@@ -82,13 +92,14 @@ check(Value, _Default, Parse) ->
 links(Text) when is_list(Text), Text =/= [], is_integer(hd(Text)) ->
     links([link_name(string:trim(Word)) || Word <- string:lexemes(Text, ",")]);
 links([_ | _] = Links) ->
-    case [Link || Link <- Links, Link =/= shm, Link =/= tcp] of
+    case Links -- [Link || Link <- Links, lists:member(Link, [rdma, shm, tcp])] of
         [] -> {ok, lists:usort(Links)};
         _ -> error
     end;
 links(_) ->
     error.
 
+link_name("rdma") -> rdma;
 link_name("shm") -> shm;
 link_name("tcp") -> tcp;
 link_name(Other) -> Other.
@@ -133,6 +144,31 @@ socket_dir([$/ | _] = Dir) ->
 socket_dir(_) ->
     error.
 
+devices(Text) when is_list(Text), Text =/= [], is_integer(hd(Text)) ->
+    devices([string:trim(Word) || Word <- string:lexemes(Text, ",")]);
+devices(Names) when is_list(Names) ->
+    case lists:all(fun is_device/1, Names) of
+        true -> {ok, Names};
+        false -> error
+    end;
+devices(_) ->
+    error.
+
+is_device(Name) ->
+    is_list(Name) andalso re:run(Name, "^[A-Za-z0-9][-A-Za-z0-9_.]{0,63}$", [{capture, none}]) =:= match.
+
+ports(Text) when is_list(Text) ->
+    case re:run(Text, "^\\s*(\\d{1,5})-(\\d{1,5})\\s*$", [{capture, all_but_first, list}]) of
+        {match, [Low, High]} -> ports({list_to_integer(Low), list_to_integer(High)});
+        nomatch -> error
+    end;
+ports({0, 0}) ->
+    {ok, {0, 0}};
+ports({Low, High}) when is_integer(Low), is_integer(High), Low > 0, Low =< High, High < 65536 ->
+    {ok, {Low, High}};
+ports(_) ->
+    error.
+
 -ifdef(TEST).
 
 with(Option, Value) ->
@@ -153,9 +189,20 @@ links_test_() ->
     [?_assertMatch({ok, #{links := [tcp]}}, with(links, "tcp")),
      ?_assertMatch({ok, #{links := [shm, tcp]}}, with(links, "tcp, shm")),
      ?_assertMatch({ok, #{links := [shm]}}, with(links, [shm])),
+     ?_assertMatch({ok, #{links := [rdma, tcp]}}, with(links, "rdma,tcp")),
      ?_assertMatch({error, [{links, "rmda", _}]}, with(links, "rmda")),
      ?_assertMatch({error, [{links, "", _}]}, with(links, "")),
      ?_assertMatch({error, [{links, none, _}]}, with(links, none))].
+
+rdma_test_() ->
+    [?_assertMatch({ok, #{rdma_devices := ["mlx5_0", "rxe0"]}}, with(rdma_devices, "mlx5_0, rxe0")),
+     ?_assertMatch({ok, #{rdma_devices := ["rxe0"]}}, with(rdma_devices, ["rxe0"])),
+     ?_assertMatch({ok, #{rdma_devices := []}}, with(rdma_devices, "")),
+     ?_assertMatch({ok, #{rdma_ports := {20000, 20099}}}, with(rdma_ports, " 20000-20099 ")),
+     ?_assertMatch({ok, #{rdma_ports := {7, 7}}}, with(rdma_ports, {7, 7}))]
+        ++ [?_assertMatch({error, [{rdma_devices, Bad, _}]}, with(rdma_devices, Bad)) || Bad <- ["../x", [rxe0], rxe0, "a b"]]
+        ++ [?_assertMatch({error, [{rdma_ports, Bad, _}]}, with(rdma_ports, Bad))
+            || Bad <- ["20000", "2-1", "0-5", "1-65536", {1, 0}, 5, "", "x-y"]].
 
 socket_dir_test_() ->
     [?_assertMatch({ok, #{socket_dir := Good}}, with(socket_dir, Good))
@@ -165,8 +212,8 @@ socket_dir_test_() ->
                        "/" ++ [16#d800], <<"/run">>, none]].
 
 every_problem_is_told_test() ->
-    {error, Problems} = read(fun(_) -> "nonsense" end),
+    {error, Problems} = read(fun(_) -> "no sense" end),
     ?assertEqual(length(options()), length(Problems)),
-    [?assert(string:find(describe(P), "nonsense") =/= nomatch) || P <- Problems].
+    [?assert(string:find(describe(P), "no sense") =/= nomatch) || P <- Problems].
 
 -endif.

@@ -21,6 +21,9 @@
 -export([send/2, recv/3, pre_nodeup/1, post_nodeup/1, getll/1, handshake_complete/3, tick/1,
          getstat/1, setopts/2, getopts/2]).
 
+%% The kinds of link whose controller is a port of our driver.
+-define(IS_RING(Kind), (Kind =:= shm orelse Kind =:= rdma)).
+
 -type carrier() :: {beamway_stream:family(), Stream :: module()}.
 -type stream() :: beamway_stream:stream().
 
@@ -149,7 +152,7 @@ first_packet(Stream) ->
             Peer = beamway_wire:find_extension(name, Packet),
             put_state(first_packet, Packet),
             put_state(peer, Peer),
-            case beamway_choice:whole_messages(beamway_links:extension(), Peer) of
+            case beamway_choice:whole_messages(own_extension(Stream), Peer) of
                 true -> ?DFLAG_FRAGMENTS;
                 false -> 0
             end;
@@ -220,7 +223,7 @@ send(Stream, Data) ->
     end.
 
 send_extended(Stream, Message) ->
-    beamway_stream:send(Stream, [Message, beamway_wire:encode_extension(beamway_links:extension())]).
+    beamway_stream:send(Stream, [Message, beamway_wire:encode_extension(own_extension(Stream))]).
 
 %% @private
 -spec recv(stream(), non_neg_integer(), timeout()) -> {ok, string()} | {error, term()}.
@@ -243,18 +246,28 @@ recv_more(Stream, Timeout) ->
 %% @private The peer is authenticated: agree on the link.
 -spec pre_nodeup(stream()) -> ok | {error, term()}.
 pre_nodeup(Stream) ->
-    case agree(Stream) of
-        {shm, Port} ->
-            put_state(link, {shm, Port, <<"same host">>}),
-            beamway_stream:keep(Stream);
+    case beamway_choice:choose(own_extension(Stream), get_state(peer)) of
         {stream, Reason} ->
-            carry(Stream, Reason)
+            carry(Stream, Reason);
+        Kind ->
+            case beamway_agreement:run(Kind, get_state(role), Stream, get_state(setup_ms)) of
+                {ring, Port, Why} ->
+                    put_state(link, {Kind, Port, Why}),
+                    beamway_stream:keep(Stream);
+                {stream, Reason} ->
+                    carry(Stream, Reason)
+            end
     end.
 
-agree(Stream) ->
-    case beamway_choice:choose(beamway_links:extension(), get_state(peer)) of
-        {stream, Reason} -> {stream, Reason};
-        shm -> beamway_agreement:run(get_state(role), Stream, get_state(setup_ms))
+%% The same until the end of this process: what was said is what is chosen by.
+own_extension(Stream) ->
+    case get_state(extension) of
+        undefined ->
+            Extension = beamway_links:extension(beamway_stream:kind(Stream)),
+            put_state(extension, Extension),
+            Extension;
+        Extension ->
+            Extension
     end.
 
 carry(Stream, Reason) ->
@@ -273,7 +286,7 @@ getll(_Stream) ->
 -spec post_nodeup(stream()) -> ok | {error, term()}.
 post_nodeup(Stream) ->
     case get_state(link) of
-        {shm, Port, _} ->
+        {Ring, Port, _} when ?IS_RING(Ring) ->
             case beamway_watchdog:start(Stream, Port) of
                 ok -> beamway_looker:start(Port, maps:get(poll_us, beamway_links:config()));
                 {error, Reason} -> {error, Reason}
@@ -286,7 +299,7 @@ post_nodeup(Stream) ->
 -spec handshake_complete(stream(), node(), DHandle :: term()) -> ok.
 handshake_complete(Stream, Node, DHandle) ->
     case get_state(link) of
-        {shm, _, _} ->
+        {Ring, _, _} when ?IS_RING(Ring) ->
             ok;
         {_, Controller, _} ->
             case beamway_stream:start(Stream, Controller, DHandle) of
@@ -305,9 +318,9 @@ address(Stream, Node, Address) ->
     kernel_address(Kind, Address).
 
 %% What net_kernel:nodes_info/0 tells. Monitoring tools look for the socket with that peer and show its
-%% counters as the connection's. Over shared memory these stand still, so no socket has this address: its
+%% counters as the connection's. Beside a ring these stand still, so no socket has this address: its
 %% port is 0.
-kernel_address(shm, #net_address{address = {Ip, _}} = Address) ->
+kernel_address(Ring, #net_address{address = {Ip, _}} = Address) when ?IS_RING(Ring) ->
     Address#net_address{address = {Ip, 0}};
 kernel_address(_, Address) ->
     Address.
@@ -316,7 +329,7 @@ kernel_address(_, Address) ->
 -spec tick(stream()) -> term().
 tick(Stream) ->
     case get_state(link) of
-        {shm, Port, _} -> beamway_port:tick(Port);
+        {Ring, Port, _} when ?IS_RING(Ring) -> beamway_port:tick(Port);
         {_, Controller, _} -> beamway_stream:tick(Stream, Controller)
     end.
 
@@ -330,7 +343,7 @@ getstat(Stream) ->
         {error, Reason} -> {error, Reason}
     end.
 
-stats(_Stream, {shm, Port, _}) -> {ok, beamway_port:stats(Port)};
+stats(_Stream, {Ring, Port, _}) when ?IS_RING(Ring) -> {ok, beamway_port:stats(Port)};
 stats(Stream, _Link) -> beamway_stream:stats(Stream).
 
 %% @private
@@ -348,8 +361,9 @@ getopts(Stream, Options) ->
 -type key() :: role           %% connecting | accepting
              | setup_ms       %% net_setuptime in milliseconds
              | peer           %% beamway_wire:found()
+             | extension      %% beamway_wire:extension() of this node
              | first_packet   %% what the acceptor has read ahead for dist_util
-             | link.          %% {shm | tcp | tls, Controller, Reason}
+             | link.          %% {shm | rdma | tcp | tls, Controller, Reason}
 
 -spec put_state(key(), term()) -> ok.
 put_state(Key, Value) ->

@@ -13,7 +13,7 @@
 
 -include_lib("kernel/include/logger.hrl").
 
--export([start_link/0, config/0, extension/0, grant/1, up/1, all/0]).
+-export([start_link/0, config/0, extension/1, has_rdma_library/0, grant/1, up/1, all/0]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2, terminate/2]).
 -export_type([link/0]).
 
@@ -21,7 +21,7 @@
 -define(CALL_MS, 2000).
 
 -type link() :: #{node := node(),
-                  link := shm | tcp | tls,
+                  link := shm | rdma | tcp | tls,
                   reason := binary(),
                   address := binary(),
                   since := integer(),
@@ -32,7 +32,8 @@
 
 -record(state, {config :: beamway_config:config(),
                 %% ring memory of each connection process, granted but not necessarily used
-                granted = #{} :: #{pid() => pos_integer()},
+                rdma_library = untried :: untried | boolean(),
+                granted = #{} :: #{pid() => {shm | rdma, RingBytes :: pos_integer()}},
                 monitors = #{} :: #{pid() => reference()}}).
 
 %% @doc One for the node, whichever of its carriers comes first.
@@ -48,17 +49,31 @@ start_link() ->
 config() ->
     ets:lookup_element(?TABLE, config, 2).
 
-%% @doc What this node tells its peers in the handshake.
--spec extension() -> beamway_wire:extension().
-extension() ->
-    ets:lookup_element(?TABLE, extension, 2).
+%% @doc What this node tells a peer in the handshake now. It may say something else at the next one: devices come
+%% and go.
+-spec extension(StreamKind :: tcp | tls) -> beamway_wire:extension().
+extension(StreamKind) ->
+    #{links := Links} = Extension = ets:lookup_element(?TABLE, extension, 2),
+    case lists:member(rdma, Links) andalso not beamway_rdma:is_usable(config(), StreamKind) of
+        true -> Extension#{links := Links -- [rdma]};
+        false -> Extension
+    end.
 
-%% @doc Asks for ring memory for the calling connection process, at most `RingBytes' each way. The
-%% grant may be smaller, and ends with the process.
--spec grant(RingBytes :: pos_integer()) -> {ok, pos_integer()} | {error, Reason :: binary()}.
-grant(RingBytes) ->
+%% @doc Whether the carrier for RDMA can be loaded. Tried once, and logged if not.
+-spec has_rdma_library() -> boolean().
+has_rdma_library() ->
     try
-        gen_server:call(?MODULE, {grant, RingBytes}, ?CALL_MS)
+        gen_server:call(?MODULE, rdma_library, ?CALL_MS)
+    catch
+        exit:_ -> false
+    end.
+
+%% @doc Asks for ring memory for the calling connection process: so many bytes each way, at most `ring_bytes'. The
+%% grant ends with the process.
+-spec grant(shm | rdma) -> {ok, pos_integer()} | {error, Reason :: binary()}.
+grant(Kind) ->
+    try
+        gen_server:call(?MODULE, {grant, Kind}, ?CALL_MS)
     catch
         exit:_ -> {error, <<"the link server does not answer">>}
     end.
@@ -88,7 +103,7 @@ init([]) ->
     ok = load_code(),
     ?TABLE = ets:new(?TABLE, [named_table, public, {read_concurrency, true}]),
     Config = usable_links(valid_config()),
-    ets:insert(?TABLE, [{config, Config}, {extension, extension(Config)}]),
+    ets:insert(?TABLE, [{config, Config}, {extension, largest_extension(Config)}]),
     look_at_socket_dir(Config),
     {ok, #state{config = Config}}.
 
@@ -114,7 +129,7 @@ valid_config() ->
     end.
 
 usable_links(#{links := Links} = Config) ->
-    case lists:member(shm, Links) andalso beamway_port:load() of
+    case Links =/= [tcp] andalso beamway_port:load() of
         false ->
             Config;
         ok ->
@@ -125,8 +140,10 @@ usable_links(#{links := Links} = Config) ->
     end.
 
 %% The directory is tried again for each link. In a process of its own: it may be full of names.
-look_at_socket_dir(#{socket_dir := [_ | _] = Dir, links := [shm | _]}) ->
-    case beamway_socket_dir:check(Dir) of
+look_at_socket_dir(#{socket_dir := [_ | _] = Dir, links := Links}) ->
+    case not lists:member(shm, Links) orelse beamway_socket_dir:check(Dir) of
+        true ->
+            ok;
         ok ->
             _ = spawn(fun() -> log_swept(Dir, beamway_socket_dir:sweep(Dir)) end),
             ok;
@@ -142,9 +159,9 @@ log_swept(Dir, Count) ->
     ?LOG_INFO("beamway: removed ~b sockets of killed nodes from ~ts", [Count, Dir]).
 
 log_tcp_only(Reason) ->
-    ?LOG_ERROR("beamway: ~ts; this node has no shared memory links", [Reason]).
+    ?LOG_ERROR("beamway: ~ts; this node has no links but over tcp", [Reason]).
 
-extension(#{links := Links, whole_messages := Whole}) ->
+largest_extension(#{links := Links, whole_messages := Whole}) ->
     #{host => host_digest(), links => Links -- [tcp], whole_messages => Whole}.
 
 %% The kernel's boot id; a digest, because it is told to peers before they are authenticated.
@@ -168,25 +185,40 @@ read_raw(Path) ->
 
 %% @private
 -spec handle_call(term(), gen_server:from(), #state{}) -> {reply, term(), #state{}}.
-handle_call({grant, RingBytes}, {Pid, _}, State) ->
-    #state{config = #{ring_limit_bytes := Limit}, granted = Granted} = State,
-    Free = Limit - 2 * lists:sum(maps:values(Granted)),
-    case largest_ring(RingBytes, Free) of
+handle_call({grant, Kind}, {Pid, _}, #state{config = Config, granted = Granted} = State) ->
+    {Option, Limit} = limit(Kind, Config),
+    Wanted = maps:get(ring_bytes, Config),
+    Free = Limit - 2 * lists:sum([Bytes || {Of, Bytes} <- maps:values(Granted), Of =:= Kind]),
+    case largest_ring(Wanted, Free) of
         {ok, Bytes} ->
-            log_smaller(Bytes, RingBytes, Limit),
+            log_smaller(Bytes, Wanted, Option, Limit),
             NewState = watch(Pid, State),
-            {reply, {ok, Bytes}, NewState#state{granted = Granted#{Pid => Bytes}}};
+            {reply, {ok, Bytes}, NewState#state{granted = Granted#{Pid => {Kind, Bytes}}}};
         none ->
-            {reply, {error, <<"the ring memory of this node is used up (ring_limit_bytes)">>}, State}
+            {reply, {error, iolist_to_binary(io_lib:format("the ring memory of this node is used up (~ts)", [Option]))}, State}
     end;
+handle_call(rdma_library, _From, #state{rdma_library = untried} = State) ->
+    Has = is_rdma_loaded(beamway_port:with_port(fun beamway_port:rdma_load/1)),
+    {reply, Has, State#state{rdma_library = Has}};
+handle_call(rdma_library, _From, #state{rdma_library = Has} = State) ->
+    {reply, Has, State};
 handle_call(_Request, _From, State) ->
     {reply, {error, badarg}, State}.
 
-log_smaller(RingBytes, RingBytes, _Limit) ->
+is_rdma_loaded(ok) ->
+    true;
+is_rdma_loaded({error, Reason}) ->
+    ?LOG_WARNING("beamway: this node has no links over rdma, although the host has a device: ~ts", [Reason]),
+    false.
+
+limit(shm, #{ring_limit_bytes := Limit}) -> {ring_limit_bytes, Limit};
+limit(rdma, #{rdma_limit_bytes := Limit}) -> {rdma_limit_bytes, Limit}.
+
+log_smaller(RingBytes, RingBytes, _Option, _Limit) ->
     ok;
-log_smaller(Bytes, RingBytes, Limit) ->
-    ?LOG_WARNING("beamway: rings of ~b instead of ~b bytes: the limit of this node is ~b bytes "
-                 "(ring_limit_bytes)", [Bytes, RingBytes, Limit]).
+log_smaller(Bytes, RingBytes, Option, Limit) ->
+    ?LOG_WARNING("beamway: rings of ~b instead of ~b bytes: the limit of this node is ~b bytes (~ts)",
+                 [Bytes, RingBytes, Limit, Option]).
 
 %% Both rings of a link count. 65536 bytes is the smallest ring.
 largest_ring(Bytes, Free) when 2 * Bytes =< Free -> {ok, Bytes};
@@ -197,9 +229,9 @@ largest_ring(_Bytes, _Free) -> none.
 -spec handle_cast(term(), #state{}) -> {noreply, #state{}}.
 handle_cast({up, #{connection := Pid, node := Node, link := Kind, reason := Reason}}, State) ->
     ?LOG_INFO("beamway: link to ~ts is up over ~ts (~ts)", [Node, Kind, Reason]),
-    Released = case Kind of
-                   shm -> State#state.granted;
-                   _ -> maps:remove(Pid, State#state.granted)
+    Released = case State#state.granted of
+                   #{Pid := {Kind, _}} = Granted -> Granted;
+                   Granted -> maps:remove(Pid, Granted)
                end,
     {noreply, watch(Pid, State#state{granted = Released})};
 handle_cast(_Request, State) ->

@@ -23,7 +23,7 @@ fields() ->
 
 %% @doc The figures of a link now. Fields that a kind of link does not have are missing.
 -spec of_link(beamway_links:link()) -> #{atom() => non_neg_integer()}.
-of_link(#{link := shm, controller := Port}) ->
+of_link(#{link := Ring, controller := Port}) when Ring =:= shm; Ring =:= rdma ->
     try
         beamway_port:stats(Port)
     catch
@@ -38,7 +38,7 @@ of_link(#{stream := Stream}) ->
 %% @doc The metrics that these links have, each with its samples: labels and value.
 -spec families([beamway_links:link()]) ->
           [{Name :: binary(), counter | gauge, Help :: string(),
-            [{Labels :: [{peer | link, node() | shm | tcp | tls}], Value :: non_neg_integer()}, ...]}].
+            [{Labels :: [{peer | link, node() | shm | rdma | tcp | tls}], Value :: non_neg_integer()}, ...]}].
 families(Links) ->
     Figures = [{Link, of_link(Link)} || Link <- Links],
     [{iolist_to_binary(["beamway_link_", atom_to_list(Name), suffix(Type)]), Type, Help, Samples}

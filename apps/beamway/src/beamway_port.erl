@@ -6,9 +6,9 @@
 %% peer. A dead port gives `badarg', as with any port.
 -module(beamway_port).
 
--export([load/0, open/0, close/1, with_port/1, open_door/2, join/3, accept/2, activate/2, tick/1, stats/1,
-         receive_some/1, look/1, probe/0, probe/1]).
--export_type([stats/0]).
+-export([load/0, open/0, opened/1, close/1, with_port/1, open_door/2, join/3, accept/2, activate/2, tick/1, stats/1,
+         receive_some/1, look/1, probe/0, probe/1, rdma_load/1, rdma_listen/4, rdma_connect/6, rdma_status/1]).
+-export_type([stats/0, rdma_status/0]).
 
 -define(DRIVER, "beamway_drv").
 -define(ABI_VERSION, 1).
@@ -23,6 +23,10 @@
 -define(RECEIVE, 8).
 -define(PROBE, 9).
 -define(LOOK, 10).
+-define(RDMA_LOAD, 20).
+-define(RDMA_LISTEN, 21).
+-define(RDMA_CONNECT, 22).
+-define(RDMA_STATUS, 23).
 
 -type stats() :: #{bytes_in | bytes_out | frames_in | frames_out | doorbells_in | doorbells_out
                    | stalls | ring_bytes | ring_fill_in | ring_fill_out | wakeups | queue_bytes
@@ -30,6 +34,12 @@
 %% Bytes include frame headers and frames include ticks. `doorbells_in' and `doorbells_out' are the
 %% system calls made for this link. `stalls': how often the ring was full. `busy' is 1 while the VM
 %% has been told to wait.
+
+-type rdma_status() :: working
+                     | {listening, CmPort :: inet:port_number(), Token :: <<_:128>>, Device :: binary()}
+                     | {linked, Device :: binary()}
+                     | {failed, Reason :: binary()}.
+%% `listening': where the peer may come to, with the secret that it must know; of which device, or "" for any.
 
 %% @doc Loads the driver file and checks that it is of our version. The driver stays loaded as long
 %% as the calling process lives.
@@ -91,6 +101,23 @@ open() ->
         {ok, erlang:open_port({spawn_driver, ?DRIVER}, [binary])}
     catch
         error:Reason -> error_text("cannot open a port of the driver: ~0tp", [Reason])
+    end.
+
+%% @doc A new port and what `Use' makes of it; closed again if it cannot be used.
+-spec opened(fun((port()) -> {ok, Result} | {error, Reason :: binary()})) ->
+          {ok, port(), Result} | {error, Reason :: binary()}.
+opened(Use) ->
+    case open() of
+        {ok, Port} ->
+            case Use(Port) of
+                {ok, Result} ->
+                    {ok, Port, Result};
+                {error, Reason} ->
+                    close(Port),
+                    {error, Reason}
+            end;
+        {error, Reason} ->
+            {error, Reason}
     end.
 
 %% @doc Closes the port and its link, also if it is closed already. The caller must be its owner.
@@ -176,6 +203,49 @@ probe() ->
 -spec probe(RingBytes :: pos_integer()) -> ok | {error, Reason :: binary()}.
 probe(RingBytes) ->
     with_port(fun(Port) -> done(command(Port, ?PROBE, <<RingBytes:64>>)) end).
+
+%% @doc Loads the carrier for RDMA, which nothing else needs: an error where it was not built or its libraries are
+%% missing. Comes first on each port that uses the functions below.
+-spec rdma_load(port()) -> ok | {error, Reason :: binary()}.
+rdma_load(Port) ->
+    case priv_dir() of
+        {ok, Dir} -> done(command(Port, ?RDMA_LOAD, unicode:characters_to_binary(filename:join(Dir, "beamway_rdma.so"))));
+        {error, Reason} -> {error, Reason}
+    end.
+
+%% @doc Begins to listen with the connection manager, at a port of the range ({0, 0}: any). From now on the caller gets
+%% `{rdma, Port}' whenever {@link rdma_status/1} may have news.
+-spec rdma_listen(port(), inet:ip_address(), {inet:port_number(), inet:port_number()}, MaxRingBytes :: pos_integer()) ->
+          ok | {error, Reason :: binary()}.
+rdma_listen(Port, Ip, {First, Last}, MaxRingBytes) ->
+    rdma(Port, ?RDMA_LISTEN, <<(rdma_address(Ip, 0))/binary, First:16, Last:16, MaxRingBytes:64>>).
+
+%% @doc Begins to connect to a peer that listens. News as from {@link rdma_listen/4}.
+-spec rdma_connect(port(), inet:ip_address(), inet:port_number(), Token :: <<_:128>>, RingBytes :: pos_integer(),
+                   TimeoutMs :: pos_integer()) -> ok | {error, Reason :: binary()}.
+rdma_connect(Port, Ip, CmPort, Token, RingBytes, TimeoutMs) ->
+    rdma(Port, ?RDMA_CONNECT, <<0:23/unit:8, (rdma_address(Ip, CmPort))/binary, Token:16/binary, RingBytes:64, TimeoutMs:32>>).
+
+rdma(Port, Command, Data) ->
+    case rdma_load(Port) of
+        ok -> done(command(Port, Command, Data));
+        {error, Reason} -> {error, Reason}
+    end.
+
+rdma_address({A, B, C, D}, CmPort) ->
+    <<4, A, B, C, D, 0:12/unit:8, 0:32, CmPort:16>>;
+rdma_address({A, B, C, D, E, F, G, H}, CmPort) ->
+    <<6, A:16, B:16, C:16, D:16, E:16, F:16, G:16, H:16, 0:32, CmPort:16>>.
+
+%% @doc How far the port has come.
+-spec rdma_status(port()) -> rdma_status().
+rdma_status(Port) ->
+    case command(Port, ?RDMA_STATUS, <<>>) of
+        {ok, <<0>>} -> working;
+        {ok, <<1, CmPort:16, Token:16/binary, _DevicePort, Device/binary>>} -> {listening, CmPort, Token, Device};
+        {ok, <<2, _DevicePort, Device/binary>>} -> {linked, Device};
+        {ok, <<3, Reason/binary>>} -> {failed, Reason}
+    end.
 
 command(Port, Command, Data) ->
     case erlang:port_control(Port, Command, Data) of

@@ -7,7 +7,7 @@
 %% Runs while the node boots, before there is a file server.
 -module(beamway_rdma_devices).
 
--export([all/0, all/3, usable/1, is_address/1, routes/2]).
+-export([all/0, named/1, all/3, usable/1, is_address/1, routes/2]).
 -export_type([port_info/0, address/0]).
 
 -ifdef(TEST).
@@ -29,7 +29,12 @@
 %% @doc All ports of all devices.
 -spec all() -> [port_info()].
 all() ->
-    all(?SYSFS, fun interface_addresses/0, []).
+    named([]).
+
+%% @doc All ports of these devices; [] names all.
+-spec named(Devices :: [string()]) -> [port_info()].
+named(Devices) ->
+    all(?SYSFS, fun interface_addresses/0, Devices).
 
 %% @doc The same, from another folder and with the addresses of the interfaces from elsewhere. If devices are
 %% named, only those.

@@ -115,7 +115,7 @@ odd_extensions(Config) ->
     ok = takes_new_connections(Node).
 
 valid_extension(Peer) ->
-    beamway_wire:encode_extension(beamway_peer:call(Peer, beamway_links, extension, [])).
+    beamway_wire:encode_extension(beamway_peer:call(Peer, beamway_links, extension, [tcp])).
 
 %% No agreement before the cookie: the socket closes, nothing is read after the reply.
 wrong_cookie_with_extension(Config) ->

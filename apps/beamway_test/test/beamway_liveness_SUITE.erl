@@ -86,7 +86,7 @@ node_with_friend(Config) ->
 extension(Config, Peer) ->
     case beamway_carrier:carrier(Config) of
         beamway_shm ->
-            Extension = beamway_peer:call(Peer, beamway_links, extension, []),
+            Extension = beamway_peer:call(Peer, beamway_links, extension, [tcp]),
             {extended, beamway_wire:encode_extension(Extension)};
         _ ->
             {plain, <<>>}
