@@ -5,7 +5,7 @@
 %% `inet_tcp' (stock distribution) proves that a case itself is right. Variables of the environment:
 %% `BEAMWAY_TEST_LONG=1' takes the long form of the cases that have one ({@link scale/2});
 %% `BEAMWAY_TEST_HUGE=1' adds the message of 2.2 GB; `BEAMWAY_TEST_CARRIERS=beamway_shm,beamway_small' leaves
-%% the groups of other carriers out.
+%% the groups of other carriers out. `beamway_rdma' must be named there: it needs a device (test/system/rdma).
 -module(beamway_carrier).
 
 -export([all/0, all/1, groups/1, groups/2, init_group/2]).
@@ -14,9 +14,11 @@
 
 -type config() :: [{atom(), term()}].
 
-%% @doc The groups of a suite that runs over stock TCP and Beamway's two plain links.
+-define(PLAIN, [inet_tcp, beamway_tcp, beamway_shm, beamway_rdma]).
+
+%% @doc The groups of a suite that runs over stock TCP and Beamway's plain links.
 -spec all() -> [{group, beamway_peer:carrier()}].
-all() -> all([inet_tcp, beamway_tcp, beamway_shm]).
+all() -> all(?PLAIN).
 
 %% @doc The same with a list of carriers.
 -spec all([beamway_peer:carrier()]) -> [{group, beamway_peer:carrier()}].
@@ -24,11 +26,11 @@ all(Carriers) -> [{group, Carrier} || Carrier <- Carriers, is_wanted(Carrier)].
 
 is_wanted(Carrier) ->
     Wanted = string:lexemes(os:getenv("BEAMWAY_TEST_CARRIERS", ""), ","),
-    Wanted =:= [] orelse lists:member(atom_to_list(Carrier), Wanted).
+    (Wanted =:= [] andalso Carrier =/= beamway_rdma) orelse lists:member(atom_to_list(Carrier), Wanted).
 
 %% @doc Group definitions: every carrier has the same cases.
 -spec groups([atom()]) -> [{beamway_peer:carrier(), [], [atom()]}].
-groups(Cases) -> groups([inet_tcp, beamway_tcp, beamway_shm], Cases).
+groups(Cases) -> groups(?PLAIN, Cases).
 
 %% @doc The same with a list of carriers.
 -spec groups([beamway_peer:carrier()], [atom()]) -> [{beamway_peer:carrier(), [], [atom()]}].

@@ -9,7 +9,7 @@
 %% The carriers: `inet_tcp' is stock distribution, the oracle that proves a test itself;
 %% `beamway_tcp' is Beamway with its kill switch on; `beamway_shm' is Beamway as it comes;
 %% `beamway_small' is `beamway_shm' with the smallest ring and whole messages, so that messages
-%% stream through a ring that cannot hold them. `beamway_tls' has TLS and the kill switch, `beamway_tls_shm' TLS as it
+%% stream through a ring that cannot hold them; `beamway_rdma' has rdma forced. `beamway_tls' has TLS and the kill switch, `beamway_tls_shm' TLS as it
 %% comes, `inet_tls' is OTP's own; they need {@link beamway_certificates:prepare/1}.
 %%
 %% `BEAMWAY_TEST_WRAPPER' in the environment names a program that stands before every node's `erl' and
@@ -26,7 +26,7 @@
 
 -export_type([carrier/0, options/0]).
 
--type carrier() :: inet_tcp | beamway_tcp | beamway_shm | beamway_small
+-type carrier() :: inet_tcp | beamway_tcp | beamway_shm | beamway_small | beamway_rdma
                  | inet_tls | beamway_tls | beamway_tls_shm.
 -type options() :: #{name => string(),          %% before the `@'; unique by default
                      host => string(),          %% after the `@': then with long names
@@ -154,23 +154,25 @@ connect_both(Carrier, Caller, Called) ->
     assert_link(Called, call(Caller, erlang, node, []), link_kind(Carrier)).
 
 %% @doc The kind of link that two nodes with this carrier on one host must agree on.
--spec link_kind(carrier()) -> stock | tcp | tls | shm.
+-spec link_kind(carrier()) -> stock | tcp | tls | shm | rdma.
 link_kind(inet_tcp) -> stock;
 link_kind(inet_tls) -> stock;
 link_kind(beamway_tls) -> tls;
 link_kind(beamway_tls_shm) -> shm;
 link_kind(beamway_tcp) -> tcp;
 link_kind(beamway_shm) -> shm;
-link_kind(beamway_small) -> shm.
+link_kind(beamway_small) -> shm;
+link_kind(beamway_rdma) -> rdma.
 
 %% @doc Waits until the node has a link of this kind to `Node', or fails and says what it has.
 %% The kind is taken from `beamway:links/0' and, independently, from the port that ERTS uses.
--spec assert_link(pid(), node(), stock | tcp | tls | shm) -> ok.
+-spec assert_link(pid(), node(), stock | tcp | tls | shm | rdma) -> ok.
 assert_link(Peer, Node, Kind) ->
     _ = wait_until(fun() -> controller(Peer, Node) =/= undefined end, 5000),
     {ok, Driver} = controller_driver(Peer, Node),
     case {Kind, Driver} of
         {shm, "beamway_drv"} -> assert_reported_link(Peer, Node, shm);
+        {rdma, "beamway_drv"} -> assert_reported_link(Peer, Node, rdma);
         {tcp, "tcp_inet"} -> assert_reported_link(Peer, Node, tcp);
         {tls, process} -> assert_reported_link(Peer, Node, tls);
         {stock, "tcp_inet"} -> ok;
@@ -418,6 +420,8 @@ carrier_environment(Carrier) when Carrier =:= beamway_tcp; Carrier =:= beamway_t
     [{"BEAMWAY_LINKS", "tcp"}, {"BEAMWAY_RING_BYTES", false}, {"BEAMWAY_WHOLE_MESSAGES", false}];
 carrier_environment(beamway_small) ->
     [{"BEAMWAY_LINKS", false}, {"BEAMWAY_RING_BYTES", "65536"}, {"BEAMWAY_WHOLE_MESSAGES", "true"}];
+carrier_environment(beamway_rdma) ->
+    [{"BEAMWAY_LINKS", "rdma,tcp"}, {"BEAMWAY_RING_BYTES", false}, {"BEAMWAY_WHOLE_MESSAGES", false}];
 carrier_environment(_) ->
     [{"BEAMWAY_LINKS", false}, {"BEAMWAY_RING_BYTES", false}, {"BEAMWAY_WHOLE_MESSAGES", false}].
 

@@ -30,7 +30,7 @@ init_per_testcase(kill_leaves_no_file, Config) ->
     end;
 init_per_testcase(halt_with_stopped_peer, Config) ->
     case beamway_carrier:carrier(Config) of
-        beamway_shm -> Config;
+        Ring when Ring =:= beamway_shm; Ring =:= beamway_rdma -> Config;
         _ -> {skip, "OTP's own TCP port waits for the peer here (erlang/otp #7438)"}
     end;
 init_per_testcase(_Case, Config) ->

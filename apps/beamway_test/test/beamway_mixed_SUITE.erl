@@ -10,7 +10,7 @@
 -export([another_otp/1, two_releases/1, who_calls/1, options_of_one_side/1, four_nodes/1, nodes_leave_and_return/1,
          reconnects/1, flags/1]).
 
--define(CARRIERS, [inet_tcp, beamway_tcp, beamway_shm, beamway_small]).
+-define(CARRIERS, [inet_tcp, beamway_tcp, beamway_shm, beamway_small, beamway_rdma]).
 -define(BY_HAND, ["-kernel", "dist_auto_connect", "never", "-kernel", "prevent_overlapping_partitions", "false"]).
 %% Around one and several fragments, and more than a ring.
 -define(SIZES, [0, 1, 100, 4096, 65400, 65536, 65600, 131072, 1000003, 12000017]).
