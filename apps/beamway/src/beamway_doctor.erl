@@ -17,7 +17,7 @@
 
 -type check() :: #{name := atom(), status := ok | warning | problem, found := unicode:chardata(),
                    remedy => unicode:chardata()}.
--type report() :: #{checks := [check()], rdma := [string()]}.
+-type report() :: #{checks := [check()]}.
 
 %% One link holds its socket, two doorbells and, while it is set up, a few more.
 -define(DESCRIPTORS_OF_A_LINK, 4).
@@ -31,9 +31,8 @@ examine() ->
     Ring = ring_bytes(Options),
     Limits = limits(),
     Driver = beamway_port:load(),
-    Rdma = rdma_devices(),
-    #{rdma => Rdma,
-      checks => [otp(erlang:system_info(otp_release), minimum_otp()),
+    Rdma = beamway_rdma_devices:all(),
+    #{checks => [otp(erlang:system_info(otp_release), minimum_otp()),
                  system(os:type(), os:version(), erlang:system_info(wordsize)),
                  options(Options),
                  driver(Driver),
@@ -42,8 +41,8 @@ examine() ->
                  descriptors(maps:get(nofile, Limits, unknown)),
                  file_size(maps:get(fsize, Limits, unknown), Ring),
                  address_space(maps:get(as, Limits, unknown), address_space_used(), Ring),
-                 locked_memory(maps:get(memlock, Limits, unknown)),
-                 rdma(Rdma),
+                 rdma(Rdma, is_wanted(rdma, Options), Rdma =/= [] andalso rdma_library(Driver)),
+                 locked_memory(lockable(maps:get(memlock, Limits, unknown), read("/proc/self/status")), Rdma, Ring),
                  memory(free_memory(), Ring),
                  host_name(host(), resolve(host())),
                  epmd(epmd_names())]}.
@@ -77,11 +76,11 @@ address_space_used() -> status_bytes("VmSize", read("/proc/self/status")).
 
 free_memory() -> status_bytes("MemAvailable", read("/proc/meminfo")).
 
-rdma_devices() ->
-    case file:list_dir("/sys/class/infiniband") of
-        {ok, Names} -> lists:sort(Names);
-        {error, _} -> []
-    end.
+rdma_library(ok) -> beamway_port:with_port(fun beamway_port:rdma_load/1);
+rdma_library({error, _}) -> {error, <<"the driver is not loaded">>}.
+
+is_wanted(Link, {ok, #{links := Links}}) -> lists:member(Link, Links);
+is_wanted(_, {error, _}) -> false.
 
 host() ->
     {ok, Host} = inet:gethostname(),
@@ -132,6 +131,18 @@ status_bytes(Key, Text) ->
     case re:run(Text, "^" ++ Key ++ ":\\s+(\\d+) kB", [multiline, {capture, [1], list}]) of
         {match, [Digits]} -> list_to_integer(Digits) * 1024;
         nomatch -> unknown
+    end.
+
+%% Whoever has the capability CAP_IPC_LOCK has no limit.
+lockable(Limit, Status) ->
+    case re:run(Status, "^CapEff:\\s+([0-9a-f]+)", [multiline, {capture, [1], list}]) of
+        {match, [Hex]} when Limit =/= unknown ->
+            case list_to_integer(Hex, 16) band (1 bsl 14) of
+                0 -> Limit;
+                _ -> unlimited
+            end;
+        _ ->
+            Limit
     end.
 
 %%% Judgements
@@ -234,12 +245,34 @@ address_space(unlimited, _, _) ->
 address_space(_, _, _) ->
     well(address_space, "unknown", []).
 
-locked_memory(Limit) ->
+%% Both rings of a link and its small buffers.
+locked_memory(Limit, [_ | _], Ring) when is_integer(Limit), Limit < 4 * Ring ->
+    warning(locked_memory, "~ts may be locked; a link over rdma needs ~ts", [in_bytes(Limit), in_bytes(2 * Ring + 65536)],
+            "raise it: ulimit -l unlimited, or LimitMEMLOCK=infinity in the systemd unit", []);
+locked_memory(Limit, _, _) ->
     well(locked_memory, "~ts may be locked (matters for rdma only)", [in_bytes(Limit)]).
 
-rdma([]) -> well(rdma, "no devices; rdma is not built in this version", []);
-rdma(Names) ->
-    well(rdma, "devices ~ts; rdma is not built in this version", [lists:join(", ", Names)]).
+%% No rdma is nothing to worry about, unless there is a device.
+rdma([], _, _) ->
+    well(rdma, "no devices", []);
+rdma(_, false, _) ->
+    well(rdma, "turned off", []);
+rdma(_, true, {error, Reason}) ->
+    warning(rdma, "~ts", [Reason], "install libibverbs1 and librdmacm1; to build: libibverbs-dev, librdmacm-dev, make clean build", []);
+rdma(Ports, true, ok) ->
+    Found = lists:join("; ", [port_text(Port) || Port <- Ports]),
+    case beamway_rdma_devices:usable(Ports) of
+        [_ | _] -> well(rdma, "~ts", [Found]);
+        [] -> warning(rdma, "~ts", [Found], "bring a port up (ip link set dev INTERFACE up) and give its interface an IP address", [])
+    end.
+
+port_text(#{device := Device, port := Port, state := State, link_layer := Layer, interfaces := Interfaces, addresses := Addresses}) ->
+    io_lib:format("~ts port ~b ~ts (~ts), ~ts: ~ts",
+                  [Device, Port, State, Layer, words(Interfaces, "no interface"),
+                   words([inet:ntoa(Ip) || {Ip, _} <- Addresses], "no address")]).
+
+words([], None) -> None;
+words(Words, _None) -> lists:join(" ", Words).
 
 memory(Free, Ring) when is_integer(Free), Free < 8 * Ring ->
     warning(memory, "~ts free: the rings of about ~b busy links", [in_bytes(Free), Free div (2 * Ring)],
@@ -282,10 +315,17 @@ problem(Name, Format, Arguments, Remedy, RemedyArguments) ->
 
 %%% Showing
 
-links(#{rdma := Devices} = Report) ->
+links(Report) ->
+    {Usable, Why} = rdma_why(Report),
     [{shm, is_well(Report), shm_why(Report)},
-     {tcp, true, "always"},
-     {rdma, false, ["not built in this version", [" (found: " ++ lists:join(", ", Devices) ++ ")" || Devices =/= []]]}].
+     {rdma, Usable, Why},
+     {tcp, true, "always"}].
+
+rdma_why(#{checks := Checks}) ->
+    case [Check || #{name := rdma} = Check <- Checks] of
+        [#{status := ok, found := Found}] -> {string:find(Found, "ACTIVE") =/= nomatch, Found};
+        [#{found := Found}] -> {false, Found}
+    end.
 
 shm_why(#{checks := Checks}) ->
     case [Found || #{status := problem, found := Found} <- Checks] of
@@ -402,12 +442,30 @@ remedy_test_() ->
                              {<<"File too large">>, "raise the limit on file"},
                              {<<"strange">>, "links fall back"}]].
 
+rdma_port(State, Addresses) ->
+    #{device => "rxe0", port => 1, state => State, link_layer => "Ethernet", interfaces => ["eth1"], addresses => Addresses}.
+
 rdma_test_() ->
-    [?_assertEqual("devices mlx5_0, rxe0; rdma is not built in this version", found(rdma(["mlx5_0", "rxe0"])))].
+    Good = rdma_port("ACTIVE", [{{10, 0, 0, 1}, 24}]),
+    [?_assertEqual(ok, status(rdma([], true, false))),
+     ?_assertEqual("turned off", found(rdma([Good], false, ok))),
+     ?_assertEqual("rxe0 port 1 ACTIVE (Ethernet), eth1: 10.0.0.1", found(rdma([Good], true, ok))),
+     ?_assertEqual(warning, status(rdma([Good], true, {error, <<"no such file">>}))),
+     ?_assertEqual(warning, status(rdma([rdma_port("DOWN", [{{10, 0, 0, 1}, 24}]), rdma_port("ACTIVE", [])], true, ok)))].
+
+locked_memory_test_() ->
+    Ring = 4194304,
+    [?_assertEqual(warning, status(locked_memory(65536, [device], Ring))),
+     ?_assertEqual(ok, status(locked_memory(65536, [], Ring))),
+     ?_assertEqual(ok, status(locked_memory(unlimited, [device], Ring))),
+     ?_assertEqual(unlimited, lockable(65536, <<"Name:\tx\nCapEff:\t000001ffffffffff\n">>)),
+     ?_assertEqual(65536, lockable(65536, <<"CapEff:\t0000000000000000\n">>)),
+     ?_assertEqual(65536, lockable(65536, <<>>))].
 
 report_test_() ->
-    Report = #{rdma => [], checks => [well(otp, "OTP 25", []), descriptors(5)]},
-    Bad = Report#{checks := [file_size(5, 5)]},
+    Rdma = rdma([], true, false),
+    Report = #{checks => [well(otp, "OTP 25", []), descriptors(5), Rdma]},
+    Bad = Report#{checks := [file_size(5, 5), Rdma]},
     [?_assert(is_well(Report)),
      ?_assertNot(is_well(Bad)),
      ?_assertMatch({match, _}, re:run(text(to_text(Report)), "(?m)^shm +yes.*\n(.*\n)*warning +descriptors.*\n +remedy: ")),
