@@ -1,0 +1,281 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Links over RDMA: when two nodes choose one, what keeps them from it, and what ends it.
+%%
+%% Needs a device, which loops back: all nodes run on one host (test/system/rdma makes such a host). What messages,
+%% signals and faults do on such a link, the other suites test in their group `beamway_rdma'.
+-module(beamway_rdma_SUITE).
+
+-export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
+-export([both_say_rdma/1, shared_memory_comes_first/1, one_side_has_it_off/1, named_devices/1, range_of_ports/1,
+         not_beside_tls/1, limit_of_the_node/1, memory_cannot_be_locked/1, peers_that_cannot_be_reached/1,
+         token_of_another/1, killed_peer/1, reconnects_leave_nothing/1, port_goes_down/1, device_goes/1, doctor/1]).
+
+-define(SYSFS, "/sys/class/infiniband").
+-define(END_MS, 1000).
+
+suite() -> [{timetrap, {minutes, 3}}].
+
+all() ->
+    [both_say_rdma, shared_memory_comes_first, one_side_has_it_off, named_devices, range_of_ports, not_beside_tls,
+     limit_of_the_node, memory_cannot_be_locked, peers_that_cannot_be_reached, token_of_another, killed_peer,
+     reconnects_leave_nothing, port_goes_down, device_goes, doctor].
+
+init_per_suite(Config) ->
+    case beamway_rdma_devices:usable(beamway_rdma_devices:all()) of
+        [#{device := Device, interfaces := [Interface | _], addresses := [{Ip, _} | _]} | _] ->
+            ok = beamway_certificates:prepare(proplists:get_value(priv_dir, Config)),
+            [{device, Device}, {interface, Interface}, {ip, Ip} | Config];
+        [] ->
+            {skip, "no RDMA device; make test-rdma has one"}
+    end.
+
+end_per_suite(_Config) -> ok.
+
+end_per_testcase(_Case, _Config) -> beamway_peer:stop_started().
+
+%% --- which link ----------------------------------------------------------------------------------------
+
+both_say_rdma(Config) ->
+    {One, OneNode, Other, OtherNode} = pair(#{}, #{}),
+    Why = iolist_to_binary(["rdma device ", proplists:get_value(device, Config)]),
+    [#{link := rdma, reason := Why}] = beamway_peer:call(One, beamway, links, []),
+    [#{link := rdma, reason := Why}] = beamway_peer:call(Other, beamway, links, []),
+    Bytes = binary:copy(<<"0123456789abcdef">>, 200000),
+    Bytes = beamway_peer:call(One, erpc, call, [OtherNode, binary, copy, [Bytes]]),
+    {ok, #{bytes_in := In, bytes_out := Out, ring_bytes := 4194304}} = beamway_peer:call(Other, beamway, info, [OneNode]),
+    true = In > byte_size(Bytes) andalso Out > byte_size(Bytes),
+    Text = unicode:characters_to_list(beamway_peer:call(One, beamway, metrics, [])),
+    true = string:find(Text, "link=\"rdma\"") =/= nomatch.
+
+shared_memory_comes_first(_Config) ->
+    {One, _, _, OtherNode} = start_two(#{env => [{"BEAMWAY_LINKS", false}]}, #{env => [{"BEAMWAY_LINKS", false}]}),
+    true = beamway_peer:call(One, net_kernel, connect_node, [OtherNode]),
+    beamway_peer:assert_link(One, OtherNode, shm).
+
+one_side_has_it_off(_Config) ->
+    [ok = stay_on_tcp(OneOptions, OtherOptions, "shared memory is off")
+     || {OneOptions, OtherOptions} <- [{#{}, links("tcp")}, {links("tcp"), #{}}]],
+    ok.
+
+named_devices(Config) ->
+    Device = proplists:get_value(device, Config),
+    {_, _, _, _} = pair(devices("none0," ++ Device), devices(Device)),
+    ok = stay_on_tcp(devices("none0"), #{}, "off").
+
+range_of_ports(_Config) ->
+    Range = #{env => [{"BEAMWAY_RDMA_PORTS", "23790-23791"}]},
+    {One, _, _, _} = pair(Range, Range),
+    [begin
+         {ok, _, Node} = beamway_peer:start(beamway_rdma, Range),
+         ok = beamway_peer:connect(beamway_rdma, One, Node)
+     end || _ <- lists:seq(1, 3)],
+    ok.
+
+not_beside_tls(_Config) ->
+    Tls = [{"BEAMWAY_LINKS", "rdma,tcp"}],
+    {One, _, _, OtherNode} = start_two(beamway_tls, #{env => Tls}, #{env => Tls}),
+    ok = beamway_peer:connect(beamway_tls, One, OtherNode),
+    Plaintext = #{env => [{"BEAMWAY_RDMA_PLAINTEXT", "true"} | Tls]},
+    {Two, _, _, SecondNode} = start_two(beamway_tls, Plaintext, Plaintext),
+    true = beamway_peer:call(Two, net_kernel, connect_node, [SecondNode]),
+    beamway_peer:assert_link(Two, SecondNode, rdma).
+
+%% --- what keeps them from it ---------------------------------------------------------------------------
+
+%% 8 MB are the rings of one link: the second one gets none, and the first one's again when that has gone.
+limit_of_the_node(_Config) ->
+    {One, _, Other, OtherNode} = pair(#{env => [{"BEAMWAY_RDMA_LIMIT_BYTES", "8388608"}]}, #{}),
+    {ok, Third, ThirdNode} = beamway_peer:start(beamway_rdma),
+    true = beamway_peer:call(One, net_kernel, connect_node, [ThirdNode]),
+    ok = says(One, ThirdNode, "rdma_limit_bytes"),
+    ok = says(Third, beamway_peer:call(One, erlang, node, []), "rdma_limit_bytes"),
+    [true = beamway_peer:call(One, net_kernel, disconnect, [Node]) || Node <- [OtherNode, ThirdNode]],
+    ok = beamway_peer:wait_disconnected(Other, beamway_peer:call(One, erlang, node, [])),
+    ok = beamway_peer:wait_disconnected(Third, beamway_peer:call(One, erlang, node, [])),
+    ok = beamway_peer:connect(beamway_rdma, One, ThirdNode).
+
+%% Root has no such limit while it has the capability.
+memory_cannot_be_locked(_Config) ->
+    Limited = #{before_exec => "ulimit -l 64;", wrapper => ["setpriv", "--bounding-set=-ipc_lock"]},
+    [ok = stay_on_tcp(OneOptions, OtherOptions, "ulimit -l") || {OneOptions, OtherOptions} <- [{Limited, #{}}, {#{}, Limited}]],
+    ok.
+
+%% An address where nobody answers, a port where nobody listens: told within net_setuptime.
+peers_that_cannot_be_reached(Config) ->
+    {A, B, C, _} = proplists:get_value(ip, Config),
+    [begin
+         {One, _, _, OtherNode} = start_two(#{}, #{}),
+         ok = change(One, beamway_rdma, Text, Instead),
+         {Us, true} = beamway_peer:run(One, fun() -> timer:tc(net_kernel, connect_node, [OtherNode]) end),
+         beamway_peer:assert_link(One, OtherNode, tcp),
+         ct:log("~ts: ~b ms, ~0p", [Instead, Us div 1000, beamway_peer:call(One, beamway, links, [])]),
+         true = Us < 7000000
+     end || {Text, Instead} <- [{"addresses => Ips", io_lib:format("addresses => [~0p]", [{A, B, C, 250}])},
+                                {"port => CmPort, token", "port => CmPort bxor 1, token"}]],
+    ok.
+
+token_of_another(_Config) ->
+    {One, _, _, OtherNode} = start_two(#{}, #{}),
+    ok = change(One, beamway_rdma, "token => Token, ring_bytes => RingBytes", "token => <<7:128>>, ring_bytes => RingBytes"),
+    true = beamway_peer:call(One, net_kernel, connect_node, [OtherNode]),
+    beamway_peer:assert_link(One, OtherNode, tcp).
+
+%% --- its end -------------------------------------------------------------------------------------------
+
+killed_peer(_Config) ->
+    {One, _, Other, OtherNode} = pair(#{}, #{}),
+    Watcher = watch(One),
+    Load = load(One, OtherNode),
+    Killed = erlang:system_time(millisecond),
+    ok = beamway_peer:kill9(Other),
+    {connection_closed, At} = nodedown(One, Watcher, OtherNode),
+    ct:log("~b ms", [At - Killed]),
+    true = At - Killed < ?END_MS,
+    %% Every caller was told.
+    _ = beamway_peer:wait_until(fun() ->
+                                        beamway_peer:run(One, fun() -> not lists:any(fun is_process_alive/1, Load) end)
+                                end, 10000),
+    ok.
+
+reconnects_leave_nothing(_Config) ->
+    {One, OneNode, Other, OtherNode} = pair(#{}, #{}),
+    Again = fun() ->
+                    true = beamway_peer:call(One, net_kernel, disconnect, [OtherNode]),
+                    ok = beamway_peer:wait_disconnected(Other, OneNode),
+                    ok = beamway_peer:connect_both(beamway_rdma, One, Other)
+            end,
+    [Again() || _ <- lists:seq(1, 3)],
+    Held = fun() -> {beamway_peer:resources(One), beamway_peer:resources(Other), queue_pairs()} end,
+    {OneBefore, OtherBefore, PairsBefore} = Held(),
+    [Again() || _ <- lists:seq(1, 20)],
+    beamway_peer:wait_until(fun() ->
+                                    {OneNow, OtherNow, PairsNow} = Held(),
+                                    beamway_peer:no_more(OneNow, OneBefore) andalso beamway_peer:no_more(OtherNow, OtherBefore)
+                                        andalso PairsNow =< PairsBefore
+                            end, 10000).
+
+%% Looped back, the device works on while its interface is down; with two hosts it does not (test/system/rdma).
+%% Whatever the device says of it, the two nodes stay connected or connect again.
+port_goes_down(Config) ->
+    {One, _, _, OtherNode} = pair(#{}, #{}),
+    Interface = proplists:get_value(interface, Config),
+    "" = os:cmd("ip link set dev " ++ Interface ++ " down"),
+    "" = os:cmd("ip link set dev " ++ Interface ++ " up"),
+    _ = beamway_peer:wait_until(fun() -> beamway_rdma_devices:usable(beamway_rdma_devices:all()) =/= [] end, 10000),
+    _ = beamway_peer:wait_until(fun() ->
+                                        beamway_peer:call(One, net_kernel, connect_node, [OtherNode]) andalso
+                                            beamway_peer:call(One, net_adm, ping, [OtherNode]) =:= pong
+                                end, 20000),
+    ok.
+
+%% Deleting a device waits until everybody has let go of it.
+device_goes(Config) ->
+    {One, OneNode, Other, OtherNode} = pair(#{}, #{}),
+    Device = proplists:get_value(device, Config),
+    Watcher = watch(One),
+    Load = load(One, OtherNode),
+    {Us, ""} = timer:tc(os, cmd, ["timeout 20 rdma link del " ++ Device ++ " || echo failed"]),
+    ct:log("rdma link del: ~b ms", [Us div 1000]),
+    {Reason, _} = nodedown(One, Watcher, OtherNode),
+    ct:log("nodedown: ~0p", [Reason]),
+    true = Us < 5000000,
+    ok = beamway_peer:run(One, fun() -> lists:foreach(fun(Pid) -> exit(Pid, kill) end, Load) end),
+    %% A call of the load may have connected them again.
+    true = beamway_peer:call(Other, net_kernel, connect_node, [OneNode]),
+    beamway_peer:assert_link(One, OtherNode, tcp),
+    "" = os:cmd("rdma link add " ++ Device ++ " type rxe netdev " ++ proplists:get_value(interface, Config)),
+    _ = beamway_peer:wait_until(fun() -> beamway_rdma_devices:usable(beamway_rdma_devices:all()) =/= [] end, 10000),
+    true = beamway_peer:call(One, net_kernel, disconnect, [OtherNode]),
+    ok = beamway_peer:wait_disconnected(Other, OneNode),
+    ok = beamway_peer:connect(beamway_rdma, One, OtherNode).
+
+doctor(Config) ->
+    #{checks := Checks} = beamway_doctor:examine(),
+    [#{status := ok, found := Found}] = [Check || #{name := rdma} = Check <- Checks],
+    true = string:find(Found, proplists:get_value(device, Config)) =/= nomatch.
+
+%% --- two nodes -----------------------------------------------------------------------------------------
+
+start_two(OneOptions, OtherOptions) ->
+    start_two(beamway_rdma, OneOptions, OtherOptions).
+
+start_two(Carrier, OneOptions, OtherOptions) ->
+    {ok, One, OneNode} = beamway_peer:start(Carrier, OneOptions),
+    {ok, Other, OtherNode} = beamway_peer:start(Carrier, OtherOptions),
+    {One, OneNode, Other, OtherNode}.
+
+pair(OneOptions, OtherOptions) ->
+    {One, OneNode, Other, OtherNode} = start_two(OneOptions, OtherOptions),
+    ok = beamway_peer:connect_both(beamway_rdma, One, Other),
+    {One, OneNode, Other, OtherNode}.
+
+links(Links) -> #{env => [{"BEAMWAY_LINKS", Links}]}.
+
+devices(Devices) -> #{env => [{"BEAMWAY_RDMA_DEVICES", Devices}]}.
+
+stay_on_tcp(OneOptions, OtherOptions, Words) ->
+    {One, OneNode, Other, OtherNode} = start_two(OneOptions, OtherOptions),
+    true = beamway_peer:call(One, net_kernel, connect_node, [OtherNode]),
+    beamway_peer:assert_link(One, OtherNode, tcp),
+    ok = says(One, OtherNode, Words),
+    ok = says(Other, OneNode, Words),
+    beamway_peer:stop_all([One, Other]).
+
+says(Peer, Node, Words) ->
+    beamway_peer:assert_link(Peer, Node, tcp),
+    [Reason] = [Reason || #{node := N, reason := Reason} <- beamway_peer:call(Peer, beamway, links, []), N =:= Node],
+    case string:find(Reason, Words) of
+        nomatch -> error({reason, Reason, expected, Words});
+        _ -> ok
+    end.
+
+%% The node runs this module with one text replaced. (A whole other version, with its driver, takes a compiler.)
+change(Peer, Module, Text, Instead) ->
+    File = filename:join([beamway_peer:ebin(), "..", "src", atom_to_list(Module) ++ ".erl"]),
+    {ok, Source} = file:read_file(File),
+    [Before, After] = string:split(Source, Text, all),
+    Changed = filename:join("/tmp", lists:concat(["changed-", os:getpid(), "-", Module, ".erl"])),
+    ok = file:write_file(Changed, [Before, Instead, After]),
+    {ok, Module, Code} = compile:file(filename:rootname(Changed), [binary, {i, filename:dirname(File)}]),
+    ok = file:delete(Changed),
+    {module, Module} = beamway_peer:call(Peer, code, load_binary, [Module, "changed", Code]),
+    ok.
+
+%% --- load and its end ----------------------------------------------------------------------------------
+
+load(Peer, Node) ->
+    beamway_peer:run(Peer, fun() ->
+        Pids = [spawn(fun() -> calls(Node, binary:copy(<<"x">>, Size)) end) || Size <- [10, 1000, 100000, 100000]],
+        Pids
+    end).
+
+calls(Node, Data) ->
+    try Data = erpc:call(Node, erlang, hd, [[Data]]) of
+        Data -> calls(Node, Data)
+    catch
+        error:{erpc, noconnection} -> ended
+    end.
+
+watch(Peer) ->
+    beamway_peer:run(Peer, fun() ->
+        Owner = self(),
+        Pid = spawn(fun() ->
+                            ok = net_kernel:monitor_nodes(true, [nodedown_reason]),
+                            Owner ! {self(), ready},
+                            receive {nodedown, Node, Info} ->
+                                    At = erlang:system_time(millisecond),
+                                    receive {get, From} -> From ! {down, Node, proplists:get_value(nodedown_reason, Info), At} end
+                            end
+                    end),
+        receive {Pid, ready} -> Pid end
+    end).
+
+%% Why, and when by the system's clock in milliseconds.
+nodedown(Peer, Watcher, Node) ->
+    beamway_peer:run(Peer, fun() ->
+        Watcher ! {get, self()},
+        receive {down, Node, Reason, At} -> {Reason, At} after 30000 -> error(no_nodedown) end
+    end).
+
+queue_pairs() ->
+    length(string:lexemes(os:cmd("rdma resource show qp"), "\n")).
