@@ -13,7 +13,9 @@
 #include "erl_driver.h"
 
 #include "../link/shm.h"
+#include "meet.h"
 #include "pump.h"
+#include "reply.h"
 
 #define ABI_VERSION 1 /* of the commands below: beamway_port.erl has the same number */
 #define CHECK_MS 1000 /* how often idle memory is looked for, and the patience of a last flush */
@@ -37,7 +39,8 @@ enum {
 typedef struct {
     bw_pump_t pump;
     bw_shm_door_t door;
-    bool active;   /* the descriptor is in the VM's poll set */
+    meet_t meet;   /* until there is a link: how an rdma link comes to be */
+    bool active;   /* the link is read */
     bool flushing; /* the port closes and still has something to say */
     bool timer_is_set;
     ErlDrvTermData looker; /* gets the atom `look` when it shall look at the ring */
@@ -58,49 +61,6 @@ static void check_later(bw_port_t *self)
 }
 
 /* ---- commands ---- */
-
-/* What a command answers; copied to the VM by control(). */
-typedef struct {
-    size_t len;
-    uint8_t bytes[256];
-} reply_t;
-
-static void reply_bytes(reply_t *reply, const void *bytes, size_t len)
-{
-    if (len > sizeof reply->bytes - reply->len)
-        len = sizeof reply->bytes - reply->len;
-    memcpy(reply->bytes + reply->len, bytes, len);
-    reply->len += len;
-}
-
-static void reply_number(reply_t *reply, uint64_t number, int bytes)
-{
-    for (int shift = 8 * (bytes - 1); shift >= 0; shift -= 8)
-        reply_bytes(reply, &(uint8_t){(uint8_t)(number >> shift)}, 1);
-}
-
-static void reply_status(reply_t *reply, bw_status_t status, const bw_error_t *error)
-{
-    char text[200];
-    int len;
-
-    reply->len = 0;
-    reply_bytes(reply, &(uint8_t){status != BW_OK}, 1);
-    if (status == BW_OK)
-        return;
-    len = snprintf(text, sizeof text, "%s%s%s", error->step, error->sys_errno ? ": " : "",
-                   error->sys_errno ? strerror(error->sys_errno) : "");
-    reply_bytes(reply, text, (size_t)(len < (int)sizeof text ? len : (int)sizeof text - 1));
-}
-
-static uint64_t number_at(const char *at)
-{
-    uint64_t number = 0;
-
-    for (int i = 0; i < 8; i++)
-        number = number << 8 | (uint8_t)at[i];
-    return number;
-}
 
 static void command_open_door(bw_port_t *self, const char *data, size_t len, reply_t *reply)
 {
@@ -160,7 +120,20 @@ static bool command_accept(bw_port_t *self, const char *data, size_t len, reply_
  * drv_stop runs inside: the caller must not touch `self` again. */
 static void fail(bw_port_t *self)
 {
-    driver_failure_atom(self->pump.port, "beamway_link_corrupt");
+    const char *reason = self->pump.link->ops->reason(self->pump.link);
+
+    driver_failure_atom(self->pump.port, (char *)(reason ? reason : "beamway_link_corrupt"));
+}
+
+static bool command_rdma_status(bw_port_t *self, reply_t *reply)
+{
+    bw_link_t *link = NULL;
+
+    if (!meet_status(&self->meet, reply, &link))
+        return false;
+    if (link)
+        pump_start(&self->pump, link);
+    return true;
 }
 
 /* As fail(): last. A peer that has closed its end in order is noticed by the ring's doorbell,
@@ -309,6 +282,14 @@ static bool run_command(bw_port_t *self, unsigned int command, const char *data,
         return command_receive(self, reply);
     case COMMAND_LOOK:
         return self->active && command_look(self, reply);
+    case COMMAND_RDMA_LOAD:
+        return !self->pump.link && meet_load(&self->meet, data, len, reply);
+    case COMMAND_RDMA_LISTEN:
+        return !self->pump.link && meet_listen(&self->meet, data, len, reply);
+    case COMMAND_RDMA_CONNECT:
+        return !self->pump.link && meet_connect(&self->meet, data, len, reply);
+    case COMMAND_RDMA_STATUS:
+        return !self->pump.link && len == 0 && command_rdma_status(self, reply);
     case COMMAND_PROBE:
         if (len != 8)
             return false;
@@ -328,7 +309,7 @@ static ErlDrvData drv_start(ErlDrvPort port, char *command)
     (void)command;
     if (!self)
         return ERL_DRV_ERROR_GENERAL;
-    *self = (bw_port_t){.pump.port = port, .door.fd = -1};
+    *self = (bw_port_t){.pump.port = port, .door.fd = -1, .meet.port = port};
     set_port_control_flags(port, PORT_CONTROL_FLAG_BINARY);
     return (ErlDrvData)self;
 }
@@ -340,13 +321,15 @@ static void drv_stop(ErlDrvData data)
     driver_cancel_timer(self->pump.port);
     pump_reset(&self->pump);
     bw_shm_door_close(&self->door);
+    meet_close(&self->meet);
     if (self->pump.link) {
+        bool is_selected = self->active || self->meet.is_selected;
         int fd = -1;
 
-        if (self->active)
+        if (is_selected)
             driver_select(self->pump.port, event_of(self), ERL_DRV_READ | ERL_DRV_USE, 0);
         /* A selected descriptor is closed by stop_select, when no poller looks at it any more. */
-        self->pump.link->ops->close(self->pump.link, self->active ? &fd : NULL);
+        self->pump.link->ops->close(self->pump.link, is_selected ? &fd : NULL);
     }
     driver_free(self);
 }
@@ -380,9 +363,14 @@ static void call_looker(bw_port_t *self)
 static void drv_ready_input(ErlDrvData data, ErlDrvEvent event)
 {
     bw_port_t *self = (bw_port_t *)data;
-    wake_result_t result = pump_wake(&self->pump);
+    wake_result_t result;
 
     (void)event;
+    if (!self->active) {
+        meet_tell(&self->meet);
+        return;
+    }
+    result = pump_wake(&self->pump);
     if (result == WAKE_LOOKING)
         call_looker(self);
     end_if_over(self, result);

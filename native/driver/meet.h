@@ -2,7 +2,10 @@
 #ifndef BW_MEET_H
 #define BW_MEET_H
 
+#include "erl_driver.h"
+
 #include "../link/rdma.h"
+#include "reply.h"
 
 /*
  * How a port gets an rdma link: the driver's commands for it. apps/beamway/src/beamway_port.erl is
@@ -28,6 +31,26 @@ enum {
                                   3: failed, reason as text */
 };
 
-#define MEET_ADDRESS_BYTES 23
+typedef struct {
+    ErlDrvPort port;
+    const bw_rdma_api_t *api;   /* NULL until LOAD */
+    bw_rdma_meeting_t *meeting; /* from LISTEN or CONNECT until it is a link */
+    ErlDrvTermData caller;      /* gets {rdma, Port} */
+    bool is_selected;           /* its descriptor is known to the VM, also once it is the link's */
+} meet_t;
+
+/* The commands, under the port lock. False: the caller broke their rules, which is a badarg. */
+bool meet_load(meet_t *meet, const char *data, size_t len, reply_t *reply);
+bool meet_listen(meet_t *meet, const char *data, size_t len, reply_t *reply);
+bool meet_connect(meet_t *meet, const char *data, size_t len, reply_t *reply);
+/* *link_p is the link, once there is one; its descriptor is not polled until ACTIVATE. */
+bool meet_status(meet_t *meet, reply_t *reply, bw_link_t **link_p);
+
+/* The poller says that the descriptor is readable: tells the caller. Nothing is polled from then on
+ * until the next STATUS. */
+void meet_tell(meet_t *meet);
+
+/* Ends a meeting that has not become a link. */
+void meet_close(meet_t *meet);
 
 #endif
