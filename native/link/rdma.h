@@ -55,7 +55,8 @@ typedef struct bw_rdma_meeting bw_rdma_meeting_t;
 typedef struct {
     uint32_t version;
     /*
-     * Listens on one address of an RDMA device. `at->port` is not looked at: a port of
+     * Listens on one address of an RDMA device, or, if `at->ip` is 0, on all of its family (of both
+     * families with IPv6). `at->port` is not looked at: a port of
      * port_first..port_last is taken (0, 0: any); meetings of one process at the same address share
      * one. Takes the first who has the token, and makes rings of the size that he asks for, at most
      * max_ring_bytes. BW_INVALID, BW_LIMIT, BW_SYSTEM; everything else is told by look.

@@ -430,6 +430,7 @@ arguments(Carrier, Options) ->
         ++ code_path(beamway_of(Options))
         ++ carrier_flags(Carrier, Options)
         ++ log_flags(Options)
+        ++ patience(beamway_runner:slowness())
         ++ maps:get(args, Options, []).
 
 beamway_of(#{ebin := Ebin}) -> Ebin;
@@ -438,6 +439,10 @@ beamway_of(_) -> ebin().
 
 carrier_flags(_Carrier, #{flags := Flags}) -> Flags;
 carrier_flags(Carrier, _Options) -> flags(Carrier).
+
+%% OTP gives two nodes 7 s to become connected.
+patience(1) -> [];
+patience(Slowness) -> ["-kernel", "net_setuptime", integer_to_list(min(60, 7 * Slowness))].
 
 %% Another beamway than the runner's must be the only one: `-pa' puts its last directory first.
 code_path(Ebin) ->

@@ -6,7 +6,7 @@
 %% a runner that crashed leaves none, and the script counts that as a failure.
 -module(beamway_runner).
 
--export([eunit/0, suite/0, say/2]).
+-export([eunit/0, suite/0, say/2, slowness/0]).
 
 %% @doc Entry: all unit tests of the ebin folders given after `-extra'.
 -spec eunit() -> no_return().
@@ -43,7 +43,8 @@ suite() ->
             halt(1)
     end.
 
-%% How many times slower than usual everything is, under a sanitizer say.
+%% @doc How many times slower than usual everything is, under a sanitizer say.
+-spec slowness() -> pos_integer().
 slowness() -> list_to_integer(os:getenv("BEAMWAY_TEST_SLOWNESS", "1")).
 
 %% A case of a suite with groups runs in each of them: by its name alone Common Test would run it outside.

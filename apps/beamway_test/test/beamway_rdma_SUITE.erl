@@ -110,13 +110,13 @@ peers_that_cannot_be_reached(Config) ->
          beamway_peer:assert_link(One, OtherNode, tcp),
          ct:log("~ts: ~b ms, ~0p", [Instead, Us div 1000, beamway_peer:call(One, beamway, links, [])]),
          true = Us < 7000000
-     end || {Text, Instead} <- [{"addresses => Ips", io_lib:format("addresses => [~0p]", [{A, B, C, 250}])},
+     end || {Text, Instead} <- [{"addresses => Ips", lists:flatten(io_lib:format("addresses => [~0p]", [{A, B, C, 250}]))},
                                 {"port => CmPort, token", "port => CmPort bxor 1, token"}]],
     ok.
 
 token_of_another(_Config) ->
     {One, _, _, OtherNode} = start_two(#{}, #{}),
-    ok = change(One, beamway_rdma, "token => Token, ring_bytes => RingBytes", "token => <<7:128>>, ring_bytes => RingBytes"),
+    ok = change(One, beamway_rdma, "token => Token,", "token => <<7:128>>,"),
     true = beamway_peer:call(One, net_kernel, connect_node, [OtherNode]),
     beamway_peer:assert_link(One, OtherNode, tcp).
 

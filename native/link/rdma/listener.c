@@ -28,6 +28,13 @@ static bool is_same_place(const bw_rdma_address_t *left, const bw_rdma_address_t
            memcmp(left->ip, right->ip, sizeof left->ip) == 0;
 }
 
+static bool is_any(const bw_rdma_address_t *address)
+{
+    static const uint8_t any[16];
+
+    return memcmp(address->ip, any, sizeof any) == 0;
+}
+
 static void destroy(bw_rdma_listener_t *listener)
 {
     bw_rdma_listener_t **at = &listeners;
@@ -92,7 +99,8 @@ static bw_rdma_listener_t *make(bw_rdma_meeting_t *meeting)
     listener = calloc(1, sizeof *listener);
     if (listener && id->verbs)
         listener->device = bw_rdma_device_get(id);
-    if (!listener || !listener->device) {
+    /* At an address of no device in particular, whoever comes brings his. */
+    if (!listener || (!listener->device && !is_any(&order->from))) {
         rdma_destroy_id(id);
         bw_rdma_meet_fail(meeting, BW_SYSTEM, "no RDMA device has the address %s", where);
         free(listener);
