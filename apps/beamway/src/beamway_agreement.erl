@@ -31,6 +31,9 @@
 -callback accept(port(), RingBytes :: pos_integer(), Deadline :: integer()) ->
     {ok, Why :: binary()} | {error, Reason :: binary()}.
 
+%% The peer has refused what was offered. What does this side know of it?
+-callback refused(port(), PeerSays :: binary()) -> Reason :: binary().
+
 %% @doc Ends within `TimeoutMs', or ends the calling process. `stream': go on over it.
 -spec run(kind(), connecting | accepting, stream(), TimeoutMs :: pos_integer()) ->
           {ring, port(), Why :: binary()} | {stream, Reason :: binary()}.
@@ -79,8 +82,10 @@ answered(ready, Module, Stream, Deadline, Port, RingBytes) ->
         {error, Reason} ->
             nack(Stream, Port, Reason)
     end;
-answered({nack, Reason}, _Module, _Stream, _Deadline, Port, _RingBytes) ->
-    refused(Port, Reason);
+answered({nack, Reason}, Module, _Stream, _Deadline, Port, _RingBytes) ->
+    Known = Module:refused(Port, peer_says(Reason)),
+    close(Port),
+    {stream, Known};
 answered(_Offer, _Module, _Stream, _Deadline, _Port, _RingBytes) ->
     give_up(<<"an offer as answer to ours">>).
 
@@ -105,7 +110,9 @@ nack(Stream, Port, Reason) ->
 
 refused(Port, Reason) ->
     close(Port),
-    {stream, <<"the peer says: ", Reason/binary>>}.
+    {stream, peer_says(Reason)}.
+
+peer_says(Reason) -> <<"the peer says: ", Reason/binary>>.
 
 close(none) -> ok;
 close(Port) -> beamway_port:close(Port).

@@ -6,7 +6,7 @@
 -module(beamway_rdma).
 -behaviour(beamway_agreement).
 
--export([is_usable/2, offer/2, join/4, accept/3]).
+-export([is_usable/2, offer/2, join/4, accept/3, refused/2]).
 
 -define(LISTEN_MS, 2000).
 -define(CONNECT_MIN_MS, 500).
@@ -64,19 +64,19 @@ join({rdma_offer, #{addresses := Addresses, ring_bytes := Offered} = Offer}, Con
     Half = deadline((Deadline - erlang:monotonic_time(millisecond)) div 2),
     case beamway_rdma_devices:routes(ports(Config), Addresses) of
         [] -> {error, iolist_to_binary(["no rdma device here reaches ", texts(Addresses)])};
-        Routes -> join_one_of(Routes, Offer, min(Offered, RingBytes), Half)
+        Routes -> join_one_of(Routes, Offer, min(Offered, RingBytes), Half, [])
     end;
 join(_Packet, _Config, _RingBytes, _Deadline) ->
     {error, <<"an offer of another kind of link">>}.
 
 %% Each gets an equal part of the time that is left.
-join_one_of([Ip | More], Offer, RingBytes, Deadline) ->
-    Left = Deadline - erlang:monotonic_time(millisecond),
-    Ms = max(?CONNECT_MIN_MS, Left div (1 + length(More))),
+join_one_of([], _Offer, _RingBytes, _Deadline, Reasons) ->
+    {error, iolist_to_binary(lists:join("; ", lists:reverse(Reasons)))};
+join_one_of([Ip | More], Offer, RingBytes, Deadline, Reasons) ->
+    Ms = max(?CONNECT_MIN_MS, (Deadline - erlang:monotonic_time(millisecond)) div (1 + length(More))),
     case beamway_port:opened(fun(Port) -> connect(Port, Ip, Offer, RingBytes, Ms) end) of
         {ok, Port, Device} -> {ok, Port, why(Device)};
-        {error, Reason} when More =:= []; Ms >= Left -> {error, iolist_to_binary([text(Ip), ": ", Reason])};
-        {error, _} -> join_one_of(More, Offer, RingBytes, Deadline)
+        {error, Reason} -> join_one_of(More, Offer, RingBytes, Deadline, [Reason | Reasons])
     end.
 
 connect(Port, Ip, #{port := CmPort, token := Token}, RingBytes, Ms) ->
@@ -92,6 +92,14 @@ accept(Port, _RingBytes, Deadline) ->
     case linked(Port, await_more(Port, Deadline)) of
         {ok, Device} -> {ok, why(Device)};
         {error, Reason} -> {error, Reason}
+    end.
+
+%% @private What failed on this side the peer sees only as a refusal.
+-spec refused(port(), PeerSays :: binary()) -> Reason :: binary().
+refused(Port, PeerSays) ->
+    case beamway_port:rdma_status(Port) of
+        {failed, Reason} -> Reason;
+        _ -> PeerSays
     end.
 
 %% What else the driver has said is of no interest to the process's next life as a ticker.

@@ -6,7 +6,7 @@
 -module(beamway_shm).
 -behaviour(beamway_agreement).
 
--export([offer/2, join/4, accept/3]).
+-export([offer/2, join/4, accept/3, refused/2]).
 
 -define(WHY, <<"same host">>).
 
@@ -46,3 +46,8 @@ accept(Port, RingBytes, _Deadline) ->
         ok -> {ok, ?WHY};
         {error, Reason} -> {error, Reason}
     end.
+
+%% @private
+-spec refused(port(), PeerSays :: binary()) -> Reason :: binary().
+refused(_Port, PeerSays) ->
+    PeerSays.

@@ -97,7 +97,15 @@ limit_of_the_node(_Config) ->
 %% Root has no such limit while it has the capability.
 memory_cannot_be_locked(_Config) ->
     Limited = #{before_exec => "ulimit -l 64;", wrapper => ["setpriv", "--bounding-set=-ipc_lock"]},
-    [ok = stay_on_tcp(OneOptions, OtherOptions, "ulimit -l") || {OneOptions, OtherOptions} <- [{Limited, #{}}, {#{}, Limited}]],
+    [begin
+         {One, OneNode, Other, OtherNode} = start_two(Limited, #{}),
+         case Caller of
+             limited -> true = beamway_peer:call(One, net_kernel, connect_node, [OtherNode]);
+             other -> true = beamway_peer:call(Other, net_kernel, connect_node, [OneNode])
+         end,
+         ok = says(One, OtherNode, "ulimit -l"),
+         beamway_peer:assert_link(Other, OneNode, tcp)
+     end || Caller <- [limited, other]],
     ok.
 
 %% An address where nobody answers, a port where nobody listens: told within net_setuptime.

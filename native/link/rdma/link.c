@@ -57,7 +57,7 @@ static const char *reason_of(enum ibv_wc_status status)
     case IBV_WC_REM_OP_ERR:
         return "beamway_rdma_peer_failed";
     case IBV_WC_WR_FLUSH_ERR:
-        return "beamway_rdma_connection_closed";
+        return "connection_closed";
     default:
         return "beamway_rdma_device_failed";
     }

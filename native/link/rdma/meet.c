@@ -363,7 +363,7 @@ static bw_rdma_meeting_t *meeting_of(const struct rdma_cm_id *id)
 static void linked_event(bw_rdma_meeting_t *meeting, const bw_rdma_cm_event_t *event)
 {
     if (event->type == RDMA_CM_EVENT_DISCONNECTED)
-        fail_link(meeting, "beamway_rdma_connection_closed");
+        fail_link(meeting, "connection_closed");
     else if (event->type == RDMA_CM_EVENT_CONNECT_ERROR || event->type == RDMA_CM_EVENT_UNREACHABLE)
         fail_link(meeting, "beamway_rdma_connection_failed");
 }
