@@ -5,11 +5,11 @@
 %% All contenders get {@link common_args/1} too, the same for each: what differs is the carrier alone.
 -module(beamway_bench_contender).
 
--export([all/2, names/0, common_args/1, clean_env/0]).
+-export([all/2, names/0, and_rdma/1, common_args/1, clean_env/0]).
 
 -export_type([name/0, t/0]).
 
--type name() :: tcp | tcp_tuned | beamway | beamway_tcp | beamway_whole
+-type name() :: tcp | tcp_tuned | beamway | beamway_tcp | beamway_rdma | beamway_whole
               | beamway_poll | beamway_poll_off | openmpi.
 -type t() :: #{name := name(),
                %% for people
@@ -17,7 +17,7 @@
                args := [string()],
                env := [{string(), string()}],
                %% what beamway:links/0 must say; `stock' is a carrier of OTP itself
-               link := stock | shm | tcp}.
+               link := stock | shm | rdma | tcp}.
 
 %% @doc The contenders; Root is the folder of the checkout.
 -spec all(Root :: file:filename(), PollUs :: pos_integer()) -> #{name() => t()}.
@@ -32,6 +32,7 @@ list(Root, PollUs) ->
      Stock#{name := tcp_tuned, title := "stock TCP, tuned", args := tuned_args()},
      Beamway,
      variant(Beamway, beamway_tcp, "Beamway on TCP", [{"BEAMWAY_LINKS", "tcp"}], tcp),
+     variant(Beamway, beamway_rdma, "Beamway, rdma", [{"BEAMWAY_LINKS", "rdma,tcp"}], rdma),
      variant(Beamway, beamway_whole, "Beamway, whole messages",
              [{"BEAMWAY_WHOLE_MESSAGES", "true"}], shm),
      variant(Beamway, beamway_poll, "Beamway, polling",
@@ -49,7 +50,12 @@ tuned_args() ->
 %% @doc The names that a user may give.
 -spec names() -> [name()].
 names() ->
-    [tcp, tcp_tuned, beamway, beamway_tcp, beamway_whole, beamway_poll, beamway_poll_off].
+    [tcp, tcp_tuned, beamway, beamway_tcp, beamway_rdma, beamway_whole, beamway_poll, beamway_poll_off].
+
+%% @doc These contenders, and rdma where this host has a device for it. Not pure.
+-spec and_rdma([name()]) -> [name()].
+and_rdma(Names) ->
+    Names ++ [beamway_rdma || beamway_rdma_devices:usable(beamway_rdma_devices:all()) =/= []].
 
 %% @doc What every node is started with, whatever its carrier.
 %% It listens on the loopback interface only: a benchmark must not open a machine to its network.

@@ -40,7 +40,7 @@ prepare(_, Speed) ->
 %% @private
 -spec groups(map()) -> [beamway_bench_run:group()].
 groups(#{speed := Speed} = Settings) ->
-    [#{nodes => 2, contenders => [tcp, tcp_tuned, beamway, beamway_tcp],
+    [#{nodes => 2, contenders => beamway_bench_contender:and_rdma([tcp, tcp_tuned, beamway, beamway_tcp]),
        directions => case Speed of quick -> [forward]; full -> [forward, reverse] end,
        measure => fun(Cluster) -> measure(Cluster, Settings) end}].
 
@@ -114,7 +114,7 @@ words(kernel) -> "kernel time".
 -spec metrics(map()) -> [beamway_bench_report:metric()].
 metrics(#{}) ->
     [metric(Prefix, What, Pairs, Own)
-     || {Prefix, Own} <- [{"cost_shm", beamway}, {"cost_tcp_link", beamway_tcp}], Pairs <- lists:reverse(?PAIRS),
+     || {Prefix, Own} <- [{"cost_shm", beamway}, {"cost_rdma", beamway_rdma}, {"cost_tcp_link", beamway_tcp}], Pairs <- lists:reverse(?PAIRS),
         What <- [syscalls, switches, wakeups, doorbells, copied, user, kernel],
         {What, Own} =/= {doorbells, beamway_tcp}].
 

@@ -70,8 +70,8 @@ groups(#{nodes := Nodes, speed := Speed} = Settings) ->
     [#{nodes => Count, contenders => contenders(Count), directions => directions(Count, Speed),
        measure => fun(Cluster) -> measure(Cluster, Count, Settings) end} || Count <- Nodes].
 
-contenders(2) -> [tcp, tcp_tuned, beamway, beamway_tcp];
-contenders(_) -> [tcp, tcp_tuned, beamway].
+contenders(2) -> beamway_bench_contender:and_rdma([tcp, tcp_tuned, beamway, beamway_tcp]);
+contenders(_) -> beamway_bench_contender:and_rdma([tcp, tcp_tuned, beamway]).
 
 directions(Count, quick) when Count > 2 -> [forward];
 directions(_, _) -> [forward, reverse].
@@ -101,7 +101,9 @@ key(Count, Size, Which) ->
 metrics(#{nodes := Nodes, sizes := Sizes}) ->
     lists:append([size_metrics(Count, Size) || Count <- Nodes, Size <- Sizes])
         ++ [(rate(<<"tcp_link_rpc">>, 2, ?SMALL))#{contender := beamway_tcp}
-            || lists:member(2, Nodes), lists:member(?SMALL, Sizes)].
+            || lists:member(2, Nodes), lists:member(?SMALL, Sizes)]
+        ++ [(rate(<<(name(Count, Size))/binary, "_rdma">>, Count, Size))#{contender := beamway_rdma}
+            || Count <- Nodes, Size <- Sizes].
 
 size_metrics(Count, Size) ->
     Name = name(Count, Size),

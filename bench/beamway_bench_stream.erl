@@ -24,7 +24,7 @@ prepare(_, full) -> {ok, #{warm_ms => 300, window_ms => 1500}}.
 -spec groups(map()) -> [beamway_bench_run:group()].
 groups(Settings) ->
     Pair = #{nodes => 2, directions => [forward, reverse]},
-    [Pair#{contenders => [tcp, tcp_tuned, beamway, beamway_tcp],
+    [Pair#{contenders => beamway_bench_contender:and_rdma([tcp, tcp_tuned, beamway, beamway_tcp]),
            measure => fun(Cluster) -> measure(Cluster, ?SMALL ++ ?LARGE, Settings) end},
      Pair#{contenders => [beamway_whole], measure => fun(Cluster) -> measure(Cluster, ?LARGE, Settings) end}].
 
@@ -57,6 +57,8 @@ metrics(#{}) ->
             [{<<"rate_64">>, 64, <<"messages/s">>, beamway}, {<<"rate_4k">>, 4096, <<"messages/s">>, beamway},
              {<<"tcp_link_rate_64">>, 64, <<"messages/s">>, beamway_tcp},
              {<<"tcp_link_rate_4k">>, 4096, <<"messages/s">>, beamway_tcp},
+             {<<"rate_64_rdma">>, 64, <<"messages/s">>, beamway_rdma}, {<<"rate_4k_rdma">>, 4096, <<"messages/s">>, beamway_rdma},
+             {<<"bytes_1m_rdma">>, 1 bsl 20, <<"MB/s">>, beamway_rdma},
              {<<"bytes_1m">>, 1 bsl 20, <<"MB/s">>, beamway}, {<<"bytes_16m">>, 16 bsl 20, <<"MB/s">>, beamway},
              {<<"bytes_1m_whole">>, 1 bsl 20, <<"MB/s">>, beamway_whole},
              {<<"bytes_16m_whole">>, 16 bsl 20, <<"MB/s">>, beamway_whole}]].
