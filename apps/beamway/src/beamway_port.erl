@@ -11,7 +11,7 @@
 -export_type([stats/0, rdma_status/0]).
 
 -define(DRIVER, "beamway_drv").
--define(ABI_VERSION, 1).
+-define(ABI_VERSION, 2).
 
 -define(VERSION, 1).
 -define(OPEN_DOOR, 2).

@@ -20,7 +20,8 @@ build(Folder, Changes) ->
     ok = copy("apps/beamway/src", "*", Folder),
     ok = copy("apps/beamway/ebin", "*.app", Folder),
     ok = copy("native", "Makefile", Folder),
-    lists:foreach(fun(Sub) -> ok = copy(filename:join("native", Sub), "*", Folder) end, ["link", "driver", "test", "fuzz"]),
+    lists:foreach(fun(Sub) -> ok = copy(filename:join("native", Sub), "*", Folder) end,
+                  ["link", "link/rdma", "driver", "test", "fuzz"]),
     lists:foreach(fun(Change) -> ok = change(Folder, Change) end, Changes),
     ok = build_driver(Folder),
     Ebin = filename:join(Folder, "apps/beamway/ebin"),
@@ -59,26 +60,26 @@ build_driver(Folder) ->
 %% @doc Another number of the extension in the handshake.
 -spec extension(pos_integer()) -> [change()].
 extension(Number) ->
-    [number("apps/beamway/src/beamway_wire.erl", "-define(EXTENSION_VERSION, ~b)", Number)].
+    [number("apps/beamway/src/beamway_wire.erl", "-define(EXTENSION_VERSION, ~b)", 1, Number)].
 
 %% @doc Another number of the packets with which two nodes agree on a link.
 -spec agreement(pos_integer()) -> [change()].
 agreement(Number) ->
-    [number("apps/beamway/src/beamway_wire.erl", "-define(PACKET_VERSION, ~b)", Number)].
+    [number("apps/beamway/src/beamway_wire.erl", "-define(PACKET_VERSION, ~b)", 1, Number)].
 
 %% @doc Another number of the memory that two nodes share.
 -spec rings(pos_integer()) -> [change()].
 rings(Number) ->
-    [number("native/link/shm.c", "#define HELLO_VERSION ~bu", Number)].
+    [number("native/link/shm.c", "#define HELLO_VERSION ~bu", 1, Number)].
 
 %% @doc Another number of the commands between modules and driver.
 -spec driver_abi(pos_integer()) -> [change()].
 driver_abi(Number) ->
-    [number("native/driver/beamway_drv.c", "#define ABI_VERSION ~b", Number),
-     number("apps/beamway/src/beamway_port.erl", "-define(ABI_VERSION, ~b)", Number)].
+    [number("native/driver/beamway_drv.c", "#define ABI_VERSION ~b", 2, Number),
+     number("apps/beamway/src/beamway_port.erl", "-define(ABI_VERSION, ~b)", 2, Number)].
 
-number(File, Format, Number) ->
-    {File, text(Format, 1), text(Format, Number)}.
+number(File, Format, Ours, Number) ->
+    {File, text(Format, Ours), text(Format, Number)}.
 
 text(Format, Number) ->
     lists:flatten(io_lib:format(Format, [Number])).
