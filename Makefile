@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: build demo test test-long test-idle test-otp test-otp27 test-elixir test-rabbitmq test-rdma test-bare nemesis check bench soak asan test-asan tsan fuzz fuzz-keep spin clean help build-test build-bench coverage valgrind
+.PHONY: build demo test test-long test-idle test-otp test-otp27 test-elixir test-rabbitmq test-rdma demo-rdma test-bare nemesis check bench soak asan test-asan tsan fuzz fuzz-keep spin clean help build-test build-bench coverage valgrind
 
 ## build: compile the driver and the applications into the checkout
 build:
@@ -74,6 +74,12 @@ test-rdma:
 	@$(MAKE) build-test
 	@$(MAKE) -C native test-programs
 	@test/system/rdma/test $(T)
+
+## demo-rdma: a virtual machine with a soft-RoCE device, two nodes that ping each other over verbs, calls over rdma and TCP
+demo-rdma:
+	@scripts/install-packages test-rdma
+	@$(MAKE) build-bench
+	@test/system/rdma/guest --minutes 8 -- test/system/rdma/demo
 
 ## test-bare: build, demo and test on a new Debian 12 of its own (needs root; leaves nothing)
 test-bare:

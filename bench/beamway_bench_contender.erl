@@ -58,11 +58,13 @@ and_rdma(Names) ->
     Names ++ [beamway_rdma || beamway_rdma_devices:usable(beamway_rdma_devices:all()) =/= []].
 
 %% @doc What every node is started with, whatever its carrier.
-%% It listens on the loopback interface only: a benchmark must not open a machine to its network.
+%% It listens on the loopback interface only: a benchmark must not open a machine to its network. A busy or emulated
+%% machine has time to connect.
 -spec common_args(Root :: file:filename()) -> [string()].
 common_args(Root) ->
     ["-pa", filename:join([Root, "bench", "ebin"]),
-     "-kernel", "inet_dist_use_interface", "{127,0,0,1}", "-kernel", "logger_level", "error"].
+     "-kernel", "inet_dist_use_interface", "{127,0,0,1}", "-kernel", "logger_level", "error",
+     "-kernel", "net_setuptime", "60"].
 
 %% @doc Unsets what the caller's shell may hold and what would make contenders differ in secret.
 -spec clean_env() -> [{string(), false}].

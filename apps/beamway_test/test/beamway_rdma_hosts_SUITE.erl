@@ -1,0 +1,147 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Nodes of two hosts that have an RDMA device each, and a wire between them that the test cuts and spoils.
+%%
+%% Runs in the first machine of `test/system/rdma/guest --hosts 2'. The nodes of the other one are controlled over a wire of
+%% its own.
+-module(beamway_rdma_hosts_SUITE).
+
+-export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
+-export([each_way_of_calling/1, one_host_has_it_off/1, packets_are_lost/1, wire_is_cut/1, other_host_is_gone/1]).
+
+-define(TICK_S, 8).
+
+suite() -> [{timetrap, {minutes, 3}}].
+
+%% The last one leaves no other host.
+all() -> [each_way_of_calling, one_host_has_it_off, packets_are_lost, wire_is_cut, other_host_is_gone].
+
+init_per_suite(Config) ->
+    case [os:getenv(Name, "") || Name <- ["RXE_NETDEV", "RXE_IPV4", "RXE_IPV6", "PEER_IPV4"]] of
+        [Interface, Here, Here6, There] when There =/= "" ->
+            [{interface, Interface}, {here, Here}, {here6, Here6}, {there, There} | Config];
+        _ ->
+            {skip, "needs a second host; make test-rdma has one"}
+    end.
+
+end_per_suite(_Config) -> ok.
+
+end_per_testcase(_Case, _Config) -> beamway_peer:stop_started().
+
+%% --- cases ---------------------------------------------------------------------------------------------
+
+%% Nobody has asked for it: between hosts it is rdma, on one host shared memory.
+each_way_of_calling(Config) ->
+    {Here, HereNode, There, ThereNode} = two(Config, []),
+    {ok, Beside, BesideNode} = beamway_peer:start(beamway_shm, #{host => proplists:get_value(here, Config)}),
+    true = beamway_peer:call(Here, net_kernel, connect_node, [ThereNode]),
+    true = beamway_peer:call(There, net_kernel, connect_node, [BesideNode]),
+    [beamway_peer:assert_link(Peer, Node, rdma)
+     || {Peer, Node} <- [{Here, ThereNode}, {There, HereNode}, {There, BesideNode}, {Beside, ThereNode}]],
+    true = beamway_peer:call(Here, net_kernel, connect_node, [BesideNode]),
+    beamway_peer:assert_link(Here, BesideNode, shm),
+    ok = exchange(Here, ThereNode).
+
+one_host_has_it_off(Config) ->
+    {Here, HereNode, There, ThereNode} = two(Config, ["BEAMWAY_LINKS=shm,tcp"]),
+    true = beamway_peer:call(Here, net_kernel, connect_node, [ThereNode]),
+    beamway_peer:assert_link(Here, ThereNode, tcp),
+    beamway_peer:assert_link(There, HereNode, tcp),
+    [#{reason := <<"another host, and the peer offers no rdma">>}] = beamway_peer:call(Here, beamway, links, []),
+    [#{reason := <<"another host">>}] = beamway_peer:call(There, beamway, links, []).
+
+%% The device repeats what is lost; the connection does not mind.
+packets_are_lost(Config) ->
+    {Here, _, _, ThereNode} = connected(Config),
+    Connection = beamway_peer:controller(Here, ThereNode),
+    Interface = proplists:get_value(interface, Config),
+    ok = run("modprobe sch_netem && tc qdisc replace dev " ++ Interface ++ " root netem loss 1%"),
+    ok = exchange(Here, ThereNode),
+    ok = exchange(Here, ThereNode),
+    ok = run("tc qdisc del dev " ++ Interface ++ " root"),
+    Connection = beamway_peer:controller(Here, ThereNode).
+
+wire_is_cut(Config) ->
+    {Here, _, There, ThereNode} = connected(Config),
+    Watcher = watch(Here),
+    Interface = proplists:get_value(interface, Config),
+    ok = run("ip link set dev " ++ Interface ++ " down"),
+    Reason = nodedown(Here, Watcher, ThereNode),
+    ct:log("~0p", [Reason]),
+    ok = run("ip link set dev " ++ Interface ++ " up && ip address replace " ++ proplists:get_value(here6, Config) ++ "/64 dev "
+             ++ Interface ++ " nodad"),
+    _ = beamway_peer:wait_until(fun() ->
+                                        beamway_peer:call(Here, net_kernel, connect_node, [ThereNode]) andalso
+                                            kind(Here, ThereNode) =:= rdma orelse again(Here, ThereNode)
+                                end, 60000),
+    true = is_process_alive(There),
+    ok = exchange(Here, ThereNode).
+
+%% The interface may be up before the device is: then the first connection is one over TCP.
+again(Here, ThereNode) ->
+    _ = beamway_peer:call(Here, net_kernel, disconnect, [ThereNode]),
+    false.
+
+other_host_is_gone(Config) ->
+    {Here, _, _, ThereNode} = connected(Config),
+    Watcher = watch(Here),
+    _ = spawn(fun() -> os:cmd(on_peer() ++ " sh -c 'echo o >/proc/sysrq-trigger'") end),
+    Reason = nodedown(Here, Watcher, ThereNode),
+    ct:log("~0p", [Reason]),
+    false = lists:member(ThereNode, beamway_peer:call(Here, erlang, nodes, [])),
+    ThereNode =/= beamway_peer:call(Here, erlang, node, []).
+
+%% --- nodes on both -------------------------------------------------------------------------------------
+
+two(Config, Environment) ->
+    Args = ["-kernel", "net_ticktime", integer_to_list(?TICK_S)],
+    {ok, Here, HereNode} = beamway_peer:start(beamway_shm, #{host => proplists:get_value(here, Config), args => Args}),
+    {ok, There, ThereNode} = beamway_peer:start(beamway_shm, #{host => proplists:get_value(there, Config), args => Args,
+                                                               wrapper => [on_peer(), "env" | Environment]}),
+    {Here, HereNode, There, ThereNode}.
+
+connected(Config) ->
+    {Here, HereNode, There, ThereNode} = two(Config, []),
+    true = beamway_peer:call(Here, net_kernel, connect_node, [ThereNode]),
+    beamway_peer:assert_link(Here, ThereNode, rdma),
+    beamway_peer:assert_link(There, HereNode, rdma),
+    {Here, HereNode, There, ThereNode}.
+
+on_peer() ->
+    filename:join([filename:dirname(filename:absname(code:which(?MODULE))), "..", "..", "..", "test", "system", "rdma", "on_peer"]).
+
+kind(Peer, Node) ->
+    case [Kind || #{node := N, link := Kind} <- beamway_peer:call(Peer, beamway, links, []), N =:= Node] of
+        [Kind] -> Kind;
+        [] -> none
+    end.
+
+exchange(Peer, Node) ->
+    [begin
+         Bytes = binary:copy(<<"0123456789abcdef">>, Count),
+         Bytes = beamway_peer:call(Peer, erpc, call, [Node, binary, copy, [Bytes]])
+     end || Count <- [1, 100, 10000, 300000]],
+    ok.
+
+run(Command) ->
+    "" = os:cmd(Command),
+    ok.
+
+watch(Peer) ->
+    beamway_peer:run(Peer, fun() ->
+        Owner = self(),
+        Pid = spawn(fun() ->
+                            ok = net_kernel:monitor_nodes(true, [nodedown_reason]),
+                            Owner ! {self(), ready},
+                            receive {nodedown, Node, Info} ->
+                                    receive {get, From} -> From ! {down, Node, proplists:get_value(nodedown_reason, Info)} end
+                            end
+                    end),
+        receive {Pid, ready} -> Pid end
+    end).
+
+%% Ticks tell at the latest.
+nodedown(Peer, Watcher, Node) ->
+    beamway_peer:run(Peer, fun() ->
+        Watcher ! {get, self()},
+        receive {down, Node, Reason} -> Reason after 4000 * ?TICK_S -> error(no_nodedown) end
+    end).
