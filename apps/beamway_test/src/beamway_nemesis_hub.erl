@@ -125,7 +125,7 @@ granted() ->
     case whereis(beamway_links) of
         undefined -> 0;
         Pid ->
-            {state, _, Granted, Monitors} = sys:get_state(Pid),
+            {state, _Config, _RdmaLibrary, Granted, Monitors} = sys:get_state(Pid),
             map_size(Granted) + map_size(Monitors)
     end.
 
