@@ -102,7 +102,7 @@ metrics(#{nodes := Nodes, sizes := Sizes}) ->
     lists:append([size_metrics(Count, Size) || Count <- Nodes, Size <- Sizes])
         ++ [(rate(<<"tcp_link_rpc">>, 2, ?SMALL))#{contender := beamway_tcp}
             || lists:member(2, Nodes), lists:member(?SMALL, Sizes)]
-        ++ [(rate(<<(name(Count, Size))/binary, "_rdma">>, Count, Size))#{contender := beamway_rdma}
+        ++ [(rate(rdma_name(name(Count, Size)), Count, Size))#{contender := beamway_rdma}
             || Count <- Nodes, Size <- Sizes].
 
 size_metrics(Count, Size) ->
@@ -116,6 +116,9 @@ rate(Name, Count, Size) ->
 
 name(Count, ?SMALL) -> iolist_to_binary(["rpc_n", integer_to_list(Count)]);
 name(Count, Size) -> iolist_to_binary([name(Count, ?SMALL), "_", beamway_bench:size_text(Size)]).
+
+rdma_name(<<"rpc_n4">>) -> <<"rpc_rdma">>;
+rdma_name(<<"rpc_", Rest/binary>>) -> <<"rpc_rdma_", Rest/binary>>.
 
 %% @private
 -spec finish(beamway_bench_report:result(), map()) -> ok | {error, unicode:chardata()}.
@@ -148,7 +151,8 @@ prepare_test_() ->
 
 metrics_test() ->
     {ok, Settings} = prepare(given([]), full),
-    ?assertEqual([<<"rpc_n2">>, <<"rpc_n2_p99">>, <<"rpc_n4">>, <<"rpc_n4_p99">>, <<"tcp_link_rpc">>],
+    ?assertEqual([<<"rpc_n2">>, <<"rpc_n2_p99">>, <<"rpc_n4">>, <<"rpc_n4_p99">>, <<"tcp_link_rpc">>,
+                  <<"rpc_rdma_n2">>, <<"rpc_rdma">>],
                  [Name || #{name := Name} <- metrics(Settings)]),
     {ok, Sized} = prepare(given(["--size", "16,1m"]), full),
     ?assert(lists:member(<<"rpc_n2_1m">>, [Name || #{name := Name} <- metrics(Sized)])).
