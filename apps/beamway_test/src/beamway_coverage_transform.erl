@@ -22,6 +22,9 @@ form(_Module, Other) -> Other.
 
 change(Module, {clause, Anno, Patterns, Guards, Body}) ->
     {clause, Anno, Patterns, Guards, body(Module, Body)};
+change(Module, {'case', Anno, {call, _, {remote, _, {atom, _, logger}, {atom, _, allow}}, _} = Allow, [Logs, Silent]}) ->
+    %% A log macro: that a level is off is no line of the carrier.
+    {'case', Anno, Allow, [change(Module, Logs), Silent]};
 change(Module, {block, Anno, Body}) ->
     {block, Anno, body(Module, Body)};
 change(Module, {'try', Anno, Body, Clauses, Handlers, After}) ->
