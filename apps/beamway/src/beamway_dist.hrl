@@ -5,8 +5,7 @@
 %% and includes this. Listening, epmd and addresses are OTP's own; the connection processes are ours,
 %% see beamway_dist_setup.
 
--export([childspecs/0, listen/1, listen/2, address/0, accept/1, accept_connection/5, setup/5,
-         close/1, select/1, is_node_name/1, setopts/2, getopts/2]).
+-export([childspecs/0, listen/2, address/0, accept/1, accept_connection/5, setup/5, close/1, select/1, setopts/2]).
 
 -include_lib("kernel/include/net_address.hrl").
 
@@ -27,12 +26,6 @@ childspecs() ->
           {ok, {port(), #net_address{}, integer()}} | {error, term()}.
 listen(Name, Host) ->
     ?STREAM:listen(?FAMILY, Name, Host).
-
-%% As listen/2 on this host.
--spec listen(Name :: atom()) -> {ok, {port(), #net_address{}, integer()}} | {error, term()}.
-listen(Name) ->
-    {ok, Host} = inet:gethostname(),
-    listen(Name, Host).
 
 %% Host and address family, for nodes that do not listen.
 -spec address() -> #net_address{}.
@@ -64,17 +57,7 @@ close(Socket) ->
 select(Node) ->
     inet_tcp_dist:gen_select(?FAMILY, Node).
 
-%% True for an atom of the form name@host.
--spec is_node_name(node()) -> boolean().
-is_node_name(Node) ->
-    inet_tcp_dist:is_node_name(Node).
-
 %% For net_kernel:setopts/2 on listening sockets.
 -spec setopts(port(), [inet:socket_setopt()]) -> ok | {error, term()}.
 setopts(Socket, Options) ->
     inet_tcp_dist:setopts(Socket, Options).
-
-%% For net_kernel:getopts/2 on listening sockets.
--spec getopts(port(), [inet:socket_getopt()]) -> {ok, [inet:socket_setopt()]} | {error, term()}.
-getopts(Socket, Options) ->
-    inet_tcp_dist:getopts(Socket, Options).

@@ -69,14 +69,9 @@ init_connect({Family, Stream}, Kernel, Node, Type, MyNode, LongOrShortNames, Set
     end.
 
 split_name(Family, Node, LongOrShortNames) ->
-    case dist_util:split_node(Node) of
-        {node, Name, Host} ->
-            check_host(Family, Node, Host, lists:member($., Host), LongOrShortNames),
-            {Name, Host};
-        _ ->
-            ?LOG_ERROR("** Nodename ~p illegal, expected name@host **~n", [Node]),
-            ?shutdown(Node)
-    end.
+    {node, Name, Host} = dist_util:split_node(Node), % else the carrier's select/1 has refused it
+    check_host(Family, Node, Host, lists:member($., Host), LongOrShortNames),
+    {Name, Host}.
 
 check_host(_Family, Node, Host, true, shortnames) ->
     ?LOG_ERROR("** System NOT running to use fully qualified hostnames **~n"

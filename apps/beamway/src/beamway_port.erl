@@ -7,7 +7,7 @@
 -module(beamway_port).
 
 -export([load/0, open/0, opened/1, close/1, with_port/1, open_door/2, join/3, accept/2, activate/2, tick/1, stats/1,
-         receive_some/1, look/1, probe/0, probe/1, rdma_load/1, rdma_listen/4, rdma_connect/6, rdma_status/1]).
+         receive_some/1, look/1, probe/1, rdma_load/1, rdma_listen/4, rdma_connect/6, rdma_status/1]).
 -export_type([stats/0, rdma_status/0]).
 
 -define(DRIVER, "beamway_drv").
@@ -53,7 +53,6 @@ load() ->
 load(Dir) ->
     case erl_ddll:load_driver(Dir, ?DRIVER) of
         ok -> check_version();
-        {error, already_loaded} -> check_version();
         {error, Reason} -> error_text("cannot load ~ts: ~ts (build it with 'make build')",
                                       [filename:join(Dir, ?DRIVER ++ ".so"),
                                        erl_ddll:format_error(Reason)])
@@ -192,11 +191,6 @@ stats(Port) ->
 stats_names() ->
     [bytes_in, bytes_out, frames_in, frames_out, doorbells_in, doorbells_out, stalls, ring_bytes,
      ring_fill_in, ring_fill_out, wakeups, queue_bytes, busy].
-
-%% @doc As {@link probe/1} with the smallest rings.
--spec probe() -> ok | {error, Reason :: binary()}.
-probe() ->
-    probe(65536).
 
 %% @doc Makes a link inside this process and uses it: `ok' if this host can have shared memory links
 %% with rings of that size. The driver must be loaded.
