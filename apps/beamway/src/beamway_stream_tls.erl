@@ -18,6 +18,7 @@
 
 -define(PACKETS, 100).
 -define(LOOK_MS, 20).
+-define(LAST_MS, 500).
 
 -type stream() :: {?MODULE, ssl:sslsocket()}.
 
@@ -76,7 +77,9 @@ socket_options() ->
 %% A peer that is not there is no news; one that is not secure is.
 secured(Peer, Role, Secure) ->
     TimeoutMs = net_kernel:connecttime(),
-    case ssl_is_up(erlang:monotonic_time(millisecond) + TimeoutMs) of
+    %% After the whole of it dist_util kills this process, and nobody would learn why.
+    WaitMs = TimeoutMs - min(?LAST_MS, TimeoutMs div 4),
+    case ssl_is_up(erlang:monotonic_time(millisecond) + WaitMs) of
         true ->
             case beamway_tls_options:read(Role) of
                 {ok, Options} -> stream(Peer, Secure(Options, TimeoutMs));

@@ -10,9 +10,12 @@
 -export([shm_between_nodes_of_one_host/1, tls_where_shm_is_off/1, with_stock_tls/1, ipv6/1, ip_hosts/1, long_boot/1,
          bad_certificates_are_refused/1, no_certificate_is_refused/1, wrong_cookie_is_refused/1,
          plain_nodes_are_refused/1, silent_callers_keep_nobody_waiting/1,
-         another_certificate_without_restart/1, options_without_file/1, invalid_options_end_the_start/1,
+         another_certificate_without_restart/1, options_without_file/1, verify_fun_without_file/1,
+         socket_options/1, name_in_use/1, distribution_stopped_and_started/1, no_ssl/1, invalid_options_end_the_start/1,
          killed_peer/1, stopped_peer/1, silent_peer_stays/1, last_words/1, reconnects_leave_nothing/1,
          nothing_readable_on_the_wire/1]).
+%% Run on the nodes.
+-export([verify/3]).
 
 suite() -> [{timetrap, {minutes, 2}}].
 
@@ -20,7 +23,8 @@ all() ->
     [shm_between_nodes_of_one_host, tls_where_shm_is_off, with_stock_tls, ipv6, ip_hosts, long_boot,
      bad_certificates_are_refused, no_certificate_is_refused, wrong_cookie_is_refused,
      plain_nodes_are_refused, silent_callers_keep_nobody_waiting,
-     another_certificate_without_restart, options_without_file, invalid_options_end_the_start,
+     another_certificate_without_restart, options_without_file, verify_fun_without_file,
+     socket_options, name_in_use, distribution_stopped_and_started, no_ssl, invalid_options_end_the_start,
      killed_peer, stopped_peer, silent_peer_stays, last_words, reconnects_leave_nothing,
      nothing_readable_on_the_wire].
 
@@ -62,16 +66,24 @@ with_stock_tls(_Config) ->
      end || {Caller, Called} <- [{Ours, StockNode}, {Stock, OurNode}]].
 
 ipv6(_Config) ->
-    case gen_tcp:listen(0, [inet6, {ip, {0, 0, 0, 0, 0, 0, 0, 1}}]) of
-        {ok, Listen} ->
-            ok = gen_tcp:close(Listen),
+    case has_ipv6() of
+        true ->
             Options = #{host => "::1", flags => tls_flags("beamway6_tls", beamway_certificates:good())},
             {ok, One, _} = beamway_peer:start(beamway_tls_shm, Options),
-            {ok, Other, _} = beamway_peer:start(beamway_tls_shm, Options),
+            {ok, Other, OtherNode} = beamway_peer:start(beamway_tls_shm, Options),
             ok = beamway_peer:connect_both(beamway_tls_shm, One, Other),
-            ok = is_connected(One, Other);
-        {error, Reason} ->
-            {skip, lists:concat(["this host has no IPv6: ", Reason])}
+            ok = is_connected(One, Other),
+            %% A node that listens nowhere.
+            {ok, Third, _} = beamway_peer:start(beamway_tls_shm, Options#{args => ["-dist_listen", "false"]}),
+            ok = beamway_peer:connect(beamway_tls_shm, Third, OtherNode);
+        false ->
+            {skip, "this host has no IPv6"}
+    end.
+
+has_ipv6() ->
+    case gen_tcp:listen(0, [inet6, {ip, {0, 0, 0, 0, 0, 0, 0, 1}}]) of
+        {ok, Listen} -> gen_tcp:close(Listen) =:= ok;
+        {error, _} -> false
     end.
 
 %% The host of the name is an address, and so is the name in the certificate.
@@ -171,49 +183,131 @@ read_to_end(Socket) ->
 %% ---- options ----
 
 %% The file is read for each connection.
-another_certificate_without_restart(_Config) ->
-    {ok, Good, _} = beamway_peer:start(beamway_tls),
+another_certificate_without_restart(Config) ->
+    {ok, Good, GoodNode} = beamway_peer:start(beamway_tls, #{args => ["-hidden"]}),
     File = beamway_certificates:optfile("renewed", expired),
-    {ok, Renewed, RenewedNode} = start_with(File),
+    {ok, Renewed, RenewedNode, Log} = start_logging(Config, "renewed", File),
     false = beamway_peer:call(Good, net_kernel, connect_node, [RenewedNode]),
     {ok, Fresh} = file:read_file(beamway_certificates:good()),
     ok = file:write_file(File, Fresh),
     true = beamway_peer:call(Good, net_kernel, connect_node, [RenewedNode]),
-    ok = is_connected(Good, Renewed).
+    ok = is_connected(Good, Renewed),
+    true = beamway_peer:call(Good, erlang, disconnect_node, [RenewedNode]),
+    ok = beamway_peer:wait_disconnected(Good, RenewedNode),
+    ok = beamway_peer:wait_disconnected(Renewed, GoodNode),
+    %% One that cannot be read is told, whoever calls; the node lives on.
+    ok = file:write_file(File, "[{server, [}]."),
+    false = beamway_peer:call(Good, net_kernel, connect_node, [RenewedNode]),
+    false = beamway_peer:call(Renewed, net_kernel, connect_node, [GoodNode]),
+    ok = logs(Log, "beamway: no TLS connection", "expected [{server, Options}, {client, Options}]"),
+    ok = file:write_file(File, Fresh),
+    true = beamway_peer:call(Good, net_kernel, connect_node, [RenewedNode]).
 
 options_without_file(_Config) ->
+    {ok, One, _} = start_with_arguments(["server_depth", "2", "server_fail_if_no_peer_cert", "true", "server_hibernate_after", "500",
+                                         "server_secure_renegotiate", "true", "client_crl_check", "false"]),
+    {ok, Other, _} = beamway_peer:start(beamway_tls),
+    ok = beamway_peer:connect_both(beamway_tls, One, Other).
+
+start_with_arguments(More) ->
     {ok, [[{server, Server}, {client, _}]]} = file:consult(beamway_certificates:good()),
     Arguments = lists:append([[Side ++ atom_to_list(Name), Value] || Side <- ["server_", "client_"],
                                                                      {Name, Value} <- Server]),
-    Options = #{flags => ["-proto_dist", "beamway_tls", "-ssl_dist_opt" | Arguments]},
-    {ok, One, _} = beamway_peer:start(beamway_tls, Options),
-    {ok, Other, _} = beamway_peer:start(beamway_tls),
-    ok = beamway_peer:connect_both(beamway_tls, One, Other).
+    beamway_peer:start(beamway_tls, #{flags => ["-proto_dist", "beamway_tls", "-ssl_dist_opt" | Arguments ++ More]}).
+
+%% A function of the user's has the last word on a certificate.
+verify_fun_without_file(_Config) ->
+    {ok, _, OtherNode} = beamway_peer:start(beamway_tls),
+    [begin
+         {ok, One, _} = start_with_arguments(["client_verify_fun", "{" ++ ?MODULE_STRING ++ ",verify," ++ Verdict ++ "}"]),
+         {Verdict, Connected} = {Verdict, beamway_peer:call(One, net_kernel, connect_node, [OtherNode])},
+         ok = beamway_peer:stop(One)
+     end || {Verdict, Connected} <- [{"accept", true}, {"refuse", false}]].
+
+%% Called by ssl.
+verify(_Certificate, {extension, _}, Verdict) -> {unknown, Verdict};
+verify(_Certificate, valid_peer, refuse) -> {fail, not_today};
+verify(_Certificate, {bad_cert, _} = Reason, _Verdict) -> {fail, Reason};
+verify(_Certificate, _Valid, Verdict) -> {valid, Verdict}.
+
+socket_options(_Config) ->
+    {One, _, _, OtherNode} = pair(beamway_tls),
+    ok = beamway_peer:call(One, net_kernel, setopts, [OtherNode, [{priority, 4}]]),
+    {ok, [{priority, 4}]} = beamway_peer:call(One, net_kernel, getopts, [OtherNode, [priority]]),
+    {error, {badopts, [{packet, 2}]}} = beamway_peer:call(One, net_kernel, setopts, [OtherNode, [{packet, 2}]]),
+    OtherNode = beamway_peer:call(One, erpc, call, [OtherNode, erlang, node, []]),
+    ok.
+
+name_in_use(_Config) ->
+    {ok, _, Node} = beamway_peer:start(beamway_tls),
+    [Name, _] = string:split(atom_to_list(Node), "@"),
+    Text = start_text(Name, "-ssl_dist_optfile " ++ beamway_certificates:good()),
+    true = string:find(Text, "seems to be in use by another Erlang node") =/= nomatch.
+
+distribution_stopped_and_started(_Config) ->
+    [begin
+         {ok, Other, OtherNode} = beamway_peer:start(beamway_tls, #{host => Host, flags => Flags}),
+         {ok, Peer, _} = peer:start(#{connection => standard_io, exec => {hd(beamway_peer:erl()), tl(beamway_peer:erl())},
+                                      env => beamway_peer:environment(beamway_tls),
+                                      args => ["-pa", filename:dirname(filename:absname(code:which(?MODULE))), beamway_peer:ebin() | Flags]}),
+         [begin
+              Node = list_to_atom(beamway_peer:unique_name("bwtls") ++ "@" ++ Host),
+              {ok, _} = beamway_peer:call(Peer, net_kernel, start, [Node, #{name_domain => longnames}]),
+              true = beamway_peer:call(Peer, erlang, set_cookie, [beamway_test]),
+              ok = beamway_peer:call(Peer, net_kernel, setopts, [new, [{priority, 3}]]),
+              Port = listening_port(Node),
+              ok = beamway_peer:connect(beamway_tls, Peer, OtherNode),
+              ok = beamway_peer:call(Peer, net_kernel, stop, []),
+              ok = beamway_peer:wait_disconnected(Other, Node),
+              _ = beamway_peer:wait_until(fun() -> {error, econnrefused} =:= gen_tcp:connect(Host, Port, [Family], 1000) end, 5000)
+          end || _ <- [1, 2]],
+         ok = beamway_peer:stop_all([Peer, Other])
+     end || {Carrier, Host, Family} <- [{"beamway_tls", "127.0.0.1", inet}] ++ [{"beamway6_tls", "::1", inet6} || has_ipv6()],
+            Flags <- [tls_flags(Carrier, beamway_certificates:good())]].
+
+%% ssl is not where the node can find it: no connection, until it is.
+no_ssl(Config) ->
+    Log = filename:join(proplists:get_value(priv_dir, Config), "no_ssl.log"),
+    {ok, One, OneNode} = beamway_peer:start(beamway_tls, #{log => Log, args => ["-kernel", "net_setuptime", "2"]}),
+    {ok, Other, OtherNode} = beamway_peer:start(beamway_tls),
+    Path = beamway_peer:call(One, code, lib_dir, [ssl]),
+    true = beamway_peer:call(One, code, del_path, [ssl]),
+    false = beamway_peer:call(One, net_kernel, connect_node, [OtherNode]),
+    false = beamway_peer:call(Other, net_kernel, connect_node, [OneNode]),
+    ok = logs(Log, "beamway: no TLS connection", "the ssl application does not start"),
+    true = beamway_peer:call(One, code, add_pathz, [filename:join(Path, "ebin")]),
+    _ = beamway_peer:wait_until(fun() -> beamway_peer:call(Other, net_kernel, connect_node, [OneNode]) end, 20000),
+    ok = is_connected(One, Other).
 
 %% A node that shall speak TLS does not come up without, and says what is wrong.
 invalid_options_end_the_start(Config) ->
     Broken = filename:join(proplists:get_value(priv_dir, Config), "broken.opt"),
     ok = file:write_file(Broken, "[{server, [}]."),
     Lacking = beamway_certificates:optfile("lacking", good, fun(_) -> [{server, []}, {client, []}] end),
+    Client = beamway_certificates:optfile(
+               "client", good, fun(#{certificate := Certificate, key := Key, authorities := Authorities}) ->
+                                       [{server, [{certfile, Certificate}, {keyfile, Key}, {cacertfile, Authorities}]}, {client, []}]
+                               end),
     Missing = beamway_certificates:optfile(
                 "missing", good, fun(#{authorities := Authorities}) ->
                                          [{server, [{certfile, "/no/such.pem"}, {cacertfile, Authorities}]},
                                           {client, [{cacertfile, Authorities}]}]
                                  end),
     [begin
-         Text = start_text(Flags),
+         Text = start_text(beamway_peer:unique_name("bwbad"), Flags),
          [{true, Flags, Part} = {string:find(Text, Part) =/= nomatch, Flags, Part} || Part <- Parts]
      end || {Flags, Parts} <- [{"", ["no TLS options", "-ssl_dist_optfile"]},
                                {"-ssl_dist_optfile /no/such.opt", ["cannot read", "/no/such.opt"]},
                                {"-ssl_dist_optfile " ++ Broken, [Broken, "expected [{server"]},
                                {"-ssl_dist_optfile " ++ Lacking, ["lack", "certfile"]},
+                               {"-ssl_dist_optfile " ++ Client, ["of the client lack", "cacertfile"]},
                                {"-ssl_dist_optfile " ++ Missing, ["cannot read certfile", "/no/such.pem"]},
                                {"-ssl_dist_opt server_colour red", ["server_colour", "not valid"]}]].
 
-start_text(Flags) ->
+start_text(Name, Flags) ->
     Erl = lists:join(" ", beamway_peer:erl()),
     Command = lists:flatten(io_lib:format("~ts -noinput -proto_dist beamway_tls ~ts -pa ~ts -sname ~ts -eval 'io:put_chars(\"came up\"), halt().' 2>&1",
-                                          [Erl, Flags, beamway_peer:ebin(), beamway_peer:unique_name("bwbad")])),
+                                          [Erl, Flags, beamway_peer:ebin(), Name])),
     Text = os:cmd(Command),
     nomatch = string:find(Text, "came up"),
     Text.
@@ -364,6 +458,15 @@ pair(Carrier, Options) ->
 start_with(File) ->
     beamway_peer:start(beamway_tls, #{flags => tls_flags("beamway_tls", File)}).
 
+%% A line with both parts.
+logs(Log, Part, Other) ->
+    _ = beamway_peer:wait_until(
+          fun() ->
+                  lists:any(fun(Line) -> string:find(Line, Part) =/= nomatch andalso string:find(Line, Other) =/= nomatch end,
+                            string:lexemes(beamway_peer:log_text(Log), "\n"))
+          end, 10000),
+    ok.
+
 start_logging(Config, Name, File) ->
     Log = filename:join(proplists:get_value(priv_dir, Config), Name ++ ".log"),
     {ok, Peer, Node} = beamway_peer:start(beamway_tls, #{log => Log, flags => tls_flags("beamway_tls", File)}),
@@ -417,8 +520,8 @@ watched(Peer, TimeoutMs) ->
     end.
 
 listening_port(Node) ->
-    [Name, Host] = string:split(atom_to_list(Node), "@"),
-    {port, Port, _} = erl_epmd:port_please(Name, Host),
+    [Name, _] = string:split(atom_to_list(Node), "@"),
+    {port, Port, _} = erl_epmd:port_please(Name, {127, 0, 0, 1}),
     Port.
 
 host() ->
