@@ -267,7 +267,106 @@ static void half_a_frame_is_no_orderly_end(void)
     CHECK_IN(stop());
 }
 
+/* The peer's memory turns bad at the very moment of arming. */
+static bw_status_t arm_corrupt(bw_link_t *link)
+{
+    (void)link;
+    return BW_CORRUPT;
+}
+
+/* Something comes between the last look and the arming. */
+static bw_status_t arm_too_late(bw_link_t *link)
+{
+    peer_writes(10);
+    return here.real_ops->arm_read(link);
+}
+
+static void a_look_reads_or_ends_or_fails(void)
+{
+    bw_span_t span = {0};
+
+    CHECK_IN(start(RING)); /* without a budget each look is the last */
+    here.pump.spinning = true;
+    here.ops.arm_read = arm_too_late;
+    CHECK_EQ(pump_look(&here.pump), WAKE_ASLEEP);
+    CHECK(is_readable(here.pump.link));           /* the poller reads it */
+    CHECK_EQ(pump_look(&here.pump), WAKE_ASLEEP); /* not its turn */
+    CHECK_EQ(got.frames, 0);
+    CHECK_IN(stop());
+
+    CHECK_IN(start(RING));
+    here.pump.spinning = true;
+    CHECK_IN(peer_writes(10));
+    CHECK_IN(peer_closes());
+    CHECK_EQ(pump_look(&here.pump), WAKE_FINISHED);
+    CHECK_EQ(got.frames, 1);
+    CHECK_IN(stop());
+
+    CHECK_IN(start(RING));
+    here.pump.spinning = true;
+    CHECK_EQ(here.peer->ops->reserve(here.peer, 8, &span), BW_OK);
+    memset(span.base, 0xff, 8);
+    here.peer->ops->commit(here.peer, 8);
+    CHECK_EQ(pump_look(&here.pump), WAKE_FAILED);
+    CHECK_IN(stop());
+
+    CHECK_IN(start(RING));
+    here.pump.spinning = true;
+    here.ops.arm_read = arm_corrupt;
+    CHECK_EQ(pump_look(&here.pump), WAKE_FAILED);
+    CHECK_EQ(pump_wake(&here.pump), WAKE_FAILED);
+    CHECK_IN(stop());
+}
+
+static bw_status_t arm_write_corrupt(bw_link_t *link, size_t room)
+{
+    (void)link;
+    (void)room;
+    return BW_CORRUPT;
+}
+
+static bw_status_t reserve_corrupt(bw_link_t *link, size_t want, bw_span_t *span_p)
+{
+    (void)link;
+    (void)want;
+    (void)span_p;
+    return BW_CORRUPT;
+}
+
 /* ---- out ---- */
+
+/* A queue that cannot be moved into the ring any more ends the link at the next wake-up. */
+static void a_ring_that_turns_bad_fails_the_queue(void)
+{
+    for (int first = 0; first < 2; first++) {
+        CHECK_IN(start(RING));
+        CHECK_IN(send_message(3 * RING));
+        CHECK(shim.busy);
+        if (first)
+            here.ops.arm_write = arm_write_corrupt;
+        else
+            here.ops.reserve = reserve_corrupt;
+        CHECK_EQ(pump_wake(&here.pump), WAKE_FAILED);
+        CHECK_IN(stop());
+    }
+    CHECK_IN(start(RING));
+    here.ops.reserve = reserve_corrupt;
+    CHECK(!pump_tick(&here.pump));
+    CHECK_IN(stop());
+}
+
+/* The VM sends no empty message; one would be read as a tick. */
+static void an_empty_message_is_a_tick(void)
+{
+    SysIOVec iov = {.iov_base = NULL};
+    ErlIOVec ev = {.vsize = 1, .size = 0, .iov = &iov};
+
+    CHECK_IN(start(RING));
+    CHECK(pump_send(&here.pump, &ev));
+    CHECK_EQ(here.pump.frames_out, 1);
+    CHECK_EQ(peer_reads_all(), BW_FRAME_HEADER_BYTES);
+    CHECK_IN(stop());
+}
 
 static void a_full_ring_makes_the_port_busy_until_half_is_free(void)
 {
@@ -467,6 +566,9 @@ static const check_case_t cases[] = {
     {"garbage_fails_the_link", garbage_fails_the_link},
     {"a_closed_peer_is_noticed_when_all_is_read", a_closed_peer_is_noticed_when_all_is_read},
     {"half_a_frame_is_no_orderly_end", half_a_frame_is_no_orderly_end},
+    {"a_look_reads_or_ends_or_fails", a_look_reads_or_ends_or_fails},
+    {"a_ring_that_turns_bad_fails_the_queue", a_ring_that_turns_bad_fails_the_queue},
+    {"an_empty_message_is_a_tick", an_empty_message_is_a_tick},
     {"a_full_ring_makes_the_port_busy_until_half_is_free",
      a_full_ring_makes_the_port_busy_until_half_is_free},
     {"a_message_above_the_largest_frame_is_refused", a_message_above_the_largest_frame_is_refused},

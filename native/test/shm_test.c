@@ -236,6 +236,14 @@ static void doors_in_bad_directories(void)
         CHECK_EQ(status == BW_INVALID, len + strlen("/beamway-0123456789abcdef") >= 108);
         CHECK_EQ(door.fd, -1);
     }
+    {
+        bw_shm_door_t door = {.fd = -1};
+        bw_error_t error = {0};
+
+        CHECK_EQ(bw_shm_door_open("/dev/null", &door, &error), BW_SYSTEM);
+        CHECK_EQ(error.sys_errno, ENOTDIR);
+        CHECK_EQ(door.fd, -1);
+    }
     CHECK_EQ(open_descriptors(), before);
 }
 
