@@ -13,6 +13,10 @@
 -export([links/0, info/1, metrics/0, version/0]).
 -export_type([link_info/0]).
 
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+-endif.
+
 -type link_info() :: #{node := node(),
                        link := shm | rdma | tcp | tls,
                        reason := binary(),
@@ -48,3 +52,13 @@ version() ->
     _ = application:load(beamway),
     {ok, Version} = application:get_key(beamway, vsn),
     Version.
+
+-ifdef(TEST).
+
+%% In a VM that is no node.
+without_the_carrier_test_() ->
+    [?_assertEqual([], links()),
+     ?_assertEqual({error, not_connected}, info(nobody@nowhere)),
+     ?_assertEqual(<<>>, iolist_to_binary(metrics()))].
+
+-endif.

@@ -390,6 +390,7 @@ otp_test_() ->
 system_test_() ->
     [?_assertEqual(ok, status(system({unix, linux}, {6, 1, 0}, 8))),
      ?_assertEqual(problem, status(system({unix, linux}, {6, 1, 0}, 4))),
+     ?_assertEqual("Linux 6.1-rc1, 64 bit", found(system({unix, linux}, "6.1-rc1", 8))),
      ?_assertEqual(problem, status(system({unix, darwin}, {23, 0, 0}, 8)))].
 
 file_size_test_() ->
@@ -404,12 +405,34 @@ address_space_test_() ->
     [?_assertEqual(ok, status(address_space(unlimited, 1, Ring))),
      ?_assertEqual(problem, status(address_space(100 bsl 20, 99 bsl 20, Ring))),
      ?_assertEqual(problem, status(address_space(1 bsl 20, 2 bsl 20, Ring))),
-     ?_assertEqual(warning, status(address_space(8 bsl 30, 2 bsl 30, Ring)))].
+     ?_assertEqual(warning, status(address_space(8 bsl 30, 2 bsl 30, Ring))),
+     ?_assertEqual(ok, status(address_space(8 bsl 30, unknown, Ring))),
+     ?_assertEqual(ok, status(address_space(unknown, 2 bsl 30, Ring)))].
 
 descriptors_test_() ->
     [?_assertEqual(warning, status(descriptors(1023))),
      ?_assertEqual(ok, status(descriptors(1024))),
-     ?_assertEqual(ok, status(descriptors(unlimited)))].
+     ?_assertEqual(ok, status(descriptors(unlimited))),
+     ?_assertEqual("an unknown number of open files allowed", found(descriptors(unknown)))].
+
+memory_test_() ->
+    Ring = 4194304,
+    [?_assertEqual(warning, status(memory(8 * Ring - 1, Ring))),
+     ?_assertEqual("31 MiB free: the rings of about 3 busy links", found(memory(8 * Ring - 1, Ring))),
+     ?_assertEqual(ok, status(memory(8 * Ring, Ring))),
+     ?_assertEqual("an unknown amount free", found(memory(unknown, Ring)))].
+
+host_name_test_() ->
+    Lost = host_name("web1", {error, nxdomain}),
+    [?_assertEqual("web1 is 127.0.1.1", found(host_name("web1", {ok, {127, 0, 1, 1}}))),
+     ?_assertEqual(warning, status(Lost)),
+     ?_assertMatch({match, _}, re:run(found(Lost), "^web1 does not resolve \\(non-existing domain\\)")),
+     ?_assertMatch({match, _}, re:run(text(maps:get(remedy, Lost)), "127.0.1.1 web1"))].
+
+epmd_test_() ->
+    [?_assertEqual("runs and knows 2 nodes", found(epmd({ok, [{"a", 1}, {"b", 2}]}))),
+     ?_assertEqual(ok, status(epmd({error, address}))),
+     ?_assertEqual(warning, status(epmd({error, timeout})))].
 
 options_test_() ->
     {ok, Defaults} = beamway_config:read(fun(_) -> undefined end),

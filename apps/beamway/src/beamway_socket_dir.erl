@@ -138,6 +138,19 @@ only_old_names_of_nobody_go_test() ->
         ok = gen_tcp:close(Three)
     end).
 
+%% The driver's own sockets are of a type that `gen_tcp' does not connect to.
+a_door_is_not_deserted_test() ->
+    with_dir(fun(Dir) ->
+        Path = filename:join(Dir, ?PREFIX ++ "00000000000000ee"),
+        {ok, Door} = socket:open(local, seqpacket),
+        ok = socket:bind(Door, #{family => local, path => Path}),
+        ok = socket:listen(Door),
+        make_old(Path),
+        ?assertEqual(0, sweep(Dir)),
+        ok = socket:close(Door),
+        ?assertEqual(1, sweep(Dir))
+    end).
+
 no_directory_test_() ->
     [?_assertEqual(0, sweep("")), ?_assertEqual(0, sweep("/nowhere/at/all"))].
 

@@ -15,6 +15,10 @@
 -export([named/1]).
 -export_type([stream/0, family/0, controller/0, stats/0]).
 
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+-endif.
+
 -type family() :: inet_tcp | inet6_tcp.
 -type stream() :: port() | {module(), term()}.
 -type controller() :: port() | pid().
@@ -139,3 +143,25 @@ name(send_oct) -> bytes_out;
 name(recv_cnt) -> frames_in;
 name(send_cnt) -> frames_out;
 name(send_pend) -> queue_bytes.
+
+-ifdef(TEST).
+
+%% What a real socket tells its owner: a peer that sends where nothing is expected, until it is asked no more.
+events_test() ->
+    {ok, Listen} = gen_tcp:listen(0, [{ip, {127, 0, 0, 1}}, {active, false}, {packet, 4}]),
+    {ok, Port} = inet:port(Listen),
+    {ok, Peer} = gen_tcp:connect({127, 0, 0, 1}, Port, [{packet, 4}]),
+    {ok, Socket} = gen_tcp:accept(Listen),
+    ok = watch(Socket),
+    [ok = gen_tcp:send(Peer, <<"x">>) || _ <- lists:seq(1, 100)],
+    ?assertEqual(lists:duplicate(100, data) ++ [passive], [next_event() || _ <- lists:seq(1, 101)]),
+    ok = watch(Socket),
+    ok = gen_tcp:close(Peer),
+    ?assertEqual(closed, next_event()),
+    ?assertEqual(other, event({'EXIT', self(), normal})),
+    ok = gen_tcp:close(Listen).
+
+next_event() ->
+    receive Message -> event(Message) after 5000 -> nothing end.
+
+-endif.

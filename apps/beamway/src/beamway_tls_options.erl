@@ -179,12 +179,26 @@ arguments_test() ->
                                     ["server_verify", "verify_none"]]})),
     [?assertMatch({error, _}, given(error, {ok, [Bad]}))
      || Bad <- [["server_certfile"], ["nonsense", "a"], ["client_depth", "two"],
-                ["server_nonsense", "a"], ["server_verify", "no such atom at all"]]].
+                ["server_nonsense", "a"], ["server_verify", "no such atom at all"],
+                ["server_verify_fun", "{lists"], ["server_verify_fun", "{lists, map}"]]],
+    ?assertMatch({error, <<"-ssl_dist_optfile: expected one file", _/binary>>}, given({ok, [["a"], ["b"]]}, error)).
+
+%% As OTP reads them.
+every_argument_test_() ->
+    [?_assertEqual({ok, [{server, []}, {client, [{list_to_atom(Name), Value}]}]}, given(error, {ok, [["client_" ++ Name, Text]]}))
+     || {Name, Text, Value} <- [{"certfile", "a.pem", "a.pem"}, {"cacertfile", "a.pem", "a.pem"}, {"keyfile", "a.pem", "a.pem"},
+                                {"dhfile", "dh.pem", "dh.pem"}, {"password", "secret", "secret"},
+                                {"ciphers", "ECDHE-RSA-AES256-GCM-SHA384", "ECDHE-RSA-AES256-GCM-SHA384"},
+                                {"verify", "verify_none", verify_none}, {"fail_if_no_peer_cert", "false", false},
+                                {"crl_check", "best_effort", best_effort}, {"secure_renegotiate", "true", true},
+                                {"reuse_sessions", "false", false}, {"depth", "2", 2}, {"hibernate_after", "500", 500},
+                                {"crl_cache", "{ssl_crl_cache, {internal, [{http, 1000}]}}", {ssl_crl_cache, {internal, [{http, 1000}]}}},
+                                {"verify_fun", "{lists, foldl, state}", {fun lists:foldl/3, state}}]].
 
 text_test() ->
     ?assertEqual({ok, [{server, [{depth, 1}]}]}, from_text("f", <<"[{server, [{depth, 1}]}].">>)),
     [?assertMatch({error, _}, from_text("f", Bad))
-     || Bad <- [<<>>, <<"[{server, [}].">>, <<"{server, []}.">>, <<"[{sever, []}].">>, <<"X.">>,
+     || Bad <- [<<>>, <<"[{server, [}].">>, <<"{server, []}.">>, <<"[{sever, []}].">>, <<"[server].">>, <<"X.">>,
                 <<"[]. []. ">>, <<255, 255>>]].
 
 what_is_missing_is_named_test() ->

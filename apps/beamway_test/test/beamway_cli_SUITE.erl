@@ -10,12 +10,13 @@
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_testcase/2, end_per_testcase/2]).
 -export([version/1, help/1, usage_errors/1, broken_pipe/1, full_output/1, symbolic_link/1,
-         path_with_space/1, not_built/1, no_erl/1, own_flags_are_ignored/1,
+         path_with_space/1, not_built/1, no_benchmarks/1, no_erl/1, own_flags_are_ignored/1,
          links_as_table/1, links_as_json/1, links_of_the_only_node/1, links_several_nodes/1, links_no_node/1,
          links_not_running/1, links_no_epmd/1, links_wrong_cookie/1, links_cookie_file/1,
-         links_without_beamway/1, links_long_names/1, links_over_tls/1,
+         links_without_beamway/1, links_of_a_strange_node/1, links_unreachable/1, links_open_cookie/1,
+         links_long_names/1, links_over_tls/1,
          doctor_well/1, doctor_json/1, doctor_turned_off/1, doctor_bad_option/1, doctor_no_driver/1,
-         doctor_file_size/1, doctor_address_space/1, doctor_descriptors/1, doctor_no_epmd/1]).
+         doctor_file_size/1, doctor_address_space/1, doctor_descriptors/1, doctor_no_epmd/1, doctor_silent_epmd/1]).
 
 -define(RUN_MS, 30000).
 
@@ -23,12 +24,13 @@ suite() -> [{timetrap, {minutes, 2}}].
 
 all() ->
     [version, help, usage_errors, broken_pipe, full_output, symbolic_link, path_with_space,
-     not_built, no_erl, own_flags_are_ignored,
+     not_built, no_benchmarks, no_erl, own_flags_are_ignored,
      links_as_table, links_as_json, links_of_the_only_node, links_several_nodes, links_no_node,
      links_not_running, links_no_epmd, links_wrong_cookie, links_cookie_file, links_without_beamway,
+     links_of_a_strange_node, links_unreachable, links_open_cookie,
      links_long_names, links_over_tls,
      doctor_well, doctor_json, doctor_turned_off, doctor_bad_option, doctor_no_driver, doctor_file_size,
-     doctor_address_space, doctor_descriptors, doctor_no_epmd].
+     doctor_address_space, doctor_descriptors, doctor_no_epmd, doctor_silent_epmd].
 
 init_per_suite(Config) ->
     Root = root(),
@@ -69,6 +71,7 @@ help(Config) ->
     {0, Short, ""} = run(Config, "-h"),
     {0, Long, ""} = run(Config, "--help"),
     ?assert(length(Long) > length(Short)),
+    ?assertEqual({0, Long, ""}, run(Config, "help")),
     [begin
          {0, Text, ""} = run(Config, Command ++ " --help"),
          ?assertMatch({match, _}, re:run(Text, "(?i)usage: beamway " ++ Command)),
@@ -117,6 +120,15 @@ not_built(Config) ->
     {1, "", Error} = shell(Config, quoted(filename:join(Root, "bin/beamway")) ++ " --version"),
     ?assertMatch({match, _}, re:run(Error, "not built yet. Run: make -C ")).
 
+%% `make build' alone makes the command, not the programs that measure.
+no_benchmarks(Config) ->
+    Root = copy_of_checkout(Config, "no_benchmarks"),
+    [begin
+         {1, "", Error} = shell(Config, [quoted(filename:join(Root, "bin/beamway")), " ", Words]),
+         ?assertMatch({match, _}, re:run(Error, "the benchmark programs are not built; run: scripts/build --bench"))
+     end || Words <- ["demo", "bench rpc", "soak"]],
+    ok.
+
 no_erl(Config) ->
     {1, "", Error} = shell(Config, "BEAMWAY_ERL=no-such-erl \"$BEAMWAY\" --version"),
     ?assertMatch({match, _}, re:run(Error, "'no-such-erl' is not on the PATH")).
@@ -163,7 +175,9 @@ links_several_nodes(Config) ->
 
 links_no_node(Config) ->
     {1, "", Error} = run(Config, "links"),
-    ?assertMatch({match, _}, re:run(Error, "no node is registered with epmd")).
+    ?assertMatch({match, _}, re:run(Error, "no node is registered with epmd")),
+    {1, "", Named} = run(Config, "links nosuch"),
+    ?assertMatch({match, _}, re:run(Named, "nosuch@\\S+ is not running: epmd on \\S+ knows no node")).
 
 links_not_running(Config) ->
     with_nodes(Config, 1, fun([A]) ->
@@ -210,6 +224,53 @@ links_without_beamway(Config) ->
     after
         stop(Started)
     end.
+
+%% A module `beamway' of something else: it does not answer, or fails.
+links_of_a_strange_node(Config) ->
+    Started = start(Config, [], #{code => none}),
+    try
+        {_, Pid, Node} = Started,
+        [begin
+             {module, beamway} = peer:call(Pid, code, load_binary, [beamway, "beamway.erl", module_with(Body)]),
+             {1, "", Error} = run(Config, "links " ++ atom_to_list(Node)),
+             ?assertMatch({match, _}, re:run(Error, Expected))
+         end || {Body, Expected} <- [{"receive never -> [] end", "did not answer: timeout"},
+                                     {"error(not_yours)", "answered with an error: .*not_yours"}]]
+    after
+        stop(Started)
+    end.
+
+module_with(Body) ->
+    Forms = [begin
+                 {ok, Tokens, _} = erl_scan:string(Text),
+                 {ok, Form} = erl_parse:parse_form(Tokens),
+                 Form
+             end || Text <- ["-module(beamway).", "-export([links/0]).", "links() -> " ++ Body ++ "."]],
+    {ok, beamway, Binary} = compile:forms(Forms),
+    Binary.
+
+%% epmd knows the node, but nothing listens at its port any more.
+links_unreachable(Config) ->
+    {ok, Epmd} = gen_tcp:connect({127, 0, 0, 1}, ?config(epmd_port, Config), [binary, {active, false}]),
+    Port = free_port(),
+    Request = <<$x, Port:16, $M, 0, 6:16, 5:16, 4:16, "gone", 0:16>>,
+    ok = gen_tcp:send(Epmd, <<(byte_size(Request)):16, Request/binary>>),
+    {ok, <<_, 0, _/binary>>} = gen_tcp:recv(Epmd, 0, 5000),
+    {1, "", Error} = run(Config, "links gone"),
+    ?assertMatch({match, _}, re:run(Error, ["registered with epmd at port ", integer_to_list(Port), ", which cannot be reached: connection refused"])),
+    ok = gen_tcp:close(Epmd).
+
+%% OTP takes no cookie from a file that others may read.
+links_open_cookie(Config) ->
+    Home = filename:join(?config(priv_dir, Config), "open_home"),
+    Cookie = filename:join(Home, ".erlang.cookie"),
+    ok = filelib:ensure_dir(Cookie),
+    ok = write_secret(Cookie, "beamway_cli_suite"),
+    ok = file:change_mode(Cookie, 8#644),
+    with_nodes(Config, 1, fun([A]) ->
+        {1, "", Error} = run([{home, Home} | Config], "links " ++ atom_to_list(A)),
+        ?assertMatch({match, _}, re:run(Error, "beamway: links: cannot become a node: "))
+    end).
 
 links_long_names(Config) ->
     Started = start(Config, ["-proto_dist", "beamway"], #{longnames => true, host => "127.0.0.1"}),
@@ -292,6 +353,14 @@ doctor_descriptors(Config) ->
 doctor_no_epmd(Config) ->
     #{<<"checks">> := Checks} = doctor([{epmd_port, free_port()} | Config], "", 0),
     ?assertMatch(#{<<"status">> := <<"ok">>, <<"found">> := <<"does not run yet", _/binary>>}, check(<<"epmd">>, Checks)).
+
+%% Something takes the connection at epmd's port and says nothing.
+doctor_silent_epmd(Config) ->
+    {ok, Silent} = gen_tcp:listen(0, [{active, false}]),
+    {ok, Port} = inet:port(Silent),
+    #{<<"checks">> := Checks} = doctor([{epmd_port, Port} | Config], "", 0),
+    ?assertMatch(#{<<"status">> := <<"warning">>, <<"found">> := <<"does not answer: timeout">>}, check(<<"epmd">>, Checks)),
+    ok = gen_tcp:close(Silent).
 
 doctor(Config, Before, Status) ->
     {Status, Out, ""} = shell(Config, [Before, "\"$BEAMWAY\" doctor --json"]),
