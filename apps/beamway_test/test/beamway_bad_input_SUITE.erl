@@ -11,7 +11,8 @@
 -export([garbage_for_a_handshake/1, odd_extensions/1, wrong_cookie_with_extension/1, bad_offers/1,
          bad_answers/1, forged_ring_headers/1, forged_frames/1, invalid_options/1, driver_missing/1,
          driver_damaged/1, driver_of_another_version/1, file_size_limit/1, descriptor_limit/1,
-         address_space_limit/1, no_memfd/1, no_eventfd/1]).
+         address_space_limit/1, no_memfd/1, no_eventfd/1, bad_commands/1, application_without_its_name/1, ring_limit/1,
+         port_limit/1, link_server_hangs/1, socket_dir_not_usable/1]).
 
 -define(WAIT_MS, 5000).
 %% Of native/link/ring.h: the head comes first, the next ring's header follows.
@@ -19,6 +20,7 @@
 -define(RING_TAIL, 64).
 %% Larger than a file of the VM itself, which needs 64 MiB for its code in OTP 27.
 -define(LARGE_RINGS, [{"BEAMWAY_RING_BYTES", "67108864"}]).
+-define(BADARG, {refused, badarg}).
 %% Shorter than any timeout of the handshake: who is refused is refused at once.
 -define(AT_ONCE_MS, 1500).
 
@@ -32,7 +34,8 @@ groups() ->
       [garbage_for_a_handshake, odd_extensions, wrong_cookie_with_extension, bad_offers, bad_answers,
        forged_ring_headers, forged_frames, invalid_options, driver_missing, driver_damaged,
        driver_of_another_version, file_size_limit, descriptor_limit, address_space_limit, no_memfd,
-       no_eventfd]).
+       no_eventfd, bad_commands, application_without_its_name, ring_limit, port_limit, link_server_hangs,
+       socket_dir_not_usable]).
 
 init_per_group(Carrier, Config) -> beamway_carrier:init_group(Carrier, Config).
 
@@ -169,7 +172,20 @@ bad_offers(Config) ->
          {ok, ready} = beamway_wire:decode(Ready),
          ok = gen_tcp:close(Socket)
      end || Huge <- [1000000000000, 1 bsl 63, (1 bsl 64) - 1]],
+    %% The node has joined, and is offered another link instead of being told `ready', or is told that there is none.
+    [begin
+         Socket = beamway_raw_peer:call(Node, answered, #{extension => Extension}),
+         ok = beamway_raw_peer:send(Socket, Second),
+         {Expected, Expected} = {Expected, second_outcome(Socket)},
+         ok = gen_tcp:close(Socket)
+     end || {Second, Expected} <- [{Offer, closed}, {beamway_wire:encode({nack, <<"changed my mind">>}), tcp}]],
     ok = takes_new_connections(Node).
+
+second_outcome(Socket) ->
+    case beamway_raw_peer:recv(Socket, 300) of
+        {error, closed} -> closed;
+        {error, timeout} -> tcp
+    end.
 
 outcome(Socket, tcp_at_once) ->
     case beamway_raw_peer:recv(Socket, 300) of
@@ -328,6 +344,69 @@ invalid_options(Config) ->
                                       {"BEAMWAY_SOCKET_DIR", "socket_dir", "relative/dir"}]],
     ok.
 
+%% The limit holds one link and a half: the second is smaller, the third has none, until one ends.
+ring_limit(Config) ->
+    {_, Node} = under_test(Config),
+    Ring = 1048576,
+    Env = [{"BEAMWAY_RING_BYTES", integer_to_list(Ring)}, {"BEAMWAY_RING_LIMIT_BYTES", integer_to_list(3 * Ring)}],
+    [begin
+         Log = log_file(Config),
+         Starts = [beamway_peer:async(fun() -> beamway_peer:start(beamway_shm, Options#{args => ["-hidden"]}) end)
+                   || Options <- [#{log => Log, env => Env}, #{}, #{}, #{}]],
+         [{ok, Odd, OddNode} | Started] = [beamway_peer:await(Start) || Start <- Starts],
+         Others = [{Peer, Name} || {ok, Peer, Name} <- Started],
+         Connect = fun({Peer, Name}) ->
+                           true = case Caller of
+                                      odd -> beamway_peer:call(Odd, net_kernel, connect_node, [Name]);
+                                      other -> beamway_peer:call(Peer, net_kernel, connect_node, [OddNode])
+                                  end,
+                           _ = beamway_peer:wait_until(fun() -> beamway_peer:controller(Odd, Name) =/= undefined end, ?WAIT_MS),
+                           beamway_peer:call(Odd, beamway, info, [Name])
+                   end,
+         [First, {SecondPeer, Second} = SecondOne, Third] = Others,
+         {ok, #{link := shm, ring_bytes := Ring}} = Connect(First),
+         {ok, #{link := shm, ring_bytes := 524288}} = Connect(SecondOne),
+         _ = beamway_peer:wait_until(fun() -> has_line([Log], ["rings of 524288 instead of 1048576 bytes", "ring_limit_bytes"]) end, ?WAIT_MS),
+         {ok, #{link := tcp, reason := <<"the ring memory of this node is used up (ring_limit_bytes)">>}} = Connect(Third),
+         {ThirdPeer, ThirdNode} = Third,
+         _ = beamway_peer:wait_until(fun() -> has_line([Log], ["no shared memory with", "used up"]) end, ?WAIT_MS),
+         true = beamway_peer:call(SecondPeer, erlang, disconnect_node, [OddNode]),
+         true = beamway_peer:call(ThirdPeer, erlang, disconnect_node, [OddNode]),
+         [ok = beamway_peer:wait_disconnected(Odd, Gone) || Gone <- [Second, ThirdNode]],
+         {ok, #{link := shm, ring_bytes := 524288}} = Connect(Third),
+         Node = beamway_peer:call(ThirdPeer, erpc, call, [OddNode, erpc, call, [Node, erlang, node, []]]),
+         ok = beamway_peer:stop_all([Odd | [Peer || {Peer, _} <- Others]])
+     end || Caller <- [odd, other]],
+    ok.
+
+%% Not usable when the node starts: it says so, and again for each link that it offers in vain.
+socket_dir_not_usable(Config) ->
+    [ok = falls_back(Config, #{env => [{"BEAMWAY_SOCKET_DIR", Dir}]}, Words, [odd])
+     || {Dir, Why} <- [{"/nowhere/at/all", "No such file"}, {"/dev/null", "Not a directory"}],
+        Words <- [["links use tcp as long as socket_dir", Dir, Why], ["no shared memory with", "socket_dir: " ++ Why]]],
+    ok.
+
+%% The server that grants memory does not answer in time.
+link_server_hangs(Config) ->
+    {Peer, Node} = under_test(Config),
+    {ok, Odd, OddNode} = beamway_peer:start(beamway_shm, #{args => ["-hidden"]}),
+    [begin
+         ok = beamway_peer:call(Odd, sys, suspend, [beamway_links]),
+         true = beamway_peer:call(Caller, net_kernel, connect_node, [Called]),
+         {ok, #{link := tcp, reason := <<"the link server does not answer">>}} =
+             beamway_peer:wait_until(fun() -> is_known(beamway_peer:call(Odd, beamway, info, [Node])) end, ?WAIT_MS),
+         ok = beamway_peer:call(Odd, sys, resume, [beamway_links]),
+         true = beamway_peer:call(Odd, erlang, disconnect_node, [Node]),
+         ok = beamway_peer:wait_disconnected(Peer, OddNode),
+         ok = beamway_peer:connect(beamway_shm, Caller, Called),
+         true = beamway_peer:call(Odd, erlang, disconnect_node, [Node]),
+         ok = beamway_peer:wait_disconnected(Peer, OddNode)
+     end || {Caller, Called} <- [{Odd, Node}, {Peer, OddNode}]],
+    ok.
+
+is_known({ok, _} = Info) -> Info;
+is_known({error, not_connected}) -> false.
+
 %% --- the driver ----------------------------------------------------------------------------------------
 
 driver_missing(Config) ->
@@ -344,18 +423,69 @@ driver_of_another_version(Config) ->
         ok = compile_c("old_driver.c", ["-shared", "-fPIC", "-I", Include, "-o", Driver])
     end, ["version 999"]).
 
+%% In a directory of any name and without a file of the application, a node has its links all the same.
+application_without_its_name(Config) ->
+    {Peer, Node} = under_test(Config),
+    Root = copy(Config, "carrier"),
+    ok = file:delete(filename:join([Root, "carrier", "ebin", "beamway.app"])),
+    {ok, Odd, OddNode} = beamway_peer:start(beamway_shm, #{ebin => filename:join([Root, "carrier", "ebin"])}),
+    ok = beamway_peer:connect(beamway_shm, Odd, Node),
+    ok = beamway_peer:assert_link(Peer, OddNode, shm).
+
+%% What only this application sends to its driver, sent by somebody else: a badarg or a reason, nothing more.
+bad_commands(Config) ->
+    {Peer, Node} = under_test(Config),
+    ok = beamway_peer:run(Peer, fun() ->
+        {ok, Door} = beamway_port:open(),
+        {ok, Visitor} = beamway_port:open(),
+        [?BADARG = attempt(Door, Command, Data)
+         || {Command, Data} <- [{0, <<>>}, {11, <<>>}, {999, <<1:64>>},
+                                {3, <<>>}, {3, <<65536:64>>},          % join without token
+                                {4, <<>>}, {4, <<65536:64>>},          % accept without door
+                                {5, <<>>}, {5, <<0:64>>},              % activate without link
+                                {6, <<>>}, {8, <<>>}, {10, <<>>},      % tick, receive, look
+                                {9, <<>>}, {9, <<1:32>>}]],            % probe without size
+        {error, <<"socket_dir is too long for a unix socket">>} = beamway_port:open_door(Door, lists:duplicate(300, $x)),
+        {error, _} = beamway_port:probe(1000),
+        #{bytes_in := 0, ring_bytes := 0} = beamway_port:stats(Door),
+        true = port_command(Door, <<"to nobody">>),
+        {ok, {Token, Address}} = beamway_port:open_door(Door, ""),
+        ?BADARG = attempt(Door, 4, <<1:8>>),
+        Offer = #{token => Token, address => Address, ring_bytes => 65536},
+        {ok, joined} = beamway_port:join(Visitor, 65536, Offer),
+        ok = beamway_port:accept(Door, 65536),
+        ?BADARG = attempt(Door, 4, <<65536:64>>),
+        ?BADARG = attempt(Visitor, 3, <<65536:64, Token/binary, Address/binary>>),
+        #{bytes_out := 0, ring_bytes := 65536} = beamway_port:stats(Door),
+        [begin ok = beamway_port:close(Port), ok = beamway_port:close(Port), ?BADARG = attempt(Port, 7, <<>>) end
+         || Port <- [Door, Visitor]],
+        ok
+    end),
+    ok = takes_new_connections(Node).
+
+attempt(Port, Command, Data) ->
+    try erlang:port_control(Port, Command, Data) of
+        Answer -> Answer
+    catch
+        error:badarg -> ?BADARG
+    end.
+
 %% A node that runs from a copy of the application in which something is wrong.
 with_copy(Config, Damage, Words) ->
+    Root = copy(Config, "beamway"),
+    ok = Damage(filename:join([Root, "beamway", "priv", "beamway_drv.so"])),
+    falls_back(Config, #{ebin => filename:join([Root, "beamway", "ebin"])}, Words).
+
+copy(Config, Name) ->
     Root = filename:join(proplists:get_value(priv_dir, Config), beamway_peer:unique_name("copy")),
     Source = filename:dirname(filename:absname(beamway_peer:ebin())),
     [begin
-         To = filename:join([Root, "beamway", Dir]),
+         To = filename:join([Root, Name, Dir]),
          ok = filelib:ensure_path(To),
          [{ok, _} = file:copy(File, filename:join(To, filename:basename(File)))
           || File <- filelib:wildcard(filename:join([Source, Dir, "*"]))]
      end || Dir <- ["ebin", "priv"]],
-    ok = Damage(filename:join([Root, "beamway", "priv", "beamway_drv.so"])),
-    falls_back(Config, #{ebin => filename:join([Root, "beamway", "ebin"])}, Words).
+    Root.
 
 compile_c(Source, Arguments) ->
     File = filename:join(c_src(), Source),
@@ -439,6 +569,47 @@ open_files(Files) ->
     case file:open("/dev/null", [read, raw]) of
         {ok, File} -> open_files([File | Files]);
         {error, emfile} -> Files
+    end.
+
+%% All ports of the VM are taken but one, which the socket of the connection takes.
+port_limit(Config) ->
+    {Peer, Node} = under_test(Config),
+    [begin
+         {ok, Odd, OddNode} = beamway_peer:start(beamway_shm, #{log => Log, args => ["-hidden", "+Q", "1024"]}),
+         %% What the first connection opens for good is there.
+         ok = beamway_peer:connect(beamway_shm, Odd, Node),
+         true = beamway_peer:call(Odd, erlang, disconnect_node, [Node]),
+         ok = beamway_peer:wait_disconnected(Peer, OddNode),
+         _ = beamway_peer:wait_until(fun() -> has_no_doorbells(Odd) end, ?WAIT_MS),
+         Holder = beamway_peer:run(Odd, fun() -> take_ports(1) end),
+         true = case Caller of
+                    odd -> beamway_peer:call(Odd, net_kernel, connect_node, [Node]);
+                    healthy -> beamway_peer:call(Peer, net_kernel, connect_node, [OddNode])
+                end,
+         ok = beamway_peer:assert_link(Odd, Node, tcp),
+         ok = beamway_peer:assert_link(Peer, OddNode, tcp),
+         true = beamway_peer:call(Odd, erlang, exit, [Holder, kill]),
+         _ = beamway_peer:wait_until(fun() -> has_line([Log], ["cannot open a port of the driver", "system_limit"]) end, ?WAIT_MS),
+         ok = beamway_peer:stop(Odd)
+     end || {Caller, Log} <- [{odd, log_file(Config)}, {healthy, log_file(Config)}]],
+    ok.
+
+%% Opens ports until there are none left, then gives some back.
+take_ports(Free) ->
+    Self = self(),
+    Holder = spawn(fun() ->
+                       Ports = open_ports([]),
+                       [true = port_close(Port) || Port <- lists:sublist(Ports, Free)],
+                       Self ! {self(), taken},
+                       receive after infinity -> Ports end
+                   end),
+    receive {Holder, taken} -> Holder end.
+
+open_ports(Ports) ->
+    try open_port({spawn_driver, "beamway_drv"}, []) of
+        Port -> open_ports([Port | Ports])
+    catch
+        error:system_limit -> Ports
     end.
 
 %% What a node without a ring takes, and half of what the rings take in the address space.

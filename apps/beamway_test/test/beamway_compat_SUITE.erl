@@ -8,8 +8,8 @@
 
 -export([all/0, groups/0, suite/0]).
 -export([short_names/1, long_names/1, ipv6/1, hidden_nodes/1, mixed_cluster/1, old_name_message/1,
-         epmd_module/1, fixed_ports_without_epmd/1, one_port_without_epmd/1,
-         dynamic_start/1, dynamic_node_names/1, dist_listen_false/1,
+         epmd_module/1, epmd_module_without_addresses/1, fixed_ports_without_epmd/1, one_port_without_epmd/1,
+         dynamic_start/1, dynamic_start_ipv6/1, dynamic_node_names/1, dist_listen_false/1, two_families/1, check_ip/1,
          listen_port_range/1, use_interface/1, listen_options/1, connect_options/1,
          options_beat_defaults/1, setopts/1, setopts_for_new_connections/1,
          setuptime_connecting/1, setuptime_accepting/1,
@@ -28,8 +28,8 @@ all() -> beamway_carrier:all().
 groups() ->
     beamway_carrier:groups(
       [short_names, long_names, ipv6, hidden_nodes, mixed_cluster, old_name_message,
-       epmd_module, fixed_ports_without_epmd, one_port_without_epmd,
-       dynamic_start, dynamic_node_names, dist_listen_false,
+       epmd_module, epmd_module_without_addresses, fixed_ports_without_epmd, one_port_without_epmd,
+       dynamic_start, dynamic_start_ipv6, dynamic_node_names, dist_listen_false, two_families, check_ip,
        listen_port_range, use_interface, listen_options, connect_options,
        options_beat_defaults, setopts, setopts_for_new_connections,
        setuptime_connecting, setuptime_accepting,
@@ -56,18 +56,24 @@ long_names(Config) ->
     exchange(kind(Config), A, B).
 
 ipv6(Config) ->
+    with_ipv6(
+      fun() ->
+              {PeerA, NodeA} = A = start(carrier(Config), #{host => "::1", family => inet6}),
+              {PeerB, _} = B = start(carrier(Config), #{host => "::1", family => inet6}),
+              exchange(kind(Config), A, B),
+              %% The connection's own address, as net_kernel knows it, is an IPv6 one.
+              connect(kind(Config), A, B),
+              {ok, Info} = peer:call(PeerB, net_kernel, node_info, [NodeA]),
+              {net_address, {{_, _, _, _, _, _, _, _}, _}, _, tcp, inet6} =
+                  proplists:get_value(address, Info),
+              [{{_, _, _, _, _, _, _, _}, _}] = peer:call(PeerA, ?MODULE, listening_sockets, [])
+      end).
+
+with_ipv6(Test) ->
     case gen_tcp:listen(0, [inet6, {ip, {0, 0, 0, 0, 0, 0, 0, 1}}]) of
         {ok, Socket} ->
             ok = gen_tcp:close(Socket),
-            {PeerA, NodeA} = A = start(carrier(Config), #{host => "::1", family => inet6}),
-            {PeerB, _} = B = start(carrier(Config), #{host => "::1", family => inet6}),
-            exchange(kind(Config), A, B),
-            %% The connection's own address, as net_kernel knows it, is an IPv6 one.
-            connect(kind(Config), A, B),
-            {ok, Info} = peer:call(PeerB, net_kernel, node_info, [NodeA]),
-            {net_address, {{_, _, _, _, _, _, _, _}, _}, _, tcp, inet6} =
-                proplists:get_value(address, Info),
-            [{{_, _, _, _, _, _, _, _}, _}] = peer:call(PeerA, ?MODULE, listening_sockets, []);
+            Test();
         {error, Reason} ->
             {skip, io_lib:format("this host has no ::1 (~p)", [Reason])}
     end.
@@ -134,6 +140,15 @@ family_told(Folder, Node) ->
     [_, <<"inet", _/binary>> = Family] = binary:split(Text, <<" ">>),
     Family.
 
+%% Such a module need not say where a host is: then it is looked up as if there was none.
+epmd_module_without_addresses(Config) ->
+    Folder = filename:join(proplists:get_value(priv_dir, Config), lists:concat([carrier(Config), "_old"])),
+    ok = filelib:ensure_dir(filename:join(Folder, "x")),
+    Options = #{host => "127.0.0.1", env => ?NO_EPMD,
+                args => ["-start_epmd", "false", "-epmd_module", "beamway_compat_epmd_old",
+                         "-compat_epmd", "directory", Folder]},
+    exchange(kind(Config), start(carrier(Config), Options), start(carrier(Config), Options)).
+
 fixed_ports_without_epmd(Config) ->
     Args = ["-start_epmd", "false", "-epmd_module", "beamway_compat_epmd", "-compat_epmd", "ports"],
     [{A, PortA}, {B, PortB}] = [start_at_port(Config, Args, Port) || Port <- free_ports(2)],
@@ -181,6 +196,23 @@ dynamic_start(Config) ->
     exchange(kind(Config), Other, start(Config, [], [])),
     true = is_atom(OtherNode).
 
+dynamic_start_ipv6(Config) ->
+    with_ipv6(
+      fun() ->
+              {Peer, nonode@nohost} = start(carrier(Config), #{name => none, family => inet6}),
+              Other = start(carrier(Config), #{host => "::1", family => inet6}),
+              Node = list_to_atom(beamway_peer:unique_name("dynamic") ++ "@::1"),
+              {ok, _} = peer:call(Peer, net_kernel, start, [Node, #{name_domain => longnames}]),
+              true = peer:call(Peer, erlang, set_cookie, [beamway_compat]),
+              %% Also the listening socket takes them.
+              ok = peer:call(Peer, net_kernel, setopts, [new, [{priority, 3}]]),
+              exchange(kind(Config), {Peer, Node}, Other),
+              [_] = peer:call(Peer, ?MODULE, listening_sockets, []),
+              ok = peer:call(Peer, net_kernel, stop, []),
+              _ = beamway_peer:wait_until(fun() -> peer:call(Peer, ?MODULE, listening_sockets, []) =:= [] end, 5000),
+              false = try_connect(Other, Node)
+      end).
+
 %% Both forms, and the options that the command line has flags for.
 net_kernel_start(1, Name) ->
     [Name, #{name_domain => shortnames}];
@@ -225,6 +257,30 @@ dist_listen_false(Config) ->
     disconnect(A, B),
     false = try_connect(B, NodeA),
     connect(kind(Config), A, B).
+
+%% A node with both carriers reaches nodes of either family. (With both it cannot listen: epmd takes a name once.)
+two_families(Config) ->
+    with_ipv6(
+      fun() ->
+              Other = case carrier(Config) of inet_tcp -> "inet6_tcp"; _ -> "beamway6" end,
+              [_, First] = beamway_peer:flags(carrier(Config)),
+              {Peer, nonode@nohost} = start(carrier(Config), #{name => none, protocols => [First, Other]}),
+              Node = list_to_atom(beamway_peer:unique_name("both") ++ "@127.0.0.1"),
+              {ok, _} = peer:call(Peer, net_kernel, start, [Node, #{name_domain => longnames, dist_listen => false}]),
+              true = peer:call(Peer, erlang, set_cookie, [beamway_compat]),
+              Four = start(carrier(Config), #{host => "127.0.0.1"}),
+              Six = start(carrier(Config), #{host => "::1", family => inet6}),
+              [begin
+                   connect(kind(Config), {Peer, Node}, There),
+                   Node = peer:call(TherePeer, erpc, call, [Node, erlang, node, []])
+               end || {TherePeer, _} = There <- [Four, Six]],
+              ok
+      end).
+
+%% Kernel's `check_ip': a peer of a network that this host is in comes in. (One of another: beamway_hosts_SUITE.)
+check_ip(Config) ->
+    Args = ["-kernel", "check_ip", "true"],
+    exchange(kind(Config), start(Config, Args, []), start(Config, Args, [])).
 
 %%% Kernel's inet_dist_* options
 

@@ -20,6 +20,7 @@
 -type options() :: #{name => string() | none,       %% none: not distributed; unique by default
                      host => string(),              %% with it, a long name
                      family => inet | inet6,
+                     protocols => [string()],       %% instead of that of the carrier and family
                      args => [string()],
                      env => [{string(), string() | false}],
                      exec => file:name_all()}.
@@ -115,15 +116,16 @@ name_options(Options) ->
 flags(Carrier, Options) ->
     Tests = filename:dirname(filename:absname(code:which(?MODULE))),
     ["+sbwt", "none", "-pa", Tests | code_path(Carrier)]
-        ++ protocol(Carrier, maps:get(family, Options, inet)).
+        ++ protocol(Carrier, Options).
 
 %% The stock node must not even be able to find Beamway.
 code_path(inet_tcp) -> [];
 code_path(_Beamway) -> ["-pa", filename:absname(beamway_peer:ebin())].
 
-protocol(inet_tcp, inet6) -> ["-proto_dist", "inet6_tcp"];
-protocol(_Beamway, inet6) -> ["-proto_dist", "beamway6"];
-protocol(Carrier, inet) -> beamway_peer:flags(Carrier).
+protocol(_Carrier, #{protocols := Protocols}) -> ["-proto_dist" | Protocols];
+protocol(inet_tcp, #{family := inet6}) -> ["-proto_dist", "inet6_tcp"];
+protocol(_Beamway, #{family := inet6}) -> ["-proto_dist", "beamway6"];
+protocol(Carrier, _Options) -> beamway_peer:flags(Carrier).
 
 %% @doc The host part of short names.
 -spec host() -> string().
@@ -151,8 +153,8 @@ connect(Link, {PeerA, NodeA} = MemberA, {PeerB, NodeB}) ->
 %% In a mixed pair one node has no Beamway that could be asked.
 side_of(Link, Peer) ->
     case peer:call(Peer, init, get_argument, [proto_dist]) of
-        {ok, [["beamway" ++ _]]} -> Link;
-        {ok, [["inet" ++ _]]} -> stock
+        {ok, [["beamway" ++ _ | _]]} -> Link;
+        {ok, [["inet" ++ _ | _]]} -> stock
     end.
 
 %% @doc Makes the node connect to a node of this name.

@@ -15,7 +15,7 @@
 -export([simultaneous_connects/1, reconnects/1, restarts_under_the_same_name/1, full_mesh/1,
          hidden_node/1, auto_connect_never/1, auto_connect_once/1, wrong_cookie/1, allow/1,
          mixed_cluster/1, socket_options/1, traffic_counters/1, socket_of_the_link/1,
-         questions_of_inet/1, nodedown_reasons/1, absent_node/1]).
+         questions_of_inet/1, nodedown_reasons/1, absent_node/1, illegal_names/1]).
 
 suite() -> [{timetrap, {minutes, 3}}].
 
@@ -25,7 +25,8 @@ groups() ->
     beamway_carrier:groups(
       [simultaneous_connects, reconnects, restarts_under_the_same_name, full_mesh, hidden_node,
        auto_connect_never, auto_connect_once, wrong_cookie, allow, mixed_cluster, socket_options,
-       traffic_counters, socket_of_the_link, questions_of_inet, nodedown_reasons, absent_node]).
+       traffic_counters, socket_of_the_link, questions_of_inet, nodedown_reasons, absent_node,
+       illegal_names]).
 
 init_per_group(Carrier, Config) -> beamway_carrier:init_group(Carrier, Config).
 
@@ -249,6 +250,9 @@ socket_options(Config) ->
     ok = beamway_peer:call(PeerA, net_kernel, setopts, [NodeB, [{priority, 4}, {nodelay, false}]]),
     {ok, [{priority, 4}, {nodelay, false}]} =
         beamway_peer:call(PeerA, net_kernel, getopts, [NodeB, [priority, nodelay]]),
+    %% What the distribution itself relies on is left alone.
+    [{error, {badopts, [Option]}} = beamway_peer:call(PeerA, net_kernel, setopts, [NodeB, [{priority, 4}, Option]])
+     || Option <- [{active, false}, {packet, 2}, {deliver, term}]],
     %% For connections to come.
     ok = beamway_peer:call(PeerB, net_kernel, setopts, [new, [{priority, 3}]]),
     {error, noconnection} =
@@ -386,6 +390,27 @@ absent_node(Config) ->
     false = beamway_peer:call(Peer, net_kernel, connect_node, [Absent]),
     pang = beamway_peer:call(Peer, net_adm, ping, [Absent]),
     [] = beamway_peer:call(Peer, erlang, nodes, [connected]),
+    ok.
+
+%% A name of the other kind than the node's own is refused before anybody is called, and the log says why.
+illegal_names(Config) ->
+    Carrier = beamway_carrier:carrier(Config),
+    [begin
+         Log = log_file(Config),
+         {ok, Peer, _} = beamway_peer:start(Carrier, Options#{log => Log}),
+         false = beamway_peer:call(Peer, net_kernel, connect_node, [no_host]),
+         false = beamway_peer:call(Peer, net_kernel, connect_node, [Illegal]),
+         _ = beamway_peer:wait_until(
+               fun() ->
+                       Text = beamway_peer:log_text(Log),
+                       lists:all(fun(Part) -> string:find(Text, Part) =/= nomatch end, Parts)
+               end, 5000),
+         [] = beamway_peer:call(Peer, erlang, nodes, [connected]),
+         beamway_peer:stop(Peer)
+     end || {Options, Illegal, Parts} <-
+                [{#{}, 'nobody@127.0.0.1', ["System NOT running to use fully qualified hostnames", "Hostname 127.0.0.1 is illegal"]},
+                 {#{host => "127.0.0.1"}, 'nobody@localhost',
+                  ["System running to use fully qualified hostnames", "Hostname localhost is illegal"]}]],
     ok.
 
 %% --- helpers -----------------------------------------------------------------------------------------

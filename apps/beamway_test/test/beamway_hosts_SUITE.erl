@@ -6,15 +6,17 @@
 -module(beamway_hosts_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
--export([another_namespace/1, a_directory_shared_by_two_namespaces/1, another_user/1]).
+-export([another_namespace/1, a_directory_shared_by_two_namespaces/1, another_user/1, check_ip/1]).
 
 -define(HERE, "10.97.193.1").
 -define(THERE, "10.97.193.2").
+%% An address over there that belongs to no network of ours.
+-define(ELSEWHERE, "10.97.198.1").
 -define(NOBODY, "65534").
 
 suite() -> [{timetrap, {minutes, 2}}].
 
-all() -> [another_namespace, a_directory_shared_by_two_namespaces, another_user].
+all() -> [another_namespace, a_directory_shared_by_two_namespaces, another_user, check_ip].
 
 init_per_suite(Config) ->
     case os:cmd("id -u") of
@@ -33,7 +35,9 @@ make_namespace(Config) ->
              ["link set ", Near, " up"],
              ["-n ", Space, " address add ", ?THERE, "/30 dev ", Far],
              ["-n ", Space, " link set ", Far, " up"],
-             ["-n ", Space, " link set lo up"]],
+             ["-n ", Space, " link set lo up"],
+             ["-n ", Space, " address add ", ?ELSEWHERE, "/32 dev lo"],
+             ["route add ", ?ELSEWHERE, "/32 via ", ?THERE]],
     Done = [{space, Space} | Config],
     case lists:dropwhile(fun(Step) -> ip(Step) =:= ok end, Steps) of
         [] -> Done;
@@ -87,6 +91,30 @@ a_directory_shared_by_two_namespaces(Config) ->
     after
         file:del_dir_r(Dir)
     end.
+
+%% Kernel's `check_ip': who calls from a network that this host is not in is turned away, over every carrier.
+check_ip(Config) ->
+    {ok, Elsewhere} = inet:parse_address(?ELSEWHERE),
+    From = lists:flatten(io_lib:format("[{ip,~w}]", [Elsewhere])),
+    [begin
+         Log = filename:join(proplists:get_value(priv_dir, Config), atom_to_list(Carrier) ++ "-check_ip.log"),
+         {ok, Near, NearNode} = beamway_peer:start(Carrier, #{host => ?HERE, log => Log, args => ["-kernel", "check_ip", "true"]}),
+         Far = fun(Args) ->
+                       {ok, Peer, Node} = beamway_peer:start(Carrier, #{host => ?THERE, args => Args, wrapper => beamway_netns:host(proplists:get_value(space, Config))}),
+                       {Peer, Node}
+               end,
+         {Neighbour, _} = Far([]),
+         ok = beamway_peer:connect(carrier_over_there(Carrier), Neighbour, NearNode),
+         {Stranger, _} = Far(["-kernel", "inet_dist_connect_options", From]),
+         false = beamway_peer:call(Stranger, net_kernel, connect_node, [NearNode]),
+         _ = beamway_peer:wait_until(
+               fun() -> string:find(beamway_peer:log_text(Log), "disallowed IP {10,97,198,1}") =/= nomatch end, 5000),
+         ok = beamway_peer:stop_all([Near, Neighbour, Stranger])
+     end || Carrier <- [inet_tcp, beamway_tcp, beamway_shm]],
+    ok.
+
+carrier_over_there(beamway_shm) -> beamway_tcp;
+carrier_over_there(Carrier) -> Carrier.
 
 near(Options) ->
     start(Options#{host => ?HERE}).
