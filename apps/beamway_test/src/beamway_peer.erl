@@ -22,6 +22,7 @@
 -export([start/2, start/1, erl/0, unless_wrapped/2, stop/1, stop_all/1, stop_started/0, halt_node/1, halt_node/2, call/4, call/5, run/2, run/3]).
 -export([connect/3, connect_both/3, link_kind/1, assert_link/3, controller/2]).
 -export([os_pid/1, kill9/1, sigstop/1, sigcont/1, is_running/1, resident_bytes/1, fds/1, maps/1, resources/1, no_more/2, log_text/1]).
+-export([watch_nodedown/1, nodedown/4]).
 -export([wait_until/2, wait_disconnected/2, async/1, await/1, await/2, unique_name/1, ebin/0, flags/1, environment/1]).
 
 -export_type([carrier/0, options/0]).
@@ -219,6 +220,33 @@ controller_driver(Peer, Node) ->
                               {ok, Name}
                       end
               end).
+
+%% @doc A process on the node that waits for the first nodedown, for {@link nodedown/4}.
+-spec watch_nodedown(pid()) -> Watcher :: pid().
+watch_nodedown(Peer) ->
+    run(Peer, fun() ->
+        Owner = self(),
+        Pid = spawn(fun() ->
+                            ok = net_kernel:monitor_nodes(true, [nodedown_reason]),
+                            Owner ! {self(), watching},
+                            receive
+                                {nodedown, Node, Info} -> keep_nodedown({Node, proplists:get_value(nodedown_reason, Info),
+                                                                         erlang:system_time(millisecond)})
+                            end
+                    end),
+        receive {Pid, watching} -> Pid end
+    end).
+
+keep_nodedown(Down) ->
+    receive {give, From} -> From ! {nodedown, Down} end.
+
+%% @doc Why that node went down, and when by the system's clock in milliseconds.
+-spec nodedown(pid(), Watcher :: pid(), node(), TimeoutMs :: pos_integer()) -> {Reason :: term(), AtMs :: integer()}.
+nodedown(Peer, Watcher, Node, TimeoutMs) ->
+    run(Peer, fun() ->
+        Watcher ! {give, self()},
+        receive {nodedown, {Node, Reason, At}} -> {Reason, At} after TimeoutMs -> error({no_nodedown, Node}) end
+    end).
 
 %% @doc The node's process id. It is read from the runner's own port, so it works on a stopped node.
 -spec os_pid(pid()) -> pos_integer().

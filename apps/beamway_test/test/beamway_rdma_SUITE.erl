@@ -10,8 +10,8 @@
          not_beside_tls/1, limit_of_the_node/1, memory_cannot_be_locked/1, peers_that_cannot_be_reached/1,
          token_of_another/1, killed_peer/1, reconnects_leave_nothing/1, port_goes_down/1, device_goes/1, doctor/1]).
 
--define(SYSFS, "/sys/class/infiniband").
 -define(END_MS, 1000).
+-define(NODEDOWN_MS, 30000).
 
 suite() -> [{timetrap, {minutes, 3}}].
 
@@ -132,11 +132,11 @@ token_of_another(_Config) ->
 
 killed_peer(_Config) ->
     {One, _, Other, OtherNode} = pair(#{}, #{}),
-    Watcher = watch(One),
+    Watcher = beamway_peer:watch_nodedown(One),
     Load = load(One, OtherNode),
     Killed = erlang:system_time(millisecond),
     ok = beamway_peer:kill9(Other),
-    {connection_closed, At} = nodedown(One, Watcher, OtherNode),
+    {connection_closed, At} = beamway_peer:nodedown(One, Watcher, OtherNode, ?NODEDOWN_MS),
     ct:log("~b ms", [At - Killed]),
     true = At - Killed < ?END_MS,
     %% Every caller was told.
@@ -180,11 +180,11 @@ port_goes_down(Config) ->
 device_goes(Config) ->
     {One, OneNode, Other, OtherNode} = pair(#{}, #{}),
     Device = proplists:get_value(device, Config),
-    Watcher = watch(One),
+    Watcher = beamway_peer:watch_nodedown(One),
     Load = load(One, OtherNode),
     {Us, ""} = timer:tc(os, cmd, ["timeout 20 rdma link del " ++ Device ++ " || echo failed"]),
     ct:log("rdma link del: ~b ms", [Us div 1000]),
-    {Reason, _} = nodedown(One, Watcher, OtherNode),
+    {Reason, _} = beamway_peer:nodedown(One, Watcher, OtherNode, ?NODEDOWN_MS),
     ct:log("nodedown: ~0p", [Reason]),
     true = Us < 5000000,
     ok = beamway_peer:run(One, fun() -> lists:foreach(fun(Pid) -> exit(Pid, kill) end, Load) end),
@@ -249,7 +249,7 @@ change(Peer, Module, Text, Instead) ->
     {module, Module} = beamway_peer:call(Peer, code, load_binary, [Module, "changed", Code]),
     ok.
 
-%% --- load and its end ----------------------------------------------------------------------------------
+%% --- load ----------------------------------------------------------------------------------
 
 load(Peer, Node) ->
     beamway_peer:run(Peer, fun() ->
@@ -263,27 +263,6 @@ calls(Node, Data) ->
     catch
         error:{erpc, noconnection} -> ended
     end.
-
-watch(Peer) ->
-    beamway_peer:run(Peer, fun() ->
-        Owner = self(),
-        Pid = spawn(fun() ->
-                            ok = net_kernel:monitor_nodes(true, [nodedown_reason]),
-                            Owner ! {self(), ready},
-                            receive {nodedown, Node, Info} ->
-                                    At = erlang:system_time(millisecond),
-                                    receive {get, From} -> From ! {down, Node, proplists:get_value(nodedown_reason, Info), At} end
-                            end
-                    end),
-        receive {Pid, ready} -> Pid end
-    end).
-
-%% Why, and when by the system's clock in milliseconds.
-nodedown(Peer, Watcher, Node) ->
-    beamway_peer:run(Peer, fun() ->
-        Watcher ! {get, self()},
-        receive {down, Node, Reason, At} -> {Reason, At} after 30000 -> error(no_nodedown) end
-    end).
 
 queue_pairs() ->
     length(string:lexemes(os:cmd("rdma resource show qp"), "\n")).

@@ -9,6 +9,8 @@
 -export([each_way_of_calling/1, one_host_has_it_off/1, packets_are_lost/1, wire_is_cut/1, other_host_is_gone/1]).
 
 -define(TICK_S, 8).
+%% Ticks tell at the latest.
+-define(NODEDOWN_MS, 4000 * ?TICK_S).
 
 suite() -> [{timetrap, {minutes, 3}}].
 
@@ -62,10 +64,10 @@ packets_are_lost(Config) ->
 
 wire_is_cut(Config) ->
     {Here, _, There, ThereNode} = connected(Config),
-    Watcher = watch(Here),
+    Watcher = beamway_peer:watch_nodedown(Here),
     Interface = proplists:get_value(interface, Config),
     ok = run("ip link set dev " ++ Interface ++ " down"),
-    Reason = nodedown(Here, Watcher, ThereNode),
+    {Reason, _} = beamway_peer:nodedown(Here, Watcher, ThereNode, ?NODEDOWN_MS),
     ct:log("~0p", [Reason]),
     ok = run("ip link set dev " ++ Interface ++ " up && ip address replace " ++ proplists:get_value(here6, Config) ++ "/64 dev "
              ++ Interface ++ " nodad"),
@@ -83,9 +85,9 @@ again(Here, ThereNode) ->
 
 other_host_is_gone(Config) ->
     {Here, _, _, ThereNode} = connected(Config),
-    Watcher = watch(Here),
+    Watcher = beamway_peer:watch_nodedown(Here),
     _ = spawn(fun() -> os:cmd(on_peer() ++ " sh -c 'echo o >/proc/sysrq-trigger'") end),
-    Reason = nodedown(Here, Watcher, ThereNode),
+    {Reason, _} = beamway_peer:nodedown(Here, Watcher, ThereNode, ?NODEDOWN_MS),
     ct:log("~0p", [Reason]),
     false = lists:member(ThereNode, beamway_peer:call(Here, erlang, nodes, [])),
     ThereNode =/= beamway_peer:call(Here, erlang, node, []).
@@ -125,23 +127,3 @@ exchange(Peer, Node) ->
 run(Command) ->
     "" = os:cmd(Command),
     ok.
-
-watch(Peer) ->
-    beamway_peer:run(Peer, fun() ->
-        Owner = self(),
-        Pid = spawn(fun() ->
-                            ok = net_kernel:monitor_nodes(true, [nodedown_reason]),
-                            Owner ! {self(), ready},
-                            receive {nodedown, Node, Info} ->
-                                    receive {get, From} -> From ! {down, Node, proplists:get_value(nodedown_reason, Info)} end
-                            end
-                    end),
-        receive {Pid, ready} -> Pid end
-    end).
-
-%% Ticks tell at the latest.
-nodedown(Peer, Watcher, Node) ->
-    beamway_peer:run(Peer, fun() ->
-        Watcher ! {get, self()},
-        receive {down, Node, Reason} -> Reason after 4000 * ?TICK_S -> error(no_nodedown) end
-    end).
