@@ -60,7 +60,7 @@ start(Carrier, Given) ->
     Peer = #{name => Name,
              longnames => is_map_key(host, Options),
              connection => standard_io,
-             wait_boot => ?BOOT_MS,
+             wait_boot => ?BOOT_MS * beamway_runner:slowness(),
              exec => executable(Options),
              env => environment(Carrier) ++ maps:get(env, Options, []),
              args => arguments(Carrier, Options)},
@@ -366,10 +366,11 @@ log_text(File) ->
     end.
 
 %% @doc Polls until the fun returns something other than `false', returns that, or fails when the
-%% deadline has passed.
+%% deadline has passed. A deadline is longer where everything is slower ({@link beamway_runner:slowness/0}).
 -spec wait_until(fun(() -> false | Result), non_neg_integer()) -> Result.
 wait_until(Fun, DeadlineMs) ->
-    wait_until_time(Fun, erlang:monotonic_time(millisecond) + DeadlineMs, DeadlineMs).
+    Ms = DeadlineMs * beamway_runner:slowness(),
+    wait_until_time(Fun, erlang:monotonic_time(millisecond) + Ms, Ms).
 
 wait_until_time(Fun, EndMs, DeadlineMs) ->
     case Fun() of
