@@ -175,7 +175,7 @@ silent_callers_keep_nobody_waiting(_Config) ->
 
 %% ssl of OTP 27 says goodbye first, with an alert.
 read_to_end(Socket) ->
-    case gen_tcp:recv(Socket, 0, 20000) of
+    case gen_tcp:recv(Socket, 0, 20000 * beamway_runner:slowness()) of
         {ok, [21 | _]} -> read_to_end(Socket);
         {error, Reason} -> Reason
     end.
