@@ -459,8 +459,8 @@ arguments(Carrier, Options) ->
         ++ code_path(beamway_of(Options))
         ++ carrier_flags(Carrier, Options)
         ++ log_flags(Options)
-        ++ patience(beamway_runner:slowness())
-        ++ maps:get(args, Options, []).
+        ++ maps:get(args, Options, [])
+        ++ patience(beamway_runner:slowness()).
 
 beamway_of(#{ebin := Ebin}) -> Ebin;
 beamway_of(#{otp := other}) -> beamway_other_otp:ebin();
@@ -469,7 +469,7 @@ beamway_of(_) -> ebin().
 carrier_flags(_Carrier, #{flags := Flags}) -> Flags;
 carrier_flags(Carrier, _Options) -> flags(Carrier).
 
-%% OTP gives two nodes 7 s to become connected.
+%% OTP gives two nodes 7 s to become connected. Of a parameter that is given twice the first counts: a case's own.
 patience(1) -> [];
 patience(Slowness) -> ["-kernel", "net_setuptime", integer_to_list(min(60, 7 * Slowness))].
 
