@@ -67,7 +67,7 @@ static int check_is_wanted(const char *name, int argc, char **argv)
     return argc < 2;
 }
 
-static int check_run(const check_case_t *cases, size_t count, int argc, char **argv)
+static inline int check_run(const check_case_t *cases, size_t count, int argc, char **argv)
 {
     int passed = 0, failed = 0, skipped = 0;
 

@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The bare rdma link between two processes of this host, as figures to put beside perftest's:
+ * bytes a second one way, and half the round trip of a message, both sides sleeping (event mode).
+ *
+ * usage: rdma_bench bw MESSAGE_BYTES TOTAL_BYTES | lat MESSAGE_BYTES COUNT
+ * One line: the figure (MB/s of 2^20, or us, median and mean), then posts, completion events and
+ * stalls of the sender.
+ */
+#define _GNU_SOURCE
+#include "../test/rdma_ends.h"
+
+static uint64_t message_bytes, total, ring_bytes = BW_RDMA_RING_BYTES;
+static bool measures_latency;
+static uint8_t *message;
+
+static double now_us(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec * 1e6 + (double)now.tv_nsec / 1e3;
+}
+
+static void print_cost(bw_link_t *link)
+{
+    bw_link_stats_t stats;
+
+    link->ops->stats(link, &stats);
+    printf("posts %" PRIu64 " events %" PRIu64 " stalls %" PRIu64 "\n", stats.doorbells_out,
+           stats.doorbells_in, stats.stalls);
+}
+
+static int compare(const void *left, const void *right)
+{
+    double l = *(const double *)left, r = *(const double *)right;
+
+    return l < r ? -1 : l > r;
+}
+
+static void ping(bw_link_t *link)
+{
+    double *took = calloc(total, sizeof *took), sum = 0;
+
+    CHECK(took != NULL);
+    for (uint64_t i = 0; i < total; i++) {
+        double start = now_us();
+
+        CHECK(writes(link, message, message_bytes, WAIT_MS));
+        CHECK(reads(link, message, message_bytes, WAIT_MS));
+        took[i] = (now_us() - start) / 2;
+        sum += took[i];
+    }
+    qsort(took, total, sizeof *took, compare);
+    printf("lat %" PRIu64 " bytes: median %.2f us, mean %.2f us; ", message_bytes, took[total / 2],
+           sum / (double)total);
+    print_cost(link);
+    free(took);
+}
+
+static void pour(bw_link_t *link)
+{
+    double start = now_us();
+
+    for (uint64_t sent = 0; sent < total; sent += message_bytes)
+        CHECK(writes(link, message, message_bytes, CASE_SECONDS * 1000));
+    CHECK(reads(link, "done", 4, CASE_SECONDS * 1000));
+    printf("bw %" PRIu64 " bytes: %.1f MB/s; ", message_bytes,
+           (double)total / 1048576 / ((now_us() - start) / 1e6));
+    print_cost(link);
+}
+
+static void measuring_here(int wire)
+{
+    bw_link_t *link = NULL;
+
+    alarm(CASE_SECONDS * 10);
+    CHECK_IN(link_here(wire, 4, ring_bytes, &link));
+    CHECK(reads(link, "go", 2, WAIT_MS));
+    if (measures_latency)
+        ping(link);
+    else
+        pour(link);
+    link->ops->close(link, NULL);
+}
+
+static void measured_there(int wire)
+{
+    bw_link_t *link = NULL;
+    bw_span_t span = {0};
+
+    alarm(CASE_SECONDS * 10);
+    CHECK_IN(link_there(wire, ring_bytes, &link));
+    CHECK(writes(link, "go", 2, WAIT_MS));
+    for (uint64_t i = 0; measures_latency && i < total; i++) {
+        CHECK(reads(link, message, message_bytes, WAIT_MS));
+        CHECK(writes(link, message, message_bytes, WAIT_MS));
+    }
+    for (uint64_t read = 0; !measures_latency && read < total; read += span.len) {
+        CHECK_EQ(wait_to_read(link, &span, WAIT_MS), BW_OK);
+        link->ops->release(link, span.len);
+    }
+    if (!measures_latency)
+        CHECK(writes(link, "done", 4, WAIT_MS));
+    CHECK(ends_with(link, "", WAIT_MS));
+    link->ops->close(link, NULL);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc != 4 || (strcmp(argv[1], "bw") != 0 && strcmp(argv[1], "lat") != 0)) {
+        fprintf(stderr,
+                "usage: rdma_bench bw MESSAGE_BYTES TOTAL_BYTES | lat MESSAGE_BYTES COUNT\n");
+        return 2;
+    }
+    measures_latency = strcmp(argv[1], "lat") == 0;
+    message_bytes = strtoull(argv[2], NULL, 10);
+    total = strtoull(argv[3], NULL, 10);
+    if (!measures_latency && message_bytes > 0)
+        total -= total % message_bytes;
+    message = calloc(1, message_bytes);
+    if (message_bytes == 0 || total == 0 || !message) {
+        fprintf(stderr, "rdma_bench: sizes and counts are above 0\n");
+        return 2;
+    }
+    check_name = argv[1];
+    run_pair(measuring_here, measured_there);
+    if (check_skipped)
+        fprintf(stderr, "rdma_bench: %s\n", check_skipped);
+    return check_failed || check_skipped;
+}
