@@ -302,7 +302,7 @@ static void no_slots_there(int wire)
     bw_rdma_hello_t hello;
 
     CHECK_IN(approach(wire, &rogue, &offer));
-    CHECK_IN(rogue_post_slots(&rogue, 3));
+    CHECK_IN(rogue_post_slots(&rogue, 1));
     hello = rogue_hello(&rogue, offer.token);
     hello.slots = BW_RDMA_SLOTS_MAX;
     CHECK_EQ(rogue_say_hello(&rogue, &hello), RDMA_CM_EVENT_ESTABLISHED);

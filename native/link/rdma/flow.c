@@ -12,6 +12,10 @@
 #define BATCH_RING_PART 4
 #define BATCH_BYTES ((uint64_t)1024 * 1024)
 
+/* A batch as large as this asks to be told of at once, so that the next can follow without a gap.
+ */
+#define ASKING_BYTES ((uint64_t)16 * 1024)
+
 /* So many messages at most without a completion, or the send queue would fill. */
 #define UNSIGNALED_MAX (BW_RDMA_WINDOW / 4)
 
@@ -30,10 +34,14 @@ void bw_rdma_flow_init(bw_rdma_flow_t *flow, uint64_t size, uint8_t *tx_data, ui
                              .peer_slots = peer_slots};
 }
 
-/* Messages that are on their way, as far as is known by completions or by the peer's word. */
-static uint64_t ahead(const bw_rdma_flow_t *flow)
+/* Batches that the peer has not looked at. */
+static int ahead(const bw_rdma_flow_t *flow)
 {
-    return least(flow->number - flow->reaped, flow->number - flow->taken);
+    int count = 0;
+
+    while (count < BW_RDMA_AHEAD && flow->data[count] > flow->taken)
+        count++;
+    return count;
 }
 
 static uint64_t credits(const bw_rdma_flow_t *flow)
@@ -53,7 +61,12 @@ static bool owes_room(const bw_rdma_flow_t *flow)
 
 static bool owes_credits(const bw_rdma_flow_t *flow)
 {
-    return flow->received - flow->told_received >= flow->slots / TELL_SLOTS_PART;
+    return flow->is_asked || flow->received - flow->told_received >= flow->slots / TELL_SLOTS_PART;
+}
+
+bool bw_rdma_flow_is_full(const bw_rdma_flow_t *flow)
+{
+    return flow->number - flow->reaped == BW_RDMA_WINDOW;
 }
 
 bool bw_rdma_flow_is_waiting(const bw_rdma_flow_t *flow)
@@ -62,7 +75,7 @@ bool bw_rdma_flow_is_waiting(const bw_rdma_flow_t *flow)
 }
 
 /* Some write's completion is not known yet: a device may read its bytes once more. */
-static bool is_held(const bw_rdma_flow_t *flow)
+bool bw_rdma_flow_is_held(const bw_rdma_flow_t *flow)
 {
     return flow->last_write > flow->reaped;
 }
@@ -78,7 +91,7 @@ static void put_data(bw_rdma_flow_t *flow, bw_rdma_batch_t *batch)
         batch->inlined = flow->tx_data + offset;
         batch->message.len = (uint16_t)len;
     } else {
-        if (!is_held(flow))
+        if (!bw_rdma_flow_is_held(flow))
             flow->held_from = flow->posted;
         flow->last_write = flow->number;
         batch->write[batch->writes].offset = offset;
@@ -93,6 +106,10 @@ static void put_data(bw_rdma_flow_t *flow, bw_rdma_batch_t *batch)
         flow->closed = true;
         batch->message.flags |= BW_RDMA_FINISHED;
     }
+    if (ahead(flow) == BW_RDMA_AHEAD - 1 || len >= ASKING_BYTES)
+        batch->message.flags |= BW_RDMA_TELL;
+    memmove(flow->data + 1, flow->data, (BW_RDMA_AHEAD - 1) * sizeof *flow->data);
+    flow->data[0] = flow->number;
 }
 
 /* Fills in what every message tells. */
@@ -101,6 +118,7 @@ static void put_message(bw_rdma_flow_t *flow, bw_rdma_batch_t *batch)
     batch->message.head = flow->posted;
     batch->message.tail = flow->told_tail = flow->rx_tail;
     batch->message.received = flow->told_received = flow->received;
+    flow->is_asked = false;
     batch->number = flow->number;
     flow->end[flow->number % BW_RDMA_WINDOW] = flow->posted;
     flow->unsignaled = batch->signaled ? 0 : flow->unsignaled + 1;
@@ -108,10 +126,10 @@ static void put_message(bw_rdma_flow_t *flow, bw_rdma_batch_t *batch)
 
 bool bw_rdma_flow_next(bw_rdma_flow_t *flow, bw_rdma_batch_t *batch_p)
 {
-    bool with_data = has_data(flow) && ahead(flow) < BW_RDMA_AHEAD;
-    bool first = ahead(flow) == 0;
+    /* Who closes does not wait for a reader, who may be busy longer than the link is kept. */
+    bool with_data = has_data(flow) && (ahead(flow) < BW_RDMA_AHEAD || flow->closing);
 
-    if (flow->number - flow->reaped == BW_RDMA_WINDOW)
+    if (bw_rdma_flow_is_full(flow))
         return false;
     if (credits(flow) < 2 && !(credits(flow) == 1 && owes_credits(flow)))
         return false;
@@ -121,10 +139,8 @@ bool bw_rdma_flow_next(bw_rdma_flow_t *flow, bw_rdma_batch_t *batch_p)
     flow->number++;
     if (with_data)
         put_data(flow, batch_p);
-    /* Whoever waits for this message to arrive must hear of it; nobody waits for the first small
-     * one, for the next commit goes out all the same. */
     batch_p->signaled =
-        !first || batch_p->writes > 0 || flow->closed || flow->unsignaled + 1 >= UNSIGNALED_MAX;
+        batch_p->writes > 0 || flow->closed || flow->unsignaled + 1 >= UNSIGNALED_MAX;
     put_message(flow, batch_p);
     return true;
 }
@@ -134,7 +150,7 @@ void bw_rdma_flow_reap(bw_rdma_flow_t *flow, uint64_t number)
     uint64_t end = flow->end[number % BW_RDMA_WINDOW];
 
     flow->reaped = number;
-    if (is_held(flow) && flow->posted - end < flow->posted - flow->held_from)
+    if (bw_rdma_flow_is_held(flow) && flow->posted - end < flow->posted - flow->held_from)
         flow->held_from = end;
 }
 
@@ -148,7 +164,7 @@ static bool is_valid(const bw_rdma_flow_t *flow, const bw_rdma_message_t *messag
     return bytes == sizeof *message + message->len && (message->len == 0 || message->len == more) &&
            more <= free_bytes && (more == 0 || !flow->finished) &&
            message->tail - flow->tail <= flow->posted - flow->tail &&
-           taken <= flow->number - flow->taken && (message->flags & ~BW_RDMA_FINISHED) == 0;
+           taken <= flow->number - flow->taken && (message->flags & ~BW_RDMA_FLAGS) == 0;
 }
 
 bw_status_t bw_rdma_flow_receive(bw_rdma_flow_t *flow, const uint8_t *slot, size_t bytes)
@@ -165,6 +181,7 @@ bw_status_t bw_rdma_flow_receive(bw_rdma_flow_t *flow, const uint8_t *slot, size
     flow->tail = message.tail;
     flow->taken += message.received - (uint32_t)flow->taken;
     flow->finished = flow->finished || (message.flags & BW_RDMA_FINISHED);
+    flow->is_asked = flow->is_asked || (message.flags & BW_RDMA_TELL);
     flow->received++;
     return BW_OK;
 }
@@ -173,7 +190,7 @@ bw_status_t bw_rdma_flow_receive(bw_rdma_flow_t *flow, const uint8_t *slot, size
 uint64_t bw_rdma_flow_room(const bw_rdma_flow_t *flow)
 {
     uint64_t used = flow->head - flow->tail;
-    uint64_t held = is_held(flow) ? flow->head - flow->held_from : 0;
+    uint64_t held = bw_rdma_flow_is_held(flow) ? flow->head - flow->held_from : 0;
 
     return flow->size - (held > used ? held : used);
 }

@@ -15,8 +15,10 @@
  * the message itself, and the receiver copies them to their place. Every message carries the tail
  * of the other direction and the count of messages received, so both cost nothing while data flows.
  *
- * Batches clock themselves: while BW_RDMA_AHEAD messages are on their way, commits only add up, and
- * go out as one batch when the first of those has arrived.
+ * The reader is the clock of a busy writer: while BW_RDMA_AHEAD batches have not been looked at,
+ * commits only add up, and go out as one batch when the reader has looked. The last of those asks
+ * to be told; a batch that goes alone asks for nothing, so an exchange of small messages costs one
+ * message each way.
  *
  * Credits: a message needs a receive slot of the peer's. The last one is kept for a message that
  * returns credits: it tells of slots that no message has told of before. Therefore one of two ends
@@ -26,19 +28,21 @@
 /* Messages whose completion is not known yet; each has up to 3 work requests, and a buffer. */
 #define BW_RDMA_WINDOW 32u
 #define BW_RDMA_WORK_REQUESTS (3u * BW_RDMA_WINDOW)
-#define BW_RDMA_AHEAD 2u
+#define BW_RDMA_AHEAD 2
 
 typedef struct {
     uint64_t size;    /* of each ring */
     uint8_t *rx_data; /* mapped twice in a row */
     uint8_t *tx_data; /* mapped twice in a row */
 
-    uint64_t head;                /* committed */
-    uint64_t posted;              /* of that, handed to the queue pair */
-    uint64_t tail;                /* of that, freed by the peer */
-    uint64_t number;              /* messages posted: the last one's number */
-    uint64_t reaped;              /* of them, known as completed by the send queue */
-    uint64_t taken;               /* of them, known as received by the peer */
+    uint64_t head;   /* committed */
+    uint64_t posted; /* of that, handed to the queue pair */
+    uint64_t tail;   /* of that, freed by the peer */
+    uint64_t number; /* messages posted: the last one's number */
+    uint64_t reaped; /* of them, known as completed by the send queue */
+    uint64_t taken;  /* of them, known as received by the peer */
+    /* of them, the last ones that moved data, newest first; 0: none */
+    uint64_t data[BW_RDMA_AHEAD];
     uint64_t last_write;          /* number of the last message with writes before it, 0: none */
     uint64_t end[BW_RDMA_WINDOW]; /* `posted` after each message, by number */
     uint64_t held_from;  /* from here on writes may read the ring; while last_write > reaped */
@@ -49,6 +53,7 @@ typedef struct {
     uint64_t rx_head, rx_tail; /* arrived; released */
     uint64_t told_tail;
     uint32_t received, told_received;
+    bool is_asked; /* the peer waits to be told of what has been received */
     bool finished; /* the peer will write no more */
 } bw_rdma_flow_t;
 
@@ -70,8 +75,13 @@ void bw_rdma_flow_init(bw_rdma_flow_t *flow, uint64_t size, uint8_t *tx_data, ui
 /* What must be posted now; it counts as posted. False: nothing, or it has to wait. */
 bool bw_rdma_flow_next(bw_rdma_flow_t *flow, bw_rdma_batch_t *batch_p);
 
-/* True if there is something to send that has to wait for a completion or a message. */
+/* True if there is something to send that has to wait for a message of the peer's or, if the send
+ * queue is full, for a completion. */
 bool bw_rdma_flow_is_waiting(const bw_rdma_flow_t *flow);
+bool bw_rdma_flow_is_full(const bw_rdma_flow_t *flow);
+
+/* True if room may depend on a completion. */
+bool bw_rdma_flow_is_held(const bw_rdma_flow_t *flow);
 
 /* The send queue has completed everything up to message `number`. */
 void bw_rdma_flow_reap(bw_rdma_flow_t *flow, uint64_t number);

@@ -150,13 +150,23 @@ static void post_all(bw_rdma_meeting_t *meeting)
     }
 }
 
+#define ROUNDS 4
+
 /* Posts what can go. What has to wait goes out when an event comes, whatever the user does. */
 static void post(bw_rdma_meeting_t *meeting)
 {
+    bw_rdma_flow_t *flow = &meeting->flow;
+
     post_all(meeting);
-    while (meeting->status == BW_OK && bw_rdma_flow_is_waiting(&meeting->flow)) {
-        arm_queue(meeting, meeting->verbs.scq, &meeting->scq_is_armed);
-        if (poll_sent(meeting) == 0)
+    for (int round = 0; meeting->status == BW_OK && bw_rdma_flow_is_waiting(flow); round++) {
+        if (round == ROUNDS) { /* the peer is too fast: others first */
+            bw_rdma_ring(meeting);
+            break;
+        }
+        arm_queue(meeting, meeting->verbs.rcq, &meeting->rcq_is_armed);
+        if (bw_rdma_flow_is_full(flow))
+            arm_queue(meeting, meeting->verbs.scq, &meeting->scq_is_armed);
+        if (poll_received(meeting) + poll_sent(meeting) == 0)
             break;
         post_all(meeting);
     }
@@ -175,6 +185,8 @@ bool bw_rdma_arm(bw_rdma_meeting_t *meeting)
     unsigned taken;
 
     arm_queue(meeting, meeting->verbs.rcq, &meeting->rcq_is_armed);
+    if (meeting->flow.closing) /* it waits for the completion of the last word */
+        arm_queue(meeting, meeting->verbs.scq, &meeting->scq_is_armed);
     taken = poll_received(meeting);
     poll_sent(meeting);
     post(meeting);
@@ -221,10 +233,8 @@ static void rdma_commit(bw_link_t *link, size_t n)
     bw_rdma_meeting_t *meeting = enter(link);
 
     meeting->flow.head += n;
-    if (meeting->is_live && meeting->status == BW_OK) {
-        poll_sent(meeting);
+    if (meeting->is_live && meeting->status == BW_OK)
         post(meeting);
-    }
     leave(meeting);
 }
 
@@ -284,7 +294,8 @@ static bw_status_t rdma_arm_write(bw_link_t *link, size_t room)
 
     if (meeting->is_live && meeting->status == BW_OK) {
         if (bw_rdma_flow_room(&meeting->flow) < room) {
-            arm_queue(meeting, meeting->verbs.scq, &meeting->scq_is_armed);
+            if (bw_rdma_flow_is_held(&meeting->flow))
+                arm_queue(meeting, meeting->verbs.scq, &meeting->scq_is_armed);
             bw_rdma_arm(meeting);
         }
         if (bw_rdma_flow_room(&meeting->flow) >= room)

@@ -40,6 +40,8 @@ bw_status_t bw_rdma_hello_get(const uint8_t *at, size_t len, bw_rdma_hello_t *he
 bool bw_rdma_token_is_same(const uint8_t *left, const uint8_t *right);
 
 #define BW_RDMA_FINISHED 1u /* nothing more will be written */
+#define BW_RDMA_TELL 2u     /* say soon that this has been received: the sender waits for it */
+#define BW_RDMA_FLAGS (BW_RDMA_FINISHED | BW_RDMA_TELL)
 
 /* In the byte order of both hosts: one of the other order is refused by its hello. Each message
  * uses one slot. All numbers count from the beginning of the link. */
