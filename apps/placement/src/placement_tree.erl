@@ -1,0 +1,404 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc The tree of a network: its leaves are nodes, its groups are racks, switches, sites or measured
+%% clusters. Pure; all of placement asks it how far two nodes are from each other.
+%%
+%% The distance is that of the RELEASE report D3.5, section 4.2: 0 from a node to itself, else `2^-l',
+%% where `l' is the length of the path that the ways from the root to both nodes share. It is an
+%% ultrametric. A group with a single child says nothing about distances, so it is skipped when they
+%% are counted: two nodes of one machine are as close in a cluster of one switch as in one of ten.
+%% A node that the tree does not hold is `unknown', never far.
+%%
+%% Trees come from declared paths ({@link from_paths/1}), from the report's network terms
+%% ({@link from_network/1}), from files ({@link placement_import}) and from measured times
+%% ({@link placement_cluster}). Each change makes a tree of the next epoch.
+-module(placement_tree).
+
+-compile({no_auto_import, [nodes/1, size/1]}).
+
+-export([from_paths/1, from_network/1, to_network/1, from_vertex/1, empty/0, format_error/1]).
+-export([nodes/1, size/1, is_member/2, epoch/1, distance/3, shared/3, disc/3, diameter/2, rank/3, latency/3, basis/3]).
+-export([root/1, packed/1, ancestors/2, members/1, leaf_order/1, depth/1]).
+-export([insert/3, remove/2, replace/2]).
+
+-export_type([tree/0, vertex/0, labels/0, name/0, path/0, error/0]).
+
+-type name() :: term().
+%% The name of a group: a string, a binary or an atom in files; any term is kept.
+-type labels() :: #{median_us => float(), p95_us => float(), max_us => float(), pairs => pos_integer(),
+                    spread => float(), atom() => term()}.
+%% What was measured between the children of a group, in microseconds of one round trip: the median,
+%% the 95th percentile, the largest (the diameter), of how many pairs, and the standard deviation of
+%% the logarithms.
+-type vertex() :: {leaf, node()} | {group, name(), labels(), [vertex()]}.
+-type path() :: string() | binary() | [name()].
+%% The groups of a node from the root down: `"/site/rack/host"' or `[site, rack, host]'.
+-opaque tree() :: #{root := vertex(), packed := vertex(), places := #{node() => [pos_integer()]},
+                    epoch := non_neg_integer()}.
+%% `packed' is the root without groups of one child, `places' the way from its root to each node.
+-type error() :: {bad_path, term(), term()} | {bad_network, term()} | {duplicate_node, node()} | {bad_vertex, term()}.
+
+%% @doc The tree without a node.
+-spec empty() -> tree().
+empty() ->
+    build({group, root, #{}, []}, 0).
+
+%% @doc The tree of declared paths. A node may be named once.
+-spec from_paths([{node(), path()}] | #{node() => path()}) -> {ok, tree()} | {error, error()}.
+from_paths(Paths) when is_map(Paths) ->
+    from_paths(maps:to_list(Paths));
+from_paths(Paths) when is_list(Paths) ->
+    checked(fun() -> lists:foldl(fun add_path/2, {group, root, #{}, []}, Paths) end).
+
+add_path({Node, Path}, Root) when is_atom(Node) -> put_at(steps(Node, Path), Node, Root);
+add_path(Other, _) -> throw({bad_path, Other, undefined}).
+
+steps(Node, <<Path/binary>>) -> steps(Node, unicode:characters_to_list(Path));
+steps(_, [$/ | _] = Path) -> string:lexemes(Path, "/");
+steps(Node, [First | _] = Path) when is_integer(First) ->
+    case io_lib:printable_unicode_list(Path) of
+        true -> string:lexemes(Path, "/");
+        false -> throw({bad_path, Node, Path})
+    end;
+steps(_, Path) when is_list(Path), length(Path) >= 0 -> Path;
+steps(Node, Path) -> throw({bad_path, Node, Path}).
+
+put_at([], Node, {group, Name, Labels, Children}) ->
+    {group, Name, Labels, Children ++ [{leaf, Node}]};
+put_at([Step | Steps], Node, {group, Name, Labels, Children}) ->
+    {group, Name, Labels, put_below(Step, Steps, Node, Children)}.
+
+put_below(Step, Steps, Node, [{group, Step, _, _} = Group | Rest]) ->
+    [put_at(Steps, Node, Group) | Rest];
+put_below(Step, Steps, Node, [Other | Rest]) ->
+    [Other | put_below(Step, Steps, Node, Rest)];
+put_below(Step, Steps, Node, []) ->
+    [put_at(Steps, Node, {group, Step, #{}, []})].
+
+%% @doc The tree of the report's library: `{network, Name, [Network | {node, Node}]}'.
+-spec from_network(term()) -> {ok, tree()} | {error, error()}.
+from_network(Network) ->
+    checked(fun() -> as_group(network_vertex(Network)) end).
+
+network_vertex({network, Name, Parts}) when is_list(Parts), length(Parts) >= 0 ->
+    {group, Name, #{}, [network_vertex(Part) || Part <- Parts]};
+network_vertex({node, Node}) when is_atom(Node) -> {leaf, Node};
+network_vertex(Other) -> throw({bad_network, Other}).
+
+as_group({group, _, _, _} = Group) -> Group;
+as_group({leaf, _} = Leaf) -> {group, root, #{}, [Leaf]}.
+
+%% @doc The report's network term of a tree; {@link from_network/1} reads it.
+-spec to_network(tree()) -> {network, name(), list()}.
+to_network(#{root := Root}) ->
+    network_term(Root).
+
+network_term({leaf, Node}) -> {node, Node};
+network_term({group, Name, _, Children}) -> {network, Name, [network_term(Child) || Child <- Children]}.
+
+%% @doc The tree under a vertex, with its labels.
+-spec from_vertex(vertex()) -> {ok, tree()} | {error, error()}.
+from_vertex(Vertex) ->
+    checked(fun() -> as_group(checked_vertex(Vertex)) end).
+
+checked_vertex({leaf, Node} = Leaf) when is_atom(Node) -> Leaf;
+checked_vertex({group, Name, #{} = Labels, Children}) when is_list(Children), length(Children) >= 0 ->
+    {group, Name, Labels, [checked_vertex(Child) || Child <- Children]};
+checked_vertex(Other) -> throw({bad_vertex, Other}).
+
+checked(Make) ->
+    try Make() of
+        Root ->
+            case repeated(lists:sort(members(Root))) of
+                none -> {ok, build(Root, 0)};
+                Node -> {error, {duplicate_node, Node}}
+            end
+    catch
+        throw:Reason -> {error, Reason}
+    end.
+
+repeated([Node, Node | _]) -> Node;
+repeated([_ | Rest]) -> repeated(Rest);
+repeated([]) -> none.
+
+build(Root, Epoch) ->
+    Packed = pack(Root),
+    #{root => Root, packed => Packed, places => maps:from_list(places(Packed, [])), epoch => Epoch}.
+
+%% Groups of one child and empty ones are left out, but for the root of an empty tree.
+pack(Root) ->
+    case pack_vertex(Root) of
+        [Packed] -> Packed;
+        [] -> {group, root, #{}, []}
+    end.
+
+pack_vertex({leaf, _} = Leaf) -> [Leaf];
+pack_vertex({group, Name, Labels, Children}) ->
+    case lists:append([pack_vertex(Child) || Child <- Children]) of
+        [] -> [];
+        [Only] -> [Only];
+        Packed -> [{group, Name, Labels, Packed}]
+    end.
+
+places({leaf, Node}, Way) ->
+    [{Node, lists:reverse(Way)}];
+places({group, _, _, Children}, Way) ->
+    lists:append([places(Child, [Index | Way]) || {Index, Child} <- numbered(Children)]).
+
+numbered(List) ->
+    lists:zip(lists:seq(1, length(List)), List).
+
+%% @doc All nodes, sorted.
+-spec nodes(tree()) -> [node()].
+nodes(#{places := Places}) ->
+    lists:sort(maps:keys(Places)).
+
+%% @doc How many nodes there are.
+-spec size(tree()) -> non_neg_integer().
+size(#{places := Places}) ->
+    map_size(Places).
+
+%% @doc Is this a node of the tree?
+-spec is_member(tree(), node()) -> boolean().
+is_member(#{places := Places}, Node) ->
+    is_map_key(Node, Places).
+
+%% @doc The number of changes since the tree was made.
+-spec epoch(tree()) -> non_neg_integer().
+epoch(#{epoch := Epoch}) ->
+    Epoch.
+
+%% @doc The distance of two nodes, from 0.0 to 1.0.
+-spec distance(tree(), node(), node()) -> {ok, float()} | unknown.
+distance(Tree, One, Other) ->
+    case shared(Tree, One, Other) of
+        {ok, same} -> {ok, 0.0};
+        {ok, Length} -> {ok, math:pow(2, -Length)};
+        unknown -> unknown
+    end.
+
+%% @doc The exact form of the distance: the length of the path that two nodes share.
+-spec shared(tree(), node(), node()) -> {ok, same | non_neg_integer()} | unknown.
+shared(#{places := Places}, One, Other) ->
+    case Places of
+        #{One := _} when One =:= Other -> {ok, same};
+        #{One := WayOne, Other := WayOther} -> {ok, common_length(WayOne, WayOther, 0)};
+        #{} -> unknown
+    end.
+
+common_length([Step | One], [Step | Other], Length) -> common_length(One, Other, Length + 1);
+common_length(_, _, Length) -> Length.
+
+%% @doc The closed disc: all nodes at most so far from the centre, sorted; the centre is one of them.
+-spec disc(tree(), Centre :: node(), Radius :: number()) -> {ok, [node()]} | unknown.
+disc(#{places := Places} = Tree, Centre, Radius) when is_number(Radius) ->
+    case Places of
+        #{Centre := _} -> {ok, [Node || Node <- nodes(Tree), is_within(distance(Tree, Centre, Node), Radius)]};
+        #{} -> unknown
+    end.
+
+is_within({ok, Distance}, Radius) -> Distance =< Radius.
+
+%% @doc The largest distance between two of these nodes; those that the tree does not hold are left out.
+-spec diameter(tree(), [node()]) -> float().
+diameter(#{places := Places}, Nodes) ->
+    case lists:usort([maps:get(Node, Places) || Node <- Nodes, is_map_key(Node, Places)]) of
+        [] -> 0.0;
+        [_] -> 0.0;
+        %% In lexical order the first and the last share least.
+        [First | Rest] -> math:pow(2, -common_length(First, lists:last(Rest), 0))
+    end.
+
+%% @doc How many groups one has to go up from the first node until the second is in sight, and how
+%% many groups there are above the first. Words such as `near' are shares of this: a rank of 1 is as
+%% near as nodes get, a rank of `Levels' leads through the root. The rank of a node to itself is 0.
+-spec rank(tree(), From :: node(), To :: node()) -> {ok, Rank :: non_neg_integer(), Levels :: non_neg_integer()} | unknown.
+rank(#{places := Places} = Tree, From, To) ->
+    case shared(Tree, From, To) of
+        {ok, same} -> {ok, 0, length(maps:get(From, Places))};
+        {ok, Length} ->
+            Levels = length(maps:get(From, Places)),
+            {ok, Levels - Length, Levels};
+        unknown -> unknown
+    end.
+
+%% @doc What was measured in the smallest group that holds both nodes; empty where nothing was.
+-spec latency(tree(), node(), node()) -> {ok, labels()} | unknown.
+latency(#{places := Places, packed := Packed} = Tree, One, Other) ->
+    case shared(Tree, One, Other) of
+        {ok, same} -> {ok, #{}};
+        {ok, Length} ->
+            {group, _, Labels, _} = descend(Packed, lists:sublist(maps:get(One, Places), Length)),
+            {ok, Labels};
+        unknown -> unknown
+    end.
+
+descend(Vertex, []) -> Vertex;
+descend({group, _, _, Children}, [Index | Way]) -> descend(lists:nth(Index, Children), Way).
+
+%% @doc One node for each group of that radius around the centre's disc of radius 1, with the group's
+%% size: whom to send to so that each passes on to its own neighbours. The centre stands for its group.
+-spec basis(tree(), Centre :: node(), Radius :: number()) -> {ok, [{node(), Size :: pos_integer()}]} | unknown.
+basis(#{places := Places} = Tree, Centre, Radius) when is_number(Radius) ->
+    case Places of
+        #{Centre := _} -> {ok, balls(Tree, [Centre | lists:delete(Centre, nodes(Tree))], Radius)};
+        #{} -> unknown
+    end.
+
+balls(_, [], _) -> [];
+balls(Tree, [Node | Rest], Radius) ->
+    {ok, Disc} = disc(Tree, Node, Radius),
+    [{Node, length(Disc)} | balls(Tree, Rest -- Disc, Radius)].
+
+%% @doc The tree as it was declared.
+-spec root(tree()) -> vertex().
+root(#{root := Root}) ->
+    Root.
+
+%% @doc The tree as distances see it: without groups of one child.
+-spec packed(tree()) -> vertex().
+packed(#{packed := Packed}) ->
+    Packed.
+
+%% @doc The groups that hold a node, the smallest first.
+-spec ancestors(tree(), node()) -> {ok, [vertex()]} | unknown.
+ancestors(#{places := Places, packed := Packed}, Node) ->
+    case Places of
+        #{Node := Way} -> {ok, above(Packed, Way, [])};
+        #{} -> unknown
+    end.
+
+above({leaf, _}, [], Above) -> Above;
+above({group, _, _, Children} = Group, [Index | Way], Above) ->
+    above(lists:nth(Index, Children), Way, [Group | Above]).
+
+%% @doc The nodes below a vertex, in the order of the tree.
+-spec members(vertex()) -> [node()].
+members(Vertex) ->
+    members(Vertex, []).
+
+members({leaf, Node}, Rest) -> [Node | Rest];
+members({group, _, _, Children}, Rest) -> lists:foldr(fun members/2, Rest, Children).
+
+%% @doc All nodes in the order of the tree: neighbours stand side by side.
+-spec leaf_order(tree()) -> [node()].
+leaf_order(#{packed := Packed}) ->
+    members(Packed).
+
+%% @doc How many levels of groups there are on the longest way to a node.
+-spec depth(tree()) -> non_neg_integer().
+depth(#{places := Places}) ->
+    lists:max([0 | [length(Way) || Way <- maps:values(Places)]]).
+
+%% @doc The tree with one more node, at its declared path. A node that is there already moves.
+-spec insert(tree(), node(), path()) -> {ok, tree()} | {error, error()}.
+insert(#{epoch := Epoch} = Tree, Node, Path) ->
+    #{root := Root} = remove(Tree, Node),
+    try {ok, build(add_path({Node, Path}, Root), Epoch + 1)}
+    catch throw:Reason -> {error, Reason}
+    end.
+
+%% @doc The tree without the node and without groups that it leaves empty. A node that is not there
+%% changes nothing.
+-spec remove(tree(), node()) -> tree().
+remove(#{root := {group, Name, Labels, _} = Root, epoch := Epoch} = Tree, Node) ->
+    case {is_member(Tree, Node), without(Root, Node)} of
+        {false, _} -> Tree;
+        {true, [Left]} -> build(Left, Epoch + 1);
+        {true, []} -> build({group, Name, Labels, []}, Epoch + 1)
+    end.
+
+without({leaf, Node}, Node) -> [];
+without({leaf, _} = Leaf, _) -> [Leaf];
+without({group, Name, Labels, Children}, Node) ->
+    case lists:append([without(Child, Node) || Child <- Children]) of
+        [] -> [];
+        Left -> [{group, Name, Labels, Left}]
+    end.
+
+%% @doc The next epoch of a tree, with the vertices of another.
+-spec replace(tree(), tree()) -> tree().
+replace(#{epoch := Epoch}, #{root := _} = New) ->
+    New#{epoch := Epoch + 1}.
+
+%% @doc An error in words.
+-spec format_error(error()) -> unicode:chardata().
+format_error({bad_path, Node, Path}) ->
+    io_lib:format("the path of ~tp is ~tp; expected a text such as \"/site/rack/host\" or a list of names", [Node, Path]);
+format_error({bad_network, Term}) ->
+    io_lib:format("~tP is no part of a network; expected {network, Name, [Part]} or {node, Node}", [Term, 12]);
+format_error({duplicate_node, Node}) ->
+    io_lib:format("the node ~tp stands in the tree twice; each may have one place", [Node]);
+format_error({bad_vertex, Term}) ->
+    io_lib:format("~tP is no vertex; expected {leaf, Node} or {group, Name, Labels, [Vertex]}", [Term, 12]).
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+
+%% The report's Figure 4 and 5: a tree of four levels.
+figure() ->
+    {ok, Tree} = from_network({network, top, [{network, left, [{network, deep, [{node, a}, {node, b}]}, {node, c}, {node, d}]},
+                                              {network, right, [{node, j}, {node, k}]}]}),
+    Tree.
+
+distance_test_() ->
+    Tree = figure(),
+    [?_assertEqual(Want, distance(Tree, One, Other))
+     || {Want, One, Other} <- [{{ok, 0.0}, a, a}, {{ok, 0.25}, a, b}, {{ok, 0.5}, b, c}, {{ok, 1.0}, b, k},
+                               {unknown, a, z}, {unknown, z, z}]].
+
+disc_test_() ->
+    Tree = figure(),
+    [?_assertEqual(Want, disc(Tree, b, Radius))
+     || {Want, Radius} <- [{{ok, [b]}, 0}, {{ok, [a, b]}, 0.25}, {{ok, [a, b]}, 0.4}, {{ok, [a, b, c, d]}, 0.5},
+                           {{ok, [a, b, c, d, j, k]}, 1}]]
+        ++ [?_assertEqual(unknown, disc(Tree, z, 1))].
+
+%% In the earlier library each network of one child halved the distances below it.
+single_children_do_not_count_test() ->
+    {ok, Long} = from_paths([{a, "/site/net/rack/host1"}, {b, "/site/net/rack/host1"}, {c, "/site/net/rack/host2"}]),
+    {ok, Short} = from_paths([{a, [host1]}, {b, [host1]}, {c, [host2]}]),
+    [?assertEqual(distance(Short, X, Y), distance(Long, X, Y)) || X <- [a, b, c], Y <- [a, b, c]],
+    ?assertEqual({ok, 0.5}, distance(Long, a, b)),
+    ?assertEqual({ok, 1.0}, distance(Long, a, c)).
+
+rank_test_() ->
+    Tree = figure(),
+    [?_assertEqual({ok, 0, 3}, rank(Tree, a, a)), ?_assertEqual({ok, 1, 3}, rank(Tree, a, b)),
+     ?_assertEqual({ok, 2, 3}, rank(Tree, a, c)), ?_assertEqual({ok, 3, 3}, rank(Tree, a, j)),
+     ?_assertEqual({ok, 1, 2}, rank(Tree, j, k)), ?_assertEqual(unknown, rank(Tree, j, z))].
+
+basis_test() ->
+    ?assertEqual({ok, [{b, 2}, {c, 1}, {d, 1}, {j, 1}, {k, 1}]}, basis(figure(), b, 0.25)),
+    ?assertEqual({ok, [{b, 4}, {j, 2}]}, basis(figure(), b, 0.5)).
+
+labels_test() ->
+    {ok, Tree} = from_vertex({group, top, #{median_us => 9.0}, [{group, low, #{median_us => 2.0}, [{leaf, a}, {leaf, b}]}, {leaf, c}]}),
+    ?assertEqual({ok, #{median_us => 2.0}}, latency(Tree, a, b)),
+    ?assertEqual({ok, #{median_us => 9.0}}, latency(Tree, a, c)),
+    ?assertEqual({ok, #{}}, latency(Tree, a, a)),
+    ?assertEqual(unknown, latency(Tree, a, z)).
+
+changes_test() ->
+    {ok, Tree} = from_paths([{a, "/x/1"}, {b, "/x/1"}, {c, "/y/2"}]),
+    {ok, More} = insert(Tree, d, "/y/2"),
+    ?assertEqual({ok, 0.5}, distance(More, c, d)),
+    {ok, Moved} = insert(More, d, "/x/1"),
+    ?assertEqual({ok, 0.5}, distance(Moved, a, d)),
+    ?assertEqual([a, b, c], nodes(remove(Moved, d))),
+    ?assertEqual(Tree, remove(Tree, z)),
+    ?assert(epoch(Moved) > epoch(More)),
+    ?assertEqual([], nodes(remove(remove(remove(Tree, a), b), c))).
+
+bad_input_test_() ->
+    [?_assertEqual({error, Want}, Got) || {Want, Got} <-
+        [{{bad_path, a, 7}, from_paths([{a, 7}])}, {{bad_path, a, [1, 2 | 3]}, from_paths([{a, [1, 2 | 3]}])},
+         {{bad_path, "a", undefined}, from_paths(["a"])}, {{duplicate_node, a}, from_paths([{a, "/x"}, {a, "/y"}])},
+         {{bad_network, {nodes, a}}, from_network({network, n, [{nodes, a}]})},
+         {{bad_network, {network, n, a}}, from_network({network, n, a})},
+         {{duplicate_node, a}, from_network({network, n, [{node, a}, {node, a}]})},
+         {{bad_vertex, {group, n, [], []}}, from_vertex({group, n, [], []})}]].
+
+errors_are_text_test_() ->
+    [?_assert(is_binary(unicode:characters_to_binary(format_error(Error))))
+     || Error <- [{bad_path, a, 7}, {bad_network, x}, {duplicate_node, a}, {bad_vertex, x}]].
+-endif.
