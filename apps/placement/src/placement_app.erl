@@ -1,0 +1,19 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc The application `placement': attributes of nodes, distances between them, and where to put processes.
+%%
+%% It needs nothing but OTP: no other application of this project. A node takes part as soon as the application
+%% runs on it (`application:ensure_all_started(placement)', or {@link attr:start/0}); nodes without it are
+%% `unknown' to the others, which is no error.
+-module(placement_app).
+-behaviour(application).
+
+-export([start/2, stop/1]).
+
+%% @private
+-spec start(application:start_type(), term()) -> {ok, pid()} | {error, term()}.
+start(_Type, _Arguments) ->
+    placement_sup:start_link().
+
+%% @private
+-spec stop(term()) -> ok.
+stop(_State) -> ok.
