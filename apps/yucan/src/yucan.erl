@@ -1,0 +1,70 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc A small, fast HTTP server, to be put under a supervisor of your own.
+%%
+%% ```
+%% {ok, _} = yucan:start_link(#{listen => [#{port => 8080}], handler => {hello, []}}).
+%% '''
+%% Options: the type in yucan_config. Handlers: yucan_handler. Limits: yucan_limits.
+-module(yucan).
+
+-export([start_link/1, child_spec/1, start/1, stop/1, port/1, reload/2, drain/2, info/1, metrics_text/1]).
+
+%% @doc Starts a server, linked to the caller. `{bad_options, Text}' says what is wrong with them; another text what the system refused.
+-spec start_link(yucan_config:options()) -> {ok, pid()} | {error, {bad_options, binary()} | term()}.
+start_link(Options) ->
+    case yucan_config:check(Options) of
+        {ok, Checked} -> started(yucan_server_sup:start_link(Checked));
+        {error, Text} -> {error, {bad_options, Text}}
+    end.
+
+started({error, {shutdown, {failed_to_start_child, server, {shutdown, Text}}}}) when is_binary(Text) -> {error, Text};
+started(Result) -> Result.
+
+%% @doc For a supervisor.
+-spec child_spec(yucan_config:options()) -> supervisor:child_spec().
+child_spec(Options) ->
+    #{id => maps:get(name, Options, yucan), start => {?MODULE, start_link, [Options]}, type => supervisor, shutdown => infinity}.
+
+%% @doc Starts a server under the supervisor of the application yucan.
+-spec start(yucan_config:options()) -> {ok, pid()} | {error, term()}.
+start(Options) ->
+    case application:ensure_all_started(yucan) of
+        {ok, _} -> yucan_sup:start_server(Options);
+        {error, Reason} -> {error, Reason}
+    end.
+
+%% @doc Ends a server at once, its connections with it.
+-spec stop(Name :: atom()) -> ok.
+stop(Name) ->
+    Supervisor = yucan_server:supervisor(Name),
+    Monitor = monitor(process, Supervisor),
+    case yucan_sup:stop_server(Supervisor) of
+        ok -> ok;
+        not_mine ->
+            unlink(Supervisor),
+            exit(Supervisor, shutdown)
+    end,
+    receive
+        {'DOWN', Monitor, process, _, _} -> ok
+    after 30000 -> error({does_not_stop, Name})
+    end.
+
+%% @doc The port that the first listener has.
+-spec port(Name :: atom()) -> inet:port_number().
+port(Name) -> yucan_server:port(Name).
+
+%% @doc Another configuration for a running server. No connection is lost; an error leaves the old one in force.
+-spec reload(Name :: atom(), yucan_config:options()) -> ok | {error, Text :: binary()}.
+reload(Name, Options) -> yucan_server:reload(Name, Options).
+
+%% @doc Takes no more connections and waits for those that are open: idle ones are closed, requests get their answer.
+-spec drain(Name :: atom(), TimeoutMs :: non_neg_integer()) -> ok | {error, {still_open, pos_integer()}}.
+drain(Name, Timeout) -> yucan_server:drain(Name, Timeout).
+
+%% @doc Where the server listens, and its figures.
+-spec info(Name :: atom()) -> #{atom() => term()}.
+info(Name) -> yucan_server:info(Name).
+
+%% @doc The figures as Prometheus text.
+-spec metrics_text(Name :: atom()) -> iodata().
+metrics_text(Name) -> yucan_server:metrics_text(Name).

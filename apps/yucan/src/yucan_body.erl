@@ -1,0 +1,159 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc The body of the request that this process serves: read on demand, bounded in bytes and time.
+%%
+%% yucan_conn opens it before the handler runs and closes it after the answer; yucan_req gives it to handlers. Where
+%% the reading stands is in the process dictionary, so that a handler need not carry it through its own code.
+-module(yucan_body).
+
+-export([open/3, close/1, all/1, read/1, trailers/0, is_complete/0]).
+
+-include("yucan_internal.hrl").
+
+-define(KEY, '$yucan_body').
+-define(PART_BYTES, 131072).
+
+-record(body, {
+    socket :: yucan_socket:socket(),
+    limits :: #limits{},
+    %% Bytes to come, the state of the chunks, or nothing.
+    left :: {length, non_neg_integer()} | {chunks, yucan_chunk:state()} | done | {failed, yucan_req:body_error()},
+    %% Read from the socket, not given out.
+    buffer :: binary(),
+    %% The client waits to be told that it may send.
+    expect :: boolean(),
+    started :: undefined | integer(),
+    received = 0 :: non_neg_integer(),
+    trailers = [] :: [{binary(), binary()}]
+}).
+
+%% @doc Before the handler: `Buffer' is what came after the head. The socket does not send messages any more
+%% if bytes of the body are missing.
+-spec open(#req{}, Buffer :: binary(), #limits{}) -> ok.
+open(#req{body = Framing, expect = Expect, conn = #conn{socket = Socket}}, Buffer, Limits) ->
+    Left = case Framing of
+        chunked -> {chunks, yucan_chunk:new()};
+        Length -> Length
+    end,
+    Wait = Expect andalso Buffer =:= <<>> andalso Framing =/= {length, 0},
+    _ = put(?KEY, #body{socket = Socket, limits = Limits, left = Left, buffer = Buffer, expect = Wait}),
+    ok.
+
+%% @doc After the answer: drains what the handler left, up to a limit. Gives what follows the body.
+-spec close(AlreadyEnding :: boolean()) -> {keep, Rest :: binary()} | close.
+close(Ending) ->
+    Body = get(?KEY),
+    Result = case Body of
+        _ when Ending -> finished(Body);
+        %% It was never asked for: it may come or not (RFC 9110, 10.1.1), so nothing says where the next request starts.
+        #body{expect = true} -> close;
+        #body{limits = #limits{drain_bytes = Max}} -> drain(Body, Max)
+    end,
+    _ = erase(?KEY),
+    Result.
+
+finished(#body{left = Left, buffer = Rest}) when Left =:= done; Left =:= {length, 0} -> {keep, Rest};
+finished(_) -> close.
+
+drain(#body{left = Left, buffer = Rest}, _) when Left =:= done; Left =:= {length, 0} -> {keep, Rest};
+drain(#body{left = {failed, _}}, _) -> close;
+drain(#body{left = {length, Length}, buffer = Buffer}, Max) when Length - byte_size(Buffer) > Max -> close;
+drain(Body, Max) ->
+    case next(Body, ?PART_BYTES, 1000) of
+        {_, Data, Body1} when byte_size(Data) =< Max -> drain(Body1, Max - byte_size(Data));
+        _ -> close
+    end.
+
+%% @doc Is nothing of it left to read?
+-spec is_complete() -> boolean().
+is_complete() ->
+    case get(?KEY) of
+        #body{left = Left} -> Left =:= done orelse Left =:= {length, 0};
+        undefined -> true
+    end.
+
+%% @doc The whole of it.
+-spec all(MaxBytes :: default | non_neg_integer()) -> {ok, binary()} | {error, yucan_req:body_error()}.
+all(default) ->
+    #body{limits = Limits} = get(?KEY),
+    all(Limits#limits.body_bytes);
+all(Max) ->
+    case get(?KEY) of
+        #body{left = {length, Length}} when Length > Max -> fail(too_large);
+        _ -> gather(Max, [])
+    end.
+
+gather(Max, Parts) ->
+    case read(#{}) of
+        {_, Data} when byte_size(Data) > Max -> fail(too_large);
+        {more, Data} -> gather(Max - byte_size(Data), [Parts | Data]);
+        {ok, Data} when Parts =:= [] -> {ok, Data};
+        {ok, Data} -> {ok, iolist_to_binary([Parts | Data])};
+        Error -> Error
+    end.
+
+fail(Reason) ->
+    Body = get(?KEY),
+    _ = put(?KEY, Body#body{left = {failed, Reason}}),
+    {error, Reason}.
+
+%% @doc The next part; see yucan_req:read/2.
+-spec read(#{max => pos_integer(), timeout => pos_integer()}) -> {more | ok, binary()} | {error, yucan_req:body_error()}.
+read(Options) ->
+    #body{limits = Limits} = Body = get(?KEY),
+    Timeout = maps:get(timeout, Options, Limits#limits.read_ms),
+    case next(permit(Body), maps:get(max, Options, ?PART_BYTES), Timeout) of
+        {Kind, Data, Body1} -> _ = put(?KEY, Body1), {Kind, Data};
+        {error, Reason} -> fail(Reason)
+    end.
+
+permit(#body{expect = true, socket = Socket} = Body) ->
+    _ = yucan_socket:send(Socket, <<"HTTP/1.1 100 Continue\r\n\r\n">>),
+    Body#body{expect = false};
+permit(Body) ->
+    Body.
+
+next(#body{left = done} = Body, _, _) -> {ok, <<>>, Body};
+next(#body{left = {failed, Reason}}, _, _) -> {error, Reason};
+next(#body{left = {length, Left}, buffer = Buffer} = Body, Max, _) when byte_size(Buffer) >= Left, Left =< Max ->
+    <<Data:Left/binary, Rest/binary>> = Buffer,
+    {ok, Data, Body#body{left = done, buffer = Rest}};
+next(#body{left = {length, Left}, buffer = Buffer} = Body, Max, _) when Buffer =/= <<>> ->
+    Size = lists:min([Max, Left, byte_size(Buffer)]),
+    <<Data:Size/binary, Rest/binary>> = Buffer,
+    {more, Data, Body#body{left = {length, Left - Size}, buffer = Rest}};
+next(#body{left = {chunks, State}, buffer = Buffer, limits = Limits} = Body, Max, Timeout) ->
+    case yucan_chunk:parse(State, Buffer, Limits) of
+        {data, Data, State1, Rest} -> {more, Data, Body#body{left = {chunks, State1}, buffer = Rest}};
+        {done, Trailers, Rest} -> {ok, <<>>, Body#body{left = done, trailers = Trailers, buffer = Rest}};
+        {more, State1, Rest} -> receive_more(Body#body{left = {chunks, State1}, buffer = Rest}, Max, Timeout);
+        {error, Reason} -> {error, Reason}
+    end;
+next(Body, Max, Timeout) ->
+    receive_more(Body, Max, Timeout).
+
+receive_more(#body{started = undefined, socket = Socket} = Body, Max, Timeout) ->
+    ok = yucan_socket:setopts(Socket, [{buffer, ?PART_BYTES}]),
+    receive_more(Body#body{started = erlang:monotonic_time(millisecond)}, Max, Timeout);
+receive_more(#body{socket = Socket, buffer = Buffer} = Body, Max, Timeout) ->
+    case yucan_socket:recv(Socket, 0, Timeout) of
+        {ok, Data} when Buffer =:= <<>> -> received(Body#body{buffer = Data}, byte_size(Data), Max, Timeout);
+        {ok, Data} -> received(Body#body{buffer = <<Buffer/binary, Data/binary>>}, byte_size(Data), Max, Timeout);
+        {error, timeout} -> {error, timeout};
+        {error, _} -> {error, closed}
+    end.
+
+received(#body{received = Before, started = Started, limits = Limits} = Body, Size, Max, Timeout) ->
+    Elapsed = erlang:monotonic_time(millisecond) - Started,
+    Received = Before + Size,
+    case Elapsed > Limits#limits.read_ms andalso Received * 1000 < Limits#limits.min_body_rate * Elapsed of
+        true -> {error, timeout};
+        false -> next(Body#body{received = Received}, Max, Timeout)
+    end.
+
+%% @doc The trailers of a chunked body that has been read.
+-spec trailers() -> [{binary(), binary()}].
+trailers() ->
+    case get(?KEY) of
+        #body{trailers = Trailers} -> Trailers;
+        undefined -> []
+    end.

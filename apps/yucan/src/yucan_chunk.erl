@@ -1,0 +1,101 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc The chunked coding (RFC 9112, 7.1): pure, strict. yucan_body feeds it.
+-module(yucan_chunk).
+
+-export([new/0, parse/3, encode/1, last/0]).
+-export_type([state/0]).
+
+-include("yucan_internal.hrl").
+
+%% What comes next: a size line, so many bytes of data, the line end after them, trailers.
+-opaque state() :: size | {data, pos_integer()} | crlf | trailers.
+
+-spec new() -> state().
+%% @doc Before the first chunk.
+new() -> size.
+
+%% @doc The next step from the bytes that have come. `more': what is in Rest, and more, is needed.
+-spec parse(state(), binary(), #limits{}) ->
+    {data, binary(), state(), Rest :: binary()} | {done, Trailers :: [{binary(), binary()}], Rest :: binary()}
+    | {more, state(), Rest :: binary()} | {error, bad_chunk | trailers_too_long}.
+parse({data, Left}, Bin, _) when byte_size(Bin) >= Left ->
+    <<Data:Left/binary, Rest/binary>> = Bin,
+    {data, Data, crlf, Rest};
+parse({data, _} = State, <<>>, _) ->
+    {more, State, <<>>};
+parse({data, Left}, Bin, _) ->
+    {data, Bin, {data, Left - byte_size(Bin)}, <<>>};
+parse(crlf, <<"\r\n", Rest/binary>>, Limits) ->
+    parse(size, Rest, Limits);
+parse(crlf, Bin, _) when Bin =:= <<>>; Bin =:= <<"\r">> ->
+    {more, crlf, Bin};
+parse(crlf, _, _) ->
+    {error, bad_chunk};
+parse(size, Bin, #limits{chunk_line_bytes = Max} = Limits) ->
+    case size(Bin, 0, 0, Max) of
+        {ok, 0, Rest} -> parse(trailers, Rest, Limits);
+        {ok, Size, Rest} -> parse({data, Size}, Rest, Limits);
+        more -> {more, size, Bin};
+        error -> {error, bad_chunk}
+    end;
+parse(trailers, Bin, #limits{trailer_bytes = Max} = Limits) ->
+    case yucan_head:trailers(Bin, Limits#limits{header_block_bytes = Max}) of
+        {ok, Trailers, Rest} -> {done, Trailers, Rest};
+        more -> {more, trailers, Bin};
+        {error, 431, _} -> {error, trailers_too_long};
+        {error, _, _} -> {error, bad_chunk}
+    end.
+
+%% Hexadecimal digits and nothing else; 15 of them are more than any disk holds.
+size(<<C, Rest/bits>>, At, Size, Max) when C >= $0, C =< $9, At < 15 -> size(Rest, At + 1, Size * 16 + C - $0, Max);
+size(<<C, Rest/bits>>, At, Size, Max) when C >= $a, C =< $f, At < 15 -> size(Rest, At + 1, Size * 16 + C - $a + 10, Max);
+size(<<C, Rest/bits>>, At, Size, Max) when C >= $A, C =< $F, At < 15 -> size(Rest, At + 1, Size * 16 + C - $A + 10, Max);
+size(<<"\r\n", Rest/binary>>, At, Size, _) when At > 0 -> {ok, Size, Rest};
+size(<<$;, Rest/bits>>, At, Size, Max) when At > 0 -> extension_name(Rest, At + 1, 0, Size, Max);
+size(End, At, _, Max) -> incomplete(End, At, Max).
+
+incomplete(<<>>, At, Max) when At =< Max -> more;
+incomplete(<<"\r">>, At, Max) when At > 0, At =< Max -> more;
+incomplete(_, _, _) -> error.
+
+-define(IS_NAME(C), (C >= $a andalso C =< $z orelse C >= $A andalso C =< $Z orelse C >= $0 andalso C =< $9 orelse
+    C =:= $- orelse C =:= $_ orelse C =:= $. orelse C =:= $! orelse C >= $# andalso C =< $' orelse C =:= $* orelse
+    C =:= $+ orelse C =:= $^ orelse C =:= $` orelse C =:= $| orelse C =:= $~)).
+
+%% `Length' is that of the name or value so far: neither may be empty.
+extension_name(<<C, Rest/bits>>, At, Length, Size, Max) when ?IS_NAME(C), At < Max ->
+    extension_name(Rest, At + 1, Length + 1, Size, Max);
+extension_name(<<$=, $", Rest/bits>>, At, Length, Size, Max) when Length > 0 -> quoted(Rest, At + 2, Size, Max);
+extension_name(<<$=, Rest/bits>>, At, Length, Size, Max) when Length > 0, Rest =/= <<>> -> extension_value(Rest, At + 1, 0, Size, Max);
+extension_name(<<$=>>, At, Length, _, Max) when Length > 0, At < Max -> more;
+extension_name(<<>>, At, _, _, Max) when At =< Max -> more;
+extension_name(End, At, Length, Size, Max) when Length > 0 -> extension_end(End, At, Size, Max);
+extension_name(_, _, _, _, _) -> error.
+
+extension_value(<<C, Rest/bits>>, At, Length, Size, Max) when ?IS_NAME(C), At < Max ->
+    extension_value(Rest, At + 1, Length + 1, Size, Max);
+extension_value(<<>>, At, _, _, Max) when At =< Max -> more;
+extension_value(End, At, Length, Size, Max) when Length > 0 -> extension_end(End, At, Size, Max);
+extension_value(_, _, _, _, _) -> error.
+
+quoted(<<$", Rest/bits>>, At, Size, Max) -> extension_end(Rest, At + 1, Size, Max);
+quoted(<<$\\, C, Rest/bits>>, At, Size, Max) when C >= $\s, C =/= 127, At < Max -> quoted(Rest, At + 2, Size, Max);
+quoted(<<C, Rest/bits>>, At, Size, Max) when C >= $\s, C =/= 127, C =/= $\\, At < Max -> quoted(Rest, At + 1, Size, Max);
+quoted(End, At, _, Max) when At =< Max, End =:= <<>> orelse End =:= <<"\\">> -> more;
+quoted(_, _, _, _) -> error.
+
+extension_end(<<$;, Rest/bits>>, At, Size, Max) when At < Max -> extension_name(Rest, At + 1, 0, Size, Max);
+extension_end(<<"\r\n", Rest/binary>>, _, Size, _) -> {ok, Size, Rest};
+extension_end(End, At, _, Max) -> incomplete(End, At, Max).
+
+%% @doc A chunk; nothing for no data, which would end the body.
+-spec encode(iodata()) -> iodata().
+encode(Data) ->
+    case iolist_size(Data) of
+        0 -> [];
+        Size -> [integer_to_binary(Size, 16), <<"\r\n">>, Data, <<"\r\n">>]
+    end.
+
+%% @doc The end of the body.
+-spec last() -> binary().
+last() -> <<"0\r\n\r\n">>.

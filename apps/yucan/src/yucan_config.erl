@@ -1,0 +1,210 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Checks the options of a server, once, and compiles them. After that nobody checks again.
+-module(yucan_config).
+
+-export([check/1, site/4]).
+-export_type([options/0, host/0, listen/0]).
+
+-include("yucan_internal.hrl").
+
+-type options() :: #{
+    name => atom(),
+    listen => [listen()],
+    handler => {module(), term()},
+    routes => [yucan_router:route()],
+    hosts => [host()],
+    default_host => first | none | non_neg_integer(),
+    select_host => fun((binary(), yucan_req:req()) -> default | non_neg_integer()),
+    middleware => [yucan_router:middleware()],
+    limits => yucan_limits:limits(),
+    access_log => none | file:name_all() | {function, fun((yucan_log:entry()) -> term())},
+    server_header => none | binary(),
+    trusted_proxies => [binary() | string()]
+}.
+-type host() :: #{
+    names => [binary() | string()],
+    handler => {module(), term()},
+    routes => [yucan_router:route()],
+    middleware => [yucan_router:middleware()],
+    tls => [ssl:tls_server_option()] | #{atom() => term()}
+}.
+-type listen() :: #{
+    ip => inet:ip_address() | {local, binary() | string()},
+    port => inet:port_number(),
+    tls => [ssl:tls_server_option()] | #{atom() => term()},
+    proxy_protocol => boolean()
+}.
+
+%% @doc The options with their defaults, or the first thing that is wrong with them.
+-spec check(options()) -> {ok, options()} | {error, Text :: binary()}.
+check(Options) when is_map(Options) ->
+    try
+        known(Options, [name, listen, handler, routes, hosts, default_host, select_host, middleware, limits, access_log, server_header,
+                        trusted_proxies], "the server's options"),
+        {ok, checked(Options)}
+    catch
+        throw:{bad, Format, Arguments} -> {error, unicode:characters_to_binary(io_lib:format(Format, Arguments))}
+    end;
+check(Other) ->
+    {error, unicode:characters_to_binary(io_lib:format("the options are ~0tp; a map is expected", [Other]))}.
+
+-spec bad(io:format(), [term()]) -> no_return().
+bad(Format, Arguments) -> throw({bad, Format, Arguments}).
+
+checked(Options) ->
+    Name = maps:get(name, Options, yucan),
+    is_atom(Name) orelse bad("name is ~0tp; an atom is expected", [Name]),
+    Listen = maps:get(listen, Options, [#{}]),
+    is_list(Listen) orelse bad("listen is ~0tp; a list of maps is expected", [Listen]),
+    Hosts = hosts(Options),
+    #{name => Name,
+      listen => [listen(L) || L <- Listen],
+      hosts => [host(H) || H <- Hosts],
+      default_host => default(maps:get(default_host, Options, first), length(Hosts)),
+      select_host => select(maps:get(select_host, Options, none)),
+      middleware => middleware(maps:get(middleware, Options, [])),
+      limits => limits(maps:get(limits, Options, #{})),
+      access_log => access_log(maps:get(access_log, Options, none)),
+      server_header => server_header(maps:get(server_header, Options, <<"yucan">>)),
+      trusted_proxies => [block(B) || B <- maps:get(trusted_proxies, Options, [])]}.
+
+known(Map, Names, Where) ->
+    case maps:keys(Map) -- Names of
+        [] -> ok;
+        [Unknown | _] -> bad("~ts: unknown option ~0tp; known are ~ts", [Where, Unknown, lists:join(", ", [atom_to_list(N) || N <- Names])])
+    end.
+
+hosts(#{hosts := Hosts} = Options) when is_list(Hosts), Hosts =/= [] ->
+    [bad("~ts stands beside hosts; give it to the host that it is meant for", [Key]) || Key <- [handler, routes], is_map_key(Key, Options)],
+    Hosts;
+hosts(#{hosts := Hosts}) -> bad("hosts is ~0tp; a list of at least one map is expected", [Hosts]);
+hosts(Options) -> [maps:with([handler, routes], Options)].
+
+listen(Listen) when is_map(Listen) ->
+    known(Listen, [ip, port, tls, proxy_protocol], "listen"),
+    Port = maps:get(port, Listen, 8080),
+    is_integer(Port) andalso Port >= 0 andalso Port =< 65535 orelse bad("port is ~0tp; 0 to 65535 is expected", [Port]),
+    Proxy = maps:get(proxy_protocol, Listen, false),
+    is_boolean(Proxy) orelse bad("proxy_protocol is ~0tp; true or false is expected", [Proxy]),
+    #{ip => ip(maps:get(ip, Listen, {127, 0, 0, 1})), port => Port, tls => tls(maps:get(tls, Listen, none)), proxy_protocol => Proxy};
+listen(Other) -> bad("listen has ~0tp; a map is expected", [Other]).
+
+ip({local, Path}) -> {local, unicode:characters_to_binary(Path)};
+ip(Ip) ->
+    inet:is_ip_address(Ip) orelse bad("ip is ~0tp; an address as a tuple, or {local, Path}, is expected", [Ip]),
+    Ip.
+
+tls(none) -> none;
+tls(Options) when is_map(Options) -> tls(maps:to_list(Options));
+tls(Options) when is_list(Options) ->
+    [case file:read_file_info(File) of
+         {ok, _} -> ok;
+         {error, Reason} -> bad("~ts is ~ts: ~ts", [Key, File, file:format_error(Reason)])
+     end || {Key, File} <- Options, lists:member(Key, [certfile, keyfile, cacertfile])],
+    Options;
+tls(Other) -> bad("tls is ~0tp; a map or list of options of ssl is expected", [Other]).
+
+host(Host) when is_map(Host) ->
+    known(Host, [names, handler, routes, middleware, tls], "a host"),
+    Names = [name(N) || N <- maps:get(names, Host, [])],
+    #{names => Names, what => what(Host), middleware => middleware(maps:get(middleware, Host, [])), tls => tls(maps:get(tls, Host, none))};
+host(Other) -> bad("hosts has ~0tp; a map is expected", [Other]).
+
+name(Name) ->
+    case unicode:characters_to_binary(Name) of
+        Bin when is_binary(Bin), Bin =/= <<>> -> yucan_names:lower(Bin);
+        _ -> bad("a host is named ~0tp; a name such as <<\"example.org\">> or <<\"*.example.org\">> is expected", [Name])
+    end.
+
+what(#{handler := _, routes := _}) -> bad("both handler and routes are given; one of them is expected", []);
+what(#{handler := {Module, _} = Handler}) -> loads(Module, Handler), {handler, Handler};
+what(#{handler := Other}) -> bad("handler is ~0tp; {Module, Argument} is expected", [Other]);
+what(#{routes := Routes}) when is_list(Routes) -> {routes, [route(R) || R <- Routes]};
+what(#{routes := Routes}) -> bad("routes is ~0tp; a list is expected", [Routes]);
+what(_) -> bad("nothing answers requests: handler or routes is expected", []).
+
+route({Pattern, Module, _} = Route) -> loads(Module, Route), pattern(Pattern), Route;
+route({Pattern, Methods, Module, _} = Route) when is_list(Methods) ->
+    lists:all(fun is_binary/1, Methods) orelse bad("the methods of route ~0tp are ~0tp; binaries are expected", [Pattern, Methods]),
+    loads(Module, Route),
+    pattern(Pattern),
+    Route;
+route(Other) -> bad("a route is ~0tp; {Pattern, Module, Argument} or {Pattern, Methods, Module, Argument} is expected", [Other]).
+
+pattern(Pattern) ->
+    try yucan_router:parse_pattern(Pattern) of
+        {ok, _} -> ok;
+        {error, Why} -> bad("the pattern ~0tp is not valid: ~ts", [Pattern, Why])
+    catch
+        error:_ -> bad("the pattern ~0tp is not text", [Pattern])
+    end.
+
+loads(Module, What) ->
+    is_atom(Module) orelse bad("~0tp names no module", [What]),
+    case code:ensure_loaded(Module) of
+        {module, _} -> erlang:function_exported(Module, handle, 2) orelse bad("the handler ~ts has no function handle/2", [Module]);
+        {error, Reason} -> bad("the handler ~ts cannot be loaded: ~0tp", [Module, Reason])
+    end.
+
+default(first, _) -> 0;
+default(none, _) -> none;
+default(Index, Count) when is_integer(Index), Index >= 0, Index < Count -> Index;
+default(Other, Count) -> bad("default_host is ~0tp; first, none or 0 to ~b is expected", [Other, Count - 1]).
+
+select(none) -> none;
+select(Function) when is_function(Function, 2) -> Function;
+select(Other) -> bad("select_host is ~0tp; a function of name and request is expected", [Other]).
+
+middleware(Functions) when is_list(Functions) ->
+    [is_function(F, 2) orelse bad("middleware has ~0tp; a function of request and next is expected", [F]) || F <- Functions],
+    Functions;
+middleware(Other) -> bad("middleware is ~0tp; a list of functions is expected", [Other]).
+
+limits(Limits) when is_map(Limits) ->
+    Defaults = yucan_limits:defaults(),
+    known(Limits, maps:keys(Defaults), "limits"),
+    maps:foreach(fun limit/2, Limits),
+    maps:merge(Defaults, Limits);
+limits(Other) -> bad("limits is ~0tp; a map is expected", [Other]).
+
+limit(requests, infinity) -> ok;
+limit(Name, 0) when Name =:= drain_bytes; Name =:= min_body_rate -> ok;
+limit(_, Value) when is_integer(Value), Value > 0 -> ok;
+limit(Name, Value) -> bad("the limit ~ts is ~0tp; a positive number is expected", [Name, Value]).
+
+access_log(none) -> none;
+access_log({function, Function}) when is_function(Function, 1) -> {function, Function};
+access_log(File) when is_binary(File); is_list(File) -> {file, File};
+access_log(Other) -> bad("access_log is ~0tp; a file, none, or {function, Fun} is expected", [Other]).
+
+server_header(none) -> <<>>;
+server_header(Text) when is_binary(Text) ->
+    case re:run(Text, "^[\\x20-\\x7e]+$", [{capture, none}, dollar_endonly]) of
+        match -> <<"server: ", Text/binary, "\r\n">>;
+        nomatch -> bad("server_header is ~0tp; printable characters are expected", [Text])
+    end;
+server_header(Other) -> bad("server_header is ~0tp; a binary or none is expected", [Other]).
+
+block(Text) ->
+    try yucan_net:block(Text) of
+        {ok, Block} -> Block;
+        error -> bad("trusted_proxies has ~0tp; an address or a block such as <<\"10.0.0.0/8\">> is expected", [Text])
+    catch
+        error:_ -> bad("trusted_proxies has ~0tp; text is expected", [Text])
+    end.
+
+%% @doc What the connections use. The handlers' `init' is called here.
+-spec site(options(), none | yucan_log:log(), yucan_metrics:metrics(), #limits{}) -> #site{}.
+site(#{name := Name, hosts := Hosts, default_host := Default} = Options, Log, Metrics, Limits) ->
+    Compiled = [compile(Host, maps:get(middleware, Options)) || Host <- Hosts],
+    Named = [{N, Host} || #host{names = Names} = Host <- Compiled, N <- Names],
+    {Patterns, Exact} = lists:partition(fun({N, _}) -> binary:match(N, [<<"*">>, <<"?">>]) =/= nomatch end, Named),
+    #site{name = Name, limits = Limits, log = Log, metrics = Metrics, select = maps:get(select_host, Options),
+          server_header = maps:get(server_header, Options), trusted = maps:get(trusted_proxies, Options), hosts = list_to_tuple(Compiled),
+          %% The first of two hosts with the same name has it.
+          exact = maps:from_list(lists:reverse(Exact)),
+          patterns = lists:sort(fun({A, _}, {B, _}) -> byte_size(A) >= byte_size(B) end, Patterns),
+          default = case Default of none -> none; Index -> lists:nth(Index + 1, Compiled) end}.
+
+compile(#{names := Names, what := What, middleware := Own}, Common) ->
+    #host{names = Names, plan = yucan_router:plan(What, Common ++ Own)}.

@@ -1,0 +1,313 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc The process of a connection: waits for one, then serves it to its end. One process per connection, none per
+%% request; yucan_pool starts it and starts its replacement.
+%%
+%% The first request is read by recv, which is cheapest for a connection of one request. From the second on the data come
+%% as messages, a bounded number before the socket falls silent by itself (`{active, N}'), which saves arming it for each
+%% read. While a body is read, recv again. All calls at the boundary between requests are fully qualified, so
+%% that new code takes effect there.
+-module(yucan_conn).
+
+-export([accept/1, start/2, head/3, idle/1, wake/2]).
+
+-include("yucan_internal.hrl").
+
+%% Messages until the socket waits: at most so many times its `buffer' are in the mailbox.
+-define(ARM, 100).
+%% How long an idle connection keeps its heap.
+-define(WARM_MS, 2000).
+%% A look at new code now and then also while nobody comes.
+-define(ACCEPT_MS, 15000).
+-define(LINGER_BYTES, 1048576).
+-define(LINGER_MS, 2000).
+
+-record(state, {
+    conn :: #conn{},
+    socket :: yucan_socket:socket(),
+    template :: #req{},
+    limits :: #limits{},
+    armed = false :: boolean(),
+    served = 0 :: non_neg_integer()
+}).
+
+%% @doc Waits for a connection. Ends when the listening socket is closed.
+-spec accept(#listener{}) -> no_return().
+accept(#listener{socket = Listening, pool = Pool} = Listener) ->
+    case gen_tcp:accept(Listening, ?ACCEPT_MS) of
+        {ok, Socket} ->
+            Pool ! {accepted, self()},
+            start(Socket, Listener);
+        {error, timeout} ->
+            ?MODULE:accept(Listener);
+        {error, closed} ->
+            exit({shutdown, listener_closed});
+        {error, Reason} ->
+            refresh(Reason, Pool),
+            ?MODULE:accept(Listener)
+    end.
+
+%% Descriptors may be used up: what ends gives some back. Trying at once would only burn the processor.
+refresh(econnaborted, _) -> ok;
+refresh(Reason, Pool) ->
+    Pool ! {accept_failed, Reason},
+    receive after 100 -> ok end.
+
+%% @doc Serves an accepted socket.
+-spec start(gen_tcp:socket(), #listener{}) -> no_return().
+start(Socket, #listener{server = Server, open = Open} = Listener) ->
+    Site = persistent_term:get({yucan, Server}),
+    #site{limits = Limits, metrics = Metrics} = Site,
+    yucan_metrics:add(Metrics, connections),
+    case atomics:get(Open, 1) > Limits#limits.connections of
+        true ->
+            yucan_metrics:add(Metrics, refused_connections),
+            yucan_reply:refuse(503, Socket, any, Site),
+            yucan_socket:linger(Socket, ?LINGER_BYTES, ?LINGER_MS),
+            exit(normal);
+        false -> introduce(Socket, Listener, Limits)
+    end.
+
+introduce(Socket, #listener{server = Server, local = Local, tls = Tls, proxy_protocol = Proxy}, Limits) ->
+    case inet:peername(Socket) of
+        {ok, Peer} ->
+            Conn = #conn{socket = Socket, server = Server, peer = Peer, local = real_local(Local, Socket)},
+            secure(Tls, proxied(Proxy, Conn, Limits), Limits);
+        {error, _} ->
+            done(Socket)
+    end.
+
+real_local({{0, 0, 0, 0}, _}, Socket) -> sockname(Socket);
+real_local({{0, 0, 0, 0, 0, 0, 0, 0}, _}, Socket) -> sockname(Socket);
+real_local(Local, _) -> Local.
+
+sockname(Socket) ->
+    case inet:sockname(Socket) of
+        {ok, Local} -> Local;
+        {error, _} -> done(Socket)
+    end.
+
+proxied(false, Conn, _) -> {Conn, <<>>};
+proxied(true, #conn{socket = Socket} = Conn, #limits{tls_ms = Timeout}) ->
+    case yucan_proxy_protocol:read(Socket, Timeout) of
+        {ok, local, Rest} -> {Conn, Rest};
+        {ok, Source, Rest} -> {Conn#conn{proxied = Source}, Rest};
+        {error, _} -> done(Socket)
+    end.
+
+secure(none, {Conn, Buffer}, Limits) ->
+    first(Buffer, Conn, Limits);
+secure(Options, {#conn{socket = Socket} = Conn, <<>>}, #limits{tls_ms = Timeout} = Limits) ->
+    case ssl:handshake(Socket, Options, Timeout) of
+        {ok, Tls} -> first(<<>>, Conn#conn{socket = {tls, Tls}, scheme = https, sni = sni(Tls)}, Limits);
+        _ -> done(Socket)
+    end;
+%% More than the PROXY header came in the same read: it is reads of exact size that prevent that.
+secure(_, {#conn{socket = Socket}, _}, _) ->
+    done(Socket).
+
+sni(Tls) ->
+    case ssl:connection_information(Tls, [sni_hostname]) of
+        {ok, [{sni_hostname, Name}]} when is_list(Name) -> yucan_names:lower(iolist_to_binary(Name));
+        _ -> undefined
+    end.
+
+first(Buffer, #conn{socket = Socket} = Conn, #limits{header_ms = Timeout} = Limits) ->
+    State = #state{conn = Conn, socket = Socket, template = #req{conn = Conn}, limits = Limits},
+    case Buffer of
+        <<>> ->
+            case yucan_socket:recv(Socket, 0, Timeout) of
+                {ok, Data} -> head(Data, none, State);
+                {error, _} -> done(Socket)
+            end;
+        _ -> head(Buffer, none, State)
+    end.
+
+-spec done(yucan_socket:socket()) -> no_return().
+done(Socket) ->
+    yucan_socket:close(Socket),
+    exit(normal).
+
+%% @doc Bytes of a request's head are there. The deadline starts with the first of them.
+-spec head(binary(), Deadline :: none | integer(), #state{}) -> no_return().
+head(Buffer, Deadline, #state{limits = Limits, template = Template} = State) ->
+    case yucan_head:parse(Buffer, Limits, Template) of
+        {ok, Req, Rest} -> request(Req, Rest, State);
+        more -> more(Buffer, deadline(Deadline, Limits), State);
+        {error, Status, Reason} -> refuse(Status, Reason, Buffer, State)
+    end.
+
+deadline(none, #limits{header_ms = Ms}) -> erlang:monotonic_time(millisecond) + Ms;
+deadline(Deadline, _) -> Deadline.
+
+%% Parsed again only when a line has ended, so that a client that sends byte by byte costs no more than its lines.
+more(Buffer, Deadline, #state{limits = #limits{header_block_bytes = Max}} = State) ->
+    case get_more(max(0, Deadline - erlang:monotonic_time(millisecond)), State) of
+        {ok, Data, State1} ->
+            All = <<Buffer/binary, Data/binary>>,
+            case binary:match(Data, <<"\n">>) =/= nomatch orelse byte_size(All) > Max of
+                true -> head(All, Deadline, State1);
+                false -> more(All, Deadline, State1)
+            end;
+        timeout -> refuse(408, headers_too_slow, Buffer, State);
+        closed -> done(State#state.socket)
+    end.
+
+get_more(Timeout, #state{armed = false, socket = Socket} = State) ->
+    case yucan_socket:recv(Socket, 0, Timeout) of
+        {ok, Data} -> {ok, Data, State};
+        {error, timeout} -> timeout;
+        {error, _} -> closed
+    end;
+get_more(Timeout, #state{socket = {tls, Socket}} = State) ->
+    receive
+        {ssl, Socket, Data} -> {ok, Data, State#state{armed = false}};
+        {ssl_closed, Socket} -> closed;
+        {ssl_error, Socket, _} -> closed
+    after Timeout -> timeout
+    end;
+get_more(Timeout, #state{socket = Socket} = State) ->
+    receive
+        {tcp, Socket, Data} -> {ok, Data, State};
+        {tcp_passive, Socket} -> get_more(Timeout, State#state{armed = false});
+        {tcp_closed, Socket} -> closed;
+        {tcp_error, Socket, _} -> closed
+    after Timeout -> timeout
+    end.
+
+refuse(Status, Reason, Buffer, #state{conn = Conn, socket = Socket}) ->
+    #site{metrics = Metrics} = Site = persistent_term:get({yucan, Conn#conn.server}),
+    yucan_metrics:refused(Metrics, Status),
+    yucan_events:refused(Status, Reason, Conn),
+    yucan_reply:refuse(Status, Socket, case Buffer of <<"HEAD ", _/binary>> -> method_was_head; _ -> any end, Site),
+    yucan_log:refused(Site#site.log, Conn, Status),
+    yucan_socket:linger(Socket, ?LINGER_BYTES, ?LINGER_MS),
+    exit(normal).
+
+request(#req{body = none} = Req, Rest, #state{conn = Conn} = State) ->
+    Site = persistent_term:get({yucan, Conn#conn.server}),
+    Began = yucan_log:now(Site#site.log),
+    Req1 = last_one(Req, State),
+    Outcome = answer(Req1, Site),
+    account(Outcome, Req1, Began, Site),
+    case Outcome of
+        {keep, _, _} -> next(Rest, State, Site);
+        {close, _, _} -> finish(Rest, State);
+        {upgrade, Function} -> upgrade(Function, Rest, State)
+    end;
+request(Req, Rest, #state{conn = Conn} = State) ->
+    Site = persistent_term:get({yucan, Conn#conn.server}),
+    Began = yucan_log:now(Site#site.log),
+    {Buffer, State1} = for_body(Req, Rest, State),
+    ok = yucan_body:open(Req, Buffer, Site#site.limits),
+    Req1 = last_one(Req, State),
+    Outcome = answer(Req1, Site),
+    account(Outcome, Req1, Began, Site),
+    after_body(Outcome, State1, Site).
+
+after_body({upgrade, Function}, State, _) ->
+    case yucan_body:close(true) of
+        {keep, Rest} -> upgrade(Function, Rest, State);
+        close -> finish(<<>>, State)
+    end;
+after_body({Connection, _, _}, #state{socket = Socket} = State, Site) ->
+    case yucan_body:close(Connection =:= close) of
+        {keep, Rest} when Connection =:= keep -> next(Rest, State, Site);
+        {keep, Rest} -> finish(Rest, State);
+        close ->
+            yucan_socket:linger(Socket, ?LINGER_BYTES, ?LINGER_MS),
+            exit(normal)
+    end.
+
+last_one(Req, #state{limits = #limits{requests = infinity}}) -> Req;
+last_one(Req, #state{limits = #limits{requests = Max}, served = Served}) when Served + 1 < Max -> Req;
+last_one(Req, _) -> Req#req{keep = false}.
+
+%% All of the body may be here already.
+for_body(#req{body = {length, Length}}, Rest, State) when byte_size(Rest) >= Length -> {Rest, State};
+for_body(_, Rest, #state{armed = false} = State) -> {Rest, State};
+for_body(_, Rest, #state{socket = Socket} = State) -> {yucan_socket:pause(Socket, Rest), State#state{armed = false}}.
+
+answer(Req, Site) ->
+    try
+        yucan_reply:send(yucan_site:respond(Req, Site), Req, Site)
+    catch
+        exit:{yucan_ended, Outcome} -> Outcome;
+        Class:Reason:Stack ->
+            yucan_metrics:add(Site#site.metrics, crashes),
+            yucan_events:crash(Class, Reason, Stack, Req),
+            yucan_reply:send(yucan_error:page(500), Req#req{keep = false}, Site)
+    end.
+
+account({upgrade, _}, Req, Began, Site) -> account({keep, 101, 0}, Req, Began, Site);
+account({_, Status, Bytes}, Req, Began, #site{metrics = Metrics, log = Log}) ->
+    yucan_metrics:answered(Metrics, Status, Bytes),
+    yucan_log:answered(Log, Req, Status, Bytes, Began).
+
+upgrade(Function, Rest, #state{socket = Socket, conn = Conn}) ->
+    Buffer = yucan_socket:pause(Socket, Rest),
+    try
+        Function(Socket, Buffer)
+    catch
+        Class:Reason:Stack -> yucan_events:crash(Class, Reason, Stack, #req{conn = Conn, method = <<"upgraded">>})
+    end,
+    done(Socket).
+
+%% What the client has sent beyond this request would make a plain close lose the answer.
+finish(Rest, #state{socket = Socket}) ->
+    case Rest =:= <<>> andalso process_info(self(), message_queue_len) =:= {message_queue_len, 0} of
+        true -> yucan_socket:close(Socket);
+        false -> yucan_socket:linger(Socket, ?LINGER_BYTES, ?LINGER_MS)
+    end,
+    exit(normal).
+
+next(<<>>, #state{armed = false, socket = Socket} = State, Site) ->
+    case yucan_socket:arm(Socket, ?ARM) of
+        ok -> ?MODULE:idle(again(State#state{armed = true}, Site));
+        {error, _} -> done(Socket)
+    end;
+next(<<>>, State, Site) ->
+    ?MODULE:idle(again(State, Site));
+next(Rest, State, Site) ->
+    ?MODULE:head(Rest, none, again(State, Site)).
+
+%% A reload may have brought other limits.
+again(#state{limits = Limits, served = Served} = State, #site{limits = Limits}) -> State#state{served = Served + 1};
+again(#state{served = Served} = State, #site{limits = Limits}) -> State#state{served = Served + 1, limits = Limits}.
+
+%% @doc Between two requests.
+-spec idle(#state{}) -> no_return().
+idle(State) ->
+    receive
+        Message -> message(Message, State)
+    after ?WARM_MS -> sleep(State)
+    end.
+
+message({tcp, Socket, Data}, #state{socket = Socket} = State) -> ?MODULE:head(Data, none, State);
+message({tcp_passive, Socket}, #state{socket = Socket} = State) ->
+    case yucan_socket:arm(Socket, ?ARM) of
+        ok -> ?MODULE:idle(State);
+        {error, _} -> done(Socket)
+    end;
+message({tcp_closed, Socket}, #state{socket = Socket}) -> done(Socket);
+message({tcp_error, Socket, _}, #state{socket = Socket}) -> done(Socket);
+message({ssl, Tls, Data}, #state{socket = {tls, Tls}} = State) -> ?MODULE:head(Data, none, State#state{armed = false});
+message({ssl_closed, Tls}, #state{socket = {tls, Tls} = Socket}) -> done(Socket);
+message({ssl_error, Tls, _}, #state{socket = {tls, Tls} = Socket}) -> done(Socket);
+message({yucan, drain}, #state{socket = Socket}) -> done(Socket);
+%% What a handler left behind.
+message(_, State) -> ?MODULE:idle(State).
+
+sleep(#state{limits = #limits{idle_ms = Ms}, socket = Socket}) when Ms =< ?WARM_MS -> done(Socket);
+sleep(#state{limits = #limits{idle_ms = Ms}} = State) ->
+    Timer = erlang:start_timer(Ms - ?WARM_MS, self(), idle),
+    erlang:hibernate(?MODULE, wake, [State, Timer]).
+
+%% @doc Something has come for a connection that slept.
+-spec wake(#state{}, reference()) -> no_return().
+wake(#state{socket = Socket} = State, Timer) ->
+    receive
+        {timeout, Timer, idle} -> done(Socket);
+        Message ->
+            _ = erlang:cancel_timer(Timer),
+            message(Message, State)
+    end.

@@ -1,0 +1,28 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc What answers requests: one function, called in the process of the connection.
+%%
+%% ```
+%% -module(hello).
+%% -behaviour(yucan_handler).
+%% -export([handle/2]).
+%% handle(_Req, _State) -> {200, [{<<"content-type">>, <<"text/plain">>}], <<"hello world\n">>}.
+%% '''
+-module(yucan_handler).
+
+-export_type([response/0, headers/0, write/0]).
+
+-type headers() :: [{Name :: binary() | string() | atom(), Value :: iodata() | integer()}].
+-type write() :: fun((iodata()) -> ok | {error, closed | timeout}).
+-type response() ::
+    {Status :: 200..999, headers(), iodata()}
+    | {Status :: 200..999, headers(), {file, file:name_all()}}
+    | {Status :: 200..999, headers(), {file, file:name_all(), Offset :: non_neg_integer(), Length :: non_neg_integer()}}
+    | {Status :: 200..999, headers(), {stream, fun((write()) -> term())}}
+    | {Status :: 101..999, headers(), {upgrade, fun((yucan_socket:socket(), Buffered :: binary()) -> term())}}
+    | {websocket, module(), term(), map()}
+    | close.
+
+%% Called once for each load of the configuration, in the server's process. Without it the argument is the state.
+-callback init(Arg :: term()) -> State :: term().
+-callback handle(yucan_req:req(), State :: term()) -> response().
+-optional_callbacks([init/1]).

@@ -1,0 +1,265 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc The head of a request: strict, pure, one walk over the bytes.
+%%
+%% yucan_conn calls `parse/3' with what it has received. Nothing that RFC 9112 forbids is repaired: a bare LF, a
+%% folded line, a blank before the colon, two Content-Length, both framings. All these are ways to make two
+%% servers disagree about where a request ends.
+-module(yucan_head).
+
+-export([parse/3, trailers/2]).
+-export_type([refusal/0]).
+
+-include("yucan_internal.hrl").
+
+-type refusal() :: {error, Status :: 400..505, Reason :: atom()}.
+%% Reasons are for the log at debug level and for tests.
+
+-define(IS_TCHAR(C),
+    (C >= $a andalso C =< $z orelse C >= $A andalso C =< $Z orelse C =:= $- orelse C >= $0 andalso C =< $9 orelse
+     C =:= $_ orelse C =:= $. orelse C =:= $! orelse C >= $# andalso C =< $' orelse C =:= $* orelse C =:= $+ orelse
+     C =:= $^ orelse C =:= $` orelse C =:= $| orelse C =:= $~)).
+
+%% @doc A request from the bytes, `more' if its head is not complete. `Template' is a request with all that
+%% the connection knows.
+-spec parse(binary(), #limits{}, #req{}) -> {ok, #req{}, Rest :: binary()} | more | refusal().
+%% RFC 9112, 2.2: one empty line before the request line is ignored.
+parse(<<"\r\n", Bytes/binary>>, Limits, Template) -> request_line(Bytes, Limits, Template);
+parse(<<"\r">>, _, _) -> more;
+parse(Bytes, Limits, Template) -> request_line(Bytes, Limits, Template).
+
+request_line(<<"GET ", Rest/binary>> = Bin, Limits, Req) -> target(Rest, Bin, 4, Limits, Req#req{method = <<"GET">>});
+request_line(<<"POST ", Rest/binary>> = Bin, Limits, Req) -> target(Rest, Bin, 5, Limits, Req#req{method = <<"POST">>});
+request_line(<<"HEAD ", Rest/binary>> = Bin, Limits, Req) -> target(Rest, Bin, 5, Limits, Req#req{method = <<"HEAD">>});
+request_line(Bin, Limits, Req) -> method(Bin, Bin, 0, Limits, Req).
+
+method(<<C, Rest/binary>>, Bin, At, Limits, Req) when ?IS_TCHAR(C), At < 32 -> method(Rest, Bin, At + 1, Limits, Req);
+method(<<$\s, Rest/binary>>, Bin, At, Limits, Req) when At > 0 ->
+    target(Rest, Bin, At + 1, Limits, Req#req{method = binary:copy(binary_part(Bin, 0, At))});
+method(<<>>, _, _, _, _) -> more;
+method(<<C, _/binary>>, _, 32, _, _) when ?IS_TCHAR(C) -> {error, 501, method_too_long};
+method(_, _, _, _, _) -> {error, 400, bad_method}.
+
+target(Rest, Bin, Start, Limits, Req) ->
+    target_byte(Rest, Bin, Start, Start, 0, Limits, Req).
+
+%% `Mark' is where the first question mark is.
+target_byte(<<C, Rest/bits>>, Bin, Start, At, Mark, Limits, Req) when C > $?, C < 127 ->
+    target_byte(Rest, Bin, Start, At + 1, Mark, Limits, Req);
+target_byte(<<C, Rest/bits>>, Bin, Start, At, Mark, Limits, Req) when C > $#, C < $? ->
+    target_byte(Rest, Bin, Start, At + 1, Mark, Limits, Req);
+target_byte(<<$?, Rest/bits>>, Bin, Start, At, Mark, Limits, Req) ->
+    target_byte(Rest, Bin, Start, At + 1, case Mark of 0 -> At; _ -> Mark end, Limits, Req);
+target_byte(<<" HTTP/1.1\r\n", Rest/bits>>, Bin, Start, At, Mark, Limits, Req) ->
+    set_target(Rest, Bin, Start, At, Mark, Limits, Req);
+target_byte(<<" HTTP/1.0\r\n", Rest/bits>>, Bin, Start, At, Mark, Limits, Req) ->
+    set_target(Rest, Bin, Start, At, Mark, Limits, Req#req{version = 10, keep = false});
+target_byte(<<C, Rest/bits>>, Bin, Start, At, Mark, Limits, Req) when C =:= $!; C =:= $" ->
+    target_byte(Rest, Bin, Start, At + 1, Mark, Limits, Req);
+target_byte(<<>>, _, _, At, _, #limits{request_line_bytes = Max}, _) ->
+    if At > Max -> {error, 414, target_too_long}; true -> more end;
+target_byte(<<$\s, Version/binary>>, _, Start, At, _, #limits{request_line_bytes = Max}, _) when At > Start, At =< Max ->
+    version(Version);
+target_byte(_, _, _, At, _, #limits{request_line_bytes = Max}, _) when At > Max ->
+    {error, 414, target_too_long};
+target_byte(_, _, _, _, _, _, _) ->
+    {error, 400, bad_target}.
+
+version(<<"HTTP/1.", Minor, End/binary>>) when Minor =:= $0; Minor =:= $1 ->
+    case End of
+        <<>> -> more;
+        <<"\r">> -> more;
+        _ -> {error, 400, bad_line_end}
+    end;
+version(<<"HTTP/", A, $., B, "\r\n", _/binary>>) when A >= $0, A =< $9, B >= $0, B =< $9 ->
+    {error, 505, bad_version};
+version(<<"HTTP/", A, $., B, End/binary>>) when A >= $0, A =< $9, B >= $0, B =< $9, End =:= <<>>; End =:= <<"\r">> ->
+    more;
+version(<<"HTTP/", A>>) when A >= $0, A =< $9 -> more;
+version(<<"HTTP/", A, $.>>) when A >= $0, A =< $9 -> more;
+version(Short) when byte_size(Short) =< 5 ->
+    Size = byte_size(Short),
+    case <<"HTTP/">> of
+        <<Short:Size/binary, _/binary>> -> more;
+        _ -> {error, 400, bad_version}
+    end;
+version(_) ->
+    {error, 400, bad_version}.
+
+set_target(_, _, Start, Start, _, _, _) ->
+    {error, 400, bad_target};
+set_target(_, _, _, End, _, #limits{request_line_bytes = Max}, _) when End + 9 > Max ->
+    {error, 414, target_too_long};
+set_target(Rest, Bin, Start, End, 0, Limits, Req) ->
+    Target = binary_part(Bin, Start, End - Start),
+    line(Rest, Bin, End + 11, 0, [], Limits, Req#req{target = Target, path = Target});
+set_target(Rest, Bin, Start, End, Mark, Limits, Req) ->
+    line(Rest, Bin, End + 11, 0, [], Limits,
+         Req#req{target = binary_part(Bin, Start, End - Start), path = binary_part(Bin, Start, Mark - Start),
+                 query = binary_part(Bin, Mark + 1, End - Mark - 1)}).
+
+%% The start of a header line, or the end of the head.
+line(<<C, Rest/bits>>, Bin, At, Count, Headers, Limits, Req) when ?IS_TCHAR(C) ->
+    name(Rest, Bin, At, At + 1, Count, Headers, Limits, Req);
+line(<<"\r\n", Rest/binary>>, _, _, _, Headers, _, Req) ->
+    finish(Req#req{headers = Headers}, Rest);
+line(<<>>, _, At, _, _, Limits, _) ->
+    more_unless_long(At, Limits);
+line(<<"\r">>, _, _, _, _, _, _) ->
+    more;
+line(<<C, _/bits>>, _, _, _, _, _, _) when C =:= $\s; C =:= $\t ->
+    {error, 400, folded_line};
+line(_, _, _, _, _, _, _) ->
+    {error, 400, bad_header_name}.
+
+more_unless_long(At, #limits{header_block_bytes = Max}) when At > Max -> {error, 431, headers_too_long};
+more_unless_long(_, _) -> more.
+
+name(<<C, Rest/bits>>, Bin, Start, At, Count, Headers, Limits, Req) when ?IS_TCHAR(C) ->
+    name(Rest, Bin, Start, At + 1, Count, Headers, Limits, Req);
+name(<<$:, Rest/bits>>, Bin, Start, At, Count, Headers, Limits, Req) ->
+    blank(Rest, Bin, Start, At, At + 1, Count, Headers, Limits, Req);
+name(<<>>, _, Start, At, _, _, #limits{header_line_bytes = Max} = Limits, _) ->
+    if At - Start > Max -> {error, 431, header_too_long}; true -> more_unless_long(At, Limits) end;
+name(<<C, _/bits>>, _, _, _, _, _, _, _) when C =:= $\s; C =:= $\t ->
+    {error, 400, blank_before_colon};
+name(_, _, _, _, _, _, _, _) ->
+    {error, 400, bad_header_name}.
+
+blank(<<C, Rest/bits>>, Bin, Start, Colon, At, Count, Headers, Limits, Req) when C =:= $\s; C =:= $\t ->
+    blank(Rest, Bin, Start, Colon, At + 1, Count, Headers, Limits, Req);
+blank(Rest, Bin, Start, Colon, At, Count, Headers, Limits, Req) ->
+    value(Rest, Bin, Start, Colon, At, At, Count, Headers, Limits, Req).
+
+value(<<C, Rest/bits>>, Bin, Start, Colon, From, At, Count, Headers, Limits, Req) when C >= $\s, C =/= 127 ->
+    value(Rest, Bin, Start, Colon, From, At + 1, Count, Headers, Limits, Req);
+value(<<"\r\n", Rest/bits>>, Bin, Start, Colon, From, At, Count, Headers, Limits, Req) ->
+    if
+        At - Start > Limits#limits.header_line_bytes -> {error, 431, header_too_long};
+        At > Limits#limits.header_block_bytes -> {error, 431, headers_too_long};
+        Count >= Limits#limits.headers -> {error, 431, too_many_headers};
+        true -> add(Rest, Bin, Start, Colon, From, At, Count, Headers, Limits, Req)
+    end;
+value(<<$\t, Rest/bits>>, Bin, Start, Colon, From, At, Count, Headers, Limits, Req) ->
+    value(Rest, Bin, Start, Colon, From, At + 1, Count, Headers, Limits, Req);
+value(End, _, Start, _, _, At, _, _, #limits{header_line_bytes = Max} = Limits, _) when End =:= <<>>; End =:= <<"\r">> ->
+    if At - Start > Max -> {error, 431, header_too_long}; true -> more_unless_long(At, Limits) end;
+value(<<"\r", _/bits>>, _, _, _, _, _, _, _, _, _) ->
+    {error, 400, bare_cr};
+value(<<"\n", _/bits>>, _, _, _, _, _, _, _, _, _) ->
+    {error, 400, bare_lf};
+value(_, _, _, _, _, _, _, _, _, _) ->
+    {error, 400, control_byte}.
+
+add(Rest, Bin, Start, Colon, From, At, Count, Headers, Limits, Req) ->
+    Value = binary_part(Bin, From, trimmed(Bin, From, At) - From),
+    case yucan_names:known(binary_part(Bin, Start, Colon - Start)) of
+        {plain, Name} ->
+            line(Rest, Bin, At + 2, Count + 1, [{Name, Value} | Headers], Limits, Req);
+        {Kind, Name} ->
+            case note(Kind, Value, Req) of
+                #req{} = Noted -> line(Rest, Bin, At + 2, Count + 1, [{Name, Value} | Headers], Limits, Noted);
+                Refusal -> Refusal
+            end
+    end.
+
+trimmed(_, From, From) -> From;
+trimmed(Bin, From, At) ->
+    case binary:at(Bin, At - 1) of
+        C when C =:= $\s; C =:= $\t -> trimmed(Bin, From, At - 1);
+        _ -> At
+    end.
+
+%% The headers that decide about framing and connection.
+note(host, Value, #req{host = undefined} = Req) -> Req#req{host = Value};
+note(host, _, _) -> {error, 400, two_hosts};
+note(connection, Value, Req) -> connection(Value, Req);
+note(content_length, Value, #req{body = none} = Req) -> content_length(Value, Req);
+note(content_length, _, #req{body = chunked}) -> {error, 400, length_and_encoding};
+note(content_length, _, _) -> {error, 400, two_lengths};
+note(transfer_encoding, _, #req{body = {length, _}}) -> {error, 400, length_and_encoding};
+note(transfer_encoding, _, #req{body = chunked}) -> {error, 400, two_encodings};
+note(transfer_encoding, _, #req{version = 10}) -> {error, 400, encoding_in_http_1_0};
+note(transfer_encoding, Value, Req) ->
+    case yucan_names:lower(Value) of
+        <<"chunked">> -> Req#req{body = chunked};
+        Other -> unknown_coding(Other)
+    end;
+note(expect, Value, Req) ->
+    case yucan_names:lower(Value) of
+        <<"100-continue">> -> Req#req{expect = true};
+        _ -> {error, 417, bad_expectation}
+    end.
+
+%% A list that ends in chunked has a length that we could find, but codings that we do not know (RFC 9112, 6.1: 501).
+%% All else leaves the end of the body open.
+unknown_coding(Value) ->
+    case lists:reverse(binary:split(Value, <<",">>, [global])) of
+        [Last | [_ | _] = Others] ->
+            Plain = [string:trim(O) || O <- Others],
+            case string:trim(Last) =:= <<"chunked">> andalso not lists:any(fun not_a_coding/1, Plain) of
+                true -> {error, 501, unknown_encoding};
+                false -> {error, 400, bad_encoding}
+            end;
+        _ -> {error, 400, bad_encoding}
+    end.
+
+not_a_coding(<<>>) -> true;
+not_a_coding(<<"chunked">>) -> true;
+not_a_coding(Coding) -> not yucan_names:is_token(Coding).
+
+connection(<<"keep-alive">>, Req) -> Req#req{keep = true};
+connection(<<"close">>, Req) -> Req#req{keep = false};
+connection(Value, Req) ->
+    Tokens = [string:trim(T) || T <- binary:split(yucan_names:lower(Value), <<",">>, [global])],
+    case lists:member(<<"close">>, Tokens) of
+        true -> Req#req{keep = false};
+        false -> Req#req{keep = Req#req.keep orelse lists:member(<<"keep-alive">>, Tokens)}
+    end.
+
+content_length(Value, Req) when byte_size(Value) > 0, byte_size(Value) =< 17 ->
+    digits(Value, 0, Req);
+content_length(_, _) ->
+    {error, 400, bad_length}.
+
+digits(<<C, Rest/bits>>, Length, Req) when C >= $0, C =< $9 -> digits(Rest, Length * 10 + C - $0, Req);
+digits(<<>>, Length, Req) -> Req#req{body = {length, Length}};
+digits(_, _, _) -> {error, 400, bad_length}.
+
+%% @doc The trailers after a chunked body, with the same strictness; those that would frame a message are refused.
+-spec trailers(binary(), #limits{}) -> {ok, [{binary(), binary()}], Rest :: binary()} | more | refusal().
+trailers(Bytes, Limits) ->
+    case line(Bytes, Bytes, 0, 0, [], Limits, #req{method = <<>>, host = <<>>}) of
+        {ok, #req{headers = Headers, body = none, expect = false}, Rest} -> {ok, lists:reverse(Headers), Rest};
+        {ok, _, _} -> {error, 400, framing_in_trailers};
+        Other -> Other
+    end.
+
+%% What can only be said once all headers are known. Trailers have no method.
+finish(#req{method = <<>>} = Req, Rest) ->
+    {ok, Req, Rest};
+finish(#req{host = undefined, version = 11}, _) ->
+    {error, 400, no_host};
+finish(#req{method = <<"CONNECT">>}, _) ->
+    {error, 501, no_connect};
+finish(#req{path = <<"/", _/binary>>} = Req, Rest) ->
+    relative(Req, Rest);
+finish(#req{path = <<"*">>, query = none, method = <<"OPTIONS">>} = Req, Rest) ->
+    relative(Req, Rest);
+finish(#req{path = Path} = Req, Rest) ->
+    case yucan_authority:split(Path) of
+        {ok, Authority, AbsolutePath} -> absolute(Authority, AbsolutePath, Req, Rest);
+        error -> {error, 400, bad_target}
+    end.
+
+relative(#req{host = Host} = Req, Rest) ->
+    case yucan_authority:parse(Host) of
+        {ok, Name, Port} -> {ok, Req#req{host = Name, port = Port}, Rest};
+        error -> {error, 400, bad_host}
+    end.
+
+%% RFC 9112, 3.2.2: the target's authority counts, whatever the Host header says; that must be valid all the same.
+absolute(Authority, Path, #req{host = Host} = Req, Rest) ->
+    case {yucan_authority:parse(Authority), yucan_authority:parse(Host)} of
+        {{ok, Name, Port}, {ok, _, _}} when Name =/= <<>> -> {ok, Req#req{path = Path, host = Name, port = Port}, Rest};
+        _ -> {error, 400, bad_host}
+    end.

@@ -1,0 +1,100 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% Records that the modules of the core share. Others use the accessors of yucan_req.
+
+%% What is true for the whole life of a connection.
+-record(conn, {
+    socket :: yucan_socket:socket(),
+    server :: atom(),
+    scheme = http :: http | https,
+    %% Of the other end of the socket.
+    peer :: yucan_req:address(),
+    local :: yucan_req:address(),
+    %% What the PROXY protocol said, where the listener expects it.
+    proxied = none :: none | yucan_req:address(),
+    %% The name that the client asked for in TLS.
+    sni = undefined :: undefined | binary()
+}).
+
+%% One request. yucan_head fills it, from a template that holds `conn'.
+-record(req, {
+    conn :: #conn{} | undefined,
+    method = <<>> :: binary(),
+    target = <<>> :: binary(),
+    path = <<>> :: binary(),
+    query = none :: none | binary(),
+    version = 11 :: 10 | 11,
+    %% Lower-case names, last header first.
+    headers = [] :: [{binary(), binary()}],
+    host = undefined :: undefined | binary(),
+    port = undefined :: undefined | inet:port_number(),
+    body = none :: none | chunked | {length, non_neg_integer()},
+    %% false: the connection ends after the answer.
+    keep = true :: boolean(),
+    expect = false :: boolean(),
+    peer = socket :: socket | yucan_req:address(),
+    bindings = #{} :: #{binary() => binary()},
+    assigned = #{} :: #{term() => term()}
+}).
+
+%% The limits of a server, frozen. yucan_limits documents each.
+-record(limits, {
+    request_line_bytes :: pos_integer(),
+    header_line_bytes :: pos_integer(),
+    header_block_bytes :: pos_integer(),
+    headers :: pos_integer(),
+    body_bytes :: pos_integer(),
+    chunk_line_bytes :: pos_integer(),
+    trailer_bytes :: pos_integer(),
+    drain_bytes :: non_neg_integer(),
+    header_ms :: pos_integer(),
+    idle_ms :: pos_integer(),
+    read_ms :: pos_integer(),
+    min_body_rate :: non_neg_integer(),
+    send_ms :: pos_integer(),
+    tls_ms :: pos_integer(),
+    requests :: pos_integer() | infinity,
+    connections :: pos_integer(),
+    acceptors :: pos_integer(),
+    backlog :: pos_integer(),
+    ws_message_bytes :: pos_integer(),
+    ws_idle_ms :: pos_integer(),
+    log_queue :: pos_integer()
+}).
+
+%% A virtual host, compiled.
+-record(host, {
+    names = [] :: [binary()],
+    %% Middleware, routes and handler.
+    plan :: yucan_router:plan()
+}).
+
+%% A server's configuration, compiled: one persistent term, replaced by a reload.
+-record(site, {
+    name :: atom(),
+    limits :: #limits{},
+    %% The names that need no pattern.
+    exact = #{} :: #{binary() => #host{}},
+    %% {Pattern, Host}, the longest first.
+    patterns = [] :: [{binary(), #host{}}],
+    default = none :: none | #host{},
+    hosts = {} :: tuple(),
+    select = none :: none | fun((binary(), #req{}) -> default | non_neg_integer()),
+    server_header = <<>> :: binary(),
+    trusted = [] :: [yucan_net:block()],
+    log = none :: none | yucan_log:log(),
+    metrics :: yucan_metrics:metrics(),
+    %% true: answers say `connection: close', so that the connections end one by one.
+    draining = false :: boolean()
+}).
+
+%% What the acceptors of a listener need.
+-record(listener, {
+    socket :: gen_tcp:socket(),
+    server :: atom(),
+    pool :: pid(),
+    local :: yucan_req:address(),
+    tls = none :: none | [ssl:tls_server_option()],
+    proxy_protocol = false :: boolean(),
+    %% Index 1: open connections of the whole server.
+    open :: atomics:atomics_ref()
+}).

@@ -1,0 +1,164 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc The access log, in the combined format of NCSA: connections send what they did, one process formats and writes.
+%%
+%% The queue is bounded: what does not fit is counted and dropped, for a full disk must not stop the server. A file that was
+%% renamed or removed is opened anew within a second.
+-module(yucan_log).
+-behaviour(gen_server).
+
+-export([start_link/4, open/3, now/1, answered/5, refused/3, flush/1, format/1]).
+-export([init/1, handle_call/3, handle_cast/2, handle_info/2]).
+-export_type([log/0, entry/0]).
+
+-include("yucan_internal.hrl").
+-include_lib("kernel/include/file.hrl").
+
+-opaque log() :: {log, atom(), atomics:atomics_ref(), Most :: pos_integer(), yucan_metrics:metrics()}
+    | {function, fun((entry()) -> term())}.
+-type entry() :: #{time := integer(), peer := yucan_req:address(), method := binary(), target := binary(), version := 10 | 11,
+    status := integer(), bytes := non_neg_integer(), host := binary(), referer := binary(), agent := binary(), us := integer()}.
+
+-record(state, {
+    file :: file:name_all(),
+    device :: undefined | file:io_device(),
+    inode :: undefined | {integer(), integer()},
+    queued :: atomics:atomics_ref()
+}).
+
+-define(LOOK_MS, 1000).
+
+%% @doc The process of a log file.
+-spec start_link(Name :: atom(), file:name_all(), atomics:atomics_ref(), yucan_metrics:metrics()) -> {ok, pid()} | {error, term()}.
+start_link(Name, File, Queued, Metrics) ->
+    gen_server:start_link({local, Name}, ?MODULE, {File, Queued, Metrics}, []).
+
+%% @doc What the connections use.
+-spec open({file, Process :: atom(), atomics:atomics_ref()} | {function, fun((entry()) -> term())} | none, #limits{}, yucan_metrics:metrics()) ->
+    none | log().
+open(none, _, _) -> none;
+open({function, Function}, _, _) -> {function, Function};
+open({file, Process, Queued}, #limits{log_queue = Most}, Metrics) -> {log, Process, Queued, Most, Metrics}.
+
+%% @doc When a request came, in us, if anybody wants to know.
+-spec now(none | log()) -> integer().
+now(none) -> 0;
+now(_) -> os:system_time(microsecond).
+
+%% @doc A request has been answered.
+-spec answered(none | log(), #req{}, Status :: integer(), Bytes :: non_neg_integer(), Began :: integer()) -> ok.
+answered(none, _, _, _, _) -> ok;
+answered(_, _, 0, _, _) -> ok;
+answered(Log, #req{method = Method, target = Target, version = Version, host = Host} = Req, Status, Bytes, Began) ->
+    deliver(Log, #{time => Began, peer => yucan_req:peer(Req), method => Method, target => Target, version => Version,
+                   status => Status, bytes => Bytes, host => Host, us => os:system_time(microsecond) - Began,
+                   referer => yucan_req:header(<<"referer">>, Req, <<>>), agent => yucan_req:header(<<"user-agent">>, Req, <<>>)}).
+
+%% @doc Something that was no valid request has been answered.
+-spec refused(none | log(), #conn{}, Status :: integer()) -> ok.
+refused(none, _, _) -> ok;
+refused(Log, #conn{peer = Peer}, Status) ->
+    deliver(Log, #{time => os:system_time(microsecond), peer => Peer, method => <<"-">>, target => <<"-">>, version => 11, status => Status,
+                   bytes => 0, host => <<>>, us => 0, referer => <<>>, agent => <<>>}).
+
+deliver({function, Function}, Entry) ->
+    _ = Function(Entry),
+    ok;
+deliver({log, Process, Queued, Most, Metrics}, Entry) ->
+    case atomics:add_get(Queued, 1, 1) of
+        N when N > Most ->
+            atomics:sub(Queued, 1, 1),
+            yucan_metrics:add(Metrics, log_dropped);
+        _ ->
+            gen_server:cast(Process, {entry, Entry})
+    end.
+
+%% @doc Waits until what was sent before is in the file.
+-spec flush(Process :: atom()) -> ok.
+flush(Process) -> gen_server:call(Process, flush, 10000).
+
+%% @private
+-spec init({file:name_all(), atomics:atomics_ref(), yucan_metrics:metrics()}) -> {ok, #state{}} | {stop, term()}.
+init({File, Queued, _Metrics}) ->
+    process_flag(message_queue_data, off_heap),
+    case reopen(#state{file = File, queued = Queued}) of
+        {ok, State} ->
+            look_later(),
+            atomics:put(Queued, 1, 0),
+            {ok, State};
+        {error, Reason} ->
+            {stop, {access_log, File, Reason}}
+    end.
+
+look_later() -> erlang:send_after(?LOOK_MS, self(), look).
+
+reopen(#state{file = File, device = Device} = State) ->
+    _ = [file:close(Device) || Device =/= undefined],
+    case file:open(File, [append, raw, binary, {delayed_write, 65536, 500}]) of
+        {ok, New} -> {ok, State#state{device = New, inode = inode(File)}};
+        {error, Reason} -> {error, Reason}
+    end.
+
+inode(File) ->
+    case file:read_file_info(File, [raw]) of
+        {ok, #file_info{inode = Inode, major_device = Device}} -> {Device, Inode};
+        {error, _} -> undefined
+    end.
+
+%% @private
+-spec handle_call(flush, gen_server:from(), #state{}) -> {reply, ok, #state{}}.
+handle_call(flush, _, #state{device = Device} = State) ->
+    _ = file:sync(Device),
+    {reply, ok, State}.
+
+%% @private
+-spec handle_cast({entry, entry()}, #state{}) -> {noreply, #state{}}.
+handle_cast({entry, Entry}, #state{device = Device, queued = Queued} = State) ->
+    atomics:sub(Queued, 1, 1),
+    _ = file:write(Device, format(Entry)),
+    {noreply, State}.
+
+%% @private
+-spec handle_info(term(), #state{}) -> {noreply, #state{}}.
+handle_info(look, #state{file = File, inode = Inode} = State) ->
+    look_later(),
+    case inode(File) of
+        Inode -> {noreply, State};
+        _ ->
+            case reopen(State) of
+                {ok, State1} -> {noreply, State1};
+                {error, Reason} ->
+                    yucan_events:warning("the access log ~ts cannot be opened: ~ts", [File, file:format_error(Reason)]),
+                    {noreply, State#state{device = undefined, inode = undefined}}
+            end
+    end;
+handle_info(_, State) ->
+    {noreply, State}.
+
+%% @doc A line of the log.
+-spec format(entry()) -> iodata().
+format(#{time := Us, peer := Peer, method := Method, target := Target, version := Version, status := Status, bytes := Bytes,
+         referer := Referer, agent := Agent}) ->
+    [yucan_net:format(Peer), " - - [", time(Us div 1000000), "] \"", quoted(Method), $\s, quoted(Target), " HTTP/1.", $0 + Version rem 10, "\" ",
+     integer_to_binary(Status), $\s, case Bytes of 0 -> "-"; _ -> integer_to_binary(Bytes) end, " \"", dash(Referer), "\" \"", dash(Agent), "\"\n"].
+
+dash(<<>>) -> "-";
+dash(Text) -> quoted(Text).
+
+%% Nothing that a client sends may end the quotes, or the line.
+quoted(Text) ->
+    case binary:match(Text, [<<"\"">>, <<"\\">>]) =/= nomatch orelse not is_printable(Text) of
+        false -> Text;
+        true -> << <<(quoted_byte(C))/binary>> || <<C>> <= Text >>
+    end.
+
+is_printable(<<C, Rest/binary>>) when C >= $\s, C < 127 -> is_printable(Rest);
+is_printable(Rest) -> Rest =:= <<>>.
+
+quoted_byte(C) when C =:= $"; C =:= $\\ -> <<$\\, C>>;
+quoted_byte(C) when C >= $\s, C < 127 -> <<C>>;
+quoted_byte(C) -> iolist_to_binary(io_lib:format("\\x~2.16.0b", [C])).
+
+time(Second) ->
+    <<_:5/binary, Day:2/binary, " ", Month:3/binary, " ", Year:4/binary, " ", Time:8/binary, _/binary>> =
+        yucan_date:format(calendar:system_time_to_universal_time(Second, second)),
+    [Day, $/, Month, $/, Year, $:, Time, " +0000"].

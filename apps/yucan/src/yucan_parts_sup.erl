@@ -1,0 +1,43 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Supervisor of what comes and goes with a server's configuration: the pools of its listeners, its access log.
+-module(yucan_parts_sup).
+-behaviour(supervisor).
+
+-export([start_link/1, start_pool/3, start_log/5, stop_log/1]).
+-export([init/1]).
+
+-include("yucan_internal.hrl").
+
+%% @doc Empty at first.
+-spec start_link(Server :: atom()) -> {ok, pid()} | {error, term()}.
+start_link(Server) -> supervisor:start_link({local, name(Server)}, ?MODULE, []).
+
+name(Server) -> list_to_atom(atom_to_list(Server) ++ "_parts").
+
+%% @doc The connections of a listener.
+-spec start_pool(Server :: atom(), #listener{}, Acceptors :: pos_integer()) -> {ok, pid()}.
+start_pool(Server, Listener, Acceptors) ->
+    {ok, Pool} = supervisor:start_child(name(Server), #{id => make_ref(), start => {yucan_pool, start_link, [Listener, Acceptors]},
+                                                        restart => transient, shutdown => 10000}),
+    {ok, Pool}.
+
+%% @doc The process of an access log.
+-spec start_log(Server :: atom(), Process :: atom(), file:name_all(), atomics:atomics_ref(), yucan_metrics:metrics()) -> ok | {error, term()}.
+start_log(Server, Process, File, Queued, Metrics) ->
+    Start = {yucan_log, start_link, [Process, File, Queued, Metrics]},
+    case supervisor:start_child(name(Server), #{id => log, start => Start, shutdown => 10000}) of
+        {ok, _} -> ok;
+        {error, Reason} -> {error, Reason}
+    end.
+
+%% @doc Ends it, if there is one.
+-spec stop_log(Server :: atom()) -> ok.
+stop_log(Server) ->
+    _ = supervisor:terminate_child(name(Server), log),
+    _ = supervisor:delete_child(name(Server), log),
+    ok.
+
+% @private
+-spec init([]) -> {ok, {supervisor:sup_flags(), [supervisor:child_spec()]}}.
+init([]) ->
+    {ok, {#{strategy => one_for_one, intensity => 10, period => 10}, []}}.

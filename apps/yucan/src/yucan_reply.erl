@@ -1,0 +1,288 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Writes an answer: head and body in one send where the body is known.
+%%
+%% yucan_conn calls it. The framing is decided here alone; what a handler says about it is taken for streams
+%% (Content-Length) and otherwise replaced. A header with CR, LF or NUL never gets out.
+-module(yucan_reply).
+
+-export([send/3, refuse/4]).
+-export_type([outcome/0]).
+
+-include("yucan_internal.hrl").
+-include_lib("kernel/include/file.hrl").
+
+%% What happens to the connection, and what the log says.
+-type outcome() ::
+    {keep | close, Status :: 0..999, Bytes :: non_neg_integer()}
+    | {upgrade, fun((yucan_socket:socket(), binary()) -> term())}.
+
+%% What the headers of a handler came to.
+-record(out, {
+    lines = [] :: iodata(),
+    length = undefined :: undefined | non_neg_integer(),
+    close = false :: boolean(),
+    date = false :: boolean(),
+    server = false :: boolean()
+}).
+
+%% @doc Sends the answer. Raises `{bad_response, What}' before the first byte if it is not one.
+-spec send(yucan_handler:response(), #req{}, #site{}) -> outcome().
+send({Status, Headers, Body}, Req, Site) when is_integer(Status), Status >= 200, Status =< 999, is_list(Headers) ->
+    body(Body, Status, headers(Headers, #out{}), Req, Site);
+send({101, Headers, {upgrade, Function}}, #req{conn = Conn}, Site) when is_function(Function, 2), is_list(Headers) ->
+    Out = headers(Headers, #out{}),
+    Head = [<<"HTTP/1.1 101 Switching Protocols\r\n">>, general(Out, Site), <<"connection: upgrade\r\n">>, Out#out.lines, <<"\r\n">>],
+    case yucan_socket:send(Conn#conn.socket, Head) of
+        ok -> {upgrade, Function};
+        {error, _} -> {close, 101, 0}
+    end;
+send(close, #req{}, _) ->
+    {close, 0, 0};
+send(Other, #req{}, _) ->
+    error({bad_response, Other}).
+
+body({file, File}, Status, Out, Req, Site) ->
+    case file:read_file_info(File, [raw]) of
+        {ok, #file_info{type = regular, size = Size}} -> file(File, 0, Size, Status, Out, Req, Site);
+        _ -> error({bad_response, {no_file, File}})
+    end;
+body({file, File, Offset, Length}, Status, Out, Req, Site) ->
+    file(File, Offset, Length, Status, Out, Req, Site);
+body({stream, Function}, Status, Out, Req, Site) when is_function(Function, 1) ->
+    stream(Function, Status, Out, Req, Site);
+body({upgrade, Function}, Status, Out, #req{conn = Conn} = Req, Site) when is_function(Function, 2) ->
+    case yucan_socket:send(Conn#conn.socket, head(Status, Out, close, <<>>, Req, Site)) of
+        ok -> {upgrade, Function};
+        {error, _} -> {close, Status, 0}
+    end;
+body(Body, Status, Out, Req, Site) ->
+    Size = try iolist_size(Body) catch error:badarg -> error({bad_response, {body, Body}}) end,
+    Connection = connection(Out, Req, Site),
+    full(Status, Body, Size, Connection, Out, Req, Site).
+
+full(Status, _, _, Connection, Out, Req, Site) when Status =:= 204 ->
+    done(transmit(head(Status, Out, Connection, <<>>, Req, Site), Req), Connection, Status, 0);
+full(304 = Status, _, _, Connection, Out, Req, Site) ->
+    done(transmit(head(Status, Out, Connection, <<>>, Req, Site), Req), Connection, Status, 0);
+full(Status, _, Size, Connection, #out{length = Said} = Out, #req{method = <<"HEAD">>} = Req, Site) ->
+    Length = case Said of undefined -> Size; _ -> Said end,
+    done(transmit(head(Status, Out, Connection, length_line(Length), Req, Site), Req), Connection, Status, 0);
+full(Status, Body, Size, Connection, Out, Req, Site) ->
+    done(transmit([head(Status, Out, Connection, length_line(Size), Req, Site) | Body], Req), Connection, Status, Size).
+
+transmit(Data, #req{conn = #conn{socket = Socket}}) -> yucan_socket:send(Socket, Data).
+
+done(ok, Connection, Status, Bytes) -> {Connection, Status, Bytes};
+done({error, _}, _, Status, _) -> {close, Status, 0}.
+
+length_line(Length) -> [<<"content-length: ">>, integer_to_binary(Length), <<"\r\n">>].
+
+connection(#out{close = false}, #req{keep = true}, #site{draining = false}) -> keep;
+connection(_, _, _) -> close.
+
+head(Status, #out{lines = Lines} = Out, Connection, Framing, Req, Site) ->
+    [status_line(Status), general(Out, Site), connection_line(Connection, Req), Lines, Framing, <<"\r\n">>].
+
+general(#out{date = false, server = false}, #site{server_header = Server}) -> [yucan_date:line(), Server];
+general(#out{date = Date, server = Said}, #site{server_header = Server}) ->
+    [[yucan_date:line() || not Date], [Server || not Said]].
+
+connection_line(keep, #req{version = 11}) -> [];
+connection_line(keep, _) -> <<"connection: keep-alive\r\n">>;
+connection_line(close, _) -> <<"connection: close\r\n">>.
+
+status_line(200) -> <<"HTTP/1.1 200 OK\r\n">>;
+status_line(304) -> <<"HTTP/1.1 304 Not Modified\r\n">>;
+status_line(404) -> <<"HTTP/1.1 404 Not Found\r\n">>;
+status_line(Status) -> [<<"HTTP/1.1 ">>, integer_to_binary(Status), $\s, yucan_error:reason(Status), <<"\r\n">>].
+
+%% The headers of a handler, checked.
+headers([{Name, Value} | Rest], Out) ->
+    {Kind, Lower} = name(Name),
+    headers(Rest, header(Kind, Lower, value(Value), Out));
+headers([], Out) ->
+    Out;
+headers(Other, _) ->
+    error({bad_response, {headers, Other}}).
+
+header(plain, <<"date">> = Name, Value, Out) -> add(Name, Value, Out#out{date = true});
+header(plain, <<"server">> = Name, Value, Out) -> add(Name, Value, Out#out{server = true});
+header(connection, _, Value, Out) ->
+    Out#out{close = Out#out.close orelse binary:match(yucan_names:lower(Value), <<"close">>) =/= nomatch};
+header(transfer_encoding, _, _, Out) -> Out;
+header(content_length, _, Value, Out) ->
+    try binary_to_integer(Value) of
+        Length when Length >= 0 -> Out#out{length = Length};
+        _ -> error({bad_response, {content_length, Value}})
+    catch
+        error:badarg -> error({bad_response, {content_length, Value}})
+    end;
+header(_, Name, Value, Out) -> add(Name, Value, Out).
+
+add(Name, Value, #out{lines = Lines} = Out) -> Out#out{lines = [Lines, Name, <<": ">>, Value, <<"\r\n">>]}.
+
+name(Name) when is_binary(Name) ->
+    case yucan_names:known(Name) of
+        {plain, Lower} = Known ->
+            case yucan_names:is_token(Lower) of
+                true -> Known;
+                false -> error({bad_response, {header_name, Name}})
+            end;
+        Known -> Known
+    end;
+name(Name) when is_atom(Name) -> name(atom_to_binary(Name));
+name(Name) ->
+    try iolist_to_binary(Name) of
+        Bin -> name(Bin)
+    catch
+        error:badarg -> error({bad_response, {header_name, Name}})
+    end.
+
+value(Value) when is_binary(Value) ->
+    case is_clean(Value) of
+        true -> Value;
+        false -> error({bad_response, {header_value, Value}})
+    end;
+value(Value) when is_integer(Value) -> integer_to_binary(Value);
+value(Value) ->
+    try iolist_to_binary(Value) of
+        Bin -> value(Bin)
+    catch
+        error:badarg -> error({bad_response, {header_value, Value}})
+    end.
+
+is_clean(<<C, Rest/bits>>) when C >= $\s, C =/= 127; C =:= $\t -> is_clean(Rest);
+is_clean(<<>>) -> true;
+is_clean(_) -> false.
+
+%% Files. On TCP the system copies them itself.
+file(File, Offset, Length, Status, Out, #req{method = <<"HEAD">>} = Req, Site) ->
+    _ = {File, Offset},
+    Connection = connection(Out, Req, Site),
+    done(transmit(head(Status, Out, Connection, length_line(Length), Req, Site), Req), Connection, Status, 0);
+file(File, Offset, Length, Status, Out, #req{conn = #conn{socket = Socket}} = Req, Site) ->
+    case file:open(File, [read, raw, binary]) of
+        {ok, Handle} ->
+            Connection = connection(Out, Req, Site),
+            try
+                _ = [{ok, _} = file:position(Handle, Offset) || Offset > 0, is_tuple(Socket)],
+                file_body(Handle, Offset, Length, head(Status, Out, Connection, length_line(Length), Req, Site), Socket, Connection, Status)
+            after
+                _ = file:close(Handle)
+            end;
+        {error, Reason} ->
+            error({bad_response, {Reason, File}})
+    end.
+
+%% Small ones go out with the head, in one send.
+-define(SMALL_BYTES, 16384).
+-define(PART_BYTES, 65536).
+
+file_body(Handle, Offset, Length, Head, Socket, Connection, Status) when Length =< ?SMALL_BYTES ->
+    case pread(Handle, Offset, Length) of
+        {ok, Data} when byte_size(Data) =:= Length -> done(yucan_socket:send(Socket, [Head | Data]), Connection, Status, Length);
+        _ -> {close, Status, 0}
+    end;
+file_body(Handle, _, Length, Head, {tls, _} = Socket, Connection, Status) ->
+    case yucan_socket:send(Socket, Head) of
+        ok -> copy(Handle, Length, Socket, Connection, Status, Length);
+        {error, _} -> {close, Status, 0}
+    end;
+file_body(Handle, Offset, Length, Head, Socket, Connection, Status) ->
+    ok = inet:setopts(Socket, [{nopush, true}]),
+    Sent = case yucan_socket:send(Socket, Head) of
+        ok -> file:sendfile(Handle, Socket, Offset, Length, []);
+        Error -> Error
+    end,
+    _ = inet:setopts(Socket, [{nopush, false}]),
+    case Sent of
+        {ok, Length} -> {Connection, Status, Length};
+        %% The file is shorter than it was: the client must see that something is missing.
+        {ok, Less} -> {close, Status, Less};
+        {error, _} -> {close, Status, 0}
+    end.
+
+pread(_, _, 0) -> {ok, <<>>};
+pread(Handle, Offset, Length) -> file:pread(Handle, Offset, Length).
+
+copy(_, 0, _, Connection, Status, Total) -> {Connection, Status, Total};
+copy(Handle, Left, Socket, Connection, Status, Total) ->
+    case file:read(Handle, min(Left, ?PART_BYTES)) of
+        {ok, Data} ->
+            case yucan_socket:send(Socket, Data) of
+                ok -> copy(Handle, Left - byte_size(Data), Socket, Connection, Status, Total);
+                {error, _} -> {close, Status, Total - Left}
+            end;
+        _ -> {close, Status, Total - Left}
+    end.
+
+%% Streams.
+stream(_, Status, Out, #req{method = <<"HEAD">>} = Req, Site) ->
+    Connection = connection(Out, Req, Site),
+    done(transmit(head(Status, Out, Connection, stream_framing(Out, Req), Req, Site), Req), Connection, Status, 0);
+stream(_, Status, Out, Req, Site) when Status =:= 204; Status =:= 304 ->
+    full(Status, <<>>, 0, connection(Out, Req, Site), Out, Req, Site);
+stream(Function, Status, #out{length = Length} = Out, #req{version = 10} = Req, Site) when Length =:= undefined ->
+    run(Function, until_close, Status, head(Status, Out, close, <<>>, Req, Site), close, Req);
+stream(Function, Status, #out{length = Length} = Out, Req, Site) ->
+    Connection = connection(Out, Req, Site),
+    Mode = case Length of undefined -> chunked; _ -> Length end,
+    run(Function, Mode, Status, head(Status, Out, Connection, stream_framing(Out, Req), Req, Site), Connection, Req).
+
+stream_framing(#out{length = undefined}, #req{version = 10}) -> <<>>;
+stream_framing(#out{length = undefined}, _) -> <<"transfer-encoding: chunked\r\n">>;
+stream_framing(#out{length = Length}, _) -> length_line(Length).
+
+%% The head waits for the first part and goes out with it. How much was written is counted in the process
+%% dictionary: the function is the handler's, and may call the write function where it likes.
+-define(WRITTEN, '$yucan_written').
+
+run(Function, Mode, Status, Head, Connection, #req{conn = #conn{socket = Socket}} = Req) ->
+    _ = put(?WRITTEN, {Head, 0}),
+    try Function(fun(Data) -> write(Data, Mode, Socket) end) of
+        _ -> finish(Mode, Socket, Connection, Status, erase(?WRITTEN))
+    catch
+        Class:Reason:Stack ->
+            case erase(?WRITTEN) of
+                %% Nothing has gone out yet: it can still be an answer of its own.
+                {_, 0} -> erlang:raise(Class, Reason, Stack);
+                {_, Written} ->
+                    yucan_events:crash(Class, Reason, Stack, Req),
+                    {close, Status, Written}
+            end
+    end.
+
+write(Data, Mode, Socket) ->
+    Size = iolist_size(Data),
+    case get(?WRITTEN) of
+        _ when Size =:= 0 -> ok;
+        {_, Written} when is_integer(Mode), Written + Size > Mode -> error({bad_response, {more_than_content_length, Mode}});
+        {Head, Written} ->
+            _ = put(?WRITTEN, {<<>>, Written + Size}),
+            sent(yucan_socket:send(Socket, [Head | framed(Mode, Data)]))
+    end.
+
+sent(ok) -> ok;
+sent({error, timeout}) -> {error, timeout};
+sent({error, _}) -> {error, closed}.
+
+framed(chunked, Data) -> yucan_chunk:encode(Data);
+framed(_, Data) -> Data.
+
+finish(chunked, Socket, Connection, Status, {Head, Written}) ->
+    done(yucan_socket:send(Socket, [Head, yucan_chunk:last()]), Connection, Status, Written);
+finish(until_close, Socket, _, Status, {Head, Written}) ->
+    done(yucan_socket:send(Socket, Head), close, Status, Written);
+finish(Length, Socket, Connection, Status, {Head, Length}) ->
+    done(yucan_socket:send(Socket, Head), Connection, Status, Length);
+finish(_, _, _, Status, {_, Written}) ->
+    {close, Status, Written}.
+
+%% @doc The answer to what is no request. The connection closes afterwards.
+-spec refuse(Status :: 400..505, yucan_socket:socket(), method_was_head | any, #site{}) -> ok.
+refuse(Status, Socket, Method, Site) ->
+    {_, [{_, Type}], Body} = yucan_error:page(Status),
+    Head = [status_line(Status), yucan_date:line(), Site#site.server_header, <<"connection: close\r\ncontent-type: ">>, Type, <<"\r\n">>,
+            length_line(iolist_size(Body)), <<"\r\n">>],
+    _ = yucan_socket:send(Socket, case Method of method_was_head -> Head; any -> [Head | Body] end),
+    ok.

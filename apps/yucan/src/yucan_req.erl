@@ -1,0 +1,227 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc A request, as handlers and middleware see it.
+%%
+%% All but the body is a plain value. The body is read from the connection: only by the process in which
+%% yucan_handler's `handle' was called, and once; where it stands is kept there (yucan_body), so reading gives no new request.
+-module(yucan_req).
+
+-export([method/1, target/1, path/1, query/1, has_query/1, decoded_path/1, version/1, scheme/1, host/1, port/1, headers/1, header/2,
+         header/3, peer/1, peer_socket/1, local/1, cookies/1, query_pairs/1, binding/2, bindings/1, assign/3, assigned/3, server/1,
+         socket/1, tls_info/1, with_path/3, with_method/2, set_header/3, delete_header/2, has_body/1, body_length/1, body/1,
+         body/2, read/1, read/2, trailers/1, body_error/1, pairs/1, bind/2]).
+-export_type([req/0, address/0, body_error/0]).
+
+-include("yucan_internal.hrl").
+
+-opaque req() :: #req{}.
+-type address() :: {inet:ip_address(), inet:port_number()} | {local, binary()}.
+-type body_error() :: too_large | timeout | closed | bad_chunk | trailers_too_long.
+
+%% @doc The method as it was sent: methods are case-sensitive.
+-spec method(req()) -> binary().
+method(#req{method = Method}) -> Method.
+
+%% @doc The target as it was sent, also after a rewrite.
+-spec target(req()) -> binary().
+target(#req{target = Target}) -> Target.
+
+%% @doc The path, still encoded.
+-spec path(req()) -> binary().
+path(#req{path = Path}) -> Path.
+
+%% @doc What follows the first question mark, still encoded.
+-spec query(req()) -> binary().
+query(#req{query = none}) -> <<>>;
+query(#req{query = Query}) -> Query.
+
+%% @doc Is there a question mark?
+-spec has_query(req()) -> boolean().
+has_query(#req{query = Query}) -> Query =/= none.
+
+%% @doc The path decoded once, dot segments resolved, never above the root and without NUL.
+-spec decoded_path(req()) -> {ok, binary()} | {error, bad_path}.
+decoded_path(#req{path = Path}) -> yucan_path:decode(Path).
+
+%% @doc HTTP/1.1 or HTTP/1.0.
+-spec version(req()) -> {1, 0 | 1}.
+version(#req{version = 11}) -> {1, 1};
+version(#req{version = 10}) -> {1, 0}.
+
+%% @doc From the connection alone: headers say nothing about it.
+-spec scheme(req()) -> http | https.
+scheme(#req{conn = Conn}) -> Conn#conn.scheme.
+
+%% @doc Name of the host that was asked for, in lower case, without port; empty if none was named.
+-spec host(req()) -> binary().
+host(#req{host = Host}) -> Host.
+
+%% @doc The port that the client named, else the one that it reached.
+-spec port(req()) -> inet:port_number().
+port(#req{port = undefined, conn = #conn{local = {_, Port}}}) when is_integer(Port) -> Port;
+port(#req{port = undefined, conn = #conn{scheme = https}}) -> 443;
+port(#req{port = undefined}) -> 80;
+port(#req{port = Port}) -> Port.
+
+%% @doc All headers with lower-case names, in their order.
+-spec headers(req()) -> [{Name :: binary(), Value :: binary()}].
+headers(#req{headers = Headers}) -> lists:reverse(Headers).
+
+%% @doc The header with this lower-case name; several lines are joined.
+-spec header(Name :: binary(), req()) -> binary() | undefined.
+header(Name, Req) -> header(Name, Req, undefined).
+
+%% @doc The same with a default.
+-spec header(Name :: binary(), req(), Default) -> binary() | Default.
+header(Name, #req{headers = Headers}, Default) ->
+    case values(Name, Headers, []) of
+        [] -> Default;
+        [Value] -> Value;
+        Values -> iolist_to_binary(lists:join(separator(Name), Values))
+    end.
+
+values(Name, [{Name, Value} | Rest], Values) -> values(Name, Rest, [Value | Values]);
+values(Name, [_ | Rest], Values) -> values(Name, Rest, Values);
+values(_, [], Values) -> Values.
+
+separator(<<"cookie">>) -> <<"; ">>;
+separator(_) -> <<", ">>.
+
+%% @doc The client: of the PROXY header or of X-Forwarded-For, if the peer of the socket is trusted.
+-spec peer(req()) -> address().
+peer(#req{peer = socket, conn = #conn{proxied = none, peer = Peer}}) -> Peer;
+peer(#req{peer = socket, conn = #conn{proxied = Peer}}) -> Peer;
+peer(#req{peer = Peer}) -> Peer.
+
+%% @doc The other end of the socket.
+-spec peer_socket(req()) -> address().
+peer_socket(#req{conn = #conn{peer = Peer}}) -> Peer.
+
+%% @doc This end of the socket.
+-spec local(req()) -> address().
+local(#req{conn = #conn{local = Local}}) -> Local.
+
+%% @doc Names and values of the Cookie header.
+-spec cookies(req()) -> [{binary(), binary()}].
+cookies(Req) ->
+    [cookie(string:trim(Pair)) || Pair <- binary:split(header(<<"cookie">>, Req, <<>>), <<";">>, [global]), string:trim(Pair) =/= <<>>].
+
+cookie(Pair) ->
+    case binary:split(Pair, <<"=">>) of
+        [Name, <<$", Quoted/binary>>] when byte_size(Quoted) > 0 -> {Name, unquoted(Quoted)};
+        [Name, Value] -> {Name, Value};
+        [Name] -> {Name, <<>>}
+    end.
+
+unquoted(Quoted) ->
+    case binary:last(Quoted) of
+        $" -> binary_part(Quoted, 0, byte_size(Quoted) - 1);
+        _ -> <<$", Quoted/binary>>
+    end.
+
+%% @doc Names and values of the query, decoded. What cannot be decoded is left as it is.
+-spec query_pairs(req()) -> [{binary(), binary()}].
+query_pairs(Req) -> pairs(query(Req)).
+
+%% @doc The same for any text in that form, such as a body of application/x-www-form-urlencoded.
+-spec pairs(binary()) -> [{binary(), binary()}].
+pairs(Query) ->
+    [pair(Part) || Part <- binary:split(Query, <<"&">>, [global]), Part =/= <<>>].
+
+pair(Part) ->
+    case binary:split(Part, <<"=">>) of
+        [Name, Value] -> {yucan_path:unescape_form(Name), yucan_path:unescape_form(Value)};
+        [Name] -> {yucan_path:unescape_form(Name), <<>>}
+    end.
+
+%% @doc What a `:name' or `*name' of the route matched, decoded.
+-spec binding(Name :: binary(), req()) -> binary() | undefined.
+binding(Name, #req{bindings = Bindings}) -> maps:get(Name, Bindings, undefined).
+
+%% @doc All of them.
+-spec bindings(req()) -> #{binary() => binary()}.
+bindings(#req{bindings = Bindings}) -> Bindings.
+
+%% @private The router's.
+-spec bind(#{binary() => binary()}, req()) -> req().
+bind(Bindings, Req) -> Req#req{bindings = Bindings}.
+
+%% @doc Notes something for those who get the request after this.
+-spec assign(Key :: term(), Value :: term(), req()) -> req().
+assign(Key, Value, #req{assigned = Assigned} = Req) -> Req#req{assigned = Assigned#{Key => Value}}.
+
+%% @doc What assign/3 has noted.
+-spec assigned(Key :: term(), req(), Default :: term()) -> term().
+assigned(Key, #req{assigned = Assigned}, Default) -> maps:get(Key, Assigned, Default).
+
+%% @doc Name of the server.
+-spec server(req()) -> atom().
+server(#req{conn = #conn{server = Server}}) -> Server.
+
+%% @doc The connection, for yucan_socket.
+-spec socket(req()) -> yucan_socket:socket().
+socket(#req{conn = #conn{socket = Socket}}) -> Socket.
+
+%% @doc Protocol and cipher of TLS.
+-spec tls_info(req()) -> none | #{atom() => term()}.
+tls_info(Req) -> yucan_socket:tls_info(socket(Req)).
+
+%% @doc The same request for another path; `none' is no query. target/1 stays.
+-spec with_path(Path :: binary(), Query :: binary() | none, req()) -> req().
+with_path(Path, Query, Req) -> Req#req{path = Path, query = Query}.
+
+%% @doc The same request with another method.
+-spec with_method(binary(), req()) -> req().
+with_method(Method, Req) -> Req#req{method = Method}.
+
+%% @doc Sets a header, in place of all of this lower-case name.
+-spec set_header(Name :: binary(), Value :: binary(), req()) -> req().
+set_header(Name, Value, Req) ->
+    #req{headers = Headers} = Cleared = delete_header(Name, Req),
+    Cleared#req{headers = [{Name, Value} | Headers]}.
+
+%% @doc Takes all headers of this lower-case name away.
+-spec delete_header(Name :: binary(), req()) -> req().
+delete_header(Name, #req{headers = Headers} = Req) ->
+    Req#req{headers = [Header || {Other, _} = Header <- Headers, Other =/= Name]}.
+
+%% @doc Does a body follow?
+-spec has_body(req()) -> boolean().
+has_body(#req{body = Body}) -> Body =/= none andalso Body =/= {length, 0}.
+
+%% @doc What is known of its length.
+-spec body_length(req()) -> non_neg_integer() | chunked.
+body_length(#req{body = none}) -> 0;
+body_length(#req{body = chunked}) -> chunked;
+body_length(#req{body = {length, Length}}) -> Length.
+
+%% @doc The whole body, at most `body_bytes' of the limits.
+-spec body(req()) -> {ok, binary()} | {error, body_error()}.
+body(#req{body = none}) -> {ok, <<>>};
+body(_) -> yucan_body:all(default).
+
+%% @doc The whole body, at most so many bytes.
+-spec body(req(), MaxBytes :: non_neg_integer()) -> {ok, binary()} | {error, body_error()}.
+body(#req{body = none}, _) -> {ok, <<>>};
+body(_, Max) -> yucan_body:all(Max).
+
+%% @doc The next part of the body, as it comes: `more' may follow, `ok' is the last. Nothing is read ahead.
+-spec read(req()) -> {more | ok, binary()} | {error, body_error()}.
+read(Req) -> read(Req, #{}).
+
+%% @doc The same; `max' in bytes (128 KB), `timeout' in ms (the limit read_ms).
+-spec read(req(), #{max => pos_integer(), timeout => pos_integer()}) -> {more | ok, binary()} | {error, body_error()}.
+read(#req{body = none}, _) -> {ok, <<>>};
+read(_, Options) -> yucan_body:read(Options).
+
+%% @doc The trailers, known after the last part of the body.
+-spec trailers(req()) -> [{binary(), binary()}].
+trailers(#req{body = chunked}) -> yucan_body:trailers();
+trailers(_) -> [].
+
+%% @doc The answer to a body that could not be read.
+-spec body_error(body_error()) -> yucan_handler:response().
+body_error(closed) -> close;
+body_error(too_large) -> yucan_error:page(413);
+body_error(timeout) -> yucan_error:page(408);
+body_error(trailers_too_long) -> yucan_error:page(431);
+body_error(bad_chunk) -> yucan_error:page(400).

@@ -1,0 +1,118 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc From a request to the handler that answers it: middleware, then routes. Pure but for the handlers.
+%%
+%% A plan is data, not a closure, so that new code of this module takes effect at the next request.
+-module(yucan_router).
+
+-export([plan/2, run/2, parse_pattern/1]).
+-export_type([plan/0, route/0, middleware/0]).
+
+-type route() :: {Pattern :: binary() | string(), module(), term()}
+    | {Pattern :: binary() | string(), Methods :: [binary()], module(), term()}.
+-type middleware() :: fun((yucan_req:req(), Next :: fun((yucan_req:req()) -> yucan_handler:response())) -> yucan_handler:response()).
+-type segment() :: binary() | {one, binary()} | {rest, binary()}.
+-type compiled() :: {[segment()], any | [binary()], module(), State :: term()}.
+-opaque plan() :: {handler, module(), term()} | {routes, #{binary() => compiled()}, [compiled()]} | {middleware, middleware(), plan()}.
+
+%% @doc The plan for a handler or routes; the handlers' `init' is called here.
+-spec plan({handler, {module(), term()}} | {routes, [route()]}, [middleware()]) -> plan().
+plan(What, Middleware) ->
+    lists:foldr(fun(Function, Next) -> {middleware, Function, Next} end, base(What), Middleware).
+
+base({handler, {Module, Arg}}) ->
+    {handler, Module, init(Module, Arg)};
+base({routes, Routes}) ->
+    Compiled = [compile(Route) || Route <- Routes],
+    {routes, exact(Compiled, #{}, []), Compiled}.
+
+init(Module, Arg) ->
+    {module, Module} = code:ensure_loaded(Module),
+    case erlang:function_exported(Module, init, 1) of
+        true -> Module:init(Arg);
+        false -> Arg
+    end.
+
+compile({Pattern, Module, Arg}) -> compile({Pattern, any, Module, Arg});
+compile({Pattern, Methods, Module, Arg}) ->
+    {ok, Segments} = parse_pattern(Pattern),
+    {Segments, with_head(Methods), Module, init(Module, Arg)}.
+
+with_head(any) -> any;
+with_head(Methods) ->
+    case lists:member(<<"GET">>, Methods) andalso not lists:member(<<"HEAD">>, Methods) of
+        true -> Methods ++ [<<"HEAD">>];
+        false -> Methods
+    end.
+
+%% @doc The segments of a pattern, or why it is none.
+-spec parse_pattern(binary() | string()) -> {ok, [segment()]} | {error, string()}.
+parse_pattern(Pattern) ->
+    case unicode:characters_to_binary(Pattern) of
+        <<"/", Rest/binary>> -> segments(binary:split(Rest, <<"/">>, [global]), []);
+        _ -> {error, "a pattern begins with a slash"}
+    end.
+
+segments([<<"*", Name/binary>>], Done) -> {ok, lists:reverse(Done, [{rest, Name}])};
+segments([<<"*", _/binary>> | _], _) -> {error, "what begins with * must be the last segment"};
+segments([<<":">> | _], _) -> {error, "a name must follow the colon"};
+segments([<<":", Name/binary>> | Rest], Done) -> segments(Rest, [{one, Name} | Done]);
+segments([Segment | Rest], Done) -> segments(Rest, [Segment | Done]);
+segments([], Done) -> {ok, lists:reverse(Done)}.
+
+%% Routes without names that no earlier one matches: found by one look-up.
+exact([{Segments, any, _, _} = Route | Rest], Exact, Earlier) ->
+    Plain = lists:all(fun is_binary/1, Segments) andalso
+        lists:all(fun({Other, _, _, _}) -> match(Other, Segments, #{}) =:= nomatch end, Earlier),
+    exact(Rest, case Plain of true -> Exact#{path(Segments) => Route}; false -> Exact end, [Route | Earlier]);
+exact([Route | Rest], Exact, Earlier) ->
+    exact(Rest, Exact, [Route | Earlier]);
+exact([], Exact, _) ->
+    Exact.
+
+path(Segments) -> iolist_to_binary([[$/, Segment] || Segment <- Segments]).
+
+%% @doc The answer to a request.
+-spec run(plan(), yucan_req:req()) -> yucan_handler:response().
+run({handler, Module, State}, Req) ->
+    Module:handle(Req, State);
+run({routes, Exact, Routes}, Req) ->
+    Path = yucan_req:path(Req),
+    case Exact of
+        #{Path := {_, _, Module, State}} -> Module:handle(Req, State);
+        _ -> search(Routes, decoded(Path), Req, none)
+    end;
+run({middleware, Function, Next}, Req) ->
+    Function(Req, fun(Req1) -> run(Next, Req1) end).
+
+decoded(<<"/", Rest/binary>>) -> [yucan_path:unescape(Segment) || Segment <- binary:split(Rest, <<"/">>, [global])];
+decoded(Other) -> [Other].
+
+%% `Allowed' are the methods of the routes that matched but for the method.
+search([{Pattern, Methods, Module, State} | Routes], Segments, Req, Allowed) ->
+    case match(Pattern, Segments, #{}) of
+        nomatch -> search(Routes, Segments, Req, Allowed);
+        Bindings ->
+            case Methods =:= any orelse lists:member(yucan_req:method(Req), Methods) of
+                true -> Module:handle(yucan_req:bind(Bindings, Req), State);
+                false -> search(Routes, Segments, Req, Methods ++ case Allowed of none -> []; _ -> Allowed end)
+            end
+    end;
+search([], _, _, none) ->
+    yucan_error:page(404);
+search([], _, Req, Allowed) ->
+    Allow = {<<"allow">>, lists:join(<<", ">>, lists:usort([<<"OPTIONS">> | Allowed]))},
+    case yucan_req:method(Req) of
+        <<"OPTIONS">> -> {204, [Allow], <<>>};
+        _ ->
+            {405, Headers, Body} = yucan_error:page(405),
+            {405, [Allow | Headers], Body}
+    end.
+
+match([{rest, Name}], Segments, Bindings) -> bind(Name, iolist_to_binary(lists:join($/, Segments)), Bindings);
+match([{one, Name} | Pattern], [Segment | Rest], Bindings) when Segment =/= <<>> -> match(Pattern, Rest, bind(Name, Segment, Bindings));
+match([Segment | Pattern], [Segment | Rest], Bindings) -> match(Pattern, Rest, Bindings);
+match([], [], Bindings) -> Bindings;
+match(_, _, _) -> nomatch.
+
+bind(<<>>, _, Bindings) -> Bindings;
+bind(Name, Value, Bindings) -> Bindings#{Name => Value}.

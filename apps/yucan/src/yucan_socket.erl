@@ -1,0 +1,129 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc A connected socket, plain or TLS, behind one set of functions. All of them are called by the owner.
+-module(yucan_socket).
+
+-export([recv/3, send/2, setopts/2, arm/2, pause/2, is_closed/1, shutdown_write/1, close/1, port/1, tls_info/1, linger/3]).
+-export_type([socket/0]).
+
+-type socket() :: port() | {tls, ssl:sslsocket()}.
+-type reason() :: closed | timeout | inet:posix().
+
+%% @doc `Length' 0: what is there.
+-spec recv(socket(), Length :: non_neg_integer(), TimeoutMs :: timeout()) -> {ok, binary()} | {error, reason()}.
+recv({tls, Socket}, Length, Timeout) ->
+    case ssl:recv(Socket, Length, Timeout) of
+        {error, Reason} when not is_atom(Reason) -> {error, closed};
+        Result -> Result
+    end;
+recv(Socket, Length, Timeout) ->
+    gen_tcp:recv(Socket, Length, Timeout).
+
+%% @doc Blocks until the system has taken all, at most `send_ms' (yucan_limits) without progress.
+-spec send(socket(), iodata()) -> ok | {error, reason()}.
+send({tls, Socket}, Data) ->
+    case ssl:send(Socket, Data) of
+        {error, Reason} when not is_atom(Reason) -> {error, closed};
+        Result -> Result
+    end;
+send(Socket, Data) ->
+    gen_tcp:send(Socket, Data).
+
+%% @doc As inet:setopts/2; a socket that is gone is found by the next read.
+-spec setopts(socket(), list()) -> ok.
+setopts({tls, Socket}, Options) -> _ = ssl:setopts(Socket, Options), ok;
+setopts(Socket, Options) -> _ = inet:setopts(Socket, Options), ok.
+
+%% @doc Lets data come as messages: `Count' of them on TCP, one on TLS.
+-spec arm(socket(), Count :: pos_integer()) -> ok | {error, reason()}.
+arm({tls, Socket}, _) ->
+    case ssl:setopts(Socket, [{active, once}]) of
+        ok -> ok;
+        {error, _} -> {error, closed}
+    end;
+arm(Socket, Count) ->
+    inet:setopts(Socket, [{active, Count}]).
+
+%% @doc Back to reading by recv: what has come as messages meanwhile is appended to `Buffer'.
+-spec pause(socket(), Buffer :: binary()) -> binary().
+pause({tls, Socket}, Buffer) ->
+    _ = ssl:setopts(Socket, [{active, false}]),
+    flush_tls(Socket, Buffer);
+pause(Socket, Buffer) ->
+    _ = inet:setopts(Socket, [{active, false}]),
+    flush(Socket, Buffer).
+
+flush(Socket, Buffer) ->
+    receive
+        {tcp, Socket, Data} -> flush(Socket, <<Buffer/binary, Data/binary>>);
+        {tcp_passive, Socket} -> flush(Socket, Buffer);
+        {tcp_closed, Socket} -> flush(Socket, Buffer);
+        {tcp_error, Socket, _} -> flush(Socket, Buffer)
+    after 0 -> Buffer
+    end.
+
+flush_tls(Socket, Buffer) ->
+    receive
+        {ssl, Socket, Data} -> flush_tls(Socket, <<Buffer/binary, Data/binary>>);
+        {ssl_closed, Socket} -> flush_tls(Socket, Buffer);
+        {ssl_error, Socket, _} -> flush_tls(Socket, Buffer)
+    after 0 -> Buffer
+    end.
+
+%% @doc Has the other end gone? Known only while data comes as messages; what has come stays for its reader.
+-spec is_closed(socket()) -> boolean().
+is_closed({tls, Socket}) ->
+    ssl:peername(Socket) =/= {ok, nothing} andalso element(1, ssl:peername(Socket)) =:= error;
+is_closed(Socket) ->
+    %% A socket of which the other end is gone for good has an error, or no peer any more.
+    case inet:peername(Socket) of
+        {error, _} -> true;
+        {ok, _} -> has_hung_up(Socket)
+    end.
+
+%% TCP_INFO's first byte is the state: established is 1; the peer has closed in 7 (close) and 8 (close_wait).
+has_hung_up(Socket) ->
+    case inet:getopts(Socket, [{raw, 6, 11, 1}]) of
+        {ok, [{raw, 6, 11, <<State>>}]} -> State =/= 1;
+        _ -> false
+    end.
+
+%% @doc No more comes from this side.
+-spec shutdown_write(socket()) -> ok.
+shutdown_write({tls, Socket}) -> _ = ssl:shutdown(Socket, write), ok;
+shutdown_write(Socket) -> _ = gen_tcp:shutdown(Socket, write), ok.
+
+%% @doc Closes it, whatever its state.
+-spec close(socket()) -> ok.
+close({tls, Socket}) -> _ = ssl:close(Socket), ok;
+close(Socket) -> _ = gen_tcp:close(Socket), ok.
+
+%% @doc Closes without destroying what was sent last: a close with unread bytes would reset the connection, and the
+%% client could lose the answer (RFC 9112, 9.6). Reads and drops at most so many bytes, for at most so long.
+-spec linger(socket(), Bytes :: non_neg_integer(), Ms :: non_neg_integer()) -> ok.
+linger(Socket, Bytes, Ms) ->
+    _ = pause(Socket, <<>>),
+    shutdown_write(Socket),
+    discard(Socket, Bytes, erlang:monotonic_time(millisecond) + Ms),
+    close(Socket).
+
+discard(Socket, Bytes, Deadline) ->
+    Left = Deadline - erlang:monotonic_time(millisecond),
+    case Left > 0 andalso Bytes >= 0 andalso recv(Socket, 0, Left) of
+        {ok, Data} -> discard(Socket, Bytes - byte_size(Data), Deadline);
+        _ -> ok
+    end.
+
+%% @doc The port below, none for TLS.
+-spec port(socket()) -> port() | none.
+port({tls, _}) -> none;
+port(Socket) -> Socket.
+
+%% @doc Protocol, cipher and name of a TLS connection.
+-spec tls_info(socket()) -> none | #{atom() => term()}.
+tls_info({tls, Socket}) ->
+    case ssl:connection_information(Socket, [protocol, selected_cipher_suite, sni_hostname]) of
+        {ok, Info} -> maps:from_list(Info);
+        {error, _} -> #{}
+    end;
+tls_info(_) ->
+    none.

@@ -1,0 +1,28 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc The TLS options of a listener: its own certificate, and those of its hosts by the name that the client asks for.
+-module(yucan_tls).
+
+-export([options/2, by_name/2]).
+
+%% @doc Options for ssl:handshake.
+-spec options(none | [ssl:tls_server_option()], Hosts :: [map()]) -> none | [ssl:tls_server_option()].
+options(none, _) -> none;
+options(Own, Hosts) ->
+    Named = [{Name, without_general(Tls)} || #{names := Names, tls := Tls} <- Hosts, Tls =/= none, Name <- Names],
+    Defaults = [{alpn_preferred_protocols, [<<"http/1.1">>]}, {versions, ['tlsv1.3', 'tlsv1.2']}, {honor_cipher_order, true}, {reuse_sessions, true}],
+    Base = lists:foldl(fun({Key, _} = Default, All) -> case lists:keymember(Key, 1, Own) of true -> All; false -> [Default | All] end end, Own, Defaults),
+    case Named of
+        [] -> Base;
+        _ -> [{sni_fun, fun(Name) -> ?MODULE:by_name(Name, Named) end} | Base]
+    end.
+
+without_general(Tls) -> [Option || {Key, _} = Option <- Tls, Key =/= versions, Key =/= alpn_preferred_protocols].
+
+%% @private The certificate for a name; `undefined' is the listener's own.
+-spec by_name(string(), [{binary(), list()}]) -> undefined | list().
+by_name(Name, Named) ->
+    Lower = yucan_names:lower(iolist_to_binary(Name)),
+    case [Tls || {Pattern, Tls} <- Named, yucan_site:is_match(Pattern, Lower)] of
+        [Tls | _] -> Tls;
+        [] -> undefined
+    end.
