@@ -12,7 +12,13 @@
 %% @private
 -spec start(application:start_type(), term()) -> {ok, pid()} | {error, term()}.
 start(_Type, _Arguments) ->
-    placement_sup:start_link().
+    {ok, Supervisor} = placement_sup:start_link(),
+    case placement_config:from_environment() of
+        ok -> {ok, Supervisor};
+        {error, Text} ->
+            %% Stopped by the caller, which sees the reason.
+            {error, unicode:characters_to_list(Text)}
+    end.
 
 %% @private
 -spec stop(term()) -> ok.

@@ -21,8 +21,18 @@ init(_) ->
     {ok, {#{strategy => rest_for_one, intensity => 10, period => 10}, children()}}.
 
 %% Table and options; the comment names the writer.
+-spec tables() -> [{atom(), [term()]}].
 tables() ->
-    [].
+    Shared = [named_table, public, {read_concurrency, true}],
+    [{placement_definitions, Shared},                 %% placement_attr
+     {placement_values, Shared},                      %% placement_attr, and functions of attributes that keep something
+     {placement_owned, [ordered_set | Shared]},       %% placement_attr
+     {placement_known, Shared},                       %% placement_cache
+     {placement_own, [duplicate_bag | Shared]},       %% placement_choose: whoever has chosen
+     {placement_leases, Shared},                      %% placement_lease
+     {placement_groups, Shared}].                     %% placement_group
 
 children() ->
-    [].
+    [server(Module) || Module <- [placement_attr, placement_push, placement_cache, placement_group, placement_epoch, placement_lease]].
+
+server(Module) -> #{id => Module, start => {Module, start_link, []}, shutdown => 2000}.

@@ -1,0 +1,71 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Many real nodes with the application `placement', for its suites: small, on stock TCP, started several at a time, and not connected to each
+%% other by themselves (`-connect_all false').
+-module(beamway_placement_nodes).
+
+-compile({no_auto_import, [nodes/1]}).
+
+-export([start/1, start/2, stop/1, nodes/1, peers/1, call/4, all/4, connect/2]).
+
+-export_type([cluster/0]).
+
+-type cluster() :: [{Name :: string(), Peer :: pid(), node()}].
+
+-define(AT_ONCE, 8).
+-define(START_MS, 120000).
+
+%% @doc Starts nodes of these names, on which placement runs.
+-spec start([string()]) -> cluster().
+start(Names) ->
+    start(Names, #{}).
+
+%% @doc The same; `run => false' leaves placement stopped, `args' are added to the command line.
+-spec start([string()], #{run => boolean(), args => [string()], env => [{string(), string()}]}) -> cluster().
+start([], _) -> [];
+start(Names, Options) ->
+    {Now, Later} = lists:split(min(?AT_ONCE, length(Names)), Names),
+    Calls = [beamway_peer:async(fun() -> start_one(Name, Options) end) || Name <- Now],
+    Started = [beamway_peer:await(Call, ?START_MS * beamway_runner:slowness()) || Call <- Calls],
+    Started ++ start(Later, Options).
+
+start_one(Name, Options) ->
+    Args = ["-connect_all", "false", "-kernel", "prevent_overlapping_partitions", "false", "+S", "1", "+SDio", "1", "+A", "1", "-boot", "no_dot_erlang"],
+    {ok, Peer, Node} = beamway_peer:start(inet_tcp, #{name => beamway_peer:unique_name(Name), host => "127.0.0.1",
+                                                      args => Args ++ maps:get(args, Options, []), env => maps:get(env, Options, [])}),
+    case maps:get(run, Options, true) of
+        true -> {ok, _} = beamway_peer:call(Peer, application, ensure_all_started, [placement]), ok;
+        false -> ok
+    end,
+    {Name, Peer, Node}.
+
+%% @doc Ends them all, also stopped ones.
+-spec stop(cluster()) -> ok.
+stop(Cluster) ->
+    Calls = [beamway_peer:async(fun() -> beamway_peer:stop(Peer) end) || {_, Peer, _} <- Cluster],
+    lists:foreach(fun(Call) -> ok = beamway_peer:await(Call, ?START_MS) end, Calls).
+
+%% @doc The nodes, in the order in which they were named.
+-spec nodes(cluster()) -> [node()].
+nodes(Cluster) -> [Node || {_, _, Node} <- Cluster].
+
+%% @doc The processes that steer them.
+-spec peers(cluster()) -> [pid()].
+peers(Cluster) -> [Peer || {_, Peer, _} <- Cluster].
+
+%% @doc Calls a function on the node of a name.
+-spec call(cluster(), string(), {module(), atom()}, [term()]) -> term().
+call(Cluster, Name, {Module, Function}, Arguments) ->
+    {_, Peer, _} = lists:keyfind(Name, 1, Cluster),
+    beamway_peer:call(Peer, Module, Function, Arguments).
+
+%% @doc Calls a function on all nodes.
+-spec all(cluster(), module(), atom(), [term()]) -> [term()].
+all(Cluster, Module, Function, Arguments) ->
+    [beamway_peer:call(Peer, Module, Function, Arguments) || {_, Peer, _} <- Cluster].
+
+%% @doc Connects one node to all others.
+-spec connect(cluster(), string()) -> ok.
+connect(Cluster, Name) ->
+    {_, Peer, Own} = lists:keyfind(Name, 1, Cluster),
+    [true = beamway_peer:call(Peer, net_kernel, connect_node, [Node]) || Node <- nodes(Cluster), Node =/= Own],
+    ok.

@@ -1,0 +1,99 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc The attribute library of the RELEASE report D3.5, section 3, as it is written there.
+%%
+%% On each node `attr:start()', which starts the application `placement' if it does not run; then, on any of them:
+%% ```
+%% attr:request_attrs(Nodes, [cpu_speed, mem_free]).
+%% attr:choose_nodes(Nodes, [{vm_num_processors, ge, 8}, {loadavg5, lt, 0.5}]).
+%% '''
+%% Units are those of the report: MHz, kB, load averages as they are. Values are always asked for anew; {@link placement} has more words,
+%% caches and an account of what a choice was made from. A node that is listed twice is asked and returned once, in the place
+%% where it stands first. A node that does not answer within five seconds is left out; no other node waits for it.
+-module(attr).
+
+-export([start/0, start/1, start/2, stop/0, insert_attr/2, update_attr/2, delete_attr/1, request_attrs/2, choose_nodes/2]).
+
+-export_type([predicate/0]).
+
+-type predicate() :: {placement_entry:name(), eq | ne | lt | le | gt | ge, Constant :: term()} | {placement_entry:name(), true | false | yes | no}.
+
+-define(DEADLINE_MS, 5000).
+
+%% @doc Serves the built-in attributes.
+-spec start() -> ok | {error, Text :: unicode:chardata()}.
+start() -> begin_with(true, none).
+
+%% @doc Serves the built-in attributes and those of a configuration file, which win; or, with `nobuiltins', none until some are inserted.
+-spec start(nobuiltins | file:name_all()) -> ok | {error, Text :: unicode:chardata()}.
+start(nobuiltins) -> begin_with(false, none);
+start(File) -> begin_with(true, File).
+
+%% @doc Serves the attributes of a configuration file alone.
+-spec start(nobuiltins, file:name_all()) -> ok | {error, Text :: unicode:chardata()}.
+start(nobuiltins, File) -> begin_with(false, File).
+
+%% A file that cannot be read changes nothing; on a node that serves already, the configured attributes are replaced.
+begin_with(Builtins, File) ->
+    case placement_config:read(File) of
+        {ok, Entries} ->
+            case application:ensure_all_started(placement) of
+                {ok, _} -> placement_config:use(Builtins, Entries);
+                {error, Reason} -> {error, io_lib:format("the application placement does not start: ~0tp", [Reason])}
+            end;
+        {error, _} = Error -> Error
+    end.
+
+%% @doc Ends the attribute server, with the application.
+-spec stop() -> ok.
+stop() ->
+    _ = application:stop(placement),
+    ok.
+
+%% @doc Adds an attribute of this node, or takes the place of the one of that name. From any process.
+-spec insert_attr(placement_entry:name(), Value :: term()) -> ok | {error, Text :: unicode:chardata()}.
+insert_attr(Name, Value) -> placement_attr:insert(Name, Value).
+
+%% @doc Changes an attribute of this node.
+-spec update_attr(placement_entry:name(), Value :: term()) -> ok | {error, Text :: unicode:chardata()}.
+update_attr(Name, Value) -> placement_attr:update(Name, Value).
+
+%% @doc Removes an attribute of this node.
+-spec delete_attr(placement_entry:name()) -> ok.
+delete_attr(Name) -> placement_attr:delete(Name).
+
+%% @doc The attributes of the nodes that answer, `undefined' where one is not known.
+-spec request_attrs([node()], [placement_entry:name()]) -> [{node(), [{placement_entry:name(), Value :: term()}]}].
+request_attrs(Nodes, Names) ->
+    Distinct = placement_query:distinct(Nodes),
+    Views = placement_cache:fetch(Distinct, Names, #{live => true, deadline => ?DEADLINE_MS}),
+    [{Node, [{Name, value(maps:get(Name, Attributes))} || Name <- Names]}
+     || Node <- Distinct, #{status := ok, attributes := Attributes} <- [maps:get(Node, Views)]].
+
+value({ok, Value, _, _, _}) -> Value;
+value({unknown, _}) -> undefined.
+
+%% @doc The nodes for which all predicates are true, in the order of the list. What is `undefined' fulfils none.
+-spec choose_nodes([node()], [predicate()] | predicate()) -> [node()].
+choose_nodes(Nodes, Predicate) when is_tuple(Predicate) -> choose_nodes(Nodes, [Predicate]);
+choose_nodes(Nodes, Predicates) ->
+    Compiled = compiled(Predicates),
+    Names = placement_pred:attributes(Compiled),
+    Distinct = placement_query:distinct(Nodes),
+    Views = placement_cache:fetch(Distinct, Names, #{live => true, deadline => ?DEADLINE_MS}),
+    [Node || Node <- Distinct, #{status := ok} = View <- [maps:get(Node, Views)],
+             placement_pred:evaluate(Compiled, #{node => Node, view => View}) =:= true].
+
+compiled(Predicates) ->
+    case [P || P <- Predicates, not is_predicate(P)] of
+        [] ->
+            case placement_pred:compile(Predicates) of
+                {ok, Compiled} -> Compiled;
+                {error, Text} -> error({bad_predicate, unicode:characters_to_list(Text)})
+            end;
+        [Other | _] ->
+            error({bad_predicate, lists:flatten(io_lib:format("~0tP; expected {Name, eq|ne|lt|le|gt|ge, Value} or {Name, true|false|yes|no}", [Other, 12]))})
+    end.
+
+is_predicate({Name, Operator, _}) -> is_atom(Name) andalso lists:member(Operator, [eq, ne, lt, le, gt, ge]);
+is_predicate({Name, Word}) -> is_atom(Name) andalso lists:member(Word, [true, false, yes, no]);
+is_predicate(_) -> false.

@@ -1,0 +1,217 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Where to put processes: nodes by their attributes, their distances, their groups and their load.
+%%
+%% ```
+%% {ok, [Node], _} = placement:choose_nodes(all, #{require => [{mem_available, ge, {4, gib}}, {dist, near}], n => 1}).
+%% {ok, Pid, _} = placement:spawn(#{require => [{gpu, true}]}, {my_worker, start, []}).
+%% {ok, Reasons} = placement:why_not('b@host', [{loadavg5, lt, 0.5}]).
+%% '''
+%% A query is data ({@link placement_query:query()}, {@link placement_pred:predicate()}). Of several suitable nodes one is taken by a policy that asks two of them
+%% anew ({@link placement_policy}); the target itself decides who may come ({@link reserve/3}). The application must run here and on the nodes that are to be
+%% chosen; nodes without it are unknown. {@link attr} is the library of the RELEASE report with its own calls.
+-module(placement).
+
+-compile({no_auto_import, [spawn/2, spawn/3]}).
+
+-export([choose_nodes/2, choose_node/2, explain/2, why_not/2, why_not/3, format_error/1]).
+-export([reserve/3, release/1, renew/2, hand_over/2, spawn/2, spawn/3]).
+-export([own/1, own/2, disown/1, insert/2, insert/3, update/2, delete/1, attributes/0, attributes/2]).
+-export([follow/3, unfollow/1, topology/0, set_topology/1, set_topology/2, join/2, leave/1, epoch/0]).
+
+-type lease() :: placement_lease:lease().
+
+-export_type([lease/0]).
+
+-define(TRIES, 3).
+-define(SPAWN_MS, 5000).
+
+%% @doc The nodes that a query asks for; all suitable ones, in the order of the list, unless it says how many.
+-spec choose_nodes(placement_choose:nodes_spec(), placement_query:query()) -> {ok, [node(), ...], placement_choose:meta()} | {error, placement_choose:error()}.
+choose_nodes(Nodes, Query) -> placement_choose:choose(Nodes, Query).
+
+%% @doc One node.
+-spec choose_node(placement_choose:nodes_spec(), placement_query:query()) -> {ok, node(), placement_choose:meta()} | {error, placement_choose:error()}.
+choose_node(Nodes, Query) ->
+    case choose_nodes(Nodes, with(Query, #{n => 1})) of
+        {ok, [Node], Meta} -> {ok, Node, Meta};
+        {error, _} = Error -> Error
+    end.
+
+with(Query, More) when is_map(Query) -> maps:merge(Query, More);
+with(Predicate, More) -> More#{require => Predicate}.
+
+%% @doc Every constraint on every node, and what it was judged from.
+-spec explain(placement_choose:nodes_spec(), placement_query:query()) -> {ok, [placement_explain:report()]} | {error, placement_choose:error()}.
+explain(Nodes, Query) ->
+    case {placement_query:compile(Query), placement_choose:candidates(Nodes)} of
+        {{error, Text}, _} -> {error, {bad_query, unicode:characters_to_list(Text)}};
+        {_, {error, Text}} -> {error, {bad_nodes, Text}};
+        {_, {ok, []}} -> {error, {bad_nodes, "the list of nodes is empty"}};
+        {{ok, Plan}, {ok, Found}} -> {ok, placement_explain:reports(Plan, placement_choose:snapshot(Found, Plan))}
+    end.
+
+%% @doc Every constraint that keeps a node from being chosen among all connected nodes; none if it is suitable.
+-spec why_not(node(), placement_query:query()) -> {ok, [placement_explain:verdict()]} | {error, placement_choose:error()}.
+why_not(Node, Query) -> why_not(Node, Query, all).
+
+%% @doc The same among other nodes: words such as `low' compare nodes with each other.
+-spec why_not(node(), placement_query:query(), placement_choose:nodes_spec()) -> {ok, [placement_explain:verdict()]} | {error, placement_choose:error()}.
+why_not(Node, Query, Among) ->
+    case placement_choose:candidates(Among) of
+        {error, Text} -> {error, {bad_nodes, Text}};
+        {ok, Nodes} ->
+            case explain(Nodes ++ [Node], Query) of
+                {ok, Reports} -> {ok, placement_explain:why_not(Node, Reports)};
+                {error, _} = Error -> Error
+            end
+    end.
+
+%% @doc An error of a choice in words.
+-spec format_error(placement_choose:error() | term()) -> unicode:chardata().
+format_error({unsatisfied, Conflict}) -> placement_explain:conflict_text(Conflict);
+format_error({Kind, Text}) when Kind =:= bad_query; Kind =:= bad_nodes -> Text;
+format_error(busy) -> io_lib:format("the ~b best nodes all refused", [?TRIES]);
+format_error(Reason) -> io_lib:format("~0tP", [Reason, 20]).
+
+%%% Leases
+
+%% @doc Asks a node for a lease ({@link placement_lease:reserve/4}); its options are `ttl', `require' and `timeout'.
+-spec reserve(node(), placement_lease:claims(), #{ttl => pos_integer(), timeout => pos_integer(), require => placement_pred:predicate()}) ->
+          {ok, lease()} | {error, {bad_query, string()} | {refused, placement_lease:refusal()} | nodedown | no_server | timeout}.
+reserve(Node, Claims, Options) ->
+    case placement_pred:compile(maps:get(require, Options, [])) of
+        {ok, Compiled} -> placement_lease:reserve(Node, Claims, placement_pred:at_target(Compiled), Options);
+        {error, Text} -> {error, {bad_query, unicode:characters_to_list(Text)}}
+    end.
+
+%% @doc Gives a lease back.
+-spec release(lease()) -> ok.
+release(Lease) -> placement_lease:release(Lease).
+
+%% @doc Lets a lease live for so many milliseconds from now.
+-spec renew(lease(), pos_integer()) -> ok | {error, ended | nodedown | no_server | timeout}.
+renew(Lease, TtlMs) -> placement_lease:renew(Lease, TtlMs).
+
+%% @doc Hands a lease over to a process of its node, with which it ends.
+-spec hand_over(lease(), pid()) -> ok | {error, ended | nodedown | no_server | timeout}.
+hand_over(Lease, Pid) -> placement_lease:hand_over(Lease, Pid).
+
+%% @doc Chooses among all connected nodes, reserves, starts the process there and hands the lease over to it.
+-spec spawn(placement_query:query(), {module(), atom(), [term()]}) -> {ok, pid(), #{node := node(), refused := [{node(), term()}]}} | {error, placement_choose:error() | {busy, list()}}.
+spawn(Query, Call) -> spawn(Query, Call, #{}).
+
+%% @doc The same; options are `nodes' and `claims' ({@link placement_lease:claims()}). A node that refuses, because others came first, makes room for the next
+%% best, three in all; then the error names what each said.
+-spec spawn(placement_query:query(), {module(), atom(), [term()]}, #{nodes => placement_choose:nodes_spec(), claims => placement_lease:claims()}) ->
+          {ok, pid(), #{node := node(), refused := [{node(), term()}]}} | {error, placement_choose:error() | {busy, [{node(), term()}]}}.
+spawn(Query, {_, _, _} = Call, Options) ->
+    case placement_choose:ranked(maps:get(nodes, Options, all), {Query, ?TRIES}) of
+        {ok, Nodes, #{require := Require}} ->
+            try_spawn(Nodes, Call, maps:get(claims, Options, #{}), placement_pred:at_target(Require), []);
+        {error, _} = Error -> Error
+    end.
+
+try_spawn([], _, _, _, Refused) -> {error, {busy, lists:reverse(Refused)}};
+try_spawn([Node | Rest], Call, Claims, Require, Refused) ->
+    case placement_lease:reserve(Node, Claims, Require, #{}) of
+        {ok, Lease} ->
+            case started(Node, Call, Lease) of
+                {ok, Pid} -> {ok, Pid, #{node => Node, refused => lists:reverse(Refused)}};
+                {error, Reason} -> try_spawn(Rest, Call, Claims, Require, [{Node, Reason} | Refused])
+            end;
+        {error, Reason} -> try_spawn(Rest, Call, Claims, Require, [{Node, Reason} | Refused])
+    end.
+
+%% An answer that comes after the time is over would be a process that nobody knows of: it is killed.
+started(Node, {Module, Function, Arguments}, Lease) ->
+    Request = spawn_request(Node, Module, Function, Arguments, []),
+    receive
+        {spawn_reply, Request, ok, Pid} ->
+            _ = hand_over(Lease, Pid),
+            {ok, Pid};
+        {spawn_reply, Request, error, Reason} ->
+            ok = release(Lease),
+            {error, Reason}
+    after ?SPAWN_MS ->
+        ok = release(Lease),
+        case spawn_request_abandon(Request) of
+            true -> {error, timeout};
+            false ->
+                receive
+                    {spawn_reply, Request, ok, Pid} -> exit(Pid, kill), {error, timeout};
+                    {spawn_reply, Request, error, Reason} -> {error, Reason}
+                end
+        end
+    end.
+
+%%% Attributes of this node
+
+%% @doc An attribute that counts its living owners, of which the caller is one from now on.
+-spec own(placement_entry:name()) -> ok | {error, term()}.
+own(Name) -> placement_attr:own(Name, count, self()).
+
+%% @doc An attribute that vanishes with the calling process. Of several owners the newest living one's value counts.
+-spec own(placement_entry:name(), Value :: term()) -> ok | {error, term()}.
+own(Name, Value) -> placement_attr:own(Name, {value, Value}, self()).
+
+%% @doc Takes it back.
+-spec disown(placement_entry:name()) -> ok.
+disown(Name) -> placement_attr:disown(Name, self()).
+
+%% @doc Adds an attribute; the entry is as in a configuration file ({@link placement_entry}).
+-spec insert(placement_entry:name(), Entry :: term()) -> ok | {error, unicode:chardata()}.
+insert(Name, Entry) -> placement_attr:insert(Name, Entry).
+
+%% @doc Adds a value with options, such as its unit.
+-spec insert(placement_entry:name(), Value :: term(), placement_entry:options()) -> ok | {error, unicode:chardata()}.
+insert(Name, Value, Options) -> placement_attr:insert(Name, {static, Value, Options}).
+
+%% @doc Changes an attribute that is there.
+-spec update(placement_entry:name(), Entry :: term()) -> ok | {error, unicode:chardata()}.
+update(Name, Entry) -> placement_attr:update(Name, Entry).
+
+%% @doc Removes an attribute.
+-spec delete(placement_entry:name()) -> ok.
+delete(Name) -> placement_attr:delete(Name).
+
+%% @doc The names of this node's attributes.
+-spec attributes() -> [placement_entry:name()].
+attributes() -> placement_attr:names().
+
+%% @doc Attributes of nodes, with the age and the unit of each, or why it is unknown.
+-spec attributes([node()], [placement_entry:name()]) -> #{node() => placement_cache:view()}.
+attributes(Nodes, Names) -> placement_cache:fetch(placement_query:distinct(Nodes), Names, #{}).
+
+%% @doc Lets nodes tell of changes instead of asking them ({@link placement_cache:follow/3}).
+-spec follow([node()], [placement_entry:name()], EveryMs :: pos_integer()) -> ok.
+follow(Nodes, Names, EveryMs) -> placement_cache:follow(Nodes, Names, EveryMs).
+
+%% @doc Ends that.
+-spec unfollow([node()]) -> ok.
+unfollow(Nodes) -> placement_cache:unfollow(Nodes).
+
+%%% Topology
+
+%% @doc The tree that this node chooses by.
+-spec topology() -> placement_tree:tree() | none.
+topology() -> placement_epoch:tree().
+
+%% @doc Its number; 0 without one.
+-spec epoch() -> non_neg_integer().
+epoch() -> placement_epoch:epoch().
+
+%% @doc Chooses by this tree from now on.
+-spec set_topology(placement_tree:tree()) -> {ok, Epoch :: pos_integer()}.
+set_topology(Tree) -> placement_epoch:set(Tree).
+
+%% @doc The same on other nodes, too; those that did not take it are named.
+-spec set_topology(placement_tree:tree(), [node()]) -> {ok, Epoch :: pos_integer(), Without :: [node()]}.
+set_topology(Tree, Nodes) -> placement_epoch:publish(Tree, Nodes).
+
+%% @doc Adds a node to the tree, at its declared path.
+-spec join(node(), placement_tree:path()) -> {ok, Epoch :: pos_integer()} | {error, placement_tree:error()}.
+join(Node, Path) -> placement_epoch:join(Node, Path).
+
+%% @doc Removes a node from the tree.
+-spec leave(node()) -> {ok, Epoch :: non_neg_integer()}.
+leave(Node) -> placement_epoch:leave(Node).

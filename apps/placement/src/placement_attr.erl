@@ -1,0 +1,419 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc The attribute server of a node, registered as `attr_server': it keeps the attributes and answers whoever asks.
+%%
+%% Its tables belong to {@link placement_sup}, so a server that is killed comes back with all attributes; owners of attributes are monitored
+%% again, and those that died meanwhile are dropped. It never evaluates anything itself and never waits for another node: a function runs in a
+%% process of its own ({@link placement_eval}), at most once at a time for each attribute however many ask, and at most 32 of them at once.
+%%
+%% Other nodes send
+%% <ul><li>`{Pid, {report, Key, Names}}', the report's protocol: `Pid' gets `{report, Key, Node, [{Name, Value}]}', with `undefined' for what
+%% is not known;</li>
+%% <li>`{placement, ReplyTo, Reference, Names}', where `ReplyTo' is a pid or an alias: it gets `{placement, Reference, Version, [{Name, answer()}]}'.</li></ul>
+-module(placement_attr).
+-behaviour(gen_server).
+
+-export([start_link/0, configure/2, insert/2, update/2, delete/1, own/3, disown/2, names/0, local/2, definitions/0, exchange/3]).
+-export([init/1, handle_call/3, handle_cast/2, handle_info/2]).
+
+-export_type([answer/0, reason/0, version/0]).
+
+-type reason() :: missing | busy | placement_eval:reason() | {wrong_type, Value :: term(), Wanted :: placement_entry:type()} | no_sample.
+-type answer() :: {ok, Value :: term(), AgeMs :: non_neg_integer(), placement_unit:unit(), TtlMs :: non_neg_integer(), Tolerance :: number()}
+                | {stale, Value :: term(), AgeMs :: non_neg_integer(), placement_unit:unit(), Tolerance :: number(), reason()}
+                | {unknown, reason()}.
+%% `stale': the last evaluation failed; the value before it, and its age. Whoever asked knows how old it may be.
+-type version() :: {Creation :: non_neg_integer(), Changes :: non_neg_integer()}.
+%% It changes with the node and with each static attribute.
+
+-define(SERVER, attr_server).
+-define(DEFINITIONS, placement_definitions).   %% {Name, placement_entry:definition()}
+-define(VALUES, placement_values).             %% {Name, Value, AtMs, Failures} | {{samples, Name}, [{AtMs, Number}]} | {{kept, Key}, Term} | {changes, N}
+-define(OWNED, placement_owned).               %% {{Name, Pid}, Value | '$count', Order}
+-define(AT_ONCE, 32).
+-define(NAMES_MAX, 1000).
+-define(REQUESTS_MAX, 10000).
+-define(CALL_MS, 5000).
+-define(BACK_OFF_MS, 100).
+-define(BACK_OFF_MAX_MS, 10000).
+
+-record(evaluation, {pid :: pid(), monitor :: reference(), timer :: reference(), stopped = false :: boolean()}).
+-record(request, {reply :: fun(([{atom(), answer()}]) -> term()), names :: [atom()], open :: [atom()], answers :: #{atom() => answer()}}).
+-record(state, {evaluations = #{} :: #{atom() => #evaluation{}},  %% what runs now
+                by_monitor = #{} :: #{reference() => atom()},
+                waiting = [] :: [atom()],                          %% attributes whose turn has not come, the first first
+                requests = #{} :: #{pos_integer() => #request{}},  %% not answered yet
+                next = 1 :: pos_integer(),
+                owners = #{} :: #{reference() => {atom(), pid()}}}).
+
+%% @doc Starts the server.
+-spec start_link() -> {ok, pid()} | {error, term()}.
+start_link() -> gen_server:start_link({local, ?SERVER}, ?MODULE, [], []).
+
+%% @doc Replaces the configured attributes by the built-in ones, if wanted, and these entries, which win. What was inserted at run time stays.
+%% Functions that do not exist, and automatic attributes that fail, are named in the result; all else is in use.
+-spec configure(Builtins :: boolean(), [{placement_entry:name(), placement_entry:definition()}]) -> {ok, Troubles :: [{atom(), reason()}]}.
+configure(Builtins, Entries) ->
+    {ok, Own} = placement_entry:parse(case Builtins of true -> placement_builtin:definitions(); false -> [] end),
+    All = maps:merge(maps:from_list(Own), maps:from_list(Entries)),
+    {Automatic, Rest} = lists:partition(fun({_, #{kind := Kind}}) -> Kind =:= automatic end, maps:to_list(All)),
+    Evaluated = [{Name, Definition, evaluated(Definition)} || {Name, Definition} <- Automatic],
+    Static = [{Name, Definition#{kind := static, value => Value}} || {Name, Definition, {ok, Value}} <- Evaluated],
+    ok = gen_server:call(?SERVER, {configure, Static ++ Rest}, ?CALL_MS),
+    Given = maps:from_list(Entries),
+    {ok, [{Name, Reason} || {Name, _, {error, Reason}} <- Evaluated, is_map_key(Name, Given)]
+         ++ [{Name, no_such_function} || {Name, #{call := Call}} <- Rest, not placement_eval:is_exported(Call)]}.
+
+evaluated(#{call := Call, limit := Limit, type := Type}) -> typed(placement_eval:run(Call, Limit), Type).
+
+%% @doc Adds an attribute, or takes the place of the one of that name; the entry is as in a configuration file.
+-spec insert(placement_entry:name(), Entry :: term()) -> ok | {error, Text :: unicode:chardata()}.
+insert(Name, Entry) when is_atom(Name) ->
+    case placement_entry:definition(Name, Entry) of
+        {ok, #{kind := automatic} = Definition} ->
+            case evaluated(Definition) of
+                {ok, Value} -> gen_server:call(?SERVER, {insert, Name, Definition#{kind := static, value => Value}}, ?CALL_MS);
+                {error, Reason} -> {error, io_lib:format("attribute ~tp: its function failed: ~0tp", [Name, Reason])}
+            end;
+        {ok, Definition} -> gen_server:call(?SERVER, {insert, Name, Definition}, ?CALL_MS);
+        {error, _} = Error -> Error
+    end;
+insert(Name, _) -> {error, io_lib:format("~0tP is no name of an attribute; expected an atom", [Name, 10])}.
+
+%% @doc Changes an attribute that is there. A plain value keeps the unit and the type that the attribute has.
+-spec update(placement_entry:name(), Entry :: term()) -> ok | {error, Text :: unicode:chardata()}.
+update(Name, Entry) ->
+    case {ets_lookup(?DEFINITIONS, Name), placement_entry:definition(Name, Entry)} of
+        {[], _} -> {error, io_lib:format("there is no attribute ~0tP to update; insert it first", [Name, 10])};
+        {_, {error, _} = Error} -> Error;
+        {[{_, #{unit := Unit, tolerance := Tolerance}}], {ok, #{kind := static, value := Entry} = New}} ->
+            gen_server:call(?SERVER, {insert, Name, New#{unit := Unit, tolerance := Tolerance}}, ?CALL_MS);
+        {_, {ok, _}} -> insert(Name, Entry)
+    end.
+
+%% @doc Removes an attribute; one that is not there is removed already.
+-spec delete(placement_entry:name()) -> ok.
+delete(Name) -> gen_server:call(?SERVER, {delete, Name}, ?CALL_MS).
+
+%% @doc Adds an attribute that vanishes with its owner. With `{value, V}' the value is that of the newest living owner,
+%% with `count' the number of living owners.
+-spec own(placement_entry:name(), count | {value, term()}, pid()) -> ok | {error, {not_local, pid()} | {too_large, pos_integer()}}.
+own(Name, What, Pid) when is_atom(Name), node(Pid) =:= node() ->
+    case erlang:external_size(What) of
+        Bytes when Bytes > 65536 -> {error, {too_large, Bytes}};
+        _ -> gen_server:call(?SERVER, {own, Name, What, Pid}, ?CALL_MS)
+    end;
+own(_, _, Pid) -> {error, {not_local, Pid}}.
+
+%% @doc Takes an owned attribute back.
+-spec disown(placement_entry:name(), pid()) -> ok.
+disown(Name, Pid) -> gen_server:call(?SERVER, {disown, Name, Pid}, ?CALL_MS).
+
+%% @doc The names of all attributes of this node.
+-spec names() -> [placement_entry:name()].
+names() ->
+    lists:usort([Name || {Name, _} <- ets:tab2list(?DEFINITIONS)] ++ [Name || {{Name, _}, _, _} <- ets:tab2list(?OWNED)]).
+
+%% @doc All definitions of this node.
+-spec definitions() -> [{placement_entry:name(), placement_entry:definition()}].
+definitions() -> lists:sort(ets:tab2list(?DEFINITIONS)).
+
+%% @doc The attributes of this node, without going over a network.
+-spec local([placement_entry:name()], TimeoutMs :: pos_integer()) -> {ok, [{placement_entry:name(), answer()}]} | {error, timeout | noproc}.
+local(Names, TimeoutMs) ->
+    Monitor = monitor(process, ?SERVER, [{alias, reply_demonitor}]),
+    _ = catch ?SERVER ! {placement, Monitor, Monitor, Names},
+    receive
+        {placement, Monitor, _, Answers} -> {ok, Answers};
+        {'DOWN', Monitor, process, _, _} -> {error, noproc}
+    after TimeoutMs ->
+        true = demonitor(Monitor, [flush]),
+        receive {placement, Monitor, _, Answers} -> {ok, Answers} after 0 -> {error, timeout} end
+    end.
+
+%% @doc For functions of attributes that need what they saw the last time: stores a term and gives the one before, or `First'.
+-spec exchange(Key :: atom(), First, New :: term()) -> First | term().
+exchange(Key, First, New) ->
+    Before = case ets:lookup(?VALUES, {kept, Key}) of
+                 [{_, Term}] -> Term;
+                 [] -> First
+             end,
+    true = ets:insert(?VALUES, {{kept, Key}, New}),
+    Before.
+
+ets_lookup(Table, Key) ->
+    try ets:lookup(Table, Key) catch error:badarg -> [] end.
+
+%%% The server
+
+%% @private
+-spec init(term()) -> {ok, #state{}}.
+init(_) ->
+    %% So that scheduler_utilization has something to differ from; it ends with this process.
+    _ = erlang:system_flag(scheduler_wall_time, true),
+    Owners = [{monitor(process, Pid), {Name, Pid}} || {{Name, Pid}, _, _} <- ets:tab2list(?OWNED)],
+    _ = [sample_after(Name, 0) || {Name, #{kind := sampled}} <- ets:tab2list(?DEFINITIONS)],
+    {ok, #state{owners = maps:from_list(Owners)}}.
+
+%% @private
+-spec handle_call(term(), gen_server:from(), #state{}) -> {reply, term(), #state{}}.
+handle_call({configure, Entries}, _, State) ->
+    Known = ets:tab2list(?DEFINITIONS),
+    _ = [forget(Name) || {Name, Definition} <- Known, not is_map_key(inserted, Definition)],
+    _ = [define(Name, Definition) || {Name, Definition} <- Entries],
+    _ = changed(),
+    {reply, ok, State};
+handle_call({insert, Name, Definition}, _, State) ->
+    _ = forget(Name),
+    _ = define(Name, Definition#{inserted => true}),
+    _ = changed(),
+    {reply, ok, State};
+handle_call({delete, Name}, _, State) ->
+    _ = forget(Name),
+    _ = changed(),
+    {reply, ok, State};
+handle_call({own, Name, What, Pid}, _, #state{owners = Owners} = State) ->
+    Value = case What of count -> '$count'; {value, Given} -> Given end,
+    Known = [Monitor || {Monitor, Owner} <- maps:to_list(Owners), Owner =:= {Name, Pid}],
+    true = ets:insert(?OWNED, {{Name, Pid}, Value, erlang:unique_integer([monotonic])}),
+    case Known of
+        [] -> {reply, ok, State#state{owners = Owners#{monitor(process, Pid) => {Name, Pid}}}};
+        [_] -> {reply, ok, State}
+    end;
+handle_call({disown, Name, Pid}, _, #state{owners = Owners} = State) ->
+    Monitors = [Monitor || {Monitor, Owner} <- maps:to_list(Owners), Owner =:= {Name, Pid}],
+    _ = [demonitor(Monitor, [flush]) || Monitor <- Monitors],
+    true = ets:delete(?OWNED, {Name, Pid}),
+    {reply, ok, State#state{owners = maps:without(Monitors, Owners)}};
+handle_call(Other, _, State) ->
+    {reply, {error, {unknown_request, Other}}, State}.
+
+%% @private
+-spec handle_cast(term(), #state{}) -> {noreply, #state{}}.
+handle_cast(_, State) -> {noreply, State}.
+
+%% @private
+-spec handle_info(term(), #state{}) -> {noreply, #state{}}.
+handle_info({Pid, {report, Key, Names}}, State) when is_pid(Pid) ->
+    Reply = fun(Answers) -> reply(Pid, {report, Key, node(), [{Name, plain(Answer)} || {Name, Answer} <- Answers]}) end,
+    {noreply, asked(Names, Reply, State)};
+handle_info({placement, ReplyTo, Reference, Names}, State) when is_pid(ReplyTo); is_reference(ReplyTo) ->
+    Reply = fun(Answers) -> reply(ReplyTo, {placement, Reference, version(), Answers}) end,
+    {noreply, asked(Names, Reply, State)};
+handle_info({'DOWN', Monitor, process, Pid, Reason}, #state{by_monitor = ByMonitor, owners = Owners} = State) ->
+    case {ByMonitor, Owners} of
+        {#{Monitor := Name}, _} -> {noreply, evaluation_ended(Name, Reason, State#state{by_monitor = maps:remove(Monitor, ByMonitor)})};
+        {_, #{Monitor := {Name, Pid}}} ->
+            true = ets:delete(?OWNED, {Name, Pid}),
+            {noreply, State#state{owners = maps:remove(Monitor, Owners)}};
+        _ -> {noreply, State}
+    end;
+handle_info({limit, Name, Pid}, #state{evaluations = Evaluations} = State) ->
+    case Evaluations of
+        #{Name := #evaluation{pid = Pid} = Evaluation} ->
+            true = placement_eval:stop(Pid),
+            {noreply, State#state{evaluations = Evaluations#{Name := Evaluation#evaluation{stopped = true}}}};
+        _ -> {noreply, State}
+    end;
+handle_info({sample, Name}, State) ->
+    case ets:lookup(?DEFINITIONS, Name) of
+        [{_, #{kind := sampled, every := Every}}] ->
+            sample_after(Name, Every),
+            {noreply, started(Name, State)};
+        _ -> {noreply, State}
+    end;
+handle_info(_, State) ->
+    %% Anybody may write to a registered name.
+    {noreply, State}.
+
+%% A peer whose connection is busy does not hold up the others; it asks again.
+reply(To, Message) -> erlang:send(To, Message, [nosuspend, noconnect]).
+
+plain({ok, Value, _, _, _, _}) -> Value;
+plain(_) -> undefined.
+
+version() -> {erlang:system_info(creation), changes()}.
+
+changes() ->
+    case ets:lookup(?VALUES, changes) of
+        [{_, Count}] -> Count;
+        [] -> 0
+    end.
+
+changed() -> ets:update_counter(?VALUES, changes, 1, {changes, 0}).
+
+define(Name, Definition) ->
+    true = ets:insert(?DEFINITIONS, {Name, Definition}),
+    is_sampled(Definition) andalso sample_after(Name, 0).
+
+is_sampled(#{kind := Kind}) -> Kind =:= sampled.
+
+forget(Name) ->
+    true = ets:delete(?DEFINITIONS, Name),
+    true = ets:delete(?VALUES, Name),
+    true = ets:delete(?VALUES, {samples, Name}).
+
+%% One timer for each sampled attribute: the one of an attribute that was defined again is not renewed.
+sample_after(Name, Ms) ->
+    case erlang:get({timer, Name}) of
+        undefined -> ok;
+        Old -> _ = erlang:cancel_timer(Old), ok
+    end,
+    _ = erlang:put({timer, Name}, erlang:send_after(Ms, self(), {sample, Name})),
+    true.
+
+%%% Requests
+
+asked(Names, Reply, State) when is_list(Names), length(Names) =< ?NAMES_MAX -> request(lists:usort([N || N <- Names, is_atom(N)]), Names, Reply, State);
+asked(_, Reply, State) ->
+    _ = Reply([]),
+    State.
+
+request(_, Names, Reply, #state{requests = Requests} = State) when map_size(Requests) >= ?REQUESTS_MAX ->
+    _ = Reply([{Name, {unknown, busy}} || Name <- Names]),
+    State;
+request(Distinct, Names, Reply, #state{next = Next, requests = Requests} = State) ->
+    Now = erlang:monotonic_time(millisecond),
+    Known = [{Name, look(Name, Now)} || Name <- Distinct],
+    Answers = maps:from_list([{Name, Answer} || {Name, Answer} <- Known, Answer =/= evaluate]),
+    case [Name || {Name, evaluate} <- Known] of
+        [] ->
+            _ = Reply(in_order(Names, Answers)),
+            State;
+        Open ->
+            Request = #request{reply = Reply, names = Names, open = Open, answers = Answers},
+            lists:foldl(fun started/2, State#state{next = Next + 1, requests = Requests#{Next => Request}}, Open)
+    end.
+
+in_order(Names, Answers) -> [{Name, maps:get(Name, Answers, {unknown, missing})} || Name <- Names].
+
+%% What is known of an attribute without evaluating anything.
+look(Name, Now) ->
+    case ets:lookup(?DEFINITIONS, Name) of
+        [{_, #{kind := static, value := Value} = Definition}] -> answer(Value, 0, Definition);
+        [{_, #{kind := sampled} = Definition}] -> averaged(Name, Definition, Now);
+        [{_, Definition}] -> last_value(Name, Definition, Now);
+        [] -> owned(ets:match_object(?OWNED, {{Name, '_'}, '_', '_'}))
+    end.
+
+answer(Value, Age, #{unit := Unit, ttl := Ttl, tolerance := Tolerance}) -> {ok, Value, Age, Unit, Ttl, Tolerance}.
+
+last_value(Name, #{min_interval := Interval} = Definition, Now) ->
+    case ets:lookup(?VALUES, Name) of
+        [{_, {ok, Value}, At, 0}] when Now - At < Interval -> answer(Value, Now - At, Definition);
+        [{_, Last, At, Failures}] when Failures > 2 -> backed_off(Last, At, Failures, Definition, Now);
+        _ -> evaluate
+    end.
+
+%% What failed three times in a row is not tried at every question.
+backed_off(Last, At, Failures, Definition, Now) ->
+    case Now - At < min(?BACK_OFF_MAX_MS, ?BACK_OFF_MS bsl min(Failures - 3, 10)) of
+        true -> old_or_unknown(Last, Definition, Now);
+        false -> evaluate
+    end.
+
+owned([]) -> {unknown, missing};
+owned(Owners) ->
+    case lists:keysort(3, Owners) of
+        [{_, '$count', _} | _] = All -> {ok, length(All), 0, none, 1000, 0};
+        All -> {ok, element(2, lists:last(All)), 0, none, 1000, 0}
+    end.
+
+averaged(Name, #{every := Every} = Definition, Now) ->
+    case ets:lookup(?VALUES, {samples, Name}) of
+        [{_, [{At, _} | _] = Samples}] ->
+            Numbers = [Number || {_, Number} <- Samples],
+            answer(lists:sum(Numbers) / length(Numbers), max(0, Now - At - Every), Definition);
+        _ -> {unknown, no_sample}
+    end.
+
+%%% Evaluations
+
+started(Name, #state{evaluations = Evaluations, waiting = Waiting} = State) ->
+    case is_map_key(Name, Evaluations) orelse lists:member(Name, Waiting) of
+        true -> State;
+        false when map_size(Evaluations) >= ?AT_ONCE -> State#state{waiting = Waiting ++ [Name]};
+        false -> evaluating(Name, ets:lookup(?DEFINITIONS, Name), State)
+    end.
+
+evaluating(Name, [{_, #{call := Call, limit := Limit}}], #state{evaluations = Evaluations, by_monitor = ByMonitor} = State) ->
+    {Pid, Monitor} = placement_eval:start(Call),
+    Timer = erlang:send_after(Limit, self(), {limit, Name, Pid}),
+    State#state{evaluations = Evaluations#{Name => #evaluation{pid = Pid, monitor = Monitor, timer = Timer}},
+                by_monitor = ByMonitor#{Monitor => Name}};
+evaluating(Name, _, State) ->
+    %% Deleted, or no longer dynamic, while it waited.
+    answered(Name, {unknown, missing}, State).
+
+evaluation_ended(Name, Reason, #state{evaluations = Evaluations} = State) ->
+    #{Name := #evaluation{timer = Timer, stopped = Stopped}} = Evaluations,
+    _ = erlang:cancel_timer(Timer),
+    Now = erlang:monotonic_time(millisecond),
+    Answer = learnt(Name, ets:lookup(?DEFINITIONS, Name), placement_eval:outcome(Reason, Stopped), Now),
+    next(answered(Name, Answer, State#state{evaluations = maps:remove(Name, Evaluations)})).
+
+next(#state{waiting = [Name | Rest]} = State) -> started(Name, State#state{waiting = Rest});
+next(State) -> State.
+
+learnt(Name, [{_, #{kind := sampled, over := Over} = Definition}], Outcome, Now) ->
+    _ = case typed(Outcome, number) of
+            {ok, Number} ->
+                Kept = [Sample || {At, _} = Sample <- samples(Name), Now - At < Over],
+                ets:insert(?VALUES, {{samples, Name}, [{Now, Number} | Kept]});
+            {error, _} -> true
+        end,
+    averaged(Name, Definition, Now);
+learnt(Name, [{_, #{kind := dynamic, type := Type} = Definition}], Outcome, Now) ->
+    Before = ets:lookup(?VALUES, Name),
+    case typed(Outcome, Type) of
+        {ok, Value} ->
+            true = ets:insert(?VALUES, {Name, {ok, Value}, Now, 0}),
+            answer(Value, 0, Definition);
+        {error, Reason} ->
+            Last = failed(Before, Reason),
+            true = ets:insert(?VALUES, {Name, Last, Now, failures(Before) + 1}),
+            old_or_unknown(Last, Definition, Now)
+    end;
+learnt(_, _, _, _) -> {unknown, missing}.
+
+samples(Name) ->
+    case ets:lookup(?VALUES, {samples, Name}) of
+        [{_, Samples}] -> Samples;
+        [] -> []
+    end.
+
+%% The last good value, and since when it is that old; or why there is none.
+failed([{_, {ok, Value}, At, 0}], Reason) -> {old, Value, At, Reason};
+failed([{_, {old, Value, At, _}, _, _}], Reason) -> {old, Value, At, Reason};
+failed(_, Reason) -> {none, Reason}.
+
+failures([{_, _, _, Failures}]) -> Failures;
+failures([]) -> 0.
+
+old_or_unknown({old, Value, At, Reason}, #{unit := Unit, tolerance := Tolerance}, Now) -> {stale, Value, Now - At, Unit, Tolerance, Reason};
+old_or_unknown({none, Reason}, _, _) -> {unknown, Reason}.
+
+typed({ok, Value}, Type) ->
+    case is_of_type(Type, Value) of
+        true -> {ok, Value};
+        false -> {error, {wrong_type, Value, Type}}
+    end;
+typed({error, _} = Error, _) -> Error.
+
+is_of_type(any, _) -> true;
+is_of_type(number, Value) -> is_number(Value);
+is_of_type(integer, Value) -> is_integer(Value);
+is_of_type(atom, Value) -> is_atom(Value);
+is_of_type(boolean, Value) -> is_boolean(Value);
+is_of_type(text, Value) -> is_binary(Value) orelse io_lib:printable_unicode_list(Value).
+
+answered(Name, Answer, #state{requests = Requests} = State) ->
+    State#state{requests = maps:filtermap(fun(_, Request) -> answered_request(Name, Answer, Request) end, Requests)}.
+
+answered_request(Name, Answer, #request{open = Open, answers = Answers, names = Names, reply = Reply} = Request) ->
+    case lists:delete(Name, Open) of
+        Open -> true;
+        [] ->
+            _ = Reply(in_order(Names, Answers#{Name => Answer})),
+            false;
+        Rest -> {true, Request#request{open = Rest, answers = Answers#{Name => Answer}}}
+    end.

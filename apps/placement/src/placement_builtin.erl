@@ -1,0 +1,236 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc The attributes that every node has: those of the report's Tables 1 and 2, with its units, and more.
+%%
+%% Each is a function here or in OTP, evaluated like any other attribute: what a system does not offer (no `/proc', no cgroup) makes
+%% the function fail, and the attribute unknown. Called by {@link placement_attr}.
+-module(placement_builtin).
+
+-export([definitions/0]).
+%% Functions of attributes.
+-export([os_type/0, os_version/0, otp_release/0, hostname/0, processors/0, mem_info/1, cpu_speed/0, load_average/1, load_per_core/1,
+         kernel_entities/0, load/0, run_queue/0, scheduler_utilization/0, vm_memory/0, reductions_per_s/0, applications/0, crypto_version/0,
+         gpu/0, cgroup_cpus/0, cgroup_memory/0, declared_path/0, environment/1, leases/0]).
+
+%% @doc All built-in attributes as entries of a configuration file.
+-spec definitions() -> [{placement_entry:name(), term()}].
+definitions() ->
+    report_static() ++ report_dynamic() ++ more_static() ++ more_dynamic().
+
+%% Table 1.
+report_static() ->
+    [{os_type, automatic(os_type, [], #{})},
+     {os_version, automatic(os_version, [], #{})},
+     {otp_release, automatic(otp_release, [], #{})},
+     {vm_num_processors, automatic(processors, [], #{type => integer})},
+     {mem_total, automatic(mem_info, ["MemTotal"], #{unit => kib, type => integer})}].
+
+%% Table 2; memory in kB, the clock in MHz and the loads as /proc has them, as in the report's session.
+report_dynamic() ->
+    [{cpu_speed, dynamic(cpu_speed, [], #{unit => mhz, type => number, tolerance => 1})},
+     {mem_free, dynamic(mem_info, ["MemFree"], #{unit => kib, type => integer, tolerance => 1024})},
+     {loadavg1, dynamic(load_average, [1], #{type => number, tolerance => 0.05})},
+     {loadavg5, dynamic(load_average, [5], #{type => number, tolerance => 0.05, ttl => 5000})},
+     {loadavg15, dynamic(load_average, [15], #{type => number, tolerance => 0.05, ttl => 15000})},
+     {kernel_entities, dynamic(kernel_entities, [], #{})},
+     {num_erlang_processes, {dynamic, {erlang, system_info, [process_count]}, #{type => integer}}}].
+
+more_static() ->
+    [{hostname, automatic(hostname, [], #{type => text})},
+     {schedulers_online, {automatic, {erlang, system_info, [schedulers_online]}, #{type => integer}}},
+     {logical_processors_available, automatic(processors, [], #{type => integer})},
+     {path, automatic(declared_path, [], #{})},
+     {slurm_topology_addr, automatic(environment, ["SLURM_TOPOLOGY_ADDR"], #{type => text})},
+     {cgroup_cpus, automatic(cgroup_cpus, [], #{type => number})},
+     {cgroup_memory, automatic(cgroup_memory, [], #{unit => byte, type => integer})},
+     {gpu, automatic(gpu, [], #{type => boolean})}].
+
+more_dynamic() ->
+    [{mem_available, dynamic(mem_info, ["MemAvailable"], #{unit => kib, type => integer, tolerance => 1024})},
+     {load_per_core1, dynamic(load_per_core, [1], #{unit => ratio, type => number, tolerance => 0.05})},
+     {load_per_core5, dynamic(load_per_core, [5], #{unit => ratio, type => number, tolerance => 0.05, ttl => 5000})},
+     {load_per_core15, dynamic(load_per_core, [15], #{unit => ratio, type => number, tolerance => 0.05, ttl => 15000})},
+     {load, dynamic(load, [], #{unit => ratio, type => number, tolerance => 0.05})},
+     {run_queue, dynamic(run_queue, [], #{type => integer})},
+     {scheduler_utilization, dynamic(scheduler_utilization, [], #{unit => ratio, type => number, tolerance => 0.05, min_interval => 100})},
+     {reductions_per_s, dynamic(reductions_per_s, [], #{type => number, min_interval => 100})},
+     {vm_memory, dynamic(vm_memory, [], #{unit => byte, type => integer, tolerance => 1 bsl 20})},
+     {leases, dynamic(leases, [], #{type => integer})},
+     {applications, dynamic(applications, [], #{ttl => 5000})},
+     {crypto_version, dynamic(crypto_version, [], #{type => text, ttl => 60000})}].
+
+automatic(Function, Arguments, Options) -> {automatic, {?MODULE, Function, Arguments}, Options}.
+dynamic(Function, Arguments, Options) -> {dynamic, {?MODULE, Function, Arguments}, Options}.
+
+%% @doc Family and name of the operating system.
+-spec os_type() -> {unix | win32, atom()}.
+os_type() -> os:type().
+
+%% @doc Version of the operating system.
+-spec os_version() -> string() | {non_neg_integer(), non_neg_integer(), non_neg_integer()}.
+os_version() -> os:version().
+
+%% @doc Release of OTP, as text.
+-spec otp_release() -> string().
+otp_release() -> erlang:system_info(otp_release).
+
+%% @doc Processors that this VM may use; fails where the VM does not know.
+-spec processors() -> pos_integer().
+processors() ->
+    case erlang:system_info(logical_processors_available) of
+        unknown -> error(unknown_here);
+        Number -> Number
+    end.
+
+%% @doc Name of the host, without domain.
+-spec hostname() -> string().
+hostname() ->
+    {ok, Name} = inet:gethostname(),
+    Name.
+
+%% @doc A line of `/proc/meminfo', in kB.
+-spec mem_info(Line :: string()) -> non_neg_integer().
+mem_info(Line) -> binary_to_integer(matched("/proc/meminfo", ["(?m)^", Line, ":\\s*([0-9]+) kB"])).
+
+%% @doc The clock of the first processor in MHz, now: that of an idle processor may be low.
+-spec cpu_speed() -> float().
+cpu_speed() -> binary_to_float(matched("/proc/cpuinfo", "(?m)^cpu MHz\\s*:\\s*([0-9]+\\.[0-9]+)")).
+
+%% @doc The system's load average over 1, 5 or 15 minutes, as it is: not divided by the processors.
+-spec load_average(1 | 5 | 15) -> float().
+load_average(1) -> binary_to_float(matched("/proc/loadavg", "^(\\S+)"));
+load_average(5) -> binary_to_float(matched("/proc/loadavg", "^\\S+ (\\S+)"));
+load_average(15) -> binary_to_float(matched("/proc/loadavg", "^\\S+ \\S+ (\\S+)")).
+
+%% @doc The same, for each processor.
+-spec load_per_core(1 | 5 | 15) -> float().
+load_per_core(Minutes) -> load_average(Minutes) / processors().
+
+%% @doc Runnable and all threads of the system.
+-spec kernel_entities() -> {Runnable :: non_neg_integer(), All :: non_neg_integer()}.
+kernel_entities() ->
+    [Runnable, All] = binary:split(matched("/proc/loadavg", "([0-9]+/[0-9]+)"), <<"/">>),
+    {binary_to_integer(Runnable), binary_to_integer(All)}.
+
+%% @doc What waits or is about to run on this VM for each scheduler: run queues and leases. The default measure of load.
+-spec load() -> float().
+load() -> (run_queue() + leases()) / erlang:system_info(schedulers_online).
+
+%% @doc Processes and ports that are ready to run.
+-spec run_queue() -> non_neg_integer().
+run_queue() -> erlang:statistics(total_run_queue_lengths).
+
+%% @doc The share of time for which schedulers worked since this was last evaluated, or since the server started.
+-spec scheduler_utilization() -> float().
+scheduler_utilization() ->
+    Now = lists:sort(erlang:statistics(scheduler_wall_time)),
+    Before = placement_attr:exchange(scheduler_wall_time, [{Id, 0, 0} || {Id, _, _} <- Now], Now),
+    {Active, Total} = lists:foldl(fun add_difference/2, {0, 0}, lists:zip(Before, Now)),
+    Active / max(1, Total).
+
+add_difference({{Id, Active0, Total0}, {Id, Active1, Total1}}, {Active, Total}) -> {Active + Active1 - Active0, Total + Total1 - Total0}.
+
+%% @doc Reductions a second since this was last evaluated.
+-spec reductions_per_s() -> float().
+reductions_per_s() ->
+    {Reductions, _} = erlang:statistics(reductions),
+    Now = erlang:monotonic_time(microsecond),
+    {Before, Then} = placement_attr:exchange(reductions, {Reductions, Now - 1}, {Reductions, Now}),
+    (Reductions - Before) * 1.0e6 / max(1, Now - Then).
+
+%% @doc Memory that the VM has allocated, in bytes.
+-spec vm_memory() -> non_neg_integer().
+vm_memory() -> erlang:memory(total).
+
+%% @doc The applications that run.
+-spec applications() -> [atom()].
+applications() -> lists:sort([Name || {Name, _, _} <- application:which_applications()]).
+
+%% @doc The version of OpenSSL that crypto uses; fails without a usable crypto.
+-spec crypto_version() -> binary().
+crypto_version() ->
+    [{_, _, Text} | _] = apply(crypto, info_lib, []),
+    Text.
+
+%% @doc Whether the host has a GPU for computing: an NVIDIA device, or a DRM render node.
+-spec gpu() -> boolean().
+gpu() -> filelib:wildcard("/dev/nvidia[0-9]*") ++ filelib:wildcard("/dev/dri/renderD*") ++ filelib:wildcard("/dev/kfd") =/= [].
+
+%% @doc Processors that the control group allows; fails where there is no limit.
+-spec cgroup_cpus() -> float().
+cgroup_cpus() ->
+    case file:read_file("/sys/fs/cgroup/cpu.max") of
+        {ok, Text} -> quota(string:lexemes(string:trim(Text), " "));
+        {error, _} -> quota([number_file("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"), number_file("/sys/fs/cgroup/cpu/cpu.cfs_period_us")])
+    end.
+
+quota([Quota, Period]) ->
+    case catch_integer(Quota) of
+        Number when is_integer(Number), Number > 0 -> Number / binary_to_integer(Period);
+        _ -> error(no_limit)
+    end.
+
+catch_integer(Text) ->
+    try binary_to_integer(Text) catch error:badarg -> none end.
+
+%% @doc Bytes of memory that the control group allows; fails where there is no limit.
+-spec cgroup_memory() -> pos_integer().
+cgroup_memory() ->
+    Text = case file:read_file("/sys/fs/cgroup/memory.max") of
+               {ok, V2} -> string:trim(V2);
+               {error, _} -> number_file("/sys/fs/cgroup/memory/memory.limit_in_bytes")
+           end,
+    case catch_integer(Text) of
+        Number when is_integer(Number), Number < 1 bsl 60 -> Number;
+        _ -> error(no_limit)
+    end.
+
+number_file(File) ->
+    {ok, Text} = file:read_file(File),
+    string:trim(Text).
+
+%% @doc The node's place as it was declared: the application's environment `path', a list from the root down.
+-spec declared_path() -> [term()].
+declared_path() ->
+    {ok, [_ | _] = Path} = application:get_env(placement, path),
+    Path.
+
+%% @doc A variable of the environment; fails if it is not set.
+-spec environment(string()) -> string().
+environment(Name) ->
+    Value = os:getenv(Name),
+    true = is_list(Value),
+    Value.
+
+%% @doc How many leases this node has granted that still hold.
+-spec leases() -> non_neg_integer().
+leases() -> placement_lease:count().
+
+matched(File, Pattern) ->
+    {ok, Io} = file:open(File, [read, raw, binary]),
+    %% Files of /proc claim a size of 0.
+    try
+        {ok, Text} = file:read(Io, 65536),
+        {match, [Found]} = re:run(Text, Pattern, [{capture, all_but_first, binary}]),
+        Found
+    after
+        ok = file:close(Io)
+    end.
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+
+all_parse_test() ->
+    {ok, Entries} = placement_entry:parse(definitions()),
+    ?assertEqual([], [os_type, os_version, otp_release, vm_num_processors, mem_total, cpu_speed, mem_free, loadavg1, loadavg5, loadavg15,
+                      kernel_entities, num_erlang_processes] -- [Name || {Name, _} <- Entries]),
+    ?assert(lists:all(fun({_, Definition}) ->
+                              case Definition of
+                                  #{call := Call} -> placement_eval:is_exported(Call);
+                                  _ -> true
+                              end
+                      end, Entries)).
+
+proc_test_() ->
+    [?_assert(mem_info("MemTotal") > mem_info("MemFree")), ?_assert(load_average(1) >= 0.0), ?_assert(load_average(5) >= 0.0),
+     ?_assert(load_average(15) >= 0.0), ?_assertMatch({R, A} when R >= 1 andalso A >= R, kernel_entities())].
+-endif.

@@ -1,0 +1,321 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc What this node knows of the attributes of others: asks them, all at once and under one deadline, and keeps what they said.
+%%
+%% Called by {@link placement_choose} and {@link attr}. Whoever wants to know reads the table itself and asks this server only for what is missing or
+%% too old. The server has one question under way to a node for the same names ("single flight") and never waits: each question is a process of its own,
+%% so a node that does not answer holds up nobody but those who want to know of it, until their own deadline.
+%% A node that is down, or has no attribute server, is not asked again for a second, or until it comes up.
+%%
+%% With {@link follow/3} a node's own server tells of changes instead ({@link placement_push}); what it tells goes into the same table.
+-module(placement_cache).
+-behaviour(gen_server).
+
+-export([start_link/0, fetch/3, follow/3, unfollow/1, forget/1, asked/0]).
+-export([init/1, handle_call/3, handle_cast/2, handle_info/2]).
+
+-export_type([known/0, status/0, view/0, options/0]).
+
+-type known() :: {ok, Value :: term(), AgeMs :: non_neg_integer(), placement_unit:unit(), Tolerance :: number()}
+               | {unknown, placement_attr:reason() | {too_old, AgeMs :: non_neg_integer()} | status()}.
+-type status() :: ok | nodedown | no_server | timeout.
+-type view() :: #{status := status(), attributes := #{placement_entry:name() => known()}, rtt_us => non_neg_integer()}.
+%% `rtt_us': the shortest time in which this node was answered so far.
+-type options() :: #{deadline => pos_integer(),    %% ms after which fetch/3 returns, whoever has answered (1000)
+                     max_age => non_neg_integer(), %% ms that a value may be old; without it, each attribute's own ttl
+                     live => boolean()}.           %% ask, whatever is known
+
+-define(SERVER, ?MODULE).
+-define(KNOWN, placement_known).  %% {{Node, Name}, answer(), AtMs, pull | {push, EveryMs}} | {{node, Node}, status(), AtMs, RttUs} | {{heard, Node}, AtMs}
+-define(DEADLINE_MS, 1000).
+-define(FLIGHT_MS, 5000).
+-define(NEGATIVE_MS, 1000).
+
+-record(state, {flights = #{} :: #{reference() => {node(), [atom()], pid()}},
+                waiters = #{} :: #{reference() => [{reference(), node()}]},
+                versions = #{} :: #{node() => placement_attr:version()},
+                follows = #{} :: #{node() => {reference(), [atom()], pos_integer()}}}).
+
+%% @doc Starts the server.
+-spec start_link() -> {ok, pid()} | {error, term()}.
+start_link() -> gen_server:start_link({local, ?SERVER}, ?MODULE, [], []).
+
+%% @doc The attributes of some nodes, each node once. It returns at the deadline at the latest, with the status of those that did not answer.
+-spec fetch([node()], [placement_entry:name()], options()) -> #{node() => view()}.
+fetch(Nodes, Names, Options) ->
+    Now = erlang:monotonic_time(millisecond),
+    Wanted = lists:usort(Nodes),
+    Distinct = lists:usort(Names),
+    Open = [{Node, Missing} || Node <- Wanted, Missing <- [missing(Node, Distinct, Options, Now)], Missing =/= []],
+    Got = ask(Open, Now + maps:get(deadline, Options, ?DEADLINE_MS)),
+    After = erlang:monotonic_time(millisecond),
+    maps:from_list([{Node, view(Node, Distinct, Options, After, maps:get(Node, Got, not_asked), maps:from_list(Open))} || Node <- Wanted]).
+
+%% @doc The number of questions that were sent to other nodes so far, for measurements.
+-spec asked() -> non_neg_integer().
+asked() ->
+    case ets:lookup(?KNOWN, asked) of
+        [{_, Count}] -> Count;
+        [] -> 0
+    end.
+
+missing(Node, Names, #{live := true}, Now) -> unless_down(Node, Names, Now, [nodedown]);
+missing(Node, Names, Options, Now) ->
+    case [Name || Name <- Names, not is_fresh(entry(Node, Name, Now), Options)] of
+        [] -> [];
+        Missing -> unless_down(Node, Missing, Now, [nodedown, no_server])
+    end.
+
+%% Only a live question finds out at once that a node has started its server meanwhile.
+unless_down(Node, Names, Now, Statuses) ->
+    case ets:lookup(?KNOWN, {node, Node}) of
+        [{_, Status, At, _}] when Now - At < ?NEGATIVE_MS ->
+            case lists:member(Status, Statuses) of
+                true -> [];
+                false -> Names
+            end;
+        _ -> Names
+    end.
+
+entry(Node, Name, Now) ->
+    case ets:lookup(?KNOWN, {Node, Name}) of
+        [{_, Answer, At, pull}] -> {Answer, Now - At};
+        [{_, Answer, At, {push, Every}}] -> {lasting(Answer, 5 * Every), Now - max(At, heard(Node))};
+        [] -> none
+    end.
+
+%% What is followed is fresh as long as its node gives signs of life.
+lasting({ok, Value, Age, Unit, Ttl, Tolerance}, Ms) -> {ok, Value, Age, Unit, max(Ttl, Ms), Tolerance};
+lasting(Answer, _) -> Answer.
+
+heard(Node) ->
+    case ets:lookup(?KNOWN, {heard, Node}) of
+        [{_, At}] -> At;
+        [] -> erlang:monotonic_time(millisecond) - (1 bsl 40)
+    end.
+
+is_fresh(none, _) -> false;
+is_fresh({{unknown, missing}, Elapsed}, Options) -> Elapsed =< maps:get(max_age, Options, ?NEGATIVE_MS);
+is_fresh({{ok, _, Age, _, _, _}, Elapsed}, #{max_age := Max}) -> Age + Elapsed =< Max;
+is_fresh({{ok, _, Age, _, Ttl, _}, Elapsed}, _) -> Age + Elapsed =< Ttl;
+is_fresh(_, _) -> false.
+
+%% Sends all questions, then waits for as long as there is time.
+ask([], _) -> #{};
+ask(Open, End) ->
+    Alias = alias(),
+    _ = [?SERVER ! {ask, Alias, Node, Names} || {Node, Names} <- Open],
+    Got = gather(Alias, length(Open), End, #{}),
+    _ = unalias(Alias),
+    flush(Alias),
+    Got.
+
+gather(_, 0, _, Got) -> Got;
+gather(Alias, Count, End, Got) ->
+    receive
+        {Alias, Node, Status} -> gather(Alias, Count - 1, End, Got#{Node => Status})
+    after max(0, End - erlang:monotonic_time(millisecond)) -> Got
+    end.
+
+flush(Alias) ->
+    receive {Alias, _, _} -> flush(Alias) after 0 -> ok end.
+
+view(Node, Names, Options, Now, Got, Open) ->
+    Status = status(Got, Node, is_map_key(Node, Open), Now),
+    Attributes = maps:from_list([{Name, known(entry(Node, Name, Now), Status, Options)} || Name <- Names]),
+    with_rtt(Node, #{status => Status, attributes => Attributes}).
+
+status(not_asked, _, true, _) -> timeout;
+status(not_asked, Node, false, _) ->
+    case ets:lookup(?KNOWN, {node, Node}) of
+        [{_, Status, _, _}] -> Status;
+        [] -> timeout
+    end;
+status(Status, _, _, _) -> Status.
+
+with_rtt(Node, View) ->
+    case rtt(Node) of
+        RttUs when is_integer(RttUs) -> View#{rtt_us => RttUs};
+        none -> View
+    end.
+
+%% What is too old is unknown, and why: the node may be silent, or the function may have failed.
+known(none, ok, _) -> {unknown, missing};
+known(none, Status, _) -> {unknown, Status};
+known({{unknown, Reason}, _}, ok, _) -> {unknown, Reason};
+known({{unknown, _}, _}, Status, _) -> {unknown, Status};
+known({{ok, Value, Age, Unit, Ttl, Tolerance}, Elapsed}, Status, Options) ->
+    aged(Value, Age + Elapsed, Unit, Tolerance, case Options of #{max_age := Max} -> Max; _ -> max(Ttl, slack(Status)) end, Status);
+known({{stale, Value, Age, Unit, Tolerance, _}, Elapsed}, Status, #{max_age := Max}) -> aged(Value, Age + Elapsed, Unit, Tolerance, Max, Status);
+known({{stale, _, Age, _, _, Reason}, Elapsed}, ok, _) -> {unknown, case Reason of timeout -> {too_old, Age + Elapsed}; _ -> Reason end};
+known({{stale, _, _, _, _, _}, _}, Status, _) -> {unknown, Status}.
+
+%% An answer to the question itself is never too old, however small its ttl.
+slack(ok) -> ?FLIGHT_MS;
+slack(_) -> 0.
+
+aged(Value, Age, Unit, Tolerance, Max, _) when Age =< Max -> {ok, Value, Age, Unit, Tolerance};
+aged(_, Age, _, _, _, ok) -> {unknown, {too_old, Age}};
+aged(_, _, _, _, _, Status) -> {unknown, Status}.
+
+%% @doc From now on the nodes tell of changes of these attributes by themselves, looking every so many milliseconds.
+%% Values are then at most about four times that old, without a question. Replaces what was followed of a node before.
+-spec follow([node()], [placement_entry:name()], EveryMs :: pos_integer()) -> ok.
+follow(Nodes, Names, EveryMs) when is_integer(EveryMs), EveryMs >= 10 ->
+    gen_server:call(?SERVER, {follow, lists:usort(Nodes), lists:usort(Names), EveryMs}).
+
+%% @doc Ends that.
+-spec unfollow([node()]) -> ok.
+unfollow(Nodes) -> gen_server:call(?SERVER, {unfollow, Nodes}).
+
+%% @doc Forgets all that is known of a node.
+-spec forget(node()) -> ok.
+forget(Node) -> gen_server:call(?SERVER, {forget, Node}).
+
+%%% The server
+
+%% @private
+-spec init(term()) -> {ok, #state{}}.
+init(_) ->
+    ok = net_kernel:monitor_nodes(true, #{node_type => all}),
+    {ok, #state{}}.
+
+%% @private
+-spec handle_call(term(), gen_server:from(), #state{}) -> {reply, term(), #state{}}.
+handle_call({follow, Nodes, Names, Every}, _, State) ->
+    {reply, ok, lists:foldl(fun(Node, Acc) -> following(Node, Names, Every, unfollowed(Node, Acc)) end, State, Nodes)};
+handle_call({unfollow, Nodes}, _, State) ->
+    {reply, ok, lists:foldl(fun unfollowed/2, State, Nodes)};
+handle_call({forget, Node}, _, #state{versions = Versions} = State) ->
+    ok = drop(Node),
+    {reply, ok, State#state{versions = maps:remove(Node, Versions)}};
+handle_call(Other, _, State) ->
+    {reply, {error, {unknown_request, Other}}, State}.
+
+%% @private
+-spec handle_cast(term(), #state{}) -> {noreply, #state{}}.
+handle_cast(_, State) -> {noreply, State}.
+
+%% @private
+-spec handle_info(term(), #state{}) -> {noreply, #state{}}.
+handle_info({ask, Alias, Node, Names}, State) ->
+    {noreply, boarding(under_way(Node, Names, State), Alias, Node, Names, State)};
+handle_info({'DOWN', Monitor, process, _, Reason}, #state{flights = Flights} = State) when is_map_key(Monitor, Flights) ->
+    {noreply, landed(Monitor, Reason, State)};
+handle_info({'DOWN', Monitor, process, {placement_push, Node}, _}, #state{follows = Follows} = State) ->
+    case Follows of
+        #{Node := {Monitor, Names, Every}} ->
+            _ = erlang:send_after(?NEGATIVE_MS, self(), {follow_again, Node, Names, Every}),
+            {noreply, State#state{follows = Follows#{Node := {lost, Names, Every}}}};
+        _ -> {noreply, State}
+    end;
+handle_info({follow_again, Node, Names, Every}, #state{follows = Follows} = State) ->
+    case Follows of
+        #{Node := {lost, Names, Every}} -> {noreply, following(Node, Names, Every, State)};
+        _ -> {noreply, State}
+    end;
+handle_info({placement_change, Reference, Node, Version, Answers}, #state{follows = Follows, versions = Versions} = State) ->
+    case Follows of
+        #{Node := {Reference, _, Every}} ->
+            ok = keep(Node, Version, Answers, {push, Every}, State),
+            Now = erlang:monotonic_time(millisecond),
+            true = ets:insert(?KNOWN, [{{heard, Node}, Now}, {{node, Node}, ok, Now, rtt(Node)}]),
+            {noreply, State#state{versions = Versions#{Node => Version}}};
+        _ -> {noreply, State}
+    end;
+handle_info({nodeup, Node, _}, State) ->
+    true = ets:delete(?KNOWN, {node, Node}),
+    {noreply, State};
+handle_info({nodedown, Node, _}, #state{versions = Versions} = State) ->
+    ok = drop(Node),
+    true = ets:insert(?KNOWN, {{node, Node}, nodedown, erlang:monotonic_time(millisecond), none}),
+    {noreply, State#state{versions = maps:remove(Node, Versions)}};
+handle_info(_, State) ->
+    {noreply, State}.
+
+%% A question that is under way and holds all that is asked for now.
+under_way(Node, Names, #state{flights = Flights}) ->
+    maps:fold(fun(Monitor, {N, Asked, _}, none) when N =:= Node ->
+                      case Names -- Asked of [] -> Monitor; _ -> none end;
+                 (_, _, Found) -> Found
+              end, none, Flights).
+
+boarding(none, Alias, Node, Names, #state{flights = Flights, waiters = Waiters} = State) ->
+    _ = ets:update_counter(?KNOWN, asked, 1, {asked, 0}),
+    {Pid, Monitor} = spawn_monitor(fun() -> exit({?MODULE, question(Node, Names)}) end),
+    State#state{flights = Flights#{Monitor => {Node, Names, Pid}}, waiters = Waiters#{Monitor => [{Alias, Node}]}};
+boarding(Monitor, Alias, Node, _, #state{waiters = Waiters} = State) ->
+    State#state{waiters = maps:update_with(Monitor, fun(All) -> [{Alias, Node} | All] end, Waiters)}.
+
+question(Node, Names) ->
+    Start = erlang:monotonic_time(microsecond),
+    Monitor = monitor(process, {attr_server, Node}, [{alias, reply_demonitor}]),
+    _ = erlang:send({attr_server, Node}, {placement, Monitor, Monitor, Names}),
+    receive
+        {placement, Monitor, Version, Answers} -> {answered, Version, Answers, erlang:monotonic_time(microsecond) - Start};
+        {'DOWN', Monitor, process, _, noconnection} -> nodedown;
+        {'DOWN', Monitor, process, _, _} -> no_server
+    after ?FLIGHT_MS -> timeout
+    end.
+
+landed(Monitor, Reason, #state{flights = Flights, waiters = Waiters, versions = Versions} = State) ->
+    #{Monitor := {Node, _, _}} = Flights,
+    Now = erlang:monotonic_time(millisecond),
+    Left = State#state{flights = maps:remove(Monitor, Flights), waiters = maps:remove(Monitor, Waiters)},
+    {Status, New} =
+        case Reason of
+            {?MODULE, {answered, Version, Answers, RttUs}} ->
+                ok = keep(Node, Version, Answers, pull, State),
+                true = ets:insert(?KNOWN, {{node, Node}, ok, Now, shortest(Node, RttUs)}),
+                {ok, Left#state{versions = Versions#{Node => Version}}};
+            {?MODULE, timeout} -> {timeout, Left};
+            _ ->
+                Failed = case Reason of {?MODULE, no_server} -> no_server; _ -> nodedown end,
+                true = ets:insert(?KNOWN, {{node, Node}, Failed, Now, none}),
+                {Failed, Left}
+        end,
+    _ = [Alias ! {Alias, Node, Status} || {Alias, _} <- maps:get(Monitor, Waiters)],
+    New.
+
+shortest(Node, RttUs) ->
+    case rtt(Node) of
+        Before when is_integer(Before) -> min(Before, RttUs);
+        none -> RttUs
+    end.
+
+rtt(Node) ->
+    case ets:lookup(?KNOWN, {node, Node}) of
+        [{_, ok, _, RttUs}] -> RttUs;
+        _ -> none
+    end.
+
+%% Another version of the node: its static attributes may be others, too.
+keep(Node, Version, Answers, How, #state{versions = Versions}) ->
+    case Versions of
+        #{Node := Version} -> ok;
+        #{Node := _} -> ok = drop(Node);
+        _ -> ok
+    end,
+    Now = erlang:monotonic_time(millisecond),
+    true = ets:insert(?KNOWN, [{{Node, Name}, Answer, Now, How} || {Name, Answer} <- Answers]),
+    ok.
+
+drop(Node) ->
+    true = ets:match_delete(?KNOWN, {{Node, '_'}, '_', '_', '_'}),
+    true = ets:delete(?KNOWN, {heard, Node}),
+    ok.
+
+%%% Following
+
+following(Node, Names, Every, #state{follows = Follows} = State) ->
+    Monitor = monitor(process, {placement_push, Node}),
+    _ = placement_push:subscribe(Node, self(), Monitor, Names, Every),
+    State#state{follows = Follows#{Node => {Monitor, Names, Every}}}.
+
+unfollowed(Node, #state{follows = Follows} = State) ->
+    case Follows of
+        #{Node := {Monitor, _, _}} when is_reference(Monitor) ->
+            _ = placement_push:unsubscribe(Node, self(), Monitor),
+            true = demonitor(Monitor, [flush]),
+            State#state{follows = maps:remove(Node, Follows)};
+        _ -> State#state{follows = maps:remove(Node, Follows)}
+    end.

@@ -1,0 +1,262 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Chooses nodes: asks for what a query needs, filters, lets what is dropable give way, and takes some of what is left by a policy.
+%%
+%% Called by {@link placement}. A choice works on one snapshot: the answers of the nodes and the tree of one epoch. All nodes are asked at once; the choice
+%% ends at its deadline with what has come by then, and nodes that did not answer are unknown, not unsuitable.
+-module(placement_choose).
+
+-export([choose/2, ranked/2, snapshot/2, feasible/2, candidates/1]).
+
+-export_type([nodes_spec/0, meta/0, snapshot/0, error/0]).
+
+-type nodes_spec() :: [node()] | all | {group, term()} | {level, Level :: non_neg_integer(), From :: node()}.
+%% `all': this node and all that are connected, hidden ones too. `{level, L, From}': those that share `L' levels of the tree with a node.
+-type snapshot() :: #{contexts := [placement_pred:context()], tree := placement_tree:tree() | none, epoch := non_neg_integer(), end_ms := integer()}.
+-type meta() :: #{epoch := non_neg_integer(), policy := placement_policy:policy(), candidates := non_neg_integer(), feasible := non_neg_integer(),
+                  dropped := [placement_pred:predicate()], unreachable := [{node(), placement_cache:status()}], answered := non_neg_integer(),
+                  oldest_ms := non_neg_integer(), took_us := non_neg_integer()}.
+%% `dropped': what of the order gave way. `oldest_ms': the age of the oldest value that was used.
+-type error() :: {bad_query, Text :: string()} | {bad_nodes, Text :: string()} | {unsatisfied, placement_explain:conflict()}.
+
+-define(LIVE_ROUNDS, 3).
+
+%% @doc Chooses.
+-spec choose(nodes_spec(), placement_query:query()) -> {ok, [node(), ...], meta()} | {error, error()}.
+choose(Nodes, Query) -> with_plan(Nodes, Query, fun(Plan, Snapshot, Began) -> decided(Plan, Snapshot, Began) end).
+
+%% @doc Up to `Count' nodes in the order in which they should be tried, for {@link placement:spawn/2}.
+-spec ranked(nodes_spec(), {placement_query:query(), Count :: pos_integer()}) -> {ok, [node(), ...], placement_query:plan()} | {error, error()}.
+ranked(Nodes, {Query, Count}) ->
+    with_plan(Nodes, Query, fun(#{n := Wanted} = Plan, Snapshot, _) ->
+        One = Plan#{n := 1, min := case Wanted of all -> 1; _ -> min(1, Wanted) end},
+        case feasible(One, Snapshot) of
+            {ok, Feasible, _} ->
+                case taken(One#{n := Count}, Feasible, Snapshot) of
+                    [] -> {error, {unsatisfied, placement_explain:conflict(One, Snapshot)}};
+                    Taken -> {ok, Taken, One}
+                end;
+            {error, _} = Error -> Error
+        end
+    end).
+
+with_plan(Spec, Query, Fun) ->
+    Began = erlang:monotonic_time(microsecond),
+    case placement_query:compile(Query) of
+        {error, Text} -> {error, {bad_query, unicode:characters_to_list(Text)}};
+        {ok, Plan} ->
+            case candidates(Spec) of
+                {ok, []} -> {error, {bad_nodes, "the list of nodes is empty"}};
+                {ok, Nodes} -> Fun(Plan, snapshot(Nodes, Plan), Began);
+                {error, Text} -> {error, {bad_nodes, Text}}
+            end
+    end.
+
+%% @doc The nodes that are meant, each once.
+-spec candidates(nodes_spec()) -> {ok, [node()]} | {error, Text :: string()}.
+candidates(all) -> {ok, [node() | nodes(connected)]};
+candidates({group, Group}) ->
+    case placement_group:members(Group) of
+        {ok, Nodes} -> {ok, Nodes};
+        {error, no_such_group} -> {error, text("this node is in no group ~0tP", [Group, 10])}
+    end;
+candidates({level, Level, From}) when is_integer(Level), Level >= 0 ->
+    case placement_epoch:tree() of
+        none -> {error, "there is no topology (placement:set_topology/1)"};
+        Tree ->
+            case placement_tree:disc(Tree, From, math:pow(2, -Level)) of
+                {ok, Nodes} -> {ok, Nodes};
+                unknown -> {error, text("the topology does not hold ~0tp", [From])}
+            end
+    end;
+candidates(Nodes) ->
+    try {ok, placement_query:distinct(Nodes)}
+    catch
+        error:{bad_nodes, Text} -> {error, Text};
+        error:_ -> {error, text("~0tP: expected a list of nodes, all, {group, Name} or {level, Level, Node}", [Nodes, 12])}
+    end.
+
+text(Format, Arguments) -> lists:flatten(io_lib:format(Format, Arguments)).
+
+%% @doc Asks the nodes for what the plan needs.
+-spec snapshot([node()], placement_query:plan()) -> snapshot().
+snapshot(Nodes, #{from := From, deadline := Deadline} = Plan) ->
+    End = erlang:monotonic_time(millisecond) + Deadline,
+    Views = placement_cache:fetch(Nodes, first_names(Plan), maps:with([max_age, deadline], Plan)),
+    {Epoch, Tree} = {placement_epoch:epoch(), placement_epoch:tree()},
+    Groups = maps:from_list([{Group, Members} || Group <- groups(Plan), {ok, Members} <- [placement_group:members(Group)]]),
+    Contexts = [#{node => Node, view => maps:get(Node, Views), from => From, tree => Tree, groups => Groups} || Node <- Nodes],
+    #{contexts => Contexts, tree => Tree, epoch => Epoch, end_ms => End}.
+
+groups(#{require := Require, order := Order}) -> lists:append([placement_pred:groups(P) || P <- [Require | Order]]).
+
+%% What only decides among suitable nodes is asked of those that are drawn.
+first_names(#{policy := Policy} = Plan) ->
+    case placement_policy:is_live(Policy) of
+        true -> placement_query:names(Plan#{n := all});
+        false -> placement_query:names(Plan)
+    end.
+
+%%% Filter
+
+%% @doc The suitable nodes, and what had to give way for it.
+-spec feasible(placement_query:plan(), snapshot()) ->
+          {ok, [placement_pred:context()], Dropped :: [placement_pred:predicate()]} | {error, {unsatisfied, placement_explain:conflict()}}.
+feasible(#{require := Require, order := Order, min := Min, on_conflict := OnConflict} = Plan, #{contexts := Contexts} = Snapshot) ->
+    Suitable = fulfilling(Require, Contexts),
+    Steps = lists:reverse(steps(Order, [{Suitable, Order}])),
+    Enough = [Step || {Nodes, _} = Step <- Steps, length(Nodes) >= Min],
+    case {Enough, OnConflict} of
+        {[{Nodes, []} | _], _} -> {ok, Nodes, []};
+        {[{Nodes, Left} | _], relax} -> {ok, Nodes, [placement_pred:source(P) || P <- Left]};
+        _ -> {error, {unsatisfied, placement_explain:conflict(Plan, Snapshot)}}
+    end.
+
+%% After each part of the order, from the first one on: who is left, and which parts are not applied yet.
+steps([], Steps) -> lists:reverse(Steps);
+steps([P | Rest], [{Nodes, _} | _] = Steps) -> steps(Rest, [{fulfilling(P, Nodes), Rest} | Steps]).
+
+%% Words such as `low' compare those that pass everything else.
+fulfilling(Compiled, Contexts) ->
+    {Relative, Absolute} = lists:partition(fun placement_pred:is_relative/1, placement_pred:conjuncts(Compiled)),
+    Candidates = [Context || Context <- Contexts, lists:all(fun(P) -> placement_pred:evaluate(P, Context) =:= true end, Absolute)],
+    case Relative of
+        [] -> Candidates;
+        _ ->
+            Thresholds = placement_pred:thresholds(Compiled, Candidates),
+            [Context || Context <- Candidates,
+                        lists:all(fun(P) -> placement_pred:evaluate(P, Context#{thresholds => Thresholds}) =:= true end, Relative)]
+    end.
+
+%%% Take
+
+decided(#{policy := Policy} = Plan, #{contexts := Contexts, epoch := Epoch} = Snapshot, Began) ->
+    case feasible(Plan, Snapshot) of
+        {ok, Feasible, Dropped} ->
+            case taken(Plan, Feasible, Snapshot) of
+                [] -> {error, {unsatisfied, placement_explain:conflict(Plan, Snapshot)}};
+                Nodes ->
+                    Unreachable = [{Node, Status} || #{node := Node, view := #{status := Status}} <- Contexts, Status =/= ok],
+                    {ok, Nodes, #{epoch => Epoch, policy => Policy, candidates => length(Contexts), feasible => length(Feasible), dropped => Dropped,
+                                  unreachable => Unreachable, answered => length(Contexts) - length(Unreachable), oldest_ms => oldest(Feasible),
+                                  took_us => erlang:monotonic_time(microsecond) - Began}}
+            end;
+        {error, _} = Error -> Error
+    end.
+
+oldest(Contexts) -> lists:max([0 | [Age || #{view := #{attributes := Attributes}} <- Contexts, {ok, _, Age, _, _} <- maps:values(Attributes)]]).
+
+taken(#{n := all}, Feasible, _) -> [Node || #{node := Node} <- Feasible];
+taken(#{policy := {module, Module}, n := Count, source := Query} = Plan, Feasible, _) -> Module:select(scored(Plan, Feasible), Count, Query);
+taken(#{policy := Policy, n := Count, min := Min} = Plan, Feasible, Snapshot) ->
+    Scored = case placement_policy:is_live(Policy) of
+                 true -> live(Plan, Feasible, Snapshot, ?LIVE_ROUNDS, []);
+                 false ->
+                     {Drawn, _} = placement_policy:draw(Policy, Feasible, Count, seed()),
+                     scored(Plan, charged(Drawn, Plan))
+             end,
+    {Best, _} = placement_policy:best(Policy, Scored, length(Scored), seed()),
+    Chosen = spread(Plan, Best, Feasible, Snapshot),
+    case length(Chosen) >= min(Min, Count) of
+        true ->
+            _ = placement_policy:is_live(Policy) orelse note(Chosen),
+            Chosen;
+        false -> []
+    end.
+
+seed() -> rand:seed_s(exsss).
+
+%% Draws, asks the drawn ones anew, and draws again in the place of those that are no longer suitable.
+live(_, [], _, _, Scored) -> Scored;
+live(_, _, _, 0, Scored) -> Scored;
+live(#{policy := Policy, n := Count} = Plan, Feasible, #{end_ms := End} = Snapshot, Rounds, Before) ->
+    {Drawn, _} = placement_policy:draw(Policy, Feasible, Count, seed()),
+    Nodes = [Node || #{node := Node} <- Drawn],
+    Left = max(10, End - erlang:monotonic_time(millisecond)),
+    Views = placement_cache:fetch(Nodes, placement_query:names(Plan), #{live => true, deadline => Left}),
+    Fresh = [Context#{view := maps:get(Node, Views)} || #{node := Node} = Context <- Drawn],
+    Suitable = [Context || #{view := #{status := ok}} = Context <- Fresh, is_still(Plan, Context)],
+    Scored = Before ++ scored(Plan, Suitable),
+    case length(Scored) >= Count of
+        true -> Scored;
+        false -> live(Plan, [C || #{node := Node} = C <- Feasible, not lists:member(Node, Nodes)], Snapshot, Rounds - 1, Scored)
+    end.
+
+%% What compares nodes with each other was judged before; the rest must still hold.
+is_still(#{require := Require}, Context) ->
+    lists:all(fun(P) -> placement_pred:is_relative(P) orelse placement_pred:evaluate(P, Context) =:= true end, placement_pred:conjuncts(Require)).
+
+scored(_, []) -> [];
+scored(#{prefer := Prefer}, Contexts) ->
+    Scores = placement_policy:scores([term_values(Term, Contexts) || Term <- Prefer]),
+    Nodes = [Node || #{node := Node} <- Contexts],
+    case Scores of
+        [] -> [{Node, 0.0} || Node <- Nodes];
+        _ -> lists:zip(Nodes, Scores)
+    end.
+
+term_values({Weight, truth, P}, Contexts) ->
+    Thresholds = placement_pred:thresholds(P, Contexts),
+    {Weight, truth, 0, [case placement_pred:evaluate(P, Context#{thresholds => Thresholds}) of true -> 1; _ -> 0 end || Context <- Contexts]};
+term_values({Weight, Way, Name}, Contexts) ->
+    Known = [maps:get(Name, Attributes, {unknown, missing}) || #{view := #{attributes := Attributes}} <- Contexts],
+    Tolerance = lists:max([0 | [T || {ok, _, _, _, T} <- Known]]),
+    {Weight, Way, Tolerance, [case K of {ok, Value, _, _, _} when is_number(Value) -> Value; _ -> unknown end || K <- Known]}.
+
+%%% Own placements, for policies that do not ask anew
+
+-define(OWN, placement_own). %% {Node, AtMs} for each placement by this node
+
+note(Nodes) ->
+    Now = erlang:monotonic_time(millisecond),
+    true = ets:insert(?OWN, [{Node, Now, make_ref()} || Node <- Nodes]),
+    _ = ets:select_delete(?OWN, [{{'_', '$1', '_'}, [{'<', '$1', Now - 60000}], [true]}]),
+    ok.
+
+%% What was placed since a value was taken is added to it.
+charged(Contexts, #{charge := Charge}) ->
+    Now = erlang:monotonic_time(millisecond),
+    [Context#{view := View#{attributes := maps:map(fun(Name, Known) -> charge(Known, maps:get(Name, Charge, 0), Node, Now) end, Attributes)}}
+     || #{node := Node, view := #{attributes := Attributes} = View} = Context <- Contexts].
+
+charge({ok, Value, Age, Unit, Tolerance}, Charge, Node, Now) when is_number(Value), Charge =/= 0 ->
+    Own = length([At || {_, At, _} <- ets:lookup(?OWN, Node), At >= Now - Age]),
+    {ok, placement_policy:charged(Value, Own, Charge), Age, Unit, Tolerance};
+charge(Known, _, _, _) -> Known.
+
+%%% Spread
+
+spread(#{spread := none, n := Count}, Best, _, _) -> lists:sublist(Best, Count);
+spread(#{spread := {By, MaxSkew, How}, n := Count}, Best, Feasible, #{tree := Tree}) ->
+    Place = place_of(By, Feasible, Tree),
+    Places = lists:usort([Place(Node) || Node <- Best]),
+    pick(Best, Count, Place, maps:from_list([{P, 0} || P <- Places]), MaxSkew, How, []).
+
+pick(_, 0, _, _, _, _, Chosen) -> lists:reverse(Chosen);
+pick([], _, _, _, _, _, Chosen) -> lists:reverse(Chosen);
+pick(Left, Count, Place, Counts, MaxSkew, How, Chosen) ->
+    %% Places whose nodes are used up no longer hold the others back.
+    Open = maps:with([Place(Node) || Node <- Left], Counts),
+    Least = lists:min(maps:values(Open)),
+    case {[Node || Node <- Left, maps:get(Place(Node), Counts) + 1 - least(How, Least, Counts) =< MaxSkew], How} of
+        {[Node | _], _} -> pick(lists:delete(Node, Left), Count - 1, Place, counted(Place(Node), Counts), MaxSkew, How, [Node | Chosen]);
+        {[], soft} -> pick(tl(Left), Count - 1, Place, counted(Place(hd(Left)), Counts), MaxSkew, How, [hd(Left) | Chosen]);
+        {[], hard} -> lists:reverse(Chosen)
+    end.
+
+%% Hard: a place that can take no more still counts.
+least(hard, _, Counts) -> lists:min(maps:values(Counts));
+least(soft, Least, _) -> Least.
+
+counted(Place, Counts) -> maps:update_with(Place, fun(N) -> N + 1 end, Counts).
+
+place_of({attribute, Name}, Feasible, _) ->
+    Values = maps:from_list([{Node, maps:get(Name, Attributes, unknown)} || #{node := Node, view := #{attributes := Attributes}} <- Feasible]),
+    fun(Node) -> case maps:get(Node, Values) of {ok, Value, _, _, _} -> {value, Value}; _ -> unknown end end;
+place_of(_, _, none) -> fun(_) -> unknown end;
+place_of(Level, _, Tree) ->
+    fun(Node) ->
+        case placement_tree:disc(Tree, Node, math:pow(2, -Level)) of
+            {ok, Members} -> {disc, lists:min(Members)};
+            unknown -> unknown
+        end
+    end.

@@ -1,0 +1,132 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc The tree that this node chooses by: one at a time, with the number of its epoch.
+%%
+%% A choice takes the tree once and uses it to its end, so it never sees half of a change. Nodes join by a declared path, or by measuring their way down from the
+%% root ({@link place/3}); a node that leaves takes nothing else with it. A new tree is published only when it is complete; of two the one of the higher
+%% epoch holds.
+-module(placement_epoch).
+-behaviour(gen_server).
+
+-export([start_link/0, tree/0, epoch/0, set/1, publish/2, join/2, leave/1, place/3]).
+-export([init/1, handle_call/3, handle_cast/2, handle_info/2]).
+
+-define(SERVER, ?MODULE).
+-define(KEY, {?MODULE, tree}).
+-define(PUBLISH_MS, 5000).
+
+%% @doc Starts the server.
+-spec start_link() -> {ok, pid()} | {error, term()}.
+start_link() -> gen_server:start_link({local, ?SERVER}, ?MODULE, [], []).
+
+%% @doc The tree in use. It stands in a persistent term: it changes seldom and is read at each choice.
+-spec tree() -> placement_tree:tree() | none.
+tree() -> element(2, persistent_term:get(?KEY, {0, none})).
+
+%% @doc The number of the tree in use; 0 without one.
+-spec epoch() -> non_neg_integer().
+epoch() -> element(1, persistent_term:get(?KEY, {0, none})).
+
+%% @doc Uses a tree on this node, as the next epoch.
+-spec set(placement_tree:tree()) -> {ok, Epoch :: pos_integer()}.
+set(Tree) -> gen_server:call(?SERVER, {set, Tree}).
+
+%% @doc Uses a tree here and on other nodes; those that did not take it are named with the reason.
+-spec publish(placement_tree:tree(), [node()]) -> {ok, Epoch :: pos_integer(), Without :: [node()]}.
+publish(Tree, Nodes) ->
+    {ok, Epoch} = set(Tree),
+    Others = placement_query:distinct(Nodes) -- [node()],
+    {Replies, _} = gen_server:multi_call(Others, ?SERVER, {take, Epoch, Tree}, ?PUBLISH_MS),
+    {ok, Epoch, Others -- [Node || {Node, ok} <- Replies]}.
+
+%% @doc Adds a node at its declared path.
+-spec join(node(), placement_tree:path()) -> {ok, Epoch :: pos_integer()} | {error, placement_tree:error()}.
+join(Node, Path) -> gen_server:call(?SERVER, {join, Node, Path}).
+
+%% @doc Removes a node.
+-spec leave(node()) -> {ok, Epoch :: non_neg_integer()}.
+leave(Node) -> gen_server:call(?SERVER, {leave, Node}).
+
+%% @doc The place of a node that declares none: from the root down, one node of each child is measured, and the way leads into the nearest child as long as the
+%% new node is as near as that child's own nodes are to each other. That costs a measurement for each child on the way. `Measure' gives microseconds to a
+%% node, or `unknown'; `Floor' is by how much logarithms may differ and still be one level (0.15).
+-spec place(placement_tree:tree(), fun((node()) -> {ok, Us :: number()} | unknown), Floor :: number()) -> {ok, placement_tree:path()} | unknown.
+place(Tree, Measure, Floor) ->
+    case placement_tree:root(Tree) of
+        {group, _, _, []} -> unknown;
+        {group, _, _, Children} -> descend(Children, Measure, Floor, [])
+    end.
+
+descend(Children, Measure, Floor, Way) ->
+    Measured = [{Us, Child} || Child <- Children, {ok, Us} <- [Measure(hd(placement_tree:members(Child)))]],
+    case lists:keysort(1, Measured) of
+        [] when Way =:= [] -> unknown;
+        [{Us, {group, Name, Labels, Inner}} | _] ->
+            case is_inside(Us, Labels, Inner, Floor) of
+                true -> descend(Inner, Measure, Floor, [Name | Way]);
+                false -> {ok, lists:reverse(Way)}
+            end;
+        _ -> {ok, lists:reverse(Way)}
+    end.
+
+is_inside(Us, #{median_us := Median}, _, Floor) -> math:log(max(Us, 0.001)) =< math:log(max(Median, 0.001)) + Floor;
+%% A group of one child has no latency of its own: what is measured is that of the child.
+is_inside(Us, _, [{group, _, Labels, Inner}], Floor) -> is_inside(Us, Labels, Inner, Floor);
+is_inside(_, _, _, _) -> false.
+
+%% @private
+-spec init(term()) -> {ok, none}.
+init(_) -> {ok, none}.
+
+%% @private
+-spec handle_call(term(), gen_server:from(), none) -> {reply, term(), none}.
+handle_call({set, Tree}, _, State) -> {reply, {ok, use(epoch() + 1, Tree)}, State};
+handle_call({take, Epoch, Tree}, _, State) ->
+    _ = Epoch > epoch() andalso use(Epoch, Tree),
+    {reply, ok, State};
+handle_call({join, Node, Path}, _, State) ->
+    Tree = case tree() of none -> placement_tree:empty(); Known -> Known end,
+    case placement_tree:insert(Tree, Node, Path) of
+        {ok, New} -> {reply, {ok, use(epoch() + 1, New)}, State};
+        {error, _} = Error -> {reply, Error, State}
+    end;
+handle_call({leave, Node}, _, State) ->
+    case tree() of
+        none -> {reply, {ok, epoch()}, State};
+        Tree ->
+            case placement_tree:is_member(Tree, Node) of
+                true -> {reply, {ok, use(epoch() + 1, placement_tree:remove(Tree, Node))}, State};
+                false -> {reply, {ok, epoch()}, State}
+            end
+    end;
+handle_call(Other, _, State) ->
+    {reply, {error, {unknown_request, Other}}, State}.
+
+use(Epoch, Tree) ->
+    ok = persistent_term:put(?KEY, {Epoch, Tree}),
+    Epoch.
+
+%% @private
+-spec handle_cast(term(), none) -> {noreply, none}.
+handle_cast(_, State) -> {noreply, State}.
+
+%% @private
+-spec handle_info(term(), none) -> {noreply, none}.
+handle_info(_, State) -> {noreply, State}.
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+
+measured_tree() ->
+    {ok, Tree} = placement_tree:from_vertex(
+                   {group, root, #{median_us => 800.0},
+                    [{group, left, #{median_us => 100.0}, [{leaf, a}, {leaf, b}]},
+                     {group, right, #{median_us => 400.0}, [{group, far, #{median_us => 90.0}, [{leaf, c}, {leaf, d}]}, {leaf, e}]}]}),
+    Tree.
+
+measure(Times) -> fun(Node) -> case Times of #{Node := Us} -> {ok, Us}; _ -> unknown end end.
+
+place_test_() ->
+    [?_assertEqual(Want, place(measured_tree(), measure(Times), 0.15))
+     || {Want, Times} <- [{{ok, [left]}, #{a => 105, c => 810}}, {{ok, [right, far]}, #{a => 800, c => 95, e => 390}},
+                          {{ok, [right]}, #{a => 800, c => 400, e => 410}}, {{ok, []}, #{a => 790, c => 820}}, {unknown, #{}}]].
+-endif.

@@ -1,0 +1,170 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Says why: every constraint on every node, and what stands in the way when there are too few nodes. Called by {@link placement_choose}, {@link placement}
+%% and the command `beamway choose'.
+-module(placement_explain).
+
+-export([reports/2, why_not/2, conflict/2, to_text/1, conflict_text/1, predicate_text/1]).
+
+-export_type([report/0, verdict/0, conflict/0]).
+
+-type verdict() :: #{constraint := placement_pred:predicate(), kind := require | order, truth := placement_pred:truth(),
+                     details := [{placement_pred:predicate(), placement_pred:truth(), Detail :: term()}]}.
+-type report() :: #{node := node(), status := placement_cache:status(), suitable := boolean(), constraints := [verdict()]}.
+-type conflict() :: #{wanted := pos_integer(), candidates := non_neg_integer(), feasible := non_neg_integer(),
+                      alone := [{placement_pred:predicate(), Nodes :: non_neg_integer(), Unknown :: non_neg_integer()}],
+                      together := [{placement_pred:predicate(), placement_pred:predicate(), non_neg_integer()}],
+                      largest := [placement_pred:predicate()], contradictions := [{placement_pred:predicate(), placement_pred:predicate()}],
+                      relaxations := [{placement_pred:predicate(), placement_pred:predicate(), non_neg_integer()}],
+                      unreachable := [{node(), placement_cache:status()}], oldest_ms := non_neg_integer()}.
+%% `alone': how many nodes fulfil each constraint, and on how many it is unknown. `together': pairs that too few nodes fulfil although enough fulfil each. `largest': the most
+%% constraints that enough nodes fulfil at once. `relaxations': a constraint, a weaker one in its place, and the number of nodes that this would give.
+
+-define(EXACT_MAX, 12).
+
+%% @doc All constraints of a plan, on all nodes of a snapshot.
+-spec reports(placement_query:plan(), placement_choose:snapshot()) -> [report()].
+reports(#{require := Require, order := Order} = Plan, #{contexts := Contexts}) ->
+    Parts = parts(Plan),
+    Suitable = [Context || Context <- Contexts, all_true([P || P <- placement_pred:conjuncts(Require), not placement_pred:is_relative(P)], Context)],
+    Thresholds = lists:foldl(fun(P, Acc) -> maps:merge(placement_pred:thresholds(P, Suitable), Acc) end, #{}, [Require | Order]),
+    [report(Context#{thresholds => Thresholds}, Parts) || Context <- Contexts].
+
+parts(#{require := Require, order := Order}) -> [{require, P} || P <- placement_pred:conjuncts(Require)] ++ [{order, P} || P <- Order].
+
+all_true(Parts, Context) -> lists:all(fun(P) -> placement_pred:evaluate(P, Context) =:= true end, Parts).
+
+report(#{node := Node, view := #{status := Status}} = Context, Parts) ->
+    Constraints = [#{constraint => placement_pred:source(P), kind => Kind, truth => placement_pred:evaluate(P, Context), details => placement_pred:account(P, Context)}
+                   || {Kind, P} <- Parts],
+    #{node => Node, status => Status, constraints => Constraints,
+      suitable => [] =:= [C || #{kind := require, truth := Truth} = C <- Constraints, Truth =/= true]}.
+
+%% @doc Every constraint that keeps a node from being chosen; those of the order, which only may, come last.
+-spec why_not(node(), [report()]) -> [verdict()].
+why_not(Node, Reports) -> [Constraint || #{node := N, constraints := All} <- Reports, N =:= Node, #{truth := Truth} = Constraint <- All, Truth =/= true].
+
+%%% Too few nodes
+
+%% @doc What stands in the way.
+-spec conflict(placement_query:plan(), placement_choose:snapshot()) -> conflict().
+conflict(#{require := Require, min := Min, on_conflict := OnConflict} = Plan, #{contexts := Contexts} = Snapshot) ->
+    Reports = reports(Plan, Snapshot),
+    Counted = [[{C, Truth} || #{constraint := C, truth := Truth, kind := Kind} <- All, Kind =:= require orelse OnConflict =:= error] || #{constraints := All} <- Reports],
+    Parts = [C || {C, _} <- hd(Counted)],
+    Masks = [mask(Truths, 1, 0) || Truths <- Counted],
+    Indexed = lists:zip(lists:seq(0, length(Parts) - 1), Parts),
+    #{wanted => Min, candidates => length(Contexts), feasible => holding(1 bsl length(Parts) - 1, Masks),
+      alone => [{P, holding(1 bsl I, Masks), unknowns(P, Counted)} || {I, P} <- Indexed],
+      together => [{P, Q, Count} || {I, P} <- Indexed, {J, Q} <- Indexed, I < J, holding(1 bsl I, Masks) >= Min, holding(1 bsl J, Masks) >= Min,
+                                    Count <- [holding((1 bsl I) bor (1 bsl J), Masks)], Count < Min],
+      largest => [P || {I, P} <- Indexed, largest(length(Parts), Masks, Min) band (1 bsl I) =/= 0],
+      contradictions => placement_pred:contradictions(Require),
+      relaxations => relaxations(Indexed, Masks, Reports, Min),
+      unreachable => [{Node, Status} || #{node := Node, status := Status} <- Reports, Status =/= ok],
+      oldest_ms => lists:max([0 | [Age || #{constraints := All} <- Reports, #{details := Details} <- All, {_, _, {value, _, Age}} <- Details]])}.
+
+mask([], _, Mask) -> Mask;
+mask([{_, true} | Rest], Bit, Mask) -> mask(Rest, Bit bsl 1, Mask bor Bit);
+mask([_ | Rest], Bit, Mask) -> mask(Rest, Bit bsl 1, Mask).
+
+holding(Bits, Masks) -> length([Mask || Mask <- Masks, Mask band Bits =:= Bits]).
+
+unknowns(P, Counted) -> length([C || Truths <- Counted, {C, unknown} <- Truths, C =:= P]).
+
+%% Exact up to 12 constraints; beyond, the constraints of the node that fulfils most.
+largest(Count, Masks, Min) when Count =< ?EXACT_MAX ->
+    {_, Best} = lists:max([{bits(Set), Set} || Set <- lists:seq(0, 1 bsl Count - 1), Set =:= 0 orelse holding(Set, Masks) >= Min]),
+    Best;
+largest(_, Masks, _) ->
+    {_, Best} = lists:max([{bits(Mask), Mask} || Mask <- [0 | Masks]]),
+    Best.
+
+bits(0) -> 0;
+bits(N) -> (N band 1) + bits(N bsr 1).
+
+%% For each comparison of numbers: the mildest change of its constant that gives one node more, and enough nodes, if all else stays.
+relaxations(Indexed, Masks, Reports, Min) ->
+    All = 1 bsl length(Indexed) - 1,
+    lists:append([relaxed(P, [Value || {Mask, #{constraints := Constraints}} <- lists:zip(Masks, Reports), Mask bor (1 bsl I) =:= All,
+                                       #{constraint := C, details := [{_, _, {value, Value, _}}]} <- Constraints, C =:= P, is_number(Value)], Min)
+                  || {I, P} <- Indexed]).
+
+relaxed({Name, Op, Constant}, [_ | _] = Values, Min) when is_number(Constant), Op =:= lt orelse Op =:= le orelse Op =:= gt orelse Op =:= ge ->
+    Ordered = case Op =:= lt orelse Op =:= le of true -> lists:sort(Values); false -> lists:reverse(lists:sort(Values)) end,
+    Weaker = case Op of lt -> le; gt -> ge; _ -> Op end,
+    [{{Name, Op, Constant}, {Name, Weaker, Bound}, count(Weaker, Bound, Values)}
+     || Bound <- lists:usort([hd(Ordered) | [lists:nth(Min, Ordered) || length(Ordered) >= Min]]), not holds(Op, Bound, Constant)];
+relaxed(_, _, _) -> [].
+
+count(Op, Bound, Values) -> length([Value || Value <- Values, holds(Op, Value, Bound)]).
+
+holds(lt, Value, Bound) -> Value < Bound;
+holds(le, Value, Bound) -> Value =< Bound;
+holds(gt, Value, Bound) -> Value > Bound;
+holds(ge, Value, Bound) -> Value >= Bound.
+
+%%% For readers
+
+%% @doc Reports in words, one node a paragraph.
+-spec to_text([report()]) -> unicode:chardata().
+to_text(Reports) -> [report_text(Report) || Report <- Reports].
+
+report_text(#{node := Node, status := ok, suitable := true} = Report) -> [io_lib:format("~ts: suitable~n", [Node]), failing(Report)];
+report_text(#{node := Node, status := ok} = Report) -> [io_lib:format("~ts: not suitable~n", [Node]), failing(Report)];
+report_text(#{node := Node, status := Status} = Report) -> [io_lib:format("~ts: ~ts~n", [Node, status_text(Status)]), failing(Report)].
+
+status_text(nodedown) -> "cannot be reached";
+status_text(no_server) -> "does not run placement";
+status_text(timeout) -> "did not answer in time";
+status_text(ok) -> "answered".
+
+failing(#{constraints := Constraints}) ->
+    [io_lib:format("  ~ts~ts: ~ts~n", [case Kind of order -> "(may give way) "; require -> "" end, predicate_text(P), details_text(Truth, Details)])
+     || #{constraint := P, kind := Kind, truth := Truth, details := Details} <- Constraints, Truth =/= true].
+
+details_text(Truth, [{_, _, Detail}]) -> [truth_text(Truth), ", ", detail_text(Detail)];
+details_text(Truth, Details) -> [truth_text(Truth), ", ", lists:join("; ", [[predicate_text(P), " is ", atom_to_list(T), ", ", detail_text(D)] || {P, T, D} <- Details])].
+
+truth_text(false) -> "no";
+truth_text(unknown) -> "unknown";
+truth_text(true) -> "yes".
+
+detail_text({value, Value, Age}) when Age < 1000 -> io_lib:format("it is ~0tP", [Value, 12]);
+detail_text({value, Value, Age}) -> io_lib:format("it is ~0tP (~.1f s ago)", [Value, 12, Age / 1000]);
+detail_text({unknown, missing}) -> "there is no such attribute";
+detail_text({unknown, not_in_tree}) -> "the topology does not hold both nodes";
+detail_text({unknown, not_measured}) -> "it was not measured";
+detail_text({unknown, no_such_group}) -> "this node is not in that group";
+detail_text({unknown, {too_old, Age}}) -> io_lib:format("its value is ~b ms old", [Age]);
+detail_text({unknown, Status}) when Status =:= nodedown; Status =:= no_server; Status =:= timeout -> ["the node ", status_text(Status)];
+detail_text({unknown, Reason}) -> io_lib:format("its function failed: ~0tP", [Reason, 12]);
+detail_text({level, Rank, Levels}) -> io_lib:format("it is ~b of ~b levels away", [Rank, Levels]);
+detail_text({distance, Distance}) -> io_lib:format("the distance is ~w", [Distance]);
+detail_text({latency_us, Us}) -> io_lib:format("a round trip takes ~w us", [Us]);
+detail_text(Other) -> io_lib:format("~0tP", [Other, 12]).
+
+%% @doc A predicate in words.
+-spec predicate_text(placement_pred:predicate()) -> unicode:chardata().
+predicate_text({Name, Op, Constant}) when Op =:= eq; Op =:= ne; Op =:= lt; Op =:= le; Op =:= gt; Op =:= ge ->
+    Sign = maps:get(Op, #{eq => "=", ne => "/=", lt => "<", le => "=<", gt => ">", ge => ">="}),
+    io_lib:format("~tp ~ts ~ts", [Name, Sign, constant_text(Constant)]);
+predicate_text({'not', P}) -> ["not (", predicate_text(P), ")"];
+predicate_text({Word, [_ | _] = List}) when Word =:= 'and'; Word =:= 'or' -> ["(", lists:join([" ", atom_to_list(Word), " "], [predicate_text(P) || P <- List]), ")"];
+predicate_text({Name, Word}) when is_atom(Name), is_atom(Word) -> io_lib:format("~tp is ~tp", [Name, Word]);
+predicate_text([_ | _] = List) -> predicate_text({'and', List});
+predicate_text(P) -> io_lib:format("~0tP", [P, 15]).
+
+constant_text({Number, Unit}) when is_number(Number), is_atom(Unit) -> io_lib:format("~w ~ts", [Number, Unit]);
+constant_text(Constant) -> io_lib:format("~0tP", [Constant, 12]).
+
+%% @doc A conflict in words.
+-spec conflict_text(conflict()) -> unicode:chardata().
+conflict_text(#{wanted := Wanted, candidates := Candidates, feasible := Feasible, alone := Alone, together := Together, relaxations := Relaxations,
+                contradictions := Contradictions, unreachable := Unreachable}) ->
+    [io_lib:format("~b of ~b nodes fulfil the query; wanted: ~b~n", [Feasible, Candidates, Wanted]),
+     [io_lib:format("  ~ts: ~b nodes~ts~n", [predicate_text(P), Count, case Unknown of 0 -> ""; _ -> io_lib:format(", unknown on ~b", [Unknown]) end])
+      || {P, Count, Unknown} <- Alone],
+     [io_lib:format("  ~ts and ~ts together: ~b nodes~n", [predicate_text(P), predicate_text(Q), Count]) || {P, Q, Count} <- Together],
+     [io_lib:format("  ~ts and ~ts contradict each other~n", [predicate_text(P), predicate_text(Q)]) || {P, Q} <- Contradictions],
+     [io_lib:format("  with ~ts instead of ~ts: ~b nodes~n", [predicate_text(New), predicate_text(Old), Count]) || {Old, New, Count} <- Relaxations],
+     [io_lib:format("  ~ts ~ts~n", [Node, status_text(Status)]) || {Node, Status} <- Unreachable]].

@@ -1,0 +1,186 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Leases: a node itself says who may come, so that many who chose it at the same moment do not all arrive.
+%%
+%% A lease is granted by its target, which checks the predicate once more against its own attributes, and that the claims fit: of a claim
+%% `#{slots => 1}' all leases together may have as much as the attribute `slots' says. It ends after its time to live (5 s), with its holder, or when it is
+%% released; handed over to a process of the target it lives as long as that process. The attribute `leases' counts them.
+%% Checks run in processes of their own, at most 1000 at once; the table belongs to {@link placement_sup}, so leases survive this server.
+-module(placement_lease).
+-behaviour(gen_server).
+
+-export([start_link/0, reserve/4, release/1, renew/2, hand_over/2, count/0, list/0]).
+-export([init/1, handle_call/3, handle_cast/2, handle_info/2]).
+
+-export_type([lease/0, claims/0, refusal/0]).
+
+-opaque lease() :: {placement_lease, node(), reference()}.
+-type claims() :: #{placement_entry:name() => number()}.
+-type refusal() :: {predicate, placement_pred:predicate(), false | unknown} | {capacity, placement_entry:name(), Free :: number() | unknown} | too_many_requests.
+
+-define(SERVER, ?MODULE).
+-define(LEASES, placement_leases). %% {Reference, Holder :: pid(), claims(), EndMs | attached}
+-define(CHECKS_MAX, 1000).
+-define(LOCAL_MS, 2000).
+
+-record(state, {checks = #{} :: #{reference() => {gen_server:from(), claims(), pid(), pos_integer()}},
+                holders = #{} :: #{reference() => reference()}}).  %% monitor to lease
+
+%% @doc Starts the server.
+-spec start_link() -> {ok, pid()} | {error, term()}.
+start_link() -> gen_server:start_link({local, ?SERVER}, ?MODULE, [], []).
+
+%% @doc Asks a node for a lease, for the calling process. Options: `ttl' (ms, 5000), `require' (a predicate that must hold there),
+%% `timeout' (ms, 1000).
+-spec reserve(node(), claims(), Require :: [placement_pred:predicate()], #{ttl => pos_integer(), timeout => pos_integer()}) ->
+          {ok, lease()} | {error, {refused, refusal()} | nodedown | no_server | timeout}.
+reserve(Node, Claims, Require, Options) ->
+    Ttl = maps:get(ttl, Options, 5000),
+    case call(Node, {reserve, self(), Claims, Require, Ttl}, maps:get(timeout, Options, 1000)) of
+        {ok, Reference} -> {ok, {placement_lease, Node, Reference}};
+        Other -> Other
+    end.
+
+%% @doc Gives a lease back. One that has ended is no error.
+-spec release(lease()) -> ok.
+release({placement_lease, Node, Reference}) -> gen_server:cast({?SERVER, Node}, {release, Reference}).
+
+%% @doc Lets a lease live for so many milliseconds from now.
+-spec renew(lease(), TtlMs :: pos_integer()) -> ok | {error, ended | nodedown | no_server | timeout}.
+renew({placement_lease, Node, Reference}, TtlMs) -> call(Node, {renew, Reference, TtlMs}, 1000).
+
+%% @doc Hands a lease over to a process of the target node, with which it ends.
+-spec hand_over(lease(), pid()) -> ok | {error, ended | nodedown | no_server | timeout}.
+hand_over({placement_lease, Node, Reference}, Pid) when node(Pid) =:= Node -> call(Node, {hand_over, Reference, Pid}, 1000).
+
+%% @doc How many leases hold on this node.
+-spec count() -> non_neg_integer().
+count() -> ets:info(?LEASES, size).
+
+%% @doc The leases of this node: holder, claims, and the milliseconds that are left.
+-spec list() -> [{Holder :: pid(), claims(), LeftMs :: non_neg_integer() | attached}].
+list() ->
+    Now = erlang:monotonic_time(millisecond),
+    [{Holder, Claims, case End of attached -> attached; _ -> max(0, End - Now) end} || {_, Holder, Claims, End} <- ets:tab2list(?LEASES)].
+
+call(Node, Request, Timeout) ->
+    try gen_server:call({?SERVER, Node}, Request, Timeout)
+    catch
+        exit:{timeout, _} -> {error, timeout};
+        exit:{noproc, _} -> {error, no_server};
+        exit:{{nodedown, _}, _} -> {error, nodedown};
+        exit:{_, {gen_server, call, _}} -> {error, no_server}
+    end.
+
+%% @private
+-spec init(term()) -> {ok, #state{}}.
+init(_) ->
+    Now = erlang:monotonic_time(millisecond),
+    _ = [end_after(Reference, max(0, End - Now)) || {Reference, _, _, End} <- ets:tab2list(?LEASES), End =/= attached],
+    Holders = [{monitor(process, Holder), Reference} || {Reference, Holder, _, _} <- ets:tab2list(?LEASES)],
+    {ok, #state{holders = maps:from_list(Holders)}}.
+
+%% @private
+-spec handle_call(term(), gen_server:from(), #state{}) -> {reply, term(), #state{}} | {noreply, #state{}}.
+handle_call({reserve, Holder, Claims, Require, Ttl}, From, #state{checks = Checks} = State)
+  when is_pid(Holder), is_map(Claims), is_list(Require), is_integer(Ttl), Ttl > 0, map_size(Checks) < ?CHECKS_MAX ->
+    {_, Monitor} = spawn_monitor(fun() -> exit({?MODULE, checked(Claims, Require)}) end),
+    {noreply, State#state{checks = Checks#{Monitor => {From, Claims, Holder, Ttl}}}};
+handle_call({reserve, _, _, _, _}, _, State) ->
+    {reply, {error, {refused, too_many_requests}}, State};
+handle_call({renew, Reference, Ttl}, _, State) when is_integer(Ttl), Ttl > 0 ->
+    case ets:lookup(?LEASES, Reference) of
+        [{_, Holder, Claims, _}] ->
+            _ = granted(Reference, Holder, Claims, Ttl),
+            {reply, ok, State};
+        [] -> {reply, {error, ended}, State}
+    end;
+handle_call({hand_over, Reference, Pid}, _, #state{holders = Holders} = State) when is_pid(Pid), node(Pid) =:= node() ->
+    case ets:lookup(?LEASES, Reference) of
+        [{_, _, Claims, _}] ->
+            true = ets:insert(?LEASES, {Reference, Pid, Claims, attached}),
+            Kept = unmonitored(Reference, Holders),
+            {reply, ok, State#state{holders = Kept#{monitor(process, Pid) => Reference}}};
+        [] -> {reply, {error, ended}, State}
+    end;
+handle_call(Other, _, State) ->
+    {reply, {error, {unknown_request, Other}}, State}.
+
+%% @private
+-spec handle_cast(term(), #state{}) -> {noreply, #state{}}.
+handle_cast({release, Reference}, State) -> {noreply, ended(Reference, State)};
+handle_cast(_, State) -> {noreply, State}.
+
+%% @private
+-spec handle_info(term(), #state{}) -> {noreply, #state{}}.
+handle_info({'DOWN', Monitor, process, _, Reason}, #state{checks = Checks, holders = Holders} = State) ->
+    case {Checks, Holders} of
+        {#{Monitor := Request}, _} -> {noreply, decided(Request, Reason, State#state{checks = maps:remove(Monitor, Checks)})};
+        {_, #{Monitor := Reference}} -> {noreply, ended(Reference, State)};
+        _ -> {noreply, State}
+    end;
+handle_info({time_is_over, Reference}, State) ->
+    Now = erlang:monotonic_time(millisecond),
+    case ets:lookup(?LEASES, Reference) of
+        [{_, _, _, End}] when is_integer(End), End =< Now -> {noreply, ended(Reference, State)};
+        %% Renewed or handed over meanwhile.
+        _ -> {noreply, State}
+    end;
+handle_info(_, State) -> {noreply, State}.
+
+%% In a process of its own: waits for the node's own attributes.
+checked(Claims, Require) ->
+    {ok, Compiled} = placement_pred:compile(Require),
+    Names = lists:usort(placement_pred:attributes(Compiled) ++ maps:keys(Claims)),
+    {ok, Answers} = placement_attr:local(Names, ?LOCAL_MS),
+    Known = maps:from_list([{Name, known(Answer)} || {Name, Answer} <- Answers]),
+    Context = #{node => node(), view => #{status => ok, attributes => Known}},
+    case [{placement_pred:source(P), Truth} || P <- placement_pred:conjuncts(Compiled), Truth <- [placement_pred:evaluate(P, Context)], Truth =/= true] of
+        [] -> {fits, maps:with(maps:keys(Claims), Known)};
+        [{P, Truth} | _] -> {refused, {predicate, P, Truth}}
+    end.
+
+known({ok, Value, Age, Unit, _, Tolerance}) -> {ok, Value, Age, Unit, Tolerance};
+known({stale, _, _, _, _, Reason}) -> {unknown, Reason};
+known({unknown, _} = Unknown) -> Unknown.
+
+decided({From, Claims, Holder, Ttl}, {?MODULE, {fits, Capacities}}, State) ->
+    case lacking(maps:to_list(Claims), Capacities) of
+        none ->
+            Reference = make_ref(),
+            _ = granted(Reference, Holder, Claims, Ttl),
+            gen_server:reply(From, {ok, Reference}),
+            State#state{holders = (State#state.holders)#{monitor(process, Holder) => Reference}};
+        Lacking ->
+            gen_server:reply(From, {error, {refused, Lacking}}),
+            State
+    end;
+decided({From, _, _, _}, {?MODULE, {refused, _} = Refused}, State) ->
+    gen_server:reply(From, {error, Refused}),
+    State;
+decided({From, _, _, _}, _Crashed, State) ->
+    gen_server:reply(From, {error, timeout}),
+    State.
+
+lacking([], _) -> none;
+lacking([{Name, Amount} | Rest], Capacities) ->
+    Taken = lists:sum([maps:get(Name, Claims, 0) || {_, _, Claims, _} <- ets:tab2list(?LEASES)]),
+    case Capacities of
+        #{Name := {ok, Capacity, _, _, _}} when is_number(Capacity), is_number(Amount), Taken + Amount =< Capacity -> lacking(Rest, Capacities);
+        #{Name := {ok, Capacity, _, _, _}} when is_number(Capacity) -> {capacity, Name, Capacity - Taken};
+        _ -> {capacity, Name, unknown}
+    end.
+
+granted(Reference, Holder, Claims, Ttl) ->
+    true = ets:insert(?LEASES, {Reference, Holder, Claims, erlang:monotonic_time(millisecond) + Ttl}),
+    end_after(Reference, Ttl).
+
+end_after(Reference, Ms) -> erlang:send_after(Ms, self(), {time_is_over, Reference}).
+
+ended(Reference, #state{holders = Holders} = State) ->
+    true = ets:delete(?LEASES, Reference),
+    State#state{holders = unmonitored(Reference, Holders)}.
+
+unmonitored(Reference, Holders) ->
+    maps:filter(fun(Monitor, Lease) when Lease =:= Reference -> not demonitor(Monitor, [flush]);
+                   (_, _) -> true
+                end, Holders).

@@ -1,0 +1,131 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Pure: which of several suitable nodes is taken. Also what `bench placement' simulates with.
+%%
+%% A policy has two halves: {@link draw/4} takes some candidates at random, {@link best/4} the best of those by score. Nodes of equal score are taken
+%% at random: nothing here looks at the order of the list, for "the first of the best" sends every chooser of a cluster to the same node.
+%% `two_choices', the default, draws two for each node that is wanted and has their attributes asked for anew before it compares them. That is nearly as good
+%% as complete and fresh knowledge, while the best of all by knowledge that is some seconds old is worse than chance.
+-module(placement_policy).
+
+-export([draw/4, best/4, is_live/1, is_policy/1, scores/1, charged/3, shuffle/2]).
+
+-export_type([policy/0, scored/1, term_values/0]).
+
+-type policy() :: two_choices | cached_two | {choices, pos_integer()} | sqrt_choices | random | {top, Fraction :: float()} | least | {module, module()}.
+%% `two_choices' and `{choices, K}': of so many for each wanted node, asked anew. The others go by what is known: `cached_two'; `sqrt_choices': of
+%% as many as the square root of the number of candidates; `{top, 0.2}': at random in the best fifth; `least': of all. `{module, M}' calls
+%% `M:select(Scored, Count, Query)'.
+-type scored(Node) :: {Node, Score :: number()}.
+%% Higher is better.
+-type term_values() :: {Weight :: number(), min | max | truth, Tolerance :: number(), [unknown | number()]}.
+%% One term of a preference and its value for each candidate.
+
+-callback select([scored(node())], Count :: pos_integer(), Query :: map()) -> [node()].
+
+%% @doc Whether a term is a policy.
+-spec is_policy(term()) -> boolean().
+is_policy({choices, K}) -> is_integer(K) andalso K > 0;
+is_policy({top, Fraction}) -> is_number(Fraction) andalso Fraction > 0 andalso Fraction =< 1;
+is_policy({module, Module}) -> is_atom(Module);
+is_policy(Policy) -> lists:member(Policy, [two_choices, cached_two, sqrt_choices, random, least]).
+
+%% @doc Whether the drawn nodes' attributes are to be asked for anew.
+-spec is_live(policy()) -> boolean().
+is_live(two_choices) -> true;
+is_live({choices, _}) -> true;
+is_live(_) -> false.
+
+%% @doc Takes the candidates that are to be compared, in random order.
+-spec draw(policy(), [Node], Count :: pos_integer(), rand:state()) -> {[Node], rand:state()}.
+draw(Policy, Candidates, Count, Seed) ->
+    {Shuffled, Next} = shuffle(Candidates, Seed),
+    {lists:sublist(Shuffled, drawn(Policy, length(Candidates), Count)), Next}.
+
+drawn(two_choices, _, Count) -> 2 * Count;
+drawn(cached_two, _, Count) -> 2 * Count;
+drawn({choices, K}, _, Count) -> K * Count;
+drawn(sqrt_choices, All, Count) -> max(Count, ceil(math:sqrt(All)) * Count);
+drawn(random, _, Count) -> Count;
+drawn(_, All, _) -> All.
+
+%% @doc The best of the drawn ones, the best first; equal ones in random order.
+-spec best(policy(), [scored(Node)], Count :: pos_integer(), rand:state()) -> {[Node], rand:state()}.
+best({top, Fraction}, Scored, Count, Seed) ->
+    Top = lists:sublist(lists:reverse(lists:keysort(2, Scored)), max(Count, ceil(Fraction * length(Scored)))),
+    {Shuffled, Next} = shuffle([Node || {Node, _} <- Top], Seed),
+    {lists:sublist(Shuffled, Count), Next};
+best(_, Scored, Count, Seed) ->
+    {Shuffled, Next} = shuffle(Scored, Seed),
+    %% keysort is stable, so the shuffled order decides among equals.
+    {[Node || {Node, _} <- lists:sublist(lists:keysort(2, [{Node, -Score} || {Node, Score} <- Shuffled]), Count)], Next}.
+
+%% @doc A list in random order.
+-spec shuffle([Element], rand:state()) -> {[Element], rand:state()}.
+shuffle(List, Seed) ->
+    {Keyed, Next} = lists:mapfoldl(fun(Element, S) -> {Key, S1} = rand:uniform_s(S), {{Key, Element}, S1} end, Seed, List),
+    {[Element || {_, Element} <- lists:sort(fun({A, _}, {B, _}) -> A =< B end, Keyed)], Next}.
+
+%% @doc The scores of all candidates: the sum of the weighted terms. Of a numeric term the best candidate gets the weight, the worst nothing;
+%% all get the weight if they differ by no more than the tolerance. What is unknown gets nothing.
+-spec scores([term_values()]) -> [float()].
+scores([]) -> [];
+scores(Terms) ->
+    Columns = [[Weight * Share || Share <- shares(Kind, Tolerance, Values)] || {Weight, Kind, Tolerance, Values} <- Terms],
+    lists:foldl(fun(Column, Sums) -> lists:zipwith(fun(A, B) -> A + B end, Column, Sums) end, [0.0 || _ <- hd(Columns)], Columns).
+
+shares(truth, _, Values) -> [case Value of 1 -> 1.0; _ -> 0.0 end || Value <- Values];
+shares(Kind, Tolerance, Values) ->
+    case [Value || Value <- Values, is_number(Value)] of
+        [] -> [0.0 || _ <- Values];
+        Known -> [share(Kind, Value, lists:min(Known), lists:max(Known), Tolerance) || Value <- Values]
+    end.
+
+share(_, unknown, _, _, _) -> 0.0;
+share(_, _, Min, Max, Tolerance) when Max - Min =< Tolerance -> 1.0;
+share(min, Value, Min, Max, _) -> (Max - Value) / (Max - Min);
+share(max, Value, Min, Max, _) -> (Value - Min) / (Max - Min).
+
+%% @doc What is known of a node's load, and what we have put there since: knowledge that is not asked for anew must not forget that.
+-spec charged(Value :: unknown | number(), OwnPlacements :: non_neg_integer(), Charge :: number()) -> unknown | number().
+charged(unknown, _, _) -> unknown;
+charged(Value, Own, Charge) -> Value + Own * Charge.
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+
+seed(N) -> rand:seed_s(exsss, N).
+
+policies() -> [two_choices, cached_two, {choices, 3}, sqrt_choices, random, {top, 0.2}, least].
+
+%% Whatever the policy, of equal candidates each is taken about as often: the first of a list is nothing special.
+no_policy_takes_the_first_test_() ->
+    [?_assert(is_fair(Policy)) || Policy <- policies()].
+
+is_fair(Policy) ->
+    Nodes = [a, b, c, d, e],
+    {Taken, _} = lists:mapfoldl(fun(_, Seed) ->
+                                        {Drawn, Next} = draw(Policy, Nodes, 1, Seed),
+                                        {[One], Last} = best(Policy, [{Node, 1.0} || Node <- Drawn], 1, Next),
+                                        {One, Last}
+                                end, seed(7), lists:seq(1, 5000)),
+    Counts = [length([T || T <- Taken, T =:= Node]) || Node <- Nodes],
+    lists:min(Counts) > 850 andalso lists:max(Counts) < 1150.
+
+drawn_test_() ->
+    [?_assertEqual(Want, length(element(1, draw(Policy, lists:seq(1, 100), Count, seed(1)))))
+     || {Want, Policy, Count} <- [{2, two_choices, 1}, {6, two_choices, 3}, {100, two_choices, 80}, {3, {choices, 3}, 1}, {10, sqrt_choices, 1},
+                                  {1, random, 1}, {100, least, 1}, {100, {top, 0.2}, 1}]].
+
+best_test_() ->
+    Scored = [{a, 0.1}, {b, 0.9}, {c, 0.5}],
+    [?_assertMatch({[b, c], _}, best(least, Scored, 2, seed(1))), ?_assertMatch({[b], _}, best({top, 0.2}, Scored, 1, seed(1))),
+     ?_assertMatch({[b, c, a], _}, best(two_choices, Scored, 9, seed(1)))].
+
+scores_test_() ->
+    [?_assertEqual([1.0, 0.5, 0.0], scores([{1, min, 0, [1, 2, 3]}])), ?_assertEqual([0.0, 1.0, 2.0], scores([{2, max, 0, [1, 2, 3]}])),
+     ?_assertEqual([1.0, 1.0, 0.0], scores([{1, min, 5, [1, 2, unknown]}])), ?_assertEqual([3.0, 1.0], scores([{1, min, 0, [5, 5]}, {2, truth, 0, [1, 0]}])),
+     ?_assertEqual([0.0, 0.0], scores([{1, min, 0, [unknown, unknown]}])), ?_assertEqual([], scores([]))].
+
+is_policy_test_() ->
+    [?_assert(lists:all(fun is_policy/1, policies())), ?_assertNot(is_policy(first)), ?_assertNot(is_policy({choices, 0})), ?_assertNot(is_policy({top, 2}))].
+-endif.

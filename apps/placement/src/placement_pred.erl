@@ -1,0 +1,305 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Pure: predicates over nodes. They are data, never funs, so that they can be checked, explained and sent to other nodes.
+%%
+%% Three values: `true', `false' and `unknown'. A missing attribute, one of another type than the constant, one that is too old or whose node does
+%% not answer make a predicate unknown, and so does a distance to a node that the tree does not hold; `not unknown' is unknown; only what is true is chosen.
+%% Called by {@link placement_choose}, {@link attr} and, to check a claim once more at its target, {@link placement_lease}.
+-module(placement_pred).
+
+-export([compile/1, attributes/1, evaluate/2, conjuncts/1, source/1, is_relative/1, thresholds/2, account/2, at_target/1, contradictions/1, groups/1]).
+
+-export_type([predicate/0, compiled/0, truth/0, context/0, thresholds/0]).
+
+-type operator() :: eq | ne | lt | le | gt | ge.
+-type predicate() :: {placement_entry:name(), operator(), Constant :: term()} | {placement_entry:name(), true | false | yes | no}
+                   | {placement_entry:name(), in, [term()]} | {placement_entry:name(), between, {term(), term()}} | {placement_entry:name(), match, Regex :: string()}
+                   | {placement_entry:name(), exists | missing | low | high | lowest | highest} | {placement_entry:name(), top | bottom, pos_integer()}
+                   | {dist, operator(), number()} | {dist, very_near | near | far | very_far | anywhere} | {dist, same, Level :: non_neg_integer()}
+                   | {latency, operator(), Us :: number() | placement_unit:quantity()} | {group, Name :: term()}
+                   | {'and', [predicate()]} | {'or', [predicate()]} | {'not', predicate()} | [predicate()].
+%% A list means `and'. A constant with a unit is `{4, gib}'.
+-type truth() :: true | false | unknown.
+-type context() :: #{node := node(), view := placement_cache:view(), from => node(), tree => placement_tree:tree() | none,
+                     groups => #{term() => [node()]}, thresholds => thresholds()}.
+-opaque compiled() :: {'and' | 'or', predicate(), [compiled()]} | {'not', predicate(), compiled()} | {leaf, predicate(), leaf()}.
+-type leaf() :: {compare, atom(), operator(), term()} | {truth, atom(), boolean()} | {in, atom(), [term()]} | {between, atom(), term(), term()}
+              | {match, atom(), term()} | {exists | missing, atom()} | {relative, atom(), relative()} | {dist, operator(), number()} | {dist, atom()}
+              | {same, non_neg_integer()} | {latency, operator(), number()} | {group, term()}.
+-type relative() :: low | high | lowest | highest | {top | bottom, pos_integer()}.
+-type thresholds() :: #{{atom(), relative()} => {le | ge, number()} | everybody | nobody}.
+
+-define(OPERATORS, [eq, ne, lt, le, gt, ge]).
+-define(DEPTH_MAX, 50).
+
+%% @doc Checks a predicate and makes it ready. The text names what is wrong and what was expected.
+-spec compile(predicate()) -> {ok, compiled()} | {error, Text :: unicode:chardata()}.
+compile(Predicate) ->
+    try {ok, compiled(Predicate, 0)}
+    catch throw:{bad, Format, Arguments} -> {error, io_lib:format(Format, Arguments)}
+    end.
+
+compiled(_, Depth) when Depth > ?DEPTH_MAX -> throw({bad, "a predicate has more than ~b levels", [?DEPTH_MAX]});
+compiled(List, Depth) when is_list(List) -> {'and', List, several(List, List, Depth)};
+compiled({'and', List} = P, Depth) -> {'and', P, several(List, P, Depth)};
+compiled({'or', List} = P, Depth) -> {'or', P, several(List, P, Depth)};
+compiled({'not', Inner} = P, Depth) -> {'not', P, compiled(Inner, Depth + 1)};
+compiled(P, _) -> {leaf, P, leaf(P)}.
+
+several(List, P, Depth) ->
+    case is_list(List) andalso catch_length(List) of
+        Number when is_integer(Number) -> [compiled(Inner, Depth + 1) || Inner <- List];
+        _ -> throw({bad, "~0tP: expected a list of predicates", [P, 12]})
+    end.
+
+catch_length(List) -> try length(List) catch error:badarg -> improper end.
+
+leaf({dist, same, Level}) when is_integer(Level), Level >= 0 -> {same, Level};
+leaf({dist, Word}) when Word =:= very_near; Word =:= near; Word =:= far; Word =:= very_far; Word =:= anywhere -> {dist, Word};
+leaf({dist, Op, Number} = P) when is_number(Number) -> {dist, operator(Op, P), Number};
+leaf({latency, Op, Us} = P) when is_number(Us) -> {latency, operator(Op, P), Us};
+leaf({latency, Op, Quantity} = P) ->
+    case placement_unit:is_quantity(Quantity) andalso placement_unit:convert(Quantity, us) of
+        {ok, Us} -> {latency, operator(Op, P), Us};
+        _ -> bad(P)
+    end;
+leaf({group, Name}) -> {group, Name};
+leaf({Word, _} = P) when Word =:= dist; Word =:= latency -> bad(P);
+leaf({Word, _, _} = P) when Word =:= dist; Word =:= group; Word =:= 'and'; Word =:= 'or'; Word =:= 'not' -> bad(P);
+leaf({Name, Word}) when is_atom(Name), Word =:= true orelse Word =:= yes -> {truth, Name, true};
+leaf({Name, Word}) when is_atom(Name), Word =:= false orelse Word =:= no -> {truth, Name, false};
+leaf({Name, Word}) when is_atom(Name), Word =:= exists orelse Word =:= missing -> {Word, Name};
+leaf({Name, Word}) when is_atom(Name), Word =:= low orelse Word =:= high orelse Word =:= lowest orelse Word =:= highest -> {relative, Name, Word};
+leaf({Name, Word, Count}) when is_atom(Name), Word =:= top orelse Word =:= bottom, is_integer(Count), Count > 0 -> {relative, Name, {Word, Count}};
+leaf({Name, in, List} = P) when is_atom(Name), is_list(List) -> {in, Name, [constant(Constant, P) || Constant <- List]};
+leaf({Name, between, {Low, High}} = P) when is_atom(Name) -> {between, Name, constant(Low, P), constant(High, P)};
+leaf({Name, match, Regex} = P) when is_atom(Name) -> {match, Name, regex(Regex, P)};
+leaf({Name, Op, Constant} = P) when is_atom(Name) -> {compare, Name, operator(Op, P), constant(Constant, P)};
+leaf(P) -> bad(P).
+
+-spec bad(term()) -> no_return().
+bad(P) ->
+    throw({bad, "~0tP is no predicate; expected {Name, eq|ne|lt|le|gt|ge, Value}, {Name, true|false|exists|missing|low|high|lowest|highest}, "
+                "{Name, in, List}, {Name, between, {Low, High}}, {Name, match, Regex}, {Name, top|bottom, N}, {dist, Op, Number}, "
+                "{dist, very_near|near|far|very_far|anywhere}, {dist, same, Level}, {latency, Op, Us}, {group, Name}, or 'and', 'or', 'not' of such", [P, 15]}).
+
+operator(Op, P) -> case lists:member(Op, ?OPERATORS) of true -> Op; false -> bad(P) end.
+
+constant(Fun, P) when is_function(Fun) -> bad(P);
+constant({Number, Word}, P) when is_number(Number), is_atom(Word) ->
+    case placement_unit:is_unit(Word) of
+        true -> {Number, Word};
+        false -> throw({bad, "~0tP: ~tp is no unit; the units are ~tp", [P, 15, Word, placement_unit:names()]})
+    end;
+constant(Constant, _) -> Constant.
+
+regex(Regex, P) ->
+    try re:compile(Regex, [unicode]) of
+        {ok, Compiled} -> Compiled;
+        {error, {What, At}} -> throw({bad, "~0tP: ~ts at character ~b of the regular expression", [P, 15, What, At]})
+    catch error:badarg -> bad(P)
+    end.
+
+%% @doc The predicate that was compiled.
+-spec source(compiled()) -> predicate().
+source({_, P, _}) -> P.
+
+%% @doc The attributes that a predicate asks for.
+-spec attributes(compiled()) -> [placement_entry:name()].
+attributes(Compiled) -> lists:usort([element(2, Leaf) || Leaf <- leaves(Compiled), is_of_attribute(Leaf)]).
+
+is_of_attribute(Leaf) -> not lists:member(element(1, Leaf), [dist, same, latency, group]).
+
+leaves({leaf, _, Leaf}) -> [Leaf];
+leaves({'not', _, Inner}) -> leaves(Inner);
+leaves({_, _, List}) -> lists:append([leaves(Inner) || Inner <- List]).
+
+%% @doc The groups that a predicate asks for.
+-spec groups(compiled()) -> [term()].
+groups(Compiled) -> lists:usort([Name || {group, Name} <- leaves(Compiled)]).
+
+%% @doc The parts that must all be true.
+-spec conjuncts(compiled()) -> [compiled()].
+conjuncts({'and', _, List}) -> lists:append([conjuncts(Inner) || Inner <- List]);
+conjuncts(Other) -> [Other].
+
+%% @doc Whether it compares candidates with each other, so that it can only be judged when they are known.
+-spec is_relative(compiled()) -> boolean().
+is_relative(Compiled) -> lists:any(fun(Leaf) -> element(1, Leaf) =:= relative end, leaves(Compiled)).
+
+%% @doc What can be checked by the node itself, from its own attributes.
+-spec at_target(compiled()) -> [predicate()].
+at_target(Compiled) ->
+    [source(Part) || Part <- conjuncts(Compiled), lists:all(fun(Leaf) -> is_of_attribute(Leaf) andalso element(1, Leaf) =/= relative end, leaves(Part))].
+
+%% @doc Whether the predicate holds for the node of the context.
+-spec evaluate(compiled(), context()) -> truth().
+evaluate({'and', _, List}, Context) -> all([evaluate(Inner, Context) || Inner <- List]);
+evaluate({'or', _, List}, Context) -> negated(all([negated(evaluate(Inner, Context)) || Inner <- List]));
+evaluate({'not', _, Inner}, Context) -> negated(evaluate(Inner, Context));
+evaluate({leaf, _, Leaf}, Context) -> element(1, judged(Leaf, Context)).
+
+all(Truths) ->
+    case {lists:member(false, Truths), lists:member(unknown, Truths)} of
+        {true, _} -> false;
+        {false, true} -> unknown;
+        {false, false} -> true
+    end.
+
+negated(true) -> false;
+negated(false) -> true;
+negated(unknown) -> unknown.
+
+%% @doc Each leaf with its truth and what it was judged from: `{value, V, AgeMs}', `{unknown, Why}', `{distance, D}' …
+-spec account(compiled(), context()) -> [{predicate(), truth(), Detail :: term()}].
+account({leaf, P, Leaf}, Context) ->
+    {Truth, Detail} = judged(Leaf, Context),
+    [{P, Truth, Detail}];
+account({'not', _, Inner}, Context) -> account(Inner, Context);
+account({_, _, List}, Context) -> lists:append([account(Inner, Context) || Inner <- List]).
+
+judged({dist, anywhere}, _) -> {true, any_distance};
+judged({dist, Word}, Context) -> by_rank(Word, in_tree(rank, Context));
+judged({dist, Op, Number}, Context) ->
+    case in_tree(distance, Context) of
+        {ok, Distance} -> {holds(Op, placement_unit:compare(Distance, none, Number)), {distance, Distance}};
+        unknown -> {unknown, {unknown, not_in_tree}}
+    end;
+judged({same, Level}, Context) ->
+    case in_tree(shared, Context) of
+        {ok, same} -> {true, same_node};
+        {ok, Shared} -> {Shared >= Level, {shared_levels, Shared}};
+        unknown -> {unknown, {unknown, not_in_tree}}
+    end;
+judged({latency, Op, Us}, Context) ->
+    case latency(Context) of
+        {ok, Measured} -> {holds(Op, placement_unit:compare(Measured, us, Us)), {latency_us, Measured}};
+        unknown -> {unknown, {unknown, not_measured}}
+    end;
+judged({group, Name}, #{node := Node} = Context) ->
+    case maps:get(groups, Context, #{}) of
+        #{Name := Members} -> {lists:member(Node, Members), {group, Name}};
+        _ -> {unknown, {unknown, no_such_group}}
+    end;
+judged(Leaf, #{view := #{attributes := Attributes}} = Context) ->
+    Known = maps:get(element(2, Leaf), Attributes, {unknown, missing}),
+    {of_attribute(Leaf, Known, Context), detail(Known)}.
+
+detail({ok, Value, Age, _, _}) -> {value, Value, Age};
+detail({unknown, _} = Unknown) -> Unknown.
+
+of_attribute({exists, _}, {ok, _, _, _, _}, _) -> true;
+of_attribute({exists, _}, {unknown, missing}, _) -> false;
+of_attribute({missing, _}, Known, Context) -> negated(of_attribute({exists, any}, Known, Context));
+of_attribute(_, {unknown, _}, _) -> unknown;
+of_attribute({compare, _, Op, Constant}, {ok, Value, _, Unit, _}, _) -> holds(Op, placement_unit:compare(Value, Unit, Constant));
+of_attribute({truth, _, Wanted}, {ok, Value, _, _, _}, _) -> truth(Wanted, Value);
+of_attribute({between, _, Low, High}, {ok, Value, _, Unit, _}, _) ->
+    all([holds(ge, placement_unit:compare(Value, Unit, Low)), holds(le, placement_unit:compare(Value, Unit, High))]);
+of_attribute({in, _, List}, {ok, Value, _, Unit, _}, _) -> any_equal([placement_unit:compare(Value, Unit, Constant) || Constant <- List]);
+of_attribute({match, _, Regex}, {ok, Value, _, _, _}, _) -> matches(Value, Regex);
+of_attribute({relative, Name, What}, {ok, Value, _, _, _}, Context) -> by_threshold(Value, maps:get({Name, What}, maps:get(thresholds, Context, #{}), unknown));
+of_attribute(_, _, _) -> unknown.
+
+holds(_, {error, _}) -> unknown;
+holds(eq, {ok, Order}) -> Order =:= equal;
+holds(ne, {ok, Order}) -> Order =/= equal;
+holds(lt, {ok, Order}) -> Order =:= less;
+holds(le, {ok, Order}) -> Order =/= greater;
+holds(gt, {ok, Order}) -> Order =:= greater;
+holds(ge, {ok, Order}) -> Order =/= less.
+
+truth(Wanted, Value) when Value =:= true; Value =:= yes -> Wanted;
+truth(Wanted, Value) when Value =:= false; Value =:= no -> not Wanted;
+truth(_, _) -> unknown.
+
+any_equal([]) -> false;
+any_equal(Comparisons) ->
+    case {lists:member({ok, equal}, Comparisons), [C || {ok, _} = C <- Comparisons]} of
+        {true, _} -> true;
+        {false, []} -> unknown;
+        {false, _} -> false
+    end.
+
+matches(Value, Regex) when is_list(Value); is_binary(Value); is_atom(Value) ->
+    Text = case is_atom(Value) of true -> atom_to_binary(Value); false -> Value end,
+    try re:run(Text, Regex, [{capture, none}, {match_limit, 100000}, report_errors]) of
+        match -> true;
+        nomatch -> false;
+        {error, _} -> unknown
+    catch error:badarg -> unknown
+    end;
+matches(_, _) -> unknown.
+
+by_threshold(Value, Threshold) when not is_number(Value); Threshold =:= unknown; Threshold =:= nobody -> unknown;
+by_threshold(_, everybody) -> true;
+by_threshold(Value, {le, Bound}) -> Value =< Bound;
+by_threshold(Value, {ge, Bound}) -> Value >= Bound.
+
+in_tree(Function, #{node := Node} = Context) ->
+    case Context of
+        #{from := From, tree := Tree} when Tree =/= none -> apply(placement_tree, Function, [Tree, From, Node]);
+        _ -> unknown
+    end.
+
+by_rank(_, unknown) -> {unknown, {unknown, not_in_tree}};
+by_rank(Word, {ok, Rank, Levels}) ->
+    Half = (Levels + 1) div 2,
+    {case Word of
+         very_near -> Rank =< 1;
+         near -> Rank =< Half;
+         far -> Rank > Half;
+         very_far -> Rank > 0 andalso Rank =:= Levels
+     end, {level, Rank, Levels}}.
+
+%% What was measured for the smallest group that holds both; else how fast the node answered us.
+latency(#{node := Node, view := View} = Context) ->
+    case in_tree(latency, Context) of
+        {ok, #{median_us := Us}} -> {ok, Us};
+        _ when node() =:= Node -> {ok, 0};
+        _ ->
+            case {View, maps:get(from, Context, node()) =:= node()} of
+                {#{rtt_us := Us}, true} -> {ok, Us};
+                _ -> unknown
+            end
+    end.
+
+%% @doc What `low', `highest', `top' … mean among these candidates. The order of the candidates does not matter.
+-spec thresholds(compiled(), [context()]) -> thresholds().
+thresholds(Compiled, Candidates) ->
+    maps:from_list([{{Name, What}, threshold(What, [Known || #{view := #{attributes := #{Name := {ok, Value, _, _, _} = Known}}} <- Candidates, is_number(Value)])}
+                    || {relative, Name, What} <- lists:usort(leaves(Compiled))]).
+
+threshold(_, []) -> nobody;
+threshold(What, Known) ->
+    Values = lists:sort([Value || {ok, Value, _, _, _} <- Known]),
+    Tolerance = lists:max([T || {ok, _, _, _, T} <- Known]),
+    Count = length(Values),
+    case lists:last(Values) - hd(Values) =< Tolerance of
+        true -> everybody;
+        false -> bound(What, Values, Count, Tolerance)
+    end.
+
+bound(low, Values, Count, _) -> {le, lists:nth((Count + 2) div 3, Values)};
+bound(high, Values, Count, _) -> {ge, lists:nth(Count + 1 - (Count + 2) div 3, Values)};
+bound(lowest, Values, _, Tolerance) -> {le, hd(Values) + Tolerance};
+bound(highest, Values, _, Tolerance) -> {ge, lists:last(Values) - Tolerance};
+bound({bottom, N}, Values, Count, _) -> {le, lists:nth(min(N, Count), Values)};
+bound({top, N}, Values, Count, _) -> {ge, lists:nth(max(1, Count + 1 - N), Values)}.
+
+%% @doc Pairs of parts that no value of an attribute can fulfil together.
+-spec contradictions(compiled()) -> [{predicate(), predicate()}].
+contradictions(Compiled) ->
+    Parts = [{P, Leaf} || {leaf, P, {compare, _, _, _} = Leaf} <- conjuncts(Compiled)],
+    [{P1, P2} || {P1, {compare, Name, Op1, K1}} <- Parts, {P2, {compare, Other, Op2, K2}} <- Parts, Name =:= Other,
+                 excludes(Op1, Op2, placement_unit:compare(plain(K1), none, plain(K2)))].
+
+plain({Number, Unit} = Quantity) when is_number(Number), is_atom(Unit) ->
+    Base = lists:foldl(fun(To, none) -> case placement_unit:convert(Quantity, To) of {ok, Converted} -> {Converted, To}; _ -> none end;
+                          (_, Found) -> Found
+                       end, none, [byte, hz, us, ratio, none]),
+    element(1, Base);
+plain(Constant) -> Constant.
+
+excludes(Op1, Op2, {ok, less}) -> lists:member(Op1, [lt, le, eq]) andalso lists:member(Op2, [gt, ge, eq]);
+excludes(Op1, Op2, {ok, equal}) -> lists:member({Op1, Op2}, [{lt, gt}, {lt, ge}, {le, gt}, {lt, eq}, {eq, gt}, {eq, ne}]);
+excludes(_, _, _) -> false.

@@ -1,0 +1,119 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Tells subscribers of changes of this node's attributes, so that they need not ask.
+%%
+%% A subscriber gets `{placement_change, Reference, Node, Version, [{Name, Answer}]}': all attributes at first, then those that changed by more than their
+%% tolerance, and an empty list now and then as a sign of life (every fourth look). Looks are made every so many milliseconds for each subscriber.
+%% A subscription ends with its subscriber. Called by {@link placement_cache:follow/3}, or by anybody with {@link subscribe/5}.
+-module(placement_push).
+-behaviour(gen_server).
+
+-export([start_link/0, subscribe/5, unsubscribe/3, sent/0]).
+-export([init/1, handle_call/3, handle_cast/2, handle_info/2]).
+
+-define(SERVER, ?MODULE).
+-define(SUBSCRIPTIONS_MAX, 10000).
+-define(QUIET_LOOKS, 4).
+
+-record(subscription, {pid :: pid(), reference :: reference(), names :: [atom()], every :: pos_integer(), monitor :: reference(),
+                       told = #{} :: #{atom() => placement_attr:answer()}, quiet = 0 :: non_neg_integer()}).
+-record(state, {subscriptions = #{} :: #{{pid(), reference()} => #subscription{}},
+                looks = #{} :: #{reference() => {pid(), reference()}},  %% asked of the attribute server, not answered yet
+                sent = 0 :: non_neg_integer()}).
+
+%% @doc Starts the server.
+-spec start_link() -> {ok, pid()} | {error, term()}.
+start_link() -> gen_server:start_link({local, ?SERVER}, ?MODULE, [], []).
+
+%% @doc Subscribes a process to attributes of a node. Nothing tells whether the node has heard it: monitor `{placement_push, Node}'.
+-spec subscribe(node(), pid(), reference(), [placement_entry:name()], EveryMs :: pos_integer()) -> ok | noconnect | nosuspend.
+subscribe(Node, Pid, Reference, Names, EveryMs) when is_integer(EveryMs), EveryMs >= 10 ->
+    erlang:send({?SERVER, Node}, {subscribe, Pid, Reference, Names, EveryMs}, [nosuspend]).
+
+%% @doc Ends a subscription.
+-spec unsubscribe(node(), pid(), reference()) -> ok | noconnect | nosuspend.
+unsubscribe(Node, Pid, Reference) ->
+    erlang:send({?SERVER, Node}, {unsubscribe, Pid, Reference}, [nosuspend, noconnect]).
+
+%% @doc How many messages this node has sent to subscribers, for measurements.
+-spec sent() -> non_neg_integer().
+sent() -> gen_server:call(?SERVER, sent).
+
+%% @private
+-spec init(term()) -> {ok, #state{}}.
+init(_) -> {ok, #state{}}.
+
+%% @private
+-spec handle_call(term(), gen_server:from(), #state{}) -> {reply, term(), #state{}}.
+handle_call(sent, _, #state{sent = Sent} = State) -> {reply, Sent, State};
+handle_call(Other, _, State) -> {reply, {error, {unknown_request, Other}}, State}.
+
+%% @private
+-spec handle_cast(term(), #state{}) -> {noreply, #state{}}.
+handle_cast(_, State) -> {noreply, State}.
+
+%% @private
+-spec handle_info(term(), #state{}) -> {noreply, #state{}}.
+handle_info({subscribe, Pid, Reference, Names, Every}, #state{subscriptions = All} = State)
+  when is_pid(Pid), is_reference(Reference), is_list(Names), length(Names) =< 1000, is_integer(Every), Every >= 10,
+       map_size(All) < ?SUBSCRIPTIONS_MAX ->
+    case All of
+        #{{Pid, Reference} := _} -> {noreply, State};
+        _ ->
+            New = #subscription{pid = Pid, reference = Reference, names = Names, every = Every, monitor = monitor(process, Pid)},
+            self() ! {look, {Pid, Reference}},
+            {noreply, State#state{subscriptions = All#{{Pid, Reference} => New}}}
+    end;
+handle_info({unsubscribe, Pid, Reference}, State) ->
+    {noreply, ended({Pid, Reference}, State)};
+handle_info({look, Id}, #state{subscriptions = All, looks = Looks} = State) ->
+    case All of
+        #{Id := #subscription{names = Names, every = Every}} ->
+            %% No answer is no sign of life: the next look is made all the same.
+            _ = erlang:send_after(Every, self(), {look, Id}),
+            Look = make_ref(),
+            _ = catch attr_server ! {placement, self(), Look, Names},
+            {noreply, State#state{looks = (without(Id, Looks))#{Look => Id}}};
+        _ -> {noreply, State}
+    end;
+handle_info({placement, Look, Version, Answers}, #state{looks = Looks, subscriptions = All} = State) ->
+    case maps:take(Look, Looks) of
+        {Id, Rest} when is_map_key(Id, All) -> {noreply, seen(Id, Version, Answers, State#state{looks = Rest})};
+        {_, Rest} -> {noreply, State#state{looks = Rest}};
+        error -> {noreply, State}
+    end;
+handle_info({'DOWN', Monitor, process, _, _}, #state{subscriptions = All} = State) ->
+    Gone = [Id || {Id, #subscription{monitor = M}} <- maps:to_list(All), M =:= Monitor],
+    {noreply, lists:foldl(fun ended/2, State, Gone)};
+handle_info(_, State) ->
+    {noreply, State}.
+
+without(Id, Looks) -> maps:filter(fun(_, Other) -> Other =/= Id end, Looks).
+
+ended(Id, #state{subscriptions = All, looks = Looks} = State) ->
+    case maps:take(Id, All) of
+        {#subscription{monitor = Monitor}, Rest} ->
+            true = demonitor(Monitor, [flush]),
+            State#state{subscriptions = Rest, looks = without(Id, Looks)};
+        error -> State
+    end.
+
+seen(Id, Version, Answers, #state{subscriptions = All, sent = Sent} = State) ->
+    #{Id := #subscription{pid = Pid, reference = Reference, told = Told, quiet = Quiet} = Subscription} = All,
+    case [Pair || {Name, Answer} = Pair <- Answers, is_news(Answer, maps:get(Name, Told, none))] of
+        [] when Quiet + 1 < ?QUIET_LOOKS ->
+            State#state{subscriptions = All#{Id := Subscription#subscription{quiet = Quiet + 1}}};
+        News ->
+            %% A subscriber that does not read loses changes; with the next one it gets the newest value again.
+            case erlang:send(Pid, {placement_change, Reference, node(), Version, News}, [nosuspend, noconnect]) of
+                ok ->
+                    New = Subscription#subscription{told = maps:merge(Told, maps:from_list(News)), quiet = 0},
+                    State#state{subscriptions = All#{Id := New}, sent = Sent + 1};
+                _ -> State
+            end
+    end.
+
+is_news(_, none) -> true;
+is_news({ok, New, _, _, _, Tolerance}, {ok, Old, _, _, _, _}) when is_number(New), is_number(Old) -> abs(New - Old) > Tolerance;
+is_news({ok, New, _, _, _, _}, {ok, Old, _, _, _, _}) -> New =/= Old;
+is_news({stale, _, _, _, _, _}, {stale, _, _, _, _, _}) -> false;
+is_news(New, Old) -> New =/= Old.

@@ -1,0 +1,139 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Pure: checks a query once, at the boundary, and makes it ready. Called by {@link placement_choose}.
+-module(placement_query).
+
+-export([compile/1, distinct/1, names/1]).
+
+-export_type([query/0, plan/0, preference/0]).
+
+-type preference() :: {Weight :: number(), placement_pred:predicate() | {placement_entry:name(), min | max}}.
+-type query() :: #{require => placement_pred:predicate(),    %% what must hold
+                   order => [placement_pred:predicate()],    %% what should hold; gives way from the last one on
+                   prefer => [preference()],                 %% which of the suitable ones are better; [{1, {load, min}}]
+                   from => node(),                           %% where distances begin; the calling node
+                   n => pos_integer() | all,                 %% how many nodes; all
+                   min => pos_integer(),                     %% fewer are a conflict; n, or 1
+                   on_conflict => error | relax,             %% relax if there is an order
+                   spread => {Level :: non_neg_integer() | {attribute, placement_entry:name()}, MaxSkew :: pos_integer(), soft | hard},
+                   policy => placement_policy:policy(),      %% two_choices
+                   charge => #{placement_entry:name() => number()}, %% what one placement adds, where nodes are not asked anew
+                   max_age => non_neg_integer(),             %% ms that a value may be old
+                   deadline => pos_integer()}                %% ms for the whole choice; 1000
+               | placement_pred:predicate().
+-type plan() :: #{require := placement_pred:compiled(), order := [placement_pred:compiled()],
+                  prefer := [{number(), min | max, placement_entry:name()} | {number(), truth, placement_pred:compiled()}],
+                  from := node(), n := pos_integer() | all, min := pos_integer(), on_conflict := error | relax, spread := none | tuple(),
+                  policy := placement_policy:policy(), charge := #{atom() => number()}, deadline := pos_integer(), max_age => non_neg_integer(), source := map()}.
+
+%% @doc Checks a query. The text names the key, the value and what was expected.
+-spec compile(query()) -> {ok, plan()} | {error, Text :: unicode:chardata()}.
+compile(Query) when is_map(Query) ->
+    try
+        _ = [key(Key) || Key <- maps:keys(Query)],
+        {ok, plan(Query)}
+    catch
+        throw:{bad, Text} -> {error, Text}
+    end;
+compile(Predicate) -> compile(#{require => Predicate}).
+
+key(Key) ->
+    Keys = [require, order, prefer, from, n, min, on_conflict, spread, policy, charge, max_age, deadline],
+    lists:member(Key, Keys) orelse bad("~0tP is no key of a query; the keys are ~tp", [Key, 10, Keys]).
+
+-spec bad(string(), [term()]) -> no_return().
+bad(Format, Arguments) -> throw({bad, io_lib:format(Format, Arguments)}).
+
+plan(Query) ->
+    Order = [predicate(order, P) || P <- list(order, maps:get(order, Query, []))],
+    Count = checked(n, fun(N) -> N =:= all orelse is_integer(N) andalso N > 0 end, "a positive number or all", Query, all),
+    Base = #{require => predicate(require, maps:get(require, Query, [])), order => Order, prefer => prefer(maps:get(prefer, Query, [{1, {load, min}}])),
+             from => checked(from, fun is_atom/1, "a node", Query, node()),
+             n => Count,
+             min => checked(min, fun(N) -> is_integer(N) andalso N > 0 end, "a positive number", Query, case Count of all -> 1; _ -> Count end),
+             on_conflict => checked(on_conflict, fun(Word) -> Word =:= error orelse Word =:= relax end, "error or relax", Query,
+                                    case Order of [] -> error; _ -> relax end),
+             spread => checked(spread, fun is_spread/1, "{Level, MaxSkew, soft|hard} or {{attribute, Name}, MaxSkew, soft|hard}", Query, none),
+             policy => checked(policy, fun placement_policy:is_policy/1, "a policy such as two_choices, random or least", Query, two_choices),
+             charge => checked(charge, fun is_charge/1, "a map of attributes and numbers", Query, #{load => 1, run_queue => 1, leases => 1, num_erlang_processes => 1}),
+             deadline => checked(deadline, fun(Ms) -> is_integer(Ms) andalso Ms > 0 end, "milliseconds", Query, 1000),
+             source => Query},
+    case Query of
+        #{max_age := _} -> Base#{max_age => checked(max_age, fun(Ms) -> is_integer(Ms) andalso Ms >= 0 end, "milliseconds", Query, 0)};
+        _ -> Base
+    end.
+
+checked(Key, Is, Expected, Query, Default) ->
+    case Query of
+        #{Key := Value} -> case Is(Value) of true -> Value; false -> bad("~tp => ~0tP: expected ~ts", [Key, Value, 12, Expected]) end;
+        _ -> Default
+    end.
+
+is_spread({Level, Skew, How}) -> is_level(Level) andalso is_integer(Skew) andalso Skew > 0 andalso (How =:= soft orelse How =:= hard);
+is_spread(_) -> false.
+
+is_level({attribute, Name}) -> is_atom(Name);
+is_level(Level) -> is_integer(Level) andalso Level >= 0.
+
+is_charge(Charge) -> is_map(Charge) andalso lists:all(fun({Name, Number}) -> is_atom(Name) andalso is_number(Number) end, maps:to_list(Charge)).
+
+list(Key, List) ->
+    case is_list(List) of true -> List; false -> bad("~tp => ~0tP: expected a list", [Key, List, 12]) end.
+
+predicate(Key, P) ->
+    case placement_pred:compile(P) of
+        {ok, Compiled} -> Compiled;
+        {error, Text} -> bad("~tp: ~ts", [Key, Text])
+    end.
+
+prefer(List) -> [preference(Term) || Term <- list(prefer, List)].
+
+preference({Weight, {Name, Way}}) when is_number(Weight), is_atom(Name), Way =:= min orelse Way =:= max -> {Weight, Way, Name};
+preference({Weight, P}) when is_number(Weight) -> {Weight, truth, predicate(prefer, P)};
+preference(Other) -> bad("prefer: ~0tP: expected {Weight, Predicate}, {Weight, {Name, min}} or {Weight, {Name, max}}", [Other, 12]).
+
+%% @doc The attributes that a plan needs of each node.
+-spec names(plan()) -> [placement_entry:name()].
+names(#{require := Require, order := Order, prefer := Prefer, spread := Spread, n := Count}) ->
+    Scored = case Count of all -> []; _ -> preferred(Prefer) end,
+    lists:usort(lists:append([placement_pred:attributes(P) || P <- [Require | Order]]) ++ Scored ++ spread_by(Spread)).
+
+preferred(Prefer) -> lists:append([case Term of {_, truth, P} -> placement_pred:attributes(P); {_, _, Name} -> [Name] end || Term <- Prefer]).
+
+spread_by({{attribute, Name}, _, _}) -> [Name];
+spread_by(_) -> [].
+
+%% @doc The nodes of a list, each once, in its order. Anything but a list of atoms is an error of the caller.
+-spec distinct([node()]) -> [node()].
+distinct(Nodes) ->
+    case is_list(Nodes) andalso lists:all(fun is_atom/1, Nodes) of
+        true -> distinct(Nodes, #{});
+        false -> error({bad_nodes, lists:flatten(io_lib:format("~0tP: expected a list of nodes", [Nodes, 12]))})
+    end.
+
+distinct([Node | Rest], Seen) when is_map_key(Node, Seen) -> distinct(Rest, Seen);
+distinct([Node | Rest], Seen) -> [Node | distinct(Rest, Seen#{Node => true})];
+distinct([], _) -> [].
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+
+good_test_() ->
+    [?_assertMatch({_, {ok, _}}, {Query, compile(Query)})
+     || Query <- [[], {a, gt, 1}, #{}, #{require => [{a, gt, 1}], n => 2, spread => {1, 1, soft}}, #{prefer => [{2, {load, min}}, {1, {gpu, true}}]},
+                  #{order => [{dist, near}, {a, low}], min => 2}, #{policy => {top, 0.2}, max_age => 100, deadline => 50}]].
+
+bad_test_() ->
+    [?_assertMatch({_, {error, _}}, {Query, compile(Query)})
+     || Query <- [foo, {a, about, 1}, #{requires => []}, #{n => 0}, #{n => -1}, #{min => 0}, #{policy => first}, #{deadline => 0}, #{spread => 1},
+                  #{order => {a, gt, 1}}, #{prefer => [{a, min}]}, #{require => [{a, gt, fun() -> 1 end}]}, #{max_age => -1}, #{on_conflict => maybe_so},
+                  {a, gt, {4, furlong}}, {a, match, "("}, [{a, gt, 1} | b], #{charge => 1}, #{from => "a"}]].
+
+defaults_test() ->
+    {ok, Plan} = compile([]),
+    ?assertMatch(#{n := all, min := 1, on_conflict := error, policy := two_choices}, Plan),
+    {ok, Ordered} = compile(#{order => [{a, gt, 1}], n => 3}),
+    ?assertMatch(#{n := 3, min := 3, on_conflict := relax}, Ordered).
+
+distinct_test_() ->
+    [?_assertEqual([b, a], distinct([b, a, b])), ?_assertError({bad_nodes, _}, distinct(foo)), ?_assertError({bad_nodes, _}, distinct(["a"]))].
+-endif.
