@@ -32,6 +32,7 @@ questions() ->
      {"pingpong", beamway_bench_pingpong, "round trips of one pair of processes"},
      {"stream", beamway_bench_stream, "one sender, one receiver"},
      {"cost", beamway_bench_cost, "system calls, context switches, copies for each message"},
+     {"placement", beamway_bench_placement, "choices among 100 real nodes, and policies with old information"},
      {"rabbitmq", beamway_bench_rabbitmq, "messages through a cluster of RabbitMQ (root; not part of all)"}].
 
 %% @doc Runs one question, or `all' of those that need no rights.

@@ -49,12 +49,13 @@ run(["help", Command]) -> run([Command, "--help"]);
 run([]) -> complain_with("~ts", [summary()]), ?USAGE;
 run(["links" | Words]) -> parsed("links", Words, fun links/1);
 run(["doctor" | Words]) -> parsed("doctor", Words, fun doctor/1);
+run(["choose" | Words]) -> parsed("choose", Words, fun choose/1);
 run(["demo" | Words]) -> program("demo", beamway_demo, Words);
 run(["bench" | Words]) -> program("bench", beamway_bench, Words);
 run(["soak" | Words]) -> program("soak", beamway_soak, Words);
 run(["-" ++ _ = Option | _]) -> complain("unknown option '~ts'; see: beamway --help", [Option]), ?USAGE;
 run([Command | _]) ->
-    complain("unknown command '~ts'; the commands are: demo, bench, soak, links, doctor", [Command]),
+    complain("unknown command '~ts'; the commands are: demo, bench, soak, links, choose, doctor", [Command]),
     ?USAGE.
 
 summary() ->
@@ -64,6 +65,7 @@ summary() ->
     "  bench NAME      run one benchmark\n"
     "  soak            load real nodes for long, say what grew\n"
     "  links [NODE]    show which link a running node uses to each of its peers\n"
+    "  choose QUERY    show which nodes of a cluster a query chooses, or why not the others\n"
     "  doctor          show which links this host can use, and what is in the way\n"
     "\n"
     "  -h, --help      this help, or that of a command: beamway COMMAND --help\n"
@@ -82,6 +84,14 @@ help_text("links") ->
     "exit status: 0 shown, 1 the node could not be asked, 2 wrong usage\n"
     "examples:    beamway links\n"
     "             beamway links rabbit@web1 --json\n";
+help_text("choose") ->
+    "\nAsks a running node, on which the application placement runs, which nodes of its cluster suit a query.\n"
+    "QUERY is an Erlang term, as for placement:choose_nodes/2; docs/guide/placement.md has its words.\n"
+    "\n"
+    "exit status: 0 chosen or explained, 1 no node suits or the node could not be asked, 2 wrong usage\n"
+    "examples:    beamway choose '{load_per_core1, lt, 0.5}' --count 1\n"
+    "             beamway choose '[{mem_available, ge, {4, gib}}, {dist, near}]' --node a@web1 --explain\n"
+    "             beamway choose '{gpu, true}' --why-not b@web2\n";
 help_text("doctor") ->
     "\nTries what the links need on this host, under the limits of this shell.\n"
     "\n"
@@ -101,6 +111,7 @@ help_text("bench") ->
     "  pingpong   round trips of one pair of processes\n"
     "  stream     one sender, one receiver\n"
     "  cost       system calls, context switches and copies for each message\n"
+    "  placement  choices among 100 real nodes, and policies with old information\n"
     "  rabbitmq   messages through a cluster of RabbitMQ, installed for the time of the run (needs root)\n"
     "  --quick    the same metrics in under 45 s, with fewer repeats and sizes\n"
     "  --json     print one JSON object instead of a table\n"
@@ -112,6 +123,16 @@ options("links") ->
      {cookie_file, undefined, "cookie-file", string, "read the cookie from this file, not ~/.erlang.cookie"},
      {help, $h, "help", undefined, "this help"},
      {node, undefined, undefined, string, "the node to ask, as name or name@host"}];
+options("choose") ->
+    [{json, undefined, "json", undefined, "print one JSON object"},
+     {node, undefined, "node", string, "the node to ask, as name or name@host (the only one of this host)"},
+     {nodes, undefined, "nodes", {string, "all"}, "the candidates: all that the asked node is connected to, or name@host with commas"},
+     {n, $n, "count", integer, "so many nodes, picked by load; without it all that suit"},
+     {explain, undefined, "explain", undefined, "every constraint that a node fails, for all nodes"},
+     {why_not, undefined, "why-not", string, "the same for one node"},
+     {cookie_file, undefined, "cookie-file", string, "read the cookie from this file, not ~/.erlang.cookie"},
+     {help, $h, "help", undefined, "this help"},
+     {query, undefined, undefined, string, "an Erlang term"}];
 options("doctor") ->
     [{json, undefined, "json", undefined, "print one JSON object"},
      {help, $h, "help", undefined, "this help"}].
@@ -170,6 +191,25 @@ doctor(Options) ->
         true -> ?DONE;
         false -> ?FAILED
     end.
+
+choose(#{query := _} = Options) ->
+    case beamway_cli_choose:ask(Options) of
+        {ok, Answer} ->
+            show(Options, fun() -> beamway_cli_choose:to_json(Answer) end, fun() -> beamway_cli_choose:to_text(Answer) end),
+            case Answer of
+                {unsatisfied, _} -> ?FAILED;
+                _ -> ?DONE
+            end;
+        {usage, Text} ->
+            complain("choose: ~ts", [Text]),
+            ?USAGE;
+        {error, Text} ->
+            complain("choose: ~ts", [Text]),
+            ?FAILED
+    end;
+choose(_) ->
+    complain("choose: which nodes? Expected a query; see: beamway choose --help", []),
+    ?USAGE.
 
 show(#{json := true}, Json, _) -> say("~ts~n", [jiffy:encode(Json(), [pretty])]);
 show(_, _, Text) -> say("~ts", [Text()]).

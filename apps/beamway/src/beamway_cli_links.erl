@@ -6,7 +6,7 @@
 %% Each failure says which of its usual causes it was: no epmd, no such node, another cookie, no Beamway.
 -module(beamway_cli_links).
 
--export([ask/1, to_json/1, to_text/1]).
+-export([ask/1, open/1, to_json/1, to_text/1]).
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
@@ -22,13 +22,24 @@
 %% @doc Connects and asks. Ends with the VM: the node that it made is not stopped.
 -spec ask(options()) -> {ok, report()} | {error, Text :: unicode:chardata()}.
 ask(Options) ->
+    case open(Options) of
+        {ok, Node} ->
+            try {ok, #{node => Node, links => links(Node)}}
+            catch throw:Text -> {error, Text}
+            end;
+        {error, _} = Error -> Error
+    end.
+
+%% @doc Connects only, for other commands that ask a node.
+-spec open(options()) -> {ok, node()} | {error, Text :: unicode:chardata()}.
+open(Options) ->
     try
         {Name, Host} = target(Options),
         ok = become_node(Host),
         Node = full_name(Name, Host),
         ok = use_cookie(Node, Options),
         ok = connect(Node),
-        {ok, #{node => Node, links => links(Node)}}
+        {ok, Node}
     catch
         throw:Text -> {error, Text}
     end.

@@ -25,7 +25,7 @@
                      live => boolean()}.           %% ask, whatever is known
 
 -define(SERVER, ?MODULE).
--define(KNOWN, placement_known).  %% {{Node, Name}, answer(), AtMs, pull | {push, EveryMs}} | {{node, Node}, status(), AtMs, RttUs} | {{heard, Node}, AtMs}
+-define(KNOWN, placement_known).  %% {{Node, Name}, answer(), AtMs, pull | {push, EveryMs}} | {{node, Node}, status(), AtMs, RttUs} | {{heard, Node}, AtMs} | {{follow, Node}, Names, EveryMs}
 -define(DEADLINE_MS, 1000).
 -define(FLIGHT_MS, 5000).
 -define(NEGATIVE_MS, 1000).
@@ -177,7 +177,8 @@ forget(Node) -> gen_server:call(?SERVER, {forget, Node}).
 -spec init(term()) -> {ok, #state{}}.
 init(_) ->
     ok = net_kernel:monitor_nodes(true, #{node_type => all}),
-    {ok, #state{}}.
+    Followed = ets:match_object(?KNOWN, {{follow, '_'}, '_', '_'}),
+    {ok, lists:foldl(fun({{follow, Node}, Names, Every}, State) -> following(Node, Names, Every, State) end, #state{}, Followed)}.
 
 %% @private
 -spec handle_call(term(), gen_server:from(), #state{}) -> {reply, term(), #state{}}.
@@ -197,7 +198,7 @@ handle_cast(_, State) -> {noreply, State}.
 
 %% @private
 -spec handle_info(term(), #state{}) -> {noreply, #state{}}.
-handle_info({ask, Alias, Node, Names}, State) ->
+handle_info({ask, Alias, Node, Names}, State) when is_reference(Alias), is_atom(Node), is_list(Names) ->
     {noreply, boarding(under_way(Node, Names, State), Alias, Node, Names, State)};
 handle_info({'DOWN', Monitor, process, _, Reason}, #state{flights = Flights} = State) when is_map_key(Monitor, Flights) ->
     {noreply, landed(Monitor, Reason, State)};
@@ -309,9 +310,11 @@ drop(Node) ->
 following(Node, Names, Every, #state{follows = Follows} = State) ->
     Monitor = monitor(process, {placement_push, Node}),
     _ = placement_push:subscribe(Node, self(), Monitor, Names, Every),
+    true = ets:insert(?KNOWN, {{follow, Node}, Names, Every}),
     State#state{follows = Follows#{Node => {Monitor, Names, Every}}}.
 
 unfollowed(Node, #state{follows = Follows} = State) ->
+    true = ets:delete(?KNOWN, {follow, Node}),
     case Follows of
         #{Node := {Monitor, _, _}} when is_reference(Monitor) ->
             _ = placement_push:unsubscribe(Node, self(), Monitor),

@@ -3,7 +3,7 @@
 %%
 %% What must survive the end of a server stands in a table of {@link tables/0}: each is made here, so it lives as
 %% long as the application. Only the server that is named beside it writes to it; anybody may read.
-%% `rest_for_one': the order of the children is the order in which they need each other.
+%% `one_for_one': each server can do without the others for a while, and finds its state in its table.
 -module(placement_sup).
 -behaviour(supervisor).
 
@@ -18,7 +18,7 @@ start_link() ->
 -spec init(term()) -> {ok, {supervisor:sup_flags(), [supervisor:child_spec()]}}.
 init(_) ->
     _ = [Table = ets:new(Table, Options) || {Table, Options} <- tables()],
-    {ok, {#{strategy => rest_for_one, intensity => 10, period => 10}, children()}}.
+    {ok, {#{strategy => one_for_one, intensity => 10, period => 10}, children()}}.
 
 %% Table and options; the comment names the writer.
 -spec tables() -> [{atom(), [term()]}].

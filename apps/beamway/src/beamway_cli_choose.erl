@@ -1,0 +1,145 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc `beamway choose': asks a running node which nodes a query chooses, and why not the others.
+%%
+%% Called by {@link beamway_cli}. The node that is asked chooses, with its own view of the cluster; this command only connects to it as {@link beamway_cli_links} does,
+%% and prints. The application `placement' must run there; here it need not be installed.
+-module(beamway_cli_choose).
+
+-export([ask/1, to_json/1, to_text/1]).
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+-endif.
+
+-export_type([options/0, answer/0]).
+
+-type options() :: #{query := string(), node => string(), cookie_file => file:filename(), nodes => string(), why_not => string(), explain => boolean(),
+                     n => integer()}.
+-type answer() :: {chosen, [node()], map()} | {unsatisfied, Text :: unicode:chardata()} | {reports, Text :: unicode:chardata(), [map()]}.
+
+-define(CALL_MS, 15000).
+
+%% @doc Asks. `usage' says that the words were wrong, `error' that the node could not be asked.
+-spec ask(options()) -> {ok, answer()} | {usage | error, Text :: unicode:chardata()}.
+ask(#{query := Text} = Options) ->
+    case {term(Text), candidates(maps:get(nodes, Options, "all")), node_name(maps:get(why_not, Options, none))} of
+        {{error, Why}, _, _} -> {usage, ["the query: ", Why]};
+        {_, {error, Why}, _} -> {usage, ["--nodes: ", Why]};
+        {_, _, {error, Why}} -> {usage, ["--why-not: ", Why]};
+        {{ok, Query}, {ok, Nodes}, {ok, WhyNot}} ->
+            case beamway_cli_links:open(maps:with([node, cookie_file], Options)) of
+                {ok, Node} -> answered(Node, Nodes, counted(Query, Options), WhyNot, maps:get(explain, Options, false));
+                {error, Why} -> {error, Why}
+            end
+    end.
+
+%% A term as in the shell; the full stop may be left out.
+term(Text) ->
+    case erl_scan:string(string:trim(Text, trailing, " .\n") ++ " .", {1, 1}) of
+        {ok, Tokens, _} -> parsed(erl_parse:parse_term(Tokens));
+        {error, {{_, Column}, Module, What}, _} -> at(Column, Module:format_error(What))
+    end.
+
+parsed({ok, Term}) -> {ok, Term};
+parsed({error, {{_, Column}, Module, What}}) -> at(Column, Module:format_error(What)).
+
+at(Column, What) -> {error, io_lib:format("~ts at character ~b; expected a term such as \"{mem_available, ge, {4, gib}}\"", [What, Column])}.
+
+candidates("all") -> {ok, all};
+candidates(Text) ->
+    Words = string:lexemes(Text, ","),
+    case [Word || Word <- Words, not is_node_name(Word)] of
+        [] when Words =/= [] -> {ok, [list_to_atom(Word) || Word <- Words]};
+        Wrong -> {error, io_lib:format("'~ts' is no list of nodes; expected all, or name@host with commas", [case Wrong of [] -> Text; [First | _] -> First end])}
+    end.
+
+node_name(none) -> {ok, none};
+node_name(Text) ->
+    case is_node_name(Text) of
+        true -> {ok, list_to_atom(Text)};
+        false -> {error, io_lib:format("'~ts' is no node; expected name@host", [Text])}
+    end.
+
+is_node_name(Text) ->
+    case string:split(Text, "@") of
+        [[_ | _], [_ | _]] -> length(Text) < 256;
+        _ -> false
+    end.
+
+counted(Query, #{n := Count}) when is_map(Query) -> Query#{n => Count};
+counted(Query, #{n := Count}) -> #{require => Query, n => Count};
+counted(Query, _) -> Query.
+
+answered(Node, Wanted, Query, WhyNot, Explain) ->
+    try
+        Nodes = meant(Wanted, Node),
+        case {WhyNot, Explain} of
+            {none, false} -> chosen(Node, call(Node, placement, choose_nodes, [Nodes, Query]));
+            {none, true} -> reports(Node, call(Node, placement, explain, [Nodes, Query]));
+            {_, _} -> reports(Node, only(WhyNot, call(Node, placement, explain, [with(WhyNot, Nodes), Query])))
+        end
+    catch
+        throw:Text -> {error, Text}
+    end.
+
+%% All that the node is connected to, but for this command.
+meant(all, Node) -> [Node | call(Node, erlang, nodes, [connected])] -- [node()];
+meant(Nodes, _) -> Nodes.
+
+%% The other nodes stay: words such as `low' compare nodes with each other.
+with(WhyNot, Nodes) -> Nodes ++ [WhyNot].
+
+only(Wanted, {ok, Reports}) ->
+    {ok, [Report || #{node := Node} = Report <- Reports, Node =:= Wanted]};
+only(_, Other) -> Other.
+
+chosen(_, {ok, Nodes, Meta}) -> {ok, {chosen, Nodes, Meta}};
+chosen(Node, {error, {unsatisfied, _} = Error}) -> {ok, {unsatisfied, call(Node, placement, format_error, [Error])}};
+chosen(Node, {error, Error}) -> {usage, call(Node, placement, format_error, [Error])}.
+
+reports(Node, {ok, Reports}) -> {ok, {reports, call(Node, placement_explain, to_text, [Reports]), Reports}};
+reports(Node, {error, Error}) -> {usage, call(Node, placement, format_error, [Error])}.
+
+call(Node, Module, Function, Arguments) ->
+    try erpc:call(Node, Module, Function, Arguments, ?CALL_MS)
+    catch
+        error:{exception, undef, _} ->
+            throw(io_lib:format("node ~ts has no placement: its code path holds no module ~ts (erl -pa apps/placement/ebin)", [Node, Module]));
+        error:{exception, badarg, [{ets, _, _, _} | _]} ->
+            throw(io_lib:format("placement does not run on node ~ts; there, call attr:start() or application:ensure_all_started(placement)", [Node]));
+        error:{erpc, Reason} -> throw(io_lib:format("node ~ts did not answer: ~tp", [Node, Reason]));
+        _:Reason -> throw(io_lib:format("node ~ts answered with an error: ~0tP", [Node, Reason, 15]))
+    end.
+
+%% @doc The answer as a term for jiffy.
+-spec to_json(answer()) -> term().
+to_json({chosen, Nodes, Meta}) -> {[{nodes, Nodes}, {meta, json(Meta)}]};
+to_json({unsatisfied, Text}) -> {[{nodes, []}, {why, unicode:characters_to_binary(Text)}]};
+to_json({reports, _, Reports}) -> {[{reports, [json(Report) || Report <- Reports]}]}.
+
+json(Map) when is_map(Map) -> maps:map(fun(_, Value) -> json(Value) end, Map);
+json([Map | _] = List) when is_map(Map) -> [json(Element) || Element <- List];
+json(Value) when is_number(Value); is_atom(Value) -> Value;
+json(Value) -> unicode:characters_to_binary(io_lib:format("~0tp", [Value])).
+
+%% @doc The answer for readers: nodes one a line, or why.
+-spec to_text(answer()) -> unicode:chardata().
+to_text({chosen, Nodes, _}) -> [[atom_to_list(Node), $\n] || Node <- Nodes];
+to_text({unsatisfied, Text}) -> Text;
+to_text({reports, Text, _}) -> Text.
+
+-ifdef(TEST).
+
+term_test_() ->
+    [?_assertEqual({ok, {size, gt, 5}}, term("{size, gt, 5}")), ?_assertEqual({ok, #{n => 1}}, term("#{n => 1}.")),
+     ?_assertEqual({ok, {a, lt, 0.5}}, term("{a, lt, 0.5}\n")), ?_assertMatch({error, _}, term("{a,")), ?_assertMatch({error, _}, term("")),
+     ?_assertMatch({error, _}, term("{a, \"x}")), ?_assertMatch({error, _}, term("f(x)"))].
+
+candidates_test_() ->
+    [?_assertEqual({ok, all}, candidates("all")), ?_assertEqual({ok, ['a@h', 'b@h']}, candidates("a@h,b@h")), ?_assertMatch({error, _}, candidates("a,b@h")),
+     ?_assertMatch({error, _}, candidates("")), ?_assertMatch({error, _}, node_name("x")), ?_assertEqual({ok, none}, node_name(none))].
+
+counted_test_() ->
+    [?_assertEqual(#{require => x, n => 2}, counted(x, #{n => 2})), ?_assertEqual(#{require => x, n => 2}, counted(#{require => x}, #{n => 2})),
+     ?_assertEqual(x, counted(x, #{}))].
+-endif.

@@ -1,0 +1,132 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Laws of the predicates: three values, no dependence on order, and that an explanation says the same as a choice.
+-module(placement_pred_tests).
+
+-include_lib("proper/include/proper.hrl").
+-include_lib("eunit/include/eunit.hrl").
+
+-export([predicate/1, view/0]).
+
+checked(Property, Count) ->
+    {timeout, 120, fun() -> ?assert(proper:quickcheck(Property, [{numtests, Count}, quiet, {max_size, 12}])) end}.
+
+laws_test_() ->
+    [{Title, checked(Property, 1000)}
+     || {Title, Property} <- [{"de morgan", prop_de_morgan()}, {"order", prop_order()}, {"double not", prop_double_not()},
+                              {"unknown stays unknown", prop_unknown()}, {"adding a constraint never adds a node", prop_monotone()},
+                              {"relative words do not depend on order", prop_relative_order()}]].
+
+explain_test_() -> checked(prop_explain_agrees(), 500).
+
+%%% Generators
+
+name() -> elements([a, b, c]).
+
+value() -> oneof([integer(0, 5), float(0.0, 5.0), elements([x, true, false, yes, undefined]), "text", {1, 2}]).
+
+leaf() ->
+    oneof([{name(), elements([eq, ne, lt, le, gt, ge]), value()}, {name(), elements([true, false, yes, no, exists, missing])},
+           {name(), in, list(value())}, {name(), between, {integer(0, 5), integer(0, 5)}}, {name(), match, elements(["t", "^x$", "."])},
+           {dist, elements([near, far, anywhere])}, {group, elements([g, h])}]).
+
+predicate(0) -> leaf();
+predicate(Size) ->
+    Half = Size div 2,
+    frequency([{2, leaf()}, {1, {'not', ?LAZY(predicate(Size - 1))}}, {1, {elements(['and', 'or']), list(?LAZY(predicate(Half div 2)))}}]).
+
+predicate() -> ?SIZED(Size, predicate(Size)).
+
+known() ->
+    frequency([{6, ?LET({Value, Age}, {value(), integer(0, 5000)}, {ok, Value, Age, none, 0})}, {1, {unknown, missing}}, {1, {unknown, timeout}}]).
+
+view() -> ?LET({A, B, C}, {known(), known(), known()}, #{status => ok, attributes => #{a => A, b => B, c => C}}).
+
+context(View) -> #{node => n@h, view => View, groups => #{g => [n@h]}}.
+
+evaluated(P, Context) ->
+    {ok, Compiled} = placement_pred:compile(P),
+    placement_pred:evaluate(Compiled, Context).
+
+%%% Laws
+
+prop_de_morgan() ->
+    ?FORALL({P, Q, View}, {predicate(), predicate(), view()},
+            begin
+                C = context(View),
+                evaluated({'not', {'and', [P, Q]}}, C) =:= evaluated({'or', [{'not', P}, {'not', Q}]}, C)
+                    andalso evaluated({'not', {'or', [P, Q]}}, C) =:= evaluated({'and', [{'not', P}, {'not', Q}]}, C)
+            end).
+
+prop_order() ->
+    ?FORALL({Ps, View}, {list(predicate()), view()},
+            begin
+                C = context(View),
+                lists:all(fun(Word) -> evaluated({Word, Ps}, C) =:= evaluated({Word, lists:reverse(Ps)}, C) end, ['and', 'or'])
+                    andalso evaluated(Ps, C) =:= evaluated({'and', Ps}, C)
+            end).
+
+prop_double_not() ->
+    ?FORALL({P, View}, {predicate(), view()}, evaluated({'not', {'not', P}}, context(View)) =:= evaluated(P, context(View))).
+
+%% A comparison with what is not known is neither true nor false, nor is its opposite.
+prop_unknown() ->
+    ?FORALL({Op, Value}, {elements([eq, ne, lt, le, gt, ge]), value()},
+            begin
+                C = context(#{status => timeout, attributes => #{a => {unknown, timeout}}}),
+                evaluated({a, Op, Value}, C) =:= unknown andalso evaluated({'not', {a, Op, Value}}, C) =:= unknown
+            end).
+
+prop_monotone() ->
+    ?FORALL({P, Q, View}, {predicate(), predicate(), view()},
+            not (evaluated([P, Q], context(View)) =:= true andalso evaluated(P, context(View)) =/= true)).
+
+prop_relative_order() ->
+    ?FORALL({What, Views}, {elements([low, high, lowest, highest]), non_empty(list(view()))},
+            begin
+                {ok, Compiled} = placement_pred:compile({a, What}),
+                Contexts = [context(View) || View <- Views],
+                placement_pred:thresholds(Compiled, Contexts) =:= placement_pred:thresholds(Compiled, lists:reverse(Contexts))
+            end).
+
+%% What the explanation calls suitable is what is chosen.
+prop_explain_agrees() ->
+    ?FORALL({Parts, Views}, {list(frequency([{4, predicate()}, {1, {name(), elements([low, high, lowest, highest])}}])), non_empty(list(view()))},
+            begin
+                {ok, Plan} = placement_query:compile(Parts),
+                Nodes = [list_to_atom("n" ++ integer_to_list(N) ++ "@h") || N <- lists:seq(1, length(Views))],
+                Snapshot = #{contexts => [#{node => Node, view => View, from => hd(Nodes), tree => none, groups => #{}} || {Node, View} <- lists:zip(Nodes, Views)],
+                             tree => none, epoch => 0, end_ms => 0},
+                Suitable = [Node || #{node := Node, suitable := true} <- placement_explain:reports(Plan, Snapshot)],
+                case placement_choose:feasible(Plan, Snapshot) of
+                    {ok, Contexts, []} -> Suitable =:= [Node || #{node := Node} <- Contexts];
+                    {error, {unsatisfied, #{feasible := 0, candidates := Count}}} -> Suitable =:= [] andalso Count =:= length(Views)
+                end
+            end).
+
+%%% Single cases
+
+words_test_() ->
+    Views = [#{status => ok, attributes => #{a => {ok, Value, 0, none, 0}}} || Value <- [5, 3, 1, 4, 2, 6, 7]],
+    Passing = fun(What) ->
+        {ok, Compiled} = placement_pred:compile(case What of {Word, N} -> {a, Word, N}; _ -> {a, What} end),
+        Contexts = [context(View) || View <- Views],
+        Thresholds = placement_pred:thresholds(Compiled, Contexts),
+        lists:sort([Value || #{view := #{attributes := #{a := {ok, Value, _, _, _}}}} = C <- Contexts,
+                             placement_pred:evaluate(Compiled, C#{thresholds => Thresholds}) =:= true])
+    end,
+    [?_assertEqual(Want, Passing(What)) || {Want, What} <- [{[1, 2, 3], low}, {[5, 6, 7], high}, {[1], lowest}, {[7], highest}, {[6, 7], {top, 2}},
+                                                            {[1, 2, 3, 4, 5, 6, 7], {bottom, 9}}]].
+
+contradictions_test_() ->
+    [?_assertEqual(Want, begin {ok, Compiled} = placement_pred:compile(P), length(placement_pred:contradictions(Compiled)) end)
+     || {Want, P} <- [{1, [{a, lt, 1}, {a, gt, 2}]}, {1, [{a, lt, 1}, {a, ge, 1}]}, {0, [{a, le, 1}, {a, ge, 1}]}, {1, [{a, eq, 1}, {a, eq, 2}]},
+                      {1, [{a, lt, {1, gib}}, {a, gt, {2048, mib}}]}, {0, [{a, lt, 3}, {a, gt, 2}]}, {0, [{a, lt, 1}, {b, gt, 2}]}]].
+
+%% What only the chooser can judge is not checked again by the target.
+at_target_test() ->
+    {ok, Compiled} = placement_pred:compile([{a, gt, 1}, {dist, near}, {'or', [{b, true}, {group, g}]}, {c, low}, {'not', {b, exists}}]),
+    ?assertEqual([{a, gt, 1}, {'not', {b, exists}}], placement_pred:at_target(Compiled)).
+
+deep_test() ->
+    Deep = lists:foldl(fun(_, P) -> {'not', P} end, {a, true}, lists:seq(1, 100)),
+    ?assertMatch({error, _}, placement_pred:compile(Deep)).

@@ -1,0 +1,130 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Part of `bench placement': what choosing by old information costs.
+%%
+%% A simulation drives the shipped {@link placement_policy}: 64 servers, each with one queue, exponential times of service with mean 1, load 0.9. 16 choosers each
+%% have a picture of all queues that they renew every `T' service times; a policy that is live asks the drawn servers. The mean response (waiting and service) of the default policy with a picture
+%% 20 old is compared with its own with a fresh one: `herd_ratio'. It is 1 as long as the policy really asks, since then no old picture decides. The other policies stand beside
+%% it, and what complete and fresh knowledge would give, which nobody has.
+-module(beamway_bench_herd).
+
+-export([metrics/0, measure/1, mean_response/4]).
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+-endif.
+
+-define(SERVERS, 64).
+-define(CHOOSERS, 16).
+-define(LOAD, 0.9).
+-define(OLD, 20.0).
+
+%% @doc The figures.
+-spec metrics() -> [map()].
+metrics() ->
+    [#{name => <<"herd_ratio">>, unit => <<"x">>, better => lower, key => <<"herd: default policy, information 20 service times old over fresh">>},
+     #{name => <<"herd_best_possible">>, unit => <<"service times">>, better => lower, key => <<"herd: mean response, fresh knowledge of all">>}
+     | [#{name => <<"herd_", Name/binary>>, unit => <<"service times">>, better => lower, key => key(Name)} || {Name, _} <- policies()]].
+
+policies() ->
+    [{<<"two_choices">>, two_choices}, {<<"eight_choices">>, {choices, 8}}, {<<"cached_two">>, cached_two}, {<<"sqrt">>, sqrt_choices}, {<<"top_fifth">>, {top, 0.2}},
+     {<<"least">>, least}, {<<"random">>, random}].
+
+key(Name) -> <<"herd: mean response, information 20 service times old, ", Name/binary>>.
+
+%% @doc Simulates all policies.
+-spec measure(full | quick) -> #{binary() => number()}.
+measure(Speed) ->
+    Tasks = case Speed of full -> 150000; quick -> 40000 end,
+    Old = maps:from_list([{Name, mean_response(Policy, ?OLD, Tasks, 1)} || {Name, Policy} <- policies()]),
+    Fresh = mean_response(two_choices, 0.0, Tasks, 1),
+    Means = maps:from_list([{key(Name), Mean} || {Name, Mean} <- maps:to_list(Old)]),
+    [#{key := Ratio}, #{key := Best} | _] = metrics(),
+    Means#{Ratio => maps:get(<<"two_choices">>, Old) / Fresh, Best => mean_response(least, 0.0, Tasks div 4, 1)}.
+
+%% @doc The mean response of one policy, in service times; the first tenth of the tasks is left out.
+-spec mean_response(placement_policy:policy(), AgeOfInformation :: float(), Tasks :: pos_integer(), Seed :: integer()) -> float().
+mean_response(Policy, Age, Tasks, Seed) ->
+    Servers = maps:from_list([{Server, {queue:new(), 0, 0.0}} || Server <- lists:seq(1, ?SERVERS)]),
+    %% Pictures are renewed at different moments.
+    Pictures = maps:from_list([{Chooser, {Age * Chooser / ?CHOOSERS - Age, #{}}} || Chooser <- lists:seq(1, ?CHOOSERS)]),
+    State = #{now => 0.0, servers => Servers, pictures => Pictures, seed => rand:seed_s(exsss, Seed), policy => Policy, age => Age},
+    {Sum, Count} = arrivals(Tasks, Tasks - Tasks div 10, State, 0.0, 0),
+    Sum / Count.
+
+arrivals(0, _, _, Sum, Count) -> {Sum, Count};
+arrivals(Left, From, #{now := Now, seed := Seed0} = State, Sum, Count) ->
+    {Gap, Seed1} = exponential(?LOAD * ?SERVERS, Seed0),
+    {Chooser, Seed2} = rand:uniform_s(?CHOOSERS, Seed1),
+    {Service, Seed3} = exponential(1.0, Seed2),
+    Renewed = renewed(Chooser, State#{now := Now + Gap, seed := Seed3}),
+    {Server, Chosen} = choice(Chooser, Renewed),
+    {Response, Next} = served(Server, Service, Chosen),
+    case Left =< From of
+        true -> arrivals(Left - 1, From, noted(Chooser, Server, Next), Sum + Response, Count + 1);
+        false -> arrivals(Left - 1, From, noted(Chooser, Server, Next), Sum, Count)
+    end.
+
+exponential(Rate, Seed) ->
+    {Uniform, Next} = rand:uniform_s(Seed),
+    {-math:log(1.0 - Uniform) / Rate, Next}.
+
+%% The chooser's picture, if it is too old: as it was at the last moment of renewal, which nobody has looked at since.
+renewed(Chooser, #{now := Now, age := Age, pictures := Pictures, servers := Servers} = State) ->
+    #{Chooser := {At, _}} = Pictures,
+    case Age == 0.0 orelse Now - At >= Age of
+        false -> State;
+        true ->
+            Moment = case Age == 0.0 of true -> Now; false -> At + Age * float(floor((Now - At) / Age)) end,
+            Picture = maps:map(fun(_, Queue) -> length_at(Moment, Queue) end, Servers),
+            State#{pictures := Pictures#{Chooser := {Moment, Picture}}}
+    end.
+
+%% Departures stand in the queue until they are past for every picture.
+length_at(Moment, {Departures, _, _}) -> length([D || D <- queue:to_list(Departures), D > Moment]).
+
+choice(Chooser, #{policy := Policy, servers := Servers, pictures := Pictures, now := Now, seed := Seed} = State) ->
+    {Drawn, Seed1} = placement_policy:draw(Policy, maps:keys(Servers), 1, Seed),
+    Known = case placement_policy:is_live(Policy) of
+                true -> [length_at(Now, maps:get(Server, Servers)) || Server <- Drawn];
+                false -> #{Chooser := {_, Picture}} = Pictures, [maps:get(Server, Picture, 0) || Server <- Drawn]
+            end,
+    Scores = placement_policy:scores([{1, min, 0, Known}]),
+    {[Best], Seed2} = placement_policy:best(Policy, lists:zip(Drawn, Scores), 1, Seed1),
+    {Best, State#{seed := Seed2}}.
+
+served(Server, Service, #{now := Now, servers := Servers, age := Age} = State) ->
+    #{Server := {Departures, _, Last}} = Servers,
+    Departure = max(Now, Last) + Service,
+    Kept = without_past(Now - Age, Departures),
+    {Departure - Now, State#{servers := Servers#{Server := {queue:in(Departure, Kept), 0, Departure}}}}.
+
+without_past(Moment, Departures) ->
+    case queue:peek(Departures) of
+        {value, D} when D =< Moment -> without_past(Moment, queue:drop(Departures));
+        _ -> Departures
+    end.
+
+%% What the chooser has put there itself counts in its picture.
+noted(Chooser, Server, #{pictures := Pictures} = State) ->
+    #{Chooser := {At, Picture}} = Pictures,
+    Charged = maps:update_with(Server, fun(Length) -> placement_policy:charged(Length, 1, 1) end, 1, Picture),
+    State#{pictures := Pictures#{Chooser := {At, Charged}}}.
+
+-ifdef(TEST).
+
+%% One server's worth of load under random choice is an M/M/1 queue: 1 / (1 - 0.9) = 10. Two asked choices are far below.
+random_is_a_queue_test_() ->
+    {timeout, 60, fun() ->
+        Random = mean_response(random, 0.0, 60000, 7),
+        ?assert(Random > 7.5 andalso Random < 13.0),
+        ?assert(mean_response(two_choices, 20.0, 20000, 7) < 0.5 * Random)
+    end}.
+
+%% Old information: the best of all is far worse than two that are asked.
+herd_test_() ->
+    {timeout, 60, fun() ->
+        Two = mean_response(two_choices, 20.0, 20000, 3),
+        ?assert(mean_response(least, 20.0, 20000, 3) > 1.5 * Two),
+        ?assert(Two < 1.2 * mean_response(two_choices, 0.0, 20000, 3))
+    end}.
+-endif.

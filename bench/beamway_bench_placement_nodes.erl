@@ -1,0 +1,188 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Part of `bench placement': real nodes, 100 of them.
+%%
+%% One of the nodes is stopped (SIGSTOP): a query of all must end at its deadline with 99 answers. Then, with 8, 32 and 100 nodes, the three ways in which
+%% a chooser can know of the others: it asks each time (pull), it asks when what it knows is older than a second (cached), or the nodes tell of changes five times a second (push). The attribute is
+%% each node's own clock, so its age at the moment of the choice is known exactly, since all nodes are on one host. Last, 16 nodes with a queue each: the order of the policies
+%% as in the simulation of {@link beamway_bench_herd}, with real messages.
+-module(beamway_bench_placement_nodes).
+
+-export([metrics/0, measure/1]).
+%% On the nodes.
+-export([clock/0, choices/4, start_server/0, server/1, queue_length/0, spawn_tasks/5]).
+
+-define(NODES, 100).
+-define(BATCH, 10).
+-define(DEADLINE_MS, 1000).
+-define(SERVICE_MS, 40).
+-define(LOAD, 0.9).
+-define(CHOOSERS, 4).
+-define(HERD_NODES, 16).
+
+%% @doc The figures.
+-spec metrics() -> [map()].
+metrics() ->
+    [metric(<<"deadline_answers">>, <<"nodes">>, higher, answers_key()), metric(<<"deadline_ms">>, <<"ms">>, lower, deadline_key())]
+        ++ [metric(name(What, Way, Count), Unit, lower, key(What, Way, Count)) || Count <- counts(), Way <- ways(), {What, Unit} <- [{messages, <<"1/choice">>}, {age, <<"ms">>}, {time, <<"us">>}]]
+        ++ [metric(<<"real_", (atom_to_binary(Policy))/binary>>, <<"service times">>, lower, herd_key(Policy)) || Policy <- policies()].
+
+metric(Name, Unit, Better, Key) -> #{name => Name, unit => Unit, better => Better, key => Key}.
+
+answers_key() -> <<"query of 100 nodes, one stopped: answers">>.
+deadline_key() -> <<"query of 100 nodes, one stopped: time for a deadline of 1000 ms">>.
+counts() -> [8, 32, 100].
+ways() -> [pull, cached, push].
+policies() -> [two_choices, cached_two, least, random].
+name(What, Way, Count) -> iolist_to_binary(io_lib:format("~ts_~ts_~b", [Way, What, Count])).
+key(What, Way, Count) -> iolist_to_binary(io_lib:format("~b nodes, ~ts: ~ts a choice", [Count, Way, case What of age -> "age of values at"; _ -> atom_to_list(What) end])).
+herd_key(Policy) -> iolist_to_binary(io_lib:format("16 real nodes, information 20 service times old: mean response, ~ts", [Policy])).
+
+%% @doc Starts the nodes, measures, ends them.
+-spec measure(full | quick) -> #{binary() => number()}.
+measure(Speed) ->
+    Epmd = beamway_bench_nodes:start_epmd(),
+    Clusters = [started(Epmd) || _ <- lists:seq(1, ?NODES div ?BATCH)],
+    Members = lists:append([M || #{members := M} <- Clusters]),
+    [First | _] = Members,
+    Names = [Name || #{name := Name} <- Members],
+    _ = [true = beamway_bench_nodes:call(First, net_kernel, connect_node, [Name]) || Name <- tl(Names)],
+    Figures = [deadline(First, Members, Names), propagation(First, Names, Speed), herd(Members, Speed)],
+    _ = [beamway_bench_nodes:stop(Cluster) || Cluster <- Clusters],
+    ok = beamway_bench_nodes:stop_epmd(Epmd),
+    lists:foldl(fun maps:merge/2, #{}, Figures).
+
+%% Small nodes on stock TCP; ten boot at a time.
+started(Epmd) ->
+    Root = beamway_bench_nodes:root(),
+    #{tcp := Stock} = beamway_bench_contender:all(Root, 50),
+    Args = maps:get(args, Stock) ++ ["+S", "1", "+SDio", "1", "+A", "1", "-pa", filename:join([Root, "apps", "placement", "ebin"]),
+                                     "-kernel", "prevent_overlapping_partitions", "false"],
+    Cluster = beamway_bench_nodes:start(Epmd, Stock#{args := Args}, #{count => ?BATCH}),
+    _ = beamway_bench_nodes:all(Cluster, attr, start, []),
+    Cluster.
+
+%%% One node is stopped
+
+deadline(First, Members, Names) ->
+    #{os_pid := OsPid} = lists:last(Members),
+    Query = #{require => {num_erlang_processes, gt, 0}, deadline => ?DEADLINE_MS, max_age => 0},
+    {ok, All, _} = beamway_bench_nodes:call(First, placement, choose_nodes, [Names, Query#{deadline => 10000}]),
+    ?NODES = length(All),
+    _ = os:cmd("kill -STOP " ++ integer_to_list(OsPid)),
+    {ok, Chosen, #{took_us := Took}} = beamway_bench_nodes:call(First, placement, choose_nodes, [Names, Query]),
+    _ = os:cmd("kill -CONT " ++ integer_to_list(OsPid)),
+    #{answers_key() => length(Chosen), deadline_key() => Took / 1000}.
+
+%%% Pull, cached pull, push
+
+propagation(First, Names, Speed) ->
+    Seconds = case Speed of full -> 10; quick -> 3 end,
+    lists:foldl(fun maps:merge/2, #{}, [way(First, lists:sublist(Names, Count), Count, Way, Seconds) || Count <- counts(), Way <- ways()]).
+
+way(First, Names, Count, Way, Seconds) ->
+    _ = [ok = beamway_bench_nodes:call(First, erpc, call, [Name, placement, insert, [bench_clock, {dynamic, {?MODULE, clock, []}}]]) || Name <- Names],
+    {Messages, Ages, Times} = beamway_bench_nodes:call(First, ?MODULE, choices, [Names, Way, Seconds * 1000, 100], Seconds * 1000 + 60000),
+    #{key(messages, Way, Count) => Messages, key(age, Way, Count) => Ages, key(time, Way, Count) => Times}.
+
+%% @doc On each node: the attribute.
+-spec clock() -> integer().
+clock() -> erlang:system_time(microsecond).
+
+%% @doc On the chooser: a choice every so many ms. Messages between nodes a choice (questions and answers, or what was told), the median age in ms, the median time in us.
+-spec choices([node()], pull | cached | push, Ms :: pos_integer(), EveryMs :: pos_integer()) -> {float(), float(), float()}.
+choices(Names, Way, Ms, EveryMs) ->
+    Query = #{require => {bench_clock, gt, 0}, deadline => 5000, max_age => case Way of pull -> 0; _ -> 1000 end},
+    _ = Way =:= push andalso apply(placement, follow, [Names, [bench_clock], 200]),
+    %% The first choice finds the caches empty.
+    {ok, _, _} = apply(placement, choose_nodes, [Names, Query]),
+    ok = timer:sleep(1000),
+    Before = traffic(Names, Way),
+    Count = Ms div EveryMs,
+    Samples = [begin
+                   ok = timer:sleep(EveryMs),
+                   {ok, Chosen, #{took_us := Took}} = apply(placement, choose_nodes, [Names, Query]),
+                   true = length(Chosen) =:= length(Names),
+                   Now = clock(),
+                   Views = apply(placement_cache, fetch, [Names, [bench_clock], #{max_age => 3600000}]),
+                   {Took, lists:sum([Now - Value || #{attributes := #{bench_clock := {ok, Value, _, _, _}}} <- maps:values(Views)]) / length(Names) / 1000}
+               end || _ <- lists:seq(1, Count)],
+    Traffic = traffic(Names, Way) - Before,
+    _ = Way =:= push andalso apply(placement, unfollow, [Names]),
+    {Took, Ages} = lists:unzip(Samples),
+    {Traffic / Count, beamway_bench_stats:median(Ages), beamway_bench_stats:median(Took)}.
+
+traffic(_, Way) when Way =/= push -> 2 * apply(placement_cache, asked, []);
+traffic(Names, push) -> 2 * apply(placement_cache, asked, []) + lists:sum([erpc:call(Name, placement_push, sent, []) || Name <- Names]).
+
+%%% Policies
+
+herd(Members, Speed) ->
+    Used = lists:sublist(Members, ?HERD_NODES),
+    Names = [Name || #{name := Name} <- Used],
+    _ = beamway_bench_nodes:all(Used, ?MODULE, start_server, []),
+    _ = beamway_bench_nodes:all(Used, placement, insert, [bench_queue, {dynamic, {?MODULE, queue_length, []}, #{ttl => 20 * ?SERVICE_MS}}]),
+    Tasks = case Speed of full -> 1500; quick -> 300 end,
+    Choosers = lists:sublist(Used, ?CHOOSERS),
+    _ = [beamway_bench_nodes:call(Chooser, net_kernel, connect_node, [Name]) || Chooser <- Choosers, Name <- Names],
+    maps:from_list([{herd_key(Policy), policy_mean(Choosers, Names, Policy, Tasks)} || Policy <- policies()]).
+
+policy_mean(Choosers, Names, Policy, Tasks) ->
+    GapMs = ?SERVICE_MS * ?CHOOSERS / (?LOAD * ?HERD_NODES),
+    Means = beamway_bench_nodes:all(Choosers, ?MODULE, spawn_tasks, [Names, Policy, Tasks, GapMs, ?SERVICE_MS], round(Tasks * GapMs) * 4 + 120000),
+    lists:sum(Means) / length(Means) / ?SERVICE_MS.
+
+%% @doc On each of them: a server with one queue.
+-spec start_server() -> ok.
+start_server() ->
+    case whereis(bench_server) of
+        undefined ->
+            Pid = spawn(?MODULE, server, [0]),
+            true = register(bench_server, Pid),
+            ok;
+        _ -> ok
+    end.
+
+%% @doc Serves one task after the other; the time is slept, so that many servers fit on one host.
+-spec server(non_neg_integer()) -> no_return().
+server(Served) ->
+    %% Ends with the node.
+    receive
+        {task, From, Reference, Ms} ->
+            %% Whole milliseconds of sleep would add half of one on average.
+            _ = persistent_term:put(bench_busy, 1),
+            ok = timer:sleep(max(0, round(Ms) - 1)),
+            From ! {done, Reference},
+            _ = persistent_term:put(bench_busy, 0),
+            ?MODULE:server(Served + 1)
+    end.
+
+%% @doc The attribute: tasks that wait or are served.
+-spec queue_length() -> non_neg_integer().
+queue_length() ->
+    {message_queue_len, Length} = process_info(whereis(bench_server), message_queue_len),
+    Length + persistent_term:get(bench_busy, 0).
+
+%% @doc On a chooser: tasks at random moments, each chosen for by the policy. The mean time from the wish to the result, in ms; the first fifth is left out.
+-spec spawn_tasks([node()], atom(), Tasks :: pos_integer(), GapMs :: float(), ServiceMs :: pos_integer()) -> float().
+spawn_tasks(Names, Policy, Tasks, GapMs, ServiceMs) ->
+    Self = self(),
+    Query = #{prefer => [{1, {bench_queue, min}}], n => 1, policy => Policy, max_age => 20 * ServiceMs, charge => #{bench_queue => 1}, deadline => 5000},
+    Start = erlang:monotonic_time(microsecond),
+    _ = lists:foldl(fun(Index, At) ->
+                            Wait = At - erlang:monotonic_time(microsecond),
+                            _ = Wait > 0 andalso timer:sleep(Wait div 1000),
+                            _ = spawn_link(fun() -> Self ! {response, Index, task(Names, Query, exponential(ServiceMs))} end),
+                            At + round(1000 * exponential(GapMs))
+                    end, Start, lists:seq(1, Tasks)),
+    Responses = [receive {response, Index, Us} -> {Index, Us} after 120000 -> error(no_response) end || _ <- lists:seq(1, Tasks)],
+    Counted = [Us || {Index, Us} <- Responses, Index > Tasks div 5],
+    lists:sum(Counted) / length(Counted) / 1000.
+
+task(Names, Query, Ms) ->
+    Begin = erlang:monotonic_time(microsecond),
+    {ok, [Node], _} = apply(placement, choose_nodes, [Names, Query]),
+    Reference = make_ref(),
+    {bench_server, Node} ! {task, self(), Reference, Ms},
+    receive {done, Reference} -> erlang:monotonic_time(microsecond) - Begin after 110000 -> error(no_result) end.
+
+exponential(Mean) -> -math:log(1.0 - rand:uniform()) * Mean.

@@ -1,0 +1,41 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc The demo's line on placement: which of its nodes a query chooses, and why not one of the others.
+-module(beamway_demo_placement).
+
+-export([run/1, text/1, hold/2]).
+
+-type outcome() :: #{chosen := [node()], refused := node(), why := unicode:chardata()}.
+
+-define(QUERY, [{mem_available, ge, {100, mib}}, {workers, le, 1}]).
+
+%% @doc Starts placement on the nodes, gives the first one two workers more than the others, and asks it.
+-spec run(beamway_bench_nodes:cluster()) -> outcome().
+run(#{members := [First | _] = Members} = Cluster) ->
+    Ebin = filename:join([beamway_bench_nodes:root(), "apps", "placement", "ebin"]),
+    _ = beamway_bench_nodes:all(Cluster, code, add_patha, [Ebin]),
+    _ = beamway_bench_nodes:all(Cluster, attr, start, []),
+    _ = [ok = beamway_bench_nodes:call(Member, ?MODULE, hold, [workers, Count]) || {Member, Count} <- lists:zip(Members, [3 | [1 || _ <- tl(Members)]])],
+    [Busy | _] = Nodes = beamway_bench_nodes:names(Cluster),
+    {ok, Chosen, _} = beamway_bench_nodes:call(First, placement, choose_nodes, [Nodes, ?QUERY]),
+    {ok, Reports} = beamway_bench_nodes:call(First, placement, explain, [[Busy], ?QUERY]),
+    Why = beamway_bench_nodes:call(First, placement_explain, to_text, [Reports]),
+    _ = beamway_bench_nodes:all(Cluster, attr, stop, []),
+    #{chosen => Chosen, refused => Busy, why => lists:last(string:lexemes(unicode:characters_to_list(Why), "\n"))}.
+
+%% @doc On a node: so many processes own an attribute, which counts them.
+-spec hold(atom(), pos_integer()) -> ok.
+hold(Name, Count) ->
+    Caller = self(),
+    Pids = [spawn(fun() ->
+                          ok = apply(placement, own, [Name]),
+                          Caller ! {self(), owns},
+                          %% Until the node ends.
+                          receive stop -> ok end
+                  end) || _ <- lists:seq(1, Count)],
+    lists:foreach(fun(Pid) -> receive {Pid, owns} -> ok after 5000 -> error(no_owner) end end, Pids).
+
+%% @doc What to show of it.
+-spec text(outcome()) -> unicode:chardata().
+text(#{chosen := Chosen, refused := Refused, why := Why}) ->
+    io_lib:format("Placement: mem_available >= 100 mib and workers =< 1 chooses ~ts; not ~ts:~ts.~n",
+                  [lists:join(", ", [atom_to_list(Node) || Node <- Chosen]), Refused, string:trim(Why, trailing)]).
