@@ -37,5 +37,5 @@ hold(Name, Count) ->
 %% @doc What to show of it.
 -spec text(outcome()) -> unicode:chardata().
 text(#{chosen := Chosen, refused := Refused, why := Why}) ->
-    io_lib:format("Placement: mem_available >= 100 mib and workers =< 1 chooses ~ts; not ~ts:~ts.~n",
-                  [lists:join(", ", [atom_to_list(Node) || Node <- Chosen]), Refused, string:trim(Why, trailing)]).
+    io_lib:format("Placement: mem_available >= 100 mib and workers =< 1 chooses ~ts; not ~ts: ~ts.~n",
+                  [lists:join(", ", [atom_to_list(Node) || Node <- Chosen]), Refused, string:trim(Why)]).
