@@ -5,7 +5,7 @@
 %% the reading stands is in the process dictionary, so that a handler need not carry it through its own code.
 -module(yucan_body).
 
--export([open/3, close/1, all/1, read/1, trailers/0, is_complete/0]).
+-export([open/3, close/1, all/1, read/1, trailers/0, outlook/0]).
 
 -include("yucan_internal.hrl").
 
@@ -63,12 +63,14 @@ drain(Body, Max) ->
         _ -> close
     end.
 
-%% @doc Is nothing of it left to read?
--spec is_complete() -> boolean().
-is_complete() ->
+%% @doc May another request follow on the connection? Asked when the head of the answer is written.
+-spec outlook() -> keep | close.
+outlook() ->
     case get(?KEY) of
-        #body{left = Left} -> Left =:= done orelse Left =:= {length, 0};
-        undefined -> true
+        #body{left = {failed, _}} -> close;
+        #body{expect = true} -> close;
+        #body{left = {length, Left}, buffer = Buffer, limits = #limits{drain_bytes = Max}} when Left - byte_size(Buffer) > Max -> close;
+        _ -> keep
     end.
 
 %% @doc The whole of it.

@@ -19,7 +19,7 @@
     | {Status :: 200..999, headers(), {file, file:name_all(), Offset :: non_neg_integer(), Length :: non_neg_integer()}}
     | {Status :: 200..999, headers(), {stream, fun((write()) -> term())}}
     | {Status :: 101..999, headers(), {upgrade, fun((yucan_socket:socket(), Buffered :: binary()) -> term())}}
-    | {websocket, module(), term(), map()}
+    | {websocket, module(), term(), yucan_ws:options()}
     | close.
 
 %% Called once for each load of the configuration, in the server's process. Without it the argument is the state.

@@ -43,7 +43,7 @@ target(Rest, Bin, Start, Limits, Req) ->
     target_byte(Rest, Bin, Start, Start, 0, Limits, Req).
 
 %% `Mark' is where the first question mark is.
-target_byte(<<C, Rest/bits>>, Bin, Start, At, Mark, Limits, Req) when C > $?, C < 127 ->
+target_byte(<<C, Rest/bits>>, Bin, Start, At, Mark, Limits, Req) when C > $?, C < 127, C =/= $\\ ->
     target_byte(Rest, Bin, Start, At + 1, Mark, Limits, Req);
 target_byte(<<C, Rest/bits>>, Bin, Start, At, Mark, Limits, Req) when C > $#, C < $? ->
     target_byte(Rest, Bin, Start, At + 1, Mark, Limits, Req);
@@ -53,7 +53,7 @@ target_byte(<<" HTTP/1.1\r\n", Rest/bits>>, Bin, Start, At, Mark, Limits, Req) -
     set_target(Rest, Bin, Start, At, Mark, Limits, Req);
 target_byte(<<" HTTP/1.0\r\n", Rest/bits>>, Bin, Start, At, Mark, Limits, Req) ->
     set_target(Rest, Bin, Start, At, Mark, Limits, Req#req{version = 10, keep = false});
-target_byte(<<C, Rest/bits>>, Bin, Start, At, Mark, Limits, Req) when C =:= $!; C =:= $" ->
+target_byte(<<C, Rest/bits>>, Bin, Start, At, Mark, Limits, Req) when C =:= $!; C =:= $"; C =:= $\\, Mark > 0 ->
     target_byte(Rest, Bin, Start, At + 1, Mark, Limits, Req);
 target_byte(<<>>, _, _, At, _, #limits{request_line_bytes = Max}, _) ->
     if At > Max -> {error, 414, target_too_long}; true -> more end;

@@ -3,7 +3,7 @@
 %% a client sent into the name of a file goes through here.
 -module(yucan_path).
 
--export([decode/1, unescape/1, unescape_form/1, escape/1, resolve/2, is_inside/2]).
+-export([decode/1, unescape/1, unescape_form/1, escape/1, resolve/2, join/2, is_inside/2]).
 
 %% @doc The path decoded once, its dot segments resolved. Refused: NUL and other control bytes, a backslash, an encoded slash
 %% (it would make one segment into two), a broken escape, more `..' than there are folders.
@@ -98,9 +98,13 @@ digit(D) -> $A + D - 10.
 -spec resolve(Docroot :: binary(), RawPath :: binary()) -> {ok, file:filename_all()} | {error, bad_path}.
 resolve(Docroot, Raw) ->
     case decode(Raw) of
-        {ok, Path} -> {ok, <<(without_slash(Docroot))/binary, Path/binary>>};
+        {ok, Path} -> {ok, join(Docroot, Path)};
         Error -> Error
     end.
+
+%% @doc A decoded path below a docroot.
+-spec join(Docroot :: binary(), Path :: binary()) -> binary().
+join(Docroot, Path) -> <<(without_slash(Docroot))/binary, Path/binary>>.
 
 without_slash(<<"/">>) -> <<>>;
 without_slash(Docroot) ->

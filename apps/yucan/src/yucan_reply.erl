@@ -36,6 +36,10 @@ send({101, Headers, {upgrade, Function}}, #req{conn = Conn}, Site) when is_funct
         ok -> {upgrade, Function};
         {error, _} -> {close, 101, 0}
     end;
+send({websocket, Module, Argument, Options}, Req, #site{limits = Limits} = Site) when is_atom(Module), is_map(Options) ->
+    Response = yucan_ws:upgrade(Req, Module, Argument, Options, Limits),
+    _ = [yucan_metrics:add(Site#site.metrics, websockets) || element(1, Response) =:= 101],
+    send(Response, Req, Site);
 send(close, #req{}, _) ->
     {close, 0, 0};
 send(Other, #req{}, _) ->
@@ -77,7 +81,8 @@ done({error, _}, _, Status, _) -> {close, Status, 0}.
 
 length_line(Length) -> [<<"content-length: ">>, integer_to_binary(Length), <<"\r\n">>].
 
-connection(#out{close = false}, #req{keep = true}, #site{draining = false}) -> keep;
+connection(#out{close = false}, #req{keep = true, body = none}, #site{draining = false}) -> keep;
+connection(#out{close = false}, #req{keep = true}, #site{draining = false}) -> yucan_body:outlook();
 connection(_, _, _) -> close.
 
 head(Status, #out{lines = Lines} = Out, Connection, Framing, Req, Site) ->

@@ -1,0 +1,75 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc The handler that tests of yucan ask: each path does one thing.
+-module(yucan_test_handler).
+-behaviour(yucan_handler).
+
+-export([handle/2]).
+
+%% @doc See the clauses.
+-spec handle(yucan_req:req(), term()) -> yucan_handler:response().
+handle(Req, State) -> answer(yucan_req:path(Req), Req, State).
+
+answer(<<"/crash">>, _, _) -> error(crashed_on_purpose);
+answer(<<"/exit">>, _, _) -> exit(on_purpose);
+answer(<<"/throw">>, _, _) -> throw(on_purpose);
+answer(<<"/nonsense">>, _, _) -> nonsense;
+answer(<<"/bad_body">>, _, _) -> {200, [], [nonsense]};
+answer(<<"/bad_header">>, _, _) -> {200, [{<<"x-a">>, <<"one\r\nset-cookie: two">>}], <<>>};
+answer(<<"/bad_name">>, _, _) -> {200, [{<<"x a:">>, <<"one">>}], <<>>};
+answer(<<"/bad_nul">>, _, _) -> {200, [{<<"x-a">>, <<0>>}], <<>>};
+answer(<<"/loop">>, _, _) -> timer:sleep(infinity);
+answer(<<"/ignore">>, _, _) -> {200, [], <<"ignored">>};
+answer(<<"/close">>, _, _) -> close;
+answer(<<"/closing">>, _, _) -> {200, [{<<"connection">>, <<"close">>}], <<"closing">>};
+answer(<<"/nothing">>, _, _) -> {204, [], <<"must not be seen">>};
+answer(<<"/same">>, _, _) -> {304, [{<<"etag">>, <<"\"x\"">>}], <<"must not be seen">>};
+answer(<<"/stream">>, _, _) -> {200, [], {stream, fun(Write) -> [ok = Write(integer_to_binary(N)) || N <- lists:seq(1, 100)] end}};
+answer(<<"/stream_length">>, _, _) -> {200, [{<<"content-length">>, 10}], {stream, fun(Write) -> ok = Write(<<"01234">>), ok = Write(<<"56789">>) end}};
+answer(<<"/stream_short">>, _, _) -> {200, [{<<"content-length">>, 10}], {stream, fun(Write) -> ok = Write(<<"01234">>) end}};
+answer(<<"/stream_crash">>, _, _) -> {200, [], {stream, fun(Write) -> ok = Write(<<"begun">>), error(in_the_middle) end}};
+answer(<<"/stream_crash_at_once">>, _, _) -> {200, [], {stream, fun(_) -> error(at_once) end}};
+answer(<<"/endless">>, Req, _) ->
+    {200, [], {stream, fun(Write) -> endless(Write, yucan_req:query(Req), 0) end}};
+answer(<<"/large">>, _, _) -> {200, [], binary:copy(<<"x">>, 8 * 1024 * 1024)};
+answer(<<"/text">>, _, _) -> {200, [{<<"content-type">>, <<"text/plain">>}], binary:copy(<<"some text ">>, 500)};
+answer(<<"/peer">>, Req, _) -> {200, [], io_lib:format("~0p", [yucan_req:peer(Req)])};
+answer(<<"/scheme">>, Req, _) -> {200, [], atom_to_binary(yucan_req:scheme(Req))};
+answer(<<"/host">>, Req, _) -> {200, [], yucan_req:host(Req)};
+answer(<<"/trailers">>, Req, _) ->
+    {ok, _} = yucan_req:body(Req),
+    {200, [], io_lib:format("~0p", [yucan_req:trailers(Req)])};
+answer(<<"/count">>, Req, _) -> {200, [], integer_to_binary(count(Req, 0))};
+answer(<<"/slow_read">>, Req, _) ->
+    receive after 300 -> ok end,
+    {200, [], integer_to_binary(count(Req, 0))};
+answer(<<"/ws">>, _, State) -> {websocket, yucan_test_ws, State, #{protocols => [<<"chat">>]}};
+answer(<<"/ws_deflate">>, _, State) -> {websocket, yucan_test_ws, State, #{compress => true}};
+answer(<<"/ws_small">>, _, State) -> {websocket, yucan_test_ws, State, #{max_message => 1000, compress => true}};
+answer(<<"/events">>, Req, _) ->
+    yucan_sse:response(Req, [], fun(start, S) -> self() ! {next, 1}, {ok, S};
+                                   ({info, {next, 4}}, _) -> stop;
+                                   ({info, {next, N}}, S) -> self() ! {next, N + 1}, {send, #{id => integer_to_binary(N), data => <<"a\nb">>}, S} end, none);
+answer(<<"/forever_events">>, Req, Parent) ->
+    yucan_sse:response(Req, [], fun(start, S) -> Parent ! {events, self()}, {ok, S}; ({info, Data}, S) -> {send, #{data => Data}, S} end, none);
+answer(_, Req, _) ->
+    case yucan_req:body(Req) of
+        {ok, <<>>} -> {200, [{<<"content-type">>, <<"text/plain">>}], <<"OK">>};
+        {ok, Body} -> {200, [], Body};
+        {error, Reason} -> yucan_req:body_error(Reason)
+    end.
+
+count(Req, Total) ->
+    case yucan_req:read(Req) of
+        {more, Data} -> count(Req, Total + byte_size(Data));
+        {ok, Data} -> Total + byte_size(Data);
+        {error, Reason} -> exit({body, Reason})
+    end.
+
+%% Tells the process that is named in the query how much it could write.
+endless(Write, Name, Written) ->
+    case Write(binary:copy(<<"x">>, 65536)) of
+        ok ->
+            ets:insert(binary_to_existing_atom(Name), {written, Written + 65536}),
+            endless(Write, Name, Written + 65536);
+        {error, Reason} -> ets:insert(binary_to_existing_atom(Name), {ended, Reason})
+    end.

@@ -1,0 +1,10 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc A handler of `logger' that tells a process what was logged.
+-module(yucan_test_logger).
+
+-export([log/2]).
+
+%% @doc Only what yucan logs.
+-spec log(logger:log_event(), logger:handler_config()) -> term().
+log(#{meta := #{domain := [yucan | _]}} = Event, #{config := #{pid := Pid}}) -> Pid ! {logged, Event};
+log(_, _) -> ok.

@@ -1,0 +1,31 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc A WebSocket that echoes; some texts make it do more.
+-module(yucan_test_ws).
+-behaviour(yucan_ws).
+
+-export([init/2, message/2, info/2, terminate/2]).
+
+%% @doc The argument is told of what happens.
+-spec init(yucan_req:req(), pid() | none) -> {ok, pid() | none}.
+init(_, Parent) ->
+    tell(Parent, {ws_open, self()}),
+    {ok, Parent}.
+
+tell(none, _) -> ok;
+tell(Pid, Message) -> Pid ! Message, ok.
+
+%% @doc Echoes.
+-spec message({text | binary, binary()}, State) -> yucan_ws:result() when State :: term().
+message({text, <<"close">>}, S) -> {close, 3001, <<"as you wish">>, S};
+message({text, <<"crash">>}, _) -> error(crashed_on_purpose);
+message({text, <<"twice">>}, S) -> {reply, [{text, <<"one">>}, {binary, <<"two">>}], S};
+message({Kind, Data}, S) -> {reply, {Kind, Data}, S}.
+
+%% @doc Sends what it is told.
+-spec info(term(), State) -> yucan_ws:result() when State :: term().
+info({say, Text}, S) -> {reply, {text, Text}, S};
+info(_, S) -> {ok, S}.
+
+%% @doc Says why.
+-spec terminate(term(), pid() | none) -> ok.
+terminate(Reason, Parent) -> tell(Parent, {ws_ended, Reason}).

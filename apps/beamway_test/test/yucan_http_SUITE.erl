@@ -1,0 +1,369 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc HTTP/1.1 and 1.0 as clients see them: connections, bodies, answers, limits, faults of clients and of handlers. Each case names
+%% its rule.
+-module(yucan_http_SUITE).
+
+-export([all/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_testcase/2]).
+-export([keep_alive/1, pipelining/1, one_connection_many_requests/1, http_1_0/1, head/1, no_body_statuses/1, options/1, expect/1, expect_ignored/1,
+         bodies_by_parts/1, chunked_by_parts/1, trailers/1, unread_body/1, large_unread_body/1, streams/1, stream_faults/1, upload_backpressure/1,
+         download_backpressure/1, half_closed/1, handler_faults/1, response_splitting/1, slow_headers/1, slow_body/1, low_rate/1, idle_limit/1,
+         request_limit/1, resets/1, too_many_connections/1, byte_by_byte/1, crlf_before/1, events/1, events_end/1, leftovers/1, garbage_is_quiet/1]).
+
+-include_lib("common_test/include/ct.hrl").
+
+-define(HOST, " HTTP/1.1\r\nHost: localhost\r\n").
+-define(WAIT_MS, (20000 * beamway_runner:slowness())).
+
+suite() -> [{timetrap, {minutes, 2}}].
+
+all() ->
+    [keep_alive, pipelining, one_connection_many_requests, http_1_0, head, no_body_statuses, options, expect, expect_ignored, bodies_by_parts,
+     chunked_by_parts, trailers, unread_body, large_unread_body, streams, stream_faults, upload_backpressure, download_backpressure, half_closed,
+     handler_faults, response_splitting, slow_headers, slow_body, low_rate, idle_limit, request_limit, resets, too_many_connections, byte_by_byte,
+     crlf_before, events, events_end, leftovers, garbage_is_quiet].
+
+init_per_suite(Config) ->
+    {ok, _} = application:ensure_all_started(yucan),
+    {ok, _} = yucan:start(#{name => yucan_http, listen => [#{port => 0}], handler => {yucan_test_handler, none}}),
+    {ok, _} = yucan:start(#{name => yucan_hasty, listen => [#{port => 0}], handler => {yucan_test_handler, none},
+                            limits => #{header_ms => 300, read_ms => 300, min_body_rate => 100000, idle_ms => 300, requests => 3, connections => 20}}),
+    [{port, yucan:port(yucan_http)}, {hasty, yucan:port(yucan_hasty)} | Config].
+
+end_per_suite(_) ->
+    yucan:stop(yucan_hasty),
+    yucan:stop(yucan_http).
+
+init_per_testcase(_, Config) -> Config.
+
+statuses(Responses) -> [Status || {Status, _, _} <- Responses].
+
+%% RFC 9112, 9.3.
+keep_alive(Config) ->
+    Socket = yucan_client:connect(?config(port, Config)),
+    [begin
+         ok = gen_tcp:send(Socket, ["GET /", integer_to_list(N), ?HOST, "\r\n"]),
+         {200, Headers, <<"OK">>} = yucan_client:one(Socket),
+         undefined = proplists:get_value(<<"connection">>, Headers)
+     end || N <- lists:seq(1, 20)],
+    ok = gen_tcp:send(Socket, ["GET /", ?HOST, "Connection: close\r\n\r\n"]),
+    {200, Last, _} = yucan_client:one(Socket),
+    <<"close">> = proplists:get_value(<<"connection">>, Last),
+    <<>> = yucan_client:until_closed(Socket).
+
+%% RFC 9112, 9.3.2: answers in the order of the requests, bodies between them.
+pipelining(Config) ->
+    Requests = [["POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\n", io_lib:format("~5..0b", [N])] || N <- lists:seq(1, 500)],
+    Expected = [iolist_to_binary(io_lib:format("~5..0b", [N])) || N <- lists:seq(1, 500)],
+    Expected = [Body || {200, _, Body} <- yucan_client:exchange(?config(port, Config), Requests)].
+
+%% More requests than messages that the socket may send without being asked again.
+one_connection_many_requests(Config) ->
+    Socket = yucan_client:connect(?config(port, Config)),
+    [begin
+         ok = gen_tcp:send(Socket, ["GET /", ?HOST, "\r\n"]),
+         {200, _, _} = yucan_client:one(Socket)
+     end || _ <- lists:seq(1, 1000)],
+    gen_tcp:close(Socket).
+
+%% RFC 9112, 9.3: closes, unless the client asks for more.
+http_1_0(Config) ->
+    Port = ?config(port, Config),
+    [{200, Headers, <<"OK">>}] = yucan_client:exchange(Port, "GET / HTTP/1.0\r\n\r\nGET / HTTP/1.0\r\n\r\n"),
+    <<"close">> = proplists:get_value(<<"connection">>, Headers),
+    Kept = "GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n",
+    [{200, Keep, _}, {200, _, _}] = yucan_client:exchange(Port, [Kept, Kept]),
+    <<"keep-alive">> = proplists:get_value(<<"connection">>, Keep),
+    %% No chunks for those who do not know them.
+    [{200, Stream, Body}] = yucan_client:exchange(Port, "GET /stream HTTP/1.0\r\nConnection: keep-alive\r\n\r\n"),
+    undefined = proplists:get_value(<<"transfer-encoding">>, Stream),
+    <<"close">> = proplists:get_value(<<"connection">>, Stream),
+    Body = << <<(integer_to_binary(N))/binary>> || N <- lists:seq(1, 100) >>.
+
+%% RFC 9110, 9.3.2: the headers of a GET, no body, and the connection goes on.
+head(Config) ->
+    Port = ?config(port, Config),
+    [{200, Headers, <<>>}, {200, _, <<"OK">>}] = yucan_client:exchange(Port, ["HEAD /", ?HOST, "\r\nGET /", ?HOST, "\r\n"], <<"HEAD">>),
+    <<"2">> = proplists:get_value(<<"content-length">>, Headers),
+    [{200, Stream, <<>>}] = yucan_client:exchange(Port, ["HEAD /stream", ?HOST, "\r\n"], <<"HEAD">>),
+    <<"chunked">> = proplists:get_value(<<"transfer-encoding">>, Stream).
+
+%% RFC 9110, 6.4.1 and 8.6.
+no_body_statuses(Config) ->
+    [{204, Nothing, <<>>}, {304, Same, <<>>}, {200, _, <<"OK">>}] =
+        yucan_client:exchange(?config(port, Config), ["GET /nothing", ?HOST, "\r\nGET /same", ?HOST, "\r\nGET /", ?HOST, "\r\n"]),
+    [undefined, undefined] = [proplists:get_value(N, H) || N <- [<<"content-length">>], H <- [Nothing, Same]].
+
+%% RFC 9110, 9.3.7.
+options(Config) ->
+    [{204, Headers, <<>>}] = yucan_client:exchange(?config(port, Config), ["OPTIONS *", ?HOST, "\r\n"]),
+    true = is_binary(proplists:get_value(<<"allow">>, Headers)).
+
+%% RFC 9110, 10.1.1: asked for when the handler reads.
+expect(Config) ->
+    Socket = yucan_client:connect(?config(port, Config)),
+    ok = gen_tcp:send(Socket, ["POST /", ?HOST, "Content-Length: 5\r\nExpect: 100-continue\r\n\r\n"]),
+    {ok, <<"HTTP/1.1 100 Continue\r\n\r\n">>} = gen_tcp:recv(Socket, 25, ?WAIT_MS),
+    ok = gen_tcp:send(Socket, "hello"),
+    {200, _, <<"hello">>} = yucan_client:one(Socket),
+    [{417, _, _}] = yucan_client:exchange(?config(port, Config), ["POST /", ?HOST, "Content-Length: 5\r\nExpect: miracles\r\n\r\nhello"]).
+
+%% No 100 for a body that nobody wants; and the connection ends, as nobody can know whether the body comes.
+expect_ignored(Config) ->
+    Socket = yucan_client:connect(?config(port, Config)),
+    ok = gen_tcp:send(Socket, ["POST /ignore", ?HOST, "Content-Length: 5\r\nExpect: 100-continue\r\n\r\n"]),
+    {200, Headers, <<"ignored">>} = yucan_client:one(Socket),
+    <<"close">> = proplists:get_value(<<"connection">>, Headers),
+    gen_tcp:shutdown(Socket, write),
+    <<>> = yucan_client:until_closed(Socket).
+
+bodies_by_parts(Config) ->
+    Body = crypto:strong_rand_bytes(300000),
+    Socket = yucan_client:connect(?config(port, Config)),
+    [begin
+         ok = gen_tcp:send(Socket, ["POST /", ?HOST, "Content-Length: 300000\r\n\r\n"]),
+         send_parts(Socket, Body, 7777),
+         {200, _, Body} = yucan_client:one(Socket)
+     end || _ <- lists:seq(1, 3)].
+
+send_parts(Socket, Data, Size) when byte_size(Data) > Size ->
+    <<Part:Size/binary, Rest/binary>> = Data,
+    ok = gen_tcp:send(Socket, Part),
+    send_parts(Socket, Rest, Size);
+send_parts(Socket, Data, _) -> ok = gen_tcp:send(Socket, Data).
+
+%% RFC 9112, 7.1: chunks of all sizes, cut anywhere.
+chunked_by_parts(Config) ->
+    Parts = [crypto:strong_rand_bytes(Size) || Size <- [1, 2, 15, 16, 17, 255, 256, 4095, 4096, 70000]],
+    Coded = iolist_to_binary([[[integer_to_list(byte_size(P), 16), ";n=v;q=\"a b\"\r\n", P, "\r\n"] || P <- Parts], "0\r\n\r\n"]),
+    Body = iolist_to_binary(Parts),
+    Socket = yucan_client:connect(?config(port, Config)),
+    [begin
+         ok = gen_tcp:send(Socket, ["POST /", ?HOST, "Transfer-Encoding: chunked\r\n\r\n"]),
+         send_parts(Socket, Coded, Size),
+         {200, _, Body} = yucan_client:one(Socket)
+     end || Size <- [41, 1000, 100000]].
+
+%% RFC 9110, 6.5.
+trailers(Config) ->
+    [{200, _, <<"[{<<\"x-sum\">>,<<\"1\">>}]">>}] =
+        yucan_client:exchange(?config(port, Config), ["POST /trailers", ?HOST, "Transfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\nX-Sum: 1\r\n\r\n"]).
+
+%% RFC 9112, 9.3: what the handler left must not be taken for a request.
+unread_body(Config) ->
+    [{200, _, <<"ignored">>}, {200, _, <<"OK">>}] =
+        yucan_client:exchange(?config(port, Config), ["POST /ignore", ?HOST, "Content-Length: 20\r\n\r\nGET /smuggled HTTP/1", "GET /", ?HOST, "\r\n"]),
+    [{200, _, <<"ignored">>}, {200, _, <<"OK">>}] =
+        yucan_client:exchange(?config(port, Config), ["POST /ignore", ?HOST, "Transfer-Encoding: chunked\r\n\r\n14\r\nGET /smuggled HTTP/1\r\n0\r\n\r\n", "GET /", ?HOST, "\r\n"]).
+
+%% Too much to drain: the answer still arrives (RFC 9112, 9.6), then the end.
+large_unread_body(Config) ->
+    [{200, Headers, <<"ignored">>}] =
+        yucan_client:exchange(?config(port, Config), ["POST /ignore", ?HOST, "Content-Length: 500000\r\n\r\n", binary:copy(<<"x">>, 500000), "GET /", ?HOST, "\r\n"]),
+    <<"close">> = proplists:get_value(<<"connection">>, Headers).
+
+streams(Config) ->
+    Numbers = << <<(integer_to_binary(N))/binary>> || N <- lists:seq(1, 100) >>,
+    [{200, Chunked, Numbers}, {200, Known, <<"0123456789">>}, {200, _, Large}] =
+        yucan_client:exchange(?config(port, Config), [["GET ", Path, ?HOST, "\r\n"] || Path <- ["/stream", "/stream_length", "/large"]]),
+    <<"chunked">> = proplists:get_value(<<"transfer-encoding">>, Chunked),
+    <<"10">> = proplists:get_value(<<"content-length">>, Known),
+    8388608 = byte_size(Large).
+
+%% RFC 9112, 8: the client must be able to see that something is missing.
+stream_faults(Config) ->
+    Port = ?config(port, Config),
+    {malformed, Short} = yucan_client:exchange(Port, ["GET /stream_short", ?HOST, "\r\nGET /", ?HOST, "\r\n"]),
+    {_, _} = binary:match(Short, <<"01234">>),
+    nomatch = binary:match(Short, <<"OK\r\n", "content-type">>),
+    {malformed, Crash} = yucan_client:exchange(Port, ["GET /stream_crash", ?HOST, "\r\nGET /", ?HOST, "\r\n"]),
+    {_, _} = binary:match(Crash, <<"begun">>),
+    [{500, _, _}] = yucan_client:exchange(Port, ["GET /stream_crash_at_once", ?HOST, "\r\nGET /", ?HOST, "\r\n"]).
+
+%% A handler that does not read yet keeps the client from sending.
+upload_backpressure(Config) ->
+    Body = binary:copy(<<"x">>, 1000000),
+    [begin
+         Socket = yucan_client:connect(?config(port, Config)),
+         ok = gen_tcp:send(Socket, ["POST ", Path, ?HOST, "Content-Length: 30000000\r\n\r\n"]),
+         [ok = gen_tcp:send(Socket, Body) || _ <- lists:seq(1, 30)],
+         {200, _, <<"30000000">>} = yucan_client:one(Socket),
+         gen_tcp:close(Socket)
+     end || Path <- ["/count", "/slow_read"]].
+
+%% A client that does not read: the stream's writes block, with no more than buffers underway; when it goes the writer hears of it.
+download_backpressure(Config) ->
+    Table = ets:new(?FUNCTION_NAME, [named_table, public]),
+    Socket = yucan_client:connect(?config(port, Config)),
+    ok = gen_tcp:send(Socket, ["GET /endless?", atom_to_list(?FUNCTION_NAME), ?HOST, "\r\n"]),
+    Written = settled(Table, -1, 0),
+    true = Written < 64000000,
+    gen_tcp:close(Socket),
+    wait_for(fun() -> ets:lookup(Table, ended) =/= [] end),
+    ets:delete(Table).
+
+%% The same figure ten times in a row.
+settled(_, Written, 10) when Written > 0 -> Written;
+settled(Table, Last, Same) ->
+    receive after 50 -> ok end,
+    case ets:lookup(Table, written) of
+        [{written, Last}] -> settled(Table, Last, Same + 1);
+        [{written, Now}] -> settled(Table, Now, 0);
+        [] -> settled(Table, Last, 0)
+    end.
+
+wait_for(Condition) -> wait_for(Condition, erlang:monotonic_time(millisecond) + ?WAIT_MS).
+
+wait_for(Condition, Deadline) ->
+    case Condition() of
+        true -> ok;
+        false ->
+            true = erlang:monotonic_time(millisecond) < Deadline,
+            receive after 10 -> ok end,
+            wait_for(Condition, Deadline)
+    end.
+
+%% A client that has closed its side still gets its answers (RFC 9112, 9.6), the last of them whole.
+half_closed(Config) ->
+    [200, 200, 200] = statuses(yucan_client:exchange(?config(port, Config), [["GET ", P, ?HOST, "\r\n"] || P <- ["/", "/large", "/slow_read"]])),
+    %% Half a body and the end of it.
+    [] = yucan_client:exchange(?config(port, Config), ["POST /", ?HOST, "Content-Length: 50\r\n\r\nhalf"]).
+
+%% 500, the connection ends, others are untouched.
+handler_faults(Config) ->
+    Port = ?config(port, Config),
+    Other = yucan_client:connect(Port),
+    ok = gen_tcp:send(Other, "GET / HTT"),
+    [[500] = statuses(yucan_client:exchange(Port, ["GET ", Path, ?HOST, "\r\nGET /", ?HOST, "\r\n"]))
+     || Path <- ["/crash", "/exit", "/throw", "/nonsense", "/bad_body"]],
+    [] = yucan_client:exchange(Port, ["GET /close", ?HOST, "\r\nGET /", ?HOST, "\r\n"]),
+    Looping = yucan_client:connect(Port),
+    ok = gen_tcp:send(Looping, ["GET /loop", ?HOST, "\r\n"]),
+    ok = gen_tcp:send(Other, ["P/1.1\r\nHost: a\r\n\r\n"]),
+    {200, _, <<"OK">>} = yucan_client:one(Other),
+    gen_tcp:close(Looping).
+
+%% RFC 9110, 5.5: what would end a header never gets out.
+response_splitting(Config) ->
+    [begin
+         [{500, Headers, _}] = yucan_client:exchange(?config(port, Config), ["GET ", Path, ?HOST, "\r\n"]),
+         undefined = proplists:get_value(<<"set-cookie">>, Headers)
+     end || Path <- ["/bad_header", "/bad_name", "/bad_nul"]].
+
+%% RFC 9110, 15.5.9. The client sends a byte now and then.
+slow_headers(Config) ->
+    Socket = yucan_client:connect(?config(hasty, Config)),
+    Dripper = spawn_link(fun() -> drip(Socket, "GET / HTTP/1.1\r\nHost: localhost\r\nX-Slow: ") end),
+    <<"HTTP/1.1 408 ", _/binary>> = yucan_client:until_closed(Socket),
+    stop(Dripper),
+    %% Nothing sent at all: nothing said.
+    <<>> = yucan_client:until_closed(yucan_client:connect(?config(hasty, Config))).
+
+stop(Pid) ->
+    unlink(Pid),
+    exit(Pid, kill).
+
+drip(Socket, [Byte | Rest]) ->
+    case gen_tcp:send(Socket, [Byte]) of
+        ok -> receive after 50 -> drip(Socket, Rest ++ "a") end;
+        {error, _} -> ok
+    end.
+
+slow_body(Config) ->
+    Socket = yucan_client:connect(?config(hasty, Config)),
+    ok = gen_tcp:send(Socket, ["POST /", ?HOST, "Content-Length: 50\r\n\r\nhalf"]),
+    <<"HTTP/1.1 408 ", _/binary>> = yucan_client:until_closed(Socket).
+
+%% Never silent for long, and yet too slow.
+low_rate(Config) ->
+    Socket = yucan_client:connect(?config(hasty, Config)),
+    ok = gen_tcp:send(Socket, ["POST /", ?HOST, "Content-Length: 1000\r\n\r\n"]),
+    Dripper = spawn_link(fun() -> drip(Socket, "a") end),
+    <<"HTTP/1.1 408 ", _/binary>> = yucan_client:until_closed(Socket),
+    stop(Dripper).
+
+idle_limit(Config) ->
+    Socket = yucan_client:connect(?config(hasty, Config)),
+    ok = gen_tcp:send(Socket, ["GET /", ?HOST, "\r\n"]),
+    {200, _, _} = yucan_client:one(Socket),
+    <<>> = yucan_client:until_closed(Socket).
+
+request_limit(Config) ->
+    Responses = [_, _, {200, Last, _}] = yucan_client:exchange(?config(hasty, Config), [["GET /", ?HOST, "\r\n"] || _ <- lists:seq(1, 5)]),
+    [200, 200, 200] = statuses(Responses),
+    <<"close">> = proplists:get_value(<<"connection">>, Last).
+
+%% A reset at each point of a request and of its answer leaves nothing behind.
+resets(Config) ->
+    Port = ?config(port, Config),
+    Request = iolist_to_binary(["POST /large", ?HOST, "Content-Length: 20\r\n\r\n01234567890123456789"]),
+    Before = open_connections(),
+    [begin
+         Socket = yucan_client:connect(Port),
+         ok = gen_tcp:send(Socket, binary:part(Request, 0, Length)),
+         %% Closing with linger 0 is a reset.
+         ok = inet:setopts(Socket, [{linger, {true, 0}}]),
+         gen_tcp:close(Socket)
+     end || Length <- lists:seq(0, byte_size(Request)), _ <- [1, 2]],
+    wait_for(fun() -> open_connections() =< Before end),
+    {200, _, <<"OK">>} = yucan_client:get(Port, "/").
+
+open_connections() ->
+    #{metrics := #{open_connections := Open}} = yucan:info(yucan_http),
+    Open.
+
+%% RFC 9110, 15.6.4, and room again when others go.
+too_many_connections(Config) ->
+    Port = ?config(hasty, Config),
+    Sockets = [yucan_client:connect(Port) || _ <- lists:seq(1, 30)],
+    Refused = [S || S <- Sockets, binary:match(yucan_client:until_closed(S), <<"HTTP/1.1 503 ">>) =/= nomatch],
+    true = length(Refused) >= 5,
+    wait_for(fun() -> statuses(yucan_client:exchange(Port, ["GET /", ?HOST, "\r\n"])) =:= [200] end).
+
+byte_by_byte(Config) ->
+    Socket = yucan_client:connect(?config(port, Config)),
+    Request = iolist_to_binary(["POST /x?y", ?HOST, "Content-Length: 3\r\n\r\nabc"]),
+    [begin
+         [ok = gen_tcp:send(Socket, <<Byte>>) || <<Byte>> <= Request],
+         {200, _, <<"abc">>} = yucan_client:one(Socket)
+     end || _ <- [1, 2]].
+
+%% RFC 9112, 2.2: one empty line before a request is forgiven, once.
+crlf_before(Config) ->
+    Port = ?config(port, Config),
+    [200, 200] = statuses(yucan_client:exchange(Port, ["\r\nGET /", ?HOST, "\r\n", "\r\nGET /", ?HOST, "\r\n"])),
+    [400] = statuses(yucan_client:exchange(Port, ["\r\n\r\nGET /", ?HOST, "\r\n"])),
+    [400] = statuses(yucan_client:exchange(Port, ["\nGET /", ?HOST, "\r\n"])).
+
+events(Config) ->
+    Socket = yucan_client:connect(?config(port, Config)),
+    ok = gen_tcp:send(Socket, ["GET /events", ?HOST, "Connection: close\r\n\r\n"]),
+    [{200, Headers, Body}] = yucan_client:parse(yucan_client:until_closed(Socket), <<"GET">>),
+    <<"text/event-stream">> = proplists:get_value(<<"content-type">>, Headers),
+    <<": ok\n\ndata: a\ndata: b\nid: 1\n\ndata: a\ndata: b\nid: 2\n\ndata: a\ndata: b\nid: 3\n\n">> = Body.
+
+%% The process of a stream of events ends with its client.
+events_end(_) ->
+    {ok, _} = yucan:start(#{name => yucan_events_end, listen => [#{port => 0}], handler => {yucan_test_handler, self()}}),
+    Socket = yucan_client:connect(yucan:port(yucan_events_end)),
+    ok = gen_tcp:send(Socket, ["GET /forever_events", ?HOST, "\r\n"]),
+    Stream = receive {events, Pid} -> Pid after ?WAIT_MS -> error(no_stream) end,
+    Monitor = monitor(process, Stream),
+    Stream ! <<"news">>,
+    %% The end of the client's side is enough.
+    gen_tcp:shutdown(Socket, write),
+    receive {'DOWN', Monitor, process, _, normal} -> ok after ?WAIT_MS -> error(stream_stays) end,
+    yucan:stop(yucan_events_end).
+
+%% Messages that a handler left in the mailbox do not disturb the next request.
+leftovers(Config) ->
+    Socket = yucan_client:connect(?config(port, Config)),
+    ok = gen_tcp:send(Socket, ["GET /events", ?HOST, "\r\nGET /", ?HOST, "Connection: close\r\n\r\n"]),
+    [200, 200] = statuses(yucan_client:parse(yucan_client:until_closed(Socket), <<"GET">>)).
+
+%% Bad input is no event: nothing above debug level.
+garbage_is_quiet(Config) ->
+    ok = logger:add_handler(?MODULE, yucan_test_logger, #{level => info, config => #{pid => self()}}),
+    rand:seed(exsss, {1, 2, 3}),
+    [yucan_client:exchange(?config(port, Config), rand:bytes(rand:uniform(500))) || _ <- lists:seq(1, 100)],
+    ok = logger:remove_handler(?MODULE),
+    receive {logged, Event} -> error({logged, Event}) after 0 -> ok end.

@@ -1,0 +1,140 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Conditional requests and ranges (RFC 9110, 13 and 14). Pure: from the request's headers and what is known of
+%% the representation to what should be answered.
+-module(yucan_conditional).
+
+-export([decide/3, ranges/4, accepts_gzip/1]).
+-export_type([etag/0]).
+
+%% With its quotes, and W/ if it is weak.
+-type etag() :: binary().
+
+%% Two dozen small ranges cost more than the whole; overlapping ones are a known attack.
+-define(MOST_RANGES, 16).
+
+%% @doc Preconditions in the order of RFC 9110, 13.2.2.
+-spec decide(yucan_req:req(), etag(), Modified :: calendar:datetime()) -> proceed | not_modified | failed.
+decide(Req, Etag, Modified) ->
+    case {yucan_req:header(<<"if-match">>, Req), yucan_req:header(<<"if-unmodified-since">>, Req)} of
+        {undefined, undefined} -> fresh(Req, Etag, Modified);
+        {undefined, Since} ->
+            case yucan_date:parse(Since) of
+                {ok, Date} when Modified > Date -> failed;
+                _ -> fresh(Req, Etag, Modified)
+            end;
+        {Tags, _} ->
+            case matches(Tags, Etag, strong) of
+                true -> fresh(Req, Etag, Modified);
+                false -> failed
+            end
+    end.
+
+fresh(Req, Etag, Modified) ->
+    case {yucan_req:header(<<"if-none-match">>, Req), yucan_req:header(<<"if-modified-since">>, Req)} of
+        {undefined, undefined} -> proceed;
+        {undefined, Since} ->
+            case yucan_date:parse(Since) of
+                {ok, Date} when Modified =< Date -> not_modified;
+                _ -> proceed
+            end;
+        %% If-Modified-Since does not count beside it.
+        {Tags, _} ->
+            case matches(Tags, Etag, weak) of
+                true -> not_modified;
+                false -> proceed
+            end
+    end.
+
+matches(<<"*">>, _, _) -> true;
+matches(Tags, Etag, How) -> lists:any(fun(Tag) -> same(string:trim(Tag), Etag, How) end, binary:split(Tags, <<",">>, [global])).
+
+same(<<"W/", _/binary>>, _, strong) -> false;
+same(_, <<"W/", _/binary>>, strong) -> false;
+same(Tag, Etag, _) -> opaque(Tag) =:= opaque(Etag).
+
+opaque(<<"W/", Tag/binary>>) -> Tag;
+opaque(Tag) -> Tag.
+
+%% @doc Which parts of so many bytes are wanted: `all' also where the Range header is not understood, or not for this version.
+-spec ranges(yucan_req:req(), etag(), Modified :: calendar:datetime(), Size :: non_neg_integer()) ->
+    all | unsatisfiable | [{First :: non_neg_integer(), Length :: pos_integer()}].
+ranges(Req, Etag, Modified, Size) ->
+    case yucan_req:method(Req) =:= <<"GET">> andalso yucan_req:header(<<"range">>, Req) of
+        <<"bytes=", Set/binary>> ->
+            case is_same_version(yucan_req:header(<<"if-range">>, Req), Etag, Modified) of
+                true -> set(binary:split(Set, <<",">>, [global]), Size, []);
+                false -> all
+            end;
+        _ -> all
+    end.
+
+is_same_version(undefined, _, _) -> true;
+is_same_version(<<"\"", _/binary>> = Tag, Etag, _) -> same(Tag, Etag, strong);
+is_same_version(<<"W/", _/binary>>, _, _) -> false;
+is_same_version(Date, _, Modified) -> yucan_date:parse(Date) =:= {ok, Modified}.
+
+set(Specs, _, _) when length(Specs) > ?MOST_RANGES -> all;
+set([Spec | Rest], Size, Ranges) ->
+    case range(binary:split(string:trim(Spec), <<"-">>), Size) of
+        error -> all;
+        outside -> set(Rest, Size, Ranges);
+        Range -> set(Rest, Size, [Range | Ranges])
+    end;
+set([], _, []) -> unsatisfiable;
+set([], _, Ranges) ->
+    case overlap(lists:sort(Ranges)) of
+        true -> all;
+        false -> lists:reverse(Ranges)
+    end.
+
+overlap([{First, Length} | [{Next, _} | _] = Rest]) -> First + Length > Next orelse overlap(Rest);
+overlap(_) -> false.
+
+range([<<>>, Suffix], Size) ->
+    case digits(Suffix) of
+        error -> error;
+        0 -> outside;
+        _ when Size =:= 0 -> outside;
+        N -> {max(0, Size - N), min(N, Size)}
+    end;
+range([First, <<>>], Size) ->
+    case digits(First) of
+        error -> error;
+        From when From >= Size -> outside;
+        From -> {From, Size - From}
+    end;
+range([First, Last], Size) ->
+    case {digits(First), digits(Last)} of
+        {From, To} when From =:= error; To =:= error; From > To -> error;
+        {From, _} when From >= Size -> outside;
+        {From, To} -> {From, min(To, Size - 1) - From + 1}
+    end;
+range(_, _) -> error.
+
+digits(Text) when byte_size(Text) > 0, byte_size(Text) =< 18 ->
+    case lists:all(fun(C) -> C >= $0 andalso C =< $9 end, binary_to_list(Text)) of
+        true -> binary_to_integer(Text);
+        false -> error
+    end;
+digits(_) -> error.
+
+%% @doc Does the client take gzip (RFC 9110, 12.5.3)?
+-spec accepts_gzip(yucan_req:req()) -> boolean().
+accepts_gzip(Req) ->
+    case yucan_req:header(<<"accept-encoding">>, Req) of
+        undefined -> false;
+        Text ->
+            Codings = [coding(Part) || Part <- binary:split(yucan_names:lower(Text), <<",">>, [global])],
+            case lists:keyfind(<<"gzip">>, 1, Codings) of
+                {_, Wanted} -> Wanted;
+                false -> lists:member({<<"*">>, true}, Codings)
+            end
+    end.
+
+coding(Part) ->
+    case [string:trim(P) || P <- binary:split(Part, <<";">>, [global])] of
+        [Name] -> {Name, true};
+        [Name | Parameters] -> {Name, not lists:any(fun is_zero/1, Parameters)}
+    end.
+
+is_zero(Parameter) -> re:run(Parameter, "^q=0(\\.0*)?$", [{capture, none}]) =:= match.

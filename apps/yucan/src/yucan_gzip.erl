@@ -1,0 +1,62 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Middleware that compresses what handlers answer: `#{middleware => [fun yucan_gzip:compress/2]}'.
+%%
+%% Left alone: what is small, no text, encoded already, a part, or has a strong ETag, which promises the very bytes.
+-module(yucan_gzip).
+
+-export([compress/2]).
+
+-define(LEAST_BYTES, 860).
+-define(GZIP_WINDOW, 31).
+
+%% @doc The answer of the next one, compressed if the client takes that.
+-spec compress(yucan_req:req(), fun((yucan_req:req()) -> yucan_handler:response())) -> yucan_handler:response().
+compress(Req, Next) ->
+    case Next(Req) of
+        {Status, Headers, Body} = Response when Status =/= 204, Status =/= 206, Status =/= 304 ->
+            Lower = [{yucan_names:lower(text(Name)), Value} || {Name, Value} <- Headers],
+            case is_candidate(Lower) of
+                true -> vary(Status, Lower, Body, yucan_conditional:accepts_gzip(Req));
+                false -> Response
+            end;
+        Response -> Response
+    end.
+
+text(Name) when is_atom(Name) -> atom_to_binary(Name);
+text(Name) -> iolist_to_binary(Name).
+
+is_candidate(Headers) ->
+    Type = proplists:get_value(<<"content-type">>, Headers, <<>>),
+    yucan_mime:is_text(yucan_names:lower(iolist_to_binary(Type))) andalso not lists:keymember(<<"content-encoding">>, 1, Headers)
+        andalso not lists:keymember(<<"content-range">>, 1, Headers) andalso is_weak(proplists:get_value(<<"etag">>, Headers)).
+
+is_weak(undefined) -> true;
+is_weak(Etag) -> binary:match(iolist_to_binary(Etag), <<"W/">>) =:= {0, 2}.
+
+vary(Status, Headers, Body, Accepted) ->
+    Varied = case lists:keytake(<<"vary">>, 1, Headers) of
+        {value, {_, Value}, Others} -> [{<<"vary">>, [Value, <<", accept-encoding">>]} | Others];
+        false -> [{<<"vary">>, <<"accept-encoding">>} | Headers]
+    end,
+    case Body of
+        {stream, Function} when Accepted -> {Status, encoded(Varied), {stream, fun(Write) -> stream(Function, Write) end}};
+        _ when is_tuple(Body) -> {Status, Varied, Body};
+        _ ->
+            case Accepted andalso iolist_size(Body) >= ?LEAST_BYTES of
+                true -> {Status, encoded(Varied), zlib:gzip(Body)};
+                false -> {Status, Varied, Body}
+            end
+    end.
+
+encoded(Headers) -> [{<<"content-encoding">>, <<"gzip">>} | lists:keydelete(<<"content-length">>, 1, Headers)].
+
+%% Each part that the handler writes can be read by the client at once.
+stream(Function, Write) ->
+    Z = zlib:open(),
+    try
+        ok = zlib:deflateInit(Z, default, deflated, ?GZIP_WINDOW, 8, default),
+        _ = Function(fun(Data) -> Write(zlib:deflate(Z, Data, sync)) end),
+        Write(zlib:deflate(Z, <<>>, finish))
+    after
+        zlib:close(Z)
+    end.

@@ -1,0 +1,70 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Server-sent events (the HTML standard, 9.2): a stream that waits for messages to its process and writes events.
+%%
+%% ```
+%% handle(Req, _) ->
+%%     yucan_sse:response(Req, [], fun(start, S) -> pg:join(news, self()), {ok, S};
+%%                                    ({info, {news, Text}}, S) -> {send, #{data => Text}, S} end, none).
+%% '''
+%% A comment every 15 s keeps proxies from closing; that and the data show when the client has gone.
+-module(yucan_sse).
+
+-export([response/4, encode/1]).
+-export_type([event/0]).
+
+-type event() :: #{data => iodata(), event => iodata(), id => iodata(), retry => non_neg_integer(), comment => iodata()}.
+-type step() :: {send, event() | [event()], State :: term()} | {ok, State :: term()} | stop.
+
+-define(ALIVE_MS, 15000).
+
+%% @doc The answer of a handler. The function is called with `start', then with each message of the process.
+-spec response(yucan_req:req(), yucan_handler:headers(), fun((start | {info, term()}, State :: term()) -> step()), State :: term()) ->
+    yucan_handler:response().
+response(Req, Headers, Function, State) ->
+    Own = [{<<"content-type">>, <<"text/event-stream">>}, {<<"cache-control">>, <<"no-cache">>}, {<<"x-accel-buffering">>, <<"no">>}],
+    Socket = yucan_req:socket(Req),
+    {200, Own ++ Headers, {stream, fun(Write) -> start(Write, Socket, Function, State) end}}.
+
+start(Write, Socket, Function, State) ->
+    case Write(encode(#{comment => <<"ok">>})) of
+        ok ->
+            %% As messages, so that the client's end is one.
+            _ = yucan_socket:arm(Socket, 1),
+            step(Function(start, State), Write, Socket, Function);
+        {error, _} -> ok
+    end.
+
+step({send, Events, State}, Write, Socket, Function) ->
+    case Write(encode(Events)) of
+        ok -> wait(Write, Socket, Function, State);
+        {error, _} -> ok
+    end;
+step({ok, State}, Write, Socket, Function) -> wait(Write, Socket, Function, State);
+step(stop, _, _, _) -> ok.
+
+%% What the client may have sent meanwhile stays for the connection.
+wait(Write, Socket, Function, State) ->
+    receive
+        {tcp_closed, Socket} = Gone -> self() ! Gone, ok;
+        {tcp_error, Socket, _} -> ok;
+        {ssl_closed, Tls} when {tls, Tls} =:= Socket -> ok;
+        {ssl_error, Tls, _} when {tls, Tls} =:= Socket -> ok;
+        {yucan, drain} -> ok;
+        Message when element(1, Message) =/= tcp, element(1, Message) =/= tcp_passive, element(1, Message) =/= ssl; not is_tuple(Message) ->
+            step(Function({info, Message}, State), Write, Socket, Function)
+    after ?ALIVE_MS ->
+        step({send, #{comment => <<>>}, State}, Write, Socket, Function)
+    end.
+
+%% @doc Events as text. A line end in a name or id would make another field: it is taken away.
+-spec encode(event() | [event()]) -> iodata().
+encode(Events) when is_list(Events) -> [encode(Event) || Event <- Events];
+encode(Event) ->
+    [[field(Name, Value) || {Name, Value} <- lists:sort(maps:to_list(Event))], $\n].
+
+field(data, Value) -> [[<<"data: ">>, Line, $\n] || Line <- re:split(Value, <<"\r\n|\r|\n">>)];
+field(comment, Value) -> [<<": ">>, one_line(Value), $\n];
+field(retry, Ms) -> [<<"retry: ">>, integer_to_binary(Ms), $\n];
+field(Name, Value) when Name =:= event; Name =:= id -> [atom_to_binary(Name), <<": ">>, one_line(Value), $\n].
+
+one_line(Value) -> re:replace(Value, <<"[\r\n\\x00]">>, <<>>, [global]).

@@ -1,0 +1,268 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc WebSocket (RFC 6455): the handshake, then the loop of the connection's process, which calls a module of the user's.
+%%
+%% A handler answers `{websocket, Module, Argument, Options}'. permessage-deflate (RFC 7692) is off unless the options
+%% have `compress => true', and then without context over messages, so that an idle connection costs no window.
+-module(yucan_ws).
+
+-export([upgrade/5, loop/1]).
+-export_type([options/0, frame/0, result/0]).
+
+-include("yucan_internal.hrl").
+
+-type options() :: #{protocols => [binary()], compress => boolean(), max_message => pos_integer(), idle_ms => pos_integer(),
+    headers => yucan_handler:headers(), origins => any | [binary()]}.
+-type frame() :: {text | binary | ping | pong, iodata()}.
+-type result() :: {ok, State :: term()} | {reply, frame() | [frame()], State :: term()} | {close, Code :: 1000..4999, Text :: iodata(), State :: term()}.
+
+-callback init(yucan_req:req(), Arg :: term()) -> {ok, State :: term()} | {reply, frame() | [frame()], State :: term()} | {close, 1000..4999, iodata()}.
+-callback message({text | binary, binary()}, State :: term()) -> result().
+-callback info(term(), State :: term()) -> result().
+-callback terminate(Reason :: {closed, Code :: integer(), Text :: binary()} | lost | idle | {crashed, term()}, State :: term()) -> term().
+-optional_callbacks([info/2, terminate/2]).
+
+-define(GUID, <<"258EAFA5-E914-47DA-95CA-C5AB0DC85B11">>).
+-define(ARM, 20).
+-define(CLOSE_MS, 5000).
+%% What zlib puts at the end of each flush, and permessage-deflate leaves away.
+-define(TAIL, <<0, 0, 255, 255>>).
+
+-record(ws, {
+    socket :: yucan_socket:socket(),
+    module :: module(),
+    user :: term(),
+    buffer = <<>> :: binary(),
+    %% The first frame of a message whose last has not come: kind, compressed, parts, bytes.
+    partial = none :: none | {text | binary, boolean(), iodata(), non_neg_integer()},
+    compress = false :: boolean(),
+    max :: pos_integer(),
+    idle_ms :: pos_integer(),
+    pinged = false :: boolean()
+}).
+
+%% @doc The answer to a request for an upgrade: 101 and the loop, or why not.
+-spec upgrade(yucan_req:req(), module(), term(), options(), #limits{}) -> yucan_handler:response().
+upgrade(Req, Module, Argument, Options, Limits) ->
+    case check(Req, Options) of
+        {ok, Key} ->
+            Compress = maps:get(compress, Options, false) andalso offers_deflate(Req),
+            Headers = [{<<"upgrade">>, <<"websocket">>}, {<<"sec-websocket-accept">>, base64:encode(crypto:hash(sha, <<Key/binary, ?GUID/binary>>))}]
+                ++ [{<<"sec-websocket-protocol">>, P} || P <- protocol(Req, Options)]
+                ++ [{<<"sec-websocket-extensions">>, <<"permessage-deflate; server_no_context_takeover; client_no_context_takeover">>} || Compress]
+                ++ maps:get(headers, Options, []),
+            Ws = #{module => Module, compress => Compress, max => maps:get(max_message, Options, Limits#limits.ws_message_bytes),
+                   idle_ms => maps:get(idle_ms, Options, Limits#limits.ws_idle_ms)},
+            {101, Headers, {upgrade, fun(Socket, Buffer) -> start(Socket, Buffer, Req, Argument, Ws) end}};
+        Refusal -> Refusal
+    end.
+
+%% RFC 6455, 4.2.1.
+check(Req, Options) ->
+    Key = yucan_req:header(<<"sec-websocket-key">>, Req, <<>>),
+    Checks = [{yucan_req:method(Req) =:= <<"GET">> andalso yucan_req:version(Req) =:= {1, 1}, 405},
+              {has_token(<<"upgrade">>, <<"websocket">>, Req) andalso has_token(<<"connection">>, <<"upgrade">>, Req), upgrade_required},
+              {yucan_req:header(<<"sec-websocket-version">>, Req) =:= <<"13">>, upgrade_required},
+              {is_key(Key), 400},
+              {is_welcome(yucan_req:header(<<"origin">>, Req), maps:get(origins, Options, any)), 403}],
+    case lists:keyfind(false, 1, Checks) of
+        false -> {ok, Key};
+        {false, upgrade_required} ->
+            {426, Headers, Body} = yucan_error:page(426),
+            {426, [{<<"upgrade">>, <<"websocket">>}, {<<"sec-websocket-version">>, <<"13">>} | Headers], Body};
+        {false, Status} -> yucan_error:page(Status)
+    end.
+
+has_token(Name, Token, Req) ->
+    Tokens = [string:trim(T) || T <- binary:split(yucan_names:lower(yucan_req:header(Name, Req, <<>>)), <<",">>, [global])],
+    lists:member(Token, Tokens).
+
+is_key(Key) ->
+    try byte_size(base64:decode(Key)) =:= 16 catch error:_ -> false end.
+
+is_welcome(_, any) -> true;
+is_welcome(Origin, Origins) -> lists:member(Origin, Origins).
+
+protocol(Req, #{protocols := Known}) ->
+    Asked = [string:trim(P) || P <- binary:split(yucan_req:header(<<"sec-websocket-protocol">>, Req, <<>>), <<",">>, [global])],
+    lists:sublist([P || P <- Asked, lists:member(P, Known)], 1);
+protocol(_, _) -> [].
+
+offers_deflate(Req) ->
+    binary:match(yucan_names:lower(yucan_req:header(<<"sec-websocket-extensions">>, Req, <<>>)), <<"permessage-deflate">>) =/= nomatch.
+
+start(Socket, Buffer, Req, Argument, #{module := Module, compress := Compress, max := Max, idle_ms := Idle}) ->
+    Ws = #ws{socket = Socket, module = Module, user = undefined, buffer = Buffer, compress = Compress, max = Max, idle_ms = Idle},
+    case Module:init(Req, Argument) of
+        {ok, User} -> next(Ws#ws{user = User});
+        {reply, Frames, User} -> reply(Frames, Ws#ws{user = User});
+        {close, Code, Text} -> say_goodbye(Code, Text, Ws)
+    end.
+
+next(#ws{buffer = Buffer, max = Max, compress = Compress} = Ws) ->
+    case yucan_ws_frame:parse(Buffer, Max, Compress) of
+        {ok, Fin, Deflated, Opcode, Payload, Rest} -> frame(Opcode, Fin, Deflated, Payload, Ws#ws{buffer = Rest, pinged = false});
+        more -> arm(Ws);
+        {error, Code} -> fail(Code, Ws)
+    end.
+
+arm(#ws{socket = Socket} = Ws) ->
+    case yucan_socket:arm(Socket, ?ARM) of
+        ok -> ?MODULE:loop(Ws);
+        {error, _} -> ended(lost, Ws)
+    end.
+
+%% @private Fully qualified calls to it take new code up.
+-spec loop(#ws{}) -> ok.
+loop(#ws{socket = Socket, idle_ms = Idle} = Ws) ->
+    receive
+        {tcp, Socket, Data} -> received(Data, Ws);
+        {ssl, Tls, Data} when {tls, Tls} =:= Socket -> received(Data, Ws);
+        {tcp_passive, Socket} -> arm(Ws);
+        {tcp_closed, Socket} -> ended(lost, Ws);
+        {tcp_error, Socket, _} -> ended(lost, Ws);
+        {ssl_closed, Tls} when {tls, Tls} =:= Socket -> ended(lost, Ws);
+        {ssl_error, Tls, _} when {tls, Tls} =:= Socket -> ended(lost, Ws);
+        {yucan, drain} -> say_goodbye(1001, <<"going away">>, Ws);
+        Message -> tell(Message, Ws)
+    after Idle -> silent(Ws)
+    end.
+
+%% A ping asks whether anybody is there; silence after it is the end.
+silent(#ws{pinged = true} = Ws) -> ended(idle, Ws);
+silent(Ws) -> send(yucan_ws_frame:encode(ping, <<>>), Ws#ws{pinged = true}).
+
+send(Data, #ws{socket = Socket} = Ws) ->
+    case yucan_socket:send(Socket, Data) of
+        ok -> ?MODULE:loop(Ws);
+        {error, _} -> ended(lost, Ws)
+    end.
+
+received(Data, #ws{buffer = Buffer, max = Max, compress = Compress} = Ws) ->
+    All = case Buffer of <<>> -> Data; _ -> <<Buffer/binary, Data/binary>> end,
+    case yucan_ws_frame:parse(All, Max, Compress) of
+        more -> rearm(Ws#ws{buffer = All});
+        _ -> parsed(Ws#ws{buffer = All})
+    end.
+
+%% TLS sends one message for each arming.
+rearm(#ws{socket = {tls, _}} = Ws) -> arm(Ws);
+rearm(Ws) -> ?MODULE:loop(Ws).
+
+parsed(#ws{buffer = Buffer, max = Max, compress = Compress} = Ws) ->
+    case yucan_ws_frame:parse(Buffer, Max, Compress) of
+        {ok, Fin, Deflated, Opcode, Payload, Rest} -> frame(Opcode, Fin, Deflated, Payload, Ws#ws{buffer = Rest, pinged = false});
+        more -> rearm(Ws);
+        {error, Code} -> fail(Code, Ws)
+    end.
+
+frame(ping, true, _, Payload, Ws) ->
+    case yucan_socket:send(Ws#ws.socket, yucan_ws_frame:encode(pong, Payload)) of
+        ok -> parsed(Ws);
+        {error, _} -> ended(lost, Ws)
+    end;
+frame(pong, true, _, _, Ws) -> parsed(Ws);
+frame(close, true, _, Payload, Ws) -> closed(yucan_ws_frame:parse_close(Payload), Ws);
+frame(continuation, _, _, _, #ws{partial = none} = Ws) -> fail(1002, Ws);
+frame(continuation, Fin, _, Payload, #ws{partial = {Kind, Deflated, Parts, Size}} = Ws) ->
+    gathered(Fin, Kind, Deflated, [Parts | Payload], Size + byte_size(Payload), Ws);
+frame(Kind, Fin, Deflated, Payload, #ws{partial = none} = Ws) -> gathered(Fin, Kind, Deflated, Payload, byte_size(Payload), Ws);
+frame(_, _, _, _, Ws) -> fail(1002, Ws).
+
+gathered(_, _, _, _, Size, #ws{max = Max} = Ws) when Size > Max -> fail(1009, Ws);
+gathered(false, Kind, Deflated, Parts, Size, Ws) -> parsed(Ws#ws{partial = {Kind, Deflated, Parts, Size}});
+gathered(true, Kind, false, Parts, _, Ws) -> message(Kind, iolist_to_binary(Parts), Ws#ws{partial = none});
+gathered(true, Kind, true, Parts, _, #ws{max = Max} = Ws) ->
+    case inflate([Parts | ?TAIL], Max) of
+        {ok, Data} -> message(Kind, Data, Ws#ws{partial = none});
+        {error, Code} -> fail(Code, Ws)
+    end.
+
+%% Bit by bit, for a small message may hold gigabytes.
+inflate(Data, Max) ->
+    Z = zlib:open(),
+    try
+        ok = zlib:inflateInit(Z, -15),
+        inflated(zlib:safeInflate(Z, Data), Z, Max, [])
+    catch
+        error:_ -> {error, 1007}
+    after
+        zlib:close(Z)
+    end.
+
+inflated({Kind, Output}, Z, Max, Done) ->
+    All = [Done | Output],
+    case {iolist_size(All) > Max, Kind} of
+        {true, _} -> {error, 1009};
+        {false, finished} -> {ok, iolist_to_binary(All)};
+        {false, continue} -> inflated(zlib:safeInflate(Z, []), Z, Max, All)
+    end.
+
+message(text, Data, Ws) ->
+    case unicode:characters_to_binary(Data) of
+        Data -> call(fun(#ws{module = Module, user = User}) -> Module:message({text, Data}, User) end, Ws);
+        _ -> fail(1007, Ws)
+    end;
+message(binary, Data, Ws) ->
+    call(fun(#ws{module = Module, user = User}) -> Module:message({binary, Data}, User) end, Ws).
+
+tell(Message, #ws{module = Module} = Ws) ->
+    case erlang:function_exported(Module, info, 2) of
+        true -> call(fun(#ws{user = User}) -> Module:info(Message, User) end, Ws);
+        false -> ?MODULE:loop(Ws)
+    end.
+
+call(Function, Ws) ->
+    try Function(Ws) of
+        {ok, User} -> parsed(Ws#ws{user = User});
+        {reply, Frames, User} -> reply(Frames, Ws#ws{user = User});
+        {close, Code, Text, User} -> say_goodbye(Code, Text, Ws#ws{user = User})
+    catch
+        Class:Reason:Stack ->
+            _ = say_goodbye(1011, <<>>, Ws#ws{module = ?MODULE}),
+            _ = terminate({crashed, Reason}, Ws),
+            erlang:raise(Class, Reason, Stack)
+    end.
+
+reply(Frames, #ws{socket = Socket, compress = Compress} = Ws) when is_list(Frames) ->
+    case yucan_socket:send(Socket, [encode(Frame, Compress) || Frame <- Frames]) of
+        ok -> parsed(Ws);
+        {error, _} -> ended(lost, Ws)
+    end;
+reply(Frame, Ws) -> reply([Frame], Ws).
+
+encode({Kind, Data}, true) when Kind =:= text; Kind =:= binary -> yucan_ws_frame:encode({deflated, Kind}, deflate(Data));
+encode({Kind, Data}, _) -> yucan_ws_frame:encode(Kind, Data).
+
+deflate(Data) ->
+    Z = zlib:open(),
+    try
+        ok = zlib:deflateInit(Z, default, deflated, -15, 8, default),
+        Bytes = iolist_to_binary(zlib:deflate(Z, Data, sync)),
+        binary:part(Bytes, 0, byte_size(Bytes) - byte_size(?TAIL))
+    after
+        zlib:close(Z)
+    end.
+
+%% The other end closes: the same code goes back (5.5.1).
+closed({ok, Code, Text}, #ws{socket = Socket} = Ws) ->
+    _ = yucan_socket:send(Socket, yucan_ws_frame:encode(close, yucan_ws_frame:close_payload(Code, <<>>))),
+    ended({closed, Code, Text}, Ws);
+closed({error, Code}, Ws) -> fail(Code, Ws).
+
+fail(Code, Ws) -> say_goodbye(Code, <<>>, Ws).
+
+say_goodbye(Code, Text, #ws{socket = Socket} = Ws) ->
+    _ = yucan_socket:send(Socket, yucan_ws_frame:encode(close, yucan_ws_frame:close_payload(Code, Text))),
+    yucan_socket:linger(Socket, 65536, ?CLOSE_MS),
+    ended({closed, Code, iolist_to_binary(Text)}, Ws).
+
+ended(Reason, #ws{socket = Socket} = Ws) ->
+    yucan_socket:close(Socket),
+    _ = terminate(Reason, Ws),
+    ok.
+
+terminate(Reason, #ws{module = Module, user = User}) ->
+    case Module =/= ?MODULE andalso erlang:function_exported(Module, terminate, 2) of
+        true -> Module:terminate(Reason, User);
+        false -> ok
+    end.
