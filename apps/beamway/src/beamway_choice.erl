@@ -22,18 +22,23 @@ choose(#{host := Host, links := Ours}, {ok, #{host := Other, links := Theirs}}) 
     case {SameHost andalso lists:member(shm, Both), lists:member(rdma, Both)} of
         {true, _} -> shm;
         {false, true} -> rdma;
-        {false, false} -> {stream, why_not(SameHost, Ours)}
+        {false, false} -> {stream, <<(no_shm(SameHost, Ours))/binary, (no_rdma(Ours, Theirs))/binary>>}
     end.
 
-why_not(true, Ours) ->
+no_shm(false, _Ours) ->
+    <<"another host">>;
+no_shm(true, Ours) ->
     case lists:member(shm, Ours) of
         true -> <<"shared memory is off on the peer">>;
         false -> <<"shared memory is off on this node">>
-    end;
-why_not(false, Ours) ->
-    case lists:member(rdma, Ours) of
-        true -> <<"another host, and the peer offers no rdma">>;
-        false -> <<"another host">>
+    end.
+
+%% Where neither has a device there is nothing to say.
+no_rdma(Ours, Theirs) ->
+    case {lists:member(rdma, Ours), lists:member(rdma, Theirs)} of
+        {true, false} -> <<", and the peer offers no rdma">>;
+        {false, true} -> <<", and this node has no rdma to offer">>;
+        {false, false} -> <<>>
     end.
 
 %% @doc True if messages between the two shall travel whole: one of them wants it and the link will

@@ -32,7 +32,6 @@
 
 -record(state, {config :: beamway_config:config(),
                 %% ring memory of each connection process, granted but not necessarily used
-                rdma_library = untried :: untried | boolean(),
                 granted = #{} :: #{pid() => {shm | rdma, RingBytes :: pos_integer()}},
                 monitors = #{} :: #{pid() => reference()}}).
 
@@ -59,14 +58,24 @@ extension(StreamKind) ->
         false -> Extension
     end.
 
-%% @doc Whether the carrier for RDMA can be loaded. Tried once, and logged if not.
+%% @doc Whether the carrier for RDMA can be loaded. Tried once, by the connection that needs it first, and logged if
+%% not: looking for devices may take a while, and nobody else shall wait for it.
 -spec has_rdma_library() -> boolean().
 has_rdma_library() ->
-    try
-        gen_server:call(?MODULE, rdma_library, ?CALL_MS)
-    catch
-        exit:_ -> false
+    case ets:lookup(?TABLE, rdma_library) of
+        [{_, Has}] -> Has;
+        [] -> tried(beamway_port:with_port(fun beamway_port:rdma_load/1))
     end.
+
+%% Two may try at once; they find the same, and one of them says so.
+tried(ok) ->
+    ets:insert(?TABLE, {rdma_library, true});
+tried({error, Reason}) ->
+    case ets:insert_new(?TABLE, {rdma_library, false}) of
+        true -> ?LOG_WARNING("beamway: this node has no links over rdma, although the host has a device: ~ts", [Reason]);
+        false -> ok
+    end,
+    false.
 
 %% @doc Asks for ring memory for the calling connection process: so many bytes each way, at most `ring_bytes'. The
 %% grant ends with the process.
@@ -197,19 +206,8 @@ handle_call({grant, Kind}, {Pid, _}, #state{config = Config, granted = Granted} 
         none ->
             {reply, {error, iolist_to_binary(io_lib:format("the ring memory of this node is used up (~ts)", [Option]))}, State}
     end;
-handle_call(rdma_library, _From, #state{rdma_library = untried} = State) ->
-    Has = is_rdma_loaded(beamway_port:with_port(fun beamway_port:rdma_load/1)),
-    {reply, Has, State#state{rdma_library = Has}};
-handle_call(rdma_library, _From, #state{rdma_library = Has} = State) ->
-    {reply, Has, State};
 handle_call(_Request, _From, State) ->
     {reply, {error, badarg}, State}.
-
-is_rdma_loaded(ok) ->
-    true;
-is_rdma_loaded({error, Reason}) ->
-    ?LOG_WARNING("beamway: this node has no links over rdma, although the host has a device: ~ts", [Reason]),
-    false.
 
 limit(shm, #{ring_limit_bytes := Limit}) -> {ring_limit_bytes, Limit};
 limit(rdma, #{rdma_limit_bytes := Limit}) -> {rdma_limit_bytes, Limit}.

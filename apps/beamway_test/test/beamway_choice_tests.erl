@@ -38,8 +38,12 @@ reasons_test() ->
     ?assertEqual({stream, <<"another host">>}, beamway_choice:choose(Allows, {ok, Elsewhere})),
     ?assertEqual({stream, <<"another host, and the peer offers no rdma">>},
                  beamway_choice:choose(Allows#{links := [shm, rdma]}, {ok, Elsewhere})),
+    ?assertEqual({stream, <<"another host, and this node has no rdma to offer">>},
+                 beamway_choice:choose(Allows, {ok, Elsewhere#{links := [rdma]}})),
     ?assertEqual({stream, <<"shared memory is off on this node">>},
                  beamway_choice:choose(Forbids, {ok, Allows})),
+    ?assertEqual({stream, <<"shared memory is off on this node, and the peer offers no rdma">>},
+                 beamway_choice:choose(Forbids#{links := [rdma]}, {ok, Allows})),
     ?assertEqual({stream, <<"shared memory is off on the peer">>},
                  beamway_choice:choose(Allows, {ok, Forbids})).
 
