@@ -10,7 +10,7 @@
 
 -export([all/0, all/1, groups/1, groups/2, init_group/2]).
 -export([start_pair/1, connected_pair/1, stop_pair/1, begin_case/1, end_case/1]).
--export([peers/1, nodes/1, carrier/1, scale/2, is_long/0, is_huge/0]).
+-export([peers/1, nodes/1, carrier/1, scale/2, rounds/2, is_long/0, is_huge/0]).
 
 -type config() :: [{atom(), term()}].
 
@@ -116,6 +116,12 @@ scale(Default, Long) ->
         true -> Long;
         false -> Default
     end.
+
+%% @doc The same for a count of rounds: fewer where everything is slower, and never less than three of those that are more.
+-spec rounds(Default :: pos_integer(), Long :: pos_integer()) -> pos_integer().
+rounds(Default, Long) ->
+    Wanted = scale(Default, Long),
+    max(min(3, Wanted), Wanted div beamway_runner:slowness()).
 
 %% @doc Whether the long run was asked for.
 -spec is_long() -> boolean().

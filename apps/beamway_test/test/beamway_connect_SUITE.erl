@@ -44,7 +44,7 @@ end_per_testcase(_Case, _Config) -> beamway_peer:stop_started().
 simultaneous_connects(Config) ->
     {PeerA, NodeA, PeerB, NodeB} = start_two(Config, ?BY_HAND),
     Kind = beamway_peer:link_kind(beamway_carrier:carrier(Config)),
-    Rounds = beamway_carrier:scale(100, 1000),
+    Rounds = beamway_carrier:rounds(100, 1000),
     [begin
          At = erlang:system_time(microsecond) + 4000 + rand:uniform(500),
          Late = rand:uniform(300) - 150,
@@ -83,7 +83,7 @@ reconnects(Config) ->
     Ways = [{PeerA, PeerB, NodeB}, {PeerB, PeerA, NodeA}],
     lists:foreach(Cycle, Ways),
     Before = beamway_peer:resources(PeerA),
-    [lists:foreach(Cycle, Ways) || _ <- lists:seq(1, beamway_carrier:scale(25, 500))],
+    [lists:foreach(Cycle, Ways) || _ <- lists:seq(1, beamway_carrier:rounds(25, 500))],
     _ = beamway_peer:wait_until(fun() -> beamway_peer:no_more(beamway_peer:resources(PeerA), Before) end, 5000),
     ok.
 
@@ -105,14 +105,14 @@ restarts_under_the_same_name(Config) ->
              0 -> beamway_peer:kill9(Peer);
              _ -> beamway_peer:halt_node(Peer)
          end
-     end || Round <- lists:seq(1, beamway_carrier:scale(15, 50))],
+     end || Round <- lists:seq(1, beamway_carrier:rounds(15, 50))],
     ok.
 
 full_mesh(Config) ->
     Carrier = beamway_carrier:carrier(Config),
     Count = case Carrier =:= beamway_shm of
                 true -> 24;
-                false -> beamway_carrier:scale(8, 24)
+                false -> beamway_carrier:rounds(8, 24)
             end,
     Starts = [beamway_peer:async(fun() -> beamway_peer:start(Carrier) end) || _ <- lists:seq(1, Count)],
     Started = [beamway_peer:await(Start) || Start <- Starts],

@@ -112,7 +112,7 @@ kill_under_load(Config) ->
     _ = beamway_peer:wait_until(fun() -> beamway_peer:call(Survivor, erlang, nodes, [connected]) =:= [] end, 5000),
     Before = beamway_peer:resources(Survivor),
     Times = [kill_round(Carrier, Survivor, SurvivorNode, Round)
-             || Round <- lists:seq(1, beamway_carrier:scale(6, 50))],
+             || Round <- lists:seq(1, beamway_carrier:rounds(6, 50))],
     ct:log("nodedown after kill -9, in ms: ~w", [Times]),
     [true = Ms < 1000 || Ms <- Times],
     _ = beamway_peer:wait_until(fun() -> beamway_peer:no_more(beamway_peer:resources(Survivor), Before) end, 5000),
@@ -284,7 +284,7 @@ last_words_of_the_killed(Config) ->
 last_words_of(Config, End) ->
     Carrier = beamway_carrier:carrier(Config),
     {ok, Survivor, _} = beamway_peer:start(Carrier),
-    Rounds = lists:seq(1, beamway_carrier:scale(20, 1000)),
+    Rounds = lists:seq(1, beamway_carrier:rounds(20, 1000)),
     Heard = [last_words_round(Carrier, Survivor, Round, End) || Round <- Rounds],
     Complete = length([All || All <- Heard, All =:= [down, exit, message, nodedown]]),
     ct:log("complete last words: ~b of ~b", [Complete, length(Rounds)]),

@@ -109,7 +109,7 @@ all_ended_in_time(Stalls) ->
 %% A real peer, stopped at a random instant of the set-up: the caller knows in time, whatever the
 %% instant was, and when the peer goes on the two can connect.
 peer_stopped_while_connecting(Config) ->
-    Rounds = beamway_carrier:scale(6, 50),
+    Rounds = beamway_carrier:rounds(6, 50),
     Pairs = [beamway_peer:async(fun() -> stop_while_connecting(beamway_carrier:carrier(Config), Rounds) end)
              || _ <- lists:seq(1, 4)],
     Results = lists:append([beamway_peer:await(Pair) || Pair <- Pairs]),

@@ -252,7 +252,7 @@ echo() ->
 thousand_talkers(Config) ->
     {PeerA, _} = beamway_carrier:peers(Config),
     {_, NodeB} = beamway_carrier:nodes(Config),
-    Count = beamway_carrier:scale(20, 200),
+    Count = beamway_carrier:rounds(20, 200),
     ok = beamway_peer:run(PeerA, fun() -> run_talkers(NodeB, 1000, Count) end, 200000).
 
 run_talkers(Node, Pairs, Count) ->
@@ -292,11 +292,11 @@ talk_payload(Number) ->
 
 %% Each of 10 senders numbers its messages to each of 10 receivers.
 order(Config) ->
-    order_of(Config, 10, beamway_carrier:scale(500, 10000), fun(_) -> 10 end).
+    order_of(Config, 10, beamway_carrier:rounds(500, 10000), fun(_) -> 10 end).
 
 %% A large message is cut into fragments, a small one is not: the order must hold all the same.
 order_of_mixed_sizes(Config) ->
-    order_of(Config, 4, beamway_carrier:scale(100, 2000),
+    order_of(Config, 4, beamway_carrier:rounds(100, 2000),
              fun(Number) -> element(Number rem 5 + 1, {0, 200000, 3, 70000, 1000}) end).
 
 order_of(Config, Processes, Count, SizeOf) ->
@@ -337,7 +337,7 @@ receive_in_order(Seen, Left, Count, SizeOf) ->
 atom_cache_churn(Config) ->
     {PeerA, _} = beamway_carrier:peers(Config),
     {NodeA, NodeB} = beamway_carrier:nodes(Config),
-    Rounds = beamway_carrier:scale(300, 3000),
+    Rounds = beamway_carrier:rounds(300, 3000),
     Churn = fun(To) -> fun() -> churn(To, Rounds) end end,
     ok = beamway_peer:run(PeerA, fun() ->
         Workers = [spawn_monitor(Churn(NodeB)) || _ <- [1, 2]]
@@ -366,7 +366,7 @@ churn_atom(N) -> list_to_atom("churn_" ++ integer_to_list(N)).
 one_way_flood(Config) ->
     {PeerA, _} = beamway_carrier:peers(Config),
     {_, NodeB} = beamway_carrier:nodes(Config),
-    Count = beamway_carrier:scale(100000, 2000000),
+    Count = beamway_carrier:rounds(100000, 2000000),
     ok = beamway_peer:run(PeerA, fun() ->
         {Counter, Monitor} = spawn_monitor(NodeB, fun() -> count_up(1, Count) end),
         [Counter ! Number || Number <- lists:seq(1, Count)],

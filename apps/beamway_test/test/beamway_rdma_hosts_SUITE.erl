@@ -6,7 +6,7 @@
 -module(beamway_rdma_hosts_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
--export([each_way_of_calling/1, one_host_has_it_off/1, packets_are_lost/1, wire_is_cut/1, other_host_is_gone/1]).
+-export([each_way_of_calling/1, one_host_has_it_off/1, benchmark_over_ssh/1, packets_are_lost/1, wire_is_cut/1, other_host_is_gone/1]).
 
 -define(TICK_S, 8).
 %% Ticks tell at the latest.
@@ -15,7 +15,7 @@
 suite() -> [{timetrap, {minutes, 3}}].
 
 %% The last one leaves no other host.
-all() -> [each_way_of_calling, one_host_has_it_off, packets_are_lost, wire_is_cut, other_host_is_gone].
+all() -> [each_way_of_calling, one_host_has_it_off, benchmark_over_ssh, packets_are_lost, wire_is_cut, other_host_is_gone].
 
 init_per_suite(Config) ->
     case [os:getenv(Name, "") || Name <- ["RXE_NETDEV", "RXE_IPV4", "RXE_IPV6", "PEER_IPV4"]] of
@@ -49,7 +49,22 @@ one_host_has_it_off(Config) ->
     beamway_peer:assert_link(Here, ThereNode, tcp),
     beamway_peer:assert_link(There, HereNode, tcp),
     [#{reason := <<"another host, and the peer offers no rdma">>}] = beamway_peer:call(Here, beamway, links, []),
-    [#{reason := <<"another host">>}] = beamway_peer:call(There, beamway, links, []).
+    [#{reason := <<"another host, and this node has no rdma to offer">>}] = beamway_peer:call(There, beamway, links, []).
+
+%% Nodes on both machines, calls over rdma and TCP, nothing left of it.
+benchmark_over_ssh(Config) ->
+    Root = beamway_bench_nodes:root(),
+    Log = filename:join(proplists:get_value(priv_dir, Config), "bench.log"),
+    ok = run("pgrep -x sshd >/dev/null || /usr/sbin/sshd -o UsePAM=no -o ListenAddress=10.78.0.1"),
+    Command = filename:join([Root, "bin", "beamway"]) ++ " bench rpc --quick --repeats 1 --callers 10 --only tcp,beamway_rdma "
+        "--hosts 10.78.0.1,10.78.0.2 --json 2>" ++ Log,
+    Said = os:cmd(Command),
+    {ok, Progress} = file:read_file(Log),
+    ct:log("~ts~n~ts", [Said, Progress]),
+    #{<<"metrics">> := Metrics, <<"command">> := Told} = jiffy:decode(Said, [return_maps]),
+    [_] = [Name || #{<<"name">> := <<"rpc_rdma_n2">> = Name, <<"baseline_name">> := <<"tcp">>} <- Metrics],
+    nomatch = string:find(Told, "10.78."),
+    _ = beamway_peer:wait_until(fun() -> os:cmd(on_peer() ++ " pgrep -af 'beam.smp.*-name bench|epmd -port 2'") =:= "" end, 30000).
 
 %% The device repeats what is lost; the connection does not mind.
 packets_are_lost(Config) ->
