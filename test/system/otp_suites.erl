@@ -116,6 +116,7 @@ run([Tree, Name, Group, Cases, Carrier, ResultFile, LogDir]) ->
         {dir, Dir},
         {suite, Suite},
         {auto_compile, false},
+        {multiply_timetraps, list_to_integer(os:getenv("OTP_SUITES_SLOWNESS", "1"))},
         {logdir, LogDir},
         {event_handler, {otp_suites_events, [ResultFile]}}
         | group_option(Group) ++ case_option(Cases, Spec)
@@ -159,14 +160,16 @@ counted(Position, Expected, Tries) ->
 
 expected_links("tcp") -> [];
 expected_links("beamway_tcp") -> [tcp];
+expected_links("beamway_rdma") -> [rdma];
 expected_links("beamway") -> [shm].
 
 expected_counts("tcp") -> #{<<"node tcp">> => 1};
 expected_counts("beamway_tcp") -> #{<<"node beamway">> => 1, <<"link tcp: shared memory is off on this node">> => 2};
+expected_counts("beamway_rdma") -> #{<<"node beamway">> => 1, <<"link rdma">> => 2};
 expected_counts("beamway") -> #{<<"node beamway">> => 1, <<"link shm here">> => 1, <<"link shm">> => 1}.
 
 %% @doc The kinds of Beamway's links between this node and `Node'; none on stock TCP.
--spec links_to(node()) -> [shm | tcp].
+-spec links_to(node()) -> [shm | rdma | tcp].
 links_to(Node) ->
     case init:get_argument(proto_dist) of
         {ok, [["beamway"]]} -> [Link || #{node := Peer, link := Link} <- beamway:links(), Peer =:= Node];

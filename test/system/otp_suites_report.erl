@@ -135,13 +135,17 @@ comparison(Runs, Ids, Stored) ->
         text(Id, [Carrier, ": ", beamway_otp_verdict:describe(Problem), also_on_tcp(Problem, Id, Tcp)])
      || {Carrier, Results} <- Runs, Carrier =/= "tcp", Id <- Ids,
         Problem <- beamway_otp_verdict:problems(find(Id, Results), oracle(Id, Tcp), maps:get(Id, Stored, none), Carrier =:= "beamway")
+                       ++ [Fallback || Carrier =:= "beamway_rdma", Fallback <- beamway_otp_verdict:fallbacks(find(Id, Results), none)]
     ].
 
 %% Cases that run side by side cannot be judged one by one, their suite can.
 without_links(Runs, Stored, Suites) ->
     [io_lib:format("~ts beamway: made ~b ends of links over shared memory when it was stored, and none now", [Suite, Ends])
      || {"beamway", Results} <- Runs, {Suite, Ends} <- lists:sort(maps:to_list(Stored)), Ends > 0, is_selected(Suite, Suites),
-        maps:get(shm_link_ends, suite_links(Suite, Results)) =:= 0].
+        maps:get(shm_link_ends, suite_links(Suite, Results)) =:= 0]
+        ++ [io_lib:format("~ts beamway_rdma: made no link over rdma", [Suite])
+            || {"beamway_rdma", Results} <- Runs, Suite <- lists:usort([Suite || {Suite, _, _} <- maps:keys(Results)]),
+               maps:get(rdma_link_ends, suite_links(Suite, Results)) =:= 0].
 
 oracle(_Id, unknown) -> unknown;
 oracle(Id, Tcp) -> maps:get(word, find(Id, Tcp)).
@@ -195,7 +199,7 @@ case_object({Suite, Group, Case}, Tcp, #{shm := Shm, tcp_links := Links} = Beamw
 
 seconds(#{ms := Ms}) -> round(Ms / 100) / 10.
 
-suite_object(Suite, Results) -> (suite_links(Suite, Results))#{suite => Suite}.
+suite_object(Suite, Results) -> (maps:remove(rdma_link_ends, suite_links(Suite, Results)))#{suite => Suite}.
 
 suite_links(Suite, Results) ->
     Own = [Counts || {{Of, _, _}, #{counts := Counts}} <- maps:to_list(Results), Of =:= Suite],
@@ -204,6 +208,7 @@ suite_links(Suite, Results) ->
         beamway_nodes => otp_suites_links:total(<<"node beamway">>, Counts),
         nodes_of_own_carrier => otp_suites_links:total(<<"node own">>, Counts),
         shm_link_ends => otp_suites_links:total(<<"link shm">>, Counts) + otp_suites_links:total(<<"link shm here">>, Counts),
+        rdma_link_ends => otp_suites_links:total(<<"link rdma">>, Counts),
         tcp_link_ends => lists:sum(maps:values(tcp_links(maps:to_list(Counts))))
     }.
 
@@ -247,9 +252,9 @@ print_summary(Runs) ->
     io:format("~n").
 
 print_links(Carrier, Suite, Links) ->
-    #{beamway_nodes := Nodes, nodes_of_own_carrier := Own, shm_link_ends := Shm, tcp_link_ends := Tcp} = Links,
-    io:format("~ts ~ts: ~b nodes on Beamway, ~b on a carrier that the suite chose; ends of links: ~b shm, ~b tcp~n",
-              [Carrier, Suite, Nodes, Own, Shm, Tcp]).
+    #{beamway_nodes := Nodes, nodes_of_own_carrier := Own, shm_link_ends := Shm, rdma_link_ends := Rdma, tcp_link_ends := Tcp} = Links,
+    io:format("~ts ~ts: ~b nodes on Beamway, ~b on a carrier that the suite chose; ends of links: ~b shm, ~b rdma, ~b tcp~n",
+              [Carrier, Suite, Nodes, Own, Shm, Rdma, Tcp]).
 
 sorted(Results) -> lists:sort(maps:to_list(Results)).
 
