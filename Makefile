@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: build demo test test-long test-idle test-otp test-otp27 test-elixir test-rabbitmq test-rdma demo-rdma test-bare nemesis check bench soak asan test-asan tsan fuzz fuzz-keep spin clean help build-test build-bench coverage valgrind
+.PHONY: build demo test test-long test-idle test-otp test-otp27 test-elixir test-rabbitmq test-rdma demo-rdma bench-rdma test-bare nemesis check bench soak asan test-asan tsan fuzz fuzz-keep spin clean help build-test build-bench coverage valgrind
 
 ## build: compile the driver and the applications into the checkout
 build:
@@ -22,7 +22,7 @@ demo:
 
 ## test: all tests; T=name runs only the runners whose name holds it, T=suite:case one case
 test:
-	@scripts/install-packages test
+	@scripts/install-packages test $(if $(filter yes,$(BEAMWAY_TEST_RDMA)),test-rdma)
 	@$(MAKE) build-test
 	@scripts/run-tests $(T)
 
@@ -80,6 +80,15 @@ demo-rdma:
 	@scripts/install-packages test-rdma
 	@$(MAKE) build-bench
 	@test/system/rdma/guest --minutes 8 -- test/system/rdma/demo
+
+## bench-rdma: figures of rdma, measured in a virtual machine and stored in bench/results/soft-roce (about 40 minutes); N=name runs one
+bench-rdma:
+	@scripts/install-packages test-rdma
+	@$(MAKE) build-bench
+	@erl -noshell -noinput -pa bench/ebin -eval '{ok, _} = beamway_bench_tools:compile("count_syscalls", "cc"), halt().'
+	@test/system/rdma/guest --minutes 60 --memory 3072 --results "$(CURDIR)/bench/results/soft-roce" -- \
+		env BEAMWAY_BENCH_COMMIT="$$(git describe --always --abbrev=12 --dirty)" \
+		test/system/rdma/figures "$(CURDIR)/bench/results/soft-roce" $(N)
 
 ## test-bare: build, demo and test on a new Debian 12 of its own (needs root; leaves nothing)
 test-bare:
