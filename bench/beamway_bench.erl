@@ -33,12 +33,13 @@ questions() ->
      {"stream", beamway_bench_stream, "one sender, one receiver"},
      {"cost", beamway_bench_cost, "system calls, context switches, copies for each message"},
      {"placement", beamway_bench_placement, "choices among 100 real nodes, and policies with old information"},
+     {"rdma", beamway_bench_rdma, "the bare rdma link beside perftest (needs a device; not part of all)"},
      {"rabbitmq", beamway_bench_rabbitmq, "messages through a cluster of RabbitMQ (root; not part of all)"}].
 
 %% @doc Runs one question, or `all' of those that need no rights.
 -spec main(Words :: [string()]) -> 0..2.
 main(["all" | Words]) ->
-    lists:max([main([Name | Words]) || {Name, _, _} <- questions(), Name =/= "rabbitmq"]);
+    lists:max([main([Name | Words]) || {Name, _, _} <- questions(), not lists:member(Name, ["rdma", "rabbitmq"])]);
 main([Name | Words]) ->
     case lists:keyfind(Name, 1, questions()) of
         {Name, Module, _} -> parsed(Name, Module, Words);
@@ -128,7 +129,7 @@ budget_ms(full) -> infinity.
 
 only(all) -> {ok, all};
 only(Text) ->
-    Known = [{atom_to_list(Name), Name} || Name <- [openmpi | beamway_bench_contender:names()]],
+    Known = [{atom_to_list(Name), Name} || Name <- beamway_bench_contender:programs() ++ beamway_bench_contender:names()],
     Words = string:lexemes(Text, ","),
     case [Word || Word <- Words, not lists:keymember(Word, 1, Known)] of
         [] when Words =/= [] -> {ok, [Name || Word <- Words, {W, Name} <- Known, W =:= Word]};
@@ -146,6 +147,7 @@ measured(Name, Module, Words, Settings) ->
         {ok, Samples} ->
             Context = #{machine => Machine, versions => beamway_bench_machine:versions(),
                         commit => beamway_bench_machine:commit(), command => command(Name, Words),
+                        measured_at => erlang:system_time(second),
                         warnings => Noise},
             Result = beamway_bench_report:result(list_to_binary(Name), Module:metrics(Settings), Samples, Context),
             finished(Name, Module, Result, Settings);
@@ -159,8 +161,16 @@ chosen(Groups, #{only := Only}) ->
     [Group#{contenders := [Name || Name <- Names, lists:member(Name, Only)]}
      || #{contenders := Names} = Group <- Groups].
 
+%% Results are meant to be published: names of hosts stay here.
 command(Name, Words) ->
-    unicode:characters_to_binary(lists:join(" ", ["bin/beamway bench", Name | Words])).
+    unicode:characters_to_binary(lists:join(" ", ["bin/beamway bench", Name | without_hosts(Words)])).
+
+without_hosts(["--hosts", Hosts | Words]) -> ["--hosts", counted(Hosts) | Words];
+without_hosts(["--hosts=" ++ Hosts | Words]) -> ["--hosts=" ++ counted(Hosts) | Words];
+without_hosts([Word | Words]) -> [Word | without_hosts(Words)];
+without_hosts([]) -> [].
+
+counted(Hosts) -> io_lib:format("<~b hosts>", [length(string:lexemes(Hosts, ","))]).
 
 finished(Name, Module, Result, #{json := Json, save := File} = Settings) ->
     case Json of
@@ -281,6 +291,10 @@ default_file_test_() ->
     [?_assertEqual(Want, case default_file("rpc", Words) of none -> none; File -> filename:basename(File) end)
      || {Want, Words} <- [{"rpc.json", []}, {"rpc.json", ["--json"]}, {"rpc-quick.json", ["--json", "--quick"]},
                           {none, ["--only", "tcp"]}, {none, ["--quick", "--repeats", "1"]}]].
+
+hosts_are_not_published_test_() ->
+    [?_assertEqual(<<"bin/beamway bench rpc --hosts <2 hosts> --quick">>, command("rpc", ["--hosts", "a,b", "--quick"])),
+     ?_assertEqual(<<"bin/beamway bench rpc --hosts=<3 hosts>">>, command("rpc", ["--hosts=a,b,c"]))].
 
 rate_and_p99_test() ->
     Window = #{elapsed_ns => 500000000, counts => [{11, 100}]},

@@ -5,12 +5,12 @@
 %% All contenders get {@link common_args/1} too, the same for each: what differs is the carrier alone.
 -module(beamway_bench_contender).
 
--export([all/2, names/0, and_rdma/1, common_args/1, clean_env/0]).
+-export([all/2, names/0, programs/0, and_rdma/1, common_args/1, clean_env/0]).
 
 -export_type([name/0, t/0]).
 
 -type name() :: tcp | tcp_tuned | beamway | beamway_tcp | beamway_rdma | beamway_whole
-              | beamway_poll | beamway_poll_off | openmpi.
+              | beamway_poll | beamway_poll_off | openmpi | rdma_link | ib_write | ib_send.
 -type t() :: #{name := name(),
                %% for people
                title := string(),
@@ -52,18 +52,21 @@ tuned_args() ->
 names() ->
     [tcp, tcp_tuned, beamway, beamway_tcp, beamway_rdma, beamway_whole, beamway_poll, beamway_poll_off].
 
+%% @doc Those that are programs instead of nodes.
+-spec programs() -> [name()].
+programs() ->
+    [openmpi, rdma_link, ib_write, ib_send].
+
 %% @doc These contenders, and rdma where this host has a device for it. Not pure.
 -spec and_rdma([name()]) -> [name()].
 and_rdma(Names) ->
     Names ++ [beamway_rdma || beamway_rdma_devices:usable(beamway_rdma_devices:all()) =/= []].
 
-%% @doc What every node is started with, whatever its carrier.
-%% It listens on the loopback interface only: a benchmark must not open a machine to its network. A busy or emulated
-%% machine has time to connect.
+%% @doc What every node is started with, whatever its carrier. A busy or emulated machine has time to connect.
 -spec common_args(Root :: file:filename()) -> [string()].
 common_args(Root) ->
     ["-pa", filename:join([Root, "bench", "ebin"]),
-     "-kernel", "inet_dist_use_interface", "{127,0,0,1}", "-kernel", "logger_level", "error",
+     "-kernel", "logger_level", "error",
      "-kernel", "net_setuptime", "60"].
 
 %% @doc Unsets what the caller's shell may hold and what would make contenders differ in secret.

@@ -128,9 +128,18 @@ unit(copied) -> <<"B/message">>;
 unit(Time) when Time =:= user; Time =:= kernel -> <<"us/message">>;
 unit(_) -> <<"1/message">>.
 
-%% @private
+%% @private On a host without a device, what was measured in the virtual machine.
 -spec finish(beamway_bench_report:result(), map()) -> ok.
-finish(_, _) -> ok.
+finish(_, #{json := true}) -> ok;
+finish(_, #{}) ->
+    File = filename:join([beamway_bench_nodes:root(), "bench", "results", "soft-roce", "cost.json"]),
+    case beamway_bench_contender:and_rdma([]) =/= [] orelse beamway_bench_stored:read(File) of
+        true -> ok;
+        {ok, Stored} ->
+            io:format("~nOver rdma, in a virtual machine with soft-RoCE, ~ts (make bench-rdma measures it anew):~n~ts",
+                      [beamway_bench_stored:age(Stored), beamway_bench_stored:to_text(<<"cost_rdma_">>, Stored)]);
+        {error, Why} -> beamway_bench:note("no figures of rdma: ~ts", [Why])
+    end.
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").

@@ -37,9 +37,16 @@ otp_version() ->
         {error, _} -> text(Release)
     end.
 
-%% @doc The commit that the checkout stands at, with `-dirty' if tracked files differ from it.
+%% @doc The commit that the checkout stands at, with `-dirty' if tracked files differ from it. Where the checkout came
+%% without its history, who brought it says it in BEAMWAY_BENCH_COMMIT.
 -spec commit() -> binary().
 commit() ->
+    case os:getenv("BEAMWAY_BENCH_COMMIT") of
+        false -> commit_of_checkout();
+        Commit -> text(Commit)
+    end.
+
+commit_of_checkout() ->
     Git = os:find_executable("git"),
     Args = ["-C", beamway_bench_nodes:root(), "describe", "--always", "--abbrev=12", "--dirty"],
     case Git =/= false andalso beamway_bench_tools:run(Git, Args, 10000) of

@@ -12,18 +12,19 @@
 %% defaults: when one node is killed, all others lose that same node, so they agree and stay together.
 -module(beamway_bench_nodes).
 
--export([root/0, start_epmd/0, stop_epmd/1, start/3, stop/1, stop_all/0, connect/2, call/4, call/5, all/4, all/5,
+-export([root/0, start_epmd/0, start_epmd/1, stop_epmd/1, start/3, stop/1, stop_all/0, connect/2, call/4, call/5, all/4, all/5,
          names/1, os_pids/1, links/1, counters/1]).
 
 -export_type([epmd/0, cluster/0, direction/0, options/0]).
 
--opaque epmd() :: #{port := port(), number := inet:port_number()}.
--type member() :: #{peer := pid(), name := node(), os := beamway_bench_os:identity(), os_pid := pos_integer()}.
+-opaque epmd() :: #{port := port(), number := inet:port_number()} | #{remote := beamway_bench_hosts:epmd(), number := inet:port_number()}.
+-type member() :: #{peer := pid(), name := node(), os := beamway_bench_os:identity() | remote, os_pid := pos_integer()}.
 -type cluster() :: #{contender := beamway_bench_contender:t(), members := [member(), ...]}.
 -type direction() :: forward | reverse.
 %% Forward: the first node connects to the second; reverse: the second to the first.
--type options() :: #{count := pos_integer(), connect_all => boolean(), prefix => string()}.
-%% The nodes are called prefix1@127.0.0.1 and so on; without a prefix they get one that is unique here.
+-type options() :: #{count := pos_integer(), connect_all => boolean(), prefix => string(), hosts => [beamway_bench_hosts:host()]}.
+%% The nodes are called prefix1@127.0.0.1 and so on; without a prefix they get one that is unique here. With hosts they
+%% are dealt out to these.
 
 -define(BOOT_MS, 30000).
 -define(CALL_MS, 30000).
@@ -45,11 +46,19 @@ root(Folder) ->
 %% @doc Starts an epmd that ends when the calling process does.
 -spec start_epmd() -> epmd().
 start_epmd() ->
-    start_epmd(3).
+    start_local_epmd(3).
 
-start_epmd(0) ->
+%% @doc The same on other hosts; none: here.
+-spec start_epmd([beamway_bench_hosts:host()]) -> epmd().
+start_epmd([]) ->
+    start_epmd();
+start_epmd(Hosts) ->
+    {Remote, Number} = beamway_bench_hosts:start_epmd(Hosts),
+    #{remote => Remote, number => Number}.
+
+start_local_epmd(0) ->
     error({epmd_did_not_start, "no epmd came up on a free port of 127.0.0.1; is 'epmd' installed?"});
-start_epmd(Tries) ->
+start_local_epmd(Tries) ->
     Number = free_port(),
     %% epmd does not look at its standard input: the shell does that for it. The read ends when
     %% whoever holds the other end of the pipe is gone, by kill -9 too.
@@ -58,11 +67,13 @@ start_epmd(Tries) ->
                      [{args, ["-c", Script, "sh", epmd_program(), integer_to_list(Number)]}, exit_status]),
     case await_listener(Number, erlang:monotonic_time(millisecond) + ?END_MS) of
         ok -> #{port => Port, number => Number};
-        timeout -> stop_epmd(#{port => Port, number => Number}), start_epmd(Tries - 1)
+        timeout -> stop_epmd(#{port => Port, number => Number}), start_local_epmd(Tries - 1)
     end.
 
 %% @doc Ends it.
 -spec stop_epmd(epmd()) -> ok.
+stop_epmd(#{remote := Remote}) ->
+    beamway_bench_hosts:stop_epmd(Remote);
 stop_epmd(#{port := Port}) ->
     try erlang:port_close(Port) of
         true -> ok
@@ -102,19 +113,29 @@ start(#{number := EpmdPort}, #{args := Args, env := Env} = Contender, #{count :=
     Cookie = random_text(),
     Own = ["-setcookie", random_text(), "-start_epmd", "false",
            "-connect_all", atom_to_list(maps:get(connect_all, Options, false))],
-    PeerOptions = #{connection => standard_io, longnames => true, host => "127.0.0.1",
-                    args => beamway_bench_contender:common_args(Root) ++ Own ++ Args,
+    PeerOptions = #{connection => standard_io, args => beamway_bench_contender:common_args(Root) ++ Own ++ Args,
                     env => beamway_bench_contender:clean_env()
                         ++ [{"ERL_EPMD_PORT", integer_to_list(EpmdPort)} | Env]},
     Prefix = maps:get(prefix, Options, unique_prefix()),
-    Waiting = [start_peer(PeerOptions#{name => Prefix ++ integer_to_list(Index)})
+    Hosts = maps:get(hosts, Options, []),
+    Waiting = [start_peer(at(Index, Hosts, Root, PeerOptions#{name => Prefix ++ integer_to_list(Index)}))
                || Index <- lists:seq(1, Count)],
-    Members = [await_boot(Contender, Start) || Start <- Waiting],
+    Members = [local_or_not(Hosts, await_boot(Contender, Start)) || Start <- Waiting],
     Cluster = #{contender => Contender, members => Members},
     _ = put(?MODULE, [Cluster | started()]),
     %% The cookie of the command line can be seen by others on this machine; this one cannot.
     _ = all(Cluster, erlang, set_cookie, [list_to_atom(Cookie)]),
     Cluster.
+
+%% It listens on the loopback interface only: a benchmark must not open a machine to its network, unless hosts were named.
+at(_, [], _, #{args := Args} = Options) ->
+    Options#{longnames => true, host => "127.0.0.1", args := ["-kernel", "inet_dist_use_interface", "{127,0,0,1}" | Args]};
+at(Index, Hosts, Root, Options) ->
+    maps:merge(Options, beamway_bench_hosts:peer_options(lists:nth((Index - 1) rem length(Hosts) + 1, Hosts), Root)).
+
+%% Of a process of another machine this one's kernel knows nothing.
+local_or_not([], #{os_pid := OsPid} = Member) -> Member#{os => beamway_bench_os:identity(OsPid)};
+local_or_not(_, Member) -> Member#{os => remote}.
 
 %% Always as long as the others: a name's length must not make a message longer.
 unique_prefix() ->
@@ -131,7 +152,7 @@ await_boot(#{name := Name}, {Peer, Tag, Monitor}) ->
         {Tag, {started, Node, Peer}} ->
             true = demonitor(Monitor, [flush]),
             OsPid = list_to_integer(peer:call(Peer, os, getpid, [], ?CALL_MS)),
-            #{peer => Peer, name => Node, os_pid => OsPid, os => beamway_bench_os:identity(OsPid)};
+            #{peer => Peer, name => Node, os_pid => OsPid};
         {Tag, {boot_failed, Reason, Peer}} ->
             error({node_did_not_start, Name, Reason});
         {'DOWN', Monitor, process, Peer, Reason} ->
@@ -163,7 +184,7 @@ random_text() ->
 stop(#{members := Members, contender := #{name := Name}} = Cluster) ->
     _ = put(?MODULE, lists:delete(Cluster, started())),
     _ = [catch peer:stop(Peer) || #{peer := Peer} <- Members],
-    case [Os || #{os := Os} <- Members, beamway_bench_os:await_end(Os, ?END_MS) =:= timeout] of
+    case [Os || #{os := Os} <- Members, Os =/= remote, beamway_bench_os:await_end(Os, ?END_MS) =:= timeout] of
         [] -> ok;
         Stuck ->
             _ = [beamway_bench_os:kill(Os) || Os <- Stuck],

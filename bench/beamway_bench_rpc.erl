@@ -15,6 +15,7 @@
 -spec options() -> [getopt:option_spec()].
 options() ->
     [{nodes, undefined, "nodes", {string, "2,4"}, "how many nodes call each other"},
+     {hosts, undefined, "hosts", string, "one node on each of these machines, over ssh, such as a,b,c,d: see docs/guide/rdma.md"},
      {callers, undefined, "callers", {integer, 100}, "calling processes on each node"},
      {size, undefined, "size", string, "bytes of each call, such as 16,1k,16k,256k,1m (only with 2 nodes, unless --nodes)"},
      {chart, undefined, "chart", string, "draw calls a second over the sizes into this .svg or .png (several sizes: bench/results/rpc-size.svg)"},
@@ -23,12 +24,22 @@ options() ->
 %% @private
 -spec prepare(Given :: proplists:proplist(), beamway_bench:speed()) -> {ok, map()} | {error, unicode:chardata()}.
 prepare(Given, Speed) ->
+    case hosts(proplists:get_value(hosts, Given, none)) of
+        {ok, []} -> prepare(Given, Speed, nodes_text(proplists:is_defined(size, Given), proplists:get_value(nodes, Given)), []);
+        {ok, Hosts} -> prepare(Given, Speed, integer_to_list(length(Hosts)), Hosts);
+        {error, Why} -> {error, Why}
+    end.
+
+hosts(none) -> {ok, []};
+hosts(Text) -> beamway_bench_hosts:parse(Text).
+
+prepare(Given, Speed, NodesText, Hosts) ->
     Callers = proplists:get_value(callers, Given),
     Sized = proplists:is_defined(size, Given),
-    Nodes = beamway_bench:numbers("--nodes", nodes_text(Sized, proplists:get_value(nodes, Given)), 2, 16),
+    Nodes = beamway_bench:numbers("--nodes", NodesText, 2, 16),
     Sizes = beamway_bench:numbers("--size", proplists:get_value(size, Given, integer_to_list(?SMALL)), 0, 1 bsl 26),
     Common = #{kind => case proplists:get_bool(erpc, Given) of true -> erpc; false -> rpc end,
-               chart => chart(Sized, Given), window_ms => window_ms(Speed), warm_ms => 100 + window_ms(Speed) div 8},
+               chart => chart(Sized, Given), hosts => Hosts, window_ms => window_ms(Speed), warm_ms => 100 + window_ms(Speed) div 8},
     case {Nodes, Sizes, Callers} of
         {{error, Why}, _, _} -> {error, Why};
         {_, {error, Why}, _} -> {error, Why};
@@ -66,12 +77,13 @@ fitting(#{nodes := Nodes, sizes := Sizes, callers := Callers} = Settings) ->
 
 %% @private
 -spec groups(map()) -> [beamway_bench_run:group()].
-groups(#{nodes := Nodes, speed := Speed} = Settings) ->
-    [#{nodes => Count, contenders => contenders(Count), directions => directions(Count, Speed),
+groups(#{nodes := Nodes, speed := Speed, hosts := Hosts} = Settings) ->
+    [#{nodes => Count, contenders => contenders(Count, Hosts), directions => directions(Count, Speed),
        measure => fun(Cluster) -> measure(Cluster, Count, Settings) end} || Count <- Nodes].
 
-contenders(2) -> beamway_bench_contender:and_rdma([tcp, tcp_tuned, beamway, beamway_tcp]);
-contenders(_) -> beamway_bench_contender:and_rdma([tcp, tcp_tuned, beamway]).
+contenders(2, []) -> beamway_bench_contender:and_rdma([tcp, tcp_tuned, beamway, beamway_tcp]);
+contenders(_, []) -> beamway_bench_contender:and_rdma([tcp, tcp_tuned, beamway]);
+contenders(_, _Hosts) -> beamway_bench_contender:and_rdma([tcp, tcp_tuned, beamway_tcp]).
 
 directions(Count, quick) when Count > 2 -> [forward];
 directions(_, _) -> [forward, reverse].

@@ -27,13 +27,15 @@
                      %% no further repeat begins that would end later than this; the first always runs
                      budget_ms := pos_integer() | infinity,
                      contenders := #{beamway_bench_contender:name() => beamway_bench_contender:t()},
+                     %% where the nodes are; none: here
+                     hosts => [beamway_bench_hosts:host()],
                      progress := fun((io:format(), [term()]) -> ok),
                      _ => _}.
 
 %% @doc Runs all repeats of all groups.
 -spec run([group()], options()) -> samples().
 run(Groups, Options) ->
-    Epmd = beamway_bench_nodes:start_epmd(),
+    Epmd = beamway_bench_nodes:start_epmd(maps:get(hosts, Options, [])),
     Turns = [{Index, Name, Direction}
              || {Index, #{contenders := Names, directions := Directions}} <- numbered(Groups),
                 Name <- Names, Direction <- Directions],
@@ -76,11 +78,11 @@ turn({_, Name, Direction} = Turn, #{measure := Measure} = Group, Epmd, Options, 
     Figures = Measure(Cluster),
     {added(Name, Direction, Figures, Samples), leave_cluster(Turn, Cluster, Options, Rest)}.
 
-take_cluster({_, Name, Direction} = Turn, #{nodes := Count}, Epmd, #{contenders := Contenders}, Pool) ->
+take_cluster({_, Name, Direction} = Turn, #{nodes := Count}, Epmd, #{contenders := Contenders} = Options, Pool) ->
     case maps:take(Turn, Pool) of
         {Cluster, Rest} -> {Cluster, Rest};
         error ->
-            Cluster = beamway_bench_nodes:start(Epmd, maps:get(Name, Contenders), #{count => Count}),
+            Cluster = beamway_bench_nodes:start(Epmd, maps:get(Name, Contenders), #{count => Count, hosts => maps:get(hosts, Options, [])}),
             ok = beamway_bench_nodes:connect(Cluster, Direction),
             {Cluster, Pool}
     end.

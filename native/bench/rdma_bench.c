@@ -3,11 +3,14 @@
  * The bare rdma link between two processes of this host, as figures to put beside perftest's:
  * bytes a second one way, and half the round trip of a message, both sides sleeping (event mode).
  *
- * usage: rdma_bench bw MESSAGE_BYTES TOTAL_BYTES | lat MESSAGE_BYTES COUNT
+ * usage: rdma_bench bw MESSAGE_BYTES TOTAL_BYTES | lat MESSAGE_BYTES COUNT | memory BYTES COUNT
  * One line: the figure (MB/s of 2^20, or us, median and mean), then posts, completion events and
- * stalls of the sender.
+ * stalls of the sender. `memory` needs no peer: what it costs to copy a message into the ring, and
+ * what it would cost to register it instead, and to take that back.
  */
 #define _GNU_SOURCE
+#include <rdma/rdma_cma.h>
+
 #include "../test/rdma_ends.h"
 
 static uint64_t message_bytes, total, ring_bytes = BW_RDMA_RING_BYTES;
@@ -106,11 +109,66 @@ static void measured_there(int wire)
     link->ops->close(link, NULL);
 }
 
+static double median(double *took)
+{
+    qsort(took, total, sizeof *took, compare);
+    return took[total / 2];
+}
+
+/* Each time another message, as the VM's binaries are; both touch the same pages. */
+static void measure_memory(struct ibv_pd *pd)
+{
+    double *copied = calloc(total, sizeof *copied), *registered = calloc(total, sizeof *registered);
+    uint8_t *ring = calloc(1, message_bytes);
+
+    CHECK(copied && registered && ring);
+    for (uint64_t i = 0; i < total; i++) {
+        uint8_t *binary = malloc(message_bytes);
+        struct ibv_mr *mr;
+        double start;
+
+        CHECK(binary != NULL);
+        memset(binary, (int)i, message_bytes);
+        start = now_us();
+        memcpy(ring, binary, message_bytes);
+        copied[i] = now_us() - start;
+        start = now_us();
+        mr = ibv_reg_mr(pd, binary, message_bytes, 0);
+        CHECK(mr != NULL);
+        CHECK_EQ(ibv_dereg_mr(mr), 0);
+        registered[i] = now_us() - start;
+        CHECK(ring[message_bytes - 1] == (uint8_t)i);
+        free(binary);
+    }
+    printf("memory %" PRIu64 " bytes: copy %.1f us, register %.1f us\n", message_bytes,
+           median(copied), median(registered));
+    free(copied);
+    free(registered);
+    free(ring);
+}
+
+static int memory_main(void)
+{
+    int count = 0;
+    struct ibv_context **devices = rdma_get_devices(&count);
+    struct ibv_pd *pd = devices && count > 0 ? ibv_alloc_pd(devices[0]) : NULL;
+
+    if (!pd) {
+        fprintf(stderr, "rdma_bench: no RDMA device here\n");
+        return 1;
+    }
+    measure_memory(pd);
+    ibv_dealloc_pd(pd);
+    rdma_free_devices(devices);
+    return check_failed;
+}
+
 int main(int argc, char **argv)
 {
-    if (argc != 4 || (strcmp(argv[1], "bw") != 0 && strcmp(argv[1], "lat") != 0)) {
-        fprintf(stderr,
-                "usage: rdma_bench bw MESSAGE_BYTES TOTAL_BYTES | lat MESSAGE_BYTES COUNT\n");
+    if (argc != 4 || (strcmp(argv[1], "bw") != 0 && strcmp(argv[1], "lat") != 0 &&
+                      strcmp(argv[1], "memory") != 0)) {
+        fprintf(stderr, "usage: rdma_bench bw MESSAGE_BYTES TOTAL_BYTES | lat MESSAGE_BYTES COUNT"
+                        " | memory BYTES COUNT\n");
         return 2;
     }
     measures_latency = strcmp(argv[1], "lat") == 0;
@@ -124,6 +182,8 @@ int main(int argc, char **argv)
         return 2;
     }
     check_name = argv[1];
+    if (strcmp(argv[1], "memory") == 0)
+        return memory_main();
     run_pair(measuring_here, measured_there);
     if (check_skipped)
         fprintf(stderr, "rdma_bench: %s\n", check_skipped);

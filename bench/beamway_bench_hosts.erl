@@ -1,0 +1,79 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Other machines for a benchmark: who they are, and an epmd on each.
+%%
+%% They are reached by ssh, which must need no password, and have the checkout, built, under the same path as here.
+%% Whatever is started there ends with this node: each reads the end of its standard input.
+-module(beamway_bench_hosts).
+
+-export([parse/1, name/1, start_epmd/1, stop_epmd/1, peer_options/2]).
+
+-export_type([host/0, epmd/0]).
+
+-type host() :: string().
+%% As ssh takes it: `name' or `user@name'. Nodes are called after the name, so it must mean the same on all hosts.
+-opaque epmd() :: #{ports := [port()], number := inet:port_number()}.
+
+-define(READY_MS, 20000).
+%% Below the ports that the kernel gives to clients.
+-define(FIRST_PORT, 20000).
+-define(PORTS, 10000).
+
+%% @doc The hosts of `--hosts a,b,c'.
+-spec parse(Text :: string()) -> {ok, [host(), ...]} | {error, unicode:chardata()}.
+parse(Text) ->
+    Hosts = string:split(Text, ",", all),
+    case [Host || Host <- Hosts, re:run(Host, "^([A-Za-z0-9_.-]+@)?[A-Za-z0-9][A-Za-z0-9.:-]*$", [{capture, none}]) =:= nomatch] of
+        [] when length(Hosts) >= 2 -> {ok, Hosts};
+        [] -> {error, ["--hosts ", Text, ": expected two hosts or more, with commas"]};
+        [Bad | _] -> {error, ["--hosts ", Text, ": '", Bad, "' is no name of a host; expected names with commas, such as a,b or user@a,user@b"]}
+    end.
+
+%% @doc What the host's nodes are called after.
+-spec name(host()) -> string().
+name(Host) ->
+    lists:last(string:split(Host, "@")).
+
+%% @doc Starts an epmd on each, on a port that no other one uses.
+-spec start_epmd([host()]) -> {epmd(), inet:port_number()}.
+start_epmd(Hosts) ->
+    Number = ?FIRST_PORT + rand:uniform(?PORTS) - 1,
+    Ports = [open_epmd(Host, Number) || Host <- lists:usort(Hosts)],
+    lists:foreach(fun(Port) -> await_ready(Port, Number) end, Ports),
+    {#{ports => Ports, number => Number}, Number}.
+
+%% epmd does not look at its standard input: the shell there does that for it.
+open_epmd(Host, Number) ->
+    Script = io_lib:format("epmd -port ~b >/dev/null 2>&1 & epmd=$!; "
+                           "until epmd -port ~b -names >/dev/null 2>&1; do kill -0 $epmd || exit 1; sleep 0.1; done; "
+                           "echo ready; read line; kill $epmd; wait", [Number, Number]),
+    beamway_bench_tools:open(os:find_executable("ssh"), ["-o", "BatchMode=yes", "--", Host, lists:flatten(Script)]).
+
+await_ready(Port, Number) ->
+    case beamway_bench_tools:line(Port, ?READY_MS) of
+        {line, "ready"} -> ok;
+        {line, Said} -> error({epmd_did_not_start, ["on a host: ", Said]});
+        Other -> error({epmd_did_not_start, io_lib:format("on a host, at port ~b: ~0p", [Number, Other])})
+    end.
+
+%% @doc Ends them.
+-spec stop_epmd(epmd()) -> ok.
+stop_epmd(#{ports := Ports}) ->
+    lists:foreach(fun(Port) -> beamway_bench_tools:close(Port, none) end, Ports).
+
+%% @doc What `peer' needs to start a node there. Names with a dot are long ones.
+-spec peer_options(host(), Root :: file:filename()) -> map().
+peer_options(Host, Root) ->
+    #{host => name(Host), longnames => string:find(name(Host), ".") =/= nomatch,
+      exec => {filename:join([Root, "bench", "remote_erl"]), [Host, Root]}}.
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+
+parse_test_() ->
+    [?_assertEqual({ok, ["a", "root@b.example", "10.0.0.1"]}, parse("a,root@b.example,10.0.0.1"))
+     | [?_assertMatch({error, _}, parse(Text)) || Text <- ["", "a", "a,", "a,-oProxyCommand=x", "a,b c", "a,;b", "x@y@z,b"]]].
+
+names_test_() ->
+    [?_assertMatch(#{host := "b.example", longnames := true, exec := {_, ["root@b.example", "/r"]}}, peer_options("root@b.example", "/r")),
+     ?_assertMatch(#{host := "b", longnames := false}, peer_options("b", "/r"))].
+-endif.
