@@ -2,7 +2,7 @@
 %% @doc Checks the options of a server, once, and compiles them. After that nobody checks again.
 -module(yucan_config).
 
--export([check/1, site/4]).
+-export([check/1, site/5]).
 -export_type([options/0, host/0, listen/0]).
 
 -include("yucan_internal.hrl").
@@ -194,12 +194,12 @@ block(Text) ->
     end.
 
 %% @doc What the connections use. The handlers' `init' is called here.
--spec site(options(), none | yucan_log:log(), yucan_metrics:metrics(), #limits{}) -> #site{}.
-site(#{name := Name, hosts := Hosts, default_host := Default} = Options, Log, Metrics, Limits) ->
+-spec site(options(), none | yucan_log:log(), yucan_metrics:metrics(), #limits{}, atomics:atomics_ref()) -> #site{}.
+site(#{name := Name, hosts := Hosts, default_host := Default} = Options, Log, Metrics, Limits, State) ->
     Compiled = [compile(Host, maps:get(middleware, Options)) || Host <- Hosts],
     Named = [{N, Host} || #host{names = Names} = Host <- Compiled, N <- Names],
     {Patterns, Exact} = lists:partition(fun({N, _}) -> binary:match(N, [<<"*">>, <<"?">>]) =/= nomatch end, Named),
-    #site{name = Name, limits = Limits, log = Log, metrics = Metrics, select = maps:get(select_host, Options),
+    #site{name = Name, limits = Limits, log = Log, metrics = Metrics, state = State, select = maps:get(select_host, Options),
           server_header = maps:get(server_header, Options), trusted = maps:get(trusted_proxies, Options), hosts = list_to_tuple(Compiled),
           %% The first of two hosts with the same name has it.
           exact = maps:from_list(lists:reverse(Exact)),

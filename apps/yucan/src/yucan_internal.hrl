@@ -83,8 +83,8 @@
     trusted = [] :: [yucan_net:block()],
     log = none :: none | yucan_log:log(),
     metrics :: yucan_metrics:metrics(),
-    %% true: answers say `connection: close', so that the connections end one by one.
-    draining = false :: boolean()
+    %% 1: open connections; 2: 1 while the server drains: answers say `connection: close' then.
+    state :: atomics:atomics_ref()
 }).
 
 %% What the acceptors of a listener need.
@@ -95,6 +95,6 @@
     local :: yucan_req:address(),
     tls = none :: none | [ssl:tls_server_option()],
     proxy_protocol = false :: boolean(),
-    %% Index 1: open connections of the whole server.
+    %% As in the site: open connections of the whole server.
     open :: atomics:atomics_ref()
 }).

@@ -6,7 +6,7 @@
 -module(yucan_log).
 -behaviour(gen_server).
 
--export([start_link/4, open/3, now/1, answered/5, refused/3, flush/1, format/1]).
+-export([start_link/4, open/3, now/1, answered/5, refused/3, flush/1, move/2, format/1]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2]).
 -export_type([log/0, entry/0]).
 
@@ -76,6 +76,10 @@ deliver({log, Process, Queued, Most, Metrics}, Entry) ->
 -spec flush(Process :: atom()) -> ok.
 flush(Process) -> gen_server:call(Process, flush, 10000).
 
+%% @doc To another file; to the same one if that cannot be opened.
+-spec move(Process :: atom(), file:name_all()) -> ok | {error, file:posix() | badarg | system_limit}.
+move(Process, File) -> gen_server:call(Process, {move, File}, 10000).
+
 %% @private
 -spec init({file:name_all(), atomics:atomics_ref(), yucan_metrics:metrics()}) -> {ok, #state{}} | {stop, term()}.
 init({File, Queued, _Metrics}) ->
@@ -92,9 +96,10 @@ init({File, Queued, _Metrics}) ->
 look_later() -> erlang:send_after(?LOOK_MS, self(), look).
 
 reopen(#state{file = File, device = Device} = State) ->
-    _ = [file:close(Device) || Device =/= undefined],
     case file:open(File, [append, raw, binary, {delayed_write, 65536, 500}]) of
-        {ok, New} -> {ok, State#state{device = New, inode = inode(File)}};
+        {ok, New} ->
+            _ = [file:close(Device) || Device =/= undefined],
+            {ok, State#state{device = New, inode = inode(File)}};
         {error, Reason} -> {error, Reason}
     end.
 
@@ -105,7 +110,16 @@ inode(File) ->
     end.
 
 %% @private
--spec handle_call(flush, gen_server:from(), #state{}) -> {reply, ok, #state{}}.
+-spec handle_call(flush | {move, file:name_all()}, gen_server:from(), #state{}) -> {reply, ok | {error, term()}, #state{}}.
+handle_call({move, File}, _, #state{file = File} = State) ->
+    {reply, ok, State};
+handle_call({move, File}, _, #state{device = Old} = State) ->
+    case reopen(State#state{file = File, device = undefined}) of
+        {ok, State1} ->
+            _ = [file:close(Old) || Old =/= undefined],
+            {reply, ok, State1};
+        {error, Reason} -> {reply, {error, Reason}, State}
+    end;
 handle_call(flush, _, #state{device = Device} = State) ->
     _ = file:sync(Device),
     {reply, ok, State}.
@@ -128,7 +142,7 @@ handle_info(look, #state{file = File, inode = Inode} = State) ->
                 {ok, State1} -> {noreply, State1};
                 {error, Reason} ->
                     yucan_events:warning("the access log ~ts cannot be opened: ~ts", [File, file:format_error(Reason)]),
-                    {noreply, State#state{device = undefined, inode = undefined}}
+                    {noreply, State#state{inode = undefined}}
             end
     end;
 handle_info(_, State) ->

@@ -81,8 +81,12 @@ done({error, _}, _, Status, _) -> {close, Status, 0}.
 
 length_line(Length) -> [<<"content-length: ">>, integer_to_binary(Length), <<"\r\n">>].
 
-connection(#out{close = false}, #req{keep = true, body = none}, #site{draining = false}) -> keep;
-connection(#out{close = false}, #req{keep = true}, #site{draining = false}) -> yucan_body:outlook();
+connection(#out{close = false}, #req{keep = true, body = Body}, #site{state = State}) ->
+    case atomics:get(State, 2) of
+        0 when Body =:= none -> keep;
+        0 -> yucan_body:outlook();
+        1 -> close
+    end;
 connection(_, _, _) -> close.
 
 head(Status, #out{lines = Lines} = Out, Connection, Framing, Req, Site) ->

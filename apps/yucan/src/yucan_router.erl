@@ -108,7 +108,7 @@ search([], _, Req, Allowed) ->
             {405, [Allow | Headers], Body}
     end.
 
-match([{rest, Name}], Segments, Bindings) -> bind(Name, iolist_to_binary(lists:join($/, Segments)), Bindings);
+match([{rest, Name}], [_ | _] = Segments, Bindings) -> bind(Name, iolist_to_binary(lists:join($/, Segments)), Bindings);
 match([{one, Name} | Pattern], [Segment | Rest], Bindings) when Segment =/= <<>> -> match(Pattern, Rest, bind(Name, Segment, Bindings));
 match([Segment | Pattern], [Segment | Rest], Bindings) -> match(Pattern, Rest, Bindings);
 match([], [], Bindings) -> Bindings;

@@ -13,7 +13,7 @@
     options :: yucan_config:options(),
     metrics :: yucan_metrics:metrics(),
     open :: atomics:atomics_ref(),
-    log = none :: none | {file, atom(), atomics:atomics_ref()} | {function, fun()},
+    log = none :: none | {file, atom(), atomics:atomics_ref()} | {function, fun((yucan_log:entry()) -> term())},
     %% What the user asked for, the socket, where it listens, its pool.
     listening = [] :: [{map(), gen_tcp:socket(), yucan_req:address(), pid()}],
     waiting = none :: none | {gen_server:from(), Deadline :: integer()}
@@ -54,73 +54,86 @@ supervisor(Name) -> gen_server:call(Name, supervisor, 10000).
 -spec init(yucan_config:options()) -> {ok, #state{}} | {stop, {shutdown, binary()}}.
 init(#{name := Name} = Options) ->
     process_flag(trap_exit, true),
-    State = #state{name = Name, options = Options, metrics = yucan_metrics:new(), open = atomics:new(1, [])},
+    load_all(),
+    State = #state{name = Name, options = Options, metrics = yucan_metrics:new(), open = atomics:new(2, [])},
     case start(Options, State) of
         {ok, State1} -> {ok, State1};
         {error, Text} -> {stop, {shutdown, Text}}
     end.
 
+%% When no descriptor is left no module can be loaded any more: those of the application and what they call.
+load_all() ->
+    Own = case application:get_key(yucan, modules) of {ok, Modules} -> Modules; undefined -> [] end,
+    _ = code:ensure_modules_loaded([calendar, string, unicode_util, base64, binary, filename, re, zlib, maps, io_lib, io_lib_format, io_lib_pretty,
+                                    logger_formatter, logger_h_common, logger_std_h, prim_file, file_io_server | Own]),
+    ok.
+
+%% All that can fail comes first, and leaves the old configuration in force if it does.
 start(Options, State) ->
     try
-        State1 = configure(Options, State),
-        {ok, listen(Options, State1)}
+        Limits = yucan_limits:freeze(maps:get(limits, Options)),
+        {Stay, Go} = stay(maps:get(listen, Options), State),
+        New = sockets(maps:get(listen, Options) -- [Listen || {Listen, _, _, _} <- Stay], Limits),
+        {ok, change(Options, Limits, Stay, Go, New, State)}
     catch
         throw:{cannot, Text} -> {error, unicode:characters_to_binary(Text)}
     end.
 
-configure(#{name := Name} = Options, #state{metrics = Metrics} = State) ->
-    Limits = yucan_limits:freeze(maps:get(limits, Options)),
-    Log = log(maps:get(access_log, Options), State),
-    Site = try
-        yucan_config:site(Options, yucan_log:open(Log, Limits, Metrics), Metrics, Limits)
-    catch
-        Class:Reason:Stack -> throw({cannot, io_lib:format("the init of a handler failed: ~0tp ~0tP", [{Class, Reason}, Stack, 30])})
-    end,
-    persistent_term:put({yucan, Name}, Site),
-    State#state{options = Options, log = Log}.
+%% Listeners that stay are not touched, so that no connection is refused meanwhile. TLS options are in the acceptors: another
+%% set needs another listener.
+stay(Wanted, #state{listening = Listening}) ->
+    lists:partition(fun({Listen, _, _, _}) -> lists:member(Listen, Wanted) end, Listening).
 
-log({file, File}, #state{options = #{access_log := {file, File}}, log = {file, _, _} = Log}) -> Log;
-log({file, File}, #state{name = Name, metrics = Metrics}) ->
-    yucan_parts_sup:stop_log(Name),
-    Queued = atomics:new(1, []),
-    Process = list_to_atom(atom_to_list(Name) ++ "_access_log"),
-    case yucan_parts_sup:start_log(Name, Process, File, Queued, Metrics) of
-        ok -> {file, Process, Queued};
-        {error, Reason} -> throw({cannot, io_lib:format("the access log ~ts cannot be opened: ~0tp", [File, Reason])})
-    end;
-log(Other, _) -> Other.
+sockets(Wanted, Limits) ->
+    lists:foldl(fun(Listen, Opened) -> [{Listen, socket(Listen, Limits, Opened)} | Opened] end, [], Wanted).
 
-%% Listeners that stay are not touched, so that no connection is refused meanwhile.
-listen(#{listen := Wanted} = Options, #state{listening = Before} = State) ->
-    Limits = yucan_limits:freeze(maps:get(limits, Options)),
-    Kept = [{Key, Old} || {Key, Old} <- pair([socket_key(L) || L <- Wanted], Before)],
-    {Stay, Go} = lists:partition(fun(Old) -> lists:keymember(Old, 2, Kept) end, Before),
-    New = [open(L, Stay, Limits, Options, State) || L <- Wanted],
-    lists:foreach(fun close/1, Go),
-    State#state{listening = New}.
-
-pair(Keys, Before) -> [{Key, Old} || Key <- Keys, Old <- Before, socket_key(element(1, Old)) =:= Key].
-
-%% TLS options are in the acceptors: another set needs another listener.
-socket_key(#{ip := Ip, port := Port, tls := Tls, proxy_protocol := Proxy}) -> {Ip, Port, Tls, Proxy}.
-
-open(Listen, Stay, Limits, Options, State) ->
-    case [Old || {Other, _, _, _} = Old <- Stay, socket_key(Other) =:= socket_key(Listen)] of
-        [Old | _] -> Old;
-        [] -> open(Listen, Limits, Options, State)
-    end.
-
-open(#{ip := Ip, port := Port, tls := Tls, proxy_protocol := Proxy} = Listen, Limits, #{hosts := Hosts}, #state{name = Name, open = Open}) ->
+socket(#{ip := Ip, port := Port}, Limits, Opened) ->
     case gen_tcp:listen(Port, socket_options(Ip, Limits)) of
-        {ok, Socket} ->
-            {ok, Local} = local(Ip, Socket),
-            Listener = #listener{socket = Socket, server = Name, pool = self(), local = Local, proxy_protocol = Proxy, open = Open,
-                                 tls = yucan_tls:options(Tls, Hosts)},
-            {ok, Pool} = yucan_parts_sup:start_pool(Name, Listener, Limits#limits.acceptors),
-            {Listen, Socket, Local, Pool};
+        {ok, Socket} -> Socket;
         {error, Reason} ->
+            close_all(Opened),
             throw({cannot, io_lib:format("cannot listen on ~ts: ~ts", [where(Ip, Port), inet:format_error(Reason)])})
     end.
+
+close_all(Opened) -> lists:foreach(fun({_, Socket}) -> gen_tcp:close(Socket) end, Opened).
+
+change(#{name := Name, listen := Wanted} = Options, Limits, Stay, Go, New, #state{metrics = Metrics, open = Open} = State) ->
+    {Log, Site} = try
+        Opened = log(maps:get(access_log, Options), State),
+        {Opened, yucan_config:site(Options, yucan_log:open(Opened, Limits, Metrics), Metrics, Limits, Open)}
+    catch
+        throw:{cannot, Text} -> close_all(New), throw({cannot, Text});
+        Class:Reason:Stack ->
+            close_all(New),
+            throw({cannot, io_lib:format("the init of a handler failed: ~0tp ~0tP", [{Class, Reason}, Stack, 30])})
+    end,
+    persistent_term:put({yucan, Name}, Site),
+    Started = [listener(L, Options, State) || L <- New],
+    lists:foreach(fun close/1, Go),
+    _ = [yucan_parts_sup:stop_log(Name) || Log =:= none],
+    Order = fun({A, _, _, _}, {B, _, _, _}) -> place(A, Wanted) =< place(B, Wanted) end,
+    State#state{options = Options, log = Log, listening = lists:sort(Order, Stay ++ Started)}.
+
+place(Listen, Wanted) -> length(lists:takewhile(fun(L) -> L =/= Listen end, Wanted)).
+
+listener({#{ip := Ip, tls := Tls, proxy_protocol := Proxy} = Listen, Socket}, #{hosts := Hosts, limits := #{acceptors := Acceptors}},
+         #state{name = Name, open = Open}) ->
+    {ok, Local} = local(Ip, Socket),
+    Listener = #listener{socket = Socket, server = Name, pool = self(), local = Local, proxy_protocol = Proxy, open = Open,
+                         tls = yucan_tls:options(Tls, Hosts)},
+    {ok, Pool} = yucan_parts_sup:start_pool(Name, Listener, Acceptors),
+    {Listen, Socket, Local, Pool}.
+
+%% An open log moves, so that nothing is lost if the new file cannot be had.
+log({file, File}, #state{log = {file, Process, Queued}}) -> {opened(yucan_log:move(Process, File), File), Process, Queued};
+log({file, File}, #state{name = Name, metrics = Metrics}) ->
+    Queued = atomics:new(1, []),
+    Process = list_to_atom(atom_to_list(Name) ++ "_access_log"),
+    {opened(yucan_parts_sup:start_log(Name, Process, File, Queued, Metrics), File), Process, Queued};
+log(Other, _) -> Other.
+
+opened(ok, _) -> file;
+opened({error, Reason}, File) -> throw({cannot, io_lib:format("the access log ~ts cannot be opened: ~ts", [File, file:format_error(Reason)])}).
 
 where({local, Path}, _) -> Path;
 where(Ip, Port) -> io_lib:format("~ts port ~b", [inet:ntoa(Ip), Port]).
@@ -160,8 +173,8 @@ handle_call({reload, Options}, _, #state{name = Name} = State) ->
         {error, Text} ->
             {reply, {error, Text}, State}
     end;
-handle_call({drain, Timeout}, From, #state{name = Name, listening = Listening} = State) ->
-    persistent_term:put({yucan, Name}, (persistent_term:get({yucan, Name}))#site{draining = true}),
+handle_call({drain, Timeout}, From, #state{open = Open, listening = Listening} = State) ->
+    atomics:put(Open, 2, 1),
     lists:foreach(fun close/1, Listening),
     self() ! look,
     {noreply, State#state{listening = [], waiting = {From, erlang:monotonic_time(millisecond) + Timeout}}};

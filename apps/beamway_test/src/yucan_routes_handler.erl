@@ -1,0 +1,10 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Says which route was taken, with which bindings.
+-module(yucan_routes_handler).
+-behaviour(yucan_handler).
+
+-export([handle/2]).
+
+%% @doc The route's argument and the bindings.
+-spec handle(yucan_req:req(), term()) -> yucan_handler:response().
+handle(Req, Route) -> {200, [], io_lib:format("~0p", [{Route, yucan_req:bindings(Req)}])}.

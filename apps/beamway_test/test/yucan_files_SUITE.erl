@@ -1,0 +1,237 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Static files of yucan: conditions, ranges, gzip, listings, and paths that want to leave the docroot.
+-module(yucan_files_SUITE).
+
+-export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
+-export([plain/1, head/1, methods/1, conditional/1, ranges/1, several_ranges/1, if_range/1, index/1, redirect_to_folder/1, listing/1, gzip_beside/1,
+         gzip_made/1, compress_middleware/1, traversal/1, symlinks/1, dot_files/1, large/1, shrinking/1, names/1]).
+
+-include_lib("common_test/include/ct.hrl").
+
+suite() -> [{timetrap, {minutes, 1}}].
+
+all() ->
+    [plain, head, methods, conditional, ranges, several_ranges, if_range, index, redirect_to_folder, listing, gzip_beside, gzip_made, compress_middleware,
+     traversal, symlinks, dot_files, large, shrinking, names].
+
+init_per_suite(Config) ->
+    {ok, _} = application:ensure_all_started(yucan),
+    Base = list_to_binary(?config(priv_dir, Config)),
+    Root = <<Base/binary, "root">>,
+    Write = fun(Name, Data) ->
+        File = <<Root/binary, "/", Name/binary>>,
+        ok = filelib:ensure_dir(File),
+        ok = file:write_file(File, Data),
+        %% Not of this second: a strong tag.
+        ok = file:change_time(File, {{2020, 1, 2}, {3, 4, 5}}, {{2020, 1, 2}, {3, 4, 5}})
+    end,
+    Write(<<"digits.txt">>, <<"0123456789">>),
+    Write(<<"empty.bin">>, <<>>),
+    Write(<<"page/index.html">>, <<"<p>index</p>">>),
+    Write(<<"list/b.txt">>, <<"b">>),
+    Write(<<"list/a <&\"'>.txt">>, <<"a">>),
+    Write(<<"list/sub/x">>, <<"x">>),
+    Write(<<"list/.hidden">>, <<"secret">>),
+    Write(<<".secret">>, <<"secret">>),
+    Write(<<".well-known/acme">>, <<"token">>),
+    Write(<<"zipped.css">>, <<"body {}">>),
+    Write(<<"zipped.css.gz">>, zlib:gzip(<<"body {}">>)),
+    Write(<<"long.txt">>, binary:copy(<<"words ">>, 1000)),
+    Write(<<"large.bin">>, binary:copy(<<"0123456789abcdef">>, 500000)),
+    ok = file:write_file(<<Base/binary, "outside.txt">>, <<"secret">>),
+    ok = file:make_symlink(<<"../outside.txt">>, <<Root/binary, "/leaves">>),
+    ok = file:make_symlink(<<"..">>, <<Root/binary, "/up">>),
+    ok = file:make_symlink(<<"/etc">>, <<Root/binary, "/etc">>),
+    ok = file:make_symlink(<<"digits.txt">>, <<Root/binary, "/stays">>),
+    Options = #{root => Root},
+    Routes = [{"/listed/*path", yucan_file, Options#{mount => <<"/listed">>, listing => true}},
+              {"/links/*path", yucan_file, Options#{mount => <<"/links">>, follow_symlinks => never}},
+              {"/any/*path", yucan_file, Options#{mount => <<"/any">>, follow_symlinks => always}},
+              {"/handler/*path", yucan_test_handler, none},
+              {"/*path", yucan_file, Options}],
+    {ok, _} = yucan:start(#{name => yucan_files, listen => [#{port => 0}], routes => Routes}),
+    {ok, _} = yucan:start(#{name => yucan_gzipped, listen => [#{port => 0}], handler => {yucan_test_handler, none}, middleware => [fun yucan_gzip:compress/2]}),
+    [{port, yucan:port(yucan_files)}, {gzipped, yucan:port(yucan_gzipped)}, {root, Root} | Config].
+
+end_per_suite(_) ->
+    yucan:stop(yucan_gzipped),
+    yucan:stop(yucan_files).
+
+get(Config, Path) -> get(Config, Path, []).
+get(Config, Path, Headers) -> yucan_client:get(?config(port, Config), Path, Headers).
+
+header(Name, Response) -> yucan_client:header(Name, Response).
+
+plain(Config) ->
+    {200, _, <<"0123456789">>} = Response = get(Config, "/digits.txt"),
+    <<"text/plain; charset=utf-8">> = header(<<"content-type">>, Response),
+    <<"Thu, 02 Jan 2020 03:04:05 GMT">> = header(<<"last-modified">>, Response),
+    <<"bytes">> = header(<<"accept-ranges">>, Response),
+    <<"\"", _/binary>> = header(<<"etag">>, Response),
+    {200, _, <<>>} = get(Config, "/empty.bin"),
+    {200, _, <<"0123456789">>} = get(Config, "/%64igits%2etxt?query"),
+    {404, _, _} = get(Config, "/nothing"),
+    {404, _, _} = get(Config, "/digits.txt/").
+
+%% RFC 9110, 9.3.2.
+head(Config) ->
+    [{200, Headers, <<>>}] = yucan_client:exchange(?config(port, Config), "HEAD /large.bin HTTP/1.1\r\nHost: a\r\n\r\n", <<"HEAD">>),
+    <<"8000000">> = proplists:get_value(<<"content-length">>, Headers).
+
+%% RFC 9110, 15.5.6.
+methods(Config) ->
+    Ask = fun(Method) -> yucan_client:exchange(?config(port, Config), [Method, " /digits.txt HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n"]) end,
+    [begin
+         [{405, Headers, _}] = Ask(Method),
+         <<"GET, HEAD, OPTIONS">> = proplists:get_value(<<"allow">>, Headers)
+     end || Method <- ["POST", "PUT", "DELETE", "PATCH", "get"]],
+    [{204, Headers, _}] = Ask("OPTIONS"),
+    <<"GET, HEAD, OPTIONS">> = proplists:get_value(<<"allow">>, Headers).
+
+%% RFC 9110, 13.1 and 13.2.2: the order of precedence.
+conditional(Config) ->
+    Etag = header(<<"etag">>, get(Config, "/digits.txt")),
+    Ask = fun(Headers) -> element(1, get(Config, "/digits.txt", Headers)) end,
+    Same = "Thu, 02 Jan 2020 03:04:05 GMT",
+    Earlier = "Thu, 02 Jan 2020 03:04:04 GMT",
+    304 = Ask([{"If-None-Match", Etag}]),
+    304 = Ask([{"If-None-Match", ["\"x\", W/", Etag]}]),
+    304 = Ask([{"If-None-Match", "*"}]),
+    200 = Ask([{"If-None-Match", "\"x\""}]),
+    200 = Ask([{"If-None-Match", "\"x\""}, {"If-Modified-Since", Same}]),
+    304 = Ask([{"If-Modified-Since", Same}]),
+    304 = Ask([{"If-Modified-Since", "Thursday, 02-Jan-20 03:04:05 GMT"}]),
+    304 = Ask([{"If-Modified-Since", "Thu Jan  2 03:04:05 2020"}]),
+    200 = Ask([{"If-Modified-Since", Earlier}]),
+    200 = Ask([{"If-Modified-Since", "nonsense"}]),
+    200 = Ask([{"If-Match", Etag}]),
+    412 = Ask([{"If-Match", "\"x\""}]),
+    412 = Ask([{"If-Match", ["W/", Etag]}]),
+    412 = Ask([{"If-Unmodified-Since", Earlier}]),
+    200 = Ask([{"If-Unmodified-Since", Same}]),
+    {304, Headers, <<>>} = get(Config, "/digits.txt", [{"If-None-Match", Etag}]),
+    Etag = proplists:get_value(<<"etag">>, Headers).
+
+%% RFC 9110, 14.
+ranges(Config) ->
+    Ask = fun(Range) -> get(Config, "/digits.txt", [{"Range", ["bytes=", Range]}]) end,
+    [begin
+         {206, _, Part} = Response = Ask(Range),
+         ContentRange = header(<<"content-range">>, Response)
+     end || {Range, Part, ContentRange} <- [{"0-0", <<"0">>, <<"bytes 0-0/10">>}, {"2-4", <<"234">>, <<"bytes 2-4/10">>}, {"7-", <<"789">>, <<"bytes 7-9/10">>},
+                                            {"-3", <<"789">>, <<"bytes 7-9/10">>}, {"-99", <<"0123456789">>, <<"bytes 0-9/10">>}, {"9-99", <<"9">>, <<"bytes 9-9/10">>},
+                                            {"50-60,1-2", <<"12">>, <<"bytes 1-2/10">>}]],
+    [begin
+         {416, _, _} = Response = Ask(Range),
+         <<"bytes */10">> = header(<<"content-range">>, Response)
+     end || Range <- ["10-", "99-100", "-0"]],
+    [{200, _, <<"0123456789">>} = Ask(Range) || Range <- ["", "a-b", "4-2", "1", "--1", "1-2-3", "99999999999999999999-", lists:join(",", lists:duplicate(17, "1-1"))]],
+    {200, _, <<"0123456789">>} = get(Config, "/digits.txt", [{"Range", "lines=1-2"}]),
+    {416, _, _} = get(Config, "/empty.bin", [{"Range", "bytes=0-"}]).
+
+several_ranges(Config) ->
+    {206, _, Body} = Response = get(Config, "/digits.txt", [{"Range", "bytes=1-2, -1"}]),
+    <<"multipart/byteranges; boundary=", Boundary/binary>> = header(<<"content-type">>, Response),
+    Expected = iolist_to_binary([["\r\n--", Boundary, "\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-range: bytes ", Range, "/10\r\n\r\n", Part]
+                                 || {Range, Part} <- [{"1-2", "12"}, {"9-9", "9"}]] ++ ["\r\n--", Boundary, "--\r\n"]),
+    Expected = Body,
+    %% Overlapping ones are only a way to make the server work.
+    {200, _, <<"0123456789">>} = get(Config, "/digits.txt", [{"Range", "bytes=0-5,3-9"}]).
+
+%% RFC 9110, 13.1.5.
+if_range(Config) ->
+    Etag = header(<<"etag">>, get(Config, "/digits.txt")),
+    Ask = fun(Validator) -> element(1, get(Config, "/digits.txt", [{"Range", "bytes=1-2"}, {"If-Range", Validator}])) end,
+    [206, 200, 200, 206, 200] = [Ask(V) || V <- [Etag, "\"x\"", ["W/", Etag], "Thu, 02 Jan 2020 03:04:05 GMT", "Thu, 02 Jan 2020 03:04:06 GMT"]].
+
+index(Config) ->
+    {200, _, <<"<p>index</p>">>} = get(Config, "/page/"),
+    {403, _, _} = get(Config, "/list/").
+
+%% The path goes on, and two slashes do not become another host.
+redirect_to_folder(Config) ->
+    [begin
+         {301, _, _} = Response = get(Config, Path),
+         Location = header(<<"location">>, Response)
+     end || {Path, Location} <- [{"/page", <<"/page/">>}, {"/page?a=b", <<"/page/?a=b">>}, {"//page", <<"/page/">>}]].
+
+listing(Config) ->
+    {200, _, Page} = get(Config, "/listed/list/"),
+    nomatch = binary:match(Page, <<"hidden">>),
+    nomatch = binary:match(Page, <<"a <&">>),
+    {_, _} = binary:match(Page, <<"a &lt;&amp;&quot;&#39;&gt;.txt">>),
+    [Sub, A, B] = [element(1, binary:match(Page, Name)) || Name <- [<<"./sub/">>, <<"./a%20%3C%26%22%27%3E.txt">>, <<"./b.txt">>]],
+    true = Sub < A andalso A < B,
+    {200, _, <<"a">>} = get(Config, "/listed/list/a%20%3C%26%22%27%3E.txt").
+
+%% RFC 9110, 12.5.3.
+gzip_beside(Config) ->
+    Zipped = zlib:gzip(<<"body {}">>),
+    [begin
+         {200, _, Zipped} = Response = get(Config, "/zipped.css", [{"Accept-Encoding", Accept}]),
+         <<"gzip">> = header(<<"content-encoding">>, Response),
+         <<"accept-encoding">> = header(<<"vary">>, Response),
+         <<"text/css; charset=utf-8">> = header(<<"content-type">>, Response)
+     end || Accept <- ["gzip", "br, gzip", "GZIP;q=0.5", "*"]],
+    [{200, _, <<"body {}">>} = get(Config, "/zipped.css", Headers)
+     || Headers <- [[], [{"Accept-Encoding", "gzip;q=0"}], [{"Accept-Encoding", "gzip;q=0.000, *"}], [{"Accept-Encoding", "identity"}]]].
+
+%% What is made on the way has a weak tag.
+gzip_made(Config) ->
+    {200, _, Body} = Response = get(Config, "/long.txt", [{"Accept-Encoding", "gzip"}]),
+    true = zlib:gunzip(Body) =:= binary:copy(<<"words ">>, 1000),
+    <<"W/", _/binary>> = Etag = header(<<"etag">>, Response),
+    {304, _, _} = get(Config, "/long.txt", [{"Accept-Encoding", "gzip"}, {"If-None-Match", Etag}]).
+
+compress_middleware(Config) ->
+    Ask = fun(Path) -> yucan_client:get(?config(gzipped, Config), Path, [{"Accept-Encoding", "gzip"}]) end,
+    {200, _, Body} = Response = Ask("/text"),
+    true = zlib:gunzip(Body) =:= binary:copy(<<"some text ">>, 500),
+    <<"accept-encoding">> = header(<<"vary">>, Response),
+    {200, _, <<"OK">>} = Ask("/"),
+    {200, _, Plain} = yucan_client:get(?config(gzipped, Config), "/text"),
+    5000 = byte_size(Plain).
+
+%% In all encodings; none may leave the docroot, and none may crash.
+traversal(Config) ->
+    Up = ["..", "%2e%2e", ".%2e", "%2e.", "%2E%2E", "%252e%252e", "..%2f", "..%5c", "..\\", "%c0%ae%c0%ae", "..%00", "..;", "%uff0e%uff0e", ".%00.", "....//"],
+    Paths = [[Before, U, "/", After] || U <- Up, Before <- ["/", "/page/", "/page/x/../../", "/listed/", "//"], After <- ["outside.txt", "../outside.txt", "../../../../../../etc/passwd"]],
+    [begin
+         Responses = yucan_client:exchange(?config(port, Config), ["GET ", Path, " HTTP/1.1\r\nHost: a\r\n\r\n"]),
+         [{Status, _, Body}] = Responses,
+         {true, Path} = {lists:member(Status, [400, 403, 404]), Path},
+         nomatch = binary:match(Body, [<<"secret">>, <<"root:">>])
+     end || Path <- Paths],
+    %% Dot segments within the docroot are fine (RFC 3986, 5.2.4).
+    {200, _, <<"0123456789">>} = get(Config, "/page/../digits.txt"),
+    {200, _, <<"0123456789">>} = get(Config, "/page/%2e%2e/./digits.txt").
+
+symlinks(Config) ->
+    {200, _, <<"0123456789">>} = get(Config, "/stays"),
+    [{403, _, _} = get(Config, Path) || Path <- ["/leaves", "/up/outside.txt", "/etc/passwd", "/up/root/../outside.txt", "/links/stays"]],
+    {200, _, <<"secret">>} = get(Config, "/any/leaves").
+
+dot_files(Config) ->
+    [{404, _, _} = get(Config, Path) || Path <- ["/.secret", "/%2esecret", "/list/.hidden", "/./.secret"]],
+    {200, _, <<"token">>} = get(Config, "/.well-known/acme").
+
+large(Config) ->
+    {200, _, Body} = get(Config, "/large.bin"),
+    true = Body =:= binary:copy(<<"0123456789abcdef">>, 500000),
+    {206, _, Part} = get(Config, "/large.bin", [{"Range", "bytes=100003-7000004"}]),
+    true = Part =:= binary:part(Body, 100003, 6900002).
+
+%% A file that becomes shorter while it is sent: the client sees that bytes are missing.
+shrinking(Config) ->
+    File = <<(?config(root, Config))/binary, "/shrinking.bin">>,
+    ok = file:write_file(File, binary:copy(<<"x">>, 30000000)),
+    Socket = yucan_client:connect(?config(port, Config)),
+    ok = gen_tcp:send(Socket, "GET /shrinking.bin HTTP/1.1\r\nHost: a\r\n\r\n"),
+    {ok, <<"HTTP/1.1 200">>} = gen_tcp:recv(Socket, 12, 20000),
+    ok = file:write_file(File, <<"short">>),
+    true = byte_size(yucan_client:until_closed(Socket)) < 30000000.
+
+names(Config) ->
+    Name = <<"na me%#?+é"/utf8>>,
+    ok = file:write_file(<<(?config(root, Config))/binary, "/", Name/binary>>, <<"named">>),
+    {200, _, <<"named">>} = get(Config, ["/", yucan_path:escape(Name)]).

@@ -1,0 +1,416 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc A server of yucan as a whole: options, hosts, routes, TLS, proxies, log, figures, reload, drain, descriptors.
+-module(yucan_server_SUITE).
+
+-export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
+-export([bad_options/1, hosts/1, select_host/1, routes/1, middleware/1, tls/1, sni/1, proxy_protocol/1, forwarded_for/1, unix_socket/1, access_log/1,
+         access_log_rotates/1, access_log_bounded/1, metrics/1, reload_under_load/1, reload_errors/1, drain/1, descriptors_used_up/1, hot_code/1,
+         supervised/1, address_in_use/1, idle_memory/1]).
+-export([tag/2]).
+
+-include_lib("common_test/include/ct.hrl").
+-include_lib("public_key/include/public_key.hrl").
+
+-define(GET(Path), ["GET ", Path, " HTTP/1.1\r\nHost: localhost\r\n\r\n"]).
+-define(WAIT_MS, (20000 * beamway_runner:slowness())).
+
+suite() -> [{timetrap, {minutes, 2}}].
+
+all() ->
+    [bad_options, hosts, select_host, routes, middleware, tls, sni, proxy_protocol, forwarded_for, unix_socket, access_log, access_log_rotates,
+     access_log_bounded, metrics, reload_under_load, reload_errors, drain, descriptors_used_up, hot_code, supervised, address_in_use, idle_memory].
+
+init_per_suite(Config) ->
+    {ok, _} = application:ensure_all_started(yucan),
+    Config.
+
+end_per_suite(_) -> ok.
+
+end_per_testcase(_, _) ->
+    [yucan:stop(Name) || {Name, _, _, _} <- supervisor:which_children(yucan_sup)].
+
+start(Options) ->
+    {ok, _} = yucan:start(maps:merge(#{name => yucan_server_test, listen => [#{port => 0}]}, Options)),
+    yucan:port(yucan_server_test).
+
+handler() -> {yucan_test_handler, none}.
+
+%% The value, what was expected; nothing is started.
+bad_options(_) ->
+    Cases = [{#{handler => {no_such_module, x}}, "no_such_module"}, {#{}, "handler or routes"}, {#{handler => handler(), colour => red}, "colour"},
+             {#{handler => {lists, x}}, "handle/2"}, {#{handler => handler(), limits => #{headers => -1}}, "headers is -1"},
+             {#{handler => handler(), limits => #{heders => 1}}, "heders"}, {#{handler => handler(), listen => [#{port => 70000}]}, "70000"},
+             {#{handler => handler(), listen => [#{ip => "localhost"}]}, "localhost"}, {#{routes => [{"no_slash", yucan_test_handler, x}]}, "slash"},
+             {#{routes => [{"/*a/b", yucan_test_handler, x}]}, "last"}, {#{handler => handler(), trusted_proxies => [<<"10.0.0.0/99">>]}, "10.0.0.0/99"},
+             {#{handler => handler(), listen => [#{tls => #{certfile => "/no/such/file"}}]}, "/no/such/file"}, {not_a_map, "not_a_map"}],
+    process_flag(trap_exit, true),
+    [begin
+         {error, {bad_options, Text}} = yucan:start_link(Options),
+         {true, Text} = {string:find(Text, Part) =/= nomatch, Text}
+     end || {Options, Part} <- Cases],
+    {error, Text} = yucan:start_link(#{name => yucan_x, handler => handler(), listen => [#{port => 0}], access_log => "/no/such/folder/log"}),
+    {true, Text} = {string:find(Text, "/no/such/folder/log") =/= nomatch, Text}.
+
+%% @doc Middleware that answers itself.
+tag(Req, Next) ->
+    {Status, Headers, Body} = Next(yucan_req:assign(tagged, yes, Req)),
+    {Status, [{"x-tag", "one"} | Headers], Body}.
+
+ask(Port, Host) ->
+    [{Status, _, Body}] = yucan_client:exchange(Port, ["GET /host HTTP/1.1\r\nHost: ", Host, "\r\n\r\n"]),
+    {Status, Body}.
+
+file_host(Names, Root) -> #{names => Names, handler => {yucan_file, #{root => Root, index => [<<"host">>], listing => true}}}.
+
+hosts(Config) ->
+    Roots = [begin
+                 Root = filename:join(?config(priv_dir, Config), Name),
+                 ok = filelib:ensure_dir(filename:join(Root, "x")),
+                 ok = file:write_file(filename:join(Root, "host"), Name),
+                 Root
+             end || Name <- ["default", "one", "many", "www"]],
+    Hosts = lists:zipwith(fun file_host/2, [["default.org"], ["one.org", "ein.org"], ["*.one.org"], ["w??.one.org"]], Roots),
+    Port = start(#{hosts => Hosts}),
+    [{200, Body} = ask(Port, Host)
+     || {Host, Body} <- [{"default.org", <<"default">>}, {"one.org", <<"one">>}, {"ONE.org:8080", <<"one">>}, {"ein.org", <<"one">>}, {"x.one.org", <<"many">>},
+                         {"a.b.one.org", <<"many">>}, {"www.one.org", <<"www">>}, {"w...one.org", <<"many">>}, {"unknown.org", <<"default">>}, {"", <<"default">>}]],
+    ok = yucan:reload(yucan_server_test, #{listen => [#{port => 0}], hosts => Hosts, default_host => none}),
+    Port1 = yucan:port(yucan_server_test),
+    {400, _} = ask(Port1, "unknown.org"),
+    {200, <<"one">>} = ask(Port1, "one.org").
+
+select_host(_) ->
+    Port = start(#{hosts => [#{handler => handler()}, #{names => ["x"], handler => handler(), middleware => [fun ?MODULE:tag/2]}],
+                   select_host => fun(<<"second">>, _) -> 1; (_, _) -> default end}),
+    [{200, Second, _}] = yucan_client:exchange(Port, "GET / HTTP/1.1\r\nHost: second\r\n\r\n"),
+    <<"one">> = proplists:get_value(<<"x-tag">>, Second),
+    [{200, First, _}] = yucan_client:exchange(Port, "GET / HTTP/1.1\r\nHost: x\r\n\r\n"),
+    undefined = proplists:get_value(<<"x-tag">>, First).
+
+routes(_) ->
+    Port = start(#{routes => [{"/", yucan_routes_handler, root}, {"/users/:id", [<<"GET">>], yucan_routes_handler, show}, {"/users/:id", [<<"PUT">>, <<"DELETE">>], yucan_routes_handler, change},
+                              {"/users/me/x", yucan_routes_handler, me}, {"/files/*rest", yucan_routes_handler, files}]}),
+    Ask = fun(Method, Path) ->
+        [{Status, Headers, Body}] = yucan_client:exchange(Port, [Method, " ", Path, " HTTP/1.1\r\nHost: a\r\n\r\n"]),
+        {Status, proplists:get_value(<<"allow">>, Headers), Body}
+    end,
+    {200, _, <<"{root,#{}}">>} = Ask("GET", "/"),
+    {200, _, <<"{show,#{<<\"id\">> => <<\"a/b\">>}}">>} = Ask("GET", "/users/a%2fb?q"),
+    {200, _, <<"{change,#{<<\"id\">> => <<\"7\">>}}">>} = Ask("DELETE", "/users/7"),
+    {405, <<"DELETE, GET, HEAD, OPTIONS, PUT">>, _} = Ask("POST", "/users/7"),
+    {204, <<"DELETE, GET, HEAD, OPTIONS, PUT">>, _} = Ask("OPTIONS", "/users/7"),
+    {200, _, <<"{me,#{}}">>} = Ask("GET", "/users/%6de/x"),
+    {200, _, <<"{files,#{<<\"rest\">> => <<\"a/b\">>}}">>} = Ask("GET", "/files/a/b"),
+    {200, _, <<"{files,#{<<\"rest\">> => <<>>}}">>} = Ask("GET", "/files/"),
+    [{404, undefined, _} = Ask("GET", Path) || Path <- ["/users/", "/users/7/8", "/files", "/nothing"]].
+
+middleware(_) ->
+    Stop = fun(Req, Next) -> case yucan_req:path(Req) of <<"/stop">> -> {403, [], <<"stopped">>}; _ -> Next(Req) end end,
+    Port = start(#{handler => handler(), middleware => [fun ?MODULE:tag/2, Stop]}),
+    {200, Headers, <<"OK">>} = yucan_client:get(Port, "/"),
+    <<"one">> = proplists:get_value(<<"x-tag">>, Headers),
+    {403, _, <<"stopped">>} = yucan_client:get(Port, "/stop").
+
+%% A self-signed certificate for a name.
+certificate(Name, Dir) ->
+    #{cert := Cert, key := Key} = public_key:pkix_test_root_cert(Name, [{key, {namedCurve, secp256r1}}]),
+    Files = {filename:join(Dir, Name ++ ".pem"), filename:join(Dir, Name ++ ".key")},
+    ok = file:write_file(element(1, Files), public_key:pem_encode([{'Certificate', Cert, not_encrypted}])),
+    ok = file:write_file(element(2, Files), public_key:pem_encode([{'ECPrivateKey', public_key:der_encode('ECPrivateKey', Key), not_encrypted}])),
+    #{certfile => element(1, Files), keyfile => element(2, Files)}.
+
+tls_connect(Port, Options) -> ssl:connect({127, 0, 0, 1}, Port, [{verify, verify_none}, {active, false}, binary | Options], ?WAIT_MS).
+
+subject(Socket) ->
+    {ok, Der} = ssl:peercert(Socket),
+    #'OTPCertificate'{tbsCertificate = #'OTPTBSCertificate'{subject = {rdnSequence, Names}}} = public_key:pkix_decode_cert(Der, otp),
+    [Name] = [Value || [#'AttributeTypeAndValue'{type = ?'id-at-commonName', value = {_, Value}}] <- Names],
+    unicode:characters_to_list(Name).
+
+%% Keep-alive, a body of many records, ALPN (RFC 7301), a client that speaks no TLS.
+tls(Config) ->
+    Port = start(#{handler => handler(), listen => [#{port => 0, tls => certificate("localhost", ?config(priv_dir, Config))}]}),
+    {ok, Socket} = tls_connect(Port, [{alpn_advertised_protocols, [<<"h2">>, <<"http/1.1">>]}]),
+    {ok, <<"http/1.1">>} = ssl:negotiated_protocol(Socket),
+    Body = crypto:strong_rand_bytes(500000),
+    [begin
+         ok = ssl:send(Socket, ["POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 500000\r\n\r\n", Body]),
+         {200, _, Body} = tls_one(Socket, <<>>),
+         ok = ssl:send(Socket, ?GET("/scheme")),
+         {200, _, <<"https">>} = tls_one(Socket, <<>>)
+     end || _ <- [1, 2]],
+    ok = ssl:send(Socket, [?GET("/scheme"), "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"]),
+    [{200, _, _}, {200, _, _}] = yucan_client:parse(tls_all(Socket, []), <<"GET">>),
+    <<>> = plain_bytes(yucan_client:connect(Port)).
+
+plain_bytes(Socket) ->
+    ok = gen_tcp:send(Socket, ?GET("/")),
+    case yucan_client:until_closed(Socket) of
+        <<21, _/binary>> -> <<>>;
+        Other -> Other
+    end.
+
+tls_one(Socket, Bytes) ->
+    case yucan_client:parse(Bytes, <<"GET">>) of
+        [Response] -> Response;
+        _ ->
+            {ok, Data} = ssl:recv(Socket, 0, ?WAIT_MS),
+            tls_one(Socket, <<Bytes/binary, Data/binary>>)
+    end.
+
+tls_all(Socket, Done) ->
+    case ssl:recv(Socket, 0, ?WAIT_MS) of
+        {ok, Data} -> tls_all(Socket, [Done | Data]);
+        {error, closed} -> iolist_to_binary(Done)
+    end.
+
+%% RFC 6066, 3; and a certificate for one name does not serve another's pages (RFC 9110, 7.4).
+sni(Config) ->
+    Dir = ?config(priv_dir, Config),
+    Port = start(#{listen => [#{port => 0, tls => certificate("default", Dir)}],
+                   hosts => [#{names => ["a.org"], handler => handler(), tls => certificate("a.org", Dir)},
+                             #{names => ["*.b.org"], handler => handler(), tls => certificate("b.org", Dir)}]}),
+    [begin
+         {ok, Socket} = tls_connect(Port, [{server_name_indication, Name}]),
+         {Name, Subject} = {Name, subject(Socket)},
+         ssl:close(Socket)
+     end || {Name, Subject} <- [{"a.org", "a.org"}, {"x.b.org", "b.org"}, {"A.org", "a.org"}, {"other.org", "default"}]],
+    {ok, Socket} = tls_connect(Port, [{server_name_indication, "a.org"}]),
+    ok = ssl:send(Socket, "GET /host HTTP/1.1\r\nHost: a.org\r\n\r\n"),
+    {200, _, <<"a.org">>} = tls_one(Socket, <<>>),
+    ok = ssl:send(Socket, "GET /host HTTP/1.1\r\nHost: x.b.org\r\n\r\n"),
+    {421, _, _} = tls_one(Socket, <<>>).
+
+proxy_protocol(Config) ->
+    Dir = ?config(priv_dir, Config),
+    Port = start(#{handler => handler(), listen => [#{port => 0, proxy_protocol => true}, #{port => 0, proxy_protocol => true, tls => certificate("localhost", Dir)}]}),
+    Ask = fun(Header) -> yucan_client:exchange(Port, [Header, ?GET("/peer")]) end,
+    V2 = fun(Command, Family, Data) -> [<<13, 10, 13, 10, 0, 13, 10, "QUIT", 10, 2:4, Command:4, Family, (iolist_size(Data)):16>>, Data] end,
+    [{200, _, <<"{{10,1,2,3},5555}">>}] = Ask("PROXY TCP4 10.1.2.3 10.9.9.9 5555 80\r\n"),
+    [{200, _, <<"{{8193,0,0,0,0,0,0,1},1}">>}] = Ask("PROXY TCP6 2001::1 2001::2 1 80\r\n"),
+    [{200, _, <<"{{127,0,0,1},", _/binary>>}] = Ask("PROXY UNKNOWN\r\n"),
+    [{200, _, <<"{{10,1,2,3},5555}">>}] = Ask(V2(1, 16#11, <<10, 1, 2, 3, 10, 9, 9, 9, 5555:16, 80:16>>)),
+    [{200, _, <<"{{10,1,2,3},5555}">>}] = Ask(V2(1, 16#11, <<10, 1, 2, 3, 10, 9, 9, 9, 5555:16, 80:16, 4, 3:16, "xyz">>)),
+    [{200, _, <<"{{127,0,0,1},", _/binary>>}] = Ask(V2(0, 0, <<>>)),
+    [[] = Ask(Bad) || Bad <- ["", "PROXY TCP4 nonsense\r\n", "PROXY TCP4 10.1.2.3 10.9.9.9 99999 80\r\n", ["PROXY ", lists:duplicate(200, $x)], V2(7, 16#11, <<>>), V2(1, 16#11, <<1>>)]],
+    [_, {_, TlsPort}] = maps:get(listen, yucan:info(yucan_server_test)),
+    Socket = yucan_client:connect(TlsPort),
+    ok = gen_tcp:send(Socket, "PROXY TCP4 10.1.2.3 10.9.9.9 5555 80\r\n"),
+    {ok, Tls} = ssl:connect(Socket, [{verify, verify_none}, {active, false}], ?WAIT_MS),
+    ok = ssl:send(Tls, ?GET("/peer")),
+    {200, _, <<"{{10,1,2,3},5555}">>} = tls_one(Tls, <<>>).
+
+%% Only from those who are trusted, and only what they wrote.
+forwarded_for(_) ->
+    Port = start(#{handler => handler(), trusted_proxies => [<<"127.0.0.0/8">>, <<"10.0.0.0/8">>]}),
+    Ask = fun(Headers) -> element(3, yucan_client:get(Port, "/peer", [{"X-Forwarded-For", H} || H <- Headers])) end,
+    <<"{{1,2,3,4},0}">> = Ask(["9.9.9.9, 1.2.3.4"]),
+    <<"{{1,2,3,4},0}">> = Ask(["9.9.9.9, 1.2.3.4, 10.0.0.1"]),
+    <<"{{1,2,3,4},0}">> = Ask(["9.9.9.9", "1.2.3.4", "10.0.0.1:77"]),
+    <<"{{8193,0,0,0,0,0,0,1},0}">> = Ask(["2001::1"]),
+    <<"{{127,0,0,1},", _/binary>> = Ask(["nonsense"]),
+    ok = yucan:reload(yucan_server_test, #{listen => [#{port => 0}], handler => handler()}),
+    {200, _, <<"{{127,0,0,1},", _/binary>>} = yucan_client:get(yucan:port(yucan_server_test), "/peer", [{"X-Forwarded-For", "1.2.3.4"}]).
+
+unix_socket(_) ->
+    %% Names of sockets are short.
+    Path = "/tmp/yucan_" ++ os:getpid() ++ ".sock",
+    _ = start(#{handler => handler(), listen => [#{ip => {local, Path}, port => 0}]}),
+    {ok, Socket} = gen_tcp:connect({local, Path}, 0, [binary, {active, false}]),
+    ok = gen_tcp:send(Socket, ?GET("/")),
+    {200, _, <<"OK">>} = yucan_client:one(Socket),
+    yucan:stop(yucan_server_test),
+    false = filelib:is_file(Path).
+
+log_file(Config) -> filename:join(?config(priv_dir, Config), "access.log").
+
+lines(File) ->
+    yucan_log:flush(yucan_server_test_access_log),
+    {ok, Text} = file:read_file(File),
+    string:lexemes(Text, "\n").
+
+%% Combined format; what clients send cannot break the line.
+access_log(Config) ->
+    File = log_file(Config),
+    _ = file:delete(File),
+    Port = start(#{handler => handler(), access_log => File}),
+    {200, _, _} = yucan_client:get(Port, "/a?b=\"c\\", [{"User-Agent", "one \"two\" \\ \x{ff}"}, {"Referer", "http://x/"}]),
+    _ = yucan_client:exchange(Port, "BAD\r\n\r\n"),
+    wait_for(fun() -> length(lines(File)) =:= 2 end),
+    [Line, Bad] = lines(File),
+    match = re:run(Line, "^127\\.0\\.0\\.1 - - \\[\\d\\d/\\w{3}/\\d{4}:\\d\\d:\\d\\d:\\d\\d \\+0000\\] \"GET /a\\?b=\\\\\"c\\\\\\\\ HTTP/1\\.1\" 200 2 \"http://x/\" \"one \\\\\"two\\\\\" \\\\\\\\ \\\\xff\"$", [{capture, none}]),
+    match = re:run(Bad, "\"- - HTTP/1.1\" 400 - \"-\" \"-\"$", [{capture, none}]).
+
+wait_for(Condition) -> wait_for(Condition, erlang:monotonic_time(millisecond) + ?WAIT_MS).
+
+wait_for(Condition, Deadline) ->
+    case Condition() of
+        true -> ok;
+        false ->
+            true = erlang:monotonic_time(millisecond) < Deadline,
+            receive after 20 -> ok end,
+            wait_for(Condition, Deadline)
+    end.
+
+%% Renamed under it: a new file comes, and no line is lost.
+access_log_rotates(Config) ->
+    File = log_file(Config),
+    Port = start(#{handler => handler(), access_log => File}),
+    {200, _, _} = yucan_client:get(Port, "/before"),
+    wait_for(fun() -> [L || L <- lines(File), string:find(L, "/before") =/= nomatch] =/= [] end),
+    ok = file:rename(File, File ++ ".1"),
+    wait_for(fun() -> filelib:is_file(File) end),
+    {200, _, _} = yucan_client:get(Port, "/after"),
+    wait_for(fun() -> [L || L <- lines(File), string:find(L, "/after") =/= nomatch] =/= [] end).
+
+%% A log that stands still costs lines, not memory.
+access_log_bounded(Config) ->
+    Port = start(#{handler => handler(), access_log => log_file(Config), limits => #{log_queue => 10}}),
+    ok = sys:suspend(yucan_server_test_access_log),
+    _ = yucan_client:exchange(Port, [?GET("/") || _ <- lists:seq(1, 100)]),
+    {message_queue_len, Waiting} = process_info(whereis(yucan_server_test_access_log), message_queue_len),
+    true = Waiting =< 12,
+    #{metrics := #{log_dropped := 90}} = yucan:info(yucan_server_test),
+    ok = sys:resume(yucan_server_test_access_log).
+
+metrics(_) ->
+    Port = start(#{handler => handler()}),
+    _ = [yucan_client:get(Port, P) || P <- ["/", "/crash", "/same", "/nothing"]],
+    _ = yucan_client:exchange(Port, "BAD\r\n\r\n"),
+    #{metrics := #{requests := 4, refused := 1, crashes := 1, status_2xx := 2, status_3xx := 1, status_4xx := 1, status_5xx := 1, connections := 5}} = yucan:info(yucan_server_test),
+    Text = iolist_to_binary(yucan:metrics_text(yucan_server_test)),
+    {_, _} = binary:match(Text, <<"yucan_requests_total{server=\"yucan_server_test\"} 4\n">>).
+
+%% Clients that never stop; forty configurations; not one request fails.
+reload_under_load(_) ->
+    Port = start(#{handler => handler()}),
+    Parent = self(),
+    Clients = [spawn_link(fun() -> Parent ! {self(), client(Port, N rem 2 =:= 0, 0)} end) || N <- lists:seq(1, 8)],
+    [ok = yucan:reload(yucan_server_test, #{listen => [#{port => 0}], limits => #{headers => 50 + N}, handler => handler()}) || N <- lists:seq(1, 40)],
+    [Client ! stop || Client <- Clients],
+    Counts = [receive {Client, Count} -> Count after ?WAIT_MS -> error(no_end) end || Client <- Clients],
+    true = lists:min(Counts) > 0,
+    Port = yucan:port(yucan_server_test).
+
+client(Port, Keeps, Count) ->
+    Socket = yucan_client:connect(Port),
+    client(Port, Socket, Keeps, Count).
+
+client(Port, Socket, Keeps, Count) ->
+    ok = gen_tcp:send(Socket, ?GET("/")),
+    {200, _, <<"OK">>} = yucan_client:one(Socket),
+    receive
+        stop -> Count + 1
+    after 0 ->
+        case Keeps of
+            true -> client(Port, Socket, Keeps, Count + 1);
+            false -> gen_tcp:close(Socket), client(Port, Keeps, Count + 1)
+        end
+    end.
+
+%% What is wrong leaves the old configuration in force.
+reload_errors(_) ->
+    Port = start(#{handler => handler()}),
+    {error, Text} = yucan:reload(yucan_server_test, #{listen => [#{port => 0}], handler => {no_such_module, x}}),
+    {_, _} = binary:match(Text, <<"no_such_module">>),
+    {ok, Taken} = gen_tcp:listen(0, [{ip, {127, 0, 0, 1}}]),
+    {ok, TakenPort} = inet:port(Taken),
+    {error, InUse} = yucan:reload(yucan_server_test, #{listen => [#{port => TakenPort}], handler => {yucan_file, #{root => "/tmp"}}}),
+    {_, _} = binary:match(InUse, <<"in use">>),
+    {200, _, <<"OK">>} = yucan_client:get(Port, "/").
+
+%% Idle connections end, requests that are under way get their answer, nobody new gets in.
+drain(_) ->
+    Port = start(#{handler => handler()}),
+    Idle = yucan_client:connect(Port),
+    ok = gen_tcp:send(Idle, ?GET("/")),
+    {200, _, _} = yucan_client:one(Idle),
+    Busy = yucan_client:connect(Port),
+    ok = gen_tcp:send(Busy, "POST /count HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\n01234"),
+    wait_for(fun() -> #{metrics := #{connections := N}} = yucan:info(yucan_server_test), N =:= 2 end),
+    Parent = self(),
+    spawn_link(fun() -> Parent ! {drained, yucan:drain(yucan_server_test, ?WAIT_MS)} end),
+    <<>> = yucan_client:until_closed(Idle),
+    {error, econnrefused} = gen_tcp:connect({127, 0, 0, 1}, Port, [], ?WAIT_MS),
+    ok = gen_tcp:send(Busy, "56789"),
+    [{200, Headers, <<"10">>}] = yucan_client:parse(yucan_client:until_closed(Busy), <<"GET">>),
+    <<"close">> = proplists:get_value(<<"connection">>, Headers),
+    receive {drained, ok} -> ok after ?WAIT_MS -> error(no_drain) end.
+
+%% 256 descriptors, 320 clients: those that fit are served, the others wait, all are served once there is room. In a VM of its own.
+descriptors_used_up(_) ->
+    Ebin = [filename:dirname(code:which(M)) || M <- [yucan, ?MODULE]],
+    Code = "{ok, _} = application:ensure_all_started(yucan), {ok, _} = yucan:start(#{listen => [#{port => 0}], handler => {yucan_test_handler, none}}),"
+           "io:format(\"port ~b~n\", [yucan:port(yucan)]), io:get_line(\"\"), halt().",
+    Script = "ulimit -n 256; exec erl -noinput -boot no_dot_erlang -kernel logger_level error -pa \"$0\" \"$1\" -eval \"$2\"",
+    Vm = open_port({spawn_executable, os:find_executable("sh")}, [binary, exit_status, {line, 1000}, {args, ["-c", Script | Ebin ++ [Code]]}]),
+    {os_pid, Pid} = erlang:port_info(Vm, os_pid),
+    try
+        Port = vm_port(Vm),
+        Sockets = [yucan_client:connect(Port) || _ <- lists:seq(1, 320)],
+        [ok = gen_tcp:send(S, ?GET("/")) || S <- Sockets],
+        [begin {200, _, <<"OK">>} = yucan_client:one(S), gen_tcp:close(S) end || S <- Sockets],
+        {200, _, <<"OK">>} = yucan_client:get(Port, "/")
+    after
+        os:cmd("kill -9 " ++ integer_to_list(Pid))
+    end.
+
+vm_port(Vm) ->
+    receive
+        {Vm, {data, {eol, <<"port ", Port/binary>>}}} -> binary_to_integer(Port);
+        {Vm, {data, {eol, _}}} -> vm_port(Vm);
+        {Vm, {exit_status, Status}} -> error({vm_ended, Status})
+    after ?WAIT_MS -> error(no_vm)
+    end.
+
+%% New code of the handler and of the connection itself answers the next request of an open connection.
+hot_code(_) ->
+    load_version(1),
+    Port = start(#{handler => {yucan_hot_handler, none}}),
+    Socket = yucan_client:connect(Port),
+    [begin
+         load_version(N),
+         Body = integer_to_binary(N),
+         ok = gen_tcp:send(Socket, ?GET("/")),
+         {200, _, Body} = yucan_client:one(Socket)
+     end || N <- lists:seq(1, 5)],
+    %% The connection's own code: it is left at the next request.
+    _ = code:purge(yucan_conn),
+    {module, yucan_conn} = code:load_file(yucan_conn),
+    ok = gen_tcp:send(Socket, ?GET("/")),
+    {200, _, _} = yucan_client:one(Socket).
+
+load_version(N) ->
+    Forms = [{attribute, 1, module, yucan_hot_handler}, {attribute, 1, export, [{handle, 2}]},
+             {function, 1, handle, 2, [{clause, 1, [{var, 1, '_'}, {var, 1, '_'}], [], [{tuple, 1, [{integer, 1, 200}, {nil, 1}, {string, 1, integer_to_list(N)}]}]}]}],
+    {ok, Module, Beam} = compile:forms(Forms),
+    code:purge(Module),
+    {module, Module} = code:load_binary(Module, "none", Beam).
+
+%% Under a supervisor of the user's: the server's end is the supervisor's affair.
+supervised(_) ->
+    Spec = yucan:child_spec(#{name => yucan_supervised, listen => [#{port => 0}], handler => handler()}),
+    {ok, _} = yucan_test_sup:start_link([Spec]),
+    Port = yucan:port(yucan_supervised),
+    {200, _, <<"OK">>} = yucan_client:get(Port, "/"),
+    Old = whereis(yucan_supervised),
+    exit(Old, kill),
+    wait_for(fun() -> is_pid(whereis(yucan_supervised)) andalso whereis(yucan_supervised) =/= Old end),
+    {200, _, <<"OK">>} = yucan_client:get(yucan:port(yucan_supervised), "/"),
+    ok = yucan_test_sup:stop().
+
+address_in_use(_) ->
+    Port = start(#{handler => handler()}),
+    {error, Text} = yucan:start(#{name => yucan_second, listen => [#{port => Port}], handler => handler()}),
+    {true, Text} = {string:find(io_lib:format("~tp", [Text]), "in use") =/= nomatch, Text}.
+
+%% An idle connection sleeps with next to no heap.
+idle_memory(_) ->
+    Port = start(#{handler => handler()}),
+    Sockets = [yucan_client:connect(Port) || _ <- lists:seq(1, 50)],
+    [begin ok = gen_tcp:send(S, ?GET("/text")), {200, _, _} = yucan_client:one(S) end || S <- Sockets],
+    Asleep = fun() -> [P || P <- processes(), {current_function, {erlang, hibernate, 3}} =:= process_info(P, current_function)] end,
+    wait_for(fun() -> length(Asleep()) >= 50 end),
+    Sizes = [Bytes || P <- Asleep(), {memory, Bytes} <- [process_info(P, memory)]],
+    true = lists:max(Sizes) < 20000,
+    [gen_tcp:close(S) || S <- Sockets].
