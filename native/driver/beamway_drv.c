@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * The port driver: a port is one link to one peer, and a distribution controller once
- * erlang:setnode/3 has got it. apps/beamway/src/beamway_port.erl is its only user and documents
+ * The port driver: a port is one link to one peer: a distribution controller once
+ * erlang:setnode/3 has got it, or a lane (lane.h). apps/beamway/src/beamway_port.erl is its only user and documents
  * the commands. Every callback runs under the port lock; nothing here waits and nothing logs.
  */
 
@@ -13,11 +13,12 @@
 #include "erl_driver.h"
 
 #include "../link/shm.h"
+#include "lane.h"
 #include "meet.h"
 #include "pump.h"
 #include "reply.h"
 
-#define ABI_VERSION 2 /* of the commands below: beamway_port.erl has the same number */
+#define ABI_VERSION 3 /* of the commands below: beamway_port.erl has the same number */
 #define CHECK_MS 1000 /* how often idle memory is looked for, and the patience of a last flush */
 
 /* Commands and their replies: a 0 byte and the result, or a 1 byte and the reason as text. */
@@ -40,6 +41,7 @@ typedef struct {
     bw_pump_t pump;
     bw_shm_door_t door;
     meet_t meet;   /* until there is a link: how an rdma link comes to be */
+    lane_t lane;   /* if the port is one */
     bool active;   /* the link is read */
     bool flushing; /* the port closes and still has something to say */
     bool timer_is_set;
@@ -52,7 +54,7 @@ static void check_later(bw_port_t *self)
 {
     bw_link_stats_t stats;
 
-    if (self->timer_is_set)
+    if (self->timer_is_set || lane_owns_timer(&self->lane))
         return;
     self->timer_is_set = true;
     self->pump.link->ops->stats(self->pump.link, &stats);
@@ -122,6 +124,10 @@ static void fail(bw_port_t *self)
 {
     const char *reason = self->pump.link->ops->reason(self->pump.link);
 
+    if (self->lane.is_on) {
+        lane_fail(&self->lane);
+        return;
+    }
     driver_failure_atom(self->pump.port, (char *)(reason ? reason : "beamway_link_corrupt"));
 }
 
@@ -151,18 +157,30 @@ static ErlDrvEvent event_of(bw_port_t *self)
     return (ErlDrvEvent)(intptr_t)self->pump.link->ops->fd(self->pump.link);
 }
 
-static bool command_activate(bw_port_t *self, uint64_t poll_us)
+/* Begins to read the link. */
+static bool activate(bw_port_t *self)
 {
-    if (!self->pump.link || self->active)
-        return false;
-    bw_spin_init(&self->pump.spin, (uint32_t)poll_us);
-    self->looker = driver_caller(self->pump.port);
     if (driver_select(self->pump.port, event_of(self), ERL_DRV_READ | ERL_DRV_USE, 1) != 0)
         return false;
     self->active = true;
     /* Nothing is armed yet: come back at once and look. */
     self->pump.link->ops->kick(self->pump.link);
     return true;
+}
+
+static bool command_activate(bw_port_t *self, uint64_t poll_us)
+{
+    if (!self->pump.link || self->active)
+        return false;
+    bw_spin_init(&self->pump.spin, (uint32_t)poll_us);
+    self->looker = driver_caller(self->pump.port);
+    return activate(self);
+}
+
+static bool command_lane_open(bw_port_t *self, const char *data, size_t len, reply_t *reply)
+{
+    return !self->active && lane_open(&self->lane, data, len, reply) &&
+           (!self->lane.is_on || activate(self));
 }
 
 static void command_stats(bw_port_t *self, reply_t *reply)
@@ -290,6 +308,19 @@ static bool run_command(bw_port_t *self, unsigned int command, const char *data,
         return !self->pump.link && meet_connect(&self->meet, data, len, reply);
     case COMMAND_RDMA_STATUS:
         return !self->pump.link && len == 0 && command_rdma_status(self, reply);
+    case COMMAND_LANE_ADOPT:
+        return lane_adopt(&self->lane, data, len, reply);
+    case COMMAND_LANE_OPEN:
+        return command_lane_open(self, data, len, reply);
+    case COMMAND_LANE_CREDIT:
+        return lane_credit(&self->lane, data, len);
+    case COMMAND_LANE_ASK:
+        return lane_ask(&self->lane, reply);
+    case COMMAND_LANE_CLOSE:
+        return lane_close(&self->lane);
+    case COMMAND_LANE_STATS:
+        lane_stats(&self->lane, reply);
+        return true;
     case COMMAND_PROBE:
         if (len != 8)
             return false;
@@ -310,6 +341,7 @@ static ErlDrvData drv_start(ErlDrvPort port, char *command)
     if (!self)
         return ERL_DRV_ERROR_GENERAL;
     *self = (bw_port_t){.pump.port = port, .door.fd = -1, .meet.port = port};
+    self->lane = (lane_t){.pump = &self->pump, .guard = -1};
     set_port_control_flags(port, PORT_CONTROL_FLAG_BINARY);
     return (ErlDrvData)self;
 }
@@ -331,6 +363,8 @@ static void drv_stop(ErlDrvData data)
         /* A selected descriptor is closed by stop_select, when no poller looks at it any more. */
         self->pump.link->ops->close(self->pump.link, is_selected ? &fd : NULL);
     }
+    /* After the link: whoever sees the guard's end finds everything in the ring. */
+    lane_stop(&self->lane);
     driver_free(self);
 }
 
@@ -365,12 +399,19 @@ static void drv_ready_input(ErlDrvData data, ErlDrvEvent event)
     bw_port_t *self = (bw_port_t *)data;
     wake_result_t result;
 
-    (void)event;
+    if (self->lane.guard >= 0 && event == (ErlDrvEvent)(intptr_t)self->lane.guard) {
+        lane_guard(&self->lane);
+        return;
+    }
     if (!self->active) {
         meet_tell(&self->meet);
         return;
     }
     result = pump_wake(&self->pump);
+    if (self->lane.is_on) {
+        lane_after(&self->lane, result);
+        return;
+    }
     if (result == WAKE_LOOKING)
         call_looker(self);
     end_if_over(self, result);
@@ -418,6 +459,10 @@ static void drv_timeout(ErlDrvData data)
         return;
     }
     self->timer_is_set = false;
+    if (lane_owns_timer(&self->lane)) {
+        lane_timeout(&self->lane);
+        return;
+    }
     self->pump.link->ops->stats(self->pump.link, &stats);
     if (stats.bytes_out == self->out_at_check && stats.fill_out == 0)
         self->pump.link->ops->trim(self->pump.link);

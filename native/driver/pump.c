@@ -130,12 +130,16 @@ bool pump_send(bw_pump_t *pump, ErlIOVec *ev)
     uint8_t header[BW_FRAME_HEADER_BYTES];
     uint64_t size, done = 0;
 
-    if (ev->size == 0)
+    if (ev->size == 0 && !pump->is_lane)
         return pump_tick(pump);
     if (ev->size > BW_FRAME_MAX_BYTES) /* its length would be cut off in the header */
         return false;
     size = bw_frame_size((uint32_t)ev->size);
-    bw_frame_put_header(header, BW_FRAME_DATA, (uint32_t)ev->size);
+    if (pump->is_mute) {
+        pump->lost += size;
+        return true;
+    }
+    bw_frame_put_header(header, ev->size > 0 ? BW_FRAME_DATA : BW_FRAME_TICK, (uint32_t)ev->size);
     ev->iov[0].iov_base = (char *)header;
     ev->iov[0].iov_len = sizeof header;
     ev->size += sizeof header;
@@ -162,7 +166,80 @@ bool pump_tick(bw_pump_t *pump)
     return status != BW_CORRUPT;
 }
 
+/* ---- out, of a lane ---- */
+
+bool pump_end(bw_pump_t *pump)
+{
+    uint8_t header[BW_FRAME_HEADER_BYTES];
+    SysIOVec iov = {.iov_base = (char *)header, .iov_len = sizeof header};
+    uint64_t done = 0;
+
+    if (pump->is_mute)
+        return true;
+    pump->said_end = true;
+    bw_frame_put_header(header, BW_FRAME_END, 0);
+    if (driver_sizeq(pump->port) == 0 &&
+        put_iov(pump->link, &iov, 1, sizeof header, &done) == BW_CORRUPT)
+        return false;
+    if (done == sizeof header)
+        return true;
+    if (driver_enq(pump->port, (char *)header + done, sizeof header - done) < 0)
+        return false;
+    set_busy(pump, true);
+    return drain_queue(pump);
+}
+
+void pump_close(bw_pump_t *pump, bool deaf)
+{
+    pump->is_mute = true;
+    pump->is_deaf = deaf;
+    pump->credit_frames = pump->credit_bytes = 0;
+    pump->half_ring *= 2;
+    set_busy(pump, true);
+}
+
+void pump_mute(bw_pump_t *pump)
+{
+    uint64_t queued = driver_sizeq(pump->port);
+
+    pump->is_mute = true;
+    pump->lost += queued;
+    if (queued > 0)
+        driver_deq(pump->port, queued);
+    set_busy(pump, false);
+}
+
+uint64_t pump_unreleased(const bw_pump_t *pump)
+{
+    bw_link_stats_t stats;
+    uint64_t bytes;
+
+    pump->link->ops->stats(pump->link, &stats);
+    bytes = stats.unreleased + driver_sizeq(pump->port);
+    /* a last word is the last thing in there, and no frame of anybody */
+    if (pump->said_end)
+        bytes -= least(bytes, BW_FRAME_HEADER_BYTES);
+    return bytes + pump->lost;
+}
+
 /* ---- in ---- */
+
+/* Whether the next frame may be given to the owner. The last one may use up more bytes than there
+ * are, else a frame that is larger than what a lane's owner grants at once would never come. */
+static bool has_credit(const bw_pump_t *pump)
+{
+    return !pump->is_lane || pump->is_deaf ||
+           (pump->credit_frames > 0 && pump->credit_bytes > 0);
+}
+
+static void use_credit(bw_pump_t *pump, uint64_t len)
+{
+    if (!pump->is_lane || pump->is_deaf)
+        return;
+    pump->credit_frames--;
+    pump->credit_bytes -= (int64_t)len;
+    pump->has_run_out = !has_credit(pump);
+}
 
 static bool start_gathering(bw_pump_t *pump, const bw_frame_t *frame)
 {
@@ -183,7 +260,9 @@ static size_t gather(bw_pump_t *pump, const uint8_t *at, size_t avail, size_t mo
                least(n, len - pump->gathered_len));
     pump->gathered_len += n;
     if (pump->gathered_len == pump->gathered_size) {
-        driver_output_binary(pump->port, NULL, 0, pump->gathered, 0, (ErlDrvSizeT)len);
+        if (!pump->is_deaf)
+            driver_output_binary(pump->port, NULL, 0, pump->gathered, 0, (ErlDrvSizeT)len);
+        use_credit(pump, len);
         pump_reset(pump);
     }
     return n;
@@ -202,6 +281,27 @@ typedef struct {
 } budget_t;
 
 #define FULL_BUDGET ((budget_t){.frames = BUDGET_FRAMES, .bytes = BUDGET_BYTES})
+
+/* What this kind of frame is to this kind of port. MORE: it can be read. */
+static pump_result_t judge(bw_pump_t *pump, const bw_frame_t *frame)
+{
+    if (!pump->is_lane)
+        return frame->kind == BW_FRAME_END ? PUMP_FAILED : PUMP_MORE;
+    if (frame->len > pump->largest) {
+        pump->reason = "beamway_frame_too_large";
+        return PUMP_FAILED;
+    }
+    pump->has_end = frame->kind == BW_FRAME_END;
+    return pump->has_end ? PUMP_ENDED : has_credit(pump) ? PUMP_MORE : PUMP_PAUSED;
+}
+
+/* A frame that is whole, to the VM. */
+static void deliver(bw_pump_t *pump, const bw_frame_t *frame, const uint8_t *at)
+{
+    if (!pump->is_deaf && (frame->kind == BW_FRAME_DATA || pump->is_lane))
+        driver_output(pump->port, (char *)(uintptr_t)(at + BW_FRAME_HEADER_BYTES), frame->len);
+    use_credit(pump, frame->len);
+}
 
 /* Reads frames from a span. *used_p: bytes done with. IDLE: the rest, if any, is half a frame. */
 static pump_result_t receive_span(bw_pump_t *pump, const bw_span_t *span, budget_t *budget,
@@ -233,6 +333,11 @@ static pump_result_t receive_span(bw_pump_t *pump, const bw_span_t *span, budget
             result = PUMP_IDLE;
             break;
         }
+        result = judge(pump, &frame);
+        if (result == PUMP_ENDED)
+            used += frame.size;
+        if (result != PUMP_MORE)
+            break;
         pump->frames_in++;
         budget->frames--;
         if (state == BW_FRAME_PART || frame.len > GATHER_BYTES) {
@@ -243,15 +348,14 @@ static pump_result_t receive_span(bw_pump_t *pump, const bw_span_t *span, budget
             used += BW_FRAME_HEADER_BYTES;
             continue;
         }
-        if (frame.kind == BW_FRAME_DATA)
-            driver_output(pump->port, (char *)(uintptr_t)(at + BW_FRAME_HEADER_BYTES), frame.len);
+        deliver(pump, &frame, at);
         used += frame.size;
     }
     *used_p = used;
     return result;
 }
 
-static pump_result_t receive(bw_pump_t *pump, budget_t *budget)
+static pump_result_t receive_pieces(bw_pump_t *pump, budget_t *budget)
 {
     pump_result_t result = PUMP_MORE;
 
@@ -275,6 +379,15 @@ static pump_result_t receive(bw_pump_t *pump, budget_t *budget)
             return result;
     }
     return PUMP_MORE;
+}
+
+static pump_result_t receive(bw_pump_t *pump, budget_t *budget)
+{
+    pump_result_t result = receive_pieces(pump, budget);
+
+    pump->is_dry = result == PUMP_IDLE;
+    pump->is_paused = result == PUMP_PAUSED;
+    return result;
 }
 
 pump_result_t pump_receive(bw_pump_t *pump)
@@ -341,6 +454,8 @@ static wake_result_t drain_and_arm(bw_pump_t *pump, bool readable)
 
         if (result == PUMP_FAILED)
             return WAKE_FAILED;
+        if (result == PUMP_ENDED)
+            return WAKE_FINISHED;
         if (result == PUMP_MORE)
             break;
         if (readable)
@@ -348,6 +463,8 @@ static wake_result_t drain_and_arm(bw_pump_t *pump, bool readable)
         readable = false;
         if (pump->busy && !drain_queue(pump))
             return WAKE_FAILED;
+        if (result == PUMP_PAUSED) /* not armed: what comes meanwhile wakes nobody */
+            return WAKE_ASLEEP;
         learn(pump, before);
         before = mark(pump);
         if (pump->spin.budget_us > 0 && bw_spin_begins(&pump->spin, now_us())) {
@@ -387,7 +504,7 @@ wake_result_t pump_look(bw_pump_t *pump)
         return WAKE_FAILED;
     if (result == PUMP_MORE)
         return WAKE_LOOKING;
-    if (pump->link->ops->is_finished(pump->link))
+    if (result == PUMP_ENDED || pump->link->ops->is_finished(pump->link))
         return WAKE_FINISHED;
     if (bw_spin_goes_on(&pump->spin, now_us(), load_since(pump, before)))
         return WAKE_LOOKING;
@@ -402,4 +519,25 @@ void pump_start(bw_pump_t *pump, bw_link_t *link)
     bw_spin_init(&pump->spin, 0);
     pump->link = link;
     pump->half_ring = stats.ring_bytes / 2;
+}
+
+void pump_be_lane(bw_pump_t *pump, uint32_t largest)
+{
+    pump->is_lane = true;
+    pump->largest = largest;
+}
+
+/* Sums stop at a value that nobody uses up. */
+static int64_t sum(int64_t left, int64_t right)
+{
+    return left > INT64_MAX / 2 || right > INT64_MAX / 2 ? INT64_MAX / 2 : left + right;
+}
+
+wake_result_t pump_credit(bw_pump_t *pump, int64_t frames, int64_t bytes)
+{
+    pump->credit_frames = sum(pump->credit_frames, frames);
+    pump->credit_bytes = sum(pump->credit_bytes, bytes);
+    if (!pump->is_paused || !has_credit(pump))
+        return WAKE_ASLEEP;
+    return drain_and_arm(pump, false);
 }

@@ -17,6 +17,10 @@
  * more than one frame, because the port is busy from then on) and the port stays busy until half
  * the ring is free. In: a frame that is whole is copied once, by the VM, into a binary of its own
  * size; a larger one is gathered in a binary while it arrives.
+ *
+ * The port of a distribution controller gives whatever comes. That of a lane gives frames only as
+ * long as its owner's credit lasts, and leaves the rest in the ring; an empty frame is one, too; and
+ * a lane that closes says so by a last word.
  */
 typedef struct {
     ErlDrvPort port;
@@ -32,6 +36,19 @@ typedef struct {
     uint64_t bytes_read;            /* with headers and padding */
     uint64_t wakeups;               /* times that the poller called us */
 
+    bool is_lane;
+    bool is_paused;    /* there is a frame, but no credit for it: not read until pump_credit */
+    bool has_run_out;  /* the credit has just been used up: the owner must be told */
+    bool is_dry;       /* the last reading has left nothing, or half a frame */
+    bool is_deaf;   /* what comes is thrown away, and needs no credit */
+    bool is_mute;   /* what shall go out is thrown away, and counted in `lost` */
+    bool has_end;   /* the peer has said its last word */
+    bool said_end;  /* we have */
+    uint32_t largest;                    /* bytes of a frame that may come in on a lane */
+    int64_t credit_frames, credit_bytes; /* what may still be given to the owner */
+    uint64_t lost;                       /* bytes of frames that were thrown away */
+    const char *reason;                  /* of PUMP_FAILED, if it is not the link that failed */
+
     bw_spin_t spin;
     bool spinning; /* the looker looks: the link is not armed for reading */
 } bw_pump_t;
@@ -39,7 +56,9 @@ typedef struct {
 typedef enum {
     PUMP_IDLE,  /* everything there is has been read */
     PUMP_MORE,  /* the budget of this call is used up */
-    PUMP_FAILED /* the link is of no use any more: fail the port */
+    PUMP_PAUSED, /* the credit is used up */
+    PUMP_ENDED,  /* the peer's last word has been read */
+    PUMP_FAILED  /* the link is of no use any more: fail the port */
 } pump_result_t;
 
 /* One packet from the VM. ev->iov[0] is empty and reserved for us. False: the link is corrupt, or
@@ -67,6 +86,25 @@ wake_result_t pump_look(bw_pump_t *pump);
 
 /* The pump has a link from now on. */
 void pump_start(bw_pump_t *pump, bw_link_t *link);
+
+/* The port is a lane from now on; it has no credit. */
+void pump_be_lane(bw_pump_t *pump, uint32_t largest);
+
+/* A lane may give so much more to its owner: reads what is there, if it was paused. */
+wake_result_t pump_credit(bw_pump_t *pump, int64_t frames, int64_t bytes);
+
+/* A lane's last word goes out behind everything else. False: the link is corrupt. */
+bool pump_end(bw_pump_t *pump);
+
+/* Takes nothing more from senders; is busy until all that was taken is out of the ring. What comes
+ * is thrown away (`deaf`), or stays in the ring. After pump_end. */
+void pump_close(bw_pump_t *pump, bool deaf);
+
+/* Throws away what is queued, and from now on whatever shall go out: nobody reads it any more. */
+void pump_mute(bw_pump_t *pump);
+
+/* Bytes of frames that were taken and that the peer is not known to have taken, headers included. */
+uint64_t pump_unreleased(const bw_pump_t *pump);
 
 /* Frees what a half-received frame holds. */
 void pump_reset(bw_pump_t *pump);

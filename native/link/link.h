@@ -10,8 +10,8 @@
 #include "status.h"
 
 /*
- * A link joins exactly two endpoints by two one-way byte streams. Each carrier (shm, rdma; tcp
- * later) fills one bw_link_ops_t; this table is all that a user of a link sees.
+ * A link joins exactly two endpoints by two one-way byte streams. Each carrier (shm, rdma,
+ * tcp) fills one bw_link_ops_t; this table is all that a user of a link sees.
  *
  * Nothing here blocks. All calls on one link are made by one thread at a time (in the driver:
  * under the port lock). After BW_CORRUPT or BW_SYSTEM only stats, reason and close may be called.
@@ -24,6 +24,7 @@ typedef struct {
     uint64_t stalls;                      /* times that the producer armed for room */
     uint64_t ring_bytes;                  /* of one direction */
     uint64_t fill_in, fill_out;           /* bytes in the rings now */
+    uint64_t unreleased;                  /* committed bytes that the peer is not known to have taken */
 } bw_link_stats_t;
 
 typedef struct {

@@ -146,6 +146,7 @@ static void shm_stats(const bw_link_t *link, bw_link_stats_t *stats_p)
         .ring_bytes = shm->tx.size,
         .fill_in = fill_in <= shm->rx.size ? fill_in : 0, /* the peer's word: only a figure */
         .fill_out = fill_out <= shm->tx.size ? fill_out : 0,
+        .unreleased = fill_out <= shm->tx.size ? fill_out : shm->tx.size,
     };
 }
 

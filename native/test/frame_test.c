@@ -53,6 +53,7 @@ static void headers(void)
         {100, BW_FRAME_MAGIC, BW_FRAME_DATA, true},
         {BW_FRAME_MAX_BYTES, BW_FRAME_MAGIC, BW_FRAME_DATA, true},
         {0, BW_FRAME_MAGIC, BW_FRAME_TICK, true},
+        {0, BW_FRAME_MAGIC, BW_FRAME_END, true},
         {0, BW_FRAME_MAGIC, BW_FRAME_DATA, false},
         {1, BW_FRAME_MAGIC, BW_FRAME_TICK, false},
         {UINT32_MAX, BW_FRAME_MAGIC, BW_FRAME_TICK, false},
@@ -63,7 +64,7 @@ static void headers(void)
         {1, BW_FRAME_MAGIC, 0, false},
         {1, BW_FRAME_MAGIC, 3, false},
         {0, BW_FRAME_MAGIC, 0, false},
-        {0, BW_FRAME_MAGIC, 3, false},
+        {0, BW_FRAME_MAGIC, 4, false},
         {1, BW_FRAME_MAGIC, 0x0101, false},
         {0, BW_FRAME_MAGIC, 0x0200, false}, /* a tick in the other byte order */
         {1, BW_FRAME_MAGIC, UINT16_MAX, false},
@@ -119,7 +120,7 @@ static void every_length_that_can_be_there(void)
 }
 
 /* All 65,536 values of magic with a right kind, and of kind with the right magic. */
-static void only_one_magic_and_two_kinds(void)
+static void only_one_magic_and_three_kinds(void)
 {
     unsigned valid = 0;
 
@@ -133,7 +134,7 @@ static void only_one_magic_and_two_kinds(void)
             put(header, len, (uint16_t)value, BW_FRAME_DATA);
             valid += bw_frame_parse(header, sizeof header, &frame) != BW_FRAME_CORRUPT;
         }
-    CHECK_EQ(valid, 3); /* a tick, one byte of data by kind, the same by magic */
+    CHECK_EQ(valid, 4); /* a tick, a last word, one byte of data by kind, the same by magic */
 }
 
 static void what_is_put_is_parsed(void)
@@ -156,7 +157,7 @@ static const check_case_t cases[] = {
     {"sizes_are_padded_to_eight", sizes_are_padded_to_eight},
     {"headers", headers},
     {"every_length_that_can_be_there", every_length_that_can_be_there},
-    {"only_one_magic_and_two_kinds", only_one_magic_and_two_kinds},
+    {"only_one_magic_and_three_kinds", only_one_magic_and_three_kinds},
     {"what_is_put_is_parsed", what_is_put_is_parsed},
 };
 

@@ -353,6 +353,7 @@ static void rdma_stats(const bw_link_t *link, bw_link_stats_t *stats_p)
         .ring_bytes = flow->size,
         .fill_in = flow->rx_head - flow->rx_tail,
         .fill_out = flow->head - flow->tail,
+        .unreleased = flow->head - flow->tail,
     };
     leave(meeting);
 }

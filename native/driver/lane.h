@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef BW_LANE_H
+#define BW_LANE_H
+
+#include "erl_driver.h"
+
+#include "pump.h"
+#include "reply.h"
+
+/*
+ * A port that is a lane: its frames are messages to the process that owns it, as many as that
+ * process has granted; any process may send. apps/beamway/src/beamway_lane.erl says what it promises,
+ * beamway_port.erl is the only user of the commands.
+ *
+ * A lane is a link (of shm, rdma or tcp) that pump.h moves frames over, and beside shm and rdma a
+ * guard: the socket on which the peers have met, whose end is the peer's end.
+ *
+ * Messages: {Port, {data, Binary}}, {Port, passive}, {Port, closed, Reason, Unreleased} to the
+ * owner, {Port, writable} to whoever asked. The last thing a lane does is to say `closed`; then the
+ * port ends, with the reason `normal`.
+ */
+enum {
+    COMMAND_LANE_ADOPT = 30, /* socket:32, ring_bytes:64 -> ; the port's link is that connection */
+    COMMAND_LANE_OPEN,       /* guard:32 (0: none), largest frame:32 -> ; the port is a lane */
+    COMMAND_LANE_CREDIT,     /* frames:64, bytes:64 -> */
+    COMMAND_LANE_ASK,        /* -> ; the caller gets {Port, writable} when the port is not busy */
+    COMMAND_LANE_CLOSE,      /* -> ; the port ends when all is said, or after LANE_CLOSE_MS */
+    COMMAND_LANE_STATS       /* -> credit_frames:64, credit_bytes:64, unreleased:64 */
+};
+
+#define LANE_CLOSE_MS 1000
+#define LANE_ASKERS_MAX 64
+
+typedef struct {
+    bw_pump_t *pump;
+    bool is_on;      /* the port is a lane */
+    bool is_tcp;     /* its link is a socket: what it has read is no longer unreleased */
+    bool is_closing; /* our owner has closed it */
+    bool is_gone;    /* the guard is at its end */
+    int guard;       /* descriptor, -1: none */
+    uint64_t read_at_check;
+    int64_t gone_at_ms;
+    ErlDrvTermData askers[LANE_ASKERS_MAX]; /* they want to hear when the port is not busy */
+    int asker_count;
+} lane_t;
+
+/* The commands, under the port lock. False: the caller broke their rules, which is a badarg.
+ * lane_credit and lane_close may end the port, see lane_after. */
+bool lane_adopt(lane_t *lane, const char *data, size_t len, reply_t *reply);
+bool lane_open(lane_t *lane, const char *data, size_t len, reply_t *reply);
+bool lane_credit(lane_t *lane, const char *data, size_t len);
+bool lane_ask(lane_t *lane, reply_t *reply);
+bool lane_close(lane_t *lane);
+void lane_stats(const lane_t *lane, reply_t *reply);
+
+/* After whatever the pump has done: tells what there is to tell. May end the port, and drv_stop
+ * runs inside: nothing of the port may be touched after it. The same holds for the next two. */
+void lane_after(lane_t *lane, wake_result_t result);
+
+/* The poller says that the guard is readable. */
+void lane_guard(lane_t *lane);
+
+/* The port's timer, if lane_owns_timer. */
+void lane_timeout(lane_t *lane);
+
+static inline bool lane_owns_timer(const lane_t *lane)
+{
+    return lane->is_closing || lane->is_gone;
+}
+
+/* The link cannot be written any more. */
+void lane_fail(lane_t *lane);
+
+/* The port stops: the guard is closed when no poller looks at it any more. */
+void lane_stop(lane_t *lane);
+
+#endif

@@ -1,0 +1,461 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include "tcp_link.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/sockios.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdlib.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+/* What one call reads at most from the socket: some 100 us of copying. */
+#define PULL_BYTES ((uint64_t)512 * 1024)
+
+/* Bytes from `tail` to `head`, positions as in ring.h. */
+typedef struct {
+    uint8_t *data; /* mapped twice in a row */
+    uint64_t size;
+    uint64_t head, tail;
+    uint64_t trimmed_at; /* the head at which memory went back */
+} buffer_t;
+
+typedef struct {
+    bw_link_t link; /* first: a bw_link_t pointer is a tcp_link_t pointer */
+    buffer_t out, in;
+    uint64_t peeked; /* in.head as the last peek gave it */
+    int socket, bell, epoll;
+    bool may_read;      /* the socket may have something: ask it */
+    bool is_blocked;    /* the socket has no room, and tells when it has */
+    bool is_cut;        /* what we write goes nowhere */
+    bool has_ended;     /* the peer's stream has ended, or the connection has failed */
+    const char *reason; /* it has failed */
+    uint64_t reads, writes, stalls;
+    uint64_t lost; /* bytes that were committed after it was cut */
+} tcp_link_t;
+
+static tcp_link_t *tcp_of(bw_link_t *link)
+{
+    return (tcp_link_t *)link;
+}
+
+static uint64_t fill(const buffer_t *buffer)
+{
+    return buffer->head - buffer->tail;
+}
+
+static uint64_t room(const buffer_t *buffer)
+{
+    return buffer->size - fill(buffer);
+}
+
+static uint8_t *place(const buffer_t *buffer, uint64_t position)
+{
+    return buffer->data + (position & (buffer->size - 1));
+}
+
+/* ---- the socket ---- */
+
+static const char *reason_of(int sys_errno)
+{
+    switch (sys_errno) {
+    case ECONNRESET:
+    case EPIPE:
+        return "connection_closed";
+    case ETIMEDOUT:
+        return "etimedout";
+    case EHOSTUNREACH:
+        return "ehostunreach";
+    case ENETUNREACH:
+        return "enetunreach";
+    default:
+        return "beamway_tcp_failed";
+    }
+}
+
+/* What was not sent yet is lost, and so is what comes. The reader tells of the end, when
+ * everything that had arrived is read. */
+static void cut(tcp_link_t *tcp)
+{
+    tcp->is_cut = true;
+    tcp->may_read = true;
+    tcp->lost += fill(&tcp->out);
+    tcp->out.tail = tcp->out.head;
+}
+
+/* Gives the kernel what it takes of the outgoing ring. */
+static void push(tcp_link_t *tcp)
+{
+    buffer_t *out = &tcp->out;
+
+    while (fill(out) > 0 && !tcp->is_blocked) {
+        ssize_t n =
+            send(tcp->socket, place(out, out->tail), fill(out), MSG_NOSIGNAL | MSG_DONTWAIT);
+
+        tcp->writes++;
+        if (n >= 0)
+            out->tail += (uint64_t)n;
+        else if (errno == EAGAIN)
+            tcp->is_blocked = true;
+        else if (errno != EINTR)
+            cut(tcp);
+    }
+}
+
+/* Takes what the socket has, as far as there is room. */
+static void pull(tcp_link_t *tcp)
+{
+    buffer_t *in = &tcp->in;
+    uint64_t most = room(in) < PULL_BYTES ? room(in) : PULL_BYTES;
+    ssize_t n;
+
+    do
+        n = recv(tcp->socket, place(in, in->head), most, MSG_DONTWAIT);
+    while (n < 0 && errno == EINTR);
+    tcp->reads++;
+    if (n > 0) {
+        in->head += (uint64_t)n;
+        tcp->may_read = (uint64_t)n == most;
+        return;
+    }
+    tcp->may_read = false;
+    if (n < 0 && errno == EAGAIN)
+        return;
+    tcp->has_ended = true;
+    if (n < 0)
+        tcp->reason = reason_of(errno);
+}
+
+/* ---- the table ---- */
+
+static bw_status_t tcp_reserve(bw_link_t *link, size_t want, bw_span_t *span_p)
+{
+    tcp_link_t *tcp = tcp_of(link);
+
+    if (room(&tcp->out) < want)
+        push(tcp);
+    if (room(&tcp->out) == 0)
+        return BW_AGAIN;
+    span_p->base = place(&tcp->out, tcp->out.head);
+    span_p->len = room(&tcp->out);
+    return BW_OK;
+}
+
+static void tcp_commit(bw_link_t *link, size_t n)
+{
+    tcp_link_t *tcp = tcp_of(link);
+
+    tcp->out.head += n;
+    if (tcp->is_cut)
+        cut(tcp);
+    else
+        push(tcp);
+}
+
+static bw_status_t tcp_peek(bw_link_t *link, bw_span_t *span_p)
+{
+    tcp_link_t *tcp = tcp_of(link);
+    buffer_t *in = &tcp->in;
+
+    if (!tcp->has_ended && room(in) > 0 && (tcp->may_read || fill(in) == 0))
+        pull(tcp);
+    tcp->peeked = in->head;
+    if (fill(in) == 0)
+        return tcp->reason ? BW_SYSTEM : BW_AGAIN;
+    span_p->base = place(in, in->tail);
+    span_p->len = fill(in);
+    return BW_OK;
+}
+
+static void tcp_release(bw_link_t *link, size_t n)
+{
+    tcp_of(link)->in.tail += n;
+}
+
+/* What came before the last hush is seen here, what comes after it makes the descriptor readable. A
+ * stream that has ended within what the user waits for more of will never give it. */
+static bw_status_t tcp_arm_read(bw_link_t *link)
+{
+    tcp_link_t *tcp = tcp_of(link);
+
+    if (!tcp->has_ended && tcp->may_read && room(&tcp->in) > 0)
+        pull(tcp);
+    if (tcp->in.head != tcp->peeked)
+        return BW_AGAIN;
+    if (tcp->has_ended && (tcp->reason || fill(&tcp->in) > 0)) {
+        tcp->reason = tcp->reason ? tcp->reason : reason_of(ECONNRESET);
+        return BW_CORRUPT;
+    }
+    tcp->may_read = true; /* whoever is woken asks the socket */
+    return BW_OK;
+}
+
+static bw_status_t tcp_arm_write(bw_link_t *link, size_t wanted)
+{
+    tcp_link_t *tcp = tcp_of(link);
+
+    push(tcp);
+    if (room(&tcp->out) >= wanted)
+        return BW_AGAIN;
+    tcp->stalls++;
+    return BW_OK;
+}
+
+static int tcp_fd(const bw_link_t *link)
+{
+    return ((const tcp_link_t *)link)->epoll;
+}
+
+static void tcp_hush(bw_link_t *link)
+{
+    tcp_link_t *tcp = tcp_of(link);
+    struct epoll_event events[2];
+    int count;
+
+    do
+        count = epoll_wait(tcp->epoll, events, 2, 0);
+    while (count < 0 && errno == EINTR);
+    tcp->reads++;
+    for (int i = 0; i < count; i++) {
+        if (events[i].data.fd != tcp->socket)
+            continue;
+        if (events[i].events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR))
+            tcp->may_read = true;
+        if (events[i].events & (EPOLLOUT | EPOLLHUP | EPOLLERR))
+            tcp->is_blocked = false;
+    }
+    push(tcp);
+}
+
+static void tcp_kick(bw_link_t *link)
+{
+    (void)eventfd_write(tcp_of(link)->bell, 1);
+}
+
+static void trim(buffer_t *buffer)
+{
+    if (fill(buffer) == 0 && buffer->head != buffer->trimmed_at &&
+        madvise(buffer->data, buffer->size, MADV_REMOVE) == 0)
+        buffer->trimmed_at = buffer->head;
+}
+
+static void tcp_trim(bw_link_t *link)
+{
+    trim(&tcp_of(link)->out);
+    trim(&tcp_of(link)->in);
+}
+
+static void tcp_stats(const bw_link_t *link, bw_link_stats_t *stats_p)
+{
+    const tcp_link_t *tcp = (const tcp_link_t *)link;
+    int in_kernel = 0;
+
+    (void)ioctl(tcp->socket, SIOCOUTQ, &in_kernel);
+    *stats_p = (bw_link_stats_t){
+        .bytes_in = tcp->in.tail,
+        .bytes_out = tcp->out.head,
+        .doorbells_in = tcp->reads,
+        .doorbells_out = tcp->writes,
+        .stalls = tcp->stalls,
+        .ring_bytes = tcp->out.size,
+        .fill_in = fill(&tcp->in),
+        .fill_out = fill(&tcp->out),
+        .unreleased = fill(&tcp->out) + tcp->lost + (uint64_t)(in_kernel > 0 ? in_kernel : 0),
+    };
+}
+
+static bool tcp_is_finished(bw_link_t *link)
+{
+    const tcp_link_t *tcp = tcp_of(link);
+
+    return tcp->has_ended && !tcp->reason && fill(&tcp->in) == 0;
+}
+
+static const char *tcp_reason(bw_link_t *link)
+{
+    return tcp_of(link)->reason;
+}
+
+static void free_buffer(buffer_t *buffer)
+{
+    if (buffer->data)
+        munmap(buffer->data, 2 * buffer->size);
+}
+
+static void free_link(tcp_link_t *tcp)
+{
+    free_buffer(&tcp->out);
+    free_buffer(&tcp->in);
+    if (tcp->socket >= 0)
+        close(tcp->socket);
+    if (tcp->bell >= 0)
+        close(tcp->bell);
+    if (tcp->epoll >= 0)
+        close(tcp->epoll);
+    free(tcp);
+}
+
+/* A socket that is closed with something unread resets the connection, and the peer may lose what
+ * is on its way to it: so that is thrown away first (MSG_TRUNC copies nothing). Bounded: a peer
+ * that goes on writing is reset. */
+static void tcp_close(bw_link_t *link, int *fd_p)
+{
+    tcp_link_t *tcp = tcp_of(link);
+
+    push(tcp);
+    (void)shutdown(tcp->socket, SHUT_WR);
+    for (int i = 0; i < 64; i++)
+        if (recv(tcp->socket, NULL, PULL_BYTES, MSG_DONTWAIT | MSG_TRUNC) <= 0)
+            break;
+    if (fd_p) {
+        *fd_p = tcp->epoll;
+        tcp->epoll = -1;
+    }
+    free_link(tcp);
+}
+
+static const bw_link_ops_t tcp_ops = {
+    .kind = "tcp",
+    .reserve = tcp_reserve,
+    .commit = tcp_commit,
+    .peek = tcp_peek,
+    .release = tcp_release,
+    .arm_read = tcp_arm_read,
+    .arm_write = tcp_arm_write,
+    .fd = tcp_fd,
+    .hush = tcp_hush,
+    .kick = tcp_kick,
+    .trim = tcp_trim,
+    .stats = tcp_stats,
+    .is_finished = tcp_is_finished,
+    .reason = tcp_reason,
+    .close = tcp_close,
+};
+
+/* ---- making one ---- */
+
+static bw_status_t system_error(bw_error_t *error_p, const char *step)
+{
+    bool limit = errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOSPC;
+
+    return bw_fail(error_p, limit ? BW_LIMIT : BW_SYSTEM, step, errno);
+}
+
+/* `size` bytes, mapped twice in a row. */
+static bw_status_t make_buffer(buffer_t *buffer_p, uint64_t size, bw_error_t *error_p)
+{
+    int prot = PROT_READ | PROT_WRITE, fd = memfd_create("beamway-tcp", MFD_CLOEXEC);
+    bw_status_t status = BW_OK;
+    uint8_t *data;
+
+    if (fd < 0)
+        return system_error(error_p, "memfd_create");
+    data = mmap(NULL, 2 * size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (data == MAP_FAILED) {
+        status = system_error(error_p, "mmap of a ring");
+        close(fd);
+        return status;
+    }
+    *buffer_p = (buffer_t){.data = data, .size = size};
+    if (ftruncate(fd, (off_t)size) < 0)
+        status = system_error(error_p, "size of a ring");
+    for (int half = 0; status == BW_OK && half < 2; half++)
+        if (mmap(data + (uint64_t)half * size, size, prot, MAP_SHARED | MAP_FIXED, fd, 0) ==
+            MAP_FAILED)
+            status = system_error(error_p, "mmap of a ring");
+    close(fd);
+    (void)madvise(data, 2 * size, MADV_DONTDUMP);
+    return status;
+}
+
+/* A descriptor of our own for the socket, which must be a connected stream. */
+static bw_status_t take_socket(int socket, int *fd_p, bw_error_t *error_p)
+{
+    struct sockaddr_storage peer;
+    socklen_t len = sizeof peer, type_len = sizeof(int);
+    int type = 0, fd, flags;
+
+    if (getsockopt(socket, SOL_SOCKET, SO_TYPE, &type, &type_len) < 0 || type != SOCK_STREAM)
+        return bw_fail(error_p, BW_INVALID, "the descriptor is no stream socket", 0);
+    if (getpeername(socket, (struct sockaddr *)&peer, &len) < 0)
+        return bw_fail(error_p, BW_INVALID, "the socket is not connected any more", errno);
+    fd = fcntl(socket, F_DUPFD_CLOEXEC, 3);
+    if (fd < 0)
+        return system_error(error_p, "a descriptor for the socket");
+    flags = fcntl(fd, F_GETFL);
+    if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) < 0) {
+        bw_status_t status = system_error(error_p, "a socket that does not block");
+
+        close(fd);
+        return status;
+    }
+    *fd_p = fd;
+    return BW_OK;
+}
+
+bw_status_t bw_tcp_watch(int socket, int *fd_p, bw_error_t *error_p)
+{
+    return take_socket(socket, fd_p, error_p);
+}
+
+/* Whole frames are written, so nothing is gained by waiting for more; and what close leaves in the
+ * kernel goes out. A socket that is no TCP has none of it. */
+static void set_options(int fd)
+{
+    struct linger no = {0};
+    int yes = 1;
+
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+    (void)setsockopt(fd, SOL_SOCKET, SO_LINGER, &no, sizeof no);
+}
+
+static bw_status_t make_poller(tcp_link_t *tcp, bw_error_t *error_p)
+{
+    struct epoll_event of_socket = {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET,
+                                    .data.fd = tcp->socket};
+    struct epoll_event of_bell = {.events = EPOLLIN | EPOLLET};
+
+    tcp->bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    tcp->epoll = epoll_create1(EPOLL_CLOEXEC);
+    of_bell.data.fd = tcp->bell;
+    if (tcp->bell < 0 || tcp->epoll < 0 ||
+        epoll_ctl(tcp->epoll, EPOLL_CTL_ADD, tcp->socket, &of_socket) < 0 ||
+        epoll_ctl(tcp->epoll, EPOLL_CTL_ADD, tcp->bell, &of_bell) < 0)
+        return system_error(error_p, "epoll of the socket");
+    return BW_OK;
+}
+
+bw_status_t bw_tcp_adopt(int socket, uint64_t ring_bytes, bw_link_t **link_p, bw_error_t *error_p)
+{
+    tcp_link_t *tcp;
+    bw_status_t status;
+
+    if (!bw_ring_size_is_valid(ring_bytes))
+        return bw_fail(error_p, BW_INVALID, "no valid size of a ring", 0);
+    tcp = calloc(1, sizeof *tcp);
+    if (!tcp)
+        return bw_fail(error_p, BW_LIMIT, "memory for the link", ENOMEM);
+    tcp->link.ops = &tcp_ops;
+    tcp->socket = tcp->bell = tcp->epoll = -1;
+    tcp->may_read = true;
+    status = take_socket(socket, &tcp->socket, error_p);
+    if (status == BW_OK)
+        status = make_buffer(&tcp->out, ring_bytes, error_p);
+    if (status == BW_OK)
+        status = make_buffer(&tcp->in, ring_bytes, error_p);
+    if (status == BW_OK)
+        status = make_poller(tcp, error_p);
+    if (status != BW_OK) {
+        free_link(tcp);
+        return status;
+    }
+    set_options(tcp->socket);
+    *link_p = &tcp->link;
+    return BW_OK;
+}

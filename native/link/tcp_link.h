@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef BW_TCP_LINK_H
+#define BW_TCP_LINK_H
+
+#include "link.h"
+
+/*
+ * The tcp carrier: a connected stream socket behind the table of link.h.
+ *
+ * Both rings are memory of this process alone, mapped twice in a row like the others. What is
+ * committed goes to the kernel at once, as far as it takes it; the rest goes when the socket has
+ * room. What the socket has is read into the ring when the user looks. Nothing is said of a byte's
+ * arrival but that the peer's kernel has it (`unreleased` of the figures).
+ *
+ * The peer's end of the stream, if everything before it has been released, is an orderly end
+ * (is_finished). A process that is killed ends its stream like one that closes: who must tell the
+ * two apart sends a last word (BW_FRAME_END).
+ *
+ * The user polls one descriptor, an epoll of the socket and of a doorbell of its own. Both are
+ * edge-triggered, so that what nobody has asked for does not wake him again and again.
+ */
+
+/*
+ * Makes a link of the connected stream socket that `socket` names; the link has a descriptor of
+ * its own for it, and the caller may close his (nothing is shut down by that). From now on nobody
+ * else may read or write the connection. `ring_bytes` is a valid ring size.
+ */
+bw_status_t bw_tcp_adopt(int socket, uint64_t ring_bytes, bw_link_t **link_p, bw_error_t *error_p);
+
+/* A descriptor of our own (close-on-exec, non-blocking) for the same connection, to watch it. */
+bw_status_t bw_tcp_watch(int socket, int *fd_p, bw_error_t *error_p);
+
+#endif
