@@ -9,12 +9,14 @@
 %% that no two peers go on with different links. Checked by native/test/spin/agree.pml.
 %%
 %% How the two meet for a ring is the kind's own: {@link beamway_shm}, {@link beamway_rdma}.
-%% Runs in the connection process, on the still passive stream.
+%% Runs in the connection process of the distribution ({@link run/4}), or in the process that will own a lane
+%% ({@link negotiate/6}), on the still passive stream.
 -module(beamway_agreement).
 
 -include_lib("kernel/include/logger.hrl").
 
--export([run/4]).
+-export([run/4, negotiate/6]).
+-export_type([kind/0]).
 
 -type stream() :: beamway_stream:stream().
 -type kind() :: shm | rdma.
@@ -39,13 +41,35 @@
           {ring, port(), Why :: binary()} | {stream, Reason :: binary()}.
 run(Kind, Role, Stream, TimeoutMs) ->
     Deadline = erlang:monotonic_time(millisecond) + TimeoutMs,
-    case agree(Role, module(Kind), Stream, Deadline, beamway_links:config(), beamway_links:grant(Kind)) of
+    case negotiate(Kind, Role, Stream, Deadline, beamway_links:config(), beamway_links:grant(Kind)) of
         {ring, Port, Why} ->
             {ring, Port, Why};
+        {error, Reason} ->
+            give_up_connection(Reason);
         {stream, Reason} ->
             ?LOG_WARNING("beamway: no ~ts with ~ts, using ~ts: ~ts",
                          [name(Kind), beamway_stream:peer_text(Stream), beamway_stream:kind(Stream), Reason]),
             {stream, Reason}
+    end.
+
+%% The connection ends; net_kernel hears of it by our exit.
+-spec give_up_connection(term()) -> no_return().
+give_up_connection(closed) ->
+    exit(shutdown);
+give_up_connection(Reason) ->
+    ?LOG_ERROR("beamway: no agreement on a link with the peer, connection closed: ~0tp", [Reason]),
+    exit(shutdown).
+
+%% @doc The same until a deadline, with rings of the size that is granted. After `{error, Reason}' the stream is of no
+%% use any more. `Reason' is `closed', `timeout', inet's own, or a text.
+-spec negotiate(kind(), connecting | accepting, stream(), Deadline :: integer(), beamway_config:config(),
+                Granted :: {ok, RingBytes :: pos_integer()} | {error, Reason :: binary()}) ->
+          {ring, port(), Why :: binary()} | {stream, Reason :: binary()} | {error, Reason :: term()}.
+negotiate(Kind, Role, Stream, Deadline, Config, Granted) ->
+    try
+        agree(Role, module(Kind), Stream, Deadline, Config, Granted)
+    catch
+        throw:{no_agreement, Reason} -> {error, Reason}
     end.
 
 module(shm) -> beamway_shm;
@@ -57,8 +81,10 @@ name(rdma) -> "rdma".
 agree(connecting, Module, Stream, Deadline, Config, {ok, RingBytes}) ->
     case Module:offer(Config, RingBytes) of
         {ok, Port, Offer} ->
-            send(Stream, Offer),
-            answered(recv(Stream, Deadline), Module, Stream, Deadline, Port, RingBytes);
+            or_close(Port, fun() ->
+                                   send(Stream, Offer),
+                                   answered(recv(Stream, Deadline), Module, Stream, Deadline, Port, RingBytes)
+                           end);
         {error, Reason} ->
             nack(Stream, none, Reason)
     end;
@@ -91,8 +117,10 @@ answered(_Offer, _Module, _Stream, _Deadline, _Port, _RingBytes) ->
 
 %% accepting
 joined(Stream, Deadline, {ok, Port, Why}) ->
-    send(Stream, ready),
-    confirmed(recv(Stream, Deadline), Port, Why);
+    or_close(Port, fun() ->
+                           send(Stream, ready),
+                           confirmed(recv(Stream, Deadline), Port, Why)
+                   end);
 joined(Stream, _Deadline, {error, Reason}) ->
     nack(Stream, none, Reason).
 
@@ -135,10 +163,16 @@ recv(Stream, Deadline) ->
             give_up(Reason)
     end.
 
-%% The connection ends; net_kernel hears of it by our exit.
+%% Nothing stays open of what was not agreed on.
+or_close(Port, Use) ->
+    try
+        Use()
+    catch
+        throw:{no_agreement, Reason} ->
+            close(Port),
+            give_up(Reason)
+    end.
+
 -spec give_up(term()) -> no_return().
-give_up(closed) ->
-    exit(shutdown);
 give_up(Reason) ->
-    ?LOG_ERROR("beamway: no agreement on a link with the peer, connection closed: ~0tp", [Reason]),
-    exit(shutdown).
+    throw({no_agreement, Reason}).

@@ -5,6 +5,7 @@
 %% net_kernel's supervisor starts it before net_kernel (see {@link beamway_dist:childspecs/0}),
 %% because a driver is unloaded when the process that loaded it ends. That supervisor gives up the
 %% whole distribution when a child dies, so nothing here may crash on what a peer or a user does.
+%% On a node with another distribution it is started by {@link beamway_sup}, for lanes.
 %%
 %% Its table is read by anyone. A connection process writes its own row; the server removes it when
 %% that process ends.
@@ -14,6 +15,7 @@
 -include_lib("kernel/include/logger.hrl").
 
 -export([start_link/0, config/0, extension/1, has_rdma_library/0, grant/1, up/1, all/0]).
+-export([driver/0, grant/2, keep/1, drop/0]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2, terminate/2]).
 -export_type([link/0]).
 
@@ -31,9 +33,10 @@
 %% `since': system time in seconds.
 
 -record(state, {config :: beamway_config:config(),
-                %% ring memory of each connection process, granted but not necessarily used
-                granted = #{} :: #{pid() => {shm | rdma, RingBytes :: pos_integer()}},
-                monitors = #{} :: #{pid() => reference()}}).
+                driver = untried :: untried | ok | {error, Reason :: binary()},
+                %% ring memory of each connection process and each lane, granted but not necessarily used
+                granted = #{} :: #{pid() | port() => {shm | rdma, RingBytes :: pos_integer()}},
+                monitors = #{} :: #{pid() | port() => reference()}}).
 
 %% @doc One for the node, whichever of its carriers comes first.
 -spec start_link() -> {ok, pid()} | ignore | {error, term()}.
@@ -77,12 +80,35 @@ tried({error, Reason}) ->
     end,
     false.
 
+%% @doc Loads the driver, if this node has not done so for its distribution, and keeps it.
+-spec driver() -> ok | {error, Reason :: binary()}.
+driver() ->
+    call(driver).
+
 %% @doc Asks for ring memory for the calling connection process: so many bytes each way, at most `ring_bytes'. The
 %% grant ends with the process.
 -spec grant(shm | rdma) -> {ok, pos_integer()} | {error, Reason :: binary()}.
 grant(Kind) ->
+    grant(Kind, maps:get(ring_bytes, config())).
+
+%% @doc The same with another size. A process has one grant at a time.
+-spec grant(shm | rdma, RingBytes :: pos_integer()) -> {ok, pos_integer()} | {error, Reason :: binary()}.
+grant(Kind, RingBytes) ->
+    call({grant, Kind, RingBytes}).
+
+%% @doc What was granted to the calling process belongs to a lane from now on, and ends with it.
+-spec keep(Lane :: port()) -> ok.
+keep(Lane) ->
+    gen_server:cast(?MODULE, {keep, self(), Lane}).
+
+%% @doc What was granted to the calling process is not used.
+-spec drop() -> ok.
+drop() ->
+    gen_server:cast(?MODULE, {drop, self()}).
+
+call(Request) ->
     try
-        gen_server:call(?MODULE, {grant, Kind}, ?CALL_MS)
+        gen_server:call(?MODULE, Request, ?CALL_MS)
     catch
         exit:_ -> {error, <<"the link server does not answer">>}
     end.
@@ -194,9 +220,13 @@ read_raw(Path) ->
 
 %% @private
 -spec handle_call(term(), gen_server:from(), #state{}) -> {reply, term(), #state{}}.
-handle_call({grant, Kind}, {Pid, _}, #state{config = Config, granted = Granted} = State) ->
+handle_call(driver, _From, #state{driver = untried} = State) ->
+    Loaded = beamway_port:load(),
+    {reply, Loaded, State#state{driver = Loaded}};
+handle_call(driver, _From, #state{driver = Loaded} = State) ->
+    {reply, Loaded, State};
+handle_call({grant, Kind, Wanted}, {Pid, _}, #state{config = Config, granted = Granted} = State) ->
     {Option, Limit} = limit(Kind, Config),
-    Wanted = maps:get(ring_bytes, Config),
     Free = Limit - 2 * lists:sum([Bytes || {Of, Bytes} <- maps:values(Granted), Of =:= Kind]),
     case largest_ring(Wanted, Free) of
         {ok, Bytes} ->
@@ -232,13 +262,22 @@ handle_cast({up, #{connection := Pid, node := Node, link := Kind, reason := Reas
                    Granted -> maps:remove(Pid, Granted)
                end,
     {noreply, watch(Pid, State#state{granted = Released})};
+handle_cast({keep, Pid, Lane}, #state{granted = Granted} = State) ->
+    case maps:take(Pid, Granted) of
+        {Grant, Others} -> {noreply, watch(Lane, State#state{granted = Others#{Lane => Grant}})};
+        error -> {noreply, State}
+    end;
+handle_cast({drop, Pid}, #state{granted = Granted} = State) ->
+    {noreply, State#state{granted = maps:remove(Pid, Granted)}};
 handle_cast(_Request, State) ->
     {noreply, State}.
 
 watch(Pid, #state{monitors = Monitors} = State) when is_map_key(Pid, Monitors) ->
     State;
-watch(Pid, #state{monitors = Monitors} = State) ->
-    State#state{monitors = Monitors#{Pid => monitor(process, Pid)}}.
+watch(Pid, #state{monitors = Monitors} = State) when is_pid(Pid) ->
+    State#state{monitors = Monitors#{Pid => monitor(process, Pid)}};
+watch(Lane, #state{monitors = Monitors} = State) ->
+    State#state{monitors = Monitors#{Lane => monitor(port, Lane)}}.
 
 %% @private
 -spec handle_info(term(), #state{}) -> {noreply, #state{}}.
@@ -247,10 +286,14 @@ handle_info({'DOWN', _Ref, process, Pid, Reason}, State) ->
         [{_, #{node := Node, link := Kind}}] -> log_down(Node, Kind, Reason);
         [] -> ok
     end,
-    {noreply, State#state{granted = maps:remove(Pid, State#state.granted),
-                          monitors = maps:remove(Pid, State#state.monitors)}};
+    {noreply, forget(Pid, State)};
+handle_info({'DOWN', _Ref, port, Lane, _Reason}, State) ->
+    {noreply, forget(Lane, State)};
 handle_info(_Info, State) ->
     {noreply, State}.
+
+forget(Key, #state{granted = Granted, monitors = Monitors} = State) ->
+    State#state{granted = maps:remove(Key, Granted), monitors = maps:remove(Key, Monitors)}.
 
 log_down(Node, Kind, beamway_link_corrupt) ->
     ?LOG_ERROR("beamway: link to ~ts over ~ts is down: the peer broke the ring protocol",

@@ -1,17 +1,18 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc The commands of the port driver as functions; native/driver/beamway_drv.c is the other side.
 %%
-%% A port is one link to one peer. It belongs to the connection process that opened it and is linked
+%% A port is one link to one peer: a controller for the distribution, or a lane ({@link beamway_lane}). It belongs to the connection process that opened it and is linked
 %% to it. Every function may be called by any process and ends at once: nothing here waits for a
 %% peer. A dead port gives `badarg', as with any port.
 -module(beamway_port).
 
 -export([load/0, open/0, opened/1, close/1, with_port/1, open_door/2, join/3, accept/2, activate/2, tick/1, stats/1,
          receive_some/1, look/1, probe/1, rdma_load/1, rdma_listen/4, rdma_connect/6, rdma_status/1]).
+-export([lane_adopt/3, lane_open/3, lane_credit/3, lane_ask/1, lane_close/1, lane_stats/1]).
 -export_type([stats/0, rdma_status/0]).
 
 -define(DRIVER, "beamway_drv").
--define(ABI_VERSION, 2).
+-define(ABI_VERSION, 3).
 
 -define(VERSION, 1).
 -define(OPEN_DOOR, 2).
@@ -27,6 +28,12 @@
 -define(RDMA_LISTEN, 21).
 -define(RDMA_CONNECT, 22).
 -define(RDMA_STATUS, 23).
+-define(LANE_ADOPT, 30).
+-define(LANE_OPEN, 31).
+-define(LANE_CREDIT, 32).
+-define(LANE_ASK, 33).
+-define(LANE_CLOSE, 34).
+-define(LANE_STATS, 35).
 
 -type stats() :: #{bytes_in | bytes_out | frames_in | frames_out | doorbells_in | doorbells_out
                    | stalls | ring_bytes | ring_fill_in | ring_fill_out | wakeups | queue_bytes
@@ -240,6 +247,41 @@ rdma_status(Port) ->
         {ok, <<2, _DevicePort, Device/binary>>} -> {linked, Device};
         {ok, <<3, Reason/binary>>} -> {failed, Reason}
     end.
+
+%% @doc The port's link is from now on the connection of a socket, named by its descriptor, with rings of that size. The
+%% port has its own descriptor of it: the socket can and must be closed.
+-spec lane_adopt(port(), Socket :: non_neg_integer(), RingBytes :: pos_integer()) -> ok | {error, Reason :: binary()}.
+lane_adopt(Port, Socket, RingBytes) ->
+    done(command(Port, ?LANE_ADOPT, <<Socket:32, RingBytes:64>>)).
+
+%% @doc The port with a link is from now on a lane, without credit. `Guard' is the descriptor of a socket whose end is the
+%% peer's end, or `none'; as above it can be closed.
+-spec lane_open(port(), Guard :: none | non_neg_integer(), LargestFrame :: pos_integer()) -> ok | {error, Reason :: binary()}.
+lane_open(Port, none, Largest) ->
+    lane_open(Port, 0, Largest);
+lane_open(Port, Guard, Largest) ->
+    done(command(Port, ?LANE_OPEN, <<Guard:32, Largest:32>>)).
+
+%% @doc Lets so many more frames and bytes come to the owner.
+-spec lane_credit(port(), Frames :: non_neg_integer(), Bytes :: non_neg_integer()) -> ok.
+lane_credit(Port, Frames, Bytes) ->
+    ok = done(command(Port, ?LANE_CREDIT, <<Frames:64, Bytes:64>>)).
+
+%% @doc The caller gets `{Port, writable}' when the port is not busy.
+-spec lane_ask(port()) -> ok | {error, Reason :: binary()}.
+lane_ask(Port) ->
+    done(command(Port, ?LANE_ASK, <<>>)).
+
+%% @doc Begins to end the lane in order.
+-spec lane_close(port()) -> ok.
+lane_close(Port) ->
+    ok = done(command(Port, ?LANE_CLOSE, <<>>)).
+
+%% @doc What {@link stats/1} says, and what only a lane has.
+-spec lane_stats(port()) -> #{atom() => integer()}.
+lane_stats(Port) ->
+    {ok, <<Frames:64, Bytes:64/signed, Unreleased:64>>} = command(Port, ?LANE_STATS, <<>>),
+    maps:merge(stats(Port), #{credit_frames => Frames, credit_bytes => Bytes, unreleased_bytes => Unreleased}).
 
 command(Port, Command, Data) ->
     case erlang:port_control(Port, Command, Data) of

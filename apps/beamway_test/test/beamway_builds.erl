@@ -75,8 +75,8 @@ rings(Number) ->
 %% @doc Another number of the commands between modules and driver.
 -spec driver_abi(pos_integer()) -> [change()].
 driver_abi(Number) ->
-    [number("native/driver/beamway_drv.c", "#define ABI_VERSION ~b", 2, Number),
-     number("apps/beamway/src/beamway_port.erl", "-define(ABI_VERSION, ~b)", 2, Number)].
+    [number("native/driver/beamway_drv.c", "#define ABI_VERSION ~b", 3, Number),
+     number("apps/beamway/src/beamway_port.erl", "-define(ABI_VERSION, ~b)", 3, Number)].
 
 number(File, Format, Ours, Number) ->
     {File, text(Format, Ours), text(Format, Number)}.

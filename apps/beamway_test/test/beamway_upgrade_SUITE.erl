@@ -30,7 +30,7 @@ stock_to_beamway_and_back(_Config) ->
 
 beamway_to_another_version_and_back(Config) ->
     Changes = lists:append([beamway_builds:extension(2), beamway_builds:agreement(2), beamway_builds:rings(2),
-                            beamway_builds:driver_abi(3)]),
+                            beamway_builds:driver_abi(99)]),
     New = #{version => new, carrier => beamway_shm,
             options => #{ebin => beamway_builds:build(filename:join(proplists:get_value(priv_dir, Config), "new"), Changes)}},
     roll(lists:append(lists:duplicate(beamway_carrier:scale(1, 10), [beamway(), New])) ++ [beamway()]).
