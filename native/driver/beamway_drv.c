@@ -2,8 +2,9 @@
 
 /*
  * The port driver: a port is one link to one peer: a distribution controller once
- * erlang:setnode/3 has got it, or a lane (lane.h). apps/beamway/src/beamway_port.erl is its only user and documents
- * the commands. Every callback runs under the port lock; nothing here waits and nothing logs.
+ * erlang:setnode/3 has got it, or a lane (lane.h). apps/beamway/src/beamway_port.erl is its only
+ * user and documents the commands. Every callback runs under the port lock; nothing here waits and
+ * nothing logs.
  */
 
 #include <stdio.h>

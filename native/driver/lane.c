@@ -34,8 +34,8 @@ static ErlDrvTermData port_term(const lane_t *lane)
 
 static void tell_passive(lane_t *lane)
 {
-    ErlDrvTermData message[] = {ERL_DRV_PORT, port_term(lane), ERL_DRV_ATOM,
-                                driver_mk_atom("passive"), ERL_DRV_TUPLE, 2};
+    ErlDrvTermData message[] = {
+        ERL_DRV_PORT, port_term(lane), ERL_DRV_ATOM, driver_mk_atom("passive"), ERL_DRV_TUPLE, 2};
 
     lane->pump->has_run_out = false;
     (void)erl_drv_output_term(port_term(lane), message, 6);
@@ -43,8 +43,8 @@ static void tell_passive(lane_t *lane)
 
 static void tell_writable(lane_t *lane)
 {
-    ErlDrvTermData message[] = {ERL_DRV_PORT, port_term(lane), ERL_DRV_ATOM,
-                                driver_mk_atom("writable"), ERL_DRV_TUPLE, 2};
+    ErlDrvTermData message[] = {
+        ERL_DRV_PORT, port_term(lane), ERL_DRV_ATOM, driver_mk_atom("writable"), ERL_DRV_TUPLE, 2};
 
     /* one that has ended meanwhile needs no answer */
     for (int i = 0; i < lane->asker_count; i++)
@@ -193,9 +193,8 @@ bool lane_open(lane_t *lane, const char *data, size_t len, reply_t *reply)
     reply_status(reply, status, &error);
     if (status != BW_OK)
         return true;
-    if (lane->guard >= 0 &&
-        driver_select(lane->pump->port, (ErlDrvEvent)(intptr_t)lane->guard,
-                      ERL_DRV_READ | ERL_DRV_USE, 1) != 0)
+    if (lane->guard >= 0 && driver_select(lane->pump->port, (ErlDrvEvent)(intptr_t)lane->guard,
+                                          ERL_DRV_READ | ERL_DRV_USE, 1) != 0)
         return false;
     lane->is_on = true;
     pump_be_lane(lane->pump, number32_at(data + 4));

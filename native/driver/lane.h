@@ -9,8 +9,8 @@
 
 /*
  * A port that is a lane: its frames are messages to the process that owns it, as many as that
- * process has granted; any process may send. apps/beamway/src/beamway_lane.erl says what it promises,
- * beamway_port.erl is the only user of the commands.
+ * process has granted; any process may send. apps/beamway/src/beamway_lane.erl says what it
+ * promises, beamway_port.erl is the only user of the commands.
  *
  * A lane is a link (of shm, rdma or tcp) that pump.h moves frames over, and beside shm and rdma a
  * guard: the socket on which the peers have met, whose end is the peer's end.

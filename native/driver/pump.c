@@ -228,8 +228,7 @@ uint64_t pump_unreleased(const bw_pump_t *pump)
  * are, else a frame that is larger than what a lane's owner grants at once would never come. */
 static bool has_credit(const bw_pump_t *pump)
 {
-    return !pump->is_lane || pump->is_deaf ||
-           (pump->credit_frames > 0 && pump->credit_bytes > 0);
+    return !pump->is_lane || pump->is_deaf || (pump->credit_frames > 0 && pump->credit_bytes > 0);
 }
 
 static void use_credit(bw_pump_t *pump, uint64_t len)

@@ -19,8 +19,8 @@
  * size; a larger one is gathered in a binary while it arrives.
  *
  * The port of a distribution controller gives whatever comes. That of a lane gives frames only as
- * long as its owner's credit lasts, and leaves the rest in the ring; an empty frame is one, too; and
- * a lane that closes says so by a last word.
+ * long as its owner's credit lasts, and leaves the rest in the ring; an empty frame is one, too;
+ * and a lane that closes says so by a last word.
  */
 typedef struct {
     ErlDrvPort port;
@@ -37,14 +37,14 @@ typedef struct {
     uint64_t wakeups;               /* times that the poller called us */
 
     bool is_lane;
-    bool is_paused;    /* there is a frame, but no credit for it: not read until pump_credit */
-    bool has_run_out;  /* the credit has just been used up: the owner must be told */
-    bool is_dry;       /* the last reading has left nothing, or half a frame */
-    bool is_deaf;   /* what comes is thrown away, and needs no credit */
-    bool is_mute;   /* what shall go out is thrown away, and counted in `lost` */
-    bool has_end;   /* the peer has said its last word */
-    bool said_end;  /* we have */
-    uint32_t largest;                    /* bytes of a frame that may come in on a lane */
+    bool is_paused;   /* there is a frame, but no credit for it: not read until pump_credit */
+    bool has_run_out; /* the credit has just been used up: the owner must be told */
+    bool is_dry;      /* the last reading has left nothing, or half a frame */
+    bool is_deaf;     /* what comes is thrown away, and needs no credit */
+    bool is_mute;     /* what shall go out is thrown away, and counted in `lost` */
+    bool has_end;     /* the peer has said its last word */
+    bool said_end;    /* we have */
+    uint32_t largest; /* bytes of a frame that may come in on a lane */
     int64_t credit_frames, credit_bytes; /* what may still be given to the owner */
     uint64_t lost;                       /* bytes of frames that were thrown away */
     const char *reason;                  /* of PUMP_FAILED, if it is not the link that failed */
@@ -54,8 +54,8 @@ typedef struct {
 } bw_pump_t;
 
 typedef enum {
-    PUMP_IDLE,  /* everything there is has been read */
-    PUMP_MORE,  /* the budget of this call is used up */
+    PUMP_IDLE,   /* everything there is has been read */
+    PUMP_MORE,   /* the budget of this call is used up */
     PUMP_PAUSED, /* the credit is used up */
     PUMP_ENDED,  /* the peer's last word has been read */
     PUMP_FAILED  /* the link is of no use any more: fail the port */
@@ -103,7 +103,8 @@ void pump_close(bw_pump_t *pump, bool deaf);
 /* Throws away what is queued, and from now on whatever shall go out: nobody reads it any more. */
 void pump_mute(bw_pump_t *pump);
 
-/* Bytes of frames that were taken and that the peer is not known to have taken, headers included. */
+/* Bytes of frames that were taken and that the peer is not known to have taken, headers included.
+ */
 uint64_t pump_unreleased(const bw_pump_t *pump);
 
 /* Frees what a half-received frame holds. */

@@ -20,7 +20,8 @@
 #define BW_FRAME_MAGIC ((uint16_t)0xBEA3)
 
 typedef enum {
-    BW_FRAME_DATA = 1, /* one packet of the distribution protocol or one frame of a lane, not empty */
+    BW_FRAME_DATA =
+        1, /* one packet of the distribution protocol or one frame of a lane, not empty */
     BW_FRAME_TICK = 2, /* no payload: a sign of life; of a lane an empty frame */
     BW_FRAME_END = 3   /* no payload: a lane's last word, nothing follows */
 } bw_frame_kind_t;

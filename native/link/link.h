@@ -24,7 +24,7 @@ typedef struct {
     uint64_t stalls;                      /* times that the producer armed for room */
     uint64_t ring_bytes;                  /* of one direction */
     uint64_t fill_in, fill_out;           /* bytes in the rings now */
-    uint64_t unreleased;                  /* committed bytes that the peer is not known to have taken */
+    uint64_t unreleased; /* committed bytes that the peer is not known to have taken */
 } bw_link_stats_t;
 
 typedef struct {

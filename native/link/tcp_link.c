@@ -33,9 +33,9 @@ typedef struct {
     int socket, bell, epoll;
     bool may_read;      /* the socket may have something: ask it */
     bool is_blocked;    /* the socket has no room, and tells when it has */
-    bool is_cut;        /* what we write goes nowhere */
     bool has_ended;     /* the peer's stream has ended, or the connection has failed */
     const char *reason; /* it has failed */
+    const char *cut_by; /* why what we write goes nowhere, NULL if it does not */
     uint64_t reads, writes, stalls;
     uint64_t lost; /* bytes that were committed after it was cut */
 } tcp_link_t;
@@ -79,14 +79,20 @@ static const char *reason_of(int sys_errno)
     }
 }
 
-/* What was not sent yet is lost, and so is what comes. The reader tells of the end, when
- * everything that had arrived is read. */
-static void cut(tcp_link_t *tcp)
+/* What was not sent yet is lost. */
+static void lose(tcp_link_t *tcp)
 {
-    tcp->is_cut = true;
-    tcp->may_read = true;
     tcp->lost += fill(&tcp->out);
     tcp->out.tail = tcp->out.head;
+}
+
+/* The connection takes nothing more. The reader tells of it, when everything that had arrived is
+ * read; the socket says why only once, here. */
+static void cut(tcp_link_t *tcp, const char *reason)
+{
+    tcp->cut_by = reason;
+    tcp->may_read = true;
+    lose(tcp);
 }
 
 /* Gives the kernel what it takes of the outgoing ring. */
@@ -104,7 +110,7 @@ static void push(tcp_link_t *tcp)
         else if (errno == EAGAIN)
             tcp->is_blocked = true;
         else if (errno != EINTR)
-            cut(tcp);
+            cut(tcp, reason_of(errno));
     }
 }
 
@@ -128,8 +134,7 @@ static void pull(tcp_link_t *tcp)
     if (n < 0 && errno == EAGAIN)
         return;
     tcp->has_ended = true;
-    if (n < 0)
-        tcp->reason = reason_of(errno);
+    tcp->reason = n < 0 && !tcp->cut_by ? reason_of(errno) : tcp->cut_by;
 }
 
 /* ---- the table ---- */
@@ -152,8 +157,8 @@ static void tcp_commit(bw_link_t *link, size_t n)
     tcp_link_t *tcp = tcp_of(link);
 
     tcp->out.head += n;
-    if (tcp->is_cut)
-        cut(tcp);
+    if (tcp->cut_by)
+        lose(tcp);
     else
         push(tcp);
 }

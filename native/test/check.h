@@ -67,27 +67,47 @@ static int check_is_wanted(const char *name, int argc, char **argv)
     return argc < 2;
 }
 
-static inline int check_run(const check_case_t *cases, size_t count, int argc, char **argv)
+/* Counts of all cases so far. */
+static struct {
+    int passed, failed, skipped;
+} check_sum;
+
+/* Runs cases, each under its name and what is put before it. */
+static inline void check_each(const char *prefix, const check_case_t *cases, size_t count, int argc,
+                              char **argv)
 {
-    int passed = 0, failed = 0, skipped = 0;
+    static char name[256];
 
     setvbuf(stdout, NULL, _IOLBF, 0);
     for (size_t i = 0; i < count; i++) {
-        if (!check_is_wanted(cases[i].name, argc, argv))
+        snprintf(name, sizeof name, "%s%s", prefix, cases[i].name);
+        if (!check_is_wanted(name, argc, argv))
             continue;
-        check_name = cases[i].name;
+        check_name = name;
         check_failed = 0;
         check_skipped = NULL;
         cases[i].run();
         if (check_failed)
-            failed++;
+            check_sum.failed++;
         else if (check_skipped)
-            skipped++, printf("SKIP %s: %s\n", check_name, check_skipped);
+            check_sum.skipped++, printf("SKIP %s: %s\n", check_name, check_skipped);
         else
-            passed++, printf("ok   %s\n", check_name);
+            check_sum.passed++, printf("ok   %s\n", check_name);
     }
-    printf("%d passed, %d failed, %d skipped\n", passed, failed, skipped);
-    return failed != 0 || passed + skipped == 0;
+}
+
+/* The last line, and the program's status. */
+static inline int check_end(void)
+{
+    printf("%d passed, %d failed, %d skipped\n", check_sum.passed, check_sum.failed,
+           check_sum.skipped);
+    return check_sum.failed != 0 || check_sum.passed + check_sum.skipped == 0;
+}
+
+static inline int check_run(const check_case_t *cases, size_t count, int argc, char **argv)
+{
+    check_each("", cases, count, argc, argv);
+    return check_end();
 }
 
 #define CHECK_MAIN(cases)                                                                          \

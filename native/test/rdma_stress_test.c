@@ -93,5 +93,6 @@ int main(int argc, char **argv)
 {
     /* each frame costs a soft device far more than a ring */
     frames_each_way /= 10;
-    return run_stress(cases, sizeof cases / sizeof *cases, argc, argv);
+    take_frames(&argc, &argv);
+    return check_run(cases, sizeof cases / sizeof *cases, argc, argv);
 }

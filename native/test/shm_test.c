@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How two ends meet over the shm carrier. After each case the process holds as many descriptors and
- * mappings as before.
+ * How two ends meet over the shm carrier (what they then carry: link_test). After each case the
+ * process holds as many descriptors and mappings as before.
  */
 #define _GNU_SOURCE
 #include "visits.h"
@@ -10,73 +10,6 @@
 #include <sys/stat.h>
 
 /* ---- meeting ---- */
-
-static void both_ends_carry_bytes(void)
-{
-    int before = open_descriptors();
-    bw_link_t *joined = NULL, *accepted = NULL;
-    bw_link_stats_t stats;
-    bw_error_t error = {0};
-
-    CHECK(open_link(RING, &joined, &accepted, &error));
-    CHECK(carrier_mappings(NULL) > 0);
-    CHECK_EQ(open_descriptors(), before + 4); /* two doorbells an end */
-    CHECK_EQ(strcmp(joined->ops->kind, "shm"), 0);
-    CHECK(write_text(joined, "there"));
-    CHECK(write_text(accepted, "and back"));
-    CHECK(has_bytes_to_read(accepted, "there"));
-    CHECK(has_bytes_to_read(joined, "and back"));
-    joined->ops->release(joined, 3);
-    CHECK(has_bytes_to_read(joined, " back"));
-    joined->ops->stats(joined, &stats);
-    CHECK_EQ(stats.bytes_out, 5);
-    CHECK_EQ(stats.bytes_in, 3);
-    CHECK_EQ(stats.fill_in, 5);
-    CHECK_EQ(stats.fill_out, 5);
-    CHECK_EQ(stats.ring_bytes, RING);
-    joined->ops->close(joined, NULL);
-    CHECK(has_bytes_to_read(accepted, "there")); /* last words stay readable */
-    accepted->ops->close(accepted, NULL);
-    CHECK_EQ(carrier_mappings(NULL), 0);
-    CHECK_EQ(open_descriptors(), before);
-}
-
-/* The polled descriptor outlives the link if the caller asks for it. */
-static void close_hands_over_the_descriptor(void)
-{
-    int before = open_descriptors(), fd = -1;
-    bw_link_t *joined = NULL, *accepted = NULL;
-    bw_error_t error = {0};
-
-    CHECK(open_link(RING, &joined, &accepted, &error));
-    CHECK(joined->ops->fd(joined) >= 0);
-    joined->ops->close(joined, &fd);
-    CHECK(fd >= 0 && fcntl(fd, F_GETFD) >= 0);
-    CHECK_EQ(close(fd), 0);
-    accepted->ops->close(accepted, NULL);
-    CHECK_EQ(open_descriptors(), before);
-}
-
-static void descriptors_are_not_inherited(void)
-{
-    bw_link_t *joined = NULL, *accepted = NULL;
-    bw_shm_door_t door = {.fd = -1};
-    bw_error_t error = {0};
-
-    CHECK(open_link(RING, &joined, &accepted, &error));
-    CHECK_EQ(bw_shm_door_open(NULL, &door, &error), BW_OK);
-    for (int fd = 3; fd < 64; fd++) {
-        char path[32], target[64] = {0};
-
-        snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-        if (readlink(path, target, sizeof target - 1) > 0 &&
-            (strstr(target, "eventfd") || strstr(target, "memfd") || strstr(target, "socket")))
-            CHECK(fcntl(fd, F_GETFD) & FD_CLOEXEC);
-    }
-    bw_shm_door_close(&door);
-    joined->ops->close(joined, NULL);
-    accepted->ops->close(accepted, NULL);
-}
 
 static void doors_differ(void)
 {
@@ -248,9 +181,6 @@ static void doors_in_bad_directories(void)
 }
 
 static const check_case_t cases[] = {
-    {"both_ends_carry_bytes", both_ends_carry_bytes},
-    {"close_hands_over_the_descriptor", close_hands_over_the_descriptor},
-    {"descriptors_are_not_inherited", descriptors_are_not_inherited},
     {"doors_differ", doors_differ},
     {"nobody_came", nobody_came},
     {"two_links_do_not_mix", two_links_do_not_mix},

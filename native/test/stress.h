@@ -94,6 +94,7 @@ typedef struct {
     bw_frame_t in_frame;        /* its header as it was parsed, once in_done > 0 */
     uint64_t sleeps;
     int patience_ms;
+    bool has_buffer; /* what is sent is ours to hand on, and the other's end is seen */
     const char *failure;
 } end_t;
 
@@ -193,8 +194,11 @@ static bool receive_some(end_t *end, bool *more_p)
     bw_status_t status = end->link->ops->peek(end->link, &span);
 
     *more_p = false;
-    if (status == BW_AGAIN)
-        return true;
+    if (status == BW_AGAIN) {
+        if (end->has_buffer && end->link->ops->is_finished(end->link))
+            end->failure = "the stream has ended";
+        return end->failure == NULL;
+    }
     if (status != BW_OK || span.len == 0 || span.len > RING) {
         end->failure = "peek";
         return false;
@@ -222,6 +226,22 @@ static bool sleep_well(end_t *end)
         return true;
     end->failure = "no doorbell came: a lost wake-up";
     return false;
+}
+
+/* Waits until everything that was sent has left this process. */
+static bool hand_on(end_t *end)
+{
+    const bw_link_ops_t *ops = end->link->ops;
+    bw_link_stats_t stats;
+
+    for (;;) {
+        ops->hush(end->link);
+        ops->stats(end->link, &stats);
+        if (stats.fill_out == 0)
+            return true;
+        if (ops->arm_write(end->link, stats.ring_bytes) == BW_OK && !sleep_well(end))
+            return false;
+    }
 }
 
 /* Works until all is sent and received: reads, hushes, writes, arms, sleeps, in the driver's order.
@@ -253,7 +273,7 @@ static bool run_end(end_t *end)
             !sleep_well(end))
             return false;
     }
-    return true;
+    return !end->has_buffer || hand_on(end);
 }
 
 static end_t end_of(bw_link_t *link, int side, uint64_t frames)
@@ -273,19 +293,18 @@ static void report(const end_t *end)
            end->failure ? ", FAILED: " : "", end->failure ? end->failure : "");
 }
 
-/* Its own arguments are taken off the front: a number of frames. */
-static int run_stress(const check_case_t *cases, size_t count, int argc, char **argv)
+/* Its own argument is taken off the front: a number of frames. */
+static void take_frames(int *argc_p, char ***argv_p)
 {
     const char *frames = getenv("STRESS_FRAMES");
 
     if (frames)
         frames_each_way = strtoull(frames, NULL, 10);
-    if (argc > 1 && argv[1][0] >= '1' && argv[1][0] <= '9') {
-        frames_each_way = strtoull(argv[1], NULL, 10);
-        argv++;
-        argc--;
+    if (*argc_p > 1 && (*argv_p)[1][0] >= '1' && (*argv_p)[1][0] <= '9') {
+        frames_each_way = strtoull((*argv_p)[1], NULL, 10);
+        ++*argv_p;
+        --*argc_p;
     }
-    return check_run(cases, count, argc, argv);
 }
 
 #endif

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Frames of random sizes with known contents, both ways at once, with real sleeping and waking:
- * between two processes over the shm carrier, and between two threads over rings in plain memory,
- * where the thread sanitizer sees both sides at the same addresses.
+ * between two processes and between two threads over each carrier, and between two threads over
+ * rings in plain memory, where the thread sanitizer sees both sides at the same addresses.
  *
  * usage: stress_test [FRAMES] [CASE]...
  * FRAMES each way; default STRESS_FRAMES of the environment, or 1000000 (100000 under a sanitizer)
  */
 #define _GNU_SOURCE
+#include "carriers.h"
 #include "stress.h"
 
 #include <pthread.h>
@@ -21,40 +22,52 @@
 
 #ifndef __SANITIZE_THREAD__ /* it cannot follow a fork */
 
-/* The other end, in a process of its own that has no hand on ours. */
-static pid_t start_other(bw_link_t *link, bw_link_t *ours, uint64_t frames)
+static end_t carried_end(bw_link_t *link, int side, uint64_t frames)
 {
+    end_t end = end_of(link, side, frames);
+
+    end.has_buffer = !carrier->is_shared;
+    return end;
+}
+
+/* The other end, in a process of its own. */
+static pid_t start_other(uint64_t frames, bw_link_t **mine_p)
+{
+    bw_error_t error = {0};
+    bw_link_t *link = NULL;
+    pair_t pair;
+    end_t other;
+    bool fine;
     pid_t pid;
 
+    if (!open_pair(RING, &pair, &error))
+        return -1;
     fflush(stdout);
     pid = fork();
-    if (pid == 0) {
-        end_t other = end_of(link, 1, frames);
-        bool fine;
-
-        ours->ops->close(ours, NULL);
-        fine = run_end(&other);
-        report(&other);
-        fflush(stdout);
-        link->ops->close(link, NULL);
-        _exit(!fine);
+    if (pid != 0) {
+        *mine_p = take_end(&pair, 0);
+        return *mine_p ? pid : -1;
     }
+    link = take_end(&pair, 1);
+    if (!link)
+        _exit(1);
+    other = carried_end(link, 1, frames);
+    fine = run_end(&other);
+    report(&other);
+    fflush(stdout);
     link->ops->close(link, NULL);
-    return pid;
+    _exit(!fine);
 }
 
 static void two_processes(void)
 {
-    bw_link_t *joined = NULL, *accepted = NULL;
-    bw_error_t error = {0};
+    bw_link_t *link = NULL;
     end_t mine;
     int status;
-    pid_t pid;
+    pid_t pid = start_other(frames_each_way, &link);
 
-    CHECK(open_link(RING, &joined, &accepted, &error));
-    pid = start_other(accepted, joined, frames_each_way);
     CHECK(pid > 0);
-    mine = end_of(joined, 0, frames_each_way);
+    mine = carried_end(link, 0, frames_each_way);
     if (!run_end(&mine))
         kill(pid, SIGKILL);
     report(&mine);
@@ -62,24 +75,21 @@ static void two_processes(void)
     CHECK(mine.failure == NULL);
     CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
     CHECK(mine.sleeps > 100); /* else nothing about waking was tested */
-    joined->ops->close(joined, NULL);
+    link->ops->close(link, NULL);
 }
 
-/* The other process dies at any moment. What it left in the ring is whole frames and perhaps a part
- * of one, never anything wrong, and writing to it does no harm. */
+/* The other process dies at any moment. What it left is whole frames and perhaps a part of one,
+ * never anything wrong, and writing to it does no harm. */
 static void the_other_dies(void)
 {
     for (int round = 0; round < 25; round++) {
-        bw_link_t *joined = NULL, *accepted = NULL;
+        bw_link_t *link = NULL;
         struct timespec pause = {.tv_nsec = 200000 * (round + 1)};
-        bw_error_t error = {0};
+        pid_t pid = start_other(UINT64_MAX, &link);
         end_t mine;
-        pid_t pid;
 
-        CHECK(open_link(RING, &joined, &accepted, &error));
-        pid = start_other(accepted, joined, UINT64_MAX);
         CHECK(pid > 0);
-        mine = end_of(joined, 0, 40ull * (uint64_t)round);
+        mine = carried_end(link, 0, 40ull * (uint64_t)round);
         CHECK(run_end(&mine));
         nanosleep(&pause, NULL);
         kill(pid, SIGKILL);
@@ -87,8 +97,8 @@ static void the_other_dies(void)
         mine.frames = UINT64_MAX;
         mine.patience_ms = 50;
         CHECK(!run_end(&mine));
-        CHECK(strstr(mine.failure, "no doorbell") != NULL);
-        joined->ops->close(joined, NULL);
+        CHECK_EQ(strstr(mine.failure, "no doorbell") != NULL, !carrier->tells_of_death);
+        link->ops->close(link, NULL);
     }
 }
 
@@ -170,11 +180,13 @@ static void *run_in_thread(void *end)
     return run_end(end) ? end : NULL;
 }
 
-static void run_threads(bw_link_t *left, bw_link_t *right, uint64_t frames)
+static void run_threads(bw_link_t *left, bw_link_t *right, uint64_t frames, bool has_buffer)
 {
     end_t mine = end_of(left, 0, frames), other = end_of(right, 1, frames);
     pthread_t thread;
     void *fine = NULL;
+
+    mine.has_buffer = other.has_buffer = has_buffer;
 
     CHECK_EQ(pthread_create(&thread, NULL, run_in_thread, &other), 0);
     run_end(&mine);
@@ -204,7 +216,7 @@ static void two_threads_in_plain_memory(void)
         bw_tx_attach(&ends[i].tx, &shared[i], data[i], RING, start);
         bw_rx_attach(&ends[i].rx, &shared[!i], data[!i], RING, start);
     }
-    CHECK_IN(run_threads(&ends[0].link, &ends[1].link, frames_each_way / 3));
+    CHECK_IN(run_threads(&ends[0].link, &ends[1].link, frames_each_way / 3, false));
     CHECK(ends[0].tx.head < start);
     for (int i = 0; i < 2; i++) {
         close(bells[i]);
@@ -212,13 +224,13 @@ static void two_threads_in_plain_memory(void)
     }
 }
 
-static void two_threads_over_shm(void)
+static void two_threads(void)
 {
     bw_link_t *joined = NULL, *accepted = NULL;
     bw_error_t error = {0};
 
-    CHECK(open_link(RING, &joined, &accepted, &error));
-    CHECK_IN(run_threads(joined, accepted, frames_each_way / 3));
+    CHECK(open_ends(RING, &joined, &accepted, &error));
+    CHECK_IN(run_threads(joined, accepted, frames_each_way / 3, !carrier->is_shared));
     joined->ops->close(joined, NULL);
     accepted->ops->close(accepted, NULL);
 }
@@ -362,11 +374,14 @@ static void arming_to_write_against_release(void)
     moments(false);
 }
 
-static const check_case_t cases[] = {
+static const check_case_t rings[] = {
     {"arming_to_read_against_commit", arming_to_read_against_commit},
     {"arming_to_write_against_release", arming_to_write_against_release},
     {"two_threads_in_plain_memory", two_threads_in_plain_memory},
-    {"two_threads_over_shm", two_threads_over_shm},
+};
+
+static const check_case_t cases[] = {
+    {"two_threads", two_threads},
 #ifndef __SANITIZE_THREAD__
     {"two_processes", two_processes},
     {"the_other_dies", the_other_dies},
@@ -375,5 +390,8 @@ static const check_case_t cases[] = {
 
 int main(int argc, char **argv)
 {
-    return run_stress(cases, sizeof cases / sizeof *cases, argc, argv);
+    take_frames(&argc, &argv);
+    check_each("", rings, sizeof rings / sizeof *rings, argc, argv);
+    check_carriers(cases, sizeof cases / sizeof *cases, argc, argv);
+    return check_end();
 }

@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef BW_TEST_CARRIERS_H
+#define BW_TEST_CARRIERS_H
+
+/*
+ * The carriers whose two ends can stand in one process, so that the same cases run over each: a
+ * program has a table of cases and `CARRIERS_MAIN(cases)`, and a case opens its link by
+ * `open_ends`. (rdma needs a device and two processes: rdma_ends.h.)
+ */
+#include <errno.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <stdbool.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "check.h"
+#include "rings.h"
+
+#include "../link/tcp_link.h"
+
+#define ARRIVES_MS 10000 /* what was sent over loopback is there by then, also on a busy machine   \
+                          */
+
+/* A TCP connection of this process with itself. With `buffer` above 0 the kernel holds little more
+ * than that, so that the rings fill. */
+static inline bool connect_sockets(int buffer, int *one_p, int *other_p)
+{
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t len = sizeof at;
+    int door = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    int caller = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), visitor = -1;
+
+    for (int fd = door; buffer > 0 && fd >= 0; fd = fd == door ? caller : -1) {
+        (void)setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &buffer, sizeof buffer);
+        (void)setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &buffer, sizeof buffer);
+    }
+    if (door >= 0 && caller >= 0 && bind(door, (struct sockaddr *)&at, sizeof at) == 0 &&
+        listen(door, 1) == 0 && getsockname(door, (struct sockaddr *)&at, &len) == 0 &&
+        connect(caller, (struct sockaddr *)&at, sizeof at) == 0)
+        visitor = accept4(door, NULL, NULL, SOCK_CLOEXEC);
+    if (door >= 0)
+        close(door);
+    if (visitor < 0 && caller >= 0)
+        close(caller);
+    *one_p = caller;
+    *other_p = visitor;
+    return visitor >= 0;
+}
+
+static inline bool adopt_both(const int sockets[2], uint64_t ring_bytes, bw_link_t **one_p,
+                              bw_link_t **other_p, bw_error_t *error_p)
+{
+    bool done = bw_tcp_adopt(sockets[0], ring_bytes, one_p, error_p) == BW_OK;
+
+    if (done && bw_tcp_adopt(sockets[1], ring_bytes, other_p, error_p) != BW_OK) {
+        (*one_p)->ops->close(*one_p, NULL);
+        done = false;
+    }
+    close(sockets[0]);
+    close(sockets[1]);
+    return done;
+}
+
+static inline bool open_tcp_link(uint64_t ring_bytes, bw_link_t **one_p, bw_link_t **other_p,
+                                 bw_error_t *error_p)
+{
+    int sockets[2];
+
+    if (!connect_sockets(8192, &sockets[0], &sockets[1])) {
+        bw_fail(error_p, BW_SYSTEM, "a connection over loopback", errno);
+        return false;
+    }
+    return adopt_both(sockets, ring_bytes, one_p, other_p, error_p);
+}
+
+typedef struct {
+    const char *kind;
+    bool (*open)(uint64_t ring_bytes, bw_link_t **one_p, bw_link_t **other_p, bw_error_t *error_p);
+    int descriptors;     /* of one end */
+    bool is_shared;      /* both ends see one ring: what is written can be read at once, and room
+                            comes by the byte */
+    bool tells_of_death; /* a process that ends without a word ends the stream all the same */
+} carrier_t;
+
+static const carrier_t carriers[] = {
+    {"shm", open_link, 2, true, false},
+    {"tcp", open_tcp_link, 3, false, true},
+};
+
+static const carrier_t *carrier; /* of the running case */
+
+/* Two ends of one link over the carrier of the running case. False: *error_p says why. */
+static inline bool open_ends(uint64_t ring_bytes, bw_link_t **one_p, bw_link_t **other_p,
+                             bw_error_t *error_p)
+{
+    return carrier->open(ring_bytes, one_p, other_p, error_p);
+}
+
+/* ---- one end in each of two processes ---- */
+
+/* What two processes have in common before the fork; each then takes its end. */
+typedef struct {
+    bw_link_t *links[2]; /* shm: both are mapped already */
+    int sockets[2];      /* tcp: -1 if not */
+    uint64_t ring_bytes;
+} pair_t;
+
+static inline bool open_pair(uint64_t ring_bytes, pair_t *pair_p, bw_error_t *error_p)
+{
+    *pair_p = (pair_t){.sockets = {-1, -1}, .ring_bytes = ring_bytes};
+    if (carrier->is_shared)
+        return open_ends(ring_bytes, &pair_p->links[0], &pair_p->links[1], error_p);
+    return connect_sockets(8192, &pair_p->sockets[0], &pair_p->sockets[1]);
+}
+
+/* The end of this process; the other's is closed here. NULL: it cannot be had. */
+static inline bw_link_t *take_end(pair_t *pair, int side)
+{
+    bw_link_t *link = pair->links[side];
+    bw_error_t error = {0};
+
+    if (link) {
+        pair->links[!side]->ops->close(pair->links[!side], NULL);
+        return link;
+    }
+    close(pair->sockets[!side]);
+    if (bw_tcp_adopt(pair->sockets[side], pair->ring_bytes, &link, &error) != BW_OK)
+        return NULL;
+    close(pair->sockets[side]);
+    return link;
+}
+
+/* ---- waiting for what is on its way ---- */
+
+/* The descriptor becomes readable, as far as this link owes a wake-up. */
+static inline bool is_readable(const bw_link_t *link)
+{
+    struct pollfd poller = {.fd = link->ops->fd(link), .events = POLLIN};
+
+    return poll(&poller, 1, ARRIVES_MS) == 1;
+}
+
+static inline bool is_quiet(const bw_link_t *link)
+{
+    struct pollfd poller = {.fd = link->ops->fd(link), .events = POLLIN};
+
+    return poll(&poller, 1, 0) == 0;
+}
+
+/* Waits until `bytes` can be read, or the link has ended or failed; what peek gives then. */
+static inline bw_status_t await_bytes(bw_link_t *link, size_t bytes, bw_span_t *span_p)
+{
+    bw_status_t status;
+
+    for (;;) {
+        *span_p = (bw_span_t){0};
+        link->ops->hush(link);
+        status = link->ops->peek(link, span_p);
+        if ((status == BW_OK && span_p->len >= bytes) || (status != BW_OK && status != BW_AGAIN) ||
+            link->ops->is_finished(link))
+            return status;
+        if (link->ops->arm_read(link) == BW_OK && !link->ops->is_finished(link) &&
+            !is_readable(link))
+            return BW_AGAIN;
+    }
+}
+
+/* ---- running ---- */
+
+static inline void check_carriers(const check_case_t *cases, size_t count, int argc, char **argv)
+{
+    for (size_t i = 0; i < sizeof carriers / sizeof *carriers; i++) {
+        char prefix[16];
+
+        carrier = &carriers[i];
+        snprintf(prefix, sizeof prefix, "%s: ", carrier->kind);
+        check_each(prefix, cases, count, argc, argv);
+    }
+}
+
+#define CARRIERS_MAIN(cases)                                                                       \
+    int main(int argc, char **argv)                                                                \
+    {                                                                                              \
+        check_carriers(cases, sizeof(cases) / sizeof *(cases), argc, argv);                        \
+        return check_end();                                                                        \
+    }
+
+#endif

@@ -1,0 +1,406 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What every carrier promises through the table of link.h: bytes in order, room and wake-ups, last
+ * words, and that nothing is left. The same cases over shm and tcp; rdma_test has those of rdma.
+ */
+#define _GNU_SOURCE
+#include "carriers.h"
+
+#include <fcntl.h>
+
+#define RING BW_RING_MIN_BYTES
+
+static struct {
+    bw_link_t *one, *other;
+    int descriptors;
+} here;
+
+static void start(void)
+{
+    bw_error_t error = {0};
+
+    here.one = here.other = NULL;
+    here.descriptors = open_descriptors();
+    if (!open_ends(RING, &here.one, &here.other, &error))
+        printf("    %s: %s\n", error.step, strerror(error.sys_errno));
+    CHECK(here.one && here.other);
+}
+
+static void close_end(bw_link_t **link)
+{
+    if (*link)
+        (*link)->ops->close(*link, NULL);
+    *link = NULL;
+}
+
+static void stop(void)
+{
+    close_end(&here.one);
+    close_end(&here.other);
+    CHECK_EQ(carrier_mappings(NULL), 0);
+    CHECK_EQ(open_descriptors(), here.descriptors);
+}
+
+static void write_bytes(bw_link_t *link, const void *bytes, size_t len)
+{
+    bw_span_t span = {0};
+
+    CHECK_EQ(link->ops->reserve(link, len, &span), BW_OK);
+    CHECK(span.len >= len);
+    memcpy(span.base, bytes, len);
+    link->ops->commit(link, len);
+}
+
+static void read_bytes(bw_link_t *link, const char *bytes)
+{
+    bw_span_t span;
+
+    CHECK_EQ(await_bytes(link, strlen(bytes), &span), BW_OK);
+    CHECK_EQ(span.len, strlen(bytes));
+    CHECK_EQ(memcmp(span.base, bytes, span.len), 0);
+}
+
+static uint8_t byte_at(uint64_t position)
+{
+    return (uint8_t)(position * 131 + (position >> 11));
+}
+
+/* Fills whatever room there is; gives the position after it. */
+static uint64_t fill_up(bw_link_t *link, uint64_t position)
+{
+    bw_span_t span = {0};
+
+    while (link->ops->reserve(link, 1, &span) == BW_OK) {
+        for (size_t i = 0; i < span.len; i++)
+            span.base[i] = byte_at(position + i);
+        link->ops->commit(link, span.len);
+        position += span.len;
+    }
+    return position;
+}
+
+/* ---- bytes ---- */
+
+static void both_ends_carry_bytes(void)
+{
+    bw_link_stats_t stats;
+
+    CHECK_IN(start());
+    CHECK(carrier_mappings(NULL) > 0);
+    CHECK_EQ(open_descriptors(), here.descriptors + 2 * carrier->descriptors);
+    CHECK_EQ(strcmp(here.one->ops->kind, carrier->kind), 0);
+    CHECK_IN(write_bytes(here.one, "there", 5));
+    CHECK_IN(write_bytes(here.other, "and back", 8));
+    CHECK_IN(read_bytes(here.other, "there"));
+    CHECK_IN(read_bytes(here.one, "and back"));
+    here.one->ops->release(here.one, 3);
+    CHECK_IN(read_bytes(here.one, " back"));
+    here.one->ops->stats(here.one, &stats);
+    CHECK_EQ(stats.bytes_out, 5);
+    CHECK_EQ(stats.bytes_in, 3);
+    CHECK_EQ(stats.fill_in, 5);
+    CHECK_EQ(stats.fill_out, carrier->is_shared ? 5 : 0); /* a socket has taken it */
+    CHECK_EQ(stats.ring_bytes, RING);
+    close_end(&here.one);
+    CHECK_IN(read_bytes(here.other, "there")); /* last words stay readable */
+    CHECK_IN(stop());
+}
+
+/* Everything that is written arrives, in order and once, in pieces of any length on both sides. */
+static void bytes_keep_their_order(void)
+{
+    uint64_t written = 0, read = 0, random = 9;
+
+    CHECK_IN(start());
+    while (read < 40 * RING) {
+        bw_span_t span = {0};
+        size_t n;
+
+        if (here.one->ops->reserve(here.one, 1, &span) == BW_OK) {
+            n = (size_t)(1 + next_random(&random) % span.len);
+            for (size_t i = 0; i < n; i++)
+                span.base[i] = byte_at(written + i);
+            here.one->ops->commit(here.one, n);
+            written += n;
+        }
+        here.one->ops->hush(here.one); /* lets a socket's rest go out */
+        CHECK_EQ(await_bytes(here.other, 1, &span), BW_OK);
+        n = (size_t)(1 + next_random(&random) % span.len);
+        for (size_t i = 0; i < n; i++)
+            CHECK_EQ(span.base[i], byte_at(read + i));
+        here.other->ops->release(here.other, n);
+        read += n;
+    }
+    CHECK(read <= written);
+    CHECK_IN(stop());
+}
+
+/* ---- waking ---- */
+
+static void a_sleeping_reader_is_woken(void)
+{
+    bw_span_t span;
+
+    CHECK_IN(start());
+    for (int round = 0; round < 100; round++) {
+        here.other->ops->hush(here.other);
+        CHECK_EQ(here.other->ops->peek(here.other, &span), BW_AGAIN);
+        CHECK_EQ(here.other->ops->arm_read(here.other), BW_OK);
+        CHECK(is_quiet(here.other));
+        CHECK_IN(write_bytes(here.one, "x", 1));
+        CHECK(is_readable(here.other));
+        CHECK_EQ(here.other->ops->peek(here.other, &span), BW_OK);
+        here.other->ops->release(here.other, 1);
+    }
+    CHECK_IN(stop());
+}
+
+/* What came before the arming is not slept on. */
+static void a_reader_that_comes_late_does_not_sleep(void)
+{
+    bw_status_t status;
+    bw_span_t span;
+
+    CHECK_IN(start());
+    here.other->ops->hush(here.other);
+    CHECK_EQ(here.other->ops->peek(here.other, &span), BW_AGAIN);
+    CHECK_IN(write_bytes(here.one, "x", 1));
+    status = here.other->ops->arm_read(here.other);
+    CHECK(status == BW_AGAIN || (status == BW_OK && is_readable(here.other)));
+    CHECK_IN(read_bytes(here.other, "x"));
+    /* half a frame is left unreleased, and more of it comes */
+    status = here.other->ops->arm_read(here.other);
+    CHECK_EQ(status, BW_OK);
+    here.other->ops->hush(here.other);
+    CHECK_IN(write_bytes(here.one, "y", 1));
+    CHECK(is_readable(here.other));
+    CHECK_IN(read_bytes(here.other, "xy"));
+    CHECK_IN(stop());
+}
+
+static void a_kick_wakes(void)
+{
+    CHECK_IN(start());
+    here.one->ops->hush(here.one);
+    for (int round = 0; round < 3; round++) {
+        CHECK(is_quiet(here.one));
+        here.one->ops->kick(here.one);
+        here.one->ops->kick(here.one);
+        CHECK(is_readable(here.one));
+        here.one->ops->hush(here.one);
+    }
+    CHECK(is_quiet(here.one));
+    CHECK_IN(stop());
+}
+
+/* A writer that has filled everything sleeps, and wakes when the reader has made as much room. */
+static void a_writer_without_room_is_woken(void)
+{
+    uint64_t position = 0, read = 0;
+    bw_link_stats_t stats;
+
+    CHECK_IN(start());
+    for (int round = 0; round < 20; round++) {
+        position = fill_up(here.one, position);
+        here.one->ops->hush(here.one);
+        position = fill_up(here.one, position); /* of a socket the kernel has taken more */
+        if (here.one->ops->arm_write(here.one, RING / 2) == BW_AGAIN)
+            continue;
+        while (read < position) {
+            bw_span_t span = {0};
+
+            CHECK_EQ(await_bytes(here.other, 1, &span), BW_OK);
+            for (size_t i = 0; i < span.len; i++)
+                CHECK_EQ(span.base[i], byte_at(read + i));
+            read += span.len;
+            here.other->ops->release(here.other, span.len);
+            here.one->ops->hush(here.one);
+        }
+        CHECK_EQ(here.one->ops->arm_write(here.one, RING / 2), BW_AGAIN);
+    }
+    here.one->ops->stats(here.one, &stats);
+    CHECK(stats.stalls > 0);
+    CHECK_IN(stop());
+}
+
+/* The descriptor becomes readable by room alone. */
+static void room_rings(void)
+{
+    uint64_t position;
+    bw_span_t span = {0};
+
+    CHECK_IN(start());
+    position = fill_up(here.one, 0);
+    do
+        here.one->ops->hush(here.one);
+    while (fill_up(here.one, position) != position && position++ < 100 * RING);
+    while (here.one->ops->arm_write(here.one, RING / 2) == BW_AGAIN)
+        fill_up(here.one, position);
+    here.one->ops->hush(here.one);
+    CHECK_EQ(here.one->ops->arm_write(here.one, RING / 2), BW_OK);
+    CHECK(is_quiet(here.one));
+    do {
+        CHECK_EQ(await_bytes(here.other, 1, &span), BW_OK);
+        here.other->ops->release(here.other, span.len < RING / 8 ? span.len : RING / 8);
+    } while (is_quiet(here.one));
+    CHECK_IN(stop());
+}
+
+/* ---- the end ---- */
+
+static void the_end_comes_after_the_last_word(void)
+{
+    bw_span_t span;
+
+    CHECK_IN(start());
+    CHECK_IN(write_bytes(here.one, "last", 4));
+    CHECK(!here.other->ops->is_finished(here.other));
+    close_end(&here.one);
+    CHECK_IN(read_bytes(here.other, "last"));
+    CHECK(!here.other->ops->is_finished(here.other));
+    here.other->ops->release(here.other, 4);
+    CHECK_EQ(await_bytes(here.other, 1, &span), BW_AGAIN);
+    CHECK(here.other->ops->is_finished(here.other));
+    CHECK(here.other->ops->reason(here.other) == NULL);
+    CHECK_IN(stop());
+}
+
+/* Armed and asleep, the end wakes. */
+static void the_end_rings(void)
+{
+    bw_span_t span;
+
+    CHECK_IN(start());
+    here.other->ops->hush(here.other);
+    CHECK_EQ(here.other->ops->peek(here.other, &span), BW_AGAIN);
+    CHECK_EQ(here.other->ops->arm_read(here.other), BW_OK);
+    close_end(&here.one);
+    CHECK(is_readable(here.other));
+    CHECK_EQ(await_bytes(here.other, 1, &span), BW_AGAIN);
+    CHECK(here.other->ops->is_finished(here.other));
+    CHECK_IN(stop());
+}
+
+/* Whoever writes on to an end that is closed is not stuck for lack of anything but room. */
+static void writing_to_a_closed_end_does_no_harm(void)
+{
+    bw_link_stats_t stats;
+    uint64_t position;
+
+    CHECK_IN(start());
+    close_end(&here.other);
+    position = 0;
+    for (int round = 0; round < 10; round++) {
+        bw_span_t span = {0};
+
+        if (here.one->ops->reserve(here.one, RING / 4, &span) == BW_OK) {
+            memset(span.base, 7, span.len);
+            here.one->ops->commit(here.one, span.len);
+            position += span.len;
+        }
+        here.one->ops->hush(here.one);
+    }
+    CHECK(position >= RING);
+    here.one->ops->stats(here.one, &stats);
+    CHECK(stats.unreleased <= position);
+    CHECK_IN(stop());
+}
+
+/* The figure falls to nothing when the other end has taken everything. */
+static void what_is_not_taken_is_counted(void)
+{
+    bw_link_stats_t stats;
+    uint64_t position, read = 0;
+
+    CHECK_IN(start());
+    position = fill_up(here.one, 0);
+    here.one->ops->stats(here.one, &stats);
+    CHECK(carrier->is_shared ? stats.unreleased == position
+                             : stats.unreleased > 0 && stats.unreleased <= position);
+    while (read < position) {
+        bw_span_t span = {0};
+
+        CHECK_EQ(await_bytes(here.other, 1, &span), BW_OK);
+        here.other->ops->release(here.other, span.len);
+        read += span.len;
+        here.one->ops->hush(here.one);
+    }
+    for (int ms = 0; ms < ARRIVES_MS && stats.unreleased > 0; ms++) {
+        here.one->ops->stats(here.one, &stats);
+        (void)poll(NULL, 0, stats.unreleased > 0);
+    }
+    CHECK_EQ(stats.unreleased, 0);
+    CHECK_IN(stop());
+}
+
+/* ---- descriptors and memory ---- */
+
+/* The polled descriptor outlives the link if the caller asks for it. */
+static void close_hands_over_the_descriptor(void)
+{
+    int fd = -1;
+
+    CHECK_IN(start());
+    CHECK(here.one->ops->fd(here.one) >= 0);
+    here.one->ops->close(here.one, &fd);
+    here.one = NULL;
+    CHECK(fd >= 0 && fcntl(fd, F_GETFD) >= 0);
+    CHECK_EQ(close(fd), 0);
+    CHECK_IN(stop());
+}
+
+static void descriptors_are_not_inherited(void)
+{
+    CHECK_IN(start());
+    for (int fd = here.descriptors; fd < 64; fd++)
+        if (fd > 2 && fcntl(fd, F_GETFD) >= 0) {
+            char path[32], target[64] = {0};
+
+            snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+            if (readlink(path, target, sizeof target - 1) > 0 &&
+                (strstr(target, "event") || strstr(target, "memfd") || strstr(target, "socket")))
+                CHECK(fcntl(fd, F_GETFD) & FD_CLOEXEC);
+        }
+    CHECK_IN(stop());
+}
+
+static void idle_memory_goes_back(void)
+{
+    uint64_t position, read = 0;
+    bw_span_t span = {0};
+
+    CHECK_IN(start());
+    position = fill_up(here.one, 0);
+    while (read < position) {
+        CHECK_EQ(await_bytes(here.other, 1, &span), BW_OK);
+        here.other->ops->release(here.other, span.len);
+        read += span.len;
+        here.one->ops->hush(here.one);
+    }
+    CHECK(carrier_mappings("Rss:") >= (long)RING / 1024);
+    here.one->ops->trim(here.one);
+    here.other->ops->trim(here.other);
+    CHECK(carrier_mappings("Rss:") < (long)RING / 1024);
+    CHECK_IN(write_bytes(here.one, "still there", 11));
+    CHECK_IN(read_bytes(here.other, "still there"));
+    CHECK_IN(stop());
+}
+
+static const check_case_t cases[] = {
+    {"both_ends_carry_bytes", both_ends_carry_bytes},
+    {"bytes_keep_their_order", bytes_keep_their_order},
+    {"a_sleeping_reader_is_woken", a_sleeping_reader_is_woken},
+    {"a_reader_that_comes_late_does_not_sleep", a_reader_that_comes_late_does_not_sleep},
+    {"a_kick_wakes", a_kick_wakes},
+    {"a_writer_without_room_is_woken", a_writer_without_room_is_woken},
+    {"room_rings", room_rings},
+    {"the_end_comes_after_the_last_word", the_end_comes_after_the_last_word},
+    {"the_end_rings", the_end_rings},
+    {"writing_to_a_closed_end_does_no_harm", writing_to_a_closed_end_does_no_harm},
+    {"what_is_not_taken_is_counted", what_is_not_taken_is_counted},
+    {"close_hands_over_the_descriptor", close_hands_over_the_descriptor},
+    {"descriptors_are_not_inherited", descriptors_are_not_inherited},
+    {"idle_memory_goes_back", idle_memory_goes_back},
+};
+
+CARRIERS_MAIN(cases)

@@ -1,0 +1,313 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What is particular to the tcp carrier: which descriptors it takes, how a connection ends, what it
+ * says of it, and that it wakes nobody for what nobody has asked for.
+ */
+#define _GNU_SOURCE
+#include "carriers.h"
+#include "visits.h"
+
+#include <signal.h>
+#include <sys/resource.h>
+
+static struct {
+    bw_link_t *link; /* under test */
+    int peer;        /* the other end, a bare socket */
+    int descriptors;
+} here;
+
+static void start(void)
+{
+    bw_error_t error = {0};
+    int socket = -1;
+
+    here.descriptors = open_descriptors();
+    CHECK(connect_sockets(8192, &socket, &here.peer));
+    CHECK_EQ(bw_tcp_adopt(socket, RING, &here.link, &error), BW_OK);
+    CHECK_EQ(close(socket), 0); /* the link has its own */
+}
+
+static void stop(void)
+{
+    here.link->ops->close(here.link, NULL);
+    if (here.peer >= 0)
+        close(here.peer);
+    CHECK_EQ(carrier_mappings(NULL), 0);
+    CHECK_EQ(open_descriptors(), here.descriptors);
+}
+
+static void peer_closes(void)
+{
+    CHECK_EQ(close(here.peer), 0);
+    here.peer = -1;
+}
+
+/* The peer's kernel sends a reset instead of an end. */
+static void peer_resets(void)
+{
+    struct linger now = {.l_onoff = 1, .l_linger = 0};
+
+    CHECK_EQ(setsockopt(here.peer, SOL_SOCKET, SO_LINGER, &now, sizeof now), 0);
+    CHECK_IN(peer_closes());
+}
+
+static void peer_says(const char *text)
+{
+    CHECK_EQ(send(here.peer, text, strlen(text), MSG_NOSIGNAL), strlen(text));
+}
+
+/* ---- what is adopted ---- */
+
+static void refused(int fd, uint64_t ring_bytes, bw_status_t wanted)
+{
+    bw_link_t *link = NULL;
+    bw_error_t error = {0};
+    int before = open_descriptors();
+    bw_status_t status;
+
+    status = bw_tcp_adopt(fd, ring_bytes, &link, &error);
+    if (status != wanted)
+        printf("    %s: %s\n", error.step, strerror(error.sys_errno));
+    CHECK_EQ(status, wanted);
+    CHECK(link == NULL && error.step != NULL);
+    CHECK_EQ(open_descriptors(), before);
+    CHECK_EQ(carrier_mappings(NULL), 0);
+}
+
+static void only_connected_streams_are_taken(void)
+{
+    static const uint64_t sizes[] = {0, 1, RING - 1, RING + 1, 3 * RING, 2 * BW_RING_MAX_BYTES};
+    int sockets[2], pipes[2], datagrams, lonely;
+
+    CHECK_EQ(pipe2(pipes, O_CLOEXEC), 0);
+    CHECK((datagrams = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0)) >= 0);
+    CHECK((lonely = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) >= 0);
+    CHECK(connect_sockets(0, &sockets[0], &sockets[1]));
+    CHECK_IN(refused(pipes[0], RING, BW_INVALID));
+    CHECK_IN(refused(datagrams, RING, BW_INVALID));
+    CHECK_IN(refused(lonely, RING, BW_INVALID));
+    CHECK_IN(refused(-1, RING, BW_INVALID));
+    CHECK_IN(refused(4711, RING, BW_INVALID));
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        CHECK_IN(refused(sockets[0], sizes[i], BW_INVALID));
+    for (int i = 0; i < 2; i++) {
+        close(pipes[i]);
+        close(sockets[i]);
+    }
+    close(datagrams);
+    close(lonely);
+}
+
+/* Each of the descriptors that a link needs may be the one too many. */
+static void too_many_descriptors(void)
+{
+    struct rlimit all, few;
+    int sockets[2], free_fd, watch;
+
+    CHECK(connect_sockets(0, &sockets[0], &sockets[1]));
+    CHECK_EQ(getrlimit(RLIMIT_NOFILE, &all), 0);
+    do /* no gap below */
+        free_fd = dup(0);
+    while (free_fd < sockets[1]);
+    close(free_fd);
+    for (int more = 0; more < 3; more++) {
+        bw_link_t *link = NULL;
+        bw_error_t error = {0};
+        int before = open_descriptors();
+        bw_status_t status, watched;
+
+        few = (struct rlimit){.rlim_cur = (rlim_t)(free_fd + more), .rlim_max = all.rlim_max};
+        CHECK_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+        status = bw_tcp_adopt(sockets[0], RING, &link, &error);
+        watched = more > 0 ? BW_LIMIT : bw_tcp_watch(sockets[0], &watch, &error);
+        CHECK_EQ(setrlimit(RLIMIT_NOFILE, &all), 0);
+        CHECK_EQ(status, BW_LIMIT);
+        CHECK_EQ(watched, BW_LIMIT);
+        CHECK_EQ(open_descriptors(), before);
+        CHECK_EQ(carrier_mappings(NULL), 0);
+    }
+}
+
+static void a_limit_leaves_nothing_behind(void)
+{
+    in_child(too_many_descriptors);
+}
+
+/* A stream is a stream. */
+static void unix_streams_are_taken(void)
+{
+    bw_link_t *one = NULL, *other = NULL;
+    bw_error_t error = {0};
+    bw_span_t span;
+    int sockets[2];
+
+    CHECK_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets), 0);
+    CHECK(adopt_both(sockets, RING, &one, &other, &error));
+    CHECK(write_text(one, "over unix"));
+    CHECK_EQ(await_bytes(other, 9, &span), BW_OK);
+    CHECK_EQ(memcmp(span.base, "over unix", 9), 0);
+    one->ops->close(one, NULL);
+    other->ops->close(other, NULL);
+}
+
+/* ---- how it ends ---- */
+
+/* After what had come; the writer is not stuck meanwhile. */
+static void a_reset_ends_it_with_a_reason(void)
+{
+    bw_span_t span;
+
+    CHECK_IN(start());
+    CHECK_IN(peer_says("said before"));
+    CHECK_EQ(await_bytes(here.link, 11, &span), BW_OK);
+    CHECK_IN(peer_resets());
+    here.link->ops->release(here.link, 11);
+    CHECK_EQ(await_bytes(here.link, 1, &span), BW_SYSTEM);
+    CHECK(!here.link->ops->is_finished(here.link));
+    CHECK_EQ(strcmp(here.link->ops->reason(here.link), "connection_closed"), 0);
+    for (int i = 0; i < 100; i++) {
+        CHECK_EQ(here.link->ops->reserve(here.link, 4096, &span), BW_OK);
+        here.link->ops->commit(here.link, 4096);
+    }
+    CHECK_IN(stop());
+}
+
+/* The user waits for more of something, and it will not come. */
+static void an_end_within_what_is_waited_for_is_no_orderly_one(void)
+{
+    bw_span_t span;
+
+    CHECK_IN(start());
+    CHECK_IN(peer_says("half"));
+    CHECK_EQ(await_bytes(here.link, 4, &span), BW_OK);
+    here.link->ops->hush(here.link);
+    CHECK_EQ(here.link->ops->arm_read(here.link), BW_OK);
+    CHECK_IN(peer_closes());
+    CHECK(is_readable(here.link));
+    CHECK_EQ(here.link->ops->peek(here.link, &span), BW_OK);
+    CHECK_EQ(span.len, 4);
+    here.link->ops->hush(here.link);
+    CHECK_EQ(here.link->ops->arm_read(here.link), BW_CORRUPT);
+    CHECK(!here.link->ops->is_finished(here.link));
+    CHECK_EQ(strcmp(here.link->ops->reason(here.link), "connection_closed"), 0);
+    CHECK_IN(stop());
+}
+
+/* Writing is what finds it out: the bytes are counted, the reader hears of it. */
+static void writing_finds_out_that_the_peer_is_gone(void)
+{
+    bw_link_stats_t stats;
+    bw_span_t span;
+    int64_t written = 0;
+
+    CHECK_IN(start());
+    CHECK_IN(peer_resets());
+    for (int i = 0; i < 10; i++) {
+        CHECK_EQ(here.link->ops->reserve(here.link, 1000, &span), BW_OK);
+        here.link->ops->commit(here.link, 1000);
+        written += 1000;
+    }
+    here.link->ops->stats(here.link, &stats);
+    CHECK_EQ(stats.unreleased, written);
+    CHECK_EQ(await_bytes(here.link, 1, &span), BW_SYSTEM);
+    CHECK_IN(stop());
+}
+
+/* What was said last arrives, although the other side has said something that nobody read. */
+static void last_words_outlive_unread_input(void)
+{
+    char got[64] = {0};
+    size_t len = 0;
+    ssize_t n;
+
+    CHECK_IN(start());
+    for (int i = 0; i < 20; i++)
+        CHECK_IN(peer_says("nobody reads this"));
+    CHECK(write_text(here.link, "last words"));
+    here.link->ops->close(here.link, NULL);
+    while ((n = recv(here.peer, got + len, sizeof got - len, 0)) > 0)
+        len += (size_t)n;
+    CHECK_EQ(n, 0);
+    CHECK_EQ(len, 10);
+    CHECK_EQ(strcmp(got, "last words"), 0);
+    close(here.peer);
+    CHECK_EQ(open_descriptors(), here.descriptors);
+}
+
+/* ---- wake-ups ---- */
+
+/* Nobody has armed, and nobody reads: each thing that comes wakes at most once. */
+static void unread_input_does_not_wake_again_and_again(void)
+{
+    bw_span_t span;
+    int wakes = 0;
+
+    CHECK_IN(start());
+    here.link->ops->hush(here.link);
+    for (int i = 0; i < 10; i++) {
+        CHECK_IN(peer_says("x"));
+        for (int k = 0; k < 100; k++)
+            if (!is_quiet(here.link)) {
+                wakes++;
+                here.link->ops->hush(here.link);
+            }
+    }
+    CHECK(wakes <= 10);
+    CHECK_EQ(await_bytes(here.link, 10, &span), BW_OK);
+    CHECK_EQ(span.len, 10);
+    CHECK_IN(stop());
+}
+
+/* A user who looks without having been woken sees what has come. */
+static void a_look_without_a_wake_up_sees_what_is_there(void)
+{
+    bw_status_t status = BW_AGAIN;
+    bw_span_t span;
+
+    CHECK_IN(start());
+    CHECK_EQ(here.link->ops->peek(here.link, &span), BW_AGAIN);
+    CHECK_IN(peer_says("there"));
+    for (int ms = 0; ms < ARRIVES_MS && status == BW_AGAIN; ms++) {
+        status = here.link->ops->peek(here.link, &span);
+        (void)poll(NULL, 0, status == BW_AGAIN);
+    }
+    CHECK_EQ(status, BW_OK);
+    CHECK_EQ(span.len, 5);
+    CHECK_IN(stop());
+}
+
+/* A watcher's descriptor tells of the end, and is its own. */
+static void a_watch_sees_the_end(void)
+{
+    bw_error_t error = {0};
+    int sockets[2], watch = -1;
+    struct pollfd poller = {.events = POLLIN};
+    char byte;
+
+    CHECK(connect_sockets(0, &sockets[0], &sockets[1]));
+    CHECK_EQ(bw_tcp_watch(sockets[0], &watch, &error), BW_OK);
+    CHECK(fcntl(watch, F_GETFD) & FD_CLOEXEC);
+    CHECK_EQ(close(sockets[0]), 0);
+    poller.fd = watch;
+    CHECK_EQ(poll(&poller, 1, 0), 0); /* closing a descriptor shuts nothing down */
+    CHECK_EQ(close(sockets[1]), 0);
+    CHECK_EQ(poll(&poller, 1, ARRIVES_MS), 1);
+    CHECK_EQ(recv(watch, &byte, 1, MSG_DONTWAIT), 0);
+    CHECK_EQ(close(watch), 0);
+}
+
+static const check_case_t cases[] = {
+    {"only_connected_streams_are_taken", only_connected_streams_are_taken},
+    {"a_limit_leaves_nothing_behind", a_limit_leaves_nothing_behind},
+    {"unix_streams_are_taken", unix_streams_are_taken},
+    {"a_reset_ends_it_with_a_reason", a_reset_ends_it_with_a_reason},
+    {"an_end_within_what_is_waited_for_is_no_orderly_one",
+     an_end_within_what_is_waited_for_is_no_orderly_one},
+    {"writing_finds_out_that_the_peer_is_gone", writing_finds_out_that_the_peer_is_gone},
+    {"last_words_outlive_unread_input", last_words_outlive_unread_input},
+    {"unread_input_does_not_wake_again_and_again", unread_input_does_not_wake_again_and_again},
+    {"a_look_without_a_wake_up_sees_what_is_there", a_look_without_a_wake_up_sees_what_is_there},
+    {"a_watch_sees_the_end", a_watch_sees_the_end},
+};
+
+CHECK_MAIN(cases)
