@@ -32,6 +32,7 @@ typedef struct {
     uint64_t peeked; /* in.head as the last peek gave it */
     int socket, bell, epoll;
     bool may_read;      /* the socket may have something: ask it */
+    bool is_ending;     /* the poller has told of the end: no event comes after it */
     bool is_blocked;    /* the socket has no room, and tells when it has */
     bool has_ended;     /* the peer's stream has ended, or the connection has failed */
     const char *reason; /* it has failed */
@@ -127,7 +128,7 @@ static void pull(tcp_link_t *tcp)
     tcp->reads++;
     if (n > 0) {
         in->head += (uint64_t)n;
-        tcp->may_read = (uint64_t)n == most;
+        tcp->may_read = (uint64_t)n == most || tcp->is_ending;
         return;
     }
     tcp->may_read = false;
@@ -230,7 +231,9 @@ static void tcp_hush(bw_link_t *link)
     for (int i = 0; i < count; i++) {
         if (events[i].data.fd != tcp->socket)
             continue;
-        if (events[i].events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR))
+        if (events[i].events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR))
+            tcp->is_ending = true;
+        if (events[i].events & EPOLLIN || tcp->is_ending)
             tcp->may_read = true;
         if (events[i].events & (EPOLLOUT | EPOLLHUP | EPOLLERR))
             tcp->is_blocked = false;

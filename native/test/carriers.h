@@ -19,8 +19,9 @@
 
 #include "../link/tcp_link.h"
 
-#define ARRIVES_MS 10000 /* what was sent over loopback is there by then, also on a busy machine   \
-                          */
+#define ARRIVES_MS                                                                                 \
+    10000 /* what was sent over loopback is there by then, also on a busy machine                  \
+           */
 
 /* A TCP connection of this process with itself. With `buffer` above 0 the kernel holds little more
  * than that, so that the rings fill. */

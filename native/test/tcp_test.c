@@ -258,6 +258,29 @@ static void unread_input_does_not_wake_again_and_again(void)
     CHECK_IN(stop());
 }
 
+/* The poller has told of the bytes and of the end behind them at once, and nothing tells again. */
+static void an_end_right_behind_the_bytes_is_not_slept_on(void)
+{
+    bw_status_t status;
+    bw_span_t span;
+
+    CHECK_IN(start());
+    here.link->ops->hush(here.link);
+    CHECK_IN(peer_says("last"));
+    CHECK_IN(peer_closes());
+    CHECK(is_readable(here.link));
+    (void)poll(NULL, 0, 10); /* so that both are there, most often */
+    here.link->ops->hush(here.link);
+    CHECK_EQ(here.link->ops->peek(here.link, &span), BW_OK);
+    CHECK_EQ(span.len, 4);
+    here.link->ops->release(here.link, 4);
+    status = here.link->ops->arm_read(here.link);
+    CHECK(status == BW_AGAIN || here.link->ops->is_finished(here.link) || is_readable(here.link));
+    CHECK_EQ(await_bytes(here.link, 1, &span), BW_AGAIN);
+    CHECK(here.link->ops->is_finished(here.link));
+    CHECK_IN(stop());
+}
+
 /* A user who looks without having been woken sees what has come. */
 static void a_look_without_a_wake_up_sees_what_is_there(void)
 {
@@ -306,6 +329,8 @@ static const check_case_t cases[] = {
     {"writing_finds_out_that_the_peer_is_gone", writing_finds_out_that_the_peer_is_gone},
     {"last_words_outlive_unread_input", last_words_outlive_unread_input},
     {"unread_input_does_not_wake_again_and_again", unread_input_does_not_wake_again_and_again},
+    {"an_end_right_behind_the_bytes_is_not_slept_on",
+     an_end_right_behind_the_bytes_is_not_slept_on},
     {"a_look_without_a_wake_up_sees_what_is_there", a_look_without_a_wake_up_sees_what_is_there},
     {"a_watch_sees_the_end", a_watch_sees_the_end},
 };
