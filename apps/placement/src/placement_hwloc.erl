@@ -1,0 +1,93 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc The inside of a machine, as hwloc's XML describes it (`lstopo-no-graphics --of xml', Debian's
+%% hwloc-nox, formats 1 and 2), as a tree of processing units. Pure.
+%%
+%% Objects of processing (machine, package, die, group, cache, core) become groups, processing units become
+%% hosts called `pu0', `pu1' ... by the number that the operating system gives them. NUMA nodes of format 2 stand beside the
+%% tree; where they matter hwloc adds a group object. Devices are left out.
+-module(placement_hwloc).
+
+-export([from_xml/1, format_error/1]).
+
+-export_type([error/0]).
+
+-type error() :: not_hwloc | {unbalanced, Offset :: non_neg_integer()} | no_units.
+
+-define(GROUPS, ["Machine", "System", "Package", "Socket", "Die", "Group", "NUMANode", "Cache", "L1Cache", "L2Cache", "L3Cache",
+                 "L4Cache", "L5Cache", "Core"]).
+
+%% @doc The tree of an XML file.
+-spec from_xml(unicode:chardata()) -> {ok, placement_slurm:hosts()} | {error, error()}.
+from_xml(Text) ->
+    Binary = unicode:characters_to_binary(Text),
+    case is_binary(Binary) andalso re:run(Binary, "<topology[\\s>]") of
+        {match, _} -> objects(Binary);
+        _ -> {error, not_hwloc}
+    end.
+
+objects(Binary) ->
+    case re:run(Binary, "<(/?)object\\b([^>]*?)(/?)>", [global, {capture, all, index}]) of
+        {match, Tags} -> built([tag(Tag, Binary) || Tag <- Tags]);
+        nomatch -> {error, no_units}
+    end.
+
+tag([{Offset, _}, {_, Closing}, Attributes, {_, Alone}], Binary) ->
+    Text = binary:part(Binary, Attributes),
+    {Offset, if Closing > 0 -> close; Alone > 0 -> alone; true -> open end, {attribute(Text, "type"), attribute(Text, "os_index")}}.
+
+attribute(Text, Name) ->
+    case re:run(Text, ["\\b", Name, "=\"([^\"]*)\""], [{capture, all_but_first, list}]) of
+        {match, [Value]} -> Value;
+        nomatch -> ""
+    end.
+
+built(Tags) ->
+    case nested(Tags, [{"top", "", []}]) of
+        {error, _} = Error -> Error;
+        [] -> {error, no_units};
+        [Root] -> {ok, Root};
+        Roots -> {ok, {group, "machine", Roots}}
+    end.
+
+%% A stack of open objects, each with what it holds so far.
+nested([], [{"top", _, Below}]) -> lists:reverse(Below);
+nested([], _) -> {error, {unbalanced, 0}};
+nested([{_, open, {Type, Index}} | Tags], Stack) -> nested(Tags, [{Type, Index, []} | Stack]);
+nested([{_, alone, {Type, Index}} | Tags], [{Above, Number, Below} | Stack]) ->
+    nested(Tags, [{Above, Number, vertices({Type, Index, []}) ++ Below} | Stack]);
+nested([{_, close, _} | Tags], [Object, {Above, Number, Below} | Stack]) ->
+    nested(Tags, [{Above, Number, vertices(Object) ++ Below} | Stack]);
+nested([{Offset, close, _} | _], _) -> {error, {unbalanced, Offset}}.
+
+vertices({"PU", Index, _}) -> [{host, "pu" ++ Index}];
+vertices({_, _, []}) -> [];
+vertices({Type, Index, Below}) ->
+    case lists:member(Type, ?GROUPS) of
+        true -> [{group, string:lowercase(Type) ++ Index, lists:reverse(Below)}];
+        false -> Below
+    end.
+
+%% @doc An error in words.
+-spec format_error(error()) -> unicode:chardata().
+format_error(not_hwloc) -> "this is not hwloc's XML; make it with: lstopo-no-graphics --of xml";
+format_error({unbalanced, Offset}) -> io_lib:format("the XML is cut off or broken (an object at byte ~b does not match)", [Offset]);
+format_error(no_units) -> "the XML holds no processing unit".
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+
+two_packages_test() ->
+    Text = "<?xml version=\"1.0\"?><topology version=\"2.0\"><object type=\"Machine\" os_index=\"0\"><info name=\"a\" value=\"b\"/>"
+           "<object type=\"Package\" os_index=\"0\"><object type=\"NUMANode\" os_index=\"0\"/><object type=\"Core\" os_index=\"0\"><object type=\"PU\" os_index=\"0\"/>"
+           "<object type=\"PU\" os_index=\"2\"/></object></object><object type=\"Package\" os_index=\"1\"><object type=\"Core\" os_index=\"0\">"
+           "<object type=\"PU\" os_index=\"1\"/></object></object><object type=\"Bridge\" os_index=\"0\"><object type=\"PCIDev\"/></object></object></topology>",
+    ?assertEqual({ok, {group, "machine0", [{group, "package0", [{group, "core0", [{host, "pu0"}, {host, "pu2"}]}]},
+                                           {group, "package1", [{group, "core0", [{host, "pu1"}]}]}]}},
+                 from_xml(Text)).
+
+bad_input_test_() ->
+    [{unicode:characters_to_list(format_error(Want)), ?_assertEqual({error, Want}, from_xml(Text))}
+     || {Want, Text} <- [{not_hwloc, "<html/>"}, {not_hwloc, <<255, 254>>}, {no_units, "<topology></topology>"},
+                         {no_units, "<topology><object type=\"Machine\"/></topology>"},
+                         {{unbalanced, 0}, "<topology><object type=\"Machine\">"}, {{unbalanced, 10}, "<topology></object></topology>"}]].
+-endif.

@@ -1,0 +1,83 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc What a clustering says about its groups: labels, names and order. Pure.
+-module(placement_labels).
+
+-export([of_values/1, of_logs/2, measured/2, ordered/1]).
+
+%% Logarithms as whole numbers: 1.0 is 65536.
+-define(UNIT, 65536).
+
+%% @doc The labels of a group, from the times between its children in microseconds.
+-spec of_values([float(), ...]) -> placement_tree:labels().
+of_values(Values) ->
+    of_logs([round(math:log(Value) * ?UNIT) || Value <- Values], lists:max(Values)).
+
+%% @doc The same from their logarithms times 65536, and the largest time.
+-spec of_logs([integer(), ...], Most :: float()) -> placement_tree:labels().
+of_logs(Logs, Most) ->
+    [Median, P95] = placement_quantiles:quantiles([0.5, 0.95], Logs),
+    Count = length(Logs),
+    Mean = lists:sum(Logs) div Count,
+    #{median_us => min(Most, math:exp(Median / ?UNIT)), p95_us => min(Most, math:exp(P95 / ?UNIT)), max_us => Most, pairs => Count,
+      spread => math:sqrt(lists:sum([(Log - Mean) * (Log - Mean) || Log <- Logs]) / Count) / ?UNIT}.
+
+%% @doc The vertex with the labels that a matrix gives its groups.
+-spec measured(placement_tree:vertex(), placement_matrix:matrix()) -> placement_tree:vertex().
+measured(Vertex, Matrix) ->
+    Places = maps:from_list(lists:zip(placement_matrix:nodes(Matrix), lists:seq(1, placement_matrix:size(Matrix)))),
+    {Labelled, _} = measured(Vertex, Places, placement_matrix:rows(Matrix)),
+    Labelled.
+
+measured({leaf, Node} = Leaf, Places, _) ->
+    {Leaf, [maps:get(Node, Places)]};
+measured({group, Name, _, Children}, Places, Rows) ->
+    Below = [measured(Child, Places, Rows) || Child <- Children],
+    Lists = [Members || {_, Members} <- Below],
+    Labels = case between(Lists, Rows) of
+                 [] -> #{};
+                 Values -> of_values(Values)
+             end,
+    {{group, Name, Labels, [Child || {Child, _} <- Below]}, lists:append(Lists)}.
+
+between([One | Others], Rows) ->
+    [element(J, element(I, Rows)) || I <- One, J <- lists:append(Others)] ++ between(Others, Rows);
+between([], _) -> [].
+
+%% @doc A vertex whose children stand in an order that depends on nothing but the clusters: large groups
+%% first, then by name, nodes last; the groups are named by their place, such as `"c2.1"'.
+-spec ordered(placement_tree:vertex()) -> placement_tree:vertex().
+ordered(Vertex) ->
+    named(sorted(Vertex), "c", "network").
+
+sorted({leaf, _} = Leaf) -> Leaf;
+sorted({group, Name, Labels, Children}) ->
+    Keyed = [{key(Child), Child} || Child <- [sorted(Child) || Child <- Children]],
+    {group, Name, Labels, [Child || {_, Child} <- lists:keysort(1, Keyed)]}.
+
+key({leaf, Node}) -> {1, 0, Node};
+key({group, _, _, _} = Group) ->
+    Members = placement_tree:members(Group),
+    {0, -length(Members), lists:min(Members)}.
+
+named({leaf, _} = Leaf, _, _) -> Leaf;
+named({group, _, Labels, Children}, Prefix, Name) ->
+    Numbers = lists:seq(1, length(Children)),
+    {group, Name, Labels, [named(Child, [Prefix, integer_to_list(N), "."], lists:flatten([Prefix, integer_to_list(N)]))
+                           || {N, Child} <- lists:zip(Numbers, Children)]}.
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+
+of_values_test() ->
+    #{median_us := Median, p95_us := P95, max_us := Max, pairs := 4, spread := Spread} = of_values([1.0, 2.0, 4.0, 8.0]),
+    ?assertEqual(8.0, Max),
+    ?assert(abs(Median - 2) < 0.01),
+    ?assert(abs(P95 - 8) < 0.01),
+    ?assert(abs(Spread - math:sqrt(1.25) * math:log(2)) < 0.001).
+
+ordered_test() ->
+    Group = fun(Children) -> {group, x, #{}, Children} end,
+    ?assertEqual({group, "network", #{}, [{group, "c1", #{}, [{group, "c1.1", #{}, [{leaf, d}, {leaf, e}]}, {leaf, c}]},
+                                          {group, "c2", #{}, [{leaf, a}, {leaf, b}]}, {leaf, f}]},
+                 ordered(Group([{leaf, f}, Group([{leaf, b}, {leaf, a}]), Group([{leaf, c}, Group([{leaf, e}, {leaf, d}])])]))).
+-endif.

@@ -1,0 +1,311 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Clustering without a threshold: the tree that describes the times in the fewest words. Pure.
+%%
+%% A binary tree is made of the logarithms of the times by average linkage ({@link placement_linkage}).
+%% Then a group is merged into the one above it wherever that makes the whole description shorter. The description
+%% of a group is the cost of the times between its children and the cost of saying which nodes are in which child:
+%%
+%% - the times: minus the logarithm of their marginal likelihood, if they are normal around a mean that
+%%   is drawn around the median of all times over their whole range, with a variance drawn from an
+%%   inverse gamma distribution around `floor^2' (the conjugate prior; K. P. Murphy, "Conjugate Bayesian
+%%   analysis of the Gaussian distribution", 2007). Pairs share nodes and so tell less than their number
+%%   says: m pairs count as `m^0.75'. Outliers are pulled to the median and three times the middle half.
+%% - the names: the logarithm of `n! / (s! * product of c!)', where n nodes are below the group,
+%%   s of its children are nodes and c nodes are below each other child. Without it noise would be split.
+%%
+%% J. Rissanen, "Modeling by shortest data description", Automatica 14, 1978, is the idea; C. Blundell and Y. W. Teh,
+%% "Bayesian hierarchical community discovery", NIPS 2013, its nearest relative for times between pairs.
+%%
+%% Slow nodes would be torn out of their groups, so it is done twice: the first time coarsely (`m^0.5'),
+%% to see by how much each node exceeds the level of its pairs, the second time without that excess.
+%%
+%% The one constant is `floor' = 0.15: levels closer than 16 % are one level. On planted trees 0.15 and 0.20 do
+%% the same, 0.10 splits noise and 0.25 loses levels of a ratio of 1.27.
+-module(placement_mdl).
+
+-export([cluster/1]).
+
+-export_type([result/0]).
+
+-type result() :: #{root := placement_tree:vertex(), slow := [{node(), Factor :: float()}], explained := float()}.
+%% The tree with its labels; the nodes that are slower than their groups, the slowest first; the share
+%% of the logarithms' variance that the levels of the tree explain.
+
+-define(FLOOR, 0.15).
+-define(A0, 2.0).
+%% Logarithms are whole numbers here: 1.0 is 65536.
+-define(UNIT, 65536).
+
+-record(group, {parent :: none | pos_integer(),
+                children :: [pos_integer()],        % numbers of groups
+                leaves :: [pos_integer()],          % places of nodes
+                count :: pos_integer(),             % nodes below
+                names = 0.0 :: float(),             % sum of log c! of the groups among the children
+                %% of the times between its children, outliers pulled in:
+                pairs :: pos_integer(), mean :: float(), squares :: float(),
+                %% as they are, in units: sum, sum of squares, smallest, largest
+                raw :: {integer(), integer(), integer(), integer()},
+                %% the medians of the binary groups that it was made of, with the number of pairs of each
+                medians :: [{integer(), pos_integer()}],
+                cost = 0.0 :: float()}).
+
+%% @doc The tree of a matrix.
+-spec cluster(placement_matrix:matrix()) -> result().
+cluster(Matrix) ->
+    Names = list_to_tuple(placement_matrix:nodes(Matrix)),
+    case tuple_size(Names) of
+        1 -> #{root => {leaf, element(1, Names)}, slow => [], explained => 1.0};
+        Count -> cluster(Matrix, Names, Count)
+    end.
+
+cluster(Matrix, Names, Count) ->
+    Logs = logs(placement_matrix:rows(Matrix)),
+    Binary = binary(Logs, Count),
+    Coarse = collapsed(Binary, Count, 0.5),
+    Excess = excess(Coarse, Logs, Count),
+    Slow = [{element(I, Names), math:exp(element(I, Excess) / ?UNIT)}
+            || I <- lists:seq(1, Count), element(I, Excess) > ?FLOOR * ?UNIT],
+    Fine = collapsed(without_excess(Slow, Excess, Binary, Logs, Count), Count, 0.75),
+    #{root => labelled(Fine, Names, Matrix, Logs), slow => lists:reverse(lists:keysort(2, Slow)), explained => explained(Fine)}.
+
+%% Corrections of nodes none of which is slow would be noise.
+without_excess([], _, Binary, _, _) -> Binary;
+without_excess(_, Excess, _, Logs, Count) -> binary(corrected(Logs, Excess), Count).
+
+%% ---- the values ----
+
+logs(Rows) ->
+    list_to_tuple([list_to_tuple([log_unit(Value) || Value <- tuple_to_list(Row)]) || Row <- tuple_to_list(Rows)]).
+
+%% 0.0 stands in the diagonal only.
+log_unit(Value) when Value > 0 -> round(math:log(Value) * ?UNIT);
+log_unit(_) -> 0.
+
+%% The values of all pairs of two lists.
+between(One, Other, Logs) -> between(One, Other, Logs, []).
+
+between([I | One], Other, Logs, Values) -> between(One, Other, Logs, of_row(Other, element(I, Logs), Values));
+between([], _, _, Values) -> Values.
+
+of_row([J | Other], Row, Values) -> of_row(Other, Row, [element(J, Row) | Values]);
+of_row([], _, Values) -> Values.
+
+%% ---- the binary tree ----
+
+%% A map of groups; the root has number 1.
+binary(Logs, Count) ->
+    Table = atomics:new(Count * Count, [{signed, true}]),
+    _ = [fill(Table, (I - 1) * Count + 1, tuple_to_list(element(I, Logs))) || I <- lists:seq(1, Count)],
+    Binary = placement_linkage:link(average, Table, Count),
+    {_, _, Groups, _} = groups(Binary, none, #{}, 1, Logs),
+    Groups.
+
+%% Finer by 16 bits, for what averages round.
+fill(Table, Index, [Value | Values]) ->
+    ok = atomics:put(Table, Index, Value bsl 16),
+    fill(Table, Index + 1, Values);
+fill(_, _, []) -> ok.
+
+groups({One, Other, _}, Parent, Groups, Number, Logs) ->
+    {Kind1, Members1, Groups1, Next1} = groups(One, Number, Groups, Number + 1, Logs),
+    {Kind2, Members2, Groups2, Next2} = groups(Other, Number, Groups1, Next1, Logs),
+    Kinds = [Kind1, Kind2],
+    Group = (moments(between(Members1, Members2, Logs)))#group{
+              parent = Parent, children = [N || {group, N} <- Kinds], leaves = [I || {leaf, I} <- Kinds],
+              count = length(Members1) + length(Members2)},
+    {{group, Number}, Members1 ++ Members2, Groups2#{Number => Group}, Next2};
+groups(Leaf, _, Groups, Number, _) ->
+    {{leaf, Leaf}, [Leaf], Groups, Number}.
+
+moments(Values) ->
+    Pairs = length(Values),
+    [Low, Median, High] = placement_quantiles:quantiles([0.25, 0.5, 0.75], Values),
+    Reach = 3 * max(High - Low, round(?FLOOR * ?UNIT)),
+    {Sum, Squares, Raw} = sums(Values, Median, Reach),
+    Off = Sum / Pairs,
+    #group{parent = none, children = [], leaves = [], count = 1, pairs = Pairs, raw = Raw,
+           medians = [{Median, Pairs}], mean = (Median + Off) / ?UNIT,
+           squares = max(0.0, (Squares - Sum * Off) / ?UNIT / ?UNIT)}.
+
+sums([First | _] = Values, Median, Reach) ->
+    sums(Values, Median, Reach, 0, 0, 0, 0, First, First).
+
+sums([Value | Values], Median, Reach, Sum, Squares, RawSum, RawSquares, Least, Most) ->
+    Off = min(Reach, max(-Reach, Value - Median)),
+    sums(Values, Median, Reach, Sum + Off, Squares + Off * Off, RawSum + Value, RawSquares + Value * Value,
+         min(Least, Value), max(Most, Value));
+sums([], _, _, Sum, Squares, RawSum, RawSquares, Least, Most) ->
+    {Sum, Squares, {RawSum, RawSquares, Least, Most}}.
+
+%% ---- the description ----
+
+collapsed(Groups, Count, Power) ->
+    All = maps:values(Groups),
+    {Least, Most} = {lists:min([Low || #group{raw = {_, _, Low, _}} <- All]), lists:max([High || #group{raw = {_, _, _, High}} <- All])},
+    Pairs = Count * (Count - 1) div 2,
+    Weighing = #{power => Power, factorials => factorials(Count), range => max((Most - Least) / ?UNIT, ?FLOOR),
+                 mean => lists:sum([N * Mean || #group{pairs = N, mean = Mean} <- All]) / Pairs},
+    collapse(maps:map(fun(_, Group) -> with_cost(with_names(Group, Groups, Weighing), Weighing) end, Groups), Weighing).
+
+factorials(Count) ->
+    {Logs, _} = lists:mapfoldl(fun(N, Sum) -> {Sum + math:log(N), Sum + math:log(N)} end, 0.0, lists:seq(1, Count)),
+    list_to_tuple([0.0 | Logs]).
+
+log_factorial(N, #{factorials := Factorials}) -> element(N + 1, Factorials).
+
+with_names(#group{children = Children} = Group, Groups, Weighing) ->
+    Group#group{names = lists:sum([log_factorial((maps:get(N, Groups))#group.count, Weighing) || N <- Children])}.
+
+with_cost(Group, Weighing) ->
+    Group#group{cost = times_cost(Group, Weighing) + names_cost(Group, Weighing)}.
+
+names_cost(#group{count = Count, leaves = Leaves, names = Names}, Weighing) ->
+    log_factorial(Count, Weighing) - log_factorial(length(Leaves), Weighing) - Names.
+
+times_cost(#group{pairs = Pairs, mean = Mean, squares = Squares}, #{power := Power, mean := Mean0, range := Range}) ->
+    Weight = math:pow(Pairs, Power),
+    K0 = ?FLOOR * ?FLOOR / (Range * Range),
+    B0 = ?A0 * ?FLOOR * ?FLOOR,
+    Kn = K0 + Weight,
+    An = ?A0 + Weight / 2,
+    Off = Mean - Mean0,
+    Bn = B0 + Squares / Pairs * Weight / 2 + K0 * Weight * Off * Off / (2 * Kn),
+    -(log_gamma(An) - log_gamma(?A0) + ?A0 * math:log(B0) - An * math:log(Bn)
+      + math:log(K0 / Kn) / 2 - Weight / 2 * math:log(2 * math:pi())).
+
+%% Stirling's series; below 8 by the recurrence.
+log_gamma(X) when X < 8 -> log_gamma(X + 1) - math:log(X);
+log_gamma(X) ->
+    Square = X * X,
+    (X - 0.5) * math:log(X) - X + 0.5 * math:log(2 * math:pi())
+        + (1 / 12 - (1 / 360 - 1 / 1260 / Square) / Square) / X.
+
+%% Passes over all edges, those that gain most first, until none gains.
+collapse(Groups, Weighing) ->
+    Edges = lists:sort([{Gain, Child} || {Child, #group{parent = Parent}} <- maps:to_list(Groups), Parent =/= none,
+                                         {true, Gain, _} <- [gain(Child, Groups, Weighing)]]),
+    case lists:foldl(fun({_, Child}, Acc) -> collapse_edge(Child, Acc, Weighing) end, Groups, Edges) of
+        Groups -> Groups;
+        Fewer -> collapse(Fewer, Weighing)
+    end.
+
+collapse_edge(Child, Groups, Weighing) ->
+    case gain(Child, Groups, Weighing) of
+        {true, _, Joined} ->
+            #{Child := #group{parent = Parent, children = Children}} = Groups,
+            Adopted = lists:foldl(fun(N, Acc) -> maps:update_with(N, fun(G) -> G#group{parent = Parent} end, Acc) end,
+                                  maps:remove(Child, Groups), Children),
+            Adopted#{Parent := Joined};
+        false -> Groups
+    end.
+
+%% Merging this group into the one above: does it shorten the whole, or are the two one level?
+gain(Child, Groups, Weighing) ->
+    #{Child := #group{parent = Parent, mean = Low, cost = ChildCost} = Group} = Groups,
+    #{Parent := #group{mean = High, cost = ParentCost} = Above} = Groups,
+    Joined = with_cost(joined(Child, Group, Above, Weighing), Weighing),
+    case Joined#group.cost - ChildCost - ParentCost of
+        Gain when Gain < 0; High - Low < ?FLOOR -> {true, Gain, Joined};
+        _ -> false
+    end.
+
+joined(Number, #group{} = Child, #group{} = Above, Weighing) ->
+    Pairs = Child#group.pairs + Above#group.pairs,
+    Apart = Child#group.mean - Above#group.mean,
+    Above#group{children = Child#group.children ++ lists:delete(Number, Above#group.children),
+                leaves = Child#group.leaves ++ Above#group.leaves,
+                names = Above#group.names - log_factorial(Child#group.count, Weighing) + Child#group.names,
+                pairs = Pairs, raw = joined(Child#group.raw, Above#group.raw), medians = Child#group.medians ++ Above#group.medians,
+                mean = (Child#group.pairs * Child#group.mean + Above#group.pairs * Above#group.mean) / Pairs,
+                squares = Child#group.squares + Above#group.squares
+                    + Apart * Apart * Child#group.pairs * Above#group.pairs / Pairs}.
+
+joined({Sum1, Squares1, Least1, Most1}, {Sum2, Squares2, Least2, Most2}) ->
+    {Sum1 + Sum2, Squares1 + Squares2, min(Least1, Least2), max(Most1, Most2)}.
+
+%% ---- slow nodes ----
+
+%% Residuals are counted in 512 steps of 1/128 around the median of the group.
+-define(STEPS, 512).
+-define(STEP_BITS, 9).
+
+%% By how much each node exceeds the medians of its groups (in units; the median over its pairs), beyond
+%% what nodes do on the whole.
+excess(Groups, Logs, Count) ->
+    Steps = counters:new(Count * ?STEPS, []),
+    _ = tally_group(1, Groups, Logs, Steps),
+    Medians = [median_step(Steps, (I - 1) * ?STEPS + 1, Count div 2) bsl ?STEP_BITS || I <- lists:seq(1, Count)],
+    Usual = placement_quantiles:median(Medians),
+    list_to_tuple([max(0, Median - Usual) || Median <- Medians]).
+
+tally_group(Number, Groups, Logs, Steps) ->
+    #{Number := #group{medians = Medians, pairs = Pairs} = Group} = Groups,
+    {Lists, Members} = parts(Group, fun(Child) -> tally_group(Child, Groups, Logs, Steps) end),
+    Zero = weighted_median(lists:sort(Medians), Pairs div 2) - (?STEPS div 2 bsl ?STEP_BITS),
+    ok = each_two(Lists, fun(One, Other) -> tally(One, Other, Zero, Logs, Steps) end),
+    Members.
+
+weighted_median([{Median, Weight} | _], Half) when Weight >= Half -> Median;
+weighted_median([{_, Weight} | Medians], Half) -> weighted_median(Medians, Half - Weight).
+
+%% The places below each child, and all of them.
+parts(#group{children = Children, leaves = Leaves}, Below) ->
+    Lists = [Below(Child) || Child <- Children] ++ [[Leaf] || Leaf <- Leaves],
+    {Lists, lists:append(Lists)}.
+
+each_two([_], _) -> ok;
+each_two([One | Others], Fun) ->
+    ok = Fun(One, lists:append(Others)),
+    each_two(Others, Fun).
+
+tally([I | One], Other, Zero, Logs, Steps) ->
+    ok = tally_row(Other, element(I, Logs), Zero, (I - 1) * ?STEPS + 1, Steps),
+    tally(One, Other, Zero, Logs, Steps);
+tally([], _, _, _, _) -> ok.
+
+tally_row([J | Other], Row, Zero, Base, Steps) ->
+    Step = max(0, min(?STEPS - 1, (element(J, Row) - Zero) bsr ?STEP_BITS)),
+    ok = counters:add(Steps, Base + Step, 1),
+    ok = counters:add(Steps, (J - 1) * ?STEPS + 1 + Step, 1),
+    tally_row(Other, Row, Zero, Base, Steps);
+tally_row([], _, _, _, _) -> ok.
+
+median_step(Steps, Index, Half) -> median_step(Steps, Index, Half, 0).
+
+median_step(Steps, Index, Half, Step) ->
+    case counters:get(Steps, Index + Step) of
+        Few when Few < Half, Step < ?STEPS - 1 -> median_step(Steps, Index, Half - Few, Step + 1);
+        _ -> Step
+    end.
+
+corrected(Logs, Excess) ->
+    Over = tuple_to_list(Excess),
+    list_to_tuple([list_to_tuple(lists:zipwith(fun(Value, J) -> Value - max(I, J) end, tuple_to_list(Row), Over))
+                   || {Row, I} <- lists:zip(tuple_to_list(Logs), Over)]).
+
+%% ---- the result ----
+
+explained(Groups) ->
+    Raws = [{Pairs, Raw} || #group{pairs = Pairs, raw = Raw} <- maps:values(Groups)],
+    Within = lists:sum([Squares - Sum * Sum / Pairs || {Pairs, {Sum, Squares, _, _}} <- Raws]),
+    {Sum, Squares, _, _} = lists:foldl(fun({_, Raw}, Acc) -> joined(Raw, Acc) end, {0, 0, 0, 0}, Raws),
+    case Squares - Sum * Sum / lists:sum([Pairs || {Pairs, _} <- Raws]) of
+        All when All =< ?UNIT -> 1.0;
+        All -> max(0.0, min(1.0, 1 - Within / All))
+    end.
+
+%% Labels are of what was measured, slow nodes included.
+labelled(Groups, Names, Matrix, Logs) ->
+    {Vertex, _} = vertex(1, Groups, Names, placement_matrix:rows(Matrix), Logs),
+    placement_labels:ordered(Vertex).
+
+vertex(Number, Groups, Names, Rows, Logs) ->
+    #{Number := #group{children = Children, leaves = Leaves}} = Groups,
+    Below = [vertex(Child, Groups, Names, Rows, Logs) || Child <- Children],
+    Lists = [Members || {_, Members} <- Below] ++ [[Leaf] || Leaf <- Leaves],
+    Labels = placement_labels:of_logs(pairs_of(Lists, Logs), lists:max(pairs_of(Lists, Rows))),
+    {{group, cluster, Labels, [Vertex || {Vertex, _} <- Below] ++ [{leaf, element(Leaf, Names)} || Leaf <- Leaves]},
+     lists:append(Lists)}.
+
+pairs_of([_], _) -> [];
+pairs_of([One | Others], Rows) -> between(One, lists:append(Others), Rows, pairs_of(Others, Rows)).

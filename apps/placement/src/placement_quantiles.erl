@@ -1,0 +1,63 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Quantiles of whole numbers, fast. Pure.
+%%
+%% Short lists are sorted. Long ones are counted into 4096 steps of their range, and the middle of a step
+%% is the answer: sorting half a million values would take longer than clustering them, and a sample
+%% would make the answer depend on their order.
+-module(placement_quantiles).
+
+-export([quantiles/2, median/1]).
+
+-define(SORTED, 512).
+-define(STEPS, 4096).
+
+%% @doc The values below which these shares of all lie; the shares in rising order.
+-spec quantiles(Shares :: [float()], Values :: [integer(), ...]) -> [integer()].
+quantiles(Shares, Values) ->
+    quantiles(Shares, Values, length(Values)).
+
+quantiles(Shares, Values, Length) when Length =< ?SORTED ->
+    Sorted = list_to_tuple(lists:sort(Values)),
+    [element(place(Share, Length), Sorted) || Share <- Shares];
+quantiles(Shares, Values, Length) ->
+    {Least, Most} = {lists:min(Values), lists:max(Values)},
+    Width = (Most - Least) div ?STEPS + 1,
+    Steps = counters:new(?STEPS, []),
+    ok = tally(Values, Least, Width, Steps),
+    read_off([place(Share, Length) || Share <- Shares], 1, counters:get(Steps, 1), Steps, {Least, Width}).
+
+place(Share, Length) -> max(1, ceil(Share * Length)).
+
+tally([Value | Values], Least, Width, Steps) ->
+    ok = counters:add(Steps, (Value - Least) div Width + 1, 1),
+    tally(Values, Least, Width, Steps);
+tally([], _, _, _) -> ok.
+
+read_off([Place | Places], Step, Sum, Steps, {Least, Width} = Scale) when Place =< Sum ->
+    [Least + (Step - 1) * Width + Width div 2 | read_off(Places, Step, Sum, Steps, Scale)];
+read_off([], _, _, _, _) -> [];
+read_off(Places, Step, Sum, Steps, Scale) ->
+    read_off(Places, Step + 1, Sum + counters:get(Steps, Step + 1), Steps, Scale).
+
+%% @doc The median.
+-spec median([integer(), ...]) -> integer().
+median(Values) ->
+    hd(quantiles([0.5], Values)).
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+
+short_test_() ->
+    [?_assertEqual(3, median([5, 1, 3])), ?_assertEqual([1, 2, 4], quantiles([0.25, 0.5, 1.0], [4, 3, 2, 1])),
+     ?_assertEqual(7, median([7]))].
+
+%% Within one step of the sorted answer, whatever the order.
+long_test() ->
+    Values = [N * N || N <- lists:seq(1, 3000)],
+    Answer = quantiles([0.1, 0.5, 0.95], Values),
+    ?assertEqual(Answer, quantiles([0.1, 0.5, 0.95], lists:reverse(Values))),
+    [?assert(abs(Got - Want * Want) =< 9000000 div 4096 + 1) || {Got, Want} <- lists:zip(Answer, [300, 1500, 2850])].
+
+all_equal_test() ->
+    ?assertEqual(9, median(lists:duplicate(1000, 9))).
+-endif.

@@ -1,0 +1,226 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Slurm's description of a network, `topology.conf' and `topology.yaml', as a tree of hosts and back. Pure.
+%%
+%% Written to the documents of Slurm 25.05: topology.conf(5) (`SwitchName= Switches= Nodes= LinkSpeed=',
+%% `BlockName= Nodes=', `BlockSizes='; names of parameters in any case, comments after `#', a line goes on after `\')
+%% and topology.yaml(5). Of the topologies of a YAML file the one with `cluster_default: true' is taken, else the first.
+-module(placement_slurm).
+
+-export([from_conf/1, from_yaml/1, to_conf/1, format_error/1]).
+
+-export_type([hosts/0, error/0]).
+
+-type hosts() :: {host, string()} | {group, Name :: string(), [hosts()]}.
+-type error() :: {line, pos_integer(), Why :: term()} | {unknown_switch, Child :: string(), Parent :: string()}
+               | {cycle, [string()]} | {two_parents, Name :: string(), string(), string()} | {twice, string()} | no_switch
+               | {yaml, pos_integer(), string()} | {not_a_topology, string()} | placement_hostlist:error().
+
+%% A switch: its name and what is below it.
+-type switch() :: {Name :: string(), Switches :: [string()], Hosts :: [string()]}.
+
+%% @doc The tree of a `topology.conf'. Several switches without one above them get a root of their own.
+-spec from_conf(unicode:chardata()) -> {ok, hosts()} | {error, error()}.
+from_conf(Text) ->
+    guarded(fun() ->
+                    Lines = lines(string:split(unicode:characters_to_list(Text), "\n", all), 1),
+                    tree(lists:append([switch(Number, Line) || {Number, Line} <- Lines]))
+            end).
+
+guarded(Make) ->
+    try {ok, Make()}
+    catch throw:Error -> {error, Error}
+    end.
+
+lines([], _) -> [];
+lines([Line | Lines], Number) ->
+    Words = string:trim(hd(string:split(Line, "#"))),
+    case {Words =/= "" andalso lists:last(Words), Lines} of
+        {$\\, [Next | Rest]} -> lines([lists:droplast(Words) ++ " " ++ Next | Rest], Number);
+        {false, _} -> lines(Lines, Number + 1);
+        _ -> [{Number, Words} | lines(Lines, Number + 1)]
+    end.
+
+switch(Number, Line) ->
+    Fields = maps:from_list([field(Number, Word) || Word <- string:lexemes(Line, " \t\r")]),
+    case Fields of
+        #{"switchname" := Name} ->
+            known(Number, Fields, ["switchname", "switches", "nodes", "linkspeed"]),
+            [{Name, expanded(maps:get("switches", Fields, "")), expanded(maps:get("nodes", Fields, ""))}];
+        #{"blockname" := Name} ->
+            known(Number, Fields, ["blockname", "nodes", "aggregatedblocks"]),
+            [{Name, [], expanded(maps:get("nodes", Fields, ""))}];
+        #{"blocksizes" := _} -> [];
+        #{} -> throw({line, Number, "expected SwitchName=, BlockName= or BlockSizes="})
+    end.
+
+field(Number, Word) ->
+    case string:split(Word, "=") of
+        [Key, Value] when Value =/= "" -> {string:lowercase(Key), Value};
+        _ -> throw({line, Number, "'" ++ Word ++ "' is no parameter; expected Name=Value"})
+    end.
+
+known(Number, Fields, Names) ->
+    case maps:keys(maps:without(Names, Fields)) of
+        [] -> ok;
+        [Other | _] -> throw({line, Number, "the parameter '" ++ Other ++ "' is not known here"})
+    end.
+
+expanded(Text) ->
+    case placement_hostlist:expand(Text) of
+        {ok, Hosts} -> Hosts;
+        {error, Error} -> throw(Error)
+    end.
+
+%% @doc The tree of a `topology.yaml'.
+-spec from_yaml(unicode:chardata()) -> {ok, hosts()} | {error, error()}.
+from_yaml(Text) ->
+    guarded(fun() ->
+                    case placement_yaml:decode(Text) of
+                        {ok, [_ | _] = Topologies} -> topology(chosen(Topologies));
+                        {ok, _} -> throw({not_a_topology, "expected a list of entries such as `- topology: name'"});
+                        {error, Error} -> throw(Error)
+                    end
+            end).
+
+chosen(Topologies) ->
+    hd([T || #{"cluster_default" := "true"} = T <- Topologies] ++ Topologies).
+
+topology(#{"tree" := #{"switches" := Switches}}) when is_list(Switches) ->
+    tree([yaml_switch("switch", Switch) || Switch <- Switches]);
+topology(#{"block" := #{"blocks" := Blocks}}) when is_list(Blocks) ->
+    tree([yaml_switch("block", Block) || Block <- Blocks]);
+topology(#{"flat" := _}) -> throw({not_a_topology, "a flat topology has no tree"});
+topology(_) -> throw({not_a_topology, "expected `tree:' with `switches:', or `block:' with `blocks:'"}).
+
+yaml_switch(Kind, #{} = Switch) ->
+    case Switch of
+        #{Kind := Name} -> {Name, expanded(maps:get("children", Switch, "")), expanded(maps:get("nodes", Switch, ""))};
+        #{} -> throw({not_a_topology, "an entry has no `" ++ Kind ++ ":'"})
+    end;
+yaml_switch(Kind, _) -> throw({not_a_topology, "expected `- " ++ Kind ++ ": name'"}).
+
+%% Every switch and host has one place, and all switches hang from roots.
+-spec tree([switch()]) -> hosts().
+tree([]) -> throw(no_switch);
+tree(Switches) ->
+    _ = unique([Name || {Name, _, _} <- Switches]),
+    Known = maps:from_list([{Name, {Below, Hosts}} || {Name, Below, Hosts} <- Switches]),
+    Parents = lists:foldl(fun(Pair, Acc) -> parent(Pair, Known, Acc) end, #{},
+                          [{Child, Name} || {Name, Below, _} <- Switches, Child <- Below]),
+    _ = lists:foldl(fun({Host, Name}, Acc) -> one_parent(Host, Name, Acc) end, #{},
+                    [{Host, Name} || {Name, _, Hosts} <- Switches, Host <- Hosts]),
+    case [Name || {Name, _, _} <- Switches, not is_map_key(Name, Parents)] of
+        [] -> throw({cycle, cycle(hd(maps:keys(Known)), Parents, [])});
+        Roots ->
+            Tree = rooted([vertex(Root, Known) || Root <- Roots]),
+            case maps:keys(Known) -- names(Tree) of
+                [] -> Tree;
+                [Lost | _] -> throw({cycle, cycle(Lost, Parents, [])})
+            end
+    end.
+
+unique(Names) ->
+    case Names -- lists:usort(Names) of
+        [] -> ok;
+        [Name | _] -> throw({twice, Name})
+    end.
+
+parent({Child, Name}, Known, Parents) when is_map_key(Child, Known) -> one_parent(Child, Name, Parents);
+parent({Child, Name}, _, _) -> throw({unknown_switch, Child, Name}).
+
+one_parent(Child, Name, Parents) ->
+    case Parents of
+        #{Child := Name} -> throw({twice, Child});
+        #{Child := Other} -> throw({two_parents, Child, Other, Name});
+        #{} -> Parents#{Child => Name}
+    end.
+
+cycle(Name, Parents, Seen) ->
+    case lists:member(Name, Seen) of
+        true -> [Name | lists:reverse(lists:takewhile(fun(Other) -> Other =/= Name end, Seen))] ++ [Name];
+        false -> cycle(maps:get(Name, Parents), Parents, [Name | Seen])
+    end.
+
+vertex(Name, Known) ->
+    {Below, Hosts} = maps:get(Name, Known),
+    {group, Name, [vertex(Child, Known) || Child <- Below] ++ [{host, Host} || Host <- Hosts]}.
+
+rooted([Root]) -> Root;
+rooted(Roots) -> {group, "root", Roots}.
+
+names({group, Name, Children}) -> [Name | lists:append([names(Child) || Child <- Children])];
+names({host, _}) -> [].
+
+%% @doc The text of a `topology.conf'. Hosts and switches side by side get a switch of their own,
+%% since Slurm's switches hold either.
+-spec to_conf(hosts()) -> unicode:chardata().
+to_conf({host, _} = Host) -> to_conf({group, "root", [Host]});
+to_conf({group, Name, Children}) ->
+    {Hosts, Groups} = lists:partition(fun(Child) -> element(1, Child) =:= host end, Children),
+    case {[H || {host, H} <- Hosts], Groups} of
+        {Names, []} -> ["SwitchName=", Name, " Nodes=", placement_hostlist:compress(Names), "\n"];
+        {[], _} -> above(Name, Groups);
+        {_, _} -> above(Name, Groups ++ [{group, Name ++ "-hosts", Hosts}])
+    end.
+
+above(Name, Groups) ->
+    [["SwitchName=", Name, " Switches=", lists:join(",", [Group || {group, Group, _} <- Groups]), "\n"] | [to_conf(Group) || Group <- Groups]].
+
+%% @doc An error in words, with what to do.
+-spec format_error(error()) -> unicode:chardata().
+format_error({line, Number, Why}) -> io_lib:format("line ~b: ~ts", [Number, Why]);
+format_error({unknown_switch, Child, Parent}) ->
+    io_lib:format("the switch ~ts is said to hold a switch ~ts, which the file does not describe; add a line for it or take it out", [Parent, Child]);
+format_error({cycle, Names}) ->
+    io_lib:format("these switches hold each other in a circle: ~ts; a network of switches is a tree", [lists:join(" > ", Names)]);
+format_error({two_parents, Name, One, Other}) ->
+    io_lib:format("~ts is below ~ts and below ~ts; it may be below one switch", [Name, One, Other]);
+format_error({twice, Name}) -> io_lib:format("~ts is described twice", [Name]);
+format_error(no_switch) -> "there is no switch and no block in the file";
+format_error({not_a_topology, Why}) -> Why;
+format_error({yaml, _, _} = Error) -> placement_yaml:format_error(Error);
+format_error({hostlist, _, _} = Error) -> placement_hostlist:format_error(Error).
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+
+two_levels() ->
+    {group, "s2", [{group, "s0", [{host, "n0"}, {host, "n1"}]}, {group, "s1", [{host, "n2"}]}]}.
+
+conf_test_() ->
+    [?_assertEqual({ok, two_levels()}, from_conf(Text))
+     || Text <- ["# tree\nSwitchName=s0 Nodes=n[0-1] LinkSpeed=100\nswitchname=s1 nodes=n2\nSwitchName=s2 Switches=s[0-1]\n",
+                 "SwitchName=s2 \\\n Switches=s0,s1\nSwitchName=s0 Nodes=n0,n1\r\nSwitchName=s1 Nodes=n2"]].
+
+blocks_test() ->
+    ?assertEqual({ok, {group, "root", [{group, "b1", [{host, "a1"}, {host, "a2"}]}, {group, "b2", [{host, "a3"}]}]}},
+                 from_conf("BlockName=b1 Nodes=a[1-2]\nBlockName=b2 Nodes=a3\nBlockSizes=2,4\n")).
+
+yaml_test() ->
+    Text = "---\n- topology: flat\n  cluster_default: false\n  flat: true\n- topology: net\n  cluster_default: true\n  tree:\n    switches:\n"
+           "      - switch: s2\n        children: s[0-1]\n      - switch: s0\n        nodes: n[0-1]\n      - switch: s1\n        nodes: n2\n",
+    ?assertEqual({ok, two_levels()}, from_yaml(Text)),
+    ?assertEqual({ok, {group, "b", [{host, "n1"}]}}, from_yaml("- topology: x\n  block:\n    block_sizes:\n      - 1\n    blocks:\n      - block: b\n        nodes: n1\n")).
+
+conf_comes_back_test() ->
+    ?assertEqual({ok, two_levels()}, from_conf(to_conf(two_levels()))),
+    ?assertMatch({ok, {group, "r", [{group, "s", _}, {group, "r-hosts", [{host, "c"}]}]}},
+                 from_conf(to_conf({group, "r", [{host, "c"}, {group, "s", [{host, "a"}, {host, "b"}]}]}))).
+
+bad_input_test_() ->
+    [{unicode:characters_to_list(format_error(Want)), ?_assertEqual({error, Want}, Got)} || {Want, Got} <-
+        [{no_switch, from_conf("")}, {{line, 2, "expected SwitchName=, BlockName= or BlockSizes="}, from_conf("\nNodes=n1")},
+         {{line, 1, "'Nodes' is no parameter; expected Name=Value"}, from_conf("SwitchName=s Nodes")},
+         {{line, 1, "the parameter 'colour' is not known here"}, from_conf("SwitchName=s Colour=red")},
+         {{unknown_switch, "s9", "s0"}, from_conf("SwitchName=s0 Switches=s9")},
+         {{cycle, ["s0", "s1", "s0"]}, from_conf("SwitchName=s0 Switches=s1\nSwitchName=s1 Switches=s0")},
+         {{cycle, ["s1", "s2", "s1"]}, from_conf("SwitchName=s0 Nodes=n\nSwitchName=s1 Switches=s2\nSwitchName=s2 Switches=s1")},
+         {{two_parents, "n1", "s0", "s1"}, from_conf("SwitchName=s0 Nodes=n1\nSwitchName=s1 Nodes=n1")},
+         {{twice, "s0"}, from_conf("SwitchName=s0 Nodes=n1\nSwitchName=s0 Nodes=n2")},
+         {{twice, "n1"}, from_conf("SwitchName=s0 Nodes=n1,n1")},
+         {{hostlist, "n[1", "a bracket is not closed"}, from_conf("SwitchName=s0 Nodes=n[1")},
+         {{yaml, 1, "a bracket is not closed"}, from_yaml("a: [b")},
+         {{not_a_topology, "expected a list of entries such as `- topology: name'"}, from_yaml("a: b")},
+         {{not_a_topology, "a flat topology has no tree"}, from_yaml("- topology: x\n  flat: true")},
+         {{not_a_topology, "an entry has no `switch:'"}, from_yaml("- topology: x\n  tree:\n    switches:\n      - nodes: n1")}]].
+-endif.

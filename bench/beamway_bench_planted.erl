@@ -1,0 +1,141 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Networks whose true tree is known, for `bench placement' and for tests of the clustering: times
+%% are the level at which two nodes meet, with log-normal noise, slow nodes and outliers, the nodes
+%% in random order. The same seed makes the same table.
+-module(beamway_bench_planted).
+
+-export([shapes/0, make/2, make_spec/2, clusters/1, score/2]).
+
+-export_type([shape/0, spec/0]).
+
+-type shape() :: atom().
+-type part() :: pos_integer() | {LevelUs :: number(), Noise :: number(), [part()]}.
+%% So many nodes, or a group: what two of its parts measure, and the standard deviation of its logarithm.
+-type spec() :: #{tree := part(),
+                  outliers => float(),     %% the share of pairs that measure 3 to 12 times too long
+                  slow => float()}.        %% standard deviation of the nodes' own slowness, in logarithms
+
+%% @doc The fourteen shapes.
+-spec shapes() -> [{shape(), spec()}].
+shapes() ->
+    [{flat_16, #{tree => {100, 0.10, [16]}}},
+     {flat_64, #{tree => {100, 0.15, [64]}}},
+     {flat_256_noisy, #{tree => {100, 0.30, [256]}}},
+     {sockets_8, #{tree => {60, 0.05, [{40, 0.05, [4]}, {40, 0.05, [4]}]}}},
+     {numa_48, #{tree => {88, 0.05, copies(2, {67.6, 0.05, copies(2, {52, 0.05, copies(2, {40, 0.05, [6]})})})}}},
+     {close_levels_60, #{tree => {127, 0.05, [{100, 0.05, [N]} || N <- [5, 10, 20, 25]]}}},
+     {pairs_16, #{tree => {100, 0.12, copies(16, {45, 0.12, [2]})}}},
+     {department_39, #{tree => {260, 0.10, [{100, 0.10, [34]}, 5]}}},
+     {athos_256, #{tree => {800, 0.10, athos_groups()}}},
+     {uneven_90, #{tree => {900, 0.10, [{400, 0.10, [{150, 0.10, [{60, 0.10, [12]}, {60, 0.10, [8]}]}, {150, 0.10, [20]}]},
+                                        {300, 0.10, [40]}, 10]}}},
+     {outliers_64, #{tree => {400, 0.10, copies(4, {100, 0.10, [16]})}, outliers => 0.02}},
+     {slow_nodes_64, #{tree => {400, 0.10, copies(4, {100, 0.10, [16]})}, slow => 0.25}},
+     {racks_128, #{tree => {250, 0.20, copies(8, {90, 0.20, [16]})}}},
+     {three_levels_216, #{tree => {400, 0.15, copies(6, {200, 0.15, copies(6, {100, 0.15, [6]})})}}}].
+
+copies(Count, Part) -> lists:duplicate(Count, Part).
+
+%% As the report describes EDF's cluster: ten clusters in three groups, much noise inside.
+athos_groups() ->
+    [{450, 0.10, [{60, 0.35, [Size]} || Size <- Sizes]} || Sizes <- [[18, 36, 30, 24], [36, 22, 26], [18, 28, 18]]].
+
+%% @doc A table of a shape, and the clusters that must be found.
+-spec make(shape(), Seed :: integer()) -> {placement_matrix:matrix(), Clusters :: [[node()]]}.
+make(Shape, Seed) ->
+    {Shape, Spec} = lists:keyfind(Shape, 1, shapes()),
+    make_spec(Spec, Seed).
+
+%% @doc The same of a shape of one's own.
+-spec make_spec(spec(), Seed :: integer()) -> {placement_matrix:matrix(), Clusters :: [[node()]]}.
+make_spec(#{tree := Tree} = Spec, Seed) ->
+    Random0 = rand:seed_s(exsss, {Seed, 271828, 314159}),
+    Count = count(Tree),
+    {Names, Random1} = shuffled([list_to_atom(lists:flatten(io_lib:format("n~4..0b@planted", [N]))) || N <- lists:seq(1, Count)], Random0),
+    {Slowness, Random2} = lists:mapfoldl(fun(Name, R) -> slowness(Name, maps:get(slow, Spec, 0.0), R) end, Random1, Names),
+    {Vertex, []} = planted(Tree, Names),
+    {Pairs, _} = lists:mapfoldl(fun(Pair, R) -> measured(Pair, maps:from_list(Slowness), maps:get(outliers, Spec, 0.0), R) end,
+                                Random2, levels(Vertex)),
+    {ok, Matrix} = placement_matrix:from_pairs(Pairs),
+    {Matrix, lists:sort([lists:sort(names(Group)) || Group <- groups(Vertex)])}.
+
+count({_, _, Parts}) -> lists:sum([count(Part) || Part <- Parts]);
+count(Nodes) -> Nodes.
+
+shuffled(List, Random0) ->
+    {Keyed, Random} = lists:mapfoldl(fun(Element, R0) -> {Key, R} = rand:uniform_s(R0), {{Key, Element}, R} end, Random0, List),
+    {[Element || {_, Element} <- lists:sort(Keyed)], Random}.
+
+slowness(Name, Deviation, Random0) ->
+    {Normal, Random} = rand:normal_s(Random0),
+    {{Name, max(0.0, Deviation * Normal)}, Random}.
+
+%% Parts become vertices: a name or {Level, Noise, [Vertex]}.
+planted({Level, Noise, Parts}, Names) ->
+    {Vertices, Rest} = lists:mapfoldl(fun planted_part/2, Names, Parts),
+    {{Level, Noise, lists:append(Vertices)}, Rest}.
+
+planted_part(Nodes, Names) when is_integer(Nodes) -> lists:split(Nodes, Names);
+planted_part(Group, Names) ->
+    {Vertex, Rest} = planted(Group, Names),
+    {[Vertex], Rest}.
+
+names({_, _, Vertices}) -> lists:append([names(Vertex) || Vertex <- Vertices]);
+names(Name) -> [Name].
+
+groups({_, _, Vertices} = Group) -> [Group | lists:append([groups(Vertex) || Vertex <- Vertices])];
+groups(_) -> [].
+
+levels({Level, Noise, Vertices}) ->
+    Lists = [names(Vertex) || Vertex <- Vertices],
+    lists:append([[{A, B, Level, Noise} || A <- One, B <- lists:append(Others)] || [One | Others] <- tails(Lists)])
+        ++ lists:append([levels(Vertex) || Vertex <- Vertices]);
+levels(_) -> [].
+
+tails([]) -> [];
+tails([_ | Rest] = List) -> [List | tails(Rest)].
+
+measured({A, B, Level, Noise}, Slowness, Outliers, Random0) ->
+    {Normal, Random1} = rand:normal_s(Random0),
+    {Factor, Random} = outlier(Outliers, Random1),
+    {{A, B, Level * Factor * math:exp(Noise * Normal + max(maps:get(A, Slowness), maps:get(B, Slowness)))}, Random}.
+
+outlier(Share, Random0) ->
+    {Chance, Random1} = rand:uniform_s(Random0),
+    {Size, Random} = rand:uniform_s(Random1),
+    {case Chance < Share of true -> 3 + 9 * Size; false -> 1 end, Random}.
+
+%% @doc The clusters of a tree, each a sorted list of its nodes.
+-spec clusters(placement_tree:tree()) -> [[node()]].
+clusters(Tree) ->
+    lists:sort(vertex_clusters(placement_tree:packed(Tree))).
+
+vertex_clusters({leaf, _}) -> [];
+vertex_clusters({group, _, _, Children} = Group) ->
+    [lists:sort(placement_tree:members(Group)) | lists:append([vertex_clusters(Child) || Child <- Children])].
+
+%% @doc How well the found clusters are the planted ones: 1.0 is exact (the harmonic mean of the share that
+%% was found and the share that is right).
+-spec score(Found :: [[node()]], Planted :: [[node()]]) -> float().
+score(Found, Planted) ->
+    Right = length([Cluster || Cluster <- Found, lists:member(Cluster, Planted)]),
+    2 * Right / (length(Found) + length(Planted)).
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+
+same_seed_same_table_test() ->
+    ?assertEqual(make(numa_48, 3), make(numa_48, 3)),
+    ?assertNotEqual(make(numa_48, 3), make(numa_48, 4)).
+
+there_are_fourteen_test() ->
+    ?assertEqual(14, length(lists:ukeysort(1, shapes()))).
+
+clusters_of_a_shape_test() ->
+    {Matrix, Clusters} = make(department_39, 1),
+    ?assertEqual([34, 39], lists:sort([length(C) || C <- Clusters])),
+    ?assertEqual(39, placement_matrix:size(Matrix)).
+
+score_test_() ->
+    [?_assertEqual(1.0, score([[a], [b]], [[a], [b]])), ?_assertEqual(0.5, score([[a], [b]], [[a], [c]])), ?_assertEqual(0.0, score([[a]], [[b]]))].
+-endif.
