@@ -4,7 +4,7 @@
 %% Each subcommand is a function from its words to an exit status: 0 when the thing asked for was
 %% done, 1 when it failed, 2 when the words were wrong. What was asked for goes to standard output,
 %% everything else to standard error. A reader that goes away (`beamway links | head -1') is no failure.
-%% `demo' and `bench' hand their words on to the programs under `bench/'.
+%% `demo' and `bench' hand their words on to the programs under `bench/', `topology' to the application placement.
 -module(beamway_cli).
 
 -export([main/0, run/1, table/1]).
@@ -53,9 +53,10 @@ run(["choose" | Words]) -> parsed("choose", Words, fun choose/1);
 run(["demo" | Words]) -> program("demo", beamway_demo, Words);
 run(["bench" | Words]) -> program("bench", beamway_bench, Words);
 run(["soak" | Words]) -> program("soak", beamway_soak, Words);
+run(["topology" | Words]) -> program("topology", placement_cli, Words);
 run(["-" ++ _ = Option | _]) -> complain("unknown option '~ts'; see: beamway --help", [Option]), ?USAGE;
 run([Command | _]) ->
-    complain("unknown command '~ts'; the commands are: demo, bench, soak, links, choose, doctor", [Command]),
+    complain("unknown command '~ts'; the commands are: demo, bench, soak, links, choose, topology, doctor", [Command]),
     ?USAGE.
 
 summary() ->
@@ -66,6 +67,7 @@ summary() ->
     "  soak            load real nodes for long, say what grew\n"
     "  links [NODE]    show which link a running node uses to each of its peers\n"
     "  choose QUERY    show which nodes of a cluster a query chooses, or why not the others\n"
+    "  topology        measure and draw the network between nodes, read and write its description\n"
     "  doctor          show which links this host can use, and what is in the way\n"
     "\n"
     "  -h, --help      this help, or that of a command: beamway COMMAND --help\n"
@@ -160,7 +162,8 @@ usage(Command, Specs) ->
     say("~ts", [help_text(Command)]).
 
 %% demo and bench are programs of their own; only their general help stands here.
-program(Command, _, [Word | _]) when Command =/= "soak", Word =:= "-h"; Command =/= "soak", Word =:= "--help" ->
+program(Command, _, [Word | _]) when Command =:= "demo", Word =:= "-h"; Command =:= "demo", Word =:= "--help";
+                                    Command =:= "bench", Word =:= "-h"; Command =:= "bench", Word =:= "--help" ->
     say("~ts", [help_text(Command)]),
     ?DONE;
 program(Command, Module, Words) ->
@@ -168,7 +171,10 @@ program(Command, Module, Words) ->
         {module, Module} ->
             Module:main(Words);
         {error, _} ->
-            complain("~ts: the benchmark programs are not built; run: scripts/build --bench", [Command]),
+            complain("~ts: ~ts", [Command, case Command of
+                                                "topology" -> "the application placement is not on the code path; run: make build";
+                                                _ -> "the benchmark programs are not built; run: scripts/build --bench"
+                                            end]),
             ?FAILED
     end.
 

@@ -3,7 +3,7 @@
 %% for programs of phylogeny, JSON, Slurm's `topology.conf'. Pure.
 -module(placement_export).
 
--export([text/2, to_json/1, formats/0, short_names/1, micros/1]).
+-export([text/2, to_json/1, formats/0, short_names/1, name/1, micros/1]).
 
 -export_type([format/0]).
 
@@ -29,6 +29,8 @@ paths({leaf, Node}, Path) -> [atom_to_list(Node), " ", case Path of "" -> "/"; _
 paths({group, _, _, Children}, Path) ->
     [paths(Child, case Child of {leaf, _} -> Path; {group, Name, _, _} -> [Path, "/", name(Name)] end) || Child <- Children].
 
+%% @doc The name of a group as a text.
+-spec name(placement_tree:name()) -> string().
 name(Name) when is_list(Name); is_binary(Name) ->
     try unicode:characters_to_list(Name) of
         Text when is_list(Text) -> Text;

@@ -10,8 +10,8 @@
 %%   inverse gamma distribution around `floor^2' (the conjugate prior; K. P. Murphy, "Conjugate Bayesian
 %%   analysis of the Gaussian distribution", 2007). Pairs share nodes and so tell less than their number
 %%   says: m pairs count as `m^0.75'. Outliers are pulled to the median and three times the middle half.
-%% - the names: the logarithm of `n! / (s! * product of c!)', where n nodes are below the group,
-%%   s of its children are nodes and c nodes are below each other child. Without it noise would be split.
+%% - the names: the logarithm of the number of ways to part its n nodes into s single ones and sets of the sizes of its
+%%   other children. Without it noise would be split.
 %%
 %% J. Rissanen, "Modeling by shortest data description", Automatica 14, 1978, is the idea; C. Blundell and Y. W. Teh,
 %% "Bayesian hierarchical community discovery", NIPS 2013, its nearest relative for times between pairs.
@@ -40,7 +40,7 @@
                 children :: [pos_integer()],        % numbers of groups
                 leaves :: [pos_integer()],          % places of nodes
                 count :: pos_integer(),             % nodes below
-                names = 0.0 :: float(),             % sum of log c! of the groups among the children
+                sizes = #{} :: #{pos_integer() => pos_integer()}, % of the groups among the children: how many have so many nodes
                 %% of the times between its children, outliers pulled in:
                 pairs :: pos_integer(), mean :: float(), squares :: float(),
                 %% as they are, in units: sum, sum of squares, smallest, largest
@@ -145,7 +145,7 @@ collapsed(Groups, Count, Power) ->
     Pairs = Count * (Count - 1) div 2,
     Weighing = #{power => Power, factorials => factorials(Count), range => max((Most - Least) / ?UNIT, ?FLOOR),
                  mean => lists:sum([N * Mean || #group{pairs = N, mean = Mean} <- All]) / Pairs},
-    collapse(maps:map(fun(_, Group) -> with_cost(with_names(Group, Groups, Weighing), Weighing) end, Groups), Weighing).
+    collapse(maps:map(fun(_, Group) -> with_cost(with_sizes(Group, Groups), Weighing) end, Groups), Weighing).
 
 factorials(Count) ->
     {Logs, _} = lists:mapfoldl(fun(N, Sum) -> {Sum + math:log(N), Sum + math:log(N)} end, 0.0, lists:seq(1, Count)),
@@ -153,14 +153,19 @@ factorials(Count) ->
 
 log_factorial(N, #{factorials := Factorials}) -> element(N + 1, Factorials).
 
-with_names(#group{children = Children} = Group, Groups, Weighing) ->
-    Group#group{names = lists:sum([log_factorial((maps:get(N, Groups))#group.count, Weighing) || N <- Children])}.
+with_sizes(#group{children = Children} = Group, Groups) ->
+    Group#group{sizes = lists:foldl(fun(N, Sizes) -> added((maps:get(N, Groups))#group.count, 1, Sizes) end, #{}, Children)}.
+
+added(Size, Times, Sizes) ->
+    maps:update_with(Size, fun(Known) -> Known + Times end, Times, Sizes).
 
 with_cost(Group, Weighing) ->
     Group#group{cost = times_cost(Group, Weighing) + names_cost(Group, Weighing)}.
 
-names_cost(#group{count = Count, leaves = Leaves, names = Names}, Weighing) ->
-    log_factorial(Count, Weighing) - log_factorial(length(Leaves), Weighing) - Names.
+%% The logarithm of the number of partitions into sets of these sizes.
+names_cost(#group{count = Count, leaves = Leaves, sizes = Sizes}, Weighing) ->
+    maps:fold(fun(Size, Times, Cost) -> Cost - Times * log_factorial(Size, Weighing) - log_factorial(Times, Weighing) end,
+              log_factorial(Count, Weighing) - log_factorial(length(Leaves), Weighing), Sizes).
 
 times_cost(#group{pairs = Pairs, mean = Mean, squares = Squares}, #{power := Power, mean := Mean0, range := Range}) ->
     Weight = math:pow(Pairs, Power),
@@ -203,22 +208,28 @@ collapse_edge(Child, Groups, Weighing) ->
 gain(Child, Groups, Weighing) ->
     #{Child := #group{parent = Parent, mean = Low, cost = ChildCost} = Group} = Groups,
     #{Parent := #group{mean = High, cost = ParentCost} = Above} = Groups,
-    Joined = with_cost(joined(Child, Group, Above, Weighing), Weighing),
+    Joined = with_cost(joined(Child, Group, Above), Weighing),
     case Joined#group.cost - ChildCost - ParentCost of
         Gain when Gain < 0; High - Low < ?FLOOR -> {true, Gain, Joined};
         _ -> false
     end.
 
-joined(Number, #group{} = Child, #group{} = Above, Weighing) ->
+joined(Number, #group{} = Child, #group{} = Above) ->
     Pairs = Child#group.pairs + Above#group.pairs,
     Apart = Child#group.mean - Above#group.mean,
     Above#group{children = Child#group.children ++ lists:delete(Number, Above#group.children),
                 leaves = Child#group.leaves ++ Above#group.leaves,
-                names = Above#group.names - log_factorial(Child#group.count, Weighing) + Child#group.names,
+                sizes = maps:fold(fun added/3, less(Child#group.count, Above#group.sizes), Child#group.sizes),
                 pairs = Pairs, raw = joined(Child#group.raw, Above#group.raw), medians = Child#group.medians ++ Above#group.medians,
                 mean = (Child#group.pairs * Child#group.mean + Above#group.pairs * Above#group.mean) / Pairs,
                 squares = Child#group.squares + Above#group.squares
                     + Apart * Apart * Child#group.pairs * Above#group.pairs / Pairs}.
+
+less(Size, Sizes) ->
+    case Sizes of
+        #{Size := 1} -> maps:remove(Size, Sizes);
+        #{Size := Times} -> Sizes#{Size := Times - 1}
+    end.
 
 joined({Sum1, Squares1, Least1, Most1}, {Sum2, Squares2, Least2, Most2}) ->
     {Sum1 + Sum2, Squares1 + Squares2, min(Least1, Least2), max(Most1, Most2)}.

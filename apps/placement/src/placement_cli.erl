@@ -1,0 +1,125 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc `beamway topology': measures the network of a cluster, shows it, and reads and writes its description.
+%%
+%% Called by the `beamway' command. The result goes to standard output (or the file that was asked for), everything else
+%% to standard error. Exit status: 0 done, 1 what was asked for failed, 2 wrong usage.
+-module(placement_cli).
+
+-export([main/1, say/2, complain/2]).
+
+-define(DONE, 0).
+-define(FAILED, 1).
+-define(USAGE, 2).
+
+%% @doc Runs the words after `beamway topology'.
+-spec main([string()]) -> 0..2.
+main(["measure" | Words]) -> parsed("measure", Words, 0, fun placement_cli_measure:run/1);
+main(["show" | Words]) -> parsed("show", Words, 1, fun placement_cli_show:show/1);
+main(["import" | Words]) -> parsed("import", Words, 1, fun placement_cli_show:convert/1);
+main(["export" | Words]) -> parsed("export", Words, 1, fun placement_cli_show:convert/1);
+main([Help | _]) when Help =:= "-h"; Help =:= "--help" -> say("~ts", [summary()]), ?DONE;
+main(["help"]) -> main(["--help"]);
+main(["help", Command]) -> main([Command, "--help"]);
+main([Other | _]) ->
+    complain("topology: there is no '~ts'; there are: measure, show, import, export", [Other]),
+    ?USAGE;
+main([]) -> io:format(standard_error, "~ts", [summary()]), ?USAGE.
+
+summary() ->
+    "usage: beamway topology COMMAND [OPTION...]\n"
+    "\n"
+    "  measure       time every pair of nodes, quiet and under load, and store it\n"
+    "  show FILE     the tree of what was measured, how well it fits, and drawings of it\n"
+    "  import FILE   read Slurm's topology.conf or topology.yaml, a list of hosts, declared paths, hwloc's XML\n"
+    "  export FILE   write a tree as a network term, DOT, Newick, JSON or topology.conf\n"
+    "\n"
+    "exit status: 0 done, 1 what was asked for failed, 2 wrong usage\n"
+    "See: beamway topology COMMAND --help, and docs/guide/topology.md\n".
+
+options("measure") ->
+    [{nodes, $n, "nodes", string, "the nodes, with commas between: a@h1,b@h1 (at least two)"},
+     {'of', undefined, "of", string, "this node and all that it is connected with"},
+     {start, undefined, "start", integer, "start so many nodes on this host, measure these, end them"},
+     {per_core, undefined, "per-core", undefined, "start one node on each core of this host, pinned to it"},
+     {out, $o, "out", {string, "topology.json"}, "the file for what is measured"},
+     {resume, undefined, "resume", undefined, "go on with what the file holds: measure only what is missing"},
+     {mode, undefined, "mode", {string, "both"}, "quiet: disjoint pairs, round by round; loaded: all pairs at once; both"},
+     {batches, undefined, "batches", {integer, 20}, "batches for each pair"},
+     {messages, undefined, "messages", {integer, 100}, "round trips of a batch"},
+     {cookie_file, undefined, "cookie-file", string, "read the cookie from this file, not ~/.erlang.cookie"},
+     {beside, undefined, "beside", string, "with --per-core: draw the tree beside hwloc's in this .svg or .png file"},
+     {json, undefined, "json", undefined, "print what was measured as one JSON object, too"},
+     {help, $h, "help", undefined, "this help"}];
+options("show") ->
+    [{'of', undefined, "of", string, "quiet or loaded (default: loaded if it was measured)"},
+     {statistic, undefined, "statistic", {string, "median"}, "min, median or p90 of the batches of a pair"},
+     {alpha, undefined, "alpha", float, "the report's algorithm with this threshold (from 1.0) instead of the default"},
+     {drop_gaps, undefined, "drop-gaps", undefined, "leave out nodes with pairs that were not measured"},
+     {heat_map, undefined, "heat-map", string, "draw all pairs into this .svg or .png file"},
+     {dendrogram, undefined, "dendrogram", string, "draw the tree into this .svg or .png file"},
+     {order, undefined, "order", {string, "tree"}, "of the heat map: tree, or name"},
+     {breaks, undefined, "breaks", undefined, "order by name and draw the breaks of the allocation as dotted lines"} | file_options()];
+options(_) ->
+    [{to, $t, "to", {string, "term"}, "term, dot, newick, json, conf or paths"},
+     {out, $o, "out", string, "the file for the result (default: standard output)"},
+     {alpha, undefined, "alpha", float, "of measured times: the report's algorithm with this threshold"},
+     {dendrogram, undefined, "dendrogram", string, "draw the tree into this .svg or .png file"} | file_options()].
+
+file_options() ->
+    [{nodes, $n, "nodes", string, "the nodes that there are, with commas between: a@h1,b@h1"},
+     {name, undefined, "name", string, "one node of this name on each host"},
+     {kind, undefined, "kind", string, "what the file is: conf, yaml, paths, term, hwloc, hostlist, measured"},
+     {json, undefined, "json", undefined, "print one JSON object"},
+     {help, $h, "help", undefined, "this help"}].
+
+help_text("measure") ->
+    "\nNodes connect to each other for it; they need not run anything of Beamway. Progress goes to standard error.\n"
+    "The file is written as it grows: a run that was stopped goes on with --resume.\n"
+    "examples: beamway topology measure --nodes a@h1,a@h2,a@h3\n"
+    "          beamway topology measure --start 8 && beamway topology show topology.json\n"
+    "          beamway topology measure --per-core --beside cores.svg\n";
+help_text("show") ->
+    "\nFILE is what measure has stored, or a file that import reads.\n"
+    "example: beamway topology show topology.json --heat-map heat.png --dendrogram tree.svg\n";
+help_text(_) ->
+    "\nFILE is what measure has stored, or a file that import reads; its kind goes by the ending of its name.\n"
+    "examples: beamway topology import topology.conf --name rabbit --to term\n"
+    "          beamway topology export topology.json --to dot | dot -Tsvg > tree.svg\n".
+
+parsed(Command, Words, Files, Fun) ->
+    Specs = options(Command),
+    case getopt:parse(Specs, Words) of
+        {ok, {Given, Rest}} ->
+            case {proplists:get_bool(help, Given), length(Rest)} of
+                {true, _} -> help(Command, Specs), ?DONE;
+                {false, Files} -> guarded(Command, Fun, (maps:from_list(proplists:unfold(Given)))#{files => Rest});
+                {false, _} when Files =:= 0 -> usage(Command, "unexpected word '~ts'", [hd(Rest)]);
+                {false, _} -> usage(Command, "expected one FILE, not ~b", [length(Rest)])
+            end;
+        {error, Error} -> usage(Command, "~ts", [getopt:format_error(Specs, {error, Error})])
+    end.
+
+help(Command, Specs) ->
+    File = case Command of "measure" -> ""; _ -> " FILE" end,
+    say("usage: beamway topology ~ts~ts [OPTION...]~n~n~ts~ts", [Command, File, getopt:usage_options(Specs), help_text(Command)]).
+
+%% Failures are thrown as texts.
+guarded(Command, Fun, Options) ->
+    try Fun(Options) of
+        ok -> ?DONE
+    catch
+        throw:{failed, Text} -> complain("topology ~ts: ~ts", [Command, Text]), ?FAILED;
+        throw:{usage, Text} -> usage(Command, "~ts", [Text])
+    end.
+
+usage(Command, Format, Arguments) ->
+    complain("topology ~ts: " ++ Format ++ "; see: beamway topology ~ts --help", [Command | Arguments] ++ [Command]),
+    ?USAGE.
+
+%% @doc Prints a result.
+-spec say(io:format(), [term()]) -> ok.
+say(Format, Arguments) -> io:format(Format, Arguments).
+
+%% @doc Tells the user something that is not the result.
+-spec complain(io:format(), [term()]) -> ok.
+complain(Format, Arguments) -> io:format(standard_error, "beamway: " ++ Format ++ "~n", Arguments).

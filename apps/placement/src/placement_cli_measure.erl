@@ -1,0 +1,150 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc `beamway topology measure': the VM of the command becomes a hidden node that nobody can connect to, finds or starts the nodes,
+%% measures, and stores what is there after each round.
+-module(placement_cli_measure).
+
+-export([run/1, node_names/1]).
+
+-define(START_MS, 60000).
+-define(SAVE_MS, 3000).
+
+%% @doc Measures as the options say.
+-spec run(map()) -> ok.
+run(#{out := Out} = Options) ->
+    Settings = settings(Options),
+    Before = before(Options),
+    ok = become_node(Options),
+    {Nodes, End} = nodes_of(Options),
+    try
+        Progress = progress(Out, Nodes, maps:get(messages, Settings)),
+        case placement_probe:measure(Nodes, Settings#{done => Before, progress => Progress}) of
+            {ok, Measured} -> finish(Measured, Options);
+            {error, Error} -> throw({failed, measure_error(Error)})
+        end
+    after End()
+    end.
+
+settings(#{mode := Mode, batches := Batches, messages := Messages}) ->
+    Modes = case Mode of
+                "both" -> [quiet, loaded];
+                "quiet" -> [quiet];
+                "loaded" -> [loaded];
+                _ -> throw({usage, ["--mode ", Mode, ": expected quiet, loaded or both"]})
+            end,
+    Batches > 0 andalso Batches =< 10000 orelse throw({usage, "--batches: expected a number from 1 to 10000"}),
+    Messages > 0 andalso Messages =< 100000 orelse throw({usage, "--messages: expected a number from 1 to 100000"}),
+    #{modes => Modes, batches => Batches, messages => Messages}.
+
+before(#{resume := true, out := Out}) ->
+    case filelib:is_regular(Out) of
+        true -> maps:get(pairs, placement_cli_show:measured_file(Out));
+        false -> #{}
+    end;
+before(#{}) -> #{}.
+
+measure_error(no_pairs) -> "at least two nodes are needed";
+measure_error({bad_option, Key, Value}) -> io_lib:format("~s cannot be ~tp", [Key, Value]);
+measure_error({unreachable, Nodes}) ->
+    ["cannot reach ", lists:join(", ", [io_lib:format("~ts (~0tP)", [Node, Reason, 6]) || {Node, Reason} <- lists:sublist(Nodes, 4)]),
+     [io_lib:format(" and ~b more", [length(Nodes) - 4]) || length(Nodes) > 4], "; are they up, and is the cookie right?"].
+
+%% ---- the nodes ----
+
+become_node(Options) ->
+    Long = lists:any(fun(Name) -> lists:member($., lists:last(string:split(Name, "@"))) end, given(Options)),
+    {Domain, Host} = case Long of true -> {longnames, "@127.0.0.1"}; false -> {shortnames, ""} end,
+    _ = [started_epmd() || is_map_key(start, Options) orelse is_map_key(per_core, Options)],
+    case net_kernel:start(list_to_atom("beamway_topology_" ++ os:getpid() ++ Host), #{name_domain => Domain, dist_listen => false, hidden => true}) of
+        {ok, _} -> cookie(Options);
+        {error, Reason} -> throw({failed, io_lib:format("cannot become a node: ~0tP", [Reason, 12])})
+    end.
+
+%% A node that listens nowhere does not start it.
+started_epmd() -> os:cmd("epmd -daemon").
+
+given(#{nodes := Names}) -> string:lexemes(Names, ", \n");
+given(#{'of' := Name}) -> [Name];
+given(#{}) -> [].
+
+cookie(#{cookie_file := File}) ->
+    case file:read_file(File) of
+        {ok, Text} -> true = erlang:set_cookie(binary_to_atom(string:trim(Text))), ok;
+        {error, Reason} -> throw({failed, ["cannot read the cookie file ", File, ": ", file:format_error(Reason)]})
+    end;
+cookie(#{}) -> ok.
+
+%% The nodes, and what to do with them in the end.
+nodes_of(Options) ->
+    case [Key || Key <- [nodes, 'of', start, per_core], is_map_key(Key, Options)] of
+        [nodes] -> {node_names(maps:get(nodes, Options)), fun() -> ok end};
+        ['of'] -> {connected_with(maps:get('of', Options)), fun() -> ok end};
+        [start] -> placement_cli_nodes:start(maps:get(start, Options));
+        [per_core] -> placement_cli_nodes:start_per_core();
+        _ -> throw({usage, "say which nodes, by one of --nodes, --of, --start and --per-core"})
+    end.
+
+%% @doc The nodes of a list with commas; those without a host are on this one.
+-spec node_names(string()) -> [node()].
+node_names(Text) ->
+    [full_name(Name) || Name <- string:lexemes(Text, ", \n")].
+
+full_name(Name) ->
+    case string:split(Name, "@") of
+        [[_ | _], [_ | _]] -> list_to_atom(Name);
+        [[_ | _] = Short] when node() =/= nonode@nohost -> list_to_atom(Short ++ "@" ++ lists:last(string:split(atom_to_list(node()), "@")));
+        [[_ | _] = Short] -> list_to_atom(Short);
+        _ -> throw({usage, ["'", Name, "' is no name of a node; expected name or name@host"]})
+    end.
+
+connected_with(Name) ->
+    Node = full_name(Name),
+    try erpc:call(Node, erlang, nodes, [], ?START_MS) of
+        Others -> lists:usort([Node | Others]) -- [node()]
+    catch
+        error:{erpc, Reason} -> throw({failed, io_lib:format("cannot reach ~ts (~tp); is it up, and is the cookie right?", [Node, Reason])})
+    end.
+
+%% ---- progress and result ----
+
+%% Stores what is there at most every three seconds, and shows a bar where somebody looks.
+progress(Out, Nodes, Messages) ->
+    Shown = counters:new(1, []),
+    Terminal = io:columns(standard_error),
+    fun(#{pairs := Pairs, done := Done, total := Total} = State) ->
+            Now = erlang:monotonic_time(millisecond),
+            ok = bar(State, Terminal),
+            case Done =:= Total orelse Now - counters:get(Shown, 1) > ?SAVE_MS orelse counters:get(Shown, 1) =:= 0 of
+                true ->
+                    counters:put(Shown, 1, Now),
+                    store(Out, #{nodes => Nodes, pairs => Pairs, failed => [], messages => Messages, seconds => 0.0});
+                false -> ok
+            end
+    end.
+
+store(Out, Measured) ->
+    placement_cli_show:write(Out, [jiffy:encode(placement_measured:to_json(Measured)), "\n"]).
+
+bar(#{mode := Mode, done := Done, total := Total} = State, {ok, Columns}) ->
+    Wide = max(10, min(40, Columns - 40)),
+    Full = Wide * Done div max(1, Total),
+    io:format(standard_error, "\r~-6s [~ts~ts] ~b of ~b pairs~ts \e[K~ts",
+              [Mode, lists:duplicate(Full, $#), lists:duplicate(Wide - Full, $.), Done, Total, left(State), ["\n" || Done =:= Total]]);
+bar(#{mode := Mode, done := Done, total := Total} = State, _) when Done =:= 0; Done =:= Total ->
+    io:format(standard_error, "beamway: ~s: ~b of ~b pairs~ts~n", [Mode, Done, Total, left(State)]);
+bar(_, _) -> ok.
+
+left(#{left_s := unknown}) -> "";
+left(#{done := Total, total := Total}) -> "";
+left(#{left_s := Seconds}) when Seconds < 90 -> io_lib:format(", about ~b s left", [ceil(Seconds)]);
+left(#{left_s := Seconds}) -> io_lib:format(", about ~b min left", [ceil(Seconds / 60)]).
+
+finish(#{failed := Failed, seconds := Seconds, pairs := Pairs} = Measured, #{out := Out} = Options) ->
+    ok = store(Out, Measured),
+    _ = [placement_cli:complain("not measured (~s): ~ts to ~ts: ~0tP", [Mode, A, B, Reason, 8]) || {Mode, A, B, Reason} <- lists:sublist(Failed, 5)],
+    placement_cli:complain("~b pairs in ~.1f s, stored in ~ts; look at it: beamway topology show ~ts", [map_size(Pairs), Seconds, Out, Out]),
+    _ = [placement_cli:say("~ts~n", [jiffy:encode(placement_measured:to_json(Measured), [pretty, force_utf8])]) || #{json := true} <- [Options]],
+    _ = [placement_cli_nodes:draw_beside(File, Measured) || #{per_core := true, beside := File} <- [Options]],
+    case Failed of
+        [] -> ok;
+        _ -> throw({failed, io_lib:format("~b pairs were not measured; try again with --resume", [length(Failed)])})
+    end.

@@ -1,0 +1,101 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Nodes that `beamway topology measure' starts on this host: so many, or one pinned to each core. They are ended with
+%% the command, since their control connection is its standard input and output.
+-module(placement_cli_nodes).
+
+-export([start/1, start_per_core/0, draw_beside/2]).
+
+-define(BOOT_MS, 60000).
+-define(MOST, 512).
+-define(AT_ONCE, 4).
+
+%% @doc Starts nodes; the fun ends them.
+-spec start(pos_integer()) -> {[node()], fun(() -> ok)}.
+start(Count) when Count >= 2, Count =< ?MOST ->
+    started([{io_lib:format("t~3..0b", [N]), []} || N <- lists:seq(1, Count)]);
+start(_) -> throw({usage, io_lib:format("--start: expected a number from 2 to ~b", [?MOST])}).
+
+%% @doc Starts a node on each core, by taskset.
+-spec start_per_core() -> {[node()], fun(() -> ok)}.
+start_per_core() ->
+    os:find_executable("taskset") =/= false orelse throw({failed, "--per-core needs the program taskset (Debian: util-linux)"}),
+    case cores() of
+        [_, _ | _] = Cores -> started([{"pu" ++ integer_to_list(Core), ["taskset", "--cpu-list", integer_to_list(Core)]} || Core <- Cores]);
+        _ -> throw({failed, "this command may use one core only; there is nothing to measure between cores"})
+    end.
+
+%% Those that this process may use, as Linux lists them: 0-3,8.
+cores() ->
+    {ok, Status} = file:read_file("/proc/self/status"),
+    case re:run(Status, "Cpus_allowed_list:\\s*(\\S+)", [{capture, all_but_first, list}]) of
+        {match, [List]} ->
+            {ok, Names} = placement_hostlist:expand("[" ++ List ++ "]"),
+            [list_to_integer(Name) || Name <- Names];
+        nomatch -> []
+    end.
+
+%% A few at a time: a hundred VMs that start at once take longer than one after the other.
+started(Named) ->
+    placement_cli:complain("starting ~b nodes", [length(Named)]),
+    Peers = in_turns(Named),
+    {[Node || {_, Node} <- Peers], fun() -> lists:foreach(fun({Peer, _}) -> stop(Peer) end, Peers) end}.
+
+in_turns([]) -> [];
+in_turns(Named) ->
+    {Some, Rest} = lists:split(min(?AT_ONCE, length(Named)), Named),
+    Starting = [peer_started(Name, Before) || {Name, Before} <- Some],
+    [ready(Peer, Tag) || {Peer, Tag} <- Starting] ++ in_turns(Rest).
+
+peer_started(Name, Before) ->
+    Tag = make_ref(),
+    Erl = os:find_executable(os:getenv("BEAMWAY_ERL", "erl")),
+    Exec = case Before of
+               [] -> #{exec => Erl};
+               [Program | Arguments] -> #{exec => {os:find_executable(Program), Arguments ++ [Erl]}}
+           end,
+    Options = Exec#{name => lists:flatten([Name, "_", os:getpid()]), connection => standard_io, wait_boot => {self(), Tag},
+                    args => ["+S", "1:1", "+SDio", "1", "+SDcpu", "1", "-connect_all", "false"]},
+    case peer:start(Options) of
+        {ok, Peer} -> {Peer, Tag};
+        {ok, Peer, _} -> {Peer, Tag};
+        {error, Reason} -> throw({failed, io_lib:format("a node did not start: ~0tP", [Reason, 10])})
+    end.
+
+ready(Peer, Tag) ->
+    receive
+        %% A cookie on the command line could be read by anybody.
+        {Tag, {started, Node, Peer}} -> true = peer:call(Peer, erlang, set_cookie, [erlang:get_cookie()]), {Peer, Node};
+        {Tag, Other} -> throw({failed, io_lib:format("a node did not start: ~0tP", [Other, 10])})
+    after ?BOOT_MS -> throw({failed, "a node did not start within a minute"})
+    end.
+
+stop(Peer) ->
+    try peer:stop(Peer)
+    catch exit:_ -> ok
+    end.
+
+%% @doc The tree that was measured between cores, beside the one that hwloc knows.
+-spec draw_beside(file:filename(), placement_probe:measured()) -> ok.
+draw_beside(File, #{nodes := Nodes} = Measured) ->
+    {ok, Matrix} = placement_measured:matrix(Measured, placement_measured:best_mode(Measured), median_us),
+    #{tree := Tree} = placement_cluster:cluster(Matrix),
+    placement_cli_show:draw(File, placement_draw:beside([{"measured", Tree}, {"hwloc", hwloc(Nodes)}])).
+
+hwloc(Nodes) ->
+    case os:find_executable("lstopo-no-graphics") of
+        false -> throw({failed, "the drawing needs lstopo-no-graphics (Debian: apt-get install hwloc-nox)"});
+        Program -> of_xml(os:cmd(Program ++ " --of xml -"), Nodes)
+    end.
+
+%% Its leaves are called after processing units, as the nodes are.
+of_xml(Xml, Nodes) ->
+    case placement_hwloc:from_xml(Xml) of
+        {ok, Hosts} ->
+            Known = maps:from_list([{hd(string:split(atom_to_list(Node), "_")), Node} || Node <- Nodes]),
+            {ok, Tree} = placement_tree:from_vertex(vertex(Hosts, Known)),
+            Tree;
+        {error, Error} -> throw({failed, ["lstopo-no-graphics: ", placement_hwloc:format_error(Error)]})
+    end.
+
+vertex({host, Name}, Known) -> {leaf, maps:get(Name, Known, list_to_atom(Name))};
+vertex({group, Name, Children}, Known) -> {group, Name, #{}, [vertex(Child, Known) || Child <- Children]}.

@@ -1,0 +1,293 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Draws measured times: a heat map of all pairs and a dendrogram of the tree, as SVG; PNG by
+%% `rsvg-convert' (Debian's librsvg2-bin). The only module that draws.
+%%
+%% Both stay readable at 256 nodes: each node has a line of its own, at least 8 points high, with its name. Colours go by the
+%% logarithm, red for fast through yellow to white for slow, as in the report's figures. All of it is pure but for
+%% {@link to_png/2}.
+-module(placement_draw).
+
+-export([heat_map/2, dendrogram/2, beside/1, to_png/2, format_error/1]).
+
+-export_type([options/0, error/0]).
+
+-type options() :: #{title => unicode:chardata(),
+                     order => [node()],       %% of the heat map: neighbours side by side
+                     breaks => [pos_integer()]}. %% dotted lines after so many nodes
+-type error() :: no_rsvg | {rsvg, unicode:chardata()} | {file, file:filename_all(), file:posix()}.
+
+-define(SHADES, 64).
+-define(PNG_MS, 120000).
+
+%% @doc The heat map of a matrix: rows and columns are the nodes, from top and left in the order of the
+%% option, else as in the matrix.
+-spec heat_map(placement_matrix:matrix(), options()) -> unicode:chardata().
+heat_map(Matrix, Options) ->
+    Nodes = maps:get(order, Options, placement_matrix:nodes(Matrix)),
+    Names = placement_export:short_names(Nodes),
+    Count = length(Nodes),
+    Cell = max(9, min(30, 640 div Count)),
+    Left = 30 + round(7 * longest(Names)),
+    Frame = #{left => Left, top => 46 + Left, cell => Cell, side => Count * Cell},
+    Ordered = placement_matrix:sub(Matrix, Nodes),
+    Scale = scale([Time || {_, _, Time} <- placement_matrix:pairs(Ordered)]),
+    page(max(Left + Count * Cell + 110, 360), max(46 + Left + Count * Cell + 40, 46 + Left + 260),
+         [title(maps:get(title, Options, "Round-trip times between nodes")),
+          cells(Ordered, Count, Scale, Frame), axis_names(Names, Frame),
+          [break_lines(After, Frame) || After <- maps:get(breaks, Options, [])], legend(Scale, Frame)]).
+
+longest(Names) ->
+    min(30, lists:max([4 | [string:length(Name) || Name <- Names]])).
+
+%% The range of the logarithms, and whether there is one.
+scale([]) -> {0.0, 0.0};
+scale(Times) -> {math:log(lists:min(Times)), math:log(lists:max(Times))}.
+
+shade(Time, {Low, High}) when High - Low > 1.0e-9 ->
+    min(?SHADES - 1, trunc((math:log(Time) - Low) / (High - Low) * ?SHADES));
+shade(_, _) -> 0.
+
+%% From red through orange and yellow to white.
+colour(Shade) ->
+    Share = Shade / (?SHADES - 1),
+    {Green, Blue} = if Share < 0.7 -> {round(255 * Share / 0.7), 0};
+                       true -> {255, round(255 * (Share - 0.7) / 0.3)}
+                    end,
+    io_lib:format("#ff~2.16.0b~2.16.0b", [Green, Blue]).
+
+%% Cells of one shade are one path; neighbours in a row are one rectangle of it.
+cells(Matrix, Count, Scale, #{left := Left, top := Top, cell := Cell, side := Side}) ->
+    Runs = lists:foldl(fun(Row, Acc) -> runs(row_shades(Row, Count, Matrix, Scale), Row, Acc) end, #{}, lists:seq(1, Count)),
+    [io_lib:format("<g transform=\"translate(~b ~b) scale(~b)\" shape-rendering=\"crispEdges\">\n", [Left, Top, Cell]),
+     [["<path fill=\"", shade_colour(Shade), "\" d=\"", Path, "\"/>\n"] || {Shade, Path} <- lists:sort(maps:to_list(Runs))], "</g>\n",
+     io_lib:format("<rect x=\"~b\" y=\"~b\" width=\"~b\" height=\"~b\" fill=\"none\" stroke=\"#333\"/>\n", [Left, Top, Side, Side])].
+
+shade_colour(self) -> "#444444";
+shade_colour(Shade) -> colour(Shade).
+
+row_shades(Row, Count, Matrix, Scale) ->
+    [case Column of
+         Row -> self;
+         _ -> shade(placement_matrix:value(Matrix, Row, Column), Scale)
+     end || Column <- lists:seq(1, Count)].
+
+runs(Shades, Row, Acc) -> runs(Shades, Row, 0, Acc).
+
+runs([], _, _, Acc) -> Acc;
+runs([Shade | _] = Shades, Row, Column, Acc) ->
+    {Same, Rest} = lists:splitwith(fun(S) -> S =:= Shade end, Shades),
+    Length = length(Same),
+    Path = io_lib:format("M~b ~bh~bv1h-~bz", [Column, Row - 1, Length, Length]),
+    runs(Rest, Row, Column + Length, Acc#{Shade => [maps:get(Shade, Acc, ""), Path]}).
+
+axis_names(Names, #{left := Left, top := Top, cell := Cell, side := Side}) ->
+    Font = min(12, Cell - 1),
+    Numbered = lists:zip(lists:seq(0, length(Names) - 1), Names),
+    [[text(Left - 4, Top + N * Cell + Cell div 2 + Font * 0.35, Font, "end", Name) || {N, Name} <- Numbered],
+     [[io_lib:format("<g transform=\"translate(~b ~b) rotate(-90)\">", [Left + N * Cell + Cell div 2 + round(Font * 0.35), Top - 4]),
+       text(0, 0, Font, "start", Name), "</g>\n"] || {N, Name} <- Numbered],
+     text(Left + Side / 2, Top + Side + 22, 13, "middle", "to node (columns)"),
+     io_lib:format("<g transform=\"translate(14 ~b) rotate(-90)\">", [Top + Side div 2]), text(0, 0, 13, "middle", "from node (rows)"), "</g>\n"].
+
+break_lines(After, #{left := Left, top := Top, cell := Cell, side := Side}) ->
+    At = After * Cell,
+    io_lib:format("<path d=\"M~b ~bv~bM~b ~bh~b\" stroke=\"#0044cc\" stroke-width=\"~b\" stroke-dasharray=\"3 4\" fill=\"none\"/>~n",
+                  [Left + At, Top, Side, Left, Top + At, Side, max(2, Side div 700)]).
+
+legend({Low, High} = Scale, #{left := Left, top := Top, side := Side}) ->
+    X = Left + Side + 16,
+    Height = 200,
+    Marks = case High - Low > 1.0e-9 of true -> [0.0, 0.25, 0.5, 0.75, 1.0]; false -> [0.0] end,
+    [[io_lib:format("<rect x=\"~b\" y=\"~.1f\" width=\"18\" height=\"~.2f\" fill=\"~ts\"/>~n",
+                    [X, Top + Height - (Shade + 1) * Height / ?SHADES, Height / ?SHADES + 0.3, colour(Shade)])
+      || Shade <- lists:seq(0, ?SHADES - 1), shown(Shade, Scale)],
+     io_lib:format("<rect x=\"~b\" y=\"~b\" width=\"18\" height=\"~b\" fill=\"none\" stroke=\"#333\"/>\n", [X, Top, Height]),
+     [text(X + 24, Top + Height - Mark * Height + 4, 11, "start", placement_export:micros(math:exp(Low + Mark * (High - Low)))) || Mark <- Marks],
+     text(X, Top + Height + 20, 11, "start", "round trip")].
+
+shown(Shade, {Low, High}) -> Shade =:= 0 orelse High - Low > 1.0e-9.
+
+%% @doc The dendrogram of a tree: the root at the left, a line for each node at the right. Groups stand at their median
+%% time where it is known, else at their level.
+-spec dendrogram(placement_tree:tree(), options()) -> unicode:chardata().
+dendrogram(Tree, Options) ->
+    Root = placement_tree:packed(Tree),
+    Nodes = placement_tree:leaf_order(Tree),
+    Names = maps:from_list(lists:zip(Nodes, placement_export:short_names(Nodes))),
+    Line = max(10, min(22, 800 div max(1, length(Nodes)))),
+    Frame = #{left => 60, top => 56, line => Line, wide => 640, axis => axis(Root), names => Names},
+    Bottom = 56 + Line * max(1, length(Nodes)),
+    {Lines, _, _} = branch(Root, 0, Frame),
+    page(60 + 640 + 40 + 8 * longest(maps:values(Names)), Bottom + 60,
+         [title(maps:get(title, Options, "Groups of nodes by round-trip time")), ticks(Frame, Bottom), Lines]).
+
+%% @doc Several dendrograms side by side, each with its title.
+-spec beside([{Title :: unicode:chardata(), placement_tree:tree()}, ...]) -> unicode:chardata().
+beside(Titled) ->
+    {Parts, {Width, Height}} =
+        lists:mapfoldl(fun({Title, Tree}, {X, Y}) ->
+                               Svg = unicode:characters_to_list(dendrogram(Tree, #{title => Title})),
+                               {W, H} = size_of(Svg),
+                               {io_lib:format("<g transform=\"translate(~b 0)\">~ts</g>~n", [X, inner(Svg)]), {X + W, max(Y, H)}}
+                       end, {0, 0}, Titled),
+    page(Width, Height, Parts).
+
+size_of(Svg) ->
+    {match, [Width, Height]} = re:run(Svg, "width=\"(\\d+)\" height=\"(\\d+)\"", [unicode, {capture, all_but_first, list}]),
+    {list_to_integer(Width), list_to_integer(Height)}.
+
+%% What stands between the outermost tags, without the background.
+inner(Svg) ->
+    [_, Content] = string:split(Svg, "fill=\"white\"/>\n"),
+    [Lines, _] = string:split(Content, "</svg>", trailing),
+    Lines.
+
+%% From a group to the place on the axis: logarithms of medians, or levels.
+axis(Root) ->
+    Groups = groups(Root),
+    case [Median || {group, _, #{median_us := Median}, _} <- Groups] of
+        Medians when length(Medians) =:= length(Groups), Medians =/= [] ->
+            {micros, math:log(lists:min(Medians)) - 0.4, math:log(lists:max(Medians)) + 0.1};
+        _ -> {levels, 0, levels(Root)}
+    end.
+
+groups({leaf, _}) -> [];
+groups({group, _, _, Children} = Group) -> [Group | lists:append([groups(Child) || Child <- Children])].
+
+levels({leaf, _}) -> 0;
+levels({group, _, _, Children}) -> 1 + lists:max([0 | [levels(Child) || Child <- Children]]).
+
+place({group, _, #{median_us := Median}, _}, #{axis := {micros, Low, High}} = Frame) -> x((High - math:log(Median)) / (High - Low), Frame);
+place(Group, #{axis := {levels, _, Levels}} = Frame) -> x(1 - levels(Group) / max(1, Levels), Frame).
+
+x(Share, #{left := Left, wide := Wide}) -> Left + Share * Wide.
+
+%% The lines of a vertex from the line with this number on: where it stands, and the next free line.
+branch({leaf, Node}, Number, #{top := Top, line := Line, left := Left, wide := Wide, names := Names}) ->
+    Y = Top + Number * Line + Line / 2,
+    {text(Left + Wide + 6, Y + min(11, Line - 1) * 0.35, min(11, Line - 1), "start", maps:get(Node, Names)), {Left + Wide, Y}, Number + 1};
+branch({group, _, _, []}, Number, #{left := Left, top := Top}) ->
+    {"", {Left, Top}, Number};
+branch({group, _, Labels, Children} = Group, Number, Frame) ->
+    {Below, Next} = lists:mapfoldl(fun(Child, N) -> {Lines, At, After} = branch(Child, N, Frame), {{Lines, At}, After} end, Number, Children),
+    X = place(Group, Frame),
+    Ys = [Y || {_, {_, Y}} <- Below],
+    Middle = (hd(Ys) + lists:last(Ys)) / 2,
+    {[[Lines || {Lines, _} <- Below],
+      io_lib:format("<path d=\"M~.1f ~.1fV~.1f\" stroke=\"#222\" stroke-width=\"1.4\" fill=\"none\"/>~n", [X, hd(Ys), lists:last(Ys)]),
+      [io_lib:format("<path d=\"M~.1f ~.1fH~.1f\" stroke=\"#555\" fill=\"none\"/>~n", [X, Y, float(To)]) || {_, {To, Y}} <- Below],
+      group_text(Labels, X, Middle)],
+     {X, Middle}, Next}.
+
+group_text(#{median_us := Median}, X, Y) -> text(X - 3, Y - 3, 10, "end", placement_export:micros(Median));
+group_text(#{}, _, _) -> "".
+
+ticks(#{axis := {micros, Low, High}, top := Top} = Frame, Bottom) ->
+    Marks = [math:exp(Low + Share * (High - Low)) || Share <- [0.0, 0.25, 0.5, 0.75, 1.0]],
+    [[tick(x((High - math:log(Mark)) / (High - Low), Frame), Top, Bottom, placement_export:micros(Mark)) || Mark <- Marks],
+     text(x(0.5, Frame), Bottom + 44, 13, "middle", "median round trip between the parts of a group (logarithmic)")];
+ticks(#{axis := {levels, _, Levels}, top := Top} = Frame, Bottom) ->
+    [[tick(x(Level / max(1, Levels), Frame), Top, Bottom, integer_to_list(Level)) || Level <- lists:seq(0, Levels)],
+     text(x(0.5, Frame), Bottom + 44, 13, "middle", "level of the tree (0 is the root)")].
+
+tick(X, Top, Bottom, Text) ->
+    [io_lib:format("<path d=\"M~.1f ~bV~b\" stroke=\"#ddd\" fill=\"none\"/>~n", [float(X), Top, Bottom + 6]), text(X, Bottom + 22, 11, "middle", Text)].
+
+title(Title) ->
+    text(20, 26, 16, "start", Title).
+
+text(X, Y, Size, Anchor, Text) ->
+    io_lib:format("<text x=\"~.1f\" y=\"~.1f\" font-size=\"~b\" text-anchor=\"~s\">~ts</text>~n", [float(X), float(Y), Size, Anchor, escaped(Text)]).
+
+escaped(Text) ->
+    lists:foldl(fun({Char, Entity}, Acc) -> string:replace(Acc, Char, Entity, all) end, unicode:characters_to_list(Text),
+                [{"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}]).
+
+page(Width, Height, Content) ->
+    ["<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n",
+     io_lib:format("<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"~b\" height=\"~b\" viewBox=\"0 0 ~b ~b\" font-family=\"DejaVu Sans, Helvetica, sans-serif\">~n",
+                   [Width, Height, Width, Height]),
+     "<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n", Content, "</svg>\n"].
+
+%% @doc Writes an SVG text as a PNG file, by rsvg-convert.
+-spec to_png(Svg :: unicode:chardata(), file:filename_all()) -> ok | {error, error()}.
+to_png(Svg, File) ->
+    Source = unicode:characters_to_list([File, ".", os:getpid(), ".svg"]),
+    case {os:find_executable("rsvg-convert"), file:write_file(Source, unicode:characters_to_binary(Svg))} of
+        {false, _} -> _ = file:delete(Source), {error, no_rsvg};
+        {_, {error, Reason}} -> {error, {file, Source, Reason}};
+        {Program, ok} ->
+            try convert(Program, ["-o", unicode:characters_to_list(File), Source])
+            after file:delete(Source)
+            end
+    end.
+
+convert(Program, Arguments) ->
+    Port = open_port({spawn_executable, Program}, [{args, Arguments}, exit_status, stderr_to_stdout, binary]),
+    converted(Port, <<>>).
+
+converted(Port, Said) ->
+    receive
+        {Port, {data, Text}} -> converted(Port, <<Said/binary, Text/binary>>);
+        {Port, {exit_status, 0}} -> ok;
+        {Port, {exit_status, _}} -> {error, {rsvg, Said}}
+    after ?PNG_MS ->
+        true = port_close(Port),
+        {error, {rsvg, "it did not end within two minutes"}}
+    end.
+
+%% @doc An error in words, with what to do.
+-spec format_error(error()) -> unicode:chardata().
+format_error(no_rsvg) -> "PNG needs the program rsvg-convert (Debian: apt-get install librsvg2-bin); SVG needs nothing";
+format_error({rsvg, Said}) -> ["rsvg-convert: ", string:trim(Said)];
+format_error({file, File, Reason}) -> io_lib:format("cannot write ~ts: ~ts", [File, file:format_error(Reason)]).
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+
+matrix() ->
+    {ok, Matrix} = placement_matrix:from_rows(['a&b@n1', c@n2, d@n3], [[0, 10, 100], [10, 0, 100], [100, 100, 0]]),
+    Matrix.
+
+flat(Svg) -> unicode:characters_to_list(Svg).
+
+heat_map_test() ->
+    Text = flat(heat_map(matrix(), #{title => "a < b", breaks => [2]})),
+    [?assertNotEqual(nomatch, string:find(Text, Part))
+     || Part <- ["a &lt; b", "a&amp;b@n1", "stroke-dasharray", "from node", "to node", "10.0 µs", "100 µs", "fill=\"#ff0000\"", "fill=\"#ffffff\""]].
+
+dendrogram_test() ->
+    #{tree := Tree} = placement_cluster:cluster(matrix()),
+    Text = flat(dendrogram(Tree, #{})),
+    [?assertNotEqual(nomatch, string:find(Text, Part)) || Part <- ["a&amp;b@n1", "d@n3", "median round trip"]],
+    {ok, Declared} = placement_tree:from_paths([{a, "/x/1"}, {b, "/x/1"}, {c, "/y"}]),
+    ?assertNotEqual(nomatch, string:find(flat(dendrogram(Declared, #{})), "level of the tree")),
+    ?assertNotEqual("", flat(dendrogram(placement_tree:empty(), #{}))).
+
+%% One node, and all times equal, are no special cases for the reader.
+beside_test() ->
+    {ok, Declared} = placement_tree:from_paths([{a, "/x/1"}, {b, "/x/1"}, {c, "/y"}]),
+    Text = flat(beside([{"one", Declared}, {"other", Declared}])),
+    [?assertNotEqual(nomatch, string:find(Text, Part)) || Part <- ["one", "other", "translate(0 0)"]],
+    ?assertEqual(1, length(string:split(Text, "<svg", all)) - 1).
+
+odd_input_test() ->
+    {ok, One} = placement_matrix:from_rows([a], [[0]]),
+    ?assertNotEqual("", flat(heat_map(One, #{}))),
+    {ok, Equal} = placement_matrix:from_rows([a, b], [[0, 7], [7, 0]]),
+    ?assertNotEqual(nomatch, string:find(flat(heat_map(Equal, #{})), "7.0 µs")).
+
+png_test() ->
+    File = filename:join("/tmp", "placement_draw-" ++ os:getpid() ++ ".png"),
+    case os:find_executable("rsvg-convert") of
+        false -> ?assertEqual({error, no_rsvg}, to_png(heat_map(matrix(), #{}), File));
+        _ ->
+            ?assertEqual(ok, to_png(heat_map(matrix(), #{}), File)),
+            {ok, <<137, "PNG", _/binary>>} = file:read_file(File),
+            ok = file:delete(File),
+            {error, {rsvg, _} = Error} = to_png("no svg", File),
+            ?assertNotEqual("", flat(format_error(Error)))
+    end,
+    ?assertMatch({error, {file, _, enoent}}, case to_png("", "/nowhere/x.png") of {error, no_rsvg} -> {error, {file, x, enoent}}; Other -> Other end),
+    [?assertNotEqual("", flat(format_error(E))) || E <- [no_rsvg, {file, "x", enoent}]].
+-endif.

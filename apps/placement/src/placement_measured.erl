@@ -1,0 +1,117 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc What was measured, as a matrix and as the JSON object that `beamway topology measure' stores. Pure.
+-module(placement_measured).
+
+-export([matrix/3, matrix_without_gaps/3, best_mode/1, to_json/1, from_json/1, format_error/1]).
+
+-export_type([statistic/0, error/0]).
+
+-type statistic() :: min_us | median_us | p90_us.
+-type error() :: not_an_object | {missing, binary()} | {bad_pair, term()} | {bad_node, term()}.
+
+-define(MOST_NODES, 4096).
+
+%% @doc The matrix of one mode and one statistic; pairs that were not measured are gaps and so an error.
+-spec matrix(placement_probe:measured(), placement_probe:mode(), statistic()) -> {ok, placement_matrix:matrix()} | {error, placement_matrix:error()}.
+matrix(#{nodes := Nodes} = Measured, Mode, Statistic) ->
+    placement_matrix:from_rows(Nodes, rows(Measured, Mode, Statistic)).
+
+%% @doc The same without the nodes that have gaps, and these nodes.
+-spec matrix_without_gaps(placement_probe:measured(), placement_probe:mode(), statistic()) ->
+          {ok, placement_matrix:matrix(), [node()]} | {error, placement_matrix:error()}.
+matrix_without_gaps(#{nodes := Nodes} = Measured, Mode, Statistic) ->
+    placement_matrix:drop_gaps(Nodes, rows(Measured, Mode, Statistic)).
+
+rows(#{nodes := Nodes, pairs := Pairs}, Mode, Statistic) ->
+    [[case Pairs of
+          #{{Mode, A, B} := #{Statistic := Time}} -> Time;
+          #{} -> undefined
+      end || B <- Nodes] || A <- Nodes].
+
+%% @doc The mode that shows most: loaded if it was measured.
+-spec best_mode(placement_probe:measured()) -> placement_probe:mode().
+best_mode(#{pairs := Pairs}) ->
+    case [x || {loaded, _, _} <- maps:keys(Pairs)] of
+        [] -> quiet;
+        _ -> loaded
+    end.
+
+%% @doc A map for a JSON encoder.
+-spec to_json(placement_probe:measured()) -> map().
+to_json(#{nodes := Nodes, pairs := Pairs, failed := Failed, messages := Messages, seconds := Seconds}) ->
+    #{what => <<"beamway topology">>, unit => <<"microseconds of one round trip">>, nodes => [atom_to_binary(Node) || Node <- Nodes],
+      messages => Messages, seconds => Seconds,
+      pairs => [Summary#{mode => Mode, from => atom_to_binary(A), to => atom_to_binary(B)} || {{Mode, A, B}, Summary} <- lists:sort(maps:to_list(Pairs))],
+      failed => [#{mode => Mode, from => atom_to_binary(A), to => atom_to_binary(B), reason => unicode:characters_to_binary(io_lib:format("~0tP", [Reason, 12]))}
+                 || {Mode, A, B, Reason} <- Failed]}.
+
+%% @doc The measured times of a decoded object (maps with binary keys).
+-spec from_json(term()) -> {ok, placement_probe:measured()} | {error, error()}.
+from_json(#{} = Object) ->
+    try
+        Names = field(<<"nodes">>, Object),
+        is_list(Names) andalso length(Names) =< ?MOST_NODES orelse throw({missing, <<"nodes">>}),
+        Nodes = [name(Name) || Name <- Names],
+        Known = maps:from_list(lists:zip(Names, Nodes)),
+        Pairs = field(<<"pairs">>, Object),
+        is_list(Pairs) orelse throw({missing, <<"pairs">>}),
+        {ok, #{nodes => lists:usort(Nodes), failed => [], messages => maps:get(<<"messages">>, Object, 100),
+               seconds => maps:get(<<"seconds">>, Object, 0.0), pairs => maps:from_list([pair(Pair, Known) || Pair <- Pairs])}}
+    catch
+        throw:Error -> {error, Error}
+    end;
+from_json(_) -> {error, not_an_object}.
+
+field(Name, Object) ->
+    case Object of
+        #{Name := Value} -> Value;
+        #{} -> throw({missing, Name})
+    end.
+
+name(Name) when is_binary(Name), byte_size(Name) < 256 -> binary_to_atom(Name);
+name(Other) -> throw({bad_node, Other}).
+
+%% Values are checked where they become a matrix.
+pair(#{<<"mode">> := Mode, <<"from">> := From, <<"to">> := To, <<"min_us">> := Min, <<"median_us">> := Median, <<"p90_us">> := P90} = Pair, Known)
+  when Mode =:= <<"quiet">>; Mode =:= <<"loaded">> ->
+    case Known of
+        #{From := A, To := B} ->
+            {{binary_to_existing_atom(Mode), min(A, B), max(A, B)},
+             #{min_us => Min, median_us => Median, p90_us => P90, batches => maps:get(<<"batches">>, Pair, 1)}};
+        #{} -> throw({bad_pair, {From, To}})
+    end;
+pair(Other, _) -> throw({bad_pair, Other}).
+
+%% @doc An error in words.
+-spec format_error(error()) -> unicode:chardata().
+format_error(not_an_object) -> "this is no object; expected what `beamway topology measure' stores";
+format_error({missing, Field}) -> io_lib:format("the object has no list '~ts'; expected what `beamway topology measure' stores", [Field]);
+format_error({bad_pair, Pair}) -> io_lib:format("~tP is no measured pair of the object's nodes", [Pair, 12]);
+format_error({bad_node, Node}) -> io_lib:format("~tP is no name of a node", [Node, 8]).
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+
+measured() ->
+    Summary = #{min_us => 1.0, median_us => 2.0, p90_us => 3.0, batches => 20},
+    #{nodes => [a, b, c], messages => 100, seconds => 1.5, failed => [{quiet, a, c, timeout}],
+      pairs => #{{quiet, a, b} => Summary, {quiet, b, c} => Summary#{median_us := 4.0}, {loaded, a, b} => Summary}}.
+
+json_comes_back_test() ->
+    {ok, Back} = from_json(jiffy:decode(jiffy:encode(to_json(measured())), [return_maps])),
+    ?assertEqual((measured())#{failed := []}, Back).
+
+matrix_test() ->
+    ?assertMatch({error, {gaps, 1, [{a, c}], 3}}, matrix(measured(), quiet, median_us)),
+    {ok, Matrix, [Dropped]} = matrix_without_gaps(measured(), quiet, median_us),
+    ?assert(lists:member(Dropped, [a, c])),
+    ?assertEqual(2, placement_matrix:size(Matrix)),
+    ?assertEqual(loaded, best_mode(measured())).
+
+bad_input_test_() ->
+    [{unicode:characters_to_list(format_error(Want)), ?_assertEqual({error, Want}, from_json(Object))} || {Want, Object} <-
+        [{not_an_object, []}, {{missing, <<"nodes">>}, #{}}, {{missing, <<"nodes">>}, #{<<"nodes">> => 1}}, {{missing, <<"pairs">>}, #{<<"nodes">> => []}},
+         {{bad_node, 7}, #{<<"nodes">> => [7]}}, {{bad_pair, 1}, #{<<"nodes">> => [], <<"pairs">> => [1]}},
+         {{bad_pair, {<<"a">>, <<"b">>}}, #{<<"nodes">> => [<<"a">>], <<"pairs">> => [#{<<"mode">> => <<"quiet">>, <<"from">> => <<"a">>, <<"to">> => <<"b">>,
+                                                        <<"min_us">> => 1, <<"median_us">> => 1, <<"p90_us">> => 1}]}}]].
+-endif.

@@ -1,0 +1,54 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc What measuring runs on the nodes themselves: one process sends, one on the other node replies.
+%%
+%% The module needs nothing but OTP and no other module of this application: {@link placement_probe} loads it into nodes that do not have
+%% it. Both processes end with the other one, and after a silent minute at the latest.
+-module(placement_probe_pair).
+
+-export([run/4, echo/1]).
+
+-define(SILENT_MS, 60000).
+
+%% @doc Times batches of round trips between this node and another: the microseconds of one round trip, a mean over each
+%% batch. A first batch, which also opens the connection, is not counted. Raises `{probe, Reason}' if the
+%% node cannot be reached or the whole takes longer than the limit.
+-spec run(node(), Batches :: pos_integer(), Messages :: pos_integer(), LimitMs :: pos_integer()) -> [float(), ...].
+run(Node, Batches, Messages, LimitMs) ->
+    End = erlang:monotonic_time(millisecond) + LimitMs,
+    {Echo, Monitor} = spawn_opt(Node, ?MODULE, echo, [self()], [monitor]),
+    try
+        _ = batch(Echo, Monitor, Messages, End),
+        [batch(Echo, Monitor, Messages, End) || _ <- lists:seq(1, Batches)]
+    after
+        true = demonitor(Monitor, [flush]),
+        Echo ! stop
+    end.
+
+batch(Echo, Monitor, Messages, End) ->
+    Left = max(0, End - erlang:monotonic_time(millisecond)),
+    Start = erlang:monotonic_time(),
+    ok = round_trips(Messages, Echo, Monitor, Left),
+    erlang:convert_time_unit(erlang:monotonic_time() - Start, native, nanosecond) / 1000 / Messages.
+
+%% The limit is of each round trip, and for the next batch it is less: the sum stays bounded.
+round_trips(0, _, _, _) -> ok;
+round_trips(Count, Echo, Monitor, Left) ->
+    Echo ! {self(), Count},
+    receive
+        {Echo, Count} -> round_trips(Count - 1, Echo, Monitor, Left);
+        {'DOWN', Monitor, process, Echo, Reason} -> exit({probe, Reason})
+    after Left -> exit({probe, timeout})
+    end.
+
+%% @doc Answers until its partner ends.
+-spec echo(pid()) -> ok.
+echo(Partner) ->
+    answer(Partner, monitor(process, Partner)).
+
+answer(Partner, Monitor) ->
+    receive
+        {Partner, Count} -> Partner ! {self(), Count}, answer(Partner, Monitor);
+        stop -> ok;
+        {'DOWN', Monitor, process, Partner, _} -> ok
+    after ?SILENT_MS -> ok
+    end.
