@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: build demo test test-long test-idle test-otp test-otp27 test-elixir test-rabbitmq test-rdma demo-rdma bench-rdma test-bare nemesis check bench soak asan test-asan tsan fuzz fuzz-keep spin clean help build-test build-bench coverage valgrind
+.PHONY: build demo test test-long test-idle test-otp test-otp27 test-elixir test-rabbitmq test-rdma demo-rdma bench-rdma test-network test-scipy test-bare nemesis check bench soak asan test-asan tsan fuzz fuzz-keep spin clean help build-test build-bench coverage valgrind
 
 ## build: compile the driver and the applications into the checkout
 build:
@@ -89,6 +89,18 @@ bench-rdma:
 	@test/system/rdma/guest --minutes 60 --memory 3072 --results "$(CURDIR)/bench/results/soft-roce" -- \
 		env BEAMWAY_BENCH_COMMIT="$$(git describe --always --abbrev=12 --dirty)" \
 		test/system/rdma/figures "$(CURDIR)/bench/results/soft-roce" $(N)
+
+## test-network: 32 nodes in network namespaces under rate-limited bridges, their tree found by measuring (root; about two minutes)
+test-network:
+	@scripts/install-packages test
+	@$(MAKE) build-test
+	@BEAMWAY_TEST_NETWORK=1 scripts/run-tests placement_network_SUITE
+
+## test-scipy: the clustering's linkage beside scipy's
+test-scipy:
+	@scripts/install-packages test test-scipy
+	@$(MAKE) build-test
+	@test/system/scipy_linkage
 
 ## test-bare: build, demo and test on a new Debian 12 of its own (needs root; leaves nothing)
 test-bare:

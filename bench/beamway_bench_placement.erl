@@ -10,6 +10,7 @@
 %% Name of a part and its module.
 parts() ->
     [{"herd", beamway_bench_herd},
+     {"cluster", beamway_bench_cluster},
      {"nodes", beamway_bench_placement_nodes}].
 
 %% @private

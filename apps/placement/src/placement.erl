@@ -17,6 +17,7 @@
 -export([reserve/3, release/1, renew/2, hand_over/2, spawn/2, spawn/3]).
 -export([own/1, own/2, disown/1, insert/2, insert/3, update/2, delete/1, attributes/0, attributes/2]).
 -export([follow/3, unfollow/1, topology/0, set_topology/1, set_topology/2, join/2, leave/1, epoch/0]).
+-export([probe/2, plan/2]).
 
 -type lease() :: placement_lease:lease().
 
@@ -215,3 +216,31 @@ join(Node, Path) -> placement_epoch:join(Node, Path).
 %% @doc Removes a node from the tree.
 -spec leave(node()) -> {ok, Epoch :: non_neg_integer()}.
 leave(Node) -> placement_epoch:leave(Node).
+
+%%% Measuring and planning
+
+%% @doc Measures the round-trip times of every pair of nodes ({@link placement_probe:measure/2}); {@link placement_cluster} makes a tree of them.
+-spec probe([node()], placement_probe:options()) ->
+          {ok, placement_probe:measured()} | {error, {bad_option, atom(), term()} | no_pairs | {unreachable, [{node(), term()}]}}.
+probe(Nodes, Options) -> placement_probe:measure(Nodes, Options).
+
+%% @doc Master, submasters and workers shaped like the tree of nodes ({@link placement_plan:plan/2}). `workers' and `submasters' may be queries, too: then those
+%% nodes of the tree are taken that suit.
+-spec plan(placement_tree:tree(), #{workers => [node()] | placement_query:query(), submasters => [node()] | placement_query:query(),
+                                    fan_out => pos_integer() | infinity, least => pos_integer()}) ->
+          {ok, placement_plan:process()} | {error, no_workers | no_submasters | {bad_option, atom(), term()} | placement_choose:error()}.
+plan(Tree, Options) ->
+    try placement_plan:plan(Tree, maps:map(fun(Key, Value) -> plan_option(Key, Value, Tree) end, Options))
+    catch throw:{no_nodes, Error} -> {error, Error}
+    end.
+
+plan_option(Key, Value, Tree) when Key =:= workers; Key =:= submasters ->
+    case is_list(Value) andalso lists:all(fun is_atom/1, Value) of
+        true -> Value;
+        false ->
+            case choose_nodes(placement_tree:nodes(Tree), with(Value, #{n => all})) of
+                {ok, Nodes, _} -> Nodes;
+                {error, Error} -> throw({no_nodes, Error})
+            end
+    end;
+plan_option(_, Value, _) -> Value.

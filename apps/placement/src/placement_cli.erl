@@ -63,6 +63,7 @@ options(_) ->
     [{to, $t, "to", {string, "term"}, "term, dot, newick, json, conf or paths"},
      {out, $o, "out", string, "the file for the result (default: standard output)"},
      {alpha, undefined, "alpha", float, "of measured times: the report's algorithm with this threshold"},
+     {drop_gaps, undefined, "drop-gaps", undefined, "of measured times: leave out nodes with pairs that were not measured"},
      {dendrogram, undefined, "dendrogram", string, "draw the tree into this .svg or .png file"} | file_options()].
 
 file_options() ->

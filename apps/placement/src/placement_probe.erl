@@ -120,10 +120,7 @@ unload(Nodes) ->
     ok.
 
 answers(Nodes, Module, Function, Arguments) ->
-    lists:zip(Nodes, [case Answer of
-                          {Class, Reason} -> {Class, Reason};
-                          Other -> {error, Other}
-                      end || Answer <- erpc:multicall(Nodes, Module, Function, Arguments, ?LOAD_MS)]).
+    lists:zip(Nodes, erpc:multicall(Nodes, Module, Function, Arguments, ?LOAD_MS)).
 
 %% ---- measuring ----
 

@@ -1,0 +1,160 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Laws of the clustering, and the planted trees of bench/beamway_bench_planted with a few seeds each (all of them: `bench placement').
+-module(placement_cluster_tests).
+
+-include_lib("proper/include/proper.hrl").
+-include_lib("eunit/include/eunit.hrl").
+
+planted_test_() ->
+    [{timeout, 120, {atom_to_list(Shape), fun() ->
+          {Matrix, Planted} = beamway_bench_planted:make(Shape, Seed),
+          #{tree := Tree} = placement_cluster:cluster(Matrix),
+          ?assertEqual(Planted, beamway_bench_planted:clusters(Tree))
+      end}} || {Shape, _} <- beamway_bench_planted:shapes(), Seed <- [1, 2]].
+
+%% The clear shapes are found by the report's algorithm, too.
+alpha_test_() ->
+    [{timeout, 60, fun() ->
+          {Matrix, Planted} = beamway_bench_planted:make(Shape, 101),
+          {ok, #{tree := Tree}} = placement_cluster:cluster(Matrix, {alpha, Alpha}),
+          ?assertEqual(Planted, beamway_bench_planted:clusters(Tree))
+      end} || {Shape, Alpha} <- [{flat_16, 2.0}, {department_39, 1.6}, {sockets_8, 1.3}]].
+
+laws_test_() ->
+    [{timeout, 300, ?_assert(proper:quickcheck(Law, [quiet, {numtests, 40}, {to_file, user}]))}
+     || Law <- [prop_order(), prop_scale(), prop_labels(), prop_linkage(), prop_alpha_of_one()]].
+
+times() ->
+    ?LET({Count, Seed}, {choose(2, 24), integer()},
+         begin
+             Random = rand:seed_s(exsss, {Seed, Count, 1}),
+             {Values, _} = lists:mapfoldl(fun(_, R0) -> {U, R} = rand:uniform_s(R0), {10 * math:exp(3 * U), R} end, Random, lists:seq(1, Count * (Count - 1) div 2)),
+             {Count, Values}
+         end).
+
+matrix({Count, Values}, Order) ->
+    Pairs = [{name(I), name(J)} || I <- lists:seq(1, Count), J <- lists:seq(I + 1, Count)],
+    Known = maps:from_list(lists:zip(Pairs, Values)),
+    Nodes = [name(I) || I <- Order],
+    {ok, Matrix} = placement_matrix:from_rows(Nodes, [[maps:get({min(A, B), max(A, B)}, Known, 0) || B <- Nodes] || A <- Nodes]),
+    Matrix.
+
+name(I) -> list_to_atom(lists:flatten(io_lib:format("n~3..0b", [I]))).
+
+tree_of(Matrix) ->
+    #{tree := Tree} = placement_cluster:cluster(Matrix),
+    Tree.
+
+%% In whatever order the nodes are given, the same tree comes out, to the last label; and twice the same.
+prop_order() ->
+    ?FORALL({Count, _} = Times, times(),
+            begin
+                Straight = tree_of(matrix(Times, lists:seq(1, Count))),
+                Straight =:= tree_of(matrix(Times, lists:reverse(lists:seq(1, Count))))
+                    andalso Straight =:= tree_of(matrix(Times, lists:seq(1, Count)))
+            end).
+
+%% Microseconds or seconds: the clusters are the same.
+prop_scale() ->
+    ?FORALL({{Count, Values}, Factor}, {times(), oneof([0.001, 0.5, 2, 1000])},
+            beamway_bench_planted:clusters(tree_of(matrix({Count, Values}, lists:seq(1, Count))))
+            =:= beamway_bench_planted:clusters(tree_of(matrix({Count, [Factor * V || V <- Values]}, lists:seq(1, Count))))).
+
+%% No pair of a group measures more than its diameter or that of a group inside, and all pairs are counted once.
+prop_labels() ->
+    ?FORALL({Count, _} = Times, times(),
+            begin
+                Matrix = matrix(Times, lists:seq(1, Count)),
+                Tree = tree_of(Matrix),
+                All = groups(placement_tree:packed(Tree)),
+                lists:sum([Pairs || {group, _, #{pairs := Pairs}, _} <- All]) =:= Count * (Count - 1) div 2
+                    andalso lists:all(fun({A, B, Us}) ->
+                                              {ok, #{max_us := Most, median_us := Median}} = placement_tree:latency(Tree, A, B),
+                                              Us =< Most andalso Median =< Most
+                                      end, placement_matrix:pairs(Matrix))
+            end).
+
+groups({leaf, _}) -> [];
+groups({group, _, _, Children} = Group) -> [Group | lists:append([groups(Child) || Child <- Children])].
+
+%% The chain of nearest neighbours finds what the search for the closest pair of all finds.
+prop_linkage() ->
+    ?FORALL({{Count, _} = Times, Method}, {times(), oneof([average, complete])},
+            begin
+                Matrix = matrix(Times, lists:seq(1, Count)),
+                Heights = placement_linkage:heights(placement_linkage:link(Method, placement_linkage:table(Matrix, fun math:log/1), Count)),
+                Slow = slow_heights(Method, [[I] || I <- lists:seq(1, Count)], Matrix),
+                lists:all(fun({One, Other}) -> abs(One - Other) < 1.0e-6 end, lists:zip(Heights, Slow))
+            end).
+
+slow_heights(_, [_], _) -> [];
+slow_heights(Method, Clusters, Matrix) ->
+    {Height, One, Other} = lists:min([{between(Method, A, B, Matrix), A, B} || A <- Clusters, B <- Clusters, A < B]),
+    lists:sort([Height | slow_heights(Method, [One ++ Other | Clusters -- [One, Other]], Matrix)]).
+
+between(Method, One, Other, Matrix) ->
+    Values = [math:log(placement_matrix:value(Matrix, I, J)) || I <- One, J <- Other],
+    case Method of
+        average -> lists:sum(Values) / length(Values);
+        complete -> lists:max(Values)
+    end.
+
+%% With alpha 1.0 the report's algorithm is complete linkage: every group has two parts, and the same diameters.
+prop_alpha_of_one() ->
+    ?FORALL({Count, _} = Times, times(),
+            begin
+                Matrix = matrix(Times, lists:seq(1, Count)),
+                {ok, #{tree := Tree}} = placement_cluster:cluster(Matrix, {alpha, 1.0}),
+                All = groups(placement_tree:packed(Tree)),
+                Heights = placement_linkage:heights(placement_linkage:link(complete, placement_linkage:table(Matrix, fun math:log/1), Count)),
+                Diameters = lists:sort([math:log(Most) || {group, _, #{max_us := Most}, _} <- All]),
+                lists:all(fun({group, _, _, Children}) -> length(Children) =:= 2 end, All)
+                    andalso lists:all(fun({One, Other}) -> abs(One - Other) < 1.0e-6 end, lists:zip(Diameters, Heights))
+            end).
+
+%% ---- plans ----
+
+plan_laws_test_() ->
+    [{timeout, 120, ?_assert(proper:quickcheck(Law, [quiet, {numtests, 100}, {to_file, user}]))} || Law <- [prop_plan(), prop_fan_out()]].
+
+paths() ->
+    ?LET(Places, non_empty(list({choose(1, 3), choose(1, 3), choose(1, 2)})),
+         [{name(I), [{site, S}, {rack, R}, {host, H}]} || {I, {S, R, H}} <- lists:zip(lists:seq(1, length(Places)), Places)]).
+
+%% Without a limit every level is crossed at most once, and each node has one worker.
+prop_plan() ->
+    ?FORALL(Paths, paths(),
+            begin
+                {ok, Tree} = placement_tree:from_paths(Paths),
+                {ok, Plan} = placement_plan:plan(Tree, #{}),
+                placement_plan:crossings(Tree, Plan) =< 1
+                    andalso lists:sort([Node || {worker, Node} <- placement_plan:to_list(Plan)]) =:= placement_tree:nodes(Tree)
+            end).
+
+prop_fan_out() ->
+    ?FORALL({Paths, FanOut}, {paths(), choose(2, 5)},
+            begin
+                {ok, Tree} = placement_tree:from_paths(Paths),
+                {ok, Plan} = placement_plan:plan(Tree, #{fan_out => FanOut}),
+                widest(Plan) =< FanOut
+                    andalso lists:sort([Node || {worker, Node} <- placement_plan:to_list(Plan)]) =:= placement_tree:nodes(Tree)
+            end).
+
+widest({_, _, Children}) -> lists:max([length(Children) | [widest(Child) || Child <- Children]]).
+
+%% The report's cluster: the worst way from the master to a colony is at most a third of that of a tree of degree 2 over a random list.
+athos_test_() ->
+    {timeout, 60, fun() ->
+        {Matrix, _} = beamway_bench_planted:make(athos_256, 7),
+        Nodes = placement_matrix:nodes(Matrix),
+        Places = maps:from_list(lists:zip(Nodes, lists:seq(1, length(Nodes)))),
+        Way = fun(Path) -> lists:sum([placement_matrix:value(Matrix, maps:get(A, Places), maps:get(B, Places)) || {A, B} <- lists:zip(lists:droplast(Path), tl(Path)), A =/= B]) end,
+        {ok, Plan} = placement_plan:plan(tree_of(Matrix), #{}),
+        Own = lists:max([Way(Path) || Path <- placement_plan:paths(Plan)]),
+        %% Nodes in the order of their names are in random order here: 64 colonies of a tree of six levels and degree 2.
+        Random = lists:max([Way(Path) || Path <- binary_paths(list_to_tuple(lists:sort(Nodes)), 1, 7)]),
+        ?assert(Own =< Random / 3)
+    end}.
+
+binary_paths(Nodes, Place, 1) -> [[element(Place, Nodes)]];
+binary_paths(Nodes, Place, Levels) -> [[element(Place, Nodes) | Path] || Child <- [2 * Place, 2 * Place + 1], Path <- binary_paths(Nodes, Child, Levels - 1)].

@@ -1,0 +1,87 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Real networks: hosts under a tree of rate-limited bridges, on which the tree is found by measuring under load, with no parameter.
+%%
+%% `make test' has eight hosts in two racks; `make test-network' (BEAMWAY_TEST_NETWORK=1) has 32 in two sites of four racks.
+-module(placement_network_SUITE).
+
+-include_lib("stdlib/include/assert.hrl").
+
+-export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
+-export([two_racks/1, two_sites/1]).
+
+suite() -> [{timetrap, {minutes, 12}}].
+
+all() ->
+    case os:getenv("BEAMWAY_TEST_NETWORK", "") of
+        "" -> [two_racks];
+        _ -> [two_racks, two_sites]
+    end.
+
+init_per_suite(Config) ->
+    case os:cmd("id -u") of
+        "0\n" -> Config;
+        _ -> {skip, {rights, "needs root to make network namespaces"}}
+    end.
+
+end_per_suite(_Config) -> ok.
+
+end_per_testcase(_Case, _Config) ->
+    beamway_peer:stop_started().
+
+%% Links are slow enough that waiting for them, not for a processor, is what takes time.
+two_racks(Config) ->
+    recovered(Config, two_racks, [{4, 1000}, {4, 1000}], #{batches => 10, messages => 20}).
+
+two_sites(Config) ->
+    Racks = lists:duplicate(4, {4, 500}),
+    recovered(Config, two_sites, [{Racks, 1000}, {Racks, 1000}], #{batches => 12, messages => 10}).
+
+recovered(Config, Name, Parts, Options) ->
+    case beamway_bridges:build("bwt", Parts) of
+        {error, Text} -> {skip, {rights, Text}};
+        {ok, Net} ->
+            try measured(Config, Name, Net, Options)
+            after beamway_netns:delete(Net#{addresses => []})
+            end
+    end.
+
+measured(Config, Name, #{hosts := Hosts, groups := Groups} = Net, Options) ->
+    Peers = started(Hosts, Net),
+    Nodes = [Node || {_, Node} <- Peers],
+    {First, _} = hd(Peers),
+    {ok, Measured} = beamway_peer:call(First, placement, probe, [Nodes, Options#{modes => [loaded], limit_ms => 240000 * beamway_runner:slowness()}],
+                                       300000 * beamway_runner:slowness()),
+    ?assertEqual([], maps:get(failed, Measured)),
+    {ok, Matrix} = placement_measured:matrix(Measured, loaded, median_us),
+    #{tree := Tree, advice := Advice} = Result = placement_cluster:cluster(Matrix),
+    Drawing = filename:join(proplists:get_value(priv_dir, Config), atom_to_list(Name) ++ ".svg"),
+    ok = file:write_file(Drawing, unicode:characters_to_binary(placement_draw:heat_map(Matrix, #{order => placement_tree:leaf_order(Tree)}))),
+    ct:log("explained ~p~n~ts~n~ts", [maps:get(explained, Result), Advice, placement_export:text(dot, Tree)]),
+    _ = store(Measured, Name),
+    ?assertEqual(lists:sort([lists:sort([node_of(Address, Peers) || Address <- Group]) || Group <- Groups]), lists:sort(clusters(placement_tree:packed(Tree)))).
+
+%% For a look at what was measured, and for the guide's pictures.
+store(Measured, Name) ->
+    case os:getenv("BEAMWAY_TEST_NETWORK_STORE") of
+        false -> ok;
+        Folder -> file:write_file(filename:join(Folder, atom_to_list(Name) ++ ".json"), jiffy:encode(placement_measured:to_json(Measured)))
+    end.
+
+started([], _) -> [];
+started(Hosts, Net) ->
+    {Now, Later} = lists:split(min(4, length(Hosts)), Hosts),
+    Calls = [beamway_peer:async(fun() -> start_one(Address, Net) end) || {Address, _} <- Now],
+    [beamway_peer:await(Call, 120000 * beamway_runner:slowness()) || Call <- Calls] ++ started(Later, Net).
+
+start_one(Address, Net) ->
+    {ok, Peer, Node} = beamway_peer:start(inet_tcp, #{name => "n", host => Address, wrapper => beamway_bridges:wrapper(Net, Address),
+                                                      args => ["-connect_all", "false", "+S", "1", "+SDio", "1", "+A", "1", "-boot", "no_dot_erlang"]}),
+    {Peer, Node}.
+
+node_of(Address, Peers) ->
+    [Node] = [Node || {_, Node} <- Peers, lists:last(string:split(atom_to_list(Node), "@")) =:= Address],
+    Node.
+
+clusters({leaf, _}) -> [];
+clusters({group, _, _, Children} = Group) ->
+    [lists:sort(placement_tree:members(Group)) | lists:append([clusters(Child) || Child <- Children])].

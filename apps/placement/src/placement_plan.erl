@@ -1,0 +1,163 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Plans a tree of processes, master, submasters and workers, that is shaped like the tree of nodes. Pure.
+%%
+%% Each group of nodes gets a submaster of its own, on one of its nodes, and each worker hangs from the submaster of the smallest group
+%% around it; the master is in the largest group. A message from master to worker then crosses each level of the network at most
+%% once (the RELEASE report's Figure 28), which no assignment of a fixed tree by lists of nodes does.
+%%
+%% A limit of children (`fan_out') makes several submasters of one group; the level above them is still crossed once. Only where the whole network is one
+%% group of more nodes than that, its one level is crossed by master, submaster and worker. A group with fewer than `least' workers gets no submaster: its
+%% workers join the group around it.
+-module(placement_plan).
+
+-export([plan/2, to_list/1, paths/1, crossings/2]).
+
+-export_type([process/0, options/0, role/0]).
+
+-type role() :: master | submaster | worker.
+-type process() :: {role(), node(), [process()]}.
+-type options() :: #{workers => [node()],      %% where workers may run, one on each; default: all nodes of the tree
+                     submasters => [node()],   %% where master and submasters may run; default: all; those of the group are taken first
+                     fan_out => pos_integer() | infinity, %% the most children, at least 2
+                     least => pos_integer()}.  %% the fewest workers that get a submaster of their own, 2
+
+%% @doc The plan of a tree of nodes. Nodes that the tree does not hold are left out.
+-spec plan(placement_tree:tree(), options()) -> {ok, process()} | {error, no_workers | no_submasters | {bad_option, atom(), term()}}.
+plan(Tree, Options) ->
+    Setting = maps:merge(#{fan_out => infinity, least => 2}, Options),
+    case [{Key, Value} || {Key, Value} <- maps:to_list(Setting), not is_good(Key, Value)] of
+        [{Key, Value} | _] -> {error, {bad_option, Key, Value}};
+        [] -> planned(Tree, Setting#{workers => sets(workers, Tree, Setting), submasters => sets(submasters, Tree, Setting), tree => Tree})
+    end.
+
+is_good(fan_out, infinity) -> true;
+is_good(fan_out, Value) -> is_integer(Value) andalso Value >= 2;
+is_good(least, Value) -> is_integer(Value) andalso Value >= 1;
+is_good(Key, Value) when Key =:= workers; Key =:= submasters -> is_list(Value);
+is_good(_, _) -> false.
+
+sets(Key, Tree, Setting) ->
+    Given = maps:get(Key, Setting, placement_tree:leaf_order(Tree)),
+    maps:from_list([{Node, true} || Node <- Given, placement_tree:is_member(Tree, Node)]).
+
+planned(_, #{workers := Workers}) when map_size(Workers) =:= 0 -> {error, no_workers};
+planned(_, #{submasters := Submasters}) when map_size(Submasters) =:= 0 -> {error, no_submasters};
+planned(Tree, #{fan_out := FanOut} = Setting) ->
+    Units = case placement_tree:packed(Tree) of
+                {group, _, _, Children} -> lists:append([units(Child, Setting) || Child <- largest_first(Children)]);
+                Leaf -> units(Leaf, Setting)
+            end,
+    Master = host(Units, Setting),
+    {ok, {master, Master, narrowed(Units, FanOut, Setting)}}.
+
+%% The largest group first: master and submasters live in the first of their parts.
+largest_first(Children) ->
+    [Child || {_, _, Child} <- lists:sort([{-length(placement_tree:members(Child)), N, Child}
+                                           || {N, Child} <- lists:zip(lists:seq(1, length(Children)), Children)])].
+
+%% What hangs from the process above: workers and submasters.
+units({leaf, Node}, #{workers := Workers}) ->
+    [{worker, Node, []} || is_map_key(Node, Workers)];
+units({group, _, _, Children}, #{least := Least, fan_out := FanOut} = Setting) ->
+    Units = lists:append([units(Child, Setting) || Child <- largest_first(Children)]),
+    case length(Units) of
+        Few when Few < 2; Few < Least -> Units;
+        _ -> [submaster(Part, Setting) || Part <- parts(Units, FanOut)]
+    end.
+
+submaster(Units, Setting) ->
+    {submaster, host(Units, Setting), Units}.
+
+%% Parts of nearly the same length, as few as possible.
+parts(Units, infinity) -> [Units];
+parts(Units, Most) ->
+    Count = length(Units),
+    Parts = (Count + Most - 1) div Most,
+    cut(Units, Count, Parts).
+
+cut(Units, _, 1) -> [Units];
+cut(Units, Count, Parts) ->
+    Length = (Count + Parts - 1) div Parts,
+    {Part, Rest} = lists:split(Length, Units),
+    [Part | cut(Rest, Count - Length, Parts - 1)].
+
+%% At the root there is nobody above who could take several submasters.
+narrowed(Units, FanOut, _) when FanOut =:= infinity; length(Units) =< FanOut -> Units;
+narrowed(Units, FanOut, Setting) ->
+    narrowed([submaster(Part, Setting) || Part <- parts(Units, FanOut)], FanOut, Setting).
+
+%% The first node below that may carry a submaster, else the one that is nearest to the first.
+host(Units, #{submasters := Submasters, tree := Tree}) ->
+    Below = lists:append([all_nodes(Unit) || Unit <- Units]),
+    case [Node || Node <- Below, is_map_key(Node, Submasters)] of
+        [Node | _] -> Node;
+        [] ->
+            [{_, Node} | _] = lists:sort([{distance(Tree, hd(Below), Node), Node} || Node <- maps:keys(Submasters)]),
+            Node
+    end.
+
+distance(Tree, One, Other) ->
+    {ok, Distance} = placement_tree:distance(Tree, One, Other),
+    Distance.
+
+all_nodes(Process) -> [Node || {_, Node} <- to_list(Process)].
+
+%% @doc All processes, from the root down: role and node.
+-spec to_list(process()) -> [{role(), node()}].
+to_list({Role, Node, Children}) ->
+    [{Role, Node} | lists:append([to_list(Child) || Child <- Children])].
+
+%% @doc The nodes on the way to each worker, the master's first.
+-spec paths(process()) -> [[node()]].
+paths({worker, Node, []}) -> [[Node]];
+paths({_, Node, Children}) -> [[Node | Path] || Child <- Children, Path <- paths(Child)].
+
+%% @doc How often the way to each worker crosses each level of the network (the root is level 0); the largest count of all.
+-spec crossings(placement_tree:tree(), process()) -> non_neg_integer().
+crossings(Tree, Process) ->
+    lists:max([0 | [most_often(levels(Tree, Path)) || Path <- paths(Process)]]).
+
+levels(Tree, [One, Other | Path]) ->
+    case placement_tree:shared(Tree, One, Other) of
+        {ok, same} -> levels(Tree, [Other | Path]);
+        {ok, Level} -> [Level | levels(Tree, [Other | Path])]
+    end;
+levels(_, _) -> [].
+
+most_often(Levels) ->
+    lists:max([0 | [length([L || L <- Levels, L =:= Level]) || Level <- lists:usort(Levels)]]).
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+
+tree() ->
+    {ok, Tree} = placement_tree:from_paths([{a1, "/x/1"}, {a2, "/x/1"}, {a3, "/x/1"}, {b1, "/x/2"}, {b2, "/x/2"}, {c1, "/y"}, {c2, "/y"}, {d1, "/"}]),
+    Tree.
+
+shape_test() ->
+    {ok, Plan} = plan(tree(), #{}),
+    ?assertEqual({master, a1, [{submaster, a1, [{submaster, a1, [{worker, a1, []}, {worker, a2, []}, {worker, a3, []}]},
+                                                {submaster, b1, [{worker, b1, []}, {worker, b2, []}]}]},
+                               {submaster, c1, [{worker, c1, []}, {worker, c2, []}]}, {worker, d1, []}]}, Plan),
+    ?assertEqual(1, crossings(tree(), Plan)).
+
+%% Small nodes for submasters, as in the report; where a group has none, the nearest one.
+roles_test() ->
+    {ok, Plan} = plan(tree(), #{workers => [a1, a2, b1, b2, c1, c2, gone], submasters => [a3, d1]}),
+    ?assertEqual([a1, a2, b1, b2, c1, c2], lists:sort([Node || {worker, Node} <- to_list(Plan)])),
+    ?assertEqual([a3], lists:usort([Node || {Role, Node} <- to_list(Plan), Role =/= worker])).
+
+least_test() ->
+    {ok, {master, _, Children}} = plan(tree(), #{least => 3}),
+    ?assert(lists:member({worker, c1, []}, Children)).
+
+one_node_test() ->
+    {ok, Tree} = placement_tree:from_paths([{a, "/"}]),
+    ?assertEqual({ok, {master, a, [{worker, a, []}]}}, plan(Tree, #{})).
+
+bad_input_test_() ->
+    [?_assertEqual({error, Want}, plan(tree(), Options))
+     || {Want, Options} <- [{no_workers, #{workers => []}}, {no_submasters, #{submasters => [gone]}}, {{bad_option, fan_out, 1}, #{fan_out => 1}},
+                            {{bad_option, least, 0}, #{least => 0}}, {{bad_option, colour, red}, #{colour => red}}]]
+        ++ [?_assertEqual({error, no_workers}, plan(placement_tree:empty(), #{}))].
+-endif.
