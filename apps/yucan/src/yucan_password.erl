@@ -1,0 +1,65 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Passwords of `user = NAME:PASSWORD' lines: in the clear, or as `{pbkdf2}SALT$HASH'.
+%%
+%% Comparing takes the same time wherever the first difference is.
+-module(yucan_password).
+
+-export([is_valid_hash/1, expected/0, check/2, hash/2]).
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+-endif.
+
+%% Each guess costs so many rounds; one check is about 10 ms.
+-define(ROUNDS, 10000).
+
+%% @doc Whether this is a password in the clear, or a hash of a kind that can be checked.
+-spec is_valid_hash(string()) -> boolean().
+is_valid_hash("{" ++ _ = Stored) -> parts(Stored) =/= error;
+is_valid_hash(_) -> true.
+
+%% @doc What to tell a user whose hash is of no known kind.
+-spec expected() -> string().
+expected() -> "{pbkdf2}SALT$HASH, both in base64, of 10000 rounds of SHA-256".
+
+%% @doc Whether a password is the stored one.
+-spec check(Password :: binary(), Stored :: string()) -> boolean().
+check(Password, Stored) ->
+    case parts(Stored) of
+        {Salt, Hash} -> same(derive(Password, Salt), Hash);
+        %% Hashed once more, so that the time does not tell how long the secret is.
+        error -> same(crypto:hash(sha256, Password), crypto:hash(sha256, unicode:characters_to_binary(Stored)))
+    end.
+
+%% @doc A password as it is written into a configuration.
+-spec hash(Password :: binary(), Salt :: binary()) -> string().
+hash(Password, Salt) ->
+    lists:flatten(["{pbkdf2}", base64:encode_to_string(Salt), "$", base64:encode_to_string(derive(Password, Salt))]).
+
+derive(Password, Salt) -> crypto:pbkdf2_hmac(sha256, Password, Salt, ?ROUNDS, 32).
+
+parts("{pbkdf2}" ++ Rest) ->
+    case string:split(Rest, "$") of
+        [Salt, Hash] ->
+            try {base64:decode(Salt), base64:decode(Hash)} of
+                {_, Bytes} = Parts when byte_size(Bytes) =:= 32 -> Parts;
+                _ -> error
+            catch
+                error:_ -> error
+            end;
+        [_] -> error
+    end;
+parts(_) -> error.
+
+same(A, B) -> byte_size(A) =:= byte_size(B) andalso crypto:hash_equals(A, B).
+
+-ifdef(TEST).
+
+check_test_() ->
+    Stored = hash(<<"secret">>, <<"salt">>),
+    [?_assert(check(<<"secret">>, Stored)), ?_assertNot(check(<<"Secret">>, Stored)), ?_assertNot(check(<<>>, Stored)),
+     ?_assert(check(<<"p:w">>, "p:w")), ?_assertNot(check(<<"p:">>, "p:w")),
+     ?_assert(is_valid_hash(Stored)), ?_assert(is_valid_hash("plain")), ?_assertNot(is_valid_hash("{md5}x$y")),
+     ?_assertNot(is_valid_hash("{pbkdf2}x")), ?_assertNot(is_valid_hash("{pbkdf2}#$#"))].
+
+-endif.
