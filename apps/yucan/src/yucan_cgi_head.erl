@@ -1,0 +1,174 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc The head of what a script answers (RFC 3875, section 6): read as it comes, from a script, from php-fpm or from a proxied server.
+%%
+%% The head must name a type, a place or a status; anything else is rubbish, and the client gets a 502 instead of it. Pure.
+-module(yucan_cgi_head).
+
+-export([new/0, feed/2, parse/1]).
+-export_type([state/0, head/0, reason/0]).
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+-endif.
+
+-define(MAX_BYTES, 65536).
+-define(MAX_LINES, 256).
+
+-opaque state() :: binary().
+-type head() :: #{status := 200..599, headers := [{Name :: binary(), Value :: binary()}], length := non_neg_integer() | unknown}.
+%% Names are in lower case. Headers that belong to a connection are gone, and so is content-length, which `length' holds.
+-type reason() :: too_long | too_many_lines | {line, binary()} | {status, binary()} | {content_length, binary()} | no_type.
+
+%% @doc Before the first byte.
+-spec new() -> state().
+new() -> <<>>.
+
+%% @doc Takes what has come; with the head comes the beginning of the body.
+-spec feed(binary(), state()) -> {more, state()} | {head, head(), Body :: binary()} | {error, reason()}.
+feed(Data, Before) ->
+    Bytes = <<Before/binary, Data/binary>>,
+    case head_end(Bytes) of
+        {At, Length} when At =< ?MAX_BYTES ->
+            <<Head:At/binary, _:Length/binary, Body/binary>> = Bytes,
+            case parse(Head) of
+                {ok, Parsed} -> {head, Parsed, Body};
+                {error, Reason} -> {error, Reason}
+            end;
+        nomatch when byte_size(Bytes) =< ?MAX_BYTES -> {more, Bytes};
+        _ -> {error, too_long}
+    end.
+
+%% An empty line, whatever the line ends are. A head without any line ends at once.
+head_end(<<"\r\n", _/binary>>) -> {0, 2};
+head_end(<<"\n", _/binary>>) -> {0, 1};
+head_end(Bytes) ->
+    case re:run(Bytes, "\r?\n\r?\n", [{capture, first, index}]) of
+        {match, [Found]} -> Found;
+        nomatch -> nomatch
+    end.
+
+%% @doc A whole head, without the empty line.
+-spec parse(binary()) -> {ok, head()} | {error, reason()}.
+parse(Head) ->
+    Lines = [without_cr(Line) || Line <- binary:split(Head, <<"\n">>, [global])],
+    case length(Lines) > ?MAX_LINES of
+        true -> {error, too_many_lines};
+        false -> fields(Lines, none, [])
+    end.
+
+%% Some scripts begin as a server would.
+fields([<<"HTTP/", Rest/binary>> | Lines], none, []) ->
+    case binary:split(Rest, <<" ">>) of
+        [_, Status] -> with_status(Status, Lines, []);
+        [_] -> {error, {line, <<"HTTP/", Rest/binary>>}}
+    end;
+fields([], Status, Done) ->
+    head(Status, lists:reverse(Done));
+fields([Line | Lines], Status, Done) ->
+    case field(Line) of
+        {<<"status">>, Value} -> with_status(Value, Lines, Done);
+        {Name, Value} -> fields(Lines, Status, [{Name, Value} | Done]);
+        error -> {error, {line, shown(Line)}}
+    end.
+
+with_status(<<A, B, C, Rest/binary>> = Text, Lines, Done)
+  when A >= $2, A =< $5, B >= $0, B =< $9, C >= $0, C =< $9 ->
+    case Rest of
+        <<>> -> fields(Lines, list_to_integer([A, B, C]), Done);
+        <<" ", _/binary>> -> fields(Lines, list_to_integer([A, B, C]), Done);
+        _ -> {error, {status, shown(Text)}}
+    end;
+with_status(Text, _, _) ->
+    {error, {status, shown(Text)}}.
+
+field(Line) ->
+    case binary:split(Line, <<":">>) of
+        [Name, Value] when Name =/= <<>> ->
+            case is_token(Name) andalso is_clean(Value) of
+                true -> {yucan_names:lower(Name), trim(Value)};
+                false -> error
+            end;
+        _ -> error
+    end.
+
+%% By bytes: what is no UTF-8 is no error here.
+without_cr(Line) ->
+    case Line =/= <<>> andalso binary:last(Line) of
+        $\r -> binary:part(Line, 0, byte_size(Line) - 1);
+        _ -> Line
+    end.
+
+trim(<<C, Rest/binary>>) when C =:= $\s; C =:= $\t -> trim(Rest);
+trim(Text) -> trim_end(Text, byte_size(Text)).
+
+trim_end(Text, Size) when Size > 0 ->
+    case binary:at(Text, Size - 1) of
+        C when C =:= $\s; C =:= $\t -> trim_end(Text, Size - 1);
+        _ -> binary:part(Text, 0, Size)
+    end;
+trim_end(_, 0) -> <<>>.
+
+is_token(Name) -> lists:all(fun is_token_char/1, binary_to_list(Name)).
+
+is_token_char(C) when C >= $a, C =< $z; C >= $A, C =< $Z; C >= $0, C =< $9 -> true;
+is_token_char(C) -> lists:member(C, "!#$%&'*+-.^_`|~").
+
+is_clean(Value) -> lists:all(fun(C) -> C >= $\s andalso C =/= 127 orelse C =:= $\t end, binary_to_list(Value)).
+
+head(none, Fields) ->
+    case {lists:keymember(<<"location">>, 1, Fields), lists:keymember(<<"content-type">>, 1, Fields)} of
+        {true, _} -> head(302, Fields);
+        {false, true} -> head(200, Fields);
+        {false, false} -> {error, no_type}
+    end;
+head(Status, Fields) ->
+    Headers = [Field || {Name, _} = Field <- Fields, not is_of_connection(Name), Name =/= <<"content-length">>],
+    case lists:usort([Value || {<<"content-length">>, Value} <- Fields]) of
+        [] -> {ok, #{status => Status, headers => Headers, length => unknown}};
+        [Text] -> with_length(Text, Status, Headers);
+        [Text | _] -> {error, {content_length, shown(Text)}}
+    end.
+
+with_length(Text, Status, Headers) ->
+    case byte_size(Text) =< 17 andalso re:run(Text, "^[0-9]+$", [{capture, none}]) of
+        match -> {ok, #{status => Status, headers => Headers, length => binary_to_integer(Text)}};
+        _ -> {error, {content_length, shown(Text)}}
+    end.
+
+is_of_connection(Name) ->
+    lists:member(Name, [<<"connection">>, <<"keep-alive">>, <<"proxy-connection">>, <<"transfer-encoding">>, <<"te">>, <<"trailer">>,
+                        <<"upgrade">>, <<"date">>, <<"server">>]).
+
+shown(<<Start:60/binary, _, _/binary>>) -> <<Start/binary, "...">>;
+shown(Text) -> Text.
+
+-ifdef(TEST).
+
+feed_all(Parts) ->
+    lists:foldl(fun(Part, {more, State}) -> feed(Part, State);
+                   (Part, {head, Head, Body}) -> {head, Head, <<Body/binary, Part/binary>>}
+                end, {more, new()}, Parts).
+
+feed_test_() ->
+    [?_assertEqual({head, #{status => Status, headers => Headers, length => Length}, Body}, feed_all(Parts))
+     || {Parts, Status, Headers, Length, Body} <-
+            [{[<<"Content-Type: text/plain\n\nhi">>], 200, [{<<"content-type">>, <<"text/plain">>}], unknown, <<"hi">>},
+             {[<<"Content-Type:a/b\r\n">>, <<"\r">>, <<"\n">>, <<"x">>], 200, [{<<"content-type">>, <<"a/b">>}], unknown, <<"x">>},
+             {[<<"Location: /x\n\n">>], 302, [{<<"location">>, <<"/x">>}], unknown, <<>>},
+             {[<<"Status: 404 Not Found\nContent-Length: 5\n\n">>], 404, [], 5, <<>>},
+             {[<<"Location: /x\nStatus: 301\n\n">>], 301, [{<<"location">>, <<"/x">>}], unknown, <<>>},
+             {[<<"HTTP/1.1 201 Created\nConnection: close\nSet-Cookie: a\nSet-Cookie: b\n\n">>], 201,
+              [{<<"set-cookie">>, <<"a">>}, {<<"set-cookie">>, <<"b">>}], unknown, <<>>}]].
+
+rubbish_test_() ->
+    [?_assertMatch({error, _}, feed(Text, new()))
+     || Text <- [<<"\n">>, <<"\r\nx">>, <<"hello\n\n">>, <<"X-A: 1\n\n">>, <<"Status: 42\n\n">>, <<"Status: 100 Continue\n\n">>,
+                 <<"Status: 200OK\n\n">>, <<"Content-Type: a\nContent-Length: -1\n\n">>, <<"Content-Length: 1\nContent-Length: 2\nLocation: /\n\n">>,
+                 <<"Content Type: a\n\n">>, <<"Location: /a", 0, "\n\n">>, <<": a\n\n">>, <<"Content-Type: a\n folded\n\n">>,
+                 <<"HTTP/1.1\n\n">>, binary:copy(<<"a">>, ?MAX_BYTES + 1),
+                 iolist_to_binary([binary:copy(<<"A: b\n">>, ?MAX_LINES + 1), "\n"])]].
+
+unfinished_test() ->
+    ?assertMatch({more, _}, feed(<<"Content-Type: a\n">>, new())).
+
+-endif.

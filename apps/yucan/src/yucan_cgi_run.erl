@@ -1,0 +1,216 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Runs one CGI script, and sees to it that nothing of it is left: a source of bytes for {@link yucan_gateway}.
+%%
+%% The script gets exactly the environment that it is given and its body as standard input, with an end (from a file, through a shell, since
+%% a port cannot close its half). Its standard error is the server's. The runtime makes each program the leader of a process group: when the
+%% script ends, is told to end, or its reader ends, whatever is left of that group is killed. While its reader is slow the group
+%% is stopped (SIGSTOP), since a port reads all that comes. One process for each script, linked to the one that reads.
+-module(yucan_cgi_run).
+-behaviour(gen_server).
+
+-export([open/1, read/2, close/1, running/0]).
+-export([init/1, handle_call/3, handle_cast/2, handle_info/2, terminate/2]).
+-export_type([source/0, script/0]).
+
+%% More waiting bytes than this stop the group; it goes on at a quarter.
+-define(HIGH_BYTES, 1048576).
+%% How often to look whether the script itself has ended while somebody holds its output open: the port only tells when all have closed it.
+-define(LOOK_MS, 250).
+-define(CALL_MS, 10000).
+
+-type script() :: #{program := file:filename(), arguments := [string()], folder := file:filename(),
+                    variables := [{binary(), binary()}], body := none | {file, file:filename(), pos_integer()}, max => pos_integer()}.
+%% The body's file is deleted once the script has it open. `max': how many scripts of this server may run at once.
+-opaque source() :: pid().
+
+-record(state, {port :: port(),
+                os_pid :: pos_integer(),
+                queue = [] :: [binary()],
+                bytes = 0 :: non_neg_integer(),
+                stopped = false :: boolean(),
+                exit = none :: none | non_neg_integer(),
+                eof = false :: boolean(),
+                reader = none :: none | {gen_server:from(), reference()}}).
+
+%% @doc Starts a script, which ends with the calling process.
+-spec open(script()) -> {ok, source()} | {error, busy | {start, term()}}.
+open(#{max := Max} = Script) ->
+    case running() >= Max of
+        true -> {error, busy};
+        false -> open(maps:remove(max, Script))
+    end;
+open(Script) ->
+    case gen_server:start_link(?MODULE, Script, []) of
+        {ok, Pid} -> {ok, Pid};
+        {error, Reason} -> {error, {start, Reason}}
+    end.
+
+%% @doc How many scripts run now in this VM.
+-spec running() -> non_neg_integer().
+running() -> atomics:get(counter(), 1).
+
+counter() ->
+    case persistent_term:get(?MODULE, none) of
+        none ->
+            persistent_term:put(?MODULE, atomics:new(1, [])),
+            counter();
+        Counter -> Counter
+    end.
+
+%% @doc What the script writes next; `done' comes after the last byte.
+-spec read(source(), TimeoutMs :: pos_integer()) ->
+          {data, binary(), source()} | {done, source()} | {timeout, source()} | {error, term(), source()}.
+read(Pid, TimeoutMs) ->
+    try gen_server:call(Pid, {read, TimeoutMs}, TimeoutMs + ?CALL_MS) of
+        {data, Data} -> {data, Data, Pid};
+        timeout -> {timeout, Pid};
+        {done, 0} ->
+            {done, close(Pid)};
+        {done, Status} ->
+            _ = close(Pid),
+            {error, {exit, Status}, Pid}
+    catch
+        exit:_ -> {error, killed, Pid}
+    end.
+
+%% @doc Ends the script, if it is there still, and all that it has started.
+-spec close(source()) -> source().
+close(Pid) ->
+    _ = try gen_server:stop(Pid, normal, ?CALL_MS) catch exit:_ -> ok end,
+    Pid.
+
+%% @private
+-spec init(script()) -> {ok, #state{}} | {stop, term()}.
+init(#{program := Program, arguments := Arguments, folder := Folder, variables := Variables, body := Body}) ->
+    %% So that terminate/2 runs when the reader ends.
+    _ = process_flag(trap_exit, true),
+    _ = process_flag(message_queue_data, off_heap),
+    Options = [{args, ["-c", lists:append(shell(Body)), file(Body)] ++ empty(Variables) ++ ["--", Program | Arguments]},
+               {cd, Folder}, {env, environment(Variables)},
+               exit_status, eof, binary, stream, use_stdio, hide],
+    try open_port({spawn_executable, "/bin/sh"}, Options) of
+        Port -> started(Port)
+    catch
+        error:Reason -> {stop, Reason}
+    end.
+
+%% The file's name is gone once the shell has it open.
+shell(Body) ->
+    ["while [ \"$1\" != -- ]; do export \"$1=\"; shift; done; shift; ",
+     case Body of
+         {file, _, _} -> "exec <\"$0\" && rm -f \"$0\"; exec \"$@\"";
+         none -> "exec \"$@\" </dev/null"
+     end].
+
+%% To a port an empty value means that there is no such variable; scripts know the difference.
+empty(Variables) ->
+    [binary_to_list(Name) || {Name, <<>>} <- Variables, re:run(Name, "^[A-Za-z_][A-Za-z0-9_]*$", [{capture, none}]) =:= match].
+
+file({file, Name, _}) -> Name;
+file(none) -> "yucan".
+
+started(Port) ->
+    case erlang:port_info(Port, os_pid) of
+        {os_pid, OsPid} ->
+            _ = atomics:add(counter(), 1, 1),
+            _ = erlang:start_timer(?LOOK_MS, self(), look),
+            {ok, #state{port = Port, os_pid = OsPid}};
+        undefined -> {stop, ended}
+    end.
+
+%% Nothing of the server's own environment but what a program needs to find others.
+environment(Variables) ->
+    Given = [{binary_to_list(Name), binary_to_list(Value)} || {Name, Value} <- Variables, Name =/= <<>>],
+    Default = [{"PATH", os:getenv("PATH", "/usr/local/bin:/usr/bin:/bin")}, {"LANG", "C.UTF-8"}],
+    Names = [Name || {Name, _} <- Given ++ Default],
+    [{Name, false} || Pair <- os:getenv(), [Name | _] <- [string:split(Pair, "=")], not lists:member(Name, Names)]
+        ++ [Pair || {Name, _} = Pair <- Default, not lists:keymember(Name, 1, Given)] ++ Given.
+
+%% @private
+-spec handle_call(term(), gen_server:from(), #state{}) -> {reply, term(), #state{}} | {noreply, #state{}}.
+handle_call({read, TimeoutMs}, From, #state{queue = []} = State) ->
+    case ended(State) of
+        {true, Status} -> {reply, {done, Status}, State};
+        false -> {noreply, State#state{reader = {From, erlang:start_timer(TimeoutMs, self(), read)}}}
+    end;
+handle_call({read, _}, _, #state{queue = Queue} = State) ->
+    {reply, {data, iolist_to_binary(lists:reverse(Queue))}, continue(State#state{queue = [], bytes = 0})}.
+
+ended(#state{eof = true, exit = Status}) when is_integer(Status) -> {true, Status};
+ended(_) -> false.
+
+%% @private
+-spec handle_cast(term(), #state{}) -> {noreply, #state{}}.
+handle_cast(_, State) -> {noreply, State}.
+
+%% @private
+-spec handle_info(term(), #state{}) -> {noreply, #state{}}.
+handle_info({Port, {data, Data}}, #state{port = Port, reader = {_, _} = Reader} = State) ->
+    {noreply, answer(Reader, {data, Data}, State)};
+handle_info({Port, {data, Data}}, #state{port = Port, queue = Queue, bytes = Bytes} = State) ->
+    {noreply, pause(State#state{queue = [Data | Queue], bytes = Bytes + byte_size(Data)})};
+handle_info({Port, eof}, #state{port = Port} = State) ->
+    {noreply, done(State#state{eof = true})};
+handle_info({Port, {exit_status, Status}}, #state{port = Port} = State) ->
+    {noreply, done(State#state{exit = Status})};
+handle_info({timeout, Timer, read}, #state{reader = {_, Timer} = Reader} = State) ->
+    {noreply, answer(Reader, timeout, State)};
+handle_info({timeout, _, look}, #state{eof = false} = State) ->
+    ok = look(State),
+    {noreply, State};
+handle_info(_, State) ->
+    {noreply, State}.
+
+%% A zombie has no exe any more; one whose status was fetched has no folder.
+look(#state{os_pid = OsPid} = State) ->
+    case file:read_link(lists:concat(["/proc/", OsPid, "/exe"])) of
+        {error, enoent} ->
+            %% Where there is no /proc the silence has its limit anyway.
+            case filelib:is_dir("/proc/self") of
+                true -> signal("KILL", State);
+                false -> ok
+            end;
+        _ ->
+            _ = erlang:start_timer(?LOOK_MS, self(), look),
+            ok
+    end.
+
+answer({From, Timer}, Answer, State) ->
+    _ = erlang:cancel_timer(Timer),
+    gen_server:reply(From, Answer),
+    State#state{reader = none}.
+
+done(#state{reader = Reader} = State) ->
+    case ended(State) of
+        {true, Status} when Reader =/= none -> answer(Reader, {done, Status}, State);
+        _ -> State
+    end.
+
+pause(#state{bytes = Bytes, stopped = false} = State) when Bytes > ?HIGH_BYTES ->
+    ok = signal("STOP", State),
+    State#state{stopped = true};
+pause(State) -> State.
+
+continue(#state{stopped = true} = State) ->
+    ok = signal("CONT", State),
+    State#state{stopped = false};
+continue(State) -> State.
+
+%% @private
+-spec terminate(term(), #state{}) -> ok.
+terminate(_, #state{port = Port} = State) ->
+    _ = atomics:sub(counter(), 1, 1),
+    ok = signal("KILL", State),
+    _ = try port_close(Port) catch error:badarg -> true end,
+    ok.
+
+%% To the whole group; one that is gone already is no error.
+signal(Name, #state{os_pid = OsPid}) ->
+    Kill = open_port({spawn_executable, "/bin/sh"},
+                     [{args, ["-c", "kill -s \"$1\" -- \"-$2\" 2>/dev/null", "kill", Name, integer_to_list(OsPid)]},
+                      exit_status, use_stdio, hide]),
+    receive
+        {Kill, {exit_status, _}} -> ok
+    after ?CALL_MS ->
+        ok
+    end.

@@ -1,0 +1,162 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc The records of FastCGI 1.0, both ways. Pure; any bytes give a record, a wish for more or an error.
+%%
+%% One connection carries one request at a time, whose number is always 1: that is all that php-fpm can do.
+-module(yucan_fcgi).
+
+-export([begin_request/2, params/1, stdin/1, abort_request/0, decode/1, encode_pairs/1, decode_pairs/1]).
+-export_type([record_in/0, role/0]).
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+-endif.
+
+-define(VERSION, 1).
+-define(ID, 1).
+-define(BEGIN_REQUEST, 1).
+-define(ABORT_REQUEST, 2).
+-define(END_REQUEST, 3).
+-define(PARAMS, 4).
+-define(STDIN, 5).
+-define(STDOUT, 6).
+-define(STDERR, 7).
+-define(KEEP_CONN, 1).
+%% A multiple of 8, as the specification advises.
+-define(MAX_CONTENT, 65528).
+
+-type role() :: responder | authorizer.
+-type record_in() :: {stdout | stderr, binary()}
+                   | {end_request, AppStatus :: non_neg_integer(), complete | cant_mpx_conn | overloaded | unknown_role | other}
+                   | {other, Type :: byte(), binary()}.
+%% `{stdout, <<>>}' is the end of that stream.
+
+%% @doc The beginning of a request; with `true' the application keeps the connection afterwards.
+-spec begin_request(role(), Keep :: boolean()) -> iodata().
+begin_request(Role, Keep) ->
+    Flags = case Keep of true -> ?KEEP_CONN; false -> 0 end,
+    record(?BEGIN_REQUEST, <<(role_number(Role)):16, Flags:8, 0:40>>).
+
+role_number(responder) -> 1;
+role_number(authorizer) -> 2.
+
+%% @doc All parameters, and the end of their stream.
+-spec params([{iodata(), iodata()}]) -> iodata().
+params(Pairs) -> [stream(?PARAMS, encode_pairs(Pairs)), record(?PARAMS, <<>>)].
+
+%% @doc A part of the request's body; an empty one ends it.
+-spec stdin(iodata()) -> iodata().
+stdin(Data) ->
+    case iolist_size(Data) of
+        0 -> record(?STDIN, <<>>);
+        _ -> stream(?STDIN, iolist_to_binary(Data))
+    end.
+
+%% @doc The client has gone.
+-spec abort_request() -> iodata().
+abort_request() -> record(?ABORT_REQUEST, <<>>).
+
+stream(_, <<>>) -> [];
+stream(Type, <<Part:?MAX_CONTENT/binary, Rest/binary>>) -> [record(Type, Part) | stream(Type, Rest)];
+stream(Type, Rest) -> [record(Type, Rest)].
+
+record(Type, Content) ->
+    Size = byte_size(Content),
+    Padding = -Size band 7,
+    [<<?VERSION, Type, ?ID:16, Size:16, Padding, 0>>, Content, <<0:(Padding * 8)>>].
+
+%% @doc The first record of what has come.
+-spec decode(binary()) -> {ok, record_in(), Rest :: binary()} | more | {error, {version | request_id | end_request, term()}}.
+decode(<<?VERSION, Type, Id:16, Size:16, Padding, _, Content:Size/binary, _:Padding/binary, Rest/binary>>) ->
+    case content(Type, Id, Content) of
+        {error, Reason} -> {error, Reason};
+        Record -> {ok, Record, Rest}
+    end;
+decode(<<Version, _/binary>>) when Version =/= ?VERSION -> {error, {version, Version}};
+decode(Bytes) when is_binary(Bytes) -> more.
+
+content(Type, Id, _) when Id =/= ?ID, Type >= ?END_REQUEST, Type =< ?STDERR -> {error, {request_id, Id}};
+content(?STDOUT, _, Content) -> {stdout, Content};
+content(?STDERR, _, Content) -> {stderr, Content};
+content(?END_REQUEST, _, <<Status:32, Protocol, _:24>>) -> {end_request, Status, protocol_status(Protocol)};
+content(?END_REQUEST, _, Content) -> {error, {end_request, byte_size(Content)}};
+content(Type, _, Content) -> {other, Type, Content}.
+
+protocol_status(0) -> complete;
+protocol_status(1) -> cant_mpx_conn;
+protocol_status(2) -> overloaded;
+protocol_status(3) -> unknown_role;
+protocol_status(_) -> other.
+
+%% @doc Names and values with their lengths before them.
+-spec encode_pairs([{iodata(), iodata()}]) -> binary().
+encode_pairs(Pairs) ->
+    iolist_to_binary([[size_of(Name), size_of(Value), Name, Value] || {Name, Value} <- Pairs]).
+
+size_of(Text) ->
+    case iolist_size(Text) of
+        Size when Size < 128 -> <<Size>>;
+        Size when Size < 1 bsl 31 -> <<1:1, Size:31>>
+    end.
+
+%% @doc The other way round.
+-spec decode_pairs(binary()) -> {ok, [{binary(), binary()}]} | {error, truncated}.
+decode_pairs(Bytes) -> decode_pairs(Bytes, []).
+
+decode_pairs(<<>>, Done) -> {ok, lists:reverse(Done)};
+decode_pairs(Bytes, Done) ->
+    pair(read_size(Bytes), Done).
+
+pair({NameSize, Rest}, Done) ->
+    case read_size(Rest) of
+        {ValueSize, Texts} -> pair(NameSize, ValueSize, Texts, Done);
+        error -> {error, truncated}
+    end;
+pair(error, _) -> {error, truncated}.
+
+pair(NameSize, ValueSize, Texts, Done) ->
+    case Texts of
+        <<Name:NameSize/binary, Value:ValueSize/binary, More/binary>> -> decode_pairs(More, [{Name, Value} | Done]);
+        _ -> {error, truncated}
+    end.
+
+read_size(<<0:1, Size:7, Rest/binary>>) -> {Size, Rest};
+read_size(<<1:1, Size:31, Rest/binary>>) -> {Size, Rest};
+read_size(_) -> error.
+
+-ifdef(TEST).
+
+begin_request_test() ->
+    ?assertEqual(<<1, 1, 0, 1, 0, 8, 0, 0, 0, 1, 1, 0, 0, 0, 0, 0>>, iolist_to_binary(begin_request(responder, true))),
+    ?assertEqual(<<1, 1, 0, 1, 0, 8, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0>>, iolist_to_binary(begin_request(authorizer, false))).
+
+params_test() ->
+    ?assertEqual(<<1, 4, 0, 1, 0, 4, 4, 0, 1, 1, "AB", 0:32, 1, 4, 0, 1, 0, 0, 0, 0>>, iolist_to_binary(params([{"A", "B"}]))).
+
+long_values_test_() ->
+    [?_assertEqual({ok, [{<<"N">>, Value}]}, decode_pairs(encode_pairs([{"N", Value}])))
+     || Size <- [0, 1, 127, 128, 65535, 65536, 200000], Value <- [binary:copy(<<"x">>, Size)]].
+
+%% Streams longer than a record come in several.
+stdin_test_() ->
+    [?_assertEqual(Size, sizes(iolist_to_binary(stdin(binary:copy(<<"y">>, Size)))))
+     || Size <- [0, 1, 7, 8, ?MAX_CONTENT - 1, ?MAX_CONTENT, ?MAX_CONTENT + 1, 3 * ?MAX_CONTENT]].
+
+sizes(<<>>) -> 0;
+sizes(Bytes) ->
+    {ok, {other, ?STDIN, Content}, Rest} = decode(Bytes),
+    byte_size(Content) + sizes(Rest).
+
+decode_test_() ->
+    [?_assertEqual({ok, {stdout, <<"hi">>}, <<1>>}, decode(<<1, 6, 0, 1, 0, 2, 1, 0, "hi", 0, 1>>)),
+     ?_assertEqual({ok, {stderr, <<>>}, <<>>}, decode(<<1, 7, 0, 1, 0, 0, 0, 0>>)),
+     ?_assertEqual({ok, {end_request, 256, complete}, <<>>}, decode(<<1, 3, 0, 1, 0, 8, 0, 0, 1:24, 0, 0, 0:24>>)),
+     ?_assertEqual({ok, {end_request, 0, overloaded}, <<>>}, decode(<<1, 3, 0, 1, 0, 8, 0, 0, 0:32, 2, 0:24>>)),
+     ?_assertEqual(more, decode(<<>>)),
+     ?_assertEqual(more, decode(<<1, 6, 0, 1, 0, 2, 1, 0, "hi">>)),
+     ?_assertEqual({error, {version, $H}}, decode(<<"HTTP/1.1 400">>)),
+     ?_assertEqual({error, {request_id, 2}}, decode(<<1, 6, 0, 2, 0, 0, 0, 0>>)),
+     ?_assertEqual({error, {end_request, 1}}, decode(<<1, 3, 0, 1, 0, 1, 0, 0, 0>>)),
+     ?_assertEqual({error, truncated}, decode_pairs(<<1, 5, "ab">>)),
+     ?_assertEqual({error, truncated}, decode_pairs(<<16#ff, 16#ff>>))].
+
+-endif.

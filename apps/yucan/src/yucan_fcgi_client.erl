@@ -1,0 +1,147 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc One request to a FastCGI application: a source of bytes for {@link yucan_gateway}.
+%%
+%% The process that begins a request owns the connection, so that both end together. A large body is sent by a process of its own, since
+%% the application may answer before it has read everything.
+-module(yucan_fcgi_client).
+
+-export([open/4, read/2, close/1]).
+-export_type([source/0]).
+
+-define(CONNECT_MS, 5000).
+-define(SEND_MS, 30000).
+
+-record(fcgi, {address :: yucan_fcgi_pool:address(),
+               socket :: gen_tcp:socket(),
+               ticket :: yucan_fcgi_pool:ticket() | none,
+               buffer = <<>> :: binary(),
+               sender :: {pid(), reference()} | none,
+               log :: fun((binary()) -> any())}).
+-opaque source() :: #fcgi{}.
+
+%% @doc Connects, or takes a kept connection, and sends the request. `log' gets what the application writes to its standard error.
+-spec open(yucan_fcgi_pool:address(), [{binary(), binary()}], yucan_spool:body(), fun((binary()) -> any())) ->
+          {ok, source()} | {error, {connect | send, inet:posix() | closed | timeout}}.
+open(Address, Variables, Body, Log) ->
+    Request = [yucan_fcgi:begin_request(responder, true), yucan_fcgi:params(Variables)],
+    case yucan_fcgi_pool:checkout(Address) of
+        {kept, Socket} ->
+            case start(Address, Socket, none, Request, Body, Log) of
+                {ok, Source} -> {ok, Source};
+                %% It was closed between the look at it and the request.
+                {error, _} -> open_new(Address, Request, Body, Log)
+            end;
+        {new, Ticket} ->
+            connect(Address, Ticket, Request, Body, Log)
+    end.
+
+open_new(Address, Request, Body, Log) -> connect(Address, none, Request, Body, Log).
+
+connect(Address, Ticket, Request, Body, Log) ->
+    Options = [binary, {active, false}, {packet, raw}, {send_timeout, ?SEND_MS}, {send_timeout_close, true} | nodelay(Address)],
+    case gen_tcp:connect(host(Address), port(Address), Options, ?CONNECT_MS) of
+        {ok, Socket} -> start(Address, Socket, Ticket, Request, Body, Log);
+        {error, Reason} ->
+            answered(Ticket),
+            {error, {connect, Reason}}
+    end.
+
+host({local, _} = Address) -> Address;
+host({Host, _}) -> Host.
+
+port({local, _}) -> 0;
+port({_, Port}) -> Port.
+
+nodelay({local, _}) -> [];
+nodelay(_) -> [{nodelay, true}].
+
+answered(none) -> ok;
+answered(Ticket) -> yucan_fcgi_pool:answered(Ticket).
+
+start(Address, Socket, Ticket, Request, Body, Log) ->
+    case send_request(Socket, Request, Body) of
+        {ok, Sender} ->
+            {ok, #fcgi{address = Address, socket = Socket, ticket = Ticket, sender = Sender, log = Log}};
+        {error, Reason} ->
+            ok = gen_tcp:close(Socket),
+            answered(Ticket),
+            {error, {send, Reason}}
+    end.
+
+send_request(Socket, Request, {file, _, _} = Body) ->
+    case gen_tcp:send(Socket, Request) of
+        ok -> {ok, spawn_monitor(fun() -> send_body(Socket, Body) end)};
+        {error, Reason} -> {error, reason(Reason)}
+    end;
+send_request(Socket, Request, Body) ->
+    Stdin = case Body of
+                none -> [];
+                {memory, <<>>} -> [];
+                {memory, Data} -> yucan_fcgi:stdin(Data)
+            end,
+    case gen_tcp:send(Socket, [Request, Stdin, yucan_fcgi:stdin(<<>>)]) of
+        ok -> {ok, none};
+        {error, Reason} -> {error, reason(Reason)}
+    end.
+
+reason({timeout, _}) -> timeout;
+reason(Reason) -> Reason.
+
+%% If this fails the application sees a body that never ends; whoever reads its answer closes the connection.
+send_body(Socket, Body) ->
+    ok = yucan_spool:send(fun(Data) -> gen_tcp:send(Socket, yucan_fcgi:stdin(Data)) end, Body),
+    ok = gen_tcp:send(Socket, yucan_fcgi:stdin(<<>>)).
+
+%% @doc What comes next from the application. After `done' or an error the connection is no longer the caller's.
+-spec read(source(), TimeoutMs :: pos_integer()) ->
+          {data, binary(), source()} | {done, source()} | {timeout, source()} | {error, term(), source()}.
+read(#fcgi{buffer = Buffer} = Source, TimeoutMs) ->
+    case yucan_fcgi:decode(Buffer) of
+        {ok, {stdout, <<>>}, Rest} -> read(Source#fcgi{buffer = Rest}, TimeoutMs);
+        {ok, {stdout, Data}, Rest} -> {data, Data, Source#fcgi{buffer = Rest}};
+        {ok, {stderr, Data}, Rest} ->
+            _ = Data =/= <<>> andalso (Source#fcgi.log)(Data),
+            read(Source#fcgi{buffer = Rest}, TimeoutMs);
+        {ok, {end_request, _, complete}, <<>>} -> {done, finish(Source)};
+        {ok, {end_request, _, complete}, _} -> failed({protocol, trailing_bytes}, Source);
+        {ok, {end_request, _, Status}, _} -> failed({protocol, Status}, Source);
+        {ok, {other, _, _}, Rest} -> read(Source#fcgi{buffer = Rest}, TimeoutMs);
+        {error, Reason} -> failed({protocol, Reason}, Source);
+        more -> receive_more(Source, TimeoutMs)
+    end.
+
+receive_more(#fcgi{socket = Socket, buffer = Buffer, ticket = Ticket} = Source, TimeoutMs) ->
+    case gen_tcp:recv(Socket, 0, TimeoutMs) of
+        {ok, Data} ->
+            answered(Ticket),
+            read(Source#fcgi{buffer = <<Buffer/binary, Data/binary>>, ticket = none}, TimeoutMs);
+        {error, timeout} -> {timeout, Source};
+        {error, Reason} -> failed(Reason, Source)
+    end.
+
+failed(Reason, Source) -> {error, Reason, close(Source)}.
+
+%% A connection whose body is still under way cannot be used again.
+finish(#fcgi{sender = {Pid, Monitor}} = Source) ->
+    receive
+        {'DOWN', Monitor, process, Pid, normal} -> finish(Source#fcgi{sender = none})
+    after 0 ->
+        close(Source)
+    end;
+finish(#fcgi{address = Address, socket = Socket, sender = none} = Source) ->
+    ok = yucan_fcgi_pool:checkin(Address, Socket),
+    Source.
+
+%% @doc Ends the request, wherever it is. The application sees its connection close.
+-spec close(source()) -> source().
+close(#fcgi{socket = Socket, sender = Sender, ticket = Ticket} = Source) ->
+    ok = gen_tcp:close(Socket),
+    answered(Ticket),
+    stop(Sender),
+    Source#fcgi{sender = none, ticket = none}.
+
+stop(none) -> ok;
+stop({Pid, Monitor}) ->
+    true = exit(Pid, kill),
+    true = erlang:demonitor(Monitor, [flush]),
+    ok.

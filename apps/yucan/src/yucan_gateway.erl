@@ -1,0 +1,154 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc From a source of bytes, be it a script or a FastCGI application, to a response.
+%%
+%% The head is read before anything is answered, so that a script that hangs, dies or writes rubbish becomes a 504 or 502; the
+%% body then goes to the client as it comes, no faster than that reads. When the client goes, so does the source.
+-module(yucan_gateway).
+
+-export([respond/3]).
+-export_type([source/0, options/0]).
+
+-include_lib("kernel/include/logger.hrl").
+
+%% How often to look whether the client is still there.
+-define(LOOK_MS, 1000).
+%% An answer that is complete by then is sent in one piece, with its length.
+-define(GATHER_MS, 1).
+-define(GATHER_BYTES, 65536).
+
+-type source() :: {yucan_cgi_run | yucan_fcgi_client | yucan_proxy_client, term()}.
+%% A module with read/2 and close/1, and what they work on.
+-type options() :: #{silence_ms := pos_integer(), name := file:filename_all(), headers => fun((headers()) -> headers())}.
+%% `silence_ms': how long the source may say nothing. `name': for the log. `headers': changes them on their way.
+-type headers() :: [{binary(), binary()}].
+
+%% @doc Reads the head and answers. Afterwards the source is closed, or belongs to the response.
+-spec respond(yucan_req:req(), source(), options()) -> yucan_handler:response().
+respond(Req, Source, Options) -> head(Req, Source, yucan_cgi_head:new(), Options, deadline(Options)).
+
+deadline(#{silence_ms := Ms}) -> now_ms() + Ms.
+
+now_ms() -> erlang:monotonic_time(millisecond).
+
+head(Req, Source, State, Options, Deadline) ->
+    case wait(Req, Source, Deadline) of
+        {data, Data, Next} ->
+            case yucan_cgi_head:feed(Data, State) of
+                {more, State2} -> head(Req, Next, State2, Options, Deadline);
+                {head, Head, Body} -> body(Req, Next, mapped(Head, Options), Body, Options);
+                {error, Reason} ->
+                    close(Next),
+                    bad_gateway(502, Reason, Options)
+            end;
+        {done, _} -> bad_gateway(502, no_head, Options);
+        {error, client_gone} -> close;
+        {error, timeout} -> bad_gateway(504, timeout, Options);
+        {error, Reason} -> bad_gateway(502, Reason, Options)
+    end.
+
+mapped(#{headers := Headers} = Head, #{headers := Map}) -> Head#{headers := Map(Headers)};
+mapped(Head, _) -> Head.
+
+bad_gateway(Status, Reason, #{name := Name}) ->
+    ?LOG_WARNING("yucan: ~ts: ~ts", [Name, reason(Reason)], #{domain => [yucan, gateway]}),
+    yucan_error:page(Status).
+
+reason(timeout) -> "no answer in time; it was ended";
+reason(no_head) -> "it ended without a header";
+reason({exit, Status}) -> io_lib:format("it ended with status ~b", [Status]);
+reason(no_type) -> "its header has no Content-Type, Location or Status";
+reason({line, Line}) -> io_lib:format("its header has the line ~0tp", [Line]);
+reason(Other) -> io_lib:format("it failed: ~0tp", [Other]).
+
+%% Until there is something, in slices in which the client may have gone.
+wait(Req, {Module, State}, Deadline) ->
+    Left = Deadline - now_ms(),
+    case Module:read(State, max(1, min(Left, ?LOOK_MS))) of
+        {data, Data, State2} -> {data, Data, {Module, State2}};
+        {done, State2} -> {done, {Module, State2}};
+        {error, Reason, _} -> {error, Reason};
+        {timeout, State2} ->
+            Next = {Module, State2},
+            case {Left =< ?LOOK_MS, yucan_socket:is_closed(yucan_req:socket(Req))} of
+                {_, true} -> close(Next), {error, client_gone};
+                {true, _} -> close(Next), {error, timeout};
+                {false, false} -> wait(Req, Next, Deadline)
+            end
+    end.
+
+close({Module, State}) ->
+    _ = Module:close(State),
+    ok.
+
+body(Req, Source, #{status := Status, headers := Headers, length := Length}, Body, Options) ->
+    case yucan_req:method(Req) =:= <<"HEAD">> orelse Status =:= 204 orelse Status =:= 304 of
+        true ->
+            drain(Req, Source, Options),
+            {Status, with_length(Length, Headers), <<>>};
+        false when Length =/= unknown ->
+            {Status, with_length(Length, Headers), {stream, fun(Write) -> stream(Req, Source, Body, Length, Write, Options) end}};
+        false ->
+            gather(Req, Source, Status, Headers, [Body], byte_size(Body), Options)
+    end.
+
+with_length(unknown, Headers) -> Headers;
+with_length(Length, Headers) -> [{<<"content-length">>, integer_to_binary(Length)} | Headers].
+
+%% Many answers are there as a whole with their head.
+gather(Req, {Module, State} = Source, Status, Headers, Parts, Size, Options) when Size < ?GATHER_BYTES ->
+    case Module:read(State, ?GATHER_MS) of
+        {data, Data, State2} -> gather(Req, {Module, State2}, Status, Headers, [Data | Parts], Size + byte_size(Data), Options);
+        {done, _} -> {Status, Headers, lists:reverse(Parts)};
+        {timeout, State2} -> streamed(Req, {Module, State2}, Status, Headers, Parts, Options);
+        {error, Reason, _} -> late(Source, Status, Headers, Parts, Reason, Options)
+    end;
+gather(Req, Source, Status, Headers, Parts, _, Options) ->
+    streamed(Req, Source, Status, Headers, Parts, Options).
+
+%% A script that fails at its very end has still said what it wanted to.
+late(_, Status, Headers, Parts, {exit, _} = Reason, Options) ->
+    _ = bad_gateway(502, Reason, Options),
+    {Status, Headers, lists:reverse(Parts)};
+late(_, _, _, _, Reason, Options) ->
+    bad_gateway(502, Reason, Options).
+
+streamed(Req, Source, Status, Headers, Parts, Options) ->
+    {Status, Headers, {stream, fun(Write) -> stream(Req, Source, lists:reverse(Parts), unknown, Write, Options) end}}.
+
+%% What is beyond the length that was announced is dropped.
+stream(Req, Source, Data, Left, Write, Options) ->
+    Part = cut(iolist_to_binary(Data), Left),
+    case Part =:= <<>> orelse Write(Part) of
+        {error, _} -> close(Source);
+        _ -> next(Req, Source, less(Left, byte_size(Part)), Write, Options)
+    end.
+
+next(Req, Source, Left, Write, Options) ->
+    case wait(Req, Source, deadline(Options)) of
+        {data, Data, Next} -> stream(Req, Next, Data, Left, Write, Options);
+        {done, _} -> ok;
+        {error, client_gone} -> ok;
+        %% All was said before: the client need not know.
+        {error, {exit, _} = Reason} ->
+            _ = bad_gateway(502, Reason, Options),
+            ok;
+        %% The client must see that this is not the end.
+        {error, Reason} ->
+            _ = bad_gateway(502, Reason, Options),
+            exit({shutdown, Reason})
+    end.
+
+cut(Data, unknown) -> Data;
+cut(Data, Left) when byte_size(Data) =< Left -> Data;
+cut(Data, Left) -> binary:part(Data, 0, Left).
+
+less(unknown, _) -> unknown;
+less(Left, Bytes) -> Left - Bytes.
+
+%% The answer has no body, but the script may have more to do.
+drain(Req, Source, Options) ->
+    case wait(Req, Source, deadline(Options)) of
+        {data, _, Next} -> drain(Req, Next, Options);
+        {done, _} -> ok;
+        {error, _} -> ok
+    end.

@@ -1,0 +1,103 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Mounts another server below a path: `revproxy = /prefix http://host/path'.
+%%
+%% The other server gets the request without the prefix, with X-Forwarded-For, -Host and -Proto, and a body of known length. A Location
+%% that it answers with is translated back. One connection for each request.
+-module(yucan_revproxy).
+
+-export([respond/3]).
+
+-include_lib("kernel/include/logger.hrl").
+
+-define(SILENCE_MS, 60000).
+-define(BODY_BYTES, 134217728).
+
+%% @doc Asks the other server. `Own' is the scheme and host of this one.
+-spec respond(yucan_req:req(), yucan_conf_value:revproxy(), Own :: iodata()) -> yucan_handler:response().
+respond(Req, #{url := Url} = Proxy, Own) ->
+    case yucan_spool:take(Req, ?BODY_BYTES) of
+        {ok, Body} -> try ask(Req, Proxy, Own, Body) after delete_later(Body) end;
+        {error, {spool, Reason}} -> failed({spool, Reason}, Url);
+        {error, Reason} -> yucan_req:body_error(Reason)
+    end.
+
+%% The process that sends it has it open by then, or will fail, as it should.
+delete_later(Body) -> yucan_spool:delete(Body).
+
+ask(Req, #{prefix := Prefix, url := #{host := Host, port := Port} = Url}, Own, Body) ->
+    Address = {Host, case Port of undefined -> 80; _ -> Port end},
+    case yucan_proxy_client:open(Address, yucan_req:method(Req), head(Req, Prefix, Url, Body), Body) of
+        {ok, Source} ->
+            Options = #{silence_ms => ?SILENCE_MS, name => yucan_conf_url:origin(Url),
+                        headers => fun(Headers) -> [back(Header, Prefix, Url, Own) || Header <- Headers] end},
+            yucan_gateway:respond(Req, {yucan_proxy_client, Source}, Options);
+        {error, Reason} -> failed(Reason, Url)
+    end.
+
+failed(Reason, Url) ->
+    ?LOG_WARNING("yucan: revproxy ~ts: ~0tp", [yucan_conf_url:origin(Url), Reason], #{domain => [yucan, gateway]}),
+    yucan_error:page(502).
+
+head(Req, Prefix, Url, Body) ->
+    [yucan_req:method(Req), " ", target(Req, Prefix, Url), " HTTP/1.1\r\nhost: ", host(Url), "\r\n",
+     [[Name, ": ", Value, "\r\n"] || {Name, Value} <- yucan_req:headers(Req), is_passed(Name)],
+     "x-forwarded-for: ", forwarded_for(Req), "\r\n",
+     case yucan_req:header(<<"host">>, Req) of
+         undefined -> "";
+         Given -> ["x-forwarded-host: ", Given, "\r\n"]
+     end,
+     "x-forwarded-proto: ", atom_to_binary(yucan_req:scheme(Req)), "\r\n",
+     case yucan_spool:size(Body) of
+         none -> "";
+         Size -> ["content-length: ", integer_to_binary(Size), "\r\n"]
+     end,
+     "connection: close\r\n\r\n"].
+
+%% The raw path, so that what was escaped stays so.
+target(Req, Prefix, #{path := Base}) ->
+    Path = yucan_req:path(Req),
+    Size = length(string:trim(Prefix, trailing, "/")),
+    Rest = case Path of
+               <<_:Size/binary, More/binary>> -> More;
+               _ -> <<>>
+           end,
+    Joined = iolist_to_binary([string:trim(Base, trailing, "/"), Rest]),
+    [case Joined of <<"/", _/binary>> -> Joined; _ -> ["/", Joined] end,
+     case yucan_req:has_query(Req) of
+         true -> ["?", yucan_req:query(Req)];
+         false -> ""
+     end].
+
+host(Url) ->
+    [_, Rest] = string:split(yucan_conf_url:origin(Url), "://"),
+    Rest.
+
+forwarded_for(Req) ->
+    {Address, _} = yucan_req:peer_socket(Req),
+    Own = case inet:ntoa(Address) of
+              {error, einval} -> "unknown";
+              Text -> Text
+          end,
+    case yucan_req:header(<<"x-forwarded-for">>, Req) of
+        undefined -> Own;
+        Before -> [Before, ", ", Own]
+    end.
+
+is_passed(Name) ->
+    not lists:member(Name, [<<"host">>, <<"connection">>, <<"keep-alive">>, <<"proxy-connection">>, <<"te">>, <<"trailer">>, <<"upgrade">>,
+                            <<"transfer-encoding">>, <<"content-length">>, <<"expect">>, <<"x-forwarded-for">>, <<"x-forwarded-host">>,
+                            <<"x-forwarded-proto">>, <<"proxy">>]).
+
+%% A place on the other server is one below the prefix here.
+back({<<"location">>, Location}, Prefix, #{path := Base} = Url, Own) ->
+    There = iolist_to_binary([yucan_conf_url:origin(Url), string:trim(Base, trailing, "/")]),
+    Size = byte_size(There),
+    case Location of
+        <<There:Size/binary, Rest/binary>> when Rest =:= <<>>; binary_part(Rest, 0, 1) =:= <<"/">> ->
+            {<<"location">>, iolist_to_binary([Own, string:trim(Prefix, trailing, "/"), Rest])};
+        <<"/", _/binary>> ->
+            {<<"location">>, iolist_to_binary([Own, string:trim(Prefix, trailing, "/"), Location])};
+        _ ->
+            {<<"location">>, Location}
+    end;
+back(Header, _, _, _) -> Header.

@@ -1,0 +1,143 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc A request's body, taken whole before a gateway begins: in memory if it is small, else in a file.
+%%
+%% A script must know its length and reads when it likes; a slow client shall not occupy one. Who takes a body deletes it. A file is
+%% in TMPDIR, and nobody else can read it.
+-module(yucan_spool).
+
+-export([take/2, take/3, size/1, delete/1, send/2, on_disk/1]).
+-export_type([body/0]).
+
+-define(MEMORY_BYTES, 65536).
+-define(READ_BYTES, 65536).
+
+-type body() :: none | {memory, binary()} | {file, file:filename(), Size :: pos_integer()}.
+-type reason() :: too_large | timeout | closed | bad_chunk | {spool, file:posix() | badarg | terminated | system_limit}.
+
+%% @doc Takes the body of a request, of at most so many bytes.
+-spec take(yucan_req:req(), Max :: non_neg_integer()) -> {ok, body()} | {error, reason()}.
+take(Req, Max) ->
+    case yucan_req:has_body(Req) of
+        false -> {ok, none};
+        true -> in_memory(Req, [], 0, Max)
+    end.
+
+%% @doc The same, if a part was read before.
+-spec take(yucan_req:req(), Max :: non_neg_integer(), Before :: binary() | {partial, binary()}) -> {ok, body()} | {error, reason()}.
+take(_, Max, Whole) when is_binary(Whole), byte_size(Whole) > Max -> {error, too_large};
+take(Req, _, Whole) when is_binary(Whole) ->
+    case yucan_req:has_body(Req) of
+        true -> {ok, {memory, Whole}};
+        false -> {ok, none}
+    end;
+take(Req, Max, {partial, Data}) -> in_memory(Req, [Data], byte_size(Data), Max).
+
+in_memory(_, _, Size, Max) when Size > Max -> {error, too_large};
+in_memory(Req, Parts, Size, Max) when Size > ?MEMORY_BYTES -> in_file(Req, lists:reverse(Parts), Size, Max);
+in_memory(Req, Parts, Size, Max) ->
+    case yucan_req:read(Req) of
+        {more, Data} -> in_memory(Req, [Data | Parts], Size + byte_size(Data), Max);
+        {ok, Data} when Size + byte_size(Data) > Max -> {error, too_large};
+        {ok, Data} -> {ok, {memory, iolist_to_binary(lists:reverse(Parts, [Data]))}};
+        {error, Reason} -> {error, Reason}
+    end.
+
+in_file(Req, Parts, Size, Max) ->
+    Name = name(),
+    case create(Name) of
+        {ok, File} ->
+            Result = copy(Req, File, Parts, Size, Max),
+            _ = file:close(File),
+            taken(Result, Name);
+        {error, Reason} -> {error, {spool, Reason}}
+    end.
+
+taken({ok, Size}, Name) -> {ok, {file, Name, Size}};
+taken({error, Reason}, Name) ->
+    _ = file:delete(Name),
+    {error, Reason}.
+
+copy(_, _, _, Size, Max) when Size > Max -> {error, too_large};
+copy(Req, File, Data, Size, Max) ->
+    case file:write(File, Data) of
+        ok -> read_more(yucan_req:read(Req), Req, File, Size, Max);
+        {error, Reason} -> {error, {spool, Reason}}
+    end.
+
+read_more({more, Data}, Req, File, Size, Max) -> copy(Req, File, Data, Size + byte_size(Data), Max);
+read_more({ok, Data}, _, File, Size, Max) when Size + byte_size(Data) =< Max ->
+    case file:write(File, Data) of
+        ok -> {ok, Size + byte_size(Data)};
+        {error, Reason} -> {error, {spool, Reason}}
+    end;
+read_more({ok, _}, _, _, _, _) -> {error, too_large};
+read_more({error, Reason}, _, _, _, _) -> {error, Reason}.
+
+name() ->
+    Random = binary_to_list(binary:encode_hex(crypto:strong_rand_bytes(16))),
+    filename:join(os:getenv("TMPDIR", "/tmp"), "yucan-" ++ Random).
+
+%% Nobody else may read it, and it is nothing that was there before.
+create(Name) ->
+    case file:open(Name, [write, exclusive, raw, binary]) of
+        {ok, File} ->
+            ok = file:change_mode(Name, 8#600),
+            {ok, File};
+        {error, Reason} -> {error, Reason}
+    end.
+
+%% @doc How many bytes; `none' is no body at all.
+-spec size(body()) -> non_neg_integer() | none.
+size(none) -> none;
+size({memory, Data}) -> byte_size(Data);
+size({file, _, Size}) -> Size.
+
+%% @doc The same body in a file, for who needs a name.
+-spec on_disk(body()) -> {ok, none | {file, file:filename(), pos_integer()}} | {error, {spool, term()}}.
+on_disk({memory, <<>>}) -> {ok, none};
+on_disk({memory, Data}) ->
+    Name = name(),
+    case create(Name) of
+        {ok, File} ->
+            Result = file:write(File, Data),
+            _ = file:close(File),
+            written(Result, Name, byte_size(Data));
+        {error, Reason} -> {error, {spool, Reason}}
+    end;
+on_disk(Body) -> {ok, Body}.
+
+written(ok, Name, Size) -> {ok, {file, Name, Size}};
+written({error, Reason}, Name, _) ->
+    _ = file:delete(Name),
+    {error, {spool, Reason}}.
+
+%% @doc Gives the place back. May be called again.
+-spec delete(body()) -> ok.
+delete({file, Name, _}) ->
+    _ = file:delete(Name),
+    ok;
+delete(_) -> ok.
+
+%% @doc Hands the body to a function, part by part, until that says something else than `ok'.
+-spec send(fun((binary()) -> ok | {error, Reason}), body()) -> ok | {error, Reason | file:posix() | badarg | terminated}.
+send(_, none) -> ok;
+send(Send, {memory, Data}) -> Send(Data);
+send(Send, {file, Name, _}) ->
+    case file:open(Name, [read, raw, binary]) of
+        {ok, File} ->
+            Result = send_file(Send, File),
+            _ = file:close(File),
+            Result;
+        {error, Reason} -> {error, Reason}
+    end.
+
+send_file(Send, File) ->
+    case file:read(File, ?READ_BYTES) of
+        {ok, Data} ->
+            case Send(Data) of
+                ok -> send_file(Send, File);
+                {error, Reason} -> {error, Reason}
+            end;
+        eof -> ok;
+        {error, Reason} -> {error, Reason}
+    end.
