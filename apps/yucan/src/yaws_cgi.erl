@@ -1,0 +1,48 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Scripts under the names that modules written for Yaws call: for out/1 to return.
+-module(yaws_cgi).
+
+-export([call_cgi/2, call_cgi/3, call_cgi/4, call_cgi/5]).
+
+-include("../include/yaws_api.hrl").
+
+-type result() :: {yucan_response, yucan_handler:response()}.
+%% Part of what out/1 returns.
+
+%% @doc Runs a script that is executable.
+-spec call_cgi(#arg{}, Script :: file:filename()) -> result().
+call_cgi(Arg, Script) -> call_cgi(Arg, undefined, Script, Arg#arg.pathinfo, []).
+
+%% @doc Runs a script by a program, such as php-cgi.
+-spec call_cgi(#arg{}, Program :: file:filename() | undefined, Script :: file:filename()) -> result().
+call_cgi(Arg, Program, Script) -> call_cgi(Arg, Program, Script, Arg#arg.pathinfo, []).
+
+%% @doc The same with another PATH_INFO.
+-spec call_cgi(#arg{}, Program :: file:filename() | undefined, Script :: file:filename(), PathInfo :: string() | undefined) -> result().
+call_cgi(Arg, Program, Script, PathInfo) -> call_cgi(Arg, Program, Script, PathInfo, []).
+
+%% @doc The same with more variables, which win over the standard ones.
+-spec call_cgi(#arg{}, Program :: file:filename() | undefined, Script :: file:filename(), PathInfo :: string() | undefined,
+               [{Name :: string(), Value :: string()}] | undefined) -> result().
+call_cgi(#arg{docroot = Docroot, appmod_prepath = Before} = Arg, Program, Script, PathInfo, Variables) ->
+    Req = yucan_yaws_arg:request(),
+    Spec = #{run => case Program of
+                        undefined -> {program, Script};
+                        _ -> {interpreter, Program}
+                    end,
+             script => Script, script_name => script_name(Before, Arg), path_info => defined(PathInfo), docroot => Docroot,
+             variables => pairs(Variables), body => Arg#arg.clidata},
+    {yucan_response, yucan_cgi:respond(Req, maps:merge(yucan_yaws_conf:limits(), Spec))}.
+
+%% Of an appmod the place where it is mounted.
+script_name(undefined, #arg{server_path = Path, pathinfo = undefined}) -> Path;
+script_name(undefined, #arg{server_path = Path, pathinfo = Info}) -> lists:sublist(Path, max(0, length(Path) - length(Info)));
+script_name("/", _) -> "";
+script_name(Before, _) -> Before.
+
+%% What a rewriting module has left in `opaque' may be no list of variables.
+pairs(Pairs) when is_list(Pairs) -> [{Name, Value} || {Name, Value} <- Pairs, is_list(Name), is_list(Value)];
+pairs(_) -> [].
+
+defined(undefined) -> "";
+defined(Text) -> Text.

@@ -1,0 +1,238 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Answers the requests of one server of a configuration, in the order that modules written for Yaws rely on:
+%% arg_rewrite_mod, redirects, auth, revproxy, appmods, then files and scripts.
+-module(yucan_yaws).
+-behaviour(yucan_handler).
+
+-export([init/1, handle/2]).
+
+-include("../include/yaws_api.hrl").
+
+%% A page may name a page, but not for ever.
+-define(MOST_PAGES, 10).
+
+-type site() :: #{globals := map(), server := yucan_conf:server(), own => fun((module()) -> module())}.
+
+%% @doc Once for each load of the configuration.
+-spec init(site()) -> site().
+init(#{server := #{name := Name, ebin_dir := Folders}} = Site) ->
+    Site#{own => yucan_modules:load(Name, Folders)}.
+
+%% @doc One request.
+-spec handle(yucan_req:req(), site()) -> yucan_handler:response().
+handle(Req, #{server := #{extra_response_headers := Extra} = Server} = Site) ->
+    ok = yucan_yaws_conf:remember(Site),
+    ok = yucan_yaws_arg:remember(Req),
+    ok = yucan_modules:remember(maps:get(own, Site)),
+    Arg = yucan_yaws_arg:make(Req, maps:get(docroot, Server), maps:get(opaque, Server)),
+    with_headers(Extra, rewrite(Req, Arg, Site)).
+
+with_headers([], Response) -> Response;
+with_headers(Extra, {Status, Headers, Body}) -> {Status, Headers ++ Extra, Body};
+with_headers(_, Response) -> Response.
+
+own(Module, #{own := Own}) -> Own(Module).
+
+%% ---- arg_rewrite_mod
+
+rewrite(Req, Arg, #{server := #{arg_rewrite_mod := undefined}} = Site) ->
+    routed(Req, Arg, Site, ?MOST_PAGES);
+rewrite(Req, Arg, #{server := #{arg_rewrite_mod := Module}} = Site) ->
+    case (own(Module, Site)):arg_rewrite(Arg) of
+        #arg{state = #rewrite_response{status = Status, headers = Headers, content = Content}} ->
+            yucan_yaws_answer:answer(yucan_yaws_out:collect([{status, Status}, {allheaders, Headers}, {html, Content}]), Req, Arg);
+        #arg{} = Rewritten ->
+            Req2 = yucan_yaws_arg:rewritten(Rewritten, Req),
+            ok = yucan_yaws_arg:remember(Req2),
+            routed(Req2, Rewritten#arg{server_path = path(Req2)}, Site, ?MOST_PAGES);
+        Other ->
+            error({arg_rewrite_returned, Module, Other})
+    end.
+
+path(Req) ->
+    case yucan_req:decoded_path(Req) of
+        {ok, Path} -> binary_to_list(Path);
+        {error, bad_path} -> ""
+    end.
+
+%% ---- redirects, auth, revproxy, appmods, files
+
+routed(_, _, _, 0) -> error(pages_without_end);
+routed(Req, Arg, #{server := #{redirects := Redirects}} = Site, Left) ->
+    case yucan_req:decoded_path(Req) of
+        {ok, Decoded} ->
+            Path = yucan_yaws_path:collapsed(Decoded),
+            case yucan_yaws_redirect:find(Path, Redirects) of
+                {ok, Redirect} -> redirected(Redirect, Req, Arg, Site, Left);
+                none -> authorized(Path, Req, Arg, Site, Left)
+            end;
+        {error, bad_path} ->
+            yucan_error:page(400)
+    end.
+
+redirected(#{status := Status, target := none}, _, _, _, _) ->
+    yucan_error:page(Status);
+redirected(#{status := Status} = Redirect, Req, _, #{server := Server}, _) when Status >= 300, Status =< 399 ->
+    Location = yucan_yaws_redirect:location(Redirect, yucan_yaws_answer:own_origin(Req, Server), yucan_req:path(Req), yucan_req:query(Req)),
+    {Status, Headers, Body} = yucan_error:page(Status),
+    {Status, [{<<"location">>, Location} | Headers], Body};
+%% The page of an error is one of our own, which is not redirected again.
+redirected(#{status := Status, target := {local, _}} = Redirect, Req, Arg, #{server := Server} = Site, Left) ->
+    Place = yucan_yaws_redirect:location(Redirect, "", yucan_req:path(Req), yucan_req:query(Req)),
+    with_status(Status, page(Place, Req, Arg, Site#{server := Server#{redirects := []}}, Left)).
+
+with_status(Status, {200, Headers, Body}) -> {Status, Headers, Body};
+with_status(_, Response) -> Response.
+
+page(Target, Req, Arg, Site, Left) ->
+    Moved = yucan_yaws_arg:rewritten(Arg#arg{req = (Arg#arg.req)#http_request{path = {abs_path, unicode:characters_to_list(Target)}}}, Req),
+    ok = yucan_yaws_arg:remember(Moved),
+    routed(Moved, yucan_yaws_answer:moved(Moved, Arg), Site, Left - 1).
+
+authorized(Path, Req, Arg, #{server := #{auth := Blocks} = Server} = Site, Left) ->
+    case yucan_yaws_auth:check(Path, [Block#{authmod := own_or_none(Module, Site)} || #{authmod := Module} = Block <- Blocks], Arg) of
+        ok -> proxied(Path, Req, Arg, Site, Left);
+        {ok, User} -> proxied(Path, Req, Arg, Site#{user => User}, Left);
+        forbidden -> yucan_error:page(403);
+        {appmod, Module} -> call(Module, out, [], Req, Arg, Site, Left);
+        {unauthorized, Realm} -> unauthorized(Realm, Server, Req, Arg, Site, Left)
+    end.
+
+own_or_none(undefined, _) -> undefined;
+own_or_none(Module, Site) -> own(Module, Site).
+
+unauthorized(Realm, #{errormod_401 := undefined}, _, _, _, _) ->
+    {401, Headers, Body} = yucan_error:page(401),
+    {401, [{<<"www-authenticate">>, ["Basic realm=\"", Realm, "\""]} | Headers], Body};
+unauthorized(Realm, #{errormod_401 := Module, auth := Auth}, Req, Arg, Site, Left) ->
+    case call(Module, out401, [Auth, Realm], Req, Arg, Site, Left) of
+        {200, Headers, Body} -> {401, [{<<"www-authenticate">>, ["Basic realm=\"", Realm, "\""]} | Headers], Body};
+        Response -> Response
+    end.
+
+proxied(Path, Req, Arg, #{server := #{revproxy := Proxies} = Server} = Site, Left) ->
+    Under = [{length(Prefix), Proxy} || #{prefix := Prefix} = Proxy <- Proxies,
+                                        yucan_yaws_path:is_under(Path, unicode:characters_to_binary(string:trim(Prefix, trailing, "/")))
+                                            orelse Prefix =:= "/"],
+    case lists:reverse(lists:keysort(1, Under)) of
+        [{_, Proxy} | _] -> yucan_revproxy:respond(Req, Proxy, yucan_yaws_answer:own_origin(Req, Server));
+        [] -> appmod(Path, Req, Arg, Site, Left)
+    end.
+
+appmod(Path, Req, Arg, #{server := #{appmods := Mounts}} = Site, Left) ->
+    case yucan_yaws_path:appmod(Path, Mounts) of
+        {ok, #{module := Module, prefix := Prefix, rest := Rest}} ->
+            call(Module, out, [], Req, yucan_yaws_answer:in_appmod(Module, Prefix, Rest, Arg), Site, Left);
+        none ->
+            file(Path, Req, Arg, Site, Left)
+    end.
+
+file(Path, Req, Arg, #{server := #{docroot := Docroots} = Server} = Site, Left) ->
+    case yucan_yaws_files:find(Path, Docroots, Server) of
+        {script, Kind, Found} -> script(Kind, Found, Req, Arg, Site, Left);
+        {static, Docroot} -> static(Docroot, Path, Req, Arg, Site, Left);
+        {redirect, To} -> {302, [{<<"location">>, [yucan_yaws_answer:own_origin(Req, Server), To]}], <<>>};
+        forbidden -> yucan_error:page(403);
+        not_found -> not_found(Req, Arg, Site, Left)
+    end.
+
+static(Docroot, Path, Req, Arg, #{server := #{index_files := Names, dir_listings := Listing, deflate := Gzip, expires := Expires,
+                                              follow_symlinks := Links}} = Site, Left) ->
+    Options = #{index => [list_to_binary(Name) || Name <- Names, hd(Name) =/= $/],
+                listing => Listing =/= false, gzip => Gzip, follow_symlinks => Links},
+    case yucan_file:respond(Req, unicode:characters_to_binary(Docroot), yucan_yaws_answer:expiring(Path, Expires, Options)) of
+        not_found -> not_found(Req, Arg, Site, Left);
+        {error, forbidden} -> yucan_error:page(403);
+        {error, bad_path} -> yucan_error:page(400);
+        Response -> Response
+    end.
+
+not_found(_, _, #{server := #{errormod_404 := undefined}}, _) ->
+    yucan_error:page(404);
+not_found(Req, Arg, #{server := #{errormod_404 := Module}} = Site, Left) ->
+    {ok, Gconf, [[Sconf]]} = yucan_yaws_conf:records(),
+    case call(Module, out404, [Gconf, Sconf], Req, Arg, Site, Left) of
+        {200, Headers, Body} -> {404, Headers, Body};
+        Response -> Response
+    end.
+
+%% ---- scripts
+
+script(php, Found, Req, Arg, #{globals := #{php_exe_path := Exe}, server := #{php_handler := Handler}} = Site, Left) ->
+    case Handler of
+        undefined -> run({interpreter, Exe}, Found, Req, Site);
+        {cgi, Program} -> run({interpreter, Program}, Found, Req, Site);
+        {fcgi, Address} -> run({fcgi, Address}, Found, Req, Site);
+        {extern, Node, Module, Function} ->
+            {ok, Arg2} = yucan_yaws_arg:with_body(yucan_yaws_answer:in_script(Found, Arg), Req, nolimit),
+            Result = erpc:call(Node, Module, Function, [Arg2], 60000),
+            outcome(yucan_yaws_out:collect(Result), Req, Arg2, Site, Left)
+    end;
+script(cgi, #{script := File} = Found, Req, _, Site, _) ->
+    run({program, File}, Found, Req, Site);
+script(fcgi, _, _, _, #{server := #{fcgi_app_server := undefined}}, _) ->
+    yucan_error:page(403);
+script(fcgi, Found, Req, _, #{server := #{fcgi_app_server := Address}} = Site, _) ->
+    run({fcgi, Address}, Found, Req, Site).
+
+run(Run, #{docroot := Docroot} = Found, Req, #{server := #{extra_cgi_vars := Extra}} = Site) ->
+    #{script := File} = Found,
+    Variables = lists:append([Pairs || {Dir, Pairs} <- Extra,
+                                       yucan_yaws_path:is_under(unicode:characters_to_binary(filename:dirname(File)),
+                                                                unicode:characters_to_binary(Dir))]),
+    Spec = maps:merge(yucan_yaws_conf:limits(), Found#{run => Run, docroot => Docroot, variables => Variables}),
+    yucan_cgi:respond(Req, case Site of
+                               #{user := User} -> Spec#{user => User};
+                               #{} -> Spec
+                           end).
+
+%% ---- modules
+
+call(Module, Function, More, Req, Arg, #{server := #{partial_post_size := Part}} = Site, Left) ->
+    case yucan_yaws_arg:with_body(Arg, Req, Part) of
+        {ok, Arg2} ->
+            {Outcome, Arg3} = out(own(Module, Site), Function, More, Req, Arg2, Site),
+            outcome(Outcome, Req, Arg3, Site, Left);
+        {error, Reason} ->
+            yucan_req:body_error(Reason)
+    end.
+
+out(Module, Function, More, Req, Arg, Site) ->
+    try yucan_yaws_out:collect(apply(Module, Function, [Arg | More])) of
+        #{next := {get_more, Cont, State}} = Outcome -> more(Module, Function, More, Outcome, Cont, State, Req, Arg, Site);
+        Outcome -> {Outcome, Arg}
+    catch
+        Class:Reason:Stack -> {crashed(Class, Reason, Stack, Arg, Site), Arg}
+    end.
+
+%% The next part of a long body. What was said before stands.
+more(Module, Function, More, Outcome, Cont, State, Req, Arg, #{server := #{partial_post_size := Part}} = Site) ->
+    case yucan_yaws_arg:with_body(Arg#arg{cont = Cont, state = State}, Req, Part) of
+        {ok, Arg2} ->
+            {Next, Arg3} = out(Module, Function, More, Req, Arg2, Site),
+            {yucan_yaws_out:merge(Outcome#{next := none}, Next), Arg3};
+        {error, Reason} ->
+            {#{headers => [], body => [], next => {response, yucan_req:body_error(Reason)}}, Arg}
+    end.
+
+%% Without a module for that the server's own way: 500, and the crash in the log.
+crashed(Class, Reason, Stack, _, #{server := #{errormod_crash := undefined}}) ->
+    erlang:raise(Class, Reason, Stack);
+crashed(Class, Reason, Stack, Arg, #{server := #{errormod_crash := Module}} = Site) ->
+    {ok, _, [[Sconf]]} = yucan_yaws_conf:records(),
+    Text = lists:flatten(io_lib:format("~tp", [{Class, Reason, Stack}])),
+    Outcome = yucan_yaws_out:collect((own(Module, Site)):crashmsg(Arg, Sconf, Text)),
+    maps:merge(#{status => 500}, Outcome).
+
+outcome(#{next := {page, Target}} = Outcome, Req, Arg, Site, Left) ->
+    Response = page(Target, Req, Arg, Site, Left),
+    case Outcome of
+        #{status := Status} -> with_status(Status, Response);
+        #{} -> Response
+    end;
+outcome(#{next := {redirect_local, Path}} = Outcome, Req, Arg, #{server := Server}, _) ->
+    Location = [yucan_yaws_answer:own_origin(Req, Server), Path],
+    #{headers := Headers} = Outcome,
+    yucan_yaws_answer:answer(Outcome#{next := none, headers := Headers ++ [{<<"location">>, Location}]}, Req, Arg);
+outcome(Outcome, Req, Arg, _, _) ->
+    yucan_yaws_answer:answer(Outcome, Req, Arg).

@@ -1,0 +1,123 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc The `<auth>' blocks of a server: may this client have what is under that path?
+%%
+%% An address that `allow' names may go on, one that `deny' names gets a 403, whoever it is. Then, if the block has users or an
+%% authmod, the client needs a name and a password (Basic), or whatever the module wants.
+-module(yucan_yaws_auth).
+
+-export([check/3, basic/1]).
+-export_type([verdict/0]).
+
+-include("../include/yaws_api.hrl").
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+-endif.
+
+-type verdict() :: ok | {ok, User :: binary()} | forbidden | {unauthorized, Realm :: string()} | {appmod, module()}.
+
+%% @doc What all blocks say that hold the path. The first one that refuses decides.
+-spec check(Path :: binary(), [yucan_conf:auth()], #arg{}) -> verdict().
+check(Path, Blocks, Arg) ->
+    Holding = [Block || #{dir := Dirs} = Block <- Blocks,
+                        lists:any(fun(Dir) -> yucan_yaws_path:is_under(Path, unicode:characters_to_binary(Dir)) end, Dirs)],
+    blocks(Holding, Arg, ok).
+
+blocks([], _, Verdict) -> Verdict;
+blocks([Block | Rest], #arg{client_ip_port = {Address, _}} = Arg, Verdict) ->
+    case address(Address, Block) of
+        forbidden -> forbidden;
+        ok ->
+            case person(Block, Arg) of
+                ok -> blocks(Rest, Arg, Verdict);
+                {ok, User} -> blocks(Rest, Arg, {ok, User});
+                Refused -> Refused
+            end
+    end.
+
+address(Address, #{allow := Allow, deny := Deny}) ->
+    case {is_in(Address, Allow), is_in(Address, Deny)} of
+        {true, _} -> ok;
+        {false, true} -> forbidden;
+        {false, false} -> ok
+    end.
+
+is_in(Address, List) -> lists:any(fun(Entry) -> is_one(Address, Entry) end, List).
+
+is_one(_, all) -> true;
+is_one({0, 0, 0, 0, 0, 16#ffff, High, Low}, {Network, _} = Entry) when tuple_size(Network) =:= 4 ->
+    is_one({High bsr 8, High band 255, Low bsr 8, Low band 255}, Entry);
+is_one(Address, {Network, Bits}) when tuple_size(Address) =:= tuple_size(Network) ->
+    <<A:Bits/bitstring, _/bitstring>> = bytes(Address),
+    <<B:Bits/bitstring, _/bitstring>> = bytes(Network),
+    A =:= B;
+is_one(_, _) -> false.
+
+bytes(Address) when tuple_size(Address) =:= 4 -> list_to_binary(tuple_to_list(Address));
+bytes(Address) -> << <<Part:16>> || Part <- tuple_to_list(Address) >>.
+
+person(#{users := [], authmod := undefined}, _) -> ok;
+person(#{authmod := undefined, users := Users, realm := Realm}, #arg{headers = #headers{authorization = Given}}) ->
+    user(Given, Users, Realm);
+person(#{authmod := Module, realm := Realm} = Block, Arg) ->
+    case Module:auth(Arg, Block) of
+        true -> ok;
+        {true, User} -> {ok, iolist_to_binary(User)};
+        false -> {unauthorized, Realm};
+        {false, Other} -> {unauthorized, Other};
+        {appmod, Appmod} -> {appmod, Appmod}
+    end.
+
+user({Name, Password, _}, [{_, Any} | _] = Users, Realm) when is_list(Name) ->
+    %% A name that is not known takes as long as one that is.
+    Stored = proplists:get_value(Name, Users, Any),
+    case yucan_password:check(list_to_binary(Password), Stored) andalso lists:keymember(Name, 1, Users) of
+        true -> {ok, list_to_binary(Name)};
+        false -> {unauthorized, Realm}
+    end;
+user(_, _, Realm) -> {unauthorized, Realm}.
+
+%% @doc Name and password of an Authorization header.
+-spec basic(binary()) -> {ok, binary(), binary()} | error.
+basic(<<Scheme:5/binary, " ", Encoded/binary>>) ->
+    case yucan_names:lower(Scheme) of
+        <<"basic">> -> decoded(Encoded);
+        _ -> error
+    end;
+basic(_) -> error.
+
+decoded(Encoded) ->
+    try binary:split(base64:decode(Encoded), <<":">>) of
+        [Name, Password] -> {ok, Name, Password};
+        [_] -> error
+    catch
+        error:_ -> error
+    end.
+
+-ifdef(TEST).
+
+block(More) -> maps:merge(#{dir => ["/secret"], realm => "r", users => [], authmod => undefined, allow => [], deny => []}, More).
+
+arg(Address, Authorization) -> #arg{client_ip_port = {Address, 1}, headers = #headers{authorization = Authorization}}.
+
+check_test_() ->
+    Users = block(#{users => [{"joe", "pw"}, {"ann", yucan_password:hash(<<"x:y">>, <<"s">>)}]}),
+    Near = block(#{allow => [{{127, 0, 0, 0}, 8}], deny => [all]}),
+    [?_assertEqual(Expected, check(Path, [Block], Arg))
+     || {Path, Block, Arg, Expected} <-
+            [{<<"/open">>, Users, arg({1, 2, 3, 4}, undefined), ok},
+             {<<"/secret">>, Users, arg({1, 2, 3, 4}, undefined), {unauthorized, "r"}},
+             {<<"/secret/a">>, Users, arg({1, 2, 3, 4}, {"joe", "pw", ""}), {ok, <<"joe">>}},
+             {<<"/secret/a">>, Users, arg({1, 2, 3, 4}, {"ann", "x:y", ""}), {ok, <<"ann">>}},
+             {<<"/secret/a">>, Users, arg({1, 2, 3, 4}, {"ann", "pw", ""}), {unauthorized, "r"}},
+             {<<"/secret/a">>, Users, arg({1, 2, 3, 4}, {undefined, undefined, "Bearer x"}), {unauthorized, "r"}},
+             {<<"/secret">>, Near, arg({127, 1, 2, 3}, undefined), ok},
+             {<<"/secret">>, Near, arg({0, 0, 0, 0, 0, 16#ffff, 16#7f00, 1}, undefined), ok},
+             {<<"/secret">>, Near, arg({128, 1, 2, 3}, undefined), forbidden}]].
+
+basic_test_() ->
+    [?_assertEqual({ok, <<"joe">>, <<"p:w">>}, basic(<<"Basic am9lOnA6dw==">>)), ?_assertEqual({ok, <<"joe">>, <<"pw">>}, basic(<<"basic am9lOnB3">>)),
+     ?_assertEqual(error, basic(<<"Basic !">>)), ?_assertEqual(error, basic(<<"Basic am9l">>)), ?_assertEqual(error, basic(<<>>)),
+     ?_assertEqual(error, basic(<<"Bearer x">>))].
+
+-endif.

@@ -1,0 +1,126 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc From a configuration that was read to the options of {@link yucan:start_link/1}, and what modules can ask of it later.
+-module(yucan_yaws_conf).
+
+-export([options/1, prepare/1, remember/1, records/0, limits/0, sconf/1]).
+
+-include("../include/yaws.hrl").
+-include_lib("kernel/include/logger.hrl").
+
+%% Servers bind to loopback unless they are told otherwise.
+-define(LOOPBACK, {127, 0, 0, 1}).
+
+%% @doc The options. Nothing is started or loaded yet.
+-spec options(yucan_conf:conf()) -> map().
+options(#{globals := Globals, servers := Servers}) ->
+    #{pick_first_virthost_on_nomatch := First, keepalive_timeout := Idle, max_connections := Max} = Globals,
+    Table = yucan_yaws_hosts:table(Servers, First),
+    #{listen => listeners(Servers),
+      hosts => [host(Globals, Server) || Server <- Servers],
+      default_host => none,
+      select_host => fun(Name, Req) ->
+                             {Address, Port} = yucan_req:local(Req),
+                             yucan_yaws_hosts:select(Name, Address, Port, Table)
+                     end,
+      limits => maps:from_list([{idle_ms, Idle}, {backlog, lists:max([maps:get(listen_backlog, Server) || Server <- Servers])}
+                                | [{connections, Max} || Max =/= nolimit]]),
+      access_log => access_log(Globals, Servers)}.
+
+listeners(Servers) ->
+    All = [{{Address, Port}, Ssl} || #{port := Port, listen := Listen, ssl := Ssl} <- Servers,
+                                     Address <- case Listen of [] -> [?LOOPBACK]; _ -> Listen end],
+    [listener(Address, Port, proplists:get_value({Address, Port}, All)) || {Address, Port} <- first_of_each([Key || {Key, _} <- All])].
+
+first_of_each([]) -> [];
+first_of_each([First | Rest]) -> [First | first_of_each([Other || Other <- Rest, Other =/= First])].
+
+listener(Address, Port, undefined) -> #{ip => Address, port => Port};
+listener(Address, Port, Ssl) -> #{ip => Address, port => Port, tls => tls(Ssl)}.
+
+tls(Ssl) -> maps:filter(fun(_, Value) -> Value =/= undefined end, Ssl#{keyfile := key_file(Ssl)}).
+
+%% One file may hold both.
+key_file(#{keyfile := undefined, certfile := File}) -> File;
+key_file(#{keyfile := File}) -> File.
+
+host(Globals, #{name := Name, ssl := Ssl} = Server) ->
+    Host = #{names => [without_port(Name)], handler => {yucan_yaws, #{globals => Globals, server => Server}}},
+    case Ssl of
+        undefined -> Host;
+        _ -> Host#{tls => tls(Ssl)}
+    end.
+
+without_port(Name) -> hd(binary:split(unicode:characters_to_binary(Name), <<":">>)).
+
+%% A server that wants no log is left out of the one file that all others share.
+access_log(#{logdir := undefined}, _) -> none;
+access_log(#{logdir := Folder}, Servers) ->
+    case lists:any(fun(#{access_log := Wanted}) -> Wanted end, Servers) of
+        true -> filename:join(Folder, "access.log");
+        false -> none
+    end.
+
+%% @doc What a configuration wants of this VM: its folders of modules on the code path, its modules started. A module that was started
+%% by an earlier load is not started again.
+-spec prepare(yucan_conf:conf()) -> ok.
+prepare(#{globals := #{ebin_dir := Folders, runmod := Modules} = Globals, servers := Servers}) ->
+    ok = lists:foreach(fun(Folder) -> code:add_patha(Folder) end, Folders),
+    ok = lists:foreach(fun(Module) -> once({start, Module}, fun() -> Module:start() end) end, Modules),
+    lists:foreach(fun(Server) -> start_server(Server, Globals) end, Servers).
+
+start_server(#{start_mod := undefined}, _) -> ok;
+start_server(#{start_mod := Module, name := Name, port := Port} = Server, Globals) ->
+    once({start, Module, Name, Port}, fun() -> Module:start(sconf(Server, Globals)) end).
+
+%% In a process of its own, which tells of its failure and harms nobody.
+once(Key, Start) ->
+    Started = persistent_term:get(?MODULE, []),
+    case lists:member(Key, Started) of
+        true -> ok;
+        false ->
+            persistent_term:put(?MODULE, [Key | Started]),
+            _ = spawn(fun() -> started(Key, Start) end),
+            ok
+    end.
+
+started(Key, Start) ->
+    try
+        Start()
+    catch
+        Class:Reason:Stack ->
+            ?LOG_ERROR("yucan: ~ts:start failed: ~0tp", [element(2, Key), {Class, Reason, Stack}], #{domain => [yucan, conf]})
+    end.
+
+%% @doc Keeps the configuration for {@link records/0}, in the process that answers.
+-spec remember(#{globals := map(), server := yucan_conf:server(), _ => _}) -> ok.
+remember(Site) ->
+    _ = put(?MODULE, Site),
+    ok.
+
+%% @doc The configuration as records, for yaws_api:getconf/0. Outside of a request there are defaults alone.
+-spec records() -> {ok, #gconf{}, [[#sconf{}]]}.
+records() ->
+    case get(?MODULE) of
+        #{globals := #{logdir := Logs, ebin_dir := Folders, runmod := Modules, php_exe_path := Php, id := Id} = Globals, server := Server} ->
+            {ok, #gconf{logdir = Logs, ebin_dir = Folders, runmods = Modules, phpexe = Php, id = Id}, [[sconf(Server, Globals)]]};
+        undefined ->
+            {ok, #gconf{}, []}
+    end.
+
+sconf(Server, #{php_exe_path := Php}) -> (sconf(Server))#sconf{phpexe = Php}.
+
+%% @doc A server as a record.
+-spec sconf(yucan_conf:server()) -> #sconf{}.
+sconf(#{port := Port, rhost := Rhost, docroot := Docroots, listen := Listen, name := Name, serveralias := Aliases, opaque := Opaque,
+        appmods := Appmods} = Server) ->
+    #sconf{port = Port, rhost = Rhost, rmethod = maps:get(rscheme, Server), docroot = case Docroots of [D | _] -> D; [] -> undefined end,
+           listen = Listen, servername = Name, serveralias = Aliases, opaque = Opaque,
+           appmods = [{Path, Module} || #{path := Path, module := Module} <- Appmods]}.
+
+%% @doc The limits of scripts in the configuration that this process answers for.
+-spec limits() -> #{timeout_ms => pos_integer(), max => pos_integer()}.
+limits() ->
+    case get(?MODULE) of
+        #{globals := #{cgi_timeout := Seconds, cgi_max := Max}} -> #{timeout_ms => Seconds * 1000, max => Max};
+        undefined -> #{}
+    end.

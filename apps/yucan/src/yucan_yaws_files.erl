@@ -1,0 +1,109 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc What stands behind a path in the docroots of a server: a file, a script with the rest of the path, or an index.
+%%
+%% A script is found also in the middle of a path; what follows is its PATH_INFO. So SCRIPT_FILENAME always names a file that exists. What
+%% is called like a script but may not run is refused, and never shown as text.
+-module(yucan_yaws_files).
+
+-export([find/3]).
+-export_type([found/0, options/0]).
+
+-include_lib("kernel/include/file.hrl").
+
+-type found() :: {script, php | cgi | fcgi, #{script := file:filename(), script_name := binary(), path_info := binary(), docroot := file:filename()}}
+               | {static, Docroot :: file:filename()}
+               | {redirect, Path :: binary()}
+               | forbidden
+               | not_found.
+-type options() :: #{index_files := [string()], allowed_scripts := [string()], follow_symlinks := inside | always | never, _ => _}.
+
+%% @doc Looks in one docroot after the other. A folder without an index counts only if no docroot has anything better.
+-spec find(Path :: binary(), Docroots :: [file:filename()], options()) -> found().
+find(Path, Docroots, Options) ->
+    case has_dot(Path) of
+        true -> not_found;
+        false -> better([look(Path, Docroot, Options) || Docroot <- Docroots])
+    end.
+
+%% Names that begin with a dot are nobody's business, but for the one that certificates are fetched by.
+has_dot(<<"/.well-known/", _/binary>>) -> false;
+has_dot(Path) -> binary:match(Path, <<"/.">>) =/= nomatch.
+
+better(All) ->
+    Good = [Found || Found <- All, Found =/= not_found, element(1, pair(Found)) =/= folder],
+    Folders = [{static, Docroot} || {folder, Docroot} <- All],
+    hd(Good ++ Folders ++ [not_found]).
+
+pair(Found) when is_tuple(Found) -> Found;
+pair(Atom) -> {Atom}.
+
+look(Path, Docroot, Options) ->
+    case file:read_file_info(name(Docroot, Path)) of
+        {ok, #file_info{type = directory}} -> folder(Path, Docroot, Options);
+        {ok, #file_info{type = regular}} -> file(Path, <<>>, Docroot, Options);
+        {ok, _} -> not_found;
+        {error, _} -> in_the_middle(Path, Docroot, Options)
+    end.
+
+name(Docroot, Path) -> iolist_to_binary([string:trim(unicode:characters_to_binary(Docroot), trailing, "/"), Path]).
+
+file(Path, Info, Docroot, Options) ->
+    case {kind(Path), binary:last(Path)} of
+        {static, _} when Info =:= <<>> -> {static, Docroot};
+        {static, _} -> not_found;
+        {_, $/} -> not_found;
+        {Kind, _} -> script(Kind, Path, Info, Docroot, Options)
+    end.
+
+kind(Path) ->
+    case yucan_names:lower(filename:extension(Path)) of
+        <<".php">> -> php;
+        <<".cgi">> -> cgi;
+        <<".fcgi">> -> fcgi;
+        <<".yaws">> -> yaws;
+        _ -> static
+    end.
+
+script(Kind, Path, Info, Docroot, #{allowed_scripts := Allowed} = Options) ->
+    File = name(Docroot, Path),
+    case Kind =/= yaws andalso lists:member(atom_to_list(Kind), Allowed) andalso may_follow(File, Docroot, Options) of
+        true -> {script, Kind, #{script => binary_to_list(File), script_name => Path, path_info => Info, docroot => Docroot}};
+        false -> forbidden
+    end.
+
+may_follow(_, _, #{follow_symlinks := always}) -> true;
+may_follow(File, Docroot, #{follow_symlinks := inside}) -> yucan_path:is_inside(File, unicode:characters_to_binary(Docroot));
+may_follow(File, _, #{follow_symlinks := never}) ->
+    case file:read_link_info(File) of
+        {ok, #file_info{type = regular}} -> true;
+        _ -> false
+    end.
+
+%% The shortest beginning that is a script.
+in_the_middle(Path, Docroot, Options) ->
+    Ends = [At || {At, _} <- binary:matches(Path, <<"/">>), At > 0],
+    in_the_middle(Ends, Path, Docroot, Options).
+
+in_the_middle([], _, _, _) -> not_found;
+in_the_middle([At | Rest], Path, Docroot, Options) ->
+    <<Before:At/binary, Info/binary>> = Path,
+    case kind(Before) =/= static andalso filelib:is_regular(name(Docroot, Before)) of
+        true -> file(Before, Info, Docroot, Options);
+        false -> in_the_middle(Rest, Path, Docroot, Options)
+    end.
+
+%% Without the slash at its end it is for a redirect, which static files make.
+folder(Path, Docroot, #{index_files := Names} = Options) ->
+    case binary:last(Path) of
+        $/ -> index(Names, Path, Docroot, Options);
+        _ -> {static, Docroot}
+    end.
+
+index([], _, Docroot, _) -> {folder, Docroot};
+index(["/" ++ _ = Elsewhere], _, _, _) -> {redirect, list_to_binary(Elsewhere)};
+index([Name | Rest], Path, Docroot, Options) ->
+    File = <<Path/binary, (unicode:characters_to_binary(Name))/binary>>,
+    case filelib:is_regular(name(Docroot, File)) of
+        true -> file(File, <<>>, Docroot, Options);
+        false -> index(Rest, Path, Docroot, Options)
+    end.

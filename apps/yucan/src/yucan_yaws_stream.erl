@@ -1,0 +1,105 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Bodies that other processes write piece by piece: streamcontent and its relatives.
+%%
+%% The process of the connection waits for the pieces as messages; who writes with the blocking functions of yaws_api
+%% gets an answer when the client has taken the piece, or `{error, closed}'.
+-module(yucan_yaws_stream).
+
+-export([response/5, deliver/2, deliver_blocking/2, finish/1]).
+
+-define(TIMEOUT_MS, 30000).
+-define(LOOK_MS, 1000).
+-define(CALL_MS, 60000).
+
+%% @doc The response that runs until the stream is finished, silent for too long, or the client gone.
+-spec response(yucan_req:req(), Status :: 100..999, yucan_handler:headers(), First :: iodata(),
+               #{pid => pid(), timeout => timeout(), size => non_neg_integer()}) -> yucan_handler:response().
+response(Req, Status, Headers, First, Options) ->
+    Sized = case Options of
+                #{size := Size} -> [{<<"content-length">>, integer_to_binary(Size)} | Headers];
+                #{} -> Headers
+            end,
+    {Status, Sized, {stream, fun(Write) -> run(Req, First, Options, Write) end}}.
+
+run(Req, First, Options, Write) ->
+    _ = case Options of
+            #{pid := Pid} -> Pid ! {ok, self()};
+            #{} -> ok
+        end,
+    Monitor = monitor_writer(Options),
+    Timeout = maps:get(timeout, Options, ?TIMEOUT_MS),
+    Result = case iolist_size(First) of
+                 0 -> loop(Req, Monitor, Timeout, Timeout, Write);
+                 _ -> written(Write(First), Req, Monitor, Timeout, Write)
+             end,
+    _ = [erlang:demonitor(Monitor, [flush]) || is_reference(Monitor)],
+    ended(Result, Options).
+
+monitor_writer(#{pid := Pid}) -> erlang:monitor(process, Pid);
+monitor_writer(_) -> none.
+
+written(ok, Req, Monitor, Timeout, Write) -> loop(Req, Monitor, Timeout, Timeout, Write);
+written({error, Reason}, _, _, _, _) -> {error, Reason}.
+
+loop(Req, Monitor, Timeout, Left, Write) ->
+    receive
+        {yucan_stream, data, Data} ->
+            written(Write(Data), Req, Monitor, Timeout, Write);
+        {yucan_stream, data, Data, {Pid, Ref}} ->
+            Result = Write(Data),
+            Pid ! {Ref, Result},
+            written(Result, Req, Monitor, Timeout, Write);
+        {yucan_stream, finish} ->
+            ok;
+        {'DOWN', Monitor, process, _, Reason} ->
+            {error, {writer, Reason}}
+    after slice(Left) ->
+        silent(Req, Monitor, Timeout, Left, Write)
+    end.
+
+slice(infinity) -> ?LOOK_MS;
+slice(Left) -> min(Left, ?LOOK_MS).
+
+silent(Req, Monitor, Timeout, Left, Write) ->
+    case yucan_socket:is_closed(yucan_req:socket(Req)) of
+        true -> {error, closed};
+        false when Left =:= infinity -> loop(Req, Monitor, Timeout, infinity, Write);
+        false when Left > ?LOOK_MS -> loop(Req, Monitor, Timeout, Left - ?LOOK_MS, Write);
+        false -> {error, timeout}
+    end.
+
+%% A writer that ends is done; one that is told to stop is told by the name that Yaws has for it.
+ended(ok, _) -> ok;
+ended({error, {writer, normal}}, _) -> ok;
+ended({error, Reason}, #{pid := Pid}) ->
+    Pid ! {discard, self()},
+    exit({shutdown, Reason});
+ended({error, Reason}, _) -> exit({shutdown, Reason}).
+
+%% @doc A piece, without waiting: for few and small ones.
+-spec deliver(pid(), iodata()) -> ok.
+deliver(Pid, Data) ->
+    Pid ! {yucan_stream, data, Data},
+    ok.
+
+%% @doc A piece; returns when the client has taken it.
+-spec deliver_blocking(pid(), iodata()) -> ok | {error, closed | timeout}.
+deliver_blocking(Pid, Data) ->
+    Ref = erlang:monitor(process, Pid),
+    Pid ! {yucan_stream, data, Data, {self(), Ref}},
+    receive
+        {Ref, Result} ->
+            true = erlang:demonitor(Ref, [flush]),
+            Result;
+        {'DOWN', Ref, process, _, _} ->
+            {error, closed}
+    after ?CALL_MS ->
+        true = erlang:demonitor(Ref, [flush]),
+        {error, timeout}
+    end.
+
+%% @doc That was the last piece.
+-spec finish(pid()) -> ok.
+finish(Pid) ->
+    Pid ! {yucan_stream, finish},
+    ok.
