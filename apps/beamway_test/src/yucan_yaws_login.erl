@@ -1,0 +1,7 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc The appmod that an authmod names for those who are not known.
+-module(yucan_yaws_login).
+
+-export([out/1]).
+
+out(_) -> {redirect_local, "/login.html"}.

@@ -1,0 +1,101 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc A module as people write them for Yaws, which does something of everything: pages by name, rewriting, auth, errors.
+-module(yucan_yaws_pages).
+
+-include("../../yucan/include/yaws_api.hrl").
+-include("../../yucan/include/yaws.hrl").
+
+-export([out/1, out404/3, out401/3, crashmsg/3, arg_rewrite/1, auth/2, handle_message/2, start/0, start/1]).
+
+out(#arg{appmoddata = Page} = Arg) -> page(Page, Arg).
+
+page("html", _) -> {html, "<p>hello</p>"};
+page("ehtml", _) -> {ehtml, {p, [{class, "a"}], ["x ", <<"&">>]}};
+page("content", _) -> {content, "text/plain", [<<"pla">>, "in"]};
+page("status", _) -> [{status, 418}, [[{html, "tea"}]]];
+page("query", Arg) -> {content, "text/plain", yaws_api:f("~p", [yaws_api:parse_query(Arg)])};
+page("page", _) -> {page, "/page.html"};
+page("page_status", _) -> {page, {[{status, 404}], "/page.html"}};
+page("page_loop", _) -> {page, "/m/page_loop"};
+page("ssi", _) -> [{header, {content_type, "text/html"}}, {ssi, "t.ssi", "%%", [{"x", "1"}]}];
+page("nothing", _) -> ok;
+page("arg", #arg{prepath = Before, appmoddata = Data, pathinfo = Info, appmod_name = Name, req = Req}) ->
+    {content, "text/plain", yaws_api:f("~p", [{Before, Data, Info, Name, Req#http_request.method, Req#http_request.version}])};
+page("headers", _) ->
+    [{header, {"X-One", "0"}}, {header, "X-One: 1"}, {header, {"X-Erased", "1"}}, {header, {"X-Erased", erase}},
+     yaws_api:setcookie("a", "1"), yaws_api:setcookie("b", "2"), {html, ""}];
+page("redirect", _) -> {redirect, "http://other.example/", 301};
+page("redirect_local", _) -> {redirect_local, "/elsewhere"};
+page("body", #arg{clidata = {partial, Data}, cont = undefined}) -> {get_more, parts, byte_size(Data)};
+page("body", #arg{clidata = {partial, Data}, cont = parts, state = Size}) -> {get_more, parts, Size + byte_size(Data)};
+page("body", #arg{clidata = Data, cont = parts, state = Size}) -> {html, yaws_api:f("~b bytes in parts", [Size + byte_size(Data)])};
+page("body", #arg{clidata = Data}) -> {html, yaws_api:f("~b bytes", [byte_size(Data)])};
+page("form", Arg) -> {html, yaws_api:f("~p", [yaws_api:parse_post(Arg)])};
+page("stream", #arg{pid = Pid}) ->
+    _ = spawn(fun() ->
+                      ok = yaws_api:stream_chunk_deliver(Pid, "1 "),
+                      [ok = yaws_api:stream_chunk_deliver_blocking(Pid, [integer_to_list(N), " "]) || N <- [2, 3]],
+                      yaws_api:stream_chunk_end(Pid)
+              end),
+    {streamcontent, "text/plain", "first "};
+page("stream_pid", #arg{clisock = Socket, pid = Pid}) ->
+    Writer = spawn(fun() ->
+                           receive {ok, Pid} -> ok end,
+                           [ok = yaws_api:stream_process_deliver(Socket, ["p", integer_to_list(N), " "]) || N <- [1, 2, 3]],
+                           yaws_api:stream_process_end(Socket, Pid)
+                   end),
+    {streamcontent_from_pid, "text/plain", Writer};
+page("stream_silent", _) -> {streamcontent_with_timeout, "text/plain", "first ", 100};
+page("stream_for_ever", #arg{pid = Pid}) ->
+    _ = spawn(fun() -> yucan_yaws_listener ! {stream_ended, write_for_ever(Pid)} end),
+    {streamcontent, "text/plain", "x"};
+page("sized", #arg{pid = Pid}) ->
+    _ = spawn(fun() ->
+                      ok = yaws_api:stream_chunk_deliver_blocking(Pid, "56789"),
+                      yaws_api:stream_chunk_end(Pid)
+              end),
+    {streamcontent_with_size, 10, "text/plain", "01234"};
+page("websocket", _) -> {websocket, ?MODULE, [{callback, {basic, 1}}]};
+page("crash", _) -> {html, integer_to_list(1 div length(os:getenv("YUCAN_NOT_THERE", "")))};
+page("throw", _) -> throw(away);
+page("exit", _) -> exit(normal);
+page("nonsense", _) -> {nonsense, 1};
+page("bad_header", _) -> [{header, {"X-A", "1\r\nX-B: 2"}}, {html, ""}];
+page("passed", #arg{opaque = Opaque}) -> {html, ["passed on ", Opaque]}.
+
+write_for_ever(Pid) ->
+    case yaws_api:stream_chunk_deliver_blocking(Pid, binary:copy(<<"x">>, 65536)) of
+        ok -> write_for_ever(Pid);
+        Ended -> Ended
+    end.
+
+handle_message({text, <<"hi">>}, Count) -> {reply, {text, [integer_to_list(Count), " hello"]}, Count + 1}.
+
+out404(#arg{server_path = Path}, #gconf{}, #sconf{}) -> {html, ["no ", Path, " here"]}.
+
+out401(_, _, Realm) -> {html, ["who are you, ", Realm]}.
+
+crashmsg(_, #sconf{}, Text) ->
+    true = string:find(Text, "badarith") =/= nomatch,
+    {html, "it broke: badarith"}.
+
+arg_rewrite(#arg{req = #http_request{path = {abs_path, Path}} = Req} = Arg) ->
+    case Path of
+        "/rewrite" ++ Rest -> Arg#arg{req = Req#http_request{path = {abs_path, Rest}}};
+        "/pass" ++ _ -> Arg#arg{opaque = Path, req = Req#http_request{path = {abs_path, "/m/passed"}}};
+        "/answer" -> Arg#arg{state = #rewrite_response{status = 403, headers = [{header, {"X-Why", "1"}}], content = "not you"}}
+    end.
+
+auth(Arg, _) ->
+    case yaws_api:find_cookie_val("pass", Arg) of
+        "yes" -> true;
+        "other" -> {false, "other"};
+        "none" -> {appmod, yucan_yaws_login}
+    end.
+
+start() -> tell(started).
+
+start(#sconf{opaque = Opaque}) -> tell({started, Opaque}).
+
+tell(What) ->
+    yucan_yaws_listener ! What.

@@ -1,0 +1,93 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Sites for the suites of the Yaws face: a configuration with its files in the suite's private folder, served on any free port.
+-module(yucan_yaws_site).
+
+-export([start/3, start_text/3, reload/2, stop/0, example/1, server/2, write/3, compile/3, receive_until/2, folder/1]).
+
+-define(NAME, yucan_yaws_test).
+
+%% One server `h' with these directives, and files below the folder of the configuration.
+start(Config, Directives, Files) -> start_text(Config, server("h", Directives), Files).
+
+start_text(Config, Text, Files) ->
+    [_ = write(Config, Name, Content) || {Name, Content} <- Files],
+    serve(write(Config, "site.conf", Text)).
+
+serve(File) ->
+    {ok, Options} = yucan_conf:load(File),
+    {ok, _} = yucan:start(Options#{name => ?NAME}),
+    yucan:port(?NAME).
+
+%% The same server with other directives.
+reload(Config, Directives) ->
+    {ok, Options} = yucan_conf:load(write(Config, "site.conf", server("h", Directives))),
+    yucan:reload(?NAME, Options#{name => ?NAME}).
+
+stop() -> yucan:stop(?NAME).
+
+server(Name, Directives) -> ["<server ", Name, ">\nport = 0\nlisten = 127.0.0.1\n", Directives, "</server>\n"].
+
+folder(Config) -> filename:join(proplists:get_value(priv_dir, Config), "site").
+
+write(Config, Name, Content) ->
+    File = filename:join(folder(Config), Name),
+    ok = filelib:ensure_dir(File),
+    ok = file:write_file(File, Content),
+    File.
+
+%% Modules into a folder of their own, which it returns.
+compile(Config, Folder, Sources) ->
+    Files = [write(Config, filename:join([Folder, "src", Name]), Text) || {Name, Text} <- Sources],
+    Out = filename:join([folder(Config), Folder, "ebin"]),
+    ok = filelib:ensure_dir(filename:join(Out, "x")),
+    [{ok, _} = compile:file(File, [debug_info, report, {outdir, Out}]) || File <- Files],
+    Out.
+
+%% examples/yaws-site, on another port, its two modules with the paths of this folder.
+example(Config) ->
+    Example = filename:join([root(), "examples", "yaws-site"]),
+    Here = folder(Config),
+    Port = free_port(),
+    {ok, Text} = file:read_file(filename:join(Example, "yucan.conf")),
+    Paths = [{"/usr/share/trac/cgi-bin", filename:join(Here, "cgi-bin")}, {"/docs/", filename:join(Here, "docs") ++ "/"}],
+    Sources = [{filename:basename(File), replaced(File, Paths)} || File <- filelib:wildcard(filename:join(Example, "src/*.erl"))],
+    Ebin = compile(Config, "yaws-site", Sources),
+    [_ = write(Config, lists:nthtail(length(Example) + 1, File), element(2, {ok, _} = file:read_file(File)))
+     || File <- filelib:wildcard(filename:join(Example, "docs/*/*"))],
+    Script = write(Config, "cgi-bin/trac.cgi", script()),
+    ok = file:change_mode(Script, 8#755),
+    Moved = string:replace(string:replace(Text, "8080", integer_to_list(Port), all), "ebin_dir = ebin", "ebin_dir = " ++ Ebin),
+    _ = serve(write(Config, "yucan.conf", Moved)),
+    Port.
+
+replaced(File, Paths) ->
+    {ok, Text} = file:read_file(File),
+    lists:foldl(fun({Old, New}, T) -> string:replace(T, Old, New, all) end, Text, Paths).
+
+script() ->
+    "#!/usr/bin/env python3\n"
+        "import os, sys\n"
+        "print('Content-Type: text/plain')\n"
+        "print()\n"
+        "e = os.environ\n"
+        "print('script=' + e['SCRIPT_NAME'], 'info=' + e['PATH_INFO'], 'env=' + e['TRAC_ENV'], 'uri=' + e['REQUEST_URI'],\n"
+        "      'query=' + e['QUERY_STRING'], 'body=' + sys.stdin.read())\n".
+
+%% The configuration of the example names its port in redirects, too.
+free_port() ->
+    {ok, Socket} = gen_tcp:listen(0, [{ip, {127, 0, 0, 1}}]),
+    {ok, Port} = inet:port(Socket),
+    ok = gen_tcp:close(Socket),
+    Port.
+
+root() -> filename:dirname(filename:dirname(filename:dirname(filename:dirname(code:which(?MODULE))))).
+
+receive_until(Socket, End) -> receive_until(Socket, End, <<>>).
+
+receive_until(Socket, End, Done) ->
+    case binary:match(Done, End) of
+        nomatch ->
+            {ok, Data} = gen_tcp:recv(Socket, 1, 10000 * beamway_runner:slowness()),
+            receive_until(Socket, End, <<Done/binary, Data/binary>>);
+        _ -> Done
+    end.

@@ -1,0 +1,369 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Scripts and applications behind the server, good and bad ones: whatever they do the client gets an answer in time, other
+%% requests are served, and no process and no file is left.
+%%
+%% The good FastCGI application is php-fpm, in the suite of its own (test/system/yucan_php_SUITE.erl); the bad ones are sockets here that say what no
+%% correct application says. The server behind revproxy is one of ours, and again sockets that break the protocol.
+-module(yucan_cgi_SUITE).
+
+-export([all/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_testcase/2, end_per_testcase/2]).
+-export([environment/1, httpoxy/1, body_and_its_end/1, big_body/1, big_answer_to_a_slow_client/1, statuses/1, rubbish/1, dies/1, hangs/1,
+         hangs_after_the_head/1, forks/1, client_leaves/1, too_many/1, head_request/1, not_executable/1, shell_characters/1,
+         fcgi_broken/1, fcgi_absent/1, revproxy/1, revproxy_broken/1, many_at_once/1]).
+
+suite() -> [{timetrap, {minutes, 3}}].
+
+all() ->
+    [environment, httpoxy, body_and_its_end, big_body, big_answer_to_a_slow_client, statuses, rubbish, dies, hangs, hangs_after_the_head, forks,
+     client_leaves, too_many, head_request, not_executable, shell_characters, fcgi_broken, fcgi_absent, revproxy, revproxy_broken, many_at_once].
+
+init_per_suite(Config) ->
+    {ok, Started} = application:ensure_all_started(yucan),
+    [{started, Started} | Config].
+
+end_per_suite(Config) ->
+    [ok = application:stop(App) || App <- lists:reverse(proplists:get_value(started, Config))],
+    ok.
+
+init_per_testcase(_, Config) -> Config.
+
+end_per_testcase(_, _) -> yucan_yaws_site:stop().
+
+%% A server with scripts, each with its marker in its arguments or environment; the limit of silence is two seconds.
+start(Config, Scripts) -> start(Config, "", Scripts).
+
+start(Config, More, Scripts) ->
+    Files = [begin
+                 File = yucan_yaws_site:write(Config, "www/" ++ Name, Text),
+                 ok = file:change_mode(File, 8#755)
+             end || {Name, Text} <- Scripts],
+    [] = [File || File <- Files, File =/= ok],
+    yucan_yaws_site:start_text(Config, ["cgi_timeout = 2\ncgi_max = 4\n", yucan_yaws_site:server("h", ["docroot = www\n", More])], []).
+
+sh(Text) -> ["#!/bin/sh\n", Text].
+
+plain(Text) -> sh(["echo 'Content-Type: text/plain'; echo; ", Text]).
+
+get(Port, Target) -> yucan_yaws_client:get(Port, "h", Target).
+
+post(Port, Target, Body) ->
+    yucan_yaws_client:request(#{port => Port, host => "h", target => Target, method => "POST", body => Body}).
+
+%% ---- what a script is told
+
+%% RFC 3875, 4.1.
+environment(Config) ->
+    Port = start(Config, "<extra_cgi_vars dir='" ++ yucan_yaws_site:folder(Config) ++ "'>\nEXTRA = a b\n</extra_cgi_vars>\n",
+                 [{"dir/env.cgi", plain("env; pwd | sed 's/^/CWD=/'")}]),
+    {200, _, Text} = yucan_yaws_client:request(#{port => Port, host => "h:1234", target => "/dir/env.cgi/more%20path?q=%41",
+                                                 headers => [{"X-Own", "v1"}, {"x-own", "v2"}, {"Authorization", "Basic eDp5"}]}),
+    Root = yucan_yaws_site:folder(Config) ++ "/www",
+    Lines = string:split(binary_to_list(Text), "\n", all),
+    [{Line, true} = {Line, lists:member(Line, Lines)}
+     || Line <- ["GATEWAY_INTERFACE=CGI/1.1", "SERVER_PROTOCOL=HTTP/1.1", "REQUEST_METHOD=GET", "QUERY_STRING=q=%41",
+                 "SCRIPT_NAME=/dir/env.cgi", "PATH_INFO=/more path", "PATH_TRANSLATED=" ++ Root ++ "/more path",
+                 "REQUEST_URI=/dir/env.cgi/more%20path?q=%41", "SCRIPT_FILENAME=" ++ Root ++ "/dir/env.cgi", "DOCUMENT_ROOT=" ++ Root,
+                 "SERVER_NAME=h", "SERVER_PORT=1234", "REMOTE_ADDR=127.0.0.1", "HTTP_X_OWN=v1, v2", "HTTP_AUTHORIZATION=Basic eDp5",
+                 "EXTRA=a b", "CWD=" ++ Root ++ "/dir"]],
+    %% Nothing of the server's own environment.
+    true = os:putenv("YUCAN_SECRET", "1"),
+    {200, _, Again} = get(Port, "/dir/env.cgi"),
+    nomatch = binary:match(Again, <<"YUCAN_SECRET">>),
+    {_, _} = binary:match(Again, <<"\nQUERY_STRING=\n">>),
+    true = os:unsetenv("YUCAN_SECRET"),
+    ok.
+
+httpoxy(Config) ->
+    Port = start(Config, [{"env.cgi", plain("env")}]),
+    {200, _, Text} = yucan_yaws_client:request(#{port => Port, host => "h", target => "/env.cgi",
+                                                 headers => [{"Proxy", "http://evil"}, {"X_Under", "1"}]}),
+    nomatch = binary:match(Text, [<<"HTTP_PROXY">>, <<"HTTP_X_UNDER">>]),
+    ok.
+
+%% It reads to the end, not to a length: that there is an end is the server's work.
+body_and_its_end(Config) ->
+    Port = start(Config, [{"cat.cgi", plain("echo \"$CONTENT_LENGTH $CONTENT_TYPE\"; cat")}]),
+    {200, _, <<" \n">>} = get(Port, "/cat.cgi"),
+    {200, _, <<"5 \nhello">>} = post(Port, "/cat.cgi", "hello"),
+    %% Chunked: the script gets its length all the same.
+    Socket = yucan_yaws_client:send(Port, "POST /cat.cgi HTTP/1.1\r\nhost: h\r\nconnection: close\r\ncontent-type: a/b\r\n"
+                                    "transfer-encoding: chunked\r\n\r\n5\r\nhello\r\n1\r\n!\r\n0\r\n\r\n"),
+    {200, _, <<"6 a/b\nhello!">>} = yucan_yaws_client:parse(yucan_yaws_client:receive_all(Socket)),
+    ok.
+
+big_body(Config) ->
+    Port = start(Config, [{"sum.cgi", plain("cksum")}, {"deaf.cgi", plain("echo deaf")}]),
+    Body = crypto:strong_rand_bytes(10000000),
+    File = yucan_yaws_site:write(Config, "body", Body),
+    Expected = list_to_binary(os:cmd("cksum <" ++ File)),
+    {200, _, Expected} = post(Port, "/sum.cgi", Body),
+    {200, _, <<"deaf\n">>} = post(Port, "/deaf.cgi", Body),
+    no_files_left().
+
+%% 40 MB to a client that takes its time: the script waits, and the server does not hold what nobody has read.
+big_answer_to_a_slow_client(Config) ->
+    Port = start(Config, [{"big.cgi", plain("head -c 40000000 /dev/zero")}]),
+    {ok, Socket} = gen_tcp:connect({127, 0, 0, 1}, Port, [binary, {active, false}, {recbuf, 65536}]),
+    ok = gen_tcp:send(Socket, "GET /big.cgi HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n"),
+    {ok, First} = gen_tcp:recv(Socket, 1000000, 20000),
+    true = wait_for(fun() -> yucan_cgi_run:running() > 0 end, 20000),
+    %% What is read by then is bounded by the limit and what was in the pipe, many times less than the answer.
+    Most = lists:max([begin receive after 20 -> ok end, binaries() end || _ <- lists:seq(1, 25)]),
+    true = Most < 20000000,
+    Rest = yucan_yaws_client:receive_all(Socket),
+    {200, _, Body} = yucan_yaws_client:parse(<<First/binary, Rest/binary>>),
+    40000000 = byte_size(Body),
+    no_process_left("big.cgi").
+
+binaries() -> erlang:memory(binary).
+
+%% ---- what a script answers: RFC 3875, 6
+
+statuses(Config) ->
+    Port = start(Config, [{"a.cgi", sh("printf 'Status: 404 Not Here\\nContent-Type: a/b\\nSet-Cookie: a=1\\nSet-Cookie: b=2\\n\\nx'")},
+                          {"b.cgi", sh("printf 'Location: http://other.example/\\n\\n'")},
+                          {"c.cgi", sh("printf 'Status: 204 No Content\\r\\n\\r\\n'")},
+                          {"d.cgi", sh("printf 'Content-Type: a/b\\nContent-Length: 3\\n\\nabcdef'")},
+                          {"e.cgi", sh("printf 'Content-Type: a/b\\nConnection: upgrade\\nTransfer-Encoding: chunked\\n\\n3'")}]),
+    {404, Headers, <<"x">>} = get(Port, "/a.cgi"),
+    [<<"a=1">>, <<"b=2">>] = proplists:get_all_values(<<"set-cookie">>, Headers),
+    {302, Location, _} = get(Port, "/b.cgi"),
+    <<"http://other.example/">> = proplists:get_value(<<"location">>, Location),
+    {204, _, <<>>} = get(Port, "/c.cgi"),
+    {200, _, <<"abc">>} = get(Port, "/d.cgi"),
+    {200, _, <<"3">>} = get(Port, "/e.cgi"),
+    ok.
+
+rubbish(Config) ->
+    Texts = ["", "echo", "echo hello", "printf 'no header at all'", "printf 'Content-Type: a/b\\n'", "head -c 200000 /dev/zero",
+             "printf 'Content-Type: a/b\\nX: a\\001b\\n\\nx'", "printf 'Status: 42\\n\\n'", "yes 'A: b' | head -n 5000",
+             "printf 'Content-Type: a/b\\nContent-Length: -1\\n\\n'", "printf 'X-Only: 1\\n\\nx'"],
+    Names = [lists:concat(["r", N, ".cgi"]) || N <- lists:seq(1, length(Texts))],
+    Port = start(Config, lists:zip(Names, [sh(Text) || Text <- Texts])),
+    [{Text, 502} = {Text, element(1, get(Port, "/" ++ Name))} || {Name, Text} <- lists:zip(Names, Texts)],
+    ok.
+
+dies(Config) ->
+    Port = start(Config, [{"exit.cgi", sh("exit 3")}, {"kill.cgi", sh("kill -KILL $$")},
+                          {"late.cgi", plain("printf said; exit 4")},
+                          {"cut.cgi", sh("printf 'Content-Type: a/b\\nContent-Length: 100\\n\\nabc'; exit 1")}]),
+    {502, _, _} = get(Port, "/exit.cgi"),
+    {502, _, _} = get(Port, "/kill.cgi"),
+    {200, _, <<"said">>} = get(Port, "/late.cgi"),
+    %% The client must see that this is not all.
+    {200, _, {cut, <<"abc">>}} = get(Port, "/cut.cgi"),
+    no_process_left(".cgi").
+
+hangs(Config) ->
+    Port = start(Config, [{"hang.cgi", sh("trap '' TERM INT HUP; while :; do sleep 71.001; done")}]),
+    {504, _, _} = get(Port, "/hang.cgi"),
+    ok = no_process_left("71.001"),
+    no_process_left("hang.cgi").
+
+hangs_after_the_head(Config) ->
+    Port = start(Config, [{"hang.cgi", plain("echo one; sleep 71.002")}, {"slow.cgi", plain("for i in 1 2 3; do echo $i; sleep 1; done")}]),
+    {200, _, {cut, <<"one\n">>}} = get(Port, "/hang.cgi"),
+    ok = no_process_left("71.002"),
+    %% Silence counts, not the whole time.
+    {200, _, <<"1\n2\n3\n">>} = get(Port, "/slow.cgi"),
+    ok.
+
+%% Children that keep the output open, or are nobody's any more, end with their script.
+forks(Config) ->
+    Port = start(Config, [{"fork.cgi", plain("sleep 71.003 & (sleep 71.003 &) ; echo done")},
+                          {"closed.cgi", plain("sleep 71.004 >/dev/null 2>&1 </dev/null & echo done")},
+                          {"bomb.cgi", sh("for i in 1 2 3 4 5 6 7 8 9; do (trap '' TERM; sleep 71.005 & sleep 71.005) & done; wait")}]),
+    {200, _, <<"done\n">>} = get(Port, "/fork.cgi"),
+    {200, _, <<"done\n">>} = get(Port, "/closed.cgi"),
+    {504, _, _} = get(Port, "/bomb.cgi"),
+    [ok = no_process_left(Word) || Word <- ["71.003", "71.004", "71.005"]],
+    ok.
+
+client_leaves(Config) ->
+    Port = start(Config, [{"wait.cgi", sh("sleep 71.006")}, {"talk.cgi", plain("while :; do echo x; sleep 0.1; done")}]),
+    [begin
+         Socket = yucan_yaws_client:send(Port, ["GET /", Name, " HTTP/1.1\r\nhost: h\r\n\r\n"]),
+         true = wait_for(fun() -> yucan_cgi_run:running() =:= 1 end, 10000),
+         ok = gen_tcp:close(Socket),
+         ok = no_process_left(Name)
+     end || Name <- ["wait.cgi", "talk.cgi"]],
+    no_process_left("71.006").
+
+%% The fifth is told to come again; the four are served.
+too_many(Config) ->
+    Port = start(Config, [{"wait.cgi", plain("echo in; sleep 1; echo out")}, {"quick.cgi", plain("echo quick")}]),
+    Sockets = [yucan_yaws_client:send(Port, "GET /wait.cgi HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n") || _ <- [1, 2, 3, 4]],
+    true = wait_for(fun() -> yucan_cgi_run:running() =:= 4 end, 10000),
+    {503, _, _} = get(Port, "/quick.cgi"),
+    [{200, _, <<"in\nout\n">>} = yucan_yaws_client:parse(yucan_yaws_client:receive_all(Socket)) || Socket <- Sockets],
+    true = wait_for(fun() -> yucan_cgi_run:running() =:= 0 end, 10000),
+    {200, _, <<"quick\n">>} = get(Port, "/quick.cgi"),
+    ok.
+
+head_request(Config) ->
+    Mark = filename:join(yucan_yaws_site:folder(Config), "mark"),
+    Port = start(Config, [{"a.cgi", plain(["echo body; sleep 0.2; touch ", Mark])}]),
+    {200, _, <<>>} = yucan_yaws_client:request(#{port => Port, host => "h", target => "/a.cgi", method => "HEAD"}),
+    %% The script was not stopped on its way.
+    true = wait_for(fun() -> filelib:is_file(Mark) end, 10000),
+    ok.
+
+not_executable(Config) ->
+    Port = start(Config, [{"a.cgi", "#!/no/such/interpreter\n"}]),
+    File = yucan_yaws_site:write(Config, "www/b.cgi", sh("exit 0")),
+    ok = file:change_mode(File, 8#644),
+    {502, _, _} = get(Port, "/a.cgi"),
+    {502, _, _} = get(Port, "/b.cgi"),
+    ok.
+
+shell_characters(Config) ->
+    Mark = filename:join(yucan_yaws_site:folder(Config), "pwned"),
+    Name = "a$(touch pwned).cgi",
+    Port = start(Config, [{Name, plain("echo run")}, {"b c.cgi", plain("echo \"$0\"")}, {"q.cgi", plain("echo \"$QUERY_STRING\"")}]),
+    {502, _, _} = get(Port, "/a$(touch%20pwned).cgi"),
+    {200, _, _} = get(Port, "/b%20c.cgi"),
+    {200, _, <<"$(touch", _/binary>>} = get(Port, "/q.cgi?$(touch%20pwned);`touch%20pwned`"),
+    false = filelib:is_file(Mark),
+    false = filelib:is_file(filename:join([yucan_yaws_site:folder(Config), "www", "pwned"])),
+    ok.
+
+many_at_once(Config) ->
+    Port = start(Config, [{"a.cgi", plain("echo $QUERY_STRING")}]),
+    Self = self(),
+    Pids = [spawn_link(fun() -> Self ! {self(), [ask(Port, lists:concat([N, "-", M]), 50) || M <- lists:seq(1, 10)]} end) || N <- lists:seq(1, 8)],
+    [receive {Pid, Results} -> [ok] = lists:usort(Results) after 120000 * beamway_runner:slowness() -> error(timeout) end || Pid <- Pids],
+    no_process_left("a.cgi").
+
+ask(_, _, 0) -> always_busy;
+ask(Port, Word, Left) ->
+    Expected = list_to_binary(Word ++ "\n"),
+    case get(Port, "/a.cgi?" ++ Word) of
+        {200, _, Expected} -> ok;
+        {503, _, _} ->
+            receive after 50 -> ask(Port, Word, Left - 1) end
+    end.
+
+%% ---- FastCGI applications that are none
+
+fcgi_broken(Config) ->
+    Answers = [<<>>, <<"HTTP/1.1 400 Bad Request\r\n\r\n">>, binary:copy(<<0>>, 1000), <<1, 6, 0, 1, 255, 255, 0, 0, "short">>,
+               <<1, 6, 0, 2, 0, 1, 0, 0, "x">>, <<1, 3, 0, 1, 0, 8, 0, 0, 0:32, 0, 0:24>>, <<1, 3, 0, 1, 0, 8, 0, 0, 0:32, 2, 0:24>>,
+               <<1, 6, 0, 1, 0, 5, 0, 0, "hello", 1, 3, 0, 1, 0, 8, 0, 0, 0:64>>],
+    [begin
+         {Listen, Address} = rubbish_server(Answer),
+         Port = start(Config, "php_handler = <fcgi, " ++ Address ++ ">\n", [{"a.php", ""}]),
+         {Answer, 502} = {Answer, element(1, get(Port, "/a.php"))},
+         ok = yucan_yaws_site:stop(),
+         ok = gen_tcp:close(Listen)
+     end || Answer <- Answers],
+    %% Head, then the end of the connection: the client sees it.
+    {Listen, Address} = rubbish_server(<<1, 6, 0, 1, 0, 22, 0, 0, "Content-Type: a/b\n\nabc", 1, 6, 0, 1, 0, 9, 0, 0, "de">>),
+    Port = start(Config, "php_handler = <fcgi, " ++ Address ++ ">\n", [{"a.php", ""}]),
+    {502, _, _} = get(Port, "/a.php"),
+    gen_tcp:close(Listen).
+
+fcgi_absent(Config) ->
+    Port = start(Config, "php_handler = <fcgi, unix:/no/such/socket>\n", [{"a.php", ""}]),
+    {502, _, _} = get(Port, "/a.php"),
+    {404, _, _} = get(Port, "/b.php"),
+    ok.
+
+%% Says one thing to whoever connects, after it has got something, and hangs up.
+rubbish_server(Answer) ->
+    {ok, Listen} = gen_tcp:listen(0, [binary, {active, false}, {ip, {127, 0, 0, 1}}]),
+    {ok, Port} = inet:port(Listen),
+    _ = spawn(fun() -> say(Listen, Answer) end),
+    {Listen, "127.0.0.1:" ++ integer_to_list(Port)}.
+
+say(Listen, Answer) ->
+    case gen_tcp:accept(Listen) of
+        {ok, Socket} ->
+            _ = gen_tcp:recv(Socket, 0, 5000),
+            _ = gen_tcp:send(Socket, Answer),
+            _ = gen_tcp:shutdown(Socket, write),
+            _ = gen_tcp:recv(Socket, 0, 1000),
+            ok = gen_tcp:close(Socket),
+            say(Listen, Answer);
+        {error, closed} -> ok
+    end.
+
+%% ---- another server behind this one
+
+revproxy(Config) ->
+    Behind = yucan_yaws_site:write(Config, "behind.conf",
+                                   yucan_yaws_site:server("b", "docroot = behind\n<redirect>\n/app/old == /app/new\n</redirect>\n")),
+    [begin
+         File = yucan_yaws_site:write(Config, "behind/app/" ++ Name, Text),
+         ok = file:change_mode(File, 8#755)
+     end || {Name, Text} <- [{"sum.cgi", plain("cksum")}, {"env.cgi", plain("env | sort; exec sleep 0.2")},
+                             {"big.cgi", plain("head -c 5000000 /dev/zero")}, {"s.cgi", sh("printf 'Status: 404 x\\nContent-Length: 2\\nContent-Type: a/b\\n\\nno'")}]],
+    {ok, Options} = yucan_conf:load(Behind),
+    {ok, _} = yucan:start(Options#{name => yucan_behind}),
+    Target = "http://127.0.0.1:" ++ integer_to_list(yucan:port(yucan_behind)) ++ "/app/",
+    Port = start(Config, "revproxy = /in " ++ Target ++ "\n", []),
+    try
+        {200, _, Env} = yucan_yaws_client:request(#{port => Port, host => "h:9", target => "/in/env.cgi/x%20y?z=%20", headers => [{"X-Forwarded-For", "1.2.3.4"}]}),
+        Lines = string:split(binary_to_list(Env), "\n", all),
+        [{Line, true} = {Line, lists:member(Line, Lines)}
+         || Line <- ["HTTP_X_FORWARDED_FOR=1.2.3.4, 127.0.0.1", "HTTP_X_FORWARDED_HOST=h:9", "HTTP_X_FORWARDED_PROTO=http", "QUERY_STRING=z=%20"]],
+        Body = crypto:strong_rand_bytes(3000000),
+        Sum = list_to_binary(os:cmd("cksum <" ++ yucan_yaws_site:write(Config, "body", Body))),
+        {200, _, Sum} = post(Port, "/in/sum.cgi", Body),
+        {200, _, Big} = get(Port, "/in/big.cgi"),
+        5000000 = byte_size(Big),
+        {404, _, <<"no">>} = get(Port, "/in/s.cgi"),
+        {200, _, <<>>} = yucan_yaws_client:request(#{port => Port, host => "h", target => "/in/big.cgi", method => "HEAD"}),
+        {302, Headers, _} = get(Port, "/in/old"),
+        <<"http://h/in/new">> = proplists:get_value(<<"location">>, Headers),
+        {404, _, _} = get(Port, "/inside"),
+        ok
+    after
+        yucan:stop(yucan_behind)
+    end.
+
+revproxy_broken(Config) ->
+    Cases = [{<<>>, 502}, {<<"rubbish\r\n\r\n">>, 502}, {<<"HTTP/1.1 200 OK\r\nBad Header: x\r\n\r\n">>, 502},
+             {<<"HTTP/1.1 200 OK\r\nContent-Type: a/b\r\nContent-Length: 10\r\n\r\nabc">>, 200},
+             {<<"HTTP/1.1 200 OK\r\nContent-Type: a/b\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n">>, any},
+             {<<"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 201 Created\r\nContent-Length: 2\r\n\r\nok">>, 201}],
+    [begin
+         {Listen, Address} = rubbish_server(Answer),
+         Port = start(Config, "revproxy = / http://" ++ Address ++ "\n", []),
+         {Status, _, Body} = get(Port, "/x"),
+         {Answer, true} = {Answer, Status =:= Expected orelse Expected =:= any},
+         %% What ends early is seen to end early.
+         true = Status =/= 200 orelse element(1, Body) =:= cut,
+         ok = yucan_yaws_site:stop(),
+         ok = gen_tcp:close(Listen)
+     end || {Answer, Expected} <- Cases],
+    Port = start(Config, "revproxy = / http://127.0.0.1:1\n", []),
+    {502, _, _} = get(Port, "/x"),
+    ok.
+
+%% ---- what must not be left
+
+%% No process of the machine has the word in its arguments; what is being ended gets time for it.
+no_process_left(Word) ->
+    true = wait_for(fun() -> processes_with(Word) =:= [] end, 20000),
+    ok.
+
+processes_with(Word) ->
+    Pattern = list_to_binary(Word),
+    [Text || Name <- filelib:wildcard("/proc/[0-9]*/cmdline"), {ok, Text} <- [file:read_file(Name)],
+             binary:match(Text, Pattern) =/= nomatch, binary:match(Text, <<"beam">>) =:= nomatch].
+
+no_files_left() ->
+    true = wait_for(fun() -> filelib:wildcard(filename:join(os:getenv("TMPDIR", "/tmp"), "yucan-" ++ lists:duplicate(32, $?))) =:= [] end, 10000),
+    ok.
+
+wait_for(Condition, Ms) -> wait_until(Condition, erlang:monotonic_time(millisecond) + Ms * beamway_runner:slowness()).
+
+wait_until(Condition, Deadline) ->
+    case Condition() of
+        true -> true;
+        false ->
+            case erlang:monotonic_time(millisecond) > Deadline of
+                true -> false;
+                false -> receive after 20 -> wait_until(Condition, Deadline) end
+            end
+    end.

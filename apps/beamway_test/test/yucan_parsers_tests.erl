@@ -1,0 +1,176 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% The parsers of what others send, with any bytes and with damaged good ones: FastCGI records, heads of scripts, configuration files,
+%% values of directives. Each gives a result or says what is wrong; none crashes, and what was encoded comes back. YUCAN_FUZZ_TESTS
+%% sets the number of attempts.
+-module(yucan_parsers_tests).
+
+-include_lib("proper/include/proper.hrl").
+-include_lib("eunit/include/eunit.hrl").
+
+-define(TESTS, 500).
+
+properties_test_() ->
+    Tests = list_to_integer(os:getenv("YUCAN_FUZZ_TESTS", integer_to_list(?TESTS))),
+    [{Name, {timeout, 7200, ?_assert(proper:quickcheck(Property, [quiet, {numtests, Tests}, {max_size, 60}]))}}
+     || {Name, Property} <- [{"FastCGI pairs", prop_pairs()}, {"FastCGI pairs of any bytes", prop_any_pairs()},
+                             {"FastCGI records in pieces", prop_records()}, {"FastCGI of any bytes", prop_any_records()},
+                             {"heads in pieces", prop_heads()}, {"heads of any bytes", prop_any_heads()},
+                             {"lines of any bytes", prop_lines()}, {"configurations", prop_configurations()},
+                             {"values", prop_values()}, {"names of hosts", prop_names()}, {"slashes", prop_slashes()}]].
+
+%% ---- FastCGI
+
+prop_pairs() ->
+    ?FORALL(Pairs, list({text(), text()}), yucan_fcgi:decode_pairs(yucan_fcgi:encode_pairs(Pairs)) =:= {ok, Pairs}).
+
+text() -> oneof([binary(), ?LET({Byte, Size}, {byte(), range(100, 400)}, binary:copy(<<Byte>>, Size))]).
+
+prop_any_pairs() ->
+    ?FORALL(Bytes, binary(), case yucan_fcgi:decode_pairs(Bytes) of {ok, Pairs} -> is_list(Pairs); {error, truncated} -> true end).
+
+%% What an application says, whatever the pieces are that it comes in.
+prop_records() ->
+    ?FORALL({Records, Cut}, {list(record()), pos_integer()},
+            decoded(pieces(iolist_to_binary([encoded(Record) || Record <- Records]), Cut), <<>>) =:= {Records, <<>>}).
+
+record() ->
+    oneof([{stdout, binary()}, {stderr, binary()}, {end_request, non_neg_integer(), oneof([complete, cant_mpx_conn, overloaded, unknown_role])}]).
+
+encoded({stdout, Data}) -> padded(6, Data);
+encoded({stderr, Data}) -> padded(7, Data);
+encoded({end_request, Status, Protocol}) ->
+    {Number, _} = {maps:get(Protocol, #{complete => 0, cant_mpx_conn => 1, overloaded => 2, unknown_role => 3}), Protocol},
+    padded(3, <<Status:32, Number, 0:24>>).
+
+padded(Type, Data) ->
+    Padding = byte_size(Data) rem 5,
+    <<1, Type, 1:16, (byte_size(Data)):16, Padding, 0, Data/binary, 0:(Padding * 8)>>.
+
+pieces(<<>>, _) -> [];
+pieces(Bytes, Size) when byte_size(Bytes) =< Size -> [Bytes];
+pieces(Bytes, Size) ->
+    <<Piece:Size/binary, Rest/binary>> = Bytes,
+    [Piece | pieces(Rest, Size)].
+
+decoded(Pieces, Buffer) ->
+    case yucan_fcgi:decode(Buffer) of
+        {ok, Record, Rest} ->
+            {Records, Left} = decoded(Pieces, Rest),
+            {[Record | Records], Left};
+        more when Pieces =:= [] -> {[], Buffer};
+        more -> decoded(tl(Pieces), <<Buffer/binary, (hd(Pieces))/binary>>)
+    end.
+
+prop_any_records() ->
+    ?FORALL(Bytes, damaged(?LET(Records, list(record()), iolist_to_binary([encoded(Record) || Record <- Records]))),
+            ends(fun yucan_fcgi:decode/1, Bytes)).
+
+ends(Decode, Bytes) ->
+    case Decode(Bytes) of
+        {ok, _, Rest} -> byte_size(Rest) < byte_size(Bytes) andalso ends(Decode, Rest);
+        more -> true;
+        {error, _} -> true
+    end.
+
+%% ---- heads of scripts
+
+prop_heads() ->
+    ?FORALL({Names, End, Body, Cut}, {list(name()), oneof([<<"\n">>, <<"\r\n">>]), binary(), pos_integer()},
+            begin
+                Lines = [<<"Content-Type: a/b">> | [<<Name/binary, ": ", Name/binary>> || Name <- Names]],
+                Text = iolist_to_binary([[[Line, End] || Line <- Lines], End, Body]),
+                fed(pieces(Text, Cut), yucan_cgi_head:new())
+                    =:= {#{status => 200, length => unknown,
+                           headers => [{<<"content-type">>, <<"a/b">>} | [{string:lowercase(Name), Name} || Name <- Names]]}, Body}
+            end).
+
+%% None that means something to the server.
+name() -> ?LET(Letters, non_empty(list(oneof([range($a, $z), range($A, $Z), $-]))), iolist_to_binary(["x-", Letters])).
+
+fed([Piece | Rest], State) ->
+    case yucan_cgi_head:feed(Piece, State) of
+        {more, Next} -> fed(Rest, Next);
+        {head, Head, Body} -> {Head, iolist_to_binary([Body | Rest])}
+    end.
+
+prop_any_heads() ->
+    ?FORALL(Bytes, damaged(<<"Status: 200 OK\r\nContent-Type: text/html\nContent-Length: 12\nLocation: /x\n\nbody">>),
+            case yucan_cgi_head:feed(Bytes, yucan_cgi_head:new()) of
+                {more, _} -> true;
+                {head, #{status := Status, headers := Headers}, Body} ->
+                    Status >= 200 andalso Status < 600 andalso is_binary(Body) andalso lists:all(fun is_clean/1, Headers);
+                {error, _} -> true
+            end).
+
+%% Nothing that could make two headers of one.
+is_clean({Name, Value}) -> binary:match(<<Name/binary, Value/binary>>, [<<"\r">>, <<"\n">>, <<0>>]) =:= nomatch.
+
+%% ---- configurations
+
+prop_lines() ->
+    ?FORALL(Text, damaged(configuration()), lists:all(fun({Line, _}) -> is_integer(Line) andalso Line > 0 end, yucan_conf_text:lines(Text))).
+
+%% A configuration, or problems with lines that are there.
+prop_configurations() ->
+    ?FORALL(Text, oneof([damaged(configuration()), shuffled(configuration())]),
+            case yucan_conf:parse(Text, "/nowhere") of
+                {ok, #{servers := [_ | _]}} -> true;
+                {error, [_ | _] = Problems} ->
+                    Lines = length(binary:split(Text, <<"\n">>, [global])),
+                    lists:all(fun({Line, What}) -> Line >= 0 andalso Line =< Lines andalso is_list(What) end, Problems)
+                        andalso iolist_size(unicode:characters_to_binary(yucan_conf:format("f", Problems))) > 0
+            end).
+
+configuration() ->
+    <<"pick_first_virthost_on_nomatch = true\nphp_exe_path = /usr/bin/php-cgi\n<server localhost>\nport = 80\nlisten = 127.0.0.1\n"
+      "<redirect>\n/ = http://www.example.com\n/x == 301 /y\n/z = 404\n</redirect>\n</server>\n<server www.example.com>\nport = 80\n"
+      "docroot = /a /b\nserveralias = *.x\nappmods = </, n exclude_paths a b> </trac, trac>\nphp_handler = <fcgi, unix:/s>\n"
+      "revproxy = /p http://h:1/x\n<opaque>\na = b\n</opaque>\n<auth>\ndir = /s\nuser = a:b\nallow = 10.0.0.0/8\n</auth>\n"
+      "<extra_cgi_vars dir='/c d'>\nA = 1\n</extra_cgi_vars>\nexpires = a/b|access+5\n</server>\n">>.
+
+shuffled(Text) ->
+    Lines = binary:split(Text, <<"\n">>, [global]),
+    ?LET(Picked, list(oneof(Lines)), iolist_to_binary(lists:join("\n", Picked))).
+
+%% Some bytes of a text changed, left out or put in; or any bytes.
+damaged(Generator) ->
+    oneof([binary(), ?LET({Text, Changes}, {Generator, list({non_neg_integer(), oneof([byte(), none, binary()])})},
+                          lists:foldl(fun change/2, Text, Changes))]).
+
+change({_, _}, <<>>) -> <<>>;
+change({Where, What}, Text) ->
+    At = (Where * 37) rem byte_size(Text),
+    <<Before:At/binary, Old, After/binary>> = Text,
+    case What of
+        none -> <<Before/binary, After/binary>>;
+        Byte when is_integer(Byte) -> <<Before/binary, Byte, After/binary>>;
+        More -> <<Before/binary, Old, More/binary, After/binary>>
+    end.
+
+prop_values() ->
+    Kinds = [text, boolean, module, path, paths, words, address, host_port, mounts, php_handler, revproxy, expires, url,
+             {integer, 0, 100}, {one_of, [a, b]}, {none_or, nolimit, {integer, 0, 9}}],
+    ?FORALL({Kind, Bytes}, {oneof(Kinds), damaged(oneof([<<"</a, b exclude_paths c>">>, <<"<fcgi, 1.2.3.4:5>">>, <<"/p http://h:8/x">>, <<"[::1]:80">>]))},
+            case yucan_conf_value:read(Kind, binary_to_list(Bytes), "/") of
+                {ok, _} -> true;
+                {error, Expected} -> is_list(Expected)
+            end).
+
+%% ---- paths and names
+
+%% What has no sign in it matches itself, and `*' matches all.
+prop_names() ->
+    ?FORALL({Host, Pattern}, {host(), host()},
+            yucan_yaws_hosts:matches(Host, Host) andalso yucan_yaws_hosts:matches(Host, <<"*">>)
+                andalso yucan_yaws_hosts:matches(<<Host/binary, Pattern/binary>>, <<"*", Pattern/binary>>)
+                andalso (Host =:= Pattern) =:= yucan_yaws_hosts:matches(Host, Pattern)).
+
+host() -> ?LET(Letters, list(oneof([range($a, $c), $.])), list_to_binary(Letters)).
+
+%% However many slashes there are, a path below a folder is found to be so.
+prop_slashes() ->
+    ?FORALL(Counts, non_empty(list(range(1, 4))),
+            begin
+                Slashed = iolist_to_binary([[binary:copy(<<"/">>, Count), "a"] || Count <- Counts]),
+                yucan_yaws_path:is_under(yucan_yaws_path:collapsed(Slashed), <<"/a">>)
+            end).

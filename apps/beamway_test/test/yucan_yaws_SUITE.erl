@@ -1,0 +1,335 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc The Yaws face as its users meet it: a configuration file is loaded into a server of this VM, and asked by raw sockets.
+%%
+%% The two-domain configuration of examples/yaws-site runs as it is, but for the port and the two paths that its modules name.
+%% Without PHP: that is in `make test-wordpress' and in yucan_php_SUITE, where it is installed.
+-module(yucan_yaws_SUITE).
+
+-export([all/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_testcase/2, end_per_testcase/2]).
+-export([domains/1, trac_appmod/1, redirects/1, no_match_is_400/1, bad_file/1, returns/1, headers_of_modules/1, bodies/1, streams/1,
+         stream_to_a_client_that_leaves/1, crash_and_nonsense/1, error_modules/1, rewriting/1, auth/1, authmod/1, files/1, own_modules/1,
+         reload/1, websocket/1, start_modules/1]).
+
+suite() -> [{timetrap, {minutes, 3}}].
+
+all() ->
+    [domains, trac_appmod, redirects, no_match_is_400, bad_file, returns, headers_of_modules, bodies, streams,
+     stream_to_a_client_that_leaves, crash_and_nonsense, error_modules, rewriting, auth, authmod, files, own_modules, reload, websocket,
+     start_modules].
+
+init_per_suite(Config) ->
+    {ok, Started} = application:ensure_all_started(yucan),
+    [{started, Started} | Config].
+
+end_per_suite(Config) ->
+    [ok = application:stop(App) || App <- lists:reverse(proplists:get_value(started, Config))],
+    ok.
+
+init_per_testcase(_, Config) -> Config.
+
+end_per_testcase(Case, _) ->
+    case lists:member(Case, [bad_file]) of
+        true -> ok;
+        false -> yucan_yaws_site:stop()
+    end.
+
+%% ---- the seed's site
+
+domains(Config) ->
+    Port = yucan_yaws_site:example(Config),
+    Location = fun(Host, Target) ->
+                       {302, Headers, _} = yucan_yaws_client:get(Port, Host, Target),
+                       proplists:get_value(<<"location">>, Headers)
+               end,
+    Text = integer_to_binary(Port),
+    Www = <<"http://www.example.com:", Text/binary>>,
+    I = <<"http://i.example.com:", Text/binary>>,
+    [Expected = Location(Host, Target)
+     || {Host, Target, Expected} <- [{"localhost", "/", <<Www/binary, "/">>},
+                                     {"192.0.2.1", "/a/b/?c=d", <<Www/binary, "/a/b/?c=d">>},
+                                     {"", "/", <<Www/binary, "/">>},
+                                     {"www.example.org", "/a%20b", <<Www/binary, "/a%20b">>},
+                                     {"EXAMPLE.org", "//", <<Www/binary, "//">>},
+                                     {"i.example.org:99", "/wiki", <<I/binary, "/wiki">>}]],
+    {200, _, <<"a file of www\n">>} = yucan_yaws_client:get(Port, "www.example.com", "/file.txt"),
+    {200, _, <<"a file of i\n">>} = yucan_yaws_client:get(Port, "i.example.com", "/file.txt"),
+    ok.
+
+%% The Python script stands where Trac's would, and is called by call_cgi/5.
+trac_appmod(Config) ->
+    Port = yucan_yaws_site:example(Config),
+    Ask = fun(Target, Body) ->
+                  {200, _, Text} = yucan_yaws_client:request(#{port => Port, host => "i.example.com", target => Target, body => Body,
+                                                               method => case Body of "" -> "GET"; _ -> "POST" end}),
+                  Text
+          end,
+    <<"script=/trac info=/ env=/trac/iriverter uri=/ query= body=\n">> = Ask("/", ""),
+    <<"script=/trac info=/wiki/A b env=/trac/iriverter uri=/wiki/A%20b?x=1 query=x=1 body=\n">> = Ask("/wiki/A%20b?x=1", ""),
+    <<"script=/trac info=/newticket env=/trac/iriverter uri=/newticket query= body=summary=1\n">> = Ask("/newticket", "summary=1"),
+    %% Above what out/1 gets at once.
+    Long = binary:copy(<<"0123456789">>, 30000),
+    Answer = Ask("/attach", Long),
+    true = byte_size(Answer) > 300000,
+    Whole = <<"body=", Long/binary, "\n">>,
+    {_, _} = binary:match(Answer, Whole),
+    ok.
+
+%% ---- redirects
+
+redirects(Config) ->
+    Port = yucan_yaws_site:start(Config, "docroot = www\n<redirect>\n/old = /new\n/here == /there\n/out = http://other.example/base\n"
+                                 "/moved = 301 /x\n/gone == 410\n/lost = 404 /e.html\n</redirect>\n",
+                                 [{"www/e.html", "sorry"}]),
+    Get = fun(Target) ->
+                  {Status, Headers, Body} = yucan_yaws_client:get(Port, "h:1", Target),
+                  {Status, proplists:get_value(<<"location">>, Headers), Body}
+          end,
+    {302, <<"http://h:1/new/old/a?b=c">>, _} = Get("/old/a?b=c"),
+    {302, <<"http://h:1/there?b=c">>, _} = Get("/here/a?b=c"),
+    {302, <<"http://other.example/base/out/">>, _} = Get("/out/"),
+    {301, <<"http://h:1/x/moved">>, _} = Get("/moved"),
+    %% Control bytes in a path are refused before they could become a header.
+    {400, undefined, _} = Get("/old/%0D%0ASet-Cookie:a=b"),
+    {410, undefined, _} = Get("/gone"),
+    %% The path is appended there, too, so that this is a page of ours and no file.
+    {404, undefined, _} = Get("/lost"),
+    {404, undefined, _} = Get("/older"),
+    %% A body that nobody reads does not become the next request.
+    Socket = yucan_yaws_client:send(Port, "POST /old HTTP/1.1\r\nhost: h\r\ncontent-length: 22\r\n\r\nGET /x HTTP/1.1\r\n\r\nabcd"
+                                    "GET /gone HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n"),
+    Both = yucan_yaws_client:receive_all(Socket),
+    [_, _, _] = binary:split(Both, <<"HTTP/1.1 ">>, [global]),
+    {_, _} = binary:match(Both, <<"HTTP/1.1 410">>),
+    ok.
+
+no_match_is_400(Config) ->
+    Text = ["pick_first_virthost_on_nomatch = false\n", yucan_yaws_site:server("a.example", "docroot = www\nserveralias = *.a.example\n")],
+    Port = yucan_yaws_site:start_text(Config, Text, [{"www/f", "1"}]),
+    [{Host, Status} = {Host, element(1, yucan_yaws_client:get(Port, Host, "/f"))}
+     || {Host, Status} <- [{"a.example", 200}, {"www.a.example", 200}, {"A.Example:80", 200}, {"b.example", 400}, {"", 400}]],
+    ok.
+
+%% Every problem with its line; the server that runs goes on with what it had.
+bad_file(Config) ->
+    File = yucan_yaws_site:write(Config, "bad.conf", "port = 1\n<server a>\ndocrot = /x\nport = 99999\n"),
+    {error, Lines} = yucan_conf:load(File),
+    Text = unicode:characters_to_list(Lines),
+    [{Word, true} = {Word, string:find(Text, Word) =/= nomatch}
+     || Word <- ["bad.conf:1: unknown directive 'port'", "bad.conf:3: unknown directive 'docrot' in <server>: expected docroot",
+                 "bad.conf:4: port = 99999: expected a number from 0 to 65535", "bad.conf:2: <server> is not closed"]],
+    {error, [Missing]} = yucan_conf:load(File ++ "x"),
+    true = string:find(unicode:characters_to_list(Missing), "no such file or directory") =/= nomatch,
+    ok.
+
+%% ---- out/1
+
+appmods(Config) ->
+    yucan_yaws_site:start(Config, "docroot = www\nappmods = </m, yucan_yaws_pages>\npartial_post_size = 1000\n",
+                          [{"www/page.html", "<p>page</p>"}, {"www/t.ssi", "a %%x%% b"}]).
+
+returns(Config) ->
+    Port = appmods(Config),
+    Get = fun(Name) ->
+                  {Status, Headers, Body} = yucan_yaws_client:get(Port, "h", "/m/" ++ Name ++ "?a=1&b=%20"),
+                  {Status, proplists:get_value(<<"content-type">>, Headers), Body}
+          end,
+    [{Name, Expected} = {Name, Get(Name)}
+     || {Name, Expected} <- [{"html", {200, <<"text/html">>, <<"<p>hello</p>">>}},
+                             {"ehtml", {200, <<"text/html">>, <<"<p class=\"a\">x &</p>">>}},
+                             {"content", {200, <<"text/plain">>, <<"plain">>}},
+                             {"status", {418, <<"text/html">>, <<"tea">>}},
+                             {"query", {200, <<"text/plain">>, <<"[{\"a\",\"1\"},{\"b\",\" \"}]">>}},
+                             {"page", {200, <<"text/html; charset=utf-8">>, <<"<p>page</p>">>}},
+                             {"page_status", {404, <<"text/html; charset=utf-8">>, <<"<p>page</p>">>}},
+                             {"ssi", {200, <<"text/html">>, <<"a 1 b">>}},
+                             {"nothing", {200, undefined, <<>>}},
+                             {"arg", {200, <<"text/plain">>, <<"{\"/m\",\"arg\",\"/arg\",yucan_yaws_pages,'GET',{1,1}}">>}},
+                             {"sized", {200, <<"text/plain">>, <<"0123456789">>}}]],
+    ok.
+
+headers_of_modules(Config) ->
+    Port = appmods(Config),
+    {200, Headers, _} = yucan_yaws_client:get(Port, "h", "/m/headers"),
+    [<<"1">>] = proplists:get_all_values(<<"x-one">>, Headers),
+    [] = proplists:get_all_values(<<"x-erased">>, Headers),
+    [<<"a=1">>, <<"b=2">>] = proplists:get_all_values(<<"set-cookie">>, Headers),
+    {302, Redirect, _} = yucan_yaws_client:get(Port, "h:5", "/m/redirect_local"),
+    <<"http://h:5/elsewhere">> = proplists:get_value(<<"location">>, Redirect),
+    {301, Away, _} = yucan_yaws_client:get(Port, "h", "/m/redirect"),
+    <<"http://other.example/">> = proplists:get_value(<<"location">>, Away),
+    ok.
+
+%% Small ones at once, longer ones in parts by get_more.
+bodies(Config) ->
+    Port = appmods(Config),
+    Post = fun(Body) ->
+                   {200, _, Text} = yucan_yaws_client:request(#{port => Port, host => "h", target => "/m/body", method => "POST", body => Body}),
+                   Text
+           end,
+    <<"3 bytes">> = Post("a=1"),
+    <<"100000 bytes in parts">> = Post(binary:copy(<<"x">>, 100000)),
+    {200, _, <<"[{\"a\",\"1 2\"}]">>} =
+        yucan_yaws_client:request(#{port => Port, host => "h", target => "/m/form", method => "POST", body => "a=1+2"}),
+    ok.
+
+streams(Config) ->
+    Port = appmods(Config),
+    {200, _, <<"first 1 2 3 ">>} = yucan_yaws_client:get(Port, "h", "/m/stream"),
+    {200, _, <<"p1 p2 p3 ">>} = yucan_yaws_client:get(Port, "h", "/m/stream_pid"),
+    %% Nobody writes any more: the client must see that this is not the end.
+    {200, _, {cut, <<"first ">>}} = yucan_yaws_client:get(Port, "h", "/m/stream_silent"),
+    ok.
+
+stream_to_a_client_that_leaves(Config) ->
+    Port = appmods(Config),
+    true = register(yucan_yaws_listener, self()),
+    Socket = yucan_yaws_client:send(Port, "GET /m/stream_for_ever HTTP/1.1\r\nhost: h\r\n\r\n"),
+    {ok, _} = gen_tcp:recv(Socket, 0, 10000),
+    ok = gen_tcp:close(Socket),
+    receive
+        {stream_ended, {error, closed}} -> ok
+    after 20000 * beamway_runner:slowness() ->
+        error(the_writer_was_not_told)
+    end.
+
+%% 500 for them, and the next request is served as if nothing had been.
+crash_and_nonsense(Config) ->
+    Port = appmods(Config),
+    [begin
+         {Name, 500} = {Name, element(1, yucan_yaws_client:get(Port, "h", "/m/" ++ Name))},
+         {200, _, _} = yucan_yaws_client:get(Port, "h", "/m/html")
+     end || Name <- ["crash", "throw", "exit", "nonsense", "bad_header", "page_loop"]],
+    ok.
+
+error_modules(Config) ->
+    Port = yucan_yaws_site:start(Config, "docroot = www\nappmods = </m, yucan_yaws_pages>\nerrormod_404 = yucan_yaws_pages\n"
+                                 "errormod_crash = yucan_yaws_pages\nerrormod_401 = yucan_yaws_pages\n"
+                                 "<auth>\ndir = /secret\nrealm = r\nuser = joe:pw\n</auth>\n", []),
+    {404, _, <<"no /missing here">>} = yucan_yaws_client:get(Port, "h", "/missing"),
+    {500, _, <<"it broke: badarith">>} = yucan_yaws_client:get(Port, "h", "/m/crash"),
+    {401, _, <<"who are you, r">>} = yucan_yaws_client:get(Port, "h", "/secret"),
+    ok.
+
+%% ---- arg_rewrite_mod
+
+rewriting(Config) ->
+    Port = yucan_yaws_site:start(Config, "docroot = www\nappmods = </m, yucan_yaws_pages>\narg_rewrite_mod = yucan_yaws_pages\n",
+                                 [{"www/page.html", "page"}]),
+    {200, _, <<"page">>} = yucan_yaws_client:get(Port, "h", "/rewrite/page.html"),
+    {403, Headers, <<"not you">>} = yucan_yaws_client:get(Port, "h", "/answer"),
+    <<"1">> = proplists:get_value(<<"x-why">>, Headers),
+    {200, _, <<"passed on /pass/x%20y">>} = yucan_yaws_client:get(Port, "h", "/pass/x%20y"),
+    ok.
+
+%% ---- auth
+
+auth(Config) ->
+    Hash = yucan_password:hash(<<"secret">>, <<"salt">>),
+    Port = yucan_yaws_site:start(Config, ["docroot = www\n<auth>\ndir = /secret\nrealm = Our realm\nuser = joe:p:w\nuser = ann:", Hash, "\n</auth>\n",
+                                          "<auth>\ndir = /far\ndeny = all\n</auth>\n",
+                                          "<auth>\ndir = /near\nallow = 127.0.0.0/8\ndeny = all\n</auth>\n"],
+                                 [{"www/secret/f", "s"}, {"www/far/f", "f"}, {"www/near/f", "n"}, {"www/open", "o"}]),
+    Get = fun(Target, Headers) ->
+                  {Status, _, Body} = yucan_yaws_client:request(#{port => Port, host => "h", target => Target, headers => Headers}),
+                  {Status, Body}
+          end,
+    Basic = fun(Text) -> [{"authorization", ["Basic ", base64:encode(Text)]}] end,
+    {401, Asked, _} = yucan_yaws_client:get(Port, "h", "/secret/f"),
+    <<"Basic realm=\"Our realm\"">> = proplists:get_value(<<"www-authenticate">>, Asked),
+    {200, <<"s">>} = Get("/secret/f", Basic("joe:p:w")),
+    {200, <<"s">>} = Get("/secret/f", Basic("ann:secret")),
+    [{Target, Who, 401} = {Target, Who, element(1, Get(Target, Basic(Who)))}
+     || Target <- ["/secret/f", "/%73ecret/f", "//secret/f", "/x/..//secret//f", "//secret/../secret/f", "/x/../secret/f"], Who <- ["joe:p", "ann:p:w", "joe:", "eve:p:w", "joe"]],
+    {403, _} = Get("/far/f", []),
+    {200, <<"n">>} = Get("/near/f", []),
+    {200, <<"o">>} = Get("/open", []),
+    ok.
+
+authmod(Config) ->
+    Port = yucan_yaws_site:start(Config, "docroot = www\n<auth>\ndir = /\nauthmod = yucan_yaws_pages\nrealm = x\n</auth>\n", [{"www/f", "f"}]),
+    Get = fun(Cookie) -> yucan_yaws_client:request(#{port => Port, host => "h:7", target => "/f", headers => [{"cookie", Cookie}]}) end,
+    {200, _, <<"f">>} = Get("pass=yes"),
+    {401, Headers, _} = Get("pass=other"),
+    <<"Basic realm=\"other\"">> = proplists:get_value(<<"www-authenticate">>, Headers),
+    {302, Login, _} = Get("pass=none"),
+    <<"http://h:7/login.html">> = proplists:get_value(<<"location">>, Login),
+    ok.
+
+%% ---- files
+
+files(Config) ->
+    Port = yucan_yaws_site:start(Config, "docroot = one two\nindex_files = index.html start.html\nallowed_scripts = cgi\nexpires = text/css|access+60\n"
+                                 "<extra_response_headers>\nX-Site = ours\n</extra_response_headers>\n",
+                                 [{"one/a", "1a"}, {"two/a", "2a"}, {"two/b", "2b"}, {"two/d/start.html", "start"}, {"one/d/other", "o"},
+                                  {"one/empty/x", "x"}, {"one/x.php", "<?php secret"}, {"one/x.yaws", "secret"}, {"one/.hidden", "h"},
+                                  {"one/s.css", "css"}]),
+    Get = fun(Target) -> {Status, _, Body} = yucan_yaws_client:get(Port, "h", Target), {Status, Body} end,
+    {200, <<"1a">>} = Get("/a"),
+    {200, <<"2b">>} = Get("/b"),
+    {200, <<"start">>} = Get("/d/"),
+    {403, _} = Get("/empty/"),
+    %% What cannot run is not shown either.
+    [{Target, 403} = {Target, element(1, Get(Target))} || Target <- ["/x.php", "/x.php/a", "/x.yaws"]],
+    [{Target, true} = {Target, lists:member(element(1, Get(Target)), [400, 404])}
+     || Target <- ["/.hidden", "/%2ehidden", "/../one/a", "/..%2fa", "/c", "/a/b", "/x.php%00.html"]],
+    {200, Headers, <<"css">>} = yucan_yaws_client:get(Port, "h", "/s.css"),
+    <<"ours">> = proplists:get_value(<<"x-site">>, Headers),
+    <<"max-age=60", _/binary>> = proplists:get_value(<<"cache-control">>, Headers),
+    ok.
+
+%% ---- modules of one server
+
+own_modules(Config) ->
+    Folder = fun(Site) -> yucan_yaws_site:compile(Config, Site, [{"index.erl", index(Site)}, {"front.erl", front()}]) end,
+    Servers = [yucan_yaws_site:server(Site ++ ".example", ["appmods = </, front>\nebin_dir = ", Folder(Site), "\n"]) || Site <- ["red", "blue"]],
+    Port = yucan_yaws_site:start_text(Config, Servers, []),
+    [begin
+         Expected = list_to_binary(Site ++ " page of index@" ++ Site ++ ".example"),
+         {200, _, Expected} = yucan_yaws_client:get(Port, Site ++ ".example", "/index")
+     end || Site <- ["red", "blue", "red"]],
+    false = code:is_loaded(index),
+    ok.
+
+%% Its page is found by the path, as Nitrogen does it.
+front() ->
+    "-module(front).\n-export([out/1]).\n-include_lib(\"yucan/include/yaws_api.hrl\").\n"
+        "out(#arg{appmoddata = Path}) -> Module = yucan_modules:own(list_to_existing_atom(Path)), {html, Module:main()}.\n".
+
+index(Site) ->
+    ["-module(index).\n-export([main/0, site/0]).\nmain() -> [index:site(), \" page of \", atom_to_list(name())].\nsite() -> \"", Site, "\".\n"
+     "name() -> element(2, erlang:fun_info(fun index:site/0, module)).\n"].
+
+%% ---- the life of a configuration
+
+reload(Config) ->
+    Port = yucan_yaws_site:start(Config, "docroot = www\n", [{"www/f", "one"}, {"www2/f", "two"}]),
+    {200, _, <<"one">>} = yucan_yaws_client:get(Port, "h", "/f"),
+    %% A connection that is open sees the new configuration at its next request.
+    Socket = yucan_yaws_client:send(Port, "GET /f HTTP/1.1\r\nhost: h\r\n\r\n"),
+    _ = yucan_yaws_site:receive_until(Socket, <<"one">>),
+    ok = yucan_yaws_site:reload(Config, "docroot = www2\n"),
+    ok = gen_tcp:send(Socket, "GET /f HTTP/1.1\r\nhost: h\r\n\r\n"),
+    _ = yucan_yaws_site:receive_until(Socket, <<"two">>),
+    ok = gen_tcp:close(Socket),
+    {200, _, <<"two">>} = yucan_yaws_client:get(Port, "h", "/f"),
+    ok.
+
+websocket(Config) ->
+    Port = appmods(Config),
+    Socket = yucan_yaws_client:send(Port, "GET /m/websocket HTTP/1.1\r\nhost: h\r\nupgrade: websocket\r\nconnection: Upgrade\r\n"
+                                    "sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"),
+    Head = yucan_yaws_site:receive_until(Socket, <<"\r\n\r\n">>),
+    {_, _} = binary:match(Head, <<"HTTP/1.1 101">>),
+    %% "hi", masked with zeroes.
+    ok = gen_tcp:send(Socket, <<16#81, 16#82, 0:32, "hi">>),
+    {ok, <<16#81, 7, "1 hello">>} = gen_tcp:recv(Socket, 9, 10000),
+    ok = gen_tcp:send(Socket, <<16#81, 16#82, 0:32, "hi">>),
+    {ok, <<16#81, 7, "2 hello">>} = gen_tcp:recv(Socket, 9, 10000),
+    gen_tcp:close(Socket).
+
+start_modules(Config) ->
+    true = register(yucan_yaws_listener, self()),
+    _ = yucan_yaws_site:start_text(Config, ["runmod = yucan_yaws_pages\n",
+                                            yucan_yaws_site:server("h", "docroot = www\nstart_mod = yucan_yaws_pages\n<opaque>\nkey = value\n</opaque>\n")], []),
+    receive started -> ok after 10000 -> error(runmod_not_started) end,
+    receive {started, [{"key", "value"}]} -> ok after 10000 -> error(start_mod_not_started) end.

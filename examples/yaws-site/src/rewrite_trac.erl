@@ -1,0 +1,23 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% /wiki instead of /trac/wiki: what is no file of the docroot is Trac's.
+-module(rewrite_trac).
+
+-include_lib("yucan/include/yaws_api.hrl").
+
+-export([arg_rewrite/1]).
+
+arg_rewrite(Arg) ->
+        Req = Arg#arg.req,
+        {abs_path, Path} = Req#http_request.path,
+        try yaws_api:url_decode_q_split(Path) of
+                {DecPath, _Query} ->
+                        case DecPath == "/" orelse not filelib:is_file(Arg#arg.docroot ++ DecPath) of
+                                true ->
+                                        Arg#arg{req = Req#http_request{path = {abs_path, "/trac" ++ Path}}};
+                                false ->
+                                        Arg
+                        end
+        catch
+                exit:_ ->
+                        Arg
+        end.

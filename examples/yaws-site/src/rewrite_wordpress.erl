@@ -1,0 +1,31 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% Permalinks for WordPress: what is no file is the blog's, which must see the address as the client sent it. /wsvn is WebSVN's.
+-module(rewrite_wordpress).
+
+-include_lib("yucan/include/yaws_api.hrl").
+
+-export([arg_rewrite/1]).
+
+arg_rewrite(Arg) ->
+        Req = Arg#arg.req,
+        {abs_path, Path} = Req#http_request.path,
+        try yaws_api:url_decode_q_split(Path) of
+                {DecPath, _Query} ->
+                        case DecPath == "/" orelse not filelib:is_file(Arg#arg.docroot ++ DecPath) of
+                                true ->
+                                        case string:str(Path, "/wsvn") == 1 of
+                                                true ->
+                                                        %% regexp:sub/3 has left OTP.
+                                                        NewPath = re:replace(Path, "^/wsvn(\\.php)?", "/wsvn.php", [{return, list}]),
+                                                        Arg#arg{req = Req#http_request{path = {abs_path, NewPath}}};
+                                                false ->
+                                                        Arg#arg{opaque = [{"REQUEST_URI", Path}],
+                                                                req = Req#http_request{path = {abs_path, "/blog" ++ Path}}}
+                                        end;
+                                false ->
+                                        Arg
+                        end
+        catch
+                exit:_ ->
+                        Arg
+        end.

@@ -1,0 +1,16 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% Trac as an appmod: trac.cgi stays where its package has put it, unmodified.
+-module(trac).
+
+-include_lib("yucan/include/yaws_api.hrl").
+
+-define(APPMOD, "/trac").
+-define(TRAC_ENV, "/trac/iriverter").
+-define(SCRIPT, "/usr/share/trac/cgi-bin/trac.cgi").
+
+-export([out/1]).
+
+out(Arg) ->
+        Pathinfo = Arg#arg.pathinfo,
+        Env = [{"SCRIPT_NAME", ?APPMOD}, {"TRAC_ENV", ?TRAC_ENV}],
+        yaws_cgi:call_cgi(Arg, undefined, ?SCRIPT, Pathinfo, Env).

@@ -1,0 +1,16 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% WordPress as an appmod: its index.php by php-cgi, with what the rewriting module has put into `opaque' as variables.
+-module(wordpress).
+
+-include_lib("yucan/include/yaws_api.hrl").
+-include_lib("yucan/include/yaws.hrl").
+
+-define(SCRIPT, "/docs/www/index.php").
+
+-export([out/1]).
+
+out(Arg) ->
+        Pathinfo = Arg#arg.pathinfo,
+        Env = Arg#arg.opaque,
+        {ok, GC, _Groups} = yaws_api:getconf(),
+        yaws_cgi:call_cgi(Arg, GC#gconf.phpexe, ?SCRIPT, Pathinfo, Env).
