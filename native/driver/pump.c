@@ -132,8 +132,10 @@ bool pump_send(bw_pump_t *pump, ErlIOVec *ev)
 
     if (ev->size == 0 && !pump->is_lane)
         return pump_tick(pump);
-    if (ev->size > BW_FRAME_MAX_BYTES) /* its length would be cut off in the header */
+    if (ev->size > BW_FRAME_MAX_BYTES) { /* its length would be cut off in the header */
+        pump->reason = "beamway_frame_too_large";
         return false;
+    }
     size = bw_frame_size((uint32_t)ev->size);
     if (pump->is_mute) {
         pump->lost += size;

@@ -22,7 +22,7 @@ valgrind: $(FUZZ_TARGETS:%=$(BUILD)/test/%_replay)
 .SECONDARY: $(FUZZ_TARGETS:%=$(BUILD)/fuzz/%)
 
 # These run the pump, and with it the calls of the VM that driver_shim.h stands in for.
-fuzz_src = $(LINK_SRC) $(if $(filter ring_fuzz frame_fuzz,$(1)),driver/pump.c) \
+fuzz_src = $(LINK_SRC) $(if $(filter ring_fuzz frame_fuzz lane_fuzz,$(1)),driver/pump.c) \
 	$(if $(filter rdma_fuzz,$(1)),link/rdma/flow.c link/rdma/wire.c)
 
 $(BUILD)/fuzz/%: fuzz/%.c $(FUZZ_SRC) $(FUZZ_HEADERS)

@@ -20,8 +20,8 @@ ASAN_CFLAGS := $(TEST_CFLAGS) -O1 -fno-omit-frame-pointer -fsanitize=address,und
 	-fno-sanitize-recover=all
 TSAN_CFLAGS := $(TEST_CFLAGS) -O1 -fno-omit-frame-pointer -fsanitize=thread
 
-# Only pump_test needs the pump, and the header that declares what driver_shim.h stands in for.
-test_src = $(LINK_SRC) $(if $(filter pump_test,$(1)),driver/pump.c -isystem $(ERL_INCLUDE)) \
+# Only these need the pump, and the header that declares what driver_shim.h stands in for.
+test_src = $(LINK_SRC) $(if $(filter pump_test lane_test,$(1)),driver/pump.c -isystem $(ERL_INCLUDE)) \
 	$(if $(filter rdma_flow_test,$(1)),link/rdma/flow.c link/rdma/wire.c) \
 	$(if $(filter $(RDMA_TEST_NAMES),$(1)),$(RDMA_SRC) $(RDMA_LIBS))
 

@@ -183,7 +183,7 @@ text(Reason) -> unicode:characters_to_binary(io_lib:format("~0tp", [Reason])).
 %% @doc Sends a frame, never waits. `busy': it was not taken; {@link tell_when_writable/1} says when to try again. By any process.
 -spec send(lane(), iodata()) -> ok | busy | closed.
 send(Lane, Frame) ->
-    try erlang:port_command(Lane, Frame, [nosuspend]) of
+    try is_frame(Frame) andalso erlang:port_command(Lane, Frame, [nosuspend]) of
         true -> ok;
         false -> busy
     catch
@@ -193,16 +193,19 @@ send(Lane, Frame) ->
 %% @doc Sends a frame; the calling process is suspended while the lane is busy. The lane's end wakes it.
 -spec send_wait(lane(), iodata()) -> ok | closed.
 send_wait(Lane, Frame) ->
-    try erlang:port_command(Lane, Frame) of
+    try is_frame(Frame) andalso erlang:port_command(Lane, Frame) of
         true -> ok
     catch
         error:badarg -> closed_or_bad(Lane, Frame)
     end.
 
+is_frame(Frame) ->
+    iolist_size(Frame) =< ?FRAME_MAX_BYTES orelse error(badarg).
+
 closed_or_bad(Lane, Frame) ->
     case erlang:port_info(Lane, id) of
         undefined -> closed;
-        _ -> error({badarg, {no_frame, Frame}})
+        _ -> error({badarg, {no_frame, Frame, "expected iodata of at most 2147483647 bytes"}})
     end.
 
 %% @doc The calling process gets one message `{Lane, writable}' as soon as the lane is not busy, at once if it is not.
@@ -240,7 +243,7 @@ stats(Lane) ->
 %% @doc What a frame of so many bytes takes in the ring, and in `Unreleased'.
 -spec frame_bytes(Size :: non_neg_integer()) -> pos_integer().
 frame_bytes(Size) ->
-    (Size + 15) band bnot 7.
+    (Size + 15) div 8 * 8.
 
 unless_closed(Use) ->
     try

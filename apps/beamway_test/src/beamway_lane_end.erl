@@ -6,7 +6,7 @@
 -module(beamway_lane_end).
 
 -export([join/3, join/4, do/2, do/3, await_data/2, await_closed/1, queued/1, is_owner_alive/1]).
--export([listen/1, connect/2]).
+-export([listen/1, connect/2, result/1]).
 -export_type([side/0]).
 
 -type side() :: #{peer := pid(), owner := pid(), lane := beamway_lane:lane(), info := beamway_lane:info()}.
@@ -28,7 +28,7 @@ join(Caller, Acceptor, CallerOptions, AcceptorOptions) ->
     {joined(Caller, One), joined(Acceptor, Other)}.
 
 joined(Peer, Owner) ->
-    {ok, Lane, Info} = beamway_peer:run(Peer, fun() -> call(Owner, fun(Result) -> Result end, ?WAIT_MS) end),
+    {ok, Lane, Info} = beamway_peer:run(Peer, fun() -> result(Owner) end),
     #{peer => Peer, owner => Owner, lane => Lane, info => Info}.
 
 %% @doc Starts an end that accepts one connection. To be called on the node.
@@ -52,6 +52,11 @@ connect(TcpPort, Options) ->
         {ok, Socket} = gen_tcp:connect({127, 0, 0, 1}, TcpPort, [binary, {active, false}]),
         own(beamway_lane:agree(Socket, caller, with_deadline(Options)))
     end).
+
+%% @doc What an end's agreement has come to. To be called on the node.
+-spec result(pid()) -> {ok, beamway_lane:lane(), beamway_lane:info()} | {error, Reason :: binary()}.
+result(Owner) ->
+    call(Owner, fun(Result) -> Result end, ?WAIT_MS).
 
 with_deadline(#{deadline := _} = Options) -> Options;
 with_deadline(Options) -> Options#{deadline => erlang:monotonic_time(millisecond) + 10000 * beamway_runner:slowness()}.

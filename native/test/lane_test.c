@@ -1,0 +1,264 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The driver's pump as a lane's, over each carrier, without a VM: what credit lets through, what
+ * the last word does, and what is known of what the peer has not taken.
+ */
+#define _GNU_SOURCE
+#include "carriers.h"
+#include "driver_shim.h"
+
+#include "../driver/pump.h"
+#include "../link/frame.h"
+
+#define RING BW_RING_MIN_BYTES
+
+/* Two lanes that talk to each other. */
+static struct {
+    bw_pump_t pump, peer;
+} here;
+
+static struct {
+    uint64_t frames, bytes;
+} got;
+
+static void shim_deliver(const uint8_t *at, uint64_t len)
+{
+    (void)at;
+    got.frames++;
+    got.bytes += len;
+}
+
+static void start(uint32_t largest)
+{
+    bw_link_t *mine = NULL, *other = NULL;
+    bw_error_t error = {0};
+
+    memset(&here, 0, sizeof here);
+    memset(&got, 0, sizeof got);
+    memset(&shim, 0, sizeof shim);
+    CHECK(open_ends(RING, &other, &mine, &error));
+    pump_start(&here.pump, mine);
+    pump_be_lane(&here.pump, largest);
+    pump_start(&here.peer, other);
+    pump_be_lane(&here.peer, largest);
+}
+
+static void peer_closes(void)
+{
+    here.peer.link->ops->close(here.peer.link, NULL);
+    here.peer.link = NULL;
+}
+
+static void stop(void)
+{
+    pump_reset(&here.pump);
+    CHECK_EQ(shim.binaries, 0);
+    here.pump.link->ops->close(here.pump.link, NULL);
+    if (here.peer.link)
+        peer_closes();
+    free(shim.bytes);
+}
+
+static void send_frame(bw_pump_t *pump, size_t len)
+{
+    char *bytes = calloc(1, len + 1);
+    SysIOVec iov[2] = {{.iov_base = NULL}, {.iov_base = bytes, .iov_len = len}};
+    ErlIOVec ev = {.vsize = 2, .size = (ErlDrvSizeT)len, .iov = iov};
+    bool fine;
+
+    CHECK(bytes != NULL);
+    fine = pump_send(pump, &ev);
+    free(bytes);
+    CHECK(fine);
+}
+
+/* Wakes the pump until so many frames have come, or it says something else; what was sent is there
+ * by then. */
+static wake_result_t wake_for(uint64_t frames)
+{
+    wake_result_t result = pump_wake(&here.pump);
+
+    for (int ms = 0; ms < ARRIVES_MS && result == WAKE_ASLEEP && got.frames < frames; ms++) {
+        if (here.peer.link)
+            here.peer.link->ops->hush(here.peer.link);
+        if (is_quiet(here.pump.link))
+            (void)poll(NULL, 0, 1);
+        else
+            result = pump_wake(&here.pump);
+    }
+    return result;
+}
+
+static wake_result_t wake_to_the_end(void)
+{
+    return wake_for(UINT64_MAX);
+}
+
+/* ---- credit ---- */
+
+static void nothing_comes_without_credit(void)
+{
+    CHECK_IN(start(BW_FRAME_MAX_BYTES));
+    for (int i = 0; i < 10; i++)
+        CHECK_IN(send_frame(&here.peer, 100));
+    CHECK_EQ(wake_for(0), WAKE_ASLEEP);
+    for (int ms = 0; ms < ARRIVES_MS && !here.pump.is_paused; ms++) {
+        CHECK_EQ(pump_wake(&here.pump), WAKE_ASLEEP);
+        (void)poll(NULL, 0, !here.pump.is_paused);
+    }
+    CHECK(here.pump.is_paused);
+    CHECK_EQ(got.frames, 0);
+    CHECK_EQ(pump_credit(&here.pump, 0, 1000), WAKE_ASLEEP);
+    CHECK_EQ(pump_credit(&here.pump, 3, 0), WAKE_ASLEEP);
+    CHECK_EQ(wake_for(3), WAKE_ASLEEP);
+    CHECK_EQ(got.frames, 3);
+    CHECK(here.pump.has_run_out);
+    here.pump.has_run_out = false;
+    CHECK_EQ(pump_wake(&here.pump), WAKE_ASLEEP);
+    CHECK_EQ(got.frames, 3);
+    CHECK(!here.pump.has_run_out);
+    CHECK_EQ(pump_credit(&here.pump, INT64_MAX, INT64_MAX), WAKE_ASLEEP);
+    CHECK_EQ(wake_for(10), WAKE_ASLEEP);
+    CHECK_EQ(got.frames, 10);
+    CHECK(!here.pump.has_run_out);
+    CHECK_IN(stop());
+}
+
+static void a_large_frame_makes_a_debt(void)
+{
+    CHECK_IN(start(BW_FRAME_MAX_BYTES));
+    CHECK_EQ(pump_credit(&here.pump, 5, 100), WAKE_ASLEEP);
+    CHECK_IN(send_frame(&here.peer, 30000));
+    CHECK_IN(send_frame(&here.peer, 1));
+    CHECK_EQ(wake_for(1), WAKE_ASLEEP);
+    CHECK_EQ(got.frames, 1);
+    CHECK_EQ(here.pump.credit_bytes, -29900);
+    CHECK_EQ(pump_credit(&here.pump, 0, 29900), WAKE_ASLEEP);
+    CHECK_EQ(got.frames, 1);
+    CHECK_EQ(pump_credit(&here.pump, 0, 1), WAKE_ASLEEP);
+    CHECK_EQ(wake_for(2), WAKE_ASLEEP);
+    CHECK_EQ(got.frames, 2);
+    CHECK_IN(stop());
+}
+
+static void an_empty_frame_is_one(void)
+{
+    CHECK_IN(start(BW_FRAME_MAX_BYTES));
+    CHECK_EQ(pump_credit(&here.pump, 2, 1), WAKE_ASLEEP);
+    for (int i = 0; i < 3; i++)
+        CHECK_IN(send_frame(&here.peer, 0));
+    CHECK_EQ(wake_for(2), WAKE_ASLEEP);
+    CHECK_EQ(got.frames, 2);
+    CHECK_EQ(got.bytes, 0);
+    CHECK(here.pump.has_run_out);
+    CHECK_IN(stop());
+}
+
+static void a_frame_above_the_limit_fails(void)
+{
+    CHECK_IN(start(1000));
+    CHECK_EQ(pump_credit(&here.pump, 10, 100000), WAKE_ASLEEP);
+    CHECK_IN(send_frame(&here.peer, 1000));
+    CHECK_IN(send_frame(&here.peer, 1001));
+    CHECK_EQ(wake_to_the_end(), WAKE_FAILED);
+    CHECK_EQ(got.frames, 1);
+    CHECK_EQ(strcmp(here.pump.reason, "beamway_frame_too_large"), 0);
+    CHECK_IN(stop());
+}
+
+/* ---- the end ---- */
+
+/* It needs no credit, but everything before it does. */
+static void the_last_word_comes_behind_all(void)
+{
+    wake_result_t result;
+
+    CHECK_IN(start(BW_FRAME_MAX_BYTES));
+    CHECK_IN(send_frame(&here.peer, 500));
+    CHECK(pump_end(&here.peer));
+    CHECK_EQ(wake_for(0), WAKE_ASLEEP);
+    CHECK(!here.pump.has_end);
+    result = pump_credit(&here.pump, 1, 1);
+    CHECK_EQ(result == WAKE_ASLEEP ? wake_to_the_end() : result, WAKE_FINISHED);
+    CHECK_EQ(got.frames, 1);
+    CHECK(here.pump.has_end);
+    CHECK_IN(stop());
+}
+
+/* Without one the end of the link is told all the same. */
+static void an_end_without_a_word(void)
+{
+    CHECK_IN(start(BW_FRAME_MAX_BYTES));
+    CHECK_EQ(pump_credit(&here.pump, 10, 10000), WAKE_ASLEEP);
+    CHECK_IN(send_frame(&here.peer, 500));
+    CHECK_IN(peer_closes());
+    CHECK_EQ(wake_to_the_end(), WAKE_FINISHED);
+    CHECK_EQ(got.frames, 1);
+    CHECK(!here.pump.has_end);
+    CHECK_IN(stop());
+}
+
+/* A controller's pump knows no last word. */
+static void the_distribution_has_no_last_word(void)
+{
+    CHECK_IN(start(BW_FRAME_MAX_BYTES));
+    here.pump.is_lane = false;
+    CHECK(pump_end(&here.peer));
+    CHECK_EQ(wake_to_the_end(), WAKE_FAILED);
+    CHECK_IN(stop());
+}
+
+/* The bytes of frames that the peer has not taken, the last word not counted. */
+static void what_is_unreleased_is_known(void)
+{
+    CHECK_IN(start(BW_FRAME_MAX_BYTES));
+    if (carrier->is_shared) {
+        CHECK_IN(send_frame(&here.peer, 100));
+        CHECK_IN(send_frame(&here.peer, 0));
+        CHECK_EQ(pump_unreleased(&here.peer), bw_frame_size(100) + bw_frame_size(0));
+        CHECK(pump_end(&here.peer));
+        CHECK_EQ(pump_unreleased(&here.peer), bw_frame_size(100) + bw_frame_size(0));
+        CHECK_EQ(pump_credit(&here.pump, 1, 1), WAKE_ASLEEP);
+        CHECK_EQ(wake_for(1), WAKE_ASLEEP);
+        CHECK_EQ(pump_unreleased(&here.peer), bw_frame_size(0));
+    }
+    pump_mute(&here.peer);
+    CHECK_IN(send_frame(&here.peer, 5000));
+    CHECK(pump_unreleased(&here.peer) >= bw_frame_size(5000));
+    CHECK_IN(stop());
+}
+
+/* Nobody reads: whoever closes is busy until all is out, and takes nothing more. */
+static void a_lane_that_closes_is_busy_until_all_is_out(void)
+{
+    CHECK_IN(start(BW_FRAME_MAX_BYTES));
+    CHECK_IN(send_frame(&here.peer, 60000));
+    CHECK(pump_end(&here.peer));
+    pump_close(&here.peer, !carrier->is_shared);
+    CHECK(shim.busy);
+    CHECK_EQ(pump_wake(&here.peer), WAKE_ASLEEP);
+    CHECK_EQ(pump_credit(&here.pump, 10, 100000), WAKE_ASLEEP);
+    CHECK_EQ(wake_to_the_end(), WAKE_FINISHED);
+    CHECK_EQ(got.bytes, 60000);
+    CHECK(here.pump.has_end);
+    for (int ms = 0; ms < ARRIVES_MS && shim.busy; ms++) {
+        CHECK_EQ(pump_wake(&here.peer), WAKE_ASLEEP);
+        (void)poll(NULL, 0, shim.busy);
+    }
+    CHECK(!shim.busy);
+    CHECK_IN(stop());
+}
+
+static const check_case_t cases[] = {
+    {"nothing_comes_without_credit", nothing_comes_without_credit},
+    {"a_large_frame_makes_a_debt", a_large_frame_makes_a_debt},
+    {"an_empty_frame_is_one", an_empty_frame_is_one},
+    {"a_frame_above_the_limit_fails", a_frame_above_the_limit_fails},
+    {"the_last_word_comes_behind_all", the_last_word_comes_behind_all},
+    {"an_end_without_a_word", an_end_without_a_word},
+    {"the_distribution_has_no_last_word", the_distribution_has_no_last_word},
+    {"what_is_unreleased_is_known", what_is_unreleased_is_known},
+    {"a_lane_that_closes_is_busy_until_all_is_out", a_lane_that_closes_is_busy_until_all_is_out},
+};
+
+CARRIERS_MAIN(cases)
