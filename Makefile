@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: build demo test test-long test-idle test-otp test-otp27 test-elixir test-rabbitmq test-rdma demo-rdma bench-rdma test-network test-scipy test-bare nemesis check bench soak asan test-asan tsan fuzz fuzz-keep spin clean help build-test build-bench coverage valgrind
+.PHONY: build demo test test-long test-idle test-otp test-otp27 test-elixir test-rabbitmq test-wordpress test-trac test-rdma demo-rdma bench-rdma test-network test-scipy test-bare nemesis check bench soak asan test-asan tsan fuzz fuzz-keep spin clean help build-test build-bench coverage valgrind
 
 ## build: compile the driver and the applications into the checkout
 build:
@@ -67,6 +67,18 @@ test-rabbitmq:
 	@scripts/install-packages test
 	@$(MAKE) build-test
 	@test/system/rabbitmq $(T)
+
+## test-wordpress: Debian's WordPress with MariaDB and php-fpm under yucan (root; leaves nothing)
+test-wordpress:
+	@scripts/install-packages test
+	@$(MAKE) build-test
+	@test/system/yucan wordpress
+
+## test-trac: Trac from its package under yucan, as CGI at `/` (root; leaves nothing)
+test-trac:
+	@scripts/install-packages test
+	@$(MAKE) build-test
+	@test/system/yucan trac
 
 ## test-rdma: soft-RoCE in virtual machines made by software, and tests in them; T=part runs one (needs root once, to make the image)
 test-rdma:
