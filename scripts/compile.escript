@@ -14,6 +14,8 @@ main(Args) ->
     {ok, Terms} = file:consult("apps.config"),
     Apps = proplists:get_value(applications, Terms),
     TestApps = proplists:get_value(test_applications, Terms),
+    %% For the behaviours of applications that are built already.
+    _ = [code:add_patha(filename:join(App, "ebin")) || App <- Apps],
     Results = [run(Unit) || Unit <- units(Args, Apps, TestApps)],
     halt(case lists:all(fun(R) -> R =:= ok end, Results) of true -> 0; false -> 1 end).
 

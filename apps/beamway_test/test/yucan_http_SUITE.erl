@@ -7,7 +7,7 @@
 -export([keep_alive/1, pipelining/1, one_connection_many_requests/1, http_1_0/1, head/1, no_body_statuses/1, options/1, expect/1, expect_ignored/1,
          bodies_by_parts/1, chunked_by_parts/1, trailers/1, unread_body/1, large_unread_body/1, streams/1, stream_faults/1, upload_backpressure/1,
          download_backpressure/1, half_closed/1, handler_faults/1, response_splitting/1, slow_headers/1, slow_body/1, low_rate/1, idle_limit/1,
-         request_limit/1, resets/1, too_many_connections/1, byte_by_byte/1, crlf_before/1, events/1, events_end/1, leftovers/1, garbage_is_quiet/1]).
+         request_limit/1, resets/1, too_many_connections/1, byte_by_byte/1, odd_bytes/1, crlf_before/1, events/1, events_end/1, leftovers/1, garbage_is_quiet/1]).
 
 -include_lib("common_test/include/ct.hrl").
 
@@ -19,7 +19,7 @@ suite() -> [{timetrap, {minutes, 2}}].
 all() ->
     [keep_alive, pipelining, one_connection_many_requests, http_1_0, head, no_body_statuses, options, expect, expect_ignored, bodies_by_parts,
      chunked_by_parts, trailers, unread_body, large_unread_body, streams, stream_faults, upload_backpressure, download_backpressure, half_closed,
-     handler_faults, response_splitting, slow_headers, slow_body, low_rate, idle_limit, request_limit, resets, too_many_connections, byte_by_byte,
+     handler_faults, response_splitting, slow_headers, slow_body, low_rate, idle_limit, request_limit, resets, too_many_connections, byte_by_byte, odd_bytes,
      crlf_before, events, events_end, leftovers, garbage_is_quiet].
 
 init_per_suite(Config) ->
@@ -326,6 +326,12 @@ byte_by_byte(Config) ->
          [ok = gen_tcp:send(Socket, <<Byte>>) || <<Byte>> <= Request],
          {200, _, <<"abc">>} = yucan_client:one(Socket)
      end || _ <- [1, 2]].
+
+%% Values are bytes: those that are no text must not end in a crash.
+odd_bytes(Config) ->
+    Names = ["Connection", "Cookie", "Accept-Encoding", "If-None-Match", "X-Forwarded-For", "Range", "Upgrade", "If-Modified-Since", "Referer", "Content-Type"],
+    [[200] = statuses(yucan_client:exchange(?config(port, Config), ["GET /", ?HOST, Name, ": ", Bytes, "\r\n\r\n"])) || Name <- Names, Bytes <- [<<255, 254>>, <<"a,", 200, " , ", 150>>]],
+    [400] = statuses(yucan_client:exchange(?config(port, Config), ["POST /", ?HOST, "Transfer-Encoding: ", 255, ", chunked\r\n\r\n"])).
 
 %% RFC 9112, 2.2: one empty line before a request is forgiven, once.
 crlf_before(Config) ->

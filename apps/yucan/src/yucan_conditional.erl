@@ -46,7 +46,7 @@ fresh(Req, Etag, Modified) ->
     end.
 
 matches(<<"*">>, _, _) -> true;
-matches(Tags, Etag, How) -> lists:any(fun(Tag) -> same(string:trim(Tag), Etag, How) end, binary:split(Tags, <<",">>, [global])).
+matches(Tags, Etag, How) -> lists:any(fun(Tag) -> same(yucan_names:trim(Tag), Etag, How) end, binary:split(Tags, <<",">>, [global])).
 
 same(<<"W/", _/binary>>, _, strong) -> false;
 same(_, <<"W/", _/binary>>, strong) -> false;
@@ -75,7 +75,7 @@ is_same_version(Date, _, Modified) -> yucan_date:parse(Date) =:= {ok, Modified}.
 
 set(Specs, _, _) when length(Specs) > ?MOST_RANGES -> all;
 set([Spec | Rest], Size, Ranges) ->
-    case range(binary:split(string:trim(Spec), <<"-">>), Size) of
+    case range(binary:split(yucan_names:trim(Spec), <<"-">>), Size) of
         error -> all;
         outside -> set(Rest, Size, Ranges);
         Range -> set(Rest, Size, [Range | Ranges])
@@ -124,7 +124,7 @@ accepts_gzip(Req) ->
     case yucan_req:header(<<"accept-encoding">>, Req) of
         undefined -> false;
         Text ->
-            Codings = [coding(Part) || Part <- binary:split(yucan_names:lower(Text), <<",">>, [global])],
+            Codings = [coding(Part) || Part <- yucan_names:tokens(Text)],
             case lists:keyfind(<<"gzip">>, 1, Codings) of
                 {_, Wanted} -> Wanted;
                 false -> lists:member({<<"*">>, true}, Codings)
@@ -132,7 +132,7 @@ accepts_gzip(Req) ->
     end.
 
 coding(Part) ->
-    case [string:trim(P) || P <- binary:split(Part, <<";">>, [global])] of
+    case [yucan_names:trim(P) || P <- binary:split(Part, <<";">>, [global])] of
         [Name] -> {Name, true};
         [Name | Parameters] -> {Name, not lists:any(fun is_zero/1, Parameters)}
     end.

@@ -195,8 +195,8 @@ note(expect, Value, Req) ->
 unknown_coding(Value) ->
     case lists:reverse(binary:split(Value, <<",">>, [global])) of
         [Last | [_ | _] = Others] ->
-            Plain = [string:trim(O) || O <- Others],
-            case string:trim(Last) =:= <<"chunked">> andalso not lists:any(fun not_a_coding/1, Plain) of
+            Plain = [yucan_names:trim(O) || O <- Others],
+            case yucan_names:trim(Last) =:= <<"chunked">> andalso not lists:any(fun not_a_coding/1, Plain) of
                 true -> {error, 501, unknown_encoding};
                 false -> {error, 400, bad_encoding}
             end;
@@ -210,7 +210,7 @@ not_a_coding(Coding) -> not yucan_names:is_token(Coding).
 connection(<<"keep-alive">>, Req) -> Req#req{keep = true};
 connection(<<"close">>, Req) -> Req#req{keep = false};
 connection(Value, Req) ->
-    Tokens = [string:trim(T) || T <- binary:split(yucan_names:lower(Value), <<",">>, [global])],
+    Tokens = yucan_names:tokens(Value),
     case lists:member(<<"close">>, Tokens) of
         true -> Req#req{keep = false};
         false -> Req#req{keep = Req#req.keep orelse lists:member(<<"keep-alive">>, Tokens)}

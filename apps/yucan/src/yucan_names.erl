@@ -4,7 +4,7 @@
 %% A name that is in the table costs one look-up and no memory of its own; the others are copied.
 -module(yucan_names).
 
--export([known/1, lower/1, is_token/1]).
+-export([known/1, lower/1, trim/1, tokens/1, is_token/1]).
 
 -type kind() :: plain | host | connection | content_length | transfer_encoding | expect.
 
@@ -82,6 +82,20 @@ unusual(Lower) ->
 -spec lower(binary()) -> binary().
 lower(Bin) ->
     << <<(if C >= $A, C =< $Z -> C + 32; true -> C end)>> || <<C>> <= Bin >>.
+
+%% @doc Without blanks and tabs at both ends. Values of headers are bytes, not text: `string:trim' would fail on some.
+-spec trim(binary()) -> binary().
+trim(<<C, Rest/binary>>) when C =:= $\s; C =:= $\t -> trim(Rest);
+trim(<<>>) -> <<>>;
+trim(Bin) ->
+    case binary:last(Bin) of
+        C when C =:= $\s; C =:= $\t -> trim(binary_part(Bin, 0, byte_size(Bin) - 1));
+        _ -> Bin
+    end.
+
+%% @doc The members of a comma-separated list, in lower case.
+-spec tokens(binary()) -> [binary()].
+tokens(List) -> [trim(Token) || Token <- binary:split(lower(List), <<",">>, [global])].
 
 %% @doc Is this a token (RFC 9110, 5.6.2)?
 -spec is_token(binary()) -> boolean().

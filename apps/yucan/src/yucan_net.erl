@@ -47,7 +47,7 @@ client(Trusted, Peer, Forwarded) ->
     behind(Trusted, Peer, lists:reverse(binary:split(Forwarded, <<",">>, [global]))).
 
 behind(Trusted, {Ip, _} = Peer, [Last | Before]) ->
-    case contains(Trusted, Ip) andalso address(string:trim(Last)) of
+    case contains(Trusted, Ip) andalso address(yucan_names:trim(Last)) of
         {ok, Next} -> behind(Trusted, {Next, 0}, Before);
         _ -> Peer
     end;

@@ -73,8 +73,7 @@ check(Req, Options) ->
     end.
 
 has_token(Name, Token, Req) ->
-    Tokens = [string:trim(T) || T <- binary:split(yucan_names:lower(yucan_req:header(Name, Req, <<>>)), <<",">>, [global])],
-    lists:member(Token, Tokens).
+    lists:member(Token, yucan_names:tokens(yucan_req:header(Name, Req, <<>>))).
 
 is_key(Key) ->
     try byte_size(base64:decode(Key)) =:= 16 catch error:_ -> false end.
@@ -83,7 +82,7 @@ is_welcome(_, any) -> true;
 is_welcome(Origin, Origins) -> lists:member(Origin, Origins).
 
 protocol(Req, #{protocols := Known}) ->
-    Asked = [string:trim(P) || P <- binary:split(yucan_req:header(<<"sec-websocket-protocol">>, Req, <<>>), <<",">>, [global])],
+    Asked = [yucan_names:trim(P) || P <- binary:split(yucan_req:header(<<"sec-websocket-protocol">>, Req, <<>>), <<",">>, [global])],
     lists:sublist([P || P <- Asked, lists:member(P, Known)], 1);
 protocol(_, _) -> [].
 

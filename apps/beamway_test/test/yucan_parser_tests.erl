@@ -1,0 +1,196 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Properties of yucan's parsers: heads, chunks, WebSocket frames, paths, ranges. `YUCAN_FUZZ_MINUTES=10' makes them a fuzzer.
+-module(yucan_parser_tests).
+
+-include_lib("proper/include/proper.hrl").
+-include_lib("eunit/include/eunit.hrl").
+-include("../../yucan/src/yucan_internal.hrl").
+
+properties_test_() ->
+    [{timeout, 60 + fuzz_seconds(), {atom_to_list(Name), fun() -> check(Name, Property) end}}
+     || {Name, Property} <- [{cut, prop_cut()}, {damaged, prop_damaged()}, {split, prop_split()}, {chunks, prop_chunks()}, {damaged_chunks, prop_damaged_chunks()},
+                             {frames, prop_frames()}, {noise, prop_noise()}, {paths, prop_paths()}]].
+
+fuzz_seconds() -> 60 * list_to_integer(os:getenv("YUCAN_FUZZ_MINUTES", "0")).
+
+%% With minutes given each property has its share of them.
+check(Name, Property) ->
+    case fuzz_seconds() of
+        0 -> ?assert(proper:quickcheck(Property, [{numtests, 500}, {to_file, user}, quiet]));
+        Seconds -> until(Name, Property, erlang:monotonic_time(second) + Seconds div 8 + 1)
+    end.
+
+until(Name, Property, Deadline) ->
+    ?assert(proper:quickcheck(Property, [{numtests, 2000}, {to_file, user}, quiet])),
+    case erlang:monotonic_time(second) < Deadline of
+        true -> until(Name, Property, Deadline);
+        false -> ok
+    end.
+
+limits() -> yucan_limits:freeze(#{header_block_bytes => 4000, header_line_bytes => 2000, request_line_bytes => 2000, headers => 20, chunk_line_bytes => 60}).
+
+parse(Bytes) -> yucan_head:parse(Bytes, limits(), #req{}).
+
+%% ---- generators
+
+token() -> non_empty(list(oneof([range($a, $z), range($A, $Z), range($0, $9), oneof("!#$%&'*+-.^_`|~")]))).
+text() -> list(oneof([range($!, $~), range(128, 255), $\s, $\t])).
+target() -> ?LET(Text, list(oneof([range($a, $z), oneof("%/.~-_=&?@:;,+!$'()*")])), [$/ | Text]).
+%% Names that frame a message would give another meaning to the whole.
+header() ->
+    ?LET({Name, Blank, Value}, {token(), oneof(["", " ", "\t "]), text()}, {["x-", Name], Blank, Value}).
+head() ->
+    ?LET({Method, Target, Headers}, {oneof(["GET", "POST", "HEAD", "DELETE", "X"]), target(), resize(8, list(header()))},
+         {Method, Target, [{"Host", " ", "a.org"} | Headers]}).
+
+bytes({Method, Target, Headers}) ->
+    iolist_to_binary([Method, " ", Target, " HTTP/1.1\r\n", [[Name, ":", Blank, Value, "\r\n"] || {Name, Blank, Value} <- Headers], "\r\n"]).
+
+%% ---- heads
+
+%% What was meant is what is understood; what follows is left alone.
+prop_split() ->
+    ?FORALL({Head, Rest}, {head(), binary()}, begin
+        Bytes = bytes(Head),
+        case parse(<<Bytes/binary, Rest/binary>>) of
+            {ok, Req, Rest} -> same(Head, Req);
+            {error, Status, _} -> lists:member(Status, [414, 431]) andalso byte_size(Bytes) > 1000
+        end
+    end).
+
+same({Method, Target, Headers}, Req) ->
+    Trim = fun(Text) -> yucan_names:trim(iolist_to_binary(Text)) end,
+    yucan_req:method(Req) =:= iolist_to_binary(Method) andalso yucan_req:target(Req) =:= iolist_to_binary(Target)
+        andalso yucan_req:headers(Req) =:= [{yucan_names:lower(iolist_to_binary(Name)), Trim(Value)} || {Name, _, Value} <- Headers].
+
+%% A head that is cut anywhere is incomplete, never an error, and never a request.
+prop_cut() ->
+    ?FORALL({Head, Part}, {head(), float(0.0, 0.999)}, begin
+        Bytes = bytes(Head),
+        case parse(Bytes) of
+            {ok, _, <<>>} -> parse(binary:part(Bytes, 0, trunc(byte_size(Bytes) * Part))) =:= more;
+            {error, _, _} -> true
+        end
+    end).
+
+%% Any byte changed: an answer of the known kinds; and whatever is a request has no control byte in it.
+prop_damaged() ->
+    ?FORALL({Head, Part, Byte}, {head(), float(0.0, 0.999), byte()}, begin
+        Bytes = bytes(Head),
+        At = trunc(byte_size(Bytes) * Part),
+        <<Before:At/binary, _, After/binary>> = Bytes,
+        is_sound(parse(<<Before/binary, Byte, After/binary>>))
+    end).
+
+is_sound(more) -> true;
+is_sound({error, Status, Reason}) -> lists:member(Status, [400, 414, 417, 431, 501, 505]) andalso is_atom(Reason);
+is_sound({ok, Req, Rest}) ->
+    is_binary(Rest) andalso lists:all(fun is_clean/1, [yucan_req:method(Req), yucan_req:target(Req), yucan_req:host(Req)
+                                                       | lists:append([[N, V] || {N, V} <- yucan_req:headers(Req)])]).
+
+is_clean(Bytes) -> lists:all(fun(C) -> C >= $\s andalso C =/= 127 orelse C =:= $\t end, binary_to_list(Bytes)).
+
+prop_noise() ->
+    ?FORALL(Bytes, binary(), begin
+        is_sound(parse(Bytes)) andalso is_sound(parse(<<"GET / HTTP/1.1\r\nHost: a\r\n", Bytes/binary, "\r\n\r\n">>))
+            andalso is_binary(yucan_names:lower(Bytes)) andalso is_tuple(yucan_req:pairs(Bytes)) =:= false
+    end).
+
+%% ---- chunks
+
+chunk_list() -> resize(12, list(non_empty(binary()))).
+
+%% However the bytes are cut, the same data comes out, and what follows is left alone.
+prop_chunks() ->
+    ?FORALL({Chunks, Size}, {chunk_list(), range(1, 40)}, begin
+        Bytes = iolist_to_binary([[yucan_chunk:encode(C) || C <- Chunks], yucan_chunk:last(), "NEXT"]),
+        fed(yucan_chunk:new(), <<>>, Bytes, Size, []) =:= {iolist_to_binary(Chunks), <<"NEXT">>}
+    end).
+
+prop_damaged_chunks() ->
+    ?FORALL({Chunks, Part, Byte, Size}, {chunk_list(), float(0.0, 0.999), byte(), range(1, 40)}, begin
+        Bytes = iolist_to_binary([[yucan_chunk:encode(C) || C <- Chunks], yucan_chunk:last()]),
+        At = trunc(byte_size(Bytes) * Part),
+        <<Before:At/binary, _, After/binary>> = Bytes,
+        Damaged = <<Before/binary, Byte, After/binary>>,
+        %% The same verdict for all ways to cut.
+        fed(yucan_chunk:new(), <<>>, Damaged, Size, []) =:= fed(yucan_chunk:new(), <<>>, Damaged, byte_size(Damaged), [])
+    end).
+
+fed(State, Buffer, Input, Size, Done) ->
+    case yucan_chunk:parse(State, Buffer, limits()) of
+        {data, Data, State1, Rest} -> fed(State1, Rest, Input, Size, [Done | Data]);
+        {done, _, Rest} -> {iolist_to_binary(Done), <<Rest/binary, Input/binary>>};
+        {error, Reason} -> Reason;
+        {more, _, _} when Input =:= <<>> -> incomplete;
+        {more, State1, Rest} ->
+            Length = min(Size, byte_size(Input)),
+            <<Next:Length/binary, Later/binary>> = Input,
+            fed(State1, <<Rest/binary, Next/binary>>, Later, Size, Done)
+    end.
+
+%% ---- frames
+
+prop_frames() ->
+    ?FORALL({Kind, Payload, Key, Rest}, {oneof([text, binary]), binary(), binary(4), binary()}, begin
+        <<Head, _/binary>> = iolist_to_binary(yucan_ws_frame:encode(Kind, Payload)),
+        Length = case byte_size(Payload) of
+            Size when Size < 126 -> <<1:1, Size:7>>;
+            Size -> <<1:1, 126:7, Size:16>>
+        end,
+        Bytes = <<Head, Length/binary, Key/binary, (yucan_ws_frame:unmask(Payload, Key))/binary, Rest/binary>>,
+        yucan_ws_frame:parse(Bytes, 100000, false) =:= {ok, true, false, Kind, Payload, Rest} andalso frame_is_sound(yucan_ws_frame:parse(Rest, 1000, true))
+    end).
+
+frame_is_sound(more) -> true;
+frame_is_sound({error, Code}) -> Code =:= 1002 orelse Code =:= 1009;
+frame_is_sound({ok, _, _, _, Payload, _}) -> byte_size(Payload) =< 1000.
+
+%% ---- paths
+
+part() -> oneof(["..", ".", "", "%2e%2e", "%2E.", "..%2f", "%00", "a", "a%20b", "%c0%ae", "%", "%4", "\\", "..\\", text()]).
+
+%% Whatever is asked for, the file is below the root.
+prop_paths() ->
+    ?FORALL(Parts, list(part()), begin
+        Raw = iolist_to_binary([[$/, Part] || Part <- Parts]),
+        case yucan_path:resolve(<<"/root/of/files">>, Raw) of
+            {ok, <<"/root/of/files", Rest/binary>>} ->
+                not lists:member(<<"..">>, binary:split(Rest, <<"/">>, [global])) andalso binary:match(Rest, <<0>>) =:= nomatch;
+            {error, bad_path} -> true
+        end
+    end).
+
+%% ---- examples that say more than a property
+
+limits_test_() ->
+    Long = fun(N) -> lists:duplicate(N, $a) end,
+    Get = fun(Target, Lines) -> iolist_to_binary(["GET ", Target, " HTTP/1.1\r\nHost: a\r\n", Lines, "\r\n"]) end,
+    %% -1, exact, +1 around each limit.
+    [?_assertMatch({ok, _, _}, parse(Get(["/", Long(2000 - 14)], []))), ?_assertMatch({error, 414, _}, parse(Get(["/", Long(2000 - 13)], []))),
+     ?_assertMatch({ok, _, _}, parse(Get("/", ["x: ", Long(1997), "\r\n"]))), ?_assertMatch({error, 431, _}, parse(Get("/", ["x: ", Long(1998), "\r\n"]))),
+     ?_assertMatch({ok, _, _}, parse(Get("/", [["x: y\r\n"] || _ <- lists:seq(1, 19)]))),
+     ?_assertMatch({error, 431, too_many_headers}, parse(Get("/", [["x: y\r\n"] || _ <- lists:seq(1, 20)]))),
+     ?_assertMatch({error, 431, _}, parse(Get("/", [["x: ", Long(900), "\r\n"] || _ <- lists:seq(1, 5)])))].
+
+forms_test_() ->
+    Parse = fun(Line, Lines) -> parse(iolist_to_binary([Line, "\r\n", [[L, "\r\n"] || L <- Lines], "\r\n"])) end,
+    Error = fun(Status, Line, Lines) -> {iolist_to_binary([Line | Lines]), ?_assertMatch({error, Status, _}, Parse(Line, Lines))} end,
+    Host = ["Host: a"],
+    [Error(400, L, Host) || L <- ["GET  / HTTP/1.1", "GET /  HTTP/1.1", "GET\t/ HTTP/1.1", " GET / HTTP/1.1", "GET / HTTP/1.1 ", "GET / http/1.1", "GET / HTTP/1", "GET /",
+                                  "GET / HTTP/1.10", "GET / HTTP/01.1", "GET / HTTP/1,1", "GET /#x HTTP/1.1", "GET x HTTP/1.1", "GET * HTTP/1.1", "G@T / HTTP/1.1", "/ HTTP/1.1",
+                                  "HTTP/1.1 200 OK", "GET http:// HTTP/1.1", "GET ftp://a/ HTTP/1.1", "GET http://a:b/ HTTP/1.1", "GET http://u@a/ HTTP/1.1", ""]]
+        ++ [Error(505, L, Host) || L <- ["GET / HTTP/1.2", "GET / HTTP/0.9", "GET / HTTP/2.0", "GET / HTTP/9.9"]]
+        ++ [Error(400, "GET / HTTP/1.1", Lines) || Lines <- [["Host: a b"], ["Host: a/b"], ["Host: a:b"], ["Host: a:99999"], ["Host: [::1"], ["Host: [x]"], ["Host: a@b"],
+                                                             ["Host: a", "host: a"], ["Host: a", ": b"], ["Host: a", "x"], ["Host: a", "\tx: y"], ["Host: a", "x\t: y"]]].
+
+hosts_test_() ->
+    [?_assertEqual(Expected, yucan_authority:parse(Text))
+     || {Text, Expected} <- [{<<"A.org">>, {ok, <<"a.org">>, undefined}}, {<<"a:80">>, {ok, <<"a">>, 80}}, {<<"a:">>, {ok, <<"a">>, undefined}}, {<<"[::1]:8">>, {ok, <<"[::1]">>, 8}},
+                             {<<>>, {ok, <<>>, undefined}}, {<<":80">>, error}, {<<"a:65536">>, error}]].
+
+dates_test() ->
+    Date = {{1994, 11, 6}, {8, 49, 37}},
+    [?assertEqual({ok, Date}, yucan_date:parse(T)) || T <- [<<"Sun, 06 Nov 1994 08:49:37 GMT">>, <<"Sunday, 06-Nov-94 08:49:37 GMT">>, <<"Sun Nov  6 08:49:37 1994">>]],
+    ?assertEqual(<<"Sun, 06 Nov 1994 08:49:37 GMT">>, yucan_date:format(Date)),
+    [?assertEqual(error, yucan_date:parse(T)) || T <- [<<>>, <<"x">>, <<"Sun, 31 Feb 1994 08:49:37 GMT">>, <<"Sun, 06 Nov 1994 28:49:37 GMT">>]].
