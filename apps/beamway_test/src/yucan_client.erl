@@ -35,7 +35,7 @@ until_closed(Socket) -> until_closed(Socket, []).
 
 until_closed(Socket, Done) ->
     case gen_tcp:recv(Socket, 0, ?PATIENCE_MS) of
-        {ok, Data} -> until_closed(Socket, [Done | Data]);
+        {ok, Data} -> until_closed(Socket, [Done, Data]);
         {error, timeout} -> error({server_does_not_close, iolist_to_binary(Done)});
         {error, _} -> iolist_to_binary(Done)
     end.
@@ -114,7 +114,7 @@ chunks(Status, Headers, Bytes, Done) ->
             Length = binary_to_integer(Size, 16),
             case Rest of
                 <<"\r\n", More/binary>> when Length =:= 0 -> {ok, {Status, Headers, iolist_to_binary(Done)}, More};
-                <<Data:Length/binary, "\r\n", More/binary>> when Length > 0 -> chunks(Status, Headers, More, [Done | Data]);
+                <<Data:Length/binary, "\r\n", More/binary>> when Length > 0 -> chunks(Status, Headers, More, [Done, Data]);
                 _ -> more
             end;
         [_] -> more

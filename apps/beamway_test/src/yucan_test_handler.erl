@@ -26,8 +26,8 @@ answer(<<"/same">>, _, _) -> {304, [{<<"etag">>, <<"\"x\"">>}], <<"must not be s
 answer(<<"/stream">>, _, _) -> {200, [], {stream, fun(Write) -> [ok = Write(integer_to_binary(N)) || N <- lists:seq(1, 100)] end}};
 answer(<<"/stream_length">>, _, _) -> {200, [{<<"content-length">>, 10}], {stream, fun(Write) -> ok = Write(<<"01234">>), ok = Write(<<"56789">>) end}};
 answer(<<"/stream_short">>, _, _) -> {200, [{<<"content-length">>, 10}], {stream, fun(Write) -> ok = Write(<<"01234">>) end}};
-answer(<<"/stream_crash">>, _, _) -> {200, [], {stream, fun(Write) -> ok = Write(<<"begun">>), error(in_the_middle) end}};
-answer(<<"/stream_crash_at_once">>, _, _) -> {200, [], {stream, fun(_) -> error(at_once) end}};
+answer(<<"/stream_crash">>, Req, _) -> {200, [], {stream, fun(Write) -> ok = Write(<<"begun">>), 1 / byte_size(yucan_req:query(Req)) end}};
+answer(<<"/stream_crash_at_once">>, Req, _) -> {200, [], {stream, fun(_) -> 1 / byte_size(yucan_req:query(Req)) end}};
 answer(<<"/endless">>, Req, _) ->
     {200, [], {stream, fun(Write) -> endless(Write, yucan_req:query(Req), 0) end}};
 answer(<<"/large">>, _, _) -> {200, [], binary:copy(<<"x">>, 8 * 1024 * 1024)};

@@ -87,9 +87,9 @@ all(Max) ->
 gather(Max, Parts) ->
     case read(#{}) of
         {_, Data} when byte_size(Data) > Max -> fail(too_large);
-        {more, Data} -> gather(Max - byte_size(Data), [Parts | Data]);
+        {more, Data} -> gather(Max - byte_size(Data), [Parts, Data]);
         {ok, Data} when Parts =:= [] -> {ok, Data};
-        {ok, Data} -> {ok, iolist_to_binary([Parts | Data])};
+        {ok, Data} -> {ok, iolist_to_binary([Parts, Data])};
         Error -> Error
     end.
 

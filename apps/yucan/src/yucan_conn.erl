@@ -174,6 +174,7 @@ get_more(Timeout, #state{socket = Socket} = State) ->
     after Timeout -> timeout
     end.
 
+-spec refuse(400..505, atom(), binary(), #state{}) -> no_return().
 refuse(Status, Reason, Buffer, #state{conn = Conn, socket = Socket}) ->
     #site{metrics = Metrics} = Site = persistent_term:get({yucan, Conn#conn.server}),
     yucan_metrics:refused(Metrics, Status),
@@ -231,7 +232,6 @@ answer(Req, Site) ->
     try
         yucan_reply:send(yucan_site:respond(Req, Site), Req, Site)
     catch
-        exit:{yucan_ended, Outcome} -> Outcome;
         Class:Reason:Stack ->
             yucan_metrics:add(Site#site.metrics, crashes),
             yucan_events:crash(Class, Reason, Stack, Req),
@@ -243,6 +243,7 @@ account({_, Status, Bytes}, Req, Began, #site{metrics = Metrics, log = Log}) ->
     yucan_metrics:answered(Metrics, Status, Bytes),
     yucan_log:answered(Log, Req, Status, Bytes, Began).
 
+-spec upgrade(fun((yucan_socket:socket(), binary()) -> term()), binary(), #state{}) -> no_return().
 upgrade(Function, Rest, #state{socket = Socket, conn = Conn}) ->
     Buffer = yucan_socket:pause(Socket, Rest),
     try
@@ -253,6 +254,7 @@ upgrade(Function, Rest, #state{socket = Socket, conn = Conn}) ->
     done(Socket).
 
 %% What the client has sent beyond this request would make a plain close lose the answer.
+-spec finish(binary(), #state{}) -> no_return().
 finish(Rest, #state{socket = Socket}) ->
     case Rest =:= <<>> andalso process_info(self(), message_queue_len) =:= {message_queue_len, 0} of
         true -> yucan_socket:close(Socket);

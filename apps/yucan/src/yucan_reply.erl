@@ -4,6 +4,8 @@
 %% yucan_conn calls it. The framing is decided here alone; what a handler says about it is taken for streams
 %% (Content-Length) and otherwise replaced. A header with CR, LF or NUL never gets out.
 -module(yucan_reply).
+%% Iolists whose tail is a binary: that is what the socket takes with least work.
+-dialyzer(no_improper_lists).
 
 -export([send/3, refuse/4]).
 -export_type([outcome/0]).

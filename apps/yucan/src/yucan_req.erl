@@ -13,7 +13,8 @@
 
 -include("yucan_internal.hrl").
 
--opaque req() :: #req{}.
+%% Read it by the functions of this module: the record is private to the core.
+-type req() :: #req{}.
 -type address() :: {inet:ip_address(), inet:port_number()} | {local, binary()}.
 -type body_error() :: too_large | timeout | closed | bad_chunk | trailers_too_long.
 

@@ -4,6 +4,8 @@
 %% A handler answers `{websocket, Module, Argument, Options}'. permessage-deflate (RFC 7692) is off unless the options
 %% have `compress => true', and then without context over messages, so that an idle connection costs no window.
 -module(yucan_ws).
+%% Iolists whose tail is a binary: that is what the socket takes with least work.
+-dialyzer(no_improper_lists).
 
 -export([upgrade/5, loop/1]).
 -export_type([options/0, frame/0, result/0]).

@@ -1,0 +1,231 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc WebSocket of yucan: the rules of RFC 6455 and 7692 with a client that may break them, and python3-websockets as another reading
+%% of the same.
+-module(yucan_ws_SUITE).
+
+-export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
+-export([handshake/1, refused/1, echo/1, fragments/1, control/1, closing/1, violations/1, too_large/1, deflate/1, bomb/1, talk_first/1, lost/1, crash/1,
+         in_one_packet/1, python/1]).
+
+-include_lib("common_test/include/ct.hrl").
+
+-define(WAIT_MS, (20000 * beamway_runner:slowness())).
+
+suite() -> [{timetrap, {minutes, 2}}].
+
+all() -> [handshake, refused, echo, fragments, control, closing, violations, too_large, deflate, bomb, talk_first, lost, crash, in_one_packet, python].
+
+init_per_suite(Config) ->
+    {ok, _} = application:ensure_all_started(yucan),
+    {ok, _} = yucan:start(#{name => yucan_ws_test, listen => [#{port => 0}], handler => {yucan_test_handler, none}}),
+    [{port, yucan:port(yucan_ws_test)} | Config].
+
+end_per_suite(_) -> yucan:stop(yucan_ws_test).
+
+head(Path, Changes) ->
+    Headers = maps:merge(#{"Host" => "a", "Upgrade" => "websocket", "Connection" => "keep-alive, Upgrade", "Sec-WebSocket-Version" => "13",
+                           "Sec-WebSocket-Key" => "dGhlIHNhbXBsZSBub25jZQ=="}, Changes),
+    ["GET ", Path, " HTTP/1.1\r\n", [[Name, ": ", Value, "\r\n"] || {Name, Value} <- maps:to_list(Headers), Value =/= none], "\r\n"].
+
+open(Port, Path, Changes) ->
+    Socket = yucan_client:connect(Port),
+    ok = gen_tcp:send(Socket, head(Path, Changes)),
+    {101, Headers, <<>>} = yucan_client:one(Socket),
+    {Socket, Headers}.
+
+open(Config) -> element(1, open(?config(port, Config), "/ws", #{})).
+
+frame(Fin, Rsv1, Opcode, Payload) ->
+    Key = <<1, 2, 3, 4>>,
+    Size = byte_size(Payload),
+    Length = if Size < 126 -> <<1:1, Size:7>>; Size < 65536 -> <<1:1, 126:7, Size:16>>; true -> <<1:1, 127:7, Size:64>> end,
+    [<<Fin:1, Rsv1:1, 0:2, Opcode:4>>, Length, Key, yucan_ws_frame:unmask(Payload, Key)].
+
+send(Socket, Opcode, Payload) -> ok = gen_tcp:send(Socket, frame(1, 0, Opcode, Payload)).
+
+recv(Socket) ->
+    {ok, <<Fin:1, Rsv1:1, 0:2, Opcode:4, 0:1, Short:7>>} = gen_tcp:recv(Socket, 2, ?WAIT_MS),
+    Size = case Short of
+        126 -> {ok, <<S:16>>} = gen_tcp:recv(Socket, 2, ?WAIT_MS), S;
+        127 -> {ok, <<S:64>>} = gen_tcp:recv(Socket, 8, ?WAIT_MS), S;
+        _ -> Short
+    end,
+    Payload = case Size of 0 -> <<>>; _ -> {ok, P} = gen_tcp:recv(Socket, Size, ?WAIT_MS), P end,
+    {Fin, Rsv1, Opcode, Payload}.
+
+%% RFC 6455, 1.3 has this key and its answer.
+handshake(Config) ->
+    {_, Headers} = open(?config(port, Config), "/ws", #{"Sec-WebSocket-Protocol" => "x, chat", "Sec-WebSocket-Extensions" => "permessage-deflate"}),
+    <<"s3pPLMBiTxaQ9kYGzzhZRbK+xOo=">> = proplists:get_value(<<"sec-websocket-accept">>, Headers),
+    <<"chat">> = proplists:get_value(<<"sec-websocket-protocol">>, Headers),
+    undefined = proplists:get_value(<<"sec-websocket-extensions">>, Headers).
+
+%% RFC 6455, 4.2.1 and 4.4.
+refused(Config) ->
+    Ask = fun(Changes) -> [{Status, Headers, _}] = yucan_client:exchange(?config(port, Config), head("/ws", Changes)), {Status, proplists:get_value(<<"sec-websocket-version">>, Headers)} end,
+    [{426, <<"13">>} = Ask(C) || C <- [#{"Sec-WebSocket-Version" => "8"}, #{"Upgrade" => none}, #{"Connection" => "close"}]],
+    [{400, undefined} = Ask(C) || C <- [#{"Sec-WebSocket-Key" => none}, #{"Sec-WebSocket-Key" => "short"}]].
+
+echo(Config) ->
+    Socket = open(Config),
+    [begin send(Socket, 2, Data), {1, 0, 2, Data} = recv(Socket) end || Size <- [0, 1, 125, 126, 127, 65535, 65536, 300000], Data <- [crypto:strong_rand_bytes(Size)]],
+    send(Socket, 1, <<"ü"/utf8>>),
+    {1, 0, 1, <<"ü"/utf8>>} = recv(Socket),
+    send(Socket, 1, <<"twice">>),
+    {1, 0, 1, <<"one">>} = recv(Socket),
+    {1, 0, 2, <<"two">>} = recv(Socket).
+
+%% RFC 6455, 5.4: control frames may stand between.
+fragments(Config) ->
+    Socket = open(Config),
+    ok = gen_tcp:send(Socket, [frame(0, 0, 1, <<"a">>), frame(1, 0, 9, <<"p">>), frame(0, 0, 0, <<>>), frame(1, 0, 0, <<"b">>)]),
+    {1, 0, 10, <<"p">>} = recv(Socket),
+    {1, 0, 1, <<"ab">>} = recv(Socket).
+
+control(Config) ->
+    Socket = open(Config),
+    send(Socket, 10, <<"unasked">>),
+    send(Socket, 9, <<"ping">>),
+    {1, 0, 10, <<"ping">>} = recv(Socket).
+
+%% RFC 6455, 5.5.1 and 7.
+closing(Config) ->
+    [begin
+         Socket = open(Config),
+         send(Socket, 8, Sent),
+         {1, 0, 8, <<Code:16>>} = recv(Socket),
+         <<>> = yucan_client:until_closed(Socket)
+     end || {Sent, Code} <- [{<<1000:16, "bye">>, 1000}, {<<>>, 1000}, {<<3999:16>>, 3999}, {<<1>>, 1002}, {<<1005:16>>, 1002}, {<<999:16>>, 1002}, {<<1000:16, 255>>, 1007}]],
+    Socket = open(Config),
+    send(Socket, 1, <<"close">>),
+    {1, 0, 8, <<3001:16, "as you wish">>} = recv(Socket),
+    send(Socket, 8, <<3001:16>>),
+    gen_tcp:shutdown(Socket, write),
+    <<>> = yucan_client:until_closed(Socket).
+
+%% RFC 6455, 5.1, 5.2, 5.4, 5.5, 8.1.
+violations(Config) ->
+    Bad = [{1002, <<1:1, 0:3, 1:4, 0:1, 1:7, "a">>}, {1002, frame(1, 1, 1, <<"a">>)}, {1002, frame(1, 0, 3, <<>>)}, {1002, frame(1, 0, 11, <<>>)},
+           {1002, frame(0, 0, 9, <<>>)}, {1002, frame(1, 0, 9, binary:copy(<<"a">>, 126))}, {1002, frame(1, 0, 0, <<"a">>)},
+           {1002, [frame(0, 0, 1, <<"a">>), frame(1, 0, 1, <<"b">>)]}, {1002, <<16#81, 1:1, 126:7, 5:16, 0:32, "hello">>}, {1002, <<16#81, 1:1, 127:7, 5:64, 0:32, "hello">>},
+           {1007, frame(1, 0, 1, <<255>>)}, {1007, [frame(0, 0, 1, <<16#c3>>), frame(1, 0, 0, <<"(">>)]}],
+    [begin
+         Socket = open(Config),
+         ok = gen_tcp:send(Socket, Bytes),
+         {Code, {1, 0, 8, <<Code:16>>}} = {Code, recv(Socket)},
+         gen_tcp:shutdown(Socket, write),
+         <<>> = yucan_client:until_closed(Socket)
+     end || {Code, Bytes} <- Bad].
+
+too_large(Config) ->
+    [begin
+         {Socket, _} = open(?config(port, Config), "/ws_small", #{}),
+         ok = gen_tcp:send(Socket, Frames),
+         {1, 0, 8, <<1009:16>>} = recv(Socket)
+     end || Frames <- [frame(1, 0, 2, binary:copy(<<"a">>, 1001)), <<16#82, 1:1, 127:7, 9000000000000000000:64>>,
+                       [frame(0, 0, 2, binary:copy(<<"a">>, 600)), frame(1, 0, 0, binary:copy(<<"a">>, 401))]]].
+
+%% RFC 7692, 7.2.
+deflate(Config) ->
+    {Socket, Headers} = open(?config(port, Config), "/ws_deflate", #{"Sec-WebSocket-Extensions" => "permessage-deflate; client_max_window_bits"}),
+    <<"permessage-deflate;", _/binary>> = proplists:get_value(<<"sec-websocket-extensions">>, Headers),
+    Text = binary:copy(<<"hello ">>, 1000),
+    Packed = packed(Text),
+    <<First:3/binary, Second/binary>> = Packed,
+    [begin
+         ok = gen_tcp:send(Socket, Frames),
+         {1, 1, 1, Answer} = recv(Socket),
+         true = unpacked(Answer) =:= Text
+     end || Frames <- [frame(1, 1, 1, Packed), [frame(0, 1, 1, First), frame(1, 0, 0, Second)]]],
+    send(Socket, 1, <<"plain">>),
+    {1, 1, 1, Plain} = recv(Socket),
+    <<"plain">> = unpacked(Plain),
+    ok = gen_tcp:send(Socket, frame(1, 1, 1, <<255, 255, 255>>)),
+    {1, 0, 8, <<1007:16>>} = recv(Socket).
+
+packed(Data) ->
+    Z = zlib:open(),
+    ok = zlib:deflateInit(Z, best_compression, deflated, -15, 8, default),
+    Bytes = iolist_to_binary(zlib:deflate(Z, Data, sync)),
+    zlib:close(Z),
+    binary:part(Bytes, 0, byte_size(Bytes) - 4).
+
+unpacked(Data) ->
+    Z = zlib:open(),
+    ok = zlib:inflateInit(Z, -15),
+    Bytes = iolist_to_binary(zlib:inflate(Z, [Data, <<0, 0, 255, 255>>])),
+    zlib:close(Z),
+    Bytes.
+
+%% A kilobyte that unpacks to a megabyte.
+bomb(Config) ->
+    {Socket, _} = open(?config(port, Config), "/ws_small", #{"Sec-WebSocket-Extensions" => "permessage-deflate"}),
+    Packed = packed(binary:copy(<<0>>, 900000)),
+    true = byte_size(Packed) < 1000,
+    ok = gen_tcp:send(Socket, frame(1, 1, 2, Packed)),
+    {1, 0, 8, <<1009:16>>} = recv(Socket).
+
+own(Function) ->
+    {ok, _} = yucan:start(#{name => yucan_ws_own, listen => [#{port => 0}], handler => {yucan_test_handler, self()}}),
+    try
+        {Socket, _} = open(yucan:port(yucan_ws_own), "/ws", #{}),
+        Function(Socket, receive {ws_open, Pid} -> Pid after ?WAIT_MS -> error(no_socket) end)
+    after
+        yucan:stop(yucan_ws_own)
+    end.
+
+talk_first(_) ->
+    own(fun(Socket, Pid) -> Pid ! {say, <<"news">>}, {1, 0, 1, <<"news">>} = recv(Socket) end).
+
+lost(_) ->
+    own(fun(Socket, _) -> gen_tcp:close(Socket), receive {ws_ended, lost} -> ok after ?WAIT_MS -> error(not_told) end end).
+
+crash(_) ->
+    own(fun(Socket, _) ->
+        send(Socket, 1, <<"crash">>),
+        {1, 0, 8, <<1011:16>>} = recv(Socket),
+        gen_tcp:shutdown(Socket, write),
+        receive {ws_ended, {crashed, crashed_on_purpose}} -> ok after ?WAIT_MS -> error(not_told) end
+    end).
+
+%% The first frames come with the request itself.
+in_one_packet(Config) ->
+    Socket = yucan_client:connect(?config(port, Config)),
+    ok = gen_tcp:send(Socket, [head("/ws", #{}), frame(1, 0, 1, <<"early">>)]),
+    {ok, Bytes} = gen_tcp:recv(Socket, 0, ?WAIT_MS),
+    [_, Rest] = binary:split(Bytes, <<"\r\n\r\n">>),
+    {1, 0, 1, <<"early">>} = case Rest of <<>> -> recv(Socket); <<16#81, 5, Payload/binary>> -> {1, 0, 1, Payload} end.
+
+python(Config) ->
+    case os:cmd("/usr/bin/python3 -c 'import websockets' && echo there") of
+        "there" ++ _ -> python_client(?config(port, Config));
+        _ -> {skip, "python3-websockets is not installed"}
+    end.
+
+python_client(Port) ->
+    Program = "import asyncio, websockets, sys, os\n"
+        "async def main():\n"
+        "    for path, compression in (('/ws', None), ('/ws_deflate', 'deflate')):\n"
+        "        async with websockets.connect('ws://127.0.0.1:%s%s' % (sys.argv[1], path), compression=compression) as ws:\n"
+        "            for data in ('text', 'ü' * 70000, b'', os.urandom(500000)):\n"
+        "                await ws.send(data)\n"
+        "                assert await ws.recv() == data\n"
+        "            await ws.send(['in ', 'parts'])\n"
+        "            assert await ws.recv() == 'in parts'\n"
+        "            await asyncio.wait_for(await ws.ping(), 20)\n"
+        "            await ws.send('close')\n"
+        "            try:\n"
+        "                await ws.recv()\n"
+        "            except websockets.ConnectionClosed as end:\n"
+        "                assert end.code == 3001, end\n"
+        "    print('all good')\n"
+        "asyncio.run(main())\n",
+    Vm = open_port({spawn_executable, "/usr/bin/python3"}, [binary, exit_status, stderr_to_stdout, {args, ["-c", unicode:characters_to_binary(Program), integer_to_list(Port)]}]),
+    {0, <<"all good\n">>} = output(Vm, <<>>).
+
+output(Port, Done) ->
+    receive
+        {Port, {data, Data}} -> output(Port, <<Done/binary, Data/binary>>);
+        {Port, {exit_status, Status}} -> {Status, Done}
+    after ?WAIT_MS -> error({no_end, Done})
+    end.
