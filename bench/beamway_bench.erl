@@ -34,12 +34,13 @@ questions() ->
      {"cost", beamway_bench_cost, "system calls, context switches, copies for each message"},
      {"placement", beamway_bench_placement, "choices among 100 real nodes, and policies with old information"},
      {"rdma", beamway_bench_rdma, "the bare rdma link beside perftest (needs a device; not part of all)"},
+     {"http", beamway_bench_http, "requests a second of yucan and other servers (root; not part of all)"},
      {"rabbitmq", beamway_bench_rabbitmq, "messages through a cluster of RabbitMQ (root; not part of all)"}].
 
 %% @doc Runs one question, or `all' of those that need no rights.
 -spec main(Words :: [string()]) -> 0..2.
 main(["all" | Words]) ->
-    lists:max([main([Name | Words]) || {Name, _, _} <- questions(), not lists:member(Name, ["rdma", "rabbitmq"])]);
+    lists:max([main([Name | Words]) || {Name, _, _} <- questions(), not lists:member(Name, ["rdma", "http", "rabbitmq"])]);
 main([Name | Words]) ->
     case lists:keyfind(Name, 1, questions()) of
         {Name, Module, _} -> parsed(Name, Module, Words);

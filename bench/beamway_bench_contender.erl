@@ -10,7 +10,9 @@
 -export_type([name/0, t/0]).
 
 -type name() :: tcp | tcp_tuned | beamway | beamway_tcp | beamway_rdma | beamway_whole
-              | beamway_poll | beamway_poll_off | openmpi | rdma_link | ib_write | ib_send.
+              | beamway_poll | beamway_poll_off | openmpi | rdma_link | ib_write | ib_send
+    %% Of `bench http'.
+    | yucan | yaws | mochiweb | nginx | tornado | yucan2009 | default_buffer.
 -type t() :: #{name := name(),
                %% for people
                title := string(),

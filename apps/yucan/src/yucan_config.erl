@@ -3,7 +3,7 @@
 -module(yucan_config).
 
 -export([check/1, site/5]).
--export_type([options/0, host/0, listen/0]).
+-export_type([options/0, checked/0, host/0, listen/0]).
 
 -include("yucan_internal.hrl").
 
@@ -21,6 +21,8 @@
     server_header => none | binary(),
     trusted_proxies => [binary() | string()]
 }.
+%% All options, checked and with their defaults.
+-type checked() :: #{atom() => term()}.
 -type host() :: #{
     names => [binary() | string()],
     handler => {module(), term()},
@@ -36,7 +38,7 @@
 }.
 
 %% @doc The options with their defaults, or the first thing that is wrong with them.
--spec check(options()) -> {ok, options()} | {error, Text :: binary()}.
+-spec check(options()) -> {ok, checked()} | {error, Text :: binary()}.
 check(Options) when is_map(Options) ->
     try
         known(Options, [name, listen, handler, routes, hosts, default_host, select_host, middleware, limits, access_log, server_header,
@@ -194,7 +196,7 @@ block(Text) ->
     end.
 
 %% @doc What the connections use. The handlers' `init' is called here.
--spec site(options(), none | yucan_log:log(), yucan_metrics:metrics(), #limits{}, atomics:atomics_ref()) -> #site{}.
+-spec site(checked(), none | yucan_log:log(), yucan_metrics:metrics(), #limits{}, atomics:atomics_ref()) -> #site{}.
 site(#{name := Name, hosts := Hosts, default_host := Default} = Options, Log, Metrics, Limits, State) ->
     Compiled = [compile(Host, maps:get(middleware, Options)) || Host <- Hosts],
     Named = [{N, Host} || #host{names = Names} = Host <- Compiled, N <- Names],

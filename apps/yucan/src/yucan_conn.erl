@@ -8,7 +8,7 @@
 %% that new code takes effect there.
 -module(yucan_conn).
 
--export([accept/1, start/2, head/3, idle/1, wake/2]).
+-export([accept/1, head/3, idle/1, wake/2]).
 
 -include("yucan_internal.hrl").
 
@@ -33,10 +33,12 @@
 %% @doc Waits for a connection. Ends when the listening socket is closed.
 -spec accept(#listener{}) -> no_return().
 accept(#listener{socket = Listening, pool = Pool} = Listener) ->
-    case gen_tcp:accept(Listening, ?ACCEPT_MS) of
+    case yucan_socket:accept(Listening, ?ACCEPT_MS) of
         {ok, Socket} ->
+            %% Counted here and now, so that no two of them see the same number; the pool counts down.
+            Count = atomics:add_get(Listener#listener.open, 1, 1),
             Pool ! {accepted, self()},
-            start(Socket, Listener);
+            start(Socket, Count, Listener);
         {error, timeout} ->
             ?MODULE:accept(Listener);
         {error, closed} ->
@@ -52,13 +54,12 @@ refresh(Reason, Pool) ->
     Pool ! {accept_failed, Reason},
     receive after 100 -> ok end.
 
-%% @doc Serves an accepted socket.
--spec start(gen_tcp:socket(), #listener{}) -> no_return().
-start(Socket, #listener{server = Server, open = Open} = Listener) ->
+-spec start(gen_tcp:socket(), Count :: integer(), #listener{}) -> no_return().
+start(Socket, Count, #listener{server = Server} = Listener) ->
     Site = persistent_term:get({yucan, Server}),
     #site{limits = Limits, metrics = Metrics} = Site,
     yucan_metrics:add(Metrics, connections),
-    case atomics:get(Open, 1) > Limits#limits.connections of
+    case Count > Limits#limits.connections of
         true ->
             yucan_metrics:add(Metrics, refused_connections),
             yucan_reply:refuse(503, Socket, any, Site),
@@ -68,13 +69,8 @@ start(Socket, #listener{server = Server, open = Open} = Listener) ->
     end.
 
 introduce(Socket, #listener{server = Server, local = Local, tls = Tls, proxy_protocol = Proxy}, Limits) ->
-    case inet:peername(Socket) of
-        {ok, Peer} ->
-            Conn = #conn{socket = Socket, server = Server, peer = Peer, local = real_local(Local, Socket)},
-            secure(Tls, proxied(Proxy, Conn, Limits), Limits);
-        {error, _} ->
-            done(Socket)
-    end.
+    Conn = #conn{socket = Socket, server = Server, local = real_local(Local, Socket)},
+    secure(Tls, proxied(Proxy, Conn, Limits), Limits).
 
 real_local({{0, 0, 0, 0}, _}, Socket) -> sockname(Socket);
 real_local({{0, 0, 0, 0, 0, 0, 0, 0}, _}, Socket) -> sockname(Socket);

@@ -15,8 +15,8 @@ crash(Class, Reason, Stack, #req{method = Method, target = Target, conn = #conn{
 
 %% @doc Something that is no valid request was answered with this status.
 -spec refused(Status :: integer(), Reason :: atom(), #conn{}) -> ok.
-refused(Status, Reason, #conn{server = Server, peer = Peer}) ->
-    ?LOG_DEBUG("yucan ~ts: refused ~b ~ts from ~0tp", [Server, Status, Reason, Peer], #{domain => [yucan]}).
+refused(Status, Reason, #conn{server = Server}) ->
+    ?LOG_DEBUG("yucan ~ts: refused ~b, ~ts", [Server, Status, Reason], #{domain => [yucan]}).
 
 %% @doc Something that an operator should know.
 -spec warning(io:format(), [term()]) -> ok.

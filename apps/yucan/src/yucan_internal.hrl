@@ -6,8 +6,6 @@
     socket :: yucan_socket:socket(),
     server :: atom(),
     scheme = http :: http | https,
-    %% Of the other end of the socket.
-    peer :: yucan_req:address(),
     local :: yucan_req:address(),
     %% What the PROXY protocol said, where the listener expects it.
     proxied = none :: none | yucan_req:address(),

@@ -56,7 +56,8 @@ answered(Log, #req{method = Method, target = Target, version = Version, host = H
 %% @doc Something that was no valid request has been answered.
 -spec refused(none | log(), #conn{}, Status :: integer()) -> ok.
 refused(none, _, _) -> ok;
-refused(Log, #conn{peer = Peer}, Status) ->
+refused(Log, #conn{socket = Socket}, Status) ->
+    Peer = yucan_socket:peer(Socket),
     deliver(Log, #{time => os:system_time(microsecond), peer => Peer, method => <<"-">>, target => <<"-">>, version => 11, status => Status,
                    bytes => 0, host => <<>>, us => 0, referer => <<>>, agent => <<>>}).
 

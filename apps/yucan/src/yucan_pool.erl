@@ -52,7 +52,6 @@ handle_cast(drain, #state{serving = Serving} = State) ->
 %% @private
 -spec handle_info(term(), #state{}) -> {noreply, #state{}} | {stop, normal, #state{}}.
 handle_info({accepted, Pid}, #state{listener = Listener, serving = Serving} = State) ->
-    atomics:add(Listener#listener.open, 1, 1),
     start(Listener),
     {noreply, State#state{serving = Serving#{Pid => true}}};
 handle_info({'EXIT', Pid, Reason}, #state{listener = Listener, serving = Serving} = State) ->

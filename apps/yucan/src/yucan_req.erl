@@ -89,13 +89,13 @@ separator(_) -> <<", ">>.
 
 %% @doc The client: of the PROXY header or of X-Forwarded-For, if the peer of the socket is trusted.
 -spec peer(req()) -> address().
-peer(#req{peer = socket, conn = #conn{proxied = none, peer = Peer}}) -> Peer;
+peer(#req{peer = socket, conn = #conn{proxied = none}} = Req) -> peer_socket(Req);
 peer(#req{peer = socket, conn = #conn{proxied = Peer}}) -> Peer;
 peer(#req{peer = Peer}) -> Peer.
 
 %% @doc The other end of the socket.
 -spec peer_socket(req()) -> address().
-peer_socket(#req{conn = #conn{peer = Peer}}) -> Peer.
+peer_socket(#req{conn = #conn{socket = Socket}}) -> yucan_socket:peer(Socket).
 
 %% @doc This end of the socket.
 -spec local(req()) -> address().

@@ -10,7 +10,7 @@
 
 -record(state, {
     name :: atom(),
-    options :: yucan_config:options(),
+    options :: yucan_config:checked(),
     metrics :: yucan_metrics:metrics(),
     open :: atomics:atomics_ref(),
     log = none :: none | {file, atom(), atomics:atomics_ref()} | {function, fun((yucan_log:entry()) -> term())},
@@ -22,7 +22,7 @@
 -define(LOOK_MS, 20).
 
 %% @doc Started by yucan_server_sup, with checked options.
--spec start_link(yucan_config:options()) -> {ok, pid()} | {error, term()}.
+-spec start_link(yucan_config:checked()) -> {ok, pid()} | {error, term()}.
 start_link(#{name := Name} = Options) ->
     gen_server:start_link({local, Name}, ?MODULE, Options, []).
 
@@ -51,7 +51,7 @@ metrics_text(Name) -> gen_server:call(Name, metrics_text, 10000).
 supervisor(Name) -> gen_server:call(Name, supervisor, 10000).
 
 %% @private
--spec init(yucan_config:options()) -> {ok, #state{}} | {stop, {shutdown, binary()}}.
+-spec init(yucan_config:checked()) -> {ok, #state{}} | {stop, {shutdown, binary()}}.
 init(#{name := Name} = Options) ->
     process_flag(trap_exit, true),
     load_all(),

@@ -7,12 +7,12 @@
 -export([init/1]).
 
 %% @doc Started by yucan:start_link/1, with checked options.
--spec start_link(yucan_config:options()) -> {ok, pid()} | {error, term()}.
+-spec start_link(yucan_config:checked()) -> {ok, pid()} | {error, term()}.
 start_link(Options) ->
     supervisor:start_link(?MODULE, Options).
 
 % @private
--spec init(yucan_config:options()) -> {ok, {supervisor:sup_flags(), [supervisor:child_spec()]}}.
+-spec init(yucan_config:checked()) -> {ok, {supervisor:sup_flags(), [supervisor:child_spec()]}}.
 init(#{name := Name} = Options) ->
     {ok, {#{strategy => one_for_all, intensity => 5, period => 10},
           [#{id => parts, start => {yucan_parts_sup, start_link, [Name]}, type => supervisor},

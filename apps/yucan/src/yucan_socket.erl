@@ -2,11 +2,39 @@
 %% @doc A connected socket, plain or TLS, behind one set of functions. All of them are called by the owner.
 -module(yucan_socket).
 
--export([recv/3, send/2, setopts/2, arm/2, pause/2, is_closed/1, shutdown_write/1, close/1, port/1, tls_info/1, linger/3]).
+-export([accept/2, peer/1, recv/3, send/2, setopts/2, arm/2, pause/2, is_closed/1, shutdown_write/1, close/1, port/1, tls_info/1, linger/3]).
 -export_type([socket/0]).
 
 -type socket() :: port() | {tls, ssl:sslsocket()}.
 -type reason() :: closed | timeout | inet:posix().
+
+%% @doc A connection from a listening socket. gen_tcp:accept would copy options one by one, about ten system calls; the driver and the
+%% kernel have passed all on that a listener of ours sets.
+-spec accept(gen_tcp:socket(), TimeoutMs :: pos_integer()) -> {ok, gen_tcp:socket()} | {error, timeout | closed | system_limit | inet:posix()}.
+accept(Listening, Timeout) when is_port(Listening) ->
+    case prim_inet:async_accept(Listening, Timeout) of
+        {ok, Ref} ->
+            receive
+                {inet_async, Listening, Ref, {ok, Socket}} ->
+                    {ok, Module} = inet_db:lookup_socket(Listening),
+                    true = inet_db:register_socket(Socket, Module),
+                    {ok, Socket};
+                {inet_async, Listening, Ref, Error} -> Error
+            end;
+        {error, einval} -> {error, closed};
+        Error -> Error
+    end;
+accept(Listening, Timeout) ->
+    gen_tcp:accept(Listening, Timeout).
+
+%% @doc The other end; an address of zeros if it has gone already.
+-spec peer(socket()) -> yucan_req:address().
+peer({tls, Socket}) -> peer_of(ssl:peername(Socket));
+peer(Socket) -> peer_of(inet:peername(Socket)).
+
+peer_of({ok, {Ip, Port}}) when is_tuple(Ip) -> {Ip, Port};
+peer_of({ok, _}) -> {local, <<>>};
+peer_of({error, _}) -> {{0, 0, 0, 0}, 0}.
 
 %% @doc `Length' 0: what is there.
 -spec recv(socket(), Length :: non_neg_integer(), TimeoutMs :: timeout()) -> {ok, binary()} | {error, reason()}.
@@ -95,6 +123,12 @@ shutdown_write(Socket) -> _ = gen_tcp:shutdown(Socket, write), ok.
 %% @doc Closes it, whatever its state.
 -spec close(socket()) -> ok.
 close({tls, Socket}) -> _ = ssl:close(Socket), ok;
+close(Socket) when is_port(Socket) ->
+    %% What gen_tcp:close does first is to wait until the driver has passed all on.
+    case erlang:port_info(Socket, queue_size) of
+        {queue_size, 0} -> try erlang:port_close(Socket), ok catch error:badarg -> ok end;
+        _ -> _ = gen_tcp:close(Socket), ok
+    end;
 close(Socket) -> _ = gen_tcp:close(Socket), ok.
 
 %% @doc Closes without destroying what was sent last: a close with unread bytes would reset the connection, and the

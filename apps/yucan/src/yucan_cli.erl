@@ -1,0 +1,186 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc The `yucan' command, started by bin/yucan: serves a folder or a configuration file until it is told to end.
+%%
+%% Exit status: 0 ended as asked, 1 it cannot serve, 2 wrong words. What it serves and where goes to standard output, all else to
+%% standard error.
+-module(yucan_cli).
+
+-export([main/0]).
+
+-define(DRAIN_MS, 30000).
+
+-type words() :: #{port => inet:port_number(), ip => inet:ip_address(), listing => boolean(), log => string(), watch => [string()], what => string()}.
+
+%% @doc Entry: the words stand after `-extra'.
+-spec main() -> ok | no_return().
+main() ->
+    case init:get_plain_arguments() of
+        [Word] when Word =:= "--reload"; Word =:= "--stop"; Word =:= "--status" -> ask(Word);
+        ["--await"] -> await(erlang:monotonic_time(millisecond) + 20000);
+        Words ->
+            case parse(Words, #{}) of
+                {ok, Parsed} -> serve(Parsed);
+                help -> io:put_chars(usage()), halt(0);
+                version -> io:put_chars([version(), $\n]), halt(0);
+                {error, Text} -> complain("~ts; see: yucan --help", [Text]), halt(2)
+            end
+    end.
+
+-spec usage() -> string().
+usage() ->
+    "usage: yucan [OPTION]... FOLDER | FILE      serve a folder, or what a configuration file says\n"
+    "       yucan --daemon NAME [OPTION]... FOLDER | FILE      the same in the background\n"
+    "       yucan --attach NAME | --reload NAME | --status NAME | --stop NAME\n"
+    "  --port N        port (8080; 0: any that is free), for a folder\n"
+    "  --ip ADDRESS    address (127.0.0.1: this host only), for a folder\n"
+    "  --no-listing    no pages for folders without index.html\n"
+    "  --log FILE      access log in combined format, for a folder\n"
+    "  --watch FOLDER  compile and load what changes there (again for others); in the shell: yucan_watch:off(), on()\n"
+    "  --attach NAME   the Erlang shell of a daemon; leave it by Ctrl-D\n"
+    "  --reload NAME   read the configuration again; no connection is lost\n"
+    "  --stop NAME     take no more connections, finish those that are open (30 s at most), end\n"
+    "  --help, --version\n"
+    "exit status: 0 ended as asked, 1 cannot serve, 2 wrong words\n".
+
+version() ->
+    _ = application:load(yucan),
+    {ok, Version} = application:get_key(yucan, vsn),
+    ["yucan ", Version].
+
+-spec parse([string()], words()) -> {ok, words()} | help | version | {error, unicode:chardata()}.
+parse(["--help" | _], _) -> help;
+parse(["-h" | _], _) -> help;
+parse(["--version" | _], _) -> version;
+parse(["--port", Text | Rest], Words) ->
+    case string:to_integer(Text) of
+        {Port, []} when Port >= 0, Port =< 65535 -> parse(Rest, Words#{port => Port});
+        _ -> {error, ["--port ", Text, ": 0 to 65535 is expected"]}
+    end;
+parse(["--ip", Text | Rest], Words) ->
+    case inet:parse_address(Text) of
+        {ok, Ip} -> parse(Rest, Words#{ip => Ip});
+        {error, _} -> {error, ["--ip ", Text, ": an address is expected"]}
+    end;
+parse(["--no-listing" | Rest], Words) -> parse(Rest, Words#{listing => false});
+parse(["--log", File | Rest], Words) -> parse(Rest, Words#{log => File});
+parse(["--watch", Folder | Rest], Words) -> parse(Rest, Words#{watch => [Folder | maps:get(watch, Words, [])]});
+parse(["-" ++ _ = Word | _], _) -> {error, ["unknown option, or one without its value: ", Word]};
+parse([What | Rest], Words) when not is_map_key(what, Words) -> parse(Rest, Words#{what => What});
+parse([Extra | _], _) -> {error, ["one folder or file is expected, not also ", Extra]};
+parse([], #{what := _} = Words) -> {ok, Words};
+parse([], _) -> {error, "which folder or file?"}.
+
+%% ---- serving
+
+serve(Words) ->
+    case options(Words) of
+        {ok, Options} ->
+            case yucan:start(Options) of
+                {ok, _} -> served(Words);
+                {error, Reason} -> fail(Reason)
+            end;
+        {error, Lines} -> _ = [complain("~ts", [Line]) || Line <- Lines], halt(1)
+    end.
+
+-spec fail(term()) -> no_return().
+fail({bad_options, Text}) -> fail(Text);
+fail(Text) when is_binary(Text) -> complain("~ts", [Text]), halt(1);
+fail(Reason) -> complain("~0tp", [Reason]), halt(1).
+
+%% A folder, or a file that the reader of configurations knows.
+options(#{what := What} = Words) ->
+    case {filelib:is_dir(What), filelib:is_regular(What)} of
+        {true, _} -> {ok, folder(Words)};
+        {_, true} -> configured(What);
+        _ -> {error, [io_lib:format("~ts: no such folder or file", [What])]}
+    end.
+
+%% The reader is an application's own module, and may be left out of a release.
+configured(File) ->
+    Reader = yucan_conf,
+    case code:ensure_loaded(Reader) of
+        {module, Reader} -> Reader:load(File);
+        {error, _} -> {error, [io_lib:format("~ts: this installation reads no configuration files", [File])]}
+    end.
+
+folder(#{what := Folder} = Words) ->
+    Files = #{root => Folder, listing => maps:get(listing, Words, true)},
+    #{listen => [maps:merge(#{port => 8080}, maps:with([port, ip], Words))], handler => {yucan_file, Files}, access_log => maps:get(log, Words, none)}.
+
+served(Words) ->
+    Name = name(),
+    #{listen := Addresses} = yucan:info(Name),
+    _ = [io:format("yucan: serving ~ts at ~ts~n", [maps:get(what, Words), url(Address)]) || Address <- Addresses],
+    watch(Words),
+    control(os:getenv("YUCAN_CONTROL"), Words),
+    ok.
+
+name() ->
+    [Name | _] = [Id || {Id, _, _, _} <- supervisor:which_children(yucan_sup)],
+    Name.
+
+url({local, Path}) -> Path;
+url({Ip, Port}) when tuple_size(Ip) =:= 8 -> io_lib:format("http://[~ts]:~b/", [inet:ntoa(Ip), Port]);
+url({Ip, Port}) -> io_lib:format("http://~ts:~b/", [inet:ntoa(Ip), Port]).
+
+watch(#{watch := Folders}) ->
+    {ok, Pid} = yucan_watch:start_link(Folders),
+    unlink(Pid),
+    ok;
+watch(_) -> ok.
+
+control(false, _) -> ok;
+control(Folder, Words) ->
+    case yucan_control:start_link(Folder, fun(Word) -> command(Word, Words) end) of
+        {ok, Pid} -> unlink(Pid), ok;
+        {error, Reason} -> fail(Reason)
+    end.
+
+command(<<"reload">>, Words) ->
+    case options(Words) of
+        {ok, Options} ->
+            case yucan:reload(name(), maps:remove(name, Options)) of
+                ok -> <<"ok reloaded">>;
+                {error, Text} -> [<<"error ">>, one_line(Text)]
+            end;
+        {error, Lines} -> [<<"error ">>, one_line(lists:join("; ", Lines))]
+    end;
+command(<<"status">>, #{what := What}) ->
+    #{listen := Addresses, metrics := #{open_connections := Open, requests := Requests}} = yucan:info(name()),
+    one_line(io_lib:format("ok serving ~ts at ~ts, ~b connections, ~b requests so far", [What, lists:join(" ", [url(A) || A <- Addresses]), Open, Requests]));
+command(<<"stop">>, _) ->
+    _ = spawn(fun() ->
+        _ = yucan:drain(name(), ?DRAIN_MS),
+        init:stop()
+    end),
+    <<"ok stopping">>;
+command(Other, _) -> [<<"error unknown command ">>, Other].
+
+one_line(Text) -> string:replace(unicode:characters_to_binary(Text), "\n", " ", all).
+
+%% ---- speaking to a daemon
+
+-spec ask(string()) -> no_return().
+ask("--" ++ Word) ->
+    case yucan_control:ask(os:getenv("YUCAN_CONTROL"), Word) of
+        {ok, <<"ok ", Text/binary>>} -> io:format("yucan: ~ts~n", [Text]), halt(0);
+        {ok, <<"error ", Text/binary>>} -> complain("~ts", [Text]), halt(1);
+        {error, Reason} when Reason =:= enoent; Reason =:= econnrefused -> complain("no daemon of this name runs", []), halt(1);
+        Other -> complain("~0tp", [Other]), halt(1)
+    end.
+
+%% A daemon that was started has this long to serve.
+-spec await(integer()) -> no_return().
+await(Deadline) ->
+    case yucan_control:ask(os:getenv("YUCAN_CONTROL"), "status") of
+        {ok, <<"ok ", Text/binary>>} -> io:format("yucan: ~ts~n", [Text]), halt(0);
+        _ ->
+            case erlang:monotonic_time(millisecond) > Deadline of
+                true ->
+                    complain("it does not serve; see ~ts/erlang.log.1", [os:getenv("YUCAN_CONTROL")]),
+                    halt(1);
+                false -> receive after 100 -> await(Deadline) end
+            end
+    end.
+
+complain(Format, Arguments) -> io:format(standard_error, "yucan: " ++ Format ++ "~n", Arguments).

@@ -1,0 +1,101 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc The Erlang servers of `bench http', each in a VM of its own: `erl -s beamway_bench_http_server start NAME PORT FOLDER'.
+%%
+%% `yucan2009' is the design of 2009 anew: one acceptor, a process a connection to which the socket is handed over, ERTS's http
+%% packets as messages, the connection closed after the answer. `default_buffer' reads an upload as gen_tcp does by default.
+-module(beamway_bench_http_server).
+
+-export([start/1, handle/2, mochiweb/1]).
+
+-define(HELLO, <<"hello world\n">>).
+
+%% @doc Entry: never returns.
+-spec start([atom()]) -> no_return().
+start([Name, Port, Folder]) ->
+    _ = serve(Name, list_to_integer(atom_to_list(Port)), atom_to_list(Folder)),
+    receive after infinity -> ok end.
+
+serve(yucan, Port, Folder) ->
+    {ok, _} = application:ensure_all_started(yucan),
+    Routes = [{"/", ?MODULE, hello}, {"/upload", ?MODULE, upload}, {"/*file", yucan_file, #{root => Folder}}],
+    {ok, _} = yucan:start(#{listen => [#{port => Port}], routes => Routes});
+serve(mochiweb, Port, _) ->
+    %% As in mochiweb/1 below.
+    Module = mochiweb_http,
+    {ok, _} = Module:start([{ip, "127.0.0.1"}, {port, Port}, {backlog, 1024}, {loop, fun ?MODULE:mochiweb/1}]);
+serve(yucan2009, Port, _) ->
+    {ok, Listening} = listen(Port, []),
+    spawn_link(fun() -> accept_2009(Listening) end);
+serve(default_buffer, Port, _) ->
+    {ok, Listening} = listen(Port, [{nodelay, true}]),
+    spawn_link(fun() -> accept_upload(Listening) end).
+
+listen(Port, Options) ->
+    gen_tcp:listen(Port, [binary, {ip, {127, 0, 0, 1}}, {active, false}, {reuseaddr, true}, {backlog, 128} | Options]).
+
+%% @private The handler of yucan.
+-spec handle(yucan_req:req(), hello | upload) -> yucan_handler:response().
+handle(_, hello) -> {200, [{<<"content-type">>, <<"text/plain">>}], ?HELLO};
+handle(Req, upload) ->
+    {ok, Body} = yucan_req:body(Req),
+    {200, [], integer_to_binary(byte_size(Body))}.
+
+%% @private The loop function of mochiweb. Called by name: it is only there where the benchmark runs.
+-spec mochiweb(term()) -> term().
+mochiweb(Request) ->
+    Module = mochiweb_request,
+    Module:ok({"text/plain", ?HELLO}, Request).
+
+accept_2009(Listening) ->
+    {ok, Socket} = gen_tcp:accept(Listening),
+    Pid = spawn(fun() ->
+        receive permission -> inet:setopts(Socket, [{packet, http_bin}, {active, true}]) after 60000 -> exit(timeout) end,
+        collect_2009(Socket)
+    end),
+    _ = gen_tcp:controlling_process(Socket, Pid),
+    Pid ! permission,
+    accept_2009(Listening).
+
+collect_2009(Socket) ->
+    receive
+        {http, Socket, http_eoh} ->
+            _ = inet:setopts(Socket, [{packet, 0}]),
+            _ = gen_tcp:send(Socket, answer(?HELLO, <<"connection: close\r\n">>)),
+            gen_tcp:close(Socket);
+        {http, Socket, {http_error, _}} -> gen_tcp:close(Socket);
+        {http, Socket, _} -> collect_2009(Socket);
+        {tcp_closed, Socket} -> ok;
+        {tcp_error, Socket, _} -> ok
+    after 30000 -> gen_tcp:close(Socket)
+    end.
+
+answer(Body, More) ->
+    [<<"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\n">>, More, <<"content-length: ">>, integer_to_binary(byte_size(Body)), <<"\r\n\r\n">>, Body].
+
+accept_upload(Listening) ->
+    {ok, Socket} = gen_tcp:accept(Listening),
+    Pid = spawn(fun() -> receive go -> uploads(Socket, <<>>) after 60000 -> ok end end),
+    _ = gen_tcp:controlling_process(Socket, Pid),
+    Pid ! go,
+    accept_upload(Listening).
+
+uploads(Socket, Buffer) ->
+    case binary:split(Buffer, <<"\r\n\r\n">>) of
+        [Head, Start] ->
+            {match, [Digits]} = re:run(Head, "content-length: (\\d+)", [caseless, {capture, all_but_first, binary}]),
+            {Size, Rest} = upload(Socket, binary_to_integer(Digits), [Start], byte_size(Start)),
+            ok = gen_tcp:send(Socket, answer(integer_to_binary(Size), <<>>)),
+            uploads(Socket, Rest);
+        [_] ->
+            case gen_tcp:recv(Socket, 0, 60000) of
+                {ok, Data} -> uploads(Socket, <<Buffer/binary, Data/binary>>);
+                {error, _} -> gen_tcp:close(Socket)
+            end
+    end.
+
+upload(_, Length, Parts, Size) when Size >= Length ->
+    <<Body:Length/binary, Rest/binary>> = iolist_to_binary(lists:reverse(Parts)),
+    {byte_size(Body), Rest};
+upload(Socket, Length, Parts, Size) ->
+    {ok, Data} = gen_tcp:recv(Socket, 0, 60000),
+    upload(Socket, Length, [Data | Parts], Size + byte_size(Data)).
