@@ -16,7 +16,7 @@
 -export([choose_nodes/2, choose_node/2, explain/2, why_not/2, why_not/3, format_error/1]).
 -export([reserve/3, release/1, renew/2, hand_over/2, spawn/2, spawn/3]).
 -export([own/1, own/2, disown/1, insert/2, insert/3, update/2, delete/1, attributes/0, attributes/2]).
--export([follow/3, unfollow/1, topology/0, set_topology/1, set_topology/2, join/2, leave/1, epoch/0]).
+-export([follow/3, unfollow/1, topology/0, set_topology/1, set_topology/2, join/2, leave/1, epoch/0, advise/1]).
 -export([probe/2, plan/2]).
 
 -type lease() :: placement_lease:lease().
@@ -48,7 +48,7 @@ explain(Nodes, Query) ->
         {{error, Text}, _} -> {error, {bad_query, unicode:characters_to_list(Text)}};
         {_, {error, Text}} -> {error, {bad_nodes, Text}};
         {_, {ok, []}} -> {error, {bad_nodes, "the list of nodes is empty"}};
-        {{ok, Plan}, {ok, Found}} -> {ok, placement_explain:reports(Plan, placement_choose:snapshot(Found, Plan))}
+        {{ok, Plan}, {ok, Found}} -> {ok, placement_explain:reports(Plan, placement_choose:snapshot(Found, Plan#{n := all}))}
     end.
 
 %% @doc Every constraint that keeps a node from being chosen among all connected nodes; none if it is suitable.
@@ -244,3 +244,11 @@ plan_option(Key, Value, Tree) when Key =:= workers; Key =:= submasters ->
             end
     end;
 plan_option(_, Value, _) -> Value.
+
+%% @doc Pairs of nodes that talk much and sit far apart ({@link placement_advise}), and the nodes of which that is not known.
+-spec advise(placement_choose:nodes_spec()) -> {ok, [placement_advise:advice()], Without :: [node()]} | {error, no_topology | {bad_nodes, string()}}.
+advise(Nodes) ->
+    case placement_choose:candidates(Nodes) of
+        {ok, Found} -> placement_advise:advise(Found);
+        {error, Text} -> {error, {bad_nodes, Text}}
+    end.

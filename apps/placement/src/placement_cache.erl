@@ -17,7 +17,8 @@
 
 -type known() :: {ok, Value :: term(), AgeMs :: non_neg_integer(), placement_unit:unit(), Tolerance :: number()}
                | {unknown, placement_attr:reason() | {too_old, AgeMs :: non_neg_integer()} | status()}.
--type status() :: ok | nodedown | no_server | timeout.
+-type status() :: ok | nodedown | no_server | timeout | unasked.
+%% `unasked': nothing was to be known of it.
 -type view() :: #{status := status(), attributes := #{placement_entry:name() => known()}, rtt_us => non_neg_integer()}.
 %% `rtt_us': the shortest time in which this node was answered so far.
 -type options() :: #{deadline => pos_integer(),    %% ms after which fetch/3 returns, whoever has answered (1000)
@@ -128,7 +129,7 @@ status(not_asked, _, true, _) -> timeout;
 status(not_asked, Node, false, _) ->
     case ets:lookup(?KNOWN, {node, Node}) of
         [{_, Status, _, _}] -> Status;
-        [] -> timeout
+        [] -> unasked
     end;
 status(Status, _, _, _) -> Status.
 
@@ -248,8 +249,14 @@ boarding(Monitor, Alias, Node, _, #state{waiters = Waiters} = State) ->
     State#state{waiters = maps:update_with(Monitor, fun(All) -> [{Alias, Node} | All] end, Waiters)}.
 
 question(Node, Names) ->
-    Start = erlang:monotonic_time(microsecond),
-    Monitor = monitor(process, {attr_server, Node}, [{alias, reply_demonitor}]),
+    try monitor(process, {attr_server, Node}, [{alias, reply_demonitor}]) of
+        Monitor -> question(Node, Names, Monitor, erlang:monotonic_time(microsecond))
+    catch
+        %% This VM is no node, or that is no name of one.
+        error:badarg -> nodedown
+    end.
+
+question(Node, Names, Monitor, Start) ->
     _ = erlang:send({attr_server, Node}, {placement, Monitor, Monitor, Names}),
     receive
         {placement, Monitor, Version, Answers} -> {answered, Version, Answers, erlang:monotonic_time(microsecond) - Start};

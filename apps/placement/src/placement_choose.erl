@@ -32,7 +32,7 @@ ranked(Nodes, {Query, Count}) ->
         case feasible(One, Snapshot) of
             {ok, Feasible, _} ->
                 case taken(One#{n := Count}, Feasible, Snapshot) of
-                    [] -> {error, {unsatisfied, placement_explain:conflict(One, Snapshot)}};
+                    [] -> {error, {unsatisfied, why_none(One, Snapshot)}};
                     Taken -> {ok, Taken, One}
                 end;
             {error, _} = Error -> Error
@@ -89,12 +89,16 @@ snapshot(Nodes, #{from := From, deadline := Deadline} = Plan) ->
 
 groups(#{require := Require, order := Order}) -> lists:append([placement_pred:groups(P) || P <- [Require | Order]]).
 
-%% What only decides among suitable nodes is asked of those that are drawn.
-first_names(#{policy := Policy} = Plan) ->
-    case placement_policy:is_live(Policy) of
-        true -> placement_query:names(Plan#{n := all});
-        false -> placement_query:names(Plan)
+%% What only decides among suitable nodes is asked of those that are drawn. A node that nobody will ask later must say something now, for one that is down suits nobody.
+first_names(Plan) ->
+    case {is_asked_later(Plan), placement_query:names(Plan#{n := all}), placement_query:names(Plan)} of
+        {true, Names, _} -> Names;
+        {false, _, []} -> [otp_release];
+        {false, _, Names} -> Names
     end.
+
+is_asked_later(#{n := all}) -> false;
+is_asked_later(#{policy := Policy}) -> placement_policy:is_live(Policy).
 
 %%% Filter
 
@@ -102,7 +106,7 @@ first_names(#{policy := Policy} = Plan) ->
 -spec feasible(placement_query:plan(), snapshot()) ->
           {ok, [placement_pred:context()], Dropped :: [placement_pred:predicate()]} | {error, {unsatisfied, placement_explain:conflict()}}.
 feasible(#{require := Require, order := Order, min := Min, on_conflict := OnConflict} = Plan, #{contexts := Contexts} = Snapshot) ->
-    Suitable = fulfilling(Require, Contexts),
+    Suitable = fulfilling(Require, [Context || #{view := #{status := Status}} = Context <- Contexts, Status =:= ok orelse is_asked_later(Plan)]),
     Steps = lists:reverse(steps(Order, [{Suitable, Order}])),
     Enough = [Step || {Nodes, _} = Step <- Steps, length(Nodes) >= Min],
     case {Enough, OnConflict} of
@@ -133,15 +137,19 @@ decided(#{policy := Policy} = Plan, #{contexts := Contexts, epoch := Epoch} = Sn
     case feasible(Plan, Snapshot) of
         {ok, Feasible, Dropped} ->
             case taken(Plan, Feasible, Snapshot) of
-                [] -> {error, {unsatisfied, placement_explain:conflict(Plan, Snapshot)}};
+                [] -> {error, {unsatisfied, why_none(Plan, Snapshot)}};
                 Nodes ->
-                    Unreachable = [{Node, Status} || #{node := Node, view := #{status := Status}} <- Contexts, Status =/= ok],
+                    Unreachable = [{Node, Status} || #{node := Node, view := #{status := Status}} <- Contexts, Status =/= ok, Status =/= unasked],
                     {ok, Nodes, #{epoch => Epoch, policy => Policy, candidates => length(Contexts), feasible => length(Feasible), dropped => Dropped,
-                                  unreachable => Unreachable, answered => length(Contexts) - length(Unreachable), oldest_ms => oldest(Feasible),
+                                  unreachable => Unreachable, answered => length([C || #{view := #{status := ok}} = C <- Contexts]), oldest_ms => oldest(Feasible),
                                   took_us => erlang:monotonic_time(microsecond) - Began}}
             end;
         {error, _} = Error -> Error
     end.
+
+%% Of nodes that were drawn and did not answer, the first question may have known nothing: now all are asked.
+why_none(Plan, #{contexts := Contexts}) ->
+    placement_explain:conflict(Plan, snapshot([Node || #{node := Node} <- Contexts], Plan#{n := all})).
 
 oldest(Contexts) -> lists:max([0 | [Age || #{view := #{attributes := Attributes}} <- Contexts, {ok, _, Age, _, _} <- maps:values(Attributes)]]).
 

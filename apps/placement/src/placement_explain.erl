@@ -37,7 +37,7 @@ report(#{node := Node, view := #{status := Status}} = Context, Parts) ->
     Constraints = [#{constraint => placement_pred:source(P), kind => Kind, truth => placement_pred:evaluate(P, Context), details => placement_pred:account(P, Context)}
                    || {Kind, P} <- Parts],
     #{node => Node, status => Status, constraints => Constraints,
-      suitable => [] =:= [C || #{kind := require, truth := Truth} = C <- Constraints, Truth =/= true]}.
+      suitable => Status =:= ok andalso [] =:= [C || #{kind := require, truth := Truth} = C <- Constraints, Truth =/= true]}.
 
 %% @doc Every constraint that keeps a node from being chosen; those of the order, which only may, come last.
 -spec why_not(node(), [report()]) -> [verdict()].
@@ -51,7 +51,8 @@ conflict(#{require := Require, min := Min, on_conflict := OnConflict} = Plan, #{
     Reports = reports(Plan, Snapshot),
     Counted = [[{C, Truth} || #{constraint := C, truth := Truth, kind := Kind} <- All, Kind =:= require orelse OnConflict =:= error] || #{constraints := All} <- Reports],
     Parts = [C || {C, _} <- hd(Counted)],
-    Masks = [mask(Truths, 1, 0) || Truths <- Counted],
+    Answering = [{mask(Truths, 1, 0), Report} || {Truths, #{status := Status} = Report} <- lists:zip(Counted, Reports), Status =:= ok orelse Status =:= unasked],
+    Masks = [Mask || {Mask, _} <- Answering],
     Indexed = lists:zip(lists:seq(0, length(Parts) - 1), Parts),
     #{wanted => Min, candidates => length(Contexts), feasible => holding(1 bsl length(Parts) - 1, Masks),
       alone => [{P, holding(1 bsl I, Masks), unknowns(P, Counted)} || {I, P} <- Indexed],
@@ -59,8 +60,8 @@ conflict(#{require := Require, min := Min, on_conflict := OnConflict} = Plan, #{
                                     Count <- [holding((1 bsl I) bor (1 bsl J), Masks)], Count < Min],
       largest => [P || {I, P} <- Indexed, largest(length(Parts), Masks, Min) band (1 bsl I) =/= 0],
       contradictions => placement_pred:contradictions(Require),
-      relaxations => relaxations(Indexed, Masks, Reports, Min),
-      unreachable => [{Node, Status} || #{node := Node, status := Status} <- Reports, Status =/= ok],
+      relaxations => relaxations(Indexed, Answering, Min),
+      unreachable => [{Node, Status} || #{node := Node, status := Status} <- Reports, Status =/= ok, Status =/= unasked],
       oldest_ms => lists:max([0 | [Age || #{constraints := All} <- Reports, #{details := Details} <- All, {_, _, {value, _, Age}} <- Details]])}.
 
 mask([], _, Mask) -> Mask;
@@ -83,9 +84,9 @@ bits(0) -> 0;
 bits(N) -> (N band 1) + bits(N bsr 1).
 
 %% For each comparison of numbers: the mildest change of its constant that gives one node more, and enough nodes, if all else stays.
-relaxations(Indexed, Masks, Reports, Min) ->
+relaxations(Indexed, Answering, Min) ->
     All = 1 bsl length(Indexed) - 1,
-    lists:append([relaxed(P, [Value || {Mask, #{constraints := Constraints}} <- lists:zip(Masks, Reports), Mask bor (1 bsl I) =:= All,
+    lists:append([relaxed(P, [Value || {Mask, #{constraints := Constraints}} <- Answering, Mask bor (1 bsl I) =:= All,
                                        #{constraint := C, details := [{_, _, {value, Value, _}}]} <- Constraints, C =:= P, is_number(Value)], Min)
                   || {I, P} <- Indexed]).
 
@@ -93,8 +94,16 @@ relaxed({Name, Op, Constant}, [_ | _] = Values, Min) when is_number(Constant), O
     Ordered = case Op =:= lt orelse Op =:= le of true -> lists:sort(Values); false -> lists:reverse(lists:sort(Values)) end,
     Weaker = case Op of lt -> le; gt -> ge; _ -> Op end,
     [{{Name, Op, Constant}, {Name, Weaker, Bound}, count(Weaker, Bound, Values)}
-     || Bound <- lists:usort([hd(Ordered) | [lists:nth(Min, Ordered) || length(Ordered) >= Min]]), not holds(Op, Bound, Constant)];
+     || Bound <- bounds([Value || Value <- Ordered, not holds(Op, Value, Constant)], Ordered, Min)];
 relaxed(_, _, _) -> [].
+
+bounds([], _, _) -> [];
+bounds([Next | _] = Failing, Ordered, Min) when length(Ordered) >= Min ->
+    case lists:nth(Min, Ordered) of
+        Next -> [Next];
+        Enough -> [Next | [Enough || lists:member(Enough, Failing)]]
+    end;
+bounds([Next | _], _, _) -> [Next].
 
 count(Op, Bound, Values) -> length([Value || Value <- Values, holds(Op, Value, Bound)]).
 
@@ -116,6 +125,7 @@ report_text(#{node := Node, status := Status} = Report) -> [io_lib:format("~ts: 
 status_text(nodedown) -> "cannot be reached";
 status_text(no_server) -> "does not run placement";
 status_text(timeout) -> "did not answer in time";
+status_text(unasked) -> "was not asked";
 status_text(ok) -> "answered".
 
 failing(#{constraints := Constraints}) ->

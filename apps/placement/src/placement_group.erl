@@ -139,6 +139,9 @@ is_in(Node, #{members := Members}) ->
 init(_) ->
     ok = net_kernel:monitor_nodes(true, #{node_type => all}),
     All = ets:tab2list(?GROUPS),
+    %% What was said while there was no server went to nobody: the other members say it again.
+    _ = [erlang:send({?SERVER, Node}, {'$gen_cast', {sync, Group, State, node()}}, [nosuspend, noconnect])
+         || {Group, #{members := Members} = State} <- All, Node <- maps:keys(Members), Node =/= node()],
     Named = [{monitor(process, Pid), {Group, Name, Pid}} || {Group, #{names := Names}} <- All, {Name, {_, Pid}} <- maps:to_list(Names), is_pid(Pid), node(Pid) =:= node()],
     {ok, #state{clock = lists:max([0 | [Count || {_, State} <- All, {Count, _} <- stamps(State)]]), monitors = maps:from_list(Named)}}.
 
@@ -182,6 +185,11 @@ in_group(Group, Fun, State) ->
 %% @private
 -spec handle_cast(term(), #state{}) -> {noreply, #state{}}.
 handle_cast({merge, Group, #{members := _, names := _} = Other}, State) -> {noreply, merged(Group, Other, State)};
+handle_cast({sync, Group, #{members := _, names := _} = Other, Node}, State) when is_atom(Node) ->
+    New = merged(Group, Other, State),
+    {ok, Known} = lookup(Group),
+    ok = tell([Node], Group, Known),
+    {noreply, New};
 handle_cast(_, State) -> {noreply, State}.
 
 %% @private

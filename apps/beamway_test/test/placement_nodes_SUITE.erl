@@ -1,0 +1,358 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Attributes of real nodes: the defects of the earlier library (a case each), functions that misbehave, owners, averages, caches, push on change.
+%%
+%% Four nodes serve all cases; what a case inserts it removes. Cases that stop or kill nodes start their own.
+-module(placement_nodes_SUITE).
+
+-include_lib("stdlib/include/assert.hrl").
+
+-export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
+-export([the_table_outlives_the_starter/1, any_process_may_change_attributes/1, a_stopped_node_leaves_the_others/1, functions_that_misbehave/1,
+         a_dead_node_costs_no_time/1, a_duplicate_is_one_node/1, units_and_failures/1, atoms_are_no_large_numbers/1, unknown_nodes_are_not_far/1,
+         the_server_is_killed/1, an_owner_ends/1, owners_are_counted/1, averages_over_time/1, ages_and_caches/1, changes_are_pushed/1,
+         a_node_comes_back_with_its_name/1, a_node_without_placement/1, configuration_files/1, strangers_write_to_the_server/1, many_ask_one_evaluation/1]).
+-export([slow/1, count_up/0, wrong/0]).
+
+suite() -> [{timetrap, {minutes, 2}}].
+
+all() ->
+    [the_table_outlives_the_starter, any_process_may_change_attributes, a_stopped_node_leaves_the_others, functions_that_misbehave,
+     a_dead_node_costs_no_time, a_duplicate_is_one_node, units_and_failures, atoms_are_no_large_numbers, unknown_nodes_are_not_far,
+     the_server_is_killed, an_owner_ends, owners_are_counted, averages_over_time, ages_and_caches, changes_are_pushed,
+     a_node_comes_back_with_its_name, a_node_without_placement, configuration_files, strangers_write_to_the_server, many_ask_one_evaluation].
+
+init_per_suite(Config) ->
+    Cluster = beamway_placement_nodes:start(["a", "b", "c", "d"]),
+    ok = beamway_placement_nodes:connect(Cluster, "a"),
+    [{cluster, Cluster} | Config].
+
+end_per_suite(Config) -> beamway_placement_nodes:stop(proplists:get_value(cluster, Config)).
+
+cluster(Config) -> proplists:get_value(cluster, Config).
+on(Config, Name, Fun) -> beamway_peer:run(peer(Config, Name), Fun).
+call(Config, Name, Module, Function, Arguments) -> beamway_placement_nodes:call(cluster(Config), Name, {Module, Function}, Arguments).
+peer(Config, Name) -> element(2, lists:keyfind(Name, 1, cluster(Config))).
+node_of(Config, Name) -> element(3, lists:keyfind(Name, 1, cluster(Config))).
+nodes_of(Config) -> beamway_placement_nodes:nodes(cluster(Config)).
+
+%% The earlier library's table belonged to the process that called start/0, and went with it.
+the_table_outlives_the_starter(Config) ->
+    on(Config, "b", fun() ->
+        {Pid, Monitor} = spawn_monitor(fun() -> ok = attr:start(), ok = attr:insert_attr(left_behind, 7) end),
+        receive {'DOWN', Monitor, process, Pid, normal} -> ok end
+    end),
+    Node = node_of(Config, "b"),
+    ?assertEqual([{Node, [{left_behind, 7}]}], call(Config, "a", attr, request_attrs, [[Node], [left_behind]])),
+    ok = call(Config, "b", attr, delete_attr, [left_behind]).
+
+%% … and its name stood in that process's dictionary.
+any_process_may_change_attributes(Config) ->
+    Node = node_of(Config, "b"),
+    %% Each call of a peer runs in a process of its own.
+    ok = call(Config, "b", attr, insert_attr, [shared, 1]),
+    ok = call(Config, "b", attr, update_attr, [shared, 2]),
+    ?assertEqual([{Node, [{shared, 2}]}], call(Config, "a", attr, request_attrs, [[Node], [shared]])),
+    ok = call(Config, "b", attr, delete_attr, [shared]),
+    ?assertEqual([{Node, [{shared, undefined}]}], call(Config, "a", attr, request_attrs, [[Node], [shared]])),
+    {error, _} = call(Config, "b", attr, update_attr, [shared, 3]).
+
+%% Its time-out put an atom into the list of results, on which choose_nodes crashed.
+a_stopped_node_leaves_the_others(Config) ->
+    [{_, Peer, Stopped}] = Extra = beamway_placement_nodes:start(["stopped"]),
+    true = call(Config, "a", net_kernel, connect_node, [Stopped]),
+    ok = beamway_peer:sigstop(Peer),
+    Nodes = nodes_of(Config),
+    {Took, {ok, Chosen, Meta}} = on(Config, "a", fun() -> timer:tc(fun() ->
+        placement:choose_nodes([Stopped | Nodes], #{require => {num_erlang_processes, gt, 0}, deadline => 1500}) end) end),
+    ?assertEqual(Nodes, Chosen),
+    ?assertMatch(#{unreachable := [{Stopped, timeout}], answered := 4}, Meta),
+    ?assert(Took >= 1500000 andalso Took < 1500000 * (1 + beamway_runner:slowness())),
+    ?assertEqual(lists:sort(Nodes), lists:sort([Node || {Node, _} <- call(Config, "a", attr, request_attrs, [[Stopped | Nodes], [os_type]])])),
+    ok = beamway_placement_nodes:stop(Extra).
+
+%% There, an exception killed the server and an endless function locked it.
+functions_that_misbehave(Config) ->
+    Node = node_of(Config, "b"),
+    Server = call(Config, "b", erlang, whereis, [attr_server]),
+    Misbehaving = [{raises, {dynamic, {erlang, error, [on_purpose]}}}, {exits, {dynamic, {erlang, exit, [on_purpose]}}},
+                   {endless, {dynamic, {timer, sleep, [infinity]}, #{limit => 100}}}, {missing_function, {dynamic, {no_such_module, f}}},
+                   {huge_binary, {dynamic, {binary, copy, [<<0>>, 100000000]}, #{limit => 10000}}}, {huge_list, {dynamic, {lists, seq, [1, 100000000]}, #{limit => 10000}}},
+                   {not_a_number, {dynamic, {?MODULE, wrong, []}, #{type => number}}}],
+    [ok = call(Config, "b", placement, insert, [Name, Entry]) || {Name, Entry} <- Misbehaving],
+    Names = [Name || {Name, _} <- Misbehaving],
+    ?assertEqual([{Node, [{Name, undefined} || Name <- Names]}], call(Config, "a", attr, request_attrs, [[Node], Names])),
+    #{Node := #{attributes := Known}} = call(Config, "a", placement_cache, fetch, [[Node], Names, #{deadline => 20000}]),
+    ?assertMatch(#{raises := {unknown, {raised, error, on_purpose}}, exits := {unknown, {raised, exit, on_purpose}}, endless := {unknown, timeout},
+                   missing_function := {unknown, no_such_function}, huge_binary := {unknown, {too_large, _}}, huge_list := {unknown, too_much_memory},
+                   not_a_number := {unknown, {wrong_type, {undefined, undefined}, number}}}, Known),
+    %% Unknown, not false: neither the predicate nor its opposite holds.
+    [?assertEqual([], call(Config, "a", attr, choose_nodes, [[Node], [{Name, Op, 0}]])) || Name <- Names, Op <- [gt, le]],
+    ?assertEqual(Server, call(Config, "b", erlang, whereis, [attr_server])),
+    ?assertMatch([{Node, [{num_erlang_processes, Number}]}] when is_integer(Number), call(Config, "a", attr, request_attrs, [[Node], [num_erlang_processes]])),
+    [ok = call(Config, "b", attr, delete_attr, [Name]) || Name <- Names].
+
+wrong() -> {undefined, undefined}.
+
+%% There, nodes were pinged one after the other, and a dead one ended the query.
+a_dead_node_costs_no_time(Config) ->
+    Extra = beamway_placement_nodes:start(["dead1", "dead2"]),
+    Dead = beamway_placement_nodes:nodes(Extra),
+    [true = call(Config, "a", net_kernel, connect_node, [Node]) || Node <- Dead],
+    ok = beamway_placement_nodes:stop(Extra),
+    Nodes = nodes_of(Config),
+    {ok, Chosen, #{unreachable := Unreachable}} = call(Config, "a", placement, choose_nodes, [Dead ++ ['never@127.0.0.1' | Nodes], #{require => {os_type, exists}, deadline => 20000}]),
+    ?assertEqual(Nodes, Chosen),
+    ?assertEqual(lists:sort([{Node, nodedown} || Node <- ['never@127.0.0.1' | Dead]]), lists:sort(Unreachable)).
+
+%% There, a node that was listed twice was asked and returned twice.
+a_duplicate_is_one_node(Config) ->
+    [B, C] = [node_of(Config, Name) || Name <- ["b", "c"]],
+    ?assertEqual([C, B], call(Config, "a", attr, choose_nodes, [[C, B, C, C, B], [{vm_num_processors, ge, 1}]])),
+    ?assertMatch([{C, _}, {B, _}], call(Config, "a", attr, request_attrs, [[C, B, C], [os_type]])),
+    {ok, [C, B], _} = call(Config, "a", placement, choose_nodes, [[C, B, C], []]).
+
+%% There, a failure was {undefined, undefined}, and the documentation named other units than were returned.
+units_and_failures(Config) ->
+    Node = node_of(Config, "b"),
+    [{Node, Values}] = call(Config, "a", attr, request_attrs, [[Node], [mem_total, mem_free, loadavg1, otp_release, os_type, kernel_entities]]),
+    Total = proplists:get_value(mem_total, Values),
+    ?assert(is_integer(Total) andalso Total > proplists:get_value(mem_free, Values)),
+    ?assert(is_float(proplists:get_value(loadavg1, Values))),
+    ?assertEqual(erlang:system_info(otp_release), proplists:get_value(otp_release, Values)),
+    ?assertEqual({unix, linux}, proplists:get_value(os_type, Values)),
+    #{Node := #{attributes := #{mem_total := {ok, Total, _, kib, _}, cgroup_none := {unknown, missing}}}} = call(Config, "a", placement, attributes, [[Node], [mem_total, cgroup_none]]),
+    Suits = fun(P) -> element(1, call(Config, "a", placement, choose_nodes, [[Node], P])) =:= ok end,
+    ?assert(Suits({mem_total, eq, {Total * 1024, byte}})),
+    ?assert(Suits({mem_total, ge, {1, mib}})),
+    ?assertNot(Suits({mem_total, ge, {1000000, tib}})),
+    %% Another kind of unit: unknown, and so is its opposite.
+    ?assertNot(Suits({mem_total, ge, {1, mhz}})),
+    ?assertNot(Suits({'not', {mem_total, ge, {1, mhz}}})).
+
+%% In Erlang's order `undefined > 5'.
+atoms_are_no_large_numbers(Config) ->
+    Node = node_of(Config, "b"),
+    ok = call(Config, "b", attr, insert_attr, [odd, undefined]),
+    [?assertEqual([], call(Config, "a", attr, choose_nodes, [[Node], [{odd, Op, 5}]])) || Op <- [eq, ne, lt, le, gt, ge]],
+    ?assertEqual([Node], call(Config, "a", attr, choose_nodes, [[Node], [{odd, eq, undefined}]])),
+    ok = call(Config, "b", attr, delete_attr, [odd]).
+
+%% There, {dist, gt, R} returned nodes that do not exist, and networks of one member shrank distances.
+unknown_nodes_are_not_far(Config) ->
+    [A, B, C, D] = nodes_of(Config),
+    {ok, Tree} = placement_tree:from_network({network, top, [{network, one, [{network, host, [{node, A}, {node, B}]}]}, {network, two, [{node, C}]}]}),
+    {ok, _} = call(Config, "a", placement, set_topology, [Tree]),
+    Chosen = fun(P) -> case call(Config, "a", placement, choose_nodes, [[A, B, C, D, 'never@127.0.0.1'], P]) of {ok, Nodes, _} -> Nodes; {error, _} -> [] end end,
+    ?assertEqual([C], Chosen({dist, gt, 0.5})),
+    ?assertEqual([A, B], Chosen({dist, le, 0.5})),
+    ?assertEqual([], Chosen([{dist, gt, 0.0}, {dist, le, 0.25}])),
+    %% What is not known to be near is not far either.
+    ?assertEqual([C], Chosen({'not', {dist, le, 0.5}})).
+
+%%% The server
+
+the_server_is_killed(Config) ->
+    Node = node_of(Config, "b"),
+    ok = call(Config, "b", attr, insert_attr, [kept, 1]),
+    Owner = on(Config, "b", fun() -> owner([{owned, 2}]) end),
+    Dying = on(Config, "b", fun() -> owner([{lost, 3}]) end),
+    Before = call(Config, "b", erlang, whereis, [attr_server]),
+    %% One owner dies while there is no server that could see it.
+    on(Config, "b", fun() ->
+        true = erlang:suspend_process(whereis(placement_sup)),
+        exit(whereis(attr_server), kill),
+        exit(Dying, kill),
+        true = erlang:resume_process(whereis(placement_sup))
+    end),
+    _ = beamway_peer:wait_until(fun() -> case call(Config, "b", erlang, whereis, [attr_server]) of undefined -> false; Before -> false; _ -> true end end, 10000),
+    _ = beamway_peer:wait_until(fun() -> [{Node, [{lost, undefined}]}] =:= call(Config, "a", attr, request_attrs, [[Node], [lost]]) end, 10000),
+    ?assertEqual([{Node, [{kept, 1}, {owned, 2}]}], call(Config, "a", attr, request_attrs, [[Node], [kept, owned]])),
+    on(Config, "b", fun() -> exit(Owner, kill) end),
+    _ = beamway_peer:wait_until(fun() -> [{Node, [{owned, undefined}]}] =:= call(Config, "a", attr, request_attrs, [[Node], [owned]]) end, 10000),
+    ok = call(Config, "b", attr, delete_attr, [kept]).
+
+%% A process that owns attributes until it is killed.
+owner(Attributes) ->
+    Self = self(),
+    Pid = spawn(fun() ->
+        [ok = case Attribute of {Name, Value} -> placement:own(Name, Value); Name -> placement:own(Name) end || Attribute <- Attributes],
+        Self ! {self(), owns},
+        receive stop -> ok end
+    end),
+    receive {Pid, owns} -> Pid after 10000 -> error(no_owner) end.
+
+an_owner_ends(Config) ->
+    Node = node_of(Config, "c"),
+    Shown = fun() -> [{Node, [{role, Value}]}] = call(Config, "a", attr, request_attrs, [[Node], [role]]), Value end,
+    First = on(Config, "c", fun() -> owner([{role, reader}]) end),
+    Second = on(Config, "c", fun() -> owner([{role, writer}]) end),
+    ?assertEqual(writer, Shown()),
+    on(Config, "c", fun() -> exit(Second, kill) end),
+    _ = beamway_peer:wait_until(fun() -> Shown() =:= reader end, 10000),
+    on(Config, "c", fun() -> First ! stop end),
+    _ = beamway_peer:wait_until(fun() -> Shown() =:= undefined end, 10000),
+    {error, {not_local, _}} = call(Config, "c", placement_attr, own, [role, count, self()]).
+
+owners_are_counted(Config) ->
+    Node = node_of(Config, "c"),
+    Shown = fun() -> [{Node, [{workers, Value}]}] = call(Config, "a", attr, request_attrs, [[Node], [workers]]), Value end,
+    [First | _] = [on(Config, "c", fun() -> owner([workers]) end) || _ <- [1, 2, 3]],
+    ?assertEqual(3, Shown()),
+    on(Config, "c", fun() -> exit(First, kill) end),
+    _ = beamway_peer:wait_until(fun() -> Shown() =:= 2 end, 10000).
+
+averages_over_time(Config) ->
+    Node = node_of(Config, "d"),
+    ok = call(Config, "d", placement, insert, [mean, {sampled, {?MODULE, count_up, []}, #{every => 20, over => 10000}}]),
+    %% 1, 2, 3 …: the average of the first n is (n + 1) / 2, far from the last of them.
+    Mean = beamway_peer:wait_until(fun() ->
+        case call(Config, "a", attr, request_attrs, [[Node], [mean]]) of
+            [{Node, [{mean, Value}]}] when is_number(Value), Value >= 5 -> Value;
+            _ -> false
+        end
+    end, 20000),
+    Count = call(Config, "d", persistent_term, get, [?MODULE]),
+    ?assert(Count + 1 >= 2 * Mean),
+    ok = call(Config, "d", attr, delete_attr, [mean]),
+    {error, _} = call(Config, "d", placement, insert, [mean, {sampled, {?MODULE, count_up, []}, #{every => 100, over => 10}}]).
+
+count_up() ->
+    Next = persistent_term:get(?MODULE, 0) + 1,
+    ok = persistent_term:put(?MODULE, Next),
+    Next.
+
+%%% What other nodes know
+
+ages_and_caches(Config) ->
+    Node = node_of(Config, "d"),
+    ok = call(Config, "d", persistent_term, put, [?MODULE, 0]),
+    ok = call(Config, "d", placement, insert, [counted, {dynamic, {?MODULE, count_up, []}, #{ttl => 60000}}]),
+    Value = fun(Options) -> #{Node := #{attributes := #{counted := Known}}} = call(Config, "a", placement_cache, fetch, [[Node], [counted], Options]), Known end,
+    {ok, 1, _, none, _} = Value(#{}),
+    {ok, 1, Age, _, _} = Value(#{}),
+    ?assert(Age >= 0),
+    {ok, 2, _, _, _} = Value(#{max_age => 0}),
+    {ok, 2, _, _, _} = Value(#{max_age => 60000}),
+    {ok, 3, _, _, _} = Value(#{live => true}),
+    %% attr always asks.
+    [{Node, [{counted, 4}]}] = call(Config, "a", attr, request_attrs, [[Node], [counted]]),
+    {ok, 4, _, _, _} = Value(#{}),
+    %% Evaluated at most once in an interval, however many ask.
+    ok = call(Config, "d", placement, insert, [counted, {dynamic, {?MODULE, count_up, []}, #{min_interval => 60000}}]),
+    [{ok, 5, _, _, _} = Value(#{live => true}) || _ <- [1, 2, 3]],
+    ok = call(Config, "d", attr, delete_attr, [counted]).
+
+many_ask_one_evaluation(Config) ->
+    Node = node_of(Config, "d"),
+    ok = call(Config, "d", persistent_term, put, [?MODULE, 0]),
+    ok = call(Config, "d", placement, insert, [slow, {dynamic, {?MODULE, slow, [300]}}]),
+    Values = on(Config, "a", fun() ->
+        Self = self(),
+        Ask = fun() -> Self ! {answer, attr:request_attrs([Node], [slow])} end,
+        _ = [spawn_link(Ask) || _ <- lists:seq(1, 20)],
+        [receive {answer, [{_, [{slow, Value}]}]} -> Value after 10000 -> none end || _ <- lists:seq(1, 20)]
+    end),
+    %% Twenty at once cost far fewer evaluations; each got an answer.
+    ?assert(lists:all(fun is_integer/1, Values)),
+    ?assert(lists:max(Values) =< 4),
+    ok = call(Config, "d", attr, delete_attr, [slow]).
+
+slow(Ms) ->
+    ok = timer:sleep(Ms),
+    count_up().
+
+changes_are_pushed(Config) ->
+    [C, D] = Nodes = [node_of(Config, Name) || Name <- ["c", "d"]],
+    [ok = call(Config, Name, placement, insert, [pushed, 1]) || Name <- ["c", "d"]],
+    ok = call(Config, "a", placement, follow, [Nodes, [pushed], 20]),
+    Shown = fun() -> #{C := #{attributes := #{pushed := KnownC}}, D := #{attributes := #{pushed := KnownD}}} = call(Config, "a", placement_cache, fetch, [Nodes, [pushed], #{max_age => 5000}]),
+                     {element(2, KnownC), element(2, KnownD)} end,
+    _ = beamway_peer:wait_until(fun() -> Shown() =:= {1, 1} end, 10000),
+    Asked = call(Config, "a", placement_cache, asked, []),
+    ok = call(Config, "d", placement, update, [pushed, 2]),
+    _ = beamway_peer:wait_until(fun() -> Shown() =:= {1, 2} end, 10000),
+    ?assertEqual(Asked, call(Config, "a", placement_cache, asked, [])),
+    %% The publisher is killed: it is followed again.
+    true = on(Config, "d", fun() -> exit(whereis(placement_push), kill) end),
+    ok = call(Config, "d", placement, update, [pushed, 3]),
+    _ = beamway_peer:wait_until(fun() -> Shown() =:= {1, 3} end, 20000),
+    ok = call(Config, "a", placement, unfollow, [Nodes]),
+    [ok = call(Config, Name, attr, delete_attr, [pushed]) || Name <- ["c", "d"]].
+
+a_node_comes_back_with_its_name(Config) ->
+    Name = beamway_peer:unique_name("again"),
+    Start = fun(Value) ->
+        {ok, Peer, Node} = beamway_peer:start(inet_tcp, #{name => Name, host => "127.0.0.1", args => ["-connect_all", "false"]}),
+        ok = beamway_peer:call(Peer, attr, start, []),
+        ok = beamway_peer:call(Peer, placement, insert, [incarnation, Value, #{ttl => 3600000}]),
+        {Peer, Node}
+    end,
+    Shown = fun(Node) -> #{Node := #{attributes := #{incarnation := Known}}} = call(Config, "a", placement, attributes, [[Node], [incarnation]]), Known end,
+    {First, Node} = Start(1),
+    {ok, 1, _, _, _} = Shown(Node),
+    ok = beamway_peer:stop(First),
+    ok = beamway_peer:wait_disconnected(peer(Config, "a"), Node),
+    {Second, Node} = Start(2),
+    true = call(Config, "a", net_kernel, connect_node, [Node]),
+    _ = beamway_peer:wait_until(fun() -> {ok, 2} =:= case Shown(Node) of {ok, Value, _, _, _} -> {ok, Value}; Other -> Other end end, 10000),
+    ok = beamway_peer:stop(Second).
+
+a_node_without_placement(Config) ->
+    Extra = beamway_placement_nodes:start(["plain"], #{run => false}),
+    [Plain] = beamway_placement_nodes:nodes(Extra),
+    [A | _] = nodes_of(Config),
+    {ok, [A], #{unreachable := [{Plain, no_server}]}} = call(Config, "a", placement, choose_nodes, [[Plain, A], {os_type, exists}]),
+    {ok, Verdicts} = call(Config, "a", placement, why_not, [Plain, {os_type, exists}]),
+    ?assertMatch([#{truth := unknown, details := [{_, unknown, {unknown, no_server}}]}], Verdicts),
+    %% Its absence is no value either.
+    {error, {unsatisfied, _}} = call(Config, "a", placement, choose_nodes, [[Plain], {os_type, missing}]),
+    %% Once it runs, a live question finds it at once.
+    ok = beamway_placement_nodes:call(Extra, "plain", {attr, start}, []),
+    ?assertEqual([Plain], call(Config, "a", attr, choose_nodes, [[Plain], [{os_type, eq, {unix, linux}}]])),
+    ok = beamway_placement_nodes:stop(Extra).
+
+configuration_files(Config) ->
+    File = fun(Name, Text) ->
+        Path = filename:join(proplists:get_value(priv_dir, Config), Name),
+        ok = file:write_file(Path, Text),
+        Path
+    end,
+    Start = fun(Arguments) -> call(Config, "c", attr, start, Arguments) end,
+    Wrong = [{"syntax", "[{a, 1},\n {b 2}].", ":2:5: "}, {"kind", "[{a, {periodic, {m, f, []}}}].", "periodic is not a kind of entry"},
+             {"entry", "[{a, 1}, b].", "entry 2"}, {"name", "[{\"a\", 1}].", "entry 1"}, {"dot", "[{a, 1}]", "full stop"}, {"empty", "", "empty"},
+             {"call", "[{a, {dynamic, {m, f, x}}}].", "is no function"}],
+    [begin
+         {error, Message} = Start([File(Name, Text)]),
+         {Name, true} = {Name, string:find(Message, Part) =/= nomatch}
+     end || {Name, Text, Part} <- Wrong],
+    {error, _} = Start(["/nowhere/at/all"]),
+    {error, _} = Start([42]),
+    Node = node_of(Config, "c"),
+    Values = fun(Names) -> [{Node, Known}] = call(Config, "a", attr, request_attrs, [[Node], Names]), [V || {_, V} <- Known] end,
+    Good = File("good", "[{num_cpus, 4}, {os, \"Linux\"}, {os_type, mine}, {procs, {dynamic, {erlang, system_info, [process_count]}}},\n"
+                        " {host, {automatic, {net_adm, localhost, []}}}, {bad, {automatic, {erlang, error, [x]}}}, {gone, {dynamic, {no_such_module, f}}}]."),
+    ok = Start([Good]),
+    %% The file wins over the built-in attributes.
+    [4, "Linux", mine, Procs, Host, undefined, undefined, Release] = Values([num_cpus, os, os_type, procs, host, bad, gone, otp_release]),
+    ?assert(is_integer(Procs) andalso is_list(Host) andalso is_list(Release)),
+    ok = Start([nobuiltins, Good]),
+    [4, undefined] = Values([num_cpus, otp_release]),
+    ok = Start([nobuiltins]),
+    [undefined, undefined] = Values([num_cpus, otp_release]),
+    ok = Start([]),
+    [undefined, {unix, linux}] = Values([num_cpus, os_type]).
+
+%% Anybody who is connected may write to the registered name.
+strangers_write_to_the_server(Config) ->
+    Node = node_of(Config, "b"),
+    Pids = [call(Config, "b", erlang, whereis, [Name]) || Name <- [attr_server, placement_push, placement_cache, placement_group, placement_epoch, placement_lease]],
+    on(Config, "a", fun() ->
+        Garbage = [garbage, {self(), {report, make_ref(), improper}}, {self(), {report, key, [a | b]}}, {placement, self(), make_ref(), [1, "x"]},
+                   {placement, notapid, 1, []}, {report, a}, {'DOWN', make_ref(), process, self(), x}, {subscribe, self(), make_ref(), foo, 0},
+                   {'$gen_call', {self(), make_ref()}, nonsense}, {'$gen_cast', nonsense}, {ask, a, b, c, d}, {limit, a, self()}, {sample, x}, {look, x},
+                   {'$gen_call', {self(), make_ref()}, {reserve, 1, 2, 3, 4}}, {self(), {report, key, lists:seq(1, 5000)}}],
+        _ = [{Name, Node} ! Message || Name <- [attr_server, placement_push, placement_cache, placement_group, placement_epoch, placement_lease], Message <- Garbage]
+    end),
+    ?assertMatch([{Node, [{os_type, {unix, linux}}]}], call(Config, "a", attr, request_attrs, [[Node], [os_type]])),
+    _ = [call(Config, "b", sys, get_state, [Name]) || Name <- [placement_push, placement_cache, placement_group, placement_epoch, placement_lease]],
+    ?assertEqual(Pids, [call(Config, "b", erlang, whereis, [Name]) || Name <- [attr_server, placement_push, placement_cache, placement_group, placement_epoch, placement_lease]]).

@@ -1,0 +1,52 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Names pairs of nodes that talk much and sit far apart. It moves nothing: where a process runs is its owner's decision.
+%%
+%% Which nodes talk is the attribute `link_bytes', which nodes have that use the Beamway carrier; where they sit is the tree in use. Called by {@link placement:advise/1}.
+-module(placement_advise).
+
+-export([advise/1, pairs/2]).
+
+-export_type([advice/0]).
+
+-type advice() :: #{pair := {node(), node()}, bytes := pos_integer(), share := float(), distance := float()}.
+%% `share': of all bytes between the nodes that were asked.
+
+%% @doc The pairs, the one that would gain most first. `without' are nodes of which it is not known whom they talk to.
+-spec advise([node()]) -> {ok, [advice()], Without :: [node()]} | {error, no_topology}.
+advise(Nodes) ->
+    case placement_epoch:tree() of
+        none -> {error, no_topology};
+        Tree ->
+            Views = placement_cache:fetch(Nodes, [link_bytes], #{}),
+            Known = [{Node, Bytes} || {Node, #{attributes := #{link_bytes := {ok, Bytes, _, _, _}}}} <- maps:to_list(Views)],
+            {ok, pairs(Tree, Known), lists:sort(maps:keys(Views) -- [Node || {Node, _} <- Known])}
+    end.
+
+%% @doc Pure: what each node says of its peers. A pair counts if it is further apart than half way to the root and moved more than the average pair.
+-spec pairs(placement_tree:tree(), [{node(), [{node(), Bytes :: non_neg_integer()}]}]) -> [advice()].
+pairs(Tree, Known) ->
+    Talk = lists:foldl(fun({Pair, Bytes}, Acc) -> maps:update_with(Pair, fun(Before) -> max(Before, Bytes) end, Bytes, Acc) end, #{},
+                       %% Both ends count the same bytes.
+                       [{{min(Node, Peer), max(Node, Peer)}, Bytes} || {Node, Peers} <- Known, {Peer, Bytes} <- Peers, Bytes > 0]),
+    Total = lists:sum(maps:values(Talk)),
+    Far = [#{pair => {A, B}, bytes => Bytes, share => Bytes / Total, distance => Distance}
+           || {{A, B}, Bytes} <- maps:to_list(Talk), Bytes * map_size(Talk) >= Total, {ok, Distance} <- [placement_tree:distance(Tree, A, B)], is_far(Tree, A, B)],
+    lists:sort(fun(#{bytes := B1, distance := D1}, #{bytes := B2, distance := D2}) -> B1 * D1 >= B2 * D2 end, Far).
+
+is_far(Tree, A, B) ->
+    {ok, Rank, Levels} = placement_tree:rank(Tree, A, B),
+    %% In a flat tree nobody sits nearer.
+    Levels > 1 andalso Rank > (Levels + 1) div 2.
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+
+pairs_test() ->
+    {ok, Tree} = placement_tree:from_paths([{a, "/s1/r1/a"}, {b, "/s1/r1/b"}, {c, "/s2/r2/c"}, {d, "/s2/r2/d"}]),
+    Known = [{a, [{b, 900}, {c, 1000}, {d, 1}]}, {c, [{a, 1010}, {d, 800}]}],
+    ?assertMatch([#{pair := {a, c}, bytes := 1010, distance := 1.0}], pairs(Tree, Known)),
+    ?assertEqual([], pairs(Tree, [])),
+    ?assertEqual([], pairs(Tree, [{a, [{b, 900}, {unheard_of, 5000}]}])),
+    {ok, Flat} = placement_tree:from_paths([{a, "/x"}, {c, "/x"}]),
+    ?assertEqual([], pairs(Flat, Known)).
+-endif.
