@@ -105,7 +105,7 @@ call(Node, Module, Function, Arguments) ->
     catch
         error:{exception, undef, _} ->
             throw(io_lib:format("node ~ts has no placement: its code path holds no module ~ts (erl -pa apps/placement/ebin)", [Node, Module]));
-        error:{exception, badarg, [{ets, _, _, _} | _]} ->
+        error:{exception, {not_running, _}, _} ->
             throw(io_lib:format("placement does not run on node ~ts; there, call attr:start() or application:ensure_all_started(placement)", [Node]));
         error:{erpc, Reason} -> throw(io_lib:format("node ~ts did not answer: ~tp", [Node, Reason]));
         _:Reason -> throw(io_lib:format("node ~ts answered with an error: ~0tP", [Node, Reason, 15]))

@@ -7,7 +7,7 @@
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
 -export([three_values/1, relative_words/1, distance_words/1, priorities_give_way/1, conflicts_are_explained/1, why_not_names_everything/1,
          bad_queries/1, bad_nodes/1, choosers_do_not_pile_up/1, own_placements_count/1, spread_over_places/1, latencies/1,
-         leases_have_a_capacity/1, leases_end/1, processes_take_their_lease/1, nobody_has_room/1, groups/1, names_in_groups/1, groups_meet_again/1, epochs/1, the_command/1]).
+         leases_have_a_capacity/1, leases_end/1, processes_take_their_lease/1, nobody_has_room/1, groups/1, names_in_groups/1, groups_meet_again/1, epochs/1, a_node_finds_its_place/1, the_command/1]).
 -export([wait/0]).
 
 suite() -> [{timetrap, {minutes, 2}}].
@@ -15,7 +15,7 @@ suite() -> [{timetrap, {minutes, 2}}].
 all() ->
     [three_values, relative_words, distance_words, priorities_give_way, conflicts_are_explained, why_not_names_everything,
      bad_queries, bad_nodes, choosers_do_not_pile_up, own_placements_count, spread_over_places, latencies,
-     leases_have_a_capacity, leases_end, processes_take_their_lease, nobody_has_room, groups, names_in_groups, groups_meet_again, epochs, the_command].
+     leases_have_a_capacity, leases_end, processes_take_their_lease, nobody_has_room, groups, names_in_groups, groups_meet_again, epochs, a_node_finds_its_place, the_command].
 
 -define(NAMES, ["a", "b", "c", "d", "e", "f"]).
 
@@ -372,6 +372,24 @@ epochs(Config) ->
     %% A node that cannot be reached does not take it, and is named; an older epoch does not replace a newer one.
     {ok, _, ['never@127.0.0.1']} = call(Config, "a", placement, set_topology, [proplists:get_value(tree, Config), [A, B, 'never@127.0.0.1']]),
     ?assertEqual(call(Config, "a", placement, epoch, []), call(Config, "b", placement, epoch, [])).
+
+%% It measures one node of each group and goes on into the nearest, if it is as near as that group's nodes are to each other.
+a_node_finds_its_place(Config) ->
+    [A, B, C, D | _] = nodes_of(Config),
+    Group = fun(Name, Us, Nodes) -> {group, Name, #{median_us => Us}, [{leaf, Node} || Node <- Nodes]} end,
+    Join = fun(Groups) ->
+        {ok, Tree} = placement_tree:from_vertex({group, root, #{median_us => 1.0e9}, Groups}),
+        {ok, _} = call(Config, "a", placement, set_topology, [Tree]),
+        {ok, _} = call(Config, "a", placement, join, [A, probe]),
+        call(Config, "a", placement, topology, [])
+    end,
+    %% Any round trip is shorter than a second: it gets into one of the groups. None is shorter than a nanosecond: it stays above them.
+    Inside = Join([Group(one, 1.0e6, [B, C]), Group(two, 1.0e6, [D])]),
+    ?assert(lists:member({ok, 0.5}, [placement_tree:distance(Inside, A, Node) || Node <- [B, D]])),
+    Above = Join([Group(one, 0.001, [B, C]), Group(two, 0.001, [D])]),
+    ?assertEqual([{ok, 1.0}, {ok, 1.0}], [placement_tree:distance(Above, A, Node) || Node <- [B, D]]),
+    %% A node that cannot be reached measures nothing.
+    {error, not_measured} = call(Config, "a", placement, join, ['never@127.0.0.1', probe]).
 
 %%% bin/beamway choose
 

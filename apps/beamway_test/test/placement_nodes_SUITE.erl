@@ -11,7 +11,7 @@
          a_dead_node_costs_no_time/1, a_duplicate_is_one_node/1, units_and_failures/1, atoms_are_no_large_numbers/1, unknown_nodes_are_not_far/1,
          the_server_is_killed/1, an_owner_ends/1, owners_are_counted/1, averages_over_time/1, ages_and_caches/1, changes_are_pushed/1,
          a_node_comes_back_with_its_name/1, a_node_without_placement/1, configuration_files/1, strangers_write_to_the_server/1, many_ask_one_evaluation/1]).
--export([slow/1, count_up/0, wrong/0]).
+-export([slow/1, count_up/0, wrong/0, caught/1]).
 
 suite() -> [{timetrap, {minutes, 2}}].
 
@@ -92,6 +92,8 @@ functions_that_misbehave(Config) ->
     [ok = call(Config, "b", attr, delete_attr, [Name]) || Name <- Names].
 
 wrong() -> {undefined, undefined}.
+
+caught(Nodes) -> catch placement:choose_nodes(Nodes, []).
 
 %% There, nodes were pinged one after the other, and a dead one ended the query.
 a_dead_node_costs_no_time(Config) ->
@@ -304,6 +306,7 @@ a_node_without_placement(Config) ->
     {ok, [A], #{unreachable := [{Plain, no_server}]}} = call(Config, "a", placement, choose_nodes, [[Plain, A], {os_type, exists}]),
     {ok, Verdicts} = call(Config, "a", placement, why_not, [Plain, {os_type, exists}]),
     ?assertMatch([#{truth := unknown, details := [{_, unknown, {unknown, no_server}}]}], Verdicts),
+    {'EXIT', {{not_running, _}, _}} = beamway_placement_nodes:call(Extra, "plain", {?MODULE, caught}, [[A]]),
     %% Its absence is no value either.
     {error, {unsatisfied, _}} = call(Config, "a", placement, choose_nodes, [[Plain], {os_type, missing}]),
     %% Once it runs, a live question finds it at once.

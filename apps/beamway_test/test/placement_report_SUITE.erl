@@ -21,7 +21,7 @@ init_per_suite(Config) ->
         ok = file:write_file(File, io_lib:format("[{cpu_speed, ~p}, {mem_free, ~p}, {loadavg5, ~p}, {vm_num_processors, ~p}].~n", [Speed, Memory, Load, Processors])),
         ok = beamway_placement_nodes:call(Cluster, Name, {attr, start}, [File])
     end, machines()),
-    ok = beamway_placement_nodes:call(Cluster, "m", {attr, start}, []),
+    %% On m nothing is started: it only asks.
     [{cluster, Cluster} | Config].
 
 end_per_suite(Config) ->

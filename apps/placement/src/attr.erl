@@ -65,9 +65,17 @@ delete_attr(Name) -> placement_attr:delete(Name).
 -spec request_attrs([node()], [placement_entry:name()]) -> [{node(), [{placement_entry:name(), Value :: term()}]}].
 request_attrs(Nodes, Names) ->
     Distinct = placement_query:distinct(Nodes),
-    Views = placement_cache:fetch(Distinct, Names, #{live => true, deadline => ?DEADLINE_MS}),
+    Views = ask(Distinct, Names),
     [{Node, [{Name, value(maps:get(Name, Attributes))} || Name <- Names]}
      || Node <- Distinct, #{status := ok, attributes := Attributes} <- [maps:get(Node, Views)]].
+
+%% Whoever only asks need not have called start.
+ask(Nodes, Names) ->
+    {ok, _} = case placement_cache:is_running() of
+                  true -> {ok, []};
+                  false -> application:ensure_all_started(placement)
+              end,
+    placement_cache:fetch(Nodes, Names, #{live => true, deadline => ?DEADLINE_MS}).
 
 value({ok, Value, _, _, _}) -> Value;
 value({unknown, _}) -> undefined.
@@ -79,7 +87,7 @@ choose_nodes(Nodes, Predicates) ->
     Compiled = compiled(Predicates),
     Names = placement_pred:attributes(Compiled),
     Distinct = placement_query:distinct(Nodes),
-    Views = placement_cache:fetch(Distinct, Names, #{live => true, deadline => ?DEADLINE_MS}),
+    Views = ask(Distinct, Names),
     [Node || Node <- Distinct, #{status := ok} = View <- [maps:get(Node, Views)],
              placement_pred:evaluate(Compiled, #{node => Node, view => View}) =:= true].
 

@@ -25,6 +25,11 @@
 
 -define(TRIES, 3).
 -define(SPAWN_MS, 5000).
+%% Logarithms that differ by less are one level.
+-define(FLOOR, 0.15).
+-define(PROBE_BATCHES, 5).
+-define(PROBE_MESSAGES, 100).
+-define(PROBE_MS, 5000).
 
 %% @doc The nodes that a query asks for; all suitable ones, in the order of the list, unless it says how many.
 -spec choose_nodes(placement_choose:nodes_spec(), placement_query:query()) -> {ok, [node(), ...], placement_choose:meta()} | {error, placement_choose:error()}.
@@ -209,9 +214,28 @@ set_topology(Tree) -> placement_epoch:set(Tree).
 -spec set_topology(placement_tree:tree(), [node()]) -> {ok, Epoch :: pos_integer(), Without :: [node()]}.
 set_topology(Tree, Nodes) -> placement_epoch:publish(Tree, Nodes).
 
-%% @doc Adds a node to the tree, at its declared path.
--spec join(node(), placement_tree:path()) -> {ok, Epoch :: pos_integer()} | {error, placement_tree:error()}.
+%% @doc Adds a node to the tree, at its declared path; or, with `probe', where it belongs by what it measures on its way down from the root, which takes about a second for each
+%% group on that way.
+-spec join(node(), placement_tree:path() | probe) -> {ok, Epoch :: pos_integer()} | {error, placement_tree:error() | no_topology | not_measured}.
+join(Node, probe) ->
+    case topology() of
+        none -> {error, no_topology};
+        Tree ->
+            case placement_epoch:place(placement_tree:remove(Tree, Node), fun(Other) -> measured(Node, Other) end, ?FLOOR) of
+                {ok, Path} -> placement_epoch:join(Node, Path);
+                unknown -> {error, not_measured}
+            end
+    end;
 join(Node, Path) -> placement_epoch:join(Node, Path).
+
+%% The shortest of some batches: what else runs there makes the others longer.
+measured(Node, Other) ->
+    try erpc:call(Node, placement_probe_pair, run, [Other, ?PROBE_BATCHES, ?PROBE_MESSAGES, ?PROBE_MS], 2 * ?PROBE_MS) of
+        Batches -> {ok, lists:min(Batches)}
+    catch
+        %% A node that is down is not on the way.
+        _:_ -> unknown
+    end.
 
 %% @doc Removes a node from the tree.
 -spec leave(node()) -> {ok, Epoch :: non_neg_integer()}.

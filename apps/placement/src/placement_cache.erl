@@ -10,7 +10,7 @@
 -module(placement_cache).
 -behaviour(gen_server).
 
--export([start_link/0, fetch/3, follow/3, unfollow/1, forget/1, asked/0]).
+-export([start_link/0, fetch/3, follow/3, unfollow/1, forget/1, asked/0, is_running/0]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2]).
 
 -export_type([known/0, status/0, view/0, options/0]).
@@ -40,9 +40,14 @@
 -spec start_link() -> {ok, pid()} | {error, term()}.
 start_link() -> gen_server:start_link({local, ?SERVER}, ?MODULE, [], []).
 
+%% @doc Whether the application runs on this node.
+-spec is_running() -> boolean().
+is_running() -> ets:whereis(?KNOWN) =/= undefined.
+
 %% @doc The attributes of some nodes, each node once. It returns at the deadline at the latest, with the status of those that did not answer.
 -spec fetch([node()], [placement_entry:name()], options()) -> #{node() => view()}.
 fetch(Nodes, Names, Options) ->
+    _ = is_running() orelse error({not_running, "placement does not run on this node; call application:ensure_all_started(placement)"}),
     Now = erlang:monotonic_time(millisecond),
     Wanted = lists:usort(Nodes),
     Distinct = lists:usort(Names),
