@@ -34,7 +34,7 @@
 -record(state, {flights = #{} :: #{reference() => {node(), [atom()], pid()}},
                 waiters = #{} :: #{reference() => [{reference(), node()}]},
                 versions = #{} :: #{node() => placement_attr:version()},
-                follows = #{} :: #{node() => {reference(), [atom()], pos_integer()}}}).
+                follows = #{} :: #{node() => {reference() | lost, [atom()], pos_integer()}}}).
 
 %% @doc Starts the server.
 -spec start_link() -> {ok, pid()} | {error, term()}.
@@ -248,10 +248,14 @@ under_way(Node, Names, #state{flights = Flights}) ->
 
 boarding(none, Alias, Node, Names, #state{flights = Flights, waiters = Waiters} = State) ->
     _ = ets:update_counter(?KNOWN, asked, 1, {asked, 0}),
-    {Pid, Monitor} = spawn_monitor(fun() -> exit({?MODULE, question(Node, Names)}) end),
+    {Pid, Monitor} = sent(Node, Names),
     State#state{flights = Flights#{Monitor => {Node, Names, Pid}}, waiters = Waiters#{Monitor => [{Alias, Node}]}};
 boarding(Monitor, Alias, Node, _, #state{waiters = Waiters} = State) ->
     State#state{waiters = maps:update_with(Monitor, fun(All) -> [{Alias, Node} | All] end, Waiters)}.
+
+%% The exit reason is how the result travels.
+-dialyzer({nowarn_function, sent/2}).
+sent(Node, Names) -> spawn_monitor(fun() -> exit({?MODULE, question(Node, Names)}) end).
 
 question(Node, Names) ->
     try monitor(process, {attr_server, Node}, [{alias, reply_demonitor}]) of

@@ -83,7 +83,7 @@ init(_) ->
 -spec handle_call(term(), gen_server:from(), #state{}) -> {reply, term(), #state{}} | {noreply, #state{}}.
 handle_call({reserve, Holder, Claims, Require, Ttl}, From, #state{checks = Checks} = State)
   when is_pid(Holder), is_map(Claims), is_list(Require), is_integer(Ttl), Ttl > 0, map_size(Checks) < ?CHECKS_MAX ->
-    {_, Monitor} = spawn_monitor(fun() -> exit({?MODULE, checked(Claims, Require)}) end),
+    {_, Monitor} = check(Claims, Require),
     {noreply, State#state{checks = Checks#{Monitor => {From, Claims, Holder, Ttl}}}};
 handle_call({reserve, _, _, _, _}, _, State) ->
     {reply, {error, {refused, too_many_requests}}, State};
@@ -126,6 +126,10 @@ handle_info({time_is_over, Reference}, State) ->
         _ -> {noreply, State}
     end;
 handle_info(_, State) -> {noreply, State}.
+
+%% The exit reason is how the result travels.
+-dialyzer({nowarn_function, check/2}).
+check(Claims, Require) -> spawn_monitor(fun() -> exit({?MODULE, checked(Claims, Require)}) end).
 
 %% In a process of its own: waits for the node's own attributes.
 checked(Claims, Require) ->
