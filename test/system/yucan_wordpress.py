@@ -89,6 +89,7 @@ except urllib.error.HTTPError as error:
 found = re.search(rb'"url":"([^"]+p[^"]*\.png)"', page)
 must(b'"success":true' in page and found is not None, 'a picture uploaded', page)
 status, data, _, headers = fetch(found.group(1).decode().replace('\\/', '/'))
-must(status == 200 and data == picture and headers['content-type'] == 'image/png', 'the picture is served as it was')
+must(status == 200 and data == picture and headers['content-type'] == 'image/png', 'the picture is served as it was',
+     ('%s %d ' % (found.group(1), status)).encode() + data)
 status, data, _, headers = fetch('/wp-includes/css/dashicons.min.css')
 must(status == 200 and headers['content-type'].startswith('text/css'), 'a file of the package is served')

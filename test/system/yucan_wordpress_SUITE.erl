@@ -48,11 +48,11 @@ configure() ->
                      %% No connection leaves this machine.
                      "define('WP_HTTP_BLOCK_EXTERNAL', true);\ndefine('DISABLE_WP_CRON', true);\n?>\n"]).
 
-%% What is no file is the blog's, as the rewriting module of the example does it, but by php-fpm.
+%% Debian keeps what users bring apart: the second docroot. What is no file is the blog's, as the rewriting module of the example does it, but by php-fpm.
 serve(Config, #{socket := Socket}) ->
     Ebin = yucan_yaws_site:compile(Config, "blog", [{"blog.erl", rewriting()}]),
     yucan_yaws_site:start_text(Config, ["ebin_dir = ", Ebin, "\n",
-                                        yucan_yaws_site:server("localhost", ["docroot = /usr/share/wordpress\nindex_files = index.php\n"
+                                        yucan_yaws_site:server("localhost", ["docroot = /usr/share/wordpress /var/lib/wordpress\nindex_files = index.php\n"
                                                                              "allowed_scripts = php\nfollow_symlinks = always\n"
                                                                              "arg_rewrite_mod = blog\nphp_handler = <fcgi, unix:", Socket, ">\n"])],
                                []).
@@ -61,7 +61,7 @@ rewriting() ->
     "-module(blog).\n-export([arg_rewrite/1]).\n-include_lib(\"yucan/include/yaws_api.hrl\").\n"
         "arg_rewrite(#arg{req = #http_request{path = {abs_path, Path}} = Req, docroot = Root} = Arg) ->\n"
         "    {Decoded, Query} = yaws_api:url_decode_q_split(Path),\n"
-        "    case filelib:is_file(Root ++ Decoded) of\n"
+        "    case filelib:is_file(Root ++ Decoded) orelse lists:prefix(\"/wp-content/\", Decoded) of\n"
         "        true -> Arg;\n"
         "        false -> Arg#arg{req = Req#http_request{path = {abs_path, \"/index.php?\" ++ Query}}}\n"
         "    end.\n".
