@@ -11,6 +11,7 @@
 parts() ->
     [{"herd", beamway_bench_herd},
      {"cluster", beamway_bench_cluster},
+     {"mlaco", beamway_bench_mlaco},
      {"nodes", beamway_bench_placement_nodes}].
 
 %% @private

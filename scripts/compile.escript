@@ -5,7 +5,7 @@
 %%
 %% Compiles the applications that apps.config lists into their ebin folders, only what has changed.
 %% usage: compile.escript [--bench] [--test] [--werror] [--out DIR]
-%%   --bench    bench/*.erl into bench/ebin instead
+%%   --bench    bench/*.erl and examples/*/*.erl into bench/ebin instead
 %%   --test     the test applications, and the applications once more with TEST defined
 %%   --werror   everything into a scratch folder, a warning is an error (for `make check`)
 -mode(compile).
@@ -46,7 +46,7 @@ with_tests(#{name := Name} = Unit) ->
     Unit#{name := Name ++ " (unit tests)", out := filename:join(["build/eunit", Name, "ebin"]), options := [{d, 'TEST'}]}.
 
 bench() ->
-    #{name => "bench", dir => "bench", sources => ["bench"], out => "bench/ebin", options => []}.
+    #{name => "bench", dir => "bench", sources => ["bench" | lists:sort(filelib:wildcard("examples/*"))], out => "bench/ebin", options => []}.
 
 more_options(#{options := Options} = Unit, More) ->
     Unit#{options := Options ++ More}.

@@ -30,14 +30,14 @@ end_per_testcase(_Case, _Config) ->
 
 %% Links are slow enough that waiting for them, not for a processor, is what takes time.
 two_racks(Config) ->
-    recovered(Config, two_racks, [{4, 1000}, {4, 1000}], #{batches => 10, messages => 20}).
+    recovered(Config, two_racks, [{4, 1000}, {4, 1000}], 1000, #{batches => 10, messages => 20}).
 
 two_sites(Config) ->
     Racks = lists:duplicate(4, {4, 500}),
-    recovered(Config, two_sites, [{Racks, 1000}, {Racks, 1000}], #{batches => 12, messages => 10}).
+    recovered(Config, two_sites, [{Racks, 1000}, {Racks, 1000}], 500, #{batches => 12, messages => 10}).
 
-recovered(Config, Name, Parts, Options) ->
-    case beamway_bridges:build("bwt", Parts) of
+recovered(Config, Name, Parts, HostKbit, Options) ->
+    case beamway_bridges:build("bwt", Parts, HostKbit) of
         {error, Text} -> {skip, {rights, Text}};
         {ok, Net} ->
             try measured(Config, Name, Net, Options)

@@ -30,6 +30,8 @@
 %% Before and after each step: how many pairs of how many, the seconds that are left by estimate, all there is so far.
 
 -define(LOAD_MS, 15000).
+%% A little less than the pairs themselves wait.
+-define(GATE_MS, 15000).
 %% More pairs at once would measure the coordinator.
 -define(AT_ONCE, 4096).
 
@@ -158,7 +160,10 @@ left_s(Start, Measured, Left) ->
 
 %% All pairs of a step at once. The limit of a pair begins when all have begun; what is late is missing.
 step(Mode, Pairs, #{batches := Batches, messages := Messages, limit_ms := LimitMs}) ->
-    Requests = [{A, B, erpc:send_request(A, placement_probe_pair, run, [B, Batches, Messages, LimitMs])} || {A, B} <- Pairs],
+    Gate = make_ref(),
+    Entry = case Mode of quiet -> none; loaded -> {self(), Gate} end,
+    Requests = [{A, B, erpc:send_request(A, placement_probe_pair, run, [B, Batches, Messages, LimitMs, Entry])} || {A, B} <- Pairs],
+    ok = open_gate(Entry, length(Pairs), erlang:monotonic_time(millisecond) + ?GATE_MS, []),
     End = erlang:monotonic_time(millisecond) + LimitMs + ?LOAD_MS,
     lists:foldl(fun({A, B, Request}, {Done, Failed}) ->
                         case answer(Request, End) of
@@ -166,6 +171,15 @@ step(Mode, Pairs, #{batches := Batches, messages := Messages, limit_ms := LimitM
                             {error, Reason} -> {Done, [{Mode, A, B, Reason} | Failed]}
                         end
                 end, {#{}, []}, Requests).
+
+%% All begin when the last is ready, or those that are ready when the time is over.
+open_gate(none, _, _, _) -> ok;
+open_gate({_, Gate}, 0, _, Ready) -> lists:foreach(fun(Pid) -> Pid ! {Gate, go} end, Ready);
+open_gate({_, Gate} = Entry, Missing, End, Ready) ->
+    receive
+        {Gate, Pid} -> open_gate(Entry, Missing - 1, End, [Pid | Ready])
+    after max(0, End - erlang:monotonic_time(millisecond)) -> open_gate(Entry, 0, End, Ready)
+    end.
 
 answer(Request, End) ->
     try erpc:receive_response(Request, max(0, End - erlang:monotonic_time(millisecond))) of

@@ -5,23 +5,34 @@
 %% it. Both processes end with the other one, and after a silent minute at the latest.
 -module(placement_probe_pair).
 
--export([run/4, echo/1]).
+-export([run/5, echo/1]).
 
 -define(SILENT_MS, 60000).
+-define(GATE_MS, 20000).
 
 %% @doc Times batches of round trips between this node and another: the microseconds of one round trip, a mean over each
-%% batch. A first batch, which also opens the connection, is not counted. Raises `{probe, Reason}' if the
+%% batch. A first batch, which also opens the connection, is not counted. At a gate it then says so and waits, so that many pairs begin
+%% together: those that came first would else measure a network without load. Raises `{probe, Reason}' if the
 %% node cannot be reached or the whole takes longer than the limit.
--spec run(node(), Batches :: pos_integer(), Messages :: pos_integer(), LimitMs :: pos_integer()) -> [float(), ...].
-run(Node, Batches, Messages, LimitMs) ->
+-spec run(node(), Batches :: pos_integer(), Messages :: pos_integer(), LimitMs :: pos_integer(), Gate :: none | {pid(), reference()}) -> [float(), ...].
+run(Node, Batches, Messages, LimitMs, Gate) ->
     End = erlang:monotonic_time(millisecond) + LimitMs,
     {Echo, Monitor} = spawn_opt(Node, ?MODULE, echo, [self()], [monitor]),
     try
         _ = batch(Echo, Monitor, Messages, End),
+        ok = wait(Gate),
         [batch(Echo, Monitor, Messages, End) || _ <- lists:seq(1, Batches)]
     after
         true = demonitor(Monitor, [flush]),
         Echo ! stop
+    end.
+
+wait(none) -> ok;
+wait({Keeper, Gate}) ->
+    Keeper ! {Gate, self()},
+    receive
+        {Gate, go} -> ok
+    after ?GATE_MS -> ok
     end.
 
 batch(Echo, Monitor, Messages, End) ->

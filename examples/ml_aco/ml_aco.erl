@@ -1,0 +1,145 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Multi-level ant colony optimisation on real nodes, placed by `placement': the application of the RELEASE report D3.5.
+%%
+%% `examples/ml_aco/run' starts nodes on this host, measures how fast each is (an attribute), lets colonies run on
+%% the fast ones and submasters on any, and shows the cost over time. `--placement random' draws nodes instead: the same cost, another time.
+-module(ml_aco).
+
+-export([main/0, run/1, plan/3, start_nodes/2, stop_nodes/1]).
+
+-export_type([nodes/0]).
+
+-type nodes() :: [{pid(), node()}].
+
+-define(BOOT_MS, 60000).
+
+%% @doc Entry of the script: runs the words after `-extra' and ends the VM.
+-spec main() -> no_return().
+main() ->
+    ok = io:setopts([{encoding, unicode}]),
+    halt(run(init:get_plain_arguments())).
+
+specs() ->
+    [{nodes, $n, "nodes", {integer, 4}, "nodes to start on this host"},
+     {colonies, $c, "colonies", {integer, 3}, "colonies, at most as many as nodes"},
+     {jobs, $j, "jobs", {integer, 40}, "jobs of the instance"},
+     {ants, $a, "ants", {integer, 20}, "ants of a colony"},
+     {rounds, $r, "rounds", {integer, 10}, "times that colonies hear of each other"},
+     {iterations, $i, "iterations", {integer, 5}, "iterations between"},
+     {seed, $s, "seed", {integer, 1}, "of the instance and the ants"},
+     {placement, $p, "placement", {string, "attributes"}, "attributes: colonies on the fastest nodes; random: drawn"},
+     {draw, $d, "draw", string, "draw the cost over time into this .svg file (by gnuplot)"},
+     {help, $h, "help", undefined, "this help"}].
+
+%% @doc Runs one command line: 0 done, 1 failed, 2 wrong usage.
+-spec run([string()]) -> 0..2.
+run(Words) ->
+    case getopt:parse(specs(), Words) of
+        {ok, {Given, []}} ->
+            case proplists:get_bool(help, Given) of
+                true -> io:format("~ts~n", [[getopt:usage_cmd_line("examples/ml_aco/run", specs()), "\n", getopt:usage_options(specs())]]), 0;
+                false -> checked(maps:from_list(proplists:unfold(Given)))
+            end;
+        {ok, {_, [Extra | _]}} -> usage("unexpected word '~ts'", [Extra]);
+        {error, Error} -> usage("~ts", [getopt:format_error(specs(), {error, Error})])
+    end.
+
+usage(Format, Arguments) ->
+    io:format(standard_error, "ml_aco: " ++ Format ++ "; see: examples/ml_aco/run --help~n", Arguments),
+    2.
+
+checked(#{placement := Placement}) when Placement =/= "attributes", Placement =/= "random" -> usage("--placement ~ts: expected attributes or random", [Placement]);
+checked(#{nodes := Nodes, colonies := Colonies}) when Nodes < 1; Nodes > 128; Colonies < 1; Colonies > Nodes -> usage("expected 1 to 128 nodes and as many colonies at most", []);
+checked(#{jobs := Jobs, ants := Ants, rounds := Rounds, iterations := Iterations}) when Jobs < 2; Jobs > 500; Ants < 1; Ants > 1000; Rounds < 1; Iterations < 1 ->
+    usage("expected 2 to 500 jobs, 1 to 1000 ants, at least one round and iteration", []);
+checked(Options) -> started(Options).
+
+started(#{nodes := Count} = Options) ->
+    {ok, _} = net_kernel:start(list_to_atom("ml_aco_" ++ os:getpid() ++ "@127.0.0.1"), #{name_domain => longnames, hidden => true}),
+    {ok, _} = application:ensure_all_started(placement),
+    Nodes = start_nodes([{[], []} || _ <- lists:seq(1, Count)], 300),
+    try solved(Nodes, Options)
+    after stop_nodes(Nodes)
+    end.
+
+solved(Nodes, #{placement := Placement, colonies := Colonies, jobs := Jobs, seed := Seed} = Options) ->
+    Instance = ml_aco_instance:make(Jobs, Seed),
+    {ok, Plan} = plan(list_to_existing_atom(Placement), [Node || {_, Node} <- Nodes], Colonies),
+    _ = [io:format("~-10s ~ts~n", [Role, Node]) || {Role, Node} <- placement_plan:to_list(Plan)],
+    io:format("start: ~b (jobs by due date)~n", [ml_aco_instance:cost(Instance, ml_aco_instance:earliest_due_date(Instance))]),
+    Progress = fun(Round, Cost, Ms) -> io:format("round ~3b: cost ~b after ~.1f s~n", [Round, Cost, Ms / 1000]) end,
+    case ml_aco_tree:run(Plan, Instance, (maps:with([seed, ants, rounds, iterations], Options))#{progress => Progress}) of
+        {ok, #{cost := Cost, ms := Ms, over_time := OverTime}} ->
+            io:format("cost ~b in ~.2f s~ts~n", [Cost, Ms / 1000, proven(Instance)]),
+            drawn(OverTime, Options);
+        {error, Reason} ->
+            io:format(standard_error, "ml_aco: failed: ~0tP~n", [Reason, 12]),
+            1
+    end.
+
+proven(Instance) when tuple_size(Instance) =< 14 -> io_lib:format("; the optimum is ~b (proved by dynamic programming)", [ml_aco_instance:optimum(Instance)]);
+proven(_) -> "".
+
+%% @doc A plan with so many colonies: on the fastest nodes by the attribute `speed', or on nodes drawn. All other processes go to the other nodes
+%% where there are any.
+-spec plan(attributes | random, [node()], Colonies :: pos_integer()) -> {ok, placement_plan:process()} | {error, term()}.
+plan(Placement, Nodes, Colonies) ->
+    {ok, Tree} = placement_tree:from_paths([{Node, []} || Node <- Nodes]),
+    case workers(Placement, Nodes, Colonies) of
+        {ok, Workers} ->
+            Others = case {Placement, Nodes -- Workers} of
+                         {attributes, [_ | _] = Slow} -> #{submasters => Slow};
+                         {attributes, []} -> #{};
+                         {random, _} -> #{submasters => [lists:nth(rand:uniform(length(Nodes)), Nodes)]}
+                     end,
+            placement_plan:plan(Tree, Others#{workers => Workers, fan_out => 8});
+        {error, _} = Error -> Error
+    end.
+
+workers(random, Nodes, Colonies) ->
+    {ok, lists:sublist([Node || {_, Node} <- lists:sort([{rand:uniform(), Node} || Node <- Nodes])], Colonies)};
+workers(attributes, Nodes, Colonies) ->
+    case placement:choose_nodes(Nodes, #{require => [{speed, top, Colonies}], n => Colonies, deadline => 10000}) of
+        {ok, Chosen, _} -> {ok, Chosen};
+        {error, _} = Error -> Error
+    end.
+
+%% @doc Starts nodes with placement and their speed, measured for so many milliseconds one after the other. Of each: the command that stands before
+%% `erl', and more arguments.
+-spec start_nodes([{Before :: [string()], Arguments :: [string()]}], SpeedMs :: pos_integer()) -> nodes().
+start_nodes(Wanted, SpeedMs) ->
+    Paths = lists:append([["-pa", Folder] || Folder <- code:get_path(), lists:suffix("ebin", Folder), not lists:prefix(code:lib_dir(), Folder)]),
+    Nodes = [start_node(Before, Arguments ++ Paths, Number) || {Number, {Before, Arguments}} <- lists:zip(lists:seq(1, length(Wanted)), Wanted)],
+    _ = [ok = peer:call(Peer, placement, insert, [speed, peer:call(Peer, ml_aco_colony, speed, [SpeedMs], ?BOOT_MS)]) || {Peer, _} <- Nodes],
+    Nodes.
+
+start_node(Before, Arguments, Number) ->
+    [Program | Rest] = Before ++ [os:find_executable("erl")],
+    {ok, Peer, Node} = peer:start(#{name => lists:flatten(io_lib:format("aco~2..0b_~s", [Number, os:getpid()])), host => "127.0.0.1", longnames => true,
+                                    connection => standard_io, wait_boot => ?BOOT_MS, exec => {Program, Rest},
+                                    args => ["+S", "1", "+SDio", "1", "-connect_all", "false"] ++ Arguments}),
+    true = peer:call(Peer, erlang, set_cookie, [erlang:get_cookie()]),
+    {ok, _} = peer:call(Peer, application, ensure_all_started, [placement], ?BOOT_MS),
+    {Peer, Node}.
+
+%% @doc Ends them.
+-spec stop_nodes(nodes()) -> ok.
+stop_nodes(Nodes) ->
+    lists:foreach(fun({Peer, _}) ->
+                          try peer:stop(Peer)
+                          catch exit:_ -> ok
+                          end
+                  end, Nodes).
+
+drawn(OverTime, #{draw := File}) ->
+    Data = File ++ ".data",
+    ok = file:write_file(Data, [io_lib:format("~.3f ~w~n", [Ms / 1000, Cost]) || {Ms, Cost} <- OverTime]),
+    Script = io_lib:format("set terminal svg size 640,400 background 'white'; set output '~ts'; set xlabel 'seconds'; set ylabel 'cost of the best schedule';"
+                           " set title 'ML-ACO: cost over time'; plot '~ts' with steps lw 2 notitle", [File, Data]),
+    Said = os:cmd("gnuplot -e \"" ++ lists:flatten(Script) ++ "\""),
+    ok = file:delete(Data),
+    case filelib:file_size(File) of
+        0 -> io:format(standard_error, "ml_aco: gnuplot (Debian: gnuplot-nox) did not draw ~ts: ~ts~n", [File, Said]), 1;
+        _ -> io:format("drawn: ~ts~n", [File]), 0
+    end;
+drawn(_, _) -> 0.

@@ -1,0 +1,128 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc A colony of ants (M. den Besten, T. Stuetzle, M. Dorigo 2000, for this problem): each ant builds a schedule job by job, drawn by
+%% pheromone and by how urgent a job is (the modified due date); the best schedule so far gets pheromone.
+%%
+%% All randomness comes from the seed, the colony's number, the iteration and the ant's number, and ties go to the smaller
+%% schedule: wherever a colony runs, and in whatever order its ants end, it finds the same. Each ant is a process.
+-module(ml_aco_colony).
+
+-export([new/4, run/3, best/1, speed/1]).
+
+-export_type([colony/0, found/0]).
+
+-type found() :: {Cost :: number(), ml_aco_instance:schedule()}.
+-opaque colony() :: #{instance := ml_aco_instance:instance(), number := pos_integer(), seed := integer(), ants := pos_integer(),
+                      iteration := non_neg_integer(), pheromone := tuple(), first := float(), best := found()}.
+%% `pheromone' is a row for each position, with a value for each job.
+
+-define(RHO, 0.1).
+-define(BETA, 2).
+-define(ANT_MS, 600000).
+
+%% @doc A colony that has found nothing but the order of due dates.
+-spec new(ml_aco_instance:instance(), Number :: pos_integer(), Seed :: integer(), Ants :: pos_integer()) -> colony().
+new(Instance, Number, Seed, Ants) ->
+    Start = ml_aco_instance:earliest_due_date(Instance),
+    Cost = ml_aco_instance:cost(Instance, Start),
+    First = 1 / (Ants * max(1, Cost)),
+    Jobs = tuple_size(Instance),
+    #{instance => Instance, number => Number, seed => Seed, ants => Ants, iteration => 0, first => First,
+      pheromone => erlang:make_tuple(Jobs, erlang:make_tuple(Jobs, First)), best => {Cost, Start}}.
+
+%% @doc So many iterations, after hearing of the best that others have found.
+-spec run(colony(), found(), Iterations :: non_neg_integer()) -> colony().
+run(#{best := Own} = Colony, Heard, Iterations) ->
+    lists:foldl(fun(_, Acc) -> iterate(Acc) end, Colony#{best := min(Own, Heard)}, lists:seq(1, Iterations)).
+
+%% @doc The best that the colony knows of.
+-spec best(colony()) -> found().
+best(#{best := Best}) -> Best.
+
+iterate(#{ants := Ants, iteration := Iteration, best := Best, pheromone := Pheromone} = Colony) ->
+    Next = Colony#{iteration := Iteration + 1},
+    Running = [spawn_monitor(fun() -> exit({found, ant(Next, Ant)}) end) || Ant <- lists:seq(1, Ants)],
+    Found = lists:min([Best | [result(Pid, Monitor) || {Pid, Monitor} <- Running]]),
+    Next#{best := Found, pheromone := reinforced(Pheromone, Found)}.
+
+result(Pid, Monitor) ->
+    receive
+        {'DOWN', Monitor, process, Pid, {found, Found}} -> Found;
+        {'DOWN', Monitor, process, Pid, Reason} -> exit({ant, Reason})
+    after ?ANT_MS -> exit({ant, timeout})
+    end.
+
+%% The way of the best: evaporation, and pheromone in proportion to how good it is.
+reinforced(Pheromone, {Cost, Schedule}) ->
+    list_to_tuple([begin
+                       Old = element(Job, Row),
+                       setelement(Job, Row, (1 - ?RHO) * Old + ?RHO / max(1, Cost))
+                   end || {Row, Job} <- lists:zip(tuple_to_list(Pheromone), Schedule)]).
+
+ant(#{instance := Instance, number := Number, seed := Seed, iteration := Iteration, pheromone := Pheromone}, Ant) ->
+    Random = rand:seed_s(exsss, {Seed * 1000003 + Number, Iteration, Ant}),
+    Schedule = build(tuple_to_list(Pheromone), lists:seq(1, tuple_size(Instance)), {0, greed(Number)}, Instance, Random, []),
+    {ml_aco_instance:cost(Instance, Schedule), Schedule}.
+
+build([], [], _, _, _, Schedule) -> lists:reverse(Schedule);
+build([Row | Rows], Jobs, {Time, Greed}, Instance, Random0, Schedule) ->
+    Drawn = [{element(Job, Row) * math:pow(urgency(element(Job, Instance), Time), ?BETA), Job} || Job <- Jobs],
+    {Job, Random} = chosen(Drawn, Greed, Random0),
+    build(Rows, lists:delete(Job, Jobs), {Time + element(1, element(Job, Instance)), Greed}, Instance, Random, [Job | Schedule]).
+
+%% The modified due date, weighted.
+urgency({Duration, Weight, Due}, Time) -> Weight / (max(Time + Duration, Due) - Time).
+
+%% How often an ant takes the best job instead of drawing one. Every second colony explores: the others find good schedules soon and small optima late.
+greed(Number) when Number rem 2 =:= 1 -> 0.9;
+greed(_) -> 0.0.
+
+chosen(Drawn, Greed, Random0) ->
+    {Chance, Random1} = rand:uniform_s(Random0),
+    case Chance < Greed of
+        true -> {element(2, lists:max(Drawn)), Random1};
+        false ->
+            {Share, Random} = rand:uniform_s(Random1),
+            {pick(Drawn, Share * lists:sum([Weight || {Weight, _} <- Drawn])), Random}
+    end.
+
+pick([{_, Job}], _) -> Job;
+pick([{Weight, Job} | _], Left) when Left =< Weight -> Job;
+pick([{Weight, _} | Rest], Left) -> pick(Rest, Left - Weight).
+
+%% @doc How many ants a second this node lets run, measured for so many milliseconds: an attribute for choosing nodes.
+-spec speed(Ms :: pos_integer()) -> float().
+speed(Ms) ->
+    Colony = new(ml_aco_instance:make(20, 1), 1, 1, 1),
+    Start = erlang:monotonic_time(millisecond),
+    ants_until(Colony, Start, Start + Ms, 1).
+
+ants_until(Colony, Start, End, Count) ->
+    _ = ant(Colony, Count),
+    case erlang:monotonic_time(millisecond) of
+        Now when Now >= End -> 1000 * Count / (Now - Start);
+        _ -> ants_until(Colony, Start, End, Count + 1)
+    end.
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+
+%% A small instance is solved to its proven optimum.
+optimum_test_() ->
+    {timeout, 120, fun() ->
+        [begin
+             Instance = ml_aco_instance:make(10, Seed),
+             Found = [element(1, best(run(new(Instance, Number, 1, 20), {infinity, []}, 40))) || Number <- [1, 2, 3, 4]],
+             ?assertEqual(ml_aco_instance:optimum(Instance), lists:min(Found))
+         end || Seed <- [1, 2, 3]]
+    end}.
+
+same_seed_same_schedule_test() ->
+    Instance = ml_aco_instance:make(20, 3),
+    Run = fun(Seed) -> best(run(new(Instance, 1, Seed, 5), {infinity, []}, 5)) end,
+    ?assertEqual(Run(1), Run(1)),
+    {Cost, Schedule} = Run(1),
+    ?assertEqual(Cost, ml_aco_instance:cost(Instance, Schedule)),
+    ?assertEqual(lists:seq(1, 20), lists:sort(Schedule)).
+
+speed_test() -> ?assert(speed(20) > 0).
+-endif.
