@@ -37,7 +37,7 @@ load(File) ->
             ok = yucan_yaws_conf:prepare(Conf),
             {ok, yucan_yaws_conf:options(Conf)};
         {error, Problems} ->
-            {error, format(File, Problems)}
+            {error, [string:trim(Line, trailing, "\n") || Line <- format(File, Problems)]}
     end.
 
 %% @doc Reads and checks a file.
