@@ -45,6 +45,9 @@ measure(Speed) ->
     Members = lists:append([M || #{members := M} <- Clusters]),
     [First | _] = Members,
     Names = [Name || #{name := Name} <- Members],
+    %% Each cluster comes with a cookie of its own.
+    Cookie = beamway_bench_nodes:call(First, erlang, get_cookie, []),
+    _ = beamway_bench_nodes:all(Members, erlang, set_cookie, [Cookie]),
     _ = [true = beamway_bench_nodes:call(First, net_kernel, connect_node, [Name]) || Name <- tl(Names)],
     Figures = [deadline(First, Members, Names), propagation(First, Names, Speed), herd(Members, Speed)],
     _ = [beamway_bench_nodes:stop(Cluster) || Cluster <- Clusters],
