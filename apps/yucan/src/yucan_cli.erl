@@ -73,6 +73,8 @@ parse([], _) -> {error, "which folder or file?"}.
 %% ---- serving
 
 serve(Words) ->
+    %% What cannot be started is said in a line of its own.
+    _ = logger:set_module_level(supervisor, none),
     case options(Words) of
         {ok, Options} ->
             case yucan:start(Options) of
@@ -108,10 +110,10 @@ folder(#{what := Folder} = Words) ->
     #{listen => [maps:merge(#{port => 8080}, maps:with([port, ip], Words))], handler => {yucan_file, Files}, access_log => maps:get(log, Words, none)}.
 
 served(Words) ->
+    watch(Words),
     Name = name(),
     #{listen := Addresses} = yucan:info(Name),
     _ = [io:format("yucan: serving ~ts at ~ts~n", [maps:get(what, Words), url(Address)]) || Address <- Addresses],
-    watch(Words),
     control(os:getenv("YUCAN_CONTROL"), Words),
     ok.
 
