@@ -54,7 +54,9 @@ fetch(Nodes, Names, Options) ->
     Open = [{Node, Missing} || Node <- Wanted, Missing <- [missing(Node, Distinct, Options, Now)], Missing =/= []],
     Got = ask(Open, Now + maps:get(deadline, Options, ?DEADLINE_MS)),
     After = erlang:monotonic_time(millisecond),
-    maps:from_list([{Node, view(Node, Distinct, Options, After, maps:get(Node, Got, not_asked), maps:from_list(Open))} || Node <- Wanted]).
+    %% What was young enough when it was asked for, or has come since, is not too old because others took longer.
+    Waited = maps:map(fun(max_age, Max) -> Max + After - Now; (_, Value) -> Value end, Options),
+    maps:from_list([{Node, view(Node, Distinct, Waited, After, maps:get(Node, Got, not_asked), maps:from_list(Open))} || Node <- Wanted]).
 
 %% @doc The number of questions that were sent to other nodes so far, for measurements.
 -spec asked() -> non_neg_integer().
