@@ -5,12 +5,12 @@
 %% All contenders get {@link common_args/1} too, the same for each: what differs is the carrier alone.
 -module(beamway_bench_contender).
 
--export([all/2, names/0, programs/0, and_rdma/1, common_args/1, clean_env/0]).
+-export([all/2, way/1, names/0, programs/0, and_rdma/1, common_args/1, clean_env/0]).
 
 -export_type([name/0, t/0]).
 
 -type name() :: tcp | tcp_tuned | beamway | beamway_tcp | beamway_rdma | beamway_whole
-              | beamway_poll | beamway_poll_off | openmpi | rdma_link | ib_write | ib_send
+              | beamway_poll | beamway_poll_off | lanes | lanes_tcp | openmpi | rdma_link | ib_write | ib_send
     %% Of `bench http'.
     | yucan | yaws | mochiweb | nginx | tornado | yucan2009 | default_buffer.
 -type t() :: #{name := name(),
@@ -39,7 +39,20 @@ list(Root, PollUs) ->
              [{"BEAMWAY_WHOLE_MESSAGES", "true"}], shm),
      variant(Beamway, beamway_poll, "Beamway, polling",
              [{"BEAMWAY_POLL_US", integer_to_list(PollUs)}], shm),
-     variant(Beamway, beamway_poll_off, "Beamway, not polling", [{"BEAMWAY_POLL_US", "0"}], shm)].
+     variant(Beamway, beamway_poll_off, "Beamway, not polling", [{"BEAMWAY_POLL_US", "0"}], shm),
+     lanes(Stock, lanes, "lanes", "[shm]", Root),
+     lanes(Stock, lanes_tcp, "lanes on TCP", "[tcp]", Root)].
+
+%% Lanes stand beside stock distribution.
+lanes(Stock, Name, Title, Kinds, Root) ->
+    Ebins = [filename:join([Root, "apps", App, "ebin"]) || App <- ["beamway", "teleport"]],
+    Stock#{name := Name, title := Title, args := ["-pa" | Ebins] ++ ["-teleport", "kinds", Kinds]}.
+
+%% @doc By which way the programs of the lanes' benchmarks send: see beamway_bench_lanes.
+-spec way(name()) -> beamway_bench_lanes:way().
+way(lanes) -> lane;
+way(lanes_tcp) -> lane;
+way(_) -> stock.
 
 variant(Contender, Name, Title, Env, Link) ->
     Contender#{name := Name, title := Title, env := Env, link := Link}.
@@ -52,7 +65,7 @@ tuned_args() ->
 %% @doc The names that a user may give.
 -spec names() -> [name()].
 names() ->
-    [tcp, tcp_tuned, beamway, beamway_tcp, beamway_rdma, beamway_whole, beamway_poll, beamway_poll_off].
+    [tcp, tcp_tuned, beamway, beamway_tcp, beamway_rdma, beamway_whole, beamway_poll, beamway_poll_off, lanes, lanes_tcp].
 
 %% @doc Those that are programs instead of nodes.
 -spec programs() -> [name()].

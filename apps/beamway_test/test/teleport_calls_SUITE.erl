@@ -1,0 +1,374 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc What can be sent and called over lanes, to whom, and how it ends when it cannot.
+-module(teleport_calls_SUITE).
+
+-export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_group/2, end_per_group/2]).
+-export([sends/1, sizes/1, gen_server_calls/1, deferred_replies/1, gen_statem_calls/1, gen_event_calls/1, fsm_labels/1, requests/1, erpc_calls/1,
+         multicalls/1, global_and_via/1, local_destinations/1, servers_that_end/1, timeouts/1, confirmations/1, ten_thousand_callers/1,
+         bad_input/1, nodes_that_are_not_there/1, what_lanes_say/1]).
+%% Used on the nodes.
+-export([callback_mode/0, init/1, handle_event/4, handle_call/2, handle_event/2, whereis_name/1, register_name/2, unregister_name/1, send/2]).
+
+suite() -> [{timetrap, {minutes, 3}}].
+
+all() -> teleport_nodes:all(teleport_nodes:kinds()).
+
+groups() ->
+    teleport_nodes:groups(teleport_nodes:kinds(),
+                          [sends, sizes, gen_server_calls, deferred_replies, gen_statem_calls, gen_event_calls, fsm_labels, requests, erpc_calls,
+                           multicalls, global_and_via, local_destinations, servers_that_end, timeouts, confirmations, ten_thousand_callers,
+                           bad_input, nodes_that_are_not_there, what_lanes_say]).
+
+init_per_suite(Config) -> Config.
+
+end_per_suite(_Config) -> ok.
+
+init_per_group(Kind, Config) -> teleport_nodes:start_pair(teleport_nodes:init_group(Kind, Config)).
+
+end_per_group(_Kind, Config) -> teleport_nodes:stop_pair(Config).
+
+on_first(Config, Body) -> teleport_nodes:on_first(Config, Body).
+
+message() -> receive Message -> Message after 20000 -> error(nothing_came) end.
+
+sends(Config) ->
+    on_first(Config, fun(Node) ->
+        Echo = spawn(Node, teleport_nodes, echo, []),
+        true = erpc:call(Node, erlang, register, [tp_echo, Echo]),
+        Terms = [[], 0, 1 bsl 400, 1.5, <<>>, <<1:3>>, {}, #{}, self(), make_ref(), Node, fun lists:map/2, "text", [1 | improper],
+                 lists:seq(1, 1000), {a, binary:copy(<<"b">>, 100000), [binary:copy(<<"c">>, 70000)]}, hd(erlang:ports())],
+        [begin
+             ok = teleport:send(Dest, {self(), Term}, Options),
+             {echo, Term} = message()
+         end || Term <- Terms, Dest <- [Echo, {tp_echo, Node}],
+                Options <- [#{}, #{class => control}, #{class => bulk}, #{unordered => true}, #{key => 7}]],
+        %% To nobody: lost as with `!', and nothing else suffers.
+        ok = teleport:send({tp_nobody, Node}, lost),
+        Gone = spawn(Node, erlang, node, []),
+        ok = teleport:send(Gone, lost),
+        ok = teleport:send(Echo, {self(), still}),
+        {echo, still} = message(),
+        exit(Echo, kill)
+    end).
+
+%% Around the sizes at which something else happens: binaries of parts, pieces, many pieces, binaries inside of terms.
+sizes(Config) ->
+    on_first(Config, fun(Node) ->
+        Echo = spawn(Node, teleport_nodes, echo, []),
+        Edges = [0, 1, 64, 65, 4096, 65535, 65536, 65537, 262143, 262144, 262145, 524288, 1048576, 3000000, 20000000],
+        [begin
+             Binary = rand:bytes(Size),
+             [begin
+                  ok = teleport:send(Echo, {self(), Term}),
+                  receive {echo, Term} -> ok after 30000 -> error({no_echo, Size}) end
+              end || Term <- [Binary, {x, Binary, #{k => [Binary]}}]]
+         end || Size <- Edges],
+        %% Large, and no binary in it.
+        List = lists:seq(1, 300000),
+        ok = teleport:send(Echo, {self(), List}),
+        receive {echo, List} -> ok after 30000 -> error(no_list) end,
+        exit(Echo, kill)
+    end).
+
+gen_server_calls(Config) ->
+    on_first(Config, fun(Node) ->
+        Pid = erpc:call(Node, teleport_nodes, start_server, [tp_server]),
+        [{echo, 1} = teleport:call(Dest, {echo, 1}) || Dest <- [Pid, {tp_server, Node}]],
+        {echo, 2} = teleport:gs_call(Pid, {echo, 2}),
+        {echo, 3} = teleport:gs_call({tp_server, Node}, {echo, 3}, 10000),
+        {echo, 4} = teleport:call(Pid, {echo, 4}, infinity, #{class => control}),
+        Big = binary:copy(<<"x">>, 5000000),
+        {echo, {Big, Big}} = teleport:call(Pid, {echo, {Big, Big}}, 60000, #{class => bulk}),
+        %% The server sees a process of its own node.
+        {Proxy, _} = teleport:call(Pid, from),
+        Node = node(Proxy),
+        ok = teleport:cast(Pid, one),
+        ok = teleport:gs_cast({tp_server, Node}, two),
+        abcast = teleport:abcast([Node], tp_server, three),
+        ok = teleport:send(Pid, four),
+        [{cast, one}, four] = [M || M <- teleport:call(Pid, log), M =:= {cast, one} orelse M =:= four],
+        stop(Pid)
+    end).
+
+stop(Pid) -> exit(Pid, kill).
+
+%% Replies from another process, two replies, a reply to a caller that has ended.
+deferred_replies(Config) ->
+    on_first(Config, fun(Node) ->
+        Pid = erpc:call(Node, teleport_nodes, start_server, [none]),
+        later = teleport:call(Pid, {later, 20, later}),
+        once = teleport:call(Pid, twice),
+        {echo, x} = teleport:call(Pid, {echo, x}),
+        {Caller, Monitor} = spawn_monitor(fun() -> teleport:call(Pid, {later, 100, late}) end),
+        receive after 10 -> exit(Caller, kill) end,
+        receive {'DOWN', Monitor, process, Caller, killed} -> ok end,
+        late = teleport:call(Pid, {later, 150, late}),
+        stop(Pid)
+    end).
+
+gen_statem_calls(Config) ->
+    on_first(Config, fun(Node) ->
+        {ok, Pid} = erpc:call(Node, gen_statem, start, [{local, tp_statem}, ?MODULE, statem, []]),
+        {on, 1} = teleport:statem_call(Pid, 1),
+        {on, 2} = teleport:statem_call({tp_statem, Node}, 2, 10000),
+        ok = teleport:statem_cast(Pid, off),
+        {off, 3} = teleport:call(Pid, 3),
+        stop(Pid)
+    end).
+
+gen_event_calls(Config) ->
+    on_first(Config, fun(Node) ->
+        {ok, Pid} = erpc:call(Node, gen_event, start, [{local, tp_event}]),
+        ok = erpc:call(Node, gen_event, add_handler, [tp_event, ?MODULE, event]),
+        ok = teleport:notify(Pid, first),
+        ok = teleport:sync_notify(Pid, second),
+        [first, second] = teleport:event_call(Pid, ?MODULE, seen),
+        {error, bad_module} = teleport:event_call({tp_event, Node}, no_such_handler, seen, 10000),
+        {'EXIT', {noproc, _}} = (catch teleport:event_call({tp_no_event, Node}, ?MODULE, seen)),
+        stop(Pid)
+    end).
+
+%% OTP's gen_fsm is gone; a process that answers as one does.
+fsm_labels(Config) ->
+    on_first(Config, fun(Node) ->
+        Test = self(),
+        Pid = spawn(Node, fun() -> fsm(Test) end),
+        ok = teleport:fsm_event(Pid, a),
+        {'$gen_event', a} = message(),
+        ok = teleport:fsm_all_state_event(Pid, b),
+        {'$gen_all_state_event', b} = message(),
+        {'$gen_sync_event', c} = teleport:fsm_sync_event(Pid, c),
+        {'$gen_sync_all_state_event', d} = teleport:fsm_sync_all_state_event(Pid, d),
+        stop(Pid)
+    end).
+
+fsm(Test) ->
+    receive
+        {Label, {To, Tag}, Event} -> To ! {Tag, {Label, Event}};
+        Event -> Test ! Event
+    end,
+    fsm(Test).
+
+requests(Config) ->
+    on_first(Config, fun(Node) ->
+        Pid = erpc:call(Node, teleport_nodes, start_server, [none]),
+        Ids = [teleport:send_request(Pid, {echo, N}) || N <- lists:seq(1, 100)],
+        [{reply, {echo, N}} = teleport:wait_response(Id, 20000) || {N, Id} <- lists:reverse(lists:zip(lists:seq(1, 100), Ids))],
+        Slow = teleport:send_request(Pid, {later, 100, slow}, #{class => control}),
+        timeout = teleport:wait_response(Slow, 0),
+        {reply, slow} = teleport:wait_response(Slow, 20000),
+        Never = teleport:send_request(Pid, never),
+        timeout = teleport:receive_response(Never, 10),
+        Checked = teleport:send_request(Pid, {echo, checked}),
+        no_reply = teleport:check_response(other, Checked),
+        {reply, {echo, checked}} = teleport:check_response(message(), Checked),
+        {error, {noproc, {tp_nobody, Node}}} = teleport:receive_response(teleport:send_request({tp_nobody, Node}, x), 20000),
+        Local = teleport_nodes:start_server(none),
+        {reply, {echo, here}} = teleport:receive_response(teleport:send_request(Local, {echo, here}), 20000),
+        Dying = teleport:send_request(Pid, {die, reason}),
+        {error, {reason, Pid}} = teleport:receive_response(Dying, 20000),
+        0 = unanswered(Node)
+    end).
+
+%% Calls that this node's lanes hold at the other, once it has heard of all.
+unanswered(Node) ->
+    Count = fun() -> lists:sum([P || #{opened_by := peer, pending_calls := P} <- erpc:call(Node, teleport, lanes, [node()])]) end,
+    beamway_peer:wait_until(fun() -> Count() =:= 0 end, 10000),
+    0.
+
+erpc_calls(Config) ->
+    on_first(Config, fun(Node) ->
+        Node = teleport:erpc_call(Node, erlang, node, []),
+        Big = binary:copy(<<"x">>, 3000000),
+        Big = teleport:erpc_call(Node, lists, last, [[Big]], 60000),
+        thrown = (catch teleport:erpc_call(Node, erlang, throw, [thrown])),
+        {'EXIT', {exception, gone}} = (catch teleport:erpc_call(Node, erlang, exit, [gone])),
+        {'EXIT', {{exception, badarith, [_ | _]}, _}} = (catch teleport:erpc_call(Node, erlang, '+', [1, a])),
+        {'EXIT', {{exception, undef, _}, _}} = (catch teleport:erpc_call(Node, no_such_module, f, [])),
+        {'EXIT', {{erpc, timeout}, _}} = (catch teleport:erpc_call(Node, timer, sleep, [5000], 20)),
+        {'EXIT', {signal, killed}} = (catch teleport:erpc_call(Node, ?MODULE, send, [kill, self])),
+        {'EXIT', {{erpc, noconnection}, _}} = (catch teleport:erpc_call('nobody@127.0.0.1', erlang, node, [])),
+        ok = teleport:erpc_cast(Node, erlang, send, [self(), from_there]),
+        from_there = message(),
+        0 = unanswered(Node)
+    end).
+
+multicalls(Config) ->
+    on_first(Config, fun(Node) ->
+        Here = node(),
+        [{ok, Node}, {ok, Here}, {error, {erpc, noconnection}}] = teleport:multicall([Node, Here, 'nobody@127.0.0.1'], erlang, node, []),
+        [{error, {erpc, timeout}}, {error, {erpc, timeout}}] = teleport:multicall([Node, Here], timer, sleep, [5000], 30)
+    end).
+
+global_and_via(Config) ->
+    on_first(Config, fun(Node) ->
+        Pid = erpc:call(Node, teleport_nodes, start_server, [none]),
+        yes = global:register_name(tp_global, Pid),
+        {echo, 1} = teleport:call({global, tp_global}, {echo, 1}),
+        ok = teleport:cast({global, tp_global}, c),
+        {'EXIT', {noproc, {teleport, call, _}}} = (catch teleport:call({global, tp_nobody}, x)),
+        {error, noproc} = teleport:send({global, tp_nobody}, x),
+        persistent_term:put({?MODULE, via}, Pid),
+        {echo, 2} = teleport:call({via, ?MODULE, via}, {echo, 2}),
+        {error, noproc} = teleport:cast({via, ?MODULE, nobody}, x),
+        _ = global:unregister_name(tp_global),
+        stop(Pid)
+    end).
+
+local_destinations(Config) ->
+    on_first(Config, fun(_) ->
+        Pid = teleport_nodes:start_server(tp_local),
+        [{echo, D} = teleport:call(D, {echo, D}) || D <- [Pid, tp_local, {tp_local, node()}]],
+        ok = teleport:send(self(), to_me),
+        to_me = message(),
+        {error, noproc} = teleport:send(tp_nobody, x),
+        {'EXIT', {noproc, {teleport, call, _}}} = (catch teleport:call(tp_nobody, x)),
+        {'EXIT', {timeout, {teleport, call, [Pid, never, 10]}}} = (catch teleport:call(Pid, never, 10)),
+        ok = teleport:prime(node()),
+        {ok, Ref} = teleport:send(self(), confirmed_to_me, #{confirm => true}),
+        confirmed_to_me = message(),
+        {teleport, Ref, confirmed} = message(),
+        stop(Pid)
+    end).
+
+servers_that_end(Config) ->
+    on_first(Config, fun(Node) ->
+        {'EXIT', {noproc, {teleport, call, [{tp_nobody, Node}, x, 5000]}}} = (catch teleport:call({tp_nobody, Node}, x)),
+        Gone = spawn(Node, erlang, node, []),
+        {'EXIT', {noproc, _}} = (catch teleport:call(Gone, x)),
+        Dying = erpc:call(Node, teleport_nodes, start_server, [none]),
+        {'EXIT', {reason, {teleport, call, [Dying, {die, reason}, 20000]}}} = (catch teleport:call(Dying, {die, reason}, 20000)),
+        %% Many wait; all hear of it.
+        Killed = erpc:call(Node, teleport_nodes, start_server, [none]),
+        Callers = [spawn_monitor(fun() -> teleport:call(Killed, never, infinity) end) || _ <- lists:seq(1, 200)],
+        _ = beamway_peer:wait_until(fun() -> pending(Node) =:= 200 end, 20000),
+        exit(Killed, kill),
+        [receive {'DOWN', M, process, P, {killed, {teleport, call, _}}} -> ok after 20000 -> error(still_waits) end || {P, M} <- Callers],
+        0 = unanswered(Node)
+    end).
+
+pending(Node) -> lists:sum([P || #{opened_by := peer, pending_calls := P} <- erpc:call(Node, teleport, lanes, [node()])]).
+
+%% A late reply never reaches its caller, and nothing stays at the server's node.
+timeouts(Config) ->
+    on_first(Config, fun(Node) ->
+        Pid = erpc:call(Node, teleport_nodes, start_server, [none]),
+        [{'EXIT', {timeout, {teleport, call, [Pid, _, 20]}}} = (catch teleport:call(Pid, {later, 100, N}, 20)) || N <- lists:seq(1, 10)],
+        {'EXIT', {timeout, _}} = (catch teleport:call(Pid, never, 0)),
+        0 = unanswered(Node),
+        later = teleport:call(Pid, {later, 300, later}, 20000),
+        receive Late -> error({late, Late}) after 0 -> ok end,
+        stop(Pid)
+    end).
+
+confirmations(Config) ->
+    on_first(Config, fun(Node) ->
+        Pid = erpc:call(Node, teleport_nodes, start_server, [none]),
+        Refs = [element(2, {ok, _} = teleport:send(Pid, N, #{confirm => true})) || N <- lists:seq(1, 50)],
+        [receive {teleport, Ref, confirmed} -> ok after 20000 -> error(not_confirmed) end || Ref <- Refs],
+        {ok, None} = teleport:send({tp_nobody, Node}, x, #{confirm => true}),
+        {teleport, None, {unconfirmed, noproc}} = message(),
+        stop(Pid)
+    end).
+
+ten_thousand_callers(Config) ->
+    on_first(Config, fun(Node) ->
+        Pid = erpc:call(Node, teleport_nodes, start_server, [none]),
+        Callers = [spawn_monitor(fun() -> [{echo, {N, R}} = teleport:call(Pid, {echo, {N, R}}, 100000) || R <- [1, 2, 3]] end)
+                   || N <- lists:seq(1, 10000)],
+        [receive {'DOWN', M, process, P, Reason} -> normal = Reason after 100000 -> error(no_answer) end || {P, M} <- Callers],
+        0 = unanswered(Node),
+        stop(Pid)
+    end).
+
+bad_input(Config) ->
+    on_first(Config, fun(Node) ->
+        [{'EXIT', {{bad_destination, Bad}, _}} = (catch teleport:send(Bad, x)) || Bad <- [1, "name", {a, b, c}, {1, Node}, make_ref()]],
+        [{'EXIT', {{bad_option, Name, Value}, _}} = (catch teleport:send({x, Node}, x, #{Name => Value}))
+         || {Name, Value} <- [{class, fast}, {timeout, -1}, {timeout, soon}, {on_full, wait}, {unordered, 1}, {confirm, maybe}, {speed, 1}]],
+        {'EXIT', {{bad_option, options, []}, _}} = (catch teleport:send({x, Node}, x, [])),
+        {error, [Line]} = teleport:configure(all, #{ring_bytes => 1000}),
+        true = string:find(Line, "1000") =/= nomatch andalso string:find(Line, "power of two") =/= nomatch,
+        {error, [_, _]} = teleport:configure(Node, #{lanes => #{normal => 0}, nonsense => 1}),
+        {'EXIT', {function_clause, _}} = (catch teleport:call({x, Node}, x, soon)),
+        %% A term that is too large for a lane.
+        ok = teleport:configure(Node, #{max_message_bytes => 1000000}),
+        {error, {too_big, Bytes}} = teleport:send({x, Node}, binary:copy(<<"x">>, 1000000)),
+        true = Bytes > 1000000,
+        {'EXIT', {{too_big, _}, {teleport, call, _}}} = (catch teleport:call({x, Node}, binary:copy(<<"x">>, 1000000))),
+        ok = teleport:configure(Node, #{max_message_bytes => 2147483647})
+    end).
+
+nodes_that_are_not_there(Config) ->
+    {ok, Plain, PlainNode} = beamway_peer:start(inet_tcp),
+    on_first(Config, fun(Node) ->
+        Unknown = 'nobody@127.0.0.1',
+        {error, {nodedown, Unknown}} = teleport:send({x, Unknown}, x),
+        {'EXIT', {{nodedown, Unknown}, {teleport, call, _}}} = (catch teleport:call({x, Unknown}, x)),
+        {error, {nodedown, Unknown}} = teleport:prime(Unknown),
+        {error, {nodedown, 'no_at_sign'}} = teleport:send({x, 'no_at_sign'}, x),
+        [] = teleport:lanes(Unknown),
+        true = teleport:lanes(Node) =/= [] orelse teleport:prime(Node) =:= ok
+    end),
+    %% A node of the cluster that has no teleport.
+    case teleport_nodes:kind(Config) of
+        shm -> ok;
+        _ ->
+            teleport_nodes:on_first(Config, fun(_) ->
+                pong = net_adm:ping(PlainNode),
+                {error, {no_teleport, PlainNode}} = teleport:send({x, PlainNode}, x),
+                {'EXIT', {{no_teleport, PlainNode}, _}} = (catch teleport:call({x, PlainNode}, x))
+            end)
+    end,
+    beamway_peer:stop(Plain).
+
+what_lanes_say(Config) ->
+    on_first(Config, fun(Node) ->
+        ok = teleport:prime(Node),
+        Lanes = teleport:lanes(Node),
+        [1, 2] = [length([L || #{class := C, opened_by := this_node} = L <- Lanes, C =:= Class]) || Class <- [control, bulk]],
+        Before = lists:sum([S || #{sent := S, opened_by := this_node} <- Lanes]),
+        Pid = erpc:call(Node, teleport_nodes, start_server, [none]),
+        [ok = teleport:send(Pid, N) || N <- lists:seq(1, 10)],
+        {echo, x} = teleport:call(Pid, {echo, x}),
+        11 = lists:sum([S || #{sent := S, opened_by := this_node} <- teleport:lanes(Node)]) - Before,
+        [#{state := up, queued := 0, queued_bytes := 0, stalls := _, keys := _} = L || #{opened_by := this_node} = L <- teleport:lanes()],
+        %% And everything is acknowledged in the end.
+        _ = beamway_peer:wait_until(fun() -> lists:all(fun(#{sent := S, acknowledged := S, opened_by := this_node}) -> true;
+                                                          (#{opened_by := peer}) -> true;
+                                                          (_) -> false end, teleport:lanes(Node)) end, 10000),
+        #{} = teleport:unconfirmed(),
+        stop(Pid)
+    end).
+
+%% ---- callbacks ----
+
+%% @private
+callback_mode() -> handle_event_function.
+
+%% @private
+init(statem) -> {ok, on, []};
+init(event) -> {ok, []}.
+
+%% @private gen_statem
+handle_event({call, From}, Request, State, _) -> {keep_state_and_data, [{reply, From, {State, Request}}]};
+handle_event(cast, Next, _, Data) -> {next_state, Next, Data}.
+
+%% @private gen_event
+handle_event(Event, Seen) -> {ok, Seen ++ [Event]}.
+
+%% @private gen_event
+handle_call(seen, Seen) -> {ok, Seen, Seen}.
+
+%% @private A registry of one name; and, for erpc, a process that is killed.
+whereis_name(via) -> persistent_term:get({?MODULE, via});
+whereis_name(_) -> undefined.
+
+%% @private
+register_name(_, _) -> no.
+
+%% @private
+unregister_name(_) -> ok.
+
+%% @private
+send(kill, self) -> exit(self(), kill).

@@ -1,0 +1,369 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc What happens to lanes, and to who uses them, when nodes, links and processes end or stop.
+-module(teleport_faults_SUITE).
+
+-export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2, init_per_testcase/2, end_per_testcase/2]).
+-export([killed_under_calls/1, halted/1, disconnected/1, stopped_and_killed/1, lanes_are_opened_again/1, nothing_is_lost_silently/1,
+         killed_in_the_middle_of_a_large_message/1, first_use_by_many/1, large_terms_both_ways/1, memory_is_bounded/1, a_slow_receiver/1,
+         supervisors_recover/1, nothing_is_left/1, the_application_stops/1]).
+-export([gather/1, on_unconfirmed/1, big_echo/0]).
+
+suite() -> [{timetrap, {minutes, 5}}].
+
+all() -> teleport_nodes:all(teleport_nodes:kinds()).
+
+groups() ->
+    teleport_nodes:groups(teleport_nodes:kinds() -- [tls],
+                          [killed_under_calls, halted, disconnected, stopped_and_killed, lanes_are_opened_again, nothing_is_lost_silently,
+                           killed_in_the_middle_of_a_large_message, first_use_by_many, large_terms_both_ways, memory_is_bounded,
+                           a_slow_receiver, supervisors_recover, nothing_is_left, the_application_stops])
+        ++ teleport_nodes:groups([tls], [killed_under_calls, lanes_are_opened_again, nothing_is_lost_silently, first_use_by_many, memory_is_bounded,
+                                         nothing_is_left]).
+
+init_per_group(Kind, Config) -> teleport_nodes:init_group(Kind, Config).
+
+end_per_group(_Kind, _Config) -> ok.
+
+%% Each case has nodes of its own: most of them end.
+init_per_testcase(_Case, Config) -> teleport_nodes:start_pair(Config).
+
+end_per_testcase(_Case, _Config) -> beamway_peer:stop_started().
+
+on_first(Config, Body) -> teleport_nodes:on_first(Config, Body).
+
+%% Starts callers on the first node that wait for ever, and returns when the calls are with the server. What they got: {@link ends/1}.
+waiting_callers(Config, Count) ->
+    on_first(Config, fun(Node) ->
+        Server = erpc:call(Node, teleport_nodes, start_server, [none]),
+        Keeper = spawn(fun() -> keep_ends([spawn_monitor(fun() -> teleport:call(Server, never, infinity) end) || _ <- lists:seq(1, Count)], []) end),
+        true = register(tp_ends, Keeper),
+        Pending = fun() -> lists:sum([P || #{opened_by := peer, pending_calls := P} <- erpc:call(Node, teleport, lanes, [node()])]) =:= Count end,
+        beamway_peer:wait_until(Pending, 30000)
+    end).
+
+keep_ends([], Ends) ->
+    receive {give, From} -> From ! {ends, lists:usort([Reason || {Reason, _} <- Ends]), lists:max([At || {_, At} <- Ends])} end;
+keep_ends([{Pid, Monitor} | Callers], Ends) ->
+    receive {'DOWN', Monitor, process, Pid, Reason} -> keep_ends(Callers, [{element(1, Reason), erlang:system_time(millisecond)} | Ends]) end.
+
+%% The reasons, and when the last of them ended.
+ends(Config, TimeoutMs) ->
+    beamway_peer:run(teleport_nodes:first(Config), fun() ->
+        tp_ends ! {give, self()},
+        receive {ends, Reasons, At} -> {Reasons, At} after TimeoutMs * beamway_runner:slowness() -> error(callers_still_wait) end
+    end).
+
+killed_under_calls(Config) ->
+    Node = teleport_nodes:second_node(Config),
+    ok = waiting_callers(Config, 500),
+    Before = erlang:system_time(millisecond),
+    ok = beamway_peer:kill9(teleport_nodes:second(Config)),
+    {[{nodedown, Node}], At} = ends(Config, 30000),
+    ct:log("last caller after ~b ms", [At - Before]),
+    on_first(Config, fun(_) ->
+        {error, {nodedown, Node}} = teleport:send({x, Node}, x),
+        {'EXIT', {{nodedown, Node}, _}} = (catch teleport:call({x, Node}, x)),
+        teleport_nodes:await_lanes(Node, 0, 10000),
+        [] = teleport:lanes(Node)
+    end).
+
+halted(Config) ->
+    Node = teleport_nodes:second_node(Config),
+    ok = waiting_callers(Config, 50),
+    ok = beamway_peer:halt_node(teleport_nodes:second(Config)),
+    {[{nodedown, Node}], _} = ends(Config, 30000).
+
+%% Lanes end with the distribution connection, and come back with it.
+disconnected(Config) ->
+    Node = teleport_nodes:second_node(Config),
+    ok = waiting_callers(Config, 50),
+    on_first(Config, fun(_) -> true = erlang:disconnect_node(Node) end),
+    {[{nodedown, Node}], _} = ends(Config, 30000),
+    on_first(Config, fun(_) ->
+        _ = beamway_peer:wait_until(fun() -> net_adm:ping(Node) =:= pong end, 20000),
+        _ = beamway_peer:wait_until(fun() -> try teleport:erpc_call(Node, erlang, node, [], 10000) =:= Node catch error:{erpc, _} -> false end end, 20000)
+    end).
+
+stopped_and_killed(Config) ->
+    Node = teleport_nodes:second_node(Config),
+    ok = waiting_callers(Config, 50),
+    ok = beamway_peer:sigstop(teleport_nodes:second(Config)),
+    on_first(Config, fun(_) -> {'EXIT', {timeout, _}} = (catch teleport:call({x, Node}, x, 100)) end),
+    ok = beamway_peer:kill9(teleport_nodes:second(Config)),
+    {[{nodedown, Node}], _} = ends(Config, 30000).
+
+%% By itself, also when nobody sends.
+lanes_are_opened_again(Config) ->
+    on_first(Config, fun(Node) ->
+        ok = teleport:prime(Node),
+        Count = length([L || #{opened_by := this_node} = L <- teleport:lanes(Node)]),
+        Pids = fun() -> lists:sort([teleport_tx:pid(Tx) || {out, _, Tx} <- teleport_peers:all()]) end,
+        Before = Pids(),
+        [exit(Pid, kill) || Pid <- Before],
+        _ = beamway_peer:wait_until(fun() -> Now = Pids(), length(Now) =:= Count andalso Now -- Before =:= Now end, 30000),
+        %% The other side's end, too.
+        Between = Pids(),
+        Theirs = fun() -> [teleport_tx:pid(Tx) || {in, {From, _, _}, Tx} <- erpc:call(Node, teleport_peers, all, []), From =:= node()] end,
+        [exit(Pid, kill) || Pid <- Theirs()],
+        _ = beamway_peer:wait_until(fun() -> Now = Pids(), length(Now) =:= Count andalso Now -- Between =:= Now end, 30000),
+        Node = teleport:erpc_call(Node, erlang, node, [])
+    end).
+
+%% Lanes are killed under a stream: what has come is in order and without a double, and what has not is counted as unconfirmed.
+nothing_is_lost_silently(Config) ->
+    on_first(Config, fun(Node) ->
+        Receiver = spawn(Node, ?MODULE, gather, [[]]),
+        ok = teleport:configure(all, #{on_unconfirmed => {?MODULE, on_unconfirmed}, backoff_ms => {1, 50}}),
+        persistent_term:put(tp_unconfirmed, counters:new(1, [])),
+        Killer = spawn(fun() -> kill_lanes() end),
+        Sent = send_for(erlang:monotonic_time(millisecond) + 3000, Receiver, 1),
+        exit(Killer, kill),
+        Receiver ! {give, self()},
+        ok = teleport:send(Receiver, {give, self()}),
+        Seen = receive {seen, First} -> First after 60000 -> error(no_answer) end,
+        Come = receive {seen, All} -> All after 60000 -> error(no_answer) end,
+        true = length(Seen) =< length(Come),
+        true = Come =:= lists:usort(Come),
+        Missing = Sent - length(Come),
+        Unconfirmed = beamway_peer:wait_until(fun() -> case maps:get(Node, teleport:unconfirmed(), 0) of U when U >= Missing -> {counted, U}; _ -> false end end,
+                                              20000),
+        ct_log("sent ~b, came ~b, unconfirmed ~p", [Sent, length(Come), Unconfirmed]),
+        true = Sent > 10,
+        {counted, Counted} = Unconfirmed,
+        _ = beamway_peer:wait_until(fun() -> counters:get(persistent_term:get(tp_unconfirmed), 1) =:= Counted end, 10000)
+    end).
+
+%% Cases run on a node that knows no ct.
+ct_log(Format, Args) -> io:format(Format ++ "~n", Args).
+
+send_for(Deadline, Receiver, N) ->
+    case erlang:monotonic_time(millisecond) < Deadline of
+        true ->
+            Payload = case N rem 50 of 0 -> binary:copy(<<"x">>, 300000); _ -> x end,
+            ok = teleport:send(Receiver, {N, Payload}, #{timeout => 30000}),
+            send_for(Deadline, Receiver, N + 1);
+        false -> N - 1
+    end.
+
+kill_lanes() ->
+    receive after 50 -> ok end,
+    [exit(teleport_tx:pid(Tx), kill) || {out, _, Tx} <- teleport_peers:all()],
+    kill_lanes().
+
+%% @private Keeps the numbers of what has come, the oldest first.
+gather(Seen) ->
+    receive
+        {give, From} -> From ! {seen, lists:reverse(Seen)}, gather(Seen);
+        {N, _} -> gather([N | Seen])
+    end.
+
+%% @private The option of that name.
+on_unconfirmed(#{unconfirmed := Count}) -> counters:add(persistent_term:get(tp_unconfirmed), 1, Count).
+
+killed_in_the_middle_of_a_large_message(Config) ->
+    Bytes = beamway_carrier:scale(200000000, 1000000000),
+    PeerB = teleport_nodes:second(Config),
+    teleport_nodes:on_first(Config, fun(Node) ->
+        Receiver = spawn(Node, ?MODULE, gather, [[]]),
+        ok = teleport:prime(Node),
+        Before = maps:get(Node, teleport:unconfirmed(), 0),
+        {ok, Ref} = teleport:send(Receiver, {1, binary:copy(<<"x">>, Bytes)}, #{confirm => true, key => big}),
+        Unfinished = fun() -> [teleport_tx:pid(Tx) || {out, _, Tx} <- teleport_peers:all(), element(2, teleport_tx:queued(Tx)) > 0] end,
+        Half = fun() -> lists:sum([U || #{opened_by := peer, unfinished_bytes := U} <- erpc:call(Node, teleport, lanes, [node()])]) > 0 end,
+        _ = beamway_peer:wait_until(Half, 60000),
+        [exit(Pid, kill) || Pid <- Unfinished()],
+        receive {teleport, Ref, {unconfirmed, {nodedown, Node}}} -> ok after 30000 -> error(not_told) end,
+        1 = beamway_peer:wait_until(fun() -> case maps:get(Node, teleport:unconfirmed(), 0) - Before of 0 -> false; N -> N end end, 10000),
+        ok = teleport:send(Receiver, {2, x}, #{key => big, timeout => 30000}),
+        ok = teleport:send(Receiver, {give, self()}, #{key => big}),
+        receive {seen, [2]} -> ok after 30000 -> error(no_answer) end
+    end),
+    %% What had come of it is gone.
+    _ = beamway_peer:wait_until(fun() -> beamway_peer:call(PeerB, erlang, garbage_collect, []), beamway_peer:call(PeerB, erlang, memory, [binary]) < 50000000 end,
+                                20000).
+
+%% The race of the first library of this kind: messages were lost while its pool started.
+first_use_by_many(Config) ->
+    Rounds = beamway_carrier:scale(case teleport_nodes:kind(Config) of shm -> 200; _ -> 20 end, 200),
+    teleport_nodes:on_first(Config, fun(Node) ->
+        Test = self(),
+        [begin
+             Receiver = spawn(Node, fun() -> Test ! {got, take_many(100, [])} end),
+             Senders = [spawn_monitor(fun() -> receive go -> ok = teleport:send(Receiver, {N, x}, #{timeout => 60000}) end end)
+                        || N <- lists:seq(1, 100)],
+             [Pid ! go || {Pid, _} <- Senders],
+             [receive {'DOWN', M, process, P, Reason} -> normal = Reason after 60000 -> error({stuck, Round}) end || {P, M} <- Senders],
+             receive {got, Got} -> Got = lists:seq(1, 100) after 60000 -> error({lost, Round}) end,
+             ok = application:stop(teleport),
+             ok = application:start(teleport)
+         end || Round <- lists:seq(1, Rounds)]
+    end, 280000).
+
+take_many(0, Got) -> lists:sort(Got);
+take_many(Left, Got) -> receive {N, x} -> take_many(Left - 1, [N | Got]) end.
+
+%% Schedulers go on: nothing of a lane holds one for 10 ms. Where other work holds the processors itself a process is held up by that, so the nodes
+%% have a high priority where that is allowed, and silence is asked for in one of some attempts; a collapse would break it in each. On a machine
+%% with more work than processors 10 ms say nothing: there 100 ms are the limit, a fraction of what a copy of such a term in one go would take.
+large_terms_both_ways(Config) ->
+    Kind = teleport_nodes:kind(Config),
+    Options = #{wrapper => [os:find_executable("nice"), "-n", "-15"]},
+    {PeerA, _} = teleport_nodes:start(Kind, Options),
+    {PeerB, NodeB} = teleport_nodes:start(Kind, Options),
+    ok = teleport_nodes:connect(PeerA, NodeB),
+    Large = fun() -> persistent_term:put(tp_large, {large, large_binary(256), [lists:seq(1, 1000), #{k => large_binary(2)}]}), ok end,
+    ok = beamway_peer:run(PeerA, Large),
+    Attempt = fun() ->
+        [ok = beamway_peer:run(Peer, fun watch_lanes/0) || Peer <- [PeerA, PeerB]],
+        ok = beamway_peer:run(PeerA, fun() ->
+            Term = persistent_term:get(tp_large),
+            Echo = spawn(NodeB, ?MODULE, big_echo, []),
+            ok = teleport:send(Echo, {self(), Term}, #{timeout => 60000}),
+            receive {echo, Back} -> true = digest(Back) =:= digest(Term), ok after 100000 -> error(no_echo) end
+        end, 200000),
+        held(PeerA) ++ held(PeerB)
+    end,
+    {silent, Heard} = attempts(Attempt, 10, []),
+    ct:log("before the silent attempt: ~0p", [Heard]).
+
+large_binary(MiB) -> iolist_to_binary([binary:copy(<<N>>, 1048576) || N <- lists:seq(1, MiB)]).
+
+digest({large, Binary, [List, #{k := Small}]}) -> {erlang:phash2(List), crypto:hash(sha256, Binary), crypto:hash(sha256, Small)}.
+
+attempts(_, 0, Heard) -> {never_silent, Heard};
+attempts(Attempt, Left, Heard) ->
+    case Attempt() of
+        [] -> {silent, Heard};
+        Some -> attempts(Attempt, Left - 1, [Some | Heard])
+    end.
+
+%% @private
+big_echo() -> receive {From, Term} -> ok = teleport:send(From, {echo, Term}) end.
+
+%% Processes and ports of lanes: the processes of the test itself copy and compare large binaries.
+watch_lanes() ->
+    Caller = self(),
+    Pid = spawn(fun() ->
+                        _ = erlang:system_monitor(self(), [{long_schedule, 10}]),
+                        Caller ! {self(), watching},
+                        receive {give, From} -> From ! {held, events()} end
+                end),
+    persistent_term:put(tp_watch, Pid),
+    receive {Pid, watching} -> ok end.
+
+events() -> receive {monitor, Who, long_schedule, Info} -> [{Who, Info} | events()] after 0 -> [] end.
+
+held(Peer) ->
+    beamway_peer:run(Peer, fun() ->
+        persistent_term:get(tp_watch) ! {give, self()},
+        Lanes = [teleport_tx:pid(Tx) || {_, _, Tx} <- teleport_peers:all()],
+        receive {held, Events} -> [lists:flatten(io_lib:format("~0p", [Event])) || {Who, Info} = Event <- Events, is_port(Who) orelse lists:member(Who, Lanes),
+                                                                                   proplists:get_value(timeout, Info) >= limit_ms()]
+        end
+    end).
+
+limit_ms() ->
+    {ok, File} = file:open("/proc/loadavg", [read, raw, binary]),
+    {ok, Text} = file:read(File, 64),
+    ok = file:close(File),
+    [Load | _] = binary:split(Text, <<" ">>),
+    case binary_to_float(Load) > erlang:system_info(logical_processors_available) of
+        true -> 100;
+        false -> 10
+    end.
+
+%% The peer is stopped; many send as much as they can.
+memory_is_bounded(Config) ->
+    PeerA = teleport_nodes:first(Config),
+    Bound = 16000000,
+    on_first(Config, fun(Node) -> ok = teleport:configure(Node, #{max_queue_bytes => Bound, block_ms => 1000}), ok = teleport:prime(Node),
+                                  erlang:system_flag(fullsweep_after, 1) end),
+    Before = beamway_peer:resident_bytes(beamway_peer:os_pid(PeerA)),
+    ok = beamway_peer:sigstop(teleport_nodes:second(Config)),
+    on_first(Config, fun(Node) ->
+        Senders = [spawn_monitor(fun() -> flood(Node, binary:copy(<<"x">>, 1000)) end) || _ <- lists:seq(1, 50)],
+        [receive {'DOWN', M, process, P, Reason} -> normal = Reason after 60000 -> error(sender_stuck) end || {P, M} <- Senders],
+        [true = Queued =< Bound || #{queued_bytes := Queued} <- teleport:lanes(Node)]
+    end),
+    Grown = beamway_peer:resident_bytes(beamway_peer:os_pid(PeerA)) - Before,
+    ct:log("grown by ~b bytes", [Grown]),
+    Lanes = max(4, erlang:system_info(schedulers)),
+    %% Each lane's queue, twice for what small messages take in memory, its ring and the kernel's buffers.
+    true = Grown < Lanes * (3 * Bound + 8000000),
+    ok = beamway_peer:sigcont(teleport_nodes:second(Config)),
+    on_first(Config, fun(Node) ->
+        _ = beamway_peer:wait_until(fun() -> lists:all(fun(#{queued := Q}) -> Q =:= 0 end, teleport:lanes(Node)) end, 60000)
+    end).
+
+flood(Node, Payload) ->
+    case teleport:send({tp_nobody, Node}, {self(), Payload}) of
+        ok -> flood(Node, Payload);
+        {error, timeout} -> ok
+    end.
+
+%% A receiver's mailbox is its own affair; lane, sender and others go on.
+a_slow_receiver(Config) ->
+    on_first(Config, fun(Node) ->
+        Slow = spawn(Node, fun() -> receive go -> slow(0) end end),
+        [ok = teleport:send(Slow, {N, binary:copy(<<"x">>, 1000)}) || N <- lists:seq(1, 5000)],
+        Node = teleport:erpc_call(Node, erlang, node, []),
+        ok = teleport:send(Slow, {count, self()}),
+        ok = teleport:send(Slow, go),
+        receive {counted, 5000} -> ok after 30000 -> error(not_all) end
+    end).
+
+slow(N) ->
+    receive
+        {count, From} -> From ! {counted, N};
+        {_, _} -> slow(N + 1)
+    end.
+
+supervisors_recover(Config) ->
+    on_first(Config, fun(Node) ->
+        [begin
+             ok = teleport:prime(Node),
+             Old = whereis(Name),
+             exit(Old, kill),
+             _ = beamway_peer:wait_until(fun() -> Pid = whereis(Name), is_pid(Pid) andalso Pid =/= Old end, 10000),
+             Node = beamway_peer:wait_until(fun() -> try teleport:erpc_call(Node, erlang, node, [], 10000) catch _:_ -> false end end, 20000)
+         end || Name <- [teleport_listener, teleport_lane_sup, teleport_peer_sup, teleport_peers]],
+        %% And the side that is called.
+        exit(erpc:call(Node, erlang, whereis, [teleport_listener]), kill),
+        [exit(teleport_tx:pid(Tx), kill) || {out, _, Tx} <- teleport_peers:all()],
+        _ = beamway_peer:wait_until(fun() -> teleport:prime(Node) =:= ok end, 30000)
+    end).
+
+%% Lanes that come and go leave no process, port, descriptor, mapping or row.
+nothing_is_left(Config) ->
+    {PeerA, PeerB} = {teleport_nodes:first(Config), teleport_nodes:second(Config)},
+    Round = fun() ->
+        on_first(Config, fun(Node) ->
+            ok = teleport:prime(Node),
+            Node = teleport:erpc_call(Node, erlang, node, []),
+            {ok, Peer} = teleport_peers:peer(Node),
+            Monitor = monitor(process, Peer),
+            Peer ! {nodedown, Node},
+            receive {'DOWN', Monitor, process, Peer, normal} -> ok end
+        end)
+    end,
+    Look = fun(Peer) -> {Fds, _, Ports} = beamway_peer:resources(Peer),
+                        {Fds, Ports, beamway_peer:call(Peer, erlang, system_info, [process_count]), length(beamway_peer:call(Peer, teleport, lanes, []))} end,
+    [Round() || _ <- [1, 2, 3]],
+    _ = beamway_peer:wait_until(fun() -> beamway_peer:call(PeerB, teleport, lanes, []) =:= [] end, 20000),
+    Before = {Look(PeerA), Look(PeerB)},
+    [Round() || _ <- lists:seq(1, 20)],
+    _ = beamway_peer:wait_until(fun() -> no_more({Look(PeerA), Look(PeerB)}, Before) end, 20000).
+
+no_more({A, B}, {A0, B0}) ->
+    lists:all(fun({Now, Then}) -> Now =< Then + 2 end, lists:zip(tuple_to_list(A) ++ tuple_to_list(B), tuple_to_list(A0) ++ tuple_to_list(B0))).
+
+the_application_stops(Config) ->
+    ok = waiting_callers(Config, 20),
+    Node = teleport_nodes:second_node(Config),
+    ok = beamway_peer:call(teleport_nodes:second(Config), application, stop, [teleport]),
+    {[{nodedown, Node}], _} = ends(Config, 30000),
+    on_first(Config, fun(_) ->
+        {error, {no_teleport, Node}} = beamway_peer:wait_until(fun() -> case teleport:send({x, Node}, x, #{class => control}) of ok -> false; E -> E end end, 10000),
+        ok = application:stop(teleport),
+        {'EXIT', {{not_started, teleport}, _}} = (catch teleport:send({x, Node}, x))
+    end).

@@ -1,0 +1,275 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc What a lane's port says to those who are no peer, and what a lane does when its peer sends what no peer sends.
+-module(teleport_security_SUITE).
+
+-export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2]).
+-export([wrong_proofs/1, replayed_proof/1, reflected_words/1, unknown_versions/1, nonsense/1, strangers_make_no_atoms/1, only_so_many_strangers/1,
+         silence_ends/1, other_cookies/1, frames_that_no_peer_sends/1, the_cookie_is_never_sent/1, plain_and_tls/1, wrong_certificates/1]).
+-export([rogue/4]).
+
+suite() -> [{timetrap, {minutes, 3}}].
+
+-define(PLAIN, [wrong_proofs, replayed_proof, reflected_words, unknown_versions, nonsense, strangers_make_no_atoms, only_so_many_strangers,
+                silence_ends, other_cookies, frames_that_no_peer_sends, the_cookie_is_never_sent]).
+
+all() -> [{group, tcp}, {group, tls}].
+
+groups() -> [{tcp, [], ?PLAIN}, {tls, [], [plain_and_tls, wrong_certificates]}].
+
+init_per_group(Kind, Config) -> teleport_nodes:start_pair(teleport_nodes:init_group(Kind, Config)).
+
+end_per_group(_Kind, Config) -> teleport_nodes:stop_pair(Config).
+
+%% Where the second node listens for the first.
+port(Config) ->
+    {ok, #{ip := Ip, port := Port}} =
+        beamway_peer:call(teleport_nodes:second(Config), teleport_listener, offer, [first_node(Config), teleport_meet:host_id()]),
+    {Ip, Port}.
+
+first_node(Config) -> element(2, proplists:get_value(pair, Config)).
+
+visit(Config) ->
+    {Ip, Port} = port(Config),
+    {ok, Socket} = gen_tcp:connect(Ip, Port, [binary, {active, false}, {packet, 2}], 10000),
+    Socket.
+
+hello(Config) ->
+    #{caller => atom_to_binary(first_node(Config)), acceptor => atom_to_binary(teleport_nodes:second_node(Config)), class => normal, index => 9,
+      nonce => teleport_handshake:nonce()}.
+
+say(Socket, Word) -> ok = gen_tcp:send(Socket, Word).
+
+hear(Socket) ->
+    case gen_tcp:recv(Socket, 0, 20000) of
+        {ok, Word} -> teleport_handshake:decode(Word);
+        {error, Reason} -> Reason
+    end.
+
+challenged(Socket, Hello) ->
+    say(Socket, teleport_handshake:hello(Hello)),
+    {ok, {challenge, Nonce}} = hear(Socket),
+    Nonce.
+
+refused(Socket) ->
+    Said = hear(Socket),
+    true = Said =:= closed orelse is_refusal(Said),
+    closed = case Said of closed -> closed; _ -> hear(Socket) end,
+    no_lane.
+
+is_refusal({ok, {refused, _}}) -> true;
+is_refusal(Other) -> Other =:= econnreset.
+
+%% The cookie of the nodes of the tests.
+cookie() -> <<"beamway_test">>.
+
+wrong_proofs(Config) ->
+    Hello = hello(Config),
+    [begin
+         Socket = visit(Config),
+         Nonce = challenged(Socket, Hello),
+         say(Socket, Proof(Nonce)),
+         no_lane = refused(Socket)
+     end || Proof <- [fun(Nonce) -> teleport_handshake:proof(<<"another">>, Hello, Nonce) end,
+                      fun(_) -> teleport_handshake:proof(cookie(), Hello, teleport_handshake:nonce()) end,
+                      fun(Nonce) -> teleport_handshake:proof(cookie(), Hello#{index := 8}, Nonce) end,
+                      fun(Nonce) -> teleport_handshake:proof(cookie(), Hello#{caller := <<"another@host">>}, Nonce) end,
+                      fun(Nonce) -> teleport_handshake:welcome(cookie(), Hello, Nonce) end,
+                      fun(Nonce) -> teleport_handshake:challenge(Nonce) end]],
+    %% Who may not even try: nodes that are not connected, calls for another node.
+    [begin
+         Socket = visit(Config),
+         say(Socket, teleport_handshake:hello(Bad)),
+         no_lane = refused(Socket)
+     end || Bad <- [Hello#{caller := <<"stranger@host">>}, Hello#{acceptor := <<"another@host">>}, Hello#{caller := maps:get(acceptor, Hello)}]],
+    no_lanes(Config),
+    %% The right words get in.
+    Socket = visit(Config),
+    Nonce = challenged(Socket, Hello),
+    say(Socket, teleport_handshake:proof(cookie(), Hello, Nonce)),
+    {ok, {welcome, Mac}} = hear(Socket),
+    true = teleport_handshake:is_proof(Mac, acceptor, {cookie(), Hello}, Nonce).
+
+no_lanes(Config) ->
+    [] = [L || #{index := 9} = L <- beamway_peer:call(teleport_nodes:second(Config), teleport, lanes, [])].
+
+%% All words of a conversation that has succeeded, said again.
+replayed_proof(Config) ->
+    Hello = hello(Config),
+    First = visit(Config),
+    Proof = teleport_handshake:proof(cookie(), Hello, challenged(First, Hello)),
+    say(First, Proof),
+    {ok, {welcome, _}} = hear(First),
+    Second = visit(Config),
+    _ = challenged(Second, Hello),
+    say(Second, Proof),
+    no_lane = refused(Second).
+
+%% A stranger makes the node its own oracle: with the challenge of one conversation as its nonce in another.
+reflected_words(Config) ->
+    One = visit(Config),
+    Hello = hello(Config),
+    Nonce = challenged(One, Hello),
+    Other = visit(Config),
+    Theirs = challenged(Other, Hello#{nonce := Nonce}),
+    say(Other, teleport_handshake:challenge(Theirs)),
+    no_lane = refused(Other),
+    say(One, teleport_handshake:hello(Hello)),
+    no_lane = refused(One).
+
+unknown_versions(Config) ->
+    <<Magic:4/binary, Version, Rest/binary>> = teleport_handshake:hello(hello(Config)),
+    [begin
+         Socket = visit(Config),
+         say(Socket, <<Magic/binary, Other, Rest/binary>>),
+         no_lane = refused(Socket)
+     end || Other <- [0, Version + 1, 255]].
+
+nonsense(Config) ->
+    [begin
+         {Ip, Port} = port(Config),
+         {ok, Socket} = gen_tcp:connect(Ip, Port, [binary, {active, false}], 10000),
+         ok = gen_tcp:send(Socket, Bytes),
+         ok = gen_tcp:shutdown(Socket, write),
+         closed = closed(Socket)
+     end || Bytes <- [<<>>, <<0>>, <<0:16>>, <<"GET / HTTP/1.1\r\n\r\n">>, <<(1 bsl 40):64, 0:64>>, <<16#ffff:16, 0:800>>, <<4:16, "BWTP">>,
+                      <<1025:16, 0:8200>>, term_to_binary(lists:seq(1, 1000)), rand:bytes(5000)]].
+
+closed(Socket) ->
+    case gen_tcp:recv(Socket, 0, 20000) of
+        {ok, _} -> closed(Socket);
+        {error, _} -> closed
+    end.
+
+strangers_make_no_atoms(Config) ->
+    Peer = teleport_nodes:second(Config),
+    Attempts = beamway_carrier:scale(1000, 1000000),
+    Hello = hello(Config),
+    Try = fun(N) ->
+        Socket = visit(Config),
+        Name = <<"stranger", (integer_to_binary(N))/binary, "@host">>,
+        Word = case N rem 3 of
+                   0 -> teleport_handshake:hello(Hello#{caller := Name});
+                   1 -> teleport_handshake:hello(Hello#{acceptor := Name});
+                   2 -> <<131, 100, (byte_size(Name)):16, Name/binary>>
+               end,
+        say(Socket, Word),
+        no_lane = refused(Socket)
+    end,
+    [Try(N) || N <- lists:seq(1, 30)],
+    Memory = beamway_peer:call(Peer, erlang, memory, [processes]),
+    Numbers = lists:seq(100, 100 + Attempts),
+    lists:foreach(Try, Numbers),
+    [] = beamway_peer:run(Peer, fun() -> [N || N <- Numbers, is_atom_of(<<"stranger", (integer_to_binary(N))/binary, "@host">>)] end),
+    true = beamway_peer:call(Peer, erlang, memory, [processes]) - Memory < 20000000,
+    no_lanes(Config).
+
+is_atom_of(Name) ->
+    try is_atom(binary_to_existing_atom(Name)) catch error:badarg -> false end.
+
+only_so_many_strangers(Config) ->
+    {PeerA, NodeA} = teleport_nodes:start(tcp),
+    {PeerB, NodeB} = teleport_nodes:start(tcp, #{teleport => #{max_strangers => 5, stranger_ms => 2000}}),
+    ok = teleport_nodes:connect(PeerA, NodeB),
+    Pair = [{pair, {PeerA, NodeA, PeerB, NodeB}} | Config],
+    Silent = [visit(Pair) || _ <- lists:seq(1, 30)],
+    Held = fun() -> length(beamway_peer:call(PeerB, supervisor, which_children, [teleport_lane_sup])) end,
+    true = Held() =< 5,
+    %% A peer that comes meanwhile is turned away at first; it tries again, and gets in when they have been shown out.
+    ok = beamway_peer:call(PeerA, teleport, prime, [NodeB, 30000]),
+    [closed = closed(Socket) || Socket <- Silent],
+    beamway_peer:stop_all([PeerA, PeerB]).
+
+silence_ends(Config) ->
+    ok = beamway_peer:call(teleport_nodes:second(Config), teleport, configure, [all, #{stranger_ms => 300}]),
+    Before = visit(Config),
+    Middle = visit(Config),
+    _ = challenged(Middle, hello(Config)),
+    [no_lane = refused(Socket) || Socket <- [Before, Middle]],
+    ok = beamway_peer:call(teleport_nodes:second(Config), teleport, configure, [all, #{stranger_ms => 5000}]).
+
+%% The distribution connection is up, and one side has another cookie since.
+other_cookies(Config) ->
+    {PeerA, _} = teleport_nodes:start(tcp),
+    {PeerB, NodeB} = teleport_nodes:start(tcp),
+    ok = teleport_nodes:connect(PeerA, NodeB),
+    ok = beamway_peer:run(PeerA, fun() ->
+        true = erlang:set_cookie(NodeB, another),
+        {error, {no_lane, Why}} = teleport:send({x, NodeB}, x),
+        true = string:find(Why, "another cookie") =/= nomatch,
+        {'EXIT', {{no_lane, Why}, {teleport, call, _}}} = (catch teleport:call({x, NodeB}, x)),
+        true = erlang:set_cookie(NodeB, beamway_test),
+        ok = teleport:send({x, NodeB}, x)
+    end),
+    beamway_peer:stop_all([PeerA, PeerB]),
+    _ = Config.
+
+%% From a real lane whose caller is a rogue: this lane ends, everything else goes on.
+frames_that_no_peer_sends(Config) ->
+    PeerB = teleport_nodes:second(Config),
+    Frames = [<<>>, <<0>>, <<99, 1, 2>>,
+              teleport_frame:announce(1, message, [1 bsl 40]), teleport_frame:announce(1, message, [1 bsl 63, 1 bsl 63]),
+              teleport_frame:announce(1, reply, [10]) , teleport_frame:piece(5, <<"not announced">>),
+              teleport_frame:small(message, <<"no term">>), teleport_frame:small(message, term_to_binary(no_pair)),
+              teleport_frame:small(call, term_to_binary([not_a_ref, x | y])), teleport_frame:small(call, term_to_binary([make_ref(), "name" | y])),
+              teleport_frame:small(cancel, term_to_binary(x)), teleport_frame:small(apply, term_to_binary([make_ref(), m, f | no_list])),
+              teleport_frame:small(reply, term_to_binary([make_ref() | reply])), teleport_frame:ack(5),
+              <<131, 119, 255>>, binary:copy(<<1>>, 20000000)],
+    [begin
+         {Ip, Port} = port(Config),
+         {closed, _} = {beamway_peer:call(teleport_nodes:first(Config), ?MODULE, rogue, [{Ip, Port}, cookie(), hello(Config), iolist_to_binary(Frame)]), Number}
+     end || {Number, Frame} <- lists:zip(lists:seq(1, length(Frames)), Frames)],
+    _ = beamway_peer:wait_until(fun() -> [] =:= [L || #{index := 9} = L <- beamway_peer:call(PeerB, teleport, lanes, [])] end, 10000),
+    %% Only announced, nothing came: nothing was allocated for it.
+    true = beamway_peer:call(PeerB, erlang, memory, [total]) < 200000000,
+    teleport_nodes:on_first(Config, fun(Node) -> Node = teleport:erpc_call(Node, erlang, node, []) end).
+
+%% @private A caller that knows the cookie, sends one frame and waits for the lane's end.
+rogue({Ip, Port}, Cookie, Hello, Frame) ->
+    {ok, Socket} = gen_tcp:connect(Ip, Port, [binary, {active, false}, {packet, raw}], 10000),
+    Tell = fun(Word) -> ok = gen_tcp:send(Socket, [<<(byte_size(Word)):16>>, Word]) end,
+    Listen = fun() -> {ok, <<Size:16>>} = gen_tcp:recv(Socket, 2, 10000), {ok, Word} = gen_tcp:recv(Socket, Size, 10000), teleport_handshake:decode(Word) end,
+    Tell(teleport_handshake:hello(Hello)),
+    {ok, {challenge, Nonce}} = Listen(),
+    Tell(teleport_handshake:proof(Cookie, Hello, Nonce)),
+    {ok, {welcome, _}} = Listen(),
+    {ok, Lane, _} = beamway_lane:agree(Socket, caller, #{kinds => [tcp]}),
+    ok = beamway_lane:credit(Lane, 1000, 1000000),
+    _ = beamway_lane:send_wait(Lane, Frame),
+    lane_end(Lane).
+
+lane_end(Lane) ->
+    receive
+        {Lane, {data, _}} -> lane_end(Lane);
+        {Lane, closed, _, _} -> closed
+    after 20000 -> still_open
+    end.
+
+%% What goes over the wire when a lane is opened holds it nowhere.
+the_cookie_is_never_sent(Config) ->
+    Hello = hello(Config),
+    Nonce = teleport_handshake:nonce(),
+    [nomatch = binary:match(iolist_to_binary(Word), cookie())
+     || Word <- [teleport_handshake:hello(Hello), teleport_handshake:proof(cookie(), Hello, Nonce), teleport_handshake:welcome(cookie(), Hello, Nonce)]].
+
+%% Nodes of which one has TLS lanes say so, and a plain visitor gets nothing from a TLS port.
+plain_and_tls(Config) ->
+    {Plain, PlainNode} = teleport_nodes:start(tcp),
+    true = beamway_peer:call(Plain, net_kernel, connect_node, [teleport_nodes:second_node(Config)]),
+    Node = teleport_nodes:second_node(Config),
+    {error, {no_lane, <<"the peer has lanes over TLS only", _/binary>>}} = beamway_peer:call(Plain, teleport, prime, [Node]),
+    {error, {no_lane, <<"this node has lanes over TLS only", _/binary>>}} = beamway_peer:call(teleport_nodes:second(Config), teleport, prime, [PlainNode]),
+    {Ip, Port} = port(Config),
+    {ok, Socket} = gen_tcp:connect(Ip, Port, [binary, {active, false}, {packet, 2}], 10000),
+    say(Socket, teleport_handshake:hello(hello(Config))),
+    closed = closed(Socket),
+    beamway_peer:stop(Plain).
+
+wrong_certificates(Config) ->
+    Base = filename:rootname(beamway_certificates:optfile("lane-stranger", other_authority)),
+    Options = #{teleport => #{tls => [{certfile, Base ++ ".pem"}, {keyfile, Base ++ ".key"}, {cacertfile, Base ++ ".ca"}]}},
+    {Peer, _} = teleport_nodes:start(tls, Options),
+    Node = teleport_nodes:second_node(Config),
+    true = beamway_peer:call(Peer, net_kernel, connect_node, [Node]),
+    {error, {no_lane, <<"TLS: ", _/binary>>}} = beamway_peer:call(Peer, teleport, prime, [Node]),
+    ok = beamway_peer:call(teleport_nodes:first(Config), teleport, prime, [Node]),
+    beamway_peer:stop(Peer).

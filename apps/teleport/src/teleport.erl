@@ -1,0 +1,239 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Messages and calls between nodes over lanes: ordered links of their own, apart from the distribution connection.
+%%
+%% ```
+%% ok = teleport:send({name, Node}, Message),
+%% Reply = teleport:call({server, Node}, Request),
+%% ok = teleport:cast(Pid, Request)'''
+%%
+%% A destination is a pid, a name or `{Name, Node}', `{global, Name}' or `{via, Module, Name}'; local ones are sent to directly. Servers stay
+%% ordinary gen_servers and gen_statems. What is guaranteed: docs/guide/teleport.md.
+%%
+%% Calls end as those of gen_server do: with the reply, or with an exit whose reason is `{Reason, {teleport, call, Arguments}}', where
+%% `Reason' is `timeout', `noproc', the reason of the server's end, `{nodedown, Node}', `overload' or `{no_lane, Why}'.
+-module(teleport).
+
+-export([send/2, send/3, call/2, call/3, call/4, cast/2, cast/3, gs_call/2, gs_call/3, gs_cast/2]).
+-export([send_request/2, send_request/3, wait_response/2, receive_response/2, check_response/2]).
+-export([statem_call/2, statem_call/3, statem_cast/2, notify/2, sync_notify/2, event_call/3, event_call/4]).
+-export([fsm_event/2, fsm_all_state_event/2, fsm_sync_event/2, fsm_sync_event/3, fsm_sync_all_state_event/2, fsm_sync_all_state_event/3]).
+-export([erpc_call/4, erpc_call/5, erpc_cast/4, multicall/4, multicall/5, abcast/2, abcast/3]).
+-export([prime/1, prime/2, lanes/0, lanes/1, unconfirmed/0, configure/2]).
+-export_type([dest/0, options/0, reason/0, request_id/0, lane_info/0]).
+
+-type dest() :: pid() | atom() | {Name :: atom(), node()} | {global, term()} | {via, module(), term()}.
+-type options() :: #{class => teleport_config:class(),       %% normal
+                     key => term(),                          %% messages of one key keep their order; default {sender, destination}
+                     unordered => boolean(),                 %% any lane of the class
+                     confirm => boolean(),                   %% only send/3: `{ok, Ref}', and later `{teleport, Ref, confirmed | {unconfirmed, reason()}}'
+                     on_full => block | error | drop,
+                     timeout => timeout()}.                  %% milliseconds that a send may block, default the option block_ms
+-type reason() :: overload | timeout | noproc | {nodedown, node()} | {no_teleport, node()} | {no_lane, term()} | {too_big, Bytes :: pos_integer()}.
+-type request_id() :: teleport_request:id().
+-type lane_info() :: #{node := node(), class := teleport_config:class(), index := non_neg_integer(), opened_by := this_node | peer,
+                       state := up | opening | waiting, atom() => term()}.
+
+-define(CALL_MS, 5000).
+-define(INFO_MS, 1000).
+
+%% @doc Sends a message. `ok': it was accepted, and arrives in order unless its lane is lost. Waits while there is no room.
+-spec send(dest(), term()) -> ok | {error, reason()}.
+send(Dest, Message) -> teleport_request:send(Dest, Message, #{}).
+
+%% @doc The same with options.
+-spec send(dest(), term(), options()) -> ok | {ok, reference()} | {error, reason()}.
+send(Dest, Message, Options) -> teleport_request:send(Dest, Message, checked(Options)).
+
+%% @doc Calls a gen_server or gen_statem, for at most 5 s.
+-spec call(dest(), term()) -> term().
+call(Dest, Request) -> call(Dest, Request, ?CALL_MS).
+
+%% @doc The same with a limit in milliseconds.
+-spec call(dest(), term(), timeout()) -> term().
+call(Dest, Request, Timeout) -> teleport_request:call(call, Dest, Request, Timeout, #{}).
+
+%% @doc The same with options.
+-spec call(dest(), term(), timeout(), options()) -> term().
+call(Dest, Request, Timeout, Options) -> teleport_request:call(call, Dest, Request, Timeout, checked(Options)).
+
+%% @doc Sends a request that has no reply.
+-spec cast(dest(), term()) -> ok | {error, reason()}.
+cast(Dest, Request) -> send(Dest, {'$gen_cast', Request}).
+
+%% @doc The same with options.
+-spec cast(dest(), term(), options()) -> ok | {ok, reference()} | {error, reason()}.
+cast(Dest, Request, Options) -> send(Dest, {'$gen_cast', Request}, Options).
+
+%% @equiv call(Dest, Request)
+-spec gs_call(dest(), term()) -> term().
+gs_call(Dest, Request) -> call(Dest, Request).
+
+%% @equiv call(Dest, Request, Timeout)
+-spec gs_call(dest(), term(), timeout()) -> term().
+gs_call(Dest, Request, Timeout) -> call(Dest, Request, Timeout).
+
+%% @equiv cast(Dest, Request)
+-spec gs_cast(dest(), term()) -> ok | {error, reason()}.
+gs_cast(Dest, Request) -> cast(Dest, Request).
+
+%% @doc Begins a call; the reply is taken later, by the same process.
+-spec send_request(dest(), term()) -> request_id().
+send_request(Dest, Request) -> teleport_request:begin_call(call, Dest, Request, #{}).
+
+%% @doc The same with options.
+-spec send_request(dest(), term(), options()) -> request_id().
+send_request(Dest, Request, Options) -> teleport_request:begin_call(call, Dest, Request, checked(Options)).
+
+%% @doc Waits for the reply of {@link send_request/2}; after `timeout' it may be waited for again.
+-spec wait_response(request_id(), timeout()) -> {reply, term()} | timeout | {error, {Reason :: term(), dest()}}.
+wait_response(Id, Timeout) -> teleport_request:wait(Id, Timeout).
+
+%% @doc The same, but after `timeout' the reply is thrown away when it comes.
+-spec receive_response(request_id(), timeout()) -> {reply, term()} | timeout | {error, {Reason :: term(), dest()}}.
+receive_response(Id, Timeout) -> teleport_request:finish(Id, Timeout).
+
+%% @doc Whether a message that was received is the reply.
+-spec check_response(Message :: term(), request_id()) -> {reply, term()} | no_reply | {error, {Reason :: term(), dest()}}.
+check_response(Message, Id) -> teleport_request:check(Message, Id).
+
+%% @equiv call(Dest, Request, infinity)
+-spec statem_call(dest(), term()) -> term().
+statem_call(Dest, Request) -> call(Dest, Request, infinity).
+
+%% @equiv call(Dest, Request, Timeout)
+-spec statem_call(dest(), term(), timeout()) -> term().
+statem_call(Dest, Request, Timeout) -> call(Dest, Request, Timeout).
+
+%% @equiv cast(Dest, Message)
+-spec statem_cast(dest(), term()) -> ok | {error, reason()}.
+statem_cast(Dest, Message) -> cast(Dest, Message).
+
+%% @doc As gen_event:notify/2.
+-spec notify(dest(), term()) -> ok | {error, reason()}.
+notify(Dest, Event) -> send(Dest, {notify, Event}).
+
+%% @doc As gen_event:sync_notify/2.
+-spec sync_notify(dest(), term()) -> ok.
+sync_notify(Dest, Event) -> teleport_request:call(event_call, Dest, {sync_notify, Event}, infinity, #{}).
+
+%% @doc As gen_event:call/3.
+-spec event_call(dest(), Handler :: term(), term()) -> term().
+event_call(Dest, Handler, Request) -> event_call(Dest, Handler, Request, ?CALL_MS).
+
+%% @doc As gen_event:call/4.
+-spec event_call(dest(), Handler :: term(), term(), timeout()) -> term().
+event_call(Dest, Handler, Request, Timeout) -> teleport_request:call(event_call, Dest, {call, Handler, Request}, Timeout, #{}).
+
+%% @doc As gen_fsm:send_event/2.
+-spec fsm_event(dest(), term()) -> ok | {error, reason()}.
+fsm_event(Dest, Event) -> send(Dest, {'$gen_event', Event}).
+
+%% @doc As gen_fsm:send_all_state_event/2.
+-spec fsm_all_state_event(dest(), term()) -> ok | {error, reason()}.
+fsm_all_state_event(Dest, Event) -> send(Dest, {'$gen_all_state_event', Event}).
+
+%% @doc As gen_fsm:sync_send_event/2.
+-spec fsm_sync_event(dest(), term()) -> term().
+fsm_sync_event(Dest, Event) -> fsm_sync_event(Dest, Event, ?CALL_MS).
+
+%% @doc As gen_fsm:sync_send_event/3.
+-spec fsm_sync_event(dest(), term(), timeout()) -> term().
+fsm_sync_event(Dest, Event, Timeout) -> teleport_request:call({other_call, '$gen_sync_event'}, Dest, Event, Timeout, #{}).
+
+%% @doc As gen_fsm:sync_send_all_state_event/2.
+-spec fsm_sync_all_state_event(dest(), term()) -> term().
+fsm_sync_all_state_event(Dest, Event) -> fsm_sync_all_state_event(Dest, Event, ?CALL_MS).
+
+%% @doc As gen_fsm:sync_send_all_state_event/3.
+-spec fsm_sync_all_state_event(dest(), term(), timeout()) -> term().
+fsm_sync_all_state_event(Dest, Event, Timeout) ->
+    teleport_request:call({other_call, '$gen_sync_all_state_event'}, Dest, Event, Timeout, #{}).
+
+%% @doc As erpc:call/4: the function's value, or the same exceptions.
+-spec erpc_call(node(), module(), atom(), [term()]) -> term().
+erpc_call(Node, Module, Function, Args) -> erpc_call(Node, Module, Function, Args, infinity).
+
+%% @doc As erpc:call/5.
+-spec erpc_call(node(), module(), atom(), [term()], timeout()) -> term().
+erpc_call(Node, Module, Function, Args, Timeout) -> teleport_erpc:call(Node, Module, Function, Args, Timeout).
+
+%% @doc As erpc:cast/4.
+-spec erpc_cast(node(), module(), atom(), [term()]) -> ok.
+erpc_cast(Node, Module, Function, Args) -> teleport_erpc:cast(Node, Module, Function, Args).
+
+%% @doc As erpc:multicall/4.
+-spec multicall([node()], module(), atom(), [term()]) -> [term()].
+multicall(Nodes, Module, Function, Args) -> multicall(Nodes, Module, Function, Args, infinity).
+
+%% @doc As erpc:multicall/5: for each node `{ok, Value}' or `{Class, Reason}', within one limit for all.
+-spec multicall([node()], module(), atom(), [term()], timeout()) -> [term()].
+multicall(Nodes, Module, Function, Args, Timeout) -> teleport_erpc:multicall(Nodes, Module, Function, Args, Timeout).
+
+%% @doc Casts to the server of this name on all nodes that are connected, and here.
+-spec abcast(Name :: atom(), term()) -> abcast.
+abcast(Name, Request) -> abcast([node() | nodes()], Name, Request).
+
+%% @doc The same on these nodes.
+-spec abcast([node()], Name :: atom(), term()) -> abcast.
+abcast(Nodes, Name, Request) ->
+    _ = [cast({Name, Node}, Request) || Node <- Nodes],
+    abcast.
+
+%% @doc Opens all lanes to a node, so that the first message need not wait for one.
+-spec prime(node()) -> ok | {error, reason()}.
+prime(Node) -> prime(Node, ?CALL_MS).
+
+%% The exit reason is how the result travels.
+-dialyzer({nowarn_function, prime/2}).
+%% @doc The same with a limit in milliseconds.
+-spec prime(node(), timeout()) -> ok | {error, reason()}.
+prime(Node, _) when Node =:= node() -> ok;
+prime(Node, Timeout) when is_atom(Node) ->
+    Deadline = teleport_request:deadline(Timeout),
+    Counts = maps:to_list(maps:get(lanes, teleport_config:of_node(Node))),
+    Lanes = [{Class, Index} || {Class, Count} <- Counts, Index <- lists:seq(0, Count - 1)],
+    Waiting = [spawn_monitor(fun() -> exit({opened, teleport_peers:lane(Node, Class, Index, Deadline, true)}) end) || {Class, Index} <- Lanes],
+    %% Each of these ends at the deadline.
+    Results = [receive {'DOWN', Monitor, process, Pid, Reason} -> Reason end || {Pid, Monitor} <- Waiting],
+    case [Reason || Reason <- Results, not is_opened(Reason)] of
+        [] -> ok;
+        [{opened, Error} | _] -> Error;
+        [Reason | _] -> {error, {no_lane, Reason}}
+    end.
+
+is_opened({opened, {ok, _}}) -> true;
+is_opened(_) -> false.
+
+%% @doc All lanes of this node: those that it has opened, and those that peers have.
+-spec lanes() -> [lane_info()].
+lanes() -> lists:sort([lane(Lane) || Lane <- teleport_peers:all()]).
+
+%% @doc Those to and from one node.
+-spec lanes(node()) -> [lane_info()].
+lanes(Node) -> lists:sort([lane(Lane) || {_, {Of, _, _}, _} = Lane <- teleport_peers:all(), Of =:= Node]).
+
+lane({Way, {Node, Class, Index}, Tx}) ->
+    Own = #{node => Node, class => Class, index => Index, opened_by => case Way of out -> this_node; in -> peer end, state => up},
+    More = case teleport_lane:info(teleport_tx:pid(Tx), ?INFO_MS) of
+               timeout -> #{};
+               Info -> Info
+           end,
+    maps:merge(maps:merge(teleport_tx:info(Tx), More), Own).
+
+%% @doc How many messages to each node were on lanes that were lost, and were never confirmed, since the start.
+-spec unconfirmed() -> #{node() => pos_integer()}.
+unconfirmed() -> teleport_peers:lost().
+
+%% @doc Changes options ({@link teleport_config}) for all nodes or one. Lanes that are open keep theirs.
+-spec configure(all | node(), map()) -> ok | {error, [string(), ...]}.
+configure(Which, Options) when is_atom(Which) ->
+    case teleport_config:set(Which, Options) of
+        ok -> ok;
+        {error, Problems} -> {error, [teleport_config:describe(Problem) || Problem <- Problems]}
+    end.
+
+checked(Options) ->
+    case teleport_request:check_options(Options) of
+        ok -> Options;
+        {error, Name, Value} -> error({bad_option, Name, Value})
+    end.

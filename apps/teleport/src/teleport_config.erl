@@ -1,0 +1,193 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc The options of the lanes: where they come from, what is valid, what is the default.
+%%
+%% They are read from the application environment of `teleport' at its start, and may be changed at any time
+%% for all nodes or for one ({@link teleport:configure/2}); a lane has those of the moment at which it was opened, a
+%% message those of the moment at which it is sent. They are checked here, once; the rest of the code trusts the map.
+-module(teleport_config).
+
+-export([read/0, set/2, of_node/1, check/1, describe/1, defaults/0]).
+-export_type([config/0, class/0, problem/0]).
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+-endif.
+
+-type class() :: control | normal | bulk.
+-type config() :: #{lanes := #{class() => 1..16},
+                    weights := #{class() => 1..1000},
+                    kinds := [shm | rdma | tcp],
+                    ring_bytes := pos_integer(),
+                    chunk_bytes := pos_integer(),
+                    max_message_bytes := pos_integer(),
+                    max_queue_bytes := pos_integer(),
+                    max_queue_messages := pos_integer(),
+                    max_pending_calls := pos_integer(),
+                    on_full := block | error | drop,
+                    block_ms := non_neg_integer(),
+                    open_ms := pos_integer(),
+                    backoff_ms := {pos_integer(), pos_integer()},
+                    on_unconfirmed := none | {module(), atom()},
+                    ip := auto | inet:ip_address(),
+                    ports := {inet:port_number(), inet:port_number()},
+                    max_strangers := pos_integer(),
+                    stranger_ms := pos_integer(),
+                    tls := none | [term()]}.
+%% `lanes': how many of each class. `weights': how the classes share a peer while all have something to send.
+%% `chunk_bytes': a larger message is cut into pieces of so many bytes. `max_queue_*': what may wait for one lane; a message that
+%% finds no room waits up to `block_ms', is refused or dropped (`on_full'). `max_pending_calls': unanswered calls that one lane of a
+%% peer may have here. `open_ms': how long opening a lane may take. `backoff_ms': shortest and longest pause before a lost lane is
+%% opened again. `on_unconfirmed': is called with a map when messages of a lost lane were not acknowledged. `ip', `ports': where
+%% peers may come to ({0, 0}: any port). `max_strangers', `stranger_ms': how many visitors may be without proof at a time, and how long.
+
+-type problem() :: {Option :: term(), Value :: term(), Expected :: string()}.
+
+-define(KEY, {teleport, config}).
+-define(GB2, 2147483647).
+
+%% Option, default, expected, whether a value is good.
+options() ->
+    [{lanes, #{control => 1, normal => min(4, erlang:system_info(schedulers)), bulk => 2},
+      "a map of control, normal and bulk to 1 to 16 lanes", fun(V) -> is_class_map(V, 16) end},
+     {weights, #{control => 16, normal => 4, bulk => 1},
+      "a map of control, normal and bulk to weights from 1 to 1000", fun(V) -> is_class_map(V, 1000) end},
+     {kinds, [shm, rdma, tcp], "a list of shm, rdma and tcp", fun is_kinds/1},
+     {ring_bytes, 1048576, "a power of two from 65536 to 1073741824",
+      fun(V) -> is_from(V, 65536, 1 bsl 30) andalso V band (V - 1) =:= 0 end},
+     {chunk_bytes, 262144, "bytes from 4096 to 16777216", fun(V) -> is_from(V, 4096, 1 bsl 24) end},
+     {max_message_bytes, ?GB2, "bytes from 65536 to 2147483647", fun(V) -> is_from(V, 65536, ?GB2) end},
+     {max_queue_bytes, 67108864, "bytes from 65536 to 1099511627776", fun(V) -> is_from(V, 65536, 1 bsl 40) end},
+     {max_queue_messages, 100000, "a number from 1 to 10000000", fun(V) -> is_from(V, 1, 10000000) end},
+     {max_pending_calls, 100000, "a number from 1 to 10000000", fun(V) -> is_from(V, 1, 10000000) end},
+     {on_full, block, "block, error or drop", fun(V) -> lists:member(V, [block, error, drop]) end},
+     {block_ms, 5000, "milliseconds from 0 to 3600000", fun(V) -> is_from(V, 0, 3600000) end},
+     {open_ms, 7000, "milliseconds from 100 to 60000", fun(V) -> is_from(V, 100, 60000) end},
+     {backoff_ms, {100, 10000}, "{Shortest, Longest}, milliseconds from 1 to 600000", fun is_backoff/1},
+     {on_unconfirmed, none, "none or {Module, Function} of a function of one argument", fun is_handler/1},
+     {ip, auto, "auto or an IP address as a tuple", fun(V) -> V =:= auto orelse inet:is_ip_address(V) end},
+     {ports, {0, 0}, "a range of ports, {Low, High}", fun is_ports/1},
+     {max_strangers, 64, "a number from 1 to 10000", fun(V) -> is_from(V, 1, 10000) end},
+     {stranger_ms, 5000, "milliseconds from 100 to 60000", fun(V) -> is_from(V, 100, 60000) end},
+     {tls, none, "none or a list of options of ssl, with cert and key", fun(V) -> V =:= none orelse is_list(V) end}].
+
+%% @doc The options as they come.
+-spec defaults() -> config().
+defaults() ->
+    maps:from_list([{Name, Default} || {Name, Default, _, _} <- options()]).
+
+%% @doc Reads the application environment at start. `nodes' there is a map of nodes to maps of options.
+-spec read() -> ok | {error, [problem(), ...]}.
+read() ->
+    Given = maps:from_list([Pair || {Name, _} = Pair <- application:get_all_env(teleport), is_option(Name)]),
+    Nodes = application:get_env(teleport, nodes, #{}),
+    case all_problems([Given | maps:values(Nodes)]) of
+        [] ->
+            persistent_term:put(?KEY, {with(Given, defaults()), maps:map(fun(_, More) -> with(More, with(Given, defaults())) end, Nodes)});
+        Problems ->
+            {error, Problems}
+    end.
+
+is_option(Name) -> lists:keymember(Name, 1, options()).
+
+all_problems(Maps) ->
+    lists:append([Problems || Map <- Maps, {error, Problems} <- [check(Map)]]).
+
+%% @doc Changes options for all nodes, or for one.
+-spec set(all | node(), map()) -> ok | {error, [problem(), ...]}.
+set(Which, Given) ->
+    case check(Given) of
+        ok -> put_options(Which, Given, persistent_term:get(?KEY));
+        {error, Problems} -> {error, Problems}
+    end.
+
+put_options(all, Given, {General, Nodes}) ->
+    persistent_term:put(?KEY, {with(Given, General), maps:map(fun(_, Own) -> with(Given, Own) end, Nodes)});
+put_options(Node, Given, {General, Nodes}) ->
+    persistent_term:put(?KEY, {General, Nodes#{Node => with(Given, maps:get(Node, Nodes, General))}}).
+
+%% A map of classes may name some of them only.
+with(Given, Config) ->
+    maps:fold(fun(Name, Some, Acc) when Name =:= lanes; Name =:= weights ->
+                      Acc#{Name := maps:merge(maps:get(Name, Acc), Some)};
+                 (Name, Value, Acc) ->
+                      Acc#{Name := Value}
+              end, Config, Given).
+
+%% @doc The options for this node. Fast: once for each message.
+-spec of_node(node()) -> config().
+of_node(Node) ->
+    case persistent_term:get(?KEY, none) of
+        {_, #{Node := Own}} -> Own;
+        {General, _} -> General;
+        none -> error({not_started, teleport})
+    end.
+
+%% @doc Whether all of these are options with valid values.
+-spec check(map()) -> ok | {error, [problem(), ...]}.
+check(Given) when is_map(Given) ->
+    case lists:append([problem(Name, Value) || {Name, Value} <- maps:to_list(Given)]) of
+        [] -> ok;
+        Problems -> {error, Problems}
+    end;
+check(Other) ->
+    {error, [{options, Other, "a map of options"}]}.
+
+problem(Name, Value) ->
+    case lists:keyfind(Name, 1, options()) of
+        {Name, _, Expected, IsGood} -> [{Name, Value, Expected} || not is_good(IsGood, Value)];
+        false -> [{Name, Value, "one of the options " ++ names()}]
+    end.
+
+is_good(IsGood, Value) ->
+    try IsGood(Value) catch error:_ -> false end.
+
+names() ->
+    lists:append(lists:join(", ", [atom_to_list(Name) || {Name, _, _, _} <- options()])).
+
+%% @doc A line for people: the value, what was expected, where to change it.
+-spec describe(problem()) -> string().
+describe({Option, Value, Expected}) ->
+    lists:flatten(io_lib:format("~0tp = ~0tp is not valid: expected ~ts (application environment of teleport, or teleport:configure/2)",
+                                [Option, Value, Expected])).
+
+is_from(Value, Low, High) -> is_integer(Value) andalso Value >= Low andalso Value =< High.
+
+is_class_map(Map, Max) ->
+    map_size(Map) > 0 andalso maps:keys(Map) -- [control, normal, bulk] =:= []
+        andalso lists:all(fun(V) -> is_from(V, 1, Max) end, maps:values(Map)).
+
+is_kinds(Kinds) -> Kinds =/= [] andalso Kinds -- [shm, rdma, tcp] =:= [].
+
+is_backoff({Low, High}) -> is_from(Low, 1, 600000) andalso is_from(High, Low, 600000).
+
+is_handler(none) -> true;
+is_handler({Module, Function}) -> is_atom(Module) andalso is_atom(Function).
+
+is_ports({0, 0}) -> true;
+is_ports({Low, High}) -> is_from(Low, 1, 65535) andalso is_from(High, Low, 65535).
+
+-ifdef(TEST).
+
+defaults_are_valid_test() ->
+    ?assertEqual(ok, check(defaults())).
+
+bad_values_are_told_test_() ->
+    [{lists:flatten(io_lib:format("~0tp", [{Name, Bad}])),
+      ?_assertMatch({error, [{Name, Bad, [_ | _]}]}, check(#{Name => Bad}))}
+     || {Name, Values} <- [{lanes, [#{}, 4, #{normal => 0}, #{normal => 17}, #{fast => 1}]}, {weights, [#{bulk => 0}, []]},
+                           {kinds, [[], [ucx], tcp]}, {ring_bytes, [65535, 100000, -1, 1 bsl 31]}, {chunk_bytes, [0, 4095, 1 bsl 25]},
+                           {max_message_bytes, [0, 1 bsl 31]}, {max_queue_bytes, [0, infinity]}, {max_queue_messages, [0]},
+                           {on_full, [wait, true]}, {block_ms, [-1, infinity]}, {open_ms, [0]}, {backoff_ms, [{5, 4}, 7, {0, 1}]},
+                           {on_unconfirmed, [self, {m, f, a}]}, {ip, ["127.0.0.1", {1, 2, 3, 400}]}, {ports, [{2, 1}, {0, 5}, 80]},
+                           {max_strangers, [0]}, {stranger_ms, [1]}, {tls, [true]}, {speed, [fast]}], Bad <- Values].
+
+every_problem_is_told_test() ->
+    {error, Problems} = check(#{lanes => no, ring_bytes => no, nonsense => 1}),
+    ?assertEqual(3, length(Problems)),
+    [?assert(is_list(describe(Problem))) || Problem <- Problems],
+    ?assertMatch({error, [{options, 5, _}]}, check(5)).
+
+one_class_keeps_the_others_test() ->
+    ?assertMatch(#{lanes := #{control := 1, bulk := 7}}, with(#{lanes => #{bulk => 7}}, defaults())).
+
+-endif.

@@ -1,0 +1,58 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Functions applied on other nodes, over lanes, with the results and exceptions of erpc.
+-module(teleport_erpc).
+
+-export([call/5, cast/4, multicall/5]).
+
+%% @doc See {@link teleport:erpc_call/5}.
+-spec call(node(), module(), atom(), [term()], timeout()) -> term().
+call(Node, Module, Function, Args, Timeout) when Node =:= node() ->
+    erpc:call(Node, Module, Function, Args, Timeout);
+call(Node, Module, Function, Args, Timeout) when is_atom(Node), is_atom(Module), is_atom(Function), is_list(Args) ->
+    Id = begin_apply(Node, Module, Function, Args, Timeout),
+    result(teleport_request:finish(Id, Timeout)).
+
+%% @doc See {@link teleport:erpc_cast/4}.
+-spec cast(node(), module(), atom(), [term()]) -> ok.
+cast(Node, Module, Function, Args) when Node =:= node() ->
+    erpc:cast(Node, Module, Function, Args);
+cast(Node, Module, Function, Args) when is_atom(Node), is_atom(Module), is_atom(Function), is_list(Args) ->
+    Config = teleport_config:of_node(Node),
+    Packed = teleport_term:pack([Module, Function | Args]),
+    Key = erlang:phash2(self()),
+    _ = teleport_request:transmit(Node, Key, apply_cast, Packed, {block, teleport_request:deadline(5000)}, {Config, #{}}),
+    ok.
+
+%% The exit reason is how the result travels.
+-dialyzer({nowarn_function, multicall/5}).
+%% @doc See {@link teleport:multicall/5}.
+-spec multicall([node()], module(), atom(), [term()], timeout()) -> [term()].
+multicall(Nodes, Module, Function, Args, Timeout) ->
+    Deadline = teleport_request:deadline(Timeout),
+    Calls = [spawn_monitor(fun() -> exit({?MODULE, guarded(Node, Module, Function, Args, left(Deadline))}) end) || Node <- Nodes],
+    %% Each of these ends at the deadline.
+    [receive
+         {'DOWN', Monitor, process, Pid, {?MODULE, Result}} -> Result;
+         {'DOWN', Monitor, process, Pid, Reason} -> {exit, {signal, Reason}}
+     end || {Pid, Monitor} <- Calls].
+
+guarded(Node, Module, Function, Args, Timeout) ->
+    try {ok, call(Node, Module, Function, Args, Timeout)}
+    catch Class:Reason -> {Class, Reason}
+    end.
+
+left(infinity) -> infinity;
+left(Deadline) -> max(0, Deadline - erlang:monotonic_time(millisecond)).
+
+begin_apply(Node, Module, Function, Args, _Timeout) ->
+    teleport_request:begin_call({apply, Module, Function}, {'', Node}, Args, #{unordered => true}).
+
+result({reply, {return, Value}}) -> Value;
+result({reply, {throw, Thrown}}) -> throw(Thrown);
+result({reply, {exit, Reason}}) -> exit({exception, Reason});
+result({reply, {error, Reason, Stack}}) -> error({exception, Reason, Stack});
+result(timeout) -> error({erpc, timeout});
+result({error, {{nodedown, _}, _}}) -> error({erpc, noconnection});
+result({error, {timeout, _}}) -> error({erpc, timeout});
+result({error, {overload, _}}) -> error({erpc, system_limit});
+result({error, {Reason, _}}) -> exit({signal, Reason}).

@@ -1,0 +1,63 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc What carries the frames of a lane: a lane of Beamway's driver (shm, rdma, tcp), or a TLS connection of OTP's ssl.
+%%
+%% Both speak alike: {@link send/2} never waits and says `busy' when nothing was taken; the owner gets `{Tag, {data, Frame}}' as far as it has
+%% given credit, `{Tag, writable}' once after each {@link tell_when_writable/1}, and last `{Tag, closed, Reason, _}'.
+-module(teleport_link).
+
+-export([agree/4, send/2, tell_when_writable/1, credit/3, close/1, tag/1, stats/1]).
+-export_type([link/0, tag/0, socket/0]).
+
+-type link() :: port() | teleport_stream:stream().
+-type tag() :: port() | pid().
+-type socket() :: {gen_tcp, gen_tcp:socket()} | {ssl, ssl:sslsocket()}.
+%% Authenticated, passive, raw.
+
+%% @doc Both ends call it at the same time, with the same kind of socket. The socket is consumed. `Deadline' as in
+%% erlang:monotonic_time(millisecond).
+-spec agree(socket(), caller | acceptor, teleport_config:config(), Deadline :: integer()) ->
+          {ok, link(), Kind :: atom(), Why :: binary()} | {error, Reason :: binary()}.
+agree({gen_tcp, Socket}, Role, #{kinds := Kinds, ring_bytes := RingBytes} = Config, Deadline) ->
+    Options = #{kinds => Kinds, ring_bytes => RingBytes, max_frame_bytes => max_frame_bytes(Config), deadline => Deadline},
+    case beamway_lane:agree(Socket, Role, Options) of
+        {ok, Lane, #{kind := Kind, reason := Why}} -> {ok, Lane, Kind, Why};
+        {error, Reason} -> {error, Reason}
+    end;
+agree({ssl, Socket}, _Role, Config, _Deadline) ->
+    case teleport_stream:start(Socket, max_frame_bytes(Config)) of
+        {ok, Stream} -> {ok, Stream, tls, <<"the option tls">>};
+        {error, Reason} -> {error, Reason}
+    end.
+
+%% Pieces are small, but a peer may have a larger chunk_bytes, and a small message may be as large as its chunk.
+max_frame_bytes(_) -> (1 bsl 24) + 65536.
+
+%% @doc Any process may send. `ok': taken.
+-spec send(link(), iodata()) -> ok | busy | closed.
+send(Lane, Frame) when is_port(Lane) -> beamway_lane:send(Lane, Frame);
+send(Stream, Frame) -> teleport_stream:send(Stream, Frame).
+
+%% @doc The caller gets one `writable' as soon as the link is not busy.
+-spec tell_when_writable(link()) -> ok | closed.
+tell_when_writable(Lane) when is_port(Lane) -> beamway_lane:tell_when_writable(Lane);
+tell_when_writable(Stream) -> teleport_stream:tell_when_writable(Stream).
+
+%% @doc So many frames and bytes more may come.
+-spec credit(link(), Frames :: non_neg_integer(), Bytes :: non_neg_integer()) -> ok | closed.
+credit(Lane, Frames, Bytes) when is_port(Lane) -> beamway_lane:credit(Lane, Frames, Bytes);
+credit(Stream, Frames, _Bytes) -> teleport_stream:credit(Stream, Frames).
+
+%% @doc Orderly, by the owner.
+-spec close(link()) -> ok.
+close(Lane) when is_port(Lane) -> beamway_lane:close(Lane);
+close(Stream) -> teleport_stream:close(Stream).
+
+%% @doc What the owner's messages begin with.
+-spec tag(link()) -> tag().
+tag(Lane) when is_port(Lane) -> Lane;
+tag(Stream) -> teleport_stream:tag(Stream).
+
+%% @doc The driver's counters; empty for TLS.
+-spec stats(link()) -> map() | closed.
+stats(Lane) when is_port(Lane) -> beamway_lane:stats(Lane);
+stats(_Stream) -> #{}.

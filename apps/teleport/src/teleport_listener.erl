@@ -1,0 +1,165 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Where peers come to: one port for nodes of this host, on the loopback interface, and one more for each address at which another host
+%% reached this node over distribution. None is open before somebody asks for it.
+%%
+%% A visitor has `stranger_ms' to prove that it knows the cookie, and only `max_strangers' may be at it at a time for each port; the
+%% next ones are turned away at once.
+-module(teleport_listener).
+-behaviour(gen_server).
+
+-include_lib("kernel/include/net_address.hrl").
+-include_lib("kernel/include/logger.hrl").
+
+-export([start_link/0, offer/2]).
+-export([init/1, handle_call/3, handle_cast/2, handle_info/2]).
+-export([accept_link/2, accept_loop/3]).
+
+-record(listener, {host :: binary(),
+                   open = #{} :: #{inet:ip_address() => {gen_tcp:socket(), inet:port_number(), Acceptor :: pid()}}}).
+
+-define(CALL_MS, 5000).
+-define(PAUSE_MS, 100).
+
+%% @doc Started by the supervisor.
+-spec start_link() -> {ok, pid()} | {error, term()}.
+start_link() -> gen_server:start_link({local, ?MODULE}, ?MODULE, [], []).
+
+%% @doc Called by a node of the cluster, over distribution: where may it come to?
+-spec offer(node(), HostId :: binary()) ->
+          {ok, #{ip := inet:ip_address(), port := inet:port_number(), tls := boolean(), version := pos_integer()}} | {error, Reason :: binary()}.
+offer(Node, HostId) -> gen_server:call(?MODULE, {offer, Node, HostId}, ?CALL_MS).
+
+%% @private
+-spec init([]) -> {ok, #listener{}}.
+init([]) -> {ok, #listener{host = teleport_meet:host_id()}}.
+
+%% @private
+-spec handle_call(term(), gen_server:from(), #listener{}) -> {reply, term(), #listener{}}.
+handle_call({offer, Node, HostId}, _From, #listener{host = Host} = State) ->
+    #{ip := Configured, tls := Tls} = teleport_config:of_node(node()),
+    Address = case Configured of
+                  auto when HostId =:= Host -> {ok, {127, 0, 0, 1}};
+                  auto -> reached_by(Node);
+                  Ip -> {ok, Ip}
+              end,
+    case Address of
+        {ok, At} -> offered(listen(At, State), At, Tls);
+        {error, Reason} -> {reply, {error, Reason}, State}
+    end;
+handle_call(_Request, _From, State) ->
+    {reply, {error, badarg}, State}.
+
+offered({ok, Port, State}, Ip, Tls) ->
+    {reply, {ok, #{ip => Ip, port => Port, tls => Tls =/= none, version => teleport_handshake:version()}}, State};
+offered({error, Reason, State}, Ip, _) ->
+    Text = io_lib:format("the peer cannot listen at ~ts: ~ts", [inet:ntoa(Ip), inet:format_error(Reason)]),
+    {reply, {error, iolist_to_binary(Text)}, State}.
+
+%% Our address of the connection to that node: of its socket, or the one from which its address is reached.
+reached_by(Node) ->
+    case lists:keyfind(Node, 1, erlang:system_info(dist_ctrl)) of
+        {_, Port} when is_port(Port) ->
+            case inet:sockname(Port) of
+                {ok, {Ip, _}} when is_tuple(Ip) -> {ok, Ip};
+                _ -> route(Node)
+            end;
+        _ -> route(Node)
+    end.
+
+route(Node) ->
+    case net_kernel:node_info(Node, address) of
+        {ok, #net_address{address = {Ip, _}}} when is_tuple(Ip) -> route_to(Ip);
+        _ -> {error, <<"the address of the distribution connection is not known: set the option ip">>}
+    end.
+
+route_to(Peer) ->
+    Family = case tuple_size(Peer) of 4 -> inet; 8 -> inet6 end,
+    {ok, Socket} = gen_udp:open(0, [Family]),
+    Found = case gen_udp:connect(Socket, Peer, 9) of
+                ok -> inet:sockname(Socket);
+                Error -> Error
+            end,
+    ok = gen_udp:close(Socket),
+    case Found of
+        {ok, {Ip, _}} -> {ok, Ip};
+        {error, Reason} -> {error, iolist_to_binary(io_lib:format("no way back to the caller: ~ts", [inet:format_error(Reason)]))}
+    end.
+
+listen(Ip, #listener{open = Open} = State) ->
+    case Open of
+        #{Ip := {_, Port, _}} -> {ok, Port, State};
+        #{} -> opened(try_ports(Ip, maps:get(ports, teleport_config:of_node(node()))), Ip, State)
+    end.
+
+try_ports(Ip, {Low, High}) ->
+    Family = case tuple_size(Ip) of 4 -> inet; 8 -> inet6 end,
+    Options = [Family, {ip, Ip}, binary, {active, false}, {packet, raw}, {nodelay, true}, {keepalive, true}, {reuseaddr, true}, {backlog, 256},
+               {send_timeout, 5000}],
+    case gen_tcp:listen(Low, Options) of
+        {error, eaddrinuse} when Low < High -> try_ports(Ip, {Low + 1, High});
+        Other -> Other
+    end.
+
+opened({ok, Socket}, Ip, #listener{open = Open} = State) ->
+    {ok, {_, Port}} = inet:sockname(Socket),
+    #{max_strangers := Max} = teleport_config:of_node(node()),
+    {ok, Acceptor} = supervisor:start_child(teleport_acceptor_sup, [Socket, Max]),
+    _ = monitor(process, Acceptor),
+    {ok, Port, State#listener{open = Open#{Ip => {Socket, Port, Acceptor}}}};
+opened({error, Reason}, _, State) ->
+    {error, Reason, State}.
+
+%% @private
+-spec handle_cast(term(), #listener{}) -> {noreply, #listener{}}.
+handle_cast(_Request, State) -> {noreply, State}.
+
+%% @private Its port is closed with the acceptor; the next who asks gets another one.
+-spec handle_info(term(), #listener{}) -> {noreply, #listener{}}.
+handle_info({'DOWN', _, process, Pid, _}, #listener{open = Open} = State) ->
+    _ = [gen_tcp:close(Socket) || {Socket, _, Acceptor} <- maps:values(Open), Acceptor =:= Pid],
+    {noreply, State#listener{open = maps:filter(fun(_, {_, _, Acceptor}) -> Acceptor =/= Pid end, Open)}};
+handle_info(_Info, State) ->
+    {noreply, State}.
+
+%% ---- acceptors ----
+
+%% @private
+-spec accept_link(gen_tcp:socket(), MaxStrangers :: pos_integer()) -> {ok, pid()}.
+accept_link(Socket, Max) -> {ok, proc_lib:spawn_link(?MODULE, accept_loop, [Socket, Max, #{}])}.
+
+%% @private No timeout: it ends with the listening socket, or its supervisor.
+-spec accept_loop(gen_tcp:socket(), pos_integer(), #{pid() => reference()}) -> ok.
+accept_loop(Listening, Max, Strangers) ->
+    case gen_tcp:accept(Listening) of
+        {ok, Socket} -> ?MODULE:accept_loop(Listening, Max, visited(Socket, Max, still_strangers(Strangers)));
+        {error, closed} -> ok;
+        {error, Reason} ->
+            ?LOG_WARNING("teleport: a peer could not be accepted: ~ts", [inet:format_error(Reason)]),
+            receive after ?PAUSE_MS -> ok end,
+            ?MODULE:accept_loop(Listening, Max, still_strangers(Strangers))
+    end.
+
+visited(Socket, Max, Strangers) when map_size(Strangers) >= Max ->
+    ok = gen_tcp:close(Socket),
+    Strangers;
+visited(Socket, _, Strangers) ->
+    {ok, Lane} = supervisor:start_child(teleport_lane_sup, [acceptor]),
+    Monitor = monitor(process, Lane),
+    case gen_tcp:controlling_process(Socket, Lane) of
+        ok -> Lane ! {socket, Socket, self()}, ok;
+        {error, _} -> ok
+    end,
+    Strangers#{Lane => Monitor}.
+
+still_strangers(Strangers) ->
+    receive
+        {known, Lane} -> still_strangers(no_stranger(Lane, Strangers));
+        {'DOWN', _, process, Lane, _} -> still_strangers(maps:remove(Lane, Strangers))
+    after 0 -> Strangers
+    end.
+
+no_stranger(Lane, Strangers) ->
+    case maps:take(Lane, Strangers) of
+        {Monitor, Rest} -> true = demonitor(Monitor, [flush]), Rest;
+        error -> Strangers
+    end.

@@ -1,0 +1,141 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc One process for each node that is sent to: it opens the lanes, watches them, opens lost ones again, and reports what they took along.
+%%
+%% It lives as long as the node is connected by distribution. A lane that is lost is opened again by itself, after a pause that grows with
+%% each failure; whoever needs it meanwhile waits here until his own deadline, unless the failure is one that another attempt cannot cure.
+-module(teleport_peer).
+-behaviour(gen_server).
+
+-include_lib("kernel/include/logger.hrl").
+
+-export([start_link/1]).
+-export([init/1, handle_call/3, handle_cast/2, handle_info/2, terminate/2]).
+
+-type key() :: {teleport_config:class(), non_neg_integer()}.
+-record(lane, {state :: opening | up | waiting,
+               pid = none :: none | pid(),
+               tx = none :: none | teleport_tx:tx(),
+               waiters = [] :: [gen_server:from()],
+               failures = 0 :: non_neg_integer()}).
+-record(peer, {node :: node(), lanes = #{} :: #{key() => #lane{}}, shares :: teleport_share:shares()}).
+
+-define(HANDLER_MS, 10000).
+
+%% @doc Started by its supervisor.
+-spec start_link(node()) -> {ok, pid()} | {error, term()}.
+start_link(Node) -> gen_server:start_link(?MODULE, Node, []).
+
+%% @private
+-spec init(node()) -> {ok, #peer{}}.
+init(Node) ->
+    process_flag(trap_exit, true),
+    true = erlang:monitor_node(Node, true),
+    {ok, #peer{node = Node, shares = teleport_share:new()}}.
+
+%% @private `{lane, Class, Index, Lost}': the answer comes when it is up, and is another one than the lost one.
+-spec handle_call(term(), gen_server:from(), #peer{}) -> {reply, term(), #peer{}} | {noreply, #peer{}}.
+handle_call({lane, Class, Index, Lost}, From, #peer{lanes = Lanes} = State) ->
+    Key = {Class, Index},
+    case Lanes of
+        #{Key := #lane{state = up, pid = Pid, tx = Tx}} when Pid =/= Lost -> {reply, {ok, Tx}, State};
+        #{Key := #lane{waiters = Waiters} = Lane} -> {noreply, put_lane(Key, Lane#lane{waiters = [From | Waiters]}, State)};
+        #{} -> {noreply, put_lane(Key, open(Key, #lane{state = opening, waiters = [From]}, State), State)}
+    end;
+handle_call(state, _From, #peer{lanes = Lanes} = State) ->
+    {reply, maps:map(fun(_, #lane{state = Now, failures = Failures}) -> {Now, Failures} end, Lanes), State};
+handle_call(_Request, _From, State) ->
+    {reply, {error, badarg}, State}.
+
+put_lane(Key, Lane, #peer{lanes = Lanes} = State) -> State#peer{lanes = Lanes#{Key => Lane}}.
+
+open({Class, Index}, Lane, #peer{node = Node, shares = Shares}) ->
+    {ok, Pid} = supervisor:start_child(teleport_lane_sup, [{caller, self(), {Node, Class, Index}, Shares}]),
+    _ = monitor(process, Pid),
+    Lane#lane{state = opening, pid = Pid}.
+
+%% @private
+-spec handle_cast(term(), #peer{}) -> {noreply, #peer{}}.
+handle_cast(_Request, State) -> {noreply, State}.
+
+%% @private
+-spec handle_info(term(), #peer{}) -> {noreply, #peer{}} | {stop, normal, #peer{}}.
+handle_info({lane_up, Pid, {Node, Class, Index} = Id, Tx, Kind, Why}, State) ->
+    Key = {Class, Index},
+    case State#peer.lanes of
+        #{Key := #lane{pid = Pid, waiters = Waiters} = Lane} ->
+            ?LOG_INFO("teleport: lane ~ts ~b to ~ts is up over ~ts (~ts)", [Class, Index, Node, Kind, Why]),
+            ok = teleport_peers:up(Id, Tx),
+            reply_all(Waiters, {ok, Tx}),
+            {noreply, put_lane(Key, Lane#lane{state = up, tx = Tx, waiters = [], failures = 0}, State)};
+        #{} ->
+            {noreply, State}
+    end;
+handle_info({'DOWN', _, process, Pid, Reason}, #peer{lanes = Lanes} = State) ->
+    case [Pair || {_, #lane{pid = Of}} = Pair <- maps:to_list(Lanes), Of =:= Pid] of
+        [{Key, Lane}] -> {noreply, ended(Key, fate(Reason), Lane, State)};
+        [] -> {noreply, State}
+    end;
+handle_info({again, Key}, #peer{lanes = Lanes} = State) ->
+    case Lanes of
+        #{Key := #lane{state = waiting} = Lane} -> {noreply, put_lane(Key, open(Key, Lane, State), State)};
+        #{} -> {noreply, State}
+    end;
+handle_info({nodedown, Node}, #peer{node = Node} = State) ->
+    {stop, normal, State};
+handle_info(_Info, State) ->
+    {noreply, State}.
+
+fate({shutdown, {Fate, Reason}}) when Fate =:= fatal; Fate =:= retry -> {Fate, Reason};
+fate(Reason) -> {retry, Reason}.
+
+ended({Class, Index} = Key, {_, Reason}, #lane{state = up, tx = Tx} = Lane, #peer{node = Node, shares = Shares} = State) ->
+    ok = teleport_share:rests(Class, Index, Shares),
+    ?LOG_NOTICE("teleport: lane ~ts ~b to ~ts is lost: ~0tp", [Class, Index, Node, Reason]),
+    ok = teleport_peers:down({Node, Class, Index}),
+    report(teleport_tx:finish(Tx), {Node, Class, Index}, Reason),
+    again(Key, Lane#lane{tx = none}, State);
+ended(Key, {retry, Reason}, #lane{state = opening} = Lane, #peer{node = Node} = State) ->
+    ?LOG_DEBUG("teleport: lane ~0tp to ~ts could not be opened: ~0tp", [Key, Node, Reason]),
+    again(Key, Lane, State);
+ended(Key, {fatal, Reason}, #lane{waiters = Waiters}, #peer{lanes = Lanes} = State) ->
+    reply_all(Waiters, {error, Reason}),
+    State#peer{lanes = maps:remove(Key, Lanes)}.
+
+again(Key, #lane{failures = Failures} = Lane, #peer{node = Node} = State) ->
+    Pause = teleport_backoff:pause_ms(Failures + 1, maps:get(backoff_ms, teleport_config:of_node(Node))),
+    _ = erlang:send_after(Pause, self(), {again, Key}),
+    put_lane(Key, Lane#lane{state = waiting, pid = none, failures = Failures + 1}, State).
+
+reply_all(Waiters, Reply) -> lists:foreach(fun(From) -> gen_server:reply(From, Reply) end, lists:reverse(Waiters)).
+
+%% What was accepted and not acknowledged may have arrived, or not.
+report(0, _, _) -> ok;
+report(Count, {Node, Class, Index}, Reason) ->
+    ?LOG_WARNING("teleport: ~b messages on lane ~ts ~b to ~ts are unconfirmed: they may have arrived", [Count, Class, Index, Node]),
+    ok = teleport_peers:lost(Node, Count),
+    case teleport_config:of_node(Node) of
+        #{on_unconfirmed := {Module, Function}} ->
+            Event = #{node => Node, class => Class, index => Index, unconfirmed => Count, reason => Reason},
+            _ = spawn(fun() -> _ = timer:kill_after(?HANDLER_MS), Module:Function(Event) end),
+            ok;
+        #{} -> ok
+    end.
+
+%% @private The node is gone, or the application ends.
+-spec terminate(term(), #peer{}) -> ok.
+terminate(_Reason, #peer{node = Node, lanes = Lanes}) ->
+    maps:foreach(fun(Key, Lane) -> end_lane(Key, Lane, Node) end, Lanes).
+
+end_lane({Class, Index}, #lane{state = State, pid = Pid, tx = Tx, waiters = Waiters}, Node) ->
+    reply_all(Waiters, {error, {nodedown, Node}}),
+    ok = teleport_peers:down({Node, Class, Index}),
+    is_pid(Pid) andalso ended_now(Pid),
+    case State of
+        up -> report(teleport_tx:finish(Tx), {Node, Class, Index}, nodedown);
+        _ -> ok
+    end.
+
+ended_now(Pid) ->
+    Monitor = monitor(process, Pid),
+    exit(Pid, kill),
+    receive {'DOWN', Monitor, process, Pid, _} -> true end.

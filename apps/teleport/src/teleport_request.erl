@@ -1,0 +1,325 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc How a message or a call finds its lane, and how the reply finds its caller.
+%%
+%% A call is a monitor of the lane's process whose reference is an alias as well: the reply comes to the alias, which ends the monitor; a
+%% lost lane comes as `DOWN'. So a caller waits for one reference whatever happens, and a late reply goes nowhere.
+-module(teleport_request).
+
+-export([send/3, call/5, begin_call/4, wait/2, finish/2, check/2, deadline/1, check_options/1, transmit/6]).
+-export_type([id/0, kind/0]).
+
+-type kind() :: call | event_call | {other_call, Label :: atom()} | {apply, module(), atom()}.
+-opaque id() :: {?MODULE, reference(), Where :: lane | local | {failed, term()}, teleport:dest(), Tx :: none | teleport_tx:tx()}.
+
+-define(FAILED, '$teleport_failed').
+
+%% ---- messages ----
+
+%% @doc See {@link teleport:send/3}; options are checked.
+-spec send(teleport:dest(), term(), teleport:options()) -> ok | {ok, reference()} | {error, teleport:reason()}.
+send(Dest, Message, #{confirm := true} = Options) ->
+    confirmed(find(Dest), Message, Options);
+send(Dest, Message, Options) ->
+    case find(Dest) of
+        {remote, Node, Remote} ->
+            Config = teleport_config:of_node(Node),
+            Packed = teleport_term:pack([Remote | Message]),
+            transmit(Node, key(Dest, Options), message, Packed, on_full(Config, Options), {Config, Options});
+        {local, Local} -> deliver(Local, Message);
+        noproc -> {error, noproc}
+    end.
+
+deliver(Pid, Message) when is_pid(Pid) ->
+    Pid ! Message,
+    ok;
+deliver(Name, Message) ->
+    try Name ! Message of
+        _ -> ok
+    catch error:badarg -> {error, noproc}
+    end.
+
+%% The answer comes to a process of its own, which turns it into a message; it lives until the answer, or the lane's end.
+confirmed(noproc, _, _) ->
+    {error, noproc};
+confirmed({local, Local}, Message, _) ->
+    case deliver(Local, Message) of
+        ok -> Ref = make_ref(), self() ! {teleport, Ref, confirmed}, {ok, Ref};
+        {error, Reason} -> {error, Reason}
+    end;
+confirmed({remote, Node, Remote}, Message, Options) ->
+    Config = teleport_config:of_node(Node),
+    Sender = self(),
+    Public = make_ref(),
+    case lane(Node, key(Remote, Options), Config, Options, on_full(Config, Options)) of
+        {ok, Tx} ->
+            {Waiter, Monitor} = spawn_monitor(fun() -> await_confirmation(Sender, Public, teleport_tx:pid(Tx), Node) end),
+            receive
+                {Waiter, Alias} ->
+                    true = demonitor(Monitor, [flush]),
+                    Packed = teleport_term:pack([Alias, Remote | Message]),
+                    case over(Tx, key(Remote, Options), confirmed, Packed, on_full(Config, Options), Config) of
+                        ok -> {ok, Public};
+                        {error, closed} -> exit(Waiter, kill), {error, {nodedown, Node}};
+                        {error, Reason} -> exit(Waiter, kill), {error, Reason}
+                    end;
+                {'DOWN', Monitor, process, Waiter, Reason} -> {error, {no_lane, Reason}}
+            end;
+        {error, Reason} -> {error, Reason}
+    end.
+
+%% No timeout: the lane's end ends it.
+await_confirmation(Sender, Public, Lane, Node) ->
+    Ref = monitor(process, Lane, [{alias, reply_demonitor}]),
+    Sender ! {self(), Ref},
+    Result = receive
+                 {Ref, confirmed} -> confirmed;
+                 {Ref, ?FAILED, Reason} -> {unconfirmed, Reason};
+                 {'DOWN', Ref, process, Lane, _} -> {unconfirmed, {nodedown, Node}}
+             end,
+    Sender ! {teleport, Public, Result}.
+
+%% ---- calls ----
+
+%% @doc See {@link teleport:call/4}.
+-spec call(kind(), teleport:dest(), term(), timeout(), teleport:options()) -> term().
+call(Kind, Dest, Request, Timeout, Options) ->
+    case find(Dest) of
+        {remote, Node, Remote} -> remote_call(Kind, Node, Remote, Request, deadline(Timeout), Options, {Dest, Request, Timeout});
+        {local, Local} -> local_call(Kind, Local, Request, Timeout, {Dest, Request, Timeout});
+        noproc -> failed(noproc, {Dest, Request, Timeout})
+    end.
+
+remote_call(Kind, Node, Remote, Request, Deadline, Options, Call) ->
+    Config = teleport_config:of_node(Node),
+    Key = key(Remote, Options),
+    case lane(Node, Key, Config, Options, {block, Deadline}) of
+        {ok, Tx} ->
+            Lane = teleport_tx:pid(Tx),
+            Ref = monitor(process, Lane, [{alias, reply_demonitor}]),
+            case over(Tx, Key, frame_kind(Kind), pack(Kind, Ref, Remote, Request), full_call(Deadline, Options), Config) of
+                ok ->
+                    receive
+                        {Ref, Reply} -> Reply;
+                        {Ref, ?FAILED, Reason} -> failed(Reason, Call);
+                        {'DOWN', Ref, process, Lane, _} -> failed({nodedown, Node}, Call)
+                    after left_ms(Deadline) ->
+                        given_up(Ref, Tx, Key, Call)
+                    end;
+                {error, closed} ->
+                    true = demonitor(Ref, [flush]),
+                    again(Kind, Node, Remote, Request, Deadline, Options, Call, Lane);
+                {error, Reason} ->
+                    true = demonitor(Ref, [flush]),
+                    failed(Reason, Call)
+            end;
+        {error, Reason} -> failed(Reason, Call)
+    end.
+
+%% The lane was lost before it took the request.
+again(Kind, Node, Remote, Request, Deadline, Options, Call, Lost) ->
+    {Class, Index} = place(Node, key(Remote, Options), Options),
+    case teleport_peers:reopened(Node, Class, Index, Lost, Deadline, 3) of
+        {ok, _} -> remote_call(Kind, Node, Remote, Request, Deadline, Options, Call);
+        {error, Reason} -> failed(Reason, Call)
+    end.
+
+full_call(_, #{on_full := error}) -> error;
+full_call(Deadline, _) -> {block, Deadline}.
+
+%% The server's node need not keep what nobody waits for. If there is no room for saying so, it does until the server answers.
+given_up(Ref, Tx, Key, Call) ->
+    true = demonitor(Ref, [flush]),
+    receive
+        {Ref, Reply} -> Reply
+    after 0 ->
+        Packed = teleport_term:pack(Ref),
+        _ = teleport_tx:send(Tx, Key, cancel, Packed, element(3, Packed), error),
+        failed(timeout, Call)
+    end.
+
+-spec failed(term(), {teleport:dest(), term(), timeout()}) -> no_return().
+failed(Reason, {Dest, Request, Timeout}) ->
+    exit({Reason, {teleport, call, [Dest, Request, Timeout]}}).
+
+frame_kind({other_call, _}) -> other_call;
+frame_kind({apply, _, _}) -> apply;
+frame_kind(Kind) -> Kind.
+
+pack({other_call, Label}, Ref, Remote, Request) -> teleport_term:pack([Ref, Remote, Label | Request]);
+pack({apply, Module, Function}, Ref, _, Args) -> teleport_term:pack([Ref, Module, Function | Args]);
+pack(_, Ref, Remote, Request) -> teleport_term:pack([Ref, Remote | Request]).
+
+local_call(Kind, Local, Request, Timeout, Call) ->
+    try gen:call(Local, label(Kind), Request, Timeout) of
+        {ok, Reply} -> Reply
+    catch exit:Reason -> failed(Reason, Call)
+    end.
+
+label(call) -> '$gen_call';
+label(event_call) -> self();
+label({other_call, Label}) -> Label.
+
+%% ---- requests whose reply is taken later ----
+
+%% @doc See {@link teleport:send_request/2}.
+-spec begin_call(kind(), teleport:dest(), term(), teleport:options()) -> id().
+begin_call(Kind, Dest, Request, Options) ->
+    case find(Dest) of
+        {remote, Node, Remote} -> begin_remote(Kind, Node, Remote, Request, Options, Dest);
+        {local, Local} -> {?MODULE, gen:send_request(Local, label(Kind), Request), local, Dest, none};
+        noproc -> {?MODULE, make_ref(), {failed, noproc}, Dest, none}
+    end.
+
+begin_remote(Kind, Node, Remote, Request, Options, Dest) ->
+    #{block_ms := BlockMs} = Config = teleport_config:of_node(Node),
+    Key = key(Remote, Options),
+    Deadline = deadline(maps:get(timeout, Options, BlockMs)),
+    case lane(Node, Key, Config, Options, {block, Deadline}) of
+        {ok, Tx} ->
+            Ref = monitor(process, teleport_tx:pid(Tx), [{alias, reply_demonitor}]),
+            case over(Tx, Key, frame_kind(Kind), pack(Kind, Ref, Remote, Request), full_call(Deadline, Options), Config) of
+                ok -> {?MODULE, Ref, lane, Dest, Tx};
+                %% The reference gets the lane's `DOWN'.
+                {error, closed} -> {?MODULE, Ref, lane, Dest, Tx};
+                {error, Reason} ->
+                    true = demonitor(Ref, [flush]),
+                    {?MODULE, Ref, {failed, Reason}, Dest, none}
+            end;
+        {error, Reason} ->
+            {?MODULE, make_ref(), {failed, Reason}, Dest, none}
+    end.
+
+%% @doc See {@link teleport:wait_response/2}.
+-spec wait(id(), timeout()) -> {reply, term()} | timeout | {error, {term(), teleport:dest()}}.
+wait({?MODULE, _, {failed, Reason}, Dest, _}, _) -> {error, {Reason, Dest}};
+wait({?MODULE, Ref, local, _, _}, Timeout) -> gen:wait_response(Ref, Timeout);
+wait({?MODULE, Ref, lane, Dest, _}, Timeout) ->
+    receive
+        {Ref, Reply} -> {reply, Reply};
+        {Ref, ?FAILED, Reason} -> {error, {Reason, Dest}};
+        {'DOWN', Ref, process, _, _} -> {error, {{nodedown, node_of(Dest)}, Dest}}
+    after Timeout -> timeout
+    end.
+
+%% @doc See {@link teleport:receive_response/2}.
+-spec finish(id(), timeout()) -> {reply, term()} | timeout | {error, {term(), teleport:dest()}}.
+finish({?MODULE, Ref, local, _, _}, Timeout) -> gen:receive_response(Ref, Timeout);
+finish({?MODULE, Ref, Where, _, Tx} = Id, Timeout) ->
+    case wait(Id, Timeout) of
+        timeout when Where =:= lane ->
+            true = demonitor(Ref, [flush]),
+            Packed = teleport_term:pack(Ref),
+            _ = teleport_tx:send(Tx, erlang:phash2(Ref), cancel, Packed, element(3, Packed), error),
+            receive {Ref, Reply} -> {reply, Reply} after 0 -> timeout end;
+        Other -> Other
+    end.
+
+%% @doc See {@link teleport:check_response/2}.
+-spec check(term(), id()) -> {reply, term()} | no_reply | {error, {term(), teleport:dest()}}.
+check(_, {?MODULE, _, {failed, Reason}, Dest, _}) -> {error, {Reason, Dest}};
+check(Message, {?MODULE, Ref, local, _, _}) -> gen:check_response(Message, Ref);
+check({Ref, Reply}, {?MODULE, Ref, lane, _, _}) -> {reply, Reply};
+check({Ref, ?FAILED, Reason}, {?MODULE, Ref, lane, Dest, _}) -> {error, {Reason, Dest}};
+check({'DOWN', Ref, process, _, _}, {?MODULE, Ref, lane, Dest, _}) -> {error, {{nodedown, node_of(Dest)}, Dest}};
+check(_, _) -> no_reply.
+
+node_of(Pid) when is_pid(Pid) -> node(Pid);
+node_of({Name, Node}) when is_atom(Name), is_atom(Node) -> Node;
+node_of(_) -> unknown.
+
+%% ---- destinations, lanes and options ----
+
+find(Pid) when is_pid(Pid) ->
+    case node(Pid) of
+        Node when Node =:= node() -> {local, Pid};
+        Node -> {remote, Node, Pid}
+    end;
+find(Name) when is_atom(Name) -> {local, Name};
+find({global, Name}) -> found(global:whereis_name(Name));
+find({via, Module, Name}) -> found(Module:whereis_name(Name));
+find({Name, Node}) when is_atom(Name), Node =:= node() -> {local, Name};
+find({Name, Node}) when is_atom(Name), is_atom(Node) -> {remote, Node, Name};
+find(Other) -> error({bad_destination, Other}).
+
+found(undefined) -> noproc;
+found(Pid) -> find(Pid).
+
+%% The hash of the order key.
+key(_, #{unordered := true}) -> rand:uniform(1 bsl 27) - 1;
+key(_, #{key := Key}) -> erlang:phash2(Key);
+key({Name, _}, _) when is_atom(Name) -> erlang:phash2({self(), Name});
+key(Dest, _) -> erlang:phash2({self(), Dest}).
+
+place(Node, Key, Options) ->
+    Class = maps:get(class, Options, normal),
+    #{lanes := #{Class := Count}} = teleport_config:of_node(Node),
+    {Class, Key rem Count}.
+
+lane(Node, Key, #{lanes := Lanes}, Options, OnFull) ->
+    Class = maps:get(class, Options, normal),
+    teleport_peers:lane(Node, Class, Key rem maps:get(Class, Lanes), opening_deadline(OnFull), true).
+
+%% Who does not wait for room waits for a lane all the same, for there is nothing yet that could be full.
+opening_deadline({block, Deadline}) -> Deadline;
+opening_deadline(_) -> deadline(5000).
+
+on_full(#{on_full := OnFull, block_ms := BlockMs}, Options) ->
+    case maps:get(on_full, Options, OnFull) of
+        block -> {block, deadline(maps:get(timeout, Options, BlockMs))};
+        Other -> Other
+    end.
+
+%% @doc Sends over the key's lane; if that is lost before it took the message, over the one that follows.
+-spec transmit(node(), Key :: non_neg_integer(), teleport_frame:kind(), teleport_tx:packed(), OnFull, {teleport_config:config(), teleport:options()}) ->
+          ok | {error, teleport:reason()}
+              when OnFull :: {block, integer() | infinity} | error | drop.
+transmit(Node, Key, Kind, Packed, OnFull, {Config, Options} = With) ->
+    case lane(Node, Key, Config, Options, OnFull) of
+        {ok, Tx} ->
+            case over(Tx, Key, Kind, Packed, OnFull, Config) of
+                {error, closed} -> transmit_again(Node, Key, Kind, Packed, OnFull, With, teleport_tx:pid(Tx));
+                Done -> Done
+            end;
+        {error, Reason} -> {error, Reason}
+    end.
+
+transmit_again(Node, Key, Kind, Packed, OnFull, {_, Options} = With, Lost) ->
+    {Class, Index} = place(Node, Key, Options),
+    case teleport_peers:reopened(Node, Class, Index, Lost, opening_deadline(OnFull), 3) of
+        {ok, _} -> transmit(Node, Key, Kind, Packed, OnFull, With);
+        {error, Reason} -> {error, Reason}
+    end.
+
+over(Tx, Key, Kind, Packed, OnFull, #{max_message_bytes := Max}) ->
+    case element(3, Packed) of
+        Bytes when Bytes > Max -> {error, {too_big, Bytes}};
+        Bytes ->
+            ok = teleport_tx:seen(Tx, Key),
+            teleport_tx:send(Tx, Key, Kind, Packed, Bytes, OnFull)
+    end.
+
+%% @doc When so many milliseconds from now will have passed.
+-spec deadline(timeout()) -> integer() | infinity.
+deadline(infinity) -> infinity;
+deadline(Timeout) when is_integer(Timeout), Timeout >= 0 -> erlang:monotonic_time(millisecond) + Timeout.
+
+left_ms(infinity) -> infinity;
+left_ms(Deadline) -> max(0, Deadline - erlang:monotonic_time(millisecond)).
+
+%% @doc Whether these are options of a message.
+-spec check_options(term()) -> ok | {error, Name :: term(), Value :: term()}.
+check_options(Options) when is_map(Options) ->
+    case [Bad || {Name, Value} = Bad <- maps:to_list(Options), not is_option(Name, Value)] of
+        [] -> ok;
+        [{Name, Value} | _] -> {error, Name, Value}
+    end;
+check_options(Other) ->
+    {error, options, Other}.
+
+is_option(class, Value) -> lists:member(Value, [control, normal, bulk]);
+is_option(key, _) -> true;
+is_option(unordered, Value) -> is_boolean(Value);
+is_option(confirm, Value) -> is_boolean(Value);
+is_option(on_full, Value) -> lists:member(Value, [block, error, drop]);
+is_option(timeout, Value) -> Value =:= infinity orelse is_integer(Value) andalso Value >= 0;
+is_option(_, _) -> false.

@@ -1,0 +1,152 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Which bytes of a lane go next. Pure.
+%%
+%% Messages wait in one queue for each order key. The keys have their turn one after the other; a turn is one small message or one
+%% piece of a large one, so a small message waits for at most one piece of every other key. Within a key the order is kept: a
+%% message begins when the one before it has ended. At most so many large messages are under way at a time that the
+%% peer's memory for unfinished ones stays bounded; a key whose turn it is waits until one of those is done.
+-module(teleport_schedule).
+
+-export([new/1, in/5, out/1, is_empty/1, keys/1]).
+-export_type([schedule/0]).
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+-endif.
+
+-define(MAX_OPEN, 16).
+
+-record(big, {stream :: teleport_frame:stream(),
+              parts :: teleport_term:parts(),   %% the rest of them
+              bytes :: non_neg_integer()}).     %% of the whole message, for the account
+-type item() :: {small, iodata(), Bytes :: non_neg_integer()} | {large, teleport_frame:kind(), teleport_term:parts(), Bytes :: non_neg_integer()}.
+-record(schedule, {chunk :: pos_integer(),
+                   ring = queue:new() :: queue:queue(Key :: term()),
+                   %% of each key that waits: what is under way, what follows
+                   keys = #{} :: #{Key :: term() => {none | #big{}, queue:queue(item())}},
+                   open = 0 :: non_neg_integer(),
+                   stream = 0 :: teleport_frame:stream()}).
+-opaque schedule() :: #schedule{}.
+
+%% @doc An empty one, for pieces of at most so many bytes.
+-spec new(ChunkBytes :: pos_integer()) -> schedule().
+new(ChunkBytes) -> #schedule{chunk = ChunkBytes}.
+
+%% @doc Adds a message to the queue of its key. A single part that is no larger than a piece is sent as a small message.
+-spec in(Key :: term(), teleport_frame:kind(), teleport_term:parts(), Bytes :: non_neg_integer(), schedule()) -> schedule().
+in(Key, Kind, Parts, Bytes, #schedule{chunk = Chunk, ring = Ring, keys = Keys} = Schedule) ->
+    Item = case Parts of
+               [Term] when Bytes =< Chunk -> {small, teleport_frame:small(Kind, Term), Bytes};
+               _ -> {large, Kind, Parts, Bytes}
+           end,
+    case Keys of
+        #{Key := {Begun, Queue}} ->
+            Schedule#schedule{keys = Keys#{Key := {Begun, queue:in(Item, Queue)}}};
+        #{} ->
+            Schedule#schedule{ring = queue:in(Key, Ring), keys = Keys#{Key => {none, queue:from_list([Item])}}}
+    end.
+
+%% @doc The next frames, and the messages and bytes that are through with them.
+-spec out(schedule()) -> empty | {[iodata(), ...], Done :: none | {1, Bytes :: non_neg_integer()}, schedule()}.
+out(#schedule{ring = Ring} = Schedule) ->
+    out(queue:len(Ring), Schedule).
+
+out(0, _) ->
+    empty;
+out(Tries, #schedule{ring = Ring, keys = Keys, open = Open} = Schedule) ->
+    {{value, Key}, Rest} = queue:out(Ring),
+    case next(maps:get(Key, Keys), Open) of
+        wait -> out(Tries - 1, Schedule#schedule{ring = queue:in(Key, Rest)});
+        {Begun, Queue} -> turn(Begun, Queue, Key, Schedule#schedule{ring = Rest})
+    end.
+
+%% Some large message is always under way when another has to wait, so a whole round without a turn cannot be.
+next({none, Queue}, Open) ->
+    case queue:peek(Queue) of
+        {value, {large, _, _, _}} when Open >= ?MAX_OPEN -> wait;
+        {value, Item} -> {Item, queue:drop(Queue)}
+    end;
+next({Big, Queue}, _) ->
+    {Big, Queue}.
+
+turn({small, Frame, Bytes}, Queue, Key, Schedule) ->
+    {[Frame], {1, Bytes}, later(none, Queue, Key, Schedule)};
+turn({large, Kind, Parts, Bytes}, Queue, Key, #schedule{stream = Stream, open = Open} = Schedule) ->
+    Announced = teleport_frame:announce(Stream, Kind, [iolist_size(Part) || Part <- Parts]),
+    Big = #big{stream = Stream, parts = [erlang:iolist_to_iovec(Part) || Part <- Parts], bytes = Bytes},
+    {Frames, Done, Next} = turn(Big, Queue, Key, Schedule#schedule{stream = (Stream + 1) band 16#ffffffff, open = Open + 1}),
+    {[Announced | Frames], Done, Next};
+turn(#big{stream = Stream, parts = [Part | Parts], bytes = Bytes} = Big, Queue, Key, #schedule{chunk = Chunk, open = Open} = Schedule) ->
+    {Piece, Rest} = cut(Part, Chunk),
+    Frames = [teleport_frame:piece(Stream, Piece)],
+    case {Rest, Parts} of
+        {[], []} -> {Frames, {1, Bytes}, later(none, Queue, Key, Schedule#schedule{open = Open - 1})};
+        {[], _} -> {Frames, none, later(Big#big{parts = Parts}, Queue, Key, Schedule)};
+        _ -> {Frames, none, later(Big#big{parts = [Rest | Parts]}, Queue, Key, Schedule)}
+    end.
+
+%% The key goes to the end of the ring, or leaves.
+later(Begun, Queue, Key, #schedule{ring = Ring, keys = Keys} = Schedule) ->
+    case Begun =:= none andalso queue:is_empty(Queue) of
+        true -> Schedule#schedule{keys = maps:remove(Key, Keys)};
+        false -> Schedule#schedule{ring = queue:in(Key, Ring), keys = Keys#{Key := {Begun, Queue}}}
+    end.
+
+%% The first bytes of an iovec, and the rest of it. Binaries are divided without a copy.
+cut(Iovec, Bytes) -> cut(Iovec, Bytes, []).
+
+cut([Binary | Rest], Bytes, Acc) when byte_size(Binary) =< Bytes ->
+    cut(Rest, Bytes - byte_size(Binary), [Binary | Acc]);
+cut([Binary | Rest], Bytes, Acc) when Bytes > 0 ->
+    <<First:Bytes/binary, Later/binary>> = Binary,
+    {lists:reverse(Acc, [First]), [Later | Rest]};
+cut(Rest, _, Acc) ->
+    {lists:reverse(Acc), Rest}.
+
+%% @doc Whether nothing waits.
+-spec is_empty(schedule()) -> boolean().
+is_empty(#schedule{keys = Keys}) -> map_size(Keys) =:= 0.
+
+%% @doc How many order keys have something that waits.
+-spec keys(schedule()) -> non_neg_integer().
+keys(#schedule{keys = Keys}) -> map_size(Keys).
+
+-ifdef(TEST).
+
+frames(Schedule) ->
+    case out(Schedule) of
+        empty -> [];
+        {Frames, _, Next} -> [decoded(Frame) || Frame <- Frames] ++ frames(Next)
+    end.
+
+decoded(Frame) ->
+    {ok, Decoded} = teleport_frame:decode(iolist_to_binary(Frame)),
+    Decoded.
+
+a_small_one_does_not_wait_behind_a_large_one_test() ->
+    Big = in(a, message, [binary:copy(<<"b">>, 1000)], 1000, new(100)),
+    {_, none, Begun} = out(Big),
+    Frames = frames(in(b, message, [<<"s">>], 1, Begun)),
+    ?assertMatch([{piece, 0, _}, {small, message, <<"s">>}, {piece, 0, _} | _], Frames).
+
+the_order_of_a_key_is_kept_test() ->
+    Both = in(a, message, [<<"s">>], 1, in(a, message, [binary:copy(<<"b">>, 250)], 250, new(100))),
+    ?assertMatch([{announce, 0, message, [250]}, {piece, 0, <<_:100/binary>>}, {piece, 0, <<_:100/binary>>}, {piece, 0, <<_:50/binary>>},
+                  {small, message, <<"s">>}], frames(Both)).
+
+few_large_ones_are_open_at_a_time_test() ->
+    Many = lists:foldl(fun(Key, S) -> in(Key, message, [binary:copy(<<"b">>, 1000)], 1000, S) end, new(100), lists:seq(1, 100)),
+    Open = lists:foldl(fun({announce, Stream, _, _}, {Now, Max}) -> {Now#{Stream => 0}, max(Max, map_size(Now) + 1)};
+                          ({piece, Stream, Data}, {Now, Max}) ->
+                               case maps:get(Stream, Now) + byte_size(Data) of
+                                   1000 -> {maps:remove(Stream, Now), Max};
+                                   So -> {Now#{Stream := So}, Max}
+                               end
+                       end, {#{}, 0}, frames(Many)),
+    ?assertEqual({#{}, ?MAX_OPEN}, Open).
+
+an_empty_part_is_a_piece_test() ->
+    ?assertMatch([{announce, 0, message, [0, 3]}, {piece, 0, <<>>}, {piece, 0, <<"abc">>}],
+                 frames(in(k, message, [[], <<"abc">>], 3, new(100)))).
+
+-endif.

@@ -1,0 +1,118 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc A TLS connection as the link of a lane: one process reads and owns the socket, another one writes.
+%%
+%% Two processes, since `ssl:send' waits when the peer does not read, and a lane must go on reading then. Bytes that the writer
+%% has not sent are counted, so that senders are told `busy' in time. Both are linked to the owner and end with it.
+-module(teleport_stream).
+
+-export([start/2, send/2, tell_when_writable/1, credit/2, close/1, tag/1]).
+-export([read_loop/3, write_loop/3]).
+-export_type([stream/0]).
+
+-opaque stream() :: {stream, Reader :: pid(), Writer :: pid(), Unsent :: atomics:atomics_ref()}.
+
+-define(BUSY_BYTES, 1048576).
+-define(CLOSE_MS, 1000).
+
+%% @doc Takes the socket over; the caller is the owner.
+-spec start(ssl:sslsocket(), MaxFrameBytes :: pos_integer()) -> {ok, stream()} | {error, Reason :: binary()}.
+start(Socket, MaxFrameBytes) ->
+    Owner = self(),
+    Unsent = atomics:new(1, [{signed, true}]),
+    Reader = spawn_link(fun() -> begin_reading(Owner, Socket, MaxFrameBytes) end),
+    Writer = spawn_link(fun() -> write_loop(Socket, Unsent, []) end),
+    case ssl:controlling_process(Socket, Reader) of
+        ok ->
+            Reader ! {Owner, go},
+            {ok, {stream, Reader, Writer, Unsent}};
+        {error, Reason} ->
+            exit(Reader, kill),
+            exit(Writer, kill),
+            {error, iolist_to_binary(io_lib:format("TLS: ~0tp", [Reason]))}
+    end.
+
+%% No timeout: it is linked to its owner.
+begin_reading(Owner, Socket, MaxFrameBytes) ->
+    receive {Owner, go} -> ok end,
+    case ssl:setopts(Socket, [{packet, 4}, {packet_size, MaxFrameBytes}, {mode, binary}]) of
+        ok -> read_loop(Owner, Socket, 0);
+        {error, _} -> Owner ! {self(), closed, connection_closed, 0}, ok
+    end.
+
+%% @private Asks the socket for one frame at a time, as long as there is credit.
+-spec read_loop(pid(), ssl:sslsocket(), Credit :: non_neg_integer()) -> ok.
+read_loop(Owner, Socket, Credit) ->
+    receive
+        {credit, More} when Credit =:= 0, More > 0 -> activate(Owner, Socket, More);
+        {credit, More} -> ?MODULE:read_loop(Owner, Socket, Credit + More);
+        {ssl, Socket, Frame} ->
+            Owner ! {self(), {data, Frame}},
+            case Credit of
+                1 -> Owner ! {self(), passive}, ?MODULE:read_loop(Owner, Socket, 0);
+                _ -> activate(Owner, Socket, Credit - 1)
+            end;
+        {ssl_closed, Socket} -> Owner ! {self(), closed, connection_closed, 0}, ok;
+        {ssl_error, Socket, _} -> Owner ! {self(), closed, connection_closed, 0}, ok;
+        close -> _ = ssl:close(Socket), Owner ! {self(), closed, local_close, 0}, ok
+    end.
+
+activate(Owner, Socket, Credit) ->
+    case ssl:setopts(Socket, [{active, once}]) of
+        ok -> ?MODULE:read_loop(Owner, Socket, Credit);
+        {error, _} -> Owner ! {self(), closed, connection_closed, 0}, ok
+    end.
+
+%% @private
+-spec write_loop(ssl:sslsocket(), atomics:atomics_ref(), Waiting :: [{pid(), pid()}]) -> ok.
+write_loop(Socket, Unsent, Waiting) ->
+    receive
+        {send, Frame, Bytes} ->
+            case ssl:send(Socket, Frame) of
+                ok -> told(Socket, Unsent, Waiting, atomics:sub_get(Unsent, 1, Bytes));
+                %% The reader hears of it, too, and tells.
+                {error, _} -> ?MODULE:write_loop(Socket, Unsent, Waiting)
+            end;
+        {tell, Who, Tag} -> told(Socket, Unsent, [{Who, Tag} | Waiting], atomics:get(Unsent, 1));
+        {close, Reader} -> Reader ! close, ok
+    end.
+
+told(Socket, Unsent, Waiting, Left) when Waiting =/= [], Left < ?BUSY_BYTES div 2 ->
+    _ = [Who ! {Tag, writable} || {Who, Tag} <- Waiting],
+    ?MODULE:write_loop(Socket, Unsent, []);
+told(Socket, Unsent, Waiting, _) ->
+    ?MODULE:write_loop(Socket, Unsent, Waiting).
+
+%% @doc As {@link teleport_link:send/2}.
+-spec send(stream(), iodata()) -> ok | busy | closed.
+send({stream, _, Writer, Unsent}, Frame) ->
+    case atomics:get(Unsent, 1) >= ?BUSY_BYTES of
+        true -> busy;
+        false ->
+            Bytes = iolist_size(Frame),
+            ok = atomics:add(Unsent, 1, Bytes),
+            Writer ! {send, Frame, Bytes},
+            case is_process_alive(Writer) of true -> ok; false -> closed end
+    end.
+
+%% @doc As {@link teleport_link:tell_when_writable/1}.
+-spec tell_when_writable(stream()) -> ok.
+tell_when_writable({stream, Reader, Writer, _}) ->
+    Writer ! {tell, self(), Reader},
+    ok.
+
+%% @doc So many frames more may come.
+-spec credit(stream(), non_neg_integer()) -> ok.
+credit({stream, Reader, _, _}, Frames) ->
+    Reader ! {credit, Frames},
+    ok.
+
+%% @doc Sends what was taken, then closes. Bounded: a peer that does not read is left after a second.
+-spec close(stream()) -> ok.
+close({stream, Reader, Writer, _}) ->
+    Writer ! {close, Reader},
+    _ = erlang:send_after(?CLOSE_MS, Reader, close),
+    ok.
+
+%% @doc What the owner's messages begin with.
+-spec tag(stream()) -> pid().
+tag({stream, Reader, _, _}) -> Reader.

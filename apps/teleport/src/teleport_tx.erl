@@ -1,0 +1,213 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc The sending half of a lane as its senders see it: a small message goes from the sender straight into the link, without another
+%% process; everything else goes to the queue of the lane's process.
+%%
+%% Why the order of one sender holds: `QUEUED' counts the messages that were given to the lane's process and are not yet in the link. A
+%% sender counts its message up before it gives it away, the lane's process counts it down only after the link has taken all of it.
+%% So as long as a message of this sender is in the queue the sender sees a count above 0, and takes the queue as well; when it
+%% sees 0 all its earlier messages are in the link, which keeps their order.
+%%
+%% Why nothing is lost without a word: each message gets a number when it is accepted (`SENT'). When a lane is lost, its peer process first
+%% marks it as closed and then reads that number: what was accepted and not acknowledged is reported. A sender looks for the
+%% mark after it has given its message away: if it is there and its number is later than the one that was read, nobody has reported the
+%% message, and nobody has delivered it; it is sent again over the next lane.
+-module(teleport_tx).
+
+-export([new/3, send/6, pid/1, link/1, counters/1, begin_turn/3, queued/1, seen/2, finish/1, add/3, get/2, info/1, reconcile/2]).
+-export_type([tx/0, counter/0, packed/0, refusal/0]).
+
+-record(tx, {pid :: pid(),
+             link :: teleport_link:link(),
+             counters :: atomics:atomics_ref(),
+             chunk :: pos_integer(),
+             max_bytes :: pos_integer(),
+             max_messages :: pos_integer()}).
+-opaque tx() :: #tx{}.
+-type counter() :: acked | stalls | dropped | refused | received | received_bytes.
+-type packed() :: {small, iodata(), Bytes :: non_neg_integer()} | {parts, teleport_term:parts(), Bytes :: non_neg_integer()}.
+-type refusal() :: closed | overload | timeout.
+
+-define(QUEUED, 1).
+-define(QUEUED_BYTES, 2).
+-define(SENT, 3).
+-define(SENT_BYTES, 4).
+-define(STALLS, 5).
+-define(DROPPED, 6).
+-define(ACKED, 7).
+-define(REFUSED, 8).
+-define(CLOSED, 9).
+-define(FINAL, 10).
+-define(RECEIVED, 11).
+-define(RECEIVED_BYTES, 12).
+%% A bitmap of the order keys that were seen: enough to estimate how many there are.
+-define(BITMAP, 13).
+-define(BITMAP_WORDS, 64).
+-define(FINISH_TRIES, 100000).
+
+%% @doc For a lane that is about to be used; its process calls this.
+-spec new(pid(), teleport_link:link(), teleport_config:config()) -> tx().
+new(Pid, Link, #{chunk_bytes := Chunk, max_queue_bytes := MaxBytes, max_queue_messages := MaxMessages}) ->
+    #tx{pid = Pid, link = Link, counters = atomics:new(?BITMAP + ?BITMAP_WORDS - 1, [{signed, false}]), chunk = Chunk,
+        max_bytes = MaxBytes, max_messages = MaxMessages}.
+
+%% @doc Sends a message. `Key' is its order key, a hash. When there is no room: `{block, Deadline}' waits for it, `error' and `drop' do not; `drop'
+%% counts the message and is `ok'. `closed': the lane is lost, and this message was not sent over it.
+-spec send(tx(), Key :: non_neg_integer(), teleport_frame:kind(), packed(), Bytes :: non_neg_integer(), OnFull) -> ok | {error, refusal()}
+              when OnFull :: {block, Deadline :: integer() | infinity} | error | drop.
+send(#tx{link = Link, counters = Counters, chunk = Chunk} = Tx, Key, Kind, {small, Term, Bytes}, Bytes, OnFull) when Bytes =< Chunk ->
+    case atomics:get(Counters, ?QUEUED) of
+        0 ->
+            Number = atomics:add_get(Counters, ?SENT, 1),
+            case teleport_link:send(Link, teleport_frame:small(Kind, Term)) of
+                ok -> accepted(Counters, Number, Bytes);
+                Not ->
+                    ok = atomics:add(Counters, ?REFUSED, 1),
+                    case Not of
+                        busy -> enqueue(Tx, Key, Kind, [Term], Bytes, OnFull);
+                        closed -> {error, closed}
+                    end
+            end;
+        _ ->
+            enqueue(Tx, Key, Kind, [Term], Bytes, OnFull)
+    end;
+send(Tx, Key, Kind, {small, Term, Bytes}, Bytes, OnFull) ->
+    enqueue(Tx, Key, Kind, [Term], Bytes, OnFull);
+send(Tx, Key, Kind, {parts, Parts, Bytes}, Bytes, OnFull) ->
+    enqueue(Tx, Key, Kind, Parts, Bytes, OnFull).
+
+accepted(Counters, Number, Bytes) ->
+    ok = atomics:add(Counters, ?SENT_BYTES, Bytes),
+    case atomics:get(Counters, ?CLOSED) of
+        0 -> ok;
+        _ -> accepted_late(Number, Counters, ?FINISH_TRIES)
+    end.
+
+%% The peer process is just reading the last number: microseconds.
+accepted_late(Number, Counters, Tries) ->
+    case atomics:get(Counters, ?FINAL) of
+        0 when Tries > 0 -> true = erlang:yield(), accepted_late(Number, Counters, Tries - 1);
+        Final when Number < Final -> ok;
+        _ -> {error, closed}
+    end.
+
+%% A message that is larger than the bound is let in when nothing else waits.
+enqueue(#tx{pid = Pid, counters = Counters, max_bytes = MaxBytes, max_messages = MaxMessages} = Tx, Key, Kind, Parts, Bytes, OnFull) ->
+    Messages = atomics:add_get(Counters, ?QUEUED, 1),
+    case atomics:add_get(Counters, ?QUEUED_BYTES, Bytes) of
+        All when Messages =< MaxMessages, All =< MaxBytes orelse All =:= Bytes ->
+            Number = atomics:add_get(Counters, ?SENT, 1),
+            Pid ! {tx, Key, Kind, Parts, Bytes},
+            accepted(Counters, Number, Bytes);
+        _ ->
+            ok = atomics:sub(Counters, ?QUEUED_BYTES, Bytes),
+            ok = atomics:sub(Counters, ?QUEUED, 1),
+            full(Tx, Key, Kind, Parts, Bytes, OnFull)
+    end.
+
+full(#tx{counters = Counters}, _, _, _, _, drop) ->
+    atomics:add(Counters, ?DROPPED, 1);
+full(_, _, _, _, _, error) ->
+    {error, overload};
+full(#tx{pid = Pid, counters = Counters} = Tx, Key, Kind, Parts, Bytes, {block, Deadline} = OnFull) ->
+    ok = atomics:add(Counters, ?STALLS, 1),
+    Ref = monitor(process, Pid, [{alias, reply_demonitor}]),
+    Pid ! {wait, Ref, Bytes},
+    receive
+        {Ref, room} -> enqueue(Tx, Key, Kind, Parts, Bytes, OnFull);
+        {'DOWN', Ref, process, Pid, _} -> {error, closed}
+    after left_ms(Deadline) ->
+            true = demonitor(Ref, [flush]),
+            receive {Ref, room} -> enqueue(Tx, Key, Kind, Parts, Bytes, error) after 0 -> {error, timeout} end
+    end.
+
+left_ms(infinity) -> infinity;
+left_ms(Deadline) -> max(0, Deadline - erlang:monotonic_time(millisecond)).
+
+%% @doc The lane's process.
+-spec pid(tx()) -> pid().
+pid(#tx{pid = Pid}) -> Pid.
+
+%% @doc What carries the lane.
+-spec link(tx()) -> teleport_link:link().
+link(#tx{link = Link}) -> Link.
+
+%% @doc The account, for the lane's process.
+-spec counters(tx()) -> atomics:atomics_ref().
+counters(#tx{counters = Counters}) -> Counters.
+
+%% @doc Counts what the lane's process itself puts into its queue (1) or what is through (-1).
+-spec begin_turn(tx(), 1 | -1, Bytes :: non_neg_integer()) -> ok.
+begin_turn(#tx{counters = Counters}, 1, Bytes) ->
+    ok = atomics:add(Counters, ?QUEUED_BYTES, Bytes),
+    atomics:add(Counters, ?QUEUED, 1);
+begin_turn(#tx{counters = Counters}, -1, Bytes) ->
+    ok = atomics:sub(Counters, ?QUEUED_BYTES, Bytes),
+    atomics:sub(Counters, ?QUEUED, 1).
+
+%% @doc What waits now.
+-spec queued(tx()) -> {Messages :: non_neg_integer(), Bytes :: non_neg_integer()}.
+queued(#tx{counters = Counters}) ->
+    {atomics:get(Counters, ?QUEUED), atomics:get(Counters, ?QUEUED_BYTES)}.
+
+%% @doc A sender that was killed between counting and giving leaves its count behind. `Before' was read a while ago, and nothing has come
+%% since; if it is still the same the lane's queue is empty in truth.
+-spec reconcile(tx(), Before :: {non_neg_integer(), non_neg_integer()}) -> ok.
+reconcile(#tx{counters = Counters}, {Messages, Bytes}) ->
+    case atomics:compare_exchange(Counters, ?QUEUED_BYTES, Bytes, 0) of
+        ok -> _ = atomics:compare_exchange(Counters, ?QUEUED, Messages, 0), ok;
+        _ -> ok
+    end.
+
+%% @doc Remembers that this order key uses the lane.
+-spec seen(tx(), Key :: non_neg_integer()) -> ok.
+seen(#tx{counters = Counters}, Key) ->
+    Bit = Key bsr 4,
+    Word = ?BITMAP + (Bit bsr 6) rem ?BITMAP_WORDS,
+    set_bit(Counters, Word, 1 bsl (Bit band 63), atomics:get(Counters, Word)).
+
+set_bit(_, _, Mask, Value) when Value band Mask =/= 0 -> ok;
+set_bit(Counters, Word, Mask, Value) ->
+    case atomics:compare_exchange(Counters, Word, Value, Value bor Mask) of
+        ok -> ok;
+        Other -> set_bit(Counters, Word, Mask, Other)
+    end.
+
+%% @doc The lane is lost, its process has ended: how many messages were accepted and not acknowledged.
+-spec finish(tx()) -> Unconfirmed :: non_neg_integer().
+finish(#tx{counters = Counters}) ->
+    ok = atomics:put(Counters, ?CLOSED, 1),
+    Sent = atomics:get(Counters, ?SENT),
+    ok = atomics:put(Counters, ?FINAL, Sent + 1),
+    max(0, Sent - atomics:get(Counters, ?REFUSED) - atomics:get(Counters, ?ACKED)).
+
+%% @doc Counts.
+-spec add(tx(), counter(), non_neg_integer()) -> ok.
+add(#tx{counters = Counters}, acked, Count) -> atomics:put(Counters, ?ACKED, Count);
+add(#tx{counters = Counters}, Counter, Count) -> atomics:add(Counters, index(Counter), Count).
+
+%% @doc Reads a counter.
+-spec get(tx(), counter()) -> non_neg_integer().
+get(#tx{counters = Counters}, Counter) -> atomics:get(Counters, index(Counter)).
+
+index(acked) -> ?ACKED;
+index(stalls) -> ?STALLS;
+index(dropped) -> ?DROPPED;
+index(refused) -> ?REFUSED;
+index(received) -> ?RECEIVED;
+index(received_bytes) -> ?RECEIVED_BYTES.
+
+%% @doc All counters, for people.
+-spec info(tx()) -> #{atom() => non_neg_integer()}.
+info(#tx{counters = Counters}) ->
+    Get = fun(Index) -> atomics:get(Counters, Index) end,
+    #{queued => Get(?QUEUED), queued_bytes => Get(?QUEUED_BYTES), sent => max(0, Get(?SENT) - Get(?REFUSED)), sent_bytes => Get(?SENT_BYTES),
+      acknowledged => Get(?ACKED), received => Get(?RECEIVED), received_bytes => Get(?RECEIVED_BYTES), stalls => Get(?STALLS),
+      dropped => Get(?DROPPED), keys => estimate(lists:sum([bits(Get(Index)) || Index <- lists:seq(?BITMAP, ?BITMAP + ?BITMAP_WORDS - 1)]))}.
+
+bits(0) -> 0;
+bits(N) -> 1 + bits(N band (N - 1)).
+
+%% Linear counting: how many keys most likely set so many of the bits.
+estimate(Set) ->
+    All = ?BITMAP_WORDS * 64,
+    round(-All * math:log((All - min(Set, All - 1)) / All)).

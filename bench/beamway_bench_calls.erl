@@ -1,0 +1,57 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc `bench calls': calls a second of small gen_server calls to one server of another node: `gen_server:call' over distribution, `teleport:call'
+%% over lanes.
+-module(beamway_bench_calls).
+-behaviour(beamway_bench).
+
+-export([options/0, prepare/2, groups/1, metrics/1, finish/2]).
+
+%% @private
+-spec options() -> [getopt:option_spec()].
+options() ->
+    [{callers, undefined, "callers", {string, "1,100"}, "processes that call"}].
+
+%% @private
+-spec prepare(Given :: proplists:proplist(), beamway_bench:speed()) -> {ok, map()} | {error, unicode:chardata()}.
+prepare(Given, Speed) ->
+    case beamway_bench:numbers("--callers", proplists:get_value(callers, Given), 1, 10000) of
+        {ok, Callers} -> {ok, #{callers => Callers, window => case Speed of quick -> {200, 500}; full -> {500, 2000} end}};
+        {error, Why} -> {error, Why}
+    end.
+
+%% @private
+-spec groups(map()) -> [beamway_bench_run:group()].
+groups(#{speed := Speed} = Settings) ->
+    [#{nodes => 2, contenders => [tcp, tcp_tuned, beamway, lanes, lanes_tcp], directions => case Speed of quick -> [forward]; full -> [forward, reverse] end,
+       measure => fun(Cluster) -> measure(Cluster, Settings) end}].
+
+measure(#{contender := #{name := Name}, members := [One, Two]} = Cluster, #{callers := Callers, window := {WarmMs, Ms} = Window}) ->
+    Way = beamway_bench_contender:way(Name),
+    [First, Second] = beamway_bench_nodes:names(Cluster),
+    _ = beamway_bench_nodes:call(Two, beamway_bench_lanes, start_server, []),
+    _ = [beamway_bench_nodes:all(Cluster, beamway_bench_lanes, Step, Args) || {Step, Args} <- [{start, []}, {prime, [[First, Second]]}], Way =:= lane],
+    maps:from_list([{key(Count), beamway_bench_nodes:call(One, beamway_bench_lanes, calls, [Way, Second, Count, Window], WarmMs + Ms + 60000)}
+                    || Count <- Callers]).
+
+key(Count) -> iolist_to_binary(["calls of a server, ", integer_to_list(Count), " callers"]).
+
+%% @private
+-spec metrics(map()) -> [beamway_bench_report:metric()].
+metrics(#{callers := Callers}) ->
+    [#{name => iolist_to_binary([Name, integer_to_list(Count)]), unit => <<"calls/s">>, better => higher, key => key(Count), contender => Contender,
+       baselines => Baselines}
+     || Count <- Callers, {Name, Contender, Baselines} <- [{"calls_c", lanes, [tcp, tcp_tuned, beamway]}, {"calls_tcp_c", lanes_tcp, [tcp, tcp_tuned]}]].
+
+%% @private
+-spec finish(beamway_bench_report:result(), map()) -> ok.
+finish(_, _) -> ok.
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+
+prepare_test_() ->
+    [?_assertMatch({ok, #{callers := [1, 100]}}, prepare([{callers, "1,100"}], quick)), ?_assertMatch({error, _}, prepare([{callers, "x"}], full))].
+
+metrics_test() ->
+    ?assert(lists:member(<<"calls_c100">>, [Name || #{name := Name} <- metrics(#{callers => [1, 100]})])).
+-endif.

@@ -1,0 +1,84 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc `bench heartbeat': how long does a call of 64 bytes take while large messages go both ways between the same two nodes?
+%%
+%% First, what four streams of 10 MB messages each way bring over stock distribution at most; then four streams each way at 60 % of
+%% that, and beside them a call about each millisecond. Over lanes the streams go by the class `bulk' or the class that is asked for, the
+%% call by `control'. Both contenders have stock distribution, so both know stock's maximum between their own nodes.
+-module(beamway_bench_heartbeat).
+-behaviour(beamway_bench).
+
+-export([options/0, prepare/2, groups/1, metrics/1, finish/2]).
+
+-define(BYTES, 10000000).
+-define(KEY, <<"call of 64 B beside 10 MB">>).
+
+%% @private
+-spec options() -> [getopt:option_spec()].
+options() ->
+    [{share, undefined, "share", {integer, 60}, "percent of stock's maximum at which the streams are paced"}].
+
+%% @private
+-spec prepare(Given :: proplists:proplist(), beamway_bench:speed()) -> {ok, map()} | {error, unicode:chardata()}.
+prepare(Given, Speed) ->
+    case proplists:get_value(share, Given) of
+        Share when Share >= 1, Share =< 100 ->
+            {ok, case Speed of
+                     quick -> #{share => Share / 100, capacity_ms => 600, ms => 1500};
+                     full -> #{share => Share / 100, capacity_ms => 1500, ms => 5000}
+                 end};
+        Share -> {error, io_lib:format("--share ~b: expected a number from 1 to 100", [Share])}
+    end.
+
+%% @private
+-spec groups(map()) -> [beamway_bench_run:group()].
+groups(Settings) ->
+    [#{nodes => 2, contenders => [tcp, lanes, lanes_tcp], directions => [forward], measure => fun(Cluster) -> measure(Cluster, Settings) end}].
+
+measure(#{contender := #{name := Name}, members := [One, _]} = Cluster, #{share := Share, capacity_ms := CapacityMs, ms := Ms}) ->
+    Way = beamway_bench_contender:way(Name),
+    [First, Second] = beamway_bench_nodes:names(Cluster),
+    _ = [beamway_bench_nodes:all(Cluster, beamway_bench_lanes, Start, []) || Start <- [start_server, start_sink]],
+    _ = [beamway_bench_nodes:all(Cluster, beamway_bench_lanes, Step, Args) || {Step, Args} <- [{start, []}, {prime, [[First, Second]]}], Way =:= lane],
+    Rate = Share * lists:min(both(Cluster, capacity, [?BYTES, CapacityMs])),
+    _ = both(Cluster, start_streams, [Way, ?BYTES, Rate]),
+    Beats = beamway_bench_nodes:call(One, beamway_bench_lanes, heartbeat, [Way, Second, 1, Ms], Ms + 60000),
+    Real = beamway_bench_nodes:all(Cluster, beamway_bench_lanes, stop_streams, []),
+    Us = [Beat / 1000 || Beat <- Beats],
+    #{<<?KEY/binary, ", p50">> => beamway_bench_stats:percentile(50, Us), <<?KEY/binary, ", p99">> => beamway_bench_stats:percentile(99, Us),
+      <<?KEY/binary, ", max">> => lists:max(Us), <<"streams beside the call">> => lists:sum(Real) / 2 * ?BYTES / 1.0e6}.
+
+%% On both nodes at once, each towards the other.
+both(#{members := [One, Two]} = Cluster, Function, Args) ->
+    [First, Second] = beamway_bench_nodes:names(Cluster),
+    Caller = self(),
+    Toward = fun(Node) -> case {Function, Args} of {start_streams, [Way | Rest]} -> [Way, Node | Rest]; _ -> [Node | Args] end end,
+    Pids = [spawn_monitor(fun() -> Caller ! {self(), beamway_bench_nodes:call(Member, beamway_bench_lanes, Function, Toward(Node), 60000)} end)
+            || {Member, Node} <- [{One, Second}, {Two, First}]],
+    [receive
+         {Pid, Answer} -> true = demonitor(Monitor, [flush]), Answer;
+         {'DOWN', Monitor, process, Pid, {Reason, _}} -> error(Reason)
+     end || {Pid, Monitor} <- Pids].
+
+%% @private
+-spec metrics(map()) -> [beamway_bench_report:metric()].
+metrics(#{}) ->
+    [metric(iolist_to_binary([Name, "_", What]), <<"us">>, lower, iolist_to_binary([?KEY, ", ", What]), Contender, [tcp])
+     || {Name, Contender} <- [{"heartbeat", lanes}, {"heartbeat_tcp", lanes_tcp}], What <- ["p50", "p99", "max"]]
+        ++ [metric(<<"heartbeat_streams">>, <<"MB/s">>, higher, <<"streams beside the call">>, lanes, [tcp])].
+
+metric(Name, Unit, Better, Key, Contender, Baselines) ->
+    #{name => Name, unit => Unit, better => Better, key => Key, contender => Contender, baselines => Baselines}.
+
+%% @private
+-spec finish(beamway_bench_report:result(), map()) -> ok.
+finish(_, _) -> ok.
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+
+prepare_test_() ->
+    [?_assertMatch({ok, #{share := 0.6}}, prepare([{share, 60}], quick)), ?_assertMatch({error, _}, prepare([{share, 0}], full))].
+
+metrics_test() ->
+    ?assert(lists:member(<<"heartbeat_p99">>, [Name || #{name := Name} <- metrics(#{})])).
+-endif.

@@ -1,0 +1,112 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc `bench ring': on each of six nodes some workers send a binary of 10 MB round the ring, and the node where it ends acknowledges. The
+%% measurement of the library that teleport follows, over distribution and over lanes.
+%%
+%% Each worker's time is printed in microseconds and their mean in seconds, as that one did. What is compared is how many MB all
+%% workers together brought round in a second, by the slowest of them. Lanes over shared memory (`lanes') and over TCP (`lanes_tcp') stand
+%% beside stock distribution, between the same kind of nodes.
+-module(beamway_bench_ring).
+-behaviour(beamway_bench).
+
+-export([options/0, prepare/2, groups/1, metrics/1, finish/2]).
+
+-define(BYTES, 10000000).
+-define(NODES, 6).
+
+%% @private
+-spec options() -> [getopt:option_spec()].
+options() ->
+    [{workers, undefined, "workers", {string, "1,6,8"}, "how many send at a time on each node"},
+     {nodes, undefined, "nodes", {integer, ?NODES}, "how many nodes the ring has"}].
+
+%% @private
+-spec prepare(Given :: proplists:proplist(), beamway_bench:speed()) -> {ok, map()} | {error, unicode:chardata()}.
+prepare(Given, Speed) ->
+    Nodes = proplists:get_value(nodes, Given),
+    case beamway_bench:numbers("--workers", proplists:get_value(workers, Given), 1, 64) of
+        {ok, Workers} when Nodes >= 2, Nodes =< 16 -> fitting(#{workers => Workers, nodes => Nodes, rounds => case Speed of quick -> 1; full -> 2 end});
+        {ok, _} -> {error, io_lib:format("--nodes ~b: expected a number from 2 to 16", [Nodes])};
+        {error, Why} -> {error, Why}
+    end.
+
+%% Each binary on its way exists about three times.
+fitting(#{workers := Workers, nodes := Nodes} = Settings) ->
+    Need = 3 * Nodes * lists:max(Workers) * ?BYTES,
+    case beamway_bench_os:available_bytes() div 2 of
+        Room when Need > Room -> {error, io_lib:format("this needs about ~b MB, and ~b MB may be used here; take fewer --workers", [Need bsr 20, Room bsr 20])};
+        _ -> {ok, Settings}
+    end.
+
+%% @private
+-spec groups(map()) -> [beamway_bench_run:group()].
+groups(#{nodes := Nodes} = Settings) ->
+    [#{nodes => Nodes, contenders => [tcp, beamway, lanes, lanes_tcp], directions => [forward],
+       measure => fun(Cluster) -> measure(Cluster, Settings) end}].
+
+measure(#{contender := #{name := Name}, members := Members} = Cluster, #{workers := Workers, rounds := Rounds}) ->
+    Names = beamway_bench_nodes:names(Cluster),
+    Next = lists:zip(Members, tl(Names) ++ [hd(Names)]),
+    Way = beamway_bench_contender:way(Name),
+    _ = [beamway_bench_nodes:all(Cluster, beamway_bench_lanes, start, []) || Way =:= lane],
+    _ = [beamway_bench_nodes:call(Member, beamway_bench_lanes, start_ring, [Way, To]) || {Member, To} <- Next],
+    Unprimed = unprimed(Way, Name, Next, Workers),
+    Figures = [{key(Count), lists:max([round_trip(Way, Name, Next, Count) || _ <- lists:seq(1, Rounds)])} || Count <- Workers],
+    maps:from_list(Unprimed ++ Figures).
+
+%% The first ring opens the lanes; on nodes that are kept it has been before.
+unprimed(stock, _, _, _) -> [];
+unprimed(lane, Name, Next, Workers) ->
+    Count = hd([W || W <- Workers, W > 1] ++ Workers),
+    Figure = {<<(key(Count))/binary, ", not primed">>, round_trip(lane, Name, Next, Count)},
+    _ = [ok = beamway_bench_nodes:call(Member, beamway_bench_lanes, prime, [[To]]) || {Member, To} <- Next],
+    [Figure].
+
+round_trip(Way, Name, Next, Workers) ->
+    Nodes = length(Next),
+    Caller = self(),
+    Start = erlang:monotonic_time(microsecond),
+    Each = [spawn_monitor(fun() ->
+                                  Args = [Way, {To, Nodes}, {Workers, ?BYTES}],
+                                  Caller ! {self(), beamway_bench_nodes:call(Member, beamway_bench_lanes, ring, Args, 120000)}
+                          end) || {Member, To} <- Next],
+    Times = lists:append([receive
+                              {Pid, Us} -> true = demonitor(Monitor, [flush]), Us;
+                              {'DOWN', Monitor, process, Pid, {Reason, _}} -> error(Reason)
+                          end || {Pid, Monitor} <- Each]),
+    Elapsed = erlang:monotonic_time(microsecond) - Start,
+    beamway_bench:note("ring: ~ts, ~b workers: ~ts us; mean ~.3f s",
+                       [Name, Workers, lists:join(" ", [integer_to_list(Us) || Us <- Times]), lists:sum(Times) / length(Times) / 1.0e6]),
+    Nodes * Workers * ?BYTES / Elapsed.
+
+key(Workers) -> iolist_to_binary(io_lib:format("10 MB round the ring, ~b workers", [Workers])).
+
+%% @private
+-spec metrics(map()) -> [beamway_bench_report:metric()].
+metrics(#{workers := Workers}) ->
+    lists:append([[metric("ring_w", Count, lanes, [tcp, beamway]), metric("ring_tcp_w", Count, lanes_tcp, [tcp]),
+                   (metric("ring_unprimed_w", Count, lanes, []))#{key := <<(key(Count))/binary, ", not primed">>}] || Count <- Workers]).
+
+metric(Name, Count, Contender, Baselines) ->
+    #{name => iolist_to_binary([Name, integer_to_list(Count)]), unit => <<"MB/s">>, better => higher, key => key(Count),
+      contender => Contender, baselines => Baselines}.
+
+%% @private
+-spec finish(beamway_bench_report:result(), map()) -> ok.
+finish(_, _) -> ok.
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+
+given(Words) ->
+    {ok, {Given, []}} = getopt:parse(options(), Words),
+    Given.
+
+prepare_test_() ->
+    [?_assertMatch({ok, #{workers := [1, 6, 8], nodes := 6}}, prepare(given([]), full)),
+     ?_assertMatch({ok, #{workers := [2], nodes := 3}}, prepare(given(["--workers", "2", "--nodes", "3"]), quick)),
+     ?_assertMatch({error, _}, prepare(given(["--workers", "0"]), quick)), ?_assertMatch({error, _}, prepare(given(["--nodes", "1"]), quick))].
+
+metrics_test() ->
+    Names = [Name || #{name := Name} <- metrics(#{workers => [1, 6, 8]})],
+    ?assertEqual([], [<<"ring_w6">>, <<"ring_w8">>, <<"ring_tcp_w6">>] -- Names).
+-endif.
