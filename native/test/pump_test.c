@@ -557,9 +557,16 @@ static void commit_and_be_read(bw_link_t *link, size_t n)
     hooked_bytes += peer_reads_all();
 }
 
+/* Far more than one call may move. Our sockets take a few KB at a time, and the shim's queue is
+ * moved up each time. */
+static size_t many_bytes(void)
+{
+    return carrier->is_shared ? 48u << 20 : 12u << 20;
+}
+
 static void a_fast_reader_does_not_keep_a_call_from_ending(void)
 {
-    const size_t len = 48u << 20;
+    const size_t len = many_bytes();
     uint64_t all = 0;
 
     CHECK_IN(start(RING));
@@ -592,7 +599,7 @@ static void a_fast_peer_does_not_keep_a_call_from_ending(void)
 
     CHECK_IN(start(RING));
     here.ops.commit = commit_and_be_read;
-    CHECK_IN(send_message(48u << 20));
+    CHECK_IN(send_message(many_bytes()));
     CHECK(shim.busy);
     here.ops.arm_read = arm_read_too_late;
     while (shim.busy && calls++ < 100000) {
