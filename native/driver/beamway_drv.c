@@ -381,10 +381,12 @@ static void drv_outputv(ErlDrvData data, ErlIOVec *ev)
 
     if (!self->pump.link)
         return;
-    if (!pump_send(&self->pump, ev))
+    if (!pump_send(&self->pump, ev)) {
         fail(self);
-    else
-        check_later(self);
+        return;
+    }
+    check_later(self);
+    lane_written(&self->lane);
 }
 
 static void call_looker(bw_port_t *self)

@@ -113,6 +113,12 @@ static void after_gone(lane_t *lane)
     driver_set_timer(lane->pump->port, SILENCE_MS);
 }
 
+void lane_written(lane_t *lane)
+{
+    if (!lane->pump->busy && lane->asker_count > 0)
+        tell_writable(lane);
+}
+
 void lane_after(lane_t *lane, wake_result_t result)
 {
     bw_pump_t *pump = lane->pump;
@@ -124,8 +130,7 @@ void lane_after(lane_t *lane, wake_result_t result)
             end(lane, "local_close");
         return;
     }
-    if (!pump->busy && lane->asker_count > 0)
-        tell_writable(lane);
+    lane_written(lane);
     if (result == WAKE_FAILED)
         lane_fail(lane);
     else if (result == WAKE_FINISHED)

@@ -54,8 +54,12 @@ bool lane_close(lane_t *lane);
 void lane_stats(const lane_t *lane, reply_t *reply);
 
 /* After whatever the pump has done: tells what there is to tell. May end the port, and drv_stop
- * runs inside: nothing of the port may be touched after it. The same holds for the next two. */
+ * runs inside: nothing of the port may be touched after it. The same holds for lane_guard,
+ * lane_timeout and lane_fail. */
 void lane_after(lane_t *lane, wake_result_t result);
+
+/* After something was written: that may have emptied the queue, and no doorbell comes for it. */
+void lane_written(lane_t *lane);
 
 /* The poller says that the guard is readable. */
 void lane_guard(lane_t *lane);
