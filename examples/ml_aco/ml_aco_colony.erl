@@ -7,6 +7,8 @@
 -module(ml_aco_colony).
 
 -export([new/4, run/3, best/1, speed/1]).
+%% Of an ant's process.
+-export([search/2]).
 
 -export_type([colony/0, found/0]).
 
@@ -40,9 +42,13 @@ best(#{best := Best}) -> Best.
 
 iterate(#{ants := Ants, iteration := Iteration, best := Best, pheromone := Pheromone} = Colony) ->
     Next = Colony#{iteration := Iteration + 1},
-    Running = [spawn_monitor(fun() -> exit({found, ant(Next, Ant)}) end) || Ant <- lists:seq(1, Ants)],
+    Running = [spawn_monitor(?MODULE, search, [Next, Ant]) || Ant <- lists:seq(1, Ants)],
     Found = lists:min([Best | [result(Pid, Monitor) || {Pid, Monitor} <- Running]]),
     Next#{best := Found, pheromone := reinforced(Pheromone, Found)}.
+
+%% @private
+-spec search(colony(), Ant :: pos_integer()) -> no_return().
+search(Colony, Ant) -> exit({found, ant(Colony, Ant)}).
 
 result(Pid, Monitor) ->
     receive
