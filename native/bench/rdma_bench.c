@@ -174,7 +174,7 @@ int main(int argc, char **argv)
     measures_latency = strcmp(argv[1], "lat") == 0;
     message_bytes = strtoull(argv[2], NULL, 10);
     total = strtoull(argv[3], NULL, 10);
-    if (!measures_latency && message_bytes > 0)
+    if (strcmp(argv[1], "bw") == 0 && message_bytes > 0)
         total -= total % message_bytes;
     message = calloc(1, message_bytes);
     if (message_bytes == 0 || total == 0 || !message) {
