@@ -54,6 +54,8 @@ pass_on(Way, Next) ->
     end,
     pass_on(Way, Next).
 
+%% The exit reason is how the result travels.
+-dialyzer({nowarn_function, ring/3}).
 %% @doc So many workers send a binary each round so many nodes; the last one acknowledges. The time of each in microseconds.
 -spec ring(way(), {Next :: node(), Nodes :: pos_integer()}, {Workers :: pos_integer(), Bytes :: pos_integer()}) -> [pos_integer()].
 ring(Way, {Next, Nodes}, {Workers, Bytes}) ->
