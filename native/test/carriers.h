@@ -9,6 +9,7 @@
  */
 #include <errno.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <stdbool.h>
 #include <sys/socket.h>
@@ -24,17 +25,19 @@
            */
 
 /* A TCP connection of this process with itself. With `buffer` above 0 the kernel holds little more
- * than that, so that the rings fill. */
+ * than that, so that the rings fill. Segments are as short as on a network then: a receiver whose
+ * buffer holds two of loopback's tells of room only when it is probed, five times a second. */
 static inline bool connect_sockets(int buffer, int *one_p, int *other_p)
 {
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t len = sizeof at;
     int door = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    int caller = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), visitor = -1;
+    int caller = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), visitor = -1, segment = 1400;
 
     for (int fd = door; buffer > 0 && fd >= 0; fd = fd == door ? caller : -1) {
         (void)setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &buffer, sizeof buffer);
         (void)setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &buffer, sizeof buffer);
+        (void)setsockopt(fd, IPPROTO_TCP, TCP_MAXSEG, &segment, sizeof segment);
     }
     if (door >= 0 && caller >= 0 && bind(door, (struct sockaddr *)&at, sizeof at) == 0 &&
         listen(door, 1) == 0 && getsockname(door, (struct sockaddr *)&at, &len) == 0 &&
