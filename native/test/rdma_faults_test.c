@@ -37,7 +37,7 @@ static void killed_here(int wire)
         CHECK(now_ms() - start < WAIT_MS);
     CHECK_EQ(memcmp(span.base, "last words", 10), 0);
     link->ops->release(link, 10);
-    CHECK(ends_with(link, "beamway_rdma_connection_closed", WAIT_MS));
+    CHECK(ends_with(link, "connection_closed", WAIT_MS));
     CHECK(now_ms() - start < 2000);
     /* a link that has ended can be used without harm */
     CHECK_EQ(link->ops->reserve(link, 1, &span), BW_AGAIN);

@@ -74,7 +74,7 @@ static void survivor_here(int wire)
     mine.frames = UINT64_MAX;
     CHECK(!run_end(&mine));
     CHECK(strcmp(mine.failure, "peek") == 0);
-    CHECK_EQ(strcmp(link->ops->reason(link), "beamway_rdma_connection_closed"), 0);
+    CHECK_EQ(strcmp(link->ops->reason(link), "connection_closed"), 0);
     link->ops->close(link, NULL);
 }
 
