@@ -10,7 +10,7 @@
 start(Config, Directives, Files) -> start_text(Config, server("h", Directives), Files).
 
 start_text(Config, Text, Files) ->
-    [_ = write(Config, Name, Content) || {Name, Content} <- Files],
+    _ = [write(Config, Name, Content) || {Name, Content} <- Files],
     serve(write(Config, "site.conf", Text)).
 
 serve(File) ->
@@ -40,7 +40,7 @@ compile(Config, Folder, Sources) ->
     Files = [write(Config, filename:join([Folder, "src", Name]), Text) || {Name, Text} <- Sources],
     Out = filename:join([folder(Config), Folder, "ebin"]),
     ok = filelib:ensure_dir(filename:join(Out, "x")),
-    [{ok, _} = compile:file(File, [debug_info, report, {outdir, Out}]) || File <- Files],
+    _ = [{ok, _} = compile:file(File, [debug_info, report, {outdir, Out}]) || File <- Files],
     Out.
 
 %% examples/yaws-site, on another port, its two modules with the paths of this folder.
@@ -52,7 +52,7 @@ example(Config) ->
     Paths = [{"/usr/share/trac/cgi-bin", filename:join(Here, "cgi-bin")}, {"/docs/", filename:join(Here, "docs") ++ "/"}],
     Sources = [{filename:basename(File), replaced(File, Paths)} || File <- filelib:wildcard(filename:join(Example, "src/*.erl"))],
     Ebin = compile(Config, "yaws-site", Sources),
-    [_ = write(Config, lists:nthtail(length(Example) + 1, File), element(2, {ok, _} = file:read_file(File)))
+    _ = [write(Config, lists:nthtail(length(Example) + 1, File), element(2, {ok, _} = file:read_file(File)))
      || File <- filelib:wildcard(filename:join(Example, "docs/*/*"))],
     Script = write(Config, "cgi-bin/trac.cgi", script()),
     ok = file:change_mode(Script, 8#755),

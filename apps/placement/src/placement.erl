@@ -230,7 +230,7 @@ join(Node, Path) -> placement_epoch:join(Node, Path).
 
 %% The shortest of some batches: what else runs there makes the others longer.
 measured(Node, Other) ->
-    try erpc:call(Node, placement_probe_pair, run, [Other, ?PROBE_BATCHES, ?PROBE_MESSAGES, ?PROBE_MS], 2 * ?PROBE_MS) of
+    try erpc:call(Node, placement_probe_pair, run, [Other, ?PROBE_BATCHES, ?PROBE_MESSAGES, ?PROBE_MS, none], 2 * ?PROBE_MS) of
         Batches -> {ok, lists:min(Batches)}
     catch
         %% A node that is down is not on the way.
