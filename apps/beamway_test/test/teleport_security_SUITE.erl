@@ -129,7 +129,8 @@ nonsense(Config) ->
          {Ip, Port} = port(Config),
          {ok, Socket} = gen_tcp:connect(Ip, Port, [binary, {active, false}], 10000),
          ok = gen_tcp:send(Socket, Bytes),
-         ok = gen_tcp:shutdown(Socket, write),
+         %% It may have hung up by then.
+         _ = gen_tcp:shutdown(Socket, write),
          closed = closed(Socket)
      end || Bytes <- [<<>>, <<0>>, <<0:16>>, <<"GET / HTTP/1.1\r\n\r\n">>, <<(1 bsl 40):64, 0:64>>, <<16#ffff:16, 0:800>>, <<4:16, "BWTP">>,
                       <<1025:16, 0:8200>>, term_to_binary(lists:seq(1, 1000)), rand:bytes(5000)]].
