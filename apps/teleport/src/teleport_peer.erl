@@ -19,6 +19,7 @@
                failures = 0 :: non_neg_integer()}).
 -record(peer, {node :: node(), lanes = #{} :: #{key() => #lane{}}, shares :: teleport_share:shares()}).
 
+-define(CLOSE_MS, 50).
 -define(HANDLER_MS, 10000).
 
 %% @doc Started by its supervisor.
@@ -135,7 +136,13 @@ end_lane({Class, Index}, #lane{state = State, pid = Pid, tx = Tx, waiters = Wait
         _ -> ok
     end.
 
+%% In order, so that the supervisor has nothing to say of it; a lane that is held up, in its port or in a connect, is killed.
 ended_now(Pid) ->
     Monitor = monitor(process, Pid),
-    exit(Pid, kill),
-    receive {'DOWN', Monitor, process, Pid, _} -> true end.
+    Pid ! {close, nodedown},
+    receive
+        {'DOWN', Monitor, process, Pid, _} -> true
+    after ?CLOSE_MS ->
+        exit(Pid, kill),
+        receive {'DOWN', Monitor, process, Pid, _} -> true end
+    end.
