@@ -100,7 +100,7 @@ bench-rdma:
 	@erl -noshell -noinput -pa bench/ebin -eval '{ok, _} = beamway_bench_tools:compile("count_syscalls", "cc"), halt().'
 	@test/system/rdma/guest --minutes 60 --memory 3072 --results "$(CURDIR)/bench/results/soft-roce" -- \
 		env BEAMWAY_BENCH_COMMIT="$$(git describe --always --abbrev=12 --dirty)" \
-		test/system/rdma/figures "$(CURDIR)/bench/results/soft-roce" $(N)
+		test/system/rdma/figures bench/results/soft-roce $(N)
 
 ## test-network: 32 nodes in network namespaces under rate-limited bridges, their tree found by measuring (root; about two minutes)
 test-network:
