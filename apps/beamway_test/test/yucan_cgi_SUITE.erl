@@ -106,7 +106,7 @@ big_answer_to_a_slow_client(Config) ->
     {ok, Socket} = gen_tcp:connect({127, 0, 0, 1}, Port, [binary, {active, false}, {recbuf, 65536}]),
     ok = gen_tcp:send(Socket, "GET /big.cgi HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n"),
     {ok, First} = gen_tcp:recv(Socket, 1000000, 20000),
-    true = wait_for(fun() -> yucan_cgi_run:running() > 0 end, 20000),
+    true = beamway_peer:wait_until(fun() -> yucan_cgi_run:running() > 0 end, 20000),
     %% What is read by then is bounded by the limit and what was in the pipe, many times less than the answer.
     Most = lists:max([begin receive after 20 -> ok end, binaries() end || _ <- lists:seq(1, 25)]),
     true = Most < 20000000,
@@ -183,7 +183,7 @@ client_leaves(Config) ->
     Port = start(Config, [{"wait.cgi", sh("sleep 71.006")}, {"talk.cgi", plain("while :; do echo x; sleep 0.1; done")}]),
     [begin
          Socket = yucan_yaws_client:send(Port, ["GET /", Name, " HTTP/1.1\r\nhost: h\r\n\r\n"]),
-         true = wait_for(fun() -> yucan_cgi_run:running() =:= 1 end, 10000),
+         true = beamway_peer:wait_until(fun() -> yucan_cgi_run:running() =:= 1 end, 10000),
          ok = gen_tcp:close(Socket),
          ok = no_process_left(Name)
      end || Name <- ["wait.cgi", "talk.cgi"]],
@@ -193,10 +193,10 @@ client_leaves(Config) ->
 too_many(Config) ->
     Port = start(Config, [{"wait.cgi", plain("echo in; sleep 1; echo out")}, {"quick.cgi", plain("echo quick")}]),
     Sockets = [yucan_yaws_client:send(Port, "GET /wait.cgi HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n") || _ <- [1, 2, 3, 4]],
-    true = wait_for(fun() -> yucan_cgi_run:running() =:= 4 end, 10000),
+    true = beamway_peer:wait_until(fun() -> yucan_cgi_run:running() =:= 4 end, 10000),
     {503, _, _} = get(Port, "/quick.cgi"),
     [{200, _, <<"in\nout\n">>} = yucan_yaws_client:parse(yucan_yaws_client:receive_all(Socket)) || Socket <- Sockets],
-    true = wait_for(fun() -> yucan_cgi_run:running() =:= 0 end, 10000),
+    true = beamway_peer:wait_until(fun() -> yucan_cgi_run:running() =:= 0 end, 10000),
     {200, _, <<"quick\n">>} = get(Port, "/quick.cgi"),
     ok.
 
@@ -205,7 +205,7 @@ head_request(Config) ->
     Port = start(Config, [{"a.cgi", plain(["echo body; sleep 0.2; touch ", Mark])}]),
     {200, _, <<>>} = yucan_yaws_client:request(#{port => Port, host => "h", target => "/a.cgi", method => "HEAD"}),
     %% The script was not stopped on its way.
-    true = wait_for(fun() -> filelib:is_file(Mark) end, 10000),
+    true = beamway_peer:wait_until(fun() -> filelib:is_file(Mark) end, 10000),
     ok.
 
 not_executable(Config) ->
@@ -344,7 +344,7 @@ revproxy_broken(Config) ->
 
 %% No process of the machine has the word in its arguments; what is being ended gets time for it.
 no_process_left(Word) ->
-    true = wait_for(fun() -> processes_with(Word) =:= [] end, 20000),
+    true = beamway_peer:wait_until(fun() -> processes_with(Word) =:= [] end, 20000),
     ok.
 
 processes_with(Word) ->
@@ -353,17 +353,6 @@ processes_with(Word) ->
              binary:match(Text, Pattern) =/= nomatch, binary:match(Text, <<"beam">>) =:= nomatch].
 
 no_files_left() ->
-    true = wait_for(fun() -> filelib:wildcard(filename:join(os:getenv("TMPDIR", "/tmp"), "yucan-" ++ lists:duplicate(32, $?))) =:= [] end, 10000),
+    true = beamway_peer:wait_until(fun() -> filelib:wildcard(filename:join(os:getenv("TMPDIR", "/tmp"), "yucan-" ++ lists:duplicate(32, $?))) =:= [] end, 10000),
     ok.
 
-wait_for(Condition, Ms) -> wait_until(Condition, erlang:monotonic_time(millisecond) + Ms * beamway_runner:slowness()).
-
-wait_until(Condition, Deadline) ->
-    case Condition() of
-        true -> true;
-        false ->
-            case erlang:monotonic_time(millisecond) > Deadline of
-                true -> false;
-                false -> receive after 20 -> wait_until(Condition, Deadline) end
-            end
-    end.

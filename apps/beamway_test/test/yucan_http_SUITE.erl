@@ -211,16 +211,7 @@ settled(Table, Last, Same) ->
         [] -> settled(Table, Last, 0)
     end.
 
-wait_for(Condition) -> wait_for(Condition, erlang:monotonic_time(millisecond) + ?WAIT_MS).
-
-wait_for(Condition, Deadline) ->
-    case Condition() of
-        true -> ok;
-        false ->
-            true = erlang:monotonic_time(millisecond) < Deadline,
-            receive after 10 -> ok end,
-            wait_for(Condition, Deadline)
-    end.
+wait_for(Condition) -> true = beamway_peer:wait_until(Condition, 20000).
 
 %% A client that has closed its side still gets its answers (RFC 9112, 9.6), the last of them whole.
 half_closed(Config) ->

@@ -241,16 +241,7 @@ access_log(Config) ->
     match = re:run(Line, "^127\\.0\\.0\\.1 - - \\[\\d\\d/\\w{3}/\\d{4}:\\d\\d:\\d\\d:\\d\\d \\+0000\\] \"GET /a\\?b=\\\\\"c\\\\\\\\ HTTP/1\\.1\" 200 2 \"http://x/\" \"one \\\\\"two\\\\\" \\\\\\\\ \\\\xff\"$", [{capture, none}]),
     match = re:run(Bad, "\"- - HTTP/1.1\" 400 - \"-\" \"-\"$", [{capture, none}]).
 
-wait_for(Condition) -> wait_for(Condition, erlang:monotonic_time(millisecond) + ?WAIT_MS).
-
-wait_for(Condition, Deadline) ->
-    case Condition() of
-        true -> ok;
-        false ->
-            true = erlang:monotonic_time(millisecond) < Deadline,
-            receive after 20 -> ok end,
-            wait_for(Condition, Deadline)
-    end.
+wait_for(Condition) -> true = beamway_peer:wait_until(Condition, 20000).
 
 %% Renamed under it: a new file comes, and no line is lost.
 access_log_rotates(Config) ->
