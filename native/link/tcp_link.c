@@ -15,6 +15,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "twice.h"
+
 /* What one call reads at most from the socket: some 100 us of copying. */
 #define PULL_BYTES ((uint64_t)512 * 1024)
 
@@ -355,31 +357,12 @@ static bw_status_t system_error(bw_error_t *error_p, const char *step)
     return bw_fail(error_p, limit ? BW_LIMIT : BW_SYSTEM, step, errno);
 }
 
-/* `size` bytes, mapped twice in a row. */
 static bw_status_t make_buffer(buffer_t *buffer_p, uint64_t size, bw_error_t *error_p)
 {
-    int prot = PROT_READ | PROT_WRITE, fd = memfd_create("beamway-tcp", MFD_CLOEXEC);
-    bw_status_t status = BW_OK;
-    uint8_t *data;
+    const char *step;
 
-    if (fd < 0)
-        return system_error(error_p, "memfd_create");
-    data = mmap(NULL, 2 * size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (data == MAP_FAILED) {
-        status = system_error(error_p, "mmap of a ring");
-        close(fd);
-        return status;
-    }
-    *buffer_p = (buffer_t){.data = data, .size = size};
-    if (ftruncate(fd, (off_t)size) < 0)
-        status = system_error(error_p, "size of a ring");
-    for (int half = 0; status == BW_OK && half < 2; half++)
-        if (mmap(data + (uint64_t)half * size, size, prot, MAP_SHARED | MAP_FIXED, fd, 0) ==
-            MAP_FAILED)
-            status = system_error(error_p, "mmap of a ring");
-    close(fd);
-    (void)madvise(data, 2 * size, MADV_DONTDUMP);
-    return status;
+    *buffer_p = (buffer_t){.data = bw_map_twice("beamway-tcp", size, &step), .size = size};
+    return buffer_p->data ? BW_OK : system_error(error_p, step);
 }
 
 /* A descriptor of our own for the socket, which must be a connected stream. */

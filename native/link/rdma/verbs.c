@@ -11,6 +11,8 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "../twice.h"
+
 #define SLOTS_BYTES ((size_t)(BW_RDMA_SLOTS + BW_RDMA_WINDOW) * BW_RDMA_SLOT_BYTES)
 
 bw_status_t bw_rdma_problem(bw_rdma_problem_t *problem_p, bw_status_t status, const char *format,
@@ -27,42 +29,20 @@ bw_status_t bw_rdma_problem(bw_rdma_problem_t *problem_p, bw_status_t status, co
 
 /* ---- memory ---- */
 
-/* `bytes` of memory, mapped twice in a row; NULL and errno. Shared, so a fork does not copy it. */
-static uint8_t *map_twice(uint64_t bytes)
-{
-    uint8_t *at =
-        mmap(NULL, 2 * bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    int fd = memfd_create("beamway-rdma", MFD_CLOEXEC), saved;
-    bool done = at != MAP_FAILED && fd >= 0 && ftruncate(fd, (off_t)bytes) == 0;
-
-    for (uint64_t half = 0; done && half < 2; half++)
-        done = mmap(at + half * bytes, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd,
-                    0) != MAP_FAILED;
-    saved = errno;
-    if (fd >= 0)
-        close(fd);
-    if (!done && at != MAP_FAILED)
-        munmap(at, 2 * bytes);
-    errno = saved;
-    if (!done)
-        return NULL;
-    (void)madvise(at, 2 * bytes, MADV_DONTDUMP);
-    return at;
-}
-
 bw_status_t bw_rdma_memory_make(bw_rdma_memory_t *memory_p, uint64_t ring_bytes,
                                 bw_rdma_problem_t *problem_p)
 {
     bw_rdma_memory_t memory = {.ring_bytes = ring_bytes};
+    const char *step;
 
     memory.slots =
         mmap(NULL, SLOTS_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (memory.slots == MAP_FAILED)
         memory.slots = NULL;
     if (memory.slots)
-        memory.rx = map_twice(ring_bytes);
+        memory.rx = bw_map_twice("beamway-rdma", ring_bytes, &step);
     if (memory.rx)
-        memory.tx = map_twice(ring_bytes);
+        memory.tx = bw_map_twice("beamway-rdma", ring_bytes, &step);
     if (!memory.tx) {
         int saved = errno;
 
