@@ -102,6 +102,8 @@ heard(Node) ->
     end.
 
 is_fresh(none, _) -> false;
+%% Not even what came within this millisecond.
+is_fresh(_, #{max_age := 0}) -> false;
 is_fresh({{unknown, missing}, Elapsed}, Options) -> Elapsed =< maps:get(max_age, Options, ?NEGATIVE_MS);
 is_fresh({{ok, _, Age, _, _, _}, Elapsed}, #{max_age := Max}) -> Age + Elapsed =< Max;
 is_fresh({{ok, _, Age, _, Ttl, _}, Elapsed}, _) -> Age + Elapsed =< Ttl;
