@@ -8,7 +8,7 @@
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
 -export([both_say_rdma/1, shared_memory_comes_first/1, one_side_has_it_off/1, named_devices/1, range_of_ports/1,
          not_beside_tls/1, limit_of_the_node/1, memory_cannot_be_locked/1, peers_that_cannot_be_reached/1,
-         token_of_another/1, killed_peer/1, reconnects_leave_nothing/1, port_goes_down/1, device_goes/1, doctor/1]).
+         address_without_gid/1, token_of_another/1, killed_peer/1, reconnects_leave_nothing/1, port_goes_down/1, device_goes/1, doctor/1]).
 
 -define(END_MS, 1000).
 -define(NODEDOWN_MS, 30000).
@@ -17,8 +17,8 @@ suite() -> [{timetrap, {minutes, 3}}].
 
 all() ->
     [both_say_rdma, shared_memory_comes_first, one_side_has_it_off, named_devices, range_of_ports, not_beside_tls,
-     limit_of_the_node, memory_cannot_be_locked, peers_that_cannot_be_reached, token_of_another, killed_peer,
-     reconnects_leave_nothing, port_goes_down, device_goes, doctor].
+     limit_of_the_node, memory_cannot_be_locked, peers_that_cannot_be_reached,
+     address_without_gid, token_of_another, killed_peer, reconnects_leave_nothing, port_goes_down, device_goes, doctor].
 
 init_per_suite(Config) ->
     case beamway_rdma_devices:usable(beamway_rdma_devices:all()) of
@@ -121,6 +121,21 @@ peers_that_cannot_be_reached(Config) ->
      end || {Text, Instead} <- [{"addresses => Ips", lists:flatten(io_lib:format("addresses => [~0p]", [{A, B, C, 250}]))},
                                 {"port => CmPort, token", "port => CmPort bxor 1, token"}]],
     ok.
+
+%% An address of this host that is in the device's network and in none of its GIDs.
+address_without_gid(Config) ->
+    {A, B, C, _} = proplists:get_value(ip, Config),
+    Ip = {A, B, C, 251},
+    "" = os:cmd("ip link add beamway_gid type dummy && ip addr add " ++ inet:ntoa(Ip) ++ "/32 dev beamway_gid && ip link set beamway_gid up"),
+    try
+        {One, OneNode, Other, OtherNode} = start_two(#{}, #{}),
+        ok = change(One, beamway_rdma, "addresses => Ips", lists:flatten(io_lib:format("addresses => [~0p]", [Ip]))),
+        true = beamway_peer:call(One, net_kernel, connect_node, [OtherNode]),
+        ok = says(One, OtherNode, inet:ntoa(Ip)),
+        ok = says(Other, OneNode, inet:ntoa(Ip))
+    after
+        "" = os:cmd("ip link del beamway_gid")
+    end.
 
 token_of_another(_Config) ->
     {One, _, _, OtherNode} = start_two(#{}, #{}),
