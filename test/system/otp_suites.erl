@@ -11,6 +11,7 @@
 %% Called on the peer that verify_carrier/1 starts.
 -export([links_to/1]).
 
+-define(BOOT_MS, 15000).
 -define(COUNTED_TRIES, 100).
 -define(COUNTED_WAIT_MS, 50).
 
@@ -112,11 +113,13 @@ run([Tree, Name, Group, Cases, Carrier, ResultFile, LogDir]) ->
     Dir = filename:join(Tree, Folder),
     ok = code:add_pathsa([filename:join(Tree, shared_folder()), Dir]),
     ok = filelib:ensure_dir(filename:join(LogDir, "x")),
+    Slowness = list_to_integer(os:getenv("OTP_SUITES_SLOWNESS", "1")),
+    ok = wait_longer_for_boot(Slowness),
     Options = [
         {dir, Dir},
         {suite, Suite},
         {auto_compile, false},
-        {multiply_timetraps, list_to_integer(os:getenv("OTP_SUITES_SLOWNESS", "1"))},
+        {multiply_timetraps, Slowness},
         {logdir, LogDir},
         {event_handler, {otp_suites_events, [ResultFile]}}
         | group_option(Group) ++ case_option(Cases, Spec)
@@ -125,6 +128,21 @@ run([Tree, Name, Group, Cases, Carrier, ResultFile, LogDir]) ->
         {error, Reason} -> stop("common_test could not run ~ts: ~tp", [Name, Reason]);
         _Counts -> halt(0)
     end.
+
+%% The 15 s that peer gives a node to boot are too short for an emulated processor, and nothing but its source can change them.
+wait_longer_for_boot(1) -> ok;
+wait_longer_for_boot(Slowness) ->
+    {peer, Beam, File} = code:get_object_code(peer),
+    {ok, {peer, [{abstract_code, {raw_abstract_v1, Forms}}]}} = beam_lib:chunks(Beam, [abstract_code]),
+    {ok, peer, Code} = compile:forms(with_longer_wait(Forms, Slowness)),
+    ok = code:unstick_dir(filename:dirname(File)),
+    {module, peer} = code:load_binary(peer, File, Code),
+    ok.
+
+with_longer_wait({integer, Where, ?BOOT_MS}, Slowness) -> {integer, Where, ?BOOT_MS * Slowness};
+with_longer_wait(Form, Slowness) when is_tuple(Form) -> list_to_tuple(with_longer_wait(tuple_to_list(Form), Slowness));
+with_longer_wait([Form | Forms], Slowness) -> [with_longer_wait(Form, Slowness) | with_longer_wait(Forms, Slowness)];
+with_longer_wait(Form, _Slowness) -> Form.
 
 group_option("none") -> [];
 group_option(Group) -> [{group, list_to_atom(Group)}].
