@@ -320,14 +320,19 @@ listener(Survivor, VictimNode) ->
                         {Speaker, Monitor} = spawn_monitor(VictimNode, fun speak/0),
                         true = link(Speaker),
                         true = monitor_node(VictimNode, true),
-                        Self ! {self(), ready},
+                        %% What comes from its own node could overtake the link.
+                        Speaker ! {are_you_linked, self()},
+                        receive {Speaker, linked} -> Self ! {self(), ready} end,
                         listen(Speaker, Monitor, VictimNode, [])
                     end),
         receive {Pid, ready} -> Pid end
     end).
 
 speak() ->
-    receive {speak, To} -> To ! last_word, exit({last, reason}) end.
+    receive
+        {are_you_linked, From} -> From ! {self(), linked}, speak();
+        {speak, To} -> To ! last_word, exit({last, reason})
+    end.
 
 listen(Speaker, Monitor, Node, Heard) ->
     receive
