@@ -15,6 +15,27 @@
 
 /* ---- the peer ---- */
 
+/* Half a frame that nobody will complete: no loop of looking again, and no silence. */
+static bool fails_with_the_rest(bw_link_t *link, const char *reason)
+{
+    int64_t end = now_ms() + WAIT_MS;
+    bw_span_t span = {0};
+
+    while (now_ms() < end) {
+        bw_status_t status;
+
+        link->ops->hush(link);
+        if (link->ops->peek(link, &span) != BW_OK)
+            return false;
+        status = link->ops->arm_read(link);
+        if (status == BW_CORRUPT)
+            return strcmp(link->ops->reason(link), reason) == 0;
+        if (status == BW_OK)
+            (void)poll(&(struct pollfd){.fd = link->ops->fd(link), .events = POLLIN}, 1, WAIT_MS);
+    }
+    return false;
+}
+
 static void killed_here(int wire)
 {
     bw_link_t *link = NULL;
@@ -36,7 +57,9 @@ static void killed_here(int wire)
     while (link->ops->peek(link, &span) != BW_OK || span.len < 10)
         CHECK(now_ms() - start < WAIT_MS);
     CHECK_EQ(memcmp(span.base, "last words", 10), 0);
-    link->ops->release(link, 10);
+    link->ops->release(link, 4);
+    CHECK(fails_with_the_rest(link, "connection_closed"));
+    link->ops->release(link, 6);
     CHECK(ends_with(link, "connection_closed", WAIT_MS));
     CHECK(now_ms() - start < 2000);
     /* a link that has ended can be used without harm */
@@ -56,6 +79,36 @@ static void killed_there(int wire)
     CHECK(writes(link, "last words", 10, WAIT_MS));
     CHECK(tell(wire, &self, sizeof self));
     pause();
+}
+
+static void closed_here(int wire)
+{
+    bw_link_t *link = NULL;
+    bw_rdma_address_t at;
+    bw_span_t span = {0};
+
+    if (!find_address(4, &at))
+        SKIP("no RDMA device with an IPv4 address here");
+    CHECK_IN(link_here(wire, 4, RING, &link));
+    CHECK_EQ(wait_to_read(link, &span, WAIT_MS), BW_OK);
+    CHECK(fails_with_the_rest(link, "connection_closed"));
+    link->ops->release(link, 10);
+    CHECK(link->ops->is_finished(link));
+    link->ops->close(link, NULL);
+}
+
+static void closed_there(int wire)
+{
+    bw_link_t *link = NULL;
+
+    CHECK_IN(link_there(wire, RING, &link));
+    CHECK(writes(link, "half frame", 10, WAIT_MS));
+    link->ops->close(link, NULL);
+}
+
+static void a_peer_closes_in_a_frame(void)
+{
+    run_pair(closed_here, closed_there);
 }
 
 static void a_killed_peer_is_noticed(void)
@@ -472,6 +525,7 @@ static void the_port_goes_down_under_load(void)
 
 static const check_case_t cases[] = {
     {"a_killed_peer_is_noticed", a_killed_peer_is_noticed},
+    {"a_peer_closes_in_a_frame", a_peer_closes_in_a_frame},
     {"a_stopped_peer_is_waited_for", a_stopped_peer_is_waited_for},
     {"locked_memory_too_low", locked_memory_too_low},
     {"few_descriptors", few_descriptors},

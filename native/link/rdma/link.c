@@ -270,19 +270,27 @@ static void rdma_release(bw_link_t *link, size_t n)
     leave(meeting);
 }
 
-/* A link that has failed is never armed: its user comes back and is told by peek. */
+/* A link that has ended is never armed. What its user has seen and left then, half a frame, stays
+ * so. */
 static bw_status_t rdma_arm_read(bw_link_t *link)
 {
     bw_rdma_meeting_t *meeting = enter(link);
+    bw_rdma_flow_t *flow = &meeting->flow;
+    bool has_ended = meeting->status != BW_OK || flow->finished;
     bw_status_t status = BW_AGAIN;
 
-    if (meeting->status == BW_CORRUPT)
-        status = BW_CORRUPT;
-    else if (meeting->flow.finished)
-        status = BW_OK; /* nothing can come any more */
-    else if (meeting->is_live && meeting->status == BW_OK && bw_rdma_arm(meeting) &&
-             meeting->flow.rx_head == meeting->peeked)
+    if (has_ended) {
+        if (meeting->is_live)
+            poll_received(meeting);
+        if (flow->finished && flow->rx_head == flow->rx_tail) {
+            status = BW_OK;
+        } else if (meeting->status == BW_CORRUPT || flow->rx_head == meeting->peeked) {
+            bw_rdma_fail(meeting, BW_SYSTEM, "connection_closed");
+            status = BW_CORRUPT;
+        }
+    } else if (meeting->is_live && bw_rdma_arm(meeting) && flow->rx_head == meeting->peeked) {
         status = BW_OK;
+    }
     leave(meeting);
     return status;
 }
