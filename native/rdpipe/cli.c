@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include "cli.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#define PROGRESS_MS 500
+
+void rd_cli_init(rd_cli_t *cli, const char *name)
+{
+    *cli = (rd_cli_t){
+        .name = name,
+        .terms = {.carriers = RD_CARRIERS_ALL, .block = RD_BLOCK_BYTES, .flags = RD_FLAG_CRC},
+        .key_fd = -1};
+}
+
+static void say(const char *name, const char *form, va_list args)
+{
+    char text[1024];
+
+    (void)vsnprintf(text, sizeof text, form, args);
+    (void)fprintf(stderr, "%s%s: %s\n", isatty(2) ? "\r\033[K" : "", name, text);
+}
+
+void rd_say(const rd_cli_t *cli, const char *form, ...)
+{
+    va_list args;
+
+    va_start(args, form);
+    say(cli->name, form, args);
+    va_end(args);
+}
+
+void rd_usage(const rd_cli_t *cli, const char *form, ...)
+{
+    va_list args;
+
+    va_start(args, form);
+    say(cli->name, form, args);
+    va_end(args);
+    (void)fprintf(stderr, "'%s --help' shows how it is called\n", cli->name);
+    exit(RD_EXIT_USAGE);
+}
+
+static uint32_t carrier_of(const rd_cli_t *cli, const char *value)
+{
+    if (strcmp(value, "auto") == 0)
+        return RD_CARRIERS_ALL;
+    if (strcmp(value, "shm") == 0)
+        return RD_CARRIER_SHM;
+    if (strcmp(value, "tcp") == 0)
+        return RD_CARRIER_TCP;
+    if (strcmp(value, "rdma") == 0)
+        return RD_CARRIER_RDMA;
+    rd_usage(cli, "--carrier %s: expected auto, shm, rdma or tcp", value);
+}
+
+void rd_cli_option(rd_cli_t *cli, int option, const char *value)
+{
+    uint64_t number = 0;
+
+    switch (option) {
+    case RD_OPTION_CARRIER:
+        cli->terms.carriers = carrier_of(cli, value);
+        break;
+    case RD_OPTION_BLOCK:
+        if (!rd_size(value, RD_BLOCK_MIN, RD_BLOCK_MAX, &number))
+            rd_usage(cli, "--block %s: expected 4K to 8M", value);
+        cli->terms.block = (uint32_t)number;
+        break;
+    case RD_OPTION_NO_CHECKSUM:
+        cli->terms.flags &= (uint8_t)~RD_FLAG_CRC;
+        break;
+    case RD_OPTION_JSON:
+        cli->json = true;
+        break;
+    case RD_OPTION_KEY_FILE:
+        cli->key_file = value;
+        break;
+    case RD_OPTION_KEY_FD:
+        if (!rd_number(value, 0, 1 << 20, &number))
+            rd_usage(cli, "--key-fd %s: expected the number of an open descriptor", value);
+        cli->key_fd = (int)number;
+        break;
+    case RD_OPTION_WAIT:
+        if (!rd_number(value, 1, 86400, &cli->wait_s))
+            rd_usage(cli, "--wait %s: expected seconds, 1 to 86400", value);
+        break;
+    case RD_OPTION_BIND:
+        cli->bind = value;
+        break;
+    case 'v':
+        cli->verbose = true;
+        break;
+    case RD_OPTION_VERSION:
+        (void)printf("%s %s\n", cli->name, RD_VERSION);
+        exit(0);
+    default:
+        (void)fprintf(stderr, "'%s --help' shows how it is called\n", cli->name);
+        exit(RD_EXIT_USAGE);
+    }
+}
+
+bool rd_cli_key(const rd_cli_t *cli, rd_key_t *key_p, rd_why_t *why)
+{
+    if (cli->key_file)
+        return rd_key_of_file(cli->key_file, key_p, why);
+    if (cli->key_fd >= 0)
+        return rd_key_of_fd(cli->key_fd, key_p, why);
+    return rd_key_of_environment(key_p, why);
+}
+
+uint16_t rd_cli_port(const rd_cli_t *cli, const char *text, bool any)
+{
+    uint64_t port;
+
+    if (!rd_number(text, any ? 0 : 1, 65535, &port))
+        rd_usage(cli, "port %s: expected a number from %d to 65535", text, any ? 0 : 1);
+    return (uint16_t)port;
+}
+
+void rd_ignore_signals(void)
+{
+    (void)signal(SIGPIPE, SIG_IGN);
+    (void)signal(SIGXFSZ, SIG_IGN);
+}
+
+void rd_amount(char text[32], double amount, const char *unit)
+{
+    static const char prefix[] = {' ', 'k', 'M', 'G', 'T', 'P'};
+    size_t i = 0;
+
+    while (amount >= 1000 && i + 1 < sizeof prefix) {
+        amount /= 1000;
+        i++;
+    }
+    if (i == 0)
+        (void)snprintf(text, 32, "%.0f %s", amount, unit);
+    else
+        (void)snprintf(text, 32, "%.3f %c%s", amount, prefix[i], unit);
+}
+
+/* ---- progress ---- */
+
+struct rd_progress {
+    pthread_t thread;
+    int stop;
+    const char *name;
+    const rd_pump_t *pump;
+    int64_t began_ms;
+};
+
+static void show(const rd_progress_t *progress, uint64_t *last_p)
+{
+    uint64_t bytes = atomic_load_explicit(&progress->pump->bytes, memory_order_relaxed);
+    int64_t s = (rd_now_ms() - progress->began_ms) / 1000;
+    char amount[32], rate[32];
+
+    rd_amount(amount, (double)bytes, "B");
+    rd_amount(rate, (double)(bytes - *last_p) * 1000 / PROGRESS_MS, "B/s");
+    *last_p = bytes;
+    (void)fprintf(stderr, "\r%s: %s  %s  %d:%02d\033[K", progress->name, amount, rate,
+                  (int)(s / 60), (int)(s % 60));
+}
+
+static void *run_progress(void *argument)
+{
+    rd_progress_t *progress = argument;
+    struct pollfd stop = {.fd = progress->stop, .events = POLLIN};
+    uint64_t last = 0;
+
+    while (poll(&stop, 1, PROGRESS_MS) == 0)
+        show(progress, &last);
+    (void)fprintf(stderr, "\r\033[K");
+    return NULL;
+}
+
+rd_progress_t *rd_progress_start(const char *name, const rd_pump_t *pump)
+{
+    rd_progress_t *progress;
+
+    if (!isatty(2))
+        return NULL;
+    progress = calloc(1, sizeof *progress);
+    if (!progress)
+        return NULL;
+    *progress = (rd_progress_t){
+        .stop = eventfd(0, EFD_CLOEXEC), .name = name, .pump = pump, .began_ms = rd_now_ms()};
+    if (progress->stop >= 0 && pthread_create(&progress->thread, NULL, run_progress, progress) == 0)
+        return progress;
+    if (progress->stop >= 0)
+        close(progress->stop);
+    free(progress);
+    return NULL;
+}
+
+void rd_progress_stop(rd_progress_t *progress)
+{
+    if (!progress)
+        return;
+    (void)eventfd_write(progress->stop, 1);
+    (void)pthread_join(progress->thread, NULL);
+    close(progress->stop);
+    free(progress);
+}
+
+/* ---- the end ---- */
+
+void rd_json_text(FILE *to, const char *text)
+{
+    (void)fputc('"', to);
+    for (const unsigned char *at = (const unsigned char *)text; *at; at++) {
+        if (*at == '"' || *at == '\\')
+            (void)fprintf(to, "\\%c", *at);
+        else if (*at < 0x20)
+            (void)fprintf(to, "\\u%04x", *at);
+        else
+            (void)fputc(*at, to);
+    }
+    (void)fputc('"', to);
+}
+
+static const char *outcome_name(rd_outcome_t outcome)
+{
+    return outcome == RD_PUMP_DONE ? "done" : outcome == RD_PUMP_QUIT ? "reader_quit" : "fault";
+}
+
+int rd_cli_verdict(const rd_cli_t *cli, const rd_pump_t *pump, const rd_hop_t *hop, double seconds)
+{
+    uint64_t bytes = atomic_load(&pump->bytes);
+    char rate[32], amount[32];
+
+    rd_amount(rate, seconds > 0 ? (double)bytes / seconds : 0, "B/s");
+    rd_amount(amount, (double)bytes, "B");
+    if (pump->outcome == RD_PUMP_FAULT)
+        rd_say(cli, "%s", pump->why.text);
+    if (cli->verbose)
+        rd_say(cli, "%s in %.3f s, %s", amount, seconds, rate);
+    if (cli->json) {
+        (void)fprintf(stderr,
+                      "{\"command\": \"%s\", \"outcome\": \"%s\", \"bytes\": %llu, \"seconds\": "
+                      "%.6f, \"carrier\": \"%s\", \"reason\": ",
+                      cli->name, outcome_name(pump->outcome), (unsigned long long)bytes, seconds,
+                      hop->carrier);
+        rd_json_text(stderr, pump->outcome == RD_PUMP_FAULT ? pump->why.text : hop->why);
+        (void)fprintf(stderr, "}\n");
+    }
+    return pump->outcome == RD_PUMP_DONE   ? 0
+           : pump->outcome == RD_PUMP_QUIT ? RD_EXIT_QUIT
+                                           : RD_EXIT_FAULT;
+}

@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef RD_CLI_H
+#define RD_CLI_H
+
+#include "hop.h"
+#include "pump.h"
+
+/*
+ * What the commands have in common: options, what they say, and how they end.
+ * Data is on standard output alone; everything said is on standard error.
+ */
+
+#define RD_VERSION "0.1.0"
+
+enum {
+    RD_EXIT_FAULT = 1, /* the stream is not whole */
+    RD_EXIT_USAGE = 2, /* called wrongly */
+    RD_EXIT_OWN = 125, /* rdpipe: a host, a connection or an agent failed, not a command */
+    RD_EXIT_QUIT = 141 /* the reader wanted no more: as a command that SIGPIPE ends */
+};
+
+typedef struct {
+    const char *name; /* of the command */
+    rd_terms_t terms;
+    bool verbose, json;
+    uint64_t wait_s; /* for the other side */
+    const char *bind;
+    const char *key_file;
+    int key_fd; /* -1: none */
+} rd_cli_t;
+
+/* The options that all commands have, for getopt_long: values above 255. */
+enum {
+    RD_OPTION_CARRIER = 256,
+    RD_OPTION_BLOCK,
+    RD_OPTION_NO_CHECKSUM,
+    RD_OPTION_JSON,
+    RD_OPTION_KEY_FILE,
+    RD_OPTION_KEY_FD,
+    RD_OPTION_WAIT,
+    RD_OPTION_BIND,
+    RD_OPTION_VERSION,
+    RD_OPTION_OWN
+};
+#define RD_STREAM_OPTIONS                                                                          \
+    {"carrier", 1, NULL, RD_OPTION_CARRIER}, {"block", 1, NULL, RD_OPTION_BLOCK},                  \
+        {"no-checksum", 0, NULL, RD_OPTION_NO_CHECKSUM}, {"json", 0, NULL, RD_OPTION_JSON},        \
+        {"verbose", 0, NULL, 'v'}, {"help", 0, NULL, 'h'},                                         \
+    {                                                                                              \
+        "version", 0, NULL, RD_OPTION_VERSION                                                      \
+    }
+
+void rd_cli_init(rd_cli_t *cli, const char *name);
+
+/* Takes a common option; exits on a bad value, --version, or an option that is not known. */
+void rd_cli_option(rd_cli_t *cli, int option, const char *value);
+
+/* "prog: text" on standard error. */
+__attribute__((format(printf, 2, 3))) void rd_say(const rd_cli_t *cli, const char *form, ...);
+
+/* The same, and exits with RD_EXIT_USAGE. */
+__attribute__((format(printf, 2, 3), noreturn)) void rd_usage(const rd_cli_t *cli, const char *form,
+                                                              ...);
+
+/* The key by --key-file, --key-fd or the environment. */
+bool rd_cli_key(const rd_cli_t *cli, rd_key_t *key_p, rd_why_t *why);
+
+/* A port from 1 (or 0, if `any`) to 65535; exits if it is none. */
+uint16_t rd_cli_port(const rd_cli_t *cli, const char *text, bool any);
+
+/* Signals that would end us silently become errors of calls: SIGPIPE, SIGXFSZ. */
+void rd_ignore_signals(void);
+
+/* 1.234 GB/s, 12.3 MB: decimal units. */
+void rd_amount(char text[32], double amount, const char *unit);
+
+/* A line that grows on a terminal, none elsewhere: a thread that looks at `pump->bytes`. */
+typedef struct rd_progress rd_progress_t;
+rd_progress_t *rd_progress_start(const char *name, const rd_pump_t *pump);
+void rd_progress_stop(rd_progress_t *progress);
+
+/* Says what has come of a single stream, by -v or --json, and gives the exit status. */
+int rd_cli_verdict(const rd_cli_t *cli, const rd_pump_t *pump, const rd_hop_t *hop, double seconds);
+
+/* `text` as a string of JSON, with its quotes. */
+void rd_json_text(FILE *to, const char *text);
+
+#endif

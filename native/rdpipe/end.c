@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include "end.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define PIPE_BYTES (1024 * 1024) /* fs.pipe-max-size of most systems */
+#define PIPE_LEAST (128 * 1024)
+#define SHORT_BYTES 4096 /* a pipe that is ready takes so much without waiting (PIPE_BUF) */
+
+void rd_pipe_enlarge(int fd)
+{
+    for (int bytes = PIPE_BYTES; bytes >= PIPE_LEAST; bytes /= 2)
+        if (fcntl(fd, F_GETPIPE_SZ) >= bytes || fcntl(fd, F_SETPIPE_SZ, bytes) >= 0)
+            return;
+}
+
+/* Opens the same pipe or terminal once more, for us alone. */
+static int reopen(int fd, int mode)
+{
+    char path[32];
+
+    (void)snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    return open(path, mode | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+}
+
+rd_end_t rd_end_of(int fd, bool for_writing)
+{
+    rd_end_t end = {.fd = fd};
+    struct stat is;
+    int flags = fcntl(fd, F_GETFL), own;
+
+    if (fstat(fd, &is) < 0)
+        return end;
+    end.is_file = S_ISREG(is.st_mode) || S_ISBLK(is.st_mode) || S_ISDIR(is.st_mode);
+    end.is_socket = S_ISSOCK(is.st_mode);
+    end.is_nonblocking = flags >= 0 && (flags & O_NONBLOCK) != 0;
+    if (S_ISFIFO(is.st_mode))
+        rd_pipe_enlarge(fd);
+    if (end.is_nonblocking || !(S_ISFIFO(is.st_mode) || isatty(fd)))
+        return end;
+    own = reopen(fd, for_writing ? O_WRONLY : O_RDONLY);
+    if (own < 0)
+        return end;
+    if (dup3(own, fd, O_CLOEXEC) == fd)
+        end.is_nonblocking = true;
+    close(own);
+    return end;
+}
+
+void rd_end_none(rd_end_t *end)
+{
+    *end = (rd_end_t){.fd = -1};
+}
+
+static bool is_ready(const rd_end_t *end, short events)
+{
+    struct pollfd polled = {.fd = end->fd, .events = events};
+
+    return end->is_file || end->is_nonblocking || poll(&polled, 1, 0) > 0;
+}
+
+ssize_t rd_end_read(const rd_end_t *end, void *data, size_t len)
+{
+    if (!is_ready(end, POLLIN)) {
+        errno = EAGAIN;
+        return -1;
+    }
+    return read(end->fd, data, len);
+}
+
+ssize_t rd_end_write(const rd_end_t *end, const void *data, size_t len)
+{
+    if (end->is_socket)
+        return send(end->fd, data, len, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (!is_ready(end, POLLOUT)) {
+        errno = EAGAIN;
+        return -1;
+    }
+    if (!end->is_file && !end->is_nonblocking && len > SHORT_BYTES)
+        len = SHORT_BYTES;
+    return write(end->fd, data, len);
+}
+
+bool rd_end_close(rd_end_t *end)
+{
+    int fd = end->fd;
+
+    end->fd = -1;
+    return fd < 0 || close(fd) == 0 || errno == EINTR;
+}

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef RD_END_H
+#define RD_END_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <sys/types.h>
+
+/*
+ * Where a stream comes from or goes to: a pipe, a file, a terminal, a socket. Calls never wait
+ * (but for a disk), and what other processes share with us is not changed for them: O_NONBLOCK is
+ * set on a description of our own, or not at all.
+ */
+typedef struct {
+    int fd; /* -1: none */
+    bool is_file, is_socket, is_nonblocking;
+} rd_end_t;
+
+/* Takes the descriptor. Pipes are enlarged as far as the system lets us. */
+rd_end_t rd_end_of(int fd, bool for_writing);
+void rd_end_none(rd_end_t *end);
+
+/* As read and write; -1 with errno EAGAIN: wait. */
+ssize_t rd_end_read(const rd_end_t *end, void *data, size_t len);
+ssize_t rd_end_write(const rd_end_t *end, const void *data, size_t len);
+
+/* Closes it. False and errno: what was written may not be there. */
+bool rd_end_close(rd_end_t *end);
+
+/* Makes a pipe as large as the system lets us. */
+void rd_pipe_enlarge(int fd);
+
+#endif

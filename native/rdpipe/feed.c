@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+
+#include "pump.h"
+
+#define STATUS_MS 1000 /* END waits so long for the producer's status once its output has ended */
+#define ABORT_MS 2000  /* an ABORT waits so long for room */
+#define TICK_MS 1000
+
+typedef struct {
+    rd_pump_t *pump;
+    rd_stream_t *to;
+    rd_end_t *input;
+    uint8_t *at;    /* a frame that is being filled, NULL: none */
+    size_t filled;  /* bytes of payload in it */
+    uint64_t total; /* bytes of the stream in frames that were sent */
+    int64_t end_by; /* END goes then, with the status or without it; 0: the input has not ended */
+    bool has_said_end;
+    rd_why_t fault; /* of the input */
+} feed_t;
+
+static void fail(feed_t *feed, const char *text)
+{
+    feed->pump->outcome = RD_PUMP_FAULT;
+    (void)rd_because(&feed->pump->why, "%s", text);
+}
+
+static void send_block(feed_t *feed)
+{
+    rd_frame_t frame = {.kind = RD_DATA,
+                        .flags = feed->to->hop.terms.flags,
+                        .len = (uint32_t)feed->filled,
+                        .value = (uint32_t)feed->filled,
+                        .offset = feed->total};
+
+    if (frame.flags & RD_FLAG_CRC)
+        frame.crc = rd_crc(feed->at + RD_FRAME_BYTES, feed->filled);
+    rd_stream_put(feed->to, feed->at, &frame);
+    feed->total += feed->filled;
+    atomic_store_explicit(&feed->pump->bytes, feed->total, memory_order_relaxed);
+    feed->at = NULL;
+    feed->filled = 0;
+}
+
+/* Reads until the block is full or the input has nothing: what there is goes at once. True:
+ * something was done. */
+static bool read_block(feed_t *feed)
+{
+    size_t block = feed->to->hop.terms.block;
+    ssize_t n = 0;
+
+    if (feed->end_by != 0)
+        return false;
+    feed->at = rd_stream_room(feed->to, block);
+    if (!feed->at)
+        return false;
+    while (feed->filled < block) {
+        n = rd_end_read(feed->input, feed->at + RD_FRAME_BYTES + feed->filled,
+                        block - feed->filled);
+        if (n > 0)
+            feed->filled += (size_t)n;
+        else if (n == 0 || errno != EINTR)
+            break;
+    }
+    if (n < 0 && errno != EAGAIN && errno != EIO) {
+        (void)rd_because(&feed->fault, "reading the input: %s", strerror(errno));
+        return true;
+    }
+    /* A terminal whose session is gone gives EIO: that is its end. */
+    if (n < 0 && errno == EIO && feed->input->is_file) {
+        (void)rd_because(&feed->fault, "reading the input: %s", strerror(errno));
+        return true;
+    }
+    if (n == 0 || (n < 0 && errno == EIO))
+        feed->end_by = rd_now_ms() + STATUS_MS;
+    if (feed->filled > 0) {
+        send_block(feed);
+        return true;
+    }
+    return feed->end_by != 0;
+}
+
+static bool say_end(feed_t *feed)
+{
+    int status = atomic_load(&feed->pump->status);
+    rd_frame_t end = {.kind = RD_END, .offset = feed->total};
+
+    if (feed->end_by == 0 || feed->has_said_end)
+        return false;
+    if (status == RD_STATUS_UNKNOWN && rd_left_ms(feed->end_by) > 0)
+        return false;
+    end.value = status == RD_STATUS_UNKNOWN ? 0 : (uint32_t)status;
+    feed->has_said_end = rd_stream_say(feed->to, &end, NULL);
+    return feed->has_said_end;
+}
+
+/* What the consumer says. True: something was done. */
+static bool listen_up(feed_t *feed)
+{
+    rd_frame_t frame;
+    const uint8_t *payload;
+    rd_why_t why;
+
+    switch (rd_stream_next(feed->to, &frame, &payload, &why)) {
+    case RD_NOTHING:
+        return false;
+    case RD_LOST:
+        fail(feed, why.text);
+        return true;
+    case RD_FRAME:
+        break;
+    }
+    if (frame.kind == RD_DONE && feed->has_said_end && frame.offset == feed->total)
+        feed->pump->outcome = RD_PUMP_DONE;
+    else if (frame.kind == RD_ABORT) {
+        feed->pump->outcome = frame.value == RD_ABORT_QUIT ? RD_PUMP_QUIT : RD_PUMP_FAULT;
+        (void)rd_because(&feed->pump->why, "%s: %.*s", feed->to->peer, (int)frame.len,
+                         (const char *)payload);
+    } else if (frame.kind != RD_PING)
+        (void)rd_because(&feed->fault, "%s answered out of turn", feed->to->peer);
+    rd_stream_release(feed->to, &frame);
+    return true;
+}
+
+/* The other side must not take what it has for the whole. */
+static void say_abort(feed_t *feed, const char *text)
+{
+    int64_t deadline = rd_now_ms() + ABORT_MS;
+    rd_frame_t abort_frame = {.kind = RD_ABORT, .value = RD_ABORT_FAULT, .offset = feed->total};
+
+    while (!rd_stream_say(feed->to, &abort_frame, text) && rd_left_ms(deadline) > 0 &&
+           !feed->to->peer_left)
+        rd_streams_wait(feed->to, NULL, NULL, 0, rd_left_ms(deadline));
+    fail(feed, text);
+}
+
+static void wait_for_work(feed_t *feed)
+{
+    bool wants_input = feed->end_by == 0 && feed->to->wants == 0;
+    struct pollfd polled[2] = {{.fd = feed->pump->wake, .events = POLLIN},
+                               {.fd = wants_input ? feed->input->fd : -1, .events = POLLIN}};
+    int ms = TICK_MS;
+    eventfd_t ignored;
+
+    if (feed->end_by != 0 && !feed->has_said_end && rd_left_ms(feed->end_by) < ms)
+        ms = rd_left_ms(feed->end_by) + 1;
+    rd_streams_wait(feed->to, NULL, polled, 2, ms);
+    if (polled[0].revents)
+        (void)eventfd_read(feed->pump->wake, &ignored);
+}
+
+void rd_feed(rd_pump_t *pump, rd_stream_t *to, rd_end_t *input)
+{
+    feed_t feed = {.pump = pump, .to = to, .input = input};
+    rd_why_t why;
+
+    while (pump->outcome == RD_PUMP_RUNS) {
+        bool done = listen_up(&feed);
+
+        if (pump->outcome != RD_PUMP_RUNS)
+            break;
+        to->wants = 0;
+        done |= read_block(&feed);
+        done |= say_end(&feed);
+        if (feed.fault.text[0])
+            say_abort(&feed, feed.fault.text);
+        else if (atomic_load(&pump->stop))
+            say_abort(&feed, "stopped");
+        else if (!rd_stream_tick(to, &why))
+            fail(&feed, why.text);
+        else if (!done)
+            wait_for_work(&feed);
+    }
+    (void)rd_end_close(input);
+}

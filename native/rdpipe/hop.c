@@ -1,0 +1,501 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include "hop.h"
+
+#include <assert.h>
+#include <endian.h>
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "rdframe.h"
+#include "shm.h"
+#include "socket.h"
+#include "tcp_link.h"
+
+#define MAGIC "rdpipe\r\n"
+#define VERSION 1u
+#define VISITORS_MAX 32
+#define VISITOR_MS 5000 /* time to prove oneself */
+#define SETTLE_MS 10000 /* time for the rest, once proved */
+#define RING_MIN_BYTES ((uint64_t)4 * 1024 * 1024)
+
+#define LABEL_PRODUCER "rdpipe 1 producer"
+#define LABEL_CONSUMER "rdpipe 1 consumer"
+
+enum { VERDICT_REFUSED, VERDICT_WELCOME, VERDICT_VERSION };
+
+/* All numbers little-endian. */
+typedef struct {
+    char magic[8];
+    uint32_t version, block; /* the largest that the consumer can take */
+    uint8_t nonce[RD_NONCE_BYTES];
+} challenge_t;
+
+typedef struct {
+    char magic[8];
+    uint32_t version, carriers, block, flags;
+    uint8_t nonce[RD_NONCE_BYTES];
+    uint8_t mac[RD_MAC_BYTES];
+} answer_t;
+
+typedef struct {
+    uint32_t verdict, carriers, address_len, reserved;
+    uint8_t address[BW_SHM_ADDRESS_MAX];
+    uint8_t token[BW_SHM_TOKEN_BYTES];
+    uint8_t mac[RD_MAC_BYTES];
+} verdict_t;
+
+typedef struct {
+    uint32_t carrier; /* 0: none, and the text says why */
+    char text[156];
+} choice_t;
+
+static_assert(sizeof(challenge_t) == 48, "the layout is part of the protocol");
+static_assert(sizeof(answer_t) == 88, "the layout is part of the protocol");
+static_assert(sizeof(verdict_t) == 172, "the layout is part of the protocol");
+static_assert(sizeof(choice_t) == 160, "the layout is part of the protocol");
+
+/* What both have said, for the proof. */
+typedef struct {
+    challenge_t challenge;
+    uint8_t answer[offsetof(answer_t, mac)];
+    uint8_t verdict[offsetof(verdict_t, mac)];
+} said_t;
+
+static_assert(sizeof(said_t) == 48 + 56 + 140, "no padding in what is proved");
+
+uint64_t rd_ring_bytes(uint32_t block)
+{
+    uint64_t bytes = RING_MIN_BYTES;
+    struct rlimit limit;
+
+    while (bytes < 4 * (uint64_t)block)
+        bytes *= 2;
+    /* Rings are memory with a size as a file has it: a lower limit means smaller rings. */
+    if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
+        while (bytes > BW_RING_MIN_BYTES && 2 * bytes + 65536 > limit.rlim_cur)
+            bytes /= 2;
+    return bytes;
+}
+
+/* The longest frame must fit into the smaller ring. */
+static uint32_t block_of_here(uint32_t block)
+{
+    uint64_t ring = rd_ring_bytes(block);
+
+    return block > ring / 4 ? (uint32_t)(ring / 4) : block;
+}
+
+static void set_text(char *to, size_t bytes, const char *text)
+{
+    size_t len = strnlen(text, bytes - 1);
+
+    memcpy(to, text, len);
+    to[len] = 0;
+}
+
+static bool link_why(rd_why_t *why, const char *carrier, const bw_error_t *error)
+{
+    return rd_because(why, "%s%s%s%s", carrier, error->step ? error->step : "failed",
+                      error->sys_errno ? ": " : "",
+                      error->sys_errno ? strerror(error->sys_errno) : "");
+}
+
+static bool adopt(int socket, rd_hop_t *hop_p, rd_why_t *why)
+{
+    bw_error_t error = {0};
+
+    if (bw_tcp_adopt(socket, rd_ring_bytes(hop_p->terms.block), &hop_p->link, &error) != BW_OK)
+        return link_why(why, "tcp: ", &error);
+    close(socket);
+    hop_p->carrier = "tcp";
+    hop_p->side = -1;
+    return true;
+}
+
+void rd_hop_close(rd_hop_t *hop)
+{
+    if (hop->link)
+        hop->link->ops->close(hop->link, NULL);
+    if (hop->side >= 0)
+        close(hop->side);
+    *hop = (rd_hop_t){.side = -1};
+}
+
+/* ---- the consumer ---- */
+
+typedef struct {
+    int fd;
+    int64_t deadline;
+    size_t got;
+    challenge_t challenge;
+    answer_t answer;
+} visitor_t;
+
+typedef enum { VISITOR_WAITS, VISITOR_LEFT, VISITOR_PROVED } visit_t;
+
+static bool greet(int fd, visitor_t *visitor_p)
+{
+    rd_why_t why;
+
+    *visitor_p = (visitor_t){.fd = fd, .deadline = rd_now_ms() + VISITOR_MS};
+    memcpy(visitor_p->challenge.magic, MAGIC, sizeof visitor_p->challenge.magic);
+    visitor_p->challenge.version = htole32(VERSION);
+    visitor_p->challenge.block = htole32(block_of_here(RD_BLOCK_MAX));
+    return rd_nonce(visitor_p->challenge.nonce, &why) &&
+           send(fd, &visitor_p->challenge, sizeof visitor_p->challenge,
+                MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)sizeof visitor_p->challenge;
+}
+
+static bool answer_is_proved(const visitor_t *visitor, const rd_key_t *key, said_t *said_p)
+{
+    uint8_t mac[RD_MAC_BYTES];
+
+    said_p->challenge = visitor->challenge;
+    memcpy(said_p->answer, &visitor->answer, sizeof said_p->answer);
+    return memcmp(visitor->answer.magic, MAGIC, sizeof visitor->answer.magic) == 0 &&
+           rd_mac(key, LABEL_PRODUCER, said_p, offsetof(said_t, verdict), mac) &&
+           rd_mac_is(mac, visitor->answer.mac);
+}
+
+/* Tells one of our own kind why he is turned away; a stranger gets nothing out of it. */
+static void refuse(int fd, uint32_t verdict)
+{
+    verdict_t no = {.verdict = htole32(verdict)};
+
+    (void)send(fd, &no, sizeof no, MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
+static visit_t visit(visitor_t *visitor, const rd_key_t *key, said_t *said_p)
+{
+    ssize_t n = recv(visitor->fd, (uint8_t *)&visitor->answer + visitor->got,
+                     sizeof visitor->answer - visitor->got, MSG_DONTWAIT);
+
+    if (n < 0 && (errno == EAGAIN || errno == EINTR))
+        return rd_left_ms(visitor->deadline) == 0 ? VISITOR_LEFT : VISITOR_WAITS;
+    if (n <= 0)
+        return VISITOR_LEFT;
+    visitor->got += (size_t)n;
+    if (memcmp(&visitor->answer, MAGIC, visitor->got < 8 ? visitor->got : 8) != 0)
+        return VISITOR_LEFT;
+    if (visitor->got < sizeof visitor->answer)
+        return VISITOR_WAITS;
+    if (answer_is_proved(visitor, key, said_p) && visitor->answer.version == htole32(VERSION))
+        return VISITOR_PROVED;
+    refuse(visitor->fd,
+           visitor->answer.version == htole32(VERSION) ? VERDICT_REFUSED : VERDICT_VERSION);
+    return VISITOR_LEFT;
+}
+
+typedef struct {
+    visitor_t of[VISITORS_MAX];
+    size_t count;
+    unsigned turned_away;
+} visitors_t;
+
+static void leave(visitors_t *visitors, size_t i)
+{
+    close(visitors->of[i].fd);
+    visitors->of[i] = visitors->of[--visitors->count];
+    visitors->turned_away++;
+}
+
+static void let_in(visitors_t *visitors, int door)
+{
+    int fd;
+
+    while ((fd = accept4(door, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0) {
+        if (visitors->count == VISITORS_MAX)
+            leave(visitors, 0); /* whoever has waited longest, or nearly so */
+        if (greet(fd, &visitors->of[visitors->count]))
+            visitors->count++;
+        else
+            close(fd);
+    }
+}
+
+static int next_deadline(const visitors_t *visitors, int64_t deadline)
+{
+    for (size_t i = 0; i < visitors->count; i++)
+        if (visitors->of[i].deadline < deadline)
+            deadline = visitors->of[i].deadline;
+    return rd_left_ms(deadline);
+}
+
+/* Waits for one who has the key. His socket, or -1. */
+static int await_proof(int door, const rd_key_t *key, int stop, int64_t deadline,
+                       visitors_t *visitors, visitor_t *visitor_p, said_t *said_p, rd_why_t *why)
+{
+    while (rd_left_ms(deadline) > 0) {
+        struct pollfd polled[VISITORS_MAX + 2] = {{.fd = stop, .events = POLLIN},
+                                                  {.fd = door, .events = POLLIN}};
+
+        for (size_t i = 0; i < visitors->count; i++)
+            polled[2 + i] = (struct pollfd){.fd = visitors->of[i].fd, .events = POLLIN};
+        (void)poll(polled, 2 + visitors->count, next_deadline(visitors, deadline));
+        if (polled[0].revents)
+            return (void)rd_because(why, "stopped"), -1;
+        for (size_t i = visitors->count; i-- > 0;) {
+            visit_t is = visit(&visitors->of[i], key, said_p);
+
+            if (is == VISITOR_PROVED) {
+                *visitor_p = visitors->of[i];
+                visitors->of[i] = visitors->of[--visitors->count];
+                return visitor_p->fd;
+            }
+            if (is == VISITOR_LEFT)
+                leave(visitors, i);
+        }
+        let_in(visitors, door);
+    }
+    (void)rd_because(why, "nobody with the key has connected in time%s",
+                     visitors->turned_away > 0 ? " (others have, and were turned away)" : "");
+    return -1;
+}
+
+static bool make_verdict(const rd_key_t *key, uint32_t carriers, const bw_shm_door_t *shm,
+                         said_t *said, verdict_t *verdict_p)
+{
+    *verdict_p = (verdict_t){.verdict = htole32(VERDICT_WELCOME), .carriers = htole32(carriers)};
+    if (shm->fd >= 0) {
+        verdict_p->address_len = htole32((uint32_t)shm->address_len);
+        memcpy(verdict_p->address, shm->address, shm->address_len);
+        memcpy(verdict_p->token, shm->token, sizeof verdict_p->token);
+    }
+    memcpy(said->verdict, verdict_p, sizeof said->verdict);
+    return rd_mac(key, LABEL_CONSUMER, said, sizeof *said, verdict_p->mac);
+}
+
+/* Takes what the producer has chosen; `text` becomes the reason for the carrier. */
+static bool take_choice(int socket, uint32_t carrier, bw_shm_door_t *shm, rd_hop_t *hop_p,
+                        rd_why_t *why)
+{
+    bw_error_t error = {0};
+
+    if (carrier == RD_CARRIER_TCP)
+        return adopt(socket, hop_p, why);
+    if (carrier != RD_CARRIER_SHM || shm->fd < 0)
+        return rd_because(why, "the producer chose a carrier that was not offered");
+    if (bw_shm_accept(shm, BW_RING_MAX_BYTES, &hop_p->link, &error) != BW_OK)
+        return link_why(why, "shm: ", &error);
+    hop_p->carrier = "shm";
+    hop_p->side = socket;
+    return true;
+}
+
+static bool settle(int socket, bw_shm_door_t *shm, uint32_t carriers, int stop, rd_hop_t *hop_p,
+                   rd_why_t *why)
+{
+    int64_t deadline = rd_now_ms() + SETTLE_MS;
+    choice_t choice, settled = {0};
+    bool taken;
+    uint32_t carrier;
+
+    if (!rd_read_all(socket, &choice, sizeof choice, stop, deadline, why))
+        return false;
+    carrier = le32toh(choice.carrier);
+    choice.text[sizeof choice.text - 1] = 0;
+    if (carrier == 0)
+        return rd_because(why, "no carrier: %s", choice.text);
+    set_text(hop_p->why, sizeof hop_p->why, choice.text);
+    /* The word goes before the link may take the socket over. */
+    if (!(carrier & carriers) || (carrier & (carrier - 1)))
+        return rd_because(why, "the producer chose a carrier that was not offered");
+    if (carrier == RD_CARRIER_TCP) {
+        settled.carrier = choice.carrier;
+        return rd_write_all(socket, &settled, sizeof settled, stop, deadline, why) &&
+               take_choice(socket, carrier, shm, hop_p, why);
+    }
+    taken = take_choice(socket, carrier, shm, hop_p, why);
+    settled.carrier = taken ? choice.carrier : 0;
+    if (!taken)
+        set_text(settled.text, sizeof settled.text, why->text);
+    if (rd_write_all(socket, &settled, sizeof settled, stop, deadline, why))
+        return taken;
+    if (taken) {
+        hop_p->link->ops->close(hop_p->link, NULL);
+        *hop_p = (rd_hop_t){.side = -1};
+    }
+    return false;
+}
+
+bool rd_hop_accept(int door, const rd_key_t *key, const rd_terms_t *terms, int stop,
+                   int64_t deadline, unsigned *strangers_p, rd_hop_t *hop_p, rd_why_t *why)
+{
+    visitors_t visitors = {0};
+    visitor_t visitor = {0};
+    bw_shm_door_t shm = {.fd = -1};
+    bw_error_t error = {0};
+    said_t said;
+    verdict_t verdict;
+    uint32_t carriers;
+    rd_hop_t hop = {.side = -1};
+    int socket = await_proof(door, key, stop, deadline, &visitors, &visitor, &said, why);
+    bool done = socket >= 0;
+
+    if (done) {
+        rd_tune(socket);
+        carriers = terms->carriers & le32toh(visitor.answer.carriers);
+        hop.terms = (rd_terms_t){.carriers = carriers,
+                                 .block = le32toh(visitor.answer.block),
+                                 .flags = (uint8_t)le32toh(visitor.answer.flags)};
+        if (hop.terms.block < RD_BLOCK_MIN || hop.terms.block > RD_BLOCK_MAX)
+            done = rd_because(why, "the producer wants blocks of %u bytes", hop.terms.block);
+        /* Without a door the producer sees that shared memory is not to be had. */
+        if (carriers & RD_CARRIER_SHM)
+            (void)bw_shm_door_open(NULL, &shm, &error);
+        done = done && make_verdict(key, carriers, &shm, &said, &verdict) &&
+               rd_write_all(socket, &verdict, sizeof verdict, stop, rd_now_ms() + SETTLE_MS, why) &&
+               settle(socket, &shm, carriers, stop, &hop, why);
+        if (!done)
+            close(socket);
+    }
+    bw_shm_door_close(&shm);
+    if (strangers_p)
+        *strangers_p = visitors.turned_away;
+    while (visitors.count > 0)
+        leave(&visitors, 0);
+    if (done)
+        *hop_p = hop;
+    return done;
+}
+
+/* ---- the producer ---- */
+
+static bool make_answer(const rd_key_t *key, const rd_terms_t *terms, said_t *said,
+                        answer_t *answer_p, rd_why_t *why)
+{
+    *answer_p = (answer_t){.version = htole32(VERSION),
+                           .carriers = htole32(terms->carriers),
+                           .block = htole32(terms->block),
+                           .flags = htole32(terms->flags)};
+    memcpy(answer_p->magic, MAGIC, sizeof answer_p->magic);
+    if (!rd_nonce(answer_p->nonce, why))
+        return false;
+    memcpy(said->answer, answer_p, sizeof said->answer);
+    if (!rd_mac(key, LABEL_PRODUCER, said, offsetof(said_t, verdict), answer_p->mac))
+        return rd_because(why, "libcrypto has no HMAC");
+    return true;
+}
+
+static bool verdict_is_good(const char *peer, const rd_key_t *key, const verdict_t *verdict,
+                            said_t *said, rd_why_t *why)
+{
+    uint8_t mac[RD_MAC_BYTES];
+
+    if (le32toh(verdict->verdict) == VERDICT_VERSION)
+        return rd_because(why, "%s has another version of the pipe's protocol than %u", peer,
+                          VERSION);
+    if (le32toh(verdict->verdict) != VERDICT_WELCOME)
+        return rd_because(why, "%s refuses us: its key is another one", peer);
+    memcpy(said->verdict, verdict, sizeof said->verdict);
+    if (!rd_mac(key, LABEL_CONSUMER, said, sizeof *said, mac) || !rd_mac_is(mac, verdict->mac))
+        return rd_because(why, "%s does not have the key; is it another program?", peer);
+    return true;
+}
+
+/* Both prove themselves. */
+static bool introduce(int socket, const char *peer, const rd_key_t *key, rd_terms_t *terms,
+                      int stop, int64_t deadline, verdict_t *verdict_p, rd_why_t *why)
+{
+    said_t said;
+    answer_t answer;
+    rd_why_t step;
+
+    if (!rd_read_all(socket, &said.challenge, sizeof said.challenge, stop, deadline, &step))
+        return rd_because(why, "%s: %s before a word of the pipe's protocol", peer, step.text);
+    if (memcmp(said.challenge.magic, MAGIC, sizeof said.challenge.magic) != 0)
+        return rd_because(why, "%s: something else than a pipe listens there", peer);
+    if (le32toh(said.challenge.block) < terms->block)
+        terms->block = le32toh(said.challenge.block);
+    if (!make_answer(key, terms, &said, &answer, why))
+        return false;
+    if (!rd_write_all(socket, &answer, sizeof answer, stop, deadline, &step) ||
+        !rd_read_all(socket, verdict_p, sizeof *verdict_p, stop, deadline, &step))
+        return rd_because(why, "%s: %s while both sides prove that they have the key", peer,
+                          step.text);
+    return verdict_is_good(peer, key, verdict_p, &said, why);
+}
+
+static bool join_shm(const verdict_t *verdict, rd_hop_t *hop_p, rd_why_t *why)
+{
+    bw_error_t error = {0};
+    uint32_t len = le32toh(verdict->address_len);
+
+    if (len == 0 || len > sizeof verdict->address)
+        return rd_because(why, "no shared memory there");
+    if (bw_shm_join(verdict->address, len, verdict->token, rd_ring_bytes(hop_p->terms.block),
+                    &hop_p->link, &error) == BW_OK)
+        return true;
+    if (error.sys_errno == ECONNREFUSED)
+        return rd_because(why, "another host");
+    return link_why(why, "", &error);
+}
+
+/* The best carrier of those that both allow. */
+static bool choose(const verdict_t *verdict, int socket, rd_hop_t *hop_p, choice_t *choice_p)
+{
+    uint32_t carriers = le32toh(verdict->carriers) & hop_p->terms.carriers;
+    rd_why_t no = {"not allowed"};
+
+    *choice_p = (choice_t){0};
+    if (carriers & RD_CARRIER_SHM) {
+        if (join_shm(verdict, hop_p, &no)) {
+            choice_p->carrier = htole32(RD_CARRIER_SHM);
+            set_text(choice_p->text, sizeof choice_p->text, "same host");
+            hop_p->carrier = "shm";
+            hop_p->side = socket;
+            return true;
+        }
+    }
+    if (carriers & RD_CARRIER_TCP) {
+        choice_p->carrier = htole32(RD_CARRIER_TCP);
+        (void)snprintf(choice_p->text, sizeof choice_p->text, "no shared memory: %.120s", no.text);
+        return true;
+    }
+    (void)snprintf(choice_p->text, sizeof choice_p->text, "shared memory: %.120s", no.text);
+    return false;
+}
+
+/* The socket is closed, or belongs to the link, when this has failed. */
+bool rd_hop_join(int socket, const char *peer, const rd_key_t *key, const rd_terms_t *terms,
+                 int stop, int64_t deadline, rd_hop_t *hop_p, rd_why_t *why)
+{
+    rd_hop_t hop = {.side = -1, .terms = *terms};
+    verdict_t verdict;
+    choice_t choice, settled;
+    rd_why_t step;
+    bool done, chosen;
+
+    rd_tune(socket);
+    hop.terms.block = block_of_here(terms->block);
+    if (!introduce(socket, peer, key, &hop.terms, stop, deadline, &verdict, why)) {
+        close(socket);
+        return false;
+    }
+    chosen = choose(&verdict, socket, &hop, &choice);
+    set_text(hop.why, sizeof hop.why, choice.text);
+    done = rd_write_all(socket, &choice, sizeof choice, stop, deadline, &step) && chosen &&
+           rd_read_all(socket, &settled, sizeof settled, stop, deadline, &step);
+    settled.text[sizeof settled.text - 1] = 0;
+    if (!chosen)
+        done = rd_because(why, "%s: no carrier: %s", peer, hop.why);
+    else if (!done)
+        (void)rd_because(why, "%s: %s while agreeing on a carrier", peer, step.text);
+    else if (settled.carrier != choice.carrier)
+        done = rd_because(why, "%s: %s", peer, settled.text);
+    else if (!hop.link)
+        done = adopt(socket, &hop, why);
+    if (done) {
+        *hop_p = hop;
+        return true;
+    }
+    if (hop.link)
+        hop.link->ops->close(hop.link, NULL);
+    close(socket);
+    return false;
+}

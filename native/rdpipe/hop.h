@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef RD_HOP_H
+#define RD_HOP_H
+
+#include "key.h"
+#include "link.h"
+
+/*
+ * A hop: the link between two processes of a pipe, from nothing to a bw_link_t.
+ *
+ * The consumer listens on a TCP port, the producer connects. Over that connection both prove that
+ * they have the key (a challenge with fresh nonces both ways), then agree on a carrier:
+ *
+ *   consumer                                producer
+ *   challenge: nonce              ->
+ *                                 <-        answer: nonce, terms, HMAC
+ *   verdict: offer, HMAC          ->                             (nothing to those without the key)
+ *                                 <-        choice: the carrier that it has joined
+ *   settled                       ->
+ *
+ * The producer proves itself first, so a stranger learns nothing from a listener. Each message is
+ * of fixed size. Strangers wait beside the right one: none can hold the door.
+ *
+ * shm: the producer joins the consumer's door (native/link/shm.h), which succeeds only on the same
+ * host; the TCP connection stays open and tells each side of the other's end. tcp: the connection
+ * itself becomes the link.
+ */
+
+enum { RD_CARRIER_SHM = 1, RD_CARRIER_RDMA = 2, RD_CARRIER_TCP = 4 };
+#define RD_CARRIERS_ALL ((uint32_t)(RD_CARRIER_SHM | RD_CARRIER_RDMA | RD_CARRIER_TCP))
+
+#define RD_BLOCK_BYTES ((uint32_t)256 * 1024)
+#define RD_BLOCK_MIN ((uint32_t)4 * 1024)
+
+/* What the producer proposes and the consumer keeps to. */
+typedef struct {
+    uint32_t carriers; /* those allowed, RD_CARRIER_... */
+    uint32_t block;    /* bytes of the stream in a frame at most: RD_BLOCK_MIN to RD_BLOCK_MAX */
+    uint8_t flags;     /* RD_FLAG_CRC: each frame of DATA has a checksum */
+} rd_terms_t;
+
+typedef struct {
+    bw_link_t *link;
+    int side;            /* tells of the peer's end when the link does not; -1: the link does */
+    const char *carrier; /* "shm", "rdma", "tcp" */
+    char why[160];       /* why this carrier, as a user reads it */
+    rd_terms_t terms;
+} rd_hop_t;
+
+/* The ring of one direction for blocks of this size: room for four, at least 4 MB. */
+uint64_t rd_ring_bytes(uint32_t block);
+
+/*
+ * Lets the one in who has the key. `door` listens; it is the caller's and stays open. Whoever does
+ * not prove himself within seconds is turned away, and *strangers_p (may be NULL) counts him.
+ * `terms` says what is allowed here; `hop_p->terms` is what was agreed.
+ */
+bool rd_hop_accept(int door, const rd_key_t *key, const rd_terms_t *terms, int stop,
+                   int64_t deadline, unsigned *strangers_p, rd_hop_t *hop_p, rd_why_t *why);
+
+/* Takes `socket` (connected), also if it fails. `peer` names the other side in reasons. */
+bool rd_hop_join(int socket, const char *peer, const rd_key_t *key, const rd_terms_t *terms,
+                 int stop, int64_t deadline, rd_hop_t *hop_p, rd_why_t *why);
+
+void rd_hop_close(rd_hop_t *hop);
+
+#endif

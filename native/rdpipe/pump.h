@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef RD_PUMP_H
+#define RD_PUMP_H
+
+#include <stdatomic.h>
+
+#include "end.h"
+#include "stream.h"
+
+/*
+ * What moves a stream: `feed` from a descriptor into a hop, `drain` from a hop to a descriptor, to
+ * a further hop, or to both. Each runs in a thread of its own, or is the whole program.
+ *
+ * Nothing is spooled: what is on its way is in the rings, so memory is bounded by them.
+ */
+
+typedef enum {
+    RD_PUMP_DONE,  /* the whole stream was taken by the other side */
+    RD_PUMP_QUIT,  /* the consumer wanted no more, as a broken pipe */
+    RD_PUMP_FAULT, /* the stream is not whole: `why` */
+    RD_PUMP_RUNS
+} rd_outcome_t;
+
+#define RD_STATUS_UNKNOWN (-1)
+
+typedef struct {
+    int wake; /* an eventfd: look at what follows */
+    /* written by others */
+    _Atomic bool stop;  /* end with a fault */
+    _Atomic int status; /* feed: the producer's exit status, RD_STATUS_UNKNOWN until it is known */
+    /* written by the pump */
+    _Atomic uint64_t bytes;
+    _Atomic bool has_ended; /* drain: the stream is whole, the consumer has it all */
+    int producer_status;    /* drain: what END told */
+    rd_outcome_t outcome;
+    rd_why_t why; /* of a fault; with QUIT and ABORT what the other side said */
+} rd_pump_t;
+
+bool rd_pump_init(rd_pump_t *pump, rd_why_t *why);
+void rd_pump_free(rd_pump_t *pump);
+/* From any thread. */
+void rd_pump_wake(rd_pump_t *pump);
+
+/* Reads `input` to its end. Closes it. */
+void rd_feed(rd_pump_t *pump, rd_stream_t *to, rd_end_t *input);
+
+/* Writes to `output` (its fd may be -1) and sends on to `forward` (may be NULL). Closes the output
+ * when the stream has ended; when it is cut off the output stays open, so that its reader does not
+ * take what came for the whole. */
+void rd_drain(rd_pump_t *pump, rd_stream_t *from, rd_end_t *output, rd_stream_t *forward);
+
+#endif

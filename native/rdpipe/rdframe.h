@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef RD_FRAME_H
+#define RD_FRAME_H
+
+#include <endian.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <isa-l.h>
+
+/*
+ * The frames of a stream, in both directions of a hop. Pure: no link, no clock.
+ *
+ * A header of 24 bytes, little-endian: magic:16, kind:8, flags:8, length:32, crc:32, value:32,
+ * offset:64; then `length` bytes of payload.
+ *
+ *   down, from the producer to the consumer:
+ *     DATA   offset: bytes of the stream before this frame; value: bytes of the stream in it
+ *     END    offset: bytes of the whole stream; value: the producer's exit status
+ *   up:
+ *     DONE   everything up to END was taken; offset: the bytes; value: the consumer's status
+ *   both:
+ *     ABORT  the stream ends here and is not whole; value: rd_abort_t; payload: why, as text
+ *     PING   a sign of life
+ *
+ * What is read comes from the peer: rd_frame_parse copies the header before it looks at it.
+ */
+
+#define RD_FRAME_BYTES 24u
+#define RD_FRAME_MAGIC 0xBEA4u
+#define RD_BLOCK_MAX ((uint32_t)8 * 1024 * 1024)
+#define RD_TEXT_MAX 512u
+
+typedef enum { RD_DATA = 1, RD_END, RD_DONE, RD_ABORT, RD_PING } rd_kind_t;
+
+enum { RD_FLAG_CRC = 1, RD_FLAG_ZSTD = 2 };
+
+typedef enum {
+    RD_ABORT_QUIT = 1, /* the consumer wants no more: as a broken pipe */
+    RD_ABORT_FAULT     /* something failed, see the text */
+} rd_abort_t;
+
+typedef struct {
+    rd_kind_t kind;
+    uint8_t flags;
+    uint32_t len;
+    uint32_t crc; /* of the stream's bytes, as the consumer gets them */
+    uint32_t value;
+    uint64_t offset;
+} rd_frame_t;
+
+typedef enum { RD_FRAME_SHORT, RD_FRAME_PART, RD_FRAME_WHOLE, RD_FRAME_CORRUPT } rd_frame_state_t;
+
+static inline void rd_frame_put(uint8_t *at, const rd_frame_t *frame)
+{
+    uint16_t magic = htole16(RD_FRAME_MAGIC);
+    uint32_t words[3] = {htole32(frame->len), htole32(frame->crc), htole32(frame->value)};
+    uint64_t offset = htole64(frame->offset);
+
+    memcpy(at, &magic, 2);
+    at[2] = (uint8_t)frame->kind;
+    at[3] = frame->flags;
+    memcpy(at + 4, words, 12);
+    memcpy(at + 16, &offset, 8);
+}
+
+/* True if such a frame may be: DATA of 1 to `max` bytes, a text with ABORT, nothing else. */
+static inline int rd_frame_is_valid(const rd_frame_t *frame, uint32_t max)
+{
+    switch (frame->kind) {
+    case RD_DATA:
+        return frame->len > 0 && frame->len <= max && frame->value > 0 &&
+               frame->value <= RD_BLOCK_MAX &&
+               (frame->flags & RD_FLAG_ZSTD || frame->value == frame->len);
+    case RD_ABORT:
+        return frame->len <= RD_TEXT_MAX;
+    case RD_END:
+    case RD_DONE:
+    case RD_PING:
+        return frame->len == 0;
+    default:
+        return 0;
+    }
+}
+
+/* Parses what stands at the start of `avail` bytes; `max` is the longest payload of DATA.
+ * *frame_p is set for PART and WHOLE. */
+static inline rd_frame_state_t rd_frame_parse(const uint8_t *at, size_t avail, uint32_t max,
+                                              rd_frame_t *frame_p)
+{
+    uint8_t header[RD_FRAME_BYTES];
+    uint16_t magic;
+    uint32_t words[3];
+    uint64_t offset;
+    rd_frame_t frame;
+
+    if (avail < RD_FRAME_BYTES)
+        return RD_FRAME_SHORT;
+    /* volatile: the compiler must not read the peer's memory a second time */
+    for (size_t i = 0; i < RD_FRAME_BYTES; i++)
+        header[i] = ((const volatile uint8_t *)at)[i];
+    memcpy(&magic, header, 2);
+    memcpy(words, header + 4, 12);
+    memcpy(&offset, header + 16, 8);
+    frame = (rd_frame_t){.kind = (rd_kind_t)header[2],
+                         .flags = header[3],
+                         .len = le32toh(words[0]),
+                         .crc = le32toh(words[1]),
+                         .value = le32toh(words[2]),
+                         .offset = le64toh(offset)};
+    if (le16toh(magic) != RD_FRAME_MAGIC || !rd_frame_is_valid(&frame, max))
+        return RD_FRAME_CORRUPT;
+    *frame_p = frame;
+    return avail - RD_FRAME_BYTES < frame.len ? RD_FRAME_PART : RD_FRAME_WHOLE;
+}
+
+/* crc32c. ISA-L takes an int and does not write. */
+static inline uint32_t rd_crc(const uint8_t *data, size_t len)
+{
+    return ~crc32_iscsi((unsigned char *)(uintptr_t)data, (int)len, 0xFFFFFFFFu);
+}
+
+#endif

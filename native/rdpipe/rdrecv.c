@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* rdrecv: what one rdsend sends, to standard output. */
+#define _GNU_SOURCE
+#include <getopt.h>
+#include <unistd.h>
+
+#include "cli.h"
+#include "socket.h"
+
+static const char help[] =
+    "usage: rdrecv [OPTION]... PORT\n"
+    "Waits for one `rdsend HOST PORT` that has the key, and writes what it sends to standard "
+    "output.\n"
+    "PORT 0 takes any free one and says which on standard error.\n"
+    "Both have the same key of at least 16 bytes: from a file, a descriptor or RDPIPE_KEY.\n"
+    "  --key-file FILE   the key; nobody else may read the file\n"
+    "  --key-fd N        the key from an open descriptor\n"
+    "  --bind ADDRESS    listens there alone (all addresses of this host)\n"
+    "  --carrier NAME    allows only shm, rdma or tcp (auto: all)\n"
+    "  --wait SECONDS    waits so long for the sender (300)\n"
+    "  -v, --verbose     says which carrier and why, and how fast it was\n"
+    "  --json            a line of JSON on standard error at the end\n"
+    "  -h, --help, --version\n"
+    "Exit status: 0 everything came; 1 the stream is not whole; 2 called wrongly; 141 our reader "
+    "wanted no more.\n";
+
+static const struct option options[] = {RD_STREAM_OPTIONS,
+                                        {"key-file", 1, NULL, RD_OPTION_KEY_FILE},
+                                        {"key-fd", 1, NULL, RD_OPTION_KEY_FD},
+                                        {"wait", 1, NULL, RD_OPTION_WAIT},
+                                        {"bind", 1, NULL, RD_OPTION_BIND},
+                                        {NULL, 0, NULL, 0}};
+
+/* The door is closed as soon as the one with the key is in. */
+static bool let_in(const rd_cli_t *cli, uint16_t port, const rd_key_t *key, rd_hop_t *hop_p,
+                   rd_why_t *why)
+{
+    int64_t deadline = rd_now_ms() + (int64_t)cli->wait_s * 1000;
+    uint16_t taken;
+    unsigned strangers = 0;
+    int door;
+    bool done;
+
+    if (!rd_listen(cli->bind, port, port, &door, &taken, why))
+        return false;
+    if (port == 0 || cli->verbose)
+        rd_say(cli, "port %u", taken);
+    done = rd_hop_accept(door, key, &cli->terms, -1, deadline, &strangers, hop_p, why);
+    close(door);
+    if (strangers > 0)
+        rd_say(cli, "turned away %u who did not have the key", strangers);
+    return done;
+}
+
+static int receive_all(const rd_cli_t *cli, const rd_hop_t *hop)
+{
+    rd_pump_t pump;
+    rd_stream_t stream;
+    rd_end_t output = rd_end_of(1, true);
+    rd_progress_t *progress;
+    rd_why_t why;
+    int64_t began = rd_now_ms();
+    int status;
+
+    if (!rd_pump_init(&pump, &why)) {
+        rd_say(cli, "%s", why.text);
+        return RD_EXIT_FAULT;
+    }
+    rd_stream_open(&stream, hop, "the sender");
+    progress = rd_progress_start(cli->name, &pump);
+    rd_drain(&pump, &stream, &output, NULL);
+    rd_progress_stop(progress);
+    status = rd_cli_verdict(cli, &pump, hop, (double)(rd_now_ms() - began) / 1000);
+    rd_stream_close(&stream);
+    rd_pump_free(&pump);
+    return status;
+}
+
+int main(int argc, char **argv)
+{
+    rd_cli_t cli;
+    rd_key_t key;
+    rd_hop_t hop;
+    rd_why_t why;
+    uint16_t port;
+    int option;
+
+    rd_cli_init(&cli, "rdrecv");
+    cli.wait_s = 300;
+    while ((option = getopt_long(argc, argv, "+vh", options, NULL)) >= 0) {
+        if (option == 'h')
+            return fputs(help, stdout) < 0;
+        rd_cli_option(&cli, option, optarg);
+    }
+    if (argc - optind != 1)
+        rd_usage(&cli, "expected PORT, got %d arguments", argc - optind);
+    port = rd_cli_port(&cli, argv[optind], true);
+    rd_ignore_signals();
+    if (!rd_cli_key(&cli, &key, &why))
+        rd_usage(&cli, "%s", why.text);
+    if (!let_in(&cli, port, &key, &hop, &why)) {
+        rd_say(&cli, "%s", why.text);
+        return RD_EXIT_FAULT;
+    }
+    rd_key_wipe(&key);
+    if (cli.verbose)
+        rd_say(&cli, "%s (%s)", hop.carrier, hop.why);
+    return receive_all(&cli, &hop);
+}

@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include "socket.h"
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define BACKLOG 64
+#define AGAIN_MS 100 /* between two attempts to connect */
+
+rd_wait_t rd_wait(int fd, short events, int stop, int64_t deadline)
+{
+    for (;;) {
+        struct pollfd polled[2] = {{.fd = fd, .events = events}, {.fd = stop, .events = POLLIN}};
+        int n = poll(polled, 2, rd_left_ms(deadline));
+
+        if (polled[1].revents)
+            return RD_STOPPED;
+        if (polled[0].revents)
+            return RD_READY;
+        if ((n == 0 || (n < 0 && errno != EINTR)) && rd_left_ms(deadline) == 0)
+            return RD_TIMEOUT;
+    }
+}
+
+static bool wait_or_why(int fd, short events, int stop, int64_t deadline, rd_why_t *why)
+{
+    switch (rd_wait(fd, events, stop, deadline)) {
+    case RD_READY:
+        return true;
+    case RD_STOPPED:
+        return rd_because(why, "stopped");
+    default:
+        return rd_because(why, "no answer in time");
+    }
+}
+
+bool rd_read_all(int fd, void *data, size_t len, int stop, int64_t deadline, rd_why_t *why)
+{
+    uint8_t *at = data;
+
+    while (len > 0) {
+        ssize_t n = recv(fd, at, len, MSG_DONTWAIT);
+
+        if (n > 0) {
+            at += n;
+            len -= (size_t)n;
+        } else if (n == 0) {
+            return rd_because(why, "the peer closed the connection");
+        } else if (errno == EAGAIN) {
+            if (!wait_or_why(fd, POLLIN, stop, deadline, why))
+                return false;
+        } else if (errno != EINTR) {
+            return rd_because(why, "%s", strerror(errno));
+        }
+    }
+    return true;
+}
+
+bool rd_write_all(int fd, const void *data, size_t len, int stop, int64_t deadline, rd_why_t *why)
+{
+    const uint8_t *at = data;
+
+    while (len > 0) {
+        ssize_t n = send(fd, at, len, MSG_DONTWAIT | MSG_NOSIGNAL);
+
+        if (n >= 0) {
+            at += n;
+            len -= (size_t)n;
+        } else if (errno == EAGAIN) {
+            if (!wait_or_why(fd, POLLOUT, stop, deadline, why))
+                return false;
+        } else if (errno != EINTR) {
+            return rd_because(why, "%s", strerror(errno));
+        }
+    }
+    return true;
+}
+
+void rd_tune(int fd)
+{
+    int yes = 1, idle = 10, every = 5, count = 4;
+
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+    (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &yes, sizeof yes);
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &every, sizeof every);
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof count);
+}
+
+static uint16_t port_of(int fd)
+{
+    struct sockaddr_storage at;
+    socklen_t len = sizeof at;
+
+    if (getsockname(fd, (struct sockaddr *)&at, &len) < 0)
+        return 0;
+    return ntohs(at.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&at)->sin6_port
+                                          : ((struct sockaddr_in *)&at)->sin_port);
+}
+
+static void set_port(struct sockaddr *at, uint16_t port)
+{
+    if (at->sa_family == AF_INET6)
+        ((struct sockaddr_in6 *)(void *)at)->sin6_port = htons(port);
+    else
+        ((struct sockaddr_in *)(void *)at)->sin_port = htons(port);
+}
+
+/* A listening socket, or -1 and errno. */
+static int listen_at(const struct addrinfo *info, uint16_t port)
+{
+    int fd = socket(info->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    int yes = 1, no = 0, saved;
+
+    if (fd < 0)
+        return -1;
+    (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+    if (info->ai_family == AF_INET6)
+        (void)setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof no);
+    set_port(info->ai_addr, port);
+    if (bind(fd, info->ai_addr, info->ai_addrlen) == 0 && listen(fd, BACKLOG) == 0)
+        return fd;
+    saved = errno;
+    close(fd);
+    errno = saved;
+    return -1;
+}
+
+static bool look_up(const char *host, int family, int flags, struct addrinfo **list_p,
+                    rd_why_t *why)
+{
+    struct addrinfo hints = {
+        .ai_family = family, .ai_socktype = SOCK_STREAM, .ai_flags = flags | AI_NUMERICSERV};
+    int status = getaddrinfo(host, "0", &hints, list_p);
+
+    if (status != 0)
+        return rd_because(why, "host %s: %s", host ? host : "(any)", gai_strerror(status));
+    return true;
+}
+
+bool rd_listen(const char *address, uint16_t port_first, uint16_t port_last, int *fd_p,
+               uint16_t *port_p, rd_why_t *why)
+{
+    struct addrinfo *list = NULL;
+    int fd = -1;
+
+    /* The IPv6 wildcard takes both families; a host without IPv6 has only the other. */
+    if (!address && look_up(NULL, AF_INET6, AI_PASSIVE, &list, why)) {
+        for (uint32_t port = port_first; port <= port_last && fd < 0; port++)
+            fd = listen_at(list, (uint16_t)port);
+        freeaddrinfo(list);
+    }
+    if (fd < 0) {
+        if (!look_up(address, address ? AF_UNSPEC : AF_INET, AI_PASSIVE, &list, why))
+            return false;
+        for (uint32_t port = port_first; port <= port_last && fd < 0; port++)
+            fd = listen_at(list, (uint16_t)port);
+        if (fd < 0)
+            (void)rd_because(why, "cannot listen at %s port %u%s: %s",
+                             address ? address : "any address", port_first,
+                             port_last > port_first ? " and the following" : "", strerror(errno));
+        freeaddrinfo(list);
+    }
+    if (fd < 0)
+        return false;
+    *fd_p = fd;
+    *port_p = port_of(fd);
+    return true;
+}
+
+/* 0, or errno. */
+static int connect_once(const struct addrinfo *info, uint16_t port, int stop, int64_t deadline,
+                        int *fd_p)
+{
+    int fd = socket(info->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), error = 0;
+    socklen_t len = sizeof error;
+
+    if (fd < 0)
+        return errno;
+    set_port(info->ai_addr, port);
+    if (connect(fd, info->ai_addr, info->ai_addrlen) < 0)
+        error = errno;
+    if (error == EINPROGRESS) {
+        switch (rd_wait(fd, POLLOUT, stop, deadline)) {
+        case RD_READY:
+            if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &len) < 0)
+                error = errno;
+            break;
+        case RD_STOPPED:
+            error = ECANCELED;
+            break;
+        case RD_TIMEOUT:
+            error = ETIMEDOUT;
+        }
+    }
+    if (error == 0)
+        *fd_p = fd;
+    else
+        close(fd);
+    return error;
+}
+
+bool rd_connect(const char *host, uint16_t port, int stop, int64_t patient_until, int64_t deadline,
+                int *fd_p, rd_why_t *why)
+{
+    struct addrinfo *list;
+    int error;
+
+    if (!look_up(host, AF_UNSPEC, 0, &list, why))
+        return false;
+    for (;;) {
+        error = EHOSTUNREACH;
+        for (const struct addrinfo *at = list; at && error != 0 && error != ECANCELED;
+             at = at->ai_next)
+            error = connect_once(at, port, stop, deadline, fd_p);
+        if (error != ECONNREFUSED || rd_left_ms(patient_until) == 0)
+            break;
+        if (rd_wait(-1, 0, stop, rd_now_ms() + AGAIN_MS) == RD_STOPPED)
+            error = ECANCELED;
+        if (error == ECANCELED)
+            break;
+    }
+    freeaddrinfo(list);
+    if (error == 0)
+        return true;
+    return rd_because(why, "cannot connect to %s port %u: %s%s", host, port, strerror(error),
+                      error == ETIMEDOUT || error == EHOSTUNREACH
+                          ? " (a firewall between the hosts? --port FIRST-LAST chooses the ports)"
+                          : "");
+}

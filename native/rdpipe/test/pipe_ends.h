@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef PIPE_ENDS_H
+#define PIPE_ENDS_H
+
+/*
+ * Two ends of a hop for tests: the consumer in this process, the producer in a child, and what the
+ * child has to tell by its exit status.
+ */
+#define _GNU_SOURCE
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "check.h"
+
+#include "hop.h"
+#include "rdframe.h"
+#include "socket.h"
+
+#define LONG_MS 60000 /* for what happens at once, also on a busy machine */
+
+static inline rd_key_t key_of(const char *text)
+{
+    rd_key_t key = {{0}};
+    rd_why_t why;
+
+    if (!rd_key_of_text(text, strlen(text), "test", &key, &why))
+        abort();
+    return key;
+}
+
+static inline rd_terms_t terms_of(uint32_t carriers, uint32_t block)
+{
+    return (rd_terms_t){.carriers = carriers, .block = block, .flags = RD_FLAG_CRC};
+}
+
+/* A door of this process at loopback. */
+static inline int open_door(uint16_t *port_p)
+{
+    rd_why_t why;
+    int door = -1;
+
+    return rd_listen("127.0.0.1", 0, 0, &door, port_p, &why) ? door : -1;
+}
+
+static inline bool join_door(uint16_t port, const rd_key_t *key, const rd_terms_t *terms,
+                             rd_hop_t *hop_p, rd_why_t *why)
+{
+    int64_t deadline = rd_now_ms() + LONG_MS;
+    int socket;
+
+    return rd_connect("127.0.0.1", port, -1, 0, deadline, &socket, why) &&
+           rd_hop_join(socket, "the door", key, terms, -1, deadline, hop_p, why);
+}
+
+/* The exit status of a child, 128 and the signal if it was killed. */
+static inline int status_of(pid_t child)
+{
+    int status = -1;
+
+    if (child <= 0 || waitpid(child, &status, 0) != child)
+        return -1;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+static const struct {
+    const char *name;
+    uint32_t carrier;
+} pipe_carriers[] = {{"shm", RD_CARRIER_SHM}, {"tcp", RD_CARRIER_TCP}};
+
+static uint32_t carrier; /* of the running case */
+
+static inline int run_over_carriers(const check_case_t *cases, size_t count, int argc, char **argv)
+{
+    (void)signal(SIGPIPE, SIG_IGN);
+    for (size_t i = 0; i < sizeof pipe_carriers / sizeof *pipe_carriers; i++) {
+        char prefix[16];
+
+        carrier = pipe_carriers[i].carrier;
+        snprintf(prefix, sizeof prefix, "%s: ", pipe_carriers[i].name);
+        check_each(prefix, cases, count, argc, argv);
+    }
+    return check_end();
+}
+
+#endif

@@ -1,0 +1,236 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How two processes meet: who gets in, who does not, and what is agreed. */
+#include "pipe_ends.h"
+
+#include <sys/socket.h>
+#include <sys/stat.h>
+
+#define GOOD "a key that both sides have"
+#define BAD "a key that only we have..."
+
+static const char *name_of(uint32_t one)
+{
+    return one == RD_CARRIER_SHM ? "shm" : "tcp";
+}
+
+/* A producer in a child: its status is 0 if it got in over the carrier of the case, else 1. */
+static pid_t start_producer(uint16_t port, const char *text, uint32_t block)
+{
+    pid_t child = fork();
+    rd_key_t key;
+    rd_terms_t terms = terms_of(carrier, block);
+    rd_hop_t hop = {.side = -1};
+    rd_why_t why;
+    bool done;
+
+    if (child != 0)
+        return child;
+    key = key_of(text);
+    done = join_door(port, &key, &terms, &hop, &why) && strcmp(hop.carrier, name_of(carrier)) == 0;
+    if (!done && strstr(why.text, "another one"))
+        _exit(7);
+    rd_hop_close(&hop);
+    _exit(done ? 0 : 1);
+}
+
+static bool accept_one(int door, const char *text, unsigned *strangers_p, rd_hop_t *hop_p,
+                       rd_why_t *why, int ms)
+{
+    rd_key_t key = key_of(text);
+    rd_terms_t terms = terms_of(RD_CARRIERS_ALL, RD_BLOCK_BYTES);
+
+    return rd_hop_accept(door, &key, &terms, -1, rd_now_ms() + ms, strangers_p, hop_p, why);
+}
+
+static void both_have_the_key(void)
+{
+    uint16_t port;
+    int door = open_door(&port);
+    pid_t child = start_producer(port, GOOD, 65536);
+    rd_hop_t hop = {.side = -1};
+    rd_why_t why = {""};
+    unsigned strangers = 9;
+
+    CHECK(accept_one(door, GOOD, &strangers, &hop, &why, LONG_MS));
+    CHECK_EQ(strangers, 0);
+    CHECK(strcmp(hop.carrier, name_of(carrier)) == 0);
+    CHECK_EQ(hop.terms.block, 65536);
+    CHECK_EQ(hop.terms.flags, RD_FLAG_CRC);
+    CHECK_EQ(status_of(child), 0);
+    rd_hop_close(&hop);
+    close(door);
+}
+
+/* The old tool's sender waited for ever with a wrong key. */
+static void a_wrong_key_is_told_and_the_door_stays_open(void)
+{
+    uint16_t port;
+    int door = open_door(&port);
+    pid_t wrong = start_producer(port, BAD, 65536), right = -1;
+    rd_hop_t hop = {.side = -1};
+    rd_why_t why = {""};
+    unsigned strangers = 0;
+    bool done = accept_one(door, GOOD, &strangers, &hop, &why, 500);
+
+    /* On a slow machine he may come only now. */
+    if (!done)
+        right = start_producer(port, GOOD, 65536);
+    CHECK(!done && accept_one(door, GOOD, NULL, &hop, &why, LONG_MS));
+    CHECK_EQ(status_of(right), 0);
+    rd_hop_close(&hop);
+    close(door);
+    CHECK(status_of(wrong) != 0);
+}
+
+static int knock(uint16_t port)
+{
+    rd_why_t why;
+    int fd = -1;
+
+    return rd_connect("127.0.0.1", port, -1, 0, rd_now_ms() + LONG_MS, &fd, &why) ? fd : -1;
+}
+
+/* Some say nothing, some talk HTTP, some leave; more than can wait at a time. */
+static void strangers_do_not_hold_the_door(void)
+{
+    uint16_t port;
+    int door = open_door(&port), fds[48];
+    pid_t child;
+    rd_hop_t hop = {.side = -1};
+    rd_why_t why = {""};
+
+    for (size_t i = 0; i < 48; i++) {
+        fds[i] = knock(port);
+        CHECK(fds[i] >= 0);
+        if (i % 3 == 1)
+            CHECK(send(fds[i], "GET / HTTP/1.0\r\n\r\n", 18, MSG_NOSIGNAL) == 18);
+        if (i % 3 == 2)
+            close(fds[i]);
+    }
+    child = start_producer(port, GOOD, 65536);
+    CHECK(accept_one(door, GOOD, NULL, &hop, &why, LONG_MS));
+    CHECK_EQ(status_of(child), 0);
+    for (size_t i = 0; i < 48; i++)
+        if (i % 3 != 2)
+            close(fds[i]);
+    rd_hop_close(&hop);
+    close(door);
+}
+
+/* A recorded conversation does not open another door: each has a nonce of its own. */
+static void a_replay_is_turned_away(void)
+{
+    uint8_t challenge[48], answer[88], verdict[4];
+    uint16_t port, middle_port;
+    int door = open_door(&port), middle = open_door(&middle_port), inner, outer, again;
+    int64_t deadline = rd_now_ms() + LONG_MS;
+    pid_t listener, producer;
+    rd_why_t why = {""};
+
+    listener = fork();
+    if (listener == 0) {
+        rd_hop_t hop = {.side = -1};
+
+        (void)accept_one(door, GOOD, NULL, &hop, &why, LONG_MS);
+        _exit(hop.link ? 1 : 0);
+    }
+    producer = start_producer(middle_port, GOOD, 65536);
+    CHECK(rd_wait(middle, 1 /* POLLIN */, -1, deadline) == RD_READY);
+    inner = accept(middle, NULL, NULL);
+    outer = knock(port);
+    CHECK(inner >= 0 && outer >= 0);
+    CHECK(rd_read_all(outer, challenge, sizeof challenge, -1, deadline, &why));
+    CHECK(rd_write_all(inner, challenge, sizeof challenge, -1, deadline, &why));
+    CHECK(rd_read_all(inner, answer, sizeof answer, -1, deadline, &why));
+    /* The man in the middle has a good answer now; he uses it at another connection. */
+    again = knock(port);
+    CHECK(rd_read_all(again, challenge, sizeof challenge, -1, deadline, &why));
+    CHECK(rd_write_all(again, answer, sizeof answer, -1, deadline, &why));
+    CHECK(rd_read_all(again, verdict, sizeof verdict, -1, deadline, &why));
+    CHECK_EQ(verdict[0] | verdict[1] | verdict[2] | verdict[3], 0);
+    close(again);
+    close(inner);
+    close(outer);
+    close(middle);
+    /* It still waits for the right one. */
+    CHECK(kill(listener, SIGKILL) == 0);
+    CHECK_EQ(status_of(listener), 128 + SIGKILL);
+    CHECK_EQ(status_of(producer), 1);
+    close(door);
+}
+
+/* Who listens must prove himself, too. */
+static void an_impostor_gets_nothing(void)
+{
+    uint8_t greeting[48] = "rdpipe\r\n\1", answer[88], verdict[172] = {1};
+    uint16_t port;
+    int door = open_door(&port), fd;
+    int64_t deadline = rd_now_ms() + LONG_MS;
+    pid_t child = start_producer(port, GOOD, 65536);
+    rd_why_t why = {""};
+
+    greeting[14] = 4; /* blocks of 256 KB */
+    CHECK(rd_wait(door, 1 /* POLLIN */, -1, deadline) == RD_READY);
+    fd = accept(door, NULL, NULL);
+    CHECK(fd >= 0);
+    CHECK(rd_write_all(fd, greeting, sizeof greeting, -1, deadline, &why));
+    CHECK(rd_read_all(fd, answer, sizeof answer, -1, deadline, &why));
+    CHECK(rd_write_all(fd, verdict, sizeof verdict, -1, deadline, &why));
+    CHECK_EQ(status_of(child), 1);
+    close(fd);
+    close(door);
+}
+
+static void nobody_comes(void)
+{
+    uint16_t port;
+    int door = open_door(&port);
+    rd_hop_t hop = {.side = -1};
+    rd_why_t why = {""};
+
+    CHECK(!accept_one(door, GOOD, NULL, &hop, &why, 10));
+    CHECK(strstr(why.text, "nobody with the key") != NULL);
+    close(door);
+}
+
+static void a_key_is_long_enough_and_private(void)
+{
+    char path[] = "/tmp/pipe-key-XXXXXX";
+    int fd = mkstemp(path);
+    rd_key_t key, same;
+    rd_why_t why = {""};
+    char hex[2 * RD_KEY_BYTES + 1];
+
+    CHECK(!rd_key_of_text("fifteen bytes..\n", 16, "test", &key, &why));
+    CHECK(strstr(why.text, "15 bytes") != NULL);
+    CHECK(write(fd, "sixteen bytes...\n", 17) == 17);
+    CHECK(fchmod(fd, 0644) == 0 && !rd_key_of_file(path, &key, &why));
+    CHECK(strstr(why.text, "chmod 600") != NULL);
+    CHECK(fchmod(fd, 0600) == 0 && rd_key_of_file(path, &key, &why));
+    CHECK(rd_key_of_text("sixteen bytes...", 16, "test", &same, &why));
+    CHECK(memcmp(&key, &same, sizeof key) == 0);
+    rd_key_to_hex(&key, hex);
+    CHECK(rd_key_of_hex(hex, &same) && memcmp(&key, &same, sizeof key) == 0);
+    hex[5] = 'x';
+    CHECK(!rd_key_of_hex(hex, &same) && !rd_key_of_hex("12", &same));
+    CHECK(setenv("RDPIPE_KEY", "sixteen bytes...", 1) == 0);
+    CHECK(rd_key_of_environment(&same, &why) && memcmp(&key, &same, sizeof key) == 0);
+    CHECK(getenv("RDPIPE_KEY") == NULL && !rd_key_of_environment(&same, &why));
+    close(fd);
+    unlink(path);
+}
+
+static const check_case_t cases[] = {
+    {"both have the key", both_have_the_key},
+    {"a wrong key is told and the door stays open", a_wrong_key_is_told_and_the_door_stays_open},
+    {"strangers do not hold the door", strangers_do_not_hold_the_door},
+    {"a replay is turned away", a_replay_is_turned_away},
+    {"an impostor gets nothing", an_impostor_gets_nothing},
+    {"nobody comes", nobody_comes},
+    {"a key is long enough and private", a_key_is_long_enough_and_private},
+};
+
+int main(int argc, char **argv)
+{
+    return run_over_carriers(cases, sizeof cases / sizeof *cases, argc, argv);
+}

@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef RD_TEXT_H
+#define RD_TEXT_H
+
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/* A reason, as a user reads it. The function that first decides on an error writes it. */
+typedef struct {
+    char text[512];
+} rd_why_t;
+
+/* Returns false, so that a failing function can end with it. */
+__attribute__((format(printf, 2, 3))) static inline bool rd_because(rd_why_t *why, const char *form,
+                                                                    ...)
+{
+    va_list args;
+
+    va_start(args, form);
+    (void)vsnprintf(why->text, sizeof why->text, form, args);
+    va_end(args);
+    return false;
+}
+
+/* Milliseconds of a clock that does not go back. */
+static inline int64_t rd_now_ms(void)
+{
+    struct timespec now;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+/* From now to `deadline`, for poll: never negative. */
+static inline int rd_left_ms(int64_t deadline)
+{
+    int64_t left = deadline - rd_now_ms();
+
+    return left < 0 ? 0 : left > 3600000 ? 3600000 : (int)left;
+}
+
+/* A whole number of [min, max] and nothing else. */
+static inline bool rd_number(const char *text, uint64_t min, uint64_t max, uint64_t *number_p)
+{
+    char *end;
+    unsigned long long number;
+
+    if (*text < '0' || *text > '9')
+        return false;
+    number = strtoull(text, &end, 10);
+    if (*end || number < min || number > max || (number == UINT64_MAX && max != UINT64_MAX))
+        return false;
+    *number_p = number;
+    return true;
+}
+
+/* As rd_number, with K, M or G behind it. */
+static inline bool rd_size(const char *text, uint64_t min, uint64_t max, uint64_t *number_p)
+{
+    char digits[24];
+    size_t len = strlen(text);
+    uint64_t unit = 1, number;
+
+    if (len == 0 || len >= sizeof digits)
+        return false;
+    memcpy(digits, text, len + 1);
+    switch (digits[len - 1]) {
+    case 'K':
+    case 'k':
+        unit = 1024;
+        break;
+    case 'M':
+    case 'm':
+        unit = 1024 * 1024;
+        break;
+    case 'G':
+    case 'g':
+        unit = 1024 * 1024 * 1024;
+        break;
+    }
+    if (unit > 1)
+        digits[len - 1] = 0;
+    if (!rd_number(digits, 0, UINT64_MAX / unit, &number) || number * unit < min ||
+        number * unit > max)
+        return false;
+    *number_p = number * unit;
+    return true;
+}
+
+#endif
