@@ -162,15 +162,15 @@ tsan:
 	@scripts/install-packages tsan
 	@$(MAKE) -C native tsan
 
-## fuzz: libFuzzer on everything that is read from a peer; MIN=10 is ten minutes for each target (default 1)
+## fuzz: libFuzzer on everything that is read from a peer; MIN=10 is ten minutes for each target (default 1); F=target runs one
 fuzz:
 	@scripts/install-packages fuzz
-	@$(MAKE) -C native fuzz FUZZ_SECONDS=$$(($(or $(MIN),1) * 60))
+	@$(MAKE) -C native fuzz FUZZ_SECONDS=$$(($(or $(MIN),1) * 60)) $(if $(F),FUZZ_TARGETS="$(F)")
 
 ## fuzz-keep: commit-ready counts and inputs of the last `make fuzz` (bench/results/fuzz.json, native/fuzz/corpus)
 fuzz-keep:
 	@scripts/install-packages fuzz
-	@$(MAKE) -C native fuzz-keep
+	@$(MAKE) -C native fuzz-keep $(if $(F),FUZZ_TARGETS="$(F)")
 
 ## spin: the Promela models of the doorbell and of the choice of link
 spin:
