@@ -283,15 +283,20 @@ typedef struct {
 
 #define FULL_BUDGET ((budget_t){.frames = BUDGET_FRAMES, .bytes = BUDGET_BYTES})
 
+/* Known from the header on: what is refused need not come. */
+static bool is_too_large(bw_pump_t *pump, const bw_frame_t *frame)
+{
+    if (!pump->is_lane || frame->len <= pump->largest)
+        return false;
+    pump->reason = "beamway_frame_too_large";
+    return true;
+}
+
 /* What this kind of frame is to this kind of port. MORE: it can be read. */
 static pump_result_t judge(bw_pump_t *pump, const bw_frame_t *frame)
 {
     if (!pump->is_lane)
         return frame->kind == BW_FRAME_END ? PUMP_FAILED : PUMP_MORE;
-    if (frame->len > pump->largest) {
-        pump->reason = "beamway_frame_too_large";
-        return PUMP_FAILED;
-    }
     pump->has_end = frame->kind == BW_FRAME_END;
     return pump->has_end ? PUMP_ENDED : has_credit(pump) ? PUMP_MORE : PUMP_PAUSED;
 }
@@ -326,7 +331,7 @@ static pump_result_t receive_span(bw_pump_t *pump, const bw_span_t *span, budget
             continue;
         }
         state = bw_frame_parse(at, avail, &frame);
-        if (state == BW_FRAME_CORRUPT) {
+        if (state == BW_FRAME_CORRUPT || (state != BW_FRAME_SHORT && is_too_large(pump, &frame))) {
             result = PUMP_FAILED;
             break;
         }

@@ -133,21 +133,20 @@ without_theirs(Kind, {ok, Theirs}) -> {ok, without(Kind, Theirs)};
 without_theirs(_Kind, Other) -> Other.
 
 over_tcp(Reason, Stream, #{kinds := Kinds, ring_bytes := RingBytes} = Options) ->
-    case lists:member(tcp, Kinds) of
-        true ->
-            Adopt = fun(Port) ->
-                            case guard(Stream) of
-                                {ok, Socket} -> done(beamway_port:lane_adopt(Port, Socket, RingBytes));
-                                {error, Closed} -> {error, text(Closed)}
-                            end
-                    end,
-            case beamway_port:opened(Adopt) of
-                {ok, Port, done} -> opened(tcp, Port, none, Reason, Options);
-                {error, Failed} -> {error, Failed}
+    case lists:member(tcp, Kinds) andalso beamway_links:grant(tcp, RingBytes) of
+        {ok, Bytes} ->
+            case beamway_port:opened(fun(Port) -> adopted(Port, guard(Stream), Bytes) end) of
+                {ok, Port, done} -> ok = beamway_links:keep(Port), opened(tcp, Port, none, Reason, Options);
+                {error, Failed} -> ok = beamway_links:drop(), {error, Failed}
             end;
+        {error, Failed} ->
+            {error, Failed};
         false ->
             {error, Reason}
     end.
+
+adopted(Port, {ok, Socket}, RingBytes) -> done(beamway_port:lane_adopt(Port, Socket, RingBytes));
+adopted(_Port, {error, Closed}, _RingBytes) -> {error, text(Closed)}.
 
 done(ok) -> {ok, done};
 done({error, Reason}) -> {error, Reason}.

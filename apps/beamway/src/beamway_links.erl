@@ -35,7 +35,7 @@
 -record(state, {config :: beamway_config:config(),
                 driver = untried :: untried | ok | {error, Reason :: binary()},
                 %% ring memory of each connection process and each lane, granted but not necessarily used
-                granted = #{} :: #{pid() | port() => {shm | rdma, RingBytes :: pos_integer()}},
+                granted = #{} :: #{pid() | port() => {shm | rdma | tcp, RingBytes :: pos_integer()}},
                 monitors = #{} :: #{pid() | port() => reference()}}).
 
 %% @doc One for the node, whichever of its carriers comes first.
@@ -91,8 +91,9 @@ driver() ->
 grant(Kind) ->
     grant(Kind, maps:get(ring_bytes, config())).
 
-%% @doc The same with another size. A process has one grant at a time.
--spec grant(shm | rdma, RingBytes :: pos_integer()) -> {ok, pos_integer()} | {error, Reason :: binary()}.
+%% @doc The same with another size. A process has one grant at a time. Lanes over TCP have rings, too; beyond the limit they get the smallest
+%% ones, for there is nothing that they could fall back to.
+-spec grant(shm | rdma | tcp, RingBytes :: pos_integer()) -> {ok, pos_integer()} | {error, Reason :: binary()}.
 grant(Kind, RingBytes) ->
     call({grant, Kind, RingBytes}).
 
@@ -226,9 +227,9 @@ handle_call(driver, _From, #state{driver = untried} = State) ->
 handle_call(driver, _From, #state{driver = Loaded} = State) ->
     {reply, Loaded, State};
 handle_call({grant, Kind, Wanted}, {Pid, _}, #state{config = Config, granted = Granted} = State) ->
-    {Option, Limit} = limit(Kind, Config),
-    Free = Limit - 2 * lists:sum([Bytes || {Of, Bytes} <- maps:values(Granted), Of =:= Kind]),
-    case largest_ring(Wanted, Free) of
+    {Option, Limit} = Known = limit(Kind, Config),
+    Free = Limit - 2 * lists:sum([Bytes || {Of, Bytes} <- maps:values(Granted), limit(Of, Config) =:= Known]),
+    case largest_ring(Kind, Wanted, Free) of
         {ok, Bytes} ->
             log_smaller(Bytes, Wanted, Option, Limit),
             NewState = watch(Pid, State),
@@ -239,8 +240,8 @@ handle_call({grant, Kind, Wanted}, {Pid, _}, #state{config = Config, granted = G
 handle_call(_Request, _From, State) ->
     {reply, {error, badarg}, State}.
 
-limit(shm, #{ring_limit_bytes := Limit}) -> {ring_limit_bytes, Limit};
-limit(rdma, #{rdma_limit_bytes := Limit}) -> {rdma_limit_bytes, Limit}.
+limit(rdma, #{rdma_limit_bytes := Limit}) -> {rdma_limit_bytes, Limit};
+limit(_, #{ring_limit_bytes := Limit}) -> {ring_limit_bytes, Limit}.
 
 log_smaller(RingBytes, RingBytes, _Option, _Limit) ->
     ok;
@@ -249,9 +250,10 @@ log_smaller(Bytes, RingBytes, Option, Limit) ->
                  [Bytes, RingBytes, Limit, Option]).
 
 %% Both rings of a link count. 65536 bytes is the smallest ring.
-largest_ring(Bytes, Free) when 2 * Bytes =< Free -> {ok, Bytes};
-largest_ring(Bytes, Free) when Bytes >= 131072 -> largest_ring(Bytes div 2, Free);
-largest_ring(_Bytes, _Free) -> none.
+largest_ring(_Kind, Bytes, Free) when 2 * Bytes =< Free -> {ok, Bytes};
+largest_ring(Kind, Bytes, Free) when Bytes >= 131072 -> largest_ring(Kind, Bytes div 2, Free);
+largest_ring(tcp, Bytes, _Free) -> {ok, Bytes};
+largest_ring(_Kind, _Bytes, _Free) -> none.
 
 %% @private
 -spec handle_cast(term(), #state{}) -> {noreply, #state{}}.

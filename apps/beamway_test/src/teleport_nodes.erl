@@ -8,7 +8,7 @@
 -export([kinds/0, all/1, groups/2, init_group/2, start/1, start/2, start_pair/1, stop_pair/1, on_first/2, on_first/3, on_second/2, connect/2]).
 -export([first/1, second/1, second_node/1, kind/1, args/1]).
 %% What runs on the nodes.
--export([echo/0, start_server/1, await_lanes/3]).
+-export([echo/0, start_server/1, await_lanes/3, gate/0, open_gate/1]).
 
 -behaviour(gen_server).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2]).
@@ -122,6 +122,16 @@ await_lanes(Node, Count, TimeoutMs) ->
     _ = beamway_peer:wait_until(fun() -> length([L || #{opened_by := this_node} = L <- teleport:lanes(Node)]) =:= Count end, TimeoutMs),
     ok.
 
+%% @doc What a server's answer may wait for ({@link open_gate/1}): `{behind, Gate, Reply}' is answered when the gate is open.
+-spec gate() -> pid().
+gate() -> spawn(fun() -> receive open -> ok end end).
+
+%% @doc Lets the answers go.
+-spec open_gate(pid()) -> ok.
+open_gate(Gate) ->
+    Gate ! open,
+    ok.
+
 %% @doc A server of this name (`none': without one) on this node.
 -spec start_server(atom()) -> pid().
 start_server(none) -> element(2, gen_server:start(?MODULE, [], []));
@@ -135,8 +145,11 @@ handle_call({echo, Term}, _From, State) -> {reply, {echo, Term}, State};
 handle_call(from, From, State) -> {reply, From, State};
 handle_call(log, _From, State) -> {reply, lists:reverse(State), []};
 handle_call(twice, From, State) -> gen_server:reply(From, once), {reply, twice, State};
-handle_call({later, Ms, Term}, From, State) ->
-    _ = spawn(fun() -> receive after Ms -> gen_server:reply(From, Term) end end),
+handle_call({behind, Gate, Term}, From, State) ->
+    _ = spawn(fun() ->
+                      Monitor = monitor(process, Gate),
+                      receive {'DOWN', Monitor, process, Gate, _} -> gen_server:reply(From, Term) end
+              end),
     {noreply, State};
 handle_call(never, _From, State) -> {noreply, State};
 handle_call({die, Reason}, _From, State) -> {stop, Reason, State}.

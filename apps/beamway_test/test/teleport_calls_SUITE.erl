@@ -29,7 +29,10 @@ end_per_group(_Kind, Config) -> teleport_nodes:stop_pair(Config).
 
 on_first(Config, Body) -> teleport_nodes:on_first(Config, Body).
 
-message() -> receive Message -> Message after 20000 -> error(nothing_came) end.
+message() -> receive Message -> Message after wait_ms() -> error(nothing_came) end.
+
+%% In which everything comes that comes at all.
+wait_ms() -> 60000 * beamway_runner:slowness().
 
 sends(Config) ->
     on_first(Config, fun(Node) ->
@@ -60,13 +63,13 @@ sizes(Config) ->
              Binary = rand:bytes(Size),
              [begin
                   ok = teleport:send(Echo, {self(), Term}),
-                  receive {echo, Term} -> ok after 30000 -> error({no_echo, Size}) end
+                  receive {echo, Term} -> ok after wait_ms() -> error({no_echo, Size}) end
               end || Term <- [Binary, {x, Binary, #{k => [Binary]}}]]
          end || Size <- Edges],
         %% Large, and no binary in it.
         List = lists:seq(1, 300000),
         ok = teleport:send(Echo, {self(), List}),
-        receive {echo, List} -> ok after 30000 -> error(no_list) end,
+        receive {echo, List} -> ok after wait_ms() -> error(no_list) end,
         exit(Echo, kill)
     end).
 
@@ -96,13 +99,20 @@ stop(Pid) -> exit(Pid, kill).
 deferred_replies(Config) ->
     on_first(Config, fun(Node) ->
         Pid = erpc:call(Node, teleport_nodes, start_server, [none]),
-        later = teleport:call(Pid, {later, 20, later}),
+        First = teleport_nodes:gate(),
+        Deferred = teleport:send_request(Pid, {behind, First, later}),
         once = teleport:call(Pid, twice),
         {echo, x} = teleport:call(Pid, {echo, x}),
-        {Caller, Monitor} = spawn_monitor(fun() -> teleport:call(Pid, {later, 100, late}) end),
-        receive after 10 -> exit(Caller, kill) end,
+        ok = teleport_nodes:open_gate(First),
+        {reply, later} = teleport:receive_response(Deferred, wait_ms()),
+        Second = teleport_nodes:gate(),
+        {Caller, Monitor} = spawn_monitor(fun() -> teleport:call(Pid, {behind, Second, late}, infinity) end),
+        _ = beamway_peer:wait_until(fun() -> pending(Node) =:= 1 end, wait_ms()),
+        exit(Caller, kill),
         receive {'DOWN', Monitor, process, Caller, killed} -> ok end,
-        late = teleport:call(Pid, {later, 150, late}),
+        ok = teleport_nodes:open_gate(Second),
+        0 = unanswered(Node),
+        {echo, y} = teleport:call(Pid, {echo, y}),
         stop(Pid)
     end).
 
@@ -153,27 +163,29 @@ requests(Config) ->
     on_first(Config, fun(Node) ->
         Pid = erpc:call(Node, teleport_nodes, start_server, [none]),
         Ids = [teleport:send_request(Pid, {echo, N}) || N <- lists:seq(1, 100)],
-        [{reply, {echo, N}} = teleport:wait_response(Id, 20000) || {N, Id} <- lists:reverse(lists:zip(lists:seq(1, 100), Ids))],
-        Slow = teleport:send_request(Pid, {later, 100, slow}, #{class => control}),
+        [{reply, {echo, N}} = teleport:wait_response(Id, wait_ms()) || {N, Id} <- lists:reverse(lists:zip(lists:seq(1, 100), Ids))],
+        Gate = teleport_nodes:gate(),
+        Slow = teleport:send_request(Pid, {behind, Gate, slow}, #{class => control}),
         timeout = teleport:wait_response(Slow, 0),
-        {reply, slow} = teleport:wait_response(Slow, 20000),
+        ok = teleport_nodes:open_gate(Gate),
+        {reply, slow} = teleport:wait_response(Slow, wait_ms()),
         Never = teleport:send_request(Pid, never),
         timeout = teleport:receive_response(Never, 10),
         Checked = teleport:send_request(Pid, {echo, checked}),
         no_reply = teleport:check_response(other, Checked),
         {reply, {echo, checked}} = teleport:check_response(message(), Checked),
-        {error, {noproc, {tp_nobody, Node}}} = teleport:receive_response(teleport:send_request({tp_nobody, Node}, x), 20000),
+        {error, {noproc, {tp_nobody, Node}}} = teleport:receive_response(teleport:send_request({tp_nobody, Node}, x), wait_ms()),
         Local = teleport_nodes:start_server(none),
-        {reply, {echo, here}} = teleport:receive_response(teleport:send_request(Local, {echo, here}), 20000),
+        {reply, {echo, here}} = teleport:receive_response(teleport:send_request(Local, {echo, here}), wait_ms()),
         Dying = teleport:send_request(Pid, {die, reason}),
-        {error, {reason, Pid}} = teleport:receive_response(Dying, 20000),
+        {error, {reason, Pid}} = teleport:receive_response(Dying, wait_ms()),
         0 = unanswered(Node)
     end).
 
 %% Calls that this node's lanes hold at the other, once it has heard of all.
 unanswered(Node) ->
     Count = fun() -> lists:sum([P || #{opened_by := peer, pending_calls := P} <- erpc:call(Node, teleport, lanes, [node()])]) end,
-    beamway_peer:wait_until(fun() -> Count() =:= 0 end, 10000),
+    beamway_peer:wait_until(fun() -> Count() =:= 0 end, wait_ms()),
     0.
 
 erpc_calls(Config) ->
@@ -185,7 +197,7 @@ erpc_calls(Config) ->
         {'EXIT', {exception, gone}} = (catch teleport:erpc_call(Node, erlang, exit, [gone])),
         {'EXIT', {{exception, badarith, [_ | _]}, _}} = (catch teleport:erpc_call(Node, erlang, '+', [1, a])),
         {'EXIT', {{exception, undef, _}, _}} = (catch teleport:erpc_call(Node, no_such_module, f, [])),
-        {'EXIT', {{erpc, timeout}, _}} = (catch teleport:erpc_call(Node, timer, sleep, [5000], 20)),
+        {'EXIT', {{erpc, timeout}, _}} = (catch teleport:erpc_call(Node, timer, sleep, [100000], 20)),
         {'EXIT', {signal, killed}} = (catch teleport:erpc_call(Node, ?MODULE, send, [kill, self])),
         {'EXIT', {{erpc, noconnection}, _}} = (catch teleport:erpc_call('nobody@127.0.0.1', erlang, node, [])),
         ok = teleport:erpc_cast(Node, erlang, send, [self(), from_there]),
@@ -197,7 +209,7 @@ multicalls(Config) ->
     on_first(Config, fun(Node) ->
         Here = node(),
         [{ok, Node}, {ok, Here}, {error, {erpc, noconnection}}] = teleport:multicall([Node, Here, 'nobody@127.0.0.1'], erlang, node, []),
-        [{error, {erpc, timeout}}, {error, {erpc, timeout}}] = teleport:multicall([Node, Here], timer, sleep, [5000], 30)
+        [{error, {erpc, timeout}}, {error, {erpc, timeout}}] = teleport:multicall([Node, Here], timer, sleep, [100000], 30)
     end).
 
 global_and_via(Config) ->
@@ -237,13 +249,13 @@ servers_that_end(Config) ->
         Gone = spawn(Node, erlang, node, []),
         {'EXIT', {noproc, _}} = (catch teleport:call(Gone, x)),
         Dying = erpc:call(Node, teleport_nodes, start_server, [none]),
-        {'EXIT', {reason, {teleport, call, [Dying, {die, reason}, 20000]}}} = (catch teleport:call(Dying, {die, reason}, 20000)),
+        {'EXIT', {reason, {teleport, call, [Dying, {die, reason}, 100000]}}} = (catch teleport:call(Dying, {die, reason}, 100000)),
         %% Many wait; all hear of it.
         Killed = erpc:call(Node, teleport_nodes, start_server, [none]),
         Callers = [spawn_monitor(fun() -> teleport:call(Killed, never, infinity) end) || _ <- lists:seq(1, 200)],
-        _ = beamway_peer:wait_until(fun() -> pending(Node) =:= 200 end, 20000),
+        _ = beamway_peer:wait_until(fun() -> pending(Node) =:= 200 end, wait_ms()),
         exit(Killed, kill),
-        [receive {'DOWN', M, process, P, {killed, {teleport, call, _}}} -> ok after 20000 -> error(still_waits) end || {P, M} <- Callers],
+        [receive {'DOWN', M, process, P, {killed, {teleport, call, _}}} -> ok after wait_ms() -> error(still_waits) end || {P, M} <- Callers],
         0 = unanswered(Node)
     end).
 
@@ -253,10 +265,14 @@ pending(Node) -> lists:sum([P || #{opened_by := peer, pending_calls := P} <- erp
 timeouts(Config) ->
     on_first(Config, fun(Node) ->
         Pid = erpc:call(Node, teleport_nodes, start_server, [none]),
-        [{'EXIT', {timeout, {teleport, call, [Pid, _, 20]}}} = (catch teleport:call(Pid, {later, 100, N}, 20)) || N <- lists:seq(1, 10)],
+        Gate = teleport_nodes:gate(),
+        [{'EXIT', {timeout, {teleport, call, [Pid, _, 20]}}} = (catch teleport:call(Pid, {behind, Gate, N}, 20)) || N <- lists:seq(1, 10)],
         {'EXIT', {timeout, _}} = (catch teleport:call(Pid, never, 0)),
         0 = unanswered(Node),
-        later = teleport:call(Pid, {later, 300, later}, 20000),
+        Waiting = teleport:send_request(Pid, {behind, Gate, later}),
+        ok = teleport_nodes:open_gate(Gate),
+        {reply, later} = teleport:receive_response(Waiting, wait_ms()),
+        {echo, x} = teleport:call(Pid, {echo, x}),
         receive Late -> error({late, Late}) after 0 -> ok end,
         stop(Pid)
     end).
@@ -265,7 +281,7 @@ confirmations(Config) ->
     on_first(Config, fun(Node) ->
         Pid = erpc:call(Node, teleport_nodes, start_server, [none]),
         Refs = [element(2, {ok, _} = teleport:send(Pid, N, #{confirm => true})) || N <- lists:seq(1, 50)],
-        [receive {teleport, Ref, confirmed} -> ok after 20000 -> error(not_confirmed) end || Ref <- Refs],
+        [receive {teleport, Ref, confirmed} -> ok after wait_ms() -> error(not_confirmed) end || Ref <- Refs],
         {ok, None} = teleport:send({tp_nobody, Node}, x, #{confirm => true}),
         {teleport, None, {unconfirmed, noproc}} = message(),
         stop(Pid)
@@ -336,7 +352,7 @@ what_lanes_say(Config) ->
         %% And everything is acknowledged in the end.
         _ = beamway_peer:wait_until(fun() -> lists:all(fun(#{sent := S, acknowledged := S, opened_by := this_node}) -> true;
                                                           (#{opened_by := peer}) -> true;
-                                                          (_) -> false end, teleport:lanes(Node)) end, 10000),
+                                                          (_) -> false end, teleport:lanes(Node)) end, wait_ms()),
         #{} = teleport:unconfirmed(),
         stop(Pid)
     end).

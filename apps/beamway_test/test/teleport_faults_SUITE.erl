@@ -31,6 +31,9 @@ end_per_testcase(_Case, _Config) -> beamway_peer:stop_started().
 
 on_first(Config, Body) -> teleport_nodes:on_first(Config, Body).
 
+%% In which everything comes that comes at all.
+wait_ms() -> 60000 * beamway_runner:slowness().
+
 %% Starts callers on the first node that wait for ever, and returns when the calls are with the server. What they got: {@link ends/1}.
 waiting_callers(Config, Count) ->
     on_first(Config, fun(Node) ->
@@ -38,7 +41,7 @@ waiting_callers(Config, Count) ->
         Keeper = spawn(fun() -> keep_ends([spawn_monitor(fun() -> teleport:call(Server, never, infinity) end) || _ <- lists:seq(1, Count)], []) end),
         true = register(tp_ends, Keeper),
         Pending = fun() -> lists:sum([P || #{opened_by := peer, pending_calls := P} <- erpc:call(Node, teleport, lanes, [node()])]) =:= Count end,
-        beamway_peer:wait_until(Pending, 30000)
+        beamway_peer:wait_until(Pending, wait_ms())
     end).
 
 keep_ends([], Ends) ->
@@ -47,10 +50,10 @@ keep_ends([{Pid, Monitor} | Callers], Ends) ->
     receive {'DOWN', Monitor, process, Pid, Reason} -> keep_ends(Callers, [{element(1, Reason), erlang:system_time(millisecond)} | Ends]) end.
 
 %% The reasons, and when the last of them ended.
-ends(Config, TimeoutMs) ->
+ends(Config) ->
     beamway_peer:run(teleport_nodes:first(Config), fun() ->
         tp_ends ! {give, self()},
-        receive {ends, Reasons, At} -> {Reasons, At} after TimeoutMs * beamway_runner:slowness() -> error(callers_still_wait) end
+        receive {ends, Reasons, At} -> {Reasons, At} after wait_ms() -> error(callers_still_wait) end
     end).
 
 killed_under_calls(Config) ->
@@ -58,12 +61,12 @@ killed_under_calls(Config) ->
     ok = waiting_callers(Config, 500),
     Before = erlang:system_time(millisecond),
     ok = beamway_peer:kill9(teleport_nodes:second(Config)),
-    {[{nodedown, Node}], At} = ends(Config, 30000),
+    {[{nodedown, Node}], At} = ends(Config),
     ct:log("last caller after ~b ms", [At - Before]),
     on_first(Config, fun(_) ->
         {error, {nodedown, Node}} = teleport:send({x, Node}, x),
         {'EXIT', {{nodedown, Node}, _}} = (catch teleport:call({x, Node}, x)),
-        teleport_nodes:await_lanes(Node, 0, 10000),
+        teleport_nodes:await_lanes(Node, 0, wait_ms()),
         [] = teleport:lanes(Node)
     end).
 
@@ -71,17 +74,17 @@ halted(Config) ->
     Node = teleport_nodes:second_node(Config),
     ok = waiting_callers(Config, 50),
     ok = beamway_peer:halt_node(teleport_nodes:second(Config)),
-    {[{nodedown, Node}], _} = ends(Config, 30000).
+    {[{nodedown, Node}], _} = ends(Config).
 
 %% Lanes end with the distribution connection, and come back with it.
 disconnected(Config) ->
     Node = teleport_nodes:second_node(Config),
     ok = waiting_callers(Config, 50),
     on_first(Config, fun(_) -> true = erlang:disconnect_node(Node) end),
-    {[{nodedown, Node}], _} = ends(Config, 30000),
+    {[{nodedown, Node}], _} = ends(Config),
     on_first(Config, fun(_) ->
-        _ = beamway_peer:wait_until(fun() -> net_adm:ping(Node) =:= pong end, 20000),
-        _ = beamway_peer:wait_until(fun() -> try teleport:erpc_call(Node, erlang, node, [], 10000) =:= Node catch error:{erpc, _} -> false end end, 20000)
+        _ = beamway_peer:wait_until(fun() -> net_adm:ping(Node) =:= pong end, wait_ms()),
+        _ = beamway_peer:wait_until(fun() -> try teleport:erpc_call(Node, erlang, node, [], 10000) =:= Node catch error:{erpc, _} -> false end end, wait_ms())
     end).
 
 stopped_and_killed(Config) ->
@@ -90,22 +93,25 @@ stopped_and_killed(Config) ->
     ok = beamway_peer:sigstop(teleport_nodes:second(Config)),
     on_first(Config, fun(_) -> {'EXIT', {timeout, _}} = (catch teleport:call({x, Node}, x, 100)) end),
     ok = beamway_peer:kill9(teleport_nodes:second(Config)),
-    {[{nodedown, Node}], _} = ends(Config, 30000).
+    {[{nodedown, Node}], _} = ends(Config).
 
 %% By itself, also when nobody sends.
 lanes_are_opened_again(Config) ->
     on_first(Config, fun(Node) ->
-        ok = teleport:prime(Node),
+        ok = teleport:prime(Node, infinity),
         Count = length([L || #{opened_by := this_node} = L <- teleport:lanes(Node)]),
         Pids = fun() -> lists:sort([teleport_tx:pid(Tx) || {out, _, Tx} <- teleport_peers:all()]) end,
-        Before = Pids(),
-        [exit(Pid, kill) || Pid <- Before],
-        _ = beamway_peer:wait_until(fun() -> Now = Pids(), length(Now) =:= Count andalso Now -- Before =:= Now end, 30000),
-        %% The other side's end, too.
-        Between = Pids(),
         Theirs = fun() -> [teleport_tx:pid(Tx) || {in, {From, _, _}, Tx} <- erpc:call(Node, teleport_peers, all, []), From =:= node()] end,
-        [exit(Pid, kill) || Pid <- Theirs()],
-        _ = beamway_peer:wait_until(fun() -> Now = Pids(), length(Now) =:= Count andalso Now -- Between =:= Now end, 30000),
+        %% The other side enters a lane into its table a moment after this one.
+        Whole = fun(Look, Old) ->
+                        beamway_peer:wait_until(fun() -> Now = Look(), length(Now) =:= Count andalso Now -- Old =:= Now andalso Now end, wait_ms())
+                end,
+        {Before, TheirsBefore} = {Whole(Pids, []), Whole(Theirs, [])},
+        [exit(Pid, kill) || Pid <- Before],
+        {Between, TheirsBetween} = {Whole(Pids, Before), Whole(Theirs, TheirsBefore)},
+        %% The other side's end, too.
+        [exit(Pid, kill) || Pid <- TheirsBetween],
+        _ = Whole(Pids, Between),
         Node = teleport:erpc_call(Node, erlang, node, [])
     end).
 
@@ -115,32 +121,36 @@ nothing_is_lost_silently(Config) ->
         Receiver = spawn(Node, ?MODULE, gather, [[]]),
         ok = teleport:configure(all, #{on_unconfirmed => {?MODULE, on_unconfirmed}, backoff_ms => {1, 50}}),
         persistent_term:put(tp_unconfirmed, counters:new(1, [])),
-        Killer = spawn(fun() -> kill_lanes() end),
+        {Killer, Monitor} = spawn_monitor(fun() -> kill_lanes() end),
         Sent = send_for(erlang:monotonic_time(millisecond) + 3000, Receiver, 1),
         exit(Killer, kill),
-        Receiver ! {give, self()},
-        ok = teleport:send(Receiver, {give, self()}),
-        Seen = receive {seen, First} -> First after 60000 -> error(no_answer) end,
-        Come = receive {seen, All} -> All after 60000 -> error(no_answer) end,
-        true = length(Seen) =< length(Come),
+        receive {'DOWN', Monitor, process, Killer, killed} -> ok end,
+        Come = what_has_come(Receiver),
         true = Come =:= lists:usort(Come),
         Missing = Sent - length(Come),
-        Unconfirmed = beamway_peer:wait_until(fun() -> case maps:get(Node, teleport:unconfirmed(), 0) of U when U >= Missing -> {counted, U}; _ -> false end end,
-                                              20000),
-        ct_log("sent ~b, came ~b, unconfirmed ~p", [Sent, length(Come), Unconfirmed]),
-        true = Sent > 10,
-        {counted, Counted} = Unconfirmed,
-        _ = beamway_peer:wait_until(fun() -> counters:get(persistent_term:get(tp_unconfirmed), 1) =:= Counted end, 10000)
+        Unconfirmed = fun() -> maps:get(Node, teleport:unconfirmed(), 0) end,
+        _ = beamway_peer:wait_until(fun() -> Unconfirmed() >= Missing end, wait_ms()),
+        ct_log("sent ~b, came ~b, unconfirmed ~b", [Sent, length(Come), Unconfirmed()]),
+        _ = beamway_peer:wait_until(fun() -> counters:get(persistent_term:get(tp_unconfirmed), 1) =:= Unconfirmed() end, wait_ms())
     end).
+
+%% Behind everything that was sent; asked again if a lane was lost with the question.
+what_has_come(Receiver) ->
+    {ok, Ref} = teleport:send(Receiver, {give, self()}, #{confirm => true, timeout => infinity}),
+    receive
+        {teleport, Ref, confirmed} -> receive {seen, Seen} -> Seen after wait_ms() -> error(no_answer) end;
+        {teleport, Ref, {unconfirmed, _}} -> what_has_come(Receiver)
+    after wait_ms() -> error(no_answer)
+    end.
 
 %% Cases run on a node that knows no ct.
 ct_log(Format, Args) -> io:format(Format ++ "~n", Args).
 
 send_for(Deadline, Receiver, N) ->
-    case erlang:monotonic_time(millisecond) < Deadline of
+    case N =< 20 orelse erlang:monotonic_time(millisecond) < Deadline of
         true ->
             Payload = case N rem 50 of 0 -> binary:copy(<<"x">>, 300000); _ -> x end,
-            ok = teleport:send(Receiver, {N, Payload}, #{timeout => 30000}),
+            ok = teleport:send(Receiver, {N, Payload}, #{timeout => infinity}),
             send_for(Deadline, Receiver, N + 1);
         false -> N - 1
     end.
@@ -160,27 +170,40 @@ gather(Seen) ->
 %% @private The option of that name.
 on_unconfirmed(#{unconfirmed := Count}) -> counters:add(persistent_term:get(tp_unconfirmed), 1, Count).
 
+%% The other side reads its first pieces and is then held, so that the rest cannot come.
 killed_in_the_middle_of_a_large_message(Config) ->
     Bytes = beamway_carrier:scale(200000000, 1000000000),
     PeerB = teleport_nodes:second(Config),
     teleport_nodes:on_first(Config, fun(Node) ->
         Receiver = spawn(Node, ?MODULE, gather, [[]]),
-        ok = teleport:prime(Node),
+        ok = teleport:prime(Node, infinity),
         Before = maps:get(Node, teleport:unconfirmed(), 0),
-        {ok, Ref} = teleport:send(Receiver, {1, binary:copy(<<"x">>, Bytes)}, #{confirm => true, key => big}),
+        Acceptors = acceptors(Node),
+        [ok = erpc:call(Node, sys, suspend, [Pid]) || Pid <- Acceptors],
+        {ok, Ref} = teleport:send(Receiver, {1, binary:copy(<<"x">>, Bytes)}, #{confirm => true, key => big, timeout => infinity}),
         Unfinished = fun() -> [teleport_tx:pid(Tx) || {out, _, Tx} <- teleport_peers:all(), element(2, teleport_tx:queued(Tx)) > 0] end,
-        Half = fun() -> lists:sum([U || #{opened_by := peer, unfinished_bytes := U} <- erpc:call(Node, teleport, lanes, [node()])]) > 0 end,
-        _ = beamway_peer:wait_until(Half, 60000),
+        Arrived = fun() -> lists:max([element(2, erpc:call(Node, erlang, process_info, [Pid, message_queue_len])) || Pid <- Acceptors]) > 3 end,
+        _ = beamway_peer:wait_until(Arrived, wait_ms()),
+        [_] = Unfinished(),
         [exit(Pid, kill) || Pid <- Unfinished()],
-        receive {teleport, Ref, {unconfirmed, {nodedown, Node}}} -> ok after 30000 -> error(not_told) end,
-        1 = beamway_peer:wait_until(fun() -> case maps:get(Node, teleport:unconfirmed(), 0) - Before of 0 -> false; N -> N end end, 10000),
-        ok = teleport:send(Receiver, {2, x}, #{key => big, timeout => 30000}),
-        ok = teleport:send(Receiver, {give, self()}, #{key => big}),
-        receive {seen, [2]} -> ok after 30000 -> error(no_answer) end
+        [ok = erpc:call(Node, sys, resume, [Pid]) || Pid <- Acceptors],
+        receive {teleport, Ref, {unconfirmed, {nodedown, Node}}} -> ok after wait_ms() -> error(not_told) end,
+        1 = beamway_peer:wait_until(fun() -> case maps:get(Node, teleport:unconfirmed(), 0) - Before of 0 -> false; N -> N end end, wait_ms()),
+        ok = teleport:send(Receiver, {2, x}, #{key => big, timeout => infinity}),
+        ok = teleport:send(Receiver, {give, self()}, #{key => big, timeout => infinity}),
+        receive {seen, [2]} -> ok after wait_ms() -> error(no_answer) end
     end),
     %% What had come of it is gone.
     _ = beamway_peer:wait_until(fun() -> beamway_peer:call(PeerB, erlang, garbage_collect, []), beamway_peer:call(PeerB, erlang, memory, [binary]) < 50000000 end,
-                                20000).
+                                wait_ms()).
+
+%% The processes of the other node that read what this one sends; they are entered into the table there a moment after the lane is up here.
+acceptors(Node) ->
+    Count = length([out || {out, _, _} <- teleport_peers:all()]),
+    beamway_peer:wait_until(fun() ->
+        Pids = [teleport_tx:pid(Tx) || {in, {From, _, _}, Tx} <- erpc:call(Node, teleport_peers, all, []), From =:= node()],
+        length(Pids) =:= Count andalso Pids
+    end, wait_ms()).
 
 %% The race of the first library of this kind: messages were lost while its pool started.
 first_use_by_many(Config) ->
@@ -189,11 +212,11 @@ first_use_by_many(Config) ->
         Test = self(),
         [begin
              Receiver = spawn(Node, fun() -> Test ! {got, take_many(100, [])} end),
-             Senders = [spawn_monitor(fun() -> receive go -> ok = teleport:send(Receiver, {N, x}, #{timeout => 60000}) end end)
+             Senders = [spawn_monitor(fun() -> receive go -> ok = teleport:send(Receiver, {N, x}, #{timeout => infinity}) end end)
                         || N <- lists:seq(1, 100)],
              [Pid ! go || {Pid, _} <- Senders],
-             [receive {'DOWN', M, process, P, Reason} -> normal = Reason after 60000 -> error({stuck, Round}) end || {P, M} <- Senders],
-             receive {got, Got} -> Got = lists:seq(1, 100) after 60000 -> error({lost, Round}) end,
+             [receive {'DOWN', M, process, P, Reason} -> normal = Reason after wait_ms() -> error({stuck, Round}) end || {P, M} <- Senders],
+             receive {got, Got} -> Got = lists:seq(1, 100) after wait_ms() -> error({lost, Round}) end,
              ok = application:stop(teleport),
              ok = application:start(teleport)
          end || Round <- lists:seq(1, Rounds)]
@@ -218,9 +241,9 @@ large_terms_both_ways(Config) ->
         ok = beamway_peer:run(PeerA, fun() ->
             Term = persistent_term:get(tp_large),
             Echo = spawn(NodeB, ?MODULE, big_echo, []),
-            ok = teleport:send(Echo, {self(), Term}, #{timeout => 60000}),
-            receive {echo, Back} -> true = digest(Back) =:= digest(Term), ok after 100000 -> error(no_echo) end
-        end, 200000),
+            ok = teleport:send(Echo, {self(), Term}, #{timeout => infinity}),
+            receive {echo, Back} -> true = digest(Back) =:= digest(Term), ok after wait_ms() -> error(no_echo) end
+        end, wait_ms() + 1000),
         held(PeerA) ++ held(PeerB)
     end,
     {silent, Heard} = attempts(Attempt, 10, []),
@@ -238,7 +261,7 @@ attempts(Attempt, Left, Heard) ->
     end.
 
 %% @private
-big_echo() -> receive {From, Term} -> ok = teleport:send(From, {echo, Term}) end.
+big_echo() -> receive {From, Term} -> ok = teleport:send(From, {echo, Term}, #{timeout => infinity}) end.
 
 %% Processes and ports of lanes: the processes of the test itself copy and compare large binaries.
 watch_lanes() ->
@@ -276,13 +299,13 @@ limit_ms() ->
 memory_is_bounded(Config) ->
     PeerA = teleport_nodes:first(Config),
     Bound = 16000000,
-    on_first(Config, fun(Node) -> ok = teleport:configure(Node, #{max_queue_bytes => Bound, block_ms => 1000}), ok = teleport:prime(Node),
+    on_first(Config, fun(Node) -> ok = teleport:configure(Node, #{max_queue_bytes => Bound, block_ms => 1000}), ok = teleport:prime(Node, infinity),
                                   erlang:system_flag(fullsweep_after, 1) end),
     Before = beamway_peer:resident_bytes(beamway_peer:os_pid(PeerA)),
     ok = beamway_peer:sigstop(teleport_nodes:second(Config)),
     on_first(Config, fun(Node) ->
         Senders = [spawn_monitor(fun() -> flood(Node, binary:copy(<<"x">>, 1000)) end) || _ <- lists:seq(1, 50)],
-        [receive {'DOWN', M, process, P, Reason} -> normal = Reason after 60000 -> error(sender_stuck) end || {P, M} <- Senders],
+        [receive {'DOWN', M, process, P, Reason} -> normal = Reason after wait_ms() -> error(sender_stuck) end || {P, M} <- Senders],
         [true = Queued =< Bound || #{queued_bytes := Queued} <- teleport:lanes(Node)]
     end),
     Grown = beamway_peer:resident_bytes(beamway_peer:os_pid(PeerA)) - Before,
@@ -292,7 +315,7 @@ memory_is_bounded(Config) ->
     true = Grown < Lanes * (3 * Bound + 8000000),
     ok = beamway_peer:sigcont(teleport_nodes:second(Config)),
     on_first(Config, fun(Node) ->
-        _ = beamway_peer:wait_until(fun() -> lists:all(fun(#{queued := Q}) -> Q =:= 0 end, teleport:lanes(Node)) end, 60000)
+        _ = beamway_peer:wait_until(fun() -> lists:all(fun(#{queued := Q}) -> Q =:= 0 end, teleport:lanes(Node)) end, wait_ms())
     end).
 
 flood(Node, Payload) ->
@@ -309,7 +332,7 @@ a_slow_receiver(Config) ->
         Node = teleport:erpc_call(Node, erlang, node, []),
         ok = teleport:send(Slow, {count, self()}),
         ok = teleport:send(Slow, go),
-        receive {counted, 5000} -> ok after 30000 -> error(not_all) end
+        receive {counted, 5000} -> ok after wait_ms() -> error(not_all) end
     end).
 
 slow(N) ->
@@ -321,16 +344,16 @@ slow(N) ->
 supervisors_recover(Config) ->
     on_first(Config, fun(Node) ->
         [begin
-             ok = teleport:prime(Node),
+             _ = beamway_peer:wait_until(fun() -> teleport:prime(Node) =:= ok end, wait_ms()),
              Old = whereis(Name),
              exit(Old, kill),
-             _ = beamway_peer:wait_until(fun() -> Pid = whereis(Name), is_pid(Pid) andalso Pid =/= Old end, 10000),
-             Node = beamway_peer:wait_until(fun() -> try teleport:erpc_call(Node, erlang, node, [], 10000) catch _:_ -> false end end, 20000)
+             _ = beamway_peer:wait_until(fun() -> Pid = whereis(Name), is_pid(Pid) andalso Pid =/= Old end, wait_ms()),
+             Node = beamway_peer:wait_until(fun() -> try teleport:erpc_call(Node, erlang, node, [], 10000) catch _:_ -> false end end, wait_ms())
          end || Name <- [teleport_listener, teleport_lane_sup, teleport_peer_sup, teleport_peers]],
         %% And the side that is called.
         exit(erpc:call(Node, erlang, whereis, [teleport_listener]), kill),
         [exit(teleport_tx:pid(Tx), kill) || {out, _, Tx} <- teleport_peers:all()],
-        _ = beamway_peer:wait_until(fun() -> teleport:prime(Node) =:= ok end, 30000)
+        _ = beamway_peer:wait_until(fun() -> teleport:prime(Node) =:= ok end, wait_ms())
     end).
 
 %% Lanes that come and go leave no process, port, descriptor, mapping or row.
@@ -339,7 +362,7 @@ nothing_is_left(Config) ->
     Round = fun() ->
         on_first(Config, fun(Node) ->
             %% Whoever comes before the end of the last round is known gets the same answer as those who waited.
-            _ = beamway_peer:wait_until(fun() -> teleport:prime(Node) =:= ok end, 10000),
+            _ = beamway_peer:wait_until(fun() -> teleport:prime(Node) =:= ok end, wait_ms()),
             Node = teleport:erpc_call(Node, erlang, node, []),
             {ok, Peer} = teleport_peers:peer(Node),
             Monitor = monitor(process, Peer),
@@ -350,10 +373,10 @@ nothing_is_left(Config) ->
     Look = fun(Peer) -> {Fds, _, Ports} = beamway_peer:resources(Peer),
                         {Fds, Ports, beamway_peer:call(Peer, erlang, system_info, [process_count]), length(beamway_peer:call(Peer, teleport, lanes, []))} end,
     [Round() || _ <- [1, 2, 3]],
-    _ = beamway_peer:wait_until(fun() -> beamway_peer:call(PeerB, teleport, lanes, []) =:= [] end, 20000),
+    _ = beamway_peer:wait_until(fun() -> beamway_peer:call(PeerB, teleport, lanes, []) =:= [] end, wait_ms()),
     Before = {Look(PeerA), Look(PeerB)},
     [Round() || _ <- lists:seq(1, 20)],
-    _ = beamway_peer:wait_until(fun() -> no_more({Look(PeerA), Look(PeerB)}, Before) end, 20000).
+    _ = beamway_peer:wait_until(fun() -> no_more({Look(PeerA), Look(PeerB)}, Before) end, wait_ms()).
 
 no_more({A, B}, {A0, B0}) ->
     lists:all(fun({Now, Then}) -> Now =< Then + 2 end, lists:zip(tuple_to_list(A) ++ tuple_to_list(B), tuple_to_list(A0) ++ tuple_to_list(B0))).
@@ -362,9 +385,9 @@ the_application_stops(Config) ->
     ok = waiting_callers(Config, 20),
     Node = teleport_nodes:second_node(Config),
     ok = beamway_peer:call(teleport_nodes:second(Config), application, stop, [teleport]),
-    {[{nodedown, Node}], _} = ends(Config, 30000),
+    {[{nodedown, Node}], _} = ends(Config),
     on_first(Config, fun(_) ->
-        {error, {no_teleport, Node}} = beamway_peer:wait_until(fun() -> case teleport:send({x, Node}, x, #{class => control}) of ok -> false; E -> E end end, 10000),
+        {error, {no_teleport, Node}} = beamway_peer:wait_until(fun() -> case teleport:send({x, Node}, x, #{class => control}) of ok -> false; E -> E end end, wait_ms()),
         ok = application:stop(teleport),
         {'EXIT', {{not_started, teleport}, _}} = (catch teleport:send({x, Node}, x))
     end).

@@ -32,11 +32,14 @@ take_all(Test, Left, Seen) ->
     receive {Sender, Number, Payload} -> take_all(Test, Left - 1, [{Sender, Number, erlang:external_size(Payload)} | Seen]) end.
 
 collected(Pid) ->
-    receive {Pid, collected, Seen} -> Seen after 100000 -> error({not_all_came, Pid}) end.
+    receive {Pid, collected, Seen} -> Seen after wait_ms() -> error({not_all_came, Pid}) end.
+
+%% In which everything comes that comes at all.
+wait_ms() -> 100000 * beamway_runner:slowness().
 
 %% @private Sends so many numbered messages of these sizes in turn.
 numbered(Dest, Count, Sizes) ->
-    lists:foreach(fun(N) -> ok = teleport:send(Dest, {self(), N, payload(lists:nth(1 + N rem length(Sizes), Sizes))}, #{timeout => 60000}) end,
+    lists:foreach(fun(N) -> ok = teleport:send(Dest, {self(), N, payload(lists:nth(1 + N rem length(Sizes), Sizes))}, #{timeout => infinity}) end,
                   lists:seq(1, Count)).
 
 payload(Size) -> binary:copy(<<"p">>, Size).
@@ -48,7 +51,7 @@ order_of_a_sender(Config) ->
         Sizes = [10, 100000, 10, 10, 300000, 70000, 10, 1000000, 10, 10, 10],
         Receivers = [spawn(Node, ?MODULE, take_all, [Test, 10 * 44]) || _ <- [1, 2, 3]],
         Senders = [spawn_monitor(fun() -> [numbered(Dest, 44, Sizes) || Dest <- Receivers] end) || _ <- lists:seq(1, 10)],
-        [receive {'DOWN', M, process, P, Reason} -> normal = Reason after 100000 -> error(sender_stuck) end || {P, M} <- Senders],
+        [receive {'DOWN', M, process, P, Reason} -> normal = Reason after wait_ms() -> error(sender_stuck) end || {P, M} <- Senders],
         [in_order(collected(Pid), 10, 44) || Pid <- Receivers]
     end).
 
@@ -84,18 +87,30 @@ unordered_spreads(Config) ->
 
 sent(Node) -> maps:from_list([{I, S} || #{class := normal, opened_by := this_node, index := I, sent := S} <- teleport:lanes(Node)]).
 
-%% By the order of arrival, not by time: the small one was sent after the large one, on the same lane.
+%% By the order of arrival, not by time: the small one was sent after the large one, on the same lane. The peer is stopped meanwhile, so that
+%% the large one cannot be through before the small one is sent.
 small_ones_overtake_large_ones(Config) ->
+    Second = teleport_nodes:second(Config),
     on_first(Config, fun(Node) ->
-        Pid = spawn(Node, ?MODULE, take_all, [self(), 3]),
-        Large = payload(40000000),
-        Options = fun(Lane) -> #{class => bulk, key => key(Lane)} end,
-        ok = teleport:send(Pid, {large, 1, Large}, Options(1)),
+        Keeper = spawn(fun keep/0),
+        persistent_term:put(tp_overtake, {Keeper, spawn(Node, ?MODULE, take_all, [Keeper, 3])}),
+        ok = teleport:prime(Node, infinity)
+    end),
+    ok = beamway_peer:sigstop(Second),
+    on_first(Config, fun(_) ->
+        {_, Pid} = persistent_term:get(tp_overtake),
+        Options = fun(Lane) -> #{class => bulk, key => key(Lane), timeout => infinity} end,
+        ok = teleport:send(Pid, {large, 1, payload(40000000)}, Options(1)),
         {_, M} = spawn_monitor(fun() -> ok = teleport:send(Pid, {small, 1, x}, Options(2)) end),
         receive {'DOWN', M, process, _, normal} -> ok end,
         %% The same key: behind it.
-        ok = teleport:send(Pid, {behind, 1, x}, Options(1)),
-        [{small, 1, _}, {large, 1, _}, {behind, 1, _}] = collected(Pid)
+        ok = teleport:send(Pid, {behind, 1, x}, Options(1))
+    end),
+    ok = beamway_peer:sigcont(Second),
+    on_first(Config, fun(_) ->
+        {Keeper, _} = persistent_term:get(tp_overtake),
+        Keeper ! {give, self()},
+        receive {seen, Seen} -> [{small, 1, _}, {large, 1, _}, {behind, 1, _}] = Seen after wait_ms() -> error(not_all_came) end
     end).
 
 %% Different keys of the first lane of two.
@@ -110,17 +125,17 @@ a_peer_that_stops(Config) ->
         ok = teleport:configure(Node, #{max_queue_messages => 2000}),
         true = register(tp_test, spawn(fun keep/0)),
         Pid = spawn(Node, ?MODULE, take_all, [whereis(tp_test), 20000]),
-        ok = teleport:prime(Node),
+        ok = teleport:prime(Node, infinity),
         Sender = spawn(fun() -> receive go -> numbered(Pid, 20000, [10, 1000]) end end),
         true = register(tp_sender, Sender)
     end),
     ok = beamway_peer:sigstop(Second),
     ok = teleport_nodes:on_first(Config, fun(_) -> tp_sender ! go, ok end),
-    _ = beamway_peer:wait_until(fun() -> stalls(Config) > 0 end, 60000),
+    _ = beamway_peer:wait_until(fun() -> stalls(Config) > 0 end, wait_ms()),
     ok = beamway_peer:sigcont(Second),
     ok = teleport_nodes:on_first(Config, fun(Node) ->
         tp_test ! {give, self()},
-        receive {seen, Seen} -> in_order(Seen, 1, 20000) after 100000 -> error(not_all_came) end,
+        receive {seen, Seen} -> in_order(Seen, 1, 20000) after wait_ms() -> error(not_all_came) end,
         ok = teleport:configure(Node, #{max_queue_messages => 100000})
     end).
 
@@ -166,17 +181,17 @@ while_full(Config, Options, Body) ->
     {PeerA, _} = teleport_nodes:start(Kind, #{teleport => Options#{max_queue_bytes => 2000000, lanes => #{normal => 1}}}),
     {PeerB, NodeB} = teleport_nodes:start(Kind),
     ok = teleport_nodes:connect(PeerA, NodeB),
-    ok = beamway_peer:run(PeerA, fun() -> ok = teleport:prime(NodeB), Counter = counters:new(1, []), persistent_term:put(tp_accepted, Counter),
+    ok = beamway_peer:run(PeerA, fun() -> ok = teleport:prime(NodeB, infinity), Counter = counters:new(1, []), persistent_term:put(tp_accepted, Counter),
                                           _ = register(tp_keeper, spawn(fun count/0)), ok end),
     Pid = beamway_peer:run(PeerB, fun() -> spawn(fun() -> forward() end) end),
     ok = beamway_peer:sigstop(PeerB),
-    Result = beamway_peer:async(fun() -> beamway_peer:run(PeerA, fun() -> _ = Body(Pid, persistent_term:get(tp_accepted)), ok end, 100000) end),
+    Result = beamway_peer:async(fun() -> beamway_peer:run(PeerA, fun() -> _ = Body(Pid, persistent_term:get(tp_accepted)), ok end, wait_ms()) end),
     ok = beamway_peer:await(Result),
     Memory = beamway_peer:run(PeerA, fun() -> erlang:memory(binary) + erlang:memory(processes) end),
     true = Memory < 60000000,
     ok = beamway_peer:sigcont(PeerB),
     Accepted = beamway_peer:run(PeerA, fun() -> counters:get(persistent_term:get(tp_accepted), 1) end),
-    _ = beamway_peer:wait_until(fun() -> beamway_peer:run(PeerB, fun() -> Pid ! {count, self()}, receive {count, N} -> N =:= Accepted after 5000 -> false end end) end, 30000),
+    _ = beamway_peer:wait_until(fun() -> beamway_peer:run(PeerB, fun() -> Pid ! {count, self()}, receive {count, N} -> N =:= Accepted after 5000 -> false end end) end, wait_ms()),
     beamway_peer:stop_all([PeerA, PeerB]).
 
 forward() -> forward(0).
@@ -204,7 +219,7 @@ classes_share(Config) ->
     on_first(Config, fun(Node) ->
         Test = self(),
         Each = [{Class, spawn(Node, ?MODULE, take_all, [Test, 40])} || Class <- [bulk, normal, control]],
-        [spawn_link(fun() -> [ok = teleport:send(Pid, {self(), N, payload(2000000)}, #{class => Class, timeout => 60000}) || N <- lists:seq(1, 40)] end)
+        [spawn_link(fun() -> [ok = teleport:send(Pid, {self(), N, payload(2000000)}, #{class => Class, timeout => infinity}) || N <- lists:seq(1, 40)] end)
          || {Class, Pid} <- Each],
         [in_order(collected(Pid), 1, 40) || {_, Pid} <- Each]
     end).
@@ -230,7 +245,7 @@ prop_order(Node) ->
 size_of_message() -> frequency([{6, range(0, 2000)}, {2, range(60000, 70000)}, {2, range(260000, 270000)}, {1, range(1000000, 3000000)}]).
 
 send_own(Sender, Messages, Receivers) ->
-    [ok = teleport:send(lists:nth(R, Receivers), {{S, Class}, N, payload(Size)}, #{class => Class, timeout => 60000})
+    [ok = teleport:send(lists:nth(R, Receivers), {{S, Class}, N, payload(Size)}, #{class => Class, timeout => infinity})
      || {N, {S, R, Class, Size}} <- lists:zip(lists:seq(1, length(Messages)), Messages), S =:= Sender].
 
 is_kept({S, R, C}, Messages, Seen) ->

@@ -49,7 +49,7 @@ socket_options(Ip) ->
 connected({ok, Socket}, Config, Id, Deadline) ->
     case secured(caller, Socket, Config, Deadline) of
         {ok, Secured} -> introduce(Secured, Config, Id, Deadline);
-        {error, Reason} -> {error, fatal, {no_lane, Reason}}
+        {error, Fate, Reason} -> {error, Fate, {no_lane, Reason}}
     end;
 connected({error, Reason}, _, _, _) ->
     {error, retry, {no_lane, Reason}}.
@@ -64,7 +64,10 @@ secured(Role, Socket, #{tls := Options}, Deadline) ->
                end,
     case Upgraded of
         {ok, Tls} -> {ok, {ssl, Tls}};
-        {error, Reason} -> {error, text("TLS: ~0tp", [Reason])}
+        {error, {tls_alert, _} = Alert} -> {error, fatal, text("TLS: ~0tp", [Alert])};
+        %% The peer was late, or has too many visitors at the moment.
+        {error, Reason} when is_atom(Reason) -> {error, retry, text("TLS: ~0tp", [Reason])};
+        {error, Reason} -> {error, fatal, text("TLS: ~0tp", [Reason])}
     end.
 
 %% Peers are verified unless the options say otherwise. Which node it is, is proved by the cookie: the certificate's name is not compared.
@@ -103,7 +106,7 @@ accept(Socket, Known) ->
     Deadline = now_ms() + Ms,
     case secured(acceptor, Socket, Config, Deadline) of
         {ok, Secured} -> greet(Secured, Config, Known, Deadline);
-        {error, Reason} -> {error, Reason}
+        {error, _, Reason} -> {error, Reason}
     end.
 
 greet(Socket, Config, Known, Deadline) ->

@@ -117,8 +117,12 @@ full(#tx{pid = Pid, counters = Counters} = Tx, Key, Kind, Parts, Bytes, {block, 
         {'DOWN', Ref, process, Pid, _} -> {error, closed}
     after left_ms(Deadline) ->
             true = demonitor(Ref, [flush]),
-            receive {Ref, room} -> enqueue(Tx, Key, Kind, Parts, Bytes, error) after 0 -> {error, timeout} end
+            receive {Ref, room} -> last_try(enqueue(Tx, Key, Kind, Parts, Bytes, error)) after 0 -> {error, timeout} end
     end.
+
+%% The word that there is room came with the end of the time; somebody else was quicker.
+last_try({error, overload}) -> {error, timeout};
+last_try(Done) -> Done.
 
 left_ms(infinity) -> infinity;
 left_ms(Deadline) -> max(0, Deadline - erlang:monotonic_time(millisecond)).
