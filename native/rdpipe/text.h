@@ -22,6 +22,7 @@ __attribute__((format(printf, 2, 3))) static inline bool rd_because(rd_why_t *wh
     va_list args;
 
     va_start(args, form);
+    /* cppcheck-suppress ctuuninitvar; it is written, not read */
     (void)vsnprintf(why->text, sizeof why->text, form, args);
     va_end(args);
     return false;

@@ -1,0 +1,597 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include "agent.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <wordexp.h>
+
+#include "child.h"
+#include "cli.h"
+#include "control.h"
+#include "pipeline.h"
+#include "pump.h"
+#include "socket.h"
+
+#define MEET_MS 30000 /* for a hop, from both sides */
+#define REPORT_MS 500
+#define OUTPUT_BYTES 16384
+#define END_MS 3000 /* a command that is killed is gone by then */
+
+typedef struct agent agent_t;
+
+/* One hop of the segment. Its thread first makes the hop, then, told to, moves the stream. */
+typedef struct {
+    agent_t *agent;
+    bool is_wanted, is_in;
+    int door;   /* in: listens, -1: closed */
+    char *host; /* out: where to connect */
+    uint16_t port;
+    rd_key_t key;
+    rd_hop_t hop;
+    rd_pump_t pump;
+    rd_stream_t stream;
+    pthread_t thread;
+    bool has_thread, is_told, is_over;
+    _Atomic int phase; /* MEETING, MET, NOT_MET, PUMPED */
+    rd_why_t why;
+} side_t;
+
+enum { MEETING, MET, NOT_MET, PUMPED };
+
+struct agent {
+    int out;          /* to rdpipe */
+    rd_lines_t lines; /* from rdpipe */
+    int signals, news, stop;
+    rd_guard_t guard;
+    rd_work_t work;
+    char *text, *bind;
+    bool is_tee; /* a receiver: its command's output goes to rdpipe */
+    uint16_t port_first, port_last;
+    rd_terms_t terms;
+    side_t in, over;
+    rd_child_t child;
+    rd_end_t to_child, from_child; /* the ends that the pumps use */
+    int output;                    /* of a receiver's command */
+    bool is_configured, has_next, is_ready, is_started, is_failing, is_ending;
+    int64_t report_at;
+};
+
+/* ---- saying ---- */
+
+static void send_line(agent_t *agent, rd_line_t *line)
+{
+    if (!rd_line_send(line, agent->out))
+        agent->is_ending = true;
+}
+
+static void say(agent_t *agent, const char *what)
+{
+    rd_line_t line;
+
+    rd_line_begin(&line, what);
+    send_line(agent, &line);
+}
+
+static void hello(agent_t *agent)
+{
+    const char *ssh = getenv("SSH_CONNECTION");
+    rd_line_t line;
+
+    rd_line_begin(&line, RD_CONTROL_HELLO);
+    rd_line_add(&line, "control", RD_CONTROL_VERSION);
+    rd_line_add(&line, "version", RD_VERSION);
+    rd_line_add(&line, "ssh", ssh ? ssh : "");
+    send_line(agent, &line);
+}
+
+/* Something of ours has failed: the stream ends here, on both sides, and so does the command. */
+static void fail(agent_t *agent, const char *text)
+{
+    rd_line_t line;
+
+    if (!agent->is_failing) {
+        rd_line_begin(&line, "fault");
+        rd_line_add(&line, "why", text);
+        send_line(agent, &line);
+    }
+    agent->is_failing = true;
+    atomic_store(&agent->in.pump.stop, true);
+    atomic_store(&agent->over.pump.stop, true);
+    rd_pump_wake(&agent->in.pump);
+    rd_pump_wake(&agent->over.pump);
+    (void)eventfd_write(agent->stop, 1);
+    rd_child_end(&agent->child);
+}
+
+/* ---- the threads ---- */
+
+static void meet(side_t *side)
+{
+    agent_t *agent = side->agent;
+    int64_t deadline = rd_now_ms() + MEET_MS;
+    int socket;
+    bool done;
+
+    if (side->is_in)
+        done = rd_hop_accept(side->door, &side->key, &agent->terms, agent->stop, deadline, NULL,
+                             &side->hop, &side->why);
+    else
+        done = rd_connect(side->host, side->port, agent->stop, 0, deadline, &socket, &side->why) &&
+               rd_hop_join(socket, "the next host", &side->key, &agent->terms, agent->stop,
+                           deadline, &side->hop, &side->why);
+    rd_key_wipe(&side->key);
+    if (side->door >= 0)
+        close(side->door);
+    side->door = -1;
+    if (done)
+        rd_stream_open(&side->stream, &side->hop,
+                       side->is_in ? "the host before" : "the next host");
+    atomic_store(&side->phase, done ? MET : NOT_MET);
+}
+
+static void *meet_thread(void *argument)
+{
+    side_t *side = argument;
+
+    meet(side);
+    (void)eventfd_write(side->agent->news, 1);
+    return NULL;
+}
+
+static void *pump_thread(void *argument)
+{
+    side_t *side = argument;
+    agent_t *agent = side->agent;
+    bool forwards = agent->over.is_wanted && (agent->work == RD_WORK_RELAY || agent->is_tee);
+
+    if (!side->is_in)
+        rd_feed(&side->pump, &side->stream, &agent->from_child);
+    else
+        rd_drain(&side->pump, &side->stream, &agent->to_child,
+                 forwards ? &agent->over.stream : NULL);
+    atomic_store(&side->phase, PUMPED);
+    (void)eventfd_write(agent->news, 1);
+    return NULL;
+}
+
+static bool start_thread(side_t *side, void *(*run)(void *))
+{
+    if (side->has_thread)
+        (void)pthread_join(side->thread, NULL);
+    side->has_thread = pthread_create(&side->thread, NULL, run, side) == 0;
+    return side->has_thread;
+}
+
+/* ---- what the segment does ---- */
+
+/* The file that a word of the shell names. */
+static int open_word(const char *word, int flags, rd_why_t *why)
+{
+    wordexp_t words;
+    int fd = -1;
+
+    if (wordexp(word, &words, WRDE_NOCMD) != 0 || words.we_wordc != 1) {
+        (void)rd_because(why, "'%s' is no name of one file", word);
+        return -1;
+    }
+    fd = open(words.we_wordv[0], flags | O_CLOEXEC | O_NOCTTY, 0666);
+    if (fd < 0)
+        (void)rd_because(why, "%s: %s", words.we_wordv[0], strerror(errno));
+    wordfree(&words);
+    return fd;
+}
+
+static bool open_file(agent_t *agent, rd_end_t *end_p, int flags, rd_why_t *why)
+{
+    int fd = open_word(agent->text, flags, why);
+
+    if (fd < 0)
+        return false;
+    *end_p = rd_end_of(fd, flags != O_RDONLY);
+    return true;
+}
+
+static bool start_command(agent_t *agent, rd_why_t *why)
+{
+    rd_end_t output = {.fd = -1};
+    rd_end_t *out = agent->is_tee ? &output : agent->over.is_wanted ? &agent->from_child : NULL;
+
+    if (!rd_child_start(&agent->child, agent->text, &agent->guard,
+                        agent->in.is_wanted ? &agent->to_child : NULL, out, why))
+        return false;
+    agent->output = output.fd;
+    return true;
+}
+
+static bool open_ends(agent_t *agent, rd_why_t *why)
+{
+    switch (agent->work) {
+    case RD_WORK_COMMAND:
+        return start_command(agent, why);
+    case RD_WORK_RELAY:
+        return true;
+    case RD_WORK_FROM_FILE:
+        return open_file(agent, &agent->from_child, O_RDONLY, why);
+    case RD_WORK_TO_FILE:
+        return open_file(agent, &agent->to_child, O_WRONLY | O_CREAT | O_TRUNC, why);
+    case RD_WORK_APPEND:
+        return open_file(agent, &agent->to_child, O_WRONLY | O_CREAT | O_APPEND, why);
+    case RD_WORK_STDIN:
+        agent->from_child = rd_end_of(dup(0), false);
+        return agent->from_child.fd >= 0;
+    case RD_WORK_STDOUT:
+        agent->to_child = rd_end_of(dup(1), true);
+        return agent->to_child.fd >= 0;
+    }
+    return false;
+}
+
+static void start(agent_t *agent)
+{
+    rd_why_t why = {"cannot start"};
+    bool forwards = agent->work == RD_WORK_RELAY || agent->is_tee;
+    bool done = open_ends(agent, &why);
+
+    agent->is_started = true;
+    /* What no command gives is a success. */
+    if (agent->work != RD_WORK_COMMAND)
+        atomic_store(&agent->over.pump.status, 0);
+    if (done && agent->in.is_wanted)
+        done = start_thread(&agent->in, pump_thread);
+    if (done && agent->over.is_wanted && !forwards)
+        done = start_thread(&agent->over, pump_thread);
+    if (agent->over.is_wanted && forwards)
+        agent->over.is_told = agent->over.is_over = true;
+    agent->report_at = rd_now_ms() + REPORT_MS;
+    if (!done)
+        fail(agent, why.text);
+}
+
+/* ---- orders ---- */
+
+static bool flag_of(const char *line, const char *name)
+{
+    uint64_t number = 0;
+
+    return rd_line_value_number(line, name, 1, &number) && number == 1;
+}
+
+static bool key_of(const char *line, rd_key_t *key_p)
+{
+    char *hex = rd_line_value(line, "key", NULL);
+    bool done = hex && rd_key_of_hex(hex, key_p);
+
+    if (hex)
+        rd_wipe(hex, strlen(hex));
+    free(hex);
+    return done;
+}
+
+static bool take_segment(agent_t *agent, const char *line)
+{
+    char *work = rd_line_value(line, "work", NULL);
+    uint64_t block = 0, flags = 0, carriers = 0, first = 0, last = 0;
+    bool done = work && rd_work_of(work, &agent->work) &&
+                rd_line_value_number(line, "block", RD_BLOCK_MAX, &block) &&
+                rd_line_value_number(line, "flags", 255, &flags) &&
+                rd_line_value_number(line, "carriers", RD_CARRIERS_ALL, &carriers) &&
+                rd_line_value_number(line, "first", 65535, &first) &&
+                rd_line_value_number(line, "last", 65535, &last) && !agent->is_configured;
+
+    free(work);
+    agent->text = rd_line_value(line, "text", NULL);
+    agent->bind = rd_line_value(line, "bind", NULL);
+    agent->is_tee = flag_of(line, "tee");
+    agent->in.is_wanted = flag_of(line, "in");
+    agent->over.is_wanted = flag_of(line, "out");
+    agent->terms = (rd_terms_t){
+        .carriers = (uint32_t)carriers, .block = (uint32_t)block, .flags = (uint8_t)flags};
+    agent->port_first = (uint16_t)first;
+    agent->port_last = (uint16_t)last;
+    agent->is_configured = true;
+    return done && agent->text && block >= RD_BLOCK_MIN &&
+           (!agent->in.is_wanted || key_of(line, &agent->in.key));
+}
+
+static void open_door(agent_t *agent)
+{
+    const char *bind = agent->bind && *agent->bind ? agent->bind : NULL;
+    uint16_t port = 0;
+    rd_line_t line;
+    rd_why_t why;
+
+    if (!rd_listen(bind, agent->port_first, agent->port_last, &agent->in.door, &port, &why)) {
+        fail(agent, why.text);
+        return;
+    }
+    rd_line_begin(&line, "port");
+    rd_line_number(&line, "number", port);
+    send_line(agent, &line);
+    if (!start_thread(&agent->in, meet_thread))
+        fail(agent, "cannot start a thread");
+}
+
+static bool take_next(agent_t *agent, const char *line)
+{
+    uint64_t port = 0;
+
+    if (agent->has_next || !agent->over.is_wanted ||
+        !rd_line_value_number(line, "port", 65535, &port) || !key_of(line, &agent->over.key))
+        return false;
+    agent->over.host = rd_line_value(line, "host", NULL);
+    agent->over.port = (uint16_t)port;
+    agent->has_next = true;
+    return agent->over.host && start_thread(&agent->over, meet_thread);
+}
+
+static void obey(agent_t *agent, const char *line)
+{
+    uint64_t number;
+    bool done = true;
+
+    if (rd_line_is(line, "segment")) {
+        done = take_segment(agent, line);
+        if (done && agent->in.is_wanted)
+            open_door(agent);
+    } else if (rd_line_is(line, "next")) {
+        done = take_next(agent, line);
+    } else if (rd_line_is(line, "start") && agent->is_ready && !agent->is_started) {
+        start(agent);
+    } else if (rd_line_is(line, "signal") && rd_line_value_number(line, "number", 64, &number)) {
+        rd_child_signal(&agent->child, (int)number);
+    } else {
+        done = false;
+    }
+    if (!done)
+        fail(agent, "rdpipe and its agent do not understand each other");
+}
+
+/* ---- news ---- */
+
+static void report_bytes(agent_t *agent)
+{
+    rd_line_t line;
+
+    if (!agent->is_started || rd_left_ms(agent->report_at) > 0)
+        return;
+    agent->report_at = rd_now_ms() + REPORT_MS;
+    rd_line_begin(&line, "bytes");
+    rd_line_number(&line, "in", atomic_load(&agent->in.pump.bytes));
+    rd_line_number(&line, "out", atomic_load(&agent->over.pump.bytes));
+    send_line(agent, &line);
+}
+
+static void report_hop(agent_t *agent, const side_t *side)
+{
+    rd_line_t line;
+
+    rd_line_begin(&line, "hop");
+    rd_line_add(&line, "side", side->is_in ? "in" : "out");
+    rd_line_add(&line, "carrier", side->hop.carrier);
+    rd_line_add(&line, "why", side->hop.why);
+    send_line(agent, &line);
+}
+
+static void report_over(agent_t *agent, const side_t *side)
+{
+    static const char *const names[] = {"done", "quit", "fault", "runs"};
+    rd_line_t line;
+
+    rd_line_begin(&line, "over");
+    rd_line_add(&line, "side", side->is_in ? "in" : "out");
+    rd_line_add(&line, "outcome", names[side->pump.outcome]);
+    rd_line_number(&line, "bytes", atomic_load(&side->pump.bytes));
+    rd_line_add(&line, "why", side->pump.outcome == RD_PUMP_FAULT ? side->pump.why.text : "");
+    send_line(agent, &line);
+}
+
+static void look_at(agent_t *agent, side_t *side)
+{
+    int phase = atomic_load(&side->phase);
+
+    if (!side->is_wanted || side->is_over)
+        return;
+    if (phase == MET && !side->is_told) {
+        side->is_told = true;
+        report_hop(agent, side);
+    } else if (phase == NOT_MET) {
+        side->is_told = side->is_over = true;
+        fail(agent, side->why.text);
+    } else if (phase == PUMPED) {
+        side->is_over = true;
+        report_over(agent, side);
+        if (side->pump.outcome == RD_PUMP_FAULT)
+            fail(agent, side->pump.why.text);
+    }
+}
+
+static bool has_met(const side_t *side)
+{
+    return !side->is_wanted || (side->is_told && !side->is_over);
+}
+
+static void look_around(agent_t *agent)
+{
+    look_at(agent, &agent->in);
+    look_at(agent, &agent->over);
+    if (agent->is_configured && !agent->is_ready && !agent->is_failing && has_met(&agent->in) &&
+        has_met(&agent->over)) {
+        agent->is_ready = true;
+        say(agent, "ready");
+    }
+}
+
+static void reap(agent_t *agent)
+{
+    rd_line_t line;
+
+    if (!rd_child_reap(&agent->child, &agent->guard))
+        return;
+    /* A shell that was killed leaves what it has started, which would go on for ever. */
+    if (agent->child.is_killed)
+        rd_child_end(&agent->child);
+    rd_line_begin(&line, "status");
+    rd_line_number(&line, "value", (uint64_t)agent->child.status);
+    send_line(agent, &line);
+    atomic_store(&agent->over.pump.status, agent->child.status);
+    rd_pump_wake(&agent->over.pump);
+}
+
+/* What a receiver's command prints goes the way of what is said. */
+static void pass_output(agent_t *agent)
+{
+    char data[OUTPUT_BYTES];
+    ssize_t n = read(agent->output, data, sizeof data);
+    rd_line_t line;
+
+    if (n > 0) {
+        rd_line_begin(&line, "output");
+        rd_line_add_bytes(&line, "data", data, (size_t)n);
+        send_line(agent, &line);
+    } else if (n == 0 || (errno != EINTR && errno != EAGAIN)) {
+        close(agent->output);
+        agent->output = -1;
+    }
+}
+
+static bool all_is_over(const agent_t *agent)
+{
+    bool child = agent->child.pid == 0 || agent->child.is_over;
+
+    if (agent->is_failing && !agent->is_started)
+        return true;
+    return agent->is_started && child && (agent->output < 0 || agent->is_failing) &&
+           (!agent->in.is_wanted || agent->in.is_over) &&
+           (!agent->over.is_wanted || agent->over.is_over);
+}
+
+static int next_ms(agent_t *agent)
+{
+    int ms = rd_child_tick(&agent->child);
+
+    if (agent->is_started && (ms < 0 || ms > rd_left_ms(agent->report_at)))
+        ms = rd_left_ms(agent->report_at) + 1;
+    return ms;
+}
+
+static void turn(agent_t *agent)
+{
+    struct pollfd polled[] = {{.fd = agent->lines.fd, .events = POLLIN},
+                              {.fd = agent->signals, .events = POLLIN},
+                              {.fd = agent->news, .events = POLLIN},
+                              {.fd = agent->guard.fd, .events = POLLIN},
+                              {.fd = agent->output, .events = POLLIN}};
+    struct signalfd_siginfo ignored;
+    eventfd_t count;
+    const char *line;
+
+    (void)poll(polled, 5, next_ms(agent));
+    if (polled[0].revents) {
+        rd_lines_fill(&agent->lines);
+        while ((line = rd_lines_next(&agent->lines)))
+            obey(agent, line);
+        if (agent->lines.has_ended)
+            agent->is_ending = true;
+    }
+    if (polled[1].revents)
+        while (read(agent->signals, &ignored, sizeof ignored) == (ssize_t)sizeof ignored)
+            ;
+    if (polled[2].revents)
+        (void)eventfd_read(agent->news, &count);
+    if (polled[3].revents && !agent->is_failing)
+        fail(agent, "the guard of the commands was killed");
+    if (polled[4].revents)
+        pass_output(agent);
+    reap(agent);
+    look_around(agent);
+    report_bytes(agent);
+}
+
+/* ---- the process ---- */
+
+static bool set_up(agent_t *agent, int control_in, int control_out, rd_why_t *why)
+{
+    sigset_t set;
+
+    *agent = (agent_t){.out = control_out, .output = -1};
+    agent->in = (side_t){.agent = agent, .is_in = true, .door = -1, .hop = {.side = -1}};
+    agent->over = (side_t){.agent = agent, .door = -1, .hop = {.side = -1}};
+    agent->to_child.fd = agent->from_child.fd = -1;
+    rd_lines_init(&agent->lines, control_in);
+    rd_ignore_signals();
+    (void)signal(SIGINT, SIG_IGN); /* rdpipe tells us of those that a terminal sends to all */
+    (void)signal(SIGQUIT, SIG_IGN);
+    (void)signal(SIGHUP, SIG_IGN); /* sshd's, when the connection is gone: the channel ends, too */
+    if (!rd_guard_start(&agent->guard, why))
+        return false;
+    (void)sigemptyset(&set);
+    (void)sigaddset(&set, SIGCHLD);
+    (void)pthread_sigmask(SIG_BLOCK, &set, NULL);
+    agent->signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+    agent->news = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    agent->stop = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    return agent->signals >= 0 && agent->news >= 0 && agent->stop >= 0 &&
+           rd_pump_init(&agent->in.pump, why) && rd_pump_init(&agent->over.pump, why);
+}
+
+static void join(side_t *side)
+{
+    if (side->has_thread)
+        (void)pthread_join(side->thread, NULL);
+    side->has_thread = false;
+    if (side->hop.link)
+        rd_stream_close(&side->stream);
+}
+
+/* Nobody is there to be told any more: the command ends, and is waited for. */
+static void end_command(agent_t *agent)
+{
+    int64_t deadline = rd_now_ms() + END_MS;
+
+    fail(agent, "rdpipe is gone");
+    while (agent->child.pid > 0 && !agent->child.is_over && rd_left_ms(deadline) > 0) {
+        struct pollfd polled = {.fd = agent->signals, .events = POLLIN};
+        struct signalfd_siginfo ignored;
+
+        (void)poll(&polled, 1, rd_child_tick(&agent->child));
+        if (polled.revents)
+            (void)!read(agent->signals, &ignored, sizeof ignored);
+        (void)rd_child_reap(&agent->child, &agent->guard);
+    }
+}
+
+int rd_agent(int control_in, int control_out)
+{
+    static agent_t agent;
+    rd_why_t why = {"no descriptors"};
+    bool is_cut;
+
+    if (!set_up(&agent, control_in, control_out, &why)) {
+        (void)fprintf(stderr, "rdpipe: %s\n", why.text);
+        return RD_EXIT_OWN;
+    }
+    hello(&agent);
+    while (!agent.is_ending && !all_is_over(&agent))
+        turn(&agent);
+    is_cut = agent.is_ending;
+    if (is_cut)
+        end_command(&agent);
+    /* Who still has a stream to say something to does so within seconds; the guard kills what is
+     * left of a command that did not end in order. */
+    if (!is_cut && !agent.is_failing && agent.child.pid > 0)
+        rd_guard_forget(&agent.guard, agent.child.pid);
+    rd_guard_end(&agent.guard);
+    join(&agent.in);
+    join(&agent.over);
+    if (!is_cut)
+        say(&agent, "bye");
+    return agent.is_failing ? RD_EXIT_OWN : 0;
+}

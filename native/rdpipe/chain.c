@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+/* The chain of nodes that a pipeline is, and how it is shown. */
+#include "run.h"
+
+void rd_chain_of(const rd_pipeline_t *pipeline, rd_chain_t *chain_p)
+{
+    const rd_segment_t *last = &pipeline->of[pipeline->count - 1];
+    rd_chain_t chain = {.count = 0};
+
+    if (pipeline->of[0].work != RD_WORK_FROM_FILE)
+        chain.of[chain.count++] = (rd_node_t){"", "", RD_WORK_STDIN, false};
+    for (size_t i = 0; i < pipeline->count; i++) {
+        const rd_segment_t *segment = &pipeline->of[i];
+
+        chain.of[chain.count++] =
+            (rd_node_t){segment->host, segment->text, segment->work, segment->is_receiver};
+    }
+    if (!last->is_receiver && last->work != RD_WORK_TO_FILE && last->work != RD_WORK_APPEND)
+        chain.of[chain.count++] = (rd_node_t){"", "", RD_WORK_STDOUT, false};
+    *chain_p = chain;
+}
+
+static void show_work(const rd_node_t *node)
+{
+    switch (node->work) {
+    case RD_WORK_COMMAND:
+        (void)printf("sh -c \"%s\"", node->text);
+        break;
+    case RD_WORK_RELAY:
+        (void)printf("sends on, without a process");
+        break;
+    case RD_WORK_FROM_FILE:
+        (void)printf("reads the file %s", node->text);
+        break;
+    case RD_WORK_TO_FILE:
+        (void)printf("writes the file %s", node->text);
+        break;
+    case RD_WORK_APPEND:
+        (void)printf("appends to the file %s", node->text);
+        break;
+    case RD_WORK_STDIN:
+        (void)printf("standard input");
+        break;
+    case RD_WORK_STDOUT:
+        (void)printf("standard output");
+        break;
+    }
+    if (node->is_receiver)
+        (void)printf(" (one of the receivers)");
+}
+
+static void show_carriers(uint32_t carriers)
+{
+    (void)printf("      | %s\n", carriers == RD_CARRIERS_ALL  ? "shm on one host, else tcp"
+                                 : carriers == RD_CARRIER_SHM ? "shm"
+                                 : carriers == RD_CARRIER_TCP ? "tcp"
+                                                              : "rdma");
+}
+
+void rd_plan(const rd_chain_t *chain, const rd_settings_t *settings)
+{
+    for (size_t i = 0; i < chain->count; i++) {
+        const rd_node_t *node = &chain->of[i];
+
+        if (i > 0)
+            show_carriers(settings->cli.terms.carriers);
+        (void)printf("%3zu  %s: ", i + 1, *node->host ? node->host : "this host");
+        show_work(node);
+        (void)printf("\n");
+        if (*node->host) {
+            (void)printf("      ");
+            rd_channel_show(stdout, node->host, &settings->ssh);
+            (void)printf("\n");
+        }
+    }
+}

@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include "child.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define MERCY_MS 1000 /* between SIGTERM and SIGKILL */
+
+/* What runs between fork and exec: only calls that are safe there. `go` is written to by the
+ * parent when the guard knows of us. */
+static _Noreturn void run(const char *command, int in, int out, int go)
+{
+    struct sigaction standard = {.sa_handler = SIG_DFL};
+    sigset_t none;
+    char byte;
+
+    (void)setpgid(0, 0);
+    for (int sig = 1; sig < NSIG; sig++)
+        (void)sigaction(sig, &standard, NULL);
+    (void)sigemptyset(&none);
+    (void)sigprocmask(SIG_SETMASK, &none, NULL);
+    if (read(go, &byte, 1) != 1)
+        _exit(125);
+    if (dup2(in, 0) < 0 || dup2(out, 1) < 0)
+        _exit(125);
+    (void)execl("/bin/sh", "sh", "-c", command, (char *)NULL);
+    _exit(127);
+}
+
+static void close_pair(int pair[2])
+{
+    for (int i = 0; i < 2; i++)
+        if (pair[i] >= 0)
+            close(pair[i]);
+}
+
+/* One end of a pipe for the command, the other for us, or /dev/null. */
+static bool open_pair(bool is_wanted, bool we_write, int pair[2])
+{
+    if (is_wanted)
+        return pipe2(pair, O_CLOEXEC) == 0;
+    pair[!we_write] = -1;
+    pair[we_write ? 0 : 1] = open("/dev/null", O_RDWR | O_CLOEXEC);
+    pair[we_write ? 1 : 0] = -1;
+    return pair[we_write ? 0 : 1] >= 0;
+}
+
+bool rd_child_start(rd_child_t *child_p, const char *command, const rd_guard_t *guard,
+                    rd_end_t *stdin_p, rd_end_t *stdout_p, rd_why_t *why)
+{
+    int in[2] = {-1, -1}, out[2] = {-1, -1}, go[2] = {-1, -1};
+    pid_t pid = -1;
+    bool done = open_pair(stdin_p != NULL, true, in) && open_pair(stdout_p != NULL, false, out) &&
+                pipe2(go, O_CLOEXEC) == 0;
+
+    if (done)
+        pid = fork();
+    if (pid == 0)
+        run(command, in[0], out[1], go[0]);
+    if (pid > 0)
+        (void)setpgid(pid, pid);
+    done = pid > 0 && rd_guard_group(guard, pid) && write(go[1], "g", 1) == 1;
+    if (!done) {
+        (void)rd_because(why, "cannot start a command: %s", strerror(errno));
+        close_pair(in);
+        close_pair(out);
+        close_pair(go);
+        return false;
+    }
+    close(in[0]);
+    close(out[1]);
+    close_pair(go);
+    if (stdin_p)
+        *stdin_p = rd_end_of(in[1], true);
+    if (stdout_p)
+        *stdout_p = rd_end_of(out[0], false);
+    *child_p = (rd_child_t){.pid = pid};
+    return true;
+}
+
+bool rd_child_reap(rd_child_t *child, const rd_guard_t *guard)
+{
+    int status;
+
+    if (child->pid == 0 || child->is_over || waitpid(child->pid, &status, WNOHANG) != child->pid)
+        return false;
+    child->is_over = true;
+    child->is_killed = WIFSIGNALED(status);
+    child->status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    if (kill(-child->pid, 0) < 0)
+        rd_guard_forget(guard, child->pid);
+    return true;
+}
+
+void rd_child_signal(const rd_child_t *child, int sig)
+{
+    if (child->pid > 0)
+        (void)kill(-child->pid, sig);
+}
+
+void rd_child_end(rd_child_t *child)
+{
+    if (child->pid == 0 || child->kill_at != 0)
+        return;
+    rd_child_signal(child, SIGTERM);
+    rd_child_signal(child, SIGCONT);
+    child->kill_at = rd_now_ms() + MERCY_MS;
+}
+
+int rd_child_tick(rd_child_t *child)
+{
+    if (child->pid == 0 || child->kill_at == 0)
+        return -1;
+    if (rd_left_ms(child->kill_at) > 0)
+        return rd_left_ms(child->kill_at) + 1;
+    rd_child_signal(child, SIGKILL);
+    child->kill_at = rd_now_ms() + MERCY_MS;
+    return MERCY_MS;
+}

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef RD_PIPELINE_H
+#define RD_PIPELINE_H
+
+#include "text.h"
+
+/*
+ * The command line of a pipeline, as a list of segments. Pure.
+ *
+ *   HOST:COMMAND    a shell command on HOST ([USER@]NAME, or an IPv6 address in brackets; empty:
+ *                   this host, without ssh)
+ *   HOST:           sends on what comes, without a process
+ *   HOST:<FILE      the first segment: the file itself, no process
+ *   HOST:>FILE      the last segment, also HOST:>>FILE
+ *   [A B C]         the last segments: each gets the whole stream. The brackets stand alone, or
+ *                   both at their neighbours: `[A B C]`.
+ */
+
+typedef enum {
+    RD_WORK_COMMAND,
+    RD_WORK_RELAY,
+    RD_WORK_FROM_FILE,
+    RD_WORK_TO_FILE,
+    RD_WORK_APPEND,
+    RD_WORK_STDIN, /* made by rdpipe itself: this host's standard input and output */
+    RD_WORK_STDOUT
+} rd_work_t;
+
+typedef struct {
+    char *host; /* "" for this host; otherwise as ssh takes it */
+    char *text; /* the command, or the word that names the file */
+    rd_work_t work;
+    bool is_receiver; /* one of several that get the same stream */
+} rd_segment_t;
+
+#define RD_SEGMENTS_MAX 64u
+
+typedef struct {
+    rd_segment_t of[RD_SEGMENTS_MAX];
+    size_t count;
+} rd_pipeline_t;
+
+/* Parses the arguments; `tee` puts all but the first into brackets. On success the caller frees. */
+bool rd_pipeline_parse(char *const *args, size_t count, bool tee, rd_pipeline_t *pipeline_p,
+                       rd_why_t *why);
+void rd_pipeline_free(rd_pipeline_t *pipeline);
+
+/* The name of a kind of work, as the agents know it. */
+const char *rd_work_name(rd_work_t work);
+bool rd_work_of(const char *name, rd_work_t *work_p);
+
+#endif

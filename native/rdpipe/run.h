@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef RD_RUN_H
+#define RD_RUN_H
+
+#include "channel.h"
+#include "cli.h"
+#include "pipeline.h"
+
+/*
+ * Runs a pipeline: starts an agent for each segment, tells each its neighbour, starts all at once,
+ * and waits. The segments are a chain of nodes; this host's standard input and output are nodes of
+ * it like others.
+ */
+
+#define RD_NODES_MAX (RD_SEGMENTS_MAX + 2)
+#define RD_ADDRESSES_MAX 32
+
+typedef struct {
+    const char *host;
+    const char *text;
+    rd_work_t work;
+    bool is_receiver;
+} rd_node_t;
+
+typedef struct {
+    rd_node_t of[RD_NODES_MAX];
+    size_t count;
+} rd_chain_t;
+
+typedef struct {
+    rd_cli_t cli;
+    rd_ssh_t ssh;
+    const char *addresses[RD_ADDRESSES_MAX]; /* HOST=ADDRESS */
+    size_t address_count;
+    uint16_t port_first, port_last;
+} rd_settings_t;
+
+/* The segments, and what this host has at their ends. */
+void rd_chain_of(const rd_pipeline_t *pipeline, rd_chain_t *chain_p);
+
+/* Shows what would be done, on standard output. */
+void rd_plan(const rd_chain_t *chain, const rd_settings_t *settings);
+
+/* The exit status; -N if a signal N has ended it. */
+int rd_run(const rd_chain_t *chain, const rd_settings_t *settings);
+
+#endif

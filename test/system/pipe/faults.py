@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a pipe does when processes are killed, networks fail and disks are full: nothing is left, and it is said."""
+import os
+import random
+import signal
+import subprocess
+import time
+
+from cases import expect, gives
+from hosts import Failure, SLOWNESS, wait_for
+
+KILLS = int(os.environ.get("PIPE_KILLS", "16"))
+STREAM = "rdpipe host1:yes host2:cat host3:'cat >/dev/null'"
+
+
+def seed_of(hosts):
+    seed = int(os.environ.get("PIPE_SEED", "0")) or random.SystemRandom().randrange(1, 2**32)
+    hosts.seed = seed
+    return random.Random(seed)
+
+
+def all_processes(hosts):
+    return {pid: (name, words) for name in hosts.names for pid, words in hosts.processes(name).items()}
+
+
+def is_running(hosts):
+    return any(words[:1] == ["yes"] for _, words in all_processes(hosts).values())
+
+
+def allowed_statuses(pid, words, main):
+    """What rdpipe may end with once this process is killed."""
+    if pid == main:
+        return {-signal.SIGKILL}
+    if os.path.basename(words[0]) in ("yes", "cat", "sh"):
+        return {137, 143}  # of a shell that is killed the rest gets SIGTERM, and maybe first
+    # A fork on its way to be a command still looks like its agent.
+    return {125, 137} if "--agent" in words else {125}
+
+
+def each_process_killed(hosts):
+    dice = seed_of(hosts)
+    seen = set()
+    for i in range(KILLS):
+        process = hosts.start("local", STREAM)
+        if i % 3 == 0:  # anywhere, also while it is set up
+            time.sleep(dice.uniform(0, 1) * SLOWNESS)
+        else:
+            wait_for("the stream runs", lambda: is_running(hosts))
+        victims = all_processes(hosts)
+        if not victims or process.poll() is not None:
+            raise Failure(f"kill {i}: the pipe has ended before: {hosts.end(process)}")
+        # Each kind as often as others, however many there are of it.
+        kinds = {}
+        for pid, (name, words) in victims.items():
+            kinds.setdefault((name, os.path.basename(words[0]), pid == process.pid), []).append(pid)
+        fresh = [kind for kind in kinds if kind not in seen] or list(kinds)
+        kind = dice.choice(sorted(fresh))
+        seen.add(kind)
+        pid = dice.choice(kinds[kind])
+        allowed = allowed_statuses(pid, victims[pid][1], process.pid)
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            allowed = None
+        if allowed is None:
+            process.terminate()
+        try:
+            status, _, err = hosts.end(process)
+        except Failure as failure:
+            raise Failure(f"kill {i} (seed {hosts.seed}) of {victims[pid]}: {failure}; left: {hosts.leftovers()}") from None
+        expect(allowed is None or status in allowed or (status == -9 and pid == process.pid),
+               f"kill {i} (seed {hosts.seed}): {victims[pid]}: status {status}, expected one of {allowed}: {err}")
+        expect(status != 125 or err.strip(), f"kill {i}: nothing said of {victims[pid]}")
+        try:
+            hosts.check_nothing_is_left()
+        except Failure as failure:
+            raise Failure(f"kill {i} (seed {hosts.seed}) of {victims[pid]}: {failure}") from None
+
+
+def signals_are_passed_on(hosts):
+    for sig in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        marks = os.path.join(hosts.folder, f"marks{sig}")
+        command = f"trap \"echo got >>{marks}; exit 1\" {sig.name[3:]}; echo up >>{marks}; while :; do sleep 0.1; done"
+        process = hosts.start("local", f"rdpipe host1:'{command}' host2:cat")
+
+        def has(word, path=marks):
+            return os.path.exists(path) and word in open(path, encoding="utf-8").read().split()
+
+        wait_for("the command runs", lambda: has("up"))
+        if sig == signal.SIGTERM:
+            process.send_signal(sig)
+        else:  # as a terminal does, to all of the group
+            os.killpg(process.pid, sig)
+        status, _, err = hosts.end(process)
+        expect(status == -sig, f"{sig.name}: status {status}: {err}")
+        expect(has("got"), f"{sig.name} did not reach the command")
+        hosts.check_nothing_is_left()
+
+
+def what_ignores_signals_is_killed(hosts):
+    process = hosts.start("local", "rdpipe host1:'trap \"\" INT TERM; echo up; while :; do sleep 1; done' host2:cat")
+    expect(process.stdout.readline() == b"up\n", "it did not start")
+    process.send_signal(signal.SIGINT)
+    status, _, err = hosts.end(process)
+    expect(status == -signal.SIGINT, f"status {status}: {err}")
+
+
+def a_stopped_command_is_waited_for(hosts):
+    gives(hosts, "rdpipe host1:'echo a; (sleep 0.5; kill -CONT $$) & kill -STOP $$; echo b' host2:cat </dev/null", b"a\nb\n")
+
+
+def no_secret_on_a_command_line(hosts):
+    process = hosts.start("local", STREAM)
+    wait_for("the stream runs", lambda: is_running(hosts))
+    told = [words for _, words in all_processes(hosts).values()]
+    environments = b"".join(open(f"/proc/{pid}/environ", "rb").read() for pid in all_processes(hosts) if os.path.exists(f"/proc/{pid}"))
+    process.terminate()
+    hosts.end(process)
+    for words in told:
+        for word in words:
+            digits = max((len(part) for part in "".join(c if c in "0123456789abcdef" else " " for c in word).split()), default=0)
+            expect(digits < 32, f"looks like a key: {word}")
+    expect(b"RDPIPE_KEY" not in environments, "a key in an environment")
+
+
+SCANNER = """
+import socket, sys, time, os
+end = time.monotonic() + 120
+while time.monotonic() < end:
+    for port in range(7100, 7104):
+        try:
+            with socket.create_connection((sys.argv[1], port), 0.2) as s:
+                s.sendall(os.urandom(300) if port % 2 else b"rdpipe\\r\\n" + os.urandom(80))
+        except OSError:
+            pass
+    time.sleep(0.002)
+"""
+
+
+def a_port_scan_with_garbage(hosts):
+    scanner = subprocess.Popen(["ip", "netns", "exec", hosts.space("local"), "python3", "-c", SCANNER, hosts.address("host2")])
+    try:
+        for _ in range(4):
+            gives(hosts, "echo x | rdpipe --port 7100-7103 host1:cat host2:cat", b"x\n")
+    finally:
+        scanner.kill()
+        scanner.wait()
+
+
+def no_room_where_it_goes(hosts):
+    for words, status, text in [("host1:yes host2:'>/dev/full'", 125, "No space left"), ("host1:yes host2:'cat >/dev/full'", 1, "No space left")]:
+        got, _, err = hosts.call(f"rdpipe {words}")
+        expect(got == status and text in err, f"{words}: status {got}: {err}")
+
+
+def limits_of_the_shell(hosts):
+    path = os.path.join(hosts.folder, "limited")
+    status, _, err = hosts.call(f"ulimit -f 1000; rdpipe host1:'head -c 5000000 /dev/zero' :'>{path}'")
+    expect(status == 125 and "File too large" in err, f"ulimit -f: status {status}: {err}")
+    expect(os.path.getsize(path) == 1000 * 1024, f"{os.path.getsize(path)} bytes")
+    gives(hosts, "ulimit -f 1000; ulimit -l 64; rdpipe host1:'seq 100000' :cat host2:'wc -c' </dev/null", b"588895\n")
+    gives(hosts, "ulimit -n 40; echo x | rdpipe host1:cat :cat", b"x\n")
+
+
+def a_network_that_comes_back(hosts):
+    process = hosts.start("local", "rdpipe host1:'head -c 30000000 /dev/zero; sleep 1; head -c 30000000 /dev/zero' host2:'wc -c' </dev/null")
+    wait_for("the stream runs", lambda: any("head" in words[0] for words in hosts.processes("host1").values()))
+    hosts.link("host2", "down")
+    time.sleep(3)  # that long it is down
+    hosts.link("host2", "up")
+    status, out, err = hosts.end(process, seconds=100 * SLOWNESS)
+    expect(status == 0 and out == b"60000000\n", f"status {status}: {out!r} {err}")
+
+
+def a_host_that_is_gone(hosts):
+    process = hosts.start("local", "rdpipe host1:yes host2:'cat >/dev/null'")
+    wait_for("the stream runs", lambda: is_running(hosts))
+    hosts.link("host2", "down")
+    began = time.monotonic()
+    status, _, err = hosts.end(process, seconds=100 * SLOWNESS)
+    lasted = time.monotonic() - began
+    expect(status == 125 and err.strip(), f"status {status}: {err}")
+    expect(lasted < 55 * SLOWNESS, f"said only after {lasted:.0f} s")
+    # What runs there notices, too: nothing of it waits for ever.
+    wait_for("host2 is quiet", lambda: not hosts.processes("host2"), 60 * SLOWNESS)
+    hosts.link("host2", "up")
+
+
+CASES = [signals_are_passed_on, what_ignores_signals_is_killed, a_stopped_command_is_waited_for, no_secret_on_a_command_line,
+         a_port_scan_with_garbage, no_room_where_it_goes, limits_of_the_shell, each_process_killed]
+LONG = [a_host_that_is_gone, a_network_that_comes_back]
