@@ -2,8 +2,8 @@
 %% @doc `bench heartbeat': how long does a call of 64 bytes take while large messages go both ways between the same two nodes?
 %%
 %% First, what four streams of 10 MB messages each way bring over stock distribution at most; then four streams each way at 60 % of
-%% that, and beside them a call about each millisecond. Over lanes the streams go by the class `bulk' or the class that is asked for, the
-%% call by `control'. Both contenders have stock distribution, so both know stock's maximum between their own nodes.
+%% that, and beside them a call about each millisecond. Over lanes the streams go by the class `bulk', the call by `control'. All
+%% contenders have stock distribution, so all know stock's maximum between their own nodes.
 -module(beamway_bench_heartbeat).
 -behaviour(beamway_bench).
 

@@ -16,8 +16,10 @@
 -define(STREAMS, beamway_bench_streams).
 -define(ANSWER_MS, 60000).
 
-send(stock, Dest, Message) -> Dest ! Message, ok;
-send(lane, Dest, Message) -> ok = teleport:send(Dest, Message, #{timeout => ?ANSWER_MS}).
+send(Way, Dest, Message) -> send(Way, Dest, Message, normal).
+
+send(stock, Dest, Message, _Class) -> Dest ! Message, ok;
+send(lane, Dest, Message, Class) -> ok = teleport:send(Dest, Message, #{timeout => ?ANSWER_MS, class => Class}).
 
 call(stock, Server, Request) -> gen_server:call(Server, Request, ?ANSWER_MS);
 call(lane, Server, Request) -> teleport:call(Server, Request, ?ANSWER_MS).
@@ -132,7 +134,7 @@ stream(Way, Node, Binary, Count, EveryUs) ->
 
 stream(Way, Node, Binary, Count, EveryUs, Due) ->
     receive after max(0, (Due - erlang:monotonic_time(microsecond)) div 1000) -> ok end,
-    ok = send(Way, {?SINK, Node}, {self(), Binary}),
+    ok = send(Way, {?SINK, Node}, {self(), Binary}, bulk),
     receive {taken, _} -> ok after ?ANSWER_MS -> exit(no_answer) end,
     ok = counters:add(Count, 1, 1),
     %% A stream that is late does not catch up: the pace is a limit.

@@ -19,7 +19,7 @@
 #include "pump.h"
 #include "reply.h"
 
-#define ABI_VERSION 3 /* of the commands below: beamway_port.erl has the same number */
+#define ABI_VERSION 4 /* of the commands below: beamway_port.erl has the same number */
 #define CHECK_MS 1000 /* how often idle memory is looked for, and the patience of a last flush */
 
 /* Commands and their replies: a 0 byte and the result, or a 1 byte and the reason as text. */

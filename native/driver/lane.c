@@ -187,11 +187,11 @@ bool lane_adopt(lane_t *lane, const char *data, size_t len, reply_t *reply)
 
 bool lane_open(lane_t *lane, const char *data, size_t len, reply_t *reply)
 {
-    int socket = len == 8 ? (int)number32_at(data) : 0;
+    int socket = len == 13 ? (int)number32_at(data) : 0;
     bw_error_t error = {0};
     bw_status_t status = BW_OK;
 
-    if (!lane->pump->link || lane->is_on || len != 8)
+    if (!lane->pump->link || lane->is_on || len != 13)
         return false;
     if (socket > 0)
         status = bw_tcp_watch(socket, &lane->guard, &error);
@@ -202,7 +202,7 @@ bool lane_open(lane_t *lane, const char *data, size_t len, reply_t *reply)
                                           ERL_DRV_READ | ERL_DRV_USE, 1) != 0)
         return false;
     lane->is_on = true;
-    pump_be_lane(lane->pump, number32_at(data + 4));
+    pump_be_lane(lane->pump, number32_at(data + 4), (uint8_t)data[8], number32_at(data + 9));
     return true;
 }
 

@@ -21,7 +21,8 @@
  */
 enum {
     COMMAND_LANE_ADOPT = 30, /* socket:32, ring_bytes:64 -> ; the port's link is that connection */
-    COMMAND_LANE_OPEN,       /* guard:32 (0: none), largest frame:32 -> ; the port is a lane */
+    COMMAND_LANE_OPEN,       /* guard:32 (0: none), largest frame:32, mark of parts:8 (0: none),
+                                largest binary of parts:32 -> ; the port is a lane */
     COMMAND_LANE_CREDIT,     /* frames:64, bytes:64 -> */
     COMMAND_LANE_ASK,        /* -> ; the caller gets {Port, writable} when the port is not busy */
     COMMAND_LANE_CLOSE,      /* -> ; the port ends when all is said, or after LANE_CLOSE_MS */

@@ -10,6 +10,9 @@
 #define BUDGET_FRAMES 500
 #define BUDGET_BYTES (1024 * 1024)
 
+/* A lane's large binaries are new memory, which the system clears page by page. */
+#define LANE_BUDGET_BYTES (256 * 1024)
+
 /* Frames above this are gathered while they arrive, so that both sides copy at the same time. */
 #define GATHER_BYTES (256 * 1024)
 
@@ -242,38 +245,86 @@ static void use_credit(bw_pump_t *pump, uint64_t len)
     pump->has_run_out = !has_credit(pump);
 }
 
-static bool start_gathering(bw_pump_t *pump, const bw_frame_t *frame)
+/* A frame, or the rest of it behind `head` bytes, will be copied into a binary as it arrives. */
+static void gather_into(bw_pump_t *pump, ErlDrvBinary *binary, const bw_frame_t *frame, size_t head)
 {
-    pump->gathered = driver_alloc_binary(frame->len);
-    pump->gathered_len = 0;
-    pump->gathered_size = frame->size - BW_FRAME_HEADER_BYTES;
-    return pump->gathered != NULL;
+    pump->gathered = binary;
+    pump->gathered_from = pump->gathered_len = 0;
+    pump->gathered_end = frame->len - head;
+    pump->gathered_size = frame->size - BW_FRAME_HEADER_BYTES - head;
+    pump->whole = -1;
 }
 
-/* Takes what of the large frame is in the span, at most `most`; gives the bytes used. */
+static bool start_gathering(bw_pump_t *pump, const bw_frame_t *frame)
+{
+    ErlDrvBinary *binary = driver_alloc_binary(frame->len);
+
+    if (binary)
+        gather_into(pump, binary, frame, 0);
+    return binary != NULL;
+}
+
+static bool start_part(bw_pump_t *pump, const bw_frame_t *frame, const uint8_t *head)
+{
+    int whole = bw_parts_place(&pump->parts, head, frame->len);
+
+    if (whole < 0)
+        return false;
+    gather_into(pump, pump->parts.wholes[whole].binary, frame, BW_PART_HEAD_BYTES);
+    pump->gathered_from = pump->parts.wholes[whole].len;
+    pump->whole = whole;
+    return true;
+}
+
+static void give_whole(bw_pump_t *pump, char *head, ErlDrvSizeT head_len, ErlDrvBinary *binary)
+{
+    ErlDrvSizeT len = (ErlDrvSizeT)binary->orig_size;
+
+    if (!pump->is_deaf)
+        driver_output_binary(pump->port, head, head_len, binary, 0, len);
+    use_credit(pump, (uint64_t)len);
+    driver_free_binary(binary);
+}
+
+static void finish_part(bw_pump_t *pump)
+{
+    bw_whole_t *whole = &pump->parts.wholes[pump->whole];
+    char head[5] = {(char)pump->parts.mark};
+
+    whole->len += pump->gathered_end;
+    if (whole->len < (uint64_t)whole->binary->orig_size)
+        return;
+    for (int i = 0; i < 4; i++)
+        head[1 + i] = (char)(whole->number >> (24 - 8 * i));
+    give_whole(pump, head, sizeof head, bw_parts_take(&pump->parts, pump->whole));
+}
+
+/* Takes what of the frame is in the span, at most `most`; gives the bytes used. */
 static size_t gather(bw_pump_t *pump, const uint8_t *at, size_t avail, size_t most)
 {
-    uint64_t len = (uint64_t)pump->gathered->orig_size;
     size_t n = least(least(avail, most), pump->gathered_size - pump->gathered_len);
+    ErlDrvBinary *binary = pump->gathered;
 
-    if (pump->gathered_len < len)
-        memcpy(pump->gathered->orig_bytes + pump->gathered_len, at,
-               least(n, len - pump->gathered_len));
+    if (pump->gathered_len < pump->gathered_end)
+        memcpy(binary->orig_bytes + pump->gathered_from + pump->gathered_len, at,
+               least(n, pump->gathered_end - pump->gathered_len));
     pump->gathered_len += n;
     if (pump->gathered_len == pump->gathered_size) {
-        if (!pump->is_deaf)
-            driver_output_binary(pump->port, NULL, 0, pump->gathered, 0, (ErlDrvSizeT)len);
-        use_credit(pump, len);
-        pump_reset(pump);
+        pump->gathered = NULL;
+        if (pump->whole >= 0)
+            finish_part(pump);
+        else
+            give_whole(pump, NULL, 0, binary);
     }
     return n;
 }
 
 void pump_reset(bw_pump_t *pump)
 {
-    if (pump->gathered)
+    if (pump->gathered && pump->whole < 0)
         driver_free_binary(pump->gathered);
     pump->gathered = NULL;
+    bw_parts_free(&pump->parts);
 }
 
 typedef struct {
@@ -281,7 +332,11 @@ typedef struct {
     size_t bytes;
 } budget_t;
 
-#define FULL_BUDGET ((budget_t){.frames = BUDGET_FRAMES, .bytes = BUDGET_BYTES})
+static budget_t full_budget(const bw_pump_t *pump)
+{
+    return (budget_t){.frames = BUDGET_FRAMES,
+                      .bytes = pump->is_lane ? LANE_BUDGET_BYTES : BUDGET_BYTES};
+}
 
 /* Known from the header on: what is refused need not come. */
 static bool is_too_large(bw_pump_t *pump, const bw_frame_t *frame)
@@ -309,6 +364,44 @@ static void deliver(bw_pump_t *pump, const bw_frame_t *frame, const uint8_t *at)
     use_credit(pump, frame->len);
 }
 
+/* The head of a part, read once: the peer can write there. False: the frame is none. */
+static bool read_head(const bw_pump_t *pump, const bw_frame_t *frame, const uint8_t *at,
+                      uint8_t head[BW_PART_HEAD_BYTES])
+{
+    if (pump->parts.mark == 0 || frame->len < BW_PART_HEAD_BYTES)
+        return false;
+    for (size_t i = 0; i < BW_PART_HEAD_BYTES; i++)
+        head[i] = ((const volatile uint8_t *)at)[BW_FRAME_HEADER_BYTES + i];
+    return bw_part_is_one(&pump->parts, head, frame->len);
+}
+
+/* Whether so much of a frame is there that it can be begun. */
+static bool can_begin(const bw_pump_t *pump, const bw_frame_t *frame, size_t avail)
+{
+    return avail >= frame->size ||
+           (frame->len > GATHER_PART_BYTES &&
+            (pump->parts.mark == 0 || avail >= BW_FRAME_HEADER_BYTES + BW_PART_HEAD_BYTES));
+}
+
+/* Begins to take a frame that is there, at least in part. *used_p: its bytes done with. */
+static pump_result_t begin_frame(bw_pump_t *pump, const bw_frame_t *frame, const uint8_t *at,
+                                 size_t avail, size_t *used_p)
+{
+    uint8_t head[BW_PART_HEAD_BYTES];
+
+    if (read_head(pump, frame, at, head)) {
+        *used_p = BW_FRAME_HEADER_BYTES + BW_PART_HEAD_BYTES;
+        return start_part(pump, frame, head) ? PUMP_MORE : PUMP_FAILED;
+    }
+    if (avail < frame->size || frame->len > GATHER_BYTES) {
+        *used_p = BW_FRAME_HEADER_BYTES;
+        return start_gathering(pump, frame) ? PUMP_MORE : PUMP_FAILED;
+    }
+    deliver(pump, frame, at);
+    *used_p = frame->size;
+    return PUMP_MORE;
+}
+
 /* Reads frames from a span. *used_p: bytes done with. IDLE: the rest, if any, is half a frame. */
 static pump_result_t receive_span(bw_pump_t *pump, const bw_span_t *span, budget_t *budget,
                                   size_t *used_p)
@@ -318,7 +411,7 @@ static pump_result_t receive_span(bw_pump_t *pump, const bw_span_t *span, budget
 
     while (budget->frames > 0 && used < budget->bytes) {
         const uint8_t *at = span->base + used;
-        size_t avail = span->len - used;
+        size_t avail = span->len - used, done = 0;
         bw_frame_state_t state;
         bw_frame_t frame;
 
@@ -335,7 +428,7 @@ static pump_result_t receive_span(bw_pump_t *pump, const bw_span_t *span, budget
             result = PUMP_FAILED;
             break;
         }
-        if (state == BW_FRAME_SHORT || (state == BW_FRAME_PART && frame.len <= GATHER_PART_BYTES)) {
+        if (state == BW_FRAME_SHORT || !can_begin(pump, &frame, avail)) {
             result = PUMP_IDLE;
             break;
         }
@@ -346,16 +439,10 @@ static pump_result_t receive_span(bw_pump_t *pump, const bw_span_t *span, budget
             break;
         pump->frames_in++;
         budget->frames--;
-        if (state == BW_FRAME_PART || frame.len > GATHER_BYTES) {
-            if (!start_gathering(pump, &frame)) {
-                result = PUMP_FAILED;
-                break;
-            }
-            used += BW_FRAME_HEADER_BYTES;
-            continue;
-        }
-        deliver(pump, &frame, at);
-        used += frame.size;
+        result = begin_frame(pump, &frame, at, avail, &done);
+        if (result != PUMP_MORE)
+            break;
+        used += done;
     }
     *used_p = used;
     return result;
@@ -398,7 +485,7 @@ static pump_result_t receive(bw_pump_t *pump, budget_t *budget)
 
 pump_result_t pump_receive(bw_pump_t *pump)
 {
-    budget_t budget = FULL_BUDGET;
+    budget_t budget = full_budget(pump);
 
     return receive(pump, &budget);
 }
@@ -451,7 +538,7 @@ static wake_result_t arm_or_kick(bw_pump_t *pump)
 static wake_result_t drain_and_arm(bw_pump_t *pump, bool readable)
 {
     mark_t before = mark(pump);
-    budget_t budget = FULL_BUDGET; /* of all rounds */
+    budget_t budget = full_budget(pump); /* of all rounds */
 
     pump->spinning = false;
     for (int round = 0; round < ROUNDS; round++) {
@@ -527,10 +614,12 @@ void pump_start(bw_pump_t *pump, bw_link_t *link)
     pump->half_ring = stats.ring_bytes / 2;
 }
 
-void pump_be_lane(bw_pump_t *pump, uint32_t largest)
+void pump_be_lane(bw_pump_t *pump, uint32_t largest, uint8_t mark, uint32_t largest_whole)
 {
     pump->is_lane = true;
     pump->largest = largest;
+    pump->parts.mark = mark;
+    pump->parts.largest = largest_whole;
 }
 
 /* Sums stop at a value that nobody uses up. */

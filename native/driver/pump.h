@@ -9,6 +9,7 @@
 
 #include "../link/link.h"
 #include "../link/spin.h"
+#include "parts.h"
 
 /*
  * Moves frames between the VM and a link, both ways. All calls are made under the port lock.
@@ -28,9 +29,12 @@ typedef struct {
     uint64_t half_ring; /* bytes of room at which the port is not busy any more */
     bool busy;          /* what we last told the VM */
 
-    ErlDrvBinary *gathered; /* a large frame that is arriving, or NULL */
-    uint64_t gathered_len;  /* its bytes so far */
-    uint64_t gathered_size; /* its bytes with the padding */
+    ErlDrvBinary *gathered; /* where a frame goes that is arriving in pieces, or NULL */
+    int whole;              /* which of `parts` that is, -1: the frame is all of it */
+    uint64_t gathered_from; /* the place of the frame's first byte in it */
+    uint64_t gathered_len;  /* bytes of the frame so far */
+    uint64_t gathered_end;  /* when it is all there, without the padding */
+    uint64_t gathered_size; /* and with it */
 
     uint64_t frames_in, frames_out; /* ticks included */
     uint64_t bytes_read;            /* with headers and padding */
@@ -45,6 +49,7 @@ typedef struct {
     bool has_end;     /* the peer has said its last word */
     bool said_end;    /* we have */
     uint32_t largest; /* bytes of a frame that may come in on a lane */
+    bw_parts_t parts; /* binaries that come in on it in many frames */
     int64_t credit_frames, credit_bytes; /* what may still be given to the owner */
     uint64_t lost;                       /* bytes of frames that were thrown away */
     const char *reason;                  /* of PUMP_FAILED, if it is not the link that failed */
@@ -87,8 +92,9 @@ wake_result_t pump_look(bw_pump_t *pump);
 /* The pump has a link from now on. */
 void pump_start(bw_pump_t *pump, bw_link_t *link);
 
-/* The port is a lane from now on; it has no credit. */
-void pump_be_lane(bw_pump_t *pump, uint32_t largest);
+/* The port is a lane from now on; it has no credit. Frames that begin with the mark are parts, of
+ * binaries of at most `largest_whole` bytes; 0: there is no mark. */
+void pump_be_lane(bw_pump_t *pump, uint32_t largest, uint8_t mark, uint32_t largest_whole);
 
 /* A lane may give so much more to its owner: reads what is there, if it was paused. */
 wake_result_t pump_credit(bw_pump_t *pump, int64_t frames, int64_t bytes);

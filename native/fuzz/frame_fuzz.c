@@ -8,100 +8,25 @@
  * length, ticks, headers with any field, plain bytes; and the pieces in which it is published.
  */
 #define _GNU_SOURCE
-#include "../test/driver_shim.h"
-
-#include "../driver/pump.h"
-#include "../link/frame.h"
 #include "../test/rings.h"
+#include "stream.h"
 
 #define RING BW_RING_MIN_BYTES
-#define STREAM_MAX (320 * 1024) /* a frame above the size that is gathered fits */
 #define PIECES_MAX 64
 #define SHORT_PIECES 500 /* after so many the rest comes in long ones, for the sake of speed */
 
 int LLVMFuzzerTestOneInput(const uint8_t *input, size_t size);
 
-typedef struct {
-    uint64_t frames, sum; /* delivered frames, and a sum over their lengths and bytes */
-} delivered_t;
-
-static delivered_t delivered;
-
 static struct {
-    uint8_t bytes[STREAM_MAX];
-    size_t len;
-    uint16_t pieces[PIECES_MAX];
-    size_t piece_count;
-} stream;
-
-static void count(delivered_t *to, const uint8_t *at, uint64_t len)
-{
-    to->frames++;
-    to->sum = to->sum * 31 + len;
-    for (; len >= 8; len -= 8, at += 8) {
-        uint64_t word;
-
-        memcpy(&word, at, 8);
-        to->sum = to->sum * 31 + word;
-    }
-    for (uint64_t i = 0; i < len; i++)
-        to->sum = to->sum * 31 + at[i];
-}
-
-static void shim_deliver(const uint8_t *at, uint64_t len)
-{
-    count(&delivered, at, len);
-}
+    uint16_t sizes[PIECES_MAX];
+    size_t count;
+} pieces;
 
 /* ---- the stream ---- */
 
-typedef struct {
-    const uint8_t *at;
-    size_t left;
-} reader_t;
-
-/* The next n bytes as a number, with zeros past the end. */
-static uint64_t number(reader_t *reader, size_t n)
-{
-    uint64_t value = 0;
-
-    for (size_t i = 0; i < n; i++) {
-        value = value << 8 | (reader->left > 0 ? *reader->at : 0);
-        reader->at += reader->left > 0;
-        reader->left -= reader->left > 0;
-    }
-    return value;
-}
-
-static void append(const void *bytes, size_t len)
-{
-    if (len > STREAM_MAX - stream.len)
-        len = STREAM_MAX - stream.len;
-    memcpy(stream.bytes + stream.len, bytes, len);
-    stream.len += len;
-}
-
-/* A frame of `len` bytes, words that differ from each other, with its padding. */
-static void append_frame(uint32_t len)
-{
-    uint8_t header[BW_FRAME_HEADER_BYTES];
-
-    bw_frame_put_header(header, len > 0 ? BW_FRAME_DATA : BW_FRAME_TICK, len);
-    append(header, sizeof header);
-    for (uint64_t i = 8; i < bw_frame_size(len); i += 8)
-        append(&(uint64_t){(len + i) * 0x9E3779B97F4A7C15ull}, 8);
-}
-
-static void append_header(uint32_t len, uint16_t magic, uint16_t kind)
-{
-    append(&len, 4);
-    append(&magic, 2);
-    append(&kind, 2);
-}
-
 static void make_stream(reader_t *reader)
 {
-    stream.len = stream.piece_count = 0;
+    stream.len = pieces.count = 0;
     while (reader->left > 0) {
         uint64_t step = number(reader, 1);
 
@@ -125,8 +50,8 @@ static void make_stream(reader_t *reader)
             append(&(uint8_t){(uint8_t)number(reader, 1)}, 1);
             break;
         default:
-            if (stream.piece_count < PIECES_MAX)
-                stream.pieces[stream.piece_count++] = (uint16_t)number(reader, step % 2 + 1);
+            if (pieces.count < PIECES_MAX)
+                pieces.sizes[pieces.count++] = (uint16_t)number(reader, step % 2 + 1);
         }
     }
 }
@@ -183,9 +108,8 @@ static bool pump_all(bw_pump_t *pump, bw_link_t *peer)
     size_t from = 0;
 
     for (size_t piece = 0; from < stream.len; piece++) {
-        size_t want = stream.piece_count > 0 && piece < SHORT_PIECES
-                          ? stream.pieces[piece % stream.piece_count]
-                          : RING;
+        size_t want =
+            pieces.count > 0 && piece < SHORT_PIECES ? pieces.sizes[piece % pieces.count] : RING;
 
         from += publish(peer, from, 1 + want);
         before = pump->bytes_read;

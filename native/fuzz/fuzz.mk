@@ -7,7 +7,7 @@
 FUZZ_TARGETS := $(sort $(notdir $(basename $(wildcard fuzz/*_fuzz.c))))
 FUZZ_SECONDS ?= 60
 FUZZ_CC ?= clang
-FUZZ_SRC := $(LINK_SRC) link/rdma/flow.c link/rdma/wire.c driver/pump.c
+FUZZ_SRC := $(LINK_SRC) link/rdma/flow.c link/rdma/wire.c driver/pump.c driver/parts.c
 FUZZ_HEADERS := $(wildcard fuzz/*.h test/*.h link/*.h link/rdma/*.h driver/*.h)
 FUZZ_CFLAGS = $(BASE_CFLAGS) -O1 -g -pthread -Ilink -isystem $(ERL_INCLUDE)
 
@@ -22,7 +22,7 @@ valgrind: $(FUZZ_TARGETS:%=$(BUILD)/test/%_replay)
 .SECONDARY: $(FUZZ_TARGETS:%=$(BUILD)/fuzz/%)
 
 # These run the pump, and with it the calls of the VM that driver_shim.h stands in for.
-fuzz_src = $(LINK_SRC) $(if $(filter ring_fuzz frame_fuzz lane_fuzz,$(1)),driver/pump.c) \
+fuzz_src = $(LINK_SRC) $(if $(filter ring_fuzz frame_fuzz lane_fuzz,$(1)),driver/pump.c driver/parts.c) \
 	$(if $(filter rdma_fuzz,$(1)),link/rdma/flow.c link/rdma/wire.c)
 
 $(BUILD)/fuzz/%: fuzz/%.c $(FUZZ_SRC) $(FUZZ_HEADERS)

@@ -2,96 +2,110 @@
  *
  * What a lane makes of a stream of bytes from its peer over the tcp carrier, whatever credit its
  * owner gives and when: never more than was granted and one frame, in the end the same frames as a
- * parser that has the whole stream, and the same end. The stream is a local socket's, so that an
- * input does the same each time.
+ * parser that has the whole stream, and the same end; binaries in parts are put together. The
+ * stream is a local socket's, so that an input does the same each time.
  *
- * Input: steps, a byte that says what, then what it needs: frames, headers with any field, plain
- * bytes; credit; pieces in which the peer writes.
+ * Input: steps, a byte that says what, then what it needs: frames, parts, headers with any field,
+ * plain bytes; credit; pieces in which the peer writes.
  */
 #define _GNU_SOURCE
-#include "../test/driver_shim.h"
-
 #include <errno.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "../driver/pump.h"
-#include "../link/frame.h"
 #include "../link/tcp_link.h"
+#include "stream.h"
 
 #define RING BW_RING_MIN_BYTES
 #define LARGEST 100000u
-#define STREAM_MAX (256 * 1024)
+#define MARK 65
+#define SMALL 4096u /* a frame of so many bytes is looked at when it is whole */
 
 int LLVMFuzzerTestOneInput(const uint8_t *input, size_t size);
 
-typedef struct {
-    uint64_t frames, bytes, sum;
-} delivered_t;
-
-static delivered_t delivered;
-
-static struct {
-    uint8_t bytes[STREAM_MAX];
-    size_t len;
-} stream;
-
 typedef enum { GOES_ON, LAST_WORD, CORRUPT } end_t;
 
-static void count(delivered_t *to, const uint8_t *at, uint64_t len)
+/* ---- the stream ---- */
+
+static void append_part(uint32_t number, uint64_t size, uint32_t len)
 {
-    to->frames++;
-    to->bytes += len;
-    to->sum = to->sum * 31 + len;
-    for (uint64_t i = 0; i < len; i++)
-        to->sum = to->sum * 31 + at[i];
+    uint8_t head[BW_PART_HEAD_BYTES] = {MARK};
+
+    for (int i = 0; i < 4; i++)
+        head[1 + i] = (uint8_t)(number >> (24 - 8 * i));
+    for (int i = 0; i < 8; i++)
+        head[5 + i] = (uint8_t)(size >> (56 - 8 * i));
+    append_header(len + BW_PART_HEAD_BYTES, BW_FRAME_MAGIC, BW_FRAME_DATA);
+    append(head, sizeof head);
+    for (uint64_t i = BW_PART_HEAD_BYTES; i < bw_frame_size(len + BW_PART_HEAD_BYTES) - 8; i++)
+        append(&(uint8_t){(uint8_t)(len * 31 + i)}, 1);
 }
 
-static void shim_deliver(const uint8_t *at, uint64_t len)
-{
-    count(&delivered, at, len);
-}
+/* ---- the model ---- */
 
-/* ---- input ---- */
+static struct {
+    uint8_t *bytes;
+    uint64_t number, size, len;
+} wholes[BW_PARTS_MAX];
 
-typedef struct {
-    const uint8_t *at;
-    size_t left;
-} reader_t;
-
-/* The next n bytes as a number, with zeros past the end. */
-static uint64_t number(reader_t *reader, size_t n)
+static uint64_t big_endian(const uint8_t *at, int bytes)
 {
     uint64_t value = 0;
 
-    for (size_t i = 0; i < n; i++) {
-        value = value << 8 | (reader->left > 0 ? *reader->at : 0);
-        reader->at += reader->left > 0;
-        reader->left -= reader->left > 0;
-    }
+    while (bytes-- > 0)
+        value = value << 8 | *at++;
     return value;
 }
 
-static void append(const void *bytes, size_t len)
+static int find_whole(uint64_t number)
 {
-    if (len > STREAM_MAX - stream.len)
-        len = STREAM_MAX - stream.len;
-    memcpy(stream.bytes + stream.len, bytes, len);
-    stream.len += len;
+    for (int i = 0; i < BW_PARTS_MAX; i++)
+        if (wholes[i].bytes && wholes[i].number == number)
+            return i;
+    return -1;
 }
 
-static void append_header(uint32_t len, uint16_t magic, uint16_t kind)
+static int begin_whole(uint64_t number, uint64_t size)
 {
-    append(&len, 4);
-    append(&magic, 2);
-    append(&kind, 2);
+    for (int i = 0; i < BW_PARTS_MAX && size <= LARGEST; i++)
+        if (!wholes[i].bytes) {
+            wholes[i].bytes = calloc(1, size + 1);
+            wholes[i].number = number;
+            wholes[i].size = size;
+            wholes[i].len = 0;
+            return i;
+        }
+    return -1;
 }
 
-static void append_frame(uint32_t len)
+/* Whether a part is right; if it `is_here` it counts. */
+static bool take_part(const uint8_t *at, uint32_t len, bool is_here, delivered_t *expected)
 {
-    append_header(len, BW_FRAME_MAGIC, len > 0 ? BW_FRAME_DATA : BW_FRAME_TICK);
-    for (uint64_t i = 8; i < bw_frame_size(len); i += 8)
-        append(&(uint64_t){(len + i) * 0x9E3779B97F4A7C15ull}, 8);
+    uint64_t number = big_endian(at + 1, 4), size = big_endian(at + 5, 8);
+    uint64_t more = len - BW_PART_HEAD_BYTES;
+    int i = find_whole(number);
+
+    if (i < 0 && (more > size || (i = begin_whole(number, size)) < 0))
+        return false;
+    if (wholes[i].size != size || more > size - wholes[i].len)
+        return false;
+    if (!is_here)
+        return true;
+    memcpy(wholes[i].bytes + wholes[i].len, at + BW_PART_HEAD_BYTES, more);
+    wholes[i].len += more;
+    if (wholes[i].len == size) {
+        count(expected, wholes[i].bytes, size);
+        free(wholes[i].bytes);
+        wholes[i].bytes = NULL;
+    }
+    return true;
+}
+
+static bool is_part(const uint8_t *at, uint32_t len)
+{
+    return len >= BW_PART_HEAD_BYTES && at[0] == MARK &&
+           (big_endian(at + 5, 8) != len - BW_PART_HEAD_BYTES ||
+            find_whole(big_endian(at + 1, 4)) >= 0);
 }
 
 /* What must come of the whole stream, however much credit there is. */
@@ -100,26 +114,41 @@ static end_t parse_all(delivered_t *expected)
     size_t at = 0;
 
     while (stream.len - at >= BW_FRAME_HEADER_BYTES) {
+        const uint8_t *body = stream.bytes + at + 8;
         uint32_t len;
         uint16_t magic, kind;
+        bool is_here;
 
         memcpy(&len, stream.bytes + at, 4);
         memcpy(&magic, stream.bytes + at + 4, 2);
         memcpy(&kind, stream.bytes + at + 6, 2);
         if (magic != BW_FRAME_MAGIC || kind == 0 || kind > 3 || (kind == 1) != (len > 0) ||
-            len > INT32_MAX)
+            len > LARGEST)
             return CORRUPT;
         if (kind == 3)
             return LAST_WORD;
-        /* what is small waits for its end before it is judged */
-        if (len > LARGEST)
-            return CORRUPT;
-        if ((len + 15ull) / 8 * 8 > stream.len - at)
+        is_here = (len + 15ull) / 8 * 8 <= stream.len - at;
+        if (!is_here && (len <= SMALL || stream.len - at < 8 + BW_PART_HEAD_BYTES))
             return GOES_ON;
-        count(expected, stream.bytes + at + 8, len);
+        if (is_part(body, len)) {
+            if (!take_part(body, len, is_here, expected))
+                return CORRUPT;
+        } else if (is_here) {
+            count(expected, body, len);
+        }
+        if (!is_here)
+            return GOES_ON;
         at += (len + 15ull) / 8 * 8;
     }
     return GOES_ON;
+}
+
+static void free_wholes(void)
+{
+    for (int i = 0; i < BW_PARTS_MAX; i++) {
+        free(wholes[i].bytes);
+        wholes[i].bytes = NULL;
+    }
 }
 
 /* ---- the lane ---- */
@@ -168,9 +197,9 @@ static void step(reader_t *reader)
 {
     uint64_t what = number(reader, 1);
 
-    switch (what % 10) {
+    switch (what % 12) {
     case 0:
-        append_frame((uint32_t)(what / 10));
+        append_frame((uint32_t)(what / 12));
         break;
     case 1:
         append_frame((uint32_t)number(reader, 2));
@@ -179,21 +208,27 @@ static void step(reader_t *reader)
         append_frame((uint32_t)number(reader, 3) % (LARGEST + 10));
         break;
     case 3:
-        append_header((uint32_t)number(reader, 4), BW_FRAME_MAGIC, (uint16_t)(what / 10 % 5));
+        append_header((uint32_t)number(reader, 4), BW_FRAME_MAGIC, (uint16_t)(what / 12 % 5));
         break;
     case 4:
-        append_header(0, BW_FRAME_MAGIC, what / 10 % 8 == 0 ? BW_FRAME_END : BW_FRAME_TICK);
+        append_header(0, BW_FRAME_MAGIC, what / 12 % 8 == 0 ? BW_FRAME_END : BW_FRAME_TICK);
         break;
     case 5:
         append(&(uint8_t){(uint8_t)number(reader, 1)}, 1);
         break;
     case 6:
-        grant(what / 10, number(reader, 2));
+        grant(what / 12, number(reader, 2));
         break;
     case 7:
         grant(1, 1);
         break;
     case 8:
+        append_part((uint32_t)(what / 12 % 4), number(reader, 2), (uint32_t)number(reader, 1));
+        break;
+    case 9:
+        append_part((uint32_t)number(reader, 1), number(reader, 3), (uint32_t)number(reader, 2));
+        break;
+    case 10:
         write_piece((size_t)number(reader, 1));
         wake();
         break;
@@ -236,7 +271,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *input, size_t size)
     close(sockets[0]);
     lane.peer = sockets[1];
     pump_start(&lane.pump, link);
-    pump_be_lane(&lane.pump, LARGEST);
+    pump_be_lane(&lane.pump, LARGEST, MARK, LARGEST);
     while (reader.left > 0)
         step(&reader);
     run_to_the_end();
@@ -246,6 +281,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *input, size_t size)
     if ((lane.result == WAKE_FAILED) != (end == CORRUPT) ||
         (lane.result == WAKE_FINISHED) != (end == LAST_WORD))
         abort();
+    free_wholes();
     pump_reset(&lane.pump);
     if (shim.binaries != 0)
         abort();

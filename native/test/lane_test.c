@@ -11,6 +11,8 @@
 #include "../link/frame.h"
 
 #define RING BW_RING_MIN_BYTES
+#define MARK 65
+#define WHOLE_MAX (32u << 20)
 
 /* Two lanes that talk to each other. */
 static struct {
@@ -19,13 +21,21 @@ static struct {
 
 static struct {
     uint64_t frames, bytes;
+    uint64_t wrong; /* bytes of binaries in parts that are not what was sent */
 } got;
+
+/* Byte `i` of the binary in parts. */
+static uint8_t content(uint32_t number, uint64_t i)
+{
+    return (uint8_t)(i * 7 + i / 256 + number);
+}
 
 static void shim_deliver(const uint8_t *at, uint64_t len)
 {
-    (void)at;
     got.frames++;
     got.bytes += len;
+    for (uint64_t i = 0; i < len && shim.head_len == 5; i++)
+        got.wrong += at[i] != content((uint8_t)shim.head[4], i);
 }
 
 static void start(uint32_t largest)
@@ -38,9 +48,9 @@ static void start(uint32_t largest)
     memset(&shim, 0, sizeof shim);
     CHECK(open_ends(RING, &other, &mine, &error));
     pump_start(&here.pump, mine);
-    pump_be_lane(&here.pump, largest);
+    pump_be_lane(&here.pump, largest, MARK, WHOLE_MAX);
     pump_start(&here.peer, other);
-    pump_be_lane(&here.peer, largest);
+    pump_be_lane(&here.peer, largest, MARK, WHOLE_MAX);
 }
 
 static void peer_closes(void)
@@ -68,6 +78,28 @@ static void send_frame(bw_pump_t *pump, size_t len)
 
     CHECK(bytes != NULL);
     fine = pump_send(pump, &ev);
+    free(bytes);
+    CHECK(fine);
+}
+
+/* Sends the bytes of a binary from `from` on, as a part of it. */
+static void send_part(uint32_t number, uint64_t size, uint64_t from, size_t len)
+{
+    size_t all = BW_PART_HEAD_BYTES + len;
+    char *bytes = calloc(1, all);
+    SysIOVec iov[2] = {{.iov_base = NULL}, {.iov_base = bytes, .iov_len = all}};
+    ErlIOVec ev = {.vsize = 2, .size = (ErlDrvSizeT)all, .iov = iov};
+    bool fine;
+
+    CHECK(bytes != NULL);
+    bytes[0] = MARK;
+    for (int i = 0; i < 4; i++)
+        bytes[1 + i] = (char)(number >> (24 - 8 * i));
+    for (int i = 0; i < 8; i++)
+        bytes[5 + i] = (char)(size >> (56 - 8 * i));
+    for (size_t i = 0; i < len; i++)
+        bytes[BW_PART_HEAD_BYTES + i] = (char)content(number, from + i);
+    fine = pump_send(&here.peer, &ev);
     free(bytes);
     CHECK(fine);
 }
@@ -249,6 +281,89 @@ static void a_lane_that_closes_is_busy_until_all_is_out(void)
     CHECK_IN(stop());
 }
 
+/* ---- parts ---- */
+
+/* Wakes both until nothing of what was sent is queued any more. */
+static void let_all_through(uint64_t frames)
+{
+    for (int ms = 0; ms < ARRIVES_MS && (shim.len > 0 || got.frames < frames); ms++) {
+        (void)wake_for(0);
+        CHECK_EQ(pump_wake(&here.peer), WAKE_ASLEEP);
+        (void)poll(NULL, 0, 1);
+    }
+}
+
+/* Two binaries and ordinary frames in between; no binary counts before it is whole. */
+static void parts_come_as_one(void)
+{
+    static const size_t sizes[] = {1, 4083, 4084, 0, 8192, 5000, 20000};
+    uint64_t at[2] = {0, 0};
+    size_t size = 41360;
+
+    CHECK_IN(start(BW_FRAME_MAX_BYTES));
+    CHECK_EQ(pump_credit(&here.pump, 9, 1000000), WAKE_ASLEEP);
+    for (int i = 0; i < 7; i++) {
+        for (uint32_t n = 0; n < 2; n++) {
+            CHECK_EQ(got.frames, (uint64_t)i + (i == 6 ? n : 0));
+            CHECK_IN(send_part(7 + n, size, at[n], sizes[i]));
+            CHECK_IN(let_all_through((uint64_t)i + (at[n] + sizes[i] == size ? 1 + n : 0)));
+            at[n] += sizes[i];
+        }
+        if (i < 6) {
+            CHECK_IN(send_frame(&here.peer, 10));
+            CHECK_IN(let_all_through((uint64_t)i + 1));
+        }
+    }
+    CHECK_EQ(at[0], size);
+    CHECK_EQ(got.frames, 8);
+    CHECK_EQ(got.bytes, 2 * size + 60);
+    CHECK_EQ(got.wrong, 0);
+    CHECK_EQ(here.pump.credit_frames, 1);
+    CHECK_EQ(here.pump.credit_bytes, 1000000 - 60 - 2 * (int64_t)size);
+    CHECK_EQ(here.pump.parts.count, 0);
+    CHECK_EQ(here.pump.parts.bytes, 0);
+    CHECK_IN(stop());
+}
+
+/* A frame that holds all of a binary is given as it is; so is one that begins like a part on a lane
+ * without a mark. */
+static void not_all_that_looks_so_is_a_part(void)
+{
+    CHECK_IN(start(BW_FRAME_MAX_BYTES));
+    CHECK_EQ(pump_credit(&here.pump, 9, 1000000), WAKE_ASLEEP);
+    CHECK_IN(send_part(1, 100, 0, 100));
+    CHECK_EQ(wake_for(1), WAKE_ASLEEP);
+    CHECK_EQ(got.bytes, 100 + BW_PART_HEAD_BYTES);
+    here.pump.parts.mark = 0;
+    CHECK_IN(send_part(1, 100, 0, 50));
+    CHECK_EQ(wake_for(2), WAKE_ASLEEP);
+    CHECK_EQ(got.bytes, 150 + 2 * BW_PART_HEAD_BYTES);
+    CHECK_IN(stop());
+}
+
+/* What no correct peer says ends the lane; what is unfinished then is freed. */
+static void wrong_parts_fail(void)
+{
+    for (int what = 0; what < 5; what++) {
+        CHECK_IN(start(BW_FRAME_MAX_BYTES));
+        CHECK_EQ(pump_credit(&here.pump, 900, 1000000), WAKE_ASLEEP);
+        CHECK_IN(send_part(1, 100, 0, 60));
+        if (what == 0) /* more than there is room for */
+            CHECK_IN(send_part(1, 100, 60, 41));
+        if (what == 1) /* another size */
+            CHECK_IN(send_part(1, 101, 60, 10));
+        if (what == 2) /* too large */
+            CHECK_IN(send_part(2, WHOLE_MAX + 1, 0, 10));
+        if (what == 3) /* far too large */
+            CHECK_IN(send_part(2, (uint64_t)1 << 40, 0, 10));
+        for (uint32_t i = 2; what == 4 && i < 2 + BW_PARTS_MAX; i++) /* too many */
+            CHECK_IN(send_part(i, 100, 0, 10));
+        CHECK_EQ(wake_to_the_end(), WAKE_FAILED);
+        CHECK_EQ(got.frames, 0);
+        CHECK_IN(stop());
+    }
+}
+
 static const check_case_t cases[] = {
     {"nothing_comes_without_credit", nothing_comes_without_credit},
     {"a_large_frame_makes_a_debt", a_large_frame_makes_a_debt},
@@ -259,6 +374,9 @@ static const check_case_t cases[] = {
     {"the_distribution_has_no_last_word", the_distribution_has_no_last_word},
     {"what_is_unreleased_is_known", what_is_unreleased_is_known},
     {"a_lane_that_closes_is_busy_until_all_is_out", a_lane_that_closes_is_busy_until_all_is_out},
+    {"parts_come_as_one", parts_come_as_one},
+    {"not_all_that_looks_so_is_a_part", not_all_that_looks_so_is_a_part},
+    {"wrong_parts_fail", wrong_parts_fail},
 };
 
 CARRIERS_MAIN(cases)

@@ -5,6 +5,7 @@
 %% send; the owner gets what comes:
 %% <dl>
 %% <dt>`{Lane, {data, Binary}}'</dt><dd>a frame</dd>
+%% <dt>`{Lane, {data, [Mark, N3, N2, N1, N0 | Binary]}}'</dt><dd>a binary that came in parts, with the option `parts'</dd>
 %% <dt>`{Lane, passive}'</dt><dd>once, behind the frame that used up the credit: nothing comes until {@link credit/3}</dd>
 %% <dt>`{Lane, writable}'</dt><dd>to whoever asked by {@link tell_when_writable/1}</dd>
 %% <dt>`{Lane, closed, Reason, Unreleased}'</dt><dd>the last message; the port then ends with the reason `normal'. It comes
@@ -33,10 +34,14 @@
 -type options() :: #{kinds => [shm | rdma | tcp, ...],
                      ring_bytes => pos_integer(),
                      max_frame_bytes => pos_integer(),
+                     parts => none | {Mark :: 1..255, MaxBytes :: pos_integer()},
                      deadline => integer()}.
 %% `kinds': what may become of it; by default what the node's option `links' allows, and TCP. `ring_bytes': each way, a power of
 %% two from 65536 to 1073741824 (1048576); the smaller of both sides counts for shm and rdma. `max_frame_bytes': a peer that
-%% announces a larger frame ends the lane (2147483647). `deadline': of erlang:monotonic_time(millisecond) (in 7 s).
+%% announces a larger frame ends the lane (2147483647). `parts': frames that begin with `<<Mark, Number:32, Size:64>>' are parts of a binary of
+%% that size (at most `MaxBytes'), in order, and the owner gets it when it is whole, with its number; it was put together while it arrived, without
+%% another copy. Parts of up to 64 binaries may be mixed with each other and with ordinary frames; a frame that holds all of one is ordinary.
+%% Parts use no credit until the binary is whole, and are no longer counted in `Unreleased' (none). `deadline': of erlang:monotonic_time(millisecond) (in 7 s).
 
 -type info() :: #{kind := shm | rdma | tcp, reason := binary(), ring_bytes := pos_integer()}.
 %% `reason' says why it is this kind.
@@ -164,8 +169,8 @@ opened(_Kind, Port, {error, Reason}, _Why, _Options) ->
     ok = beamway_port:close(Port),
     {error, text(Reason)}.
 
-open(Kind, Port, Guard, Reason, #{max_frame_bytes := Largest}) ->
-    case beamway_port:lane_open(Port, Guard, Largest) of
+open(Kind, Port, Guard, Reason, #{max_frame_bytes := Largest, parts := Parts}) ->
+    case beamway_port:lane_open(Port, Guard, Largest, Parts) of
         ok ->
             #{ring_bytes := RingBytes} = beamway_port:stats(Port),
             {ok, Port, #{kind => Kind, reason => Reason, ring_bytes => RingBytes}};
@@ -254,9 +259,9 @@ unless_closed(Use) ->
 %% ---- what a caller may get wrong ----
 
 -spec checked(options()) -> #{kinds := [shm | rdma | tcp], ring_bytes := pos_integer(), max_frame_bytes := pos_integer(),
-                              deadline := integer()}.
+                              parts := none | {Mark :: 1..255, MaxBytes :: pos_integer()}, deadline := integer()}.
 checked(Options) when is_map(Options) ->
-    Defaults = #{kinds => [shm, rdma, tcp], ring_bytes => ?RING_BYTES, max_frame_bytes => ?FRAME_MAX_BYTES,
+    Defaults = #{kinds => [shm, rdma, tcp], ring_bytes => ?RING_BYTES, max_frame_bytes => ?FRAME_MAX_BYTES, parts => none,
                  deadline => erlang:monotonic_time(millisecond) + ?AGREE_MS},
     maps:foreach(fun check/2, Options),
     maps:merge(Defaults, Options).
@@ -271,12 +276,18 @@ check(max_frame_bytes, Bytes) when is_integer(Bytes), Bytes > 0, Bytes =< ?FRAME
     true;
 check(max_frame_bytes, Bytes) ->
     bad(max_frame_bytes, Bytes, "a number of bytes from 1 to 2147483647");
+check(parts, none) ->
+    true;
+check(parts, {Mark, Bytes}) when is_integer(Mark), Mark > 0, Mark < 256, is_integer(Bytes), Bytes > 0, Bytes =< ?FRAME_MAX_BYTES ->
+    true;
+check(parts, Parts) ->
+    bad(parts, Parts, "none or {Mark, MaxBytes}, a number from 1 to 255 and one from 1 to 2147483647");
 check(deadline, At) when is_integer(At) ->
     true;
 check(deadline, At) ->
     bad(deadline, At, "a time of erlang:monotonic_time(millisecond)");
 check(Name, Value) ->
-    bad(Name, Value, "one of kinds, ring_bytes, max_frame_bytes, deadline").
+    bad(Name, Value, "one of kinds, ring_bytes, max_frame_bytes, parts, deadline").
 
 -spec bad(atom(), term(), string()) -> no_return().
 bad(Name, Value, Expected) ->

@@ -8,11 +8,11 @@
 
 -export([load/0, open/0, opened/1, close/1, with_port/1, open_door/2, join/3, accept/2, activate/2, tick/1, stats/1,
          receive_some/1, look/1, probe/1, rdma_load/1, rdma_listen/4, rdma_connect/6, rdma_status/1]).
--export([lane_adopt/3, lane_open/3, lane_credit/3, lane_ask/1, lane_close/1, lane_stats/1]).
+-export([lane_adopt/3, lane_open/4, lane_credit/3, lane_ask/1, lane_close/1, lane_stats/1]).
 -export_type([stats/0, rdma_status/0]).
 
 -define(DRIVER, "beamway_drv").
--define(ABI_VERSION, 3).
+-define(ABI_VERSION, 4).
 
 -define(VERSION, 1).
 -define(OPEN_DOOR, 2).
@@ -255,12 +255,15 @@ lane_adopt(Port, Socket, RingBytes) ->
     done(command(Port, ?LANE_ADOPT, <<Socket:32, RingBytes:64>>)).
 
 %% @doc The port with a link is from now on a lane, without credit. `Guard' is the descriptor of a socket whose end is the
-%% peer's end, or `none'; as above it can be closed.
--spec lane_open(port(), Guard :: none | non_neg_integer(), LargestFrame :: pos_integer()) -> ok | {error, Reason :: binary()}.
-lane_open(Port, none, Largest) ->
-    lane_open(Port, 0, Largest);
-lane_open(Port, Guard, Largest) ->
-    done(command(Port, ?LANE_OPEN, <<Guard:32, Largest:32>>)).
+%% peer's end, or `none'; as above it can be closed. `Parts' as in {@link beamway_lane}.
+-spec lane_open(port(), Guard :: none | non_neg_integer(), LargestFrame :: pos_integer(), Parts :: none | {Mark :: 1..255, MaxBytes :: pos_integer()}) ->
+          ok | {error, Reason :: binary()}.
+lane_open(Port, none, Largest, Parts) ->
+    lane_open(Port, 0, Largest, Parts);
+lane_open(Port, Guard, Largest, none) ->
+    done(command(Port, ?LANE_OPEN, <<Guard:32, Largest:32, 0, 0:32>>));
+lane_open(Port, Guard, Largest, {Mark, MaxBytes}) ->
+    done(command(Port, ?LANE_OPEN, <<Guard:32, Largest:32, Mark, MaxBytes:32>>)).
 
 %% @doc Lets so many more frames and bytes come to the owner.
 -spec lane_credit(port(), Frames :: non_neg_integer(), Bytes :: non_neg_integer()) -> ok.

@@ -2,7 +2,7 @@
 %% @doc Pairs of nodes with lanes between them, for the suites of teleport: one group for each kind of lane.
 %%
 %% `tcp' and `tls' run under stock distribution, which shows that lanes need no other; `shm' runs under Beamway's, `shm_on_stock' under
-%% stock. Cases run on the first node and work on the second through lanes.
+%% stock, `rdma' under stock where that is asked for (`BEAMWAY_TEST_CARRIERS=beamway_rdma'). Cases run on the first node and work on the second through lanes.
 -module(teleport_nodes).
 
 -export([kinds/0, all/1, groups/2, init_group/2, start/1, start/2, start_pair/1, stop_pair/1, on_first/2, on_first/3, on_second/2, connect/2]).
@@ -13,13 +13,16 @@
 -behaviour(gen_server).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2]).
 
--type kind() :: shm | shm_on_stock | tcp | tls.
+-type kind() :: shm | shm_on_stock | tcp | tls | rdma.
 
 -define(CASE_MS, 120000).
 
 %% @doc All kinds that this machine can have.
 -spec kinds() -> [kind()].
-kinds() -> [shm, shm_on_stock, tcp, tls].
+kinds() -> [Kind || Kind <- [shm, shm_on_stock, tcp, tls, rdma], is_wanted(Kind)].
+
+is_wanted(rdma) -> beamway_carrier:all([beamway_rdma]) =/= [];
+is_wanted(_) -> beamway_carrier:all([beamway_shm, beamway_tcp]) =/= [].
 
 %% @doc For all/0 of a suite.
 -spec all([kind()]) -> [{group, kind()}].
@@ -52,6 +55,7 @@ start(Kind, Options) ->
 
 kind_options(shm) -> #{kinds => [shm]};
 kind_options(shm_on_stock) -> #{kinds => [shm]};
+kind_options(rdma) -> #{kinds => [rdma]};
 kind_options(tcp) -> #{kinds => [tcp]};
 kind_options(tls) ->
     Base = filename:rootname(beamway_certificates:good()),

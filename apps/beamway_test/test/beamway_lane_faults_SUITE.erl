@@ -213,7 +213,7 @@ bad_arguments(Config) ->
              {badarg, {Name, Value, "expected " ++ _}} = raised(fun() -> beamway_lane:agree(Good, caller, #{Name => Value}) end),
              {ok, _} = inet:port(Good)
          end || {Name, Value} <- [{kinds, []}, {kinds, [udp]}, {kinds, shm}, {ring_bytes, 65535}, {ring_bytes, 100000},
-                                  {ring_bytes, 1 bsl 31}, {ring_bytes, "65536"}, {max_frame_bytes, 0}, {max_frame_bytes, 1 bsl 31},
+                                  {ring_bytes, 1 bsl 31}, {ring_bytes, "65536"}, {max_frame_bytes, 0}, {max_frame_bytes, 1 bsl 31}, {parts, 5}, {parts, {0, 1}}, {parts, {256, 1}}, {parts, {65, 0}},
                                   {deadline, infinity}, {colour, red}]],
         [{badarg, {socket, _, "expected " ++ _}} = raised(fun() -> beamway_lane:agree(Bad, caller, #{}) end)
          || Bad <- [Connect([list, {active, false}]), Connect([binary, {active, true}]),

@@ -170,25 +170,34 @@ gather(Seen) ->
 %% @private The option of that name.
 on_unconfirmed(#{unconfirmed := Count}) -> counters:add(persistent_term:get(tp_unconfirmed), 1, Count).
 
-%% The other side reads its first pieces and is then held, so that the rest cannot come.
+%% The other side is stopped with the first pieces, so that the rest cannot come.
 killed_in_the_middle_of_a_large_message(Config) ->
     Bytes = beamway_carrier:scale(200000000, 1000000000),
     PeerB = teleport_nodes:second(Config),
-    teleport_nodes:on_first(Config, fun(Node) ->
-        Receiver = spawn(Node, ?MODULE, gather, [[]]),
-        ok = teleport:prime(Node, infinity),
-        Before = maps:get(Node, teleport:unconfirmed(), 0),
-        Acceptors = acceptors(Node),
-        [ok = erpc:call(Node, sys, suspend, [Pid]) || Pid <- Acceptors],
-        {ok, Ref} = teleport:send(Receiver, {1, binary:copy(<<"x">>, Bytes)}, #{confirm => true, key => big, timeout => infinity}),
-        Unfinished = fun() -> [teleport_tx:pid(Tx) || {out, _, Tx} <- teleport_peers:all(), element(2, teleport_tx:queued(Tx)) > 0] end,
-        Arrived = fun() -> lists:max([element(2, erpc:call(Node, erlang, process_info, [Pid, message_queue_len])) || Pid <- Acceptors]) > 3 end,
-        _ = beamway_peer:wait_until(Arrived, wait_ms()),
-        [_] = Unfinished(),
-        [exit(Pid, kill) || Pid <- Unfinished()],
-        [ok = erpc:call(Node, sys, resume, [Pid]) || Pid <- Acceptors],
-        receive {teleport, Ref, {unconfirmed, {nodedown, Node}}} -> ok after wait_ms() -> error(not_told) end,
-        1 = beamway_peer:wait_until(fun() -> case maps:get(Node, teleport:unconfirmed(), 0) - Before of 0 -> false; N -> N end end, wait_ms()),
+    on_first(Config, fun(Node) ->
+        persistent_term:put(tp_receiver, spawn(Node, ?MODULE, gather, [[]])),
+        teleport:prime(Node, infinity)
+    end),
+    ok = beamway_peer:sigstop(PeerB),
+    on_first(Config, fun(_) ->
+        Large = binary:copy(<<"x">>, Bytes),
+        true = register(tp_told, spawn(fun() ->
+            {ok, Ref} = teleport:send(persistent_term:get(tp_receiver), {1, Large}, #{confirm => true, key => big, timeout => infinity}),
+            receive {teleport, Ref, Told} -> receive {give, To} -> To ! {told, Told} end end
+        end)),
+        %% The link holds its first pieces and takes no more, then the lane's process is killed.
+        Begun = fun() -> case [Tx || {out, _, Tx} <- teleport_peers:all(), element(2, teleport_tx:queued(Tx)) > 0] of
+                             [Tx] -> is_full(teleport_tx:link(Tx)) andalso teleport_tx:pid(Tx);
+                             [] -> false
+                         end end,
+        exit(beamway_peer:wait_until(Begun, wait_ms()), kill)
+    end),
+    ok = beamway_peer:sigcont(PeerB),
+    on_first(Config, fun(Node) ->
+        tp_told ! {give, self()},
+        receive {told, {unconfirmed, {nodedown, Node}}} -> ok after wait_ms() -> error(not_told) end,
+        1 = beamway_peer:wait_until(fun() -> maps:get(Node, teleport:unconfirmed(), false) end, wait_ms()),
+        Receiver = persistent_term:get(tp_receiver),
         ok = teleport:send(Receiver, {2, x}, #{key => big, timeout => infinity}),
         ok = teleport:send(Receiver, {give, self()}, #{key => big, timeout => infinity}),
         receive {seen, [2]} -> ok after wait_ms() -> error(no_answer) end
@@ -197,13 +206,11 @@ killed_in_the_middle_of_a_large_message(Config) ->
     _ = beamway_peer:wait_until(fun() -> beamway_peer:call(PeerB, erlang, garbage_collect, []), beamway_peer:call(PeerB, erlang, memory, [binary]) < 50000000 end,
                                 wait_ms()).
 
-%% The processes of the other node that read what this one sends; they are entered into the table there a moment after the lane is up here.
-acceptors(Node) ->
-    Count = length([out || {out, _, _} <- teleport_peers:all()]),
-    beamway_peer:wait_until(fun() ->
-        Pids = [teleport_tx:pid(Tx) || {in, {From, _, _}, Tx} <- erpc:call(Node, teleport_peers, all, []), From =:= node()],
-        length(Pids) =:= Count andalso Pids
-    end, wait_ms()).
+is_full(Link) ->
+    case teleport_link:stats(Link) of
+        #{busy := Busy, queue_bytes := Bytes} -> Busy =:= 1 andalso Bytes > 0;
+        closed -> false
+    end.
 
 %% The race of the first library of this kind: messages were lost while its pool started.
 first_use_by_many(Config) ->

@@ -7,7 +7,7 @@
 %% with the limits when its header is read, before a byte of it has come.
 -module(teleport_frame).
 
--export([small/2, announce/3, piece/2, ack/1, decode/1, is_request/1, is_answer/1]).
+-export([small/2, announce/3, piece/3, mark/0, ack/1, decode/1, is_request/1, is_answer/1]).
 -export_type([kind/0, frame/0, stream/0]).
 
 -ifdef(TEST).
@@ -37,9 +37,13 @@ small(Kind, Term) -> [code(Kind) | Term].
 announce(Stream, Kind, Sizes) when length(Sizes) =< ?MAX_PARTS ->
     <<?ANNOUNCE, Stream:32, (code(Kind)), (length(Sizes)):16, << <<Size:64>> || Size <- Sizes >>/binary>>.
 
-%% @doc The next bytes of an announced message.
--spec piece(stream(), iodata()) -> iodata().
-piece(Stream, Data) -> [<<?PIECE, Stream:32>> | Data].
+%% @doc The next bytes of an announced message; `Size' is that of the whole part. The driver reads this, too ({@link mark/0}).
+-spec piece(stream(), Size :: non_neg_integer(), iodata()) -> iodata().
+piece(Stream, Size, Data) -> [<<?PIECE, Stream:32, Size:64>> | Data].
+
+%% @doc By which pieces are known ({@link beamway_lane}, option `parts').
+-spec mark() -> 1..255.
+mark() -> ?PIECE.
 
 %% @doc How many messages of this lane have been delivered, all in all.
 -spec ack(non_neg_integer()) -> iodata().
@@ -47,7 +51,7 @@ ack(Count) -> <<?ACK, Count:64>>.
 
 %% @doc Reads what a peer has sent.
 -spec decode(binary()) -> {ok, frame()} | {error, Reason :: binary()}.
-decode(<<?PIECE, Stream:32, Data/binary>>) -> {ok, {piece, Stream, Data}};
+decode(<<?PIECE, Stream:32, _:64, Data/binary>>) -> {ok, {piece, Stream, Data}};
 decode(<<?ACK, Count:64>>) -> {ok, {ack, Count}};
 decode(<<?ANNOUNCE, Stream:32, Code, Parts:16, Sizes:Parts/binary-unit:64>>) when Parts > 0, Parts =< ?MAX_PARTS ->
     case kind(Code) of
@@ -99,13 +103,13 @@ round_trip_test_() ->
     [?_assertEqual({ok, Frame}, decode(iolist_to_binary(Bytes)))
      || {Frame, Bytes} <- [{{small, call, <<"x">>}, small(call, <<"x">>)}, {{ack, 1 bsl 40}, ack(1 bsl 40)},
                            {{announce, 7, message, [1, 0, 1 bsl 40]}, announce(7, message, [1, 0, 1 bsl 40])},
-                           {{piece, 16#ffffffff, <<"data">>}, piece(16#ffffffff, ["da", <<"ta">>])},
-                           {{piece, 0, <<>>}, piece(0, [])}]].
+                           {{piece, 16#ffffffff, <<"data">>}, piece(16#ffffffff, 4, ["da", <<"ta">>])},
+                           {{piece, 0, <<>>}, piece(0, 0, [])}]].
 
 nonsense_test_() ->
     [?_assertMatch({error, _}, decode(Bytes))
      || Bytes <- [<<>>, <<0>>, <<9, 1>>, <<255, 1, 2>>, <<?ANNOUNCE, 0:32, 1, 0:16>>, <<?ANNOUNCE, 0:32, 99, 1:16, 5:64>>,
-                  <<?ANNOUNCE, 0:32, 1, 2:16, 5:64>>, <<?ANNOUNCE, 0:32, 1, 1:16, 5:64, 0>>, <<?ACK, 1:32>>, <<?PIECE, 1:24>>,
+                  <<?ANNOUNCE, 0:32, 1, 2:16, 5:64>>, <<?ANNOUNCE, 0:32, 1, 1:16, 5:64, 0>>, <<?ACK, 1:32>>, <<?PIECE, 1:24>>, <<?PIECE, 1:32, 1:32>>,
                   <<?ANNOUNCE, 0:32, 1, 2000:16, 0:(2000 * 64)>>]].
 
 directions_test() ->

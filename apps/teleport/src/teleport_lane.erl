@@ -129,7 +129,8 @@ begin_reading(#lane{link = Link} = Lane) ->
 -spec loop(#lane{}) -> no_return().
 loop(#lane{tag = Tag} = Lane) ->
     receive
-        {Tag, {data, Frame}} -> loop(credited(byte_size(Frame), frame(Frame, Lane)));
+        {Tag, {data, Frame}} when is_binary(Frame) -> loop(credited(byte_size(Frame), frame(Frame, Lane)));
+        {Tag, {data, [_, N3, N2, N1, N0 | Whole]}} -> loop(credited(byte_size(Whole), piece(number(N3, N2, N1, N0), Whole, Lane)));
         {Ref, Reply} when is_reference(Ref) -> loop(replied(Ref, Reply, Lane));
         {tx, Key, Kind, Parts, Bytes} -> loop(pump(queued(Key, Kind, Parts, Bytes, Lane)));
         Message -> loop(event(Message, Lane))
@@ -169,12 +170,18 @@ close(Reason, #lane{link = Link}) ->
 frame(Frame, Lane) ->
     case teleport_frame:decode(Frame) of
         {ok, {small, Kind, Term}} -> whole(Kind, [Term], byte_size(Frame), Lane);
-        {ok, {piece, Stream, Data}} -> gathered(teleport_gather:piece(Stream, Data, Lane#lane.gather), Lane);
+        {ok, {piece, Stream, Data}} -> piece(Stream, Data, Lane);
         {ok, {announce, Stream, Kind, Sizes}} -> announced(is_right_way(Kind, Lane), {Stream, Kind, Sizes}, Lane);
         {ok, {ack, Count}} when Lane#lane.role =:= caller -> ok = teleport_tx:add(Lane#lane.tx, acked, Count), Lane;
         {ok, {ack, _}} -> broken(<<"an acknowledgement for an acceptor">>, Lane);
         {error, Reason} -> broken(Reason, Lane)
     end.
+
+%% All of a part from a link that puts parts together, else some of it.
+piece(Stream, Whole, #lane{gather = Gather} = Lane) ->
+    gathered(teleport_gather:piece(Stream, Whole, Gather), Lane).
+
+number(N3, N2, N1, N0) -> N3 bsl 24 bor (N2 bsl 16) bor (N1 bsl 8) bor N0.
 
 announced(true, {Stream, Kind, Sizes}, #lane{gather = Gather} = Lane) ->
     case teleport_gather:announce(Stream, Kind, Sizes, Gather) of

@@ -2,7 +2,7 @@
 %% @doc What carries the frames of a lane: a lane of Beamway's driver (shm, rdma, tcp), or a TLS connection of OTP's ssl.
 %%
 %% Both speak alike: {@link send/2} never waits and says `busy' when nothing was taken; the owner gets `{Tag, {data, Frame}}' as far as it has
-%% given credit, `{Tag, writable}' once after each {@link tell_when_writable/1}, and last `{Tag, closed, Reason, _}'.
+%% given credit (a lane of the driver puts pieces together before: {@link beamway_lane}), `{Tag, writable}' once after each {@link tell_when_writable/1}, and last `{Tag, closed, Reason, _}'.
 -module(teleport_link).
 
 -export([agree/4, send/2, tell_when_writable/1, credit/3, close/1, tag/1, stats/1]).
@@ -18,7 +18,8 @@
 -spec agree(socket(), caller | acceptor, teleport_config:config(), Deadline :: integer()) ->
           {ok, link(), Kind :: atom(), Why :: binary()} | {error, Reason :: binary()}.
 agree({gen_tcp, Socket}, Role, #{kinds := Kinds, ring_bytes := RingBytes} = Config, Deadline) ->
-    Options = #{kinds => Kinds, ring_bytes => RingBytes, max_frame_bytes => max_frame_bytes(Config), deadline => Deadline},
+    Options = #{kinds => Kinds, ring_bytes => RingBytes, max_frame_bytes => max_frame_bytes(Config),
+                parts => {teleport_frame:mark(), maps:get(max_message_bytes, Config)}, deadline => Deadline},
     case beamway_lane:agree(Socket, Role, Options) of
         {ok, Lane, #{kind := Kind, reason := Why}} -> {ok, Lane, Kind, Why};
         {error, Reason} -> {error, Reason}

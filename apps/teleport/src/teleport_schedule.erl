@@ -17,6 +17,7 @@
 -define(MAX_OPEN, 16).
 
 -record(big, {stream :: teleport_frame:stream(),
+              sizes :: [non_neg_integer(), ...],    %% of the parts that are left, each as a whole
               parts :: teleport_term:parts(),   %% the rest of them
               bytes :: non_neg_integer()}).     %% of the whole message, for the account
 -type item() :: {small, iodata(), Bytes :: non_neg_integer()} | {large, teleport_frame:kind(), teleport_term:parts(), Bytes :: non_neg_integer()}.
@@ -72,16 +73,17 @@ next({Big, Queue}, _) ->
 turn({small, Frame, Bytes}, Queue, Key, Schedule) ->
     {[Frame], {1, Bytes}, later(none, Queue, Key, Schedule)};
 turn({large, Kind, Parts, Bytes}, Queue, Key, #schedule{stream = Stream, open = Open} = Schedule) ->
-    Announced = teleport_frame:announce(Stream, Kind, [iolist_size(Part) || Part <- Parts]),
-    Big = #big{stream = Stream, parts = [erlang:iolist_to_iovec(Part) || Part <- Parts], bytes = Bytes},
+    Sizes = [iolist_size(Part) || Part <- Parts],
+    Announced = teleport_frame:announce(Stream, Kind, Sizes),
+    Big = #big{stream = Stream, sizes = Sizes, parts = [erlang:iolist_to_iovec(Part) || Part <- Parts], bytes = Bytes},
     {Frames, Done, Next} = turn(Big, Queue, Key, Schedule#schedule{stream = (Stream + 1) band 16#ffffffff, open = Open + 1}),
     {[Announced | Frames], Done, Next};
-turn(#big{stream = Stream, parts = [Part | Parts], bytes = Bytes} = Big, Queue, Key, #schedule{chunk = Chunk, open = Open} = Schedule) ->
+turn(#big{stream = Stream, sizes = [Size | Sizes], parts = [Part | Parts], bytes = Bytes} = Big, Queue, Key, #schedule{chunk = Chunk, open = Open} = Schedule) ->
     {Piece, Rest} = cut(Part, Chunk),
-    Frames = [teleport_frame:piece(Stream, Piece)],
+    Frames = [teleport_frame:piece(Stream, Size, Piece)],
     case {Rest, Parts} of
         {[], []} -> {Frames, {1, Bytes}, later(none, Queue, Key, Schedule#schedule{open = Open - 1})};
-        {[], _} -> {Frames, none, later(Big#big{parts = Parts}, Queue, Key, Schedule)};
+        {[], _} -> {Frames, none, later(Big#big{sizes = Sizes, parts = Parts}, Queue, Key, Schedule)};
         _ -> {Frames, none, later(Big#big{parts = [Rest | Parts]}, Queue, Key, Schedule)}
     end.
 
