@@ -15,11 +15,10 @@ of_values(Values) ->
 %% @doc The same from their logarithms times 65536, and the largest time.
 -spec of_logs([integer(), ...], Most :: float()) -> placement_tree:labels().
 of_logs(Logs, Most) ->
-    [Median, P95] = placement_quantiles:quantiles([0.5, 0.95], Logs),
-    Count = length(Logs),
-    Mean = lists:sum(Logs) div Count,
+    {Count, Sum, Squares, _, _} = Sums = placement_quantiles:sums(Logs),
+    [Median, P95] = placement_quantiles:quantiles([0.5, 0.95], Logs, Sums),
     #{median_us => min(Most, math:exp(Median / ?UNIT)), p95_us => min(Most, math:exp(P95 / ?UNIT)), max_us => Most, pairs => Count,
-      spread => math:sqrt(lists:sum([(Log - Mean) * (Log - Mean) || Log <- Logs]) / Count) / ?UNIT}.
+      spread => math:sqrt(Squares * Count - Sum * Sum) / Count / ?UNIT}.
 
 %% @doc The vertex with the labels that a matrix gives its groups.
 -spec measured(placement_tree:vertex(), placement_matrix:matrix()) -> placement_tree:vertex().

@@ -7,16 +7,18 @@
 %% in whichever order the merges come the tree is the same. It takes n^2 steps and no search for the
 %% closest pair of all. `make test-scipy' compares heights and cophenetic distances with scipy's.
 %%
-%% Values lie in an `atomics' table as whole numbers ({@link scale/0} for 1.0), since it is the only
-%% table of numbers in the VM that can be changed in place; with 40 bits behind the point the rounding
-%% stays under 1.0e-9. The table is used up.
+%% Values are whole numbers ({@link scale/0} stands for 1.0), since they can be read from a tuple without memory for each; with 40 bits behind the
+%% point the rounding stays under 1.0e-9. A tuple cannot be changed in place: a new cluster gets a row of its own, and
+%% the distance of two clusters stands in the row of the one that was made later.
 -module(placement_linkage).
 
 -export([link/3, scale/0, table/2, heights/1, cophenetic/2]).
 
--export_type([binary_tree/0, method/0]).
+-export_type([binary_tree/0, method/0, table/0]).
 
 -type method() :: average | complete.
+-type table() :: tuple().
+%% A row for each node, a tuple of whole numbers.
 -type binary_tree() :: pos_integer() | {binary_tree(), binary_tree(), Height :: float()}.
 %% A leaf is the place of a node, counted from 1.
 
@@ -26,78 +28,74 @@
 -spec scale() -> pos_integer().
 scale() -> ?SCALE.
 
-%% @doc A table of some function of the matrix's times, such as the logarithm: its values may go up to
-%% a million on both sides of 0.
--spec table(placement_matrix:matrix(), fun((float()) -> float())) -> atomics:atomics_ref().
+%% @doc A table of some function of the matrix's times, such as the logarithm: its values may go up to ten thousand on both sides of 0.
+-spec table(placement_matrix:matrix(), fun((float()) -> float())) -> table().
 table(Matrix, Fun) ->
-    Count = placement_matrix:size(Matrix),
-    Table = atomics:new(Count * Count, [{signed, true}]),
-    Rows = placement_matrix:rows(Matrix),
-    _ = [fill(Table, Count, I, element(I, Rows), I + 1, Fun) || I <- lists:seq(1, Count)],
-    Table.
-
-fill(Table, Count, I, Row, J, Fun) when J =< Count ->
-    Value = round(Fun(element(J, Row)) * ?SCALE),
-    ok = atomics:put(Table, (I - 1) * Count + J, Value),
-    ok = atomics:put(Table, (J - 1) * Count + I, Value),
-    fill(Table, Count, I, Row, J + 1, Fun);
-fill(_, _, _, _, _, _) -> ok.
+    placement_matrix:mapped(fun(Value) -> round(Fun(Value) * ?SCALE) end, Matrix).
 
 %% @doc The tree of a table of `Count' nodes.
--spec link(method(), atomics:atomics_ref(), Count :: pos_integer()) -> binary_tree().
+-spec link(method(), table(), Count :: pos_integer()) -> binary_tree().
 link(_, _, 1) -> 1;
 link(Method, Table, Count) ->
-    Active = lists:seq(1, Count),
-    Clusters = maps:from_list([{I, {I, 1, 0}} || I <- Active]),
-    chain([1], Active, Clusters, {Method, Table, Count}).
+    Active = [{I, element(I, Table)} || I <- lists:seq(1, Count)],
+    Clusters = maps:from_list([{I, {I, 1, 0}} || {I, _} <- Active]),
+    chain([], Active, Clusters, {Method, Count}).
 
-%% A cluster is its tree, its size and its height; it lives at the place of one of its members.
-chain(_, [Last], Clusters, _) ->
+%% A cluster is its tree, its size and its height; it lives at the place of one of its members. `Active' has those that are left with their rows, the
+%% last made first. An element of the chain knows how far it is from the one below it.
+chain(_, [{Last, _}], Clusters, _) ->
     {Tree, _, _} = maps:get(Last, Clusters),
     Tree;
-chain([], [First | _] = Active, Clusters, Setting) ->
-    chain([First], Active, Clusters, Setting);
-chain([I | Before] = Chain, Active, Clusters, {_, Table, Count} = Setting) ->
-    %% On a tie the one that we came from wins, or the chain would go round in circles.
-    {Start, Least} = came_from(I, Before, Table, Count),
-    case nearest(Active, I, (I - 1) * Count, Table, Start, Least) of
-        {J, Height} when Before =/= [], J =:= hd(Before) ->
-            Left = lists:delete(J, Active),
-            chain(tl(Before), Left, merged(I, J, Height, Left, Clusters, Setting), Setting);
-        {J, _} ->
-            chain([J | Chain], Active, Clusters, Setting)
+chain([], [{First, _} | _] = Active, Clusters, Setting) ->
+    chain([{First, none, infinity}], Active, Clusters, Setting);
+chain([{I, From, Distance} | Before] = Chain, Active, Clusters, Setting) ->
+    %% On a tie the one that we came from wins, or the chain would go round in circles. `infinity' sorts after all numbers.
+    case nearest(Active, I, From, Distance) of
+        {From, Height} ->
+            {Left, Merged} = merged(I, From, Height, Active, Clusters, Setting),
+            chain(tl(Before), Left, Merged, Setting);
+        {J, Height} ->
+            chain([{J, I, Height} | Chain], Active, Clusters, Setting)
     end.
 
-came_from(_, [], _, _) -> {none, infinity};
-came_from(I, [J | _], Table, Count) -> {J, atomics:get(Table, (I - 1) * Count + J)}.
+%% Clusters that were made after I have the distance in their own rows, I has it to the others.
+nearest([{I, Row} | Older], I, J, Least) -> nearest_older(Older, Row, J, Least);
+nearest([{K, Row} | Rest], I, J, Least) ->
+    case element(I, Row) of
+        Less when Less < Least -> nearest(Rest, I, K, Less);
+        _ -> nearest(Rest, I, J, Least)
+    end.
 
-%% `infinity' sorts after all numbers.
-nearest([I | Rest], I, Base, Table, J, Least) ->
-    nearest(Rest, I, Base, Table, J, Least);
-nearest([K | Rest], I, Base, Table, J, Least) ->
-    case atomics:get(Table, Base + K) of
-        Less when Less < Least -> nearest(Rest, I, Base, Table, K, Less);
-        _ -> nearest(Rest, I, Base, Table, J, Least)
+nearest_older([{K, _} | Rest], Row, J, Least) ->
+    case element(K, Row) of
+        Less when Less < Least -> nearest_older(Rest, Row, K, Less);
+        _ -> nearest_older(Rest, Row, J, Least)
     end;
-nearest([], _, _, _, J, Least) -> {J, Least}.
+nearest_older([], _, J, Least) -> {J, Least}.
 
-merged(I, J, Distance, Left, Clusters, {Method, Table, Count}) ->
+merged(I, J, Distance, Active, Clusters, {Method, Count}) ->
     #{I := {TreeI, SizeI, HeightI}, J := {TreeJ, SizeJ, HeightJ}} = Clusters,
     Height = max(Distance, max(HeightI, HeightJ)),
-    update(Left, I, (I - 1) * Count, (J - 1) * Count, SizeI, SizeJ, Method, Table, Count),
-    maps:remove(J, Clusters#{I := {{TreeI, TreeJ, Height / ?SCALE}, SizeI + SizeJ, Height}}).
+    Joined = joined(Method, SizeI, SizeJ),
+    {Left, Row} = newest(Active, I, J, Joined, [], []),
+    {[{I, erlang:make_tuple(Count, 0, Row)} | Left],
+     maps:remove(J, Clusters#{I := {{TreeI, TreeJ, Height / ?SCALE}, SizeI + SizeJ, Height}})}.
 
-update([I | Rest], I, BaseI, BaseJ, SizeI, SizeJ, Method, Table, Count) ->
-    update(Rest, I, BaseI, BaseJ, SizeI, SizeJ, Method, Table, Count);
-update([K | Rest], I, BaseI, BaseJ, SizeI, SizeJ, Method, Table, Count) ->
-    Value = joined(Method, SizeI, atomics:get(Table, BaseI + K), SizeJ, atomics:get(Table, BaseJ + K)),
-    ok = atomics:put(Table, BaseI + K, Value),
-    ok = atomics:put(Table, (K - 1) * Count + I, Value),
-    update(Rest, I, BaseI, BaseJ, SizeI, SizeJ, Method, Table, Count);
-update([], _, _, _, _, _, _, _, _) -> ok.
+joined(average, SizeI, SizeJ) -> Sum = SizeI + SizeJ, fun(I, J) -> (SizeI * I + SizeJ * J) div Sum end;
+joined(complete, _, _) -> fun erlang:max/2.
 
-joined(average, SizeI, I, SizeJ, J) -> (SizeI * I + SizeJ * J) div (SizeI + SizeJ);
-joined(complete, _, I, _, J) -> max(I, J).
+%% The others, and how far each is from I and J together: first those that were made after both, then those between the two, then all before.
+newest([{I, Row} | Rest], I, J, Joined, Left, Far) -> between(Rest, Row, J, Joined, Left, Far);
+newest([{J, Row} | Rest], I, J, Joined, Left, Far) -> between(Rest, Row, I, fun(OfJ, OfI) -> Joined(OfI, OfJ) end, Left, Far);
+newest([{K, Row} = Other | Rest], I, J, Joined, Left, Far) ->
+    newest(Rest, I, J, Joined, [Other | Left], [{K, Joined(element(I, Row), element(J, Row))} | Far]).
+
+between([{J, RowJ} | Rest], RowI, J, Joined, Left, Far) -> oldest(Rest, RowI, RowJ, Joined, Left, Far);
+between([{K, Row} = Other | Rest], RowI, J, Joined, Left, Far) ->
+    between(Rest, RowI, J, Joined, [Other | Left], [{K, Joined(element(K, RowI), element(J, Row))} | Far]).
+
+oldest(Rest, RowI, RowJ, Joined, Left, Far) ->
+    {lists:reverse(Left, Rest), [{K, Joined(element(K, RowI), element(K, RowJ))} || {K, _} <- Rest] ++ Far}.
 
 %% @doc The heights of all merges, sorted.
 -spec heights(binary_tree()) -> [float()].

@@ -10,7 +10,7 @@
 -compile({no_auto_import, [nodes/1, size/1]}).
 
 -export([from_rows/2, from_pairs/1, drop_gaps/2, format_error/1]).
--export([nodes/1, size/1, value/3, rows/1, pairs/1, sub/2]).
+-export([nodes/1, size/1, value/3, rows/1, mapped/2, pairs/1, sub/2]).
 
 -export_type([matrix/0, value/0, error/0]).
 
@@ -139,6 +139,20 @@ value(#{rows := Rows}, I, J) ->
 rows(#{rows := Rows}) ->
     Rows.
 
+%% @doc The rows of what a function makes of each time, with 0 in the diagonal. The function is called once for each pair.
+-spec mapped(fun((float()) -> integer()), matrix()) -> tuple().
+mapped(Fun, #{rows := Rows}) ->
+    mapped(tuple_to_list(Rows), 1, Fun, []).
+
+mapped([Row | Rows], I, Fun, Done) ->
+    Right = [0 | [Fun(Value) || Value <- lists:nthtail(I, tuple_to_list(Row))]],
+    mapped(Rows, I + 1, Fun, [list_to_tuple(mirrored(Done, I, Right)) | Done]);
+mapped([], _, _, Done) -> list_to_tuple(lists:reverse(Done)).
+
+%% What stands left of the diagonal stands above it in the rows before, the last of which comes first.
+mirrored([Row | Rows], I, Values) -> mirrored(Rows, I, [element(I, Row) | Values]);
+mirrored([], _, Values) -> Values.
+
 %% @doc All pairs, each once.
 -spec pairs(matrix()) -> [{node(), node(), float()}].
 pairs(#{nodes := Nodes, rows := Rows}) ->
@@ -187,6 +201,12 @@ good_test() ->
     ?assertEqual(3, size(Matrix)),
     ?assertEqual({ok, Matrix}, from_pairs([{b, a, 1.5}, {a, b, 2}, {a, c, 3}, {c, b, 4}])),
     ?assertEqual([{c, a, 3.0}], pairs(sub(Matrix, [c, a]))).
+
+mapped_test() ->
+    {ok, Matrix} = three(2, 1.5),
+    ?assertEqual({{0, 2, 6}, {2, 0, 8}, {6, 8, 0}}, mapped(fun(Value) -> round(2 * Value - 0.6) end, Matrix)),
+    {ok, One} = from_rows([a], [[7]]),
+    ?assertEqual({{0}}, mapped(fun(_) -> 1 end, One)).
 
 one_direction_is_enough_test_() ->
     [?_assertEqual(three(2, 2), three(2, Gap)) || Gap <- [undefined, null]].

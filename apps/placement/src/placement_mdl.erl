@@ -59,7 +59,7 @@ cluster(Matrix) ->
     end.
 
 cluster(Matrix, Names, Count) ->
-    Logs = logs(placement_matrix:rows(Matrix)),
+    Logs = placement_matrix:mapped(fun(Value) -> round(math:log(Value) * ?UNIT) end, Matrix),
     Binary = binary(Logs, Count),
     Coarse = collapsed(Binary, Count, 0.5),
     Excess = excess(Coarse, Logs, Count),
@@ -74,13 +74,6 @@ without_excess(_, Excess, _, Logs, Count) -> binary(corrected(Logs, Excess), Cou
 
 %% ---- the values ----
 
-logs(Rows) ->
-    list_to_tuple([list_to_tuple([log_unit(Value) || Value <- tuple_to_list(Row)]) || Row <- tuple_to_list(Rows)]).
-
-%% 0.0 stands in the diagonal only.
-log_unit(Value) when Value > 0 -> round(math:log(Value) * ?UNIT);
-log_unit(_) -> 0.
-
 %% The values of all pairs of two lists.
 between(One, Other, Logs) -> between(One, Other, Logs, []).
 
@@ -94,17 +87,11 @@ of_row([], _, Values) -> Values.
 
 %% A map of groups; the root has number 1.
 binary(Logs, Count) ->
-    Table = atomics:new(Count * Count, [{signed, true}]),
-    _ = [fill(Table, (I - 1) * Count + 1, tuple_to_list(element(I, Logs))) || I <- lists:seq(1, Count)],
+    %% Finer by 16 bits, for what averages round.
+    Table = list_to_tuple([list_to_tuple([Value bsl 16 || Value <- tuple_to_list(Row)]) || Row <- tuple_to_list(Logs)]),
     Binary = placement_linkage:link(average, Table, Count),
     {_, _, Groups, _} = groups(Binary, none, #{}, 1, Logs),
     Groups.
-
-%% Finer by 16 bits, for what averages round.
-fill(Table, Index, [Value | Values]) ->
-    ok = atomics:put(Table, Index, Value bsl 16),
-    fill(Table, Index + 1, Values);
-fill(_, _, []) -> ok.
 
 groups({One, Other, _}, Parent, Groups, Number, Logs) ->
     {Kind1, Members1, Groups1, Next1} = groups(One, Number, Groups, Number + 1, Logs),
@@ -118,24 +105,22 @@ groups(Leaf, _, Groups, Number, _) ->
     {{leaf, Leaf}, [Leaf], Groups, Number}.
 
 moments(Values) ->
-    Pairs = length(Values),
-    [Low, Median, High] = placement_quantiles:quantiles([0.25, 0.5, 0.75], Values),
-    Reach = 3 * max(High - Low, round(?FLOOR * ?UNIT)),
-    {Sum, Squares, Raw} = sums(Values, Median, Reach),
+    {Pairs, RawSum, RawSquares, Least, Most} = Sums = placement_quantiles:sums(Values),
+    [Low, Median, High] = placement_quantiles:quantiles([0.25, 0.5, 0.75], Values, Sums),
+    {Sum, Squares} = clipped(Values, Median, 3 * max(High - Low, round(?FLOOR * ?UNIT)), Sums),
     Off = Sum / Pairs,
-    #group{parent = none, children = [], leaves = [], count = 1, pairs = Pairs, raw = Raw,
+    #group{parent = none, children = [], leaves = [], count = 1, pairs = Pairs, raw = {RawSum, RawSquares, Least, Most},
            medians = [{Median, Pairs}], mean = (Median + Off) / ?UNIT,
            squares = max(0.0, (Squares - Sum * Off) / ?UNIT / ?UNIT)}.
 
-sums([First | _] = Values, Median, Reach) ->
-    sums(Values, Median, Reach, 0, 0, 0, 0, First, First).
-
-sums([Value | Values], Median, Reach, Sum, Squares, RawSum, RawSquares, Least, Most) ->
-    Off = min(Reach, max(-Reach, Value - Median)),
-    sums(Values, Median, Reach, Sum + Off, Squares + Off * Off, RawSum + Value, RawSquares + Value * Value,
-         min(Least, Value), max(Most, Value));
-sums([], _, _, Sum, Squares, RawSum, RawSquares, Least, Most) ->
-    {Sum, Squares, {RawSum, RawSquares, Least, Most}}.
+%% The sum and the sum of squares of what the values are off the median, none by more than the reach.
+clipped(_, Median, Reach, {Pairs, Sum, Squares, Least, Most}) when Median - Least =< Reach, Most - Median =< Reach ->
+    {Sum - Pairs * Median, Squares - (2 * Sum - Pairs * Median) * Median};
+clipped(Values, Median, Reach, _) ->
+    lists:foldl(fun(Value, {Sum, Squares}) ->
+                        Off = min(Reach, max(-Reach, Value - Median)),
+                        {Sum + Off, Squares + Off * Off}
+                end, {0, 0}, Values).
 
 %% ---- the description ----
 
@@ -314,9 +299,22 @@ vertex(Number, Groups, Names, Rows, Logs) ->
     #{Number := #group{children = Children, leaves = Leaves}} = Groups,
     Below = [vertex(Child, Groups, Names, Rows, Logs) || Child <- Children],
     Lists = [Members || {_, Members} <- Below] ++ [[Leaf] || Leaf <- Leaves],
-    Labels = placement_labels:of_logs(pairs_of(Lists, Logs), lists:max(pairs_of(Lists, Rows))),
+    Labels = placement_labels:of_logs(pairs_of(Lists, Logs), most(Lists, Rows, 0.0)),
     {{group, cluster, Labels, [Vertex || {Vertex, _} <- Below] ++ [{leaf, element(Leaf, Names)} || Leaf <- Leaves]},
      lists:append(Lists)}.
 
 pairs_of([_], _) -> [];
 pairs_of([One | Others], Rows) -> between(One, lists:append(Others), Rows, pairs_of(Others, Rows)).
+
+%% The largest value of the pairs of all lists.
+most([_], _, Most) -> Most;
+most([One | Others], Rows, Most) ->
+    Other = lists:append(Others),
+    most(Others, Rows, lists:foldl(fun(I, Acc) -> most_of_row(Other, element(I, Rows), Acc) end, Most, One)).
+
+most_of_row([J | Other], Row, Most) ->
+    case element(J, Row) of
+        Larger when Larger > Most -> most_of_row(Other, Row, Larger);
+        _ -> most_of_row(Other, Row, Most)
+    end;
+most_of_row([], _, Most) -> Most.

@@ -6,21 +6,39 @@
 %% would make the answer depend on their order.
 -module(placement_quantiles).
 
--export([quantiles/2, median/1]).
+-export([quantiles/2, quantiles/3, median/1, sums/1]).
+
+-export_type([sums/0]).
+
+-type sums() :: {Count :: pos_integer(), Sum :: integer(), Squares :: non_neg_integer(), Least :: integer(), Most :: integer()}.
 
 -define(SORTED, 512).
 -define(STEPS, 4096).
 
+%% @doc Count, sum, sum of squares, smallest and largest of some values.
+-spec sums([integer(), ...]) -> sums().
+sums([First | _] = Values) ->
+    sums(Values, 0, 0, 0, First, First).
+
+sums([Value | Values], Count, Sum, Squares, Least, Most) when Value < Least ->
+    sums(Values, Count + 1, Sum + Value, Squares + Value * Value, Value, Most);
+sums([Value | Values], Count, Sum, Squares, Least, Most) when Value > Most ->
+    sums(Values, Count + 1, Sum + Value, Squares + Value * Value, Least, Value);
+sums([Value | Values], Count, Sum, Squares, Least, Most) ->
+    sums(Values, Count + 1, Sum + Value, Squares + Value * Value, Least, Most);
+sums([], Count, Sum, Squares, Least, Most) -> {Count, Sum, Squares, Least, Most}.
+
 %% @doc The values below which these shares of all lie; the shares in rising order.
 -spec quantiles(Shares :: [float()], Values :: [integer(), ...]) -> [integer()].
 quantiles(Shares, Values) ->
-    quantiles(Shares, Values, length(Values)).
+    quantiles(Shares, Values, sums(Values)).
 
-quantiles(Shares, Values, Length) when Length =< ?SORTED ->
+%% @doc The same where the {@link sums/1} are known.
+-spec quantiles(Shares :: [float()], Values :: [integer(), ...], sums()) -> [integer()].
+quantiles(Shares, Values, {Length, _, _, _, _}) when Length =< ?SORTED ->
     Sorted = list_to_tuple(lists:sort(Values)),
     [element(place(Share, Length), Sorted) || Share <- Shares];
-quantiles(Shares, Values, Length) ->
-    {Least, Most} = {lists:min(Values), lists:max(Values)},
+quantiles(Shares, Values, {Length, _, _, Least, Most}) ->
     Width = (Most - Least) div ?STEPS + 1,
     Steps = counters:new(?STEPS, []),
     ok = tally(Values, Least, Width, Steps),
@@ -57,6 +75,9 @@ long_test() ->
     Answer = quantiles([0.1, 0.5, 0.95], Values),
     ?assertEqual(Answer, quantiles([0.1, 0.5, 0.95], lists:reverse(Values))),
     [?assert(abs(Got - Want * Want) =< 9000000 div 4096 + 1) || {Got, Want} <- lists:zip(Answer, [300, 1500, 2850])].
+
+sums_test() ->
+    ?assertEqual({4, 4, 46, -4, 5}, sums([1, -4, 2, 5])).
 
 all_equal_test() ->
     ?assertEqual(9, median(lists:duplicate(1000, 9))).

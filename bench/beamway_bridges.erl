@@ -1,0 +1,72 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc A network of hosts under a tree of bridges whose links have a limited rate, made of network namespaces. Needs root.
+%%
+%% All bridges stand in one namespace, each host is one of its own with one address. A link between two bridges is a pair of
+%% veth devices with a token bucket (tc tbf) on both ends, so that traffic through it waits in line. {@link beamway_netns:delete/1} ends it.
+-module(beamway_bridges).
+
+-export([build/3, wrapper/2]).
+
+-export_type([part/0, net/0]).
+
+-type part() :: {Hosts :: pos_integer(), RateKbit :: pos_integer()}    %% a bridge with so many hosts, and the rate of its link upwards
+              | {[part()], RateKbit :: pos_integer()}.                 %% a bridge with bridges
+-type net() :: #{spaces := [string()],                                 %% that of the bridges first, then the hosts'
+                 hosts := [{Address :: string(), Space :: string()}],
+                 groups := [[Address :: string()]]}.                   %% the hosts below each bridge, the root's first
+
+%% @doc Builds the network under a root bridge, or says what was refused. Each host's own link has a rate, too: without one a rack would be as fast as
+%% the processor has time for it.
+-spec build(Prefix :: string(), [part()], HostKbit :: pos_integer()) -> {ok, net()} | {error, string()}.
+build(Prefix, Parts, HostKbit) ->
+    Space = Prefix ++ os:getpid() ++ "s",
+    State = #{host_kbit => HostKbit, prefix => Prefix ++ os:getpid(), switch => Space, hosts => [], groups => [], bridges => 1, commands => [bridge(Space, 0), ["ip netns add ", Space]]},
+    Built = lists:foldl(fun(Part, Acc) -> part(Part, 0, Acc) end, State, Parts),
+    #{hosts := Hosts, groups := Groups, commands := Commands} = Built,
+    Ordered = lists:reverse(Hosts),
+    Net = #{spaces => [Space | [HostSpace || {_, HostSpace} <- Ordered]], hosts => Ordered,
+            groups => [[Address || {Address, _} <- Ordered] | lists:sort(Groups)]},
+    run(lists:reverse(Commands), Net).
+
+bridge(Space, Number) ->
+    io_lib:format("ip -n ~s link add br~b type bridge && ip -n ~s link set br~b up", [Space, Number, Space, Number]).
+
+%% Links between bridges are named after the lower one: u upwards, d downwards.
+part({What, Rate}, Above, #{switch := Space, bridges := Number, commands := Commands, hosts := Before} = State) ->
+    Link = io_lib:format("ip -n ~s link add u~b type veth peer name d~b"
+                         " && ip -n ~s link set u~b master br~b up && ip -n ~s link set d~b master br~b up", [Space, Number, Number, Space, Number, Number, Space, Number, Above]),
+    Limits = [limit(Space, End, Number, Rate) || End <- ["u", "d"]],
+    Below = below(What, Number, State#{bridges := Number + 1, commands := lists:reverse(Limits) ++ [Link, bridge(Space, Number) | Commands]}),
+    #{hosts := Hosts, groups := Groups} = Below,
+    New = lists:sublist(Hosts, length(Hosts) - length(Before)),
+    Below#{groups := [lists:sort([Address || {Address, _} <- New]) | Groups]}.
+
+limit(Space, Device, Number, Rate) ->
+    io_lib:format("ip netns exec ~s tc qdisc add dev ~s~b root tbf rate ~bkbit burst 2kb latency 2s", [Space, Device, Number, Rate]).
+
+below(Parts, Number, State) when is_list(Parts) ->
+    lists:foldl(fun(Part, Acc) -> part(Part, Number, Acc) end, State, Parts);
+below(Count, Number, State) ->
+    lists:foldl(fun(_, Acc) -> host(Number, Acc) end, State, lists:seq(1, Count)).
+
+host(Bridge, #{host_kbit := Kbit, prefix := Prefix, switch := Switch, hosts := Hosts, commands := Commands} = State) ->
+    Number = length(Hosts) + 1,
+    Space = Prefix ++ integer_to_list(Number),
+    Command = io_lib:format("ip netns add ~s && ip -n ~s link set lo up && ip -n ~s link add h~b type veth peer name e0 netns ~s"
+                            " && ip -n ~s link set h~b master br~b up && ip -n ~s address add 10.98.7.~b/24 dev e0 && ip -n ~s link set e0 up",
+                            [Space, Space, Switch, Number, Space, Switch, Number, Bridge, Space, Number, Space]),
+    State#{hosts := [{"10.98.7." ++ integer_to_list(Number), Space} | Hosts], commands := [limit(Space, "e", 0, Kbit), limit(Switch, "h", Number, Kbit), Command | Commands]}.
+
+run([], Net) -> {ok, Net};
+run([Command | Commands], Net) ->
+    case os:cmd(lists:flatten([Command, " 2>&1 && echo done"])) of
+        "done\n" -> run(Commands, Net);
+        Text ->
+            ok = beamway_netns:delete(#{spaces => maps:get(spaces, Net), addresses => [""]}),
+            {error, lists:flatten(["'", Command, "' is refused here: ", string:trim(Text)])}
+    end.
+
+%% @doc The command that stands before a node's own, so that it runs on the host of an address.
+-spec wrapper(net(), Address :: string()) -> [string()].
+wrapper(#{hosts := Hosts}, Address) ->
+    beamway_netns:host(proplists:get_value(Address, Hosts)).

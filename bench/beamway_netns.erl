@@ -1,0 +1,147 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Hosts, a firewall and containers, made of the kernel's namespaces.
+%%
+%% {@link pair/1} makes two network namespaces joined by a cable; {@link firewalled/2} makes three,
+%% where the middle one forwards between the others what its connection tracking knows, and forgets
+%% what was silent for a while. {@link host/1} and {@link container/2} give the `wrapper' with which
+%% {@link beamway_peer:start/2} starts a node in one. All of it needs root. Whoever made a net ends it
+%% with {@link delete/1}, which also ends what still runs in it.
+-module(beamway_netns).
+
+-export([pair/1, firewalled/2, delete/1, host/1, container/2, in/2]).
+-export_type([net/0, box/0]).
+
+-type net() :: #{spaces := [string(), ...],     %% the names for `ip netns'
+                 addresses := [string(), ...]}. %% of the two ends; a firewall is the third space
+-type box() :: #{mounts => [{Outside :: file:filename(), Inside :: file:filename(), Options :: string()}],
+                 user => string(),              %% number of the user that the node runs as
+                 user_inside => string()}.      %% its number in a user namespace of its own
+
+-define(END_MS, 10000).
+
+%% @doc Two hosts.
+-spec pair(Prefix :: string()) -> {ok, net()} | {error, string()}.
+pair(Prefix) ->
+    [A, B] = Spaces = names(Prefix, ["a", "b"]),
+    build(#{spaces => Spaces, addresses => ["10.97.194.1", "10.97.194.2"]},
+          space(A) ++ space(B) ++ cable({A, "10.97.194.1"}, {B, "10.97.194.2"}), []).
+
+%% @doc Two hosts behind a firewall that forgets a TCP connection after so many silent seconds: its
+%% packets are then dropped without a word, as those of a connection that it never saw the start of.
+-spec firewalled(Prefix :: string(), ForgetS :: pos_integer()) -> {ok, net()} | {error, string()}.
+firewalled(Prefix, ForgetS) ->
+    [A, B, Wall] = Spaces = names(Prefix, ["a", "b", "w"]),
+    Ways = [["-n ", A, " route add default via 10.97.195.1"], ["-n ", B, " route add default via 10.97.196.1"]],
+    build(#{spaces => Spaces, addresses => ["10.97.195.2", "10.97.196.2"]},
+          lists:append([space(Space) || Space <- Spaces]) ++ cable({A, "10.97.195.2"}, {Wall, "10.97.195.1"})
+          ++ cable({B, "10.97.196.2"}, {Wall, "10.97.196.1"}) ++ Ways,
+          wall(Wall, integer_to_list(ForgetS))).
+
+wall(Space, ForgetS) ->
+    Rule = fun(Words) -> [Space, " iptables --append FORWARD ", Words] end,
+    [Rule("--match conntrack --ctstate ESTABLISHED --jump ACCEPT"),
+     Rule("--protocol tcp --syn --match conntrack --ctstate NEW --jump ACCEPT"),
+     Rule("--jump DROP")]
+        ++ [[Space, " sh -c 'echo ", Value, " >/proc/sys/net/", File, "'"]
+            || {File, Value} <- [{"netfilter/nf_conntrack_tcp_timeout_established", ForgetS},
+                                 {"netfilter/nf_conntrack_tcp_loose", "0"}, {"ipv4/ip_forward", "1"}]].
+
+names(Prefix, Ends) ->
+    [Prefix ++ os:getpid() ++ End || End <- Ends].
+
+space(Space) ->
+    [["netns add ", Space], ["-n ", Space, " link set lo up"]].
+
+%% Each end is called after the space at the other.
+cable({A, AddressA}, {B, AddressB}) ->
+    [["-n ", A, " link add ", B, " type veth peer name ", A, " netns ", B]]
+        ++ lists:append([[["-n ", Space, " address add ", Address, "/30 dev ", Other],
+                          ["-n ", Space, " link set ", Other, " up"]]
+                         || {Space, Address, Other} <- [{A, AddressA, B}, {B, AddressB, A}]]).
+
+build(Net, Steps, Inside) ->
+    Commands = [["ip ", Step] || Step <- Steps] ++ [["ip netns exec ", Step] || Step <- Inside],
+    build(Net, [lists:flatten(Command) || Command <- Commands]).
+
+build(Net, []) ->
+    {ok, Net};
+build(Net, [Command | Commands]) ->
+    case os:cmd(Command ++ " 2>&1 && echo done") of
+        "done\n" ->
+            build(Net, Commands);
+        Text ->
+            delete(Net),
+            {error, lists:flatten(["'", Command, "' is refused here: ", string:trim(Text)])}
+    end.
+
+%% @doc Ends all that runs in the namespaces, and the namespaces.
+-spec delete(net()) -> ok.
+delete(#{spaces := Spaces}) ->
+    _ = [signal(Space, "TERM") || Space <- Spaces],
+    EndMs = erlang:monotonic_time(millisecond) + ?END_MS,
+    _ = [await_empty(Space, EndMs) || Space <- Spaces],
+    _ = [os:cmd("ip netns delete " ++ Space) || Space <- Spaces],
+    ok.
+
+await_empty(Space, EndMs) ->
+    case {pids(Space), erlang:monotonic_time(millisecond) > EndMs} of
+        {"", _} -> ok;
+        {_, true} -> signal(Space, "KILL");
+        {_, false} -> receive after 20 -> await_empty(Space, EndMs) end
+    end.
+
+pids(Space) ->
+    string:trim(os:cmd("ip netns pids " ++ Space ++ " 2>/dev/null")).
+
+%% The first process of a pid namespace hears only signals that it handles, so KILL comes at last.
+signal(Space, Name) ->
+    os:cmd("ip netns pids " ++ Space ++ " 2>/dev/null | xargs -r kill -" ++ Name).
+
+%% @doc Runs a shell command in a namespace.
+-spec in(Space :: string(), Command :: string()) -> string().
+in(Space, Command) ->
+    os:cmd("ip netns exec " ++ Space ++ " sh -c '" ++ Command ++ "' 2>&1").
+
+%% @doc A wrapper for a node on such a host.
+-spec host(Space :: string()) -> [string()].
+host(Space) ->
+    [find("ip"), "netns", "exec", Space].
+
+%% @doc A wrapper for a node in a container: network, pid and mount namespaces of its own, with its
+%% own `/proc', an empty `/tmp' and `/run', and the directories of the outside that it is given. The
+%% checkout is at its usual place, wherever that is.
+-spec container(Space :: string(), box()) -> [string()].
+container(Space, Box) ->
+    host(Space) ++ [find("unshare"), "--mount", "--pid", "--fork", "--kill-child", "--mount-proc",
+                    find("sh"), "-c", lists:flatten([script(maps:get(mounts, Box, [])), user(Box), " \"$@\""]), "sh"].
+
+script(Mounts) ->
+    All = [{Checkout, Checkout, "ro"} || Checkout <- [checkout()]] ++ Mounts,
+    Numbered = lists:zip(lists:seq(1, length(All)), All),
+    ["set -e; umask 022; mount -t tmpfs none /mnt; ",
+     [io_lib:format("mkdir /mnt/~b; mount --bind '~ts' /mnt/~b; ", [N, Outside, N]) || {N, {Outside, _, _}} <- Numbered],
+     "mount -t tmpfs -o mode=1777 none /tmp; mount -t tmpfs none /run; ",
+     [io_lib:format("mkdir -p '~ts'; mount --bind /mnt/~b '~ts'; mount -o remount,bind,~ts '~ts'; ",
+                    [Inside, N, Inside, Options, Inside]) || {N, {_, Inside, Options}} <- Numbered],
+     [io_lib:format("umount /mnt/~b; ", [N]) || {N, _} <- Numbered],
+     "umount /mnt; mkdir -m 1777 /tmp/home; export HOME=/tmp/home; "].
+
+user(#{user := User} = Box) ->
+    Inside = case Box of
+                 #{user_inside := Number} -> [find("unshare"), " --user --map-user=", Number];
+                 #{} -> ""
+             end,
+    ["exec ", find("setpriv"), " --pdeathsig KILL --reuid=", User, " --regid=", User, " --clear-groups ", Inside];
+user(#{}) ->
+    "exec".
+
+%% bench/ebin and apps/beamway/ebin lie under it.
+checkout() ->
+    Ebin = filename:dirname(filename:absname(code:which(?MODULE))),
+    filename:dirname(filename:dirname(Ebin)).
+
+find(Program) ->
+    case os:find_executable(Program) of
+        false -> error({not_installed, Program});
+        Path -> Path
+    end.
