@@ -5,13 +5,13 @@
 -include_lib("stdlib/include/assert.hrl").
 
 -export([all/0, suite/0, end_per_testcase/2]).
--export([every_pair/1, nodes_without_placement/1, a_node_that_dies/1, a_frozen_node/1, unreachable/1, resumed/1, plan_by_query/1, command/1, command_per_core/1,
-         command_bad_words/1, command_formats/1, sixty_four_nodes/1]).
+-export([every_pair/1, nodes_without_placement/1, a_node_that_dies/1, a_frozen_node/1, without_one_at_the_gate/1, unreachable/1, resumed/1, plan_by_query/1, command/1, command_per_core/1,
+         command_bad_words/1, command_formats/1, command_imports/1, sixty_four_nodes/1]).
 
 suite() -> [{timetrap, {minutes, 5}}].
 
 all() ->
-    [every_pair, nodes_without_placement, a_node_that_dies, a_frozen_node, unreachable, resumed, plan_by_query, command, command_per_core, command_bad_words, command_formats]
+    [every_pair, nodes_without_placement, a_node_that_dies, a_frozen_node, without_one_at_the_gate, unreachable, resumed, plan_by_query, command, command_per_core, command_bad_words, command_formats, command_imports]
         ++ [sixty_four_nodes || os:getenv("BEAMWAY_TEST_LONG", "") =/= ""].
 
 end_per_testcase(_Case, _Config) ->
@@ -45,35 +45,77 @@ nodes_without_placement(_Config) ->
     ?assertEqual(6, map_size(Pairs)),
     [?assertEqual(false, peer:call(Peer, code, is_loaded, [placement_probe_pair])) || {ok, Peer, _} <- Stock].
 
+%% Killed between the rounds: what was measured with it is kept, its other pairs are missing, and nobody waits for it.
 a_node_that_dies(_Config) ->
-    [_, {_, Victim, Gone} | _] = Cluster = cluster(4),
-    Call = beamway_peer:async(fun() -> probe(Cluster, beamway_placement_nodes:nodes(Cluster), #{batches => 10000, messages => 20, limit_ms => 5000}) end),
-    ok = wait_measured(Victim),
+    Cluster = cluster(4),
+    {_, Victim, Gone} = lists:nth(2, Cluster),
+    {ok, #{failed := Failed, pairs := Pairs} = Result} = interrupted(Cluster, quiet, fun() -> gone(Cluster, Victim, Gone) end, #{}),
+    ?assertEqual([], [Pair || {_, A, B, _} = Pair <- Failed, A =/= Gone andalso B =/= Gone]),
+    ?assertEqual(2, length(Failed)),
+    ?assertEqual([], [Pair || {_, _, _, timeout} = Pair <- Failed]),
+    ?assertEqual(4, map_size(Pairs)),
+    ?assertMatch({error, {gaps, 2, _, 4}}, placement_measured:matrix(Result, quiet, median_us)),
+    %% All at once: those that are left begin although one of them cannot.
+    {error, {unreachable, [{Gone, _}]}} = probe(Cluster, beamway_placement_nodes:nodes(Cluster), #{modes => [loaded]}).
+
+gone(Cluster, Victim, Gone) ->
     ok = beamway_peer:kill9(Victim),
-    {ok, #{failed := Failed} = Result} = beamway_peer:await(Call, 120000),
-    ?assertNotEqual([], [x || {_, A, B, _} <- Failed, A =:= Gone orelse B =:= Gone]),
-    ?assertMatch({error, {gaps, _, _, 4}}, placement_measured:matrix(Result, loaded, median_us)).
+    [ok = beamway_peer:wait_disconnected(Peer, Gone) || Peer <- beamway_placement_nodes:peers(Cluster), Peer =/= Victim],
+    ok.
 
 %% What does not answer is missing when its time is over; the others are there.
 a_frozen_node(_Config) ->
-    [_, _, {_, Frozen, Node}] = Cluster = cluster(3),
+    Cluster = cluster(3),
+    Nodes = lists:sort(beamway_placement_nodes:nodes(Cluster)),
+    %% One that the first round leaves out.
+    [[{One, Other}] | _] = placement_probe:rounds(Nodes),
+    [Node] = Nodes -- [One, Other],
+    {_, Frozen, Node} = lists:keyfind(Node, 3, Cluster),
+    {value, Steering, Others} = lists:keytake(One, 3, Cluster),
+    Limit = #{limit_ms => 2000 * beamway_runner:slowness()},
+    {ok, #{failed := Failed, pairs := Pairs}} = interrupted([Steering | Others], quiet, fun() -> beamway_peer:sigstop(Frozen) end, Limit),
+    ok = beamway_peer:sigcont(Frozen),
+    ?assertMatch([{quiet, One, Other}], maps:keys(Pairs)),
+    ?assertEqual([timeout, timeout], [Reason || {quiet, A, B, Reason} <- Failed, A =:= Node orelse B =:= Node]).
+
+%% All at once, and one of them is stopped or killed before they begin: the others begin all the same.
+without_one_at_the_gate(_Config) ->
+    [begin
+         Cluster = cluster(3),
+         Nodes = lists:sort(beamway_placement_nodes:nodes(Cluster)),
+         {_, Victim, Node} = lists:nth(2, Cluster),
+         Options = #{modes => [quiet, loaded], limit_ms => 2500 * beamway_runner:slowness()},
+         {ok, #{failed := Failed, pairs := Pairs}} = interrupted(Cluster, loaded, fun() -> Interrupt(Cluster, Victim, Node) end, Options),
+         ok = beamway_peer:stop_all(beamway_placement_nodes:peers(Cluster)),
+         ?assertEqual(2, length([Pair || {loaded, A, B, _} = Pair <- Failed, A =:= Node orelse B =:= Node])),
+         ?assertEqual(1, length([Pair || {loaded, A, B} = Pair <- maps:keys(Pairs), A =/= Node andalso B =/= Node])),
+         ?assertEqual(3, length([Pair || {quiet, A, B} = Pair <- maps:keys(Pairs), lists:member(A, Nodes), lists:member(B, Nodes)]))
+     end || Interrupt <- [fun(_, Victim, _) -> beamway_peer:sigstop(Victim) end, fun gone/3]].
+
+%% Measures, and lets something happen after the first round of the quiet mode, or before the loaded mode.
+interrupted(Cluster, Mode, Interrupt, Options) ->
     [First | _] = beamway_placement_nodes:peers(Cluster),
     Nodes = beamway_placement_nodes:nodes(Cluster),
-    {ok, _} = probe(Cluster, Nodes, #{batches => 1, messages => 2}),
-    Frozen1 = beamway_peer:async(fun() ->
-                                         beamway_peer:call(First, placement, probe, [Nodes, #{batches => 2000, messages => 50, limit_ms => 4000, modes => [loaded]}], 120000)
-                                 end),
-    ok = wait_measured(Frozen),
-    ok = beamway_peer:sigstop(Frozen),
-    {ok, #{failed := Failed}} = beamway_peer:await(Frozen1, 120000),
-    ok = beamway_peer:sigcont(Frozen),
-    ?assertNotEqual([], [x || {loaded, A, B, _} <- Failed, A =:= Node orelse B =:= Node]).
+    Patience = 120000 * beamway_runner:slowness(),
+    Call = beamway_peer:async(fun() -> beamway_peer:run(First, fun() -> measured_with_a_break(Nodes, Mode, Options, Patience) end, Patience) end),
+    _ = beamway_peer:wait_until(fun() -> is_pid(beamway_peer:call(First, erlang, whereis, [?MODULE])) end, Patience),
+    ok = Interrupt(),
+    _ = beamway_peer:run(First, fun() -> ?MODULE ! go_on end),
+    beamway_peer:await(Call, Patience).
 
-%% Until some node sends to this one.
-wait_measured(Peer) ->
-    Echoes = fun() -> [Pid || Pid <- processes(), process_info(Pid, initial_call) =:= {initial_call, {placement_probe_pair, echo, 1}}] end,
-    _ = beamway_peer:wait_until(fun() -> beamway_peer:run(Peer, Echoes) =/= [] end, 30000 * beamway_runner:slowness()),
-    ok.
+%% On the first node. It has a name from the moment on at which it waits.
+measured_with_a_break(Nodes, Mode, Options, Patience) ->
+    Progress = fun(#{mode := Now, done := Done}) when Now =:= Mode, Done > 0; Now =:= Mode, Mode =:= loaded ->
+                       case get(?MODULE) of
+                           undefined ->
+                               _ = put(?MODULE, waited),
+                               true = register(?MODULE, self()),
+                               receive go_on -> ok after Patience -> error(nothing_happened) end;
+                           waited -> ok
+                       end;
+                  (_) -> ok
+               end,
+    placement:probe(Nodes, maps:merge(#{modes => [Mode], batches => 2, messages => 5, progress => Progress}, Options)).
 
 unreachable(_Config) ->
     Cluster = cluster(2),
@@ -173,6 +215,24 @@ command_formats(Config) ->
                            {"paths", "vm1@n0 /s0"}]],
     {0, Warned} = run(Config, ["import", "t.conf", "--nodes", "a@n0,a@n1,a@n9"]),
     [says(Warned, Part) || Part <- ["2 hosts of the file have no node", "1 nodes are not in the file"]].
+
+%% What other programs write: Slurm's topology.yaml, a list of hosts, the XML of hwloc's own program.
+command_imports(Config) ->
+    Folder = proplists:get_value(priv_dir, Config),
+    ok = file:write_file(filename:join(Folder, "topology.yaml"), "---\n- topology: net\n  cluster_default: true\n  tree:\n    switches:\n      - switch: s2\n        children: s[0-1]\n"
+                                                                 "      - switch: s0\n        nodes: n[0-1]\n      - switch: s1\n        nodes: n2\n"),
+    ok = file:write_file(filename:join(Folder, "job.hosts"), "n[01-03,7],login1\n"),
+    Lstopo = os:find_executable("lstopo-no-graphics"),
+    Written = [{"machine.xml", "'pu0'"} || Lstopo =/= false, os:cmd(lists:flatten([Lstopo, " --of xml > '", Folder, "/machine.xml'"])) =:= ""],
+    [begin
+         {Status, Text} = run(Config, ["import", File, "--to", "newick"]),
+         ?assertEqual({File, 0, Text}, {File, Status, Text}),
+         says(Text, Part)
+     end || {File, Part} <- [{"topology.yaml", "n2"}, {"job.hosts", "n03"} | Written]],
+    case Written of
+        [] -> {skip, "lstopo-no-graphics (hwloc-nox) is not installed"};
+        [_] -> ok
+    end.
 
 sixty_four_nodes(Config) ->
     {0, Text} = run(Config, ["measure", "--start", "64", "--batches", "10"]),

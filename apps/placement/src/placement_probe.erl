@@ -30,7 +30,7 @@
 %% Before and after each step: how many pairs of how many, the seconds that are left by estimate, all there is so far.
 
 -define(LOAD_MS, 15000).
-%% A little less than the pairs themselves wait.
+%% For the gate, at most; a little less than the pairs themselves wait.
 -define(GATE_MS, 15000).
 %% More pairs at once would measure the coordinator.
 -define(AT_ONCE, 4096).
@@ -158,37 +158,80 @@ left_s(_, 0, _) -> unknown;
 left_s(Start, Measured, Left) ->
     (erlang:monotonic_time(millisecond) - Start) / 1000 / Measured * Left.
 
-%% All pairs of a step at once. The limit of a pair begins when all have begun; what is late is missing.
-step(Mode, Pairs, #{batches := Batches, messages := Messages, limit_ms := LimitMs}) ->
-    Gate = make_ref(),
-    Entry = case Mode of quiet -> none; loaded -> {self(), Gate} end,
-    Requests = [{A, B, erpc:send_request(A, placement_probe_pair, run, [B, Batches, Messages, LimitMs, Entry])} || {A, B} <- Pairs],
-    ok = open_gate(Entry, length(Pairs), erlang:monotonic_time(millisecond) + ?GATE_MS, []),
-    End = erlang:monotonic_time(millisecond) + LimitMs + ?LOAD_MS,
-    lists:foldl(fun({A, B, Request}, {Done, Failed}) ->
-                        case answer(Request, End) of
-                            {ok, Times} -> {Done#{{Mode, A, B} => summary(Times)}, Failed};
-                            {error, Reason} -> {Done, [{Mode, A, B, Reason} | Failed]}
-                        end
-                end, {#{}, []}, Requests).
+%% All pairs of a step at once, each watched by a process of its own. The limit of a pair begins when all have begun; what is late is missing.
+step(Mode, Pairs, #{limit_ms := LimitMs} = Options) ->
+    %% An alias: what a stopped node says when it goes on, after its time, reaches nobody.
+    Gate = alias(),
+    Watched = maps:from_list([watched(Mode, Pair, Gate, Options) || Pair <- Pairs]),
+    {Begun, Early} = case Mode of
+                         quiet -> {Watched, #{}};
+                         loaded -> opened(Gate, Watched, #{}, #{}, after_ms(min(?GATE_MS, LimitMs)))
+                     end,
+    Ended = ended(Begun, Early, after_ms(LimitMs + min(?LOAD_MS, LimitMs))),
+    _ = unalias(Gate),
+    ok = flushed(Gate),
+    Results = [{element(2, maps:get(Monitor, Watched)), Reason} || {Monitor, Reason} <- maps:to_list(Ended)],
+    {maps:from_list([{{Mode, A, B}, summary(Times)} || {{A, B}, {?MODULE, {ok, Times}}} <- Results]),
+     [{Mode, A, B, why(Reason)} || {{A, B}, Reason} <- lists:sort(Results), not is_measured(Reason)]}.
 
-%% All begin when the last is ready, or those that are ready when the time is over.
-open_gate(none, _, _, _) -> ok;
-open_gate({_, Gate}, 0, _, Ready) -> lists:foreach(fun(Pid) -> Pid ! {Gate, go} end, Ready);
-open_gate({_, Gate} = Entry, Missing, End, Ready) ->
-    receive
-        {Gate, Pid} -> open_gate(Entry, Missing - 1, End, [Pid | Ready])
-    after max(0, End - erlang:monotonic_time(millisecond)) -> open_gate(Entry, 0, End, Ready)
-    end.
+flushed(Gate) ->
+    receive {{Gate, _}, _} -> flushed(Gate) after 0 -> ok end.
 
-answer(Request, End) ->
-    try erpc:receive_response(Request, max(0, End - erlang:monotonic_time(millisecond))) of
+after_ms(Ms) -> erlang:monotonic_time(millisecond) + Ms.
+
+is_measured({?MODULE, {ok, _}}) -> true;
+is_measured(_) -> false.
+
+why({?MODULE, {error, Reason}}) -> Reason;
+why(Reason) -> Reason.
+
+%% The exit reason is how the result travels.
+-dialyzer({nowarn_function, watched/4}).
+watched(Mode, {A, B} = Pair, Gate, #{batches := Batches, messages := Messages, limit_ms := LimitMs}) ->
+    Entry = case Mode of quiet -> none; loaded -> {Gate, {Gate, Pair}} end,
+    {Pid, Monitor} = spawn_monitor(fun() -> exit({?MODULE, called(A, [B, Batches, Messages, LimitMs, Entry], LimitMs)}) end),
+    {Monitor, {Pid, Pair}}.
+
+%% Twice the limit, and the time at the gate, is more than the pair itself takes, unless its node is stopped.
+called(Node, Arguments, LimitMs) ->
+    try erpc:call(Node, placement_probe_pair, run, Arguments, 2 * LimitMs + ?GATE_MS) of
         Times -> {ok, Times}
     catch
         exit:{exception, {probe, Reason}} -> {error, Reason};
         error:{erpc, Reason} -> {error, Reason};
         _:Reason -> {error, Reason}
     end.
+
+%% All begin when the last is ready or has failed, or those that are ready when the time is over: who comes later would measure another load.
+opened(Gate, Waiting, Ready, Ended, End) when map_size(Waiting) > map_size(Ready) ->
+    receive
+        {{Gate, Pair}, Pid} -> opened(Gate, Waiting, Ready#{Pair => Pid}, Ended, End);
+        {'DOWN', Monitor, process, _, Reason} when is_map_key(Monitor, Waiting) ->
+            {{_, Pair}, Others} = maps:take(Monitor, Waiting),
+            opened(Gate, Others, maps:remove(Pair, Ready), Ended#{Monitor => Reason}, End)
+    after max(0, End - erlang:monotonic_time(millisecond)) ->
+        {Begun, Late} = lists:partition(fun({_, {_, Pair}}) -> is_map_key(Pair, Ready) end, maps:to_list(Waiting)),
+        opened(Gate, maps:from_list(Begun), Ready, stopped(maps:from_list(Late), Ended), End)
+    end;
+opened(Gate, Waiting, Ready, Ended, _) ->
+    _ = [Pid ! {{Gate, Pair}, go} || {Pair, Pid} <- maps:to_list(Ready)],
+    {Waiting, Ended}.
+
+%% How each ended; those that have not when the time is over are ended.
+ended(Watched, Ended, End) when map_size(Watched) > 0 ->
+    receive
+        {'DOWN', Monitor, process, _, Reason} when is_map_key(Monitor, Watched) ->
+            ended(maps:remove(Monitor, Watched), Ended#{Monitor => Reason}, End)
+    after max(0, End - erlang:monotonic_time(millisecond)) -> stopped(Watched, Ended)
+    end;
+ended(_, Ended, _) -> Ended.
+
+stopped(Watched, Ended) ->
+    maps:fold(fun(Monitor, {Pid, _}, Acc) ->
+                      true = demonitor(Monitor, [flush]),
+                      true = exit(Pid, kill),
+                      Acc#{Monitor => {?MODULE, {error, timeout}}}
+              end, Ended, Watched).
 
 summary(Times) ->
     [Min, Median, P90] = placement_quantiles:quantiles([0.0, 0.5, 0.9], [max(1, round(Time * 1000)) || Time <- Times]),

@@ -13,18 +13,29 @@
 %% @doc Times batches of round trips between this node and another: the microseconds of one round trip, a mean over each
 %% batch. A first batch, which also opens the connection, is not counted. At a gate it then says so and waits, so that many pairs begin
 %% together: those that came first would else measure a network without load. Raises `{probe, Reason}' if the
-%% node cannot be reached or the whole takes longer than the limit.
--spec run(node(), Batches :: pos_integer(), Messages :: pos_integer(), LimitMs :: pos_integer(), Gate :: none | {pid(), reference()}) -> [float(), ...].
+%% node cannot be reached, or if the first batch or all others together take longer than the limit.
+-spec run(node(), Batches :: pos_integer(), Messages :: pos_integer(), LimitMs :: pos_integer(), Gate :: none | {Keeper :: reference(), term()}) -> [float(), ...].
 run(Node, Batches, Messages, LimitMs, Gate) ->
-    End = erlang:monotonic_time(millisecond) + LimitMs,
-    {Echo, Monitor} = spawn_opt(Node, ?MODULE, echo, [self()], [monitor]),
+    {Echo, Monitor} = started(Node, LimitMs),
     try
-        _ = batch(Echo, Monitor, Messages, End),
+        _ = batch(Echo, Monitor, Messages, erlang:monotonic_time(millisecond) + LimitMs),
         ok = wait(Gate),
+        End = erlang:monotonic_time(millisecond) + LimitMs,
         [batch(Echo, Monitor, Messages, End) || _ <- lists:seq(1, Batches)]
     after
         true = demonitor(Monitor, [flush]),
         Echo ! stop
+    end.
+
+%% A stopped node takes the request and says nothing.
+started(Node, LimitMs) ->
+    Request = spawn_request(Node, ?MODULE, echo, [self()], [monitor]),
+    receive
+        {spawn_reply, Request, ok, Echo} -> {Echo, Request};
+        {spawn_reply, Request, error, Reason} -> exit({probe, Reason})
+    after LimitMs ->
+        _ = spawn_request_abandon(Request),
+        exit({probe, timeout})
     end.
 
 wait(none) -> ok;
