@@ -29,7 +29,9 @@ start(Names, Options) ->
     Started ++ start(Later, Options).
 
 start_one(Name, Options) ->
-    Args = ["-connect_all", "false", "-kernel", "prevent_overlapping_partitions", "false", "+S", "1", "+SDio", "1", "+A", "1", "-boot", "no_dot_erlang"],
+    %% A busy machine is no failure: where a case means a deadline or a limit, it names it.
+    Patience = ["-placement", "deadline", "20000", "-placement", "limit", "10000"],
+    Args = Patience ++ ["-connect_all", "false", "-kernel", "prevent_overlapping_partitions", "false", "+S", "1", "+SDio", "1", "+A", "1", "-boot", "no_dot_erlang"],
     {ok, Peer, Node} = beamway_peer:start(inet_tcp, #{name => beamway_peer:unique_name(Name), host => "127.0.0.1",
                                                       args => Args ++ maps:get(args, Options, []), env => maps:get(env, Options, [])}),
     case maps:get(run, Options, true) of

@@ -162,7 +162,7 @@ choosers_do_not_pile_up(Config) ->
     Picks = on(Config, "a", fun() ->
         Self = self(),
         _ = [spawn_link(fun() -> Self ! {pick, placement:choose_node(Nodes, #{prefer => [{1, {slots, max}}]})} end) || _ <- lists:seq(1, 120)],
-        [receive {pick, {ok, Node, _}} -> Node after 10000 -> none end || _ <- lists:seq(1, 120)]
+        [receive {pick, {ok, Node, _}} -> Node after 50000 -> none end || _ <- lists:seq(1, 120)]
     end),
     Counts = [length([P || P <- Picks, P =:= Node]) || Node <- Nodes],
     %% 20 each on average; that a fair choice gives one of them fewer than 3 or more than 50 happens less than once in a million runs.
@@ -231,25 +231,37 @@ leases_end(Config) ->
     F = node_of(Config, "f"),
     Count = fun() -> call(Config, "f", placement_lease, count, []) end,
     on(Config, "a", fun() ->
-        {ok, Lease} = placement:reserve(F, #{slots => 1}, #{require => [{size, eq, 6}, {dist, very_near}]}),
+        {ok, Lease} = placement:reserve(F, #{slots => 1}, #{require => [{size, eq, 6}, {dist, very_near}], ttl => 60000}),
         1 = erpc:call(F, placement_lease, count, []),
         ok = placement:release(Lease),
-        {ok, Short} = placement:reserve(F, #{}, #{ttl => 50}),
-        ok = placement:renew(Short, 60000),
+        {ok, Renewed} = placement:reserve(F, #{}, #{ttl => 30000}),
+        ok = placement:renew(Renewed, 60000),
+        [Left] = [Ms || {_, _, Ms} <- erpc:call(F, placement_lease, list, [])],
+        true = Left > 30000,
         {error, {refused, {predicate, {size, eq, 5}, false}}} = placement:reserve(F, #{}, #{require => {size, eq, 5}}),
         {error, {refused, {predicate, {nothing, eq, 5}, unknown}}} = placement:reserve(F, #{}, #{require => {nothing, eq, 5}}),
         {error, nodedown} = placement:reserve('never@127.0.0.1', #{}, #{})
     end),
     %% Its holder, the process of that call, has ended.
     _ = beamway_peer:wait_until(fun() -> Count() =:= 0 end, 10000),
-    %% Time alone ends it, too; and a killed server forgets none.
-    Holder = on(Config, "a", fun() -> Self = self(), Pid = spawn(fun() -> {ok, _} = placement:reserve(F, #{}, #{ttl => 3000}), Self ! ready, receive stop -> ok end end),
-                                      receive ready -> Pid after 10000 -> error(no_lease) end end),
+    %% A killed server forgets none; and time alone ends it, too.
+    Holder = on(Config, "a", fun() -> Self = self(), Pid = spawn(fun() -> holder(F, Self) end), receive ready -> Pid after 30000 -> error(no_lease) end end),
     1 = Count(),
+    Before = call(Config, "f", erlang, whereis, [placement_lease]),
     true = on(Config, "f", fun() -> exit(whereis(placement_lease), kill) end),
+    _ = beamway_peer:wait_until(fun() -> not lists:member(call(Config, "f", erlang, whereis, [placement_lease]), [undefined, Before]) end, 10000),
     1 = Count(),
+    on(Config, "a", fun() -> Holder ! shorten end),
     _ = beamway_peer:wait_until(fun() -> Count() =:= 0 end, 20000),
+    ?assert(on(Config, "a", fun() -> is_process_alive(Holder) end)),
     on(Config, "a", fun() -> Holder ! stop end).
+
+%% Has a lease that outlasts the case, then one of 50 ms; lives on without it.
+holder(Node, Starter) ->
+    {ok, Lease} = placement:reserve(Node, #{}, #{ttl => 3600000}),
+    Starter ! ready,
+    receive shorten -> ok = placement:renew(Lease, 50) end,
+    receive stop -> ok end.
 
 wait() -> receive stop -> ok end.
 
@@ -302,6 +314,8 @@ groups(Config) ->
     await_groups(Config, "d", [left]),
     ok = call(Config, "d", placement_group, remove_nodes, [left, [A]]),
     await_groups(Config, "a", []),
+    %% Each member's next change counts from what it has heard.
+    _ = beamway_peer:wait_until(fun() -> lists:sort([B, D]) =:= call(Config, "b", placement_group, own_nodes, [left]) end, 10000),
     ?assertEqual({error, no_such_group}, call(Config, "a", placement_group, members, [left])),
     ok = call(Config, "b", placement_group, delete_group, [left]),
     ok = call(Config, "b", placement_group, delete_group, [right]),

@@ -40,13 +40,24 @@ recovered(Config, Name, Parts, HostKbit, Options) ->
     case beamway_bridges:build("bwt", Parts, HostKbit) of
         {error, Text} -> {skip, {rights, Text}};
         {ok, Net} ->
-            try measured(Config, Name, Net, Options)
+            try
+                Peers = started(maps:get(hosts, Net), Net),
+                Planted = [lists:sort([node_of(Address, Peers) || Address <- Group]) || Group <- maps:get(groups, Net)],
+                ?assertEqual(lists:sort(Planted), found(Config, Name, Peers, Options, lists:sort(Planted)))
             after beamway_netns:delete(Net#{addresses => []})
             end
     end.
 
-measured(Config, Name, #{hosts := Hosts, groups := Groups} = Net, Options) ->
-    Peers = started(Hosts, Net),
+%% A machine that does something else meanwhile measures that, too: then, as the command advises, again and longer.
+found(Config, Name, Peers, Options, Planted) ->
+    case measured(Config, Name, Peers, Options) of
+        Planted -> Planted;
+        Disturbed ->
+            ct:log("found ~p; once more", [Disturbed]),
+            measured(Config, Name, Peers, maps:update_with(batches, fun(Batches) -> 3 * Batches end, Options))
+    end.
+
+measured(Config, Name, Peers, Options) ->
     Nodes = [Node || {_, Node} <- Peers],
     {First, _} = hd(Peers),
     {ok, Measured} = beamway_peer:call(First, placement, probe, [Nodes, Options#{modes => [loaded], limit_ms => 240000 * beamway_runner:slowness()}],
@@ -58,7 +69,7 @@ measured(Config, Name, #{hosts := Hosts, groups := Groups} = Net, Options) ->
     ok = file:write_file(Drawing, unicode:characters_to_binary(placement_draw:heat_map(Matrix, #{order => placement_tree:leaf_order(Tree)}))),
     ct:log("explained ~p~n~ts~n~ts", [maps:get(explained, Result), Advice, placement_export:text(dot, Tree)]),
     _ = store(Measured, Name),
-    ?assertEqual(lists:sort([lists:sort([node_of(Address, Peers) || Address <- Group]) || Group <- Groups]), lists:sort(clusters(placement_tree:packed(Tree)))).
+    lists:sort(clusters(placement_tree:packed(Tree))).
 
 %% For a look at what was measured, and for the guide's pictures.
 store(Measured, Name) ->

@@ -21,7 +21,8 @@ init_per_suite(Config) ->
         ok = file:write_file(File, io_lib:format("[{cpu_speed, ~p}, {mem_free, ~p}, {loadavg5, ~p}, {vm_num_processors, ~p}].~n", [Speed, Memory, Load, Processors])),
         ok = beamway_placement_nodes:call(Cluster, Name, {attr, start}, [File])
     end, machines()),
-    %% On m nothing is started: it only asks.
+    %% On m nothing is started: it only asks. Its library waits five seconds for all, in which a busy machine may not connect so many.
+    ok = beamway_placement_nodes:connect(Cluster, "m"),
     [{cluster, Cluster} | Config].
 
 end_per_suite(Config) ->

@@ -21,13 +21,12 @@
 %% `unasked': nothing was to be known of it.
 -type view() :: #{status := status(), attributes := #{placement_entry:name() => known()}, rtt_us => non_neg_integer()}.
 %% `rtt_us': the shortest time in which this node was answered so far.
--type options() :: #{deadline => pos_integer(),    %% ms after which fetch/3 returns, whoever has answered (1000)
+-type options() :: #{deadline => pos_integer(),    %% ms after which fetch/3 returns, whoever has answered (placement_config:deadline_ms/0)
                      max_age => non_neg_integer(), %% ms that a value may be old; without it, each attribute's own ttl
                      live => boolean()}.           %% ask, whatever is known
 
 -define(SERVER, ?MODULE).
 -define(KNOWN, placement_known).  %% {{Node, Name}, answer(), AtMs, pull | {push, EveryMs}} | {{node, Node}, status(), AtMs, RttUs} | {{heard, Node}, AtMs} | {{follow, Node}, Names, EveryMs}
--define(DEADLINE_MS, 1000).
 -define(FLIGHT_MS, 5000).
 -define(NEGATIVE_MS, 1000).
 
@@ -52,7 +51,7 @@ fetch(Nodes, Names, Options) ->
     Wanted = lists:usort(Nodes),
     Distinct = lists:usort(Names),
     Open = [{Node, Missing} || Node <- Wanted, Missing <- [missing(Node, Distinct, Options, Now)], Missing =/= []],
-    Got = ask(Open, Now + maps:get(deadline, Options, ?DEADLINE_MS)),
+    Got = ask(Open, Now + maps:get(deadline, Options, placement_config:deadline_ms())),
     After = erlang:monotonic_time(millisecond),
     %% What was young enough when it was asked for, or has come since, is not too old because others took longer.
     Waited = maps:map(fun(max_age, Max) -> Max + After - Now; (_, Value) -> Value end, Options),
@@ -275,7 +274,7 @@ question(Node, Names, Monitor, Start) ->
         {placement, Monitor, Version, Answers} -> {answered, Version, Answers, erlang:monotonic_time(microsecond) - Start};
         {'DOWN', Monitor, process, _, noconnection} -> nodedown;
         {'DOWN', Monitor, process, _, _} -> no_server
-    after ?FLIGHT_MS -> timeout
+    after max(?FLIGHT_MS, placement_config:deadline_ms()) -> timeout
     end.
 
 landed(Monitor, Reason, #state{flights = Flights, waiters = Waiters, versions = Versions} = State) ->

@@ -30,8 +30,6 @@
 
 -define(STATIC_TTL_MS, 60000).
 -define(DYNAMIC_TTL_MS, 1000).
-%% Shorter than the deadline of a choice, so that one function does not make its whole node silent.
--define(LIMIT_MS, 500).
 
 %% @doc The entries of a file, in its order. The text names the file, the place and what was expected.
 -spec read_file(file:name_all()) -> {ok, [{name(), definition()}]} | {error, Text :: unicode:chardata()}.
@@ -134,7 +132,7 @@ sensible(Name, #{kind := sampled, every := Every, over := Over}) when Over > 100
 sensible(_, Definition) -> {ok, Definition}.
 
 defaults(Kind) ->
-    Common = #{unit => none, type => any, ttl => ttl(Kind), min_interval => 0, limit => ?LIMIT_MS, tolerance => 0},
+    Common = #{unit => none, type => any, ttl => ttl(Kind), min_interval => 0, limit => placement_config:limit_ms(), tolerance => 0},
     case Kind of
         sampled -> Common#{type := number, every => 1000, over => 60000};
         _ -> Common

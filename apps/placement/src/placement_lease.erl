@@ -20,7 +20,6 @@
 -define(SERVER, ?MODULE).
 -define(LEASES, placement_leases). %% {Reference, Holder :: pid(), claims(), EndMs | attached}
 -define(CHECKS_MAX, 1000).
--define(LOCAL_MS, 2000).
 
 -record(state, {checks = #{} :: #{reference() => {gen_server:from(), claims(), pid(), pos_integer()}},
                 holders = #{} :: #{reference() => reference()}}).  %% monitor to lease
@@ -30,12 +29,12 @@
 start_link() -> gen_server:start_link({local, ?SERVER}, ?MODULE, [], []).
 
 %% @doc Asks a node for a lease, for the calling process. Options: `ttl' (ms, 5000), `require' (a predicate that must hold there),
-%% `timeout' (ms, 1000).
+%% `timeout' (ms, {@link placement_config:deadline_ms/0}).
 -spec reserve(node(), claims(), Require :: [placement_pred:predicate()], #{ttl => pos_integer(), timeout => pos_integer()}) ->
           {ok, lease()} | {error, {refused, refusal()} | nodedown | no_server | timeout}.
 reserve(Node, Claims, Require, Options) ->
     Ttl = maps:get(ttl, Options, 5000),
-    case call(Node, {reserve, self(), Claims, Require, Ttl}, maps:get(timeout, Options, 1000)) of
+    case call(Node, {reserve, self(), Claims, Require, Ttl}, maps:get(timeout, Options, placement_config:deadline_ms())) of
         {ok, Reference} -> {ok, {placement_lease, Node, Reference}};
         Other -> Other
     end.
@@ -46,11 +45,11 @@ release({placement_lease, Node, Reference}) -> gen_server:cast({?SERVER, Node}, 
 
 %% @doc Lets a lease live for so many milliseconds from now.
 -spec renew(lease(), TtlMs :: pos_integer()) -> ok | {error, ended | nodedown | no_server | timeout}.
-renew({placement_lease, Node, Reference}, TtlMs) -> call(Node, {renew, Reference, TtlMs}, 1000).
+renew({placement_lease, Node, Reference}, TtlMs) -> call(Node, {renew, Reference, TtlMs}, placement_config:deadline_ms()).
 
 %% @doc Hands a lease over to a process of the target node, with which it ends.
 -spec hand_over(lease(), pid()) -> ok | {error, ended | nodedown | no_server | timeout}.
-hand_over({placement_lease, Node, Reference}, Pid) when node(Pid) =:= Node -> call(Node, {hand_over, Reference, Pid}, 1000).
+hand_over({placement_lease, Node, Reference}, Pid) when node(Pid) =:= Node -> call(Node, {hand_over, Reference, Pid}, placement_config:deadline_ms()).
 
 %% @doc How many leases hold on this node.
 -spec count() -> non_neg_integer().
@@ -135,7 +134,7 @@ check(Claims, Require) -> spawn_monitor(fun() -> exit({?MODULE, checked(Claims, 
 checked(Claims, Require) ->
     {ok, Compiled} = placement_pred:compile(Require),
     Names = lists:usort(placement_pred:attributes(Compiled) ++ maps:keys(Claims)),
-    {ok, Answers} = placement_attr:local(Names, ?LOCAL_MS),
+    {ok, Answers} = placement_attr:local(Names, 2 * placement_config:deadline_ms()),
     Known = maps:from_list([{Name, known(Answer)} || {Name, Answer} <- Answers]),
     Context = #{node => node(), view => #{status => ok, attributes => Known}},
     case [{placement_pred:source(P), Truth} || P <- placement_pred:conjuncts(Compiled), Truth <- [placement_pred:evaluate(P, Context)], Truth =/= true] of

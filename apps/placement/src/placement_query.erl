@@ -18,7 +18,7 @@
                    policy => placement_policy:policy(),      %% two_choices
                    charge => #{placement_entry:name() => number()}, %% what one placement adds, where nodes are not asked anew
                    max_age => non_neg_integer(),             %% ms that a value may be old
-                   deadline => pos_integer()}                %% ms for the whole choice; 1000
+                   deadline => pos_integer()}                %% ms for the whole choice; {@link placement_config:deadline_ms/0}
                | placement_pred:predicate().
 -type plan() :: #{require := placement_pred:compiled(), order := [placement_pred:compiled()],
                   prefer := [{number(), min | max, placement_entry:name()} | {number(), truth, placement_pred:compiled()}],
@@ -55,7 +55,7 @@ plan(Query) ->
              spread => checked(spread, fun is_spread/1, "{Level, MaxSkew, soft|hard} or {{attribute, Name}, MaxSkew, soft|hard}", Query, none),
              policy => checked(policy, fun placement_policy:is_policy/1, "a policy such as two_choices, random or least", Query, two_choices),
              charge => checked(charge, fun is_charge/1, "a map of attributes and numbers", Query, #{load => 1, run_queue => 1, leases => 1, num_erlang_processes => 1}),
-             deadline => checked(deadline, fun(Ms) -> is_integer(Ms) andalso Ms > 0 end, "milliseconds", Query, 1000),
+             deadline => checked(deadline, fun(Ms) -> is_integer(Ms) andalso Ms > 0 end, "milliseconds", Query, placement_config:deadline_ms()),
              source => Query},
     case Query of
         #{max_age := _} -> Base#{max_age => checked(max_age, fun(Ms) -> is_integer(Ms) andalso Ms >= 0 end, "milliseconds", Query, 0)};
