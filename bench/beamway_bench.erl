@@ -35,7 +35,7 @@ questions() ->
      {"ring", beamway_bench_ring, "binaries of 10 MB round a ring of six nodes, lanes and distribution"},
      {"heartbeat", beamway_bench_heartbeat, "a small call beside large messages, lanes and distribution"},
      {"calls", beamway_bench_calls, "100 callers of one server, lanes and distribution"},
-     {"placement", beamway_bench_placement, "choices among 100 real nodes, and policies with old information"},
+     {"placement", beamway_bench_placement, "choosing nodes, trees of networks, ants with and without placement (root for some parts; not part of all)"},
      {"rdma", beamway_bench_rdma, "the bare rdma link beside perftest (needs a device; not part of all)"},
      {"http", beamway_bench_http, "requests a second of yucan and other servers (root; not part of all)"},
      {"rabbitmq", beamway_bench_rabbitmq, "messages through a cluster of RabbitMQ (root; not part of all)"}].
@@ -43,7 +43,7 @@ questions() ->
 %% @doc Runs one question, or `all' of those that need no rights.
 -spec main(Words :: [string()]) -> 0..2.
 main(["all" | Words]) ->
-    lists:max([main([Name | Words]) || {Name, _, _} <- questions(), not lists:member(Name, ["rdma", "http", "rabbitmq"])]);
+    lists:max([main([Name | Words]) || {Name, _, _} <- questions(), not lists:member(Name, ["placement", "rdma", "http", "rabbitmq"])]);
 main([Name | Words]) ->
     case lists:keyfind(Name, 1, questions()) of
         {Name, Module, _} -> parsed(Name, Module, Words);
@@ -108,6 +108,7 @@ default_file(Name, Words) ->
     case lists:usort(Words) -- ["--json"] of
         [] -> Results(".json");
         ["--quick"] -> Results("-quick.json");
+        ["--part", Part] -> Results("-" ++ Part ++ ".json");
         _ -> none
     end.
 

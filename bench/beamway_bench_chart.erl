@@ -2,7 +2,7 @@
 %% @doc Draws figures over sizes with gnuplot, one line a contender, bars for the middle half of the repeats.
 -module(beamway_bench_chart).
 
--export([draw/4]).
+-export([draw/4, plot/2]).
 
 -define(GNUPLOT_MS, 30000).
 
@@ -14,6 +14,14 @@ draw(File, Title, Points, Result) ->
         {_, unknown} -> {error, ["--chart ", File, ": expected a name that ends with .svg or .png"]};
         {false, _} -> {error, "no chart: gnuplot is not installed (Debian package gnuplot-nox)"};
         {Gnuplot, Terminal} -> run(Gnuplot, File, script(File, Terminal, Title, lines(Points, Result)))
+    end.
+
+%% @doc Lets gnuplot run a script that writes this file.
+-spec plot(file:filename(), Script :: unicode:chardata()) -> ok | {error, unicode:chardata()}.
+plot(File, Script) ->
+    case os:find_executable("gnuplot") of
+        false -> {error, "no chart: gnuplot is not installed (Debian package gnuplot-nox)"};
+        Gnuplot -> run(Gnuplot, File, Script)
     end.
 
 terminal(".svg") -> "svg size 800,500 enhanced background 'white'";

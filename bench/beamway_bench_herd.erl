@@ -7,7 +7,7 @@
 %% it, and what complete and fresh knowledge would give, which nobody has.
 -module(beamway_bench_herd).
 
--export([metrics/0, measure/1, mean_response/4]).
+-export([metrics/0, repeats/1, measure/2, mean_response/4]).
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
@@ -31,15 +31,25 @@ policies() ->
 
 key(Name) -> <<"herd: mean response, information 20 service times old, ", Name/binary>>.
 
+%% @doc Each with random numbers of its own.
+-spec repeats(full | quick) -> pos_integer().
+repeats(full) -> 3;
+repeats(quick) -> 1.
+
 %% @doc Simulates all policies.
--spec measure(full | quick) -> #{binary() => number()}.
-measure(Speed) ->
+-spec measure(full | quick, Repeat :: pos_integer()) -> #{binary() => number()}.
+measure(Speed, Repeat) ->
     Tasks = case Speed of full -> 150000; quick -> 40000 end,
-    Old = maps:from_list([{Name, mean_response(Policy, ?OLD, Tasks, 1)} || {Name, Policy} <- policies()]),
-    Fresh = mean_response(two_choices, 0.0, Tasks, 1),
+    Old = maps:from_list([{Name, simulated(Name, Policy, ?OLD, Tasks, Repeat)} || {Name, Policy} <- policies()]),
+    Fresh = mean_response(two_choices, 0.0, Tasks, Repeat),
     Means = maps:from_list([{key(Name), Mean} || {Name, Mean} <- maps:to_list(Old)]),
     [#{key := Ratio}, #{key := Best} | _] = metrics(),
-    Means#{Ratio => maps:get(<<"two_choices">>, Old) / Fresh, Best => mean_response(least, 0.0, Tasks div 4, 1)}.
+    Means#{Ratio => maps:get(<<"two_choices">>, Old) / Fresh, Best => mean_response(least, 0.0, Tasks div 4, Repeat)}.
+
+simulated(Name, Policy, Age, Tasks, Seed) ->
+    Mean = mean_response(Policy, Age, Tasks, Seed),
+    ok = beamway_bench:note("bench placement: herd: ~ts: mean response ~.2f", [Name, Mean]),
+    Mean.
 
 %% @doc The mean response of one policy, in service times; the first tenth of the tasks is left out.
 -spec mean_response(placement_policy:policy(), AgeOfInformation :: float(), Tasks :: pos_integer(), Seed :: integer()) -> float().

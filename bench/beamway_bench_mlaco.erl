@@ -5,47 +5,46 @@
 %% Two nodes may use 80 % of a processor, six 10 %, by a quota of cgroup v1 or v2, whichever can be written. Without one the part measures nothing and says so.
 -module(beamway_bench_mlaco).
 
--export([metrics/0, measure/1]).
+-export([metrics/0, repeats/1, measure/2, finish/2]).
 
 -define(FAST, 2).
 -define(SLOW, 6).
 -define(COLONIES, 2).
--define(JOBS, 40).
 -define(PERIOD_US, 50000).
 
 %% @doc The metrics.
 -spec metrics() -> [map()].
-metrics() ->
-    [#{name => <<"mlaco_attr">>, unit => <<"times">>, better => higher, key => ratio_key(80)}]
-        ++ [Metric || Ants <- [1, 10, 20, 40],
-                      Metric <- [#{name => <<"mlaco_attr_", (integer_to_binary(Ants))/binary>>, unit => <<"times">>, better => higher, key => ratio_key(Ants)}]]
-        ++ [#{name => <<"mlaco_with_s">>, unit => <<"s">>, better => lower, key => time_key(with)}, #{name => <<"mlaco_without_s">>, unit => <<"s">>, better => lower, key => time_key(without)}].
+metrics() -> beamway_bench_ants:metrics(attributes).
 
-ratio_key(Ants) -> iolist_to_binary(io_lib:format("ML-ACO, ~b ants: time without attributes over time with", [Ants])).
-time_key(Which) -> iolist_to_binary(io_lib:format("ML-ACO, 80 ants: time ~s attributes", [Which])).
+%% @doc Five runs, as in the report.
+-spec repeats(full | quick) -> pos_integer().
+repeats(full) -> 5;
+repeats(quick) -> 1.
 
-%% @doc The figures: medians of five runs (quick: two) for each number of ants. All runs of one number of ants must find the same cost.
--spec measure(full | quick) -> #{binary() => number()}.
-measure(Speed) ->
+%% @doc The figures of one run each with and without attributes, on new nodes.
+-spec measure(full | quick, Repeat :: pos_integer()) -> #{binary() => number()}.
+measure(Speed, Repeat) ->
     case quotas() of
         {ok, Groups} ->
-            try measured(Speed, Groups)
-            after lists:foreach(fun(Group) -> file:del_dir(Group) end, Groups)
+            try measured(Speed, Repeat, Groups)
+            after lists:foreach(fun(Group) -> removed(Group, 100) end, Groups)
             end;
         {error, Why} ->
             ok = beamway_bench:note("bench placement: ML-ACO on nodes of unequal speed is skipped: ~ts", [Why]),
             #{}
     end.
 
-measured(Speed, Groups) ->
-    Started = ensure_node(),
-    Nodes = ml_aco:start_nodes([{["/bin/sh", "-c", "echo $$ > " ++ Group ++ "/cgroup.procs; exec \"$@\"", "sh"], []} || Group <- Groups], 600),
+measured(Speed, Repeat, Groups) ->
+    Stop = ensure_node(),
+    Nodes = ml_aco:start_nodes([#{} || _ <- Groups]),
     try
-        {AllAnts, Runs} = case Speed of full -> {[1, 10, 20, 40, 80], 5}; quick -> {[80], 2} end,
-        lists:foldl(fun(Ants, Acc) -> maps:merge(Acc, ants(Ants, Runs, [Node || {_, Node} <- Nodes])) end, #{}, AllAnts)
+        %% They boot at full speed.
+        ok = lists:foreach(fun({{Peer, _}, Group}) -> ok = file:write_file(filename:join(Group, "cgroup.procs"), peer:call(Peer, os, getpid, [])) end, lists:zip(Nodes, Groups)),
+        ok = ml_aco:measure_speed(Nodes, 600),
+        beamway_bench_ants:compared(attributes, Speed, Repeat, fun(Which, Ants) -> solved(Which, Ants, [Node || {_, Node} <- Nodes]) end)
     after
         ml_aco:stop_nodes(Nodes),
-        Started()
+        Stop()
     end.
 
 %% Placement runs here, too, to choose.
@@ -58,19 +57,21 @@ ensure_node() ->
     {ok, _} = application:ensure_all_started(placement),
     fun() -> _ = Stop(), ok end.
 
-ants(Ants, Runs, Nodes) ->
-    Instance = ml_aco_instance:make(?JOBS, 1),
-    Results = [{Placement, solved(Placement, Ants, Instance, Nodes)} || _ <- lists:seq(1, Runs), Placement <- [attributes, random]],
-    [_] = lists:usort([Cost || {_, {Cost, _}} <- Results]),
-    Median = fun(Wanted) -> beamway_bench_stats:median([Seconds || {Placement, {_, Seconds}} <- Results, Placement =:= Wanted]) end,
-    {With, Without} = {Median(attributes), Median(random)},
-    ok = beamway_bench:note("bench placement: ML-ACO with ~b ants: ~.2f s with attributes, ~.2f s without", [Ants, With, Without]),
-    maps:merge(#{ratio_key(Ants) => Without / With}, case Ants of 80 -> #{time_key(with) => With, time_key(without) => Without}; _ -> #{} end).
-
-solved(Placement, Ants, Instance, Nodes) ->
-    {ok, Plan} = ml_aco:plan(Placement, Nodes, ?COLONIES),
-    {ok, #{cost := Cost, ms := Ms}} = ml_aco_tree:run(Plan, Instance, #{seed => 1, ants => Ants, rounds => 3, iterations => 4}),
+solved(Which, Ants, Nodes) ->
+    {ok, Plan} = ml_aco:plan(case Which of with -> attributes; without -> random end, Nodes, ?COLONIES),
+    {ok, #{cost := Cost, ms := Ms}} = ml_aco_tree:run(Plan, beamway_bench_ants:instance(), beamway_bench_ants:options(attributes, Ants)),
     {Cost, Ms / 1000}.
+
+%% @doc Draws the result.
+-spec finish(file:filename(), beamway_bench_report:result()) -> ok | {error, unicode:chardata()}.
+finish(Folder, Result) -> beamway_bench_ants:chart(attributes, filename:join(Folder, "mlaco-attributes.svg"), Result).
+
+%% The kernel keeps a group until its last process is gone.
+removed(Group, Tries) ->
+    case file:del_dir(Group) of
+        {error, ebusy} when Tries > 0 -> receive after 20 -> removed(Group, Tries - 1) end;
+        Other -> Other
+    end.
 
 %% A group for each node, or why there is none.
 quotas() ->

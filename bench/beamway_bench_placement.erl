@@ -1,7 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `bench placement': parts that each measure something of the application `placement'; a part is a module with `metrics/0' and `measure/1'.
+%% @doc `bench placement': parts that each measure something of the application `placement'. A part is a module with `metrics/0', `repeats/1' and `measure/2', and
+%% `finish/2' if it draws something.
 %%
-%% There is no other carrier or library to compare with, so the figures stand alone or compare policies with each other within a part.
+%% There is no other carrier or library to compare with, so the figures stand alone or compare policies with each other within a part. A part is
+%% stored by itself, for all of them take a quarter of an hour.
 -module(beamway_bench_placement).
 -behaviour(beamway_bench).
 
@@ -11,29 +13,51 @@
 parts() ->
     [{"herd", beamway_bench_herd},
      {"cluster", beamway_bench_cluster},
-     {"mlaco", beamway_bench_mlaco},
+     {"attributes", beamway_bench_mlaco},
+     {"distances", beamway_bench_mlaco_net},
      {"nodes", beamway_bench_placement_nodes}].
+
+names() -> [Name || {Name, _} <- parts()].
 
 %% @private
 options() ->
-    [{part, undefined, "part", string, "measure only these parts: " ++ lists:flatten(lists:join(", ", [Name || {Name, _} <- parts()]))}].
+    [{part, undefined, "part", string, "measure only these parts: " ++ lists:flatten(lists:join(", ", names()))}].
 
 %% @private
 prepare(Given, Speed) ->
-    Names = string:lexemes(proplists:get_value(part, Given, lists:flatten(lists:join(",", [Name || {Name, _} <- parts()]))), ","),
+    Names = string:lexemes(proplists:get_value(part, Given, lists:flatten(lists:join(",", names()))), ","),
     case [Name || Name <- Names, not lists:keymember(Name, 1, parts())] of
-        [] when Names =/= [] -> {ok, #{parts => [Module || {Name, Module} <- parts(), lists:member(Name, Names)], speed => Speed,
-                                       repeats => proplists:get_value(repeats, Given, case Speed of full -> 3; quick -> 1 end)}};
-        Unknown -> {error, io_lib:format("--part ~ts: there is no such part; there are: ~ts", [lists:join(",", Unknown), lists:join(", ", [Name || {Name, _} <- parts()])])}
+        [] when Names =/= [] ->
+            Modules = [Module || {Name, Module} <- parts(), lists:member(Name, Names)],
+            Own = maps:from_list([{Module, Module:repeats(Speed)} || Module <- Modules]),
+            {ok, #{parts => Modules, speed => Speed, budget_ms => infinity, own_repeats => Own,
+                   repeats => proplists:get_value(repeats, Given, lists:max(maps:values(Own)))}};
+        Unknown -> {error, io_lib:format("--part ~ts: there is no such part; there are: ~ts", [lists:join(",", Unknown), lists:join(", ", names())])}
     end.
 
 %% @private
-groups(#{parts := Parts, speed := Speed}) ->
-    [#{nodes => 0, contenders => [beamway], directions => [forward], measure => fun(none) -> Module:measure(Speed) end} || Module <- Parts].
+groups(#{parts := Parts, speed := Speed, own_repeats := Own}) ->
+    [#{nodes => 0, contenders => [beamway], directions => [forward], measure => fun(none) -> measured(Module, Speed, maps:get(Module, Own)) end} || Module <- Parts].
+
+%% What would be the same each time is measured in the first repeat only.
+measured(Module, Speed, Repeats) ->
+    Repeat = case get(Module) of undefined -> 1; Before -> Before + 1 end,
+    _ = put(Module, Repeat),
+    case Repeat =< Repeats of
+        true -> Module:measure(Speed, Repeat);
+        false -> #{}
+    end.
 
 %% @private
 metrics(#{parts := Parts}) ->
     [Metric#{contender => beamway, baselines => []} || Module <- Parts, Metric <- Module:metrics()].
 
+%% Only what is stored under its usual name is drawn, beside the guides that show it.
 %% @private
+finish(Result, #{parts := [Module], speed := full, save := {unasked, File}}) when File =/= none ->
+    {module, Module} = code:ensure_loaded(Module),
+    case erlang:function_exported(Module, finish, 2) of
+        true -> Module:finish(filename:join([beamway_bench_nodes:root(), "docs", "guide", "pictures"]), Result);
+        false -> ok
+    end;
 finish(_, _) -> ok.

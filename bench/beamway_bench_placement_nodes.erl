@@ -7,7 +7,7 @@
 %% as in the simulation of {@link beamway_bench_herd}, with real messages.
 -module(beamway_bench_placement_nodes).
 
--export([metrics/0, measure/1]).
+-export([metrics/0, repeats/1, measure/2]).
 %% On the nodes.
 -export([clock/0, choices/4, start_server/0, server/1, queue_length/0, spawn_tasks/5]).
 
@@ -37,9 +37,14 @@ name(What, Way, Count) -> iolist_to_binary(io_lib:format("~ts_~ts_~b", [Way, Wha
 key(What, Way, Count) -> iolist_to_binary(io_lib:format("~b nodes, ~ts: ~ts a choice", [Count, Way, case What of age -> "age of values at"; _ -> atom_to_list(What) end])).
 herd_key(Policy) -> iolist_to_binary(io_lib:format("16 real nodes, information 20 service times old: mean response, ~ts", [Policy])).
 
+%% @doc How often.
+-spec repeats(full | quick) -> pos_integer().
+repeats(full) -> 1;
+repeats(quick) -> 1.
+
 %% @doc Starts the nodes, measures, ends them.
--spec measure(full | quick) -> #{binary() => number()}.
-measure(Speed) ->
+-spec measure(full | quick, Repeat :: pos_integer()) -> #{binary() => number()}.
+measure(Speed, _) ->
     Epmd = beamway_bench_nodes:start_epmd(),
     Clusters = [started(Epmd) || _ <- lists:seq(1, ?NODES div ?BATCH)],
     Members = lists:append([M || #{members := M} <- Clusters]),

@@ -5,13 +5,17 @@
 %% the fast ones and submasters on any, and shows the cost over time. `--placement random' draws nodes instead: the same cost, another time.
 -module(ml_aco).
 
--export([main/0, run/1, plan/3, start_nodes/2, stop_nodes/1]).
+-export([main/0, run/1, plan/3, start_nodes/1, measure_speed/2, stop_nodes/1]).
+
+-export_type([where/0]).
 
 -export_type([nodes/0]).
 
 -type nodes() :: [{pid(), node()}].
+-type where() :: #{host => string(), before => [string()]}.
 
 -define(BOOT_MS, 60000).
+-define(AT_ONCE, 4).
 
 %% @doc Entry of the script: runs the words after `-extra' and ends the VM.
 -spec main() -> no_return().
@@ -57,8 +61,10 @@ checked(Options) -> started(Options).
 started(#{nodes := Count} = Options) ->
     {ok, _} = net_kernel:start(list_to_atom("ml_aco_" ++ os:getpid() ++ "@127.0.0.1"), #{name_domain => longnames, hidden => true}),
     {ok, _} = application:ensure_all_started(placement),
-    Nodes = start_nodes([{[], []} || _ <- lists:seq(1, Count)], 300),
-    try solved(Nodes, Options)
+    Nodes = start_nodes([#{} || _ <- lists:seq(1, Count)]),
+    try
+        ok = measure_speed(Nodes, 300),
+        solved(Nodes, Options)
     after stop_nodes(Nodes)
     end.
 
@@ -104,20 +110,34 @@ workers(attributes, Nodes, Colonies) ->
         {error, _} = Error -> Error
     end.
 
-%% @doc Starts nodes with placement and their speed, measured for so many milliseconds one after the other. Of each: the command that stands before
-%% `erl', and more arguments.
--spec start_nodes([{Before :: [string()], Arguments :: [string()]}], SpeedMs :: pos_integer()) -> nodes().
-start_nodes(Wanted, SpeedMs) ->
+%% @doc Starts nodes with placement. Of each: its host, and the command that stands before `erl'.
+-spec start_nodes([where()]) -> nodes().
+start_nodes(Wanted) ->
     Paths = lists:append([["-pa", Folder] || Folder <- code:get_path(), lists:suffix("ebin", Folder), not lists:prefix(code:lib_dir(), Folder)]),
-    Nodes = [start_node(Before, Arguments ++ Paths, Number) || {Number, {Before, Arguments}} <- lists:zip(lists:seq(1, length(Wanted)), Wanted)],
-    _ = [ok = peer:call(Peer, placement, insert, [speed, peer:call(Peer, ml_aco_colony, speed, [SpeedMs], ?BOOT_MS)]) || {Peer, _} <- Nodes],
-    Nodes.
+    some_at_once([fun() -> start_node(Where, Paths, Number) end || {Number, Where} <- lists:zip(lists:seq(1, length(Wanted)), Wanted)]).
 
-start_node(Before, Arguments, Number) ->
-    [Program | Rest] = Before ++ [os:find_executable("erl")],
-    {ok, Peer, Node} = peer:start(#{name => lists:flatten(io_lib:format("aco~2..0b_~s", [Number, os:getpid()])), host => "127.0.0.1", longnames => true,
-                                    connection => standard_io, wait_boot => ?BOOT_MS, exec => {Program, Rest},
-                                    args => ["+S", "1", "+SDio", "1", "-connect_all", "false"] ++ Arguments}),
+some_at_once([]) -> [];
+some_at_once(Funs) ->
+    {Now, Later} = lists:split(min(?AT_ONCE, length(Funs)), Funs),
+    Running = [in_a_process(Fun) || Fun <- Now],
+    %% Each ends with its own time limit.
+    [receive {'DOWN', Monitor, process, Pid, {started, Node}} -> Node; {'DOWN', Monitor, process, Pid, Reason} -> error({node_did_not_start, Reason}) end
+     || {Pid, Monitor} <- Running] ++ some_at_once(Later).
+
+%% The exit reason is how the result travels.
+-dialyzer({nowarn_function, in_a_process/1}).
+in_a_process(Fun) -> spawn_monitor(fun() -> exit({started, Fun()}) end).
+
+%% @doc Gives each of them its attribute `speed', measured for so many milliseconds one after the other.
+-spec measure_speed(nodes(), Ms :: pos_integer()) -> ok.
+measure_speed(Nodes, Ms) ->
+    lists:foreach(fun({Peer, _}) -> ok = peer:call(Peer, placement, insert, [speed, peer:call(Peer, ml_aco_colony, speed, [Ms], ?BOOT_MS)]) end, Nodes).
+
+start_node(Where, Paths, Number) ->
+    [Program | Rest] = maps:get(before, Where, []) ++ [os:find_executable("erl")],
+    {ok, Peer, Node} = peer:start(#{name => lists:flatten(io_lib:format("aco~2..0b_~s", [Number, os:getpid()])), host => maps:get(host, Where, "127.0.0.1"),
+                                    longnames => true, connection => standard_io, wait_boot => ?BOOT_MS, exec => {Program, Rest},
+                                    args => ["+S", "1", "+SDio", "1", "-connect_all", "false", "-kernel", "prevent_overlapping_partitions", "false"] ++ Paths}),
     true = peer:call(Peer, erlang, set_cookie, [erlang:get_cookie()]),
     {ok, _} = peer:call(Peer, application, ensure_all_started, [placement], ?BOOT_MS),
     {Peer, Node}.

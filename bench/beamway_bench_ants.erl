@@ -1,0 +1,87 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc What the parts of `bench placement' that let ants run (examples/ml_aco) have in common: one instance, a run with and one without a kind of placement
+%% for each number of ants, their metrics, and a drawing like the RELEASE report's Figures 2 and 3.
+-module(beamway_bench_ants).
+
+-export([metrics/1, compared/4, instance/0, options/2, chart/3]).
+
+-export_type([kind/0]).
+
+-type kind() :: attributes | distances.
+
+-define(ANTS, [1, 10, 20, 40, 80]).
+-define(JOBS, 40).
+
+%% @doc The metrics: how many times faster, then the seconds themselves.
+-spec metrics(kind()) -> [map()].
+metrics(Kind) ->
+    [#{name => name(Kind, Ants), unit => <<"times">>, better => higher, key => ratio_key(Kind, Ants)} || Ants <- lists:reverse(?ANTS)]
+        ++ [#{name => seconds_name(Kind, Which, Ants), unit => <<"s">>, better => lower, key => key(Kind, Which, Ants)} || Ants <- ?ANTS, Which <- [with, without]].
+
+name(Kind, 80) -> short(Kind);
+name(Kind, Ants) -> iolist_to_binary([short(Kind), "_", integer_to_list(Ants)]).
+
+seconds_name(Kind, Which, Ants) -> iolist_to_binary(io_lib:format("~s_~s_s_~b", [short(Kind), Which, Ants])).
+
+short(attributes) -> <<"mlaco_attr">>;
+short(distances) -> <<"mlaco_dist">>.
+
+ratio_key(Kind, Ants) -> text("ML-ACO, ~b ants: time without ~s over time with", [Ants, Kind]).
+key(Kind, Which, Ants) -> text("ML-ACO, ~b ants: time ~s ~s", [Ants, Which, Kind]).
+
+text(Format, Arguments) -> iolist_to_binary(io_lib:format(Format, Arguments)).
+
+%% @doc The figures of one run each with and without, for each number of ants; quick: for one. Where the processes run must not change the cost.
+-spec compared(kind(), full | quick, Repeat :: pos_integer(), fun((with | without, Ants :: pos_integer()) -> {Cost :: number(), Seconds :: float()})) -> #{binary() => float()}.
+compared(Kind, Speed, Repeat, Solve) ->
+    All = case Speed of full -> ?ANTS; quick -> [80] end,
+    %% Each is the first in turn.
+    Order = case Repeat rem 2 of 0 -> [with, without]; 1 -> [without, with] end,
+    lists:foldl(fun(Ants, Acc) ->
+                        Solved = [{Which, Solve(Which, Ants)} || Which <- Order],
+                        [_] = lists:usort([Cost || {_, {Cost, _}} <- Solved]),
+                        [{_, With}, {_, Without}] = [proplists:get_value(Which, Solved) || Which <- [with, without]],
+                        ok = beamway_bench:note("bench placement: ML-ACO with ~b ants: ~.2f s with ~s, ~.2f s without", [Ants, With, Kind, Without]),
+                        Acc#{ratio_key(Kind, Ants) => Without / With, key(Kind, with, Ants) => With, key(Kind, without, Ants) => Without}
+                end, #{}, All).
+
+%% @doc The instance that all runs solve.
+-spec instance() -> ml_aco_instance:instance().
+instance() -> ml_aco_instance:make(?JOBS, 1).
+
+%% @doc The options of a run: as many iterations for both kinds, but where messages are what takes time, colonies hear of each other twice as often.
+-spec options(kind(), Ants :: pos_integer()) -> ml_aco_tree:options().
+options(attributes, Ants) -> #{seed => 1, ants => Ants, rounds => 3, iterations => 4};
+options(distances, Ants) -> #{seed => 1, ants => Ants, rounds => 6, iterations => 2}.
+
+%% @doc Draws the times and their ratio over the ants into an SVG file, with the smallest and the largest run.
+-spec chart(kind(), file:filename(), beamway_bench_report:result()) -> ok | {error, unicode:chardata()}.
+chart(Kind, File, Result) ->
+    #{figures := Figures} = beamway_bench_report:to_json(Result),
+    Rows = fun(Key) -> [row(Ants, Samples) || Ants <- ?ANTS, #{key := K, samples := Samples} <- Figures, K =:= Key(Ants)] end,
+    Data = [["$", Name, " << EOD\n", Rows(Key), "EOD\n"]
+            || {Name, Key} <- [{"with", fun(Ants) -> key(Kind, with, Ants) end}, {"without", fun(Ants) -> key(Kind, without, Ants) end},
+                               {"ratio", fun(Ants) -> ratio_key(Kind, Ants) end}]],
+    beamway_bench_chart:plot(File, [Data, "set terminal svg size 900,380 enhanced background 'white'\nset output '", File, "'\n"
+                                    "set multiplot layout 1,2\nset grid\nset xlabel 'ants of a colony'\nset xrange [0:84]\nset yrange [0:*]\nset key top left\n"
+                                    "set ylabel 'seconds'\nset title 'ML-ACO, five runs each: time'\n",
+                                    plots([{"without", io_lib:format("without ~s", [Kind])}, {"with", io_lib:format("with ~s", [Kind])}]),
+                                    "set ylabel 'times'\nset title 'time without over time with'\nset key off\n", plots([{"ratio", "ratio"}]), "unset multiplot\n"]).
+
+row(Ants, Samples) -> io_lib:format("~b ~f ~f ~f\n", [Ants, beamway_bench_stats:median(Samples), float(lists:min(Samples)), float(lists:max(Samples))]).
+
+plots(Lines) ->
+    ["plot ", lists:join(", ", [["$", Name, " using 1:2:3:4 with yerrorlines lw 2 pt 7 title '", Title, "'"] || {Name, Title} <- Lines]), "\n"].
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+
+names_are_unique_test() ->
+    Names = [Name || Kind <- [attributes, distances], #{name := Name} <- metrics(Kind)],
+    ?assertEqual(lists:sort(Names), lists:usort(Names)).
+
+compared_test() ->
+    Figures = compared(attributes, quick, 1, fun(with, 80) -> {7, 2.0}; (without, 80) -> {7, 9.0} end),
+    ?assertEqual(4.5, maps:get(ratio_key(attributes, 80), Figures)),
+    ?assertError({badmatch, [7, 8]}, compared(attributes, quick, 1, fun(with, 80) -> {7, 2.0}; (without, 80) -> {8, 9.0} end)).
+-endif.

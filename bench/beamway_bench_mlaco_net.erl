@@ -1,0 +1,78 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc The part of `bench placement' that asks what distances are worth: ML-ACO (examples/ml_aco) on 16 nodes in network namespaces, in two sites of two racks,
+%% under bridges whose links have a rate. Once the tree of processes is shaped like the tree of the network (`placement:plan/2'), once the same tree of processes
+%% lies on the nodes in random order.
+%%
+%% Without root the part measures nothing and says so.
+-module(beamway_bench_mlaco_net).
+
+-export([metrics/0, repeats/1, measure/2, finish/2]).
+
+-define(SITE_KBIT, 128).
+-define(RACK_KBIT, 512).
+-define(HOST_KBIT, 2048).
+-define(RUN_MS, 300000).
+
+%% @doc The metrics.
+-spec metrics() -> [map()].
+metrics() -> beamway_bench_ants:metrics(distances).
+
+%% @doc Five runs, as in the report.
+-spec repeats(full | quick) -> pos_integer().
+repeats(full) -> 5;
+repeats(quick) -> 1.
+
+%% @doc The figures of one run each with and without distances, on new nodes.
+-spec measure(full | quick, Repeat :: pos_integer()) -> #{binary() => number()}.
+measure(Speed, Repeat) ->
+    Site = {[{4, ?RACK_KBIT}, {4, ?RACK_KBIT}], ?SITE_KBIT},
+    case os:cmd("id -u") of
+        "0\n" -> built(beamway_bridges:build("bwa", [Site, Site], ?HOST_KBIT), Speed, Repeat);
+        _ -> built({error, "network namespaces need root"}, Speed, Repeat)
+    end.
+
+built({error, Why}, _, _) ->
+    ok = beamway_bench:note("bench placement: ML-ACO on a network with slow links is skipped: ~ts", [Why]),
+    #{};
+built({ok, #{hosts := Hosts} = Net}, Speed, Repeat) ->
+    try
+        Nodes = ml_aco:start_nodes([#{host => Address, before => beamway_bridges:wrapper(Net, Address)} || {Address, _} <- Hosts]),
+        try measured(Nodes, Net, Speed, Repeat)
+        after ml_aco:stop_nodes(Nodes)
+        end
+    after beamway_netns:delete(Net#{addresses => []})
+    end.
+
+measured([{First, _} | _] = Nodes, Net, Speed, Repeat) ->
+    Tree = tree([Node || {_, Node} <- Nodes], Net),
+    {ok, Plan} = placement_plan:plan(Tree, #{}),
+    _ = rand:seed(exsss, {Repeat, 16, 7}),
+    Drawn = moved(Plan, shuffled([Node || {_, Node} <- Nodes])),
+    %% Connections are made before the clock runs.
+    _ = [peer:call(First, ml_aco_tree, run, [P, beamway_bench_ants:instance(), beamway_bench_ants:options(distances, 1)], ?RUN_MS) || P <- [Plan, Drawn]],
+    Solve = fun(Which, Ants) ->
+                    Arguments = [case Which of with -> Plan; without -> Drawn end, beamway_bench_ants:instance(), beamway_bench_ants:options(distances, Ants)],
+                    {ok, #{cost := Cost, ms := Ms}} = peer:call(First, ml_aco_tree, run, Arguments, ?RUN_MS),
+                    {Cost, Ms / 1000}
+            end,
+    beamway_bench_ants:compared(distances, Speed, Repeat, Solve).
+
+%% The groups are the hosts below each bridge: the path of a host are the numbers of all that hold it, the largest first.
+tree(Nodes, #{groups := [_ | Groups]}) ->
+    Largest = lists:sort(fun(One, Other) -> length(One) >= length(Other) end, Groups),
+    Path = fun(Address) -> [["/", integer_to_list(N)] || {N, Group} <- lists:zip(lists:seq(1, length(Largest)), Largest), lists:member(Address, Group)] end,
+    {ok, Tree} = placement_tree:from_paths([{Node, lists:flatten(Path(lists:last(string:split(atom_to_list(Node), "@"))))} || Node <- Nodes]),
+    Tree.
+
+shuffled(List) -> [Element || {_, Element} <- lists:sort([{rand:uniform(), Element} || Element <- List])].
+
+%% The same processes on other nodes. The colonies keep their order, and so their numbers.
+moved(Plan, Drawn) ->
+    Nodes = lists:usort([Node || {_, Node} <- placement_plan:to_list(Plan)]),
+    renamed(Plan, maps:from_list(lists:zip(Nodes, Drawn))).
+
+renamed({Role, Node, Children}, Names) -> {Role, maps:get(Node, Names), [renamed(Child, Names) || Child <- Children]}.
+
+%% @doc Draws the result.
+-spec finish(file:filename(), beamway_bench_report:result()) -> ok | {error, unicode:chardata()}.
+finish(Folder, Result) -> beamway_bench_ants:chart(distances, filename:join(Folder, "mlaco-distances.svg"), Result).
