@@ -40,7 +40,7 @@ built({ok, #{hosts := Hosts} = Net}, Speed, Repeat) ->
         try measured(Nodes, Net, Speed, Repeat)
         after ml_aco:stop_nodes(Nodes)
         end
-    after beamway_netns:delete(Net#{addresses => []})
+    after beamway_bridges:delete(Net)
     end.
 
 measured([{First, _} | _] = Nodes, Net, Speed, Repeat) ->

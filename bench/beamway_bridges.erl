@@ -2,10 +2,10 @@
 %% @doc A network of hosts under a tree of bridges whose links have a limited rate, made of network namespaces. Needs root.
 %%
 %% All bridges stand in one namespace, each host is one of its own with one address. A link between two bridges is a pair of
-%% veth devices with a token bucket (tc tbf) on both ends, so that traffic through it waits in line. {@link beamway_netns:delete/1} ends it.
+%% veth devices with a token bucket (tc tbf) on both ends, so that traffic through it waits in line.
 -module(beamway_bridges).
 
--export([build/3, wrapper/2]).
+-export([build/3, delete/1, wrapper/2]).
 
 -export_type([part/0, net/0]).
 
@@ -62,9 +62,13 @@ run([Command | Commands], Net) ->
     case os:cmd(lists:flatten([Command, " 2>&1 && echo done"])) of
         "done\n" -> run(Commands, Net);
         Text ->
-            ok = beamway_netns:delete(#{spaces => maps:get(spaces, Net), addresses => [""]}),
+            ok = delete(Net),
             {error, lists:flatten(["'", Command, "' is refused here: ", string:trim(Text)])}
     end.
+
+%% @doc Ends all that runs in it, and the network.
+-spec delete(net()) -> ok.
+delete(#{spaces := Spaces}) -> beamway_netns:delete(#{spaces => Spaces, addresses => [""]}).
 
 %% @doc The command that stands before a node's own, so that it runs on the host of an address.
 -spec wrapper(net(), Address :: string()) -> [string()].

@@ -44,7 +44,7 @@ recovered(Config, Name, Parts, HostKbit, Options) ->
                 Peers = started(maps:get(hosts, Net), Net),
                 Planted = [lists:sort([node_of(Address, Peers) || Address <- Group]) || Group <- maps:get(groups, Net)],
                 ?assertEqual(lists:sort(Planted), found(Config, Name, Peers, Options, lists:sort(Planted)))
-            after beamway_netns:delete(Net#{addresses => []})
+            after beamway_bridges:delete(Net)
             end
     end.
 
