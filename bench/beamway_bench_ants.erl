@@ -3,7 +3,7 @@
 %% for each number of ants, their metrics, and a drawing like the RELEASE report's Figures 2 and 3.
 -module(beamway_bench_ants).
 
--export([metrics/1, compared/4, instance/0, options/2, chart/3]).
+-export([metrics/1, repeats/1, compared/4, instance/0, options/2, chart/3]).
 
 -export_type([kind/0]).
 
@@ -30,6 +30,11 @@ ratio_key(Kind, Ants) -> text("ML-ACO, ~b ants: time without ~s over time with",
 key(Kind, Which, Ants) -> text("ML-ACO, ~b ants: time ~s ~s", [Ants, Which, Kind]).
 
 text(Format, Arguments) -> iolist_to_binary(io_lib:format(Format, Arguments)).
+
+%% @doc Five runs, as in the report.
+-spec repeats(full | quick) -> pos_integer().
+repeats(full) -> 5;
+repeats(quick) -> 1.
 
 %% @doc The figures of one run each with and without, for each number of ants; quick: for one. Where the processes run must not change the cost.
 -spec compared(kind(), full | quick, Repeat :: pos_integer(), fun((with | without, Ants :: pos_integer()) -> {Cost :: number(), Seconds :: float()})) -> #{binary() => float()}.

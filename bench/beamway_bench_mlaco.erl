@@ -16,10 +16,9 @@
 -spec metrics() -> [map()].
 metrics() -> beamway_bench_ants:metrics(attributes).
 
-%% @doc Five runs, as in the report.
+%% @doc As often as any with ants.
 -spec repeats(full | quick) -> pos_integer().
-repeats(full) -> 5;
-repeats(quick) -> 1.
+repeats(Speed) -> beamway_bench_ants:repeats(Speed).
 
 %% @doc The figures of one run each with and without attributes, on new nodes.
 -spec measure(full | quick, Repeat :: pos_integer()) -> #{binary() => number()}.
