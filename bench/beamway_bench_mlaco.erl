@@ -89,14 +89,15 @@ parents() ->
     lists:sublist([Folder || {Folder, File} <- [{"/sys/fs/cgroup/cpu", "cpu.cfs_quota_us"}, {"/sys/fs/cgroup", "cgroup.controllers"}],
                              filelib:is_regular(filename:join(Folder, File))], 1).
 
+%% All have the same large share, 64 times the usual one, so that the quota is what holds them back, not what else the machine does.
 quota(Group, Percent) ->
     Quota = ?PERIOD_US * Percent div 100,
     case file:make_dir(Group) of
         ok ->
             V1 = filelib:is_regular(filename:join(Group, "cpu.cfs_quota_us")),
             Writes = case V1 of
-                         true -> [{"cpu.cfs_period_us", integer_to_list(?PERIOD_US)}, {"cpu.cfs_quota_us", integer_to_list(Quota)}];
-                         false -> [{"cpu.max", io_lib:format("~b ~b", [Quota, ?PERIOD_US])}]
+                         true -> [{"cpu.shares", "65536"}, {"cpu.cfs_period_us", integer_to_list(?PERIOD_US)}, {"cpu.cfs_quota_us", integer_to_list(Quota)}];
+                         false -> [{"cpu.weight", "6400"}, {"cpu.max", io_lib:format("~b ~b", [Quota, ?PERIOD_US])}]
                      end,
             case [{File, Reason} || {File, Text} <- Writes, {error, Reason} <- [file:write_file(filename:join(Group, File), Text)]] of
                 [] -> {ok, Group};
