@@ -8,9 +8,9 @@
 
 -export([metrics/0, repeats/1, measure/2, finish/2]).
 
--define(SITE_KBIT, 128).
--define(RACK_KBIT, 512).
--define(HOST_KBIT, 2048).
+-define(SITE_KBIT, 64).
+-define(RACK_KBIT, 256).
+-define(HOST_KBIT, 1024).
 -define(RUN_MS, 300000).
 
 %% @doc The metrics.
