@@ -37,10 +37,9 @@ name(What, Way, Count) -> iolist_to_binary(io_lib:format("~ts_~ts_~b", [Way, Wha
 key(What, Way, Count) -> iolist_to_binary(io_lib:format("~b nodes, ~ts: ~ts a choice", [Count, Way, case What of age -> "age of values at"; _ -> atom_to_list(What) end])).
 herd_key(Policy) -> iolist_to_binary(io_lib:format("16 real nodes, information 20 service times old: mean response, ~ts", [Policy])).
 
-%% @doc How often.
+%% @doc Once: starting the nodes is most of it.
 -spec repeats(full | quick) -> pos_integer().
-repeats(full) -> 1;
-repeats(quick) -> 1.
+repeats(_) -> 1.
 
 %% @doc Starts the nodes, measures, ends them.
 -spec measure(full | quick, Repeat :: pos_integer()) -> #{binary() => number()}.
@@ -67,6 +66,7 @@ started(Epmd) ->
                                      "-kernel", "prevent_overlapping_partitions", "false"],
     Cluster = beamway_bench_nodes:start(Epmd, Stock#{args := Args}, #{count => ?BATCH}),
     _ = beamway_bench_nodes:all(Cluster, attr, start, []),
+    ok = beamway_bench:note("bench placement: ~b more nodes of ~b are up", [?BATCH, ?NODES]),
     Cluster.
 
 %%% One node is stopped
@@ -79,6 +79,7 @@ deadline(First, Members, Names) ->
     _ = os:cmd("kill -STOP " ++ integer_to_list(OsPid)),
     {ok, Chosen, #{took_us := Took}} = beamway_bench_nodes:call(First, placement, choose_nodes, [Names, Query]),
     _ = os:cmd("kill -CONT " ++ integer_to_list(OsPid)),
+    ok = beamway_bench:note("bench placement: one of ~b nodes is stopped: ~b answers after ~.1f ms", [?NODES, length(Chosen), Took / 1000]),
     #{answers_key() => length(Chosen), deadline_key() => Took / 1000}.
 
 %%% Pull, cached pull, push
@@ -90,6 +91,7 @@ propagation(First, Names, Speed) ->
 way(First, Names, Count, Way, Seconds) ->
     _ = [ok = beamway_bench_nodes:call(First, erpc, call, [Name, placement, insert, [bench_clock, {dynamic, {?MODULE, clock, []}}]]) || Name <- Names],
     {Messages, Ages, Times} = beamway_bench_nodes:call(First, ?MODULE, choices, [Names, Way, Seconds * 1000, 100], Seconds * 1000 + 60000),
+    ok = beamway_bench:note("bench placement: ~b nodes, ~ts: ~.1f messages a choice, values ~.1f ms old, ~.0f us", [Count, Way, Messages, Ages, Times]),
     #{key(messages, Way, Count) => Messages, key(age, Way, Count) => Ages, key(time, Way, Count) => Times}.
 
 %% @doc On each node: the attribute.
@@ -137,7 +139,9 @@ herd(Members, Speed) ->
 policy_mean(Choosers, Names, Policy, Tasks) ->
     GapMs = ?SERVICE_MS * ?CHOOSERS / (?LOAD * ?HERD_NODES),
     Means = beamway_bench_nodes:all(Choosers, ?MODULE, spawn_tasks, [Names, Policy, Tasks, GapMs, ?SERVICE_MS], round(Tasks * GapMs) * 4 + 120000),
-    lists:sum(Means) / length(Means) / ?SERVICE_MS.
+    Mean = lists:sum(Means) / length(Means) / ?SERVICE_MS,
+    ok = beamway_bench:note("bench placement: ~b nodes, ~ts: mean response ~.2f", [?HERD_NODES, Policy, Mean]),
+    Mean.
 
 %% @doc On each of them: a server with one queue.
 -spec start_server() -> ok.
