@@ -22,6 +22,8 @@ answer(<<"/ignore">>, _, _) -> {200, [], <<"ignored">>};
 answer(<<"/close">>, _, _) -> close;
 answer(<<"/closing">>, _, _) -> {200, [{<<"connection">>, <<"close">>}], <<"closing">>};
 answer(<<"/nothing">>, _, _) -> {204, [], <<"must not be seen">>};
+answer(<<"/leave">>, Req, _) -> {200, [{<<"connection">>, <<"close">>}], leave(yucan_req:query(Req))};
+answer(<<"/found">>, _, _) -> {200, [{<<"x-left">>, atom_to_binary(get(left))}], pid_to_list(self())};
 answer(<<"/same">>, _, _) -> {304, [{<<"etag">>, <<"\"x\"">>}], <<"must not be seen">>};
 answer(<<"/stream">>, _, _) -> {200, [], {stream, fun(Write) -> [ok = Write(integer_to_binary(N)) || N <- lists:seq(1, 100)] end}};
 answer(<<"/stream_length">>, _, _) -> {200, [{<<"content-length">>, 10}], {stream, fun(Write) -> ok = Write(<<"01234">>), ok = Write(<<"56789">>) end}};
@@ -57,6 +59,21 @@ answer(_, Req, _) ->
         {ok, Body} -> {200, [], Body};
         {error, Reason} -> yucan_req:body_error(Reason)
     end.
+
+%% Something stays in the process; which one that is.
+leave(<<"stream">>) ->
+    Pid = pid_to_list(self()),
+    {stream, fun(Write) -> Write(Pid) end};
+leave(What) ->
+    _ = case What of
+        <<"word">> -> put(left, word);
+        <<"message">> -> self() ! left;
+        <<"link">> -> spawn_link(fun() -> receive after infinity -> ok end end);
+        <<"monitor">> -> monitor(process, whereis(kernel_sup));
+        <<"flag">> -> process_flag(trap_exit, true);
+        <<"name">> -> register(yucan_test_left, self())
+    end,
+    pid_to_list(self()).
 
 count(Req, Total) ->
     case yucan_req:read(Req) of

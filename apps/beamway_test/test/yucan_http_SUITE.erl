@@ -6,7 +6,7 @@
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_testcase/2]).
 -export([keep_alive/1, pipelining/1, one_connection_many_requests/1, http_1_0/1, head/1, no_body_statuses/1, options/1, expect/1, expect_ignored/1,
          bodies_by_parts/1, chunked_by_parts/1, trailers/1, unread_body/1, large_unread_body/1, streams/1, stream_faults/1, upload_backpressure/1,
-         download_backpressure/1, half_closed/1, handler_faults/1, response_splitting/1, slow_headers/1, slow_body/1, low_rate/1, idle_limit/1,
+         download_backpressure/1, half_closed/1, handler_faults/1, response_splitting/1, slow_headers/1, slow_body/1, low_rate/1, long_body/1, idle_limit/1,
          request_limit/1, resets/1, too_many_connections/1, byte_by_byte/1, odd_bytes/1, crlf_before/1, events/1, events_end/1, leftovers/1, garbage_is_quiet/1]).
 
 -include_lib("common_test/include/ct.hrl").
@@ -19,7 +19,7 @@ suite() -> [{timetrap, {minutes, 2}}].
 all() ->
     [keep_alive, pipelining, one_connection_many_requests, http_1_0, head, no_body_statuses, options, expect, expect_ignored, bodies_by_parts,
      chunked_by_parts, trailers, unread_body, large_unread_body, streams, stream_faults, upload_backpressure, download_backpressure, half_closed,
-     handler_faults, response_splitting, slow_headers, slow_body, low_rate, idle_limit, request_limit, resets, too_many_connections, byte_by_byte, odd_bytes,
+     handler_faults, response_splitting, slow_headers, slow_body, low_rate, long_body, idle_limit, request_limit, resets, too_many_connections, byte_by_byte, odd_bytes,
      crlf_before, events, events_end, leftovers, garbage_is_quiet].
 
 init_per_suite(Config) ->
@@ -271,6 +271,20 @@ low_rate(Config) ->
     Dripper = spawn_link(fun() -> drip(Socket, "a") end),
     <<"HTTP/1.1 408 ", _/binary>> = yucan_client:until_closed(Socket),
     stop(Dripper).
+
+%% Longer than the silence that is allowed, but never silent.
+long_body(_) ->
+    Ms = 1000 * beamway_runner:slowness(),
+    {ok, _} = yucan:start(#{name => yucan_long, listen => [#{port => 0}], handler => {yucan_test_handler, none}, limits => #{read_ms => Ms, min_body_rate => 1}}),
+    Socket = yucan_client:connect(yucan:port(yucan_long)),
+    Length = Ms div 50 + 10,
+    ok = gen_tcp:send(Socket, ["POST /", ?HOST, "Content-Length: ", integer_to_list(Length + 4), "\r\n\r\nhalf"]),
+    [begin receive after 50 -> ok end, ok = gen_tcp:send(Socket, "x") end || _ <- lists:seq(1, Length)],
+    Body = iolist_to_binary(["half", lists:duplicate(Length, $x)]),
+    {200, _, Body} = yucan_client:one(Socket),
+    ok = gen_tcp:send(Socket, ["GET /", ?HOST, "\r\n"]),
+    {200, _, <<"OK">>} = yucan_client:one(Socket),
+    yucan:stop(yucan_long).
 
 idle_limit(Config) ->
     Socket = yucan_client:connect(?config(hasty, Config)),

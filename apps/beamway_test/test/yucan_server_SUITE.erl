@@ -5,7 +5,8 @@
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
 -export([bad_options/1, hosts/1, select_host/1, routes/1, middleware/1, tls/1, sni/1, proxy_protocol/1, forwarded_for/1, unix_socket/1, access_log/1,
          access_log_rotates/1, access_log_bounded/1, metrics/1, reload_under_load/1, reload_errors/1, drain/1, descriptors_used_up/1, hot_code/1,
-         supervised/1, address_in_use/1, idle_memory/1]).
+         supervised/1, address_in_use/1, idle_memory/1,
+         reused/1, nothing_is_left/1]).
 -export([tag/2]).
 
 -include_lib("common_test/include/ct.hrl").
@@ -18,7 +19,8 @@ suite() -> [{timetrap, {minutes, 2}}].
 
 all() ->
     [bad_options, hosts, select_host, routes, middleware, tls, sni, proxy_protocol, forwarded_for, unix_socket, access_log, access_log_rotates,
-     access_log_bounded, metrics, reload_under_load, reload_errors, drain, descriptors_used_up, hot_code, supervised, address_in_use, idle_memory].
+     access_log_bounded, metrics, reload_under_load, reload_errors, drain, descriptors_used_up, hot_code, supervised, address_in_use, idle_memory,
+     reused, nothing_is_left].
 
 init_per_suite(Config) ->
     {ok, _} = application:ensure_all_started(yucan),
@@ -396,6 +398,25 @@ address_in_use(_) ->
     {true, Text} = {string:find(io_lib:format("~tp", [Text]), "in use") =/= nomatch, Text}.
 
 %% An idle connection sleeps with next to no heap.
+%% A process serves one connection after the other, and finds nothing in its dictionary.
+reused(_) ->
+    Port = start(#{handler => handler()}),
+    {200, _, Body} = yucan_client:get(Port, "/leave?word"),
+    wait_for(fun() ->
+        {200, Headers, Again} = yucan_client:get(Port, "/found"),
+        {_, <<"undefined">>} = lists:keyfind(<<"x-left">>, 1, Headers),
+        Again =:= Body
+    end).
+
+%% What cannot be taken out of a process ends it with its connection.
+nothing_is_left(_) ->
+    Port = start(#{handler => handler()}),
+    [begin
+         {200, _, Body} = yucan_client:get(Port, ["/leave?", What]),
+         Pid = list_to_pid(binary_to_list(Body)),
+         wait_for(fun() -> not is_process_alive(Pid) end)
+     end || What <- ["message", "link", "monitor", "flag", "name", "stream"]].
+
 idle_memory(_) ->
     Port = start(#{handler => handler()}),
     Sockets = [yucan_client:connect(Port) || _ <- lists:seq(1, 50)],

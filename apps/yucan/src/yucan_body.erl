@@ -11,6 +11,9 @@
 
 -define(KEY, '$yucan_body').
 -define(PART_BYTES, 131072).
+%% A body up to this size that is wanted as a whole is read by one call. The memory is the client's to fill: it may not be had for an
+%% announcement of more.
+-define(WHOLE_BYTES, 1048576).
 
 -record(body, {
     socket :: yucan_socket:socket(),
@@ -81,7 +84,36 @@ all(default) ->
 all(Max) ->
     case get(?KEY) of
         #body{left = {length, Length}} when Length > Max -> fail(too_large);
+        #body{left = {length, Length}, buffer = Buffer, socket = Socket} = Body
+            when is_port(Socket), Length > byte_size(Buffer), Length =< ?WHOLE_BYTES -> at_once(Length, Max, permit(Body));
         _ -> gather(Max, [])
+    end.
+
+%% The driver reads the body into the place where it stays: nothing is joined, and nobody is woken for parts of it. What has come
+%% with the head goes back to the driver first.
+at_once(Length, Max, #body{socket = Socket, buffer = Buffer, limits = #limits{read_ms = Timeout}} = Body) ->
+    Started = erlang:monotonic_time(millisecond),
+    case yucan_socket:unrecv(Socket, Buffer) of
+        ok ->
+            case yucan_socket:recv(Socket, Length, Timeout) of
+                {ok, Data} ->
+                    _ = put(?KEY, Body#body{left = done, buffer = <<>>}),
+                    {ok, Data};
+                {error, timeout} -> slowly(byte_size(Buffer), Max, Body#body{started = Started});
+                {error, _} -> fail(closed)
+            end;
+        {error, _} -> fail(closed)
+    end.
+
+%% Not all of it came in that time. Was it silence, or is the client slow?
+slowly(Before, Max, #body{socket = Socket} = Body) ->
+    case yucan_socket:recv(Socket, 0, 0) of
+        {ok, Data} when byte_size(Data) > Before ->
+            ok = yucan_socket:setopts(Socket, [{buffer, ?PART_BYTES}]),
+            _ = put(?KEY, Body#body{buffer = Data, received = byte_size(Data)}),
+            gather(Max, []);
+        {error, closed} -> fail(closed);
+        _ -> fail(timeout)
     end.
 
 gather(Max, Parts) ->

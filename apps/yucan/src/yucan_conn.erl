@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The process of a connection: waits for one, then serves it to its end. One process per connection, none per
-%% request; yucan_pool starts it and starts its replacement.
+%% @doc The process of a connection: waits for one, serves it to its end, waits for the next. One process per connection,
+%% none per request; yucan_pool starts it.
 %%
 %% The first request is read by recv, which is cheapest for a connection of one request. From the second on the data come
 %% as messages, a bounded number before the socket falls silent by itself (`{active, N}'), which saves arming it for each
@@ -8,45 +8,56 @@
 %% that new code takes effect there.
 -module(yucan_conn).
 
--export([accept/1, head/3, idle/1, wake/2]).
+-export([accept/1, wait/2, head/3, idle/1, wake/2]).
 
 -include("yucan_internal.hrl").
 
-%% Messages until the socket waits: at most so many times its `buffer' are in the mailbox.
+%% Messages until the socket waits: at most so many times its `buffer' are in the mailbox. It is allowed more before it comes to
+%% that, once half of them are used: a socket that has been silent leaves the scheduler's own set of descriptors.
 -define(ARM, 100).
+-define(ARM_MORE, 50).
 %% How long an idle connection keeps its heap.
 -define(WARM_MS, 2000).
-%% A look at new code now and then also while nobody comes.
--define(ACCEPT_MS, 15000).
+%% How long a process that waits for a connection keeps what the last one has left on its heap. Asleep, it holds no old code.
+-define(ACCEPT_MS, 5000).
+%% A process that has grown beyond this many words ends with its connection.
+-define(MOST_WORDS, 50000).
 -define(LINGER_BYTES, 1048576).
 -define(LINGER_MS, 2000).
 
 -record(state, {
     conn :: #conn{},
     socket :: yucan_socket:socket(),
+    listener :: #listener{},
     template :: #req{},
     limits :: #limits{},
-    armed = false :: boolean(),
+    %% How many messages may still come; 0: recv.
+    armed = 0 :: non_neg_integer(),
     served = 0 :: non_neg_integer()
 }).
 
 %% @doc Waits for a connection. Ends when the listening socket is closed.
 -spec accept(#listener{}) -> no_return().
-accept(#listener{socket = Listening, pool = Pool} = Listener) ->
-    case yucan_socket:accept(Listening, ?ACCEPT_MS) of
-        {ok, Socket} ->
-            %% Counted here and now, so that no two of them see the same number; the pool counts down.
-            Count = atomics:add_get(Listener#listener.open, 1, 1),
-            Pool ! {accepted, self()},
-            start(Socket, Count, Listener);
-        {error, timeout} ->
-            ?MODULE:accept(Listener);
-        {error, closed} ->
-            exit({shutdown, listener_closed});
-        {error, Reason} ->
-            refresh(Reason, Pool),
-            ?MODULE:accept(Listener)
+accept(#listener{socket = Listening} = Listener) ->
+    case yucan_socket:accept(Listening) of
+        {ok, Reference} -> wait(Reference, Listener);
+        {error, Reason} -> failed(Reason, Listener)
     end.
+
+%% @private
+-spec wait(yucan_socket:accepting(), #listener{}) -> no_return().
+wait(Reference, #listener{socket = Listening} = Listener) ->
+    case yucan_socket:accepted(Listening, Reference, ?ACCEPT_MS) of
+        {ok, Socket} -> start(Socket, yucan_pool:taken(Listener), Listener);
+        timeout -> erlang:hibernate(?MODULE, wait, [Reference, Listener]);
+        {error, Reason} -> failed(Reason, Listener)
+    end.
+
+failed(closed, _) ->
+    exit({shutdown, listener_closed});
+failed(Reason, #listener{pool = Pool} = Listener) ->
+    refresh(Reason, Pool),
+    ?MODULE:accept(Listener).
 
 %% Descriptors may be used up: what ends gives some back. Trying at once would only burn the processor.
 refresh(econnaborted, _) -> ok;
@@ -68,9 +79,9 @@ start(Socket, Count, #listener{server = Server} = Listener) ->
         false -> introduce(Socket, Listener, Limits)
     end.
 
-introduce(Socket, #listener{server = Server, local = Local, tls = Tls, proxy_protocol = Proxy}, Limits) ->
+introduce(Socket, #listener{server = Server, local = Local, proxy_protocol = Proxy} = Listener, Limits) ->
     Conn = #conn{socket = Socket, server = Server, local = real_local(Local, Socket)},
-    secure(Tls, proxied(Proxy, Conn, Limits), Limits).
+    secure(Listener, proxied(Proxy, Conn, Limits), Limits).
 
 real_local({{0, 0, 0, 0}, _}, Socket) -> sockname(Socket);
 real_local({{0, 0, 0, 0, 0, 0, 0, 0}, _}, Socket) -> sockname(Socket);
@@ -90,11 +101,11 @@ proxied(true, #conn{socket = Socket} = Conn, #limits{tls_ms = Timeout}) ->
         {error, _} -> done(Socket)
     end.
 
-secure(none, {Conn, Buffer}, Limits) ->
-    first(Buffer, Conn, Limits);
-secure(Options, {#conn{socket = Socket} = Conn, <<>>}, #limits{tls_ms = Timeout} = Limits) ->
+secure(#listener{tls = none} = Listener, {Conn, Buffer}, Limits) ->
+    first(Buffer, Conn, Listener, Limits);
+secure(#listener{tls = Options} = Listener, {#conn{socket = Socket} = Conn, <<>>}, #limits{tls_ms = Timeout} = Limits) ->
     case ssl:handshake(Socket, Options, Timeout) of
-        {ok, Tls} -> first(<<>>, Conn#conn{socket = {tls, Tls}, scheme = https, sni = sni(Tls)}, Limits);
+        {ok, Tls} -> first(<<>>, Conn#conn{socket = {tls, Tls}, scheme = https, sni = sni(Tls)}, Listener, Limits);
         _ -> done(Socket)
     end;
 %% More than the PROXY header came in the same read: it is reads of exact size that prevent that.
@@ -107,13 +118,13 @@ sni(Tls) ->
         _ -> undefined
     end.
 
-first(Buffer, #conn{socket = Socket} = Conn, #limits{header_ms = Timeout} = Limits) ->
-    State = #state{conn = Conn, socket = Socket, template = #req{conn = Conn}, limits = Limits},
+first(Buffer, #conn{socket = Socket} = Conn, Listener, #limits{header_ms = Timeout} = Limits) ->
+    State = #state{conn = Conn, socket = Socket, listener = Listener, template = #req{conn = Conn}, limits = Limits},
     case Buffer of
         <<>> ->
             case yucan_socket:recv(Socket, 0, Timeout) of
                 {ok, Data} -> head(Data, none, State);
-                {error, _} -> done(Socket)
+                {error, _} -> over(State)
             end;
         _ -> head(Buffer, none, State)
     end.
@@ -122,6 +133,22 @@ first(Buffer, #conn{socket = Socket} = Conn, #limits{header_ms = Timeout} = Limi
 done(Socket) ->
     yucan_socket:close(Socket),
     exit(normal).
+
+%% The connection is over, and the process takes another one, unless something of a handler's is left in it that the next
+%% client's requests could meet, or it has grown.
+-spec over(#state{}) -> no_return().
+over(#state{socket = Socket, listener = #listener{pool = Pool} = Listener}) ->
+    yucan_socket:close(Socket),
+    case not yucan_reply:has_streamed() andalso
+        process_info(self(), [message_queue_len, links, monitors, trap_exit, priority, registered_name, total_heap_size]) of
+        [{_, 0}, {_, [Pool]}, {_, []}, {_, false}, {_, normal}, {_, []}, {_, Words}] when Words < ?MOST_WORDS ->
+            _ = [erase(Key) || Key <- get_keys(), not yucan_date:is_key(Key)],
+            case yucan_pool:free(Listener) of
+                wait -> ?MODULE:accept(Listener);
+                enough -> exit(normal)
+            end;
+        _ -> exit(normal)
+    end.
 
 %% @doc Bytes of a request's head are there. The deadline starts with the first of them.
 -spec head(binary(), Deadline :: none | integer(), #state{}) -> no_return().
@@ -145,10 +172,10 @@ more(Buffer, Deadline, #state{limits = #limits{header_block_bytes = Max}} = Stat
                 false -> more(All, Deadline, State1)
             end;
         timeout -> refuse(408, headers_too_slow, Buffer, State);
-        closed -> done(State#state.socket)
+        closed -> over(State)
     end.
 
-get_more(Timeout, #state{armed = false, socket = Socket} = State) ->
+get_more(Timeout, #state{armed = 0, socket = Socket} = State) ->
     case yucan_socket:recv(Socket, 0, Timeout) of
         {ok, Data} -> {ok, Data, State};
         {error, timeout} -> timeout;
@@ -156,15 +183,15 @@ get_more(Timeout, #state{armed = false, socket = Socket} = State) ->
     end;
 get_more(Timeout, #state{socket = {tls, Socket}} = State) ->
     receive
-        {ssl, Socket, Data} -> {ok, Data, State#state{armed = false}};
+        {ssl, Socket, Data} -> {ok, Data, State#state{armed = 0}};
         {ssl_closed, Socket} -> closed;
         {ssl_error, Socket, _} -> closed
     after Timeout -> timeout
     end;
 get_more(Timeout, #state{socket = Socket} = State) ->
     receive
-        {tcp, Socket, Data} -> {ok, Data, State};
-        {tcp_passive, Socket} -> get_more(Timeout, State#state{armed = false});
+        {tcp, Socket, Data} -> {ok, Data, used(State)};
+        {tcp_passive, Socket} -> get_more(Timeout, State#state{armed = 0});
         {tcp_closed, Socket} -> closed;
         {tcp_error, Socket, _} -> closed
     after Timeout -> timeout
@@ -221,8 +248,8 @@ last_one(Req, _) -> Req#req{keep = false}.
 
 %% All of the body may be here already.
 for_body(#req{body = {length, Length}}, Rest, State) when byte_size(Rest) >= Length -> {Rest, State};
-for_body(_, Rest, #state{armed = false} = State) -> {Rest, State};
-for_body(_, Rest, #state{socket = Socket} = State) -> {yucan_socket:pause(Socket, Rest), State#state{armed = false}}.
+for_body(_, Rest, #state{armed = 0} = State) -> {Rest, State};
+for_body(_, Rest, #state{socket = Socket} = State) -> {yucan_socket:pause(Socket, Rest), State#state{armed = 0}}.
 
 answer(Req, Site) ->
     try
@@ -251,22 +278,35 @@ upgrade(Function, Rest, #state{socket = Socket, conn = Conn}) ->
 
 %% What the client has sent beyond this request would make a plain close lose the answer.
 -spec finish(binary(), #state{}) -> no_return().
-finish(Rest, #state{socket = Socket}) ->
+finish(<<>>, #state{armed = 0} = State) ->
+    over(State);
+finish(Rest, #state{socket = Socket} = State) ->
     case Rest =:= <<>> andalso process_info(self(), message_queue_len) =:= {message_queue_len, 0} of
-        true -> yucan_socket:close(Socket);
-        false -> yucan_socket:linger(Socket, ?LINGER_BYTES, ?LINGER_MS)
-    end,
-    exit(normal).
+        true -> over(State);
+        false ->
+            yucan_socket:linger(Socket, ?LINGER_BYTES, ?LINGER_MS),
+            exit(normal)
+    end.
 
-next(<<>>, #state{armed = false, socket = Socket} = State, Site) ->
-    case yucan_socket:arm(Socket, ?ARM) of
-        ok -> ?MODULE:idle(again(State#state{armed = true}, Site));
-        {error, _} -> done(Socket)
-    end;
+next(<<>>, #state{armed = 0} = State, Site) ->
+    arm(again(State, Site));
 next(<<>>, State, Site) ->
     ?MODULE:idle(again(State, Site));
 next(Rest, State, Site) ->
     ?MODULE:head(Rest, none, again(State, Site)).
+
+arm(#state{socket = Socket} = State) ->
+    case yucan_socket:arm(Socket, ?ARM) of
+        ok -> ?MODULE:idle(State#state{armed = ?ARM});
+        {error, _} -> over(State)
+    end.
+
+%% A message of data has come.
+used(#state{armed = Left, socket = Socket} = State) when Left =:= ?ARM - ?ARM_MORE + 1 ->
+    _ = yucan_socket:arm(Socket, ?ARM_MORE),
+    State#state{armed = ?ARM};
+used(#state{armed = Left} = State) ->
+    State#state{armed = max(1, Left - 1)}.
 
 %% A reload may have brought other limits.
 again(#state{limits = Limits, served = Served} = State, #site{limits = Limits}) -> State#state{served = Served + 1};
@@ -280,15 +320,11 @@ idle(State) ->
     after ?WARM_MS -> sleep(State)
     end.
 
-message({tcp, Socket, Data}, #state{socket = Socket} = State) -> ?MODULE:head(Data, none, State);
-message({tcp_passive, Socket}, #state{socket = Socket} = State) ->
-    case yucan_socket:arm(Socket, ?ARM) of
-        ok -> ?MODULE:idle(State);
-        {error, _} -> done(Socket)
-    end;
-message({tcp_closed, Socket}, #state{socket = Socket}) -> done(Socket);
-message({tcp_error, Socket, _}, #state{socket = Socket}) -> done(Socket);
-message({ssl, Tls, Data}, #state{socket = {tls, Tls}} = State) -> ?MODULE:head(Data, none, State#state{armed = false});
+message({tcp, Socket, Data}, #state{socket = Socket} = State) -> ?MODULE:head(Data, none, used(State));
+message({tcp_passive, Socket}, #state{socket = Socket} = State) -> arm(State);
+message({tcp_closed, Socket}, #state{socket = Socket} = State) -> over(State);
+message({tcp_error, Socket, _}, #state{socket = Socket} = State) -> over(State);
+message({ssl, Tls, Data}, #state{socket = {tls, Tls}} = State) -> ?MODULE:head(Data, none, State#state{armed = 0});
 message({ssl_closed, Tls}, #state{socket = {tls, Tls} = Socket}) -> done(Socket);
 message({ssl_error, Tls, _}, #state{socket = {tls, Tls} = Socket}) -> done(Socket);
 message({yucan, drain}, #state{socket = Socket}) -> done(Socket);

@@ -80,16 +80,35 @@ is_hidden(Path) ->
     end.
 
 look(Req, File, Path, Root, Options) ->
-    case file:read_file_info(File, [raw, {time, universal}]) of
-        {ok, #file_info{type = Type} = Info} when Type =:= regular; Type =:= directory ->
-            case may_follow(Path, Root, maps:get(follow_symlinks, Options, inside)) of
-                true -> found(Type, Req, File, Info, Path, Root, Options);
-                false -> {error, forbidden}
-            end;
+    case info(File, Path, Root, maps:get(follow_symlinks, Options, inside)) of
+        {ok, #file_info{type = Type} = Info} when Type =:= regular; Type =:= directory -> found(Type, Req, File, Info, Path, Root, Options);
         {ok, _} -> {error, forbidden};
-        {error, eacces} -> {error, forbidden};
+        {error, Reason} when Reason =:= eacces; Reason =:= forbidden -> {error, forbidden};
         {error, _} -> not_found
     end.
+
+%% Of the file, if the path leads to it as the policy wants. Most paths have no link in them: then the look at their last part says all.
+info(File, Path, Root, Policy) ->
+    case Policy =/= always andalso info_without_links(parts(Path), Root, links) of
+        {Kind, _} = Info when Kind =:= ok; Kind =:= error -> Info;
+        _ ->
+            case {file:read_file_info(File, [raw, {time, universal}]), may_follow(Path, Root, Policy)} of
+                {{ok, _}, false} -> {error, forbidden};
+                {Info, _} -> Info
+            end
+    end.
+
+info_without_links([Part | Rest], Above, _) ->
+    Name = <<Above/binary, "/", Part/binary>>,
+    case file:read_link_info(Name, [raw, {time, universal}]) of
+        {ok, #file_info{type = symlink}} -> links;
+        {ok, _} = Info -> info_without_links(Rest, Name, Info);
+        Error -> Error
+    end;
+info_without_links([], _, Last) ->
+    Last.
+
+parts(Path) -> binary:split(Path, <<"/">>, [global, trim_all]).
 
 found(regular, Req, File, Info, Path, _, Options) ->
     case binary:last(Path) of
@@ -128,7 +147,7 @@ folder([], Req, Folder, Path, _, Options) ->
 %% Is no part of the path below the root a symbolic link, or may it be?
 may_follow(_, _, always) -> true;
 may_follow(Path, Root, Policy) ->
-    case has_link(binary:split(Path, <<"/">>, [global, trim_all]), Root) of
+    case has_link(parts(Path), Root) of
         false -> true;
         true when Policy =:= inside -> yucan_path:is_inside(yucan_path:join(Root, Path), Root);
         true -> false
@@ -208,7 +227,7 @@ represent(Req, File, #file_info{size = Size, mtime = Time} = Info, Etag, Headers
         proceed ->
             All = validators(Etag, Info) ++ [{<<"accept-ranges">>, <<"bytes">>} | Headers],
             case yucan_conditional:ranges(Req, Etag, Time, Size) of
-                all -> {200, All, {file, File, 0, Size}};
+                all -> {200, All, {file, File, Size}};
                 unsatisfiable ->
                     {416, Error, Body} = yucan_error:page(416),
                     {416, [{<<"content-range">>, [<<"bytes */">>, integer_to_binary(Size)]} | Error], Body};

@@ -16,6 +16,8 @@
 -type response() ::
     {Status :: 200..999, headers(), iodata()}
     | {Status :: 200..999, headers(), {file, file:name_all()}}
+    %% The same, if its size is known already.
+    | {Status :: 200..999, headers(), {file, file:name_all(), Size :: non_neg_integer()}}
     | {Status :: 200..999, headers(), {file, file:name_all(), Offset :: non_neg_integer(), Length :: non_neg_integer()}}
     | {Status :: 200..999, headers(), {stream, fun((write()) -> term())}}
     | {Status :: 101..999, headers(), {upgrade, fun((yucan_socket:socket(), Buffered :: binary()) -> term())}}

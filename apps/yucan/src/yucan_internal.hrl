@@ -94,5 +94,10 @@
     tls = none :: none | [ssl:tls_server_option()],
     proxy_protocol = false :: boolean(),
     %% As in the site: open connections of the whole server.
-    open :: atomics:atomics_ref()
+    open :: atomics:atomics_ref(),
+    %% Of the pool: how many of its processes wait for a connection, and how many shall.
+    waiting :: atomics:atomics_ref() | undefined,
+    acceptors = 1 :: pos_integer(),
+    %% Of one process: what it does (yucan_pool).
+    doing :: atomics:atomics_ref() | undefined
 }).

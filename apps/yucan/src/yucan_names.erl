@@ -4,7 +4,7 @@
 %% A name that is in the table costs one look-up and no memory of its own; the others are copied.
 -module(yucan_names).
 
--export([known/1, lower/1, trim/1, tokens/1, is_token/1]).
+-export([known/1, listed/1, lower/1, trim/1, tokens/1, is_token/1]).
 
 -type kind() :: plain | host | connection | content_length | transfer_encoding | expect.
 
@@ -69,6 +69,14 @@ known(Name) ->
     case ?KNOWN of
         #{Name := Known} -> Known;
         _ -> unusual(lower(Name))
+    end.
+
+%% @doc The same if the name stands in the table as it is; then it is a token, too.
+-spec listed(binary()) -> {kind(), Lower :: binary()} | unlisted.
+listed(Name) ->
+    case ?KNOWN of
+        #{Name := Known} -> Known;
+        _ -> unlisted
     end.
 
 %% A known name in unusual case must not slip through as a plain one.

@@ -1,26 +1,66 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Starts and watches the connection processes of one listener: a number of them wait in accept, and each one that has
-%% got a connection is replaced. What a process does is its own affair; one that crashes takes no other with it.
+%% @doc Starts and watches the connection processes of one listener: a number of them wait in accept. One that has served
+%% its connection waits again, so most connections need nothing of this process; it starts others when fewer than half of the
+%% wanted number wait. What a process does is its own affair; one that crashes takes no other with it.
 -module(yucan_pool).
 -behaviour(gen_server).
 
--export([start_link/2, drain/1]).
+-export([start_link/2, taken/1, free/1, drain/1]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2]).
 
 -include("yucan_internal.hrl").
 
 -record(state, {
     listener :: #listener{},
-    waiting :: non_neg_integer(),
-    serving = #{} :: #{pid() => true},
+    %% What each does: see below.
+    processes = #{} :: #{pid() => atomics:atomics_ref()},
+    %% The listening socket is closed.
+    closed = false :: boolean(),
     draining = false :: boolean(),
     complained = 0 :: integer()
 }).
+
+%% Waves of connections come and go: processes that have served one wait for the next, up to so many times the wanted number. They
+%% hibernate meanwhile.
+-define(MOST_WAITING, 4).
+
+%% Some requests between two collections. A connection that sleeps keeps only what it needs.
+-define(WORDS, 1598).
+
+%% What a process does, in its own atomic, so that the counts are right however it ends.
+-define(WAITS, 0).
+-define(SERVES, 1).
+-define(LEAVES, 2).
 
 %% @doc The acceptors of a listener; its socket may belong to another process.
 -spec start_link(#listener{}, Acceptors :: pos_integer()) -> {ok, pid()}.
 start_link(Listener, Acceptors) ->
     gen_server:start_link(?MODULE, {Listener, Acceptors}, []).
+
+%% @doc The calling process has got a connection: how many are open now, with this one. Counted here and now, so that no two of
+%% them see the same number.
+-spec taken(#listener{}) -> Open :: pos_integer().
+taken(#listener{open = Open, waiting = Waiting, doing = Doing, acceptors = Acceptors, pool = Pool}) ->
+    ok = atomics:put(Doing, 1, ?SERVES),
+    case atomics:sub_get(Waiting, 1, 1) of
+        Left when 2 * Left < Acceptors -> Pool ! few_wait;
+        _ -> ok
+    end,
+    atomics:add_get(Open, 1, 1).
+
+%% @doc The calling process has closed its connection: shall it wait for another one, or do enough of them wait?
+-spec free(#listener{}) -> wait | enough.
+free(#listener{open = Open, waiting = Waiting, doing = Doing, acceptors = Acceptors}) ->
+    ok = atomics:sub(Open, 1, 1),
+    case atomics:add_get(Waiting, 1, 1) of
+        Wait when Wait > ?MOST_WAITING * Acceptors ->
+            ok = atomics:put(Doing, 1, ?LEAVES),
+            ok = atomics:sub(Waiting, 1, 1),
+            enough;
+        _ ->
+            ok = atomics:put(Doing, 1, ?WAITS),
+            wait
+    end.
 
 %% @doc Idle connections end now, busy ones after their answer.
 -spec drain(pid()) -> ok.
@@ -30,13 +70,22 @@ drain(Pool) -> gen_server:cast(Pool, drain).
 -spec init({#listener{}, pos_integer()}) -> {ok, #state{}}.
 init({Listener, Acceptors}) ->
     process_flag(trap_exit, true),
-    Own = Listener#listener{pool = self()},
-    lists:foreach(fun(_) -> start(Own) end, lists:seq(1, Acceptors)),
-    {ok, #state{listener = Own, waiting = Acceptors}}.
+    {ok, fill(#state{listener = Listener#listener{pool = self(), waiting = atomics:new(1, []), acceptors = Acceptors}})}.
 
-start(Listener) ->
-    _ = spawn_opt(yucan_conn, accept, [Listener], [link]),
-    ok.
+%% As many as shall wait. Those that are on their way count already.
+fill(#state{closed = true} = State) ->
+    State;
+fill(#state{listener = #listener{waiting = Waiting, acceptors = Acceptors}} = State) ->
+    case Acceptors - atomics:get(Waiting, 1) of
+        Missing when Missing > 0 -> lists:foldl(fun(_, Before) -> start(Before) end, State, lists:seq(1, Missing));
+        _ -> State
+    end.
+
+start(#state{listener = #listener{waiting = Waiting} = Listener, processes = Processes} = State) ->
+    Doing = atomics:new(1, []),
+    ok = atomics:add(Waiting, 1, 1),
+    Pid = spawn_opt(yucan_conn, accept, [Listener#listener{doing = Doing}], [link, {min_heap_size, ?WORDS}]),
+    State#state{processes = Processes#{Pid => Doing}}.
 
 %% @private
 -spec handle_call(term(), gen_server:from(), #state{}) -> {reply, {error, unknown}, #state{}}.
@@ -45,33 +94,35 @@ handle_call(_, _, State) ->
 
 %% @private
 -spec handle_cast(drain, #state{}) -> {noreply, #state{}} | {stop, normal, #state{}}.
-handle_cast(drain, #state{serving = Serving} = State) ->
-    _ = [Pid ! {yucan, drain} || Pid <- maps:keys(Serving)],
-    unless_done(State#state{draining = true}).
+handle_cast(drain, #state{processes = Processes} = State) ->
+    _ = [Pid ! {yucan, drain} || Pid <- maps:keys(Processes)],
+    unless_done(State#state{closed = true, draining = true}).
 
 %% @private
 -spec handle_info(term(), #state{}) -> {noreply, #state{}} | {stop, normal, #state{}}.
-handle_info({accepted, Pid}, #state{listener = Listener, serving = Serving} = State) ->
-    start(Listener),
-    {noreply, State#state{serving = Serving#{Pid => true}}};
-handle_info({'EXIT', Pid, Reason}, #state{listener = Listener, serving = Serving} = State) ->
-    case maps:take(Pid, Serving) of
-        {true, Left} ->
-            atomics:sub(Listener#listener.open, 1, 1),
-            unless_done(State#state{serving = Left});
-        error ->
-            unless_done(replace(Reason, State))
+handle_info(few_wait, State) ->
+    {noreply, fill(State)};
+handle_info({'EXIT', Pid, Reason}, #state{processes = Processes} = State) ->
+    case maps:take(Pid, Processes) of
+        {Doing, Left} ->
+            ended(atomics:get(Doing, 1), State),
+            unless_done(fill(closed(Reason, State#state{processes = Left})));
+        error -> {noreply, State}
     end;
 handle_info({accept_failed, Reason}, State) ->
     {noreply, complain(Reason, State)};
 handle_info(_, State) ->
     {noreply, State}.
 
-%% One that waited: killed, or its old code was purged.
-replace({shutdown, listener_closed}, #state{waiting = Waiting} = State) -> State#state{waiting = Waiting - 1};
-replace(_, #state{listener = Listener} = State) -> start(Listener), State.
+%% One that waited: the socket is closed, it was killed, or its old code was purged.
+ended(?WAITS, #state{listener = #listener{waiting = Waiting}}) -> atomics:sub(Waiting, 1, 1);
+ended(?SERVES, #state{listener = #listener{open = Open}}) -> atomics:sub(Open, 1, 1);
+ended(?LEAVES, _) -> ok.
 
-unless_done(#state{draining = true, waiting = 0, serving = Serving} = State) when map_size(Serving) =:= 0 -> {stop, normal, State};
+closed({shutdown, listener_closed}, State) -> State#state{closed = true};
+closed(_, State) -> State.
+
+unless_done(#state{draining = true, processes = Processes} = State) when map_size(Processes) =:= 0 -> {stop, normal, State};
 unless_done(State) -> {noreply, State}.
 
 %% Once a minute is enough.

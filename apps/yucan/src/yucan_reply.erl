@@ -7,7 +7,7 @@
 %% Iolists whose tail is a binary: that is what the socket takes with least work.
 -dialyzer(no_improper_lists).
 
--export([send/3, refuse/4]).
+-export([send/3, refuse/4, has_streamed/0]).
 -export_type([outcome/0]).
 
 -include("yucan_internal.hrl").
@@ -49,9 +49,11 @@ send(Other, #req{}, _) ->
 
 body({file, File}, Status, Out, Req, Site) ->
     case file:read_file_info(File, [raw]) of
-        {ok, #file_info{type = regular, size = Size}} -> file(File, 0, Size, Status, Out, Req, Site);
+        {ok, #file_info{type = regular, size = Size}} -> whole(File, Size, Status, Out, Req, Site);
         _ -> error({bad_response, {no_file, File}})
     end;
+body({file, File, Size}, Status, Out, Req, Site) ->
+    whole(File, Size, Status, Out, Req, Site);
 body({file, File, Offset, Length}, Status, Out, Req, Site) ->
     file(File, Offset, Length, Status, Out, Req, Site);
 body({stream, Function}, Status, Out, Req, Site) when is_function(Function, 1) ->
@@ -133,13 +135,13 @@ header(_, Name, Value, Out) -> add(Name, Value, Out).
 add(Name, Value, #out{lines = Lines} = Out) -> Out#out{lines = [Lines, Name, <<": ">>, Value, <<"\r\n">>]}.
 
 name(Name) when is_binary(Name) ->
-    case yucan_names:known(Name) of
-        {plain, Lower} = Known ->
-            case yucan_names:is_token(Lower) of
-                true -> Known;
+    case yucan_names:listed(Name) of
+        unlisted ->
+            case yucan_names:is_token(Name) of
+                true -> yucan_names:known(Name);
                 false -> error({bad_response, {header_name, Name}})
             end;
-        Known -> Known
+        Listed -> Listed
     end;
 name(Name) when is_atom(Name) -> name(atom_to_binary(Name));
 name(Name) ->
@@ -166,7 +168,22 @@ is_clean(<<C, Rest/bits>>) when C >= $\s, C =/= 127; C =:= $\t -> is_clean(Rest)
 is_clean(<<>>) -> true;
 is_clean(_) -> false.
 
-%% Files. On TCP the system copies them itself.
+%% Files. A small one is read at once, by one call: each call goes to another thread and back. On TCP the system copies large ones itself.
+-define(SMALL_BYTES, 16384).
+-define(PART_BYTES, 65536).
+
+whole(File, Size, Status, Out, #req{method = Method} = Req, Site) when Size =< ?SMALL_BYTES, Method =/= <<"HEAD">> ->
+    case prim_file:read_file(File) of
+        {ok, Data} when byte_size(Data) >= Size ->
+            Connection = connection(Out, Req, Site),
+            full(Status, binary_part(Data, 0, Size), Size, Connection, Out, Req, Site);
+        %% It is shorter than it was.
+        {ok, _} -> {close, Status, 0};
+        {error, Reason} -> error({bad_response, {Reason, File}})
+    end;
+whole(File, Size, Status, Out, Req, Site) ->
+    file(File, 0, Size, Status, Out, Req, Site).
+
 file(File, Offset, Length, Status, Out, #req{method = <<"HEAD">>} = Req, Site) ->
     _ = {File, Offset},
     Connection = connection(Out, Req, Site),
@@ -185,10 +202,7 @@ file(File, Offset, Length, Status, Out, #req{conn = #conn{socket = Socket}} = Re
             error({bad_response, {Reason, File}})
     end.
 
-%% Small ones go out with the head, in one send.
--define(SMALL_BYTES, 16384).
--define(PART_BYTES, 65536).
-
+%% Small parts go out with the head, in one send.
 file_body(Handle, Offset, Length, Head, Socket, Connection, Status) when Length =< ?SMALL_BYTES ->
     case pread(Handle, Offset, Length) of
         {ok, Data} when byte_size(Data) =:= Length -> done(yucan_socket:send(Socket, [Head | Data]), Connection, Status, Length);
@@ -247,8 +261,10 @@ stream_framing(#out{length = Length}, _) -> length_line(Length).
 %% The head waits for the first part and goes out with it. How much was written is counted in the process
 %% dictionary: the function is the handler's, and may call the write function where it likes.
 -define(WRITTEN, '$yucan_written').
+-define(STREAMED, '$yucan_streamed').
 
 run(Function, Mode, Status, Head, Connection, #req{conn = #conn{socket = Socket}} = Req) ->
+    _ = put(?STREAMED, true),
     _ = put(?WRITTEN, {Head, 0}),
     try Function(fun(Data) -> write(Data, Mode, Socket) end) of
         _ -> finish(Mode, Socket, Connection, Status, erase(?WRITTEN))
@@ -288,6 +304,10 @@ finish(Length, Socket, Connection, Status, {Head, Length}) ->
     done(yucan_socket:send(Socket, Head), Connection, Status, Length);
 finish(_, _, _, Status, {_, Written}) ->
     {close, Status, Written}.
+
+%% @doc Has this process answered by a stream? What is behind one, such as a subscription, may send messages at any time.
+-spec has_streamed() -> boolean().
+has_streamed() -> get(?STREAMED) =:= true.
 
 %% @doc The answer to what is no request. The connection closes afterwards.
 -spec refuse(Status :: 400..505, yucan_socket:socket(), method_was_head | any, #site{}) -> ok.

@@ -2,30 +2,41 @@
 %% @doc A connected socket, plain or TLS, behind one set of functions. All of them are called by the owner.
 -module(yucan_socket).
 
--export([accept/2, peer/1, recv/3, send/2, setopts/2, arm/2, pause/2, is_closed/1, shutdown_write/1, close/1, port/1, tls_info/1, linger/3]).
--export_type([socket/0]).
+-export([accept/1, accepted/3, peer/1, recv/3, unrecv/2, send/2, setopts/2, arm/2, pause/2, is_closed/1, shutdown_write/1, close/1, port/1, tls_info/1, linger/3]).
+-export_type([socket/0, accepting/0]).
 
 -type socket() :: port() | {tls, ssl:sslsocket()}.
+-opaque accepting() :: none | non_neg_integer().
 -type reason() :: closed | timeout | inet:posix().
 
-%% @doc A connection from a listening socket. gen_tcp:accept would copy options one by one, about ten system calls; the driver and the
-%% kernel have passed all on that a listener of ours sets.
--spec accept(gen_tcp:socket(), TimeoutMs :: pos_integer()) -> {ok, gen_tcp:socket()} | {error, timeout | closed | system_limit | inet:posix()}.
-accept(Listening, Timeout) when is_port(Listening) ->
-    case prim_inet:async_accept(Listening, Timeout) of
-        {ok, Ref} ->
-            receive
-                {inet_async, Listening, Ref, {ok, Socket}} ->
-                    {ok, Module} = inet_db:lookup_socket(Listening),
-                    true = inet_db:register_socket(Socket, Module),
-                    {ok, Socket};
-                {inet_async, Listening, Ref, Error} -> Error
-            end;
+%% @doc Asks a listening socket for a connection; accepted/3 has it. gen_tcp:accept would copy options one by one, about ten system
+%% calls; the driver and the kernel have passed all on that a listener of ours sets.
+-spec accept(gen_tcp:socket()) -> {ok, accepting()} | {error, closed | system_limit | inet:posix()}.
+accept(Listening) when is_port(Listening) ->
+    case prim_inet:async_accept(Listening, -1) of
         {error, einval} -> {error, closed};
-        Error -> Error
+        Result -> Result
     end;
-accept(Listening, Timeout) ->
-    gen_tcp:accept(Listening, Timeout).
+accept(_) ->
+    {ok, none}.
+
+%% @doc Waits for that connection; after a timeout it may be called again. An error ends the asking.
+-spec accepted(gen_tcp:socket(), accepting(), TimeoutMs :: pos_integer()) ->
+    {ok, gen_tcp:socket()} | timeout | {error, closed | system_limit | inet:posix()}.
+accepted(Listening, none, Timeout) ->
+    case gen_tcp:accept(Listening, Timeout) of
+        {error, timeout} -> timeout;
+        Result -> Result
+    end;
+accepted(Listening, Reference, Timeout) ->
+    receive
+        {inet_async, Listening, Reference, {ok, Socket}} ->
+            {ok, Module} = inet_db:lookup_socket(Listening),
+            true = inet_db:register_socket(Socket, Module),
+            {ok, Socket};
+        {inet_async, Listening, Reference, Error} -> Error
+    after Timeout -> timeout
+    end.
 
 %% @doc The other end; an address of zeros if it has gone already.
 -spec peer(socket()) -> yucan_req:address().
@@ -43,8 +54,16 @@ recv({tls, Socket}, Length, Timeout) ->
         {error, Reason} when not is_atom(Reason) -> {error, closed};
         Result -> Result
     end;
+recv(Socket, Length, Timeout) when is_port(Socket) ->
+    %% What gen_tcp:recv and gen_tcp:send come to, after two more look-ups.
+    prim_inet:recv(Socket, Length, Timeout);
 recv(Socket, Length, Timeout) ->
     gen_tcp:recv(Socket, Length, Timeout).
+
+%% @doc Gives bytes back, for the next read. Only for plain sockets.
+-spec unrecv(gen_tcp:socket(), binary()) -> ok | {error, reason()}.
+unrecv(_, <<>>) -> ok;
+unrecv(Socket, Data) -> prim_inet:unrecv(Socket, Data).
 
 %% @doc Blocks until the system has taken all, at most `send_ms' (yucan_limits) without progress.
 -spec send(socket(), iodata()) -> ok | {error, reason()}.
@@ -53,6 +72,8 @@ send({tls, Socket}, Data) ->
         {error, Reason} when not is_atom(Reason) -> {error, closed};
         Result -> Result
     end;
+send(Socket, Data) when is_port(Socket) ->
+    prim_inet:send(Socket, Data);
 send(Socket, Data) ->
     gen_tcp:send(Socket, Data).
 
