@@ -38,12 +38,14 @@ questions() ->
      {"placement", beamway_bench_placement, "choosing nodes, trees of networks, ants with and without placement (root for some parts; not part of all)"},
      {"rdma", beamway_bench_rdma, "the bare rdma link beside perftest (needs a device; not part of all)"},
      {"http", beamway_bench_http, "requests a second of yucan and other servers (root; not part of all)"},
+     {"http-memory", beamway_bench_http_memory, "memory of yucan and other servers, and yucan under twice its load (root; not part of all)"},
+     {"http-2009", beamway_bench_http_2009, "one request on each connection at growing rates, as in 2009 (root; not part of all)"},
      {"rabbitmq", beamway_bench_rabbitmq, "messages through a cluster of RabbitMQ (root; not part of all)"}].
 
 %% @doc Runs one question, or `all' of those that need no rights.
 -spec main(Words :: [string()]) -> 0..2.
 main(["all" | Words]) ->
-    lists:max([main([Name | Words]) || {Name, _, _} <- questions(), not lists:member(Name, ["placement", "rdma", "http", "rabbitmq"])]);
+    lists:max([main([Name | Words]) || {Name, _, _} <- questions(), not lists:member(Name, ["placement", "rdma", "http", "http-memory", "http-2009", "rabbitmq"])]);
 main([Name | Words]) ->
     case lists:keyfind(Name, 1, questions()) of
         {Name, Module, _} -> parsed(Name, Module, Words);

@@ -11,8 +11,7 @@
 
 -type name() :: tcp | tcp_tuned | beamway | beamway_tcp | beamway_rdma | beamway_whole
               | beamway_poll | beamway_poll_off | lanes | lanes_tcp | openmpi | rdma_link | ib_write | ib_send
-    %% Of `bench http'.
-    | yucan | yaws | mochiweb | nginx | tornado | yucan2009 | default_buffer.
+    | beamway_bench_http_servers:name().
 -type t() :: #{name := name(),
                %% for people
                title := string(),

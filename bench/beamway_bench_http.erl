@@ -2,8 +2,8 @@
 %% @doc `bench http': requests a second of yucan beside yaws, mochiweb (which stands in for misultin, its fork that has ended), nginx with one worker,
 %% Tornado, and the design of 2009 anew. All on the first processor, the load (wrk, 32 connections) on the second.
 %%
-%% `bin/beamway' runs this in an overlay (scripts/in-overlay), where the servers are installed. All are up for the whole run; those whose turn
-%% it is not are idle. Each answers hello world without a log; Erlang's have one scheduler that does not spin.
+%% All servers (beamway_bench_http_servers) are up for the whole run; those whose turn it is not are idle. The 99th percentile is taken by http_load.c at
+%% 70 % of the rate that the server has reached in the same turn, from the moment when a request was due.
 -module(beamway_bench_http).
 -behaviour(beamway_bench).
 
@@ -11,8 +11,9 @@
 
 -define(FIRST_PORT, 18090).
 -define(CONNECTIONS, "32").
+-define(IDLE, "1000").
 
--type load() :: hello | close | browser | pipeline | file_1k | file_1m | upload.
+-type load() :: hello | close | browser | pipeline | idle | file_1k | file_1m | upload | fastcgi | p99.
 
 %% @private
 -spec options() -> [getopt:option_spec()].
@@ -25,17 +26,17 @@ prepare(Given, Speed) ->
         false -> {error, "wrk is not installed here; run it from a checkout, as root: bin/beamway bench http"};
         1 -> {error, "one processor is not enough: the load needs one of its own"};
         _ ->
-            Default = case Speed of quick -> 1; full -> 5 end,
-            {ok, #{repeats => proplists:get_value(repeats, Given, Default), seconds => case Speed of quick -> "1"; full -> "4" end}}
+            {Repeats, Seconds} = case Speed of quick -> {1, "1"}; full -> {5, "2"} end,
+            {ok, #{repeats => proplists:get_value(repeats, Given, Repeats), seconds => Seconds}}
     end.
 
 %% Who is measured with what.
--spec loads() -> [{atom(), [load()]}].
+-spec loads() -> [{beamway_bench_http_servers:name(), [load()]}].
 loads() ->
-    [{yucan, [hello, close, browser, pipeline, file_1k, file_1m, upload]},
+    [{yucan, [hello, close, browser, pipeline, idle, file_1k, file_1m, upload, fastcgi, p99]},
      {yaws, [hello, close, browser]},
      {mochiweb, [hello, close]},
-     {nginx, [hello, close, browser, pipeline, file_1k, file_1m]},
+     {nginx, [hello, close, browser, pipeline, idle, file_1k, file_1m, fastcgi, p99]},
      {tornado, [hello, close]},
      {yucan2009, [close]},
      {default_buffer, [upload]}].
@@ -45,9 +46,30 @@ loads() ->
 groups(Settings) ->
     [#{nodes => 0, contenders => [Name], directions => [none], measure => fun(none) -> measure(Name, Loads, Settings) end} || {Name, Loads} <- loads()].
 
+%% hello comes first: the others may ask for its rate.
 measure(Name, Loads, #{seconds := Seconds}) ->
     #{Name := Port} = servers(),
-    maps:from_list([{key(Load), wrk(Load, Port, Seconds)} || Load <- Loads]).
+    lists:foldl(fun(Load, Figures) -> Figures#{key(Load) => figure(Load, Port, Seconds, Figures)} end, #{}, Loads).
+
+figure(idle, Port, Seconds, _) ->
+    Holder = beamway_bench_tools:open(load_program(), ["hold", integer_to_list(Port), "/", ?IDLE]),
+    {line, "holding"} = beamway_bench_tools:line(Holder, 60000),
+    Rate = wrk(hello, Port, Seconds),
+    ok = beamway_bench_tools:close(Holder, "TERM"),
+    Rate;
+figure(p99, Port, Seconds, #{<<"hello world, kept alive">> := Peak}) ->
+    Words = ["-c", "1", load_program(), "rate", integer_to_list(Port), "/", ?CONNECTIONS, integer_to_list(round(0.7 * Peak)), Seconds],
+    {0, [Line]} = beamway_bench_tools:run(os:find_executable("taskset"), Words, 60000),
+    [_, _, "0", _, P99, _] = string:lexemes(Line, " \n"),
+    list_to_integer(P99);
+figure(fastcgi, Port, Seconds, _) ->
+    wrk(fastcgi, fastcgi_port(Port), Seconds);
+figure(Load, Port, Seconds, _) ->
+    wrk(Load, Port, Seconds).
+
+load_program() ->
+    {ok, Program} = beamway_bench_tools:compile("http_load", "cc"),
+    Program.
 
 %% ---- servers
 
@@ -61,66 +83,30 @@ servers() ->
     end.
 
 start_all() ->
-    Folder = "/tmp/beamway_bench_http",
-    ok = filelib:ensure_dir(filename:join([Folder, "root", "x"])),
-    ok = file:write_file(filename:join([Folder, "root", "file_1k.bin"]), binary:copy(<<"x">>, 1024)),
-    ok = file:write_file(filename:join([Folder, "root", "file_1m.bin"]), binary:copy(<<"x">>, 1048576)),
     Ports = [{Name, ?FIRST_PORT + N} || {N, {Name, _}} <- lists:zip(lists:seq(0, length(loads()) - 1), loads())],
-    ok = beamway_bench:note("bench http: starting ~b servers", [length(Ports)]),
-    _ = [beamway_bench_tools:open(os:find_executable("taskset"), ["-c", "0" | command(Name, Port, Folder)]) || {Name, Port} <- Ports],
-    _ = [ok = wait(Name, Port, erlang:monotonic_time(millisecond) + 60000) || {Name, Port} <- Ports],
+    ok = beamway_bench:note("bench http: starting ~b servers and php-fpm", [length(Ports)]),
+    ok = php(),
+    _ = [ok = beamway_bench_http_servers:start(Name, Port, #{fastcgi => fastcgi(Name, Port)}) || {Name, Port} <- Ports],
     maps:from_list(Ports).
 
-command(yaws, Port, Folder) ->
-    ok = compile_appmod(Folder),
-    Conf = ["logdir = ", Folder, "\nebin_dir = ", Folder, "\nmax_connections = nolimit\nkeepalive_maxuses = nolimit\n<server localhost>\n  port = ", integer_to_list(Port),
-            "\n  listen = 127.0.0.1\n  docroot = ", Folder, "/root\n  access_log = false\n  appmods = </, beamway_bench_yaws>\n</server>\n"],
-    File = write(Folder, "yaws.conf", Conf),
-    ["env", "HOME=" ++ Folder, "ERL_FLAGS=+S 1:1 +sbwt none", "yaws", "--conf", File, "--daemon", "--id", "bench"];
-command(nginx, Port, Folder) ->
-    Conf = ["worker_processes 1; daemon off; pid ", Folder, "/nginx.pid; error_log /dev/null;\nevents { worker_connections 4096; }\n",
-            "http { access_log off; sendfile on; tcp_nopush on; keepalive_requests 1000000000; server { listen 127.0.0.1:", integer_to_list(Port), " backlog=1024; root ", Folder,
-            "/root; location = / { default_type text/plain; return 200 \"hello world\\n\"; } } }\n"],
-    ["nginx", "-c", write(Folder, "nginx.conf", Conf)];
-command(tornado, Port, Folder) ->
-    Program = "import tornado.ioloop, tornado.web, sys\n"
-        "class Hello(tornado.web.RequestHandler):\n"
-        "    def get(self):\n"
-        "        self.set_header('Content-Type', 'text/plain')\n"
-        "        self.write(b'hello world\\n')\n"
-        "import logging; logging.getLogger('tornado.access').disabled = True\n"
-        "tornado.web.Application([('/', Hello)]).listen(int(sys.argv[1]), '127.0.0.1')\n"
-        "tornado.ioloop.IOLoop.current().start()\n",
-    ["/usr/bin/python3", write(Folder, "hello.py", Program), integer_to_list(Port)];
-command(Name, Port, Folder) ->
-    Root = beamway_bench_nodes:root(),
-    ["erl", "+S", "1:1", "+sbwt", "none", "-noinput", "-boot", "no_dot_erlang", "-pa", filename:join(Root, "bench/ebin"), filename:join(Root, "apps/yucan/ebin"),
-     "-s", "beamway_bench_http_server", "start", atom_to_list(Name), integer_to_list(Port), filename:join(Folder, "root")].
+fastcgi(Name, Port) when Name =:= yucan; Name =:= nginx -> fastcgi_port(Port);
+fastcgi(_, _) -> none.
 
-write(Folder, Name, Text) ->
-    File = filename:join(Folder, Name),
-    ok = file:write_file(File, Text),
-    File.
+fastcgi_port(Port) -> Port + 100.
 
-compile_appmod(Folder) ->
-    Forms = [erl_parse_form(T) || T <- ["-module(beamway_bench_yaws).", "-export([out/1]).", "out(_) -> {content, \"text/plain\", <<\"hello world\\n\">>}."]],
-    {ok, Module, Beam} = compile:forms(Forms),
-    file:write_file(filename:join(Folder, atom_to_list(Module) ++ ".beam"), Beam).
-
-erl_parse_form(Text) ->
-    {ok, Tokens, _} = erl_scan:string(Text),
-    {ok, Form} = erl_parse:parse_form(Tokens),
-    Form.
-
-%% Until it answers, which also warms it.
-wait(Name, Port, Deadline) ->
-    case gen_tcp:connect({127, 0, 0, 1}, Port, [binary, {active, false}], 1000) of
-        {ok, Socket} -> gen_tcp:close(Socket);
-        {error, _} ->
-            erlang:monotonic_time(millisecond) < Deadline orelse error({server_does_not_start, Name}),
-            receive after 100 -> ok end,
-            wait(Name, Port, Deadline)
-    end.
+%% On the servers' processor, too. A pool for each: one server's kept connections would keep the other's requests waiting.
+php() ->
+    [Fpm | _] = filelib:wildcard("/usr/sbin/php-fpm*"),
+    Folder = beamway_bench_http_servers:folder(),
+    ok = filelib:ensure_dir(filename:join([Folder, "root", "x"])),
+    ok = file:write_file(filename:join([Folder, "root", "hello.php"]), "<?php header('Content-Type: text/plain'); echo \"hello world\\n\";"),
+    Conf = ["[global]\nerror_log = /dev/null\n"
+            | [["[", Name, "]\nuser = www-data\ngroup = www-data\nlisten = ", Folder, "/", Name, ".sock\nlisten.mode = 0666\npm = static\npm.max_children = 16\n"]
+               || Name <- ["yucan", "nginx"]]],
+    File = filename:join(Folder, "fpm.conf"),
+    ok = file:write_file(File, Conf),
+    _ = beamway_bench_tools:open(os:find_executable("taskset"), ["-c", "0", Fpm, "-F", "-y", File]),
+    ok.
 
 %% ---- load
 
@@ -137,6 +123,7 @@ wrk(Load, Port, Seconds) ->
 path(file_1k) -> "/file_1k.bin";
 path(file_1m) -> "/file_1m.bin";
 path(upload) -> "/upload";
+path(fastcgi) -> "/hello.php";
 path(_) -> "/".
 
 words(close) -> ["-H", "Connection: close"];
@@ -146,11 +133,16 @@ words(browser) ->
                                      "Accept-Encoding: gzip, deflate, br", "Connection: keep-alive", "Cookie: session=0123456789abcdef0123456789abcdef; theme=dark",
                                      "Upgrade-Insecure-Requests: 1", "Sec-Fetch-Dest: document", "Sec-Fetch-Mode: navigate", "Sec-Fetch-Site: none"]]);
 words(pipeline) ->
-    ["-s", write("/tmp/beamway_bench_http", "pipeline.lua", "function init(args) local r = {} for i = 1, 16 do r[i] = wrk.format(nil, '/') end batch = table.concat(r) end\n"
+    ["-s", script("pipeline.lua", "function init(args) local r = {} for i = 1, 16 do r[i] = wrk.format(nil, '/') end batch = table.concat(r) end\n"
                  "function request() return batch end\n")];
 words(upload) ->
-    ["-s", write("/tmp/beamway_bench_http", "upload.lua", "wrk.method = 'POST'\nwrk.body = string.rep('x', 1048576)\n")];
+    ["-s", script("upload.lua", "wrk.method = 'POST'\nwrk.body = string.rep('x', 1048576)\n")];
 words(_) -> [].
+
+script(Name, Text) ->
+    File = filename:join(beamway_bench_http_servers:folder(), Name),
+    ok = file:write_file(File, Text),
+    File.
 
 %% ---- the result
 
@@ -158,6 +150,9 @@ key(hello) -> <<"hello world, kept alive">>;
 key(close) -> <<"hello world, a connection each">>;
 key(browser) -> <<"hello world, a browser's headers">>;
 key(pipeline) -> <<"hello world, 16 at once">>;
+key(idle) -> <<"hello world, 1000 idle connections beside">>;
+key(p99) -> <<"latency at 70 % of the rate, p99">>;
+key(fastcgi) -> <<"hello world of php-fpm">>;
 key(file_1k) -> <<"file of 1 KB">>;
 key(file_1m) -> <<"file of 1 MB">>;
 key(upload) -> <<"upload of 1 MB">>.
@@ -167,6 +162,8 @@ key(upload) -> <<"upload of 1 MB">>.
 metrics(_Settings) ->
     [metric(Load, Name) || {Name, Loads} <- loads(), Name =/= yucan, Load <- Loads].
 
+metric(p99 = Load, Name) ->
+    #{name => name(Load, Name), unit => <<"us">>, better => lower, key => key(Load), contender => yucan, baselines => [Name]};
 metric(Load, Name) ->
     #{name => name(Load, Name), unit => <<"requests/s">>, better => higher, key => key(Load), contender => yucan, baselines => [Name]}.
 

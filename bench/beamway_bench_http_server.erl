@@ -1,5 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The Erlang servers of `bench http', each in a VM of its own: `erl -s beamway_bench_http_server start NAME PORT FOLDER'.
+%% @doc The Erlang servers of `bench http', each in a VM of its own: `erl -s beamway_bench_http_server start NAME PORT FOLDER BACKLOG
+%% FASTCGI-PORT'.
 %%
 %% `yucan2009' is the design of 2009 anew: one acceptor, a process a connection to which the socket is handed over, ERTS's http
 %% packets as messages, the connection closed after the answer. `default_buffer' reads an upload as gen_tcp does by default.
@@ -11,27 +12,38 @@
 
 %% @doc Entry: never returns.
 -spec start([atom()]) -> no_return().
-start([Name, Port, Folder]) ->
-    _ = serve(Name, list_to_integer(atom_to_list(Port)), atom_to_list(Folder)),
+start([Name, Port, Folder, Backlog, Fastcgi]) ->
+    _ = serve(Name, number(Port), atom_to_list(Folder), number(Backlog)),
+    _ = [fastcgi(number(Fastcgi), atom_to_list(Folder)) || Fastcgi =/= none],
     receive after infinity -> ok end.
 
-serve(yucan, Port, Folder) ->
+number(Atom) -> list_to_integer(atom_to_list(Atom)).
+
+serve(yucan, Port, Folder, Backlog) ->
     {ok, _} = application:ensure_all_started(yucan),
     Routes = [{"/", ?MODULE, hello}, {"/upload", ?MODULE, upload}, {"/*file", yucan_file, #{root => Folder}}],
-    {ok, _} = yucan:start(#{listen => [#{port => Port}], routes => Routes});
-serve(mochiweb, Port, _) ->
+    {ok, _} = yucan:start(#{listen => [#{port => Port}], routes => Routes, limits => #{backlog => Backlog}});
+serve(mochiweb, Port, _, Backlog) ->
     %% As in mochiweb/1 below.
     Module = mochiweb_http,
-    {ok, _} = Module:start([{ip, "127.0.0.1"}, {port, Port}, {backlog, 1024}, {loop, fun ?MODULE:mochiweb/1}]);
-serve(yucan2009, Port, _) ->
-    {ok, Listening} = listen(Port, []),
+    {ok, _} = Module:start([{ip, "127.0.0.1"}, {port, Port}, {backlog, Backlog}, {loop, fun ?MODULE:mochiweb/1}]);
+serve(yucan2009, Port, _, Backlog) ->
+    {ok, Listening} = listen(Port, [{backlog, Backlog}]),
     spawn_link(fun() -> accept_2009(Listening) end);
-serve(default_buffer, Port, _) ->
-    {ok, Listening} = listen(Port, [{nodelay, true}]),
+serve(default_buffer, Port, _, Backlog) ->
+    {ok, Listening} = listen(Port, [{nodelay, true}, {backlog, Backlog}]),
     spawn_link(fun() -> accept_upload(Listening) end).
 
+%% Scripts of the folder are run by php-fpm, as a configuration says it.
+fastcgi(Port, Folder) ->
+    File = filename:join(filename:dirname(Folder), "yucan.conf"),
+    ok = file:write_file(File, ["<server localhost>\n  port = ", integer_to_list(Port), "\n  listen = 127.0.0.1\n  docroot = ", Folder,
+                                "\n  access_log = false\n  allowed_scripts = php\n  php_handler = <fcgi, unix:", filename:dirname(Folder), "/yucan.sock>\n</server>\n"]),
+    {ok, Options} = yucan_conf:load(File),
+    {ok, _} = yucan:start(Options#{name => fastcgi}).
+
 listen(Port, Options) ->
-    gen_tcp:listen(Port, [binary, {ip, {127, 0, 0, 1}}, {active, false}, {reuseaddr, true}, {backlog, 128} | Options]).
+    gen_tcp:listen(Port, [binary, {ip, {127, 0, 0, 1}}, {active, false}, {reuseaddr, true} | Options]).
 
 %% @private The handler of yucan.
 -spec handle(yucan_req:req(), hello | upload) -> yucan_handler:response().

@@ -1,0 +1,162 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc `bench http-2009': the experiment of 2009 for which the first yucan was written. httperf offers 1,000 to 10,000 requests a second, one on each
+%% connection, to servers with different backlogs and one or two schedulers; three attempts each.
+%%
+%% Each series becomes a file in bench/results/http-2009 with the columns of that time, and all files there one chart. The load has the second
+%% processor; servers with two schedulers share that one with it. What httperf could not even offer (no descriptor, no port) is no error of
+%% the server; the column of the generated rate shows it.
+-module(beamway_bench_http_2009).
+-behaviour(beamway_bench).
+
+-export([options/0, prepare/2, groups/1, metrics/1, finish/2]).
+
+-define(PORT, 18290).
+-define(BACKLOGS, [1, 5, 128, 256]).
+-define(ATTEMPTS, 3).
+%% A request that has no answer after so many seconds is an error.
+-define(PATIENCE, "3").
+
+-type point() :: #{rate := pos_integer(), replies := float(), offered := float(), errors := float()}.
+
+%% @private
+-spec options() -> [getopt:option_spec()].
+options() -> [].
+
+%% @private
+-spec prepare(Given :: proplists:proplist(), beamway_bench:speed()) -> {ok, map()} | {error, unicode:chardata()}.
+prepare(_, Speed) ->
+    case os:find_executable("httperf") of
+        false -> {error, "httperf is not installed here; run it from a checkout, as root: bin/beamway bench http-2009"};
+        _ ->
+            {Rates, Backlogs} = case Speed of
+                quick -> {[1000, 5000, 10000], [128]};
+                full -> {lists:seq(1000, 10000, 1000), ?BACKLOGS}
+            end,
+            {ok, #{repeats => 1, rates => Rates, backlogs => Backlogs, store => Speed =:= full}}
+    end.
+
+%% Server, schedulers, backlog. Tornado and the others have the backlog that was the best in 2009.
+series(#{backlogs := Backlogs}) ->
+    [{yucan, Schedulers, Backlog} || Schedulers <- [1, 2], Backlog <- Backlogs]
+        ++ [{Name, Schedulers, 128} || {Name, Schedulers} <- [{yaws, 1}, {yaws, 2}, {tornado, 1}, {nginx_tornado, 2}]].
+
+%% @private
+-spec groups(map()) -> [beamway_bench_run:group()].
+groups(Settings) ->
+    [#{nodes => 0, contenders => [Name], directions => [none],
+       measure => fun(none) -> maps:from_list([measure(One, Settings) || {N, _, _} = One <- series(Settings), N =:= Name]) end}
+     || Name <- lists:usort([Name || {Name, _, _} <- series(Settings)])].
+
+measure({Name, Schedulers, Backlog} = Series, #{rates := Rates, store := Store}) ->
+    ok = beamway_bench_http_servers:start(Name, ?PORT, #{schedulers => Schedulers, backlog => Backlog, cores => case Schedulers of 1 -> "0"; _ -> "0,1" end}),
+    try
+        Rows = [{Rate, [attempt(Rate) || _ <- lists:seq(1, ?ATTEMPTS)]} || Rate <- Rates],
+        _ = [ok = store(file(Series), csv(Rows)) || Store],
+        {key(Schedulers, Backlog), best(Rows)}
+    after
+        ok = lists:foreach(fun beamway_bench_http_servers:stop/1, [?PORT | [?PORT + N || Name =:= nginx_tornado, N <- [1, 2]]])
+    end.
+
+%% One second of load.
+-spec attempt(pos_integer()) -> point().
+attempt(Rate) ->
+    Words = ["-c", "1", "httperf", "--hog", "--server", "127.0.0.1", "--port", integer_to_list(?PORT), "--uri", "/", "--rate", integer_to_list(Rate),
+             "--num-conns", integer_to_list(Rate), "--num-calls", "1", "--timeout", ?PATIENCE],
+    {0, Lines} = beamway_bench_tools:run(os:find_executable("taskset"), Words, 120000),
+    Text = lists:append(Lines),
+    [Connections, Replies, Seconds] = numbers(Text, "Total: connections (\\d+) requests \\d+ replies (\\d+) test-duration ([0-9.]+)"),
+    [Timeouts, SocketTimeouts, Refused, Reset] = numbers(Text, "client-timo (\\d+) socket-timo (\\d+) connrefused (\\d+) connreset (\\d+)"),
+    [Offered] = numbers(Text, "Connection rate: ([0-9.]+) conn/s"),
+    %% The duration ends with the last answer: what it is longer than a second is waiting.
+    #{rate => Rate, replies => Replies / max(1.0, Seconds), offered => Offered,
+      errors => 100 * (Timeouts + SocketTimeouts + Refused + Reset) / max(1, Connections)}.
+
+numbers(Text, Pattern) ->
+    {match, Found} = re:run(Text, Pattern, [{capture, all_but_first, list}]),
+    [case string:to_float(F) of {error, no_float} -> float(list_to_integer(F)); {Float, _} -> Float end || F <- Found].
+
+%% The highest offered rate up to which all requests got their answers, in all attempts.
+best(Rows) ->
+    Good = lists:takewhile(fun({_, Points}) -> lists:all(fun(#{errors := Errors}) -> Errors == 0 end, Points) end, Rows),
+    case Good of
+        [] -> 0;
+        _ -> element(1, lists:last(Good))
+    end.
+
+%% ---- files
+
+folder() -> filename:join([beamway_bench_nodes:root(), "bench", "results", "http-2009"]).
+
+file({Name, Schedulers, Backlog}) ->
+    filename:join(folder(), lists:concat([Name, "-", Schedulers, "-", Backlog, ".csv"])).
+
+store(File, Text) ->
+    ok = filelib:ensure_dir(File),
+    file:write_file(File, Text).
+
+csv(Rows) ->
+    ["Rate,Received reply rate,Normalized error rate (1/100%),\"Generated request rate (also, expected reply rate)\",Error rate,"
+     "Attempt 1,Attempt 2,Attempt 3,Error 1,Error 2,Error 3\n" | [csv_row(Row) || Row <- Rows]].
+
+csv_row({Rate, Points}) ->
+    Replies = [R || #{replies := R} <- Points],
+    Errors = [E || #{errors := E} <- Points],
+    Offered = [O || #{offered := O} <- Points],
+    Columns = [mean(Replies), 100 * mean(Errors), mean(Offered), mean(Errors)] ++ Replies ++ Errors,
+    [integer_to_list(Rate), " rps", [[",", float_to_list(float(C), [{decimals, 2}, compact])] || C <- Columns], "\n"].
+
+mean(Values) -> lists:sum(Values) / length(Values).
+
+%% ---- the result
+
+key(1, Backlog) -> iolist_to_binary(io_lib:format("best rate without errors, 1 scheduler, backlog ~b", [Backlog]));
+key(Schedulers, Backlog) -> iolist_to_binary(io_lib:format("best rate without errors, ~b schedulers, backlog ~b", [Schedulers, Backlog])).
+
+%% @private
+-spec metrics(map()) -> [beamway_bench_report:metric()].
+metrics(Settings) ->
+    All = series(Settings),
+    [#{name => iolist_to_binary(io_lib:format("rate_2009_s~b_b~b", [Schedulers, Backlog])), unit => <<"requests/s">>, better => higher,
+       key => key(Schedulers, Backlog), contender => yucan,
+       baselines => [Name || {Name, S, B} <- All, Name =/= yucan, S =:= Schedulers, B =:= Backlog]}
+     || {yucan, Schedulers, Backlog} <- All].
+
+%% @private A chart of all series that are stored, also by earlier runs.
+-spec finish(beamway_bench_report:result(), map()) -> ok | {error, unicode:chardata()}.
+finish(_, #{store := false}) -> ok;
+finish(_, _) ->
+    Files = lists:sort(fun earlier/2, filelib:wildcard(filename:join(folder(), "*.csv"))),
+    Panels = [{title(filename:basename(File, ".csv")), beamway_bench_http_chart:read(File)} || File <- Files],
+    case file:write_file(filename:join([folder(), "..", "http-2009.svg"]), beamway_bench_http_chart:draw(Panels)) of
+        ok -> ok;
+        {error, Reason} -> {error, ["the chart cannot be written: ", file:format_error(Reason)]}
+    end.
+
+%% yucan first, the smallest backlog first.
+earlier(One, Other) -> order(One) =< order(Other).
+
+order(File) ->
+    [Name, Schedulers, Backlog] = string:split(filename:basename(File, ".csv"), "-", all),
+    {Name =/= "yucan", Name, list_to_integer(Backlog), list_to_integer(Schedulers)}.
+
+title(Base) ->
+    [Name, Schedulers, Backlog] = string:split(Base, "-", all),
+    What = case Name of
+        "nginx_tornado" -> "nginx, 2 workers, before 2 Tornado";
+        "tornado" -> "Tornado";
+        _ -> [Name, ", ", Schedulers, case Schedulers of "1" -> " scheduler"; _ -> " schedulers" end]
+    end,
+    [What, ", backlog ", Backlog].
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+
+point(Rate, Errors) -> #{rate => Rate, replies => float(Rate), offered => float(Rate), errors => Errors}.
+
+best_test_() ->
+    Rows = fun(Second) -> [{1000, [point(1000, 0.0)]}, {2000, [point(2000, 0.0), point(2000, Second)]}, {3000, [point(3000, 0.0)]}] end,
+    [?_assertEqual(3000, best(Rows(0.0))), ?_assertEqual(1000, best(Rows(0.1))), ?_assertEqual(0, best([]))].
+
+csv_test() ->
+    ?assertEqual("2000 rps,2000.0,50.0,2000.0,0.5,2000.0,2000.0,0.0,1.0\n", lists:flatten(csv_row({2000, [point(2000, 0.0), point(2000, 1.0)]}))).
+-endif.

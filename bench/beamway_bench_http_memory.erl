@@ -1,0 +1,121 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc `bench http-memory': what yucan, yaws, nginx and apache2 have in memory when idle, with 1,000 busy connections, for each of 10,000 idle ones, and
+%% ten seconds after. Then yucan alone under twice the load that it can serve.
+%%
+%% Each server is alone on the machine. Memory is the proportional set size of all its processes: pages that they share count once.
+-module(beamway_bench_http_memory).
+-behaviour(beamway_bench).
+
+-export([options/0, prepare/2, groups/1, metrics/1, finish/2]).
+
+-define(PORT, 18190).
+-define(BUSY, "1000").
+-define(IDLE, 10000).
+%% yucan lets connections sleep after two seconds.
+-define(SETTLE_MS, 4000).
+-define(AFTER_MS, 10000).
+
+%% @private
+-spec options() -> [getopt:option_spec()].
+options() -> [].
+
+%% @private
+-spec prepare(Given :: proplists:proplist(), beamway_bench:speed()) -> {ok, map()} | {error, unicode:chardata()}.
+prepare(Given, Speed) ->
+    case os:find_executable("wrk") of
+        false -> {error, "wrk is not installed here; run it from a checkout, as root: bin/beamway bench http-memory"};
+        _ -> {ok, #{repeats => proplists:get_value(repeats, Given, 1), overload_s => case Speed of quick -> 5; full -> 60 end}}
+    end.
+
+contenders() -> [yucan, yaws, nginx, apache2].
+
+%% @private
+-spec groups(map()) -> [beamway_bench_run:group()].
+groups(Settings) ->
+    [#{nodes => 0, contenders => [Name], directions => [none], measure => fun(none) -> measure(Name, Settings) end} || Name <- contenders()].
+
+measure(Name, Settings) ->
+    ok = beamway_bench_http_servers:start(Name, ?PORT, #{}),
+    try
+        Figures = life(),
+        case Name of
+            yucan -> maps:merge(Figures, overload(Settings));
+            _ -> Figures
+        end
+    after
+        ok = beamway_bench_http_servers:stop(?PORT)
+    end.
+
+life() ->
+    %% Everything that is loaded at the first request is there.
+    _ = wrk("8", "1"),
+    pause(?AFTER_MS),
+    Idle = memory(),
+    Busy = while(fun() -> wrk(?BUSY, "4") end),
+    Holder = hold(),
+    pause(?SETTLE_MS),
+    Holding = memory(),
+    ok = beamway_bench_tools:close(Holder, "TERM"),
+    pause(?AFTER_MS),
+    #{key(idle) => Idle, key(busy) => Busy, key(connection) => (Holding - Idle) / ?IDLE, key('after') => memory()}.
+
+hold() ->
+    Holder = beamway_bench_tools:open(load_program(), ["hold", integer_to_list(?PORT), "/", integer_to_list(?IDLE)]),
+    {line, "holding"} = beamway_bench_tools:line(Holder, 120000),
+    Holder.
+
+memory() -> beamway_bench_http_servers:memory_kb(?PORT).
+
+pause(Ms) -> receive after Ms -> ok end.
+
+%% The most that the server has while the function runs.
+while(Function) ->
+    {Pid, Monitor} = spawn_monitor(Function),
+    most(Pid, Monitor, 0).
+
+most(Pid, Monitor, Most) ->
+    receive
+        {'DOWN', Monitor, process, Pid, normal} -> Most;
+        {'DOWN', Monitor, process, Pid, Reason} -> error(Reason)
+    after 100 -> most(Pid, Monitor, max(Most, memory()))
+    end.
+
+%% Twice what it has reached, offered over 1,000 connections.
+overload(#{overload_s := Seconds}) ->
+    Peak = wrk("32", "3"),
+    Words = ["-c", "1", load_program(), "rate", integer_to_list(?PORT), "/", ?BUSY, integer_to_list(2 * round(Peak)), integer_to_list(Seconds)],
+    Most = while(fun() ->
+        {0, [Line]} = beamway_bench_tools:run(os:find_executable("taskset"), Words, Seconds * 1000 + 60000),
+        [_, _, "0" | _] = string:lexemes(Line, " \n")
+    end),
+    After = wrk("32", "1"),
+    #{key(overload) => Most, key(recovered) => 100 * After / Peak}.
+
+wrk(Connections, Seconds) ->
+    Words = ["-c", "1", "wrk", "-t1", "-c" ++ Connections, "-d" ++ Seconds, "http://127.0.0.1:" ++ integer_to_list(?PORT) ++ "/"],
+    {0, Lines} = beamway_bench_tools:run(os:find_executable("taskset"), Words, 60000),
+    {match, [Rate]} = re:run(Lines, "Requests/sec: *([0-9.]+)", [{capture, all_but_first, list}]),
+    list_to_float(Rate).
+
+load_program() ->
+    {ok, Program} = beamway_bench_tools:compile("http_load", "cc"),
+    Program.
+
+key(idle) -> <<"memory, idle">>;
+key(busy) -> <<"memory, 1000 busy connections">>;
+key(connection) -> <<"memory, each of 10000 idle connections">>;
+key('after') -> <<"memory, 10 s after">>;
+key(overload) -> <<"memory, twice the load that it can serve">>;
+key(recovered) -> <<"rate in the second after that, of the rate before">>.
+
+%% @private
+-spec metrics(map()) -> [beamway_bench_report:metric()].
+metrics(_) ->
+    [#{name => <<"memory_", (atom_to_binary(What))/binary>>, unit => <<"KB">>, better => lower, key => key(What), contender => yucan,
+       baselines => contenders() -- [yucan]} || What <- [idle, busy, connection, 'after']]
+        ++ [#{name => <<"memory_overload">>, unit => <<"KB">>, better => lower, key => key(overload), contender => yucan, baselines => []},
+            #{name => <<"overload_recovered">>, unit => <<"%">>, better => higher, key => key(recovered), contender => yucan, baselines => []}].
+
+%% @private
+-spec finish(beamway_bench_report:result(), map()) -> ok.
+finish(_, _) -> ok.

@@ -1,0 +1,150 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc The servers of `bench http', `http-memory' and `http-2009': started, found and ended by the port on which they listen.
+%%
+%% `bin/beamway' runs these benchmarks in an overlay (scripts/in-overlay), where the servers are installed. Each answers hello world at /,
+%% without a log; Erlang's do not spin. Those with a folder serve files from it.
+-module(beamway_bench_http_servers).
+
+-export([start/3, stop/1, memory_kb/1, folder/0]).
+-export_type([name/0, options/0]).
+
+-type name() :: yucan | yaws | mochiweb | nginx | tornado | yucan2009 | default_buffer | apache2 | nginx_tornado.
+-type options() :: #{cores => string(), schedulers => pos_integer(), backlog => pos_integer(), fastcgi => inet:port_number() | none}.
+
+-define(START_MS, 60000).
+-define(STOP_MS, 10000).
+-define(FILES, "20000").
+
+%% @doc Where the servers find their files.
+-spec folder() -> file:filename().
+folder() -> "/tmp/beamway_bench_http".
+
+%% @doc Starts one; returns when it takes connections. By default it has the first processor and one scheduler.
+-spec start(name(), inet:port_number(), options()) -> ok.
+start(Name, Port, Options) ->
+    ok = prepare(),
+    All = maps:merge(#{cores => "0", schedulers => 1, backlog => 1024, fastcgi => none}, Options),
+    _ = [run(Words, All) || Words <- commands(Name, Port, All)],
+    wait(Name, Port, erlang:monotonic_time(millisecond) + ?START_MS).
+
+run(Words, #{cores := Cores}) ->
+    beamway_bench_tools:open(os:find_executable("prlimit"), ["--nofile=" ++ ?FILES ++ ":" ++ ?FILES, "taskset", "-c", Cores | Words]).
+
+prepare() ->
+    ok = filelib:ensure_dir(filename:join([folder(), "root", "x"])),
+    _ = [file(filename:join("root", File), binary:copy(<<"x">>, Size)) || {File, Size} <- [{"file_1k.bin", 1024}, {"file_1m.bin", 1048576}]],
+    ok.
+
+file(Name, Text) ->
+    File = filename:join(folder(), Name),
+    ok = file:write_file(File, Text),
+    File.
+
+%% Until it takes a connection. The first one of Tornado's pair may be later than nginx.
+wait(Name, Port, Deadline) ->
+    case gen_tcp:connect({127, 0, 0, 1}, Port, [binary, {active, false}], 1000) of
+        {ok, Socket} -> gen_tcp:close(Socket);
+        {error, _} ->
+            erlang:monotonic_time(millisecond) < Deadline orelse error({server_does_not_start, Name}),
+            receive after 100 -> ok end,
+            wait(Name, Port, Deadline)
+    end.
+
+%% @doc Ends whatever listens on the port, and waits until that is gone.
+-spec stop(inet:port_number()) -> ok.
+stop(Port) -> stop(Port, erlang:monotonic_time(millisecond) + ?STOP_MS).
+
+stop(Port, Deadline) ->
+    case pids(Port) of
+        [] -> ok;
+        Pids ->
+            erlang:monotonic_time(millisecond) < Deadline orelse error({server_does_not_end, Port}),
+            _ = os:cmd("kill -KILL " ++ lists:join(" ", Pids)),
+            receive after 100 -> ok end,
+            stop(Port, Deadline)
+    end.
+
+%% @doc What the processes that listen on the port have in memory, in KB; pages that several of them share count once.
+-spec memory_kb(inet:port_number()) -> pos_integer().
+memory_kb(Port) ->
+    lists:sum([pss(Pid) || Pid <- pids(Port)]).
+
+pss(Pid) ->
+    {ok, Text} = file:read_file("/proc/" ++ Pid ++ "/smaps_rollup"),
+    {match, [Kb]} = re:run(Text, "Pss: *(\\d+) kB", [{capture, all_but_first, list}]),
+    list_to_integer(Kb).
+
+pids(Port) ->
+    Text = os:cmd("ss -Hltnp sport = :" ++ integer_to_list(Port)),
+    case re:run(Text, "pid=(\\d+)", [global, {capture, all_but_first, list}]) of
+        {match, Pids} -> lists:usort(lists:append(Pids));
+        nomatch -> []
+    end.
+
+%% ---- how each is started
+
+-spec commands(name(), inet:port_number(), options()) -> [[string()]].
+commands(yaws, Port, #{schedulers := Schedulers, backlog := Backlog}) ->
+    ok = compile_appmod(),
+    Conf = ["logdir = ", folder(), "\nebin_dir = ", folder(), "\nmax_connections = nolimit\nkeepalive_timeout = 120000\nkeepalive_maxuses = nolimit\n<server localhost>\n  port = ",
+            integer_to_list(Port), "\n  listen = 127.0.0.1\n  listen_backlog = ", integer_to_list(Backlog), "\n  docroot = ", folder(),
+            "/root\n  access_log = false\n  appmods = </, beamway_bench_yaws>\n</server>\n"],
+    [["env", "HOME=" ++ folder(), "ERL_FLAGS=" ++ lists:append(lists:join(" ", flags(Schedulers))),
+      "yaws", "--conf", file("yaws.conf", Conf), "--daemon", "--id", "bench" ++ integer_to_list(Port)]];
+commands(nginx, Port, #{backlog := Backlog, fastcgi := Fastcgi}) ->
+    Php = [["server { listen 127.0.0.1:", integer_to_list(Fastcgi), " backlog=1024; root ", folder(), "/root; location ~ \\.php$ { include /etc/nginx/fastcgi_params; ",
+            "fastcgi_param SCRIPT_FILENAME $document_root$fastcgi_script_name; fastcgi_keep_conn on; fastcgi_pass php; } } ",
+            "upstream php { server unix:", folder(), "/nginx.sock; keepalive 16; }"] || is_integer(Fastcgi)],
+    [nginx("nginx", 1, ["server { listen 127.0.0.1:", integer_to_list(Port), " backlog=", integer_to_list(Backlog), "; root ", folder(),
+                        "/root; location = / { default_type text/plain; return 200 \"hello world\\n\"; } } ", Php])];
+commands(nginx_tornado, Port, #{backlog := Backlog}) ->
+    Behind = [Port + 1, Port + 2],
+    Upstream = [["server 127.0.0.1:", integer_to_list(P), "; "] || P <- Behind],
+    [nginx("nginx_tornado", 2, ["upstream tornado { ", Upstream, "} server { listen 127.0.0.1:", integer_to_list(Port), " backlog=", integer_to_list(Backlog),
+                                "; location / { proxy_pass http://tornado; } }"])
+     | [tornado(P, 128) || P <- Behind]];
+commands(apache2, Port, _) ->
+    Conf = ["ServerRoot /usr/lib/apache2\nDefaultRuntimeDir ", folder(), "\nPidFile ", folder(), "/apache2.pid\nErrorLog /dev/null\nServerName localhost\nListen 127.0.0.1:",
+            integer_to_list(Port), "\nLoadModule mpm_event_module modules/mod_mpm_event.so\nLoadModule authz_core_module modules/mod_authz_core.so\n",
+            "LoadModule dir_module modules/mod_dir.so\nServerLimit 16\nThreadsPerChild 64\nMaxRequestWorkers 1024\nAsyncRequestWorkerFactor 20\n"
+            "User www-data\nGroup www-data\nKeepAliveTimeout 120\nMaxKeepAliveRequests 0\nDocumentRoot ", folder(), "/root\nDirectoryIndex hello.txt\n"],
+    _ = file("root/hello.txt", "hello world\n"),
+    [["apache2", "-DFOREGROUND", "-f", file("apache2.conf", Conf)]];
+commands(tornado, Port, #{backlog := Backlog}) ->
+    [tornado(Port, Backlog)];
+commands(Name, Port, #{schedulers := Schedulers, backlog := Backlog, fastcgi := Fastcgi}) ->
+    Root = beamway_bench_nodes:root(),
+    [["erl" | flags(Schedulers)] ++ ["-noinput", "-boot", "no_dot_erlang", "-pa", filename:join(Root, "bench/ebin"), filename:join(Root, "apps/yucan/ebin"),
+      "-s", "beamway_bench_http_server", "start", atom_to_list(Name), integer_to_list(Port), filename:join(folder(), "root"), integer_to_list(Backlog),
+      case Fastcgi of none -> "none"; _ -> integer_to_list(Fastcgi) end]].
+
+flags(Schedulers) ->
+    Count = integer_to_list(Schedulers),
+    ["+S", Count ++ ":" ++ Count, "+sbwt", "none"].
+
+nginx(Name, Workers, Servers) ->
+    Conf = ["worker_processes ", integer_to_list(Workers), "; daemon off; pid ", folder(), "/", Name, ".pid; error_log /dev/null;\nevents { worker_connections 16384; }\n",
+            "http { access_log off; sendfile on; tcp_nopush on; keepalive_timeout 120; keepalive_requests 1000000000; ", Servers, " }\n"],
+    ["nginx", "-c", file(Name ++ ".conf", Conf)].
+
+tornado(Port, Backlog) ->
+    Program = "import logging, sys, tornado.ioloop, tornado.web\n"
+        "class Hello(tornado.web.RequestHandler):\n"
+        "    def get(self):\n"
+        "        self.set_header('Content-Type', 'text/plain')\n"
+        "        self.write(b'hello world\\n')\n"
+        "logging.getLogger('tornado.access').disabled = True\n"
+        "tornado.web.Application([('/', Hello)]).listen(int(sys.argv[1]), '127.0.0.1', backlog=int(sys.argv[2]))\n"
+        "tornado.ioloop.IOLoop.current().start()\n",
+    ["/usr/bin/python3", file("hello.py", Program), integer_to_list(Port), integer_to_list(Backlog)].
+
+compile_appmod() ->
+    Forms = [form(T) || T <- ["-module(beamway_bench_yaws).", "-export([out/1]).", "out(_) -> {content, \"text/plain\", <<\"hello world\\n\">>}."]],
+    {ok, Module, Beam} = compile:forms(Forms),
+    _ = file(atom_to_list(Module) ++ ".beam", Beam),
+    ok.
+
+form(Text) ->
+    {ok, Tokens, _} = erl_scan:string(Text),
+    {ok, Form} = erl_parse:parse_form(Tokens),
+    Form.

@@ -1,0 +1,254 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A client for `bench http` and `bench http-memory`: what wrk and httperf cannot do. Loopback only.
+ *
+ * usage: http_load rate PORT PATH CONNECTIONS RATE SECONDS
+ *        http_load hold PORT PATH CONNECTIONS
+ *
+ * rate: so many requests a second at even distances over kept connections, whatever the server does
+ * (open loop). The time of a request begins when it was due, also if no connection was free then,
+ * so a server that pauses is charged for all that it kept waiting. It spins, so it needs a
+ * processor of its own. Prints `DONE UNSENT ERRORS P50 P99 MAX`: requests, and microseconds.
+ *
+ * hold: opens the connections, makes one request on each, prints `holding`, and closes them when
+ * its input ends.
+ *
+ * Exit code: 0; 1 with a line on standard error.
+ */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { ANSWER_BYTES = 8192, MOST_CONNECTIONS = 100000, EVENTS = 256, WAIT_S = 30 };
+
+typedef struct {
+    int fd;
+    uint64_t due_ns;
+    size_t have;
+    char answer[ANSWER_BYTES];
+} connection_t;
+
+static struct sockaddr_in server;
+static char request[1024];
+static size_t request_bytes;
+static long errors;
+static int events_of_all;
+
+static void fail(const char *what)
+{
+    fprintf(stderr, "http_load: %s: %s\n", what, strerror(errno));
+    exit(1);
+}
+
+static uint64_t now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static long number(const char *text, const char *name, long least, long most)
+{
+    char *end;
+    long value = strtol(text, &end, 10);
+    if (end == text || *end != 0 || value < least || value > most) {
+        fprintf(stderr, "http_load: %s is %s; expected a number from %ld to %ld\n", name, text,
+                least, most);
+        exit(1);
+    }
+    return value;
+}
+
+static void open_connection(connection_t *connection)
+{
+    int one = 1;
+    connection->fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (connection->fd < 0)
+        fail("socket");
+    if (connect(connection->fd, (struct sockaddr *)&server, sizeof server) != 0)
+        fail("connect");
+    if (setsockopt(connection->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one) != 0)
+        fail("setsockopt");
+    connection->have = 0;
+}
+
+/* The size of a whole answer, 0 if it is not whole yet. */
+static size_t answer_size(const connection_t *connection)
+{
+    const char *end = memmem(connection->answer, connection->have, "\r\n\r\n", 4);
+    if (!end)
+        return 0;
+    size_t head = (size_t)(end - connection->answer) + 4, body = 0;
+    for (const char *line = connection->answer; line < end; line++) {
+        if (strncasecmp(line, "\r\ncontent-length:", 17) == 0)
+            body = strtoul(line + 17, NULL, 10);
+    }
+    return head + body <= connection->have ? head + body : 0;
+}
+
+static bool is_good(const connection_t *connection)
+{
+    return connection->have > 12 && memcmp(connection->answer + 8, " 200", 4) == 0;
+}
+
+static void send_request(const connection_t *connection)
+{
+    ssize_t n = send(connection->fd, request, request_bytes, MSG_NOSIGNAL);
+    if (n >= 0 && (size_t)n != request_bytes)
+        fail("the system took a part of a request");
+    /* An error is found by reading. */
+}
+
+static void watch(connection_t *connection)
+{
+    struct epoll_event event = {.events = EPOLLIN, .data.ptr = connection};
+    if (epoll_ctl(events_of_all, EPOLL_CTL_ADD, connection->fd, &event) != 0)
+        fail("epoll_ctl");
+}
+
+/* True if the answer is whole, or will never be: then the connection is a new one. */
+static bool read_answer(connection_t *connection)
+{
+    ssize_t n = recv(connection->fd, connection->answer + connection->have,
+                     ANSWER_BYTES - 1 - connection->have, MSG_DONTWAIT);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR))
+        return false;
+    if (n > 0) {
+        connection->have += (size_t)n;
+        connection->answer[connection->have] = 0;
+        if (connection->have < ANSWER_BYTES - 1 && answer_size(connection) == 0)
+            return false;
+        if (!is_good(connection))
+            errors++;
+        connection->have = 0;
+        return true;
+    }
+    errors++;
+    close(connection->fd);
+    open_connection(connection);
+    watch(connection);
+    return true;
+}
+
+static int by_size(const void *a, const void *b)
+{
+    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    return (x > y) - (x < y);
+}
+
+static void at_rate(long count, long rate, long seconds)
+{
+    connection_t *connections = calloc((size_t)count, sizeof *connections);
+    connection_t **idle = calloc((size_t)count, sizeof *idle);
+    uint64_t total = (uint64_t)rate * (uint64_t)seconds, sent = 0, done = 0;
+    uint32_t *times_us = calloc(total, sizeof *times_us);
+    events_of_all = epoll_create1(EPOLL_CLOEXEC);
+    if (!connections || !idle || !times_us || events_of_all < 0)
+        fail("start");
+    long idle_count = 0;
+    for (long i = 0; i < count; i++) {
+        open_connection(&connections[i]);
+        watch(&connections[i]);
+        idle[idle_count++] = &connections[i];
+    }
+    uint64_t start = now_ns() + 10000000u, end = start + (uint64_t)seconds * 1000000000u,
+             latest = end + 5000000000u;
+    uint64_t now = start;
+    while ((now < end || idle_count < count) && now < latest) {
+        struct epoll_event events[EVENTS];
+        now = now_ns();
+        while (now < end && idle_count > 0 && sent < total) {
+            uint64_t due = start + sent * 1000000000u / (uint64_t)rate;
+            if (due > now)
+                break;
+            connection_t *connection = idle[--idle_count];
+            connection->due_ns = due;
+            sent++;
+            send_request(connection);
+        }
+        int n = epoll_wait(events_of_all, events, EVENTS, 0);
+        for (int i = 0; i < n; i++) {
+            connection_t *connection = events[i].data.ptr;
+            if (!read_answer(connection))
+                continue;
+            times_us[done++] = (uint32_t)((now_ns() - connection->due_ns) / 1000u);
+            idle[idle_count++] = connection;
+        }
+    }
+    if (done == 0) {
+        fprintf(stderr, "http_load: no answer at all\n");
+        exit(1);
+    }
+    qsort(times_us, done, sizeof *times_us, by_size);
+    printf("%llu %llu %ld %u %u %u\n", (unsigned long long)done, (unsigned long long)(total - sent),
+           errors, times_us[done / 2], times_us[done - 1 - done / 100], times_us[done - 1]);
+}
+
+static void hold(long count)
+{
+    struct timeval wait = {.tv_sec = WAIT_S};
+    char byte;
+    for (long i = 0; i < count; i++) {
+        static connection_t connection;
+        open_connection(&connection);
+        if (setsockopt(connection.fd, SOL_SOCKET, SO_RCVTIMEO, &wait, sizeof wait) != 0)
+            fail("setsockopt");
+        send_request(&connection);
+        while (answer_size(&connection) == 0) {
+            ssize_t n = recv(connection.fd, connection.answer + connection.have,
+                             ANSWER_BYTES - 1 - connection.have, 0);
+            if (n <= 0)
+                fail("no answer");
+            connection.have += (size_t)n;
+            connection.answer[connection.have] = 0;
+        }
+    }
+    puts("holding");
+    fflush(stdout);
+    while (read(STDIN_FILENO, &byte, 1) > 0)
+        ;
+}
+
+int main(int argc, char **argv)
+{
+    bool rates = argc == 7 && strcmp(argv[1], "rate") == 0;
+    if (!rates && !(argc == 5 && strcmp(argv[1], "hold") == 0)) {
+        fprintf(stderr, "usage: http_load rate PORT PATH CONNECTIONS RATE SECONDS | http_load hold "
+                        "PORT PATH CONNECTIONS\n");
+        return 1;
+    }
+    server.sin_family = AF_INET;
+    server.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    server.sin_port = htons((uint16_t)number(argv[2], "PORT", 1, 65535));
+    int n =
+        snprintf(request, sizeof request, "GET %s HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", argv[3]);
+    if (n < 0 || (size_t)n >= sizeof request) {
+        fprintf(stderr, "http_load: PATH is too long\n");
+        return 1;
+    }
+    request_bytes = (size_t)n;
+    long count = number(argv[4], "CONNECTIONS", 1, MOST_CONNECTIONS);
+    struct rlimit files;
+    if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
+        files.rlim_cur = files.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &files);
+    }
+    if (rates)
+        at_rate(count, number(argv[5], "RATE", 1, 10000000), number(argv[6], "SECONDS", 1, 600));
+    else
+        hold(count);
+    return 0;
+}
