@@ -91,7 +91,7 @@ propagation(First, Names, Speed) ->
 way(First, Names, Count, Way, Seconds) ->
     _ = [ok = beamway_bench_nodes:call(First, erpc, call, [Name, placement, insert, [bench_clock, {dynamic, {?MODULE, clock, []}}]]) || Name <- Names],
     {Messages, Ages, Times} = beamway_bench_nodes:call(First, ?MODULE, choices, [Names, Way, Seconds * 1000, 100], Seconds * 1000 + 60000),
-    ok = beamway_bench:note("bench placement: ~b nodes, ~ts: ~.1f messages a choice, values ~.1f ms old, ~.0f us", [Count, Way, Messages, Ages, Times]),
+    ok = beamway_bench:note("bench placement: ~b nodes, ~ts: ~.1f messages a choice, values ~.1f ms old, ~b us", [Count, Way, Messages, Ages, round(Times)]),
     #{key(messages, Way, Count) => Messages, key(age, Way, Count) => Ages, key(time, Way, Count) => Times}.
 
 %% @doc On each node: the attribute.
