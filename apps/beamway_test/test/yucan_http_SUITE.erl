@@ -211,7 +211,7 @@ settled(Table, Last, Same) ->
         [] -> settled(Table, Last, 0)
     end.
 
-wait_for(Condition) -> true = beamway_peer:wait_until(Condition, 20000).
+wait_for(Condition) -> true = beamway_peer:wait_until(Condition, 60000).
 
 %% A client that has closed its side still gets its answers (RFC 9112, 9.6), the last of them whole.
 half_closed(Config) ->
@@ -274,7 +274,7 @@ low_rate(Config) ->
 
 %% Longer than the silence that is allowed, but never silent.
 long_body(_) ->
-    Ms = 1000 * beamway_runner:slowness(),
+    Ms = 5000 * beamway_runner:slowness(),
     {ok, _} = yucan:start(#{name => yucan_long, listen => [#{port => 0}], handler => {yucan_test_handler, none}, limits => #{read_ms => Ms, min_body_rate => 1}}),
     Socket = yucan_client:connect(yucan:port(yucan_long)),
     Length = Ms div 50 + 10,
