@@ -3,12 +3,20 @@
 
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: build demo test test-long test-idle test-otp test-otp27 test-elixir test-rabbitmq test-wordpress test-trac test-rdma demo-rdma bench-rdma test-network test-scipy test-bare nemesis check bench soak asan test-asan tsan fuzz fuzz-keep spin clean help build-test build-bench coverage valgrind
+.PHONY: install deb build demo test test-long test-idle test-otp test-otp27 test-elixir test-rabbitmq test-wordpress test-trac test-rdma demo-rdma bench-rdma test-network test-scipy test-bare nemesis check bench soak asan test-asan tsan fuzz fuzz-keep spin clean help build-test build-bench coverage valgrind
 
 ## build: compile the driver and the applications into the checkout
 build:
 	@scripts/install-packages build
 	@scripts/build
+
+## install: the commands of the pipe, their manual pages and completion, into PREFIX (/usr/local)
+install: build
+	@scripts/install-pipe $(or $(PREFIX),/usr/local)
+
+## deb: the same as a Debian package in build/
+deb: build
+	@scripts/install-pipe --deb build/beamway-rdpipe.deb
 
 build-bench: build
 	@scripts/build --bench

@@ -4,11 +4,14 @@
 # that says what it was; inputs without one (reached-...) are there because they reach much.
 # `make test` runs the committed files again (build/test/TARGET_replay).
 
-FUZZ_TARGETS := $(sort $(notdir $(basename $(wildcard fuzz/*_fuzz.c))))
+# pipe_fuzz needs what rdpipe needs.
+FUZZ_ALL := $(sort $(notdir $(basename $(wildcard fuzz/*_fuzz.c))))
+FUZZ_TARGETS = $(if $(HAS_PIPE),$(FUZZ_ALL),$(filter-out pipe_fuzz,$(FUZZ_ALL)))
 FUZZ_SECONDS ?= 60
 FUZZ_CC ?= clang
 FUZZ_SRC := $(LINK_SRC) link/rdma/flow.c link/rdma/wire.c driver/pump.c driver/parts.c
-FUZZ_HEADERS := $(wildcard fuzz/*.h test/*.h link/*.h link/rdma/*.h driver/*.h)
+FUZZ_PIPE_SRC := rdpipe/pipeline.c rdpipe/control.c rdpipe/key.c rdpipe/squeeze.c
+FUZZ_HEADERS := $(wildcard fuzz/*.h test/*.h link/*.h link/rdma/*.h driver/*.h rdpipe/*.h)
 FUZZ_CFLAGS = $(BASE_CFLAGS) -O1 -g -pthread -Ilink -isystem $(ERL_INCLUDE)
 
 # The lists are read by recipes of test.mk, which have had their prerequisites already.
@@ -19,11 +22,12 @@ asan: $(FUZZ_TARGETS:%=$(BUILD)/asan/%_replay)
 valgrind: $(FUZZ_TARGETS:%=$(BUILD)/test/%_replay)
 
 .PHONY: fuzz fuzz-keep
-.SECONDARY: $(FUZZ_TARGETS:%=$(BUILD)/fuzz/%)
+.SECONDARY: $(FUZZ_ALL:%=$(BUILD)/fuzz/%)
 
 # These run the pump, and with it the calls of the VM that driver_shim.h stands in for.
 fuzz_src = $(LINK_SRC) $(if $(filter ring_fuzz frame_fuzz lane_fuzz,$(1)),driver/pump.c driver/parts.c) \
-	$(if $(filter rdma_fuzz,$(1)),link/rdma/flow.c link/rdma/wire.c)
+	$(if $(filter rdma_fuzz,$(1)),link/rdma/flow.c link/rdma/wire.c) \
+	$(if $(filter pipe_fuzz,$(1)),-Irdpipe $(FUZZ_PIPE_SRC) -lcrypto -lisal -lzstd)
 
 $(BUILD)/fuzz/%: fuzz/%.c $(FUZZ_SRC) $(FUZZ_HEADERS)
 	@mkdir -p $(@D)

@@ -9,6 +9,8 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "squeeze.h"
+
 #define PROGRESS_MS 500
 
 void rd_cli_init(rd_cli_t *cli, const char *name)
@@ -75,6 +77,12 @@ void rd_cli_option(rd_cli_t *cli, int option, const char *value)
         break;
     case RD_OPTION_NO_CHECKSUM:
         cli->terms.flags &= (uint8_t)~RD_FLAG_CRC;
+        break;
+    case RD_OPTION_ZSTD:
+        number = RD_ZSTD_LEVEL;
+        if (value && !rd_number(value, 1, RD_ZSTD_LEVEL_MAX, &number))
+            rd_usage(cli, "--zstd=%s: expected a level from 1 to %d", value, RD_ZSTD_LEVEL_MAX);
+        cli->terms.zstd = (int)number;
         break;
     case RD_OPTION_JSON:
         cli->json = true;

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "pump.h"
+#include "squeeze.h"
 
 #define TICK_MS 1000
 #define PARTING_MS 5000 /* the producer closes first, so that our last word is not lost */
@@ -23,7 +24,9 @@ typedef struct {
     bool has_ended;              /* END has come */
     bool output_quit;            /* the output's reader wants no more */
     bool below_done, below_quit; /* what the forward hop has answered */
-    rd_why_t fault, below;
+    const uint8_t *plain;        /* the bytes of the stream in the first frame */
+    rd_squeeze_t squeeze;        /* opened by the first compressed frame */
+    rd_why_t fault;
 } drain_t;
 
 static bool fault(drain_t *drain, const char *what, int error)
@@ -51,15 +54,33 @@ static void quit_output(drain_t *drain)
 
 /* ---- DATA ---- */
 
+/* The bytes of the stream in a frame, once. */
+static bool unpack(drain_t *drain, const rd_frame_t *frame, const uint8_t *payload)
+{
+    if (!(frame->flags & RD_FLAG_ZSTD)) {
+        drain->plain = payload;
+        return true;
+    }
+    if (drain->is_checked)
+        return true;
+    if (!drain->squeeze.block &&
+        !rd_squeeze_open(&drain->squeeze, drain->from->hop.terms.block, 0, false))
+        return fault(drain, "no memory to unpack", 0);
+    drain->plain = drain->squeeze.block;
+    if (!rd_squeeze_unpack(&drain->squeeze, payload, frame->len, frame->value))
+        return fault(drain, "a compressed piece of the stream is damaged", 0);
+    return true;
+}
+
 static bool is_sound(drain_t *drain, const rd_frame_t *frame, const uint8_t *payload)
 {
     if (frame->offset != drain->total || drain->has_ended)
         return fault(drain, "a piece of the stream is missing or came twice", 0);
-    if (frame->flags & RD_FLAG_ZSTD)
-        return fault(drain, "a compressed piece, which this version does not know", 0);
     /* Who only sends on leaves the check to the end of the way. */
+    if (has_output(drain) && !unpack(drain, frame, payload))
+        return false;
     if (has_output(drain) && frame->flags & RD_FLAG_CRC && !drain->is_checked &&
-        rd_crc(payload, frame->len) != frame->crc)
+        rd_crc(drain->plain, frame->value) != frame->crc)
         return fault(drain, "checksum error: the bytes that arrived are not those that were sent",
                      0);
     drain->is_checked = true;
@@ -67,11 +88,11 @@ static bool is_sound(drain_t *drain, const rd_frame_t *frame, const uint8_t *pay
 }
 
 /* True: the output has the whole frame, or there is none. */
-static bool write_frame(drain_t *drain, const rd_frame_t *frame, const uint8_t *payload)
+static bool write_frame(drain_t *drain, const rd_frame_t *frame)
 {
-    while (has_output(drain) && drain->written < frame->len) {
-        ssize_t n =
-            rd_end_write(drain->output, payload + drain->written, frame->len - drain->written);
+    while (has_output(drain) && drain->written < frame->value) {
+        ssize_t n = rd_end_write(drain->output, drain->plain + drain->written,
+                                 frame->value - drain->written);
 
         if (n >= 0)
             drain->written += (size_t)n;
@@ -109,7 +130,7 @@ static bool take_data(drain_t *drain, const rd_frame_t *frame, const uint8_t *pa
     if (!is_sound(drain, frame, payload))
         return true;
     is_sent = send_on(drain, frame, payload);
-    is_written = write_frame(drain, frame, payload);
+    is_written = write_frame(drain, frame);
     if (!is_sent || !is_written)
         return drain->fault.text[0] != 0;
     drain->total += frame->value;
@@ -294,4 +315,6 @@ void rd_drain(rd_pump_t *pump, rd_stream_t *from, rd_end_t *output, rd_stream_t 
     }
     atomic_store(&pump->has_ended, drain.has_ended && !drain.fault.text[0]);
     finish(&drain);
+    if (drain.squeeze.block)
+        rd_squeeze_close(&drain.squeeze);
 }

@@ -5,6 +5,7 @@
 #include <sys/eventfd.h>
 
 #include "pump.h"
+#include "squeeze.h"
 
 #define STATUS_MS 1000 /* END waits so long for the producer's status once its output has ended */
 #define ABORT_MS 2000  /* an ABORT waits so long for room */
@@ -19,7 +20,8 @@ typedef struct {
     uint64_t total; /* bytes of the stream in frames that were sent */
     int64_t end_by; /* END goes then, with the status or without it; 0: the input has not ended */
     bool has_said_end;
-    rd_why_t fault; /* of the input */
+    rd_why_t fault;       /* of the input */
+    rd_squeeze_t squeeze; /* without a block: nothing is compressed */
 } feed_t;
 
 static void fail(feed_t *feed, const char *text)
@@ -28,16 +30,37 @@ static void fail(feed_t *feed, const char *text)
     (void)rd_because(&feed->pump->why, "%s", text);
 }
 
+/* Where the input is read to. */
+static uint8_t *block_of(const feed_t *feed)
+{
+    return feed->squeeze.block ? feed->squeeze.block : feed->at + RD_FRAME_BYTES;
+}
+
+/* What does not become fewer goes as it is. */
+static void squeeze(feed_t *feed, rd_frame_t *frame)
+{
+    size_t packed = rd_squeeze_pack(&feed->squeeze, feed->filled, feed->at + RD_FRAME_BYTES);
+
+    if (packed > 0) {
+        frame->flags |= RD_FLAG_ZSTD;
+        frame->len = (uint32_t)packed;
+    } else {
+        memcpy(feed->at + RD_FRAME_BYTES, feed->squeeze.block, feed->filled);
+    }
+}
+
 static void send_block(feed_t *feed)
 {
     rd_frame_t frame = {.kind = RD_DATA,
-                        .flags = feed->to->hop.terms.flags,
+                        .flags = feed->to->hop.terms.flags & RD_FLAG_CRC,
                         .len = (uint32_t)feed->filled,
                         .value = (uint32_t)feed->filled,
                         .offset = feed->total};
 
     if (frame.flags & RD_FLAG_CRC)
-        frame.crc = rd_crc(feed->at + RD_FRAME_BYTES, feed->filled);
+        frame.crc = rd_crc(block_of(feed), feed->filled);
+    if (feed->squeeze.block)
+        squeeze(feed, &frame);
     rd_stream_put(feed->to, feed->at, &frame);
     feed->total += feed->filled;
     atomic_store_explicit(&feed->pump->bytes, feed->total, memory_order_relaxed);
@@ -58,8 +81,7 @@ static bool read_block(feed_t *feed)
     if (!feed->at)
         return false;
     while (feed->filled < block) {
-        n = rd_end_read(feed->input, feed->at + RD_FRAME_BYTES + feed->filled,
-                        block - feed->filled);
+        n = rd_end_read(feed->input, block_of(feed) + feed->filled, block - feed->filled);
         if (n > 0)
             feed->filled += (size_t)n;
         else if (n == 0 || errno != EINTR)
@@ -157,6 +179,9 @@ void rd_feed(rd_pump_t *pump, rd_stream_t *to, rd_end_t *input)
     feed_t feed = {.pump = pump, .to = to, .input = input};
     rd_why_t why;
 
+    if (to->hop.terms.zstd > 0 &&
+        !rd_squeeze_open(&feed.squeeze, to->hop.terms.block, to->hop.terms.zstd, true))
+        (void)rd_because(&feed.fault, "no memory to compress");
     while (pump->outcome == RD_PUMP_RUNS) {
         bool done = listen_up(&feed);
 
@@ -174,5 +199,7 @@ void rd_feed(rd_pump_t *pump, rd_stream_t *to, rd_end_t *input)
         else if (!done)
             wait_for_work(&feed);
     }
+    if (feed.squeeze.block)
+        rd_squeeze_close(&feed.squeeze);
     (void)rd_end_close(input);
 }

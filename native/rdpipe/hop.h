@@ -37,6 +37,7 @@ typedef struct {
     uint32_t carriers; /* those allowed, RD_CARRIER_... */
     uint32_t block;    /* bytes of the stream in a frame at most: RD_BLOCK_MIN to RD_BLOCK_MAX */
     uint8_t flags;     /* RD_FLAG_CRC: each frame of DATA has a checksum */
+    int zstd;          /* the producer compresses with this level, 0: not; not told to the other */
 } rd_terms_t;
 
 typedef struct {

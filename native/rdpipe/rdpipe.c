@@ -24,6 +24,7 @@ static const char help[] =
     "  --carrier NAME        shm, rdma, tcp, or auto (the best that each hop has)\n"
     "  --block SIZE          bytes sent at a time, 4K to 8M (256K)\n"
     "  --no-checksum         no crc32c of what is sent\n"
+    "  --zstd[=LEVEL]        compresses on the way, level 1 to 19 (3)\n"
     "  --port FIRST[-LAST]   ports that the hops listen on (any; they are closed at once)\n"
     "  --address HOST=ADDR   hops to HOST use this address of it (HOST empty: this host)\n"
     "  --remote-path DIR     where rdpipe is on the hosts\n"
@@ -35,6 +36,7 @@ static const char help[] =
 enum { OPTION_TEE = RD_OPTION_OWN, OPTION_PORT, OPTION_ADDRESS, OPTION_REMOTE_PATH, OPTION_AGENT };
 
 static const struct option options[] = {RD_STREAM_OPTIONS,
+                                        {"zstd", 2, NULL, RD_OPTION_ZSTD},
                                         {"plan", 0, NULL, 'n'},
                                         {"tee", 0, NULL, OPTION_TEE},
                                         {"port", 1, NULL, OPTION_PORT},

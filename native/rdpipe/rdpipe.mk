@@ -9,10 +9,7 @@ PIPE_SRC := $(filter-out $(PIPE_MAINS:%=rdpipe/%.c),$(sort $(wildcard rdpipe/*.c
 PIPE_OBJ := $(PIPE_SRC:%.c=$(BUILD)/%.o)
 PIPE_HEADERS := $(wildcard rdpipe/*.h link/*.h)
 PIPE_CFLAGS = $(BASE_CFLAGS) $(CFLAGS) -pthread -Ilink -Irdpipe -MMD -MP
-PIPE_LIBS := -lcrypto -lisal -pthread
-
-HAS_PIPE = $(eval HAS_PIPE := $$(shell printf '\043include <openssl/ssl.h>\n\043include <isa-l.h>\n\043include <zstd.h>\n' | \
-	$$(CC) -fsyntax-only -x c - 2>/dev/null && echo yes))$(HAS_PIPE)
+PIPE_LIBS := -lcrypto -lisal -lzstd -pthread
 
 .PHONY: pipe
 .SECONDARY: $(PIPE_OBJ) $(PIPE_MAINS:%=$(BUILD)/rdpipe/%.o)

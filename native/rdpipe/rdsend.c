@@ -17,6 +17,7 @@ static const char help[] =
     "  --carrier NAME    shm, rdma, tcp, or auto (the best that both sides have)\n"
     "  --block SIZE      bytes sent at a time, 4K to 8M (256K)\n"
     "  --no-checksum     no crc32c of what is sent\n"
+    "  --zstd[=LEVEL]    compresses on the way, level 1 to 19 (3)\n"
     "  --wait SECONDS    tries so long to reach rdrecv (10)\n"
     "  -v, --verbose     says which carrier and why, and how fast it was\n"
     "  --json            a line of JSON on standard error at the end\n"
@@ -28,6 +29,7 @@ static const struct option options[] = {RD_STREAM_OPTIONS,
                                         {"key-file", 1, NULL, RD_OPTION_KEY_FILE},
                                         {"key-fd", 1, NULL, RD_OPTION_KEY_FD},
                                         {"wait", 1, NULL, RD_OPTION_WAIT},
+                                        {"zstd", 2, NULL, RD_OPTION_ZSTD},
                                         {NULL, 0, NULL, 0}};
 
 static bool reach(const rd_cli_t *cli, const char *host, uint16_t port, const rd_key_t *key,

@@ -212,6 +212,7 @@ static void tell_segment(run_t *run, size_t i)
     rd_line_number(&line, "out", i + 1 < count_of(run));
     rd_line_number(&line, "tee", node->is_receiver);
     rd_line_number(&line, "block", settings->cli.terms.block);
+    rd_line_number(&line, "zstd", (uint64_t)settings->cli.terms.zstd);
     rd_line_number(&line, "flags", settings->cli.terms.flags);
     rd_line_number(&line, "carriers", settings->cli.terms.carriers);
     rd_line_number(&line, "first", settings->port_first);

@@ -15,6 +15,8 @@ typedef struct {
     pid_t child;
 } receiver_t;
 
+static int level; /* of the compression of the running case */
+
 typedef struct {
     uint64_t state;
 } dice_t;
@@ -83,6 +85,7 @@ static pid_t start_producer(uint16_t port, uint64_t total, uint64_t piece_max, i
     }
     close(ends[1]);
     key = key_of(KEY);
+    terms.zstd = level;
     if (!join_door(port, &key, &terms, &hop, &why) || !rd_pump_init(&pump, &why))
         _exit(91);
     atomic_store(&pump.status, status);
@@ -171,6 +174,17 @@ static void all_sizes(void)
 
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         CHECK_IN(stream_of(sizes[i], 200000, 0));
+}
+
+/* Packed on the way, unpacked before it is written; what does not shrink goes as it is. */
+static void compressed_streams(void)
+{
+    level = 1;
+    CHECK_IN(stream_of(0, 1, 0));
+    CHECK_IN(stream_of(1, 1, 0));
+    CHECK_IN(stream_of(5000000, 200000, 0));
+    CHECK_IN(stream_of(30000, 100, 7));
+    level = 0;
 }
 
 static void small_pieces(void)
@@ -284,7 +298,7 @@ static void a_killed_consumer_is_a_fault(void)
     close(marks[0]);
 }
 
-typedef enum { HEAD, FLIP, SKIP_SOME, SHORTEN, TRASH } damage_t;
+typedef enum { HEAD, FLIP, SKIP_SOME, SHORTEN, TRASH, BAD_ZSTD } damage_t;
 
 /* A producer that sends frames by hand, one of them wrong. */
 static pid_t start_rogue(uint16_t port, damage_t damage)
@@ -315,6 +329,8 @@ static pid_t start_rogue(uint16_t port, damage_t damage)
         frame.offset = 1;
     if (damage == SHORTEN)
         end_frame.offset = 6;
+    if (damage == BAD_ZSTD)
+        frame.flags |= RD_FLAG_ZSTD;
     if (damage == TRASH)
         frame.kind = (rd_kind_t)99;
     rd_stream_put(&stream, at, &frame);
@@ -340,11 +356,8 @@ static void damage_is_seen(void)
     static const struct {
         damage_t damage;
         const char *text;
-    } of[] = {{HEAD, "lost"},
-              {FLIP, "checksum"},
-              {SKIP_SOME, "missing"},
-              {SHORTEN, "length"},
-              {TRASH, "no frame"}};
+    } of[] = {{HEAD, "lost"},      {FLIP, "checksum"},  {SKIP_SOME, "missing"},
+              {SHORTEN, "length"}, {TRASH, "no frame"}, {BAD_ZSTD, "damaged"}};
 
     for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
         receiver_t receiver;
@@ -371,6 +384,7 @@ static void damage_is_seen(void)
 static const check_case_t cases[] = {
     {"all sizes", all_sizes},
     {"small pieces", small_pieces},
+    {"compressed streams", compressed_streams},
     {"the producer's status arrives", the_producers_status_arrives},
     {"a reader that quits ends the producer", a_reader_that_quits_ends_the_producer},
     {"no room is an error on both sides", no_room_is_an_error_on_both_sides},

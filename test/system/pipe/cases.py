@@ -152,7 +152,7 @@ def a_forced_carrier(hosts):
 
 def blocks_of_all_sizes(hosts):
     data = os.urandom(1_000_000)
-    for options in ("--block 4K", "--block 8M", "--no-checksum", "--block 65536 --no-checksum"):
+    for options in ("--block 4K", "--block 8M", "--no-checksum", "--block 65536 --no-checksum", "--zstd", "--zstd=1 --block 4K"):
         gives(hosts, f"rdpipe {options} host1:'cat' | sha256sum", (hashlib.sha256(data).hexdigest() + "  -\n").encode(), data)
 
 
@@ -202,7 +202,7 @@ def what_is_wrong_is_said(hosts):
             ("host1:'</no/such/file'", 125, "No such file"),
             ("host1:cat host2:'>/no/such/dir/file'", 125, "No such file"),
             ("host1:'</'", 125, "directory"),
-            ("host1", 2, "HOST:COMMAND"), ("--block 3 host1:cat", 2, "4K to 8M"), ("--nonsense", 2, "--help")]:
+            ("host1", 2, "HOST:COMMAND"), ("--block 3 host1:cat", 2, "4K to 8M"), ("--zstd=99 host1:cat", 2, "1 to 19"), ("--nonsense", 2, "--help")]:
         status, _, err = hosts.call(f"rdpipe {words}")
         expect(status == wanted and text in err, f"rdpipe {words}: status {status}, said: {err}")
 

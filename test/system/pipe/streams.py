@@ -53,7 +53,7 @@ def plan_of(dice, largest):
     return {"fate": fate, "size": min(size, 20_000_000) if fate == "stops" else size, "seed": dice.randrange(2**31),
             "piece": dice.choice([1 << 20, 1 << 20, 65536, 5000]) if size < 50_000_000 else 1 << 20,
             "middle": [dice.choice(["cat", "cat", "dd bs=7000 2>/dev/null", ""]) for _ in range(dice.randrange(0, 3))],
-            "hosts": dice.sample(["host1", "host2", "host3", "host4"], 4), "options": dice.choice(["", "", "", "--block 8K", "--block 2M", "--no-checksum"])}
+            "hosts": dice.sample(["host1", "host2", "host3", "host4"], 4), "options": dice.choice(["", "", "", "--zstd=1", "--block 8K", "--block 2M", "--no-checksum"])}
 
 
 def run_stream(hosts, plan):

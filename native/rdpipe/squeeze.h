@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef RD_SQUEEZE_H
+#define RD_SQUEEZE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/*
+ * Blocks of a stream, compressed one by one (libzstd), so that a piece is sent as soon as it is
+ * there and memory is that of one block.
+ */
+
+#define RD_ZSTD_LEVEL 3
+#define RD_ZSTD_LEVEL_MAX 19
+
+typedef struct {
+    void *context;
+    uint8_t *block; /* what is compressed, or what came out */
+    size_t size;
+    bool packs;
+} rd_squeeze_t;
+
+/* For blocks of at most `size` bytes, one way. False: no memory. */
+bool rd_squeeze_open(rd_squeeze_t *squeeze_p, size_t size, int level, bool packs);
+void rd_squeeze_close(rd_squeeze_t *squeeze);
+
+/* Packs `len` bytes of its block; 0 if they would not become fewer. */
+size_t rd_squeeze_pack(rd_squeeze_t *squeeze, size_t len, uint8_t *to);
+/* Unpacks into its block. True if exactly `wanted` bytes came out. */
+bool rd_squeeze_unpack(rd_squeeze_t *squeeze, const uint8_t *from, size_t len, size_t wanted);
+
+#endif
