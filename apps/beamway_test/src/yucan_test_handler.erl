@@ -70,6 +70,10 @@ leave(What) ->
         <<"message">> -> self() ! left;
         <<"link">> -> spawn_link(fun() -> receive after infinity -> ok end end);
         <<"monitor">> -> monitor(process, whereis(kernel_sup));
+        <<"watcher">> ->
+            Watched = self(),
+            spawn(fun() -> Watched ! {self(), monitor(process, Watched)}, receive {'DOWN', _, _, Watched, _} -> ok end end),
+            receive {_, Monitor} when is_reference(Monitor) -> ok end;
         <<"flag">> -> process_flag(trap_exit, true);
         <<"name">> -> register(yucan_test_left, self())
     end,

@@ -415,7 +415,7 @@ nothing_is_left(_) ->
          {200, _, Body} = yucan_client:get(Port, ["/leave?", What]),
          Pid = list_to_pid(binary_to_list(Body)),
          wait_for(fun() -> not is_process_alive(Pid) end)
-     end || What <- ["message", "link", "monitor", "flag", "name", "stream"]].
+     end || What <- ["message", "link", "monitor", "watcher", "flag", "name", "stream"]].
 
 idle_memory(_) ->
     Port = start(#{handler => handler()}),

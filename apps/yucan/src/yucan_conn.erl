@@ -135,13 +135,13 @@ done(Socket) ->
     exit(normal).
 
 %% The connection is over, and the process takes another one, unless something of a handler's is left in it that the next
-%% client's requests could meet, or it has grown.
+%% client's requests could meet, or it has grown. Somebody who monitors it waits for its end.
 -spec over(#state{}) -> no_return().
 over(#state{socket = Socket, listener = #listener{pool = Pool} = Listener}) ->
     yucan_socket:close(Socket),
     case not yucan_reply:has_streamed() andalso
-        process_info(self(), [message_queue_len, links, monitors, trap_exit, priority, registered_name, total_heap_size]) of
-        [{_, 0}, {_, [Pool]}, {_, []}, {_, false}, {_, normal}, {_, []}, {_, Words}] when Words < ?MOST_WORDS ->
+        process_info(self(), [message_queue_len, links, monitors, monitored_by, trap_exit, priority, registered_name, total_heap_size]) of
+        [{_, 0}, {_, [Pool]}, {_, []}, {_, []}, {_, false}, {_, normal}, {_, []}, {_, Words}] when Words < ?MOST_WORDS ->
             _ = [erase(Key) || Key <- get_keys(), not yucan_date:is_key(Key)],
             case yucan_pool:free(Listener) of
                 wait -> ?MODULE:accept(Listener);
