@@ -14,7 +14,7 @@
 %% Returns what stop/1 takes: #{socket, tcp, ...}.
 start(Folder) ->
     ok = filelib:ensure_dir(filename:join(Folder, "x")),
-    Tcp = free_port(),
+    Tcp = yucan_yaws_site:free_port(),
     %% The name of a socket has 107 bytes at most, the folder of a suite's case often more.
     Socket = lists:concat(["/tmp/yucan-fpm-", Tcp, ".sock"]),
     File = filename:join(Folder, "fpm.conf"),
@@ -62,9 +62,3 @@ await(Condition, Left) ->
         true -> ok;
         false -> receive after 100 -> await(Condition, Left - 1) end
     end.
-
-free_port() ->
-    {ok, Socket} = gen_tcp:listen(0, [{ip, {127, 0, 0, 1}}]),
-    {ok, Port} = inet:port(Socket),
-    ok = gen_tcp:close(Socket),
-    Port.

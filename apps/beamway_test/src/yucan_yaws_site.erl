@@ -2,7 +2,7 @@
 %% @doc Sites for the suites of the Yaws face: a configuration with its files in the suite's private folder, served on any free port.
 -module(yucan_yaws_site).
 
--export([start/3, start_text/3, reload/2, stop/0, example/1, server/2, write/3, compile/3, receive_until/2, folder/1]).
+-export([free_port/0, start/3, start_text/3, reload/2, stop/0, example/1, nitrogen/1, server/2, write/3, compile/3, receive_until/2, folder/1]).
 
 -define(NAME, yucan_yaws_test).
 
@@ -45,9 +45,8 @@ compile(Config, Folder, Sources) ->
 
 %% examples/yaws-site, on another port, its two modules with the paths of this folder.
 example(Config) ->
-    Example = filename:join([root(), "examples", "yaws-site"]),
+    Example = example_folder("yaws-site"),
     Here = folder(Config),
-    Port = free_port(),
     {ok, Text} = file:read_file(filename:join(Example, "yucan.conf")),
     Paths = [{"/usr/share/trac/cgi-bin", filename:join(Here, "cgi-bin")}, {"/docs/", filename:join(Here, "docs") ++ "/"}],
     Sources = [{filename:basename(File), replaced(File, Paths)} || File <- filelib:wildcard(filename:join(Example, "src/*.erl"))],
@@ -56,9 +55,29 @@ example(Config) ->
      || File <- filelib:wildcard(filename:join(Example, "docs/*/*"))],
     Script = write(Config, "cgi-bin/trac.cgi", script()),
     ok = file:change_mode(Script, 8#755),
-    Moved = string:replace(string:replace(Text, "8080", integer_to_list(Port), all), "ebin_dir = ebin", "ebin_dir = " ++ Ebin),
-    _ = serve(write(Config, "yucan.conf", Moved)),
-    Port.
+    on_free_port(Config, string:replace(Text, "ebin_dir = ebin", "ebin_dir = " ++ Ebin), 10).
+
+%% examples/nitrogen, on another port.
+nitrogen(Config) ->
+    Example = example_folder("nitrogen"),
+    _ = [write(Config, lists:nthtail(length(Example) + 1, File), element(2, {ok, _} = file:read_file(File)))
+         || File <- filelib:wildcard(filename:join(Example, "{include,static/js,templates}/*"))],
+    _ = [compile(Config, Folder, [{filename:basename(File), element(2, {ok, _} = file:read_file(File))}
+                                  || File <- filelib:wildcard(filename:join([Example, Folder, "src", "*.erl"]))])
+         || Folder <- ["", "one", "two"]],
+    {ok, Text} = file:read_file(filename:join(Example, "yucan.conf")),
+    on_free_port(Config, Text, 10).
+
+example_folder(Name) -> filename:join([root(), "examples", Name]).
+
+%% The configuration names its port, in redirects too, so that it must be chosen before. If somebody takes it meanwhile: another one.
+on_free_port(Config, Text, Attempts) ->
+    Port = free_port(),
+    {ok, Options} = yucan_conf:load(write(Config, "yucan.conf", string:replace(Text, "8080", integer_to_list(Port), all))),
+    case yucan:start(Options#{name => ?NAME}) of
+        {ok, _} -> Port;
+        {error, _} when Attempts > 1 -> on_free_port(Config, Text, Attempts - 1)
+    end.
 
 replaced(File, Paths) ->
     {ok, Text} = file:read_file(File),
@@ -73,7 +92,7 @@ script() ->
         "print('script=' + e['SCRIPT_NAME'], 'info=' + e['PATH_INFO'], 'env=' + e['TRAC_ENV'], 'uri=' + e['REQUEST_URI'],\n"
         "      'query=' + e['QUERY_STRING'], 'body=' + sys.stdin.read())\n".
 
-%% The configuration of the example names its port in redirects, too.
+%% One that nobody listens on at the moment.
 free_port() ->
     {ok, Socket} = gen_tcp:listen(0, [{ip, {127, 0, 0, 1}}]),
     {ok, Port} = inet:port(Socket),

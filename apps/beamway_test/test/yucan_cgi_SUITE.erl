@@ -8,39 +8,47 @@
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_testcase/2, end_per_testcase/2]).
 -export([environment/1, httpoxy/1, body_and_its_end/1, big_body/1, big_answer_to_a_slow_client/1, statuses/1, rubbish/1, dies/1, hangs/1,
-         hangs_after_the_head/1, forks/1, client_leaves/1, too_many/1, head_request/1, not_executable/1, shell_characters/1,
+         hangs_after_the_head/1, slow_but_not_silent/1, forks/1, client_leaves/1, too_many/1, head_request/1, not_executable/1, shell_characters/1,
          fcgi_broken/1, fcgi_absent/1, revproxy/1, revproxy_broken/1, many_at_once/1]).
 
 suite() -> [{timetrap, {minutes, 3}}].
 
 all() ->
-    [environment, httpoxy, body_and_its_end, big_body, big_answer_to_a_slow_client, statuses, rubbish, dies, hangs, hangs_after_the_head, forks,
+    [environment, httpoxy, body_and_its_end, big_body, big_answer_to_a_slow_client, statuses, rubbish, dies, hangs, hangs_after_the_head, slow_but_not_silent, forks,
      client_leaves, too_many, head_request, not_executable, shell_characters, fcgi_broken, fcgi_absent, revproxy, revproxy_broken, many_at_once].
 
+%% Bodies go to a folder of this suite's own, where nobody else leaves files.
 init_per_suite(Config) ->
-    {ok, Started} = application:ensure_all_started(yucan),
-    [{started, Started} | Config].
+    Bodies = filename:join(proplists:get_value(priv_dir, Config), "bodies"),
+    ok = filelib:ensure_dir(filename:join(Bodies, "x")),
+    true = os:putenv("TMPDIR", Bodies),
+    yucan_test_server:start_application([{bodies, Bodies} | Config]).
 
-end_per_suite(Config) ->
-    [ok = application:stop(App) || App <- lists:reverse(proplists:get_value(started, Config))],
-    ok.
+end_per_suite(Config) -> yucan_test_server:stop_application(Config).
 
 init_per_testcase(_, Config) -> Config.
 
 end_per_testcase(_, _) -> yucan_yaws_site:stop().
 
-%% A server with scripts, each with its marker in its arguments or environment; the limit of silence is two seconds.
+%% A server with scripts, each with its marker in its arguments or environment. A script has much time, unless silence is what is tested.
 start(Config, Scripts) -> start(Config, "", Scripts).
 
-start(Config, More, Scripts) ->
+start(Config, More, Scripts) -> start(Config, 30 * beamway_runner:slowness(), More, Scripts).
+
+hasty(Config, Scripts) -> start(Config, 2, "", Scripts).
+
+start(Config, Seconds, More, Scripts) ->
     Files = [begin
                  File = yucan_yaws_site:write(Config, "www/" ++ Name, Text),
                  ok = file:change_mode(File, 8#755)
              end || {Name, Text} <- Scripts],
     [] = [File || File <- Files, File =/= ok],
-    yucan_yaws_site:start_text(Config, ["cgi_timeout = 2\ncgi_max = 4\n", yucan_yaws_site:server("h", ["docroot = www\n", More])], []).
+    yucan_yaws_site:start_text(Config, [io_lib:format("cgi_timeout = ~b\ncgi_max = 4\n", [Seconds]), yucan_yaws_site:server("h", ["docroot = www\n", More])], []).
 
 sh(Text) -> ["#!/bin/sh\n", Text].
+
+%% So long, in seconds, that nobody waits for its end; no other program of the machine sleeps exactly that long.
+nap(N) -> lists:concat(["7", N, "1.0", os:getpid()]).
 
 plain(Text) -> sh(["echo 'Content-Type: text/plain'; echo; ", Text]).
 
@@ -98,7 +106,7 @@ big_body(Config) ->
     Expected = list_to_binary(os:cmd("cksum <" ++ File)),
     {200, _, Expected} = post(Port, "/sum.cgi", Body),
     {200, _, <<"deaf\n">>} = post(Port, "/deaf.cgi", Body),
-    no_files_left().
+    no_files_left(Config).
 
 %% 40 MB to a client that takes its time: the script waits, and the server does not hold what nobody has read.
 big_answer_to_a_slow_client(Config) ->
@@ -113,7 +121,7 @@ big_answer_to_a_slow_client(Config) ->
     Rest = yucan_yaws_client:receive_all(Socket),
     {200, _, Body} = yucan_yaws_client:parse(<<First/binary, Rest/binary>>),
     40000000 = byte_size(Body),
-    no_process_left("big.cgi").
+    no_process_left(script(Config, "big.cgi")).
 
 binaries() -> erlang:memory(binary).
 
@@ -152,49 +160,55 @@ dies(Config) ->
     {200, _, <<"said">>} = get(Port, "/late.cgi"),
     %% The client must see that this is not all.
     {200, _, {cut, <<"abc">>}} = get(Port, "/cut.cgi"),
-    no_process_left(".cgi").
+    no_process_left(filename:join(yucan_yaws_site:folder(Config), "www")).
 
 hangs(Config) ->
-    Port = start(Config, [{"hang.cgi", sh("trap '' TERM INT HUP; while :; do sleep 71.001; done")}]),
+    Port = hasty(Config, [{"hang.cgi", sh(["trap '' TERM INT HUP; while :; do sleep ", nap(1), "; done"])}]),
     {504, _, _} = get(Port, "/hang.cgi"),
-    ok = no_process_left("71.001"),
-    no_process_left("hang.cgi").
+    ok = no_process_left(nap(1)),
+    no_process_left(script(Config, "hang.cgi")).
 
 hangs_after_the_head(Config) ->
-    Port = start(Config, [{"hang.cgi", plain("echo one; sleep 71.002")}, {"slow.cgi", plain("for i in 1 2 3; do echo $i; sleep 1; done")}]),
+    Port = hasty(Config, [{"hang.cgi", plain(["echo one; sleep ", nap(2)])}]),
     {200, _, {cut, <<"one\n">>}} = get(Port, "/hang.cgi"),
-    ok = no_process_left("71.002"),
-    %% Silence counts, not the whole time.
-    {200, _, <<"1\n2\n3\n">>} = get(Port, "/slow.cgi"),
+    no_process_left(nap(2)).
+
+%% Silence counts, not the whole time: seven seconds in all, where five of silence are the limit.
+slow_but_not_silent(Config) ->
+    Port = start(Config, 5 * beamway_runner:slowness(), "", [{"slow.cgi", plain("for i in 1 2 3 4 5 6 7; do echo $i; sleep " ++ integer_to_list(beamway_runner:slowness()) ++ "; done")}]),
+    {200, _, <<"1\n2\n3\n4\n5\n6\n7\n">>} = get(Port, "/slow.cgi"),
     ok.
 
 %% Children that keep the output open, or are nobody's any more, end with their script.
 forks(Config) ->
-    Port = start(Config, [{"fork.cgi", plain("sleep 71.003 & (sleep 71.003 &) ; echo done")},
-                          {"closed.cgi", plain("sleep 71.004 >/dev/null 2>&1 </dev/null & echo done")},
-                          {"bomb.cgi", sh("for i in 1 2 3 4 5 6 7 8 9; do (trap '' TERM; sleep 71.005 & sleep 71.005) & done; wait")}]),
+    Port = start(Config, 5, "", [{"fork.cgi", plain(["sleep ", nap(3), " & (sleep ", nap(3), " &) ; echo done"])},
+                                 {"closed.cgi", plain(["sleep ", nap(4), " >/dev/null 2>&1 </dev/null & echo done"])},
+                                 {"bomb.cgi", sh(["for i in 1 2 3 4 5 6 7 8 9; do (trap '' TERM; sleep ", nap(5), " & sleep ", nap(5), ") & done; wait"])}]),
     {200, _, <<"done\n">>} = get(Port, "/fork.cgi"),
     {200, _, <<"done\n">>} = get(Port, "/closed.cgi"),
     {504, _, _} = get(Port, "/bomb.cgi"),
-    [ok = no_process_left(Word) || Word <- ["71.003", "71.004", "71.005"]],
+    [ok = no_process_left(nap(N)) || N <- [3, 4, 5]],
     ok.
 
 client_leaves(Config) ->
-    Port = start(Config, [{"wait.cgi", sh("sleep 71.006")}, {"talk.cgi", plain("while :; do echo x; sleep 0.1; done")}]),
+    Port = start(Config, [{"wait.cgi", sh(["sleep ", nap(6)])}, {"talk.cgi", plain("while :; do echo x; sleep 0.1; done")}]),
     [begin
          Socket = yucan_yaws_client:send(Port, ["GET /", Name, " HTTP/1.1\r\nhost: h\r\n\r\n"]),
          true = beamway_peer:wait_until(fun() -> yucan_cgi_run:running() =:= 1 end, 10000),
          ok = gen_tcp:close(Socket),
-         ok = no_process_left(Name)
+         ok = no_process_left(script(Config, Name)),
+         true = beamway_peer:wait_until(fun() -> yucan_cgi_run:running() =:= 0 end, 10000)
      end || Name <- ["wait.cgi", "talk.cgi"]],
-    no_process_left("71.006").
+    no_process_left(nap(6)).
 
-%% The fifth is told to come again; the four are served.
+%% The fifth is told to come again; the four are served. They end when they are told to, so the fifth comes in time.
 too_many(Config) ->
-    Port = start(Config, [{"wait.cgi", plain("echo in; sleep 1; echo out")}, {"quick.cgi", plain("echo quick")}]),
+    Go = filename:join(proplists:get_value(priv_dir, Config), "go"),
+    Port = start(Config, [{"wait.cgi", plain(["echo in; while [ ! -e ", Go, " ]; do sleep 0.1; done; echo out"])}, {"quick.cgi", plain("echo quick")}]),
     Sockets = [yucan_yaws_client:send(Port, "GET /wait.cgi HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n") || _ <- [1, 2, 3, 4]],
     true = beamway_peer:wait_until(fun() -> yucan_cgi_run:running() =:= 4 end, 10000),
     {503, _, _} = get(Port, "/quick.cgi"),
+    ok = file:write_file(Go, ""),
     [{200, _, <<"in\nout\n">>} = yucan_yaws_client:parse(yucan_yaws_client:receive_all(Socket)) || Socket <- Sockets],
     true = beamway_peer:wait_until(fun() -> yucan_cgi_run:running() =:= 0 end, 10000),
     {200, _, <<"quick\n">>} = get(Port, "/quick.cgi"),
@@ -230,17 +244,18 @@ shell_characters(Config) ->
 many_at_once(Config) ->
     Port = start(Config, [{"a.cgi", plain("echo $QUERY_STRING")}]),
     Self = self(),
-    Pids = [spawn_link(fun() -> Self ! {self(), [ask(Port, lists:concat([N, "-", M]), 50) || M <- lists:seq(1, 10)]} end) || N <- lists:seq(1, 8)],
+    Pids = [spawn_link(fun() -> Self ! {self(), [ask(Port, lists:concat([N, "-", M]), erlang:monotonic_time(second) + 100 * beamway_runner:slowness()) || M <- lists:seq(1, 10)]} end) || N <- lists:seq(1, 8)],
     [receive {Pid, Results} -> [ok] = lists:usort(Results) after 120000 * beamway_runner:slowness() -> error(timeout) end || Pid <- Pids],
-    no_process_left("a.cgi").
+    no_process_left(script(Config, "a.cgi")).
 
-ask(_, _, 0) -> always_busy;
-ask(Port, Word, Left) ->
+%% At most four run at once, so that a client may have to come again often.
+ask(Port, Word, Deadline) ->
     Expected = list_to_binary(Word ++ "\n"),
     case get(Port, "/a.cgi?" ++ Word) of
         {200, _, Expected} -> ok;
         {503, _, _} ->
-            receive after 50 -> ask(Port, Word, Left - 1) end
+            true = erlang:monotonic_time(second) < Deadline,
+            receive after 50 -> ask(Port, Word, Deadline) end
     end.
 
 %% ---- FastCGI applications that are none
@@ -342,6 +357,8 @@ revproxy_broken(Config) ->
 
 %% ---- what must not be left
 
+script(Config, Name) -> filename:join([yucan_yaws_site:folder(Config), "www", Name]).
+
 %% No process of the machine has the word in its arguments; what is being ended gets time for it.
 no_process_left(Word) ->
     true = beamway_peer:wait_until(fun() -> processes_with(Word) =:= [] end, 20000),
@@ -352,7 +369,7 @@ processes_with(Word) ->
     [Text || Name <- filelib:wildcard("/proc/[0-9]*/cmdline"), {ok, Text} <- [file:read_file(Name)],
              binary:match(Text, Pattern) =/= nomatch, binary:match(Text, <<"beam">>) =:= nomatch].
 
-no_files_left() ->
-    true = beamway_peer:wait_until(fun() -> filelib:wildcard(filename:join(os:getenv("TMPDIR", "/tmp"), "yucan-" ++ lists:duplicate(32, $?))) =:= [] end, 10000),
+no_files_left(Config) ->
+    true = beamway_peer:wait_until(fun() -> file:list_dir(proplists:get_value(bodies, Config)) =:= {ok, []} end, 10000),
     ok.
 

@@ -7,6 +7,7 @@
          gzip_made/1, compress_middleware/1, traversal/1, symlinks/1, dot_files/1, large/1, shrinking/1, names/1]).
 
 -include_lib("common_test/include/ct.hrl").
+-include_lib("kernel/include/file.hrl").
 
 suite() -> [{timetrap, {minutes, 1}}].
 
@@ -15,7 +16,6 @@ all() ->
      traversal, symlinks, dot_files, large, shrinking, names].
 
 init_per_suite(Config) ->
-    {ok, _} = application:ensure_all_started(yucan),
     Base = list_to_binary(?config(priv_dir, Config)),
     Root = <<Base/binary, "root">>,
     Write = fun(Name, Data) ->
@@ -23,7 +23,7 @@ init_per_suite(Config) ->
         ok = filelib:ensure_dir(File),
         ok = file:write_file(File, Data),
         %% Not of this second: a strong tag.
-        ok = file:change_time(File, {{2020, 1, 2}, {3, 4, 5}}, {{2020, 1, 2}, {3, 4, 5}})
+        ok = file:write_file_info(File, #file_info{mtime = {{2020, 1, 2}, {3, 4, 5}}}, [{time, universal}])
     end,
     Write(<<"digits.txt">>, <<"0123456789">>),
     Write(<<"empty.bin">>, <<>>),
@@ -49,13 +49,11 @@ init_per_suite(Config) ->
               {"/any/*path", yucan_file, Options#{mount => <<"/any">>, follow_symlinks => always}},
               {"/handler/*path", yucan_test_handler, none},
               {"/*path", yucan_file, Options}],
-    {ok, _} = yucan:start(#{name => yucan_files, listen => [#{port => 0}], routes => Routes}),
-    {ok, _} = yucan:start(#{name => yucan_gzipped, listen => [#{port => 0}], handler => {yucan_test_handler, none}, middleware => [fun yucan_gzip:compress/2]}),
-    [{port, yucan:port(yucan_files)}, {gzipped, yucan:port(yucan_gzipped)}, {root, Root} | Config].
+    Port = yucan_test_server:start(yucan_files, #{routes => Routes}),
+    Gzipped = yucan_test_server:start(yucan_gzipped, #{middleware => [fun yucan_gzip:compress/2]}),
+    [{port, Port}, {gzipped, Gzipped}, {root, Root} | Config].
 
-end_per_suite(_) ->
-    yucan:stop(yucan_gzipped),
-    yucan:stop(yucan_files).
+end_per_suite(_) -> yucan_test_server:stop_all().
 
 get(Config, Path) -> get(Config, Path, []).
 get(Config, Path, Headers) -> yucan_client:get(?config(port, Config), Path, Headers).

@@ -13,12 +13,9 @@ suite() -> [{timetrap, {minutes, 3}}].
 all() -> [counts, smuggling, malformed, h1spec].
 
 init_per_suite(Config) ->
-    {ok, _} = application:ensure_all_started(yucan),
-    {ok, _} = yucan:start(#{name => yucan_probe, listen => [#{port => 0}], handler => {yucan_test_handler, none},
-                            limits => #{header_ms => 3000, read_ms => 3000}}),
-    [{port, yucan:port(yucan_probe)} | Config].
+    [{port, yucan_test_server:start(yucan_probe, #{limits => #{header_ms => 3000, read_ms => 3000}})} | Config].
 
-end_per_suite(_) -> yucan:stop(yucan_probe).
+end_per_suite(_) -> yucan_test_server:stop_all().
 
 %% No id is missing, none stands twice.
 counts(_) ->

@@ -1,0 +1,44 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Servers for the suites of yucan: the application, and a server on any free port of loopback with the tests' handler.
+-module(yucan_test_server).
+
+-export([start_application/1, stop_application/1, start/1, start/2, handler/0, names/0, stop_all/0]).
+
+%% @doc For init_per_suite: remembers what it has started.
+-spec start_application([tuple()]) -> [tuple()].
+start_application(Config) ->
+    {ok, Started} = application:ensure_all_started(yucan),
+    [{started, Started} | Config].
+
+%% @doc For end_per_suite: stops what start_application/1 has started, servers and all.
+-spec stop_application([tuple()]) -> ok.
+stop_application(Config) ->
+    [ok = application:stop(App) || App <- lists:reverse(proplists:get_value(started, Config))],
+    ok.
+
+%% @doc A server with the tests' handler; its port.
+-spec start(Name :: atom()) -> inet:port_number().
+start(Name) -> start(Name, #{}).
+
+%% @doc The same with options: `handler', `routes' or `hosts' take the place of the tests' handler, `listen' that of a free port.
+-spec start(Name :: atom(), yucan_config:options()) -> inet:port_number().
+start(Name, Options) ->
+    {ok, _} = application:ensure_all_started(yucan),
+    Handled = case [Key || Key <- [handler, routes, hosts], is_map_key(Key, Options)] of
+        [] -> Options#{handler => handler()};
+        _ -> Options
+    end,
+    {ok, _} = yucan:start(maps:merge(#{name => Name, listen => [#{port => 0}]}, Handled)),
+    yucan:port(Name).
+
+%% @doc What answers by the path: see yucan_test_handler.
+-spec handler() -> {module(), none}.
+handler() -> {yucan_test_handler, none}.
+
+%% @doc The servers that run under the application.
+-spec names() -> [atom()].
+names() -> [Name || {Name, _, supervisor, _} <- supervisor:which_children(yucan_sup)].
+
+%% @doc For end_per_testcase: ends them all.
+-spec stop_all() -> ok.
+stop_all() -> lists:foreach(fun yucan:stop/1, names()).
