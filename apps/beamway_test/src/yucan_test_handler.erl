@@ -68,7 +68,7 @@ leave(What) ->
     _ = case What of
         <<"word">> -> put(left, word);
         <<"message">> -> self() ! left;
-        <<"link">> -> spawn_link(fun() -> receive after infinity -> ok end end);
+        <<"link">> -> spawn_link(fun() -> receive the_end -> ok end end);
         <<"monitor">> -> monitor(process, whereis(kernel_sup));
         <<"watcher">> ->
             Watched = self(),
