@@ -204,7 +204,7 @@ good_test() ->
 
 mapped_test() ->
     {ok, Matrix} = three(2, 1.5),
-    ?assertEqual({{0, 2, 6}, {2, 0, 8}, {6, 8, 0}}, mapped(fun(Value) -> round(2 * Value - 0.6) end, Matrix)),
+    ?assertEqual({{0, 2, 5}, {2, 0, 7}, {5, 7, 0}}, mapped(fun(Value) -> round(2 * Value - 0.6) end, Matrix)),
     {ok, One} = from_rows([a], [[7]]),
     ?assertEqual({{0}}, mapped(fun(_) -> 1 end, One)).
 
