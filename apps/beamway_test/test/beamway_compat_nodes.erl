@@ -175,12 +175,15 @@ call_both_ways({PeerA, NodeA}, {PeerB, NodeB}) ->
 payload(Bytes) ->
     << <<(I * 7 + I div 251)>> || I <- lists:seq(1, Bytes) >>.
 
-%% @doc Ends the connection and waits until both nodes have seen it.
+%% @doc Ends the connection and waits until both nodes have seen it. What one of them still had to say to the other (kernel's `global'
+%% has, when nodes have just met) may connect them once more, over stock TCP too: then it is ended once more.
 -spec disconnect(member(), member()) -> ok.
 disconnect({PeerA, NodeA}, {PeerB, NodeB}) ->
-    _ = peer:call(PeerA, net_kernel, disconnect, [NodeB]),
     _ = beamway_peer:wait_until(
-          fun() -> not is_connected(PeerA, NodeB) andalso not is_connected(PeerB, NodeA) end, 10000),
+          fun() ->
+                  _ = peer:call(PeerA, net_kernel, disconnect, [NodeB]),
+                  not is_connected(PeerA, NodeB) andalso not is_connected(PeerB, NodeA)
+          end, 10000),
     ok.
 
 %% @doc Whether the node is connected to a node of this name, visible or hidden.
