@@ -50,6 +50,12 @@ change(Folder, {Name, Text, Instead}) ->
         Parts -> error({found_times, length(Parts) - 1, Text, Name})
     end.
 
+%% The change to another number than the one that stands behind the text.
+number(Name, Text, Number) ->
+    {ok, Source} = file:read_file(filename:join(checkout(), Name)),
+    [_, <<Digit, _/binary>>] = string:split(Source, Text, all),
+    {Name, Text ++ [Digit], Text ++ integer_to_list(Number)}.
+
 build_driver(Folder) ->
     Command = ["make -C '", filename:join(Folder, "native"), "' driver 2>&1 && echo built"],
     case string:split(string:trim(os:cmd(lists:flatten(Command))), "\n", trailing) of
@@ -60,29 +66,23 @@ build_driver(Folder) ->
 %% @doc Another number of the extension in the handshake.
 -spec extension(pos_integer()) -> [change()].
 extension(Number) ->
-    [number("apps/beamway/src/beamway_wire.erl", "-define(EXTENSION_VERSION, ~b)", 1, Number)].
+    [number("apps/beamway/src/beamway_wire.erl", "-define(EXTENSION_VERSION, ", Number)].
 
 %% @doc Another number of the packets with which two nodes agree on a link.
 -spec agreement(pos_integer()) -> [change()].
 agreement(Number) ->
-    [number("apps/beamway/src/beamway_wire.erl", "-define(PACKET_VERSION, ~b)", 1, Number)].
+    [number("apps/beamway/src/beamway_wire.erl", "-define(PACKET_VERSION, ", Number)].
 
 %% @doc Another number of the memory that two nodes share.
 -spec rings(pos_integer()) -> [change()].
 rings(Number) ->
-    [number("native/link/shm.c", "#define HELLO_VERSION ~bu", 1, Number)].
+    [number("native/link/shm.c", "#define HELLO_VERSION ", Number)].
 
 %% @doc Another number of the commands between modules and driver.
 -spec driver_abi(pos_integer()) -> [change()].
 driver_abi(Number) ->
-    [number("native/driver/beamway_drv.c", "#define ABI_VERSION ~b", 3, Number),
-     number("apps/beamway/src/beamway_port.erl", "-define(ABI_VERSION, ~b)", 3, Number)].
-
-number(File, Format, Ours, Number) ->
-    {File, text(Format, Ours), text(Format, Number)}.
-
-text(Format, Number) ->
-    lists:flatten(io_lib:format(Format, [Number])).
+    [number("native/driver/beamway_drv.c", "#define ABI_VERSION ", Number),
+     number("apps/beamway/src/beamway_port.erl", "-define(ABI_VERSION, ", Number)].
 
 %% @doc What a later version may do without another number: fields at the end of the extension.
 -spec later_fields() -> [change()].
