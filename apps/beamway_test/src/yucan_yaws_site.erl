@@ -2,7 +2,7 @@
 %% @doc Sites for the suites of the Yaws face: a configuration with its files in the suite's private folder, served on any free port.
 -module(yucan_yaws_site).
 
--export([free_port/0, start/3, start_text/3, reload/2, stop/0, example/1, server/2, write/3, compile/3, receive_until/2, folder/1]).
+-export([free_port/0, start/3, start_text/3, reload/2, stop/0, example/1, nitrogen/1, server/2, write/3, compile/3, receive_until/2, folder/1]).
 
 -define(NAME, yucan_yaws_test).
 
@@ -56,6 +56,17 @@ example(Config) ->
     Script = write(Config, "cgi-bin/trac.cgi", script()),
     ok = file:change_mode(Script, 8#755),
     on_free_port(Config, string:replace(Text, "ebin_dir = ebin", "ebin_dir = " ++ Ebin), 10).
+
+%% examples/nitrogen, on another port.
+nitrogen(Config) ->
+    Example = example_folder("nitrogen"),
+    _ = [write(Config, lists:nthtail(length(Example) + 1, File), element(2, {ok, _} = file:read_file(File)))
+         || File <- filelib:wildcard(filename:join(Example, "{include,static/js,templates}/*"))],
+    _ = [compile(Config, Folder, [{filename:basename(File), element(2, {ok, _} = file:read_file(File))}
+                                  || File <- filelib:wildcard(filename:join([Example, Folder, "src", "*.erl"]))])
+         || Folder <- ["", "one", "two"]],
+    {ok, Text} = file:read_file(filename:join(Example, "yucan.conf")),
+    on_free_port(Config, Text, 10).
 
 example_folder(Name) -> filename:join([root(), "examples", Name]).
 

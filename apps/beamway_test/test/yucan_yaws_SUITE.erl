@@ -7,14 +7,14 @@
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_testcase/2, end_per_testcase/2]).
 -export([domains/1, trac_appmod/1, redirects/1, no_match_is_400/1, bad_file/1, returns/1, headers_of_modules/1, bodies/1, streams/1,
-         stream_to_a_client_that_leaves/1, crash_and_nonsense/1, error_modules/1, rewriting/1, auth/1, authmod/1, files/1, own_modules/1,
+         stream_to_a_client_that_leaves/1, crash_and_nonsense/1, error_modules/1, rewriting/1, auth/1, authmod/1, files/1, own_modules/1, nitrogen/1,
          reload/1, websocket/1, start_modules/1]).
 
 suite() -> [{timetrap, {minutes, 3}}].
 
 all() ->
     [domains, trac_appmod, redirects, no_match_is_400, bad_file, returns, headers_of_modules, bodies, streams,
-     stream_to_a_client_that_leaves, crash_and_nonsense, error_modules, rewriting, auth, authmod, files, own_modules, reload, websocket,
+     stream_to_a_client_that_leaves, crash_and_nonsense, error_modules, rewriting, auth, authmod, files, own_modules, nitrogen, reload, websocket,
      start_modules].
 
 init_per_suite(Config) -> yucan_test_server:start_application(Config).
@@ -294,6 +294,27 @@ front() ->
 index(Site) ->
     ["-module(index).\n-export([main/0, site/0]).\nmain() -> [index:site(), \" page of \", atom_to_list(name())].\nsite() -> \"", Site, "\".\n"
      "name() -> element(2, erlang:fun_info(fun index:site/0, module)).\n"].
+
+%% The page with its button in two sites, both of whose page modules are named index. Clicked in Chromium by `make test-browser'.
+nitrogen(Config) ->
+    Port = yucan_yaws_site:nitrogen(Config),
+    [begin
+         Host = Name ++ ".localhost",
+         {200, Headers, Page} = yucan_yaws_client:get(Port, Host, "/"),
+         <<"text/html; charset=utf-8">> = proplists:get_value(<<"content-type">>, Headers),
+         {_, _} = binary:match(Page, list_to_binary("<title>Welcome to site " ++ Name ++ "</title>")),
+         {match, [Postback]} = re:run(Page, "data-postback=\"([^\"]+)\"", [{capture, all_but_first, list}]),
+         Click = fun(Text) ->
+                         yucan_yaws_client:request(#{port => Port, host => Host, target => "/postback", method => "POST", body => uri_string:compose_query([{"postback", Text}]),
+                                                     headers => [{"content-type", "application/x-www-form-urlencoded"}]})
+                 end,
+         {200, _, Changes} = Click(Postback),
+         {_, _} = binary:match(Changes, list_to_binary("You clicked the button of site " ++ Name ++ "!")),
+         [{400, _, _} = Click(Forged) || Forged <- ["", "x", lists:reverse(Postback), base64:encode_to_string(term_to_binary({erlang, halt}))]],
+         {200, _, _} = yucan_yaws_client:get(Port, Host, "/js/postback.js"),
+         [{404, _, _} = yucan_yaws_client:get(Port, Host, Path) || Path <- ["/none", "/lists", "/front", "/never/seen/before"]]
+     end || Name <- ["one", "two"]],
+    ok.
 
 %% ---- the life of a configuration
 
