@@ -18,6 +18,10 @@ answer(<<"/bad_header">>, _, _) -> {200, [{<<"x-a">>, <<"one\r\nset-cookie: two"
 answer(<<"/bad_name">>, _, _) -> {200, [{<<"x a:">>, <<"one">>}], <<>>};
 answer(<<"/bad_nul">>, _, _) -> {200, [{<<"x-a">>, <<0>>}], <<>>};
 answer(<<"/loop">>, _, _) -> timer:sleep(infinity);
+answer(<<"/spin">>, _, _) -> spin(0);
+answer(<<"/work">>, _, _) ->
+    work(erlang:monotonic_time(microsecond) + 2000),
+    {200, [], <<"worked">>};
 answer(<<"/ignore">>, _, _) -> {200, [], <<"ignored">>};
 answer(<<"/close">>, _, _) -> close;
 answer(<<"/closing">>, _, _) -> {200, [{<<"connection">>, <<"close">>}], <<"closing">>};
@@ -78,6 +82,16 @@ leave(What) ->
         <<"name">> -> register(yucan_test_left, self())
     end,
     pid_to_list(self()).
+
+%% Never ends, and never waits.
+spin(Count) -> spin(Count + 1).
+
+%% Two milliseconds, of which the processor has none left for others.
+work(Until) ->
+    case erlang:monotonic_time(microsecond) < Until of
+        true -> work(Until);
+        false -> ok
+    end.
 
 count(Req, Total) ->
     case yucan_req:read(Req) of

@@ -3,6 +3,9 @@
 -module(yucan_test_server).
 
 -export([start_application/1, stop_application/1, start/1, start/2, handler/0, names/0, stop_all/0]).
+-export([certificate/2, tls_connect/2, subject/1]).
+
+-include_lib("public_key/include/public_key.hrl").
 
 %% @doc For init_per_suite: remembers what it has started.
 -spec start_application([tuple()]) -> [tuple()].
@@ -42,3 +45,30 @@ names() -> [Name || {Name, _, supervisor, _} <- supervisor:which_children(yucan_
 %% @doc For end_per_testcase: ends them all.
 -spec stop_all() -> ok.
 stop_all() -> lists:foreach(fun yucan:stop/1, names()).
+
+%% ---- TLS
+
+%% @doc A self-signed certificate for a name, in files of a folder.
+-spec certificate(Name :: string(), file:filename()) -> #{certfile | keyfile => file:filename()}.
+certificate(Name, Folder) ->
+    #{cert := Certificate, key := Key} = public_key:pkix_test_root_cert(Name, [{key, {namedCurve, ?secp256r1}}, {digest, sha256}]),
+    File = fun(Extension, Entry) ->
+        Path = filename:join(Folder, Name ++ Extension),
+        ok = file:write_file(Path, public_key:pem_encode([Entry])),
+        Path
+    end,
+    #{certfile => File(".pem", {'Certificate', Certificate, not_encrypted}),
+      keyfile => File(".key", {'ECPrivateKey', public_key:der_encode('ECPrivateKey', Key), not_encrypted})}.
+
+%% @doc A client that believes anything.
+-spec tls_connect(inet:port_number(), [ssl:tls_client_option()]) -> {ok, ssl:sslsocket()} | {error, term()}.
+tls_connect(Port, Options) ->
+    ssl:connect({127, 0, 0, 1}, Port, [{verify, verify_none}, {active, false}, binary | Options], 20000 * beamway_runner:slowness()).
+
+%% @doc Whose certificate the server has shown.
+-spec subject(ssl:sslsocket()) -> string().
+subject(Socket) ->
+    {ok, Der} = ssl:peercert(Socket),
+    #'OTPCertificate'{tbsCertificate = #'OTPTBSCertificate'{subject = {rdnSequence, Names}}} = public_key:pkix_decode_cert(Der, otp),
+    [Name] = [Value || [#'AttributeTypeAndValue'{type = ?'id-at-commonName', value = {_, Value}}] <- Names],
+    unicode:characters_to_list(Name).

@@ -5,9 +5,12 @@
 -include("../../yucan/include/yaws_api.hrl").
 -include("../../yucan/include/yaws.hrl").
 
--export([out/1, out404/3, out401/3, crashmsg/3, arg_rewrite/1, auth/2, handle_message/2, start/0, start/1]).
+-export([php/1, out/1, out404/3, out401/3, crashmsg/3, arg_rewrite/1, auth/2, handle_message/2, start/0, start/1]).
 
 out(#arg{appmoddata = Page} = Arg) -> page(Page, Arg).
+
+%% Stands for PHP, by `php_handler = <extern, ...>'.
+php(#arg{prepath = Before, pathinfo = Info, clidata = Body}) -> {content, "text/plain", io_lib:format("~p ~p ~p", [Before, Info, Body])}.
 
 page("html", _) -> {html, "<p>hello</p>"};
 page("ehtml", _) -> {ehtml, {p, [{class, "a"}], ["x ", <<"&">>]}};

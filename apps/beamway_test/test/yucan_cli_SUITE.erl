@@ -3,7 +3,7 @@
 -module(yucan_cli_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
--export([folder/1, wrong_words/1, daemon/1, watch/1]).
+-export([folder/1, wrong_words/1, daemon/1, attached/1, watch/1]).
 
 -include_lib("common_test/include/ct.hrl").
 
@@ -11,7 +11,7 @@
 
 suite() -> [{timetrap, {minutes, 3}}].
 
-all() -> [folder, wrong_words, daemon, watch].
+all() -> [folder, wrong_words, daemon, attached, watch].
 
 init_per_suite(Config) ->
     Root = filename:dirname(filename:dirname(filename:dirname(filename:dirname(code:which(?MODULE))))),
@@ -67,11 +67,15 @@ wrong_words(Config) ->
     [{1, [_]} = run(Config, Words, []) || Words <- [["/no/such/folder"], ["--ip", "192.0.2.1", "--port", "0", "."]]],
     {0, [_ | _]} = run(Config, ["--help"], []).
 
+%% Names of sockets are short.
+environment() ->
+    Folder = "/tmp/yucan_cli_" ++ os:getpid(),
+    ok = filelib:ensure_dir(filename:join(Folder, "x")),
+    [{"XDG_RUNTIME_DIR", Folder}].
+
 %% Started, asked, reloaded, ended.
 daemon(Config) ->
-    %% Names of sockets are short.
-    Environment = [{"XDG_RUNTIME_DIR", "/tmp/yucan_cli_" ++ os:getpid()}],
-    ok = filelib:ensure_dir(filename:join("/tmp/yucan_cli_" ++ os:getpid(), "x")),
+    Environment = environment(),
     {0, [Line]} = run(Config, ["--daemon", "one", "--port", "0", ?config(served, Config)], Environment),
     Port = port_in(Line),
     {200, _, <<"content">>} = yucan_client:get(Port, "/a.txt"),
@@ -89,17 +93,57 @@ gone(Config, Environment, Deadline) ->
         _ -> true = erlang:monotonic_time(millisecond) < Deadline, gone(Config, Environment, Deadline)
     end.
 
+%% The shell of a daemon, on a terminal that `script' makes: watching goes off and on there, and Ctrl-D leaves it alone.
+attached(Config) ->
+    Environment = environment(),
+    {Folder, Write} = watched(Config, "attached"),
+    {0, [_]} = run(Config, ["--daemon", "two", "--port", "0", "--watch", Folder, ?config(served, Config)], Environment),
+    Shell = open_port({spawn_executable, "/usr/bin/script"}, [{args, ["-qec", ?config(command, Config) ++ " --attach two", "/dev/null"]}, {env, Environment},
+                                                               binary, exit_status, stderr_to_stdout]),
+    Rest = typed(Shell, "1234 + 4321.\n", "5555", <<>>),
+    Off = typed(Shell, "{off, yucan_watch:off()}.\n", "{off,ok}", Rest),
+    Write("-module(yucan_watched).\n-export([f/0]).\nf() -> 10203.\n", 1),
+    %% Longer than it takes to look, twice.
+    Not = typed(Shell, "timer:sleep(1500), {loaded, code:is_loaded(yucan_watched)}.\n", "{loaded,false}", Off),
+    On = typed(Shell, "{on, yucan_watch:on()}.\n", "{on,ok}", Not),
+    New = typed(Shell, "", "Recompiled: ", On),
+    _ = typed(Shell, "yucan_watched:f() + 1.\n", "10204", New),
+    true = port_command(Shell, <<4>>),
+    receive {Shell, {exit_status, _}} -> ok after ?WAIT_MS -> error(does_not_leave) end,
+    {0, ["yucan: serving " ++ _]} = run(Config, ["--status", "two"], Environment),
+    {0, ["yucan: stopping"]} = run(Config, ["--stop", "two"], Environment).
+
+%% Types a text and waits for an answer; gives what was said behind it.
+typed(Shell, Text, Answer, Before) ->
+    true = port_command(Shell, Text),
+    said(Shell, list_to_binary(Answer), Before).
+
+said(Shell, Answer, Before) ->
+    case binary:split(Before, Answer) of
+        [_, Behind] -> Behind;
+        [_] ->
+            receive
+                {Shell, {data, Data}} -> said(Shell, Answer, <<Before/binary, Data/binary>>);
+                {Shell, {exit_status, Status}} -> error({shell_ended, Status, Before})
+            after ?WAIT_MS -> error({not_said, Answer, Before})
+            end
+    end.
+
+%% A folder, and what writes a module into it.
+watched(Config, Name) ->
+    Folder = filename:join(?config(priv_dir, Config), Name),
+    ok = filelib:ensure_dir(filename:join(Folder, "x")),
+    {Folder, fun(Text, Second) ->
+        %% It appears at once, with its text and its time: whoever looks meanwhile sees no half of it.
+        File = filename:join(Folder, "yucan_watched.erl"),
+        ok = file:write_file(File ++ ".new", Text),
+        ok = file:change_time(File ++ ".new", {{2030, 1, 1}, {0, 0, Second}}),
+        ok = file:rename(File ++ ".new", File)
+    end}.
+
 %% An error is told with its line, then that it is fixed.
 watch(Config) ->
-    Folder = filename:join(?config(priv_dir, Config), "watched"),
-    ok = filelib:ensure_dir(filename:join(Folder, "x")),
-    Write = fun(Text, Second) ->
-        %% Under its name only with its time: the watcher would see two changes.
-        New = filename:join(Folder, "new"),
-        ok = file:write_file(New, Text),
-        ok = file:change_time(New, {{2030, 1, 1}, {0, 0, Second}}),
-        ok = file:rename(New, filename:join(Folder, "yucan_watched.erl"))
-    end,
+    {Folder, Write} = watched(Config, "watched"),
     Served = open(Config, ["--port", "0", "--watch", Folder, ?config(served, Config)]),
     try
         "yucan: serving " ++ _ = line(Served),

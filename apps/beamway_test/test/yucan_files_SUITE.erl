@@ -4,7 +4,7 @@
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
 -export([plain/1, head/1, methods/1, conditional/1, ranges/1, several_ranges/1, if_range/1, index/1, redirect_to_folder/1, listing/1, gzip_beside/1,
-         gzip_made/1, compress_middleware/1, traversal/1, symlinks/1, dot_files/1, large/1, shrinking/1, names/1]).
+         gzip_made/1, compress_middleware/1, traversal/1, encoded_slash/1, symlinks/1, dot_files/1, large/1, shrinking/1, names/1]).
 
 -include_lib("common_test/include/ct.hrl").
 -include_lib("kernel/include/file.hrl").
@@ -13,7 +13,7 @@ suite() -> [{timetrap, {minutes, 1}}].
 
 all() ->
     [plain, head, methods, conditional, ranges, several_ranges, if_range, index, redirect_to_folder, listing, gzip_beside, gzip_made, compress_middleware,
-     traversal, symlinks, dot_files, large, shrinking, names].
+     traversal, encoded_slash, symlinks, dot_files, large, shrinking, names].
 
 init_per_suite(Config) ->
     Base = list_to_binary(?config(priv_dir, Config)),
@@ -203,6 +203,10 @@ traversal(Config) ->
     %% Dot segments within the docroot are fine (RFC 3986, 5.2.4).
     {200, _, <<"0123456789">>} = get(Config, "/page/../digits.txt"),
     {200, _, <<"0123456789">>} = get(Config, "/page/%2e%2e/./digits.txt").
+
+%% RFC 3986, 2.2: an encoded slash is not the slash that it stands for. Who would take it for one could be led past a rule for a folder.
+encoded_slash(Config) ->
+    [{400, _, _} = get(Config, Path) || Path <- ["/page%2findex.html", "/page%2Findex.html", "/list%2fb.txt", "/%2fdigits.txt"]].
 
 symlinks(Config) ->
     {200, _, <<"0123456789">>} = get(Config, "/stays"),

@@ -7,12 +7,14 @@
 -export([keep_alive/1, pipelining/1, one_connection_many_requests/1, http_1_0/1, head/1, no_body_statuses/1, options/1, expect/1, expect_ignored/1,
          bodies_by_parts/1, chunked_by_parts/1, trailers/1, unread_body/1, large_unread_body/1, streams/1, stream_faults/1, upload_backpressure/1,
          download_backpressure/1, half_closed/1, handler_faults/1, response_splitting/1, slow_headers/1, slow_body/1, low_rate/1, long_body/1, idle_limit/1,
-         request_limit/1, resets/1, too_many_connections/1, byte_by_byte/1, odd_bytes/1, crlf_before/1, events/1, events_end/1, leftovers/1, garbage_is_quiet/1]).
+         request_limit/1, resets/1, too_many_connections/1, byte_by_byte/1, odd_bytes/1, crlf_before/1, events/1, events_end/1, leftovers/1, garbage_is_quiet/1, one_line_at_debug/1, spinning_handler/1]).
 
 -include_lib("common_test/include/ct.hrl").
 
 -define(HOST, " HTTP/1.1\r\nHost: localhost\r\n").
 -define(WAIT_MS, (20000 * beamway_runner:slowness())).
+%% Enough for a client to send its first bytes after it has connected.
+-define(SHORT_MS, (2000 * beamway_runner:slowness())).
 
 suite() -> [{timetrap, {minutes, 2}}].
 
@@ -20,18 +22,20 @@ all() ->
     [keep_alive, pipelining, one_connection_many_requests, http_1_0, head, no_body_statuses, options, expect, expect_ignored, bodies_by_parts,
      chunked_by_parts, trailers, unread_body, large_unread_body, streams, stream_faults, upload_backpressure, download_backpressure, half_closed,
      handler_faults, response_splitting, slow_headers, slow_body, low_rate, long_body, idle_limit, request_limit, resets, too_many_connections, byte_by_byte, odd_bytes,
-     crlf_before, events, events_end, leftovers, garbage_is_quiet].
+     crlf_before, events, events_end, leftovers, garbage_is_quiet, one_line_at_debug, spinning_handler].
 
 init_per_suite(Config) ->
-    {ok, _} = application:ensure_all_started(yucan),
-    {ok, _} = yucan:start(#{name => yucan_http, listen => [#{port => 0}], handler => {yucan_test_handler, none}}),
-    {ok, _} = yucan:start(#{name => yucan_hasty, listen => [#{port => 0}], handler => {yucan_test_handler, none},
-                            limits => #{header_ms => 300, read_ms => 300, min_body_rate => 100000, idle_ms => 300, requests => 3, connections => 20}}),
-    [{port, yucan:port(yucan_http)}, {hasty, yucan:port(yucan_hasty)} | Config].
+    %% One limit for each server, so that on a slow machine no other one comes before the one that is looked at.
+    Limits = [{port, #{}}, {slow_heads, #{header_ms => ?SHORT_MS}}, {slow_bodies, #{read_ms => 300, min_body_rate => 100000}}, {short_idle, #{idle_ms => 300}},
+              {few_requests, #{requests => 3}}, {few_connections, #{connections => 20}}],
+    [{Key, yucan_test_server:start(server(Key), #{limits => patient(Own)})} || {Key, Own} <- Limits] ++ [{servers, [server(Key) || {Key, _} <- Limits]} | Config].
 
-end_per_suite(_) ->
-    yucan:stop(yucan_hasty),
-    yucan:stop(yucan_http).
+end_per_suite(Config) -> lists:foreach(fun yucan:stop/1, ?config(servers, Config)).
+
+server(Key) -> list_to_atom("yucan_http_" ++ atom_to_list(Key)).
+
+%% The rest must not end what a loaded machine takes long for.
+patient(Own) -> maps:merge(#{header_ms => ?WAIT_MS, read_ms => ?WAIT_MS, idle_ms => ?WAIT_MS, min_body_rate => 0}, Own).
 
 init_per_testcase(_, Config) -> Config.
 
@@ -242,12 +246,12 @@ response_splitting(Config) ->
 
 %% RFC 9110, 15.5.9. The client sends a byte now and then.
 slow_headers(Config) ->
-    Socket = yucan_client:connect(?config(hasty, Config)),
+    Socket = yucan_client:connect(?config(slow_heads, Config)),
     Dripper = spawn_link(fun() -> drip(Socket, "GET / HTTP/1.1\r\nHost: localhost\r\nX-Slow: ") end),
     <<"HTTP/1.1 408 ", _/binary>> = yucan_client:until_closed(Socket),
     stop(Dripper),
     %% Nothing sent at all: nothing said.
-    <<>> = yucan_client:until_closed(yucan_client:connect(?config(hasty, Config))).
+    <<>> = yucan_client:until_closed(yucan_client:connect(?config(slow_heads, Config))).
 
 stop(Pid) ->
     unlink(Pid),
@@ -260,13 +264,13 @@ drip(Socket, [Byte | Rest]) ->
     end.
 
 slow_body(Config) ->
-    Socket = yucan_client:connect(?config(hasty, Config)),
+    Socket = yucan_client:connect(?config(slow_bodies, Config)),
     ok = gen_tcp:send(Socket, ["POST /", ?HOST, "Content-Length: 50\r\n\r\nhalf"]),
     <<"HTTP/1.1 408 ", _/binary>> = yucan_client:until_closed(Socket).
 
 %% Never silent for long, and yet too slow.
 low_rate(Config) ->
-    Socket = yucan_client:connect(?config(hasty, Config)),
+    Socket = yucan_client:connect(?config(slow_bodies, Config)),
     ok = gen_tcp:send(Socket, ["POST /", ?HOST, "Content-Length: 1000\r\n\r\n"]),
     Dripper = spawn_link(fun() -> drip(Socket, "a") end),
     <<"HTTP/1.1 408 ", _/binary>> = yucan_client:until_closed(Socket),
@@ -287,13 +291,13 @@ long_body(_) ->
     yucan:stop(yucan_long).
 
 idle_limit(Config) ->
-    Socket = yucan_client:connect(?config(hasty, Config)),
+    Socket = yucan_client:connect(?config(short_idle, Config)),
     ok = gen_tcp:send(Socket, ["GET /", ?HOST, "\r\n"]),
     {200, _, _} = yucan_client:one(Socket),
     <<>> = yucan_client:until_closed(Socket).
 
 request_limit(Config) ->
-    Responses = [_, _, {200, Last, _}] = yucan_client:exchange(?config(hasty, Config), [["GET /", ?HOST, "\r\n"] || _ <- lists:seq(1, 5)]),
+    Responses = [_, _, {200, Last, _}] = yucan_client:exchange(?config(few_requests, Config), [["GET /", ?HOST, "\r\n"] || _ <- lists:seq(1, 5)]),
     [200, 200, 200] = statuses(Responses),
     <<"close">> = proplists:get_value(<<"connection">>, Last).
 
@@ -313,15 +317,17 @@ resets(Config) ->
     {200, _, <<"OK">>} = yucan_client:get(Port, "/").
 
 open_connections() ->
-    #{metrics := #{open_connections := Open}} = yucan:info(yucan_http),
+    #{metrics := #{open_connections := Open}} = yucan:info(server(port)),
     Open.
 
 %% RFC 9110, 15.6.4, and room again when others go.
 too_many_connections(Config) ->
-    Port = ?config(hasty, Config),
-    Sockets = [yucan_client:connect(Port) || _ <- lists:seq(1, 30)],
-    Refused = [S || S <- Sockets, binary:match(yucan_client:until_closed(S), <<"HTTP/1.1 503 ">>) =/= nomatch],
-    true = length(Refused) >= 5,
+    Port = ?config(few_connections, Config),
+    Served = [yucan_client:connect(Port) || _ <- lists:seq(1, 20)],
+    [begin ok = gen_tcp:send(S, ["GET /", ?HOST, "\r\n"]), {200, _, _} = yucan_client:one(S) end || S <- Served],
+    %% These twenty are open until their client goes; whoever comes now is one too many.
+    [{match, _} = re:run(yucan_client:until_closed(yucan_client:connect(Port)), "^HTTP/1.1 503 ") || _ <- lists:seq(1, 10)],
+    lists:foreach(fun gen_tcp:close/1, Served),
     wait_for(fun() -> statuses(yucan_client:exchange(Port, ["GET /", ?HOST, "\r\n"])) =:= [200] end).
 
 byte_by_byte(Config) ->
@@ -354,8 +360,7 @@ events(Config) ->
 
 %% The process of a stream of events ends with its client.
 events_end(_) ->
-    {ok, _} = yucan:start(#{name => yucan_events_end, listen => [#{port => 0}], handler => {yucan_test_handler, self()}}),
-    Socket = yucan_client:connect(yucan:port(yucan_events_end)),
+    Socket = yucan_client:connect(yucan_test_server:start(yucan_events_end, #{handler => {yucan_test_handler, self()}})),
     ok = gen_tcp:send(Socket, ["GET /forever_events", ?HOST, "\r\n"]),
     Stream = receive {events, Pid} -> Pid after ?WAIT_MS -> error(no_stream) end,
     Monitor = monitor(process, Stream),
@@ -378,3 +383,28 @@ garbage_is_quiet(Config) ->
     [yucan_client:exchange(?config(port, Config), rand:bytes(rand:uniform(500))) || _ <- lists:seq(1, 100)],
     ok = logger:remove_handler(?MODULE),
     receive {logged, Event} -> error({logged, Event}) after 0 -> ok end.
+
+%% One line at debug level for each request that is refused, and none for what just ends.
+one_line_at_debug(Config) ->
+    Port = ?config(port, Config),
+    ok = logger:set_module_level(yucan_events, debug),
+    ok = logger:add_handler(?MODULE, yucan_test_logger, #{level => debug, config => #{pid => self()}}),
+    Inputs = ["BAD\r\n\r\n", ["GET /", ?HOST, "Host: b\r\n\r\n"], ["POST /", ?HOST, "Transfer-Encoding: x\r\n\r\n"], "GET / HTTP/5.5\r\nHost: a\r\n\r\n"],
+    Refused = [Status || Input <- Inputs, {Status, _, _} <- yucan_client:exchange(Port, Input)],
+    [] = [Answer || Input <- ["", "GET / HT", ["POST /", ?HOST, "Content-Length: 9\r\n\r\nx"]], Answer <- yucan_client:exchange(Port, Input)],
+    ok = logger:remove_handler(?MODULE),
+    ok = logger:unset_module_level(yucan_events),
+    [400, 400, 400, 505] = Refused,
+    Lines = [Line || _ <- Inputs, Line <- [receive {logged, #{level := debug, msg := {Format, Arguments}}} -> lists:flatten(io_lib:format(Format, Arguments)) after 0 -> none end]],
+    [true = lists:prefix("yucan yucan_http_port: refused " ++ integer_to_list(Status), Line) || {Status, Line} <- lists:zip(Refused, Lines)],
+    receive {logged, More} -> error({logged, More}) after 0 -> ok end.
+
+%% A handler that never ends and takes all the processor it gets: others are answered meanwhile, and the server's end is its end.
+spinning_handler(_) ->
+    Port = yucan_test_server:start(yucan_spinning),
+    Socket = yucan_client:connect(Port),
+    ok = gen_tcp:send(Socket, ["GET /spin", ?HOST, "\r\n"]),
+    wait_for(fun() -> [P || P <- processes(), process_info(P, current_function) =:= {current_function, {yucan_test_handler, spin, 1}}] =/= [] end),
+    [{200, _, <<"OK">>} = yucan_client:get(Port, "/") || _ <- lists:seq(1, 20)],
+    ok = yucan:stop(yucan_spinning),
+    <<>> = yucan_client:until_closed(Socket).

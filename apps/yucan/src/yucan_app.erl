@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The application: only a supervisor, empty until yucan:start/1.
+%% @doc The application: only a supervisor, without servers until yucan:start/1.
 -module(yucan_app).
 -behaviour(application).
 

@@ -99,9 +99,9 @@ ip(Ip) ->
 tls(none) -> none;
 tls(Options) when is_map(Options) -> tls(maps:to_list(Options));
 tls(Options) when is_list(Options) ->
-    [case file:read_file_info(File) of
-         {ok, _} -> ok;
-         {error, Reason} -> bad("~ts is ~ts: ~ts", [Key, File, file:format_error(Reason)])
+    [case yucan_tls:look_at(Key, File) of
+         ok -> ok;
+         {error, Reason} -> bad("~ts is ~ts: ~ts", [Key, File, Reason])
      end || {Key, File} <- Options, lists:member(Key, [certfile, keyfile, cacertfile])],
     Options;
 tls(Other) -> bad("tls is ~0tp; a map or list of options of ssl is expected", [Other]).

@@ -4,11 +4,11 @@
 %%
 %% The first request is read by recv, which is cheapest for a connection of one request. From the second on the data come
 %% as messages, a bounded number before the socket falls silent by itself (`{active, N}'), which saves arming it for each
-%% read. While a body is read, recv again. All calls at the boundary between requests are fully qualified, so
-%% that new code takes effect there.
+%% read. While a body is read, recv again. Between requests the process stands in yucan_wait, so that new code of this
+%% module takes effect at the next one, and ends no connection however often it is loaded.
 -module(yucan_conn).
 
--export([accept/1, wait/2, head/3, idle/1, wake/2]).
+-export([accept/1, wait/2, first/2, head/3, message/2, silence/1, wake/2, left/2]).
 
 -include("yucan_internal.hrl").
 
@@ -121,13 +121,14 @@ sni(Tls) ->
 first(Buffer, #conn{socket = Socket} = Conn, Listener, #limits{header_ms = Timeout} = Limits) ->
     State = #state{conn = Conn, socket = Socket, listener = Listener, template = #req{conn = Conn}, limits = Limits},
     case Buffer of
-        <<>> ->
-            case yucan_socket:recv(Socket, 0, Timeout) of
-                {ok, Data} -> head(Data, none, State);
-                {error, _} -> over(State)
-            end;
+        <<>> -> yucan_wait:first(?MODULE, State, Socket, Timeout);
         _ -> head(Buffer, none, State)
     end.
+
+%% @doc What a new connection has sent first.
+-spec first({ok, binary()} | {error, term()}, #state{}) -> no_return().
+first({ok, Data}, State) -> head(Data, none, State);
+first({error, _}, State) -> over(State).
 
 -spec done(yucan_socket:socket()) -> no_return().
 done(Socket) ->
@@ -267,13 +268,15 @@ account({_, Status, Bytes}, Req, Began, #site{metrics = Metrics, log = Log}) ->
     yucan_log:answered(Log, Req, Status, Bytes, Began).
 
 -spec upgrade(fun((yucan_socket:socket(), binary()) -> term()), binary(), #state{}) -> no_return().
-upgrade(Function, Rest, #state{socket = Socket, conn = Conn}) ->
-    Buffer = yucan_socket:pause(Socket, Rest),
-    try
-        Function(Socket, Buffer)
-    catch
-        Class:Reason:Stack -> yucan_events:crash(Class, Reason, Stack, #req{conn = Conn, method = <<"upgraded">>})
-    end,
+upgrade(Function, Rest, #state{socket = Socket} = State) ->
+    yucan_wait:upgraded(?MODULE, State, Function, {Socket, yucan_socket:pause(Socket, Rest)}).
+
+%% @doc The function that a connection was given to has ended.
+-spec left(ended | {crashed, error | exit | throw, term(), list()}, #state{}) -> no_return().
+left({crashed, Class, Reason, Stack}, #state{socket = Socket, conn = Conn}) ->
+    yucan_events:crash(Class, Reason, Stack, #req{conn = Conn, method = <<"upgraded">>}),
+    done(Socket);
+left(ended, #state{socket = Socket}) ->
     done(Socket).
 
 %% What the client has sent beyond this request would make a plain close lose the answer.
@@ -291,13 +294,13 @@ finish(Rest, #state{socket = Socket} = State) ->
 next(<<>>, #state{armed = 0} = State, Site) ->
     arm(again(State, Site));
 next(<<>>, State, Site) ->
-    ?MODULE:idle(again(State, Site));
+    idle(again(State, Site));
 next(Rest, State, Site) ->
     ?MODULE:head(Rest, none, again(State, Site)).
 
 arm(#state{socket = Socket} = State) ->
     case yucan_socket:arm(Socket, ?ARM) of
-        ok -> ?MODULE:idle(State#state{armed = ?ARM});
+        ok -> idle(State#state{armed = ?ARM});
         {error, _} -> over(State)
     end.
 
@@ -312,14 +315,12 @@ used(#state{armed = Left} = State) ->
 again(#state{limits = Limits, served = Served} = State, #site{limits = Limits}) -> State#state{served = Served + 1};
 again(#state{served = Served} = State, #site{limits = Limits}) -> State#state{served = Served + 1, limits = Limits}.
 
-%% @doc Between two requests.
+%% Between two requests.
 -spec idle(#state{}) -> no_return().
-idle(State) ->
-    receive
-        Message -> message(Message, State)
-    after ?WARM_MS -> sleep(State)
-    end.
+idle(State) -> yucan_wait:message(?MODULE, State, ?WARM_MS).
 
+%% @doc What has come to an idle connection.
+-spec message(term(), #state{}) -> no_return().
 message({tcp, Socket, Data}, #state{socket = Socket} = State) -> ?MODULE:head(Data, none, used(State));
 message({tcp_passive, Socket}, #state{socket = Socket} = State) -> arm(State);
 message({tcp_closed, Socket}, #state{socket = Socket} = State) -> over(State);
@@ -329,10 +330,12 @@ message({ssl_closed, Tls}, #state{socket = {tls, Tls} = Socket}) -> done(Socket)
 message({ssl_error, Tls, _}, #state{socket = {tls, Tls} = Socket}) -> done(Socket);
 message({yucan, drain}, #state{socket = Socket}) -> done(Socket);
 %% What a handler left behind.
-message(_, State) -> ?MODULE:idle(State).
+message(_, State) -> idle(State).
 
-sleep(#state{limits = #limits{idle_ms = Ms}, socket = Socket}) when Ms =< ?WARM_MS -> done(Socket);
-sleep(#state{limits = #limits{idle_ms = Ms}} = State) ->
+%% @doc Nothing has come for a while.
+-spec silence(#state{}) -> no_return().
+silence(#state{limits = #limits{idle_ms = Ms}, socket = Socket}) when Ms =< ?WARM_MS -> done(Socket);
+silence(#state{limits = #limits{idle_ms = Ms}} = State) ->
     Timer = erlang:start_timer(Ms - ?WARM_MS, self(), idle),
     erlang:hibernate(?MODULE, wake, [State, Timer]).
 

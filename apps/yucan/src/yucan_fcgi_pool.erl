@@ -3,11 +3,12 @@
 %%
 %% php-fpm gives a process to a connection as long as that is open. So a connection that is kept while another one waits for a process
 %% would stop that one: as long as a request has had no answer on a new connection, what comes back is closed and not kept. One process
-%% for a VM, started when it is first needed and linked to nobody; it ends after a while without connections and requests.
+%% for a VM, since servers may share an application, under the supervisor of yucan. Should it crash, the kept connections end and
+%% requests that are under way go on.
 -module(yucan_fcgi_pool).
 -behaviour(gen_server).
 
--export([checkout/1, checkin/2, answered/1, idle/1]).
+-export([start_link/0, checkout/1, checkin/2, answered/1, idle/1]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2]).
 -export_type([address/0, ticket/0]).
 
@@ -22,36 +23,45 @@
 -record(state, {idle = [] :: [{address(), gen_tcp:socket(), Since :: integer()}],
                 waiting = #{} :: #{ticket() => address()}}).
 
-%% @doc A kept connection, now the caller's, or a ticket: then the caller connects, and says when it was answered.
--spec checkout(address()) -> {kept, gen_tcp:socket()} | {new, ticket()}.
-checkout(Address) -> gen_server:call(pool(), {checkout, Address, self()}, ?CALL_MS).
+%% @doc Started by yucan_sup.
+-spec start_link() -> {ok, pid()} | {error, term()}.
+start_link() -> gen_server:start_link({local, ?MODULE}, ?MODULE, [], []).
+
+%% @doc A kept connection, now the caller's, or a ticket: then the caller connects, and says when it was answered. No ticket: there is no
+%% pool at the moment.
+-spec checkout(address()) -> {kept, gen_tcp:socket()} | {new, ticket() | none}.
+checkout(Address) ->
+    ok = there(),
+    try gen_server:call(?MODULE, {checkout, Address, self()}, ?CALL_MS)
+    catch exit:_ -> {new, none}
+    end.
+
+%% A server that a program of somebody's has started may run without the application.
+there() ->
+    case whereis(?MODULE) of
+        undefined -> _ = application:ensure_all_started(yucan), ok;
+        _ -> ok
+    end.
 
 %% @doc Gives back a connection of the caller that is at rest. It is the pool's from then on, whatever becomes of it.
 -spec checkin(address(), gen_tcp:socket()) -> ok.
 checkin(Address, Socket) ->
-    Pool = pool(),
-    case gen_tcp:controlling_process(Socket, Pool) of
-        ok -> gen_server:cast(Pool, {checkin, Address, Socket});
-        {error, _} -> gen_tcp:close(Socket)
+    case whereis(?MODULE) of
+        undefined -> gen_tcp:close(Socket);
+        Pool ->
+            case gen_tcp:controlling_process(Socket, Pool) of
+                ok -> gen_server:cast(Pool, {checkin, Address, Socket});
+                {error, _} -> gen_tcp:close(Socket)
+            end
     end.
 
 %% @doc The request of the ticket has got its first answer, or has failed.
 -spec answered(ticket()) -> ok.
-answered(Ticket) -> gen_server:cast(pool(), {answered, Ticket}).
+answered(Ticket) -> gen_server:cast(?MODULE, {answered, Ticket}).
 
 %% @doc How many connections are kept for an address.
 -spec idle(address()) -> non_neg_integer().
-idle(Address) -> gen_server:call(pool(), {idle, Address}, ?CALL_MS).
-
-pool() ->
-    case whereis(?MODULE) of
-        undefined ->
-            case gen_server:start({local, ?MODULE}, ?MODULE, [], []) of
-                {ok, Pid} -> Pid;
-                {error, {already_started, Pid}} -> Pid
-            end;
-        Pid -> Pid
-    end.
+idle(Address) -> gen_server:call(?MODULE, {idle, Address}, ?CALL_MS).
 
 %% @private
 -spec init([]) -> {ok, #state{}}.

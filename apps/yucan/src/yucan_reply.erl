@@ -27,6 +27,9 @@
     server = false :: boolean()
 }).
 
+%% Parts of files; and what is more than that is a large answer.
+-define(PART_BYTES, 65536).
+
 %% @doc Sends the answer. Raises `{bad_response, What}' before the first byte if it is not one.
 -spec send(yucan_handler:response(), #req{}, #site{}) -> outcome().
 send({Status, Headers, Body}, Req, Site) when is_integer(Status), Status >= 200, Status =< 999, is_list(Headers) ->
@@ -76,8 +79,14 @@ full(Status, _, Size, Connection, #out{length = Said} = Out, #req{method = <<"HE
     Length = case Said of undefined -> Size; _ -> Said end,
     done(transmit(head(Status, Out, Connection, length_line(Length), Req, Site), Req), Connection, Status, 0);
 full(Status, Body, Size, Connection, Out, Req, Site) ->
-    done(transmit([head(Status, Out, Connection, length_line(Size), Req, Site) | Body], Req), Connection, Status, Size).
+    Data = [head(Status, Out, Connection, length_line(Size), Req, Site) | Body],
+    case transmit(Data, Req) of
+        ok when Size > ?PART_BYTES -> done(transmit([], Req), Connection, Status, Size);
+        Sent -> done(Sent, Connection, Status, Size)
+    end.
 
+%% What is sent first on an idle socket waits in the driver, however much it is, and nobody waits for it. The send behind it does, for at most
+%% `send_ms', so after a large answer an empty one follows.
 transmit(Data, #req{conn = #conn{socket = Socket}}) -> yucan_socket:send(Socket, Data).
 
 done(ok, Connection, Status, Bytes) -> {Connection, Status, Bytes};
@@ -170,7 +179,6 @@ is_clean(_) -> false.
 
 %% Files. A small one is read at once, by one call: each call goes to another thread and back. On TCP the system copies large ones itself.
 -define(SMALL_BYTES, 16384).
--define(PART_BYTES, 65536).
 
 whole(File, Size, Status, Out, #req{method = Method} = Req, Site) when Size =< ?SMALL_BYTES, Method =/= <<"HEAD">> ->
     case prim_file:read_file(File) of
@@ -194,7 +202,8 @@ file(File, Offset, Length, Status, Out, #req{conn = #conn{socket = Socket}} = Re
             Connection = connection(Out, Req, Site),
             try
                 _ = [{ok, _} = file:position(Handle, Offset) || Offset > 0, is_tuple(Socket)],
-                file_body(Handle, Offset, Length, head(Status, Out, Connection, length_line(Length), Req, Site), Socket, Connection, Status)
+                Head = head(Status, Out, Connection, length_line(Length), Req, Site),
+                file_body(Handle, Offset, Length, Head, {Socket, Site#site.limits#limits.send_ms}, Connection, Status)
             after
                 _ = file:close(Handle)
             end;
@@ -203,20 +212,20 @@ file(File, Offset, Length, Status, Out, #req{conn = #conn{socket = Socket}} = Re
     end.
 
 %% Small parts go out with the head, in one send.
-file_body(Handle, Offset, Length, Head, Socket, Connection, Status) when Length =< ?SMALL_BYTES ->
+file_body(Handle, Offset, Length, Head, {Socket, _}, Connection, Status) when Length =< ?SMALL_BYTES ->
     case pread(Handle, Offset, Length) of
         {ok, Data} when byte_size(Data) =:= Length -> done(yucan_socket:send(Socket, [Head | Data]), Connection, Status, Length);
         _ -> {close, Status, 0}
     end;
-file_body(Handle, _, Length, Head, {tls, _} = Socket, Connection, Status) ->
+file_body(Handle, _, Length, Head, {{tls, _} = Socket, _}, Connection, Status) ->
     case yucan_socket:send(Socket, Head) of
         ok -> copy(Handle, Length, Socket, Connection, Status, Length);
         {error, _} -> {close, Status, 0}
     end;
-file_body(Handle, Offset, Length, Head, Socket, Connection, Status) ->
+file_body(Handle, Offset, Length, Head, {Socket, SendMs}, Connection, Status) ->
     ok = inet:setopts(Socket, [{nopush, true}]),
     Sent = case yucan_socket:send(Socket, Head) of
-        ok -> file:sendfile(Handle, Socket, Offset, Length, []);
+        ok -> yucan_socket:guarded(Socket, SendMs, fun() -> file:sendfile(Handle, Socket, Offset, Length, []) end);
         Error -> Error
     end,
     _ = inet:setopts(Socket, [{nopush, false}]),

@@ -2,7 +2,7 @@
 %% @doc A connected socket, plain or TLS, behind one set of functions. All of them are called by the owner.
 -module(yucan_socket).
 
--export([accept/1, accepted/3, peer/1, recv/3, unrecv/2, send/2, setopts/2, arm/2, pause/2, is_closed/1, shutdown_write/1, close/1, port/1, tls_info/1, linger/3]).
+-export([accept/1, accepted/3, peer/1, recv/3, unrecv/2, send/2, setopts/2, arm/2, pause/2, is_closed/1, shutdown_write/1, close/1, port/1, tls_info/1, linger/3, guarded/3]).
 -export_type([socket/0, accepting/0]).
 
 -type socket() :: port() | {tls, ssl:sslsocket()}.
@@ -166,6 +166,39 @@ discard(Socket, Bytes, Deadline) ->
     case Left > 0 andalso Bytes >= 0 andalso recv(Socket, 0, Left) of
         {ok, Data} -> discard(Socket, Bytes - byte_size(Data), Deadline);
         _ -> ok
+    end.
+
+%% @doc Runs what writes to a socket without a limit of time of its own, as sendfile does. If the other end takes nothing for so long the calling
+%% process ends, and the connection with it: it waits for a message of the driver that does not come even if the socket is closed. On systems
+%% that do not say what was taken there is no limit.
+-spec guarded(port(), Ms :: pos_integer(), fun(() -> Result)) -> Result.
+guarded(Socket, Ms, Function) ->
+    Owner = self(),
+    {Guard, Monitor} = spawn_opt(fun() -> guard(Owner, Socket, Ms, taken(Socket)) end, [link, monitor]),
+    try
+        Function()
+    after
+        %% It is gone before the process goes on: it may neither end what comes next nor be found among the links.
+        true = unlink(Guard),
+        Guard ! done,
+        receive {'DOWN', Monitor, process, Guard, _} -> ok end
+    end.
+
+guard(Owner, Socket, Ms, Before) ->
+    receive
+        done -> ok
+    after Ms ->
+        case taken(Socket) of
+            Before when is_integer(Before) -> exit(Owner, {shutdown, send_timeout});
+            Now -> guard(Owner, Socket, Ms, Now)
+        end
+    end.
+
+%% TCP_INFO of Linux: how many bytes the other end has acknowledged, at byte 120.
+taken(Socket) ->
+    case inet:getopts(Socket, [{raw, 6, 11, 128}]) of
+        {ok, [{raw, 6, 11, <<_:120/binary, Acknowledged:64/native>>}]} -> Acknowledged;
+        _ -> unknown
     end.
 
 %% @doc The port below, none for TLS.

@@ -2,7 +2,26 @@
 %% @doc The TLS options of a listener: its own certificate, and those of its hosts by the name that the client asks for.
 -module(yucan_tls).
 
--export([options/2, by_name/2]).
+-export([look_at/2, options/2, by_name/2]).
+
+%% @doc Whether a file holds what an option of ssl needs: ssl itself would find out when the first client comes.
+-spec look_at(certfile | keyfile | cacertfile, file:name_all()) -> ok | {error, Why :: unicode:chardata()}.
+look_at(Key, File) ->
+    case file:read_file(File) of
+        {ok, Pem} ->
+            Kinds = [Kind || {Kind, _, _} <- public_key:pem_decode(Pem)],
+            case [Kind || Kind <- Kinds, is_for(Key, Kind)] of
+                [] -> {error, ["it holds no ", what(Key), "; a PEM file is expected"]};
+                _ -> ok
+            end;
+        {error, Reason} -> {error, file:format_error(Reason)}
+    end.
+
+is_for(keyfile, Kind) -> lists:member(Kind, ['PrivateKeyInfo', 'EncryptedPrivateKeyInfo', 'RSAPrivateKey', 'DSAPrivateKey', 'ECPrivateKey']);
+is_for(_, Kind) -> Kind =:= 'Certificate'.
+
+what(keyfile) -> "private key";
+what(_) -> "certificate".
 
 %% @doc Options for ssl:handshake.
 -spec options(none | [ssl:tls_server_option()], Hosts :: [map()]) -> none | [ssl:tls_server_option()].

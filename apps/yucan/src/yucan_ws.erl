@@ -7,7 +7,7 @@
 %% Iolists whose tail is a binary: that is what the socket takes with least work.
 -dialyzer(no_improper_lists).
 
--export([upgrade/5, loop/1]).
+-export([upgrade/5, message/2, silence/1]).
 -export_type([options/0, frame/0, result/0]).
 
 -include("yucan_internal.hrl").
@@ -108,33 +108,32 @@ next(#ws{buffer = Buffer, max = Max, compress = Compress} = Ws) ->
 
 arm(#ws{socket = Socket} = Ws) ->
     case yucan_socket:arm(Socket, ?ARM) of
-        ok -> ?MODULE:loop(Ws);
+        ok -> loop(Ws);
         {error, _} -> ended(lost, Ws)
     end.
 
-%% @private Fully qualified calls to it take new code up.
--spec loop(#ws{}) -> ok.
-loop(#ws{socket = Socket, idle_ms = Idle} = Ws) ->
-    receive
-        {tcp, Socket, Data} -> received(Data, Ws);
-        {ssl, Tls, Data} when {tls, Tls} =:= Socket -> received(Data, Ws);
-        {tcp_passive, Socket} -> arm(Ws);
-        {tcp_closed, Socket} -> ended(lost, Ws);
-        {tcp_error, Socket, _} -> ended(lost, Ws);
-        {ssl_closed, Tls} when {tls, Tls} =:= Socket -> ended(lost, Ws);
-        {ssl_error, Tls, _} when {tls, Tls} =:= Socket -> ended(lost, Ws);
-        {yucan, drain} -> say_goodbye(1001, <<"going away">>, Ws);
-        Message -> tell(Message, Ws)
-    after Idle -> silent(Ws)
-    end.
+loop(#ws{idle_ms = Idle} = Ws) -> yucan_wait:message(?MODULE, Ws, Idle).
 
-%% A ping asks whether anybody is there; silence after it is the end.
-silent(#ws{pinged = true} = Ws) -> ended(idle, Ws);
-silent(Ws) -> send(yucan_ws_frame:encode(ping, <<>>), Ws#ws{pinged = true}).
+%% @private What has come, from the client or from this system.
+-spec message(term(), #ws{}) -> ok.
+message({tcp, Socket, Data}, #ws{socket = Socket} = Ws) -> received(Data, Ws);
+message({ssl, Tls, Data}, #ws{socket = {tls, Tls}} = Ws) -> received(Data, Ws);
+message({tcp_passive, Socket}, #ws{socket = Socket} = Ws) -> arm(Ws);
+message({tcp_closed, Socket}, #ws{socket = Socket} = Ws) -> ended(lost, Ws);
+message({tcp_error, Socket, _}, #ws{socket = Socket} = Ws) -> ended(lost, Ws);
+message({ssl_closed, Tls}, #ws{socket = {tls, Tls}} = Ws) -> ended(lost, Ws);
+message({ssl_error, Tls, _}, #ws{socket = {tls, Tls}} = Ws) -> ended(lost, Ws);
+message({yucan, drain}, Ws) -> say_goodbye(1001, <<"going away">>, Ws);
+message(Message, Ws) -> tell(Message, Ws).
+
+%% @private A ping asks whether anybody is there; silence after it is the end.
+-spec silence(#ws{}) -> ok.
+silence(#ws{pinged = true} = Ws) -> ended(idle, Ws);
+silence(Ws) -> send(yucan_ws_frame:encode(ping, <<>>), Ws#ws{pinged = true}).
 
 send(Data, #ws{socket = Socket} = Ws) ->
     case yucan_socket:send(Socket, Data) of
-        ok -> ?MODULE:loop(Ws);
+        ok -> loop(Ws);
         {error, _} -> ended(lost, Ws)
     end.
 
@@ -147,7 +146,7 @@ received(Data, #ws{buffer = Buffer, max = Max, compress = Compress} = Ws) ->
 
 %% TLS sends one message for each arming.
 rearm(#ws{socket = {tls, _}} = Ws) -> arm(Ws);
-rearm(Ws) -> ?MODULE:loop(Ws).
+rearm(Ws) -> loop(Ws).
 
 parsed(#ws{buffer = Buffer, max = Max, compress = Compress} = Ws) ->
     case yucan_ws_frame:parse(Buffer, Max, Compress) of
@@ -171,10 +170,10 @@ frame(_, _, _, _, Ws) -> fail(1002, Ws).
 
 gathered(_, _, _, _, Size, #ws{max = Max} = Ws) when Size > Max -> fail(1009, Ws);
 gathered(false, Kind, Deflated, Parts, Size, Ws) -> parsed(Ws#ws{partial = {Kind, Deflated, Parts, Size}});
-gathered(true, Kind, false, Parts, _, Ws) -> message(Kind, iolist_to_binary(Parts), Ws#ws{partial = none});
+gathered(true, Kind, false, Parts, _, Ws) -> deliver(Kind, iolist_to_binary(Parts), Ws#ws{partial = none});
 gathered(true, Kind, true, Parts, _, #ws{max = Max} = Ws) ->
     case inflate([Parts | ?TAIL], Max) of
-        {ok, Data} -> message(Kind, Data, Ws#ws{partial = none});
+        {ok, Data} -> deliver(Kind, Data, Ws#ws{partial = none});
         {error, Code} -> fail(Code, Ws)
     end.
 
@@ -198,18 +197,18 @@ inflated({Kind, Output}, Z, Max, Done) ->
         {false, continue} -> inflated(zlib:safeInflate(Z, []), Z, Max, All)
     end.
 
-message(text, Data, Ws) ->
+deliver(text, Data, Ws) ->
     case unicode:characters_to_binary(Data) of
         Data -> call(fun(#ws{module = Module, user = User}) -> Module:message({text, Data}, User) end, Ws);
         _ -> fail(1007, Ws)
     end;
-message(binary, Data, Ws) ->
+deliver(binary, Data, Ws) ->
     call(fun(#ws{module = Module, user = User}) -> Module:message({binary, Data}, User) end, Ws).
 
 tell(Message, #ws{module = Module} = Ws) ->
     case erlang:function_exported(Module, info, 2) of
         true -> call(fun(#ws{user = User}) -> Module:info(Message, User) end, Ws);
-        false -> ?MODULE:loop(Ws)
+        false -> loop(Ws)
     end.
 
 call(Function, Ws) ->

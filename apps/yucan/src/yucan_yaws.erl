@@ -16,6 +16,8 @@
 %% @doc Once for each load of the configuration.
 -spec init(site()) -> site().
 init(#{server := #{name := Name, ebin_dir := Folders}} = Site) ->
+    %% The counter of scripts is made here, before two of them could make it at once.
+    _ = yucan_cgi_run:running(),
     Site#{own => yucan_modules:load(Name, Folders)}.
 
 %% @doc One request.

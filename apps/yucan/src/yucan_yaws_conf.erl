@@ -52,7 +52,7 @@ host(Globals, #{name := Name, ssl := Ssl} = Server) ->
 
 without_port(Name) -> hd(binary:split(unicode:characters_to_binary(Name), <<":">>)).
 
-%% A server that wants no log is left out of the one file that all others share.
+%% One file for all servers, unless none of them wants it.
 access_log(#{logdir := undefined}, _) -> none;
 access_log(#{logdir := Folder}, Servers) ->
     case lists:any(fun(#{access_log := Wanted}) -> Wanted end, Servers) of

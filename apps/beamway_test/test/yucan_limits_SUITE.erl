@@ -1,0 +1,181 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Every limit of yucan_limits at its boundary: what is just allowed, and what is one too much. Those of heads are in yucan_parser_tests,
+%% those of time and of connections in yucan_http_SUITE; `documented' holds the guide to the table.
+-module(yucan_limits_SUITE).
+
+-export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
+-export([documented/1, heads/1, body_bytes/1, chunk_line_bytes/1, trailer_bytes/1, drain_bytes/1, send_ms/1, send_ms_stream/1, send_ms_file/1, tls_ms/1, acceptors/1,
+         backlog/1, ws_message_bytes/1, ws_idle_ms/1]).
+
+-define(WAIT_MS, (20000 * beamway_runner:slowness())).
+-define(SHORT_MS, (1000 * beamway_runner:slowness())).
+
+suite() -> [{timetrap, {minutes, 2}}].
+
+all() ->
+    [documented, heads, body_bytes, chunk_line_bytes, trailer_bytes, drain_bytes, send_ms, send_ms_stream, send_ms_file, tls_ms, acceptors, backlog, ws_message_bytes, ws_idle_ms].
+
+init_per_suite(Config) -> yucan_test_server:start_application(Config).
+
+end_per_suite(Config) -> yucan_test_server:stop_application(Config).
+
+end_per_testcase(_, _) -> yucan_test_server:stop_all().
+
+start(Limits) -> yucan_test_server:start(yucan_limits_test, #{limits => Limits}).
+
+post(Port, Lines, Body) -> yucan_client:exchange(Port, ["POST / HTTP/1.1\r\nHost: a\r\n", Lines, "\r\n", Body]).
+
+chunked(Port, Coded) -> post(Port, "Transfer-Encoding: chunked\r\n", Coded).
+
+status([{Status, _, _}]) -> Status.
+
+times(Count, Bytes) -> binary:copy(Bytes, Count).
+
+%% The guide has each limit with its default and its meaning, and no other.
+documented(_) ->
+    {ok, Guide} = file:read_file(filename:join([code:lib_dir(yucan), "..", "..", "docs", "guide", "yucan.md"])),
+    [_, Rest] = binary:split(Guide, <<"\n## Limits\n">>),
+    [Section | _] = binary:split(Rest, <<"\n## ">>),
+    {match, Rows} = re:run(Section, "^\\| `(\\w+)` \\| (\\w+) \\| (.*) \\|$", [global, multiline, {capture, all_but_first, list}]),
+    Table = [[atom_to_list(Name), lists:flatten(io_lib:format("~w", [Default])), Meaning] || {Name, Default, Meaning} <- yucan_limits:table()],
+    Table = Rows.
+
+%% RFC 9112, 3; RFC 9110, 5.4; RFC 6585, 5: as a client sees them, with the defaults.
+heads(_) ->
+    Port = start(#{}),
+    Line = fun(Bytes) -> ["GET /", times(Bytes - 14, <<"a">>), " HTTP/1.1\r\nHost: a\r\n\r\n"] end,
+    Header = fun(Bytes) -> ["GET / HTTP/1.1\r\nHost: a\r\nx:", times(Bytes - 2, <<"a">>), "\r\n\r\n"] end,
+    Headers = fun(Count) -> ["GET / HTTP/1.1\r\nHost: a\r\n", times(Count - 1, <<"x: y\r\n">>), "\r\n"] end,
+    %% Line of 16 bytes, Host of 9, four others of 8,002; what ends the last one does not count.
+    Block = fun(Bytes) -> ["GET / HTTP/1.1\r\nHost: a\r\n", times(4, iolist_to_binary(["x:", times(7998, <<"a">>), "\r\n"])), "x:", times(Bytes - 27 - 4 * 8002, <<"a">>), "\r\n\r\n"] end,
+    [{Name, Good, 200} = {Name, Good, status(yucan_client:exchange(Port, Make(Good)))}
+     || {Name, Make, Good} <- [{line, Line, 8192}, {header, Header, 8192}, {headers, Headers, 100}, {block, Block, 32768}]],
+    [{Name, Status} = {Name, status(yucan_client:exchange(Port, Make(Bad)))}
+     || {Name, Make, Bad, Status} <- [{line, Line, 8193, 414}, {header, Header, 8193, 431}, {headers, Headers, 101, 431}, {block, Block, 32769, 431}]].
+
+%% RFC 9110, 15.5.14, with a length and without.
+body_bytes(_) ->
+    Port = start(#{body_bytes => 1000}),
+    Chunks = fun(Count) -> [times(Count, <<"a\r\n0123456789\r\n">>), "0\r\n\r\n"] end,
+    [{200, _, Body}] = post(Port, "Content-Length: 1000\r\n", times(1000, <<"x">>)),
+    [{200, _, Coded}] = chunked(Port, Chunks(100)),
+    [1000, 1000] = [byte_size(B) || B <- [Body, Coded]],
+    413 = status(post(Port, "Content-Length: 1001\r\n", times(1001, <<"x">>))),
+    413 = status(chunked(Port, [times(100, <<"a\r\n0123456789\r\n">>), "1\r\nx\r\n0\r\n\r\n"])).
+
+%% RFC 9112, 7.1.1: "a recipient MUST ignore unrecognized chunk extensions", and ought to limit their length.
+chunk_line_bytes(_) ->
+    Port = start(#{}),
+    Line = fun(Bytes) -> ["1;", times(Bytes - 2, <<"a">>), "\r\nx\r\n0\r\n\r\n"] end,
+    [{200, _, <<"x">>}] = chunked(Port, Line(256)),
+    400 = status(chunked(Port, Line(257))),
+    %% Also if it never ends.
+    400 = status(chunked(Port, ["1;", times(1000, <<"a">>)])).
+
+%% RFC 9110, 6.5.1; RFC 6585, 5.
+trailer_bytes(_) ->
+    Port = start(#{trailer_bytes => 1000}),
+    Trailer = fun(Bytes) -> ["1\r\nx\r\n0\r\nx:", times(Bytes - 2, <<"a">>), "\r\n\r\n"] end,
+    [{200, _, <<"x">>}] = chunked(Port, Trailer(1000)),
+    431 = status(chunked(Port, Trailer(1001))).
+
+%% RFC 9112, 9.3: what a handler has left is read up to so much; then the next request is answered, else the connection ends.
+drain_bytes(_) ->
+    Port = start(#{drain_bytes => 1000}),
+    Ask = fun(Bytes) -> yucan_client:exchange(Port, [["POST /ignore HTTP/1.1\r\nHost: a\r\nContent-Length: ", integer_to_list(Bytes), "\r\n\r\n", times(Bytes, <<"x">>)],
+                                                     "GET / HTTP/1.1\r\nHost: a\r\n\r\n"]) end,
+    [{200, _, <<"ignored">>}, {200, _, <<"OK">>}] = Ask(1000),
+    %% What is in the buffer with the head costs nothing, so far more than the limit is needed to pass it.
+    [{200, Headers, <<"ignored">>}] = Ask(200000),
+    <<"close">> = proplists:get_value(<<"connection">>, Headers).
+
+%% A client that takes nothing of its answer.
+send_ms(_) -> not_taken("/large").
+
+send_ms_stream(_) ->
+    Table = ets:new(?FUNCTION_NAME, [named_table, public]),
+    not_taken("/endless?" ++ atom_to_list(?FUNCTION_NAME)),
+    [{ended, _}] = ets:lookup(Table, ended),
+    ets:delete(Table).
+
+%% The system copies a file by itself, and would wait for ever.
+send_ms_file(Config) ->
+    Root = filename:join(proplists:get_value(priv_dir, Config), "served"),
+    ok = filelib:ensure_dir(filename:join(Root, "x")),
+    ok = file:write_file(filename:join(Root, "large"), times(30000000, <<"x">>)),
+    not_taken("/large", #{handler => {yucan_file, #{root => Root}}}).
+
+not_taken(Path) -> not_taken(Path, #{}).
+
+not_taken(Path, Options) ->
+    Port = yucan_test_server:start(yucan_limits_test, Options#{limits => #{send_ms => ?SHORT_MS}}),
+    {ok, Socket} = gen_tcp:connect({127, 0, 0, 1}, Port, [binary, {active, false}, {recbuf, 4096}]),
+    ok = gen_tcp:send(Socket, ["GET ", Path, " HTTP/1.1\r\nHost: a\r\n\r\n"]),
+    {ok, <<"HTTP/1.1 200">>} = gen_tcp:recv(Socket, 12, ?WAIT_MS),
+    true = beamway_peer:wait_until(fun() -> open() =:= 0 end, 20000),
+    gen_tcp:close(Socket).
+
+open() ->
+    #{metrics := #{open_connections := Open}} = yucan:info(yucan_limits_test),
+    Open.
+
+%% Who says nothing where TLS or the PROXY header should begin.
+tls_ms(Config) ->
+    Tls = yucan_test_server:certificate("localhost", proplists:get_value(priv_dir, Config)),
+    [begin
+         Port = yucan_test_server:start(yucan_limits_test, #{listen => [Listen#{port => 0}], limits => #{tls_ms => ?SHORT_MS}}),
+         <<>> = yucan_client:until_closed(yucan_client:connect(Port)),
+         ok = yucan:stop(yucan_limits_test)
+     end || Listen <- [#{tls => Tls}, #{proxy_protocol => true}]].
+
+%% That many processes wait, and at least half as many after some of them have got a connection; those that have served one wait
+%% again.
+acceptors(_) ->
+    Before = waiting(),
+    Port = start(#{acceptors => 3}),
+    Waiting = fun() -> length(waiting() -- Before) end,
+    true = beamway_peer:wait_until(fun() -> Waiting() =:= 3 end, 20000),
+    Sockets = [yucan_client:connect(Port) || _ <- lists:seq(1, 5)],
+    [begin ok = gen_tcp:send(S, "GET / HTTP/1.1\r\nHost: a\r\n\r\n"), {200, _, _} = yucan_client:one(S) end || S <- Sockets],
+    true = beamway_peer:wait_until(fun() -> lists:member(Waiting(), [2, 3]) end, 20000),
+    lists:foreach(fun gen_tcp:close/1, Sockets),
+    true = beamway_peer:wait_until(fun() -> lists:member(Waiting(), [7, 8]) end, 20000).
+
+%% Processes of connections without one: no port is linked to them.
+waiting() ->
+    [P || P <- processes(), process_info(P, initial_call) =:= {initial_call, {yucan_conn, accept, 1}},
+          {links, Links} <- [process_info(P, links)], not lists:any(fun is_port/1, Links)].
+
+%% What the kernel was asked for: the second last figure of a listening socket in `ss'.
+backlog(_) ->
+    Port = start(#{backlog => 7}),
+    Line = os:cmd("ss -ltn 'sport = :" ++ integer_to_list(Port) ++ "' | tail -n 1"),
+    {match, ["7"]} = re:run(Line, "^LISTEN +0 +(\\d+) ", [{capture, all_but_first, list}]).
+
+%% RFC 6455, 7.4.1: 1009. In one frame, and in two.
+ws_message_bytes(_) ->
+    Port = start(#{ws_message_bytes => 100}),
+    Good = websocket(Port),
+    ok = gen_tcp:send(Good, frame(1, 2, 100)),
+    {ok, <<16#82, 100, _:100/binary>>} = gen_tcp:recv(Good, 102, ?WAIT_MS),
+    [begin
+         Socket = websocket(Port),
+         ok = gen_tcp:send(Socket, Frames),
+         {ok, <<16#88, 2, 1009:16>>} = gen_tcp:recv(Socket, 4, ?WAIT_MS)
+     end || Frames <- [frame(1, 2, 101), [frame(0, 2, 60), frame(1, 0, 41)]]].
+
+%% Silence, then a ping; silence, then the end.
+ws_idle_ms(_) ->
+    Socket = websocket(start(#{ws_idle_ms => 300})),
+    {ok, <<16#89, 0>>} = gen_tcp:recv(Socket, 2, ?WAIT_MS),
+    {error, closed} = gen_tcp:recv(Socket, 1, ?WAIT_MS).
+
+websocket(Port) ->
+    Socket = yucan_client:connect(Port),
+    ok = gen_tcp:send(Socket, "GET /ws HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+                      "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"),
+    <<"HTTP/1.1 101 ", _/binary>> = yucan_yaws_site:receive_until(Socket, <<"\r\n\r\n">>),
+    Socket.
+
+%% Masked with zeros.
+frame(Fin, Opcode, Size) -> [<<Fin:1, 0:3, Opcode:4, 1:1, Size:7, 0:32>>, times(Size, <<"x">>)].

@@ -1,0 +1,220 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc What a configuration can say beyond the seed's: TLS from files, an application of FastCGI, PHP in Erlang, logs, limits, names, what stands in
+%% front, listings, compression. Each directive that no other suite of the Yaws face uses is in here.
+-module(yucan_options_SUITE).
+
+-export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
+-export([tls_by_name/1, tls_in_one_file/1, tls_bad_file/1, fcgi_application/1, fcgi_pool_lives/1, extern_function/1, extern_node/1, log_folder/1,
+         keepalive_timeout/1, max_connections/1, names/1, in_front/1, listings/1, several_listeners/1, symbolic_links/1]).
+
+-include_lib("common_test/include/ct.hrl").
+
+-define(WAIT_MS, (20000 * beamway_runner:slowness())).
+
+suite() -> [{timetrap, {minutes, 2}}].
+
+all() ->
+    [tls_by_name, tls_in_one_file, tls_bad_file, fcgi_application, fcgi_pool_lives, extern_function, extern_node, log_folder, keepalive_timeout, max_connections,
+     names, in_front, listings, several_listeners, symbolic_links].
+
+init_per_suite(Config) -> yucan_test_server:start_application(Config).
+
+end_per_suite(Config) -> yucan_test_server:stop_application(Config).
+
+end_per_testcase(_, _) -> yucan_test_server:stop_all().
+
+status(Response) -> element(1, Response).
+
+%% ---- TLS
+
+%% Two servers on one port, each with its certificate.
+tls_by_name(Config) ->
+    Server = fun(Name) ->
+        #{certfile := Certificate, keyfile := Key} = yucan_test_server:certificate(Name, ?config(priv_dir, Config)),
+        yucan_yaws_site:server(Name, ["docroot = ", Name, "\n<ssl>\ncertfile = ", Certificate, "\nkeyfile = ", Key, "\n</ssl>\n"])
+    end,
+    Port = yucan_yaws_site:start_text(Config, [Server("one.example"), Server("two.example")], [{"one.example/f", "1"}, {"two.example/f", "2"}]),
+    [begin
+         {ok, Socket} = yucan_test_server:tls_connect(Port, [{server_name_indication, Name}]),
+         Name = yucan_test_server:subject(Socket),
+         ok = ssl:send(Socket, ["GET /f HTTP/1.1\r\nHost: ", Name, "\r\nConnection: close\r\n\r\n"]),
+         {200, _, Body} = yucan_yaws_client:parse(tls_all(Socket, <<>>))
+     end || {Name, Body} <- [{"one.example", <<"1">>}, {"two.example", <<"2">>}]].
+
+%% Certificate and key may stand in one file; redirects then say https.
+tls_in_one_file(Config) ->
+    #{certfile := Certificate, keyfile := Key} = yucan_test_server:certificate("h", ?config(priv_dir, Config)),
+    {ok, First} = file:read_file(Certificate),
+    {ok, Second} = file:read_file(Key),
+    Both = yucan_yaws_site:write(Config, "both.pem", [First, Second]),
+    Port = yucan_yaws_site:start(Config, ["docroot = www\n<redirect>\n/old == /new\n</redirect>\n<ssl>\ncertfile = ", Both, "\n</ssl>\n"], []),
+    {ok, Socket} = yucan_test_server:tls_connect(Port, []),
+    ok = ssl:send(Socket, "GET /old HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"),
+    {302, Headers, _} = yucan_yaws_client:parse(tls_all(Socket, <<>>)),
+    <<"https://h/new">> = proplists:get_value(<<"location">>, Headers).
+
+tls_all(Socket, Done) ->
+    case ssl:recv(Socket, 0, ?WAIT_MS) of
+        {ok, Data} -> tls_all(Socket, <<Done/binary, Data/binary>>);
+        {error, closed} -> Done
+    end.
+
+%% Nothing is started, and the file is named.
+tls_bad_file(Config) ->
+    Rubbish = yucan_yaws_site:write(Config, "rubbish.pem", "no certificate"),
+    [begin
+         File = yucan_yaws_site:write(Config, "site.conf", yucan_yaws_site:server("h", ["docroot = www\n<ssl>\ncertfile = ", Name, "\n</ssl>\n"])),
+         Text = case yucan_conf:load(File) of
+             {ok, Options} ->
+                 {error, Reason} = yucan:start(Options#{name => yucan_bad_tls}),
+                 lists:flatten(io_lib:format("~0tp", [Reason]));
+             {error, Lines} -> unicode:characters_to_list(Lines)
+         end,
+         {true, Text} = {string:find(Text, filename:basename(Name)) =/= nomatch, Text}
+     end || Name <- ["/no/such/file.pem", Rubbish]].
+
+%% ---- FastCGI, PHP
+
+%% An application of two requests in ERTS's own reading of the protocol: what we write is read by `{packet, fcgi}'.
+fcgi_application(Config) ->
+    {Listen, Address} = application(2),
+    Port = yucan_yaws_site:start(Config, ["docroot = www\nfcgi_app_server = ", Address, "\n"], [{"www/a.fcgi", ""}]),
+    [begin
+         {200, _, Text} = yucan_yaws_client:request(#{port => Port, host => "h", target => "/a.fcgi/more?q=" ++ Query, method => "POST", body => "body" ++ Query}),
+         [{Word, true} = {Word, binary:match(Text, Word) =/= nomatch}
+          || Word <- [list_to_binary("body" ++ Query), list_to_binary("q=" ++ Query), <<"/more">>, <<"REQUEST_METHOD">>]]
+     end || Query <- ["1", "2"]],
+    gen_tcp:close(Listen),
+    ok = yucan_yaws_site:stop(),
+    Without = yucan_yaws_site:start(Config, "docroot = www\n", []),
+    403 = status(yucan_yaws_client:get(Without, "h", "/a.fcgi")).
+
+%% Answers with all that it was told, on one connection.
+application(Requests) ->
+    {ok, Listen} = gen_tcp:listen(0, [binary, {active, false}, {packet, fcgi}, {ip, {127, 0, 0, 1}}]),
+    {ok, Port} = inet:port(Listen),
+    _ = spawn_link(fun() ->
+        {ok, Socket} = gen_tcp:accept(Listen, ?WAIT_MS),
+        [serve(Socket, []) || _ <- lists:seq(1, Requests)]
+    end),
+    {Listen, "127.0.0.1:" ++ integer_to_list(Port)}.
+
+serve(Socket, Told) ->
+    {ok, <<1, Type, Id:16, Length:16, _:16, Rest/binary>>} = gen_tcp:recv(Socket, 0, ?WAIT_MS),
+    <<Content:Length/binary, _/binary>> = Rest,
+    case {Type, Content} of
+        {5, <<>>} ->
+            Answer = iolist_to_binary(["Content-Type: text/plain\n\n", lists:reverse(Told)]),
+            ok = gen_tcp:send(Socket, [<<1, 6, Id:16, (byte_size(Answer)):16, 0, 0>>, Answer, <<1, 6, Id:16, 0:16, 0, 0, 1, 3, Id:16, 8:16, 0, 0, 0:64>>]);
+        _ -> serve(Socket, [Content | Told])
+    end.
+
+%% The pool of connections is killed: a request later it is there again, and requests go on.
+fcgi_pool_lives(Config) ->
+    {Listen, Address} = application(1),
+    Port = yucan_yaws_site:start(Config, ["docroot = www\nfcgi_app_server = ", Address, "\n"], [{"www/a.fcgi", ""}]),
+    200 = status(yucan_yaws_client:get(Port, "h", "/a.fcgi")),
+    gen_tcp:close(Listen),
+    Old = whereis(yucan_fcgi_pool),
+    exit(Old, kill),
+    true = beamway_peer:wait_until(fun() -> is_pid(whereis(yucan_fcgi_pool)) andalso whereis(yucan_fcgi_pool) =/= Old end, 20000),
+    true = lists:member(whereis(yucan_fcgi_pool), [Pid || {_, Pid, _, _} <- supervisor:which_children(yucan_sup)]),
+    {Again, Other} = application(1),
+    ok = yucan_yaws_site:reload(Config, ["docroot = www\nfcgi_app_server = ", Other, "\n"]),
+    200 = status(yucan_yaws_client:get(Port, "h", "/a.fcgi")),
+    gen_tcp:close(Again).
+
+%% A function stands for PHP, in this VM.
+extern_function(Config) ->
+    Port = yucan_yaws_site:start(Config, "docroot = www\nphp_handler = <extern, yucan_yaws_pages:php>\n", [{"www/d/a.php", ""}]),
+    {200, _, <<"\"/d/\" \"/more\" <<\"a=1\">>">>} =
+        yucan_yaws_client:request(#{port => Port, host => "h", target => "/d/a.php/more", method => "POST", body => "a=1"}),
+    404 = status(yucan_yaws_client:get(Port, "h", "/d/b.php")).
+
+%% Or in another, which is not there: an error, and the server goes on.
+extern_node(Config) ->
+    Port = yucan_yaws_site:start(Config, "docroot = www\nphp_handler = <extern, nobody@localhost:yucan_yaws_pages:php>\n", [{"www/a.php", ""}, {"www/f", "f"}]),
+    500 = status(yucan_yaws_client:get(Port, "h", "/a.php")),
+    {200, _, <<"f">>} = yucan_yaws_client:get(Port, "h", "/f").
+
+%% ---- the server as a whole
+
+log_folder(Config) ->
+    Logs = filename:join(yucan_yaws_site:folder(Config), "logs"),
+    ok = filelib:ensure_dir(filename:join(Logs, "x")),
+    Text = ["logdir = logs\n", yucan_yaws_site:server("h", "docroot = www\n")],
+    Port = yucan_yaws_site:start_text(Config, Text, [{"www/f", "f"}]),
+    {200, _, _} = yucan_yaws_client:get(Port, "h", "/f?logged"),
+    Written = fun() -> {ok, Lines} = file:read_file(filename:join(Logs, "access.log")), binary:match(Lines, <<"\"GET /f?logged HTTP/1.1\" 200 1 ">>) =/= nomatch end,
+    true = beamway_peer:wait_until(Written, 20000).
+
+keepalive_timeout(Config) ->
+    Port = yucan_yaws_site:start_text(Config, ["keepalive_timeout = 300\n", yucan_yaws_site:server("h", "docroot = www\n")], [{"www/f", "f"}]),
+    Socket = yucan_client:connect(Port),
+    ok = gen_tcp:send(Socket, "GET /f HTTP/1.1\r\nHost: h\r\n\r\n"),
+    {200, _, <<"f">>} = yucan_client:one(Socket),
+    <<>> = yucan_client:until_closed(Socket).
+
+max_connections(Config) ->
+    Port = yucan_yaws_site:start_text(Config, ["max_connections = 2\n", yucan_yaws_site:server("h", "docroot = www\n")], [{"www/f", "f"}]),
+    Open = [begin
+                Socket = yucan_client:connect(Port),
+                ok = gen_tcp:send(Socket, "GET /f HTTP/1.1\r\nHost: h\r\n\r\n"),
+                {200, _, <<"f">>} = yucan_client:one(Socket),
+                Socket
+            end || _ <- [1, 2]],
+    <<"HTTP/1.1 503 ", _/binary>> = yucan_client:until_closed(yucan_client:connect(Port)),
+    lists:foreach(fun gen_tcp:close/1, Open).
+
+names(Config) ->
+    Servers = [yucan_yaws_site:server("first", "docroot = www\n"),
+               yucan_yaws_site:server("second", "docroot = two\nservername = other.example\nserveralias = *.second.example s?.example\n")],
+    Port = yucan_yaws_site:start_text(Config, Servers, [{"www/f", "1"}, {"two/f", "2"}]),
+    [{Host, Body} = {Host, element(3, yucan_yaws_client:get(Port, Host, "/f"))}
+     || {Host, Body} <- [{"first", <<"1">>}, {"other.example", <<"2">>}, {"a.second.example", <<"2">>}, {"s1.example", <<"2">>}, {"s12.example", <<"1">>}, {"s..example", <<"1">>}]].
+
+%% What redirects say when another server stands in front.
+in_front(Config) ->
+    [begin
+         Port = yucan_yaws_site:start(Config, ["docroot = www\n<redirect>\n/old == /new\n</redirect>\n", Directives], []),
+         {302, Headers, _} = yucan_yaws_client:get(Port, "h:8", "/old"),
+         {Directives, Location} = {Directives, proplists:get_value(<<"location">>, Headers)},
+         ok = yucan_yaws_site:stop()
+     end || {Directives, Location} <- [{"rhost = www.example:1\n", <<"http://www.example:1/new">>}, {"rscheme = https\n", <<"https://h:8/new">>},
+                                       {"rhost = www.example\nrmethod = https\n", <<"https://www.example/new">>}]].
+
+listings(Config) ->
+    Port = yucan_yaws_site:start(Config, "docroot = www\ndir_listings = true\nindex_files = /front\ndeflate = true\n",
+                                 [{"www/d/a <b>.txt", "x"}, {"www/long.txt", binary:copy(<<"words ">>, 1000)}]),
+    %% An index that begins with a slash is a redirect.
+    {302, Headers, _} = yucan_yaws_client:get(Port, "h", "/d/"),
+    <<"http://h/front">> = proplists:get_value(<<"location">>, Headers),
+    {200, Coded, Bytes} = yucan_yaws_client:request(#{port => Port, host => "h", target => "/long.txt", headers => [{"accept-encoding", "gzip"}]}),
+    <<"gzip">> = proplists:get_value(<<"content-encoding">>, Coded),
+    true = zlib:gunzip(Bytes) =:= binary:copy(<<"words ">>, 1000),
+    ok = yucan_yaws_site:stop(),
+    Listed = yucan_yaws_site:start(Config, "docroot = www\ndir_listings = true_nozip\n", []),
+    {200, _, Page} = yucan_yaws_client:get(Listed, "h", "/d/"),
+    {_, _} = binary:match(Page, <<"a &lt;b&gt;.txt">>).
+
+several_listeners(Config) ->
+    Server = ["<server h>\nport = 0\nlisten = 127.0.0.1\nlisten = 127.0.0.2\nlisten_backlog = 10\ndocroot = www\n</server>\n"],
+    _ = yucan_yaws_site:start_text(Config, Server, [{"www/f", "f"}]),
+    [{200, _} = begin
+         {ok, Socket} = gen_tcp:connect(Address, Port, [binary, {active, false}], ?WAIT_MS),
+         ok = gen_tcp:send(Socket, "GET /f HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"),
+         {Status, _, Body} = yucan_yaws_client:parse(yucan_yaws_client:receive_all(Socket)),
+         {Status, Body}
+     end || {Address, Port} <- maps:get(listen, yucan:info(yucan_yaws_test))].
+
+symbolic_links(Config) ->
+    Outside = yucan_yaws_site:write(Config, "outside.txt", "outside"),
+    _ = yucan_yaws_site:write(Config, "www/f", "f"),
+    Link = filename:join([yucan_yaws_site:folder(Config), "www", "link"]),
+    _ = file:delete(Link),
+    ok = file:make_symlink(Outside, Link),
+    [begin
+         Port = yucan_yaws_site:start(Config, ["docroot = www\n", Directive], []),
+         {Directive, Status} = {Directive, status(yucan_yaws_client:get(Port, "h", "/link"))},
+         ok = yucan_yaws_site:stop()
+     end || {Directive, Status} <- [{"", 403}, {"follow_symlinks = inside\n", 403}, {"follow_symlinks = never\n", 403}, {"follow_symlinks = always\n", 200}]].
