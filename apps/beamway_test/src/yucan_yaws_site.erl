@@ -61,10 +61,10 @@ example(Config) ->
 nitrogen(Config) ->
     Example = example_folder("nitrogen"),
     _ = [write(Config, lists:nthtail(length(Example) + 1, File), element(2, {ok, _} = file:read_file(File)))
-         || File <- filelib:wildcard(filename:join(Example, "{include,static/js,templates}/*"))],
+         || Part <- ["include/*", "static/js/*", "templates/*"], File <- filelib:wildcard(filename:join(Example, Part))],
     _ = [compile(Config, Folder, [{filename:basename(File), element(2, {ok, _} = file:read_file(File))}
                                   || File <- filelib:wildcard(filename:join([Example, Folder, "src", "*.erl"]))])
-         || Folder <- ["", "one", "two"]],
+         || Folder <- [".", "one", "two"]],
     {ok, Text} = file:read_file(filename:join(Example, "yucan.conf")),
     on_free_port(Config, Text, 10).
 

@@ -1,0 +1,196 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc This server behind simple_bridge, the layer through which Nitrogen sees web servers: the callbacks that simple_bridge finds by the
+%% name of this module, on our requests. {@link yucan_simple_bridge_anchor} calls the handler.
+%%
+%% Files go out by sendfile, whatever their size. The body of a form is read as a whole, at most `body_bytes' (yucan_limits); that of
+%% a multipart form is read part by part with recv_from_socket/3, so an upload may be larger than memory. All of it works in the
+%% process of the request only.
+-module(yucan_simple_bridge).
+
+-export([init/1, protocol/1, request_method/1, uri/1, path/1, host/1, headers/1, native_header_type/0, cookies/1, query_params/1,
+         post_params/1, request_body/1, peer_ip/1, peer_port/1, protocol_version/1, socket/1, recv_from_socket/3, build_response/2]).
+-export([rooted/2]).
+-export_type([request/0]).
+
+-include("../include/yaws_api.hrl").
+
+-record(request, {req :: yucan_req:req(),
+                  %% What was read of the body before.
+                  first = <<>> :: binary(),
+                  root :: file:filename_all()}).
+-opaque request() :: #request{}.
+
+%% simple_bridge's records; their order is the contract.
+-type header() :: {header, Name :: atom() | iodata(), Value :: iodata()}.
+-type cookie() :: {cookie, Name :: atom() | iodata(), Value :: iodata(), Domain :: iodata() | undefined, Path :: iodata() | undefined,
+                   MaxAgeSeconds :: integer() | undefined, Secure :: boolean(), HttpOnly :: boolean(), SameSite :: atom() | iodata()}.
+-type response() :: {response, Status :: 200..999, [header()], [cookie()], {data, iodata()} | {file, Path :: iodata()}}.
+
+%% @doc A request of the native interface, or the `#arg{}' of an appmod.
+-spec init(yucan_req:req() | #arg{}) -> request().
+init(#arg{clidata = Read}) ->
+    First = case Read of
+                {partial, Data} -> Data;
+                Data -> Data
+            end,
+    begun(yucan_yaws_arg:request(), First);
+init(Req) ->
+    begun(Req, <<>>).
+
+%% The body is read once, and asked for several times.
+begun(Req, First) ->
+    _ = erase(?MODULE),
+    #request{req = Req, first = First, root = yucan_req:assigned(?MODULE, Req, application:get_env(simple_bridge, document_root, "./priv/static"))}.
+
+%% @doc The same request with another folder for `{file, Path}' than the document_root of the application simple_bridge.
+-spec rooted(file:filename_all(), yucan_req:req()) -> yucan_req:req().
+rooted(Root, Req) -> yucan_req:assign(?MODULE, Root, Req).
+
+%% @private
+-spec protocol(request()) -> http | https.
+protocol(#request{req = Req}) -> yucan_req:scheme(Req).
+
+%% @private An atom if there is one of this name already, else what the client sent.
+-spec request_method(request()) -> atom() | binary().
+request_method(#request{req = Req}) ->
+    Method = yucan_req:method(Req),
+    try binary_to_existing_atom(Method) catch error:badarg -> Method end.
+
+%% @private Path and query, as the client sent them.
+-spec uri(request()) -> string().
+uri(#request{req = Req}) -> binary_to_list(yucan_req:target(Req)).
+
+%% @private Decoded.
+-spec path(request()) -> string().
+path(#request{req = Req}) ->
+    {ok, Path} = yucan_req:decoded_path(Req),
+    binary_to_list(Path).
+
+%% @private
+-spec host(request()) -> string().
+host(#request{req = Req}) -> binary_to_list(yucan_req:host(Req)).
+
+%% @private
+-spec headers(request()) -> #{binary() => binary()}.
+headers(#request{req = Req}) -> maps:from_list([{Name, yucan_req:header(Name, Req)} || {Name, _} <- yucan_req:headers(Req)]).
+
+%% @private
+-spec native_header_type() -> map.
+native_header_type() -> map.
+
+%% @private
+-spec cookies(request()) -> [{binary(), binary()}].
+cookies(#request{req = Req}) -> yucan_req:cookies(Req).
+
+%% @private
+-spec query_params(request()) -> [{binary(), binary()}].
+query_params(#request{req = Req}) -> yucan_req:query_pairs(Req).
+
+%% @private
+-spec post_params(request()) -> [{binary(), binary()}].
+post_params(#request{req = Req} = Request) ->
+    case yucan_req:header(<<"content-type">>, Req, <<>>) of
+        <<"application/x-www-form-urlencoded", _/binary>> -> yucan_req:pairs(request_body(Request));
+        _ -> []
+    end.
+
+%% @private The whole body; of a multipart form what has been read so far, since the rest is asked for by recv_from_socket/3.
+-spec request_body(request()) -> binary().
+request_body(#request{req = Req, first = First}) ->
+    case yucan_req:header(<<"content-type">>, Req, <<>>) of
+        <<"multipart/form-data", _/binary>> -> First;
+        _ -> whole(get(?MODULE), First, Req)
+    end.
+
+whole({body, Body}, _, _) -> Body;
+whole(undefined, First, Req) ->
+    case yucan_req:body(Req) of
+        {ok, Rest} ->
+            Body = <<First/binary, Rest/binary>>,
+            _ = put(?MODULE, {body, Body}),
+            Body;
+        {error, Reason} -> throw({yucan_body, Reason})
+    end.
+
+%% @private
+-spec peer_ip(request()) -> inet:ip_address().
+peer_ip(#request{req = Req}) -> element(1, yucan_req:peer(Req)).
+
+%% @private
+-spec peer_port(request()) -> inet:port_number().
+peer_port(#request{req = Req}) -> element(2, yucan_req:peer(Req)).
+
+%% @private
+-spec protocol_version(request()) -> {1, 0 | 1}.
+protocol_version(#request{req = Req}) -> yucan_req:version(Req).
+
+%% @private
+-spec socket(request()) -> yucan_socket:socket().
+socket(#request{req = Req}) -> yucan_req:socket(Req).
+
+%% @private So many bytes of the body; fewer at its end. Zero: what is there.
+-spec recv_from_socket(non_neg_integer(), TimeoutMs :: pos_integer(), request()) -> binary().
+recv_from_socket(Length, Timeout, #request{req = Req}) -> received(Length, Timeout, Req, []).
+
+received(0, Timeout, Req, []) ->
+    case yucan_req:read(Req, #{timeout => Timeout}) of
+        {error, Reason} -> throw({yucan_body, Reason});
+        {_, Data} -> Data
+    end;
+received(0, _, _, Done) -> iolist_to_binary(Done);
+received(Left, Timeout, Req, Done) ->
+    case yucan_req:read(Req, #{max => Left, timeout => Timeout}) of
+        {more, Data} -> received(Left - byte_size(Data), Timeout, Req, [Done, Data]);
+        {ok, Data} -> iolist_to_binary([Done, Data]);
+        {error, Reason} -> throw({yucan_body, Reason})
+    end.
+
+%% @private
+-spec build_response(request(), response()) -> yucan_handler:response().
+build_response(Request, {response, Status, Headers, Cookies, Data}) ->
+    Lines = [{name(Name), Value} || {header, Name, Value} <- Headers] ++ [{<<"set-cookie">>, cookie(Cookie)} || Cookie <- Cookies],
+    case Data of
+        {file, Path} -> file(unicode:characters_to_binary(Path), Status, Lines, Request);
+        {data, Body} -> {Status, typed(Lines), Body};
+        Body -> {Status, typed(Lines), Body}
+    end.
+
+%% Atoms are written as Erlang can write them: content_type.
+name(Name) when is_atom(Name) -> binary:replace(atom_to_binary(Name), <<"_">>, <<"-">>, [global]);
+name(Name) -> yucan_names:lower(iolist_to_binary(Name)).
+
+typed(Lines) ->
+    case lists:keymember(<<"content-type">>, 1, Lines) of
+        true -> Lines;
+        false -> [{<<"content-type">>, <<"text/html">>} | Lines]
+    end.
+
+cookie({cookie, Name, Value, Domain, Path, MaxAge, Secure, HttpOnly, SameSite}) ->
+    [text(Name), $=, text(Value),
+     [["; Domain=", text(Domain)] || is_text(Domain)], [["; Path=", text(Path)] || is_text(Path)],
+     [["; Max-Age=", integer_to_list(MaxAge)] || is_integer(MaxAge)], ["; Secure" || Secure =:= true], ["; HttpOnly" || HttpOnly =:= true],
+     [["; SameSite=", string:titlecase(text(SameSite))] || is_text(SameSite)]].
+
+is_text(undefined) -> false;
+is_text(Text) -> text(Text) =/= "".
+
+text(Text) when is_atom(Text) -> atom_to_list(Text);
+text(Text) when is_integer(Text) -> integer_to_list(Text);
+text(Text) -> unicode:characters_to_list(Text).
+
+%% Conditions, ranges and what must not be shown are the affair of yucan_file.
+file(Path, Status, Lines, #request{req = Req, root = Root}) ->
+    Asked = yucan_req:with_path(iolist_to_binary(["/", string:trim(yucan_path:escape(Path), leading, "/")]), none, readable(Req)),
+    case yucan_file:respond(Asked, unicode:characters_to_binary(Root), #{headers => Lines}) of
+        not_found -> yucan_error:page(404);
+        {error, _} -> yucan_error:page(403);
+        {200, Headers, Body} -> {Status, Headers, Body};
+        Response -> Response
+    end.
+
+%% The handler has decided that a file is the answer, also to a form.
+readable(Req) ->
+    case yucan_req:method(Req) of
+        <<"HEAD">> -> Req;
+        _ -> yucan_req:with_method(<<"GET">>, Req)
+    end.

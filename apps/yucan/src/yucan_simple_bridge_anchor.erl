@@ -1,0 +1,110 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Where a handler written for simple_bridge is called: as a handler of this server, or as an appmod of a site for Yaws.
+%%
+%% ```
+%% yucan:start_link(#{listen => [#{port => 8000}], handler => {yucan_simple_bridge_anchor, #{handler => my_handler, document_root => "static"}}}).
+%%
+%% appmods = </, yucan_simple_bridge_anchor exclude_paths static>        # and in <opaque>: handler = my_handler
+%% '''
+%% The handler's `run(Bridge)' answers a request; `ws_init/1', `ws_message/3', `ws_info/3' and `ws_terminate/3' serve a WebSocket. `Bridge' is made by
+%% `simple_bridge:make(yucan, Request)', which is the user's dependency and none of ours; option `bridge' names another module with that function.
+-module(yucan_simple_bridge_anchor).
+-behaviour(yucan_handler).
+-behaviour(yucan_ws).
+
+-export([init/1, handle/2, out/1]).
+-export([init/2, message/2, info/2, terminate/2]).
+
+-include("../include/yaws_api.hrl").
+
+-type options() :: #{handler => module(), bridge => module(), document_root => file:filename_all(), static_paths => [string()]}.
+-type settings() :: #{handler := module(), bridge := module(), document_root := file:filename_all(), static_paths := [binary()]}.
+
+-record(ws, {handler :: module(), bridge :: term(), state :: term()}).
+
+%% @doc The options; what is not there is taken from the environment of the application simple_bridge, as simple_bridge does.
+-spec init(options()) -> settings().
+init(Options) ->
+    Value = fun(Key, Default) -> maps:get(Key, Options, application:get_env(simple_bridge, Key, Default)) end,
+    case Value(handler, undefined) of
+        undefined -> error({no_handler, "name the module that answers: handler => Module, or the variable handler of the application simple_bridge"});
+        Handler ->
+            #{handler => Handler, bridge => Value(bridge, simple_bridge), document_root => Value(document_root, "./priv/static"),
+              static_paths => [below(Path) || Path <- Value(static_paths, [])]}
+    end.
+
+below(Path) -> iolist_to_binary(["/", string:trim(unicode:characters_to_list(Path), both, "/"), "/"]).
+
+%% @doc A request of the native interface. What is below a static path is a file.
+-spec handle(yucan_req:req(), settings()) -> yucan_handler:response().
+handle(Req, #{static_paths := Static, document_root := Root} = Settings) ->
+    Path = yucan_req:path(Req),
+    case [Prefix || Prefix <- Static, string:prefix(Path, Prefix) =/= nomatch] of
+        [] ->
+            Rooted = yucan_simple_bridge:rooted(Root, Req),
+            run(Rooted, Rooted, Settings);
+        _ -> found(yucan_file:respond(Req, unicode:characters_to_binary(Root), #{}))
+    end.
+
+found(not_found) -> yucan_error:page(404);
+found({error, _}) -> yucan_error:page(403);
+found(Response) -> Response.
+
+%% @doc A request to an appmod. Its handler is in the opaque data of the server, or in the environment.
+-spec out(#arg{}) -> {yucan_response, yucan_handler:response()}.
+out(#arg{opaque = Opaque, docroot = Docroot} = Arg) ->
+    Named = maps:from_list([{Key, yucan_modules:own(list_to_atom(Value))}
+                            || is_list(Opaque), {Name, Value} <- Opaque, {Known, Key} <- [{"handler", handler}, {"bridge", bridge}], Name =:= Known]),
+    Req = yucan_simple_bridge:rooted(Docroot, yucan_yaws_arg:request()),
+    ok = yucan_yaws_arg:remember(Req),
+    {yucan_response, run(Arg, Req, init(Named#{document_root => Docroot}))}.
+
+run(Request, Req, #{handler := Handler, bridge := Maker}) ->
+    try Maker:make(yucan, Request) of
+        Bridge -> answered(yucan_names:lower(yucan_req:header(<<"upgrade">>, Req, <<>>)), Handler, Bridge)
+    catch
+        throw:{yucan_body, Reason} -> yucan_req:body_error(Reason)
+    end.
+
+answered(<<"websocket">>, Handler, Bridge) -> {websocket, ?MODULE, #ws{handler = Handler, bridge = Bridge}, #{}};
+answered(_, Handler, Bridge) ->
+    try Handler:run(Bridge)
+    catch throw:{yucan_body, Reason} -> yucan_req:body_error(Reason)
+    end.
+
+%% @private
+-spec init(yucan_req:req(), #ws{}) -> {ok, #ws{}}.
+init(_, #ws{handler = Handler, bridge = Bridge} = Ws) ->
+    case exports(Handler, ws_init, 1) andalso Handler:ws_init(Bridge) of
+        {ok, State} -> {ok, Ws#ws{state = State}};
+        _ -> {ok, Ws}
+    end.
+
+%% @private
+-spec message({text | binary, binary()}, #ws{}) -> yucan_ws:result().
+message(Message, #ws{handler = Handler, bridge = Bridge, state = State} = Ws) ->
+    result(Handler:ws_message(Message, Bridge, State), Ws).
+
+%% @private
+-spec info(term(), #ws{}) -> yucan_ws:result().
+info(Message, #ws{handler = Handler, bridge = Bridge, state = State} = Ws) ->
+    case exports(Handler, ws_info, 3) of
+        true -> result(Handler:ws_info(Message, Bridge, State), Ws);
+        false -> {ok, Ws}
+    end.
+
+%% @private
+-spec terminate(term(), #ws{}) -> term().
+terminate(Reason, #ws{handler = Handler, bridge = Bridge, state = State}) ->
+    exports(Handler, ws_terminate, 3) andalso Handler:ws_terminate(Reason, Bridge, State).
+
+exports(Module, Function, Arity) ->
+    {module, Module} = code:ensure_loaded(Module),
+    erlang:function_exported(Module, Function, Arity).
+
+result(noreply, Ws) -> {ok, Ws};
+result({noreply, State}, Ws) -> {ok, Ws#ws{state = State}};
+result({reply, Frames}, Ws) -> {reply, Frames, Ws};
+result({reply, Frames, State}, Ws) -> {reply, Frames, Ws#ws{state = State}};
+result({close, Code}, Ws) -> {close, Code, <<>>, Ws};
+result(close, Ws) -> {close, 1000, <<>>, Ws}.
