@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: install deb build demo test test-long test-idle test-otp test-otp27 test-elixir test-rabbitmq test-wordpress test-trac test-rdma demo-rdma bench-rdma test-network test-scipy test-bare nemesis check bench soak asan test-asan tsan fuzz fuzz-keep spin clean help build-test build-bench coverage valgrind
+.PHONY: install deb build demo test test-long test-idle test-otp test-otp27 test-elixir test-rabbitmq test-wordpress test-trac test-browser test-rdma demo-rdma bench-rdma test-network test-scipy test-bare nemesis check bench soak asan test-asan tsan fuzz fuzz-keep fuzz-yucan overload-yucan spin clean help build-test build-bench coverage valgrind
 
 ## build: compile the driver and the applications into the checkout
 build:
@@ -87,6 +87,12 @@ test-trac:
 	@scripts/install-packages test
 	@$(MAKE) build-test
 	@test/system/yucan trac
+
+## test-browser: yucan in Debian's Chromium: a button with a postback in two sites, WebSockets, events (root; leaves nothing)
+test-browser:
+	@scripts/install-packages test
+	@$(MAKE) build-test
+	@test/system/yucan browser
 
 ## test-rdma: soft-RoCE in virtual machines made by software, and tests in them; T=part runs one (needs root once, to make the image)
 test-rdma:
@@ -174,6 +180,18 @@ tsan:
 fuzz:
 	@scripts/install-packages fuzz
 	@$(MAKE) -C native fuzz FUZZ_SECONDS=$$(($(or $(MIN),1) * 60)) $(if $(F),FUZZ_TARGETS="$(F)")
+
+## fuzz-yucan: properties of yucan's parsers (heads, chunks, frames, FastCGI, CGI, configurations) for MIN minutes (1); writes bench/results/fuzz_yucan.json
+fuzz-yucan:
+	@scripts/install-packages test
+	@$(MAKE) build-test
+	@erl -noinput -boot no_dot_erlang -pa apps/*/ebin -s yucan_fuzz main -extra $(or $(MIN),1) bench/results/fuzz_yucan.json
+
+## overload-yucan: twice the requests that yucan can answer, for SECONDS (60): no crash, bounded memory, full speed after
+overload-yucan:
+	@scripts/install-packages test
+	@$(MAKE) build-test
+	@erl -noinput -boot no_dot_erlang -pa apps/*/ebin -s yucan_overload main -extra $(or $(SECONDS),60)
 
 ## fuzz-keep: commit-ready counts and inputs of the last `make fuzz` (bench/results/fuzz.json, native/fuzz/corpus)
 fuzz-keep:

@@ -6,6 +6,7 @@
 -module(yucan_probe_cases).
 
 -export([smuggling/0, malformed/0, h1spec/0]).
+-export_type([probe/0]).
 
 -type verdict() :: {refused, [400..505]} | {refused_or_silent, [400..505]} | silent | {answers, [integer()]} | {echo, binary()} | {length, [integer()]}.
 -type probe() :: {Id :: string(), Rfc :: string(), iodata(), verdict()}.

@@ -1,18 +1,22 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc PHP under yucan, as part of `make test': `test/system/yucan php' installs it for itself and runs a suite of its own. WordPress and
-%% Trac take longer and have make targets.
+%% @doc PHP under yucan, nginx and haproxy before it, as part of `make test': `test/system/yucan NAME' installs them for itself and runs a suite
+%% of its own. WordPress, Trac and Chromium take longer and have make targets.
 -module(yucan_apps_SUITE).
 
 -export([all/0, suite/0]).
--export([php/1]).
+-export([php/1, fronts/1]).
 
 suite() -> [{timetrap, {minutes, 8}}].
 
-all() -> [php].
+all() -> [php, fronts].
 
-php(_) ->
+php(_) -> as_root("php").
+
+fronts(_) -> as_root("fronts").
+
+as_root(Name) ->
     case string:trim(os:cmd("id -u")) of
-        "0" -> run("php");
+        "0" -> run(Name);
         _ -> {skip, {rights, "needs root for an overlay: sudo make test T=yucan_apps_SUITE"}}
     end.
 

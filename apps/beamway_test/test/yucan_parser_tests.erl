@@ -1,31 +1,20 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Properties of yucan's parsers: heads, chunks, WebSocket frames, paths, ranges. `YUCAN_FUZZ_MINUTES=10' makes them a fuzzer.
+%% @doc Properties of yucan's parsers: heads, chunks, WebSocket frames, paths, ranges. `make fuzz-yucan' runs them for minutes.
 -module(yucan_parser_tests).
 
 -include_lib("proper/include/proper.hrl").
 -include_lib("eunit/include/eunit.hrl").
 -include("../../yucan/src/yucan_internal.hrl").
 
-properties_test_() ->
-    [{timeout, 60 + fuzz_seconds(), {atom_to_list(Name), fun() -> check(Name, Property) end}}
-     || {Name, Property} <- [{cut, prop_cut()}, {damaged, prop_damaged()}, {split, prop_split()}, {chunks, prop_chunks()}, {damaged_chunks, prop_damaged_chunks()},
-                             {frames, prop_frames()}, {noise, prop_noise()}, {paths, prop_paths()}]].
+-export([properties/0]).
 
-fuzz_seconds() -> 60 * list_to_integer(os:getenv("YUCAN_FUZZ_MINUTES", "0")).
+properties_test_() -> yucan_fuzz:tests(500, properties()).
 
-%% With minutes given each property has its share of them.
-check(Name, Property) ->
-    case fuzz_seconds() of
-        0 -> ?assert(proper:quickcheck(Property, [{numtests, 500}, {to_file, user}, quiet]));
-        Seconds -> until(Name, Property, erlang:monotonic_time(second) + Seconds div 8 + 1)
-    end.
-
-until(Name, Property, Deadline) ->
-    ?assert(proper:quickcheck(Property, [{numtests, 2000}, {to_file, user}, quiet])),
-    case erlang:monotonic_time(second) < Deadline of
-        true -> until(Name, Property, Deadline);
-        false -> ok
-    end.
+%% @doc For yucan_fuzz, too.
+-spec properties() -> [{string(), fun(() -> proper:outer_test())}].
+properties() ->
+    [{"cut heads", fun prop_cut/0}, {"damaged heads", fun prop_damaged/0}, {"heads and what follows", fun prop_split/0}, {"chunks", fun prop_chunks/0},
+     {"damaged chunks", fun prop_damaged_chunks/0}, {"frames", fun prop_frames/0}, {"any bytes", fun prop_noise/0}, {"paths", fun prop_paths/0}].
 
 limits() -> yucan_limits:freeze(#{header_block_bytes => 4000, header_line_bytes => 2000, request_line_bytes => 2000, headers => 20, chunk_line_bytes => 60}).
 

@@ -1,22 +1,23 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% The parsers of what others send, with any bytes and with damaged good ones: FastCGI records, heads of scripts, configuration files,
-%% values of directives. Each gives a result or says what is wrong; none crashes, and what was encoded comes back. YUCAN_FUZZ_TESTS
-%% sets the number of attempts.
+%% values of directives. Each gives a result or says what is wrong; none crashes, and what was encoded comes back. `make fuzz-yucan' runs
+%% them for minutes.
 -module(yucan_parsers_tests).
 
 -include_lib("proper/include/proper.hrl").
 -include_lib("eunit/include/eunit.hrl").
 
--define(TESTS, 500).
+-export([properties/0]).
 
-properties_test_() ->
-    Tests = list_to_integer(os:getenv("YUCAN_FUZZ_TESTS", integer_to_list(?TESTS))),
-    [{Name, {timeout, 7200, ?_assert(proper:quickcheck(Property, [quiet, {numtests, Tests}, {max_size, 60}]))}}
-     || {Name, Property} <- [{"FastCGI pairs", prop_pairs()}, {"FastCGI pairs of any bytes", prop_any_pairs()},
-                             {"FastCGI records in pieces", prop_records()}, {"FastCGI of any bytes", prop_any_records()},
-                             {"heads in pieces", prop_heads()}, {"heads of any bytes", prop_any_heads()},
-                             {"lines of any bytes", prop_lines()}, {"configurations", prop_configurations()},
-                             {"values", prop_values()}, {"names of hosts", prop_names()}, {"slashes", prop_slashes()}]].
+properties_test_() -> yucan_fuzz:tests(500, properties()).
+
+%% @doc For yucan_fuzz, too.
+-spec properties() -> [{string(), fun(() -> proper:outer_test())}].
+properties() ->
+    [{"FastCGI pairs", fun prop_pairs/0}, {"FastCGI pairs of any bytes", fun prop_any_pairs/0}, {"FastCGI records in pieces", fun prop_records/0},
+     {"FastCGI of any bytes", fun prop_any_records/0}, {"heads in pieces", fun prop_heads/0}, {"heads of any bytes", fun prop_any_heads/0},
+     {"lines of any bytes", fun prop_lines/0}, {"configurations", fun prop_configurations/0}, {"values", fun prop_values/0},
+     {"names of hosts", fun prop_names/0}, {"slashes", fun prop_slashes/0}].
 
 %% ---- FastCGI
 

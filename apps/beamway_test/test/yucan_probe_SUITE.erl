@@ -1,16 +1,16 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Requests of public probes, by their ids, in our own words: Http11Probe's smuggling and malformed cases, h1spec's strict checks.
-%% The tables stand in yucan_probe_cases. A verdict is what must come back, to the end of the connection.
+%% @doc Requests of public probes, by their ids, in our own words: Http11Probe's smuggling and malformed cases, h1spec's strict checks, and
+%% requests after those of llhttp's tests. The tables stand in yucan_probe_cases and yucan_corpus. A verdict is what must come back, to the end of the connection.
 -module(yucan_probe_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
--export([smuggling/1, malformed/1, h1spec/1, counts/1]).
+-export([smuggling/1, malformed/1, h1spec/1, corpus/1, counts/1, map/1]).
 
 -include_lib("common_test/include/ct.hrl").
 
 suite() -> [{timetrap, {minutes, 3}}].
 
-all() -> [counts, smuggling, malformed, h1spec].
+all() -> [counts, map, smuggling, malformed, h1spec, corpus].
 
 init_per_suite(Config) ->
     [{port, yucan_test_server:start(yucan_probe, #{limits => #{header_ms => 3000, read_ms => 3000}})} | Config].
@@ -19,12 +19,36 @@ end_per_suite(_) -> yucan_test_server:stop_all().
 
 %% No id is missing, none stands twice.
 counts(_) ->
-    Cases = [{87, yucan_probe_cases:smuggling()}, {26, yucan_probe_cases:malformed()}, {33, yucan_probe_cases:h1spec()}],
+    Cases = [{87, yucan_probe_cases:smuggling()}, {26, yucan_probe_cases:malformed()}, {33, yucan_probe_cases:h1spec()}, {128, yucan_corpus:requests()}],
     [Count = length(lists:usort([Id || {Id, _, _, _} <- Table])) || {Count, Table} <- Cases].
+
+%% What docs/yucan-rules.md names is there: cases of suites, functions of unit tests, ids of the tables.
+map(_) ->
+    {ok, Text} = file:read_file(filename:join([code:lib_dir(yucan), "..", "..", "docs", "yucan-rules.md"])),
+    [_ | Tables] = binary:split(Text, <<"\n## ">>, [global]),
+    {match, Names} = re:run(Tables, "`([^`]+)`", [global, {capture, all_but_first, list}]),
+    Ids = [Id || {Id, _, _, _} <- yucan_probe_cases:smuggling() ++ yucan_probe_cases:malformed() ++ yucan_probe_cases:h1spec() ++ yucan_corpus:requests()],
+    true = length(Names) > 150,
+    [] = [Name || [Name] <- Names, not is_there(Name, Ids)].
+
+is_there("h1spec " ++ _ = Name, Ids) -> lists:any(fun(Id) -> lists:prefix(Name ++ ":", Id) end, Ids);
+is_there(Name, Ids) -> lists:member(Name, Ids) orelse is_case(string:split(Name, ":")).
+
+is_case([Suite, Case]) when hd(Case) =/= $\s ->
+    {Module, Arity} = case lists:suffix("_tests", Suite) of
+        true -> {list_to_atom("yucan_" ++ Suite), 0};
+        false -> {list_to_atom("yucan_" ++ Suite ++ "_SUITE"), 1}
+    end,
+    case beam_lib:chunks(code:which(Module), [exports, locals]) of
+        {ok, {Module, [{exports, Exported}, {locals, Others}]}} -> lists:member({list_to_atom(Case), Arity}, Exported ++ Others);
+        {error, beam_lib, _} -> false
+    end;
+is_case(_) -> false.
 
 smuggling(Config) -> run(yucan_probe_cases:smuggling(), Config).
 malformed(Config) -> run(yucan_probe_cases:malformed(), Config).
 h1spec(Config) -> run(yucan_probe_cases:h1spec(), Config).
+corpus(Config) -> run(yucan_corpus:requests(), Config).
 
 run(Table, Config) ->
     Port = ?config(port, Config),

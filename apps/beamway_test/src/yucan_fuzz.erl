@@ -1,0 +1,58 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc The properties of yucan's parsers as a fuzzer, for `make fuzz-yucan': all families at once, each for the same time, with inputs that grow and
+%% shrink. The first counterexample ends its family. Prints what was tried and stores it as JSON.
+-module(yucan_fuzz).
+
+-export([tests/2, main/0]).
+
+-include_lib("eunit/include/eunit.hrl").
+
+-define(ROUND, 1000).
+-define(SIZES, [10, 42, 150]).
+
+%% @doc Unit tests of these properties, with a fixed number of inputs.
+-spec tests(pos_integer(), [{Name :: string(), fun(() -> proper:outer_test())}]) -> [term()].
+tests(Count, Properties) ->
+    [{timeout, 120 * beamway_runner:slowness(), {Name, fun() -> ?assert(proper:quickcheck(Property(), [quiet, {to_file, user}, {numtests, Count}])) end}}
+     || {Name, Property} <- Properties].
+
+%% @doc Entry: minutes and the file for the result after `-extra'; status 1 if there is a finding.
+-spec main() -> no_return().
+main() ->
+    [Minutes, File] = init:get_plain_arguments(),
+    Seconds = 60 * list_to_integer(Minutes),
+    Parent = self(),
+    Families = families(),
+    Pids = [spawn_link(fun() -> Parent ! {self(), family(Properties, Seconds)} end) || {_, Properties} <- Families],
+    Results = [receive {Pid, Result} -> {Name, Result} after (Seconds + 600) * 1000 -> error({no_end, Name}) end || {{Name, _}, Pid} <- lists:zip(Families, Pids)],
+    Rows = [#{family => list_to_binary(Name), seconds => Seconds, properties => length(Properties), inputs => Count, findings => length(Findings)}
+            || {{Name, Properties}, {Name, {Count, Findings}}} <- lists:zip(Families, Results)],
+    [io:format("~-14ts ~10b inputs, ~b findings~ts~n", [Name, Count, length(Findings), [[" in ", F] || F <- Findings]]) || {Name, {Count, Findings}} <- Results],
+    ok = file:write_file(File, [jiffy:encode(#{what => <<"properties of yucan's parsers, all families at once">>, command => list_to_binary("make fuzz-yucan MIN=" ++ Minutes),
+                                               commit => list_to_binary(string:trim(os:cmd("git describe --always --abbrev=12 --dirty"))),
+                                               otp => list_to_binary(erlang:system_info(otp_release)), processors => erlang:system_info(schedulers_online),
+                                               families => Rows}, [pretty]), $\n]),
+    halt(case [F || {_, {_, [_ | _] = F}} <- Results] of [] -> 0; _ -> 1 end).
+
+families() ->
+    %% Modules of unit tests, which dialyzer does not read.
+    [Heads, Others] = [Module:properties() || Module <- [yucan_parser_tests, yucan_parsers_tests]],
+    Named = fun(All, Names) -> [lists:keyfind(Name, 1, All) || Name <- Names] end,
+    [{"heads", Named(Heads, ["cut heads", "damaged heads", "heads and what follows", "any bytes"])},
+     {"chunks", Named(Heads, ["chunks", "damaged chunks"])},
+     {"frames, paths", Named(Heads, ["frames", "paths"])},
+     {"FastCGI, CGI", Named(Others, ["FastCGI pairs", "FastCGI pairs of any bytes", "FastCGI records in pieces", "FastCGI of any bytes", "heads in pieces", "heads of any bytes"])},
+     {"configurations", Named(Others, ["lines of any bytes", "configurations", "values", "names of hosts", "slashes"])}].
+
+%% Each property in turn, round by round.
+family(Properties, Seconds) -> rounds(Properties, erlang:monotonic_time(second) + Seconds, 0, []).
+
+rounds(Properties, Deadline, Count, []) ->
+    case erlang:monotonic_time(second) < Deadline of
+        true ->
+            Found = [Name || {Name, Property} <- Properties, Size <- ?SIZES,
+                             not proper:quickcheck(Property(), [quiet, {to_file, user}, {numtests, ?ROUND}, {max_size, Size}])],
+            rounds(Properties, Deadline, Count + ?ROUND * length(Properties) * length(?SIZES), Found);
+        false -> {Count, []}
+    end;
+rounds(_, _, Count, Found) -> {Count, Found}.

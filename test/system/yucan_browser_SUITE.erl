@@ -1,0 +1,33 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc yucan as people see it, in Debian's Chromium (`browser/visit.js'): the button of examples/nitrogen in both of its sites, WebSockets with and
+%% without compression, events. Run by `test/system/yucan browser', in an overlay that is gone afterwards.
+-module(yucan_browser_SUITE).
+
+-export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
+-export([chromium/1]).
+
+suite() -> [{timetrap, {minutes, 5}}].
+
+all() -> [chromium].
+
+init_per_suite(Config) -> yucan_test_server:start_application(Config).
+
+end_per_suite(Config) -> yucan_test_server:stop_application(Config).
+
+chromium(Config) ->
+    Sites = yucan_yaws_site:nitrogen(Config),
+    Sockets = yucan_test_server:start(yucan_browser),
+    Program = filename:join([code:lib_dir(yucan), "..", "..", "test", "system", "browser", "visit.js"]),
+    Port = open_port({spawn_executable, os:find_executable("node")},
+                     [{args, [Program, "/usr/bin/chromium", integer_to_list(Sites), integer_to_list(Sockets)]}, {env, [{"NODE_PATH", os:getenv("NODE_MODULES")}]},
+                      exit_status, stderr_to_stdout, {line, 1000}]),
+    {Status, Lines} = seen(Port, []),
+    [beamway_runner:say("     ~ts", [Line]) || Line <- Lines],
+    {0, "all seen"} = {Status, lists:last(Lines)}.
+
+seen(Port, Lines) ->
+    receive
+        {Port, {data, {_, Line}}} -> seen(Port, [Line | Lines]);
+        {Port, {exit_status, Status}} -> {Status, lists:reverse(Lines)}
+    after 240000 -> error({silent, lists:reverse(Lines)})
+    end.

@@ -1,0 +1,159 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc nginx and haproxy in front of yucan: for each of some two hundred inputs, most of them made to be misunderstood, what the front says that it
+%% has passed on must be what yucan says that it got: the same requests in the same order, with the same methods, targets, hosts and bodies. A front
+%% that passes on what yucan then refuses is no danger; a request that only one of them has seen is one. Run by `test/system/yucan fronts'.
+-module(yucan_fronts_SUITE).
+
+-export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
+-export([nginx/1, haproxy/1]).
+-export([handle/2]).
+
+-include_lib("common_test/include/ct.hrl").
+
+-define(WAIT_MS, (20000 * beamway_runner:slowness())).
+%% What is not complete is given up by the fronts after one second; a client waits that long, and longer for what they do slowly.
+-define(PATIENCE_MS, 3000).
+
+suite() -> [{timetrap, {minutes, 10}}].
+
+all() -> [nginx, haproxy].
+
+init_per_suite(Config) -> yucan_test_server:start_application(Config).
+
+end_per_suite(Config) -> yucan_test_server:stop_application(Config).
+
+nginx(Config) ->
+    fronted(Config, "/usr/sbin/nginx", fun(File) -> ["-c", File, "-e", "stderr"] end, fun nginx/4, fun from_nginx/1).
+
+haproxy(Config) ->
+    fronted(Config, "/usr/sbin/haproxy", fun(File) -> ["-db", "-f", File] end, fun haproxy/4, fun from_haproxy/1).
+
+%% Where the front listens, what it writes of each request, to whom it passes on.
+nginx(Folder, Socket, Log, Port) ->
+    ["user root;\ndaemon off;\nmaster_process off;\npid ", Folder, "/nginx.pid;\nevents {}\nhttp {\n",
+     [[Name, "_temp_path ", Folder, "/", Name, ";\n"] || Name <- ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]],
+     "log_format seen escape=json '{\"m\":\"$request_method\",\"u\":\"$request_uri\",\"h\":\"$http_host\",\"s\":\"$upstream_status\",\"b\":\"$request_body\"}';\n"
+     "access_log syslog:server=127.0.0.1:", integer_to_list(Log), ",nohostname seen;\n"
+     "client_body_buffer_size 1m;\nclient_header_timeout 1s;\nclient_body_timeout 1s;\nproxy_ignore_client_abort on;\n"
+     "upstream yucan { server 127.0.0.1:", integer_to_list(Port), "; keepalive 4; }\n"
+     "server { listen unix:", Socket, ";\nlocation / { proxy_pass http://yucan; proxy_http_version 1.1; proxy_set_header Connection \"\";"
+     " proxy_set_header Host $http_host; } } }\n"].
+
+haproxy(_, Socket, Log, Port) ->
+    ["global\n  tune.http.logurilen 20000\n  log 127.0.0.1:", integer_to_list(Log), " len 65000 format raw local0\n"
+     "defaults\n  mode http\n  timeout connect 5s\n  timeout client 1s\n  timeout server 20s\n  timeout http-request 1s\n  timeout http-keep-alive 1s\n"
+     "  option http-buffer-request\n  http-reuse always\n"
+     "frontend front\n  bind unix@", Socket, "\n  log global\n  http-request set-var(txn.host) req.hdr(host),hex\n  http-request set-var(txn.body) req.body,hex\n"
+     "  log-format \"%HM %HU %ST %s h%[var(txn.host)] b%[var(txn.body)]\"\n  default_backend behind\n"
+     "backend behind\n  server yucan 127.0.0.1:", integer_to_list(Port), "\n"].
+
+%% {Method, Target, Host, Body} of what was passed on and answered with 200.
+from_nginx(Line) ->
+    [_, Json] = binary:split(Line, <<"{">>),
+    %% Bytes that are no UTF-8 are written as they are.
+    {Fields} = jiffy:decode(unicode:characters_to_binary(<<"{", Json/binary>>, latin1)),
+    Field = fun(Name) -> unicode:characters_to_binary(proplists:get_value(Name, Fields), utf8, latin1) end,
+    passed_on(Field(<<"s">>), {Field(<<"m">>), with_path(Field(<<"u">>)), Field(<<"h">>), Field(<<"b">>)}).
+
+%% Of `http://a?b' nginx tells `?b', and passes on `/?b', as it should (RFC 9112, 3.2.1).
+with_path(<<"?", _/binary>> = Query) -> <<"/", Query/binary>>;
+with_path(Target) -> Target.
+
+from_haproxy(Line) ->
+    [Method, Target, Status, Server, <<"h", Host/binary>>, <<"b", Body/binary>>] = binary:split(string:trim(Line), <<" ">>, [global]),
+    case Server of
+        <<"yucan">> -> passed_on(Status, {Method, unescaped(Target), unhex(Host), unhex(Body)});
+        _ -> none
+    end.
+
+%% In a target haproxy's log has quotation marks, hashes and what cannot be printed as `#' and two digits.
+unescaped(<<"#", Hex:2/binary, Rest/binary>>) -> <<(binary:decode_hex(Hex))/binary, (unescaped(Rest))/binary>>;
+unescaped(<<C, Rest/binary>>) -> <<C, (unescaped(Rest))/binary>>;
+unescaped(<<>>) -> <<>>.
+
+unhex(<<"-">>) -> <<>>;
+unhex(Hex) -> binary:decode_hex(Hex).
+
+passed_on(<<"200">>, Request) -> {ok, Request};
+passed_on(_, _) -> none.
+
+%% ---- one front
+
+fronted(Config, Program, Arguments, Configuration, Read) ->
+    Folder = filename:join(?config(priv_dir, Config), filename:basename(Program)),
+    ok = filelib:ensure_dir(filename:join(Folder, "x")),
+    %% Names of sockets are short.
+    Socket = "/tmp/yucan-" ++ filename:basename(Program) ++ ".sock",
+    {ok, Log} = gen_udp:open(0, [binary, {active, false}, {ip, {127, 0, 0, 1}}, {recbuf, 1000000}]),
+    {ok, LogPort} = inet:port(Log),
+    Port = yucan_test_server:start(yucan_behind_front, #{handler => {?MODULE, self()}}),
+    File = filename:join(Folder, "conf"),
+    ok = file:write_file(File, Configuration(Folder, Socket, LogPort, Port)),
+    Running = yucan_fpm:run(Program, Arguments(File)),
+    Results = try
+        true = beamway_peer:wait_until(fun() -> element(1, gen_tcp:connect({local, Socket}, 0, [])) =:= ok end, 20000),
+        [{Id, compared(Number, Bytes, Socket, Log, Read)} || {Number, {Id, Bytes}} <- lists:zip(lists:seq(1, length(inputs())), inputs())]
+    after
+        ok = yucan_fpm:end_program(Running)
+    end,
+    yucan:stop(yucan_behind_front),
+    gen_udp:close(Log),
+    [] = [{Id, Difference} || {Id, {differ, _, _} = Difference} <- Results],
+    Same = length([Id || {Id, {same, [_ | _]}} <- Results]),
+    beamway_runner:say("     ~ts: ~b inputs, of which ~b were passed on and understood by both in the same way", [filename:basename(Program), length(Results), Same]),
+    %% Else nothing would have been compared.
+    true = Same > 40.
+
+inputs() ->
+    [{Id, Bytes} || {Id, _, Bytes, _} <- yucan_probe_cases:smuggling() ++ yucan_probe_cases:malformed() ++ yucan_probe_cases:h1spec()]
+        ++ [{Id, Bytes} || {Id, _, Bytes, _} <- yucan_corpus:requests()].
+
+%% A last request on a connection of its own says that all has been told.
+compared(Number, Bytes, Socket, Log, Read) ->
+    _ = asked(Socket, Bytes),
+    Last = <<"/last/", (integer_to_binary(Number))/binary>>,
+    <<"HTTP/1.1 200", _/binary>> = asked(Socket, ["GET ", Last, " HTTP/1.1\r\nHost: last\r\nConnection: close\r\n\r\n"]),
+    Passed = logged(Last, Log, Read, []),
+    case witnessed(Last, []) of
+        Passed -> {same, Passed};
+        Seen -> {differ, {passed_on, Passed}, {seen, Seen}}
+    end.
+
+asked(Path, Bytes) ->
+    {ok, Socket} = gen_tcp:connect({local, Path}, 0, [binary, {active, false}, {exit_on_close, false}], ?WAIT_MS),
+    _ = gen_tcp:send(Socket, Bytes),
+    _ = gen_tcp:shutdown(Socket, write),
+    Answer = all(Socket, <<>>, erlang:monotonic_time(millisecond) + ?PATIENCE_MS * beamway_runner:slowness()),
+    gen_tcp:close(Socket),
+    Answer.
+
+all(Socket, Done, Deadline) ->
+    case gen_tcp:recv(Socket, 0, max(0, Deadline - erlang:monotonic_time(millisecond))) of
+        {ok, Data} -> all(Socket, <<Done/binary, Data/binary>>, Deadline);
+        {error, _} -> Done
+    end.
+
+logged(Last, Log, Read, Done) ->
+    {ok, {_, _, Line}} = gen_udp:recv(Log, 0, ?WAIT_MS),
+    case Read(Line) of
+        {ok, {_, Last, _, _}} -> lists:reverse(Done);
+        {ok, Request} -> logged(Last, Log, Read, [Request | Done]);
+        none -> logged(Last, Log, Read, Done)
+    end.
+
+witnessed(Last, Done) ->
+    receive
+        {witness, {_, Last, _, _}} -> lists:reverse(Done);
+        {witness, Request} -> witnessed(Last, [Request | Done])
+    after ?WAIT_MS -> error({not_seen, Last})
+    end.
+
+%% @doc The handler: tells the test what it got.
+-spec handle(yucan_req:req(), pid()) -> yucan_handler:response().
+handle(Req, Test) ->
+    case yucan_req:body(Req) of
+        {ok, Body} ->
+            Test ! {witness, {yucan_req:method(Req), yucan_req:target(Req), yucan_req:header(<<"host">>, Req, <<>>), Body}},
+            {200, [], <<"seen">>};
+        {error, Reason} -> yucan_req:body_error(Reason)
+    end.
