@@ -1,0 +1,109 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc The demo's line on yucan: requests a second over kept connections, beside yaws if that is installed. The client is Erlang, too, and runs beside
+%% both servers: `bench http' has the figures of wrk.
+-module(beamway_demo_http).
+
+-export([run/1, text/1, handle/2]).
+
+-type outcome() :: #{yucan := float(), yaws => float()}.
+
+-define(CLIENTS, 16).
+-define(MS, 1500).
+-define(START_MS, 5000).
+-define(REQUEST, "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").
+
+%% @doc Under 10 s: yucan on the first node of the cluster, yaws in a VM of its own.
+-spec run(beamway_bench_nodes:cluster()) -> outcome().
+run(#{members := [First | _] = Members} = Cluster) ->
+    Ebin = filename:join([beamway_bench_nodes:root(), "apps", "yucan", "ebin"]),
+    _ = beamway_bench_nodes:all(Cluster#{members := lists:sublist(Members, 1)}, code, add_patha, [Ebin]),
+    {ok, _} = beamway_bench_nodes:call(First, application, ensure_all_started, [yucan]),
+    {ok, _} = beamway_bench_nodes:call(First, yucan, start, [#{listen => [#{port => 0}], handler => {?MODULE, none}}]),
+    Rate = rate(beamway_bench_nodes:call(First, yucan, port, [yucan])),
+    ok = beamway_bench_nodes:call(First, application, stop, [yucan]),
+    case os:find_executable("yaws") of
+        false -> #{yucan => Rate};
+        Program -> beside(Program, #{yucan => Rate})
+    end.
+
+%% @private The handler.
+-spec handle(term(), none) -> {200, [{binary(), binary()}], binary()}.
+handle(_, none) -> {200, [{<<"content-type">>, <<"text/plain">>}], <<"hello world\n">>}.
+
+%% A yaws that does not start says nothing about its speed.
+beside(Program, Outcome) ->
+    Folder = filename:join("/tmp", "beamway_demo_http_" ++ os:getpid()),
+    ok = filelib:ensure_dir(filename:join(Folder, "x")),
+    {ok, Free} = gen_tcp:listen(0, [{ip, {127, 0, 0, 1}}]),
+    {ok, Port} = inet:port(Free),
+    ok = gen_tcp:close(Free),
+    File = filename:join(Folder, "yaws.conf"),
+    ok = file:write_file(File, ["logdir = ", Folder, "\nkeepalive_maxuses = nolimit\n<server localhost>\n  port = ", integer_to_list(Port), "\n  listen = 127.0.0.1\n  docroot = ", Folder,
+                                "\n  access_log = false\n</server>\n"]),
+    ok = file:write_file(filename:join(Folder, "index.html"), "hello world\n"),
+    Yaws = open_port({spawn_executable, Program}, [{args, ["--conf", File, "--daemon", "--id", "demo"]}, {env, [{"HOME", Folder}]}, stderr_to_stdout, exit_status, binary]),
+    Measured = try
+        ok = listening(Port, erlang:monotonic_time(millisecond) + ?START_MS),
+        Outcome#{yaws => rate(Port)}
+    catch
+        error:_ -> Outcome
+    end,
+    _ = os:cmd(lists:join(" ", [Program, "--stop", "--id", "demo"])),
+    _ = catch port_close(Yaws),
+    _ = file:del_dir_r(Folder),
+    Measured.
+
+listening(Port, Deadline) ->
+    case gen_tcp:connect({127, 0, 0, 1}, Port, [], 1000) of
+        {ok, Socket} -> gen_tcp:close(Socket);
+        {error, _} ->
+            true = erlang:monotonic_time(millisecond) < Deadline,
+            receive after 50 -> listening(Port, Deadline) end
+    end.
+
+%% ---- the client
+
+rate(Port) ->
+    Parent = self(),
+    Began = erlang:monotonic_time(microsecond),
+    Until = Began + ?MS * 1000,
+    Pids = [spawn_link(fun() -> Parent ! {self(), client(Port, Until)} end) || _ <- lists:seq(1, ?CLIENTS)],
+    Requests = lists:sum([receive {Pid, Count} -> Count after ?MS + ?START_MS -> error(no_answer) end || Pid <- Pids]),
+    Requests * 1.0e6 / (erlang:monotonic_time(microsecond) - Began).
+
+%% All answers have the length of the first one.
+client(Port, Until) ->
+    {ok, Socket} = gen_tcp:connect({127, 0, 0, 1}, Port, [binary, {active, false}, {nodelay, true}], ?START_MS),
+    ok = gen_tcp:send(Socket, ?REQUEST),
+    Length = first(Socket, <<>>),
+    Count = more(Socket, Length, Until, 1),
+    ok = gen_tcp:close(Socket),
+    Count.
+
+first(Socket, Bytes) ->
+    {ok, Data} = gen_tcp:recv(Socket, 0, ?START_MS),
+    All = <<Bytes/binary, Data/binary>>,
+    case binary:split(All, <<"\r\n\r\nhello world\n">>) of
+        [<<"HTTP/1.1 200", _/binary>>, <<>>] -> byte_size(All);
+        [_] -> first(Socket, All)
+    end.
+
+more(Socket, Length, Until, Count) ->
+    case erlang:monotonic_time(microsecond) < Until of
+        true ->
+            ok = gen_tcp:send(Socket, ?REQUEST),
+            {ok, <<"HTTP/1.1 200", _/binary>>} = gen_tcp:recv(Socket, Length, ?START_MS),
+            more(Socket, Length, Until, Count + 1);
+        false -> Count
+    end.
+
+%% @doc What to show of it.
+-spec text(outcome()) -> unicode:chardata().
+text(#{yucan := Yucan} = Outcome) ->
+    Beside = case Outcome of
+        #{yaws := Yaws} -> io_lib:format("; yaws ~ts", [thousands(Yaws)]);
+        #{} -> ""
+    end,
+    io_lib:format("Web: ~b clients that keep their connections get ~ts answers a second of yucan~ts.~n", [?CLIENTS, thousands(Yucan), Beside]).
+
+thousands(Rate) -> io_lib:format("~.1f thousand", [Rate / 1000]).
