@@ -73,8 +73,12 @@ static void survivor_here(int wire)
     CHECK_EQ(kill(peer, SIGKILL), 0);
     mine.frames = UINT64_MAX;
     CHECK(!run_end(&mine));
-    CHECK(strcmp(mine.failure, "peek") == 0);
-    CHECK_EQ(strcmp(link->ops->reason(link), "connection_closed"), 0);
+    /* "arming": in the middle of a frame */
+    CHECK(strcmp(mine.failure, "peek") == 0 || strcmp(mine.failure, "arming") == 0);
+    if (strcmp(link->ops->reason(link), "connection_closed") != 0) {
+        printf("    %s says: %s\n", mine.failure, link->ops->reason(link));
+        CHECK(false);
+    }
     link->ops->close(link, NULL);
 }
 
