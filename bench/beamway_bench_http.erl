@@ -23,7 +23,7 @@ options() -> [].
 -spec prepare(Given :: proplists:proplist(), beamway_bench:speed()) -> {ok, map()} | {error, unicode:chardata()}.
 prepare(Given, Speed) ->
     case os:find_executable("wrk") =/= false andalso erlang:system_info(logical_processors_available) of
-        false -> {error, "wrk is not installed here; run it from a checkout, as root: bin/beamway bench http"};
+        false -> beamway_bench_tools:missing("wrk", "http");
         1 -> {error, "one processor is not enough: the load needs one of its own"};
         _ ->
             {Repeats, Seconds} = case Speed of quick -> {1, "1"}; full -> {5, "2"} end,

@@ -26,7 +26,7 @@ options() -> [].
 -spec prepare(Given :: proplists:proplist(), beamway_bench:speed()) -> {ok, map()} | {error, unicode:chardata()}.
 prepare(_, Speed) ->
     case os:find_executable("httperf") of
-        false -> {error, "httperf is not installed here; run it from a checkout, as root: bin/beamway bench http-2009"};
+        false -> beamway_bench_tools:missing("httperf", "http-2009");
         _ ->
             {Rates, Backlogs} = case Speed of
                 quick -> {[1000, 5000, 10000], [128]};

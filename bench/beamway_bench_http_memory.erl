@@ -23,7 +23,7 @@ options() -> [].
 -spec prepare(Given :: proplists:proplist(), beamway_bench:speed()) -> {ok, map()} | {error, unicode:chardata()}.
 prepare(Given, Speed) ->
     case os:find_executable("wrk") of
-        false -> {error, "wrk is not installed here; run it from a checkout, as root: bin/beamway bench http-memory"};
+        false -> beamway_bench_tools:missing("wrk", "http-memory");
         _ -> {ok, #{repeats => proplists:get_value(repeats, Given, 1), overload_s => case Speed of quick -> 5; full -> 60 end}}
     end.
 

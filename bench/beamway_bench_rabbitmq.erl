@@ -33,7 +33,7 @@ prepare(Given, Speed) ->
             Default = case Speed of quick -> 1; full -> 5 end,
             {ok, (times(Speed))#{repeats => proplists:get_value(repeats, Given, Default)}};
         false ->
-            {error, "rabbitmq-server is not installed here; run it from a checkout, as root: bin/beamway bench rabbitmq"}
+            beamway_bench_tools:missing("rabbitmq-server", "rabbitmq")
     end.
 
 times(quick) -> #{warm_ms => 200, window_ms => 700};

@@ -4,11 +4,16 @@
 %% it reads the end of its standard input.
 -module(beamway_bench_tools).
 
--export([compile/2, compile/3, open/2, os_pid/1, write/2, line/2, close/2, run/3]).
+-export([missing/2, compile/2, compile/3, open/2, os_pid/1, write/2, line/2, close/2, run/3]).
 
 -type program() :: port().
 
 -define(LINE_LENGTH, 1000).
+
+%% @doc What a benchmark says that cannot be measured without a program that its overlay would have.
+-spec missing(Program :: string(), Benchmark :: string()) -> {error, string()}.
+missing(Program, Benchmark) ->
+    {error, Program ++ " is not installed here; run it from a checkout, as root: bin/beamway bench " ++ Benchmark}.
 
 %% @doc The compiled form of bench/NAME.c, made by that compiler if it is not there yet.
 %% It lies beside the beams, where `make clean' takes it away.

@@ -3,6 +3,7 @@
 #include "cli.h"
 
 #include <errno.h>
+#include <getopt.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -111,6 +112,18 @@ void rd_cli_option(rd_cli_t *cli, int option, const char *value)
     default:
         (void)fprintf(stderr, "'%s --help' shows how it is called\n", cli->name);
         exit(RD_EXIT_USAGE);
+    }
+}
+
+void rd_cli_options(rd_cli_t *cli, int argc, char **argv, const struct option *options,
+                    const char *help)
+{
+    int option;
+
+    while ((option = getopt_long(argc, argv, "+vh", options, NULL)) >= 0) {
+        if (option == 'h')
+            exit(fputs(help, stdout) < 0);
+        rd_cli_option(cli, option, optarg);
     }
 }
 
@@ -238,7 +251,8 @@ static const char *outcome_name(rd_outcome_t outcome)
     return outcome == RD_PUMP_DONE ? "done" : outcome == RD_PUMP_QUIT ? "reader_quit" : "fault";
 }
 
-int rd_cli_verdict(const rd_cli_t *cli, const rd_pump_t *pump, const rd_hop_t *hop, double seconds)
+/* Says what has come of it, by -v or --json. */
+static int verdict(const rd_cli_t *cli, const rd_pump_t *pump, const rd_hop_t *hop, double seconds)
 {
     uint64_t bytes = atomic_load(&pump->bytes);
     char rate[32], amount[32];
@@ -261,4 +275,29 @@ int rd_cli_verdict(const rd_cli_t *cli, const rd_pump_t *pump, const rd_hop_t *h
     return pump->outcome == RD_PUMP_DONE   ? 0
            : pump->outcome == RD_PUMP_QUIT ? RD_EXIT_QUIT
                                            : RD_EXIT_FAULT;
+}
+
+int rd_cli_carry(const rd_cli_t *cli, const rd_hop_t *hop, const char *peer, rd_move_t *move)
+{
+    rd_pump_t pump;
+    rd_stream_t stream;
+    rd_progress_t *progress;
+    rd_why_t why;
+    int64_t began = rd_now_ms();
+    int status;
+
+    if (cli->verbose)
+        rd_say(cli, "%s (%s)", hop->carrier, hop->why);
+    if (!rd_pump_init(&pump, &why)) {
+        rd_say(cli, "%s", why.text);
+        return RD_EXIT_FAULT;
+    }
+    rd_stream_open(&stream, hop, peer);
+    progress = rd_progress_start(cli->name, &pump);
+    move(&pump, &stream);
+    rd_progress_stop(progress);
+    status = verdict(cli, &pump, hop, (double)(rd_now_ms() - began) / 1000);
+    rd_stream_close(&stream);
+    rd_pump_free(&pump);
+    return status;
 }

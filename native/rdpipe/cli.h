@@ -53,6 +53,11 @@ enum {
 
 void rd_cli_init(rd_cli_t *cli, const char *name);
 
+struct option;
+/* Takes the options of a command that has only common ones; exits on --help, and as the next. */
+void rd_cli_options(rd_cli_t *cli, int argc, char **argv, const struct option *options,
+                    const char *help);
+
 /* Takes a common option; exits on a bad value, --version, or an option that is not known. */
 void rd_cli_option(rd_cli_t *cli, int option, const char *value);
 
@@ -80,8 +85,10 @@ typedef struct rd_progress rd_progress_t;
 rd_progress_t *rd_progress_start(const char *name, const rd_pump_t *pump);
 void rd_progress_stop(rd_progress_t *progress);
 
-/* Says what has come of a single stream, by -v or --json, and gives the exit status. */
-int rd_cli_verdict(const rd_cli_t *cli, const rd_pump_t *pump, const rd_hop_t *hop, double seconds);
+/* Moves one stream over the hop by `move`, which has its own end of it, and gives the exit status.
+ * The hop is closed. `peer` is the other side in messages. */
+typedef void rd_move_t(rd_pump_t *pump, rd_stream_t *stream);
+int rd_cli_carry(const rd_cli_t *cli, const rd_hop_t *hop, const char *peer, rd_move_t *move);
 
 /* `text` as a string of JSON, with its quotes. */
 void rd_json_text(FILE *to, const char *text);

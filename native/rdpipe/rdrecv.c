@@ -52,28 +52,11 @@ static bool let_in(const rd_cli_t *cli, uint16_t port, const rd_key_t *key, rd_h
     return done;
 }
 
-static int receive_all(const rd_cli_t *cli, const rd_hop_t *hop)
+static void receive_all(rd_pump_t *pump, rd_stream_t *stream)
 {
-    rd_pump_t pump;
-    rd_stream_t stream;
     rd_end_t output = rd_end_of(1, true);
-    rd_progress_t *progress;
-    rd_why_t why;
-    int64_t began = rd_now_ms();
-    int status;
 
-    if (!rd_pump_init(&pump, &why)) {
-        rd_say(cli, "%s", why.text);
-        return RD_EXIT_FAULT;
-    }
-    rd_stream_open(&stream, hop, "the sender");
-    progress = rd_progress_start(cli->name, &pump);
-    rd_drain(&pump, &stream, &output, NULL);
-    rd_progress_stop(progress);
-    status = rd_cli_verdict(cli, &pump, hop, (double)(rd_now_ms() - began) / 1000);
-    rd_stream_close(&stream);
-    rd_pump_free(&pump);
-    return status;
+    rd_drain(pump, stream, &output, NULL);
 }
 
 int main(int argc, char **argv)
@@ -83,15 +66,10 @@ int main(int argc, char **argv)
     rd_hop_t hop;
     rd_why_t why;
     uint16_t port;
-    int option;
 
     rd_cli_init(&cli, "rdrecv");
     cli.wait_s = 300;
-    while ((option = getopt_long(argc, argv, "+vh", options, NULL)) >= 0) {
-        if (option == 'h')
-            return fputs(help, stdout) < 0;
-        rd_cli_option(&cli, option, optarg);
-    }
+    rd_cli_options(&cli, argc, argv, options, help);
     if (argc - optind != 1)
         rd_usage(&cli, "expected PORT, got %d arguments", argc - optind);
     port = rd_cli_port(&cli, argv[optind], true);
@@ -103,7 +81,5 @@ int main(int argc, char **argv)
         return RD_EXIT_FAULT;
     }
     rd_key_wipe(&key);
-    if (cli.verbose)
-        rd_say(&cli, "%s (%s)", hop.carrier, hop.why);
-    return receive_all(&cli, &hop);
+    return rd_cli_carry(&cli, &hop, "the sender", receive_all);
 }

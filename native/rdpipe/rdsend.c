@@ -45,29 +45,12 @@ static bool reach(const rd_cli_t *cli, const char *host, uint16_t port, const rd
            rd_hop_join(socket, peer, key, &cli->terms, -1, rd_now_ms() + CONNECT_MS, hop_p, why);
 }
 
-static int send_all(const rd_cli_t *cli, const rd_hop_t *hop, const char *host)
+static void send_all(rd_pump_t *pump, rd_stream_t *stream)
 {
-    rd_pump_t pump;
-    rd_stream_t stream;
     rd_end_t input = rd_end_of(0, false);
-    rd_progress_t *progress;
-    rd_why_t why;
-    int64_t began = rd_now_ms();
-    int status;
 
-    if (!rd_pump_init(&pump, &why)) {
-        rd_say(cli, "%s", why.text);
-        return RD_EXIT_FAULT;
-    }
-    atomic_store(&pump.status, 0); /* whose output it is, nobody tells us */
-    rd_stream_open(&stream, hop, host);
-    progress = rd_progress_start(cli->name, &pump);
-    rd_feed(&pump, &stream, &input);
-    rd_progress_stop(progress);
-    status = rd_cli_verdict(cli, &pump, hop, (double)(rd_now_ms() - began) / 1000);
-    rd_stream_close(&stream);
-    rd_pump_free(&pump);
-    return status;
+    atomic_store(&pump->status, 0); /* whose output it is, nobody tells us */
+    rd_feed(pump, stream, &input);
 }
 
 int main(int argc, char **argv)
@@ -77,15 +60,10 @@ int main(int argc, char **argv)
     rd_hop_t hop;
     rd_why_t why;
     uint16_t port;
-    int option;
 
     rd_cli_init(&cli, "rdsend");
     cli.wait_s = 10;
-    while ((option = getopt_long(argc, argv, "+vh", options, NULL)) >= 0) {
-        if (option == 'h')
-            return fputs(help, stdout) < 0;
-        rd_cli_option(&cli, option, optarg);
-    }
+    rd_cli_options(&cli, argc, argv, options, help);
     if (argc - optind != 2)
         rd_usage(&cli, "expected HOST and PORT, got %d arguments", argc - optind);
     port = rd_cli_port(&cli, argv[optind + 1], false);
@@ -97,7 +75,5 @@ int main(int argc, char **argv)
         return RD_EXIT_FAULT;
     }
     rd_key_wipe(&key);
-    if (cli.verbose)
-        rd_say(&cli, "%s (%s)", hop.carrier, hop.why);
-    return send_all(&cli, &hop, argv[optind]);
+    return rd_cli_carry(&cli, &hop, argv[optind], send_all);
 }
