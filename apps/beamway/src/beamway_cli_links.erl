@@ -54,11 +54,11 @@ target(#{node := Words}) -> name_and_host(Words);
 target(_) -> only_node(names("localhost")).
 
 only_node([]) ->
-    failed("no node is registered with epmd on this host; start one, or name one: beamway links NODE", []);
+    failed("no node is registered with epmd on this host; start one (beamway node --name NAME), or name one", []);
 only_node([{Name, _}]) ->
     {Name, here};
 only_node(Names) ->
-    failed("several nodes run on this host (~ts); name one: beamway links NODE", [name_list(Names)]).
+    failed("several nodes run on this host (~ts); name one of them", [name_list(Names)]).
 
 name_and_host(Words) ->
     case string:split(Words, "@") of

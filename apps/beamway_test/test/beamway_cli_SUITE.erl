@@ -14,7 +14,9 @@
          links_as_table/1, links_as_json/1, links_of_the_only_node/1, links_several_nodes/1, links_no_node/1,
          links_not_running/1, links_no_epmd/1, links_wrong_cookie/1, links_cookie_file/1,
          links_without_beamway/1, links_of_a_strange_node/1, links_unreachable/1, links_open_cookie/1,
-         links_long_names/1, links_over_tls/1,
+         links_long_names/1, links_over_tls/1, completion_and_manual/1, pipe_commands/1,
+         top_into_a_pipe/1, top_of_a_cluster/1, top_on_a_terminal/1, top_failures/1, choose_from_the_shell/1,
+         nodes_from_the_command/1, node_failures/1, node_without_slurm_peer/1,
          doctor_well/1, doctor_json/1, doctor_turned_off/1, doctor_bad_option/1, doctor_no_driver/1,
          doctor_file_size/1, doctor_address_space/1, doctor_descriptors/1, doctor_no_epmd/1, doctor_silent_epmd/1]).
 
@@ -28,7 +30,9 @@ all() ->
      links_as_table, links_as_json, links_of_the_only_node, links_several_nodes, links_no_node,
      links_not_running, links_no_epmd, links_wrong_cookie, links_cookie_file, links_without_beamway,
      links_of_a_strange_node, links_unreachable, links_open_cookie,
-     links_long_names, links_over_tls,
+     links_long_names, links_over_tls, completion_and_manual, pipe_commands,
+     top_into_a_pipe, top_of_a_cluster, top_on_a_terminal, top_failures, choose_from_the_shell,
+     nodes_from_the_command, node_failures, node_without_slurm_peer,
      doctor_well, doctor_json, doctor_turned_off, doctor_bad_option, doctor_no_driver, doctor_file_size,
      doctor_address_space, doctor_descriptors, doctor_no_epmd, doctor_silent_epmd].
 
@@ -77,7 +81,7 @@ help(Config) ->
          ?assertMatch({match, _}, re:run(Text, "(?i)usage: beamway " ++ Command)),
          ?assertMatch({match, _}, re:run(Text, "exit status: 0")),
          ?assertMatch({0, Text, ""}, run(Config, "help " ++ Command))
-     end || Command <- ["demo", "bench", "links", "doctor"]],
+     end || Command <- ["demo", "bench", "links", "top", "choose", "node", "doctor"]],
     ok.
 
 usage_errors(Config) ->
@@ -90,6 +94,14 @@ usage_errors(Config) ->
                                   {"--nothing", "unknown option '--nothing'"},
                                   {"links --nothing", "--nothing"},
                                   {"links a b", "unexpected word 'b'"},
+                                  {"top --interval 0", "--interval 0: expected seconds"},
+                                  {"top --sort size", "--sort size: expected one of node, link"},
+                                  {"top --count 0", "--count: expected a number from 1"},
+                                  {"node", "which name\\? Expected --name"},
+                                  {"node --name 'a b'", "--name 'a b': expected name or name@host"},
+                                  {"node --name a --connect b", "--connect 'b': expected name@host"},
+                                  {"node --name a --measure fast", "--measure 'fast': expected auto"},
+                                  {"node --name a --carrier pigeon", "--carrier 'pigeon': expected beamway"},
                                   {"links --cookie-file", "cookie-file"},
                                   {"doctor now", "unexpected word 'now'"}]],
     ok.
@@ -297,6 +309,208 @@ links_over_tls(Config) ->
         stop(Started)
     end.
 
+%%% what is written twice
+
+%% The manual page and both completions know every command, and every option that a command's help lists.
+completion_and_manual(Config) ->
+    {0, Summary, ""} = run(Config, "-h"),
+    {match, Lines} = re:run(Summary, "(?m)^  ([a-z]+)", [global, {capture, all_but_first, list}]),
+    Commands = lists:append(Lines),
+    ?assert(length(Commands) > 9),
+    [begin
+         {ok, Text} = file:read_file(filename:join([?config(root, Config), "bin", File])),
+         Plain = binary:replace(Text, <<"\\-">>, <<"-">>, [global]),
+         [?assertMatch({File, Word, {match, _}}, {File, Word, re:run(Plain, ["[^a-z-]", Word, "[^a-z-]"])})
+          || Word <- Commands ++ lists:append([long_options(Config, Command) || Command <- ["links", "top", "choose", "node", "doctor"]])]
+     end || File <- ["completion/beamway", "completion/_beamway", "man/beamway.1"]],
+    Folder = quoted(filename:join([?config(root, Config), "bin", "completion"])),
+    ?assertEqual({0, "top topology\n", ""},
+                 shell(Config, ["cd ", Folder, "; . ./beamway; COMP_WORDS=(beamway to) COMP_CWORD=1; _beamway; printf '%s\\n' \"${COMPREPLY[@]}\" | LC_ALL=C sort | paste -sd' '"])),
+    ?assertEqual({0, "--cluster\n--count\n", ""},
+                 shell(Config, ["cd ", Folder, "; . ./beamway; COMP_WORDS=(beamway top --c) COMP_CWORD=2; _beamway; printf '%s\\n' \"${COMPREPLY[@]}\" | grep -v file"])),
+    case os:find_executable("zsh") of
+        false -> {comment, "zsh is not installed: its completion was not run"};
+        Zsh ->
+            Script = ["cd ", Folder, "; compadd() { print -r -- ${@:#--} }; . ./_beamway; words=(beamway node --carrier b); CURRENT=4; _beamway;",
+                      " words=(beamway top --s); CURRENT=3; _beamway"],
+            ?assertEqual({0, "beamway beamway6 beamway_tls beamway6_tls inet_tcp\n--sort --cluster --interval --count --json --cookie-file --help\n", ""},
+                         shell(Config, [Zsh, " -f -c ", "\"", string:replace(string:replace(Script, "$", "\\$", all), "\"", "\\\"", all), "\""])),
+            ok
+    end.
+
+long_options(Config, Command) ->
+    {0, Help, ""} = run(Config, Command ++ " --help"),
+    {match, Found} = re:run(Help, "(?m)^  (?:-[a-z], )?(--[a-z-]+)", [global, {capture, all_but_first, list}]),
+    lists:append(Found) -- ["--help"].
+
+pipe_commands(Config) ->
+    case filelib:is_regular(filename:join(?config(root, Config), "native/build/bin/rdpipe")) of
+        false -> {skip, "rdpipe is not built"};
+        true ->
+            {0, "rdpipe " ++ _, ""} = run(Config, "pipe --version"),
+            {0, "rdsend " ++ _, ""} = run(Config, "pipe send --version"),
+            ?assertEqual({0, "OLLEH\n", ""}, shell(Config, "echo hello | \"$BEAMWAY\" pipe :'tr a-z A-Z' :rev")),
+            Root = copy_of_checkout(Config, "no_pipe"),
+            {1, "", Error} = shell(Config, quoted(filename:join(Root, "bin/beamway")) ++ " pipe --version"),
+            ?assertMatch({match, _}, re:run(Error, "rdpipe is not here"))
+    end.
+
+%%% top
+
+top_into_a_pipe(Config) ->
+    with_nodes(Config, 2, fun([A, B]) ->
+        {0, Out, ""} = run(Config, ["top --interval 0.1 ", atom_to_list(A)]),
+        [Title, Heading, Row] = string:lexemes(Out, "\n"),
+        ?assertEqual(atom_to_list(A) ++ ": 1 link, sorted by both", Title),
+        ?assertMatch({match, _}, re:run(Heading, "^NODE +LINK +IN/S +OUT/S ")),
+        ?assertMatch({match, _}, re:run(Row, ["^", atom_to_list(B), " +(shm|tcp) "])),
+        {0, Json, ""} = run(Config, ["top --json --count 2 --interval 0.1 ", atom_to_list(A)]),
+        [begin
+             {Node, Peer} = {atom_to_binary(A), atom_to_binary(B)},
+             ?assertMatch(#{<<"node">> := Node, <<"not_answering">> := [], <<"links">> := [#{<<"from">> := Node, <<"node">> := Peer, <<"in">> := _}]},
+                          jiffy:decode(Line, [return_maps]))
+         end || Line <- [_, _] = string:lexemes(Json, "\n")],
+        ?assertMatch({0, _, ""}, shell(Config, ["set -o pipefail; \"$BEAMWAY\" top --count 50 --interval 0.1 ", atom_to_list(A), " | head -n 1"]))
+    end).
+
+%% The command has one connection; the asked node asks the others.
+top_of_a_cluster(Config) ->
+    with_nodes(Config, 3, fun([A | _] = Nodes) ->
+        {0, Out, ""} = run(Config, ["top --cluster --json --interval 0.1 ", atom_to_list(A)]),
+        #{<<"links">> := Links} = jiffy:decode(Out, [return_maps]),
+        Expected = lists:sort([{atom_to_binary(From), atom_to_binary(To)} || From <- Nodes, To <- Nodes, From =/= To]),
+        ?assertEqual(Expected, lists:sort([{From, To} || #{<<"from">> := From, <<"node">> := To} <- Links]))
+    end).
+
+%% A terminal by script(1): letters sort, q ends, and the terminal is as it was.
+top_on_a_terminal(Config) ->
+    case os:find_executable("script") of
+        false -> {skip, "script (bsdutils) is not installed"};
+        _ ->
+            with_nodes(Config, 2, fun([A, _]) ->
+                Command = ["\\\"$BEAMWAY\\\" top --interval 0.2 ", atom_to_list(A), "; echo status $?; stty -a | grep -c ' icanon'"],
+                {0, Out, _} = shell(Config, ["{ until grep -q 'sorted by both' typed 2>/dev/null; do sleep 0.1; done; printf s; until grep -q 'sorted by stalls' typed; do sleep 0.1; done; printf q; }",
+                                             " | timeout 25 script -qefc \"", Command, "\" typed; rm typed"]),
+                ?assertMatch({match, _}, re:run(Out, "sorted by both")),
+                ?assertMatch({match, _}, re:run(Out, "sorted by stalls")),
+                ?assertMatch({match, _}, re:run(Out, "status 0\r?\n1\r?\n"))
+            end)
+    end.
+
+top_failures(Config) ->
+    with_nodes(Config, 1, fun([A]) ->
+        [begin
+             {1, "", Error} = run(Config, ["top ", Words]),
+             ?assertMatch({match, _}, re:run(Error, Expected))
+         end || {Words, Expected} <- [{"nosuch", "nosuch@\\S+ is not running"},
+                                      {["--cookie-file ", quoted(cookie_file(Config, "another")), " ", atom_to_list(A)], "refused the connection.*cookie"}]]
+    end),
+    Bare = start(Config, [], #{code => none}),
+    try
+        {_, _, Node} = Bare,
+        {1, "", NoCode} = run(Config, ["top ", atom_to_list(Node)]),
+        ?assertMatch({match, _}, re:run(NoCode, "has no Beamway")),
+        {1, "", NoPlacement} = run(Config, ["choose '{loadavg5, lt, 100.0}' --node ", atom_to_list(Node)]),
+        ?assertMatch({match, _}, re:run(NoPlacement, "has no placement"))
+    after
+        stop(Bare)
+    end.
+
+choose_from_the_shell(Config) ->
+    Node = command_node(Config, "--name chooser"),
+    try
+        {0, Out, ""} = run(Config, "choose '{mem_total, gt, 0}' --node chooser --count 1"),
+        ?assertMatch({match, _}, re:run(Out, "^chooser@\\S+\n$")),
+        {1, Why, ""} = run(Config, "choose '{mem_total, lt, 0}' --node chooser"),
+        ?assertMatch({match, _}, re:run(Why, "0 of 1 nodes fulfil the query"))
+    after
+        ?assertEqual(0, ended(Node))
+    end.
+
+%%% node
+
+%% Two nodes made by the command, with a cookie of a file; what a third one runs on the first node ends with its status.
+nodes_from_the_command(Config) ->
+    File = cookie_file(Config, "from_a_file\n"),
+    {ok, Host} = inet:gethostname(),
+    With = ["--cookie-file ", quoted(File)],
+    First = command_node(Config, ["--name one ", With]),
+    Second = command_node(Config, ["--name two --connect one@", Host, " --measure quiet --json ", With]),
+    try
+        {0, Links, ""} = run(Config, ["links --json one ", With]),
+        ?assertMatch(#{<<"links">> := [#{<<"link">> := <<"shm">>}]}, jiffy:decode(Links, [return_maps])),
+        %% Nobody reads the cookie from the process list.
+        Shown = [os:cmd("tr '\\0' ' ' < /proc/" ++ integer_to_list(Pid) ++ "/cmdline") || {_, Pid, _} <- [First, Second]],
+        [?assertEqual(nomatch, string:find(Line, "from_a_file")) || Line <- Shown],
+        [?assertMatch({match, _}, re:run(Line, "-proto_dist beamway ")) || Line <- Shown],
+        {3, "three@" ++ _, _} = run(Config, ["node --name three --connect one@", Host, " --run beamway_cli_end ", With, " -- -pa ", quoted(module_folder(Config, 3))])
+    after
+        ?assertEqual([0, 0], [ended(Node) || Node <- [Second, First]])
+    end.
+
+module_folder(Config, Status) ->
+    Folder = filename:join(?config(priv_dir, Config), "run"),
+    Forms = [begin {ok, Tokens, _} = erl_scan:string(Text), {ok, Form} = erl_parse:parse_form(Tokens), Form end
+             || Text <- ["-module(beamway_cli_end).", "-export([main/0]).", "main() -> [_] = nodes(), " ++ integer_to_list(Status) ++ "."]],
+    {ok, beamway_cli_end, Binary} = compile:forms(Forms),
+    ok = filelib:ensure_dir(filename:join(Folder, "x")),
+    ok = file:write_file(filename:join(Folder, "beamway_cli_end.beam"), Binary),
+    Folder.
+
+node_failures(Config) ->
+    Node = command_node(Config, "--name taken"),
+    try
+        {ok, Host} = inet:gethostname(),
+        [begin
+             {1, "", Error} = run(Config, ["node ", Words]),
+             ?assertMatch({match, _}, re:run(Error, Expected))
+         end || {Words, Expected} <- [{"--name taken", "cannot become taken: a node of this name runs"},
+                                      {["--name other --wait 0 --connect nosuch@", Host], "1 of 1 peers did not come in time.*nosuch@"},
+                                      {["--name other --wait 0 --connect taken@", Host, " --cookie-file ", quoted(cookie_file(Config, "another"))], "1 of 1 peers did not come"},
+                                      {"--name other --cookie-file /nonexistent", "cannot read the cookie file '/nonexistent'"},
+                                      {"--name other@nosuch.invalid", "host name 'nosuch.invalid' does not resolve"},
+                                      {"--name other --run nosuch", "module nosuch cannot be loaded.*-pa FOLDER"},
+                                      {"--name other --run lists:nosuch", "module lists has no function nosuch/0"},
+                                      {"--name other --start nosuch", "application nosuch did not start"}]]
+    after
+        ?assertEqual(0, ended(Node))
+    end.
+
+%% Slurm's variables of a task whose other task never comes, and some that cannot be.
+node_without_slurm_peer(Config) ->
+    {ok, Host} = inet:gethostname(),
+    Job = ["SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_STEP_NODELIST=", Host, " SLURMD_NODENAME=", Host, " SLURM_LOCALID=0 "],
+    {1, "", Lonely} = shell(Config, [Job, "SLURM_STEP_TASKS_PER_NODE=2 \"$BEAMWAY\" node --wait 0"]),
+    ?assertMatch({match, _}, re:run(Lonely, "1 of 1 peers did not come in time.*job7-0-1@")),
+    {1, "", Odd} = shell(Config, [Job, "SLURM_STEP_TASKS_PER_NODE=many \"$BEAMWAY\" node"]),
+    ?assertMatch({match, _}, re:run(Odd, "SLURM_STEP_TASKS_PER_NODE is 'many'; expected counts such as")),
+    {2, "", Named} = shell(Config, [Job, "SLURM_STEP_TASKS_PER_NODE=1 \"$BEAMWAY\" node --name a"]),
+    ?assertMatch({match, _}, re:run(Named, "in a Slurm job the names come from Slurm")).
+
+%% A node started by the command, once it says that it is ready.
+command_node(Config, Words) ->
+    Line = lists:flatten(["exec \"$BEAMWAY\" node ", Words]),
+    Port = open_port({spawn_executable, os:find_executable("bash")}, [{args, ["-c", Line]}, {env, environment(Config)}, exit_status, use_stdio, stderr_to_stdout]),
+    {os_pid, Pid} = erlang:port_info(Port, os_pid),
+    ok = until_ready(Port, []),
+    {Port, Pid, node}.
+
+until_ready(Port, Text) ->
+    receive
+        {Port, {data, More}} ->
+            case re:run(Text ++ More, "is ready|\"ready\"") of
+                {match, _} -> ok;
+                nomatch -> until_ready(Port, Text ++ More)
+            end;
+        {Port, {exit_status, Status}} -> ct:fail({node_ended, Status, Text})
+    after ?RUN_MS -> ct:fail({not_ready, Text})
+    end.
+
+ended({Port, Pid, node}) ->
+    _ = os:cmd("kill " ++ integer_to_list(Pid)),
+    {Status, _} = collect(Port, []),
+    Status.
+
 %%% doctor
 
 doctor_well(Config) ->
@@ -413,7 +627,7 @@ shell(Config, Line) ->
     {Status, Out, unicode:characters_to_list(Error)}.
 
 environment(Config) ->
-    [{"BEAMWAY", ?config(command, Config)}, {"HOME", ?config(home, Config)}, {"BEAMWAY_LINKS", false},
+    [{"SLURM_STEP_ID", false}, {"BEAMWAY", ?config(command, Config)}, {"HOME", ?config(home, Config)}, {"BEAMWAY_LINKS", false},
      {"BEAMWAY_RING_BYTES", false}, {"XDG_CONFIG_HOME", false},
      {"ERL_EPMD_PORT", integer_to_list(?config(epmd_port, Config))}].
 

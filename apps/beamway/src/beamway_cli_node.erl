@@ -1,0 +1,310 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc `beamway node': makes this VM a node of a cluster, in a Slurm job of the job's.
+%%
+%% The launcher has started the VM with the carrier, as one that is no node yet; so the cookie is read from a file and stands on no command line. All nodes connect to their
+%% peers and start placement where it is installed; the first measures and publishes the tree, the others wait for it. With `--run' the
+%% first calls a function, then tells the others how it ended.
+-module(beamway_cli_node).
+
+-export([run/1, finish/1]).
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+-endif.
+
+-define(DONE, 0).
+-define(FAILED, 1).
+-define(USAGE, 2).
+-define(POLL_MS, 50).
+-define(CALL_MS, 5000).
+-define(MEASURE_MS, 600000).
+
+-type plan() :: #{name := node(), peers := [node()], index := non_neg_integer(), slurm := boolean()}.
+
+%% @doc Runs until the node is to end; its exit status.
+-spec run(map()) -> 0..255.
+run(Options) ->
+    true = register(?MODULE, self()),
+    try
+        Plan = plan(Options, fun os:getenv/1),
+        Modes = modes(Options, Plan),
+        Run = function(Options),
+        ok = become_node(Plan, Options),
+        ok = applications(Options),
+        ok = connect(Plan, Options),
+        ok = ready(Plan, prepare(Plan, Modes), Options),
+        ended(Plan, Run)
+    catch
+        throw:{node, usage, Text} -> complain("~ts; see: beamway node --help", [Text]), ?USAGE;
+        throw:{node, failed, Text} -> complain("~ts", [Text]), ?FAILED
+    end.
+
+-spec failed(io:format(), [term()]) -> no_return().
+failed(Format, Arguments) -> throw({node, failed, io_lib:format(Format, Arguments)}).
+
+-spec usage(io:format(), [term()]) -> no_return().
+usage(Format, Arguments) -> throw({node, usage, io_lib:format(Format, Arguments)}).
+
+complain(Format, Arguments) -> io:format(standard_error, "beamway: node: " ++ Format ++ "~n", Arguments).
+
+%% ---- who we are ----
+
+-spec plan(map(), fun((string()) -> string() | false)) -> plan().
+plan(Options, Getenv) ->
+    case {Options, in_slurm(Options, Getenv)} of
+        {#{name := _}, {ok, _}} -> usage("--name: in a Slurm job the names come from Slurm; give --no-slurm, too, to have your own", []);
+        {_, {ok, #{name := Name, nodes := Nodes, index := Index}}} -> #{name => Name, peers => lists:usort((Nodes ++ wanted(Options)) -- [Name]), index => Index, slurm => true};
+        {_, {error, Error}} -> failed("~ts", [placement_slurm_job:format_error(Error)]);
+        {#{name := Name}, none} -> #{name => name(Name), peers => wanted(Options), index => 0, slurm => false};
+        {_, none} -> usage("which name? Expected --name, or a job step of Slurm (srun beamway node)", [])
+    end.
+
+in_slurm(#{no_slurm := true}, _) -> none;
+in_slurm(_, Getenv) ->
+    case Getenv("SLURM_STEP_ID") of
+        false -> none;
+        _ ->
+            case code:ensure_loaded(placement_slurm_job) of
+                {module, _} -> placement_slurm_job:from_env(Getenv);
+                {error, _} -> failed("in a Slurm job the application placement is needed; it is not on the code path", [])
+            end
+    end.
+
+name(Text) ->
+    case re:run(Text, "^[A-Za-z0-9_-]+(@[A-Za-z0-9._:-]+)?$") of
+        {match, _} -> list_to_atom(Text);
+        nomatch -> usage("--name '~ts': expected name or name@host", [Text])
+    end.
+
+wanted(#{connect := Text}) ->
+    Words = string:lexemes(Text, ","),
+    _ = [usage("--connect '~ts': expected name@host with commas", [Text])
+         || Words =:= [] orelse lists:any(fun(Word) -> re:run(Word, "^[^@]+@[^@]+$") =:= nomatch end, Words)],
+    [list_to_atom(Word) || Word <- Words];
+wanted(_) -> [].
+
+modes(#{measure := "auto"}, #{slurm := Slurm}) -> [quiet || Slurm];
+modes(#{measure := "none"}, _) -> [];
+modes(#{measure := "quiet"}, _) -> [quiet];
+modes(#{measure := "loaded"}, _) -> [loaded];
+modes(#{measure := "both"}, _) -> [quiet, loaded];
+modes(#{measure := Other}, _) -> usage("--measure '~ts': expected auto, quiet, loaded, both or none", [Other]).
+
+function(#{run := Text}) ->
+    case [list_to_atom(Word) || Word <- string:split(Text, ":"), Word =/= ""] of
+        [Module] -> loaded(Module, main);
+        [Module, Function] -> loaded(Module, Function);
+        _ -> usage("--run '~ts': expected MODULE or MODULE:FUNCTION", [Text])
+    end;
+function(_) -> none.
+
+loaded(Module, Function) ->
+    case code:ensure_loaded(Module) of
+        {module, Module} ->
+            erlang:function_exported(Module, Function, 0) orelse failed("--run: module ~ts has no function ~ts/0", [Module, Function]),
+            {Module, Function};
+        {error, Reason} -> failed("--run: module ~ts cannot be loaded (~tp); its folder goes behind --, as: -- -pa FOLDER", [Module, Reason])
+    end.
+
+%% ---- the node ----
+
+become_node(#{name := Name}, Options) ->
+    Cookie = cookie(Options),
+    Host = host(Name),
+    Domain = case lists:member($., Host) orelse lists:member($:, Host) of true -> longnames; false -> shortnames end,
+    _ = [resolved(Host) || Host =/= ""],
+    %% A node that OTP's own start script makes starts it, too.
+    _ = os:cmd("epmd -daemon"),
+    %% What the supervisor reports of a start that fails is said below in one line.
+    ok = logger:add_handler_filter(default, ?MODULE, {fun logger_filters:domain/2, {stop, sub, [otp, sasl]}}),
+    try net_kernel:start(Name, #{name_domain => Domain}) of
+        {ok, _} -> with_cookie(Cookie);
+        {error, Reason} -> not_started(Name, Reason)
+    catch
+        error:Reason -> not_started(Name, Reason)
+    after
+        logger:remove_handler_filter(default, ?MODULE)
+    end.
+
+-spec not_started(node(), term()) -> no_return().
+not_started(Name, Reason) ->
+    [Short | _] = string:split(atom_to_list(Name), "@"),
+    case erl_epmd:names() of
+        {ok, Names} ->
+            case lists:keymember(Short, 1, Names) of
+                true -> failed("cannot become ~ts: a node of this name runs on this host already", [Name]);
+                false -> failed("cannot become ~ts: ~0tP", [Name, Reason, 12])
+            end;
+        {error, _} -> failed("cannot become ~ts: epmd does not run and could not be started (port ~ts)", [Name, os:getenv("ERL_EPMD_PORT", "4369")])
+    end.
+
+host(Name) ->
+    case string:split(atom_to_list(Name), "@") of
+        [_, Host] -> Host;
+        _ -> ""
+    end.
+
+resolved(Host) ->
+    case {inet:getaddr(Host, inet), inet:getaddr(Host, inet6)} of
+        {{error, Reason}, {error, _}} -> failed("the host name '~ts' does not resolve here (~ts); it must, on all hosts of the cluster", [Host, inet:format_error(Reason)]);
+        _ -> ok
+    end.
+
+cookie(#{cookie_file := File}) ->
+    case file:read_file(File) of
+        {ok, Text} ->
+            case string:trim(Text) of
+                <<>> -> failed("the cookie file '~ts' is empty", [File]);
+                Cookie -> binary_to_atom(Cookie)
+            end;
+        {error, Reason} -> failed("cannot read the cookie file '~ts': ~ts", [File, file:format_error(Reason)])
+    end;
+cookie(_) -> none.
+
+with_cookie(none) -> ok;
+with_cookie(Cookie) -> true = erlang:set_cookie(Cookie), ok.
+
+applications(Options) ->
+    Wanted = [list_to_atom(Word) || Word <- string:lexemes(maps:get(start, Options, ""), ",")],
+    Placement = [placement || code:lib_dir(placement) =/= {error, bad_name}],
+    lists:foreach(fun(App) ->
+                          case application:ensure_all_started(App) of
+                              {ok, _} -> ok;
+                              {error, {Failed, Reason}} -> failed("application ~ts did not start (~ts: ~0tP)", [App, Failed, Reason, 12])
+                          end
+                  end, lists:usort(Placement ++ Wanted)).
+
+%% ---- the peers ----
+
+connect(#{peers := Peers}, #{wait := Seconds}) ->
+    Seconds >= 0 orelse usage("--wait: expected seconds from 0", []),
+    _ = [complain("waiting for ~b peers", [length(Peers)]) || Peers =/= []],
+    connect(Peers, Peers, erlang:monotonic_time(millisecond) + Seconds * 1000).
+
+connect(All, Missing, End) ->
+    case [Peer || Peer <- Missing, net_kernel:connect_node(Peer) =/= true] of
+        [] -> ok;
+        Still ->
+            erlang:monotonic_time(millisecond) < End orelse not_all(All, Still),
+            receive after ?POLL_MS -> ok end,
+            connect(All, Still, End)
+    end.
+
+-spec not_all([node()], [node()]) -> no_return().
+not_all(All, [First | _] = Missing) ->
+    failed("~b of ~b peers did not come in time (--wait); the first: ~ts. Does it run, with the same cookie? Its name must resolve, epmd and its port must be reached",
+           [length(Missing), length(All), First]).
+
+%% ---- distances ----
+
+prepare(_, []) -> none;
+prepare(Plan, Modes) ->
+    code:lib_dir(placement) =/= {error, bad_name} orelse failed("--measure: the application placement is not on the code path", []),
+    prepared(Plan, Modes).
+
+prepared(#{index := 0, peers := Peers}, Modes) ->
+    Nodes = [node() | Peers],
+    ok = wait_for_placement(Peers, 100),
+    case placement_job:prepare(Nodes, Modes) of
+        {ok, Prepared} -> Prepared;
+        {error, Text} -> failed("~ts", [Text])
+    end;
+prepared(#{peers := Peers, slurm := true}, _) ->
+    First = first(Peers),
+    case placement_job:await(?MEASURE_MS, fun() -> not lists:member(First, nodes()) end) of
+        ok -> none;
+        {error, gone} -> failed("the first node, ~ts, has ended before it had measured; its own output says why", [First]);
+        {error, timeout} -> failed("the first node, ~ts, sent no distances within ~b minutes", [First, ?MEASURE_MS div 60000])
+    end.
+
+%% A peer is connected a little before its placement runs.
+wait_for_placement(Peers, Tries) ->
+    Answers = erpc:multicall(Peers, placement, epoch, [], ?CALL_MS),
+    case [Peer || {Peer, Answer} <- lists:zip(Peers, Answers), element(1, Answer) =/= ok] of
+        [] -> ok;
+        [Peer | _] when Tries =:= 0 -> failed("placement does not run on ~ts", [Peer]);
+        _ -> receive after 2 * ?POLL_MS -> wait_for_placement(Peers, Tries - 1) end
+    end.
+
+%% Of the step, the one that has number 0.
+first(Peers) ->
+    [First | _] = [Peer || Peer <- Peers, re:run(atom_to_list(Peer), "^job[0-9]+-[0-9]+-0@") =/= nomatch],
+    First.
+
+%% ---- ready, and the end ----
+
+ready(#{index := 0, peers := Peers}, Prepared, Options) ->
+    Text = case Prepared of
+               none -> io_lib:format("connected with ~b nodes", [length(Peers)]);
+               _ -> placement_job:summary(Prepared)
+           end,
+    case Options of
+        #{json := true} ->
+            Fit = case Prepared of #{explained := Explained} when is_float(Explained) -> Explained; _ -> null end,
+            io:format("~ts~n", [jiffy:encode({[{ready, node()}, {nodes, [node() | Peers]}, {explained, Fit}, {text, unicode:characters_to_binary(Text)}]})]);
+        _ -> io:format("~ts is ready: ~ts~n", [node(), Text])
+    end;
+ready(_, _, _) -> ok.
+
+ended(#{index := 0, peers := Peers, slurm := Slurm}, {Module, Function}) ->
+    Status = called(Module, Function),
+    _ = [erpc:multicast(Peers, ?MODULE, finish, [Status]) || Slurm],
+    %% What was cast goes out before the connections close.
+    _ = [wait_for_end(Peers, 100) || Slurm],
+    Status;
+ended(#{peers := Peers, slurm := true}, {_, _}) ->
+    First = first(Peers),
+    true = monitor_node(First, true),
+    receive
+        {?MODULE, finish, Status} -> Status;
+        {nodedown, First} -> complain("the first node, ~ts, has ended", [First]), ?FAILED
+    end;
+ended(#{index := 0}, none) -> stay();
+ended(_, none) -> stay().
+
+%% Until a signal comes, to which OTP answers by ending in order, or the user ends the shell.
+stay() -> receive {?MODULE, finish, Status} -> Status end.
+
+called(Module, Function) ->
+    try Module:Function() of
+        ok -> ?DONE;
+        Status when is_integer(Status), Status >= 0, Status =< 255 -> Status;
+        Other -> complain("~ts:~ts() returned ~0tP; expected ok or an exit status", [Module, Function, Other, 20]), ?FAILED
+    catch
+        Class:Reason:Stack -> complain("~ts:~ts() failed: ~0tP~n~tP", [Module, Function, {Class, Reason}, 30, Stack, 30]), ?FAILED
+    end.
+
+%% @doc Ends this node with a status; the first node of a job calls it on all others.
+-spec finish(0..255) -> ok.
+finish(Status) ->
+    ?MODULE ! {?MODULE, finish, Status},
+    ok.
+
+wait_for_end(_, 0) -> ok;
+wait_for_end(Peers, Tries) ->
+    case [Peer || Peer <- Peers, lists:member(Peer, nodes())] of
+        [] -> ok;
+        _ -> receive after ?POLL_MS -> wait_for_end(Peers, Tries - 1) end
+    end.
+
+-ifdef(TEST).
+
+outside(_) -> false.
+
+plan_test_() ->
+    Options = #{measure => "auto", wait => 1},
+    Slurm = fun(Variable) ->
+                    proplists:get_value(Variable, [{"SLURM_JOB_ID", "7"}, {"SLURM_STEP_ID", "0"}, {"SLURM_STEP_NODELIST", "n[1-2]"}, {"SLURM_STEP_TASKS_PER_NODE", "1(x2)"},
+                                                   {"SLURMD_NODENAME", "n2"}, {"SLURM_LOCALID", "0"}], false)
+            end,
+    [?_assertEqual(#{name => 'a@h', peers => ['b@h', 'c@h'], index => 0, slurm => false}, plan(Options#{name => "a@h", connect => "b@h,c@h"}, fun outside/1)),
+     ?_assertEqual(#{name => a, peers => [], index => 0, slurm => false}, plan(Options#{name => "a", no_slurm => true}, Slurm)),
+     ?_assertEqual(#{name => 'job7-0-1@n2', peers => ['job7-0-0@n1'], index => 1, slurm => true}, plan(Options, Slurm)),
+     ?_assertThrow({node, usage, _}, plan(Options, fun outside/1)), ?_assertThrow({node, usage, _}, plan(Options#{name => "a"}, Slurm)),
+     ?_assertThrow({node, usage, _}, plan(Options#{name => "a b"}, fun outside/1)), ?_assertThrow({node, usage, _}, plan(Options#{name => "a", connect => "b"}, fun outside/1)),
+     ?_assertThrow({node, usage, _}, plan(Options#{name => "a", connect => ""}, fun outside/1)),
+     ?_assertThrow({node, usage, _}, modes(#{measure => "x"}, #{slurm => true})), ?_assertEqual([quiet], modes(Options, #{slurm => true})),
+     ?_assertEqual([], modes(Options, #{slurm => false}))].
+
+first_test() -> ?assertEqual('job7-0-0@n1', first(['job7-0-10@n3', 'job7-0-0@n1', 'job7-0-2@n1'])).
+-endif.

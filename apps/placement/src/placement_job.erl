@@ -1,0 +1,71 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Makes the nodes of a job ready for placement: measures, clusters, and tells all of them the tree.
+%%
+%% Called on one node (`beamway node' does so on the first of a Slurm job), where placement runs as on all others.
+-module(placement_job).
+
+-export([prepare/2, await/2, summary/1]).
+
+-export_type([prepared/0]).
+
+-type prepared() :: #{nodes := pos_integer(), tree := placement_tree:tree(), mode := placement_probe:mode() | none, explained := float() | none,
+                      verdict := placement_cluster:verdict() | none, seconds := float(), measured => placement_probe:measured()}.
+
+-define(POLL_MS, 100).
+-define(BATCHES, 5).
+
+%% @doc Measures these nodes in the modes that are named, makes the tree and publishes it. One node alone, or no mode, needs no measuring: then all are equally far.
+-spec prepare([node(), ...], [placement_probe:mode()]) -> {ok, prepared()} | {error, unicode:chardata()}.
+prepare(Nodes, Modes) when tl(Nodes) =:= []; Modes =:= [] ->
+    {ok, Tree} = placement_tree:from_paths([{Node, []} || Node <- Nodes]),
+    published(Nodes, #{tree => Tree, mode => none, explained => none, verdict => none, seconds => 0.0});
+prepare(Nodes, Modes) ->
+    case placement_probe:measure(Nodes, #{modes => Modes, batches => ?BATCHES}) of
+        {ok, #{failed := []} = Measured} -> clustered(Nodes, Measured);
+        {ok, #{failed := [{Mode, A, B, Reason} | _] = Failed}} ->
+            {error, io_lib:format("~b pairs were not measured; the first (~s): ~ts to ~ts: ~0tP", [length(Failed), Mode, A, B, Reason, 8])};
+        {error, Reason} -> {error, io_lib:format("measuring failed: ~0tP", [Reason, 12])}
+    end.
+
+clustered(Nodes, #{seconds := Seconds} = Measured) ->
+    Mode = placement_measured:best_mode(Measured),
+    case placement_measured:matrix(Measured, Mode, median_us) of
+        {ok, Matrix} ->
+            #{tree := Tree, explained := Explained, verdict := Verdict} = placement_cluster:cluster(Matrix),
+            published(Nodes, #{tree => Tree, mode => Mode, explained => Explained, verdict => Verdict, seconds => Seconds, measured => Measured});
+        {error, Error} -> {error, placement_matrix:format_error(Error)}
+    end.
+
+published(Nodes, #{tree := Tree} = Prepared) ->
+    case placement:set_topology(Tree, Nodes) of
+        {ok, _, []} -> {ok, Prepared#{nodes => length(Nodes)}};
+        {ok, _, [Without | _]} -> {error, io_lib:format("node ~ts did not take the tree; does placement run there?", [Without])}
+    end.
+
+%% @doc Waits until this node has a tree that holds it; `gone' says whether there is still somebody who may send one.
+-spec await(Ms :: non_neg_integer(), Gone :: fun(() -> boolean())) -> ok | {error, timeout | gone}.
+await(Ms, Gone) -> awaited(erlang:monotonic_time(millisecond) + Ms, Gone).
+
+awaited(End, Gone) ->
+    case has_tree() of
+        true -> ok;
+        false ->
+            case {Gone(), erlang:monotonic_time(millisecond) > End} of
+                {true, _} -> {error, gone};
+                {_, true} -> {error, timeout};
+                _ -> receive after ?POLL_MS -> awaited(End, Gone) end
+            end
+    end.
+
+has_tree() ->
+    case placement:topology() of
+        none -> false;
+        Tree -> placement_tree:is_member(Tree, node())
+    end.
+
+%% @doc One line about what was found.
+-spec summary(prepared()) -> unicode:chardata().
+summary(#{nodes := Nodes, mode := none}) -> io_lib:format("~b nodes, not measured: all equally far", [Nodes]);
+summary(#{nodes := Nodes, tree := Tree, mode := Mode, explained := Explained, verdict := Verdict, seconds := Seconds}) ->
+    io_lib:format("~b nodes, ~s times measured in ~.1f s, a tree of depth ~b that explains ~b % of them (~s)",
+                  [Nodes, Mode, Seconds, placement_tree:depth(Tree), round(Explained * 100), Verdict]).
