@@ -3,20 +3,40 @@
 
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: install deb build demo test test-long test-idle test-otp test-otp27 test-elixir test-rabbitmq test-wordpress test-trac test-browser test-rdma demo-rdma bench-rdma test-network test-scipy test-bare nemesis check bench soak asan test-asan tsan fuzz fuzz-keep fuzz-yucan overload-yucan spin clean help build-test build-bench coverage valgrind
+.PHONY: install uninstall release test-packages test-docs test-slurm test-fresh deb build demo test test-long test-idle test-otp test-otp27 test-elixir test-rabbitmq test-wordpress test-trac test-browser test-rdma demo-rdma bench-rdma test-network test-scipy test-bare nemesis check bench soak asan test-asan tsan fuzz fuzz-keep fuzz-yucan overload-yucan spin clean help build-test build-bench coverage valgrind
 
 ## build: compile the driver and the applications into the checkout
 build:
 	@scripts/install-packages build
 	@scripts/build
 
-## install: the commands of the pipe, their manual pages and completion, into PREFIX (/usr/local)
+## install: applications, commands, manual pages and completions into PREFIX (/usr/local); `make uninstall' removes exactly these
 install: build
-	@scripts/install-pipe $(or $(PREFIX),/usr/local)
+	@scripts/install-all $(or $(PREFIX),/usr/local)
 
-## deb: the same as a Debian package in build/
+## uninstall: what `make install' has put into PREFIX (/usr/local)
+uninstall:
+	@scripts/install-all --uninstall $(or $(PREFIX),/usr/local)
+
+## release: a folder in build/ that runs wherever it is moved, and a tar.gz of it
+release: build
+	@scripts/install-all --release "build/beamway-$$(sed -n 's/.*{vsn, *"\([^"]*\)"}.*/\1/p' apps/beamway/ebin/beamway.app)"
+
+## deb: Debian packages beamway, beamway-rdpipe and yucan in build/, for this release and machine
 deb: build
-	@scripts/install-pipe --deb build/beamway-rdpipe.deb
+	@scripts/install-all --debs build
+
+## test-slurm: jobs of a real Slurm on this machine whose tasks are nodes; RESULTS=folder keeps the table of ML-ACO (root; leaves nothing)
+test-slurm:
+	@scripts/install-packages test
+	@$(MAKE) build-test
+	@test/system/slurm $(T)
+
+## test-packages: release, make install and packages, tried in new Debian trees of their own: SUITES="bookworm trixie" (root)
+test-packages:
+	@scripts/install-packages build test-bare
+	@$(MAKE) release deb
+	@test/system/packages $(SUITES)
 
 build-bench: build
 	@scripts/build --bench
@@ -94,6 +114,12 @@ test-browser:
 	@$(MAKE) build-test
 	@test/system/yucan browser
 
+## test-docs: every code block of README.md and docs/guide; T=page runs one (what is quick is in `make test`, too)
+test-docs:
+	@scripts/install-packages test
+	@$(MAKE) build-test
+	@test/system/docs $(T)
+
 ## test-rdma: soft-RoCE in virtual machines made by software, and tests in them; T=part runs one (needs root once, to make the image)
 test-rdma:
 	@scripts/install-packages test-rdma
@@ -132,6 +158,11 @@ test-scipy:
 test-bare:
 	@scripts/install-packages test-bare
 	@scripts/try-bare
+
+## test-fresh: what a new user does, in a new Debian 12 of its own: clone, make demo, make test; TARGETS="demo" runs less (root; leaves nothing)
+test-fresh:
+	@scripts/install-packages test-bare
+	@scripts/try-bare $(or $(TARGETS),demo test)
 
 ## check: warnings as errors, xref, dialyzer, C with gcc and clang, formats, shell scripts
 check:
