@@ -1,0 +1,120 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc ML-ACO in a Slurm job, with and without distances: the experiment that the RELEASE report plans.
+%%
+%% `srun beamway node --run ml_aco_job' calls {@link main/0} on the first node when all are connected, measured and clustered. The tree of processes is once shaped like the
+%% tree of the network that was measured (with), once the same tree lies on the nodes in random order (without), in turn; the cost must be the same. A table goes to
+%% standard output, all figures to `ml-aco-JOB.json' in the current folder.
+%% ML_ACO_REPEATS (5), ML_ACO_ANTS (20), ML_ACO_JOBS (40), ML_ACO_ROUNDS (6) in the environment change the numbers.
+-module(ml_aco_job).
+
+-export([main/0]).
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+-endif.
+
+-define(SEED, 1).
+-define(ITERATIONS, 2).
+
+%% @doc Runs the experiment; `ok', or an exit status after a message.
+-spec main() -> ok | 1 | 2.
+main() ->
+    case {[{Variable, os:getenv(Variable)} || {Variable, _} <- settings(), not is_number_text(os:getenv(Variable))], placement:topology()} of
+        {[{Variable, Text} | _], _} -> complain("~s is '~ts'; expected a number from 1", [Variable, Text]), 2;
+        {[], none} -> complain("no distances are known here; start it by: srun beamway node --run ml_aco_job", []), 1;
+        {[], Tree} -> compared(Tree)
+    end.
+
+settings() -> [{"ML_ACO_REPEATS", 5}, {"ML_ACO_ANTS", 20}, {"ML_ACO_JOBS", 40}, {"ML_ACO_ROUNDS", 6}].
+
+is_number_text(false) -> true;
+is_number_text(Text) -> re:run(Text, "^[1-9][0-9]{0,4}$") =/= nomatch.
+
+setting(Variable) ->
+    case os:getenv(Variable) of
+        false -> proplists:get_value(Variable, settings());
+        Text -> list_to_integer(Text)
+    end.
+
+complain(Format, Arguments) -> io:format(standard_error, "ml_aco: " ++ Format ++ "~n", Arguments).
+
+compared(Tree) ->
+    Instance = ml_aco_instance:make(setting("ML_ACO_JOBS"), ?SEED),
+    Options = #{seed => ?SEED, ants => setting("ML_ACO_ANTS"), rounds => setting("ML_ACO_ROUNDS"), iterations => ?ITERATIONS},
+    {ok, Plan} = placement_plan:plan(Tree, #{}),
+    %% Connections and code are there before the clock runs.
+    _ = run(Plan, Instance, Options#{ants := 1}),
+    Rows = [row(Repeat, Plan, Instance, Options) || Repeat <- lists:seq(1, setting("ML_ACO_REPEATS"))],
+    ok = io:put_chars(to_text(Rows, placement_tree:size(Tree))),
+    kept(Rows, Tree, Options).
+
+%% Each is the first in turn.
+row(Repeat, Plan, Instance, Options) ->
+    Drawn = moved(Plan, Repeat),
+    Order = case Repeat rem 2 of 1 -> [{with, Plan}, {without, Drawn}]; 0 -> [{without, Drawn}, {with, Plan}] end,
+    Solved = maps:from_list([{Which, run(One, Instance, Options)} || {Which, One} <- Order]),
+    #{with := {Cost, WithMs}, without := {Cost, WithoutMs}} = Solved,
+    complain("repeat ~b: ~b ms with distances, ~b ms without", [Repeat, WithMs, WithoutMs]),
+    #{repeat => Repeat, cost => Cost, with_ms => WithMs, without_ms => WithoutMs}.
+
+run(Plan, Instance, Options) ->
+    {ok, #{cost := Cost, ms := Ms}} = ml_aco_tree:run(Plan, Instance, Options),
+    {Cost, Ms}.
+
+%% The same processes on other nodes. The colonies keep their order, and so their numbers.
+moved(Plan, Repeat) ->
+    Nodes = lists:usort([Node || {_, Node} <- placement_plan:to_list(Plan)]),
+    {Drawn, _} = lists:mapfoldl(fun(Node, Random) -> {Key, Next} = rand:uniform_s(Random), {{Key, Node}, Next} end, rand:seed_s(exsss, {Repeat, 16, 7}), Nodes),
+    renamed(Plan, maps:from_list(lists:zip(Nodes, [Node || {_, Node} <- lists:sort(Drawn)]))).
+
+renamed({Role, Node, Children}, Names) -> {Role, maps:get(Node, Names), [renamed(Child, Names) || Child <- Children]}.
+
+to_text(Rows, Nodes) ->
+    [io_lib:format("ML-ACO on ~b nodes; the same cost, seconds:~n~nrepeat   cost   with distances   without   ratio~n", [Nodes]),
+     [io_lib:format("~6b ~6b ~16.3f ~9.3f ~7.2f~n", [Repeat, Cost, With / 1000, Without / 1000, ratio(Without, With)])
+      || #{repeat := Repeat, cost := Cost, with_ms := With, without_ms := Without} <- Rows],
+     io_lib:format("median        ~16.3f ~9.3f ~7.2f~n", [median([W / 1000 || #{with_ms := W} <- Rows]), median([W / 1000 || #{without_ms := W} <- Rows]), median(ratios(Rows))])].
+
+ratios(Rows) -> [ratio(Without, With) || #{with_ms := With, without_ms := Without} <- Rows].
+
+%% A run of less than a millisecond counts as one.
+ratio(Without, With) -> max(1, Without) / max(1, With).
+
+median(Values) ->
+    Sorted = lists:sort(Values),
+    Count = length(Sorted),
+    case Count rem 2 of
+        1 -> float(lists:nth(Count div 2 + 1, Sorted));
+        0 -> (lists:nth(Count div 2, Sorted) + lists:nth(Count div 2 + 1, Sorted)) / 2
+    end.
+
+kept(Rows, Tree, Options) ->
+    File = "ml-aco-" ++ os:getenv("SLURM_JOB_ID", "none") ++ ".json",
+    Json = (where(code:ensure_loaded(beamway_bench_machine)))#{bench => mlaco_job,
+             nodes => placement_tree:nodes(Tree), depth => placement_tree:depth(Tree), options => Options, rows => Rows, ratio_median => median(ratios(Rows))},
+    case file:write_file(File, [jiffy:encode(Json, [pretty]), $\n]) of
+        ok -> io:format("stored: ~ts~n", [filename:absname(File)]);
+        {error, Reason} -> complain("cannot write ~ts: ~ts", [filename:absname(File), file:format_error(Reason)]), 1
+    end.
+
+%% The benchmarks stand beside the example in a checkout, and are not there where the example was copied alone.
+where({module, Machine}) ->
+    #{command => <<"srun beamway node --run ml_aco_job">>, machine => Machine:machine(), versions => Machine:versions(), commit => Machine:commit()};
+where({error, _}) -> #{}.
+
+-ifdef(TEST).
+
+text_test() ->
+    Rows = [#{repeat => 1, cost => 12, with_ms => 500, without_ms => 1000}, #{repeat => 2, cost => 12, with_ms => 0, without_ms => 3}],
+    Text = lists:flatten(to_text(Rows, 8)),
+    ?assertNotEqual(nomatch, string:find(Text, "0.500     1.000    2.00")),
+    ?assertEqual(2.5, median(ratios(Rows))).
+
+moved_test() ->
+    Plan = {master, a, [{submaster, b, [{worker, c, []}, {worker, d, []}]}]},
+    Moved = moved(Plan, 1),
+    ?assertEqual(lists:sort([a, b, c, d]), lists:sort([Node || {_, Node} <- placement_plan:to_list(Moved)])),
+    ?assertEqual([master, submaster, worker, worker], [Role || {Role, _} <- placement_plan:to_list(Moved)]).
+
+numbers_test_() -> [?_assert(is_number_text(false)), ?_assert(is_number_text("20")), ?_assertNot(is_number_text("0")), ?_assertNot(is_number_text("x"))].
+-endif.
