@@ -9,6 +9,7 @@
 -module(beamway_cli).
 
 -export([main/0, run/1, table/1]).
+-export([lasting/1]).
 
 -export_type([status/0]).
 
@@ -25,9 +26,13 @@ main() ->
     ok = io:setopts([{encoding, unicode}]),
     case init:get_plain_arguments() of
         %% A node lives on, maybe with a shell: it must be started up to the end.
-        ["node" | _] = Words -> _ = spawn(fun() -> halt(guarded(Words)) end), ok;
+        ["node" | _] = Words -> _ = spawn(?MODULE, lasting, [Words]), ok;
         Words -> halt(guarded(Words))
     end.
+
+%% @private
+-spec lasting([string()]) -> no_return().
+lasting(Words) -> halt(guarded(Words)).
 
 %% An unforeseen error is shown in one piece, not as a crash report of init.
 guarded(Words) ->
