@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: install uninstall release test-packages test-docs test-slurm test-fresh deb build demo test test-long test-idle test-otp test-otp27 test-elixir test-rabbitmq test-wordpress test-trac test-browser test-rdma demo-rdma bench-rdma test-network test-scipy test-bare nemesis check bench soak asan test-asan tsan fuzz fuzz-keep fuzz-yucan overload-yucan spin clean help build-test build-bench coverage valgrind
+.PHONY: install uninstall release test-packages test-docs test-slurm test-fresh deb build demo test test-long test-idle test-otp test-otp27 test-elixir test-rabbitmq test-wordpress test-trac test-browser test-rdma demo-rdma bench-rdma test-network test-pipe test-scipy test-bare nemesis check bench soak asan test-asan tsan fuzz fuzz-keep fuzz-yucan overload-yucan spin clean help build-test build-bench coverage valgrind
 
 ## build: compile the driver and the applications into the checkout
 build:
@@ -147,6 +147,12 @@ test-network:
 	@scripts/install-packages test
 	@$(MAKE) build-test
 	@BEAMWAY_TEST_NETWORK=1 scripts/run-tests placement_network_SUITE
+
+## test-pipe: all cases of the pipe between hosts with 200 random streams and one of more than 4 GiB (root); T=case runs those whose name holds it
+test-pipe:
+	@scripts/install-packages test
+	@$(MAKE) build
+	@PIPE_STREAMS=200 PIPE_HUGE=1 test/system/pipe/test $(T)
 
 ## test-scipy: the clustering's linkage beside scipy's
 test-scipy:

@@ -10,7 +10,7 @@ FUZZ_TARGETS = $(if $(HAS_PIPE),$(FUZZ_ALL),$(filter-out pipe_fuzz,$(FUZZ_ALL)))
 FUZZ_SECONDS ?= 60
 FUZZ_CC ?= clang
 FUZZ_SRC := $(LINK_SRC) link/rdma/flow.c link/rdma/wire.c driver/pump.c driver/parts.c
-FUZZ_PIPE_SRC := rdpipe/pipeline.c rdpipe/control.c rdpipe/key.c rdpipe/squeeze.c
+FUZZ_PIPE_SRC := rdpipe/pipeline.c rdpipe/control.c rdpipe/key.c rdpipe/squeeze.c rdpipe/item.c
 FUZZ_HEADERS := $(wildcard fuzz/*.h test/*.h link/*.h link/rdma/*.h driver/*.h rdpipe/*.h)
 FUZZ_CFLAGS = $(BASE_CFLAGS) -O1 -g -pthread -Ilink -isystem $(ERL_INCLUDE)
 

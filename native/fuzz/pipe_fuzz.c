@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What rdpipe reads from others: frames of a stream, lines of the control channel, command lines.
- * The first byte says which.
+ * What rdpipe reads from others: frames of a stream, lines of the control channel, command lines,
+ * items of a copy. The first byte says which.
  */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
 
 #include "control.h"
+#include "item.h"
 #include "pipeline.h"
 #include "rdframe.h"
 #include "squeeze.h"
@@ -72,12 +73,32 @@ static void pipelines(char *text, bool tee)
     rd_pipeline_free(&pipeline);
 }
 
+/* What is taken for an item names nothing outside of its tree, and is written as it was read. */
+static void items(const uint8_t *data, size_t size)
+{
+    static rd_item_t item;
+    static uint8_t again[RD_ITEM_MAX];
+    size_t bytes;
+
+    while (rd_item_parse(data, size, &item, &bytes) == RD_ITEM_WHOLE) {
+        if (item.path[0] == '/' || strncmp(item.path, "../", 3) == 0 || strstr(item.path, "/../") ||
+            rd_item_put(again, &item) != bytes || memcmp(again, data, bytes) != 0)
+            abort();
+        data += bytes;
+        size -= bytes;
+    }
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     char *text;
 
     if (size < 1)
         return 0;
+    if (data[0] == 'I') {
+        items(data + 1, size - 1);
+        return 0;
+    }
     if (data[0] % 4 == 0) {
         frames(data + 1, size - 1);
         return 0;

@@ -369,6 +369,7 @@ static void report_bytes(agent_t *agent)
     rd_line_begin(&line, "bytes");
     rd_line_number(&line, "in", atomic_load(&agent->in.pump.bytes));
     rd_line_number(&line, "out", atomic_load(&agent->over.pump.bytes));
+    rd_line_number(&line, "size", atomic_load(&agent->over.pump.size));
     send_line(agent, &line);
 }
 

@@ -15,7 +15,7 @@
  *   next host= port= key=  (if it has a hop out)
  *                                                   hop side= carrier= why=   (each)
  *                                                   ready
- *   start                                           bytes in= out=            (now and then)
+ *   start                                           bytes in= out= size=      (now and then)
  *                                                   output data=     (of a receiver's command)
  *   signal number=                                  over side= outcome= bytes= why=
  *                                                   status value=

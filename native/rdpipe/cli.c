@@ -79,6 +79,9 @@ void rd_cli_option(rd_cli_t *cli, int option, const char *value)
     case RD_OPTION_NO_CHECKSUM:
         cli->terms.flags &= (uint8_t)~RD_FLAG_CRC;
         break;
+    case RD_OPTION_ENCRYPT:
+        cli->terms.flags |= RD_TERM_TLS;
+        break;
     case RD_OPTION_ZSTD:
         number = RD_ZSTD_LEVEL;
         if (value && !rd_number(value, 1, RD_ZSTD_LEVEL_MAX, &number))
@@ -125,6 +128,13 @@ void rd_cli_options(rd_cli_t *cli, int argc, char **argv, const struct option *o
             exit(fputs(help, stdout) < 0);
         rd_cli_option(cli, option, optarg);
     }
+    rd_cli_check(cli);
+}
+
+void rd_cli_check(const rd_cli_t *cli)
+{
+    if (cli->terms.flags & RD_TERM_TLS && cli->terms.carriers == RD_CARRIER_RDMA)
+        rd_usage(cli, "--encrypt is for tcp; --carrier rdma sends what is plain");
 }
 
 bool rd_cli_key(const rd_cli_t *cli, rd_key_t *key_p, rd_why_t *why)
@@ -166,6 +176,19 @@ void rd_amount(char text[32], double amount, const char *unit)
         (void)snprintf(text, 32, "%.3f %c%s", amount, prefix[i], unit);
 }
 
+void rd_left(char text[48], uint64_t bytes, uint64_t size, int64_t ms)
+{
+    int64_t s;
+
+    text[0] = 0;
+    if (size == 0 || bytes == 0 || bytes > size || ms <= 0)
+        return;
+    s = (int64_t)((double)(size - bytes) / (double)bytes * (double)ms / 1000);
+    if (s < 1000000)
+        (void)snprintf(text, 48, "%d%% %d:%02d left", (int)(100.0 * (double)bytes / (double)size),
+                       (int)(s / 60), (int)(s % 60));
+}
+
 /* ---- progress ---- */
 
 struct rd_progress {
@@ -180,13 +203,14 @@ static void show(const rd_progress_t *progress, uint64_t *last_p)
 {
     uint64_t bytes = atomic_load_explicit(&progress->pump->bytes, memory_order_relaxed);
     int64_t s = (rd_now_ms() - progress->began_ms) / 1000;
-    char amount[32], rate[32];
+    char amount[32], rate[32], left[48];
 
+    rd_left(left, bytes, atomic_load(&progress->pump->size), rd_now_ms() - progress->began_ms);
     rd_amount(amount, (double)bytes, "B");
     rd_amount(rate, (double)(bytes - *last_p) * 1000 / PROGRESS_MS, "B/s");
     *last_p = bytes;
-    (void)fprintf(stderr, "\r%s: %s  %s  %d:%02d\033[K", progress->name, amount, rate,
-                  (int)(s / 60), (int)(s % 60));
+    (void)fprintf(stderr, "\r%s: %s  %s  %d:%02d  %s\033[K", progress->name, amount, rate,
+                  (int)(s / 60), (int)(s % 60), left);
 }
 
 static void *run_progress(void *argument)

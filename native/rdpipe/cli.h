@@ -35,18 +35,22 @@ enum {
     RD_OPTION_BLOCK,
     RD_OPTION_NO_CHECKSUM,
     RD_OPTION_JSON,
+    RD_OPTION_ENCRYPT,
     RD_OPTION_ZSTD,
     RD_OPTION_KEY_FILE,
     RD_OPTION_KEY_FD,
     RD_OPTION_WAIT,
     RD_OPTION_BIND,
+    RD_OPTION_PORT,
+    RD_OPTION_ADDRESS,
+    RD_OPTION_REMOTE_PATH,
     RD_OPTION_VERSION,
     RD_OPTION_OWN
 };
 #define RD_STREAM_OPTIONS                                                                          \
     {"carrier", 1, NULL, RD_OPTION_CARRIER}, {"block", 1, NULL, RD_OPTION_BLOCK},                  \
-        {"no-checksum", 0, NULL, RD_OPTION_NO_CHECKSUM}, {"json", 0, NULL, RD_OPTION_JSON},        \
-        {"verbose", 0, NULL, 'v'}, {"help", 0, NULL, 'h'},                                         \
+        {"no-checksum", 0, NULL, RD_OPTION_NO_CHECKSUM}, {"encrypt", 0, NULL, RD_OPTION_ENCRYPT},  \
+        {"json", 0, NULL, RD_OPTION_JSON}, {"verbose", 0, NULL, 'v'}, {"help", 0, NULL, 'h'},      \
     {                                                                                              \
         "version", 0, NULL, RD_OPTION_VERSION                                                      \
     }
@@ -60,6 +64,9 @@ void rd_cli_options(rd_cli_t *cli, int argc, char **argv, const struct option *o
 
 /* Takes a common option; exits on a bad value, --version, or an option that is not known. */
 void rd_cli_option(rd_cli_t *cli, int option, const char *value);
+
+/* To be called when all options are taken: exits if some cannot go together. */
+void rd_cli_check(const rd_cli_t *cli);
 
 /* "prog: text" on standard error. */
 __attribute__((format(printf, 2, 3))) void rd_say(const rd_cli_t *cli, const char *form, ...);
@@ -79,6 +86,9 @@ void rd_ignore_signals(void);
 
 /* 1.234 GB/s, 12.3 MB: decimal units. */
 void rd_amount(char text[32], double amount, const char *unit);
+
+/* "41% 0:17 left" of so many bytes in so many milliseconds; "" if the size is 0 or a lie. */
+void rd_left(char text[48], uint64_t bytes, uint64_t size, int64_t ms);
 
 /* A line that grows on a terminal, none elsewhere: a thread that looks at `pump->bytes`. */
 typedef struct rd_progress rd_progress_t;

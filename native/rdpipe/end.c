@@ -88,6 +88,17 @@ ssize_t rd_end_write(const rd_end_t *end, const void *data, size_t len)
     return write(end->fd, data, len);
 }
 
+uint64_t rd_end_size(const rd_end_t *end)
+{
+    struct stat is;
+    off_t at;
+
+    if (!end->is_file || fstat(end->fd, &is) < 0 || !S_ISREG(is.st_mode))
+        return 0;
+    at = lseek(end->fd, 0, SEEK_CUR);
+    return at < 0 || at > is.st_size ? 0 : (uint64_t)(is.st_size - at);
+}
+
 bool rd_end_close(rd_end_t *end)
 {
     int fd = end->fd;

@@ -4,6 +4,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <sys/types.h>
 
 /*
@@ -23,6 +24,9 @@ void rd_end_none(rd_end_t *end);
 /* As read and write; -1 with errno EAGAIN: wait. */
 ssize_t rd_end_read(const rd_end_t *end, void *data, size_t len);
 ssize_t rd_end_write(const rd_end_t *end, const void *data, size_t len);
+
+/* Bytes that a file still has, 0: it is none. */
+uint64_t rd_end_size(const rd_end_t *end);
 
 /* Closes it. False and errno: what was written may not be there. */
 bool rd_end_close(rd_end_t *end);

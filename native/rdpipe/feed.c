@@ -179,6 +179,7 @@ void rd_feed(rd_pump_t *pump, rd_stream_t *to, rd_end_t *input)
     feed_t feed = {.pump = pump, .to = to, .input = input};
     rd_why_t why;
 
+    atomic_store(&pump->size, rd_end_size(input));
     if (to->hop.terms.zstd > 0 &&
         !rd_squeeze_open(&feed.squeeze, to->hop.terms.block, to->hop.terms.zstd, true))
         (void)rd_because(&feed.fault, "no memory to compress");

@@ -25,6 +25,7 @@
 
 #define LABEL_PRODUCER "rdpipe 1 producer"
 #define LABEL_CONSUMER "rdpipe 1 consumer"
+#define LABEL_TLS "rdpipe 1 TLS"
 
 enum { VERDICT_REFUSED, VERDICT_WELCOME, VERDICT_VERSION };
 
@@ -43,7 +44,7 @@ typedef struct {
 } answer_t;
 
 typedef struct {
-    uint32_t verdict, carriers, address_len, reserved;
+    uint32_t verdict, carriers, address_len, flags; /* RD_TERM_TLS, if the consumer wants it */
     uint8_t address[BW_SHM_ADDRESS_MAX];
     uint8_t token[BW_SHM_TOKEN_BYTES];
     uint8_t mac[RD_MAC_BYTES];
@@ -105,22 +106,66 @@ static bool link_why(rd_why_t *why, const char *carrier, const bw_error_t *error
                       error->sys_errno ? strerror(error->sys_errno) : "");
 }
 
-static bool adopt(int socket, rd_hop_t *hop_p, rd_why_t *why)
+/* What the two sides have shown each other, and what ends the wait. */
+typedef struct {
+    const rd_key_t *key;
+    const said_t *said;
+    bool is_consumer;
+    int stop;
+} proof_t;
+
+/* Both take a key that no other connection has. */
+static bool encrypt(int socket, const proof_t *proof, rd_hop_t *hop_p, int *plain_p, rd_why_t *why)
+{
+    uint8_t psk[RD_MAC_BYTES];
+    bool done = rd_mac(proof->key, LABEL_TLS, proof->said, sizeof *proof->said, psk);
+
+    if (!done)
+        (void)rd_because(why, "libcrypto has no HMAC");
+    done = done && rd_tls_start(socket, psk, proof->is_consumer, proof->stop,
+                                rd_now_ms() + SETTLE_MS, &hop_p->tls, plain_p, why);
+    rd_wipe(psk, sizeof psk);
+    return done;
+}
+
+/* Makes the connection the link. It is taken only on success. */
+static bool adopt(int socket, const proof_t *proof, rd_hop_t *hop_p, rd_why_t *why)
 {
     bw_error_t error = {0};
+    uint64_t ring = rd_ring_bytes(hop_p->terms.block);
+    int plain = -1;
+    bool encrypts = hop_p->terms.flags & RD_TERM_TLS, done;
 
-    if (bw_tcp_adopt(socket, rd_ring_bytes(hop_p->terms.block), &hop_p->link, &error) != BW_OK)
+    if (encrypts && !encrypt(socket, proof, hop_p, &plain, why))
+        return false;
+    done = bw_tcp_adopt(encrypts ? plain : socket, ring, &hop_p->link, &error) == BW_OK;
+    if (encrypts)
+        close(plain);
+    if (!done) {
+        if (encrypts)
+            rd_tls_end(hop_p->tls);
+        hop_p->tls = NULL;
         return link_why(why, "tcp: ", &error);
+    }
     close(socket);
     hop_p->carrier = "tcp";
     hop_p->side = -1;
     return true;
 }
 
+/* What may be chosen. */
+static uint32_t carriers_of(const rd_terms_t *terms)
+{
+    return terms->flags & RD_TERM_TLS ? terms->carriers & ~(uint32_t)RD_CARRIER_RDMA
+                                      : terms->carriers;
+}
+
 void rd_hop_close(rd_hop_t *hop)
 {
     if (hop->link)
         hop->link->ops->close(hop->link, NULL);
+    if (hop->tls)
+        rd_tls_end(hop->tls);
     if (hop->side >= 0)
         close(hop->side);
     *hop = (rd_hop_t){.side = -1};
@@ -257,10 +302,12 @@ static int await_proof(int door, const rd_key_t *key, int stop, int64_t deadline
     return -1;
 }
 
-static bool make_verdict(const rd_key_t *key, uint32_t carriers, const bw_shm_door_t *shm,
+static bool make_verdict(const rd_key_t *key, const rd_terms_t *terms, const bw_shm_door_t *shm,
                          said_t *said, verdict_t *verdict_p)
 {
-    *verdict_p = (verdict_t){.verdict = htole32(VERDICT_WELCOME), .carriers = htole32(carriers)};
+    *verdict_p = (verdict_t){.verdict = htole32(VERDICT_WELCOME),
+                             .carriers = htole32(terms->carriers),
+                             .flags = htole32(terms->flags & RD_TERM_TLS)};
     if (shm->fd >= 0) {
         verdict_p->address_len = htole32((uint32_t)shm->address_len);
         memcpy(verdict_p->address, shm->address, shm->address_len);
@@ -271,13 +318,13 @@ static bool make_verdict(const rd_key_t *key, uint32_t carriers, const bw_shm_do
 }
 
 /* Takes what the producer has chosen; `text` becomes the reason for the carrier. */
-static bool take_choice(int socket, uint32_t carrier, bw_shm_door_t *shm, rd_hop_t *hop_p,
-                        rd_why_t *why)
+static bool take_choice(int socket, uint32_t carrier, bw_shm_door_t *shm, const proof_t *proof,
+                        rd_hop_t *hop_p, rd_why_t *why)
 {
     bw_error_t error = {0};
 
     if (carrier == RD_CARRIER_TCP)
-        return adopt(socket, hop_p, why);
+        return adopt(socket, proof, hop_p, why);
     if (carrier != RD_CARRIER_SHM || shm->fd < 0)
         return rd_because(why, "the producer chose a carrier that was not offered");
     if (bw_shm_accept(shm, BW_RING_MAX_BYTES, &hop_p->link, &error) != BW_OK)
@@ -287,10 +334,11 @@ static bool take_choice(int socket, uint32_t carrier, bw_shm_door_t *shm, rd_hop
     return true;
 }
 
-static bool settle(int socket, bw_shm_door_t *shm, uint32_t carriers, int stop, rd_hop_t *hop_p,
+static bool settle(int socket, bw_shm_door_t *shm, const proof_t *proof, rd_hop_t *hop_p,
                    rd_why_t *why)
 {
     int64_t deadline = rd_now_ms() + SETTLE_MS;
+    int stop = proof->stop;
     choice_t choice, settled = {0};
     bool taken;
     uint32_t carrier;
@@ -303,14 +351,14 @@ static bool settle(int socket, bw_shm_door_t *shm, uint32_t carriers, int stop, 
         return rd_because(why, "no carrier: %s", choice.text);
     set_text(hop_p->why, sizeof hop_p->why, choice.text);
     /* The word goes before the link may take the socket over. */
-    if (!(carrier & carriers) || (carrier & (carrier - 1)))
+    if (!(carrier & hop_p->terms.carriers) || (carrier & (carrier - 1)))
         return rd_because(why, "the producer chose a carrier that was not offered");
     if (carrier == RD_CARRIER_TCP) {
         settled.carrier = choice.carrier;
         return rd_write_all(socket, &settled, sizeof settled, stop, deadline, why) &&
-               take_choice(socket, carrier, shm, hop_p, why);
+               take_choice(socket, carrier, shm, proof, hop_p, why);
     }
-    taken = take_choice(socket, carrier, shm, hop_p, why);
+    taken = take_choice(socket, carrier, shm, proof, hop_p, why);
     settled.carrier = taken ? choice.carrier : 0;
     if (!taken)
         set_text(settled.text, sizeof settled.text, why->text);
@@ -332,25 +380,26 @@ bool rd_hop_accept(int door, const rd_key_t *key, const rd_terms_t *terms, int s
     bw_error_t error = {0};
     said_t said;
     verdict_t verdict;
-    uint32_t carriers;
     rd_hop_t hop = {.side = -1};
+    proof_t proof = {.key = key, .said = &said, .is_consumer = true, .stop = stop};
     int socket = await_proof(door, key, stop, deadline, &visitors, &visitor, &said, why);
     bool done = socket >= 0;
 
     if (done) {
         rd_tune(socket);
-        carriers = terms->carriers & le32toh(visitor.answer.carriers);
-        hop.terms = (rd_terms_t){.carriers = carriers,
-                                 .block = le32toh(visitor.answer.block),
-                                 .flags = (uint8_t)le32toh(visitor.answer.flags)};
+        hop.terms = (rd_terms_t){
+            .block = le32toh(visitor.answer.block),
+            .flags = (uint8_t)(le32toh(visitor.answer.flags) | (terms->flags & RD_TERM_TLS)),
+            .carriers = terms->carriers & le32toh(visitor.answer.carriers)};
+        hop.terms.carriers = carriers_of(&hop.terms);
         if (hop.terms.block < RD_BLOCK_MIN || hop.terms.block > RD_BLOCK_MAX)
             done = rd_because(why, "the producer wants blocks of %u bytes", hop.terms.block);
         /* Without a door the producer sees that shared memory is not to be had. */
-        if (carriers & RD_CARRIER_SHM)
+        if (hop.terms.carriers & RD_CARRIER_SHM)
             (void)bw_shm_door_open(NULL, &shm, &error);
-        done = done && make_verdict(key, carriers, &shm, &said, &verdict) &&
+        done = done && make_verdict(key, &hop.terms, &shm, &said, &verdict) &&
                rd_write_all(socket, &verdict, sizeof verdict, stop, rd_now_ms() + SETTLE_MS, why) &&
-               settle(socket, &shm, carriers, stop, &hop, why);
+               settle(socket, &shm, &proof, &hop, why);
         if (!done)
             close(socket);
     }
@@ -400,25 +449,25 @@ static bool verdict_is_good(const char *peer, const rd_key_t *key, const verdict
 
 /* Both prove themselves. */
 static bool introduce(int socket, const char *peer, const rd_key_t *key, rd_terms_t *terms,
-                      int stop, int64_t deadline, verdict_t *verdict_p, rd_why_t *why)
+                      int stop, int64_t deadline, said_t *said_p, verdict_t *verdict_p,
+                      rd_why_t *why)
 {
-    said_t said;
     answer_t answer;
     rd_why_t step;
 
-    if (!rd_read_all(socket, &said.challenge, sizeof said.challenge, stop, deadline, &step))
+    if (!rd_read_all(socket, &said_p->challenge, sizeof said_p->challenge, stop, deadline, &step))
         return rd_because(why, "%s: %s before a word of the pipe's protocol", peer, step.text);
-    if (memcmp(said.challenge.magic, MAGIC, sizeof said.challenge.magic) != 0)
+    if (memcmp(said_p->challenge.magic, MAGIC, sizeof said_p->challenge.magic) != 0)
         return rd_because(why, "%s: something else than a pipe listens there", peer);
-    if (le32toh(said.challenge.block) < terms->block)
-        terms->block = le32toh(said.challenge.block);
-    if (!make_answer(key, terms, &said, &answer, why))
+    if (le32toh(said_p->challenge.block) < terms->block)
+        terms->block = le32toh(said_p->challenge.block);
+    if (!make_answer(key, terms, said_p, &answer, why))
         return false;
     if (!rd_write_all(socket, &answer, sizeof answer, stop, deadline, &step) ||
         !rd_read_all(socket, verdict_p, sizeof *verdict_p, stop, deadline, &step))
         return rd_because(why, "%s: %s while both sides prove that they have the key", peer,
                           step.text);
-    return verdict_is_good(peer, key, verdict_p, &said, why);
+    return verdict_is_good(peer, key, verdict_p, said_p, why);
 }
 
 static bool join_shm(const verdict_t *verdict, rd_hop_t *hop_p, rd_why_t *why)
@@ -439,7 +488,7 @@ static bool join_shm(const verdict_t *verdict, rd_hop_t *hop_p, rd_why_t *why)
 /* The best carrier of those that both allow. */
 static bool choose(const verdict_t *verdict, int socket, rd_hop_t *hop_p, choice_t *choice_p)
 {
-    uint32_t carriers = le32toh(verdict->carriers) & hop_p->terms.carriers;
+    uint32_t carriers = le32toh(verdict->carriers) & carriers_of(&hop_p->terms);
     rd_why_t no = {"not allowed"};
 
     *choice_p = (choice_t){0};
@@ -454,7 +503,8 @@ static bool choose(const verdict_t *verdict, int socket, rd_hop_t *hop_p, choice
     }
     if (carriers & RD_CARRIER_TCP) {
         choice_p->carrier = htole32(RD_CARRIER_TCP);
-        (void)snprintf(choice_p->text, sizeof choice_p->text, "no shared memory: %.120s", no.text);
+        (void)snprintf(choice_p->text, sizeof choice_p->text, "no shared memory: %.100s%s", no.text,
+                       hop_p->terms.flags & RD_TERM_TLS ? "; encrypted by TLS 1.3" : "");
         return true;
     }
     (void)snprintf(choice_p->text, sizeof choice_p->text, "shared memory: %.120s", no.text);
@@ -466,6 +516,8 @@ bool rd_hop_join(int socket, const char *peer, const rd_key_t *key, const rd_ter
                  int stop, int64_t deadline, rd_hop_t *hop_p, rd_why_t *why)
 {
     rd_hop_t hop = {.side = -1, .terms = *terms};
+    said_t said;
+    proof_t proof = {.key = key, .said = &said, .stop = stop};
     verdict_t verdict;
     choice_t choice, settled;
     rd_why_t step;
@@ -473,10 +525,11 @@ bool rd_hop_join(int socket, const char *peer, const rd_key_t *key, const rd_ter
 
     rd_tune(socket);
     hop.terms.block = block_of_here(terms->block);
-    if (!introduce(socket, peer, key, &hop.terms, stop, deadline, &verdict, why)) {
+    if (!introduce(socket, peer, key, &hop.terms, stop, deadline, &said, &verdict, why)) {
         close(socket);
         return false;
     }
+    hop.terms.flags |= (uint8_t)(le32toh(verdict.flags) & RD_TERM_TLS);
     chosen = choose(&verdict, socket, &hop, &choice);
     set_text(hop.why, sizeof hop.why, choice.text);
     done = rd_write_all(socket, &choice, sizeof choice, stop, deadline, &step) && chosen &&
@@ -489,7 +542,7 @@ bool rd_hop_join(int socket, const char *peer, const rd_key_t *key, const rd_ter
     else if (settled.carrier != choice.carrier)
         done = rd_because(why, "%s: %s", peer, settled.text);
     else if (!hop.link)
-        done = adopt(socket, &hop, why);
+        done = adopt(socket, &proof, &hop, why);
     if (done) {
         *hop_p = hop;
         return true;

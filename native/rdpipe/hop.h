@@ -4,6 +4,7 @@
 
 #include "key.h"
 #include "link.h"
+#include "tls.h"
 
 /*
  * A hop: the link between two processes of a pipe, from nothing to a bw_link_t.
@@ -23,7 +24,8 @@
  *
  * shm: the producer joins the consumer's door (native/link/shm.h), which succeeds only on the same
  * host; the TCP connection stays open and tells each side of the other's end. tcp: the connection
- * itself becomes the link.
+ * itself becomes the link; if one of both wants it (RD_TERM_TLS), with TLS 1.3 in between, by a key
+ * that comes of the hop's key and of all that was said.
  */
 
 enum { RD_CARRIER_SHM = 1, RD_CARRIER_RDMA = 2, RD_CARRIER_TCP = 4 };
@@ -32,17 +34,21 @@ enum { RD_CARRIER_SHM = 1, RD_CARRIER_RDMA = 2, RD_CARRIER_TCP = 4 };
 #define RD_BLOCK_BYTES ((uint32_t)256 * 1024)
 #define RD_BLOCK_MIN ((uint32_t)4 * 1024)
 
+/* A flag of the terms beside those of frames. What leaves a host is encrypted: no rdma then. */
+#define RD_TERM_TLS 4u
+
 /* What the producer proposes and the consumer keeps to. */
 typedef struct {
     uint32_t carriers; /* those allowed, RD_CARRIER_... */
     uint32_t block;    /* bytes of the stream in a frame at most: RD_BLOCK_MIN to RD_BLOCK_MAX */
-    uint8_t flags;     /* RD_FLAG_CRC: each frame of DATA has a checksum */
+    uint8_t flags;     /* RD_FLAG_CRC: each frame of DATA has a checksum; RD_TERM_TLS */
     int zstd;          /* the producer compresses with this level, 0: not; not told to the other */
 } rd_terms_t;
 
 typedef struct {
     bw_link_t *link;
     int side;            /* tells of the peer's end when the link does not; -1: the link does */
+    rd_tls_t *tls;       /* below the link; NULL: none */
     const char *carrier; /* "shm", "rdma", "tcp" */
     char why[160];       /* why this carrier, as a user reads it */
     rd_terms_t terms;

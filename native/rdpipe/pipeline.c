@@ -75,6 +75,27 @@ static bool host_is_sane(const char *host)
     return *host == 0 || host[strlen(host) - 1] != '@';
 }
 
+bool rd_host_path(const char *text, char **host_p, char **path_p, rd_why_t *why)
+{
+    const char *open = NULL, *colon = host_end(text, &open), *slash = strchr(text, '/');
+    bool is_here = !colon || (slash && slash < colon && !open), done;
+
+    *host_p = is_here ? strdup("") : host_of(text, colon, open);
+    *path_p = strdup(is_here ? text : colon + 1);
+    done = *host_p && *path_p;
+    if (!done)
+        (void)rd_because(why, "out of memory");
+    else if (!host_is_sane(*host_p))
+        done = rd_because(why, "'%.100s': '%.60s' is no host that ssh could reach", text, *host_p);
+    else if (is_here && !**path_p)
+        done = rd_because(why, "expected a path, got nothing");
+    if (done)
+        return true;
+    free(*host_p);
+    free(*path_p);
+    return false;
+}
+
 /* True if the text is one word of the shell, with no command in it that would have to run. */
 static bool is_one_word(const char *text)
 {

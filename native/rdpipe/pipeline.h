@@ -45,6 +45,10 @@ bool rd_pipeline_parse(char *const *args, size_t count, bool tee, rd_pipeline_t 
                        rd_why_t *why);
 void rd_pipeline_free(rd_pipeline_t *pipeline);
 
+/* [USER@]HOST:PATH of a copy; without a colon, or with a slash before it, a path of this host, as
+ * for scp. On success the caller frees both. */
+bool rd_host_path(const char *text, char **host_p, char **path_p, rd_why_t *why);
+
 /* The name of a kind of work, as the agents know it. */
 const char *rd_work_name(rd_work_t work);
 bool rd_work_of(const char *name, rd_work_t *work_p);

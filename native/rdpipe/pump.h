@@ -30,6 +30,7 @@ typedef struct {
     _Atomic int status; /* feed: the producer's exit status, RD_STATUS_UNKNOWN until it is known */
     /* written by the pump */
     _Atomic uint64_t bytes;
+    _Atomic uint64_t size;  /* feed: how many there will be, 0: nobody knows */
     _Atomic bool has_ended; /* drain: the stream is whole, the consumer has it all */
     int producer_status;    /* drain: what END told */
     rd_outcome_t outcome;

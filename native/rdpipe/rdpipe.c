@@ -2,8 +2,6 @@
 /* rdpipe: a pipeline of commands on several hosts. */
 #define _GNU_SOURCE
 #include <getopt.h>
-#include <signal.h>
-#include <unistd.h>
 
 #include "agent.h"
 #include "run.h"
@@ -24,6 +22,7 @@ static const char help[] =
     "  --carrier NAME        shm, rdma, tcp, or auto (the best that each hop has)\n"
     "  --block SIZE          bytes sent at a time, 4K to 8M (256K)\n"
     "  --no-checksum         no crc32c of what is sent\n"
+    "  --encrypt             TLS 1.3 on hops between hosts\n"
     "  --zstd[=LEVEL]        compresses on the way, level 1 to 19 (3)\n"
     "  --port FIRST[-LAST]   ports that the hops listen on (any; they are closed at once)\n"
     "  --address HOST=ADDR   hops to HOST use this address of it (HOST empty: this host)\n"
@@ -33,15 +32,12 @@ static const char help[] =
     "Exit status: that of the last command that failed, as with a shell's pipefail; 0 if none did; "
     "2 called wrongly;\n125 a host, a connection or a stream failed; 128+N ended by signal N.\n";
 
-enum { OPTION_TEE = RD_OPTION_OWN, OPTION_PORT, OPTION_ADDRESS, OPTION_REMOTE_PATH, OPTION_AGENT };
+enum { OPTION_TEE = RD_OPTION_OWN, OPTION_AGENT };
 
 static const struct option options[] = {RD_STREAM_OPTIONS,
-                                        {"zstd", 2, NULL, RD_OPTION_ZSTD},
+                                        RD_SETTINGS_OPTIONS,
                                         {"plan", 0, NULL, 'n'},
                                         {"tee", 0, NULL, OPTION_TEE},
-                                        {"port", 1, NULL, OPTION_PORT},
-                                        {"address", 1, NULL, OPTION_ADDRESS},
-                                        {"remote-path", 1, NULL, OPTION_REMOTE_PATH},
                                         {"agent", 0, NULL, OPTION_AGENT},
                                         {NULL, 0, NULL, 0}};
 
@@ -50,88 +46,21 @@ typedef struct {
     bool tee, only_plan, is_agent;
 } called_t;
 
-static void add_ssh(called_t *called, const char *option, const char *value)
-{
-    rd_ssh_t *ssh = &called->settings.ssh;
-
-    if (ssh->count + 2 > RD_SSH_OPTIONS_MAX)
-        rd_usage(&called->settings.cli, "more than %d options for ssh", RD_SSH_OPTIONS_MAX / 2);
-    ssh->options[ssh->count++] = option;
-    ssh->options[ssh->count++] = value;
-}
-
-static void set_ports(rd_settings_t *settings, const char *text)
-{
-    char first[8] = "";
-    size_t len = strcspn(text, "-");
-    uint64_t from = 0, to = 0;
-
-    if (len < sizeof first)
-        memcpy(first, text, len);
-    if (!rd_number(first, 1, 65535, &from) ||
-        !rd_number(text[len] ? text + len + 1 : first, from, 65535, &to))
-        rd_usage(&settings->cli, "--port %s: expected PORT or FIRST-LAST", text);
-    settings->port_first = (uint16_t)from;
-    settings->port_last = (uint16_t)to;
-}
-
-static void add_address(rd_settings_t *settings, const char *text)
-{
-    if (!strchr(text, '=') || settings->address_count == RD_ADDRESSES_MAX)
-        rd_usage(&settings->cli, "--address %s: expected HOST=ADDRESS, at most %d times", text,
-                 RD_ADDRESSES_MAX);
-    settings->addresses[settings->address_count++] = text;
-}
-
 static bool take_option(called_t *called, int option, const char *value)
 {
     switch (option) {
-    case 'o':
-        add_ssh(called, "-o", value);
-        return true;
-    case 'F':
-        add_ssh(called, "-F", value);
-        return true;
-    case 'i':
-        add_ssh(called, "-i", value);
-        return true;
-    case 'J':
-        add_ssh(called, "-J", value);
-        return true;
     case 'n':
         called->only_plan = true;
         return true;
     case OPTION_TEE:
         called->tee = true;
         return true;
-    case OPTION_PORT:
-        set_ports(&called->settings, value);
-        return true;
-    case OPTION_ADDRESS:
-        add_address(&called->settings, value);
-        return true;
-    case OPTION_REMOTE_PATH:
-        called->settings.ssh.remote_path = value;
-        return true;
     case OPTION_AGENT:
         called->is_agent = true;
         return true;
     default:
-        return false;
+        return rd_settings_option(&called->settings, option, value);
     }
-}
-
-/* Ends as the signal would have, so that a shell sees it. */
-static int end_by(int sig)
-{
-    sigset_t set;
-
-    (void)signal(sig, SIG_DFL);
-    (void)sigemptyset(&set);
-    (void)sigaddset(&set, sig);
-    (void)raise(sig);
-    (void)sigprocmask(SIG_UNBLOCK, &set, NULL);
-    return 128 + sig;
 }
 
 static int run(const called_t *called, char *const *args, size_t count)
@@ -149,7 +78,7 @@ static int run(const called_t *called, char *const *args, size_t count)
     else
         status = rd_run(&chain, &called->settings);
     rd_pipeline_free(&pipeline);
-    return status < 0 ? end_by(-status) : status;
+    return status < 0 ? rd_end_by(-status) : status;
 }
 
 int main(int argc, char **argv)
@@ -158,12 +87,13 @@ int main(int argc, char **argv)
     int option;
 
     rd_cli_init(&called.settings.cli, "rdpipe");
-    while ((option = getopt_long(argc, argv, "+vhno:F:i:J:", options, NULL)) >= 0) {
+    while ((option = getopt_long(argc, argv, "+vhn" RD_SETTINGS_LETTERS, options, NULL)) >= 0) {
         if (option == 'h')
             return fputs(help, stdout) < 0;
         if (!take_option(&called, option, optarg))
             rd_cli_option(&called.settings.cli, option, optarg);
     }
+    rd_cli_check(&called.settings.cli);
     if (called.is_agent)
         return rd_agent(0, 1);
     return run(&called, argv + optind, (size_t)(argc - optind));

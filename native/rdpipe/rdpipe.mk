@@ -9,7 +9,7 @@ PIPE_SRC := $(filter-out $(PIPE_MAINS:%=rdpipe/%.c),$(sort $(wildcard rdpipe/*.c
 PIPE_OBJ := $(PIPE_SRC:%.c=$(BUILD)/%.o)
 PIPE_HEADERS := $(wildcard rdpipe/*.h link/*.h)
 PIPE_CFLAGS = $(BASE_CFLAGS) $(CFLAGS) -pthread -Ilink -Irdpipe -MMD -MP
-PIPE_LIBS := -lcrypto -lisal -lzstd -pthread
+PIPE_LIBS := -lssl -lcrypto -lisal -lzstd -pthread
 
 .PHONY: pipe
 .SECONDARY: $(PIPE_OBJ) $(PIPE_MAINS:%=$(BUILD)/rdpipe/%.o)

@@ -18,6 +18,7 @@ static const char help[] =
     "  --bind ADDRESS    listens there alone (all addresses of this host)\n"
     "  --carrier NAME    allows only shm, rdma or tcp (auto: all)\n"
     "  --wait SECONDS    waits so long for the sender (300)\n"
+    "  --encrypt         TLS 1.3, unless both are on one host\n"
     "  -v, --verbose     says which carrier and why, and how fast it was\n"
     "  --json            a line of JSON on standard error at the end\n"
     "  -h, --help, --version\n"

@@ -17,6 +17,7 @@ static const char help[] =
     "  --carrier NAME    shm, rdma, tcp, or auto (the best that both sides have)\n"
     "  --block SIZE      bytes sent at a time, 4K to 8M (256K)\n"
     "  --no-checksum     no crc32c of what is sent\n"
+    "  --encrypt         TLS 1.3, unless both are on one host\n"
     "  --zstd[=LEVEL]    compresses on the way, level 1 to 19 (3)\n"
     "  --wait SECONDS    tries so long to reach rdrecv (10)\n"
     "  -v, --verbose     says which carrier and why, and how fast it was\n"

@@ -40,6 +40,7 @@ typedef struct {
     bool are_told, have_ports, are_started, is_faulty;
     rd_why_t fault;
     unsigned fault_rank; /* how likely it is only a consequence */
+    uint64_t size;       /* of what comes first, 0: unknown */
     int64_t began_ms, started_ms, ended_ms, give_up_ms, show_ms;
 } run_t;
 
@@ -372,6 +373,8 @@ static void take_line(run_t *run, size_t i, const char *line)
         peer->is_ready = true;
     } else if (rd_line_is(line, "bytes")) {
         (void)rd_line_value_number(line, "in", UINT64_MAX, &peer->bytes);
+        if (i == 0)
+            (void)rd_line_value_number(line, "size", UINT64_MAX, &run->size);
     } else if (rd_line_is(line, "output")) {
         take_output(line);
     } else if (rd_line_is(line, "over")) {
@@ -428,7 +431,7 @@ static void listen_to(run_t *run, size_t i)
 
 static void show_progress(run_t *run)
 {
-    char text[512], rate[32], total[32];
+    char text[512], rate[32], total[32], left[48];
     size_t slowest = 0, len = 0;
     int64_t now = rd_now_ms(), s = (now - run->started_ms) / 1000;
 
@@ -440,7 +443,9 @@ static void show_progress(run_t *run)
             run->of[i].bytes - run->of[i].shown < run->of[slowest].bytes - run->of[slowest].shown)
             slowest = i;
     rd_amount(total, (double)run->of[1].bytes, "B");
-    len = (size_t)snprintf(text, sizeof text, "%d:%02d %s ", (int)(s / 60), (int)(s % 60), total);
+    rd_left(left, run->of[1].bytes, run->size, now - run->started_ms);
+    len = (size_t)snprintf(text, sizeof text, "%d:%02d %s %s ", (int)(s / 60), (int)(s % 60), total,
+                           left);
     for (size_t i = 1; i < count_of(run) && len < sizeof text - 100; i++) {
         rd_amount(rate, (double)(run->of[i].bytes - run->of[i].shown) * 1000 / SHOW_MS, "B/s");
         len += (size_t)snprintf(text + len, sizeof text - len, " %s>%.30s %s%s",
@@ -618,9 +623,8 @@ static void report_json(const run_t *run, int status)
 {
     double seconds = seconds_of(run);
 
-    (void)fprintf(stderr,
-                  "{\"command\": \"rdpipe\", \"status\": %d, \"seconds\": %.3f, \"hops\": [",
-                  status, seconds);
+    (void)fprintf(stderr, "{\"command\": \"%s\", \"status\": %d, \"seconds\": %.3f, \"hops\": [",
+                  run->settings->cli.name, status, seconds);
     for (size_t i = 1; i < count_of(run); i++) {
         (void)fprintf(stderr, "%s{\"from\": ", i > 1 ? ", " : "");
         rd_json_text(stderr, run->chain->of[i - 1].host);

@@ -35,6 +35,21 @@ typedef struct {
     uint16_t port_first, port_last;
 } rd_settings_t;
 
+/* The options that rdpipe and rdcp have in common, for getopt_long. */
+#define RD_SETTINGS_LETTERS "o:F:i:J:"
+#define RD_SETTINGS_OPTIONS                                                                        \
+    {"zstd", 2, NULL, RD_OPTION_ZSTD}, {"port", 1, NULL, RD_OPTION_PORT},                          \
+        {"address", 1, NULL, RD_OPTION_ADDRESS},                                                   \
+    {                                                                                              \
+        "remote-path", 1, NULL, RD_OPTION_REMOTE_PATH                                              \
+    }
+
+/* Takes one of them, or of those that are ssh's; false: it is another one. */
+bool rd_settings_option(rd_settings_t *settings, int option, const char *value);
+
+/* Ends as the signal would have, so that a shell sees it. */
+int rd_end_by(int sig);
+
 /* The segments, and what this host has at their ends. */
 void rd_chain_of(const rd_pipeline_t *pipeline, rd_chain_t *chain_p);
 

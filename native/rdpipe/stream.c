@@ -26,7 +26,8 @@ static bw_link_t *link_of(rd_stream_t *stream)
 
 static rd_next_t lost(rd_stream_t *stream, rd_why_t *why)
 {
-    const char *reason = link_of(stream)->ops->reason(link_of(stream));
+    const char *cipher = stream->hop.tls ? rd_tls_reason(stream->hop.tls) : NULL;
+    const char *reason = cipher ? cipher : link_of(stream)->ops->reason(link_of(stream));
 
     (void)rd_because(why, "the connection to %s was lost%s%s", stream->peer, reason ? ": " : "",
                      reason ? reason : "");
@@ -122,6 +123,7 @@ bool rd_stream_tick(rd_stream_t *stream, rd_why_t *why)
 static bool arm(rd_stream_t *stream)
 {
     bw_link_t *link = link_of(stream);
+    bw_status_t status;
 
     if (!stream->is_hushed) {
         /* Only what comes after this look makes the descriptor readable. */
@@ -129,7 +131,10 @@ static bool arm(rd_stream_t *stream)
         stream->is_hushed = true;
         return false;
     }
-    if (link->ops->arm_read(link) != BW_OK)
+    status = link->ops->arm_read(link);
+    if (status != BW_OK && status != BW_AGAIN)
+        stream->peer_left = true; /* what is there of a frame is all that there will be */
+    if (status != BW_OK)
         return false;
     return stream->wants == 0 || link->ops->arm_write(link, stream->wants) == BW_OK;
 }

@@ -20,7 +20,7 @@ typedef struct {
     rd_hop_t hop;
     const char *peer; /* in messages */
     int64_t heard_ms, said_ms;
-    bool peer_left; /* the side connection has ended: what is in the ring is the last */
+    bool peer_left; /* the other side has ended: what is in the ring is the last */
     bool is_hushed; /* since the last wait */
     size_t seen;    /* bytes of an incomplete frame */
     size_t wants;   /* room that somebody waits for, 0: nobody */

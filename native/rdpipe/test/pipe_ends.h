@@ -30,9 +30,13 @@ static inline rd_key_t key_of(const char *text)
     return key;
 }
 
+static uint32_t carrier;  /* of the running case */
+static uint8_t encrypted; /* RD_TERM_TLS or 0 */
+
 static inline rd_terms_t terms_of(uint32_t carriers, uint32_t block)
 {
-    return (rd_terms_t){.carriers = carriers, .block = block, .flags = RD_FLAG_CRC};
+    return (rd_terms_t){
+        .carriers = carriers, .block = block, .flags = (uint8_t)(RD_FLAG_CRC | encrypted)};
 }
 
 /* A door of this process at loopback. */
@@ -67,9 +71,9 @@ static inline int status_of(pid_t child)
 static const struct {
     const char *name;
     uint32_t carrier;
-} pipe_carriers[] = {{"shm", RD_CARRIER_SHM}, {"tcp", RD_CARRIER_TCP}};
-
-static uint32_t carrier; /* of the running case */
+    uint8_t flags;
+} pipe_carriers[] = {
+    {"shm", RD_CARRIER_SHM, 0}, {"tcp", RD_CARRIER_TCP, 0}, {"tls", RD_CARRIER_TCP, RD_TERM_TLS}};
 
 static inline int run_over_carriers(const check_case_t *cases, size_t count, int argc, char **argv)
 {
@@ -78,6 +82,7 @@ static inline int run_over_carriers(const check_case_t *cases, size_t count, int
         char prefix[16];
 
         carrier = pipe_carriers[i].carrier;
+        encrypted = pipe_carriers[i].flags;
         snprintf(prefix, sizeof prefix, "%s: ", pipe_carriers[i].name);
         check_each(prefix, cases, count, argc, argv);
     }

@@ -298,7 +298,7 @@ static void a_killed_consumer_is_a_fault(void)
     close(marks[0]);
 }
 
-typedef enum { HEAD, FLIP, SKIP_SOME, SHORTEN, TRASH, BAD_ZSTD } damage_t;
+typedef enum { HEAD, HALF, FLIP, SKIP_SOME, SHORTEN, TRASH, BAD_ZSTD } damage_t;
 
 /* A producer that sends frames by hand, one of them wrong. */
 static pid_t start_rogue(uint16_t port, damage_t damage)
@@ -333,6 +333,12 @@ static pid_t start_rogue(uint16_t port, damage_t damage)
         frame.flags |= RD_FLAG_ZSTD;
     if (damage == TRASH)
         frame.kind = (rd_kind_t)99;
+    if (damage == HALF) { /* ends in the middle of a frame, in order */
+        rd_frame_put(at, &frame);
+        hop.link->ops->commit(hop.link, RD_FRAME_BYTES + 2);
+        rd_stream_close(&stream);
+        _exit(0);
+    }
     rd_stream_put(&stream, at, &frame);
     if (damage == HEAD) /* ends in the middle of a stream, in order */
         _exit(0);
@@ -356,8 +362,9 @@ static void damage_is_seen(void)
     static const struct {
         damage_t damage;
         const char *text;
-    } of[] = {{HEAD, "lost"},      {FLIP, "checksum"},  {SKIP_SOME, "missing"},
-              {SHORTEN, "length"}, {TRASH, "no frame"}, {BAD_ZSTD, "damaged"}};
+    } of[] = {{HEAD, "lost"},         {HALF, "lost"},      {FLIP, "checksum"},
+              {SKIP_SOME, "missing"}, {SHORTEN, "length"}, {TRASH, "no frame"},
+              {BAD_ZSTD, "damaged"}};
 
     for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
         receiver_t receiver;

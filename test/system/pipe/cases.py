@@ -165,6 +165,61 @@ def json_at_the_end(hosts):
     expect(status == 7 and [segment["status"] for segment in told["segments"]] == [0, 7, 0, 0], err)
 
 
+def progress_on_a_terminal(hosts):
+    path = os.path.join(hosts.folder, "slow")
+    with open(path, "wb") as file:
+        file.truncate(30_000_000)
+    space = hosts.space("host1")
+    run("ip", "netns", "exec", space, "tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", "80mbit", "burst", "1mb", "latency", "50ms")
+    try:
+        status, out, _ = hosts.call(f"script -qec \"rdpipe host1:'<{path}' host2: host3:'>/dev/null'\" /dev/null </dev/null")
+    finally:
+        run("ip", "netns", "exec", space, "tc", "qdisc", "del", "dev", "eth0", "root")
+    lines = out.decode().split("\r")
+    told = [re.search(r"(\d+)% (\d+):\d\d left +host1>host2 [0-9.]+ .?B/s.* >host3 [0-9.]+ .?B/s", line) for line in lines]
+    parts = [int(found[1]) for found in told if found]
+    expect(status == 0 and parts and parts == sorted(parts) and parts[-1] <= 100, f"status {status}: {lines[-5:]}")
+    expect(any("*" in line for line in lines), f"no hop is marked as the slowest: {lines[-5:]}")
+    # Not where nobody looks.
+    gives(hosts, f"rdpipe host1:'<{path}' host2:'>/dev/null'", b"")
+
+
+def options_for_ssh(hosts):
+    config = os.path.join(hosts.folder, "ssh_config")
+    plain = {"RDPIPE_SSH": "ssh"}
+    user = os.path.join(hosts.folder, "user_key")
+    gives(hosts, f"echo x | rdpipe -F {config} host1:cat", b"x\n", **plain)
+    common = "-F /dev/null -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR"
+    gives(hosts, f"echo x | rdpipe {common} -i {user} root@{hosts.address('host1')}:cat", b"x\n", **plain)
+    status, _, err = hosts.call(f"rdpipe {common} -o IdentityFile=/nowhere -o BatchMode=yes root@{hosts.address('host1')}:cat", b"x", **plain)
+    expect(status == 125 and "ssh has failed" in err, f"without a key: status {status}: {err}")
+    # A jump: the server sees host1; the hops go directly.
+    gives(hosts, f"echo x | rdpipe -F {config} -J host1 --address host2={hosts.address('host2')} --address ={hosts.address('local')} "
+          "host2:'echo $SSH_CONNECTION | cut -d\" \" -f1; cat'", f"{hosts.address('host1')}\nx\n".encode(), **plain)
+
+
+def installed(hosts):
+    """`make install PREFIX=` and the package: the commands work from there, and their pages and completion are there."""
+    root = os.path.realpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../.."))
+    prefix = os.path.join(hosts.folder, "prefix dir")
+    run(os.path.join(root, "scripts/install-pipe"), prefix)
+    for name in ("rdpipe", "rdsend", "rdrecv", "rdcp"):
+        page = run("man", "--warnings", "-l", f"{prefix}/share/man/man1/{name}.1.gz") if os.path.exists("/usr/bin/man") else None
+        expect(page is None or name in page, f"no page of {name}")
+        expect(os.path.exists(f"{prefix}/share/bash-completion/completions/{name}"), f"no completion of {name}")
+        expect(run(f"{prefix}/bin/{name}", "--version").startswith(f"{name} "), f"{name} does not run")
+    gives(hosts, f"echo x | '{prefix}/bin/rdpipe' --remote-path '{prefix}/bin' host1:cat", b"x\n")
+    completed = run("bash", "-c", f"source '{prefix}/share/bash-completion/completions/rdcp'; COMP_WORDS=(rdcp --rec); COMP_CWORD=1; _rdpipe; echo \"${{COMPREPLY[@]}}\"")
+    expect(completed == "--recursive\n", repr(completed))
+    package = os.path.join(hosts.folder, "rdpipe.deb")
+    run(os.path.join(root, "scripts/install-pipe"), "--deb", package)
+    tree = os.path.join(hosts.folder, "package")
+    run("dpkg-deb", "--extract", package, tree)
+    gives(hosts, f"echo x | {tree}/usr/bin/rdpipe --remote-path {tree}/usr/bin host1:cat", b"x\n")
+    told = run("dpkg-deb", "--field", package, "Depends")
+    expect("libssl3" in told and "libzstd1" in told and "libisal2" in told, told)
+
+
 # ---- status
 
 STATUSES = [
@@ -207,6 +262,62 @@ def what_is_wrong_is_said(hosts):
         expect(status == wanted and text in err, f"rdpipe {words}: status {status}, said: {err}")
 
 
+# ---- encryption
+
+class Wire:
+    """What passes a host's network: is a text among it?"""
+
+    def __init__(self, hosts, name, text):
+        # In a process of its own: a socket belongs to the network in which it is made.
+        program = """
+import select, socket, sys
+seen = 0
+with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3)) as wire:
+    wire.setsockopt(socket.SOL_SOCKET, 33, 64 << 20)  # SO_RCVBUFFORCE
+    print("up", flush=True)
+    wire.settimeout(0.2)
+    while True:
+        try:
+            seen += sys.argv[1].encode() in wire.recv(1 << 16)
+        except TimeoutError:
+            if select.select([0], [], [], 0)[0]:
+                break
+print(seen)
+"""
+        self.process = subprocess.Popen(["ip", "netns", "exec", hosts.space(name), "python3", "-c", program, text],
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        expect(self.process.stdout.readline() == b"up\n", "the wire cannot be listened to")
+
+    def has_seen(self):
+        out, _ = self.process.communicate(timeout=60 * SLOWNESS)
+        return int(out) > 0
+
+
+def nothing_plain_on_the_wire(hosts):
+    mark = "what nobody on the way may read"
+    data = (mark + "\n").encode() * 2000
+    for options, is_plain in (("", True), ("--encrypt", False), ("--encrypt --block 8M --no-checksum", False)):
+        wire = Wire(hosts, "host2", mark)
+        err = gives(hosts, f"rdpipe -v {options} host1:cat host2:cat host3:'sha256sum'", (hashlib.sha256(data).hexdigest() + "  -\n").encode(), data)
+        expect(wire.has_seen() == is_plain, f"{options}: the wire has {'not ' if is_plain else ''}seen it")
+        expect(err.count("encrypted by TLS 1.3") == (0 if is_plain else 4), err)
+
+
+def encrypted_streams_and_their_ends(hosts):
+    data = os.urandom(5_000_000)
+    gives(hosts, "rdpipe --encrypt --zstd host1: host2:'sha256sum'", (hashlib.sha256(data).hexdigest() + "  -\n").encode(), data)
+    for words, wanted in [("host1:'exit 3' host2:cat", 3), ("host1:yes host2:'head -c 100000 >/dev/null'", 141), ("host1:yes host2:'>/dev/full'", 125)]:
+        status, _, err = hosts.call(f"rdpipe --encrypt {words}")
+        expect(status == wanted, f"{words}: status {status}, expected {wanted}: {err}")
+    status, _, err = hosts.call("rdpipe --encrypt --carrier rdma host1:cat", b"x")
+    expect(status == 2 and "--encrypt" in err, f"status {status}: {err}")
+    # One side that asks for it is enough.
+    receiver = hosts.start("host2", "rdrecv --encrypt 7002 | sha256sum", RDPIPE_KEY="a key for two hosts, long enough")
+    err = gives(hosts, f"rdsend -v {hosts.address('host2')} 7002", b"", data, name="host1", RDPIPE_KEY="a key for two hosts, long enough")
+    status, out, _ = hosts.end(receiver)
+    expect(status == 0 and out.decode().split()[0] == hashlib.sha256(data).hexdigest() and "TLS 1.3" in err, f"status {status}: {err}")
+
+
 # ---- without ssh
 
 def send_and_receive(hosts):
@@ -238,5 +349,5 @@ def a_wrong_key_is_said(hosts):
 CASES = [olleh, bandwidth_of_a_file, local_input_into_a_remote_command, users_on_both_ends, tar_stands_in_for_zfs,
          plans_of_what_cannot_run_here, raw_pictures_through_a_pipe, files_at_both_ends, four_hosts, the_same_host_twice,
          one_connection_a_host, several_at_once, a_middle_hop_without_a_command, several_receivers,
-         interactive_lines_are_not_held_back, nothing_to_say, a_forced_carrier, blocks_of_all_sizes, json_at_the_end,
-         status_as_with_pipefail, a_reader_that_quits, what_is_wrong_is_said, send_and_receive, a_wrong_key_is_said]
+         interactive_lines_are_not_held_back, nothing_to_say, a_forced_carrier, blocks_of_all_sizes, json_at_the_end, progress_on_a_terminal, options_for_ssh, installed,
+         status_as_with_pipefail, a_reader_that_quits, what_is_wrong_is_said, nothing_plain_on_the_wire, encrypted_streams_and_their_ends, send_and_receive, a_wrong_key_is_said]

@@ -153,6 +153,15 @@ def no_room_where_it_goes(hosts):
         expect(got == status and text in err, f"{words}: status {got}: {err}")
 
 
+def a_small_disk(hosts):
+    disk = os.path.join(hosts.folder, "disk")
+    os.makedirs(disk, exist_ok=True)
+    # The mount is this command's own: nobody else sees it, and it goes with it.
+    command = f"mount --make-rprivate / && mount -t tmpfs -o size=4m tmpfs {disk} && rdpipe host1:\"head -c 9000000 /dev/zero\" :\">{disk}/file\""
+    status, _, err = hosts.call(f"unshare -m bash -c '{command}'")
+    expect(status == 125 and "No space left" in err, f"status {status}: {err}")
+
+
 def limits_of_the_shell(hosts):
     path = os.path.join(hosts.folder, "limited")
     status, _, err = hosts.call(f"ulimit -f 1000; rdpipe host1:'head -c 5000000 /dev/zero' :'>{path}'")
@@ -187,5 +196,5 @@ def a_host_that_is_gone(hosts):
 
 
 CASES = [signals_are_passed_on, what_ignores_signals_is_killed, a_stopped_command_is_waited_for, no_secret_on_a_command_line,
-         a_port_scan_with_garbage, no_room_where_it_goes, limits_of_the_shell, each_process_killed]
+         a_port_scan_with_garbage, no_room_where_it_goes, a_small_disk, limits_of_the_shell, each_process_killed]
 LONG = [a_host_that_is_gone, a_network_that_comes_back]

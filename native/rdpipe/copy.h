@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef RD_COPY_H
+#define RD_COPY_H
+
+#include "beneath.h"
+#include "items.h"
+
+/*
+ * A copy is a pipeline of four filters, which rdcp has rdpipe's agents run:
+ *
+ *   source: list    names what there is to copy                                      (item.h)
+ *   target: have    adds to each file what lies there of it already, and its SHA-256
+ *   source: pack    sends what is missing
+ *   target: unpack  writes it
+ *
+ * A file is written under the name that rd_part_name gives, and gets its own by a rename when it is
+ * whole. A tree that is new is built under such a name as a whole. What was cut off stays there and
+ * is gone on with by the next copy to the same target; a lock keeps two copies apart.
+ */
+
+typedef struct {
+    const char *host; /* in messages; "" for none */
+    const char *path; /* of the source or the target, as the user wrote it */
+    const char *name; /* the source's last name, "" if it has none: within a directory as target */
+    bool recursive, preserve, verbose;
+} rd_copy_t;
+
+enum { RD_COPY_DONE = 0, RD_COPY_FAILED = 1 };
+
+/* Each returns its exit status; reasons are on standard error. */
+int rd_copy_list(const rd_copy_t *copy, int out);
+int rd_copy_have(const rd_copy_t *copy, int in, int out);
+int rd_copy_pack(const rd_copy_t *copy, int in, int out);
+int rd_copy_unpack(const rd_copy_t *copy, int in);
+
+/* What goes wrong is counted, and said: the first RD_COMPLAINTS_MAX times. */
+#define RD_COMPLAINTS_MAX 20u
+
+typedef struct {
+    const rd_copy_t *copy;
+    uint64_t count;
+} rd_complaints_t;
+
+/* "rdcp: HOST: PATH/BELOW: text"; bytes that a terminal would obey are shown as '?'. */
+__attribute__((format(printf, 3, 4))) void rd_complain(rd_complaints_t *complaints,
+                                                       const char *below, const char *form, ...);
+
+/* Where a copy goes. */
+typedef struct {
+    int base;   /* a tree's top, -1: not there yet; of a file its directory */
+    int parent; /* of a tree; -1 if it was a directory that the user named itself */
+    char name[256], part[256];
+    bool is_tree;
+    bool is_new; /* a tree that is not there under its own name */
+} rd_target_t;
+
+/* The name that a file or tree has until it is whole: .NAME.rdcp-part, shortened if it must be. */
+void rd_part_name(const char *name, char part[256]);
+
+/* Looks; makes nothing. As with cp: a directory is copied into, if it is there. */
+bool rd_target_find(const rd_copy_t *copy, bool is_tree, rd_target_t *target_p, rd_why_t *why);
+void rd_target_close(rd_target_t *target);
+
+#endif

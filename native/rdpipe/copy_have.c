@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+/* The second part of a copy: what lies at the target already. It changes nothing there. */
+#include "copy.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+typedef struct {
+    rd_complaints_t complaints;
+    rd_target_t target;
+    rd_beneath_t beneath;
+    rd_item_t item;
+    rd_items_out_t out;
+    rd_items_in_t in;
+    bool has_target;
+} have_t;
+
+/* The size of a regular file with its digest; false: it is no such file. */
+static bool digest_of(int parent, const char *name, uint64_t least, uint64_t most, rd_item_t *item)
+{
+    int fd = openat(parent, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
+    struct stat is;
+    bool done = fd >= 0 && fstat(fd, &is) == 0 && S_ISREG(is.st_mode) &&
+                (uint64_t)is.st_size >= least && (uint64_t)is.st_size <= most &&
+                rd_digest_file(fd, (uint64_t)is.st_size, item->digest);
+
+    if (done)
+        item->offset = (uint64_t)is.st_size;
+    if (fd >= 0)
+        close(fd);
+    return done;
+}
+
+/* A file of the same length may be the same; a part of one may be its beginning. */
+static void look(have_t *have)
+{
+    rd_item_t *item = &have->item;
+    const char *name = have->target.name;
+    int parent = have->beneath.top;
+    char part[256];
+
+    if (*item->path)
+        parent = rd_beneath_parent(&have->beneath, item->path, &name);
+    item->has = RD_HAS_NOTHING;
+    item->offset = 0;
+    if (parent < 0)
+        return;
+    rd_part_name(name, part);
+    if (digest_of(parent, part, 1, item->size, item))
+        item->has = RD_HAS_PART;
+    else if (digest_of(parent, name, item->size, item->size, item))
+        item->has = RD_HAS_ALL;
+}
+
+static bool find_target(have_t *have)
+{
+    rd_why_t why;
+
+    have->has_target =
+        rd_target_find(have->complaints.copy, have->item.kind == RD_ITEM_DIR, &have->target, &why);
+    if (have->has_target)
+        rd_beneath_open(&have->beneath, have->target.base);
+    else
+        rd_complain(&have->complaints, "", "%s", why.text);
+    return have->has_target;
+}
+
+/* False: an end, with or without *why. */
+static bool step(have_t *have, rd_why_t *why)
+{
+    rd_item_t *item = &have->item;
+
+    if (!rd_items_next(&have->in, item, why))
+        return false;
+    if (item->kind == RD_ITEM_DATA || item->kind == RD_ITEM_HOLE || item->kind == RD_ITEM_CLOSE ||
+        item->kind == RD_ITEM_KEEP)
+        return rd_because(why, "the list has what belongs to no list");
+    if (item->kind == RD_ITEM_START && item->mode != RD_ITEM_VERSION)
+        return rd_because(why, "the other rdcp has another version of the copy's protocol than %u",
+                          RD_ITEM_VERSION);
+    if (item->kind != RD_ITEM_START && item->kind != RD_ITEM_END && !have->has_target &&
+        !find_target(have))
+        *item = (rd_item_t){.kind = RD_ITEM_END, .size = 1};
+    if (item->kind == RD_ITEM_FILE)
+        look(have);
+    return rd_items_put(&have->out, item) && item->kind != RD_ITEM_END;
+}
+
+int rd_copy_have(const rd_copy_t *copy, int in, int out)
+{
+    static have_t have;
+    rd_why_t why = {""};
+    bool done;
+
+    have = (have_t){.complaints = {.copy = copy}, .target = {.base = -1, .parent = -1}};
+    rd_beneath_open(&have.beneath, -1);
+    done = rd_items_out_open(&have.out, out) && rd_items_in_open(&have.in, in, &have.out);
+    while (done && step(&have, &why))
+        ;
+    if (why.text[0])
+        rd_complain(&have.complaints, "", "%s", why.text);
+    done = rd_items_out_close(&have.out) && done && have.complaints.count == 0;
+    rd_items_in_close(&have.in);
+    rd_beneath_close(&have.beneath);
+    rd_target_close(&have.target);
+    return done ? RD_COPY_DONE : RD_COPY_FAILED;
+}

@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+/* The first part of a copy: what there is to copy, in the order in which it goes. */
+#include "copy.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+typedef struct {
+    const rd_copy_t *copy;
+    rd_complaints_t complaints;
+    rd_items_out_t out;
+    rd_beneath_t beneath;
+    rd_item_t item; /* one at a time: they are large */
+} list_t;
+
+static void fill(rd_item_t *item, rd_item_kind_t kind, const struct stat *is)
+{
+    item->kind = kind;
+    item->mode = is->st_mode & 07777;
+    item->size = kind == RD_ITEM_FILE ? (uint64_t)is->st_size : 0;
+    item->mtime_s = is->st_mtim.tv_sec;
+    item->mtime_ns = (uint32_t)is->st_mtim.tv_nsec;
+    item->target[0] = 0;
+}
+
+static bool put(list_t *list, rd_item_kind_t kind, const char *path, const struct stat *is)
+{
+    fill(&list->item, kind, is);
+    (void)snprintf(list->item.path, sizeof list->item.path, "%s", path);
+    return rd_items_put(&list->out, &list->item);
+}
+
+static bool put_link(list_t *list, const char *path, const struct stat *is)
+{
+    const char *name;
+    int parent = rd_beneath_parent(&list->beneath, path, &name);
+    ssize_t len;
+
+    fill(&list->item, RD_ITEM_LINK, is);
+    len = parent < 0 ? -1 : readlinkat(parent, name, list->item.target, RD_PATH_BYTES - 1);
+    if (len <= 0) {
+        rd_complain(&list->complaints, path, "%s", strerror(errno));
+        return true;
+    }
+    list->item.target[len] = 0;
+    (void)snprintf(list->item.path, sizeof list->item.path, "%s", path);
+    return rd_items_put(&list->out, &list->item);
+}
+
+/* ---- directories ---- */
+
+typedef struct {
+    char **of;
+    size_t count, room;
+} names_t;
+
+static void free_names(names_t *names)
+{
+    for (size_t i = 0; i < names->count; i++)
+        free(names->of[i]);
+    free(names->of);
+}
+
+static bool add_name(names_t *names, const char *name)
+{
+    if (names->count == names->room) {
+        size_t room = names->room ? 2 * names->room : 64;
+        char **of = realloc(names->of, room * sizeof *of);
+
+        if (!of)
+            return false;
+        names->of = of;
+        names->room = room;
+    }
+    names->of[names->count] = strdup(name);
+    return names->of[names->count] && ++names->count;
+}
+
+static int compare(const void *one, const void *other)
+{
+    return strcmp(*(char *const *)one, *(char *const *)other);
+}
+
+/* Takes the descriptor, so that deep trees need few of them. */
+static bool read_names(int fd, names_t *names)
+{
+    DIR *dir = fdopendir(fd);
+    const struct dirent *entry;
+    bool done = dir != NULL;
+
+    errno = done ? 0 : errno;
+    while (done && (entry = readdir(dir)))
+        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0 &&
+            !add_name(names, entry->d_name))
+            errno = ENOMEM, done = false;
+    done = done && errno == 0;
+    if (dir) {
+        int error = errno;
+
+        (void)closedir(dir);
+        errno = error;
+    } else {
+        close(fd);
+    }
+    if (names->count > 0)
+        qsort(names->of, names->count, sizeof *names->of, compare);
+    return done;
+}
+
+static bool list_directory(list_t *list, char *path, const struct stat *is);
+
+/* False: nobody reads any more. */
+static bool list_one(list_t *list, char *path)
+{
+    const char *name;
+    int parent = rd_beneath_parent(&list->beneath, path, &name);
+    struct stat is;
+
+    if (parent < 0 || fstatat(parent, name, &is, AT_SYMLINK_NOFOLLOW) < 0) {
+        rd_complain(&list->complaints, path, "%s", strerror(errno));
+        return true;
+    }
+    if (S_ISREG(is.st_mode))
+        return put(list, RD_ITEM_FILE, path, &is);
+    if (S_ISDIR(is.st_mode))
+        return list_directory(list, path, &is);
+    if (S_ISLNK(is.st_mode))
+        return put_link(list, path, &is);
+    rd_complain(&list->complaints, path, "is no file, directory or symbolic link; left out");
+    return true;
+}
+
+/* `path` has RD_PATH_BYTES and is as it was when this returns. */
+static bool list_directory(list_t *list, char *path, const struct stat *is)
+{
+    size_t len = strlen(path);
+    names_t names = {0};
+    int fd = rd_beneath_file(&list->beneath, path, O_RDONLY | O_DIRECTORY, 0);
+    bool goes_on = put(list, RD_ITEM_DIR, path, is);
+
+    if (fd < 0 || !read_names(fd, &names))
+        rd_complain(&list->complaints, path, "%s", strerror(errno));
+    for (size_t i = 0; i < names.count && goes_on; i++) {
+        int added =
+            snprintf(path + len, RD_PATH_BYTES - len, "%s%s", len > 0 ? "/" : "", names.of[i]);
+
+        if ((size_t)added >= RD_PATH_BYTES - len)
+            rd_complain(&list->complaints, path, "its name is too long");
+        else
+            goes_on = list_one(list, path);
+        path[len] = 0;
+    }
+    free_names(&names);
+    return goes_on && put(list, RD_ITEM_LEAVE, path, is);
+}
+
+/* ---- the top ---- */
+
+static bool list_top(list_t *list)
+{
+    const char *path = *list->copy->path ? list->copy->path : ".";
+    char below[RD_PATH_BYTES] = "";
+    struct stat is;
+    int top;
+    bool goes_on;
+
+    if (stat(path, &is) < 0) {
+        rd_complain(&list->complaints, "", "%s", strerror(errno));
+        return true;
+    }
+    if (S_ISREG(is.st_mode))
+        return put(list, RD_ITEM_FILE, "", &is);
+    if (!S_ISDIR(is.st_mode) || !list->copy->recursive) {
+        rd_complain(&list->complaints, "", "%s",
+                    S_ISDIR(is.st_mode) ? "is a directory; -r copies it with all that is in it"
+                                        : "is no file and no directory");
+        return true;
+    }
+    top = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (top < 0) {
+        rd_complain(&list->complaints, "", "%s", strerror(errno));
+        return true;
+    }
+    rd_beneath_open(&list->beneath, top);
+    goes_on = list_directory(list, below, &is);
+    rd_beneath_close(&list->beneath);
+    close(top);
+    return goes_on;
+}
+
+int rd_copy_list(const rd_copy_t *copy, int out)
+{
+    static list_t list;
+    bool done;
+
+    list = (list_t){.copy = copy, .complaints = {.copy = copy}};
+    if (!rd_items_out_open(&list.out, out))
+        return RD_COPY_FAILED;
+    list.item = (rd_item_t){.kind = RD_ITEM_START, .mode = RD_ITEM_VERSION};
+    done = rd_items_put(&list.out, &list.item) && list_top(&list);
+    list.item = (rd_item_t){.kind = RD_ITEM_END, .size = list.complaints.count};
+    done = done && rd_items_put(&list.out, &list.item);
+    done = rd_items_out_close(&list.out) && done;
+    return done && list.complaints.count == 0 ? RD_COPY_DONE : RD_COPY_FAILED;
+}

@@ -1,0 +1,489 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+/* The last part of a copy: writes what comes. What comes is not trusted: see beneath.h. */
+#include "copy.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "cli.h"
+
+#define LOCK_MS 3000 /* one that was cut off may need so long to end */
+
+typedef struct {
+    rd_complaints_t complaints;
+    rd_target_t target;
+    rd_beneath_t beneath;
+    rd_item_t item;
+    rd_items_in_t in;
+    bool has_target, is_fatal;
+    mode_t mask;
+    /* the file that is being written; -1: none */
+    int fd, parent;
+    uint64_t at;
+    char name[256], part[256];
+    rd_item_t file;
+    uint64_t files, kept, bytes; /* of files, and of what came for them */
+} unpack_t;
+
+/* What all that follows would fail of, too. */
+static bool is_final(int error)
+{
+    return error == ENOSPC || error == EDQUOT || error == EIO || error == EROFS;
+}
+
+static bool complain(unpack_t *unpack, const char *path, int error)
+{
+    rd_complain(&unpack->complaints, path, "%s", strerror(error));
+    unpack->is_fatal |= is_final(error);
+    return false;
+}
+
+static void drop_file(unpack_t *unpack, bool with_part)
+{
+    if (unpack->fd < 0)
+        return;
+    if (with_part)
+        (void)unlinkat(unpack->parent, unpack->part, 0);
+    close(unpack->fd);
+    unpack->fd = -1;
+}
+
+/* False with errno EBUSY: another copy has it. */
+static bool lock(int fd)
+{
+    int64_t deadline = rd_now_ms() + LOCK_MS;
+
+    while (flock(fd, LOCK_EX | LOCK_NB) < 0) {
+        if (errno != EWOULDBLOCK && errno != EINTR)
+            return true; /* a file system without locks */
+        if (rd_left_ms(deadline) == 0) {
+            errno = EBUSY;
+            return false;
+        }
+        (void)poll(NULL, 0, 20);
+    }
+    return true;
+}
+
+/* ---- attributes ---- */
+
+static void times_of(const rd_item_t *item, struct timespec times[2])
+{
+    times[0] = (struct timespec){.tv_nsec = UTIME_OMIT};
+    times[1] = (struct timespec){.tv_sec = item->mtime_s, .tv_nsec = item->mtime_ns};
+}
+
+/* As cp gives it: with -p that of the source, else less what umask takes. Set-id bits are never
+ * taken over. */
+static mode_t mode_of(const unpack_t *unpack, const rd_item_t *item)
+{
+    return item->mode & 0777 & ~(unpack->complaints.copy->preserve ? 0 : unpack->mask);
+}
+
+static bool set_attributes(const unpack_t *unpack, int fd, const rd_item_t *item)
+{
+    struct timespec times[2];
+
+    times_of(item, times);
+    return fchmod(fd, mode_of(unpack, item)) == 0 &&
+           (!unpack->complaints.copy->preserve || futimens(fd, times) == 0);
+}
+
+/* ---- the target ---- */
+
+static bool make_top(unpack_t *unpack)
+{
+    rd_target_t *target = &unpack->target;
+
+    if (target->base < 0) {
+        if (mkdirat(target->parent, target->part, 0700) < 0 && errno != EEXIST)
+            return complain(unpack, "", errno);
+        target->base =
+            openat(target->parent, target->part, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        if (target->base < 0)
+            return complain(unpack, target->part, errno);
+    }
+    if (target->is_new && !lock(target->base)) {
+        rd_complain(&unpack->complaints, "", "another rdcp is writing there");
+        return false;
+    }
+    return true;
+}
+
+static bool find_target(unpack_t *unpack)
+{
+    rd_why_t why;
+    bool is_tree = unpack->item.kind == RD_ITEM_DIR;
+
+    if (!rd_target_find(unpack->complaints.copy, is_tree, &unpack->target, &why)) {
+        rd_complain(&unpack->complaints, "", "%s", why.text);
+        return false;
+    }
+    if (is_tree && !make_top(unpack))
+        return false;
+    rd_beneath_open(&unpack->beneath, unpack->target.base);
+    return true;
+}
+
+/* The directory and name of an item; false: it was said. */
+static bool find_place(unpack_t *unpack, int *parent_p, const char **name_p)
+{
+    const char *path = unpack->item.path;
+
+    *parent_p = unpack->target.base;
+    *name_p = unpack->target.name;
+    if (*path) {
+        *parent_p = rd_beneath_parent(&unpack->beneath, path, name_p);
+        if (*parent_p < 0)
+            return complain(unpack, path, errno);
+    }
+    return strlen(*name_p) <= 255 || complain(unpack, path, ENAMETOOLONG);
+}
+
+/* ---- files ---- */
+
+static int open_part(unpack_t *unpack, uint64_t from)
+{
+    int fd = openat(unpack->parent, unpack->part,
+                    O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0600);
+    struct stat is, named;
+
+    if (fd < 0)
+        return -1;
+    if (lock(fd) && fstat(fd, &is) == 0 &&
+        fstatat(unpack->parent, unpack->part, &named, AT_SYMLINK_NOFOLLOW) == 0) {
+        if (named.st_ino != is.st_ino)
+            errno = EBUSY; /* another copy has just made it its target */
+        else if (!S_ISREG(is.st_mode) || (uint64_t)is.st_size < from)
+            errno = ESTALE; /* somebody else has touched it */
+        else if (((uint64_t)is.st_size == from || ftruncate(fd, (off_t)from) == 0) &&
+                 lseek(fd, (off_t)from, SEEK_SET) >= 0)
+            return fd;
+    }
+    close(fd);
+    return -1;
+}
+
+static void begin_file(unpack_t *unpack)
+{
+    const char *name;
+
+    unpack->file = unpack->item;
+    unpack->at = unpack->file.offset;
+    if (!find_place(unpack, &unpack->parent, &name))
+        return;
+    (void)snprintf(unpack->name, sizeof unpack->name, "%s", name);
+    rd_part_name(name, unpack->part);
+    unpack->fd = open_part(unpack, unpack->file.offset);
+    if (unpack->fd >= 0)
+        return;
+    if (errno == EBUSY)
+        rd_complain(&unpack->complaints, unpack->file.path, "another rdcp is writing it");
+    else if (errno == ESTALE)
+        rd_complain(&unpack->complaints, unpack->file.path, "another program has changed %s",
+                    unpack->part);
+    else
+        (void)complain(unpack, unpack->file.path, errno);
+}
+
+/* False: the copy ends here, and *why if the stream did. */
+static bool take_data(unpack_t *unpack, rd_why_t *why)
+{
+    const uint8_t *at = NULL;
+    size_t len;
+
+    while ((len = rd_items_data(&unpack->in, &at, why)) > 0) {
+        size_t done = 0;
+
+        while (done < len && unpack->fd >= 0) {
+            ssize_t n = write(unpack->fd, at + done, len - done);
+
+            if (n >= 0) {
+                done += (size_t)n;
+            } else if (errno != EINTR) {
+                (void)complain(unpack, unpack->file.path, errno);
+                drop_file(unpack, false);
+            }
+        }
+        unpack->at += done;
+        unpack->bytes += done;
+        if (unpack->is_fatal)
+            return false;
+    }
+    return !why->text[0];
+}
+
+/* A hole at the end has no data behind it, so the length is set. */
+static void take_hole(unpack_t *unpack)
+{
+    if (unpack->fd < 0)
+        return;
+    unpack->at += unpack->item.size;
+    if (unpack->at > INT64_MAX || ftruncate(unpack->fd, (off_t)unpack->at) < 0 ||
+        lseek(unpack->fd, (off_t)unpack->at, SEEK_SET) < 0) {
+        (void)complain(unpack, unpack->file.path, errno);
+        drop_file(unpack, false);
+    }
+}
+
+static void close_file(unpack_t *unpack)
+{
+    rd_item_t *file = &unpack->file;
+
+    if (unpack->fd < 0)
+        return;
+    if (unpack->item.has != RD_HAS_ALL) { /* the source's side has said why */
+        drop_file(unpack, true);
+        return;
+    }
+    if (unpack->at != file->size) {
+        rd_complain(&unpack->complaints, file->path, "came with another length than was said");
+        drop_file(unpack, true);
+        return;
+    }
+    if (!set_attributes(unpack, unpack->fd, file) ||
+        renameat(unpack->parent, unpack->part, unpack->parent, unpack->name) < 0) {
+        (void)complain(unpack, file->path, errno);
+        drop_file(unpack, true);
+        return;
+    }
+    unpack->files++;
+    drop_file(unpack, false);
+}
+
+/* It is as it should be, but maybe for its mode and time. */
+static void keep_file(unpack_t *unpack)
+{
+    const rd_item_t *item = &unpack->item;
+    const char *name;
+    int parent, fd;
+    struct stat is;
+
+    if (!find_place(unpack, &parent, &name))
+        return;
+    fd = openat(parent, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+    if (fd < 0 || fstat(fd, &is) < 0 || !S_ISREG(is.st_mode) || (uint64_t)is.st_size != item->size)
+        rd_complain(&unpack->complaints, item->path, "was changed while it was copied");
+    else if (unpack->complaints.copy->preserve && !set_attributes(unpack, fd, item))
+        (void)complain(unpack, item->path, errno);
+    else
+        unpack->kept++;
+    if (fd >= 0)
+        close(fd);
+}
+
+/* ---- links and directories ---- */
+
+static void make_link(unpack_t *unpack)
+{
+    const rd_item_t *item = &unpack->item;
+    struct timespec times[2];
+    const char *name;
+    char part[256];
+    int parent;
+
+    if (!find_place(unpack, &parent, &name))
+        return;
+    rd_part_name(name, part);
+    times_of(item, times);
+    (void)unlinkat(parent, part, 0);
+    if (symlinkat(item->target, parent, part) < 0 ||
+        (unpack->complaints.copy->preserve &&
+         utimensat(parent, part, times, AT_SYMLINK_NOFOLLOW) < 0) ||
+        renameat(parent, part, parent, name) < 0) {
+        (void)complain(unpack, item->path, errno);
+        (void)unlinkat(parent, part, 0);
+    }
+}
+
+/* We must be able to write into it. */
+static void make_directory(unpack_t *unpack)
+{
+    const char *name;
+    struct stat is;
+    int parent, fd;
+
+    if (!*unpack->item.path || !find_place(unpack, &parent, &name))
+        return;
+    if (mkdirat(parent, name, (unpack->item.mode & 0777) | 0700) == 0)
+        return;
+    if (errno != EEXIST) {
+        (void)complain(unpack, unpack->item.path, errno);
+        return;
+    }
+    fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0)
+        rd_complain(&unpack->complaints, unpack->item.path, "is there, and is no directory");
+    else if (unpack->target.is_new && fstat(fd, &is) == 0) /* by a copy that was cut off */
+        (void)fchmod(fd, (is.st_mode & 0777) | 0700);
+    if (fd >= 0)
+        close(fd);
+}
+
+/* Of a tree that is new the top has let in nobody but us. */
+static void leave_directory(unpack_t *unpack)
+{
+    rd_item_t *item = &unpack->item;
+    bool preserve = unpack->complaints.copy->preserve;
+    int fd;
+
+    if (!preserve && (*item->path || !unpack->target.is_new))
+        return;
+    if (!preserve)
+        item->mode |= 0700;
+    fd = rd_beneath_file(&unpack->beneath, item->path, O_RDONLY | O_DIRECTORY, 0);
+    if (fd < 0 || !set_attributes(unpack, fd, item))
+        (void)complain(unpack, item->path, errno);
+    if (fd >= 0)
+        close(fd);
+}
+
+/* ---- the end ---- */
+
+static bool finish(unpack_t *unpack)
+{
+    const rd_target_t *target = &unpack->target;
+    uint64_t missing = unpack->item.size + unpack->complaints.count;
+    rd_complaints_t last = {.copy = unpack->complaints.copy};
+
+    if (!unpack->has_target || !target->is_tree || !target->is_new)
+        return unpack->complaints.count == 0;
+    if (missing > 0) {
+        rd_complain(&last, "",
+                    "not made, as %llu of what belongs to it could not be copied; what was is in "
+                    "%s there: the same command goes on with it",
+                    (unsigned long long)missing, target->part);
+        return false;
+    }
+    if (renameat2(target->parent, target->part, target->parent, target->name, RENAME_NOREPLACE) ==
+        0)
+        return true;
+    if ((errno == EINVAL || errno == ENOSYS) && /* a file system that knows only rename */
+        renameat(target->parent, target->part, target->parent, target->name) == 0)
+        return true;
+    return complain(unpack, "", errno);
+}
+
+static bool is_right_kind(const unpack_t *unpack)
+{
+    const rd_item_t *item = &unpack->item;
+
+    switch (item->kind) {
+    case RD_ITEM_DATA:
+    case RD_ITEM_HOLE:
+    case RD_ITEM_CLOSE:
+        return unpack->has_target;
+    case RD_ITEM_FILE:
+    case RD_ITEM_KEEP:
+        return unpack->fd < 0 && unpack->target.is_tree == (*item->path != 0);
+    default:
+        return unpack->fd < 0 && (!unpack->has_target || unpack->target.is_tree);
+    }
+}
+
+/* False: an end, with or without *why. */
+static bool take(unpack_t *unpack, rd_why_t *why)
+{
+    switch (unpack->item.kind) {
+    case RD_ITEM_FILE:
+        begin_file(unpack);
+        break;
+    case RD_ITEM_DATA:
+        return take_data(unpack, why);
+    case RD_ITEM_HOLE:
+        take_hole(unpack);
+        break;
+    case RD_ITEM_CLOSE:
+        close_file(unpack);
+        break;
+    case RD_ITEM_KEEP:
+        keep_file(unpack);
+        break;
+    case RD_ITEM_LINK:
+        make_link(unpack);
+        break;
+    case RD_ITEM_DIR:
+        make_directory(unpack);
+        break;
+    case RD_ITEM_LEAVE:
+        leave_directory(unpack);
+        break;
+    default:
+        break;
+    }
+    return !unpack->is_fatal;
+}
+
+/* False: an end. *done_p: the whole copy has come. */
+static bool step(unpack_t *unpack, bool *done_p, rd_why_t *why)
+{
+    rd_item_t *item = &unpack->item;
+
+    if (!rd_items_next(&unpack->in, item, why))
+        return false;
+    if (item->kind == RD_ITEM_START && item->mode != RD_ITEM_VERSION)
+        return rd_because(why, "the other rdcp has another version of the copy's protocol than %u",
+                          RD_ITEM_VERSION);
+    if (item->kind == RD_ITEM_START)
+        return true;
+    if (item->kind == RD_ITEM_END && unpack->fd < 0) {
+        *done_p = finish(unpack);
+        return false;
+    }
+    if (!unpack->has_target) {
+        bool is_top = !*item->path && (item->kind == RD_ITEM_DIR || item->kind == RD_ITEM_FILE ||
+                                       item->kind == RD_ITEM_KEEP);
+
+        if (!is_top)
+            return rd_because(why, "the copy begins with what is no top of one");
+        if (!find_target(unpack))
+            return false;
+        unpack->has_target = true;
+    }
+    if (!is_right_kind(unpack))
+        return rd_because(why, "the copy has a piece where it does not belong");
+    return take(unpack, why);
+}
+
+static void report(const unpack_t *unpack)
+{
+    const rd_copy_t *copy = unpack->complaints.copy;
+    char amount[32];
+
+    rd_amount(amount, (double)unpack->bytes, "B");
+    (void)fprintf(stderr, "rdcp: %s%s%llu files written with %s, %llu were there already\n",
+                  copy->host, *copy->host ? ": " : "", (unsigned long long)unpack->files, amount,
+                  (unsigned long long)unpack->kept);
+}
+
+int rd_copy_unpack(const rd_copy_t *copy, int in)
+{
+    static unpack_t unpack;
+    rd_why_t why = {""};
+    bool done = false;
+
+    unpack = (unpack_t){.complaints = {.copy = copy},
+                        .target = {.base = -1, .parent = -1},
+                        .fd = -1,
+                        .mask = umask(0)};
+    (void)umask(unpack.mask);
+    rd_beneath_open(&unpack.beneath, -1);
+    if (!rd_items_in_open(&unpack.in, in, NULL))
+        return RD_COPY_FAILED;
+    while (step(&unpack, &done, &why))
+        ;
+    if (why.text[0])
+        rd_complain(&unpack.complaints, "", "%s", why.text);
+    if (copy->verbose)
+        report(&unpack);
+    drop_file(&unpack, false);
+    rd_items_in_close(&unpack.in);
+    rd_beneath_close(&unpack.beneath);
+    rd_target_close(&unpack.target);
+    return done ? RD_COPY_DONE : RD_COPY_FAILED;
+}

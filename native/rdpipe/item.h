@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef RD_ITEM_H
+#define RD_ITEM_H
+
+#include "text.h"
+
+/*
+ * What the four parts of a copy say to each other (copy.h): items, one behind the other. Each has a
+ * header of RD_ITEM_BYTES, little-endian, then its path, then the target of a symbolic link.
+ * Behind DATA come `size` bytes of the file.
+ *
+ * The other side is not trusted: a path that leads out of the tree is no item.
+ */
+
+#define RD_ITEM_BYTES 72u
+#define RD_PATH_BYTES 4096u /* with its 0 */
+#define RD_ITEM_MAX (RD_ITEM_BYTES + 2 * RD_PATH_BYTES)
+#define RD_ITEM_VERSION 1u
+#define RD_DIGEST_BYTES 32u
+
+typedef enum {
+    RD_ITEM_START = 1, /* mode: RD_ITEM_VERSION */
+    RD_ITEM_DIR,       /* what follows may lie in it */
+    RD_ITEM_LEAVE,     /* a directory is complete */
+    RD_ITEM_FILE,      /* its content follows, from `offset` on, then CLOSE */
+    RD_ITEM_LINK,      /* a symbolic link */
+    RD_ITEM_DATA,      /* `size` bytes of the file */
+    RD_ITEM_HOLE,      /* `size` bytes that are not stored */
+    RD_ITEM_CLOSE,     /* the file ends; has: RD_HAS_ALL if it is whole */
+    RD_ITEM_KEEP,      /* the file is there already */
+    RD_ITEM_END        /* size: how many things could not be copied */
+} rd_item_kind_t;
+
+/* What lies at the target already. */
+typedef enum { RD_HAS_NOTHING, RD_HAS_PART, RD_HAS_ALL } rd_has_t;
+
+typedef struct {
+    rd_item_kind_t kind;
+    rd_has_t has;
+    uint32_t mode;
+    uint64_t size;
+    uint64_t offset; /* of what lies there: its bytes, with their SHA-256 in `digest` */
+    int64_t mtime_s;
+    uint32_t mtime_ns;
+    uint8_t digest[RD_DIGEST_BYTES];
+    char path[RD_PATH_BYTES];   /* from the top of the tree; "" is the top itself */
+    char target[RD_PATH_BYTES]; /* of a symbolic link */
+} rd_item_t;
+
+typedef enum { RD_ITEM_SHORT, RD_ITEM_WHOLE, RD_ITEM_CORRUPT } rd_item_state_t;
+
+/* "", or names with single slashes between them, none of them "." or "..". */
+bool rd_path_is_safe(const char *path, size_t len);
+
+/* Writes at most RD_ITEM_MAX bytes; how many. */
+size_t rd_item_put(uint8_t *at, const rd_item_t *item);
+
+/* Parses what stands at the start of `avail` bytes; *bytes_p is its length if it is whole. */
+rd_item_state_t rd_item_parse(const uint8_t *at, size_t avail, rd_item_t *item_p, size_t *bytes_p);
+
+#endif

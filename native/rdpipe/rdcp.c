@@ -1,0 +1,273 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* rdcp: files and trees from one host to another: a pipeline of its own four parts (copy.h). */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <getopt.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include "copy.h"
+#include "run.h"
+
+static const char help[] =
+    "usage: rdcp [OPTION]... SOURCE TARGET\n"
+    "Copies a file, or with -r a tree, between hosts: each of both is PATH, or [USER@]HOST:PATH.\n"
+    "A target that is a directory is copied into. What was cut off is gone on with by the same "
+    "command.\n"
+    "Each host needs rdcp and rdpipe of the same version on its PATH. Example:\n"
+    "  rdcp -r host1:photos host2:/srv\n"
+    "Options:\n"
+    "  -r, --recursive       directories with all that is in them\n"
+    "  -p, --preserve        keeps times and modes\n"
+    "  -n, --plan            shows what would be done, and ends\n"
+    "  -v, --verbose         says how many files it were, which carriers and why, and the "
+    "bandwidth\n"
+    "  --json                a line of JSON on standard error at the end\n"
+    "  --carrier NAME        shm, rdma, tcp, or auto (the best that each hop has)\n"
+    "  --block SIZE          bytes sent at a time, 4K to 8M (256K)\n"
+    "  --no-checksum         no crc32c of what is sent\n"
+    "  --encrypt             TLS 1.3 on hops between hosts\n"
+    "  --zstd[=LEVEL]        compresses on the way, level 1 to 19 (3)\n"
+    "  --port FIRST[-LAST]   ports that the hops listen on (any; they are closed at once)\n"
+    "  --address HOST=ADDR   hops to HOST use this address of it (HOST empty: this host)\n"
+    "  --remote-path DIR     where the commands are on the hosts\n"
+    "  -o OPTION, -F FILE, -i FILE, -J HOST   are given to ssh; RDPIPE_SSH names another ssh\n"
+    "  -h, --help, --version\n"
+    "Exit status: 0 everything was copied; 1 something was not; 2 called wrongly; 125 a host, a "
+    "connection or a\nstream failed; 128+N ended by signal N.\n";
+
+enum {
+    OPTION_LIST = RD_OPTION_OWN,
+    OPTION_HAVE,
+    OPTION_PACK,
+    OPTION_UNPACK,
+    OPTION_HOST,
+    OPTION_NAME
+};
+
+static const struct option options[] = {RD_STREAM_OPTIONS,
+                                        RD_SETTINGS_OPTIONS,
+                                        {"plan", 0, NULL, 'n'},
+                                        {"recursive", 0, NULL, 'r'},
+                                        {"preserve", 0, NULL, 'p'},
+                                        /* the parts, as rdcp itself calls them */
+                                        {"list", 0, NULL, OPTION_LIST},
+                                        {"have", 0, NULL, OPTION_HAVE},
+                                        {"pack", 0, NULL, OPTION_PACK},
+                                        {"unpack", 0, NULL, OPTION_UNPACK},
+                                        {"host", 1, NULL, OPTION_HOST},
+                                        {"name", 1, NULL, OPTION_NAME},
+                                        {NULL, 0, NULL, 0}};
+
+typedef struct {
+    rd_settings_t settings;
+    rd_copy_t copy;
+    int part; /* OPTION_..., 0: the whole */
+    bool only_plan;
+} called_t;
+
+static bool take_option(called_t *called, int option, const char *value)
+{
+    switch (option) {
+    case 'r':
+        called->copy.recursive = true;
+        return true;
+    case 'p':
+        called->copy.preserve = true;
+        return true;
+    case 'n':
+        called->only_plan = true;
+        return true;
+    case OPTION_LIST:
+    case OPTION_HAVE:
+    case OPTION_PACK:
+    case OPTION_UNPACK:
+        called->part = option;
+        return true;
+    case OPTION_HOST:
+        called->copy.host = value;
+        return true;
+    case OPTION_NAME:
+        called->copy.name = value;
+        return true;
+    default:
+        return rd_settings_option(&called->settings, option, value);
+    }
+}
+
+static int run_part(called_t *called, const char *path)
+{
+    called->copy.path = path;
+    called->copy.verbose = called->settings.cli.verbose;
+    (void)signal(SIGXFSZ, SIG_IGN); /* becomes an error of the one file */
+    switch (called->part) {
+    case OPTION_LIST:
+        return rd_copy_list(&called->copy, 1);
+    case OPTION_HAVE:
+        return rd_copy_have(&called->copy, 0, 1);
+    case OPTION_PACK:
+        return rd_copy_pack(&called->copy, 0, 1);
+    default:
+        return rd_copy_unpack(&called->copy, 0);
+    }
+}
+
+/* ---- the pipeline ---- */
+
+/* One end of the copy. */
+typedef struct {
+    char *host, *path;
+} end_t;
+
+/* The last name of a path, "" if it has none of its own. */
+static void name_of(const char *path, char name[256])
+{
+    size_t len = strlen(path), start;
+
+    while (len > 0 && path[len - 1] == '/')
+        len--;
+    for (start = len; start > 0 && path[start - 1] != '/';)
+        start--;
+    (void)snprintf(name, 256, "%.*s", (int)(len - start), path + start);
+    if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
+        name[0] = 0;
+}
+
+/* Commands there start in the home directory anyway. */
+static const char *without_tilde(const end_t *end)
+{
+    return !*end->host || end->path[0] != '~'         ? end->path
+           : end->path[1] == '/' || end->path[1] == 0 ? end->path + 1 + strspn(end->path + 1, "/")
+                                                      : end->path;
+}
+
+/* As one word of the shell. */
+static void quote(FILE *to, const char *text)
+{
+    (void)fputc('\'', to);
+    for (; *text; text++)
+        if (*text == '\'')
+            (void)fputs("'\\''", to);
+        else
+            (void)fputc(*text, to);
+    (void)fputc('\'', to);
+}
+
+/* Where rdcp is on that host. */
+static void put_program(FILE *to, const called_t *called, const end_t *end)
+{
+    char self[4096];
+    ssize_t len = *end->host ? 0 : readlink("/proc/self/exe", self, sizeof self - 1);
+
+    if (len > 0) {
+        self[len] = 0;
+        quote(to, self);
+    } else if (*end->host && called->settings.ssh.remote_path) {
+        quote(to, called->settings.ssh.remote_path);
+        (void)fputs("/rdcp", to);
+    } else {
+        (void)fputs("rdcp", to);
+    }
+}
+
+/* The command line of a part; the caller frees, NULL: no memory. */
+static char *command_of(const called_t *called, const char *part, const end_t *end,
+                        const char *name)
+{
+    char *text = NULL;
+    size_t bytes;
+    FILE *to = open_memstream(&text, &bytes);
+
+    if (!to)
+        return NULL;
+    (void)fputs("exec ", to);
+    put_program(to, called, end);
+    (void)fprintf(to, " --%s%s%s%s --host ", part, called->copy.recursive ? " -r" : "",
+                  called->copy.preserve ? " -p" : "", called->settings.cli.verbose ? " -v" : "");
+    quote(to, end->host);
+    (void)fputs(" --name ", to);
+    quote(to, name);
+    (void)fputs(" -- ", to);
+    quote(to, without_tilde(end));
+    return fclose(to) == 0 ? text : NULL;
+}
+
+/* What rdpipe says with 127 the shell has said before: the command is not there. */
+static int verdict(const called_t *called, int status)
+{
+    if (status < 0)
+        return rd_end_by(-status);
+    if (status == 126 || status == 127) {
+        rd_say(&called->settings.cli, "no 'rdcp' on a host's PATH: install Beamway's commands, or "
+                                      "say where they are by --remote-path DIR");
+        return RD_EXIT_OWN;
+    }
+    return status == 0 || status == RD_EXIT_OWN ? status : RD_EXIT_FAULT;
+}
+
+static int copy_all(const called_t *called, const end_t *source, const end_t *target)
+{
+    static const char *const parts[] = {"list", "have", "pack", "unpack"};
+    static rd_chain_t chain;
+    char name[256];
+    int status = 0;
+    bool done = true;
+
+    name_of(without_tilde(source), name);
+    for (size_t i = 0; i < 4; i++) {
+        const end_t *end = i % 2 == 0 ? source : target;
+
+        chain.of[i] =
+            (rd_node_t){end->host, command_of(called, parts[i], end, name), RD_WORK_COMMAND, false};
+        done = done && chain.of[i].text;
+    }
+    chain.count = 4;
+    if (!done)
+        rd_say(&called->settings.cli, "out of memory");
+    else if (called->only_plan)
+        rd_plan(&chain, &called->settings);
+    else
+        status = rd_run(&chain, &called->settings);
+    for (size_t i = 0; i < 4; i++)
+        free((char *)(uintptr_t)chain.of[i].text);
+    return done ? verdict(called, status) : RD_EXIT_OWN;
+}
+
+static end_t end_of(const called_t *called, const char *text)
+{
+    rd_why_t why;
+    end_t end;
+
+    if (!rd_host_path(text, &end.host, &end.path, &why))
+        rd_usage(&called->settings.cli, "%s", why.text);
+    return end;
+}
+
+int main(int argc, char **argv)
+{
+    static called_t called = {.copy = {.host = "", .name = ""}};
+    end_t source, target;
+    int option, status;
+
+    rd_cli_init(&called.settings.cli, "rdcp");
+    while ((option = getopt_long(argc, argv, "+vhnrp" RD_SETTINGS_LETTERS, options, NULL)) >= 0) {
+        if (option == 'h')
+            return fputs(help, stdout) < 0;
+        if (!take_option(&called, option, optarg))
+            rd_cli_option(&called.settings.cli, option, optarg);
+    }
+    rd_cli_check(&called.settings.cli);
+    if (called.part && argc - optind == 1)
+        return run_part(&called, argv[optind]);
+    if (called.part || argc - optind != 2)
+        rd_usage(&called.settings.cli, "expected SOURCE and TARGET, got %d arguments",
+                 argc - optind);
+    source = end_of(&called, argv[optind]);
+    target = end_of(&called, argv[optind + 1]);
+    status = copy_all(&called, &source, &target);
+    free(source.host);
+    free(source.path);
+    free(target.host);
+    free(target.path);
+    return status;
+}

@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include "copy.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <openssl/evp.h>
+
+#define SUFFIX ".rdcp-part"
+#define DIRECTORY (O_RDONLY | O_DIRECTORY | O_CLOEXEC)
+
+void rd_complain(rd_complaints_t *complaints, const char *below, const char *form, ...)
+{
+    const rd_copy_t *copy = complaints->copy;
+    char text[3 * RD_PATH_BYTES], *at = text;
+    size_t len;
+    va_list args;
+
+    if (++complaints->count > RD_COMPLAINTS_MAX + 1)
+        return;
+    len = (size_t)snprintf(text, sizeof text, "%s%s%s%s%s: ", copy->host, *copy->host ? ": " : "",
+                           copy->path, *below ? "/" : "", below);
+    va_start(args, form);
+    if (complaints->count > RD_COMPLAINTS_MAX)
+        (void)snprintf(text, sizeof text, "%s%smore could not be copied, and is not named here",
+                       copy->host, *copy->host ? ": " : "");
+    else if (len < sizeof text)
+        (void)vsnprintf(text + len, sizeof text - len, form, args);
+    va_end(args);
+    for (; *at; at++)
+        if ((unsigned char)*at < ' ' || *at == 127)
+            *at = '?';
+    (void)fprintf(stderr, "rdcp: %s\n", text);
+}
+
+void rd_part_name(const char *name, char part[256])
+{
+    uint8_t digest[32] = {0};
+    char hex[33];
+
+    if (strlen(name) + sizeof SUFFIX + 1 <= 256) {
+        (void)snprintf(part, 256, ".%s" SUFFIX, name);
+        return;
+    }
+    (void)EVP_Digest(name, strlen(name), digest, NULL, EVP_sha256(), NULL);
+    for (size_t i = 0; i < 16; i++)
+        (void)snprintf(hex + 2 * i, 3, "%02x", digest[i]);
+    (void)snprintf(part, 256, ".%.200s-%s" SUFFIX, name, hex);
+}
+
+void rd_target_close(rd_target_t *target)
+{
+    if (target->base >= 0)
+        close(target->base);
+    if (target->parent >= 0)
+        close(target->parent);
+    target->base = target->parent = -1;
+}
+
+/* The directory that holds a target which is no directory, and its name there. */
+static bool find_parent(const char *path, size_t len, rd_target_t *target_p, rd_why_t *why)
+{
+    char dir[RD_PATH_BYTES];
+    size_t name = len;
+
+    while (name > 0 && path[name - 1] != '/')
+        name--;
+    if (len - name > 255)
+        return rd_because(why, "%s", strerror(ENAMETOOLONG));
+    memcpy(target_p->name, path + name, len - name);
+    target_p->name[len - name] = 0;
+    (void)snprintf(dir, sizeof dir, "%.*s", name > 0 ? (int)name : 1, name > 0 ? path : ".");
+    target_p->parent = open(dir, DIRECTORY);
+    if (target_p->parent < 0)
+        return rd_because(why, "%s", strerror(errno));
+    return strcmp(target_p->name, "..") != 0 || rd_because(why, "%s", strerror(ENOENT));
+}
+
+static bool find_tree(rd_target_t *target, rd_why_t *why)
+{
+    target->base = openat(target->parent, target->name, DIRECTORY | O_NOFOLLOW);
+    if (target->base >= 0)
+        return true;
+    if (errno != ENOENT)
+        return rd_because(why, "%s: %s", target->name,
+                          errno == ENOTDIR || errno == ELOOP ? "is there, and is no directory"
+                                                             : strerror(errno));
+    target->is_new = true;
+    target->base = openat(target->parent, target->part, DIRECTORY | O_NOFOLLOW);
+    return target->base >= 0 || errno == ENOENT ||
+           rd_because(why, "%s: %s", target->part, strerror(errno));
+}
+
+static bool find(const rd_copy_t *copy, rd_target_t *target, rd_why_t *why)
+{
+    const char *path = *copy->path ? copy->path : ".";
+    size_t len = strlen(path);
+    struct stat is;
+    bool is_there;
+
+    if (len >= RD_PATH_BYTES)
+        return rd_because(why, "%s", strerror(ENAMETOOLONG));
+    is_there = stat(path, &is) == 0;
+    if (!is_there && errno != ENOENT)
+        return rd_because(why, "%s", strerror(errno));
+    if (is_there && S_ISDIR(is.st_mode)) {
+        target->parent = open(path, DIRECTORY);
+        if (target->parent < 0)
+            return rd_because(why, "%s", strerror(errno));
+        (void)snprintf(target->name, sizeof target->name, "%s", copy->name);
+    } else {
+        if (!target->is_tree && path[len - 1] == '/')
+            return rd_because(why, "is no directory");
+        while (len > 1 && path[len - 1] == '/')
+            len--;
+        if (!find_parent(path, len, target, why))
+            return false;
+    }
+    if (target->is_tree && !*target->name) { /* the directory itself */
+        target->base = target->parent;
+        target->parent = -1;
+        return true;
+    }
+    rd_part_name(target->name, target->part);
+    if (target->is_tree)
+        return find_tree(target, why);
+    target->base = target->parent;
+    target->parent = -1;
+    return true;
+}
+
+bool rd_target_find(const rd_copy_t *copy, bool is_tree, rd_target_t *target_p, rd_why_t *why)
+{
+    *target_p = (rd_target_t){.base = -1, .parent = -1, .is_tree = is_tree};
+    if (find(copy, target_p, why))
+        return true;
+    rd_target_close(target_p);
+    return false;
+}

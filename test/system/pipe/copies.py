@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Copies between hosts: what arrives, how one that was cut off goes on, and what is left when it cannot."""
+import json
+import os
+import pwd
+import random
+import re
+import shutil
+import signal
+import subprocess
+import time
+
+from cases import expect
+from faults import seed_of
+from hosts import SLOWNESS, run, wait_for
+
+
+def folder_of(hosts, name):
+    path = os.path.join(hosts.folder, name)
+    shutil.rmtree(path, ignore_errors=True)
+    os.mkdir(path)
+    return path
+
+
+def copies(hosts, words, status=0, **more):
+    got, out, err = hosts.call(f"rdcp {words}", **more)
+    expect(got == status and out == b"", f"rdcp {words}: status {got} (expected {status}), output {out[:100]!r}, said: {err[-800:]}")
+    return err
+
+
+def parts_below(folder):
+    return [name for _, folders, files in os.walk(folder) for name in folders + files if "rdcp-part" in name]
+
+
+def a_tree_of(folder, dice):
+    """Files of many sizes, empty ones, deep ones, links, names that a shell would take apart, a sparse one."""
+    tree = os.path.join(folder, "tree")
+    os.makedirs(os.path.join(tree, "deep/er/and deeper"))
+    os.mkdir(os.path.join(tree, "empty"))
+    for i in range(300):
+        where = dice.choice(["", "deep", "deep/er", "deep/er/and deeper"])
+        with open(os.path.join(tree, where, f"file {i}"), "wb") as file:
+            file.write(dice.randbytes(dice.choice([0, 1, 100, 5000, 40000])))
+    for name in ("-dash", "quote'\"", "new\nline", "a$b`c", "*", "ü", " blank "):
+        with open(os.path.join(tree, name), "w", encoding="utf-8") as file:
+            file.write(name)
+    with open(os.path.join(tree, "big"), "wb") as file:
+        file.write(dice.randbytes(9_000_000))
+    with open(os.path.join(tree, "sparse"), "wb") as file:
+        file.seek(40_000_000)
+        file.write(b"x")
+        file.truncate(80_000_000)
+    os.symlink("deep/er", os.path.join(tree, "link"))
+    os.symlink("/no/where", os.path.join(tree, "dangling"))
+    return tree
+
+
+def a_tree_in_all_directions(hosts):
+    folder = folder_of(hosts, "directions")
+    tree = a_tree_of(folder, seed_of(hosts))
+    ways = [("", "host1:"), ("host1:", ""), ("root@host1:", "host2:"), ("host2:", "host2:"), ("", "")]
+    for i, (source, target) in enumerate(ways):
+        options = ["-r", "-rp", "-r --zstd", "-rp --carrier tcp", "-r --no-checksum --block 8K"][i]
+        copies(hosts, f"{options} {source}{tree} {target}{folder}/to{i}")
+        run("diff", "-r", "--no-dereference", tree, f"{folder}/to{i}")
+        sparse = os.stat(f"{folder}/to{i}/sparse")
+        expect(sparse.st_blocks * 512 < 20_000_000, f"the hole was filled: {sparse.st_blocks} blocks")
+        if "p" in options.split()[0]:
+            for name in ("", "big", "deep/er"):
+                was, now = (os.lstat(os.path.join(top, name)) for top in (tree, f"{folder}/to{i}"))
+                expect((was.st_mode, was.st_mtime_ns) == (now.st_mode, now.st_mtime_ns), f"{name}: {was} {now}")
+    # Into a directory that is there, and over what is there.
+    copies(hosts, f"-r host1:{tree}/ {folder}/to0")
+    run("diff", "-r", "--no-dereference", tree, f"{folder}/to0/tree")
+    expect(not parts_below(folder), f"left: {parts_below(folder)}")
+
+
+def a_file_in_all_directions(hosts):
+    folder = folder_of(hosts, "files")
+    with open(os.path.join(folder, "one"), "wb") as file:
+        file.write(os.urandom(3_000_001))
+    for source, target in (("", "host1:"), ("host1:", ""), ("host1:", "host2:")):
+        copies(hosts, f"{source}{folder}/one {target}{folder}/two")
+        run("cmp", f"{folder}/one", f"{folder}/two")
+        os.unlink(f"{folder}/two")
+    # A relative path begins at home, as ssh's does; a host's own path may hold a colon.
+    from_home = os.path.relpath(folder, pwd.getpwnam("root").pw_dir)
+    copies(hosts, f"host1:{from_home}/one {folder}/a:b")
+    copies(hosts, f"{folder}/a:b host2:'~/{from_home}/with blank'")
+    run("cmp", f"{folder}/one", f"{folder}/with blank")
+    err = copies(hosts, f"-v --json {folder}/one host1:{folder}/one")
+    expect("0 files written with 0 B, 1 were there already" in err, err)
+    expect(json.loads(err.splitlines()[-1])["command"] == "rdcp", err)
+
+
+def what_was_cut_off_goes_on(hosts):
+    folder = folder_of(hosts, "resumed")
+    dice = seed_of(hosts)
+    tree = a_tree_of(folder, dice)
+    with open(os.path.join(tree, "zz"), "wb") as file:  # the last to go
+        for _ in range(60):
+            file.write(dice.randbytes(1_000_000))
+    space = hosts.space("host1")
+    run("ip", "netns", "exec", space, "tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", "200mbit", "burst", "1mb", "latency", "50ms")
+    part = f"{folder}/.to.rdcp-part/.zz.rdcp-part"
+    try:
+        for victim in ("rdcp", "--unpack", "--pack"):
+            before = os.path.getsize(part) if os.path.exists(part) else 0
+            process = hosts.start("local", f"exec rdcp -r host1:{tree} host2:{folder}/to")
+            wait_for(f"more than {before} bytes", lambda: os.path.exists(part) and os.path.getsize(part) > before + 3_000_000, 120 * SLOWNESS)
+            if victim == "rdcp":
+                process.send_signal(signal.SIGINT)
+            else:
+                for name in ("host1", "host2"):
+                    for pid, words in hosts.processes(name).items():
+                        if victim in words:
+                            os.kill(pid, signal.SIGKILL)
+            status, _, err = hosts.end(process)
+            expect(status == (-signal.SIGINT if victim == "rdcp" else 1), f"{victim}: status {status}: {err}")
+            expect(not os.path.exists(f"{folder}/to"), "half a tree under its name")
+            hosts.check_nothing_is_left()
+    finally:
+        run("ip", "netns", "exec", space, "tc", "qdisc", "del", "dev", "eth0", "root")
+    there = os.path.getsize(part)
+    err = copies(hosts, f"-v -r host1:{tree} host2:{folder}/to")
+    run("diff", "-r", "--no-dereference", tree, f"{folder}/to")
+    told = re.search(r"(\d+) files written with ([0-9.]+) MB, (\d+) were there already", err)
+    expect(told and int(told[3]) > 300 and float(told[2]) * 1e6 <= 60_000_000 - there + 1_000_000, f"{there} bytes were there: {err}")
+    expect(not parts_below(folder), f"left: {parts_below(folder)}")
+
+
+def a_copy_that_cannot_be_made(hosts):
+    folder = folder_of(hosts, "wrong")
+    open(f"{folder}/file", "w", encoding="utf-8").close()
+    os.mkdir(f"{folder}/dir")
+    for words, status, text in [
+            (f"host1:{folder}/none host2:{folder}/to", 1, "host1: " + folder + "/none: No such file"),
+            (f"host1:{folder}/dir host2:{folder}/to", 1, "-r copies it"),
+            (f"{folder}/file host2:{folder}/none/to", 1, "host2: " + folder + "/none/to: No such file"),
+            (f"{folder}/file host2:{folder}/none/", 1, "no directory"),
+            (f"-r {folder}/dir host2:{folder}/file", 1, "no directory"),
+            ("/dev/null host1:/tmp/x", 1, "no file and no directory"),
+            (f"-o Port=1 {folder}/file host1:/tmp/x", 125, "ssh has failed"),
+            (f"--remote-path /nowhere {folder}/file host1:/tmp/x", 125, "--remote-path"),
+            (f"{folder}/file", 2, "SOURCE and TARGET"), (f"{folder}/file -bad:x", 2, "no host")]:
+        err = copies(hosts, words, status)
+        expect(text in err, f"rdcp {words} said: {err}")
+    expect(sorted(os.listdir(folder)) == ["dir", "file"], f"left: {os.listdir(folder)}")
+
+
+def a_disk_that_is_full(hosts):
+    folder = folder_of(hosts, "full")
+    disk = folder_of(hosts, "full/disk")
+    with open(f"{folder}/file", "wb") as file:
+        file.write(os.urandom(6_000_000))
+    mount = f"mount -t tmpfs -o size=4m tmpfs {disk} && "
+    # The mount is this command's own: nobody else sees it, and it goes with it.
+    command = f"unshare -m bash -c 'mount --make-rprivate / && {mount} rdcp {folder}/file {disk}/to; echo $? $(ls {disk}) >{folder}/told'"
+    _, _, err = hosts.call(command)
+    told = open(f"{folder}/told", encoding="utf-8").read().split()
+    expect(told[:1] == ["1"] and "No space left" in err and "to" not in told, f"{told}: {err}")
+    status, _, err = hosts.call(f"ulimit -f 1000; rdcp {folder}/file {folder}/limited")
+    expect(status == 1 and "File too large" in err and not os.path.exists(f"{folder}/limited"), f"ulimit -f: status {status}: {err}")
+
+
+def a_file_that_changes(hosts):
+    folder = folder_of(hosts, "changing")
+    with open(f"{folder}/file", "wb") as file:
+        file.truncate(0)
+        for _ in range(40):
+            file.write(os.urandom(1_000_000))
+    writer = subprocess.Popen(["bash", "-c", f"while :; do touch {folder}/file; sleep 0.01; done"])
+    try:
+        err = copies(hosts, f"host1:{folder}/file host2:{folder}/to", 1)
+    finally:
+        writer.kill()
+        writer.wait()
+    expect("was changed while it was read" in err, err)
+    expect(sorted(os.listdir(folder)) == ["file"], f"left: {os.listdir(folder)}")
+
+
+def kills_anywhere(hosts):
+    """Whatever is killed whenever: the target is there whole or not at all, and the next copy makes it whole."""
+    folder = folder_of(hosts, "killed")
+    dice = random.Random(seed_of(hosts).random())
+    tree = a_tree_of(folder, dice)
+    for i in range(6):
+        process = hosts.start("local", f"exec rdcp -r host1:{tree} host2:{folder}/to")
+        time.sleep(dice.uniform(0, 0.5) * SLOWNESS)  # anywhere
+        victims = [pid for name in hosts.names for pid in hosts.processes(name)]
+        if victims:
+            try:
+                os.kill(dice.choice(sorted(victims)), signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        status, _, err = hosts.end(process)
+        if os.path.exists(f"{folder}/to"):
+            run("diff", "-r", "--no-dereference", tree, f"{folder}/to")
+            shutil.rmtree(f"{folder}/to")
+        else:
+            expect(status != 0, f"kill {i} (seed {hosts.seed}): status 0 and no target: {err}")
+        hosts.check_nothing_is_left()
+    copies(hosts, f"-r host1:{tree} host2:{folder}/to")
+    run("diff", "-r", "--no-dereference", tree, f"{folder}/to")
+
+
+CASES = [a_tree_in_all_directions, a_file_in_all_directions, a_copy_that_cannot_be_made, a_disk_that_is_full, a_file_that_changes,
+         what_was_cut_off_goes_on, kills_anywhere]
