@@ -26,6 +26,10 @@
 /* A large frame is published in pieces of this size. */
 #define PUBLISH_BYTES (128 * 1024)
 
+/* From here on a carrier's own way past the ring is worth a system call. */
+#define DIRECT_BYTES (32 * 1024)
+#define DIRECT_VECTORS 16
+
 static const char zeros[8];
 
 static uint64_t least(uint64_t left, uint64_t right)
@@ -42,14 +46,17 @@ typedef struct {
     size_t offset; /* in iov[0] */
 } cursor_t;
 
-/* Copies the next `len` bytes; past the end of the vector nothing is written: that is padding. */
+/* Copies the next `len` bytes, or passes them by if `to` is NULL; past the end of the vector
+ * nothing is written: that is padding. */
 static void copy_next(cursor_t *cursor, uint8_t *to, size_t len)
 {
     while (cursor->count > 0 && len > 0) {
         size_t n = least(cursor->iov->iov_len - cursor->offset, len);
 
-        memcpy(to, (const uint8_t *)cursor->iov->iov_base + cursor->offset, n);
-        to += n;
+        if (to) {
+            memcpy(to, (const uint8_t *)cursor->iov->iov_base + cursor->offset, n);
+            to += n;
+        }
         len -= n;
         cursor->offset += n;
         if (cursor->offset == cursor->iov->iov_len) {
@@ -58,6 +65,28 @@ static void copy_next(cursor_t *cursor, uint8_t *to, size_t len)
             cursor->offset = 0;
         }
     }
+}
+
+/* Gives the carrier what it takes without a copy, within the budget. */
+static bw_status_t put_directly(bw_link_t *link, cursor_t *cursor, uint64_t *done_p)
+{
+    struct iovec vector[DIRECT_VECTORS];
+    size_t bytes = 0, taken, offset = cursor->offset;
+    bw_status_t status;
+    int count = 0;
+
+    while (count < cursor->count && count < DIRECT_VECTORS && bytes < BUDGET_BYTES) {
+        const SysIOVec *from = &cursor->iov[count];
+        size_t n = least(from->iov_len - offset, BUDGET_BYTES - bytes);
+
+        vector[count++] = (struct iovec){.iov_base = from->iov_base + offset, .iov_len = n};
+        bytes += n;
+        offset = 0;
+    }
+    status = link->ops->write(link, vector, count, &taken);
+    copy_next(cursor, NULL, taken);
+    *done_p = taken;
+    return status;
 }
 
 /* Copies and publishes as much of `total` bytes as there is room for, within the budget; *done_p
@@ -69,7 +98,9 @@ static bw_status_t put_iov(bw_link_t *link, const SysIOVec *iov, int count, uint
     bw_status_t status = BW_OK;
     uint64_t done = 0;
 
-    while (done < total && done < BUDGET_BYTES) {
+    if (link->ops->write && total >= DIRECT_BYTES)
+        status = put_directly(link, &cursor, &done);
+    while (status == BW_OK && done < total && done < BUDGET_BYTES) {
         uint64_t want = least(total - done, PUBLISH_BYTES);
         bw_span_t span;
 
@@ -299,24 +330,60 @@ static void finish_part(bw_pump_t *pump)
     give_whole(pump, head, sizeof head, bw_parts_take(&pump->parts, pump->whole));
 }
 
+/* Where the frame's next byte goes, and how many do before its padding. */
+static uint8_t *gap(const bw_pump_t *pump, uint64_t *bytes_p)
+{
+    uint64_t done = least(pump->gathered_len, pump->gathered_end);
+
+    *bytes_p = pump->gathered_end - done;
+    return (uint8_t *)pump->gathered->orig_bytes + pump->gathered_from + done;
+}
+
+/* So many bytes more of the frame are there, or of its padding. */
+static void advance(bw_pump_t *pump, size_t n)
+{
+    ErlDrvBinary *binary = pump->gathered;
+
+    pump->gathered_len += n;
+    if (pump->gathered_len < pump->gathered_size)
+        return;
+    pump->gathered = NULL;
+    if (pump->whole >= 0)
+        finish_part(pump);
+    else
+        give_whole(pump, NULL, 0, binary);
+}
+
 /* Takes what of the frame is in the span, at most `most`; gives the bytes used. */
 static size_t gather(bw_pump_t *pump, const uint8_t *at, size_t avail, size_t most)
 {
     size_t n = least(least(avail, most), pump->gathered_size - pump->gathered_len);
-    ErlDrvBinary *binary = pump->gathered;
+    uint64_t bytes;
+    uint8_t *to = gap(pump, &bytes);
 
-    if (pump->gathered_len < pump->gathered_end)
-        memcpy(binary->orig_bytes + pump->gathered_from + pump->gathered_len, at,
-               least(n, pump->gathered_end - pump->gathered_len));
-    pump->gathered_len += n;
-    if (pump->gathered_len == pump->gathered_size) {
-        pump->gathered = NULL;
-        if (pump->whole >= 0)
-            finish_part(pump);
-        else
-            give_whole(pump, NULL, 0, binary);
-    }
+    memcpy(to, at, least(n, bytes));
+    advance(pump, n);
     return n;
+}
+
+/* The same without the ring, if the carrier can: *used_p are bytes, 0 if the ring has them. */
+static bw_status_t gather_directly(bw_pump_t *pump, size_t most, size_t *used_p)
+{
+    bw_link_t *link = pump->link;
+    bw_status_t status;
+    uint64_t bytes;
+    uint8_t *to;
+
+    *used_p = 0;
+    if (!pump->gathered || !link->ops->read)
+        return BW_OK;
+    to = gap(pump, &bytes);
+    if (bytes == 0)
+        return BW_OK;
+    status = link->ops->read(link, to, least(bytes, most), used_p);
+    if (*used_p > 0)
+        advance(pump, *used_p);
+    return status;
 }
 
 void pump_reset(bw_pump_t *pump)
@@ -456,15 +523,20 @@ static pump_result_t receive_pieces(bw_pump_t *pump, budget_t *budget)
         bw_span_t span;
         size_t used = 0, most = least(budget->bytes, PUBLISH_BYTES);
         budget_t piece = {.frames = budget->frames, .bytes = most};
-        bw_status_t status = pump->link->ops->peek(pump->link, &span);
+        bw_status_t status = gather_directly(pump, budget->bytes, &used);
 
+        result = PUMP_MORE;
+        if (status == BW_OK && used == 0) {
+            status = pump->link->ops->peek(pump->link, &span);
+            if (status == BW_OK)
+                result = receive_span(pump, &span, &piece, &used);
+            if (used > 0)
+                pump->link->ops->release(pump->link, used);
+        }
         if (status == BW_AGAIN)
             return PUMP_IDLE;
         if (status != BW_OK)
             return PUMP_FAILED;
-        result = receive_span(pump, &span, &piece, &used);
-        if (used > 0)
-            pump->link->ops->release(pump->link, used);
         pump->bytes_read += used;
         budget->frames = piece.frames;
         budget->bytes -= least(used, budget->bytes);

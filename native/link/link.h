@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/uio.h>
 
 #include "ring.h"
 #include "status.h"
@@ -37,6 +38,14 @@ typedef struct {
     bw_status_t (*peek)(bw_link_t *link, bw_span_t *span_p);
     /* Frees the first n bytes of the peeked span and rings if the peer waits for that room. */
     void (*release)(bw_link_t *link, size_t n);
+    /* Both are NULL if a ring is the only way. Sends the bytes from where they stand, behind all
+     * that was committed, as many as go at once. BW_OK: the rest may be reserved and committed.
+     * BW_AGAIN: nothing goes now, and arm_write tells when something does. */
+    bw_status_t (*write)(bw_link_t *link, const struct iovec *iov, int count, size_t *taken_p);
+    /* Reads at most `most` bytes to where they belong. BW_OK: so many; none if they stand in the
+     * ring, or if the link has ended: peek gives it. BW_AGAIN: nothing is there, as peek would say.
+     */
+    bw_status_t (*read)(bw_link_t *link, uint8_t *to, size_t most, size_t *got_p);
     /* Ask for one wake-up on `fd`: when more can be read than the last
      * peek gave, or when `room` bytes can be written.
      * BW_OK: armed. BW_AGAIN: it is so already, nothing is armed. BW_CORRUPT, from arm_read also if

@@ -20,6 +20,10 @@
 /* What one call reads at most from the socket: some 100 us of copying. */
 #define PULL_BYTES ((uint64_t)512 * 1024)
 
+/* The same while large frames come, which are read to where they belong: the next one's beginning.
+ */
+#define PULL_BETWEEN_BYTES ((uint64_t)16 * 1024)
+
 /* Bytes from `tail` to `head`, positions as in ring.h. */
 typedef struct {
     uint8_t *data; /* mapped twice in a row */
@@ -33,9 +37,11 @@ typedef struct {
     buffer_t out, in;
     uint64_t peeked; /* in.head as the last peek gave it */
     int socket, bell, epoll;
+    bool is_frugal;     /* large frames are read to where they belong: little is pulled */
     bool may_read;      /* the socket may have something: ask it */
     bool is_ending;     /* the poller has told of the end: no event comes after it */
     bool is_blocked;    /* the socket has no room, and tells when it has */
+    bool is_awaited;    /* and a write waits for that */
     bool has_ended;     /* the peer's stream has ended, or the connection has failed */
     const char *reason; /* it has failed */
     const char *cut_by; /* why what we write goes nowhere, NULL if it does not */
@@ -56,6 +62,11 @@ static uint64_t fill(const buffer_t *buffer)
 static uint64_t room(const buffer_t *buffer)
 {
     return buffer->size - fill(buffer);
+}
+
+static uint64_t least(uint64_t left, uint64_t right)
+{
+    return left < right ? left : right;
 }
 
 static uint8_t *place(const buffer_t *buffer, uint64_t position)
@@ -117,27 +128,36 @@ static void push(tcp_link_t *tcp)
     }
 }
 
-/* Takes what the socket has, as far as there is room. */
-static void pull(tcp_link_t *tcp)
+/* Takes what the socket has; 0: nothing, or it has ended. */
+static size_t take(tcp_link_t *tcp, struct iovec *iov, size_t count, size_t most)
 {
-    buffer_t *in = &tcp->in;
-    uint64_t most = room(in) < PULL_BYTES ? room(in) : PULL_BYTES;
+    struct msghdr message = {.msg_iov = iov, .msg_iovlen = count};
     ssize_t n;
 
     do
-        n = recv(tcp->socket, place(in, in->head), most, MSG_DONTWAIT);
+        n = recvmsg(tcp->socket, &message, MSG_DONTWAIT);
     while (n < 0 && errno == EINTR);
     tcp->reads++;
     if (n > 0) {
-        in->head += (uint64_t)n;
-        tcp->may_read = (uint64_t)n == most || tcp->is_ending;
-        return;
+        tcp->may_read = (size_t)n == most || tcp->is_ending;
+        return (size_t)n;
     }
     tcp->may_read = false;
-    if (n < 0 && errno == EAGAIN)
-        return;
-    tcp->has_ended = true;
-    tcp->reason = n < 0 && !tcp->cut_by ? reason_of(errno) : tcp->cut_by;
+    if (n == 0 || errno != EAGAIN) {
+        tcp->has_ended = true;
+        tcp->reason = n < 0 && !tcp->cut_by ? reason_of(errno) : tcp->cut_by;
+    }
+    return 0;
+}
+
+/* Takes what the socket has into the ring, as far as there is room. */
+static void pull(tcp_link_t *tcp)
+{
+    buffer_t *in = &tcp->in;
+    size_t most = least(room(in), tcp->is_frugal ? PULL_BETWEEN_BYTES : PULL_BYTES);
+    struct iovec iov = {.iov_base = place(in, in->head), .iov_len = most};
+
+    in->head += take(tcp, &iov, 1, most);
 }
 
 /* ---- the table ---- */
@@ -171,7 +191,8 @@ static bw_status_t tcp_peek(bw_link_t *link, bw_span_t *span_p)
     tcp_link_t *tcp = tcp_of(link);
     buffer_t *in = &tcp->in;
 
-    if (!tcp->has_ended && room(in) > 0 && (tcp->may_read || fill(in) == 0))
+    if (!tcp->has_ended && (tcp->may_read || fill(in) == 0) &&
+        fill(in) < (tcp->is_frugal ? PULL_BETWEEN_BYTES : in->size))
         pull(tcp);
     tcp->peeked = in->head;
     if (fill(in) == 0)
@@ -186,12 +207,66 @@ static void tcp_release(bw_link_t *link, size_t n)
     tcp_of(link)->in.tail += n;
 }
 
+/* The positions of both rings go on, as if the bytes had been there. */
+static bw_status_t tcp_write(bw_link_t *link, const struct iovec *iov, int count, size_t *taken_p)
+{
+    tcp_link_t *tcp = tcp_of(link);
+    struct msghdr message = {.msg_iov = (struct iovec *)(uintptr_t)iov,
+                             .msg_iovlen = (size_t)count};
+    ssize_t n = 0;
+
+    *taken_p = 0;
+    push(tcp);
+    if (tcp->cut_by)
+        return BW_OK;
+    if (!tcp->is_blocked) {
+        do
+            n = sendmsg(tcp->socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+        while (n < 0 && errno == EINTR);
+        tcp->writes++;
+        tcp->is_blocked = n < 0 && errno == EAGAIN;
+    }
+    if (tcp->is_blocked) {
+        tcp->is_awaited = true;
+        return BW_AGAIN;
+    }
+    if (n < 0) {
+        cut(tcp, reason_of(errno));
+        return BW_OK;
+    }
+    tcp->out.head += (uint64_t)n;
+    tcp->out.tail = tcp->out.head;
+    *taken_p = (size_t)n;
+    return BW_OK;
+}
+
+static bw_status_t tcp_read(bw_link_t *link, uint8_t *to, size_t most, size_t *got_p)
+{
+    tcp_link_t *tcp = tcp_of(link);
+    buffer_t *in = &tcp->in;
+    struct iovec iov[2] = {{.iov_base = to, .iov_len = most},
+                           {.iov_base = place(in, in->head + most), .iov_len = PULL_BETWEEN_BYTES}};
+    size_t n;
+
+    *got_p = 0;
+    if (tcp->has_ended || fill(in) > 0)
+        return BW_OK;
+    tcp->is_frugal = true;
+    n = take(tcp, iov, 2, most + PULL_BETWEEN_BYTES);
+    *got_p = least(n, most);
+    in->tail += *got_p;
+    in->head += n;
+    tcp->peeked = in->head;
+    return n > 0 || tcp->has_ended ? BW_OK : BW_AGAIN;
+}
+
 /* What came before the last hush is seen here, what comes after it makes the descriptor readable. A
  * stream that has ended within what the user waits for more of will never give it. */
 static bw_status_t tcp_arm_read(bw_link_t *link)
 {
     tcp_link_t *tcp = tcp_of(link);
 
+    tcp->is_frugal = false;
     if (!tcp->has_ended && tcp->may_read && room(&tcp->in) > 0)
         pull(tcp);
     if (tcp->in.head != tcp->peeked)
@@ -209,7 +284,7 @@ static bw_status_t tcp_arm_write(bw_link_t *link, size_t wanted)
     tcp_link_t *tcp = tcp_of(link);
 
     push(tcp);
-    if (room(&tcp->out) >= wanted)
+    if (room(&tcp->out) >= wanted && !(tcp->is_blocked && tcp->is_awaited))
         return BW_AGAIN;
     tcp->stalls++;
     return BW_OK;
@@ -238,7 +313,7 @@ static void tcp_hush(bw_link_t *link)
         if (events[i].events & EPOLLIN || tcp->is_ending)
             tcp->may_read = true;
         if (events[i].events & (EPOLLOUT | EPOLLHUP | EPOLLERR))
-            tcp->is_blocked = false;
+            tcp->is_blocked = tcp->is_awaited = false;
     }
     push(tcp);
 }
@@ -336,6 +411,8 @@ static const bw_link_ops_t tcp_ops = {
     .commit = tcp_commit,
     .peek = tcp_peek,
     .release = tcp_release,
+    .write = tcp_write,
+    .read = tcp_read,
     .arm_read = tcp_arm_read,
     .arm_write = tcp_arm_write,
     .fd = tcp_fd,

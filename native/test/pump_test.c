@@ -401,6 +401,7 @@ static void a_ring_that_turns_bad_fails_the_queue(void)
             here.ops.arm_write = arm_write_corrupt;
         else
             here.ops.reserve = reserve_corrupt;
+        here.ops.write = NULL;
         CHECK_EQ(pump_wake(&here.pump), WAKE_FAILED);
         CHECK_IN(stop());
     }

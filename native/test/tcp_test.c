@@ -319,6 +319,144 @@ static void a_watch_sees_the_end(void)
     CHECK_EQ(close(watch), 0);
 }
 
+/* ---- past the ring ---- */
+
+static uint8_t large[4 * RING], arrived[sizeof large];
+
+static void fill_large(void)
+{
+    for (size_t i = 0; i < sizeof large; i++)
+        large[i] = (uint8_t)(i * 7 + i / 256);
+}
+
+/* All that the peer can have at the moment. */
+static size_t peer_takes(size_t have)
+{
+    ssize_t n = recv(here.peer, arrived + have, sizeof arrived - have, MSG_DONTWAIT);
+
+    return n > 0 ? have + (size_t)n : have;
+}
+
+static bw_status_t write_past(size_t from, size_t *taken_p)
+{
+    struct iovec iov[2] = {{.iov_base = large + from, .iov_len = (sizeof large - from) / 2},
+                           {.iov_base = large + from + (sizeof large - from) / 2}};
+
+    iov[1].iov_len = sizeof large - from - iov[0].iov_len;
+    return here.link->ops->write(here.link, iov, 2, taken_p);
+}
+
+/* A socket of 8 KB takes it in many steps; whenever it takes nothing, it tells when it does. */
+static void what_is_written_past_the_ring_arrives(void)
+{
+    size_t done = 0, have = 0, refusals = 0, taken;
+    bw_link_stats_t stats;
+
+    fill_large();
+    CHECK_IN(start());
+    while (done < sizeof large) {
+        bw_status_t status = write_past(done, &taken);
+
+        done += taken;
+        if (status == BW_OK)
+            continue;
+        CHECK_EQ(status, BW_AGAIN);
+        CHECK_EQ(taken, 0);
+        refusals++;
+        here.link->ops->hush(here.link);
+        if (here.link->ops->arm_write(here.link, RING) == BW_AGAIN)
+            continue;
+        while (is_quiet(here.link))
+            have = peer_takes(have);
+    }
+    while (have < done)
+        have = peer_takes(have);
+    CHECK(refusals > 0);
+    CHECK_EQ(memcmp(arrived, large, sizeof large), 0);
+    here.link->ops->stats(here.link, &stats);
+    CHECK_EQ(stats.bytes_out, sizeof large);
+    CHECK_EQ(stats.fill_out, 0);
+    CHECK_IN(stop());
+}
+
+/* What stands in the ring goes first: as long as it cannot go, nothing is written past it. */
+static void nothing_is_written_past_what_waits(void)
+{
+    size_t taken = 1, have = 0, before = 0;
+    bw_span_t span;
+
+    fill_large();
+    CHECK_IN(start());
+    while (here.link->ops->reserve(here.link, 4096, &span) == BW_OK && span.len >= 4096) {
+        memcpy(span.base, large + before, 4096);
+        here.link->ops->commit(here.link, 4096);
+        before += 4096;
+        CHECK(before < sizeof large);
+    }
+    CHECK_EQ(write_past(before, &taken), BW_AGAIN);
+    CHECK_EQ(taken, 0);
+    while (taken == 0) {
+        have = peer_takes(have);
+        here.link->ops->hush(here.link);
+        (void)write_past(before, &taken);
+    }
+    while (have < before + taken)
+        have = peer_takes(have);
+    CHECK_EQ(memcmp(arrived, large, before + taken), 0);
+    CHECK_IN(stop());
+}
+
+static void what_is_written_to_a_dead_peer_goes_through_the_ring(void)
+{
+    bw_span_t span;
+    size_t taken = 1;
+
+    CHECK_IN(start());
+    CHECK_IN(peer_resets());
+    CHECK_EQ(write_past(0, &taken), BW_OK);
+    CHECK_EQ(taken, 0);
+    CHECK_EQ(here.link->ops->reserve(here.link, 4096, &span), BW_OK);
+    here.link->ops->commit(here.link, 4096);
+    CHECK_EQ(await_bytes(here.link, 1, &span), BW_SYSTEM);
+    CHECK_IN(stop());
+}
+
+/* What comes behind it is in the ring; nothing is read past what is there. */
+static void what_is_read_past_the_ring_is_in_order(void)
+{
+    bw_link_stats_t stats;
+    bw_span_t span;
+    uint8_t to[8] = {0};
+    size_t got = 1;
+
+    CHECK_IN(start());
+    CHECK_EQ(here.link->ops->read(here.link, to, 4, &got), BW_AGAIN);
+    CHECK_EQ(got, 0);
+    here.link->ops->hush(here.link);
+    CHECK_EQ(here.link->ops->arm_read(here.link), BW_OK);
+    CHECK_IN(peer_says("directbehind"));
+    CHECK(is_readable(here.link));
+    here.link->ops->hush(here.link);
+    CHECK_EQ(here.link->ops->read(here.link, to, 6, &got), BW_OK);
+    CHECK_EQ(got, 6);
+    CHECK_EQ(memcmp(to, "direct", 6), 0);
+    CHECK_EQ(here.link->ops->read(here.link, to, 6, &got), BW_OK);
+    CHECK_EQ(got, 0);
+    CHECK_EQ(here.link->ops->peek(here.link, &span), BW_OK);
+    CHECK_EQ(span.len, 6);
+    CHECK_EQ(memcmp(span.base, "behind", 6), 0);
+    here.link->ops->release(here.link, 6);
+    here.link->ops->stats(here.link, &stats);
+    CHECK_EQ(stats.bytes_in, 12);
+    CHECK_IN(peer_closes());
+    do
+        here.link->ops->hush(here.link);
+    while (here.link->ops->read(here.link, to, 6, &got) == BW_AGAIN);
+    CHECK_EQ(got, 0);
+    CHECK(here.link->ops->is_finished(here.link));
+    CHECK_IN(stop());
+}
+
 static const check_case_t cases[] = {
     {"only_connected_streams_are_taken", only_connected_streams_are_taken},
     {"a_limit_leaves_nothing_behind", a_limit_leaves_nothing_behind},
@@ -333,6 +471,11 @@ static const check_case_t cases[] = {
      an_end_right_behind_the_bytes_is_not_slept_on},
     {"a_look_without_a_wake_up_sees_what_is_there", a_look_without_a_wake_up_sees_what_is_there},
     {"a_watch_sees_the_end", a_watch_sees_the_end},
+    {"what_is_written_past_the_ring_arrives", what_is_written_past_the_ring_arrives},
+    {"nothing_is_written_past_what_waits", nothing_is_written_past_what_waits},
+    {"what_is_written_to_a_dead_peer_goes_through_the_ring",
+     what_is_written_to_a_dead_peer_goes_through_the_ring},
+    {"what_is_read_past_the_ring_is_in_order", what_is_read_past_the_ring_is_in_order},
 };
 
 CHECK_MAIN(cases)
