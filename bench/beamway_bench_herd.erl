@@ -7,7 +7,7 @@
 %% it, and what complete and fresh knowledge would give, which nobody has.
 -module(beamway_bench_herd).
 
--export([metrics/0, repeats/1, measure/2, mean_response/4]).
+-export([metrics/0, repeats/1, measure/2, mean_response/4, mean_response/5]).
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
@@ -52,18 +52,22 @@ simulated(Name, Policy, Age, Tasks, Seed) ->
 
 %% @doc The mean response of one policy, in service times; the first tenth of the tasks is left out.
 -spec mean_response(placement_policy:policy(), AgeOfInformation :: float(), Tasks :: pos_integer(), Seed :: integer()) -> float().
-mean_response(Policy, Age, Tasks, Seed) ->
-    Servers = maps:from_list([{Server, {queue:new(), 0, 0.0}} || Server <- lists:seq(1, ?SERVERS)]),
+mean_response(Policy, Age, Tasks, Seed) -> mean_response(Policy, Age, Tasks, Seed, {?SERVERS, ?CHOOSERS}).
+
+%% @doc The same with as many servers and choosers.
+-spec mean_response(placement_policy:policy(), AgeOfInformation :: float(), Tasks :: pos_integer(), Seed :: integer(), {Servers :: pos_integer(), Choosers :: pos_integer()}) -> float().
+mean_response(Policy, Age, Tasks, Seed, {ServerCount, ChooserCount}) ->
+    Servers = maps:from_list([{Server, {queue:new(), 0, 0.0}} || Server <- lists:seq(1, ServerCount)]),
     %% Pictures are renewed at different moments.
-    Pictures = maps:from_list([{Chooser, {Age * Chooser / ?CHOOSERS - Age, #{}}} || Chooser <- lists:seq(1, ?CHOOSERS)]),
+    Pictures = maps:from_list([{Chooser, {Age * Chooser / ChooserCount - Age, #{}}} || Chooser <- lists:seq(1, ChooserCount)]),
     State = #{now => 0.0, servers => Servers, pictures => Pictures, seed => rand:seed_s(exsss, Seed), policy => Policy, age => Age},
     {Sum, Count} = arrivals(Tasks, Tasks - Tasks div 10, State, 0.0, 0),
     Sum / Count.
 
 arrivals(0, _, _, Sum, Count) -> {Sum, Count};
-arrivals(Left, From, #{now := Now, seed := Seed0} = State, Sum, Count) ->
-    {Gap, Seed1} = exponential(?LOAD * ?SERVERS, Seed0),
-    {Chooser, Seed2} = rand:uniform_s(?CHOOSERS, Seed1),
+arrivals(Left, From, #{now := Now, servers := Servers, pictures := Pictures, seed := Seed0} = State, Sum, Count) ->
+    {Gap, Seed1} = exponential(?LOAD * map_size(Servers), Seed0),
+    {Chooser, Seed2} = rand:uniform_s(map_size(Pictures), Seed1),
     {Service, Seed3} = exponential(1.0, Seed2),
     Renewed = renewed(Chooser, State#{now := Now + Gap, seed := Seed3}),
     {Server, Chosen} = choice(Chooser, Renewed),

@@ -4,7 +4,7 @@
 %% One of the nodes is stopped (SIGSTOP): a query of all must end at its deadline with 99 answers. Then, with 8, 32 and 100 nodes, the three ways in which
 %% a chooser can know of the others: it asks each time (pull), it asks when what it knows is older than a second (cached), or the nodes tell of changes five times a second (push). The attribute is
 %% each node's own clock, so its age at the moment of the choice is known exactly, since all nodes are on one host. Last, 16 nodes with a queue each: the order of the policies
-%% as in the simulation of {@link beamway_bench_herd}, with real messages.
+%% with real messages, beside the simulation of {@link beamway_bench_herd} for as many servers and choosers.
 -module(beamway_bench_placement_nodes).
 
 -export([metrics/0, repeats/1, measure/2]).
@@ -24,7 +24,8 @@
 metrics() ->
     [metric(<<"deadline_answers">>, <<"nodes">>, higher, answers_key()), metric(<<"deadline_ms">>, <<"ms">>, lower, deadline_key())]
         ++ [metric(name(What, Way, Count), Unit, lower, key(What, Way, Count)) || Count <- counts(), Way <- ways(), {What, Unit} <- [{messages, <<"1/choice">>}, {age, <<"ms">>}, {time, <<"us">>}]]
-        ++ [metric(<<"real_", (atom_to_binary(Policy))/binary>>, <<"service times">>, lower, herd_key(Policy)) || Policy <- policies()].
+        ++ [metric(<<(atom_to_binary(Kind))/binary, "_", (atom_to_binary(Policy))/binary>>, <<"service times">>, lower, herd_key(Kind, Policy))
+            || Policy <- policies(), Kind <- [real, simulated]].
 
 metric(Name, Unit, Better, Key) -> #{name => Name, unit => Unit, better => Better, key => Key}.
 
@@ -35,7 +36,7 @@ ways() -> [pull, cached, push].
 policies() -> [two_choices, cached_two, least, random].
 name(What, Way, Count) -> iolist_to_binary(io_lib:format("~ts_~ts_~b", [Way, What, Count])).
 key(What, Way, Count) -> iolist_to_binary(io_lib:format("~b nodes, ~ts: ~ts a choice", [Count, Way, case What of age -> "age of values at"; _ -> atom_to_list(What) end])).
-herd_key(Policy) -> iolist_to_binary(io_lib:format("16 real nodes, information 20 service times old: mean response, ~ts", [Policy])).
+herd_key(Kind, Policy) -> iolist_to_binary(io_lib:format("16 ~ts nodes, information 20 service times old: mean response, ~ts", [Kind, Policy])).
 
 %% @doc Once: starting the nodes is most of it.
 -spec repeats(full | quick) -> pos_integer().
@@ -134,7 +135,8 @@ herd(Members, Speed) ->
     Tasks = case Speed of full -> 1500; quick -> 300 end,
     Choosers = lists:sublist(Used, ?CHOOSERS),
     _ = [beamway_bench_nodes:call(Chooser, net_kernel, connect_node, [Name]) || Chooser <- Choosers, Name <- Names],
-    maps:from_list([{herd_key(Policy), policy_mean(Choosers, Names, Policy, Tasks)} || Policy <- policies()]).
+    maps:from_list([{herd_key(real, Policy), policy_mean(Choosers, Names, Policy, Tasks)} || Policy <- policies()]
+                   ++ [{herd_key(simulated, Policy), beamway_bench_herd:mean_response(Policy, 20.0, 40000, 1, {?HERD_NODES, ?CHOOSERS})} || Policy <- policies()]).
 
 policy_mean(Choosers, Names, Policy, Tasks) ->
     GapMs = ?SERVICE_MS * ?CHOOSERS / (?LOAD * ?HERD_NODES),
