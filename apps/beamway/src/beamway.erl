@@ -10,7 +10,7 @@
 %% Every call answers at once and asks no peer.
 -module(beamway).
 
--export([links/0, info/1, infos/0, metrics/0, version/0]).
+-export([links/0, info/0, info/1, metrics/0, version/0]).
 -export_type([link_info/0]).
 
 -ifdef(TEST).
@@ -41,9 +41,9 @@ info(Node) ->
         [] -> {error, not_connected}
     end.
 
-%% @doc The same of all links at once.
--spec infos() -> [#{atom() => term()}].
-infos() ->
+%% @doc The same for all links.
+-spec info() -> [#{atom() => term()}].
+info() ->
     [maps:merge(public(Link), beamway_metrics:of_link(Link)) || Link <- lists:sort(beamway_links:all())].
 
 %% @doc The counters of all links as Prometheus text.
@@ -64,7 +64,7 @@ version() ->
 without_the_carrier_test_() ->
     [?_assertEqual([], links()),
      ?_assertEqual({error, not_connected}, info(nobody@nowhere)),
-     ?_assertEqual([], infos()),
+     ?_assertEqual([], info()),
      ?_assertEqual(<<>>, iolist_to_binary(metrics()))].
 
 -endif.

@@ -108,8 +108,8 @@ sample(#{node := Node} = Options) ->
     AtUs = erlang:monotonic_time(microsecond),
     Nodes = [Node | [N || is_map_key(cluster, Options), N <- call(Node, erlang, nodes, [connected]), N =/= node()]],
     Answers = case Nodes of
-                  [Node] -> [{ok, call(Node, beamway, infos, [])}];
-                  _ -> call(Node, erpc, multicall, [Nodes, beamway, infos, [], ?CALL_MS])
+                  [Node] -> [{ok, call(Node, beamway, info, [])}];
+                  _ -> call(Node, erpc, multicall, [Nodes, beamway, info, [], ?CALL_MS])
               end,
     Asked = lists:zip(Nodes, Answers),
     #{at_us => AtUs, failed => [N || {N, Answer} <- Asked, element(1, Answer) =/= ok],

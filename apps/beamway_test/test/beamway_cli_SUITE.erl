@@ -20,9 +20,10 @@
          doctor_well/1, doctor_json/1, doctor_turned_off/1, doctor_bad_option/1, doctor_no_driver/1,
          doctor_file_size/1, doctor_address_space/1, doctor_descriptors/1, doctor_no_epmd/1, doctor_silent_epmd/1]).
 
--define(RUN_MS, 30000).
+%% As long as a machine under load may take to start a few VMs.
+-define(RUN_MS, 90000).
 
-suite() -> [{timetrap, {minutes, 2}}].
+suite() -> [{timetrap, {minutes, 5}}].
 
 all() ->
     [version, help, usage_errors, broken_pipe, full_output, symbolic_link, path_with_space,
@@ -389,8 +390,9 @@ top_on_a_terminal(Config) ->
         _ ->
             with_nodes(Config, 2, fun([A, _]) ->
                 Command = ["\\\"$BEAMWAY\\\" top --interval 0.2 ", atom_to_list(A), "; echo status $?; stty -a | grep -c ' icanon'"],
-                {0, Out, _} = shell(Config, ["{ until grep -q 'sorted by both' typed 2>/dev/null; do sleep 0.1; done; printf s; until grep -q 'sorted by stalls' typed; do sleep 0.1; done; printf q; }",
-                                             " | timeout 25 script -qefc \"", Command, "\" typed; rm typed"]),
+                {0, Out, _} = shell(Config, ["{ shown() { for _ in $(seq 600); do ! grep -q \"$1\" typed 2>/dev/null || return 0; sleep 0.1; done; };",
+                                             " shown 'sorted by both'; printf s; shown 'sorted by stalls'; printf q; }",
+                                             " | timeout 80 script -qefc \"", Command, "\" typed; rm typed"]),
                 ?assertMatch({match, _}, re:run(Out, "sorted by both")),
                 ?assertMatch({match, _}, re:run(Out, "sorted by stalls")),
                 ?assertMatch({match, _}, re:run(Out, "status 0\r?\n1\r?\n"))
