@@ -19,7 +19,7 @@ table() ->
      {"choose", " QUERY", "show which nodes of a cluster a query chooses, or why not the others"},
      {"topology", "", "measure and draw the network between nodes, read and write its description"},
      {"node", "", "start a node with the right flags; in a Slurm job one of the job's cluster"},
-     {"pipe", " SEGMENT...", "a UNIX pipe between hosts: rdpipe; pipe send, pipe recv: rdsend, rdrecv"},
+     {"pipe", " SEGMENT...", "a UNIX pipe between hosts: rdpipe; pipe cp, send, recv: rdcp, rdsend, rdrecv"},
      {"doctor", "", "show which links this host can use, and what is in the way"}].
 
 %% @doc What `beamway -h' prints.
