@@ -32,7 +32,12 @@ main() ->
 
 %% @private
 -spec lasting([string()]) -> no_return().
-lasting(Words) -> halt(guarded(Words)).
+lasting(Words) ->
+    case init:get_status() of
+        {started, _} -> halt(guarded(Words));
+        %% The logger, for one, is not complete yet.
+        _ -> receive after 5 -> lasting(Words) end
+    end.
 
 %% An unforeseen error is shown in one piece, not as a crash report of init.
 guarded(Words) ->

@@ -116,7 +116,7 @@ become_node(#{name := Name}, Options) ->
     %% A node that OTP's own start script makes starts it, too.
     _ = os:cmd("epmd -daemon"),
     %% What the supervisor reports of a start that fails is said below in one line.
-    ok = logger:add_handler_filter(default, ?MODULE, {fun logger_filters:domain/2, {stop, sub, [otp, sasl]}}),
+    _ = logger:add_handler_filter(default, ?MODULE, {fun logger_filters:domain/2, {stop, sub, [otp, sasl]}}),
     try net_kernel:start(Name, #{name_domain => Domain}) of
         {ok, _} -> with_cookie(Cookie);
         {error, Reason} -> not_started(Name, Reason)

@@ -16,7 +16,7 @@
          links_without_beamway/1, links_of_a_strange_node/1, links_unreachable/1, links_open_cookie/1,
          links_long_names/1, links_over_tls/1, completion_and_manual/1, pipe_commands/1,
          top_into_a_pipe/1, top_of_a_cluster/1, top_on_a_terminal/1, top_failures/1, choose_from_the_shell/1,
-         nodes_from_the_command/1, node_failures/1, node_without_slurm_peer/1,
+         nodes_from_the_command/1, node_on_a_terminal/1, node_failures/1, node_without_slurm_peer/1,
          doctor_well/1, doctor_json/1, doctor_turned_off/1, doctor_bad_option/1, doctor_no_driver/1,
          doctor_file_size/1, doctor_address_space/1, doctor_descriptors/1, doctor_no_epmd/1, doctor_silent_epmd/1]).
 
@@ -33,7 +33,7 @@ all() ->
      links_of_a_strange_node, links_unreachable, links_open_cookie,
      links_long_names, links_over_tls, completion_and_manual, pipe_commands,
      top_into_a_pipe, top_of_a_cluster, top_on_a_terminal, top_failures, choose_from_the_shell,
-     nodes_from_the_command, node_failures, node_without_slurm_peer,
+     nodes_from_the_command, node_on_a_terminal, node_failures, node_without_slurm_peer,
      doctor_well, doctor_json, doctor_turned_off, doctor_bad_option, doctor_no_driver, doctor_file_size,
      doctor_address_space, doctor_descriptors, doctor_no_epmd, doctor_silent_epmd].
 
@@ -458,6 +458,18 @@ module_folder(Config, Status) ->
     ok = filelib:ensure_dir(filename:join(Folder, "x")),
     ok = file:write_file(filename:join(Folder, "beamway_cli_end.beam"), Binary),
     Folder.
+
+%% On a terminal the node has Erlang's shell; the end of the shell is its end.
+node_on_a_terminal(Config) ->
+    case os:find_executable("script") of
+        false -> {skip, "script (bsdutils) is not installed"};
+        _ ->
+            {0, Out, _} = shell(Config, ["{ shown() { for _ in $(seq 600); do ! grep -q \"$1\" talk 2>/dev/null || return 0; sleep 0.1; done; };",
+                                         " shown 'is ready'; printf 'node().\\n'; shown '^talker@[^ ]*$'; printf 'halt(4).\\n'; shown 'status 4'; }",
+                                         " | timeout 80 script -qefc \"\\\"$BEAMWAY\\\" node --name talker; echo status \\$?\" talk; rm talk"]),
+            ?assertMatch({match, _}, re:run(Out, "Eshell")),
+            ?assertMatch({match, _}, re:run(Out, "talker@\\S+\r?\n.*status 4", [dotall]))
+    end.
 
 node_failures(Config) ->
     Node = command_node(Config, "--name taken"),
