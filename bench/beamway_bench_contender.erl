@@ -69,7 +69,7 @@ names() ->
 %% @doc Those that are programs instead of nodes.
 -spec programs() -> [name()].
 programs() ->
-    [openmpi, rdma_link, ib_write, ib_send].
+    [openmpi, rdma_link, ib_write, ib_send, rdpipe, rdpipe_unchecked, rdpipe_tls, rdpipe_commands, rdpipe_one, iperf3, ssh, mbuffer, nc, socat, cat].
 
 %% @doc These contenders, and rdma where this host has a device for it. Not pure.
 -spec and_rdma([name()]) -> [name()].

@@ -106,10 +106,11 @@ measure(Say) ->
     {StepL, Lanes} = timed(Say, "a call beside large messages", fun() -> beamway_demo_lanes:run(hd(Clusters)) end),
     {StepP, Placement} = timed(Say, "choice of nodes", fun() -> beamway_demo_placement:run(Cluster) end),
     {StepH, Http} = timed(Say, "requests to a web server", fun() -> beamway_demo_http:run(hd(Clusters)) end),
+    {StepR, Pipe} = timed(Say, "a pipeline of two hosts", fun() -> beamway_demo_pipe:run() end),
     {Step4, Kill} = timed(Say, "kill -9 of one node", fun() -> kill_one(Cluster, Fresh) end),
     {Step5, _} = timed(Say, "end of all nodes", fun() -> [beamway_bench_nodes:stop(C) || C <- Clusters] end),
     ok = beamway_bench_nodes:stop_epmd(Epmd),
-    #{steps => [Step1, Step2, Step3, StepL, StepP, StepH, Step4, Step5], samples => Samples, carried => Carried, links => Links, kill => Kill, placement => Placement, lanes => Lanes, http => Http}.
+    #{steps => [Step1, Step2, Step3, StepL, StepP, StepH, StepR, Step4, Step5], samples => Samples, carried => Carried, links => Links, kill => Kill, placement => Placement, lanes => Lanes, http => Http, pipe => Pipe}.
 
 %% The user's own settings of the carrier hold here: this is his cluster.
 own_options() ->
@@ -224,14 +225,15 @@ metrics() ->
                                       {<<"demo_syscalls">>, <<"1/call">>, lower, ?SYSCALLS},
                                       {<<"demo_switches">>, <<"1/call">>, lower, ?SWITCHES}]].
 
-shown(Say, File, Options, Result, #{carried := Carried, links := Links, kill := Kill, placement := Placement, lanes := Lanes, http := Http}) ->
+shown(Say, File, Options, Result, #{carried := Carried, links := Links, kill := Kill, placement := Placement, lanes := Lanes, http := Http, pipe := Pipe}) ->
     Object = beamway_bench_report:to_json(Result),
     Say("~nRemote calls of ~b bytes, ~b callers on each of four nodes; medians of ~b rounds:~n~n~ts~n",
         [?BYTES, ?CALLERS, ?ROUNDS, comparison(Object)]),
     Say("Links of ~ts:~n~n~ts~n", [maps:get(from, hd(Links)), link_table(Links)]),
     Say("~ts", [beamway_demo_lanes:text(Lanes)]),
     Say("~ts", [beamway_demo_placement:text(Placement)]),
-    Say("~ts~n", [beamway_demo_http:text(Http)]),
+    Say("~ts", [beamway_demo_http:text(Http)]),
+    Say("~ts~n", [beamway_demo_pipe:text(Pipe)]),
     Say("kill -9 of ~ts under load: nodedown on the three others after ~.1f ms.~n"
         "Of its ~b descriptors and ~b mappings on ~ts are left: ~b descriptors, ~b mappings.~n~n",
         [maps:get(node, Kill), maps:get(nodedown_ms, Kill), maps:get(descriptors_held, Kill), maps:get(mappings_held, Kill),

@@ -1,0 +1,136 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc `bench pipe': how close do rdpipe's carriers come to their ceilings, and what do others make of the same path?
+%%
+%% The hosts are network namespaces with an sshd each, those of the pipe's own tests, steered by `bench/pipe_figures', which
+%% stays up for the whole run. Streams go from host to host over a path shaped to 4 Gbit/s (`fast') and over one that is as
+%% fast as the kernel (`free'), from `/dev/zero' to `/dev/null' on one host, through four hosts whose hops are shaped to
+%% 1 Gbit/s; a line of 64 bytes goes to a remote `cat' and back. Needs root.
+-module(beamway_bench_pipe).
+-behaviour(beamway_bench).
+
+-export([options/0, prepare/2, groups/1, metrics/1, finish/2]).
+
+-define(START_MS, 60000).
+-define(TURN_MS, 180000).
+-define(BLOCKS, ["4K", "16K", "64K", "256K", "1M", "8M"]).
+-define(PATHS, [{"fast", [rdpipe, iperf3, ssh, mbuffer, nc, socat]},
+                {"free", [rdpipe, rdpipe_unchecked, rdpipe_tls, iperf3, ssh, mbuffer, nc, socat]},
+                {"local", [rdpipe, rdpipe_commands, cat]},
+                {"four", [rdpipe, rdpipe_one]},
+                {"echo", [rdpipe, ssh]}]).
+
+%% @private
+-spec options() -> [getopt:option_spec()].
+options() ->
+    [{path, undefined, "path", string, "only this one: fast, free, local, four, echo or blocks"}].
+
+%% @private
+-spec prepare(Given :: proplists:proplist(), beamway_bench:speed()) -> {ok, map()} | {error, unicode:chardata()}.
+prepare(Given, Speed) ->
+    Path = proplists:get_value(path, Given, all),
+    Missing = [Program || Program <- ["python3", "iperf3", "mbuffer", "socat", "nc", "ip", "tc", "ss", "ssh"], os:find_executable(Program) =:= false],
+    IsBuilt = filelib:is_regular(filename:join([beamway_bench_nodes:root(), "native", "build", "bin", "rdpipe"])),
+    Known = ["blocks" | [Name || {Name, _} <- ?PATHS]],
+    case {is_root(), Missing, IsBuilt, Path =:= all orelse lists:member(Path, Known)} of
+        {false, _, _, _} -> {error, "the hosts are network namespaces, so it must be run as root"};
+        {_, [_ | _], _, _} -> {error, ["missing: ", lists:join(", ", Missing), ". Run: scripts/install-packages bench"]};
+        {_, _, false, _} -> {error, "rdpipe is not built. Run: make build, with libssl-dev, libzstd-dev and libisal-dev installed"};
+        {_, _, _, false} -> {error, ["--path ", Path, ": expected one of ", lists:join(", ", Known)]};
+        _ -> {ok, #{path => Path, seconds => case Speed of quick -> "0.3"; full -> "1.2" end}}
+    end.
+
+is_root() -> string:trim(os:cmd("id -u")) =:= "0".
+
+%% @private
+-spec groups(map()) -> [beamway_bench_run:group()].
+groups(#{path := Only, seconds := Seconds}) ->
+    [#{nodes => 0, contenders => [Name], directions => [none], measure => fun(none) -> figures(Seconds, Path, Name) end}
+     || {Path, Names} <- ?PATHS ++ blocks(Only), Only =:= all orelse Only =:= Path orelse Only =:= "blocks" andalso is_block(Path), Name <- Names].
+
+blocks(Only) when Only =:= all; Only =:= "blocks" -> [{Kind ++ "-" ++ Block, [rdpipe]} || Kind <- ["tcp", "shm"], Block <- ?BLOCKS];
+blocks(_) -> [].
+
+is_block(Path) -> lists:member($-, Path).
+
+figures(Seconds, Path, Name) ->
+    Port = program(Seconds),
+    ok = beamway_bench_tools:write(Port, [Path, " ", atom_to_list(Name), "\n"]),
+    case answer(Port, ?TURN_MS) of
+        #{<<"failure">> := Why} -> error({pipe_figures, Path, Name, Why});
+        Figures -> maps:fold(fun(What, Figure, Acc) -> Acc#{key(What, Path) => Figure} end, #{}, Figures)
+    end.
+
+%% One for the whole run: the process that measures owns it, and it ends with that.
+program(Seconds) ->
+    case get(?MODULE) of
+        undefined ->
+            Port = beamway_bench_tools:open(filename:join([beamway_bench_nodes:root(), "bench", "pipe_figures"]), [Seconds]),
+            #{<<"ready">> := true} = answer(Port, ?START_MS),
+            undefined = put(?MODULE, Port),
+            Port;
+        Port -> Port
+    end.
+
+answer(Port, TimeoutMs) ->
+    case beamway_bench_tools:line(Port, TimeoutMs) of
+        {line, "{" ++ _ = Line} -> jiffy:decode(Line, [return_maps]);
+        {line, Line} -> beamway_bench:note("bench pipe: ~ts", [Line]), answer(Port, TimeoutMs);
+        Else -> error({pipe_figures_ended, Else})
+    end.
+
+key(<<"rate">>, Path) -> unicode:characters_to_binary(["bytes a second, ", path_words(Path)]);
+key(<<"cpu">>, Path) -> unicode:characters_to_binary(["processor seconds a GB, ", path_words(Path)]);
+key(<<"rtt">>, Path) -> unicode:characters_to_binary(["round trip, ", path_words(Path)]).
+
+path_words("fast") -> "4 Gbit/s";
+path_words("free") -> "unshaped";
+path_words("local") -> "one host";
+path_words("four") -> "hops of 1 Gbit/s";
+path_words("echo") -> "64 B through two hops";
+path_words(Block) ->
+    [Kind, Size] = string:lexemes(Block, "-"),
+    [Kind, " in blocks of ", Size].
+
+%% @private
+-spec metrics(map()) -> [beamway_bench_report:metric()].
+metrics(#{}) ->
+    Others = [iperf3, mbuffer, nc, socat],
+    [rate(Name, "fast", rdpipe, Baselines) || {Name, Baselines} <- [{<<"pipe_tcp_iperf3">>, Others ++ [ssh]}]]
+        ++ [rate(Name, "free", Own, Baselines)
+            || {Name, Own, Baselines} <- [{<<"pipe_tcp_unshaped">>, rdpipe, Others}, {<<"pipe_tcp_ssh">>, rdpipe, [ssh]},
+                                          {<<"pipe_tcp_unchecked">>, rdpipe_unchecked, [iperf3]}, {<<"pipe_tls">>, rdpipe_tls, [iperf3, ssh]}]]
+        ++ [#{name => Name, unit => <<"s">>, better => lower, key => key(<<"cpu">>, Path), contender => Own, baselines => Others ++ [ssh]}
+            || {Name, Path, Own} <- [{<<"pipe_cpu">>, "fast", rdpipe}, {<<"pipe_cpu_unshaped">>, "free", rdpipe}, {<<"pipe_cpu_tls">>, "free", rdpipe_tls}]]
+        ++ [rate(<<"pipe_shm_cat">>, "local", rdpipe, [cat]), rate(<<"pipe_shm_commands">>, "local", rdpipe_commands, [cat]),
+            rate(<<"pipe_four">>, "four", rdpipe, [rdpipe_one]),
+            #{name => <<"pipe_echo_64">>, unit => <<"us">>, better => lower, key => key(<<"rtt">>, "echo"), contender => rdpipe, baselines => [ssh]}]
+        ++ [rate(unicode:characters_to_binary(["pipe_", Kind, "_block_", string:lowercase(Size)]), Kind ++ "-" ++ Size, rdpipe, [])
+            || Kind <- ["tcp", "shm"], Size <- ?BLOCKS].
+
+rate(Name, Path, Own, Baselines) ->
+    #{name => Name, unit => <<"B/s">>, better => higher, key => key(<<"rate">>, Path), contender => Own, baselines => Baselines}.
+
+%% @private
+-spec finish(beamway_bench_report:result(), map()) -> ok.
+finish(_, _) -> ok.
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+
+every_path_has_its_metric_test() ->
+    Settings = #{path => all, seconds => "1"},
+    Measured = [{key(What, Path), Name} || {Path, Names} <- ?PATHS, Name <- Names, What <- whats(Path)],
+    [?assert(lists:member({Key, Name}, Measured))
+     || #{key := Key, contender := Own, baselines := Others, name := Metric} <- metrics(Settings), Name <- [Own | Others],
+        string:find(Metric, "_block_") =:= nomatch].
+
+whats("echo") -> [<<"rtt">>];
+whats(Path) when Path =:= "fast"; Path =:= "free" -> [<<"rate">>, <<"cpu">>];
+whats(_) -> [<<"rate">>].
+
+only_one_path_test() ->
+    Count = fun(Path) -> length(groups(#{path => Path, seconds => "1"})) end,
+    ?assertEqual(2, Count("echo")),
+    ?assertEqual(2 * length(?BLOCKS), Count("blocks")),
+    ?assertEqual(Count("fast") + Count("free") + Count("local") + Count("four") + Count("echo") + Count("blocks"), Count(all)).
+-endif.
