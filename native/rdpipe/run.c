@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "route.h"
+#include "status.h"
 
 #define HELLO_MS 120000 /* somebody may have to type a password */
 #define READY_MS 45000
@@ -456,6 +457,34 @@ static void show_progress(run_t *run)
     (void)fprintf(stderr, "\r%s\033[K", text);
 }
 
+/* ---- for others to see ---- */
+
+static void write_hops(const run_t *run, FILE *to)
+{
+    for (size_t i = 1; i < count_of(run); i++) {
+        (void)fprintf(to, "%s{\"from\": ", i > 1 ? ", " : "");
+        rd_json_text(to, run->chain->of[i - 1].host);
+        (void)fprintf(to, ", \"to\": ");
+        rd_json_text(to, run->chain->of[i].host);
+        (void)fprintf(to, ", \"carrier\": \"%s\", \"bytes\": %llu}", run->of[i].carrier,
+                      (unsigned long long)run->of[i].bytes);
+    }
+}
+
+/* Agents tell of their bytes twice a second, so this is passed often enough. */
+static void tell_status(const run_t *run, rd_status_t *status)
+{
+    FILE *to = run->are_started ? rd_status_open(status) : NULL;
+
+    if (!to)
+        return;
+    (void)fprintf(to, "{\"started_at\": %lld, \"hops\": [",
+                  (long long)(time(NULL) - (rd_now_ms() - run->started_ms) / 1000));
+    write_hops(run, to);
+    (void)fprintf(to, "]}\n");
+    rd_status_close(status, to);
+}
+
 /* ---- running ---- */
 
 static bool all_have(const run_t *run, bool (*has)(const run_t *, size_t))
@@ -625,14 +654,7 @@ static void report_json(const run_t *run, int status)
 
     (void)fprintf(stderr, "{\"command\": \"%s\", \"status\": %d, \"seconds\": %.3f, \"hops\": [",
                   run->settings->cli.name, status, seconds);
-    for (size_t i = 1; i < count_of(run); i++) {
-        (void)fprintf(stderr, "%s{\"from\": ", i > 1 ? ", " : "");
-        rd_json_text(stderr, run->chain->of[i - 1].host);
-        (void)fprintf(stderr, ", \"to\": ");
-        rd_json_text(stderr, run->chain->of[i].host);
-        (void)fprintf(stderr, ", \"carrier\": \"%s\", \"bytes\": %llu}", run->of[i].carrier,
-                      (unsigned long long)run->of[i].bytes);
-    }
+    write_hops(run, stderr);
     (void)fprintf(stderr, "], \"segments\": [");
     for (size_t i = 0; i < count_of(run); i++) {
         (void)fprintf(stderr, "%s{\"host\": ", i > 0 ? ", " : "");
@@ -708,6 +730,7 @@ static void let_go_of_input(const run_t *run)
 int rd_run(const rd_chain_t *chain, const rd_settings_t *settings)
 {
     static run_t run;
+    rd_status_t told;
     rd_why_t why = {""};
     int status;
 
@@ -721,11 +744,14 @@ int rd_run(const rd_chain_t *chain, const rd_settings_t *settings)
         run.of[i].channel.to = -1;
     start_channels(&run);
     let_go_of_input(&run);
+    rd_status_begin(&told);
     while (goes_on(&run)) {
         turn(&run);
         step(&run);
         show_progress(&run);
+        tell_status(&run, &told);
     }
+    rd_status_end(&told);
     run.ended_ms = rd_now_ms();
     close_all(&run);
     rd_guard_end(&run.guard);
