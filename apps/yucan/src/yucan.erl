@@ -7,7 +7,7 @@
 %% Options: the type in yucan_config. Handlers: yucan_handler. Limits: yucan_limits.
 -module(yucan).
 
--export([start_link/1, child_spec/1, start/1, stop/1, port/1, reload/2, drain/2, info/1, metrics_text/1]).
+-export([start_link/1, child_spec/1, start/1, stop/1, port/1, reload/2, drain/2, info/1, metrics_text/1, figures/0]).
 
 %% @doc Starts a server, linked to the caller. `{bad_options, Text}' says what is wrong with them; another text what the system refused.
 -spec start_link(yucan_config:options()) -> {ok, pid()} | {error, {bad_options, binary()} | term()}.
@@ -68,3 +68,7 @@ info(Name) -> yucan_server:info(Name).
 %% @doc The figures as Prometheus text.
 -spec metrics_text(Name :: atom()) -> iodata().
 metrics_text(Name) -> yucan_server:metrics_text(Name).
+
+%% @doc The figures of all servers of this node, and how long answers took ({@link yucan_server:figures/0}). Asks no process.
+-spec figures() -> [{Name :: atom(), #{atom() => integer()}, [{Place :: non_neg_integer(), Count :: pos_integer()}]}].
+figures() -> yucan_server:figures().

@@ -211,9 +211,10 @@ refuse(Status, Reason, Buffer, #state{conn = Conn, socket = Socket}) ->
 request(#req{body = none} = Req, Rest, #state{conn = Conn} = State) ->
     Site = persistent_term:get({yucan, Conn#conn.server}),
     Began = yucan_log:now(Site#site.log),
+    Start = yucan_metrics:start(State#state.served),
     Req1 = last_one(Req, State),
     Outcome = answer(Req1, Site),
-    account(Outcome, Req1, Began, Site),
+    account(Outcome, Req1, Began, Start, Site),
     case Outcome of
         {keep, _, _} -> next(Rest, State, Site);
         {close, _, _} -> finish(Rest, State);
@@ -222,11 +223,12 @@ request(#req{body = none} = Req, Rest, #state{conn = Conn} = State) ->
 request(Req, Rest, #state{conn = Conn} = State) ->
     Site = persistent_term:get({yucan, Conn#conn.server}),
     Began = yucan_log:now(Site#site.log),
+    Start = yucan_metrics:start(State#state.served),
     {Buffer, State1} = for_body(Req, Rest, State),
     ok = yucan_body:open(Req, Buffer, Site#site.limits),
     Req1 = last_one(Req, State),
     Outcome = answer(Req1, Site),
-    account(Outcome, Req1, Began, Site),
+    account(Outcome, Req1, Began, Start, Site),
     after_body(Outcome, State1, Site).
 
 after_body({upgrade, Function}, State, _) ->
@@ -262,9 +264,11 @@ answer(Req, Site) ->
             yucan_reply:send(yucan_error:page(500), Req#req{keep = false}, Site)
     end.
 
-account({upgrade, _}, Req, Began, Site) -> account({keep, 101, 0}, Req, Began, Site);
-account({_, Status, Bytes}, Req, Began, #site{metrics = Metrics, log = Log}) ->
+account({upgrade, _}, Req, Began, _, Site) -> account({keep, 101, 0}, Req, Began, none, Site);
+account({_, Status, Bytes}, Req, Began, Start, #site{metrics = Metrics, log = Log}) ->
     yucan_metrics:answered(Metrics, Status, Bytes),
+    %% A stream lasts as long as its handler likes.
+    _ = [yucan_metrics:took(Metrics, Start) || Start =/= none, not yucan_reply:has_streamed()],
     yucan_log:answered(Log, Req, Status, Bytes, Began).
 
 -spec upgrade(fun((yucan_socket:socket(), binary()) -> term()), binary(), #state{}) -> no_return().

@@ -2,16 +2,26 @@
 %% @doc Figures of a server: counters that connections bump, read as a map and as Prometheus text. One list makes both.
 -module(yucan_metrics).
 
--export([new/0, add/2, answered/3, refused/2, to_map/2, to_text/3]).
+-export([new/0, add/2, answered/3, refused/2, start/1, took/2, latency/1, bound_us/1, to_map/2, to_text/3]).
 -export_type([metrics/0]).
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+-endif.
 
 -opaque metrics() :: counters:counters_ref().
 -type name() :: connections | refused_connections | requests | refused | crashes | bytes_out | status_1xx | status_2xx | status_3xx
     | status_4xx | status_5xx | websockets | log_dropped.
 
+%% Behind the figures: how many answers took how long. Up to 8 us a place for each, then four for each doubling, up to 134 s.
+-define(LATENCY, 13).
+-define(PLACES, 104).
+%% Of the requests of a connection, the first and every 16th after it are timed: a clock read for each would cost more than it tells.
+-define(TIMED, 15).
+
 %% @doc All at zero.
 -spec new() -> metrics().
-new() -> counters:new(length(fields()), [write_concurrency]).
+new() -> counters:new(?LATENCY + ?PLACES, [write_concurrency]).
 
 fields() ->
     [{connections, "Connections accepted"},
@@ -53,6 +63,33 @@ answered(Metrics, Status, Bytes) ->
     counters:add(Metrics, 6, Bytes),
     by_status(Metrics, Status).
 
+%% @doc The time at which a request came, if it is one of those that are timed; `Served' are the requests of its connection before it.
+-spec start(Served :: non_neg_integer()) -> none | integer().
+start(Served) when Served band ?TIMED =:= 0 -> erlang:monotonic_time(microsecond);
+start(_) -> none.
+
+%% @doc A timed request has been answered.
+-spec took(metrics(), none | integer()) -> ok.
+took(_, none) -> ok;
+took(Metrics, Start) -> counters:add(Metrics, ?LATENCY + 1 + place(erlang:monotonic_time(microsecond) - Start), 1).
+
+place(Us) when Us < 8 -> max(0, Us);
+place(Us) ->
+    Doublings = min(26, trunc(math:log2(Us))),
+    8 + (Doublings - 3) * 4 + min(3, (Us bsr (Doublings - 2)) - 4).
+
+%% @doc How many timed answers each place holds; those without any are left out. {@link bound_us/1} says what a place means.
+-spec latency(metrics()) -> [{Place :: non_neg_integer(), Count :: pos_integer()}].
+latency(Metrics) ->
+    [{Place, Count} || Place <- lists:seq(0, ?PLACES - 1), Count <- [counters:get(Metrics, ?LATENCY + 1 + Place)], Count > 0].
+
+%% @doc All answers of a place took less than this, in microseconds (but the last place has no bound).
+-spec bound_us(Place :: non_neg_integer()) -> pos_integer().
+bound_us(Place) when Place < 8 -> Place + 1;
+bound_us(Place) ->
+    Doublings = (Place - 8) div 4 + 3,
+    (5 + (Place - 8) rem 4) bsl (Doublings - 2).
+
 %% @doc Something that was no valid request has been answered.
 -spec refused(metrics(), Status :: 400..505) -> ok.
 refused(Metrics, Status) ->
@@ -76,3 +113,19 @@ to_text(Server, Metrics, Open) ->
 figure(Name, Type, Help, Server, Value) ->
     Full = ["yucan_", atom_to_list(Name), case Type of counter -> "_total"; gauge -> "" end],
     io_lib:format("# HELP ~ts ~ts~n# TYPE ~ts ~ts~n~ts{server=\"~ts\"} ~b~n", [Full, Help, Full, Type, Full, Server, Value]).
+
+-ifdef(TEST).
+
+places_test_() ->
+    [?_assert(Us < bound_us(place(Us))) || Us <- [0, 1, 7, 8, 9, 10, 15, 16, 100, 999, 1000, 65535, 65536, 10000000, 134217727]]
+        ++ [?_assert(Us >= bound_us(place(Us) - 1)) || Us <- [1, 8, 9, 10, 16, 100, 999, 65536, 10000000]]
+        ++ [?_assertEqual(?PLACES - 1, place(1 bsl 40)), ?_assertEqual(0, place(-5))].
+
+latency_test() ->
+    Metrics = new(),
+    ok = took(Metrics, start(1)),
+    ?assertEqual([], latency(Metrics)),
+    ok = took(Metrics, start(0)),
+    ?assertMatch([{_, 1}], latency(Metrics)),
+    ?assertEqual(0, maps:get(log_dropped, to_map(Metrics, 0))).
+-endif.

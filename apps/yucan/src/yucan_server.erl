@@ -3,7 +3,7 @@
 -module(yucan_server).
 -behaviour(gen_server).
 
--export([start_link/1, port/1, reload/2, drain/2, info/1, supervisor/1, metrics_text/1]).
+-export([start_link/1, port/1, reload/2, drain/2, info/1, supervisor/1, metrics_text/1, figures/0]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2, terminate/2]).
 
 -include("yucan_internal.hrl").
@@ -45,6 +45,12 @@ info(Name) -> gen_server:call(Name, info, 10000).
 %% @doc The same figures as Prometheus text.
 -spec metrics_text(atom()) -> iodata().
 metrics_text(Name) -> gen_server:call(Name, metrics_text, 10000).
+
+%% @doc Name, figures and latencies (see {@link yucan_metrics:latency/1}) of each server of this node, without asking any process.
+-spec figures() -> [{Name :: atom(), #{atom() => integer()}, [{non_neg_integer(), pos_integer()}]}].
+figures() ->
+    lists:sort([{Name, yucan_metrics:to_map(Metrics, atomics:get(Open, 1)), yucan_metrics:latency(Metrics)}
+                || {{yucan, Name}, #site{metrics = Metrics, state = Open}} <- persistent_term:get()]).
 
 %% @doc The supervisor of the server.
 -spec supervisor(atom()) -> pid().
