@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: install uninstall release test-packages test-docs test-slurm test-fresh deb build demo test test-long test-idle test-otp test-otp27 test-elixir test-rabbitmq test-wordpress test-trac test-browser test-rdma demo-rdma bench-rdma test-network test-pipe test-scipy test-bare nemesis check bench soak asan test-asan tsan fuzz fuzz-keep fuzz-yucan overload-yucan spin clean help build-test build-bench coverage valgrind
+.PHONY: install uninstall release test-packages test-docs test-slurm test-fresh deb build demo test test-long test-idle test-otp test-otp27 test-elixir test-rabbitmq test-wordpress test-trac test-browser test-console vendor test-rdma demo-rdma bench-rdma test-network test-pipe test-scipy test-bare nemesis check bench soak asan test-asan tsan fuzz fuzz-keep fuzz-yucan overload-yucan spin clean help build-test build-bench coverage valgrind
 
 ## build: compile the driver and the applications into the checkout
 build:
@@ -119,6 +119,16 @@ test-docs:
 	@scripts/install-packages test
 	@$(MAKE) build-test
 	@test/system/docs $(T)
+
+## test-console: each page of the console in Debian's Chromium, on six nodes under load; pictures in build/browser-console/pictures (root)
+test-console:
+	@scripts/install-packages test
+	@$(MAKE) build-test
+	@test/system/yucan console
+
+## vendor: the libraries of the console's pages from npm, by their lock file (needs npm; the files are in the checkout already)
+vendor:
+	@scripts/vendor
 
 ## test-rdma: soft-RoCE in virtual machines made by software, and tests in them; T=part runs one (needs root once, to make the image)
 test-rdma:

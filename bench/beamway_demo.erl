@@ -60,9 +60,17 @@ run(#{save := File} = Options) ->
     _ = [say_step(Say, Step) || Step <- Before],
     Machine = beamway_bench_machine:machine(),
     case beamway_bench_run:in_a_process(fun() -> measure(Say) end) of
-        {ok, Outcome} -> shown(Say, File, Options, result(Outcome, Before, Machine), Outcome);
+        {ok, Outcome} -> stay(os:getenv("BEAMWAY_DEMO_STAYS"), shown(Say, File, Options, result(Outcome, Before, Machine), Outcome), Say);
         {error, Reason} -> failed(Reason)
     end.
+
+%% `make demo' on a terminal leaves something to look at.
+stay("yes", ?DONE, Say) ->
+    case beamway_bench_run:in_a_process(fun() -> beamway_demo_console:stay(Say) end) of
+        {ok, _} -> ?DONE;
+        {error, Reason} -> failed(Reason)
+    end;
+stay(_, Status, _) -> Status.
 
 failed(Reason) ->
     complain("~ts", [beamway_bench:explain(Reason)]),
@@ -115,7 +123,7 @@ measure(Say) ->
 %% The user's own settings of the carrier hold here: this is his cluster.
 own_options() ->
     [{Name, Value} || "BEAMWAY_" ++ _ = Line <- os:getenv(), [Name, Value] <- [string:split(Line, "=")],
-                      not lists:member(Name, ["BEAMWAY_STEPS", "BEAMWAY_ROOT", "BEAMWAY_ERL"])].
+                      not lists:member(Name, ["BEAMWAY_STEPS", "BEAMWAY_ROOT", "BEAMWAY_ERL", "BEAMWAY_DEMO_STAYS"])].
 
 start(Epmd, #{name := Name} = Contender) ->
     beamway_bench_nodes:start(Epmd, Contender, #{count => ?NODES, connect_all => true, prefix => atom_to_list(Name)}).

@@ -71,6 +71,7 @@ run(["demo" | Words]) -> program("demo", beamway_demo, Words);
 run(["bench" | Words]) -> program("bench", beamway_bench, Words);
 run(["soak" | Words]) -> program("soak", beamway_soak, Words);
 run(["topology" | Words]) -> program("topology", placement_cli, Words);
+run(["console" | Words]) -> program("console", console_cli, Words);
 run(["-" ++ _ = Option | _]) -> complain("unknown option '~ts'; see: beamway --help", [Option]), ?USAGE;
 run([Command | _]) ->
     complain("unknown command '~ts'; the commands are: ~ts", [Command, lists:join(", ", beamway_cli_help:commands())]),

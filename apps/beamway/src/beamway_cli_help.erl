@@ -12,6 +12,7 @@ commands() -> [Name || {Name, _, _} <- table()].
 
 table() ->
     [{"demo", "", "start four real nodes, compare Beamway with stock TCP"},
+     {"console", " [NODE]", "show a running cluster in a browser"},
      {"bench", " NAME", "run one benchmark"},
      {"soak", "", "load real nodes for long, say what grew"},
      {"links", " [NODE]", "show which link a running node uses to each of its peers"},

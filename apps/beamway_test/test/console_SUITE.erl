@@ -1,0 +1,421 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc The console on real nodes: what it tells browsers of a cluster, who may see and start what, and that nothing of it stays behind.
+%% What a person sees of it is `test/system/console_browser_SUITE'.
+-module(console_SUITE).
+
+-include_lib("common_test/include/ct.hrl").
+-include_lib("stdlib/include/assert.hrl").
+
+-export([all/0, suite/0, init_per_testcase/2, end_per_testcase/2]).
+-export([cluster/1, a_lent_collector/1, two_consoles/1, a_node_that_dies/1, a_node_that_is_stopped/1, many_streams/1, lanes_and_servers/1, history/1,
+         strangers/1, token/1, only_shows/1, topology/1, placement/1, benchmarks/1, pipes/1, files/1, bad_questions/1, command/1, bad_words/1]).
+
+-define(PATIENCE_MS, (20000 * beamway_runner:slowness())).
+
+suite() -> [{timetrap, {minutes, 3}}].
+
+all() ->
+    [cluster, a_lent_collector, two_consoles, a_node_that_dies, a_node_that_is_stopped, many_streams, lanes_and_servers, history,
+     strangers, token, only_shows, topology, placement, benchmarks, pipes, files, bad_questions, command, bad_words].
+
+init_per_testcase(_, Config) -> Config.
+
+end_per_testcase(_, _) ->
+    _ = [os:cmd("kill -KILL " ++ integer_to_list(Pid)) || Port <- erlang:ports(), {name, Name} <- [erlang:port_info(Port, name)],
+                                                         string:find(Name, "bin/beamway") =/= nomatch, {os_pid, Pid} <- [erlang:port_info(Port, os_pid)]],
+    beamway_peer:stop_started().
+
+%% ---- helpers
+
+started(Count) -> started(Count, beamway_shm).
+
+%% Nodes that are connected, the first with all others.
+started(Count, Carrier) ->
+    Peers = [begin {ok, Peer, Node} = beamway_peer:start(Carrier, #{args => ["+S", "1", "+SDio", "1", "+A", "1"]}), {Peer, Node} end || _ <- lists:seq(1, Count)],
+    [{First, _} | Others] = Peers,
+    [?assert(beamway_peer:call(First, net_kernel, connect_node, [Node])) || {_, Node} <- Others],
+    Peers.
+
+console(Peer) -> console(Peer, #{}).
+
+console(Peer, Options) ->
+    {ok, Url} = beamway_peer:call(Peer, console, start, [maps:merge(#{port => 0, interval_ms => 200}, Options)]),
+    port_of(Url).
+
+port_of(Url) ->
+    {match, [Port]} = re:run(Url, ":([0-9]+)/$", [{capture, all_but_first, list}]),
+    list_to_integer(Port).
+
+get(Port, Path) -> get(Port, Path, []).
+
+get(Port, Path, Headers) ->
+    {Status, _, Body} = yucan_client:get(Port, Path, Headers),
+    {Status, jiffy:decode(Body, [return_maps])}.
+
+post(Port, Path, Body) -> post(Port, Path, Body, [{"Content-Type", "application/json"}]).
+
+post(Port, Path, Body, Headers) ->
+    Text = case is_binary(Body) of true -> Body; false -> iolist_to_binary(jiffy:encode(Body)) end,
+    [{Status, Answered, Answer}] =
+        yucan_client:exchange(Port, ["POST ", Path, " HTTP/1.1\r\nHost: localhost\r\nContent-Length: ", integer_to_list(byte_size(Text)), "\r\n",
+                                     [[N, ": ", V, "\r\n"] || {N, V} <- Headers], "\r\n", Text]),
+    {Status, Answered, try jiffy:decode(Answer, [return_maps]) catch _:_ -> Answer end}.
+
+%% The first frame of a stream for which the function is true.
+frame(Port, Topics, Is) ->
+    Socket = stream(Port, Topics),
+    Frame = next(Socket, <<>>, Is, erlang:monotonic_time(millisecond) + ?PATIENCE_MS),
+    gen_tcp:close(Socket),
+    Frame.
+
+stream(Port, Topics) ->
+    Socket = yucan_client:connect(Port),
+    ok = gen_tcp:send(Socket, ["GET /api/events?topics=", Topics, " HTTP/1.1\r\nHost: localhost\r\n\r\n"]),
+    Socket.
+
+next(Socket, Buffer, Is, Deadline) ->
+    case [Json || {match, Found} <- [re:run(Buffer, "data: ([^\n]*)\n", [global, {capture, all_but_first, binary}])], [Data] <- Found,
+                  Json <- [jiffy:decode(Data, [return_maps])], Is(Json)] of
+        [Json | _] -> Json;
+        [] ->
+            Rest = case binary:matches(Buffer, <<"\n\n">>) of [] -> Buffer; Ends -> {At, 2} = lists:last(Ends), binary:part(Buffer, At, byte_size(Buffer) - At) end,
+            case gen_tcp:recv(Socket, 0, max(0, Deadline - erlang:monotonic_time(millisecond))) of
+                {ok, More} -> next(Socket, <<Rest/binary, More/binary>>, Is, Deadline);
+                {error, Why} -> error({no_such_frame, Why, binary:part(Buffer, max(0, byte_size(Buffer) - 3000), min(3000, byte_size(Buffer)))})
+            end
+    end.
+
+up(Count) -> fun(#{<<"nodes">> := Nodes}) -> length([x || #{<<"state">> := <<"up">>} <- Nodes]) >= Count end.
+
+named(Node, #{<<"nodes">> := Nodes}) ->
+    Name = atom_to_binary(Node),
+    hd([N || #{<<"name">> := Other} = N <- Nodes, Other =:= Name] ++ [none]).
+
+until(Fun) ->
+    true = beamway_peer:wait_until(Fun, ?PATIENCE_MS),
+    ok.
+
+%% ---- what it tells
+
+cluster(_) ->
+    [{Peer, Node} | _] = started(3),
+    Port = console(Peer),
+    Load = fun(#{<<"links">> := Links}) -> length([x || #{<<"kind">> := <<"shm">>, <<"ab">> := A, <<"ba">> := B} <- Links, A + B > 0]) >= 2 end,
+    _ = beamway_peer:run(Peer, fun() -> spawn(fun() -> chat(nodes()) end), ok end),
+    #{<<"allow">> := false, <<"links">> := Links} = Frame = frame(Port, "cluster", fun(F) -> (up(3))(F) andalso Load(F) end),
+    ?assertMatch(#{<<"state">> := <<"up">>, <<"otp">> := _, <<"cpu">> := _, <<"memory">> := _, <<"carrier">> := <<"beamway">>, <<"collector_us">> := _}, named(Node, Frame)),
+    ?assert(lists:member(<<"console">>, maps:get(<<"apps">>, named(Node, Frame)))),
+    [#{<<"a">> := A, <<"b">> := B} | _] = Links,
+    Names = [Name || #{<<"name">> := Name} <- maps:get(<<"nodes">>, Frame)],
+    Pair = iolist_to_binary([lists:nth(A + 1, Names), ":", lists:nth(B + 1, Names)]),
+    #{<<"sides">> := Sides} = frame(Port, ["link:", Pair], fun(F) -> is_map_key(<<"sides">>, F) end),
+    ?assertMatch([#{<<"reason">> := <<"same host">>, <<"now">> := #{<<"ring_bytes">> := _}, <<"rates">> := #{<<"doorbells_out">> := _, <<"stalls">> := _}} | _],
+                 [Side || #{<<"up">> := true} = Side <- Sides]),
+    #{<<"state">> := <<"up">>} = frame(Port, ["node:", atom_to_binary(Node)], fun(F) -> is_map_key(<<"started">>, F) end).
+
+chat(Nodes) ->
+    _ = [erpc:call(Node, erlang, node, []) || Node <- Nodes],
+    receive after 5 -> chat(Nodes) end.
+
+%% On a node that lacks the code it is sent, and gone when the console has gone, whichever way that ends.
+a_lent_collector(_) ->
+    [{Peer, _}, {Lent, Node}, {Other, _}] = started(3),
+    Forget = fun() ->
+        _ = [code:del_path(Path) || Path <- code:get_path(), string:find(Path, "console") =/= nomatch],
+        {code:where_is_file("console_collector.beam"), erlang:module_loaded(console_collector)}
+    end,
+    ?assertEqual({non_existing, false}, beamway_peer:run(Lent, Forget)),
+    Runs = fun(P) -> {beamway_peer:call(P, erlang, whereis, [beamway_console_collector]) =/= undefined, beamway_peer:call(P, erlang, module_loaded, [console_collector])} end,
+    Port = console(Peer),
+    _ = frame(Port, "cluster", up(3)),
+    ?assertEqual({true, true}, Runs(Lent)),
+    ok = beamway_peer:call(Peer, console, stop, []),
+    ok = until(fun() -> Runs(Lent) =:= {false, false} end),
+    ok = until(fun() -> element(1, Runs(Other)) =:= false end),
+    %% Once more, and now the console's node is killed.
+    Again = console(Peer),
+    _ = frame(Again, "cluster", fun(F) -> (up(3))(F) andalso maps:get(<<"state">>, named(Node, F)) =:= <<"up">> end),
+    ok = beamway_peer:kill9(Peer),
+    ok = until(fun() -> Runs(Lent) =:= {false, false} end).
+
+%% Two consoles share the collectors; the last one to go takes them along.
+two_consoles(_) ->
+    [{One, _}, {Two, _}, {Third, _}] = started(3),
+    ok = until(fun() -> length(beamway_peer:call(Two, erlang, nodes, [])) =:= 2 end),
+    _ = [frame(console(Peer), "cluster", up(3)) || Peer <- [One, Two]],
+    Collector = beamway_peer:call(Third, erlang, whereis, [beamway_console_collector]),
+    ?assert(is_pid(Collector)),
+    ok = beamway_peer:call(One, console, stop, []),
+    ok = until(fun() -> element(2, beamway_peer:call(Third, erlang, process_info, [Collector, monitors])) =/= [] end),
+    [_] = element(2, beamway_peer:run(Third, fun() -> settled(Collector) end)),
+    ok = beamway_peer:call(Two, console, stop, []),
+    ok = until(fun() -> beamway_peer:call(Third, erlang, whereis, [beamway_console_collector]) =:= undefined end).
+
+settled(Collector) ->
+    case process_info(Collector, monitors) of
+        {monitors, [_, _]} -> receive after 20 -> settled(Collector) end;
+        Monitors -> Monitors
+    end.
+
+a_node_that_dies(_) ->
+    [{Peer, _}, {Victim, Node}, _] = started(3),
+    Port = console(Peer),
+    _ = frame(Port, "cluster", up(3)),
+    ok = beamway_peer:kill9(Victim),
+    Frame = frame(Port, "cluster", fun(F) -> maps:get(<<"state">>, named(Node, F)) =:= <<"down">> end),
+    ?assertMatch(#{<<"why">> := <<_, _/binary>>}, named(Node, Frame)),
+    Names = [Name || #{<<"name">> := Name} <- maps:get(<<"nodes">>, Frame)],
+    ?assertEqual([], [Link || #{<<"a">> := A, <<"b">> := B} = Link <- maps:get(<<"links">>, Frame),
+                              lists:member(atom_to_binary(Node), [lists:nth(A + 1, Names), lists:nth(B + 1, Names)]), maps:get(<<"kind">>, Link) =:= none]).
+
+%% It is up by all that the network knows; it only says nothing any more, until it goes on.
+a_node_that_is_stopped(_) ->
+    [{Peer, _}, {Stopped, Node}] = started(2),
+    Port = console(Peer),
+    _ = frame(Port, "cluster", up(2)),
+    ok = beamway_peer:sigstop(Stopped),
+    #{} = frame(Port, "cluster", fun(F) -> maps:get(<<"state">>, named(Node, F)) =:= <<"silent">> end),
+    ok = beamway_peer:sigcont(Stopped),
+    #{} = frame(Port, "cluster", up(2)).
+
+%% Fifty browsers are told the same, and each node still has one collector.
+many_streams(_) ->
+    [{Peer, _}, {Other, _}] = started(2),
+    Port = console(Peer),
+    Sockets = [stream(Port, "cluster,http,jobs,pipes") || _ <- lists:seq(1, 50)],
+    Deadline = erlang:monotonic_time(millisecond) + ?PATIENCE_MS,
+    [#{} = next(Socket, <<>>, fun(F) -> is_map_key(<<"links">>, F) andalso (up(2))(F) end, Deadline) || Socket <- Sockets],
+    Collectors = fun() -> length([P || P <- processes(), {current_function, {console_collector, _, _}} <- [process_info(P, current_function)]]) end,
+    ok = until(fun() -> beamway_peer:run(Other, Collectors) =:= 1 end),
+    %% A browser that reads nothing does not fill the node's memory: it is told nothing more until it reads.
+    [gen_tcp:close(Socket) || Socket <- Sockets],
+    ok = until(fun() -> beamway_peer:run(Peer, fun() -> map_size(element(4, sys:get_state(console_hub))) end) =:= 0 end).
+
+lanes_and_servers(_) ->
+    [{Peer, Node}, {_, Second}, {Third, _}] = started(3),
+    Start = fun() -> {ok, _} = application:ensure_all_started(teleport), register(sink, spawn(fun() -> receive never -> ok end end)), ok end,
+    [ok = beamway_peer:run(P, Start) || {P, _} <- [{Peer, Node}]],
+    [ok = beamway_peer:call(Peer, erpc, call, [N, Start]) || N <- beamway_peer:call(Peer, erlang, nodes, [])],
+    ok = beamway_peer:run(Peer, fun() -> [ok = teleport:send({sink, Second}, hello) || _ <- lists:seq(1, 10)], ok end),
+    WebPort = beamway_peer:call(Third, yucan_test_server, start, [console_web_test]),
+    Port = console(Peer),
+    #{<<"lanes">> := Lanes} = frame(Port, "lanes", fun(F) -> is_map_key(<<"lanes">>, F) andalso maps:get(<<"lanes">>, F) =/= [] end),
+    ?assertMatch([_ | _], [L || #{<<"class">> := _, <<"at">> := At, <<"queued_bytes">> := _, <<"state">> := _} = L <- Lanes, At =:= atom_to_binary(Node)]),
+    Ask = fun() -> [{200, _, _} = yucan_client:get(WebPort, "/hello") || _ <- lists:seq(1, 20)] end,
+    Seen = fun(#{<<"servers">> := Servers}) ->
+                   Ask(),
+                   [] =/= [S || #{<<"name">> := <<"console_web_test">>, <<"rates">> := #{<<"requests">> := R}, <<"latency_us">> := #{<<"p99">> := P}} = S <- Servers, R > 0, is_integer(P)];
+              (_) -> false
+           end,
+    #{<<"servers">> := _} = frame(Port, "http", Seen).
+
+history(_) ->
+    [{Peer, Node}, {_, Other}] = started(2),
+    Port = console(Peer),
+    _ = frame(Port, "cluster", up(2)),
+    Path = fun(Of) -> ["/api/history?node=", atom_to_binary(Node), Of] end,
+    ok = until(fun() -> {200, #{<<"points">> := Points}} = get(Port, Path("&of=node")), length(Points) > 3 end),
+    {200, #{<<"fields">> := Fields, <<"points">> := [First | _]}} = get(Port, Path(["&of=link&peer=", atom_to_binary(Other)])),
+    ?assertEqual(length(Fields), length(First)),
+    ?assertEqual(<<"time">>, hd(Fields)),
+    {200, #{<<"points">> := [_ | _]}} = get(Port, Path("&of=http&server=console_web")).
+
+%% ---- who may do what
+
+strangers(_) ->
+    [{Peer, _}] = started(1),
+    Port = console(Peer),
+    [{Status, _, _}] = yucan_client:exchange(Port, "GET / HTTP/1.1\r\nHost: evil.example\r\n\r\n"),
+    ?assertEqual(403, Status),
+    {200, Headers, _} = yucan_client:get(Port, "/"),
+    ?assertNotEqual(nomatch, string:find(yucan_client:header(<<"content-security-policy">>, {200, Headers, <<>>}), "default-src 'self'")).
+
+token(Config) ->
+    [{Peer, _}] = started(1),
+    File = filename:join(?config(priv_dir, Config), "token"),
+    Secret = "correct horse battery staple",
+    ok = file:write_file(File, [Secret, "\n"]),
+    ok = file:change_mode(File, 8#600),
+    ?assertMatch({error, _}, beamway_peer:call(Peer, console, start, [#{port => 0, ip => {0, 0, 0, 0}}])),
+    Port = console(Peer, #{token_file => File, ip => {0, 0, 0, 0}}),
+    {401, _} = get(Port, "/api/jobs"),
+    {401, _, Form} = yucan_client:get(Port, "/"),
+    ?assertNotEqual(nomatch, string:find(Form, "password")),
+    {401, _} = get(Port, "/api/jobs", [{"Authorization", "Bearer wrong horse battery staple"}]),
+    {200, _} = get(Port, "/api/jobs", [{"Authorization", ["Bearer ", Secret]}]),
+    Login = fun(Text) -> post(Port, "/login", Text, [{"Content-Type", "application/x-www-form-urlencoded"}]) end,
+    {403, _, _} = Login(<<"token=wrong">>),
+    {303, Headers, _} = Login(<<"token=correct+horse+battery+staple">>),
+    Cookie = yucan_client:header(<<"set-cookie">>, {303, Headers, <<>>}),
+    ?assertNotEqual(nomatch, string:find(Cookie, "HttpOnly")),
+    [Pair | _] = string:split(Cookie, ";"),
+    {200, _} = get(Port, "/api/jobs", [{"Cookie", Pair}]),
+    {401, _} = get(Port, "/api/jobs", [{"Cookie", [Pair, "0"]}]),
+    %% The secret stands in no process that tells of itself.
+    State = beamway_peer:run(Peer, fun() -> {init:get_arguments(), init:get_plain_arguments(), application:get_all_env(console)} end),
+    ?assertEqual(nomatch, string:find(io_lib:format("~p", [State]), "battery")).
+
+only_shows(_) ->
+    [{Peer, _}] = started(1),
+    Port = console(Peer),
+    {403, _, #{<<"error">> := Why}} = post(Port, "/api/topology/measure", #{}),
+    ?assertNotEqual(nomatch, string:find(Why, "--allow")),
+    {403, _, _} = post(Port, "/api/bench/run", #{name => rpc}),
+    ok = beamway_peer:call(Peer, console, stop, []),
+    Allowed = console(Peer, #{allow => true}),
+    %% Of another site's page, whatever it may.
+    {403, _, _} = post(Allowed, "/api/topology/stop", <<"{}">>, [{"Content-Type", "text/plain"}]),
+    {403, _, _} = post(Allowed, "/api/topology/stop", <<"{}">>, [{"Content-Type", "application/json"}, {"Sec-Fetch-Site", "cross-site"}]),
+    {202, _, _} = post(Allowed, "/api/topology/stop", #{}),
+    {409, _, #{<<"error">> := TooFew}} = post(Allowed, "/api/topology/measure", #{}),
+    ?assertNotEqual(nomatch, string:find(TooFew, "two nodes")).
+
+%% ---- pages
+
+topology(_) ->
+    [{Peer, _} | _] = started(3),
+    Port = console(Peer, #{allow => true}),
+    _ = frame(Port, "cluster", up(3)),
+    {200, #{<<"none">> := _}} = get(Port, "/api/topology"),
+    {202, _, _} = post(Port, "/api/topology/measure", #{mode => quiet, batches => 2}),
+    Done = fun() -> {200, #{<<"running">> := Running, <<"last">> := Last}} = get(Port, "/api/jobs"), Running =:= #{} andalso Last =/= #{} end,
+    ok = until(Done),
+    {200, #{<<"last">> := #{<<"measure">> := #{<<"ok">> := true, <<"done">> := 3, <<"failed">> := 0}}}} = get(Port, "/api/jobs"),
+    {200, #{<<"rows">> := [[_, _, _], _, _], <<"tree">> := _, <<"explained">> := _, <<"formats">> := Formats}} = get(Port, "/api/topology"),
+    {200, #{<<"rows">> := _}} = get(Port, "/api/topology?alpha=1.5&mode=quiet&statistic=min"),
+    {400, _} = get(Port, "/api/topology?alpha=zero"),
+    [begin
+         {200, _, Body} = yucan_client:get(Port, ["/api/topology/export/", Name]),
+         ?assert(byte_size(Body) > 10)
+     end || #{<<"name">> := Name} <- Formats],
+    {404, _} = get(Port, "/api/topology/export/tree.exe").
+
+placement(_) ->
+    [{Peer, Node}, {_, Second}, {_, Third}] = started(3),
+    Port = console(Peer),
+    _ = frame(Port, "cluster", up(3)),
+    {200, #{<<"none">> := _}} = get(Port, "/api/placement"),
+    Start = fun(Colour) -> {ok, _} = application:ensure_all_started(placement), placement:insert(console_colour, {static, Colour}) end,
+    ok = beamway_peer:run(Peer, fun() -> Start(red) end),
+    ok = beamway_peer:call(Peer, erpc, call, [Second, fun() -> Start(blue) end]),
+    _ = frame(Port, "cluster", fun(F) -> lists:all(fun(N) -> lists:member(<<"placement">>, maps:get(<<"apps">>, named(N, F), [])) end, [Node, Second]) end),
+    {200, #{<<"names">> := Names, <<"nodes">> := Views, <<"leases">> := []}} = get(Port, "/api/placement"),
+    ?assert(lists:member(<<"console_colour">>, Names)),
+    ?assertMatch([#{<<"value">> := <<"red">>, <<"age_ms">> := _}], [V || #{<<"node">> := N, <<"attributes">> := #{<<"console_colour">> := V}} <- Views, N =:= atom_to_binary(Node)]),
+    Choose = fun(Query) -> {200, _, Answer} = post(Port, "/api/placement/choose", #{query => Query}), Answer end,
+    #{<<"chosen">> := [Chosen], <<"reports">> := Reports} = Choose(<<"{console_colour, eq, blue}">>),
+    ?assertEqual(atom_to_binary(Second), Chosen),
+    ?assertMatch([[_ | _]], [Why || #{<<"node">> := N, <<"suitable">> := false, <<"why">> := Why} <- Reports, N =:= atom_to_binary(Node)]),
+    #{<<"chosen">> := [], <<"conflict">> := _} = Choose(<<"{console_colour, eq, red}, {console_colour, eq, blue}">>),
+    #{<<"wrong">> := Unknown} = Choose(<<"{coloor_of_the_sky, eq, blue}">>),
+    ?assertNotEqual(nomatch, string:find(Unknown, "coloor_of_the_sky")),
+    #{<<"wrong">> := _} = Choose(<<"{console_colour, ">>),
+    #{<<"wrong">> := _} = Choose(<<"{console_colour, about, 1}">>),
+    _ = Third.
+
+benchmarks(Config) ->
+    [{Peer, _}, _] = started(2),
+    Folder = filename:join(?config(priv_dir, Config), "results"),
+    ok = filelib:ensure_dir(filename:join(Folder, "x")),
+    ok = file:write_file(filename:join(Folder, "rpc.json"), <<"{\"bench\":\"rpc\",\"command\":\"c\",\"metrics\":[{\"name\":\"x\",\"beamway\":2,\"baseline\":1}]}">>),
+    ok = file:write_file(filename:join(Folder, "broken.json"), <<"{">>),
+    %% A benchmark of our own, that talks, answers and can be ended.
+    Command = filename:join(Folder, "bench"),
+    ok = file:write_file(Command, "#!/bin/sh\necho begun >&2\n[ \"$2\" = cost ] && { sleep 600 & wait; }\ncat \"$(dirname \"$0\")/rpc.json\"\n"),
+    ok = file:change_mode(Command, 8#755),
+    Port = console(Peer, #{results => Folder, command => Command, allow => true}),
+    {200, #{<<"results">> := [#{<<"file">> := <<"rpc.json">>, <<"count">> := 1}], <<"startable">> := [_ | _]}} = get(Port, "/api/bench"),
+    {200, #{<<"metrics">> := [#{<<"name">> := <<"x">>}]}} = get(Port, "/api/bench/rpc.json"),
+    [{404, _} = get(Port, ["/api/bench/", Name]) || Name <- ["none.json", "..%2frpc.json", "broken.json"]],
+    Jobs = fun() -> {200, J} = get(Port, "/api/jobs"), J end,
+    {202, _, _} = post(Port, "/api/bench/run", #{name => rpc}),
+    ok = until(fun() -> map_size(maps:get(<<"running">>, Jobs())) =:= 0 end),
+    ?assertMatch(#{<<"last">> := #{<<"bench">> := #{<<"ok">> := true, <<"lines">> := [<<"begun">>], <<"result">> := #{<<"count">> := 1}}}}, Jobs()),
+    {409, _, _} = post(Port, "/api/bench/run", #{name => rabbitmq}),
+    {202, _, _} = post(Port, "/api/bench/run", #{name => cost}),
+    ok = until(fun() -> case Jobs() of #{<<"running">> := #{<<"bench">> := #{<<"lines">> := [_ | _]}}} -> true; _ -> false end end),
+    {409, _, _} = post(Port, "/api/bench/run", #{name => rpc}),
+    {202, _, _} = post(Port, "/api/bench/stop", #{}),
+    ok = until(fun() -> map_size(maps:get(<<"running">>, Jobs())) =:= 0 end),
+    ?assertMatch(#{<<"last">> := #{<<"bench">> := #{<<"ok">> := false, <<"why">> := <<"it was stopped">>}}}, Jobs()),
+    %% Its processes go with it.
+    ok = until(fun() -> os:cmd("pgrep -f '" ++ Command ++ "'") =:= "" end).
+
+pipes(Config) ->
+    [{Peer, _}] = started(1),
+    Folder = filename:join(?config(priv_dir, Config), "pipes"),
+    ok = filelib:ensure_dir(filename:join(Folder, "x")),
+    Port = console(Peer, #{pipes => Folder}),
+    #{<<"pipes">> := []} = frame(Port, "pipes", fun(F) -> is_map_key(<<"pipes">>, F) end),
+    ok = file:write_file(filename:join(Folder, os:getpid() ++ ".json"), <<"{\"started_at\":1,\"hops\":[{\"from\":\"here\",\"to\":\"b\",\"carrier\":\"shm\",\"bytes\":7}]}">>),
+    #{<<"pipes">> := [#{<<"hops">> := [#{<<"bytes">> := 7}], <<"pid">> := _}]} =
+        frame(Port, "pipes", fun(F) -> is_map_key(<<"pipes">>, F) andalso maps:get(<<"pipes">>, F) =/= [] end).
+
+%% Every file that a page names is there.
+files(_) ->
+    [{Peer, _}] = started(1),
+    Port = console(Peer),
+    Www = filename:join(code:lib_dir(console, priv), "www"),
+    [begin
+         {200, _, Body} = yucan_client:get(Port, ["/", File]),
+         ?assert(byte_size(Body) > 0)
+     end || File <- filelib:wildcard("**", Www), filelib:is_regular(filename:join(Www, File))],
+    {200, _, Index} = yucan_client:get(Port, "/"),
+    {match, Named} = re:run(Index, "(?:src|href)=\"([a-z][^\"#]*)\"", [global, {capture, all_but_first, list}]),
+    [{200, _, _} = yucan_client:get(Port, ["/", File]) || [File] <- Named],
+    {400, _, _} = yucan_client:get(Port, "/../console.app"),
+    {404, _, _} = yucan_client:get(Port, "/nothing.js").
+
+bad_questions(_) ->
+    [{Peer, _}] = started(1),
+    Port = console(Peer, #{allow => true}),
+    [{Status, #{<<"error">> := _}} = get(Port, Path) ||
+        {Status, Path} <- [{404, "/api/weather"}, {400, "/api/events?topics=weather"}, {400, "/api/history?node=nobody-at-all@nowhere"},
+                           {400, "/api/events?topics=node:nobody-at-all@nowhere"}]],
+    [{Status, _, _} = post(Port, Path, Body) ||
+        {Status, Path, Body} <- [{400, "/api/placement/choose", <<"{">>}, {400, "/api/placement/choose", <<"[]">>}, {404, "/api/placement/choose", <<"{}">>},
+                                 {400, "/api/topology/measure", #{mode => loud}}, {400, "/api/topology/measure", #{batches => 0}}, {404, "/api/bench/run", #{name => 7}},
+                                 {404, "/api/nothing", #{}}]],
+    ?assert(is_pid(beamway_peer:call(Peer, erlang, whereis, [console_hub]))).
+
+%% ---- the command
+
+command(Config) ->
+    [{Peer, Node}, _, _] = started(3, beamway_shm),
+    Cookie = filename:join(?config(priv_dir, Config), "cookie"),
+    ok = file:write_file(Cookie, atom_to_list(beamway_peer:call(Peer, erlang, get_cookie, []))),
+    ok = file:change_mode(Cookie, 8#400),
+    Command = open_port({spawn_executable, executable()}, [{args, ["console", atom_to_list(Node), "--port", "0", "--json", "--cookie-file", Cookie, "--interval", "200"]},
+                                                           exit_status, binary, {line, 1000}]),
+    {os_pid, Pid} = erlang:port_info(Command, os_pid),
+    Url = receive {Command, {data, {eol, Line}}} -> maps:get(<<"url">>, jiffy:decode(Line, [return_maps])) after ?PATIENCE_MS -> error(silent) end,
+    Port = port_of(Url),
+    Frame = frame(Port, "cluster", up(3)),
+    %% The command itself is hidden: it is no node of the cluster.
+    ?assertEqual(3, length(maps:get(<<"nodes">>, Frame))),
+    _ = os:cmd("kill -INT " ++ integer_to_list(Pid)),
+    receive {Command, {exit_status, Status}} -> ?assertNotEqual(0, Status) after ?PATIENCE_MS -> error(still_running) end,
+    ok = until(fun() -> beamway_peer:call(Peer, erlang, whereis, [beamway_console_collector]) =:= undefined end).
+
+bad_words(Config) ->
+    Run = fun(Words) ->
+                  Port = open_port({spawn_executable, executable()}, [{args, ["console" | Words]}, exit_status, stderr_to_stdout, binary]),
+                  ended(Port, <<>>)
+          end,
+    Token = filename:join(?config(priv_dir, Config), "open_token"),
+    ok = file:write_file(Token, "0123456789abcdef"),
+    [begin
+         {Status, Text} = Run(Words),
+         ?assertNotEqual(nomatch, string:find(Text, Says))
+     end || {Status, Says, Words} <- [{2, "unexpected word", ["a", "b"]}, {2, "token_file", ["--bind", "0.0.0.0"]}, {2, "IP address", ["--bind", "here"]},
+                                      {2, "can be read by others", ["--token-file", Token]}, {1, "cannot read", ["--times", "/nowhere/x"]}, {0, "Ctrl-C", ["--help"]},
+                                      {2, "0 to 65535", ["--port", "99999"]}]].
+
+ended(Port, Text) ->
+    receive
+        {Port, {data, More}} -> ended(Port, <<Text/binary, More/binary>>);
+        {Port, {exit_status, Status}} -> {Status, Text}
+    after ?PATIENCE_MS -> error({silent, Text})
+    end.
+
+executable() -> filename:join([code:lib_dir(console), "..", "..", "bin", "beamway"]).

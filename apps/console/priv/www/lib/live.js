@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// One stream of events for the whole page: the topics change with what is looked at.
+
+export class Live {
+  #source = null;
+  #topics = "";
+  #timer = null;
+
+  constructor(onEvent, onState) {
+    this.onEvent = onEvent;
+    this.onState = onState;
+    addEventListener("pagehide", () => this.#source?.close());
+  }
+
+  watch(topics) {
+    const wanted = [...new Set(["cluster", ...topics])].join(",");
+    if (wanted === this.#topics) return;
+    this.#topics = wanted;
+    this.#open();
+  }
+
+  #open() {
+    clearTimeout(this.#timer);
+    this.#source?.close();
+    const source = new EventSource(`api/events?topics=${encodeURIComponent(this.#topics)}`);
+    this.#source = source;
+    source.onopen = () => this.onState("live");
+    source.onerror = () => {
+      this.onState("lost");
+      // The browser tries again by itself unless it was refused.
+      if (source.readyState === EventSource.CLOSED) this.#timer = setTimeout(() => this.#open(), 2000);
+    };
+    for (const kind of ["cluster", "lanes", "http", "pipes", "jobs", "link", "node"]) {
+      source.addEventListener(kind, (event) => { if (source === this.#source) this.onEvent(kind, JSON.parse(event.data)); });
+    }
+  }
+}

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+// Nodes, hosts and links as a graph; what is chosen in it stands beside it with its past.
+
+import { h, replace, card, empty, table, ask } from "../lib/dom.js";
+import { bytes, rate, perSecond, span, count, shortNames, micros } from "../lib/format.js";
+import { Chart } from "../lib/chart.js";
+import { Graph } from "../lib/graph.js";
+
+const kinds = { shm: "shared memory", rdma: "RDMA", tcp: "TCP", tls: "TLS" };
+const tile = (name, value, more, bad) => h("div", { class: `tile ${bad ? "bad" : ""}` }, h("span", null, name), h("b", null, value), more ? h("small", null, more) : null);
+
+function open(root, context, route) {
+  const tiles = h("div", { class: "tiles" });
+  const state = { selected: null, lanes: new Map(), detail: null };
+  const graph = new Graph((what) => context.go(what.link ? `#/cluster/link/${what.link.map(encodeURIComponent).join("/")}` : `#/cluster/node/${encodeURIComponent(what.node)}`));
+  const legend = h("div", { class: "legend" }, Object.entries(kinds).map(([kind, name]) => h("span", null, h("i", { style: `background:var(--${kind})` }), name)),
+    h("span", null, "width: bytes a second · ring: processors in use"));
+  const side = h("div", { class: "side" });
+  const lanes = h("div", { class: "long" });
+  const nodes = h("div");
+  root.append(h("div", { class: "head" }, h("h1", null, "Cluster"), h("span", { class: "sub" }, "Choose a link or a node to see more of it.")), tiles,
+    h("div", { class: "columns side" }, card(null, { class: "stays" }, graph.element, legend), card(null, null, side)),
+    card("Nodes", null, nodes), card("Lanes", null, lanes));
+
+  function select(parts) {
+    state.detail?.end();
+    const [what, a, b] = parts;
+    if (what === "link" && a && b) state.detail = linkDetail([a, b]);
+    else if (what === "node" && a) state.detail = nodeDetail(a);
+    else state.detail = { element: empty("Nothing chosen", "Click a line for bytes, frames, doorbells, stalls, ring fill and queue over time, and why this link was chosen. Tab and Enter do the same."), topics: [], on() {}, end() {}, selected: null };
+    state.selected = state.detail.selected;
+    replace(side, state.detail.element);
+    context.watch("lanes", ...state.detail.topics);
+    if (context.frame()) on("cluster", context.frame());
+  }
+
+  function drawTiles({ nodes: all, links }) {
+    const up = all.filter(({ state: is }) => is === "up").length;
+    const by = Object.keys(kinds).map((kind) => [kind, links.filter((link) => link.kind === kind).length]).filter(([, n]) => n > 0);
+    const sum = (key) => links.reduce((total, link) => total + link[key], 0);
+    const gone = all.length - up;
+    replace(tiles, tile("Nodes", up, gone > 0 ? `${gone} not up` : "all up", gone > 0), tile("Hosts", new Set(all.map(({ host }) => host)).size),
+      tile("Links", links.length, by.map(([kind, n]) => `${n} ${kind}`).join(", ")), tile("Throughput", rate(sum("ab") + sum("ba"))),
+      tile("Frames", perSecond(sum("frames"))), tile("Full rings", perSecond(sum("stalls")), sum("stalls") > 0 ? "senders wait" : "nobody waits"));
+  }
+
+  function drawNodes({ nodes: all }) {
+    const label = shortNames(all.map(({ name }) => name));
+    replace(nodes, all.length === 0 ? empty("No nodes", "No node has answered yet.") : table(
+      ["Node", "Host", "State", ["Processors"], ["Memory"], ["Processes"], ["Run queue"], "Carrier", "Runs", ["Sample costs"]],
+      all.map((node) => h("tr", { class: `pick ${state.selected?.node === node.name ? "picked" : ""}`, onclick: () => graph.onSelect({ node: node.name }) },
+        h("td", null, h("a", { href: `#/cluster/node/${encodeURIComponent(node.name)}`, title: node.name }, label(node.name))), h("td", null, node.host),
+        h("td", null, h("span", { class: `badge ${node.state}` }, node.state), " ", h("span", { class: "muted" }, node.why)),
+        h("td", { class: "n" }, node.cpu === undefined ? "" : node.cpu.toFixed(2)), h("td", { class: "n" }, node.memory === undefined ? "" : bytes(node.memory)),
+        h("td", { class: "n" }, node.processes ?? ""), h("td", { class: "n" }, node.run_queue ?? ""), h("td", null, node.carrier ?? ""),
+        h("td", null, (node.apps ?? []).join(", ")), h("td", { class: "n" }, node.collector_us === undefined ? "" : micros(node.collector_us))))));
+  }
+
+  function drawLanes({ t, lanes: all }) {
+    const groups = new Map();
+    for (const lane of all.filter(({ opened_by }) => opened_by === "this_node")) {
+      const pair = state.selected?.link;
+      if (pair && !(pair.includes(lane.at) && pair.includes(lane.node))) continue;
+      if (state.selected?.node && ![lane.at, lane.node].includes(state.selected.node)) continue;
+      const key = `${lane.at}|${lane.node}|${lane.class}`;
+      const group = groups.get(key) ?? { at: lane.at, node: lane.node, class: lane.class, lanes: 0, up: 0, queued: 0, queued_bytes: 0, sent: 0, sent_bytes: 0, pending_calls: 0, stalls: 0, dropped: 0 };
+      group.lanes += 1;
+      group.up += lane.state === "up" ? 1 : 0;
+      for (const field of ["queued", "queued_bytes", "sent", "sent_bytes", "pending_calls", "stalls", "dropped"]) group[field] += lane[field] ?? 0;
+      groups.set(key, group);
+    }
+    const before = state.lanes;
+    state.lanes = new Map([...groups].map(([key, group]) => [key, { t, ...group }]));
+    // Lanes are asked less often than frames come: the rate is that since the figure changed.
+    const speed = (key, group, field) => {
+      const old = before.get(key);
+      if (!old) return 0;
+      if (old[field] === group[field] && old.rates) return t - old.since < 5000 ? old.rates[field] ?? 0 : 0;
+      return Math.max(0, group[field] - old[field]) * 1000 / Math.max(1, t - (old.since ?? old.t));
+    };
+    const rows = [...groups].sort(([, a], [, b]) => b.queued_bytes - a.queued_bytes || (a.at + a.node + a.class < b.at + b.node + b.class ? -1 : 1)).map(([key, group]) => {
+      const rates = { sent: speed(key, group, "sent"), sent_bytes: speed(key, group, "sent_bytes") };
+      const kept = state.lanes.get(key), old = before.get(key);
+      kept.rates = rates;
+      kept.since = old && old.sent === group.sent ? old.since ?? old.t : t;
+      return h("tr", null, h("td", null, group.at.split("@")[0], " → ", group.node.split("@")[0]), h("td", null, h("span", { class: "badge" }, group.class)),
+        h("td", { class: "n" }, group.up === group.lanes ? group.lanes : `${group.up} of ${group.lanes}`), h("td", { class: "n" }, perSecond(rates.sent)), h("td", { class: "n" }, rate(rates.sent_bytes)),
+        h("td", { class: `n ${group.queued > 0 ? "warn" : ""}` }, count(group.queued)), h("td", { class: `n ${group.queued_bytes > 0 ? "warn" : ""}` }, bytes(group.queued_bytes)),
+        h("td", { class: "n" }, group.pending_calls), h("td", { class: "n" }, count(group.stalls)), h("td", { class: `n ${group.dropped > 0 ? "bad" : ""}` }, count(group.dropped)));
+    });
+    replace(lanes, rows.length === 0 ? empty("No lanes", state.selected ? "No lane belongs to what is chosen above." : "Teleport opens lanes when the first message is sent over them; none is open.")
+      : table(["From and to", "Class", ["Lanes"], ["Messages"], ["Bytes"], ["Queued"], ["Backlog"], ["Open calls"], ["Stalls"], ["Dropped"]], rows));
+  }
+
+  function on(kind, data) {
+    if (kind === "cluster") {
+      graph.draw(data, state.selected);
+      drawTiles(data);
+      drawNodes(data);
+    } else if (kind === "lanes") drawLanes(data);
+    else state.detail?.on(kind, data);
+  }
+
+  select(route);
+  return { on, route: select, end: () => { state.detail?.end(); graph.destroy(); } };
+}
+
+// ---- a link
+
+function linkDetail([a, b]) {
+  const label = shortNames([a, b]);
+  const charts = [
+    new Chart("Bytes a second", [{ label: `${label(a)} → ${label(b)}`, color: "--one", fill: true }, { label: `${label(b)} → ${label(a)}`, color: "--two" }], { format: rate }),
+    new Chart("Frames and doorbells a second", [{ label: "frames", color: "--one" }, { label: "doorbells", color: "--three" }], { format: count, height: 110 }),
+    new Chart("Ring fill and queue", [{ label: "unread", color: "--four", fill: true }, { label: "not yet taken", color: "--two" }, { label: "queue", color: "--three" }], { format: bytes, height: 110 }),
+    new Chart("Full rings a second", [{ label: "stalls", color: "--bad" }], { format: count, height: 90 })];
+  const facts = h("div");
+  const element = h("div", null, h("h2", null, `${label(a)} ↔ ${label(b)}`), facts, charts.map((chart) => chart.element));
+  let from = null;
+  // Of the two ends the first that tells: figures of the other are the same the other way round.
+  const points = (v) => [[v.bytes_out, v.bytes_in], [v.frames_in + v.frames_out, v.doorbells_in + v.doorbells_out], [v.ring_fill_in, v.ring_fill_out, v.queue_bytes], [v.stalls]];
+
+  async function past(node, peer) {
+    from = node;
+    try {
+      const { fields, points: rows } = await ask(`api/history?of=link&node=${encodeURIComponent(node)}&peer=${encodeURIComponent(peer)}`);
+      const all = rows.map((row) => ({ t: row[0] / 1000, v: points(Object.fromEntries(fields.map((field, at) => [field, row[at]]))) }));
+      charts.forEach((chart, at) => chart.set([all.map(({ t }) => t), ...(all[0]?.v[at] ?? chart.series.map(() => 0)).map((_, one) => all.map(({ v }) => (node === a || at > 0) ? v[at][one] : v[at][1 - one]))]));
+    } catch { /* the stream goes on */ }
+  }
+
+  function on(kind, data) {
+    if (kind !== "link" || data.a !== a || data.b !== b) return;
+    const side = data.sides.find(({ up }) => up);
+    replace(facts, facts.childElementCount && !side ? [h("p", { class: "bad" }, "This link is not up.")] : side ? factsOf(data, side, label) : empty("Not linked", "No node tells of such a link."));
+    if (!side) return;
+    if (from === null) past(side.from, side.to);
+    const zero = { bytes_in: 0, bytes_out: 0, frames_in: 0, frames_out: 0, doorbells_in: 0, doorbells_out: 0, stalls: 0, ring_fill_in: 0, ring_fill_out: 0, queue_bytes: 0 };
+    const values = points({ ...zero, ...side.rates, ring_fill_in: side.now.ring_fill_in ?? 0, ring_fill_out: side.now.ring_fill_out ?? 0, queue_bytes: side.now.queue_bytes ?? 0 });
+    charts.forEach((chart, at) => chart.add(data.t / 1000, at === 0 && side.from !== a ? [...values[0]].reverse() : values[at]));
+  }
+  return { element, on, topics: [`link:${a}:${b}`], selected: { link: [a, b] }, end: () => charts.forEach((chart) => chart.destroy()) };
+}
+
+function factsOf({ t, sides }, side, label) {
+  const fill = (part, whole) => h("div", { class: `fill ${part / whole > 0.8 ? "warn" : ""}`, title: `${bytes(part)} of ${bytes(whole)}` }, h("i", { style: `width:${(100 * part / whole).toFixed(1)}%` }));
+  const row = ({ from, up, now, rates }) => up ? h("tr", null, h("td", null, label(from)), h("td", { class: "n" }, rate(rates.bytes_out ?? 0)), h("td", { class: "n" }, perSecond(rates.frames_out ?? 0)),
+    h("td", { class: "n" }, perSecond(rates.doorbells_out ?? 0)), h("td", { class: "n" }, perSecond(rates.stalls ?? 0)), h("td", { class: "n" }, bytes(now.queue_bytes ?? 0)),
+    h("td", null, now.ring_bytes ? fill(now.ring_fill_in ?? 0, now.ring_bytes) : h("span", { class: "muted" }, "no ring"))) : null;
+  return [h("dl", { class: "facts" },
+    h("dt", null, "Kind"), h("dd", null, h("span", { class: `badge ${side.link}` }, kinds[side.link] ?? side.link)),
+    h("dt", null, "Why"), h("dd", { class: "why" }, side.reason || "not told"),
+    side.address ? [h("dt", null, "Address"), h("dd", null, side.address)] : null,
+    side.since ? [h("dt", null, "Up for"), h("dd", null, span(t - side.since * 1000))] : null,
+    h("dt", null, "Carried"), h("dd", null, `${bytes(side.now.bytes_out ?? 0)} from ${label(side.from)}, ${bytes(side.now.bytes_in ?? 0)} to it`)),
+  h("h3", null, "Each end sends"),
+  table(["From", ["Bytes"], ["Frames"], ["Doorbells"], ["Stalls"], ["Queue"], "Unread in its ring"], sides.map(row))];
+}
+
+// ---- a node
+
+function nodeDetail(name) {
+  const charts = [new Chart("Processors in use", [{ label: "processors", color: "--one", fill: true }], { format: (value) => value.toFixed(2) }),
+    new Chart("Memory", [{ label: "memory", color: "--four", fill: true }], { format: bytes, height: 110 }),
+    new Chart("Run queue", [{ label: "waiting", color: "--three" }], { format: count, height: 90 })];
+  const facts = h("div");
+  const element = h("div", null, h("h2", null, name), facts, charts.map((chart) => chart.element));
+  const values = ([cpu, memory, , queue]) => [cpu / 1000, memory, queue];
+  ask(`api/history?of=node&node=${encodeURIComponent(name)}`).then(({ points }) => {
+    const all = points.map(([t, ...rest]) => [t / 1000, ...values(rest)]);
+    charts.forEach((chart, at) => chart.set([all.map(([t]) => t), all.map((row) => row[at + 1])]));
+  }, () => {});
+  function on(kind, data) {
+    if (kind !== "node" || data.name !== name) return;
+    replace(facts, h("dl", { class: "facts" },
+      h("dt", null, "State"), h("dd", null, h("span", { class: `badge ${data.state}` }, data.state), data.why ? ` ${data.why}` : "", data.since ? h("span", { class: "muted" }, ` for ${span(data.t - data.since)}`) : null),
+      h("dt", null, "Host"), h("dd", null, data.host ?? "not known"),
+      data.otp ? [h("dt", null, "Runs"), h("dd", null, `OTP ${data.otp}, ${data.schedulers} schedulers, process ${data.os_pid}`)] : null,
+      data.started ? [h("dt", null, "Up for"), h("dd", null, span(data.t - data.started * 1000))] : null,
+      data.carrier ? [h("dt", null, "Carrier"), h("dd", null, data.carrier, data.beamway ? `, Beamway ${data.beamway}` : "")] : null,
+      data.apps ? [h("dt", null, "Applications"), h("dd", null, data.apps.join(", ") || "none of Beamway")] : null,
+      data.leases !== undefined ? [h("dt", null, "Leases"), h("dd", null, data.leases)] : null));
+    if (data.cpu !== undefined) charts.forEach((chart, at) => chart.add(data.t / 1000, [[data.cpu, data.memory, data.run_queue][at]]));
+  }
+  return { element, on, topics: [`node:${name}`], selected: { node: name }, end: () => charts.forEach((chart) => chart.destroy()) };
+}
+
+export default { id: "cluster", title: "Cluster", open };

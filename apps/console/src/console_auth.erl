@@ -1,0 +1,122 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Who may see a console.
+%%
+%% On loopback without a token everybody on this host may look; a page of another site may not: it does not get past the name of the host (DNS can name
+%% this host anything), and its requests cannot change anything, for those are JSON from this very page. With a token a browser shows it once, in a form, and
+%% has a cookie from then on, signed with a key that lives as long as the console; programs send it as `Authorization: Bearer TOKEN'. It stands in no address and no log.
+-module(console_auth).
+
+-export([new/1, guard/3]).
+-export_type([guard/0]).
+
+-opaque guard() :: #{secret := none | binary(), key := binary(), allow := boolean(), secure := boolean()}.
+
+-define(COOKIE, <<"beamway_console">>).
+-define(DAYS, 30).
+-define(WRONG_MS, 1000).
+
+%% @doc What the guard needs to know.
+-spec new(console_config:config()) -> guard().
+new(#{secret := Secret, allow := Allow, tls := Tls}) -> #{secret => Secret, key => crypto:strong_rand_bytes(32), allow => Allow, secure => Tls =/= none}.
+
+%% @doc Lets a request pass, or answers it.
+-spec guard(yucan_req:req(), fun((yucan_req:req()) -> yucan_handler:response()), guard()) -> yucan_handler:response().
+guard(Req, Next, #{secret := Secret, allow := Allow} = Guard) ->
+    Method = yucan_req:method(Req),
+    Path = yucan_req:path(Req),
+    Known = is_known(Req, Guard),
+    if Secret =:= none, not Known -> console_web:problem(403, "this console answers to localhost only; start it with a token to reach it by another name");
+       Method =:= <<"POST">>, Path =:= <<"/login">>, Secret =/= none -> login(Req, Guard);
+       not Known -> stranger(Path);
+       Method =:= <<"GET">>; Method =:= <<"HEAD">> -> Next(Req);
+       Method =/= <<"POST">> -> console_web:problem(405, "GET and POST are expected");
+       true -> changing(is_own_page(Req), Allow orelse is_harmless(Path), Req, Next)
+    end.
+
+changing(false, _, _, _) -> console_web:problem(403, "a request of another site's page");
+changing(true, false, _, _) -> console_web:problem(403, "this console only shows; start it with --allow (or {allow, true}) to let browsers start things");
+changing(true, true, Req, Next) -> Next(Req).
+
+%% Questions that need a body, and change nothing.
+is_harmless(Path) -> Path =:= <<"/api/placement/choose">>.
+
+is_known(Req, #{secret := none}) -> is_local_name(yucan_req:host(Req));
+is_known(Req, #{secret := Secret} = Guard) ->
+    case yucan_req:header(<<"authorization">>, Req) of
+        <<"Bearer ", Token/binary>> -> is_same(Token, Secret);
+        _ -> lists:any(fun({Name, Value}) -> Name =:= ?COOKIE andalso is_signed(Value, Guard) end, yucan_req:cookies(Req))
+    end.
+
+is_local_name(<<"localhost">>) -> true;
+is_local_name(<<"[::1]">>) -> true;
+is_local_name(<<"::1">>) -> true;
+is_local_name(Host) ->
+    case inet:parse_ipv4strict_address(binary_to_list(Host)) of
+        {ok, {127, _, _, _}} -> true;
+        _ -> false
+    end.
+
+%% A form of another site cannot send JSON, and a script there would have to be let in first.
+is_own_page(Req) ->
+    binary:match(yucan_req:header(<<"content-type">>, Req, <<>>), <<"application/json">>) =:= {0, 16}
+        andalso lists:member(yucan_req:header(<<"sec-fetch-site">>, Req, <<"none">>), [<<"same-origin">>, <<"none">>]).
+
+%% Whether they are the same takes as long as to find that they are not.
+is_same(A, B) -> crypto:hash_equals(crypto:hash(sha256, A), crypto:hash(sha256, B)).
+
+login(Req, #{secret := Secret} = Guard) ->
+    Given = case yucan_req:body(Req, 4096) of
+                {ok, Body} -> proplists:get_value(<<"token">>, yucan_req:pairs(Body), <<>>);
+                {error, _} -> <<>>
+            end,
+    case is_same(string:trim(Given), Secret) of
+        true -> {303, [{<<"location">>, <<"/">>}, {<<"set-cookie">>, cookie(Guard)}], <<>>};
+        false ->
+            %% Guessing takes time.
+            receive after ?WRONG_MS -> ok end,
+            form(403, <<"That is not the token.">>)
+    end.
+
+cookie(#{secure := Secure} = Guard) ->
+    [?COOKIE, "=", signed(erlang:system_time(second) + ?DAYS * 86400, Guard), "; Path=/; HttpOnly; SameSite=Strict; Max-Age=", integer_to_list(?DAYS * 86400),
+     case Secure of true -> "; Secure"; false -> "" end].
+
+signed(Until, #{key := Key}) ->
+    Text = integer_to_binary(Until),
+    [Text, ".", binary:encode_hex(crypto:mac(hmac, sha256, Key, Text))].
+
+is_signed(Value, #{key := Key}) ->
+    try
+        [Text, Sign] = binary:split(Value, <<".">>),
+        crypto:hash_equals(crypto:mac(hmac, sha256, Key, Text), binary:decode_hex(Sign)) andalso binary_to_integer(Text) > erlang:system_time(second)
+    catch
+        error:_ -> false
+    end.
+
+stranger(<<"/api/", _/binary>>) -> console_web:problem(401, "log in first, or send the header Authorization: Bearer TOKEN");
+stranger(_) -> form(401, <<>>).
+
+form(Status, Complaint) ->
+    {Status, [{<<"content-type">>, <<"text/html; charset=utf-8">>}, {<<"cache-control">>, <<"no-store">>}],
+     [<<"<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'><title>Beamway console</title>"
+        "<style>:root{color-scheme:light dark;font:16px system-ui,sans-serif}body{display:grid;place-items:center;min-height:90vh;margin:0}"
+        "form{display:grid;gap:.8rem;width:min(20rem,85vw)}h1{font-size:1.2rem;margin:0}input,button{font:inherit;padding:.55rem .7rem;border-radius:.5rem;border:1px solid #888}"
+        "button{background:#2460d8;color:#fff;border:0}p{margin:0;color:#d43}</style><form method=post action=/login><h1>Beamway console</h1>"
+        "<input type=password name=token placeholder=Token aria-label=Token autocomplete=current-password autofocus required><button>Open</button><p role=alert>">>,
+      Complaint, <<"</p></form></html>">>]}.
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+
+local_names_test_() ->
+    [?_assert(is_local_name(Name)) || Name <- [<<"localhost">>, <<"127.0.0.1">>, <<"127.9.9.9">>, <<"[::1]">>]]
+        ++ [?_assertNot(is_local_name(Name)) || Name <- [<<>>, <<"evil.example">>, <<"10.0.0.1">>, <<"localhost.evil.example">>, <<"127.0.0.1.evil.example">>]].
+
+cookies_test_() ->
+    Guard = #{secret => <<"0123456789ab">>, key => <<"k">>, allow => false, secure => true},
+    Now = erlang:system_time(second),
+    Value = iolist_to_binary(signed(Now + 60, Guard)),
+    [?_assert(is_signed(Value, Guard)), ?_assertNot(is_signed(Value, Guard#{key := <<"other">>})), ?_assertNot(is_signed(<<"9", Value/binary>>, Guard)),
+     ?_assertNot(is_signed(iolist_to_binary(signed(Now - 1, Guard)), Guard)), ?_assertNot(is_signed(<<"x">>, Guard)), ?_assertNot(is_signed(<<"1.zz">>, Guard)),
+     ?_assertNotEqual(nomatch, string:find(iolist_to_binary(cookie(Guard)), "Secure"))].
+-endif.

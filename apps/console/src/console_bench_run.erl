@@ -1,0 +1,43 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Runs a benchmark for a browser, in the process that calls it: the command itself, in its quick form. When that process ends, so does the benchmark.
+-module(console_bench_run).
+
+-export([run/3]).
+
+%% Standard output into a file, standard error to us line by line. The shell waits for the end of its input too, which comes when we end.
+-define(SCRIPT, "exec 3>&1 4<&0; \"$1\" bench \"$2\" --quick --json 2>&3 >\"$3\" 3>&- 4<&- </dev/null & child=$!; "
+                "{ read -r _ <&4; kill -TERM $child; } 2>/dev/null 3>&- & wait $child; status=$?; kill $! 2>/dev/null; exit $status").
+-define(SILENT_MS, 120000).
+
+%% @doc Runs it; each line of what it says on standard error is told. The result is what {@link console_bench:object/1} makes of its JSON.
+-spec run(Command :: file:filename(), Name :: binary(), Tell :: fun((map()) -> ok)) -> {ok, map()} | {error, binary()}.
+run(Command, Name, Tell) ->
+    Folder = case os:getenv("TMPDIR") of false -> "/tmp"; Set -> Set end,
+    File = filename:join(Folder, io_lib:format("beamway-console-~s-~b.json", [os:getpid(), erlang:unique_integer([positive])])),
+    try
+        Port = open_port({spawn_executable, "/bin/sh"}, [{args, ["-c", ?SCRIPT, "sh", Command, Name, File]}, exit_status, binary, {line, 500}, use_stdio]),
+        ended(followed(Port, Tell), File)
+    after
+        file:delete(File)
+    end.
+
+followed(Port, Tell) ->
+    receive
+        {Port, {data, {_, Line}}} ->
+            _ = [Tell(#{line => unicode:characters_to_binary([printable(C) || <<C/utf8>> <= Line])}) || Line =/= <<>>],
+            followed(Port, Tell);
+        {Port, {exit_status, Status}} -> Status
+    after ?SILENT_MS -> silent
+    end.
+
+printable(C) when C >= $\s, C =/= 127 -> C;
+printable(_) -> $\s.
+
+ended(0, File) ->
+    {ok, Bytes} = file:read_file(File),
+    case console_bench:object(Bytes) of
+        {ok, Object} -> {ok, Object};
+        {error, Why} -> {error, unicode:characters_to_binary(["its result is ", Why])}
+    end;
+ended(silent, _) -> {error, <<"it said nothing for two minutes">>};
+ended(Status, _) -> {error, unicode:characters_to_binary(io_lib:format("it ended with status ~b", [Status]))}.

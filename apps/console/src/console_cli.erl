@@ -1,0 +1,100 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc `beamway console': a console for a running cluster, in a VM of its own that becomes a hidden node and listens nowhere but for browsers.
+%%
+%% Called by beamway_cli. The nodes need nothing of the console: collectors are sent to them, and end when this command does.
+-module(console_cli).
+
+-export([main/1]).
+
+-define(DONE, 0).
+-define(FAILED, 1).
+-define(USAGE, 2).
+
+%% @doc Runs until it is ended: 1 if it could not start, 2 for wrong words.
+-spec main(Words :: [string()]) -> 0..2.
+main(Words) ->
+    case getopt:parse(options(), Words) of
+        {ok, {Options, []}} ->
+            case proplists:get_bool(help, Options) of
+                true -> help(), ?DONE;
+                false -> run(maps:from_list(proplists:unfold(Options)))
+            end;
+        {ok, {_, [Extra | _]}} -> usage("unexpected word '~ts'", [Extra]);
+        {error, Error} -> usage("~ts", [getopt:format_error(options(), {error, Error})])
+    end.
+
+usage(Format, Arguments) ->
+    complain(Format ++ "; see: beamway console --help", Arguments),
+    ?USAGE.
+
+complain(Format, Arguments) -> io:format(standard_error, "beamway: console: " ++ Format ++ "~n", Arguments).
+
+options() ->
+    [{node, undefined, undefined, string, "a node of the cluster, as name or name@host (the only one of this host)"},
+     {port, $p, "port", {integer, 8090}, "where browsers find it; 0: any free port"},
+     {bind, undefined, "bind", {string, "127.0.0.1"}, "the address to listen at; others than loopback need --token-file"},
+     {token_file, undefined, "token-file", string, "a file with the token or password that browsers must show; nobody else may read it"},
+     {certfile, undefined, "certfile", string, "PEM certificate: HTTPS; with --keyfile"},
+     {keyfile, undefined, "keyfile", string, "PEM key"},
+     {allow, undefined, "allow", undefined, "browsers may start measurements and quick benchmarks"},
+     {times, undefined, "times", string, "show these times, as beamway topology measure stores them"},
+     {interval, undefined, "interval", {integer, 1000}, "ms between two figures of a node"},
+     {results, undefined, "results", string, "folder of stored benchmarks (bench/results of the checkout)"},
+     {cookie_file, undefined, "cookie-file", string, "read the cookie from this file, not ~/.erlang.cookie"},
+     {json, undefined, "json", undefined, "say the address as a JSON object"},
+     {help, $h, "help", undefined, "this help"}].
+
+help() ->
+    io:format("~ts~n~ts~ts", [getopt:usage_cmd_line("beamway console", options()), getopt:usage_options(options()),
+        "\nShows a running cluster in a browser until Ctrl-C: links, lanes, distances, placement, benchmarks, web servers, pipes.\n"
+        "It attaches to one node, as a hidden node over TCP with your Erlang cookie, and finds the others by it.\n"
+        "\n"
+        "exit status: 1 it could not start, 2 wrong usage; it ends by a signal\n"
+        "examples:    beamway console\n"
+        "             beamway console rabbit@web1 --port 9000 --allow\n"
+        "             (umask 077; openssl rand -hex 32 >token); beamway console --bind 0.0.0.0 --token-file token\n"]).
+
+run(#{bind := Bind} = Options) ->
+    case {inet:parse_address(Bind), times(Options)} of
+        {{error, _}, _} -> usage("--bind ~ts: an IP address is expected", [Bind]);
+        {_, {error, Why}} -> complain("~ts", [Why]), ?FAILED;
+        {{ok, Ip}, {ok, Times}} ->
+            Config = config(Ip, Options),
+            case console_config:read(maps:to_list(Config)) of
+                {ok, _} -> attached(beamway_cli_links:open(maps:with([node, cookie_file], Options)), Config, Times, Options);
+                {error, Text} -> complain("~ts", [Text]), ?USAGE
+            end
+    end.
+
+config(Ip, #{port := Port, interval := Interval} = Options) ->
+    (maps:with([token_file, certfile, keyfile, results], Options))#{ip => Ip, port => Port, interval_ms => Interval, allow => maps:get(allow, Options, false)}.
+
+times(#{times := File}) ->
+    case file:read_file(File) of
+        {ok, Bytes} ->
+            try placement_measured:from_json(jiffy:decode(Bytes, [return_maps])) of
+                {ok, Measured} -> {ok, Measured};
+                {error, Error} -> {error, [File, ": ", placement_measured:format_error(Error)]}
+            catch
+                error:_ -> {error, [File, " is no JSON"]}
+            end;
+        {error, Reason} -> {error, ["cannot read ", File, ": ", file:format_error(Reason)]}
+    end;
+times(#{}) -> {ok, none}.
+
+attached({error, Text}, _, _, _) -> complain("~ts", [Text]), ?FAILED;
+attached({ok, Node}, Config, Times, Options) ->
+    %% What opened the first node opens the others.
+    true = erlang:set_cookie(erlang:get_cookie(Node)),
+    case console:start(Config#{nodes => [Node]}) of
+        {ok, Url} ->
+            _ = [ok = console_jobs:set_measured(Times) || Times =/= none],
+            said(Url, Node, Options),
+            %% Until a signal ends the VM; if the console cannot go on, so must this.
+            Monitor = monitor(process, console_sup),
+            receive {'DOWN', Monitor, process, _, Reason} -> complain("it ended: ~0tP", [Reason, 12]), ?FAILED end;
+        {error, Text} -> complain("~ts", [Text]), ?FAILED
+    end.
+
+said(Url, Node, #{json := true}) -> io:format("~ts~n", [jiffy:encode(#{url => Url, node => Node})]);
+said(Url, Node, _) -> io:format("Console of the cluster of ~ts:  ~ts~nCtrl-C ends it.~n", [Node, Url]).

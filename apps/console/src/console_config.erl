@@ -1,0 +1,150 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc The options of a console, checked once. Pure but for the file that holds the token.
+%%
+%% <ul><li>`port' (8090; 0: any free one), `ip' (`{127,0,0,1}'): where it listens</li>
+%% <li>`token_file': a file that nobody else may read, with a token or password of at least 12 characters; needed if it listens elsewhere than on loopback</li>
+%% <li>`certfile', `keyfile': then it speaks HTTPS</li>
+%% <li>`allow' (`false'): whether browsers may start measurements and benchmarks; without it they only look</li>
+%% <li>`interval_ms' (1000): how often nodes tell their figures</li>
+%% <li>`nodes' (`connected'): also look at nodes that a node of this list knows; the console connects to them</li>
+%% <li>`results': folder of stored benchmarks; `command': the `beamway' that runs new ones; `pipes': folder in which running pipes tell what they do</li></ul>
+-module(console_config).
+
+-export([read/1, url/2, warnings/1]).
+-export_type([config/0]).
+
+-type config() :: #{ip := inet:ip_address(), port := inet:port_number(), secret := none | binary(), allow := boolean(), interval_ms := pos_integer(),
+                    nodes := connected | [node()], results := file:filename(), command := file:filename(), pipes := file:filename(), tls := none | #{certfile | keyfile => file:filename()}}.
+
+-define(SECRET_LEAST, 12).
+-define(SECRET_MOST, 1024).
+
+-include_lib("kernel/include/file.hrl").
+
+%% @doc Checks options, as a property list.
+-spec read([{atom(), term()}]) -> {ok, config()} | {error, Text :: binary()}.
+read(Given) ->
+    try
+        Options = maps:from_list([Option || {Key, _} = Option <- Given, Key =/= included_applications]),
+        Known = [ip, port, token_file, certfile, keyfile, allow, interval_ms, nodes, results, command, pipes],
+        _ = [bad("unknown option ~ts; known are ~ts", [Key, lists:join(", ", [atom_to_list(K) || K <- Known])]) || Key <- maps:keys(Options) -- Known],
+        {ok, checked(Options)}
+    catch
+        throw:{bad, Format, Arguments} -> {error, unicode:characters_to_binary(io_lib:format(Format, Arguments))}
+    end.
+
+-spec bad(io:format(), [term()]) -> no_return().
+bad(Format, Arguments) -> throw({bad, Format, Arguments}).
+
+checked(Options) ->
+    Ip = one(ip, Options, {127, 0, 0, 1}, fun inet:is_ip_address/1, "an address as a tuple"),
+    Secret = secret(Options),
+    Secret =/= none orelse is_loopback(Ip) orelse
+        bad("ip is ~ts, which others can reach; give token_file, a file with a secret (umask 077; openssl rand -hex 32 > FILE)", [inet:ntoa(Ip)]),
+    #{ip => Ip, secret => Secret, tls => tls(Options),
+      port => one(port, Options, 8090, fun(P) -> is_integer(P) andalso P >= 0 andalso P < 65536 end, "0 to 65535"),
+      allow => one(allow, Options, false, fun erlang:is_boolean/1, "true or false"),
+      interval_ms => one(interval_ms, Options, 1000, fun(I) -> is_integer(I) andalso I >= 100 andalso I =< 60000 end, "100 to 60000"),
+      nodes => one(nodes, Options, connected, fun is_nodes/1, "connected, or a list of nodes"),
+      results => text(results, Options, filename:join([root(), "bench", "results"])),
+      command => text(command, Options, filename:join([root(), "bin", "beamway"])),
+      pipes => text(pipes, Options, console_pipes:default_folder())}.
+
+one(Key, Options, Default, Is, Expected) ->
+    Value = maps:get(Key, Options, Default),
+    Is(Value) orelse bad("~ts is ~0tP; ~ts is expected", [Key, Value, 12, Expected]),
+    Value.
+
+text(Key, Options, Default) ->
+    Value = maps:get(Key, Options, Default),
+    try unicode:characters_to_list(Value) of
+        [_ | _] = Text -> Text;
+        _ -> bad("~ts is ~0tP; the name of a file is expected", [Key, Value, 12])
+    catch
+        error:badarg -> bad("~ts is ~0tP; the name of a file is expected", [Key, Value, 12])
+    end.
+
+is_nodes(connected) -> true;
+is_nodes(Nodes) -> is_list(Nodes) andalso lists:all(fun is_atom/1, Nodes).
+
+%% In a checkout apps/console/ebin is two folders below it.
+root() ->
+    case os:getenv("BEAMWAY_ROOT") of
+        false -> filename:join([code:lib_dir(console), "..", ".."]);
+        Root -> Root
+    end.
+
+tls(#{certfile := Certificate, keyfile := Key} = Options) ->
+    _ = [text(Name, Options, "") || Name <- [certfile, keyfile]],
+    #{certfile => Certificate, keyfile => Key};
+tls(#{certfile := _}) -> bad("certfile stands without keyfile", []);
+tls(#{keyfile := _}) -> bad("keyfile stands without certfile", []);
+tls(#{}) -> none.
+
+secret(#{token_file := _} = Options) ->
+    File = text(token_file, Options, ""),
+    case file:read_file_info(File) of
+        {ok, #file_info{type = regular, mode = Mode}} when Mode band 8#077 =:= 0 -> of_file(File, file:read_file(File));
+        {ok, #file_info{type = regular}} -> bad("token_file ~ts can be read by others; chmod 600 it", [File]);
+        {ok, _} -> bad("token_file ~ts is no file", [File]);
+        {error, Reason} -> bad("token_file ~ts: ~ts", [File, file:format_error(Reason)])
+    end;
+secret(#{}) -> none.
+
+of_file(File, {ok, Bytes}) ->
+    case string:trim(Bytes) of
+        Secret when byte_size(Secret) >= ?SECRET_LEAST, byte_size(Secret) =< ?SECRET_MOST -> Secret;
+        Secret -> bad("token_file ~ts holds ~b characters; ~b to ~b are expected", [File, byte_size(Secret), ?SECRET_LEAST, ?SECRET_MOST])
+    end;
+of_file(File, {error, Reason}) -> bad("token_file ~ts: ~ts", [File, file:format_error(Reason)]).
+
+is_loopback({127, _, _, _}) -> true;
+is_loopback({0, 0, 0, 0, 0, 0, 0, 1}) -> true;
+is_loopback(_) -> false.
+
+%% @doc The address for a browser.
+-spec url(config(), inet:port_number()) -> binary().
+url(#{ip := Ip, tls := Tls}, Port) ->
+    Scheme = case Tls of none -> "http"; _ -> "https" end,
+    unicode:characters_to_binary(io_lib:format("~s://~s:~b/", [Scheme, host(Ip), Port])).
+
+host({127, 0, 0, 1}) -> "localhost";
+host({0, 0, 0, 0}) -> element(2, inet:gethostname());
+host({0, 0, 0, 0, 0, 0, 0, 0}) -> element(2, inet:gethostname());
+host(Ip) when tuple_size(Ip) =:= 8 -> [$[, inet:ntoa(Ip), $]];
+host(Ip) -> inet:ntoa(Ip).
+
+%% @doc What an operator should know of these options.
+-spec warnings(config()) -> [unicode:chardata()].
+warnings(#{ip := Ip, tls := none}) ->
+    [["it listens on ", inet:ntoa(Ip), " without TLS: token and figures pass the network as they are; give certfile and keyfile"] || not is_loopback(Ip)];
+warnings(#{}) -> [].
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+
+defaults_test() ->
+    {ok, Config} = read([]),
+    ?assertMatch(#{ip := {127, 0, 0, 1}, port := 8090, secret := none, allow := false, interval_ms := 1000, tls := none}, Config),
+    ?assertEqual(<<"http://localhost:8090/">>, url(Config, 8090)),
+    ?assertEqual([], warnings(Config)).
+
+bad_test_() ->
+    [{Expected, fun() -> {error, Text} = read(Given), ?assertNotEqual(nomatch, string:find(Text, Expected)) end} || {Expected, Given} <-
+        [{"unknown option colour", [{colour, 1}]}, {"port is x; 0 to 65535", [{port, x}]}, {"allow is 1; true or false", [{allow, 1}]},
+         {"token_file", [{ip, {0, 0, 0, 0}}]}, {"interval_ms is 5;", [{interval_ms, 5}]}, {"without keyfile", [{certfile, "x"}]},
+         {"no such file", [{token_file, "/nowhere/x"}]}, {"nodes is 7", [{nodes, 7}]}, {"ip is 7", [{ip, 7}]}, {"results is 7", [{results, 7}]}]].
+
+token_file_test() ->
+    File = filename:join("/tmp", "console_config_" ++ os:getpid()),
+    ok = file:write_file(File, "0123456789abcdef\n"),
+    ok = file:change_mode(File, 8#644),
+    {error, Text} = read([{token_file, File}]),
+    ?assertNotEqual(nomatch, string:find(Text, "can be read by others")),
+    ok = file:change_mode(File, 8#600),
+    {ok, #{secret := <<"0123456789abcdef">>} = Config} = read([{token_file, File}, {ip, {0, 0, 0, 0}}]),
+    ?assertMatch([_], warnings(Config)),
+    ok = file:write_file(File, "short"),
+    ?assertMatch({error, _}, read([{token_file, File}])),
+    ok = file:delete(File).
+-endif.

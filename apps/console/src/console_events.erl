@@ -1,0 +1,57 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc The stream of a browser: frames of the topics that it has asked for, as server-sent events named after the kind of topic.
+-module(console_events).
+
+-export([response/1, topics/1]).
+
+-define(TOPICS_MAX, 8).
+
+%% @doc Answers `/api/events?topics=cluster,link:a@h:b@h'.
+-spec response(yucan_req:req()) -> yucan_handler:response().
+response(Req) ->
+    case topics(proplists:get_value(<<"topics">>, yucan_req:query_pairs(Req), <<"cluster">>)) of
+        {ok, Topics} -> yucan_sse:response(Req, [], fun event/2, Topics);
+        {error, Text} -> console_web:problem(400, Text)
+    end.
+
+event(start, Topics) ->
+    case console_hub:subscribe(Topics) of
+        ok -> {send, #{retry => 1000}, Topics};
+        {error, too_many} -> stop
+    end;
+event({info, {console_frame, Topic, Json}}, Topics) ->
+    ok = console_hub:taken(self()),
+    {send, #{event => name(Topic), data => Json}, Topics};
+event({info, _}, Topics) -> {ok, Topics}.
+
+name(Topic) when is_atom(Topic) -> atom_to_binary(Topic);
+name(Topic) -> atom_to_binary(element(1, Topic)).
+
+%% @doc The topics of a list with commas. Names of nodes must be known already.
+-spec topics(binary()) -> {ok, [console_hub:topic()]} | {error, Text :: unicode:chardata()}.
+topics(Text) ->
+    Words = binary:split(Text, <<",">>, [global, trim_all]),
+    try {ok, lists:usort([topic(binary:split(Word, <<":">>, [global])) || Word <- Words])} of
+        {ok, Topics} when Topics =/= [], length(Topics) =< ?TOPICS_MAX -> {ok, Topics};
+        _ -> {error, io_lib:format("1 to ~b topics are expected", [?TOPICS_MAX])}
+    catch
+        error:_ -> {error, "a topic is cluster, lanes, http, pipes, jobs, node:NODE or link:NODE:NODE, of nodes that are known"}
+    end.
+
+topic([<<"link">>, A, B]) -> {link, binary_to_existing_atom(A), binary_to_existing_atom(B)};
+topic([<<"node">>, Node]) -> {node, binary_to_existing_atom(Node)};
+topic([<<"cluster">>]) -> cluster;
+topic([<<"lanes">>]) -> lanes;
+topic([<<"http">>]) -> http;
+topic([<<"pipes">>]) -> pipes;
+topic([<<"jobs">>]) -> jobs.
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+
+topics_test_() ->
+    Node = atom_to_binary(node()),
+    [?_assertEqual({ok, [cluster, {link, node(), node()}]}, topics(<<"cluster,link:", Node/binary, ":", Node/binary>>)),
+     ?_assertMatch({error, _}, topics(<<>>)), ?_assertMatch({error, _}, topics(<<"weather">>)), ?_assertMatch({error, _}, topics(<<"node:never-heard-of@it">>)),
+     ?_assertEqual({ok, [{node, node()}]}, topics(<<"node:", Node/binary, ",,">>))].
+-endif.

@@ -1,0 +1,157 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc What browsers are told of each topic, as JSON. Pure.
+%%
+%% The frame of the cluster is short, as it goes out for each interval: nodes as objects, each pair of nodes that is linked once, with the places of both in the list
+%% of nodes and bytes a second each way. All else is in frames of their own, which only those get who look at it.
+-module(console_frames).
+
+-export([frame/3, links/1, host/2, hosts/1]).
+
+-type nodes() :: #{node() => console_hub:known()}.
+
+%% @doc The frame of a topic; `none' if there is nothing to say at this time, as for topics that others tell of.
+-spec frame(console_hub:topic(), nodes(), console_config:config()) -> binary() | none.
+frame(cluster, Nodes, Config) -> json(cluster(Nodes, Config));
+frame(lanes, Nodes, _) -> json(lanes(Nodes));
+frame(http, Nodes, _) -> json(http(Nodes));
+frame({link, A, B}, Nodes, _) -> json(link(A, B, Nodes));
+frame({node, Node}, Nodes, _) -> json(node_detail(Node, Nodes));
+frame(_, _, _) -> none.
+
+json(Term) -> iolist_to_binary(jiffy:encode(Term)).
+
+cluster(Nodes, #{allow := Allow, interval_ms := Interval}) ->
+    Hosts = hosts(Nodes),
+    #{t => erlang:system_time(millisecond), console => node(), allow => Allow, interval_ms => Interval,
+      nodes => [node_json(Node, Known, Hosts) || {Node, Known} <- lists:sort(maps:to_list(Nodes))],
+      links => links(Nodes)}.
+
+%% @doc The name of each node's host as people read it: several network namespaces of one machine have the part of the node's name behind it.
+-spec hosts(nodes()) -> #{node() => binary()}.
+hosts(Nodes) ->
+    Spaces = maps:fold(fun(_, #{facts := #{host := Host, space := Space}}, Acc) -> maps:update_with(Host, fun(S) -> lists:usort([Space | S]) end, [Space], Acc);
+                          (_, _, Acc) -> Acc
+                       end, #{}, Nodes),
+    maps:map(fun(Node, #{facts := Facts}) -> host(Node, Facts, Spaces) end, Nodes).
+
+host(Node, #{host := Host}, Spaces) ->
+    case Spaces of
+        #{Host := [_, _ | _]} -> <<Host/binary, " (", (host_part(Node))/binary, ")">>;
+        #{} -> Host
+    end;
+host(Node, _, _) -> host_part(Node).
+
+%% @doc The host of one node among these.
+-spec host(node(), nodes()) -> binary().
+host(Node, Nodes) -> maps:get(Node, hosts(Nodes), host_part(Node)).
+
+host_part(Node) -> lists:last(binary:split(atom_to_binary(Node), <<"@">>)).
+
+node_json(Node, #{state := Is, since := Since, why := Why, facts := Facts, sample := Sample, rates := Rates}, Hosts) ->
+    Base = #{name => Node, host => maps:get(Node, Hosts), state => Is, since => Since, why => Why},
+    maps:merge(maps:merge(Base, maps:with([otp, schedulers, carrier, started, beamway, os_pid], Facts)), figures(Sample, Rates)).
+
+figures(#{memory := Memory, processes := Processes, run_queue := Queue, apps := Apps, busy_us := Busy, samples := Samples} = Sample, #{cpu := Cpu}) ->
+    maps:merge(#{cpu => rounded(Cpu), memory => Memory, processes => Processes, run_queue => Queue, apps => Apps,
+                 collector_us => case Samples of 0 -> 0; _ -> Busy div Samples end}, maps:with([leases], Sample));
+figures(_, _) -> #{}.
+
+rounded(Float) -> round(Float * 1000) / 1000.
+
+%% @doc Every pair of nodes that at least one of the two says is linked, if both are known here: the nodes of other consoles and commands are hidden, and left out.
+-spec links(nodes()) -> [map()].
+links(Nodes) ->
+    Places = maps:from_list(lists:zip(lists:sort(maps:keys(Nodes)), lists:seq(0, map_size(Nodes) - 1))),
+    Pairs = lists:usort([{min(A, B), max(A, B)} || {A, #{rates := #{links := Links}}} <- maps:to_list(Nodes), B <- maps:keys(Links), is_map_key(B, Nodes)]),
+    [pair(A, B, Places, side(A, B, Nodes), side(B, A, Nodes)) || {A, B} <- Pairs].
+
+side(From, To, Nodes) ->
+    case Nodes of
+        #{From := #{rates := #{links := #{To := Link}}}} -> Link;
+        #{} -> none
+    end.
+
+%% Each direction is told by its sender, by its reader if the sender tells nothing.
+pair(A, B, Places, SideA, SideB) ->
+    [Kind | _] = [Kind || #{link := Kind} <- [SideA, SideB]],
+    #{a => maps:get(A, Places), b => maps:get(B, Places), kind => Kind,
+      ab => flow(bytes_out, SideA, bytes_in, SideB), ba => flow(bytes_out, SideB, bytes_in, SideA),
+      frames => flow(frames_out, SideA, frames_in, SideB) + flow(frames_out, SideB, frames_in, SideA),
+      stalls => stalls(SideA) + stalls(SideB), busy => is_busy(SideA) orelse is_busy(SideB)}.
+
+flow(Out, #{rates := Rates}, _, _) when is_map_key(Out, Rates) -> round(maps:get(Out, Rates));
+flow(_, _, In, #{rates := Rates}) when is_map_key(In, Rates) -> round(maps:get(In, Rates));
+flow(_, _, _, _) -> 0.
+
+stalls(#{rates := Rates}) -> round(maps:get(stalls, Rates, 0));
+stalls(none) -> 0.
+
+is_busy(#{gauges := #{busy := Busy}}) -> Busy > 0;
+is_busy(_) -> false.
+
+link(A, B, Nodes) -> #{a => A, b => B, t => erlang:system_time(millisecond), sides => [side_json(A, B, Nodes), side_json(B, A, Nodes)]}.
+
+side_json(From, To, Nodes) ->
+    case side(From, To, Nodes) of
+        none -> #{from => From, to => To, up => false};
+        #{rates := Rates, gauges := Gauges} = Link ->
+            (maps:with([link, reason, address, since], Link))#{from => From, to => To, up => true, now => Gauges, rates => maps:map(fun(_, Rate) -> rounded(Rate) end, Rates)}
+    end.
+
+node_detail(Node, Nodes) ->
+    case Nodes of
+        #{Node := Known} -> (node_json(Node, Known, hosts(Nodes)))#{t => erlang:system_time(millisecond)};
+        #{} -> #{name => Node, state => unknown, t => erlang:system_time(millisecond)}
+    end.
+
+lanes(Nodes) ->
+    #{t => erlang:system_time(millisecond),
+      lanes => [Lane#{at => Node} || {Node, #{state := up, sample := #{lanes := Lanes}}} <- lists:sort(maps:to_list(Nodes)), Lane <- Lanes]}.
+
+http(Nodes) ->
+    #{t => erlang:system_time(millisecond),
+      servers => [server_json(Node, Server) || {Node, #{rates := #{http := Servers}}} <- lists:sort(maps:to_list(Nodes)), Server <- Servers]}.
+
+server_json(Node, #{name := Name, rates := Rates, totals := Totals, latency := Latency}) ->
+    #{node => Node, name => Name, rates => maps:map(fun(_, Rate) -> rounded(Rate) end, Rates), totals => Totals,
+      timed => lists:sum([Count || {_, Count} <- Latency]),
+      latency_us => maps:from_list([{Key, case console_rates:percentile(Share, Latency) of none -> null; Us -> Us end}
+                                    || {Key, Share} <- [{p50, 0.5}, {p90, 0.9}, {p99, 0.99}, {max, 1.0}]])}.
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+
+known(Links) ->
+    Sample = #{memory => 5, processes => 6, run_queue => 0, apps => [yucan], busy_us => 100, samples => 10, lanes => [#{class => bulk}]},
+    #{state => up, since => 1, why => <<>>, facts => #{host => <<"h">>, space => <<"1">>, otp => <<"25">>}, sample => Sample, histories => #{},
+      rates => #{cpu => 0.12345, links => Links,
+                 http => [#{name => web, rates => #{requests => 2.0}, totals => #{requests => 9}, latency => [{5, 10}]}]}}.
+
+link_of(Rates) -> #{link => shm, reason => <<"same host">>, rates => Rates, gauges => #{busy => 0}}.
+
+decoded(Topic, Nodes) ->
+    jiffy:decode(frame(Topic, Nodes, #{allow => false, interval_ms => 1000}), [return_maps]).
+
+cluster_test() ->
+    Nodes = #{b@h => known(#{a@h => link_of(#{bytes_in => 10.0, bytes_out => 3.0})}), a@h => known(#{b@h => link_of(#{bytes_out => 11.0}), stranger@h => link_of(#{})}),
+              c@h => (known(#{}))#{state := down, rates := none}},
+    #{<<"nodes">> := [A, _, C], <<"links">> := [Link]} = decoded(cluster, Nodes),
+    ?assertMatch(#{<<"name">> := <<"a@h">>, <<"host">> := <<"h">>, <<"cpu">> := 0.123, <<"collector_us">> := 10, <<"apps">> := [<<"yucan">>]}, A),
+    ?assertMatch(#{<<"state">> := <<"down">>}, C),
+    ?assertMatch(#{<<"a">> := 0, <<"b">> := 1, <<"ab">> := 11, <<"ba">> := 3, <<"kind">> := <<"shm">>, <<"busy">> := false}, Link).
+
+details_test() ->
+    Nodes = #{b@h => known(#{a@h => link_of(#{bytes_in => 10.0})}), a@h => known(#{})},
+    ?assertMatch(#{<<"sides">> := [#{<<"up">> := false}, #{<<"up">> := true, <<"reason">> := <<"same host">>, <<"rates">> := #{<<"bytes_in">> := 10.0}}]},
+                 decoded({link, a@h, b@h}, Nodes)),
+    ?assertMatch(#{<<"lanes">> := [#{<<"at">> := <<"a@h">>}, _]}, decoded(lanes, Nodes)),
+    ?assertMatch(#{<<"servers">> := [#{<<"latency_us">> := #{<<"p99">> := 6}}, _]}, decoded(http, Nodes)),
+    ?assertMatch(#{<<"state">> := <<"unknown">>}, decoded({node, x@h}, Nodes)),
+    ?assertEqual(none, frame(jobs, Nodes, #{})).
+
+%% Two network namespaces of one machine are two hosts.
+spaces_test() ->
+    Nodes = #{'a@10.0.0.1' => known(#{}), 'b@10.0.0.2' => (known(#{}))#{facts := #{host => <<"h">>, space => <<"2">>}}},
+    ?assertEqual([<<"h (10.0.0.1)">>, <<"h (10.0.0.2)">>], maps:values(hosts(Nodes))),
+    ?assertEqual(<<"new">>, host('x@new', Nodes)).
+-endif.

@@ -1,0 +1,82 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc The pipes that run on this host. A running `rdpipe' keeps a small file in a folder of its user, which says what each of its hops has carried so far, and
+%% removes it in the end; this module reads them. Files whose process is gone (it was killed) are passed over.
+-module(console_pipes).
+
+-export([default_folder/0, running/1]).
+
+-include_lib("kernel/include/file.hrl").
+
+-define(FILES_MAX, 200).
+-define(BYTES_MAX, 65536).
+
+%% @doc Where pipes of this user tell what they do.
+-spec default_folder() -> file:filename().
+default_folder() ->
+    case os:getenv("XDG_RUNTIME_DIR") of
+        Folder when is_list(Folder), Folder =/= "" -> filename:join(Folder, "rdpipe");
+        _ -> "/tmp/rdpipe-" ++ integer_to_list(user())
+    end.
+
+user() ->
+    case file:read_file_info("/proc/self") of
+        {ok, #file_info{uid = User}} -> User;
+        {error, _} -> 0
+    end.
+
+%% @doc What they say: the oldest first.
+-spec running(file:filename()) -> [map()].
+running(Folder) ->
+    case is_ours(Folder) andalso file:list_dir(Folder) of
+        {ok, Files} -> lists:sort(fun oldest/2, lists:append([pipe(Folder, File) || File <- lists:sublist(lists:sort(Files), ?FILES_MAX)]));
+        _ -> []
+    end.
+
+%% In /tmp anybody may have made a folder of this name.
+is_ours(Folder) ->
+    User = user(),
+    case file:read_link_info(Folder) of
+        {ok, #file_info{type = directory, uid = User}} -> true;
+        _ -> false
+    end.
+
+oldest(#{<<"started_at">> := A}, #{<<"started_at">> := B}) -> A =< B;
+oldest(_, _) -> true.
+
+pipe(Folder, File) ->
+    case {string:to_integer(filename:rootname(File)), filename:extension(File)} of
+        {{Pid, ""}, ".json"} when is_integer(Pid) ->
+            case is_running(Pid) andalso content(filename:join(Folder, File)) of
+                #{<<"hops">> := Hops} = Pipe when is_list(Hops) -> [Pipe#{<<"pid">> => Pid}];
+                _ -> []
+            end;
+        _ -> []
+    end.
+
+is_running(Pid) -> filelib:is_dir("/proc/" ++ integer_to_list(Pid)).
+
+content(File) ->
+    case file:read_link_info(File) of
+        {ok, #file_info{type = regular, size = Size}} when Size =< ?BYTES_MAX ->
+            {ok, Bytes} = file:read_file(File),
+            try jiffy:decode(Bytes, [return_maps])
+            catch _:_ -> none
+            end;
+        _ -> none
+    end.
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+
+running_test() ->
+    Folder = "/tmp/console_pipes_" ++ os:getpid(),
+    ok = file:make_dir(Folder),
+    Write = fun(Name, Text) -> ok = file:write_file(filename:join(Folder, Name), Text) end,
+    Write(os:getpid() ++ ".json", "{\"hops\":[{\"bytes\":5}],\"started_at\":1}"),
+    Write("1.json", "{\"ho"),
+    Write("999999999.json", "{\"hops\":[]}"),
+    Write("x.json", "{\"hops\":[]}"),
+    ?assertMatch([#{<<"hops">> := [#{<<"bytes">> := 5}]}], running(Folder)),
+    ?assertEqual([], running(Folder ++ "/nowhere")),
+    ok = file:del_dir_r(Folder).
+-endif.

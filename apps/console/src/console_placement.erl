@@ -1,0 +1,76 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Placement as a node of the cluster sees it: all questions go to a node on which the application runs, so the console's own need not have it.
+-module(console_placement).
+
+-export([view/1, choose/3]).
+
+-define(CALL_MS, 15000).
+
+%% @doc Attributes with their ages, and leases, seen from one of these nodes (the first that answers).
+-spec view([node()]) -> {ok, map()} | {error, unicode:chardata()}.
+view([]) -> {error, "placement runs on none of the nodes: application:ensure_all_started(placement), or attr:start()"};
+view([Asker | _] = Nodes) ->
+    Known = [{Node, Names} || {Node, {ok, Names}} <- every(Nodes, placement, attributes, [])],
+    Names = lists:usort(lists:append([N || {_, N} <- Known])),
+    case call(Asker, placement, attributes, [Nodes, Names]) of
+        {ok, Views} ->
+            Leases = every(Nodes, placement_lease, list, []),
+            {ok, #{asker => Asker, names => Names, nodes => [node_json(Node, View) || {Node, View} <- lists:sort(maps:to_list(Views))],
+                   leases => [lease_json(Node, Lease) || {Node, {ok, List}} <- Leases, Lease <- List], words => words(), units => placement_unit:names()}};
+        {error, Why} -> {error, Why}
+    end.
+
+words() -> [eq, ne, lt, le, gt, ge, in, between, match, exists, missing, low, high, lowest, highest, top, bottom, dist, same, very_near, near, far, very_far,
+            anywhere, latency, group, 'and', 'or', 'not', require, order, prefer, from, n, min, on_conflict, spread, policy, charge, max_age, deadline].
+
+every(Nodes, Module, Function, Arguments) -> lists:zip(Nodes, erpc:multicall(Nodes, Module, Function, Arguments, ?CALL_MS)).
+
+call(Node, Module, Function, Arguments) ->
+    try {ok, erpc:call(Node, Module, Function, Arguments, ?CALL_MS)}
+    catch
+        error:{erpc, Reason} -> {error, io_lib:format("~ts did not answer: ~0tp", [Node, Reason])};
+        _:Reason -> {error, io_lib:format("~ts answered with an error: ~0tP", [Node, Reason, 15])}
+    end.
+
+node_json(Node, #{status := Status, attributes := Attributes} = View) ->
+    Base = #{node => Node, status => Status, attributes => maps:map(fun(_, Known) -> value(Known) end, Attributes)},
+    maps:merge(Base, maps:with([rtt_us], View)).
+
+value({ok, Value, Age, Unit, _}) -> #{value => plain(Value), age_ms => Age, unit => case Unit of none -> null; _ -> Unit end};
+value({unknown, Reason}) -> #{unknown => text("~0tP", [Reason, 10])}.
+
+plain(Value) when is_number(Value); is_boolean(Value) -> Value;
+plain(Value) when is_atom(Value) -> atom_to_binary(Value);
+plain(Value) -> text("~0tP", [Value, 30]).
+
+text(Format, Arguments) -> unicode:characters_to_binary(io_lib:format(Format, Arguments)).
+
+lease_json(Node, {Holder, Claims, Left}) ->
+    #{node => Node, holder => text("~p", [Holder]), holder_node => node(Holder), claims => text("~0tP", [Claims, 20]), left_ms => Left}.
+
+%% @doc The nodes that a node chooses by a query, and of every node why or why not.
+-spec choose(Asker :: node(), Query :: term(), [node()]) -> {ok, map()} | {error, unicode:chardata()}.
+choose(Asker, Query, Nodes) ->
+    case {call(Asker, placement, choose_nodes, [Nodes, Query]), call(Asker, placement, explain, [Nodes, Query])} of
+        {{ok, Chosen}, {ok, {ok, Reports}}} -> {ok, maps:merge(chosen(Asker, Chosen), #{asker => Asker, reports => [report(Asker, Report) || Report <- Reports]})};
+        {_, {ok, {error, Error}}} -> {error, in_words(Asker, Error)};
+        {{error, Why}, _} -> {error, Why};
+        {_, {error, Why}} -> {error, Why}
+    end.
+
+chosen(_, {ok, Nodes, _}) -> #{chosen => Nodes};
+chosen(Asker, {error, Error}) -> #{chosen => [], conflict => in_words(Asker, Error)}.
+
+in_words(Asker, Error) ->
+    case call(Asker, placement, format_error, [Error]) of
+        {ok, Text} -> unicode:characters_to_binary(Text);
+        {error, _} -> text("~0tP", [Error, 20])
+    end.
+
+%% The words are those of the command `beamway choose'.
+report(Asker, #{node := Node, suitable := Suitable, status := Status} = Report) ->
+    Lines = case call(Asker, placement_explain, to_text, [[Report]]) of
+                {ok, Text} -> [string:trim(Line) || Line <- tl(string:split(unicode:characters_to_binary(Text), "\n", all)), string:trim(Line) =/= <<>>];
+                {error, _} -> []
+            end,
+    #{node => Node, suitable => Suitable, status => Status, why => Lines}.

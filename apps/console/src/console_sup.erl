@@ -1,0 +1,24 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @private Supervisor of a console. `rest_for_one': the web server answers from the hub, so it ends and comes back with it; event streams are opened again by
+%% the browsers.
+-module(console_sup).
+-behaviour(supervisor).
+
+-export([start_link/1, init/1]).
+
+%% @private
+-spec start_link(console_config:config()) -> {ok, pid()} | {error, term()}.
+start_link(Config) ->
+    case supervisor:start_link({local, ?MODULE}, ?MODULE, Config) of
+        {ok, Pid} -> {ok, Pid};
+        ignore -> {error, ignore};
+        {error, Reason} -> {error, Reason}
+    end.
+
+%% @private
+-spec init(console_config:config()) -> {ok, {supervisor:sup_flags(), [supervisor:child_spec()]}}.
+init(Config) ->
+    {ok, {#{strategy => rest_for_one, intensity => 5, period => 10},
+          [#{id => hub, start => {console_hub, start_link, [Config]}, shutdown => 5000},
+           #{id => jobs, start => {console_jobs, start_link, [Config]}, shutdown => 10000},
+           yucan:child_spec(console_web:options(Config))]}}.

@@ -1,0 +1,54 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc The web server of a console: its options for yucan, and what every answer has in common.
+-module(console_web).
+
+-export([options/1, json/1, json/2, problem/2, body/1]).
+
+-define(BODY_BYTES, 65536).
+
+%% @doc The options of the server.
+-spec options(console_config:config()) -> yucan_config:options().
+options(#{ip := Ip, port := Port, tls := Tls} = Config) ->
+    Guard = console_auth:new(Config),
+    #{name => ?MODULE, listen => [maps:merge(#{ip => Ip, port => Port}, case Tls of none -> #{}; _ -> #{tls => Tls} end)],
+      server_header => none, limits => #{connections => 2048, body_bytes => ?BODY_BYTES},
+      middleware => [fun(Req, Next) -> secured(console_auth:guard(Req, Next, Guard)) end],
+      routes => [{<<"/api/*what">>, console_api, Config}, {<<"/*file">>, yucan_file, files()}, {<<"/">>, yucan_file, files()}]}.
+
+%% Files are asked for anew each time and answered by 304: a new version shows at once.
+files() -> #{root => filename:join(code:priv_dir(console), "www"), gzip => true, headers => [{<<"cache-control">>, <<"no-cache">>}]}.
+
+%% Nothing is loaded from elsewhere, nothing is shown in the frame of another page.
+secured({Status, Headers, Body}) when is_integer(Status) ->
+    {Status, [{<<"content-security-policy">>, <<"default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; object-src 'none'; "
+                                                "base-uri 'none'; form-action 'self'; frame-ancestors 'none'">>},
+              {<<"x-content-type-options">>, <<"nosniff">>}, {<<"referrer-policy">>, <<"no-referrer">>} | Headers], Body};
+secured(Other) -> Other.
+
+%% @doc An answer of JSON.
+-spec json(term()) -> yucan_handler:response().
+json(Term) -> json(200, Term).
+
+%% @doc The same with a status.
+-spec json(200..599, term()) -> yucan_handler:response().
+json(Status, Term) ->
+    {Status, [{<<"content-type">>, <<"application/json; charset=utf-8">>}, {<<"cache-control">>, <<"no-store">>}], jiffy:encode(Term)}.
+
+%% @doc What is wrong with a request, or could not be done: a text for the reader.
+-spec problem(400..599, unicode:chardata()) -> yucan_handler:response().
+problem(Status, Text) -> json(Status, #{error => unicode:characters_to_binary(Text)}).
+
+%% @doc The object in the body of a request.
+-spec body(yucan_req:req()) -> {ok, map()} | {error, yucan_handler:response()}.
+body(Req) ->
+    case yucan_req:body(Req) of
+        {ok, <<>>} -> {ok, #{}};
+        {ok, Bytes} ->
+            try jiffy:decode(Bytes, [return_maps]) of
+                Map when is_map(Map) -> {ok, Map};
+                _ -> {error, problem(400, "the body is JSON, but no object")}
+            catch
+                _:_ -> {error, problem(400, "the body is no JSON")}
+            end;
+        {error, Reason} -> {error, yucan_req:body_error(Reason)}
+    end.

@@ -1,0 +1,98 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc What `make demo' leaves on a terminal: four nodes that talk to each other, and the console to look at them, until Ctrl-C. Called by {@link beamway_demo}.
+-module(beamway_demo_console).
+
+-export([stay/1]).
+%% Run on the nodes.
+-export([begin_work/3]).
+
+-define(PORT, 8090).
+-define(NODES, 4).
+
+%% @doc Starts nodes, work and console, says where it is, and never returns: Ctrl-C ends the VM, and the nodes with it.
+-spec stay(Say :: fun((io:format(), [term()]) -> ok)) -> no_return().
+stay(Say) ->
+    Epmd = beamway_bench_nodes:start_epmd(),
+    #{beamway := Contender} = beamway_bench_contender:all(beamway_bench_nodes:root(), 200),
+    Cluster = beamway_bench_nodes:start(Epmd, Contender, #{count => ?NODES, connect_all => true, prefix => "demo"}),
+    ok = beamway_bench_nodes:connect(Cluster, forward),
+    Paths = [filename:join([beamway_bench_nodes:root(), "apps", App, "ebin"]) || App <- ["teleport", "placement", "yucan", "console"]],
+    _ = beamway_bench_nodes:all(Cluster, code, add_pathsa, [Paths]),
+    #{members := [First | _] = Members} = Cluster,
+    Names = beamway_bench_nodes:names(Cluster),
+    {ok, _} = beamway_bench_nodes:call(First, application, ensure_all_started, [yucan]),
+    {ok, _} = beamway_bench_nodes:call(First, yucan, start, [#{name => hello, listen => [#{port => 0}], handler => {beamway_demo_http, none}}]),
+    Port = beamway_bench_nodes:call(First, yucan, port, [hello]),
+    _ = [ok = beamway_bench_nodes:call(Member, ?MODULE, begin_work, [Name, Names, Port]) || {Member, Name} <- lists:zip(Members, Names)],
+    Say("~nThe console shows four nodes at work:~n~n    ~ts~n~nCtrl-C ends them and it.~n", [console(First, ?PORT)]),
+    %% Whatever ends, the reader ends it.
+    receive never -> exit(normal) end.
+
+%% Another port if somebody has that one.
+console(Member, Port) ->
+    case beamway_bench_nodes:call(Member, console, start, [#{port => Port, allow => true}]) of
+        {ok, Url} -> Url;
+        {error, _} when Port =/= 0 -> console(Member, 0);
+        {error, Text} -> error({no_console, Text})
+    end.
+
+%% @doc Work that leaves most of a processor alone: calls, lanes with small and large messages, leases, requests.
+-spec begin_work(node(), [node(), ...], inet:port_number()) -> ok.
+begin_work(Own, Names, Port) ->
+    [{ok, _} = application:ensure_all_started(App) || App <- [placement, teleport]],
+    Others = lists:delete(Own, Names),
+    true = register(demo_sink, spawn(fun sink/0)),
+    _ = [spawn(fun() -> calls(Other) end) || Other <- Others],
+    _ = spawn(fun() -> messages(Others, binary:copy(<<"x">>, 200000)) end),
+    _ = spawn(fun() -> leases(Others) end),
+    _ = spawn(fun() -> requests(Port) end),
+    ok.
+
+sink() -> receive _ -> sink() end.
+
+calls(Other) ->
+    _ = tried(fun() -> erpc:call(Other, erlang, node, [], 1000) end),
+    pause(2 + rand:uniform(20)),
+    calls(Other).
+
+messages(Others, Large) ->
+    _ = [tried(fun() -> teleport:send({demo_sink, Other}, Message, #{class => Class, timeout => 1000}) end)
+         || Other <- Others, {Class, Message} <- [{bulk, Large}, {normal, hello}, {control, hello}]],
+    pause(100 + rand:uniform(300)),
+    messages(Others, Large).
+
+leases(Others) ->
+    _ = tried(fun() -> placement:reserve(lists:nth(rand:uniform(length(Others)), Others), #{}, #{ttl => 20000}) end),
+    pause(15000),
+    leases(Others).
+
+requests(Port) ->
+    case gen_tcp:connect({127, 0, 0, 1}, Port, [binary, {active, false}, {packet, http_bin}], 5000) of
+        {ok, Socket} -> requested(Socket, Port);
+        {error, _} -> pause(1000), requests(Port)
+    end.
+
+requested(Socket, Port) ->
+    case tried(fun() -> ok = gen_tcp:send(Socket, "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"), answered(Socket, 0) end) of
+        ok -> pause(10 + rand:uniform(40)), requested(Socket, Port);
+        _ -> _ = gen_tcp:close(Socket), requests(Port)
+    end.
+
+answered(Socket, Length) ->
+    case gen_tcp:recv(Socket, 0, 5000) of
+        {ok, {http_header, _, 'Content-Length', _, Value}} -> answered(Socket, binary_to_integer(Value));
+        {ok, http_eoh} when Length > 0 ->
+            ok = inet:setopts(Socket, [{packet, raw}]),
+            {ok, _} = gen_tcp:recv(Socket, Length, 5000),
+            inet:setopts(Socket, [{packet, http_bin}]);
+        {ok, http_eoh} -> ok;
+        {ok, _} -> answered(Socket, Length);
+        {error, Reason} -> {error, Reason}
+    end.
+
+tried(Fun) ->
+    try Fun()
+    catch _:_ -> failed
+    end.
+
+pause(Ms) -> receive after Ms -> ok end.

@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+// The console's pages in Chromium: opened, clicked through, photographed. usage: node console.js CHROMIUM URL PICTURES VICTIM-PID VICTIM-NODE
+// Prints a line for each thing that is as it should be; the first that is not ends it with a message.
+"use strict";
+const assert = require("node:assert");
+const os = require("node:os");
+const path = require("node:path");
+const { chromium } = require("playwright-core");
+
+const [program, url, pictures, victimPid, victim] = process.argv.slice(2);
+// On a machine that does nothing else; where more runs than there are processors, it takes the longer.
+const patience = () => Number(process.env.BEAMWAY_TEST_SLOWNESS ?? 1) * Math.max(1, (2 * os.loadavg()[0]) / os.cpus().length);
+const LOADED_MS = 1000;
+const SHOWN_MS = 2000;
+const failures = [];
+
+async function opened(browser, options, hash) {
+  const context = await browser.newContext(options);
+  const page = await context.newPage();
+  page.setDefaultTimeout(30000);
+  page.on("pageerror", (error) => failures.push(`${hash}: ${error}`));
+  page.on("console", (message) => { if (["error", "warning"].includes(message.type())) failures.push(`${hash}: ${message.text()}`); });
+  await page.goto(`${url}#/${hash}`);
+  return page;
+}
+
+const picture = (page, name) => page.screenshot({ path: path.join(pictures, `${name}.png`), fullPage: true });
+const heading = (page, name) => page.getByRole("heading", { name, level: 1 }).waitFor();
+
+// From the request to the drawn cluster, each time with an empty cache. The first one is also the browser's own, so the best counts.
+async function quick(browser) {
+  const times = [];
+  for (let turn = 0; turn < 4; turn += 1) {
+    const page = await opened(browser, { viewport: { width: 1280, height: 900 } }, "cluster");
+    times.push(Math.round(await page.evaluate(() => new Promise((done) => {
+      const look = () => { if (document.querySelectorAll(".node").length > 0) done(performance.now()); else setTimeout(look, 5); };
+      look();
+    }))));
+    await page.context().close();
+  }
+  assert.ok(Math.min(...times) < LOADED_MS * patience(), `the cluster was drawn ${times} ms after the page was asked for`);
+  console.log(`the first page is drawn after ${times.join(", ")} ms`);
+}
+
+async function cluster(browser) {
+  const page = await opened(browser, { viewport: { width: 1280, height: 900 }, colorScheme: "light" }, "cluster");
+  await page.locator(".node.up").nth(5).waitFor();
+  await page.locator(".link.shm").first().waitFor();
+  await page.locator(".link.tcp").first().waitFor();
+  await page.getByText("bulk").first().waitFor();
+  await page.waitForTimeout(4000);
+  await picture(page, "cluster");
+  await page.locator(".link.shm").first().focus();
+  await page.keyboard.press("Enter");
+  await page.locator(".why").getByText("same host").waitFor();
+  await page.getByText("Frames and doorbells a second").waitFor();
+  await page.locator("figure .uplot").nth(3).waitFor();
+  await page.waitForTimeout(3500);
+  await picture(page, "cluster-link");
+  await page.getByRole("button", { name: "Light or dark" }).click();
+  assert.strictEqual(await page.evaluate(() => document.documentElement.dataset.theme), "dark");
+  await page.waitForTimeout(300);
+  await picture(page, "cluster-link-dark");
+  await page.getByRole("link", { name: "bob" }).first().click();
+  await page.getByText("Processors in use", { exact: true }).waitFor();
+  await page.waitForTimeout(2500);
+  await picture(page, "cluster-node-dark");
+  await page.keyboard.press("2");
+  await heading(page, "Topology");
+  console.log("the cluster's page: graph, link, node, both themes, keys");
+  await page.context().close();
+}
+
+async function topology(browser) {
+  const page = await opened(browser, { viewport: { width: 1280, height: 900 }, colorScheme: "light" }, "topology");
+  await page.locator("#measure").click();
+  await page.getByRole("progressbar").waitFor();
+  await picture(page, "topology-measuring");
+  await page.locator("canvas").waitFor({ timeout: 120000 });
+  await page.getByText("How well the tree fits").waitFor();
+  await picture(page, "topology");
+  for (const name of ["Quiet", "Fastest", "By name", "Linear", "By cluster", "Log", "α"]) await page.locator(".segments").getByRole("button", { name, exact: true }).click();
+  await page.locator("#alpha").fill("2.5");
+  await page.waitForTimeout(800);
+  await picture(page, "topology-alpha");
+  for (const file of await page.locator("a[download]").all()) {
+    const [download] = await Promise.all([page.waitForEvent("download"), file.click()]);
+    assert.strictEqual(await download.failure(), null);
+  }
+  console.log("the topology's page: measured now, every switch, every export");
+  await page.context().close();
+}
+
+async function placement(browser) {
+  const page = await opened(browser, { viewport: { width: 1280, height: 900 }, colorScheme: "dark" }, "placement");
+  await page.getByRole("cell", { name: "load_per_core1", exact: true }).waitFor();
+  const editor = page.locator("#query");
+  await editor.fill("");
+  await editor.pressSequentially("{ra");
+  await page.getByRole("option", { name: "rack" }).waitFor();
+  await picture(page, "placement-completion");
+  await page.keyboard.press("Tab");
+  await editor.pressSequentially(", eq, left}");
+  assert.strictEqual(await editor.inputValue(), "{rack, eq, left}");
+  await page.locator("#choose").click();
+  await page.getByText("chosen").first().waitFor();
+  await page.getByText("not suitable").first().waitFor();
+  await picture(page, "placement");
+  await editor.fill("{no_such_thing_at_all, true}");
+  await page.keyboard.press("Control+Enter");
+  await page.getByRole("alert").getByText("no_such_thing_at_all").waitFor();
+  await page.getByRole("columnheader", { name: "Holder" }).waitFor();
+  console.log("the placement's page: completion, why not, a wrong word, ages, leases");
+  await page.context().close();
+}
+
+async function benchmarks(browser) {
+  const page = await opened(browser, { viewport: { width: 1280, height: 900 }, colorScheme: "light" }, "benchmarks");
+  await page.locator(".metric").first().waitFor();
+  await page.getByRole("link", { name: "rpc", exact: true }).click();
+  await page.getByText("bin/beamway bench rpc").waitFor();
+  await picture(page, "benchmarks");
+  await page.getByLabel("Benchmark", { exact: true }).selectOption("pingpong");
+  await page.locator("#run").click();
+  await page.getByText("runs since").waitFor();
+  await page.waitForTimeout(3000);
+  await picture(page, "benchmarks-running");
+  await page.getByRole("button", { name: "Stop" }).click();
+  await page.getByText("it was stopped").waitFor();
+  console.log("the benchmarks' page: stored results, one begun and stopped");
+  await page.context().close();
+}
+
+async function http(browser) {
+  const page = await opened(browser, { viewport: { width: 1280, height: 900 }, colorScheme: "dark" }, "http");
+  await page.getByRole("link", { name: "shop" }).click();
+  await page.getByRole("heading", { name: /^shop on/ }).waitFor();
+  await page.waitForTimeout(4000);
+  await picture(page, "http");
+  console.log("the page of HTTP: servers, one server's past");
+  await page.context().close();
+}
+
+async function pipes(browser) {
+  const page = await opened(browser, { viewport: { width: 1280, height: 900 }, colorScheme: "light" }, "pipes");
+  await page.locator(".hop").first().waitFor();
+  await page.waitForTimeout(3000);
+  await picture(page, "pipes");
+  console.log("the page of pipes: a running pipe, hop by hop");
+  await page.context().close();
+}
+
+// Every page on a phone: nothing is wider than the screen.
+async function phone(browser) {
+  for (const name of ["cluster", "topology", "placement", "benchmarks", "http", "pipes"]) {
+    const page = await opened(browser, { viewport: { width: 390, height: 844 }, deviceScaleFactor: 2, isMobile: true, hasTouch: true, colorScheme: "dark" }, name);
+    await page.locator("h1").waitFor();
+    await page.waitForTimeout(1500);
+    const wide = await page.evaluate(() => document.documentElement.scrollWidth);
+    assert.ok(wide <= 390, `${name} is ${wide} pixels wide on a phone`);
+    await picture(page, `phone-${name}`);
+    await page.context().close();
+  }
+  console.log("all pages fit a phone");
+}
+
+async function death(browser) {
+  const page = await opened(browser, { viewport: { width: 1280, height: 900 }, colorScheme: "light" }, "cluster");
+  await page.locator(".node.up").nth(5).waitFor();
+  const shown = page.evaluate(() => new Promise((done) => {
+    const look = () => { if (document.querySelector(".node.down")) done(Date.now()); else setTimeout(look, 5); };
+    look();
+  }));
+  const killed = Date.now();
+  process.kill(Number(victimPid), "SIGKILL");
+  const took = await shown - killed;
+  assert.ok(took < SHOWN_MS * patience(), `the death of ${victim} was shown after ${took} ms`);
+  await page.waitForTimeout(1200);
+  await picture(page, "cluster-down");
+  console.log(`a killed node is shown after ${took} ms`);
+  await page.context().close();
+}
+
+async function visit() {
+  const browser = await chromium.launch({ executablePath: program, args: ["--no-sandbox"] });
+  try {
+    for (const part of [quick, cluster, topology, placement, benchmarks, http, pipes, phone, death]) await part(browser);
+    assert.deepStrictEqual(failures, []);
+    console.log("no message of the browser's own");
+  } finally {
+    await browser.close();
+  }
+}
+
+visit().then(() => console.log("all seen"), (error) => {
+  if (failures.length > 0) console.error(failures.join("\n"));
+  console.error(error);
+  process.exit(1);
+});

@@ -1,0 +1,170 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc The console as people see it: six real nodes under load, each page opened in Debian's Chromium and clicked through (`browser/console.js'), pictures kept in
+%% `build/browser-console/pictures'; and what 50 event streams cost. Run by `make test-console', in an overlay that is gone afterwards.
+-module(console_browser_SUITE).
+
+-export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
+-export([chromium/1, fifty_streams/1]).
+
+-define(STREAMS, 50).
+-define(LOOK_MS, 3000).
+-define(WINDOWS, 5).
+%% Of a processor, for each node.
+-define(SHARE_MAX, 0.01).
+
+suite() -> [{timetrap, {minutes, 12}}].
+
+all() -> [fifty_streams, chromium].
+
+init_per_suite(Config) ->
+    Peers = [begin
+                 {ok, Peer, Node} = beamway_peer:start(Carrier, #{name => Name, args => ["+SDio", "1", "+A", "1", "-kernel", "prevent_overlapping_partitions", "false"]}),
+                 {Peer, Node}
+             end || {Name, Carrier} <- [{"ada", beamway_shm}, {"bob", beamway_shm}, {"cleo", beamway_shm}, {"dan", beamway_shm}, {"eve", beamway_tcp}, {"finn", beamway_tcp}]],
+    Nodes = [Node || {_, Node} <- Peers],
+    [true = beamway_peer:call(Peer, net_kernel, connect_node, [Node]) || {Peer, Own} <- Peers, Node <- Nodes, Node =/= Own],
+    [ok = beamway_peer:run(Peer, fun() -> applications(Node) end) || {Peer, Node} <- Peers],
+    [{First, _} | _] = Peers,
+    Port = beamway_peer:call(First, yucan_test_server, start, [shop]),
+    [ok = beamway_peer:run(Peer, fun() -> load(lists:delete(Node, Nodes), Port) end) || {Peer, Node} <- Peers],
+    Pipes = filename:join(proplists:get_value(priv_dir, Config), "pipes"),
+    ok = filelib:ensure_dir(filename:join(Pipes, "x")),
+    {ok, Url} = beamway_peer:call(First, console, start, [#{port => 0, allow => true, pipes => Pipes}]),
+    [{peers, Peers}, {url, binary_to_list(Url)}, {pipes, Pipes} | Config].
+
+end_per_suite(_) -> beamway_peer:stop_started().
+
+%% Run on the nodes.
+applications(Node) ->
+    [{ok, _} = application:ensure_all_started(App) || App <- [placement, teleport]],
+    Initial = hd(atom_to_list(Node)),
+    ok = placement:insert(rack, {static, case Initial < $d of true -> left; false -> right end}),
+    ok = placement:insert(gpu, {static, Initial rem 3 =:= 0}),
+    _ = register(sink, spawn(fun sink/0)),
+    ok.
+
+sink() -> receive _ -> sink() end.
+
+load(Others, Port) ->
+    _ = [spawn(fun() -> calls(Other) end) || Other <- Others],
+    _ = spawn(fun() -> bulk(Others, binary:copy(<<"x">>, 100000)) end),
+    _ = spawn(fun() -> lease(Others) end),
+    _ = spawn(fun() -> requests(yucan_client:connect(Port), 1) end),
+    ok.
+
+%% Some pairs say more than others.
+calls(Other) ->
+    Data = binary:copy(<<"x">>, lists:nth(1 + erlang:phash2(lists:sort([node(), Other]), 4), [10, 300, 6000, 40000])),
+    try erpc:call(Other, erlang, byte_size, [Data], 1000) catch _:_ -> ok end,
+    pause(3 + rand:uniform(25)),
+    calls(Other).
+
+bulk(Others, Data) ->
+    _ = [teleport:send({sink, Other}, {data, Data}, #{class => Class, timeout => 1000})
+         || Other <- Others, Class <- [bulk, normal]],
+    pause(100 + rand:uniform(200)),
+    bulk(Others, Data).
+
+lease([Other | _] = Others) ->
+    _ = placement:reserve(Other, #{}, #{ttl => 60000}),
+    pause(50000),
+    lease(Others).
+
+%% Most requests are answered, some are not found.
+requests(Socket, N) ->
+    ok = gen_tcp:send(Socket, ["GET ", case N rem 10 of 0 -> "/not-there"; _ -> "/hello" end, " HTTP/1.1\r\nHost: localhost\r\n\r\n"]),
+    _ = yucan_client:one(Socket),
+    pause(4),
+    requests(Socket, N + 1).
+
+pause(Ms) -> receive after Ms -> ok end.
+
+%% ---- cases
+
+chromium(Config) ->
+    Root = filename:join([code:lib_dir(yucan), "..", ".."]),
+    Pictures = filename:join([Root, "build", "browser-console", "pictures"]),
+    ok = filelib:ensure_dir(filename:join(Pictures, "x")),
+    Pipe = pipe(Root, proplists:get_value(pipes, Config)),
+    {Victim, Node} = lists:last(proplists:get_value(peers, Config)),
+    Port = open_port({spawn_executable, os:find_executable("node")},
+                     [{args, [filename:join([Root, "test", "system", "browser", "console.js"]), "/usr/bin/chromium", proplists:get_value(url, Config), Pictures,
+                              integer_to_list(beamway_peer:os_pid(Victim)), atom_to_list(Node)]},
+                      {env, [{"NODE_PATH", os:getenv("NODE_MODULES")}]}, exit_status, stderr_to_stdout, {line, 2000}]),
+    {Status, Lines} = seen(Port, []),
+    _ = [catch port_close(Pipe)],
+    [beamway_runner:say("     ~ts", [Line]) || Line <- Lines],
+    {0, "all seen"} = {Status, lists:last(Lines)}.
+
+%% A real pipe of three hops, which runs longer than the test looks.
+pipe(Root, Folder) ->
+    Program = filename:absname(filename:join([Root, "native", "build", "bin", "rdpipe"])),
+    open_port({spawn_executable, "/bin/sh"},
+              [{args, ["-c", "for i in $(seq 400); do head -c 3000000 /dev/zero; sleep 0.2; done | \"$0\" :'tr a b' :cat >/dev/null", Program]},
+               {env, [{"XDG_RUNTIME_DIR", filename:dirname(Folder)}]}, exit_status, stderr_to_stdout]).
+
+seen(Port, Lines) ->
+    receive
+        {Port, {data, {_, Line}}} -> seen(Port, [Line | Lines]);
+        {Port, {exit_status, Status}} -> {Status, lists:reverse(Lines)};
+        _ -> seen(Port, Lines)
+    after 300000 -> error({silent, lists:reverse(Lines)})
+    end.
+
+%% What the collectors cost by their own clocks, which count what else ran meanwhile, too; and calls a second with and without streams, in turns.
+fifty_streams(Config) ->
+    [{First, _}, {_, Second} | _] = Peers = proplists:get_value(peers, Config),
+    Port = url_port(proplists:get_value(url, Config)),
+    Rounds = [begin
+                  Without = calls_a_second(First, Second),
+                  Sockets = [stream(Port) || _ <- lists:seq(1, ?STREAMS)],
+                  With = calls_a_second(First, Second),
+                  [ok = gen_tcp:close(Socket) || Socket <- Sockets],
+                  {Without, With}
+              end || _ <- lists:seq(1, 5)],
+    {Without, With} = lists:unzip(Rounds),
+    Spread = (lists:max(Without) - lists:min(Without)) / median(Without),
+    Change = abs(1 - median(With) / median(Without)),
+    beamway_runner:say("     calls/s without streams ~w (spread ~.1f %), with ~b ~w (~.1f %)", [median(Without), 100 * Spread, ?STREAMS, median(With), 100 * Change]),
+    Sockets = [stream(Port) || _ <- lists:seq(1, ?STREAMS)],
+    %% What else runs here only adds to it: the least of some windows counts.
+    Windows = [begin Before = busy(First), pause(?LOOK_MS), {Before, busy(First)} end || _ <- lists:seq(1, ?WINDOWS)],
+    [ok = gen_tcp:close(Socket) || Socket <- Sockets],
+    Shares = [lists:min([(maps:get(Node, After) - maps:get(Node, Before)) / (?LOOK_MS * 1000) || {Before, After} <- Windows]) || {_, Node} <- Peers],
+    beamway_runner:say("     with ~b event streams the collectors used ~ts % of a processor", [?STREAMS, lists:join(", ", [io_lib:format("~.2f", [100 * S]) || S <- Shares])]),
+    [] = [Share || Share <- Shares, Share > ?SHARE_MAX],
+    true = Change < max(Spread, 0.05).
+
+busy(Peer) -> maps:from_list([{Node, maps:get(busy_us, Sample)} || {Node, #{sample := #{} = Sample}} <- maps:to_list(beamway_peer:call(Peer, console_hub, state, []))]).
+
+median(Values) -> lists:nth((length(Values) + 1) div 2, lists:sort(Values)).
+
+calls_a_second(Peer, Other) ->
+    beamway_peer:run(Peer, fun() -> count_calls(Other, 0, erlang:monotonic_time(millisecond) + 2000) end) div 2.
+
+count_calls(Other, Count, End) ->
+    case erlang:monotonic_time(millisecond) >= End of
+        true -> Count;
+        false ->
+            _ = erpc:call(Other, erlang, node, []),
+            count_calls(Other, Count + 1, End)
+    end.
+
+%% A browser that reads.
+stream(Port) ->
+    {ok, Socket} = gen_tcp:connect({127, 0, 0, 1}, Port, [binary, {active, false}]),
+    ok = gen_tcp:send(Socket, "GET /api/events?topics=cluster,http,lanes HTTP/1.1\r\nHost: localhost\r\n\r\n"),
+    Reader = spawn_link(fun() -> receive go -> drained(Socket) end end),
+    ok = gen_tcp:controlling_process(Socket, Reader),
+    Reader ! go,
+    Socket.
+
+drained(Socket) ->
+    case gen_tcp:recv(Socket, 0) of
+        {ok, _} -> drained(Socket);
+        {error, _} -> ok
+    end.
+
+url_port(Url) ->
+    {match, [Port]} = re:run(Url, ":([0-9]+)/$", [{capture, all_but_first, list}]),
+    list_to_integer(Port).
