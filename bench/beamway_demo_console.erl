@@ -4,13 +4,13 @@
 
 -export([stay/1]).
 %% Run on the nodes.
--export([begin_work/3]).
+-export([begin_work/3, sink/0, calls/1, messages/2, leases/1, requests/1]).
 
 -define(PORT, 8090).
 -define(NODES, 4).
 
-%% @doc Starts nodes, work and console, says where it is, and never returns: Ctrl-C ends the VM, and the nodes with it.
--spec stay(Say :: fun((io:format(), [term()]) -> ok)) -> no_return().
+%% @doc Starts nodes, work and console, says where it is, and returns when the console's node has ended. Ctrl-C ends this VM, and the nodes with it.
+-spec stay(Say :: fun((io:format(), [term()]) -> ok)) -> ok.
 stay(Say) ->
     Epmd = beamway_bench_nodes:start_epmd(),
     #{beamway := Contender} = beamway_bench_contender:all(beamway_bench_nodes:root(), 200),
@@ -25,8 +25,9 @@ stay(Say) ->
     Port = beamway_bench_nodes:call(First, yucan, port, [hello]),
     _ = [ok = beamway_bench_nodes:call(Member, ?MODULE, begin_work, [Name, Names, Port]) || {Member, Name} <- lists:zip(Members, Names)],
     Say("~nThe console shows four nodes at work:~n~n    ~ts~n~nCtrl-C ends them and it.~n", [console(First, ?PORT)]),
-    %% Whatever ends, the reader ends it.
-    receive never -> exit(normal) end.
+    #{peer := Peer} = First,
+    Monitor = monitor(process, Peer),
+    receive {'DOWN', Monitor, process, _, _} -> ok end.
 
 %% Another port if somebody has that one.
 console(Member, Port) ->
@@ -39,39 +40,51 @@ console(Member, Port) ->
 %% @doc Work that leaves most of a processor alone: calls, lanes with small and large messages, leases, requests.
 -spec begin_work(node(), [node(), ...], inet:port_number()) -> ok.
 begin_work(Own, Names, Port) ->
-    [{ok, _} = application:ensure_all_started(App) || App <- [placement, teleport]],
+    _ = [{ok, _} = application:ensure_all_started(App) || App <- [placement, teleport]],
     Others = lists:delete(Own, Names),
-    true = register(demo_sink, spawn(fun sink/0)),
-    _ = [spawn(fun() -> calls(Other) end) || Other <- Others],
-    _ = spawn(fun() -> messages(Others, binary:copy(<<"x">>, 200000)) end),
-    _ = spawn(fun() -> leases(Others) end),
-    _ = spawn(fun() -> requests(Port) end),
+    true = register(demo_sink, spawn(?MODULE, sink, [])),
+    _ = [spawn(?MODULE, calls, [Other]) || Other <- Others],
+    _ = spawn(?MODULE, messages, [Others, binary:copy(<<"x">>, 200000)]),
+    _ = spawn(?MODULE, leases, [Others]),
+    _ = spawn(?MODULE, requests, [Port]),
     ok.
 
+%% @private
+-spec sink() -> no_return().
 sink() -> receive _ -> sink() end.
 
+%% @private Some pairs say more than others.
+-spec calls(node()) -> no_return().
 calls(Other) ->
-    _ = tried(fun() -> erpc:call(Other, erlang, node, [], 1000) end),
+    Data = binary:copy(<<"x">>, lists:nth(1 + erlang:phash2(lists:sort([node(), Other]), 4), [10, 300, 6000, 40000])),
+    _ = tried(fun() -> erpc:call(Other, erlang, byte_size, [Data], 1000) end),
     pause(2 + rand:uniform(20)),
     calls(Other).
 
+%% @private
+-spec messages([node()], binary()) -> no_return().
 messages(Others, Large) ->
     _ = [tried(fun() -> teleport:send({demo_sink, Other}, Message, #{class => Class, timeout => 1000}) end)
          || Other <- Others, {Class, Message} <- [{bulk, Large}, {normal, hello}, {control, hello}]],
     pause(100 + rand:uniform(300)),
     messages(Others, Large).
 
+%% @private
+-spec leases([node()]) -> no_return().
 leases(Others) ->
     _ = tried(fun() -> placement:reserve(lists:nth(rand:uniform(length(Others)), Others), #{}, #{ttl => 20000}) end),
     pause(15000),
     leases(Others).
 
+%% @private
+-spec requests(inet:port_number()) -> no_return().
 requests(Port) ->
     case gen_tcp:connect({127, 0, 0, 1}, Port, [binary, {active, false}, {packet, http_bin}], 5000) of
         {ok, Socket} -> requested(Socket, Port);
         {error, _} -> pause(1000), requests(Port)
     end.
 
+-spec requested(gen_tcp:socket(), inet:port_number()) -> no_return().
 requested(Socket, Port) ->
     case tried(fun() -> ok = gen_tcp:send(Socket, "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"), answered(Socket, 0) end) of
         ok -> pause(10 + rand:uniform(40)), requested(Socket, Port);

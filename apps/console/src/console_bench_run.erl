@@ -18,7 +18,7 @@ run(Command, Name, Tell) ->
         Port = open_port({spawn_executable, "/bin/sh"}, [{args, ["-c", ?SCRIPT, "sh", Command, Name, File]}, exit_status, binary, {line, 500}, use_stdio]),
         ended(followed(Port, Tell), File)
     after
-        file:delete(File)
+        _ = file:delete(File)
     end.
 
 followed(Port, Tell) ->

@@ -115,7 +115,7 @@ png(Svg) ->
             Bytes;
         {error, Error} -> {error, placement_draw:format_error(Error)}
     after
-        file:delete(File)
+        _ = file:delete(File)
     end.
 
 -ifdef(TEST).
