@@ -5,8 +5,6 @@
 
 -export([handle/2]).
 
--define(WAIT_S, 10).
-
 %% @private
 -spec handle(yucan_req:req(), console_config:config()) -> yucan_handler:response().
 handle(Req, Config) ->
@@ -144,7 +142,7 @@ counted(Query, _) -> Query.
 measure_options(Body) ->
     Modes = [{<<"both">>, [quiet, loaded]}, {<<"quiet">>, [quiet]}, {<<"loaded">>, [loaded]}],
     case {lists:keyfind(maps:get(<<"mode">>, Body, <<"both">>), 1, Modes), maps:get(<<"batches">>, Body, 20)} of
-        {{_, Chosen}, Batches} when is_integer(Batches), Batches > 0, Batches =< 1000 -> {ok, #{modes => Chosen, batches => Batches, limit_ms => ?WAIT_S * 1000}};
+        {{_, Chosen}, Batches} when is_integer(Batches), Batches > 0, Batches =< 1000 -> {ok, #{modes => Chosen, batches => Batches}};
         {false, _} -> {error, "mode: expected both, quiet or loaded"};
         _ -> {error, "batches: expected a number from 1 to 1000"}
     end.

@@ -47,7 +47,7 @@ function open(root, context, route) {
   function drawNodes({ nodes: all }) {
     const label = shortNames(all.map(({ name }) => name));
     replace(nodes, all.length === 0 ? empty("No nodes", "No node has answered yet.") : table(
-      ["Node", "Host", "State", ["Processors"], ["Memory"], ["Processes"], ["Run queue"], "Carrier", "Runs", ["Sample costs"]],
+      ["Node", "Host", "State", ["Processors"], ["Memory"], ["Processes"], ["Run queue"], "Carrier", "Runs", ["A sample takes"]],
       all.map((node) => h("tr", { class: `pick ${state.selected?.node === node.name ? "picked" : ""}`, onclick: () => graph.onSelect({ node: node.name }) },
         h("td", null, h("a", { href: `#/cluster/node/${encodeURIComponent(node.name)}`, title: node.name }, label(node.name))), h("td", null, node.host),
         h("td", null, h("span", { class: `badge ${node.state}` }, node.state), " ", h("span", { class: "muted" }, node.why)),
