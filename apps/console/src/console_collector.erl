@@ -135,7 +135,7 @@ apps() ->
 links() ->
     case whereis(beamway_links) of
         undefined -> stock();
-        _ -> case tried(fun() -> beamway:infos() end) of
+        _ -> case tried(fun() -> beamway:info() end) of
                  [_ | _] = Links -> Links;
                  %% An older Beamway, or a node with another carrier that has it for lanes only.
                  _ -> stock()
