@@ -8,7 +8,7 @@
 -behaviour(gen_server).
 
 -export([start_link/1, config/0, subscribe/1, taken/1, state/0, history/2, nodes_up/0, tell/2]).
--export([init/1, handle_call/3, handle_cast/2, handle_info/2, terminate/2]).
+-export([init/1, handle_call/3, handle_cast/2, handle_info/2, terminate/2, attempt/3]).
 -export_type([topic/0, known/0]).
 
 -type topic() :: cluster | lanes | http | pipes | jobs | {link, node(), node()} | {node, node()}.
@@ -94,10 +94,14 @@ attempts(#state{nodes = Nodes, config = #{interval_ms := Interval}} = State) ->
     Due = [Node || {Node, #{collector := none, attempt := none, again := Again, state := Is}} <- maps:to_list(Nodes), Again =< Now, Is =/= down],
     Hub = self(),
     Begin = fun(Node, All) ->
-                    {Pid, _} = spawn_monitor(fun() -> exit({attached, Node, console_nodes:attach(Node, Hub, Interval)}) end),
+                    {Pid, _} = spawn_monitor(?MODULE, attempt, [Node, Hub, Interval]),
                     maps:update_with(Node, fun(Known) -> Known#{attempt := Pid} end, All)
             end,
     State#state{nodes = lists:foldl(Begin, Nodes, lists:sublist(Due, max(0, ?AT_ONCE - Running)))}.
+
+%% @private The result is how the process ends.
+-spec attempt(node(), pid(), pos_integer()) -> no_return().
+attempt(Node, Hub, Interval) -> exit({attached, Node, console_nodes:attach(Node, Hub, Interval)}).
 
 %% @private
 -spec handle_call(term(), gen_server:from(), #state{}) -> {reply, term(), #state{}}.

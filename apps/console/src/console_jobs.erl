@@ -6,7 +6,7 @@
 -behaviour(gen_server).
 
 -export([start_link/1, measure/1, bench/1, stop/1, state/0, measured/0, set_measured/1, pipes/0]).
--export([init/1, handle_call/3, handle_cast/2, handle_info/2, terminate/2]).
+-export([init/1, handle_call/3, handle_cast/2, handle_info/2, terminate/2, job/2]).
 
 -define(CALL_MS, 10000).
 -define(MEASURE_MS, 1800000).
@@ -92,9 +92,13 @@ measured_by(Nodes, Options, Tell) ->
 begun(Which, LimitMs, View, Fun, #state{jobs = Jobs} = State) ->
     Self = self(),
     Tell = fun(News) -> Self ! {news, Which, News}, ok end,
-    {Pid, Monitor} = spawn_monitor(fun() -> exit({result, Fun(Tell)}) end),
+    {Pid, Monitor} = spawn_monitor(?MODULE, job, [Fun, Tell]),
     Timer = erlang:send_after(LimitMs, self(), {too_long, Pid}),
     told(State#state{jobs = Jobs#{Which => #job{pid = Pid, monitor = Monitor, timer = Timer, view = View#{began_at => erlang:system_time(second)}}}}).
+
+%% @private The result is how the process ends.
+-spec job(fun((Tell) -> {ok, map()} | {error, term()}), Tell) -> no_return() when Tell :: fun((map()) -> ok).
+job(Fun, Tell) -> exit({result, Fun(Tell)}).
 
 %% @private
 -spec handle_cast(term(), #state{}) -> {noreply, #state{}}.
