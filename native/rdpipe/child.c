@@ -50,8 +50,8 @@ static bool open_pair(bool is_wanted, bool we_write, int pair[2])
     return pair[we_write ? 0 : 1] >= 0;
 }
 
-bool rd_child_start(rd_child_t *child_p, const char *command, const rd_guard_t *guard,
-                    rd_end_t *stdin_p, rd_end_t *stdout_p, rd_why_t *why)
+bool rd_child_start(rd_child_t *child_p, const char *command, rd_guard_t *guard, rd_end_t *stdin_p,
+                    rd_end_t *stdout_p, rd_why_t *why)
 {
     int in[2] = {-1, -1}, out[2] = {-1, -1}, go[2] = {-1, -1};
     pid_t pid = -1;
@@ -83,7 +83,7 @@ bool rd_child_start(rd_child_t *child_p, const char *command, const rd_guard_t *
     return true;
 }
 
-bool rd_child_reap(rd_child_t *child, const rd_guard_t *guard)
+bool rd_child_reap(rd_child_t *child, rd_guard_t *guard)
 {
     int status;
 

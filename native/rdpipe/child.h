@@ -19,11 +19,11 @@ typedef struct {
  * Starts `sh -c COMMAND`. Its standard input and output are pipes whose other ends are given; a
  * NULL means /dev/null. Standard error is ours. The guard learns of it before it runs.
  */
-bool rd_child_start(rd_child_t *child_p, const char *command, const rd_guard_t *guard,
-                    rd_end_t *stdin_p, rd_end_t *stdout_p, rd_why_t *why);
+bool rd_child_start(rd_child_t *child_p, const char *command, rd_guard_t *guard, rd_end_t *stdin_p,
+                    rd_end_t *stdout_p, rd_why_t *why);
 
 /* To be called on SIGCHLD. True: it has just ended. */
-bool rd_child_reap(rd_child_t *child, const rd_guard_t *guard);
+bool rd_child_reap(rd_child_t *child, rd_guard_t *guard);
 
 void rd_child_signal(const rd_child_t *child, int sig);
 /* SIGTERM to the group now, SIGKILL after a while (rd_child_tick). */

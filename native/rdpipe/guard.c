@@ -12,35 +12,27 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define GROUPS_MAX 128
-#define PATH_BYTES 256
 #define MERCY_MS 500 /* between SIGTERM and SIGKILL */
 #define END_MS 5000
 
 typedef struct {
     enum { GROUP, FORGET, DIRECTORY } what;
     pid_t group;
-    char path[PATH_BYTES];
+    char path[RD_GUARD_PATH_BYTES];
 } order_t;
 
-typedef struct {
-    pid_t groups[GROUPS_MAX];
-    size_t count;
-    char path[PATH_BYTES];
-} known_t;
-
-static void obey(known_t *known, const order_t *order)
+static void obey(rd_known_t *known, const order_t *order)
 {
     if (order->what == DIRECTORY)
         memcpy(known->path, order->path, sizeof known->path);
-    if (order->what == GROUP && known->count < GROUPS_MAX)
+    if (order->what == GROUP && known->count < RD_GUARD_GROUPS_MAX)
         known->groups[known->count++] = order->group;
     for (size_t i = 0; order->what == FORGET && i < known->count; i++)
         if (known->groups[i] == order->group)
             known->groups[i] = known->groups[--known->count];
 }
 
-static bool kill_all(const known_t *known, int sig)
+static bool kill_all(const rd_known_t *known, int sig)
 {
     bool any = false;
 
@@ -62,7 +54,7 @@ static void remove_directory(const char *path)
     (void)rmdir(path);
 }
 
-static void clean_up(const known_t *known)
+static void clean_up(const rd_known_t *known)
 {
     bool any = kill_all(known, SIGTERM);
 
@@ -85,7 +77,7 @@ static void close_others(int fd)
 
 static _Noreturn void run_guard(int fd)
 {
-    known_t known = {.count = 0};
+    rd_known_t known = {.count = 0};
     order_t order;
     ssize_t n;
 
@@ -122,23 +114,24 @@ bool rd_guard_start(rd_guard_t *guard_p, rd_why_t *why)
     return true;
 }
 
-static bool tell(const rd_guard_t *guard, const order_t *order)
+static bool tell(rd_guard_t *guard, const order_t *order)
 {
+    obey(&guard->known, order);
     return guard->fd >= 0 &&
            send(guard->fd, order, sizeof *order, MSG_NOSIGNAL) == (ssize_t)sizeof *order;
 }
 
-bool rd_guard_group(const rd_guard_t *guard, pid_t group)
+bool rd_guard_group(rd_guard_t *guard, pid_t group)
 {
     return tell(guard, &(order_t){.what = GROUP, .group = group});
 }
 
-void rd_guard_forget(const rd_guard_t *guard, pid_t group)
+void rd_guard_forget(rd_guard_t *guard, pid_t group)
 {
     (void)tell(guard, &(order_t){.what = FORGET, .group = group});
 }
 
-bool rd_guard_directory(const rd_guard_t *guard, const char *path)
+bool rd_guard_directory(rd_guard_t *guard, const char *path)
 {
     order_t order = {.what = DIRECTORY};
 
@@ -151,11 +144,14 @@ bool rd_guard_directory(const rd_guard_t *guard, const char *path)
 void rd_guard_end(rd_guard_t *guard)
 {
     int64_t deadline = rd_now_ms() + END_MS;
+    int status = 0;
 
     if (guard->fd < 0)
         return;
     close(guard->fd);
     guard->fd = -1;
-    while (waitpid(guard->pid, NULL, WNOHANG) == 0 && rd_left_ms(deadline) > 0)
+    while (waitpid(guard->pid, &status, WNOHANG) == 0 && rd_left_ms(deadline) > 0)
         (void)poll(NULL, 0, 2);
+    if (WIFSIGNALED(status)) /* it may have been killed before it was through */
+        clean_up(&guard->known);
 }

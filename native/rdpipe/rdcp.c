@@ -21,18 +21,7 @@ static const char help[] =
     "  -p, --preserve        keeps times and modes\n"
     "  -n, --plan            shows what would be done, and ends\n"
     "  -v, --verbose         says how many files it were, which carriers and why, and the "
-    "bandwidth\n"
-    "  --json                a line of JSON on standard error at the end\n"
-    "  --carrier NAME        shm, rdma, tcp, or auto (the best that each hop has)\n"
-    "  --block SIZE          bytes sent at a time, 4K to 8M (256K)\n"
-    "  --no-checksum         no crc32c of what is sent\n"
-    "  --encrypt             TLS 1.3 on hops between hosts\n"
-    "  --zstd[=LEVEL]        compresses on the way, level 1 to 19 (3)\n"
-    "  --port FIRST[-LAST]   ports that the hops listen on (any; they are closed at once)\n"
-    "  --address HOST=ADDR   hops to HOST use this address of it (HOST empty: this host)\n"
-    "  --remote-path DIR     where the commands are on the hosts\n"
-    "  -o OPTION, -F FILE, -i FILE, -J HOST   are given to ssh; RDPIPE_SSH names another ssh\n"
-    "  -h, --help, --version\n"
+    "bandwidth\n" RD_SETTINGS_HELP
     "Exit status: 0 everything was copied; 1 something was not; 2 called wrongly; 125 a host, a "
     "connection or a\nstream failed; 128+N ended by signal N.\n";
 

@@ -17,18 +17,7 @@ static const char help[] =
     "  echo hello | rdpipe host1:'tr [:lower:] [:upper:]' host2:'rev'\n"
     "Options:\n"
     "  -n, --plan            shows what would be done, and ends\n"
-    "  -v, --verbose         says which carriers and why, and the bandwidth\n"
-    "  --json                a line of JSON on standard error at the end\n"
-    "  --carrier NAME        shm, rdma, tcp, or auto (the best that each hop has)\n"
-    "  --block SIZE          bytes sent at a time, 4K to 8M (256K)\n"
-    "  --no-checksum         no crc32c of what is sent\n"
-    "  --encrypt             TLS 1.3 on hops between hosts\n"
-    "  --zstd[=LEVEL]        compresses on the way, level 1 to 19 (3)\n"
-    "  --port FIRST[-LAST]   ports that the hops listen on (any; they are closed at once)\n"
-    "  --address HOST=ADDR   hops to HOST use this address of it (HOST empty: this host)\n"
-    "  --remote-path DIR     where rdpipe is on the hosts\n"
-    "  -o OPTION, -F FILE, -i FILE, -J HOST   are given to ssh; RDPIPE_SSH names another ssh\n"
-    "  -h, --help, --version\n"
+    "  -v, --verbose         says which carriers and why, and the bandwidth\n" RD_SETTINGS_HELP
     "Exit status: that of the last command that failed, as with a shell's pipefail; 0 if none did; "
     "2 called wrongly;\n125 a host, a connection or a stream failed; 128+N ended by signal N.\n";
 

@@ -6,7 +6,9 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/random.h>
 #include <sys/signalfd.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "route.h"
@@ -122,15 +124,22 @@ static bool is_shared(const run_t *run, size_t i)
 static bool make_directory(run_t *run, rd_why_t *why)
 {
     const char *base = getenv("TMPDIR");
+    uint64_t name; /* that nobody else has: what has it is removed in the end */
 
     if (!base || *base != '/' || strlen(base) > 32)
         base = "/tmp";
-    (void)snprintf(run->directory, sizeof run->directory, "%s/rdpipe-XXXXXX", base);
-    if (!mkdtemp(run->directory)) {
-        run->directory[0] = 0;
-        return rd_because(why, "a directory in %s: %s", base, strerror(errno));
-    }
-    return rd_guard_directory(&run->guard, run->directory);
+    if (getrandom(&name, sizeof name, 0) != (ssize_t)sizeof name)
+        return rd_because(why, "getrandom: %s", strerror(errno));
+    (void)snprintf(run->directory, sizeof run->directory, "%s/rdpipe-%016llx", base,
+                   (unsigned long long)name);
+    if (!rd_guard_directory(&run->guard, run->directory))
+        return rd_because(why, "the guard of this pipeline was killed");
+    if (mkdir(run->directory, 0700) == 0)
+        return true;
+    (void)rd_because(why, "a directory in %s: %s", base, strerror(errno));
+    run->directory[0] = 0;
+    (void)rd_guard_directory(&run->guard, "");
+    return false;
 }
 
 static void start_channel(run_t *run, size_t i)

@@ -44,6 +44,20 @@ typedef struct {
         "remote-path", 1, NULL, RD_OPTION_REMOTE_PATH                                              \
     }
 
+/* Their lines of the help, and those of what all commands have. */
+#define RD_SETTINGS_HELP                                                                           \
+    "  --json                a line of JSON on standard error at the end\n"                        \
+    "  --carrier NAME        shm, rdma, tcp, or auto (the best that each hop has)\n"               \
+    "  --block SIZE          bytes sent at a time, 4K to 8M (256K)\n"                              \
+    "  --no-checksum         no crc32c of what is sent\n"                                          \
+    "  --encrypt             TLS 1.3 on hops between hosts\n"                                      \
+    "  --zstd[=LEVEL]        compresses on the way, level 1 to 19 (3)\n"                           \
+    "  --port FIRST[-LAST]   ports that the hops listen on (any; they are closed at once)\n"       \
+    "  --address HOST=ADDR   hops to HOST use this address of it (HOST empty: this host)\n"        \
+    "  --remote-path DIR     where the commands are on the hosts\n"                                \
+    "  -o OPTION, -F FILE, -i FILE, -J HOST   are given to ssh; RDPIPE_SSH names another ssh\n"    \
+    "  -h, --help, --version\n"
+
 /* Takes one of them, or of those that are ssh's; false: it is another one. */
 bool rd_settings_option(rd_settings_t *settings, int option, const char *value);
 

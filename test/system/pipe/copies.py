@@ -22,8 +22,8 @@ def folder_of(hosts, name):
     return path
 
 
-def copies(hosts, words, status=0, **more):
-    got, out, err = hosts.call(f"rdcp {words}", **more)
+def copies(hosts, words, status=0, limits="", **more):
+    got, out, err = hosts.call(f"{limits}rdcp {words}", **more)
     expect(got == status and out == b"", f"rdcp {words}: status {got} (expected {status}), output {out[:100]!r}, said: {err[-800:]}")
     return err
 
@@ -179,6 +179,16 @@ def a_file_that_changes(hosts):
     expect(sorted(os.listdir(folder)) == ["file"], f"left: {os.listdir(folder)}")
 
 
+def little_locked_memory(hosts):
+    folder = folder_of(hosts, "locked")
+    with open(f"{folder}/file", "wb") as file:
+        file.write(os.urandom(3_000_000))
+    for target in ("host2:", ""):
+        copies(hosts, f"host1:{folder}/file {target}{folder}/copy", limits="ulimit -l 64; ulimit -n 64; ")
+        run("cmp", f"{folder}/file", f"{folder}/copy")
+        os.unlink(f"{folder}/copy")
+
+
 def kills_anywhere(hosts):
     """Whatever is killed whenever: the target is there whole or not at all, and the next copy makes it whole."""
     folder = folder_of(hosts, "killed")
@@ -205,4 +215,4 @@ def kills_anywhere(hosts):
 
 
 CASES = [a_tree_in_all_directions, a_file_in_all_directions, a_copy_that_cannot_be_made, a_disk_that_is_full, a_file_that_changes,
-         what_was_cut_off_goes_on, kills_anywhere]
+         what_was_cut_off_goes_on, little_locked_memory, kills_anywhere]

@@ -77,6 +77,27 @@ def each_process_killed(hosts):
             raise Failure(f"kill {i} (seed {hosts.seed}) of {victims[pid]}: {failure}") from None
 
 
+def is_guard(pid):
+    try:
+        with open(f"/proc/{pid}/comm", encoding="utf-8") as file:
+            return file.read().strip() == "rdpipe-guard"
+    except OSError:
+        return False
+
+
+def a_guard_is_killed(hosts):
+    """What it guards is cleaned up by its maker then: commands, and the directory of the shared connection to host1."""
+    for where in ("local", "host1"):
+        process = hosts.start("local", "rdpipe host1:yes host2:cat host1:'cat >/dev/null'")
+        wait_for("the stream runs", lambda: is_running(hosts))
+        guards = [pid for pid in hosts.processes(where) if is_guard(pid)]
+        expect(guards, f"no guard on {where}")
+        os.kill(guards[0], signal.SIGKILL)
+        status, _, err = hosts.end(process)
+        expect(status == 125 and "guard" in err, f"{where}: status {status}: {err}")
+        hosts.check_nothing_is_left()
+
+
 def signals_are_passed_on(hosts):
     for sig in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         marks = os.path.join(hosts.folder, f"marks{sig}")
@@ -195,6 +216,6 @@ def a_host_that_is_gone(hosts):
     hosts.link("host2", "up")
 
 
-CASES = [signals_are_passed_on, what_ignores_signals_is_killed, a_stopped_command_is_waited_for, no_secret_on_a_command_line,
+CASES = [a_guard_is_killed, signals_are_passed_on, what_ignores_signals_is_killed, a_stopped_command_is_waited_for, no_secret_on_a_command_line,
          a_port_scan_with_garbage, no_room_where_it_goes, a_small_disk, limits_of_the_shell, each_process_killed]
 LONG = [a_host_that_is_gone, a_network_that_comes_back]
