@@ -20,7 +20,8 @@
 -spec options() -> [getopt:option_spec()].
 options() ->
     [{device, undefined, "device", string, "the RDMA device (the first that can be used)"},
-     {gid, undefined, "gid", integer, "index of the GID that perftest shall use (its own choice)"}].
+     {gid, undefined, "gid", integer, "index of the GID that perftest shall use (its own choice)"},
+     {address, undefined, "address", string, "the device's IP address: measures rdpipe, too"}].
 
 %% @private
 -spec prepare(Given :: proplists:proplist(), beamway_bench:speed()) -> {ok, map()} | {error, unicode:chardata()}.
@@ -30,7 +31,8 @@ prepare(Given, Speed) ->
         {{error, Why}, _} -> {error, Why};
         {_, {error, Why}} -> {error, Why};
         {{ok, Device}, {ok, Programs}} ->
-            {ok, maps:merge(counts(Speed), #{device => Device, gid => proplists:get_value(gid, Given), programs => Programs})}
+            {ok, maps:merge(counts(Speed), #{device => Device, gid => proplists:get_value(gid, Given), programs => Programs,
+                                                address => proplists:get_value(address, Given)})}
     end.
 
 counts(quick) -> #{messages => #{64 bsl 10 => 128, 1 bsl 20 => 16}, pings => 200};
@@ -59,17 +61,20 @@ programs() ->
 groups(#{device := Device} = Settings) ->
     [#{nodes => 0, contenders => [Name], directions => [none],
        measure => fun(none) -> counted(Device, fun() -> measure(Name, Settings) end) end}
-     || Name <- [rdma_link, ib_write, ib_send]].
+     || Name <- [rdma_link, ib_write, ib_send | [rdpipe || has_pipe(Settings)]]].
+
+has_pipe(#{address := Address}) -> Address =/= undefined.
 
 measure(Name, #{messages := Messages} = Settings) ->
     Rates = [{key(Bytes), rate(Name, Bytes, Count, Settings)} || {Bytes, Count} <- maps:to_list(Messages)],
-    maps:from_list([{?LATENCY, latency(Name, Settings)} | Rates]).
+    maps:from_list([{?LATENCY, latency(Name, Settings)} || Name =/= rdpipe] ++ Rates).
 
 key(Bytes) -> unicode:characters_to_binary(["bytes a second, ", beamway_bench:size_words(Bytes)]).
 
 rate(rdma_link, Bytes, Count, Settings) -> link("bw", Bytes, Bytes * Count, Settings);
 rate(ib_write, Bytes, Count, Settings) -> column(4, perftest("ib_write_bw", bw_words(Bytes, Count), Settings));
-rate(ib_send, Bytes, Count, Settings) -> column(4, perftest("ib_send_bw", bw_words(Bytes, Count), Settings)).
+rate(ib_send, Bytes, Count, Settings) -> column(4, perftest("ib_send_bw", bw_words(Bytes, Count), Settings));
+rate(rdpipe, Bytes, Count, Settings) -> pipe(Bytes, Count, Settings).
 
 bw_words(Bytes, Count) -> ["-s", integer_to_list(Bytes), "-n", integer_to_list(Count)].
 
@@ -92,6 +97,28 @@ link(What, Bytes, Amount, #{programs := #{"rdma_bench" := Program}}) ->
 link_figure(Text) ->
     case re:run(Text, "^(?:bw|lat) [0-9]+ bytes: (?:median )?([0-9.]+) ", [{capture, all_but_first, list}, multiline]) of
         {match, [Figure]} -> {ok, list_to_float(Figure)};
+        nomatch -> none
+    end.
+
+%% With checksums, from a file without contents to nowhere: what a pipe does beside sending.
+pipe(Block, Count, #{address := Address}) ->
+    Folder = filename:join([beamway_bench_nodes:root(), "native", "build", "bin"]),
+    Total = Block * Count,
+    Words = ["-c", pipe_script(), "-", Folder, integer_to_list(free_port()), integer_to_list(Total), integer_to_list(Block), Address],
+    {Status, Lines} = beamway_bench_tools:run(os:find_executable("bash"), Words, ?PROGRAM_MS),
+    case {Status, pipe_seconds(lists:append(Lines))} of
+        {0, {ok, Seconds}} -> Total / Seconds / (1 bsl 20);
+        _ -> error({program_failed, "rdsend", Words, Status, Lines})
+    end.
+
+pipe_script() ->
+    "RDPIPE_KEY=$(head -c 24 /dev/urandom | base64) && export RDPIPE_KEY && file=$(mktemp) && trap 'rm -f \"$file\"' EXIT &&"
+    " truncate -s \"$3\" \"$file\" || exit; \"$1/rdrecv\" --carrier rdma --wait 60 \"$2\" >/dev/null &"
+    " \"$1/rdsend\" --carrier rdma --json --wait 60 --block \"$4\" \"$5\" \"$2\" <\"$file\" && wait $!".
+
+pipe_seconds(Text) ->
+    case re:run(Text, "\"seconds\": ([0-9.]+), \"carrier\": \"rdma\"", [{capture, all_but_first, list}]) of
+        {match, [Seconds]} -> {ok, list_to_float(Seconds)};
         nomatch -> none
     end.
 
@@ -189,7 +216,12 @@ count(File, Counters) ->
 
 %% @private
 -spec metrics(map()) -> [beamway_bench_report:metric()].
-metrics(#{}) ->
+metrics(Settings) ->
+    link_metrics() ++
+        [#{name => Name, unit => <<"MB/s">>, better => higher, key => key(Bytes), contender => rdpipe, baselines => [ib_send]}
+         || has_pipe(Settings), {Name, Bytes} <- [{<<"pipe_rdma_64k">>, 64 bsl 10}, {<<"pipe_rdma_1m">>, 1 bsl 20}]].
+
+link_metrics() ->
     [#{name => Name, unit => Unit, better => Better, key => Key, contender => rdma_link, baselines => [ib_write, ib_send]}
      || {Name, Unit, Better, Key} <- [{<<"rdma_bw_64k">>, <<"MB/s">>, higher, key(64 bsl 10)},
                                       {<<"rdma_bw_1m">>, <<"MB/s">>, higher, key(1 bsl 20)},
@@ -212,6 +244,10 @@ figures_of_the_link_test_() ->
     [?_assertEqual({ok, 23.4}, link_figure("bw 65536 bytes: 23.4 MB/s; posts 9 events 3 stalls 0\n")),
      ?_assertEqual({ok, 310.25}, link_figure("x\nlat 64 bytes: median 310.25 us, mean 320.10 us; posts 9 events 3 stalls 0\n")),
      ?_assertEqual(none, link_figure("FAIL bw: rdma_bench.c:70\n"))].
+
+seconds_of_the_pipe_test_() ->
+    [?_assertEqual({ok, 0.25}, pipe_seconds("{\"bytes\": 9, \"seconds\": 0.250000, \"carrier\": \"rdma\", \"reason\": \"\"}\n")),
+     ?_assertEqual(none, pipe_seconds("{\"bytes\": 9, \"seconds\": 0.250000, \"carrier\": \"tcp\", \"reason\": \"\"}\n"))].
 
 rows_of_perftest_test() ->
     Lines = [" #bytes     #iterations    BW peak[MB/sec]    BW average[MB/sec]   MsgRate[Mpps]\n",

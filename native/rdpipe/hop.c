@@ -11,6 +11,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "meet.h"
 #include "rdframe.h"
 #include "shm.h"
 #include "socket.h"
@@ -21,6 +22,7 @@
 #define VISITORS_MAX 32
 #define VISITOR_MS 5000 /* time to prove oneself */
 #define SETTLE_MS 10000 /* time for the rest, once proved */
+#define RDMA_MS 4000    /* of it, for each step of rdma; without it there is tcp */
 #define RING_MIN_BYTES ((uint64_t)4 * 1024 * 1024)
 
 #define LABEL_PRODUCER "rdpipe 1 producer"
@@ -47,6 +49,8 @@ typedef struct {
     uint32_t verdict, carriers, address_len, flags; /* RD_TERM_TLS, if the consumer wants it */
     uint8_t address[BW_SHM_ADDRESS_MAX];
     uint8_t token[BW_SHM_TOKEN_BYTES];
+    uint32_t rdma_port; /* 0: no rdma there */
+    uint8_t rdma_token[BW_RDMA_TOKEN_BYTES];
     uint8_t mac[RD_MAC_BYTES];
 } verdict_t;
 
@@ -57,7 +61,7 @@ typedef struct {
 
 static_assert(sizeof(challenge_t) == 48, "the layout is part of the protocol");
 static_assert(sizeof(answer_t) == 88, "the layout is part of the protocol");
-static_assert(sizeof(verdict_t) == 172, "the layout is part of the protocol");
+static_assert(sizeof(verdict_t) == 192, "the layout is part of the protocol");
 static_assert(sizeof(choice_t) == 160, "the layout is part of the protocol");
 
 /* What both have said, for the proof. */
@@ -67,7 +71,7 @@ typedef struct {
     uint8_t verdict[offsetof(verdict_t, mac)];
 } said_t;
 
-static_assert(sizeof(said_t) == 48 + 56 + 140, "no padding in what is proved");
+static_assert(sizeof(said_t) == 48 + 56 + 160, "no padding in what is proved");
 
 uint64_t rd_ring_bytes(uint32_t block)
 {
@@ -158,6 +162,15 @@ static uint32_t carriers_of(const rd_terms_t *terms)
 {
     return terms->flags & RD_TERM_TLS ? terms->carriers & ~(uint32_t)RD_CARRIER_RDMA
                                       : terms->carriers;
+}
+
+/* The link itself tells of the other side's end. Returns true. */
+static bool is_over_rdma(rd_hop_t *hop)
+{
+    hop->carrier = "rdma";
+    hop->side = -1;
+    hop->is_behind = true;
+    return true;
 }
 
 void rd_hop_close(rd_hop_t *hop)
@@ -302,9 +315,36 @@ static int await_proof(int door, const rd_key_t *key, int stop, int64_t deadline
     return -1;
 }
 
-static bool make_verdict(const rd_key_t *key, const rd_terms_t *terms, const bw_shm_door_t *shm,
+/* What the consumer holds open for the producer. */
+typedef struct {
+    bw_shm_door_t shm; /* fd -1: none */
+    rd_meet_t rdma;    /* without a meeting: none */
+} doors_t;
+
+/* Without one of them the producer sees that the carrier is not to be had. */
+static void open_doors(doors_t *doors, uint32_t carriers, int socket, int stop)
+{
+    bw_error_t error = {0};
+    rd_why_t ignored;
+
+    if (carriers & RD_CARRIER_SHM)
+        (void)bw_shm_door_open(NULL, &doors->shm, &error);
+    if (carriers & RD_CARRIER_RDMA)
+        (void)rd_meet_listen(&doors->rdma, socket, stop, rd_now_ms() + RDMA_MS, &ignored);
+}
+
+static void close_doors(doors_t *doors)
+{
+    bw_shm_door_close(&doors->shm);
+    rd_meet_end(&doors->rdma);
+}
+
+static bool make_verdict(const rd_key_t *key, const rd_terms_t *terms, const doors_t *doors,
                          said_t *said, verdict_t *verdict_p)
 {
+    const bw_shm_door_t *shm = &doors->shm;
+    const rd_meet_t *rdma = &doors->rdma;
+
     *verdict_p = (verdict_t){.verdict = htole32(VERDICT_WELCOME),
                              .carriers = htole32(terms->carriers),
                              .flags = htole32(terms->flags & RD_TERM_TLS)};
@@ -313,18 +353,26 @@ static bool make_verdict(const rd_key_t *key, const rd_terms_t *terms, const bw_
         memcpy(verdict_p->address, shm->address, shm->address_len);
         memcpy(verdict_p->token, shm->token, sizeof verdict_p->token);
     }
+    if (rdma->meeting) {
+        verdict_p->rdma_port = htole32(rdma->report.port);
+        memcpy(verdict_p->rdma_token, rdma->report.token, sizeof verdict_p->rdma_token);
+    }
     memcpy(said->verdict, verdict_p, sizeof said->verdict);
     return rd_mac(key, LABEL_CONSUMER, said, sizeof *said, verdict_p->mac);
 }
 
 /* Takes what the producer has chosen; `text` becomes the reason for the carrier. */
-static bool take_choice(int socket, uint32_t carrier, bw_shm_door_t *shm, const proof_t *proof,
+static bool take_choice(int socket, uint32_t carrier, doors_t *doors, const proof_t *proof,
                         rd_hop_t *hop_p, rd_why_t *why)
 {
+    bw_shm_door_t *shm = &doors->shm;
     bw_error_t error = {0};
 
     if (carrier == RD_CARRIER_TCP)
         return adopt(socket, proof, hop_p, why);
+    if (carrier == RD_CARRIER_RDMA && doors->rdma.meeting)
+        return rd_meet_link(&doors->rdma, proof->stop, rd_now_ms() + RDMA_MS, &hop_p->link, why) &&
+               is_over_rdma(hop_p);
     if (carrier != RD_CARRIER_SHM || shm->fd < 0)
         return rd_because(why, "the producer chose a carrier that was not offered");
     if (bw_shm_accept(shm, BW_RING_MAX_BYTES, &hop_p->link, &error) != BW_OK)
@@ -334,8 +382,7 @@ static bool take_choice(int socket, uint32_t carrier, bw_shm_door_t *shm, const 
     return true;
 }
 
-static bool settle(int socket, bw_shm_door_t *shm, const proof_t *proof, rd_hop_t *hop_p,
-                   rd_why_t *why)
+static bool settle(int socket, doors_t *doors, const proof_t *proof, rd_hop_t *hop_p, rd_why_t *why)
 {
     int64_t deadline = rd_now_ms() + SETTLE_MS;
     int stop = proof->stop;
@@ -356,14 +403,17 @@ static bool settle(int socket, bw_shm_door_t *shm, const proof_t *proof, rd_hop_
     if (carrier == RD_CARRIER_TCP) {
         settled.carrier = choice.carrier;
         return rd_write_all(socket, &settled, sizeof settled, stop, deadline, why) &&
-               take_choice(socket, carrier, shm, proof, hop_p, why);
+               take_choice(socket, carrier, doors, proof, hop_p, why);
     }
-    taken = take_choice(socket, carrier, shm, proof, hop_p, why);
+    taken = take_choice(socket, carrier, doors, proof, hop_p, why);
     settled.carrier = taken ? choice.carrier : 0;
     if (!taken)
         set_text(settled.text, sizeof settled.text, why->text);
-    if (rd_write_all(socket, &settled, sizeof settled, stop, deadline, why))
+    if (rd_write_all(socket, &settled, sizeof settled, stop, deadline, why)) {
+        if (hop_p->is_behind)
+            close(socket);
         return taken;
+    }
     if (taken) {
         hop_p->link->ops->close(hop_p->link, NULL);
         *hop_p = (rd_hop_t){.side = -1};
@@ -376,8 +426,7 @@ bool rd_hop_accept(int door, const rd_key_t *key, const rd_terms_t *terms, int s
 {
     visitors_t visitors = {0};
     visitor_t visitor = {0};
-    bw_shm_door_t shm = {.fd = -1};
-    bw_error_t error = {0};
+    doors_t doors = {.shm = {.fd = -1}};
     said_t said;
     verdict_t verdict;
     rd_hop_t hop = {.side = -1};
@@ -394,16 +443,15 @@ bool rd_hop_accept(int door, const rd_key_t *key, const rd_terms_t *terms, int s
         hop.terms.carriers = carriers_of(&hop.terms);
         if (hop.terms.block < RD_BLOCK_MIN || hop.terms.block > RD_BLOCK_MAX)
             done = rd_because(why, "the producer wants blocks of %u bytes", hop.terms.block);
-        /* Without a door the producer sees that shared memory is not to be had. */
-        if (hop.terms.carriers & RD_CARRIER_SHM)
-            (void)bw_shm_door_open(NULL, &shm, &error);
-        done = done && make_verdict(key, &hop.terms, &shm, &said, &verdict) &&
+        if (done)
+            open_doors(&doors, hop.terms.carriers, socket, stop);
+        done = done && make_verdict(key, &hop.terms, &doors, &said, &verdict) &&
                rd_write_all(socket, &verdict, sizeof verdict, stop, rd_now_ms() + SETTLE_MS, why) &&
-               settle(socket, &shm, &proof, &hop, why);
+               settle(socket, &doors, &proof, &hop, why);
         if (!done)
             close(socket);
     }
-    bw_shm_door_close(&shm);
+    close_doors(&doors);
     if (strangers_p)
         *strangers_p = visitors.turned_away;
     while (visitors.count > 0)
@@ -485,30 +533,49 @@ static bool join_shm(const verdict_t *verdict, rd_hop_t *hop_p, rd_why_t *why)
     return link_why(why, "", &error);
 }
 
+static bool join_rdma(const verdict_t *verdict, int socket, int stop, rd_hop_t *hop_p,
+                      choice_t *choice_p, rd_why_t *why)
+{
+    uint32_t port = le32toh(verdict->rdma_port);
+    int64_t deadline = rd_now_ms() + RDMA_MS;
+    rd_meet_t meet;
+    bool done;
+
+    if (port == 0 || port > 65535)
+        return rd_because(why, "none there");
+    done = rd_meet_connect(&meet, socket, (uint16_t)port, verdict->rdma_token,
+                           rd_ring_bytes(hop_p->terms.block), stop, deadline, why) &&
+           rd_meet_link(&meet, stop, deadline, &hop_p->link, why);
+    if (done)
+        (void)snprintf(choice_p->text, sizeof choice_p->text, "device %.100s", meet.report.device);
+    return done && is_over_rdma(hop_p);
+}
+
 /* The best carrier of those that both allow. */
-static bool choose(const verdict_t *verdict, int socket, rd_hop_t *hop_p, choice_t *choice_p)
+static bool choose(const verdict_t *verdict, int socket, int stop, rd_hop_t *hop_p,
+                   choice_t *choice_p)
 {
     uint32_t carriers = le32toh(verdict->carriers) & carriers_of(&hop_p->terms);
-    rd_why_t no = {"not allowed"};
+    rd_why_t no_shm = {"not allowed"}, no_rdma = {"not allowed"};
 
     *choice_p = (choice_t){0};
-    if (carriers & RD_CARRIER_SHM) {
-        if (join_shm(verdict, hop_p, &no)) {
-            choice_p->carrier = htole32(RD_CARRIER_SHM);
-            set_text(choice_p->text, sizeof choice_p->text, "same host");
-            hop_p->carrier = "shm";
-            hop_p->side = socket;
-            return true;
-        }
-    }
-    if (carriers & RD_CARRIER_TCP) {
-        choice_p->carrier = htole32(RD_CARRIER_TCP);
-        (void)snprintf(choice_p->text, sizeof choice_p->text, "no shared memory: %.100s%s", no.text,
-                       hop_p->terms.flags & RD_TERM_TLS ? "; encrypted by TLS 1.3" : "");
+    if (carriers & RD_CARRIER_SHM && join_shm(verdict, hop_p, &no_shm)) {
+        choice_p->carrier = htole32(RD_CARRIER_SHM);
+        set_text(choice_p->text, sizeof choice_p->text, "same host");
+        hop_p->carrier = "shm";
+        hop_p->side = socket;
         return true;
     }
-    (void)snprintf(choice_p->text, sizeof choice_p->text, "shared memory: %.120s", no.text);
-    return false;
+    if (carriers & RD_CARRIER_RDMA && join_rdma(verdict, socket, stop, hop_p, choice_p, &no_rdma)) {
+        choice_p->carrier = htole32(RD_CARRIER_RDMA);
+        return true;
+    }
+    (void)snprintf(choice_p->text, sizeof choice_p->text,
+                   "no shared memory: %.50s; no rdma: %.50s%s", no_shm.text, no_rdma.text,
+                   hop_p->terms.flags & RD_TERM_TLS ? "; encrypted by TLS 1.3" : "");
+    if (carriers & RD_CARRIER_TCP)
+        choice_p->carrier = htole32(RD_CARRIER_TCP);
+    return carriers & RD_CARRIER_TCP;
 }
 
 /* The socket is closed, or belongs to the link, when this has failed. */
@@ -530,7 +597,7 @@ bool rd_hop_join(int socket, const char *peer, const rd_key_t *key, const rd_ter
         return false;
     }
     hop.terms.flags |= (uint8_t)(le32toh(verdict.flags) & RD_TERM_TLS);
-    chosen = choose(&verdict, socket, &hop, &choice);
+    chosen = choose(&verdict, socket, stop, &hop, &choice);
     set_text(hop.why, sizeof hop.why, choice.text);
     done = rd_write_all(socket, &choice, sizeof choice, stop, deadline, &step) && chosen &&
            rd_read_all(socket, &settled, sizeof settled, stop, deadline, &step);
@@ -544,6 +611,8 @@ bool rd_hop_join(int socket, const char *peer, const rd_key_t *key, const rd_ter
     else if (!hop.link)
         done = adopt(socket, &proof, &hop, why);
     if (done) {
+        if (hop.is_behind)
+            close(socket);
         *hop_p = hop;
         return true;
     }

@@ -23,7 +23,8 @@
  * of fixed size. Strangers wait beside the right one: none can hold the door.
  *
  * shm: the producer joins the consumer's door (native/link/shm.h), which succeeds only on the same
- * host; the TCP connection stays open and tells each side of the other's end. tcp: the connection
+ * host; the TCP connection stays open and tells each side of the other's end. rdma: the producer
+ * connects to the consumer's device (meet.h), and the TCP connection ends. tcp: the connection
  * itself becomes the link; if one of both wants it (RD_TERM_TLS), with TLS 1.3 in between, by a key
  * that comes of the hop's key and of all that was said.
  */
@@ -49,6 +50,8 @@ typedef struct {
     bw_link_t *link;
     int side;            /* tells of the peer's end when the link does not; -1: the link does */
     rd_tls_t *tls;       /* below the link; NULL: none */
+    bool is_behind;      /* a thread of the link sends: a process that ends may take its last word
+                            with it, unless it waits for an answer */
     const char *carrier; /* "shm", "rdma", "tcp" */
     char why[160];       /* why this carrier, as a user reads it */
     rd_terms_t terms;

@@ -11,11 +11,14 @@ PIPE_HEADERS := $(wildcard rdpipe/*.h link/*.h)
 PIPE_CFLAGS = $(BASE_CFLAGS) $(CFLAGS) -pthread -Ilink -Irdpipe -MMD -MP
 PIPE_LIBS := -lssl -lcrypto -lisal -lzstd -pthread
 
+# A command in FOLDER/bin finds the carrier for rdma in FOLDER/lib.
+PIPE_RDMA := $(BUILD)/lib/rdpipe/beamway_rdma.so
+
 .PHONY: pipe
 .SECONDARY: $(PIPE_OBJ) $(PIPE_MAINS:%=$(BUILD)/rdpipe/%.o)
 
 pipe:
-	@$(if $(HAS_PIPE),$(MAKE) --no-print-directory $(PIPE_BIN), \
+	@$(if $(HAS_PIPE),$(MAKE) --no-print-directory $(PIPE_BIN) $(if $(HAS_RDMA),$(PIPE_RDMA)), \
 		echo "  no rdpipe: headers are missing (libssl-dev, libzstd-dev, libisal-dev)")
 
 $(BUILD)/rdpipe/%.o: rdpipe/%.c $(BUILD)/flags
@@ -27,6 +30,10 @@ $(BUILD)/bin/%: $(BUILD)/rdpipe/%.o $(PIPE_OBJ) $(LINK_OBJ)
 	@mkdir -p $(@D)
 	@echo "  LD   $(notdir $@)"
 	@$(CC) $(EXTRA_CFLAGS) $(CFLAGS) $(LDFLAGS) -o $@.new $^ $(PIPE_LIBS) && mv $@.new $@
+
+$(PIPE_RDMA): $(RDMA_OUT)
+	@mkdir -p $(@D)
+	@cp $< $@.new && mv $@.new $@
 
 -include $(PIPE_OBJ:.o=.d) $(PIPE_MAINS:%=$(BUILD)/rdpipe/%.d)
 

@@ -67,6 +67,7 @@ int main(int argc, char **argv)
     rd_hop_t hop;
     rd_why_t why;
     uint16_t port;
+    bool done;
 
     rd_cli_init(&cli, "rdrecv");
     cli.wait_s = 300;
@@ -77,10 +78,11 @@ int main(int argc, char **argv)
     rd_ignore_signals();
     if (!rd_cli_key(&cli, &key, &why))
         rd_usage(&cli, "%s", why.text);
-    if (!let_in(&cli, port, &key, &hop, &why)) {
+    done = let_in(&cli, port, &key, &hop, &why);
+    rd_key_wipe(&key);
+    if (!done) {
         rd_say(&cli, "%s", why.text);
         return RD_EXIT_FAULT;
     }
-    rd_key_wipe(&key);
     return rd_cli_carry(&cli, &hop, "the sender", receive_all);
 }

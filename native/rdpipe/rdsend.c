@@ -61,6 +61,7 @@ int main(int argc, char **argv)
     rd_hop_t hop;
     rd_why_t why;
     uint16_t port;
+    bool done;
 
     rd_cli_init(&cli, "rdsend");
     cli.wait_s = 10;
@@ -71,10 +72,11 @@ int main(int argc, char **argv)
     rd_ignore_signals();
     if (!rd_cli_key(&cli, &key, &why))
         rd_usage(&cli, "%s", why.text);
-    if (!reach(&cli, argv[optind], port, &key, &hop, &why)) {
+    done = reach(&cli, argv[optind], port, &key, &hop, &why);
+    rd_key_wipe(&key);
+    if (!done) {
         rd_say(&cli, "%s", why.text);
         return RD_EXIT_FAULT;
     }
-    rd_key_wipe(&key);
     return rd_cli_carry(&cli, &hop, argv[optind], send_all);
 }
