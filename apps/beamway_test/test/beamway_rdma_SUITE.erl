@@ -223,9 +223,11 @@ doctor(Config) ->
 start_two(OneOptions, OtherOptions) ->
     start_two(beamway_rdma, OneOptions, OtherOptions).
 
+%% At the same time, since a node takes seconds to boot where there is such a device.
 start_two(Carrier, OneOptions, OtherOptions) ->
+    Starts = beamway_peer:async(fun() -> beamway_peer:start(Carrier, OtherOptions) end),
     {ok, One, OneNode} = beamway_peer:start(Carrier, OneOptions),
-    {ok, Other, OtherNode} = beamway_peer:start(Carrier, OtherOptions),
+    {ok, Other, OtherNode} = beamway_peer:await(Starts),
     {One, OneNode, Other, OtherNode}.
 
 pair(OneOptions, OtherOptions) ->
