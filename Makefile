@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: install uninstall release test-packages test-docs test-slurm test-fresh deb build demo test test-long test-idle test-otp test-otp27 test-elixir test-rabbitmq test-wordpress test-trac test-browser test-console vendor test-rdma demo-rdma bench-rdma test-network test-pipe test-scipy test-bare nemesis check bench soak asan test-asan tsan fuzz fuzz-keep fuzz-yucan overload-yucan spin clean help build-test build-bench coverage valgrind
+.PHONY: install uninstall edoc release test-packages test-docs test-slurm test-fresh deb build demo test test-long test-idle test-otp test-otp27 test-elixir test-rabbitmq test-wordpress test-trac test-browser test-console vendor test-rdma demo-rdma bench-rdma test-network test-pipe test-scipy test-bare nemesis check bench soak asan test-asan tsan fuzz fuzz-keep fuzz-yucan overload-yucan spin clean help build-test build-bench coverage valgrind
 
 ## build: compile the driver and the applications into the checkout
 build:
@@ -17,6 +17,11 @@ install: build
 ## uninstall: what `make install' has put into PREFIX (/usr/local)
 uninstall:
 	@scripts/install-all --uninstall $(or $(PREFIX),/usr/local)
+
+## edoc: pages of all public functions and types in build/edoc
+edoc:
+	@scripts/install-packages edoc
+	@scripts/edoc.escript build/edoc
 
 ## release: a folder in build/ that runs wherever it is moved, and a tar.gz of it
 release: build
