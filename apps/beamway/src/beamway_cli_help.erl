@@ -108,6 +108,7 @@ text("bench") ->
     "  placement  choices among 100 real nodes, and policies with old information\n"
     "  http, http-memory, http-2009\n"
     "             yucan and other servers (needs root)\n"
+    "  pipe       rdpipe beside iperf3, ssh, cat, mbuffer, nc and socat (needs root)\n"
     "  rdma       the bare link beside perftest (needs a device)\n"
     "  rabbitmq   messages through a cluster of RabbitMQ, installed for the time of the run (needs root)\n"
     "  --quick    the same metrics in under 45 s, with fewer repeats and sizes\n"

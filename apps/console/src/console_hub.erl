@@ -33,11 +33,7 @@
 
 %% @doc Starts it.
 -spec start_link(console_config:config()) -> {ok, pid()} | {error, term()}.
-start_link(Config) ->
-    case gen_server:start_link({local, ?MODULE}, ?MODULE, Config, []) of
-        ignore -> {error, ignore};
-        Result -> Result
-    end.
+start_link(Config) -> gen_server:start_link({local, ?MODULE}, ?MODULE, Config, []).
 
 %% @doc The options.
 -spec config() -> console_config:config().

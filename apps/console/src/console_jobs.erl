@@ -20,11 +20,7 @@
 
 %% @doc Starts it.
 -spec start_link(console_config:config()) -> {ok, pid()} | {error, term()}.
-start_link(Config) ->
-    case gen_server:start_link({local, ?MODULE}, ?MODULE, Config, []) of
-        ignore -> {error, ignore};
-        Result -> Result
-    end.
+start_link(Config) -> gen_server:start_link({local, ?MODULE}, ?MODULE, Config, []).
 
 %% @doc Begins to measure all nodes that are up; options as of {@link placement_probe:measure/2}.
 -spec measure(placement_probe:options()) -> ok | {error, unicode:chardata()}.
