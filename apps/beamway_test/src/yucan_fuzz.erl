@@ -51,8 +51,14 @@ rounds(Properties, Deadline, Count, []) ->
     case erlang:monotonic_time(second) < Deadline of
         true ->
             Found = [Name || {Name, Property} <- Properties, Size <- ?SIZES,
-                             not proper:quickcheck(Property(), [quiet, {to_file, user}, {numtests, ?ROUND}, {max_size, Size}])],
+                             not holds(Property(), [quiet, {to_file, user}, {numtests, ?ROUND}, {max_size, Size}])],
             rounds(Properties, Deadline, Count + ?ROUND * length(Properties) * length(?SIZES), Found);
         false -> {Count, []}
     end;
 rounds(_, _, Count, Found) -> {Count, Found}.
+
+%% PropEr 1.2 asks for the stack of an exception by a function that is gone since OTP 24: a property that raises is a finding, too.
+holds(Test, Options) ->
+    try proper:quickcheck(Test, Options)
+    catch error:undef -> false
+    end.

@@ -112,15 +112,23 @@ prop_lines() ->
     ?FORALL(Text, damaged(configuration()), lists:all(fun({Line, _}) -> is_integer(Line) andalso Line > 0 end, yucan_conf_text:lines(Text))).
 
 %% A configuration, or problems with lines that are there.
-prop_configurations() ->
-    ?FORALL(Text, oneof([damaged(configuration()), shuffled(configuration())]),
-            case yucan_conf:parse(Text, "/nowhere") of
-                {ok, #{servers := [_ | _]}} -> true;
-                {error, [_ | _] = Problems} ->
-                    Lines = length(binary:split(Text, <<"\n">>, [global])),
-                    lists:all(fun({Line, What}) -> Line >= 0 andalso Line =< Lines andalso is_list(What) end, Problems)
-                        andalso iolist_size(unicode:characters_to_binary(yucan_conf:format("f", Problems))) > 0
-            end).
+%% A letter that is no byte, at each place.
+any_letter_anywhere_test_() ->
+    {timeout, 60 * beamway_runner:slowness(),
+     fun() -> [?assert(is_read(<<Before/binary, "\x{100}"/utf8, After/binary>>))
+               || At <- lists:seq(0, byte_size(configuration())), <<Before:At/binary, After/binary>> <- [configuration()]] end}.
+
+prop_configurations() -> ?FORALL(Text, oneof([damaged(configuration()), shuffled(configuration())]), is_read(Text)).
+
+%% As a configuration, or with problems that name their lines.
+is_read(Text) ->
+    case yucan_conf:parse(Text, "/nowhere") of
+        {ok, #{servers := [_ | _]}} -> true;
+        {error, [_ | _] = Problems} ->
+            Lines = length(binary:split(Text, <<"\n">>, [global])),
+            lists:all(fun({Line, What}) -> Line >= 0 andalso Line =< Lines andalso is_list(What) end, Problems)
+                andalso iolist_size(unicode:characters_to_binary(yucan_conf:format("f", Problems))) > 0
+    end.
 
 configuration() ->
     <<"pick_first_virthost_on_nomatch = true\nphp_exe_path = /usr/bin/php-cgi\n<server localhost>\nport = 80\nlisten = 127.0.0.1\n"

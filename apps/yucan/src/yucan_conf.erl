@@ -91,7 +91,7 @@ server(Line, Name, Lines, State) ->
     in_server(Lines, Line, Map, State2).
 
 server_name(Name) ->
-    case re:run(Name, "^[A-Za-z0-9._*?:\\[\\]-]{1,255}$", [{capture, none}]) of
+    case re:run(Name, "^[A-Za-z0-9._*?:\\[\\]-]{1,255}$", [unicode, {capture, none}]) of
         match -> ok;
         nomatch -> {error, "the name of a host: <server www.example.com>"}
     end.

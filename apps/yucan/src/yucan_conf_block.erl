@@ -69,7 +69,7 @@ pair(Key, '==', Value) -> {ok, {Key, "=" ++ Value}}.
 -spec header(string(), '=' | '==', string()) -> result({string(), string()}).
 header(Name, Sign, Value) ->
     {ok, {_, Whole}} = pair(Name, Sign, Value),
-    case re:run(Name, "^[A-Za-z0-9!#$%&'*+.^_`|~-]+$", [{capture, none}]) of
+    case re:run(Name, "^[A-Za-z0-9!#$%&'*+.^_`|~-]+$", [unicode, {capture, none}]) of
         match ->
             case lists:all(fun(C) -> C >= $\s andalso C =/= 127 end, Whole) of
                 true -> {ok, {Name, Whole}};
@@ -82,7 +82,7 @@ header(Name, Sign, Value) ->
 %% @doc The argument of extra_cgi_vars: `dir=/PATH', with or without quotes.
 -spec dir(string()) -> result(string()).
 dir(Text) ->
-    case re:run(Text, "^dir *= *(?:'([^']+)'|\"([^\"]+)\"|([^\\s'\"]+))$", [{capture, all_but_first, list}]) of
+    case re:run(Text, "^dir *= *(?:'([^']+)'|\"([^\"]+)\"|([^\\s'\"]+))$", [unicode, {capture, all_but_first, list}]) of
         {match, Found} -> {ok, lists:append(Found)};
         nomatch -> problem("<extra_cgi_vars ~ts>: expected <extra_cgi_vars dir='/PATH'>", [Text])
     end.

@@ -16,7 +16,7 @@
 -spec read(string()) -> {ok, url()} | error.
 read(Text) ->
     Pattern = "^(https?)://(\\[[0-9A-Fa-f:.]+\\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5}))?(/[\\x21-\\x7e]*|\\?[\\x21-\\x7e]*)?$",
-    case re:run(Text, Pattern, [{capture, all_but_first, list}]) of
+    case re:run(Text, Pattern, [unicode, {capture, all_but_first, list}]) of
         {match, [Scheme, Host | Rest]} -> url(Scheme, Host, Rest);
         nomatch -> error
     end.

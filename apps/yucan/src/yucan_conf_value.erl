@@ -61,7 +61,7 @@ integer(Text, Min, Max) ->
 
 %% Names become atoms: a file of a configuration holds few.
 module(Text) ->
-    case re:run(Text, "^[a-z][A-Za-z0-9_@]{0,127}$", [{capture, none}]) of
+    case re:run(Text, "^[a-z][A-Za-z0-9_@]{0,127}$", [unicode, {capture, none}]) of
         match -> {ok, list_to_atom(Text)};
         nomatch -> {error, "the name of an Erlang module"}
     end.
@@ -112,7 +112,7 @@ host_port(Text) ->
     end.
 
 named_host(Host, Port) ->
-    case re:run(Host, "^[A-Za-z0-9]([A-Za-z0-9.-]{0,252})$", [{capture, none}]) of
+    case re:run(Host, "^[A-Za-z0-9]([A-Za-z0-9.-]{0,252})$", [unicode, {capture, none}]) of
         match -> {ok, {Host, Port}};
         nomatch -> {error, host_port_text()}
     end.
@@ -205,7 +205,7 @@ revproxy_text() -> "/PREFIX http://HOST[:PORT][/PATH]".
 %% `image/png|access+3600': seconds after the access.
 expires([]) -> {error, expires_text()};
 expires(Words) ->
-    Read = [re:run(Word, "^([^|]+)\\|access\\+([0-9]{1,9})$", [{capture, all_but_first, list}]) || Word <- Words],
+    Read = [re:run(Word, "^([^|]+)\\|access\\+([0-9]{1,9})$", [unicode, {capture, all_but_first, list}]) || Word <- Words],
     case lists:member(nomatch, Read) of
         true -> {error, expires_text()};
         false -> {ok, [{Type, list_to_integer(Seconds)} || {match, [Type, Seconds]} <- Read]}
