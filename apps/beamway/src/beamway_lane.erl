@@ -51,7 +51,8 @@
 %% gone without a word. `local_close': our own {@link close/1}. The rest names what failed.
 
 -type stats() :: #{atom() => integer()}.
-%% Those of {@link beamway_port:stats/1}, and `credit_frames', `credit_bytes' (below 0: a debt), `unreleased_bytes'.
+%% Those of {@link beamway_port:stats/1}, and `credit_frames', `credit_bytes' (below 0: a debt), `unreleased_bytes', which over rdma may stay at up to a
+%% quarter of the ring: the peer tells of what it has taken in such steps, or with what it sends.
 
 %% @doc Makes a lane of an authenticated connection. Both sides call it at the same time, one as `caller', one as `acceptor'; they
 %% end on the best kind that both allow and can have.
