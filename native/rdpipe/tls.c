@@ -169,6 +169,20 @@ static void take_error(rd_tls_t *tls, int done)
     }
 }
 
+/* The word of the end needs room in the socket as all else does: without it, the other side would
+ * take the end for a cut. False: there is none yet. */
+static bool say_end(rd_tls_t *tls)
+{
+    int done = SSL_shutdown(tls->ssl);
+
+    tls->wants_out = done < 0 && SSL_get_error(tls->ssl, done) == SSL_ERROR_WANT_WRITE;
+    if (tls->wants_out)
+        return false;
+    tls->out.is_told = true;
+    (void)shutdown(tls->socket, SHUT_WR);
+    return true;
+}
+
 /* Each of the following: true if something was done. */
 
 static bool read_plain(rd_tls_t *tls)
@@ -194,14 +208,8 @@ static bool write_tls(rd_tls_t *tls)
     if (tls->wants_out)
         return false;
     ERR_clear_error();
-    if (tls->out.len == 0) {
-        if (!tls->out.has_ended || tls->out.is_told)
-            return false;
-        tls->out.is_told = true;
-        (void)SSL_shutdown(tls->ssl);
-        (void)shutdown(tls->socket, SHUT_WR);
-        return true;
-    }
+    if (tls->out.len == 0)
+        return tls->out.has_ended && !tls->out.is_told && say_end(tls);
     done = SSL_write_ex(tls->ssl, tls->out.data + tls->out.at, tls->out.len, &n);
     if (done != 1)
         take_error(tls, done);

@@ -9,7 +9,10 @@
 #include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
+
+#include <linux/sockios.h>
 
 #define BYTES ((size_t)3 << 20)
 #define MARK "what nobody on the way may read"
@@ -21,6 +24,7 @@ typedef struct {
     _Atomic uint64_t passed;
     uint64_t flip_at; /* the byte from client to server that is changed; 0: none */
     bool has_seen;
+    _Atomic bool holds; /* takes nothing at the moment */
 } wire_t;
 
 static bool carry(wire_t *wire, int from, int to)
@@ -55,7 +59,11 @@ static void *run_wire(void *argument)
         struct pollfd polled[2] = {{.fd = is_up ? wire->client : -1, .events = POLLIN},
                                    {.fd = is_down ? wire->server : -1, .events = POLLIN}};
 
-        (void)poll(polled, 2, -1);
+        if (atomic_load(&wire->holds)) {
+            (void)poll(NULL, 0, 1);
+            continue;
+        }
+        (void)poll(polled, 2, 10);
         if (polled[0].revents && !carry(wire, wire->client, wire->server)) {
             is_up = false;
             (void)shutdown(wire->server, SHUT_WR);
@@ -93,6 +101,9 @@ typedef struct {
     tls_side_t client, server;
 } both_t;
 
+/* Of the client's socket; 0: as it comes. */
+static int room_bytes;
+
 static bool open_both(both_t *both, const char *client_key, const char *server_key,
                       uint64_t flip_at)
 {
@@ -103,6 +114,8 @@ static bool open_both(both_t *both, const char *client_key, const char *server_k
     if (socketpair(AF_UNIX, SOCK_STREAM, 0, one) < 0 ||
         socketpair(AF_UNIX, SOCK_STREAM, 0, other) < 0)
         return false;
+    if (room_bytes > 0)
+        (void)setsockopt(one[0], SOL_SOCKET, SO_SNDBUF, &room_bytes, sizeof room_bytes);
     both->wire.client = one[1];
     both->wire.server = other[1];
     both->client = (tls_side_t){.socket = one[0], .plain = -1};
@@ -279,12 +292,51 @@ static void a_close_sends_what_was_written(void)
     close_both(&both);
 }
 
+/* Taken by the thread that encrypts, which stops to when its socket is full. */
+static bool is_taken(const tls_side_t *side)
+{
+    int64_t deadline = rd_now_ms() + 50;
+    int left = 1;
+
+    while (ioctl(side->plain, SIOCOUTQ, &left) == 0 && left > 0 && rd_left_ms(deadline) > 0)
+        (void)poll(NULL, 0, 1);
+    return left == 0;
+}
+
+/* A wire that takes nothing for a while, and so many records before the end that one of these
+ * numbers leaves no room for the word of the end. */
+static void the_word_of_the_end_waits_for_room(void)
+{
+    room_bytes = 4096;
+    for (size_t records = 1; records <= 16; records++) {
+        both_t both;
+        bool right;
+
+        CHECK(open_both(&both, "the key of both sides", "the key of both sides", 0));
+        atomic_store(&both.wire.holds, true);
+        for (size_t i = 0; i < records; i++) {
+            CHECK(send(both.client.plain, MARK, sizeof MARK - 1, MSG_NOSIGNAL) == sizeof MARK - 1);
+            if (!is_taken(&both.client))
+                records = 16; /* full: the last number, and what follows waits */
+        }
+        (void)shutdown(both.client.plain, SHUT_WR);
+        (void)is_taken(&both.client);
+        (void)poll(NULL, 0, 5); /* for the end to be tried; on a slow machine it is tried later */
+        atomic_store(&both.wire.holds, false);
+        CHECK_EQ(read_all(&both.server, &right), records * (sizeof MARK - 1));
+        CHECK(!rd_tls_reason(both.server.tls));
+        close_both(&both);
+    }
+    room_bytes = 0;
+}
+
 static const check_case_t cases[] = {
     {"what is written arrives", what_is_written_arrives},
     {"the wire sees what is plain", the_wire_sees_what_is_plain},
     {"another key is refused", another_key_is_refused},
     {"what is changed on the way is not taken", what_is_changed_on_the_way_is_not_taken},
     {"a close sends what was written", a_close_sends_what_was_written},
+    {"the word of the end waits for room", the_word_of_the_end_waits_for_room},
 };
 
 CHECK_MAIN(cases)
