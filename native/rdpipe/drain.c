@@ -223,27 +223,6 @@ static void say(rd_stream_t *stream, const rd_frame_t *frame, const char *text)
         rd_streams_wait(stream, NULL, NULL, 0, rd_left_ms(deadline));
 }
 
-/* Throws away what comes until the producer has closed. */
-static void part(rd_stream_t *stream)
-{
-    int64_t deadline = rd_now_ms() + PARTING_MS;
-    rd_frame_t frame;
-    const uint8_t *payload;
-    rd_why_t why;
-
-    stream->wants = 0;
-    while (rd_left_ms(deadline) > 0) {
-        rd_next_t next = rd_stream_next(stream, &frame, &payload, &why);
-
-        if (next == RD_LOST)
-            return;
-        if (next == RD_FRAME)
-            rd_stream_release(stream, &frame);
-        else
-            rd_streams_wait(stream, NULL, NULL, 0, rd_left_ms(deadline));
-    }
-}
-
 static void finish(drain_t *drain)
 {
     rd_frame_t done = {.kind = RD_DONE, .offset = drain->total};
@@ -264,7 +243,7 @@ static void finish(drain_t *drain)
         say(drain->from, &quit, "the reader wants no more");
         pump->outcome = RD_PUMP_QUIT;
     }
-    part(drain->from);
+    rd_stream_hear_out(drain->from, false, rd_now_ms() + PARTING_MS);
 }
 
 static void wait_for_work(drain_t *drain)

@@ -147,26 +147,6 @@ static bool listen_up(feed_t *feed)
     return true;
 }
 
-/* The answer to an ABORT, or the end. */
-static void hear_out(rd_stream_t *to, int64_t deadline)
-{
-    rd_frame_t frame;
-    const uint8_t *payload;
-    rd_why_t why;
-
-    to->wants = 0;
-    while (rd_left_ms(deadline) > 0) {
-        rd_next_t next = rd_stream_next(to, &frame, &payload, &why);
-
-        if (next == RD_LOST || (next == RD_FRAME && frame.kind == RD_ABORT))
-            return;
-        if (next == RD_FRAME)
-            rd_stream_release(to, &frame);
-        else
-            rd_streams_wait(to, NULL, NULL, 0, rd_left_ms(deadline));
-    }
-}
-
 /* The other side must not take what it has for the whole. */
 static void say_abort(feed_t *feed, const char *text)
 {
@@ -177,7 +157,7 @@ static void say_abort(feed_t *feed, const char *text)
            !feed->to->peer_left)
         rd_streams_wait(feed->to, NULL, NULL, 0, rd_left_ms(deadline));
     if (feed->to->hop.is_behind)
-        hear_out(feed->to, deadline);
+        rd_stream_hear_out(feed->to, true, deadline);
     fail(feed, text);
 }
 

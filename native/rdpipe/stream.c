@@ -178,3 +178,24 @@ void rd_streams_wait(rd_stream_t *one, rd_stream_t *other, struct pollfd *polled
     for (size_t i = 0; i < count && i < POLLED_MAX; i++)
         polled[i].revents = all[4 + i].revents;
 }
+
+void rd_stream_hear_out(rd_stream_t *stream, bool abort_is_enough, int64_t deadline)
+{
+    rd_frame_t frame;
+    const uint8_t *payload;
+    rd_why_t why;
+
+    stream->wants = 0;
+    while (rd_left_ms(deadline) > 0) {
+        rd_next_t next = rd_stream_next(stream, &frame, &payload, &why);
+
+        if (next == RD_LOST)
+            return;
+        if (next == RD_FRAME)
+            rd_stream_release(stream, &frame);
+        else
+            rd_streams_wait(stream, NULL, NULL, 0, rd_left_ms(deadline));
+        if (next == RD_FRAME && frame.kind == RD_ABORT && abort_is_enough)
+            return;
+    }
+}

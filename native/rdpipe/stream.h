@@ -57,4 +57,7 @@ struct pollfd;
 void rd_streams_wait(rd_stream_t *one, rd_stream_t *other, struct pollfd *polled, size_t count,
                      int ms);
 
+/* Throws away what comes until the other side has closed, or has said ABORT if that is enough. */
+void rd_stream_hear_out(rd_stream_t *stream, bool abort_is_enough, int64_t deadline);
+
 #endif
