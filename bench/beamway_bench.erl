@@ -60,7 +60,7 @@ names() ->
     lists:join(", ", [Name || {Name, _, _} <- questions()] ++ ["all"]).
 
 common_options() ->
-    [{quick, undefined, "quick", undefined, "the same metrics in under 45 s, with fewer repeats and sizes"},
+    [{quick, undefined, "quick", undefined, "the same metrics in under 45 s (placement: four minutes), with fewer repeats and sizes"},
      {json, undefined, "json", undefined, "print one JSON object instead of tables"},
      {repeats, undefined, "repeats", integer, "interleaved repeats (9; quick: 3)"},
      {only, undefined, "only", string, "measure only these contenders, such as tcp,beamway"},

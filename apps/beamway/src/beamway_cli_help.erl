@@ -111,7 +111,7 @@ text("bench") ->
     "  pipe       rdpipe beside iperf3, ssh, cat, mbuffer, nc and socat (needs root)\n"
     "  rdma       the bare link beside perftest (needs a device)\n"
     "  rabbitmq   messages through a cluster of RabbitMQ, installed for the time of the run (needs root)\n"
-    "  --quick    the same metrics in under 45 s, with fewer repeats and sizes\n"
+    "  --quick    the same metrics in under 45 s (placement: four minutes), with fewer repeats and sizes\n"
     "  --json     print one JSON object instead of a table\n"
     "\n"
     "exit status: 0 done, 1 the benchmark failed, 2 wrong usage\n"
