@@ -251,7 +251,7 @@ static void wait_for_work(drain_t *drain)
     /* A pipe whose reader has gone says so although nothing is asked. */
     bool is_stuck = drain->written > 0 || drain->is_checked;
     struct pollfd polled[2] = {{.fd = drain->pump->wake, .events = POLLIN},
-                               {.fd = drain->output->is_file ? -1 : drain->output->fd,
+                               {.fd = drain->output->always_ready ? -1 : drain->output->fd,
                                 .events = is_stuck && has_output(drain) ? POLLOUT : 0}};
     eventfd_t ignored;
 

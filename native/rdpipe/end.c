@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #define PIPE_BYTES (1024 * 1024) /* fs.pipe-max-size of most systems */
@@ -30,6 +31,15 @@ static int reopen(int fd, int mode)
     return open(path, mode | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
 }
 
+/* Of the devices of memory (major 1, by Linux's list of devices) these never make one wait. */
+static bool is_memory(const struct stat *is)
+{
+    unsigned which = minor(is->st_rdev);
+
+    return S_ISCHR(is->st_mode) && major(is->st_rdev) == 1 &&
+           (which == 3 || which == 5 || which == 7); /* null, zero, full */
+}
+
 rd_end_t rd_end_of(int fd, bool for_writing)
 {
     rd_end_t end = {.fd = fd};
@@ -38,7 +48,8 @@ rd_end_t rd_end_of(int fd, bool for_writing)
 
     if (fstat(fd, &is) < 0)
         return end;
-    end.is_file = S_ISREG(is.st_mode) || S_ISBLK(is.st_mode) || S_ISDIR(is.st_mode);
+    end.always_ready =
+        S_ISREG(is.st_mode) || S_ISBLK(is.st_mode) || S_ISDIR(is.st_mode) || is_memory(&is);
     end.is_socket = S_ISSOCK(is.st_mode);
     end.is_nonblocking = flags >= 0 && (flags & O_NONBLOCK) != 0;
     if (S_ISFIFO(is.st_mode))
@@ -63,7 +74,7 @@ static bool is_ready(const rd_end_t *end, short events)
 {
     struct pollfd polled = {.fd = end->fd, .events = events};
 
-    return end->is_file || end->is_nonblocking || poll(&polled, 1, 0) > 0;
+    return end->always_ready || end->is_nonblocking || poll(&polled, 1, 0) > 0;
 }
 
 ssize_t rd_end_read(const rd_end_t *end, void *data, size_t len)
@@ -83,7 +94,7 @@ ssize_t rd_end_write(const rd_end_t *end, const void *data, size_t len)
         errno = EAGAIN;
         return -1;
     }
-    if (!end->is_file && !end->is_nonblocking && len > SHORT_BYTES)
+    if (!end->always_ready && !end->is_nonblocking && len > SHORT_BYTES)
         len = SHORT_BYTES;
     return write(end->fd, data, len);
 }
@@ -93,7 +104,7 @@ uint64_t rd_end_size(const rd_end_t *end)
     struct stat is;
     off_t at;
 
-    if (!end->is_file || fstat(end->fd, &is) < 0 || !S_ISREG(is.st_mode))
+    if (!end->always_ready || fstat(end->fd, &is) < 0 || !S_ISREG(is.st_mode))
         return 0;
     at = lseek(end->fd, 0, SEEK_CUR);
     return at < 0 || at > is.st_size ? 0 : (uint64_t)(is.st_size - at);

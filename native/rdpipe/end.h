@@ -13,8 +13,9 @@
  * set on a description of our own, or not at all.
  */
 typedef struct {
-    int fd; /* -1: none */
-    bool is_file, is_socket, is_nonblocking;
+    int fd;            /* -1: none */
+    bool always_ready; /* a disk, or a device that is memory: /dev/null, /dev/zero, /dev/full */
+    bool is_socket, is_nonblocking;
 } rd_end_t;
 
 /* Takes the descriptor. Pipes are enlarged as far as the system lets us. */

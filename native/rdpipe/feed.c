@@ -92,7 +92,7 @@ static bool read_block(feed_t *feed)
         return true;
     }
     /* A terminal whose session is gone gives EIO: that is its end. */
-    if (n < 0 && errno == EIO && feed->input->is_file) {
+    if (n < 0 && errno == EIO && feed->input->always_ready) {
         (void)rd_because(&feed->fault, "reading the input: %s", strerror(errno));
         return true;
     }
