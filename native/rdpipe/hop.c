@@ -103,13 +103,6 @@ static void set_text(char *to, size_t bytes, const char *text)
     to[len] = 0;
 }
 
-static bool link_why(rd_why_t *why, const char *carrier, const bw_error_t *error)
-{
-    return rd_because(why, "%s%s%s%s", carrier, error->step ? error->step : "failed",
-                      error->sys_errno ? ": " : "",
-                      error->sys_errno ? strerror(error->sys_errno) : "");
-}
-
 /* What the two sides have shown each other, and what ends the wait. */
 typedef struct {
     const rd_key_t *key;
@@ -149,7 +142,7 @@ static bool adopt(int socket, const proof_t *proof, rd_hop_t *hop_p, rd_why_t *w
         if (encrypts)
             rd_tls_end(hop_p->tls);
         hop_p->tls = NULL;
-        return link_why(why, "tcp: ", &error);
+        return rd_because_link(why, "tcp: ", &error);
     }
     close(socket);
     hop_p->carrier = "tcp";
@@ -376,7 +369,7 @@ static bool take_choice(int socket, uint32_t carrier, doors_t *doors, const proo
     if (carrier != RD_CARRIER_SHM || shm->fd < 0)
         return rd_because(why, "the producer chose a carrier that was not offered");
     if (bw_shm_accept(shm, BW_RING_MAX_BYTES, &hop_p->link, &error) != BW_OK)
-        return link_why(why, "shm: ", &error);
+        return rd_because_link(why, "shm: ", &error);
     hop_p->carrier = "shm";
     hop_p->side = socket;
     return true;
@@ -530,7 +523,7 @@ static bool join_shm(const verdict_t *verdict, rd_hop_t *hop_p, rd_why_t *why)
         return true;
     if (error.sys_errno == ECONNREFUSED)
         return rd_because(why, "another host");
-    return link_why(why, "", &error);
+    return rd_because_link(why, "", &error);
 }
 
 static bool join_rdma(const verdict_t *verdict, int socket, int stop, rd_hop_t *hop_p,

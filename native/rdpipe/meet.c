@@ -101,14 +101,6 @@ static bool address_of(int socket, name_fn name, bw_rdma_address_t *address_p)
     return address_p->family != 0;
 }
 
-static bool refused(rd_meet_t *meet, const bw_error_t *error, rd_why_t *why)
-{
-    meet->meeting = NULL;
-    return rd_because(why, "%s%s%s", error->step ? error->step : "failed",
-                      error->sys_errno ? ": " : "",
-                      error->sys_errno ? strerror(error->sys_errno) : "");
-}
-
 /* Waits until the meeting is in this state. */
 static bool reach(rd_meet_t *meet, bw_rdma_state_t state, int stop, int64_t deadline, rd_why_t *why)
 {
@@ -129,22 +121,33 @@ static bool reach(rd_meet_t *meet, bw_rdma_state_t state, int stop, int64_t dead
     }
 }
 
+/* A meeting has begun, or not. It is there if it has come so far. */
+static bool begin(rd_meet_t *meet, bw_status_t status, const bw_error_t *error,
+                  bw_rdma_state_t state, int stop, int64_t deadline, rd_why_t *why)
+{
+    if (status != BW_OK) {
+        meet->meeting = NULL;
+        return rd_because_link(why, "", error);
+    }
+    if (reach(meet, state, stop, deadline, why))
+        return true;
+    rd_meet_end(meet);
+    return false;
+}
+
 bool rd_meet_listen(rd_meet_t *meet_p, int socket, int stop, int64_t deadline, rd_why_t *why)
 {
     bw_rdma_address_t at;
     bw_error_t error = {0};
+    bw_status_t status;
 
     *meet_p = (rd_meet_t){.api = load(why)};
     if (!meet_p->api)
         return false;
     if (!address_of(socket, getsockname, &at))
         return rd_because(why, "no address to listen at: %s", strerror(errno));
-    if (meet_p->api->listen(&at, 0, 0, BW_RING_MAX_BYTES, &meet_p->meeting, &error) != BW_OK)
-        return refused(meet_p, &error, why);
-    if (reach(meet_p, BW_RDMA_LISTENING, stop, deadline, why))
-        return true;
-    rd_meet_end(meet_p);
-    return false;
+    status = meet_p->api->listen(&at, 0, 0, BW_RING_MAX_BYTES, &meet_p->meeting, &error);
+    return begin(meet_p, status, &error, BW_RDMA_LISTENING, stop, deadline, why);
 }
 
 bool rd_meet_connect(rd_meet_t *meet_p, int socket, uint16_t port,
@@ -153,6 +156,7 @@ bool rd_meet_connect(rd_meet_t *meet_p, int socket, uint16_t port,
 {
     bw_rdma_address_t to;
     bw_error_t error = {0};
+    bw_status_t status;
 
     *meet_p = (rd_meet_t){.api = load(why)};
     if (!meet_p->api)
@@ -160,13 +164,9 @@ bool rd_meet_connect(rd_meet_t *meet_p, int socket, uint16_t port,
     if (!address_of(socket, getpeername, &to))
         return rd_because(why, "no address to connect to: %s", strerror(errno));
     to.port = port;
-    if (meet_p->api->connect(NULL, &to, token, ring_bytes, (uint32_t)rd_left_ms(deadline),
-                             &meet_p->meeting, &error) != BW_OK)
-        return refused(meet_p, &error, why);
-    if (reach(meet_p, BW_RDMA_LINKED, stop, deadline, why))
-        return true;
-    rd_meet_end(meet_p);
-    return false;
+    status = meet_p->api->connect(NULL, &to, token, ring_bytes, (uint32_t)rd_left_ms(deadline),
+                                  &meet_p->meeting, &error);
+    return begin(meet_p, status, &error, BW_RDMA_LINKED, stop, deadline, why);
 }
 
 bool rd_meet_link(rd_meet_t *meet, int stop, int64_t deadline, bw_link_t **link_p, rd_why_t *why)

@@ -10,6 +10,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "link.h"
+
 /* A reason, as a user reads it. The function that first decides on an error writes it. */
 typedef struct {
     char text[512];
@@ -26,6 +28,14 @@ __attribute__((format(printf, 2, 3))) static inline bool rd_because(rd_why_t *wh
     (void)vsnprintf(why->text, sizeof why->text, form, args);
     va_end(args);
     return false;
+}
+
+/* What native/link says of its failure, behind `of` ("shm: ", or nothing). */
+static inline bool rd_because_link(rd_why_t *why, const char *of, const bw_error_t *error)
+{
+    return rd_because(why, "%s%s%s%s", of, error->step ? error->step : "failed",
+                      error->sys_errno ? ": " : "",
+                      error->sys_errno ? strerror(error->sys_errno) : "");
 }
 
 /* Milliseconds of a clock that does not go back. */

@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include "run_state.h"
+
+#include <errno.h>
+#include <unistd.h>
+
+static void take_hello(rd_run_t *run, size_t i, const char *line)
+{
+    char *control = rd_line_value(line, "control", NULL);
+    char *version = rd_line_value(line, "version", NULL);
+    rd_why_t why;
+
+    run->of[i].has_hello = true;
+    run->of[i].ssh = rd_line_value(line, "ssh", NULL);
+    if (!control || strcmp(control, RD_CONTROL_VERSION) != 0) {
+        (void)rd_because(&why,
+                         "rdpipe there is version %s (protocol %s), here it is %s (protocol %s): "
+                         "install the same version on both",
+                         version ? version : "?", control ? control : "?", RD_VERSION,
+                         RD_CONTROL_VERSION);
+        rd_run_fault(run, i, why.text);
+    }
+    free(control);
+    free(version);
+}
+
+static void copy_value(const char *line, const char *name, char *to, size_t bytes)
+{
+    char *value = rd_line_value(line, name, NULL);
+
+    (void)snprintf(to, bytes, "%.150s", value ? value : "");
+    free(value);
+}
+
+static void take_hop(rd_run_t *run, size_t i, const char *line)
+{
+    char side[8];
+
+    copy_value(line, "side", side, sizeof side);
+    if (strcmp(side, "in") != 0)
+        return;
+    copy_value(line, "carrier", run->of[i].carrier, sizeof run->of[i].carrier);
+    copy_value(line, "why", run->of[i].why, sizeof run->of[i].why);
+    if (run->settings->cli.verbose)
+        rd_say(&run->settings->cli, "%s to %s: %s (%s)", rd_run_name(run, i - 1),
+               rd_run_name(run, i), run->of[i].carrier, run->of[i].why);
+}
+
+/* A reader of our own output that wants no more ends us as SIGPIPE would. */
+static void take_over(rd_run_t *run, size_t i, const char *line)
+{
+    char side[8], outcome[16];
+
+    copy_value(line, "side", side, sizeof side);
+    copy_value(line, "outcome", outcome, sizeof outcome);
+    if (strcmp(side, "in") == 0)
+        (void)rd_line_value_number(line, "bytes", UINT64_MAX, &run->of[i].bytes);
+    if (run->chain->of[i].work == RD_WORK_STDOUT && strcmp(outcome, "quit") == 0)
+        run->of[i].status = RD_EXIT_QUIT;
+}
+
+static void take_output(const char *line)
+{
+    size_t len = 0, done = 0;
+    char *data = rd_line_value(line, "data", &len);
+
+    while (data && done < len) {
+        ssize_t n = write(1, data + done, len - done);
+
+        if (n < 0 && errno != EINTR)
+            break;
+        done += n > 0 ? (size_t)n : 0;
+    }
+    free(data);
+}
+
+static void take_line(rd_run_t *run, size_t i, const char *line)
+{
+    rd_peer_t *peer = &run->of[i];
+    uint64_t number = 0;
+
+    if (!peer->has_hello) { /* what a login shell prints comes first */
+        if (rd_line_is(line, RD_CONTROL_HELLO))
+            take_hello(run, i, line);
+    } else if (rd_line_is(line, "port") && rd_line_value_number(line, "number", 65535, &number)) {
+        peer->port = (uint16_t)number;
+        peer->has_port = true;
+    } else if (rd_line_is(line, "hop")) {
+        take_hop(run, i, line);
+    } else if (rd_line_is(line, "ready")) {
+        peer->is_ready = true;
+    } else if (rd_line_is(line, "bytes")) {
+        (void)rd_line_value_number(line, "in", UINT64_MAX, &peer->bytes);
+        if (i == 0)
+            (void)rd_line_value_number(line, "size", UINT64_MAX, &run->size);
+    } else if (rd_line_is(line, "output")) {
+        take_output(line);
+    } else if (rd_line_is(line, "over")) {
+        take_over(run, i, line);
+    } else if (rd_line_is(line, "status") && rd_line_value_number(line, "value", 255, &number)) {
+        peer->status = (int)number;
+    } else if (rd_line_is(line, "fault")) {
+        char *why = rd_line_value(line, "why", NULL);
+
+        rd_run_fault(run, i, why ? why : "failed");
+        free(why);
+    } else if (rd_line_is(line, "bye")) {
+        peer->has_said_bye = true;
+    }
+}
+
+/* An agent that has gone without a word. */
+void rd_run_take_loss(rd_run_t *run, size_t i)
+{
+    rd_peer_t *peer = &run->of[i];
+    const char *path = run->settings->ssh.remote_path;
+    rd_why_t why;
+
+    peer->is_lost = true;
+    if (peer->has_said_bye || run->got_signal)
+        return;
+    if (peer->has_hello)
+        (void)rd_because(&why, "the agent there was lost: it was killed, or ssh's connection is "
+                               "gone");
+    else if (peer->channel.is_reaped && peer->channel.status == 127)
+        (void)rd_because(&why,
+                         "no 'rdpipe' %s%s there: install Beamway's commands, or say where they "
+                         "are by --remote-path DIR",
+                         path ? "in " : "on the PATH", path ? path : "");
+    else if (peer->channel.is_reaped && peer->channel.status == RD_EXIT_USAGE)
+        (void)rd_because(&why, "the 'rdpipe' there is another program, or an older version than %s",
+                         RD_VERSION);
+    else
+        (void)rd_because(&why, "ssh has failed (status %d)", peer->channel.status);
+    rd_run_fault(run, i, why.text);
+}
+
+void rd_run_listen(rd_run_t *run, size_t i)
+{
+    rd_lines_t *lines = &run->of[i].channel.from;
+    char *line;
+
+    rd_lines_fill(lines);
+    while ((line = rd_lines_next(lines)))
+        take_line(run, i, line);
+}

@@ -1,0 +1,199 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include "run_state.h"
+
+#include <errno.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+
+/* ---- starting ---- */
+
+/* The node whose connection node i uses: its own, or an earlier one's. */
+static size_t master_of(const rd_run_t *run, size_t i)
+{
+    for (size_t j = 0; j < i; j++)
+        if (strcmp(run->chain->of[j].host, run->chain->of[i].host) == 0)
+            return j;
+    return i;
+}
+
+static bool is_shared(const rd_run_t *run, size_t i)
+{
+    for (size_t j = 0; j < rd_run_count(run); j++)
+        if (j != i && strcmp(run->chain->of[j].host, run->chain->of[i].host) == 0)
+            return *run->chain->of[i].host != 0;
+    return false;
+}
+
+static bool make_directory(rd_run_t *run, rd_why_t *why)
+{
+    const char *base = getenv("TMPDIR");
+    uint64_t name; /* that nobody else has: what has it is removed in the end */
+
+    if (!base || *base != '/' || strlen(base) > 32)
+        base = "/tmp";
+    if (getrandom(&name, sizeof name, 0) != (ssize_t)sizeof name)
+        return rd_because(why, "getrandom: %s", strerror(errno));
+    (void)snprintf(run->directory, sizeof run->directory, "%s/rdpipe-%016llx", base,
+                   (unsigned long long)name);
+    if (!rd_guard_directory(&run->guard, run->directory))
+        return rd_because(why, "the guard of this pipeline was killed");
+    if (mkdir(run->directory, 0700) == 0)
+        return true;
+    (void)rd_because(why, "a directory in %s: %s", base, strerror(errno));
+    run->directory[0] = 0;
+    (void)rd_guard_directory(&run->guard, "");
+    return false;
+}
+
+static void start_channel(rd_run_t *run, size_t i)
+{
+    size_t master = master_of(run, i);
+    rd_share_t share = !is_shared(run, i) ? RD_SHARE_NO
+                       : master == i      ? RD_SHARE_MASTER
+                                          : RD_SHARE_USE;
+    char socket[96];
+    rd_why_t why = {""};
+
+    if (share == RD_SHARE_MASTER && !run->directory[0] && !make_directory(run, &why)) {
+        rd_run_fault(run, i, why.text);
+        return;
+    }
+    (void)snprintf(socket, sizeof socket, "%s/%zu", run->directory, master);
+    run->of[i].is_started = true;
+    if (!rd_channel_start(&run->of[i].channel, run->chain->of[i].host, &run->settings->ssh, share,
+                          socket, &why))
+        rd_run_fault(run, i, why.text);
+}
+
+/* Masters at once, the others as soon as theirs is there. */
+void rd_run_connect(rd_run_t *run)
+{
+    for (size_t i = 0; i < rd_run_count(run) && !run->is_faulty; i++)
+        if (!run->of[i].is_started &&
+            (!is_shared(run, i) || master_of(run, i) == i || run->of[master_of(run, i)].has_hello))
+            start_channel(run, i);
+}
+
+/* ---- telling them ---- */
+
+static void send_line(rd_run_t *run, size_t i, rd_line_t *line)
+{
+    if (run->of[i].channel.to < 0 || !rd_line_send(line, run->of[i].channel.to))
+        rd_run_fault(run, i, "the agent stopped to answer");
+}
+
+static const char *forced_address(const rd_run_t *run, const char *host)
+{
+    size_t len = strlen(host);
+
+    for (size_t i = 0; i < run->settings->address_count; i++)
+        if (strncmp(run->settings->addresses[i], host, len) == 0 &&
+            run->settings->addresses[i][len] == '=')
+            return run->settings->addresses[i] + len + 1;
+    return NULL;
+}
+
+static rd_place_t place_of(const rd_run_t *run, size_t i)
+{
+    const char *host = run->chain->of[i].host;
+
+    return (rd_place_t){.is_here = !*host,
+                        .host = host,
+                        .ssh = run->of[i].ssh ? run->of[i].ssh : "",
+                        .forced = forced_address(run, host)};
+}
+
+static void add_key(rd_line_t *line, const rd_key_t *key)
+{
+    char hex[2 * RD_KEY_BYTES + 1];
+
+    rd_key_to_hex(key, hex);
+    rd_line_add(line, "key", hex);
+    rd_wipe(hex, sizeof hex);
+}
+
+static void tell_segment(rd_run_t *run, size_t i)
+{
+    const rd_node_t *node = &run->chain->of[i];
+    const rd_settings_t *settings = run->settings;
+    const rd_peer_t *peer = &run->of[i];
+    rd_line_t line;
+
+    rd_line_begin(&line, "segment");
+    rd_line_add(&line, "work", rd_work_name(node->work));
+    rd_line_add(&line, "text", node->text);
+    rd_line_number(&line, "in", i > 0);
+    rd_line_number(&line, "out", i + 1 < rd_run_count(run));
+    rd_line_number(&line, "tee", node->is_receiver);
+    rd_line_number(&line, "block", settings->cli.terms.block);
+    rd_line_number(&line, "zstd", (uint64_t)settings->cli.terms.zstd);
+    rd_line_number(&line, "flags", settings->cli.terms.flags);
+    rd_line_number(&line, "carriers", settings->cli.terms.carriers);
+    rd_line_number(&line, "first", settings->port_first);
+    rd_line_number(&line, "last", settings->port_last);
+    if (peer != run->of) {
+        rd_line_add(&line, "bind", peer->address);
+        add_key(&line, &peer->key);
+    }
+    send_line(run, i, &line);
+}
+
+void rd_run_tell_segments(rd_run_t *run)
+{
+    rd_why_t why = {""};
+
+    run->are_told = true;
+    for (size_t i = 1; i < rd_run_count(run); i++) {
+        rd_place_t producer = place_of(run, i - 1), consumer = place_of(run, i);
+
+        if (!rd_route(&producer, &consumer, run->of[i].address, &why) ||
+            !rd_key_random(&run->of[i].key, &why)) {
+            rd_run_fault(run, i, why.text);
+            return;
+        }
+    }
+    for (size_t i = 0; i < rd_run_count(run); i++)
+        tell_segment(run, i);
+}
+
+void rd_run_tell_next(rd_run_t *run)
+{
+    run->have_ports = true;
+    for (size_t i = 0; i + 1 < rd_run_count(run); i++) {
+        rd_line_t line;
+
+        rd_line_begin(&line, "next");
+        rd_line_add(&line, "host", run->of[i + 1].address);
+        rd_line_number(&line, "port", run->of[i + 1].port);
+        add_key(&line, &run->of[i + 1].key);
+        send_line(run, i, &line);
+        rd_key_wipe(&run->of[i + 1].key);
+    }
+}
+
+void rd_run_tell_start(rd_run_t *run)
+{
+    run->are_started = true;
+    run->started_ms = rd_now_ms();
+    run->give_up_ms = 0;
+    for (size_t i = 0; i < rd_run_count(run); i++) {
+        rd_line_t line;
+
+        rd_line_begin(&line, "start");
+        send_line(run, i, &line);
+    }
+}
+
+void rd_run_tell_signal(rd_run_t *run, int sig)
+{
+    for (size_t i = 0; i < rd_run_count(run); i++) {
+        rd_line_t line;
+
+        if (run->of[i].channel.to < 0 || run->of[i].has_said_bye)
+            continue;
+        rd_line_begin(&line, "signal");
+        rd_line_number(&line, "number", (uint64_t)sig);
+        (void)rd_line_send(&line, run->of[i].channel.to);
+    }
+}
