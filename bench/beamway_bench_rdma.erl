@@ -15,6 +15,7 @@
 -define(LATENCY, <<"half a round trip, 64 B">>).
 -define(PROGRAM_MS, 120000).
 -define(TRIES, 5).
+-define(PIPES, [rdpipe, rdpipe_unchecked]).
 
 %% @private
 -spec options() -> [getopt:option_spec()].
@@ -61,20 +62,21 @@ programs() ->
 groups(#{device := Device} = Settings) ->
     [#{nodes => 0, contenders => [Name], directions => [none],
        measure => fun(none) -> counted(Device, fun() -> measure(Name, Settings) end) end}
-     || Name <- [rdma_link, ib_write, ib_send | [rdpipe || has_pipe(Settings)]]].
+     || Name <- [rdma_link, ib_write, ib_send | [Pipe || has_pipe(Settings), Pipe <- ?PIPES]]].
 
 has_pipe(#{address := Address}) -> Address =/= undefined.
 
 measure(Name, #{messages := Messages} = Settings) ->
     Rates = [{key(Bytes), rate(Name, Bytes, Count, Settings)} || {Bytes, Count} <- maps:to_list(Messages)],
-    maps:from_list([{?LATENCY, latency(Name, Settings)} || Name =/= rdpipe] ++ Rates).
+    maps:from_list([{?LATENCY, latency(Name, Settings)} || not lists:member(Name, ?PIPES)] ++ Rates).
 
 key(Bytes) -> unicode:characters_to_binary(["bytes a second, ", beamway_bench:size_words(Bytes)]).
 
 rate(rdma_link, Bytes, Count, Settings) -> link("bw", Bytes, Bytes * Count, Settings);
 rate(ib_write, Bytes, Count, Settings) -> column(4, perftest("ib_write_bw", bw_words(Bytes, Count), Settings));
 rate(ib_send, Bytes, Count, Settings) -> column(4, perftest("ib_send_bw", bw_words(Bytes, Count), Settings));
-rate(rdpipe, Bytes, Count, Settings) -> pipe(Bytes, Count, Settings).
+rate(rdpipe, Bytes, Count, Settings) -> pipe([], Bytes, Count, Settings);
+rate(rdpipe_unchecked, Bytes, Count, Settings) -> pipe(["--no-checksum"], Bytes, Count, Settings).
 
 bw_words(Bytes, Count) -> ["-s", integer_to_list(Bytes), "-n", integer_to_list(Count)].
 
@@ -100,11 +102,11 @@ link_figure(Text) ->
         nomatch -> none
     end.
 
-%% With checksums, from a file without contents to nowhere: what a pipe does beside sending.
-pipe(Block, Count, #{address := Address}) ->
+%% From a file without contents to nowhere: what a pipe does beside sending.
+pipe(Options, Block, Count, #{address := Address}) ->
     Folder = filename:join([beamway_bench_nodes:root(), "native", "build", "bin"]),
     Total = Block * Count,
-    Words = ["-c", pipe_script(), "-", Folder, integer_to_list(free_port()), integer_to_list(Total), integer_to_list(Block), Address],
+    Words = ["-c", pipe_script(), "-", Folder, integer_to_list(free_port()), integer_to_list(Total), integer_to_list(Block), Address | Options],
     {Status, Lines} = beamway_bench_tools:run(os:find_executable("bash"), Words, ?PROGRAM_MS),
     case {Status, pipe_seconds(lists:append(Lines))} of
         {0, {ok, Seconds}} -> Total / Seconds / (1 bsl 20);
@@ -114,7 +116,7 @@ pipe(Block, Count, #{address := Address}) ->
 pipe_script() ->
     "RDPIPE_KEY=$(head -c 24 /dev/urandom | base64) && export RDPIPE_KEY && file=$(mktemp) && trap 'rm -f \"$file\"' EXIT &&"
     " truncate -s \"$3\" \"$file\" || exit; \"$1/rdrecv\" --carrier rdma --wait 60 \"$2\" >/dev/null &"
-    " \"$1/rdsend\" --carrier rdma --json --wait 60 --block \"$4\" \"$5\" \"$2\" <\"$file\" && wait $!".
+    " \"$1/rdsend\" --carrier rdma --json --wait 60 --block \"$4\" \"${@:6}\" \"$5\" \"$2\" <\"$file\" && wait $!".
 
 pipe_seconds(Text) ->
     case re:run(Text, "\"seconds\": ([0-9.]+), \"carrier\": \"rdma\"", [{capture, all_but_first, list}]) of
@@ -218,8 +220,10 @@ count(File, Counters) ->
 -spec metrics(map()) -> [beamway_bench_report:metric()].
 metrics(Settings) ->
     link_metrics() ++
-        [#{name => Name, unit => <<"MB/s">>, better => higher, key => key(Bytes), contender => rdpipe, baselines => [ib_send]}
-         || has_pipe(Settings), {Name, Bytes} <- [{<<"pipe_rdma_64k">>, 64 bsl 10}, {<<"pipe_rdma_1m">>, 1 bsl 20}]].
+        [#{name => Name, unit => <<"MB/s">>, better => higher, key => key(Bytes), contender => Pipe, baselines => [ib_send]}
+         || has_pipe(Settings), {Name, Pipe, Bytes} <- [{<<"pipe_rdma_64k">>, rdpipe, 64 bsl 10}, {<<"pipe_rdma_1m">>, rdpipe, 1 bsl 20},
+                                                        {<<"pipe_rdma_unchecked_64k">>, rdpipe_unchecked, 64 bsl 10},
+                                                        {<<"pipe_rdma_unchecked_1m">>, rdpipe_unchecked, 1 bsl 20}]].
 
 link_metrics() ->
     [#{name => Name, unit => Unit, better => Better, key => Key, contender => rdma_link, baselines => [ib_write, ib_send]}
