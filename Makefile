@@ -163,11 +163,11 @@ test-network:
 	@$(MAKE) build-test
 	@BEAMWAY_TEST_NETWORK=1 scripts/run-tests placement_network_SUITE
 
-## test-pipe: all cases of the pipe between hosts with 200 random streams and one of more than 4 GiB (root); T=case runs those whose name holds it
+## test-pipe: all cases of the pipe between hosts with 200 random streams, one of more than 4 GiB and ffmpeg's test picture (root; leaves nothing); T=case runs those whose name holds it
 test-pipe:
 	@scripts/install-packages test
 	@$(MAKE) build
-	@PIPE_STREAMS=200 PIPE_HUGE=1 test/system/pipe/test $(T)
+	@PIPE_STREAMS=200 PIPE_HUGE=1 scripts/in-overlay --packages ffmpeg -- test/system/pipe/test $(T)
 
 ## test-scipy: the clustering's linkage beside scipy's
 test-scipy:

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 
 from hosts import Failure, SLOWNESS, run, wait_for
@@ -69,6 +70,15 @@ def plans_of_what_cannot_run_here(hosts):
 def raw_pictures_through_a_pipe(hosts):
     frames = os.urandom(720 * 480 * 3 // 2 * 8)  # yuv420p
     gives(hosts, "rdpipe host1:'wc -c'", f"{len(frames)}\n".encode(), frames)
+
+
+def test_picture_of_ffmpeg(hosts):
+    raw = "-f rawvideo -pix_fmt yuv420p"
+    source = f"ffmpeg -v error -nostdin -f lavfi -i testsrc=size=720x480:rate=30 -frames:v 90 {raw} -"
+    player = f"ffmpeg -v error {raw} -s 720x480 -i - -f framemd5 -"
+    _, shown, err = hosts.call(f"{source} | {player}")
+    expect(len([line for line in shown.splitlines() if not line.startswith(b"#")]) == 90, f"not 90 pictures: {shown[-300:]!r} {err}")
+    gives(hosts, f"{source} | rdpipe host1:'{player}'", shown)
 
 
 # ---- more than the seed
@@ -350,4 +360,5 @@ CASES = [olleh, bandwidth_of_a_file, local_input_into_a_remote_command, users_on
          plans_of_what_cannot_run_here, raw_pictures_through_a_pipe, files_at_both_ends, four_hosts, the_same_host_twice,
          one_connection_a_host, several_at_once, a_middle_hop_without_a_command, several_receivers,
          interactive_lines_are_not_held_back, nothing_to_say, a_forced_carrier, blocks_of_all_sizes, json_at_the_end, progress_on_a_terminal, options_for_ssh, installed,
-         status_as_with_pipefail, a_reader_that_quits, what_is_wrong_is_said, nothing_plain_on_the_wire, encrypted_streams_and_their_ends, send_and_receive, a_wrong_key_is_said]
+         status_as_with_pipefail, a_reader_that_quits, what_is_wrong_is_said, nothing_plain_on_the_wire, encrypted_streams_and_their_ends, send_and_receive, a_wrong_key_is_said] \
+    + ([test_picture_of_ffmpeg] if shutil.which("ffmpeg") else [])
