@@ -63,6 +63,7 @@ common_options() ->
     [{quick, undefined, "quick", undefined, "the same metrics in under 45 s (placement: four minutes), with fewer repeats and sizes"},
      {json, undefined, "json", undefined, "print one JSON object instead of tables"},
      {repeats, undefined, "repeats", integer, "interleaved repeats (9; quick: 3)"},
+     {keep_nodes, undefined, "keep-nodes", undefined, "the same nodes for all repeats, where starting them takes long (quick: always)"},
      {only, undefined, "only", string, "measure only these contenders, such as tcp,beamway"},
      {poll_us, undefined, "poll-us", {integer, 200}, "microseconds that beamway_poll may spin"},
      {save, undefined, "save", string,
@@ -125,7 +126,7 @@ general(Given, Speed, File) ->
         _ when PollUs < 1; PollUs > 1000000 ->
             {error, io_lib:format("--poll-us ~b: expected a number from 1 to 1000000", [PollUs])};
         {ok, Only} ->
-            {ok, #{speed => Speed, repeats => Repeats, fresh => Speed =:= full, budget_ms => budget_ms(Speed), only => Only,
+            {ok, #{speed => Speed, repeats => Repeats, fresh => Speed =:= full andalso not proplists:get_bool(keep_nodes, Given), budget_ms => budget_ms(Speed), only => Only,
                    json => proplists:get_bool(json, Given), save => proplists:get_value(save, Given, {unasked, File}),
                    contenders => beamway_bench_contender:all(beamway_bench_nodes:root(), PollUs),
                    poll_us => PollUs}}

@@ -3,7 +3,7 @@
 %% turn, in an order drawn anew, so that what changes on the machine meanwhile meets all of them.
 %%
 %% Each contender is measured with both directions of connecting, since OTP sets its socket
-%% differently on each side. A full run starts new nodes for every turn; a quick one keeps them.
+%% differently on each side. A full run starts new nodes for every turn; a quick one, or `--keep-nodes', keeps them.
 -module(beamway_bench_run).
 
 -export([run/2, in_a_process/1]).
