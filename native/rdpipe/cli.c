@@ -137,7 +137,7 @@ void rd_cli_check(const rd_cli_t *cli)
         rd_usage(cli, "--encrypt is for tcp; --carrier rdma sends what is plain");
 }
 
-bool rd_cli_key(const rd_cli_t *cli, rd_key_t *key_p, rd_why_t *why)
+static bool read_key(const rd_cli_t *cli, rd_key_t *key_p, rd_why_t *why)
 {
     if (cli->key_file)
         return rd_key_of_file(cli->key_file, key_p, why);
@@ -301,7 +301,7 @@ static int verdict(const rd_cli_t *cli, const rd_pump_t *pump, const rd_hop_t *h
                                            : RD_EXIT_FAULT;
 }
 
-int rd_cli_carry(const rd_cli_t *cli, const rd_hop_t *hop, const char *peer, rd_move_t *move)
+static int carry(const rd_cli_t *cli, const rd_hop_t *hop, const char *peer, rd_move_t *move)
 {
     rd_pump_t pump;
     rd_stream_t stream;
@@ -324,4 +324,24 @@ int rd_cli_carry(const rd_cli_t *cli, const rd_hop_t *hop, const char *peer, rd_
     rd_stream_close(&stream);
     rd_pump_free(&pump);
     return status;
+}
+
+int rd_cli_carry(const rd_cli_t *cli, const char *host, uint16_t port, rd_open_t *open,
+                 rd_move_t *move)
+{
+    rd_key_t key;
+    rd_hop_t hop;
+    rd_why_t why;
+    bool done;
+
+    rd_ignore_signals();
+    if (!read_key(cli, &key, &why))
+        rd_usage(cli, "%s", why.text);
+    done = open(cli, host, port, &key, &hop, &why);
+    rd_key_wipe(&key);
+    if (!done) {
+        rd_say(cli, "%s", why.text);
+        return RD_EXIT_FAULT;
+    }
+    return carry(cli, &hop, host ? host : "the sender", move);
 }

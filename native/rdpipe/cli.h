@@ -75,9 +75,6 @@ __attribute__((format(printf, 2, 3))) void rd_say(const rd_cli_t *cli, const cha
 __attribute__((format(printf, 2, 3), noreturn)) void rd_usage(const rd_cli_t *cli, const char *form,
                                                               ...);
 
-/* The key by --key-file, --key-fd or the environment. */
-bool rd_cli_key(const rd_cli_t *cli, rd_key_t *key_p, rd_why_t *why);
-
 /* A port from 1 (or 0, if `any`) to 65535; exits if it is none. */
 uint16_t rd_cli_port(const rd_cli_t *cli, const char *text, bool any);
 
@@ -95,10 +92,14 @@ typedef struct rd_progress rd_progress_t;
 rd_progress_t *rd_progress_start(const char *name, const rd_pump_t *pump);
 void rd_progress_stop(rd_progress_t *progress);
 
-/* Moves one stream over the hop by `move`, which has its own end of it, and gives the exit status.
- * The hop is closed. `peer` is the other side in messages. */
+/* What rdsend and rdrecv do: opens a hop with the key of the options, moves one stream over it by
+ * `move`, which has its own end of it, and gives the exit status. `host` is the other side, NULL:
+ * it comes to us, and is called "the sender" in messages. Exits as rd_usage if there is no key. */
+typedef bool rd_open_t(const rd_cli_t *cli, const char *host, uint16_t port, const rd_key_t *key,
+                       rd_hop_t *hop_p, rd_why_t *why);
 typedef void rd_move_t(rd_pump_t *pump, rd_stream_t *stream);
-int rd_cli_carry(const rd_cli_t *cli, const rd_hop_t *hop, const char *peer, rd_move_t *move);
+int rd_cli_carry(const rd_cli_t *cli, const char *host, uint16_t port, rd_open_t *open,
+                 rd_move_t *move);
 
 /* `text` as a string of JSON, with its quotes. */
 void rd_json_text(FILE *to, const char *text);

@@ -33,8 +33,8 @@ static const struct option options[] = {RD_STREAM_OPTIONS,
                                         {NULL, 0, NULL, 0}};
 
 /* The door is closed as soon as the one with the key is in. */
-static bool let_in(const rd_cli_t *cli, uint16_t port, const rd_key_t *key, rd_hop_t *hop_p,
-                   rd_why_t *why)
+static bool let_in(const rd_cli_t *cli, const char *host, uint16_t port, const rd_key_t *key,
+                   rd_hop_t *hop_p, rd_why_t *why)
 {
     int64_t deadline = rd_now_ms() + (int64_t)cli->wait_s * 1000;
     uint16_t taken;
@@ -42,6 +42,7 @@ static bool let_in(const rd_cli_t *cli, uint16_t port, const rd_key_t *key, rd_h
     int door;
     bool done;
 
+    (void)host;
     if (!rd_listen(cli->bind, port, port, &door, &taken, why))
         return false;
     if (port == 0 || cli->verbose)
@@ -63,26 +64,11 @@ static void receive_all(rd_pump_t *pump, rd_stream_t *stream)
 int main(int argc, char **argv)
 {
     rd_cli_t cli;
-    rd_key_t key;
-    rd_hop_t hop;
-    rd_why_t why;
-    uint16_t port;
-    bool done;
 
     rd_cli_init(&cli, "rdrecv");
     cli.wait_s = 300;
     rd_cli_options(&cli, argc, argv, options, help);
     if (argc - optind != 1)
         rd_usage(&cli, "expected PORT, got %d arguments", argc - optind);
-    port = rd_cli_port(&cli, argv[optind], true);
-    rd_ignore_signals();
-    if (!rd_cli_key(&cli, &key, &why))
-        rd_usage(&cli, "%s", why.text);
-    done = let_in(&cli, port, &key, &hop, &why);
-    rd_key_wipe(&key);
-    if (!done) {
-        rd_say(&cli, "%s", why.text);
-        return RD_EXIT_FAULT;
-    }
-    return rd_cli_carry(&cli, &hop, "the sender", receive_all);
+    return rd_cli_carry(&cli, NULL, rd_cli_port(&cli, argv[optind], true), let_in, receive_all);
 }

@@ -57,26 +57,13 @@ static void send_all(rd_pump_t *pump, rd_stream_t *stream)
 int main(int argc, char **argv)
 {
     rd_cli_t cli;
-    rd_key_t key;
-    rd_hop_t hop;
-    rd_why_t why;
-    uint16_t port;
-    bool done;
+    const char *host;
 
     rd_cli_init(&cli, "rdsend");
     cli.wait_s = 10;
     rd_cli_options(&cli, argc, argv, options, help);
     if (argc - optind != 2)
         rd_usage(&cli, "expected HOST and PORT, got %d arguments", argc - optind);
-    port = rd_cli_port(&cli, argv[optind + 1], false);
-    rd_ignore_signals();
-    if (!rd_cli_key(&cli, &key, &why))
-        rd_usage(&cli, "%s", why.text);
-    done = reach(&cli, argv[optind], port, &key, &hop, &why);
-    rd_key_wipe(&key);
-    if (!done) {
-        rd_say(&cli, "%s", why.text);
-        return RD_EXIT_FAULT;
-    }
-    return rd_cli_carry(&cli, &hop, argv[optind], send_all);
+    host = argv[optind];
+    return rd_cli_carry(&cli, host, rd_cli_port(&cli, argv[optind + 1], false), reach, send_all);
 }
