@@ -176,14 +176,7 @@ serve(Req, File, Info, Options) ->
         _ -> not_allowed(Req)
     end.
 
-not_allowed(Req) ->
-    Allow = {<<"allow">>, <<"GET, HEAD, OPTIONS">>},
-    case yucan_req:method(Req) of
-        <<"OPTIONS">> -> {204, [Allow], <<>>};
-        _ ->
-            {405, Headers, Body} = yucan_error:page(405),
-            {405, [Allow | Headers], Body}
-    end.
+not_allowed(Req) -> yucan_error:not_allowed([<<"GET">>, <<"HEAD">>, <<"OPTIONS">>], Req).
 
 %% Which representation: as it is, compressed beforehand, or compressed now. Parts are given of the first two only.
 choose(Req, File, #file_info{size = Size} = Info, Options) ->

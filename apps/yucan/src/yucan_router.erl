@@ -100,13 +100,7 @@ search([{Pattern, Methods, Module, State} | Routes], Segments, Req, Allowed) ->
 search([], _, _, none) ->
     yucan_error:page(404);
 search([], _, Req, Allowed) ->
-    Allow = {<<"allow">>, lists:join(<<", ">>, lists:usort([<<"OPTIONS">> | Allowed]))},
-    case yucan_req:method(Req) of
-        <<"OPTIONS">> -> {204, [Allow], <<>>};
-        _ ->
-            {405, Headers, Body} = yucan_error:page(405),
-            {405, [Allow | Headers], Body}
-    end.
+    yucan_error:not_allowed(lists:usort([<<"OPTIONS">> | Allowed]), Req).
 
 match([{rest, Name}], [_ | _] = Segments, Bindings) -> bind(Name, iolist_to_binary(lists:join($/, Segments)), Bindings);
 match([{one, Name} | Pattern], [Segment | Rest], Bindings) when Segment =/= <<>> -> match(Pattern, Rest, bind(Name, Segment, Bindings));
