@@ -22,6 +22,7 @@
 -callback metrics(Settings :: map()) -> [beamway_bench_report:metric()].
 -callback finish(beamway_bench_report:result(), Settings :: map()) -> ok | {error, unicode:chardata()}.
 %% What is left to do with a result, such as a chart.
+-optional_callbacks([finish/2]).
 
 -define(DONE, 0).
 -define(FAILED, 1).
@@ -186,10 +187,16 @@ finished(Name, Module, Result, #{json := Json, save := File} = Settings) ->
         true -> io:format("~ts~n", [jiffy:encode(beamway_bench_report:to_json(Result), [pretty, force_utf8])]);
         false -> io:format("~ts", [beamway_bench_report:to_text(Result)])
     end,
-    case {save(File, Result), Module:finish(Result, Settings)} of
+    case {save(File, Result), finish(Module, Result, Settings)} of
         {ok, ok} -> ?DONE;
         {{error, Why}, _} -> complain("bench ~ts: ~ts", [Name, Why]), ?FAILED;
         {_, {error, Why}} -> complain("bench ~ts: ~ts", [Name, Why]), ?FAILED
+    end.
+
+finish(Module, Result, Settings) ->
+    case erlang:function_exported(Module, finish, 2) of
+        true -> Module:finish(Result, Settings);
+        false -> ok
     end.
 
 %% That a checkout cannot be written is no failure of a run that did not ask for it.

@@ -4,7 +4,7 @@
 -module(beamway_bench_calls).
 -behaviour(beamway_bench).
 
--export([options/0, prepare/2, groups/1, metrics/1, finish/2]).
+-export([options/0, prepare/2, groups/1, metrics/1]).
 
 %% @private
 -spec options() -> [getopt:option_spec()].
@@ -41,10 +41,6 @@ metrics(#{callers := Callers}) ->
     [#{name => iolist_to_binary([Name, integer_to_list(Count)]), unit => <<"calls/s">>, better => higher, key => key(Count), contender => Contender,
        baselines => Baselines}
      || Count <- Callers, {Name, Contender, Baselines} <- [{"calls_c", lanes, [tcp, tcp_tuned, beamway]}, {"calls_tcp_c", lanes_tcp, [tcp, tcp_tuned]}]].
-
-%% @private
--spec finish(beamway_bench_report:result(), map()) -> ok.
-finish(_, _) -> ok.
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").

@@ -7,7 +7,7 @@
 -module(beamway_bench_heartbeat).
 -behaviour(beamway_bench).
 
--export([options/0, prepare/2, groups/1, metrics/1, finish/2]).
+-export([options/0, prepare/2, groups/1, metrics/1]).
 
 -define(BYTES, 10000000).
 -define(KEY, <<"call of 64 B beside 10 MB">>).
@@ -68,10 +68,6 @@ metrics(#{}) ->
 
 metric(Name, Unit, Better, Key, Contender, Baselines) ->
     #{name => Name, unit => Unit, better => Better, key => Key, contender => Contender, baselines => Baselines}.
-
-%% @private
--spec finish(beamway_bench_report:result(), map()) -> ok.
-finish(_, _) -> ok.
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").

@@ -7,7 +7,7 @@
 -module(beamway_bench_http).
 -behaviour(beamway_bench).
 
--export([options/0, prepare/2, groups/1, metrics/1, finish/2]).
+-export([options/0, prepare/2, groups/1, metrics/1]).
 
 -define(FIRST_PORT, 18090).
 -define(CONNECTIONS, "32").
@@ -170,10 +170,6 @@ metric(Load, Name) ->
 name(upload, default_buffer) -> <<"upload_buffer">>;
 name(Load, yucan2009) -> <<(atom_to_binary(Load))/binary, "_2009">>;
 name(Load, Name) -> <<(atom_to_binary(Load))/binary, "_", (atom_to_binary(Name))/binary>>.
-
-%% @private
--spec finish(beamway_bench_report:result(), map()) -> ok.
-finish(_, _) -> ok.
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").

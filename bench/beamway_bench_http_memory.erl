@@ -6,7 +6,7 @@
 -module(beamway_bench_http_memory).
 -behaviour(beamway_bench).
 
--export([options/0, prepare/2, groups/1, metrics/1, finish/2]).
+-export([options/0, prepare/2, groups/1, metrics/1]).
 
 -define(PORT, 18190).
 -define(BUSY, "1000").
@@ -115,7 +115,3 @@ metrics(_) ->
        baselines => contenders() -- [yucan]} || What <- [idle, busy, connection, 'after']]
         ++ [#{name => <<"memory_overload">>, unit => <<"KB">>, better => lower, key => key(overload), contender => yucan, baselines => []},
             #{name => <<"overload_recovered">>, unit => <<"%">>, better => higher, key => key(recovered), contender => yucan, baselines => []}].
-
-%% @private
--spec finish(beamway_bench_report:result(), map()) -> ok.
-finish(_, _) -> ok.

@@ -7,7 +7,7 @@
 -module(beamway_bench_pingpong).
 -behaviour(beamway_bench).
 
--export([options/0, prepare/2, groups/1, metrics/1, finish/2]).
+-export([options/0, prepare/2, groups/1, metrics/1]).
 
 -define(SIZES, [64, 4096, 1 bsl 20]).
 -define(BURNERS, beamway_bench_burners).
@@ -131,10 +131,6 @@ metrics(#{}) ->
 with_p99(Name, Key, Own, Baselines) ->
     Metric = #{name => Name, unit => <<"us">>, better => lower, key => Key, contender => Own, baselines => Baselines},
     [Metric, Metric#{name := <<Name/binary, "_p99">>, key := p99(Key)}].
-
-%% @private
--spec finish(beamway_bench_report:result(), map()) -> ok.
-finish(_, _) -> ok.
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").

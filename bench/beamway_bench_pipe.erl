@@ -8,7 +8,7 @@
 -module(beamway_bench_pipe).
 -behaviour(beamway_bench).
 
--export([options/0, prepare/2, groups/1, metrics/1, finish/2]).
+-export([options/0, prepare/2, groups/1, metrics/1]).
 
 -define(START_MS, 60000).
 -define(TURN_MS, 180000).
@@ -109,10 +109,6 @@ metrics(#{}) ->
 
 rate(Name, Path, Own, Baselines) ->
     #{name => Name, unit => <<"B/s">>, better => higher, key => key(<<"rate">>, Path), contender => Own, baselines => Baselines}.
-
-%% @private
--spec finish(beamway_bench_report:result(), map()) -> ok.
-finish(_, _) -> ok.
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").

@@ -12,7 +12,7 @@
 -module(beamway_bench_rabbitmq).
 -behaviour(beamway_bench).
 
--export([options/0, prepare/2, groups/1, metrics/1, finish/2]).
+-export([options/0, prepare/2, groups/1, metrics/1]).
 
 -define(QUEUES, [quorum, mirrored]).
 %% Bytes, how many may be on their way, and how many a second are published when latency is measured.
@@ -167,10 +167,6 @@ metric(Queue, Bytes, Which) ->
                              end,
     #{name => iolist_to_binary(["rabbitmq_", queue(Queue, Bytes), Suffix]), unit => Unit, better => Better,
       key => key(Queue, Bytes, Which), contender => beamway, baselines => [tcp, tcp_tuned]}.
-
-%% @private
--spec finish(beamway_bench_report:result(), map()) -> ok.
-finish(_, _) -> ok.
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").

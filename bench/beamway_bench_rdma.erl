@@ -10,7 +10,7 @@
 -module(beamway_bench_rdma).
 -behaviour(beamway_bench).
 
--export([options/0, prepare/2, groups/1, metrics/1, finish/2]).
+-export([options/0, prepare/2, groups/1, metrics/1]).
 
 -define(LATENCY, <<"half a round trip, 64 B">>).
 -define(PROGRAM_MS, 120000).
@@ -232,10 +232,6 @@ link_metrics() ->
                                       {<<"rdma_lat">>, <<"us">>, lower, ?LATENCY},
                                       {<<"rdma_sent_again">>, <<"requests">>, lower, <<"sent again">>},
                                       {<<"rdma_rnr">>, <<"packets">>, lower, <<"not ready (RNR)">>}]].
-
-%% @private
--spec finish(beamway_bench_report:result(), map()) -> ok.
-finish(_, _) -> ok.
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").

@@ -8,7 +8,7 @@
 -module(beamway_bench_ring).
 -behaviour(beamway_bench).
 
--export([options/0, prepare/2, groups/1, metrics/1, finish/2]).
+-export([options/0, prepare/2, groups/1, metrics/1]).
 
 -define(BYTES, 10000000).
 -define(NODES, 6).
@@ -89,10 +89,6 @@ metrics(#{workers := Workers}) ->
 metric(Name, Count, Contender, Baselines) ->
     #{name => iolist_to_binary([Name, integer_to_list(Count)]), unit => <<"MB/s">>, better => higher, key => key(Count),
       contender => Contender, baselines => Baselines}.
-
-%% @private
--spec finish(beamway_bench_report:result(), map()) -> ok.
-finish(_, _) -> ok.
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").

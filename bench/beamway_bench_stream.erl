@@ -5,7 +5,7 @@
 -module(beamway_bench_stream).
 -behaviour(beamway_bench).
 
--export([options/0, prepare/2, groups/1, metrics/1, finish/2]).
+-export([options/0, prepare/2, groups/1, metrics/1]).
 
 %% Bytes, messages between confirmations, messages that may be unconfirmed: 1, 8, 32 and 64 MB.
 -define(SMALL, [{64, 1024, 16384}, {4096, 256, 2048}]).
@@ -62,10 +62,6 @@ metrics(#{}) ->
              {<<"bytes_1m">>, 1 bsl 20, <<"MB/s">>, beamway}, {<<"bytes_16m">>, 16 bsl 20, <<"MB/s">>, beamway},
              {<<"bytes_1m_whole">>, 1 bsl 20, <<"MB/s">>, beamway_whole},
              {<<"bytes_16m_whole">>, 16 bsl 20, <<"MB/s">>, beamway_whole}]].
-
-%% @private
--spec finish(beamway_bench_report:result(), map()) -> ok.
-finish(_, _) -> ok.
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
