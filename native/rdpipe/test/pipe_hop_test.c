@@ -164,7 +164,7 @@ static void a_replay_is_turned_away(void)
 /* Who listens must prove himself, too. */
 static void an_impostor_gets_nothing(void)
 {
-    uint8_t greeting[48] = "rdpipe\r\n\1", answer[88], verdict[172] = {1};
+    uint8_t greeting[48] = "rdpipe\r\n\1", answer[88], verdict[192] = {1};
     uint16_t port;
     int door = open_door(&port), fd;
     int64_t deadline = rd_now_ms() + LONG_MS;
@@ -179,6 +179,7 @@ static void an_impostor_gets_nothing(void)
     CHECK(rd_read_all(fd, answer, sizeof answer, -1, deadline, &why));
     CHECK(rd_write_all(fd, verdict, sizeof verdict, -1, deadline, &why));
     CHECK_EQ(status_of(child), 1);
+    CHECK(rd_left_ms(deadline) > 0); /* by what was said, not because more did not come */
     close(fd);
     close(door);
 }
