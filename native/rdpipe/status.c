@@ -12,6 +12,7 @@
 #include "text.h"
 
 #define EVERY_MS 1000
+#define FOLDER_BYTES (PATH_MAX - 32) /* room for /PID.json.new */
 
 /* In /tmp anybody may have made a folder of this name, or put a link there. */
 static bool is_ours(const char *folder)
@@ -22,13 +23,15 @@ static bool is_ours(const char *folder)
            (found.st_mode & 022) == 0;
 }
 
-static bool folder_of(char folder[160])
+static bool folder_of(char folder[FOLDER_BYTES])
 {
     const char *runtime = getenv("XDG_RUNTIME_DIR");
-    int len = runtime && *runtime == '/' ? snprintf(folder, 160, "%s/rdpipe", runtime)
-                                         : snprintf(folder, 160, "/tmp/rdpipe-%u", getuid());
+    int len = runtime && *runtime == '/'
+                  ? snprintf(folder, FOLDER_BYTES, "%s/rdpipe", runtime)
+                  : snprintf(folder, FOLDER_BYTES, "/tmp/rdpipe-%u", getuid());
 
-    return len > 0 && len < 160 && (mkdir(folder, 0700) == 0 || errno == EEXIST) && is_ours(folder);
+    return len > 0 && len < FOLDER_BYTES && (mkdir(folder, 0700) == 0 || errno == EEXIST) &&
+           is_ours(folder);
 }
 
 static void remove_left(const char *folder)
@@ -49,7 +52,7 @@ static void remove_left(const char *folder)
 
 void rd_status_begin(rd_status_t *status)
 {
-    char folder[160];
+    char folder[FOLDER_BYTES];
 
     *status = (rd_status_t){.again_ms = 0};
     if (!folder_of(folder))

@@ -2,6 +2,7 @@
 #ifndef RD_STATUS_H
 #define RD_STATUS_H
 
+#include <limits.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -14,7 +15,7 @@
  */
 
 typedef struct {
-    char file[200], fresh[208]; /* "" if there is no folder */
+    char file[PATH_MAX], fresh[PATH_MAX + 4]; /* "" if there is no folder */
     int64_t again_ms;
 } rd_status_t;
 
