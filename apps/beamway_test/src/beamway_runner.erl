@@ -68,7 +68,7 @@ agreed({Passed, Failed, _}, {_, HookFailed, Skipped}) ->
 
 -spec finish({Passed :: integer(), Failed :: integer(), Skipped :: integer()}) -> no_return().
 finish({Passed, Failed, Skipped}) ->
-    ok = file:write_file(os:getenv("RESULT"), io_lib:format("~b ~b ~b~n", [Passed, Failed, Skipped])),
+    _ = [ok = file:write_file(File, io_lib:format("~b ~b ~b~n", [Passed, Failed, Skipped])) || File <- [os:getenv("RESULT")], File =/= false],
     halt(case Failed of 0 -> 0; _ -> 1 end).
 
 %% @doc Shows a line to the reader; later lines of the same text are indented under the first.
