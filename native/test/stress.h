@@ -269,13 +269,14 @@ static bool run_end(end_t *end)
             end->failure = "arming";
             return false;
         }
+        if (status != BW_OK || (end->sent >= end->frames && end->received >= end->frames))
+            continue;
         /* one that has closed by now rings no more */
-        if (status == BW_OK && end->has_buffer && ops->is_finished(end->link)) {
+        if (end->has_buffer && ops->is_finished(end->link)) {
             end->failure = "the stream has ended";
             return false;
         }
-        if (status == BW_OK && (end->sent < end->frames || end->received < end->frames) &&
-            !sleep_well(end))
+        if (!sleep_well(end))
             return false;
     }
     return !end->has_buffer || hand_on(end);
