@@ -111,20 +111,17 @@ key(Count, Size, Which) ->
 %% @private
 -spec metrics(map()) -> [beamway_bench_report:metric()].
 metrics(#{nodes := Nodes, sizes := Sizes}) ->
-    lists:append([size_metrics(Count, Size) || Count <- Nodes, Size <- Sizes])
-        ++ [(rate(<<"tcp_link_rpc">>, 2, ?SMALL))#{contender := beamway_tcp}
-            || lists:member(2, Nodes), lists:member(?SMALL, Sizes)]
-        ++ [(rate(rdma_name(name(Count, Size)), Count, Size))#{contender := beamway_rdma}
-            || Count <- Nodes, Size <- Sizes].
+    lists:append([rate_and_p99(name(Count, Size), beamway, Count, Size) || Count <- Nodes, Size <- Sizes])
+        ++ [rate(<<"tcp_link_rpc">>, beamway_tcp, 2, ?SMALL) || lists:member(2, Nodes), lists:member(?SMALL, Sizes)]
+        ++ lists:append([rate_and_p99(rdma_name(name(Count, Size)), beamway_rdma, Count, Size) || Count <- Nodes, Size <- Sizes]).
 
-size_metrics(Count, Size) ->
-    Name = name(Count, Size),
-    [rate(Name, Count, Size),
-     (rate(<<Name/binary, "_p99">>, Count, Size))#{unit := <<"us">>, better := lower, key := key(Count, Size, p99)}].
+rate_and_p99(Name, Own, Count, Size) ->
+    [rate(Name, Own, Count, Size),
+     (rate(<<Name/binary, "_p99">>, Own, Count, Size))#{unit := <<"us">>, better := lower, key := key(Count, Size, p99)}].
 
-rate(Name, Count, Size) ->
+rate(Name, Own, Count, Size) ->
     #{name => Name, unit => <<"calls/s">>, better => higher, key => key(Count, Size, rate),
-      contender => beamway, baselines => [tcp, tcp_tuned]}.
+      contender => Own, baselines => [tcp, tcp_tuned]}.
 
 name(Count, ?SMALL) -> iolist_to_binary(["rpc_n", integer_to_list(Count)]);
 name(Count, Size) -> iolist_to_binary([name(Count, ?SMALL), "_", beamway_bench:size_text(Size)]).
@@ -164,7 +161,7 @@ prepare_test_() ->
 metrics_test() ->
     {ok, Settings} = prepare(given([]), full),
     ?assertEqual([<<"rpc_n2">>, <<"rpc_n2_p99">>, <<"rpc_n4">>, <<"rpc_n4_p99">>, <<"tcp_link_rpc">>,
-                  <<"rpc_rdma_n2">>, <<"rpc_rdma">>],
+                  <<"rpc_rdma_n2">>, <<"rpc_rdma_n2_p99">>, <<"rpc_rdma">>, <<"rpc_rdma_p99">>],
                  [Name || #{name := Name} <- metrics(Settings)]),
     {ok, Sized} = prepare(given(["--size", "16,1m"]), full),
     ?assert(lists:member(<<"rpc_n2_1m">>, [Name || #{name := Name} <- metrics(Sized)])).

@@ -58,7 +58,7 @@ metrics(#{}) ->
              {<<"tcp_link_rate_64">>, 64, <<"messages/s">>, beamway_tcp},
              {<<"tcp_link_rate_4k">>, 4096, <<"messages/s">>, beamway_tcp},
              {<<"rate_64_rdma">>, 64, <<"messages/s">>, beamway_rdma}, {<<"rate_4k_rdma">>, 4096, <<"messages/s">>, beamway_rdma},
-             {<<"bytes_1m_rdma">>, 1 bsl 20, <<"MB/s">>, beamway_rdma},
+             {<<"bytes_1m_rdma">>, 1 bsl 20, <<"MB/s">>, beamway_rdma}, {<<"bytes_16m_rdma">>, 16 bsl 20, <<"MB/s">>, beamway_rdma},
              {<<"bytes_1m">>, 1 bsl 20, <<"MB/s">>, beamway}, {<<"bytes_16m">>, 16 bsl 20, <<"MB/s">>, beamway},
              {<<"bytes_1m_whole">>, 1 bsl 20, <<"MB/s">>, beamway_whole},
              {<<"bytes_16m_whole">>, 16 bsl 20, <<"MB/s">>, beamway_whole}]].
