@@ -148,13 +148,13 @@ demo-rdma:
 	@$(MAKE) build-bench
 	@test/system/rdma/guest --minutes 8 -- test/system/rdma/demo
 
-## bench-rdma: figures of rdma, measured in virtual machines, one for each benchmark, and stored in bench/results/soft-roce (about half an hour); N="name ..." runs some
+## bench-rdma: figures of rdma, measured in virtual machines, one for each benchmark, and stored in bench/results/soft-roce (about 50 minutes, half of them for cost); N="name ..." runs some
 bench-rdma:
 	@scripts/install-packages test-rdma
 	@$(MAKE) build-bench
 	@erl -noshell -noinput -pa bench/ebin -eval '{ok, _} = beamway_bench_tools:compile("count_syscalls", "cc"), halt().'
 	@status=0; for name in $(or $(N),rdma rpc stream cost); do \
-		test/system/rdma/guest --minutes 25 --memory 3072 --results "$(CURDIR)/bench/results/soft-roce" -- \
+		test/system/rdma/guest --minutes 45 --memory 3072 --results "$(CURDIR)/bench/results/soft-roce" -- \
 			env BEAMWAY_BENCH_COMMIT="$$(git describe --always --abbrev=12 --dirty)" \
 			test/system/rdma/figures bench/results/soft-roce "$$name" || status=1; \
 	done; exit $$status
