@@ -5,7 +5,7 @@
 -export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2, init_per_testcase/2, end_per_testcase/2]).
 -export([killed_under_calls/1, halted/1, disconnected/1, stopped_and_killed/1, lanes_are_opened_again/1, nothing_is_lost_silently/1,
          killed_in_the_middle_of_a_large_message/1, first_use_by_many/1, large_terms_both_ways/1, memory_is_bounded/1, a_slow_receiver/1,
-         supervisors_recover/1, nothing_is_left/1, the_application_stops/1]).
+         supervisors_recover/1, nothing_is_left/1, the_application_stops/1, what_was_taken_goes_out/1]).
 -export([gather/1, on_unconfirmed/1, big_echo/0]).
 
 suite() -> [{timetrap, {minutes, 5}}].
@@ -16,9 +16,9 @@ groups() ->
     teleport_nodes:groups(teleport_nodes:kinds() -- [tls],
                           [killed_under_calls, halted, disconnected, stopped_and_killed, lanes_are_opened_again, nothing_is_lost_silently,
                            killed_in_the_middle_of_a_large_message, first_use_by_many, large_terms_both_ways, memory_is_bounded,
-                           a_slow_receiver, supervisors_recover, nothing_is_left, the_application_stops])
+                           a_slow_receiver, supervisors_recover, nothing_is_left, the_application_stops, what_was_taken_goes_out])
         ++ teleport_nodes:groups([tls], [killed_under_calls, lanes_are_opened_again, nothing_is_lost_silently, first_use_by_many, memory_is_bounded,
-                                         nothing_is_left]).
+                                         nothing_is_left, what_was_taken_goes_out]).
 
 init_per_group(Kind, Config) -> teleport_nodes:init_group(Kind, Config).
 
@@ -111,7 +111,11 @@ lanes_are_opened_again(Config) ->
         {Between, TheirsBetween} = {Whole(Pids, Before), Whole(Theirs, TheirsBefore)},
         %% The other side's end, too.
         [exit(Pid, kill) || Pid <- TheirsBetween],
-        _ = Whole(Pids, Between),
+        Then = Whole(Pids, Between),
+        %% What carries a lane: its port, or of TLS the process that writes.
+        Supervisor = whereis(teleport_lane_sup),
+        [exit(lists:last(lists:sort(Links -- [Supervisor])), kill) || Pid <- Then, {links, Links} <- [process_info(Pid, links)]],
+        _ = Whole(Pids, Then),
         Node = teleport:erpc_call(Node, erlang, node, [])
     end).
 
@@ -397,4 +401,19 @@ the_application_stops(Config) ->
         {error, {no_teleport, Node}} = beamway_peer:wait_until(fun() -> case teleport:send({x, Node}, x, #{class => control}) of ok -> false; E -> E end end, wait_ms()),
         ok = application:stop(teleport),
         {'EXIT', {{not_started, teleport}, _}} = (catch teleport:send({x, Node}, x))
+    end).
+
+%% An orderly end loses nothing of what the link has, only what waits in the queue; both count as unconfirmed.
+what_was_taken_goes_out(Config) ->
+    on_first(Config, fun(Node) ->
+        Test = self(),
+        [begin
+             ok = teleport:prime(Node, infinity),
+             Receiver = spawn(Node, fun() -> take_many(200, []), Test ! {got, Round} end),
+             [ok = teleport:send(Receiver, {N, x}, #{timeout => infinity}) || N <- lists:seq(1, 200)],
+             [0 = maps:get(queued, Lane) || Lane <- teleport:lanes()],
+             ok = application:stop(teleport),
+             receive {got, Round} -> ok after wait_ms() -> error({lost, Round}) end,
+             ok = application:start(teleport)
+         end || Round <- lists:seq(1, 20)]
     end).

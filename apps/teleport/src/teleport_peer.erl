@@ -19,7 +19,8 @@
                failures = 0 :: non_neg_integer()}).
 -record(peer, {node :: node(), lanes = #{} :: #{key() => #lane{}}, shares :: teleport_share:shares()}).
 
--define(CLOSE_MS, 50).
+%% For lanes to send what their links have, less than a supervisor waits.
+-define(CLOSE_MS, 500).
 -define(HANDLER_MS, 10000).
 
 %% @doc Started by its supervisor.
@@ -125,24 +126,27 @@ report(Count, {Node, Class, Index}, Reason) ->
 %% @private The node is gone, or the application ends.
 -spec terminate(term(), #peer{}) -> ok.
 terminate(_Reason, #peer{node = Node, lanes = Lanes}) ->
-    maps:foreach(fun(Key, Lane) -> end_lane(Key, Lane, Node) end, Lanes).
+    %% All are told before one is waited for: together they have the time of one.
+    Ends = maps:map(fun(_, #lane{pid = none}) -> none;
+                       (_, #lane{pid = Pid}) -> Monitor = monitor(process, Pid), Pid ! {close, nodedown}, Monitor
+                    end, Lanes),
+    Deadline = erlang:monotonic_time(millisecond) + ?CLOSE_MS,
+    maps:foreach(fun(Key, Lane) -> end_lane(Key, Lane, Node, {maps:get(Key, Ends), Deadline}) end, Lanes).
 
-end_lane({Class, Index}, #lane{state = State, pid = Pid, tx = Tx, waiters = Waiters}, Node) ->
+end_lane({Class, Index}, #lane{state = State, pid = Pid, tx = Tx, waiters = Waiters}, Node, {Monitor, Deadline}) ->
     reply_all(Waiters, {error, {nodedown, Node}}),
     ok = teleport_peers:down({Node, Class, Index}),
-    is_pid(Pid) andalso ended_now(Pid),
+    is_pid(Pid) andalso ended_now(Pid, Monitor, max(0, Deadline - erlang:monotonic_time(millisecond))),
     case State of
         up -> report(teleport_tx:finish(Tx), {Node, Class, Index}, nodedown);
         _ -> ok
     end.
 
 %% In order, so that the supervisor has nothing to say of it; a lane that is held up, in its port or in a connect, is killed.
-ended_now(Pid) ->
-    Monitor = monitor(process, Pid),
-    Pid ! {close, nodedown},
+ended_now(Pid, Monitor, LeftMs) ->
     receive
         {'DOWN', Monitor, process, Pid, _} -> true
-    after ?CLOSE_MS ->
+    after LeftMs ->
         exit(Pid, kill),
         receive {'DOWN', Monitor, process, Pid, _} -> true end
     end.

@@ -2,7 +2,7 @@
 %% @doc A TLS connection as the link of a lane: one process reads and owns the socket, another one writes.
 %%
 %% Two processes, since `ssl:send' waits when the peer does not read, and a lane must go on reading then. Bytes that the writer
-%% has not sent are counted, so that senders are told `busy' in time. Both are linked to the owner and end with it.
+%% has not sent are counted, so that senders are told `busy' in time. Both are linked to the owner, and to each other: none outlives the others.
 -module(teleport_stream).
 
 -export([start/2, send/2, tell_when_writable/1, credit/2, close/1, tag/1]).
@@ -14,30 +14,33 @@
 -define(BUSY_BYTES, 1048576).
 -define(CLOSE_MS, 1000).
 
-%% @doc Takes the socket over; the caller is the owner.
+%% @doc Takes the socket over; the caller is the owner. The socket speaks in frames before anybody can send: a frame that went out without its
+%% length would end the connection.
 -spec start(ssl:sslsocket(), MaxFrameBytes :: pos_integer()) -> {ok, stream()} | {error, Reason :: binary()}.
 start(Socket, MaxFrameBytes) ->
+    case ssl:setopts(Socket, [{packet, 4}, {packet_size, MaxFrameBytes}, {mode, binary}]) of
+        ok -> started(Socket);
+        {error, Reason} -> failed(Reason)
+    end.
+
+started(Socket) ->
     Owner = self(),
     Unsent = atomics:new(1, [{signed, true}]),
-    Reader = spawn_link(fun() -> begin_reading(Owner, Socket, MaxFrameBytes) end),
-    Writer = spawn_link(fun() -> write_loop(Socket, Unsent, []) end),
+    Reader = spawn_link(fun() -> begin_reading(Owner, Socket) end),
     case ssl:controlling_process(Socket, Reader) of
         ok ->
             Reader ! {Owner, go},
-            {ok, {stream, Reader, Writer, Unsent}};
+            {ok, {stream, Reader, spawn_link(fun() -> true = link(Reader), write_loop(Socket, Unsent, []) end), Unsent}};
         {error, Reason} ->
             exit(Reader, kill),
-            exit(Writer, kill),
-            {error, iolist_to_binary(io_lib:format("TLS: ~0tp", [Reason]))}
+            failed(Reason)
     end.
 
+failed(Reason) -> {error, iolist_to_binary(io_lib:format("TLS: ~0tp", [Reason]))}.
+
 %% No timeout: it is linked to its owner.
-begin_reading(Owner, Socket, MaxFrameBytes) ->
-    receive {Owner, go} -> ok end,
-    case ssl:setopts(Socket, [{packet, 4}, {packet_size, MaxFrameBytes}, {mode, binary}]) of
-        ok -> read_loop(Owner, Socket, 0);
-        {error, _} -> Owner ! {self(), closed, connection_closed, 0}, ok
-    end.
+begin_reading(Owner, Socket) ->
+    receive {Owner, go} -> read_loop(Owner, Socket, 0) end.
 
 %% @private Asks the socket for one frame at a time, as long as there is credit.
 -spec read_loop(pid(), ssl:sslsocket(), Credit :: non_neg_integer()) -> ok.
@@ -106,12 +109,11 @@ credit({stream, Reader, _, _}, Frames) ->
     Reader ! {credit, Frames},
     ok.
 
-%% @doc Sends what was taken, then closes. Bounded: a peer that does not read is left after a second.
+%% @doc By the owner: sends what was taken, then closes. Returns when that is done, after a second if the peer does not read.
 -spec close(stream()) -> ok.
 close({stream, Reader, Writer, _}) ->
     Writer ! {close, Reader},
-    _ = erlang:send_after(?CLOSE_MS, Reader, close),
-    ok.
+    receive {Reader, closed, _, _} -> ok after ?CLOSE_MS -> ok end.
 
 %% @doc What the owner's messages begin with.
 -spec tag(stream()) -> pid().
