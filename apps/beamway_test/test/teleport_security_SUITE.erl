@@ -28,8 +28,9 @@ port(Config) ->
 
 first_node(Config) -> element(2, proplists:get_value(pair, Config)).
 
-visit(Config) ->
-    {Ip, Port} = port(Config),
+visit(Config) -> visit_at(port(Config)).
+
+visit_at({Ip, Port}) ->
     {ok, Socket} = gen_tcp:connect(Ip, Port, [binary, {active, false}, {packet, 2}], 10000),
     Socket.
 
@@ -144,9 +145,11 @@ closed(Socket) ->
 strangers_make_no_atoms(Config) ->
     Peer = teleport_nodes:second(Config),
     Attempts = beamway_carrier:scale(1000, 1000000),
+    _ = ct:timetrap({minutes, beamway_carrier:scale(3, 30)}),
     Hello = hello(Config),
+    At = port(Config),
     Try = fun(N) ->
-        Socket = visit(Config),
+        Socket = visit_at(At),
         Name = <<"stranger", (integer_to_binary(N))/binary, "@host">>,
         Word = case N rem 3 of
                    0 -> teleport_handshake:hello(Hello#{caller := Name});
@@ -154,7 +157,8 @@ strangers_make_no_atoms(Config) ->
                    2 -> <<131, 100, (byte_size(Name)):16, Name/binary>>
                end,
         say(Socket, Word),
-        no_lane = refused(Socket)
+        no_lane = refused(Socket),
+        ok = gen_tcp:close(Socket)
     end,
     [Try(N) || N <- lists:seq(1, 30)],
     Memory = beamway_peer:call(Peer, erlang, memory, [processes]),
