@@ -19,8 +19,7 @@
     listing => boolean(),
     %% Give `FILE.gz' to those who take it, and compress text of up to 1 MB for them.
     gzip => boolean(),
-    %% `inside': a link counts if what it names is below the root. `never': no link below the root.
-    follow_symlinks => inside | always | never,
+    follow_symlinks => yucan_links:policy(),
     dot_files => boolean(),
     mime => #{binary() => binary()},
     headers => yucan_handler:headers(),
@@ -80,35 +79,12 @@ is_hidden(Path) ->
     end.
 
 look(Req, File, Path, Root, Options) ->
-    case info(File, Path, Root, maps:get(follow_symlinks, Options, inside)) of
+    case yucan_links:info(Path, Root, maps:get(follow_symlinks, Options, inside)) of
         {ok, #file_info{type = Type} = Info} when Type =:= regular; Type =:= directory -> found(Type, Req, File, Info, Path, Root, Options);
         {ok, _} -> {error, forbidden};
         {error, Reason} when Reason =:= eacces; Reason =:= forbidden -> {error, forbidden};
         {error, _} -> not_found
     end.
-
-%% Of the file, if the path leads to it as the policy wants. Most paths have no link in them: then the look at their last part says all.
-info(File, Path, Root, Policy) ->
-    case Policy =/= always andalso info_without_links(parts(Path), Root, links) of
-        {Kind, _} = Info when Kind =:= ok; Kind =:= error -> Info;
-        _ ->
-            case {file:read_file_info(File, [raw, {time, universal}]), may_follow(Path, Root, Policy)} of
-                {{ok, _}, false} -> {error, forbidden};
-                {Info, _} -> Info
-            end
-    end.
-
-info_without_links([Part | Rest], Above, _) ->
-    Name = <<Above/binary, "/", Part/binary>>,
-    case file:read_link_info(Name, [raw, {time, universal}]) of
-        {ok, #file_info{type = symlink}} -> links;
-        {ok, _} = Info -> info_without_links(Rest, Name, Info);
-        Error -> Error
-    end;
-info_without_links([], _, Last) ->
-    Last.
-
-parts(Path) -> binary:split(Path, <<"/">>, [global, trim_all]).
 
 found(regular, Req, File, Info, Path, _, Options) ->
     case binary:last(Path) of
@@ -128,13 +104,9 @@ to_folder(Req) ->
     {301, [{<<"location">>, [Path, $/, [[$?, yucan_req:query(Req)] || yucan_req:has_query(Req)]]} | Headers], Body}.
 
 folder([Name | Rest], Req, Folder, Path, Root, Options) ->
-    File = <<Folder/binary, Name/binary>>,
-    case file:read_file_info(File, [raw, {time, universal}]) of
-        {ok, #file_info{type = regular} = Info} ->
-            case may_follow(<<Path/binary, Name/binary>>, Root, maps:get(follow_symlinks, Options, inside)) of
-                true -> serve(Req, File, Info, Options);
-                false -> {error, forbidden}
-            end;
+    case yucan_links:info(<<Path/binary, Name/binary>>, Root, maps:get(follow_symlinks, Options, inside)) of
+        {ok, #file_info{type = regular} = Info} -> serve(Req, <<Folder/binary, Name/binary>>, Info, Options);
+        {error, forbidden} -> {error, forbidden};
         _ -> folder(Rest, Req, Folder, Path, Root, Options)
     end;
 folder([], Req, Folder, Path, _, Options) ->
@@ -143,24 +115,6 @@ folder([], Req, Folder, Path, _, Options) ->
         {true, _} -> not_allowed(Req);
         {false, _} -> {error, forbidden}
     end.
-
-%% Is no part of the path below the root a symbolic link, or may it be?
-may_follow(_, _, always) -> true;
-may_follow(Path, Root, Policy) ->
-    case has_link(parts(Path), Root) of
-        false -> true;
-        true when Policy =:= inside -> yucan_path:is_inside(yucan_path:join(Root, Path), Root);
-        true -> false
-    end.
-
-has_link([Part | Rest], Above) ->
-    Name = <<Above/binary, "/", Part/binary>>,
-    case file:read_link_info(Name, [raw, {time, posix}]) of
-        {ok, #file_info{type = symlink}} -> true;
-        _ -> has_link(Rest, Name)
-    end;
-has_link([], _) ->
-    false.
 
 %% @doc A file that is chosen already.
 -spec serve(yucan_req:req(), File :: binary(), options()) -> yucan_handler:response().

@@ -1,9 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Paths: decoded once, never above the root, and to files that do not leave the docroot. Everything that turns what
-%% a client sent into the name of a file goes through here.
+%% @doc Paths: decoded once, never above the root. Everything that turns what a client sent into the name of a file goes through here.
 -module(yucan_path).
 
--export([decode/1, unescape/1, unescape_form/1, escape/1, resolve/2, join/2, is_inside/2]).
+-export([decode/1, unescape/1, unescape_form/1, escape/1, resolve/2, join/2]).
 
 %% @doc The path decoded once, its dot segments resolved. Refused: NUL and other control bytes, a backslash, an encoded slash
 %% (it would make one segment into two), a broken escape, more `..' than there are folders.
@@ -94,7 +93,7 @@ escape_byte(C) -> <<$%, (digit(C bsr 4)), (digit(C band 15))>>.
 digit(D) when D < 10 -> $0 + D;
 digit(D) -> $A + D - 10.
 
-%% @doc The file of a raw path below a docroot. Symbolic links are another matter: is_inside/2.
+%% @doc The file of a raw path below a docroot. Symbolic links are another matter: {@link yucan_links}.
 -spec resolve(Docroot :: binary(), RawPath :: binary()) -> {ok, file:filename_all()} | {error, bad_path}.
 resolve(Docroot, Raw) ->
     case decode(Raw) of
@@ -111,37 +110,4 @@ without_slash(Docroot) ->
     case binary:last(Docroot) of
         $/ -> without_slash(binary_part(Docroot, 0, byte_size(Docroot) - 1));
         _ -> Docroot
-    end.
-
-%% @doc Does the file stand in the folder once all symbolic links are followed? Both must exist.
--spec is_inside(File :: binary(), Folder :: binary()) -> boolean().
-is_inside(File, Folder) ->
-    case {real(File), real(Folder)} of
-        {{ok, Real}, {ok, Root}} -> Real =:= Root orelse Root =:= <<"/">> orelse starts_with(<<Root/binary, "/">>, Real);
-        _ -> false
-    end.
-
-starts_with(Prefix, Text) ->
-    binary:longest_common_prefix([Prefix, Text]) =:= byte_size(Prefix).
-
--define(MOST_LINKS, 40).
-
-real(File) ->
-    [Root | Parts] = filename:split(filename:absname(File)),
-    real(Parts, Root, ?MOST_LINKS).
-
-real(_, _, 0) -> error;
-real([], Done, _) -> {ok, Done};
-real([<<".">> | Rest], Done, Left) -> real(Rest, Done, Left);
-real([<<"..">> | Rest], Done, Left) -> real(Rest, filename:dirname(Done), Left);
-real([Part | Rest], Done, Left) ->
-    Next = filename:join(Done, Part),
-    case file:read_link_all(Next) of
-        {ok, Target} ->
-            case filename:split(unicode:characters_to_binary(Target)) of
-                [<<"/">> | Parts] -> real(Parts ++ Rest, <<"/">>, Left - 1);
-                Parts -> real(Parts ++ Rest, Done, Left - 1)
-            end;
-        {error, einval} -> real(Rest, Next, Left);
-        {error, _} -> error
     end.

@@ -15,7 +15,7 @@
                | {redirect, Path :: binary()}
                | forbidden
                | not_found.
--type options() :: #{index_files := [string()], allowed_scripts := [string()], follow_symlinks := inside | always | never, _ => _}.
+-type options() :: #{index_files := [string()], allowed_scripts := [string()], follow_symlinks := yucan_links:policy(), _ => _}.
 
 %% @doc Looks in one docroot after the other. A folder without an index counts only if no docroot has anything better.
 -spec find(Path :: binary(), Docroots :: [file:filename()], options()) -> found().
@@ -38,21 +38,30 @@ pair(Found) when is_tuple(Found) -> Found;
 pair(Atom) -> {Atom}.
 
 look(Path, Docroot, Options) ->
-    case file:read_file_info(name(Docroot, Path)) of
-        {ok, #file_info{type = directory}} -> folder(Path, Docroot, Options);
-        {ok, #file_info{type = regular}} -> file(Path, <<>>, Docroot, Options);
-        {ok, _} -> not_found;
-        {error, _} -> in_the_middle(Path, Docroot, Options)
+    case type(Path, Docroot, Options) of
+        directory -> folder(Path, Docroot, Options);
+        regular -> regular(binary:last(Path), Path, Docroot, Options);
+        forbidden -> forbidden;
+        other -> not_found;
+        none -> in_the_middle(Path, Docroot, Options)
     end.
 
-name(Docroot, Path) -> iolist_to_binary([string:trim(unicode:characters_to_binary(Docroot), trailing, "/"), Path]).
+type(Path, Docroot, #{follow_symlinks := Policy}) ->
+    case yucan_links:info(Path, unicode:characters_to_binary(Docroot), Policy) of
+        {ok, #file_info{type = Type}} when Type =:= regular; Type =:= directory -> Type;
+        {ok, _} -> other;
+        {error, forbidden} -> forbidden;
+        {error, _} -> none
+    end.
+
+regular($/, Path, Docroot, Options) -> in_the_middle(Path, Docroot, Options);
+regular(_, Path, Docroot, Options) -> file(Path, <<>>, Docroot, Options).
 
 file(Path, Info, Docroot, Options) ->
-    case {kind(Path), binary:last(Path)} of
-        {static, _} when Info =:= <<>> -> {static, Docroot};
-        {static, _} -> not_found;
-        {_, $/} -> not_found;
-        {Kind, _} -> script(Kind, Path, Info, Docroot, Options)
+    case kind(Path) of
+        static when Info =:= <<>> -> {static, Docroot};
+        static -> not_found;
+        Kind -> script(Kind, Path, Info, Docroot, Options)
     end.
 
 kind(Path) ->
@@ -64,19 +73,12 @@ kind(Path) ->
         _ -> static
     end.
 
-script(Kind, Path, Info, Docroot, #{allowed_scripts := Allowed} = Options) ->
-    File = name(Docroot, Path),
-    case Kind =/= yaws andalso lists:member(atom_to_list(Kind), Allowed) andalso may_follow(File, Docroot, Options) of
-        true -> {script, Kind, #{script => binary_to_list(File), script_name => Path, path_info => Info, docroot => Docroot}};
+script(Kind, Path, Info, Docroot, #{allowed_scripts := Allowed}) ->
+    case Kind =/= yaws andalso lists:member(atom_to_list(Kind), Allowed) of
+        true ->
+            File = yucan_path:join(unicode:characters_to_binary(Docroot), Path),
+            {script, Kind, #{script => binary_to_list(File), script_name => Path, path_info => Info, docroot => Docroot}};
         false -> forbidden
-    end.
-
-may_follow(_, _, #{follow_symlinks := always}) -> true;
-may_follow(File, Docroot, #{follow_symlinks := inside}) -> yucan_path:is_inside(File, unicode:characters_to_binary(Docroot));
-may_follow(File, _, #{follow_symlinks := never}) ->
-    case file:read_link_info(File) of
-        {ok, #file_info{type = regular}} -> true;
-        _ -> false
     end.
 
 %% The shortest beginning that is a script.
@@ -87,9 +89,10 @@ in_the_middle(Path, Docroot, Options) ->
 in_the_middle([], _, _, _) -> not_found;
 in_the_middle([At | Rest], Path, Docroot, Options) ->
     <<Before:At/binary, Info/binary>> = Path,
-    case kind(Before) =/= static andalso filelib:is_regular(name(Docroot, Before)) of
-        true -> file(Before, Info, Docroot, Options);
-        false -> in_the_middle(Rest, Path, Docroot, Options)
+    case kind(Before) =/= static andalso type(Before, Docroot, Options) of
+        regular -> file(Before, Info, Docroot, Options);
+        forbidden -> forbidden;
+        _ -> in_the_middle(Rest, Path, Docroot, Options)
     end.
 
 %% Without the slash at its end it is for a redirect, which static files make.
@@ -103,7 +106,8 @@ index([], _, Docroot, _) -> {folder, Docroot};
 index(["/" ++ _ = Elsewhere], _, _, _) -> {redirect, list_to_binary(Elsewhere)};
 index([Name | Rest], Path, Docroot, Options) ->
     File = <<Path/binary, (unicode:characters_to_binary(Name))/binary>>,
-    case filelib:is_regular(name(Docroot, File)) of
-        true -> file(File, <<>>, Docroot, Options);
-        false -> index(Rest, Path, Docroot, Options)
+    case type(File, Docroot, Options) of
+        regular -> file(File, <<>>, Docroot, Options);
+        forbidden -> forbidden;
+        _ -> index(Rest, Path, Docroot, Options)
     end.

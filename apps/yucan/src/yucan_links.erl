@@ -1,0 +1,80 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Files below a docroot, and the symbolic links on the way to them: nothing that stands elsewhere is given away unless the policy says so.
+%%
+%% Each look at the file system is a change of threads, so there are as few as the policy allows, and none goes through the file server.
+-module(yucan_links).
+
+-export([info/3]).
+-export_type([policy/0]).
+
+-include_lib("kernel/include/file.hrl").
+
+-type policy() :: inside | always | never.
+%% `inside': a link counts if what it names is below the root. `never': no link below the root.
+
+%% @doc Of the file at a decoded path, times in UTC, if the path leads to it as the policy wants.
+-spec info(Path :: binary(), Root :: binary(), policy()) -> {ok, file:file_info()} | {error, forbidden | file:posix() | badarg}.
+info(Path, Root, always) ->
+    followed(yucan_path:join(Root, Path));
+info(Path, Root, Policy) ->
+    %% Most paths have no link in them: then the look at their last part says all.
+    case without_links(binary:split(Path, <<"/">>, [global, trim_all]), yucan_path:join(Root, <<>>), none) of
+        links when Policy =:= inside -> inside(yucan_path:join(Root, Path), Root);
+        links -> {error, forbidden};
+        none -> followed(yucan_path:join(Root, Path));
+        Info -> Info
+    end.
+
+followed(File) -> file:read_file_info(File, [raw, {time, universal}]).
+
+without_links([Part | Rest], Above, _) ->
+    Name = <<Above/binary, "/", Part/binary>>,
+    case file:read_link_info(Name, [raw, {time, universal}]) of
+        {ok, #file_info{type = symlink}} -> links;
+        {ok, _} = Info -> without_links(Rest, Name, Info);
+        Error -> Error
+    end;
+without_links([], _, Last) ->
+    Last.
+
+inside(File, Root) ->
+    case followed(File) of
+        {ok, _} = Info ->
+            case is_inside(File, Root) of
+                true -> Info;
+                false -> {error, forbidden}
+            end;
+        Error -> Error
+    end.
+
+%% Does the file stand in the folder once all symbolic links are followed?
+is_inside(File, Folder) ->
+    case {real(File), real(Folder)} of
+        {{ok, Real}, {ok, Root}} -> Real =:= Root orelse Root =:= <<"/">> orelse starts_with(<<Root/binary, "/">>, Real);
+        _ -> false
+    end.
+
+starts_with(Prefix, Text) ->
+    binary:longest_common_prefix([Prefix, Text]) =:= byte_size(Prefix).
+
+-define(MOST_LINKS, 40).
+
+real(File) ->
+    [Root | Parts] = filename:split(filename:absname(File)),
+    real(Parts, Root, ?MOST_LINKS).
+
+real(_, _, 0) -> error;
+real([], Done, _) -> {ok, Done};
+real([<<".">> | Rest], Done, Left) -> real(Rest, Done, Left);
+real([<<"..">> | Rest], Done, Left) -> real(Rest, filename:dirname(Done), Left);
+real([Part | Rest], Done, Left) ->
+    Next = filename:join(Done, Part),
+    case file:read_link_all(Next) of
+        {ok, Target} ->
+            case filename:split(unicode:characters_to_binary(Target)) of
+                [<<"/">> | Parts] -> real(Parts ++ Rest, <<"/">>, Left - 1);
+                Parts -> real(Parts ++ Rest, Done, Left - 1)
+            end;
+        {error, einval} -> real(Rest, Next, Left);
+        {error, _} -> error
+    end.
