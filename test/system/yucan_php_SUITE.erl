@@ -5,7 +5,7 @@
 
 -export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_group/2, end_per_group/2, init_per_testcase/2, end_per_testcase/2]).
 -export([variables/1, forms/1, uploads/1, answers/1, paths/1, big_answer/1, fatal_error/1, hangs/1, many_clients/1, connections_are_kept/1,
-         fpm_comes_and_goes/1, no_hole/1, seed/1]).
+         a_waiting_request_is_let_in/1, fpm_comes_and_goes/1, no_hole/1, seed/1]).
 
 suite() -> [{timetrap, {minutes, 4}}].
 
@@ -13,7 +13,7 @@ all() -> [{group, unix}, {group, tcp}, {group, cgi}].
 
 groups() ->
     Same = [variables, forms, uploads, answers, paths, big_answer, fatal_error, hangs, many_clients, no_hole],
-    Kept = [connections_are_kept, fpm_comes_and_goes],
+    Kept = [connections_are_kept, a_waiting_request_is_let_in, fpm_comes_and_goes],
     [{unix, [], Same ++ Kept}, {tcp, [], Same ++ Kept}, {cgi, [], Same ++ [seed]}].
 
 init_per_suite(Config) ->
@@ -162,6 +162,18 @@ connections_are_kept(Config) ->
     stop(Fpm).
 
 sockets(Address) -> [Socket || {A, Socket, _} <- element(2, sys:get_state(yucan_fcgi_pool)), A =:= Address].
+
+%% All processes belong to connections, and one request more comes: it is let in when a connection comes back, or soon after that. (What is kept
+%% would hold its process for five seconds.)
+a_waiting_request_is_let_in(Config) ->
+    {Port, Fpm} = start(Config, [{"s.php", "usleep(100000); echo 's';"}, {"f.php", "usleep(5000); echo 'f';"}]),
+    [begin
+         Before = erlang:monotonic_time(millisecond),
+         Pids = [spawn_monitor(fun() -> {200, _, _} = get(Port, Target) end) || _ <- lists:seq(0, yucan_fpm:children())],
+         [receive {'DOWN', Monitor, process, Pid, Reason} -> normal = Reason after 60000 -> error(timeout) end || {Pid, Monitor} <- Pids],
+         true = erlang:monotonic_time(millisecond) - Before < 4500
+     end || _ <- lists:seq(1, 5), Target <- ["/s.php", "/f.php"]],
+    stop(Fpm).
 
 %% A kept connection that is dead is no error of the next request.
 fpm_comes_and_goes(Config) ->

@@ -3,13 +3,16 @@
 %% port of loopback, with few children, so that those that wait are seen.
 -module(yucan_fpm).
 
--export([start/1, stop/1, restart/1, run/2, end_program/1]).
+-export([start/1, stop/1, restart/1, children/0, run/2, end_program/1]).
 
 %% php-fpm must listen within this time.
 -define(TENTHS, 150).
 
 -define(PROGRAM, "/usr/sbin/php-fpm8.2").
 -define(CHILDREN, 3).
+
+%% The processes of each of its two pools.
+children() -> ?CHILDREN.
 
 %% Returns what stop/1 takes: #{socket, tcp, ...}.
 start(Folder) ->
@@ -41,9 +44,9 @@ restart(#{file := File, tcp := Tcp, socket := Socket} = Fpm) ->
 
 stop(#{program := Program}) -> end_program(Program).
 
-%% A program that belongs to the calling process; its output is the run's.
+%% A program that belongs to the calling process; its output is the run's. It ends with the node, if a case that failed has left it.
 run(Program, Arguments) ->
-    Port = open_port({spawn_executable, Program}, [{args, Arguments}, exit_status, nouse_stdio]),
+    Port = open_port({spawn_executable, os:find_executable("setpriv")}, [{args, ["--pdeathsig", "TERM", Program | Arguments]}, exit_status, nouse_stdio]),
     {os_pid, OsPid} = erlang:port_info(Port, os_pid),
     {Port, OsPid}.
 

@@ -2,9 +2,11 @@
 %% @doc Keeps connections to FastCGI applications for the next request.
 %%
 %% php-fpm gives a process to a connection as long as that is open. So a connection that is kept while another one waits for a process
-%% would stop that one: as long as a request has had no answer on a new connection, what comes back is closed and not kept. One process
-%% for a VM, since servers may share an application, under the supervisor of yucan. Should it crash, the kept connections end and
-%% requests that are under way go on.
+%% stops that one. For each request that has had no answer on its new connection for `WAIT_MS' one connection is closed, when it comes back or
+%% where it is kept. Who gets the process is php-fpm's affair, so closed connections are counted, not assigned: one is done with when any
+%% new connection has its answer, or after `SOON_MS'. Until then connections are kept, so that more requests than processes cost a few new
+%% connections and not one each. One process for a VM, since servers may share an application, under the supervisor of yucan. Should it crash,
+%% the kept connections end and requests that are under way go on.
 -module(yucan_fcgi_pool).
 -behaviour(gen_server).
 
@@ -13,7 +15,9 @@
 -export_type([address/0, ticket/0]).
 
 -define(KEEP_MS, 5000).
--define(KEEP_MAX, 16).
+-define(KEEP_MAX, 64).
+-define(WAIT_MS, 20).
+-define(SOON_MS, 1000).
 -define(CALL_MS, 5000).
 
 -type address() :: {inet:hostname() | inet:ip_address(), inet:port_number()} | {local, file:filename()}.
@@ -21,7 +25,12 @@
 %% Stands for a request that waits for its first answer on a new connection.
 
 -record(state, {idle = [] :: [{address(), gen_tcp:socket(), Since :: integer()}],
-                waiting = #{} :: #{ticket() => address()}}).
+                waiting = #{} :: #{ticket() => {address(), Since :: integer()}},
+                %% Closed for those who wait, the latest first.
+                closed = [] :: [{address(), At :: integer()}],
+                %% A message to myself is on its way: `sweep' while something is kept, `let_in' while somebody may wait for that.
+                sweeps = false :: boolean(),
+                lets_in = false :: boolean()}).
 
 %% @doc Started by yucan_sup.
 -spec start_link() -> {ok, pid()} | {error, term()}.
@@ -68,25 +77,20 @@ idle(Address) -> gen_server:call(?MODULE, {idle, Address}, ?CALL_MS).
 init([]) -> {ok, #state{}}.
 
 %% @private
--spec handle_call(term(), gen_server:from(), #state{}) -> {reply, term(), #state{}} | {reply, term(), #state{}, timeout()}.
-handle_call({checkout, Address, Owner}, _, #state{idle = Idle} = State) ->
-    {Usable, Rest} = take(Address, Idle, []),
-    case Usable of
-        none ->
+-spec handle_call(term(), gen_server:from(), #state{}) -> {reply, term(), #state{}}.
+handle_call({checkout, Address, Owner}, _, #state{idle = Idle, waiting = Waiting} = State) ->
+    case take(Address, Idle, []) of
+        {none, Rest} ->
             Ticket = erlang:monitor(process, Owner),
-            Waiting = (State#state.waiting)#{Ticket => Address},
-            {reply, {new, Ticket}, State#state{idle = Rest, waiting = Waiting}, ?KEEP_MS};
-        Socket ->
-            {reply, give(Socket, Owner), State#state{idle = Rest}, ?KEEP_MS}
+            {reply, {new, Ticket}, State#state{idle = Rest, waiting = Waiting#{Ticket => {Address, now_ms()}}}};
+        {Socket, Rest} ->
+            _ = gen_tcp:controlling_process(Socket, Owner),
+            {reply, {kept, Socket}, State#state{idle = Rest}}
     end;
 handle_call({idle, Address}, _, #state{idle = Idle} = State) ->
-    {reply, length([S || {A, S, _} <- Idle, A =:= Address]), State, ?KEEP_MS}.
+    {reply, length([S || {A, S, _} <- Idle, A =:= Address]), State}.
 
-give(Socket, Owner) ->
-    case gen_tcp:controlling_process(Socket, Owner) of
-        ok -> {kept, Socket};
-        {error, _} -> {kept, Socket}
-    end.
+now_ms() -> erlang:monotonic_time(millisecond).
 
 %% The first one that is open and silent: an application closes when it likes.
 take(_, [], Done) -> {none, lists:reverse(Done)};
@@ -100,25 +104,70 @@ take(Address, [{Address, Socket, _} | Rest], Done) ->
 take(Address, [Other | Rest], Done) -> take(Address, Rest, [Other | Done]).
 
 %% @private
--spec handle_cast(term(), #state{}) -> {noreply, #state{}, timeout()}.
+-spec handle_cast(term(), #state{}) -> {noreply, #state{}}.
 handle_cast({checkin, Address, Socket}, #state{idle = Idle, waiting = Waiting} = State) ->
-    case lists:member(Address, maps:values(Waiting)) orelse length(Idle) >= ?KEEP_MAX of
-        true ->
+    Now = now_ms(),
+    case {is_wanted(Address, Now, State), length(Idle) >= ?KEEP_MAX} of
+        {true, _} ->
             ok = gen_tcp:close(Socket),
-            {noreply, State, ?KEEP_MS};
-        false ->
-            {noreply, State#state{idle = [{Address, Socket, erlang:monotonic_time(millisecond)} | Idle]}, ?KEEP_MS}
+            {noreply, closed(Address, Now, State)};
+        {false, true} ->
+            ok = gen_tcp:close(Socket),
+            {noreply, State};
+        {false, false} ->
+            Waits = lists:keymember(Address, 1, maps:values(Waiting)),
+            {noreply, timers(Waits, State#state{idle = [{Address, Socket, Now} | Idle]})}
     end;
-handle_cast({answered, Ticket}, #state{waiting = Waiting} = State) ->
+handle_cast({answered, Ticket}, State) ->
     _ = erlang:demonitor(Ticket, [flush]),
-    {noreply, State#state{waiting = maps:remove(Ticket, Waiting)}, ?KEEP_MS}.
+    {noreply, has_waited(Ticket, State)}.
+
+%% Does somebody wait for a process, for whom no connection has been closed?
+is_wanted(_, _, #state{waiting = Waiting}) when map_size(Waiting) =:= 0 -> false;
+is_wanted(Address, Now, #state{waiting = Waiting, closed = Closed}) ->
+    Due = length([Of || {Of, Since} <- maps:values(Waiting), Of =:= Address, Since =< Now - ?WAIT_MS]),
+    Due > length([Of || {Of, At} <- Closed, Of =:= Address, At > Now - ?SOON_MS]).
+
+closed(Address, Now, #state{closed = Closed} = State) ->
+    State#state{closed = [{Address, Now} | [Known || {_, At} = Known <- Closed, At > Now - ?SOON_MS]]}.
+
+has_waited(Ticket, #state{waiting = Waiting, closed = Closed} = State) ->
+    case maps:take(Ticket, Waiting) of
+        {{Address, _}, Rest} -> State#state{waiting = Rest, closed = lists:keydelete(Address, 1, Closed)};
+        error -> State
+    end.
+
+timers(true, #state{lets_in = false} = State) ->
+    _ = erlang:send_after(?WAIT_MS, self(), let_in),
+    timers(false, State#state{lets_in = true});
+timers(_, #state{sweeps = false} = State) ->
+    _ = erlang:send_after(?KEEP_MS, self(), sweep),
+    State#state{sweeps = true};
+timers(_, State) ->
+    State.
 
 %% @private
--spec handle_info(term(), #state{}) -> {noreply, #state{}, timeout()} | {stop, normal, #state{}}.
-handle_info({'DOWN', Ticket, process, _, _}, #state{waiting = Waiting} = State) ->
-    {noreply, State#state{waiting = maps:remove(Ticket, Waiting)}, ?KEEP_MS};
-handle_info(_, #state{idle = Idle} = State) ->
-    Limit = erlang:monotonic_time(millisecond) - ?KEEP_MS,
+-spec handle_info(term(), #state{}) -> {noreply, #state{}}.
+handle_info({'DOWN', Ticket, process, _, _}, State) ->
+    {noreply, has_waited(Ticket, State)};
+handle_info(let_in, #state{idle = Idle} = State) ->
+    Next = lists:foldl(fun let_in/2, State#state{idle = [], lets_in = false}, lists:reverse(Idle)),
+    Waited = [Address || {Address, _} <- maps:values(Next#state.waiting)],
+    {noreply, timers(lists:any(fun({Address, _, _}) -> lists:member(Address, Waited) end, Next#state.idle), Next)};
+handle_info(sweep, #state{idle = Idle} = State) ->
+    Limit = now_ms() - ?KEEP_MS,
     {Keep, Old} = lists:partition(fun({_, _, Since}) -> Since > Limit end, Idle),
     [ok = gen_tcp:close(Socket) || {_, Socket, _} <- Old],
-    {noreply, State#state{idle = Keep}, ?KEEP_MS}.
+    Next = State#state{idle = Keep, sweeps = false},
+    {noreply, case Keep of [] -> Next; _ -> timers(false, Next) end};
+handle_info(_, State) ->
+    {noreply, State}.
+
+let_in({Address, Socket, _} = Kept, #state{idle = Idle} = State) ->
+    Now = now_ms(),
+    case is_wanted(Address, Now, State) of
+        true ->
+            ok = gen_tcp:close(Socket),
+            closed(Address, Now, State);
+        false -> State#state{idle = [Kept | Idle]}
+    end.
