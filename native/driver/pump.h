@@ -58,13 +58,7 @@ typedef struct {
     bool spinning; /* the looker looks: the link is not armed for reading */
 } bw_pump_t;
 
-typedef enum {
-    PUMP_IDLE,   /* everything there is has been read */
-    PUMP_MORE,   /* the budget of this call is used up */
-    PUMP_PAUSED, /* the credit is used up */
-    PUMP_ENDED,  /* the peer's last word has been read */
-    PUMP_FAILED  /* the link is of no use any more: fail the port */
-} pump_result_t;
+/* ---- pump_out.c: from the VM to the link ---- */
 
 /* One packet from the VM. ev->iov[0] is empty and reserved for us. False: the link is corrupt, or
  * the packet is larger than a frame may be. */
@@ -72,32 +66,6 @@ bool pump_send(bw_pump_t *pump, ErlIOVec *ev);
 
 /* One sign of life, unless something is queued or the ring is full: then bytes flow anyway. */
 bool pump_tick(bw_pump_t *pump);
-
-/* Reads up to the budget of one call and gives the frames to the VM. */
-pump_result_t pump_receive(bw_pump_t *pump);
-
-typedef enum {
-    WAKE_ASLEEP,   /* armed, or the descriptor is readable: the poller comes again */
-    WAKE_LOOKING,  /* not armed: the looker must call pump_look until it says otherwise */
-    WAKE_FINISHED, /* everything has been read, and the peer has closed its end */
-    WAKE_FAILED    /* the link is of no use any more */
-} wake_result_t;
-
-/* The poller says that the link's descriptor is readable: moves both ways. */
-wake_result_t pump_wake(bw_pump_t *pump);
-
-/* The looker looks once. */
-wake_result_t pump_look(bw_pump_t *pump);
-
-/* The pump has a link from now on. */
-void pump_start(bw_pump_t *pump, bw_link_t *link);
-
-/* The port is a lane from now on; it has no credit. Frames that begin with the mark are parts, of
- * binaries of at most `largest_whole` bytes; 0: there is no mark. */
-void pump_be_lane(bw_pump_t *pump, uint32_t largest, uint8_t mark, uint32_t largest_whole);
-
-/* A lane may give so much more to its owner: reads what is there, if it was paused. */
-wake_result_t pump_credit(bw_pump_t *pump, int64_t frames, int64_t bytes);
 
 /* A lane's last word goes out behind everything else. False: the link is corrupt. */
 bool pump_end(bw_pump_t *pump);
@@ -113,7 +81,45 @@ void pump_mute(bw_pump_t *pump);
  */
 uint64_t pump_unreleased(const bw_pump_t *pump);
 
+/* ---- pump_in.c: from the link to the VM ---- */
+
+typedef enum {
+    PUMP_IDLE,   /* everything there is has been read */
+    PUMP_MORE,   /* the budget of this call is used up */
+    PUMP_PAUSED, /* the credit is used up */
+    PUMP_ENDED,  /* the peer's last word has been read */
+    PUMP_FAILED  /* the link is of no use any more: fail the port */
+} pump_result_t;
+
+/* Reads up to the budget of one call and gives the frames to the VM. */
+pump_result_t pump_receive(bw_pump_t *pump);
+
+/* The port is a lane from now on; it has no credit. Frames that begin with the mark are parts, of
+ * binaries of at most `largest_whole` bytes; 0: there is no mark. */
+void pump_be_lane(bw_pump_t *pump, uint32_t largest, uint8_t mark, uint32_t largest_whole);
+
 /* Frees what a half-received frame holds. */
 void pump_reset(bw_pump_t *pump);
+
+/* ---- pump_wake.c: when to read, to look and to sleep ---- */
+
+/* The pump has a link from now on. */
+void pump_start(bw_pump_t *pump, bw_link_t *link);
+
+typedef enum {
+    WAKE_ASLEEP,   /* armed, or the descriptor is readable: the poller comes again */
+    WAKE_LOOKING,  /* not armed: the looker must call pump_look until it says otherwise */
+    WAKE_FINISHED, /* everything has been read, and the peer has closed its end */
+    WAKE_FAILED    /* the link is of no use any more */
+} wake_result_t;
+
+/* The poller says that the link's descriptor is readable: moves both ways. */
+wake_result_t pump_wake(bw_pump_t *pump);
+
+/* The looker looks once. */
+wake_result_t pump_look(bw_pump_t *pump);
+
+/* A lane may give so much more to its owner: reads what is there, if it was paused. */
+wake_result_t pump_credit(bw_pump_t *pump, int64_t frames, int64_t bytes);
 
 #endif

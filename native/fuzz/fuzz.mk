@@ -9,7 +9,7 @@ FUZZ_ALL := $(sort $(notdir $(basename $(wildcard fuzz/*_fuzz.c))))
 FUZZ_TARGETS = $(if $(HAS_PIPE),$(FUZZ_ALL),$(filter-out pipe_fuzz,$(FUZZ_ALL)))
 FUZZ_SECONDS ?= 60
 FUZZ_CC ?= clang
-FUZZ_SRC := $(LINK_SRC) link/rdma/flow.c link/rdma/wire.c driver/pump.c driver/parts.c
+FUZZ_SRC := $(LINK_SRC) link/rdma/flow.c link/rdma/wire.c $(PUMP_SRC)
 FUZZ_PIPE_SRC := rdpipe/pipeline.c rdpipe/control.c rdpipe/key.c rdpipe/squeeze.c rdpipe/item.c
 FUZZ_HEADERS := $(wildcard fuzz/*.h test/*.h link/*.h link/rdma/*.h driver/*.h rdpipe/*.h)
 FUZZ_CFLAGS = $(BASE_CFLAGS) -O1 -g -pthread -Ilink -isystem $(ERL_INCLUDE)
@@ -25,7 +25,7 @@ valgrind: $(FUZZ_TARGETS:%=$(BUILD)/test/%_replay)
 .SECONDARY: $(FUZZ_ALL:%=$(BUILD)/fuzz/%)
 
 # These run the pump, and with it the calls of the VM that driver_shim.h stands in for.
-fuzz_src = $(LINK_SRC) $(if $(filter ring_fuzz frame_fuzz lane_fuzz,$(1)),driver/pump.c driver/parts.c) \
+fuzz_src = $(LINK_SRC) $(if $(filter ring_fuzz frame_fuzz lane_fuzz,$(1)),$(PUMP_SRC)) \
 	$(if $(filter rdma_fuzz,$(1)),link/rdma/flow.c link/rdma/wire.c) \
 	$(if $(filter pipe_fuzz,$(1)),-Irdpipe $(FUZZ_PIPE_SRC) -lcrypto -lisal -lzstd)
 

@@ -3,9 +3,9 @@
 #define BW_DRIVER_SHIM_H
 
 /*
- * The few calls of the VM that native/driver/pump.c makes, so that it runs without one: in fuzzing
- * and in pump_test. One port only. What the pump gives to "the VM" goes to shim_deliver, which the
- * program defines; the queue is one piece of memory.
+ * The few calls of the VM that the pump makes (native/driver/pump.h), so that it runs without one:
+ * in fuzzing, pump_test and lane_test. One port only. What the pump gives to "the VM" goes to
+ * shim_deliver, which the program defines; the queue is one piece of memory.
  */
 #include <stdbool.h>
 #include <stdint.h>

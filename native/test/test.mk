@@ -21,23 +21,23 @@ ASAN_CFLAGS := $(TEST_CFLAGS) -O1 -fno-omit-frame-pointer -fsanitize=address,und
 TSAN_CFLAGS := $(TEST_CFLAGS) -O1 -fno-omit-frame-pointer -fsanitize=thread
 
 # Only these need the pump, and the header that declares what driver_shim.h stands in for.
-test_src = $(LINK_SRC) $(if $(filter pump_test lane_test,$(1)),driver/pump.c driver/parts.c -isystem $(ERL_INCLUDE)) \
+test_src = $(LINK_SRC) $(if $(filter pump_test lane_test,$(1)),$(PUMP_SRC) -isystem $(ERL_INCLUDE)) \
 	$(if $(filter rdma_flow_test,$(1)),link/rdma/flow.c link/rdma/wire.c) \
 	$(if $(filter $(RDMA_TEST_NAMES),$(1)),$(RDMA_SRC) $(RDMA_LIBS))
 
 .PHONY: test asan tsan valgrind spin
 
-$(BUILD)/test/%: test/%.c $(LINK_SRC) $(RDMA_SRC) driver/pump.c driver/parts.c $(TEST_HEADERS)
+$(BUILD)/test/%: test/%.c $(LINK_SRC) $(RDMA_SRC) $(PUMP_SRC) $(TEST_HEADERS)
 	@mkdir -p $(@D)
 	@echo "  CC   $@"
 	@$(CC) $(TEST_CFLAGS) -o $@ $< $(call test_src,$*)
 
-$(BUILD)/asan/%: test/%.c $(LINK_SRC) $(RDMA_SRC) driver/pump.c driver/parts.c $(TEST_HEADERS)
+$(BUILD)/asan/%: test/%.c $(LINK_SRC) $(RDMA_SRC) $(PUMP_SRC) $(TEST_HEADERS)
 	@mkdir -p $(@D)
 	@echo "  CC   $@"
 	@$(CC) $(ASAN_CFLAGS) -o $@ $< $(call test_src,$*)
 
-$(BUILD)/tsan/%: test/%.c $(LINK_SRC) $(RDMA_SRC) driver/pump.c driver/parts.c $(TEST_HEADERS)
+$(BUILD)/tsan/%: test/%.c $(LINK_SRC) $(RDMA_SRC) $(PUMP_SRC) $(TEST_HEADERS)
 	@mkdir -p $(@D)
 	@echo "  CC   $@"
 	@$(TSAN_CC) $(TSAN_CFLAGS) -o $@ $< $(call test_src,$*)

@@ -105,7 +105,7 @@ bad_drivers(Config) ->
     Ring = <<"    if (bw_tx_commit(&shm_of(link)->tx, n))\n">>,
     Forget = <<"    if (bw_tx_commit(&shm_of(link)->tx, n) && shm_of(link)->doorbells_out < 3000)\n">>,
     [bad_driver(Config, File, Good, Bad, Kind)
-     || {File, Good, Bad, Kind} <- [{"driver/pump.c", Output, Lose, lost}, {"driver/pump.c", Output, Twice, duplicated},
+     || {File, Good, Bad, Kind} <- [{"driver/pump_in.c", Output, Lose, lost}, {"driver/pump_in.c", Output, Twice, duplicated},
                                     {"link/shm_link.c", Ring, Forget, false_nodedown}]].
 
 bad_driver(Config, File, Good, Bad, Kind) ->

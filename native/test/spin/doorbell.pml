@@ -4,7 +4,7 @@
  *
  * Two sides, two one-way rings, one doorbell (eventfd) a side, as in the shm carrier. Each side is one
  * process that reads one ring and writes the other, and sleeps on its one doorbell for both reasons. It
- * does what native/driver/pump.c does: the VM may send at any time while the port is not busy; what
+ * does what native/driver/pump_*.c do: the VM may send at any time while the port is not busy; what
  * does not fit is queued and makes it busy until half the ring is free; the doorbell leads to reading,
  * hush, writing what is queued, arming; a call may stop early and kick itself; with FRAME=2 half a frame
  * stays in the ring until the other half is there; with LOOK a drained side may look again and again

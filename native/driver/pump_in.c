@@ -1,0 +1,305 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "pump_inside.h"
+
+#include <string.h>
+
+#include "../link/frame.h"
+
+/* Frames above this are gathered while they arrive, so that both sides copy at the same time. */
+#define GATHER_BYTES (256 * 1024)
+
+/* Half a frame above this is gathered too. Below it stays in the ring until it is whole, which
+ * must leave the producer more than the half ring that it may be waiting for. */
+#define GATHER_PART_BYTES (BW_RING_MIN_BYTES / 16)
+
+static void use_credit(bw_pump_t *pump, uint64_t len)
+{
+    if (!pump->is_lane || pump->is_deaf)
+        return;
+    pump->credit_frames--;
+    pump->credit_bytes -= (int64_t)len;
+    pump->has_run_out = !has_credit(pump);
+}
+
+/* A frame, or the rest of it behind `head` bytes, will be copied into a binary as it arrives. */
+static void gather_into(bw_pump_t *pump, ErlDrvBinary *binary, const bw_frame_t *frame, size_t head)
+{
+    pump->gathered = binary;
+    pump->gathered_from = pump->gathered_len = 0;
+    pump->gathered_end = frame->len - head;
+    pump->gathered_size = frame->size - BW_FRAME_HEADER_BYTES - head;
+    pump->whole = -1;
+}
+
+static bool start_gathering(bw_pump_t *pump, const bw_frame_t *frame)
+{
+    ErlDrvBinary *binary = driver_alloc_binary(frame->len);
+
+    if (binary)
+        gather_into(pump, binary, frame, 0);
+    return binary != NULL;
+}
+
+static bool start_part(bw_pump_t *pump, const bw_frame_t *frame, const uint8_t *head)
+{
+    int whole = bw_parts_place(&pump->parts, head, frame->len);
+
+    if (whole < 0)
+        return false;
+    gather_into(pump, pump->parts.wholes[whole].binary, frame, BW_PART_HEAD_BYTES);
+    pump->gathered_from = pump->parts.wholes[whole].len;
+    pump->whole = whole;
+    return true;
+}
+
+static void give_whole(bw_pump_t *pump, char *head, ErlDrvSizeT head_len, ErlDrvBinary *binary)
+{
+    ErlDrvSizeT len = (ErlDrvSizeT)binary->orig_size;
+
+    if (!pump->is_deaf)
+        driver_output_binary(pump->port, head, head_len, binary, 0, len);
+    use_credit(pump, (uint64_t)len);
+    driver_free_binary(binary);
+}
+
+static void finish_part(bw_pump_t *pump)
+{
+    bw_whole_t *whole = &pump->parts.wholes[pump->whole];
+    char head[5] = {(char)pump->parts.mark};
+
+    whole->len += pump->gathered_end;
+    if (whole->len < (uint64_t)whole->binary->orig_size)
+        return;
+    for (int i = 0; i < 4; i++)
+        head[1 + i] = (char)(whole->number >> (24 - 8 * i));
+    give_whole(pump, head, sizeof head, bw_parts_take(&pump->parts, pump->whole));
+}
+
+/* Where the frame's next byte goes, and how many do before its padding. */
+static uint8_t *gap(const bw_pump_t *pump, uint64_t *bytes_p)
+{
+    uint64_t done = least(pump->gathered_len, pump->gathered_end);
+
+    *bytes_p = pump->gathered_end - done;
+    return (uint8_t *)pump->gathered->orig_bytes + pump->gathered_from + done;
+}
+
+/* So many bytes more of the frame are there, or of its padding. */
+static void advance(bw_pump_t *pump, size_t n)
+{
+    ErlDrvBinary *binary = pump->gathered;
+
+    pump->gathered_len += n;
+    if (pump->gathered_len < pump->gathered_size)
+        return;
+    pump->gathered = NULL;
+    if (pump->whole >= 0)
+        finish_part(pump);
+    else
+        give_whole(pump, NULL, 0, binary);
+}
+
+/* Takes what of the frame is in the span, at most `most`; gives the bytes used. */
+static size_t gather(bw_pump_t *pump, const uint8_t *at, size_t avail, size_t most)
+{
+    size_t n = least(least(avail, most), pump->gathered_size - pump->gathered_len);
+    uint64_t bytes;
+    uint8_t *to = gap(pump, &bytes);
+
+    memcpy(to, at, least(n, bytes));
+    advance(pump, n);
+    return n;
+}
+
+/* The same without the ring, if the carrier can: *used_p are bytes, 0 if the ring has them. */
+static bw_status_t gather_directly(bw_pump_t *pump, size_t most, size_t *used_p)
+{
+    bw_link_t *link = pump->link;
+    bw_status_t status;
+    uint64_t bytes;
+    uint8_t *to;
+
+    *used_p = 0;
+    if (!pump->gathered || !link->ops->read)
+        return BW_OK;
+    to = gap(pump, &bytes);
+    if (bytes == 0)
+        return BW_OK;
+    status = link->ops->read(link, to, least(bytes, most), used_p);
+    if (*used_p > 0)
+        advance(pump, *used_p);
+    return status;
+}
+
+void pump_reset(bw_pump_t *pump)
+{
+    if (pump->gathered && pump->whole < 0)
+        driver_free_binary(pump->gathered);
+    pump->gathered = NULL;
+    bw_parts_free(&pump->parts);
+}
+
+/* Known from the header on: what is refused need not come. */
+static bool is_too_large(bw_pump_t *pump, const bw_frame_t *frame)
+{
+    if (!pump->is_lane || frame->len <= pump->largest)
+        return false;
+    pump->reason = "beamway_frame_too_large";
+    return true;
+}
+
+/* What this kind of frame is to this kind of port. MORE: it can be read. */
+static pump_result_t judge(bw_pump_t *pump, const bw_frame_t *frame)
+{
+    if (!pump->is_lane)
+        return frame->kind == BW_FRAME_END ? PUMP_FAILED : PUMP_MORE;
+    pump->has_end = frame->kind == BW_FRAME_END;
+    return pump->has_end ? PUMP_ENDED : has_credit(pump) ? PUMP_MORE : PUMP_PAUSED;
+}
+
+/* A frame that is whole, to the VM. */
+static void deliver(bw_pump_t *pump, const bw_frame_t *frame, const uint8_t *at)
+{
+    if (!pump->is_deaf && (frame->kind == BW_FRAME_DATA || pump->is_lane))
+        driver_output(pump->port, (char *)(uintptr_t)(at + BW_FRAME_HEADER_BYTES), frame->len);
+    use_credit(pump, frame->len);
+}
+
+/* The head of a part, read once: the peer can write there. False: the frame is none. */
+static bool read_head(const bw_pump_t *pump, const bw_frame_t *frame, const uint8_t *at,
+                      uint8_t head[BW_PART_HEAD_BYTES])
+{
+    if (pump->parts.mark == 0 || frame->len < BW_PART_HEAD_BYTES)
+        return false;
+    for (size_t i = 0; i < BW_PART_HEAD_BYTES; i++)
+        head[i] = ((const volatile uint8_t *)at)[BW_FRAME_HEADER_BYTES + i];
+    return bw_part_is_one(&pump->parts, head, frame->len);
+}
+
+/* Whether so much of a frame is there that it can be begun. */
+static bool can_begin(const bw_pump_t *pump, const bw_frame_t *frame, size_t avail)
+{
+    return avail >= frame->size ||
+           (frame->len > GATHER_PART_BYTES &&
+            (pump->parts.mark == 0 || avail >= BW_FRAME_HEADER_BYTES + BW_PART_HEAD_BYTES));
+}
+
+/* Begins to take a frame that is there, at least in part. *used_p: its bytes done with. */
+static pump_result_t begin_frame(bw_pump_t *pump, const bw_frame_t *frame, const uint8_t *at,
+                                 size_t avail, size_t *used_p)
+{
+    uint8_t head[BW_PART_HEAD_BYTES];
+
+    if (read_head(pump, frame, at, head)) {
+        *used_p = BW_FRAME_HEADER_BYTES + BW_PART_HEAD_BYTES;
+        return start_part(pump, frame, head) ? PUMP_MORE : PUMP_FAILED;
+    }
+    if (avail < frame->size || frame->len > GATHER_BYTES) {
+        *used_p = BW_FRAME_HEADER_BYTES;
+        return start_gathering(pump, frame) ? PUMP_MORE : PUMP_FAILED;
+    }
+    deliver(pump, frame, at);
+    *used_p = frame->size;
+    return PUMP_MORE;
+}
+
+/* Reads frames from a span. *used_p: bytes done with. IDLE: the rest, if any, is half a frame. */
+static pump_result_t receive_span(bw_pump_t *pump, const bw_span_t *span, budget_t *budget,
+                                  size_t *used_p)
+{
+    size_t used = 0;
+    pump_result_t result = PUMP_MORE;
+
+    while (budget->frames > 0 && used < budget->bytes) {
+        const uint8_t *at = span->base + used;
+        size_t avail = span->len - used, done = 0;
+        bw_frame_state_t state;
+        bw_frame_t frame;
+
+        if (pump->gathered) {
+            if (avail == 0) {
+                result = PUMP_IDLE;
+                break;
+            }
+            used += gather(pump, at, avail, budget->bytes - used);
+            continue;
+        }
+        state = bw_frame_parse(at, avail, &frame);
+        if (state == BW_FRAME_CORRUPT || (state != BW_FRAME_SHORT && is_too_large(pump, &frame))) {
+            result = PUMP_FAILED;
+            break;
+        }
+        if (state == BW_FRAME_SHORT || !can_begin(pump, &frame, avail)) {
+            result = PUMP_IDLE;
+            break;
+        }
+        result = judge(pump, &frame);
+        if (result == PUMP_ENDED)
+            used += frame.size;
+        if (result != PUMP_MORE)
+            break;
+        pump->frames_in++;
+        budget->frames--;
+        result = begin_frame(pump, &frame, at, avail, &done);
+        if (result != PUMP_MORE)
+            break;
+        used += done;
+    }
+    *used_p = used;
+    return result;
+}
+
+static pump_result_t receive_pieces(bw_pump_t *pump, budget_t *budget)
+{
+    pump_result_t result = PUMP_MORE;
+
+    while (budget->frames > 0 && budget->bytes > 0) {
+        bw_span_t span;
+        size_t used = 0, most = least(budget->bytes, PUBLISH_BYTES);
+        budget_t piece = {.frames = budget->frames, .bytes = most};
+        bw_status_t status = gather_directly(pump, budget->bytes, &used);
+
+        result = PUMP_MORE;
+        if (status == BW_OK && used == 0) {
+            status = pump->link->ops->peek(pump->link, &span);
+            if (status == BW_OK)
+                result = receive_span(pump, &span, &piece, &used);
+            if (used > 0)
+                pump->link->ops->release(pump->link, used);
+        }
+        if (status == BW_AGAIN)
+            return PUMP_IDLE;
+        if (status != BW_OK)
+            return PUMP_FAILED;
+        pump->bytes_read += used;
+        budget->frames = piece.frames;
+        budget->bytes -= least(used, budget->bytes);
+        if (result != PUMP_MORE)
+            return result;
+    }
+    return PUMP_MORE;
+}
+
+pump_result_t pump_receive_within(bw_pump_t *pump, budget_t *budget)
+{
+    pump_result_t result = receive_pieces(pump, budget);
+
+    pump->is_dry = result == PUMP_IDLE;
+    pump->is_paused = result == PUMP_PAUSED;
+    return result;
+}
+
+pump_result_t pump_receive(bw_pump_t *pump)
+{
+    budget_t budget = full_budget(pump);
+
+    return pump_receive_within(pump, &budget);
+}
+
+void pump_be_lane(bw_pump_t *pump, uint32_t largest, uint8_t mark, uint32_t largest_whole)
+{
+    pump->is_lane = true;
+    pump->largest = largest;
+    pump->parts.mark = mark;
+    pump->parts.largest = largest_whole;
+}

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef BW_PUMP_INSIDE_H
+#define BW_PUMP_INSIDE_H
+
+#include "pump.h"
+
+/*
+ * What pump_out.c, pump_in.c and pump_wake.c have in common; only they include it. As in pump.h all
+ * calls are made under the port lock. Out and in do not call each other, only pump_wake.c calls
+ * both. What is used for each frame is inline.
+ */
+
+/* What one call on a scheduler may do each way: well under a millisecond, at about 1 us a small
+ * frame and 4 GB/s a copy. The poller comes back for the rest, so neither direction starves. */
+#define BUDGET_FRAMES 500
+#define BUDGET_BYTES (1024 * 1024)
+
+/* A lane's large binaries are new memory, which the system clears page by page. */
+#define LANE_BUDGET_BYTES (256 * 1024)
+
+typedef struct {
+    int frames;
+    size_t bytes;
+} budget_t;
+
+static inline budget_t full_budget(const bw_pump_t *pump)
+{
+    return (budget_t){.frames = BUDGET_FRAMES,
+                      .bytes = pump->is_lane ? LANE_BUDGET_BYTES : BUDGET_BYTES};
+}
+
+/* A large frame is published in pieces of this size. */
+#define PUBLISH_BYTES (128 * 1024)
+
+static inline uint64_t least(uint64_t left, uint64_t right)
+{
+    return left < right ? left : right;
+}
+
+/* Whether the next frame may be given to the owner. The last one may use up more bytes than there
+ * are, else a frame that is larger than what a lane's owner grants at once would never come. */
+static inline bool has_credit(const bw_pump_t *pump)
+{
+    return !pump->is_lane || pump->is_deaf || (pump->credit_frames > 0 && pump->credit_bytes > 0);
+}
+
+/* ---- pump_out.c ---- */
+
+/* Moves the queue into the ring, within the budget; not busy any more once it is empty and half the
+ * ring is free. Otherwise the poller comes: for room, or at once if only the budget is used up.
+ * False: the link is corrupt. */
+bool pump_drain_queue(bw_pump_t *pump);
+
+/* ---- pump_in.c ---- */
+
+/* pump_receive within what is left of a budget, which becomes less by what was read. */
+pump_result_t pump_receive_within(bw_pump_t *pump, budget_t *budget);
+
+#endif

@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "pump_inside.h"
+
+/* So often may a peer publish between our read and our arming in one call. */
+#define ROUNDS 4
+
+static uint64_t now_us(void)
+{
+    return (uint64_t)erl_drv_monotonic_time(ERL_DRV_USEC);
+}
+
+/* What has been read since a mark, as the rule of looking counts it. */
+typedef struct {
+    uint64_t frames, bytes;
+} mark_t;
+
+static mark_t mark(const bw_pump_t *pump)
+{
+    return (mark_t){.frames = pump->frames_in, .bytes = pump->bytes_read};
+}
+
+static uint32_t load_since(const bw_pump_t *pump, mark_t before)
+{
+    return bw_spin_load(pump->frames_in - before.frames, pump->bytes_read - before.bytes);
+}
+
+/* What has been read since the mark has drained the ring. */
+static void learn(bw_pump_t *pump, mark_t before)
+{
+    if (pump->spin.budget_us > 0 && pump->frames_in != before.frames)
+        bw_spin_learn(&pump->spin, now_us(), load_since(pump, before));
+}
+
+/* Armed: a peer that closes from now on rings; one that has closed already is seen here. */
+static wake_result_t asleep(bw_pump_t *pump)
+{
+    return pump->link->ops->is_finished(pump->link) ? WAKE_FINISHED : WAKE_ASLEEP;
+}
+
+/* Ends a round of looking: armed, or the poller comes at once. */
+static wake_result_t arm_or_kick(bw_pump_t *pump)
+{
+    bw_status_t status = pump->link->ops->arm_read(pump->link);
+
+    pump->spinning = false;
+    if (status == BW_AGAIN)
+        pump->link->ops->kick(pump->link);
+    return status == BW_CORRUPT ? WAKE_FAILED : asleep(pump);
+}
+
+/* Reads until the ring is empty and armed. `readable` is the descriptor as the poller sees it. */
+static wake_result_t drain_and_arm(bw_pump_t *pump, bool readable)
+{
+    mark_t before = mark(pump);
+    budget_t budget = full_budget(pump); /* of all rounds */
+
+    pump->spinning = false;
+    for (int round = 0; round < ROUNDS; round++) {
+        pump_result_t result = pump_receive_within(pump, &budget);
+        bw_status_t status;
+
+        if (result == PUMP_FAILED)
+            return WAKE_FAILED;
+        if (result == PUMP_ENDED)
+            return WAKE_FINISHED;
+        if (result == PUMP_MORE)
+            break;
+        if (readable)
+            pump->link->ops->hush(pump->link);
+        readable = false;
+        if (pump->busy && !pump_drain_queue(pump))
+            return WAKE_FAILED;
+        if (result == PUMP_PAUSED) /* not armed: what comes meanwhile wakes nobody */
+            return WAKE_ASLEEP;
+        learn(pump, before);
+        before = mark(pump);
+        if (pump->spin.budget_us > 0 && bw_spin_begins(&pump->spin, now_us())) {
+            pump->spinning = true;
+            return WAKE_LOOKING;
+        }
+        status = pump->link->ops->arm_read(pump->link);
+        if (status == BW_OK)
+            return asleep(pump);
+        if (status == BW_CORRUPT)
+            return WAKE_FAILED;
+    }
+    /* Before the descriptor is looked at again others run; the room that came with this doorbell
+     * must not wait so long. */
+    if (pump->busy && !pump_drain_queue(pump))
+        return WAKE_FAILED;
+    if (!readable)
+        pump->link->ops->kick(pump->link);
+    return WAKE_ASLEEP;
+}
+
+wake_result_t pump_wake(bw_pump_t *pump)
+{
+    pump->wakeups++;
+    return drain_and_arm(pump, true);
+}
+
+wake_result_t pump_look(bw_pump_t *pump)
+{
+    mark_t before = mark(pump);
+    pump_result_t result;
+
+    if (!pump->spinning) /* the poller came between, for room, and has armed */
+        return WAKE_ASLEEP;
+    result = pump_receive(pump);
+    if (result == PUMP_FAILED)
+        return WAKE_FAILED;
+    if (result == PUMP_MORE)
+        return WAKE_LOOKING;
+    if (result == PUMP_ENDED || pump->link->ops->is_finished(pump->link))
+        return WAKE_FINISHED;
+    if (bw_spin_goes_on(&pump->spin, now_us(), load_since(pump, before)))
+        return WAKE_LOOKING;
+    return arm_or_kick(pump);
+}
+
+void pump_start(bw_pump_t *pump, bw_link_t *link)
+{
+    bw_link_stats_t stats;
+
+    link->ops->stats(link, &stats);
+    bw_spin_init(&pump->spin, 0);
+    pump->link = link;
+    pump->half_ring = stats.ring_bytes / 2;
+}
+
+/* Sums stop at a value that nobody uses up. */
+static int64_t sum(int64_t left, int64_t right)
+{
+    return left > INT64_MAX / 2 || right > INT64_MAX / 2 ? INT64_MAX / 2 : left + right;
+}
+
+wake_result_t pump_credit(bw_pump_t *pump, int64_t frames, int64_t bytes)
+{
+    pump->credit_frames = sum(pump->credit_frames, frames);
+    pump->credit_bytes = sum(pump->credit_bytes, bytes);
+    if (!pump->is_paused || !has_credit(pump))
+        return WAKE_ASLEEP;
+    return drain_and_arm(pump, false);
+}
