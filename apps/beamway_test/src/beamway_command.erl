@@ -1,0 +1,221 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc The `beamway' command as a user runs it, for its suites (`beamway_cli_*SUITE'): real processes, exit statuses, output and error apart.
+%%
+%% It is their Common Test hook: a suite that names it in `ct_hooks' has a home of its own, so that it needs no cookie of the user, and
+%% each case an epmd of its own, which knows no node of another case or of the machine.
+-module(beamway_command).
+
+-include_lib("common_test/include/ct.hrl").
+
+-export([init/2, pre_init_per_suite/3, pre_init_per_testcase/4, post_end_per_testcase/5, terminate/1]).
+-export([run/2, shell/2, quoted/1, command_node/2, ended/1]).
+-export([with_nodes/3, start/3, stop/1]).
+-export([copy_of_checkout/2, cookie_file/2, write_secret/2, compiled/3, free_port/0]).
+
+-type config() :: [{atom(), term()}].
+-type epmd() :: no_epmd | pos_integer().  %% The process.
+-type command_node() :: {port(), OsPid :: pos_integer()}.
+-type started() :: {Peer :: pid(), node()}.
+
+%% As long as a machine under load may take to start a few VMs.
+-define(RUN_MS, 90000).
+
+%%% Hook
+
+%% @private
+-spec init(term(), term()) -> {ok, no_epmd}.
+init(_Id, _Options) -> {ok, no_epmd}.
+
+%% @private
+-spec pre_init_per_suite(module(), config(), Epmd) -> {config(), Epmd} when Epmd :: epmd().
+pre_init_per_suite(_Suite, Config, Epmd) ->
+    Root = root(),
+    Home = filename:join(?config(priv_dir, Config), "home"),
+    ok = filelib:ensure_dir(filename:join(Home, "x")),
+    ok = write_secret(filename:join(Home, ".erlang.cookie"), "beamway_cli_suite"),
+    {[{root, Root}, {home, Home}, {command, filename:join(Root, "bin/beamway")} | Config], Epmd}.
+
+%% @private The epmd of a case that the suite's own init skipped still runs.
+-spec pre_init_per_testcase(module(), atom(), config(), epmd()) -> {config(), epmd()}.
+pre_init_per_testcase(_Suite, _Case, Config, Before) ->
+    ok = stop_epmd(Before),
+    Port = free_port(),
+    Epmd = open_port({spawn_executable, os:find_executable("epmd")},
+                     [{args, ["-address", lists:flatten(own_addresses()), "-port", integer_to_list(Port)]}, exit_status,
+                      stderr_to_stdout]),
+    {os_pid, OsPid} = erlang:port_info(Epmd, os_pid),
+    true = beamway_peer:wait_until(fun() -> can_connect(Port) end, 10000),
+    {[{epmd_port, Port} | Config], OsPid}.
+
+%% @private
+-spec post_end_per_testcase(module(), atom(), config(), Return, epmd()) -> {Return, no_epmd}.
+post_end_per_testcase(_Suite, _Case, _Config, Return, Epmd) ->
+    ok = stop_epmd(Epmd),
+    {Return, no_epmd}.
+
+%% @private
+-spec terminate(epmd()) -> ok.
+terminate(Epmd) -> stop_epmd(Epmd).
+
+stop_epmd(no_epmd) -> ok;
+stop_epmd(OsPid) ->
+    _ = os:cmd("kill " ++ integer_to_list(OsPid)),
+    ok.
+
+%% A host's name may stand for another address of the loopback (127.0.1.1 on Debian), where nodes then ask epmd.
+own_addresses() ->
+    {ok, Host} = inet:gethostname(),
+    Named = case inet:getaddr(Host, inet) of
+        {ok, Address} -> [inet:ntoa(Address)];
+        {error, _} -> []
+    end,
+    lists:join(",", lists:usort(["127.0.0.1" | Named])).
+
+can_connect(Port) ->
+    case gen_tcp:connect({127, 0, 0, 1}, Port, [], 1000) of
+        {ok, Socket} -> gen_tcp:close(Socket), true;
+        {error, _} -> false
+    end.
+
+%%% The command
+
+%% @doc Status, output and error of `beamway' with these words.
+-spec run(config(), iolist()) -> {Status :: non_neg_integer(), Output :: string(), Error :: string()}.
+run(Config, Words) -> shell(Config, ["\"$BEAMWAY\" ", Words]).
+
+%% @doc The same of a command line of bash, in which `$BEAMWAY' is the command.
+-spec shell(config(), iolist()) -> {Status :: non_neg_integer(), Output :: string(), Error :: string()}.
+shell(Config, Line) ->
+    ErrorFile = filename:join(?config(priv_dir, Config), "stderr"),
+    Whole = unicode:characters_to_binary(["exec 2> ", quoted(ErrorFile), "; ", Line]),
+    Port = open_port({spawn_executable, os:find_executable("bash")}, [{args, ["-c", Whole]}, {env, environment(Config)}, exit_status, use_stdio]),
+    {Status, Out} = collect(Port, []),
+    {ok, Error} = file:read_file(ErrorFile),
+    {Status, Out, unicode:characters_to_list(Error)}.
+
+%% @doc A word of bash.
+-spec quoted(string()) -> iolist().
+quoted(Text) -> ["'", Text, "'"].
+
+environment(Config) ->
+    [{"SLURM_STEP_ID", false}, {"BEAMWAY", ?config(command, Config)}, {"HOME", ?config(home, Config)}, {"BEAMWAY_LINKS", false},
+     {"BEAMWAY_RING_BYTES", false}, {"XDG_CONFIG_HOME", false},
+     {"ERL_EPMD_PORT", integer_to_list(?config(epmd_port, Config))}].
+
+collect(Port, Data) ->
+    receive
+        {Port, {data, More}} -> collect(Port, [Data, More]);
+        {Port, {exit_status, Status}} -> {Status, unicode:characters_to_list(iolist_to_binary(Data))}
+    after ?RUN_MS ->
+        ct:fail({no_end_after_ms, ?RUN_MS, Data})
+    end.
+
+%% @doc A node started by the command, once it says that it is ready.
+-spec command_node(config(), iolist()) -> command_node().
+command_node(Config, Words) ->
+    Line = lists:flatten(["exec \"$BEAMWAY\" node ", Words]),
+    Port = open_port({spawn_executable, os:find_executable("bash")}, [{args, ["-c", Line]}, {env, environment(Config)}, exit_status, use_stdio, stderr_to_stdout]),
+    {os_pid, Pid} = erlang:port_info(Port, os_pid),
+    ok = until_ready(Port, []),
+    {Port, Pid}.
+
+until_ready(Port, Text) ->
+    receive
+        {Port, {data, More}} ->
+            case re:run(Text ++ More, "is ready|\"ready\"") of
+                {match, _} -> ok;
+                nomatch -> until_ready(Port, Text ++ More)
+            end;
+        {Port, {exit_status, Status}} -> ct:fail({node_ended, Status, Text})
+    after ?RUN_MS -> ct:fail({not_ready, Text})
+    end.
+
+%% @doc Ends it; its exit status.
+-spec ended(command_node()) -> non_neg_integer().
+ended({Port, Pid}) ->
+    _ = os:cmd("kill " ++ integer_to_list(Pid)),
+    {Status, _} = collect(Port, []),
+    Status.
+
+%%% Nodes to look at
+
+%% @doc Runs Fun with the names of nodes that run the carrier and are all connected.
+-spec with_nodes(config(), pos_integer(), fun(([node()]) -> Result)) -> Result.
+with_nodes(Config, Number, Fun) ->
+    All = [start(Config, ["-proto_dist", "beamway"], #{}) || _ <- lists:seq(1, Number)],
+    try
+        Nodes = [Node || {_, Node} <- All],
+        [true = peer:call(Pid, net_kernel, connect_node, [Node]) || {Pid, _} <- All, Node <- Nodes],
+        Fun(Nodes)
+    after
+        [stop(One) || One <- All]
+    end.
+
+%% @doc Starts a node; with `code => none' it has nothing of ours.
+-spec start(config(), [string()], #{code => none, longnames => boolean(), host => string()}) -> started().
+start(Config, Arguments, Options) ->
+    Code = case Options of
+        #{code := none} -> [];
+        _ -> ["-pa", filename:dirname(code:which(beamway_cli))]
+    end,
+    Own = maps:with([longnames, host], Options),
+    {ok, Pid, Node} = peer:start(Own#{name => peer:random_name("beamway_cli"), connection => standard_io,
+                                      exec => {hd(beamway_peer:erl()), tl(beamway_peer:erl())}, args => Code ++ Arguments, env => environment(Config)}),
+    {Pid, Node}.
+
+%% @doc Ends it.
+-spec stop(started()) -> ok.
+stop({Pid, _}) -> peer:stop(Pid).
+
+%%% What a case gives the command
+
+root() ->
+    Ebin = filename:dirname(code:which(beamway_cli)),
+    filename:dirname(filename:dirname(filename:dirname(Ebin))).
+
+%% @doc A checkout that shares the files of ours, so that one can be missing.
+-spec copy_of_checkout(config(), string()) -> file:filename().
+copy_of_checkout(Config, Name) ->
+    Root = filename:join(?config(priv_dir, Config), Name),
+    App = filename:join(Root, "apps/beamway"),
+    ok = filelib:ensure_dir(filename:join(App, "x")),
+    ok = filelib:ensure_dir(filename:join(Root, "bin/x")),
+    {ok, _} = file:copy(?config(command, Config), filename:join(Root, "bin/beamway")),
+    ok = file:change_mode(filename:join(Root, "bin/beamway"), 8#755),
+    [ok = file:make_symlink(filename:join([?config(root, Config), "apps/beamway", Folder]), filename:join(App, Folder))
+     || Folder <- ["src", "ebin", "priv"]],
+    Root.
+
+%% @doc A file with a cookie, for `--cookie-file'.
+-spec cookie_file(config(), string()) -> file:filename().
+cookie_file(Config, Text) ->
+    File = filename:join(?config(priv_dir, Config), "cookie"),
+    ok = write_secret(File, Text),
+    File.
+
+%% @doc A file that only its owner reads.
+-spec write_secret(file:filename(), string()) -> ok.
+write_secret(File, Text) ->
+    _ = file:delete(File),
+    ok = file:write_file(File, Text),
+    ok = file:change_mode(File, 8#400).
+
+%% @doc The code of a module with one function, which takes no arguments.
+-spec compiled(module(), atom(), Body :: string()) -> binary().
+compiled(Module, Function, Body) ->
+    Name = atom_to_list(Function),
+    Forms = [begin
+                 {ok, Tokens, _} = erl_scan:string(Text),
+                 {ok, Form} = erl_parse:parse_form(Tokens),
+                 Form
+             end || Text <- ["-module(" ++ atom_to_list(Module) ++ ").", "-export([" ++ Name ++ "/0]).", Name ++ "() -> " ++ Body ++ "."]],
+    {ok, Module, Binary} = compile:forms(Forms),
+    Binary.
+
+%% @doc A port at which nobody listens at the moment.
+-spec free_port() -> inet:port_number().
+free_port() ->
+    {ok, Socket} = gen_tcp:listen(0, [{ip, {127, 0, 0, 1}}]),
+    {ok, Port} = inet:port(Socket),
+    ok = gen_tcp:close(Socket),
+    Port.

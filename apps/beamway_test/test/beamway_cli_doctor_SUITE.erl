@@ -1,0 +1,91 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc `beamway doctor': a host as it should be, and one problem after the other.
+-module(beamway_cli_doctor_SUITE).
+
+-include_lib("stdlib/include/assert.hrl").
+
+-export([all/0, suite/0, init_per_testcase/2]).
+-export([doctor_well/1, doctor_json/1, doctor_turned_off/1, doctor_bad_option/1, doctor_no_driver/1, doctor_file_size/1,
+         doctor_address_space/1, doctor_descriptors/1, doctor_no_epmd/1, doctor_silent_epmd/1]).
+
+-import(beamway_command, [run/2, shell/2, copy_of_checkout/2, free_port/0]).
+
+suite() -> [{timetrap, {minutes, 5}}, {ct_hooks, [beamway_command]}].
+
+all() ->
+    [doctor_well, doctor_json, doctor_turned_off, doctor_bad_option, doctor_no_driver, doctor_file_size, doctor_address_space,
+     doctor_descriptors, doctor_no_epmd, doctor_silent_epmd].
+
+init_per_testcase(doctor_address_space, Config) -> beamway_peer:unless_wrapped("a sanitizer needs all of the address space", Config);
+init_per_testcase(_, Config) -> Config.
+
+doctor_well(Config) ->
+    {0, Out, ""} = run(Config, "doctor"),
+    ?assertMatch({match, _}, re:run(Out, "(?m)^shm +yes ")),
+    ?assertMatch({match, _}, re:run(Out, "(?m)^ok +driver ")),
+    ?assertMatch({match, _}, re:run(Out, "(?m)^rdma +(no +no devices|yes|no +[a-z0-9_]+ port)")),
+    ?assertMatch(nomatch, re:run(Out, "(?m)^problem")).
+
+doctor_json(Config) ->
+    #{<<"ok">> := true, <<"links">> := Links, <<"checks">> := Checks} = doctor(Config, "", 0),
+    ?assertEqual([<<"shm">>, <<"rdma">>, <<"tcp">>], [maps:get(<<"link">>, Link) || Link <- Links]),
+    ?assertMatch(#{<<"status">> := <<"ok">>}, check(<<"rings">>, Checks)).
+
+doctor_turned_off(Config) ->
+    #{<<"checks">> := Checks} = doctor(Config, "export BEAMWAY_LINKS=tcp; ", 1),
+    ?assertMatch(#{<<"status">> := <<"problem">>, <<"remedy">> := <<"unset BEAMWAY_LINKS", _/binary>>},
+                 check(<<"options">>, Checks)).
+
+doctor_bad_option(Config) ->
+    [begin
+         #{<<"checks">> := Checks} = doctor(Config, ["export BEAMWAY_RING_BYTES=", Value, "; "], 1),
+         #{<<"status">> := <<"problem">>, <<"found">> := Found} = check(<<"options">>, Checks),
+         ?assertMatch({match, _}, re:run(Found, ["\"", Value, "\" is not valid: expected "]))
+     end || Value <- ["0", "-1", "1000000000000"]],
+    ok.
+
+doctor_no_driver(Config) ->
+    Root = copy_of_checkout(Config, "no_driver"),
+    ok = file:delete(filename:join(Root, "apps/beamway/priv")),
+    #{<<"checks">> := Checks} = doctor([{command, filename:join(Root, "bin/beamway")} | Config], "", 1),
+    #{<<"status">> := <<"problem">>, <<"remedy">> := _, <<"found">> := Found} = check(<<"driver">>, Checks),
+    ?assertMatch({match, _}, re:run(Found, "beamway_drv")).
+
+%% The VM's own code memory needs 8 MiB in OTP 25 and 64 MiB in OTP 27; the rings here are two of 64 MiB and a page.
+doctor_file_size(Config) ->
+    #{<<"checks">> := Checks} = doctor(Config, "export BEAMWAY_RING_BYTES=67108864; ulimit -f 98304; ", 1),
+    ?assertMatch(#{<<"status">> := <<"problem">>}, check(<<"file_size">>, Checks)),
+    ?assertMatch(#{<<"status">> := <<"problem">>}, check(<<"rings">>, Checks)),
+    {1, "", Error} = shell(Config, "ulimit -f 100; \"$BEAMWAY\" doctor"),
+    ?assertMatch({match, _}, re:run(Error, "files may have only 100 KiB.*ulimit -f unlimited")).
+
+doctor_address_space(Config) ->
+    #{<<"checks">> := Checks} = doctor(Config, "ulimit -v 4000000; ", 0),
+    ?assertMatch(#{<<"status">> := <<"warning">>, <<"remedy">> := <<"raise it: ulimit -v", _/binary>>},
+                 check(<<"address_space">>, Checks)).
+
+doctor_descriptors(Config) ->
+    #{<<"checks">> := Checks} = doctor(Config, "ulimit -n 200; ", 0),
+    ?assertMatch(#{<<"status">> := <<"warning">>}, check(<<"descriptors">>, Checks)),
+    {1, "", Error} = shell(Config, "ulimit -n 20; \"$BEAMWAY\" doctor"),
+    ?assertMatch({match, _}, re:run(Error, "only 20 open files.*ulimit -n")).
+
+doctor_no_epmd(Config) ->
+    #{<<"checks">> := Checks} = doctor([{epmd_port, free_port()} | Config], "", 0),
+    ?assertMatch(#{<<"status">> := <<"ok">>, <<"found">> := <<"does not run yet", _/binary>>}, check(<<"epmd">>, Checks)).
+
+%% Something takes the connection at epmd's port and says nothing.
+doctor_silent_epmd(Config) ->
+    {ok, Silent} = gen_tcp:listen(0, [{active, false}]),
+    {ok, Port} = inet:port(Silent),
+    #{<<"checks">> := Checks} = doctor([{epmd_port, Port} | Config], "", 0),
+    ?assertMatch(#{<<"status">> := <<"warning">>, <<"found">> := <<"does not answer: timeout">>}, check(<<"epmd">>, Checks)),
+    ok = gen_tcp:close(Silent).
+
+doctor(Config, Before, Status) ->
+    {Status, Out, ""} = shell(Config, [Before, "\"$BEAMWAY\" doctor --json"]),
+    jiffy:decode(Out, [return_maps]).
+
+check(Name, Checks) ->
+    [Check] = [C || #{<<"name">> := N} = C <- Checks, N =:= Name],
+    Check.

@@ -1,0 +1,169 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc `beamway links': what it shows, and why it cannot where a node, its cookie, its carrier or epmd is not what it needs.
+-module(beamway_cli_links_SUITE).
+
+-include_lib("common_test/include/ct.hrl").
+-include_lib("stdlib/include/assert.hrl").
+
+-export([all/0, suite/0]).
+-export([links_as_table/1, links_as_json/1, links_of_the_only_node/1, links_several_nodes/1, links_no_node/1, links_not_running/1,
+         links_no_epmd/1, links_wrong_cookie/1, links_cookie_file/1, links_without_beamway/1, links_of_a_strange_node/1,
+         links_unreachable/1, links_open_cookie/1, links_long_names/1, links_over_tls/1]).
+
+-import(beamway_command, [run/2, shell/2, quoted/1, cookie_file/2, write_secret/2, free_port/0, with_nodes/3, start/3, stop/1,
+                          compiled/3]).
+
+suite() -> [{timetrap, {minutes, 5}}, {ct_hooks, [beamway_command]}].
+
+all() ->
+    [links_as_table, links_as_json, links_of_the_only_node, links_several_nodes, links_no_node, links_not_running, links_no_epmd,
+     links_wrong_cookie, links_cookie_file, links_without_beamway, links_of_a_strange_node, links_unreachable, links_open_cookie,
+     links_long_names, links_over_tls].
+
+links_as_table(Config) ->
+    with_nodes(Config, 2, fun([A, B]) ->
+        {0, Out, ""} = run(Config, "links " ++ atom_to_list(A)),
+        [Heading, Row] = string:lexemes(Out, "\n"),
+        ?assertMatch({match, _}, re:run(Heading, "^NODE +LINK +BYTES IN +BYTES OUT +WHY$")),
+        ?assertMatch({match, _}, re:run(Row, ["^", atom_to_list(B), " +(shm|tcp) +\\d+ +\\d+ +\\S"]))
+    end).
+
+links_as_json(Config) ->
+    with_nodes(Config, 2, fun([A, B]) ->
+        {0, Out, ""} = run(Config, "links --json " ++ atom_to_list(A)),
+        {NameA, NameB} = {atom_to_binary(A), atom_to_binary(B)},
+        #{<<"node">> := NameA, <<"links">> := [#{<<"node">> := NameB, <<"link">> := Kind, <<"reason">> := Reason,
+                                                 <<"info">> := #{<<"bytes_in">> := Bytes}}]}
+            = jiffy:decode(Out, [return_maps]),
+        ?assert(lists:member(Kind, [<<"shm">>, <<"tcp">>])),
+        ?assert(is_binary(Reason) andalso Reason =/= <<>>),
+        ?assert(is_integer(Bytes))
+    end).
+
+links_of_the_only_node(Config) ->
+    with_nodes(Config, 1, fun([A]) ->
+        Expected = atom_to_list(A) ++ " is connected to no other node\n",
+        ?assertEqual({0, Expected, ""}, run(Config, "links")),
+        [Name, _] = string:split(atom_to_list(A), "@"),
+        ?assertEqual({0, Expected, ""}, run(Config, "links " ++ Name))
+    end).
+
+links_several_nodes(Config) ->
+    with_nodes(Config, 2, fun(_) ->
+        {1, "", Error} = run(Config, "links"),
+        ?assertMatch({match, _}, re:run(Error, "several nodes run on this host"))
+    end).
+
+links_no_node(Config) ->
+    {1, "", Error} = run(Config, "links"),
+    ?assertMatch({match, _}, re:run(Error, "no node is registered with epmd")),
+    {1, "", Named} = run(Config, "links nosuch"),
+    ?assertMatch({match, _}, re:run(Named, "nosuch@\\S+ is not running: epmd on \\S+ knows no node")).
+
+links_not_running(Config) ->
+    with_nodes(Config, 1, fun([A]) ->
+        {1, "", Error} = run(Config, "links nosuch"),
+        [Name, _] = string:split(atom_to_list(A), "@"),
+        ?assertMatch({match, _}, re:run(Error, "nosuch@\\S+ is not running: epmd on \\S+ knows " ++ Name))
+    end).
+
+links_no_epmd(Config) ->
+    Closed = [{epmd_port, free_port()} | Config],
+    [begin
+         {1, "", Error} = run(Closed, Words),
+         ?assertMatch({match, _}, re:run(Error, "epmd on \\S+ does not answer"))
+     end || Words <- ["links", "links nosuch"]],
+    ok.
+
+links_wrong_cookie(Config) ->
+    File = cookie_file(Config, "another_cookie"),
+    with_nodes(Config, 1, fun([A]) ->
+        {1, "", Error} = run(Config, ["links --cookie-file ", quoted(File), " ", atom_to_list(A)]),
+        ?assertMatch({match, _}, re:run(Error, "refused the connection.*cookie"))
+    end).
+
+links_cookie_file(Config) ->
+    File = cookie_file(Config, "own_cookie\n"),
+    Started = start(Config, ["-proto_dist", "beamway", "-setcookie", "own_cookie"], #{}),
+    try
+        {_, Node} = Started,
+        {0, Out, ""} = run(Config, ["links --cookie-file ", quoted(File), " ", atom_to_list(Node)]),
+        ?assertMatch({match, _}, re:run(Out, "connected to no other node")),
+        {1, "", Error} = run(Config, "links --cookie-file /nonexistent " ++ atom_to_list(Node)),
+        ?assertMatch({match, _}, re:run(Error, "cannot read the cookie file '/nonexistent': no such file"))
+    after
+        stop(Started)
+    end.
+
+%% A node without our code.
+links_without_beamway(Config) ->
+    Started = start(Config, [], #{code => none}),
+    try
+        {_, Node} = Started,
+        {1, "", Error} = run(Config, "links " ++ atom_to_list(Node)),
+        ?assertMatch({match, _}, re:run(Error, "has no Beamway"))
+    after
+        stop(Started)
+    end.
+
+%% A module `beamway' of something else: it does not answer, or fails.
+links_of_a_strange_node(Config) ->
+    Started = start(Config, [], #{code => none}),
+    try
+        {Pid, Node} = Started,
+        [begin
+             {module, beamway} = peer:call(Pid, code, load_binary, [beamway, "beamway.erl", compiled(beamway, links, Body)]),
+             {1, "", Error} = run(Config, "links " ++ atom_to_list(Node)),
+             ?assertMatch({match, _}, re:run(Error, Expected))
+         end || {Body, Expected} <- [{"receive never -> [] end", "did not answer: timeout"},
+                                     {"error(not_yours)", "answered with an error: .*not_yours"}]]
+    after
+        stop(Started)
+    end.
+%% epmd knows the node, but nothing listens at its port any more.
+links_unreachable(Config) ->
+    {ok, Epmd} = gen_tcp:connect({127, 0, 0, 1}, ?config(epmd_port, Config), [binary, {active, false}]),
+    Port = free_port(),
+    Request = <<$x, Port:16, $M, 0, 6:16, 5:16, 4:16, "gone", 0:16>>,
+    ok = gen_tcp:send(Epmd, <<(byte_size(Request)):16, Request/binary>>),
+    {ok, <<_, 0, _/binary>>} = gen_tcp:recv(Epmd, 0, 5000),
+    {1, "", Error} = run(Config, "links gone"),
+    ?assertMatch({match, _}, re:run(Error, ["registered with epmd at port ", integer_to_list(Port), ", which cannot be reached: connection refused"])),
+    ok = gen_tcp:close(Epmd).
+
+%% OTP takes no cookie from a file that others may read.
+links_open_cookie(Config) ->
+    Home = filename:join(?config(priv_dir, Config), "open_home"),
+    Cookie = filename:join(Home, ".erlang.cookie"),
+    ok = filelib:ensure_dir(Cookie),
+    ok = write_secret(Cookie, "beamway_cli_suite"),
+    ok = file:change_mode(Cookie, 8#644),
+    with_nodes(Config, 1, fun([A]) ->
+        {1, "", Error} = run([{home, Home} | Config], "links " ++ atom_to_list(A)),
+        ?assertMatch({match, _}, re:run(Error, "beamway: links: cannot become a node: "))
+    end).
+
+links_long_names(Config) ->
+    Started = start(Config, ["-proto_dist", "beamway"], #{longnames => true, host => "127.0.0.1"}),
+    try
+        {_, Node} = Started,
+        {0, Out, ""} = run(Config, "links " ++ atom_to_list(Node)),
+        ?assertMatch({match, _}, re:run(Out, "connected to no other node"))
+    after
+        stop(Started)
+    end.
+
+links_over_tls(Config) ->
+    ok = beamway_certificates:prepare(?config(priv_dir, Config)),
+    File = beamway_certificates:good(),
+    Started = start(Config, ["-proto_dist", "beamway_tls", "-ssl_dist_optfile", File], #{}),
+    try
+        {_, Node} = Started,
+        Ask = ["\"$BEAMWAY\" links ", atom_to_list(Node)],
+        {0, Out, ""} = shell(Config, ["BEAMWAY_TLS_OPTFILE=", quoted(File), " ", Ask]),
+        ?assertMatch({match, _}, re:run(Out, "connected to no other node")),
+        {1, "", Error} = shell(Config, Ask),
+        ?assertMatch({match, _}, re:run(Error, "BEAMWAY_TLS_OPTFILE"))
+    after
+        stop(Started)
+    end.

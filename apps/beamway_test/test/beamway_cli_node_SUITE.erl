@@ -1,0 +1,83 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc `beamway node': nodes made by the command, on a terminal, in a Slurm job, and what it says where it cannot make one.
+-module(beamway_cli_node_SUITE).
+
+-include_lib("common_test/include/ct.hrl").
+-include_lib("stdlib/include/assert.hrl").
+
+-export([all/0, suite/0]).
+-export([nodes_from_the_command/1, node_on_a_terminal/1, node_failures/1, node_without_slurm_peer/1]).
+
+-import(beamway_command, [run/2, shell/2, quoted/1, cookie_file/2, command_node/2, ended/1, compiled/3]).
+
+suite() -> [{timetrap, {minutes, 5}}, {ct_hooks, [beamway_command]}].
+
+all() -> [nodes_from_the_command, node_on_a_terminal, node_failures, node_without_slurm_peer].
+
+%% Two nodes made by the command, with a cookie of a file; what a third one runs on the first node ends with its status.
+nodes_from_the_command(Config) ->
+    File = cookie_file(Config, "from_a_file\n"),
+    {ok, Host} = inet:gethostname(),
+    With = ["--cookie-file ", quoted(File)],
+    First = command_node(Config, ["--name one ", With]),
+    Second = command_node(Config, ["--name two --connect one@", Host, " --measure quiet --json ", With]),
+    try
+        {0, Links, ""} = run(Config, ["links --json one ", With]),
+        ?assertMatch(#{<<"links">> := [#{<<"link">> := <<"shm">>}]}, jiffy:decode(Links, [return_maps])),
+        %% Nobody reads the cookie from the process list.
+        Shown = [os:cmd("tr '\\0' ' ' < /proc/" ++ integer_to_list(Pid) ++ "/cmdline") || {_, Pid} <- [First, Second]],
+        [?assertEqual(nomatch, string:find(Line, "from_a_file")) || Line <- Shown],
+        [?assertMatch({match, _}, re:run(Line, "-proto_dist beamway ")) || Line <- Shown],
+        {3, "three@" ++ _, _} = run(Config, ["node --name three --connect one@", Host, " --run beamway_cli_end ", With, " -- -pa ", quoted(module_folder(Config, 3))])
+    after
+        ?assertEqual([0, 0], [ended(Node) || Node <- [Second, First]])
+    end.
+
+module_folder(Config, Status) ->
+    Folder = filename:join(?config(priv_dir, Config), "run"),
+    ok = filelib:ensure_dir(filename:join(Folder, "x")),
+    ok = file:write_file(filename:join(Folder, "beamway_cli_end.beam"),
+                         compiled(beamway_cli_end, main, "[_] = nodes(), " ++ integer_to_list(Status))),
+    Folder.
+
+%% On a terminal the node has Erlang's shell; the end of the shell is its end.
+node_on_a_terminal(Config) ->
+    case os:find_executable("script") of
+        false -> {skip, "script (bsdutils) is not installed"};
+        _ ->
+            {0, Out, _} = shell(Config, ["{ shown() { for _ in $(seq 600); do ! grep -q \"$1\" talk 2>/dev/null || return 0; sleep 0.1; done; };",
+                                         " shown 'is ready'; printf 'node().\\n'; shown '^talker@[^ ]*$'; printf 'halt(4).\\n'; shown 'status 4'; }",
+                                         " | timeout 80 script -qefc \"\\\"$BEAMWAY\\\" node --name talker; echo status \\$?\" talk; rm talk"]),
+            ?assertMatch({match, _}, re:run(Out, "Eshell")),
+            ?assertMatch({match, _}, re:run(Out, "talker@\\S+\r?\n.*status 4", [dotall]))
+    end.
+
+node_failures(Config) ->
+    Node = command_node(Config, "--name taken"),
+    try
+        {ok, Host} = inet:gethostname(),
+        [begin
+             {1, "", Error} = run(Config, ["node ", Words]),
+             ?assertMatch({match, _}, re:run(Error, Expected))
+         end || {Words, Expected} <- [{"--name taken", "cannot become taken: a node of this name runs"},
+                                      {["--name other --wait 0 --connect nosuch@", Host], "1 of 1 peers did not come in time.*nosuch@"},
+                                      {["--name other --wait 0 --connect taken@", Host, " --cookie-file ", quoted(cookie_file(Config, "another"))], "1 of 1 peers did not come"},
+                                      {"--name other --cookie-file /nonexistent", "cannot read the cookie file '/nonexistent'"},
+                                      {"--name other@nosuch.invalid", "host name 'nosuch.invalid' does not resolve"},
+                                      {"--name other --run nosuch", "module nosuch cannot be loaded.*-pa FOLDER"},
+                                      {"--name other --run lists:nosuch", "module lists has no function nosuch/0"},
+                                      {"--name other --start nosuch", "application nosuch did not start"}]]
+    after
+        ?assertEqual(0, ended(Node))
+    end.
+
+%% Slurm's variables of a task whose other task never comes, and some that cannot be.
+node_without_slurm_peer(Config) ->
+    {ok, Host} = inet:gethostname(),
+    Job = ["SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_STEP_NODELIST=", Host, " SLURMD_NODENAME=", Host, " SLURM_LOCALID=0 "],
+    {1, "", Lonely} = shell(Config, [Job, "SLURM_STEP_TASKS_PER_NODE=2 \"$BEAMWAY\" node --wait 0"]),
+    ?assertMatch({match, _}, re:run(Lonely, "1 of 1 peers did not come in time.*job7-0-1@")),
+    {1, "", Odd} = shell(Config, [Job, "SLURM_STEP_TASKS_PER_NODE=many \"$BEAMWAY\" node"]),
+    ?assertMatch({match, _}, re:run(Odd, "SLURM_STEP_TASKS_PER_NODE is 'many'; expected counts such as")),
+    {2, "", Named} = shell(Config, [Job, "SLURM_STEP_TASKS_PER_NODE=1 \"$BEAMWAY\" node --name a"]),
+    ?assertMatch({match, _}, re:run(Named, "in a Slurm job the names come from Slurm")).
