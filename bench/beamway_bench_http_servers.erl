@@ -114,13 +114,17 @@ commands(tornado, Port, #{backlog := Backlog}) ->
     [tornado(Port, Backlog)];
 commands(Name, Port, #{schedulers := Schedulers, backlog := Backlog, fastcgi := Fastcgi}) ->
     Root = beamway_bench_nodes:root(),
-    [["erl" | flags(Schedulers)] ++ ["-noinput", "-boot", "no_dot_erlang", "-pa", filename:join(Root, "bench/ebin"), filename:join(Root, "apps/yucan/ebin"),
+    [["erl" | flags(Schedulers)] ++ own_flags(Name, Root) ++ ["-noinput", "-boot", "no_dot_erlang", "-pa", filename:join(Root, "bench/ebin"), filename:join(Root, "apps/yucan/ebin"),
       "-s", "beamway_bench_http_server", "start", atom_to_list(Name), integer_to_list(Port), filename:join(folder(), "root"), integer_to_list(Backlog),
       case Fastcgi of none -> "none"; _ -> integer_to_list(Fastcgi) end]].
 
 flags(Schedulers) ->
     Count = integer_to_list(Schedulers),
     ["+S", Count ++ ":" ++ Count, "+sbwt", "none"].
+
+%% What bin/yucan gives.
+own_flags(yucan, Root) -> ["-args_file", filename:join(Root, "apps/yucan/priv/vm.args")];
+own_flags(_, _) -> [].
 
 nginx(Name, Workers, Servers) ->
     Conf = ["worker_processes ", integer_to_list(Workers), "; daemon off; pid ", folder(), "/", Name, ".pid; error_log /dev/null;\nevents { worker_connections 16384; }\n",

@@ -24,6 +24,9 @@
 %% hibernate meanwhile.
 -define(MOST_WAITING, 4).
 
+%% After so long without news this process hibernates too: a wave of thousands leaves it a heap of megabytes.
+-define(QUIET_MS, 1000).
+
 %% Some requests between two collections. A connection that sleeps keeps only what it needs.
 -define(WORDS, 1598).
 
@@ -88,31 +91,33 @@ start(#state{listener = #listener{waiting = Waiting} = Listener, processes = Pro
     State#state{processes = Processes#{Pid => Doing}}.
 
 %% @private
--spec handle_call(term(), gen_server:from(), #state{}) -> {reply, {error, unknown}, #state{}}.
+-spec handle_call(term(), gen_server:from(), #state{}) -> {reply, {error, unknown}, #state{}, ?QUIET_MS}.
 handle_call(_, _, State) ->
-    {reply, {error, unknown}, State}.
+    {reply, {error, unknown}, State, ?QUIET_MS}.
 
 %% @private
--spec handle_cast(drain, #state{}) -> {noreply, #state{}} | {stop, normal, #state{}}.
+-spec handle_cast(drain, #state{}) -> {noreply, #state{}, ?QUIET_MS} | {stop, normal, #state{}}.
 handle_cast(drain, #state{processes = Processes} = State) ->
     _ = [Pid ! {yucan, drain} || Pid <- maps:keys(Processes)],
     unless_done(State#state{closed = true, draining = true}).
 
 %% @private
--spec handle_info(term(), #state{}) -> {noreply, #state{}} | {stop, normal, #state{}}.
+-spec handle_info(term(), #state{}) -> {noreply, #state{}, ?QUIET_MS | hibernate} | {stop, normal, #state{}}.
 handle_info(few_wait, State) ->
-    {noreply, fill(State)};
+    {noreply, fill(State), ?QUIET_MS};
+handle_info(timeout, State) ->
+    {noreply, State, hibernate};
 handle_info({'EXIT', Pid, Reason}, #state{processes = Processes} = State) ->
     case maps:take(Pid, Processes) of
         {Doing, Left} ->
             ended(atomics:get(Doing, 1), State),
             unless_done(fill(closed(Reason, State#state{processes = Left})));
-        error -> {noreply, State}
+        error -> {noreply, State, ?QUIET_MS}
     end;
 handle_info({accept_failed, Reason}, State) ->
-    {noreply, complain(Reason, State)};
+    {noreply, complain(Reason, State), ?QUIET_MS};
 handle_info(_, State) ->
-    {noreply, State}.
+    {noreply, State, ?QUIET_MS}.
 
 %% One that waited: the socket is closed, it was killed, or its old code was purged.
 ended(?WAITS, #state{listener = #listener{waiting = Waiting}}) -> atomics:sub(Waiting, 1, 1);
@@ -123,7 +128,7 @@ closed({shutdown, listener_closed}, State) -> State#state{closed = true};
 closed(_, State) -> State.
 
 unless_done(#state{draining = true, processes = Processes} = State) when map_size(Processes) =:= 0 -> {stop, normal, State};
-unless_done(State) -> {noreply, State}.
+unless_done(State) -> {noreply, State, ?QUIET_MS}.
 
 %% Once a minute is enough.
 complain(Reason, #state{complained = Last, listener = #listener{server = Server}} = State) ->
