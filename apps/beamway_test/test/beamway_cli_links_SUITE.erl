@@ -120,6 +120,7 @@ links_of_a_strange_node(Config) ->
     after
         stop(Started)
     end.
+
 %% epmd knows the node, but nothing listens at its port any more.
 links_unreachable(Config) ->
     {ok, Epmd} = gen_tcp:connect({127, 0, 0, 1}, ?config(epmd_port, Config), [binary, {active, false}]),

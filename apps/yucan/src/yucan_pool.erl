@@ -38,7 +38,7 @@
 %% @doc The acceptors of a listener; its socket may belong to another process.
 -spec start_link(#listener{}, Acceptors :: pos_integer()) -> {ok, pid()}.
 start_link(Listener, Acceptors) ->
-    gen_server:start_link(?MODULE, {Listener, Acceptors}, []).
+    gen_server:start_link(?MODULE, {Listener, Acceptors}, [{hibernate_after, ?QUIET_MS}]).
 
 %% @doc The calling process has got a connection: how many are open now, with this one. Counted here and now, so that no two of
 %% them see the same number.
@@ -91,33 +91,31 @@ start(#state{listener = #listener{waiting = Waiting} = Listener, processes = Pro
     State#state{processes = Processes#{Pid => Doing}}.
 
 %% @private
--spec handle_call(term(), gen_server:from(), #state{}) -> {reply, {error, unknown}, #state{}, ?QUIET_MS}.
+-spec handle_call(term(), gen_server:from(), #state{}) -> {reply, {error, unknown}, #state{}}.
 handle_call(_, _, State) ->
-    {reply, {error, unknown}, State, ?QUIET_MS}.
+    {reply, {error, unknown}, State}.
 
 %% @private
--spec handle_cast(drain, #state{}) -> {noreply, #state{}, ?QUIET_MS} | {stop, normal, #state{}}.
+-spec handle_cast(drain, #state{}) -> {noreply, #state{}} | {stop, normal, #state{}}.
 handle_cast(drain, #state{processes = Processes} = State) ->
     _ = [Pid ! {yucan, drain} || Pid <- maps:keys(Processes)],
     unless_done(State#state{closed = true, draining = true}).
 
 %% @private
--spec handle_info(term(), #state{}) -> {noreply, #state{}, ?QUIET_MS | hibernate} | {stop, normal, #state{}}.
+-spec handle_info(term(), #state{}) -> {noreply, #state{}} | {stop, normal, #state{}}.
 handle_info(few_wait, State) ->
-    {noreply, fill(State), ?QUIET_MS};
-handle_info(timeout, State) ->
-    {noreply, State, hibernate};
+    {noreply, fill(State)};
 handle_info({'EXIT', Pid, Reason}, #state{processes = Processes} = State) ->
     case maps:take(Pid, Processes) of
         {Doing, Left} ->
             ended(atomics:get(Doing, 1), State),
             unless_done(fill(closed(Reason, State#state{processes = Left})));
-        error -> {noreply, State, ?QUIET_MS}
+        error -> {noreply, State}
     end;
 handle_info({accept_failed, Reason}, State) ->
-    {noreply, complain(Reason, State), ?QUIET_MS};
+    {noreply, complain(Reason, State)};
 handle_info(_, State) ->
-    {noreply, State, ?QUIET_MS}.
+    {noreply, State}.
 
 %% One that waited: the socket is closed, it was killed, or its old code was purged.
 ended(?WAITS, #state{listener = #listener{waiting = Waiting}}) -> atomics:sub(Waiting, 1, 1);
@@ -128,7 +126,7 @@ closed({shutdown, listener_closed}, State) -> State#state{closed = true};
 closed(_, State) -> State.
 
 unless_done(#state{draining = true, processes = Processes} = State) when map_size(Processes) =:= 0 -> {stop, normal, State};
-unless_done(State) -> {noreply, State, ?QUIET_MS}.
+unless_done(State) -> {noreply, State}.
 
 %% Once a minute is enough.
 complain(Reason, #state{complained = Last, listener = #listener{server = Server}} = State) ->
