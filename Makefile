@@ -135,7 +135,7 @@ test-console:
 vendor:
 	@scripts/vendor
 
-## test-rdma: soft-RoCE in virtual machines made by software, and tests in them; T=part runs one (needs root once, to make the image)
+## test-rdma: soft-RoCE in virtual machines made by software, and what proves the link in them (about 20 minutes); T=part runs one (needs root once, to make the image)
 test-rdma:
 	@scripts/install-packages test-rdma
 	@$(MAKE) build-test
