@@ -251,11 +251,18 @@ finish(#req{path = Path} = Req, Rest) ->
         error -> {error, 400, bad_target}
     end.
 
-relative(#req{host = Host} = Req, Rest) ->
-    case yucan_authority:parse(Host) of
-        {ok, Name, Port} -> {ok, Req#req{host = Name, port = Port}, Rest};
+relative(#req{host = Said, authority = {Said, Name, Port}} = Req, Rest) ->
+    {ok, Req#req{host = Name, port = Port}, Rest};
+relative(#req{host = Said} = Req, Rest) ->
+    Kept = kept(Said),
+    case yucan_authority:parse(Kept) of
+        {ok, Name, Port} -> {ok, Req#req{host = Name, port = Port, authority = {Kept, Name, Port}}, Rest};
         error -> {error, 400, bad_host}
     end.
+
+%% It outlives the buffer that it came in.
+kept(undefined) -> undefined;
+kept(Said) -> binary:copy(Said).
 
 %% RFC 9112, 3.2.2: the target's authority counts, whatever the Host header says; that must be valid all the same.
 absolute(Authority, Path, #req{host = Host} = Req, Rest) ->

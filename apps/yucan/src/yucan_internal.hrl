@@ -25,6 +25,8 @@
     headers = [] :: [{binary(), binary()}],
     host = undefined :: undefined | binary(),
     port = undefined :: undefined | inet:port_number(),
+    %% A Host header and what it means: requests of one connection say the same, so only the first is looked into.
+    authority = none :: none | {Said :: undefined | binary(), Name :: binary(), Port :: undefined | inet:port_number()},
     body = none :: none | chunked | {length, non_neg_integer()},
     %% false: the connection ends after the answer.
     keep = true :: boolean(),
