@@ -2,6 +2,8 @@
 %% @doc `bench http': requests a second of yucan beside yaws, mochiweb (which stands in for misultin, its fork that has ended), nginx with one worker,
 %% Tornado, and the design of 2009 anew. All on the first processor, the load (wrk, 32 connections) on the second.
 %%
+%% `bare' is a loop in C that does the least that a server can do: its figures are what the load can offer here.
+%%
 %% All servers (beamway_bench_http_servers) are up for the whole run; those whose turn it is not are idle. The 99th percentile is taken by http_load.c at
 %% 70 % of the rate that the server has reached in the same turn, from the moment when a request was due.
 -module(beamway_bench_http).
@@ -39,7 +41,8 @@ loads() ->
      {nginx, [hello, close, browser, pipeline, idle, file_1k, file_1m, fastcgi, p99]},
      {tornado, [hello, close]},
      {yucan2009, [close]},
-     {default_buffer, [upload]}].
+     {default_buffer, [upload]},
+     {bare, [hello, close, upload]}].
 
 %% @private
 -spec groups(map()) -> [beamway_bench_run:group()].

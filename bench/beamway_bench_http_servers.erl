@@ -8,7 +8,7 @@
 -export([start/3, stop/1, memory_kb/1, folder/0]).
 -export_type([name/0, options/0]).
 
--type name() :: yucan | yaws | mochiweb | nginx | tornado | yucan2009 | default_buffer | apache2 | nginx_tornado.
+-type name() :: yucan | yaws | mochiweb | nginx | tornado | yucan2009 | default_buffer | bare | apache2 | nginx_tornado.
 -type options() :: #{cores => string(), schedulers => pos_integer(), backlog => pos_integer(), fastcgi => inet:port_number() | none}.
 
 -define(START_MS, 60000).
@@ -110,6 +110,9 @@ commands(apache2, Port, _) ->
             "User www-data\nGroup www-data\nKeepAliveTimeout 120\nMaxKeepAliveRequests 0\nDocumentRoot ", folder(), "/root\nDirectoryIndex hello.txt\n"],
     _ = file("root/hello.txt", "hello world\n"),
     [["apache2", "-DFOREGROUND", "-f", file("apache2.conf", Conf)]];
+commands(bare, Port, _) ->
+    {ok, Program} = beamway_bench_tools:compile("http_bare", "cc"),
+    [[Program, integer_to_list(Port)]];
 commands(tornado, Port, #{backlog := Backlog}) ->
     [tornado(Port, Backlog)];
 commands(Name, Port, #{schedulers := Schedulers, backlog := Backlog, fastcgi := Fastcgi}) ->
