@@ -155,13 +155,14 @@ over(#state{socket = Socket, listener = #listener{pool = Pool} = Listener}) ->
 -spec head(binary(), Deadline :: none | integer(), #state{}) -> no_return().
 head(Buffer, Deadline, #state{limits = Limits, template = Template} = State) ->
     case yucan_head:parse(Buffer, Limits, Template) of
-        {ok, Req, Rest} -> request(Req, Rest, same_host(Req, State));
+        {ok, Req, Rest} -> request(Req, Rest, remember_host(Req, State));
         more -> more(Buffer, deadline(Deadline, Limits), State);
         {error, Status, Reason} -> refuse(Status, Reason, Buffer, State)
     end.
 
-same_host(#req{authority = Authority}, #state{template = #req{authority = Authority}} = State) -> State;
-same_host(#req{authority = Authority}, #state{template = Template} = State) -> State#state{template = Template#req{authority = Authority}}.
+%% What the Host header means, for the next request.
+remember_host(#req{authority = Authority}, #state{template = #req{authority = Authority}} = State) -> State;
+remember_host(#req{authority = Authority}, #state{template = Template} = State) -> State#state{template = Template#req{authority = Authority}}.
 
 deadline(none, #limits{header_ms = Ms}) -> erlang:monotonic_time(millisecond) + Ms;
 deadline(Deadline, _) -> Deadline.
