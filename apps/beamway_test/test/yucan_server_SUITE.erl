@@ -67,9 +67,14 @@ hosts(Config) ->
              end || Name <- ["default", "one", "many", "www"]],
     Hosts = lists:zipwith(fun file_host/2, [["default.org"], ["one.org", "ein.org"], ["*.one.org"], ["w??.one.org"]], Roots),
     Port = start(#{hosts => Hosts}),
-    [{200, Body} = ask(Port, Host)
-     || {Host, Body} <- [{"default.org", <<"default">>}, {"one.org", <<"one">>}, {"ONE.org:8080", <<"one">>}, {"ein.org", <<"one">>}, {"x.one.org", <<"many">>},
-                         {"a.b.one.org", <<"many">>}, {"www.one.org", <<"www">>}, {"w...one.org", <<"many">>}, {"unknown.org", <<"default">>}, {"", <<"default">>}]],
+    Bodies = [{"default.org", <<"default">>}, {"one.org", <<"one">>}, {"ONE.org:8080", <<"one">>}, {"ein.org", <<"one">>}, {"x.one.org", <<"many">>},
+              {"a.b.one.org", <<"many">>}, {"www.one.org", <<"www">>}, {"w...one.org", <<"many">>}, {"unknown.org", <<"default">>}, {"", <<"default">>}],
+    [{200, Body} = ask(Port, Host) || {Host, Body} <- Bodies],
+    %% On one connection, which remembers what the last Host header meant: each twice, and between them a target that counts instead.
+    Get = fun(Target, Host) -> ["GET ", Target, " HTTP/1.1\r\nHost: ", Host, "\r\n\r\n"] end,
+    Requests = [[Get("/host", Host), Get("http://ein.org/host", Host), Get("/host", Host)] || {Host, _} <- Bodies],
+    Expected = lists:append([[{200, Body}, {200, <<"one">>}, {200, Body}] || {_, Body} <- Bodies]) ++ [400],
+    Expected = [case Status of 200 -> {200, Body}; _ -> Status end || {Status, _, Body} <- yucan_client:exchange(Port, [Requests, Get("/host", "bad host")])],
     ok = yucan:reload(yucan_server_test, #{listen => [#{port => 0}], hosts => Hosts, default_host => none}),
     Port1 = yucan:port(yucan_server_test),
     {400, _} = ask(Port1, "unknown.org"),
