@@ -37,7 +37,7 @@ start(Others, PaceMs) ->
         {'DOWN', Monitor, process, Pid, Reason} -> error(Reason)
     end.
 
-%% @doc Ends it; nothing of it is left on this node.
+%% @doc Ends it: nothing of it is left on this node, and of its sinks on others nothing that could connect again.
 -spec stop() -> ok.
 stop() ->
     Monitor = monitor(process, ?MODULE),
@@ -133,9 +133,9 @@ watch(Workers) ->
     end.
 
 work(call, Other, PaceMs) -> call(Other, PaceMs);
-work(stream, Other, PaceMs) -> stream(Other, PaceMs);
+work(stream, Other, PaceMs) -> process_flag(trap_exit, true), stream(Other, PaceMs);
 work(links, Other, PaceMs) -> process_flag(trap_exit, true), links(Other, PaceMs);
-work(crowd, Other, PaceMs) -> crowd(Other, PaceMs).
+work(crowd, Other, PaceMs) -> process_flag(trap_exit, true), crowd(Other, PaceMs).
 
 rest(PaceMs) ->
     receive after PaceMs -> ok end.
@@ -170,24 +170,23 @@ echo(Term) -> Term.
 %% ---- streams ----
 
 stream(Other, PaceMs) ->
-    {Sink, Monitor} = spawn_opt(Other, ?MODULE, sink, [self()], [monitor]),
-    stream(Other, PaceMs, Sink, Monitor, 1, 0).
+    stream(Other, PaceMs, spawn_link(Other, ?MODULE, sink, [self()]), 1, 0).
 
-stream(Other, PaceMs, Sink, Monitor, Next, Confirmed) when Next - Confirmed > ?WINDOW ->
+stream(Other, PaceMs, Sink, Next, Confirmed) when Next - Confirmed > ?WINDOW ->
     receive
-        {Sink, Number} -> stream(Other, PaceMs, Sink, Monitor, Next, Number);
-        {'DOWN', Monitor, process, Sink, Reason} -> forget(Sink), sink_ended(Other, PaceMs, Reason)
+        {Sink, Number} -> stream(Other, PaceMs, Sink, Next, Number);
+        {'EXIT', Sink, Reason} -> forget(Sink), sink_ended(Other, PaceMs, Reason)
     after ?LOST_MS ->
             wrong({lost, Other, Next, Confirmed}),
-            exit(normal)
+            exit(lost)
     end;
-stream(Other, PaceMs, Sink, Monitor, Next, Confirmed) ->
+stream(Other, PaceMs, Sink, Next, Confirmed) ->
     Bytes = bytes(),
     Sink ! {self(), Next, erlang:crc32(Bytes), Bytes},
     count(messages),
     count(bytes, byte_size(Bytes)),
     rest(PaceMs),
-    stream(Other, PaceMs, Sink, Monitor, Next + 1, Confirmed).
+    stream(Other, PaceMs, Sink, Next + 1, Confirmed).
 
 %% What it confirmed before it ended.
 forget(Sink) ->
@@ -200,26 +199,23 @@ sink_ended(Other, PaceMs, Reason) ->
     wrong({stream_ended, Other, Reason}),
     stream(Other, PaceMs).
 
-%% @private Confirms every message, in order. A lost connection ends it before any message of the next one.
+%% @private Confirms every message, in order. A lost connection ends it before any message of the next one. What
+%% it has in its mailbox by then must not make one: whoever cut it wants it down.
 -spec sink(pid()) -> no_return().
-sink(Stream) ->
-    Monitor = monitor(process, Stream),
-    sink(Stream, Monitor, 1).
+sink(Stream) -> sink(Stream, 1).
 
 %% No timeout: it ends with the stream or the connection.
-sink(Stream, Monitor, Expected) ->
+sink(Stream, Expected) ->
     receive
         {Stream, Expected, Crc, Bytes} ->
             case erlang:crc32(Bytes) of
                 Crc -> ok;
                 _ -> exit({damaged, Expected})
             end,
-            Stream ! {self(), Expected},
-            sink(Stream, Monitor, Expected + 1);
+            _ = erlang:send(Stream, {self(), Expected}, [noconnect]),
+            sink(Stream, Expected + 1);
         {Stream, Number, _, _} ->
-            exit({disorder, Expected, Number});
-        {'DOWN', Monitor, process, Stream, _} ->
-            exit(normal)
+            exit({disorder, Expected, Number})
     end.
 
 %% ---- links and monitors ----
@@ -245,9 +241,9 @@ end_with(Reason) -> exit(Reason).
 %% ---- processes that come and go ----
 
 crowd(Other, PaceMs) ->
-    Crowd = [spawn_monitor(fun() -> member(Other) end) || _ <- lists:seq(1, ?CROWD)],
+    Crowd = [spawn_link(fun() -> member(Other) end) || _ <- lists:seq(1, ?CROWD)],
     %% No timeout: a member ends at the latest with the timeout of its call.
-    Ends = [receive {'DOWN', Monitor, process, Pid, Reason} -> Reason end || {Pid, Monitor} <- Crowd],
+    Ends = [receive {'EXIT', Member, Reason} -> Reason end || Member <- Crowd],
     [wrong({member_ended, Other, Reason}) || Reason <- Ends, Reason =/= normal],
     count(processes, ?CROWD),
     rest(?CROWD * PaceMs),
