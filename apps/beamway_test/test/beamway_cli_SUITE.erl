@@ -7,15 +7,15 @@
 -include_lib("stdlib/include/assert.hrl").
 
 -export([all/0, suite/0]).
--export([version/1, help/1, usage_errors/1, broken_pipe/1, full_output/1, symbolic_link/1, path_with_space/1, not_built/1,
-         no_benchmarks/1, no_erl/1, own_flags_are_ignored/1, completion_and_manual/1, pipe_commands/1]).
+-export([version/1, help/1, usage_errors/1, result_of_an_overlay/1, broken_pipe/1, full_output/1, symbolic_link/1, path_with_space/1,
+         not_built/1, no_benchmarks/1, no_erl/1, own_flags_are_ignored/1, completion_and_manual/1, pipe_commands/1]).
 
 -import(beamway_command, [run/2, shell/2, quoted/1, copy_of_checkout/2]).
 
 suite() -> [{timetrap, {minutes, 5}}, {ct_hooks, [beamway_command]}].
 
 all() ->
-    [version, help, usage_errors, broken_pipe, full_output, symbolic_link, path_with_space, not_built, no_benchmarks, no_erl,
+    [version, help, usage_errors, result_of_an_overlay, broken_pipe, full_output, symbolic_link, path_with_space, not_built, no_benchmarks, no_erl,
      own_flags_are_ignored, completion_and_manual, pipe_commands].
 
 version(Config) ->
@@ -56,6 +56,13 @@ usage_errors(Config) ->
                                   {"node --name a --carrier pigeon", "--carrier 'pigeon': expected beamway"},
                                   {"links --cookie-file", "cookie-file"},
                                   {"doctor now", "unexpected word 'now'"}]],
+    ok.
+
+%% What is written elsewhere would be gone with the overlay. Told at once: it needs no rights, no packages.
+result_of_an_overlay(Config) ->
+    [?assertMatch({Save, {2, "", "beamway: bench: --save /tmp/x.json: this bench runs in an overlay" ++ _}},
+                  {Save, shell(Config, ["unset IN_OVERLAY; \"$BEAMWAY\" bench http ", Save])})
+     || Save <- ["--save /tmp/x.json --repeats 0", "--save=/tmp/x.json --repeats 0"]],
     ok.
 
 broken_pipe(Config) ->
