@@ -64,7 +64,14 @@ start(Carrier, Given) ->
              exec => executable(Options),
              env => environment(Carrier) ++ maps:get(env, Options, []),
              args => arguments(Carrier, Options)},
-    peer:start(maps:merge(Peer, maps:with([host], Options))).
+    heard(fun() -> peer:start(maps:merge(Peer, maps:with([host], Options))) end).
+
+%% What the node prints goes to the runner's own output, where a failed boot's reason is seen; else it would be on
+%% Common Test's page of the case.
+heard(Start) ->
+    Own = group_leader(),
+    true = group_leader(whereis(user), self()),
+    try Start() after group_leader(Own, self()) end.
 
 %% @doc Ends a node at once, whatever state it is in (also stopped), and waits for its end.
 -spec stop(pid()) -> ok.
