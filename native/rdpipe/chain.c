@@ -58,7 +58,7 @@ static void show_carriers(uint32_t carriers)
                                                               : "rdma");
 }
 
-void rd_plan(const rd_chain_t *chain, const rd_settings_t *settings)
+int rd_plan(const rd_chain_t *chain, const rd_settings_t *settings)
 {
     for (size_t i = 0; i < chain->count; i++) {
         const rd_node_t *node = &chain->of[i];
@@ -74,4 +74,5 @@ void rd_plan(const rd_chain_t *chain, const rd_settings_t *settings)
             (void)printf("\n");
         }
     }
+    return rd_cli_printed(&settings->cli);
 }

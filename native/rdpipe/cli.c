@@ -3,6 +3,7 @@
 #include "cli.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <getopt.h>
 #include <poll.h>
 #include <pthread.h>
@@ -14,8 +15,18 @@
 
 #define PROGRESS_MS 500
 
+static void fill_standard_descriptors(void)
+{
+    static const int modes[] = {O_RDONLY, O_RDONLY, O_WRONLY};
+
+    for (int fd = 0; fd < 3; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", modes[fd]) != fd)
+            exit(RD_EXIT_OWN); /* there may be nowhere to say why */
+}
+
 void rd_cli_init(rd_cli_t *cli, const char *name)
 {
+    fill_standard_descriptors();
     *cli = (rd_cli_t){
         .name = name,
         .terms = {.carriers = RD_CARRIERS_ALL, .block = RD_BLOCK_BYTES, .flags = RD_FLAG_CRC},
@@ -48,6 +59,16 @@ void rd_usage(const rd_cli_t *cli, const char *form, ...)
     va_end(args);
     (void)fprintf(stderr, "'%s --help' shows how it is called\n", cli->name);
     exit(RD_EXIT_USAGE);
+}
+
+int rd_cli_printed(const rd_cli_t *cli)
+{
+    bool is_whole = !ferror(stdout);
+
+    if (fflush(stdout) == 0 && is_whole)
+        return 0;
+    rd_say(cli, "standard output: %s", strerror(errno));
+    return RD_EXIT_FAULT;
 }
 
 static uint32_t carrier_of(const rd_cli_t *cli, const char *value)
@@ -111,7 +132,7 @@ void rd_cli_option(rd_cli_t *cli, int option, const char *value)
         break;
     case RD_OPTION_VERSION:
         (void)printf("%s %s\n", cli->name, RD_VERSION);
-        exit(0);
+        exit(rd_cli_printed(cli));
     default:
         (void)fprintf(stderr, "'%s --help' shows how it is called\n", cli->name);
         exit(RD_EXIT_USAGE);
@@ -124,8 +145,10 @@ void rd_cli_options(rd_cli_t *cli, int argc, char **argv, const struct option *o
     int option;
 
     while ((option = getopt_long(argc, argv, "+vh", options, NULL)) >= 0) {
-        if (option == 'h')
-            exit(fputs(help, stdout) < 0);
+        if (option == 'h') {
+            (void)fputs(help, stdout);
+            exit(rd_cli_printed(cli));
+        }
         rd_cli_option(cli, option, optarg);
     }
     rd_cli_check(cli);

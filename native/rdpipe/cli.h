@@ -55,7 +55,12 @@ enum {
         "version", 0, NULL, RD_OPTION_VERSION                                                      \
     }
 
+/* The first call of each command: no descriptor of ours takes the place of a standard one that is
+ * closed. Closed input is empty then; what is written to closed output is an error. */
 void rd_cli_init(rd_cli_t *cli, const char *name);
+
+/* What was printed is there: 0, or it is said that it is not, and RD_EXIT_FAULT. */
+int rd_cli_printed(const rd_cli_t *cli);
 
 struct option;
 /* Takes the options of a command that has only common ones; exits on --help, and as the next. */

@@ -214,7 +214,7 @@ static int copy_all(const called_t *called, const end_t *source, const end_t *ta
     if (!done)
         rd_say(&called->settings.cli, "out of memory");
     else if (called->only_plan)
-        rd_plan(&chain, &called->settings);
+        status = rd_plan(&chain, &called->settings);
     else
         status = rd_run(&chain, &called->settings);
     for (size_t i = 0; i < 4; i++)
@@ -240,8 +240,10 @@ int main(int argc, char **argv)
 
     rd_cli_init(&called.settings.cli, "rdcp");
     while ((option = getopt_long(argc, argv, "+vhnrp" RD_SETTINGS_LETTERS, options, NULL)) >= 0) {
-        if (option == 'h')
-            return fputs(help, stdout) < 0;
+        if (option == 'h') {
+            (void)fputs(help, stdout);
+            return rd_cli_printed(&called.settings.cli);
+        }
         if (!take_option(&called, option, optarg))
             rd_cli_option(&called.settings.cli, option, optarg);
     }

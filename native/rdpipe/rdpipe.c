@@ -63,7 +63,7 @@ static int run(const called_t *called, char *const *args, size_t count)
         rd_usage(&called->settings.cli, "%s", why.text);
     rd_chain_of(&pipeline, &chain);
     if (called->only_plan)
-        rd_plan(&chain, &called->settings);
+        status = rd_plan(&chain, &called->settings);
     else
         status = rd_run(&chain, &called->settings);
     rd_pipeline_free(&pipeline);
@@ -77,8 +77,10 @@ int main(int argc, char **argv)
 
     rd_cli_init(&called.settings.cli, "rdpipe");
     while ((option = getopt_long(argc, argv, "+vhn" RD_SETTINGS_LETTERS, options, NULL)) >= 0) {
-        if (option == 'h')
-            return fputs(help, stdout) < 0;
+        if (option == 'h') {
+            (void)fputs(help, stdout);
+            return rd_cli_printed(&called.settings.cli);
+        }
         if (!take_option(&called, option, optarg))
             rd_cli_option(&called.settings.cli, option, optarg);
     }

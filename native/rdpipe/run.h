@@ -67,8 +67,8 @@ int rd_end_by(int sig);
 /* The segments, and what this host has at their ends. */
 void rd_chain_of(const rd_pipeline_t *pipeline, rd_chain_t *chain_p);
 
-/* Shows what would be done, on standard output. */
-void rd_plan(const rd_chain_t *chain, const rd_settings_t *settings);
+/* Shows what would be done, on standard output; the exit status. */
+int rd_plan(const rd_chain_t *chain, const rd_settings_t *settings);
 
 /* The exit status; -N if a signal N has ended it. */
 int rd_run(const rd_chain_t *chain, const rd_settings_t *settings);
