@@ -146,6 +146,14 @@ static void *meet_thread(void *argument)
     return NULL;
 }
 
+static void release_command(void *argument)
+{
+    agent_t *agent = argument;
+
+    if (agent->child.pid > 0)
+        rd_guard_release(&agent->guard, agent->child.pid);
+}
+
 static void *pump_thread(void *argument)
 {
     side_t *side = argument;
@@ -244,6 +252,8 @@ static void start(agent_t *agent)
     /* What no command gives is a success. */
     if (agent->work != RD_WORK_COMMAND)
         atomic_store(&agent->over.pump.status, 0);
+    agent->in.pump.at_end = release_command;
+    agent->in.pump.of = agent;
     if (done && agent->in.is_wanted)
         done = start_thread(&agent->in, pump_thread);
     if (done && agent->over.is_wanted && !forwards)
@@ -491,13 +501,14 @@ static void turn(agent_t *agent)
     struct pollfd polled[] = {{.fd = agent->lines.fd, .events = POLLIN},
                               {.fd = agent->signals, .events = POLLIN},
                               {.fd = agent->news, .events = POLLIN},
-                              {.fd = agent->guard.fd, .events = POLLIN},
+                              {.fd = agent->guard.of[0].fd, .events = POLLIN},
+                              {.fd = agent->guard.of[1].fd, .events = POLLIN},
                               {.fd = agent->output, .events = POLLIN}};
     struct signalfd_siginfo ignored;
     eventfd_t count;
     const char *line;
 
-    (void)poll(polled, 5, next_ms(agent));
+    (void)poll(polled, 6, next_ms(agent));
     if (polled[0].revents) {
         rd_lines_fill(&agent->lines);
         while ((line = rd_lines_next(&agent->lines)))
@@ -510,9 +521,9 @@ static void turn(agent_t *agent)
             ;
     if (polled[2].revents)
         (void)eventfd_read(agent->news, &count);
-    if (polled[3].revents && !agent->is_failing)
-        fail(agent, "the guard of the commands was killed");
-    if (polled[4].revents)
+    if ((polled[3].revents || polled[4].revents) && !agent->is_failing)
+        fail(agent, "a guard of the command was killed");
+    if (polled[5].revents)
         pass_output(agent);
     reap(agent);
     look_around(agent);

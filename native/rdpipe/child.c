@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -20,6 +21,8 @@ static _Noreturn void run(const char *command, int in, int out, int go)
     char byte;
 
     (void)setpgid(0, 0);
+    /* For the case that all its guards are killed with its agent: the guards tell more than us. */
+    (void)prctl(PR_SET_PDEATHSIG, SIGTERM);
     for (int sig = 1; sig < NSIG; sig++)
         (void)sigaction(sig, &standard, NULL);
     (void)sigemptyset(&none);
@@ -64,7 +67,7 @@ bool rd_child_start(rd_child_t *child_p, const char *command, rd_guard_t *guard,
         run(command, in[0], out[1], go[0]);
     if (pid > 0)
         (void)setpgid(pid, pid);
-    done = pid > 0 && rd_guard_group(guard, pid) && write(go[1], "g", 1) == 1;
+    done = pid > 0 && rd_guard_group(guard, pid, in[1]) && write(go[1], "g", 1) == 1;
     if (!done) {
         (void)rd_because(why, "cannot start a command: %s", strerror(errno));
         close_pair(in);

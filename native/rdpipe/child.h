@@ -17,7 +17,8 @@ typedef struct {
 
 /*
  * Starts `sh -c COMMAND`. Its standard input and output are pipes whose other ends are given; a
- * NULL means /dev/null. Standard error is ours. The guard learns of it before it runs.
+ * NULL means /dev/null. Standard error is ours. The guards learn of it before it runs, and
+ * keep its input open until rd_guard_release.
  */
 bool rd_child_start(rd_child_t *child_p, const char *command, rd_guard_t *guard, rd_end_t *stdin_p,
                     rd_end_t *stdout_p, rd_why_t *why);

@@ -151,6 +151,8 @@ static bool take_end(drain_t *drain, const rd_frame_t *frame)
     if (drain->forward && !drain->below_quit && !rd_stream_say(drain->forward, frame, NULL))
         return false;
     drain->pump->producer_status = (int)frame->value;
+    if (drain->pump->at_end)
+        drain->pump->at_end(drain->pump->of);
     if (!rd_end_close(drain->output))
         (void)fault(drain, "closing the output", errno);
     drain->has_ended = true;

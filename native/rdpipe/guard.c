@@ -15,21 +15,38 @@
 #define MERCY_MS 500 /* between SIGTERM and SIGKILL */
 #define END_MS 5000
 
+typedef enum { GROUP, RELEASE, FORGET, DIRECTORY } what_t;
+
 typedef struct {
-    enum { GROUP, FORGET, DIRECTORY } what;
+    rd_key_t secret;
+    what_t what;
     pid_t group;
     char path[RD_GUARD_PATH_BYTES];
 } order_t;
 
-static void obey(rd_known_t *known, const order_t *order)
+static void release(rd_known_t *known, size_t i)
+{
+    if (known->of[i].input >= 0)
+        close(known->of[i].input);
+    known->of[i].input = -1;
+}
+
+/* `input` came with the order, -1: none. */
+static void obey(rd_known_t *known, const order_t *order, int input)
 {
     if (order->what == DIRECTORY)
         memcpy(known->path, order->path, sizeof known->path);
-    if (order->what == GROUP && known->count < RD_GUARD_GROUPS_MAX)
-        known->groups[known->count++] = order->group;
-    for (size_t i = 0; order->what == FORGET && i < known->count; i++)
-        if (known->groups[i] == order->group)
-            known->groups[i] = known->groups[--known->count];
+    if (order->what == GROUP && known->count < RD_GUARD_GROUPS_MAX) {
+        known->of[known->count].group = order->group;
+        known->of[known->count++].input = input;
+    }
+    for (size_t i = known->count; order->what != GROUP && i-- > 0;) {
+        if (known->of[i].group != order->group || order->what == DIRECTORY)
+            continue;
+        release(known, i);
+        if (order->what == FORGET)
+            known->of[i] = known->of[--known->count];
+    }
 }
 
 static bool kill_all(const rd_known_t *known, int sig)
@@ -37,7 +54,7 @@ static bool kill_all(const rd_known_t *known, int sig)
     bool any = false;
 
     for (size_t i = 0; i < known->count; i++)
-        any |= kill(-known->groups[i], sig) == 0;
+        any |= kill(-known->of[i].group, sig) == 0;
     return any;
 }
 
@@ -75,60 +92,138 @@ static void close_others(int fd)
     (void)close_range((unsigned)fd + 1, ~0U, 0);
 }
 
-static _Noreturn void run_guard(int fd)
+/* The next message; its descriptor, if it has one, in *input_p. */
+static ssize_t receive(int fd, order_t *order_p, int *input_p)
 {
-    rd_known_t known = {.count = 0};
+    union {
+        struct cmsghdr head;
+        char bytes[CMSG_SPACE(sizeof(int))];
+    } control;
+    struct iovec piece = {.iov_base = order_p, .iov_len = sizeof *order_p};
+    struct msghdr message = {.msg_iov = &piece,
+                             .msg_iovlen = 1,
+                             .msg_control = &control,
+                             .msg_controllen = sizeof control};
+    ssize_t n = recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
+    const struct cmsghdr *head = n > 0 ? CMSG_FIRSTHDR(&message) : NULL;
+
+    *input_p = -1;
+    if (head && head->cmsg_level == SOL_SOCKET && head->cmsg_type == SCM_RIGHTS &&
+        head->cmsg_len == CMSG_LEN(sizeof(int)))
+        memcpy(input_p, CMSG_DATA(head), sizeof *input_p);
+    return n;
+}
+
+static _Noreturn void run_guard(int fd, const rd_key_t *secret, const char *name)
+{
+    static rd_known_t known;
     order_t order;
     ssize_t n;
+    int input;
 
     for (int sig = 1; sig < NSIG; sig++)
         (void)signal(sig, SIG_IGN);
     (void)setpgid(0, 0);
-    (void)prctl(PR_SET_NAME, "rdpipe-guard");
+    (void)prctl(PR_SET_NAME, name);
     close_others(fd);
-    while ((n = recv(fd, &order, sizeof order, 0)) != 0)
-        if (n == (ssize_t)sizeof order)
-            obey(&known, &order);
-        else if (n > 0 || errno != EINTR)
+    while ((n = receive(fd, &order, &input)) != 0) {
+        if (n < 0 && errno != EINTR)
             break;
+        if (n == (ssize_t)sizeof order && rd_mac_is(order.secret.bytes, secret->bytes))
+            obey(&known, &order, input);
+        else if (input >= 0)
+            close(input);
+    }
     clean_up(&known);
     _exit(0);
 }
 
-bool rd_guard_start(rd_guard_t *guard_p, rd_why_t *why)
+static bool start_one(rd_guard_t *guard, size_t i, rd_why_t *why)
 {
+    static const char *const names[RD_GUARDS] = {"rdpipe-guard", "rdpipe-guard-2"};
     int ends[2];
     pid_t pid;
 
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) < 0)
         return rd_because(why, "socketpair: %s", strerror(errno));
-    pid = fork();
+    /* What is written to a standard descriptor would be taken by the guard. */
+    pid = ends[0] > 2 && ends[1] > 2 ? fork() : -1;
     if (pid == 0)
-        run_guard(ends[1]);
-    close(ends[1]);
+        run_guard(ends[1], &guard->secret, names[i]);
     if (pid < 0) {
+        (void)rd_because(why, "cannot start a guard: %s",
+                         ends[0] > 2 ? strerror(errno) : "a standard descriptor is closed");
         close(ends[0]);
-        return rd_because(why, "fork: %s", strerror(errno));
+        close(ends[1]);
+        return false;
     }
-    *guard_p = (rd_guard_t){.fd = ends[0], .pid = pid};
+    close(ends[1]);
+    guard->of[i].fd = ends[0];
+    guard->of[i].pid = pid;
     return true;
 }
 
-static bool tell(rd_guard_t *guard, const order_t *order)
+bool rd_guard_start(rd_guard_t *guard_p, rd_why_t *why)
 {
-    obey(&guard->known, order);
-    return guard->fd >= 0 &&
-           send(guard->fd, order, sizeof *order, MSG_NOSIGNAL) == (ssize_t)sizeof *order;
+    bool done = true;
+
+    *guard_p = (rd_guard_t){.lock = PTHREAD_MUTEX_INITIALIZER};
+    for (size_t i = 0; i < RD_GUARDS; i++)
+        guard_p->of[i].fd = -1;
+    done = rd_key_random(&guard_p->secret, why);
+    for (size_t i = 0; done && i < RD_GUARDS; i++)
+        done = start_one(guard_p, i, why);
+    if (!done)
+        rd_guard_end(guard_p);
+    return done;
 }
 
-bool rd_guard_group(rd_guard_t *guard, pid_t group)
+static bool send_order(int fd, const order_t *order, int input)
 {
-    return tell(guard, &(order_t){.what = GROUP, .group = group});
+    union {
+        struct cmsghdr head;
+        char bytes[CMSG_SPACE(sizeof(int))];
+    } control = {.bytes = {0}};
+    struct iovec piece = {.iov_base = (void *)(uintptr_t)order, .iov_len = sizeof *order};
+    struct msghdr message = {.msg_iov = &piece, .msg_iovlen = 1};
+
+    if (input >= 0) {
+        message.msg_control = &control;
+        message.msg_controllen = sizeof control;
+        control.head = (struct cmsghdr){
+            .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(sizeof(int))};
+        memcpy(CMSG_DATA(&control.head), &input, sizeof input);
+    }
+    return sendmsg(fd, &message, MSG_NOSIGNAL) == (ssize_t)sizeof *order;
+}
+
+static bool tell(rd_guard_t *guard, order_t *order, int input)
+{
+    bool done = true;
+
+    (void)pthread_mutex_lock(&guard->lock);
+    order->secret = guard->secret;
+    obey(&guard->known, order, -1);
+    for (size_t i = 0; i < RD_GUARDS; i++)
+        done &= guard->of[i].fd >= 0 && send_order(guard->of[i].fd, order, input);
+    (void)pthread_mutex_unlock(&guard->lock);
+    rd_key_wipe(&order->secret);
+    return done;
+}
+
+bool rd_guard_group(rd_guard_t *guard, pid_t group, int input)
+{
+    return tell(guard, &(order_t){.what = GROUP, .group = group}, input);
+}
+
+void rd_guard_release(rd_guard_t *guard, pid_t group)
+{
+    (void)tell(guard, &(order_t){.what = RELEASE, .group = group}, -1);
 }
 
 void rd_guard_forget(rd_guard_t *guard, pid_t group)
 {
-    (void)tell(guard, &(order_t){.what = FORGET, .group = group});
+    (void)tell(guard, &(order_t){.what = FORGET, .group = group}, -1);
 }
 
 bool rd_guard_directory(rd_guard_t *guard, const char *path)
@@ -138,20 +233,31 @@ bool rd_guard_directory(rd_guard_t *guard, const char *path)
     if (strlen(path) >= sizeof order.path)
         return false;
     memcpy(order.path, path, strlen(path) + 1);
-    return tell(guard, &order);
+    return tell(guard, &order, -1);
 }
 
 void rd_guard_end(rd_guard_t *guard)
 {
     int64_t deadline = rd_now_ms() + END_MS;
-    int status = 0;
+    bool is_killed = false;
 
-    if (guard->fd < 0)
-        return;
-    close(guard->fd);
-    guard->fd = -1;
-    while (waitpid(guard->pid, &status, WNOHANG) == 0 && rd_left_ms(deadline) > 0)
-        (void)poll(NULL, 0, 2);
-    if (WIFSIGNALED(status)) /* it may have been killed before it was through */
+    (void)pthread_mutex_lock(&guard->lock);
+    for (size_t i = 0; i < RD_GUARDS; i++) {
+        if (guard->of[i].fd >= 0)
+            close(guard->of[i].fd);
+        guard->of[i].fd = -1;
+    }
+    for (size_t i = 0; i < RD_GUARDS; i++) {
+        int status = 0;
+
+        while (guard->of[i].pid > 0 && waitpid(guard->of[i].pid, &status, WNOHANG) == 0 &&
+               rd_left_ms(deadline) > 0)
+            (void)poll(NULL, 0, 2);
+        is_killed |= WIFSIGNALED(status);
+        guard->of[i].pid = 0;
+    }
+    if (is_killed) /* it may have been killed before it was through */
         clean_up(&guard->known);
+    guard->known = (rd_known_t){.count = 0};
+    (void)pthread_mutex_unlock(&guard->lock);
 }

@@ -33,6 +33,9 @@ typedef struct {
     _Atomic uint64_t size;  /* feed: how many there will be, 0: nobody knows */
     _Atomic bool has_ended; /* drain: the stream is whole, the consumer has it all */
     int producer_status;    /* drain: what END told */
+    /* drain: called with `of` when END has come, just before the output is closed; NULL: nothing */
+    void (*at_end)(void *of);
+    void *of;
     rd_outcome_t outcome;
     rd_why_t why; /* of a fault; with QUIT and ABORT what the other side said */
 } rd_pump_t;

@@ -121,7 +121,7 @@ static int next_ms(const rd_run_t *run)
 
 static void turn(rd_run_t *run)
 {
-    struct pollfd polled[RD_NODES_MAX + 2] = {{.fd = run->signals, .events = POLLIN}};
+    struct pollfd polled[RD_NODES_MAX + 1 + RD_GUARDS] = {{.fd = run->signals, .events = POLLIN}};
     size_t last = rd_run_count(run) + 1;
 
     for (size_t i = 0; i < rd_run_count(run); i++) {
@@ -133,11 +133,14 @@ static void turn(rd_run_t *run)
                                                   : peer->channel.from.fd,
                                         .events = POLLIN};
     }
-    polled[last] = (struct pollfd){.fd = run->is_faulty ? -1 : run->guard.fd, .events = POLLIN};
-    (void)poll(polled, last + 1, next_ms(run));
+    for (size_t i = 0; i < RD_GUARDS; i++)
+        polled[last + i] =
+            (struct pollfd){.fd = run->is_faulty ? -1 : run->guard.of[i].fd, .events = POLLIN};
+    (void)poll(polled, last + RD_GUARDS, next_ms(run));
     take_signal(run);
-    if (polled[last].revents)
-        rd_run_fault(run, 0, "the guard of this pipeline was killed");
+    for (size_t i = 0; i < RD_GUARDS; i++)
+        if (polled[last + i].revents)
+            rd_run_fault(run, 0, "a guard of this pipeline was killed");
     for (size_t i = 0; i < rd_run_count(run); i++) {
         if (polled[i + 1].revents)
             rd_run_listen(run, i);

@@ -37,7 +37,7 @@ static bool make_directory(rd_run_t *run, rd_why_t *why)
     (void)snprintf(run->directory, sizeof run->directory, "%s/rdpipe-%016llx", base,
                    (unsigned long long)name);
     if (!rd_guard_directory(&run->guard, run->directory))
-        return rd_because(why, "the guard of this pipeline was killed");
+        return rd_because(why, "a guard of this pipeline was killed");
     if (mkdir(run->directory, 0700) == 0)
         return true;
     (void)rd_because(why, "a directory in %s: %s", base, strerror(errno));

@@ -10,6 +10,7 @@ from cases import expect, gives
 from hosts import Failure, SLOWNESS, wait_for
 
 KILLS = int(os.environ.get("PIPE_KILLS", "16"))
+CUTS = int(os.environ.get("PIPE_CUTS", "18"))
 STREAM = "rdpipe host1:yes host2:cat host3:'cat >/dev/null'"
 
 
@@ -77,25 +78,44 @@ def each_process_killed(hosts):
             raise Failure(f"kill {i} (seed {hosts.seed}) of {victims[pid]}: {failure}") from None
 
 
-def is_guard(pid):
+def name_of(pid):
     try:
         with open(f"/proc/{pid}/comm", encoding="utf-8") as file:
-            return file.read().strip() == "rdpipe-guard"
+            return file.read().strip()
     except OSError:
-        return False
+        return ""
 
 
 def a_guard_is_killed(hosts):
     """What it guards is cleaned up by its maker then: commands, and the directory of the shared connection to host1."""
-    for where in ("local", "host1"):
+    for where, name in (("local", "rdpipe-guard"), ("host1", "rdpipe-guard"), ("host1", "rdpipe-guard-2")):
         process = hosts.start("local", "rdpipe host1:yes host2:cat host1:'cat >/dev/null'")
         wait_for("the stream runs", lambda: is_running(hosts))
-        guards = [pid for pid in hosts.processes(where) if is_guard(pid)]
-        expect(guards, f"no guard on {where}")
+        guards = [pid for pid in hosts.processes(where) if name_of(pid) == name]
+        expect(guards, f"no {name} on {where}")
         os.kill(guards[0], signal.SIGKILL)
         status, _, err = hosts.end(process)
-        expect(status == 125 and "guard" in err, f"{where}: status {status}: {err}")
+        expect(status == 125 and "guard" in err, f"{name} on {where}: status {status}: {err}")
         hosts.check_nothing_is_left()
+
+
+def a_cut_stream_never_looks_whole(hosts):
+    """A command sees no end of its input that nobody has announced: not when its agent is killed, nor with a guard."""
+    path = os.path.join(hosts.folder, "whole")
+    for i in range(CUTS):
+        process = hosts.start("local", f"rdpipe host1:yes host2:'cat >{path}.part && mv {path}.part {path}'")
+        wait_for("the stream runs", lambda: os.path.exists(f"{path}.part") and os.path.getsize(f"{path}.part") > 0)
+        names = {pid: name_of(pid) for pid, words in hosts.processes("host2").items() if os.path.basename(words[0]) == "rdpipe"}
+        agents, guards = ([pid for pid, name in names.items() if name == wanted] for wanted in ("rdpipe", "rdpipe-guard"))
+        expect(len(agents) == len(guards) == 1, f"on host2: {names}")
+        victims = [agents, agents + guards, guards + agents][i % 3]
+        for pid in victims:
+            os.kill(pid, signal.SIGKILL)
+        status, _, err = hosts.end(process)
+        expect(status == 125, f"cut {i}: status {status}: {err}")
+        wait_for("host2 is quiet", lambda: not hosts.processes("host2"))
+        expect(not os.path.exists(path), f"cut {i} of {CUTS}, killed {[names[pid] for pid in victims]}: what came looks whole")
+        os.unlink(f"{path}.part")
 
 
 def signals_are_passed_on(hosts):
@@ -216,6 +236,6 @@ def a_host_that_is_gone(hosts):
     hosts.link("host2", "up")
 
 
-CASES = [a_guard_is_killed, signals_are_passed_on, what_ignores_signals_is_killed, a_stopped_command_is_waited_for, no_secret_on_a_command_line,
+CASES = [a_guard_is_killed, a_cut_stream_never_looks_whole, signals_are_passed_on, what_ignores_signals_is_killed, a_stopped_command_is_waited_for, no_secret_on_a_command_line,
          a_port_scan_with_garbage, no_room_where_it_goes, a_small_disk, limits_of_the_shell, each_process_killed]
 LONG = [a_host_that_is_gone, a_network_that_comes_back]

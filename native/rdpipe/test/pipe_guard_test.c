@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Guards: what they clean up, whom they obey, and the input that they keep open. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "check.h"
+
+#include "child.h"
+
+#define LONG_MS 60000
+
+static bool is_there(const char *path)
+{
+    struct stat is;
+
+    return lstat(path, &is) == 0;
+}
+
+static bool wait_gone(pid_t pid)
+{
+    for (int64_t deadline = rd_now_ms() + LONG_MS; rd_left_ms(deadline) > 0;) {
+        if (kill(pid, 0) < 0 && errno == ESRCH)
+            return true;
+        while (waitpid(-1, NULL, WNOHANG) > 0) /* what the command has started, too */
+            ;
+        (void)poll(NULL, 0, 5);
+    }
+    return false;
+}
+
+static void a_directory_is_removed(void)
+{
+    char path[] = "/tmp/pipe-guard-XXXXXX", file[64];
+    rd_guard_t guard;
+    rd_why_t why;
+
+    CHECK(mkdtemp(path) && snprintf(file, sizeof file, "%s/file", path) > 0);
+    close(open(file, O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+    CHECK(rd_guard_start(&guard, &why) && rd_guard_directory(&guard, path));
+    rd_guard_end(&guard);
+    CHECK(!is_there(path));
+}
+
+/* Bytes that get into a guard's socket are no orders, whatever they look like. */
+static void what_has_no_secret_is_no_order(void)
+{
+    char path[] = "/tmp/pipe-guard-XXXXXX", bytes[1024];
+    rd_guard_t guard;
+    rd_why_t why;
+
+    CHECK(mkdtemp(path) && rd_guard_start(&guard, &why));
+    for (size_t head = 0; head < 128; head += 4)
+        for (size_t len = head + 256; len <= head + 264; len += 4) {
+            /* DIRECTORY, as every layout that the order has had */
+            memset(bytes, 0, sizeof bytes);
+            bytes[head >= 8 ? head - 8 : 0] = head >= 40 ? 3 : 2;
+            memcpy(bytes + head, path, sizeof path);
+            for (size_t i = 0; i < RD_GUARDS; i++)
+                CHECK(send(guard.of[i].fd, bytes, len, MSG_NOSIGNAL) == (ssize_t)len);
+        }
+    rd_guard_end(&guard);
+    CHECK(is_there(path));
+    CHECK(rmdir(path) == 0);
+}
+
+static void no_guard_on_a_standard_descriptor(void)
+{
+    pid_t child = fork();
+    int status;
+
+    if (child == 0) {
+        rd_guard_t guard;
+        rd_why_t why = {""};
+
+        close(0);
+        close(1);
+        _exit(rd_guard_start(&guard, &why) || !strstr(why.text, "descriptor is closed"));
+    }
+    CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+/* A maker with a command that writes its mark when its input ends. Tells its guards' and its
+ * command's ids, and waits. */
+static pid_t start_maker(const char *mark, pid_t told[RD_GUARDS + 1])
+{
+    int ends[2];
+    pid_t maker;
+    ssize_t n;
+
+    if (pipe2(ends, O_CLOEXEC) < 0)
+        return -1;
+    maker = fork();
+    if (maker == 0) {
+        char command[128];
+        rd_guard_t guard;
+        rd_child_t child;
+        rd_end_t input;
+        rd_why_t why;
+        pid_t ids[RD_GUARDS + 1];
+
+        (void)snprintf(command, sizeof command, "cat >/dev/null; >%s", mark);
+        if (!rd_guard_start(&guard, &why) ||
+            !rd_child_start(&child, command, &guard, &input, NULL, &why))
+            _exit(1);
+        for (size_t i = 0; i < RD_GUARDS; i++)
+            ids[i] = guard.of[i].pid;
+        ids[RD_GUARDS] = child.pid;
+        if (write(ends[1], ids, sizeof ids) != (ssize_t)sizeof ids)
+            _exit(1);
+        for (;;)
+            (void)pause();
+    }
+    close(ends[1]);
+    n = read(ends[0], told, sizeof(pid_t[RD_GUARDS + 1]));
+    close(ends[0]);
+    return n == (ssize_t)sizeof(pid_t[RD_GUARDS + 1]) ? maker : -1;
+}
+
+/* However the maker goes, alone or with one of its guards, the command is killed and sees no end.
+ */
+static void a_command_sees_no_end_that_nobody_has_announced(void)
+{
+    CHECK(prctl(PR_SET_CHILD_SUBREAPER, 1) == 0); /* who loses its parent becomes our child */
+    for (int round = 0; round < 10; round++)
+        for (int with = -1; with < RD_GUARDS; with++) {
+            char mark[64];
+            pid_t ids[RD_GUARDS + 1], maker;
+
+            (void)snprintf(mark, sizeof mark, "/tmp/pipe-guard-mark-%d", (int)getpid());
+            maker = start_maker(mark, ids);
+            CHECK(maker > 0);
+            if (with >= 0 && round % 2 == 0)
+                CHECK(kill(ids[with], SIGKILL) == 0);
+            CHECK(kill(maker, SIGKILL) == 0);
+            if (with >= 0 && round % 2 == 1)
+                CHECK(kill(ids[with], SIGKILL) == 0);
+            CHECK(waitpid(maker, NULL, 0) == maker);
+            CHECK(wait_gone(ids[RD_GUARDS]));
+            for (size_t i = 0; i < RD_GUARDS; i++)
+                CHECK(wait_gone(ids[i]));
+            CHECK(!is_there(mark));
+            (void)unlink(mark);
+        }
+}
+
+/* A released command sees the end as soon as its maker closes the pipe. */
+static void a_released_command_sees_its_end(void)
+{
+    rd_guard_t guard;
+    rd_child_t child;
+    rd_end_t input;
+    rd_why_t why;
+    int64_t deadline = rd_now_ms() + LONG_MS;
+
+    CHECK(rd_guard_start(&guard, &why));
+    CHECK(rd_child_start(&child, "cat >/dev/null; exit 7", &guard, &input, NULL, &why));
+    rd_guard_release(&guard, child.pid);
+    CHECK(rd_end_close(&input));
+    while (!rd_child_reap(&child, &guard) && rd_left_ms(deadline) > 0)
+        (void)poll(NULL, 0, 2);
+    CHECK(child.is_over && !child.is_killed);
+    CHECK_EQ(child.status, 7);
+    rd_guard_end(&guard);
+}
+
+static const check_case_t cases[] = {
+    {"a directory is removed", a_directory_is_removed},
+    {"what has no secret is no order", what_has_no_secret_is_no_order},
+    {"no guard on a standard descriptor", no_guard_on_a_standard_descriptor},
+    {"a command sees no end that nobody has announced",
+     a_command_sees_no_end_that_nobody_has_announced},
+    {"a released command sees its end", a_released_command_sees_its_end},
+};
+
+CHECK_MAIN(cases)
