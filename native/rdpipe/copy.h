@@ -23,6 +23,7 @@ typedef struct {
     const char *path; /* of the source or the target, as the user wrote it */
     const char *name; /* the source's last name, "" if it has none: within a directory as target */
     bool recursive, preserve, verbose;
+    bool fail_special; /* a device, FIFO or socket in the source tree is an error */
 } rd_copy_t;
 
 enum { RD_COPY_DONE = 0, RD_COPY_FAILED = 1 };
@@ -39,11 +40,22 @@ int rd_copy_unpack(const rd_copy_t *copy, int in);
 typedef struct {
     const rd_copy_t *copy;
     uint64_t count;
+    uint64_t warned;
 } rd_complaints_t;
 
 /* "rdcp: HOST: PATH/BELOW: text"; bytes that a terminal would obey are shown as '?'. */
 __attribute__((format(printf, 3, 4))) void rd_complain(rd_complaints_t *complaints,
                                                        const char *below, const char *form, ...);
+
+/* The same for what is no error: it does not count. */
+__attribute__((format(printf, 3, 4))) void rd_warn(rd_complaints_t *complaints, const char *below,
+                                                   const char *form, ...);
+
+/* "a FIFO", ...: what rdcp neither reads nor replaces; NULL: a file, directory or symbolic link. */
+const char *rd_special_name(mode_t mode);
+
+/* The same for what a directory has under this name; NULL also if there is nothing. */
+const char *rd_special_at(int parent, const char *name);
 
 /* Where a copy goes. */
 typedef struct {

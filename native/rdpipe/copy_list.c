@@ -111,6 +111,15 @@ static bool read_names(int fd, names_t *names)
     return done;
 }
 
+/* A device, FIFO or socket has no content that could be copied. */
+static void skip(list_t *list, const char *path, const char *what)
+{
+    if (list->copy->fail_special)
+        rd_complain(&list->complaints, path, "is %s, and --fail-special is given", what);
+    else
+        rd_warn(&list->complaints, path, "is %s: skipped", what);
+}
+
 static bool list_directory(list_t *list, char *path, const struct stat *is);
 
 /* False: nobody reads any more. */
@@ -130,7 +139,7 @@ static bool list_one(list_t *list, char *path)
         return list_directory(list, path, &is);
     if (S_ISLNK(is.st_mode))
         return put_link(list, path, &is);
-    rd_complain(&list->complaints, path, "is no file, directory or symbolic link; left out");
+    skip(list, path, rd_special_name(is.st_mode));
     return true;
 }
 
@@ -174,10 +183,13 @@ static bool list_top(list_t *list)
     }
     if (S_ISREG(is.st_mode))
         return put(list, RD_ITEM_FILE, "", &is);
-    if (!S_ISDIR(is.st_mode) || !list->copy->recursive) {
-        rd_complain(&list->complaints, "", "%s",
-                    S_ISDIR(is.st_mode) ? "is a directory; -r copies it with all that is in it"
-                                        : "is no file and no directory");
+    if (!S_ISDIR(is.st_mode)) {
+        rd_complain(&list->complaints, "", "is %s: rdcp copies files and directories",
+                    rd_special_name(is.st_mode));
+        return true;
+    }
+    if (!list->copy->recursive) {
+        rd_complain(&list->complaints, "", "is a directory; -r copies it with all that is in it");
         return true;
     }
     top = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);

@@ -130,10 +130,10 @@ static bool find_target(unpack_t *unpack)
     return true;
 }
 
-/* The directory and name of an item; false: it was said. */
+/* The directory and name of an item that becomes a file, link or directory; false: it was said. */
 static bool find_place(unpack_t *unpack, int *parent_p, const char **name_p)
 {
-    const char *path = unpack->item.path;
+    const char *path = unpack->item.path, *special;
 
     *parent_p = unpack->target.base;
     *name_p = unpack->target.name;
@@ -142,7 +142,12 @@ static bool find_place(unpack_t *unpack, int *parent_p, const char **name_p)
         if (*parent_p < 0)
             return complain(unpack, path, errno);
     }
-    return strlen(*name_p) <= 255 || complain(unpack, path, ENAMETOOLONG);
+    if (strlen(*name_p) > 255)
+        return complain(unpack, path, ENAMETOOLONG);
+    special = rd_special_at(*parent_p, *name_p);
+    if (special)
+        rd_complain(&unpack->complaints, path, "is %s there: rdcp does not replace it", special);
+    return !special;
 }
 
 /* ---- files ---- */

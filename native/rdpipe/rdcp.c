@@ -19,6 +19,7 @@ static const char help[] =
     "Options:\n"
     "  -r, --recursive       directories with all that is in them\n"
     "  -p, --preserve        keeps times and modes\n"
+    "  --fail-special        devices, FIFOs and sockets in a tree are errors, not skipped\n"
     "  -n, --plan            shows what would be done, and ends\n"
     "  -v, --verbose         says how many files it were, which carriers and why, and the "
     "bandwidth\n" RD_SETTINGS_HELP
@@ -31,7 +32,8 @@ enum {
     OPTION_PACK,
     OPTION_UNPACK,
     OPTION_HOST,
-    OPTION_NAME
+    OPTION_NAME,
+    OPTION_FAIL_SPECIAL
 };
 
 static const struct option options[] = {RD_STREAM_OPTIONS,
@@ -39,6 +41,7 @@ static const struct option options[] = {RD_STREAM_OPTIONS,
                                         {"plan", 0, NULL, 'n'},
                                         {"recursive", 0, NULL, 'r'},
                                         {"preserve", 0, NULL, 'p'},
+                                        {"fail-special", 0, NULL, OPTION_FAIL_SPECIAL},
                                         /* the parts, as rdcp itself calls them */
                                         {"list", 0, NULL, OPTION_LIST},
                                         {"have", 0, NULL, OPTION_HAVE},
@@ -66,6 +69,9 @@ static bool take_option(called_t *called, int option, const char *value)
         return true;
     case 'n':
         called->only_plan = true;
+        return true;
+    case OPTION_FAIL_SPECIAL:
+        called->copy.fail_special = true;
         return true;
     case OPTION_LIST:
     case OPTION_HAVE:
@@ -171,8 +177,9 @@ static char *command_of(const called_t *called, const char *part, const end_t *e
         return NULL;
     (void)fputs("exec ", to);
     put_program(to, called, end);
-    (void)fprintf(to, " --%s%s%s%s --host ", part, called->copy.recursive ? " -r" : "",
-                  called->copy.preserve ? " -p" : "", called->settings.cli.verbose ? " -v" : "");
+    (void)fprintf(to, " --%s%s%s%s%s --host ", part, called->copy.recursive ? " -r" : "",
+                  called->copy.preserve ? " -p" : "", called->settings.cli.verbose ? " -v" : "",
+                  called->copy.fail_special ? " --fail-special" : "");
     quote(to, end->host);
     (void)fputs(" --name ", to);
     quote(to, name);

@@ -12,28 +12,61 @@
 #define SUFFIX ".rdcp-part"
 #define DIRECTORY (O_RDONLY | O_DIRECTORY | O_CLOEXEC)
 
-void rd_complain(rd_complaints_t *complaints, const char *below, const char *form, ...)
+/* "rdcp: HOST: PATH/BELOW: text" for number `nth`, and one line for all that are too many. */
+__attribute__((format(printf, 5, 0))) static void say(const rd_copy_t *copy, uint64_t nth,
+                                                      const char *more, const char *below,
+                                                      const char *form, va_list args)
 {
-    const rd_copy_t *copy = complaints->copy;
     char text[3 * RD_PATH_BYTES], *at = text;
     size_t len;
-    va_list args;
 
-    if (++complaints->count > RD_COMPLAINTS_MAX + 1)
+    if (nth > RD_COMPLAINTS_MAX + 1)
         return;
     len = (size_t)snprintf(text, sizeof text, "%s%s%s%s%s: ", copy->host, *copy->host ? ": " : "",
                            copy->path, *below ? "/" : "", below);
-    va_start(args, form);
-    if (complaints->count > RD_COMPLAINTS_MAX)
-        (void)snprintf(text, sizeof text, "%s%smore could not be copied, and is not named here",
-                       copy->host, *copy->host ? ": " : "");
+    if (nth > RD_COMPLAINTS_MAX)
+        (void)snprintf(text, sizeof text, "%s%s%s", copy->host, *copy->host ? ": " : "", more);
     else if (len < sizeof text)
         (void)vsnprintf(text + len, sizeof text - len, form, args);
-    va_end(args);
     for (; *at; at++)
         if ((unsigned char)*at < ' ' || *at == 127)
             *at = '?';
     (void)fprintf(stderr, "rdcp: %s\n", text);
+}
+
+void rd_complain(rd_complaints_t *complaints, const char *below, const char *form, ...)
+{
+    va_list args;
+
+    va_start(args, form);
+    say(complaints->copy, ++complaints->count, "more could not be copied, and is not named here",
+        below, form, args);
+    va_end(args);
+}
+
+void rd_warn(rd_complaints_t *complaints, const char *below, const char *form, ...)
+{
+    va_list args;
+
+    va_start(args, form);
+    say(complaints->copy, ++complaints->warned, "there are more such warnings", below, form, args);
+    va_end(args);
+}
+
+const char *rd_special_name(mode_t mode)
+{
+    return S_ISREG(mode) || S_ISDIR(mode) || S_ISLNK(mode) ? NULL
+           : S_ISFIFO(mode)                                ? "a FIFO"
+           : S_ISSOCK(mode)                                ? "a socket"
+                                                           : "a device";
+}
+
+const char *rd_special_at(int parent, const char *name)
+{
+    struct stat is;
+
+    return fstatat(parent, name, &is, AT_SYMLINK_NOFOLLOW) == 0 ? rd_special_name(is.st_mode)
+                                                                : NULL;
 }
 
 void rd_part_name(const char *name, char part[256])
@@ -96,7 +129,7 @@ static bool find_tree(rd_target_t *target, rd_why_t *why)
 
 static bool find(const rd_copy_t *copy, rd_target_t *target, rd_why_t *why)
 {
-    const char *path = *copy->path ? copy->path : ".";
+    const char *path = *copy->path ? copy->path : ".", *special;
     size_t len = strlen(path);
     struct stat is;
     bool is_there;
@@ -106,6 +139,8 @@ static bool find(const rd_copy_t *copy, rd_target_t *target, rd_why_t *why)
     is_there = stat(path, &is) == 0;
     if (!is_there && errno != ENOENT)
         return rd_because(why, "%s", strerror(errno));
+    if (is_there && rd_special_name(is.st_mode))
+        return rd_because(why, "is %s: rdcp does not replace it", rd_special_name(is.st_mode));
     if (is_there && S_ISDIR(is.st_mode)) {
         target->parent = open(path, DIRECTORY);
         if (target->parent < 0)
@@ -129,7 +164,9 @@ static bool find(const rd_copy_t *copy, rd_target_t *target, rd_why_t *why)
         return find_tree(target, why);
     target->base = target->parent;
     target->parent = -1;
-    return true;
+    special = rd_special_at(target->base, target->name);
+    return !special ||
+           rd_because(why, "%s there is %s: rdcp does not replace it", target->name, special);
 }
 
 bool rd_target_find(const rd_copy_t *copy, bool is_tree, rd_target_t *target_p, rd_why_t *why)

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include "copy.h"
@@ -336,9 +337,59 @@ static void what_is_gone_or_changed(void)
     CHECK_EQ(have(&target) | pack(&source) | unpack(&target), 0);
     CHECK(holds("to/stays", "t"));
     CHECK_EQ(copy("nothing", "to"), RD_COPY_FAILED);
-    CHECK(mkfifo("from/fifo", 0600) == 0);
-    CHECK_EQ(copy("from", "other"), RD_COPY_FAILED);
+}
+
+/* ---- devices, FIFOs and sockets ---- */
+
+static bool is_fifo(const char *path)
+{
+    struct stat is;
+
+    return lstat(path, &is) == 0 && S_ISFIFO(is.st_mode);
+}
+
+static void what_is_no_file_is_never_replaced(void)
+{
+    rd_copy_t into = {.host = "", .path = "dir", .name = "fifo", .recursive = true};
+
+    CHECK_IN(fresh());
+    put_file("from", "text");
+    CHECK(mkfifo("fifo", 0600) == 0 && symlink("fifo", "link") == 0);
+    CHECK_EQ(copy("from", "fifo"), RD_COPY_FAILED);
+    CHECK(is_fifo("fifo") && !is_there(".fifo.rdcp-part"));
+    CHECK_EQ(copy("from", "link"), RD_COPY_FAILED);
+    CHECK(run("test -h link"));
+    if (mknod("null", S_IFCHR | 0600, makedev(1, 3)) == 0) { /* as root */
+        CHECK_EQ(copy("from", "null"), RD_COPY_FAILED);
+        CHECK(run("test -c null"));
+    }
+    /* By a name within the target. */
+    CHECK(mkdir("dir", 0755) == 0 && mkfifo("dir/fifo", 0600) == 0);
+    CHECK_EQ(copy_all(copy_of("from"), into), RD_COPY_FAILED);
+    CHECK(is_fifo("dir/fifo"));
+    CHECK(mkdir("tree", 0755) == 0 && symlink("nowhere", "tree/fifo") == 0);
+    put_file("tree/other", "text");
+    CHECK_EQ(copy("tree", "dir"), RD_COPY_FAILED);
+    CHECK(is_fifo("dir/fifo") && holds("dir/other", "text"));
+    CHECK(unlink("tree/fifo") == 0);
+    put_file("tree/fifo", "text");
+    CHECK_EQ(copy("tree", "dir"), RD_COPY_FAILED);
+    CHECK(is_fifo("dir/fifo") && run("test -z \"$(find . -name '*rdcp-part*')\""));
+}
+
+static void what_is_no_file_is_skipped(void)
+{
+    rd_copy_t source = copy_of("from");
+
+    CHECK_IN(fresh());
+    CHECK(mkdir("from", 0755) == 0 && mkfifo("from/fifo", 0600) == 0);
+    put_file("from/one", "text");
+    CHECK_EQ(copy("from", "to"), 0);
+    CHECK(holds("to/one", "text") && !is_there("to/fifo"));
+    source.fail_special = true;
+    CHECK_EQ(copy_all(source, copy_of("other")), RD_COPY_FAILED);
     CHECK(!is_there("other"));
+    CHECK_EQ(copy("from/fifo", "alone"), RD_COPY_FAILED);
 }
 
 /* A file's end that says it is not whole, as the source's side does when it was changed. */
@@ -512,6 +563,8 @@ static const check_case_t cases[] = {
      a_stream_that_is_cut_leaves_nothing_under_the_name},
     {"two copies do not meet", two_copies_do_not_meet},
     {"what is gone or changed", what_is_gone_or_changed},
+    {"what is no file is never replaced", what_is_no_file_is_never_replaced},
+    {"what is no file is skipped", what_is_no_file_is_skipped},
     {"a file that is not whole", a_file_that_is_not_whole},
     {"nothing leads out of the target", nothing_leads_out_of_the_target},
     {"pieces where they do not belong", pieces_where_they_do_not_belong},

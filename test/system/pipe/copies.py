@@ -7,6 +7,7 @@ import random
 import re
 import shutil
 import signal
+import stat
 import subprocess
 import time
 
@@ -133,19 +134,28 @@ def a_copy_that_cannot_be_made(hosts):
     folder = folder_of(hosts, "wrong")
     open(f"{folder}/file", "w", encoding="utf-8").close()
     os.mkdir(f"{folder}/dir")
+    os.mkfifo(f"{folder}/fifo")
+    os.mkdir(f"{folder}/special")
+    os.mkfifo(f"{folder}/special/fifo")
     for words, status, text in [
             (f"host1:{folder}/none host2:{folder}/to", 1, "host1: " + folder + "/none: No such file"),
             (f"host1:{folder}/dir host2:{folder}/to", 1, "-r copies it"),
             (f"{folder}/file host2:{folder}/none/to", 1, "host2: " + folder + "/none/to: No such file"),
             (f"{folder}/file host2:{folder}/none/", 1, "no directory"),
             (f"-r {folder}/dir host2:{folder}/file", 1, "no directory"),
-            ("/dev/null host1:/tmp/x", 1, "no file and no directory"),
+            ("/dev/null host1:/tmp/x", 1, "is a device: rdcp copies files"),
+            (f"{folder}/file host2:{folder}/fifo", 1, "host2: " + folder + "/fifo: is a FIFO: rdcp does not replace it"),
+            (f"-r --fail-special {folder}/special host2:{folder}/to", 1, "--fail-special"),
             (f"-o Port=1 {folder}/file host1:/tmp/x", 125, "ssh has failed"),
             (f"--remote-path /nowhere {folder}/file host1:/tmp/x", 125, "--remote-path"),
             (f"{folder}/file", 2, "SOURCE and TARGET"), (f"{folder}/file -bad:x", 2, "no host")]:
         err = copies(hosts, words, status)
         expect(text in err, f"rdcp {words} said: {err}")
-    expect(sorted(os.listdir(folder)) == ["dir", "file"], f"left: {os.listdir(folder)}")
+    shutil.rmtree(f"{folder}/.to.rdcp-part")
+    expect(sorted(os.listdir(folder)) == ["dir", "fifo", "file", "special"], f"left: {os.listdir(folder)}")
+    expect(stat.S_ISFIFO(os.stat(f"{folder}/fifo").st_mode), "the FIFO was replaced")
+    err = copies(hosts, f"-r {folder}/special host2:{folder}/to")
+    expect("/special/fifo: is a FIFO: skipped" in err and os.listdir(f"{folder}/to") == [], err)
 
 
 def a_disk_that_is_full(hosts):
