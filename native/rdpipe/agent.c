@@ -117,16 +117,18 @@ static void meet(side_t *side)
 {
     agent_t *agent = side->agent;
     int64_t deadline = rd_now_ms() + MEET_MS;
-    int socket;
+    rd_there_t there = {.host = side->host,
+                        .port = side->port,
+                        .peer = "the next host",
+                        .attempt_ms = MEET_MS,
+                        .patient_until = deadline};
     bool done;
 
     if (side->is_in)
         done = rd_hop_accept(side->door, &side->key, &agent->terms, agent->stop, deadline, NULL,
                              &side->hop, &side->why);
     else
-        done = rd_connect(side->host, side->port, agent->stop, 0, deadline, &socket, &side->why) &&
-               rd_hop_join(socket, "the next host", &side->key, &agent->terms, agent->stop,
-                           deadline, &side->hop, &side->why);
+        done = rd_hop_reach(&there, &side->key, &agent->terms, agent->stop, &side->hop, &side->why);
     rd_key_wipe(&side->key);
     if (side->door >= 0)
         close(side->door);

@@ -19,8 +19,11 @@
 
 #define MAGIC "rdpipe\r\n"
 #define VERSION 1u
-#define VISITORS_MAX 32
+#define VISITORS_MAX 256
 #define VISITOR_MS 5000 /* time to prove oneself */
+#define GRACE_MS 1000   /* of it, also if others wait for the place */
+#define ACCEPTS_MAX 16  /* at a time, so that those who are in are heard in between */
+#define RETRY_MS 100    /* between two attempts to join */
 #define SETTLE_MS 10000 /* time for the rest, once proved */
 #define RDMA_MS 4000    /* of it, for each step of rdma; without it there is tcp */
 #define RING_MIN_BYTES ((uint64_t)4 * 1024 * 1024)
@@ -181,7 +184,7 @@ void rd_hop_close(rd_hop_t *hop)
 
 typedef struct {
     int fd;
-    int64_t deadline;
+    int64_t came_ms;
     size_t got;
     challenge_t challenge;
     answer_t answer;
@@ -193,7 +196,7 @@ static bool greet(int fd, visitor_t *visitor_p)
 {
     rd_why_t why;
 
-    *visitor_p = (visitor_t){.fd = fd, .deadline = rd_now_ms() + VISITOR_MS};
+    *visitor_p = (visitor_t){.fd = fd, .came_ms = rd_now_ms()};
     memcpy(visitor_p->challenge.magic, MAGIC, sizeof visitor_p->challenge.magic);
     visitor_p->challenge.version = htole32(VERSION);
     visitor_p->challenge.block = htole32(block_of_here(RD_BLOCK_MAX));
@@ -227,7 +230,7 @@ static visit_t visit(visitor_t *visitor, const rd_key_t *key, said_t *said_p)
                      sizeof visitor->answer - visitor->got, MSG_DONTWAIT);
 
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
-        return rd_left_ms(visitor->deadline) == 0 ? VISITOR_LEFT : VISITOR_WAITS;
+        return rd_left_ms(visitor->came_ms + VISITOR_MS) == 0 ? VISITOR_LEFT : VISITOR_WAITS;
     if (n <= 0)
         return VISITOR_LEFT;
     visitor->got += (size_t)n;
@@ -242,26 +245,53 @@ static visit_t visit(visitor_t *visitor, const rd_key_t *key, said_t *said_p)
     return VISITOR_LEFT;
 }
 
+/* In the order in which they came. */
 typedef struct {
     visitor_t of[VISITORS_MAX];
     size_t count;
+    size_t most;
     unsigned turned_away;
 } visitors_t;
+
+static void take_out(visitors_t *visitors, size_t i)
+{
+    visitors->count--;
+    memmove(&visitors->of[i], &visitors->of[i + 1], (visitors->count - i) * sizeof *visitors->of);
+}
 
 static void leave(visitors_t *visitors, size_t i)
 {
     close(visitors->of[i].fd);
-    visitors->of[i] = visitors->of[--visitors->count];
+    take_out(visitors, i);
     visitors->turned_away++;
+}
+
+/* Half of the descriptors, as the link needs some, too. */
+static size_t most_visitors(void)
+{
+    struct rlimit limit;
+
+    if (getrlimit(RLIMIT_NOFILE, &limit) < 0 || limit.rlim_cur > 2 * VISITORS_MAX + 16)
+        return VISITORS_MAX;
+    return limit.rlim_cur > 24 ? (size_t)limit.rlim_cur / 2 - 8 : 4;
+}
+
+/* Whoever has been in longest gives way, but not before he had the time to prove himself. */
+static bool has_room(const visitors_t *visitors)
+{
+    return visitors->count < visitors->most || rd_left_ms(visitors->of[0].came_ms + GRACE_MS) == 0;
 }
 
 static void let_in(visitors_t *visitors, int door)
 {
-    int fd;
+    for (int i = 0; i < ACCEPTS_MAX && has_room(visitors); i++) {
+        int fd;
 
-    while ((fd = accept4(door, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0) {
-        if (visitors->count == VISITORS_MAX)
-            leave(visitors, 0); /* whoever has waited longest, or nearly so */
+        if (visitors->count == visitors->most)
+            leave(visitors, 0);
+        fd = accept4(door, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        if (fd < 0)
+            return;
         if (greet(fd, &visitors->of[visitors->count]))
             visitors->count++;
         else
@@ -269,12 +299,14 @@ static void let_in(visitors_t *visitors, int door)
     }
 }
 
+/* The oldest is the next who must leave, or may have to. */
 static int next_deadline(const visitors_t *visitors, int64_t deadline)
 {
-    for (size_t i = 0; i < visitors->count; i++)
-        if (visitors->of[i].deadline < deadline)
-            deadline = visitors->of[i].deadline;
-    return rd_left_ms(deadline);
+    int64_t next = deadline;
+
+    if (visitors->count > 0)
+        next = visitors->of[0].came_ms + (has_room(visitors) ? VISITOR_MS : GRACE_MS);
+    return rd_left_ms(next < deadline ? next : deadline);
 }
 
 /* Waits for one who has the key. His socket, or -1. */
@@ -282,8 +314,9 @@ static int await_proof(int door, const rd_key_t *key, int stop, int64_t deadline
                        visitors_t *visitors, visitor_t *visitor_p, said_t *said_p, rd_why_t *why)
 {
     while (rd_left_ms(deadline) > 0) {
-        struct pollfd polled[VISITORS_MAX + 2] = {{.fd = stop, .events = POLLIN},
-                                                  {.fd = door, .events = POLLIN}};
+        struct pollfd polled[VISITORS_MAX + 2] = {
+            {.fd = stop, .events = POLLIN},
+            {.fd = has_room(visitors) ? door : -1, .events = POLLIN}};
 
         for (size_t i = 0; i < visitors->count; i++)
             polled[2 + i] = (struct pollfd){.fd = visitors->of[i].fd, .events = POLLIN};
@@ -295,13 +328,14 @@ static int await_proof(int door, const rd_key_t *key, int stop, int64_t deadline
 
             if (is == VISITOR_PROVED) {
                 *visitor_p = visitors->of[i];
-                visitors->of[i] = visitors->of[--visitors->count];
+                take_out(visitors, i);
                 return visitor_p->fd;
             }
             if (is == VISITOR_LEFT)
                 leave(visitors, i);
         }
-        let_in(visitors, door);
+        if (polled[1].revents)
+            let_in(visitors, door);
     }
     (void)rd_because(why, "nobody with the key has connected in time%s",
                      visitors->turned_away > 0 ? " (others have, and were turned away)" : "");
@@ -417,7 +451,7 @@ static bool settle(int socket, doors_t *doors, const proof_t *proof, rd_hop_t *h
 bool rd_hop_accept(int door, const rd_key_t *key, const rd_terms_t *terms, int stop,
                    int64_t deadline, unsigned *strangers_p, rd_hop_t *hop_p, rd_why_t *why)
 {
-    visitors_t visitors = {0};
+    visitors_t visitors = {.most = most_visitors()};
     visitor_t visitor = {0};
     doors_t doors = {.shm = {.fd = -1}};
     said_t said;
@@ -488,18 +522,20 @@ static bool verdict_is_good(const char *peer, const rd_key_t *key, const verdict
     return true;
 }
 
-/* Both prove themselves. */
+/* Both prove themselves. *is_cut_p: the other side closed before it said what it thinks of us. */
 static bool introduce(int socket, const char *peer, const rd_key_t *key, rd_terms_t *terms,
                       int stop, int64_t deadline, said_t *said_p, verdict_t *verdict_p,
-                      rd_why_t *why)
+                      bool *is_cut_p, rd_why_t *why)
 {
     answer_t answer;
     rd_why_t step;
 
+    *is_cut_p = true;
     if (!rd_read_all(socket, &said_p->challenge, sizeof said_p->challenge, stop, deadline, &step))
         return rd_because(why, "%s: %s before a word of the pipe's protocol", peer, step.text);
     if (memcmp(said_p->challenge.magic, MAGIC, sizeof said_p->challenge.magic) != 0)
-        return rd_because(why, "%s: something else than a pipe listens there", peer);
+        return *is_cut_p = false,
+               rd_because(why, "%s: something else than a pipe listens there", peer);
     if (le32toh(said_p->challenge.block) < terms->block)
         terms->block = le32toh(said_p->challenge.block);
     if (!make_answer(key, terms, said_p, &answer, why))
@@ -508,6 +544,7 @@ static bool introduce(int socket, const char *peer, const rd_key_t *key, rd_term
         !rd_read_all(socket, verdict_p, sizeof *verdict_p, stop, deadline, &step))
         return rd_because(why, "%s: %s while both sides prove that they have the key", peer,
                           step.text);
+    *is_cut_p = false;
     return verdict_is_good(peer, key, verdict_p, said_p, why);
 }
 
@@ -572,8 +609,8 @@ static bool choose(const verdict_t *verdict, int socket, int stop, rd_hop_t *hop
 }
 
 /* The socket is closed, or belongs to the link, when this has failed. */
-bool rd_hop_join(int socket, const char *peer, const rd_key_t *key, const rd_terms_t *terms,
-                 int stop, int64_t deadline, rd_hop_t *hop_p, rd_why_t *why)
+static bool join(int socket, const char *peer, const rd_key_t *key, const rd_terms_t *terms,
+                 int stop, int64_t deadline, rd_hop_t *hop_p, bool *is_cut_p, rd_why_t *why)
 {
     rd_hop_t hop = {.side = -1, .terms = *terms};
     said_t said;
@@ -585,7 +622,7 @@ bool rd_hop_join(int socket, const char *peer, const rd_key_t *key, const rd_ter
 
     rd_tune(socket);
     hop.terms.block = block_of_here(terms->block);
-    if (!introduce(socket, peer, key, &hop.terms, stop, deadline, &said, &verdict, why)) {
+    if (!introduce(socket, peer, key, &hop.terms, stop, deadline, &said, &verdict, is_cut_p, why)) {
         close(socket);
         return false;
     }
@@ -613,4 +650,32 @@ bool rd_hop_join(int socket, const char *peer, const rd_key_t *key, const rd_ter
         hop.link->ops->close(hop.link, NULL);
     close(socket);
     return false;
+}
+
+bool rd_hop_join(int socket, const char *peer, const rd_key_t *key, const rd_terms_t *terms,
+                 int stop, int64_t deadline, rd_hop_t *hop_p, rd_why_t *why)
+{
+    bool ignored;
+
+    return join(socket, peer, key, terms, stop, deadline, hop_p, &ignored, why);
+}
+
+bool rd_hop_reach(const rd_there_t *there, const rd_key_t *key, const rd_terms_t *terms, int stop,
+                  rd_hop_t *hop_p, rd_why_t *why)
+{
+    for (;;) {
+        int64_t deadline = rd_now_ms() + there->attempt_ms;
+        bool is_cut = false;
+        int socket;
+
+        if (deadline < there->patient_until)
+            deadline = there->patient_until;
+        if (rd_connect(there->host, there->port, stop, there->awaited_until, deadline, &socket,
+                       why) &&
+            join(socket, there->peer, key, terms, stop, deadline, hop_p, &is_cut, why))
+            return true;
+        if (!is_cut || rd_left_ms(there->patient_until) == 0 ||
+            rd_wait(-1, 0, stop, rd_now_ms() + RETRY_MS) == RD_STOPPED)
+            return false;
+    }
 }

@@ -20,7 +20,8 @@
  *   settled                       ->
  *
  * The producer proves itself first, so a stranger learns nothing from a listener. Each message is
- * of fixed size. Strangers wait beside the right one: none can hold the door.
+ * of fixed size. Strangers wait beside the right one: none can hold the door. Of those who have not
+ * proved themselves the oldest gives way to the next, but each has a second.
  *
  * shm: the producer joins the consumer's door (native/link/shm.h), which succeeds only on the same
  * host; the TCP connection stays open and tells each side of the other's end. rdma: the producer
@@ -71,6 +72,21 @@ bool rd_hop_accept(int door, const rd_key_t *key, const rd_terms_t *terms, int s
 /* Takes `socket` (connected), also if it fails. `peer` names the other side in reasons. */
 bool rd_hop_join(int socket, const char *peer, const rd_key_t *key, const rd_terms_t *terms,
                  int stop, int64_t deadline, rd_hop_t *hop_p, rd_why_t *why);
+
+/* A consumer that listens, or will. */
+typedef struct {
+    const char *host;
+    uint16_t port;
+    const char *peer;      /* names it in reasons */
+    int64_t attempt_ms;    /* for one attempt */
+    int64_t awaited_until; /* so long nobody may listen there yet; 0: somebody must */
+    int64_t patient_until; /* so long we connect again if it closes before it has heard us: others
+                              may take all the places of its listener */
+} rd_there_t;
+
+/* Connects and joins. */
+bool rd_hop_reach(const rd_there_t *there, const rd_key_t *key, const rd_terms_t *terms, int stop,
+                  rd_hop_t *hop_p, rd_why_t *why);
 
 void rd_hop_close(rd_hop_t *hop);
 

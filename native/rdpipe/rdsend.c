@@ -37,13 +37,16 @@ static bool reach(const rd_cli_t *cli, const char *host, uint16_t port, const rd
                   rd_hop_t *hop_p, rd_why_t *why)
 {
     int64_t patient_until = rd_now_ms() + (int64_t)cli->wait_s * 1000;
-    int64_t deadline = patient_until + CONNECT_MS;
     char peer[300];
-    int socket;
+    rd_there_t there = {.host = host,
+                        .port = port,
+                        .peer = peer,
+                        .attempt_ms = CONNECT_MS,
+                        .awaited_until = patient_until,
+                        .patient_until = patient_until};
 
     (void)snprintf(peer, sizeof peer, "%.255s port %u", host, port);
-    return rd_connect(host, port, -1, patient_until, deadline, &socket, why) &&
-           rd_hop_join(socket, peer, key, &cli->terms, -1, rd_now_ms() + CONNECT_MS, hop_p, why);
+    return rd_hop_reach(&there, key, &cli->terms, -1, hop_p, why);
 }
 
 static void send_all(rd_pump_t *pump, rd_stream_t *stream)

@@ -9,7 +9,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define BACKLOG 64
+#define BACKLOG SOMAXCONN
 #define AGAIN_MS 100 /* between two attempts to connect */
 
 rd_wait_t rd_wait(int fd, short events, int stop, int64_t deadline)

@@ -51,11 +51,13 @@ static inline int open_door(uint16_t *port_p)
 static inline bool join_door(uint16_t port, const rd_key_t *key, const rd_terms_t *terms,
                              rd_hop_t *hop_p, rd_why_t *why)
 {
-    int64_t deadline = rd_now_ms() + LONG_MS;
-    int socket;
+    rd_there_t there = {.host = "127.0.0.1",
+                        .port = port,
+                        .peer = "the door",
+                        .attempt_ms = LONG_MS,
+                        .patient_until = rd_now_ms() + 3000};
 
-    return rd_connect("127.0.0.1", port, -1, 0, deadline, &socket, why) &&
-           rd_hop_join(socket, "the door", key, terms, -1, deadline, hop_p, why);
+    return rd_hop_reach(&there, key, terms, -1, hop_p, why);
 }
 
 /* The exit status of a child, 128 and the signal if it was killed. */

@@ -2,6 +2,10 @@
 /* How two processes meet: who gets in, who does not, and what is agreed. */
 #include "pipe_ends.h"
 
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 
@@ -25,6 +29,7 @@ static pid_t start_producer(uint16_t port, const char *text, uint32_t block)
 
     if (child != 0)
         return child;
+    (void)close_range(3, ~0U, 0); /* a listener that it shared with us would outlive ours */
     key = key_of(text);
     done = join_door(port, &key, &terms, &hop, &why) && strcmp(hop.carrier, name_of(carrier)) == 0;
     if (!done && strstr(why.text, "another one"))
@@ -117,6 +122,72 @@ static void strangers_do_not_hold_the_door(void)
             close(fds[i]);
     rd_hop_close(&hop);
     close(door);
+}
+
+/* So many connections to a port, each made again as soon as it is closed. Ends when it is killed.
+ */
+static _Noreturn void keep_knocking(uint16_t port, size_t count)
+{
+    struct sockaddr_in to = {
+        .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct pollfd *of = calloc(count, sizeof *of);
+
+    (void)prctl(PR_SET_PDEATHSIG, SIGKILL); /* a case that fails leaves them behind */
+    for (size_t i = 0; of && i < count; i++)
+        of[i] = (struct pollfd){.fd = -1, .events = POLLIN};
+    while (of) {
+        for (size_t i = 0; i < count; i++) {
+            char said[64];
+
+            if (of[i].fd >= 0 && of[i].revents && recv(of[i].fd, said, sizeof said, 0) <= 0) {
+                close(of[i].fd);
+                of[i].fd = -1;
+            }
+            if (of[i].fd < 0) {
+                of[i].fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+                (void)connect(of[i].fd, (struct sockaddr *)&to, sizeof to);
+            }
+        }
+        (void)poll(of, count, 100);
+    }
+    _exit(1);
+}
+
+static void strangers_that_come_again_do_not_keep_the_producer_out(void)
+{
+    static const size_t counts[] = {34, 40, 64, 100, 1000};
+    struct rlimit limit;
+
+    if (carrier != RD_CARRIER_SHM)
+        SKIP("the door is the same for all carriers");
+    CHECK(getrlimit(RLIMIT_NOFILE, &limit) == 0);
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+        uint16_t port;
+        int door = open_door(&port);
+        rd_hop_t hop = {.side = -1};
+        rd_why_t why = {""};
+        unsigned strangers = 0;
+        pid_t others = fork(), child;
+        bool done;
+
+        if (others == 0) {
+            limit.rlim_cur = limit.rlim_max;
+            (void)setrlimit(RLIMIT_NOFILE, &limit);
+            keep_knocking(port, counts[i]);
+        }
+        /* They are there first. */
+        CHECK(rd_wait(door, POLLIN, -1, rd_now_ms() + LONG_MS) == RD_READY);
+        (void)poll(NULL, 0, 200);
+        child = start_producer(port, GOOD, 65536);
+        done = accept_one(door, GOOD, &strangers, &hop, &why, LONG_MS / 2);
+        if (!done)
+            (void)printf("with %zu strangers: %s\n", counts[i], why.text);
+        CHECK_EQ(status_of(child), 0);
+        CHECK(done);
+        CHECK(kill(others, SIGKILL) == 0 && status_of(others) == 128 + SIGKILL);
+        rd_hop_close(&hop);
+        close(door);
+    }
 }
 
 /* A recorded conversation does not open another door: each has a nonce of its own. */
@@ -227,6 +298,8 @@ static const check_case_t cases[] = {
     {"both have the key", both_have_the_key},
     {"a wrong key is told and the door stays open", a_wrong_key_is_told_and_the_door_stays_open},
     {"strangers do not hold the door", strangers_do_not_hold_the_door},
+    {"strangers that come again do not keep the producer out",
+     strangers_that_come_again_do_not_keep_the_producer_out},
     {"a replay is turned away", a_replay_is_turned_away},
     {"an impostor gets nothing", an_impostor_gets_nothing},
     {"nobody comes", nobody_comes},
