@@ -23,6 +23,7 @@ typedef struct {
     const char *path; /* of the source or the target, as the user wrote it */
     const char *name; /* the source's last name, "" if it has none: within a directory as target */
     bool recursive, preserve, verbose;
+    bool no_directory; /* the target is the copy itself, also if it is a directory */
     bool fail_special; /* a device, FIFO or socket in the source tree is an error */
 } rd_copy_t;
 
@@ -68,6 +69,13 @@ typedef struct {
 
 /* The name that a file or tree has until it is whole: .NAME.rdcp-part, shortened if it must be. */
 void rd_part_name(const char *name, char part[256]);
+
+/* What the loser of two copies to one target is told. */
+#define RD_COPY_LOSES "another rdcp is writing it: wait until that one has ended"
+
+/* Takes the lock of a part, which ends with the descriptor. False with errno EBUSY: another copy
+ * has it, and not only because it was cut off a moment ago. */
+bool rd_copy_lock(int fd);
 
 /* Looks; makes nothing. As with cp: a directory is copied into, if it is there. */
 bool rd_target_find(const rd_copy_t *copy, bool is_tree, rd_target_t *target_p, rd_why_t *why);

@@ -54,17 +54,35 @@ static void look(have_t *have)
         item->has = RD_HAS_ALL;
 }
 
+/* Told here, the loser of two copies has sent nothing in vain. */
+static bool is_free(const rd_target_t *target)
+{
+    int parent = target->is_tree ? target->parent : target->base;
+    int fd = target->is_tree && !target->is_new
+                 ? -1
+                 : openat(parent, target->part,
+                          O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
+    bool done = fd < 0 || rd_copy_lock(fd);
+
+    if (fd >= 0)
+        close(fd);
+    return done;
+}
+
 static bool find_target(have_t *have)
 {
     rd_why_t why;
-
-    have->has_target =
+    bool done =
         rd_target_find(have->complaints.copy, have->item.kind == RD_ITEM_DIR, &have->target, &why);
-    if (have->has_target)
+
+    if (done && !is_free(&have->target))
+        done = rd_because(&why, RD_COPY_LOSES);
+    if (done)
         rd_beneath_open(&have->beneath, have->target.base);
     else
         rd_complain(&have->complaints, "", "%s", why.text);
-    return have->has_target;
+    have->has_target = done;
+    return done;
 }
 
 /* False: an end, with or without *why. */

@@ -8,13 +8,17 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "rdframe.h"
+
 typedef struct {
     rd_complaints_t complaints;
     rd_beneath_t beneath;
     rd_item_t item;
     rd_items_out_t out;
     rd_items_in_t in;
-    bool is_opened; /* the top */
+    bool is_opened;  /* the top */
+    bool is_reading; /* once more what was sent, and sends nothing */
+    uint32_t crc;    /* of what was sent of this file, or read once more */
 } pack_t;
 
 static int open_file(pack_t *pack, const char *path, struct stat *is_p)
@@ -75,7 +79,8 @@ static bool send_data(pack_t *pack, int fd, uint64_t *at_p, uint64_t end, bool *
                         n < 0 ? strerror(errno) : "became shorter while it was read");
             return false;
         }
-        *goes_on_p = rd_items_data_put(&pack->out, (size_t)n);
+        pack->crc = rd_crc_on(pack->crc, to, (size_t)n);
+        *goes_on_p = pack->is_reading || rd_items_data_put(&pack->out, (size_t)n);
         *at_p += (uint64_t)n;
     }
     return *goes_on_p;
@@ -109,7 +114,7 @@ static bool send_content(pack_t *pack, int fd, const struct stat *is, uint64_t a
         uint64_t next = end_of_hole(fd, at, size);
 
         if (next > at) {
-            *goes_on_p = put(pack, RD_ITEM_HOLE, next - at);
+            *goes_on_p = pack->is_reading || put(pack, RD_ITEM_HOLE, next - at);
             at = next;
         }
         if (!*goes_on_p ||
@@ -119,13 +124,36 @@ static bool send_content(pack_t *pack, int fd, const struct stat *is, uint64_t a
     return true;
 }
 
-static bool has_changed(int fd, const struct stat *before)
+/* Does the file still have what was sent of it, from `at` on? */
+static bool is_still_so(pack_t *pack, int fd, const struct stat *before, uint64_t at)
 {
+    uint32_t sent = pack->crc;
+    bool goes_on = true, done;
+
+    pack->crc = 0;
+    pack->is_reading = true;
+    done = send_content(pack, fd, before, at, &goes_on) && pack->crc == sent;
+    pack->is_reading = false;
+    return done;
+}
+
+/* What was sent is a file that there was. One that only grew, as a log does, had this beginning;
+ * times do not tell that, so it is read once more. */
+static bool is_sound(pack_t *pack, int fd, const struct stat *before, uint64_t at)
+{
+    const char *path = pack->item.path;
     struct stat is;
 
-    return fstat(fd, &is) < 0 || is.st_size != before->st_size ||
-           is.st_mtim.tv_sec != before->st_mtim.tv_sec ||
-           is.st_mtim.tv_nsec != before->st_mtim.tv_nsec;
+    if (fstat(fd, &is) == 0 && is.st_size == before->st_size &&
+        is.st_mtim.tv_sec == before->st_mtim.tv_sec &&
+        is.st_mtim.tv_nsec == before->st_mtim.tv_nsec)
+        return true;
+    if (fstat(fd, &is) == 0 && is.st_size > before->st_size && is_still_so(pack, fd, before, at)) {
+        rd_warn(&pack->complaints, path, "grew while it was read: copied as long as it was before");
+        return true;
+    }
+    rd_complain(&pack->complaints, path, "was changed while it was read");
+    return false;
 }
 
 /* False: nobody wants more. */
@@ -150,11 +178,9 @@ static bool pack_file(pack_t *pack)
     item->has = RD_HAS_NOTHING;
     goes_on = rd_items_put(&pack->out, item);
     if (item->kind == RD_ITEM_FILE && goes_on) {
-        whole = send_content(pack, fd, &is, item->offset, &goes_on);
-        if (whole && has_changed(fd, &is)) {
-            rd_complain(&pack->complaints, item->path, "was changed while it was read");
-            whole = false;
-        }
+        pack->crc = 0;
+        whole = send_content(pack, fd, &is, item->offset, &goes_on) &&
+                is_sound(pack, fd, &is, item->offset);
         goes_on = goes_on && put(pack, RD_ITEM_CLOSE, whole);
     }
     close(fd);

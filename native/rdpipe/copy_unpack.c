@@ -5,14 +5,10 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "cli.h"
-
-#define LOCK_MS 3000 /* one that was cut off may need so long to end */
 
 typedef struct {
     rd_complaints_t complaints;
@@ -29,6 +25,22 @@ typedef struct {
     rd_item_t file;
     uint64_t files, kept, bytes; /* of files, and of what came for them */
 } unpack_t;
+
+/* Another copy has the target. What it does not have, as in a tree that is there, goes on. */
+static void lose(unpack_t *unpack, const char *path)
+{
+    rd_complain(&unpack->complaints, path, RD_COPY_LOSES);
+    unpack->is_fatal |= !*path;
+}
+
+/* The lock is of no use if the winner has given the thing its name meanwhile. */
+static bool is_still_there(int parent, const char *name, int fd)
+{
+    struct stat is, named;
+
+    return fstat(fd, &is) == 0 && fstatat(parent, name, &named, AT_SYMLINK_NOFOLLOW) == 0 &&
+           is.st_ino == named.st_ino && is.st_dev == named.st_dev;
+}
 
 /* What all that follows would fail of, too. */
 static bool is_final(int error)
@@ -51,23 +63,6 @@ static void drop_file(unpack_t *unpack, bool with_part)
         (void)unlinkat(unpack->parent, unpack->part, 0);
     close(unpack->fd);
     unpack->fd = -1;
-}
-
-/* False with errno EBUSY: another copy has it. */
-static bool lock(int fd)
-{
-    int64_t deadline = rd_now_ms() + LOCK_MS;
-
-    while (flock(fd, LOCK_EX | LOCK_NB) < 0) {
-        if (errno != EWOULDBLOCK && errno != EINTR)
-            return true; /* a file system without locks */
-        if (rd_left_ms(deadline) == 0) {
-            errno = EBUSY;
-            return false;
-        }
-        (void)poll(NULL, 0, 20);
-    }
-    return true;
 }
 
 /* ---- attributes ---- */
@@ -108,8 +103,9 @@ static bool make_top(unpack_t *unpack)
         if (target->base < 0)
             return complain(unpack, target->part, errno);
     }
-    if (target->is_new && !lock(target->base)) {
-        rd_complain(&unpack->complaints, "", "another rdcp is writing there");
+    if (target->is_new && !(rd_copy_lock(target->base) &&
+                            is_still_there(target->parent, target->part, target->base))) {
+        lose(unpack, "");
         return false;
     }
     return true;
@@ -156,14 +152,13 @@ static int open_part(unpack_t *unpack, uint64_t from)
 {
     int fd = openat(unpack->parent, unpack->part,
                     O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0600);
-    struct stat is, named;
+    struct stat is;
 
     if (fd < 0)
         return -1;
-    if (lock(fd) && fstat(fd, &is) == 0 &&
-        fstatat(unpack->parent, unpack->part, &named, AT_SYMLINK_NOFOLLOW) == 0) {
-        if (named.st_ino != is.st_ino)
-            errno = EBUSY; /* another copy has just made it its target */
+    if (rd_copy_lock(fd) && fstat(fd, &is) == 0) {
+        if (!is_still_there(unpack->parent, unpack->part, fd))
+            errno = EBUSY;
         else if (!S_ISREG(is.st_mode) || (uint64_t)is.st_size < from)
             errno = ESTALE; /* somebody else has touched it */
         else if (((uint64_t)is.st_size == from || ftruncate(fd, (off_t)from) == 0) &&
@@ -188,7 +183,7 @@ static void begin_file(unpack_t *unpack)
     if (unpack->fd >= 0)
         return;
     if (errno == EBUSY)
-        rd_complain(&unpack->complaints, unpack->file.path, "another rdcp is writing it");
+        lose(unpack, unpack->file.path);
     else if (errno == ESTALE)
         rd_complain(&unpack->complaints, unpack->file.path, "another program has changed %s",
                     unpack->part);

@@ -19,6 +19,7 @@ static const char help[] =
     "Options:\n"
     "  -r, --recursive       directories with all that is in them\n"
     "  -p, --preserve        keeps times and modes\n"
+    "  -T, --no-target-directory   TARGET is the copy itself, also if it is a directory\n"
     "  --fail-special        devices, FIFOs and sockets in a tree are errors, not skipped\n"
     "  -n, --plan            shows what would be done, and ends\n"
     "  -v, --verbose         says how many files it were, which carriers and why, and the "
@@ -41,6 +42,7 @@ static const struct option options[] = {RD_STREAM_OPTIONS,
                                         {"plan", 0, NULL, 'n'},
                                         {"recursive", 0, NULL, 'r'},
                                         {"preserve", 0, NULL, 'p'},
+                                        {"no-target-directory", 0, NULL, 'T'},
                                         {"fail-special", 0, NULL, OPTION_FAIL_SPECIAL},
                                         /* the parts, as rdcp itself calls them */
                                         {"list", 0, NULL, OPTION_LIST},
@@ -69,6 +71,9 @@ static bool take_option(called_t *called, int option, const char *value)
         return true;
     case 'n':
         called->only_plan = true;
+        return true;
+    case 'T':
+        called->copy.no_directory = true;
         return true;
     case OPTION_FAIL_SPECIAL:
         called->copy.fail_special = true;
@@ -177,8 +182,9 @@ static char *command_of(const called_t *called, const char *part, const end_t *e
         return NULL;
     (void)fputs("exec ", to);
     put_program(to, called, end);
-    (void)fprintf(to, " --%s%s%s%s%s --host ", part, called->copy.recursive ? " -r" : "",
+    (void)fprintf(to, " --%s%s%s%s%s%s --host ", part, called->copy.recursive ? " -r" : "",
                   called->copy.preserve ? " -p" : "", called->settings.cli.verbose ? " -v" : "",
+                  called->copy.no_directory ? " -T" : "",
                   called->copy.fail_special ? " --fail-special" : "");
     quote(to, end->host);
     (void)fputs(" --name ", to);
@@ -246,7 +252,7 @@ int main(int argc, char **argv)
     int option, status;
 
     rd_cli_init(&called.settings.cli, "rdcp");
-    while ((option = getopt_long(argc, argv, "+vhnrp" RD_SETTINGS_LETTERS, options, NULL)) >= 0) {
+    while ((option = getopt_long(argc, argv, "+vhnrpT" RD_SETTINGS_LETTERS, options, NULL)) >= 0) {
         if (option == 'h') {
             (void)fputs(help, stdout);
             return rd_cli_printed(&called.settings.cli);

@@ -120,4 +120,10 @@ static inline uint32_t rd_crc(const uint8_t *data, size_t len)
     return ~crc32_iscsi((unsigned char *)(uintptr_t)data, (int)len, 0xFFFFFFFFu);
 }
 
+/* The same, going on from the crc32c of what came before (0: nothing). */
+static inline uint32_t rd_crc_on(uint32_t crc, const uint8_t *data, size_t len)
+{
+    return ~crc32_iscsi((unsigned char *)(uintptr_t)data, (int)len, ~crc);
+}
+
 #endif

@@ -4,12 +4,15 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <openssl/evp.h>
 
 #define SUFFIX ".rdcp-part"
+#define LOCK_MS 3000 /* one that was cut off may need so long to end */
 #define DIRECTORY (O_RDONLY | O_DIRECTORY | O_CLOEXEC)
 
 /* "rdcp: HOST: PATH/BELOW: text" for number `nth`, and one line for all that are too many. */
@@ -84,6 +87,22 @@ void rd_part_name(const char *name, char part[256])
     (void)snprintf(part, 256, ".%.200s-%s" SUFFIX, name, hex);
 }
 
+bool rd_copy_lock(int fd)
+{
+    int64_t deadline = rd_now_ms() + LOCK_MS;
+
+    while (flock(fd, LOCK_EX | LOCK_NB) < 0) {
+        if (errno != EWOULDBLOCK && errno != EINTR)
+            return true; /* a file system without locks */
+        if (rd_left_ms(deadline) == 0) {
+            errno = EBUSY;
+            return false;
+        }
+        (void)poll(NULL, 0, 20);
+    }
+    return true;
+}
+
 void rd_target_close(rd_target_t *target)
 {
     if (target->base >= 0)
@@ -141,7 +160,9 @@ static bool find(const rd_copy_t *copy, rd_target_t *target, rd_why_t *why)
         return rd_because(why, "%s", strerror(errno));
     if (is_there && rd_special_name(is.st_mode))
         return rd_because(why, "is %s: rdcp does not replace it", rd_special_name(is.st_mode));
-    if (is_there && S_ISDIR(is.st_mode)) {
+    if (is_there && S_ISDIR(is.st_mode) && copy->no_directory && !target->is_tree)
+        return rd_because(why, "is a directory, and -T is given for a file");
+    if (is_there && S_ISDIR(is.st_mode) && !copy->no_directory) {
         target->parent = open(path, DIRECTORY);
         if (target->parent < 0)
             return rd_because(why, "%s", strerror(errno));

@@ -9,6 +9,7 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "copy.h"
@@ -313,7 +314,128 @@ static void two_copies_do_not_meet(void)
     CHECK(holds("to", "text"));
 }
 
+/* Without a byte of content on the way, and whoever won keeps what he writes. */
+static void the_loser_of_two_copies_is_told_at_once(void)
+{
+    uint64_t kept;
+    int fd;
+
+    CHECK_IN(fresh());
+    CHECK(mkdir("from", 0755) == 0 && mkdir(".to.rdcp-part", 0700) == 0);
+    put_file("from/one", "text");
+    put_file(".single.rdcp-part", "te");
+    fd = open(".single.rdcp-part", O_RDWR);
+    CHECK(fd >= 0 && flock(fd, LOCK_EX) == 0);
+    CHECK_EQ(copy("from/one", "single"), RD_COPY_FAILED);
+    CHECK_EQ(bytes_packed(&kept), 0);
+    CHECK(holds(".single.rdcp-part", "te") && !is_there("single"));
+    close(fd);
+    fd = open(".to.rdcp-part", O_RDONLY | O_DIRECTORY);
+    CHECK(fd >= 0 && flock(fd, LOCK_EX) == 0);
+    CHECK_EQ(copy("from", "to"), RD_COPY_FAILED);
+    CHECK_EQ(bytes_packed(&kept), 0);
+    CHECK(!is_there("to") && !is_there(".to.rdcp-part/one"));
+    close(fd);
+}
+
+/* ---- the target itself ---- */
+
+static void a_target_that_is_no_directory_to_copy_into(void)
+{
+    rd_copy_t target = {.host = "", .path = "to", .name = "from", .recursive = true};
+
+    CHECK_IN(fresh());
+    CHECK(mkdir("from", 0755) == 0);
+    put_file("from/one", "text");
+    CHECK_EQ(copy_all(copy_of("from"), target), 0);
+    CHECK(holds("to/one", "text"));
+    CHECK_EQ(copy_all(copy_of("from"), target), 0); /* as cp does it */
+    CHECK(holds("to/from/one", "text") && run("rm -r to/from"));
+    target.no_directory = true;
+    put_file("from/two", "more");
+    CHECK_EQ(copy_all(copy_of("from"), target), 0);
+    CHECK(run("diff -r from to"));
+    target.path = "to/";
+    CHECK_EQ(copy_all(copy_of("from"), target), 0);
+    target.path = "new";
+    CHECK_EQ(copy_all(copy_of("from"), target), 0);
+    CHECK(run("diff -r from to && diff -r from new"));
+    CHECK_EQ(copy_all(copy_of("from/one"), target), RD_COPY_FAILED);
+    CHECK(run("diff -r from new"));
+}
+
 /* ---- what goes wrong at the source ---- */
+
+/* Packs "from" in a child and changes it meanwhile, when a piece of it is on the way: what does not
+ * fit into the buffer and the pipe waits for us. */
+static int pack_and(const char *change)
+{
+    rd_copy_t source = copy_of("from"), target = copy_of("to");
+    int pipe_ends[2], out, status = -1;
+    char some[65536];
+    ssize_t n;
+    pid_t child;
+
+    if (list(&source) != 0 || have(&target) != 0 || pipe(pipe_ends) < 0)
+        abort();
+    child = fork();
+    if (child == 0) {
+        int in = open_stream(HAD, false);
+
+        close(pipe_ends[0]);
+        _exit(rd_copy_pack(&source, in, pipe_ends[1]));
+    }
+    close(pipe_ends[1]);
+    out = open_stream(PACKED, true);
+    n = read(pipe_ends[0], some, 1);
+    if (!run(change))
+        abort();
+    do
+        if (n < 0 || write(out, some, (size_t)n) != n)
+            abort();
+    while ((n = read(pipe_ends[0], some, sizeof some)) != 0);
+    close(pipe_ends[0]);
+    close(out);
+    if (waitpid(child, &status, 0) != child)
+        abort();
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+static void a_file_that_grows_is_copied_as_long_as_it_was(void)
+{
+    rd_copy_t target = copy_of("to");
+
+    CHECK_IN(fresh());
+    CHECK(run("head -c 5000000 /dev/urandom >from && cp from was"));
+    CHECK_EQ(pack_and("echo more >>from"), 0);
+    CHECK_EQ(unpack(&target), 0);
+    CHECK(run("cmp was to && rm to"));
+    /* Also the rest of one that was cut off. */
+    CHECK(run("head -c 1000000 was >.to.rdcp-part && cp was from"));
+    CHECK_EQ(pack_and("echo more >>from"), 0);
+    CHECK_EQ(unpack(&target), 0);
+    CHECK(run("cmp was to && rm to"));
+    /* With holes. */
+    CHECK(run("truncate -s 3000000 from && head -c 3000000 was >>from && truncate -s 9000000 from"
+              " && echo end >>from && cp from was"));
+    CHECK_EQ(pack_and("echo more >>from"), 0);
+    CHECK_EQ(unpack(&target), 0);
+    CHECK(run("cmp was to && rm to"));
+}
+
+static void a_file_that_grows_and_changes_is_refused(void)
+{
+    rd_copy_t target = copy_of("to");
+
+    CHECK_IN(fresh());
+    CHECK(run("head -c 5000000 /dev/urandom >from"));
+    CHECK_EQ(pack_and("echo more >>from; echo new | dd of=from conv=notrunc 2>/dev/null"),
+             RD_COPY_FAILED);
+    (void)unpack(&target);
+    CHECK(!is_there("to"));
+    CHECK_EQ(pack_and("touch from"), RD_COPY_FAILED);
+    CHECK_EQ(pack_and("truncate -s 100 from"), RD_COPY_FAILED);
+}
 
 static void what_is_gone_or_changed(void)
 {
@@ -562,6 +684,11 @@ static const check_case_t cases[] = {
     {"a stream that is cut leaves nothing under the name",
      a_stream_that_is_cut_leaves_nothing_under_the_name},
     {"two copies do not meet", two_copies_do_not_meet},
+    {"the loser of two copies is told at once", the_loser_of_two_copies_is_told_at_once},
+    {"a target that is no directory to copy into", a_target_that_is_no_directory_to_copy_into},
+    {"a file that grows is copied as long as it was",
+     a_file_that_grows_is_copied_as_long_as_it_was},
+    {"a file that grows and changes is refused", a_file_that_grows_and_changes_is_refused},
     {"what is gone or changed", what_is_gone_or_changed},
     {"what is no file is never replaced", what_is_no_file_is_never_replaced},
     {"what is no file is skipped", what_is_no_file_is_skipped},
