@@ -144,6 +144,7 @@ first_packet(Stream) ->
     case beamway_stream:recv(Stream, infinity) of
         {ok, Packet} ->
             check_first(Stream, Packet),
+            check_caller_waits(Stream),
             Peer = beamway_wire:find_extension(name, Packet),
             put_state(first_packet, Packet),
             put_state(peer, Peer),
@@ -163,6 +164,15 @@ check_first(Stream, Packet) ->
             ?LOG_ERROR("** Connection attempt from ~ts rejected: not a distribution handshake: ~ts **",
                        [beamway_stream:peer_text(Stream), Reason]),
             ?shutdown(no_node)
+    end.
+
+%% A caller that has sent its name waits for an answer. The two nodes may have called each other at once, and this
+%% caller has given way and ended while its connection lay in the listen backlog. net_kernel must not hear of that one:
+%% it would be the connection that is being made, who asks for a connection now would wait for it, and be told false.
+check_caller_waits(Stream) ->
+    case beamway_stream:recv(Stream, 0) of
+        {error, timeout} -> ok;
+        _ -> ?shutdown(no_node)
     end.
 
 remote_address(Family, Stream, Node) ->
