@@ -15,6 +15,10 @@
 -include_lib("kernel/include/net_address.hrl").
 -include_lib("kernel/include/logger.hrl").
 
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+-endif.
+
 -export([connect/6, accept/6]).
 -export([init_connect/7, init_accept/7]).
 %% callbacks of dist_util
@@ -334,22 +338,38 @@ kernel_address(_, Address) ->
 -spec tick(stream()) -> term().
 tick(Stream) ->
     case get_state(link) of
-        {Ring, Port, _} when ?IS_RING(Ring) -> beamway_port:tick(Port);
+        {Ring, Port, _} when ?IS_RING(Ring) -> of_port(fun beamway_port:tick/1, Port);
         {_, Controller, _} -> beamway_stream:tick(Stream, Controller)
     end.
 
-%% @private Bytes read, half messages included, so that a long message counts as life; messages
-%% written, because dist_util counts its own tick as one.
+%% @private For people, net_kernel:node_info/1: messages. For dist_util, which takes what does not grow for silence: also a
+%% part of a long message counts as life. Of what is written only messages count, because dist_util counts its own tick as one.
 -spec getstat(stream()) ->
           {ok, Read :: integer(), Written :: integer(), Pending :: integer()} | {error, term()}.
 getstat(Stream) ->
     case stats(Stream, get_state(link)) of
-        {ok, #{bytes_in := In, frames_out := Out, queue_bytes := Pending}} -> {ok, In, Out, Pending};
-        {error, Reason} -> {error, Reason}
+        {ok, #{bytes_in := Bytes, frames_in := Frames, frames_out := Out, queue_bytes := Pending}} ->
+            {_, Told} = Heard = heard(Bytes, Frames, get_state(heard)),
+            put_state(heard, Heard),
+            {ok, Told, Out, Pending};
+        {error, Reason} ->
+            {error, Reason}
     end.
 
-stats(_Stream, {Ring, Port, _}) when ?IS_RING(Ring) -> {ok, beamway_port:stats(Port)};
+%% What was told is the count of messages, but for looks that found a part of one: these count, too, until enough whole
+%% ones have come.
+heard(Bytes, Frames, undefined) -> heard(Bytes, Frames, {0, 0});
+heard(Bytes, _Frames, {Bytes, Told}) -> {Bytes, Told};
+heard(Bytes, Frames, {_Before, Told}) -> {Bytes, max(Frames, Told + 1)}.
+
+stats(_Stream, {Ring, Port, _}) when ?IS_RING(Ring) -> of_port(fun(Alive) -> {ok, beamway_port:stats(Alive)} end, Port);
 stats(Stream, _Link) -> beamway_stream:stats(Stream).
+
+%% The port may have ended just now. Its exit signal, with the reason, is then on its way to this process.
+of_port(Command, Port) ->
+    try Command(Port)
+    catch error:badarg -> {error, closed}
+    end.
 
 %% @private
 -spec setopts(stream(), [inet:socket_setopt()]) -> ok | {error, term()}.
@@ -367,6 +387,7 @@ getopts(Stream, Options) ->
              | setup_ms       %% net_setuptime in milliseconds
              | peer           %% beamway_wire:found()
              | extension      %% beamway_wire:extension() of this node
+             | heard          %% {Bytes, Told}: what getstat/1 saw and said last
              | first_packet   %% what the acceptor has read ahead for dist_util
              | link.          %% {shm | rdma | tcp | tls, Controller, Reason}
 
@@ -382,3 +403,23 @@ get_state(Key) ->
 -spec take_state(key()) -> term().
 take_state(Key) ->
     erase({?MODULE, Key}).
+
+-ifdef(TEST).
+
+%% Looks at 0, half a message, a whole one, nothing new, three more, and one of many parts with what follows it.
+messages_are_counted_and_parts_are_life_test() ->
+    Looks = [{0, 0}, {50, 0}, {100, 1}, {100, 1}, {130, 4}, {200, 4}, {300, 4}, {400, 5}, {450, 9}],
+    {Told, _} = lists:mapfoldl(fun({Bytes, Frames}, Before) ->
+                                       {_, Count} = After = heard(Bytes, Frames, Before),
+                                       {Count, After}
+                               end, undefined, Looks),
+    ?assertEqual([0, 1, 2, 2, 4, 5, 6, 7, 9], Told).
+
+a_port_that_has_just_ended_test() ->
+    Port = open_port({spawn, "cat"}, []),
+    true = port_close(Port),
+    put_state(link, {shm, Port, <<>>}),
+    ?assertEqual([{error, closed}, {error, closed}], [tick(none), getstat(none)]),
+    take_state(link).
+
+-endif.

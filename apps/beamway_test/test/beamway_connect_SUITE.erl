@@ -315,11 +315,21 @@ traffic_counters(Config) ->
     [true = grown(Counter, Before, After)
      || {Before, After} <- [{BeforeA, counters(PeerA, NodeB)}, {BeforeB, counters(PeerB, NodeA)}],
         Counter <- [in, out]],
+    %% They are messages, not bytes.
+    LargeA = counters(PeerA, NodeB),
+    [_ = beamway_peer:call(PeerA, erpc, call, [NodeB, binary, copy, [<<7>>, 10000]]) || _ <- lists:seq(1, 20)],
+    More = proplists:get_value(in, counters(PeerA, NodeB)) - proplists:get_value(in, LargeA),
+    true = More >= 20 andalso More < 200,
     ok.
 
+%% The called node may still be about to say that the connection is up.
 counters(Peer, Node) ->
-    {ok, Info} = beamway_peer:call(Peer, net_kernel, node_info, [Node]),
-    {up, normal} = {proplists:get_value(state, Info), proplists:get_value(type, Info)},
+    Info = beamway_peer:wait_until(
+             fun() ->
+                     {ok, Now} = beamway_peer:call(Peer, net_kernel, node_info, [Node]),
+                     proplists:get_value(state, Now) =:= up andalso Now
+             end, 5000),
+    normal = proplists:get_value(type, Info),
     {net_address, {{_, _, _, _}, _}, _, tcp, inet} = proplists:get_value(address, Info),
     Info.
 
