@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Counts the links that nodes make while OTP's suites run, so that a result cannot be stock TCP's by fall-back.
 %%
-%% A node says in its log (beamway_links, level info) over what each link is. Every node of the suites has {@link seen/2} as
+%% A node says in its log (beamway_links, level info, or debug for a hidden peer) over what each link is. Every node of the suites has {@link seen/2} as
 %% a filter of its logger, from before its first connection on: it writes that as a line to the file `OTP_SUITES_TRACE' and
 %% keeps it from every handler, so that the suites see the log that they expect. Each end of a link is a line: `link tcp' and
 %% the reason, `link shm', or `link shm here' in the suites' own node. Of the others a last line can be missing: some are made
@@ -19,7 +19,8 @@
 
 %% @doc The filter. Runs in the process that logs, so it must neither wait nor fail.
 -spec seen(logger:log_event(), term()) -> logger:filter_return().
-seen(#{level := info, msg := {Format, Args}, meta := #{mfa := {beamway_links, _, _}}}, _) ->
+seen(#{level := Level, msg := {Format, Args}, meta := #{mfa := {beamway_links, _, _}}}, _)
+  when Level =:= info; Level =:= debug ->
     case {string:find(Format, "is up over"), Args} of
         {nomatch, _} -> ok;
         {_, [_Node, Kind, Reason]} -> write(line(Kind, Reason))

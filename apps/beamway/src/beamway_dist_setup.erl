@@ -321,7 +321,7 @@ handshake_complete(Stream, Node, DHandle) ->
 %% that whoever sees the node sees its link.
 address(Stream, Node, Address) ->
     {Kind, Controller, Reason} = get_state(link),
-    beamway_links:up(#{node => Node, link => Kind, reason => Reason,
+    beamway_links:up(#{node => Node, link => Kind, reason => Reason, hidden => lists:member(Node, nodes(hidden)),
                        address => beamway_stream:peer_text(Stream), since => os:system_time(second),
                        connection => self(), controller => Controller, stream => Stream}),
     kernel_address(Kind, Address).

@@ -25,12 +25,13 @@
 -type link() :: #{node := node(),
                   link := shm | rdma | tcp | tls,
                   reason := binary(),
+                  hidden := boolean(),
                   address := binary(),
                   since := integer(),
                   connection := pid(),
                   controller := beamway_stream:controller(),
                   stream := beamway_stream:stream()}.
-%% `since': system time in seconds.
+%% `since': system time in seconds. `hidden': the peer is not in `nodes()', as a tool that calls and goes.
 
 -record(state, {config :: beamway_config:config(),
                 driver = untried :: untried | ok | {error, Reason :: binary()},
@@ -257,8 +258,8 @@ largest_ring(_Kind, _Bytes, _Free) -> none.
 
 %% @private
 -spec handle_cast(term(), #state{}) -> {noreply, #state{}}.
-handle_cast({up, #{connection := Pid, node := Node, link := Kind, reason := Reason}}, State) ->
-    ?LOG_INFO("beamway: link to ~ts is up over ~ts (~ts)", [Node, Kind, Reason]),
+handle_cast({up, #{connection := Pid, node := Node, link := Kind, reason := Reason, hidden := Hidden}}, State) ->
+    ?LOG(level(Hidden), "beamway: link to ~ts is up over ~ts (~ts)", [Node, Kind, Reason]),
     Released = case State#state.granted of
                    #{Pid := {Kind, _}} = Granted -> Granted;
                    Granted -> maps:remove(Pid, Granted)
@@ -285,7 +286,7 @@ watch(Lane, #state{monitors = Monitors} = State) ->
 -spec handle_info(term(), #state{}) -> {noreply, #state{}}.
 handle_info({'DOWN', _Ref, process, Pid, Reason}, State) ->
     case ets:take(?TABLE, {link, Pid}) of
-        [{_, #{node := Node, link := Kind}}] -> log_down(Node, Kind, Reason);
+        [{_, Link}] -> log_down(Link, Reason);
         [] -> ok
     end,
     {noreply, forget(Pid, State)};
@@ -297,11 +298,15 @@ handle_info(_Info, State) ->
 forget(Key, #state{granted = Granted, monitors = Monitors} = State) ->
     State#state{granted = maps:remove(Key, Granted), monitors = maps:remove(Key, Monitors)}.
 
-log_down(Node, Kind, beamway_link_corrupt) ->
+log_down(#{node := Node, link := Kind}, beamway_link_corrupt) ->
     ?LOG_ERROR("beamway: link to ~ts over ~ts is down: the peer broke the ring protocol",
                [Node, Kind]);
-log_down(Node, Kind, Reason) ->
-    ?LOG_INFO("beamway: link to ~ts over ~ts is down: ~0tp", [Node, Kind, Reason]).
+log_down(#{node := Node, link := Kind, hidden := Hidden}, Reason) ->
+    ?LOG(level(Hidden), "beamway: link to ~ts over ~ts is down: ~0tp", [Node, Kind, Reason]).
+
+%% A tool such as ejabberdctl is a hidden node for a second, at each call.
+level(_Hidden = true) -> debug;
+level(_Hidden = false) -> info.
 
 %% @private
 -spec terminate(term(), #state{}) -> ok.

@@ -13,7 +13,7 @@
 -export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2,
          init_per_testcase/2, end_per_testcase/2]).
 -export([simultaneous_connects/1, callers_that_gave_up/1, reconnects/1, restarts_under_the_same_name/1, full_mesh/1,
-         hidden_node/1, auto_connect_never/1, auto_connect_once/1, wrong_cookie/1, allow/1,
+         hidden_node/1, hidden_in_the_log/1, auto_connect_never/1, auto_connect_once/1, wrong_cookie/1, allow/1,
          mixed_cluster/1, socket_options/1, traffic_counters/1, socket_of_the_link/1,
          questions_of_inet/1, nodedown_reasons/1, absent_node/1, illegal_names/1]).
 
@@ -23,7 +23,7 @@ all() -> beamway_carrier:all().
 
 groups() ->
     beamway_carrier:groups(
-      [simultaneous_connects, callers_that_gave_up, reconnects, restarts_under_the_same_name, full_mesh, hidden_node,
+      [simultaneous_connects, callers_that_gave_up, reconnects, restarts_under_the_same_name, full_mesh, hidden_node, hidden_in_the_log,
        auto_connect_never, auto_connect_once, wrong_cookie, allow, mixed_cluster, socket_options,
        traffic_counters, socket_of_the_link, questions_of_inet, nodedown_reasons, absent_node,
        illegal_names]).
@@ -201,6 +201,37 @@ hidden_node(Config) ->
     {[], [NodeB]} = {beamway_peer:call(PeerA, erlang, nodes, []),
                      beamway_peer:call(PeerA, erlang, nodes, [hidden])},
     NodeB = beamway_peer:call(PeerA, erpc, call, [NodeB, erlang, node, []]),
+    ok.
+
+%% A tool that is a hidden node for a moment leaves no line at level info. Other nodes do.
+hidden_in_the_log(Config) ->
+    case beamway_carrier:carrier(Config) of
+        inet_tcp -> ok; % says nothing of its connections
+        Carrier -> hidden_in_the_log(Carrier, log_file(Config))
+    end.
+
+hidden_in_the_log(Carrier, Log) ->
+    {ok, Peer, Node} = beamway_peer:start(Carrier, #{log => Log, args => ["-kernel", "logger_level", "info"]}),
+    [Hidden, StockHidden, Visible] =
+        [begin
+             {ok, Caller, CallerNode} = beamway_peer:start(From, #{args => Args}),
+             true = beamway_peer:call(Caller, net_kernel, connect_node, [Node]),
+             ok = beamway_peer:halt_node(Caller),
+             ok = beamway_peer:wait_disconnected(Peer, CallerNode),
+             atom_to_list(CallerNode)
+         end || {From, Args} <- [{Carrier, ["-hidden"]}, {inet_tcp, ["-hidden"]}, {Carrier, []}]],
+    Lines = fun() ->
+                    [Line || Line <- string:lexemes(beamway_peer:log_text(Log), "\n"),
+                             string:find(Line, "beamway: link to ") =/= nomatch]
+            end,
+    Has = fun(Line, Part) -> string:find(Line, Part) =/= nomatch end,
+    Said = beamway_peer:wait_until(
+             fun() ->
+                     Now = Lines(),
+                     lists:any(fun(Line) -> Has(Line, Visible) andalso Has(Line, "is down") end, Now) andalso Now
+             end, 5000),
+    [] = [Line || Line <- Said, Has(Line, Hidden) orelse Has(Line, StockHidden)],
+    [_Up, _Down] = Said,
     ok.
 
 auto_connect_never(Config) ->
