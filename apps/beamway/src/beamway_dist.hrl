@@ -10,15 +10,15 @@
 -include_lib("kernel/include/net_address.hrl").
 
 %% Started before net_kernel and kept as long as the distribution runs. The identity is the carrier's,
-%% so that a node can have several; they share one server.
+%% so that a node can have several; they share one server, beamway_links.
 -spec childspecs() -> {ok, [supervisor:child_spec()]}.
 childspecs() ->
-    {ok, [#{id => {beamway_links, ?MODULE},
-            start => {beamway_links, start_link, []},
+    {ok, [#{id => {beamway_holder, ?MODULE},
+            start => {beamway_holder, start_link, []},
             restart => permanent,
             shutdown => 2000,
             type => worker,
-            modules => [beamway_links]}]}.
+            modules => [beamway_holder]}]}.
 
 %% Opens the listening socket and tells epmd; ports, interface and options as kernel's `inet_dist_*'
 %% parameters say.

@@ -2,19 +2,19 @@
 %% @doc The server behind all links of a node: loads the driver, knows every link, keeps the ring
 %% memory of the node under its limit, logs each link that comes and goes.
 %%
-%% net_kernel's supervisor starts it before net_kernel (see {@link beamway_dist:childspecs/0}),
-%% because a driver is unloaded when the process that loaded it ends. That supervisor gives up the
-%% whole distribution when a child dies, so nothing here may crash on what a peer or a user does.
-%% On a node with another distribution it is started by {@link beamway_sup}, for lanes.
+%% net_kernel's supervisor has it started before net_kernel (see {@link beamway_dist:childspecs/0}),
+%% the application for lanes. It belongs to neither and ends with the last of them, see {@link beamway_sup}.
 %%
 %% Its table is read by anyone. A connection process writes its own row; the server removes it when
-%% that process ends.
+%% that process ends. All that must outlive the server is in the table, which does: after a crash the next server
+%% finds it there. A server that crashes again and again ends the distribution, so nothing here may crash on what
+%% a peer or a user does.
 -module(beamway_links).
 -behaviour(gen_server).
 
 -include_lib("kernel/include/logger.hrl").
 
--export([start_link/0, config/0, extension/1, has_rdma_library/0, grant/1, up/1, all/0]).
+-export([start_link/0, prepare/0, load_driver/0, hold/0, config/0, extension/1, has_rdma_library/0, grant/1, up/1, all/0]).
 -export([driver/0, grant/2, keep/1, drop/0]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2, terminate/2]).
 -export_type([link/0]).
@@ -33,19 +33,39 @@
                   stream := beamway_stream:stream()}.
 %% `since': system time in seconds. `hidden': the peer is not in `nodes()', as a tool that calls and goes.
 
+%% Rows of the table: {{link, Pid}, link()}; {{holder, Pid}, true}; {config, beamway_config:config()};
+%% {extension, beamway_wire:extension()}; {driver, ok | {error, Reason}}, if it was tried; {rdma_library, boolean()}; and ring memory of a connection process or a lane,
+%% granted but not necessarily used: {{granted, PidOrPort}, {shm | rdma | tcp, RingBytes}}.
+
 -record(state, {config :: beamway_config:config(),
-                driver = untried :: untried | ok | {error, Reason :: binary()},
-                %% ring memory of each connection process and each lane, granted but not necessarily used
-                granted = #{} :: #{pid() | port() => {shm | rdma | tcp, RingBytes :: pos_integer()}},
                 monitors = #{} :: #{pid() | port() => reference()}}).
 
-%% @doc One for the node, whichever of its carriers comes first.
--spec start_link() -> {ok, pid()} | ignore | {error, term()}.
+%% @doc Called by {@link beamway_sup}.
+-spec start_link() -> {ok, pid()} | {error, term()}.
 start_link() ->
-    case gen_server:start_link({local, ?MODULE}, ?MODULE, [], []) of
-        {error, {already_started, _}} -> ignore;
-        Started -> Started
-    end.
+    gen_server:start_link({local, ?MODULE}, ?MODULE, [], []).
+
+%% @doc What outlives the server, and ends with the calling process, its supervisor: the table with the node's options, and
+%% the driver. A driver is unloaded, and its ports end, when the process that loaded it ends.
+-spec prepare() -> ok.
+prepare() ->
+    _ = application:load(beamway),
+    ok = load_code(),
+    ?TABLE = ets:new(?TABLE, [named_table, public, {read_concurrency, true}]),
+    Config = usable_links(valid_config()),
+    ets:insert(?TABLE, [{config, Config}, {extension, largest_extension(Config)}]),
+    look_at_socket_dir(Config).
+
+%% @doc Loads the driver for the calling process, the same.
+-spec load_driver() -> ignore.
+load_driver() ->
+    ets:insert(?TABLE, {driver, beamway_port:load()}),
+    ignore.
+
+%% @doc The calling process uses the server until it ends; the server ends with the last one that does.
+-spec hold() -> ok | {error, Reason :: binary()}.
+hold() ->
+    call(hold).
 
 %% @doc The valid options of this node.
 -spec config() -> beamway_config:config().
@@ -84,7 +104,13 @@ tried({error, Reason}) ->
 %% @doc Loads the driver, if this node has not done so for its distribution, and keeps it.
 -spec driver() -> ok | {error, Reason :: binary()}.
 driver() ->
-    call(driver).
+    case ets:lookup(?TABLE, driver) of
+        [{_, Loaded}] ->
+            Loaded;
+        [] ->
+            ok = beamway_sup:load_driver(),
+            ets:lookup_element(?TABLE, driver, 2)
+    end.
 
 %% @doc Asks for ring memory for the calling connection process: so many bytes each way, at most `ring_bytes'. The
 %% grant ends with the process.
@@ -136,13 +162,8 @@ all() ->
 -spec init([]) -> {ok, #state{}}.
 init([]) ->
     process_flag(trap_exit, true),
-    _ = application:load(beamway),
-    ok = load_code(),
-    ?TABLE = ets:new(?TABLE, [named_table, public, {read_concurrency, true}]),
-    Config = usable_links(valid_config()),
-    ets:insert(?TABLE, [{config, Config}, {extension, largest_extension(Config)}]),
-    look_at_socket_dir(Config),
-    {ok, #state{config = Config}}.
+    Known = [Key || {{_, Key}, _} <- ets:tab2list(?TABLE)],
+    {ok, lists:foldl(fun watch/2, #state{config = config()}, Known)}.
 
 %% net_kernel itself calls the carrier and dist_util: what it could not load ended it, and the node. A node
 %% that has run out of descriptors when it first calls a peer can load nothing.
@@ -165,10 +186,11 @@ valid_config() ->
             Defaults#{links := [tcp]}
     end.
 
-usable_links(#{links := Links} = Config) ->
-    case Links =/= [tcp] andalso beamway_port:load() of
-        false ->
-            Config;
+usable_links(#{links := [tcp]} = Config) ->
+    Config;
+usable_links(Config) ->
+    ignore = load_driver(),
+    case driver() of
         ok ->
             Config;
         {error, Reason} ->
@@ -222,19 +244,17 @@ read_raw(Path) ->
 
 %% @private
 -spec handle_call(term(), gen_server:from(), #state{}) -> {reply, term(), #state{}}.
-handle_call(driver, _From, #state{driver = untried} = State) ->
-    Loaded = beamway_port:load(),
-    {reply, Loaded, State#state{driver = Loaded}};
-handle_call(driver, _From, #state{driver = Loaded} = State) ->
-    {reply, Loaded, State};
-handle_call({grant, Kind, Wanted}, {Pid, _}, #state{config = Config, granted = Granted} = State) ->
+handle_call(hold, {Pid, _}, State) ->
+    ets:insert(?TABLE, {{holder, Pid}, true}),
+    {reply, ok, watch(Pid, State)};
+handle_call({grant, Kind, Wanted}, {Pid, _}, #state{config = Config} = State) ->
     {Option, Limit} = Known = limit(Kind, Config),
-    Free = Limit - 2 * lists:sum([Bytes || {Of, Bytes} <- maps:values(Granted), limit(Of, Config) =:= Known]),
+    Free = Limit - 2 * lists:sum([Bytes || {{granted, _}, {Of, Bytes}} <- ets:tab2list(?TABLE), limit(Of, Config) =:= Known]),
     case largest_ring(Kind, Wanted, Free) of
         {ok, Bytes} ->
             log_smaller(Bytes, Wanted, Option, Limit),
-            NewState = watch(Pid, State),
-            {reply, {ok, Bytes}, NewState#state{granted = Granted#{Pid => {Kind, Bytes}}}};
+            ets:insert(?TABLE, {{granted, Pid}, {Kind, Bytes}}),
+            {reply, {ok, Bytes}, watch(Pid, State)};
         none ->
             {reply, {error, iolist_to_binary(io_lib:format("the ring memory of this node is used up (~ts)", [Option]))}, State}
     end;
@@ -260,22 +280,26 @@ largest_ring(_Kind, _Bytes, _Free) -> none.
 -spec handle_cast(term(), #state{}) -> {noreply, #state{}}.
 handle_cast({up, #{connection := Pid, node := Node, link := Kind, reason := Reason, hidden := Hidden}}, State) ->
     ?LOG(level(Hidden), "beamway: link to ~ts is up over ~ts (~ts)", [Node, Kind, Reason]),
-    Released = case State#state.granted of
-                   #{Pid := {Kind, _}} = Granted -> Granted;
-                   Granted -> maps:remove(Pid, Granted)
-               end,
-    {noreply, watch(Pid, State#state{granted = Released})};
-handle_cast({keep, Pid, Lane}, #state{granted = Granted} = State) ->
-    case maps:take(Pid, Granted) of
-        {Grant, Others} -> {noreply, watch(Lane, State#state{granted = Others#{Lane => Grant}})};
-        error -> {noreply, State}
+    case ets:lookup(?TABLE, {granted, Pid}) of
+        [{_, {Kind, _}}] -> ok;
+        _ -> ets:delete(?TABLE, {granted, Pid})
+    end,
+    {noreply, watch(Pid, State)};
+handle_cast({keep, Pid, Lane}, State) ->
+    case ets:take(?TABLE, {granted, Pid}) of
+        [{_, Grant}] ->
+            ets:insert(?TABLE, {{granted, Lane}, Grant}),
+            {noreply, watch(Lane, State)};
+        [] ->
+            {noreply, State}
     end;
-handle_cast({drop, Pid}, #state{granted = Granted} = State) ->
-    {noreply, State#state{granted = maps:remove(Pid, Granted)}};
+handle_cast({drop, Pid}, State) ->
+    ets:delete(?TABLE, {granted, Pid}),
+    {noreply, State};
 handle_cast(_Request, State) ->
     {noreply, State}.
 
-watch(Pid, #state{monitors = Monitors} = State) when is_map_key(Pid, Monitors) ->
+watch(Key, #state{monitors = Monitors} = State) when is_map_key(Key, Monitors) ->
     State;
 watch(Pid, #state{monitors = Monitors} = State) when is_pid(Pid) ->
     State#state{monitors = Monitors#{Pid => monitor(process, Pid)}};
@@ -283,20 +307,23 @@ watch(Lane, #state{monitors = Monitors} = State) ->
     State#state{monitors = Monitors#{Lane => monitor(port, Lane)}}.
 
 %% @private
--spec handle_info(term(), #state{}) -> {noreply, #state{}}.
-handle_info({'DOWN', _Ref, process, Pid, Reason}, State) ->
-    case ets:take(?TABLE, {link, Pid}) of
+-spec handle_info(term(), #state{}) -> {noreply, #state{}} | {stop, normal, #state{}}.
+handle_info({'DOWN', _Ref, _Type, Key, Reason}, #state{monitors = Monitors} = State) ->
+    case ets:take(?TABLE, {link, Key}) of
         [{_, Link}] -> log_down(Link, Reason);
         [] -> ok
     end,
-    {noreply, forget(Pid, State)};
-handle_info({'DOWN', _Ref, port, Lane, _Reason}, State) ->
-    {noreply, forget(Lane, State)};
+    ets:delete(?TABLE, {granted, Key}),
+    ets:delete(?TABLE, {holder, Key}),
+    after_user(State#state{monitors = maps:remove(Key, Monitors)});
 handle_info(_Info, State) ->
     {noreply, State}.
 
-forget(Key, #state{granted = Granted, monitors = Monitors} = State) ->
-    State#state{granted = maps:remove(Key, Granted), monitors = maps:remove(Key, Monitors)}.
+after_user(State) ->
+    case ets:match(?TABLE, {{holder, '_'}, '_'}, 1) of
+        '$end_of_table' -> {stop, normal, State};
+        _ -> {noreply, State}
+    end.
 
 log_down(#{node := Node, link := Kind}, beamway_link_corrupt) ->
     ?LOG_ERROR("beamway: link to ~ts over ~ts is down: the peer broke the ring protocol",

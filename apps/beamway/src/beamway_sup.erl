@@ -1,19 +1,66 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The application `beamway' for those who use lanes: starts {@link beamway_links} on a node whose distribution has not.
+%% @doc The application `beamway', for those who use lanes, and the supervisor of {@link beamway_links}.
 %%
-%% Where the distribution is Beamway's, net_kernel's supervisor has started it before any application, and this one has
-%% nothing to do.
+%% The distribution and the application both need the link server, and either may start first and end first. So the server
+%% has a supervisor that belongs to neither, and ends with the last of its users ({@link beamway_holder}). The driver and the
+%% server's table are that supervisor's: links outlive a server that crashes, and the next one finds them in the table.
 -module(beamway_sup).
 -behaviour(application).
 -behaviour(supervisor).
 
+-export([hold/0, load_driver/0]).
 -export([start/2, stop/1]).
 -export([init/1]).
+
+-define(HOLD_MS, 5000).
+-define(PAUSE_MS, 10).
+
+%% @doc The calling process uses the link server from now on, until it ends. Returns the supervisor, which lives as long.
+-spec hold() -> pid().
+hold() ->
+    hold(erlang:monotonic_time(millisecond) + ?HOLD_MS).
+
+%% The server may be ending with its last user, or be about to start again.
+hold(Deadline) ->
+    Root = root(),
+    case beamway_links:hold() of
+        ok ->
+            Root;
+        {error, Reason} ->
+            erlang:monotonic_time(millisecond) < Deadline orelse exit(Reason),
+            receive after ?PAUSE_MS -> hold(Deadline) end
+    end.
+
+%% Started by a process that ends at once, so that it has no parent, and out of the application's group: that ends its
+%% processes with it.
+root() ->
+    {_, Monitor} = spawn_monitor(fun() ->
+                                         true = group_leader(whereis(init), self()),
+                                         exit(started(supervisor:start_link({local, ?MODULE}, ?MODULE, links)))
+                                 end),
+    receive
+        {'DOWN', Monitor, process, _, {root, Root}} -> Root;
+        {'DOWN', Monitor, process, _, Reason} -> exit(Reason)
+    end.
+
+started({ok, Root}) ->
+    unlink(Root),
+    {root, Root};
+started({error, {already_started, Root}}) ->
+    {root, Root};
+started({error, Reason}) ->
+    Reason.
+
+%% @doc Loads the driver for this supervisor, where the options have not asked for it.
+-spec load_driver() -> ok.
+load_driver() ->
+    {ok, undefined} = supervisor:start_child(?MODULE, #{id => driver, start => {beamway_links, load_driver, []}, restart => temporary}),
+    ok.
 
 %% @private
 -spec start(application:start_type(), term()) -> {ok, pid()} | {error, term()}.
 start(_Type, _Arguments) ->
-    case supervisor:start_link({local, ?MODULE}, ?MODULE, []) of
+    case supervisor:start_link(?MODULE, application) of
         {ok, Pid} -> {ok, Pid};
         ignore -> {error, ignore};
         {error, Reason} -> {error, Reason}
@@ -24,7 +71,11 @@ start(_Type, _Arguments) ->
 stop(_State) -> ok.
 
 %% @private
--spec init([]) -> {ok, {supervisor:sup_flags(), [supervisor:child_spec()]}}.
-init([]) ->
-    {ok, {#{strategy => one_for_one, intensity => 3, period => 10},
-          [#{id => beamway_links, start => {beamway_links, start_link, []}, shutdown => 2000}]}}.
+-spec init(links | application) -> {ok, {supervisor:sup_flags(), [supervisor:child_spec()]}}.
+init(links) ->
+    ok = beamway_links:prepare(),
+    {ok, {#{strategy => one_for_one, intensity => 3, period => 10, auto_shutdown => any_significant},
+          [#{id => beamway_links, start => {beamway_links, start_link, []}, restart => transient, significant => true, shutdown => 2000}]}};
+init(application) ->
+    {ok, {#{strategy => one_for_one, intensity => 0},
+          [#{id => beamway_holder, start => {beamway_holder, start_link, []}, shutdown => 2000}]}}.

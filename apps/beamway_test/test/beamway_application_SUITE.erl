@@ -1,0 +1,178 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc The link server of a node, with the application and with the distribution as its users, in every order.
+%%
+%% As long as one of the two runs, connections and lanes work; when none does, nothing of Beamway is left on the node.
+%% A link server that was killed comes back and knows all links.
+-module(beamway_application_SUITE).
+
+-export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
+-export([application_first/1, distribution_first/1, distribution_ends_first/1, application_alone/1, two_carriers/1,
+         server_killed/1, server_of_lanes_killed/1]).
+
+-define(WAIT_MS, 5000).
+
+suite() -> [{timetrap, {minutes, 2}}].
+
+all() ->
+    [application_first, distribution_first, distribution_ends_first, application_alone, two_carriers, server_killed,
+     server_of_lanes_killed].
+
+init_per_suite(Config) ->
+    case beamway_carrier:all([beamway_shm]) of
+        [] -> {skip, "needs shared memory, which BEAMWAY_TEST_CARRIERS leaves out"};
+        _ -> Config
+    end.
+
+end_per_suite(_Config) -> ok.
+
+end_per_testcase(_Case, _Config) -> beamway_peer:stop_started().
+
+%% The application runs, then the distribution starts, then the application stops: connections are still made.
+application_first(_Config) ->
+    {ok, Other, _} = beamway_peer:start(beamway_shm),
+    Peer = start_without_name(),
+    ok = beamway_peer:call(Peer, application, start, [beamway]),
+    _ = become_node(Peer),
+    ok = beamway_peer:connect_both(beamway_shm, Peer, Other),
+    ok = beamway_peer:call(Peer, application, stop, [beamway]),
+    ok = connected(Peer, Other),
+    ok = connect_again(Peer, Other),
+    ok = connect_again(Other, Peer),
+    ok = beamway_peer:call(Peer, net_kernel, stop, []),
+    ok = nothing_is_left(Peer).
+
+distribution_first(_Config) ->
+    {ok, Other, _} = beamway_peer:start(beamway_shm),
+    {ok, Peer, _} = beamway_peer:start(beamway_shm),
+    ok = beamway_peer:connect_both(beamway_shm, Peer, Other),
+    [begin
+         ok = beamway_peer:call(Peer, application, start, [beamway]),
+         ok = connected(Peer, Other),
+         ok = beamway_peer:call(Peer, application, stop, [beamway]),
+         ok = connected(Peer, Other),
+         ok = connect_again(Peer, Other)
+     end || _ <- [first, second]],
+    ok.
+
+%% Lanes are still made when the distribution that started the server has ended, and the distribution can start again.
+distribution_ends_first(_Config) ->
+    {ok, Other, _} = beamway_peer:start(beamway_shm),
+    Peer = start_without_name(),
+    _ = become_node(Peer),
+    ok = beamway_peer:call(Peer, application, start, [beamway]),
+    ok = beamway_peer:connect_both(beamway_shm, Peer, Other),
+    ok = beamway_peer:call(Peer, net_kernel, stop, []),
+    ok = lane(Peer, Other),
+    _ = become_node(Peer),
+    ok = beamway_peer:connect_both(beamway_shm, Peer, Other),
+    ok = beamway_peer:call(Peer, application, stop, [beamway]),
+    ok = connected(Peer, Other),
+    ok = beamway_peer:call(Peer, net_kernel, stop, []),
+    ok = nothing_is_left(Peer).
+
+%% When it starts again it reads its options again.
+application_alone(_Config) ->
+    {ok, Peer, _} = beamway_peer:start(inet_tcp),
+    [begin
+         ok = beamway_peer:call(Peer, application, set_env, [beamway, ring_bytes, Bytes]),
+         ok = beamway_peer:call(Peer, application, start, [beamway]),
+         #{ring_bytes := Bytes} = beamway_peer:call(Peer, beamway_links, config, []),
+         ok = beamway_peer:call(Peer, application, stop, [beamway]),
+         ok = nothing_is_left(Peer)
+     end || Bytes <- [65536, 131072]],
+    ok.
+
+%% Both families, each with a child of net_kernel's supervisor.
+two_carriers(_Config) ->
+    {ok, Other, _} = beamway_peer:start(beamway_shm),
+    {ok, Peer, _} = beamway_peer:start(beamway_shm, #{flags => ["-proto_dist", "beamway", "beamway6"]}),
+    ok = beamway_peer:connect_both(beamway_shm, Peer, Other).
+
+%% Whoever kills the server ends no link and no node; what it knew is known again, ring memory included.
+server_killed(_Config) ->
+    Ring = 1048576,
+    {ok, Peer, Node} = beamway_peer:start(beamway_shm, #{env => [{"BEAMWAY_RING_BYTES", integer_to_list(Ring)},
+                                                                 {"BEAMWAY_RING_LIMIT_BYTES", integer_to_list(3 * Ring)}]}),
+    [{First, FirstNode}, {Second, SecondNode}, {Third, ThirdNode}] =
+        [{Other, OtherNode} || _ <- [first, second, third], {ok, Other, OtherNode} <- [beamway_peer:start(beamway_shm)]],
+    ok = beamway_peer:connect_both(beamway_shm, Peer, First),
+    Before = beamway_peer:call(Peer, beamway, links, []),
+    ok = kill_server(Peer),
+    Before = beamway_peer:call(Peer, beamway, links, []),
+    ok = connected(Peer, First),
+    %% The first link's memory counts: half as much is left for the second, and nothing for the third.
+    ok = beamway_peer:connect_both(beamway_shm, Peer, Second),
+    {ok, #{ring_bytes := 524288}} = beamway_peer:call(Peer, beamway, info, [SecondNode]),
+    true = beamway_peer:call(Third, net_kernel, connect_node, [Node]),
+    ok = beamway_peer:assert_link(Peer, ThirdNode, tcp),
+    %% It learns of the end of links that it has not seen begin.
+    true = beamway_peer:call(First, erlang, disconnect_node, [Node]),
+    _ = beamway_peer:wait_until(
+          fun() -> not lists:member(FirstNode, [Of || #{node := Of} <- beamway_peer:call(Peer, beamway, links, [])]) end, ?WAIT_MS),
+    ok.
+
+server_of_lanes_killed(_Config) ->
+    [Peer, Other] = [Started || _ <- [one, other], {ok, Started, _} <- [beamway_peer:start(inet_tcp)]],
+    {One, _} = Lane = open_lane(Peer, Other),
+    ok = kill_server(Peer),
+    ok = exchange(Lane),
+    ok = lane(Peer, Other),
+    ok = beamway_lane_end:do(One, fun beamway_lane:close/1).
+
+%% --- helpers -----------------------------------------------------------------------------------------
+
+start_without_name() ->
+    {Peer, nonode@nohost} = beamway_compat_nodes:start(beamway_shm, #{name => none}),
+    Peer.
+
+become_node(Peer) ->
+    Name = list_to_atom(beamway_peer:unique_name("application")),
+    {ok, _} = beamway_peer:call(Peer, net_kernel, start, [Name, #{name_domain => shortnames}]),
+    true = beamway_peer:call(Peer, erlang, set_cookie, [beamway_test]),
+    beamway_peer:call(Peer, erlang, node, []).
+
+connected(Peer, Other) ->
+    [Node, OtherNode] = [beamway_peer:call(Each, erlang, node, []) || Each <- [Peer, Other]],
+    ok = beamway_peer:assert_link(Peer, OtherNode, shm),
+    Node = beamway_peer:call(Other, erpc, call, [Node, erlang, node, []]),
+    ok.
+
+connect_again(Caller, Called) ->
+    [Node, Other] = [beamway_peer:call(Each, erlang, node, []) || Each <- [Caller, Called]],
+    true = beamway_peer:call(Caller, net_kernel, disconnect, [Other]),
+    ok = beamway_peer:wait_disconnected(Caller, Other),
+    ok = beamway_peer:wait_disconnected(Called, Node),
+    ok = beamway_peer:connect_both(beamway_shm, Caller, Called),
+    connected(Caller, Called).
+
+kill_server(Peer) ->
+    Server = beamway_peer:call(Peer, erlang, whereis, [beamway_links]),
+    true = beamway_peer:call(Peer, erlang, exit, [Server, kill]),
+    _ = beamway_peer:wait_until(
+          fun() -> not lists:member(beamway_peer:call(Peer, erlang, whereis, [beamway_links]), [undefined, Server]) end, ?WAIT_MS),
+    ok.
+
+open_lane(Peer, Other) ->
+    Lane = beamway_lane_end:join(Peer, Other, #{kinds => [shm]}),
+    {_, OtherEnd} = Lane,
+    ok = beamway_lane_end:do(OtherEnd, fun(Port) -> beamway_lane:credit(Port, 100, 1000000) end),
+    ok = exchange(Lane),
+    Lane.
+
+exchange({One, Other}) ->
+    ok = beamway_lane_end:do(One, fun(Lane) -> beamway_lane:send(Lane, <<"frame">>) end),
+    [<<"frame">>] = beamway_lane_end:do(Other, fun(Lane) -> beamway_lane_end:await_data(Lane, 1) end),
+    ok.
+
+lane(Peer, Other) ->
+    {One, _} = open_lane(Peer, Other),
+    ok = beamway_lane_end:do(One, fun beamway_lane:close/1).
+
+%% No process, no table, no name.
+nothing_is_left(Peer) ->
+    _ = beamway_peer:wait_until(
+          fun() ->
+                  [undefined, undefined] =:= [beamway_peer:call(Peer, erlang, whereis, [Name]) || Name <- [beamway_links, beamway_sup]]
+                      andalso undefined =:= beamway_peer:call(Peer, ets, whereis, [beamway_links])
+          end, ?WAIT_MS),
+    ok.
