@@ -8,7 +8,7 @@
 
 -export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_testcase/2]).
 -export([c_node_accepts/1, c_node_connects/1, erl_call/1, release_interactive/1, release_embedded/1,
-         elixir/1, jinterface/1]).
+         embedded_with_own_boot_script/1, elixir/1, jinterface/1]).
 %% Run on the nodes.
 -export([round_trip/2, start_listener/0, listener/0, ask_listener/1]).
 
@@ -24,7 +24,7 @@ all() -> beamway_carrier:all().
 
 groups() ->
     beamway_carrier:groups([c_node_accepts, c_node_connects, erl_call,
-                            release_interactive, release_embedded, elixir, jinterface]).
+                            release_interactive, release_embedded, embedded_with_own_boot_script, elixir, jinterface]).
 
 init_per_suite(Config) ->
     [{c_node, compile_c_node(proplists:get_value(priv_dir, Config))} | Config].
@@ -186,6 +186,42 @@ release(Config, Mode) ->
     ok = load_helper(Peer),
     Plain = start(carrier(Config), #{}),
     exchange(kind(Config), {Peer, Node}, Plain).
+
+%% Embedded mode without a release of its own: OTP's boot script does not know the carrier, a copy that was made for it does.
+embedded_with_own_boot_script(Config) ->
+    case carrier(Config) of
+        inet_tcp -> {comment, "it is in every boot script"};
+        Carrier -> embedded_with_own_boot_script(Carrier, filename:join(proplists:get_value(priv_dir, Config), "embedded"))
+    end.
+
+embedded_with_own_boot_script(Carrier, Script) ->
+    {0, ""} = boot_script([Script]),
+    {Peer, Node} = start(Carrier, #{args => ["-mode", "embedded", "-boot", Script]}),
+    embedded = peer:call(Peer, code, get_mode, []),
+    ok = load_helper(Peer),
+    exchange(beamway_peer:link_kind(Carrier), {Peer, Node}, start(Carrier, #{})),
+    %% Of another script than OTP's, and in interactive mode, too.
+    Other = Script ++ "_other",
+    {0, ""} = boot_script([Other, Script]),
+    {OtherPeer, OtherNode} = start(Carrier, #{args => ["-boot", Other]}),
+    exchange(beamway_peer:link_kind(Carrier), {OtherPeer, OtherNode}, start(Carrier, #{})),
+    {1, Said} = boot_script([]),
+    {match, _} = re:run(Said, "expected -extra TARGET"),
+    ok.
+
+boot_script(Words) ->
+    [Program | First] = beamway_peer:erl(),
+    Port = open_port({spawn_executable, Program},
+                     [{args, First ++ ["-noinput", "-boot", "no_dot_erlang", "-pa", beamway_peer:ebin(), "-s", "beamway_boot", "main", "-extra" | Words]},
+                      exit_status, stderr_to_stdout]),
+    output(Port, []).
+
+output(Port, Said) ->
+    receive
+        {Port, {data, Data}} -> output(Port, [Said, Data]);
+        {Port, {exit_status, Status}} -> {Status, lists:flatten(Said)}
+    after 30000 -> error({no_end, Said})
+    end.
 
 carrier_module(inet_tcp) -> inet_tcp_dist;
 carrier_module(_Beamway) -> beamway_dist.
