@@ -118,12 +118,14 @@ ranges(Config) ->
          ContentRange = header(<<"content-range">>, Response)
      end || {Range, Part, ContentRange} <- [{"0-0", <<"0">>, <<"bytes 0-0/10">>}, {"2-4", <<"234">>, <<"bytes 2-4/10">>}, {"7-", <<"789">>, <<"bytes 7-9/10">>},
                                             {"-3", <<"789">>, <<"bytes 7-9/10">>}, {"-99", <<"0123456789">>, <<"bytes 0-9/10">>}, {"9-99", <<"9">>, <<"bytes 9-9/10">>},
-                                            {"50-60,1-2", <<"12">>, <<"bytes 1-2/10">>}]],
+                                            {"50-60,1-2", <<"12">>, <<"bytes 1-2/10">>},
+                                            %% RFC 9110, 5.6.1.2: empty elements of a list are ignored.
+                                            {"0-1,", <<"01">>, <<"bytes 0-1/10">>}, {", ,2-2,,", <<"2">>, <<"bytes 2-2/10">>}]],
     [begin
          {416, _, _} = Response = Ask(Range),
          <<"bytes */10">> = header(<<"content-range">>, Response)
      end || Range <- ["10-", "99-100", "-0"]],
-    [{200, _, <<"0123456789">>} = Ask(Range) || Range <- ["", "a-b", "4-2", "1", "--1", "1-2-3", "99999999999999999999-", lists:join(",", lists:duplicate(17, "1-1"))]],
+    [{200, _, <<"0123456789">>} = Ask(Range) || Range <- ["", ",", " , ", "a-b", "4-2", "1", "--1", "1-2-3", "99999999999999999999-", lists:join(",", lists:duplicate(17, "1-1"))]],
     {200, _, <<"0123456789">>} = get(Config, "/digits.txt", [{"Range", "lines=1-2"}]),
     {416, _, _} = get(Config, "/empty.bin", [{"Range", "bytes=0-"}]).
 

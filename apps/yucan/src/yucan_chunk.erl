@@ -46,10 +46,11 @@ parse(trailers, Bin, #limits{trailer_bytes = Max} = Limits) ->
         {error, _, _} -> {error, bad_chunk}
     end.
 
-%% Hexadecimal digits and nothing else; 15 of them are more than any disk holds.
-size(<<C, Rest/bits>>, At, Size, Max) when C >= $0, C =< $9, At < 15 -> size(Rest, At + 1, Size * 16 + C - $0, Max);
-size(<<C, Rest/bits>>, At, Size, Max) when C >= $a, C =< $f, At < 15 -> size(Rest, At + 1, Size * 16 + C - $a + 10, Max);
-size(<<C, Rest/bits>>, At, Size, Max) when C >= $A, C =< $F, At < 15 -> size(Rest, At + 1, Size * 16 + C - $A + 10, Max);
+%% Hexadecimal digits and nothing else. The bound is on the value: programs that write fixed widths put zeros before it.
+-define(HAS_ROOM(Size, At, Max), Size < 16#100000000000000, At < Max).
+size(<<C, Rest/bits>>, At, Size, Max) when C >= $0, C =< $9, ?HAS_ROOM(Size, At, Max) -> size(Rest, At + 1, Size * 16 + C - $0, Max);
+size(<<C, Rest/bits>>, At, Size, Max) when C >= $a, C =< $f, ?HAS_ROOM(Size, At, Max) -> size(Rest, At + 1, Size * 16 + C - $a + 10, Max);
+size(<<C, Rest/bits>>, At, Size, Max) when C >= $A, C =< $F, ?HAS_ROOM(Size, At, Max) -> size(Rest, At + 1, Size * 16 + C - $A + 10, Max);
 size(<<"\r\n", Rest/binary>>, At, Size, _) when At > 0 -> {ok, Size, Rest};
 size(<<$;, Rest/bits>>, At, Size, Max) when At > 0 -> extension_name(Rest, At + 1, 0, Size, Max);
 size(End, At, _, Max) -> incomplete(End, At, Max).

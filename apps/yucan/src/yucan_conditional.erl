@@ -62,7 +62,7 @@ ranges(Req, Etag, Modified, Size) ->
     case yucan_req:method(Req) =:= <<"GET">> andalso yucan_req:header(<<"range">>, Req) of
         <<"bytes=", Set/binary>> ->
             case is_same_version(yucan_req:header(<<"if-range">>, Req), Etag, Modified) of
-                true -> set(binary:split(Set, <<",">>, [global]), Size, []);
+                true -> elements(binary:split(Set, <<",">>, [global]), Size);
                 false -> all
             end;
         _ -> all
@@ -73,9 +73,16 @@ is_same_version(<<"\"", _/binary>> = Tag, Etag, _) -> same(Tag, Etag, strong);
 is_same_version(<<"W/", _/binary>>, _, _) -> false;
 is_same_version(Date, _, Modified) -> yucan_date:parse(Date) =:= {ok, Modified}.
 
-set(Specs, _, _) when length(Specs) > ?MOST_RANGES -> all;
+%% Empty elements of a list are ignored (RFC 9110, 5.6.1.2), but a list of nothing else is none.
+elements(Specs, _) when length(Specs) > ?MOST_RANGES -> all;
+elements(Specs, Size) ->
+    case [Spec || Padded <- Specs, Spec <- [yucan_names:trim(Padded)], Spec =/= <<>>] of
+        [] -> all;
+        Wanted -> set(Wanted, Size, [])
+    end.
+
 set([Spec | Rest], Size, Ranges) ->
-    case range(binary:split(yucan_names:trim(Spec), <<"-">>), Size) of
+    case range(binary:split(Spec, <<"-">>), Size) of
         error -> all;
         outside -> set(Rest, Size, Ranges);
         Range -> set(Rest, Size, [Range | Ranges])

@@ -53,6 +53,9 @@ target_byte(<<" HTTP/1.1\r\n", Rest/bits>>, Bin, Start, At, Mark, Limits, Req) -
     set_target(Rest, Bin, Start, At, Mark, Limits, Req);
 target_byte(<<" HTTP/1.0\r\n", Rest/bits>>, Bin, Start, At, Mark, Limits, Req) ->
     set_target(Rest, Bin, Start, At, Mark, Limits, Req#req{version = 10, keep = false});
+%% A later minor version is read as the latest that is known (RFC 9110, 2.5).
+target_byte(<<" HTTP/1.", Minor, "\r\n", Rest/bits>>, Bin, Start, At, Mark, Limits, Req) when Minor >= $2, Minor =< $9 ->
+    set_target(Rest, Bin, Start, At, Mark, Limits, Req);
 target_byte(<<C, Rest/bits>>, Bin, Start, At, Mark, Limits, Req) when C =:= $!; C =:= $"; C =:= $\\, Mark > 0 ->
     target_byte(Rest, Bin, Start, At + 1, Mark, Limits, Req);
 target_byte(<<>>, _, _, At, _, #limits{request_line_bytes = Max}, _) ->
@@ -64,7 +67,7 @@ target_byte(_, _, _, At, _, #limits{request_line_bytes = Max}, _) when At > Max 
 target_byte(_, _, _, _, _, _, _) ->
     {error, 400, bad_target}.
 
-version(<<"HTTP/1.", Minor, End/binary>>) when Minor =:= $0; Minor =:= $1 ->
+version(<<"HTTP/1.", Minor, End/binary>>) when Minor >= $0, Minor =< $9 ->
     case End of
         <<>> -> more;
         <<"\r">> -> more;
@@ -184,9 +187,10 @@ note(transfer_encoding, Value, Req) ->
         <<"chunked">> -> Req#req{body = chunked};
         Other -> unknown_coding(Other)
     end;
-note(expect, Value, Req) ->
+note(expect, Value, #req{version = Version} = Req) ->
     case yucan_names:lower(Value) of
-        <<"100-continue">> -> Req#req{expect = true};
+        %% RFC 9110, 10.1.1: a client of HTTP/1.0 knows no interim responses.
+        <<"100-continue">> -> Req#req{expect = Version =:= 11};
         _ -> {error, 417, bad_expectation}
     end.
 
