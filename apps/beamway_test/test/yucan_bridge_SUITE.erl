@@ -26,7 +26,9 @@ init_per_suite(Config) ->
     [begin
          File = filename:join(Root, Name),
          ok = filelib:ensure_dir(File),
-         ok = file:write_file(File, Text)
+         ok = file:write_file(File, Text),
+         %% Not of this second: it has a tag.
+         ok = file:change_time(File, {{2020, 1, 2}, {3, 4, 5}})
      end || {Name, Text} <- [{"static/one.txt", "1234\n"}, {"static/deep/depth1.txt", "1\n"}, {"static/deep/deeper/depth2.txt", "2\n"}, {"a b.txt", "blank"}]],
     Options = #{handler => yucan_test_bridge, bridge => yucan_test_bridge, document_root => Root, static_paths => ["static"]},
     [{port, yucan_test_server:start(yucan_bridge, #{handler => {yucan_simple_bridge_anchor, Options}})}, {root, Root} | Config].

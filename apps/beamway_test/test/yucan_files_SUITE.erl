@@ -4,7 +4,7 @@
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
 -export([plain/1, head/1, methods/1, conditional/1, ranges/1, several_ranges/1, if_range/1, index/1, redirect_to_folder/1, listing/1, gzip_beside/1,
-         gzip_made/1, compress_middleware/1, traversal/1, encoded_slash/1, symlinks/1, dot_files/1, large/1, shrinking/1, names/1]).
+         gzip_made/1, compress_middleware/1, traversal/1, encoded_slash/1, symlinks/1, listed_links/1, fresh/1, bad_options/1, dot_files/1, large/1, shrinking/1, names/1]).
 
 -include_lib("common_test/include/ct.hrl").
 -include_lib("kernel/include/file.hrl").
@@ -13,7 +13,7 @@ suite() -> [{timetrap, {minutes, 1}}].
 
 all() ->
     [plain, head, methods, conditional, ranges, several_ranges, if_range, index, redirect_to_folder, listing, gzip_beside, gzip_made, compress_middleware,
-     traversal, encoded_slash, symlinks, dot_files, large, shrinking, names].
+     traversal, encoded_slash, symlinks, listed_links, fresh, bad_options, dot_files, large, shrinking, names].
 
 init_per_suite(Config) ->
     Base = list_to_binary(?config(priv_dir, Config)),
@@ -45,8 +45,8 @@ init_per_suite(Config) ->
     ok = file:make_symlink(<<"digits.txt">>, <<Root/binary, "/stays">>),
     Options = #{root => Root},
     Routes = [{"/listed/*path", yucan_file, Options#{mount => <<"/listed">>, listing => true}},
-              {"/links/*path", yucan_file, Options#{mount => <<"/links">>, follow_symlinks => never}},
-              {"/any/*path", yucan_file, Options#{mount => <<"/any">>, follow_symlinks => always}},
+              {"/links/*path", yucan_file, Options#{mount => <<"/links">>, follow_symlinks => never, listing => true}},
+              {"/any/*path", yucan_file, Options#{mount => <<"/any">>, follow_symlinks => always, listing => true}},
               {"/handler/*path", yucan_test_handler, none},
               {"/*path", yucan_file, Options}],
     Port = yucan_test_server:start(yucan_files, #{routes => Routes}),
@@ -214,6 +214,36 @@ symlinks(Config) ->
     {200, _, <<"0123456789">>} = get(Config, "/stays"),
     [{403, _, _} = get(Config, Path) || Path <- ["/leaves", "/up/outside.txt", "/etc/passwd", "/up/root/../outside.txt", "/links/stays"]],
     {200, _, <<"secret">>} = get(Config, "/any/leaves").
+
+%% A listing has the links that a request for them would follow, and no others.
+listed_links(Config) ->
+    Links = fun(Path) ->
+        {200, _, Page} = get(Config, Path),
+        [Name || Name <- ["leaves", "up", "etc", "stays"], binary:match(Page, list_to_binary(["./", Name])) =/= nomatch]
+    end,
+    [["stays"], [], ["leaves", "up", "etc", "stays"]] = [Links(Path) || Path <- ["/listed/", "/links/", "/any/"]].
+
+%% What may change again within the second of its time has no validator: a cache asks again, and gets what is there. No tag tells an inode.
+fresh(Config) ->
+    File = <<(?config(root, Config))/binary, "/fresh.txt">>,
+    ok = file:write_file(File, <<"one">>),
+    {200, First, <<"one">>} = get(Config, "/fresh.txt"),
+    [undefined, undefined] = [proplists:get_value(Name, First) || Name <- [<<"etag">>, <<"last-modified">>]],
+    Conditions = [[{"If-None-Match", "\"x\""}], [{"If-Modified-Since", "Fri, 01 Jan 2100 00:00:00 GMT"}], [{"Range", "bytes=0-0"}, {"If-Range", "\"x\""}]],
+    [{200, _, <<"one">>} = get(Config, "/fresh.txt", Headers) || Headers <- Conditions],
+    true = beamway_peer:wait_until(fun() -> header(<<"etag">>, get(Config, "/fresh.txt")) =/= undefined end, 20000),
+    <<"\"3-", _/binary>> = Etag = header(<<"etag">>, get(Config, "/fresh.txt")),
+    {304, _, _} = get(Config, "/fresh.txt", [{"If-None-Match", Etag}]).
+
+%% A wrong option is told when the server starts, in words.
+bad_options(Config) ->
+    Root = ?config(root, Config),
+    [begin
+         {error, Text} = yucan:start(#{name => yucan_files_bad, listen => [#{port => 0}], handler => {yucan_file, Options}}),
+         {Text, true} = {Text, is_binary(Text) andalso binary:match(Text, Expected) =/= nomatch}
+     end || {Options, Expected} <- [{#{root => Root, follow_symlinks => true}, <<"yucan_file: follow_symlinks is true; inside, always or never is expected">>},
+                                    {#{root => Root, symlinks => never}, <<"yucan_file: unknown option symlinks; known are ">>},
+                                    {#{root => <<"/no/such">>}, <<"yucan_file: root is /no/such; no such folder">>}]].
 
 dot_files(Config) ->
     [{404, _, _} = get(Config, Path) || Path <- ["/.secret", "/%2esecret", "/list/.hidden", "/./.secret"]],

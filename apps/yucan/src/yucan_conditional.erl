@@ -6,8 +6,8 @@
 -export([decide/3, ranges/4, accepts_gzip/1]).
 -export_type([etag/0]).
 
-%% With its quotes, and W/ if it is weak.
--type etag() :: binary().
+%% With its quotes, and W/ if it is weak. `none': what is there may change without its time, so no earlier answer stands for it.
+-type etag() :: none | binary().
 
 %% Two dozen small ranges cost more than the whole; overlapping ones are a known attack.
 -define(MOST_RANGES, 16).
@@ -34,7 +34,7 @@ fresh(Req, Etag, Modified) ->
         {undefined, undefined} -> proceed;
         {undefined, Since} ->
             case yucan_date:parse(Since) of
-                {ok, Date} when Modified =< Date -> not_modified;
+                {ok, Date} when Modified =< Date, Etag =/= none -> not_modified;
                 _ -> proceed
             end;
         %% If-Modified-Since does not count beside it.
@@ -46,6 +46,7 @@ fresh(Req, Etag, Modified) ->
     end.
 
 matches(<<"*">>, _, _) -> true;
+matches(_, none, _) -> false;
 matches(Tags, Etag, How) -> lists:any(fun(Tag) -> same(yucan_names:trim(Tag), Etag, How) end, binary:split(Tags, <<",">>, [global])).
 
 same(<<"W/", _/binary>>, _, strong) -> false;
@@ -69,6 +70,7 @@ ranges(Req, Etag, Modified, Size) ->
     end.
 
 is_same_version(undefined, _, _) -> true;
+is_same_version(_, none, _) -> false;
 is_same_version(<<"\"", _/binary>> = Tag, Etag, _) -> same(Tag, Etag, strong);
 is_same_version(<<"W/", _/binary>>, _, _) -> false;
 is_same_version(Date, _, Modified) -> yucan_date:parse(Date) =:= {ok, Modified}.

@@ -16,9 +16,11 @@
     %% The part of the path that is not below the root.
     mount => binary(),
     index => [binary()],
+    %% Without what a request for it would not give: names with a dot, links that the policy refuses.
     listing => boolean(),
     %% Give `FILE.gz' to those who take it, and compress text of up to 1 MB for them.
     gzip => boolean(),
+    %% `inside' if not given.
     follow_symlinks => yucan_links:policy(),
     dot_files => boolean(),
     mime => #{binary() => binary()},
@@ -32,9 +34,25 @@
 %% @private
 -spec init(options()) -> options().
 init(#{root := Root} = Options) ->
+    [cannot("unknown option ~0tp; known are root, ~ts", [Key, lists:join(", ", [atom_to_list(K) || {K, _, _} <- kinds()])])
+     || Key <- maps:keys(Options), Key =/= root, not lists:keymember(Key, 1, kinds())],
+    [cannot("~ts is ~0tp; ~ts is expected", [Key, maps:get(Key, Options), Expected])
+     || {Key, IsGood, Expected} <- kinds(), is_map_key(Key, Options), not IsGood(maps:get(Key, Options))],
     Bytes = unicode:characters_to_binary(filename:absname(Root)),
-    filelib:is_dir(Bytes) orelse error({no_such_folder, Bytes}),
-    Options#{root := Bytes}.
+    filelib:is_dir(Bytes) orelse cannot("root is ~ts; no such folder", [Bytes]),
+    Options#{root := Bytes};
+init(Options) -> cannot("the options are ~0tp; a map with root is expected", [Options]).
+
+%% The server passes the text on to whoever has started it.
+-spec cannot(io:format(), [term()]) -> no_return().
+cannot(Format, Arguments) -> throw({cannot, ["yucan_file: " | io_lib:format(Format, Arguments)]}).
+
+kinds() ->
+    Truth = "true or false",
+    [{mount, fun is_binary/1, "a binary such as <<\"/files\">>"}, {index, fun is_list/1, "a list of binaries"}, {listing, fun is_boolean/1, Truth},
+     {gzip, fun is_boolean/1, Truth}, {follow_symlinks, fun(Policy) -> lists:member(Policy, [inside, always, never]) end, "inside, always or never"},
+     {dot_files, fun is_boolean/1, Truth}, {mime, fun is_map/1, "a map"}, {headers, fun is_list/1, "a list of names and values"},
+     {expires, fun(Seconds) -> is_integer(Seconds) andalso Seconds >= 0 end, "a number of seconds"}].
 
 %% @private
 -spec handle(yucan_req:req(), options()) -> yucan_handler:response().
@@ -79,12 +97,14 @@ is_hidden(Path) ->
     end.
 
 look(Req, File, Path, Root, Options) ->
-    case yucan_links:info(Path, Root, maps:get(follow_symlinks, Options, inside)) of
+    case yucan_links:info(Path, Root, policy(Options)) of
         {ok, #file_info{type = Type} = Info} when Type =:= regular; Type =:= directory -> found(Type, Req, File, Info, Path, Root, Options);
         {ok, _} -> {error, forbidden};
         {error, Reason} when Reason =:= eacces; Reason =:= forbidden -> {error, forbidden};
         {error, _} -> not_found
     end.
+
+policy(Options) -> maps:get(follow_symlinks, Options, inside).
 
 found(regular, Req, File, Info, Path, _, Options) ->
     case binary:last(Path) of
@@ -104,14 +124,14 @@ to_folder(Req) ->
     {301, [{<<"location">>, [Path, $/, [[$?, yucan_req:query(Req)] || yucan_req:has_query(Req)]]} | Headers], Body}.
 
 folder([Name | Rest], Req, Folder, Path, Root, Options) ->
-    case yucan_links:info(<<Path/binary, Name/binary>>, Root, maps:get(follow_symlinks, Options, inside)) of
+    case yucan_links:info(<<Path/binary, Name/binary>>, Root, policy(Options)) of
         {ok, #file_info{type = regular} = Info} -> serve(Req, <<Folder/binary, Name/binary>>, Info, Options);
         {error, forbidden} -> {error, forbidden};
         _ -> folder(Rest, Req, Folder, Path, Root, Options)
     end;
-folder([], Req, Folder, Path, _, Options) ->
+folder([], Req, Folder, Path, Root, Options) ->
     case {maps:get(listing, Options, false), yucan_req:method(Req)} of
-        {true, Method} when Method =:= <<"GET">>; Method =:= <<"HEAD">> -> yucan_listing:response(Folder, Path);
+        {true, Method} when Method =:= <<"GET">>; Method =:= <<"HEAD">> -> yucan_listing:response(Folder, Path, Root, policy(Options));
         {true, _} -> not_allowed(Req);
         {false, _} -> {error, forbidden}
     end.
@@ -155,16 +175,15 @@ beside(File, #file_info{mtime = Time}) ->
         _ -> none
     end.
 
-%% Weak if the file may change again within the same second.
-etag(#file_info{inode = Inode, size = Size, mtime = Time}, Suffix) ->
+%% None while the file may change again within the second of its time: a cache would keep the older content for ever.
+etag(#file_info{size = Size, mtime = Time}, Suffix) ->
     Seconds = calendar:datetime_to_gregorian_seconds(Time),
-    Now = calendar:datetime_to_gregorian_seconds(calendar:universal_time()),
-    Tag = <<$", (integer_to_binary(Inode, 36))/binary, $-, (integer_to_binary(Size, 36))/binary, $-, (integer_to_binary(Seconds, 36))/binary, Suffix/binary, $">>,
-    case Now - Seconds < 2 of
-        true -> <<"W/", Tag/binary>>;
-        false -> Tag
+    case calendar:datetime_to_gregorian_seconds(calendar:universal_time()) - Seconds < 2 of
+        true -> none;
+        false -> <<$", (integer_to_binary(Size, 36))/binary, $-, (integer_to_binary(Seconds, 36))/binary, Suffix/binary, $">>
     end.
 
+validators(none, _) -> [];
 validators(Etag, #file_info{mtime = Time}) -> [{<<"etag">>, Etag}, {<<"last-modified">>, yucan_date:format(Time)}].
 
 represent(Req, File, #file_info{size = Size, mtime = Time} = Info, Etag, Headers) ->
@@ -225,5 +244,5 @@ compress(Req, File, #file_info{mtime = Time} = Info, Headers) ->
             end
     end.
 
-weak(<<"W/", _/binary>> = Etag) -> Etag;
+weak(none) -> none;
 weak(Etag) -> <<"W/", Etag/binary>>.

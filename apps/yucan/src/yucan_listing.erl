@@ -2,24 +2,32 @@
 %% @doc A folder as a page: sorted, folders first, names escaped, nothing whose name begins with a dot. Streamed, for a folder may be large.
 -module(yucan_listing).
 
--export([response/2]).
+-export([response/4]).
 
 -include_lib("kernel/include/file.hrl").
 
 %% Entries in one piece of the page.
 -define(PIECE, 200).
 
-%% @doc The page of a folder; `Path' is what the client asked for, decoded.
--spec response(Folder :: binary(), Path :: binary()) -> yucan_handler:response().
-response(Folder, Path) ->
+%% @doc The page of a folder; `Path' is what the client asked for, decoded, below the root. A link is there if the policy lets its target out.
+-spec response(Folder :: binary(), Path :: binary(), Root :: binary(), yucan_links:policy()) -> yucan_handler:response().
+response(Folder, Path, Root, Policy) ->
     case file:list_dir_all(Folder) of
-        {ok, Names} -> {200, [{<<"content-type">>, <<"text/html; charset=utf-8">>}], {stream, fun(Write) -> page(Write, Folder, Path, sorted(Folder, Names)) end}};
+        {ok, Names} ->
+            Look = fun(Name) -> look(Name, Folder, Path, Root, Policy) end,
+            {200, [{<<"content-type">>, <<"text/html; charset=utf-8">>}], {stream, fun(Write) -> page(Write, Path, sorted(Look, Names)) end}};
         {error, _} -> yucan_error:page(403)
     end.
 
-sorted(Folder, Names) ->
-    Entries = [entry(Folder, bytes(Name)) || Name <- Names, not is_hidden(Name)],
+sorted(Look, Names) ->
+    Entries = [entry(Look, bytes(Name)) || Name <- Names, not is_hidden(Name)],
     lists:sort([Entry || {_, _, _, _} = Entry <- Entries]).
+
+look(Name, Folder, Path, Root, Policy) ->
+    case file:read_link_info(<<Folder/binary, "/", Name/binary>>, [raw, {time, universal}]) of
+        {ok, #file_info{type = symlink}} -> yucan_links:info(<<Path/binary, Name/binary>>, Root, Policy);
+        Result -> Result
+    end.
 
 bytes(Name) when is_binary(Name) -> Name;
 bytes(Name) -> unicode:characters_to_binary(Name).
@@ -28,15 +36,14 @@ is_hidden([$. | _]) -> true;
 is_hidden(<<".", _/binary>>) -> true;
 is_hidden(_) -> false.
 
-entry(Folder, Name) ->
-    case file:read_file_info(<<Folder/binary, "/", Name/binary>>, [raw, {time, universal}]) of
+entry(Look, Name) ->
+    case Look(Name) of
         {ok, #file_info{type = directory, mtime = Time}} -> {1, <<Name/binary, "/">>, Time, none};
         {ok, #file_info{type = regular, mtime = Time, size = Size}} -> {2, Name, Time, Size};
         _ -> gone
     end.
 
-page(Write, Folder, Path, Entries) ->
-    _ = Folder,
+page(Write, Path, Entries) ->
     Title = yucan_error:escape(Path),
     _ = Write([<<"<!DOCTYPE html>\n<html><head><meta charset=\"utf-8\"><title>">>, Title, <<"</title></head><body><h1>">>, Title, <<"</h1><table>\n">>,
                [<<"<tr><td><a href=\"../\">../</a></td><td></td><td></td></tr>\n">> || Path =/= <<"/">>]]),
