@@ -1,11 +1,12 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc nginx and haproxy in front of yucan: for each of some two hundred inputs, most of them made to be misunderstood, what the front says that it
 %% has passed on must be what yucan says that it got: the same requests in the same order, with the same methods, targets, hosts and bodies. A front
-%% that passes on what yucan then refuses is no danger; a request that only one of them has seen is one. Run by `test/system/yucan fronts'.
+%% that passes on what yucan then refuses is no danger; a request that only one of them has seen is one. And with varnish and caddy, too: an answer
+%% that the handler gives before the body has come reaches the client. Run by `test/system/yucan fronts'.
 -module(yucan_fronts_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
--export([nginx/1, haproxy/1]).
+-export([nginx/1, haproxy/1, early_nginx/1, early_haproxy/1, early_varnish/1, early_caddy/1]).
 -export([handle/2]).
 
 -include_lib("common_test/include/ct.hrl").
@@ -13,10 +14,13 @@
 -define(WAIT_MS, (20000 * beamway_runner:slowness())).
 %% What is not complete is given up by the fronts after one second; a client waits that long, and longer for what they do slowly.
 -define(PATIENCE_MS, 3000).
+%% Early answers: how often, and to how large a body.
+-define(EARLY, 15).
+-define(EARLY_BYTES, 20000000).
 
 suite() -> [{timetrap, {minutes, 10}}].
 
-all() -> [nginx, haproxy].
+all() -> [nginx, haproxy, early_nginx, early_haproxy, early_varnish, early_caddy].
 
 init_per_suite(Config) -> yucan_test_server:start_application(Config).
 
@@ -82,27 +86,86 @@ passed_on(_, _) -> none.
 fronted(Config, Program, Arguments, Configuration, Read) ->
     Folder = filename:join(?config(priv_dir, Config), filename:basename(Program)),
     ok = filelib:ensure_dir(filename:join(Folder, "x")),
-    %% Names of sockets are short.
-    Socket = "/tmp/yucan-" ++ filename:basename(Program) ++ ".sock",
     {ok, Log} = gen_udp:open(0, [binary, {active, false}, {ip, {127, 0, 0, 1}}, {recbuf, 1000000}]),
     {ok, LogPort} = inet:port(Log),
-    Port = yucan_test_server:start(yucan_behind_front, #{handler => {?MODULE, self()}}),
-    File = filename:join(Folder, "conf"),
-    ok = file:write_file(File, Configuration(Folder, Socket, LogPort, Port)),
-    Running = yucan_fpm:run(Program, Arguments(File)),
-    Results = try
-        true = beamway_peer:wait_until(fun() -> element(1, gen_tcp:connect({local, Socket}, 0, [])) =:= ok end, 20000),
+    Results = behind(Folder, Program, Arguments, fun(Socket, Port) -> Configuration(Folder, Socket, LogPort, Port) end, fun(Socket) ->
         [{Id, compared(Number, Bytes, Socket, Log, Read)} || {Number, {Id, Bytes}} <- lists:zip(lists:seq(1, length(inputs())), inputs())]
-    after
-        ok = yucan_fpm:end_program(Running)
-    end,
-    yucan:stop(yucan_behind_front),
+    end),
     gen_udp:close(Log),
     [] = [{Id, Difference} || {Id, {differ, _, _} = Difference} <- Results],
     Same = length([Id || {Id, {same, [_ | _]}} <- Results]),
     beamway_runner:say("     ~ts: ~b inputs, of which ~b were passed on and understood by both in the same way", [filename:basename(Program), length(Results), Same]),
     %% Else nothing would have been compared.
     true = Same > 40.
+
+%% The front with yucan behind it, while a function runs.
+behind(Folder, Program, Arguments, Configuration, Function) ->
+    %% Names of sockets are short.
+    Socket = "/tmp/yucan-" ++ filename:basename(Program) ++ ".sock",
+    _ = file:delete(Socket),
+    Port = yucan_test_server:start(yucan_behind_front, #{handler => {?MODULE, self()}}),
+    File = filename:join(Folder, "conf"),
+    ok = file:write_file(File, Configuration(Socket, Port)),
+    Running = yucan_fpm:run(Program, Arguments(File)),
+    try
+        true = beamway_peer:wait_until(fun() -> element(1, gen_tcp:connect({local, Socket}, 0, [])) =:= ok end, 60000),
+        Function(Socket)
+    after
+        ok = yucan_fpm:end_program(Running),
+        yucan:stop(yucan_behind_front)
+    end.
+
+%% ---- answers before the body
+
+early_nginx(Config) ->
+    early(Config, "/usr/sbin/nginx", fun(File) -> ["-c", File, "-e", "stderr"] end, fun(Folder, Socket, Port) ->
+        ["user root;\ndaemon off;\nmaster_process off;\npid ", Folder, "/nginx.pid;\nevents {}\nhttp {\naccess_log off;\nclient_max_body_size 0;\n",
+         [[Name, "_temp_path ", Folder, "/", Name, ";\n"] || Name <- ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]],
+         "server { listen unix:", Socket, "; location / { proxy_pass http://127.0.0.1:", integer_to_list(Port), "; proxy_http_version 1.1; } } }\n"]
+    end).
+
+early_haproxy(Config) ->
+    early(Config, "/usr/sbin/haproxy", fun(File) -> ["-db", "-f", File] end, fun(_, Socket, Port) ->
+        ["defaults\n  mode http\n  timeout connect 20s\n  timeout client 60s\n  timeout server 60s\n"
+         "frontend front\n  bind unix@", Socket, "\n  default_backend behind\nbackend behind\n  server yucan 127.0.0.1:", integer_to_list(Port), "\n"]
+    end).
+
+early_varnish(Config) ->
+    Folder = filename:join(?config(priv_dir, Config), "varnish"),
+    early(Config, "/usr/sbin/varnishd",
+          fun(File) -> ["-F", "-j", "none", "-a", "/tmp/yucan-varnishd.sock", "-f", File, "-s", "malloc,64m", "-n", filename:join(Folder, "work")] end,
+          fun(_, _, Port) ->
+              ["vcl 4.1;\nbackend default { .host = \"127.0.0.1\"; .port = \"", integer_to_list(Port), "\"; }\nsub vcl_recv { return (pass); }\n"]
+          end).
+
+early_caddy(Config) ->
+    early(Config, "/usr/bin/caddy", fun(File) -> ["run", "--adapter", "caddyfile", "--config", File] end, fun(Folder, Socket, Port) ->
+        ["{\n  admin off\n  auto_https off\n  storage file_system ", Folder, "\n}\n"
+         "http:// {\n  bind unix/", Socket, "\n  reverse_proxy 127.0.0.1:", integer_to_list(Port), "\n}\n"]
+    end).
+
+%% The handler answers without a look at a body that is still on its way: each client gets that answer.
+early(Config, Program, Arguments, Configuration) ->
+    Folder = filename:join(?config(priv_dir, Config), filename:basename(Program)),
+    ok = filelib:ensure_dir(filename:join([Folder, "work", "x"])),
+    Answers = behind(Folder, Program, Arguments, fun(Socket, Port) -> Configuration(Folder, Socket, Port) end, fun(Socket) ->
+        [early_answer(Socket) || _ <- lists:seq(1, ?EARLY)]
+    end),
+    Counts = [{Answer, length([A || A <- Answers, A =:= Answer])} || Answer <- lists:usort(Answers)],
+    beamway_runner:say("     ~ts: ~0tp", [filename:basename(Program), Counts]),
+    [{{<<"HTTP/1.1 200 OK">>, true}, ?EARLY}] = Counts.
+
+%% The status line that comes, and whether the whole answer does. One process sends while another one reads, as clients of HTTP do.
+early_answer(Path) ->
+    {ok, Socket} = gen_tcp:connect({local, Path}, 0, [binary, {active, false}, {exit_on_close, false}], ?WAIT_MS),
+    ok = gen_tcp:send(Socket, ["POST /early HTTP/1.1\r\nHost: early\r\nConnection: close\r\nContent-Length: ", integer_to_list(?EARLY_BYTES), "\r\n\r\n"]),
+    Part = binary:copy(<<"x">>, 100000),
+    Sender = spawn_link(fun() -> _ = [gen_tcp:send(Socket, Part) || _ <- lists:seq(1, ?EARLY_BYTES div byte_size(Part))] end),
+    Answer = all(Socket, <<>>, erlang:monotonic_time(millisecond) + 30000),
+    true = unlink(Sender),
+    exit(Sender, kill),
+    gen_tcp:close(Socket),
+    {hd(binary:split(Answer, <<"\r\n">>)), binary:match(Answer, <<"answered early">>) =/= nomatch}.
 
 inputs() ->
     [{Id, Bytes} || {Id, _, Bytes, _} <- yucan_probe_cases:smuggling() ++ yucan_probe_cases:malformed() ++ yucan_probe_cases:h1spec()]
@@ -151,7 +214,8 @@ witnessed(Last, Done) ->
 %% @doc The handler: tells the test what it got.
 -spec handle(yucan_req:req(), pid()) -> yucan_handler:response().
 handle(Req, Test) ->
-    case yucan_req:body(Req) of
+    case yucan_req:path(Req) =/= <<"/early">> andalso yucan_req:body(Req) of
+        false -> {200, [], <<"answered early">>};
         {ok, Body} ->
             Test ! {witness, {yucan_req:method(Req), yucan_req:target(Req), yucan_req:header(<<"host">>, Req, <<>>), Body}},
             {200, [], <<"seen">>};

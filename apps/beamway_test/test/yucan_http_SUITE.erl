@@ -4,8 +4,8 @@
 -module(yucan_http_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_testcase/2]).
--export([keep_alive/1, pipelining/1, one_connection_many_requests/1, http_1_0/1, head/1, no_body_statuses/1, options/1, expect/1, expect_ignored/1,
-         bodies_by_parts/1, chunked_by_parts/1, trailers/1, unread_body/1, large_unread_body/1, streams/1, stream_faults/1, upload_backpressure/1,
+-export([keep_alive/1, pipelining/1, one_connection_many_requests/1, http_1_0/1, head/1, no_body_statuses/1, options/1, expect/1, expect_1_0/1, later_minor_version/1, expect_ignored/1,
+         bodies_by_parts/1, chunked_by_parts/1, chunk_widths/1, trailers/1, unread_body/1, large_unread_body/1, early_answer/1, streams/1, stream_faults/1, upload_backpressure/1,
          download_backpressure/1, half_closed/1, handler_faults/1, response_splitting/1, slow_headers/1, slow_body/1, low_rate/1, long_body/1, idle_limit/1,
          request_limit/1, resets/1, too_many_connections/1, byte_by_byte/1, odd_bytes/1, crlf_before/1, events/1, events_end/1, leftovers/1, garbage_is_quiet/1, one_line_at_debug/1, spinning_handler/1]).
 
@@ -19,8 +19,8 @@
 suite() -> [{timetrap, {minutes, 2}}].
 
 all() ->
-    [keep_alive, pipelining, one_connection_many_requests, http_1_0, head, no_body_statuses, options, expect, expect_ignored, bodies_by_parts,
-     chunked_by_parts, trailers, unread_body, large_unread_body, streams, stream_faults, upload_backpressure, download_backpressure, half_closed,
+    [keep_alive, pipelining, one_connection_many_requests, http_1_0, head, no_body_statuses, options, expect, expect_1_0, later_minor_version, expect_ignored, bodies_by_parts,
+     chunked_by_parts, chunk_widths, trailers, unread_body, large_unread_body, early_answer, streams, stream_faults, upload_backpressure, download_backpressure, half_closed,
      handler_faults, response_splitting, slow_headers, slow_body, low_rate, long_body, idle_limit, request_limit, resets, too_many_connections, byte_by_byte, odd_bytes,
      crlf_before, events, events_end, leftovers, garbage_is_quiet, one_line_at_debug, spinning_handler].
 
@@ -111,6 +111,24 @@ expect(Config) ->
     {200, _, <<"hello">>} = yucan_client:one(Socket),
     [{417, _, _}] = yucan_client:exchange(?config(port, Config), ["POST /", ?HOST, "Content-Length: 5\r\nExpect: miracles\r\n\r\nhello"]).
 
+%% RFC 9110, 10.1.1: ignored in HTTP/1.0, whose clients would take it for the answer.
+expect_1_0(Config) ->
+    Socket = yucan_client:connect(?config(port, Config)),
+    ok = gen_tcp:send(Socket, "POST / HTTP/1.0\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n"),
+    {error, timeout} = gen_tcp:recv(Socket, 0, 300),
+    ok = gen_tcp:send(Socket, "hello"),
+    {200, _, <<"hello">>} = yucan_client:one(Socket).
+
+%% RFC 9110, 2.5: read as the latest version that is known; also if the line comes byte by byte.
+later_minor_version(Config) ->
+    Port = ?config(port, Config),
+    [200, 200] = statuses(yucan_client:exchange(Port, ["GET / HTTP/1.2\r\nHost: a\r\n\r\n", "GET / HTTP/1.9\r\nHost: a\r\n\r\n"])),
+    [400] = statuses(yucan_client:exchange(Port, "GET / HTTP/1.2\r\n\r\n")),
+    [505] = statuses(yucan_client:exchange(Port, "GET / HTTP/2.0\r\nHost: a\r\n\r\n")),
+    Socket = yucan_client:connect(Port),
+    [ok = gen_tcp:send(Socket, [C]) || C <- "GET / HTTP/1.2\r\nHost: a\r\n\r\n"],
+    {200, _, <<"OK">>} = yucan_client:one(Socket).
+
 %% No 100 for a body that nobody wants; and the connection ends, as nobody can know whether the body comes.
 expect_ignored(Config) ->
     Socket = yucan_client:connect(?config(port, Config)),
@@ -147,6 +165,12 @@ chunked_by_parts(Config) ->
          {200, _, Body} = yucan_client:one(Socket)
      end || Size <- [41, 1000, 100000]].
 
+%% RFC 9112, 7.1: sizes of a fixed width, with zeros before them; a value beyond all disks is refused whatever its width.
+chunk_widths(Config) ->
+    Ask = fun(Size) -> yucan_client:exchange(?config(port, Config), ["POST /", ?HOST, "Transfer-Encoding: chunked\r\n\r\n", Size, "\r\nhello\r\n", string:copies("0", length(Size)), "\r\n\r\n"]) end,
+    [[{200, _, <<"hello">>}] = Ask(string:right("5", Width, $0)) || Width <- [1, 8, 15, 16, 17, 64]],
+    [[400] = statuses(Ask(Size)) || Size <- ["1000000000000000", "FFFFFFFFFFFFFFFF", "10000000000000005", string:right("5", 257, $0)]].
+
 %% RFC 9110, 6.5.
 trailers(Config) ->
     [{200, _, <<"[{<<\"x-sum\">>,<<\"1\">>}]">>}] =
@@ -164,6 +188,29 @@ large_unread_body(Config) ->
     [{200, Headers, <<"ignored">>}] =
         yucan_client:exchange(?config(port, Config), ["POST /ignore", ?HOST, "Content-Length: 500000\r\n\r\n", binary:copy(<<"x">>, 500000), "GET /", ?HOST, "\r\n"]),
     <<"close">> = proplists:get_value(<<"connection">>, Headers).
+
+%% A client that sends all of a large body before it reads, as some proxies do, finds the early answer whole: with a length, in chunks, over TLS.
+early_answer(Config) ->
+    Part = binary:copy(<<"x">>, 100000),
+    Parts = lists:duplicate(200, Part),
+    Chunks = [yucan_chunk:encode(P) || P <- Parts],
+    Post = ["POST /ignore", ?HOST],
+    Plain = yucan_client:connect(?config(port, Config)),
+    {200, _, <<"ignored">>} = early(Plain, gen_tcp, [Post, "Content-Length: 20000000\r\n\r\n"], Parts),
+    Coded = yucan_client:connect(?config(port, Config)),
+    {200, _, <<"ignored">>} = early(Coded, gen_tcp, [Post, "Transfer-Encoding: chunked\r\n\r\n"], Chunks ++ [yucan_chunk:last()]),
+    Tls = yucan_test_server:certificate("localhost", ?config(priv_dir, Config)),
+    {ok, Secure} = yucan_test_server:tls_connect(yucan_test_server:start(yucan_early, #{listen => [#{port => 0, tls => Tls}]}), []),
+    {200, _, <<"ignored">>} = early(Secure, ssl, [Post, "Content-Length: 20000000\r\n\r\n"], Parts),
+    ok = yucan:stop(yucan_early).
+
+early(Socket, Module, Head, Parts) ->
+    [ok = Module:send(Socket, Data) || Data <- [Head | Parts]],
+    {ok, Bytes} = Module:recv(Socket, 0, ?WAIT_MS),
+    [Response] = yucan_client:parse(Bytes, <<"POST">>),
+    {error, closed} = Module:recv(Socket, 0, ?WAIT_MS),
+    ok = Module:close(Socket),
+    Response.
 
 streams(Config) ->
     Numbers = << <<(integer_to_binary(N))/binary>> || N <- lists:seq(1, 100) >>,

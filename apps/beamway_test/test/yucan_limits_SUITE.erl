@@ -4,7 +4,7 @@
 -module(yucan_limits_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
--export([documented/1, heads/1, body_bytes/1, chunk_line_bytes/1, trailer_bytes/1, drain_bytes/1, send_ms/1, send_ms_stream/1, send_ms_file/1, tls_ms/1, acceptors/1,
+-export([documented/1, heads/1, body_bytes/1, chunk_line_bytes/1, trailer_bytes/1, drain_bytes/1, linger_ms/1, linger_rate/1, send_ms/1, send_ms_stream/1, send_ms_file/1, tls_ms/1, acceptors/1,
          backlog/1, ws_message_bytes/1, ws_idle_ms/1]).
 
 -define(WAIT_MS, (20000 * beamway_runner:slowness())).
@@ -13,7 +13,7 @@
 suite() -> [{timetrap, {minutes, 2}}].
 
 all() ->
-    [documented, heads, body_bytes, chunk_line_bytes, trailer_bytes, drain_bytes, send_ms, send_ms_stream, send_ms_file, tls_ms, acceptors, backlog, ws_message_bytes, ws_idle_ms].
+    [documented, heads, body_bytes, chunk_line_bytes, trailer_bytes, drain_bytes, linger_ms, linger_rate, send_ms, send_ms_stream, send_ms_file, tls_ms, acceptors, backlog, ws_message_bytes, ws_idle_ms].
 
 init_per_suite(Config) -> yucan_test_server:start_application(Config).
 
@@ -88,6 +88,30 @@ drain_bytes(_) ->
     %% What is in the buffer with the head costs nothing, so far more than the limit is needed to pass it.
     [{200, Headers, <<"ignored">>}] = Ask(200000),
     <<"close">> = proplists:get_value(<<"connection">>, Headers).
+
+%% A client that sends without end after its answer is cut off.
+linger_ms(_) ->
+    Socket = answered_early(start(#{linger_ms => ?SHORT_MS})),
+    send_until(Socket, binary:copy(<<"x">>, 10000), 0, erlang:monotonic_time(millisecond) + ?WAIT_MS).
+
+%% One that only drips is cut off long before that.
+linger_rate(_) ->
+    Socket = answered_early(start(#{linger_ms => 100 * ?WAIT_MS, min_body_rate => 100000})),
+    send_until(Socket, <<"x">>, 100, erlang:monotonic_time(millisecond) + ?WAIT_MS).
+
+answered_early(Port) ->
+    Socket = yucan_client:connect(Port),
+    ok = gen_tcp:send(Socket, "POST /ignore HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000000000\r\n\r\n"),
+    {200, _, <<"ignored">>} = yucan_client:one(Socket),
+    Socket.
+
+send_until(Socket, Data, Pause, Deadline) ->
+    true = erlang:monotonic_time(millisecond) < Deadline,
+    receive after Pause -> ok end,
+    case gen_tcp:send(Socket, Data) of
+        ok -> send_until(Socket, Data, Pause, Deadline);
+        {error, _} -> gen_tcp:close(Socket)
+    end.
 
 %% A client that takes nothing of its answer.
 send_ms(_) -> not_taken("/large").

@@ -22,8 +22,8 @@
 -define(ACCEPT_MS, 5000).
 %% A process that has grown beyond this many words ends with its connection.
 -define(MOST_WORDS, 50000).
--define(LINGER_BYTES, 1048576).
--define(LINGER_MS, 2000).
+%% One connection too many is held no longer than this after its 503.
+-define(REFUSED_MS, 2000).
 
 -record(state, {
     conn :: #conn{},
@@ -74,7 +74,7 @@ start(Socket, Count, #listener{server = Server} = Listener) ->
         true ->
             yucan_metrics:add(Metrics, refused_connections),
             yucan_reply:refuse(503, Socket, any, Site),
-            yucan_socket:linger(Socket, ?LINGER_BYTES, ?LINGER_MS),
+            yucan_socket:linger(Socket, min(?REFUSED_MS, Limits#limits.linger_ms), Limits#limits.min_body_rate),
             exit(normal);
         false -> introduce(Socket, Listener, Limits)
     end.
@@ -203,13 +203,18 @@ get_more(Timeout, #state{socket = Socket} = State) ->
     end.
 
 -spec refuse(400..505, atom(), binary(), #state{}) -> no_return().
-refuse(Status, Reason, Buffer, #state{conn = Conn, socket = Socket}) ->
+refuse(Status, Reason, Buffer, #state{conn = Conn, socket = Socket} = State) ->
     #site{metrics = Metrics} = Site = persistent_term:get({yucan, Conn#conn.server}),
     yucan_metrics:refused(Metrics, Status),
     yucan_events:refused(Status, Reason, Conn),
     yucan_reply:refuse(Status, Socket, case Buffer of <<"HEAD ", _/binary>> -> method_was_head; _ -> any end, Site),
     yucan_log:refused(Site#site.log, Conn, Status),
-    yucan_socket:linger(Socket, ?LINGER_BYTES, ?LINGER_MS),
+    linger(State).
+
+%% Its answer is out, and the client may be sending still. Nobody is served on this connection any more.
+-spec linger(#state{}) -> no_return().
+linger(#state{socket = Socket, limits = #limits{linger_ms = Ms, min_body_rate = Rate}}) ->
+    yucan_socket:linger(Socket, Ms, Rate),
     exit(normal).
 
 request(#req{body = none} = Req, Rest, #state{conn = Conn} = State) ->
@@ -240,13 +245,11 @@ after_body({upgrade, Function}, State, _) ->
         {keep, Rest} -> upgrade(Function, Rest, State);
         close -> finish(<<>>, State)
     end;
-after_body({Connection, _, _}, #state{socket = Socket} = State, Site) ->
+after_body({Connection, _, _}, State, Site) ->
     case yucan_body:close(Connection =:= close) of
         {keep, Rest} when Connection =:= keep -> next(Rest, State, Site);
         {keep, Rest} -> finish(Rest, State);
-        close ->
-            yucan_socket:linger(Socket, ?LINGER_BYTES, ?LINGER_MS),
-            exit(normal)
+        close -> linger(State)
     end.
 
 last_one(Req, #state{limits = #limits{requests = infinity}}) -> Req;
@@ -291,12 +294,10 @@ left(ended, #state{socket = Socket}) ->
 -spec finish(binary(), #state{}) -> no_return().
 finish(<<>>, #state{armed = 0} = State) ->
     over(State);
-finish(Rest, #state{socket = Socket} = State) ->
+finish(Rest, State) ->
     case Rest =:= <<>> andalso process_info(self(), message_queue_len) =:= {message_queue_len, 0} of
         true -> over(State);
-        false ->
-            yucan_socket:linger(Socket, ?LINGER_BYTES, ?LINGER_MS),
-            exit(normal)
+        false -> linger(State)
     end.
 
 next(<<>>, #state{armed = 0} = State, Site) ->

@@ -46,6 +46,7 @@
     chunk_line_bytes :: pos_integer(),
     trailer_bytes :: pos_integer(),
     drain_bytes :: non_neg_integer(),
+    linger_ms :: pos_integer(),
     header_ms :: pos_integer(),
     idle_ms :: pos_integer(),
     read_ms :: pos_integer(),

@@ -9,6 +9,9 @@
 -opaque accepting() :: none | non_neg_integer().
 -type reason() :: closed | timeout | inet:posix().
 
+-define(SILENCE_MS, 5000).
+-define(LINGER_BUFFER, 131072).
+
 %% @doc Asks a listening socket for a connection; accepted/3 has it. gen_tcp:accept would copy options one by one, about ten system
 %% calls; the driver and the kernel have passed all on that a listener of ours sets.
 -spec accept(gen_tcp:socket()) -> {ok, accepting()} | {error, closed | system_limit | inet:posix()}.
@@ -152,19 +155,26 @@ close(Socket) when is_port(Socket) ->
     end;
 close(Socket) -> _ = gen_tcp:close(Socket), ok.
 
-%% @doc Closes without destroying what was sent last: a close with unread bytes would reset the connection, and the
-%% client could lose the answer (RFC 9112, 9.6). Reads and drops at most so many bytes, for at most so long.
--spec linger(socket(), Bytes :: non_neg_integer(), Ms :: non_neg_integer()) -> ok.
-linger(Socket, Bytes, Ms) ->
-    _ = pause(Socket, <<>>),
-    shutdown_write(Socket),
-    discard(Socket, Bytes, erlang:monotonic_time(millisecond) + Ms),
+%% @doc Closes without destroying the last answer: a close with unread bytes resets the connection, and the client or the proxy that
+%% still sends could lose what it has not read yet (RFC 9112, 9.6). So it reads and drops until the other end closes. The bounds are: `Ms' for all
+%% of it, 5 s of silence, and after these 5 s `Rate' bytes per second.
+-spec linger(socket(), Ms :: non_neg_integer(), Rate :: non_neg_integer()) -> ok.
+linger(Socket, Ms, Rate) ->
+    Early = byte_size(pause(Socket, <<>>)),
+    half_close(Socket),
+    ok = setopts(Socket, [{buffer, ?LINGER_BUFFER}]),
+    discard(Socket, Early, erlang:monotonic_time(millisecond), Ms, Rate),
     close(Socket).
 
-discard(Socket, Bytes, Deadline) ->
-    Left = Deadline - erlang:monotonic_time(millisecond),
-    case Left > 0 andalso Bytes >= 0 andalso recv(Socket, 0, Left) of
-        {ok, Data} -> discard(Socket, Bytes - byte_size(Data), Deadline);
+%% After the end of TLS many clients, OTP's among them, neither send nor read any more.
+half_close({tls, _}) -> ok;
+half_close(Socket) -> shutdown_write(Socket).
+
+discard(Socket, Dropped, Started, Ms, Rate) ->
+    Elapsed = erlang:monotonic_time(millisecond) - Started,
+    TooSlow = Elapsed > ?SILENCE_MS andalso Dropped * 1000 < Rate * Elapsed,
+    case not TooSlow andalso Elapsed < Ms andalso recv(Socket, 0, min(?SILENCE_MS, Ms - Elapsed)) of
+        {ok, Data} -> discard(Socket, Dropped + byte_size(Data), Started, Ms, Rate);
         _ -> ok
     end.
 

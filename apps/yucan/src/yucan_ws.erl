@@ -253,7 +253,7 @@ fail(Code, Ws) -> say_goodbye(Code, <<>>, Ws).
 
 say_goodbye(Code, Text, #ws{socket = Socket} = Ws) ->
     _ = yucan_socket:send(Socket, yucan_ws_frame:encode(close, yucan_ws_frame:close_payload(Code, Text))),
-    yucan_socket:linger(Socket, 65536, ?CLOSE_MS),
+    yucan_socket:linger(Socket, ?CLOSE_MS, 0),
     ended({closed, Code, iolist_to_binary(Text)}, Ws).
 
 ended(Reason, #ws{socket = Socket} = Ws) ->
