@@ -4,7 +4,7 @@
 -module(yucan_ws_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
--export([handshake/1, refused/1, echo/1, fragments/1, control/1, closing/1, violations/1, too_large/1, deflate/1, bomb/1, talk_first/1, lost/1, crash/1,
+-export([handshake/1, refused/1, echo/1, fragments/1, control/1, closing/1, violations/1, too_large/1, deflate/1, deflate_window/1, bomb/1, talk_first/1, lost/1, crash/1,
          in_one_packet/1, python/1]).
 
 -include_lib("common_test/include/ct.hrl").
@@ -13,7 +13,7 @@
 
 suite() -> [{timetrap, {minutes, 2}}].
 
-all() -> [handshake, refused, echo, fragments, control, closing, violations, too_large, deflate, bomb, talk_first, lost, crash, in_one_packet, python].
+all() -> [handshake, refused, echo, fragments, control, closing, violations, too_large, deflate, deflate_window, bomb, talk_first, lost, crash, in_one_packet, python].
 
 init_per_suite(Config) ->
     [{port, yucan_test_server:start(yucan_ws_test)} | Config].
@@ -62,7 +62,8 @@ handshake(Config) ->
 refused(Config) ->
     Ask = fun(Changes) -> [{Status, Headers, _}] = yucan_client:exchange(?config(port, Config), head("/ws", Changes)), {Status, proplists:get_value(<<"sec-websocket-version">>, Headers)} end,
     [{426, <<"13">>} = Ask(C) || C <- [#{"Sec-WebSocket-Version" => "8"}, #{"Upgrade" => none}, #{"Connection" => "close"}]],
-    [{400, undefined} = Ask(C) || C <- [#{"Sec-WebSocket-Key" => none}, #{"Sec-WebSocket-Key" => "short"}]].
+    %% A body would be taken for frames.
+    [{400, undefined} = Ask(C) || C <- [#{"Content-Length" => "5"}, #{"Transfer-Encoding" => "chunked"}, #{"Sec-WebSocket-Key" => none}, #{"Sec-WebSocket-Key" => "short"}]].
 
 echo(Config) ->
     Socket = open(Config),
@@ -148,12 +149,30 @@ packed(Data) ->
     zlib:close(Z),
     binary:part(Bytes, 0, byte_size(Bytes) - 4).
 
-unpacked(Data) ->
+unpacked(Data) -> unpacked(Data, -15).
+
+unpacked(Data, Bits) ->
     Z = zlib:open(),
-    ok = zlib:inflateInit(Z, -15),
+    ok = zlib:inflateInit(Z, Bits),
     Bytes = iolist_to_binary(zlib:inflate(Z, [Data, <<0, 0, 255, 255>>])),
     zlib:close(Z),
     Bytes.
+
+%% RFC 7692, 7.1.2.1: the answer and the frames keep to the window that the client offers; an offer that cannot be met is passed over.
+deflate_window(Config) ->
+    Port = ?config(port, Config),
+    Ask = fun(Offer) ->
+        {Socket, Headers} = open(Port, "/ws_deflate", #{"Sec-WebSocket-Extensions" => Offer}),
+        {Socket, proplists:get_value(<<"sec-websocket-extensions">>, Headers)}
+    end,
+    {Socket, <<"permessage-deflate; server_no_context_takeover; client_no_context_takeover; server_max_window_bits=9">>} =
+        Ask("permessage-deflate; server_max_window_bits=8, permessage-deflate; server_max_window_bits=9"),
+    Block = crypto:strong_rand_bytes(500),
+    Text = base64:encode(<<Block/binary, (crypto:strong_rand_bytes(3000))/binary, Block/binary>>),
+    ok = gen_tcp:send(Socket, frame(1, 0, 1, Text)),
+    {1, 1, 1, Answer} = recv(Socket),
+    Text = unpacked(Answer, -9),
+    [{_, undefined} = Ask(Offer) || Offer <- ["permessage-deflate; server_max_window_bits=8", "permessage-deflate; unknown", "permessage-deflate; server_max_window_bits=16"]].
 
 %% A kilobyte that unpacks to a megabyte.
 bomb(Config) ->

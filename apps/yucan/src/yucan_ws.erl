@@ -2,7 +2,7 @@
 %% @doc WebSocket (RFC 6455): the handshake, then the loop of the connection's process, which calls a module of the user's.
 %%
 %% A handler answers `{websocket, Module, Argument, Options}'. permessage-deflate (RFC 7692) is off unless the options
-%% have `compress => true', and then without context over messages, so that an idle connection costs no window.
+%% have `compress => true', and then without context over messages, so that an idle connection costs no window (yucan_ws_deflate).
 -module(yucan_ws).
 %% Iolists whose tail is a binary: that is what the socket takes with least work.
 -dialyzer(no_improper_lists).
@@ -37,6 +37,8 @@
     %% The first frame of a message whose last has not come: kind, compressed, parts, bytes.
     partial = none :: none | {text | binary, boolean(), iodata(), non_neg_integer()},
     compress = false :: boolean(),
+    %% Of the other end, for what goes out compressed.
+    window = 15 :: yucan_ws_deflate:window(),
     max :: pos_integer(),
     idle_ms :: pos_integer(),
     pinged = false :: boolean()
@@ -47,12 +49,15 @@
 upgrade(Req, Module, Argument, Options, Limits) ->
     case check(Req, Options) of
         {ok, Key} ->
-            Compress = maps:get(compress, Options, false) andalso offers_deflate(Req),
+            Deflate = case maps:get(compress, Options, false) of
+                true -> yucan_ws_deflate:negotiate(yucan_req:header(<<"sec-websocket-extensions">>, Req, <<>>));
+                false -> none
+            end,
             Headers = [{<<"upgrade">>, <<"websocket">>}, {<<"sec-websocket-accept">>, base64:encode(crypto:hash(sha, <<Key/binary, ?GUID/binary>>))}]
                 ++ [{<<"sec-websocket-protocol">>, P} || P <- protocol(Req, Options)]
-                ++ [{<<"sec-websocket-extensions">>, <<"permessage-deflate; server_no_context_takeover; client_no_context_takeover">>} || Compress]
+                ++ [{<<"sec-websocket-extensions">>, Accepted} || {Accepted, _} <- [Deflate]]
                 ++ maps:get(headers, Options, []),
-            Ws = #{module => Module, compress => Compress, max => maps:get(max_message, Options, Limits#limits.ws_message_bytes),
+            Ws = #{module => Module, deflate => Deflate, max => maps:get(max_message, Options, Limits#limits.ws_message_bytes),
                    idle_ms => maps:get(idle_ms, Options, Limits#limits.ws_idle_ms)},
             {101, Headers, {upgrade, fun(Socket, Buffer) -> start(Socket, Buffer, Req, Argument, Ws) end}};
         Refusal -> Refusal
@@ -65,6 +70,8 @@ check(Req, Options) ->
               {has_token(<<"upgrade">>, <<"websocket">>, Req) andalso has_token(<<"connection">>, <<"upgrade">>, Req), upgrade_required},
               {yucan_req:header(<<"sec-websocket-version">>, Req) =:= <<"13">>, upgrade_required},
               {is_key(Key), 400},
+              %% Its bytes would be taken for frames.
+              {not yucan_req:has_body(Req), 400},
               {is_welcome(yucan_req:header(<<"origin">>, Req), maps:get(origins, Options, any)), 403}],
     case lists:keyfind(false, 1, Checks) of
         false -> {ok, Key};
@@ -88,11 +95,9 @@ protocol(Req, #{protocols := Known}) ->
     lists:sublist([P || P <- Asked, lists:member(P, Known)], 1);
 protocol(_, _) -> [].
 
-offers_deflate(Req) ->
-    binary:match(yucan_names:lower(yucan_req:header(<<"sec-websocket-extensions">>, Req, <<>>)), <<"permessage-deflate">>) =/= nomatch.
-
-start(Socket, Buffer, Req, Argument, #{module := Module, compress := Compress, max := Max, idle_ms := Idle}) ->
-    Ws = #ws{socket = Socket, module = Module, user = undefined, buffer = Buffer, compress = Compress, max = Max, idle_ms = Idle},
+start(Socket, Buffer, Req, Argument, #{module := Module, deflate := Deflate, max := Max, idle_ms := Idle}) ->
+    {Compress, Window} = case Deflate of {_, Bits} -> {true, Bits}; none -> {false, 15} end,
+    Ws = #ws{socket = Socket, module = Module, user = undefined, buffer = Buffer, compress = Compress, window = Window, max = Max, idle_ms = Idle},
     case Module:init(Req, Argument) of
         {ok, User} -> next(Ws#ws{user = User});
         {reply, Frames, User} -> reply(Frames, Ws#ws{user = User});
@@ -223,25 +228,16 @@ call(Function, Ws) ->
             erlang:raise(Class, Reason, Stack)
     end.
 
-reply(Frames, #ws{socket = Socket, compress = Compress} = Ws) when is_list(Frames) ->
-    case yucan_socket:send(Socket, [encode(Frame, Compress) || Frame <- Frames]) of
+reply(Frames, #ws{socket = Socket} = Ws) when is_list(Frames) ->
+    case yucan_socket:send(Socket, [encode(Frame, Ws) || Frame <- Frames]) of
         ok -> parsed(Ws);
         {error, _} -> ended(lost, Ws)
     end;
 reply(Frame, Ws) -> reply([Frame], Ws).
 
-encode({Kind, Data}, true) when Kind =:= text; Kind =:= binary -> yucan_ws_frame:encode({deflated, Kind}, deflate(Data));
+encode({Kind, Data}, #ws{compress = true, window = Window}) when Kind =:= text; Kind =:= binary ->
+    yucan_ws_frame:encode({deflated, Kind}, yucan_ws_deflate:deflate(Data, Window));
 encode({Kind, Data}, _) -> yucan_ws_frame:encode(Kind, Data).
-
-deflate(Data) ->
-    Z = zlib:open(),
-    try
-        ok = zlib:deflateInit(Z, default, deflated, -15, 8, default),
-        Bytes = iolist_to_binary(zlib:deflate(Z, Data, sync)),
-        binary:part(Bytes, 0, byte_size(Bytes) - byte_size(?TAIL))
-    after
-        zlib:close(Z)
-    end.
 
 %% The other end closes: the same code goes back (5.5.1).
 closed({ok, Code, Text}, #ws{socket = Socket} = Ws) ->
