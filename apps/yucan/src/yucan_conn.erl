@@ -104,13 +104,29 @@ proxied(true, #conn{socket = Socket} = Conn, #limits{tls_ms = Timeout}) ->
 secure(#listener{tls = none} = Listener, {Conn, Buffer}, Limits) ->
     first(Buffer, Conn, Listener, Limits);
 secure(#listener{tls = Options} = Listener, {#conn{socket = Socket} = Conn, <<>>}, #limits{tls_ms = Timeout} = Limits) ->
-    case ssl:handshake(Socket, Options, Timeout) of
+    Handshake = case yucan_socket:opening(Socket, Timeout) of
+        letter -> refuse_plain(Conn, Limits);
+        other -> ssl:handshake(Socket, Options, Timeout);
+        nothing -> nothing
+    end,
+    case Handshake of
         {ok, Tls} -> first(<<>>, Conn#conn{socket = {tls, Tls}, scheme = https, sni = sni(Tls)}, Listener, Limits);
         _ -> done(Socket)
     end;
 %% More than the PROXY header came in the same read: it is reads of exact size that prevent that.
 secure(_, {#conn{socket = Socket}, _}, _) ->
     done(Socket).
+
+%% Somebody has typed http: where https: belongs.
+-spec refuse_plain(#conn{}, #limits{}) -> no_return().
+refuse_plain(#conn{server = Server, socket = Socket} = Conn, #limits{linger_ms = Ms, min_body_rate = Rate}) ->
+    #site{metrics = Metrics} = Site = persistent_term:get({yucan, Server}),
+    yucan_metrics:refused(Metrics, 400),
+    yucan_events:refused(400, plain_http_on_tls, Conn),
+    yucan_reply:refuse(400, "This port speaks TLS: the address begins with https:", Socket, any, Site),
+    yucan_log:refused(Site#site.log, Conn, 400),
+    yucan_socket:linger(Socket, Ms, Rate),
+    exit(normal).
 
 sni(Tls) ->
     case ssl:connection_information(Tls, [sni_hostname]) of

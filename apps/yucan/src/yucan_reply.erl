@@ -7,7 +7,7 @@
 %% Iolists whose tail is a binary: that is what the socket takes with least work.
 -dialyzer(no_improper_lists).
 
--export([send/3, refuse/4, has_streamed/0]).
+-export([send/3, refuse/4, refuse/5, has_streamed/0]).
 -export_type([outcome/0]).
 
 -include("yucan_internal.hrl").
@@ -320,8 +320,12 @@ has_streamed() -> get(?STREAMED) =:= true.
 
 %% @doc The answer to what is no request. The connection closes afterwards.
 -spec refuse(Status :: 400..505, yucan_socket:socket(), method_was_head | any, #site{}) -> ok.
-refuse(Status, Socket, Method, Site) ->
-    {_, [{_, Type}], Body} = yucan_error:page(Status),
+refuse(Status, Socket, Method, Site) -> refuse(Status, yucan_error:reason(Status), Socket, Method, Site).
+
+%% @doc The same with other words.
+-spec refuse(Status :: 400..505, Text :: iodata(), yucan_socket:socket(), method_was_head | any, #site{}) -> ok.
+refuse(Status, Text, Socket, Method, Site) ->
+    {_, [{_, Type}], Body} = yucan_error:page(Status, Text),
     Head = [status_line(Status), yucan_date:line(), Site#site.server_header, <<"connection: close\r\ncontent-type: ">>, Type, <<"\r\n">>,
             length_line(iolist_size(Body)), <<"\r\n">>],
     _ = yucan_socket:send(Socket, case Method of method_was_head -> Head; any -> [Head | Body] end),

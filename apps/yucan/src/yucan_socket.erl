@@ -2,7 +2,7 @@
 %% @doc A connected socket, plain or TLS, behind one set of functions. All of them are called by the owner.
 -module(yucan_socket).
 
--export([accept/1, accepted/3, peer/1, recv/3, unrecv/2, send/2, setopts/2, arm/2, pause/2, is_closed/1, shutdown_write/1, close/1, port/1, tls_info/1, linger/3, guarded/3]).
+-export([accept/1, accepted/3, peer/1, recv/3, unrecv/2, send/2, setopts/2, arm/2, pause/2, is_closed/1, shutdown_write/1, close/1, port/1, tls_info/1, opening/2, linger/3, guarded/3]).
 -export_type([socket/0, accepting/0]).
 
 -type socket() :: port() | {tls, ssl:sslsocket()}.
@@ -67,6 +67,16 @@ recv(Socket, Length, Timeout) ->
 -spec unrecv(gen_tcp:socket(), binary()) -> ok | {error, reason()}.
 unrecv(_, <<>>) -> ok;
 unrecv(Socket, Data) -> prim_inet:unrecv(Socket, Data).
+
+%% @doc How a client begins: with a letter, as requests of HTTP do, or with anything else, such as the byte 22 of TLS. What was read goes back.
+-spec opening(gen_tcp:socket(), TimeoutMs :: pos_integer()) -> letter | other | nothing.
+opening(Socket, Timeout) when is_port(Socket) ->
+    case recv(Socket, 1, Timeout) of
+        {ok, <<C>>} when C >= $A, C =< $Z -> letter;
+        {ok, Byte} -> _ = unrecv(Socket, Byte), other;
+        {error, _} -> nothing
+    end;
+opening(_, _) -> other.
 
 %% @doc Blocks until the system has taken all, at most `send_ms' (yucan_limits) without progress.
 -spec send(socket(), iodata()) -> ok | {error, reason()}.
