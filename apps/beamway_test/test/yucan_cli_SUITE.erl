@@ -3,7 +3,7 @@
 -module(yucan_cli_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
--export([folder/1, wrong_words/1, daemon/1, attached/1, watch/1]).
+-export([folder/1, wrong_words/1, cannot_serve/1, announced/1, daemon/1, daemon_cannot_serve/1, attached/1, watch/1]).
 
 -include_lib("common_test/include/ct.hrl").
 
@@ -11,7 +11,7 @@
 
 suite() -> [{timetrap, {minutes, 3}}].
 
-all() -> [folder, wrong_words, daemon, attached, watch].
+all() -> [folder, wrong_words, cannot_serve, announced, daemon, daemon_cannot_serve, attached, watch].
 
 init_per_suite(Config) ->
     Root = filename:dirname(filename:dirname(filename:dirname(filename:dirname(code:which(?MODULE))))),
@@ -66,6 +66,43 @@ wrong_words(Config) ->
     [{2, [_]} = run(Config, Words, []) || Words <- [[], ["--port"], ["--port", "x", "."], ["--ip", "here", "."], ["--nothing", "."], [".", "."]]],
     [{1, [_]} = run(Config, Words, []) || Words <- [["/no/such/folder"], ["--ip", "192.0.2.1", "--port", "0", "."]]],
     {0, [_ | _]} = run(Config, ["--help"], []).
+
+%% One line that says what, why and what to do; no term of Erlang.
+cannot_serve(Config) ->
+    {ok, Taken} = gen_tcp:listen(0, [{ip, {127, 0, 0, 1}}]),
+    {ok, Port} = inet:port(Taken),
+    Served = ?config(served, Config),
+    [{1, [Expected]} = {element(1, Result), element(2, Result)}
+     || {Words, Expected} <- [{["--port", integer_to_list(Port)], lists:concat(["yucan: cannot listen on 127.0.0.1 port ", Port,
+                                                                                 ": address already in use; end the program that listens there, or choose another port"])},
+                              {["--ip", "192.0.2.1", "--port", "0"], "yucan: cannot listen on 192.0.2.1 port 0: can't assign requested address; "
+                               "choose an address of this host (`ip address' shows them)"},
+                              {["--port", "0", "--log", "/no/such/log"], "yucan: the access log /no/such/log cannot be opened: no such file or directory"}],
+        Result <- [run(Config, Words ++ [Served], [])]],
+    gen_tcp:close(Taken).
+
+%% What listens with TLS is announced as https.
+announced(Config) ->
+    Folder = filename:join(?config(priv_dir, Config), "announced"),
+    ok = filelib:ensure_dir(filename:join(Folder, "x")),
+    #{certfile := Certificate, keyfile := Key} = yucan_test_server:certificate("localhost", Folder),
+    File = filename:join(Folder, "site.conf"),
+    ok = file:write_file(File, ["<server localhost>\nport = 0\ndocroot = ", ?config(served, Config), "\n<ssl>\ncertfile = ", Certificate, "\nkeyfile = ", Key, "\n</ssl>\n</server>\n"]),
+    Served = open(Config, [File]),
+    try
+        {match, _} = re:run(line(Served), "^yucan: serving .* at https://127\\.0\\.0\\.1:\\d+/$")
+    after
+        stop(Served)
+    end.
+
+%% Whoever starts a daemon reads why it does not serve, at once; the next start is not told that.
+daemon_cannot_serve(Config) ->
+    Environment = environment(),
+    {1, ["yucan: the access log /no/such/log cannot be opened: no such file or directory"]} =
+        run(Config, ["--daemon", "three", "--port", "0", "--log", "/no/such/log", ?config(served, Config)], Environment),
+    {2, ["yucan: --port x: 0 to 65535 is expected; see: yucan --help"]} = run(Config, ["--daemon", "three", "--port", "x", "."], Environment),
+    {0, ["yucan: serving " ++ _]} = run(Config, ["--daemon", "three", "--port", "0", ?config(served, Config)], Environment),
+    {0, ["yucan: stopping"]} = run(Config, ["--stop", "three"], Environment).
 
 %% Names of sockets are short.
 environment() ->

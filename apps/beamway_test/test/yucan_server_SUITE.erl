@@ -3,7 +3,7 @@
 -module(yucan_server_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
--export([bad_options/1, hosts/1, select_host/1, routes/1, middleware/1, tls/1, sni/1, proxy_protocol/1, forwarded_for/1, unix_socket/1, access_log/1,
+-export([bad_options/1, hosts/1, select_host/1, routes/1, middleware/1, tls/1, sni/1, proxy_protocol/1, forwarded_for/1, unix_socket/1, stale_unix_socket/1, plain_on_tls/1, access_log/1,
          access_log_rotates/1, access_log_bounded/1, metrics/1, reload_under_load/1, reload_errors/1, drain/1, descriptors_used_up/1, hot_code/1, hot_server/1,
          supervised/1, address_in_use/1, idle_memory/1,
          reused/1, nothing_is_left/1]).
@@ -17,7 +17,7 @@
 suite() -> [{timetrap, {minutes, 2}}].
 
 all() ->
-    [bad_options, hosts, select_host, routes, middleware, tls, sni, proxy_protocol, forwarded_for, unix_socket, access_log, access_log_rotates,
+    [bad_options, hosts, select_host, routes, middleware, tls, sni, proxy_protocol, forwarded_for, unix_socket, stale_unix_socket, plain_on_tls, access_log, access_log_rotates,
      access_log_bounded, metrics, reload_under_load, reload_errors, drain, descriptors_used_up, hot_code, hot_server, supervised, address_in_use, idle_memory,
      reused, nothing_is_left].
 
@@ -112,7 +112,7 @@ middleware(_) ->
     <<"one">> = proplists:get_value(<<"x-tag">>, Headers),
     {403, _, <<"stopped">>} = yucan_client:get(Port, "/stop").
 
-%% Keep-alive, a body of many records, ALPN (RFC 7301), a client that speaks no TLS.
+%% Keep-alive, a body of many records, ALPN (RFC 7301).
 tls(Config) ->
     Port = start(#{listen => [#{port => 0, tls => yucan_test_server:certificate("localhost", ?config(priv_dir, Config))}]}),
     {ok, Socket} = yucan_test_server:tls_connect(Port, [{alpn_advertised_protocols, [<<"h2">>, <<"http/1.1">>]}]),
@@ -125,15 +125,20 @@ tls(Config) ->
          {200, _, <<"https">>} = tls_one(Socket, <<>>)
      end || _ <- [1, 2]],
     ok = ssl:send(Socket, [?GET("/scheme"), "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"]),
-    [{200, _, _}, {200, _, _}] = yucan_client:parse(tls_all(Socket, []), <<"GET">>),
-    <<>> = plain_bytes(yucan_client:connect(Port)).
+    [{200, _, _}, {200, _, _}] = yucan_client:parse(tls_all(Socket, []), <<"GET">>).
 
-plain_bytes(Socket) ->
-    ok = gen_tcp:send(Socket, ?GET("/")),
-    case yucan_client:until_closed(Socket) of
-        <<21, _/binary>> -> <<>>;
-        Other -> Other
-    end.
+%% Whoever speaks HTTP to a port for TLS is told so in HTTP; who begins slowly with TLS is served.
+plain_on_tls(Config) ->
+    Port = start(#{listen => [#{port => 0, tls => yucan_test_server:certificate("localhost", ?config(priv_dir, Config))}]}),
+    [{400, _, Page}] = yucan_client:exchange(Port, ?GET("/")),
+    {_, _} = binary:match(Page, <<"This port speaks TLS: the address begins with https:">>),
+    Broken = yucan_client:connect(Port),
+    ok = gen_tcp:send(Broken, <<22, 3, 1, 0, 5, "hello">>),
+    <<21, _/binary>> = yucan_client:until_closed(Broken),
+    {ok, Socket} = yucan_test_server:tls_connect(Port, []),
+    ok = ssl:send(Socket, ?GET("/scheme")),
+    {ok, <<"HTTP/1.1 200 ", _/binary>>} = ssl:recv(Socket, 0, ?WAIT_MS),
+    #{schemes := [https]} = yucan:info(yucan_server_test).
 
 tls_one(Socket, Bytes) ->
     case yucan_client:parse(Bytes, <<"GET">>) of
@@ -206,6 +211,27 @@ unix_socket(_) ->
     {200, _, <<"OK">>} = yucan_client:one(Socket),
     yucan:stop(yucan_server_test),
     false = filelib:is_file(Path).
+
+%% A server that was killed leaves its socket: the next one takes its place. One at which somebody answers stays, and so does a file.
+stale_unix_socket(_) ->
+    Path = "/tmp/yucan_stale_" ++ os:getpid() ++ ".sock",
+    Options = #{name => yucan_server_test, listen => [#{ip => {local, Path}, port => 0}], handler => handler()},
+    {ok, Stale} = gen_tcp:listen(0, [{ifaddr, {local, Path}}]),
+    {error, Answered} = yucan:start(Options),
+    {_, _} = binary:match(Answered, <<"address already in use; end the program">>),
+    ok = gen_tcp:close(Stale),
+    true = filelib:is_file(Path) orelse is_socket_there(Path),
+    {ok, _} = yucan:start(Options),
+    {ok, Socket} = gen_tcp:connect({local, Path}, 0, [binary, {active, false}]),
+    ok = gen_tcp:send(Socket, ?GET("/")),
+    {200, _, <<"OK">>} = yucan_client:one(Socket),
+    yucan:stop(yucan_server_test),
+    ok = file:write_file(Path, "a file"),
+    {error, _} = yucan:start(Options),
+    {ok, <<"a file">>} = file:read_file(Path),
+    ok = file:delete(Path).
+
+is_socket_there(Path) -> element(1, file:read_link_info(Path)) =:= ok.
 
 log_file(Config) -> filename:join(?config(priv_dir, Config), "access.log").
 

@@ -8,6 +8,8 @@
 -export([main/0]).
 
 -define(DRAIN_MS, 30000).
+%% In the folder of a daemon: why it does not serve. bin/yucan removes it before it starts another one.
+-define(REFUSED, "refused").
 
 -type words() :: #{port => inet:port_number(), ip => inet:ip_address(), listing => boolean(), log => string(), watch => [string()], what => string()}.
 
@@ -22,7 +24,7 @@ main() ->
                 {ok, Parsed} -> serve(Parsed);
                 help -> io:put_chars(usage()), halt(0);
                 version -> io:put_chars([version(), $\n]), halt(0);
-                {error, Text} -> complain("~ts; see: yucan --help", [Text]), halt(2)
+                {error, Text} -> refuse(2, [[Text, "; see: yucan --help"]])
             end
     end.
 
@@ -81,13 +83,26 @@ serve(Words) ->
                 {ok, _} -> served(Words);
                 {error, Reason} -> fail(Reason)
             end;
-        {error, Lines} -> _ = [complain("~ts", [Line]) || Line <- Lines], halt(1)
+        {error, Lines} -> refuse(1, Lines)
     end.
 
 -spec fail(term()) -> no_return().
 fail({bad_options, Text}) -> fail(Text);
-fail(Text) when is_binary(Text) -> complain("~ts", [Text]), halt(1);
-fail(Reason) -> complain("~0tp", [Reason]), halt(1).
+fail(Text) when is_binary(Text) -> refuse(1, [Text]);
+fail(Reason) -> refuse(1, [io_lib:format("~0tp", [Reason])]).
+
+%% A daemon's own standard error is a log: whoever has started it reads a file of its folder (await/1).
+-spec refuse(1 | 2, [unicode:chardata()]) -> no_return().
+refuse(Status, Lines) ->
+    _ = [complain("~ts", [Line]) || Line <- Lines],
+    case os:getenv("YUCAN_CONTROL") of
+        false -> ok;
+        Folder ->
+            Text = unicode:characters_to_binary([integer_to_list(Status), $\n | lists:join($\n, [unicode:characters_to_list(Line) || Line <- Lines])]),
+            New = filename:join(Folder, ?REFUSED ".new"),
+            _ = file:write_file(New, Text) =:= ok andalso file:rename(New, filename:join(Folder, ?REFUSED))
+    end,
+    halt(Status).
 
 %% A folder, or a file that the reader of configurations knows.
 options(#{what := What} = Words) ->
@@ -112,8 +127,7 @@ folder(#{what := Folder} = Words) ->
 served(Words) ->
     watch(Words),
     Name = name(),
-    #{listen := Addresses} = yucan:info(Name),
-    _ = [io:format("yucan: serving ~ts at ~ts~n", [maps:get(what, Words), url(Address)]) || Address <- Addresses],
+    _ = [io:format("yucan: serving ~ts at ~ts~n", [maps:get(what, Words), Url]) || Url <- urls(yucan:info(Name))],
     control(os:getenv("YUCAN_CONTROL"), Words),
     ok.
 
@@ -121,9 +135,11 @@ name() ->
     [Name | _] = [Id || {Id, _, _, _} <- supervisor:which_children(yucan_sup)],
     Name.
 
-url({local, Path}) -> Path;
-url({Ip, Port}) when tuple_size(Ip) =:= 8 -> io_lib:format("http://[~ts]:~b/", [inet:ntoa(Ip), Port]);
-url({Ip, Port}) -> io_lib:format("http://~ts:~b/", [inet:ntoa(Ip), Port]).
+urls(#{listen := Addresses, schemes := Schemes}) -> lists:zipwith(fun url/2, Schemes, Addresses).
+
+url(_, {local, Path}) -> Path;
+url(Scheme, {Ip, Port}) when tuple_size(Ip) =:= 8 -> io_lib:format("~ts://[~ts]:~b/", [Scheme, inet:ntoa(Ip), Port]);
+url(Scheme, {Ip, Port}) -> io_lib:format("~ts://~ts:~b/", [Scheme, inet:ntoa(Ip), Port]).
 
 watch(#{watch := Folders}) ->
     {ok, Pid} = yucan_watch:start_link(Folders),
@@ -148,8 +164,8 @@ command(<<"reload">>, Words) ->
         {error, Lines} -> [<<"error ">>, one_line(lists:join("; ", Lines))]
     end;
 command(<<"status">>, #{what := What}) ->
-    #{listen := Addresses, metrics := #{open_connections := Open, requests := Requests}} = yucan:info(name()),
-    one_line(io_lib:format("ok serving ~ts at ~ts, ~b connections, ~b requests so far", [What, lists:join(" ", [url(A) || A <- Addresses]), Open, Requests]));
+    #{metrics := #{open_connections := Open, requests := Requests}} = Info = yucan:info(name()),
+    one_line(io_lib:format("ok serving ~ts at ~ts, ~b connections, ~b requests so far", [What, lists:join(" ", urls(Info)), Open, Requests]));
 command(<<"stop">>, _) ->
     _ = spawn(fun() ->
         _ = yucan:drain(name(), ?DRAIN_MS),
@@ -177,11 +193,15 @@ await(Deadline) ->
     case yucan_control:ask(os:getenv("YUCAN_CONTROL"), "status") of
         {ok, <<"ok ", Text/binary>>} -> io:format("yucan: ~ts~n", [Text]), halt(0);
         _ ->
-            case erlang:monotonic_time(millisecond) > Deadline of
-                true ->
-                    complain("it does not serve; see ~ts/erlang.log.1", [os:getenv("YUCAN_CONTROL")]),
+            Folder = os:getenv("YUCAN_CONTROL"),
+            case {file:read_file(filename:join(Folder, ?REFUSED)), erlang:monotonic_time(millisecond) > Deadline} of
+                {{ok, <<Status, $\n, Text/binary>>}, _} ->
+                    _ = [complain("~ts", [Line]) || Line <- binary:split(Text, <<"\n">>, [global])],
+                    halt(Status - $0);
+                {_, true} ->
+                    complain("it does not serve after 20 s; its words are in ~ts/erlang.log.*", [Folder]),
                     halt(1);
-                false -> receive after 100 -> await(Deadline) end
+                _ -> receive after 100 -> await(Deadline) end
             end
     end.
 

@@ -91,7 +91,7 @@ init({File, Queued, _Metrics}) ->
             atomics:put(Queued, 1, 0),
             {ok, State};
         {error, Reason} ->
-            {stop, {access_log, File, Reason}}
+            {stop, {shutdown, {access_log, Reason}}}
     end.
 
 look_later() -> erlang:send_after(?LOOK_MS, self(), look).

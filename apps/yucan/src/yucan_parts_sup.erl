@@ -27,7 +27,7 @@ start_log(Server, Process, File, Queued, Metrics) ->
     Start = {yucan_log, start_link, [Process, File, Queued, Metrics]},
     case supervisor:start_child(name(Server), #{id => log, start => Start, shutdown => 10000}) of
         {ok, _} -> ok;
-        {error, {{access_log, _, Reason}, _}} -> {error, Reason}
+        {error, {{shutdown, {access_log, Reason}}, _}} -> {error, Reason}
     end.
 
 %% @doc Ends it, if there is one.

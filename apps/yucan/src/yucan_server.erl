@@ -7,6 +7,7 @@
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2, terminate/2]).
 
 -include("yucan_internal.hrl").
+-include_lib("kernel/include/file.hrl").
 
 -record(state, {
     name :: atom(),
@@ -20,6 +21,8 @@
 }).
 
 -define(LOOK_MS, 20).
+%% To a unix socket of this host.
+-define(CONNECT_MS, 2000).
 
 %% @doc Started by yucan_server_sup, with checked options.
 -spec start_link(yucan_config:checked()) -> {ok, pid()} | {error, term()}.
@@ -94,12 +97,31 @@ sockets(Wanted, Limits) ->
     lists:foldl(fun(Listen, Opened) -> [{Listen, socket(Listen, Limits, Opened)} | Opened] end, [], Wanted).
 
 socket(#{ip := Ip, port := Port}, Limits, Opened) ->
+    ok = remove_stale(Ip),
     case gen_tcp:listen(Port, socket_options(Ip, Limits)) of
         {ok, Socket} -> Socket;
         {error, Reason} ->
             close_all(Opened),
-            throw({cannot, io_lib:format("cannot listen on ~ts: ~ts", [where(Ip, Port), inet:format_error(Reason)])})
+            throw({cannot, io_lib:format("cannot listen on ~ts: ~ts~ts", [where(Ip, Port), inet:format_error(Reason), advice(Reason)])})
     end.
+
+advice(eaddrinuse) -> "; end the program that listens there, or choose another port";
+advice(eaddrnotavail) -> "; choose an address of this host (`ip address' shows them)";
+advice(eacces) -> "; choose a port from 1024 on, or give the right to use this one";
+advice(_) -> "".
+
+%% A server that was killed leaves its unix socket, at which nobody answers. Anything else of that name stays.
+remove_stale({local, Path}) ->
+    case file:read_link_info(Path, [raw]) of
+        {ok, #file_info{type = other}} ->
+            case gen_tcp:connect({local, Path}, 0, [], ?CONNECT_MS) of
+                {error, econnrefused} -> _ = file:delete(Path), ok;
+                {ok, Socket} -> gen_tcp:close(Socket);
+                {error, _} -> ok
+            end;
+        _ -> ok
+    end;
+remove_stale(_) -> ok.
 
 close_all(Opened) -> lists:foreach(fun({_, Socket}) -> gen_tcp:close(Socket) end, Opened).
 
@@ -185,11 +207,14 @@ handle_call({drain, Timeout}, From, #state{open = Open, listening = Listening} =
     self() ! look,
     {noreply, State#state{listening = [], waiting = {From, erlang:monotonic_time(millisecond) + Timeout}}};
 handle_call(info, _, #state{name = Name, listening = Listening, metrics = Metrics, open = Open} = State) ->
-    {reply, #{name => Name, listen => [Local || {_, _, Local, _} <- Listening], metrics => yucan_metrics:to_map(Metrics, atomics:get(Open, 1))}, State};
+    {reply, #{name => Name, listen => [Local || {_, _, Local, _} <- Listening], schemes => [scheme(Listen) || {Listen, _, _, _} <- Listening], metrics => yucan_metrics:to_map(Metrics, atomics:get(Open, 1))}, State};
 handle_call(metrics_text, _, #state{name = Name, metrics = Metrics, open = Open} = State) ->
     {reply, yucan_metrics:to_text(Name, Metrics, atomics:get(Open, 1)), State};
 handle_call(supervisor, _, State) ->
     {reply, hd(get('$ancestors')), State}.
+
+scheme(#{tls := none}) -> http;
+scheme(_) -> https.
 
 %% @private
 -spec handle_cast(term(), #state{}) -> {noreply, #state{}}.

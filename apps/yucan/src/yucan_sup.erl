@@ -17,6 +17,8 @@ start_server(Options) ->
     Spec = yucan:child_spec(Options),
     case supervisor:start_child(?MODULE, Spec) of
         {error, already_present} -> supervisor:restart_child(?MODULE, maps:get(id, Spec));
+        %% The supervisor puts the child's specification beside the reason.
+        {error, {Reason, Child}} when element(1, Child) =:= child -> {error, Reason};
         Result -> Result
     end.
 
