@@ -7,14 +7,14 @@
 -module(yucan_cgi_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_testcase/2, end_per_testcase/2]).
--export([environment/1, httpoxy/1, body_and_its_end/1, big_body/1, big_answer_to_a_slow_client/1, statuses/1, rubbish/1, dies/1, hangs/1,
+-export([environment/1, bytes/1, httpoxy/1, body_and_its_end/1, private_body/1, big_body/1, big_answer_to_a_slow_client/1, statuses/1, rubbish/1, dies/1, hangs/1,
          hangs_after_the_head/1, slow_but_not_silent/1, forks/1, client_leaves/1, too_many/1, head_request/1, not_executable/1, shell_characters/1,
          fcgi_broken/1, fcgi_absent/1, revproxy/1, revproxy_broken/1, many_at_once/1]).
 
 suite() -> [{timetrap, {minutes, 3}}].
 
 all() ->
-    [environment, httpoxy, body_and_its_end, big_body, big_answer_to_a_slow_client, statuses, rubbish, dies, hangs, hangs_after_the_head, slow_but_not_silent, forks,
+    [environment, bytes, httpoxy, body_and_its_end, private_body, big_body, big_answer_to_a_slow_client, statuses, rubbish, dies, hangs, hangs_after_the_head, slow_but_not_silent, forks,
      client_leaves, too_many, head_request, not_executable, shell_characters, fcgi_broken, fcgi_absent, revproxy, revproxy_broken, many_at_once].
 
 %% Bodies go to a folder of this suite's own, where nobody else leaves files.
@@ -79,6 +79,28 @@ environment(Config) ->
     nomatch = binary:match(Again, <<"YUCAN_SECRET">>),
     {_, _} = binary:match(Again, <<"\nQUERY_STRING=\n">>),
     true = os:unsetenv("YUCAN_SECRET"),
+    ok.
+
+%% Variables, the script's name and its folder have the bytes that they had in the request, in the configuration and on the disk: UTF-8 is not
+%% encoded again, and what is no UTF-8 stays as it is. The node that runs this knows names as UTF-8, as `yucan' does under a usual locale.
+bytes(Config) ->
+    utf8 = file:native_name_encoding(),
+    Port = start(Config, [unicode:characters_to_binary("<extra_cgi_vars dir='" ++ yucan_yaws_site:folder(Config) ++ "'>\nEXTRA = \x{e9}\n</extra_cgi_vars>\n")],
+                 [{"d\x{e9}/e.cgi", plain("env; pwd | sed 's/^/CWD=/'; printf %s \"$0\" | sed 's/^/SELF=/'; echo")}]),
+    {200, _, Text} = yucan_yaws_client:request(#{port => Port, host => "h", target => "/d%C3%A9/e.cgi/%C3%A9?q=%C3%A9",
+                                                 headers => [{"X-Latin", [255, "a", $\\, "b%s"]}, {"X-Text", <<"\x{e9}\x{20ac}"/utf8>>}]}),
+    Lines = binary:split(Text, <<"\n">>, [global]),
+    Root = unicode:characters_to_binary(yucan_yaws_site:folder(Config) ++ "/www"),
+    [{Line, true} = {Line, lists:member(Line, Lines)}
+     || Line <- [<<"SCRIPT_NAME=/d\x{e9}/e.cgi"/utf8>>, <<"PATH_INFO=/\x{e9}"/utf8>>, <<"HTTP_X_TEXT=\x{e9}\x{20ac}"/utf8>>, <<"HTTP_X_LATIN=", 255, "a\\b%s">>,
+                 <<"EXTRA=\x{e9}"/utf8>>, <<"SCRIPT_FILENAME=", Root/binary, "/d\x{e9}/e.cgi"/utf8>>, <<"CWD=", Root/binary, "/d\x{e9}"/utf8>>,
+                 <<"SELF=", Root/binary, "/d\x{e9}/e.cgi"/utf8>>]],
+    ok.
+
+%% Nobody else can enter the folder in which bodies are: the mode of a file would come too late.
+private_body(Config) ->
+    Port = start(Config, [{"where.cgi", plain("stat -c %a \"$(dirname \"$(readlink /proc/self/fd/0)\")\"")}]),
+    {200, _, <<"700\n">>} = post(Port, "/where.cgi", binary:copy(<<"x">>, 200000)),
     ok.
 
 httpoxy(Config) ->
@@ -370,6 +392,6 @@ processes_with(Word) ->
              binary:match(Text, Pattern) =/= nomatch, binary:match(Text, <<"beam">>) =:= nomatch].
 
 no_files_left(Config) ->
-    true = beamway_peer:wait_until(fun() -> file:list_dir(proplists:get_value(bodies, Config)) =:= {ok, []} end, 10000),
+    true = beamway_peer:wait_until(fun() -> filelib:wildcard(filename:join(proplists:get_value(bodies, Config), "*/*")) =:= [] end, 10000),
     ok.
 

@@ -7,8 +7,8 @@
 
 -include_lib("kernel/include/logger.hrl").
 
--type spec() :: #{run := {program, file:filename()} | {interpreter, file:filename()} | {fcgi, yucan_fcgi_pool:address()},
-                  script := file:filename(),
+-type spec() :: #{run := {program, file:filename_all()} | {interpreter, file:filename()} | {fcgi, yucan_fcgi_pool:address()},
+                  script := file:filename_all(),
                   script_name := iodata(),
                   path_info := iodata(),
                   docroot := file:filename() | undefined,
@@ -47,7 +47,9 @@ take(Req, Max, _) -> yucan_spool:take(Req, Max).
 is_safe({fcgi, _}) -> true;
 is_safe({_, Program}) -> re:run(Program, "[;|&$`<>()*?!#~\\\\'\"\\n\\r\\0]", [{capture, none}]) =:= nomatch.
 
-run(Req, #{script := Script} = Spec, Body) ->
+run(Req, #{script := Name} = Given, Body) ->
+    Script = bytes(Name),
+    Spec = Given#{script := Script},
     Variables = yucan_cgi_env:variables(facts(Req, Spec, Body), maps:get(variables, Spec, [])),
     case open(Spec, Variables, Body) of
         {ok, Source} ->
@@ -94,6 +96,16 @@ opened(Opened, _) -> with_module(yucan_cgi_run, Opened).
 with_module(Module, {ok, Source}) -> {ok, {Module, Source}};
 with_module(_, {error, Reason}) -> {error, Reason}.
 
+%% A name as the file system has it. Strings are characters, or bytes as Yaws gives them.
+bytes(Name) when is_binary(Name) -> Name;
+bytes(Name) ->
+    try unicode:characters_to_list(list_to_binary(Name)) of
+        Text when is_list(Text) -> list_to_binary(Name);
+        _ -> unicode:characters_to_binary(Name)
+    catch
+        error:badarg -> unicode:characters_to_binary(Name)
+    end.
+
 find(Name) ->
     case os:find_executable(Name) of
         false -> Name;
@@ -110,7 +122,7 @@ facts(Req, Spec, Body) ->
               server_name => yucan_req:host(Req), server_port => yucan_req:port(Req), server_addr => ip(Local),
               remote_addr => ip(Remote), remote_port => port_of(RemotePort), script_name => maps:get(script_name, Spec),
               script_filename => maps:get(script, Spec), path_info => maps:get(path_info, Spec),
-              document_root => case maps:get(docroot, Spec) of undefined -> ""; Root -> Root end,
+              document_root => case maps:get(docroot, Spec) of undefined -> ""; Root -> bytes(Root) end,
               content_length => yucan_spool:size(Body)},
     case Spec of
         #{user := User} -> Facts#{user => User};

@@ -18,7 +18,7 @@
 -define(LOOK_MS, 250).
 -define(CALL_MS, 10000).
 
--type script() :: #{program := file:filename(), arguments := [string()], folder := file:filename(),
+-type script() :: #{program := file:filename_all(), arguments := [file:filename_all()], folder := file:filename_all(),
                     variables := [{binary(), binary()}], body := none | {file, file:filename(), pos_integer()}, max => pos_integer()}.
 %% The body's file is deleted once the script has it open. `max': how many scripts of this server may run at once.
 -opaque source() :: pid().
@@ -85,7 +85,7 @@ init(#{program := Program, arguments := Arguments, folder := Folder, variables :
     %% So that terminate/2 runs when the reader ends.
     _ = process_flag(trap_exit, true),
     _ = process_flag(message_queue_data, off_heap),
-    Options = [{args, ["-c", lists:append(shell(Body)), file(Body)] ++ empty(Variables) ++ ["--", Program | Arguments]},
+    Options = [{args, ["-c", lists:append(shell(Body)), file(Body)] ++ told_by_shell(Variables) ++ ["--", Program | Arguments]},
                {cd, Folder}, {env, environment(Variables)},
                exit_status, eof, binary, stream, use_stdio, hide],
     try open_port({spawn_executable, "/bin/sh"}, Options) of
@@ -96,15 +96,35 @@ init(#{program := Program, arguments := Arguments, folder := Folder, variables :
 
 %% The file's name is gone once the shell has it open.
 shell(Body) ->
-    ["while [ \"$1\" != -- ]; do export \"$1=\"; shift; done; shift; ",
+    ["while [ \"$1\" != -- ]; do eval \"value=\\$$1\"; export \"$1=$(printf \"$value\")\"; shift; done; shift; ",
      case Body of
          {file, _, _} -> "exec <\"$0\" && rm -f \"$0\"; exec \"$@\"";
          none -> "exec \"$@\" </dev/null"
      end].
 
-%% To a port an empty value means that there is no such variable; scripts know the difference.
-empty(Variables) ->
-    [binary_to_list(Name) || {Name, <<>>} <- Variables, re:run(Name, "^[A-Za-z_][A-Za-z0-9_]*$", [{capture, none}]) =:= match].
+%% The names of variables whose value a port cannot take: an empty one, which would mean that there is no such variable, and bytes that are
+%% no text. The shell finds these bytes in the variable in octal (an argument could be seen by all users).
+told_by_shell(Variables) ->
+    [binary_to_list(Name) || {Name, Value} <- Variables, Value =:= <<>> orelse characters(Value) =:= none, is_shell_name(Name)].
+
+is_shell_name(Name) -> re:run(Name, "^[A-Za-z_][A-Za-z0-9_]*$", [{capture, none}]) =:= match.
+
+%% What a port writes as these bytes: it takes characters, and encodes them as file names are.
+characters(Bytes) ->
+    case file:native_name_encoding() of
+        latin1 -> binary_to_list(Bytes);
+        utf8 ->
+            case unicode:characters_to_list(Bytes) of
+                Text when is_list(Text) -> Text;
+                _ -> none
+            end
+    end.
+
+value(Bytes) ->
+    case characters(Bytes) of
+        none -> lists:flatten([io_lib:format("\\~3.8.0b", [Byte]) || <<Byte>> <= Bytes]);
+        Text -> Text
+    end.
 
 file({file, Name, _}) -> Name;
 file(none) -> "yucan".
@@ -120,7 +140,7 @@ started(Port) ->
 
 %% Nothing of the server's own environment but what a program needs to find others.
 environment(Variables) ->
-    Given = [{binary_to_list(Name), binary_to_list(Value)} || {Name, Value} <- Variables, Name =/= <<>>],
+    Given = [{binary_to_list(Name), value(Value)} || {Name, Value} <- Variables, Name =/= <<>>],
     Default = [{"PATH", os:getenv("PATH", "/usr/local/bin:/usr/bin:/bin")}, {"LANG", "C.UTF-8"}],
     Names = [Name || {Name, _} <- Given ++ Default],
     [{Name, false} || Pair <- os:getenv(), [Name | _] <- [string:split(Pair, "=")], not lists:member(Name, Names)]

@@ -1,11 +1,11 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc A request's body, taken whole before a gateway begins: in memory if it is small, else in a file.
 %%
-%% A script must know its length and reads when it likes; a slow client shall not occupy one. Who takes a body deletes it. A file is
-%% in TMPDIR, and nobody else can read it.
+%% A script must know its length and reads when it likes; a slow client shall not occupy one. Who takes a body deletes it. The files are
+%% in a folder of this VM in TMPDIR that nobody else can enter: a file's own mode could only be set after somebody has opened it.
 -module(yucan_spool).
 
--export([take/2, take/3, size/1, delete/1, send/2, on_disk/1]).
+-export([take/2, take/3, size/1, delete/1, send/2, on_disk/1, leave/0]).
 -export_type([body/0]).
 
 -define(MEMORY_BYTES, 65536).
@@ -43,9 +43,8 @@ in_memory(Req, Parts, Size, Max) ->
     end.
 
 in_file(Req, Parts, Size, Max) ->
-    Name = name(),
-    case create(Name) of
-        {ok, File} ->
+    case create() of
+        {ok, Name, File} ->
             Result = copy(Req, File, Parts, Size, Max),
             _ = file:close(File),
             taken(Result, Name);
@@ -73,17 +72,43 @@ read_more({ok, Data}, _, File, Size, Max) when Size + byte_size(Data) =< Max ->
 read_more({ok, _}, _, _, _, _) -> {error, too_large};
 read_more({error, Reason}, _, _, _, _) -> {error, Reason}.
 
-name() ->
-    Random = binary_to_list(binary:encode_hex(crypto:strong_rand_bytes(16))),
-    filename:join(os:getenv("TMPDIR", "/tmp"), "yucan-" ++ Random).
+random() -> binary_to_list(binary:encode_hex(crypto:strong_rand_bytes(16))).
 
-%% Nobody else may read it, and it is nothing that was there before.
-create(Name) ->
-    case file:open(Name, [write, exclusive, raw, binary]) of
-        {ok, File} ->
-            ok = file:change_mode(Name, 8#600),
-            {ok, File};
+%% A file that was not there before.
+create() -> create(persistent_term:get(?MODULE, none)).
+
+create(none) ->
+    Folder = filename:join(os:getenv("TMPDIR", "/tmp"), "yucan-" ++ random()),
+    case file:make_dir(Folder) of
+        ok ->
+            ok = file:change_mode(Folder, 8#700),
+            ok = persistent_term:put(?MODULE, Folder),
+            open(Folder);
         {error, Reason} -> {error, Reason}
+    end;
+create(Folder) ->
+    case open(Folder) of
+        %% Something has cleaned up.
+        {error, enoent} -> create(none);
+        Result -> Result
+    end.
+
+open(Folder) ->
+    Name = filename:join(Folder, random()),
+    case file:open(Name, [write, exclusive, raw, binary]) of
+        {ok, File} -> {ok, Name, File};
+        {error, Reason} -> {error, Reason}
+    end.
+
+%% @doc Gives up the folder: the application ends.
+-spec leave() -> ok.
+leave() ->
+    case persistent_term:get(?MODULE, none) of
+        none -> ok;
+        Folder ->
+            _ = persistent_term:erase(?MODULE),
+            _ = file:del_dir(Folder),
+            ok
     end.
 
 %% @doc How many bytes; `none' is no body at all.
@@ -96,9 +121,8 @@ size({file, _, Size}) -> Size.
 -spec on_disk(body()) -> {ok, none | {file, file:filename(), pos_integer()}} | {error, {spool, term()}}.
 on_disk({memory, <<>>}) -> {ok, none};
 on_disk({memory, Data}) ->
-    Name = name(),
-    case create(Name) of
-        {ok, File} ->
+    case create() of
+        {ok, Name, File} ->
             Result = file:write(File, Data),
             _ = file:close(File),
             written(Result, Name, byte_size(Data));

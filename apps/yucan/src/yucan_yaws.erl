@@ -179,7 +179,7 @@ script(fcgi, Found, Req, _, #{server := #{fcgi_app_server := Address}} = Site, _
 
 run(Run, #{docroot := Docroot} = Found, Req, #{server := #{extra_cgi_vars := Extra}} = Site) ->
     #{script := File} = Found,
-    Variables = lists:append([Pairs || {Dir, Pairs} <- Extra,
+    Variables = lists:append([[{unicode:characters_to_binary(Name), unicode:characters_to_binary(Value)} || {Name, Value} <- Pairs] || {Dir, Pairs} <- Extra,
                                        yucan_yaws_path:is_under(unicode:characters_to_binary(filename:dirname(File)),
                                                                 unicode:characters_to_binary(Dir))]),
     Spec = maps:merge(yucan_yaws_conf:limits(), Found#{run => Run, docroot => Docroot, variables => Variables}),

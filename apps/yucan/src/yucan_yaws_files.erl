@@ -10,7 +10,7 @@
 
 -include_lib("kernel/include/file.hrl").
 
--type found() :: {script, php | cgi | fcgi, #{script := file:filename(), script_name := binary(), path_info := binary(), docroot := file:filename()}}
+-type found() :: {script, php | cgi | fcgi, #{script := binary(), script_name := binary(), path_info := binary(), docroot := file:filename()}}
                | {static, Docroot :: file:filename()}
                | {redirect, Path :: binary()}
                | forbidden
@@ -77,7 +77,7 @@ script(Kind, Path, Info, Docroot, #{allowed_scripts := Allowed}) ->
     case Kind =/= yaws andalso lists:member(atom_to_list(Kind), Allowed) of
         true ->
             File = yucan_path:join(unicode:characters_to_binary(Docroot), Path),
-            {script, Kind, #{script => binary_to_list(File), script_name => Path, path_info => Info, docroot => Docroot}};
+            {script, Kind, #{script => File, script_name => Path, path_info => Info, docroot => Docroot}};
         false -> forbidden
     end.
 
