@@ -111,7 +111,7 @@ bad_file(Config) ->
     {error, Lines} = yucan_conf:load(File),
     Text = unicode:characters_to_list(Lines),
     [{Word, true} = {Word, string:find(Text, Word) =/= nomatch}
-     || Word <- ["bad.conf:1: unknown directive 'port'", "bad.conf:3: unknown directive 'docrot' in <server>: expected docroot",
+     || Word <- ["bad.conf:1: unknown directive 'port' outside of all blocks: expected one of logdir, ebin_dir, runmod, pick", "bad.conf:3: unknown directive 'docrot' in <server>: expected docroot",
                  "bad.conf:4: port = 99999: expected a number from 0 to 65535", "bad.conf:2: <server> is not closed"]],
     {error, [Missing]} = yucan_conf:load(File ++ "x"),
     true = string:find(unicode:characters_to_list(Missing), "no such file or directory") =/= nomatch,

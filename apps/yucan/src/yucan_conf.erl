@@ -247,7 +247,7 @@ shown(Text) -> Text.
 
 %% The one that was meant, if there is one that looks like it, else all.
 candidates(Name, Block) ->
-    Names = yucan_conf_table:names(Block),
+    Names = yucan_conf_table:names(Block) -- yucan_conf_table:without_effect(),
     case [Known || Name =/= "", Known <- Names, is_near(Known, Name, 2)] of
         [] -> "one of " ++ lists:append(lists:join(", ", Names));
         Near -> lists:append(lists:join(" or ", Near))

@@ -5,7 +5,7 @@
 %% server has not is an error that says so, never silently ignored.
 -module(yucan_conf_table).
 
--export([directive/2, names/1, defaults/1, blocks/1, elsewhere/1]).
+-export([directive/2, names/1, without_effect/0, defaults/1, blocks/1, elsewhere/1]).
 -export_type([block/0, directive/0]).
 
 -ifdef(TEST).
@@ -80,6 +80,10 @@ directive(Block, Name) ->
 -spec names(block()) -> [string()].
 names(Block) ->
     [atom_to_list(Key) || {Key, _, _, _} <- table(Block)] ++ ["<" ++ Name ++ ">" || Name <- blocks(Block)].
+
+%% @doc Directives that are taken, since many configurations of Yaws have them, and change nothing that is served.
+-spec without_effect() -> [string()].
+without_effect() -> ["include_dir", "id"].
 
 %% @doc A block in which nothing is set.
 -spec defaults(block()) -> #{atom() => term()}.
