@@ -6,7 +6,7 @@
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
 -export([host/1, uri/1, peer_ip/1, request_method_get/1, request_method_post/1, request_body/1, protocol/1, path/1, query_params/1, post_params/1,
          static/1, deep_static/1, deeper_static/1, cookie_list/1, cookie_binary/1]).
--export([answers/1, files/1, large_file/1, large_body/1, too_large_form/1, websocket/1, appmod/1, supervisor/1]).
+-export([answers/1, files/1, large_file/1, large_body/1, too_large_form/1, websocket/1, appmod/1, supervisor/1, supervisor_options/1]).
 
 -include_lib("common_test/include/ct.hrl").
 
@@ -19,7 +19,7 @@ suite() -> [{timetrap, {minutes, 2}}].
 
 all() ->
     [host, uri, peer_ip, request_method_get, request_method_post, request_body, protocol, path, query_params, post_params, static, deep_static,
-     deeper_static, cookie_list, cookie_binary, answers, files, large_file, large_body, too_large_form, websocket, appmod, supervisor].
+     deeper_static, cookie_list, cookie_binary, answers, files, large_file, large_body, too_large_form, websocket, appmod, supervisor, supervisor_options].
 
 init_per_suite(Config) ->
     Root = filename:join(?config(priv_dir, Config), "root"),
@@ -157,3 +157,44 @@ supervisor(Config) ->
     {200, _, <<"1234\n">>} = yucan_client:get(yucan:port(simple_bridge), "/static/one.txt"),
     ok = gen_server:stop(Pid),
     [ok = application:unset_env(simple_bridge, Key) || {Key, _} <- Environment].
+
+%% Limits, TLS and the rest of our options are in the environment, too. A message of 5.6 MB, as Nitrogen's own test sends it, has room unless they say otherwise.
+supervisor_options(Config) ->
+    Tls = yucan_test_server:certificate("localhost", ?config(priv_dir, Config)),
+    Environment = [{handler, yucan_test_bridge}, {bridge, yucan_test_bridge}, {port, 0}, {document_root, ?config(root, Config)}],
+    [ok = application:set_env(simple_bridge, Key, Value) || {Key, Value} <- Environment],
+    With = fun(Options, Function) ->
+        ok = application:set_env(simple_bridge, yucan, Options),
+        {ok, Pid} = yucan_simple_bridge_sup:start_link(),
+        _ = Function(yucan:port(simple_bridge)),
+        ok = gen_server:stop(Pid)
+    end,
+    ok = With(#{tls => Tls}, fun(Port) ->
+        {ok, Socket} = yucan_test_server:tls_connect(Port, []),
+        ok = ssl:send(Socket, "GET /protocol HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"),
+        {ok, <<"HTTP/1.1 200 OK\r\n", Rest/binary>>} = ssl:recv(Socket, 0, ?WAIT_MS),
+        {_, _} = binary:match(Rest, <<"\r\n\r\nhttps">>)
+    end),
+    ok = With(#{limits => #{body_bytes => 3}}, fun(Port) ->
+        [{413, _, _}] = yucan_client:exchange(Port, "POST /post_params HTTP/1.1\r\nHost: a\r\nContent-Type: application/x-www-form-urlencoded\r\n"
+                                              "Content-Length: 4\r\n\r\na=bc")
+    end),
+    Large = [<<16#81, 1:1, 127:7, 5600000:64, 0:32>>, binary:copy(<<"x">>, 5600000)],
+    ok = With(#{}, fun(Port) -> <<16#81, 127, _/binary>> = told(Port, Large) end),
+    ok = With(#{limits => #{ws_message_bytes => 1000000}}, fun(Port) -> <<16#88, 2, 1009:16>> = told(Port, Large) end),
+    process_flag(trap_exit, true),
+    ok = application:set_env(simple_bridge, yucan, nonsense),
+    {error, {{bad_options, "the variable yucan of the application simple_bridge is nonsense; a map is expected"}, _}} = yucan_simple_bridge_sup:start_link(),
+    [ok = application:unset_env(simple_bridge, Key) || Key <- [yucan | [Key || {Key, _} <- Environment]]].
+
+%% The first bytes that come back for a message.
+told(Port, Message) ->
+    Socket = yucan_client:connect(Port),
+    ok = gen_tcp:send(Socket, ["GET /ws HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+                               "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"]),
+    <<"HTTP/1.1 101 ", _/binary>> = yucan_yaws_site:receive_until(Socket, <<"\r\n\r\n">>),
+    {ok, <<16#81, 5, "hello">>} = gen_tcp:recv(Socket, 7, ?WAIT_MS),
+    ok = gen_tcp:send(Socket, Message),
+    {ok, Answer} = gen_tcp:recv(Socket, 4, ?WAIT_MS),
+    gen_tcp:close(Socket),
+    Answer.

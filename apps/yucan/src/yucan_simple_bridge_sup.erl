@@ -1,6 +1,13 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc What `simple_bridge:start(yucan)' starts: a server with yucan_simple_bridge_anchor, at the address and port that the environment of the
-%% application simple_bridge names (`address', loopback by default; `port', 8000), under a supervisor.
+%% application simple_bridge names (`address', loopback by default; `port', 8000), under a supervisor. Its variable `yucan' is a map of further
+%% options of yucan:start_link/1, such as `limits' and `access_log'; `tls' and `proxy_protocol' in it are those of the listener.
+%%
+%% ```
+%% {simple_bridge, [{backend, yucan}, {port, 8443}, {yucan, #{tls => #{certfile => "a.pem", keyfile => "a.key"}, limits => #{body_bytes => 50000000}}}]}
+%% '''
+%% A WebSocket message may have as many bytes as a body that is read as a whole: other backends have no limit, and an application whose message
+%% is refused connects again and sends it again, for ever.
 -module(yucan_simple_bridge_sup).
 -behaviour(supervisor).
 
@@ -14,11 +21,24 @@ start_link() -> supervisor:start_link({local, ?MODULE}, ?MODULE, []).
 -spec init([]) -> {ok, {supervisor:sup_flags(), [supervisor:child_spec()]}}.
 init([]) ->
     Get = fun(Key, Default) -> application:get_env(simple_bridge, Key, Default) end,
-    Options = #{name => Get(server_name, simple_bridge), listen => [#{ip => ip(Get(address, {127, 0, 0, 1})), port => Get(port, 8000)}],
-                handler => {yucan_simple_bridge_anchor, #{}}},
+    Further = further(Get(yucan, #{})),
+    Listen = maps:merge(#{ip => ip(Get(address, {127, 0, 0, 1})), port => Get(port, 8000)}, maps:with([tls, proxy_protocol], Further)),
+    Rest = maps:without([tls, proxy_protocol], Further),
+    Options = maps:merge(Rest, #{name => Get(server_name, simple_bridge), listen => [Listen], limits => limits(maps:get(limits, Further, #{})),
+                                 handler => {yucan_simple_bridge_anchor, #{}}}),
     {ok, {#{strategy => one_for_one, intensity => 5, period => 10}, [yucan:child_spec(Options)]}}.
 
 ip(Address) when is_tuple(Address) -> Address;
 ip(Address) ->
     {ok, Ip} = inet:parse_address(unicode:characters_to_list(Address)),
     Ip.
+
+further(Options) when is_map(Options) -> Options;
+further(Other) -> error({bad_options, lists:flatten(io_lib:format("the variable yucan of the application simple_bridge is ~0tp; a map is expected", [Other]))}).
+
+limits(#{ws_message_bytes := _} = Limits) -> Limits;
+limits(Limits) when is_map(Limits) ->
+    #{body_bytes := Default} = yucan_limits:defaults(),
+    Limits#{ws_message_bytes => maps:get(body_bytes, Limits, Default)};
+%% The server says what is wrong with it.
+limits(Other) -> Other.
