@@ -135,7 +135,7 @@ talk(Port, Host) ->
 %% The same handler in a site for Yaws. What out/1 gets of the body is not lost.
 appmod(Config) ->
     Port = yucan_yaws_site:start(Config, ["docroot = www\nappmods = </, yucan_simple_bridge_anchor exclude_paths plain>\npartial_post_size = 1000\n"
-                                          "<opaque>\nhandler = yucan_test_bridge\nbridge = yucan_test_bridge\n</opaque>\n"],
+                                          "<opaque>\nhandler = yucan_test_bridge\nbridge = yucan_test_bridge\nws_message_bytes = 6000000\n</opaque>\n"],
                                  [{"www/plain/f", "file"}, {"www/g", "by handler"}]),
     {200, _, <<"\"/path\"">>} = yucan_yaws_client:get(Port, "h", "/path"),
     {200, _, <<"file">>} = yucan_yaws_client:get(Port, "h", "/plain/f"),
@@ -145,6 +145,7 @@ appmod(Config) ->
     {200, _, Shown} = yucan_yaws_client:request(#{port => Port, host => "h", target => "/post_params", method => "POST", body => ["a=", Long],
                                                   headers => [{"content-type", "application/x-www-form-urlencoded"}]}),
     talk(Port, "h"),
+    <<16#81, 127, _/binary>> = told(Port, "h", [<<16#81, 1:1, 127:7, 5600000:64, 0:32>>, binary:copy(<<"x">>, 5600000)]),
     yucan_yaws_site:stop().
 
 %% What simple_bridge:start(yucan) calls.
@@ -188,9 +189,11 @@ supervisor_options(Config) ->
     [ok = application:unset_env(simple_bridge, Key) || Key <- [yucan | [Key || {Key, _} <- Environment]]].
 
 %% The first bytes that come back for a message.
-told(Port, Message) ->
+told(Port, Message) -> told(Port, "localhost", Message).
+
+told(Port, Host, Message) ->
     Socket = yucan_client:connect(Port),
-    ok = gen_tcp:send(Socket, ["GET /ws HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+    ok = gen_tcp:send(Socket, ["GET /ws HTTP/1.1\r\nHost: ", Host, "\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
                                "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"]),
     <<"HTTP/1.1 101 ", _/binary>> = yucan_yaws_site:receive_until(Socket, <<"\r\n\r\n">>),
     {ok, <<16#81, 5, "hello">>} = gen_tcp:recv(Socket, 7, ?WAIT_MS),

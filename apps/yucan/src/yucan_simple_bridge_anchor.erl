@@ -17,8 +17,11 @@
 
 -include("../include/yaws_api.hrl").
 
--type options() :: #{handler => module(), bridge => module(), document_root => file:filename_all(), static_paths => [string()]}.
--type settings() :: #{handler := module(), bridge := module(), document_root := file:filename_all(), static_paths := [binary()]}.
+-type options() :: #{handler => module(), bridge => module(), document_root => file:filename_all(), static_paths => [string()],
+    %% The largest message of a WebSocket; if not given, the server's limit.
+    ws_message_bytes => pos_integer()}.
+-type settings() :: #{handler := module(), bridge := module(), document_root := file:filename_all(), static_paths := [binary()],
+    websocket := yucan_ws:options()}.
 
 -record(ws, {handler :: module(), bridge :: term(), state :: term()}).
 
@@ -30,8 +33,12 @@ init(Options) ->
         undefined -> error({no_handler, "name the module that answers: handler => Module, or the variable handler of the application simple_bridge"});
         Handler ->
             #{handler => Handler, bridge => Value(bridge, simple_bridge), document_root => Value(document_root, "./priv/static"),
-              static_paths => [below(Path) || Path <- Value(static_paths, [])]}
+              static_paths => [below(Path) || Path <- Value(static_paths, [])], websocket => websocket(Value(ws_message_bytes, default))}
     end.
+
+websocket(default) -> #{};
+websocket(Bytes) when is_integer(Bytes), Bytes > 0 -> #{max_message => Bytes};
+websocket(Other) -> error({bad_ws_message_bytes, Other, "a number of bytes is expected"}).
 
 below(Path) -> iolist_to_binary(["/", string:trim(unicode:characters_to_list(Path), both, "/"), "/"]).
 
@@ -53,21 +60,23 @@ found(Response) -> Response.
 %% @doc A request to an appmod. Its handler is in the opaque data of the server, or in the environment.
 -spec out(#arg{}) -> {yucan_response, yucan_handler:response()}.
 out(#arg{opaque = Opaque, docroot = Docroot} = Arg) ->
-    Named = maps:from_list([{Key, yucan_modules:own(list_to_atom(Value))}
-                            || is_list(Opaque), {Name, Value} <- Opaque, {Known, Key} <- [{"handler", handler}, {"bridge", bridge}], Name =:= Known]),
+    Named = maps:from_list([named(Name, Value) || is_list(Opaque), {Name, Value} <- Opaque, lists:member(Name, ["handler", "bridge", "ws_message_bytes"])]),
     Req = yucan_simple_bridge:rooted(Docroot, yucan_yaws_arg:request()),
     ok = yucan_yaws_arg:remember(Req),
     {yucan_response, run(Arg, Req, init(Named#{document_root => Docroot}))}.
 
-run(Request, Req, #{handler := Handler, bridge := Maker}) ->
+named("ws_message_bytes", Value) -> {ws_message_bytes, try list_to_integer(Value) catch error:badarg -> Value end};
+named(Name, Value) -> {list_to_existing_atom(Name), yucan_modules:own(list_to_atom(Value))}.
+
+run(Request, Req, #{handler := Handler, bridge := Maker, websocket := Options}) ->
     try Maker:make(yucan, Request) of
-        Bridge -> answered(yucan_names:lower(yucan_req:header(<<"upgrade">>, Req, <<>>)), Handler, Bridge)
+        Bridge -> answered(yucan_names:lower(yucan_req:header(<<"upgrade">>, Req, <<>>)), Handler, Bridge, Options)
     catch
         throw:{yucan_body, Reason} -> yucan_req:body_error(Reason)
     end.
 
-answered(<<"websocket">>, Handler, Bridge) -> {websocket, ?MODULE, #ws{handler = Handler, bridge = Bridge}, #{}};
-answered(_, Handler, Bridge) ->
+answered(<<"websocket">>, Handler, Bridge, Options) -> {websocket, ?MODULE, #ws{handler = Handler, bridge = Bridge}, Options};
+answered(_, Handler, Bridge, _) ->
     try Handler:run(Bridge)
     catch throw:{yucan_body, Reason} -> yucan_req:body_error(Reason)
     end.
