@@ -5,7 +5,8 @@
 -export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2, init_per_testcase/2, end_per_testcase/2]).
 -export([killed_under_calls/1, halted/1, disconnected/1, stopped_and_killed/1, lanes_are_opened_again/1, nothing_is_lost_silently/1,
          killed_in_the_middle_of_a_large_message/1, first_use_by_many/1, large_terms_both_ways/1, memory_is_bounded/1, a_slow_receiver/1,
-         supervisors_recover/1, nothing_is_left/1, the_application_stops/1, what_was_taken_goes_out/1]).
+         supervisors_recover/1, nothing_is_left/1, the_application_stops/1, what_was_taken_goes_out/1, new_code/1, killed_callers/1,
+         waiters_leave/1]).
 -export([gather/1, on_unconfirmed/1, big_echo/0]).
 
 suite() -> [{timetrap, {minutes, 5}}].
@@ -16,9 +17,10 @@ groups() ->
     teleport_nodes:groups(teleport_nodes:kinds() -- [tls],
                           [killed_under_calls, halted, disconnected, stopped_and_killed, lanes_are_opened_again, nothing_is_lost_silently,
                            killed_in_the_middle_of_a_large_message, first_use_by_many, large_terms_both_ways, memory_is_bounded,
-                           a_slow_receiver, supervisors_recover, nothing_is_left, the_application_stops, what_was_taken_goes_out])
+                           a_slow_receiver, supervisors_recover, nothing_is_left, the_application_stops, what_was_taken_goes_out, new_code,
+                           killed_callers, waiters_leave])
         ++ teleport_nodes:groups([tls], [killed_under_calls, lanes_are_opened_again, nothing_is_lost_silently, first_use_by_many, memory_is_bounded,
-                                         nothing_is_left, what_was_taken_goes_out]).
+                                         nothing_is_left, what_was_taken_goes_out, new_code, killed_callers]).
 
 init_per_group(Kind, Config) -> teleport_nodes:init_group(Kind, Config).
 
@@ -416,4 +418,85 @@ what_was_taken_goes_out(Config) ->
              receive {got, Round} -> ok after wait_ms() -> error({lost, Round}) end,
              ok = application:start(teleport)
          end || Round <- lists:seq(1, 20)]
+    end).
+
+%% Any number of loads of any module that lanes stand in, at any time; and who asks a lane for its state leaves nothing on its stack.
+new_code(Config) ->
+    Here = fun(Node) -> [{whereis(teleport_listener), [Pid || {_, Pid, _, _} <- supervisor:which_children(teleport_acceptor_sup)]},
+                         lists:sort([{Way, teleport_tx:pid(Tx)} || {Way, {Of, _, _}, Tx} <- teleport_peers:all(), Of =:= Node])] end,
+    Load = fun(_) -> [begin _ = code:purge(Module), {module, Module} = code:load_file(Module) end
+                      || _ <- [1, 2, 3], Module <- [teleport_lane, teleport_listener, teleport_stream, teleport_peer, teleport_peers]] end,
+    ok = teleport_nodes:on_first(Config, fun(Node) ->
+        Waiting = erpc:call(Node, teleport_nodes, start_server, [none]),
+        Gate = teleport_nodes:gate(),
+        ok = teleport:prime(Node, infinity),
+        Id = teleport:send_request(Waiting, {behind, Gate, later}),
+        %% Entered on the other side, too, and at rest.
+        Look = fun() -> {Here(Node), erpc:call(Node, fun() -> Here(node(Gate)) end)} end,
+        Settled = fun() -> {_, [_, Theirs]} = Look(), length(Theirs) >= 4 end,
+        true = beamway_peer:wait_until(Settled, wait_ms()),
+        Before = Look(),
+        _ = Load(here),
+        _ = erpc:call(Node, fun() -> Load(there) end),
+        Before = Look(),
+        ok = teleport_nodes:open_gate(Gate),
+        {reply, later} = teleport:receive_response(Id, wait_ms()),
+        [{out, Lane} | _] = lists:reverse(lists:last(Here(Node))),
+        Stack = fun() -> _ = sys:get_state(Lane), {stack_size, Words} = process_info(Lane, stack_size), Words end,
+        First = Stack(),
+        [First = Stack() || _ <- lists:seq(1, 100)],
+        Node = teleport:erpc_call(Node, erlang, node, [])
+    end).
+
+%% A server that parks what it is asked holds nothing for callers that were killed; the others still get their answers.
+killed_callers(Config) ->
+    on_first(Config, fun(Node) ->
+        Server = erpc:call(Node, teleport_nodes, start_server, [none]),
+        Gate = teleport_nodes:gate(),
+        Pending = fun() -> lists:sum([P || #{opened_by := peer, pending_calls := P} <- erpc:call(Node, teleport, lanes, [node()])]) end,
+        Kept = teleport:send_request(Server, {behind, Gate, kept}),
+        Callers = [spawn_monitor(fun() -> _ = teleport:send_request(Server, never), teleport:call(Server, never, infinity) end)
+                   || _ <- lists:seq(1, 50)],
+        _ = beamway_peer:wait_until(fun() -> Pending() =:= 101 end, wait_ms()),
+        [exit(Pid, kill) || {Pid, _} <- Callers],
+        _ = beamway_peer:wait_until(fun() -> Pending() =:= 1 end, wait_ms()),
+        %% Later ones are noticed at once or later, and one that ended in order is no other.
+        {Late, _} = spawn_monitor(fun() -> teleport:call(Server, never, infinity) end),
+        _ = beamway_peer:wait_until(fun() -> Pending() =:= 2 end, wait_ms()),
+        exit(Late, kill),
+        _ = beamway_peer:wait_until(fun() -> Pending() =:= 1 end, wait_ms()),
+        ok = teleport_nodes:open_gate(Gate),
+        {reply, kept} = teleport:receive_response(Kept, wait_ms()),
+        0 = Pending()
+    end).
+
+%% Senders that gave up or were killed while they waited for room: the lane keeps none, and none of them takes room from one that still waits.
+waiters_leave(Config) ->
+    PeerB = teleport_nodes:second(Config),
+    on_first(Config, fun(Node) ->
+        ok = teleport:configure(Node, #{max_queue_bytes => 2000000}),
+        persistent_term:put(tp_receiver, spawn(Node, ?MODULE, gather, [[]])),
+        ok = teleport:prime(Node, infinity)
+    end),
+    ok = beamway_peer:sigstop(PeerB),
+    on_first(Config, fun(Node) ->
+        Receiver = persistent_term:get(tp_receiver),
+        Large = binary:copy(<<"x">>, 1900000),
+        Send = fun(Timeout) -> teleport:send(Receiver, {0, Large}, #{key => one, timeout => Timeout}) end,
+        _ = beamway_peer:wait_until(fun() -> Send(0) =:= {error, timeout} end, wait_ms()),
+        Waiting = fun() -> lists:sum([W || #{opened_by := this_node, waiting_senders := W} <- teleport:lanes(Node)]) end,
+        {error, timeout} = Send(50),
+        _ = beamway_peer:wait_until(fun() -> Waiting() =:= 0 end, wait_ms()),
+        Killed = [spawn_monitor(fun() -> Send(infinity) end) || _ <- lists:seq(1, 100)],
+        _ = beamway_peer:wait_until(fun() -> Waiting() =:= 100 end, wait_ms()),
+        [exit(Pid, kill) || {Pid, _} <- Killed],
+        [receive {'DOWN', Monitor, process, Pid, killed} -> ok end || {Pid, Monitor} <- Killed],
+        true = register(tp_last, spawn(fun() -> Sent = Send(infinity), receive {give, To} -> To ! {sent, Sent} end end)),
+        beamway_peer:wait_until(fun() -> Waiting() > 0 end, wait_ms())
+    end),
+    ok = beamway_peer:sigcont(PeerB),
+    on_first(Config, fun(_) ->
+        tp_last ! {give, self()},
+        %% Before the first look of an idle lane, which comes after 5 s of silence.
+        receive {sent, ok} -> ok after 4000 * beamway_runner:slowness() -> error(still_waits) end
     end).

@@ -216,8 +216,9 @@ frames_that_no_peer_sends(Config) ->
               teleport_frame:announce(1, reply, [10]) , teleport_frame:piece(5, 13, <<"not announced">>), teleport_frame:piece(5, 3, <<"more than that">>),
               teleport_frame:piece(5, 1 bsl 40, <<"too large">>),
               teleport_frame:small(message, <<"no term">>), teleport_frame:small(message, term_to_binary(no_pair)),
-              teleport_frame:small(call, term_to_binary([not_a_ref, x | y])), teleport_frame:small(call, term_to_binary([make_ref(), "name" | y])),
-              teleport_frame:small(cancel, term_to_binary(x)), teleport_frame:small(apply, term_to_binary([make_ref(), m, f | no_list])),
+              teleport_frame:small(call, term_to_binary([not_a_ref, self(), x | y])), teleport_frame:small(call, term_to_binary([make_ref(), no_pid, x | y])),
+              teleport_frame:small(call, term_to_binary([make_ref(), self(), "name" | y])),
+              teleport_frame:small(cancel, term_to_binary(x)), teleport_frame:small(apply, term_to_binary([make_ref(), self(), m, f | no_list])),
               teleport_frame:small(reply, term_to_binary([make_ref() | reply])), teleport_frame:ack(5),
               <<131, 119, 255>>, binary:copy(<<1>>, 20000000)],
     [begin

@@ -22,7 +22,7 @@
 -type role() :: caller | acceptor.
 
 -define(MAGIC, "BWTP").
--define(VERSION, 1).
+-define(VERSION, 2).
 -define(MAX_REASON, 200).
 
 %% @doc Of these words.
@@ -121,7 +121,7 @@ who_knows_the_cookie_test_() ->
 nonsense_test_() ->
     Good = hello(sample()),
     [?_assertMatch({error, _}, decode(Bytes))
-     || Bytes <- [<<>>, <<"GET / HTTP/1.1">>, <<?MAGIC, 2, $h, 0>>, <<Good/binary, 0>>, binary:part(Good, 0, byte_size(Good) - 1),
+     || Bytes <- [<<>>, <<"GET / HTTP/1.1">>, <<?MAGIC, 3, $h, 0>>, <<Good/binary, 0>>, binary:part(Good, 0, byte_size(Good) - 1),
                   <<?MAGIC, ?VERSION, $h, 0, 0, 1:16, $a, 1:16, $b, 0:256>>, <<?MAGIC, ?VERSION, $h, 1, 0, 0:16, 1:16, $b, 0:256>>,
                   <<?MAGIC, ?VERSION, $c, 0:248>>, <<?MAGIC, ?VERSION, $x>>]].
 

@@ -5,11 +5,13 @@
 %% back on it. So the two directions cannot wait for each other: a caller always reads, and an acceptor stops reading only
 %% while its answers find no room. The other direction has lanes of its own.
 %%
-%% It is a loop of its own, since each message of the data path passes here; it understands the messages of sys.
+%% It is a loop of its own, since each message of the data path passes here; it understands the messages of sys. Between two messages it
+%% stands in {@link teleport_wait}, so that new code of this module ends no lane.
 -module(teleport_lane).
 
 -export([start_link/1, info/2]).
--export([init/2, system_continue/3, system_terminate/4, system_code_change/4, system_get_state/1]).
+-export([init/2, message/2, silence/1]).
+-export([system_continue/3, system_terminate/4, system_code_change/4, system_get_state/1]).
 -export_type([start/0, id/0]).
 
 -include_lib("kernel/include/logger.hrl").
@@ -27,6 +29,10 @@
 -define(PUMP_FRAMES, 32).
 -define(TURN_MS, 1).
 -define(SOCKET_MS, 5000).
+%% How often a lane looks for room again while senders wait: the one that was told may have been killed.
+-define(LOOK_MS, 20).
+%% Calls that are not answered after twice this time have their callers watched.
+-define(PARKED_MS, 3000).
 -define(MAX_ALL, 1 bsl 32).
 
 -record(lane, {role :: caller | acceptor,
@@ -46,14 +52,18 @@
                shares = none :: none | {teleport_share:shares(), Weight :: pos_integer()},
                left = 0 :: non_neg_integer(),
                shows = false :: boolean(),
-               waiting = queue:new() :: queue:queue({reference(), non_neg_integer()}),
+               waiting = teleport_waiters:new() :: teleport_waiters:waiters(),
+               looking = false :: boolean(),
                gather :: teleport_gather:gather(),
                serve :: teleport_serve:serve(),
+               %% a message to myself will come
+               watching = false :: boolean(),
                %% since credit was given
                frames = 0 :: non_neg_integer(),
                bytes = 0 :: non_neg_integer(),
                held = false :: boolean(),
                max_queue_bytes :: pos_integer(),
+               max_queue_messages :: pos_integer(),
                %% delivered, and how many of these the caller knows of
                delivered = 0 :: non_neg_integer(),
                told = 0 :: non_neg_integer(),
@@ -115,11 +125,11 @@ set_priority(control) -> _ = process_flag(priority, high), ok;
 set_priority(_) -> ok.
 
 new(Role, Parent, {Node, _, _} = Id, Tx, Link) ->
-    #{chunk_bytes := Chunk, max_message_bytes := Max, max_pending_calls := MaxPending, max_queue_bytes := MaxQueue} =
-        teleport_config:of_node(Node),
+    #{chunk_bytes := Chunk, max_message_bytes := Max, max_pending_calls := MaxPending, max_queue_bytes := MaxQueue,
+      max_queue_messages := MaxMessages} = teleport_config:of_node(Node),
     #lane{role = Role, parent = Parent, id = Id, tx = Tx, link = Link, tag = teleport_link:tag(Link),
           schedule = teleport_schedule:new(Chunk), gather = teleport_gather:new(Max, ?MAX_ALL), serve = teleport_serve:new(MaxPending),
-          max_queue_bytes = MaxQueue}.
+          max_queue_bytes = MaxQueue, max_queue_messages = MaxMessages}.
 
 -spec begin_reading(#lane{}) -> no_return().
 begin_reading(#lane{link = Link} = Lane) ->
@@ -127,27 +137,38 @@ begin_reading(#lane{link = Link} = Lane) ->
     loop(Lane).
 
 -spec loop(#lane{}) -> no_return().
-loop(#lane{tag = Tag} = Lane) ->
-    receive
-        {Tag, {data, Frame}} when is_binary(Frame) -> loop(credited(byte_size(Frame), frame(Frame, Lane)));
-        {Tag, {data, [_, N3, N2, N1, N0 | Whole]}} -> loop(credited(byte_size(Whole), piece(number(N3, N2, N1, N0), Whole, Lane)));
-        {Ref, Reply} when is_reference(Ref) -> loop(replied(Ref, Reply, Lane));
-        {tx, Key, Kind, Parts, Bytes} -> loop(pump(queued(Key, Kind, Parts, Bytes, Lane)));
-        Message -> loop(event(Message, Lane))
-    after ?IDLE_MS -> loop(idle(Lane))
-    end.
+loop(Lane) -> teleport_wait:message(?MODULE, Lane, ?IDLE_MS).
+
+%% @private
+-spec message(term(), #lane{}) -> no_return().
+message({Tag, {data, Frame}}, #lane{tag = Tag} = Lane) when is_binary(Frame) -> loop(credited(byte_size(Frame), frame(Frame, Lane)));
+message({Tag, {data, [_, N3, N2, N1, N0 | Whole]}}, #lane{tag = Tag} = Lane) ->
+    loop(credited(byte_size(Whole), piece(number(N3, N2, N1, N0), Whole, Lane)));
+message({Ref, Reply}, Lane) when is_reference(Ref) -> loop(replied(Ref, Reply, Lane));
+message({tx, Key, Kind, Parts, Bytes}, Lane) -> loop(pump(queued(Key, Kind, Parts, Bytes, Lane)));
+%% Last of all: it goes on by {@link system_continue/3}.
+message({system, From, Request}, #lane{parent = Parent} = Lane) -> sys:handle_system_msg(Request, From, Parent, ?MODULE, [], Lane);
+message(Message, Lane) -> loop(event(Message, Lane)).
+
+%% @private
+-spec silence(#lane{}) -> no_return().
+silence(Lane) -> loop(idle(Lane)).
 
 event({Tag, writable}, #lane{tag = Tag} = Lane) -> pump(Lane#lane{busy = false});
 event(pump, Lane) -> pump(Lane#lane{pumping = false});
 event({Tag, passive}, #lane{tag = Tag} = Lane) -> Lane;
-event({wait, Ref, Bytes}, #lane{waiting = Waiting} = Lane) -> room(Lane#lane{waiting = queue:in({Ref, Bytes}, Waiting)});
+event({wait, Ref, Pid, Bytes}, #lane{waiting = Waiting} = Lane) ->
+    room(Lane#lane{waiting = teleport_waiters:in({Ref, Pid}, Bytes, fun is_process_alive/1, Waiting)});
+event({wait_over, Ref}, #lane{waiting = Waiting} = Lane) -> Lane#lane{waiting = teleport_waiters:out(Ref, Waiting)};
+event(look, Lane) -> room(Lane#lane{looking = false});
+event(watch, #lane{serve = Serve} = Lane) -> watch_later(Lane#lane{serve = teleport_serve:watch(Serve), watching = false});
 event({'DOWN', Monitor, process, Pid, Reason}, #lane{role = acceptor, serve = Serve} = Lane) ->
     {Answers, Next} = teleport_serve:down(Monitor, Pid, Reason, Serve),
     answer(Answers, Lane#lane{serve = Next});
 event({'DOWN', _, process, _, _}, #lane{role = caller} = Lane) -> close(the_peer_process_ended, Lane);
 event(ack, Lane) -> acknowledge(Lane#lane{ack_timer = none});
-event({info, Ref}, #lane{schedule = Schedule, serve = Serve, gather = Gather, link = Link} = Lane) ->
-    Ref ! {Ref, #{waiting_keys => teleport_schedule:keys(Schedule), pending_calls => teleport_serve:pending(Serve),
+event({info, Ref}, #lane{schedule = Schedule, serve = Serve, gather = Gather, link = Link, waiting = Waiting} = Lane) ->
+    Ref ! {Ref, #{waiting_senders => teleport_waiters:size(Waiting), waiting_keys => teleport_schedule:keys(Schedule), pending_calls => teleport_serve:pending(Serve),
                   unfinished_bytes => teleport_gather:bytes(Gather), link_stats => teleport_link:stats(Link)}},
     Lane;
 event({Tag, closed, Reason, _}, #lane{tag = Tag}) -> exit({shutdown, {retry, Reason}});
@@ -155,8 +176,6 @@ event({nodedown, _}, Lane) -> close(nodedown, Lane);
 event({close, Reason}, Lane) -> close(Reason, Lane);
 event({'EXIT', Parent, Reason}, #lane{parent = Parent} = Lane) -> close(Reason, Lane);
 event({'EXIT', Port, Reason}, #lane{tag = Port}) -> exit({shutdown, {retry, Reason}});
-event({system, From, Request}, #lane{parent = Parent} = Lane) ->
-    sys:handle_system_msg(Request, From, Parent, ?MODULE, [], Lane);
 event(_, Lane) -> Lane.
 
 %% What the link has taken goes out; the peer process reports the rest.
@@ -212,11 +231,19 @@ unpacked(Term, Binaries, Lane) ->
 
 request(Kind, Term, Bytes, #lane{serve = Serve, tx = Tx} = Lane) ->
     try teleport_serve:request(Kind, Term, Tx, Serve) of
-        {[], Next} -> delivered(Bytes, Lane#lane{serve = Next});
+        {[], Next} -> watch_later(delivered(Bytes, Lane#lane{serve = Next}));
         {Answers, Next} -> answer(Answers, delivered(Bytes, Lane#lane{serve = Next}))
     catch
         error:function_clause -> broken(<<"a request that is none">>, Lane)
     end.
+
+watch_later(#lane{watching = false, serve = Serve} = Lane) ->
+    case teleport_serve:pending(Serve) of
+        0 -> Lane;
+        _ -> _ = erlang:send_after(?PARKED_MS, self(), watch), Lane#lane{watching = true}
+    end;
+watch_later(Lane) ->
+    Lane.
 
 %% A late answer goes to an alias that is no more.
 answered(reply, [Ref | Reply], Bytes, #lane{tx = Tx} = Lane) when is_reference(Ref) ->
@@ -364,24 +391,30 @@ counted(Frames, #lane{id = {_, Class, _}, shares = {Shares, Weight}} = Lane) ->
     Lane.
 
 %% Whoever waits is told, one after the other, as far as there is room.
-room(#lane{waiting = Waiting, tx = Tx, max_queue_bytes = Max, held = Held} = Lane) ->
-    {_, Bytes} = teleport_tx:queued(Tx),
-    Next = case queue:is_empty(Waiting) of
-               true -> Lane;
-               false -> Lane#lane{waiting = told(Waiting, Max - Bytes, Bytes =:= 0)}
-           end,
+room(#lane{tx = Tx, max_queue_bytes = Max, held = Held} = Lane) ->
+    {_, Bytes} = Queued = teleport_tx:queued(Tx),
+    Next = tell(Queued, Lane),
     case Held andalso Bytes < Max div 2 of
         true -> credit(Next);
         false -> Next
     end.
 
-told(Waiting, Room, IsEmpty) ->
-    case queue:peek(Waiting) of
-        {value, {Ref, Bytes}} when Bytes =< Room; IsEmpty ->
-            Ref ! {Ref, room},
-            told(queue:drop(Waiting), Room - Bytes, false);
-        _ -> Waiting
+tell({Messages, Bytes}, #lane{waiting = Waiting, max_queue_bytes = Max, max_queue_messages = MaxMessages} = Lane) ->
+    case teleport_waiters:size(Waiting) of
+        0 -> Lane;
+        _ ->
+            {Told, Rest} = teleport_waiters:told({MaxMessages - Messages, Max - Bytes}, Bytes =:= 0, fun is_process_alive/1, Waiting),
+            _ = [Ref ! {Ref, room} || Ref <- Told],
+            look_later(Lane#lane{waiting = Rest})
     end.
+
+look_later(#lane{looking = false, waiting = Waiting} = Lane) ->
+    case teleport_waiters:size(Waiting) of
+        0 -> Lane;
+        _ -> _ = erlang:send_after(?LOOK_MS, self(), look), Lane#lane{looking = true}
+    end;
+look_later(Lane) ->
+    Lane.
 
 %% Nothing has come for a while: a count that stays above 0 is one that a killed sender has left.
 idle(#lane{tx = Tx, schedule = Schedule, idle = Before, unsent = {[], none}} = Lane) ->

@@ -12,7 +12,7 @@
 
 -export([start_link/0, offer/2]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2]).
--export([accept_link/2, accept_loop/3]).
+-export([accept_link/2, accept/3, visitor/2]).
 
 -record(listener, {host :: binary(),
                    open = #{} :: #{inet:ip_address() => {gen_tcp:socket(), inet:port_number(), Acceptor :: pid()}}}).
@@ -125,19 +125,22 @@ handle_info(_Info, State) ->
 
 %% @private
 -spec accept_link(gen_tcp:socket(), MaxStrangers :: pos_integer()) -> {ok, pid()}.
-accept_link(Socket, Max) -> {ok, proc_lib:spawn_link(?MODULE, accept_loop, [Socket, Max, #{}])}.
+accept_link(Socket, Max) -> {ok, proc_lib:spawn_link(?MODULE, accept, [Socket, Max, #{}])}.
 
-%% @private No timeout: it ends with the listening socket, or its supervisor.
--spec accept_loop(gen_tcp:socket(), pos_integer(), #{pid() => reference()}) -> ok.
-accept_loop(Listening, Max, Strangers) ->
-    case gen_tcp:accept(Listening) of
-        {ok, Socket} -> ?MODULE:accept_loop(Listening, Max, visited(Socket, Max, still_strangers(Strangers)));
-        {error, closed} -> ok;
-        {error, Reason} ->
-            ?LOG_WARNING("teleport: a peer could not be accepted: ~ts", [inet:format_error(Reason)]),
-            receive after ?PAUSE_MS -> ok end,
-            ?MODULE:accept_loop(Listening, Max, still_strangers(Strangers))
-    end.
+%% @private
+-spec accept(gen_tcp:socket(), pos_integer(), #{pid() => reference()}) -> term().
+accept(Listening, Max, Strangers) -> teleport_wait:visitor(?MODULE, {Listening, Max, Strangers}, Listening).
+
+%% @private
+-spec visitor({ok, gen_tcp:socket()} | {error, term()}, {gen_tcp:socket(), pos_integer(), #{pid() => reference()}}) -> term().
+visitor({ok, Socket}, {Listening, Max, Strangers}) ->
+    accept(Listening, Max, visited(Socket, Max, still_strangers(Strangers)));
+visitor({error, closed}, _) ->
+    ok;
+visitor({error, Reason}, {Listening, Max, Strangers}) ->
+    ?LOG_WARNING("teleport: a peer could not be accepted: ~ts", [inet:format_error(Reason)]),
+    receive after ?PAUSE_MS -> ok end,
+    accept(Listening, Max, still_strangers(Strangers)).
 
 visited(Socket, Max, Strangers) when map_size(Strangers) >= Max ->
     ok = gen_tcp:close(Socket),

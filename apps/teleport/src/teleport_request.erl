@@ -145,9 +145,9 @@ frame_kind({other_call, _}) -> other_call;
 frame_kind({apply, _, _}) -> apply;
 frame_kind(Kind) -> Kind.
 
-pack({other_call, Label}, Ref, Remote, Request) -> teleport_term:pack([Ref, Remote, Label | Request]);
-pack({apply, Module, Function}, Ref, _, Args) -> teleport_term:pack([Ref, Module, Function | Args]);
-pack(_, Ref, Remote, Request) -> teleport_term:pack([Ref, Remote | Request]).
+pack({other_call, Label}, Ref, Remote, Request) -> teleport_term:pack([Ref, self(), Remote, Label | Request]);
+pack({apply, Module, Function}, Ref, _, Args) -> teleport_term:pack([Ref, self(), Module, Function | Args]);
+pack(_, Ref, Remote, Request) -> teleport_term:pack([Ref, self(), Remote | Request]).
 
 local_call(Kind, Local, Request, Timeout, Call) ->
     try gen:call(Local, label(Kind), Request, Timeout) of
@@ -247,8 +247,7 @@ found(Pid) -> find(Pid).
 %% The hash of the order key.
 key(_, #{unordered := true}) -> rand:uniform(1 bsl 27) - 1;
 key(_, #{key := Key}) -> erlang:phash2(Key);
-key({Name, _}, _) when is_atom(Name) -> erlang:phash2({self(), Name});
-key(Dest, _) -> erlang:phash2({self(), Dest}).
+key(Remote, _) -> erlang:phash2({self(), Remote}).
 
 place(Node, Key, Options) ->
     Class = maps:get(class, Options, normal),

@@ -2,19 +2,23 @@
 %% @doc The acceptor's half of a lane: delivers messages, and keeps the calls that servers of this node have not answered.
 %%
 %% A server sees the lane's process as its client: `From' is that pid and the caller's own reference, so whatever answers an ordinary call
-%% answers this one, and the answer comes to the lane's process, which sends it back. Servers are monitored here, where they are.
+%% answers this one, and the answer comes to the lane's process, which sends it back. Servers are monitored here, where they are. The caller of
+%% a call that stays unanswered for a while is monitored as well, over distribution: nobody else says that it was killed.
 %% State of the lane's process; not for others.
 -module(teleport_serve).
 
--export([new/1, request/4, replied/2, down/4, pending/1]).
+-export([new/1, request/4, replied/2, watch/1, down/4, pending/1]).
 -export([run/4]).
 -export_type([serve/0, answer/0]).
 
 %% `[Ref | Answer]' is what goes over the lane: a cell is shorter than a tuple.
--dialyzer({no_improper_lists, [request/4, call/4, down/4, run/4]}).
+-dialyzer({no_improper_lists, [request/4, call/5, down/4, run/4]}).
 
+%% `old': it was there at the last look; `watched': its caller is monitored.
+-record(pending, {server :: pid(), caller :: pid(), age = new :: new | old | watched}).
 -record(serve, {max :: pos_integer(),
-                pending = #{} :: #{reference() => pid()},
+                pending = #{} :: #{reference() => #pending{}},
+                callers = #{} :: #{pid() => {Monitor :: reference(), #{reference() => []}}},
                 servers = #{} :: #{pid() => {Monitor :: reference(), Calls :: non_neg_integer()}}}).
 -opaque serve() :: #serve{}.
 -type answer() :: {reply | failed, term()}.
@@ -36,26 +40,27 @@ request(confirmed, [Ref, Dest | Message], _, Serve) when is_reference(Ref) ->
         ok -> {[{reply, [Ref | confirmed]}], Serve};
         noproc -> {[{failed, [Ref | noproc]}], Serve}
     end;
-request(call, [Ref, Dest | Request], _, Serve) when is_reference(Ref) ->
-    call(Ref, Dest, {'$gen_call', {self(), Ref}, Request}, Serve);
-request(event_call, [Ref, Dest | Request], _, Serve) when is_reference(Ref) ->
-    call(Ref, Dest, {self(), {self(), Ref}, Request}, Serve);
-request(other_call, [Ref, Dest, Label | Request], _, Serve) when is_reference(Ref), is_atom(Label) ->
-    call(Ref, Dest, {Label, {self(), Ref}, Request}, Serve);
-request(apply, [Ref, Module, Function | Args], Tx, #serve{pending = Pending, max = Max} = Serve) when is_reference(Ref), is_list(Args) ->
+request(call, [Ref, Caller, Dest | Request], _, Serve) when is_reference(Ref), is_pid(Caller) ->
+    call(Ref, Caller, Dest, {'$gen_call', {self(), Ref}, Request}, Serve);
+request(event_call, [Ref, Caller, Dest | Request], _, Serve) when is_reference(Ref), is_pid(Caller) ->
+    call(Ref, Caller, Dest, {self(), {self(), Ref}, Request}, Serve);
+request(other_call, [Ref, Caller, Dest, Label | Request], _, Serve) when is_reference(Ref), is_pid(Caller), is_atom(Label) ->
+    call(Ref, Caller, Dest, {Label, {self(), Ref}, Request}, Serve);
+request(apply, [Ref, Caller, Module, Function | Args], Tx, #serve{pending = Pending, max = Max} = Serve)
+  when is_reference(Ref), is_pid(Caller), is_list(Args) ->
     case map_size(Pending) >= Max of
         true -> {[{failed, [Ref | overload]}], Serve};
         false ->
             {Worker, Monitor} = spawn_monitor(?MODULE, run, [Tx, Ref, {Module, Function}, Args]),
-            {[], added(Ref, Worker, Monitor, Serve)}
+            {[], added(Ref, #pending{server = Worker, caller = Caller}, Monitor, Serve)}
     end;
 request(apply_cast, [Module, Function | Args], _, Serve) when is_list(Args) ->
     _ = spawn(Module, Function, Args),
     {[], Serve};
-request(cancel, Ref, _, #serve{pending = Pending} = Serve) when is_reference(Ref) ->
-    case maps:take(Ref, Pending) of
-        {Server, Rest} -> {[], less(Server, Serve#serve{pending = Rest})};
-        error -> {[], Serve}
+request(cancel, Ref, _, Serve) when is_reference(Ref) ->
+    case replied(Ref, Serve) of
+        {ok, Next} -> {[], Next};
+        unknown -> {[], Serve}
     end.
 
 deliver(Dest, Message) when is_pid(Dest), node(Dest) =:= node() ->
@@ -68,7 +73,7 @@ deliver(Dest, Message) when is_atom(Dest) ->
         error:badarg -> noproc
     end.
 
-call(Ref, Dest, Message, #serve{pending = Pending, max = Max, servers = Servers} = Serve) ->
+call(Ref, Caller, Dest, Message, #serve{pending = Pending, max = Max, servers = Servers} = Serve) ->
     case server(Dest) of
         undefined -> {[{failed, [Ref | noproc]}], Serve};
         _ when map_size(Pending) >= Max -> {[{failed, [Ref | overload]}], Serve};
@@ -78,7 +83,7 @@ call(Ref, Dest, Message, #serve{pending = Pending, max = Max, servers = Servers}
                           #{} -> monitor(process, Server)
                       end,
             Server ! Message,
-            {[], added(Ref, Server, Monitor, Serve)}
+            {[], added(Ref, #pending{server = Server, caller = Caller}, Monitor, Serve)}
     end.
 
 server(Dest) when is_pid(Dest), node(Dest) =:= node() -> Dest;
@@ -88,20 +93,48 @@ server(Dest) when is_atom(Dest) ->
         _ -> undefined
     end.
 
-added(Ref, Server, Monitor, #serve{pending = Pending, servers = Servers} = Serve) ->
+added(Ref, #pending{server = Server} = Call, Monitor, #serve{pending = Pending, servers = Servers} = Serve) ->
     Calls = case Servers of
                 #{Server := {_, Some}} -> Some;
                 #{} -> 0
             end,
-    Serve#serve{pending = Pending#{Ref => Server}, servers = Servers#{Server => {Monitor, Calls + 1}}}.
+    Serve#serve{pending = Pending#{Ref => Call}, servers = Servers#{Server => {Monitor, Calls + 1}}}.
 
 %% @doc A server has sent `{Ref, Reply}'. `unknown': nobody waits for it, or it came twice.
 -spec replied(reference(), serve()) -> {ok, serve()} | unknown.
 replied(Ref, #serve{pending = Pending} = Serve) ->
     case maps:take(Ref, Pending) of
-        {Server, Rest} -> {ok, less(Server, Serve#serve{pending = Rest})};
+        {#pending{server = Server} = Call, Rest} -> {ok, less(Server, unwatched(Ref, Call, Serve#serve{pending = Rest}))};
         error -> unknown
     end.
+
+unwatched(Ref, #pending{caller = Caller, age = watched}, #serve{callers = Callers} = Serve) ->
+    #{Caller := {Monitor, Refs}} = Callers,
+    case maps:remove(Ref, Refs) of
+        None when map_size(None) =:= 0 ->
+            true = demonitor(Monitor, [flush]),
+            Serve#serve{callers = maps:remove(Caller, Callers)};
+        Rest ->
+            Serve#serve{callers = Callers#{Caller := {Monitor, Rest}}}
+    end;
+unwatched(_, _, Serve) ->
+    Serve.
+
+%% @doc To be called from time to time. What has waited since the last time but one has its caller watched from now on: if that ends, its calls
+%% are forgotten.
+-spec watch(serve()) -> serve().
+watch(#serve{pending = Pending} = Serve) ->
+    maps:fold(fun(Ref, #pending{age = new} = Call, #serve{pending = All} = Acc) -> Acc#serve{pending = All#{Ref := Call#pending{age = old}}};
+                 (Ref, #pending{age = old} = Call, Acc) -> watched(Ref, Call, Acc);
+                 (_, #pending{age = watched}, Acc) -> Acc
+              end, Serve, Pending).
+
+watched(Ref, #pending{caller = Caller} = Call, #serve{pending = Pending, callers = Callers} = Serve) ->
+    {Monitor, Refs} = case Callers of
+                          #{Caller := Known} -> Known;
+                          #{} -> {monitor(process, Caller), #{}}
+                      end,
+    Serve#serve{pending = Pending#{Ref := Call#pending{age = watched}}, callers = Callers#{Caller => {Monitor, Refs#{Ref => []}}}}.
 
 less(Server, #serve{servers = Servers} = Serve) ->
     case Servers of
@@ -114,19 +147,24 @@ less(Server, #serve{servers = Servers} = Serve) ->
             Serve
     end.
 
-%% @doc A server has ended, or a process that worked for {@link request/4}.
+%% @doc A server has ended, or a process that worked for {@link request/4}, or a caller.
 -spec down(reference(), pid(), Reason :: term(), serve()) -> {[answer()], serve()}.
-down(Monitor, Server, Reason, #serve{servers = Servers, pending = Pending} = Serve) ->
-    case Servers of
-        #{Server := {Monitor, 0}} ->
-            {[], Serve#serve{servers = maps:remove(Server, Servers)}};
-        #{Server := {Monitor, _}} ->
-            Refs = [Ref || {Ref, Of} <- maps:to_list(Pending), Of =:= Server],
-            {[{failed, [Ref | Reason]} || Ref <- Refs, Reason =/= {?MODULE, answered}],
-             Serve#serve{servers = maps:remove(Server, Servers), pending = maps:without(Refs, Pending)}};
-        #{} ->
-            {[], Serve}
+down(Monitor, Pid, Reason, #serve{servers = Servers, callers = Callers} = Serve) ->
+    case {Servers, Callers} of
+        {#{Pid := {Monitor, 0}}, _} -> {[], Serve#serve{servers = maps:remove(Pid, Servers)}};
+        {#{Pid := {Monitor, _}}, _} -> server_down(Pid, Reason, Serve);
+        {_, #{Pid := {Monitor, Refs}}} -> {[], lists:foldl(fun forgotten/2, Serve, maps:keys(Refs))};
+        _ -> {[], Serve}
     end.
+
+server_down(Server, Reason, #serve{servers = Servers, pending = Pending} = Serve) ->
+    Calls = [Ref || {Ref, #pending{server = Of}} <- maps:to_list(Pending), Of =:= Server],
+    {[{failed, [Ref | Reason]} || Ref <- Calls, Reason =/= {?MODULE, answered}],
+     (lists:foldl(fun forgotten/2, Serve, Calls))#serve{servers = maps:remove(Server, Servers)}}.
+
+forgotten(Ref, Serve) ->
+    {ok, Next} = replied(Ref, Serve),
+    Next.
 
 %% @private Applies the function, and answers as erpc does.
 -spec run(teleport_tx:tx(), reference(), {module(), atom()}, [term()]) -> no_return().

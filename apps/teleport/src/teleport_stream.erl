@@ -6,9 +6,11 @@
 -module(teleport_stream).
 
 -export([start/2, send/2, tell_when_writable/1, credit/2, close/1, tag/1]).
--export([read_loop/3, write_loop/3]).
+-export([message/2, silence/1]).
 -export_type([stream/0]).
 
+-type reader() :: {reader, Owner :: pid(), ssl:sslsocket(), Credit :: non_neg_integer()}.
+-type writer() :: {writer, ssl:sslsocket(), Unsent :: atomics:atomics_ref(), Waiting :: [{pid(), pid()}]}.
 -opaque stream() :: {stream, Reader :: pid(), Writer :: pid(), Unsent :: atomics:atomics_ref()}.
 
 -define(BUSY_BYTES, 1048576).
@@ -30,7 +32,7 @@ started(Socket) ->
     case ssl:controlling_process(Socket, Reader) of
         ok ->
             Reader ! {Owner, go},
-            {ok, {stream, Reader, spawn_link(fun() -> true = link(Reader), write_loop(Socket, Unsent, []) end), Unsent}};
+            {ok, {stream, Reader, spawn_link(fun() -> true = link(Reader), wait({writer, Socket, Unsent, []}) end), Unsent}};
         {error, Reason} ->
             exit(Reader, kill),
             failed(Reason)
@@ -40,50 +42,55 @@ failed(Reason) -> {error, iolist_to_binary(io_lib:format("TLS: ~0tp", [Reason]))
 
 %% No timeout: it is linked to its owner.
 begin_reading(Owner, Socket) ->
-    receive {Owner, go} -> read_loop(Owner, Socket, 0) end.
+    receive {Owner, go} -> wait({reader, Owner, Socket, 0}) end.
 
-%% @private Asks the socket for one frame at a time, as long as there is credit.
--spec read_loop(pid(), ssl:sslsocket(), Credit :: non_neg_integer()) -> ok.
-read_loop(Owner, Socket, Credit) ->
-    receive
-        {credit, More} when Credit =:= 0, More > 0 -> activate(Owner, Socket, More);
-        {credit, More} -> ?MODULE:read_loop(Owner, Socket, Credit + More);
-        {ssl, Socket, Frame} ->
-            Owner ! {self(), {data, Frame}},
-            case Credit of
-                1 -> Owner ! {self(), passive}, ?MODULE:read_loop(Owner, Socket, 0);
-                _ -> activate(Owner, Socket, Credit - 1)
-            end;
-        {ssl_closed, Socket} -> Owner ! {self(), closed, connection_closed, 0}, ok;
-        {ssl_error, Socket, _} -> Owner ! {self(), closed, connection_closed, 0}, ok;
-        close -> _ = ssl:close(Socket), Owner ! {self(), closed, local_close, 0}, ok
-    end.
+%% Between two messages both stand in {@link teleport_wait}: new code of this module ends no lane.
+wait(State) -> teleport_wait:message(?MODULE, State, infinity).
+
+%% @private
+-spec message(term(), reader() | writer()) -> term().
+message(Message, {reader, Owner, Socket, Credit} = State) -> reader(Message, Owner, Socket, Credit, State);
+message(Message, {writer, Socket, Unsent, Waiting} = State) -> writer(Message, Socket, Unsent, Waiting, State).
+
+%% @private Never comes, since they wait without a limit: both are linked to the owner.
+-spec silence(reader() | writer()) -> term().
+silence(State) -> wait(State).
+
+%% Asks the socket for one frame at a time, as long as there is credit.
+reader({credit, More}, Owner, Socket, 0, _) when More > 0 -> activate(Owner, Socket, More);
+reader({credit, More}, Owner, Socket, Credit, _) -> wait({reader, Owner, Socket, Credit + More});
+reader({ssl, Socket, Frame}, Owner, Socket, Credit, _) ->
+    Owner ! {self(), {data, Frame}},
+    case Credit of
+        1 -> Owner ! {self(), passive}, wait({reader, Owner, Socket, 0});
+        _ -> activate(Owner, Socket, Credit - 1)
+    end;
+reader({ssl_closed, Socket}, Owner, Socket, _, _) -> Owner ! {self(), closed, connection_closed, 0}, ok;
+reader({ssl_error, Socket, _}, Owner, Socket, _, _) -> Owner ! {self(), closed, connection_closed, 0}, ok;
+reader(close, Owner, Socket, _, _) -> _ = ssl:close(Socket), Owner ! {self(), closed, local_close, 0}, ok;
+reader(_, _, _, _, State) -> wait(State).
 
 activate(Owner, Socket, Credit) ->
     case ssl:setopts(Socket, [{active, once}]) of
-        ok -> ?MODULE:read_loop(Owner, Socket, Credit);
+        ok -> wait({reader, Owner, Socket, Credit});
         {error, _} -> Owner ! {self(), closed, connection_closed, 0}, ok
     end.
 
-%% @private
--spec write_loop(ssl:sslsocket(), atomics:atomics_ref(), Waiting :: [{pid(), pid()}]) -> ok.
-write_loop(Socket, Unsent, Waiting) ->
-    receive
-        {send, Frame, Bytes} ->
-            case ssl:send(Socket, Frame) of
-                ok -> told(Socket, Unsent, Waiting, atomics:sub_get(Unsent, 1, Bytes));
-                %% The reader hears of it, too, and tells.
-                {error, _} -> ?MODULE:write_loop(Socket, Unsent, Waiting)
-            end;
-        {tell, Who, Tag} -> told(Socket, Unsent, [{Who, Tag} | Waiting], atomics:get(Unsent, 1));
-        {close, Reader} -> Reader ! close, ok
-    end.
+writer({send, Frame, Bytes}, Socket, Unsent, Waiting, State) ->
+    case ssl:send(Socket, Frame) of
+        ok -> told(Socket, Unsent, Waiting, atomics:sub_get(Unsent, 1, Bytes));
+        %% The reader hears of it, too, and tells.
+        {error, _} -> wait(State)
+    end;
+writer({tell, Who, Tag}, Socket, Unsent, Waiting, _) -> told(Socket, Unsent, [{Who, Tag} | Waiting], atomics:get(Unsent, 1));
+writer({close, Reader}, _, _, _, _) -> Reader ! close, ok;
+writer(_, _, _, _, State) -> wait(State).
 
 told(Socket, Unsent, Waiting, Left) when Waiting =/= [], Left < ?BUSY_BYTES div 2 ->
     _ = [Who ! {Tag, writable} || {Who, Tag} <- Waiting],
-    ?MODULE:write_loop(Socket, Unsent, []);
+    wait({writer, Socket, Unsent, []});
 told(Socket, Unsent, Waiting, _) ->
-    ?MODULE:write_loop(Socket, Unsent, Waiting).
+    wait({writer, Socket, Unsent, Waiting}).
 
 %% @doc As {@link teleport_link:send/2}.
 -spec send(stream(), iodata()) -> ok | busy | closed.

@@ -111,12 +111,13 @@ full(_, _, _, _, _, error) ->
 full(#tx{pid = Pid, counters = Counters} = Tx, Key, Kind, Parts, Bytes, {block, Deadline} = OnFull) ->
     ok = atomics:add(Counters, ?STALLS, 1),
     Ref = monitor(process, Pid, [{alias, reply_demonitor}]),
-    Pid ! {wait, Ref, Bytes},
+    Pid ! {wait, Ref, self(), Bytes},
     receive
         {Ref, room} -> enqueue(Tx, Key, Kind, Parts, Bytes, OnFull);
         {'DOWN', Ref, process, Pid, _} -> {error, closed}
     after left_ms(Deadline) ->
             true = demonitor(Ref, [flush]),
+            Pid ! {wait_over, Ref},
             receive {Ref, room} -> last_try(enqueue(Tx, Key, Kind, Parts, Bytes, error)) after 0 -> {error, timeout} end
     end.
 
