@@ -6,7 +6,7 @@
 -export([killed_under_calls/1, halted/1, disconnected/1, stopped_and_killed/1, lanes_are_opened_again/1, nothing_is_lost_silently/1,
          killed_in_the_middle_of_a_large_message/1, first_use_by_many/1, large_terms_both_ways/1, memory_is_bounded/1, a_slow_receiver/1,
          supervisors_recover/1, nothing_is_left/1, the_application_stops/1, what_was_taken_goes_out/1, new_code/1, killed_callers/1,
-         waiters_leave/1]).
+         waiters_leave/1, the_registry_is_killed/1]).
 -export([gather/1, on_unconfirmed/1, big_echo/0]).
 
 suite() -> [{timetrap, {minutes, 5}}].
@@ -18,7 +18,7 @@ groups() ->
                           [killed_under_calls, halted, disconnected, stopped_and_killed, lanes_are_opened_again, nothing_is_lost_silently,
                            killed_in_the_middle_of_a_large_message, first_use_by_many, large_terms_both_ways, memory_is_bounded,
                            a_slow_receiver, supervisors_recover, nothing_is_left, the_application_stops, what_was_taken_goes_out, new_code,
-                           killed_callers, waiters_leave])
+                           killed_callers, waiters_leave, the_registry_is_killed])
         ++ teleport_nodes:groups([tls], [killed_under_calls, lanes_are_opened_again, nothing_is_lost_silently, first_use_by_many, memory_is_bounded,
                                          nothing_is_left, what_was_taken_goes_out, new_code, killed_callers]).
 
@@ -377,7 +377,7 @@ nothing_is_left(Config) ->
             %% Whoever comes before the end of the last round is known gets the same answer as those who waited.
             _ = beamway_peer:wait_until(fun() -> teleport:prime(Node) =:= ok end, wait_ms()),
             Node = teleport:erpc_call(Node, erlang, node, []),
-            {ok, Peer} = teleport_peers:peer(Node),
+            {ok, Peer} = teleport_peers:peer(Node, infinity),
             Monitor = monitor(process, Peer),
             Peer ! {nodedown, Node},
             receive {'DOWN', Monitor, process, Peer, normal} -> ok end
@@ -500,3 +500,36 @@ waiters_leave(Config) ->
         %% Before the first look of an idle lane, which comes after 5 s of silence.
         receive {sent, ok} -> ok after 4000 * beamway_runner:slowness() -> error(still_waits) end
     end).
+
+%% Under load: it is started again once, and what is sent meanwhile waits, or ends with an error of a known form.
+the_registry_is_killed(Config) ->
+    on_first(Config, fun(Node) ->
+        Test = self(),
+        Senders = [spawn_monitor(fun() -> send_until_told(Test, Node, N, []) end) || N <- lists:seq(1, 50)],
+        Top = whereis(teleport_sup),
+        [begin
+             Old = whereis(teleport_peers),
+             exit(Old, kill),
+             New = beamway_peer:wait_until(fun() -> Pid = whereis(teleport_peers), is_pid(Pid) andalso Pid =/= Old andalso Pid end, wait_ms()),
+             %% The whole tree is back, and every sender goes on.
+             _ = beamway_peer:wait_until(fun() -> teleport:prime(Node) =:= ok end, wait_ms()),
+             [receive {sent, N, New} -> ok after wait_ms() -> error({stuck, N}) end || {N, _} <- lists:zip(lists:seq(1, 50), Senders)],
+             New = whereis(teleport_peers)
+         end || _ <- [1, 2, 3]],
+        Top = whereis(teleport_sup),
+        Refused = lists:append([begin Pid ! stop, receive {'DOWN', Monitor, process, Pid, {ended, Errors}} -> Errors end end || {Pid, Monitor} <- Senders]),
+        [] = [Error || Error <- lists:usort(Refused), not is_known(Error, Node)]
+    end).
+
+send_until_told(Test, Node, N, Errors) ->
+    receive stop -> exit({ended, Errors})
+    after 1 ->
+        case teleport:send({tp_nobody, Node}, x, #{unordered => true}) of
+            ok -> Test ! {sent, N, whereis(teleport_peers)}, send_until_told(Test, Node, N, Errors);
+            {error, Reason} -> send_until_told(Test, Node, N, lists:usort([Reason | Errors]))
+        end
+    end.
+
+is_known({nodedown, Node}, Node) -> true;
+is_known(timeout, _) -> true;
+is_known(_, _) -> false.

@@ -6,8 +6,9 @@
 
 -export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2]).
 -export([order_of_a_sender/1, order_of_a_key/1, unordered_spreads/1, small_ones_overtake_large_ones/1, a_peer_that_stops/1,
-         full_is_an_error/1, full_blocks_for_a_while/1, full_drops_and_counts/1, properties/1, order_between_calls_and_casts/1, classes_share/1]).
--export([take_all/2, numbered/3]).
+         full_is_an_error/1, full_blocks_for_a_while/1, full_drops_and_counts/1, properties/1, order_between_calls_and_casts/1, classes_share/1,
+         order_by_any_name/1, order_while_reconfigured/1]).
+-export([take_all/2, numbered/3, whereis_name/1]).
 
 suite() -> [{timetrap, {minutes, 4}}].
 
@@ -16,7 +17,8 @@ all() -> teleport_nodes:all(teleport_nodes:kinds()).
 groups() ->
     teleport_nodes:groups(teleport_nodes:kinds(),
                           [order_of_a_sender, order_of_a_key, unordered_spreads, small_ones_overtake_large_ones, a_peer_that_stops,
-                           full_is_an_error, full_blocks_for_a_while, full_drops_and_counts, order_between_calls_and_casts, classes_share, properties]).
+                           full_is_an_error, full_blocks_for_a_while, full_drops_and_counts, order_between_calls_and_casts, classes_share, properties,
+                           order_by_any_name, order_while_reconfigured]).
 
 init_per_group(Kind, Config) -> teleport_nodes:start_pair(teleport_nodes:init_group(Kind, Config)).
 
@@ -251,3 +253,64 @@ send_own(Sender, Messages, Receivers) ->
 is_kept({S, R, C}, Messages, Seen) ->
     Sent = [N || {N, {From, To, Class, _}} <- lists:zip(lists:seq(1, length(Messages)), Messages), From =:= S, To =:= R, Class =:= C],
     Sent =:= [N || {To, {From, Class}, N} <- Seen, To =:= R, From =:= S, Class =:= C].
+
+%% Casts of any size, then a call, to one server by its pid, its name, or a name of global or of another registry: the call sees all casts that went by
+%% the same way of naming, and those of pid, global and the registry are one.
+order_by_any_name(Config) ->
+    true = beamway_peer:run(teleport_nodes:first(Config), fun() -> any_name(teleport_nodes:second_node(Config)) end, 200000 * beamway_runner:slowness()).
+
+any_name(Node) ->
+    many_lanes(Node),
+    Pid = erpc:call(Node, teleport_nodes, start_server, [tp_named]),
+    yes = global:register_name(tp_global_name, Pid),
+    persistent_term:put({?MODULE, via}, Pid),
+    Right = proper:quickcheck(prop_names(Node, Pid), [quiet, {numtests, 60}, {max_size, 20}]),
+    _ = global:unregister_name(tp_global_name),
+    exit(Pid, kill),
+    ok = teleport:configure(Node, #{lanes => maps:get(lanes, teleport_config:defaults())}),
+    Right.
+
+%% So that two keys seldom have the same. The numbers of lanes hold from the node's next connection on, or from the application's start.
+many_lanes(Node) ->
+    ok = application:stop(teleport),
+    ok = application:start(teleport),
+    ok = teleport:configure(Node, #{lanes => #{normal => 16}}).
+
+prop_names(Node, Pid) ->
+    ?FORALL({Ways, Last}, {list({way(), size_of_message()}), way()},
+            begin
+                Dest = fun(pid) -> Pid; (name) -> {tp_named, Node}; (global) -> {global, tp_global_name}; (via) -> {via, ?MODULE, via} end,
+                Numbered = lists:zip(lists:seq(1, length(Ways)), Ways),
+                [ok = teleport:cast(Dest(Way), {N, payload(Size)}, #{timeout => infinity}) || {N, {Way, Size}} <- Numbered],
+                Early = [N || {cast, {N, _}} <- teleport:call(Dest(Last), log, infinity)],
+                %% What is left comes before the next round.
+                Late = [N || Way <- [pid, name], {cast, {N, _}} <- teleport:call(Dest(Way), log, infinity)],
+                Same = [N || {N, {Way, _}} <- Numbered, (Way =:= name) =:= (Last =:= name)],
+                Same =:= [N || N <- Early, lists:member(N, Same)] andalso lists:sort(Early ++ Late) =:= lists:seq(1, length(Ways))
+            end).
+
+way() -> oneof([pid, name, global, via]).
+
+%% @private A registry of one name.
+whereis_name(via) -> persistent_term:get({?MODULE, via}).
+
+%% The number of lanes is changed between any two messages.
+order_while_reconfigured(Config) ->
+    true = beamway_peer:run(teleport_nodes:first(Config),
+                            fun() -> proper:quickcheck(prop_reconfigured(teleport_nodes:second_node(Config)), [quiet, {numtests, 60}, {max_size, 30}]) end,
+                            200000 * beamway_runner:slowness()).
+
+prop_reconfigured(Node) ->
+    ?FORALL(Steps, list(frequency([{3, {send, size_of_message()}}, {1, {lanes, range(1, 16)}}])),
+            begin
+                Count = length([Size || {send, Size} <- Steps]),
+                Pid = spawn(Node, ?MODULE, take_all, [self(), Count]),
+                Count = lists:foldl(fun({send, Size}, N) ->
+                                            ok = teleport:send(Pid, {self(), N + 1, payload(Size)}, #{timeout => infinity}),
+                                            N + 1;
+                                       ({lanes, Lanes}, N) ->
+                                            ok = teleport:configure(Node, #{lanes => #{normal => Lanes}}),
+                                            N
+                                    end, 0, Steps),
+                lists:seq(1, Count) =:= [N || {_, N, _} <- collected(Pid)]
+            end).

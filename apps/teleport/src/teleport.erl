@@ -184,15 +184,19 @@ abcast(Nodes, Name, Request) ->
 prime(Node) -> prime(Node, ?CALL_MS).
 
 %% The exit reason is how the result travels.
--dialyzer({nowarn_function, prime/2}).
+-dialyzer({nowarn_function, open_all/3}).
 %% @doc The same with a limit in milliseconds.
 -spec prime(node(), timeout()) -> ok | {error, reason()}.
 prime(Node, _) when Node =:= node() -> ok;
 prime(Node, Timeout) when is_atom(Node) ->
     Deadline = teleport_request:deadline(Timeout),
-    Counts = maps:to_list(maps:get(lanes, teleport_config:of_node(Node))),
-    Lanes = [{Class, Index} || {Class, Count} <- Counts, Index <- lists:seq(0, Count - 1)],
-    Waiting = [spawn_monitor(fun() -> exit({opened, teleport_peers:lane(Node, Class, Index, Deadline, true)}) end) || {Class, Index} <- Lanes],
+    case teleport_peers:counts(Node, Deadline) of
+        {ok, Counts} -> open_all(Node, [{Class, Index} || {Class, Count} <- maps:to_list(Counts), Index <- lists:seq(0, Count - 1)], Deadline);
+        {error, Reason} -> {error, Reason}
+    end.
+
+open_all(Node, Lanes, Deadline) ->
+    Waiting = [spawn_monitor(fun() -> exit({opened, teleport_peers:next(Node, Class, Index, none, Deadline)}) end) || {Class, Index} <- Lanes],
     %% Each of these ends at the deadline.
     Results = [receive {'DOWN', Monitor, process, Pid, Reason} -> Reason end || {Pid, Monitor} <- Waiting],
     case [Reason || Reason <- Results, not is_opened(Reason)] of

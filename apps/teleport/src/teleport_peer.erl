@@ -11,11 +11,15 @@
 -export([start_link/1]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2, terminate/2]).
 
+-define(FEW, 64).
+
 -type key() :: {teleport_config:class(), non_neg_integer()}.
 -record(lane, {state :: opening | up | waiting,
                pid = none :: none | pid(),
                tx = none :: none | teleport_tx:tx(),
-               waiters = [] :: [gen_server:from()],
+               waiters = [] :: [{gen_server:from(), Deadline :: integer() | infinity}],
+               %% with so many, those who wait no more are looked for
+               many = ?FEW :: pos_integer(),
                failures = 0 :: non_neg_integer()}).
 -record(peer, {node :: node(), lanes = #{} :: #{key() => #lane{}}, shares :: teleport_share:shares()}).
 
@@ -34,19 +38,27 @@ init(Node) ->
     true = erlang:monitor_node(Node, true),
     {ok, #peer{node = Node, shares = teleport_share:new()}}.
 
-%% @private `{lane, Class, Index, Lost}': the answer comes when it is up, and is another one than the lost one.
+%% @private `{lane, Class, Index, Lost, Deadline}': the answer comes when it is up, and is another one than the lost one.
 -spec handle_call(term(), gen_server:from(), #peer{}) -> {reply, term(), #peer{}} | {noreply, #peer{}}.
-handle_call({lane, Class, Index, Lost}, From, #peer{lanes = Lanes} = State) ->
+handle_call({lane, Class, Index, Lost, Deadline}, From, #peer{lanes = Lanes} = State) ->
     Key = {Class, Index},
     case Lanes of
         #{Key := #lane{state = up, pid = Pid, tx = Tx}} when Pid =/= Lost -> {reply, {ok, Tx}, State};
-        #{Key := #lane{waiters = Waiters} = Lane} -> {noreply, put_lane(Key, Lane#lane{waiters = [From | Waiters]}, State)};
-        #{} -> {noreply, put_lane(Key, open(Key, #lane{state = opening, waiters = [From]}, State), State)}
+        #{Key := Lane} -> {noreply, put_lane(Key, waits(From, Deadline, Lane), State)};
+        #{} -> {noreply, put_lane(Key, open(Key, waits(From, Deadline, #lane{state = opening}), State), State)}
     end;
 handle_call(state, _From, #peer{lanes = Lanes} = State) ->
     {reply, maps:map(fun(_, #lane{state = Now, failures = Failures}) -> {Now, Failures} end, Lanes), State};
 handle_call(_Request, _From, State) ->
     {reply, {error, badarg}, State}.
+
+%% Nobody says that his time is over, or that he was killed.
+waits(From, Deadline, #lane{waiters = Waiters, many = Many} = Lane) when length(Waiters) < Many ->
+    Lane#lane{waiters = [{From, Deadline} | Waiters]};
+waits(From, Deadline, #lane{waiters = Waiters} = Lane) ->
+    Now = erlang:monotonic_time(millisecond),
+    Left = [Waiter || {{Pid, _}, Until} = Waiter <- Waiters, Until > Now, is_process_alive(Pid)],
+    Lane#lane{waiters = [{From, Deadline} | Left], many = max(?FEW, 2 * length(Left) + 1)}.
 
 put_lane(Key, Lane, #peer{lanes = Lanes} = State) -> State#peer{lanes = Lanes#{Key => Lane}}.
 
@@ -108,7 +120,7 @@ again(Key, #lane{failures = Failures} = Lane, #peer{node = Node} = State) ->
     _ = erlang:send_after(Pause, self(), {again, Key}),
     put_lane(Key, Lane#lane{state = waiting, pid = none, failures = Failures + 1}, State).
 
-reply_all(Waiters, Reply) -> lists:foreach(fun(From) -> gen_server:reply(From, Reply) end, lists:reverse(Waiters)).
+reply_all(Waiters, Reply) -> lists:foreach(fun({From, _}) -> gen_server:reply(From, Reply) end, lists:reverse(Waiters)).
 
 %% What was accepted and not acknowledged may have arrived, or not.
 report(0, _, _) -> ok;

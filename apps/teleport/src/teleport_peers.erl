@@ -2,15 +2,24 @@
 %% @doc The table of lanes, and who opens them: each node that is sent to has one process ({@link teleport_peer}), found or started here.
 %%
 %% `{out, Node, Class, Index}' is the row of a lane that is up and was opened here: senders read it themselves. `{in, ...}' is a
-%% lane that a peer has opened. `{peer, Node}' is the process of a node. `{lost, Node}' counts what was never confirmed.
+%% lane that a peer has opened. `{peer, Node}' is the process of a node, `{count, Node, Class}' how many lanes of a class it has. `{lost, Node}'
+%% counts what was never confirmed.
+%%
+%% The number of lanes decides over which lane a key goes. So a node keeps the numbers that were configured when its process was started: with other
+%% ones a message could overtake an earlier one of its key on another lane.
+%%
+%% The table belongs to the supervisor. It is there as long as the application runs, so senders find it while the registry is restarted, and wait.
 -module(teleport_peers).
 -behaviour(gen_server).
 
--export([start_link/0, lane/5, reopened/6, peer/1, up/2, down/1, incoming/2, lost/2, all/0, lost/0]).
+-export([start_link/0, new_table/0, lane/5, next/5, peer/2, counts/2, up/2, down/1, incoming/2, lost/2, all/0, lost/0]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2]).
 
 -define(TABLE, ?MODULE).
--define(CALL_MS, 10000).
+-define(PAUSE_MS, 10).
+-define(TRIES, 3).
+
+-type deadline() :: integer() | infinity.
 
 -record(peers, {incoming = #{} :: #{pid() => teleport_lane:id()},
                 %% a lane that waits until the one before it has ended
@@ -20,50 +29,100 @@
 -spec start_link() -> {ok, pid()} | {error, term()}.
 start_link() -> gen_server:start_link({local, ?MODULE}, ?MODULE, [], []).
 
-%% @doc The lane, opened if there is none: waits until the deadline.
--spec lane(node(), teleport_config:class(), non_neg_integer(), Deadline :: integer() | infinity, Open :: boolean()) ->
-          {ok, teleport_tx:tx()} | {error, Reason :: term()}.
-lane(Node, Class, Index, Deadline, Open) ->
-    try ets:lookup(?TABLE, {out, Node, Class, Index}) of
-        [{_, Tx}] -> {ok, Tx};
-        [] when Open -> reopened(Node, Class, Index, none, Deadline, 3);
-        [] -> {error, no_lane}
-    catch
-        error:badarg -> error({not_started, teleport})
+%% @doc Called by the supervisor itself, which owns the table then.
+-spec new_table() -> ok.
+new_table() ->
+    case ets:whereis(?TABLE) of
+        undefined -> ?TABLE = ets:new(?TABLE, [named_table, public, {read_concurrency, true}]), ok;
+        _ -> ok
     end.
 
-%% @doc The lane that comes after this one, which is lost.
--spec reopened(node(), teleport_config:class(), non_neg_integer(), Lost :: none | pid(), Deadline :: integer() | infinity, Tries :: non_neg_integer()) ->
+%% @doc The lane of this key, opened if there is none: waits until the deadline. `Configured' is how many lanes of the class the options name: it is
+%% the right number nearly always, and then one look at the table is enough.
+-spec lane(node(), teleport_config:class(), Key :: non_neg_integer(), Configured :: pos_integer(), deadline()) ->
           {ok, teleport_tx:tx()} | {error, Reason :: term()}.
-reopened(Node, _, _, _, _, 0) ->
+lane(Node, Class, Key, Configured, Deadline) ->
+    case look({out, Node, Class, Key rem Configured}) of
+        [{_, Tx, Configured}] -> {ok, Tx};
+        _ -> settled(Node, Class, Key, Deadline)
+    end.
+
+settled(Node, Class, Key, Deadline) ->
+    case [Up || {_, Count} <- look({count, Node, Class}), Up <- look({out, Node, Class, Key rem Count})] of
+        [{_, Tx, _}] -> {ok, Tx};
+        [] -> next(Node, Class, Key, none, Deadline)
+    end.
+
+%% @doc The lane of this key that comes after this one, which is lost.
+-spec next(node(), teleport_config:class(), Key :: non_neg_integer(), Lost :: none | pid(), deadline()) ->
+          {ok, teleport_tx:tx()} | {error, Reason :: term()}.
+next(Node, Class, Key, Lost, Deadline) -> next(Node, Class, Key, Lost, Deadline, ?TRIES).
+
+next(Node, _, _, _, _, 0) ->
     {error, {nodedown, Node}};
-reopened(Node, Class, Index, Lost, Deadline, Tries) ->
-    case peer(Node) of
+next(Node, Class, Key, Lost, Deadline, Tries) ->
+    Again = fun() -> next(Node, Class, Key, Lost, Deadline, Tries - 1) end,
+    case peer(Node, Deadline) of
         {ok, Peer} ->
-            try gen_server:call(Peer, {lane, Class, Index, Lost}, left(Deadline))
-            catch
-                exit:{timeout, _} -> {error, timeout};
-                %% It ended with its node; if the node is back, another one is started.
-                exit:_ -> reopened(Node, Class, Index, Lost, Deadline, Tries - 1)
+            case look({count, Node, Class}) of
+                [{_, Count}] -> asked(Peer, {lane, Class, Key rem Count, Lost, Deadline}, Deadline, Again);
+                [] -> later(Deadline, Again)
             end;
         {error, Reason} -> {error, Reason}
+    end.
+
+asked(Peer, Request, Deadline, Again) ->
+    try gen_server:call(Peer, Request, left(Deadline))
+    catch
+        exit:{timeout, _} -> {error, timeout};
+        %% It ended with its node; if the node is back, another one is started.
+        exit:_ -> later(Deadline, Again)
+    end.
+
+%% @doc The process of a node.
+-spec peer(node(), deadline()) -> {ok, pid()} | {error, term()}.
+peer(Node, Deadline) ->
+    case look({peer, Node}) of
+        [{_, Pid}] -> {ok, Pid};
+        [] ->
+            Again = fun() -> peer(Node, Deadline) end,
+            case asked(?MODULE, {peer, Node}, Deadline, Again) of
+                restarting -> later(Deadline, Again);
+                Answer -> Answer
+            end
+    end.
+
+%% Something is being restarted, or was not yet noticed. Without the application the table is gone, and the next look fails.
+later(Deadline, Again) ->
+    case left(Deadline) of
+        0 -> {error, timeout};
+        _ -> receive after ?PAUSE_MS -> Again() end
+    end.
+
+look(Key) ->
+    try ets:lookup(?TABLE, Key)
+    catch error:badarg -> error({not_started, teleport})
     end.
 
 left(infinity) -> infinity;
 left(Deadline) -> max(0, Deadline - erlang:monotonic_time(millisecond)).
 
-%% @doc The process of a node.
--spec peer(node()) -> {ok, pid()} | {error, term()}.
-peer(Node) ->
-    case ets:lookup(?TABLE, {peer, Node}) of
-        [{_, Pid}] -> {ok, Pid};
-        [] -> gen_server:call(?MODULE, {peer, Node}, ?CALL_MS)
+%% @doc How many lanes there are, or will be, to this node.
+-spec counts(node(), deadline()) -> {ok, #{teleport_config:class() => pos_integer()}} | {error, term()}.
+counts(Node, Deadline) ->
+    case peer(Node, Deadline) of
+        {ok, _} ->
+            case maps:from_list([{Class, Count} || Class <- [control, normal, bulk], {_, Count} <- look({count, Node, Class})]) of
+                Counts when map_size(Counts) =:= 3 -> {ok, Counts};
+                _ -> {error, {nodedown, Node}}
+            end;
+        {error, Reason} -> {error, Reason}
     end.
 
 %% @doc A lane is up: senders find it from now on.
 -spec up(teleport_lane:id(), teleport_tx:tx()) -> ok.
 up({Node, Class, Index}, Tx) ->
-    true = ets:insert(?TABLE, {{out, Node, Class, Index}, Tx}),
+    _ = [ets:insert(?TABLE, {{out, Node, Class, Index}, Tx, Count}) || {_, Count} <- ets:lookup(?TABLE, {count, Node, Class})],
     ok.
 
 %% @doc It is lost.
@@ -89,14 +148,16 @@ lost() -> maps:from_list([{Node, Count} || [Node, Count] <- ets:match(?TABLE, {{
 %% @doc All lanes that are up.
 -spec all() -> [{in | out, teleport_lane:id(), teleport_tx:tx()}].
 all() ->
-    try [{Way, {Node, Class, Index}, Tx} || {{Way, Node, Class, Index}, Tx} <- ets:tab2list(?TABLE)]
+    try [{element(1, Key), {element(2, Key), element(3, Key), element(4, Key)}, element(2, Row)}
+         || Row <- ets:tab2list(?TABLE), Key <- [element(1, Row)], tuple_size(Key) =:= 4]
     catch error:badarg -> []
     end.
 
 %% @private
 -spec init([]) -> {ok, #peers{}}.
 init([]) ->
-    ?TABLE = ets:new(?TABLE, [named_table, public, {read_concurrency, true}]),
+    %% What the one before has left; what was lost stays lost.
+    _ = ets:select_delete(?TABLE, [{{{lost, '_'}, '_'}, [], [false]}, {'_', [], [true]}]),
     {ok, #peers{}}.
 
 %% @private
@@ -127,14 +188,19 @@ given_up(Waiting, Old) ->
         #{} -> true
     end.
 
+%% The peers' supervisor may be about to be started, too.
 started(Node) ->
-    case supervisor:start_child(teleport_peer_sup, [Node]) of
+    #{lanes := Lanes} = teleport_config:of_node(Node),
+    try supervisor:start_child(teleport_peer_sup, [Node]) of
         {ok, Pid} ->
             _ = monitor(process, Pid),
+            true = ets:insert(?TABLE, [{{count, Node, Class}, Count} || {Class, Count} <- maps:to_list(Lanes)]),
             true = ets:insert(?TABLE, {{peer, Node}, Pid}),
             {ok, Pid};
         {error, Reason} ->
             {error, Reason}
+    catch
+        exit:_ -> restarting
     end.
 
 registered({Node, Class, Index} = Id, Tx, #peers{incoming = Incoming} = State) ->
@@ -148,7 +214,10 @@ handle_cast(_Request, State) -> {noreply, State}.
 %% @private
 -spec handle_info(term(), #peers{}) -> {noreply, #peers{}}.
 handle_info({'DOWN', _, process, Pid, _}, #peers{incoming = Incoming} = State) ->
-    true = ets:match_delete(?TABLE, {{peer, '_'}, Pid}),
+    _ = [begin
+             true = ets:delete(?TABLE, {peer, Node}),
+             ets:match_delete(?TABLE, {{count, Node, '_'}, '_'})
+         end || [Node] <- ets:match(?TABLE, {{peer, '$1'}, Pid})],
     case maps:take(Pid, Incoming) of
         {{Node, Class, Index}, Rest} ->
             true = ets:delete(?TABLE, {in, Node, Class, Index}),

@@ -24,7 +24,7 @@ send(Dest, Message, Options) ->
         {remote, Node, Remote} ->
             Config = teleport_config:of_node(Node),
             Packed = teleport_term:pack([Remote | Message]),
-            transmit(Node, key(Dest, Options), message, Packed, on_full(Config, Options), {Config, Options});
+            transmit(Node, key(Remote, Options), message, Packed, on_full(Config, Options), {Config, Options});
         {local, Local} -> deliver(Local, Message);
         noproc -> {error, noproc}
     end.
@@ -117,8 +117,7 @@ remote_call(Kind, Node, Remote, Request, Deadline, Options, Call) ->
 
 %% The lane was lost before it took the request.
 again(Kind, Node, Remote, Request, Deadline, Options, Call, Lost) ->
-    {Class, Index} = place(Node, key(Remote, Options), Options),
-    case teleport_peers:reopened(Node, Class, Index, Lost, Deadline, 3) of
+    case teleport_peers:next(Node, class(Options), key(Remote, Options), Lost, Deadline) of
         {ok, _} -> remote_call(Kind, Node, Remote, Request, Deadline, Options, Call);
         {error, Reason} -> failed(Reason, Call)
     end.
@@ -244,19 +243,17 @@ find(Other) -> error({bad_destination, Other}).
 found(undefined) -> noproc;
 found(Pid) -> find(Pid).
 
-%% The hash of the order key.
+%% The hash of the order key. `Remote' is what {@link find/1} has made of the destination: a message and a call that go to one process by whatever
+%% name of `global' or `via' have one key.
 key(_, #{unordered := true}) -> rand:uniform(1 bsl 27) - 1;
 key(_, #{key := Key}) -> erlang:phash2(Key);
 key(Remote, _) -> erlang:phash2({self(), Remote}).
 
-place(Node, Key, Options) ->
-    Class = maps:get(class, Options, normal),
-    #{lanes := #{Class := Count}} = teleport_config:of_node(Node),
-    {Class, Key rem Count}.
+class(Options) -> maps:get(class, Options, normal).
 
 lane(Node, Key, #{lanes := Lanes}, Options, OnFull) ->
-    Class = maps:get(class, Options, normal),
-    teleport_peers:lane(Node, Class, Key rem maps:get(Class, Lanes), opening_deadline(OnFull), true).
+    Class = class(Options),
+    teleport_peers:lane(Node, Class, Key, maps:get(Class, Lanes), opening_deadline(OnFull)).
 
 %% Who does not wait for room waits for a lane all the same, for there is nothing yet that could be full.
 opening_deadline({block, Deadline}) -> Deadline;
@@ -283,8 +280,7 @@ transmit(Node, Key, Kind, Packed, OnFull, {Config, Options} = With) ->
     end.
 
 transmit_again(Node, Key, Kind, Packed, OnFull, {_, Options} = With, Lost) ->
-    {Class, Index} = place(Node, Key, Options),
-    case teleport_peers:reopened(Node, Class, Index, Lost, opening_deadline(OnFull), 3) of
+    case teleport_peers:next(Node, class(Options), Key, Lost, opening_deadline(OnFull)) of
         {ok, _} -> transmit(Node, Key, Kind, Packed, OnFull, With);
         {error, Reason} -> {error, Reason}
     end.

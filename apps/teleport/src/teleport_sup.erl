@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @private The supervisors. Lanes and the processes of peers are not restarted by them: whoever needs a lane opens one anew.
-%% `rest_for_one': the registry knows every lane, so without it none may live; without lanes no peer, without these no port.
+%% It owns the registry's table, which so lives as long as the application. `rest_for_one': the registry knows every lane, so without it none may live; without lanes no peer, without these no port.
 -module(teleport_sup).
 -behaviour(supervisor).
 
@@ -22,6 +22,7 @@ start_link(Name, Child) -> supervisor:start_link({local, Name}, ?MODULE, {each, 
 %% @private
 -spec init(top | {each, {module(), atom()}}) -> {ok, {supervisor:sup_flags(), [supervisor:child_spec()]}}.
 init(top) ->
+    ok = teleport_peers:new_table(),
     {ok, {#{strategy => rest_for_one, intensity => 5, period => 10},
           [worker(teleport_peers),
            group(teleport_lane_sup, {teleport_lane, start_link}),
