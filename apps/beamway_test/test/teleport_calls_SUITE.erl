@@ -175,6 +175,11 @@ requests(Config) ->
         no_reply = teleport:check_response(other, Checked),
         {reply, {echo, checked}} = teleport:check_response(message(), Checked),
         {error, {noproc, {tp_nobody, Node}}} = teleport:receive_response(teleport:send_request({tp_nobody, Node}, x), wait_ms()),
+        %% What could not be sent takes nobody else's message, and tells by one of its own.
+        Failed = teleport:send_request({global, tp_nobody}, x),
+        no_reply = teleport:check_response(other, Failed),
+        timeout = teleport:receive_response(teleport:send_request(Pid, never), 0),
+        {error, {noproc, {global, tp_nobody}}} = teleport:check_response(message(), Failed),
         Local = teleport_nodes:start_server(none),
         {reply, {echo, here}} = teleport:receive_response(teleport:send_request(Local, {echo, here}), wait_ms()),
         Dying = teleport:send_request(Pid, {die, reason}),
@@ -202,6 +207,7 @@ erpc_calls(Config) ->
         {'EXIT', {{erpc, noconnection}, _}} = (catch teleport:erpc_call('nobody@127.0.0.1', erlang, node, [])),
         ok = teleport:erpc_cast(Node, erlang, send, [self(), from_there]),
         from_there = message(),
+        {error, {nodedown, 'nobody@127.0.0.1'}} = teleport:erpc_cast('nobody@127.0.0.1', erlang, node, []),
         0 = unanswered(Node)
     end).
 
@@ -209,7 +215,12 @@ multicalls(Config) ->
     on_first(Config, fun(Node) ->
         Here = node(),
         [{ok, Node}, {ok, Here}, {error, {erpc, noconnection}}] = teleport:multicall([Node, Here, 'nobody@127.0.0.1'], erlang, node, []),
-        [{error, {erpc, timeout}}, {error, {erpc, timeout}}] = teleport:multicall([Node, Here], timer, sleep, [100000], 30)
+        [{error, {erpc, timeout}}, {error, {erpc, timeout}}] = teleport:multicall([Node, Here], timer, sleep, [100000], 30),
+        Pid = erpc:call(Node, teleport_nodes, start_server, [tp_many]),
+        {error, [{'nobody@127.0.0.1', {nodedown, 'nobody@127.0.0.1'}}]} = teleport:abcast([Node, Here, 'nobody@127.0.0.1'], tp_many, one),
+        abcast = teleport:abcast([Node, Here], tp_many, two),
+        [{cast, one}, {cast, two}] = teleport:call({tp_many, Node}, log),
+        stop(Pid)
     end).
 
 global_and_via(Config) ->
@@ -333,15 +344,20 @@ nodes_that_are_not_there(Config) ->
             teleport_nodes:on_first(Config, fun(_) ->
                 pong = net_adm:ping(PlainNode),
                 {error, {no_teleport, PlainNode}} = teleport:send({x, PlainNode}, x),
-                {'EXIT', {{no_teleport, PlainNode}, _}} = (catch teleport:call({x, PlainNode}, x))
+                {'EXIT', {{no_teleport, PlainNode}, _}} = (catch teleport:call({x, PlainNode}, x)),
+                {'EXIT', {{erpc, noconnection}, _}} = (catch teleport:erpc_call(PlainNode, erlang, node, [])),
+                [{error, {erpc, noconnection}}] = teleport:multicall([PlainNode], erlang, node, []),
+                {error, [{PlainNode, {no_teleport, PlainNode}}]} = teleport:abcast([PlainNode], x, x)
             end)
     end,
     beamway_peer:stop(Plain).
 
 what_lanes_say(Config) ->
+    Kind = case teleport_nodes:kind(Config) of shm_on_stock -> shm; Other -> Other end,
     on_first(Config, fun(Node) ->
         ok = teleport:prime(Node),
         Lanes = teleport:lanes(Node),
+        [Kind] = lists:usort([maps:get(kind, Lane) || Lane <- Lanes ++ erpc:call(Node, teleport, lanes, [node()])]),
         [1, 2] = [length([L || #{class := C, opened_by := this_node} = L <- Lanes, C =:= Class]) || Class <- [control, bulk]],
         Before = lists:sum([S || #{sent := S, opened_by := this_node} <- Lanes]),
         Pid = erpc:call(Node, teleport_nodes, start_server, [none]),

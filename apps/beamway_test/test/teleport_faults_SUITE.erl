@@ -6,7 +6,7 @@
 -export([killed_under_calls/1, halted/1, disconnected/1, stopped_and_killed/1, lanes_are_opened_again/1, nothing_is_lost_silently/1,
          killed_in_the_middle_of_a_large_message/1, first_use_by_many/1, large_terms_both_ways/1, memory_is_bounded/1, a_slow_receiver/1,
          supervisors_recover/1, nothing_is_left/1, the_application_stops/1, what_was_taken_goes_out/1, new_code/1, killed_callers/1,
-         waiters_leave/1, the_registry_is_killed/1]).
+         waiters_leave/1, limits_hold/1, the_registry_is_killed/1]).
 -export([gather/1, on_unconfirmed/1, big_echo/0]).
 
 suite() -> [{timetrap, {minutes, 5}}].
@@ -18,7 +18,7 @@ groups() ->
                           [killed_under_calls, halted, disconnected, stopped_and_killed, lanes_are_opened_again, nothing_is_lost_silently,
                            killed_in_the_middle_of_a_large_message, first_use_by_many, large_terms_both_ways, memory_is_bounded,
                            a_slow_receiver, supervisors_recover, nothing_is_left, the_application_stops, what_was_taken_goes_out, new_code,
-                           killed_callers, waiters_leave, the_registry_is_killed])
+                           killed_callers, waiters_leave, limits_hold, the_registry_is_killed])
         ++ teleport_nodes:groups([tls], [killed_under_calls, lanes_are_opened_again, nothing_is_lost_silently, first_use_by_many, memory_is_bounded,
                                          nothing_is_left, what_was_taken_goes_out, new_code, killed_callers]).
 
@@ -499,6 +499,33 @@ waiters_leave(Config) ->
         tp_last ! {give, self()},
         %% Before the first look of an idle lane, which comes after 5 s of silence.
         receive {sent, ok} -> ok after 4000 * beamway_runner:slowness() -> error(still_waits) end
+    end).
+
+%% Whatever is stuck, the caller's own limit is the only one, and who cannot be reached is named.
+limits_hold(Config) ->
+    {PeerC, NodeC} = teleport_nodes:start(teleport_nodes:kind(Config)),
+    ok = teleport_nodes:connect(teleport_nodes:first(Config), NodeC),
+    Peers = [teleport_nodes:second(Config), PeerC],
+    [ok = beamway_peer:sigstop(Peer) || Peer <- Peers],
+    on_first(Config, fun(Node) ->
+        Took = fun(Body) -> Start = erlang:monotonic_time(millisecond), Result = Body(), {Result, erlang:monotonic_time(millisecond) - Start} end,
+        {{'EXIT', {{erpc, timeout}, _}}, Short} = Took(fun() -> catch teleport:erpc_call(Node, erlang, node, [], 100) end),
+        true = Short < 2500 * beamway_runner:slowness(),
+        %% No limit: none of the node's options is one.
+        ok = teleport:configure(all, #{block_ms => 1000}),
+        true = register(tp_endless, spawn(fun() ->
+            Result = (catch teleport:erpc_call(Node, erlang, node, [])),
+            receive {give, To} -> To ! {result, Result} end
+        end)),
+        %% Both at a time.
+        {{error, [{Node, timeout}, {NodeC, timeout}]}, Both} = Took(fun() -> teleport:abcast([Node, NodeC], tp_nobody, x) end),
+        true = Both >= 1000 andalso Both < 2000,
+        {error, timeout} = teleport:erpc_cast(Node, erlang, node, [])
+    end),
+    [ok = beamway_peer:sigcont(Peer) || Peer <- Peers],
+    on_first(Config, fun(Node) ->
+        tp_endless ! {give, self()},
+        receive {result, Node} -> ok after wait_ms() -> error(no_result) end
     end).
 
 %% Under load: it is started again once, and what is sent meanwhile waits, or ends with an error of a known form.

@@ -31,7 +31,7 @@
 -type reason() :: overload | timeout | noproc | {nodedown, node()} | {no_teleport, node()} | {no_lane, term()} | {too_big, Bytes :: pos_integer()}.
 -type request_id() :: teleport_request:id().
 -type lane_info() :: #{node := node(), class := teleport_config:class(), index := non_neg_integer(), opened_by := this_node | peer,
-                       state := up | opening | waiting, atom() => term()}.
+                       state := up, kind := shm | rdma | tcp | tls, atom() => term()}.
 
 -define(CALL_MS, 5000).
 -define(INFO_MS, 1000).
@@ -153,12 +153,13 @@ fsm_sync_all_state_event(Dest, Event, Timeout) ->
 -spec erpc_call(node(), module(), atom(), [term()]) -> term().
 erpc_call(Node, Module, Function, Args) -> erpc_call(Node, Module, Function, Args, infinity).
 
-%% @doc As erpc:call/5.
+%% @doc As erpc:call/5. The limit holds for all of it, the opening of a lane as well. `{erpc, noconnection}': there is no lane to the node, or it has
+%% no teleport.
 -spec erpc_call(node(), module(), atom(), [term()], timeout()) -> term().
 erpc_call(Node, Module, Function, Args, Timeout) -> teleport_erpc:call(Node, Module, Function, Args, Timeout).
 
-%% @doc As erpc:cast/4.
--spec erpc_cast(node(), module(), atom(), [term()]) -> ok.
+%% @doc As erpc:cast/4, but tells when it could not be sent, as {@link cast/2} does.
+-spec erpc_cast(node(), module(), atom(), [term()]) -> ok | {error, reason()}.
 erpc_cast(Node, Module, Function, Args) -> teleport_erpc:cast(Node, Module, Function, Args).
 
 %% @doc As erpc:multicall/4.
@@ -170,14 +171,30 @@ multicall(Nodes, Module, Function, Args) -> multicall(Nodes, Module, Function, A
 multicall(Nodes, Module, Function, Args, Timeout) -> teleport_erpc:multicall(Nodes, Module, Function, Args, Timeout).
 
 %% @doc Casts to the server of this name on all nodes that are connected, and here.
--spec abcast(Name :: atom(), term()) -> abcast.
+-spec abcast(Name :: atom(), term()) -> abcast | {error, [{node(), reason()}, ...]}.
 abcast(Name, Request) -> abcast([node() | nodes()], Name, Request).
 
-%% @doc The same on these nodes.
--spec abcast([node()], Name :: atom(), term()) -> abcast.
+%% The exit reason is how the result travels.
+-dialyzer({nowarn_function, abcast/3}).
+%% @doc The same on these nodes, on all at once: one that is stuck holds up no other. The error names the nodes to which it could not be sent.
+-spec abcast([node()], Name :: atom(), term()) -> abcast | {error, [{node(), reason()}, ...]}.
 abcast(Nodes, Name, Request) ->
-    _ = [cast({Name, Node}, Request) || Node <- Nodes],
-    abcast.
+    %% Whoever is not started or gives no nodes hears of it here.
+    lists:foreach(fun teleport_config:of_node/1, Nodes),
+    %% A local server that is not there is none that could not be reached.
+    _ = [cast(Name, Request) || lists:member(node(), Nodes)],
+    %% The caller waits, so its next message to one of these servers comes behind this one: both have the caller's key.
+    Options = #{key => {self(), Name}},
+    Casts = [{Node, spawn_monitor(fun() -> exit({cast, cast({Name, Node}, Request, Options)}) end)} || Node <- Nodes, Node =/= node()],
+    %% Each ends within its node's block_ms.
+    Results = [{Node, receive {'DOWN', Monitor, process, Pid, Reason} -> Reason end} || {Node, {Pid, Monitor}} <- Casts],
+    case [{Node, not_sent(Reason)} || {Node, Reason} <- Results, Reason =/= {cast, ok}] of
+        [] -> abcast;
+        Failed -> {error, Failed}
+    end.
+
+not_sent({cast, {error, Reason}}) -> Reason;
+not_sent(Reason) -> {no_lane, Reason}.
 
 %% @doc Opens all lanes to a node, so that the first message need not wait for one.
 -spec prime(node()) -> ok | {error, reason()}.

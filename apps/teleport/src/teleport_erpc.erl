@@ -9,19 +9,19 @@
 call(Node, Module, Function, Args, Timeout) when Node =:= node() ->
     erpc:call(Node, Module, Function, Args, Timeout);
 call(Node, Module, Function, Args, Timeout) when is_atom(Node), is_atom(Module), is_atom(Function), is_list(Args) ->
-    Id = begin_apply(Node, Module, Function, Args, Timeout),
-    result(teleport_request:finish(Id, Timeout)).
+    Deadline = teleport_request:deadline(Timeout),
+    Id = teleport_request:begin_call({apply, Module, Function}, {'', Node}, Args, #{unordered => true, timeout => Timeout}),
+    result(teleport_request:finish(Id, left(Deadline))).
 
 %% @doc See {@link teleport:erpc_cast/4}.
--spec cast(node(), module(), atom(), [term()]) -> ok.
+-spec cast(node(), module(), atom(), [term()]) -> ok | {error, teleport:reason()}.
 cast(Node, Module, Function, Args) when Node =:= node() ->
     erpc:cast(Node, Module, Function, Args);
 cast(Node, Module, Function, Args) when is_atom(Node), is_atom(Module), is_atom(Function), is_list(Args) ->
-    Config = teleport_config:of_node(Node),
+    #{block_ms := BlockMs} = Config = teleport_config:of_node(Node),
     Packed = teleport_term:pack([Module, Function | Args]),
     Key = erlang:phash2(self()),
-    _ = teleport_request:transmit(Node, Key, apply_cast, Packed, {block, teleport_request:deadline(5000)}, {Config, #{}}),
-    ok.
+    teleport_request:transmit(Node, Key, apply_cast, Packed, {block, teleport_request:deadline(BlockMs)}, {Config, #{}}).
 
 %% The exit reason is how the result travels.
 -dialyzer({nowarn_function, multicall/5}).
@@ -44,15 +44,13 @@ guarded(Node, Module, Function, Args, Timeout) ->
 left(infinity) -> infinity;
 left(Deadline) -> max(0, Deadline - erlang:monotonic_time(millisecond)).
 
-begin_apply(Node, Module, Function, Args, _Timeout) ->
-    teleport_request:begin_call({apply, Module, Function}, {'', Node}, Args, #{unordered => true}).
-
 result({reply, {return, Value}}) -> Value;
 result({reply, {throw, Thrown}}) -> throw(Thrown);
 result({reply, {exit, Reason}}) -> exit({exception, Reason});
 result({reply, {error, Reason, Stack}}) -> error({exception, Reason, Stack});
 result(timeout) -> error({erpc, timeout});
-result({error, {{nodedown, _}, _}}) -> error({erpc, noconnection});
+result({error, {{No, _}, _}}) when No =:= nodedown; No =:= no_teleport; No =:= no_lane -> error({erpc, noconnection});
+result({error, {{too_big, _}, _}}) -> error({erpc, system_limit});
 result({error, {timeout, _}}) -> error({erpc, timeout});
 result({error, {overload, _}}) -> error({erpc, system_limit});
 result({error, {Reason, _}}) -> exit({signal, Reason}).

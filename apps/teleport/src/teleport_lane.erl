@@ -96,7 +96,7 @@ init(Parent, {caller, Peer, {Node, Class, Index} = Id, Shares}) ->
     set_priority(Class),
     case teleport_meet:connect(Node, Class, Index) of
         {ok, Link, Kind, Why} ->
-            Tx = teleport_tx:new(self(), Link, teleport_config:of_node(Node)),
+            Tx = teleport_tx:new(self(), Link, Kind, teleport_config:of_node(Node)),
             #{weights := #{Class := Weight}} = teleport_config:of_node(Node),
             Lane = (new(caller, Parent, Id, Tx, Link))#lane{shares = {Shares, Weight}},
             Peer ! {lane_up, self(), Id, Tx, Kind, Why},
@@ -111,10 +111,10 @@ init(Parent, acceptor) ->
     after ?SOCKET_MS -> exit({shutdown, no_socket})
     end.
 
-accepted(Parent, {ok, {Node, Class, Index}, Link}) ->
+accepted(Parent, {ok, {Node, Class, Index}, Link, Kind}) ->
     set_priority(Class),
     true = erlang:monitor_node(Node, true),
-    Tx = teleport_tx:new(self(), Link, teleport_config:of_node(Node)),
+    Tx = teleport_tx:new(self(), Link, Kind, teleport_config:of_node(Node)),
     %% The lane that this one replaces has delivered its last message before the first of this one.
     ok = teleport_peers:incoming({Node, Class, Index}, Tx),
     begin_reading(new(acceptor, Parent, {Node, Class, Index}, Tx, Link));

@@ -6,9 +6,10 @@
 -module(teleport_link).
 
 -export([agree/4, send/2, tell_when_writable/1, credit/3, close/1, tag/1, stats/1]).
--export_type([link/0, tag/0, socket/0]).
+-export_type([link/0, kind/0, tag/0, socket/0]).
 
 -type link() :: port() | teleport_stream:stream().
+-type kind() :: shm | rdma | tcp | tls.
 -type tag() :: port() | pid().
 -type socket() :: {gen_tcp, gen_tcp:socket()} | {ssl, ssl:sslsocket()}.
 %% Authenticated, passive, raw.
@@ -16,7 +17,7 @@
 %% @doc Both ends call it at the same time, with the same kind of socket. The socket is consumed. `Deadline' as in
 %% erlang:monotonic_time(millisecond).
 -spec agree(socket(), caller | acceptor, teleport_config:config(), Deadline :: integer()) ->
-          {ok, link(), Kind :: atom(), Why :: binary()} | {error, Reason :: binary()}.
+          {ok, link(), kind(), Why :: binary()} | {error, Reason :: binary()}.
 agree({gen_tcp, Socket}, Role, #{kinds := Kinds, ring_bytes := RingBytes} = Config, Deadline) ->
     Options = #{kinds => Kinds, ring_bytes => RingBytes, max_frame_bytes => max_frame_bytes(Config),
                 parts => {teleport_frame:mark(), maps:get(max_message_bytes, Config)}, deadline => Deadline},

@@ -14,7 +14,7 @@
 
 %% @doc The caller's side.
 -spec connect(node(), teleport_config:class(), non_neg_integer()) ->
-          {ok, teleport_link:link(), Kind :: atom(), Why :: binary()} | {error, fate(), Reason :: term()}.
+          {ok, teleport_link:link(), teleport_link:kind(), Why :: binary()} | {error, fate(), Reason :: term()}.
 connect(Node, Class, Index) ->
     #{open_ms := OpenMs} = Config = teleport_config:of_node(Node),
     Deadline = now_ms() + OpenMs,
@@ -100,7 +100,7 @@ introduce(Socket, Config, {Node, Class, Index}, Deadline) ->
 
 %% @doc The acceptor's side. `Known' is called once the caller has proved that it knows the cookie.
 -spec accept(gen_tcp:socket(), Known :: fun(() -> ok)) ->
-          {ok, teleport_lane:id(), teleport_link:link()} | {error, Reason :: term()}.
+          {ok, teleport_lane:id(), teleport_link:link(), teleport_link:kind()} | {error, Reason :: term()}.
 accept(Socket, Known) ->
     #{stranger_ms := Ms} = Config = teleport_config:of_node(node()),
     Deadline = now_ms() + Ms,
@@ -120,7 +120,7 @@ greet(Socket, Config, Known, Deadline) ->
         ok = Known(),
         {Hello, Node, agree(Socket, acceptor, Config, now_ms() + maps:get(open_ms, Config))}
     of
-        {#{class := Class, index := Index}, From, {ok, Link, _, _}} -> {ok, {From, Class, Index}, Link};
+        {#{class := Class, index := Index}, From, {ok, Link, Kind, _}} -> {ok, {From, Class, Index}, Link, Kind};
         {_, _, {error, Reason}} -> {error, Reason}
     catch
         throw:{_, Reason} -> close(Socket), {error, Reason};

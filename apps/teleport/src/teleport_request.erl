@@ -9,7 +9,8 @@
 -export_type([id/0, kind/0]).
 
 -type kind() :: call | event_call | {other_call, Label :: atom()} | {apply, module(), atom()}.
--opaque id() :: {?MODULE, reference(), Where :: lane | local | {failed, term()}, teleport:dest(), Tx :: none | teleport_tx:tx()}.
+-opaque id() :: {?MODULE, reference(), Where :: lane | local, teleport:dest(), Sent :: none | {teleport_tx:tx(), Key :: non_neg_integer()}}.
+%% `none': the request could not be sent. Its caller hears of that as of any other end: by a message.
 
 -define(FAILED, '$teleport_failed').
 
@@ -129,10 +130,10 @@ full_call(Deadline, _) -> {block, Deadline}.
 given_up(Ref, Tx, Key, Call) ->
     true = demonitor(Ref, [flush]),
     receive
-        {Ref, Reply} -> Reply
+        {Ref, Reply} -> Reply;
+        {Ref, ?FAILED, Reason} -> failed(Reason, Call)
     after 0 ->
-        Packed = teleport_term:pack(Ref),
-        _ = teleport_tx:send(Tx, Key, cancel, Packed, element(3, Packed), error),
+        ok = cancel(Ref, {Tx, Key}),
         failed(timeout, Call)
     end.
 
@@ -166,8 +167,13 @@ begin_call(Kind, Dest, Request, Options) ->
     case find(Dest) of
         {remote, Node, Remote} -> begin_remote(Kind, Node, Remote, Request, Options, Dest);
         {local, Local} -> {?MODULE, gen:send_request(Local, label(Kind), Request), local, Dest, none};
-        noproc -> {?MODULE, make_ref(), {failed, noproc}, Dest, none}
+        noproc -> not_begun(noproc, Dest)
     end.
+
+not_begun(Reason, Dest) ->
+    Ref = make_ref(),
+    self() ! {Ref, ?FAILED, Reason},
+    {?MODULE, Ref, lane, Dest, none}.
 
 begin_remote(Kind, Node, Remote, Request, Options, Dest) ->
     #{block_ms := BlockMs} = Config = teleport_config:of_node(Node),
@@ -177,20 +183,19 @@ begin_remote(Kind, Node, Remote, Request, Options, Dest) ->
         {ok, Tx} ->
             Ref = monitor(process, teleport_tx:pid(Tx), [{alias, reply_demonitor}]),
             case over(Tx, Key, frame_kind(Kind), pack(Kind, Ref, Remote, Request), full_call(Deadline, Options), Config) of
-                ok -> {?MODULE, Ref, lane, Dest, Tx};
+                ok -> {?MODULE, Ref, lane, Dest, {Tx, Key}};
                 %% The reference gets the lane's `DOWN'.
-                {error, closed} -> {?MODULE, Ref, lane, Dest, Tx};
+                {error, closed} -> {?MODULE, Ref, lane, Dest, {Tx, Key}};
                 {error, Reason} ->
                     true = demonitor(Ref, [flush]),
-                    {?MODULE, Ref, {failed, Reason}, Dest, none}
+                    not_begun(Reason, Dest)
             end;
         {error, Reason} ->
-            {?MODULE, make_ref(), {failed, Reason}, Dest, none}
+            not_begun(Reason, Dest)
     end.
 
 %% @doc See {@link teleport:wait_response/2}.
 -spec wait(id(), timeout()) -> {reply, term()} | timeout | {error, {term(), teleport:dest()}}.
-wait({?MODULE, _, {failed, Reason}, Dest, _}, _) -> {error, {Reason, Dest}};
 wait({?MODULE, Ref, local, _, _}, Timeout) -> gen:wait_response(Ref, Timeout);
 wait({?MODULE, Ref, lane, Dest, _}, Timeout) ->
     receive
@@ -203,19 +208,29 @@ wait({?MODULE, Ref, lane, Dest, _}, Timeout) ->
 %% @doc See {@link teleport:receive_response/2}.
 -spec finish(id(), timeout()) -> {reply, term()} | timeout | {error, {term(), teleport:dest()}}.
 finish({?MODULE, Ref, local, _, _}, Timeout) -> gen:receive_response(Ref, Timeout);
-finish({?MODULE, Ref, Where, _, Tx} = Id, Timeout) ->
+finish({?MODULE, Ref, lane, Dest, Sent} = Id, Timeout) ->
     case wait(Id, Timeout) of
-        timeout when Where =:= lane ->
+        timeout ->
             true = demonitor(Ref, [flush]),
-            Packed = teleport_term:pack(Ref),
-            _ = teleport_tx:send(Tx, erlang:phash2(Ref), cancel, Packed, element(3, Packed), error),
-            receive {Ref, Reply} -> {reply, Reply} after 0 -> timeout end;
+            ok = cancel(Ref, Sent),
+            receive
+                {Ref, Reply} -> {reply, Reply};
+                {Ref, ?FAILED, Reason} -> {error, {Reason, Dest}}
+            after 0 -> timeout
+            end;
         Other -> Other
     end.
 
+%% With the request's key: behind it.
+cancel(_, none) ->
+    ok;
+cancel(Ref, {Tx, Key}) ->
+    Packed = teleport_term:pack(Ref),
+    _ = teleport_tx:send(Tx, Key, cancel, Packed, element(3, Packed), error),
+    ok.
+
 %% @doc See {@link teleport:check_response/2}.
 -spec check(term(), id()) -> {reply, term()} | no_reply | {error, {term(), teleport:dest()}}.
-check(_, {?MODULE, _, {failed, Reason}, Dest, _}) -> {error, {Reason, Dest}};
 check(Message, {?MODULE, Ref, local, _, _}) -> gen:check_response(Message, Ref);
 check({Ref, Reply}, {?MODULE, Ref, lane, _, _}) -> {reply, Reply};
 check({Ref, ?FAILED, Reason}, {?MODULE, Ref, lane, Dest, _}) -> {error, {Reason, Dest}};

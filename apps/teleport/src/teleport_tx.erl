@@ -13,11 +13,12 @@
 %% message, and nobody has delivered it; it is sent again over the next lane.
 -module(teleport_tx).
 
--export([new/3, send/6, pid/1, link/1, counters/1, begin_turn/3, queued/1, seen/2, finish/1, add/3, get/2, info/1, reconcile/2]).
+-export([new/4, send/6, pid/1, link/1, counters/1, begin_turn/3, queued/1, seen/2, finish/1, add/3, get/2, info/1, reconcile/2]).
 -export_type([tx/0, counter/0, packed/0, refusal/0]).
 
 -record(tx, {pid :: pid(),
              link :: teleport_link:link(),
+             kind :: teleport_link:kind(),
              counters :: atomics:atomics_ref(),
              chunk :: pos_integer(),
              max_bytes :: pos_integer(),
@@ -45,9 +46,9 @@
 -define(FINISH_TRIES, 100000).
 
 %% @doc For a lane that is about to be used; its process calls this.
--spec new(pid(), teleport_link:link(), teleport_config:config()) -> tx().
-new(Pid, Link, #{chunk_bytes := Chunk, max_queue_bytes := MaxBytes, max_queue_messages := MaxMessages}) ->
-    #tx{pid = Pid, link = Link, counters = atomics:new(?BITMAP + ?BITMAP_WORDS - 1, [{signed, false}]), chunk = Chunk,
+-spec new(pid(), teleport_link:link(), teleport_link:kind(), teleport_config:config()) -> tx().
+new(Pid, Link, Kind, #{chunk_bytes := Chunk, max_queue_bytes := MaxBytes, max_queue_messages := MaxMessages}) ->
+    #tx{pid = Pid, link = Link, kind = Kind, counters = atomics:new(?BITMAP + ?BITMAP_WORDS - 1, [{signed, false}]), chunk = Chunk,
         max_bytes = MaxBytes, max_messages = MaxMessages}.
 
 %% @doc Sends a message. `Key' is its order key, a hash. When there is no room: `{block, Deadline}' waits for it, `error' and `drop' do not; `drop'
@@ -201,11 +202,11 @@ index(refused) -> ?REFUSED;
 index(received) -> ?RECEIVED;
 index(received_bytes) -> ?RECEIVED_BYTES.
 
-%% @doc All counters, for people.
--spec info(tx()) -> #{atom() => non_neg_integer()}.
-info(#tx{counters = Counters}) ->
+%% @doc What carries the lane, and all counters, for people.
+-spec info(tx()) -> #{kind := teleport_link:kind(), atom() => non_neg_integer()}.
+info(#tx{kind = Kind, counters = Counters}) ->
     Get = fun(Index) -> atomics:get(Counters, Index) end,
-    #{queued => Get(?QUEUED), queued_bytes => Get(?QUEUED_BYTES), sent => max(0, Get(?SENT) - Get(?REFUSED)), sent_bytes => Get(?SENT_BYTES),
+    #{kind => Kind, queued => Get(?QUEUED), queued_bytes => Get(?QUEUED_BYTES), sent => max(0, Get(?SENT) - Get(?REFUSED)), sent_bytes => Get(?SENT_BYTES),
       acknowledged => Get(?ACKED), received => Get(?RECEIVED), received_bytes => Get(?RECEIVED_BYTES), stalls => Get(?STALLS),
       dropped => Get(?DROPPED), keys => estimate(lists:sum([bits(Get(Index)) || Index <- lists:seq(?BITMAP, ?BITMAP + ?BITMAP_WORDS - 1)]))}.
 
