@@ -4,7 +4,8 @@
 
 -export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2]).
 -export([wrong_proofs/1, replayed_proof/1, reflected_words/1, unknown_versions/1, nonsense/1, strangers_make_no_atoms/1, only_so_many_strangers/1,
-         silence_ends/1, other_cookies/1, frames_that_no_peer_sends/1, the_cookie_is_never_sent/1, plain_and_tls/1, wrong_certificates/1]).
+         silence_ends/1, other_cookies/1, frames_that_no_peer_sends/1, the_cookie_is_never_sent/1, plain_and_tls/1, wrong_certificates/1,
+         beside_tls/1, shm_is_off_beside_tls/1]).
 -export([rogue/4]).
 
 suite() -> [{timetrap, {minutes, 3}}].
@@ -12,12 +13,19 @@ suite() -> [{timetrap, {minutes, 3}}].
 -define(PLAIN, [wrong_proofs, replayed_proof, reflected_words, unknown_versions, nonsense, strangers_make_no_atoms, only_so_many_strangers,
                 silence_ends, other_cookies, frames_that_no_peer_sends, the_cookie_is_never_sent]).
 
-all() -> [{group, tcp}, {group, tls}].
+all() -> [{group, tcp}, {group, tls}, {group, inet_tls}, {group, beamway_tls_shm}].
 
-groups() -> [{tcp, [], ?PLAIN}, {tls, [], [plain_and_tls, wrong_certificates]}].
+groups() ->
+    [{tcp, [], ?PLAIN}, {tls, [], [plain_and_tls, wrong_certificates]}, {inet_tls, [], [beside_tls, shm_is_off_beside_tls]},
+     {beamway_tls_shm, [], [beside_tls]}].
 
+%% These have TLS as their distribution.
+init_per_group(Carrier, Config) when Carrier =:= inet_tls; Carrier =:= beamway_tls_shm ->
+    ok = beamway_certificates:prepare(proplists:get_value(priv_dir, Config)),
+    [{carrier, Carrier} | Config];
 init_per_group(Kind, Config) -> teleport_nodes:start_pair(teleport_nodes:init_group(Kind, Config)).
 
+end_per_group(Carrier, _Config) when Carrier =:= inet_tls; Carrier =:= beamway_tls_shm -> ok;
 end_per_group(_Kind, Config) -> teleport_nodes:stop_pair(Config).
 
 %% Where the second node listens for the first.
@@ -280,3 +288,63 @@ wrong_certificates(Config) ->
     {error, {no_lane, <<"TLS: ", _/binary>>}} = beamway_peer:call(Peer, teleport, prime, [Node]),
     ok = beamway_peer:call(teleport_nodes:first(Config), teleport, prime, [Node]),
     beamway_peer:stop(Peer).
+
+%% Where the distribution goes over TLS, lanes go over shared memory or not at all, until somebody asks for TLS of their own, or for plain lanes.
+beside_tls(Config) ->
+    {PeerA, PeerB, NodeB} = Pair = tls_pair(Config, []),
+    Both = [PeerA, PeerB],
+    ok = configure(Both, #{kinds => [tcp, rdma]}),
+    ok = is_refused(Pair, <<"shm is not among the kinds">>),
+    %% One side alone cannot decide it, whichever calls.
+    [begin
+         ok = configure([Peer], #{plaintext => true}),
+         ok = is_refused(Pair, <<"shm is not among the kinds">>),
+         ok = configure([Peer], #{plaintext => false})
+     end || Peer <- Both],
+    ok = configure(Both, #{plaintext => true}),
+    [tcp] = kinds(Pair),
+    %% By default.
+    ok = beamway_peer:call(PeerA, application, stop, [teleport]),
+    ok = beamway_peer:call(PeerA, application, start, [teleport]),
+    ok = configure(Both, #{plaintext => false, kinds => [shm, rdma, tcp]}),
+    [shm] = kinds(Pair),
+    NodeB = beamway_peer:call(PeerA, teleport, erpc_call, [NodeB, erlang, node, []]),
+    %% With TLS of their own.
+    ok = beamway_peer:call(PeerA, application, stop, [teleport]),
+    ok = beamway_peer:call(PeerA, application, start, [teleport]),
+    Base = filename:rootname(beamway_certificates:good()),
+    ok = configure(Both, #{tls => [{certfile, Base ++ ".pem"}, {keyfile, Base ++ ".key"}, {cacertfile, Base ++ ".ca"}]}),
+    [tls] = kinds(Pair),
+    beamway_peer:stop_all(Both).
+
+%% Shared memory is allowed, and cannot be had: no other kind takes its place.
+shm_is_off_beside_tls(Config) ->
+    {PeerA, PeerB, _} = Pair = tls_pair(Config, [{"BEAMWAY_LINKS", "tcp"}]),
+    ok = is_refused(Pair, <<"">>),
+    beamway_peer:stop_all([PeerA, PeerB]).
+
+tls_pair(Config, Environment) ->
+    [{PeerA, _}, {PeerB, NodeB}] = [begin
+        {ok, Peer, Node} = beamway_peer:start(proplists:get_value(carrier, Config), #{env => Environment}),
+        {ok, _} = beamway_peer:call(Peer, application, ensure_all_started, [teleport]),
+        {Peer, Node}
+    end || _ <- [a, b]],
+    ok = teleport_nodes:connect(PeerA, NodeB),
+    {PeerA, PeerB, NodeB}.
+
+configure(Peers, Options) ->
+    [ok = beamway_peer:call(Peer, teleport, configure, [all, Options]) || Peer <- Peers],
+    ok.
+
+%% The error names the reason, and what to do.
+is_refused({PeerA, PeerB, NodeB}, Reason) ->
+    {error, {no_lane, Why}} = beamway_peer:call(PeerA, teleport, prime, [NodeB]),
+    {error, {no_lane, Why}} = beamway_peer:call(PeerA, teleport, send, [{x, NodeB}, x]),
+    [true = binary:match(Why, Part) =/= nomatch || Part <- [<<"the distribution goes over TLS">>, <<"set tls on both nodes, or plaintext => true on both">>]],
+    true = Reason =:= <<>> orelse binary:match(Why, Reason) =/= nomatch,
+    [] = beamway_peer:call(PeerB, teleport, lanes, []),
+    ok.
+
+kinds({PeerA, _, NodeB}) ->
+    ok = beamway_peer:call(PeerA, teleport, prime, [NodeB]),
+    lists:usort([Kind || #{kind := Kind} <- beamway_peer:call(PeerA, teleport, lanes, [])]).

@@ -10,7 +10,7 @@
 %% becomes an atom or a term, and no word is longer than 1 KB.
 -module(teleport_handshake).
 
--export([hello/1, challenge/1, proof/3, welcome/3, refused/1, decode/1, is_proof/4, nonce/0, version/0]).
+-export([hello/1, challenge/1, proof/3, welcome/3, refused/1, decode/1, is_proof/4, nonce/0, version/0, other_version/1]).
 -export_type([hello/0, word/0]).
 
 -ifdef(TEST).
@@ -28,6 +28,11 @@
 %% @doc Of these words.
 -spec version() -> pos_integer().
 version() -> ?VERSION.
+
+%% @doc What to say of a peer that speaks another one.
+-spec other_version(non_neg_integer()) -> Reason :: binary().
+other_version(Version) ->
+    iolist_to_binary(io_lib:format("the other side speaks version ~b of the lanes, this node version ~b", [Version, ?VERSION])).
 
 %% @doc 32 bytes that nobody can foresee.
 -spec nonce() -> <<_:256>>.
@@ -65,7 +70,7 @@ decode(<<?MAGIC, ?VERSION, $p, Mac:32/binary>>) -> {ok, {proof, Mac}};
 decode(<<?MAGIC, ?VERSION, $w, Mac:32/binary>>) -> {ok, {welcome, Mac}};
 decode(<<?MAGIC, _Version, $r, Reason/binary>>) -> {ok, {refused, printable(Reason)}};
 decode(<<?MAGIC, Version, _/binary>>) when Version =/= ?VERSION ->
-    {error, iolist_to_binary(io_lib:format("the other side speaks version ~b of the lanes, this node version ~b", [Version, ?VERSION]))};
+    {error, other_version(Version)};
 decode(_) ->
     {error, <<"the other side does not speak the protocol of the lanes">>}.
 

@@ -26,7 +26,8 @@ start_link() -> gen_server:start_link({local, ?MODULE}, ?MODULE, [], []).
 
 %% @doc Called by a node of the cluster, over distribution: where may it come to?
 -spec offer(node(), HostId :: binary()) ->
-          {ok, #{ip := inet:ip_address(), port := inet:port_number(), tls := boolean(), version := pos_integer()}} | {error, Reason :: binary()}.
+          {ok, #{ip := inet:ip_address(), port := inet:port_number(), tls := boolean(), guarded := boolean(), boot := binary(),
+                 version := pos_integer()}} | {error, Reason :: binary()}.
 offer(Node, HostId) -> gen_server:call(?MODULE, {offer, Node, HostId}, ?CALL_MS).
 
 %% @private
@@ -36,21 +37,22 @@ init([]) -> {ok, #listener{host = teleport_meet:host_id()}}.
 %% @private
 -spec handle_call(term(), gen_server:from(), #listener{}) -> {reply, term(), #listener{}}.
 handle_call({offer, Node, HostId}, _From, #listener{host = Host} = State) ->
-    #{ip := Configured, tls := Tls} = teleport_config:of_node(node()),
+    #{ip := Configured, tls := Tls} = Config = teleport_config:of_node(node()),
     Address = case Configured of
                   auto when HostId =:= Host -> {ok, {127, 0, 0, 1}};
                   auto -> reached_by(Node);
                   Ip -> {ok, Ip}
               end,
-    case Address of
-        {ok, At} -> offered(listen(At, State), At, Tls);
-        {error, Reason} -> {reply, {error, Reason}, State}
+    case {teleport_meet:limited(Node, Config), Address} of
+        {{refused, Reason}, _} -> {reply, {error, Reason}, State};
+        {_, {error, Reason}} -> {reply, {error, Reason}, State};
+        {Limited, {ok, At}} -> offered(listen(At, State), At, #{tls => Tls =/= none, guarded => Limited =:= shm_only})
     end;
 handle_call(_Request, _From, State) ->
     {reply, {error, badarg}, State}.
 
-offered({ok, Port, State}, Ip, Tls) ->
-    {reply, {ok, #{ip => Ip, port => Port, tls => Tls =/= none, version => teleport_handshake:version()}}, State};
+offered({ok, Port, State}, Ip, Offer) ->
+    {reply, {ok, Offer#{ip => Ip, port => Port, boot => teleport_meet:boot_id(), version => teleport_handshake:version()}}, State};
 offered({error, Reason, State}, Ip, _) ->
     Text = io_lib:format("the peer cannot listen at ~ts: ~ts", [inet:ntoa(Ip), inet:format_error(Reason)]),
     {reply, {error, iolist_to_binary(Text)}, State}.

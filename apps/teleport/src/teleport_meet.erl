@@ -5,12 +5,15 @@
 %% Runs in the lane's process on either side, and ends at its deadline.
 -module(teleport_meet).
 
--export([connect/3, accept/2, host_id/0]).
+-include_lib("kernel/include/net_address.hrl").
+
+-export([connect/3, accept/2, host_id/0, boot_id/0, limited/2]).
 
 -type fate() :: fatal | retry.
 %% `fatal': another attempt would fail, too, as long as nobody changes something.
 
 -define(MAX_WORD, 1024).
+-define(NO_SHM, <<"shm is not among the kinds">>).
 
 %% @doc The caller's side.
 -spec connect(node(), teleport_config:class(), non_neg_integer()) ->
@@ -18,8 +21,10 @@
 connect(Node, Class, Index) ->
     #{open_ms := OpenMs} = Config = teleport_config:of_node(Node),
     Deadline = now_ms() + OpenMs,
+    Ours = teleport_handshake:version(),
     case offer(Node, left(Deadline)) of
-        {ok, #{ip := Ip, port := Port, tls := HasTls}} -> open(Ip, Port, HasTls, Config, {Node, Class, Index}, Deadline);
+        {ok, #{version := Version}} when Version =/= Ours -> {error, fatal, {no_lane, teleport_handshake:other_version(Version)}};
+        {ok, Offer} -> open(Offer, Config, {Node, Class, Index}, Deadline);
         {error, Fate, Reason} -> {error, Fate, Reason}
     end.
 
@@ -35,12 +40,45 @@ offer(Node, TimeoutMs) ->
         _:Reason -> {error, retry, {no_lane, Reason}}
     end.
 
-open(Ip, Port, HasTls, #{tls := Tls} = Config, Id, Deadline) ->
+open(#{ip := Ip, port := Port, tls := HasTls} = Offer, #{tls := Tls} = Config, {Node, _, _} = Id, Deadline) ->
+    Meet = fun(With) -> connected(gen_tcp:connect(Ip, Port, socket_options(Ip), left(Deadline)), With, Id, Deadline) end,
     case {HasTls, Tls} of
         {true, none} -> {error, fatal, {no_lane, <<"the peer has lanes over TLS only, this node has no option tls">>}};
         {false, Tls} when Tls =/= none -> {error, fatal, {no_lane, <<"this node has lanes over TLS only, the peer has no option tls">>}};
-        _ -> connected(gen_tcp:connect(Ip, Port, socket_options(Ip), left(Deadline)), Config, Id, Deadline)
+        _ ->
+            case limited(Node, Config) of
+                no when not map_get(guarded, Offer) -> Meet(Config);
+                {refused, Reason} -> {error, fatal, {no_lane, Reason}};
+                _ -> shm_only(Offer, Config, Meet)
+            end
     end.
+
+%% What cannot end well is not begun: the words by which the cookie is proved do not pass the network either.
+shm_only(#{boot := Boot}, #{kinds := Kinds} = Config, Meet) ->
+    case {lists:member(shm, Kinds), Boot =:= boot_id()} of
+        {false, _} -> {error, fatal, {no_lane, in_clear(?NO_SHM)}};
+        {true, false} -> {error, fatal, {no_lane, in_clear(<<"the peer is on another host">>)}};
+        {true, true} ->
+            case Meet(Config#{kinds := [shm]}) of
+                {error, _, {no_lane, Reason}} when is_binary(Reason) -> {error, fatal, {no_lane, in_clear(Reason)}};
+                Other -> Other
+            end
+    end.
+
+%% @doc Where the distribution to a node goes over TLS, nothing of a lane passes the network in clear, unless that is asked for.
+-spec limited(node(), teleport_config:config()) -> no | shm_only | {refused, Reason :: binary()}.
+limited(Node, #{tls := none, plaintext := false, kinds := Kinds}) ->
+    case {net_kernel:node_info(Node, address), lists:member(shm, Kinds)} of
+        {{ok, #net_address{protocol = tls}}, true} -> shm_only;
+        {{ok, #net_address{protocol = tls}}, false} -> {refused, in_clear(?NO_SHM)};
+        _ -> no
+    end;
+limited(_, _) ->
+    no.
+
+in_clear(Reason) ->
+    text("the distribution goes over TLS, so without the option tls of teleport lanes are over shared memory only (~ts): "
+         "set tls on both nodes, or plaintext => true on both", [Reason]).
 
 socket_options(Ip) ->
     Family = case tuple_size(Ip) of 4 -> inet; 8 -> inet6 end,
@@ -118,13 +156,20 @@ greet(Socket, Config, Known, Deadline) ->
         is_proved(hear(Socket, Deadline), Cookie, Hello, Nonce) orelse refuse(Socket, <<"another cookie">>),
         ok = say(Socket, teleport_handshake:welcome(Cookie, Hello, Nonce)),
         ok = Known(),
-        {Hello, Node, agree(Socket, acceptor, Config, now_ms() + maps:get(open_ms, Config))}
+        {Hello, Node, agree(Socket, acceptor, for_caller(Node, Config), now_ms() + maps:get(open_ms, Config))}
     of
         {#{class := Class, index := Index}, From, {ok, Link, Kind, _}} -> {ok, {From, Class, Index}, Link, Kind};
         {_, _, {error, Reason}} -> {error, Reason}
     catch
         throw:{_, Reason} -> close(Socket), {error, Reason};
         error:{badmatch, Word} -> close(Socket), {error, Word}
+    end.
+
+for_caller(Node, Config) ->
+    case limited(Node, Config) of
+        no -> Config;
+        shm_only -> Config#{kinds := [shm]};
+        {refused, Reason} -> throw({fatal, Reason})
     end.
 
 %% Only nodes that are connected to this one: no atom is made of what a stranger says.
@@ -189,12 +234,17 @@ text(Format, Args) -> unicode:characters_to_binary(io_lib:format(Format, Args)).
 
 %% @doc The same for two nodes that reach each other by the loopback interface: one kernel, one network namespace. A digest.
 -spec host_id() -> binary().
-host_id() ->
-    Boot = case file:open("/proc/sys/kernel/random/boot_id", [read, raw, binary]) of
-               {ok, File} ->
-                   Read = file:read(File, 128),
-                   ok = file:close(File),
-                   Read;
-               {error, _} -> {make_ref(), os:getpid()}
-           end,
-    erlang:md5(term_to_binary({Boot, file:read_link_all("/proc/self/ns/net")})).
+host_id() -> erlang:md5(term_to_binary({boot(), file:read_link_all("/proc/self/ns/net")})).
+
+%% @doc The same for two nodes on one kernel. A digest.
+-spec boot_id() -> binary().
+boot_id() -> erlang:md5(term_to_binary({kernel, boot()})).
+
+boot() ->
+    case file:open("/proc/sys/kernel/random/boot_id", [read, raw, binary]) of
+        {ok, File} ->
+            Read = file:read(File, 128),
+            ok = file:close(File),
+            Read;
+        {error, _} -> {make_ref(), os:getpid()}
+    end.
