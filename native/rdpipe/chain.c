@@ -52,7 +52,7 @@ static void show_work(const rd_node_t *node)
 
 static void show_carriers(uint32_t carriers)
 {
-    (void)printf("      | %s\n", carriers == RD_CARRIERS_ALL  ? "shm on one host, else tcp"
+    (void)printf("      | %s\n", carriers == RD_CARRIERS_ALL  ? "shm on one host, else rdma or tcp"
                                  : carriers == RD_CARRIER_SHM ? "shm"
                                  : carriers == RD_CARRIER_TCP ? "tcp"
                                                               : "rdma");
