@@ -21,6 +21,9 @@
 #include "socket.h"
 
 #define MEET_MS 30000 /* for a hop, from both sides */
+#define CONNECT_MS                                                                                 \
+    10000 /* of it for the connection: who has not answered then drops what comes                  \
+           */
 #define REPORT_MS 500
 #define OUTPUT_BYTES 16384
 #define END_MS 3000 /* a command that is killed is gone by then */
@@ -33,6 +36,7 @@ typedef struct {
     bool is_wanted, is_in;
     int door;   /* in: listens, -1: closed */
     char *host; /* out: where to connect */
+    char *peer; /* the neighbour, in messages; NULL: not known */
     uint16_t port;
     rd_key_t key;
     rd_hop_t hop;
@@ -113,14 +117,21 @@ static void fail(agent_t *agent, const char *text)
 
 /* ---- the threads ---- */
 
+static const char *peer_of(const side_t *side)
+{
+    return side->peer ? side->peer : side->is_in ? "the host before" : "the next host";
+}
+
 static void meet(side_t *side)
 {
     agent_t *agent = side->agent;
     int64_t deadline = rd_now_ms() + MEET_MS;
     rd_there_t there = {.host = side->host,
                         .port = side->port,
-                        .peer = "the next host",
+                        .peer = peer_of(side),
                         .attempt_ms = MEET_MS,
+                        .connect_ms = CONNECT_MS,
+                        .is_hop = true,
                         .patient_until = deadline};
     bool done;
 
@@ -134,8 +145,7 @@ static void meet(side_t *side)
         close(side->door);
     side->door = -1;
     if (done)
-        rd_stream_open(&side->stream, &side->hop,
-                       side->is_in ? "the host before" : "the next host");
+        rd_stream_open(&side->stream, &side->hop, peer_of(side));
     atomic_store(&side->phase, done ? MET : NOT_MET);
 }
 
@@ -206,6 +216,7 @@ static bool open_file(agent_t *agent, rd_end_t *end_p, int flags, rd_why_t *why)
     if (fd < 0)
         return false;
     *end_p = rd_end_of(fd, flags != O_RDONLY);
+    end_p->name = agent->text;
     return true;
 }
 
@@ -248,7 +259,6 @@ static void start(agent_t *agent)
 {
     rd_why_t why = {"cannot start"};
     bool forwards = agent->work == RD_WORK_RELAY || agent->is_tee;
-    bool done = open_ends(agent, &why);
 
     agent->is_started = true;
     /* What no command gives is a success. */
@@ -256,15 +266,14 @@ static void start(agent_t *agent)
         atomic_store(&agent->over.pump.status, 0);
     agent->in.pump.at_end = release_command;
     agent->in.pump.of = agent;
-    if (done && agent->in.is_wanted)
-        done = start_thread(&agent->in, pump_thread);
-    if (done && agent->over.is_wanted && !forwards)
-        done = start_thread(&agent->over, pump_thread);
+    if (!open_ends(agent, &why))
+        fail(agent, why.text); /* the threads tell the neighbours, and end */
+    if ((agent->in.is_wanted && !start_thread(&agent->in, pump_thread)) ||
+        (agent->over.is_wanted && !forwards && !start_thread(&agent->over, pump_thread)))
+        fail(agent, "cannot start a thread");
     if (agent->over.is_wanted && forwards)
         agent->over.is_told = agent->over.is_over = true;
     agent->report_at = rd_now_ms() + REPORT_MS;
-    if (!done)
-        fail(agent, why.text);
 }
 
 /* ---- orders ---- */
@@ -301,6 +310,7 @@ static bool take_segment(agent_t *agent, const char *line)
 
     free(work);
     agent->text = rd_line_value(line, "text", NULL);
+    agent->in.peer = rd_line_value(line, "before", NULL);
     agent->bind = rd_line_value(line, "bind", NULL);
     agent->is_tee = flag_of(line, "tee");
     agent->in.is_wanted = flag_of(line, "in");
@@ -342,6 +352,7 @@ static bool take_next(agent_t *agent, const char *line)
         !rd_line_value_number(line, "port", 65535, &port) || !key_of(line, &agent->over.key))
         return false;
     agent->over.host = rd_line_value(line, "host", NULL);
+    agent->over.peer = rd_line_value(line, "name", NULL);
     agent->over.port = (uint16_t)port;
     agent->has_next = true;
     return agent->over.host && start_thread(&agent->over, meet_thread);

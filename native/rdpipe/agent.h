@@ -11,8 +11,8 @@
  *   rdpipe                                          agent
  *                                                   rdpipe-agent control= version= ssh=
  *   segment work= text= in= out= tee= block= ...
- *           key= bind= first= last=                 port number=      (if it has a hop in)
- *   next host= port= key=  (if it has a hop out)
+ *           key= bind= first= last= before=         port number=      (if it has a hop in)
+ *   next host= port= key= name=  (if it has a hop out)
  *                                                   hop side= carrier= why=   (each)
  *                                                   ready
  *   start                                           bytes in= out= size=      (now and then)

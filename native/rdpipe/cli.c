@@ -144,7 +144,7 @@ void rd_cli_options(rd_cli_t *cli, int argc, char **argv, const struct option *o
 {
     int option;
 
-    while ((option = getopt_long(argc, argv, "+vh", options, NULL)) >= 0) {
+    while ((option = getopt_long(argc, argv, "vh", options, NULL)) >= 0) {
         if (option == 'h') {
             (void)fputs(help, stdout);
             exit(rd_cli_printed(cli));

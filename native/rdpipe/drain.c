@@ -101,7 +101,8 @@ static bool write_frame(drain_t *drain, const rd_frame_t *frame)
         else if (errno == EAGAIN)
             return false;
         else if (errno != EINTR)
-            return fault(drain, "writing the output", errno);
+            return rd_because(&drain->fault, "writing %s: %s", rd_end_name(drain->output, true),
+                              strerror(errno));
     }
     return true;
 }
@@ -154,7 +155,8 @@ static bool take_end(drain_t *drain, const rd_frame_t *frame)
     if (drain->pump->at_end)
         drain->pump->at_end(drain->pump->of);
     if (!rd_end_close(drain->output))
-        (void)fault(drain, "closing the output", errno);
+        (void)rd_because(&drain->fault, "closing %s: %s", rd_end_name(drain->output, true),
+                         strerror(errno));
     drain->has_ended = true;
     return true;
 }
@@ -294,6 +296,9 @@ void rd_drain(rd_pump_t *pump, rd_stream_t *from, rd_end_t *output, rd_stream_t 
         if (!drain.fault.text[0] && ticks(&drain) && !done)
             wait_for_work(&drain);
     }
+    /* An output that could not be opened is no reader that wants no more. */
+    if (atomic_load(&pump->stop) && !drain.has_ended && !drain.fault.text[0])
+        (void)fault(&drain, "stopped", 0);
     atomic_store(&pump->has_ended, drain.has_ended && !drain.fault.text[0]);
     finish(&drain);
     if (drain.squeeze.block)

@@ -16,7 +16,13 @@ typedef struct {
     int fd;            /* -1: none */
     bool always_ready; /* a disk, or a device that is memory: /dev/null, /dev/zero, /dev/full */
     bool is_socket, is_nonblocking;
+    const char *name; /* of a file, in messages; the caller's. NULL: none */
 } rd_end_t;
+
+static inline const char *rd_end_name(const rd_end_t *end, bool for_writing)
+{
+    return end->name ? end->name : for_writing ? "the output" : "the input";
+}
 
 /* Takes the descriptor. Pipes are enlarged as far as the system lets us. */
 rd_end_t rd_end_of(int fd, bool for_writing);

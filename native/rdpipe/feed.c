@@ -88,12 +88,14 @@ static bool read_block(feed_t *feed)
             break;
     }
     if (n < 0 && errno != EAGAIN && errno != EIO) {
-        (void)rd_because(&feed->fault, "reading the input: %s", strerror(errno));
+        (void)rd_because(&feed->fault, "reading %s: %s", rd_end_name(feed->input, false),
+                         strerror(errno));
         return true;
     }
     /* A terminal whose session is gone gives EIO: that is its end. */
     if (n < 0 && errno == EIO && feed->input->always_ready) {
-        (void)rd_because(&feed->fault, "reading the input: %s", strerror(errno));
+        (void)rd_because(&feed->fault, "reading %s: %s", rd_end_name(feed->input, false),
+                         strerror(errno));
         return true;
     }
     if (n == 0 || (n < 0 && errno == EIO))

@@ -158,6 +158,11 @@ static bool add_segment(rd_pipeline_t *pipeline, const char *arg, size_t len, bo
         done = rd_because(why, "more than %u segments", RD_SEGMENTS_MAX);
     else if (!text)
         done = rd_because(why, "out of memory");
+    else if (!colon && *text == '-' && text[1])
+        done = rd_because(why,
+                          "'%.100s': options come before the first segment; a command with blanks "
+                          "needs quotes: HOST:'COMMAND'",
+                          text);
     else if (!colon)
         done = rd_because(why, "'%.100s': expected HOST:COMMAND", text);
     if (done) {

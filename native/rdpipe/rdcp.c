@@ -34,6 +34,7 @@ enum {
     OPTION_UNPACK,
     OPTION_HOST,
     OPTION_NAME,
+    OPTION_OF,
     OPTION_FAIL_SPECIAL
 };
 
@@ -51,6 +52,7 @@ static const struct option options[] = {RD_STREAM_OPTIONS,
                                         {"unpack", 0, NULL, OPTION_UNPACK},
                                         {"host", 1, NULL, OPTION_HOST},
                                         {"name", 1, NULL, OPTION_NAME},
+                                        {"of", 1, NULL, OPTION_OF},
                                         {NULL, 0, NULL, 0}};
 
 typedef struct {
@@ -58,6 +60,7 @@ typedef struct {
     rd_copy_t copy;
     int part; /* OPTION_..., 0: the whole */
     bool only_plan;
+    const char *version; /* of the rdcp that calls this part */
 } called_t;
 
 static bool take_option(called_t *called, int option, const char *value)
@@ -87,6 +90,9 @@ static bool take_option(called_t *called, int option, const char *value)
     case OPTION_HOST:
         called->copy.host = value;
         return true;
+    case OPTION_OF:
+        called->version = value;
+        return true;
     case OPTION_NAME:
         called->copy.name = value;
         return true;
@@ -99,6 +105,14 @@ static int run_part(called_t *called, const char *path)
 {
     called->copy.path = path;
     called->copy.verbose = called->settings.cli.verbose;
+    if (!called->version || strcmp(called->version, RD_VERSION) != 0) {
+        rd_complaints_t complaints = {.copy = &called->copy};
+
+        rd_complain(&complaints, "",
+                    "rdcp there is version %s, here it is %s: install the same version on both",
+                    RD_VERSION, called->version ? called->version : "another one");
+        return RD_COPY_FAILED;
+    }
     (void)signal(SIGXFSZ, SIG_IGN); /* becomes an error of the one file */
     switch (called->part) {
     case OPTION_LIST:
@@ -182,9 +196,9 @@ static char *command_of(const called_t *called, const char *part, const end_t *e
         return NULL;
     (void)fputs("exec ", to);
     put_program(to, called, end);
-    (void)fprintf(to, " --%s%s%s%s%s%s --host ", part, called->copy.recursive ? " -r" : "",
-                  called->copy.preserve ? " -p" : "", called->settings.cli.verbose ? " -v" : "",
-                  called->copy.no_directory ? " -T" : "",
+    (void)fprintf(to, " --%s --of " RD_VERSION "%s%s%s%s%s --host ", part,
+                  called->copy.recursive ? " -r" : "", called->copy.preserve ? " -p" : "",
+                  called->settings.cli.verbose ? " -v" : "", called->copy.no_directory ? " -T" : "",
                   called->copy.fail_special ? " --fail-special" : "");
     quote(to, end->host);
     (void)fputs(" --name ", to);
@@ -247,12 +261,12 @@ static end_t end_of(const called_t *called, const char *text)
 
 int main(int argc, char **argv)
 {
-    static called_t called = {.copy = {.host = "", .name = ""}};
+    static called_t called = {.settings = {.is_copy = true}, .copy = {.host = "", .name = ""}};
     end_t source, target;
     int option, status;
 
     rd_cli_init(&called.settings.cli, "rdcp");
-    while ((option = getopt_long(argc, argv, "+vhnrpT" RD_SETTINGS_LETTERS, options, NULL)) >= 0) {
+    while ((option = getopt_long(argc, argv, "vhnrpT" RD_SETTINGS_LETTERS, options, NULL)) >= 0) {
         if (option == 'h') {
             (void)fputs(help, stdout);
             return rd_cli_printed(&called.settings.cli);

@@ -30,7 +30,7 @@ static unsigned rank_of(const char *text)
 {
     return strstr(text, "stopped") || strstr(text, "rdpipe is gone") ? 2
            : strstr(text, "was lost") || strstr(text, "closed the connection") ||
-                   strstr(text, "stopped to answer")
+                   strstr(text, "stopped to answer") || strstr(text, "nobody with the key")
                ? 1
                : 0;
 }

@@ -30,6 +30,7 @@ typedef struct {
 typedef struct {
     rd_cli_t cli;
     rd_ssh_t ssh;
+    bool is_copy;                            /* rdcp's: list, have, pack, unpack */
     const char *addresses[RD_ADDRESSES_MAX]; /* HOST=ADDRESS */
     size_t address_count;
     uint16_t port_first, port_last;

@@ -6,6 +6,19 @@
 
 /* ---- the line on a terminal ---- */
 
+/* Of a copy only the content is shown, which goes over the last hop. */
+static void show_copy(rd_run_t *run, int64_t s)
+{
+    rd_peer_t *last = &run->of[rd_run_count(run) - 1];
+    char rate[32], total[32];
+
+    rd_amount(total, (double)last->bytes, "B");
+    rd_amount(rate, (double)(last->bytes - last->shown) * 1000 / RD_SHOW_MS, "B/s");
+    last->shown = last->bytes;
+    (void)fprintf(stderr, "\rrdcp: %d:%02d  %s  %s  %.60s to %.60s\033[K", (int)(s / 60),
+                  (int)(s % 60), total, rate, rd_run_name(run, 0), rd_run_name(run, 1));
+}
+
 void rd_run_show(rd_run_t *run)
 {
     char text[512], rate[32], total[32], left[48];
@@ -15,6 +28,10 @@ void rd_run_show(rd_run_t *run)
     if (!run->are_started || !isatty(2) || rd_left_ms(run->show_ms) > 0)
         return;
     run->show_ms = now + RD_SHOW_MS;
+    if (run->settings->is_copy) {
+        show_copy(run, s);
+        return;
+    }
     for (size_t i = 1; i < rd_run_count(run); i++)
         if (slowest == 0 ||
             run->of[i].bytes - run->of[i].shown < run->of[slowest].bytes - run->of[slowest].shown)
@@ -90,6 +107,21 @@ static void report_json(const rd_run_t *run, int status)
     (void)fprintf(stderr, "}\n");
 }
 
+/* What a command says on standard error has no host with it. One that SIGPIPE has ended was only
+ * wanted no more. */
+static void report_commands(const rd_run_t *run)
+{
+    for (size_t i = 0; i < rd_run_count(run); i++) {
+        const rd_node_t *node = &run->chain->of[i];
+        int status = run->of[i].status;
+
+        if (node->work == RD_WORK_COMMAND && status != 0 && status != RD_EXIT_QUIT)
+            rd_say(&run->settings->cli, "%s: '%.*s' ended with status %d", rd_run_name(run, i),
+                   (int)strcspn(node->text, "\n") > 60 ? 60 : (int)strcspn(node->text, "\n"),
+                   node->text, status);
+    }
+}
+
 void rd_run_report(const rd_run_t *run, int status)
 {
     const rd_cli_t *cli = &run->settings->cli;
@@ -100,6 +132,8 @@ void rd_run_report(const rd_run_t *run, int status)
         (void)fprintf(stderr, "\r\033[K");
     if (run->is_faulty && !run->got_signal)
         rd_say(cli, "%s", run->fault.text);
+    else if (!run->got_signal && !run->settings->is_copy)
+        report_commands(run);
     for (size_t i = 1; i < rd_run_count(run); i++)
         if (run->of[i].bytes > bytes)
             bytes = run->of[i].bytes;

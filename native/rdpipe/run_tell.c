@@ -134,6 +134,7 @@ static void tell_segment(rd_run_t *run, size_t i)
     rd_line_number(&line, "last", settings->port_last);
     if (peer != run->of) {
         rd_line_add(&line, "bind", peer->address);
+        rd_line_add(&line, "before", rd_run_name(run, i - 1));
         add_key(&line, &peer->key);
     }
     send_line(run, i, &line);
@@ -166,6 +167,7 @@ void rd_run_tell_next(rd_run_t *run)
         rd_line_begin(&line, "next");
         rd_line_add(&line, "host", run->of[i + 1].address);
         rd_line_number(&line, "port", run->of[i + 1].port);
+        rd_line_add(&line, "name", rd_run_name(run, i + 1));
         add_key(&line, &run->of[i + 1].key);
         send_line(run, i, &line);
         rd_key_wipe(&run->of[i + 1].key);

@@ -229,7 +229,9 @@ bool rd_connect(const char *host, uint16_t port, int stop, int64_t patient_until
     if (error == 0)
         return true;
     return rd_because(why, "cannot connect to %s port %u: %s%s", host, port, strerror(error),
-                      error == ETIMEDOUT || error == EHOSTUNREACH
-                          ? " (a firewall between the hosts? --port FIRST-LAST chooses the ports)"
+                      error == ETIMEDOUT || error == EHOSTUNREACH || error == ENETUNREACH ||
+                              (error == ECONNREFUSED && patient_until == 0)
+                          ? " (a firewall between the hosts? --port FIRST-LAST chooses the ports, "
+                            "--address HOST=ADDRESS another network)"
                           : "");
 }

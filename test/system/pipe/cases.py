@@ -7,6 +7,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import time
 
 from hosts import Failure, SLOWNESS, run, wait_for
 
@@ -259,7 +260,14 @@ def what_is_wrong_is_said(hosts):
     with open(os.path.join(other, "rdpipe"), "w", encoding="utf-8") as program:
         print('#!/bin/sh\necho "rdpipe-agent control=0 version=0.0.1 ssh="; cat >/dev/null', file=program)
     os.chmod(os.path.join(other, "rdpipe"), 0o755)
+    old = os.path.join(hosts.folder, "old")
+    os.makedirs(old, exist_ok=True)
+    with open(os.path.join(old, "rdpipe"), "w", encoding="utf-8") as program:
+        print('#!/bin/sh\necho "rdpipe-agent control=1 version=0.0.9 ssh=$(echo $SSH_CONNECTION | sed "s/ /%20/g")"; cat >/dev/null', file=program)
+    os.chmod(os.path.join(old, "rdpipe"), 0o755)
     for words, wanted, text in [
+            (f"--remote-path {old} host1:cat", 125, "version 0.0.9"),
+            ("host1:cat -v", 2, "'-v': options come before the first segment"),
             ("--remote-path /nowhere host1:cat", 125, "--remote-path"),
             (f"--remote-path {other} host1:cat", 125, "version 0.0.1"),
             (f"--remote-path {hosts.programs} host1:cat", 0, ""),
@@ -270,6 +278,42 @@ def what_is_wrong_is_said(hosts):
             ("host1", 2, "HOST:COMMAND"), ("--block 3 host1:cat", 2, "4K to 8M"), ("--zstd=99 host1:cat", 2, "1 to 19"), ("--nonsense", 2, "--help")]:
         status, _, err = hosts.call(f"rdpipe {words}")
         expect(status == wanted and text in err, f"rdpipe {words}: status {status}, said: {err}")
+
+
+def what_cannot_start_is_said_at_once(hosts):
+    """The others end as soon as one of them cannot begin, and so does rdpipe."""
+    for words in ("host1:'</no/such/file' host2:cat", "host1:'sleep 100' host2:'>/no/such/dir/file'", "host1:'sleep 100' :'>/no/such/file'",
+                  "--tee :'</no/such/file' host1:cat host2:cat"):
+        began = time.monotonic()
+        status, _, err = hosts.call(f"rdpipe {words}")
+        lasted = time.monotonic() - began
+        expect(status == 125 and "/no/such" in err, f"{words}: status {status}: {err}")
+        expect(lasted < 4 * SLOWNESS, f"{words}: said after {lasted:.1f} s")
+
+
+def whose_command_failed_is_said(hosts):
+    status, _, err = hosts.call("rdpipe host1:'echo oops >&2; exit 3' host2:'exit 4' host3:cat")
+    expect(status == 4, f"status {status}: {err}")
+    expect("rdpipe: host1: 'echo oops >&2; exit 3' ended with status 3" in err and "rdpipe: host2: 'exit 4' ended with status 4" in err, err)
+    gives(hosts, "rdpipe host1:cat host2:cat </dev/null 2>&1", b"")
+    status, _, err = hosts.call("rdpipe host1:yes host2:'head -n 1 >/dev/null'")
+    expect(status == 141 and "ended with" not in err, f"status {status}: {err}")
+
+
+def a_blocked_hop(hosts):
+    """A firewall between the hosts drops what comes to the hops' ports."""
+    block = ["ip", "netns", "exec", hosts.space("host2"), "iptables", "INPUT", "-p", "tcp", "--dport", "7200:7203", "-j"]
+    for target in ("DROP", "REJECT"):
+        run(*block[:5], "-A", *block[5:], target)
+        try:
+            began = time.monotonic()
+            status, _, err = hosts.call("rdpipe --port 7200-7203 host1:cat host2:cat </dev/null")
+            lasted = time.monotonic() - began
+        finally:
+            run(*block[:5], "-D", *block[5:], target)
+        expect(status == 125 and lasted < 20 * SLOWNESS, f"{target}: status {status} after {lasted:.1f} s: {err}")
+        for text in ("host1: host2: cannot connect to", hosts.address("host2"), "port 720", "--port", "--address"):
+            expect(text in err, f"{target}: no '{text}' in: {err}")
 
 
 # ---- encryption
@@ -360,5 +404,5 @@ CASES = [olleh, bandwidth_of_a_file, local_input_into_a_remote_command, users_on
          plans_of_what_cannot_run_here, raw_pictures_through_a_pipe, files_at_both_ends, four_hosts, the_same_host_twice,
          one_connection_a_host, several_at_once, a_middle_hop_without_a_command, several_receivers,
          interactive_lines_are_not_held_back, nothing_to_say, a_forced_carrier, blocks_of_all_sizes, json_at_the_end, progress_on_a_terminal, options_for_ssh, installed,
-         status_as_with_pipefail, a_reader_that_quits, what_is_wrong_is_said, nothing_plain_on_the_wire, encrypted_streams_and_their_ends, send_and_receive, a_wrong_key_is_said] \
+         status_as_with_pipefail, a_reader_that_quits, what_is_wrong_is_said, what_cannot_start_is_said_at_once, whose_command_failed_is_said, a_blocked_hop, nothing_plain_on_the_wire, encrypted_streams_and_their_ends, send_and_receive, a_wrong_key_is_said] \
     + ([test_picture_of_ffmpeg] if shutil.which("ffmpeg") else [])

@@ -148,7 +148,7 @@ def a_copy_that_cannot_be_made(hosts):
             (f"-r --fail-special {folder}/special host2:{folder}/to", 1, "--fail-special"),
             (f"-o Port=1 {folder}/file host1:/tmp/x", 125, "ssh has failed"),
             (f"--remote-path /nowhere {folder}/file host1:/tmp/x", 125, "--remote-path"),
-            (f"{folder}/file", 2, "SOURCE and TARGET"), (f"{folder}/file -bad:x", 2, "no host")]:
+            (f"{folder}/file", 2, "SOURCE and TARGET"), (f"-- {folder}/file -bad:x", 2, "no host")]:
         err = copies(hosts, words, status)
         expect(text in err, f"rdcp {words} said: {err}")
     shutil.rmtree(f"{folder}/.to.rdcp-part")
@@ -156,6 +156,48 @@ def a_copy_that_cannot_be_made(hosts):
     expect(stat.S_ISFIFO(os.stat(f"{folder}/fifo").st_mode), "the FIFO was replaced")
     err = copies(hosts, f"-r {folder}/special host2:{folder}/to")
     expect("/special/fifo: is a FIFO: skipped" in err and os.listdir(f"{folder}/to") == [], err)
+
+
+def another_version(hosts):
+    folder = folder_of(hosts, "versions")
+    programs = folder_of(hosts, "versions/bin")
+    open(f"{folder}/file", "w", encoding="utf-8").close()
+    os.symlink(f"{hosts.programs}/rdpipe", f"{programs}/rdpipe")
+    # The same program with the version of the other side exchanged.
+    with open(f"{hosts.programs}/rdcp", "rb") as program:
+        ours = program.read()
+    version = run(f"{hosts.programs}/rdcp", "--version").split()[1]
+    other = version[:-1] + chr(ord(version[-1]) + 1)
+    expect(ours.count(version.encode() + b"\0") >= 1, "no version in rdcp")
+    with open(f"{programs}/rdcp", "wb") as program:
+        program.write(ours.replace(version.encode() + b"\0", other.encode() + b"\0"))
+    os.chmod(f"{programs}/rdcp", 0o755)
+    err = copies(hosts, f"--remote-path {programs} {folder}/file host1:{folder}/to", 1)
+    expect(f"rdcp there is version {other}, here it is {version}" in err and not os.path.exists(f"{folder}/to"), err)
+
+
+def options_behind_the_paths(hosts):
+    folder = folder_of(hosts, "behind")
+    os.mkdir(f"{folder}/dir")
+    open(f"{folder}/dir/file", "w", encoding="utf-8").close()
+    for _ in range(2):
+        copies(hosts, f"{folder}/dir host1:{folder}/to -rpT")
+    run("diff", "-r", f"{folder}/dir", f"{folder}/to")
+
+
+def progress_of_a_copy(hosts):
+    folder = folder_of(hosts, "progress")
+    with open(f"{folder}/file", "wb") as file:
+        file.write(os.urandom(20_000_000))
+    space = hosts.space("host1")
+    run("ip", "netns", "exec", space, "tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", "80mbit", "burst", "1mb", "latency", "50ms")
+    try:
+        status, out, _ = hosts.call(f"script -qec \"rdcp host1:{folder}/file host2:{folder}/to\" /dev/null </dev/null")
+    finally:
+        run("ip", "netns", "exec", space, "tc", "qdisc", "del", "dev", "eth0", "root")
+    lines = [re.sub("\033\\[K", "", line) for line in out.decode().split("\r") if "/s" in line]
+    expect(status == 0 and lines, f"status {status}: {out[-300:]!r}")
+    expect(all(re.fullmatch(r"rdcp: \d+:\d\d  [0-9.]+ .?B  [0-9.]+ .?B/s  host1 to host2\s*", line) for line in lines), f"{lines[-3:]}")
 
 
 def a_disk_that_is_full(hosts):
@@ -224,5 +266,5 @@ def kills_anywhere(hosts):
     run("diff", "-r", "--no-dereference", tree, f"{folder}/to")
 
 
-CASES = [a_tree_in_all_directions, a_file_in_all_directions, a_copy_that_cannot_be_made, a_disk_that_is_full, a_file_that_changes,
+CASES = [a_tree_in_all_directions, a_file_in_all_directions, a_copy_that_cannot_be_made, another_version, options_behind_the_paths, progress_of_a_copy, a_disk_that_is_full, a_file_that_changes,
          what_was_cut_off_goes_on, little_locked_memory, kills_anywhere]
