@@ -11,6 +11,7 @@
 
 #include "agent.h"
 #include "cli.h"
+#include "prompt.h"
 
 #define WORDS_MAX (RD_SSH_OPTIONS_MAX + 40)
 #define TEXTS_BYTES 8192
@@ -122,8 +123,9 @@ void rd_channel_show(FILE *to, const char *host, const rd_ssh_t *ssh)
     }
 }
 
-static _Noreturn void run_ssh(const words_t *words)
+static _Noreturn void run_ssh(const words_t *words, const char *host)
 {
+    rd_prompt_by_us(host);
     /* A ctrl-C is passed on by rdpipe; ssh must live for that. */
     (void)signal(SIGINT, SIG_IGN);
     (void)signal(SIGQUIT, SIG_IGN);
@@ -171,7 +173,7 @@ bool rd_channel_start(rd_channel_t *channel_p, const char *host, const rd_ssh_t 
             run_agent(down[0], up[1]);
         (void)dup2(down[0], 0);
         (void)dup2(up[1], 1);
-        run_ssh(&words);
+        run_ssh(&words, host);
     }
     close(down[0]);
     close(up[1]);

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "copy.h"
+#include "prompt.h"
 #include "run.h"
 
 static const char help[] =
@@ -266,6 +267,8 @@ int main(int argc, char **argv)
     int option, status;
 
     rd_cli_init(&called.settings.cli, "rdcp");
+    if (rd_prompt_is_asked(argc))
+        return rd_prompt(argv[1]);
     while ((option = getopt_long(argc, argv, "vhnrpT" RD_SETTINGS_LETTERS, options, NULL)) >= 0) {
         if (option == 'h') {
             (void)fputs(help, stdout);

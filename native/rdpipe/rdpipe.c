@@ -4,6 +4,7 @@
 #include <getopt.h>
 
 #include "agent.h"
+#include "prompt.h"
 #include "run.h"
 
 static const char help[] =
@@ -76,6 +77,8 @@ int main(int argc, char **argv)
     int option;
 
     rd_cli_init(&called.settings.cli, "rdpipe");
+    if (rd_prompt_is_asked(argc))
+        return rd_prompt(argv[1]);
     while ((option = getopt_long(argc, argv, "+vhn" RD_SETTINGS_LETTERS, options, NULL)) >= 0) {
         if (option == 'h') {
             (void)fputs(help, stdout);

@@ -170,8 +170,12 @@ static void close_all(rd_run_t *run)
     int64_t deadline = rd_now_ms() + CLOSE_MS;
     bool left = true, is_ended = false;
 
-    for (size_t i = 0; i < rd_run_count(run); i++)
+    for (size_t i = 0; i < rd_run_count(run); i++) {
         rd_channel_close(&run->of[i].channel);
+        /* Nothing runs there yet, and it may still wait for somebody to type a password. */
+        if (!run->of[i].has_hello && !rd_channel_reap(&run->of[i].channel))
+            (void)kill(run->of[i].channel.pid, SIGTERM);
+    }
     while (left) {
         left = false;
         for (size_t i = 0; i < rd_run_count(run); i++)

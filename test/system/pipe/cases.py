@@ -3,13 +3,15 @@
 import hashlib
 import json
 import os
+import pty
 import re
+import select
 import shlex
 import shutil
 import subprocess
 import time
 
-from hosts import Failure, SLOWNESS, run, wait_for
+from hosts import Failure, SLOWNESS, SOON, run, wait_for
 
 
 def expect(is_so, text):
@@ -316,6 +318,104 @@ def a_blocked_hop(hosts):
             expect(text in err, f"{target}: no '{text}' in: {err}")
 
 
+class Terminal:
+    """A command line with a terminal of its own, and all that was shown there."""
+
+    def __init__(self, hosts, command, **more):
+        pid, self.fd = pty.fork()
+        if pid == 0:
+            os.execvpe("ip", ["ip", "netns", "exec", hosts.space("local"), "bash", "-c", command], hosts.environment(**more))
+        self.pid = pid
+        self.shown = ""
+
+    def read(self, seconds):
+        """Takes what comes within this time. False: the command has ended."""
+        if not select.select([self.fd], [], [], seconds)[0]:
+            return True
+        try:
+            part = os.read(self.fd, 65536)
+        except OSError:
+            part = b""
+        self.shown += part.decode(errors="replace")
+        return part != b""
+
+    def wait_for(self, what, is_so):
+        def look():
+            self.read(0.05)
+            return is_so(self.shown)
+        try:
+            return wait_for(what, look)
+        except Failure as failure:
+            raise Failure(f"{failure}; shown: {self.shown!r}") from None
+
+    def type(self, text):
+        os.write(self.fd, text.encode())
+
+    def end(self):
+        while self.read(SOON):
+            pass
+        status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        os.close(self.fd)
+        return status
+
+
+SECRETS = {"one": "the first secret", "two": "another secret"}
+
+
+def keys_with_passphrases(hosts):
+    """host1 takes only the key `one`, host2 only `two`. An ssh that uses them."""
+    program = os.path.join(hosts.folder, "ssh_asks")
+    if os.path.exists(program):
+        return program
+    with open(os.path.join(hosts.folder, "config_asks"), "w", encoding="utf-8") as config:
+        for host, name in (("host1", "one"), ("host2", "two")):
+            key = os.path.join(hosts.folder, name)
+            run("ssh-keygen", "-q", "-t", "ed25519", "-N", SECRETS[name], "-f", key)
+            with open(f"{key}.pub", encoding="utf-8") as public, open(os.path.join(hosts.folder, "authorized"), "a", encoding="utf-8") as authorized:
+                authorized.write(public.read())
+            print(f"Host {host}\n HostName {hosts.address(host)}\n IdentityFile {key}", file=config)
+        print("Host *\n User root\n IdentitiesOnly yes\n StrictHostKeyChecking no\n UserKnownHostsFile /dev/null\n LogLevel ERROR", file=config)
+    with open(program, "w", encoding="utf-8") as file:
+        print(f'#!/bin/sh\nexec ssh -F {hosts.folder}/config_asks "$@"', file=file)
+    os.chmod(program, 0o755)
+    return program
+
+
+def one_prompt_at_a_time(hosts):
+    """Two hosts ask for a passphrase: the second asks when the first is through, and nothing typed is shown."""
+    terminal = Terminal(hosts, "echo x | rdpipe host1:'sed s/^/1/' host2:'sed s/^/2/'", RDPIPE_SSH=keys_with_passphrases(hosts))
+    asked = []
+    for count in (1, 2):
+        terminal.wait_for(f"prompt {count}", lambda shown, n=count: len(re.findall("passphrase for key", shown)) >= n)
+        end = time.monotonic() + 1.5  # the other one may ask so long
+        while time.monotonic() < end:
+            terminal.read(0.1)
+        found = re.findall("(host[12]): Enter passphrase for key '[^']*/(one|two)'", terminal.shown)
+        expect(len(found) == count and terminal.shown.count("passphrase for key") == count, f"not {count} prompts: {terminal.shown!r}")
+        asked.append(found[-1])
+        terminal.type(SECRETS[found[-1][1]] + "\n")
+    status = terminal.end()
+    expect(status == 0 and "21x" in terminal.shown, f"status {status}: {terminal.shown!r}")
+    expect(sorted(asked) == [("host1", "one"), ("host2", "two")], f"asked: {asked}")
+    expect(not any(secret in terminal.shown for secret in SECRETS.values()), f"a secret was shown: {terminal.shown!r}")
+
+
+def a_prompt_that_nobody_answers(hosts):
+    """ctrl-C at a prompt ends all, and the terminal echoes again; so does another host that fails."""
+    ssh = keys_with_passphrases(hosts)
+    terminal = Terminal(hosts, "stty -a | grep -o ' echo '; rdpipe host1:cat host2:cat </dev/null; echo status $?; stty -a | grep -o ' echo '", RDPIPE_SSH=ssh)
+    terminal.wait_for("a prompt", lambda shown: "passphrase for key" in shown)
+    began = time.monotonic()
+    terminal.type("\x03")
+    terminal.end()
+    expect(time.monotonic() - began < 6 * SLOWNESS, f"it took {time.monotonic() - began:.1f} s")
+    expect(terminal.shown.count("passphrase for key") <= 2, repr(terminal.shown))
+    hosts.check_nothing_is_left()
+    terminal = Terminal(hosts, "rdpipe host1:cat nowhere:cat </dev/null; echo status $?; stty -a | grep -o ' echo '", RDPIPE_SSH=ssh)
+    terminal.end()
+    expect("status 125" in terminal.shown and " echo " in terminal.shown.partition("status")[2], repr(terminal.shown))
+
+
 # ---- encryption
 
 class Wire:
@@ -404,5 +504,5 @@ CASES = [olleh, bandwidth_of_a_file, local_input_into_a_remote_command, users_on
          plans_of_what_cannot_run_here, raw_pictures_through_a_pipe, files_at_both_ends, four_hosts, the_same_host_twice,
          one_connection_a_host, several_at_once, a_middle_hop_without_a_command, several_receivers,
          interactive_lines_are_not_held_back, nothing_to_say, a_forced_carrier, blocks_of_all_sizes, json_at_the_end, progress_on_a_terminal, options_for_ssh, installed,
-         status_as_with_pipefail, a_reader_that_quits, what_is_wrong_is_said, what_cannot_start_is_said_at_once, whose_command_failed_is_said, a_blocked_hop, nothing_plain_on_the_wire, encrypted_streams_and_their_ends, send_and_receive, a_wrong_key_is_said] \
+         status_as_with_pipefail, a_reader_that_quits, what_is_wrong_is_said, what_cannot_start_is_said_at_once, whose_command_failed_is_said, a_blocked_hop, one_prompt_at_a_time, a_prompt_that_nobody_answers, nothing_plain_on_the_wire, encrypted_streams_and_their_ends, send_and_receive, a_wrong_key_is_said] \
     + ([test_picture_of_ffmpeg] if shutil.which("ffmpeg") else [])

@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include "prompt.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/ioctl.h>
+#include <sys/prctl.h>
+#include <sys/sysmacros.h>
+#include <termios.h>
+#include <unistd.h>
+
+#include "key.h"
+
+#define HOST "RDPIPE_PROMPT_HOST" /* tells the process that asks for which host it is */
+#define REQUIRE "SSH_ASKPASS_REQUIRE"
+#define ANSWER_BYTES 1024
+#define AGAIN_MS 50
+
+void rd_prompt_by_us(const char *host)
+{
+    char self[PATH_MAX];
+    ssize_t len = readlink("/proc/self/exe", self, sizeof self - 1);
+    int terminal = open("/dev/tty", O_RDWR | O_NOCTTY | O_CLOEXEC);
+
+    if (terminal < 0)
+        return;
+    close(terminal);
+    if (len <= 0 || getenv(REQUIRE))
+        return;
+    self[len] = 0;
+    (void)setenv("SSH_ASKPASS", self, 1);
+    (void)setenv(REQUIRE, "force", 1);
+    (void)setenv(HOST, host, 1);
+}
+
+bool rd_prompt_is_asked(int argc)
+{
+    return argc == 2 && getenv(HOST) && getenv("SSH_ASKPASS");
+}
+
+static volatile sig_atomic_t is_ended;
+
+static void end(int sig)
+{
+    (void)sig;
+    is_ended = 1;
+}
+
+/* ssh has been told to ignore what a terminal sends; we must give the echo back. */
+static void catch_signals(void)
+{
+    static const int signals[] = {SIGINT, SIGQUIT, SIGTERM, SIGHUP, SIGPIPE};
+    struct sigaction action = {.sa_handler = end};
+
+    for (size_t i = 0; i < sizeof signals / sizeof *signals; i++)
+        (void)sigaction(signals[i], &action, NULL);
+    (void)prctl(PR_SET_PDEATHSIG, SIGTERM);
+    is_ended = getppid() == 1;
+}
+
+/* The terminal by a name that only its user can open: /dev/tty is one file for all users. */
+static int open_for_lock(int terminal)
+{
+    char path[64];
+    unsigned device = 0;
+
+    if (ioctl(terminal, TIOCGDEV, &device) < 0)
+        return -1;
+    if (major(device) >= 136 && major(device) <= 143)
+        (void)snprintf(path, sizeof path, "/dev/pts/%u",
+                       minor(device) + (major(device) - 136) * 256);
+    else
+        (void)snprintf(path, sizeof path, "/dev/char/%u:%u", major(device), minor(device));
+    return open(path, O_RDWR | O_NOCTTY | O_CLOEXEC);
+}
+
+/* Waits for those who ask before us. A terminal without such a name is not locked. */
+static bool lock(int fd)
+{
+    while (fd >= 0 && !is_ended && flock(fd, LOCK_EX | LOCK_NB) < 0 &&
+           (errno == EWOULDBLOCK || errno == EINTR))
+        (void)poll(NULL, 0, AGAIN_MS);
+    return !is_ended;
+}
+
+/* For which host, and what ssh says: lines, but nothing that a terminal would obey. */
+static void show(int terminal, const char *text)
+{
+    const char *host = getenv(HOST);
+    char shown[4096];
+    int len = snprintf(shown, sizeof shown, "\r\033[K%s: %s", host ? host : "", text);
+    size_t bytes = len < 0 ? 0 : (size_t)len < sizeof shown ? (size_t)len : sizeof shown - 1;
+
+    for (size_t i = 4; i < bytes; i++)
+        if (((unsigned char)shown[i] < ' ' && shown[i] != '\n') || shown[i] == 127)
+            shown[i] = '?';
+    (void)!write(terminal, shown, bytes);
+}
+
+/* Only what is no secret can be seen. */
+static bool is_confirmation(const char *text)
+{
+    return strstr(text, "(yes/no") || strstr(text, "type 'yes'");
+}
+
+/* A line of the terminal, without its end; -1: none. */
+static ssize_t read_line(int terminal, char answer[ANSWER_BYTES])
+{
+    ssize_t n = is_ended ? -1 : read(terminal, answer, ANSWER_BYTES);
+
+    if (n <= 0 || is_ended)
+        return -1;
+    return answer[n - 1] == '\n' ? n - 1 : n;
+}
+
+static ssize_t ask(int terminal, const char *text, char answer[ANSWER_BYTES])
+{
+    struct termios was, quiet;
+    bool hides = !is_confirmation(text) && tcgetattr(terminal, &was) == 0;
+    ssize_t len;
+
+    if (!hides && !is_confirmation(text))
+        return -1;
+    if (hides) {
+        quiet = was;
+        quiet.c_lflag &= ~(tcflag_t)(ECHO | ECHOE | ECHOK | ECHONL);
+        quiet.c_lflag |= ICANON | ISIG;
+        (void)tcsetattr(terminal, TCSAFLUSH, &quiet);
+    }
+    show(terminal, text);
+    len = read_line(terminal, answer);
+    if (hides) {
+        (void)tcsetattr(terminal, TCSAFLUSH, &was);
+        (void)!write(terminal, "\n", 1);
+    }
+    return len;
+}
+
+/* ssh only tells something, as that a key wants to be touched, and ends us. */
+static int tell(int terminal, const char *text)
+{
+    show(terminal, text);
+    (void)!write(terminal, "\n", 1);
+    while (!is_ended)
+        (void)poll(NULL, 0, AGAIN_MS);
+    return 0;
+}
+
+int rd_prompt(const char *text)
+{
+    const char *kind = getenv("SSH_ASKPASS_PROMPT");
+    char answer[ANSWER_BYTES];
+    int terminal, locked;
+    ssize_t len = -1;
+
+    catch_signals();
+    terminal = open("/dev/tty", O_RDWR | O_NOCTTY | O_CLOEXEC);
+    if (terminal < 0)
+        return 1;
+    if (kind && strcmp(kind, "none") == 0)
+        return tell(terminal, text);
+    locked = open_for_lock(terminal);
+    if (lock(locked))
+        len = ask(terminal, text, answer);
+    if (len >= 0 && (write(1, answer, (size_t)len) != len || write(1, "\n", 1) != 1))
+        len = -1;
+    rd_wipe(answer, sizeof answer);
+    return len < 0;
+}
