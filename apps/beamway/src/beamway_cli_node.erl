@@ -18,6 +18,8 @@
 -define(POLL_MS, 50).
 -define(CALL_MS, 5000).
 -define(MEASURE_MS, 600000).
+%% How long an epmd that was started may take to answer.
+-define(EPMD_MS, 15000).
 
 -type plan() :: #{name := node(), peers := [node()], index := non_neg_integer(), slurm := boolean()}.
 
@@ -36,7 +38,8 @@ run(Options) ->
         ended(Plan, Run)
     catch
         throw:{node, usage, Text} -> complain("~ts; see: beamway node --help", [Text]), ?USAGE;
-        throw:{node, failed, Text} -> complain("~ts", [Text]), ?FAILED
+        throw:{node, failed, Text} -> complain("~ts", [Text]), ?FAILED;
+        throw:{node, finished, Status} -> Status
     end.
 
 -spec failed(io:format(), [term()]) -> no_return().
@@ -113,29 +116,53 @@ become_node(#{name := Name}, Options) ->
     Host = host(Name),
     Domain = case lists:member($., Host) orelse lists:member($:, Host) of true -> longnames; false -> shortnames end,
     _ = [resolved(Host) || Host =/= ""],
-    %% A node that OTP's own start script makes starts it, too.
-    _ = os:cmd("epmd -daemon"),
     %% What the supervisor reports of a start that fails is said below in one line.
     _ = logger:add_handler_filter(default, ?MODULE, {fun logger_filters:domain/2, {stop, sub, [otp, sasl]}}),
-    try net_kernel:start(Name, #{name_domain => Domain}) of
-        {ok, _} -> with_cookie(Cookie);
+    try started(Name, Domain, erlang:monotonic_time(millisecond) + ?EPMD_MS) of
+        ok -> with_cookie(Cookie);
         {error, Reason} -> not_started(Name, Reason)
-    catch
-        error:Reason -> not_started(Name, Reason)
     after
         logger:remove_handler_filter(default, ?MODULE)
     end.
 
+%% Where no epmd runs, every node that starts now starts one. An epmd listens only after its command has returned, and Linux may refuse the port to two
+%% that begin to listen at once; so a start that found no epmd is tried again. One that did has another reason to fail.
+started(Name, Domain, End) ->
+    Epmd = beamway_doctor:epmd_names(),
+    _ = [os:cmd("epmd -daemon") || element(1, Epmd) =:= error],
+    case {start(Name, Domain), Epmd} of
+        {ok, _} -> ok;
+        {{error, _}, {error, Why}} ->
+            case erlang:monotonic_time(millisecond) < End of
+                %% By chance, so that two do not meet again.
+                true -> receive after ?POLL_MS + rand:uniform(?POLL_MS) -> started(Name, Domain, End) end;
+                false -> {error, {no_epmd, Why}}
+            end;
+        {{error, _} = Error, {ok, _}} -> Error
+    end.
+
+start(Name, Domain) ->
+    try net_kernel:start(Name, #{name_domain => Domain}) of
+        {ok, _} -> ok;
+        {error, _} = Error -> Error
+    catch
+        error:Reason -> {error, Reason}
+    end.
+
 -spec not_started(node(), term()) -> no_return().
+not_started(Name, {no_epmd, address}) ->
+    failed("cannot become ~ts: epmd does not run and could not be started (port ~ts)", [Name, os:getenv("ERL_EPMD_PORT", "4369")]);
+not_started(Name, {no_epmd, Why}) ->
+    failed("cannot become ~ts: epmd does not answer: ~0tp (port ~ts)", [Name, Why, os:getenv("ERL_EPMD_PORT", "4369")]);
 not_started(Name, Reason) ->
     [Short | _] = string:split(atom_to_list(Name), "@"),
-    case erl_epmd:names() of
+    case beamway_doctor:epmd_names() of
         {ok, Names} ->
             case lists:keymember(Short, 1, Names) of
                 true -> failed("cannot become ~ts: a node of this name runs on this host already", [Name]);
                 false -> failed("cannot become ~ts: ~0tP", [Name, Reason, 12])
             end;
-        {error, _} -> failed("cannot become ~ts: epmd does not run and could not be started (port ~ts)", [Name, os:getenv("ERL_EPMD_PORT", "4369")])
+        {error, Why} -> not_started(Name, {no_epmd, Why})
     end.
 
 host(Name) ->
@@ -186,8 +213,10 @@ connect(All, Missing, End) ->
         [] -> ok;
         Still ->
             erlang:monotonic_time(millisecond) < End orelse not_all(All, Still),
-            receive after ?POLL_MS -> ok end,
-            connect(All, Still, End)
+            %% The first node may have met all and be done before the others have met each other.
+            receive {?MODULE, finish, Status} -> throw({node, finished, Status})
+            after ?POLL_MS -> connect(All, Still, End)
+            end
     end.
 
 -spec not_all([node()], [node()]) -> no_return().

@@ -1,13 +1,13 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc `beamway doctor': which links this host can use, and what is in the way.
 %%
-%% Called by {@link beamway_cli}. First facts are gathered (files under `/proc', a pair of rings that the
+%% Called by {@link beamway_cli}; {@link beamway_cli_node} asks for epmd. First facts are gathered (files under `/proc', a pair of rings that the
 %% driver really makes, epmd), then each is judged by a pure function, so that the judgements are tested
 %% without the machine that they need. Limits are those of this VM: the shell's that started it.
 %% A `problem' keeps shared memory from being used; a `warning' may once more links are wanted.
 -module(beamway_doctor).
 
--export([examine/0, is_well/1, to_json/1, to_text/1]).
+-export([examine/0, is_well/1, to_json/1, to_text/1, epmd_names/0]).
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
@@ -88,6 +88,8 @@ host() ->
 
 resolve(Host) -> inet:getaddr(Host, inet).
 
+%% @doc The nodes that this host's epmd knows; `address' if nothing listens at its port.
+-spec epmd_names() -> {ok, [{Name :: string(), inet:port_number()}]} | {error, address | timeout | term()}.
 %% erl_epmd has no time limit of its own for a peer that accepts and says nothing.
 epmd_names() ->
     Caller = self(),

@@ -8,7 +8,7 @@
 -include_lib("common_test/include/ct.hrl").
 
 -export([init/2, pre_init_per_suite/3, pre_init_per_testcase/4, post_end_per_testcase/5, terminate/1]).
--export([run/2, shell/2, quoted/1, command_node/2, ended/1]).
+-export([run/2, shell/2, quoted/1, command_node/2, command_start/2, until_ready/1, ended/1]).
 -export([with_nodes/3, start/3, stop/1]).
 -export([copy_of_checkout/2, cookie_file/2, write_secret/2, compiled/3, free_port/0]).
 
@@ -113,11 +113,21 @@ collect(Port, Data) ->
 %% @doc A node started by the command, once it says that it is ready.
 -spec command_node(config(), iolist()) -> command_node().
 command_node(Config, Words) ->
+    Node = command_start(Config, Words),
+    ok = until_ready(Node),
+    Node.
+
+%% @doc The same, not ready yet.
+-spec command_start(config(), iolist()) -> command_node().
+command_start(Config, Words) ->
     Line = lists:flatten(["exec \"$BEAMWAY\" node ", Words]),
     Port = open_port({spawn_executable, os:find_executable("bash")}, [{args, ["-c", Line]}, {env, environment(Config)}, exit_status, use_stdio, stderr_to_stdout]),
     {os_pid, Pid} = erlang:port_info(Port, os_pid),
-    ok = until_ready(Port, []),
     {Port, Pid}.
+
+%% @doc Waits until a node says that it is ready.
+-spec until_ready(command_node()) -> ok.
+until_ready({Port, _}) -> until_ready(Port, []).
 
 until_ready(Port, Text) ->
     receive

@@ -6,13 +6,13 @@
 -include_lib("stdlib/include/assert.hrl").
 
 -export([all/0, suite/0]).
--export([nodes_from_the_command/1, node_on_a_terminal/1, node_failures/1, node_without_slurm_peer/1]).
+-export([nodes_from_the_command/1, many_cold_starts/1, node_on_a_terminal/1, node_failures/1, node_without_slurm_peer/1]).
 
--import(beamway_command, [run/2, shell/2, quoted/1, cookie_file/2, command_node/2, ended/1, compiled/3]).
+-import(beamway_command, [run/2, shell/2, quoted/1, cookie_file/2, command_node/2, command_start/2, until_ready/1, ended/1, compiled/3, free_port/0]).
 
 suite() -> [{timetrap, {minutes, 5}}, {ct_hooks, [beamway_command]}].
 
-all() -> [nodes_from_the_command, node_on_a_terminal, node_failures, node_without_slurm_peer].
+all() -> [nodes_from_the_command, many_cold_starts, node_on_a_terminal, node_failures, node_without_slurm_peer].
 
 %% Two nodes made by the command, with a cookie of a file; what a third one runs on the first node ends with its status.
 nodes_from_the_command(Config) ->
@@ -39,6 +39,26 @@ module_folder(Config, Status) ->
     ok = file:write_file(filename:join(Folder, "beamway_cli_end.beam"),
                          compiled(beamway_cli_end, main, "[_] = nodes(), " ++ integer_to_list(Status))),
     Folder.
+
+%% Nodes that start at once where no epmd runs: each starts one, one of these gets the port, and every node finds it.
+many_cold_starts(Config) ->
+    {ok, Host} = inet:gethostname(),
+    Names = ["cold" ++ integer_to_list(N) || N <- lists:seq(1, 6)],
+    [begin
+         Cold = lists:keystore(epmd_port, 1, Config, {epmd_port, Port}),
+         Nodes = [begin
+                      Others = lists:join(",", [[Other, "@", Host] || Other <- Names, Other =/= Name]),
+                      command_start(Cold, ["--name ", Name, " --connect ", Others])
+                  end || Name <- Names],
+         try
+             [ok = until_ready(Node) || Node <- Nodes],
+             ?assertEqual([0 || _ <- Nodes], [ended(Node) || Node <- Nodes])
+         after
+             _ = os:cmd(["kill -KILL" | [[" ", integer_to_list(Pid)] || {_, Pid} <- Nodes]]),
+             %% It ends only when it has seen the last of them go.
+             {0, _, _} = shell(Cold, "for _ in $(seq 100); do ! epmd -kill | grep -q Killed || exit 0; sleep 0.1; done; exit 1")
+         end
+     end || Port <- [free_port() || _ <- [1, 2, 3]]].
 
 %% On a terminal the node has Erlang's shell; the end of the shell is its end.
 node_on_a_terminal(Config) ->
