@@ -8,7 +8,7 @@
 
 -export([all/0, suite/0, init_per_testcase/2, end_per_testcase/2]).
 -export([cluster/1, a_lent_collector/1, two_consoles/1, a_node_that_dies/1, a_node_that_is_stopped/1, many_streams/1, lanes_and_servers/1, history/1,
-         strangers/1, token/1, only_shows/1, topology/1, placement/1, benchmarks/1, pipes/1, files/1, bad_questions/1, command/1, bad_words/1]).
+         strangers/1, token/1, warnings_are_shown/1, only_shows/1, topology/1, placement/1, benchmarks/1, pipes/1, files/1, bad_questions/1, command/1, bad_words/1]).
 
 -define(PATIENCE_MS, (20000 * beamway_runner:slowness())).
 
@@ -16,7 +16,7 @@ suite() -> [{timetrap, {minutes, 3}}].
 
 all() ->
     [cluster, a_lent_collector, two_consoles, a_node_that_dies, a_node_that_is_stopped, many_streams, lanes_and_servers, history,
-     strangers, token, only_shows, topology, placement, benchmarks, pipes, files, bad_questions, command, bad_words].
+     strangers, token, warnings_are_shown, only_shows, topology, placement, benchmarks, pipes, files, bad_questions, command, bad_words].
 
 init_per_testcase(_, Config) -> Config.
 
@@ -255,6 +255,21 @@ token(Config) ->
     %% The secret stands in no process that tells of itself.
     State = beamway_peer:run(Peer, fun() -> {init:get_arguments(), init:get_plain_arguments(), application:get_all_env(console)} end),
     ?assertEqual(nomatch, string:find(io_lib:format("~p", [State]), "battery")).
+
+token_file(Config) ->
+    File = filename:join(?config(priv_dir, Config), "token"),
+    ok = file:write_file(File, "correct horse battery staple\n"),
+    ok = file:change_mode(File, 8#600),
+    File.
+
+%% By the handler that OTP starts every node with.
+warnings_are_shown(Config) ->
+    [Erl | Words] = beamway_peer:erl(),
+    Paths = lists:usort([filename:dirname(code:which(Module)) || Module <- [console, yucan, jiffy]]),
+    Line = [[" ", Word] || Word <- Words ++ ["-noinput", "-boot", "no_dot_erlang", "-pa" | Paths]],
+    Said = os:cmd(lists:flatten([Erl, Line, " -console port 0 -console ip '{0,0,0,0}' -console token_file '\"", token_file(Config),
+                                 "\"' -eval '{ok, _} = application:ensure_all_started(console), init:stop().' 2>&1"])),
+    ?assertMatch({match, _}, re:run(Said, "WARNING REPORT.*\n.*console: it listens on 0.0.0.0 without TLS")).
 
 only_shows(_) ->
     [{Peer, _}] = started(1),

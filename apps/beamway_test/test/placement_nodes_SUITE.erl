@@ -11,7 +11,7 @@
          a_dead_node_costs_no_time/1, a_duplicate_is_one_node/1, units_and_failures/1, atoms_are_no_large_numbers/1, unknown_nodes_are_not_far/1,
          the_server_is_killed/1, an_owner_ends/1, owners_are_counted/1, averages_over_time/1, ages_and_caches/1, changes_are_pushed/1,
          a_node_comes_back_with_its_name/1, a_node_without_placement/1, configuration_files/1, strangers_write_to_the_server/1, many_ask_one_evaluation/1,
-         pairs_that_talk_much/1]).
+         pairs_that_talk_much/1, warnings_are_shown/1]).
 -export([held/0, count_up/0, wrong/0, caught/1]).
 
 suite() -> [{timetrap, {minutes, 2}}].
@@ -21,7 +21,7 @@ all() ->
      a_dead_node_costs_no_time, a_duplicate_is_one_node, units_and_failures, atoms_are_no_large_numbers, unknown_nodes_are_not_far,
      the_server_is_killed, an_owner_ends, owners_are_counted, averages_over_time, ages_and_caches, changes_are_pushed,
      a_node_comes_back_with_its_name, a_node_without_placement, configuration_files, strangers_write_to_the_server, many_ask_one_evaluation,
-     pairs_that_talk_much].
+     pairs_that_talk_much, warnings_are_shown].
 
 init_per_suite(Config) ->
     Cluster = beamway_placement_nodes:start(["a", "b", "c", "d"]),
@@ -369,6 +369,15 @@ configuration_files(Config) ->
     [undefined, undefined] = Values([num_cpus, otp_release]),
     ok = Start([]),
     [undefined, {unix, linux}] = Values([num_cpus, os_type]).
+
+%% By the handler that OTP starts every node with.
+warnings_are_shown(Config) ->
+    File = filename:join(proplists:get_value(priv_dir, Config), "warned"),
+    ok = file:write_file(File, "[{gone, {dynamic, {no_such_module, f}}}]."),
+    [Erl | Words] = beamway_peer:erl(),
+    Line = [[" ", Word] || Word <- Words ++ ["-noinput", "-boot", "no_dot_erlang", "-pa", filename:dirname(code:which(placement))]],
+    Said = os:cmd(lists:flatten([Erl, Line, " -placement attributes '\"", File, "\"' -eval '{ok, _} = application:ensure_all_started(placement), init:stop().' 2>&1"])),
+    ?assertMatch({match, _}, re:run(Said, "WARNING REPORT.*\n.*placement: attribute gone is not known on this node: its function does not exist")).
 
 %% Anybody who is connected may write to the registered name.
 strangers_write_to_the_server(Config) ->

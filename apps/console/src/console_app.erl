@@ -14,7 +14,7 @@ start(_, _) ->
     end.
 
 started({ok, Pid}, Config) ->
-    _ = [logger:notice("console: ~ts", [Warning], #{domain => [console]}) || Warning <- console_config:warnings(Config)],
+    _ = [logger:warning("console: ~ts", [Warning]) || Warning <- console_config:warnings(Config)],
     {ok, Pid};
 started(Error, _) -> Error.
 

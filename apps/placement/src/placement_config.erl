@@ -51,7 +51,7 @@ read(File) ->
 -spec use(Builtins :: boolean(), [{placement_entry:name(), placement_entry:definition()}]) -> ok.
 use(Builtins, Entries) ->
     {ok, Troubles} = placement_attr:configure(Builtins, Entries),
-    _ = [?LOG_WARNING("attribute ~tp is not known on this node: ~ts", [Name, words(Reason)], #{domain => [placement]}) || {Name, Reason} <- Troubles],
+    _ = [?LOG_WARNING("placement: attribute ~tp is not known on this node: ~ts", [Name, words(Reason)]) || {Name, Reason} <- Troubles],
     ok.
 
 words(no_such_function) -> "its function does not exist";
