@@ -8,7 +8,7 @@
 
 -export([all/0, suite/0, init_per_testcase/2, end_per_testcase/2]).
 -export([cluster/1, a_lent_collector/1, two_consoles/1, a_node_that_dies/1, a_node_that_is_stopped/1, many_streams/1, lanes_and_servers/1, history/1,
-         strangers/1, token/1, warnings_are_shown/1, only_shows/1, topology/1, placement/1, benchmarks/1, pipes/1, files/1, bad_questions/1, command/1, bad_words/1]).
+         strangers/1, token/1, guesses/1, warnings_are_shown/1, only_shows/1, topology/1, placement/1, benchmarks/1, pipes/1, files/1, bad_questions/1, command/1, bad_words/1]).
 
 -define(PATIENCE_MS, (20000 * beamway_runner:slowness())).
 
@@ -16,7 +16,7 @@ suite() -> [{timetrap, {minutes, 3}}].
 
 all() ->
     [cluster, a_lent_collector, two_consoles, a_node_that_dies, a_node_that_is_stopped, many_streams, lanes_and_servers, history,
-     strangers, token, warnings_are_shown, only_shows, topology, placement, benchmarks, pipes, files, bad_questions, command, bad_words].
+     strangers, token, guesses, warnings_are_shown, only_shows, topology, placement, benchmarks, pipes, files, bad_questions, command, bad_words].
 
 init_per_testcase(_, Config) -> Config.
 
@@ -243,7 +243,7 @@ token(Config) ->
     {401, _, Form} = yucan_client:get(Port, "/"),
     ?assertNotEqual(nomatch, string:find(Form, "password")),
     {401, _} = get(Port, "/api/jobs", [{"Authorization", "Bearer wrong horse battery staple"}]),
-    {200, _} = get(Port, "/api/jobs", [{"Authorization", ["Bearer ", Secret]}]),
+    ok = until(fun() -> case get(Port, "/api/jobs", [{"Authorization", ["Bearer ", Secret]}]) of {200, _} -> true; {429, _} -> false end end),
     Login = fun(Text) -> post(Port, "/login", Text, [{"Content-Type", "application/x-www-form-urlencoded"}]) end,
     {403, _, _} = Login(<<"token=wrong">>),
     {303, Headers, _} = Login(<<"token=correct+horse+battery+staple">>),
@@ -255,6 +255,23 @@ token(Config) ->
     %% The secret stands in no process that tells of itself.
     State = beamway_peer:run(Peer, fun() -> {init:get_arguments(), init:get_plain_arguments(), application:get_all_env(console)} end),
     ?assertEqual(nomatch, string:find(io_lib:format("~p", [State]), "battery")).
+
+%% Wrong tokens take as long side by side as one after the other: most of them are not judged.
+guesses(Config) ->
+    [{Peer, _}] = started(1),
+    File = token_file(Config),
+    Port = console(Peer, #{token_file => File}),
+    Login = fun(Text) -> post(Port, "/login", Text, [{"Content-Type", "application/x-www-form-urlencoded"}]) end,
+    Header = fun(Token) -> element(1, get(Port, "/api/jobs", [{"Authorization", ["Bearer ", Token]}])) end,
+    [begin
+         {Us, Statuses} = timer:tc(fun() -> [beamway_peer:await(Call, ?PATIENCE_MS) || Call <- [beamway_peer:async(Guess) || _ <- lists:seq(1, 60)]] end),
+         ?assertEqual([], [S || S <- Statuses, S =/= Judged, S =/= 429]),
+         %% As many as there are schedulers, and once more for each time that is over.
+         ?assertMatch({true, _, _}, {length([S || S <- Statuses, S =:= Judged]) =< 4 + Us div (EveryMs * 1000), Us, Statuses}),
+         ok = until(Right)
+     end || {Judged, EveryMs, Guess, Right} <-
+                [{403, 1000, fun() -> element(1, Login(<<"token=wrong">>)) end, fun() -> 303 =:= element(1, Login(<<"token=correct+horse+battery+staple">>)) end},
+                 {401, 100, fun() -> Header("wrong horse battery staple") end, fun() -> 200 =:= Header("correct horse battery staple") end}]].
 
 token_file(Config) ->
     File = filename:join(?config(priv_dir, Config), "token"),

@@ -4,16 +4,28 @@
 %% On loopback without a token everybody on this host may look; a page of another site may not: it does not get past the name of the host (DNS can name
 %% this host anything), and its requests cannot change anything, for those are JSON from this very page. With a token a browser shows it once, in a form, and
 %% has a cookie from then on, signed with a key that lives as long as the console; programs send it as `Authorization: Bearer TOKEN'. It stands in no address and no log.
+%%
+%% An address that has sent a wrong token is not judged again for a moment, however many connections it has: what it sends meanwhile is refused unread (429).
 -module(console_auth).
 
--export([new/1, guard/3]).
+-export([tables/0, new/1, guard/3]).
 -export_type([guard/0]).
 
 -opaque guard() :: #{secret := none | binary(), key := binary(), allow := boolean(), secure := boolean()}.
 
 -define(COOKIE, <<"beamway_console">>).
 -define(DAYS, 30).
--define(WRONG_MS, 1000).
+%% After a wrong token in the form, and in a header: there programs repeat themselves, also beside others of their host that know better.
+-define(WRONG_FORM_MS, 1000).
+-define(WRONG_HEADER_MS, 100).
+-define(WRONG, console_auth_wrong). %% {{form | header, Address}, not judged before (ms)}
+-define(WRONG_MOST, 10000).
+
+%% @doc Makes the table of wrong guesses, which belongs to the caller: {@link console_sup}.
+-spec tables() -> ok.
+tables() ->
+    ?WRONG = ets:new(?WRONG, [named_table, public, {write_concurrency, true}]),
+    ok.
 
 %% @doc What the guard needs to know.
 -spec new(console_config:config()) -> guard().
@@ -25,7 +37,8 @@ guard(Req, Next, #{secret := Secret, allow := Allow} = Guard) ->
     Method = yucan_req:method(Req),
     Path = yucan_req:path(Req),
     Known = is_known(Req, Guard),
-    if Secret =:= none, not Known -> console_web:problem(403, "this console answers to localhost only; start it with a token to reach it by another name");
+    if Known =:= too_soon -> too_soon(console_web:problem(429, "a wrong token was sent from this address just now; try again"));
+       Secret =:= none, not Known -> console_web:problem(403, "this console answers to localhost only; start it with a token to reach it by another name");
        Method =:= <<"POST">>, Path =:= <<"/login">>, Secret =/= none -> login(Req, Guard);
        not Known -> stranger(Path);
        Method =:= <<"GET">>; Method =:= <<"HEAD">> -> Next(Req);
@@ -43,7 +56,7 @@ is_harmless(Path) -> Path =:= <<"/api/placement/choose">>.
 is_known(Req, #{secret := none}) -> is_local_name(yucan_req:host(Req));
 is_known(Req, #{secret := Secret} = Guard) ->
     case yucan_req:header(<<"authorization">>, Req) of
-        <<"Bearer ", Token/binary>> -> is_same(Token, Secret);
+        <<"Bearer ", Token/binary>> -> judged({header, yucan_req:peer(Req)}, Token, Secret, ?WRONG_HEADER_MS);
         _ -> lists:any(fun({Name, Value}) -> Name =:= ?COOKIE andalso is_signed(Value, Guard) end, yucan_req:cookies(Req))
     end.
 
@@ -69,13 +82,30 @@ login(Req, #{secret := Secret} = Guard) ->
                 {ok, Body} -> proplists:get_value(<<"token">>, yucan_req:pairs(Body), <<>>);
                 {error, _} -> <<>>
             end,
-    case is_same(string:trim(Given), Secret) of
+    case judged({form, yucan_req:peer(Req)}, string:trim(Given), Secret, ?WRONG_FORM_MS) of
         true -> {303, [{<<"location">>, <<"/">>}, {<<"set-cookie">>, cookie(Guard)}], <<>>};
+        too_soon -> too_soon(form(429, <<"Another wrong token came from this address just now. Try again.">>));
         false ->
-            %% Guessing takes time.
-            receive after ?WRONG_MS -> ok end,
+            %% Whoever has mistyped may try again as soon as this is shown.
+            receive after ?WRONG_FORM_MS -> ok end,
             form(403, <<"That is not the token.">>)
     end.
+
+too_soon({Status, Headers, Body}) -> {Status, [{<<"retry-after">>, <<"1">>} | Headers], Body}.
+
+%% Of guesses side by side as many are judged as can be before the first of them is found wrong: one for each scheduler.
+judged({Kind, {Address, _}}, Given, Secret, WrongMs) -> judged({Kind, Address}, Given, Secret, WrongMs);
+judged(Key, Given, Secret, WrongMs) ->
+    Now = erlang:monotonic_time(millisecond),
+    case ets:lookup(?WRONG, Key) of
+        [{_, Until}] when Now < Until -> too_soon;
+        _ -> is_same(Given, Secret) orelse wrong(Key, Now, WrongMs)
+    end.
+
+wrong(Key, Now, WrongMs) ->
+    _ = ets:info(?WRONG, size) >= ?WRONG_MOST andalso ets:select_delete(?WRONG, [{{'_', '$1'}, [{'<', '$1', Now}], [true]}]),
+    true = ets:insert(?WRONG, {Key, Now + WrongMs}),
+    false.
 
 cookie(#{secure := Secure} = Guard) ->
     [?COOKIE, "=", signed(erlang:system_time(second) + ?DAYS * 86400, Guard), "; Path=/; HttpOnly; SameSite=Strict; Max-Age=", integer_to_list(?DAYS * 86400),

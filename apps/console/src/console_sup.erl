@@ -18,6 +18,7 @@ start_link(Config) ->
 %% @private
 -spec init(console_config:config()) -> {ok, {supervisor:sup_flags(), [supervisor:child_spec()]}}.
 init(Config) ->
+    ok = console_auth:tables(),
     {ok, {#{strategy => rest_for_one, intensity => 5, period => 10},
           [#{id => hub, start => {console_hub, start_link, [Config]}, shutdown => 5000},
            #{id => jobs, start => {console_jobs, start_link, [Config]}, shutdown => 10000},
