@@ -11,7 +11,7 @@
          a_dead_node_costs_no_time/1, a_duplicate_is_one_node/1, units_and_failures/1, atoms_are_no_large_numbers/1, unknown_nodes_are_not_far/1,
          the_server_is_killed/1, an_owner_ends/1, owners_are_counted/1, averages_over_time/1, ages_and_caches/1, changes_are_pushed/1,
          a_node_comes_back_with_its_name/1, a_node_without_placement/1, configuration_files/1, strangers_write_to_the_server/1, many_ask_one_evaluation/1,
-         pairs_that_talk_much/1, warnings_are_shown/1]).
+         pairs_that_talk_much/1, a_stopped_node_is_waited_for_once/1, warnings_are_shown/1]).
 -export([held/0, count_up/0, wrong/0, caught/1]).
 
 suite() -> [{timetrap, {minutes, 2}}].
@@ -21,7 +21,7 @@ all() ->
      a_dead_node_costs_no_time, a_duplicate_is_one_node, units_and_failures, atoms_are_no_large_numbers, unknown_nodes_are_not_far,
      the_server_is_killed, an_owner_ends, owners_are_counted, averages_over_time, ages_and_caches, changes_are_pushed,
      a_node_comes_back_with_its_name, a_node_without_placement, configuration_files, strangers_write_to_the_server, many_ask_one_evaluation,
-     pairs_that_talk_much, warnings_are_shown].
+     pairs_that_talk_much, a_stopped_node_is_waited_for_once, warnings_are_shown].
 
 init_per_suite(Config) ->
     Cluster = beamway_placement_nodes:start(["a", "b", "c", "d"]),
@@ -72,6 +72,38 @@ a_stopped_node_leaves_the_others(Config) ->
     ?assert(Took > 2998000 andalso Took < 15000000 * beamway_runner:slowness()),
     ?assertEqual(lists:sort(Nodes), lists:sort([Node || {Node, _} <- call(Config, "a", attr, request_attrs, [[Stopped | Nodes], [os_type]])])),
     ok = beamway_placement_nodes:stop(Extra).
+
+%% The first choice waits out its deadline, the others know. It is asked again about once a second, and back soon after it answers.
+a_stopped_node_is_waited_for_once(Config) ->
+    [{_, Peer, Stopped}] = Extra = beamway_placement_nodes:start(["stopped"]),
+    true = call(Config, "a", net_kernel, connect_node, [Stopped]),
+    Nodes = nodes_of(Config),
+    Deadline = 2000 * beamway_runner:slowness(),
+    Choose = fun(Among) -> placement:choose_nodes(Among, #{require => {num_erlang_processes, gt, 0}, max_age => 0, deadline => Deadline}) end,
+    {ok, [Stopped | Nodes], _} = on(Config, "a", fun() -> Choose([Stopped | Nodes]) end),
+    ok = beamway_peer:sigstop(Peer),
+    {Times, Results} = on(Config, "a", fun() -> lists:unzip([timer:tc(fun() -> Choose([Stopped | Nodes]) end) || _ <- lists:seq(1, 12)]) end),
+    ?assertEqual([{Nodes, [{Stopped, timeout}]}], lists:usort([{Chosen, Unreachable} || {ok, Chosen, #{unreachable := Unreachable}} <- Results])),
+    ?assertMatch({[_], _}, {[Us || Us <- Times, Us >= Deadline * 1000], Times}),
+    {Asked, Ms, Calls} = on(Config, "a", fun() ->
+        Before = placement_cache:asked(),
+        Start = erlang:monotonic_time(millisecond),
+        Count = repeated(fun() -> Choose([Stopped]) end, Start + 3500, 0),
+        {placement_cache:asked() - Before, erlang:monotonic_time(millisecond) - Start, Count}
+    end),
+    ?assert(Calls > Asked),
+    ?assert(Asked >= 2 andalso Asked =< Ms div 1000 + 1),
+    ok = beamway_peer:sigcont(Peer),
+    _ = beamway_peer:wait_until(fun() -> {ok, [Stopped]} =:= on(Config, "a", fun() -> case Choose([Stopped]) of {ok, Chosen, _} -> {ok, Chosen}; _ -> none end end) end, 10000),
+    ok = beamway_placement_nodes:stop(Extra).
+
+repeated(Fun, EndMs, Count) ->
+    _ = Fun(),
+    receive after 5 -> ok end,
+    case erlang:monotonic_time(millisecond) < EndMs of
+        true -> repeated(Fun, EndMs, Count + 1);
+        false -> Count + 1
+    end.
 
 %% There, an exception killed the server and an endless function locked it.
 functions_that_misbehave(Config) ->

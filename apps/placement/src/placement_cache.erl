@@ -4,7 +4,8 @@
 %% Called by {@link placement_choose} and {@link attr}. Whoever wants to know reads the table itself and asks this server only for what is missing or
 %% too old. The server has one question under way to a node for the same names ("single flight") and never waits: each question is a process of its own,
 %% so a node that does not answer holds up nobody but those who want to know of it, until their own deadline.
-%% A node that is down, or has no attribute server, is not asked again for a second, or until it comes up.
+%% A node that is down, or has no attribute server, is not asked again for a second, or until it comes up. Nor does anybody wait for a node that has left a
+%% question unanswered for as long as they would wait: while it is wanted it is asked anew once a second, beside them, until it answers.
 %%
 %% With {@link follow/3} a node's own server tells of changes instead ({@link placement_push}); what it tells goes into the same table.
 -module(placement_cache).
@@ -26,9 +27,15 @@
                      live => boolean()}.           %% ask, whatever is known
 
 -define(SERVER, ?MODULE).
--define(KNOWN, placement_known).  %% {{Node, Name}, answer(), AtMs, pull | {push, EveryMs}} | {{node, Node}, status(), AtMs, RttUs} | {{heard, Node}, AtMs} | {{follow, Node}, Names, EveryMs}
+%% {{Node, Name}, answer(), AtMs, pull | {push, EveryMs}} | {{node, Node}, status(), AtMs, RttUs} | {{silent, Node}, [silence()]} | {{heard, Node}, AtMs} | {{follow, Node}, Names, EveryMs}
+-define(KNOWN, placement_known).
 -define(FLIGHT_MS, 5000).
 -define(NEGATIVE_MS, 1000).
+%% Whoever has less patience than this waits all the same: an answer may take that long.
+-define(PATIENCE_MS, 200).
+
+-type silence() :: {Names :: [atom()], SinceMs :: integer(), LastMs :: integer()}.
+%% A question that is not answered yet: since when, and when it was asked the last time.
 
 -record(state, {flights = #{} :: #{reference() => {node(), [atom()], pid()}},
                 waiters = #{} :: #{reference() => [{reference(), node()}]},
@@ -50,8 +57,13 @@ fetch(Nodes, Names, Options) ->
     Now = erlang:monotonic_time(millisecond),
     Wanted = lists:usort(Nodes),
     Distinct = lists:usort(Names),
-    Open = [{Node, Missing} || Node <- Wanted, Missing <- [missing(Node, Distinct, Options, Now)], Missing =/= []],
-    Got = ask(Open, Now + maps:get(deadline, Options, placement_config:deadline_ms())),
+    Deadline = maps:get(deadline, Options, placement_config:deadline_ms()),
+    Asked = [{Node, Missing, silences(Node, Missing, Now, Deadline)} || Node <- Wanted, Missing <- [missing(Node, Distinct, Options, Now)], Missing =/= []],
+    Silent = [{Node, Missing, Silences} || {Node, Missing, [_ | _] = Silences} <- Asked],
+    _ = [?SERVER ! {ask_beside, Node, Missing} || {Node, Missing, Silences} <- Silent, lists:all(fun({_, _, Last}) -> Now - Last >= ?NEGATIVE_MS end, Silences)],
+    Open = [{Node, Missing} || {Node, Missing, []} <- Asked],
+    Answered = ask(Open, Now, Now + Deadline),
+    Got = maps:merge(Answered, maps:from_list([{Node, timeout} || {Node, _, _} <- Silent])),
     After = erlang:monotonic_time(millisecond),
     %% What was young enough when it was asked for, or has come since, is not too old because others took longer.
     Waited = maps:map(fun(max_age, Max) -> Max + After - Now; (_, Value) -> Value end, Options),
@@ -83,6 +95,22 @@ unless_down(Node, Names, Now, Statuses) ->
         _ -> Names
     end.
 
+%% Questions that this node leaves unanswered for about as long as somebody would wait. Those that ask for more of it say nothing: it may be their function that is slow.
+silences(Node, Names, Now, Deadline) ->
+    [Silence || {Asked, Since, Last} = Silence <- silences(Node), Now - Since >= max(Deadline * 9 div 10, ?PATIENCE_MS), is_lasting(Last, Now), Asked -- Names =:= []].
+
+-spec silences(node()) -> [silence()].
+silences(Node) ->
+    case ets:lookup(?KNOWN, {silent, Node}) of
+        [{_, Silences}] -> Silences;
+        [] -> []
+    end.
+
+%% As long as the question is under way, and until it would be time for the next.
+is_lasting(LastMs, Now) -> Now - LastMs < flight_ms() + ?NEGATIVE_MS.
+
+flight_ms() -> max(?FLIGHT_MS, placement_config:deadline_ms()).
+
 entry(Node, Name, Now) ->
     case ets:lookup(?KNOWN, {Node, Name}) of
         [{_, Answer, At, pull}] -> {Answer, Now - At};
@@ -109,10 +137,10 @@ is_fresh({{ok, _, Age, _, Ttl, _}, Elapsed}, _) -> Age + Elapsed =< Ttl;
 is_fresh(_, _) -> false.
 
 %% Sends all questions, then waits for as long as there is time.
-ask([], _) -> #{};
-ask(Open, End) ->
+ask([], _, _) -> #{};
+ask(Open, Now, End) ->
     Alias = alias(),
-    _ = [?SERVER ! {ask, Alias, Node, Names} || {Node, Names} <- Open],
+    _ = [?SERVER ! {ask, Alias, Node, Names, Now} || {Node, Names} <- Open],
     Got = gather(Alias, length(Open), End, #{}),
     _ = unalias(Alias),
     flush(Alias),
@@ -207,8 +235,15 @@ handle_cast(_, State) -> {noreply, State}.
 
 %% @private
 -spec handle_info(term(), #state{}) -> {noreply, #state{}}.
-handle_info({ask, Alias, Node, Names}, State) when is_reference(Alias), is_atom(Node), is_list(Names) ->
-    {noreply, boarding(under_way(Node, Names, State), Alias, Node, Names, State)};
+handle_info({ask, Alias, Node, Names, At}, State) when is_reference(Alias), is_atom(Node), is_list(Names), is_integer(At) ->
+    {noreply, boarding(under_way(Node, Names, State), Alias, Node, Names, At, State)};
+handle_info({ask_beside, Node, Names}, State) when is_atom(Node), is_list(Names) ->
+    Now = erlang:monotonic_time(millisecond),
+    case [Last || {Asked, _, Last} <- silences(Node), Asked =:= Names, Now - Last < ?NEGATIVE_MS] of
+        [] -> {noreply, flying(Node, Names, [], Now, State)};
+        %% Another one who asks was earlier.
+        _ -> {noreply, State}
+    end;
 handle_info({'DOWN', Monitor, process, _, Reason}, #state{flights = Flights} = State) when is_map_key(Monitor, Flights) ->
     {noreply, landed(Monitor, Reason, State)};
 handle_info({'DOWN', Monitor, process, {placement_push, Node}, _}, #state{follows = Follows} = State) ->
@@ -234,6 +269,7 @@ handle_info({placement_change, Reference, Node, Version, Answers}, #state{follow
     end;
 handle_info({nodeup, Node, _}, State) ->
     true = ets:delete(?KNOWN, {node, Node}),
+    true = ets:delete(?KNOWN, {silent, Node}),
     {noreply, State};
 handle_info({nodedown, Node, _}, #state{versions = Versions} = State) ->
     ok = drop(Node),
@@ -249,12 +285,29 @@ under_way(Node, Names, #state{flights = Flights}) ->
                  (_, _, Found) -> Found
               end, none, Flights).
 
-boarding(none, Alias, Node, Names, #state{flights = Flights, waiters = Waiters} = State) ->
-    _ = ets:update_counter(?KNOWN, asked, 1, {asked, 0}),
-    {Pid, Monitor} = sent(Node, Names),
-    State#state{flights = Flights#{Monitor => {Node, Names, Pid}}, waiters = Waiters#{Monitor => [{Alias, Node}]}};
-boarding(Monitor, Alias, Node, _, #state{waiters = Waiters} = State) ->
+boarding(none, Alias, Node, Names, At, State) -> flying(Node, Names, [{Alias, Node}], At, State);
+boarding(Monitor, Alias, Node, _, _, #state{waiters = Waiters} = State) ->
     State#state{waiters = maps:update_with(Monitor, fun(All) -> [{Alias, Node} | All] end, Waiters)}.
+
+flying(Node, Names, Waiting, At, #state{flights = Flights, waiters = Waiters} = State) ->
+    _ = ets:update_counter(?KNOWN, asked, 1, {asked, 0}),
+    ok = unanswered(Node, Names, At),
+    {Pid, Monitor} = sent(Node, Names),
+    State#state{flights = Flights#{Monitor => {Node, Names, Pid}}, waiters = Waiters#{Monitor => Waiting}}.
+
+unanswered(Node, Names, At) ->
+    Lasting = [Silence || {_, _, Last} = Silence <- silences(Node), is_lasting(Last, At)],
+    Since = lists:min([At | [Before || {Asked, Before, _} <- Lasting, Asked =:= Names]]),
+    true = ets:insert(?KNOWN, {{silent, Node}, lists:keystore(Names, 1, Lasting, {Names, Since, At})}),
+    ok.
+
+%% What it has answered it was not silent about, nor about anything less.
+answered(Node, Names) ->
+    case [Silence || {Asked, _, _} = Silence <- silences(Node), Asked -- Names =/= []] of
+        [] -> ets:delete(?KNOWN, {silent, Node});
+        Left -> ets:insert(?KNOWN, {{silent, Node}, Left})
+    end,
+    ok.
 
 %% The exit reason is how the result travels.
 -dialyzer({nowarn_function, sent/2}).
@@ -274,22 +327,24 @@ question(Node, Names, Monitor, Start) ->
         {placement, Monitor, Version, Answers} -> {answered, Version, Answers, erlang:monotonic_time(microsecond) - Start};
         {'DOWN', Monitor, process, _, noconnection} -> nodedown;
         {'DOWN', Monitor, process, _, _} -> no_server
-    after max(?FLIGHT_MS, placement_config:deadline_ms()) -> timeout
+    after flight_ms() -> timeout
     end.
 
 landed(Monitor, Reason, #state{flights = Flights, waiters = Waiters, versions = Versions} = State) ->
-    #{Monitor := {Node, _, _}} = Flights,
+    #{Monitor := {Node, Names, _}} = Flights,
     Now = erlang:monotonic_time(millisecond),
     Left = State#state{flights = maps:remove(Monitor, Flights), waiters = maps:remove(Monitor, Waiters)},
     {Status, New} =
         case Reason of
             {?MODULE, {answered, Version, Answers, RttUs}} ->
                 ok = keep(Node, Version, Answers, pull, State),
+                ok = answered(Node, Names),
                 true = ets:insert(?KNOWN, {{node, Node}, ok, Now, shortest(Node, RttUs)}),
                 {ok, Left#state{versions = Versions#{Node => Version}}};
             {?MODULE, timeout} -> {timeout, Left};
             _ ->
                 Failed = case Reason of {?MODULE, no_server} -> no_server; _ -> nodedown end,
+                true = ets:delete(?KNOWN, {silent, Node}),
                 true = ets:insert(?KNOWN, {{node, Node}, Failed, Now, none}),
                 {Failed, Left}
         end,
@@ -322,6 +377,7 @@ keep(Node, Version, Answers, How, #state{versions = Versions}) ->
 drop(Node) ->
     true = ets:match_delete(?KNOWN, {{Node, '_'}, '_', '_', '_'}),
     true = ets:delete(?KNOWN, {heard, Node}),
+    true = ets:delete(?KNOWN, {silent, Node}),
     ok.
 
 %%% Following
