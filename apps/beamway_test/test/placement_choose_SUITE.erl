@@ -7,7 +7,8 @@
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
 -export([three_values/1, relative_words/1, distance_words/1, priorities_give_way/1, conflicts_are_explained/1, why_not_names_everything/1,
          bad_queries/1, bad_nodes/1, choosers_do_not_pile_up/1, own_placements_count/1, spread_over_places/1, latencies/1,
-         leases_have_a_capacity/1, leases_end/1, processes_take_their_lease/1, nobody_has_room/1, groups/1, names_in_groups/1, groups_meet_again/1, epochs/1, a_node_finds_its_place/1, the_command/1]).
+         leases_have_a_capacity/1, leases_end/1, processes_take_their_lease/1, nobody_has_room/1,
+         groups/1, names_in_groups/1, groups_meet_again/1, names_after_a_restart/1, groups_forget/1, epochs/1, a_node_finds_its_place/1, the_command/1]).
 -export([wait/0]).
 
 suite() -> [{timetrap, {minutes, 5}}].
@@ -15,7 +16,8 @@ suite() -> [{timetrap, {minutes, 5}}].
 all() ->
     [three_values, relative_words, distance_words, priorities_give_way, conflicts_are_explained, why_not_names_everything,
      bad_queries, bad_nodes, choosers_do_not_pile_up, own_placements_count, spread_over_places, latencies,
-     leases_have_a_capacity, leases_end, processes_take_their_lease, nobody_has_room, groups, names_in_groups, groups_meet_again, epochs, a_node_finds_its_place, the_command].
+     leases_have_a_capacity, leases_end, processes_take_their_lease, nobody_has_room,
+     groups, names_in_groups, groups_meet_again, names_after_a_restart, groups_forget, epochs, a_node_finds_its_place, the_command].
 
 -define(NAMES, ["a", "b", "c", "d", "e", "f"]).
 
@@ -369,6 +371,82 @@ groups_meet_again(Config) ->
     _ = beamway_peer:wait_until(fun() -> {ok, lists:sort([B, C, D])} =:= try call(Config, "c", placement_group, members, [apart]) catch _:_ -> false end end, 10000),
     ok = call(Config, "b", placement_group, delete_group, [apart]),
     await_groups(Config, "c", []).
+
+%% A node that is killed and comes back has none of its processes: their names are free.
+names_after_a_restart(_Config) ->
+    Name = beamway_peer:unique_name("again"),
+    Start = fun() ->
+        {ok, Peer, Node} = beamway_peer:start(inet_tcp, #{name => Name, host => "127.0.0.1", args => ["-connect_all", "false"]}),
+        {ok, _} = beamway_peer:call(Peer, application, ensure_all_started, [placement]),
+        {Peer, Node}
+    end,
+    [{_, Other, OtherNode}] = Extra = beamway_placement_nodes:start(["other"]),
+    {First, Node} = Start(),
+    ok = beamway_peer:call(First, placement_group, new_group, [lasting, [Node, OtherNode]]),
+    Old = beamway_peer:run(First, fun() -> spawn(fun wait/0) end),
+    yes = beamway_peer:call(First, placement_group, register_name, [lasting, worker, Old]),
+    Found = fun(Peer) -> beamway_peer:call(Peer, placement_group, whereis_name, [lasting, worker]) end,
+    _ = beamway_peer:wait_until(fun() -> Old =:= Found(Other) end, 10000),
+    ok = beamway_peer:kill9(First),
+    ok = beamway_peer:wait_disconnected(Other, Node),
+    {Second, Node} = Start(),
+    true = beamway_peer:call(Other, net_kernel, connect_node, [Node]),
+    %% The other member tells it of the group.
+    _ = beamway_peer:wait_until(fun() -> [lasting] =:= beamway_peer:call(Second, placement_group, own_groups, []) end, 10000),
+    [_ = beamway_peer:wait_until(fun() -> undefined =:= Found(Peer) end, 10000) || Peer <- [Second, Other]],
+    New = beamway_peer:run(Second, fun() -> spawn(fun wait/0) end),
+    yes = beamway_peer:call(Second, placement_group, register_name, [lasting, worker, New]),
+    _ = beamway_peer:wait_until(fun() -> New =:= Found(Other) end, 10000),
+    %% It lives through a lost connection.
+    true = beamway_peer:call(Other, erlang, disconnect_node, [Node]),
+    ok = beamway_peer:wait_disconnected(Second, OtherNode),
+    undefined = Found(Other),
+    true = beamway_peer:call(Other, net_kernel, connect_node, [Node]),
+    _ = beamway_peer:wait_until(fun() -> New =:= Found(Other) end, 10000),
+    ok = beamway_peer:stop(Second),
+    ok = beamway_placement_nodes:stop(Extra).
+
+%% What has ended leaves nothing, and a change is told as what it changes.
+groups_forget(_Config) ->
+    [{_, A, NodeA}, {_, B, NodeB}] = Extra = beamway_placement_nodes:start(["a", "b"], #{args => ["-placement", "group_memory", "1000"]}),
+    Table = fun(Peer) -> beamway_peer:call(Peer, ets, tab2list, [placement_groups]) end,
+    Until = fun(Is) -> [_ = beamway_peer:wait_until(fun() -> Is(Table(Peer)) end, 30000) || Peer <- [A, B]] end,
+    true = beamway_peer:call(A, net_kernel, connect_node, [NodeB]),
+    ok = beamway_peer:call(A, placement_group, new_group, [large, [NodeA, NodeB]]),
+    Owner = beamway_peer:run(A, fun() -> spawn(fun wait/0) end),
+    [yes = beamway_peer:call(A, placement_group, register_name, [large, {name, N}, Owner]) || N <- lists:seq(1, 100)],
+    Size = fun(All) -> [map_size(maps:get(names, State)) || {large, State} <- All] end,
+    Until(fun(All) -> [100] =:= Size(All) end),
+    %% The next name is all that is sent.
+    Tracer = beamway_peer:run(B, fun() -> spawn(fun() -> 1 = erlang:trace(whereis(placement_group), true, ['receive']), merged() end) end),
+    _ = beamway_peer:wait_until(fun() -> beamway_peer:run(B, fun() -> {tracer, Tracer} =:= erlang:trace_info(whereis(placement_group), tracer) end) end, 10000),
+    yes = beamway_peer:call(A, placement_group, register_name, [large, one_more, Owner]),
+    Told = fun() -> beamway_peer:run(B, fun() -> persistent_term:get(merged, []) end) end,
+    _ = beamway_peer:wait_until(fun() -> Told() =/= [] end, 10000),
+    ?assertMatch([#{names := #{one_more := _} = Names}] when map_size(Names) =:= 1, Told()),
+    %% What a member has missed it gets nonetheless.
+    true = beamway_peer:run(B, fun() ->
+        [{large, #{names := Known} = State}] = ets:lookup(placement_groups, large),
+        ets:insert(placement_groups, {large, State#{names := maps:without([{name, N} || N <- lists:seq(1, 50)], Known)}})
+    end),
+    Until(fun(All) -> [101] =:= Size(All) end),
+    %% Names that are given back, processes that end, groups that are left.
+    [ok = beamway_peer:call(A, placement_group, unregister_name, [large, {name, N}]) || N <- lists:seq(1, 40)],
+    ?assertEqual(61, length(beamway_peer:call(A, placement_group, names, [large]))),
+    beamway_peer:run(A, fun() -> exit(Owner, kill) end),
+    [ok = beamway_peer:call(A, placement_group, new_group, [{small, N}, [NodeA, NodeB]]) || N <- lists:seq(1, 20)],
+    Until(fun(All) -> 21 =:= length(All) end),
+    [ok = beamway_peer:call(A, placement_group, delete_group, [{small, N}]) || N <- lists:seq(1, 20)],
+    Until(fun(All) -> [{large, 0}] =:= [{Group, map_size(Names)} || {Group, #{names := Names}} <- All] end),
+    ok = beamway_placement_nodes:stop(Extra).
+
+%% What the group's server on this node was told.
+merged() ->
+    receive
+        {trace, _, 'receive', {'$gen_cast', {merge, large, State}}} -> persistent_term:put(merged, persistent_term:get(merged, []) ++ [State]);
+        _ -> ok
+    end,
+    merged().
 
 %%% Topology
 

@@ -3,23 +3,26 @@
 %%
 %% `builtins' (boolean, default `true'), `attributes' (a configuration file, or `none'), `path' (the node's declared place, from the root down),
 %% `deadline' (ms that a choice or a question about a lease may take where the call does not say; 1000), `limit' (ms that the function of an
-%% attribute may take where its entry does not say; 500). Called by {@link placement_app} and {@link attr}; those that need them ask for the last two.
+%% attribute may take where its entry does not say; 500), `group_memory' (ms for which a group's member remembers what has ended in it, at least; 3600000).
+%% Called by {@link placement_app} and {@link attr}; those that need them ask for the last three.
 -module(placement_config).
 
 -include_lib("kernel/include/logger.hrl").
 
--export([from_environment/0, read/1, use/2, deadline_ms/0, limit_ms/0]).
+-export([from_environment/0, read/1, use/2, deadline_ms/0, limit_ms/0, group_memory_ms/0]).
 
 -define(DEADLINE_MS, 1000).
 %% Shorter than the deadline of a choice, so that one function does not make its whole node silent.
 -define(LIMIT_MS, 500).
+-define(GROUP_MEMORY_MS, 3600000).
 
 %% @doc Serves what the environment says.
 -spec from_environment() -> ok | {error, Text :: unicode:chardata()}.
 from_environment() ->
     Wrong = [io_lib:format("placement: ~tp = ~0tP is not valid; expected ~ts", [Name, Value, 10, Expected])
              || {Name, Value, IsGood, Expected} <- [{builtins, builtins(), fun is_boolean/1, "true or false"}, {deadline, deadline_ms(), fun is_ms/1, "milliseconds"},
-                                                    {limit, limit_ms(), fun is_ms/1, "milliseconds"}], not IsGood(Value)],
+                                                    {limit, limit_ms(), fun is_ms/1, "milliseconds"}, {group_memory, group_memory_ms(), fun is_ms/1, "milliseconds"}],
+             not IsGood(Value)],
     case {Wrong, read(application:get_env(placement, attributes, none))} of
         {[Text | _], _} -> {error, Text};
         {[], {ok, Entries}} -> use(builtins(), Entries);
@@ -37,6 +40,10 @@ deadline_ms() -> application:get_env(placement, deadline, ?DEADLINE_MS).
 %% @doc Milliseconds for the function of an attribute whose entry does not say how long it may take.
 -spec limit_ms() -> pos_integer().
 limit_ms() -> application:get_env(placement, limit, ?LIMIT_MS).
+
+%% @doc Milliseconds after which a member of a group looks for what it may forget ({@link placement_group}).
+-spec group_memory_ms() -> pos_integer().
+group_memory_ms() -> application:get_env(placement, group_memory, ?GROUP_MEMORY_MS).
 
 %% @doc The entries of a file; none without one.
 -spec read(none | file:name_all()) -> {ok, [{placement_entry:name(), placement_entry:definition()}]} | {error, Text :: unicode:chardata()}.

@@ -4,7 +4,10 @@
 %%
 %% Every member keeps the whole group; each entry carries a stamp, and of two the greater stamp holds, so members that were apart agree again when they meet
 %% (at nodeup they send each other the groups they share). Between them lies a moment in which two members may say different things: use a lease or a lock
-%% where that matters. Only members of a group talk about it: nodes in no common group are not connected by this server. For that to hold, start nodes with
+%% where that matters. A change is sent as what it changes; every ten seconds a member compares a digest of each group with one other, and where it differs
+%% both send all they have. A name goes with its process, which every member watches that is connected to its node, and with the node, when that leaves the group.
+%% A name that was taken from a living process, and a group that this node has left, are remembered for one to two hours (`group_memory' in the environment):
+%% a member that was apart for longer brings them back. Only members of a group talk about it: nodes in no common group are not connected by this server. For that to hold, start nodes with
 %% `-connect_all false', or hidden, and `-kernel prevent_overlapping_partitions false'; `pg' and `global' do not work on such nodes, since they want all
 %% visible nodes to be connected.
 -module(placement_group).
@@ -23,9 +26,14 @@
 -define(SERVER, ?MODULE).
 -define(GROUPS, placement_groups). %% {group(), state_of_group()}; a group that this node left stays, with its stamps
 -define(MEMBERS_MAX, 10000).
+-define(CHECK_MS, 10000).
+-define(NOTHING, #{members => #{}, names => #{}}).
 
--record(state, {clock = 0 :: non_neg_integer(),
-                monitors = #{} :: #{reference() => {group(), term(), pid()}}}). %% of local processes that have a name
+-record(state, {clock :: non_neg_integer(),
+                watched = #{} :: #{{group(), Name :: term()} => reference()},
+                monitors = #{} :: #{reference() => {group(), Name :: term()}},
+                buried = [] :: [buried()]}). %% what was to be forgotten when it was looked at last
+-type buried() :: {name, group(), Name :: term(), stamp()} | {left, group(), state_of_group()}.
 
 %% @doc Starts the server.
 -spec start_link() -> {ok, pid()} | {error, term()}.
@@ -140,10 +148,12 @@ init(_) ->
     ok = net_kernel:monitor_nodes(true, #{node_type => all}),
     All = ets:tab2list(?GROUPS),
     %% What was said while there was no server went to nobody: the other members say it again.
-    _ = [erlang:send({?SERVER, Node}, {'$gen_cast', {sync, Group, State, node()}}, [nosuspend, noconnect])
-         || {Group, #{members := Members} = State} <- All, Node <- maps:keys(Members), Node =/= node()],
-    Named = [{monitor(process, Pid), {Group, Name, Pid}} || {Group, #{names := Names}} <- All, {Name, {_, Pid}} <- maps:to_list(Names), is_pid(Pid), node(Pid) =:= node()],
-    {ok, #state{clock = lists:max([0 | [Count || {_, State} <- All, {Count, _} <- stamps(State)]]), monitors = maps:from_list(Named)}}.
+    _ = [send_to(Node, {sync, Group, State, node()}) || {Group, #{members := Members} = State} <- All, Node <- maps:keys(Members), Node =/= node()],
+    _ = erlang:send_after(?CHECK_MS, self(), check),
+    _ = erlang:send_after(placement_config:group_memory_ms(), self(), forget),
+    %% Later than all that this node has said before it was restarted, when it has no table any more.
+    Clock = lists:max([erlang:system_time(millisecond) | [Count || {_, State} <- All, {Count, _} <- stamps(State)]]),
+    {ok, lists:foldl(fun({Group, State}, Acc) -> watching(Group, ?NOTHING, State, Acc) end, #state{clock = Clock}, All)}.
 
 stamps(#{members := Members, names := Names}) -> [Stamp || {Stamp, _} <- maps:values(Members) ++ maps:values(Names)].
 
@@ -154,24 +164,21 @@ handle_call({new, Group, Nodes}, _, State) ->
         {false, _} -> {reply, {error, not_a_member}, State};
         {true, {ok, _}} -> {reply, {error, exists}, State};
         {true, {error, _}} ->
-            Old = case lookup(Group) of {ok, Left} -> Left; error -> #{members => #{}, names => #{}} end,
-            {reply, ok, with_members(Group, Nodes, in, Old, State)}
+            {reply, ok, with_members(Group, Nodes, in, known(Group), State)}
     end;
 handle_call({add, Group, Nodes}, _, State) -> in_group(Group, fun(Known) -> with_members(Group, Nodes, in, Known, State) end, State);
 handle_call({remove, Group, Nodes}, _, State) -> in_group(Group, fun(Known) -> with_members(Group, Nodes, out, Known, State) end, State);
 handle_call({delete, Group}, _, State) ->
     in_group(Group, fun(#{members := Members} = Known) -> with_members(Group, maps:keys(Members), out, Known, State) end, State);
-handle_call({register, Group, Name, Pid}, _, #state{monitors = Monitors} = State) ->
+handle_call({register, Group, Name, Pid}, _, State) ->
     case {members(Group), whereis_name(Group, Name)} of
-        {{ok, _}, undefined} ->
-            New = with_name(Group, Name, Pid, State#state{monitors = Monitors#{monitor(process, Pid) => {Group, Name, Pid}}}),
-            {reply, yes, New};
+        {{ok, _}, undefined} -> {reply, yes, with_name(Group, Name, Pid, State)};
         _ -> {reply, no, State}
     end;
 handle_call({unregister, Group, Name}, _, State) ->
     case whereis_name(Group, Name) of
         undefined -> {reply, ok, State};
-        Pid -> {reply, ok, with_name(Group, Name, none, unmonitored(Group, Name, Pid, State))}
+        _ -> {reply, ok, with_name(Group, Name, none, State)}
     end;
 handle_call(Other, _, State) ->
     {reply, {error, {unknown_request, Other}}, State}.
@@ -187,68 +194,176 @@ in_group(Group, Fun, State) ->
 handle_cast({merge, Group, #{members := _, names := _} = Other}, State) -> {noreply, merged(Group, Other, State)};
 handle_cast({sync, Group, #{members := _, names := _} = Other, Node}, State) when is_atom(Node) ->
     New = merged(Group, Other, State),
-    {ok, Known} = lookup(Group),
-    ok = tell([Node], Group, Known),
+    ok = tell([Node], Group, known(Group)),
     {noreply, New};
+handle_cast({check, Group, Digest, Node}, State) when is_atom(Node) ->
+    Known = known(Group),
+    _ = digest(Known) =:= Digest orelse send_to(Node, {sync, Group, Known, node()}),
+    {noreply, State};
 handle_cast(_, State) -> {noreply, State}.
 
 %% @private
 -spec handle_info(term(), #state{}) -> {noreply, #state{}}.
 handle_info({nodeup, Node, _}, State) ->
-    _ = [tell([Node], Group, Known) || {Group, #{members := Members} = Known} <- ets:tab2list(?GROUPS), is_map_key(Node, Members)],
-    {noreply, State};
-handle_info({'DOWN', Monitor, process, _, _}, #state{monitors = Monitors} = State) ->
+    All = ets:tab2list(?GROUPS),
+    _ = [tell([Node], Group, Known) || {Group, #{members := Members} = Known} <- All, is_map_key(Node, Members)],
+    {noreply, lists:foldl(fun({Group, Known}, Acc) -> watching(Group, ?NOTHING, Known, Acc) end, State, All)};
+handle_info({'DOWN', Monitor, process, Pid, Reason}, #state{monitors = Monitors, watched = Watched} = State) ->
     case maps:take(Monitor, Monitors) of
-        {{Group, Name, Pid}, Rest} ->
-            case lookup(Group) of
-                {ok, #{names := #{Name := {_, Pid}}}} -> {noreply, with_name(Group, Name, none, State#state{monitors = Rest})};
-                _ -> {noreply, State#state{monitors = Rest}}
+        {{Group, Name} = Key, Rest} ->
+            Left = State#state{monitors = Rest, watched = maps:remove(Key, Watched)},
+            case Reason of
+                %% It may live. Its node may even be connected again by now.
+                noconnection -> {noreply, watched(Group, Name, Pid, Left)};
+                _ ->
+                    ok = ended(Group, Name, Pid),
+                    {noreply, Left}
             end;
         error -> {noreply, State}
     end;
+handle_info(check, State) ->
+    _ = erlang:send_after(?CHECK_MS, self(), check),
+    _ = [send_to(lists:nth(rand:uniform(length(Others)), Others), {check, Group, digest(Known), node()})
+         || {Group, #{members := Members} = Known} <- ets:tab2list(?GROUPS), is_in(node(), Known),
+            Others <- [[Node || Node <- nodes(connected), is_map_key(Node, Members)]], Others =/= []],
+    {noreply, State};
+handle_info(forget, #state{buried = Before} = State) ->
+    _ = erlang:send_after(placement_config:group_memory_ms(), self(), forget),
+    Now = buried(ets:tab2list(?GROUPS)),
+    Old = [Buried || Buried <- Before, lists:member(Buried, Now)],
+    ok = lists:foreach(fun forget/1, Old),
+    {noreply, State#state{buried = Now -- Old}};
 handle_info(_, State) -> {noreply, State}.
 
-with_members(Group, Nodes, Word, #{members := Members} = Known, #state{clock = Clock} = State) ->
+%%% Changes
+
+with_members(Group, Nodes, Word, Known, #state{clock = Clock} = State) ->
     Stamp = {Clock + 1, node()},
-    New = Known#{members := maps:merge(Members, maps:from_list([{Node, {Stamp, Word}} || Node <- Nodes]))},
-    true = ets:insert(?GROUPS, {Group, New}),
-    tell(maps:keys(maps:get(members, New)), Group, New),
-    State#state{clock = Clock + 1}.
+    Change = #{members => maps:from_list([{Node, {Stamp, Word}} || Node <- Nodes]), names => #{}},
+    New = settled(merge(Known, Change)),
+    Newcomers = [Node || Node <- Nodes, Word =:= in, not is_in(Node, Known)],
+    ok = tell(Newcomers, Group, New),
+    ok = tell(lists:usort(members_of(New) ++ Nodes) -- Newcomers, Group, Change),
+    stored(Group, Known, New, State#state{clock = Clock + 1}).
 
 with_name(Group, Name, Pid, #state{clock = Clock} = State) ->
-    {ok, #{members := Members, names := Names} = Known} = lookup(Group),
-    New = Known#{names := Names#{Name => {{Clock + 1, node()}, Pid}}},
+    Change = #{members => #{}, names => #{Name => {{Clock + 1, node()}, Pid}}},
+    Known = known(Group),
+    New = merge(Known, Change),
     true = ets:insert(?GROUPS, {Group, New}),
-    %% Those that left need not know of names.
-    tell([Node || {Node, {_, in}} <- maps:to_list(Members)], Group, New),
-    State#state{clock = Clock + 1}.
-
-%% To a node that is not connected this connects; one whose connection is busy hears of it at the next change or nodeup.
-tell(Nodes, Group, Known) ->
-    _ = [erlang:send({?SERVER, Node}, {'$gen_cast', {merge, Group, Known}}, [nosuspend]) || Node <- Nodes, Node =/= node()],
-    ok.
-
-unmonitored(Group, Name, Pid, #state{monitors = Monitors} = State) ->
-    Kept = maps:filter(fun(Monitor, Of) when Of =:= {Group, Name, Pid} -> not demonitor(Monitor, [flush]);
-                          (_, _) -> true
-                       end, Monitors),
-    State#state{monitors = Kept}.
+    ok = tell(members_of(New), Group, Change),
+    watching(Group, Known, New, State#state{clock = Clock + 1}).
 
 merged(Group, Other, #state{clock = Clock} = State) ->
-    Mine = case lookup(Group) of {ok, Known} -> Known; error -> #{members => #{}, names => #{}} end,
-    New = merge(Mine, Other),
+    Mine = known(Group),
+    New = settled(merge(Mine, without_unheard(Other, Mine))),
+    Heard = State#state{clock = lists:max([Clock | [Count || {Count, _} <- stamps(Other)]])},
+    %% Of a group that this node is not in, and has forgotten, there is nothing to keep.
+    case Mine =:= ?NOTHING andalso not is_in(node(), New) of
+        true -> Heard;
+        false -> stored(Group, Mine, New, Heard)
+    end.
+
+known(Group) ->
+    case lookup(Group) of
+        {ok, Known} -> Known;
+        error -> ?NOTHING
+    end.
+
+stored(Group, #{names := Before} = Known, #{names := After} = New, State) ->
     true = ets:insert(?GROUPS, {Group, New}),
-    Lost = [{Name, Pid} || {Name, {_, Pid}} <- maps:to_list(maps:get(names, Mine)), is_pid(Pid), node(Pid) =:= node(),
-                           element(2, maps:get(Name, maps:get(names, New))) =/= Pid],
-    _ = [Pid ! {placement_group, Group, name_lost, Name} || {Name, Pid} <- Lost],
-    lists:foldl(fun({Name, Pid}, Acc) -> unmonitored(Group, Name, Pid, Acc) end,
-                State#state{clock = lists:max([Clock | [Count || {Count, _} <- stamps(New)]])}, Lost).
+    _ = [Pid ! {placement_group, Group, name_lost, Name} || {Name, {_, Pid}} <- maps:to_list(Before), is_pid(Pid), node(Pid) =:= node(), process_of(Name, After) =/= Pid],
+    watching(Group, Known, New, State).
+
+process_of(Name, Names) ->
+    case Names of
+        #{Name := {_, Pid}} -> Pid;
+        _ -> none
+    end.
+
+members_of(#{members := Members}) -> [Node || {Node, {_, in}} <- maps:to_list(Members)].
 
 -spec merge(state_of_group(), state_of_group()) -> state_of_group().
 merge(#{members := Members, names := Names}, #{members := OtherMembers, names := OtherNames}) ->
     #{members => latest(Members, OtherMembers), names => latest(Names, OtherNames)}.
 
 latest(One, Other) -> maps:merge_with(fun(_, A, B) -> max(A, B) end, One, Other).
+
+%% Without names of processes whose node has left; all of them, if this one has.
+settled(#{members := Members, names := Names} = State) ->
+    case is_in(node(), State) of
+        true -> State#{names := maps:filter(fun(_, {_, Pid}) -> Pid =:= none orelse not has_left(node(Pid), Members) end, Names)};
+        false -> State#{names := #{}}
+    end.
+
+has_left(Node, Members) ->
+    case Members of
+        #{Node := {_, out}} -> true;
+        _ -> false
+    end.
+
+%% That a name has no process any more is kept only where it had one.
+without_unheard(#{names := Names} = Other, #{names := Mine}) ->
+    Other#{names := maps:filter(fun(Name, {_, Pid}) -> is_pid(Pid) orelse is_map_key(Name, Mine) end, Names)}.
+
+%% The same for all members that agree, whatever they remember besides.
+digest(#{members := Members, names := Names}) -> erlang:phash2({Members, maps:filter(fun(_, {_, Pid}) -> is_pid(Pid) end, Names)}, 1 bsl 32).
+
+%% To a node that is not connected this connects; one whose connection is busy hears of it when digests are compared, or at nodeup.
+tell(Nodes, Group, Known) ->
+    _ = [erlang:send({?SERVER, Node}, {'$gen_cast', {merge, Group, Known}}, [nosuspend]) || Node <- Nodes, Node =/= node()],
+    ok.
+
+send_to(Node, Request) -> erlang:send({?SERVER, Node}, {'$gen_cast', Request}, [nosuspend, noconnect]).
+
+%%% Processes
+
+%% Names that are there no longer are not watched, and those that have come are.
+watching(Group, #{names := Before}, #{names := After}, State) ->
+    Gone = [Name || {Name, {_, Pid}} <- maps:to_list(Before), is_pid(Pid), process_of(Name, After) =/= Pid],
+    Come = [{Name, Pid} || {Name, {_, Pid}} <- maps:to_list(After), is_pid(Pid), process_of(Name, Before) =/= Pid],
+    Left = lists:foldl(fun(Name, Acc) -> unwatched(Group, Name, Acc) end, State, Gone),
+    lists:foldl(fun({Name, Pid}, Acc) -> watched(Group, Name, Pid, Acc) end, Left, Come).
+
+watched(Group, Name, Pid, #state{watched = Watched, monitors = Monitors} = State) ->
+    Key = {Group, Name},
+    %% A monitor would connect.
+    case not is_map_key(Key, Watched) andalso (node(Pid) =:= node() orelse lists:member(node(Pid), nodes(connected))) of
+        true ->
+            Monitor = monitor(process, Pid),
+            State#state{watched = Watched#{Key => Monitor}, monitors = Monitors#{Monitor => Key}};
+        false -> State
+    end.
+
+unwatched(Group, Name, #state{watched = Watched, monitors = Monitors} = State) ->
+    case maps:take({Group, Name}, Watched) of
+        {Monitor, Rest} ->
+            true = demonitor(Monitor, [flush]),
+            State#state{watched = Rest, monitors = maps:remove(Monitor, Monitors)};
+        error -> State
+    end.
+
+%% All members notice it by themselves.
+ended(Group, Name, Pid) ->
+    case lookup(Group) of
+        {ok, #{names := #{Name := {_, Pid}} = Names} = Known} ->
+            true = ets:insert(?GROUPS, {Group, Known#{names := maps:remove(Name, Names)}}),
+            ok;
+        _ -> ok
+    end.
+
+%%% Forgetting
+
+-spec buried([{group(), state_of_group()}]) -> [buried()].
+buried(All) ->
+    [{name, Group, Name, Stamp} || {Group, #{names := Names}} <- All, {Name, {Stamp, none}} <- maps:to_list(Names)]
+        ++ [{left, Group, Known} || {Group, Known} <- All, not is_in(node(), Known)].
+
+forget({left, Group, _}) -> _ = ets:delete(?GROUPS, Group), ok;
+forget({name, Group, Name, _}) ->
+    #{names := Names} = Known = known(Group),
+    true = ets:insert(?GROUPS, {Group, Known#{names := maps:remove(Name, Names)}}),
+    ok.
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
@@ -261,4 +376,21 @@ merge_test() ->
     Orders = [merge(merge(A, B), C), merge(A, merge(B, C)), merge(C, merge(B, A)), merge(merge(B, merge(A, B)), merge(C, A))],
     ?assertEqual(1, length(lists:usort(Orders))),
     ?assertMatch(#{members := #{a := {_, in}, b := {_, out}, c := {_, in}}, names := #{n := {_, none}}}, hd(Orders)).
+
+%% Names go with their nodes; what has ended is neither compared nor learnt of.
+settled_test() ->
+    Here = node(),
+    Group = #{members => #{Here => {{1, a}, in}, b => {{1, a}, in}}, names => #{n => {{2, a}, self()}, gone => {{3, a}, none}}},
+    ?assertEqual(Group, settled(Group)),
+    ?assertMatch(#{names := Names} when map_size(Names) =:= 0, settled(merge(Group, #{members => #{Here => {{4, b}, out}}, names => #{}}))),
+    ?assertEqual(digest(Group), digest(Group#{names := #{n => {{2, a}, self()}}})),
+    ?assertNotEqual(digest(Group), digest(Group#{names := #{}})),
+    ?assertEqual(#{n => {{2, a}, self()}}, maps:get(names, without_unheard(Group, ?NOTHING))),
+    ?assertEqual(Group, without_unheard(Group, Group)).
+
+buried_test() ->
+    Here = node(),
+    In = #{members => #{Here => {{1, a}, in}}, names => #{n => {{2, a}, self()}, gone => {{3, a}, none}}},
+    Out = #{members => #{Here => {{4, a}, out}}, names => #{}},
+    ?assertEqual([{name, one, gone, {3, a}}, {left, two, Out}], buried([{one, In}, {two, Out}])).
 -endif.
