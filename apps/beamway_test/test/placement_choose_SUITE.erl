@@ -8,7 +8,7 @@
 -export([three_values/1, relative_words/1, distance_words/1, priorities_give_way/1, conflicts_are_explained/1, why_not_names_everything/1,
          bad_queries/1, bad_nodes/1, choosers_do_not_pile_up/1, own_placements_count/1, spread_over_places/1, latencies/1,
          leases_have_a_capacity/1, leases_end/1, processes_take_their_lease/1, nobody_has_room/1,
-         groups/1, names_in_groups/1, groups_meet_again/1, names_after_a_restart/1, groups_forget/1, epochs/1, a_node_finds_its_place/1, the_command/1]).
+         groups/1, names_in_groups/1, groups_meet_again/1, names_after_a_restart/1, groups_forget/1, epochs/1, publishers_agree/1, a_node_finds_its_place/1, the_command/1]).
 -export([wait/0]).
 
 suite() -> [{timetrap, {minutes, 5}}].
@@ -17,7 +17,7 @@ all() ->
     [three_values, relative_words, distance_words, priorities_give_way, conflicts_are_explained, why_not_names_everything,
      bad_queries, bad_nodes, choosers_do_not_pile_up, own_placements_count, spread_over_places, latencies,
      leases_have_a_capacity, leases_end, processes_take_their_lease, nobody_has_room,
-     groups, names_in_groups, groups_meet_again, names_after_a_restart, groups_forget, epochs, a_node_finds_its_place, the_command].
+     groups, names_in_groups, groups_meet_again, names_after_a_restart, groups_forget, epochs, publishers_agree, a_node_finds_its_place, the_command].
 
 -define(NAMES, ["a", "b", "c", "d", "e", "f"]).
 
@@ -449,6 +449,24 @@ merged() ->
     merged().
 
 %%% Topology
+
+%% Nodes publish at once, also one that has fallen behind: all end with one tree.
+publishers_agree(Config) ->
+    [A, B, C | _] = Nodes = nodes_of(Config),
+    [true = call(Config, Name, net_kernel, connect_node, [Node]) || {Name, Node} <- [{"b", C}, {"b", A}, {"c", A}]],
+    Three = [A, B, C],
+    Tree = fun(Place) -> {ok, Made} = placement_tree:from_paths([{Node, Place} || Node <- Nodes]), Made end,
+    Trees = fun() -> lists:usort([call(Config, Name, placement, topology, []) || Name <- ["a", "b", "c"]]) end,
+    [{ok, _} = call(Config, "c", placement, set_topology, [Tree("/ahead")]) || _ <- [1, 2, 3]],
+    {ok, Epoch, []} = call(Config, "a", placement, set_topology, [Tree("/behind"), Three]),
+    ?assertEqual([Tree("/behind")], Trees()),
+    ?assertEqual([Epoch], lists:usort([call(Config, Name, placement, epoch, []) || Name <- ["a", "b", "c"]])),
+    [begin
+         Calls = [beamway_peer:async(fun() -> call(Config, Name, placement, set_topology, [Tree(lists:concat(["/", Name, Round])), Three]) end) || Name <- ["a", "b", "c"]],
+         [{ok, _, _} = beamway_peer:await(Call, 30000) || Call <- Calls],
+         ?assertMatch({Round, [_]}, {Round, Trees()})
+     end || Round <- lists:seq(1, 20)],
+    {ok, _, []} = call(Config, "a", placement, set_topology, [proplists:get_value(tree, Config), Nodes]).
 
 epochs(Config) ->
     [A, B | _] = nodes_of(Config),

@@ -210,7 +210,7 @@ epoch() -> placement_epoch:epoch().
 -spec set_topology(placement_tree:tree()) -> {ok, Epoch :: pos_integer()}.
 set_topology(Tree) -> placement_epoch:set(Tree).
 
-%% @doc The same on other nodes, too; those that did not take it are named.
+%% @doc The same on other nodes, too; those that did not take it, or have a newer one already, are named.
 -spec set_topology(placement_tree:tree(), [node()]) -> {ok, Epoch :: pos_integer(), Without :: [node()]}.
 set_topology(Tree, Nodes) -> placement_epoch:publish(Tree, Nodes).
 

@@ -82,7 +82,7 @@ text(Format, Arguments) -> lists:flatten(io_lib:format(Format, Arguments)).
 snapshot(Nodes, #{from := From, deadline := Deadline} = Plan) ->
     End = erlang:monotonic_time(millisecond) + Deadline,
     Views = placement_cache:fetch(Nodes, first_names(Plan), maps:with([max_age, deadline], Plan)),
-    {Epoch, Tree} = {placement_epoch:epoch(), placement_epoch:tree()},
+    {Epoch, Tree} = placement_epoch:current(),
     Groups = maps:from_list([{Group, Members} || Group <- groups(Plan), {ok, Members} <- [placement_group:members(Group)]]),
     Contexts = [#{node => Node, view => maps:get(Node, Views), from => From, tree => Tree, groups => Groups} || Node <- Nodes],
     #{contexts => Contexts, tree => Tree, epoch => Epoch, end_ms => End}.

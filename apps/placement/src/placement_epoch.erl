@@ -3,16 +3,19 @@
 %%
 %% A choice takes the tree once and uses it to its end, so it never sees half of a change. Nodes join by a declared path, or by measuring their way down from the
 %% root ({@link place/3}); a node that leaves takes nothing else with it. A new tree is published only when it is complete; of two the one of the higher
-%% epoch holds.
+%% epoch holds, and of two nodes that publish the same epoch at once the one whose name is greater: so all end with the same tree.
 -module(placement_epoch).
 -behaviour(gen_server).
 
--export([start_link/0, tree/0, epoch/0, set/1, publish/2, join/2, leave/1, place/3]).
+-export([start_link/0, tree/0, epoch/0, current/0, set/1, publish/2, join/2, leave/1, place/3]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2]).
 
 -define(SERVER, ?MODULE).
 -define(KEY, {?MODULE, tree}).
 -define(PUBLISH_MS, 5000).
+-define(PUBLISH_TRIES, 3).
+
+-type stamp() :: {Epoch :: non_neg_integer(), node() | none}.
 
 %% @doc Starts the server.
 -spec start_link() -> {ok, pid()} | {error, term()}.
@@ -20,23 +23,39 @@ start_link() -> gen_server:start_link({local, ?SERVER}, ?MODULE, [], []).
 
 %% @doc The tree in use. It stands in a persistent term: it changes seldom and is read at each choice.
 -spec tree() -> placement_tree:tree() | none.
-tree() -> element(2, persistent_term:get(?KEY, {0, none})).
+tree() -> element(2, current()).
 
 %% @doc The number of the tree in use; 0 without one.
 -spec epoch() -> non_neg_integer().
-epoch() -> element(1, persistent_term:get(?KEY, {0, none})).
+epoch() -> element(1, current()).
+
+%% @doc Both, of one moment.
+-spec current() -> {Epoch :: non_neg_integer(), placement_tree:tree() | none}.
+current() ->
+    {{Epoch, _}, Tree} = stamped(),
+    {Epoch, Tree}.
+
+-spec stamped() -> {stamp(), placement_tree:tree() | none}.
+stamped() -> persistent_term:get(?KEY, {{0, none}, none}).
 
 %% @doc Uses a tree on this node, as the next epoch.
 -spec set(placement_tree:tree()) -> {ok, Epoch :: pos_integer()}.
-set(Tree) -> gen_server:call(?SERVER, {set, Tree}).
+set(Tree) ->
+    {Epoch, _} = gen_server:call(?SERVER, {set, Tree, 0}),
+    {ok, Epoch}.
 
-%% @doc Uses a tree here and on other nodes; those that did not take it are named with the reason.
+%% @doc Uses a tree here and on other nodes. A node that has a newer tree already refuses: then it is published once more, as a newer one than that. Those that
+%% did not take it are named.
 -spec publish(placement_tree:tree(), [node()]) -> {ok, Epoch :: pos_integer(), Without :: [node()]}.
-publish(Tree, Nodes) ->
-    {ok, Epoch} = set(Tree),
-    Others = placement_query:distinct(Nodes) -- [node()],
-    {Replies, _} = gen_server:multi_call(Others, ?SERVER, {take, Epoch, Tree}, ?PUBLISH_MS),
-    {ok, Epoch, Others -- [Node || {Node, ok} <- Replies]}.
+publish(Tree, Nodes) -> publish(Tree, placement_query:distinct(Nodes) -- [node()], 0, ?PUBLISH_TRIES).
+
+publish(Tree, Others, After, Tries) ->
+    {Epoch, _} = Stamp = gen_server:call(?SERVER, {set, Tree, After}),
+    {Replies, _} = gen_server:multi_call(Others, ?SERVER, {publish, Stamp, Tree}, ?PUBLISH_MS),
+    case [Newer || {_, {error, {newer, Newer}}} <- Replies] of
+        [_ | _] = Epochs when Tries > 1 -> publish(Tree, Others, lists:max(Epochs), Tries - 1);
+        _ -> {ok, Epoch, Others -- [Node || {Node, ok} <- Replies]}
+    end.
 
 %% @doc Adds a node at its declared path.
 -spec join(node(), placement_tree:path()) -> {ok, Epoch :: pos_integer()} | {error, placement_tree:error()}.
@@ -79,14 +98,22 @@ init(_) -> {ok, none}.
 
 %% @private
 -spec handle_call(term(), gen_server:from(), none) -> {reply, term(), none}.
-handle_call({set, Tree}, _, State) -> {reply, {ok, use(epoch() + 1, Tree)}, State};
-handle_call({take, Epoch, Tree}, _, State) ->
-    _ = Epoch > epoch() andalso use(Epoch, Tree),
-    {reply, ok, State};
+handle_call({set, Tree, After}, _, State) ->
+    Stamp = {max(epoch(), After) + 1, node()},
+    _ = use(Stamp, Tree),
+    {reply, Stamp, State};
+handle_call({publish, {Epoch, Node} = Stamp, Tree}, _, State) when is_integer(Epoch), is_atom(Node) ->
+    case stamped() of
+        {Own, _} when Own < Stamp ->
+            _ = use(Stamp, Tree),
+            {reply, ok, State};
+        {Stamp, _} -> {reply, ok, State};
+        {{Newer, _}, _} -> {reply, {error, {newer, Newer}}, State}
+    end;
 handle_call({join, Node, Path}, _, State) ->
     Tree = case tree() of none -> placement_tree:empty(); Known -> Known end,
     case placement_tree:insert(Tree, Node, Path) of
-        {ok, New} -> {reply, {ok, use(epoch() + 1, New)}, State};
+        {ok, New} -> {reply, {ok, next(New)}, State};
         {error, _} = Error -> {reply, Error, State}
     end;
 handle_call({leave, Node}, _, State) ->
@@ -94,15 +121,17 @@ handle_call({leave, Node}, _, State) ->
         none -> {reply, {ok, epoch()}, State};
         Tree ->
             case placement_tree:is_member(Tree, Node) of
-                true -> {reply, {ok, use(epoch() + 1, placement_tree:remove(Tree, Node))}, State};
+                true -> {reply, {ok, next(placement_tree:remove(Tree, Node))}, State};
                 false -> {reply, {ok, epoch()}, State}
             end
     end;
 handle_call(Other, _, State) ->
     {reply, {error, {unknown_request, Other}}, State}.
 
-use(Epoch, Tree) ->
-    ok = persistent_term:put(?KEY, {Epoch, Tree}),
+next(Tree) -> use({epoch() + 1, node()}, Tree).
+
+use({Epoch, _} = Stamp, Tree) ->
+    ok = persistent_term:put(?KEY, {Stamp, Tree}),
     Epoch.
 
 %% @private
