@@ -7,7 +7,7 @@
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
 -export([three_values/1, relative_words/1, distance_words/1, priorities_give_way/1, conflicts_are_explained/1, why_not_names_everything/1,
          bad_queries/1, bad_nodes/1, choosers_do_not_pile_up/1, own_placements_count/1, spread_over_places/1, latencies/1,
-         leases_have_a_capacity/1, leases_end/1, processes_take_their_lease/1, nobody_has_room/1,
+         leases_have_a_capacity/1, leases_end/1, leases_are_judged_one_by_one/1, processes_take_their_lease/1, a_lease_that_is_gone/1, nobody_has_room/1,
          groups/1, names_in_groups/1, groups_meet_again/1, names_after_a_restart/1, groups_forget/1, epochs/1, publishers_agree/1, a_node_finds_its_place/1, the_command/1]).
 -export([wait/0]).
 
@@ -16,7 +16,7 @@ suite() -> [{timetrap, {minutes, 5}}].
 all() ->
     [three_values, relative_words, distance_words, priorities_give_way, conflicts_are_explained, why_not_names_everything,
      bad_queries, bad_nodes, choosers_do_not_pile_up, own_placements_count, spread_over_places, latencies,
-     leases_have_a_capacity, leases_end, processes_take_their_lease, nobody_has_room,
+     leases_have_a_capacity, leases_end, leases_are_judged_one_by_one, processes_take_their_lease, a_lease_that_is_gone, nobody_has_room,
      groups, names_in_groups, groups_meet_again, names_after_a_restart, groups_forget, epochs, publishers_agree, a_node_finds_its_place, the_command].
 
 -define(NAMES, ["a", "b", "c", "d", "e", "f"]).
@@ -267,11 +267,35 @@ holder(Node, Starter) ->
 
 wait() -> receive stop -> ok end.
 
+%% All ask at the same moment for what only one may have; a lease counts as soon as it is granted.
+leases_are_judged_one_by_one(Config) ->
+    F = node_of(Config, "f"),
+    [begin
+         Results = on(Config, "a", fun() ->
+             Self = self(),
+             Asking = [spawn_link(fun() ->
+                 receive go -> ok end,
+                 Self ! {answer, placement:reserve(F, #{}, #{require => Require, ttl => 60000, timeout => 30000})},
+                 receive stop -> ok end
+             end) || _ <- lists:seq(1, 30)],
+             _ = [Pid ! go || Pid <- Asking],
+             Answers = [receive {answer, Answer} -> Answer after 40000 -> none end || _ <- Asking],
+             _ = [Pid ! stop || Pid <- Asking],
+             Answers
+         end),
+         ?assertEqual({Most, 30 - Most}, {length([granted || {ok, _} <- Results]), length([no || {error, {refused, {predicate, _, false}}} <- Results])}),
+         _ = beamway_peer:wait_until(fun() -> 0 =:= call(Config, "f", placement_lease, count, []) end, 10000)
+     end || {Most, Require} <- [{1, {leases, lt, 1}}, {4, [{size, eq, 6}, {leases, lt, 4}]}]].
+
 processes_take_their_lease(Config) ->
     F = node_of(Config, "f"),
     Options = #{nodes => nodes_of(Config), claims => #{slots => 1}},
     {ok, Pid, #{node := F, refused := []}} = call(Config, "a", placement, spawn, [{size, eq, 6}, {?MODULE, wait, []}, Options]),
     ?assertEqual(F, node(Pid)),
+    ?assertMatch([{Pid, #{slots := 1}, attached}], call(Config, "f", placement_lease, list, [])),
+    %% To renew it takes nothing from it.
+    [{Reference, _, _, _}] = call(Config, "f", ets, tab2list, [placement_leases]),
+    ok = call(Config, "a", placement, renew, [{placement_lease, F, Reference}, 1]),
     ?assertMatch([{Pid, #{slots := 1}, attached}], call(Config, "f", placement_lease, list, [])),
     {ok, Second, _} = call(Config, "a", placement, spawn, [{size, eq, 6}, {?MODULE, wait, []}, Options]),
     {error, {busy, [{F, {refused, {capacity, slots, 0}}}]}} = call(Config, "a", placement, spawn, [{size, eq, 6}, {?MODULE, wait, []}, Options]),
@@ -280,6 +304,24 @@ processes_take_their_lease(Config) ->
     %% The process ends at once: its lease, too.
     {ok, _, _} = call(Config, "a", placement, spawn, [{size, eq, 6}, {erlang, node, []}, Options]),
     _ = beamway_peer:wait_until(fun() -> [] =:= call(Config, "f", placement_lease, list, []) end, 10000).
+
+%% The lease ends before its process is known there: the process does not stay, and the next node is tried.
+a_lease_that_is_gone(Config) ->
+    [E, F] = [node_of(Config, Name) || Name <- ["e", "f"]],
+    ok = on(Config, "f", fun() -> sys:install(placement_lease, {fun without_lease/3, none}) end),
+    {ok, Pid, #{node := E, refused := [{F, {no_lease, ended}}]}} =
+        call(Config, "a", placement, spawn, [#{require => {size, ge, 5}, prefer => [{1, {size, max}}], policy => {choices, 6}}, {?MODULE, wait, []}, #{nodes => [E, F]}]),
+    ok = on(Config, "f", fun() -> sys:remove(placement_lease, fun without_lease/3) end),
+    _ = beamway_peer:wait_until(fun() -> not on(Config, "f", fun() -> is_process_alive(persistent_term:get(handed_over)) end) end, 10000),
+    on(Config, "a", fun() -> Pid ! stop end),
+    _ = beamway_peer:wait_until(fun() -> {0, 0} =:= {call(Config, "e", placement_lease, count, []), call(Config, "f", placement_lease, count, [])} end, 10000).
+
+%% In the server, before it looks at a message.
+without_lease(State, {in, {'$gen_call', _, {hand_over, Reference, Pid}}}, _) ->
+    true = ets:delete(placement_leases, Reference),
+    ok = persistent_term:put(handed_over, Pid),
+    State;
+without_lease(State, _, _) -> State.
 
 %% Refused by the best, the next best is asked; when all have refused, all are named.
 nobody_has_room(Config) ->

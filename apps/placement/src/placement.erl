@@ -94,7 +94,7 @@ reserve(Node, Claims, Options) ->
 -spec release(lease()) -> ok.
 release(Lease) -> placement_lease:release(Lease).
 
-%% @doc Lets a lease live for so many milliseconds from now.
+%% @doc Lets a lease live for so many milliseconds from now. One that was handed over lives as long as its process, whatever this says.
 -spec renew(lease(), pos_integer()) -> ok | {error, ended | nodedown | no_server | timeout}.
 renew(Lease, TtlMs) -> placement_lease:renew(Lease, TtlMs).
 
@@ -107,7 +107,7 @@ hand_over(Lease, Pid) -> placement_lease:hand_over(Lease, Pid).
 spawn(Query, Call) -> spawn(Query, Call, #{}).
 
 %% @doc The same; options are `nodes' and `claims' ({@link placement_lease:claims()}). A node that refuses, because others came first, makes room for the next
-%% best, three in all; then the error names what each said.
+%% best, three in all; then the error names what each said. A process whose lease ended before it was handed over is killed (`{no_lease, Why}').
 -spec spawn(placement_query:query(), {module(), atom(), [term()]}, #{nodes => placement_choose:nodes_spec(), claims => placement_lease:claims()}) ->
           {ok, pid(), #{node := node(), refused := [{node(), term()}]}} | {error, placement_choose:error() | {busy, [{node(), term()}]}}.
 spawn(Query, {_, _, _} = Call, Options) ->
@@ -133,8 +133,14 @@ started(Node, {Module, Function, Arguments}, Lease) ->
     Request = spawn_request(Node, Module, Function, Arguments, []),
     receive
         {spawn_reply, Request, ok, Pid} ->
-            _ = hand_over(Lease, Pid),
-            {ok, Pid};
+            case hand_over(Lease, Pid) of
+                ok -> {ok, Pid};
+                {error, Reason} ->
+                    %% Nothing would count it: it must not stay.
+                    true = exit(Pid, kill),
+                    ok = release(Lease),
+                    {error, {no_lease, Reason}}
+            end;
         {spawn_reply, Request, error, Reason} ->
             ok = release(Lease),
             {error, Reason}

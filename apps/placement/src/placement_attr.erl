@@ -12,7 +12,7 @@
 -module(placement_attr).
 -behaviour(gen_server).
 
--export([start_link/0, configure/2, insert/2, update/2, delete/1, own/3, disown/2, names/0, local/2, definitions/0, exchange/3]).
+-export([start_link/0, configure/2, insert/2, update/2, delete/1, own/3, disown/2, names/0, local/2, definitions/0, is_evaluated/1, exchange/3]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2]).
 
 -export_type([answer/0, reason/0, version/0]).
@@ -116,6 +116,14 @@ names() ->
 %% @doc All definitions of this node.
 -spec definitions() -> [{placement_entry:name(), placement_entry:definition()}].
 definitions() -> lists:sort(ets:tab2list(?DEFINITIONS)).
+
+%% @doc Whether a function gives the value of an attribute of this node, so that it may be another one each time.
+-spec is_evaluated(placement_entry:name()) -> boolean().
+is_evaluated(Name) ->
+    case ets_lookup(?DEFINITIONS, Name) of
+        [{_, Definition}] -> not placement_entry:is_kept(Definition);
+        [] -> false
+    end.
 
 %% @doc The attributes of this node, without going over a network.
 -spec local([placement_entry:name()], TimeoutMs :: pos_integer()) -> {ok, [{placement_entry:name(), answer()}]} | {error, timeout | noproc}.

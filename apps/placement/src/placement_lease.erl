@@ -4,7 +4,8 @@
 %% A lease is granted by its target, which checks the predicate once more against its own attributes, and that the claims fit: of a claim
 %% `#{slots => 1}' all leases together may have as much as the attribute `slots' says. It ends after its time to live (5 s), with its holder, or when it is
 %% released; handed over to a process of the target it lives as long as that process. The attribute `leases' counts them.
-%% Checks run in processes of their own, at most 1000 at once; the table belongs to {@link placement_sup}, so leases survive this server.
+%% Checks run in processes of their own, at most 1000 at once. A lease that is granted meanwhile may change what they saw: a predicate over attributes that
+%% are evaluated is then checked again, one request at a time. The table belongs to {@link placement_sup}, so leases survive this server.
 -module(placement_lease).
 -behaviour(gen_server).
 
@@ -21,7 +22,11 @@
 -define(LEASES, placement_leases). %% {Reference, Holder :: pid(), claims(), EndMs | attached}
 -define(CHECKS_MAX, 1000).
 
--record(state, {checks = #{} :: #{reference() => {gen_server:from(), claims(), pid(), pos_integer()}},
+-record(request, {from :: gen_server:from(), holder :: pid(), claims :: claims(), require :: [placement_pred:predicate()], ttl :: pos_integer()}).
+-record(state, {checks = #{} :: #{reference() => {#request{}, Granted :: non_neg_integer()}},  %% how many were granted when it began
+                again = queue:new() :: queue:queue(#request{}),
+                checking_again = none :: none | reference(),
+                granted = 0 :: non_neg_integer(),
                 holders = #{} :: #{reference() => reference()}}).  %% monitor to lease
 
 %% @doc Starts the server.
@@ -43,7 +48,7 @@ reserve(Node, Claims, Require, Options) ->
 -spec release(lease()) -> ok.
 release({placement_lease, Node, Reference}) -> gen_server:cast({?SERVER, Node}, {release, Reference}).
 
-%% @doc Lets a lease live for so many milliseconds from now.
+%% @doc Lets a lease live for so many milliseconds from now. One that was handed over lives as long as its process, whatever this says.
 -spec renew(lease(), TtlMs :: pos_integer()) -> ok | {error, ended | nodedown | no_server | timeout}.
 renew({placement_lease, Node, Reference}, TtlMs) -> call(Node, {renew, Reference, TtlMs}, placement_config:deadline_ms()).
 
@@ -80,14 +85,15 @@ init(_) ->
 
 %% @private
 -spec handle_call(term(), gen_server:from(), #state{}) -> {reply, term(), #state{}} | {noreply, #state{}}.
-handle_call({reserve, Holder, Claims, Require, Ttl}, From, #state{checks = Checks} = State)
-  when is_pid(Holder), is_map(Claims), is_list(Require), is_integer(Ttl), Ttl > 0, map_size(Checks) < ?CHECKS_MAX ->
-    {_, Monitor} = check(Claims, Require),
-    {noreply, State#state{checks = Checks#{Monitor => {From, Claims, Holder, Ttl}}}};
-handle_call({reserve, _, _, _, _}, _, State) ->
-    {reply, {error, {refused, too_many_requests}}, State};
+handle_call({reserve, Holder, Claims, Require, Ttl}, From, #state{checks = Checks, again = Again} = State)
+  when is_pid(Holder), is_map(Claims), is_list(Require), is_integer(Ttl), Ttl > 0 ->
+    case map_size(Checks) + queue:len(Again) < ?CHECKS_MAX of
+        true -> {noreply, element(2, checking(#request{from = From, holder = Holder, claims = Claims, require = Require, ttl = Ttl}, State))};
+        false -> {reply, {error, {refused, too_many_requests}}, State}
+    end;
 handle_call({renew, Reference, Ttl}, _, State) when is_integer(Ttl), Ttl > 0 ->
     case ets:lookup(?LEASES, Reference) of
+        [{_, _, _, attached}] -> {reply, ok, State};
         [{_, Holder, Claims, _}] ->
             _ = granted(Reference, Holder, Claims, Ttl),
             {reply, ok, State};
@@ -113,7 +119,8 @@ handle_cast(_, State) -> {noreply, State}.
 -spec handle_info(term(), #state{}) -> {noreply, #state{}}.
 handle_info({'DOWN', Monitor, process, _, Reason}, #state{checks = Checks, holders = Holders} = State) ->
     case {Checks, Holders} of
-        {#{Monitor := Request}, _} -> {noreply, decided(Request, Reason, State#state{checks = maps:remove(Monitor, Checks)})};
+        {#{Monitor := {Request, Granted}}, _} ->
+            {noreply, checked_again(Monitor, decided(Request, Granted, Reason, State#state{checks = maps:remove(Monitor, Checks)}))};
         {_, #{Monitor := Reference}} -> {noreply, ended(Reference, State)};
         _ -> {noreply, State}
     end;
@@ -126,6 +133,20 @@ handle_info({time_is_over, Reference}, State) ->
     end;
 handle_info(_, State) -> {noreply, State}.
 
+checking(#request{claims = Claims, require = Require} = Request, #state{checks = Checks, granted = Granted} = State) ->
+    {_, Monitor} = check(Claims, Require),
+    {Monitor, State#state{checks = Checks#{Monitor => {Request, Granted}}}}.
+
+%% The next of those that must be checked again, when the one before is decided.
+checked_again(Monitor, #state{checking_again = Current, again = Again} = State) when Current =:= none; Current =:= Monitor ->
+    case queue:out(Again) of
+        {{value, Request}, Rest} ->
+            {Next, Checking} = checking(Request, State#state{again = Rest}),
+            Checking#state{checking_again = Next};
+        {empty, _} -> State#state{checking_again = none}
+    end;
+checked_again(_, State) -> State.
+
 %% The exit reason is how the result travels.
 -dialyzer({nowarn_function, check/2}).
 check(Claims, Require) -> spawn_monitor(fun() -> exit({?MODULE, checked(Claims, Require)}) end).
@@ -133,12 +154,13 @@ check(Claims, Require) -> spawn_monitor(fun() -> exit({?MODULE, checked(Claims, 
 %% In a process of its own: waits for the node's own attributes.
 checked(Claims, Require) ->
     {ok, Compiled} = placement_pred:compile(Require),
-    Names = lists:usort(placement_pred:attributes(Compiled) ++ maps:keys(Claims)),
+    Judged = placement_pred:attributes(Compiled),
+    Names = lists:usort(Judged ++ maps:keys(Claims)),
     {ok, Answers} = placement_attr:local(Names, 2 * placement_config:deadline_ms()),
     Known = maps:from_list([{Name, known(Answer)} || {Name, Answer} <- Answers]),
     Context = #{node => node(), view => #{status => ok, attributes => Known}},
     case [{placement_pred:source(P), Truth} || P <- placement_pred:conjuncts(Compiled), Truth <- [placement_pred:evaluate(P, Context)], Truth =/= true] of
-        [] -> {fits, maps:with(maps:keys(Claims), Known)};
+        [] -> {fits, maps:with(maps:keys(Claims), Known), lists:any(fun placement_attr:is_evaluated/1, Judged)};
         [{P, Truth} | _] -> {refused, {predicate, P, Truth}}
     end.
 
@@ -146,21 +168,23 @@ known({ok, Value, Age, Unit, _, Tolerance}) -> {ok, Value, Age, Unit, Tolerance}
 known({stale, _, _, _, _, Reason}) -> {unknown, Reason};
 known({unknown, _} = Unknown) -> Unknown.
 
-decided({From, Claims, Holder, Ttl}, {?MODULE, {fits, Capacities}}, State) ->
+decided(Request, Before, {?MODULE, {fits, _, true}}, #state{granted = Granted, again = Again} = State) when Granted =/= Before ->
+    State#state{again = queue:in(Request, Again)};
+decided(#request{from = From, claims = Claims, holder = Holder, ttl = Ttl}, _, {?MODULE, {fits, Capacities, _}}, #state{granted = Granted} = State) ->
     case lacking(maps:to_list(Claims), Capacities) of
         none ->
             Reference = make_ref(),
             _ = granted(Reference, Holder, Claims, Ttl),
             gen_server:reply(From, {ok, Reference}),
-            State#state{holders = (State#state.holders)#{monitor(process, Holder) => Reference}};
+            State#state{granted = Granted + 1, holders = (State#state.holders)#{monitor(process, Holder) => Reference}};
         Lacking ->
             gen_server:reply(From, {error, {refused, Lacking}}),
             State
     end;
-decided({From, _, _, _}, {?MODULE, {refused, _} = Refused}, State) ->
+decided(#request{from = From}, _, {?MODULE, {refused, _} = Refused}, State) ->
     gen_server:reply(From, {error, Refused}),
     State;
-decided({From, _, _, _}, _Crashed, State) ->
+decided(#request{from = From}, _, _Crashed, State) ->
     gen_server:reply(From, {error, timeout}),
     State.
 
