@@ -11,7 +11,7 @@
          a_dead_node_costs_no_time/1, a_duplicate_is_one_node/1, units_and_failures/1, atoms_are_no_large_numbers/1, unknown_nodes_are_not_far/1,
          the_server_is_killed/1, an_owner_ends/1, owners_are_counted/1, averages_over_time/1, ages_and_caches/1, changes_are_pushed/1,
          a_node_comes_back_with_its_name/1, a_node_without_placement/1, configuration_files/1, strangers_write_to_the_server/1, many_ask_one_evaluation/1,
-         pairs_that_talk_much/1, a_stopped_node_is_waited_for_once/1, warnings_are_shown/1]).
+         pairs_that_talk_much/1, a_stopped_node_is_waited_for_once/1, an_attribute_is_defined_anew/1, warnings_are_shown/1]).
 -export([held/0, count_up/0, wrong/0, caught/1]).
 
 suite() -> [{timetrap, {minutes, 2}}].
@@ -21,7 +21,7 @@ all() ->
      a_dead_node_costs_no_time, a_duplicate_is_one_node, units_and_failures, atoms_are_no_large_numbers, unknown_nodes_are_not_far,
      the_server_is_killed, an_owner_ends, owners_are_counted, averages_over_time, ages_and_caches, changes_are_pushed,
      a_node_comes_back_with_its_name, a_node_without_placement, configuration_files, strangers_write_to_the_server, many_ask_one_evaluation,
-     pairs_that_talk_much, a_stopped_node_is_waited_for_once, warnings_are_shown].
+     pairs_that_talk_much, a_stopped_node_is_waited_for_once, an_attribute_is_defined_anew, warnings_are_shown].
 
 init_per_suite(Config) ->
     Cluster = beamway_placement_nodes:start(["a", "b", "c", "d"]),
@@ -302,6 +302,31 @@ many_ask_one_evaluation(Config) ->
     {answers, Values} = on(Config, "a", fun() -> Asker ! {answers, self()}, receive {answers, _} = Answers -> Answers after 30000 -> none end end),
     ?assertEqual(lists:duplicate(20, 1), Values),
     ok = call(Config, "d", attr, delete_attr, [slow]).
+
+%% What the function before gives is no value of the attribute that has its name now.
+an_attribute_is_defined_anew(Config) ->
+    Node = node_of(Config, "d"),
+    ok = call(Config, "d", persistent_term, put, [?MODULE, 0]),
+    Held = {dynamic, {?MODULE, held, []}, #{limit => 60000, min_interval => 60000}},
+    [begin
+         ok = call(Config, "d", placement, insert, [anew, Held]),
+         Asker = beamway_peer:async(fun() -> call(Config, "a", placement_cache, fetch, [[Node], [anew], #{live => true, deadline => 60000}]) end),
+         _ = beamway_peer:wait_until(fun() -> is_pid(call(Config, "d", erlang, whereis, [held])) end, 30000),
+         ok = Anew(),
+         %% If it still runs, it ends now.
+         _ = on(Config, "d", fun() -> catch held ! release end),
+         #{Node := #{attributes := #{anew := Asked}}} = beamway_peer:await(Asker, 60000),
+         #{Node := #{attributes := #{anew := Now}}} = call(Config, "a", placement_cache, fetch, [[Node], [anew], #{live => true, deadline => 60000}]),
+         ?assertMatch({_, Expected, Expected}, {Way, result(Asked), result(Now)}),
+         _ = beamway_peer:wait_until(fun() -> undefined =:= call(Config, "d", erlang, whereis, [held]) end, 30000),
+         ok = call(Config, "d", placement, delete, [anew])
+     end || {Way, Expected, Anew} <-
+                [{function, {ok, node()}, fun() -> call(Config, "d", placement, insert, [anew, {dynamic, {erlang, hd, [[node()]]}, #{min_interval => 60000}}]) end},
+                 {value, {ok, 42}, fun() -> call(Config, "d", placement, insert, [anew, 42]) end},
+                 {gone, {unknown, missing}, fun() -> call(Config, "d", placement, delete, [anew]) end}]].
+
+result({ok, Value, _, _, _}) -> {ok, Value};
+result({unknown, _} = Unknown) -> Unknown.
 
 waiting(Pids) ->
     case [Pid || Pid <- Pids, process_info(Pid, status) =/= {status, waiting}] of

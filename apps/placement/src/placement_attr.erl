@@ -36,7 +36,7 @@
 -define(BACK_OFF_MS, 100).
 -define(BACK_OFF_MAX_MS, 10000).
 
--record(evaluation, {pid :: pid(), monitor :: reference(), timer :: reference(), stopped = false :: boolean()}).
+-record(evaluation, {pid :: pid(), timer :: reference(), definition :: placement_entry:definition(), stopped = false :: boolean()}).
 -record(request, {reply :: fun(([{atom(), answer()}]) -> term()), names :: [atom()], open :: [atom()], answers :: #{atom() => answer()}}).
 -record(state, {evaluations = #{} :: #{atom() => #evaluation{}},  %% what runs now
                 by_monitor = #{} :: #{reference() => atom()},
@@ -169,16 +169,16 @@ handle_call({configure, Entries}, _, State) ->
     _ = [forget(Name) || {Name, Definition} <- Known, not is_map_key(inserted, Definition)],
     _ = [define(Name, Definition) || {Name, Definition} <- Entries],
     _ = changed(),
-    {reply, ok, State};
+    {reply, ok, without_obsolete(State)};
 handle_call({insert, Name, Definition}, _, State) ->
     _ = forget(Name),
     _ = define(Name, Definition#{inserted => true}),
     _ = changed(),
-    {reply, ok, State};
+    {reply, ok, without_obsolete(State)};
 handle_call({delete, Name}, _, State) ->
     _ = forget(Name),
     _ = changed(),
-    {reply, ok, State};
+    {reply, ok, without_obsolete(State)};
 handle_call({own, Name, What, Pid}, _, #state{owners = Owners} = State) ->
     Value = case What of count -> '$count'; {value, Given} -> Given end,
     Known = [Monitor || {Monitor, Owner} <- maps:to_list(Owners), Owner =:= {Name, Pid}],
@@ -343,26 +343,49 @@ started(Name, #state{evaluations = Evaluations, waiting = Waiting} = State) ->
         false -> evaluating(Name, ets:lookup(?DEFINITIONS, Name), State)
     end.
 
-evaluating(Name, [{_, #{call := Call, limit := Limit}}], #state{evaluations = Evaluations, by_monitor = ByMonitor} = State) ->
+evaluating(Name, [{_, #{kind := Kind, call := Call, limit := Limit} = Definition}], #state{evaluations = Evaluations, by_monitor = ByMonitor} = State)
+  when Kind =/= static ->
     {Pid, Monitor} = placement_eval:start(Call),
     Timer = erlang:send_after(Limit, self(), {limit, Name, Pid}),
-    State#state{evaluations = Evaluations#{Name => #evaluation{pid = Pid, monitor = Monitor, timer = Timer}},
+    State#state{evaluations = Evaluations#{Name => #evaluation{pid = Pid, timer = Timer, definition = Definition}},
                 by_monitor = ByMonitor#{Monitor => Name}};
 evaluating(Name, _, State) ->
-    %% Deleted, or no longer dynamic, while it waited.
-    answered(Name, {unknown, missing}, State).
+    %% Deleted, or static by now: nothing is evaluated.
+    answered(Name, look(Name, erlang:monotonic_time(millisecond)), State).
+
+%% Whoever waits for an attribute that was defined anew need not wait for the old function.
+without_obsolete(#state{evaluations = Evaluations} = State) ->
+    State#state{evaluations = maps:map(fun(Name, #evaluation{pid = Pid, definition = Definition} = Evaluation) ->
+                                               case is_defined(Name, Definition) of
+                                                   true -> Evaluation;
+                                                   false ->
+                                                       true = placement_eval:stop(Pid),
+                                                       Evaluation#evaluation{stopped = true}
+                                               end
+                                       end, Evaluations)}.
+
+is_defined(Name, Definition) -> ets:lookup(?DEFINITIONS, Name) =:= [{Name, Definition}].
 
 evaluation_ended(Name, Reason, #state{evaluations = Evaluations} = State) ->
-    #{Name := #evaluation{timer = Timer, stopped = Stopped}} = Evaluations,
+    #{Name := #evaluation{timer = Timer, stopped = Stopped, definition = Definition}} = Evaluations,
     _ = erlang:cancel_timer(Timer),
-    Now = erlang:monotonic_time(millisecond),
-    Answer = learnt(Name, ets:lookup(?DEFINITIONS, Name), placement_eval:outcome(Reason, Stopped), Now),
-    next(answered(Name, Answer, State#state{evaluations = maps:remove(Name, Evaluations)})).
+    Left = State#state{evaluations = maps:remove(Name, Evaluations)},
+    case is_defined(Name, Definition) of
+        true -> next(answered(Name, learnt(Name, Definition, placement_eval:outcome(Reason, Stopped), erlang:monotonic_time(millisecond)), Left));
+        %% What the old function gave says nothing of the attribute that has its name now.
+        false -> next(asked_anew(Name, Left))
+    end.
+
+asked_anew(Name, #state{requests = Requests} = State) ->
+    case lists:any(fun(#request{open = Open}) -> lists:member(Name, Open) end, maps:values(Requests)) of
+        true -> started(Name, State);
+        false -> State
+    end.
 
 next(#state{waiting = [Name | Rest]} = State) -> started(Name, State#state{waiting = Rest});
 next(State) -> State.
 
-learnt(Name, [{_, #{kind := sampled, over := Over} = Definition}], Outcome, Now) ->
+learnt(Name, #{kind := sampled, over := Over} = Definition, Outcome, Now) ->
     _ = case typed(Outcome, number) of
             {ok, Number} ->
                 Kept = [Sample || {At, _} = Sample <- samples(Name), Now - At < Over],
@@ -370,7 +393,7 @@ learnt(Name, [{_, #{kind := sampled, over := Over} = Definition}], Outcome, Now)
             {error, _} -> true
         end,
     averaged(Name, Definition, Now);
-learnt(Name, [{_, #{kind := dynamic, type := Type} = Definition}], Outcome, Now) ->
+learnt(Name, #{kind := dynamic, type := Type} = Definition, Outcome, Now) ->
     Before = ets:lookup(?VALUES, Name),
     case typed(Outcome, Type) of
         {ok, Value} ->
@@ -380,8 +403,7 @@ learnt(Name, [{_, #{kind := dynamic, type := Type} = Definition}], Outcome, Now)
             Last = failed(Before, Reason),
             true = ets:insert(?VALUES, {Name, Last, Now, failures(Before) + 1}),
             old_or_unknown(Last, Definition, Now)
-    end;
-learnt(_, _, _, _) -> {unknown, missing}.
+    end.
 
 samples(Name) ->
     case ets:lookup(?VALUES, {samples, Name}) of
