@@ -16,8 +16,9 @@
  *
  * Out: a frame goes straight into the ring; what does not fit waits in the driver's queue (never
  * more than one frame, because the port is busy from then on) and the port stays busy until half
- * the ring is free. In: a frame that is whole is copied once, by the VM, into a binary of its own
- * size; a larger one is gathered in a binary while it arrives.
+ * the ring is free. In: a frame is copied once, out of the peer's reach, before the VM decodes it:
+ * small ones that stand together into one binary, others each into its own, the largest while they
+ * arrive.
  *
  * The port of a distribution controller gives whatever comes. That of a lane gives frames only as
  * long as its owner's credit lasts, and leaves the rest in the ring; an empty frame is one, too;

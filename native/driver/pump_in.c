@@ -12,6 +12,14 @@
  * must leave the producer more than the half ring that it may be waiting for. */
 #define GATHER_PART_BYTES (BW_RING_MIN_BYTES / 16)
 
+/* The VM decodes a frame of the distribution where it is given, in two passes, and the peer can
+ * write in the ring between them. So such a frame is copied out first: frames up to this size
+ * together with those that follow, a larger one by itself, as if it was gathered. */
+#define RUN_FRAME_BYTES 512
+
+/* A message that waits in a mailbox keeps the whole run: not more than a few of the largest. */
+#define RUN_BYTES (2 * 1024)
+
 static void use_credit(bw_pump_t *pump, uint64_t len)
 {
     if (!pump->is_lane || pump->is_deaf)
@@ -157,12 +165,47 @@ static pump_result_t judge(bw_pump_t *pump, const bw_frame_t *frame)
     return pump->has_end ? PUMP_ENDED : has_credit(pump) ? PUMP_MORE : PUMP_PAUSED;
 }
 
-/* A frame that is whole, to the VM. */
+/* A lane's frame that is whole, to the VM, which only copies it. */
 static void deliver(bw_pump_t *pump, const bw_frame_t *frame, const uint8_t *at)
 {
-    if (!pump->is_deaf && (frame->kind == BW_FRAME_DATA || pump->is_lane))
+    if (!pump->is_deaf)
         driver_output(pump->port, (char *)(uintptr_t)(at + BW_FRAME_HEADER_BYTES), frame->len);
     use_credit(pump, frame->len);
+}
+
+/* Whether a frame goes with others that follow it. */
+static bool begins_run(const bw_pump_t *pump, const bw_frame_t *frame, size_t avail)
+{
+    return !pump->is_lane && frame->len <= RUN_FRAME_BYTES && avail >= frame->size;
+}
+
+/* Copies the first bytes of the span, and gives the VM the whole frames in the copy. *used_p: their
+ * bytes. */
+static pump_result_t give_run(bw_pump_t *pump, const uint8_t *at, size_t avail, budget_t *budget,
+                              size_t *used_p)
+{
+    size_t used = 0, len = least(avail, RUN_BYTES);
+    ErlDrvBinary *run = driver_alloc_binary((ErlDrvSizeT)len);
+    const uint8_t *copy;
+    bw_frame_t frame;
+
+    if (!run)
+        return PUMP_FAILED;
+    copy = (const uint8_t *)run->orig_bytes;
+    memcpy(run->orig_bytes, at, len);
+    while (budget->frames > 0 &&
+           bw_frame_parse(copy + used, len - used, &frame) == BW_FRAME_WHOLE &&
+           frame.kind != BW_FRAME_END) {
+        if (frame.kind == BW_FRAME_DATA)
+            driver_output_binary(pump->port, NULL, 0, run,
+                                 (ErlDrvSizeT)(used + BW_FRAME_HEADER_BYTES), frame.len);
+        used += frame.size;
+        pump->frames_in++;
+        budget->frames--;
+    }
+    driver_free_binary(run);
+    *used_p = used;
+    return used > 0 ? PUMP_MORE : PUMP_FAILED; /* the first was whole: the peer has changed it */
 }
 
 /* The head of a part, read once: the peer can write there. False: the frame is none. */
@@ -194,7 +237,7 @@ static pump_result_t begin_frame(bw_pump_t *pump, const bw_frame_t *frame, const
         *used_p = BW_FRAME_HEADER_BYTES + BW_PART_HEAD_BYTES;
         return start_part(pump, frame, head) ? PUMP_MORE : PUMP_FAILED;
     }
-    if (avail < frame->size || frame->len > GATHER_BYTES) {
+    if (!pump->is_lane || avail < frame->size || frame->len > GATHER_BYTES) {
         *used_p = BW_FRAME_HEADER_BYTES;
         return start_gathering(pump, frame) ? PUMP_MORE : PUMP_FAILED;
     }
@@ -238,9 +281,13 @@ static pump_result_t receive_span(bw_pump_t *pump, const bw_span_t *span, budget
             used += frame.size;
         if (result != PUMP_MORE)
             break;
-        pump->frames_in++;
-        budget->frames--;
-        result = begin_frame(pump, &frame, at, avail, &done);
+        if (begins_run(pump, &frame, avail)) {
+            result = give_run(pump, at, avail, budget, &done);
+        } else {
+            pump->frames_in++;
+            budget->frames--;
+            result = begin_frame(pump, &frame, at, avail, &done);
+        }
         if (result != PUMP_MORE)
             break;
         used += done;

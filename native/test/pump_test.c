@@ -21,6 +21,7 @@ static struct {
     bw_link_t *peer;
     const bw_link_ops_t *real_ops;
     bw_link_ops_t ops; /* of the pump's link, with hooks */
+    uint8_t *spoils;   /* the frame that is delivered next, as the peer has it mapped, or NULL */
 } here;
 
 /* What "the VM" got: number, bytes, and whether each byte was that of pattern(). */
@@ -34,12 +35,23 @@ static uint8_t pattern(uint64_t len, uint64_t i)
     return (uint8_t)(len * 7 + i * 31 + (i >> 8));
 }
 
+static void check_pattern(const uint8_t *at, uint64_t len)
+{
+    for (uint64_t i = 0; i < len; i++)
+        got.wrong |= at[i] != pattern(len, i);
+}
+
+/* The VM goes over a frame more than once; a rogue peer writes between its passes. */
 static void shim_deliver(const uint8_t *at, uint64_t len)
 {
     got.frames++;
     got.bytes += len;
-    for (uint64_t i = 0; i < len; i++)
-        got.wrong |= at[i] != pattern(len, i);
+    check_pattern(at, len);
+    if (!here.spoils)
+        return;
+    memset(here.spoils + BW_FRAME_HEADER_BYTES, 0xEE, len);
+    check_pattern(at, len);
+    here.spoils += bw_frame_size((uint32_t)len);
 }
 
 static void start(uint64_t ring_bytes)
@@ -176,6 +188,27 @@ static void frames_of_every_kind_of_size_arrive(void)
     CHECK_EQ(pump_wake(&here.pump), WAKE_ASLEEP);
     CHECK_EQ(got.bytes, bytes);
     CHECK_EQ(here.pump.frames_in, 1 + sizeof lens / sizeof *lens);
+    CHECK_IN(stop());
+}
+
+/* Of each size, in all the ways that a frame can go: a peer that writes while the VM decodes does
+ * not reach what the VM decodes. */
+static void what_the_vm_decodes_is_out_of_the_peers_reach(void)
+{
+    static const uint32_t lens[] = {1,    8,    64,   100,   1023,  1024,   1025,   64,    64,
+                                    4096, 9000, 8168, 16000, 60000, 262144, 262145, 300000};
+    const uint64_t frames = sizeof lens / sizeof *lens;
+    bw_span_t span = {0};
+
+    CHECK_IN(start(16 * RING));
+    CHECK_EQ(here.peer->ops->reserve(here.peer, 1, &span), BW_OK);
+    for (size_t i = 0; i < frames; i++)
+        CHECK_IN(peer_writes(lens[i]));
+    if (carrier->is_shared)
+        here.spoils = span.base;
+    CHECK_EQ(wake_for(frames), WAKE_ASLEEP);
+    CHECK_EQ(got.frames, frames);
+    CHECK(!got.wrong);
     CHECK_IN(stop());
 }
 
@@ -650,6 +683,8 @@ static void a_byte_at_a_time_does_not_keep_a_call_from_ending(void)
 
 static const check_case_t cases[] = {
     {"frames_of_every_kind_of_size_arrive", frames_of_every_kind_of_size_arrive},
+    {"what_the_vm_decodes_is_out_of_the_peers_reach",
+     what_the_vm_decodes_is_out_of_the_peers_reach},
     {"half_a_frame_is_slept_on", half_a_frame_is_slept_on},
     {"large_frames_are_gathered", large_frames_are_gathered},
     {"garbage_fails_the_link", garbage_fails_the_link},
