@@ -252,15 +252,17 @@ static bool command_look(bw_port_t *self, reply_t *reply)
 
 static bool command_receive(bw_port_t *self, reply_t *reply)
 {
+    bw_link_t *link = self->pump.link;
     pump_result_t result;
     bw_link_stats_t stats;
-    bool finished;
+    bool is_orphan, finished;
 
     if (!self->active)
         return false;
+    is_orphan = link->ops->is_orphan && link->ops->is_orphan(link); /* before the last look */
     result = pump_receive(&self->pump);
-    finished = result != PUMP_MORE && self->pump.link->ops->is_finished(self->pump.link);
-    self->pump.link->ops->stats(self->pump.link, &stats);
+    finished = result != PUMP_MORE && (is_orphan || link->ops->is_finished(link));
+    link->ops->stats(link, &stats);
     reply_number(reply, finished, 1);
     reply_number(reply, stats.bytes_in, 8);
     if (result == PUMP_FAILED)

@@ -64,6 +64,9 @@ typedef struct {
     void (*stats)(const bw_link_t *link, bw_link_stats_t *stats_p);
     /* True if the peer has closed its end in order and all that it wrote has been released. */
     bool (*is_finished)(bw_link_t *link);
+    /* True if the peer's process is known to be gone: what can be read from now on is all that it
+     * has written. NULL, and false: not known. */
+    bool (*is_orphan)(bw_link_t *link);
     /* Why the link is of no use any more, fit for an atom; NULL if the carrier does not know. */
     const char *(*reason)(bw_link_t *link);
     /* Unmaps and closes everything and frees the link. If `fd_p` is not NULL, the polled

@@ -10,6 +10,7 @@
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -89,6 +90,26 @@ static bool same_user(int fd)
 
     return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) == 0 && peer.uid == geteuid() &&
            !may_be_anybody(peer.uid);
+}
+
+#ifndef SO_PEERPIDFD /* Linux 6.5; it also knows a peer of another pid namespace */
+#define SO_PEERPIDFD 77
+#endif
+
+/* A pidfd of the process at the other end, -1 if the system has none for us: then it is not known
+ * when that process ends. */
+static int process_of(int fd)
+{
+    struct ucred peer;
+    socklen_t len = sizeof(int);
+    int process;
+
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERPIDFD, &process, &len) == 0)
+        return process;
+    len = sizeof peer;
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) < 0 || peer.pid <= 0)
+        return -1;
+    return (int)syscall(SYS_pidfd_open, peer.pid, 0);
 }
 
 static socklen_t socket_address(const uint8_t *address, size_t len, struct sockaddr_un *un_p)
@@ -250,21 +271,24 @@ bw_status_t bw_shm_join(const uint8_t *address, size_t address_len,
                         bw_link_t **link_p, bw_error_t *error_p)
 {
     hello_t hello = {.version = HELLO_VERSION, .ring_bytes = ring_bytes};
-    int fds[FD_COUNT] = {-1, -1, -1}, visit = -1;
+    int fds[FD_COUNT] = {-1, -1, -1}, visit = -1, process = -1;
     bw_link_t *link = NULL;
     bw_status_t status;
 
     if (!bw_ring_size_is_valid(ring_bytes) || address_len == 0 || address_len > BW_SHM_ADDRESS_MAX)
         return bw_fail(error_p, BW_INVALID, "ring size or address of the offer", EINVAL);
     memcpy(hello.token, token, sizeof hello.token);
-    if ((status = knock(address, address_len, &visit, error_p)) != BW_OK ||
-        (status = bw_shm_make_memory(ring_bytes, &fds[FD_MEMORY], error_p)) != BW_OK ||
+    if ((status = knock(address, address_len, &visit, error_p)) != BW_OK)
+        return status;
+    process = process_of(visit);
+    if ((status = bw_shm_make_memory(ring_bytes, &fds[FD_MEMORY], error_p)) != BW_OK ||
         (status = bw_shm_make_bell(&fds[FD_JOINER_BELL], error_p)) != BW_OK ||
         (status = bw_shm_make_bell(&fds[FD_DOOR_BELL], error_p)) != BW_OK ||
         (status = bw_shm_attach(BW_SHM_MAKER, fds[FD_MEMORY], ring_bytes, fds[FD_JOINER_BELL],
-                                fds[FD_DOOR_BELL], &link, error_p)) != BW_OK)
+                                fds[FD_DOOR_BELL], process, &link, error_p)) != BW_OK)
         goto close_fds;
     status = send_hello(visit, &hello, fds, error_p);
+    process = -1;
     fds[FD_JOINER_BELL] = fds[FD_DOOR_BELL] = -1; /* the link's */
     if (status == BW_OK)
         *link_p = link;
@@ -273,6 +297,7 @@ bw_status_t bw_shm_join(const uint8_t *address, size_t address_len,
 
 close_fds:
     close_all(fds, FD_COUNT);
+    close_all(&process, 1);
     close_all(&visit, 1);
     return status;
 }
@@ -341,7 +366,7 @@ static bw_status_t check_hello(const hello_t *hello, const int *fds, const bw_sh
 static bw_status_t admit(int visit, const bw_shm_door_t *door, uint64_t max_ring_bytes,
                          bw_link_t **link_p, bw_error_t *error_p)
 {
-    int fds[FD_COUNT] = {-1, -1, -1};
+    int fds[FD_COUNT] = {-1, -1, -1}, process = -1;
     bw_status_t status;
     hello_t hello;
 
@@ -352,11 +377,14 @@ static bw_status_t admit(int visit, const bw_shm_door_t *door, uint64_t max_ring
                          "the visitor's message is not whole (descriptor limit, ulimit -n?)", 0);
     else
         status = check_hello(&hello, fds, door, max_ring_bytes, error_p);
-    if (status == BW_OK)
+    if (status == BW_OK) {
+        process = process_of(visit);
         status = bw_shm_attach(BW_SHM_TAKER, fds[FD_MEMORY], hello.ring_bytes, fds[FD_DOOR_BELL],
-                               fds[FD_JOINER_BELL], link_p, error_p);
+                               fds[FD_JOINER_BELL], process, link_p, error_p);
+    }
     if (status != BW_OK) {
         close_all(fds, FD_COUNT);
+        close_all(&process, 1);
         return status;
     }
     close(fds[FD_MEMORY]);

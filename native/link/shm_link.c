@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,6 +36,7 @@ typedef struct {
     size_t map_bytes;
     int bell;      /* ours: polled, and hushed before we arm */
     int peer_bell; /* written to wake the peer */
+    int process;   /* pidfd of the peer, -1: none */
     uint64_t doorbells_in, doorbells_out, stalls;
     uint64_t trimmed_at; /* outgoing position up to which memory went back */
 } shm_link_t;
@@ -155,6 +157,14 @@ static bool shm_is_finished(bw_link_t *link)
     return bw_rx_is_finished(&shm_of(link)->rx);
 }
 
+/* A process that is killed closes its sockets before its pidfd tells: a moment may lie between. */
+static bool shm_is_orphan(bw_link_t *link)
+{
+    struct pollfd process = {.fd = shm_of(link)->process, .events = POLLIN};
+
+    return poll(&process, 1, 0) == 1;
+}
+
 /* Nothing but the peer can spoil a ring, and then the calls themselves say so. */
 static const char *shm_reason(bw_link_t *link)
 {
@@ -170,6 +180,8 @@ static void shm_close(bw_link_t *link, int *fd_p)
         ring_bell(shm->peer_bell);
     munmap(shm->map, shm->map_bytes);
     close(shm->peer_bell);
+    if (shm->process >= 0)
+        close(shm->process);
     if (fd_p)
         *fd_p = shm->bell;
     else
@@ -191,6 +203,7 @@ static const bw_link_ops_t shm_ops = {
     .trim = shm_trim,
     .stats = shm_stats,
     .is_finished = shm_is_finished,
+    .is_orphan = shm_is_orphan,
     .reason = shm_reason,
     .close = shm_close,
 };
@@ -243,7 +256,7 @@ static bw_status_t map_segment(int memory, uint64_t ring_bytes, uint8_t **map_p,
 }
 
 bw_status_t bw_shm_attach(bw_shm_side_t side, int memory, uint64_t ring_bytes, int bell,
-                          int peer_bell, bw_link_t **link_p, bw_error_t *error_p)
+                          int peer_bell, int process, bw_link_t **link_p, bw_error_t *error_p)
 {
     int out = side == BW_SHM_MAKER ? 0 : 1;
     shm_link_t *shm = calloc(1, sizeof *shm);
@@ -268,6 +281,7 @@ bw_status_t bw_shm_attach(bw_shm_side_t side, int memory, uint64_t ring_bytes, i
     shm->link.ops = &shm_ops;
     shm->bell = bell;
     shm->peer_bell = peer_bell;
+    shm->process = process;
     bw_tx_attach(&shm->tx, &segment->ring[out], data[out], ring_bytes, 0);
     bw_rx_attach(&shm->rx, &segment->ring[!out], data[!out], ring_bytes, 0);
     *link_p = &shm->link;

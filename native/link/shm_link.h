@@ -27,10 +27,11 @@ bool bw_shm_is_bell(int fd);
 typedef enum { BW_SHM_MAKER, BW_SHM_TAKER } bw_shm_side_t;
 
 /*
- * Maps the memory and makes one side's link; the maker empties the rings. On success the link owns
- * both doorbells; the memory's descriptor stays the caller's and is of no further use.
+ * Maps the memory and makes one side's link; the maker empties the rings. `process` is a pidfd of
+ * the peer, -1 if there is none. On success the link owns it and both doorbells; the memory's
+ * descriptor stays the caller's and is of no further use.
  */
 bw_status_t bw_shm_attach(bw_shm_side_t side, int memory, uint64_t ring_bytes, int bell,
-                          int peer_bell, bw_link_t **link_p, bw_error_t *error_p);
+                          int peer_bell, int process, bw_link_t **link_p, bw_error_t *error_p);
 
 #endif

@@ -88,7 +88,7 @@ typedef struct {
 } carrier_t;
 
 static const carrier_t carriers[] = {
-    {"shm", open_link, 2, true, false},
+    {"shm", open_link, 3, true, false},
     {"tcp", open_tcp_link, 3, false, true},
 };
 

@@ -98,6 +98,69 @@ static void joiner_dies_at_the_door(void)
     CHECK_EQ(carrier_mappings(NULL), 0);
 }
 
+/* Each side is told of the other's end as soon as the process is gone, and not before: `joins` says
+ * which of them is killed. */
+static void killed_peer(bool joins)
+{
+    bw_shm_door_t door = {.fd = -1};
+    bw_link_t *link = NULL;
+    bw_error_t error = {0};
+    int before = open_descriptors(), wires[2];
+    pid_t pid;
+    char ready;
+
+    CHECK_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, wires), 0);
+    if (joins)
+        CHECK_EQ(bw_shm_door_open(NULL, &door, &error), BW_OK);
+    fflush(stdout);
+    pid = fork();
+    if (pid == 0) {
+        if (joins && bw_shm_join(door.address, door.address_len, door.token, RING, &link, &error))
+            _exit(1);
+        if (!joins && (bw_shm_door_open(NULL, &door, &error) ||
+                       write(wires[1], &door, sizeof door) != sizeof door ||
+                       read(wires[1], &ready, 1) != 1 || bw_shm_accept(&door, RING, &link, &error)))
+            _exit(1);
+        if (!write_text(link, "last words") || write(wires[1], "", 1) != 1)
+            _exit(1);
+        for (;;)
+            pause();
+    }
+    if (!joins) {
+        CHECK_EQ(read(wires[0], &door, sizeof door), sizeof door);
+        CHECK_EQ(bw_shm_join(door.address, door.address_len, door.token, RING, &link, &error),
+                 BW_OK);
+        CHECK_EQ(write(wires[0], "", 1), 1);
+        door.fd = -1; /* the other process's */
+    }
+    CHECK_EQ(read(wires[0], &ready, 1), 1);
+    if (joins)
+        CHECK_EQ(bw_shm_accept(&door, RING, &link, &error), BW_OK);
+    CHECK(!link->ops->is_orphan(link));
+    CHECK_EQ(kill(pid, SIGKILL), 0);
+    for (int ms = 0; ms < 10000 && !link->ops->is_orphan(link); ms++)
+        usleep(1000);
+    CHECK(link->ops->is_orphan(link));
+    CHECK(has_bytes_to_read(link, "last words"));
+    CHECK_EQ(waitpid(pid, NULL, 0), pid);
+    CHECK(link->ops->is_orphan(link));
+    link->ops->close(link, NULL);
+    bw_shm_door_close(&door);
+    close(wires[0]);
+    close(wires[1]);
+    CHECK_EQ(open_descriptors(), before);
+}
+
+static void a_killed_joiner_leaves_an_orphan(void)
+{
+    killed_peer(true);
+}
+
+static void a_killed_acceptor_leaves_an_orphan(void)
+{
+    killed_peer(false);
+}
+
 /* The name goes with the process that held it. */
 static void killed_door_leaves_no_name(void)
 {
@@ -185,6 +248,8 @@ static const check_case_t cases[] = {
     {"nobody_came", nobody_came},
     {"two_links_do_not_mix", two_links_do_not_mix},
     {"joiner_dies_at_the_door", joiner_dies_at_the_door},
+    {"a_killed_joiner_leaves_an_orphan", a_killed_joiner_leaves_an_orphan},
+    {"a_killed_acceptor_leaves_an_orphan", a_killed_acceptor_leaves_an_orphan},
     {"killed_door_leaves_no_name", killed_door_leaves_no_name},
     {"door_in_a_directory", door_in_a_directory},
     {"doors_in_bad_directories", doors_in_bad_directories},

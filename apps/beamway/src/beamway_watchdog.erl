@@ -25,7 +25,7 @@
 
 -define(DRAIN_MS, 1000).
 -define(SILENCE_MS, 50).
--define(LOOK_MS, 5).
+-define(LOOK_MS, 1).
 
 %% Of Linux, as everything about shared memory.
 -define(IPPROTO_TCP, 6).
@@ -99,8 +99,9 @@ peer_gone(Port) ->
     drain(Port, -1, Now + ?DRAIN_MS, Now + ?SILENCE_MS),
     exit(connection_closed).
 
-%% A peer that ends in order finishes its ring, maybe a little after its socket. One that was killed
-%% never does: then silence is the end, also in the middle of a frame.
+%% A peer that ends in order finishes its ring, maybe a little after its socket. One that was killed never does, but
+%% where the driver sees that the process is gone the ring is finished when it is empty. Elsewhere silence is the end, also
+%% in the middle of a frame.
 drain(Port, Known, Deadline, Silent) ->
     Now = erlang:monotonic_time(millisecond),
     try beamway_port:receive_some(Port) of

@@ -7,8 +7,8 @@
 
 -export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2,
          init_per_testcase/2, end_per_testcase/2]).
--export([busy_port_and_recovery/1, kill_under_load/1, kill_leaves_no_file/1, halt_leaves_no_hole/1,
-         halt_with_stopped_peer/1, halt_without_flush/1, last_words/1, last_words_of_the_killed/1]).
+-export([busy_port_and_recovery/1, kill_under_load/1, kill_of_an_idle_peer/1, kill_leaves_no_file/1,
+         halt_leaves_no_hole/1, halt_with_stopped_peer/1, halt_without_flush/1, last_words/1, last_words_of_the_killed/1]).
 
 suite() -> [{timetrap, {minutes, beamway_carrier:scale(3, 20)}}].
 
@@ -16,7 +16,7 @@ all() -> beamway_carrier:all().
 
 groups() ->
     beamway_carrier:groups(
-      [busy_port_and_recovery, kill_under_load, kill_leaves_no_file, halt_leaves_no_hole,
+      [busy_port_and_recovery, kill_under_load, kill_of_an_idle_peer, kill_leaves_no_file, halt_leaves_no_hole,
        halt_with_stopped_peer, halt_without_flush, last_words, last_words_of_the_killed]).
 
 init_per_group(Carrier, Config) -> beamway_carrier:init_group(Carrier, Config).
@@ -27,6 +27,11 @@ init_per_testcase(kill_leaves_no_file, Config) ->
     case beamway_carrier:carrier(Config) of
         beamway_shm -> Config;
         _ -> {skip, "only a link over shared memory has files"}
+    end;
+init_per_testcase(kill_of_an_idle_peer, Config) ->
+    case beamway_carrier:carrier(Config) of
+        beamway_rdma -> {skip, "what is on its way over rdma is waited for"};
+        _ -> Config
     end;
 init_per_testcase(halt_with_stopped_peer, Config) ->
     case beamway_carrier:carrier(Config) of
@@ -133,6 +138,31 @@ kill_round(Carrier, Survivor, SurvivorNode, Round) ->
     KilledAt = os:system_time(microsecond),
     ok = beamway_peer:kill9(Victim),
     DownAt = beamway_peer:wait_until(fun() -> down_at(Survivor, Watcher) end, 10000),
+    (DownAt - KilledAt) div 1000.
+
+%% Nobody says anything, so there is nothing to wait for: the survivor knows as soon as on stock distribution. The
+%% quickest of some rounds are compared, for a busy machine only makes rounds slower.
+kill_of_an_idle_peer(Config) ->
+    Carrier = beamway_carrier:carrier(Config),
+    Rounds = lists:seq(1, beamway_carrier:rounds(6, 20)),
+    Times = [{idle_kill_ms(Carrier, Round), idle_kill_ms(inet_tcp, Round)} || Round <- Rounds],
+    ct:log("ms from kill -9 to nodedown, here and on stock: ~w", [Times]),
+    {Here, Stock} = lists:unzip(Times),
+    true = lists:min(Here) =< lists:min(Stock) + 5,
+    ok.
+
+idle_kill_ms(Carrier, Round) ->
+    {ok, Survivor, _} = beamway_peer:start(Carrier),
+    {ok, Victim, VictimNode} = beamway_peer:start(Carrier),
+    case Round rem 2 of
+        0 -> ok = beamway_peer:connect_both(Carrier, Survivor, Victim);
+        1 -> ok = beamway_peer:connect_both(Carrier, Victim, Survivor)
+    end,
+    Watcher = watch_node(Survivor, VictimNode),
+    KilledAt = os:system_time(microsecond),
+    ok = beamway_peer:kill9(Victim),
+    DownAt = beamway_peer:wait_until(fun() -> down_at(Survivor, Watcher) end, 10000),
+    ok = beamway_peer:stop_started(),
     (DownAt - KilledAt) div 1000.
 
 %% 10 processes send to a sink on the node until the node is gone.
