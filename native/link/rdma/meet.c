@@ -114,6 +114,9 @@ void bw_rdma_meet_device_removed(bw_rdma_meeting_t *meeting)
     if (is_linked(meeting)) {
         fail_link(meeting, "beamway_rdma_device_removed");
         bw_rdma_meet_release(meeting);
+        if (meeting
+                ->is_leaving) /* what it still had to say goes nowhere: freed in the next round */
+            meeting->deadline_ms = bw_rdma_now_ms();
     } else {
         bw_rdma_meet_fail(meeting, BW_SYSTEM, "the RDMA device was removed");
     }

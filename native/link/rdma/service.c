@@ -322,6 +322,9 @@ static bw_status_t start(bw_error_t *error_p)
     static bw_rdma_source_t source = {.ready = bell_ready};
     bw_status_t status = BW_LIMIT;
 
+    /* Before Linux 5.12 a fork takes the queues away that a device has in our memory. Later ones
+     * copy them; where it fails a process that forks loses its links, as it did without. */
+    (void)ibv_fork_init();
     service.epoll = epoll_create1(EPOLL_CLOEXEC);
     service.bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (service.epoll < 0 || service.bell < 0 || !bw_rdma_service_watch(service.bell, &source))
