@@ -349,6 +349,33 @@ static ErlDrvData drv_start(ErlDrvPort port, char *command)
     return (ErlDrvData)self;
 }
 
+static void free_leftover(void *leftover)
+{
+    bw_leftover_free(leftover);
+    driver_free(leftover);
+}
+
+static void close_link(bw_port_t *self)
+{
+    bw_leftover_t left, *later;
+
+    self->pump.link->ops->close(self->pump.link, &left);
+    /* stop_select closes it, maybe within this call, when no poller looks at it any more. */
+    if (self->active || self->meet.is_selected)
+        driver_select(self->pump.port, (ErlDrvEvent)(intptr_t)left.fd, ERL_DRV_READ | ERL_DRV_USE,
+                      0);
+    else
+        close(left.fd);
+    later = driver_alloc(sizeof *later);
+    if (!later) {
+        bw_leftover_free(&left);
+        return;
+    }
+    *later = left;
+    if (driver_async(self->pump.port, NULL, free_leftover, later, NULL) < 0)
+        free_leftover(later);
+}
+
 static void drv_stop(ErlDrvData data)
 {
     bw_port_t *self = (bw_port_t *)data;
@@ -357,15 +384,8 @@ static void drv_stop(ErlDrvData data)
     pump_reset(&self->pump);
     bw_shm_door_close(&self->door);
     meet_close(&self->meet);
-    if (self->pump.link) {
-        bool is_selected = self->active || self->meet.is_selected;
-        int fd = -1;
-
-        if (is_selected)
-            driver_select(self->pump.port, event_of(self), ERL_DRV_READ | ERL_DRV_USE, 0);
-        /* A selected descriptor is closed by stop_select, when no poller looks at it any more. */
-        self->pump.link->ops->close(self->pump.link, is_selected ? &fd : NULL);
-    }
+    if (self->pump.link)
+        close_link(self);
     /* After the link: whoever sees the guard's end finds everything in the ring. */
     lane_stop(&self->lane);
     driver_free(self);
@@ -453,7 +473,8 @@ static void drv_flush(ErlDrvData data)
     driver_set_timer(self->pump.port, CHECK_MS);
 }
 
-/* Once a second while there is output: gives the memory back when there was none since. */
+/* Once a second while there is output: gives the memory back when there was none since, piece by
+ * piece. */
 static void drv_timeout(ErlDrvData data)
 {
     bw_port_t *self = (bw_port_t *)data;
@@ -469,10 +490,12 @@ static void drv_timeout(ErlDrvData data)
         return;
     }
     self->pump.link->ops->stats(self->pump.link, &stats);
-    if (stats.bytes_out == self->out_at_check && stats.fill_out == 0)
-        self->pump.link->ops->trim(self->pump.link);
-    else
+    if (stats.bytes_out != self->out_at_check || stats.fill_out != 0) {
         check_later(self);
+    } else if (self->pump.link->ops->trim(self->pump.link)) {
+        self->timer_is_set = true;
+        driver_set_timer(self->pump.port, 1);
+    }
 }
 
 static ErlDrvEntry entry = {

@@ -177,7 +177,7 @@ void meet_close(meet_t *meet)
 
     if (!meet->meeting)
         return;
-    driver_select(meet->port, event_of(meet), ERL_DRV_READ | ERL_DRV_USE, 0);
     meet->api->close(meet->meeting, &fd);
+    driver_select(meet->port, (ErlDrvEvent)(intptr_t)fd, ERL_DRV_READ | ERL_DRV_USE, 0);
     meet->meeting = NULL;
 }

@@ -28,6 +28,19 @@ typedef struct {
     uint64_t unreleased; /* committed bytes that the peer is not known to have taken */
 } bw_link_stats_t;
 
+/* What is left of a link that was closed. */
+typedef struct {
+    int fd;              /* the polled descriptor */
+    int socket;          /* has much that nobody will read, -1: none */
+    struct iovec map[2]; /* memory that is mapped; iov_base NULL: none */
+} bw_leftover_t;
+
+/* Frees all but `fd`; for a link with rings of a gigabyte this takes some 100 ms. By any thread. */
+void bw_leftover_free(bw_leftover_t *leftover);
+
+/* For carriers. Throws away what a socket holds, 0.5 MB in a round. True: there may be more. */
+bool bw_discard(int socket, int rounds);
+
 typedef struct {
     const char *kind;
     /* Writable bytes, contiguous, at best `want` or more: BW_OK, BW_AGAIN, BW_CORRUPT. */
@@ -58,9 +71,9 @@ typedef struct {
     void (*hush)(bw_link_t *link);
     /* Makes `fd` readable: whoever polls it comes back to this link. */
     void (*kick)(bw_link_t *link);
-    /* Gives the memory of an idle outgoing ring back to the system. Does nothing unless the peer
-     * has read everything. */
-    void (*trim)(bw_link_t *link);
+    /* Gives memory of an idle outgoing ring back to the system, a piece in one call. True: there is
+     * more to give. Does nothing unless the peer has read everything. */
+    bool (*trim)(bw_link_t *link);
     void (*stats)(const bw_link_t *link, bw_link_stats_t *stats_p);
     /* True if the peer has closed its end in order and all that it wrote has been released. */
     bool (*is_finished)(bw_link_t *link);
@@ -69,9 +82,9 @@ typedef struct {
     bool (*is_orphan)(bw_link_t *link);
     /* Why the link is of no use any more, fit for an atom; NULL if the carrier does not know. */
     const char *(*reason)(bw_link_t *link);
-    /* Unmaps and closes everything and frees the link. If `fd_p` is not NULL, the polled
-     * descriptor is left open and handed to the caller, who closes it when its poller lets go. */
-    void (*close)(bw_link_t *link, int *fd_p);
+    /* Closes everything and frees the link. If `left_p` is not NULL, what takes long is left to the
+     * caller, and the polled descriptor, which he closes when its poller lets go. */
+    void (*close)(bw_link_t *link, bw_leftover_t *left_p);
 } bw_link_ops_t;
 
 struct bw_link {

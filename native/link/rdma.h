@@ -19,7 +19,7 @@
  * different ones may be made at the same time.
  */
 
-#define BW_RDMA_API_VERSION 1
+#define BW_RDMA_API_VERSION 2
 #define BW_RDMA_SYMBOL "bw_rdma_api" /* a bw_rdma_api_fn in the shared object */
 #define BW_RDMA_TOKEN_BYTES 16
 #define BW_RDMA_TEXT_BYTES 256
@@ -75,7 +75,8 @@ typedef struct {
     void (*look)(bw_rdma_meeting_t *meeting, bw_rdma_report_t *report_p);
     /* The link of a LINKED meeting, which is gone then. */
     bw_link_t *(*take)(bw_rdma_meeting_t *meeting);
-    /* Ends a meeting in any state. fd_p as in bw_link_ops_t.close. */
+    /* Ends a meeting in any state. If `fd_p` is not NULL, the polled descriptor is left to the
+     * caller, who closes it when its poller lets go. */
     void (*close)(bw_rdma_meeting_t *meeting, int *fd_p);
 } bw_rdma_api_t;
 

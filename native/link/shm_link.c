@@ -14,6 +14,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "trim.h"
+
 /*
  * The segment: one page with the two ring headers, then the data of ring 0 (from the process that
  * made it), then that of ring 1 (to it). In memory each ring's data stands twice in a row.
@@ -123,14 +125,12 @@ static void shm_kick(bw_link_t *link)
 
 /* Only the producer punches, with the ring empty: the consumer then holds no span, and whatever is
  * written next comes from us. */
-static void shm_trim(bw_link_t *link)
+static bool shm_trim(bw_link_t *link)
 {
     shm_link_t *shm = shm_of(link);
 
-    if (shm->tx.head == shm->trimmed_at || !bw_tx_is_drained(&shm->tx))
-        return;
-    if (madvise(shm->tx.data, shm->tx.size, MADV_REMOVE) == 0)
-        shm->trimmed_at = shm->tx.head;
+    return bw_tx_is_drained(&shm->tx) &&
+           bw_trim(shm->tx.data, shm->tx.size, shm->tx.head, &shm->trimmed_at);
 }
 
 static void shm_stats(const bw_link_t *link, bw_link_stats_t *stats_p)
@@ -172,21 +172,24 @@ static const char *shm_reason(bw_link_t *link)
     return NULL;
 }
 
-static void shm_close(bw_link_t *link, int *fd_p)
+static void shm_close(bw_link_t *link, bw_leftover_t *left_p)
 {
     shm_link_t *shm = shm_of(link);
+    bw_leftover_t left = {.fd = shm->bell, .socket = -1};
 
     if (bw_tx_close(&shm->tx))
         ring_bell(shm->peer_bell);
-    munmap(shm->map, shm->map_bytes);
+    left.map[0] = (struct iovec){.iov_base = shm->map, .iov_len = shm->map_bytes};
     close(shm->peer_bell);
     if (shm->process >= 0)
         close(shm->process);
-    if (fd_p)
-        *fd_p = shm->bell;
-    else
-        close(shm->bell);
     free(shm);
+    if (left_p) {
+        *left_p = left;
+        return;
+    }
+    bw_leftover_free(&left);
+    close(left.fd);
 }
 
 static const bw_link_ops_t shm_ops = {

@@ -15,6 +15,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "trim.h"
 #include "twice.h"
 
 /* What one call reads at most from the socket: some 100 us of copying. */
@@ -23,6 +24,9 @@
 /* The same while large frames come, which are read to where they belong: the next one's beginning.
  */
 #define PULL_BETWEEN_BYTES ((uint64_t)16 * 1024)
+
+/* What is thrown away while a scheduler waits: up to 4 MB. */
+#define DISCARD_ROUNDS 8
 
 /* Bytes from `tail` to `head`, positions as in ring.h. */
 typedef struct {
@@ -323,17 +327,15 @@ static void tcp_kick(bw_link_t *link)
     (void)eventfd_write(tcp_of(link)->bell, 1);
 }
 
-static void trim(buffer_t *buffer)
+static bool trim(buffer_t *buffer)
 {
-    if (fill(buffer) == 0 && buffer->head != buffer->trimmed_at &&
-        madvise(buffer->data, buffer->size, MADV_REMOVE) == 0)
-        buffer->trimmed_at = buffer->head;
+    return fill(buffer) == 0 &&
+           bw_trim(buffer->data, buffer->size, buffer->head, &buffer->trimmed_at);
 }
 
-static void tcp_trim(bw_link_t *link)
+static bool tcp_trim(bw_link_t *link)
 {
-    trim(&tcp_of(link)->out);
-    trim(&tcp_of(link)->in);
+    return trim(&tcp_of(link)->out) || trim(&tcp_of(link)->in);
 }
 
 static void tcp_stats(const bw_link_t *link, bw_link_stats_t *stats_p)
@@ -386,23 +388,38 @@ static void free_link(tcp_link_t *tcp)
     free(tcp);
 }
 
+static struct iovec take_map(buffer_t *buffer)
+{
+    struct iovec map = {.iov_base = buffer->data, .iov_len = 2 * buffer->size};
+
+    buffer->data = NULL;
+    return map;
+}
+
 /* A socket that is closed with something unread resets the connection, and the peer may lose what
- * is on its way to it: so that is thrown away first (MSG_TRUNC copies nothing). Bounded: a peer
- * that goes on writing is reset. */
-static void tcp_close(bw_link_t *link, int *fd_p)
+ * is on its way to it: so that is thrown away first. Bounded: a peer that goes on writing is reset.
+ */
+static void tcp_close(bw_link_t *link, bw_leftover_t *left_p)
 {
     tcp_link_t *tcp = tcp_of(link);
+    bw_leftover_t left = {.fd = tcp->epoll, .socket = -1};
 
     push(tcp);
     (void)shutdown(tcp->socket, SHUT_WR);
-    for (int i = 0; i < 64; i++)
-        if (recv(tcp->socket, NULL, PULL_BYTES, MSG_DONTWAIT | MSG_TRUNC) <= 0)
-            break;
-    if (fd_p) {
-        *fd_p = tcp->epoll;
-        tcp->epoll = -1;
+    if (bw_discard(tcp->socket, DISCARD_ROUNDS)) {
+        left.socket = tcp->socket;
+        tcp->socket = -1;
     }
+    left.map[0] = take_map(&tcp->out);
+    left.map[1] = take_map(&tcp->in);
+    tcp->epoll = -1;
     free_link(tcp);
+    if (left_p) {
+        *left_p = left;
+        return;
+    }
+    bw_leftover_free(&left);
+    close(left.fd);
 }
 
 static const bw_link_ops_t tcp_ops = {

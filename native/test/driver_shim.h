@@ -137,9 +137,8 @@ ErlDrvTime erl_drv_monotonic_time(ErlDrvTimeUnit unit)
     struct timespec now;
 
     clock_gettime(CLOCK_MONOTONIC, &now);
-    if (unit != ERL_DRV_USEC)
-        abort();
-    return (ErlDrvTime)now.tv_sec * 1000000 + now.tv_nsec / 1000;
+    return ((ErlDrvTime)now.tv_sec * 1000000 + now.tv_nsec / 1000) /
+           (unit == ERL_DRV_USEC ? 1 : 1000);
 }
 
 #endif

@@ -338,14 +338,16 @@ static void what_is_not_taken_is_counted(void)
 /* The polled descriptor outlives the link if the caller asks for it. */
 static void close_hands_over_the_descriptor(void)
 {
-    int fd = -1;
+    bw_leftover_t left = {.fd = -1};
 
     CHECK_IN(start());
     CHECK(here.one->ops->fd(here.one) >= 0);
-    here.one->ops->close(here.one, &fd);
+    here.one->ops->close(here.one, &left);
     here.one = NULL;
-    CHECK(fd >= 0 && fcntl(fd, F_GETFD) >= 0);
-    CHECK_EQ(close(fd), 0);
+    CHECK(left.fd >= 0 && fcntl(left.fd, F_GETFD) >= 0);
+    CHECK(left.map[0].iov_base != NULL);
+    CHECK_EQ(close(left.fd), 0);
+    bw_leftover_free(&left);
     CHECK_IN(stop());
 }
 

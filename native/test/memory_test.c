@@ -57,6 +57,43 @@ static void a_new_link_costs_nearly_nothing(void)
     CHECK_EQ(used_kb(), 0);
 }
 
+static void trim_all(bw_link_t *link)
+{
+    while (link->ops->trim(link))
+        ;
+}
+
+/* No call takes longer than a scheduler may be held, however large the ring is. */
+static void trim_gives_back_piece_by_piece(void)
+{
+    bw_link_t *joined = NULL, *accepted = NULL;
+    bw_error_t error = {0};
+    long before, after;
+    int calls = 0;
+    bool more;
+
+    CHECK(open_link(16 * RING, &joined, &accepted, &error));
+    CHECK_IN(flow(joined, accepted, 16 * RING + 12345, 1));
+    before = used_kb();
+    CHECK(before >= 16 * 4096);
+    do {
+        more = joined->ops->trim(joined);
+        after = used_kb();
+        /* both views of a piece in both ends, and the pages about it */
+        CHECK(before - after <= 1024 + 64);
+        before = after;
+        calls++;
+    } while (more && calls < 1000);
+    CHECK(calls >= 64);
+    CHECK(after <= IDLE_KB);
+    /* a little is given back by one call */
+    CHECK_IN(flow(joined, accepted, 10000, 2));
+    CHECK(!joined->ops->trim(joined));
+    CHECK(used_kb() <= IDLE_KB);
+    joined->ops->close(joined, NULL);
+    accepted->ops->close(accepted, NULL);
+}
+
 static void trim_gives_memory_back(void)
 {
     bw_link_t *joined = NULL, *accepted = NULL;
@@ -66,13 +103,13 @@ static void trim_gives_memory_back(void)
     for (uint64_t round = 1; round <= 3; round++) {
         CHECK_IN(flow(joined, accepted, RING + 12345, round));
         CHECK(used_kb() >= 4096);
-        joined->ops->trim(joined);
+        trim_all(joined);
         CHECK(used_kb() <= IDLE_KB);
         CHECK_IN(flow(accepted, joined, RING + 777, round + 50));
         CHECK(used_kb() >= 4096);
-        joined->ops->trim(joined); /* only the producer can */
+        trim_all(joined); /* only the producer can */
         CHECK(used_kb() >= 4096);
-        accepted->ops->trim(accepted);
+        trim_all(accepted);
         CHECK(used_kb() <= IDLE_KB);
     }
     joined->ops->close(joined, NULL);
@@ -91,17 +128,17 @@ static void trim_waits_for_the_reader(void)
     CHECK_EQ(joined->ops->reserve(joined, 100, &span), BW_OK);
     memset(span.base, 'x', 100);
     joined->ops->commit(joined, 100);
-    joined->ops->trim(joined);
+    trim_all(joined);
     CHECK(used_kb() >= 2048);
     CHECK_EQ(accepted->ops->peek(accepted, &span), BW_OK);
     CHECK_EQ(span.len, 100);
     for (size_t i = 0; i < 100; i++)
         CHECK_EQ(span.base[i], 'x');
     accepted->ops->release(accepted, 99);
-    joined->ops->trim(joined);
+    trim_all(joined);
     CHECK(used_kb() >= 2048);
     accepted->ops->release(accepted, 1);
-    joined->ops->trim(joined);
+    trim_all(joined);
     CHECK(used_kb() <= IDLE_KB);
     CHECK_IN(flow(joined, accepted, 3 * RING, 2));
     joined->ops->close(joined, NULL);
@@ -119,8 +156,8 @@ static void idle_links_are_cheap(void)
         CHECK(open_link(RING, &joined[i], &accepted[i], &error));
         CHECK_IN(flow(joined[i], accepted[i], 300000, 9));
         CHECK_IN(flow(accepted[i], joined[i], 300000, 8));
-        joined[i]->ops->trim(joined[i]);
-        accepted[i]->ops->trim(accepted[i]);
+        trim_all(joined[i]);
+        trim_all(accepted[i]);
     }
     CHECK(used_kb() <= LINKS * (long)IDLE_KB);
     for (int i = 0; i < LINKS; i++) {
@@ -193,7 +230,7 @@ static void trim_and_stats_of_a_lying_peer(void)
     for (int i = 0; i < 64; i++) {
         atomic_store(&headers[0].tail, 1ull << i);
         atomic_store(&headers[1].head, UINT64_MAX << i);
-        joined->ops->trim(joined);
+        trim_all(joined);
         joined->ops->stats(joined, &stats);
         CHECK_EQ(stats.bytes_out, 5000);
         CHECK(stats.fill_out <= RING && stats.fill_in <= RING);
@@ -204,6 +241,7 @@ static void trim_and_stats_of_a_lying_peer(void)
 
 static const check_case_t cases[] = {
     {"a_new_link_costs_nearly_nothing", a_new_link_costs_nearly_nothing},
+    {"trim_gives_back_piece_by_piece", trim_gives_back_piece_by_piece},
     {"trim_gives_memory_back", trim_gives_memory_back},
     {"trim_waits_for_the_reader", trim_waits_for_the_reader},
     {"idle_links_are_cheap", idle_links_are_cheap},

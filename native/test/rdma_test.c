@@ -408,7 +408,7 @@ static void every_sleeper_is_woken(void)
 static void last_here(int wire)
 {
     static uint8_t bytes[RING];
-    int fd = -1;
+    bw_leftover_t left = {.fd = -1};
 
     for (int round = 0; round < 10; round++) {
         bw_link_t *link = NULL;
@@ -416,12 +416,13 @@ static void last_here(int wire)
         CHECK_IN(link_here(wire, 4, RING, &link));
         memset(bytes, round, sizeof bytes);
         CHECK(writes(link, bytes, sizeof bytes, WAIT_MS));
-        link->ops->close(link, round % 2 ? &fd : NULL);
+        link->ops->close(link, round % 2 ? &left : NULL);
         if (round % 2) {
-            CHECK_EQ(poll(&(struct pollfd){.fd = fd, .events = POLLIN}, 1, 0), 0);
-            CHECK_EQ(close(fd), 0);
+            CHECK_EQ(poll(&(struct pollfd){.fd = left.fd, .events = POLLIN}, 1, 0), 0);
+            CHECK_EQ(close(left.fd), 0);
+            bw_leftover_free(&left);
         }
-        CHECK(hear(wire, &fd, 1));
+        CHECK(hear(wire, &left, 1));
     }
 }
 

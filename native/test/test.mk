@@ -21,23 +21,25 @@ ASAN_CFLAGS := $(TEST_CFLAGS) -O1 -fno-omit-frame-pointer -fsanitize=address,und
 TSAN_CFLAGS := $(TEST_CFLAGS) -O1 -fno-omit-frame-pointer -fsanitize=thread
 
 # Only these need the pump, and the header that declares what driver_shim.h stands in for.
-test_src = $(LINK_SRC) $(if $(filter pump_test lane_test,$(1)),$(PUMP_SRC) -isystem $(ERL_INCLUDE)) \
+# driver_test includes beamway_drv.c.
+test_src = $(LINK_SRC) $(if $(filter pump_test lane_test driver_test,$(1)),$(PUMP_SRC) -isystem $(ERL_INCLUDE)) \
+	$(if $(filter driver_test,$(1)),driver/lane.c driver/meet.c) \
 	$(if $(filter rdma_flow_test,$(1)),link/rdma/flow.c link/rdma/wire.c) \
 	$(if $(filter $(RDMA_TEST_NAMES),$(1)),$(RDMA_SRC) $(RDMA_LIBS))
 
 .PHONY: test asan tsan valgrind spin
 
-$(BUILD)/test/%: test/%.c $(LINK_SRC) $(RDMA_SRC) $(PUMP_SRC) $(TEST_HEADERS)
+$(BUILD)/test/%: test/%.c $(LINK_SRC) $(RDMA_SRC) $(DRIVER_SRC) $(TEST_HEADERS)
 	@mkdir -p $(@D)
 	@echo "  CC   $@"
 	@$(CC) $(TEST_CFLAGS) -o $@ $< $(call test_src,$*)
 
-$(BUILD)/asan/%: test/%.c $(LINK_SRC) $(RDMA_SRC) $(PUMP_SRC) $(TEST_HEADERS)
+$(BUILD)/asan/%: test/%.c $(LINK_SRC) $(RDMA_SRC) $(DRIVER_SRC) $(TEST_HEADERS)
 	@mkdir -p $(@D)
 	@echo "  CC   $@"
 	@$(CC) $(ASAN_CFLAGS) -o $@ $< $(call test_src,$*)
 
-$(BUILD)/tsan/%: test/%.c $(LINK_SRC) $(RDMA_SRC) $(PUMP_SRC) $(TEST_HEADERS)
+$(BUILD)/tsan/%: test/%.c $(LINK_SRC) $(RDMA_SRC) $(DRIVER_SRC) $(TEST_HEADERS)
 	@mkdir -p $(@D)
 	@echo "  CC   $@"
 	@$(TSAN_CC) $(TSAN_CFLAGS) -o $@ $< $(call test_src,$*)

@@ -342,9 +342,10 @@ static void rdma_kick(bw_link_t *link)
     leave(meeting);
 }
 
-static void rdma_trim(bw_link_t *link)
+static bool rdma_trim(bw_link_t *link)
 {
     (void)link; /* registered memory stays where it is */
+    return false;
 }
 
 static void rdma_stats(const bw_link_t *link, bw_link_stats_t *stats_p)
@@ -384,9 +385,12 @@ static const char *rdma_reason(bw_link_t *link)
     return reason;
 }
 
-static void rdma_close(bw_link_t *link, int *fd_p)
+/* The service thread frees the rest. */
+static void rdma_close(bw_link_t *link, bw_leftover_t *left_p)
 {
-    bw_rdma_api_close(meeting_of(link), fd_p);
+    if (left_p)
+        *left_p = (bw_leftover_t){.socket = -1};
+    bw_rdma_api_close(meeting_of(link), left_p ? &left_p->fd : NULL);
 }
 
 const bw_link_ops_t bw_rdma_link_ops = {

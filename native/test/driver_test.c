@@ -1,0 +1,275 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The driver's callbacks without a VM, on links that this program plays: in which order things are
+ * closed, and what the timer does.
+ */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+
+#include "check.h"
+#include "driver_shim.h"
+
+#include "../driver/beamway_drv.c"
+
+static struct {
+    int fd;           /* of the link or the meeting */
+    bool is_selected; /* the VM polls it */
+    bool was_open;    /* when the link or the meeting was closed */
+    int trims_left;   /* how often the link's trim has more to do */
+    int timer_ms;     /* -1: not set */
+    bw_link_stats_t stats;
+    void (*later)(void *); /* what another thread was asked to do */
+    void *later_data;
+} vm;
+
+/* ---- the VM ---- */
+
+static void shim_deliver(const uint8_t *at, uint64_t len)
+{
+    (void)at, (void)len;
+}
+
+/* Nobody looks at the descriptor just now: stop_select is called within, as it is over epoll. */
+int driver_select(ErlDrvPort port, ErlDrvEvent event, int mode, int on)
+{
+    (void)port;
+    if ((int)(intptr_t)event != vm.fd)
+        return -1;
+    vm.is_selected = on;
+    if (!on && (mode & ERL_DRV_USE))
+        entry.stop_select(event, NULL);
+    return 0;
+}
+
+int driver_set_timer(ErlDrvPort port, unsigned long ms)
+{
+    (void)port;
+    vm.timer_ms = (int)ms;
+    return 0;
+}
+
+int driver_cancel_timer(ErlDrvPort port)
+{
+    (void)port;
+    vm.timer_ms = -1;
+    return 0;
+}
+
+long driver_async(ErlDrvPort port, unsigned int *key, void (*invoke)(void *), void *data,
+                  void (*release)(void *))
+{
+    (void)port, (void)key, (void)release;
+    vm.later = invoke;
+    vm.later_data = data;
+    return 1;
+}
+
+void *driver_alloc(ErlDrvSizeT size)
+{
+    return malloc((size_t)size);
+}
+
+void driver_free(void *at)
+{
+    free(at);
+}
+
+void set_port_control_flags(ErlDrvPort port, int flags)
+{
+    (void)port, (void)flags;
+}
+
+ErlDrvTermData driver_mk_port(ErlDrvPort port)
+{
+    (void)port;
+    return 0;
+}
+
+ErlDrvTermData driver_mk_atom(char *name)
+{
+    (void)name;
+    return 0;
+}
+
+ErlDrvTermData driver_caller(ErlDrvPort port)
+{
+    (void)port;
+    return 0;
+}
+
+int erl_drv_output_term(ErlDrvTermData port, ErlDrvTermData *data, int len)
+{
+    (void)port, (void)data, (void)len;
+    return 1;
+}
+
+int erl_drv_send_term(ErlDrvTermData port, ErlDrvTermData to, ErlDrvTermData *data, int len)
+{
+    (void)port, (void)to, (void)data, (void)len;
+    return 1;
+}
+
+int driver_failure_atom(ErlDrvPort port, char *reason)
+{
+    (void)port, (void)reason;
+    return 0;
+}
+
+int driver_exit(ErlDrvPort port, int reason)
+{
+    (void)port, (void)reason;
+    return 0;
+}
+
+/* ---- a link, and a meeting ---- */
+
+#define MAP_BYTES ((size_t)1 << 20)
+
+static bool is_open(int fd)
+{
+    return fcntl(fd, F_GETFD) >= 0;
+}
+
+static int fake_fd(const bw_link_t *link)
+{
+    (void)link;
+    return vm.fd;
+}
+
+static void fake_kick(bw_link_t *link)
+{
+    (void)link;
+}
+
+static bool fake_trim(bw_link_t *link)
+{
+    (void)link;
+    return vm.trims_left > 0 && --vm.trims_left > 0;
+}
+
+static void fake_stats(const bw_link_t *link, bw_link_stats_t *stats_p)
+{
+    (void)link;
+    *stats_p = vm.stats;
+}
+
+/* A carrier may use the descriptor up to here. */
+static void fake_close(bw_link_t *link, bw_leftover_t *left_p)
+{
+    (void)link;
+    vm.was_open = is_open(vm.fd);
+    *left_p = (bw_leftover_t){.fd = vm.fd, .socket = -1};
+    left_p->map[0].iov_base = mmap(NULL, MAP_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    left_p->map[0].iov_len = MAP_BYTES;
+}
+
+static const bw_link_ops_t fake_ops = {.kind = "fake",
+                                       .fd = fake_fd,
+                                       .kick = fake_kick,
+                                       .trim = fake_trim,
+                                       .stats = fake_stats,
+                                       .close = fake_close};
+
+static int meeting_fd(const bw_rdma_meeting_t *meeting)
+{
+    (void)meeting;
+    return vm.fd;
+}
+
+static void meeting_close(bw_rdma_meeting_t *meeting, int *fd_p)
+{
+    (void)meeting;
+    vm.was_open = is_open(vm.fd);
+    *fd_p = vm.fd;
+}
+
+static bw_link_t fake_link = {.ops = &fake_ops};
+static const bw_rdma_api_t fake_api = {.fd = meeting_fd, .close = meeting_close};
+
+static bw_port_t *open_port(void)
+{
+    memset(&vm, 0, sizeof vm);
+    vm.fd = eventfd(0, EFD_CLOEXEC);
+    vm.timer_ms = -1;
+    return (bw_port_t *)entry.start(NULL, NULL);
+}
+
+/* ---- cases ---- */
+
+static void a_link_is_closed_before_its_descriptor(void)
+{
+    bw_port_t *port = open_port();
+    void *map;
+
+    pump_start(&port->pump, &fake_link);
+    CHECK(activate(port));
+    CHECK(vm.is_selected);
+    entry.stop((ErlDrvData)port);
+    CHECK(vm.was_open);
+    CHECK(!vm.is_selected);
+    CHECK(!is_open(vm.fd));
+    /* memory goes back in another thread: a megabyte takes up to 0.3 ms */
+    CHECK(vm.later != NULL);
+    map = ((bw_leftover_t *)vm.later_data)->map[0].iov_base;
+    CHECK_EQ(madvise(map, MAP_BYTES, MADV_NORMAL), 0);
+    vm.later(vm.later_data);
+    CHECK_EQ(madvise(map, MAP_BYTES, MADV_NORMAL), -1);
+}
+
+static void a_meeting_is_closed_before_its_descriptor(void)
+{
+    bw_port_t *port = open_port();
+
+    port->meet.api = &fake_api;
+    port->meet.meeting = (bw_rdma_meeting_t *)(void *)&vm;
+    CHECK_EQ(driver_select(NULL, (ErlDrvEvent)(intptr_t)vm.fd, ERL_DRV_READ | ERL_DRV_USE, 1), 0);
+    port->meet.is_selected = true;
+    entry.stop((ErlDrvData)port);
+    CHECK(vm.was_open);
+    CHECK(!is_open(vm.fd));
+}
+
+/* A second after the last byte memory goes back, in pieces: the timer comes again for the next one
+ * at once. After it nothing is left to do. */
+static void idle_memory_goes_back_in_pieces(void)
+{
+    bw_port_t *port = open_port();
+    int calls = 0;
+
+    pump_start(&port->pump, &fake_link);
+    CHECK(activate(port));
+    vm.stats.bytes_out = 100;
+    check_later(port);
+    CHECK_EQ(vm.timer_ms, CHECK_MS);
+    vm.trims_left = 5;
+    while (vm.timer_ms >= 0 && calls < 10) {
+        vm.timer_ms = -1;
+        entry.timeout((ErlDrvData)port);
+        CHECK(vm.timer_ms <= 1);
+        calls++;
+    }
+    CHECK_EQ(vm.trims_left, 0);
+    CHECK_EQ(calls, 5);
+
+    /* output between two pieces: idle again first */
+    vm.trims_left = 5;
+    check_later(port);
+    entry.timeout((ErlDrvData)port);
+    CHECK(vm.timer_ms <= 1);
+    vm.stats.bytes_out = 200;
+    entry.timeout((ErlDrvData)port);
+    CHECK_EQ(vm.timer_ms, CHECK_MS);
+    CHECK_EQ(vm.trims_left, 4);
+    entry.stop((ErlDrvData)port);
+    vm.later(vm.later_data);
+}
+
+static const check_case_t cases[] = {
+    {"a_link_is_closed_before_its_descriptor", a_link_is_closed_before_its_descriptor},
+    {"a_meeting_is_closed_before_its_descriptor", a_meeting_is_closed_before_its_descriptor},
+    {"idle_memory_goes_back_in_pieces", idle_memory_goes_back_in_pieces},
+};
+
+CHECK_MAIN(cases)
