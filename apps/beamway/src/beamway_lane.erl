@@ -17,6 +17,9 @@
 %% TCP it is lower: there it counts only what the peer's system has not acknowledged, and only acknowledgements of the
 %% owners' own say more.
 %%
+%% A lane encrypts nothing, and knows nothing of the node's distribution: its owner decides which kinds may be had (`kinds'). The option
+%% `rdma_plaintext' of the carrier does not hold here.
+%%
 %% Memory: a lane holds at most its ring and one frame in each direction, besides what TCP's buffers in the kernel take.
 %%
 %% Works on any node: the application `beamway' must be started, and {@link agree/3} does so; the distribution may be another one.

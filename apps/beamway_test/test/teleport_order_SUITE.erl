@@ -267,14 +267,23 @@ any_name(Node) ->
     Right = proper:quickcheck(prop_names(Node, Pid), [quiet, {numtests, 60}, {max_size, 20}]),
     _ = global:unregister_name(tp_global_name),
     exit(Pid, kill),
-    ok = teleport:configure(Node, #{lanes => maps:get(lanes, teleport_config:defaults())}),
+    16 = normal_lanes(Node),
+    %% The next connection has the number that is configured by then.
+    #{lanes := #{normal := Default} = Lanes} = teleport_config:defaults(),
+    ok = teleport:configure(Node, #{lanes => Lanes}),
+    16 = normal_lanes(Node),
+    true = erlang:disconnect_node(Node),
+    _ = beamway_peer:wait_until(fun() -> teleport:prime(Node) =:= ok andalso normal_lanes(Node) =:= Default end, wait_ms()),
     Right.
+
+normal_lanes(Node) -> length([Lane || #{class := normal, opened_by := this_node} = Lane <- teleport:lanes(Node)]).
 
 %% So that two keys seldom have the same. The numbers of lanes hold from the node's next connection on, or from the application's start.
 many_lanes(Node) ->
     ok = application:stop(teleport),
     ok = application:start(teleport),
-    ok = teleport:configure(Node, #{lanes => #{normal => 16}}).
+    ok = teleport:configure(Node, #{lanes => #{normal => 16}}),
+    ok = teleport:prime(Node).
 
 prop_names(Node, Pid) ->
     ?FORALL({Ways, Last}, {list({way(), size_of_message()}), way()},
