@@ -61,6 +61,16 @@ ends(Config) ->
 killed_under_calls(Config) ->
     Node = teleport_nodes:second_node(Config),
     ok = waiting_callers(Config, 500),
+    on_first(Config, fun(_) ->
+        Global = erpc:call(Node, teleport_nodes, start_server, [none]),
+        yes = global:register_name(tp_global, Global),
+        true = register(tp_request, spawn(fun() ->
+            Id = teleport:send_request({global, tp_global}, never),
+            Result = teleport:wait_response(Id, infinity),
+            receive {give, To} -> To ! {result, Result} end
+        end)),
+        beamway_peer:wait_until(fun() -> lists:sum([P || #{opened_by := peer, pending_calls := P} <- erpc:call(Node, teleport, lanes, [node()])]) =:= 501 end, wait_ms())
+    end),
     Before = erlang:system_time(millisecond),
     ok = beamway_peer:kill9(teleport_nodes:second(Config)),
     {[{nodedown, Node}], At} = ends(Config),
@@ -68,6 +78,8 @@ killed_under_calls(Config) ->
     on_first(Config, fun(_) ->
         {error, {nodedown, Node}} = teleport:send({x, Node}, x),
         {'EXIT', {{nodedown, Node}, _}} = (catch teleport:call({x, Node}, x)),
+        tp_request ! {give, self()},
+        receive {result, Result} -> {error, {{nodedown, Node}, {global, tp_global}}} = Result after wait_ms() -> error(still_waits) end,
         teleport_nodes:await_lanes(Node, 0, wait_ms()),
         [] = teleport:lanes(Node)
     end).

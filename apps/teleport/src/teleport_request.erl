@@ -9,7 +9,7 @@
 -export_type([id/0, kind/0]).
 
 -type kind() :: call | event_call | {other_call, Label :: atom()} | {apply, module(), atom()}.
--opaque id() :: {?MODULE, reference(), Where :: lane | local, teleport:dest(), Sent :: none | {teleport_tx:tx(), Key :: non_neg_integer()}}.
+-opaque id() :: {?MODULE, reference(), Where :: lane | local, teleport:dest(), Sent :: none | {teleport_tx:tx(), Key :: non_neg_integer(), node()}}.
 %% `none': the request could not be sent. Its caller hears of that as of any other end: by a message.
 
 -define(FAILED, '$teleport_failed').
@@ -104,7 +104,7 @@ remote_call(Kind, Node, Remote, Request, Deadline, Options, Call) ->
                         {Ref, ?FAILED, Reason} -> failed(Reason, Call);
                         {'DOWN', Ref, process, Lane, _} -> failed({nodedown, Node}, Call)
                     after left_ms(Deadline) ->
-                        given_up(Ref, Tx, Key, Call)
+                        given_up(Ref, {Tx, Key, Node}, Call)
                     end;
                 {error, closed} ->
                     true = demonitor(Ref, [flush]),
@@ -127,13 +127,13 @@ full_call(_, #{on_full := error}) -> error;
 full_call(Deadline, _) -> {block, Deadline}.
 
 %% The server's node need not keep what nobody waits for. If there is no room for saying so, it does until the server answers.
-given_up(Ref, Tx, Key, Call) ->
+given_up(Ref, Sent, Call) ->
     true = demonitor(Ref, [flush]),
     receive
         {Ref, Reply} -> Reply;
         {Ref, ?FAILED, Reason} -> failed(Reason, Call)
     after 0 ->
-        ok = cancel(Ref, {Tx, Key}),
+        ok = cancel(Ref, Sent),
         failed(timeout, Call)
     end.
 
@@ -183,9 +183,9 @@ begin_remote(Kind, Node, Remote, Request, Options, Dest) ->
         {ok, Tx} ->
             Ref = monitor(process, teleport_tx:pid(Tx), [{alias, reply_demonitor}]),
             case over(Tx, Key, frame_kind(Kind), pack(Kind, Ref, Remote, Request), full_call(Deadline, Options), Config) of
-                ok -> {?MODULE, Ref, lane, Dest, {Tx, Key}};
+                ok -> {?MODULE, Ref, lane, Dest, {Tx, Key, Node}};
                 %% The reference gets the lane's `DOWN'.
-                {error, closed} -> {?MODULE, Ref, lane, Dest, {Tx, Key}};
+                {error, closed} -> {?MODULE, Ref, lane, Dest, {Tx, Key, Node}};
                 {error, Reason} ->
                     true = demonitor(Ref, [flush]),
                     not_begun(Reason, Dest)
@@ -197,11 +197,11 @@ begin_remote(Kind, Node, Remote, Request, Options, Dest) ->
 %% @doc See {@link teleport:wait_response/2}.
 -spec wait(id(), timeout()) -> {reply, term()} | timeout | {error, {term(), teleport:dest()}}.
 wait({?MODULE, Ref, local, _, _}, Timeout) -> gen:wait_response(Ref, Timeout);
-wait({?MODULE, Ref, lane, Dest, _}, Timeout) ->
+wait({?MODULE, Ref, lane, Dest, Sent}, Timeout) ->
     receive
         {Ref, Reply} -> {reply, Reply};
         {Ref, ?FAILED, Reason} -> {error, {Reason, Dest}};
-        {'DOWN', Ref, process, _, _} -> {error, {{nodedown, node_of(Dest)}, Dest}}
+        {'DOWN', Ref, process, _, _} -> {error, {{nodedown, element(3, Sent)}, Dest}}
     after Timeout -> timeout
     end.
 
@@ -224,7 +224,7 @@ finish({?MODULE, Ref, lane, Dest, Sent} = Id, Timeout) ->
 %% With the request's key: behind it.
 cancel(_, none) ->
     ok;
-cancel(Ref, {Tx, Key}) ->
+cancel(Ref, {Tx, Key, _}) ->
     Packed = teleport_term:pack(Ref),
     _ = teleport_tx:send(Tx, Key, cancel, Packed, element(3, Packed), error),
     ok.
@@ -234,12 +234,8 @@ cancel(Ref, {Tx, Key}) ->
 check(Message, {?MODULE, Ref, local, _, _}) -> gen:check_response(Message, Ref);
 check({Ref, Reply}, {?MODULE, Ref, lane, _, _}) -> {reply, Reply};
 check({Ref, ?FAILED, Reason}, {?MODULE, Ref, lane, Dest, _}) -> {error, {Reason, Dest}};
-check({'DOWN', Ref, process, _, _}, {?MODULE, Ref, lane, Dest, _}) -> {error, {{nodedown, node_of(Dest)}, Dest}};
+check({'DOWN', Ref, process, _, _}, {?MODULE, Ref, lane, Dest, {_, _, Node}}) -> {error, {{nodedown, Node}, Dest}};
 check(_, _) -> no_reply.
-
-node_of(Pid) when is_pid(Pid) -> node(Pid);
-node_of({Name, Node}) when is_atom(Name), is_atom(Node) -> Node;
-node_of(_) -> unknown.
 
 %% ---- destinations, lanes and options ----
 
