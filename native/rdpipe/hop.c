@@ -663,18 +663,20 @@ bool rd_hop_join(int socket, const char *peer, const rd_key_t *key, const rd_ter
 bool rd_hop_reach(const rd_there_t *there, const rd_key_t *key, const rd_terms_t *terms, int stop,
                   rd_hop_t *hop_p, rd_why_t *why)
 {
-    for (;;) {
+    for (bool is_cut = false;;) {
         int64_t now = rd_now_ms(), deadline = now + there->attempt_ms;
-        bool is_cut = false;
         rd_why_t step;
         int socket;
 
         if (deadline < there->patient_until)
             deadline = there->patient_until;
         if (!rd_connect(there->host, there->port, stop, there->awaited_until,
-                        there->connect_ms > 0 ? now + there->connect_ms : deadline, &socket, &step))
-            return rd_because(why, "%s%s%s", there->is_hop ? there->peer : "",
-                              there->is_hop ? ": " : "", step.text);
+                        there->connect_ms > 0 ? now + there->connect_ms : deadline, &socket, &step)) {
+            if (!is_cut) /* else it is a consequence of what *why tells */
+                (void)rd_because(why, "%s%s%s", there->is_hop ? there->peer : "",
+                                 there->is_hop ? ": " : "", step.text);
+            return false;
+        }
         if (join(socket, there->peer, key, terms, stop, deadline, hop_p, &is_cut, why))
             return true;
         if (!is_cut || rd_left_ms(there->patient_until) == 0 ||

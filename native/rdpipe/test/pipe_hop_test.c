@@ -255,6 +255,29 @@ static void an_impostor_gets_nothing(void)
     close(door);
 }
 
+/* A consumer that is killed while we meet: that nobody listens any more is only its consequence. */
+static void the_first_reason_is_told(void)
+{
+    rd_key_t key = key_of(GOOD);
+    rd_terms_t terms = terms_of(carrier, 65536);
+    rd_hop_t hop = {.side = -1};
+    rd_why_t why = {""};
+    uint16_t port;
+    int door = open_door(&port);
+    pid_t child = fork();
+
+    if (child == 0) {
+        _exit(rd_wait(door, POLLIN, -1, rd_now_ms() + LONG_MS) == RD_READY &&
+                      accept(door, NULL, NULL) >= 0
+                  ? 0
+                  : 1);
+    }
+    close(door);
+    CHECK(!join_door(port, &key, &terms, &hop, &why));
+    CHECK(strstr(why.text, "before a word of the pipe's protocol") != NULL);
+    CHECK_EQ(status_of(child), 0);
+}
+
 static void nobody_comes(void)
 {
     uint16_t port;
@@ -302,6 +325,7 @@ static const check_case_t cases[] = {
      strangers_that_come_again_do_not_keep_the_producer_out},
     {"a replay is turned away", a_replay_is_turned_away},
     {"an impostor gets nothing", an_impostor_gets_nothing},
+    {"the first reason is told", the_first_reason_is_told},
     {"nobody comes", nobody_comes},
     {"a key is long enough and private", a_key_is_long_enough_and_private},
 };

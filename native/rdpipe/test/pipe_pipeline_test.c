@@ -53,6 +53,8 @@ static const line_t lines[] = {
     {{":cat", "a:"}, "|command|cat\na|relay|\n", NULL, false},
     {{"a:b:c@d"}, "a|command|b:c@d\n", NULL, false},
     {{"cat"}, NULL, "HOST:COMMAND", false},
+    {{"a:sort", "-n"}, NULL, "'-n': options come before the first segment", false},
+    {{"a:cat", "-"}, NULL, "HOST:COMMAND", false},
     {{"-oProxyCommand=x:cat"}, NULL, "no host", false},
     {{"a b:cat"}, NULL, "no host", false},
     {{"me@:cat"}, NULL, "no host", false},

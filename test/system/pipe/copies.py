@@ -231,6 +231,47 @@ def a_file_that_changes(hosts):
     expect(sorted(os.listdir(folder)) == ["file"], f"left: {os.listdir(folder)}")
 
 
+def a_log_that_grows(hosts):
+    folder = folder_of(hosts, "growing")
+    with open(f"{folder}/log", "wb") as file:
+        for _ in range(40):
+            file.write(os.urandom(1_000_000))
+    writer = subprocess.Popen(["bash", "-c", f"while :; do echo a line >>{folder}/log; sleep 0.005; done"])
+    try:
+        err = copies(hosts, f"host1:{folder}/log host2:{folder}/to")
+    finally:
+        writer.kill()
+        writer.wait()
+    expect("grew while it was read" in err, err)
+    size = os.path.getsize(f"{folder}/to")
+    expect(size >= 40_000_000, f"{size} bytes")
+    run("cmp", "-n", str(size), f"{folder}/log", f"{folder}/to")
+
+
+def two_copies_to_one_target(hosts):
+    """The second is told at once and sends nothing; the first is whole."""
+    folder = folder_of(hosts, "two")
+    os.mkdir(f"{folder}/tree")
+    with open(f"{folder}/tree/file", "wb") as file:
+        file.write(os.urandom(60_000_000))
+    space = hosts.space("host1")
+    for options, source, target, part in (("", "tree/file", "one", ".one.rdcp-part"), ("-r", "tree", "all", ".all.rdcp-part/.file.rdcp-part")):
+        run("ip", "netns", "exec", space, "tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", "80mbit", "burst", "1mb", "latency", "50ms")
+        try:
+            first = hosts.start("local", f"exec rdcp {options} host1:{folder}/{source} host2:{folder}/{target}")
+            wait_for("the first has begun", lambda path=f"{folder}/{part}": os.path.exists(path) and os.path.getsize(path) > 1_000_000)
+            status, _, err = hosts.call(f"rdcp --json {options} host1:{folder}/{source} host2:{folder}/{target}")
+            expect(first.poll() is None, f"the first was through before the second was told: {err}")
+        finally:
+            run("ip", "netns", "exec", space, "tc", "qdisc", "del", "dev", "eth0", "root")
+        expect(status == 1 and "another rdcp is writing it" in err, f"status {status}: {err}")
+        told = json.loads(err.splitlines()[-1])
+        expect(told["hops"][-1]["bytes"] < 10_000, f"{told['hops'][-1]} were sent")
+        status, _, err = hosts.end(first)
+        expect(status == 0, f"the first: status {status}: {err}")
+        run("diff", "-r", f"{folder}/{source}", f"{folder}/{target}")
+
+
 def little_locked_memory(hosts):
     folder = folder_of(hosts, "locked")
     with open(f"{folder}/file", "wb") as file:
@@ -266,5 +307,6 @@ def kills_anywhere(hosts):
     run("diff", "-r", "--no-dereference", tree, f"{folder}/to")
 
 
-CASES = [a_tree_in_all_directions, a_file_in_all_directions, a_copy_that_cannot_be_made, another_version, options_behind_the_paths, progress_of_a_copy, a_disk_that_is_full, a_file_that_changes,
+CASES = [a_tree_in_all_directions, a_file_in_all_directions, a_copy_that_cannot_be_made, another_version, options_behind_the_paths,
+         progress_of_a_copy, a_disk_that_is_full, a_file_that_changes, a_log_that_grows, two_copies_to_one_target,
          what_was_cut_off_goes_on, little_locked_memory, kills_anywhere]
