@@ -131,9 +131,8 @@ early_haproxy(Config) ->
     end).
 
 early_varnish(Config) ->
-    Folder = filename:join(?config(priv_dir, Config), "varnish"),
     early(Config, "/usr/sbin/varnishd",
-          fun(File) -> ["-F", "-j", "none", "-a", "/tmp/yucan-varnishd.sock", "-f", File, "-s", "malloc,64m", "-n", filename:join(Folder, "work")] end,
+          fun(File) -> ["-F", "-j", "none", "-a", "/tmp/yucan-varnishd.sock", "-f", File, "-s", "malloc,64m", "-n", filename:join(filename:dirname(File), "work")] end,
           fun(_, _, Port) ->
               ["vcl 4.1;\nbackend default { .host = \"127.0.0.1\"; .port = \"", integer_to_list(Port), "\"; }\nsub vcl_recv { return (pass); }\n"]
           end).
