@@ -5,7 +5,7 @@
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
 -export([handshake/1, refused/1, echo/1, fragments/1, control/1, closing/1, violations/1, too_large/1, deflate/1, deflate_window/1, bomb/1, talk_first/1, lost/1, crash/1,
-         in_one_packet/1, python/1]).
+         in_one_packet/1, in_pieces/1, python/1]).
 
 -include_lib("common_test/include/ct.hrl").
 
@@ -13,7 +13,7 @@
 
 suite() -> [{timetrap, {minutes, 2}}].
 
-all() -> [handshake, refused, echo, fragments, control, closing, violations, too_large, deflate, deflate_window, bomb, talk_first, lost, crash, in_one_packet, python].
+all() -> [handshake, refused, echo, fragments, control, closing, violations, too_large, deflate, deflate_window, bomb, talk_first, lost, crash, in_one_packet, in_pieces, python].
 
 init_per_suite(Config) ->
     [{port, yucan_test_server:start(yucan_ws_test)} | Config].
@@ -211,6 +211,19 @@ in_one_packet(Config) ->
     ok = gen_tcp:send(Socket, [head("/ws", #{}), frame(1, 0, 1, <<"early">>)]),
     <<"HTTP/1.1 101 ", _/binary>> = yucan_yaws_site:receive_until(Socket, <<"\r\n\r\n">>),
     {1, 0, 1, <<"early">>} = recv(Socket).
+
+%% Frames of each kind of length, cut anywhere, the next one in the same piece.
+in_pieces(Config) ->
+    Socket = open(Config),
+    [begin
+         Data = crypto:strong_rand_bytes(Size),
+         Bytes = iolist_to_binary([frame(1, 0, 2, Data), frame(1, 0, 9, <<"p">>)]),
+         <<First:Cut/binary, Rest/binary>> = Bytes,
+         <<Middle:(byte_size(Rest) div 2)/binary, Last/binary>> = Rest,
+         [begin ok = gen_tcp:send(Socket, Piece), receive after 20 -> ok end end || Piece <- [First, Middle, Last]],
+         {1, 0, 2, Data} = recv(Socket),
+         {1, 0, 10, <<"p">>} = recv(Socket)
+     end || {Size, Cuts} <- [{5, [1, 2, 5, 6, 8]}, {300, [1, 2, 3, 4, 8, 9]}, {70000, [1, 2, 9, 10, 13, 14, 15]}], Cut <- Cuts].
 
 python(Config) ->
     case os:cmd("/usr/bin/python3 -c 'import websockets' && echo there") of

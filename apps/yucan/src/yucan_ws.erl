@@ -34,6 +34,8 @@
     module :: module(),
     user :: term(),
     buffer = <<>> :: binary(),
+    %% A look at the buffer is worth while when it has so many bytes. Until then it only grows, which copies nothing.
+    wanted = 0 :: non_neg_integer(),
     %% The first frame of a message whose last has not come: kind, compressed, parts, bytes.
     partial = none :: none | {text | binary, boolean(), iodata(), non_neg_integer()},
     compress = false :: boolean(),
@@ -142,12 +144,11 @@ send(Data, #ws{socket = Socket} = Ws) ->
         {error, _} -> ended(lost, Ws)
     end.
 
-received(Data, #ws{buffer = Buffer, max = Max, compress = Compress} = Ws) ->
-    All = case Buffer of <<>> -> Data; _ -> <<Buffer/binary, Data/binary>> end,
-    case yucan_ws_frame:parse(All, Max, Compress) of
-        more -> rearm(Ws#ws{buffer = All});
-        _ -> parsed(Ws#ws{buffer = All})
-    end.
+received(Data, #ws{buffer = <<>>} = Ws) -> parsed(Ws#ws{buffer = Data});
+received(Data, #ws{buffer = Buffer, wanted = Wanted} = Ws) when byte_size(Buffer) + byte_size(Data) < Wanted ->
+    rearm(Ws#ws{buffer = <<Buffer/binary, Data/binary>>});
+received(Data, #ws{buffer = Buffer} = Ws) ->
+    parsed(Ws#ws{buffer = <<Buffer/binary, Data/binary>>}).
 
 %% TLS sends one message for each arming.
 rearm(#ws{socket = {tls, _}} = Ws) -> arm(Ws);
@@ -156,7 +157,7 @@ rearm(Ws) -> loop(Ws).
 parsed(#ws{buffer = Buffer, max = Max, compress = Compress} = Ws) ->
     case yucan_ws_frame:parse(Buffer, Max, Compress) of
         {ok, Fin, Deflated, Opcode, Payload, Rest} -> frame(Opcode, Fin, Deflated, Payload, Ws#ws{buffer = Rest, pinged = false});
-        more -> rearm(Ws);
+        more -> rearm(Ws#ws{wanted = yucan_ws_frame:size(Buffer)});
         {error, Code} -> fail(Code, Ws)
     end.
 

@@ -2,7 +2,7 @@
 %% @doc Frames of WebSocket (RFC 6455, 5): pure. yucan_ws feeds it what it receives.
 -module(yucan_ws_frame).
 
--export([parse/3, encode/2, unmask/2, close_payload/2, parse_close/1]).
+-export([parse/3, size/1, encode/2, unmask/2, close_payload/2, parse_close/1]).
 -export_type([opcode/0]).
 
 -type opcode() :: continuation | text | binary | close | ping | pong.
@@ -32,6 +32,13 @@ payload(<<Fin:1, Deflated:1, _:2, Opcode:4>>, Length, Rest, _) ->
             {ok, Fin =:= 1, Deflated =:= 1, opcode(Opcode), unmask(Masked, Key), Next};
         _ -> more
     end.
+
+%% @doc How many bytes the frame has with which these bytes begin, as far as they tell; else 0.
+-spec size(binary()) -> non_neg_integer().
+size(<<_:9, 127:7, Length:64, _/bits>>) -> 14 + Length;
+size(<<_:9, 126:7, Length:16, _/bits>>) -> 8 + Length;
+size(<<_:9, Length:7, _/bits>>) when Length < 126 -> 6 + Length;
+size(_) -> 0.
 
 opcode(0) -> continuation;
 opcode(1) -> text;
