@@ -1,12 +1,12 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc nginx and haproxy in front of yucan: for each of some two hundred inputs, most of them made to be misunderstood, what the front says that it
 %% has passed on must be what yucan says that it got: the same requests in the same order, with the same methods, targets, hosts and bodies. A front
-%% that passes on what yucan then refuses is no danger; a request that only one of them has seen is one. And with varnish and caddy, too: an answer
+%% that passes on what yucan then refuses is no danger; a request that only one of them has seen is one. And with varnish, too: an answer
 %% that the handler gives before the body has come reaches the client. Run by `test/system/yucan fronts'.
 -module(yucan_fronts_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
--export([nginx/1, haproxy/1, early_nginx/1, early_haproxy/1, early_varnish/1, early_caddy/1]).
+-export([nginx/1, haproxy/1, early_nginx/1, early_haproxy/1, early_varnish/1]).
 -export([handle/2]).
 
 -include_lib("common_test/include/ct.hrl").
@@ -20,7 +20,7 @@
 
 suite() -> [{timetrap, {minutes, 10}}].
 
-all() -> [nginx, haproxy, early_nginx, early_haproxy, early_varnish, early_caddy].
+all() -> [nginx, haproxy, early_nginx, early_haproxy, early_varnish].
 
 init_per_suite(Config) -> yucan_test_server:start_application(Config).
 
@@ -136,12 +136,6 @@ early_varnish(Config) ->
           fun(_, _, Port) ->
               ["vcl 4.1;\nbackend default { .host = \"127.0.0.1\"; .port = \"", integer_to_list(Port), "\"; }\nsub vcl_recv { return (pass); }\n"]
           end).
-
-early_caddy(Config) ->
-    early(Config, "/usr/bin/caddy", fun(File) -> ["run", "--adapter", "caddyfile", "--config", File] end, fun(Folder, Socket, Port) ->
-        ["{\n  admin off\n  auto_https off\n  storage file_system ", Folder, "\n}\n"
-         "http:// {\n  bind unix/", Socket, "\n  reverse_proxy 127.0.0.1:", integer_to_list(Port), "\n}\n"]
-    end).
 
 %% The handler answers without a look at a body that is still on its way: each client gets that answer.
 early(Config, Program, Arguments, Configuration) ->
