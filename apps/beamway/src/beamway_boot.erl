@@ -28,6 +28,7 @@ main() ->
         Words -> done({error, io_lib:format("beamway_boot: ~b words after -extra; expected -extra TARGET [BASE], both without .boot", [length(Words)])})
     end.
 
+-spec done(ok | {error, Text :: iodata()}) -> no_return().
 done(ok) ->
     halt(0);
 done({error, Text}) ->

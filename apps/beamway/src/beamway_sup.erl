@@ -34,22 +34,24 @@ hold(Deadline) ->
 %% Started by a process that ends at once, so that it has no parent, and out of the application's group: that ends its
 %% processes with it.
 root() ->
-    {_, Monitor} = spawn_monitor(fun() ->
-                                         true = group_leader(whereis(init), self()),
-                                         exit(started(supervisor:start_link({local, ?MODULE}, ?MODULE, links)))
-                                 end),
+    {_, Monitor} = spawn_monitor(fun start_root/0),
     receive
         {'DOWN', Monitor, process, _, {root, Root}} -> Root;
         {'DOWN', Monitor, process, _, Reason} -> exit(Reason)
     end.
 
-started({ok, Root}) ->
-    unlink(Root),
-    {root, Root};
-started({error, {already_started, Root}}) ->
-    {root, Root};
-started({error, Reason}) ->
-    Reason.
+-spec start_root() -> no_return().
+start_root() ->
+    true = group_leader(whereis(init), self()),
+    case supervisor:start_link({local, ?MODULE}, ?MODULE, links) of
+        {ok, Root} ->
+            unlink(Root),
+            exit({root, Root});
+        {error, {already_started, Root}} ->
+            exit({root, Root});
+        {error, Reason} ->
+            exit(Reason)
+    end.
 
 %% @doc Loads the driver for this supervisor, where the options have not asked for it.
 -spec load_driver() -> ok.
