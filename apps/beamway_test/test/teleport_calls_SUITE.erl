@@ -203,7 +203,8 @@ erpc_calls(Config) ->
         {'EXIT', {{exception, badarith, [_ | _]}, _}} = (catch teleport:erpc_call(Node, erlang, '+', [1, a])),
         {'EXIT', {{exception, undef, _}, _}} = (catch teleport:erpc_call(Node, no_such_module, f, [])),
         {'EXIT', {{erpc, timeout}, _}} = (catch teleport:erpc_call(Node, timer, sleep, [100000], 20)),
-        {'EXIT', {signal, killed}} = (catch teleport:erpc_call(Node, ?MODULE, send, [kill, self])),
+        [{'EXIT', {signal, Ended}} = (catch teleport:erpc_call(Node, ?MODULE, send, [Reason, self]))
+         || {Reason, Ended} <- [{kill, killed}, {timeout, timeout}, {overload, overload}, {{nodedown, Node}, {nodedown, Node}}]],
         {'EXIT', {{erpc, noconnection}, _}} = (catch teleport:erpc_call('nobody@127.0.0.1', erlang, node, [])),
         ok = teleport:erpc_cast(Node, erlang, send, [self(), from_there]),
         from_there = message(),
@@ -403,4 +404,4 @@ register_name(_, _) -> no.
 unregister_name(_) -> ok.
 
 %% @private
-send(kill, self) -> exit(self(), kill).
+send(Reason, self) -> exit(self(), Reason), receive never -> ok end.

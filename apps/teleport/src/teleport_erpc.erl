@@ -53,4 +53,4 @@ result({error, {{No, _}, _}}) when No =:= nodedown; No =:= no_teleport; No =:= n
 result({error, {{too_big, _}, _}}) -> error({erpc, system_limit});
 result({error, {timeout, _}}) -> error({erpc, timeout});
 result({error, {overload, _}}) -> error({erpc, system_limit});
-result({error, {Reason, _}}) -> exit({signal, Reason}).
+result({error, {{signal, Reason}, _}}) -> exit({signal, Reason}).

@@ -15,7 +15,7 @@
 -dialyzer({no_improper_lists, [request/4, call/5, down/4, run/4]}).
 
 %% `old': it was there at the last look; `watched': its caller is monitored.
--record(pending, {server :: pid(), caller :: pid(), age = new :: new | old | watched}).
+-record(pending, {server :: pid(), caller :: pid(), kind = call :: call | apply, age = new :: new | old | watched}).
 -record(serve, {max :: pos_integer(),
                 pending = #{} :: #{reference() => #pending{}},
                 callers = #{} :: #{pid() => {Monitor :: reference(), #{reference() => []}}},
@@ -52,7 +52,7 @@ request(apply, [Ref, Caller, Module, Function | Args], Tx, #serve{pending = Pend
         true -> {[{failed, [Ref | overload]}], Serve};
         false ->
             {Worker, Monitor} = spawn_monitor(?MODULE, run, [Tx, Ref, {Module, Function}, Args]),
-            {[], added(Ref, #pending{server = Worker, caller = Caller}, Monitor, Serve)}
+            {[], added(Ref, #pending{server = Worker, caller = Caller, kind = apply}, Monitor, Serve)}
     end;
 request(apply_cast, [Module, Function | Args], _, Serve) when is_list(Args) ->
     _ = spawn(Module, Function, Args),
@@ -158,9 +158,13 @@ down(Monitor, Pid, Reason, #serve{servers = Servers, callers = Callers} = Serve)
     end.
 
 server_down(Server, Reason, #serve{servers = Servers, pending = Pending} = Serve) ->
-    Calls = [Ref || {Ref, #pending{server = Of}} <- maps:to_list(Pending), Of =:= Server],
-    {[{failed, [Ref | Reason]} || Ref <- Calls, Reason =/= {?MODULE, answered}],
-     (lists:foldl(fun forgotten/2, Serve, Calls))#serve{servers = maps:remove(Server, Servers)}}.
+    Calls = [{Ref, Kind} || {Ref, #pending{server = Of, kind = Kind}} <- maps:to_list(Pending), Of =:= Server],
+    {[{failed, [Ref | ended(Kind, Reason)]} || {Ref, Kind} <- Calls, Reason =/= {?MODULE, answered}],
+     (lists:foldl(fun({Ref, _}, Acc) -> forgotten(Ref, Acc) end, Serve, Calls))#serve{servers = maps:remove(Server, Servers)}}.
+
+%% What ended an applied function may look like an error of the lane.
+ended(call, Reason) -> Reason;
+ended(apply, Reason) -> {signal, Reason}.
 
 forgotten(Ref, Serve) ->
     {ok, Next} = replied(Ref, Serve),
