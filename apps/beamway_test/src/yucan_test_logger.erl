@@ -6,5 +6,5 @@
 
 %% @doc Only what yucan logs.
 -spec log(logger:log_event(), logger:handler_config()) -> term().
-log(#{meta := #{domain := [yucan | _]}} = Event, #{config := #{pid := Pid}}) -> Pid ! {logged, Event};
+log(#{meta := #{mfa := {yucan_events, _, _}}} = Event, #{config := #{pid := Pid}}) -> Pid ! {logged, Event};
 log(_, _) -> ok.

@@ -3,7 +3,7 @@
 -module(yucan_cli_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
--export([folder/1, wrong_words/1, cannot_serve/1, announced/1, daemon/1, daemon_cannot_serve/1, attached/1, watch/1]).
+-export([folder/1, wrong_words/1, cannot_serve/1, announced/1, daemon/1, daemon_cannot_serve/1, attached/1, watch/1, crash/1]).
 
 -include_lib("common_test/include/ct.hrl").
 
@@ -11,7 +11,7 @@
 
 suite() -> [{timetrap, {minutes, 3}}].
 
-all() -> [folder, wrong_words, cannot_serve, announced, daemon, daemon_cannot_serve, attached, watch].
+all() -> [folder, wrong_words, cannot_serve, announced, daemon, daemon_cannot_serve, attached, watch, crash].
 
 init_per_suite(Config) ->
     Root = filename:dirname(filename:dirname(filename:dirname(filename:dirname(code:which(?MODULE))))),
@@ -58,6 +58,24 @@ folder(Config) ->
         {200, _, <<"content">>} = yucan_client:get(port_in(Line), "/a.txt"),
         {200, _, Page} = yucan_client:get(port_in(Line), "/"),
         {_, _} = binary:match(Page, <<"a.txt">>)
+    after
+        stop(Served)
+    end.
+
+%% What goes wrong in a handler is said on standard error.
+crash(Config) ->
+    Ebin = yucan_yaws_site:compile(Config, "crash", [{"yucan_cli_crash.erl", "-module(yucan_cli_crash).\n-export([out/1]).\nout(_) -> error(crashed_on_purpose).\n"}]),
+    File = yucan_yaws_site:write(Config, "crash.conf", ["ebin_dir = ", Ebin, "\n", yucan_yaws_site:server("h", "appmods = </, yucan_cli_crash>\n")]),
+    Errors = filename:join(?config(priv_dir, Config), "errors"),
+    Served = open_port({spawn_executable, "/bin/sh"}, [{args, ["-c", "exec \"$0\" \"$1\" 2>\"$2\"", ?config(command, Config), File, Errors]},
+                                                       {line, 2000}, exit_status, use_stdio]),
+    try
+        "yucan: serving " ++ _ = Line = line(Served),
+        {500, _, _} = yucan_client:get(port_in(Line), "/"),
+        beamway_peer:wait_until(fun() ->
+            {ok, Text} = file:read_file(Errors),
+            re:run(Text, "the handler failed for GET /: .*crashed_on_purpose", [{capture, none}]) =:= match
+        end, 20000)
     after
         stop(Served)
     end.

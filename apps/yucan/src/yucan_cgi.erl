@@ -5,8 +5,6 @@
 -export([respond/2]).
 -export_type([spec/0]).
 
--include_lib("kernel/include/logger.hrl").
-
 -type spec() :: #{run := {program, file:filename_all()} | {interpreter, file:filename()} | {fcgi, yucan_fcgi_pool:address()},
                   script := file:filename_all(),
                   script_name := iodata(),
@@ -59,7 +57,7 @@ run(Req, #{script := Name} = Given, Body) ->
 
 failed(busy, _) -> yucan_error:page(503);
 failed(Reason, #{script := Script} = Spec) ->
-    ?LOG_WARNING("yucan: ~ts: ~ts", [Script, why(Reason, Spec)], #{domain => [yucan, gateway]}),
+    yucan_events:warning("~ts: ~ts", [Script, why(Reason, Spec)]),
     yucan_error:page(case Reason of {spool, _} -> 500; _ -> 502 end).
 
 why({connect, Reason}, #{run := {fcgi, Address}}) ->
@@ -73,7 +71,7 @@ shown({Host, Port}) when is_tuple(Host) -> inet:ntoa(Host) ++ ":" ++ integer_to_
 shown({Host, Port}) -> Host ++ ":" ++ integer_to_list(Port).
 
 open(#{run := {fcgi, Address}, script := Script}, Variables, Body) ->
-    Log = fun(Text) -> ?LOG_WARNING("yucan: ~ts says: ~ts", [Script, printable(Text)], #{domain => [yucan, gateway]}) end,
+    Log = fun(Text) -> yucan_events:warning("~ts says: ~ts", [Script, printable(Text)]) end,
     with_module(yucan_fcgi_client, yucan_fcgi_client:open(Address, Variables, Body, Log));
 open(#{run := Run, script := Script} = Spec, Variables, Body) ->
     {Program, Arguments} = case Run of

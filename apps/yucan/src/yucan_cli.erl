@@ -77,6 +77,7 @@ parse([], _) -> {error, "which folder or file?"}.
 serve(Words) ->
     %% What cannot be started is said in a line of its own.
     _ = logger:set_module_level(supervisor, none),
+    log_to_standard_error(),
     case options(Words) of
         {ok, Options} ->
             case yucan:start(Options) of
@@ -85,6 +86,13 @@ serve(Words) ->
             end;
         {error, Lines} -> refuse(1, Lines)
     end.
+
+%% Standard output says what is served where, and nothing else.
+log_to_standard_error() ->
+    {ok, Handler} = logger:get_handler_config(default),
+    Kept = maps:with([level, filters, filter_default, formatter], Handler),
+    ok = logger:remove_handler(default),
+    ok = logger:add_handler(default, logger_std_h, Kept#{config => #{type => standard_error}}).
 
 -spec fail(term()) -> no_return().
 fail({bad_options, Text}) -> fail(Text);

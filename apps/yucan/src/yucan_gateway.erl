@@ -8,8 +8,6 @@
 -export([respond/3]).
 -export_type([source/0, options/0]).
 
--include_lib("kernel/include/logger.hrl").
-
 %% How often to look whether the client is still there.
 -define(LOOK_MS, 1000).
 %% An answer that is complete by then is sent in one piece, with its length.
@@ -50,7 +48,7 @@ mapped(#{headers := Headers} = Head, #{headers := Map}) -> Head#{headers := Map(
 mapped(Head, _) -> Head.
 
 bad_gateway(Status, Reason, #{name := Name}) ->
-    ?LOG_WARNING("yucan: ~ts: ~ts", [Name, reason(Reason)], #{domain => [yucan, gateway]}),
+    yucan_events:warning("~ts: ~ts", [Name, reason(Reason)]),
     yucan_error:page(Status).
 
 reason(timeout) -> "no answer in time; it was ended";

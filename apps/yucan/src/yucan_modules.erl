@@ -9,8 +9,6 @@
 
 -export([load/2, remember/1, own/1, renamed/2]).
 
--include_lib("kernel/include/logger.hrl").
-
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
 -endif.
@@ -33,8 +31,8 @@ load_one(File, Names) ->
             install(Name, File, Code),
             {ok, Module, Name};
         Other ->
-            ?LOG_ERROR("yucan: ~ts has no debug information, so it is not the server's own (~0tp): compile it with +debug_info",
-                       [File, Other], #{domain => [yucan, modules]}),
+            yucan_events:error("~ts has no debug information, so it is not the server's own (~0tp): compile it with +debug_info",
+                               [File, Other]),
             none
     end.
 

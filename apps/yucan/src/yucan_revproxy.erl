@@ -7,8 +7,6 @@
 
 -export([respond/3]).
 
--include_lib("kernel/include/logger.hrl").
-
 -define(SILENCE_MS, 60000).
 -define(BODY_BYTES, 134217728).
 
@@ -35,7 +33,7 @@ ask(Req, #{prefix := Prefix, url := #{host := Host, port := Port} = Url}, Own, B
     end.
 
 failed(Reason, Url) ->
-    ?LOG_WARNING("yucan: revproxy ~ts: ~0tp", [yucan_conf_url:origin(Url), Reason], #{domain => [yucan, gateway]}),
+    yucan_events:warning("revproxy ~ts: ~0tp", [yucan_conf_url:origin(Url), Reason]),
     yucan_error:page(502).
 
 head(Req, Prefix, Url, Body) ->

@@ -5,7 +5,6 @@
 -export([options/1, prepare/1, remember/1, records/0, limits/0, sconf/1]).
 
 -include("../include/yaws.hrl").
--include_lib("kernel/include/logger.hrl").
 
 %% Servers bind to loopback unless they are told otherwise.
 -define(LOOPBACK, {127, 0, 0, 1}).
@@ -88,7 +87,7 @@ started(Key, Start) ->
         Start()
     catch
         Class:Reason:Stack ->
-            ?LOG_ERROR("yucan: ~ts:start failed: ~0tp", [element(2, Key), {Class, Reason, Stack}], #{domain => [yucan, conf]})
+            yucan_events:error("~ts:start failed: ~0tp", [element(2, Key), {Class, Reason, Stack}])
     end.
 
 %% @doc Keeps the configuration for {@link records/0}, in the process that answers.
