@@ -9,13 +9,15 @@
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_testcase/2, end_per_testcase/2]).
 -export([environment/1, bytes/1, httpoxy/1, body_and_its_end/1, private_body/1, big_body/1, big_answer_to_a_slow_client/1, statuses/1, rubbish/1, dies/1, hangs/1,
          hangs_after_the_head/1, slow_but_not_silent/1, forks/1, client_leaves/1, too_many/1, head_request/1, not_executable/1, shell_characters/1,
-         fcgi_broken/1, fcgi_absent/1, revproxy/1, revproxy_broken/1, many_at_once/1]).
+         fcgi_broken/1, fcgi_absent/1, revproxy/1, revproxy_broken/1, many_at_once/1,
+         revproxy_path/1, revproxy_hops/1]).
 
 suite() -> [{timetrap, {minutes, 3}}].
 
 all() ->
     [environment, bytes, httpoxy, body_and_its_end, private_body, big_body, big_answer_to_a_slow_client, statuses, rubbish, dies, hangs, hangs_after_the_head, slow_but_not_silent, forks,
-     client_leaves, too_many, head_request, not_executable, shell_characters, fcgi_broken, fcgi_absent, revproxy, revproxy_broken, many_at_once].
+     client_leaves, too_many, head_request, not_executable, shell_characters, fcgi_broken, fcgi_absent, revproxy, revproxy_broken, many_at_once,
+     revproxy_path, revproxy_hops].
 
 %% Bodies go to a folder of this suite's own, where nobody else leaves files.
 init_per_suite(Config) ->
@@ -376,6 +378,54 @@ revproxy_broken(Config) ->
     Port = start(Config, "revproxy = / http://127.0.0.1:1\n", []),
     {502, _, _} = get(Port, "/x"),
     ok.
+
+%% What decides is what is forwarded: the path below the prefix, in one form.
+revproxy_path(Config) ->
+    {Listen, Address} = told_server("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"),
+    Port = start(Config, ["revproxy = /in http://", Address, "/base\nrevproxy = /\x{c3}\x{a9}/b/ http://", Address, "/\n"], []),
+    [begin
+         {Target, 200} = {Target, element(1, get(Port, Target))},
+         [<<"GET ", Asked/binary>> | _] = told(),
+         {Target, Expected} = {Target, binary_to_list(hd(binary:split(Asked, <<" ">>)))}
+     end || {Target, Expected} <- [{"/in/x", "/base/x"}, {"/in", "/base"}, {"/in/", "/base/"}, {"/%69n/x", "/base/x"}, {"//in/x?q=//", "/base/x?q=//"},
+                                   {"/in/a//b/./c/%2e%2e/d", "/base/a/b/d"}, {"/in/a%20b%2bc%3f", "/base/a%20b%2Bc%3F"}, {"/y/../in/%7Eme", "/base/~me"},
+                                   {"/%c3%a9/b/x", "/x"}, {"/%C3%A9/b", "/"}]],
+    [{Target, 404} = {Target, element(1, get(Port, Target))} || Target <- ["/in//../admin", "/in/../admin", "/in/%2e%2e/admin", "/in/x/../../admin"]],
+    [{Target, 400} = {Target, element(1, get(Port, Target))} || Target <- ["/in/..%2fadmin", "/in/%2e%2e%5cadmin", "/in/../../admin"]],
+    gen_tcp:close(Listen).
+
+%% RFC 9110, 7.6.1: what Connection names goes no further, in both directions.
+revproxy_hops(Config) ->
+    {Listen, Address} = told_server("HTTP/1.1 200 OK\r\nConnection: close, X-Own\r\nX-Own: 1\r\nX-Other: 2\r\nContent-Length: 2\r\n\r\nok"),
+    Port = start(Config, ["revproxy = / http://", Address, "/\n"], []),
+    {200, Headers, <<"ok">>} = yucan_yaws_client:request(#{port => Port, host => "h", target => "/",
+                                                           headers => [{"Connection", "X-Hop,\tX-ALSO"}, {"X-Hop", "1"}, {"x-also", "2"}, {"X-Stays", "3"}]}),
+    Lines = [string:lowercase(Line) || Line <- told()],
+    [{Line, Is} = {Line, lists:member(Line, Lines)}
+     || {Line, Is} <- [{<<"x-hop: 1">>, false}, {<<"x-also: 2">>, false}, {<<"x-stays: 3">>, true}, {<<"connection: close">>, true}]],
+    [undefined, <<"2">>] = [proplists:get_value(Name, Headers) || Name <- [<<"x-own">>, <<"x-other">>]],
+    gen_tcp:close(Listen).
+
+%% A server that says one thing, and tells this process what it was asked.
+told_server(Answer) ->
+    {ok, Listen} = gen_tcp:listen(0, [binary, {active, false}, {ip, {127, 0, 0, 1}}]),
+    {ok, Port} = inet:port(Listen),
+    Self = self(),
+    _ = spawn_link(fun() -> tell(Listen, Answer, Self) end),
+    {Listen, "127.0.0.1:" ++ integer_to_list(Port)}.
+
+tell(Listen, Answer, Pid) ->
+    case gen_tcp:accept(Listen) of
+        {ok, Socket} ->
+            Head = yucan_yaws_site:receive_until(Socket, <<"\r\n\r\n">>),
+            Pid ! {told, binary:split(Head, <<"\r\n">>, [global])},
+            ok = gen_tcp:send(Socket, Answer),
+            ok = gen_tcp:close(Socket),
+            tell(Listen, Answer, Pid);
+        {error, closed} -> ok
+    end.
+
+told() -> receive {told, Lines} -> Lines after 20000 * beamway_runner:slowness() -> error(not_asked) end.
 
 %% ---- what must not be left
 

@@ -14,7 +14,8 @@ properties_test_() -> yucan_fuzz:tests(500, properties()).
 -spec properties() -> [{string(), fun(() -> proper:outer_test())}].
 properties() ->
     [{"cut heads", fun prop_cut/0}, {"damaged heads", fun prop_damaged/0}, {"heads and what follows", fun prop_split/0}, {"chunks", fun prop_chunks/0},
-     {"damaged chunks", fun prop_damaged_chunks/0}, {"frames", fun prop_frames/0}, {"any bytes", fun prop_noise/0}, {"paths", fun prop_paths/0}].
+     {"damaged chunks", fun prop_damaged_chunks/0}, {"frames", fun prop_frames/0}, {"any bytes", fun prop_noise/0}, {"paths", fun prop_paths/0},
+     {"one form of a path", fun prop_canonical/0}].
 
 limits() -> yucan_limits:freeze(#{header_block_bytes => 4000, header_line_bytes => 2000, request_line_bytes => 2000, headers => 20, chunk_line_bytes => 60}).
 
@@ -43,14 +44,18 @@ prop_split() ->
         Bytes = bytes(Head),
         case parse(<<Bytes/binary, Rest/binary>>) of
             {ok, Req, Rest} -> same(Head, Req);
+            {error, 400, bad_path} -> form(Head) =:= error;
             {error, Status, _} -> lists:member(Status, [414, 431]) andalso byte_size(Bytes) > 1000
         end
     end).
 
-same({Method, Target, Headers}, Req) ->
+%% The one form of the path that was sent.
+form({_, Target, _}) -> yucan_path:canonical(hd(binary:split(iolist_to_binary(Target), <<"?">>))).
+
+same({Method, Target, Headers} = Head, Req) ->
     Trim = fun(Text) -> yucan_names:trim(iolist_to_binary(Text)) end,
     yucan_req:method(Req) =:= iolist_to_binary(Method) andalso yucan_req:target(Req) =:= iolist_to_binary(Target)
-        andalso yucan_req:headers(Req) =:= [{yucan_names:lower(iolist_to_binary(Name)), Trim(Value)} || {Name, _, Value} <- Headers].
+        andalso {ok, yucan_req:path(Req)} =:= form(Head) andalso yucan_req:headers(Req) =:= [{yucan_names:lower(iolist_to_binary(Name)), Trim(Value)} || {Name, _, Value} <- Headers].
 
 %% A head that is cut anywhere is incomplete, never an error, and never a request.
 prop_cut() ->
@@ -149,6 +154,28 @@ prop_paths() ->
             {error, bad_path} -> true
         end
     end).
+
+%% The one form of a path stays what it is, names the same file, and has neither dot segments nor empty ones.
+prop_canonical() ->
+    ?FORALL(Parts, list(part()), begin
+        Raw = iolist_to_binary([[$/, Part] || Part <- Parts]),
+        case yucan_path:canonical(Raw) of
+            {ok, <<"/", Rest/binary>> = Path} ->
+                [_ | Before] = lists:reverse(binary:split(Rest, <<"/">>, [global])),
+                yucan_path:canonical(Path) =:= {ok, Path} andalso yucan_path:decode(Path) =:= yucan_path:decode(Raw)
+                    andalso [] =:= [S || S <- Before, lists:member(S, [<<>>, <<".">>, <<"..">>])];
+            error -> yucan_path:decode(Raw) =:= {error, bad_path}
+        end
+    end).
+
+canonical_test_() ->
+    [?_assertEqual(Expected, yucan_path:canonical(Path))
+     || {Path, Expected} <- [{<<"/">>, {ok, <<"/">>}}, {<<"/a/b/">>, {ok, <<"/a/b/">>}}, {<<"//">>, {ok, <<"/">>}}, {<<"//a///b//">>, {ok, <<"/a/b/">>}},
+                             {<<"/a/./b">>, {ok, <<"/a/b">>}}, {<<"/a/..">>, {ok, <<"/">>}}, {<<"/a/.">>, {ok, <<"/a/">>}}, {<<"/a//../b">>, {ok, <<"/b">>}},
+                             {<<"/.a/..b/...">>, {ok, <<"/.a/..b/...">>}}, {<<"/%41%2d%7e%2B%c3">>, {ok, <<"/A-~%2B%C3">>}}, {<<"/a%2fb">>, {ok, <<"/a%2Fb">>}},
+                             {<<"/%252e%252e/a">>, {ok, <<"/%252e%252e/a">>}}, {<<"/..">>, error}, {<<"/a/../..">>, error}, {<<"/%2e%2E">>, error},
+                             {<<"/a/..%2fb">>, error}, {<<"/%2e%5cb">>, error}, {<<"/%">>, error}, {<<"/%4">>, error}, {<<"/%4g">>, error}, {<<"/%00">>, error},
+                             {<<"a">>, error}, {<<>>, error}]].
 
 %% ---- examples that say more than a property
 

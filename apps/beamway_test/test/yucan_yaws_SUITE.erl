@@ -45,7 +45,7 @@ domains(Config) ->
                                      {"192.0.2.1", "/a/b/?c=d", <<Www/binary, "/a/b/?c=d">>},
                                      {"", "/", <<Www/binary, "/">>},
                                      {"www.example.org", "/a%20b", <<Www/binary, "/a%20b">>},
-                                     {"EXAMPLE.org", "//", <<Www/binary, "//">>},
+                                     {"EXAMPLE.org", "//", <<Www/binary, "/">>},
                                      {"i.example.org:99", "/wiki", <<I/binary, "/wiki">>}]],
     {200, _, <<"a file of www\n">>} = yucan_yaws_client:get(Port, "www.example.com", "/file.txt"),
     {200, _, <<"a file of i\n">>} = yucan_yaws_client:get(Port, "i.example.com", "/file.txt"),

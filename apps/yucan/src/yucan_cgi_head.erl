@@ -122,7 +122,8 @@ head(none, Fields) ->
         {false, false} -> {error, no_type}
     end;
 head(Status, Fields) ->
-    Headers = [Field || {Name, _} = Field <- Fields, not is_of_connection(Name), Name =/= <<"content-length">>],
+    Headers = [Field || {Name, _} = Field <- yucan_names:without_hops(Fields),
+                        not lists:member(Name, [<<"date">>, <<"server">>, <<"content-length">>])],
     case lists:usort([Value || {<<"content-length">>, Value} <- Fields]) of
         [] -> {ok, #{status => Status, headers => Headers, length => unknown}};
         [Text] -> with_length(Text, Status, Headers);
@@ -134,10 +135,6 @@ with_length(Text, Status, Headers) ->
         match -> {ok, #{status => Status, headers => Headers, length => binary_to_integer(Text)}};
         _ -> {error, {content_length, shown(Text)}}
     end.
-
-is_of_connection(Name) ->
-    lists:member(Name, [<<"connection">>, <<"keep-alive">>, <<"proxy-connection">>, <<"transfer-encoding">>, <<"te">>, <<"trailer">>,
-                        <<"upgrade">>, <<"date">>, <<"server">>]).
 
 shown(<<Start:60/binary, _, _/binary>>) -> <<Start/binary, "...">>;
 shown(Text) -> Text.

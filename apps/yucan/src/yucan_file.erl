@@ -117,11 +117,9 @@ found(directory, Req, Folder, _, Path, Root, Options) ->
         _ -> to_folder(Req)
     end.
 
-%% Two slashes at the start would be another host's name.
 to_folder(Req) ->
-    Path = <<"/", (string:trim(yucan_req:path(Req), leading, "/"))/binary>>,
     {301, Headers, Body} = yucan_error:page(301),
-    {301, [{<<"location">>, [Path, $/, [[$?, yucan_req:query(Req)] || yucan_req:has_query(Req)]]} | Headers], Body}.
+    {301, [{<<"location">>, [yucan_req:path(Req), $/, [[$?, yucan_req:query(Req)] || yucan_req:has_query(Req)]]} | Headers], Body}.
 
 folder([Name | Rest], Req, Folder, Path, Root, Options) ->
     case yucan_links:info(<<Path/binary, Name/binary>>, Root, policy(Options)) of

@@ -3,7 +3,7 @@
 %%
 %% yucan_conn calls `parse/3' with what it has received. Nothing that RFC 9112 forbids is repaired: a bare LF, a
 %% folded line, a blank before the colon, two Content-Length, both framings. All these are ways to make two
-%% servers disagree about where a request ends.
+%% servers disagree about where a request ends. The path of a request is in its canonical form (yucan_path); one that has none is refused.
 -module(yucan_head).
 
 -export([parse/3, trailers/2]).
@@ -40,31 +40,43 @@ method(<<C, _/binary>>, _, 32, _, _) when ?IS_TCHAR(C) -> {error, 501, method_to
 method(_, _, _, _, _) -> {error, 400, bad_method}.
 
 target(Rest, Bin, Start, Limits, Req) ->
-    target_byte(Rest, Bin, Start, Start, 0, Limits, Req).
+    target_byte(Rest, Bin, Start, Start, 0, plain, Limits, Req).
 
-%% `Mark' is where the first question mark is.
-target_byte(<<C, Rest/bits>>, Bin, Start, At, Mark, Limits, Req) when C > $?, C < 127, C =/= $\\ ->
-    target_byte(Rest, Bin, Start, At + 1, Mark, Limits, Req);
-target_byte(<<C, Rest/bits>>, Bin, Start, At, Mark, Limits, Req) when C > $#, C < $? ->
-    target_byte(Rest, Bin, Start, At + 1, Mark, Limits, Req);
-target_byte(<<$?, Rest/bits>>, Bin, Start, At, Mark, Limits, Req) ->
-    target_byte(Rest, Bin, Start, At + 1, case Mark of 0 -> At; _ -> Mark end, Limits, Req);
-target_byte(<<" HTTP/1.1\r\n", Rest/bits>>, Bin, Start, At, Mark, Limits, Req) ->
-    set_target(Rest, Bin, Start, At, Mark, Limits, Req);
-target_byte(<<" HTTP/1.0\r\n", Rest/bits>>, Bin, Start, At, Mark, Limits, Req) ->
-    set_target(Rest, Bin, Start, At, Mark, Limits, Req#req{version = 10, keep = false});
+%% `Mark' is where the first question mark is. `Form' is `plain' as long as there is nothing that a canonical path could not have: most
+%% paths need no second look.
+target_byte(<<C, Rest/bits>>, Bin, Start, At, Mark, Form, Limits, Req) when C > $?, C < 127, C =/= $\\ ->
+    target_byte(Rest, Bin, Start, At + 1, Mark, Form, Limits, Req);
+target_byte(<<C, Rest/bits>>, Bin, Start, At, Mark, Form, Limits, Req) when C > $/, C < $? ->
+    target_byte(Rest, Bin, Start, At + 1, Mark, Form, Limits, Req);
+target_byte(<<$/, C, Rest/bits>>, Bin, Start, At, Mark, Form, Limits, Req) when C > $?, C < 127, C =/= $\\ ->
+    target_byte(Rest, Bin, Start, At + 2, Mark, Form, Limits, Req);
+target_byte(<<$/, Rest/bits>>, Bin, Start, At, Mark, Form, Limits, Req) ->
+    case Rest of
+        <<C, _/bits>> when C =:= $/; C =:= $. -> target_byte(Rest, Bin, Start, At + 1, Mark, other, Limits, Req);
+        _ -> target_byte(Rest, Bin, Start, At + 1, Mark, Form, Limits, Req)
+    end;
+target_byte(<<$%, Rest/bits>>, Bin, Start, At, Mark, _, Limits, Req) ->
+    target_byte(Rest, Bin, Start, At + 1, Mark, other, Limits, Req);
+target_byte(<<C, Rest/bits>>, Bin, Start, At, Mark, Form, Limits, Req) when C > $#, C < $? ->
+    target_byte(Rest, Bin, Start, At + 1, Mark, Form, Limits, Req);
+target_byte(<<$?, Rest/bits>>, Bin, Start, At, Mark, Form, Limits, Req) ->
+    target_byte(Rest, Bin, Start, At + 1, case Mark of 0 -> At; _ -> Mark end, Form, Limits, Req);
+target_byte(<<" HTTP/1.1\r\n", Rest/bits>>, Bin, Start, At, Mark, Form, Limits, Req) ->
+    set_target(Rest, Bin, Start, At, Mark, Form, Limits, Req);
+target_byte(<<" HTTP/1.0\r\n", Rest/bits>>, Bin, Start, At, Mark, Form, Limits, Req) ->
+    set_target(Rest, Bin, Start, At, Mark, Form, Limits, Req#req{version = 10, keep = false});
 %% A later minor version is read as the latest that is known (RFC 9110, 2.5).
-target_byte(<<" HTTP/1.", Minor, "\r\n", Rest/bits>>, Bin, Start, At, Mark, Limits, Req) when Minor >= $2, Minor =< $9 ->
-    set_target(Rest, Bin, Start, At, Mark, Limits, Req);
-target_byte(<<C, Rest/bits>>, Bin, Start, At, Mark, Limits, Req) when C =:= $!; C =:= $"; C =:= $\\, Mark > 0 ->
-    target_byte(Rest, Bin, Start, At + 1, Mark, Limits, Req);
-target_byte(<<>>, _, _, At, _, #limits{request_line_bytes = Max}, _) ->
+target_byte(<<" HTTP/1.", Minor, "\r\n", Rest/bits>>, Bin, Start, At, Mark, Form, Limits, Req) when Minor >= $2, Minor =< $9 ->
+    set_target(Rest, Bin, Start, At, Mark, Form, Limits, Req);
+target_byte(<<C, Rest/bits>>, Bin, Start, At, Mark, Form, Limits, Req) when C =:= $!; C =:= $"; C =:= $\\, Mark > 0 ->
+    target_byte(Rest, Bin, Start, At + 1, Mark, Form, Limits, Req);
+target_byte(<<>>, _, _, At, _, _, #limits{request_line_bytes = Max}, _) ->
     if At > Max -> {error, 414, target_too_long}; true -> more end;
-target_byte(<<$\s, Version/binary>>, _, Start, At, _, #limits{request_line_bytes = Max}, _) when At > Start, At =< Max ->
+target_byte(<<$\s, Version/binary>>, _, Start, At, _, _, #limits{request_line_bytes = Max}, _) when At > Start, At =< Max ->
     version(Version);
-target_byte(_, _, _, At, _, #limits{request_line_bytes = Max}, _) when At > Max ->
+target_byte(_, _, _, At, _, _, #limits{request_line_bytes = Max}, _) when At > Max ->
     {error, 414, target_too_long};
-target_byte(_, _, _, _, _, _, _) ->
+target_byte(_, _, _, _, _, _, _, _) ->
     {error, 400, bad_target}.
 
 version(<<"HTTP/1.", Minor, End/binary>>) when Minor >= $0, Minor =< $9 ->
@@ -88,17 +100,25 @@ version(Short) when byte_size(Short) =< 5 ->
 version(_) ->
     {error, 400, bad_version}.
 
-set_target(_, _, Start, Start, _, _, _) ->
+set_target(_, _, Start, Start, _, _, _, _) ->
     {error, 400, bad_target};
-set_target(_, _, _, End, _, #limits{request_line_bytes = Max}, _) when End + 9 > Max ->
+set_target(_, _, _, End, _, _, #limits{request_line_bytes = Max}, _) when End + 9 > Max ->
     {error, 414, target_too_long};
-set_target(Rest, Bin, Start, End, 0, Limits, Req) ->
+set_target(Rest, Bin, Start, End, 0, Form, Limits, Req) ->
     Target = binary_part(Bin, Start, End - Start),
-    line(Rest, Bin, End + 11, 0, [], Limits, Req#req{target = Target, path = Target});
-set_target(Rest, Bin, Start, End, Mark, Limits, Req) ->
-    line(Rest, Bin, End + 11, 0, [], Limits,
-         Req#req{target = binary_part(Bin, Start, End - Start), path = binary_part(Bin, Start, Mark - Start),
-                 query = binary_part(Bin, Mark + 1, End - Mark - 1)}).
+    set_path(Form, Target, Rest, Bin, End, Limits, Req#req{target = Target});
+set_target(Rest, Bin, Start, End, Mark, Form, Limits, Req) ->
+    set_path(Form, binary_part(Bin, Start, Mark - Start), Rest, Bin, End, Limits,
+             Req#req{target = binary_part(Bin, Start, End - Start), query = binary_part(Bin, Mark + 1, End - Mark - 1)}).
+
+%% What does not begin with a slash is looked at in the end.
+set_path(other, <<"/", _/binary>> = Path, Rest, Bin, End, Limits, Req) ->
+    case yucan_path:canonical(Path) of
+        {ok, Canonical} -> line(Rest, Bin, End + 11, 0, [], Limits, Req#req{path = Canonical});
+        error -> {error, 400, bad_path}
+    end;
+set_path(_, Path, Rest, Bin, End, Limits, Req) ->
+    line(Rest, Bin, End + 11, 0, [], Limits, Req#req{path = Path}).
 
 %% The start of a header line, or the end of the head.
 line(<<C, Rest/bits>>, Bin, At, Count, Headers, Limits, Req) when ?IS_TCHAR(C) ->
@@ -270,7 +290,8 @@ kept(Said) -> binary:copy(Said).
 
 %% RFC 9112, 3.2.2: the target's authority counts, whatever the Host header says; that must be valid all the same.
 absolute(Authority, Path, #req{host = Host} = Req, Rest) ->
-    case {yucan_authority:parse(Authority), yucan_authority:parse(Host)} of
-        {{ok, Name, Port}, {ok, _, _}} when Name =/= <<>> -> {ok, Req#req{path = Path, host = Name, port = Port}, Rest};
+    case {yucan_authority:parse(Authority), yucan_authority:parse(Host), yucan_path:canonical(Path)} of
+        {{ok, Name, Port}, {ok, _, _}, {ok, Canonical}} when Name =/= <<>> -> {ok, Req#req{path = Canonical, host = Name, port = Port}, Rest};
+        {_, _, error} -> {error, 400, bad_path};
         _ -> {error, 400, bad_host}
     end.

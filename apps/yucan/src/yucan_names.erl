@@ -4,7 +4,7 @@
 %% A name that is in the table costs one look-up and no memory of its own; the others are copied.
 -module(yucan_names).
 
--export([known/1, listed/1, lower/1, trim/1, tokens/1, is_token/1]).
+-export([known/1, listed/1, lower/1, trim/1, tokens/1, is_token/1, without_hops/1]).
 
 -type kind() :: plain | host | connection | content_length | transfer_encoding | expect.
 
@@ -104,6 +104,13 @@ trim(Bin) ->
 %% @doc The members of a comma-separated list, in lower case.
 -spec tokens(binary()) -> [binary()].
 tokens(List) -> [trim(Token) || Token <- binary:split(lower(List), <<",">>, [global])].
+
+%% @doc The headers that another connection may see, too: neither those that belong to one, nor those that `connection' names (RFC 9110, 7.6.1).
+-spec without_hops([{Name :: binary(), Value :: binary()}]) -> [{Name :: binary(), Value :: binary()}].
+without_hops(Headers) ->
+    Named = [Token || {<<"connection">>, Value} <- Headers, Token <- tokens(Value)],
+    Hops = [<<"connection">>, <<"keep-alive">>, <<"proxy-connection">>, <<"te">>, <<"trailer">>, <<"transfer-encoding">>, <<"upgrade">> | Named],
+    [Header || {Name, _} = Header <- Headers, not lists:member(Name, Hops)].
 
 %% @doc Is this a token (RFC 9110, 5.6.2)?
 -spec is_token(binary()) -> boolean().

@@ -1,61 +1,95 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Paths: decoded once, never above the root. Everything that turns what a client sent into the name of a file goes through here.
+%% @doc Paths: one form for each, decoded once, never above the root. yucan_head makes the canonical form before anybody looks at a path, so
+%% that routes, files, passwords and servers behind this one cannot see different ones. Everything that turns what a client sent into the
+%% name of a file goes through here.
 -module(yucan_path).
 
--export([decode/1, unescape/1, unescape_form/1, escape/1, resolve/2, join/2]).
+-export([canonical/1, decode/1, unescape/1, unescape_form/1, escape/1, resolve/2, join/2]).
 
-%% @doc The path decoded once, its dot segments resolved. Refused: NUL and other control bytes, a backslash, an encoded slash
-%% (it would make one segment into two), a broken escape, more `..' than there are folders.
--spec decode(binary()) -> {ok, binary()} | {error, bad_path}.
-decode(<<"/", Rest/binary>> = Path) ->
+%% @doc The one form of a path, still encoded (RFC 3986, 6.2.2): dot segments resolved, one slash for several, as file systems have it, escapes
+%% in upper case and only where they are needed. Refused: more `..' than there are folders, an encoded slash or backslash beside
+%% dots, a broken escape, NUL.
+-spec canonical(binary()) -> {ok, binary()} | error.
+canonical(<<"/", Rest/binary>> = Path) ->
     case is_plain(Path) of
         true -> {ok, Path};
-        false -> segments(binary:split(Rest, <<"/">>, [global]), [])
+        false -> resolved(binary:split(Rest, <<"/">>, [global]), [])
     end;
-decode(_) ->
-    {error, bad_path}.
+canonical(_) ->
+    error.
 
-%% Nothing to decode and no segment that begins with a dot.
+%% Nothing to decode, no empty segment and none that begins with a dot.
 is_plain(<<"/.", _/binary>>) -> false;
+is_plain(<<"//", _/binary>>) -> false;
 is_plain(<<C, Rest/binary>>) when C > $\s, C =/= $%, C =/= $\\, C < 127 -> is_plain(Rest);
 is_plain(Rest) -> Rest =:= <<>>.
 
-segments([Encoded | Rest], Done) ->
-    case unescape_strict(Encoded) of
-        error -> {error, bad_path};
-        <<".">> -> segments(dot_end(Rest), Done);
-        <<"..">> when Done =:= [] -> {error, bad_path};
-        <<"..">> -> segments(dot_end(Rest), tl(Done));
-        Segment ->
-            case is_safe(Segment) of
-                true -> segments(Rest, [Segment | Done]);
-                false -> {error, bad_path}
+resolved([Segment | Rest], Done) ->
+    case normal(Segment, <<>>) of
+        error -> error;
+        <<>> when Rest =/= [] -> resolved(Rest, Done);
+        <<".">> -> resolved(dot_end(Rest), Done);
+        <<"..">> when Done =:= [] -> error;
+        <<"..">> -> resolved(dot_end(Rest), tl(Done));
+        Normal ->
+            case hides_dots(Normal) of
+                true -> error;
+                false -> resolved(Rest, [Normal | Done])
             end
     end;
-segments([], Done) ->
+resolved([], Done) ->
     {ok, iolist_to_binary([[$/, Segment] || Segment <- lists:reverse(Done)])}.
 
 %% A path that ends in a dot segment is that of a folder.
 dot_end([]) -> [<<>>];
 dot_end(Rest) -> Rest.
 
-is_safe(<<C, Rest/binary>>) when C >= $\s, C =/= $/, C =/= $\\, C =/= 127 -> is_safe(Rest);
-is_safe(Rest) -> Rest =:= <<>>.
-
-unescape_strict(Text) ->
-    case binary:match(Text, <<"%">>) of
-        nomatch -> Text;
-        _ -> unescape_strict(Text, <<>>)
-    end.
-
-unescape_strict(<<$%, A, B, Rest/binary>>, Done) ->
+normal(<<$%, A, B, Rest/binary>>, Done) ->
     case {hex(A), hex(B)} of
-        {High, Low} when is_integer(High), is_integer(Low) -> unescape_strict(Rest, <<Done/binary, (High * 16 + Low)>>);
+        {High, Low} when is_integer(High), is_integer(Low), High + Low > 0 ->
+            normal(Rest, <<Done/binary, (escape_unless_plain(High * 16 + Low))/binary>>);
         _ -> error
     end;
-unescape_strict(<<$%, _/binary>>, _) -> error;
-unescape_strict(<<C, Rest/binary>>, Done) -> unescape_strict(Rest, <<Done/binary, C>>);
-unescape_strict(<<>>, Done) -> Done.
+normal(<<$%, _/binary>>, _) -> error;
+normal(<<C, Rest/binary>>, Done) -> normal(Rest, <<Done/binary, C>>);
+normal(<<>>, Done) -> Done.
+
+escape_unless_plain($/) -> <<"%2F">>;
+escape_unless_plain(C) -> escape_byte(C).
+
+%% Who takes an encoded slash for one, or a backslash, would find dot segments behind it.
+hides_dots(Segment) ->
+    has_hidden_slash(Segment) andalso
+        lists:any(fun(Part) -> Part =:= <<".">> orelse Part =:= <<"..">> end, binary:split(Segment, [<<"%2F">>, <<"%5C">>, <<"\\">>], [global])).
+
+has_hidden_slash(<<"%2F", _/binary>>) -> true;
+has_hidden_slash(<<"%5C", _/binary>>) -> true;
+has_hidden_slash(<<$\\, _/binary>>) -> true;
+has_hidden_slash(<<_, Rest/binary>>) -> has_hidden_slash(Rest);
+has_hidden_slash(<<>>) -> false.
+
+%% @doc The canonical path decoded. Refused besides what has none: control bytes, a backslash, an encoded slash (it would make one
+%% segment into two).
+-spec decode(binary()) -> {ok, binary()} | {error, bad_path}.
+decode(<<"/", Rest/binary>> = Path) ->
+    case is_plain(Path) of
+        true -> {ok, Path};
+        false -> decoded(resolved(binary:split(Rest, <<"/">>, [global]), []))
+    end;
+decode(_) ->
+    {error, bad_path}.
+
+decoded({ok, Canonical}) ->
+    Decoded = unescape(Canonical),
+    case binary:match(Canonical, <<"%2F">>) =:= nomatch andalso is_safe(Decoded) of
+        true -> {ok, Decoded};
+        false -> {error, bad_path}
+    end;
+decoded(error) ->
+    {error, bad_path}.
+
+is_safe(<<C, Rest/binary>>) when C >= $\s, C =/= $\\, C =/= 127 -> is_safe(Rest);
+is_safe(Rest) -> Rest =:= <<>>.
 
 hex(C) when C >= $0, C =< $9 -> C - $0;
 hex(C) when C >= $a, C =< $f -> C - $a + 10;

@@ -26,7 +26,7 @@ method(#req{method = Method}) -> Method.
 -spec target(req()) -> binary().
 target(#req{target = Target}) -> Target.
 
-%% @doc The path, still encoded.
+%% @doc The path, still encoded, in its one form: no dot segments, no empty ones, and escapes only where they are needed, in upper case.
 -spec path(req()) -> binary().
 path(#req{path = Path}) -> Path.
 
@@ -39,7 +39,7 @@ query(#req{query = Query}) -> Query.
 -spec has_query(req()) -> boolean().
 has_query(#req{query = Query}) -> Query =/= none.
 
-%% @doc The path decoded once, dot segments resolved, never above the root and without NUL.
+%% @doc The path decoded once. An encoded slash and control bytes are refused.
 -spec decoded_path(req()) -> {ok, binary()} | {error, bad_path}.
 decoded_path(#req{path = Path}) -> yucan_path:decode(Path).
 
@@ -166,9 +166,14 @@ socket(#req{conn = #conn{socket = Socket}}) -> Socket.
 -spec tls_info(req()) -> none | #{atom() => term()}.
 tls_info(Req) -> yucan_socket:tls_info(socket(Req)).
 
-%% @doc The same request for another path; `none' is no query. target/1 stays.
+%% @doc The same request for another path; `none' is no query. target/1 stays. A path that would leave the root stays as it is: neither
+%% files nor bindings are found by it.
 -spec with_path(Path :: binary(), Query :: binary() | none, req()) -> req().
-with_path(Path, Query, Req) -> Req#req{path = Path, query = Query}.
+with_path(Path, Query, Req) ->
+    case yucan_path:canonical(Path) of
+        {ok, Canonical} -> Req#req{path = Canonical, query = Query};
+        error -> Req#req{path = Path, query = Query}
+    end.
 
 %% @doc The same request with another method.
 -spec with_method(binary(), req()) -> req().

@@ -38,7 +38,7 @@ failed(Reason, Url) ->
 
 head(Req, Prefix, Url, Body) ->
     [yucan_req:method(Req), " ", target(Req, Prefix, Url), " HTTP/1.1\r\nhost: ", host(Url), "\r\n",
-     [[Name, ": ", Value, "\r\n"] || {Name, Value} <- yucan_req:headers(Req), is_passed(Name)],
+     [[Name, ": ", Value, "\r\n"] || {Name, Value} <- yucan_names:without_hops(yucan_req:headers(Req)), is_passed(Name)],
      "x-forwarded-for: ", forwarded_for(Req), "\r\n",
      case yucan_req:header(<<"host">>, Req) of
          undefined -> "";
@@ -51,20 +51,21 @@ head(Req, Prefix, Url, Body) ->
      end,
      "connection: close\r\n\r\n"].
 
-%% The raw path, so that what was escaped stays so.
+%% The canonical path, which is what was decided on, without as many segments as the prefix has. What is escaped stays so.
 target(Req, Prefix, #{path := Base}) ->
-    Path = yucan_req:path(Req),
-    Size = length(string:trim(Prefix, trailing, "/")),
-    Rest = case Path of
-               <<_:Size/binary, More/binary>> -> More;
-               _ -> <<>>
-           end,
-    Joined = iolist_to_binary([string:trim(Base, trailing, "/"), Rest]),
+    Joined = iolist_to_binary([string:trim(Base, trailing, "/"), below(length(string:lexemes(Prefix, "/")), yucan_req:path(Req))]),
     [case Joined of <<"/", _/binary>> -> Joined; _ -> ["/", Joined] end,
      case yucan_req:has_query(Req) of
          true -> ["?", yucan_req:query(Req)];
          false -> ""
      end].
+
+below(0, Path) -> Path;
+below(N, <<"/", Path/binary>>) ->
+    case binary:match(Path, <<"/">>) of
+        {At, 1} -> below(N - 1, binary:part(Path, At, byte_size(Path) - At));
+        nomatch -> <<>>
+    end.
 
 host(Url) ->
     [_, Rest] = string:split(yucan_conf_url:origin(Url), "://"),
@@ -82,9 +83,8 @@ forwarded_for(Req) ->
     end.
 
 is_passed(Name) ->
-    not lists:member(Name, [<<"host">>, <<"connection">>, <<"keep-alive">>, <<"proxy-connection">>, <<"te">>, <<"trailer">>, <<"upgrade">>,
-                            <<"transfer-encoding">>, <<"content-length">>, <<"expect">>, <<"x-forwarded-for">>, <<"x-forwarded-host">>,
-                            <<"x-forwarded-proto">>, <<"proxy">>]).
+    not lists:member(Name, [<<"host">>, <<"content-length">>, <<"expect">>, <<"x-forwarded-for">>, <<"x-forwarded-host">>, <<"x-forwarded-proto">>,
+                            <<"proxy">>]).
 
 %% A place on the other server is one below the prefix here.
 back({<<"location">>, Location}, Prefix, #{path := Base} = Url, Own) ->

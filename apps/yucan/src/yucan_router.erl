@@ -55,6 +55,8 @@ parse_pattern(Pattern) ->
 segments([<<"*", Name/binary>>], Done) -> {ok, lists:reverse(Done, [{rest, Name}])};
 segments([<<"*", _/binary>> | _], _) -> {error, "what begins with * must be the last segment"};
 segments([<<":">> | _], _) -> {error, "a name must follow the colon"};
+segments([Segment | Rest], _) when Segment =:= <<>>, Rest =/= []; Segment =:= <<".">>; Segment =:= <<"..">> ->
+    {error, "a segment is empty, . or ..: no path has one"};
 segments([<<":", Name/binary>> | Rest], Done) -> segments(Rest, [{one, Name} | Done]);
 segments([Segment | Rest], Done) -> segments(Rest, [Segment | Done]);
 segments([], Done) -> {ok, lists:reverse(Done)}.
@@ -91,6 +93,7 @@ decoded(Other) -> [Other].
 search([{Pattern, Methods, Module, State} | Routes], Segments, Req, Allowed) ->
     case match(Pattern, Segments, #{}) of
         nomatch -> search(Routes, Segments, Req, Allowed);
+        refused -> yucan_error:page(400);
         Bindings ->
             case Methods =:= any orelse lists:member(yucan_req:method(Req), Methods) of
                 true -> Module:handle(yucan_req:bind(Bindings, Req), State);
@@ -102,11 +105,22 @@ search([], _, _, none) ->
 search([], _, Req, Allowed) ->
     yucan_error:not_allowed(lists:usort([<<"OPTIONS">> | Allowed]), Req).
 
-match([{rest, Name}], [_ | _] = Segments, Bindings) -> bind(Name, iolist_to_binary(lists:join($/, Segments)), Bindings);
+match([{rest, <<>>}], [_ | _], Bindings) -> Bindings;
+match([{rest, Name}], [_ | _] = Segments, Bindings) ->
+    case lists:all(fun is_one/1, Segments) of
+        true -> bind(Name, iolist_to_binary(lists:join($/, Segments)), Bindings);
+        false -> refused
+    end;
 match([{one, Name} | Pattern], [Segment | Rest], Bindings) when Segment =/= <<>> -> match(Pattern, Rest, bind(Name, Segment, Bindings));
 match([Segment | Pattern], [Segment | Rest], Bindings) -> match(Pattern, Rest, Bindings);
 match([], [], Bindings) -> Bindings;
 match(_, _, _) -> nomatch.
+
+%% An encoded slash would be one of the binding's, and lead past routes for folders.
+is_one(Segment) -> Segment =/= <<"..">> andalso Segment =/= <<".">> andalso has_no_slash(Segment).
+
+has_no_slash(<<C, Rest/binary>>) when C =/= $/ -> has_no_slash(Rest);
+has_no_slash(Rest) -> Rest =:= <<>>.
 
 bind(<<>>, _, Bindings) -> Bindings;
 bind(Name, Value, Bindings) -> Bindings#{Name => Value}.

@@ -62,8 +62,7 @@ path(Req) ->
 routed(_, _, _, 0) -> error(pages_without_end);
 routed(Req, Arg, #{server := #{redirects := Redirects}} = Site, Left) ->
     case yucan_req:decoded_path(Req) of
-        {ok, Decoded} ->
-            Path = yucan_yaws_path:collapsed(Decoded),
+        {ok, Path} ->
             case yucan_yaws_redirect:find(Path, Redirects) of
                 {ok, Redirect} -> redirected(Redirect, Req, Arg, Site, Left);
                 none -> authorized(Path, Req, Arg, Site, Left)

@@ -2,7 +2,7 @@
 %% @doc Paths of requests against those of a configuration: what is under what, and which appmod takes it. Pure.
 -module(yucan_yaws_path).
 
--export([is_under/2, appmod/2, rest/2, collapsed/1]).
+-export([is_under/2, appmod/2, rest/2]).
 -export_type([appmod/0]).
 
 -ifdef(TEST).
@@ -11,14 +11,6 @@
 
 -type appmod() :: #{module := module(), prefix := binary(), rest := binary()}.
 %% `prefix' is the path up to and with the appmod, `rest' what follows, with a slash, or nothing.
-
-%% @doc One slash for several. The file system sees it so, and so must whoever decides by a path who may enter.
--spec collapsed(Path :: binary()) -> binary().
-collapsed(Path) ->
-    case binary:match(Path, <<"//">>) of
-        nomatch -> Path;
-        _ -> re:replace(Path, "//+", "/", [global, {return, binary}])
-    end.
 
 %% @doc Whether a decoded path is that of a folder or below it.
 -spec is_under(Path :: binary(), Folder :: binary()) -> boolean().
@@ -73,9 +65,6 @@ is_under_test_() ->
     [?_assertEqual(Expected, is_under(Path, Folder))
      || {Path, Folder, Expected} <- [{<<"/a">>, <<"/">>, true}, {<<"/a">>, <<"/a">>, true}, {<<"/a/">>, <<"/a">>, true},
                                      {<<"/ab">>, <<"/a">>, false}, {<<"/a/b">>, <<"/a/">>, true}, {<<"/">>, <<"/a">>, false}]].
-
-collapsed_test_() ->
-    [?_assertEqual(<<"/a/b/">>, collapsed(Path)) || Path <- [<<"/a/b/">>, <<"//a/b/">>, <<"/a///b//">>]].
 
 appmod_test_() ->
     {ok, Mounts} = yucan_conf_value:read(mounts, "</, root exclude_paths static img/x> </trac, trac> </trac/raw/, raw> any", "/"),
