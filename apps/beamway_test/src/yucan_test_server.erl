@@ -2,7 +2,7 @@
 %% @doc Servers for the suites of yucan: the application, and a server on any free port of loopback with the tests' handler.
 -module(yucan_test_server).
 
--export([start_application/1, stop_application/1, start/1, start/2, handler/0, names/0, stop_all/0]).
+-export([start_application/1, stop_application/1, start/1, start/2, handler/0, names/0, stop_all/0, held/1]).
 -export([certificate/2, tls_connect/2, subject/1]).
 
 -include_lib("public_key/include/public_key.hrl").
@@ -45,6 +45,13 @@ names() -> [Name || {Name, _, supervisor, _} <- supervisor:which_children(yucan_
 %% @doc For end_per_testcase: ends them all.
 -spec stop_all() -> ok.
 stop_all() -> lists:foreach(fun yucan:stop/1, names()).
+
+%% @doc The bytes that a process keeps alive, binaries and all.
+-spec held(pid()) -> non_neg_integer().
+held(Pid) ->
+    true = erlang:garbage_collect(Pid),
+    [{memory, Memory}, {binary, Binaries}] = process_info(Pid, [memory, binary]),
+    Memory + lists:sum([Size || {_, Size, _} <- lists:ukeysort(1, Binaries)]).
 
 %% ---- TLS
 

@@ -5,7 +5,7 @@
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
 -export([documented/1, heads/1, body_bytes/1, chunk_line_bytes/1, trailer_bytes/1, drain_bytes/1, linger_ms/1, linger_rate/1, send_ms/1, send_ms_stream/1, send_ms_file/1, tls_ms/1, acceptors/1,
-         backlog/1, ws_message_bytes/1, ws_idle_ms/1]).
+         backlog/1, ws_message_bytes/1, ws_idle_ms/1, small_chunks/1]).
 
 -define(WAIT_MS, (20000 * beamway_runner:slowness())).
 -define(SHORT_MS, (1000 * beamway_runner:slowness())).
@@ -13,7 +13,7 @@
 suite() -> [{timetrap, {minutes, 2}}].
 
 all() ->
-    [documented, heads, body_bytes, chunk_line_bytes, trailer_bytes, drain_bytes, linger_ms, linger_rate, send_ms, send_ms_stream, send_ms_file, tls_ms, acceptors, backlog, ws_message_bytes, ws_idle_ms].
+    [documented, heads, body_bytes, chunk_line_bytes, trailer_bytes, drain_bytes, linger_ms, linger_rate, send_ms, send_ms_stream, send_ms_file, tls_ms, acceptors, backlog, ws_message_bytes, ws_idle_ms, small_chunks].
 
 init_per_suite(Config) -> yucan_test_server:start_application(Config).
 
@@ -62,6 +62,27 @@ body_bytes(_) ->
     [1000, 1000] = [byte_size(B) || B <- [Body, Coded]],
     413 = status(post(Port, "Content-Length: 1001\r\n", times(1001, <<"x">>))),
     413 = status(chunked(Port, [times(100, <<"a\r\n0123456789\r\n">>), "1\r\nx\r\n0\r\n\r\n"])).
+
+%% A body in chunks of one byte takes what it carries, not what it is cut into.
+small_chunks(_) ->
+    Port = start(#{}),
+    Socket = yucan_client:connect(Port),
+    Sent = ["POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n", times(200000, <<"1\r\nx\r\n">>)],
+    ok = gen_tcp:send(Socket, Sent),
+    Reader = beamway_peer:wait_until(fun() -> reader(iolist_size(Sent)) end, 20000),
+    true = yucan_test_server:held(Reader) < 1000000,
+    ok = gen_tcp:send(Socket, "0\r\n\r\n"),
+    {200, _, Body} = yucan_client:one(Socket),
+    true = Body =:= times(200000, <<"x">>).
+
+%% The connection that has read so many bytes, and waits for more.
+reader(Bytes) ->
+    Found = [P || P <- processes(), [{_, {yucan_conn, accept, 1}}, {_, waiting}, {_, Links}] <- [process_info(P, [initial_call, status, links])],
+                  Socket <- Links, is_port(Socket), inet:getstat(Socket, [recv_oct]) =:= {ok, [{recv_oct, Bytes}]}],
+    case Found of
+        [Pid] -> Pid;
+        [] -> false
+    end.
 
 %% RFC 9112, 7.1.1: "a recipient MUST ignore unrecognized chunk extensions", and ought to limit their length.
 chunk_line_bytes(_) ->

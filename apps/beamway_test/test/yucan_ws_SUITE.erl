@@ -5,7 +5,8 @@
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
 -export([handshake/1, refused/1, echo/1, fragments/1, control/1, closing/1, violations/1, too_large/1, deflate/1, deflate_window/1, bomb/1, talk_first/1, lost/1, crash/1,
-         in_one_packet/1, in_pieces/1, python/1]).
+         in_one_packet/1, in_pieces/1, python/1,
+         fragments_are_bounded/1]).
 
 -include_lib("common_test/include/ct.hrl").
 
@@ -13,7 +14,8 @@
 
 suite() -> [{timetrap, {minutes, 2}}].
 
-all() -> [handshake, refused, echo, fragments, control, closing, violations, too_large, deflate, deflate_window, bomb, talk_first, lost, crash, in_one_packet, in_pieces, python].
+all() -> [handshake, refused, echo, fragments, control, closing, violations, too_large, deflate, deflate_window, bomb, talk_first, lost, crash, in_one_packet, in_pieces, python,
+          fragments_are_bounded].
 
 init_per_suite(Config) ->
     [{port, yucan_test_server:start(yucan_ws_test)} | Config].
@@ -80,6 +82,22 @@ fragments(Config) ->
     ok = gen_tcp:send(Socket, [frame(0, 0, 1, <<"a">>), frame(1, 0, 9, <<"p">>), frame(0, 0, 0, <<>>), frame(1, 0, 0, <<"b">>)]),
     {1, 0, 10, <<"p">>} = recv(Socket),
     {1, 0, 1, <<"ab">>} = recv(Socket).
+
+%% What many small fragments take is what they carry: none for those without payload, a byte for those of one byte.
+fragments_are_bounded(_) ->
+    Port = yucan_test_server:start(yucan_ws_fragments, #{handler => {yucan_test_handler, self()}}),
+    [begin
+         {Socket, _} = open(Port, "/ws", #{}),
+         Pid = receive {ws_open, P} -> P after ?WAIT_MS -> error(not_open) end,
+         Fragment = iolist_to_binary(frame(0, 0, 0, Payload)),
+         ok = gen_tcp:send(Socket, [frame(0, 0, 1, <<"first">>), [binary:copy(Fragment, 1000) || _ <- lists:seq(1, 200)], frame(1, 0, 9, <<"all there?">>)]),
+         {1, 0, 10, <<"all there?">>} = recv(Socket),
+         {Payload, true} = {Payload, yucan_test_server:held(Pid) < 1000000},
+         ok = gen_tcp:send(Socket, frame(1, 0, 0, <<"last">>)),
+         Whole = iolist_to_binary(["first", binary:copy(Payload, 200000), "last"]),
+         {1, 0, 1, Whole} = recv(Socket)
+     end || Payload <- [<<>>, <<"x">>]],
+    ok = yucan:stop(yucan_ws_fragments).
 
 control(Config) ->
     Socket = open(Config),

@@ -86,7 +86,7 @@ all(Max) ->
         #body{left = {length, Length}} when Length > Max -> fail(too_large);
         #body{left = {length, Length}, buffer = Buffer, socket = Socket} = Body
             when is_port(Socket), Length > byte_size(Buffer), Length =< ?WHOLE_BYTES -> at_once(Length, Max, permit(Body));
-        _ -> gather(Max, [])
+        _ -> gather(Max, <<>>)
     end.
 
 %% The driver reads the body into the place where it stays: nothing is joined, and nobody is woken for parts of it. What has come
@@ -111,17 +111,18 @@ slowly(Before, Max, #body{socket = Socket} = Body) ->
         {ok, Data} when byte_size(Data) > Before ->
             ok = yucan_socket:setopts(Socket, [{buffer, ?PART_BYTES}]),
             _ = put(?KEY, Body#body{buffer = Data, received = byte_size(Data)}),
-            gather(Max, []);
+            gather(Max, <<>>);
         {error, closed} -> fail(closed);
         _ -> fail(timeout)
     end.
 
-gather(Max, Parts) ->
+%% One binary that grows, whatever the parts are: each of a list of small ones would take many times what it holds.
+gather(Max, Before) ->
     case read(#{}) of
-        {_, Data} when byte_size(Data) > Max -> fail(too_large);
-        {more, Data} -> gather(Max - byte_size(Data), [Parts, Data]);
-        {ok, Data} when Parts =:= [] -> {ok, Data};
-        {ok, Data} -> {ok, iolist_to_binary([Parts, Data])};
+        {_, Data} when byte_size(Before) + byte_size(Data) > Max -> fail(too_large);
+        {more, Data} -> gather(Max, <<Before/binary, Data/binary>>);
+        {ok, Data} when Before =:= <<>> -> {ok, Data};
+        {ok, Data} -> {ok, <<Before/binary, Data/binary>>};
         Error -> Error
     end.
 

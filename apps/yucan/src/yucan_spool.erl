@@ -19,7 +19,7 @@
 take(Req, Max) ->
     case yucan_req:has_body(Req) of
         false -> {ok, none};
-        true -> in_memory(Req, [], 0, Max)
+        true -> in_memory(Req, <<>>, Max)
     end.
 
 %% @doc The same, if a part was read before.
@@ -30,22 +30,22 @@ take(Req, _, Whole) when is_binary(Whole) ->
         true -> {ok, {memory, Whole}};
         false -> {ok, none}
     end;
-take(Req, Max, {partial, Data}) -> in_memory(Req, [Data], byte_size(Data), Max).
+take(Req, Max, {partial, Data}) -> in_memory(Req, Data, Max).
 
-in_memory(_, _, Size, Max) when Size > Max -> {error, too_large};
-in_memory(Req, Parts, Size, Max) when Size > ?MEMORY_BYTES -> in_file(Req, lists:reverse(Parts), Size, Max);
-in_memory(Req, Parts, Size, Max) ->
+in_memory(_, Before, Max) when byte_size(Before) > Max -> {error, too_large};
+in_memory(Req, Before, Max) when byte_size(Before) > ?MEMORY_BYTES -> in_file(Req, Before, Max);
+in_memory(Req, Before, Max) ->
     case yucan_req:read(Req) of
-        {more, Data} -> in_memory(Req, [Data | Parts], Size + byte_size(Data), Max);
-        {ok, Data} when Size + byte_size(Data) > Max -> {error, too_large};
-        {ok, Data} -> {ok, {memory, iolist_to_binary(lists:reverse(Parts, [Data]))}};
+        {more, Data} -> in_memory(Req, <<Before/binary, Data/binary>>, Max);
+        {ok, Data} when byte_size(Before) + byte_size(Data) > Max -> {error, too_large};
+        {ok, Data} -> {ok, {memory, <<Before/binary, Data/binary>>}};
         {error, Reason} -> {error, Reason}
     end.
 
-in_file(Req, Parts, Size, Max) ->
+in_file(Req, Before, Max) ->
     case create() of
         {ok, Name, File} ->
-            Result = copy(Req, File, Parts, Size, Max),
+            Result = copy(Req, File, Before, byte_size(Before), Max),
             _ = file:close(File),
             taken(Result, Name);
         {error, Reason} -> {error, {spool, Reason}}

@@ -36,8 +36,9 @@
     buffer = <<>> :: binary(),
     %% A look at the buffer is worth while when it has so many bytes. Until then it only grows, which copies nothing.
     wanted = 0 :: non_neg_integer(),
-    %% The first frame of a message whose last has not come: kind, compressed, parts, bytes.
-    partial = none :: none | {text | binary, boolean(), iodata(), non_neg_integer()},
+    %% The beginning of a message whose last frame has not come: kind, compressed, payload. One binary that grows: a list of frames without
+    %% payload would grow without bound.
+    partial = none :: none | {text | binary, boolean(), binary()},
     compress = false :: boolean(),
     %% Of the other end, for what goes out compressed.
     window = 15 :: yucan_ws_deflate:window(),
@@ -169,17 +170,17 @@ frame(ping, true, _, Payload, Ws) ->
 frame(pong, true, _, _, Ws) -> parsed(Ws);
 frame(close, true, _, Payload, Ws) -> closed(yucan_ws_frame:parse_close(Payload), Ws);
 frame(continuation, _, _, _, #ws{partial = none} = Ws) -> fail(1002, Ws);
-frame(continuation, Fin, _, Payload, #ws{partial = {Kind, Deflated, Parts, Size}} = Ws) ->
-    gathered(Fin, Kind, Deflated, [Parts | Payload], Size + byte_size(Payload), Ws);
-frame(Kind, Fin, Deflated, Payload, #ws{partial = none} = Ws) -> gathered(Fin, Kind, Deflated, Payload, byte_size(Payload), Ws);
+frame(continuation, Fin, _, Payload, #ws{partial = {Kind, Deflated, Before}} = Ws) ->
+    gathered(Fin, Kind, Deflated, <<Before/binary, Payload/binary>>, Ws);
+frame(Kind, Fin, Deflated, Payload, #ws{partial = none} = Ws) -> gathered(Fin, Kind, Deflated, Payload, Ws);
 frame(_, _, _, _, Ws) -> fail(1002, Ws).
 
-gathered(_, _, _, _, Size, #ws{max = Max} = Ws) when Size > Max -> fail(1009, Ws);
-gathered(false, Kind, Deflated, Parts, Size, Ws) -> parsed(Ws#ws{partial = {Kind, Deflated, Parts, Size}});
-gathered(true, Kind, false, Parts, _, Ws) -> deliver(Kind, iolist_to_binary(Parts), Ws#ws{partial = none});
-gathered(true, Kind, true, Parts, _, #ws{max = Max} = Ws) ->
-    case inflate([Parts | ?TAIL], Max) of
-        {ok, Data} -> deliver(Kind, Data, Ws#ws{partial = none});
+gathered(_, _, _, Data, #ws{max = Max} = Ws) when byte_size(Data) > Max -> fail(1009, Ws);
+gathered(false, Kind, Deflated, Data, Ws) -> parsed(Ws#ws{partial = {Kind, Deflated, Data}});
+gathered(true, Kind, false, Data, Ws) -> deliver(Kind, Data, Ws#ws{partial = none});
+gathered(true, Kind, true, Data, #ws{max = Max} = Ws) ->
+    case inflate([Data | ?TAIL], Max) of
+        {ok, Inflated} -> deliver(Kind, Inflated, Ws#ws{partial = none});
         {error, Code} -> fail(Code, Ws)
     end.
 

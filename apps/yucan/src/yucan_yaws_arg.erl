@@ -111,19 +111,17 @@ escaped(Path) ->
 with_body(Arg, Req, PartBytes) ->
     case yucan_req:has_body(Req) of
         false -> {ok, Arg};
-        true -> gather(Arg, Req, PartBytes, [], 0)
+        true -> gather(Arg, Req, PartBytes, <<>>)
     end.
 
-gather(Arg, _, Limit, Parts, Size) when is_integer(Limit), Size >= Limit ->
-    {ok, Arg#arg{clidata = {partial, joined(Parts)}}};
-gather(Arg, Req, Limit, Parts, Size) ->
+gather(Arg, _, Limit, Before) when is_integer(Limit), byte_size(Before) >= Limit ->
+    {ok, Arg#arg{clidata = {partial, Before}}};
+gather(Arg, Req, Limit, Before) ->
     case yucan_req:read(Req) of
-        {more, Data} -> gather(Arg, Req, Limit, [Data | Parts], Size + byte_size(Data));
-        {ok, Data} -> {ok, Arg#arg{clidata = joined([Data | Parts])}};
+        {more, Data} -> gather(Arg, Req, Limit, <<Before/binary, Data/binary>>);
+        {ok, Data} -> {ok, Arg#arg{clidata = <<Before/binary, Data/binary>>}};
         {error, Reason} -> {error, Reason}
     end.
-
-joined(Parts) -> iolist_to_binary(lists:reverse(Parts)).
 
 %% @doc Keeps the request for {@link request/0}, in the process that answers it.
 -spec remember(yucan_req:req()) -> ok.
