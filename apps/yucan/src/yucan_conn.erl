@@ -76,12 +76,17 @@ start(Socket, Count, #listener{server = Server} = Listener) ->
             yucan_reply:refuse(503, Socket, any, Site),
             yucan_socket:linger(Socket, min(?REFUSED_MS, Limits#limits.linger_ms), Limits#limits.min_body_rate),
             exit(normal);
-        false -> introduce(Socket, Listener, Limits)
+        false -> introduce(Socket, Listener, Site)
     end.
 
-introduce(Socket, #listener{server = Server, local = Local, proxy_protocol = Proxy} = Listener, Limits) ->
-    Conn = #conn{socket = Socket, server = Server, local = real_local(Local, Socket)},
-    secure(Listener, proxied(Proxy, Conn, Limits), Limits).
+introduce(Socket, #listener{socket = Listening, server = Server, local = Local} = Listener, #site{listeners = Listeners, limits = Limits}) ->
+    case Listeners of
+        #{Listening := {Tls, Proxy}} ->
+            Conn = #conn{socket = Socket, server = Server, local = real_local(Local, Socket)},
+            secure(Tls, Listener, proxied(Proxy, Conn, Limits), Limits);
+        %% A reload has just given this address up.
+        _ -> done(Socket)
+    end.
 
 real_local({{0, 0, 0, 0}, _}, Socket) -> sockname(Socket);
 real_local({{0, 0, 0, 0, 0, 0, 0, 0}, _}, Socket) -> sockname(Socket);
@@ -101,9 +106,9 @@ proxied(true, #conn{socket = Socket} = Conn, #limits{tls_ms = Timeout}) ->
         {error, _} -> done(Socket)
     end.
 
-secure(#listener{tls = none} = Listener, {Conn, Buffer}, Limits) ->
+secure(none, Listener, {Conn, Buffer}, Limits) ->
     first(Buffer, Conn, Listener, Limits);
-secure(#listener{tls = Options} = Listener, {#conn{socket = Socket} = Conn, <<>>}, #limits{tls_ms = Timeout} = Limits) ->
+secure(Options, Listener, {#conn{socket = Socket} = Conn, <<>>}, #limits{tls_ms = Timeout} = Limits) ->
     Handshake = case yucan_socket:opening(Socket, Timeout) of
         letter -> refuse_plain(Conn, Limits);
         other -> ssl:handshake(Socket, Options, Timeout);
@@ -114,7 +119,7 @@ secure(#listener{tls = Options} = Listener, {#conn{socket = Socket} = Conn, <<>>
         _ -> done(Socket)
     end;
 %% More than the PROXY header came in the same read: it is reads of exact size that prevent that.
-secure(_, {#conn{socket = Socket}, _}, _) ->
+secure(_, _, {#conn{socket = Socket}, _}, _) ->
     done(Socket).
 
 %% Somebody has typed http: where https: belongs.

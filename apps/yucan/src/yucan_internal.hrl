@@ -82,6 +82,8 @@
     select = none :: none | fun((binary(), #req{}) -> default | non_neg_integer()),
     server_header = <<>> :: binary(),
     trusted = [] :: [yucan_net:block()],
+    %% Of each listening socket: its TLS, and whether the PROXY protocol comes first. New connections ask here, so a reload may change both.
+    listeners = #{} :: #{gen_tcp:socket() => {none | [ssl:tls_server_option()], ProxyProtocol :: boolean()}},
     log = none :: none | yucan_log:log(),
     metrics :: yucan_metrics:metrics(),
     %% 1: open connections; 2: 1 while the server drains: answers say `connection: close' then.
@@ -94,8 +96,6 @@
     server :: atom(),
     pool :: pid(),
     local :: yucan_req:address(),
-    tls = none :: none | [ssl:tls_server_option()],
-    proxy_protocol = false :: boolean(),
     %% As in the site: open connections of the whole server.
     open :: atomics:atomics_ref(),
     %% Of the pool: how many of its processes wait for a connection, and how many shall.

@@ -81,17 +81,27 @@ load_all() ->
 start(Options, State) ->
     try
         Limits = yucan_limits:freeze(maps:get(limits, Options)),
-        {Stay, Go} = stay(maps:get(listen, Options), State),
-        New = sockets(maps:get(listen, Options) -- [Listen || {Listen, _, _, _} <- Stay], Limits),
+        {Stay, Missing, Go} = stay(maps:get(listen, Options), State),
+        New = sockets(Missing, Limits),
         {ok, change(Options, Limits, Stay, Go, New, State)}
     catch
         throw:{cannot, Text} -> {error, unicode:characters_to_binary(Text)}
     end.
 
-%% Listeners that stay are not touched, so that no connection is refused meanwhile. TLS options are in the acceptors: another
-%% set needs another listener.
+%% A socket that listens on a wanted address stays, so that no connection is refused meanwhile; what else is wanted there is in the site.
+%% Those that stay as they are come first: several may have port 0.
 stay(Wanted, #state{listening = Listening}) ->
-    lists:partition(fun({Listen, _, _, _}) -> lists:member(Listen, Wanted) end, Listening).
+    {Same, Others, Left} = paired(fun(Listen) -> Listen end, Wanted, Listening),
+    {Changed, Missing, Go} = paired(fun(#{ip := Ip, port := Port}) -> {Ip, Port} end, Others, Left),
+    {Same ++ Changed, Missing, Go}.
+
+paired(Key, Wanted, Listening) ->
+    lists:foldr(fun(Listen, {Stay, Missing, Left}) ->
+        case lists:splitwith(fun({Old, _, _, _}) -> Key(Old) =/= Key(Listen) end, Left) of
+            {Before, [{_, Socket, Local, Pool} | After]} -> {[{Listen, Socket, Local, Pool} | Stay], Missing, Before ++ After};
+            {_, []} -> {Stay, [Listen | Missing], Left}
+        end
+    end, {[], [], Listening}, Wanted).
 
 sockets(Wanted, Limits) ->
     lists:foldl(fun(Listen, Opened) -> [{Listen, socket(Listen, Limits, Opened)} | Opened] end, [], Wanted).
@@ -135,7 +145,8 @@ change(#{name := Name, listen := Wanted} = Options, Limits, Stay, Go, New, #stat
             close_all(New),
             throw({cannot, io_lib:format("the init of a handler failed: ~0tp ~0tP", [{Class, Reason}, Stack, 30])})
     end,
-    persistent_term:put({yucan, Name}, Site),
+    Sockets = [{Listen, Socket} || {Listen, Socket, _, _} <- Stay] ++ New,
+    persistent_term:put({yucan, Name}, Site#site{listeners = maps:from_list([secured(L, Options) || L <- Sockets])}),
     Started = [listener(L, Options, State) || L <- New],
     lists:foreach(fun close/1, Go),
     _ = [yucan_parts_sup:stop_log(Name) || Log =:= none],
@@ -144,11 +155,15 @@ change(#{name := Name, listen := Wanted} = Options, Limits, Stay, Go, New, #stat
 
 place(Listen, Wanted) -> length(lists:takewhile(fun(L) -> L =/= Listen end, Wanted)).
 
-listener({#{ip := Ip, tls := Tls, proxy_protocol := Proxy} = Listen, Socket}, #{hosts := Hosts, limits := #{acceptors := Acceptors}},
-         #state{name = Name, open = Open}) ->
+%% A certificate may have been renewed in its file, which ssl remembers for minutes.
+secured({#{tls := none, proxy_protocol := Proxy}, Socket}, _) -> {Socket, {none, Proxy}};
+secured({#{tls := Tls, proxy_protocol := Proxy}, Socket}, #{hosts := Hosts}) ->
+    _ = [ssl:clear_pem_cache() || whereis(ssl_pem_cache) =/= undefined],
+    {Socket, {yucan_tls:options(Tls, Hosts), Proxy}}.
+
+listener({#{ip := Ip} = Listen, Socket}, #{limits := #{acceptors := Acceptors}}, #state{name = Name, open = Open}) ->
     {ok, Local} = local(Ip, Socket),
-    Listener = #listener{socket = Socket, server = Name, pool = self(), local = Local, proxy_protocol = Proxy, open = Open,
-                         tls = yucan_tls:options(Tls, Hosts)},
+    Listener = #listener{socket = Socket, server = Name, pool = self(), local = Local, open = Open},
     {ok, Pool} = yucan_parts_sup:start_pool(Name, Listener, Acceptors),
     {Listen, Socket, Local, Pool}.
 

@@ -24,8 +24,7 @@ what(keyfile) -> "private key";
 what(_) -> "certificate".
 
 %% @doc Options for ssl:handshake.
--spec options(none | [ssl:tls_server_option()], Hosts :: [map()]) -> none | [ssl:tls_server_option()].
-options(none, _) -> none;
+-spec options([ssl:tls_server_option()], Hosts :: [map()]) -> [ssl:tls_server_option()].
 options(Own, Hosts) ->
     Named = [{Name, without_general(Tls)} || #{names := Names, tls := Tls} <- Hosts, Tls =/= none, Name <- Names],
     Defaults = [{alpn_preferred_protocols, [<<"http/1.1">>]}, {versions, ['tlsv1.3', 'tlsv1.2']}, {honor_cipher_order, true}, {reuse_sessions, true}],
