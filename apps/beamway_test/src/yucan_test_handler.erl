@@ -27,7 +27,6 @@ answer(<<"/close">>, _, _) -> close;
 answer(<<"/closing">>, _, _) -> {200, [{<<"connection">>, <<"close">>}], <<"closing">>};
 answer(<<"/nothing">>, _, _) -> {204, [], <<"must not be seen">>};
 answer(<<"/leave">>, Req, _) -> {200, [{<<"connection">>, <<"close">>}], leave(yucan_req:query(Req))};
-answer(<<"/found">>, _, _) -> {200, [{<<"x-left">>, atom_to_binary(get(left))}], pid_to_list(self())};
 answer(<<"/same">>, _, _) -> {304, [{<<"etag">>, <<"\"x\"">>}], <<"must not be seen">>};
 answer(<<"/stream">>, _, _) -> {200, [], {stream, fun(Write) -> [ok = Write(integer_to_binary(N)) || N <- lists:seq(1, 100)] end}};
 answer(<<"/stream_length">>, _, _) -> {200, [{<<"content-length">>, 10}], {stream, fun(Write) -> ok = Write(<<"01234">>), ok = Write(<<"56789">>) end}};
@@ -70,6 +69,7 @@ leave(<<"stream">>) ->
     {stream, fun(Write) -> Write(Pid) end};
 leave(What) ->
     _ = case What of
+        <<"nothing">> -> ok;
         <<"word">> -> put(left, word);
         <<"message">> -> self() ! left;
         <<"link">> -> spawn_link(fun() -> receive the_end -> ok end end);

@@ -6,7 +6,7 @@
 -export([bad_options/1, hosts/1, select_host/1, routes/1, middleware/1, tls/1, sni/1, proxy_protocol/1, forwarded_for/1, unix_socket/1, stale_unix_socket/1, plain_on_tls/1, access_log/1,
          access_log_rotates/1, access_log_bounded/1, metrics/1, reload_under_load/1, reload_errors/1, drain/1, descriptors_used_up/1, hot_code/1, hot_server/1,
          supervised/1, address_in_use/1, idle_memory/1,
-         reused/1, nothing_is_left/1]).
+         one_for_each/1, stock_log/1, one_path/1, bad_paths/1, tls_reload/1, tls_renewed/1, tls_on_a_port/1]).
 -export([tag/2]).
 
 -include_lib("common_test/include/ct.hrl").
@@ -19,7 +19,7 @@ suite() -> [{timetrap, {minutes, 2}}].
 all() ->
     [bad_options, hosts, select_host, routes, middleware, tls, sni, proxy_protocol, forwarded_for, unix_socket, stale_unix_socket, plain_on_tls, access_log, access_log_rotates,
      access_log_bounded, metrics, reload_under_load, reload_errors, drain, descriptors_used_up, hot_code, hot_server, supervised, address_in_use, idle_memory,
-     reused, nothing_is_left].
+     one_for_each, stock_log, one_path, bad_paths, tls_reload, tls_renewed, tls_on_a_port].
 
 init_per_suite(Config) -> yucan_test_server:start_application(Config).
 
@@ -37,7 +37,8 @@ bad_options(_) ->
              {#{handler => {lists, x}}, "handle/2"}, {#{handler => handler(), limits => #{headers => -1}}, "headers is -1"},
              {#{handler => handler(), limits => #{heders => 1}}, "heders"}, {#{handler => handler(), listen => [#{port => 70000}]}, "70000"},
              {#{handler => handler(), listen => [#{ip => "localhost"}]}, "localhost"}, {#{routes => [{"no_slash", yucan_test_handler, x}]}, "slash"},
-             {#{routes => [{"/*a/b", yucan_test_handler, x}]}, "last"}, {#{handler => handler(), trusted_proxies => [<<"10.0.0.0/99">>]}, "10.0.0.0/99"},
+             {#{routes => [{"/*a/b", yucan_test_handler, x}]}, "last"},
+             {#{routes => [{"/a//b", yucan_test_handler, x}]}, "empty"}, {#{routes => [{"/a/../b", yucan_test_handler, x}]}, ". or .."}, {#{handler => handler(), trusted_proxies => [<<"10.0.0.0/99">>]}, "10.0.0.0/99"},
              {#{handler => handler(), listen => [#{tls => #{certfile => "/no/such/file"}}]}, "/no/such/file"}, {not_a_map, "not_a_map"}],
     process_flag(trap_exit, true),
     [begin
@@ -105,6 +106,24 @@ routes(_) ->
     {200, _, <<"{files,#{<<\"rest\">> => <<>>}}">>} = Ask("GET", "/files/"),
     [{404, undefined, _} = Ask("GET", Path) || Path <- ["/users/", "/users/7/8", "/files", "/nothing"]].
 
+%% RFC 3986, 6.2.2: however a path is written, one route takes it, and the handler sees one form.
+one_path(_) ->
+    Port = start(#{routes => [{"/private/*rest", yucan_routes_handler, guarded}, {"/exact", yucan_routes_handler, exact}, {"/*rest", yucan_routes_handler, open}]}),
+    Ask = fun(Path) -> {Status, _, Body} = yucan_client:get(Port, Path), {Path, Status, Body} end,
+    [{Path, 200, <<"{guarded,#{<<\"rest\">> => <<\"s\">>}}">>} = Ask(Path)
+     || Path <- ["/private/s", "//private/s", "/./private/s", "/x/../private/s", "/x//../private/s", "/private//s", "/private/./s", "/private/x/../s", "///private///s",
+                 "/%70rivate/s", "/%2e/private/s", "/x/%2E%2e/private/s", "/x/.%2e//private/%73", "http://localhost//private/s", "//private/s?a=//b"]],
+    [{Path, 200, <<"{exact,#{}}">>} = Ask(Path) || Path <- ["/exact", "//exact", "/x/../exact", "/%65xact", "/./exact?../private"]],
+    [{Path, 200, <<"{guarded,#{<<\"rest\">> => <<>>}}">>} = Ask(Path) || Path <- ["/private/", "/private//", "/private/s/..", "/private/."]].
+
+%% Paths that leave the root, and bindings of several segments that would hold a slash or `..' of their own.
+bad_paths(_) ->
+    Port = start(#{routes => [{"/users/:id", yucan_routes_handler, user}, {"/*rest", yucan_routes_handler, open}]}),
+    [{Path, 400} = {Path, element(1, yucan_client:get(Port, Path))}
+     || Path <- ["/..", "/../private/s", "/x/../../private/s", "/%2e%2e/x", "//../x", "/private%2fs", "/private%2Fs", "/..%2fprivate/s", "/users/..%2f..%2fetc", "/users/..%5c..%5cetc",
+                 "/x/%2e%2e%2f", "/%zz", "/%", "/%2", "/x%00", "http://localhost/../x"]],
+    {200, _, <<"{user,#{<<\"id\">> => <<\"a/b\">>}}">>} = yucan_client:get(Port, "/users/a%2fb").
+
 middleware(_) ->
     Stop = fun(Req, Next) -> case yucan_req:path(Req) of <<"/stop">> -> {403, [], <<"stopped">>}; _ -> Next(Req) end end,
     Port = start(#{middleware => [fun ?MODULE:tag/2, Stop]}),
@@ -170,6 +189,59 @@ sni(Config) ->
     {200, _, <<"a.org">>} = tls_one(Socket, <<>>),
     ok = ssl:send(Socket, "GET /host HTTP/1.1\r\nHost: x.b.org\r\n\r\n"),
     {421, _, _} = tls_one(Socket, <<>>).
+
+%% Whose certificate a client is shown.
+shown(Port, Name) ->
+    {ok, Socket} = yucan_test_server:tls_connect(Port, [{server_name_indication, Name}]),
+    Subject = yucan_test_server:subject(Socket),
+    ok = ssl:send(Socket, ["GET /host HTTP/1.1\r\nHost: ", Name, "\r\n\r\n"]),
+    Name1 = list_to_binary(Name),
+    {200, _, Name1} = tls_one(Socket, <<>>),
+    ssl:close(Socket),
+    Subject.
+
+%% A listener that stays shows what the new configuration says.
+tls_reload(Config) ->
+    Dir = ?config(priv_dir, Config),
+    Listen = [#{port => 0, tls => yucan_test_server:certificate("default", Dir)}],
+    Host = fun(Name, Own) -> #{names => [Name], handler => handler(), tls => yucan_test_server:certificate(Own, Dir)} end,
+    Port = start(#{listen => Listen, hosts => [Host("a.org", "a.org")]}),
+    "a.org" = shown(Port, "a.org"),
+    ok = yucan:reload(yucan_server_test, #{listen => Listen, hosts => [Host("a.org", "new.a.org"), Host("b.org", "b.org")]}),
+    Port = yucan:port(yucan_server_test),
+    "b.org" = shown(Port, "b.org"),
+    "new.a.org" = shown(Port, "a.org").
+
+%% The same file with another certificate in it, as a renewal leaves it.
+tls_renewed(Config) ->
+    Dir = ?config(priv_dir, Config),
+    #{certfile := Certificate, keyfile := Key} = Old = yucan_test_server:certificate("old.org", Dir),
+    #{certfile := Renewed, keyfile := NewKey} = yucan_test_server:certificate("renewed.org", Dir),
+    Options = #{listen => [#{port => 0, tls => Old}], handler => handler()},
+    Port = start(Options),
+    "old.org" = shown(Port, "x.org"),
+    {ok, _} = file:copy(Renewed, Certificate),
+    {ok, _} = file:copy(NewKey, Key),
+    ok = yucan:reload(yucan_server_test, Options),
+    "renewed.org" = shown(Port, "x.org").
+
+%% The port stays open meanwhile; new connections get what is new.
+tls_on_a_port(Config) ->
+    Dir = ?config(priv_dir, Config),
+    Port = yucan_yaws_site:free_port(),
+    Options = fun(Tls) -> #{listen => [maps:merge(#{port => Port}, Tls)], handler => handler()} end,
+    Port = start(Options(#{})),
+    Open = yucan_client:connect(Port),
+    answered(Open),
+    ok = yucan:reload(yucan_server_test, Options(#{tls => yucan_test_server:certificate("one.org", Dir)})),
+    "one.org" = shown(Port, "x.org"),
+    ok = yucan:reload(yucan_server_test, Options(#{tls => yucan_test_server:certificate("two.org", Dir)})),
+    "two.org" = shown(Port, "x.org"),
+    answered(Open),
+    ok = yucan:reload(yucan_server_test, Options(#{proxy_protocol => true})),
+    [{200, _, <<"{{10,1,2,3},5555}">>}] = yucan_client:exchange(Port, ["PROXY TCP4 10.1.2.3 10.9.9.9 5555 80\r\n", ?GET("/peer")]),
+    ok = yucan:reload(yucan_server_test, Options(#{})),
+    {200, _, <<"OK">>} = yucan_client:get(Port, "/").
 
 proxy_protocol(Config) ->
     Dir = ?config(priv_dir, Config),
@@ -342,12 +414,7 @@ drain(_) ->
 
 %% 256 descriptors, 320 clients: those that fit are served, the others wait, all are served once there is room. In a VM of its own.
 descriptors_used_up(_) ->
-    Ebin = [filename:dirname(code:which(M)) || M <- [yucan, ?MODULE]],
-    Code = "{ok, _} = application:ensure_all_started(yucan), {ok, _} = yucan:start(#{listen => [#{port => 0}], handler => {yucan_test_handler, none}}),"
-           "io:format(\"port ~b~n\", [yucan:port(yucan)]), io:get_line(\"\"), halt().",
-    Script = "ulimit -n 256; exec erl -noinput -boot no_dot_erlang -kernel logger_level error -pa \"$0\" \"$1\" -eval \"$2\"",
-    Vm = open_port({spawn_executable, os:find_executable("sh")}, [binary, exit_status, {line, 1000}, {args, ["-c", Script | Ebin ++ [Code]]}]),
-    {os_pid, Pid} = erlang:port_info(Vm, os_pid),
+    Vm = vm("ulimit -n 256; exec erl -noinput -boot no_dot_erlang -kernel logger_level error -pa \"$0\" \"$1\" -eval \"$2\""),
     try
         Port = vm_port(Vm),
         Sockets = [yucan_client:connect(Port) || _ <- lists:seq(1, 320)],
@@ -355,8 +422,20 @@ descriptors_used_up(_) ->
         [begin {200, _, <<"OK">>} = yucan_client:one(S), gen_tcp:close(S) end || S <- Sockets],
         {200, _, <<"OK">>} = yucan_client:get(Port, "/")
     after
-        os:cmd("kill -9 " ++ integer_to_list(Pid))
+        kill(Vm)
     end.
+
+%% A VM of its own that serves the tests' handler, started by a line of shell, and says on which port.
+vm(Script) ->
+    Ebin = [filename:dirname(code:which(M)) || M <- [yucan, ?MODULE]],
+    Code = "{ok, _} = application:ensure_all_started(yucan), {ok, _} = yucan:start(#{listen => [#{port => 0}], handler => {yucan_test_handler, none}}),"
+           "io:format(\"port ~b~n\", [yucan:port(yucan)]), io:get_line(\"\"), halt().",
+    open_port({spawn_executable, os:find_executable("sh")},
+              [binary, exit_status, stderr_to_stdout, {line, 1000}, {args, ["-c", Script | Ebin ++ [Code]]}]).
+
+kill(Vm) ->
+    {os_pid, Pid} = erlang:port_info(Vm, os_pid),
+    os:cmd("kill -9 " ++ integer_to_list(Pid)).
 
 vm_port(Vm) ->
     receive
@@ -434,24 +513,36 @@ address_in_use(_) ->
     {true, Text} = {string:find(io_lib:format("~tp", [Text]), "in use") =/= nomatch, Text}.
 
 %% An idle connection sleeps with next to no heap.
-%% A process serves one connection after the other, and finds nothing in its dictionary.
-reused(_) ->
-    Port = start(#{handler => handler()}),
-    {200, _, Body} = yucan_client:get(Port, "/leave?word"),
-    wait_for(fun() ->
-        {200, Headers, Again} = yucan_client:get(Port, "/found"),
-        {_, <<"undefined">>} = lists:keyfind(<<"x-left">>, 1, Headers),
-        Again =:= Body
-    end).
-
-%% What cannot be taken out of a process ends it with its connection.
-nothing_is_left(_) ->
+%% A process whose handler has run serves no other client: nobody can know whether a timer, a table or a late answer still means it.
+one_for_each(_) ->
     Port = start(#{handler => handler()}),
     [begin
          {200, _, Body} = yucan_client:get(Port, ["/leave?", What]),
          Pid = list_to_pid(binary_to_list(Body)),
          wait_for(fun() -> not is_process_alive(Pid) end)
-     end || What <- ["message", "link", "monitor", "watcher", "flag", "name", "stream"]].
+     end || What <- ["nothing", "word", "message", "link", "monitor", "watcher", "flag", "name", "stream"]].
+
+%% OTP's own handler of the log shows what went wrong, without any configuration: a plain VM.
+stock_log(_) ->
+    Vm = vm("exec erl -noinput -boot no_dot_erlang -pa \"$0\" \"$1\" -eval \"$2\""),
+    try
+        Port = vm_port(Vm),
+        {500, _, _} = yucan_client:get(Port, "/crash?it"),
+        wait_for_line(Vm, <<"yucan yucan: the handler failed for GET /crash[?]it: [{]error,crashed_on_purpose">>)
+    after
+        kill(Vm)
+    end.
+
+wait_for_line(Vm, Pattern) ->
+    receive
+        {Vm, {data, {_, Line}}} ->
+            case re:run(Line, Pattern, [{capture, none}]) of
+                match -> ok;
+                nomatch -> wait_for_line(Vm, Pattern)
+            end;
+        {Vm, {exit_status, Status}} -> error({vm_ended, Status})
+    after ?WAIT_MS -> error({not_said, Pattern})
+    end.
 
 idle_memory(_) ->
     Port = start(#{}),

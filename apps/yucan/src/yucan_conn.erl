@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The process of a connection: waits for one, serves it to its end, waits for the next. One process per connection,
-%% none per request; yucan_pool starts it.
+%% @doc The process of a connection: waits for one, serves it to its end, and ends with it. One process per connection, none per
+%% request; yucan_pool starts it. It serves no second client, whom a late message of the first one's handler would meet.
 %%
 %% The first request is read by recv, which is cheapest for a connection of one request. From the second on the data come
 %% as messages, a bounded number before the socket falls silent by itself (`{active, N}'), which saves arming it for each
@@ -18,17 +18,14 @@
 -define(ARM_MORE, 50).
 %% How long an idle connection keeps its heap.
 -define(WARM_MS, 2000).
-%% How long a process that waits for a connection keeps what the last one has left on its heap. Asleep, it holds no old code.
+%% A process that has waited so long for a connection sleeps: then it holds no old code.
 -define(ACCEPT_MS, 5000).
-%% A process that has grown beyond this many words ends with its connection.
--define(MOST_WORDS, 50000).
 %% One connection too many is held no longer than this after its 503.
 -define(REFUSED_MS, 2000).
 
 -record(state, {
     conn :: #conn{},
     socket :: yucan_socket:socket(),
-    listener :: #listener{},
     template :: #req{},
     limits :: #limits{},
     %% How many messages may still come; 0: recv.
@@ -79,11 +76,11 @@ start(Socket, Count, #listener{server = Server} = Listener) ->
         false -> introduce(Socket, Listener, Site)
     end.
 
-introduce(Socket, #listener{socket = Listening, server = Server, local = Local} = Listener, #site{listeners = Listeners, limits = Limits}) ->
+introduce(Socket, #listener{socket = Listening, server = Server, local = Local}, #site{listeners = Listeners, limits = Limits}) ->
     case Listeners of
         #{Listening := {Tls, Proxy}} ->
             Conn = #conn{socket = Socket, server = Server, local = real_local(Local, Socket)},
-            secure(Tls, Listener, proxied(Proxy, Conn, Limits), Limits);
+            secure(Tls, proxied(Proxy, Conn, Limits), Limits);
         %% A reload has just given this address up.
         _ -> done(Socket)
     end.
@@ -106,20 +103,20 @@ proxied(true, #conn{socket = Socket} = Conn, #limits{tls_ms = Timeout}) ->
         {error, _} -> done(Socket)
     end.
 
-secure(none, Listener, {Conn, Buffer}, Limits) ->
-    first(Buffer, Conn, Listener, Limits);
-secure(Options, Listener, {#conn{socket = Socket} = Conn, <<>>}, #limits{tls_ms = Timeout} = Limits) ->
+secure(none, {Conn, Buffer}, Limits) ->
+    first(Buffer, Conn, Limits);
+secure(Options, {#conn{socket = Socket} = Conn, <<>>}, #limits{tls_ms = Timeout} = Limits) ->
     Handshake = case yucan_socket:opening(Socket, Timeout) of
         letter -> refuse_plain(Conn, Limits);
         other -> ssl:handshake(Socket, Options, Timeout);
         nothing -> nothing
     end,
     case Handshake of
-        {ok, Tls} -> first(<<>>, Conn#conn{socket = {tls, Tls}, scheme = https, sni = sni(Tls)}, Listener, Limits);
+        {ok, Tls} -> first(<<>>, Conn#conn{socket = {tls, Tls}, scheme = https, sni = sni(Tls)}, Limits);
         _ -> done(Socket)
     end;
 %% More than the PROXY header came in the same read: it is reads of exact size that prevent that.
-secure(_, _, {#conn{socket = Socket}, _}, _) ->
+secure(_, {#conn{socket = Socket}, _}, _) ->
     done(Socket).
 
 %% Somebody has typed http: where https: belongs.
@@ -139,8 +136,8 @@ sni(Tls) ->
         _ -> undefined
     end.
 
-first(Buffer, #conn{socket = Socket} = Conn, Listener, #limits{header_ms = Timeout} = Limits) ->
-    State = #state{conn = Conn, socket = Socket, listener = Listener, template = #req{conn = Conn}, limits = Limits},
+first(Buffer, #conn{socket = Socket} = Conn, #limits{header_ms = Timeout} = Limits) ->
+    State = #state{conn = Conn, socket = Socket, template = #req{conn = Conn}, limits = Limits},
     case Buffer of
         <<>> -> yucan_wait:first(?MODULE, State, Socket, Timeout);
         _ -> head(Buffer, none, State)
@@ -149,28 +146,12 @@ first(Buffer, #conn{socket = Socket} = Conn, Listener, #limits{header_ms = Timeo
 %% @doc What a new connection has sent first.
 -spec first({ok, binary()} | {error, term()}, #state{}) -> no_return().
 first({ok, Data}, State) -> head(Data, none, State);
-first({error, _}, State) -> over(State).
+first({error, _}, State) -> done(State#state.socket).
 
 -spec done(yucan_socket:socket()) -> no_return().
 done(Socket) ->
     yucan_socket:close(Socket),
     exit(normal).
-
-%% The connection is over, and the process takes another one, unless something of a handler's is left in it that the next
-%% client's requests could meet, or it has grown. Somebody who monitors it waits for its end.
--spec over(#state{}) -> no_return().
-over(#state{socket = Socket, listener = #listener{pool = Pool} = Listener}) ->
-    yucan_socket:close(Socket),
-    case not yucan_reply:has_streamed() andalso
-        process_info(self(), [message_queue_len, links, monitors, monitored_by, trap_exit, priority, registered_name, total_heap_size]) of
-        [{_, 0}, {_, [Pool]}, {_, []}, {_, []}, {_, false}, {_, normal}, {_, []}, {_, Words}] when Words < ?MOST_WORDS ->
-            _ = [erase(Key) || Key <- get_keys(), not yucan_date:is_key(Key)],
-            case yucan_pool:free(Listener) of
-                wait -> ?MODULE:accept(Listener);
-                enough -> exit(normal)
-            end;
-        _ -> exit(normal)
-    end.
 
 %% @doc Bytes of a request's head are there. The deadline starts with the first of them.
 -spec head(binary(), Deadline :: none | integer(), #state{}) -> no_return().
@@ -198,7 +179,7 @@ more(Buffer, Deadline, #state{limits = #limits{header_block_bytes = Max}} = Stat
                 false -> more(All, Deadline, State1)
             end;
         timeout -> refuse(408, headers_too_slow, Buffer, State);
-        closed -> over(State)
+        closed -> done(State#state.socket)
     end.
 
 get_more(Timeout, #state{armed = 0, socket = Socket} = State) ->
@@ -314,10 +295,10 @@ left(ended, #state{socket = Socket}) ->
 %% What the client has sent beyond this request would make a plain close lose the answer.
 -spec finish(binary(), #state{}) -> no_return().
 finish(<<>>, #state{armed = 0} = State) ->
-    over(State);
+    done(State#state.socket);
 finish(Rest, State) ->
     case Rest =:= <<>> andalso process_info(self(), message_queue_len) =:= {message_queue_len, 0} of
-        true -> over(State);
+        true -> done(State#state.socket);
         false -> linger(State)
     end.
 
@@ -331,7 +312,7 @@ next(Rest, State, Site) ->
 arm(#state{socket = Socket} = State) ->
     case yucan_socket:arm(Socket, ?ARM) of
         ok -> idle(State#state{armed = ?ARM});
-        {error, _} -> over(State)
+        {error, _} -> done(State#state.socket)
     end.
 
 %% A message of data has come.
@@ -353,8 +334,8 @@ idle(State) -> yucan_wait:message(?MODULE, State, ?WARM_MS).
 -spec message(term(), #state{}) -> no_return().
 message({tcp, Socket, Data}, #state{socket = Socket} = State) -> ?MODULE:head(Data, none, used(State));
 message({tcp_passive, Socket}, #state{socket = Socket} = State) -> arm(State);
-message({tcp_closed, Socket}, #state{socket = Socket} = State) -> over(State);
-message({tcp_error, Socket, _}, #state{socket = Socket} = State) -> over(State);
+message({tcp_closed, Socket}, #state{socket = Socket} = State) -> done(State#state.socket);
+message({tcp_error, Socket, _}, #state{socket = Socket} = State) -> done(State#state.socket);
 message({ssl, Tls, Data}, #state{socket = {tls, Tls}} = State) -> ?MODULE:head(Data, none, State#state{armed = 0});
 message({ssl_closed, Tls}, #state{socket = {tls, Tls} = Socket}) -> done(Socket);
 message({ssl_error, Tls, _}, #state{socket = {tls, Tls} = Socket}) -> done(Socket);

@@ -2,7 +2,7 @@
 %% @doc Dates of HTTP (RFC 9110, 5.6.7). Pure but for `line/0', which each process works out once a second.
 -module(yucan_date).
 
--export([line/0, is_key/1, format/1, parse/1]).
+-export([line/0, format/1, parse/1]).
 
 -define(KEY, '$yucan_date').
 
@@ -17,10 +17,6 @@ line() ->
             _ = put(?KEY, {Now, Line}),
             Line
     end.
-
-%% @doc Is this what line/0 remembers its work by, in the process dictionary?
--spec is_key(term()) -> boolean().
-is_key(Key) -> Key =:= ?KEY.
 
 %% @doc `Sun, 06 Nov 1994 08:49:37 GMT'.
 -spec format(calendar:datetime()) -> binary().

@@ -1,11 +1,11 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Starts and watches the connection processes of one listener: a number of them wait in accept. One that has served
-%% its connection waits again, so most connections need nothing of this process; it starts others when fewer than half of the
-%% wanted number wait. What a process does is its own affair; one that crashes takes no other with it.
+%% @doc Starts and watches the connection processes of one listener: a number of them wait in accept, and each serves one connection. Others
+%% are started when one ends, or when fewer than half of the wanted number wait. What a process does is its own affair; one that
+%% crashes takes no other with it.
 -module(yucan_pool).
 -behaviour(gen_server).
 
--export([start_link/2, taken/1, free/1, drain/1]).
+-export([start_link/2, taken/1, drain/1]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2]).
 
 -include("yucan_internal.hrl").
@@ -20,10 +20,6 @@
     complained = 0 :: integer()
 }).
 
-%% Waves of connections come and go: processes that have served one wait for the next, up to so many times the wanted number. They
-%% hibernate meanwhile.
--define(MOST_WAITING, 4).
-
 %% After so long without news this process hibernates too: a wave of thousands leaves it a heap of megabytes.
 -define(QUIET_MS, 1000).
 
@@ -33,7 +29,6 @@
 %% What a process does, in its own atomic, so that the counts are right however it ends.
 -define(WAITS, 0).
 -define(SERVES, 1).
--define(LEAVES, 2).
 
 %% @doc The acceptors of a listener; its socket may belong to another process.
 -spec start_link(#listener{}, Acceptors :: pos_integer()) -> {ok, pid()}.
@@ -50,20 +45,6 @@ taken(#listener{open = Open, waiting = Waiting, doing = Doing, acceptors = Accep
         _ -> ok
     end,
     atomics:add_get(Open, 1, 1).
-
-%% @doc The calling process has closed its connection: shall it wait for another one, or do enough of them wait?
--spec free(#listener{}) -> wait | enough.
-free(#listener{open = Open, waiting = Waiting, doing = Doing, acceptors = Acceptors}) ->
-    ok = atomics:sub(Open, 1, 1),
-    case atomics:add_get(Waiting, 1, 1) of
-        Wait when Wait > ?MOST_WAITING * Acceptors ->
-            ok = atomics:put(Doing, 1, ?LEAVES),
-            ok = atomics:sub(Waiting, 1, 1),
-            enough;
-        _ ->
-            ok = atomics:put(Doing, 1, ?WAITS),
-            wait
-    end.
 
 %% @doc Idle connections end now, busy ones after their answer.
 -spec drain(pid()) -> ok.
@@ -119,8 +100,7 @@ handle_info(_, State) ->
 
 %% One that waited: the socket is closed, it was killed, or its old code was purged.
 ended(?WAITS, #state{listener = #listener{waiting = Waiting}}) -> atomics:sub(Waiting, 1, 1);
-ended(?SERVES, #state{listener = #listener{open = Open}}) -> atomics:sub(Open, 1, 1);
-ended(?LEAVES, _) -> ok.
+ended(?SERVES, #state{listener = #listener{open = Open}}) -> atomics:sub(Open, 1, 1).
 
 closed({shutdown, listener_closed}, State) -> State#state{closed = true};
 closed(_, State) -> State.
