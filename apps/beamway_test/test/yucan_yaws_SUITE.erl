@@ -7,14 +7,14 @@
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_testcase/2, end_per_testcase/2]).
 -export([domains/1, trac_appmod/1, redirects/1, no_match_is_400/1, bad_file/1, returns/1, headers_of_modules/1, bodies/1, streams/1,
-         stream_to_a_client_that_leaves/1, crash_and_nonsense/1, error_modules/1, rewriting/1, auth/1, authmod/1, files/1, own_modules/1, nitrogen/1,
+         stream_to_a_client_that_leaves/1, crash_and_nonsense/1, error_modules/1, rewriting/1, auth/1, authmod/1, files/1, sources/1, own_modules/1, nitrogen/1,
          reload/1, websocket/1, start_modules/1]).
 
 suite() -> [{timetrap, {minutes, 3}}].
 
 all() ->
     [domains, trac_appmod, redirects, no_match_is_400, bad_file, returns, headers_of_modules, bodies, streams,
-     stream_to_a_client_that_leaves, crash_and_nonsense, error_modules, rewriting, auth, authmod, files, own_modules, nitrogen, reload, websocket,
+     stream_to_a_client_that_leaves, crash_and_nonsense, error_modules, rewriting, auth, authmod, files, sources, own_modules, nitrogen, reload, websocket,
      start_modules].
 
 init_per_suite(Config) -> yucan_test_server:start_application(Config).
@@ -272,6 +272,20 @@ files(Config) ->
     <<"ours">> = proplists:get_value(<<"x-site">>, Headers),
     <<"max-age=60", _/binary>> = proplists:get_value(<<"cache-control">>, Headers),
     ok.
+
+%% Where scripts run, what is called like the source of one is not given away.
+sources(Config) ->
+    Hidden = ["x.phtml", "x.php5", "x.PHP7", "x.pht", "x.phps", "x.phar", "x.inc", "x.pl", "x.php~", "x.php.bak", "x.cgi.old", "x.inc.orig", "x.php.swp", "d/x.phtml"],
+    Shown = ["x.txt", "x.inc.txt", "x.bak", "x~", "phtml", "x.php.txt", "x.sh", "x.py", "lib.inc/x.txt"],
+    Files = [{"one/" ++ Name, "source"} || Name <- Hidden ++ Shown],
+    Get = fun(Port, Name) -> {Status, _, _} = yucan_yaws_client:get(Port, "h", "/" ++ Name), {Name, Status} end,
+    [begin
+         Port = yucan_yaws_site:start(Config, ["docroot = one\n", Allowed], Files),
+         [{Name, 403} = Get(Port, Name) || Name <- Hidden ++ ["x.phtml/a", "x.%70hp5"]],
+         [{Name, 200} = Get(Port, Name) || Name <- Shown],
+         ok = yucan_yaws_site:stop()
+     end || Allowed <- ["", "allowed_scripts = php\n", "allowed_scripts = cgi\n", "allowed_scripts = fcgi\n"]],
+    yucan_yaws_site:start(Config, "docroot = one\n", Files).
 
 %% ---- modules of one server
 

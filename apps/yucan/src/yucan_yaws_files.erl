@@ -70,11 +70,23 @@ kind(Path) ->
         <<".cgi">> -> cgi;
         <<".fcgi">> -> fcgi;
         <<".yaws">> -> yaws;
-        _ -> static
+        Ending -> case is_source(Ending, Path) of true -> source; false -> static end
     end.
 
+%% Other names that PHP and CGI go by, what PHP includes, and what editors leave beside a script.
+is_source(Ending, _) when Ending =:= <<".phtml">>; Ending =:= <<".pht">>; Ending =:= <<".phps">>; Ending =:= <<".phar">> -> true;
+is_source(Ending, _) when Ending =:= <<".inc">>; Ending =:= <<".pl">> -> true;
+is_source(<<".php", Version>>, _) when Version >= $0, Version =< $9 -> true;
+is_source(Copy, Path) when Copy =:= <<".bak">>; Copy =:= <<".old">>; Copy =:= <<".orig">>; Copy =:= <<".save">>; Copy =:= <<".swp">> ->
+    kind(filename:rootname(Path)) =/= static;
+is_source(Ending, Path) ->
+    Ending =/= <<>> andalso binary:last(Ending) =:= $~ andalso kind(binary:part(Path, 0, byte_size(Path) - 1)) =/= static.
+
+%% A site without scripts has no sources: there these are files like others.
+script(source, _, <<>>, Docroot, #{allowed_scripts := []}) -> {static, Docroot};
+script(source, _, _, _, #{allowed_scripts := []}) -> not_found;
 script(Kind, Path, Info, Docroot, #{allowed_scripts := Allowed}) ->
-    case Kind =/= yaws andalso lists:member(atom_to_list(Kind), Allowed) of
+    case lists:member(Kind, [php, cgi, fcgi]) andalso lists:member(atom_to_list(Kind), Allowed) of
         true ->
             File = yucan_path:join(unicode:characters_to_binary(Docroot), Path),
             {script, Kind, #{script => File, script_name => Path, path_info => Info, docroot => Docroot}};
