@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: install uninstall edoc release test-packages test-docs test-slurm test-fresh deb build demo test test-long test-idle test-otp test-otp27 test-elixir test-rabbitmq test-wordpress test-trac test-browser test-console vendor test-rdma demo-rdma bench-rdma test-network test-pipe test-scipy test-bare nemesis check bench soak asan test-asan tsan fuzz fuzz-keep fuzz-yucan overload-yucan spin clean help build-test build-bench coverage valgrind
+.PHONY: install uninstall edoc release test-packages test-docs test-slurm test-fresh deb build demo test test-long test-idle test-otp test-otp27 test-elixir test-rabbitmq test-ejabberd test-wordpress test-trac test-browser test-console vendor test-rdma demo-rdma bench-rdma test-network test-pipe test-scipy test-bare nemesis check bench soak asan test-asan tsan fuzz fuzz-keep fuzz-yucan overload-yucan spin clean help build-test build-bench coverage valgrind
 
 ## build: compile the driver and the applications into the checkout
 build:
@@ -99,7 +99,13 @@ test-elixir:
 test-rabbitmq:
 	@scripts/install-packages test
 	@$(MAKE) build-test
-	@test/system/rabbitmq $(T)
+	@test/system/clusters rabbitmq $(T)
+
+## test-ejabberd: an ejabberd cluster over stock TCP and over Beamway, messages between its users, nodes killed (root; leaves nothing)
+test-ejabberd:
+	@scripts/install-packages test
+	@$(MAKE) build-test
+	@test/system/clusters ejabberd $(T)
 
 ## test-wordpress: Debian's WordPress with MariaDB and php-fpm under yucan (root; leaves nothing)
 test-wordpress:

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc A cluster of three RabbitMQ nodes on one host: over Beamway it does what it does over stock TCP, and no confirmed
-%% message is lost when a node is killed and returns. Run by `test/system/rabbitmq', where the server is installed.
+%% message is lost when a node is killed and returns. Run by `test/system/clusters rabbitmq', where the server is installed.
 %%
 %% The group `stock' is the control: the same cases over OTP's own TCP. Publishers and consumers are programs of their own
 %% with the client library pika (`rabbitmq_client.py'). The oracle: every id that was confirmed is consumed at least once

@@ -1,0 +1,261 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc A cluster of three nodes of Debian's ejabberd on one host: over Beamway it does what it does over stock TCP. Run by
+%% `test/system/clusters ejabberd', where the server is installed.
+%%
+%% The group `stock' is the control. Clients are processes of the suite that speak XMPP (RFC 6120, 6121) over TCP, one user at each
+%% node. The oracle: a message to a user at a node that lives arrives once, in the order of its sender; a message to a user whose node
+%% was killed arrives when he is back, by ejabberd's offline storage.
+-module(beamway_ejabberd_SUITE).
+
+-export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_group/2, end_per_group/2]).
+-export([all_links/1, messages_between_nodes/1, logs_are_clean/1, kill_and_return/1]).
+
+-define(CTL, "/usr/sbin/ejabberdctl").
+-define(STATE, "/var/lib/ejabberd/").
+-define(NODES, [1, 2, 3]).
+-define(MESSAGES, 500).
+-define(KILLS, 4).
+-define(START_MS, 120000).
+-define(CTL_MS, 60000).
+-define(STANZA_MS, 30000).
+
+suite() -> [{timetrap, {minutes, 15}}].
+
+all() -> [{group, stock}, {group, beamway}].
+
+%% Nodes are killed in the last case: what stands in the logs before has no excuse.
+groups() ->
+    Cases = [all_links, messages_between_nodes, logs_are_clean, kill_and_return],
+    [{stock, [], Cases}, {beamway, [], Cases}].
+
+init_per_suite(Config) ->
+    ok = beamway_bench_rabbit:install(),
+    Config.
+
+end_per_suite(_Config) -> ok.
+
+init_per_group(Group, Config) ->
+    {Name, Flags, Link, BasePort} = case Group of
+                                        stock -> {"stock", "", stock, 5300};
+                                        beamway -> {"shm", "-pa /opt/beamway/beamway/ebin -proto_dist beamway", shm, 6300}
+                                    end,
+    Cluster = #{name => Name, flags => Flags, base_port => BasePort},
+    ok = configure(Cluster),
+    [ok = start_node(N, Cluster) || N <- ?NODES],
+    [{0, _} = ctl(N, ["join_cluster", node_name(1, Cluster)], Cluster) || N <- tl(?NODES)],
+    ok = await_running(?NODES, Cluster),
+    [{0, _} = ctl(1, ["register", user(N), "localhost", "secret"], Cluster) || N <- ?NODES],
+    [{cluster, Cluster}, {link, Link} | Config].
+
+end_per_group(_Group, Config) ->
+    [kill_node(N, cluster(Config)) || N <- ?NODES],
+    ok.
+
+cluster(Config) -> proplists:get_value(cluster, Config).
+
+%% ---- cases ----
+
+all_links(Config) ->
+    Link = proplists:get_value(link, Config),
+    Cluster = cluster(Config),
+    [{N, [Link, Link]} = {N, links(N, Cluster)} || N <- ?NODES],
+    ok.
+
+messages_between_nodes(Config) ->
+    Clients = [{N, login(N, cluster(Config))} || N <- ?NODES],
+    [send(Client, user(To), From, Number) || Number <- lists:seq(1, ?MESSAGES), {From, Client} <- Clients, To <- ?NODES, To =/= From],
+    [ok = in_order(Client, ?NODES -- [N], lists:seq(1, ?MESSAGES)) || {N, Client} <- Clients],
+    [logout(Client) || {_, Client} <- Clients],
+    ok.
+
+%% No crash, nothing of the carrier but what is meant to be there, and nothing about the nodes of `ejabberdctl', of which the cluster
+%% has seen many by now.
+logs_are_clean(Config) ->
+    [begin
+         {ok, Text} = file:read_file(filename:join(folder(N, cluster(Config)), "ejabberd.log")),
+         [{N, Word, nomatch} = {N, Word, line_with(Word, Text)}
+          || Word <- ["crash", "\\[error\\].*beamway", "\\[warning\\].*beamway", "beamway.*-ctl-"]]
+     end || N <- ?NODES],
+    ok.
+
+line_with(Word, Text) ->
+    case re:run(Text, ["^.*", Word, ".*$"], [multiline, caseless, {capture, first, binary}]) of
+        nomatch -> nomatch;
+        {match, [Line]} -> Line
+    end.
+
+%% The third node is killed while the users of the other two write to each other and to its user.
+kill_and_return(Config) ->
+    Cluster = cluster(Config),
+    One = login(1, Cluster),
+    Two = login(2, Cluster),
+    [ok = kill_round(Round, One, Two, Config) || Round <- lists:seq(1, ?KILLS)],
+    logout(One),
+    logout(Two),
+    ok.
+
+kill_round(Round, One, Two, Config) ->
+    Cluster = cluster(Config),
+    Before = lists:seq(1, ?MESSAGES),
+    After = lists:seq(?MESSAGES + 1, 2 * ?MESSAGES),
+    Three = login(3, Cluster),
+    [send(One, user(2), 1, Number) || Number <- Before],
+    ok = kill_node(3, Cluster),
+    ok = gen_tcp:close(element(1, Three)),
+    [send(Two, user(1), 2, Number) || Number <- After],
+    [send(One, user(2), 1, Number) || Number <- After],
+    ok = in_order(Two, [1], Before ++ After),
+    ok = in_order(One, [2], After),
+    ok = await_running([1, 2], Cluster),
+    ok = await(fun() -> {0, Users} = ctl(1, ["connected_users"], Cluster),
+                        not lists:any(fun(User) -> lists:prefix(user(3), User) end, Users)
+               end, {session_of_a_dead_node, Round}),
+    [send(One, user(3), 1, Number) || Number <- [1, 2, 3]],
+    ok = start_node(3, Cluster),
+    ok = await_running(?NODES, Cluster),
+    ok = all_links(Config),
+    Back = login(3, Cluster),
+    ok = in_order(Back, [1], [1, 2, 3]),
+    logout(Back).
+
+%% ---- servers ----
+
+configure(Cluster) ->
+    lists:foreach(
+      fun(N) ->
+              Folder = folder(N, Cluster),
+              ok = filelib:ensure_dir(Folder ++ "/x"),
+              ok = file:write_file(Folder ++ "/ejabberd.yml", settings(N, Cluster)),
+              ok = file:write_file(Folder ++ "/ejabberdctl.cfg", ["ERL_OPTIONS=\"", maps:get(flags, Cluster), "\"\n"])
+      end, ?NODES),
+    {0, _} = beamway_bench_tools:run("/bin/chown", ["-R", "ejabberd:", ?STATE], 10000),
+    ok.
+
+settings(N, Cluster) ->
+    ["hosts: [localhost]\nloglevel: info\n"
+     "listen:\n  - {port: ", integer_to_list(port(N, Cluster)), ", ip: \"127.0.0.1\", module: ejabberd_c2s}\n"
+     "api_permissions:\n  console: {from: [ejabberd_ctl], who: all, what: \"*\"}\n"
+     "modules: {mod_offline: {}, mod_roster: {}}\n"].
+
+folder(N, Cluster) -> ?STATE ++ short_name(N, Cluster).
+
+short_name(N, #{name := Name}) -> Name ++ integer_to_list(N).
+
+node_name(N, Cluster) -> short_name(N, Cluster) ++ "@localhost".
+
+port(N, #{base_port := Base}) -> Base + N.
+
+start_node(N, Cluster) ->
+    {0, _} = ctl(N, ["start"], Cluster),
+    await(fun() -> element(1, ctl(N, ["status"], Cluster)) =:= 0 end, {did_not_start, node_name(N, Cluster)}).
+
+ctl(N, Words, Cluster) ->
+    Folder = folder(N, Cluster),
+    beamway_bench_tools:run(?CTL, ["--node", node_name(N, Cluster), "--config", Folder ++ "/ejabberd.yml",
+                                   "--ctl-config", Folder ++ "/ejabberdctl.cfg", "--logs", Folder, "--spool", Folder | Words], ?CTL_MS).
+
+kill_node(N, Cluster) ->
+    case os_pid(N, Cluster) of
+        none -> ok;
+        OsPid ->
+            case beamway_bench_os:identity(OsPid) of
+                gone -> ok;
+                Identity ->
+                    ok = beamway_bench_os:kill(Identity),
+                    beamway_bench_os:await_end(Identity, 10000)
+            end
+    end.
+
+os_pid(N, Cluster) ->
+    case string:trim(os:cmd("pgrep -x -f '.*beam.* -sname " ++ node_name(N, Cluster) ++ " .*'")) of
+        "" -> none;
+        Text -> list_to_integer(Text)
+    end.
+
+await_running(Numbers, Cluster) ->
+    Expected = lists:sort([node_name(N, Cluster) || N <- Numbers]),
+    lists:foreach(
+      fun(N) ->
+              ok = await(fun() -> {0, Lines} = ctl(N, ["list_cluster"], Cluster),
+                                  lists:sort([string:trim(string:trim(Line), both, "'") || Line <- Lines]) =:= Expected
+                         end, {no_cluster, N, Expected})
+      end, Numbers).
+
+%% The kind of the link to each of the other two, as the node itself says. On stock distribution the asking node's own connection is
+%% one more. No single quotes: the expression stands between such.
+links(N, Cluster) ->
+    Node = "list_to_atom(\"" ++ node_name(N, Cluster) ++ "\")",
+    Kinds = "case rpc:call(" ++ Node ++ ", beamway, links, []) of {badrpc, {_, {undef, _}}} -> "
+        "[stock || {_, C} <- tl(rpc:call(" ++ Node ++ ", erlang, system_info, [dist_ctrl])), is_port(C)]; "
+        "L -> [K || #{node := P, link := K} <- L, lists:prefix(\"" ++ maps:get(name, Cluster) ++ "\", atom_to_list(P))] end",
+    Command = "cd; erl -noinput -hidden -sname asks@localhost " ++ maps:get(flags, Cluster)
+        ++ " -eval 'io:format(\"~0p.~n\", [" ++ Kinds ++ "]), halt().'",
+    {0, Lines} = beamway_bench_tools:run("/bin/su", ["-s", "/bin/sh", "-c", Command, "ejabberd"], ?CTL_MS),
+    {ok, Tokens, _} = erl_scan:string(lists:append(Lines)),
+    {ok, Links} = erl_parse:parse_term(Tokens),
+    Links.
+
+await(Holds, Reason) -> beamway_bench_rabbit:await(Holds, ?START_MS, Reason).
+
+%% ---- clients ----
+
+user(N) -> "user" ++ integer_to_list(N).
+
+%% Resource binding, then presence: from then on messages come (RFC 6120 7, RFC 6121 4.2).
+login(N, Cluster) ->
+    {ok, Socket} = gen_tcp:connect({127, 0, 0, 1}, port(N, Cluster), [binary, {active, false}, {nodelay, true}]),
+    Header = "<stream:stream xmlns='jabber:client' xmlns:stream='http://etherx.jabber.org/streams' to='localhost' version='1.0'>",
+    Plain = base64:encode(iolist_to_binary([0, user(N), 0, "secret"])),
+    Steps = [{Header, "</stream:features>"},
+             {["<auth xmlns='urn:ietf:params:xml:ns:xmpp-sasl' mechanism='PLAIN'>", Plain, "</auth>"], "<success"},
+             {Header, "</stream:features>"},
+             {"<iq type='set' id='bind'><bind xmlns='urn:ietf:params:xml:ns:xmpp-bind'><resource>suite</resource></bind></iq>", "id='bind'"}],
+    Rest = lists:foldl(fun({Said, Expected}, Heard) ->
+                               ok = gen_tcp:send(Socket, Said),
+                               [_, After] = binary:split(until(Expected, Heard, Socket), list_to_binary(Expected)),
+                               After
+                       end, <<>>, Steps),
+    ok = gen_tcp:send(Socket, "<presence/>"),
+    %% Messages from offline storage may come before the presence.
+    {Socket, until("<presence", Rest, Socket)}.
+
+%% What is heard until the words are in it.
+until(Words, Heard, Socket) ->
+    case binary:match(Heard, list_to_binary(Words)) of
+        {_, _} -> Heard;
+        nomatch ->
+            {ok, More} = gen_tcp:recv(Socket, 0, ?STANZA_MS),
+            until(Words, <<Heard/binary, More/binary>>, Socket)
+    end.
+
+logout({Socket, _}) ->
+    ok = gen_tcp:send(Socket, "</stream:stream>"),
+    gen_tcp:close(Socket).
+
+send({Socket, _}, To, From, Number) ->
+    ok = gen_tcp:send(Socket, ["<message type='chat' to='", To, "@localhost'><body>", integer_to_list(From), " ", integer_to_list(Number),
+                               "</body></message>"]).
+
+%% Each sender's numbers, in their order and each once; whatever comes between is another stanza.
+in_order({Socket, Heard}, Senders, Numbers) ->
+    take(maps:from_list([{Sender, Numbers} || Sender <- Senders]), Heard, Socket).
+
+take(Wanted, Heard, Socket) ->
+    case lists:all(fun(Left) -> Left =:= [] end, maps:values(Wanted)) of
+        true -> ok;
+        false -> take_next(Wanted, Heard, Socket)
+    end.
+
+take_next(Wanted, Heard, Socket) ->
+    case re:run(Heard, "<body>([0-9]+) ([0-9]+)</body>", [{capture, all, index}]) of
+        {match, [{At, Size}, Sender, Number]} ->
+            From = number(Heard, Sender),
+            [Next | Left] = maps:get(From, Wanted),
+            {From, Next} = {From, number(Heard, Number)},
+            take(Wanted#{From := Left}, binary:part(Heard, At + Size, byte_size(Heard) - At - Size), Socket);
+        nomatch ->
+            {ok, More} = gen_tcp:recv(Socket, 0, ?STANZA_MS),
+            take_next(Wanted, <<Heard/binary, More/binary>>, Socket)
+    end.
+
+number(Text, {At, Size}) -> binary_to_integer(binary:part(Text, At, Size)).
