@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: install uninstall edoc release test-packages test-docs test-slurm test-fresh deb build demo test test-long test-idle test-otp test-otp27 test-elixir test-rabbitmq test-ejabberd test-wordpress test-trac test-browser test-console vendor test-rdma demo-rdma bench-rdma test-network test-pipe test-scipy test-bare nemesis check bench soak asan test-asan tsan fuzz fuzz-keep fuzz-yucan overload-yucan spin clean help build-test build-bench coverage valgrind
+.PHONY: install uninstall edoc release test-packages test-docs test-slurm test-fresh deb build demo test test-long test-idle test-otp test-otp27 test-elixir test-rabbitmq test-ejabberd test-wordpress test-trac test-wikis test-git test-browser test-console vendor test-rdma demo-rdma bench-rdma test-network test-pipe test-scipy test-bare nemesis check bench soak asan test-asan tsan fuzz fuzz-keep fuzz-yucan overload-yucan spin clean help build-test build-bench coverage valgrind
 
 ## build: compile the driver and the applications into the checkout
 build:
@@ -112,6 +112,18 @@ test-wordpress:
 	@scripts/install-packages test
 	@$(MAKE) build-test
 	@test/system/yucan wordpress
+
+## test-wikis: MediaWiki with SQLite and DokuWiki, with php-fpm under yucan (root; leaves nothing)
+test-wikis:
+	@scripts/install-packages test
+	@$(MAKE) build-test
+	@test/system/yucan wikis $(T)
+
+## test-git: clones and pushes by git-http-backend, gitweb and cgit, as CGI under yucan (root; leaves nothing)
+test-git:
+	@scripts/install-packages test
+	@$(MAKE) build-test
+	@test/system/yucan git $(T)
 
 ## test-trac: Trac from its package under yucan, as CGI at `/` (root; leaves nothing)
 test-trac:

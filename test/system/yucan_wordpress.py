@@ -4,35 +4,16 @@
 
 usage: yucan_wordpress.py PORT      (prints what it has seen, one line each; the first thing that is not so ends it with a message)
 """
-import http.cookiejar
 import re
 import struct
 import sys
-import urllib.error
-import urllib.parse
-import urllib.request
-import uuid
 import xmlrpc.client
 import zlib
 
-base = 'http://localhost:' + sys.argv[1]
-opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(http.cookiejar.CookieJar()))
+from yucan_site import Site, must
 
-
-def fetch(path, form=None):
-    data = urllib.parse.urlencode(form).encode() if form is not None else None
-    url = path if path.startswith('http') else base + path
-    try:
-        with opener.open(urllib.request.Request(url, data), timeout=120) as answer:
-            return answer.status, answer.read(), answer.geturl(), answer.headers
-    except urllib.error.HTTPError as error:
-        return error.code, error.read(), url, error.headers
-
-
-def must(condition, what, shown=b''):
-    if not condition:
-        sys.exit('not so: %s\n%s' % (what, shown[-2000:].decode(errors='replace')))
-    print(what, flush=True)
+site = Site(sys.argv[1])
+base, fetch = site.base, site.fetch
 
 
 def chunk(kind, data):
@@ -74,18 +55,9 @@ picture = (b'\x89PNG\r\n\x1a\n' + chunk(b'IHDR', struct.pack('>IIBBBBB', 300, 30
 _, page, _, _ = fetch('/wp-admin/media-new.php')
 nonce = re.search(rb'name="_wpnonce" value="([0-9a-f]+)"', page) or re.search(rb'"_wpnonce":"([0-9a-f]+)"', page)
 must(nonce is not None, 'the form for uploads is there', page)
-boundary = uuid.uuid4().hex
-fields = {'name': 'p.png', 'action': 'upload-attachment', '_wpnonce': nonce.group(1).decode()}
-body = b''.join(b'--%s\r\nContent-Disposition: form-data; name="%s"\r\n\r\n%s\r\n' % (boundary.encode(), k.encode(), v.encode())
-                for k, v in fields.items())
-body += (b'--%s\r\nContent-Disposition: form-data; name="async-upload"; filename="p.png"\r\nContent-Type: image/png\r\n\r\n' % boundary.encode()
-         + picture + b'\r\n--%s--\r\n' % boundary.encode())
-request = urllib.request.Request(base + '/wp-admin/async-upload.php', body, {'Content-Type': 'multipart/form-data; boundary=' + boundary})
-try:
-    with opener.open(request, timeout=120) as answer:
-        page = answer.read()
-except urllib.error.HTTPError as error:
-    page = error.read()
+_, page, _, _ = site.upload('/wp-admin/async-upload.php',
+                            {'name': 'p.png', 'action': 'upload-attachment', '_wpnonce': nonce.group(1).decode()},
+                            'async-upload', 'p.png', 'image/png', picture)
 found = re.search(rb'"url":"([^"]+p[^"]*\.png)"', page)
 must(b'"success":true' in page and found is not None, 'a picture uploaded', page)
 status, data, _, headers = fetch(found.group(1).decode().replace('\\/', '/'))

@@ -1,16 +1,18 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc PHP under yucan, nginx and haproxy before it, as part of `make test': `test/system/yucan NAME' installs them for itself and runs a suite
-%% of its own. WordPress, Trac and Chromium take longer and have make targets.
+%% @doc PHP and git's servers under yucan, nginx and haproxy before it, as part of `make test': `test/system/yucan NAME' installs them for itself and runs a suite
+%% of its own. WordPress, the wikis, Trac and Chromium take longer and have make targets.
 -module(yucan_apps_SUITE).
 
 -export([all/0, suite/0]).
--export([php/1, fronts/1]).
+-export([php/1, git/1, fronts/1]).
 
 suite() -> [{timetrap, {minutes, 8}}].
 
-all() -> [php, fronts].
+all() -> [php, git, fronts].
 
 php(_) -> as_root("php").
+
+git(_) -> as_root("git").
 
 fronts(_) -> as_root("fronts").
 
