@@ -16,7 +16,8 @@
 -define(COUNTED_WAIT_MS, 50).
 
 %% Where the source package keeps a suite, which modules it calls, how long it may take over one carrier, and which of its
-%% cases are run (default: all).
+%% cases are run (default: all), with which hooks. Of its data folder: programs and libraries in C, and the modules that are
+%% compiled, each with the folder for the result (default: all, beside their sources).
 suites() ->
     [
         {distribution_SUITE, #{folder => "erts/emulator/test", helpers => ["erts_test_utils.erl"], minutes => 15}},
@@ -37,8 +38,48 @@ suites() ->
             folder => "lib/stdlib/test", minutes => 5, helpers => ["dummy_via.erl"],
             cases => [stop8, stop9, stop10, send_request, cast_fast, call_remote1, call_remote2, call_remote3,
                       call_remote_n1, call_remote_n2, call_remote_n3]
+        }},
+        {gen_statem_SUITE, #{
+            folder => "lib/stdlib/test", minutes => 10, helpers => ["dummy_via.erl", "error_logger_forwarder.erl"]
+        }},
+        {gen_event_SUITE, #{
+            folder => "lib/stdlib/test", minutes => 5,
+            helpers => ["dummy_via.erl", "dummy_h.erl", "dummy1_h.erl", "error_logger_forwarder.erl"]
+        }},
+        {proc_lib_SUITE, #{folder => "lib/stdlib/test", minutes => 5}},
+        {pool_SUITE, #{folder => "lib/stdlib/test", minutes => 5}},
+        {slave_SUITE, #{folder => "lib/stdlib/test", minutes => 5}},
+        {peer_SUITE, #{folder => "lib/stdlib/test", minutes => 5}},
+        {supervisor_SUITE, #{
+            folder => "lib/stdlib/test", minutes => 10,
+            helpers => ["supervisor_1.erl", "supervisor_2.erl", "supervisor_3.erl", "supervisor_4.erl",
+                        "supervisor_deadlock.erl", "naughty_child.erl"],
+            data => [{"app_faulty/src/*.erl", "app_faulty/ebin"}]
+        }},
+        {dets_SUITE, #{folder => "lib/stdlib/test", minutes => 10}},
+        {dbg_SUITE, #{folder => "lib/runtime_tools/test", minutes => 5, libraries => ["dbg_SUITE.c"]}},
+        {ttb_SUITE, #{folder => "lib/observer/test", minutes => 10, helpers => ["ttb_helper.erl", "client.erl", "server.erl"]}},
+        {seq_trace_SUITE, #{folder => "lib/kernel/test", minutes => 5, libraries => ["echo_drv.c"]}},
+        %% It compiles what is in its data folder by itself.
+        {code_SUITE, #{folder => "lib/kernel/test", minutes => 10, helpers => ["code_b_test.erl"], data => []}},
+        {erl_link_SUITE, #{folder => "erts/emulator/test", minutes => 5, helpers => ["erts_test_utils.erl"]}},
+        {monitor_SUITE, #{folder => "erts/emulator/test", minutes => 5, helpers => ["erts_test_utils.erl"]}},
+        {node_container_SUITE, #{folder => "erts/emulator/test", minutes => 5, helpers => ["erts_test_utils.erl"]}},
+        {signal_SUITE, #{
+            folder => "erts/emulator/test", minutes => 10, helpers => ["erts_test_utils.erl", "literal_area_collector_test.erl"],
+            libraries => ["unlink_signal_drv.c"]
         }}
+        | [{Suite, mnesia()} || Suite <- [mnesia_install_test, mnesia_nice_coverage_test, mnesia_evil_coverage_test, mnesia_qlc_test,
+                                          mnesia_index_plugin_test, mnesia_registry_test, mnesia_config_test, mnesia_examples_test,
+                                          mnesia_atomicity_test, mnesia_isolation_test, mnesia_durability_test,
+                                          mnesia_schema_recovery_test, mnesia_majority_test]]
     ].
+
+%% Suites that others of the list run, by their name when one of their cases is repeated.
+parts() -> [{Suite, mnesia()} || Suite <- [mnesia_dirty_access_test, mnesia_trans_access_test, mnesia_evil_backup]].
+
+%% What mnesia_SUITE would run, each for itself; that suite's own hook brings two more nodes.
+mnesia() -> #{folder => "lib/mnesia/test", minutes => 10, helpers => ["*.erl"], hooks => [{ts_install_cth, [{nodenames, 2}]}]}.
 
 %% A hook that OTP's suites name in suite/0; its folder is not part of an installation.
 shared_folder() -> "lib/common_test/test_server".
@@ -77,17 +118,35 @@ free_port() ->
 -spec compile(Args :: [string()]) -> no_return().
 compile([Tree, Names]) ->
     Shared = filename:join(Tree, shared_folder()),
-    [compile_file(filename:join(Shared, File), Shared) || File <- shared_helpers()],
-    lists:foreach(fun({Suite, Spec}) -> compile_suite(Tree, Suite, Spec) end, selected(Names)),
+    Selected = selected(Names),
+    %% Suites share helpers.
+    Modules = [{filename:join(Shared, File), Shared} || File <- shared_helpers()]
+        ++ [Module || {Suite, Spec} <- Selected, Module <- modules(Tree, Suite, Spec)],
+    [compile_file(Source, Out) || {Source, Out} <- lists:usort(Modules)],
+    lists:foreach(fun({Suite, Spec}) -> compile_data(data_folder(Tree, Suite, Spec), Spec) end, Selected),
     halt(0).
 
-compile_suite(Tree, Suite, #{folder := Folder} = Spec) ->
+data_folder(Tree, Suite, #{folder := Folder}) -> filename:join([Tree, Folder, atom_to_list(Suite) ++ "_data"]).
+
+%% Sources, and the folder that each is compiled into.
+modules(Tree, Suite, #{folder := Folder} = Spec) ->
     Dir = filename:join(Tree, Folder),
-    Data = filename:join(Dir, atom_to_list(Suite) ++ "_data"),
-    Sources = [atom_to_list(Suite) ++ ".erl" | maps:get(helpers, Spec, [])],
-    [compile_file(resolved(filename:join(Dir, File)), Dir) || File <- Sources],
-    [compile_file(File, Data) || File <- filelib:wildcard(filename:join(Data, "*.erl"))],
-    [compile_program(filename:join(Data, File)) || File <- maps:get(programs, Spec, [])].
+    Data = data_folder(Tree, Suite, Spec),
+    [{File, Dir} || Source <- [atom_to_list(Suite) ++ ".erl" | maps:get(helpers, Spec, [])],
+                    File <- files(resolved(filename:join(Dir, Source)))]
+        ++ [{File, filename:join(Data, Out)} || {Source, Out} <- maps:get(data, Spec, [{"*.erl", "."}]),
+                                                File <- filelib:wildcard(filename:join(Data, Source))].
+
+compile_data(Data, Spec) ->
+    [compile_program(filename:join(Data, File)) || File <- maps:get(programs, Spec, [])],
+    [compile_library(filename:join(Data, File)) || File <- maps:get(libraries, Spec, [])].
+
+%% One that is not there is left to compile_file/2, which names it.
+files(Pattern) ->
+    case filelib:wildcard(Pattern) of
+        [] -> [Pattern];
+        Files -> Files
+    end.
 
 compile_file(Source, Out) ->
     case compile:file(Source, [{outdir, Out}, {i, Out}, debug_info, return]) of
@@ -99,9 +158,16 @@ compile_file(Source, Out) ->
 compile_program(Source) ->
     Include = code:lib_dir(erl_interface, include),
     Library = filename:join(code:lib_dir(erl_interface, lib), "libei.a"),
-    Program = filename:rootname(Source),
-    Said = os:cmd(lists:join($\s, ["cc -w -pthread -D_REENTRANT -o", quoted(Program), quoted(Source), "-I", quoted(Include), quoted(Library)])),
-    filelib:is_regular(Program) orelse stop("~ts does not compile: ~ts", [Source, Said]).
+    compile_c(Source, filename:rootname(Source), ["-pthread -D_REENTRANT -I", quoted(Include)], quoted(Library)).
+
+%% Drivers and NIFs.
+compile_library(Source) ->
+    Include = filename:join([code:root_dir(), "usr", "include"]),
+    compile_c(Source, filename:rootname(Source) ++ ".so", ["-shared -fPIC -I", quoted(Include)], "").
+
+compile_c(Source, Product, Flags, Library) ->
+    Said = os:cmd(lists:flatten(lists:join($\s, ["cc -w -o", quoted(Product), Flags, quoted(Source), Library]))),
+    filelib:is_regular(Product) orelse stop("~ts does not compile: ~ts", [Source, Said]).
 
 quoted(Path) -> [$', Path, $'].
 
@@ -121,7 +187,8 @@ run([Tree, Name, Group, Cases, Carrier, ResultFile, LogDir]) ->
         {auto_compile, false},
         {multiply_timetraps, Slowness},
         {logdir, LogDir},
-        {event_handler, {otp_suites_events, [ResultFile]}}
+        {event_handler, {otp_suites_events, [ResultFile]}},
+        {ct_hooks, maps:get(hooks, Spec, [])}
         | group_option(Group) ++ case_option(Cases, Spec)
     ],
     case ct:run_test(Options) of
@@ -199,7 +266,7 @@ selected("all") ->
 selected(Names) ->
     lists:map(
         fun(Name) ->
-            case [Entry || {Suite, _} = Entry <- suites(), atom_to_list(Suite) =:= Name] of
+            case [Entry || {Suite, _} = Entry <- suites() ++ parts(), atom_to_list(Suite) =:= Name] of
                 [Entry] -> Entry;
                 [] -> stop("no suite ~ts; expected one of ~0tp", [Name, [Suite || {Suite, _} <- suites()]])
             end
