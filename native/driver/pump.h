@@ -27,7 +27,8 @@
 typedef struct {
     ErlDrvPort port;
     bw_link_t *link;    /* NULL until a link is made */
-    uint64_t half_ring; /* bytes of room at which the port is not busy any more */
+    uint64_t half_ring; /* bytes of room at which the port is not busy any more; of a lane that
+                           closes, the whole ring: its peer answers the last word by closing */
     bool busy;          /* what we last told the VM */
 
     ErlDrvBinary *gathered; /* where a frame goes that is arriving in pieces, or NULL */

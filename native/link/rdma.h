@@ -90,7 +90,7 @@ typedef const bw_rdma_api_t *(*bw_rdma_api_fn)(uint32_t version, bw_error_t *err
 /*
  * The link. Beside what link.h says:
  * - Rings have the same size each way and are locked in memory (RLIMIT_MEMLOCK) while it lives.
- * - arm_write: `room` is at most half the ring.
+ * - arm_write: of more room than half the ring the user hears at the latest when the peer closes.
  * - A link that fails (device gone, port down, connection lost, peer breaks the protocol) makes its
  *   descriptor readable; peek gives what had arrived before, then BW_SYSTEM or BW_CORRUPT, and
  *   `reason` says why. reserve gives BW_AGAIN from then on.

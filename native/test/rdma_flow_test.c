@@ -265,6 +265,29 @@ static void half_the_ring_becomes_free_without_being_asked_for(void)
 }
 
 /* A busy sender makes few posts, one that waits for answers needs no completion at all. */
+/* Of more than half the ring a writer hears at the latest when its reader closes. */
+static void the_whole_ring_is_free_once_the_reader_has_closed(void)
+{
+    static side_t sides[2];
+
+    dice = 6;
+    CHECK_IN(begin(sides, BW_RDMA_SLOTS));
+    sides[0].to_write = UINT64_MAX;
+    CHECK_IN(write_some(&sides[0], RING / 4 + 100));
+    CHECK_IN(carry_all(&sides[0]));
+    CHECK_IN(read_some(&sides[1], RING / 4));
+    CHECK_IN(carry_all(&sides[1]));
+    CHECK_IN(read_some(&sides[1], RING));
+    CHECK_IN(carry_all(&sides[1]));
+    CHECK_EQ(sides[1].flow.rx_tail, sides[0].flow.head);
+    CHECK(bw_rdma_flow_room(&sides[0].flow) < RING);
+    sides[1].flow.closing = true;
+    CHECK_IN(post_batches(&sides[1]));
+    CHECK_IN(carry_all(&sides[1]));
+    CHECK_EQ(bw_rdma_flow_room(&sides[0].flow), RING);
+    CHECK_IN(end(sides));
+}
+
 static void posts_are_few(void)
 {
     static side_t sides[2];
@@ -489,6 +512,8 @@ static const check_case_t cases[] = {
     {"anything_in_any_order", anything_in_any_order},
     {"half_the_ring_becomes_free_without_being_asked_for",
      half_the_ring_becomes_free_without_being_asked_for},
+    {"the_whole_ring_is_free_once_the_reader_has_closed",
+     the_whole_ring_is_free_once_the_reader_has_closed},
     {"posts_are_few", posts_are_few},
     {"two_ends_without_credits_go_on", two_ends_without_credits_go_on},
     {"completions_that_do_not_come_stop_the_sender", completions_that_do_not_come_stop_the_sender},
