@@ -14,15 +14,17 @@
 #include "erl_driver.h"
 
 #include "../link/shm.h"
+#include "job.h"
 #include "lane.h"
 #include "meet.h"
 #include "pump.h"
 #include "reply.h"
 
-#define ABI_VERSION 4 /* of the commands below: beamway_port.erl has the same number */
+#define ABI_VERSION 5 /* of the commands below: beamway_port.erl has the same number */
 #define CHECK_MS 1000 /* how often idle memory is looked for, and the patience of a last flush */
 
-/* Commands and their replies: a 0 byte and the result, or a 1 byte and the reason as text. */
+/* Commands and their replies: a 0 byte and the result, or a 1 byte and the reason as text, or
+ * REPLY_LATER. */
 enum {
     COMMAND_VERSION = 1, /* -> version:32 */
     COMMAND_OPEN_DOOR,   /* directory or nothing -> token:16/binary, address */
@@ -65,25 +67,39 @@ static void check_later(bw_port_t *self)
 
 /* ---- commands ---- */
 
-static void command_open_door(bw_port_t *self, const char *data, size_t len, reply_t *reply)
+/* `dir` NULL: no file system is used. */
+static void open_door(const char *dir, bw_shm_door_t *door_p, reply_t *reply)
 {
-    char dir[BW_SHM_ADDRESS_MAX];
     bw_error_t error = {0};
-    bw_status_t status;
+    bw_status_t status = bw_shm_door_open(dir, door_p, &error);
 
-    if (len >= sizeof dir) {
-        status = bw_fail(&error, BW_INVALID, "socket_dir is too long for a unix socket", 0);
-    } else {
-        memcpy(dir, data, len);
-        dir[len] = 0;
-        bw_shm_door_close(&self->door);
-        status = bw_shm_door_open(len ? dir : NULL, &self->door, &error);
-    }
     reply_status(reply, status, &error);
     if (status == BW_OK) {
-        reply_bytes(reply, self->door.token, sizeof self->door.token);
-        reply_bytes(reply, self->door.address, self->door.address_len);
+        reply_bytes(reply, door_p->token, sizeof door_p->token);
+        reply_bytes(reply, door_p->address, door_p->address_len);
     }
+}
+
+static void open_door_in_directory(job_t *job)
+{
+    open_door(job->path, &job->door, &job->reply);
+}
+
+static bool command_open_door(bw_port_t *self, const char *data, size_t len, reply_t *reply)
+{
+    bw_error_t error;
+
+    bw_shm_door_close(&self->door);
+    if (len >= BW_SHM_ADDRESS_MAX) {
+        reply_status(reply,
+                     bw_fail(&error, BW_INVALID, "socket_dir is too long for a unix socket", 0),
+                     &error);
+        return true;
+    }
+    if (len > 0)
+        return job_begin(self->pump.port, open_door_in_directory, data, len, reply);
+    open_door(NULL, &self->door, reply);
+    return true;
 }
 
 static bool command_join(bw_port_t *self, const char *data, size_t len, reply_t *reply)
@@ -280,8 +296,7 @@ static bool run_command(bw_port_t *self, unsigned int command, const char *data,
         reply_number(reply, ABI_VERSION, 4);
         return true;
     case COMMAND_OPEN_DOOR:
-        command_open_door(self, data, len, reply);
-        return true;
+        return command_open_door(self, data, len, reply);
     case COMMAND_JOIN:
         return command_join(self, data, len, reply);
     case COMMAND_ACCEPT:
@@ -498,6 +513,20 @@ static void drv_timeout(ErlDrvData data)
     }
 }
 
+static void drv_ready_async(ErlDrvData data, ErlDrvThreadData done)
+{
+    bw_port_t *self = (bw_port_t *)data;
+    job_t *job = (job_t *)done;
+
+    if (job->api)
+        self->meet.api = job->api;
+    if (job->door.fd >= 0) {
+        bw_shm_door_close(&self->door);
+        self->door = job->door;
+    }
+    job_end(self->pump.port, job);
+}
+
 static ErlDrvEntry entry = {
     .start = drv_start,
     .stop = drv_stop,
@@ -508,6 +537,7 @@ static ErlDrvEntry entry = {
     .timeout = drv_timeout,
     .flush = drv_flush,
     .stop_select = drv_stop_select,
+    .ready_async = drv_ready_async,
     .extended_marker = ERL_DRV_EXTENDED_MARKER,
     .major_version = ERL_DRV_EXTENDED_MAJOR_VERSION,
     .minor_version = ERL_DRV_EXTENDED_MINOR_VERSION,

@@ -4,8 +4,9 @@
 
 #include <dlfcn.h>
 
+#include "job.h"
+
 #define ADDRESS_BYTES 23
-#define PATH_MAX_BYTES 4096
 
 static ErlDrvEvent event_of(const meet_t *meet)
 {
@@ -39,33 +40,29 @@ static void reply_reason(reply_t *reply, const char *reason)
     reply_bytes(reply, reason, strlen(reason));
 }
 
-bool meet_load(meet_t *meet, const char *data, size_t len, reply_t *reply)
+static void load(job_t *job)
 {
-    char path[PATH_MAX_BYTES];
     bw_error_t error = {0};
     bw_rdma_api_fn api;
-    void *library;
-
-    if (meet->api)
-        return true;
-    if (len >= sizeof path)
-        return false;
-    memcpy(path, data, len);
-    path[len] = 0;
     /* Its thread runs until the process ends: it is never unloaded. */
-    library = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    void *library = dlopen(job->path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+
     if (!library) {
-        reply_reason(reply, dlerror());
-        return true;
+        reply_reason(&job->reply, dlerror());
+        return;
     }
     *(void **)&api = dlsym(library, BW_RDMA_SYMBOL);
-    meet->api = api ? api(BW_RDMA_API_VERSION, &error) : NULL;
+    job->api = api ? api(BW_RDMA_API_VERSION, &error) : NULL;
     dlclose(library);
     if (!api)
-        reply_reason(reply, "no carrier for rdma in the file: build it with 'make build'");
-    else if (!meet->api)
-        reply_status(reply, BW_SYSTEM, &error);
-    return true;
+        reply_reason(&job->reply, "no carrier for rdma in the file: build it with 'make build'");
+    else if (!job->api)
+        reply_status(&job->reply, BW_SYSTEM, &error);
+}
+
+bool meet_load(meet_t *meet, const char *data, size_t len, reply_t *reply)
+{
+    return meet->api || job_begin(meet->port, load, data, len, reply);
 }
 
 /* A meeting has begun, or not. */

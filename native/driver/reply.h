@@ -9,9 +9,11 @@
 #include "../link/rdma.h"
 #include "../link/status.h"
 
+#define REPLY_LATER 2
+
 /*
  * What a command of the driver answers: a 0 byte and the result, or a 1 byte and the reason as
- * text. What does not fit is cut off.
+ * text, or REPLY_LATER (job.h). What does not fit is cut off.
  */
 typedef struct {
     size_t len;

@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 
 #include "check.h"
 #include "driver_shim.h"
@@ -22,6 +23,8 @@ static struct {
     bw_link_stats_t stats;
     void (*later)(void *); /* what another thread was asked to do */
     void *later_data;
+    void (*later_drop)(void *);
+    bool was_told; /* the caller, what came of it */
 } vm;
 
 /* ---- the VM ---- */
@@ -60,7 +63,8 @@ int driver_cancel_timer(ErlDrvPort port)
 long driver_async(ErlDrvPort port, unsigned int *key, void (*invoke)(void *), void *data,
                   void (*release)(void *))
 {
-    (void)port, (void)key, (void)release;
+    (void)port, (void)key;
+    vm.later_drop = release;
     vm.later = invoke;
     vm.later_data = data;
     return 1;
@@ -108,6 +112,7 @@ int erl_drv_output_term(ErlDrvTermData port, ErlDrvTermData *data, int len)
 int erl_drv_send_term(ErlDrvTermData port, ErlDrvTermData to, ErlDrvTermData *data, int len)
 {
     (void)port, (void)to, (void)data, (void)len;
+    vm.was_told = true;
     return 1;
 }
 
@@ -266,9 +271,67 @@ static void idle_memory_goes_back_in_pieces(void)
     vm.later(vm.later_data);
 }
 
+/* The reply of a command, which is one byte here. */
+static int control(bw_port_t *port, unsigned int command, const char *data, char *byte_p)
+{
+    char *at = byte_p;
+
+    return (int)entry.control((ErlDrvData)port, command, (char *)(uintptr_t)data, strlen(data), &at,
+                              64);
+}
+
+static void work_in_a_file_system_is_left_to_another_thread(void)
+{
+    char dir[] = "/tmp/beamway-test-XXXXXX", reply[64];
+    bw_port_t *port = open_port();
+
+    CHECK(mkdtemp(dir) != NULL);
+    CHECK_EQ(control(port, COMMAND_OPEN_DOOR, dir, reply), 1);
+    CHECK_EQ(reply[0], REPLY_LATER);
+    CHECK_EQ(rmdir(dir), 0); /* still empty */
+    CHECK_EQ(mkdir(dir, 0700), 0);
+    CHECK(vm.later != NULL && !vm.was_told);
+    vm.later(vm.later_data);
+    CHECK_EQ(((job_t *)vm.later_data)->reply.bytes[0], 0);
+    CHECK_EQ(port->door.fd, -1);
+    entry.ready_async((ErlDrvData)port, vm.later_data);
+    CHECK(vm.was_told);
+    CHECK(port->door.fd >= 0);
+    entry.stop((ErlDrvData)port);
+    CHECK_EQ(rmdir(dir), 0);
+
+    port = open_port();
+    CHECK_EQ(control(port, COMMAND_RDMA_LOAD, "/nowhere.so", reply), 1);
+    CHECK_EQ(reply[0], REPLY_LATER);
+    vm.later(vm.later_data);
+    CHECK_EQ(((job_t *)vm.later_data)->reply.bytes[0], 1);
+    entry.ready_async((ErlDrvData)port, vm.later_data);
+    CHECK(vm.was_told);
+    CHECK(port->meet.api == NULL);
+    entry.stop((ErlDrvData)port);
+}
+
+/* The port may end before the thread has done its work: nothing stays. */
+static void what_nobody_waits_for_is_closed(void)
+{
+    char dir[] = "/tmp/beamway-test-XXXXXX", reply[64];
+    bw_port_t *port = open_port();
+
+    CHECK(mkdtemp(dir) != NULL);
+    CHECK_EQ(control(port, COMMAND_OPEN_DOOR, dir, reply), 1);
+    vm.later(vm.later_data);
+    entry.stop((ErlDrvData)port);
+    CHECK(vm.later_drop != NULL);
+    vm.later_drop(vm.later_data);
+    CHECK_EQ(rmdir(dir), 0);
+}
+
 static const check_case_t cases[] = {
     {"a_link_is_closed_before_its_descriptor", a_link_is_closed_before_its_descriptor},
     {"a_meeting_is_closed_before_its_descriptor", a_meeting_is_closed_before_its_descriptor},
+    {"work_in_a_file_system_is_left_to_another_thread",
+     work_in_a_file_system_is_left_to_another_thread},
+    {"what_nobody_waits_for_is_closed", what_nobody_waits_for_is_closed},
     {"idle_memory_goes_back_in_pieces", idle_memory_goes_back_in_pieces},
 };
 

@@ -12,7 +12,9 @@
 -export_type([stats/0, rdma_status/0]).
 
 -define(DRIVER, "beamway_drv").
--define(ABI_VERSION, 4).
+-define(ABI_VERSION, 5).
+%% A file system or the loading of a library may take so long.
+-define(LATER_MS, 5000).
 
 -define(VERSION, 1).
 -define(OPEN_DOOR, 2).
@@ -288,9 +290,18 @@ lane_stats(Port) ->
 
 command(Port, Command, Data) ->
     case erlang:port_control(Port, Command, Data) of
-        <<0, Result/binary>> -> {ok, Result};
-        <<1, Reason/binary>> -> {error, Reason}
+        <<2>> ->
+            receive
+                {Port, done, Reply} -> result(Reply)
+            after
+                ?LATER_MS -> error_text("no answer of the file system within ~b ms", [?LATER_MS])
+            end;
+        Reply ->
+            result(Reply)
     end.
+
+result(<<0, Result/binary>>) -> {ok, Result};
+result(<<1, Reason/binary>>) -> {error, Reason}.
 
 done({ok, _}) -> ok;
 done({error, Reason}) -> {error, Reason}.

@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+#include "job.h"
+
+static void invoke(void *data)
+{
+    job_t *job = data;
+
+    job->run(job);
+}
+
+/* The port has ended meanwhile. */
+static void drop(void *data)
+{
+    job_t *job = data;
+
+    bw_shm_door_close(&job->door);
+    driver_free(job);
+}
+
+bool job_begin(ErlDrvPort port, void (*run)(job_t *job), const char *path, size_t len,
+               reply_t *reply)
+{
+    job_t *job = len < JOB_PATH_BYTES ? driver_alloc(sizeof *job) : NULL;
+
+    if (!job)
+        return false;
+    job->run = run;
+    job->caller = driver_caller(port);
+    job->reply.len = 0;
+    job->door.fd = -1;
+    job->api = NULL;
+    memcpy(job->path, path, len);
+    job->path[len] = 0;
+    reply_number(&job->reply, 0, 1);
+    reply->len = 0;
+    reply_number(reply, REPLY_LATER, 1);
+    if (driver_async(port, NULL, invoke, job, drop) >= 0)
+        return true;
+    driver_free(job);
+    return false;
+}
+
+void job_end(ErlDrvPort port, job_t *job)
+{
+    ErlDrvTermData message[] = {ERL_DRV_PORT,
+                                driver_mk_port(port),
+                                ERL_DRV_ATOM,
+                                driver_mk_atom("done"),
+                                ERL_DRV_BUF2BINARY,
+                                (ErlDrvTermData)job->reply.bytes,
+                                (ErlDrvTermData)job->reply.len,
+                                ERL_DRV_TUPLE,
+                                3};
+
+    (void)erl_drv_send_term(driver_mk_port(port), job->caller, message, 9);
+    driver_free(job);
+}
