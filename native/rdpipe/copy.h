@@ -40,6 +40,7 @@ int rd_copy_unpack(const rd_copy_t *copy, int in);
 
 typedef struct {
     const rd_copy_t *copy;
+    const char *into; /* the name below copy->path that is copied to; NULL: that path itself */
     uint64_t count;
     uint64_t warned;
 } rd_complaints_t;
@@ -64,7 +65,8 @@ typedef struct {
     int parent; /* of a tree; -1 if it was a directory that the user named itself */
     char name[256], part[256];
     bool is_tree;
-    bool is_new; /* a tree that is not there under its own name */
+    bool is_into; /* a directory is copied into: `name` is below the path of the user */
+    bool is_new;  /* a tree that is not there under its own name */
 } rd_target_t;
 
 /* The name that a file or tree has until it is whole: .NAME.rdcp-part, shortened if it must be. */

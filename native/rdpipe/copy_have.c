@@ -75,6 +75,8 @@ static bool find_target(have_t *have)
     bool done =
         rd_target_find(have->complaints.copy, have->item.kind == RD_ITEM_DIR, &have->target, &why);
 
+    if (done && have->target.is_into)
+        have->complaints.into = have->target.name;
     if (done && !is_free(&have->target))
         done = rd_because(&why, RD_COPY_LOSES);
     if (done)

@@ -120,6 +120,8 @@ static bool find_target(unpack_t *unpack)
         rd_complain(&unpack->complaints, "", "%s", why.text);
         return false;
     }
+    if (unpack->target.is_into)
+        unpack->complaints.into = unpack->target.name;
     if (is_tree && !make_top(unpack))
         return false;
     rd_beneath_open(&unpack->beneath, unpack->target.base);
@@ -349,7 +351,7 @@ static bool finish(unpack_t *unpack)
 {
     const rd_target_t *target = &unpack->target;
     uint64_t missing = unpack->item.size + unpack->complaints.count;
-    rd_complaints_t last = {.copy = unpack->complaints.copy};
+    rd_complaints_t last = {.copy = unpack->complaints.copy, .into = unpack->complaints.into};
 
     if (!unpack->has_target || !target->is_tree || !target->is_new)
         return unpack->complaints.count == 0;

@@ -671,7 +671,8 @@ bool rd_hop_reach(const rd_there_t *there, const rd_key_t *key, const rd_terms_t
         if (deadline < there->patient_until)
             deadline = there->patient_until;
         if (!rd_connect(there->host, there->port, stop, there->awaited_until,
-                        there->connect_ms > 0 ? now + there->connect_ms : deadline, &socket, &step)) {
+                        there->connect_ms > 0 ? now + there->connect_ms : deadline, &socket,
+                        &step)) {
             if (!is_cut) /* else it is a consequence of what *why tells */
                 (void)rd_because(why, "%s%s%s", there->is_hop ? there->peer : "",
                                  there->is_hop ? ": " : "", step.text);

@@ -16,17 +16,22 @@
 #define DIRECTORY (O_RDONLY | O_DIRECTORY | O_CLOEXEC)
 
 /* "rdcp: HOST: PATH/BELOW: text" for number `nth`, and one line for all that are too many. */
-__attribute__((format(printf, 5, 0))) static void say(const rd_copy_t *copy, uint64_t nth,
-                                                      const char *more, const char *below,
-                                                      const char *form, va_list args)
+__attribute__((format(printf, 5, 0))) static void say(const rd_complaints_t *complaints,
+                                                      uint64_t nth, const char *more,
+                                                      const char *below, const char *form,
+                                                      va_list args)
 {
+    const rd_copy_t *copy = complaints->copy;
+    const char *into = complaints->into ? complaints->into : "";
+    size_t len = strlen(copy->path);
+    bool has_slash = len > 0 && copy->path[len - 1] == '/';
     char text[3 * RD_PATH_BYTES], *at = text;
-    size_t len;
 
     if (nth > RD_COMPLAINTS_MAX + 1)
         return;
-    len = (size_t)snprintf(text, sizeof text, "%s%s%s%s%s: ", copy->host, *copy->host ? ": " : "",
-                           copy->path, *below ? "/" : "", below);
+    len = (size_t)snprintf(
+        text, sizeof text, "%s%s%s%s%s%s%s: ", copy->host, *copy->host ? ": " : "", copy->path,
+        (*into || *below) && !has_slash ? "/" : "", into, *into && *below ? "/" : "", below);
     if (nth > RD_COMPLAINTS_MAX)
         (void)snprintf(text, sizeof text, "%s%s%s", copy->host, *copy->host ? ": " : "", more);
     else if (len < sizeof text)
@@ -42,8 +47,8 @@ void rd_complain(rd_complaints_t *complaints, const char *below, const char *for
     va_list args;
 
     va_start(args, form);
-    say(complaints->copy, ++complaints->count, "more could not be copied, and is not named here",
-        below, form, args);
+    say(complaints, ++complaints->count, "more could not be copied, and is not named here", below,
+        form, args);
     va_end(args);
 }
 
@@ -52,7 +57,7 @@ void rd_warn(rd_complaints_t *complaints, const char *below, const char *form, .
     va_list args;
 
     va_start(args, form);
-    say(complaints->copy, ++complaints->warned, "there are more such warnings", below, form, args);
+    say(complaints, ++complaints->warned, "there are more such warnings", below, form, args);
     va_end(args);
 }
 
@@ -167,6 +172,7 @@ static bool find(const rd_copy_t *copy, rd_target_t *target, rd_why_t *why)
         if (target->parent < 0)
             return rd_because(why, "%s", strerror(errno));
         (void)snprintf(target->name, sizeof target->name, "%s", copy->name);
+        target->is_into = true;
     } else {
         if (!target->is_tree && path[len - 1] == '/')
             return rd_because(why, "is no directory");

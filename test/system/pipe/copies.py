@@ -206,11 +206,14 @@ def a_disk_that_is_full(hosts):
     with open(f"{folder}/file", "wb") as file:
         file.write(os.urandom(6_000_000))
     mount = f"mount -t tmpfs -o size=4m tmpfs {disk} && "
-    # The mount is this command's own: nobody else sees it, and it goes with it.
-    command = f"unshare -m bash -c 'mount --make-rprivate / && {mount} rdcp {folder}/file {disk}/to; echo $? $(ls {disk}) >{folder}/told'"
-    _, _, err = hosts.call(command)
-    told = open(f"{folder}/told", encoding="utf-8").read().split()
-    expect(told[:1] == ["1"] and "No space left" in err and "to" not in told, f"{told}: {err}")
+    os.makedirs(f"{folder}/tree/deep")
+    shutil.copy(f"{folder}/file", f"{folder}/tree/deep/file")
+    for words, full in ((f"{folder}/file {disk}/to", "to"), (f"{folder}/file {disk}", "file"), (f"-r {folder}/tree {disk}", "tree/deep/file")):
+        # The mount is this command's own: nobody else sees it, and it goes with it.
+        command = f"unshare -m bash -c 'mount --make-rprivate / && {mount} rdcp {words}; echo $? $(ls {disk}) >{folder}/told'"
+        _, _, err = hosts.call(command)
+        told = open(f"{folder}/told", encoding="utf-8").read().split()
+        expect(told == ["1"] and f"rdcp: {disk}/{full}: No space left" in err, f"{words}: {told}: {err}")
     status, _, err = hosts.call(f"ulimit -f 1000; rdcp {folder}/file {folder}/limited")
     expect(status == 1 and "File too large" in err and not os.path.exists(f"{folder}/limited"), f"ulimit -f: status {status}: {err}")
 
