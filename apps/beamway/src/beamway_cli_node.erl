@@ -117,7 +117,7 @@ become_node(#{name := Name}, Options) ->
     Domain = case lists:member($., Host) orelse lists:member($:, Host) of true -> longnames; false -> shortnames end,
     _ = [resolved(Host) || Host =/= ""],
     %% What the supervisor reports of a start that fails is said below in one line.
-    _ = logger:add_handler_filter(default, ?MODULE, {fun logger_filters:domain/2, {stop, sub, [otp, sasl]}}),
+    _ = logger:add_handler_filter(default, ?MODULE, {fun is_said/2, {stop, sub, [otp, sasl]}}),
     try started(Name, Domain, erlang:monotonic_time(millisecond) + ?EPMD_MS) of
         ok -> with_cookie(Cookie);
         {error, Reason} -> not_started(Name, Reason)
@@ -125,20 +125,33 @@ become_node(#{name := Name}, Options) ->
         logger:remove_handler_filter(default, ?MODULE)
     end.
 
+%% net_kernel reports each start that found no epmd.
+is_said(#{msg := {report, #{format := Format, args := Arguments}}} = Event, Extra) ->
+    case string:find(io_lib:format(Format, Arguments), "register/listen error") of
+        nomatch -> logger_filters:domain(Event, Extra);
+        _ -> stop
+    end;
+is_said(Event, Extra) -> logger_filters:domain(Event, Extra).
+
 %% Where no epmd runs, every node that starts now starts one. An epmd listens only after its command has returned, and Linux may refuse the port to two
-%% that begin to listen at once; so a start that found no epmd is tried again. One that did has another reason to fail.
+%% that begin to listen at once; so a start without an epmd is tried again. One that had one all the time has another reason to fail.
 started(Name, Domain, End) ->
-    Epmd = beamway_doctor:epmd_names(),
-    _ = [os:cmd("epmd -daemon") || element(1, Epmd) =:= error],
-    case {start(Name, Domain), Epmd} of
-        {ok, _} -> ok;
-        {{error, _}, {error, Why}} ->
-            case erlang:monotonic_time(millisecond) < End of
-                %% By chance, so that two do not meet again.
-                true -> receive after ?POLL_MS + rand:uniform(?POLL_MS) -> started(Name, Domain, End) end;
-                false -> {error, {no_epmd, Why}}
-            end;
-        {{error, _} = Error, {ok, _}} -> Error
+    Before = beamway_doctor:epmd_names(),
+    _ = [os:cmd("epmd -daemon") || element(1, Before) =:= error],
+    case start(Name, Domain) of
+        ok -> ok;
+        {error, Reason} ->
+            case [Why || {error, Why} <- [Before, beamway_doctor:epmd_names()]] of
+                [] -> {error, Reason};
+                [Why | _] -> started_again(Name, Domain, Why, End)
+            end
+    end.
+
+started_again(Name, Domain, Why, End) ->
+    case erlang:monotonic_time(millisecond) < End of
+        %% By chance, so that two do not meet again.
+        true -> receive after ?POLL_MS + rand:uniform(?POLL_MS) -> started(Name, Domain, End) end;
+        false -> {error, {no_epmd, Why}}
     end.
 
 start(Name, Domain) ->

@@ -6,13 +6,13 @@
 -include_lib("stdlib/include/assert.hrl").
 
 -export([all/0, suite/0]).
--export([nodes_from_the_command/1, many_cold_starts/1, node_on_a_terminal/1, node_failures/1, node_without_slurm_peer/1]).
+-export([nodes_from_the_command/1, many_cold_starts/1, a_port_that_is_free_later/1, node_on_a_terminal/1, node_failures/1, node_without_slurm_peer/1]).
 
 -import(beamway_command, [run/2, shell/2, quoted/1, cookie_file/2, command_node/2, command_start/2, until_ready/1, ended/1, compiled/3, free_port/0]).
 
 suite() -> [{timetrap, {minutes, 5}}, {ct_hooks, [beamway_command]}].
 
-all() -> [nodes_from_the_command, many_cold_starts, node_on_a_terminal, node_failures, node_without_slurm_peer].
+all() -> [nodes_from_the_command, many_cold_starts, a_port_that_is_free_later, node_on_a_terminal, node_failures, node_without_slurm_peer].
 
 %% Two nodes made by the command, with a cookie of a file; what a third one runs on the first node ends with its status.
 nodes_from_the_command(Config) ->
@@ -42,23 +42,32 @@ module_folder(Config, Status) ->
 
 %% Nodes that start at once where no epmd runs: each starts one, one of these gets the port, and every node finds it.
 many_cold_starts(Config) ->
+    [cold_start(Config, Port, ["cold" ++ integer_to_list(N) || N <- lists:seq(1, 6)], fun() -> ok end) || Port <- [free_port() || _ <- [1, 2, 3]]].
+
+%% What epmds do that begin to listen at once: none gets the port, and a little later it is free.
+a_port_that_is_free_later(Config) ->
+    {ok, Listener} = gen_tcp:listen(0, [{reuseaddr, true}]),
+    {ok, Port} = inet:port(Listener),
+    cold_start(Config, Port, ["late1", "late2"], fun() ->
+        %% A node has found no epmd here.
+        {ok, Socket} = gen_tcp:accept(Listener, 60000),
+        ok = gen_tcp:close(Socket),
+        ok = gen_tcp:close(Listener)
+    end).
+
+cold_start(Config, Port, Names, Meanwhile) ->
+    Cold = lists:keystore(epmd_port, 1, Config, {epmd_port, Port}),
     {ok, Host} = inet:gethostname(),
-    Names = ["cold" ++ integer_to_list(N) || N <- lists:seq(1, 6)],
-    [begin
-         Cold = lists:keystore(epmd_port, 1, Config, {epmd_port, Port}),
-         Nodes = [begin
-                      Others = lists:join(",", [[Other, "@", Host] || Other <- Names, Other =/= Name]),
-                      command_start(Cold, ["--name ", Name, " --connect ", Others])
-                  end || Name <- Names],
-         try
-             [ok = until_ready(Node) || Node <- Nodes],
-             ?assertEqual([0 || _ <- Nodes], [ended(Node) || Node <- Nodes])
-         after
-             _ = os:cmd(["kill -KILL" | [[" ", integer_to_list(Pid)] || {_, Pid} <- Nodes]]),
-             %% It ends only when it has seen the last of them go.
-             {0, _, _} = shell(Cold, "for _ in $(seq 100); do ! epmd -kill | grep -q Killed || exit 0; sleep 0.1; done; exit 1")
-         end
-     end || Port <- [free_port() || _ <- [1, 2, 3]]].
+    Nodes = [command_start(Cold, ["--name ", Name, " --connect ", lists:join(",", [[Other, "@", Host] || Other <- Names, Other =/= Name])]) || Name <- Names],
+    try
+        ok = Meanwhile(),
+        [ok = until_ready(Node) || Node <- Nodes],
+        ?assertEqual([0 || _ <- Nodes], [ended(Node) || Node <- Nodes])
+    after
+        _ = os:cmd(["kill -KILL" | [[" ", integer_to_list(Pid)] || {_, Pid} <- Nodes]]),
+        %% It ends only when it has seen the last of them go.
+        shell(Cold, "for _ in $(seq 100); do ! epmd -kill | grep -q Killed || exit 0; sleep 0.1; done")
+    end.
 
 %% On a terminal the node has Erlang's shell; the end of the shell is its end.
 node_on_a_terminal(Config) ->
