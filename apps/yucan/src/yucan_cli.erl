@@ -108,7 +108,8 @@ refuse(Status, Lines) ->
         Folder ->
             Text = unicode:characters_to_binary([integer_to_list(Status), $\n | lists:join($\n, [unicode:characters_to_list(Line) || Line <- Lines])]),
             New = filename:join(Folder, ?REFUSED ".new"),
-            _ = file:write_file(New, Text) =:= ok andalso file:rename(New, filename:join(Folder, ?REFUSED))
+            _ = file:write_file(New, Text) =:= ok andalso file:rename(New, filename:join(Folder, ?REFUSED)),
+            ok
     end,
     halt(Status).
 
