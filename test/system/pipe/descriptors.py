@@ -43,7 +43,7 @@ def closed_descriptors_of_rdpipe(hosts):
             if wanted == 0:
                 expect(out == (b"x\n" if "<&-" in closed else b"data\nx\n"), f"rdpipe {options} {closed}: {out!r}")
     # Who has nothing to write does not miss it.
-    path = os.path.join(hosts.folder, "target")
+    path = os.path.join(hosts.folder, "of_closed_descriptors")
     for closed in COMBINATIONS:
         status, _, err = hosts.call(f"rdpipe :'echo x' host1:'>{path}' {' '.join(closed)}")
         expect(status == 0 and open(path, "rb").read() == b"x\n", f"into a file, {closed}: status {status}: {err}")
