@@ -7,7 +7,7 @@
 -include_lib("stdlib/include/assert.hrl").
 
 -export([all/0, suite/0]).
--export([version/1, help/1, usage_errors/1, result_of_an_overlay/1, broken_pipe/1, full_output/1, symbolic_link/1, path_with_space/1,
+-export([version/1, help/1, usage_errors/1, result_of_an_overlay/1, broken_pipe/1, full_output/1, closed_descriptors/1, symbolic_link/1, path_with_space/1,
          not_built/1, no_benchmarks/1, no_erl/1, own_flags_are_ignored/1, completion_and_manual/1, pipe_commands/1]).
 
 -import(beamway_command, [run/2, shell/2, quoted/1, copy_of_checkout/2]).
@@ -15,7 +15,7 @@
 suite() -> [{timetrap, {minutes, 5}}, {ct_hooks, [beamway_command]}].
 
 all() ->
-    [version, help, usage_errors, result_of_an_overlay, broken_pipe, full_output, symbolic_link, path_with_space, not_built, no_benchmarks, no_erl,
+    [version, help, usage_errors, result_of_an_overlay, broken_pipe, full_output, closed_descriptors, symbolic_link, path_with_space, not_built, no_benchmarks, no_erl,
      own_flags_are_ignored, completion_and_manual, pipe_commands].
 
 version(Config) ->
@@ -74,6 +74,18 @@ full_output(Config) ->
     {Status, "", Error} = shell(Config, "\"$BEAMWAY\" --help > /dev/full"),
     ?assertEqual(1, Status),
     ?assertMatch({match, _}, re:run(Error, "standard output")).
+
+%% Nothing takes the place of a standard descriptor that is closed, and output is not lost in silence.
+closed_descriptors(Config) ->
+    [begin
+         {Status, Out, Error} = shell(Config, ["\"$BEAMWAY\" --version ", lists:join(" ", Closed)]),
+         case lists:member(">&-", Closed) of
+             true -> ?assertEqual({Closed, 1, ""}, {Closed, Status, Out});
+             false -> ?assertMatch({Closed, 0, "beamway " ++ _}, {Closed, Status, Out})
+         end,
+         lists:member("2>&-", Closed) orelse Status =:= 0 orelse ?assertMatch({match, _}, re:run(Error, "standard output"))
+     end || A <- ["", "<&-"], B <- ["", ">&-"], C <- ["", "2>&-"], Closed <- [[A, B, C]]],
+    ok.
 
 symbolic_link(Config) ->
     Link = filename:join(?config(priv_dir, Config), "beamway_link"),

@@ -3,7 +3,7 @@
 -module(yucan_cli_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
--export([folder/1, wrong_words/1, cannot_serve/1, announced/1, daemon/1, daemon_cannot_serve/1, attached/1, watch/1, crash/1]).
+-export([folder/1, wrong_words/1, closed_descriptors/1, cannot_serve/1, announced/1, daemon/1, daemon_cannot_serve/1, attached/1, watch/1, crash/1]).
 
 -include_lib("common_test/include/ct.hrl").
 
@@ -11,7 +11,7 @@
 
 suite() -> [{timetrap, {minutes, 3}}].
 
-all() -> [folder, wrong_words, cannot_serve, announced, daemon, daemon_cannot_serve, attached, watch, crash].
+all() -> [folder, wrong_words, closed_descriptors, cannot_serve, announced, daemon, daemon_cannot_serve, attached, watch, crash].
 
 init_per_suite(Config) ->
     Root = filename:dirname(filename:dirname(filename:dirname(filename:dirname(code:which(?MODULE))))),
@@ -121,6 +121,29 @@ daemon_cannot_serve(Config) ->
     {2, ["yucan: --port x: 0 to 65535 is expected; see: yucan --help"]} = run(Config, ["--daemon", "three", "--port", "x", "."], Environment),
     {0, ["yucan: serving " ++ _]} = run(Config, ["--daemon", "three", "--port", "0", ?config(served, Config)], Environment),
     {0, ["yucan: stopping"]} = run(Config, ["--stop", "three"], Environment).
+
+%% As services and cron may start it: nothing takes the place of a standard descriptor that is closed.
+closed_descriptors(Config) ->
+    [begin
+         {ok, Free} = gen_tcp:listen(0, [{reuseaddr, true}]),
+         {ok, Port} = inet:port(Free),
+         ok = gen_tcp:close(Free),
+         Words = [?config(command, Config), "--port", integer_to_list(Port), ?config(served, Config)],
+         Served = open_port({spawn_executable, "/bin/sh"}, [{args, ["-c", "exec \"$@\" " ++ Closed, "sh" | Words]}, exit_status]),
+         try
+             {200, _, <<"content">>} = served(Port, erlang:monotonic_time(millisecond) + ?WAIT_MS)
+         after
+             stop(Served)
+         end
+     end || Closed <- ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"]].
+
+served(Port, Deadline) ->
+    try yucan_client:get(Port, "/a.txt")
+    catch _:_ ->
+        true = erlang:monotonic_time(millisecond) < Deadline,
+        timer:sleep(20),
+        served(Port, Deadline)
+    end.
 
 %% Names of sockets are short.
 environment() ->
