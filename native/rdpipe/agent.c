@@ -64,6 +64,7 @@ struct agent {
     rd_child_t child;
     rd_end_t to_child, from_child; /* the ends that the pumps use */
     int output;                    /* of a receiver's command */
+    size_t under_way;              /* bytes of it that rdpipe has not written yet */
     bool is_configured, has_next, is_ready, is_started, is_failing, is_ending;
     int64_t report_at;
 };
@@ -97,12 +98,13 @@ static void hello(agent_t *agent)
 }
 
 /* Something of ours has failed: the stream ends here, on both sides, and so does the command. */
-static void fail(agent_t *agent, const char *text)
+static void fail(agent_t *agent, rd_cause_t cause, const char *text)
 {
     rd_line_t line;
 
     if (!agent->is_failing) {
         rd_line_begin(&line, "fault");
+        rd_line_number(&line, "cause", cause);
         rd_line_add(&line, "why", text);
         send_line(agent, &line);
     }
@@ -257,7 +259,7 @@ static bool open_ends(agent_t *agent, rd_why_t *why)
 
 static void start(agent_t *agent)
 {
-    rd_why_t why = {"cannot start"};
+    rd_why_t why = {.text = "cannot start"};
     bool forwards = agent->work == RD_WORK_RELAY || agent->is_tee;
 
     agent->is_started = true;
@@ -267,10 +269,10 @@ static void start(agent_t *agent)
     agent->in.pump.at_end = release_command;
     agent->in.pump.of = agent;
     if (!open_ends(agent, &why))
-        fail(agent, why.text); /* the threads tell the neighbours, and end */
+        fail(agent, why.cause, why.text); /* the threads tell the neighbours, and end */
     if ((agent->in.is_wanted && !start_thread(&agent->in, pump_thread)) ||
         (agent->over.is_wanted && !forwards && !start_thread(&agent->over, pump_thread)))
-        fail(agent, "cannot start a thread");
+        fail(agent, RD_CAUSE_HERE, "cannot start a thread");
     if (agent->over.is_wanted && forwards)
         agent->over.is_told = agent->over.is_over = true;
     agent->report_at = rd_now_ms() + REPORT_MS;
@@ -334,14 +336,14 @@ static void open_door(agent_t *agent)
     rd_why_t why;
 
     if (!rd_listen(bind, agent->port_first, agent->port_last, &agent->in.door, &port, &why)) {
-        fail(agent, why.text);
+        fail(agent, why.cause, why.text);
         return;
     }
     rd_line_begin(&line, "port");
     rd_line_number(&line, "number", port);
     send_line(agent, &line);
     if (!start_thread(&agent->in, meet_thread))
-        fail(agent, "cannot start a thread");
+        fail(agent, RD_CAUSE_HERE, "cannot start a thread");
 }
 
 static bool take_next(agent_t *agent, const char *line)
@@ -356,6 +358,14 @@ static bool take_next(agent_t *agent, const char *line)
     agent->over.port = (uint16_t)port;
     agent->has_next = true;
     return agent->over.host && start_thread(&agent->over, meet_thread);
+}
+
+/* The command sees a reader that has gone. */
+static void close_output(agent_t *agent)
+{
+    if (agent->output >= 0)
+        close(agent->output);
+    agent->output = -1;
 }
 
 static void obey(agent_t *agent, const char *line)
@@ -373,11 +383,16 @@ static void obey(agent_t *agent, const char *line)
         start(agent);
     } else if (rd_line_is(line, "signal") && rd_line_value_number(line, "number", 64, &number)) {
         rd_child_signal(&agent->child, (int)number);
+    } else if (rd_line_is(line, "taken") &&
+               rd_line_value_number(line, "bytes", agent->under_way, &number)) {
+        agent->under_way -= (size_t)number;
+    } else if (rd_line_is(line, "quit")) {
+        close_output(agent);
     } else {
         done = false;
     }
     if (!done)
-        fail(agent, "rdpipe and its agent do not understand each other");
+        fail(agent, RD_CAUSE_HERE, "rdpipe and its agent do not understand each other");
 }
 
 /* ---- news ---- */
@@ -431,12 +446,12 @@ static void look_at(agent_t *agent, side_t *side)
         report_hop(agent, side);
     } else if (phase == NOT_MET) {
         side->is_told = side->is_over = true;
-        fail(agent, side->why.text);
+        fail(agent, side->why.cause, side->why.text);
     } else if (phase == PUMPED) {
         side->is_over = true;
         report_over(agent, side);
         if (side->pump.outcome == RD_PUMP_FAULT)
-            fail(agent, side->pump.why.text);
+            fail(agent, side->pump.why.cause, side->pump.why.text);
     }
 }
 
@@ -472,7 +487,12 @@ static void reap(agent_t *agent)
     rd_pump_wake(&agent->over.pump);
 }
 
-/* What a receiver's command prints goes the way of what is said. */
+/* What a receiver's command prints goes the way of what is said, as far as rdpipe takes it. */
+static int wanted_output(const agent_t *agent)
+{
+    return agent->under_way + OUTPUT_BYTES <= RD_OUTPUT_WINDOW ? agent->output : -1;
+}
+
 static void pass_output(agent_t *agent)
 {
     char data[OUTPUT_BYTES];
@@ -483,9 +503,9 @@ static void pass_output(agent_t *agent)
         rd_line_begin(&line, "output");
         rd_line_add_bytes(&line, "data", data, (size_t)n);
         send_line(agent, &line);
+        agent->under_way += (size_t)n;
     } else if (n == 0 || (errno != EINTR && errno != EAGAIN)) {
-        close(agent->output);
-        agent->output = -1;
+        close_output(agent);
     }
 }
 
@@ -516,7 +536,7 @@ static void turn(agent_t *agent)
                               {.fd = agent->news, .events = POLLIN},
                               {.fd = agent->guard.of[0].fd, .events = POLLIN},
                               {.fd = agent->guard.of[1].fd, .events = POLLIN},
-                              {.fd = agent->output, .events = POLLIN}};
+                              {.fd = wanted_output(agent), .events = POLLIN}};
     struct signalfd_siginfo ignored;
     eventfd_t count;
     const char *line;
@@ -535,8 +555,8 @@ static void turn(agent_t *agent)
     if (polled[2].revents)
         (void)eventfd_read(agent->news, &count);
     if ((polled[3].revents || polled[4].revents) && !agent->is_failing)
-        fail(agent, "a guard of the command was killed");
-    if (polled[5].revents)
+        fail(agent, RD_CAUSE_HERE, "a guard of the command was killed");
+    if (polled[5].revents && agent->output >= 0)
         pass_output(agent);
     reap(agent);
     look_around(agent);
@@ -584,7 +604,7 @@ static void end_command(agent_t *agent)
 {
     int64_t deadline = rd_now_ms() + END_MS;
 
-    fail(agent, "rdpipe is gone");
+    fail(agent, RD_CAUSE_STOPPED, "rdpipe is gone");
     while (agent->child.pid > 0 && !agent->child.is_over && rd_left_ms(deadline) > 0) {
         struct pollfd polled = {.fd = agent->signals, .events = POLLIN};
         struct signalfd_siginfo ignored;
@@ -599,7 +619,7 @@ static void end_command(agent_t *agent)
 int rd_agent(int control_in, int control_out)
 {
     static agent_t agent;
-    rd_why_t why = {"no descriptors"};
+    rd_why_t why = {.text = "no descriptors"};
     bool is_cut;
 
     if (!set_up(&agent, control_in, control_out, &why)) {

@@ -17,9 +17,10 @@
  *                                                   ready
  *   start                                           bytes in= out= size=      (now and then)
  *                                                   output data=     (of a receiver's command)
- *   signal number=                                  over side= outcome= bytes= why=
+ *   taken bytes= (that are written), or quit        over side= outcome= bytes= why=
+ *   signal number=
  *                                                   status value=
- *                                                   fault why=
+ *                                                   fault cause= why=
  *                                                   bye
  *
  * Returns the exit status of the process.

@@ -111,7 +111,7 @@ static bool step(have_t *have, rd_why_t *why)
 int rd_copy_have(const rd_copy_t *copy, int in, int out)
 {
     static have_t have;
-    rd_why_t why = {""};
+    rd_why_t why = {.text = ""};
     bool done;
 
     have = (have_t){.complaints = {.copy = copy}, .target = {.base = -1, .parent = -1}};

@@ -227,7 +227,7 @@ static bool step(pack_t *pack, rd_why_t *why)
 int rd_copy_pack(const rd_copy_t *copy, int in, int out)
 {
     static pack_t pack;
-    rd_why_t why = {""};
+    rd_why_t why = {.text = ""};
     bool done;
 
     pack = (pack_t){.complaints = {.copy = copy}};

@@ -466,7 +466,7 @@ static void report(const unpack_t *unpack)
 int rd_copy_unpack(const rd_copy_t *copy, int in)
 {
     static unpack_t unpack;
-    rd_why_t why = {""};
+    rd_why_t why = {.text = ""};
     bool done = false;
 
     unpack = (unpack_t){.complaints = {.copy = copy},

@@ -54,15 +54,15 @@ static void quit_output(drain_t *drain)
 
 /* ---- DATA ---- */
 
-/* The bytes of the stream in a frame, once. */
+/* The bytes of the stream in a frame, once: what is checked is what is written. */
 static bool unpack(drain_t *drain, const rd_frame_t *frame, const uint8_t *payload)
 {
+    if (drain->is_checked)
+        return true;
     if (!(frame->flags & RD_FLAG_ZSTD)) {
         drain->plain = payload;
         return true;
     }
-    if (drain->is_checked)
-        return true;
     if (!drain->squeeze.block &&
         !rd_squeeze_open(&drain->squeeze, drain->from->hop.terms.block, 0, false))
         return fault(drain, "no memory to unpack", 0);
@@ -181,8 +181,8 @@ static bool take_next(drain_t *drain)
     else if (frame.kind == RD_END)
         is_taken = take_end(drain, &frame);
     else if (frame.kind == RD_ABORT)
-        (void)rd_because(&drain->fault, "%s: %.*s", drain->from->peer, (int)frame.len,
-                         (const char *)payload);
+        (void)rd_because_of(&drain->fault, rd_abort_cause(&frame), "%s: %.*s", drain->from->peer,
+                            (int)frame.len, (const char *)payload);
     else if (frame.kind != RD_PING)
         (void)fault(drain, "the producer spoke out of turn", 0);
     if (is_taken && !drain->fault.text[0])
@@ -211,7 +211,8 @@ static bool listen_below(drain_t *drain)
     else if (frame.kind == RD_ABORT && frame.value == RD_ABORT_QUIT)
         drain->below_quit = true;
     else if (frame.kind == RD_ABORT)
-        (void)rd_because(&drain->fault, "%.*s", (int)frame.len, (const char *)payload);
+        (void)rd_because_of(&drain->fault, rd_abort_cause(&frame), "%.*s", (int)frame.len,
+                            (const char *)payload);
     rd_stream_release(drain->forward, &frame);
     return true;
 }
@@ -227,17 +228,25 @@ static void say(rd_stream_t *stream, const rd_frame_t *frame, const char *text)
         rd_streams_wait(stream, NULL, NULL, 0, rd_left_ms(deadline));
 }
 
+static void say_cut(rd_stream_t *stream, const drain_t *drain)
+{
+    int64_t deadline = rd_now_ms() + ABORT_MS;
+
+    while (!rd_stream_abort(stream, drain->total, &drain->fault) && rd_left_ms(deadline) > 0 &&
+           !stream->peer_left)
+        rd_streams_wait(stream, NULL, NULL, 0, rd_left_ms(deadline));
+}
+
 static void finish(drain_t *drain)
 {
     rd_frame_t done = {.kind = RD_DONE, .offset = drain->total};
     rd_frame_t quit = {.kind = RD_ABORT, .value = RD_ABORT_QUIT, .offset = drain->total};
-    rd_frame_t cut = {.kind = RD_ABORT, .value = RD_ABORT_FAULT, .offset = drain->total};
     rd_pump_t *pump = drain->pump;
 
     if (drain->fault.text[0]) {
-        say(drain->from, &cut, drain->fault.text);
+        say_cut(drain->from, drain);
         if (drain->forward && !drain->below_quit)
-            say(drain->forward, &cut, drain->fault.text);
+            say_cut(drain->forward, drain);
         pump->why = drain->fault;
         pump->outcome = RD_PUMP_FAULT;
     } else if (drain->has_ended) {
@@ -292,7 +301,7 @@ void rd_drain(rd_pump_t *pump, rd_stream_t *from, rd_end_t *output, rd_stream_t 
         if (drain.has_ended && (!forward || drain.below_done || drain.below_quit))
             break;
         if (atomic_load(&pump->stop) && !drain.fault.text[0])
-            (void)fault(&drain, "stopped", 0);
+            (void)rd_because_of(&drain.fault, RD_CAUSE_STOPPED, "stopped");
         if (!drain.fault.text[0] && ticks(&drain) && !done)
             wait_for_work(&drain);
     }

@@ -24,10 +24,10 @@ typedef struct {
     rd_squeeze_t squeeze; /* without a block: nothing is compressed */
 } feed_t;
 
-static void fail(feed_t *feed, const char *text)
+static void fail(feed_t *feed, const rd_why_t *why)
 {
     feed->pump->outcome = RD_PUMP_FAULT;
-    (void)rd_because(&feed->pump->why, "%s", text);
+    feed->pump->why = *why;
 }
 
 /* Where the input is read to. */
@@ -132,7 +132,7 @@ static bool listen_up(feed_t *feed)
     case RD_NOTHING:
         return false;
     case RD_LOST:
-        fail(feed, why.text);
+        fail(feed, &why);
         return true;
     case RD_FRAME:
         break;
@@ -141,8 +141,8 @@ static bool listen_up(feed_t *feed)
         feed->pump->outcome = RD_PUMP_DONE;
     else if (frame.kind == RD_ABORT) {
         feed->pump->outcome = frame.value == RD_ABORT_QUIT ? RD_PUMP_QUIT : RD_PUMP_FAULT;
-        (void)rd_because(&feed->pump->why, "%s: %.*s", feed->to->peer, (int)frame.len,
-                         (const char *)payload);
+        (void)rd_because_of(&feed->pump->why, rd_abort_cause(&frame), "%s: %.*s", feed->to->peer,
+                            (int)frame.len, (const char *)payload);
     } else if (frame.kind != RD_PING)
         (void)rd_because(&feed->fault, "%s answered out of turn", feed->to->peer);
     rd_stream_release(feed->to, &frame);
@@ -150,17 +150,16 @@ static bool listen_up(feed_t *feed)
 }
 
 /* The other side must not take what it has for the whole. */
-static void say_abort(feed_t *feed, const char *text)
+static void say_abort(feed_t *feed, const rd_why_t *reason)
 {
     int64_t deadline = rd_now_ms() + ABORT_MS;
-    rd_frame_t abort_frame = {.kind = RD_ABORT, .value = RD_ABORT_FAULT, .offset = feed->total};
 
-    while (!rd_stream_say(feed->to, &abort_frame, text) && rd_left_ms(deadline) > 0 &&
+    while (!rd_stream_abort(feed->to, feed->total, reason) && rd_left_ms(deadline) > 0 &&
            !feed->to->peer_left)
         rd_streams_wait(feed->to, NULL, NULL, 0, rd_left_ms(deadline));
     if (feed->to->hop.is_behind)
         rd_stream_hear_out(feed->to, true, deadline);
-    fail(feed, text);
+    fail(feed, reason);
 }
 
 static void wait_for_work(feed_t *feed)
@@ -196,11 +195,11 @@ void rd_feed(rd_pump_t *pump, rd_stream_t *to, rd_end_t *input)
         done |= read_block(&feed);
         done |= say_end(&feed);
         if (feed.fault.text[0])
-            say_abort(&feed, feed.fault.text);
+            say_abort(&feed, &feed.fault);
         else if (atomic_load(&pump->stop))
-            say_abort(&feed, "stopped");
+            say_abort(&feed, &(rd_why_t){"stopped", RD_CAUSE_STOPPED});
         else if (!rd_stream_tick(to, &why))
-            fail(&feed, why.text);
+            fail(&feed, &why);
         else if (!done)
             wait_for_work(&feed);
     }

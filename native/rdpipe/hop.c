@@ -322,7 +322,7 @@ static int await_proof(int door, const rd_key_t *key, int stop, int64_t deadline
             polled[2 + i] = (struct pollfd){.fd = visitors->of[i].fd, .events = POLLIN};
         (void)poll(polled, 2 + visitors->count, next_deadline(visitors, deadline));
         if (polled[0].revents)
-            return (void)rd_because(why, "stopped"), -1;
+            return (void)rd_because_of(why, RD_CAUSE_STOPPED, "stopped"), -1;
         for (size_t i = visitors->count; i-- > 0;) {
             visit_t is = visit(&visitors->of[i], key, said_p);
 
@@ -337,8 +337,8 @@ static int await_proof(int door, const rd_key_t *key, int stop, int64_t deadline
         if (polled[1].revents)
             let_in(visitors, door);
     }
-    (void)rd_because(why, "nobody with the key has connected in time%s",
-                     visitors->turned_away > 0 ? " (others have, and were turned away)" : "");
+    (void)rd_because_of(why, RD_CAUSE_LOST, "nobody with the key has connected in time%s",
+                        visitors->turned_away > 0 ? " (others have, and were turned away)" : "");
     return -1;
 }
 
@@ -532,7 +532,8 @@ static bool introduce(int socket, const char *peer, const rd_key_t *key, rd_term
 
     *is_cut_p = true;
     if (!rd_read_all(socket, &said_p->challenge, sizeof said_p->challenge, stop, deadline, &step))
-        return rd_because(why, "%s: %s before a word of the pipe's protocol", peer, step.text);
+        return rd_because_of(why, step.cause, "%s: %s before a word of the pipe's protocol", peer,
+                             step.text);
     if (memcmp(said_p->challenge.magic, MAGIC, sizeof said_p->challenge.magic) != 0)
         return *is_cut_p = false,
                rd_because(why, "%s: something else than a pipe listens there", peer);
@@ -542,8 +543,9 @@ static bool introduce(int socket, const char *peer, const rd_key_t *key, rd_term
         return false;
     if (!rd_write_all(socket, &answer, sizeof answer, stop, deadline, &step) ||
         !rd_read_all(socket, verdict_p, sizeof *verdict_p, stop, deadline, &step))
-        return rd_because(why, "%s: %s while both sides prove that they have the key", peer,
-                          step.text);
+        return rd_because_of(why, step.cause,
+                             "%s: %s while both sides prove that they have the key", peer,
+                             step.text);
     *is_cut_p = false;
     return verdict_is_good(peer, key, verdict_p, said_p, why);
 }
@@ -586,7 +588,7 @@ static bool choose(const verdict_t *verdict, int socket, int stop, rd_hop_t *hop
                    choice_t *choice_p)
 {
     uint32_t carriers = le32toh(verdict->carriers) & carriers_of(&hop_p->terms);
-    rd_why_t no_shm = {"not allowed"}, no_rdma = {"not allowed"};
+    rd_why_t no_shm = {.text = "not allowed"}, no_rdma = {.text = "not allowed"};
 
     *choice_p = (choice_t){0};
     if (carriers & RD_CARRIER_SHM && join_shm(verdict, hop_p, &no_shm)) {
@@ -635,7 +637,7 @@ static bool join(int socket, const char *peer, const rd_key_t *key, const rd_ter
     if (!chosen)
         done = rd_because(why, "%s: no carrier: %s", peer, hop.why);
     else if (!done)
-        (void)rd_because(why, "%s: %s while agreeing on a carrier", peer, step.text);
+        (void)rd_because_of(why, step.cause, "%s: %s while agreeing on a carrier", peer, step.text);
     else if (settled.carrier != choice.carrier)
         done = rd_because(why, "%s: %s", peer, settled.text);
     else if (!hop.link)

@@ -114,7 +114,7 @@ static bool reach(rd_meet_t *meet, bw_rdma_state_t state, int stop, int64_t dead
         case RD_READY:
             break;
         case RD_STOPPED:
-            return rd_because(why, "stopped");
+            return rd_because_of(why, RD_CAUSE_STOPPED, "stopped");
         case RD_TIMEOUT:
             return rd_because(why, "not in time");
         }

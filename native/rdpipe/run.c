@@ -26,28 +26,26 @@ static void soon(rd_run_t *run, int64_t ms)
 /* ---- faults ---- */
 
 /* What is said because of another fault comes often first. */
-static unsigned rank_of(const char *text)
+static void take_fault(rd_run_t *run, const char *where, rd_cause_t cause, const char *text)
 {
-    return strstr(text, "stopped") || strstr(text, "rdpipe is gone") ? 2
-           : strstr(text, "was lost") || strstr(text, "closed the connection") ||
-                   strstr(text, "stopped to answer") || strstr(text, "nobody with the key")
-               ? 1
-               : 0;
-}
-
-void rd_run_fault(rd_run_t *run, size_t i, const char *text)
-{
-    unsigned rank = rank_of(text);
-
     if (run->settings->cli.verbose)
-        rd_say(&run->settings->cli, "%s: %s", rd_run_name(run, i), text);
-    if (!run->is_faulty || rank < run->fault_rank) {
-        (void)rd_because(&run->fault, "%s: %s", rd_run_name(run, i), text);
-        run->fault_rank = rank;
-    }
+        rd_say(&run->settings->cli, "%s: %s", where, text);
+    if (!run->is_faulty || cause < run->fault.cause)
+        (void)rd_because_of(&run->fault, cause, "%s: %s", where, text);
     if (!run->is_faulty)
         soon(run, run->are_started ? WIND_UP_MS : 0);
     run->is_faulty = true;
+}
+
+void rd_run_fault(rd_run_t *run, size_t i, rd_cause_t cause, const char *text)
+{
+    take_fault(run, rd_run_name(run, i), cause, text);
+}
+
+void rd_run_fault_here(rd_run_t *run, const char *text)
+{
+    take_fault(run, "this host", RD_CAUSE_HERE, text);
+    soon(run, 0);
 }
 
 /* ---- running ---- */
@@ -121,7 +119,7 @@ static int next_ms(const rd_run_t *run)
 
 static void turn(rd_run_t *run)
 {
-    struct pollfd polled[RD_NODES_MAX + 1 + RD_GUARDS] = {{.fd = run->signals, .events = POLLIN}};
+    struct pollfd polled[RD_NODES_MAX + 2 + RD_GUARDS] = {{.fd = run->signals, .events = POLLIN}};
     size_t last = rd_run_count(run) + 1;
 
     for (size_t i = 0; i < rd_run_count(run); i++) {
@@ -136,11 +134,14 @@ static void turn(rd_run_t *run)
     for (size_t i = 0; i < RD_GUARDS; i++)
         polled[last + i] =
             (struct pollfd){.fd = run->is_faulty ? -1 : run->guard.of[i].fd, .events = POLLIN};
-    (void)poll(polled, last + RD_GUARDS, next_ms(run));
+    polled[last + RD_GUARDS] = (struct pollfd){.fd = rd_output_fd(&run->output), .events = POLLOUT};
+    (void)poll(polled, last + RD_GUARDS + 1, next_ms(run));
     take_signal(run);
+    if (polled[last + RD_GUARDS].revents)
+        rd_run_write(run);
     for (size_t i = 0; i < RD_GUARDS; i++)
         if (polled[last + i].revents)
-            rd_run_fault(run, 0, "a guard of this pipeline was killed");
+            rd_run_fault(run, 0, RD_CAUSE_HERE, "a guard of this pipeline was killed");
     for (size_t i = 0; i < rd_run_count(run); i++) {
         if (polled[i + 1].revents)
             rd_run_listen(run, i);
@@ -153,13 +154,14 @@ static void turn(rd_run_t *run)
 
 static bool goes_on(rd_run_t *run)
 {
-    if (all_have(run, is_over))
+    if (all_have(run, is_over) && rd_output_is_empty(&run->output))
         return false;
     if (run->give_up_ms == 0 || rd_left_ms(run->give_up_ms) > 0)
         return true;
     for (size_t i = 0; i < rd_run_count(run) && !run->is_faulty && !run->got_signal; i++)
         if (!run->of[i].has_hello || !run->of[i].is_ready)
-            rd_run_fault(run, i, run->of[i].has_hello ? "not ready in time" : "no answer over ssh");
+            rd_run_fault(run, i, RD_CAUSE_HERE,
+                         run->of[i].has_hello ? "not ready in time" : "no answer over ssh");
     return false;
 }
 
@@ -212,6 +214,8 @@ static int status_of(const rd_run_t *run)
     for (size_t i = 0; i < rd_run_count(run); i++)
         if (run->of[i].status != 0)
             status = run->of[i].status;
+        else if (run->of[i].is_unread)
+            status = RD_EXIT_QUIT;
     return status;
 }
 
@@ -249,11 +253,20 @@ static void let_go_of_input(const rd_run_t *run)
         close(nothing);
 }
 
+static void open_output(rd_run_t *run)
+{
+    bool is_wanted = run->chain->of[run->chain->count - 1].is_receiver;
+
+    rd_output_open(&run->output, is_wanted ? dup(1) : -1);
+    if (is_wanted && run->output.end.fd < 0)
+        rd_run_fault_here(run, "no descriptor is left for the output");
+}
+
 int rd_run(const rd_chain_t *chain, const rd_settings_t *settings)
 {
     static rd_run_t run;
     rd_status_t told;
-    rd_why_t why = {""};
+    rd_why_t why = {.text = ""};
     int status;
 
     run = (rd_run_t){.chain = chain, .settings = settings};
@@ -264,6 +277,7 @@ int rd_run(const rd_chain_t *chain, const rd_settings_t *settings)
     }
     for (size_t i = 0; i < chain->count; i++)
         run.of[i].channel.to = -1;
+    open_output(&run);
     rd_run_connect(&run);
     let_go_of_input(&run);
     rd_status_begin(&told);
@@ -275,6 +289,8 @@ int rd_run(const rd_chain_t *chain, const rd_settings_t *settings)
     }
     rd_status_end(&told);
     run.ended_ms = rd_now_ms();
+    if (!rd_output_close(&run.output, &why))
+        rd_run_fault_here(&run, why.text);
     close_all(&run);
     rd_guard_end(&run.guard);
     status = status_of(&run);

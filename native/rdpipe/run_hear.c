@@ -2,9 +2,6 @@
 #define _GNU_SOURCE
 #include "run_state.h"
 
-#include <errno.h>
-#include <unistd.h>
-
 static void take_hello(rd_run_t *run, size_t i, const char *line)
 {
     char *control = rd_line_value(line, "control", NULL);
@@ -20,7 +17,7 @@ static void take_hello(rd_run_t *run, size_t i, const char *line)
                          "install the same version on both",
                          version ? version : "?", control ? control : "?", RD_VERSION,
                          RD_CONTROL_VERSION);
-        rd_run_fault(run, i, why.text);
+        rd_run_fault(run, i, why.cause, why.text);
     }
     free(control);
     free(version);
@@ -61,19 +58,54 @@ static void take_over(rd_run_t *run, size_t i, const char *line)
         run->of[i].status = RD_EXIT_QUIT;
 }
 
-static void take_output(const char *line)
+static void take_output(rd_run_t *run, size_t i, const char *line)
 {
-    size_t len = 0, done = 0;
+    rd_peer_t *peer = &run->of[i];
+    size_t len = 0;
     char *data = rd_line_value(line, "data", &len);
 
-    while (data && done < len) {
-        ssize_t n = write(1, data + done, len - done);
-
-        if (n < 0 && errno != EINTR)
-            break;
-        done += n > 0 ? (size_t)n : 0;
+    if (!data || !run->chain->of[i].is_receiver || len > RD_OUTPUT_WINDOW - peer->under_way) {
+        free(data);
+        rd_run_fault(run, i, RD_CAUSE_HERE,
+                     "the agent there sent output that nobody has asked for");
+    } else if (rd_output_put(&run->output, i, data, len)) {
+        peer->under_way += len;
+        rd_run_write(run);
+    } else {
+        peer->is_unread = true;
     }
-    free(data);
+}
+
+static void quit_output(rd_run_t *run)
+{
+    for (size_t i = 0; i < rd_run_count(run); i++) {
+        run->of[i].is_unread |= run->of[i].under_way > 0;
+        run->of[i].under_way = 0;
+    }
+    rd_run_tell_quit(run);
+}
+
+void rd_run_write(rd_run_t *run)
+{
+    size_t from = 0, len = 0;
+    rd_why_t why;
+
+    for (;;) {
+        switch (rd_output_step(&run->output, &from, &len, &why)) {
+        case RD_OUTPUT_IDLE:
+            return;
+        case RD_OUTPUT_TAKEN:
+            run->of[from].under_way -= len;
+            rd_run_tell_taken(run, from, len);
+            break;
+        case RD_OUTPUT_QUIT:
+            quit_output(run);
+            return;
+        case RD_OUTPUT_FAULT:
+            rd_run_fault_here(run, why.text);
+            return;
+        }
+    }
 }
 
 static void take_line(rd_run_t *run, size_t i, const char *line)
@@ -96,7 +128,7 @@ static void take_line(rd_run_t *run, size_t i, const char *line)
         if (i == 0)
             (void)rd_line_value_number(line, "size", UINT64_MAX, &run->size);
     } else if (rd_line_is(line, "output")) {
-        take_output(line);
+        take_output(run, i, line);
     } else if (rd_line_is(line, "over")) {
         take_over(run, i, line);
     } else if (rd_line_is(line, "status") && rd_line_value_number(line, "value", 255, &number)) {
@@ -104,7 +136,8 @@ static void take_line(rd_run_t *run, size_t i, const char *line)
     } else if (rd_line_is(line, "fault")) {
         char *why = rd_line_value(line, "why", NULL);
 
-        rd_run_fault(run, i, why ? why : "failed");
+        (void)rd_line_value_number(line, "cause", RD_CAUSE_STOPPED, &number);
+        rd_run_fault(run, i, (rd_cause_t)number, why ? why : "failed");
         free(why);
     } else if (rd_line_is(line, "bye")) {
         peer->has_said_bye = true;
@@ -122,8 +155,8 @@ void rd_run_take_loss(rd_run_t *run, size_t i)
     if (peer->has_said_bye || run->got_signal)
         return;
     if (peer->has_hello)
-        (void)rd_because(&why, "the agent there was lost: it was killed, or ssh's connection is "
-                               "gone");
+        (void)rd_because_of(&why, RD_CAUSE_LOST,
+                            "the agent there was lost: it was killed, or ssh's connection is gone");
     else if (peer->channel.is_reaped && peer->channel.status == 127)
         (void)rd_because(&why,
                          "no 'rdpipe' %s%s there: install Beamway's commands, or say where they "
@@ -134,7 +167,7 @@ void rd_run_take_loss(rd_run_t *run, size_t i)
                          RD_VERSION);
     else
         (void)rd_because(&why, "ssh has failed (status %d)", peer->channel.status);
-    rd_run_fault(run, i, why.text);
+    rd_run_fault(run, i, why.cause, why.text);
 }
 
 void rd_run_listen(rd_run_t *run, size_t i)

@@ -59,8 +59,9 @@ static void write_hops(const rd_run_t *run, FILE *to)
         rd_json_text(to, run->chain->of[i - 1].host);
         (void)fprintf(to, ", \"to\": ");
         rd_json_text(to, run->chain->of[i].host);
-        (void)fprintf(to, ", \"carrier\": \"%s\", \"bytes\": %llu}", run->of[i].carrier,
-                      (unsigned long long)run->of[i].bytes);
+        (void)fprintf(to, ", \"carrier\": ");
+        rd_json_text(to, run->of[i].carrier);
+        (void)fprintf(to, ", \"bytes\": %llu}", (unsigned long long)run->of[i].bytes);
     }
 }
 

@@ -3,6 +3,7 @@
 #define RD_RUN_STATE_H
 
 #include "guard.h"
+#include "output.h"
 #include "route.h"
 #include "run.h"
 #include "status.h"
@@ -27,6 +28,8 @@ typedef struct {
     char carrier[16], why[160]; /* of the hop that comes in */
     uint64_t bytes, shown;      /* that came in */
     int status;                 /* of its command; 0 if it has none */
+    size_t under_way;           /* bytes of its output that are not written yet */
+    bool is_unread;             /* nobody read all of its output */
 } rd_peer_t;
 
 /* The pipeline. */
@@ -35,12 +38,12 @@ typedef struct {
     const rd_settings_t *settings;
     rd_peer_t of[RD_NODES_MAX];
     rd_guard_t guard;
+    rd_output_t output; /* what receivers' commands print */
     char directory[64]; /* of the masters' sockets, "" if there is none */
     int signals, got_signal;
     bool are_told, have_ports, are_started, is_faulty;
     rd_why_t fault;
-    unsigned fault_rank; /* how likely it is only a consequence */
-    uint64_t size;       /* of what comes first, 0: unknown */
+    uint64_t size; /* of what comes first, 0: unknown */
     int64_t began_ms, started_ms, ended_ms, give_up_ms, show_ms;
 } rd_run_t;
 
@@ -58,7 +61,10 @@ static inline const char *rd_run_name(const rd_run_t *run, size_t i)
 }
 
 /* Segment i cannot go on, or has not. The pipeline winds up. */
-void rd_run_fault(rd_run_t *run, size_t i, const char *text);
+void rd_run_fault(rd_run_t *run, size_t i, rd_cause_t cause, const char *text);
+
+/* rdpipe itself cannot go on: it ends at once. */
+void rd_run_fault_here(rd_run_t *run, const char *text);
 
 /* ---- run_tell.c ---- */
 
@@ -77,10 +83,19 @@ void rd_run_tell_start(rd_run_t *run);
 
 void rd_run_tell_signal(rd_run_t *run, int sig);
 
+/* So many bytes of its output are written. */
+void rd_run_tell_taken(rd_run_t *run, size_t i, size_t bytes);
+
+/* Nobody reads the output any more. */
+void rd_run_tell_quit(rd_run_t *run);
+
 /* ---- run_hear.c ---- */
 
 /* Takes the lines that have come. */
 void rd_run_listen(rd_run_t *run, size_t i);
+
+/* Writes of the receivers' output what can be written now. */
+void rd_run_write(rd_run_t *run);
 
 /* Its ssh has ended and is reaped. */
 void rd_run_take_loss(rd_run_t *run, size_t i);

@@ -53,17 +53,17 @@ static void start_channel(rd_run_t *run, size_t i)
                        : master == i      ? RD_SHARE_MASTER
                                           : RD_SHARE_USE;
     char socket[96];
-    rd_why_t why = {""};
+    rd_why_t why = {.text = ""};
 
     if (share == RD_SHARE_MASTER && !run->directory[0] && !make_directory(run, &why)) {
-        rd_run_fault(run, i, why.text);
+        rd_run_fault(run, i, why.cause, why.text);
         return;
     }
     (void)snprintf(socket, sizeof socket, "%s/%zu", run->directory, master);
     run->of[i].is_started = true;
     if (!rd_channel_start(&run->of[i].channel, run->chain->of[i].host, &run->settings->ssh, share,
                           socket, &why))
-        rd_run_fault(run, i, why.text);
+        rd_run_fault(run, i, why.cause, why.text);
 }
 
 /* Masters at once, the others as soon as theirs is there. */
@@ -80,7 +80,7 @@ void rd_run_connect(rd_run_t *run)
 static void send_line(rd_run_t *run, size_t i, rd_line_t *line)
 {
     if (run->of[i].channel.to < 0 || !rd_line_send(line, run->of[i].channel.to))
-        rd_run_fault(run, i, "the agent stopped to answer");
+        rd_run_fault(run, i, RD_CAUSE_LOST, "the agent stopped to answer");
 }
 
 static const char *forced_address(const rd_run_t *run, const char *host)
@@ -142,7 +142,7 @@ static void tell_segment(rd_run_t *run, size_t i)
 
 void rd_run_tell_segments(rd_run_t *run)
 {
-    rd_why_t why = {""};
+    rd_why_t why = {.text = ""};
 
     run->are_told = true;
     for (size_t i = 1; i < rd_run_count(run); i++) {
@@ -150,7 +150,7 @@ void rd_run_tell_segments(rd_run_t *run)
 
         if (!rd_route(&producer, &consumer, run->of[i].address, &why) ||
             !rd_key_random(&run->of[i].key, &why)) {
-            rd_run_fault(run, i, why.text);
+            rd_run_fault(run, i, why.cause, why.text);
             return;
         }
     }
@@ -183,6 +183,29 @@ void rd_run_tell_start(rd_run_t *run)
         rd_line_t line;
 
         rd_line_begin(&line, "start");
+        send_line(run, i, &line);
+    }
+}
+
+void rd_run_tell_taken(rd_run_t *run, size_t i, size_t bytes)
+{
+    rd_line_t line;
+
+    if (run->of[i].has_said_bye || run->of[i].is_lost)
+        return;
+    rd_line_begin(&line, "taken");
+    rd_line_number(&line, "bytes", bytes);
+    send_line(run, i, &line);
+}
+
+void rd_run_tell_quit(rd_run_t *run)
+{
+    for (size_t i = 0; i < rd_run_count(run); i++) {
+        rd_line_t line;
+
+        if (!run->chain->of[i].is_receiver || run->of[i].has_said_bye || run->of[i].is_lost)
+            continue;
+        rd_line_begin(&line, "quit");
         send_line(run, i, &line);
     }
 }

@@ -33,7 +33,7 @@ static bool wait_or_why(int fd, short events, int stop, int64_t deadline, rd_why
     case RD_READY:
         return true;
     case RD_STOPPED:
-        return rd_because(why, "stopped");
+        return rd_because_of(why, RD_CAUSE_STOPPED, "stopped");
     default:
         return rd_because(why, "no answer in time");
     }
@@ -50,7 +50,7 @@ bool rd_read_all(int fd, void *data, size_t len, int stop, int64_t deadline, rd_
             at += n;
             len -= (size_t)n;
         } else if (n == 0) {
-            return rd_because(why, "the peer closed the connection");
+            return rd_because_of(why, RD_CAUSE_LOST, "the peer closed the connection");
         } else if (errno == EAGAIN) {
             if (!wait_or_why(fd, POLLIN, stop, deadline, why))
                 return false;

@@ -29,8 +29,8 @@ static rd_next_t lost(rd_stream_t *stream, rd_why_t *why)
     const char *cipher = stream->hop.tls ? rd_tls_reason(stream->hop.tls) : NULL;
     const char *reason = cipher ? cipher : link_of(stream)->ops->reason(link_of(stream));
 
-    (void)rd_because(why, "the connection to %s was lost%s%s", stream->peer, reason ? ": " : "",
-                     reason ? reason : "");
+    (void)rd_because_of(why, RD_CAUSE_LOST, "the connection to %s was lost%s%s", stream->peer,
+                        reason ? ": " : "", reason ? reason : "");
     return RD_LOST;
 }
 
@@ -101,6 +101,24 @@ bool rd_stream_say(rd_stream_t *stream, const rd_frame_t *frame, const char *tex
         memcpy(at + RD_FRAME_BYTES, text, said.len);
     rd_stream_put(stream, at, &said);
     return true;
+}
+
+bool rd_stream_abort(rd_stream_t *stream, uint64_t offset, const rd_why_t *why)
+{
+    static const rd_abort_t as[] = {[RD_CAUSE_HERE] = RD_ABORT_FAULT,
+                                    [RD_CAUSE_LOST] = RD_ABORT_LOST,
+                                    [RD_CAUSE_STOPPED] = RD_ABORT_STOPPED};
+
+    return rd_stream_say(stream,
+                         &(rd_frame_t){.kind = RD_ABORT, .value = as[why->cause], .offset = offset},
+                         why->text);
+}
+
+rd_cause_t rd_abort_cause(const rd_frame_t *frame)
+{
+    return frame->value == RD_ABORT_LOST      ? RD_CAUSE_LOST
+           : frame->value == RD_ABORT_STOPPED ? RD_CAUSE_STOPPED
+                                              : RD_CAUSE_HERE;
 }
 
 bool rd_stream_tick(rd_stream_t *stream, rd_why_t *why)

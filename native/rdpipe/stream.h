@@ -45,6 +45,10 @@ void rd_stream_put(rd_stream_t *stream, uint8_t *at, const rd_frame_t *frame);
 /* Sends a frame that has a text or nothing as its payload. False: no room, wait. */
 bool rd_stream_say(rd_stream_t *stream, const rd_frame_t *frame, const char *text);
 
+/* The ABORT that tells of a fault, and the reason that one has told. */
+bool rd_stream_abort(rd_stream_t *stream, uint64_t offset, const rd_why_t *why);
+rd_cause_t rd_abort_cause(const rd_frame_t *frame);
+
 /* Pings if it is time. False: the other side is silent for too long, and *why. */
 bool rd_stream_tick(rd_stream_t *stream, rd_why_t *why);
 

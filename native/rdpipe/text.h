@@ -12,9 +12,17 @@
 
 #include "link.h"
 
+/* Where a fault comes from: what comes first here explains what comes later. */
+typedef enum {
+    RD_CAUSE_HERE,   /* something failed here */
+    RD_CAUSE_LOST,   /* a peer or a connection is gone: it may have had a reason of its own */
+    RD_CAUSE_STOPPED /* another part has told us to stop */
+} rd_cause_t;
+
 /* A reason, as a user reads it. The function that first decides on an error writes it. */
 typedef struct {
     char text[512];
+    rd_cause_t cause;
 } rd_why_t;
 
 /* Returns false, so that a failing function can end with it. */
@@ -27,6 +35,21 @@ __attribute__((format(printf, 2, 3))) static inline bool rd_because(rd_why_t *wh
     /* cppcheck-suppress ctuuninitvar; it is written, not read */
     (void)vsnprintf(why->text, sizeof why->text, form, args);
     va_end(args);
+    why->cause = RD_CAUSE_HERE;
+    return false;
+}
+
+/* The same, of a fault that comes from elsewhere. */
+__attribute__((format(printf, 3, 4))) static inline bool
+rd_because_of(rd_why_t *why, rd_cause_t cause, const char *form, ...)
+{
+    va_list args;
+
+    va_start(args, form);
+    /* cppcheck-suppress ctuuninitvar; it is written, not read */
+    (void)vsnprintf(why->text, sizeof why->text, form, args);
+    va_end(args);
+    why->cause = cause;
     return false;
 }
 

@@ -130,7 +130,7 @@ static bool shake_hands(rd_tls_t *tls, int stop, int64_t deadline, rd_why_t *why
         case RD_READY:
             break;
         case RD_STOPPED:
-            return rd_because(why, "stopped");
+            return rd_because_of(why, RD_CAUSE_STOPPED, "stopped");
         case RD_TIMEOUT:
             return rd_because(why, "TLS: no answer in time");
         }

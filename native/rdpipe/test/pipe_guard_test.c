@@ -78,7 +78,7 @@ static void no_guard_on_a_standard_descriptor(void)
 
     if (child == 0) {
         rd_guard_t guard;
-        rd_why_t why = {""};
+        rd_why_t why = {.text = ""};
 
         close(0);
         close(1);

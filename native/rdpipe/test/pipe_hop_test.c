@@ -54,7 +54,7 @@ static void both_have_the_key(void)
     int door = open_door(&port);
     pid_t child = start_producer(port, GOOD, 65536);
     rd_hop_t hop = {.side = -1};
-    rd_why_t why = {""};
+    rd_why_t why = {.text = ""};
     unsigned strangers = 9;
 
     CHECK(accept_one(door, GOOD, &strangers, &hop, &why, LONG_MS));
@@ -75,7 +75,7 @@ static void a_wrong_key_is_told_and_the_door_stays_open(void)
     int door = open_door(&port);
     pid_t wrong = start_producer(port, BAD, 65536), right = -1;
     rd_hop_t hop = {.side = -1};
-    rd_why_t why = {""};
+    rd_why_t why = {.text = ""};
     unsigned strangers = 0;
     bool done = accept_one(door, GOOD, &strangers, &hop, &why, 500);
 
@@ -104,7 +104,7 @@ static void strangers_do_not_hold_the_door(void)
     int door = open_door(&port), fds[48];
     pid_t child;
     rd_hop_t hop = {.side = -1};
-    rd_why_t why = {""};
+    rd_why_t why = {.text = ""};
 
     for (size_t i = 0; i < 48; i++) {
         fds[i] = knock(port);
@@ -165,7 +165,7 @@ static void strangers_that_come_again_do_not_keep_the_producer_out(void)
         uint16_t port;
         int door = open_door(&port);
         rd_hop_t hop = {.side = -1};
-        rd_why_t why = {""};
+        rd_why_t why = {.text = ""};
         unsigned strangers = 0;
         pid_t others = fork(), child;
         bool done;
@@ -198,7 +198,7 @@ static void a_replay_is_turned_away(void)
     int door = open_door(&port), middle = open_door(&middle_port), inner, outer, again;
     int64_t deadline = rd_now_ms() + LONG_MS;
     pid_t listener, producer;
-    rd_why_t why = {""};
+    rd_why_t why = {.text = ""};
 
     listener = fork();
     if (listener == 0) {
@@ -240,7 +240,7 @@ static void an_impostor_gets_nothing(void)
     int door = open_door(&port), fd;
     int64_t deadline = rd_now_ms() + LONG_MS;
     pid_t child = start_producer(port, GOOD, 65536);
-    rd_why_t why = {""};
+    rd_why_t why = {.text = ""};
 
     greeting[14] = 4; /* blocks of 256 KB */
     CHECK(rd_wait(door, 1 /* POLLIN */, -1, deadline) == RD_READY);
@@ -261,7 +261,7 @@ static void the_first_reason_is_told(void)
     rd_key_t key = key_of(GOOD);
     rd_terms_t terms = terms_of(carrier, 65536);
     rd_hop_t hop = {.side = -1};
-    rd_why_t why = {""};
+    rd_why_t why = {.text = ""};
     uint16_t port;
     int door = open_door(&port);
     pid_t child = fork();
@@ -283,7 +283,7 @@ static void nobody_comes(void)
     uint16_t port;
     int door = open_door(&port);
     rd_hop_t hop = {.side = -1};
-    rd_why_t why = {""};
+    rd_why_t why = {.text = ""};
 
     CHECK(!accept_one(door, GOOD, NULL, &hop, &why, 10));
     CHECK(strstr(why.text, "nobody with the key") != NULL);
@@ -295,7 +295,7 @@ static void a_key_is_long_enough_and_private(void)
     char path[] = "/tmp/pipe-key-XXXXXX";
     int fd = mkstemp(path);
     rd_key_t key, same;
-    rd_why_t why = {""};
+    rd_why_t why = {.text = ""};
     char hex[2 * RD_KEY_BYTES + 1];
 
     CHECK(!rd_key_of_text("fifteen bytes..\n", 16, "test", &key, &why));

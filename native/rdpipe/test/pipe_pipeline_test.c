@@ -81,7 +81,7 @@ static void lines_are_parsed(void)
 {
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
         rd_pipeline_t pipeline;
-        rd_why_t why = {""};
+        rd_why_t why = {.text = ""};
         char *args[ARGS_MAX], got[1024] = "";
         size_t count = 0;
         bool done;
@@ -115,7 +115,7 @@ static void too_many_segments_are_refused(void)
     static char arg[] = "a:cat";
     char *args[RD_SEGMENTS_MAX + 1];
     rd_pipeline_t pipeline;
-    rd_why_t why = {""};
+    rd_why_t why = {.text = ""};
 
     for (size_t i = 0; i <= RD_SEGMENTS_MAX; i++)
         args[i] = arg;

@@ -3,6 +3,7 @@
 #include "pipe_ends.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/resource.h>
 
 #include "pump.h"

@@ -414,6 +414,27 @@ def a_prompt_that_nobody_answers(hosts):
     terminal = Terminal(hosts, "rdpipe host1:cat nowhere:cat </dev/null; echo status $?; stty -a | grep -o ' echo '", RDPIPE_SSH=ssh)
     terminal.end()
     expect("status 125" in terminal.shown and " echo " in terminal.shown.partition("status")[2], repr(terminal.shown))
+def text_of_others_is_shown_not_obeyed(hosts):
+    """The words of an agent that is hostile are no escapes of the terminal, no JSON, and do not rank its faults."""
+    other = os.path.join(hosts.folder, "hostile")
+    os.makedirs(other, exist_ok=True)
+    _, hello, _ = hosts.call("rdpipe --agent </dev/null")
+    with open(os.path.join(other, "rdpipe"), "w", encoding="utf-8") as program:
+        print(f"""#!/bin/sh
+cat <<'EOF'
+{hello.decode().splitlines()[0]}
+hop side=in carrier=%22%1b[2J%ff why=%1b]0;x%07%c2%9b%0a
+fault cause=2 why=because%20of%20another
+fault cause=0 why=the%20disk%20was%20lost,%20it%20stopped%1b[2J%c2%9b%ff%22
+EOF
+cat >/dev/null""", file=program)
+    os.chmod(os.path.join(other, "rdpipe"), 0o755)
+    status, _, err = hosts.call(f"rdpipe -v --json --remote-path {other} host1:cat")
+    shown = 'rdpipe: host1: the disk was lost, it stopped\\x1b[2J\\xc2\\x9b\\xff"'
+    expect(status == 125 and err.splitlines()[-3] == shown, f"status {status}: {err!r}")
+    expect(not any(letter < " " and letter != "\n" or "\x7f" <= letter < "\xa0" or letter == "\ufffd" for letter in err), f"said: {err!r}")
+    told = json.loads(err.splitlines()[-1])
+    expect(told["hops"][0]["carrier"] == '"\x1b[2J\ufffd' and told["fault"].endswith('stopped\x1b[2J\x9b\ufffd"'), f"said: {told}")
 
 
 # ---- encryption
@@ -504,5 +525,5 @@ CASES = [olleh, bandwidth_of_a_file, local_input_into_a_remote_command, users_on
          plans_of_what_cannot_run_here, raw_pictures_through_a_pipe, files_at_both_ends, four_hosts, the_same_host_twice,
          one_connection_a_host, several_at_once, a_middle_hop_without_a_command, several_receivers,
          interactive_lines_are_not_held_back, nothing_to_say, a_forced_carrier, blocks_of_all_sizes, json_at_the_end, progress_on_a_terminal, options_for_ssh, installed,
-         status_as_with_pipefail, a_reader_that_quits, what_is_wrong_is_said, what_cannot_start_is_said_at_once, whose_command_failed_is_said, a_blocked_hop, one_prompt_at_a_time, a_prompt_that_nobody_answers, nothing_plain_on_the_wire, encrypted_streams_and_their_ends, send_and_receive, a_wrong_key_is_said] \
+         status_as_with_pipefail, a_reader_that_quits, what_is_wrong_is_said, text_of_others_is_shown_not_obeyed, what_cannot_start_is_said_at_once, whose_command_failed_is_said, a_blocked_hop, one_prompt_at_a_time, a_prompt_that_nobody_answers, nothing_plain_on_the_wire, encrypted_streams_and_their_ends, send_and_receive, a_wrong_key_is_said] \
     + ([test_picture_of_ffmpeg] if shutil.which("ffmpeg") else [])

@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a pipe does when processes are killed, networks fail and disks are full: nothing is left, and it is said."""
+import fcntl
 import os
 import random
+import shlex
 import signal
 import subprocess
+import termios
 import time
 
 from cases import expect, gives
-from hosts import Failure, SLOWNESS, wait_for
+from hosts import Failure, SLOWNESS, SOON, wait_for
 
 KILLS = int(os.environ.get("PIPE_KILLS", "16"))
 CUTS = int(os.environ.get("PIPE_CUTS", "18"))
@@ -203,6 +206,75 @@ def a_small_disk(hosts):
     expect(status == 125 and "No space left" in err, f"status {status}: {err}")
 
 
+RECEIVERS = "rdpipe --tee host1:'head -c {size} /dev/zero' host2:'cat' host3:'cat >/dev/null'"
+
+
+def output_of_receivers_is_not_lost(hosts):
+    """A full disk is a fault, a reader that quits a broken pipe, and one that is slow gets everything."""
+    status, _, err = hosts.call(f"{RECEIVERS.format(size=3_000_000)} >/dev/full")
+    expect(status == 125 and "this host: writing the output: No space left" in err, f"status {status}: {err}")
+    disk = os.path.join(hosts.folder, "small")
+    os.makedirs(disk, exist_ok=True)
+    command = f"mount --make-rprivate / && mount -t tmpfs -o size=1m tmpfs {disk} && {RECEIVERS.format(size=3_000_000)} >{disk}/file"
+    status, _, err = hosts.call(f"unshare -m bash -c {shlex.quote(command)}")
+    expect(status == 125 and "No space left" in err, f"status {status}: {err}")
+    status, out, err = hosts.call(f"{RECEIVERS.format(size=5_000_000)} | head -c 10")
+    expect(status == 141 and len(out) == 10, f"status {status}: {out!r} {err}")
+    # Nobody else reads it either: the command that prints is the one that quits.
+    status, out, err = hosts.call("rdpipe --tee host1:'echo x' host2:'cat; yes' | head -n 2")
+    expect(status == 141 and out == b"x\ny\n", f"status {status}: {out!r} {err}")
+
+
+def a_reader_that_does_not_block_gets_all(hosts):
+    """A descriptor that a parent has made non-blocking, and a reader behind it that begins late."""
+    program = """
+import fcntl, os, subprocess, sys, termios, time
+r, w = os.pipe()
+fcntl.fcntl(w, fcntl.F_SETFL, os.O_NONBLOCK | os.O_WRONLY)
+p = subprocess.Popen(sys.argv[1], shell=True, stdout=w)
+os.close(w)
+while p.poll() is None and int.from_bytes(fcntl.ioctl(r, termios.FIONREAD, b"0000"), "little") < 60000:
+    time.sleep(0.05)
+time.sleep(0.5)
+print(sum(iter(lambda: len(os.read(r, 65536)), 0)), p.wait())
+"""
+    for command in (RECEIVERS.format(size=3_000_000), "rdpipe host1:'head -c 3000000 /dev/zero' </dev/null"):
+        status, out, err = hosts.call(f"python3 -c {shlex.quote(program)} {shlex.quote(command)}")
+        expect(status == 0 and out == b"3000000 0\n", f"{command}: status {status}: {out!r} {err}")
+
+
+def a_paused_reader_stalls_nothing(hosts):
+    """Receivers write as much as fits; the pipeline still obeys, and the agents' answers are read."""
+    process = hosts.start("local", "exec " + RECEIVERS.format(size=2_000_000_000))
+    wait_for("the output is full", lambda: is_stuck(hosts, process), 60 * SLOWNESS)
+    process.send_signal(signal.SIGTERM)
+    try:
+        status = process.wait(timeout=SOON)
+    except subprocess.TimeoutExpired:
+        hosts.end(process)
+        raise Failure("a signal was not seen while the output is full") from None
+    hosts.end(process)
+    expect(status == -signal.SIGTERM, f"status {status}")
+
+
+def is_stuck(hosts, process):
+    """Is the pipe to us full, and stays so?"""
+    def lies_there():
+        return int.from_bytes(fcntl.ioctl(process.stdout, termios.FIONREAD, b"\0" * 4), "little")
+
+    before = lies_there()
+    time.sleep(0.3)
+    return before > 60_000 and lies_there() == before
+
+
+def a_reader_that_pauses_for_long(hosts):
+    process = hosts.start("local", "exec rdpipe --tee host1:'head -c 20000000 /dev/zero' host2:'cat' host1:'cat >/dev/null'")
+    wait_for("the output is full", lambda: is_stuck(hosts, process), 60 * SLOWNESS)
+    time.sleep(13)  # longer than an agent waits for its rdpipe
+    status, out, err = hosts.end(process)
+    expect(status == 0 and len(out) == 20_000_000, f"status {status}, {len(out)} bytes: {err}")
+
+
 def limits_of_the_shell(hosts):
     path = os.path.join(hosts.folder, "limited")
     status, _, err = hosts.call(f"ulimit -f 1000; rdpipe host1:'head -c 5000000 /dev/zero' :'>{path}'")
@@ -236,6 +308,7 @@ def a_host_that_is_gone(hosts):
     hosts.link("host2", "up")
 
 
-CASES = [a_guard_is_killed, a_cut_stream_never_looks_whole, signals_are_passed_on, what_ignores_signals_is_killed, a_stopped_command_is_waited_for, no_secret_on_a_command_line,
+CASES = [a_guard_is_killed, a_cut_stream_never_looks_whole, output_of_receivers_is_not_lost, a_reader_that_does_not_block_gets_all,
+         a_paused_reader_stalls_nothing, signals_are_passed_on, what_ignores_signals_is_killed, a_stopped_command_is_waited_for, no_secret_on_a_command_line,
          a_port_scan_with_garbage, no_room_where_it_goes, a_small_disk, limits_of_the_shell, each_process_killed]
-LONG = [a_host_that_is_gone, a_network_that_comes_back]
+LONG = [a_host_that_is_gone, a_network_that_comes_back, a_reader_that_pauses_for_long]
