@@ -25,6 +25,7 @@ typedef struct {
     bool output_quit;            /* the output's reader wants no more */
     bool below_done, below_quit; /* what the forward hop has answered */
     const uint8_t *plain;        /* the bytes of the stream in the first frame */
+    uint8_t *copy;               /* of the first frame's payload, if the peer can write there */
     rd_squeeze_t squeeze;        /* opened by the first compressed frame */
     rd_why_t fault;
 } drain_t;
@@ -59,6 +60,13 @@ static bool unpack(drain_t *drain, const rd_frame_t *frame, const uint8_t *paylo
 {
     if (drain->is_checked)
         return true;
+    if (frame->flags & (RD_FLAG_CRC | RD_FLAG_ZSTD) && rd_stream_is_shared(drain->from)) {
+        if (!drain->copy)
+            drain->copy = malloc(drain->from->hop.terms.block);
+        if (!drain->copy)
+            return fault(drain, "no memory for a block", 0);
+        payload = memcpy(drain->copy, payload, frame->len);
+    }
     if (!(frame->flags & RD_FLAG_ZSTD)) {
         drain->plain = payload;
         return true;
@@ -312,4 +320,5 @@ void rd_drain(rd_pump_t *pump, rd_stream_t *from, rd_end_t *output, rd_stream_t 
     finish(&drain);
     if (drain.squeeze.block)
         rd_squeeze_close(&drain.squeeze);
+    free(drain.copy);
 }

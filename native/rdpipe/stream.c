@@ -68,6 +68,11 @@ void rd_stream_release(rd_stream_t *stream, const rd_frame_t *frame)
     link_of(stream)->ops->release(link_of(stream), RD_FRAME_BYTES + frame->len);
 }
 
+bool rd_stream_is_shared(const rd_stream_t *stream)
+{
+    return strcmp(stream->hop.carrier, "tcp") != 0;
+}
+
 uint8_t *rd_stream_room(rd_stream_t *stream, size_t len)
 {
     bw_link_t *link = link_of(stream);

@@ -37,6 +37,9 @@ rd_next_t rd_stream_next(rd_stream_t *stream, rd_frame_t *frame_p, const uint8_t
                          rd_why_t *why);
 void rd_stream_release(rd_stream_t *stream, const rd_frame_t *frame);
 
+/* Can the peer write where its payloads lie? */
+bool rd_stream_is_shared(const rd_stream_t *stream);
+
 /* Room for a frame with a payload of `len` bytes, or NULL: wait. The payload goes behind the first
  * RD_FRAME_BYTES, then rd_stream_put sends it (frame->len may be less than `len`). */
 uint8_t *rd_stream_room(rd_stream_t *stream, size_t len);

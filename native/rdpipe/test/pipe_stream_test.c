@@ -389,6 +389,97 @@ static void damage_is_seen(void)
     }
 }
 
+#define LONG_BLOCK ((uint32_t)2 * 1024 * 1024) /* more than a pipe takes */
+
+/* A producer that changes a block where it lies, as soon as it is told that it has been checked. */
+static pid_t start_changer(uint16_t port, int checked, int changed)
+{
+    pid_t child = fork();
+    rd_key_t key;
+    rd_terms_t terms = terms_of(carrier, LONG_BLOCK);
+    rd_hop_t hop;
+    rd_stream_t stream;
+    rd_frame_t frame = {
+        .kind = RD_DATA, .flags = RD_FLAG_CRC, .len = LONG_BLOCK, .value = LONG_BLOCK};
+    rd_frame_t end_frame = {.kind = RD_END, .offset = LONG_BLOCK};
+    uint8_t *at;
+    rd_why_t why;
+    char byte;
+
+    if (child != 0)
+        return child;
+    key = key_of(KEY);
+    if (!join_door(port, &key, &terms, &hop, &why))
+        _exit(91);
+    rd_stream_open(&stream, &hop, "the consumer");
+    at = rd_stream_room(&stream, LONG_BLOCK);
+    if (!at)
+        _exit(92);
+    for (size_t i = 0; i < LONG_BLOCK; i++)
+        at[RD_FRAME_BYTES + i] = byte_of(i);
+    frame.crc = rd_crc(at + RD_FRAME_BYTES, LONG_BLOCK);
+    rd_stream_put(&stream, at, &frame);
+    for (int64_t deadline = rd_now_ms() + LONG_MS; rd_left_ms(deadline) > 0;) {
+        struct pollfd polled = {.fd = checked, .events = POLLIN};
+
+        rd_streams_wait(&stream, NULL, &polled, 1, 1000);
+        if (polled.revents)
+            break;
+    }
+    if (read(checked, &byte, 1) != 1)
+        _exit(93);
+    memset(at + RD_FRAME_BYTES, 0xEE, LONG_BLOCK);
+    if (write(changed, &byte, 1) != 1)
+        _exit(94);
+    (void)rd_stream_say(&stream, &end_frame, NULL);
+    rd_stream_hear_out(&stream, false, rd_now_ms() + 2000);
+    _exit(0);
+}
+
+static void what_was_checked_is_what_is_written(void)
+{
+    receiver_t receiver;
+    int output[2], checked[2], changed[2];
+    uint16_t port;
+    int door = open_door(&port);
+    rd_key_t key = key_of(KEY);
+    rd_terms_t terms = terms_of(RD_CARRIERS_ALL, LONG_BLOCK);
+    rd_hop_t hop;
+    rd_why_t why;
+    pid_t changer, reader;
+
+    CHECK(pipe(output) == 0 && pipe(checked) == 0 && pipe(changed) == 0);
+    changer = start_changer(port, checked[0], changed[1]);
+    reader = fork();
+    if (reader == 0) {
+        struct pollfd polled = {.fd = output[0], .events = POLLIN};
+        char byte = 'x';
+
+        close(output[1]);
+        if (poll(&polled, 1, LONG_MS) != 1 || write(checked[1], &byte, 1) != 1 ||
+            read(changed[0], &byte, 1) != 1)
+            _exit(1);
+        for (uint64_t at = 0; at < LONG_BLOCK; at++)
+            if (read(output[0], &byte, 1) != 1 || (uint8_t)byte != byte_of(at))
+                _exit(2);
+        _exit(0);
+    }
+    close(output[0]);
+    CHECK(rd_hop_accept(door, &key, &terms, -1, rd_now_ms() + LONG_MS, NULL, &hop, &why));
+    CHECK(rd_pump_init(&receiver.pump, &why));
+    rd_stream_open(&receiver.stream, &hop, "the producer");
+    drain_into(&receiver, output[1]);
+    CHECK_EQ(status_of(reader), 0);
+    CHECK_EQ(receiver.pump.outcome, RD_PUMP_DONE);
+    end(&receiver);
+    CHECK_EQ(status_of(changer), 0);
+    close(door);
+    for (int i = 0; i < 2; i++) {
+        close(checked[i]);
+        close(changed[i]);
+    }
+}
+
 static const check_case_t cases[] = {
     {"all sizes", all_sizes},
     {"small pieces", small_pieces},
@@ -400,6 +491,7 @@ static const check_case_t cases[] = {
     {"a killed producer is no end", a_killed_producer_is_no_end},
     {"a killed consumer is a fault", a_killed_consumer_is_a_fault},
     {"damage is seen", damage_is_seen},
+    {"what was checked is what is written", what_was_checked_is_what_is_written},
 };
 
 int main(int argc, char **argv)
