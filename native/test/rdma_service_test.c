@@ -323,8 +323,6 @@ static void a_link_that_lingers_goes_with_its_device(void)
     for (end = now_ms() + WAIT_MS; carrier_mappings(NULL) > 0 && now_ms() < end;)
         wait_briefly();
     CHECK_EQ(carrier_mappings(NULL), 0);
-    close(fake.context.async_fd);
-    close(fake.context.cmd_fd);
 }
 
 static const check_case_t cases[] = {

@@ -11,8 +11,8 @@ ASAN_PROGRAMS = $(TEST_NAMES:%=$(BUILD)/asan/%)
 # Only what runs two threads. clang: the thread sanitizer of gcc 12 was tried and did not see a
 # missing release in ring.c, that of clang 14 does.
 TSAN_CC ?= clang
-TSAN_NAMES := stress_test
-TSAN_PROGRAMS := $(TSAN_NAMES:%=$(BUILD)/tsan/%)
+TSAN_NAMES = stress_test $(if $(HAS_RDMA),rdma_service_test)
+TSAN_PROGRAMS = $(TSAN_NAMES:%=$(BUILD)/tsan/%)
 
 TEST_HEADERS := $(wildcard test/*.h link/*.h link/rdma/*.h driver/*.h)
 TEST_CFLAGS := $(BASE_CFLAGS) -O2 -g -pthread -Ilink -Itest
