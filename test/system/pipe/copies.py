@@ -253,7 +253,7 @@ def a_log_that_grows(hosts):
 
 def two_copies_to_one_target(hosts):
     """The second is told at once and sends nothing; the first is whole."""
-    folder = folder_of(hosts, "two")
+    folder = folder_of(hosts, "twice")
     os.mkdir(f"{folder}/tree")
     with open(f"{folder}/tree/file", "wb") as file:
         file.write(os.urandom(60_000_000))
