@@ -12,7 +12,7 @@
 -export_type([serve/0, answer/0]).
 
 %% `[Ref | Answer]' is what goes over the lane: a cell is shorter than a tuple.
--dialyzer({no_improper_lists, [request/4, call/5, down/4, run/4]}).
+-dialyzer({no_improper_lists, [request/4, call/5, server_down/3, run/4]}).
 
 %% `old': it was there at the last look; `watched': its caller is monitored.
 -record(pending, {server :: pid(), caller :: pid(), kind = call :: call | apply, age = new :: new | old | watched}).
