@@ -187,15 +187,21 @@ void rd_run_tell_start(rd_run_t *run)
     }
 }
 
+/* An agent that has ended needs no word any more: its end is heard of at its channel. */
+static bool is_there(const rd_run_t *run, size_t i)
+{
+    return run->of[i].channel.to >= 0 && !run->of[i].has_said_bye && !run->of[i].is_lost;
+}
+
 void rd_run_tell_taken(rd_run_t *run, size_t i, size_t bytes)
 {
     rd_line_t line;
 
-    if (run->of[i].has_said_bye || run->of[i].is_lost)
+    if (!is_there(run, i))
         return;
     rd_line_begin(&line, "taken");
     rd_line_number(&line, "bytes", bytes);
-    send_line(run, i, &line);
+    (void)rd_line_send(&line, run->of[i].channel.to);
 }
 
 void rd_run_tell_quit(rd_run_t *run)
@@ -203,10 +209,10 @@ void rd_run_tell_quit(rd_run_t *run)
     for (size_t i = 0; i < rd_run_count(run); i++) {
         rd_line_t line;
 
-        if (!run->chain->of[i].is_receiver || run->of[i].has_said_bye || run->of[i].is_lost)
+        if (!run->chain->of[i].is_receiver || !is_there(run, i))
             continue;
         rd_line_begin(&line, "quit");
-        send_line(run, i, &line);
+        (void)rd_line_send(&line, run->of[i].channel.to);
     }
 }
 
