@@ -36,6 +36,7 @@ questions() ->
      {"ring", beamway_bench_ring, "binaries of 10 MB round a ring of six nodes, lanes and distribution"},
      {"heartbeat", beamway_bench_heartbeat, "a small call beside large messages, lanes and distribution"},
      {"calls", beamway_bench_calls, "100 callers of one server, lanes and distribution"},
+     {"lane-cost", beamway_bench_lane_cost, "processor time and rate of messages and calls, lanes and '!' over shared memory"},
      {"placement", beamway_bench_placement, "choosing nodes, trees of networks, ants with and without placement (root for some parts; not part of all)"},
      {"pipe", beamway_bench_pipe, "rdpipe's carriers beside iperf3, ssh, cat, mbuffer, nc and socat (root; not part of all)"},
      {"rdma", beamway_bench_rdma, "the bare rdma link beside perftest (needs a device; not part of all)"},

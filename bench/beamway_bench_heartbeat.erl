@@ -42,7 +42,7 @@ measure(#{contender := #{name := Name}, members := [One, _]} = Cluster, #{share 
     Rate = Share * lists:min(both(Cluster, capacity, [?BYTES, CapacityMs])),
     _ = both(Cluster, start_streams, [Way, ?BYTES, Rate]),
     Beats = beamway_bench_nodes:call(One, beamway_bench_lanes, heartbeat, [Way, Second, 1, Ms], Ms + 60000),
-    Real = beamway_bench_nodes:all(Cluster, beamway_bench_lanes, stop_streams, []),
+    Real = beamway_bench_nodes:all(Cluster, beamway_bench_lanes, stop, []),
     Us = [Beat / 1000 || Beat <- Beats],
     #{<<?KEY/binary, ", p50">> => beamway_bench_stats:percentile(50, Us), <<?KEY/binary, ", p99">> => beamway_bench_stats:percentile(99, Us),
       <<?KEY/binary, ", max">> => lists:max(Us), <<"streams beside the call">> => lists:sum(Real) / 2 * ?BYTES / 1.0e6}.

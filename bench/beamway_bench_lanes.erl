@@ -1,19 +1,24 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc The half of the benchmarks of lanes that runs inside the nodes: the ring of the library that this one follows, callers of
-%% a server, paced streams of large messages, and a heartbeat beside them.
+%% a server, senders of messages, paced streams of large messages, and a heartbeat beside them.
 %%
 %% Every message goes by `stock' (`!', gen_server:call) or by `lane' (teleport), and everything else is the same.
 -module(beamway_bench_lanes).
 
--export([start/0, start_ring/2, ring/3, start_server/0, start_sink/0, calls/4, capacity/3, start_streams/4, stop_streams/0, heartbeat/4, prime/1]).
--export_type([way/0]).
+-export([start/0, start_ring/2, ring/3, start_server/0, start_sink/0, start_sink/1, calls/4, capacity/3, start_streams/4, start_load/4, done/0, stop/0, heartbeat/4,
+         prime/1]).
+-export_type([way/0, load/0, payload/0]).
 
 -type way() :: stock | lane.
+-type payload() :: {binary, Bytes :: pos_integer()} | {list, Bytes :: pos_integer()} | {map, Keys :: pos_integer()}.
+%% A list of pairs of some 25 bytes each in the external format.
+-type load() :: call | {message, payload(), Batch :: pos_integer(), Open :: pos_integer()}.
+%% Calls of the server; or messages to the sink, which confirms each batch. Each sender has at most so many batches open.
 
 -define(RING, beamway_bench_ring).
 -define(SERVER, beamway_bench_server).
 -define(SINK, beamway_bench_sink).
--define(STREAMS, beamway_bench_streams).
+-define(KEEPER, beamway_bench_keeper).
 -define(ANSWER_MS, 60000).
 
 send(Way, Dest, Message) -> send(Way, Dest, Message, normal).
@@ -109,11 +114,18 @@ call_loop(Way, Server, Count) ->
 
 %% @doc Takes messages and confirms each, by stock distribution: a few bytes.
 -spec start_sink() -> true.
-start_sink() -> started(?SINK, fun sink/0).
+start_sink() -> start_sink(stock).
 
-sink() ->
-    receive {From, Binary} -> From ! {taken, byte_size(Binary)} end,
-    sink().
+%% @doc The same, confirming by this way, where the message names who waits for it.
+-spec start_sink(way()) -> true.
+start_sink(Way) -> started(?SINK, fun() -> sink(Way) end).
+
+sink(Way) ->
+    receive
+        {nobody, _} -> ok;
+        {From, _} -> ok = send(Way, From, taken)
+    end,
+    sink(Way).
 
 %% @doc How many messages of so many bytes a second four streams bring to the node at most, by stock distribution.
 -spec capacity(node(), Bytes :: pos_integer(), Ms :: pos_integer()) -> float().
@@ -135,39 +147,97 @@ stream(Way, Node, Binary, Count, EveryUs) ->
 stream(Way, Node, Binary, Count, EveryUs, Due) ->
     receive after max(0, (Due - erlang:monotonic_time(microsecond)) div 1000) -> ok end,
     ok = send(Way, {?SINK, Node}, {self(), Binary}, bulk),
-    receive {taken, _} -> ok after ?ANSWER_MS -> exit(no_answer) end,
+    receive taken -> ok after ?ANSWER_MS -> exit(no_answer) end,
     ok = counters:add(Count, 1, 1),
     %% A stream that is late does not catch up: the pace is a limit.
     stream(Way, Node, Binary, Count, EveryUs, max(Due + EveryUs, erlang:monotonic_time(microsecond) - EveryUs)).
 
-%% @doc Four streams to the node, together so many messages a second; they run until {@link stop_streams/0}.
+%% @doc Four streams to the node, together so many messages a second; they run until {@link stop/0}.
 -spec start_streams(way(), node(), Bytes :: pos_integer(), Rate :: float()) -> ok.
 start_streams(Way, Node, Bytes, Rate) ->
-    Starter = self(),
     EveryUs = round(4 * 1.0e6 / Rate),
-    Keeper = spawn(fun() ->
-                           true = register(?STREAMS, self()),
-                           Binary = binary:copy(<<"s">>, Bytes),
-                           Count = counters:new(1, []),
-                           Start = erlang:monotonic_time(microsecond),
-                           Pids = [spawn_link(fun() -> receive after N * EveryUs div 4000 -> stream(Way, Node, Binary, Count, EveryUs) end end)
-                                   || N <- [0, 1, 2, 3]],
-                           Starter ! {self(), started},
-                           receive
-                               {stop, From} ->
-                                   _ = [begin unlink(Pid), exit(Pid, kill) end || Pid <- Pids],
-                                   From ! {stopped, counters:get(Count, 1) * 1.0e6 / (erlang:monotonic_time(microsecond) - Start)}
-                           end
-                   end),
-    receive {Keeper, started} -> ok after ?ANSWER_MS -> error(no_streams) end.
+    Binary = binary:copy(<<"s">>, Bytes),
+    keep(kill, [fun(Count) -> receive after N * EveryUs div 4000 -> stream(Way, Node, Binary, Count, EveryUs) end end || N <- [0, 1, 2, 3]]).
 
-%% @doc Ends them: how many messages a second they really brought.
--spec stop_streams() -> float().
-stop_streams() ->
-    Monitor = monitor(process, ?STREAMS),
-    ?STREAMS ! {stop, self()},
-    Rate = receive {stopped, Real} -> Real after ?ANSWER_MS -> error(streams_do_not_stop) end,
-    receive {'DOWN', Monitor, process, _, _} -> Rate end.
+%% ---- a load that goes on ----
+
+%% @doc So many processes put the load on the node; they run until {@link stop/0}.
+-spec start_load(way(), node(), load(), Processes :: pos_integer()) -> ok.
+start_load(Way, Node, call, Processes) ->
+    Server = erpc:call(Node, erlang, whereis, [?SERVER]),
+    keep(kill, lists:duplicate(Processes, fun(Count) -> call_loop(Way, Server, Count) end));
+start_load(Way, Node, {message, What, Batch, Open}, Processes) ->
+    Sink = erpc:call(Node, erlang, whereis, [?SINK]),
+    Payload = payload(What),
+    keep(finish, lists:duplicate(Processes, fun(Count) -> send_loop(Way, Sink, Payload, {Batch, Open}, 0, Count) end)).
+
+payload({binary, Bytes}) -> binary:copy(<<"m">>, Bytes);
+payload({list, Bytes}) -> [{N, <<"0123456789abcdef">>} || N <- lists:seq(1, Bytes div 25)];
+payload({map, Keys}) -> maps:from_list([{N, N * N} || N <- lists:seq(1, Keys)]).
+
+%% Only a window of messages is on its way: the cost of a message is measured, not that of a growing mailbox.
+send_loop(Way, Sink, Payload, {Batch, Most} = Window, Open, Count) when Open < Most ->
+    ok = send_batch(Way, Sink, Payload, Batch),
+    send_loop(Way, Sink, Payload, Window, Open + 1, Count);
+send_loop(Way, Sink, Payload, {Batch, _} = Window, Open, Count) ->
+    receive
+        taken -> ok = counters:add(Count, 1, Batch), send_loop(Way, Sink, Payload, Window, Open - 1, Count);
+        finish -> lists:foreach(fun(_) -> receive taken -> ok after ?ANSWER_MS -> exit(no_answer) end end, lists:seq(1, Open))
+    after ?ANSWER_MS -> exit(no_answer)
+    end.
+
+send_batch(Way, Sink, Payload, 1) -> send(Way, Sink, {self(), Payload});
+send_batch(Way, Sink, Payload, Left) ->
+    ok = send(Way, Sink, {nobody, Payload}),
+    send_batch(Way, Sink, Payload, Left - 1).
+
+%% Linked with its processes: when one fails, whoever asks the keeper next also fails.
+keep(Ending, Bodies) ->
+    Starter = self(),
+    Keeper = spawn(fun() ->
+                           true = register(?KEEPER, self()),
+                           Count = counters:new(1, [write_concurrency]),
+                           Start = erlang:monotonic_time(microsecond),
+                           Pids = [spawn_link(fun() -> Body(Count) end) || Body <- Bodies],
+                           Starter ! {self(), started},
+                           keeper(Ending, Pids, Count, Start)
+                   end),
+    receive {Keeper, started} -> ok after ?ANSWER_MS -> error(load_does_not_start) end.
+
+keeper(Ending, Pids, Count, Start) ->
+    receive
+        {done, From, Ref} ->
+            From ! {Ref, {counters:get(Count, 1), erlang:monotonic_time(microsecond)}},
+            keeper(Ending, Pids, Count, Start);
+        {stop, From, Ref} ->
+            Rate = counters:get(Count, 1) * 1.0e6 / (erlang:monotonic_time(microsecond) - Start),
+            ok = end_all(Ending, Pids),
+            From ! {Ref, Rate}
+    end.
+
+%% Senders of messages wait for what is on its way: the next load would stand behind it.
+end_all(kill, Pids) -> lists:foreach(fun(Pid) -> true = unlink(Pid), exit(Pid, kill) end, Pids);
+end_all(finish, Pids) ->
+    Monitors = [begin Pid ! finish, monitor(process, Pid) end || Pid <- Pids],
+    lists:foreach(fun(Monitor) -> receive {'DOWN', Monitor, process, _, _} -> ok end end, Monitors).
+
+%% @doc How many messages were confirmed or calls answered so far, and when that was.
+-spec done() -> {Count :: non_neg_integer(), Us :: integer()}.
+done() -> ask(done).
+
+%% @doc Ends them: how many messages or calls a second there really were.
+-spec stop() -> float().
+stop() -> ask(stop).
+
+ask(What) ->
+    Ref = monitor(process, ?KEEPER),
+    ?KEEPER ! {What, self(), Ref},
+    receive
+        {Ref, Answer} when What =:= stop -> receive {'DOWN', Ref, process, _, _} -> Answer end;
+        {Ref, Answer} -> true = demonitor(Ref, [flush]), Answer;
+        {'DOWN', Ref, process, _, Reason} -> error({load_failed, Reason})
+    after ?ANSWER_MS -> error(load_does_not_answer)
+    end.
 
 %% @doc A call of 64 bytes each millisecond or so for so long: the round trips in nanoseconds.
 -spec heartbeat(way(), node(), PauseMs :: non_neg_integer(), Ms :: pos_integer()) -> [pos_integer()].

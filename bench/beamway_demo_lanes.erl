@@ -28,7 +28,7 @@ run(#{members := [One, Two | _]} = Cluster) ->
 beside(Way, {One, Second}, {Two, First}, Rate) ->
     _ = [beamway_bench_nodes:call(Member, beamway_bench_lanes, start_streams, [Way, Node, ?BYTES, Rate]) || {Member, Node} <- [{One, Second}, {Two, First}]],
     Beats = [Ns / 1000 || Ns <- beamway_bench_nodes:call(One, beamway_bench_lanes, heartbeat, [Way, Second, 1, ?MS])],
-    _ = [beamway_bench_nodes:call(Member, beamway_bench_lanes, stop_streams, []) || Member <- [One, Two]],
+    _ = [beamway_bench_nodes:call(Member, beamway_bench_lanes, stop, []) || Member <- [One, Two]],
     {beamway_bench_stats:percentile(50, Beats), beamway_bench_stats:percentile(99, Beats)}.
 
 %% @doc What to show of it.

@@ -103,7 +103,7 @@ text("bench") ->
     "  pingpong   round trips of one pair of processes\n"
     "  stream     one sender, one receiver\n"
     "  cost       system calls, context switches and copies for each message\n"
-    "  ring, heartbeat, calls\n"
+    "  ring, heartbeat, calls, lane-cost\n"
     "             lanes beside distribution\n"
     "  placement  choices among 100 real nodes, and policies with old information\n"
     "  http, http-memory, http-2009\n"
