@@ -180,16 +180,21 @@ trailers(Config) ->
 unread_body(Config) ->
     [{200, _, <<"ignored">>}, {200, _, <<"OK">>}] =
         yucan_client:exchange(?config(port, Config), ["POST /ignore", ?HOST, "Content-Length: 20\r\n\r\nGET /smuggled HTTP/1", "GET /", ?HOST, "\r\n"]),
+    Chunked = ["POST /ignore", ?HOST, "Transfer-Encoding: chunked\r\n\r\n14\r\nGET /smuggled HTTP/1\r\n"],
     [{200, _, <<"ignored">>}, {200, _, <<"OK">>}] =
-        yucan_client:exchange(?config(port, Config), ["POST /ignore", ?HOST, "Transfer-Encoding: chunked\r\n\r\n14\r\nGET /smuggled HTTP/1\r\n0\r\n\r\n", "GET /", ?HOST, "\r\n"]).
+        yucan_client:exchange(?config(port, Config), [Chunked, "0\r\nX-Sum: 1\r\n\r\n", "GET /", ?HOST, "\r\n"]),
+    %% Behind a chunk or a trailer that is none nothing is a request.
+    [[{200, _, <<"ignored">>}] = yucan_client:exchange(?config(port, Config), [Chunked, Broken, "\r\n\r\n", "GET /", ?HOST, "\r\n"])
+     || Broken <- ["zz", "1\r\nabc", "0\r\nno trailer"]].
 
 %% Too much to drain: the answer still arrives (RFC 9112, 9.6), then the end.
 large_unread_body(Config) ->
     [{200, Headers, <<"ignored">>}] =
-        yucan_client:exchange(?config(port, Config), ["POST /ignore", ?HOST, "Content-Length: 500000\r\n\r\n", binary:copy(<<"x">>, 500000), "GET /", ?HOST, "\r\n"]),
+        yucan_client:exchange(?config(port, Config), ["POST /ignore", ?HOST, "Content-Length: 100000000000\r\n\r\n", binary:copy(<<"x">>, 500000), "GET /", ?HOST, "\r\n"]),
     <<"close">> = proplists:get_value(<<"connection">>, Headers).
 
-%% A client that sends all of a large body before it reads, as some proxies do, finds the early answer whole: with a length, in chunks, over TLS.
+%% A client that sends all of a large body before it reads, as some proxies do, finds the early answer whole: with a length, in chunks, over TLS. The
+%% connection serves the next request.
 early_answer(Config) ->
     Part = binary:copy(<<"x">>, 100000),
     Parts = lists:duplicate(200, Part),
@@ -198,7 +203,7 @@ early_answer(Config) ->
     Plain = yucan_client:connect(?config(port, Config)),
     {200, _, <<"ignored">>} = early(Plain, gen_tcp, [Post, "Content-Length: 20000000\r\n\r\n"], Parts),
     Coded = yucan_client:connect(?config(port, Config)),
-    {200, _, <<"ignored">>} = early(Coded, gen_tcp, [Post, "Transfer-Encoding: chunked\r\n\r\n"], Chunks ++ [yucan_chunk:last()]),
+    {200, _, <<"ignored">>} = early(Coded, gen_tcp, [Post, "Transfer-Encoding: chunked\r\n\r\n"], Chunks ++ ["0\r\nX-Sum: 1\r\n\r\n"]),
     Tls = yucan_test_server:certificate("localhost", ?config(priv_dir, Config)),
     {ok, Secure} = yucan_test_server:tls_connect(yucan_test_server:start(yucan_early, #{listen => [#{port => 0, tls => Tls}]}), []),
     {200, _, <<"ignored">>} = early(Secure, ssl, [Post, "Content-Length: 20000000\r\n\r\n"], Parts),
@@ -207,8 +212,11 @@ early_answer(Config) ->
 early(Socket, Module, Head, Parts) ->
     [ok = Module:send(Socket, Data) || Data <- [Head | Parts]],
     {ok, Bytes} = Module:recv(Socket, 0, ?WAIT_MS),
-    [Response] = yucan_client:parse(Bytes, <<"POST">>),
-    {error, closed} = Module:recv(Socket, 0, ?WAIT_MS),
+    [{_, Headers, _} = Response] = yucan_client:parse(Bytes, <<"POST">>),
+    undefined = proplists:get_value(<<"connection">>, Headers),
+    ok = Module:send(Socket, ["GET /", ?HOST, "\r\n"]),
+    {ok, Next} = Module:recv(Socket, 0, ?WAIT_MS),
+    [{200, _, <<"OK">>}] = yucan_client:parse(Next, <<"GET">>),
     ok = Module:close(Socket),
     Response.
 

@@ -9,6 +9,8 @@
 
 -define(WAIT_MS, (20000 * beamway_runner:slowness())).
 -define(SHORT_MS, (1000 * beamway_runner:slowness())).
+%% The connection is to be kept after an early answer, whatever the body's length.
+-define(KEPT, #{drain_bytes => 1000000000000}).
 
 suite() -> [{timetrap, {minutes, 2}}].
 
@@ -112,13 +114,21 @@ drain_bytes(_) ->
 
 %% A client that sends without end after its answer is cut off.
 linger_ms(_) ->
-    Socket = answered_early(start(#{linger_ms => ?SHORT_MS})),
-    send_until(Socket, binary:copy(<<"x">>, 10000), 0, erlang:monotonic_time(millisecond) + ?WAIT_MS).
+    [begin
+         Socket = answered_early(start(Limits#{linger_ms => ?SHORT_MS})),
+         send_until(Socket, binary:copy(<<"x">>, 10000), 0, erlang:monotonic_time(millisecond) + ?WAIT_MS),
+         yucan_test_server:stop_all()
+     end || Limits <- [#{}, ?KEPT]],
+    %% So is one that sends nothing.
+    {error, closed} = gen_tcp:recv(answered_early(start((?KEPT)#{linger_ms => ?SHORT_MS})), 0, ?WAIT_MS).
 
 %% One that only drips is cut off long before that.
 linger_rate(_) ->
-    Socket = answered_early(start(#{linger_ms => 100 * ?WAIT_MS, min_body_rate => 100000})),
-    send_until(Socket, <<"x">>, 100, erlang:monotonic_time(millisecond) + ?WAIT_MS).
+    [begin
+         Socket = answered_early(start(Limits#{linger_ms => 100 * ?WAIT_MS, min_body_rate => 100000})),
+         send_until(Socket, <<"x">>, 100, erlang:monotonic_time(millisecond) + ?WAIT_MS),
+         yucan_test_server:stop_all()
+     end || Limits <- [#{}, (?KEPT)#{read_ms => ?SHORT_MS}]].
 
 answered_early(Port) ->
     Socket = yucan_client:connect(Port),

@@ -14,6 +14,8 @@
 %% A body up to this size that is wanted as a whole is read by one call. The memory is the client's to fill: it may not be had for an
 %% announcement of more.
 -define(WHOLE_BYTES, 1048576).
+%% So long may a client be silent in a body that nobody reads.
+-define(SILENCE_MS, 5000).
 
 -record(body, {
     socket :: yucan_socket:socket(),
@@ -25,6 +27,8 @@
     %% The client waits to be told that it may send.
     expect :: boolean(),
     started :: undefined | integer(),
+    %% No reading beyond this time.
+    deadline = infinity :: infinity | integer(),
     received = 0 :: non_neg_integer(),
     trailers = [] :: [{binary(), binary()}]
 }).
@@ -41,30 +45,32 @@ open(#req{body = Framing, expect = Expect, conn = #conn{socket = Socket}}, Buffe
     _ = put(?KEY, #body{socket = Socket, limits = Limits, left = Left, buffer = Buffer, expect = Wait}),
     ok.
 
-%% @doc After the answer: drains what the handler left, up to a limit. Gives what follows the body.
--spec close(AlreadyEnding :: boolean()) -> {keep, Rest :: binary()} | close.
+%% @doc After the answer: drains what the handler left, up to a limit. Gives what follows the body, or for how long the connection may linger.
+-spec close(AlreadyEnding :: boolean()) -> {keep, Rest :: binary()} | {linger, Ms :: non_neg_integer()}.
 close(Ending) ->
-    Body = get(?KEY),
+    #body{limits = #limits{drain_bytes = Max, linger_ms = Ms}} = Body = get(?KEY),
     Result = case Body of
-        _ when Ending -> finished(Body);
+        #body{left = Left, buffer = Rest} when Left =:= done; Left =:= {length, 0} -> {keep, Rest};
+        _ when Ending -> {linger, Ms};
         %% It was never asked for: it may come or not (RFC 9110, 10.1.1), so nothing says where the next request starts.
-        #body{expect = true} -> close;
-        #body{limits = #limits{drain_bytes = Max}} -> drain(Body, Max)
+        #body{expect = true} -> {linger, Ms};
+        %% The rate counts from here: what the handler has read fast allows no slow rest.
+        _ -> drain(Body#body{started = undefined, received = 0, deadline = erlang:monotonic_time(millisecond) + Ms}, Max)
     end,
     _ = erase(?KEY),
     Result.
 
-finished(#body{left = Left, buffer = Rest}) when Left =:= done; Left =:= {length, 0} -> {keep, Rest};
-finished(_) -> close.
-
 drain(#body{left = Left, buffer = Rest}, _) when Left =:= done; Left =:= {length, 0} -> {keep, Rest};
-drain(#body{left = {failed, _}}, _) -> close;
-drain(#body{left = {length, Length}, buffer = Buffer}, Max) when Length - byte_size(Buffer) > Max -> close;
-drain(Body, Max) ->
-    case next(Body, ?PART_BYTES, 1000) of
+drain(#body{left = {length, Length}, buffer = Buffer, deadline = Deadline}, Max) when Length - byte_size(Buffer) > Max -> {linger, until(Deadline)};
+drain(#body{deadline = Deadline} = Body, Max) ->
+    case next(Body, ?PART_BYTES, min(?SILENCE_MS, until(Deadline))) of
         {_, Data, Body1} when byte_size(Data) =< Max -> drain(Body1, Max - byte_size(Data));
-        _ -> close
+        %% The time that a client gets to go on is used up.
+        {error, timeout} -> {linger, 0};
+        _ -> {linger, until(Deadline)}
     end.
+
+until(Deadline) -> max(0, Deadline - erlang:monotonic_time(millisecond)).
 
 %% @doc May another request follow on the connection? Asked when the head of the answer is written.
 -spec outlook() -> keep | close.
@@ -177,10 +183,12 @@ receive_more(#body{socket = Socket, buffer = Buffer} = Body, Max, Timeout) ->
         {error, _} -> {error, closed}
     end.
 
-received(#body{received = Before, started = Started, limits = Limits} = Body, Size, Max, Timeout) ->
-    Elapsed = erlang:monotonic_time(millisecond) - Started,
+received(#body{received = Before, started = Started, deadline = Deadline, limits = Limits} = Body, Size, Max, Timeout) ->
+    Now = erlang:monotonic_time(millisecond),
+    Elapsed = Now - Started,
     Received = Before + Size,
-    case Elapsed > Limits#limits.read_ms andalso Received * 1000 < Limits#limits.min_body_rate * Elapsed of
+    TooSlow = Elapsed > Limits#limits.read_ms andalso Received * 1000 < Limits#limits.min_body_rate * Elapsed,
+    case TooSlow orelse Now > Deadline of
         true -> {error, timeout};
         false -> next(Body#body{received = Received}, Max, Timeout)
     end.

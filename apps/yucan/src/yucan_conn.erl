@@ -215,7 +215,10 @@ refuse(Status, Reason, Buffer, #state{conn = Conn, socket = Socket} = State) ->
 
 %% Its answer is out, and the client may be sending still. Nobody is served on this connection any more.
 -spec linger(#state{}) -> no_return().
-linger(#state{socket = Socket, limits = #limits{linger_ms = Ms, min_body_rate = Rate}}) ->
+linger(#state{limits = #limits{linger_ms = Ms}} = State) -> linger(Ms, State).
+
+-spec linger(Ms :: non_neg_integer(), #state{}) -> no_return().
+linger(Ms, #state{socket = Socket, limits = #limits{min_body_rate = Rate}}) ->
     yucan_socket:linger(Socket, Ms, Rate),
     exit(normal).
 
@@ -245,13 +248,13 @@ request(Req, Rest, #state{conn = Conn} = State) ->
 after_body({upgrade, Function}, State, _) ->
     case yucan_body:close(true) of
         {keep, Rest} -> upgrade(Function, Rest, State);
-        close -> finish(<<>>, State)
+        {linger, _} -> finish(<<>>, State)
     end;
 after_body({Connection, _, _}, State, Site) ->
     case yucan_body:close(Connection =:= close) of
         {keep, Rest} when Connection =:= keep -> next(Rest, State, Site);
         {keep, Rest} -> finish(Rest, State);
-        close -> linger(State)
+        {linger, Ms} -> linger(Ms, State)
     end.
 
 last_one(Req, #state{limits = #limits{requests = infinity}}) -> Req;

@@ -25,7 +25,7 @@ table() ->
      {body_bytes, 16 * 1024 * 1024, "a body that is read as a whole; more: 413"},
      {chunk_line_bytes, 256, "a chunk's size line with its extensions; more: 400"},
      {trailer_bytes, 8192, "trailers after a chunked body; more: 431"},
-     {drain_bytes, 65536, "what is read and thrown away of a body that the handler left; more: the connection closes"},
+     {drain_bytes, 64 * 1024 * 1024, "what is read and thrown away of a body that the handler left; more: the connection closes"},
      {linger_ms, 30000, "after the last answer: a client that still sends is read and its bytes are dropped; more: the connection closes"},
      {header_ms, 10000, "from the first byte of a request to the end of its headers; more: 408"},
      {idle_ms, 60000, "between two requests; more: the connection closes"},
