@@ -6,7 +6,7 @@
 -export([killed_under_calls/1, halted/1, disconnected/1, stopped_and_killed/1, lanes_are_opened_again/1, nothing_is_lost_silently/1,
          killed_in_the_middle_of_a_large_message/1, first_use_by_many/1, large_terms_both_ways/1, memory_is_bounded/1, a_slow_receiver/1,
          supervisors_recover/1, nothing_is_left/1, the_application_stops/1, what_was_taken_goes_out/1, new_code/1, killed_callers/1,
-         waiters_leave/1, limits_hold/1, the_registry_is_killed/1]).
+         waiters_leave/1, senders_wait_in_turn/1, limits_hold/1, the_registry_is_killed/1]).
 -export([gather/1, on_unconfirmed/1, big_echo/0]).
 
 suite() -> [{timetrap, {minutes, 5}}].
@@ -18,7 +18,7 @@ groups() ->
                           [killed_under_calls, halted, disconnected, stopped_and_killed, lanes_are_opened_again, nothing_is_lost_silently,
                            killed_in_the_middle_of_a_large_message, first_use_by_many, large_terms_both_ways, memory_is_bounded,
                            a_slow_receiver, supervisors_recover, nothing_is_left, the_application_stops, what_was_taken_goes_out, new_code,
-                           killed_callers, waiters_leave, limits_hold, the_registry_is_killed])
+                           killed_callers, waiters_leave, senders_wait_in_turn, limits_hold, the_registry_is_killed])
         ++ teleport_nodes:groups([tls], [killed_under_calls, lanes_are_opened_again, nothing_is_lost_silently, first_use_by_many, memory_is_bounded,
                                          nothing_is_left, what_was_taken_goes_out, new_code, killed_callers]).
 
@@ -511,6 +511,30 @@ waiters_leave(Config) ->
         tp_last ! {give, self()},
         %% Before the first look of an idle lane, which comes after 5 s of silence.
         receive {sent, ok} -> ok after 4000 * beamway_runner:slowness() -> error(still_waits) end
+    end).
+
+%% A thousand senders with the default options: each of them gets a turn long before its limit, and few messages wait in the lane's process.
+%% Half of them are killed meanwhile; what was reserved for them is free again before the first look of an idle lane (5 s).
+senders_wait_in_turn(Config) ->
+    on_first(Config, fun(Node) ->
+        Receiver = spawn(Node, fun() -> (fun Discard() -> receive _ -> Discard() end end)() end),
+        Message = binary:copy(<<"x">>, 100),
+        Send = fun(Count) -> fun() -> exit(lists:usort([teleport:send(Receiver, Message) || _ <- lists:seq(1, Count)])) end end,
+        ok = teleport:prime(Node, infinity),
+        Patient = [spawn_monitor(Send(200)) || _ <- lists:seq(1, 500)],
+        Killed = [spawn_monitor(Send(100000)) || _ <- lists:seq(1, 500)],
+        Queued = fun() -> lists:max([Q || #{opened_by := this_node, queued := Q} <- teleport:lanes(Node)]) end,
+        Ended = fun({Pid, _}) -> not is_process_alive(Pid) end,
+        Most = (fun Look(Before) ->
+                        Now = max(Before, Queued()),
+                        case lists:all(Ended, Patient) of true -> Now; false -> receive after 20 -> Look(Now) end end
+                end)(0),
+        [exit(Pid, kill) || {Pid, _} <- Killed],
+        [receive {'DOWN', Monitor, process, Pid, Results} -> [ok] = Results end || {Pid, Monitor} <- Patient],
+        %% 2,000, and as many places that were reserved while others filled the queue.
+        {true, _} = {Most =< 4000, Most},
+        [receive {'DOWN', Monitor, process, Pid, killed} -> ok end || {Pid, Monitor} <- Killed],
+        beamway_peer:wait_until(fun() -> Queued() =:= 0 end, 4000 * beamway_runner:slowness())
     end).
 
 %% Whatever is stuck, the caller's own limit is the only one, and who cannot be reached is named.

@@ -5,7 +5,7 @@
 -include_lib("proper/include/proper.hrl").
 -include_lib("eunit/include/eunit.hrl").
 
--import(teleport_waiters, [new/0, in/4, out/2, told/4]).
+-import(teleport_waiters, [new/0, in/4, out/2]).
 
 -define(PID(N), list_to_pid("<0." ++ integer_to_list(1000 + N) ++ ".0>")).
 
@@ -14,6 +14,10 @@ many(Bytes, IsAlive) ->
                 lists:zip(lists:seq(1, length(Bytes)), Bytes)).
 
 all_live(_) -> true.
+
+told(Room, IsEmpty, IsAlive, Waiters) ->
+    {Told, Rest} = teleport_waiters:told(Room, IsEmpty, IsAlive, Waiters),
+    {[Ref || {Ref, _, _} <- Told], Rest}.
 
 in_their_order_as_far_as_there_is_room_test() ->
     {[A, B, C, D], W} = many([10, 20, 100, 1], fun all_live/1),

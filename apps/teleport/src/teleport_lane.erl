@@ -54,6 +54,8 @@
                shows = false :: boolean(),
                waiting = teleport_waiters:new() :: teleport_waiters:waiters(),
                looking = false :: boolean(),
+               %% places in the queue of those that were told that there is room
+               reserved = #{} :: #{reference() => {pid(), Bytes :: non_neg_integer()}},
                gather :: teleport_gather:gather(),
                serve :: teleport_serve:serve(),
                %% a message to myself will come
@@ -63,7 +65,6 @@
                bytes = 0 :: non_neg_integer(),
                held = false :: boolean(),
                max_queue_bytes :: pos_integer(),
-               max_queue_messages :: pos_integer(),
                %% delivered, and how many of these the caller knows of
                delivered = 0 :: non_neg_integer(),
                told = 0 :: non_neg_integer(),
@@ -125,11 +126,10 @@ set_priority(control) -> _ = process_flag(priority, high), ok;
 set_priority(_) -> ok.
 
 new(Role, Parent, {Node, _, _} = Id, Tx, Link) ->
-    #{chunk_bytes := Chunk, max_message_bytes := Max, max_pending_calls := MaxPending, max_queue_bytes := MaxQueue,
-      max_queue_messages := MaxMessages} = teleport_config:of_node(Node),
+    #{chunk_bytes := Chunk, max_message_bytes := Max, max_pending_calls := MaxPending, max_queue_bytes := MaxQueue} = teleport_config:of_node(Node),
     #lane{role = Role, parent = Parent, id = Id, tx = Tx, link = Link, tag = teleport_link:tag(Link),
           schedule = teleport_schedule:new(Chunk), gather = teleport_gather:new(Max, ?MAX_ALL), serve = teleport_serve:new(MaxPending),
-          max_queue_bytes = MaxQueue, max_queue_messages = MaxMessages}.
+          max_queue_bytes = MaxQueue}.
 
 -spec begin_reading(#lane{}) -> no_return().
 begin_reading(#lane{link = Link} = Lane) ->
@@ -159,8 +159,10 @@ event(pump, Lane) -> pump(Lane#lane{pumping = false});
 event({Tag, passive}, #lane{tag = Tag} = Lane) -> Lane;
 event({wait, Ref, Pid, Bytes}, #lane{waiting = Waiting} = Lane) ->
     room(Lane#lane{waiting = teleport_waiters:in({Ref, Pid}, Bytes, fun is_process_alive/1, Waiting)});
-event({wait_over, Ref}, #lane{waiting = Waiting} = Lane) -> Lane#lane{waiting = teleport_waiters:out(Ref, Waiting)};
-event(look, Lane) -> room(Lane#lane{looking = false});
+event({wait_over, Ref}, #lane{waiting = Waiting} = Lane) -> release([Ref], Lane#lane{waiting = teleport_waiters:out(Ref, Waiting)});
+event({reserved, Ref, Key, Kind, Parts, Bytes}, Lane) -> pump(queued(Key, Kind, Parts, Bytes, used(Ref, Bytes, Lane)));
+event(look, #lane{reserved = Reserved} = Lane) ->
+    room(release([Ref || {Ref, {Pid, _}} <- maps:to_list(Reserved), not is_process_alive(Pid)], Lane#lane{looking = false}));
 event(watch, #lane{serve = Serve} = Lane) -> watch_later(Lane#lane{serve = teleport_serve:watch(Serve), watching = false});
 event({'DOWN', Monitor, process, Pid, Reason}, #lane{role = acceptor, serve = Serve} = Lane) ->
     {Answers, Next} = teleport_serve:down(Monitor, Pid, Reason, Serve),
@@ -399,17 +401,37 @@ room(#lane{tx = Tx, max_queue_bytes = Max, held = Held} = Lane) ->
         false -> Next
     end.
 
-tell({Messages, Bytes}, #lane{waiting = Waiting, max_queue_bytes = Max, max_queue_messages = MaxMessages} = Lane) ->
+tell({Messages, Bytes}, #lane{tx = Tx, waiting = Waiting, max_queue_bytes = Max} = Lane) ->
     case teleport_waiters:size(Waiting) of
-        0 -> Lane;
+        0 -> look_later(Lane);
         _ ->
-            {Told, Rest} = teleport_waiters:told({MaxMessages - Messages, Max - Bytes}, Bytes =:= 0, fun is_process_alive/1, Waiting),
-            _ = [Ref ! {Ref, room} || Ref <- Told],
-            look_later(Lane#lane{waiting = Rest})
+            {Told, Rest} = teleport_waiters:told({teleport_tx:room(Tx, Messages), Max - Bytes}, Bytes =:= 0, fun is_process_alive/1, Waiting),
+            look_later(lists:foldl(fun reserve/2, Lane#lane{waiting = Rest}, Told))
     end.
 
-look_later(#lane{looking = false, waiting = Waiting} = Lane) ->
-    case teleport_waiters:size(Waiting) of
+reserve({Ref, Pid, Bytes}, #lane{tx = Tx, reserved = Reserved} = Lane) ->
+    ok = teleport_tx:begin_turn(Tx, 1, Bytes),
+    Ref ! {Ref, room},
+    Lane#lane{reserved = Reserved#{Ref => {Pid, Bytes}}}.
+
+%% Those that gave up just then, or were killed.
+release(Refs, Lane) ->
+    lists:foldl(fun(Ref, #lane{tx = Tx, reserved = Reserved} = Acc) ->
+                        case maps:take(Ref, Reserved) of
+                            {{_, Bytes}, Rest} -> ok = teleport_tx:begin_turn(Tx, -1, Bytes), Acc#lane{reserved = Rest};
+                            error -> Acc
+                        end
+                end, Lane, Refs).
+
+%% A message may be here when its place was released: it had come before its sender was killed, or the word of room came last.
+used(Ref, Bytes, #lane{tx = Tx, reserved = Reserved} = Lane) ->
+    case maps:take(Ref, Reserved) of
+        {_, Rest} -> Lane#lane{reserved = Rest};
+        error -> ok = teleport_tx:begin_turn(Tx, 1, Bytes), Lane
+    end.
+
+look_later(#lane{looking = false, waiting = Waiting, reserved = Reserved} = Lane) ->
+    case teleport_waiters:size(Waiting) + map_size(Reserved) of
         0 -> Lane;
         _ -> _ = erlang:send_after(?LOOK_MS, self(), look), Lane#lane{looking = true}
     end;
@@ -417,7 +439,7 @@ look_later(Lane) ->
     Lane.
 
 %% Nothing has come for a while: a count that stays above 0 is one that a killed sender has left.
-idle(#lane{tx = Tx, schedule = Schedule, idle = Before, unsent = {[], none}} = Lane) ->
+idle(#lane{tx = Tx, schedule = Schedule, idle = Before, unsent = {[], none}, reserved = Reserved} = Lane) when map_size(Reserved) =:= 0 ->
     case {teleport_schedule:is_empty(Schedule), teleport_tx:queued(Tx)} of
         {true, {0, _}} -> room(Lane#lane{idle = none});
         {true, Before} -> ok = teleport_tx:reconcile(Tx, Before), room(Lane#lane{idle = none});

@@ -13,7 +13,7 @@
 %% message, and nobody has delivered it; it is sent again over the next lane.
 -module(teleport_tx).
 
--export([new/4, send/6, pid/1, link/1, counters/1, begin_turn/3, queued/1, seen/2, finish/1, add/3, get/2, info/1, reconcile/2]).
+-export([new/4, send/6, pid/1, link/1, counters/1, begin_turn/3, queued/1, room/2, seen/2, finish/1, add/3, get/2, info/1, reconcile/2]).
 -export_type([tx/0, counter/0, packed/0, refusal/0]).
 
 -record(tx, {pid :: pid(),
@@ -44,6 +44,9 @@
 -define(BITMAP, 13).
 -define(BITMAP_WORDS, 64).
 -define(FINISH_TRIES, 100000).
+%% A sender that can wait does so behind this many messages, whatever `max_queue_messages' allows. The heap of the lane's process holds
+%% them. With tens of thousands its garbage collections run on a dirty scheduler and take most of the time: `docs/decisions.md'.
+-define(WAIT_MESSAGES, 2000).
 
 %% @doc For a lane that is about to be used; its process calls this.
 -spec new(pid(), teleport_link:link(), teleport_link:kind(), teleport_config:config()) -> tx().
@@ -92,10 +95,11 @@ accepted_late(Number, Counters, Tries) ->
     end.
 
 %% A message that is larger than the bound is let in when nothing else waits.
-enqueue(#tx{pid = Pid, counters = Counters, max_bytes = MaxBytes, max_messages = MaxMessages} = Tx, Key, Kind, Parts, Bytes, OnFull) ->
+enqueue(#tx{pid = Pid, counters = Counters, max_bytes = MaxBytes} = Tx, Key, Kind, Parts, Bytes, OnFull) ->
     Messages = atomics:add_get(Counters, ?QUEUED, 1),
+    Most = most(OnFull, Tx),
     case atomics:add_get(Counters, ?QUEUED_BYTES, Bytes) of
-        All when Messages =< MaxMessages, All =< MaxBytes orelse All =:= Bytes ->
+        All when Messages =< Most, All =< MaxBytes orelse All =:= Bytes ->
             Number = atomics:add_get(Counters, ?SENT, 1),
             Pid ! {tx, Key, Kind, Parts, Bytes},
             accepted(Counters, Number, Bytes);
@@ -105,26 +109,40 @@ enqueue(#tx{pid = Pid, counters = Counters, max_bytes = MaxBytes, max_messages =
             full(Tx, Key, Kind, Parts, Bytes, OnFull)
     end.
 
+most({block, _}, #tx{max_messages = Most}) -> min(Most, ?WAIT_MESSAGES);
+most(_, #tx{max_messages = Most}) -> Most.
+
+%% @doc How many more messages of senders that can wait find room. None until most of the queue is through: then those that wait have a
+%% long turn, and not one message each.
+-spec room(tx(), Queued :: non_neg_integer()) -> integer().
+room(Tx, Queued) ->
+    case most({block, infinity}, Tx) of
+        Most when Queued * 8 > Most -> 0;
+        Most -> Most - Queued
+    end.
+
 full(#tx{counters = Counters}, _, _, _, _, drop) ->
     atomics:add(Counters, ?DROPPED, 1);
 full(_, _, _, _, _, error) ->
     {error, overload};
-full(#tx{pid = Pid, counters = Counters} = Tx, Key, Kind, Parts, Bytes, {block, Deadline} = OnFull) ->
+full(#tx{pid = Pid, counters = Counters} = Tx, Key, Kind, Parts, Bytes, {block, Deadline}) ->
     ok = atomics:add(Counters, ?STALLS, 1),
     Ref = monitor(process, Pid, [{alias, reply_demonitor}]),
     Pid ! {wait, Ref, self(), Bytes},
     receive
-        {Ref, room} -> enqueue(Tx, Key, Kind, Parts, Bytes, OnFull);
+        {Ref, room} -> reserved(Tx, Ref, Key, Kind, Parts, Bytes);
         {'DOWN', Ref, process, Pid, _} -> {error, closed}
     after left_ms(Deadline) ->
             true = demonitor(Ref, [flush]),
             Pid ! {wait_over, Ref},
-            receive {Ref, room} -> last_try(enqueue(Tx, Key, Kind, Parts, Bytes, error)) after 0 -> {error, timeout} end
+            receive {Ref, room} -> reserved(Tx, Ref, Key, Kind, Parts, Bytes) after 0 -> {error, timeout} end
     end.
 
-%% The word that there is room came with the end of the time; somebody else was quicker.
-last_try({error, overload}) -> {error, timeout};
-last_try(Done) -> Done.
+%% The lane's process has counted this message up already: nobody who did not wait takes the place.
+reserved(#tx{pid = Pid, counters = Counters}, Ref, Key, Kind, Parts, Bytes) ->
+    Number = atomics:add_get(Counters, ?SENT, 1),
+    Pid ! {reserved, Ref, Key, Kind, Parts, Bytes},
+    accepted(Counters, Number, Bytes).
 
 left_ms(infinity) -> infinity;
 left_ms(Deadline) -> max(0, Deadline - erlang:monotonic_time(millisecond)).

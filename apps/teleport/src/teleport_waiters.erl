@@ -6,16 +6,17 @@
 -module(teleport_waiters).
 
 -export([new/0, in/4, out/2, told/4, size/1]).
--export_type([waiters/0, room/0]).
+-export_type([waiters/0, waiter/0, room/0]).
 
 -type room() :: {Messages :: integer(), Bytes :: integer()}.
+-type waiter() :: {reference(), pid(), Bytes :: non_neg_integer()}.
 -type is_alive() :: fun((pid()) -> boolean()).
 
 %% Below this number nobody looks for the dead.
 -define(FEW, 64).
 
 -record(waiters, {next = 0 :: non_neg_integer(),
-                  queue = gb_trees:empty() :: gb_trees:tree(non_neg_integer(), {reference(), pid(), Bytes :: non_neg_integer()}),
+                  queue = gb_trees:empty() :: gb_trees:tree(non_neg_integer(), waiter()),
                   refs = #{} :: #{reference() => non_neg_integer()},
                   %% with so many the dead are looked for
                   many = ?FEW :: pos_integer()}).
@@ -47,17 +48,17 @@ out(Ref, #waiters{queue = Queue, refs = Refs} = Waiters) ->
     end.
 
 %% @doc Who may be told that there is room, the first to come first. A message that is larger than all room may go when nothing else waits.
--spec told(room(), IsEmpty :: boolean(), is_alive(), waiters()) -> {[reference()], waiters()}.
+-spec told(room(), IsEmpty :: boolean(), is_alive(), waiters()) -> {[waiter()], waiters()}.
 told({Messages, Bytes}, IsEmpty, IsAlive, #waiters{queue = Queue} = Waiters) ->
     case gb_trees:is_empty(Queue) of
         true -> {[], Waiters};
         false ->
-            {_, {Ref, Pid, Needs}} = gb_trees:smallest(Queue),
+            {_, {Ref, Pid, Needs} = Waiter} = gb_trees:smallest(Queue),
             case IsAlive(Pid) of
                 false -> told({Messages, Bytes}, IsEmpty, IsAlive, out(Ref, Waiters));
                 true when Messages > 0, Needs =< Bytes orelse IsEmpty ->
                     {More, Rest} = told({Messages - 1, Bytes - Needs}, false, IsAlive, out(Ref, Waiters)),
-                    {[Ref | More], Rest};
+                    {[Waiter | More], Rest};
                 true -> {[], Waiters}
             end
     end.
