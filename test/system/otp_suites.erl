@@ -66,7 +66,10 @@ suites() ->
         {monitor_SUITE, #{folder => "erts/emulator/test", minutes => 5, helpers => ["erts_test_utils.erl"]}},
         {node_container_SUITE, #{folder => "erts/emulator/test", minutes => 5, helpers => ["erts_test_utils.erl"]}},
         {signal_SUITE, #{
-            folder => "erts/emulator/test", minutes => 10, helpers => ["erts_test_utils.erl", "literal_area_collector_test.erl"],
+            folder => "erts/emulator/test", minutes => 10,
+            %% Some of its nodes use a carrier of OTP's own beside the one under test.
+            helpers => ["erts_test_utils.erl", "literal_area_collector_test.erl",
+                        "../../../lib/kernel/examples/gen_tcp_dist/src/gen_tcp_dist.erl"],
             libraries => ["unlink_signal_drv.c"]
         }}
         | [{Suite, mnesia()} || Suite <- [mnesia_install_test, mnesia_nice_coverage_test, mnesia_evil_coverage_test, mnesia_qlc_test,
