@@ -125,16 +125,24 @@ kill_under_load(Config) ->
     ok.
 
 kill_round(Carrier, Survivor, SurvivorNode, Round) ->
-    {ok, Victim, VictimNode} = beamway_peer:start(Carrier),
-    case Round rem 2 of
-        0 -> ok = beamway_peer:connect_both(Carrier, Survivor, Victim);
-        1 -> ok = beamway_peer:connect_both(Carrier, Victim, Survivor)
-    end,
+    {Victim, VictimNode} = start_victim(Carrier, Survivor, Round),
     ok = load(Survivor, VictimNode),
     ok = load(Victim, SurvivorNode),
     Watcher = watch_node(Survivor, VictimNode),
     %% Long enough that the load runs, and another instant in each round.
     receive after 20 + Round * 7 rem 50 -> ok end,
+    nodedown_ms(Victim, Survivor, Watcher).
+
+%% Connected by one or the other, in turn.
+start_victim(Carrier, Survivor, Round) ->
+    {ok, Victim, VictimNode} = beamway_peer:start(Carrier),
+    case Round rem 2 of
+        0 -> ok = beamway_peer:connect_both(Carrier, Survivor, Victim);
+        1 -> ok = beamway_peer:connect_both(Carrier, Victim, Survivor)
+    end,
+    {Victim, VictimNode}.
+
+nodedown_ms(Victim, Survivor, Watcher) ->
     KilledAt = os:system_time(microsecond),
     ok = beamway_peer:kill9(Victim),
     DownAt = beamway_peer:wait_until(fun() -> down_at(Survivor, Watcher) end, 10000),
@@ -153,17 +161,10 @@ kill_of_an_idle_peer(Config) ->
 
 idle_kill_ms(Carrier, Round) ->
     {ok, Survivor, _} = beamway_peer:start(Carrier),
-    {ok, Victim, VictimNode} = beamway_peer:start(Carrier),
-    case Round rem 2 of
-        0 -> ok = beamway_peer:connect_both(Carrier, Survivor, Victim);
-        1 -> ok = beamway_peer:connect_both(Carrier, Victim, Survivor)
-    end,
-    Watcher = watch_node(Survivor, VictimNode),
-    KilledAt = os:system_time(microsecond),
-    ok = beamway_peer:kill9(Victim),
-    DownAt = beamway_peer:wait_until(fun() -> down_at(Survivor, Watcher) end, 10000),
+    {Victim, VictimNode} = start_victim(Carrier, Survivor, Round),
+    Ms = nodedown_ms(Victim, Survivor, watch_node(Survivor, VictimNode)),
     ok = beamway_peer:stop_started(),
-    (DownAt - KilledAt) div 1000.
+    Ms.
 
 %% 10 processes send to a sink on the node until the node is gone.
 load(Peer, Node) ->

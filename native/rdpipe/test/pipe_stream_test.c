@@ -301,12 +301,29 @@ static void a_killed_consumer_is_a_fault(void)
 
 typedef enum { HEAD, HALF, FLIP, SKIP_SOME, SHORTEN, TRASH, BAD_ZSTD } damage_t;
 
+/* In a process of its own: joins as the producer of a stream, and returns the room for its first
+ * block. */
+static uint8_t *join_by_hand(uint16_t port, uint32_t ring_bytes, uint32_t bytes, rd_hop_t *hop,
+                             rd_stream_t *stream)
+{
+    rd_key_t key = key_of(KEY);
+    rd_terms_t terms = terms_of(carrier, ring_bytes);
+    rd_why_t why;
+    uint8_t *at;
+
+    if (!join_door(port, &key, &terms, hop, &why))
+        _exit(91);
+    rd_stream_open(stream, hop, "the consumer");
+    at = rd_stream_room(stream, bytes);
+    if (!at)
+        _exit(92);
+    return at;
+}
+
 /* A producer that sends frames by hand, one of them wrong. */
 static pid_t start_rogue(uint16_t port, damage_t damage)
 {
     pid_t child = fork();
-    rd_key_t key;
-    rd_terms_t terms = terms_of(carrier, 65536);
     rd_hop_t hop;
     rd_stream_t stream;
     rd_frame_t frame = {.kind = RD_DATA, .flags = RD_FLAG_CRC, .len = 5, .value = 5};
@@ -317,11 +334,7 @@ static pid_t start_rogue(uint16_t port, damage_t damage)
 
     if (child != 0)
         return child;
-    key = key_of(KEY);
-    if (!join_door(port, &key, &terms, &hop, &why))
-        _exit(91);
-    rd_stream_open(&stream, &hop, "the consumer");
-    at = rd_stream_room(&stream, 5);
+    at = join_by_hand(port, 65536, 5, &hop, &stream);
     memcpy(at + RD_FRAME_BYTES, "hello", 5);
     frame.crc = rd_crc(at + RD_FRAME_BYTES, 5);
     if (damage == FLIP)
@@ -395,26 +408,17 @@ static void damage_is_seen(void)
 static pid_t start_changer(uint16_t port, int checked, int changed)
 {
     pid_t child = fork();
-    rd_key_t key;
-    rd_terms_t terms = terms_of(carrier, LONG_BLOCK);
     rd_hop_t hop;
     rd_stream_t stream;
     rd_frame_t frame = {
         .kind = RD_DATA, .flags = RD_FLAG_CRC, .len = LONG_BLOCK, .value = LONG_BLOCK};
     rd_frame_t end_frame = {.kind = RD_END, .offset = LONG_BLOCK};
     uint8_t *at;
-    rd_why_t why;
     char byte;
 
     if (child != 0)
         return child;
-    key = key_of(KEY);
-    if (!join_door(port, &key, &terms, &hop, &why))
-        _exit(91);
-    rd_stream_open(&stream, &hop, "the consumer");
-    at = rd_stream_room(&stream, LONG_BLOCK);
-    if (!at)
-        _exit(92);
+    at = join_by_hand(port, LONG_BLOCK, LONG_BLOCK, &hop, &stream);
     for (size_t i = 0; i < LONG_BLOCK; i++)
         at[RD_FRAME_BYTES + i] = byte_of(i);
     frame.crc = rd_crc(at + RD_FRAME_BYTES, LONG_BLOCK);
