@@ -158,8 +158,6 @@ static void strangers_that_come_again_do_not_keep_the_producer_out(void)
     static const size_t counts[] = {34, 40, 64, 100, 1000};
     struct rlimit limit;
 
-    if (carrier != RD_CARRIER_SHM)
-        SKIP("the door is the same for all carriers");
     CHECK(getrlimit(RLIMIT_NOFILE, &limit) == 0);
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
         uint16_t port;
