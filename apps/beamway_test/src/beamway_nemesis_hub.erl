@@ -125,8 +125,8 @@ granted() ->
     case whereis(beamway_links) of
         undefined -> 0;
         Pid ->
-            {state, _Config, _RdmaLibrary, Granted, Monitors} = sys:get_state(Pid),
-            map_size(Granted) + map_size(Monitors)
+            {state, _Config, Monitors} = sys:get_state(Pid),
+            length(ets:match(beamway_links, {{granted, '_'}, '_'})) + map_size(Monitors)
     end.
 
 %% ---- server ----
