@@ -60,8 +60,13 @@ suites() ->
         {dbg_SUITE, #{folder => "lib/runtime_tools/test", minutes => 5, libraries => ["dbg_SUITE.c"]}},
         {ttb_SUITE, #{folder => "lib/observer/test", minutes => 10, helpers => ["ttb_helper.erl", "client.erl", "server.erl"]}},
         {seq_trace_SUITE, #{folder => "lib/kernel/test", minutes => 5, libraries => ["echo_drv.c"]}},
-        %% It compiles what is in its data folder by itself.
-        {code_SUITE, #{folder => "lib/kernel/test", minutes => 10, helpers => ["code_b_test.erl"], data => []}},
+        %% What is in its data folder it compiles by itself. The others of its cases never leave the node, but for two that
+        %% docs/otp-suites.md names.
+        {code_SUITE, #{
+            folder => "lib/kernel/test", minutes => 10, helpers => ["code_b_test.erl"], data => [],
+            cases => [set_path_file, upgrade, pa_pz_option, ext_mod_dep, clash, where_is_file, bad_erl_libs, code_archive, code_archive2,
+                      on_load_embedded, on_load_purge, get_mode, mult_embedded_flags]
+        }},
         {erl_link_SUITE, #{folder => "erts/emulator/test", minutes => 5, helpers => ["erts_test_utils.erl"]}},
         {monitor_SUITE, #{folder => "erts/emulator/test", minutes => 5, helpers => ["erts_test_utils.erl"]}},
         {node_container_SUITE, #{folder => "erts/emulator/test", minutes => 5, helpers => ["erts_test_utils.erl"]}},
