@@ -17,7 +17,7 @@
 %% TCP it is lower: there it counts only what the peer's system has not acknowledged, and only acknowledgements of the
 %% owners' own say more.
 %%
-%% A lane encrypts nothing, and knows nothing of the node's distribution: its owner decides which kinds may be had (`kinds'). The option
+%% A lane encrypts nothing, and knows nothing of the node's distribution: its owner decides which kinds are allowed (`kinds'). The option
 %% `rdma_plaintext' of the carrier does not hold here.
 %%
 %% Memory: a lane holds at most its ring and one frame in each direction, besides what TCP's buffers in the kernel take.

@@ -317,7 +317,7 @@ beside_tls(Config) ->
     [tls] = kinds(Pair),
     beamway_peer:stop_all(Both).
 
-%% Shared memory is allowed, and cannot be had: no other kind takes its place.
+%% Shared memory is allowed but not available: no other kind takes its place.
 shm_is_off_beside_tls(Config) ->
     {PeerA, PeerB, _} = Pair = tls_pair(Config, [{"BEAMWAY_LINKS", "tcp"}]),
     ok = is_refused(Pair, <<"">>),

@@ -14,7 +14,7 @@
 %% A body up to this size that is wanted as a whole is read by one call. The memory is the client's to fill: it may not be had for an
 %% announcement of more.
 -define(WHOLE_BYTES, 1048576).
-%% So long may a client be silent in a body that nobody reads.
+%% How long a client may stay silent within a body that no handler reads.
 -define(SILENCE_MS, 5000).
 
 -record(body, {

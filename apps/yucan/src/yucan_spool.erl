@@ -2,7 +2,7 @@
 %% @doc A request's body, taken whole before a gateway begins: in memory if it is small, else in a file.
 %%
 %% A script must know its length and reads when it likes; a slow client shall not occupy one. Who takes a body deletes it. The files are
-%% in a folder of this VM in TMPDIR that nobody else can enter: a file's own mode could only be set after somebody has opened it.
+%% in a folder of this VM in TMPDIR that only its user can enter. A file's own mode can be set only after the file exists, when others may have opened it.
 -module(yucan_spool).
 
 -export([take/2, take/3, size/1, delete/1, send/2, on_disk/1, leave/0]).
