@@ -13,7 +13,7 @@
 
 #include "erl_driver.h"
 
-#include "../link/shm.h"
+#include "../link/shm/shm.h"
 #include "job.h"
 #include "lane.h"
 #include "meet.h"

@@ -2,7 +2,7 @@
 #ifndef BW_JOB_H
 #define BW_JOB_H
 
-#include "../link/shm.h"
+#include "../link/shm/shm.h"
 #include "meet.h"
 
 /*

@@ -5,7 +5,7 @@
 #include <errno.h>
 #include <sys/socket.h>
 
-#include "../link/tcp_link.h"
+#include "../link/tcp/tcp.h"
 
 /* Beside rdma the socket's end may overtake what is on its way: silence for so long is the end. */
 #define SILENCE_MS 50

@@ -4,7 +4,7 @@
 
 #include "erl_driver.h"
 
-#include "../link/rdma.h"
+#include "../link/rdma/rdma.h"
 #include "reply.h"
 
 /*

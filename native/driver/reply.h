@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "../link/rdma.h"
+#include "../link/rdma/rdma.h"
 #include "../link/status.h"
 
 #define REPLY_LATER 2

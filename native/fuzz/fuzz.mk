@@ -11,7 +11,7 @@ FUZZ_SECONDS ?= 60
 FUZZ_CC ?= clang
 FUZZ_SRC := $(LINK_SRC) link/rdma/flow.c link/rdma/wire.c $(PUMP_SRC)
 FUZZ_PIPE_SRC := rdpipe/pipeline.c rdpipe/control.c rdpipe/key.c rdpipe/squeeze.c rdpipe/item.c
-FUZZ_HEADERS := $(wildcard fuzz/*.h test/*.h link/*.h link/rdma/*.h driver/*.h rdpipe/*.h)
+FUZZ_HEADERS := $(LINK_HEADERS) $(wildcard fuzz/*.h test/*.h driver/*.h rdpipe/*.h)
 FUZZ_CFLAGS = $(BASE_CFLAGS) -O1 -g -pthread -Ilink -isystem $(ERL_INCLUDE)
 
 # The lists are read by recipes of test.mk, which have had their prerequisites already.

@@ -13,7 +13,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "../link/tcp_link.h"
+#include "../link/tcp/tcp.h"
 #include "stream.h"
 
 #define RING BW_RING_MIN_BYTES

@@ -13,9 +13,9 @@
 
 #include "meet.h"
 #include "rdframe.h"
-#include "shm.h"
+#include "shm/shm.h"
 #include "socket.h"
-#include "tcp_link.h"
+#include "tcp/tcp.h"
 
 #define MAGIC "rdpipe\r\n"
 #define VERSION 1u

@@ -3,7 +3,7 @@
 #define RD_MEET_H
 
 #include "link.h"
-#include "rdma.h"
+#include "rdma/rdma.h"
 #include "text.h"
 
 /*

@@ -7,7 +7,7 @@ PIPE_MAINS := $(filter $(notdir $(basename $(wildcard rdpipe/rd*.c))),rdpipe rds
 PIPE_BIN := $(PIPE_MAINS:%=$(BUILD)/bin/%)
 PIPE_SRC := $(filter-out $(PIPE_MAINS:%=rdpipe/%.c),$(sort $(wildcard rdpipe/*.c)))
 PIPE_OBJ := $(PIPE_SRC:%.c=$(BUILD)/%.o)
-PIPE_HEADERS := $(wildcard rdpipe/*.h link/*.h)
+PIPE_HEADERS := $(LINK_HEADERS) $(wildcard rdpipe/*.h)
 PIPE_CFLAGS = $(BASE_CFLAGS) $(CFLAGS) -pthread -Ilink -Irdpipe -MMD -MP
 PIPE_LIBS := -lssl -lcrypto -lisal -lzstd -pthread
 

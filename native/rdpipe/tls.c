@@ -382,7 +382,7 @@ void rd_tls_end(rd_tls_t *tls)
 {
     (void)eventfd_write(tls->stop, 1);
     (void)pthread_join(tls->thread, NULL);
-    /* A socket that is closed with something unread resets the connection (as in tcp_link.c). */
+    /* A socket that is closed with something unread resets the connection (as in tcp/link.c). */
     for (int i = 0; i < 64; i++)
         if (recv(tls->socket, NULL, PIECE_BYTES, MSG_DONTWAIT | MSG_TRUNC) <= 0)
             break;

@@ -18,7 +18,7 @@
 #include "check.h"
 #include "rings.h"
 
-#include "../link/tcp_link.h"
+#include "../link/tcp/tcp.h"
 
 #define ARRIVES_MS                                                                                 \
     10000 /* what was sent over loopback is there by then, also on a busy machine                  \

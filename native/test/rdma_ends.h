@@ -20,7 +20,7 @@
 #include "check.h"
 #include "rings.h"
 
-#include "../link/rdma.h"
+#include "../link/rdma/rdma.h"
 
 #define RING BW_RING_MIN_BYTES
 #define CASE_SECONDS 60

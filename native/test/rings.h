@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "../link/ring.h"
-#include "../link/shm.h"
+#include "../link/shm/shm.h"
 
 /* `bytes` of shared memory, mapped twice in a row; NULL if the system refuses. */
 static inline uint8_t *map_twice(size_t bytes)

@@ -14,7 +14,7 @@ TSAN_CC ?= clang
 TSAN_NAMES = stress_test $(if $(HAS_RDMA),rdma_service_test)
 TSAN_PROGRAMS = $(TSAN_NAMES:%=$(BUILD)/tsan/%)
 
-TEST_HEADERS := $(wildcard test/*.h link/*.h link/rdma/*.h driver/*.h)
+TEST_HEADERS := $(LINK_HEADERS) $(wildcard test/*.h driver/*.h)
 TEST_CFLAGS := $(BASE_CFLAGS) -O2 -g -pthread -Ilink -Itest
 ASAN_CFLAGS := $(TEST_CFLAGS) -O1 -fno-omit-frame-pointer -fsanitize=address,undefined \
 	-fno-sanitize-recover=all

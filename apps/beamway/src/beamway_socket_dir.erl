@@ -17,7 +17,7 @@
 -include_lib("eunit/include/eunit.hrl").
 -endif.
 
-%% How the driver names its sockets: native/link/shm.c, door_name().
+%% How the driver names its sockets: native/link/shm/connect.c, door_name().
 -define(PREFIX, "beamway-").
 -define(ID_LENGTH, 16).
 %% A name is there a moment before its socket.

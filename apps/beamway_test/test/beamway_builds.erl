@@ -21,7 +21,7 @@ build(Folder, Changes) ->
     ok = copy("apps/beamway/ebin", "*.app", Folder),
     ok = copy("native", "Makefile", Folder),
     lists:foreach(fun(Sub) -> ok = copy(filename:join("native", Sub), "*", Folder) end,
-                  ["link", "link/rdma", "driver", "test", "fuzz"]),
+                  ["link", "link/shm", "link/tcp", "link/rdma", "driver", "test", "fuzz"]),
     lists:foreach(fun(Change) -> ok = change(Folder, Change) end, Changes),
     ok = build_driver(Folder),
     Ebin = filename:join(Folder, "apps/beamway/ebin"),
@@ -76,7 +76,7 @@ agreement(Number) ->
 %% @doc Another number of the memory that two nodes share.
 -spec rings(pos_integer()) -> [change()].
 rings(Number) ->
-    [number("native/link/shm.c", "#define HELLO_VERSION ", Number)].
+    [number("native/link/shm/connect.c", "#define HELLO_VERSION ", Number)].
 
 %% @doc Another number of the commands between modules and driver.
 -spec driver_abi(pos_integer()) -> [change()].

@@ -106,7 +106,7 @@ bad_drivers(Config) ->
     Forget = <<"    if (bw_tx_commit(&shm_of(link)->tx, n) && shm_of(link)->doorbells_out < 3000)\n">>,
     [bad_driver(Config, File, Good, Bad, Kind)
      || {File, Good, Bad, Kind} <- [{"driver/pump_in.c", Output, Lose, lost}, {"driver/pump_in.c", Output, Twice, duplicated},
-                                    {"link/shm_link.c", Ring, Forget, false_nodedown}]].
+                                    {"link/shm/link.c", Ring, Forget, false_nodedown}]].
 
 bad_driver(Config, File, Good, Bad, Kind) ->
     Dir = filename:join(proplists:get_value(priv_dir, Config), atom_to_list(Kind)),

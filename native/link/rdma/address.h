@@ -11,7 +11,7 @@
 
 #include <rdma/rdma_cma.h>
 
-#include "../rdma.h"
+#include "rdma.h"
 
 /* Addresses as the system and as a reader want them. */
 

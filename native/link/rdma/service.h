@@ -2,7 +2,7 @@
 #ifndef BW_RDMA_SERVICE_H
 #define BW_RDMA_SERVICE_H
 
-#include "meeting.h"
+#include "connection.h"
 
 /*
  * The service thread: everything that may block, for all links of the process. It owns the event

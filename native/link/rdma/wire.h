@@ -5,7 +5,7 @@
 #include <assert.h>
 
 #include "../ring.h"
-#include "../rdma.h"
+#include "rdma.h"
 
 /*
  * What two ends of an rdma link tell each other: once, a hello in the private data of the

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
-#include "shm_link.h"
+#include "inside.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -14,7 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "trim.h"
+#include "../trim.h"
 
 /*
  * The segment: one page with the two ring headers, then the data of ring 0 (from the process that

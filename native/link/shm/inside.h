@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef BW_SHM_LINK_H
-#define BW_SHM_LINK_H
+#ifndef BW_SHM_INSIDE_H
+#define BW_SHM_INSIDE_H
 
-#include "link.h"
+#include "../link.h"
 
 /*
  * Inside the shm carrier: the memory and the doorbells of a link, and the link over them.
- * shm.c gets them from one process to the other.
+ * connect.c gets them from one process to the other.
  */
 
 /* The system's word for "too many descriptors" or "too much memory" is a limit that can be raised.

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
-#include "tcp_link.h"
+#include "tcp.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -15,8 +15,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "trim.h"
-#include "twice.h"
+#include "../trim.h"
+#include "../twice.h"
 
 /* What one call reads at most from the socket: some 100 us of copying. */
 #define PULL_BYTES ((uint64_t)512 * 1024)

@@ -2,7 +2,7 @@
 #ifndef BW_RDMA_H
 #define BW_RDMA_H
 
-#include "link.h"
+#include "../link.h"
 
 /*
  * The RDMA carrier, and how two processes meet for it. It is in a shared object of its own, which

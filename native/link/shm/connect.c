@@ -14,7 +14,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "shm_link.h"
+#include "inside.h"
 
 #define HELLO_VERSION 1u
 #define VISITORS_MAX 32 /* turned away in one call, so that strangers cannot hold a scheduler */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef BW_TCP_LINK_H
-#define BW_TCP_LINK_H
+#ifndef BW_TCP_H
+#define BW_TCP_H
 
-#include "link.h"
+#include "../link.h"
 
 /*
  * The tcp carrier: a connected stream socket behind the table of link.h.

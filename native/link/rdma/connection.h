@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef BW_RDMA_MEETING_H
-#define BW_RDMA_MEETING_H
+#ifndef BW_RDMA_CONNECTION_H
+#define BW_RDMA_CONNECTION_H
 
 #include <pthread.h>
 

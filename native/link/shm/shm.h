@@ -2,7 +2,7 @@
 #ifndef BW_SHM_H
 #define BW_SHM_H
 
-#include "link.h"
+#include "../link.h"
 
 /*
  * The shared-memory carrier, and how two processes of one host meet for it.
