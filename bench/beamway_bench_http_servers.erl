@@ -118,6 +118,7 @@ commands(tornado, Port, #{backlog := Backlog}) ->
 commands(Name, Port, #{schedulers := Schedulers, backlog := Backlog, fastcgi := Fastcgi}) ->
     Root = beamway_bench_nodes:root(),
     [["erl" | flags(Schedulers)] ++ own_flags(Name, Root) ++ ["-noinput", "-boot", "no_dot_erlang", "-pa", filename:join(Root, "bench/ebin"), filename:join(Root, "apps/yucan/ebin"),
+      filename:join(Root, "apps/yucan_yaws/ebin"),
       "-s", "beamway_bench_http_server", "start", atom_to_list(Name), integer_to_list(Port), filename:join(folder(), "root"), integer_to_list(Backlog),
       case Fastcgi of none -> "none"; _ -> integer_to_list(Fastcgi) end]].
 

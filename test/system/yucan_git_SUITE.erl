@@ -33,7 +33,7 @@ end_per_testcase(_, _) -> yucan_yaws_site:stop().
 %% As git's manual page of git-http-backend has it, by an appmod.
 clone_and_push(Config) ->
     Folder = proplists:get_value(folder, Config),
-    Module = ["-module(git).\n-export([out/1]).\n-include_lib(\"yucan/include/yaws_api.hrl\").\n"
+    Module = ["-module(git).\n-export([out/1]).\n-include_lib(\"yucan_yaws/include/yaws_api.hrl\").\n"
               "out(Arg) ->\n    Env = [{\"GIT_PROJECT_ROOT\", \"", Folder, "/p\"}, {\"GIT_HTTP_EXPORT_ALL\", \"1\"}, {\"SCRIPT_NAME\", \"/git\"},\n"
               "           {\"REMOTE_USER\", \"jose\"}, {\"HOME\", \"/root\"}],\n"
               "    yaws_cgi:call_cgi(Arg, undefined, \"/usr/lib/git-core/git-http-backend\", Arg#arg.pathinfo, Env).\n"],
@@ -76,7 +76,7 @@ gitweb(Config) ->
 cgit(Config) ->
     Folder = proplists:get_value(folder, Config),
     Settings = yucan_yaws_site:write(Config, "cgitrc", ["virtual-root=/\nenable-http-clone=1\nsnapshots=tar.gz\nscan-path=", Folder, "/p\n"]),
-    Module = ["-module(cgit).\n-export([out/1]).\n-include_lib(\"yucan/include/yaws_api.hrl\").\n"
+    Module = ["-module(cgit).\n-export([out/1]).\n-include_lib(\"yucan_yaws/include/yaws_api.hrl\").\n"
               "out(Arg) ->\n    Env = [{\"SCRIPT_NAME\", \"\"}, {\"CGIT_CONFIG\", \"", Settings, "\"}],\n"
               "    yaws_cgi:call_cgi(Arg, undefined, \"/usr/lib/cgit/cgit.cgi\", Arg#arg.pathinfo, Env).\n"],
     Ebin = yucan_yaws_site:compile(Config, "cgit", [{"cgit.erl", Module}]),

@@ -58,7 +58,7 @@ serve(Config, #{socket := Socket}) ->
                                []).
 
 rewriting() ->
-    "-module(blog).\n-export([arg_rewrite/1]).\n-include_lib(\"yucan/include/yaws_api.hrl\").\n"
+    "-module(blog).\n-export([arg_rewrite/1]).\n-include_lib(\"yucan_yaws/include/yaws_api.hrl\").\n"
         "arg_rewrite(#arg{req = #http_request{path = {abs_path, Path}} = Req, docroot = Root} = Arg) ->\n"
         "    {Decoded, Query} = yaws_api:url_decode_q_split(Path),\n"
         "    case filelib:is_file(Root ++ Decoded) orelse lists:prefix(\"/wp-content/\", Decoded) of\n"

@@ -2,8 +2,8 @@
 %% @doc A module as people write them for Yaws, which does something of everything: pages by name, rewriting, auth, errors.
 -module(yucan_yaws_pages).
 
--include("../../yucan/include/yaws_api.hrl").
--include("../../yucan/include/yaws.hrl").
+-include("../../yucan_yaws/include/yaws_api.hrl").
+-include("../../yucan_yaws/include/yaws.hrl").
 
 -export([php/1, out/1, out404/3, out401/3, crashmsg/3, arg_rewrite/1, auth/2, handle_message/2, start/0, start/1]).
 

@@ -118,7 +118,7 @@ fcgi_pool_lives(Config) ->
     Old = whereis(yucan_fcgi_pool),
     exit(Old, kill),
     true = beamway_peer:wait_until(fun() -> is_pid(whereis(yucan_fcgi_pool)) andalso whereis(yucan_fcgi_pool) =/= Old end, 20000),
-    true = lists:member(whereis(yucan_fcgi_pool), [Pid || {_, Pid, _, _} <- supervisor:which_children(yucan_sup)]),
+    true = lists:member(whereis(yucan_fcgi_pool), [Pid || {_, Pid, _, _} <- supervisor:which_children(yucan_yaws_sup)]),
     {Again, Other} = application(1),
     ok = yucan_yaws_site:reload(Config, ["docroot = www\nfcgi_app_server = ", Other, "\n"]),
     200 = status(yucan_yaws_client:get(Port, "h", "/a.fcgi")),

@@ -302,7 +302,7 @@ own_modules(Config) ->
 
 %% Its page is found by the path, as Nitrogen does it.
 front() ->
-    "-module(front).\n-export([out/1]).\n-include_lib(\"yucan/include/yaws_api.hrl\").\n"
+    "-module(front).\n-export([out/1]).\n-include_lib(\"yucan_yaws/include/yaws_api.hrl\").\n"
         "out(#arg{appmoddata = Path}) -> Module = yucan_modules:own(list_to_existing_atom(Path)), {html, Module:main()}.\n".
 
 index(Site) ->

@@ -11,4 +11,4 @@ start(_, _) -> yucan_sup:start_link().
 
 %% @private
 -spec stop(term()) -> ok.
-stop(_) -> yucan_spool:leave().
+stop(_) -> ok.

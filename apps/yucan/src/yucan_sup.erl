@@ -1,6 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Supervisor of the application: of the connections to FastCGI applications that are kept, and of the servers that yucan:start/1
-%% starts. Others have a supervisor of their own.
+%% @doc Supervisor of the application: of the servers that yucan:start/1 starts. Others have a supervisor of their own.
 -module(yucan_sup).
 -behaviour(supervisor).
 
@@ -39,5 +38,4 @@ stop_server(Pid) ->
 % @private
 -spec init([]) -> {ok, {supervisor:sup_flags(), [supervisor:child_spec()]}}.
 init([]) ->
-    {ok, {#{strategy => one_for_one, intensity => 10, period => 10},
-          [#{id => fcgi_pool, start => {yucan_fcgi_pool, start_link, []}, shutdown => 1000}]}}.
+    {ok, {#{strategy => one_for_one, intensity => 10, period => 10}, []}}.

@@ -5,7 +5,7 @@
 
 -export([make/2, run/1]).
 
--include_lib("yucan/include/yaws_api.hrl").
+-include_lib("yucan_yaws/include/yaws_api.hrl").
 
 %% @doc What simple_bridge:make/2 would do.
 -spec make(yucan, #arg{}) -> {term(), file:filename()}.

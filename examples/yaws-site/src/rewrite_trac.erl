@@ -2,7 +2,7 @@
 %% /wiki instead of /trac/wiki: what is no file of the docroot is Trac's.
 -module(rewrite_trac).
 
--include_lib("yucan/include/yaws_api.hrl").
+-include_lib("yucan_yaws/include/yaws_api.hrl").
 
 -export([arg_rewrite/1]).
 

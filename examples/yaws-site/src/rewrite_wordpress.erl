@@ -2,7 +2,7 @@
 %% Permalinks for WordPress: what is no file is the blog's, which must see the address as the client sent it. /wsvn is WebSVN's.
 -module(rewrite_wordpress).
 
--include_lib("yucan/include/yaws_api.hrl").
+-include_lib("yucan_yaws/include/yaws_api.hrl").
 
 -export([arg_rewrite/1]).
 

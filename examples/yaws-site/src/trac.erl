@@ -2,7 +2,7 @@
 %% Trac as an appmod: trac.cgi stays where its package has put it, unmodified.
 -module(trac).
 
--include_lib("yucan/include/yaws_api.hrl").
+-include_lib("yucan_yaws/include/yaws_api.hrl").
 
 -define(APPMOD, "/trac").
 -define(TRAC_ENV, "/trac/iriverter").

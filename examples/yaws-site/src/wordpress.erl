@@ -2,8 +2,8 @@
 %% WordPress as an appmod: its index.php by php-cgi, with what the rewriting module has put into `opaque' as variables.
 -module(wordpress).
 
--include_lib("yucan/include/yaws_api.hrl").
--include_lib("yucan/include/yaws.hrl").
+-include_lib("yucan_yaws/include/yaws_api.hrl").
+-include_lib("yucan_yaws/include/yaws.hrl").
 
 -define(SCRIPT, "/docs/www/index.php").
 

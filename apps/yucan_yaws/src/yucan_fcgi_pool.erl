@@ -5,7 +5,7 @@
 %% stops that one. For each request that has had no answer on its new connection for `WAIT_MS' one connection is closed, when it comes back or
 %% where it is kept. Who gets the process is php-fpm's affair, so closed connections are counted, not assigned: one is done with when any
 %% new connection has its answer, or after `SOON_MS'. Until then connections are kept, so that more requests than processes cost a few new
-%% connections and not one each. One process for a VM, since servers may share an application, under the supervisor of yucan. Should it crash,
+%% connections and not one each. One process for a VM, since servers may share an application, under yucan_yaws_sup. Should it crash,
 %% the kept connections end and requests that are under way go on.
 -module(yucan_fcgi_pool).
 -behaviour(gen_server).
@@ -32,7 +32,7 @@
                 sweeps = false :: boolean(),
                 lets_in = false :: boolean()}).
 
-%% @doc Started by yucan_sup.
+%% @doc Started by yucan_yaws_sup.
 -spec start_link() -> {ok, pid()} | {error, term()}.
 start_link() -> gen_server:start_link({local, ?MODULE}, ?MODULE, [], []).
 
@@ -40,16 +40,9 @@ start_link() -> gen_server:start_link({local, ?MODULE}, ?MODULE, [], []).
 %% pool at the moment.
 -spec checkout(address()) -> {kept, gen_tcp:socket()} | {new, ticket() | none}.
 checkout(Address) ->
-    ok = there(),
+    _ = [yucan_yaws_app:ensure() || whereis(?MODULE) =:= undefined],
     try gen_server:call(?MODULE, {checkout, Address, self()}, ?CALL_MS)
     catch exit:_ -> {new, none}
-    end.
-
-%% A server that a program of somebody's has started may run without the application.
-there() ->
-    case whereis(?MODULE) of
-        undefined -> _ = application:ensure_all_started(yucan), ok;
-        _ -> ok
     end.
 
 %% @doc Gives back a connection of the caller that is at rest. It is the pool's from then on, whatever becomes of it.

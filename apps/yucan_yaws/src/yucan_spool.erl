@@ -78,6 +78,7 @@ random() -> binary_to_list(binary:encode_hex(crypto:strong_rand_bytes(16))).
 create() -> create(persistent_term:get(?MODULE, none)).
 
 create(none) ->
+    ok = yucan_yaws_app:ensure(),
     Folder = filename:join(os:getenv("TMPDIR", "/tmp"), "yucan-" ++ random()),
     case file:make_dir(Folder) of
         ok ->

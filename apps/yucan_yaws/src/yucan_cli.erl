@@ -117,16 +117,8 @@ refuse(Status, Lines) ->
 options(#{what := What} = Words) ->
     case {filelib:is_dir(What), filelib:is_regular(What)} of
         {true, _} -> {ok, folder(Words)};
-        {_, true} -> configured(What);
+        {_, true} -> yucan_conf:load(What);
         _ -> {error, [io_lib:format("~ts: no such folder or file", [What])]}
-    end.
-
-%% The reader is an application's own module, and may be left out of a release.
-configured(File) ->
-    Reader = yucan_conf,
-    case code:ensure_loaded(Reader) of
-        {module, Reader} -> Reader:load(File);
-        {error, _} -> {error, [io_lib:format("~ts: this installation reads no configuration files", [File])]}
     end.
 
 folder(#{what := Folder} = Words) ->

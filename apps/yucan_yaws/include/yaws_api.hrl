@@ -1,0 +1,55 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% The records that modules written for Yaws use. The fields and their order are the contract; the texts are ours.
+-ifndef(YAWS_API_HRL).
+-define(YAWS_API_HRL, true).
+
+%% What out/1 gets.
+-record(arg, {clisock,            %% stands for the client's connection, for yaws_api:stream_process_deliver/2
+              client_ip_port,     %% {Address, Port}
+              headers,            %% #headers{}
+              req,                %% #http_request{}, after arg_rewrite/1
+              orig_req,           %% #http_request{}, as the client sent it
+              clidata,            %% the body: binary(), or {partial, binary()} if more will come
+              server_path,        %% the path of the request, decoded
+              querydata,          %% the query, a string; "" if there is none
+              appmoddata,         %% the path behind an appmod, without a leading slash
+              docroot,            %% the (first) docroot
+              docroot_mount,      %% where that is mounted: "/"
+              fullpath,           %% the file
+              cont,               %% what {get_more, Cont, State} gave
+              state,              %% the same; and a #rewrite_response{} of arg_rewrite/1
+              pid,                %% the process of the connection
+              opaque,             %% the <opaque> of the server, or what arg_rewrite/1 has put there
+              appmod_prepath,     %% the path before an appmod
+              prepath,            %% the path without its last part
+              pathinfo,           %% the path behind a script or an appmod, or undefined
+              appmod_name}).      %% the appmod, or undefined
+
+-record(http_request, {method,    %% an atom such as 'GET', or a string
+                       path,      %% {abs_path, "/path?query"}
+                       version}). %% {1, 1}
+
+-record(headers, {connection, accept, host, if_modified_since, if_match, if_none_match, if_range, if_unmodified_since,
+                  range, referer, user_agent, accept_ranges,
+                  cookie = [],    %% a list of strings
+                  keep_alive, location, content_length, content_type, content_encoding,
+                  authorization,  %% {User, Password, Text} or undefined
+                  transfer_encoding, x_forwarded_for,
+                  other = []}).   %% [{http_header, 0, Name, undefined, Value}]
+
+-record(url, {scheme,             %% "http" or "https"
+              host,               %% a string
+              port,               %% a number or undefined
+              path = [],          %% a string
+              querypart = []}).   %% a string
+
+-record(cookie, {key, value, quoted}).
+
+-record(setcookie, {key, value, quoted, domain, max_age, expires, path, secure = false, http_only = false, extensions = []}).
+
+-record(redir_self, {host, scheme, scheme_str, port, port_str}).
+
+%% Put into the state of #arg{} by arg_rewrite/1, it is the answer.
+-record(rewrite_response, {status, headers = [], content = <<>>}).
+
+-endif.

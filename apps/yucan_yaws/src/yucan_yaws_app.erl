@@ -1,0 +1,28 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc The application and its supervisor: of the connections to FastCGI applications that are kept. Whoever needs it first starts it.
+-module(yucan_yaws_app).
+-behaviour(application).
+-behaviour(supervisor).
+
+-export([ensure/0]).
+-export([start/2, stop/1, init/1]).
+
+%% @doc A server that a program of somebody's has started may run without the application.
+-spec ensure() -> ok.
+ensure() ->
+    _ = application:ensure_all_started(yucan_yaws),
+    ok.
+
+%% @private
+-spec start(application:start_type(), term()) -> {ok, pid()} | {error, term()}.
+start(_, _) -> supervisor:start_link({local, yucan_yaws_sup}, ?MODULE, []).
+
+%% @private
+-spec stop(term()) -> ok.
+stop(_) -> yucan_spool:leave().
+
+%% @private
+-spec init([]) -> {ok, {supervisor:sup_flags(), [supervisor:child_spec()]}}.
+init([]) ->
+    {ok, {#{strategy => one_for_one, intensity => 10, period => 10},
+          [#{id => fcgi_pool, start => {yucan_fcgi_pool, start_link, []}, shutdown => 1000}]}}.
