@@ -2,10 +2,12 @@
 %% @doc Turns samples into the result of a benchmark: metrics with their ratios, the JSON object that
 %% is stored, the tables that people read, and the warnings. Pure but for {@link save/2}.
 %%
-%% A figure is the median of its repeats, of the direction of connecting in which it is worse.
+%% A figure is the median of its repeats, of the direction of connecting in which it is worse. A metric compares
+%% contenders within each repeat, in the direction in which Beamway's figure is worse: choosing the direction of
+%% each contender by itself would favour the one whose repeats scatter less.
 -module(beamway_bench_report).
 
--export([result/4, to_json/1, to_text/1, table/1, number/1, save/2]).
+-export([result/4, again/1, to_json/1, to_text/1, table/1, number/1, verdict/1, ratio/2, save/2]).
 
 -export_type([metric/0, result/0]).
 
@@ -17,7 +19,9 @@
                     %% none: nothing else has such a figure
                     baselines := [beamway_bench_contender:name()]}.
 -type figure() :: #{contender := atom(), key := binary(), unit := binary(), better := atom(),
-                    median := float(), spread := float(), direction := atom(), samples := [number()]}.
+                    median := float(), spread := float(), direction := atom(), samples := [number()],
+                   %% all that was measured, the oldest first
+                   directions := #{atom() => [number()]}}.
 -type entry() :: #{name := binary(), unit := binary(), beamway := float(), baseline := float() | null,
                    baseline_name := atom() | null, ratio := float() | null, samples := pos_integer(),
                    spread := float(), atom() => term()}.
@@ -57,7 +61,7 @@ figure(Name, #{key := Key, unit := Unit, better := Better}, Directions) ->
     {Direction, Values} = beamway_bench_stats:worse(Better, maps:to_list(Directions)),
     #{contender => Name, key => Key, unit => Unit, better => Better, direction => Direction,
       median => beamway_bench_stats:median(Values), spread => beamway_bench_stats:spread(Values),
-      samples => Values}.
+      samples => Values, directions => Directions}.
 
 entries(#{contender := Own, key := Key, baselines := Baselines} = Metric, Index) ->
     case Index of
@@ -69,21 +73,27 @@ entries(#{contender := Own, key := Key, baselines := Baselines} = Metric, Index)
     end.
 
 entry(#{name := Name, unit := Unit, better := Better, contender := Own, key := Key},
-      #{median := Median, spread := Spread, samples := Values, direction := Direction}, Baseline) ->
+      #{median := Median, spread := Spread, samples := Values, direction := Direction} = Figure, Baseline) ->
     maps:merge(#{name => Name, unit => Unit, contender => Own, key => Key, beamway => Median,
                  spread => Spread, samples => length(Values), direction => Direction, better => Better},
-               compared(Better, Values, Baseline)).
+               compared(Better, Figure, Baseline)).
 
 compared(_, _, none) ->
-    #{baseline => null, baseline_name => null, ratio => null, ratio_error => null, verdict => null};
-compared(Better, Values, #{contender := Name, median := Median, spread := Spread, samples := Others}) ->
-    Common = #{baseline => Median, baseline_name => Name, baseline_spread => Spread},
+    #{baseline => null, baseline_name => null, ratio => null, interval => null, verdict => null};
+compared(Better, #{direction := Direction, samples := Values}, #{contender := Name} = Baseline) ->
+    Others = same_direction(Direction, Baseline),
+    Common = #{baseline => beamway_bench_stats:median(Others), baseline_name => Name,
+               baseline_spread => beamway_bench_stats:spread(Others)},
     case beamway_bench_stats:ratio(Values, Others) of
-        none -> Common#{ratio => null, ratio_error => null, verdict => null};
-        {Ratio, Error} ->
-            Common#{ratio => Ratio, ratio_error => Error,
-                    verdict => beamway_bench_stats:verdict(Better, Ratio, Error)}
+        none -> Common#{ratio => null, interval => null, verdict => null};
+        {Ratio, Interval} ->
+            Common#{ratio => Ratio, verdict => beamway_bench_stats:verdict(Better, Interval),
+                    interval => case Interval of unknown -> null; {Low, High} -> [Low, High] end}
     end.
+
+%% A program that is no node has no direction.
+same_direction(Direction, #{directions := Directions, samples := Own}) ->
+    maps:get(Direction, Directions, Own).
 
 noisy(Figures) ->
     case [io_lib:format("~ts of ~ts (~ts)", [Key, Name, percent(Spread)])
@@ -96,6 +106,29 @@ noisy(Figures) ->
 shortened([One, Two, Three, _, _ | _] = All) ->
     [One, Two, Three, io_lib:format("and ~b more", [length(All) - 3])];
 shortened(All) -> All.
+
+%% @doc The same result from its stored samples, by the statistics of today.
+-spec again(Stored :: #{binary() => term()}) -> result().
+again(#{<<"bench">> := Bench, <<"figures">> := Figures, <<"metrics">> := Entries} = Stored) ->
+    Samples = maps:from_list([{{atom(Name), Key}, directions(Figure)} || #{<<"contender">> := Name, <<"key">> := Key} = Figure <- Figures]),
+    Context = maps:without([<<"bench">>, <<"figures">>, <<"metrics">>, <<"warnings">>], Stored),
+    Warnings = [Text || Text <- maps:get(<<"warnings">>, Stored, []), string:prefix(Text, "repeats differ") =:= nomatch],
+    result(Bench, metrics_of(Entries), Samples, Context#{warnings => Warnings}).
+
+%% Of older results only the worse direction is stored.
+directions(#{<<"directions">> := Directions}) -> maps:from_list([{atom(Name), Values} || {Name, Values} <- maps:to_list(Directions)]);
+directions(#{<<"direction">> := Direction, <<"samples">> := Values}) -> #{atom(Direction) => Values}.
+
+%% An entry for each baseline becomes one metric with all of them.
+metrics_of([]) -> [];
+metrics_of([#{<<"name">> := Name, <<"unit">> := Unit, <<"better">> := Better, <<"key">> := Key, <<"contender">> := Own} | _] = Entries) ->
+    {Same, Rest} = lists:partition(fun(#{<<"name">> := N, <<"contender">> := C}) -> N =:= Name andalso C =:= Own end, Entries),
+    [#{name => Name, unit => Unit, better => atom(Better), key => Key, contender => atom(Own),
+       baselines => [atom(Baseline) || #{<<"baseline_name">> := Baseline} <- Same, Baseline =/= null]}
+     | metrics_of(Rest)].
+
+%% A contender may be gone from the programs since: its name is no atom yet.
+atom(Name) -> binary_to_atom(Name).
 
 %% @doc The object of the result, for jiffy.
 -spec to_json(result()) -> map().
@@ -110,6 +143,7 @@ rounded(_, Value) when is_float(Value), Value /= 0 ->
         true -> round(Value);
         false -> binary_to_float(float_to_binary(Value, [{decimals, min(Digits, 20)}]))
     end;
+rounded(_, Map) when is_map(Map) -> maps:map(fun rounded/2, Map);
 rounded(_, List) when is_list(List) -> [rounded(element, Value) || Value <- List];
 rounded(_, Value) -> Value.
 
@@ -135,17 +169,22 @@ direction(none) -> "".
 entry_row(#{name := Name, beamway := Median, baseline_name := null, unit := Unit}) ->
     [Name, {right, number(Median)}, "", "", Unit, "", ""];
 entry_row(#{name := Name, beamway := Median, baseline := Base, baseline_name := Other, unit := Unit} = Entry) ->
-    [Name, {right, number(Median)}, atom_to_list(Other), {right, number(Base)}, Unit, ratio(Entry), verdict(Entry)].
+    [Name, {right, number(Median)}, atom_to_list(Other), {right, number(Base)}, Unit,
+     ratio(maps:get(ratio, Entry), maps:get(interval, Entry)), verdict(maps:get(verdict, Entry))].
 
-ratio(#{ratio := null}) -> "";
-ratio(#{ratio := Ratio, ratio_error := unknown}) -> io_lib:format("~.2f", [Ratio]);
-ratio(#{ratio := Ratio, ratio_error := Error}) -> io_lib:format("~.2f +-~.2f", [Ratio, Error]).
+%% @doc A ratio as people read it, with its interval.
+-spec ratio(Ratio :: float() | null, Interval :: [float()] | null) -> unicode:chardata().
+ratio(null, _) -> "";
+ratio(Ratio, null) -> number(Ratio);
+ratio(Ratio, [Low, High]) -> [number(Ratio), " [", number(Low), ", ", number(High), "]"].
 
-%% Where Beamway loses, the table says so.
-verdict(#{verdict := loses}) -> "LOSES";
-verdict(#{verdict := even}) -> "even";
-verdict(#{verdict := unknown}) -> "one repeat: not sure";
-verdict(#{verdict := _}) -> "".
+%% @doc Where Beamway loses, the tables say so.
+-spec verdict(Verdict :: atom() | binary()) -> string().
+verdict(null) -> "";
+verdict(unknown) -> "too few repeats";
+verdict(Verdict) when is_binary(Verdict) -> verdict(binary_to_existing_atom(Verdict));
+verdict(loses) -> "LOSES";
+verdict(Verdict) -> atom_to_list(Verdict).
 
 percent(Share) -> io_lib:format("~b %", [round(100 * Share)]).
 
@@ -205,9 +244,27 @@ samples() ->
 
 the_worse_direction_counts_test() ->
     #{metrics := [Rate, Bells]} = result(<<"x">>, metrics(), samples(), #{}),
-    ?assertMatch(#{name := <<"rate">>, beamway := 200.0, baseline := 100.0, baseline_name := tcp,
-                   ratio := 2.0, samples := 3, direction := reverse, verdict := wins}, Rate),
+    ?assertMatch(#{name := <<"rate">>, beamway := 200.0, baseline := 110.0, baseline_name := tcp,
+                   ratio := 1.8181818181818181, samples := 3, direction := reverse, verdict := wins}, Rate),
     ?assertMatch(#{name := <<"bells">>, beamway := 0.5, baseline := null, ratio := null}, Bells).
+
+%% Stock's better direction is the one in which Beamway is worse: that pair is compared, not the worst of each.
+one_direction_is_compared_test() ->
+    Samples = (samples())#{{tcp, <<"calls">>} => #{forward => [100, 100, 100], reverse => [150, 160, 170]}},
+    #{metrics := [Rate | _]} = result(<<"x">>, metrics(), Samples, #{}),
+    ?assertMatch(#{direction := reverse, beamway := 200.0, baseline := 160.0, ratio := 1.25, verdict := wins}, Rate).
+
+%% The machine was twice as fast in the second repeat: by medians alone the ratio would be 4.
+repeats_are_compared_one_by_one_test() ->
+    Samples = #{{beamway, <<"calls">>} => #{forward => [200, 400, 400]}, {tcp, <<"calls">>} => #{forward => [100, 200, 100]}},
+    #{metrics := [Rate]} = result(<<"x">>, metrics(), Samples, #{}),
+    ?assertMatch(#{ratio := 2.0, interval := [2.0, 4.0]}, Rate).
+
+stored_samples_give_the_same_result_again_test() ->
+    Context = #{commit => <<"c">>, warnings => ["load"]},
+    Json = jiffy:encode(to_json(result(<<"x">>, metrics(), samples(), Context))),
+    Again = jiffy:encode(to_json(again(jiffy:decode(Json, [return_maps])))),
+    ?assertEqual(jiffy:decode(Json, [return_maps]), jiffy:decode(Again, [return_maps])).
 
 left_out_contenders_leave_no_metric_test() ->
     Samples = maps:remove({beamway, <<"calls">>}, samples()),
@@ -232,7 +289,7 @@ json_has_the_agreed_fields_test() ->
 a_loss_is_shown_test() ->
     Samples = #{{beamway, <<"calls">>} => #{forward => [50, 50, 50]}, {tcp, <<"calls">>} => #{forward => [100, 100, 100]}},
     Text = unicode:characters_to_binary(to_text(result(<<"x">>, metrics(), Samples, #{}))),
-    ?assertNotEqual(nomatch, binary:match(Text, <<"0.50 +-0.00  LOSES">>)).
+    ?assertNotEqual(nomatch, binary:match(Text, <<"0.50 [0.50, 0.50]  LOSES">>)).
 
 number_test_() ->
     [?_assertEqual(Want, number(N))

@@ -2,17 +2,26 @@
 %% @doc The arithmetic of the benchmarks: medians, percentiles, spreads and ratios. Pure.
 %%
 %% All figures of a run are medians over repeats. `spread' is the middle half of the repeats as a
-%% share of the median, so that one odd repeat does not hide nor make a difference. The error of a
-%% ratio is estimated from both spreads; two figures whose ratio lies within it of 1 are even.
+%% share of the median, so that one odd repeat does not hide nor make a difference.
+%%
+%% A ratio compares two contenders within each repeat, since what the machine does meanwhile meets both.
+%% Its value is the median of these ratios, and its interval a 95 % bootstrap of that median. The random
+%% numbers have a fixed seed, so the same samples always give the same interval.
 -module(beamway_bench_stats).
 
--export([median/1, percentile/2, spread/1, standard_error/1, ratio/2, worse/2, verdict/3]).
+-export([median/1, percentile/2, spread/1, ratio/2, worse/2, verdict/2]).
 
--export_type([better/0, verdict/0]).
+-export_type([better/0, interval/0, verdict/0]).
 
 -type better() :: higher | lower.
 %% Which way a figure is good: calls a second are better higher, round trips lower.
--type verdict() :: wins | even | loses.
+-type interval() :: {Low :: float(), High :: float()} | unknown.
+%% Of fewer than three repeats nobody can tell.
+-type verdict() :: wins | even | loses | unknown.
+
+-define(RESAMPLES, 2000).
+%% Two runs of the same thing differ by so much, however steady each is.
+-define(EVEN, 0.02).
 
 %% @doc The value in the middle; of an even number of values the mean of the two in the middle.
 -spec median(Values :: [number(), ...]) -> float().
@@ -38,30 +47,37 @@ spread(Values) ->
 share(_, Whole) when Whole == 0 -> 0.0;
 share(Part, Whole) -> Part / Whole.
 
-%% @doc The standard error of the median, as a share of it.
-%% For values that scatter normally the middle half is 1.349 standard deviations wide, and the
-%% median's error is 1.2533 times the mean's.
--spec standard_error(Values :: [number(), ...]) -> float().
-standard_error(Values) ->
-    1.2533 * spread(Values) / 1.349 / math:sqrt(length(Values)).
-
-%% @doc The ratio of two medians and its error (two standard errors); `none' over a baseline of 0.
-%% From single values nobody can tell how far off they are: the error is `unknown'.
--spec ratio(Values :: [number(), ...], Baseline :: [number(), ...]) ->
-          {Ratio :: float(), Error :: float() | unknown} | none.
+%% @doc The median of the ratios of each repeat, and its interval; `none' over a baseline of 0.
+%% Both lists are in the order of the repeats. Lists of different lengths have no pairs: only the ratio of the medians is known.
+-spec ratio(Values :: [number(), ...], Baseline :: [number(), ...]) -> {Ratio :: float(), interval()} | none.
 ratio(Values, Baseline) ->
-    case median(Baseline) of
-        Zero when Zero == 0 -> none;
-        Median when tl(Values) =:= []; tl(Baseline) =:= [] -> {median(Values) / Median, unknown};
-        Median ->
-            Ratio = median(Values) / Median,
-            {Ratio, 2 * Ratio * math:sqrt(square(standard_error(Values))
-                                          + square(standard_error(Baseline)))}
+    case {lists:any(fun(Value) -> Value == 0 end, Baseline), length(Values) =:= length(Baseline)} of
+        {false, true} ->
+            Ratios = lists:sort([Value / Base || {Value, Base} <- lists:zip(Values, Baseline)]),
+            {median(Ratios), interval(Ratios)};
+        _ ->
+            case median(Baseline) of
+                Zero when Zero == 0 -> none;
+                Median -> {median(Values) / Median, unknown}
+            end
     end.
 
-square(X) -> X * X.
+-spec interval(Ratios :: [float(), ...]) -> interval().
+interval(Ratios) when length(Ratios) < 3 -> unknown;
+interval(Ratios) ->
+    Table = list_to_tuple(Ratios),
+    {Medians, _} = lists:mapfoldl(fun(_, State) -> resampled(Table, State) end, rand:seed_s(exsss, 2009), lists:seq(1, ?RESAMPLES)),
+    {percentile(2.5, Medians), percentile(97.5, Medians)}.
 
-%% @doc Of several lists of values (one a direction of connecting) the one with the worse median.
+resampled(Table, State) ->
+    Size = tuple_size(Table),
+    {Drawn, Next} = lists:mapfoldl(fun(_, Acc) ->
+                                           {Place, After} = rand:uniform_s(Size, Acc),
+                                           {element(Place, Table), After}
+                                   end, State, lists:seq(1, Size)),
+    {median(Drawn), Next}.
+
+%% @doc Of several lists of values (one for each direction of connecting) the one with the worse median.
 -spec worse(better(), [{Tag, Values :: [number(), ...]}, ...]) -> {Tag, [number(), ...]}.
 worse(Better, Lists) ->
     Ordered = lists:sort([{median(Values), Tag, Values} || {Tag, Values} <- Lists]),
@@ -71,16 +87,16 @@ worse(Better, Lists) ->
                        end,
     {Tag, Values}.
 
-%% @doc What a ratio means, given which way is good and how sure it is.
-%% Less than 2 % is even in any case: two runs of the same thing differ by more.
--spec verdict(better(), Ratio :: float(), Error :: float() | unknown) -> verdict() | unknown.
-verdict(_, _, unknown) -> unknown;
-verdict(_, Ratio, Error) when abs(Ratio - 1) =< Error; abs(Ratio - 1) =< 0.02 -> even;
-verdict(higher, Ratio, _) when Ratio > 1 -> wins;
-verdict(lower, Ratio, _) when Ratio < 1 -> wins;
-verdict(_, _, _) -> loses.
+%% @doc What an interval means: it lies wholly on one side of 1, by more than 2 %, or the two are even.
+-spec verdict(better(), interval()) -> verdict().
+verdict(_, unknown) -> unknown;
+verdict(Better, {Low, _}) when Low > 1 + ?EVEN -> case Better of higher -> wins; lower -> loses end;
+verdict(Better, {_, High}) when High < 1 - ?EVEN -> case Better of higher -> loses; lower -> wins end;
+verdict(_, _) -> even.
 
 -ifdef(TEST).
+-define(PROPER_NO_IMPORTS, true).
+-include_lib("proper/include/proper.hrl").
 -include_lib("eunit/include/eunit.hrl").
 
 median_test_() ->
@@ -101,14 +117,58 @@ spread_test_() ->
      ?_assertEqual(0.0, spread([5, 5, 5, 5, 5, 5, 5, 5, 900]))].
 
 ratio_test_() ->
-    {Wide, Error} = ratio([90, 100, 110], [40, 50, 60]),
-    [?_assertEqual({2.0, 0.0}, ratio([2, 2, 2], [1, 1, 1])),
-     ?_assertEqual(none, ratio([1], [0])), ?_assertEqual({2.0, unknown}, ratio([2], [1])),
-     ?_assertEqual(2.0, Wide), ?_assert(Error > 0.4 andalso Error < 0.6)].
+    [?_assertEqual({2.0, {2.0, 2.0}}, ratio([2, 2, 2], [1, 1, 1])),
+     ?_assertEqual(none, ratio([1], [0])),
+     ?_assertEqual({2.0, unknown}, ratio([2], [1])),
+     ?_assertEqual({2.0, unknown}, ratio([2, 2], [1, 1])),
+     %% one baseline of 0 has no ratio, the others have
+     ?_assertEqual({2.0, unknown}, ratio([2, 2, 2], [0, 1, 1])),
+     ?_assertEqual({2.0, unknown}, ratio([2, 2, 2], [1, 1]))].
 
-more_repeats_are_surer_test() ->
-    Few = [8, 9, 10, 11, 12],
-    ?assert(standard_error(Few ++ Few ++ Few) < standard_error(Few)).
+%% The machine gets ten times as fast and slow again, and each repeat still says "twice as much".
+what_meets_both_cancels_out_test() ->
+    Machine = [1, 10, 2, 7, 3, 9, 4, 8, 5],
+    ?assertEqual({2.0, {2.0, 2.0}}, ratio([2 * M || M <- Machine], Machine)).
+
+%% The first is better in five repeats of nine, but never by much: its good median must not make it win.
+the_steadier_does_not_win_test() ->
+    Steady = lists:duplicate(9, 100),
+    Wild = [60, 150, 70, 140, 98, 130, 90, 97, 120],
+    {_, Interval} = ratio(Wild, Steady),
+    ?assertEqual(even, verdict(higher, Interval)),
+    ?assertEqual(even, verdict(lower, Interval)).
+
+%% Of five ratios the bootstrap of 95 % reaches from the second least to the second most or further.
+interval_of_known_ratios_test() ->
+    {1.3, {Low, High}} = ratio([10, 11, 13, 15, 20], [10, 10, 10, 10, 10]),
+    ?assert(Low =< 1.1 andalso Low >= 1.0),
+    ?assert(High >= 1.5 andalso High =< 2.0).
+
+samples() ->
+    ?LET(N, proper_types:integer(3, 12), list_to_tuple([proper_types:vector(N, proper_types:float(1.0, 1000.0)) || _ <- [values, baseline]])).
+
+properties() ->
+    [{"the ratio lies in its interval, and that among the ratios of the repeats",
+      ?FORALL({Values, Base}, samples(),
+              begin
+                  {Ratio, {Low, High}} = ratio(Values, Base),
+                  Ratios = [V / B || {V, B} <- lists:zip(Values, Base)],
+                  lists:min(Ratios) =< Low andalso Low =< Ratio andalso Ratio =< High andalso High =< lists:max(Ratios)
+              end)},
+     {"the order of the repeats says nothing",
+      ?FORALL({Values, Base}, samples(), ratio(Values, Base) =:= ratio(lists:reverse(Values), lists:reverse(Base)))},
+     {"what is beside itself is even", ?FORALL({Values, _}, samples(), begin {_, I} = ratio(Values, Values), verdict(higher, I) =:= even end)},
+     {"what wins one way round loses the other way",
+      ?FORALL({{Values, Base}, Better}, {samples(), proper_types:oneof([higher, lower])},
+              begin
+                  {_, I} = ratio(Values, Base),
+                  Opposite = case Better of higher -> lower; lower -> higher end,
+                  lists:sort([verdict(Better, I), verdict(Opposite, I)]) =/= [wins, wins]
+                      andalso (verdict(Better, I) =:= wins) =:= (verdict(Opposite, I) =:= loses)
+              end)}].
+
+properties_test_() ->
+    [{timeout, 60, {Name, ?_assert(proper:quickcheck(Property, [quiet, {to_file, user}, {numtests, 50}]))}} || {Name, Property} <- properties()].
 
 worse_test_() ->
     Lists = [{forward, [1, 2, 3]}, {reverse, [2, 3, 4]}],
@@ -116,10 +176,10 @@ worse_test_() ->
      ?_assertMatch({reverse, [2, 3, 4]}, worse(lower, Lists))].
 
 verdict_test_() ->
-    [?_assertEqual(Want, verdict(Better, Ratio, Error))
-     || {Want, Better, Ratio, Error} <-
-            [{wins, higher, 2.0, 0.1}, {loses, higher, 0.8, 0.1}, {even, higher, 0.95, 0.1},
-             {wins, lower, 0.7, 0.1}, {loses, lower, 1.2, 0.1}, {even, lower, 1.05, 0.1},
-             {even, higher, 1.0, 0.0}, {even, lower, 1.015, 0.0}, {loses, lower, 1.025, 0.0},
-             {unknown, lower, 3.0, unknown}]].
+    [?_assertEqual(Want, verdict(Better, Interval))
+     || {Want, Better, Interval} <-
+            [{wins, higher, {1.9, 2.1}}, {loses, higher, {0.7, 0.9}}, {even, higher, {0.9, 1.1}},
+             {wins, lower, {0.6, 0.9}}, {loses, lower, {1.1, 1.4}}, {even, lower, {0.9, 1.3}},
+             {even, higher, {1.0, 1.0}}, {even, lower, {1.015, 1.2}}, {loses, lower, {1.025, 1.03}},
+             {unknown, lower, unknown}]].
 -endif.

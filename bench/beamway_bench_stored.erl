@@ -42,9 +42,9 @@ to_text(Prefix, #{<<"metrics">> := Metrics}) ->
 row(#{<<"name">> := Name, <<"beamway">> := Own, <<"unit">> := Unit, <<"baseline">> := null}) ->
     [Name, {right, beamway_bench_report:number(Own)}, "", "", Unit, ""];
 row(#{<<"name">> := Name, <<"beamway">> := Own, <<"unit">> := Unit, <<"baseline">> := Base, <<"baseline_name">> := Other,
-      <<"ratio">> := Ratio}) ->
+      <<"ratio">> := Ratio} = Entry) ->
     [Name, {right, beamway_bench_report:number(Own)}, Other, {right, beamway_bench_report:number(Base)}, Unit,
-     case Ratio of null -> ""; _ -> io_lib:format("~.2f", [float(Ratio)]) end].
+     beamway_bench_report:ratio(Ratio, maps:get(<<"interval">>, Entry, null))].
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").

@@ -75,20 +75,20 @@ function result({ bench, commit, command, machine, metrics, warnings, versions, 
       versions?.otp ? [h("dt", null, "Versions"), h("dd", null, `OTP ${versions.otp}${versions.beamway ? `, Beamway ${versions.beamway}` : ""}`)] : null,
       h("dt", null, "When"), h("dd", null, measured_at || stored_at ? day(measured_at ?? stored_at) : "just now")),
     warnings.length > 0 ? h("details", { style: "margin-top:.6rem" }, h("summary", { class: "warn" }, `${warnings.length} warning${warnings.length === 1 ? "" : "s"}: read before you trust these`), h("ul", null, warnings.map((text) => h("li", { class: "muted" }, text)))) : null),
-  card("Figures", null, h("p", { class: "muted" }, "Medians; the thin line is the spread. The ratio is Beamway's figure over the baseline's."), [...groups.values()].map(metric))];
+  card("Figures", null, h("p", { class: "muted" }, "Medians; the thin line is the spread. The ratio is Beamway's figure over the baseline's in the same repeat, the median of all repeats."), [...groups.values()].map(metric))];
 }
 
 function metric(all) {
   const { key, name, unit, better, beamway, spread, direction } = all[0];
   const bars = [{ who: contender[all[0].contender] ?? all[0].contender ?? "Beamway", value: beamway, spread, own: true },
-    ...all.filter(({ baseline }) => typeof baseline === "number").map((one) => ({ who: contender[one.baseline_name] ?? one.baseline_name, value: one.baseline, spread: one.baseline_spread, ratio: one.ratio, verdict: one.verdict }))];
+    ...all.filter(({ baseline }) => typeof baseline === "number").map((one) => ({ who: contender[one.baseline_name] ?? one.baseline_name, value: one.baseline, spread: one.baseline_spread, ratio: one.ratio, interval: one.interval, verdict: one.verdict }))];
   const most = Math.max(...bars.map(({ value, spread: about }) => Math.abs(value) * (1 + (about ?? 0) / 2))) || 1;
   const wide = (value) => `${Math.max(0, Math.min(100, 100 * value / most)).toFixed(2)}%`;
   return h("div", { class: "metric" }, h("div", { class: "what" }, h("b", null, key ?? name), h("span", null, `${unit}, ${better === "lower" ? "less is better" : "more is better"}${direction && direction !== "forward" ? `, ${direction}` : ""}`)),
-    h("div", { class: "bars" }, bars.map(({ who, value, spread: about, ratio, verdict, own }) => [h("span", null, who),
+    h("div", { class: "bars" }, bars.map(({ who, value, spread: about, ratio, interval, verdict, own }) => [h("span", null, who),
       h("div", { class: "track", title: `${number(value)} ${unit}${about ? `, spread ${(about * 100).toFixed(0)} %` : ""}` }, h("div", { class: `value ${own ? "own" : ""}`, style: `width:${wide(value)}` }),
         about ? h("div", { class: "err", style: `left:${wide(value * (1 - about / 2))};width:calc(${wide(value * (1 + about / 2))} - ${wide(value * (1 - about / 2))})` }) : null),
-      h("span", { class: "n" }, number(value), typeof ratio === "number" ? [" ", h("span", { class: `badge ${verdicts[verdict] ?? ""}` }, `× ${ratio.toFixed(2)}`)] : null)])));
+      h("span", { class: "n" }, number(value), typeof ratio === "number" ? [" ", h("span", { class: `badge ${verdicts[verdict] ?? ""}`, title: interval ? `${verdict}; 95 % interval ${interval.map((end) => end.toFixed(2)).join(" to ")}` : "too few repeats for an interval" }, `× ${ratio.toFixed(2)}`)] : null)])));
 }
 
 export default { id: "benchmarks", title: "Benchmarks", open };
