@@ -6,14 +6,16 @@
 %% Compiles the applications that apps.config lists into their ebin folders, only what has changed.
 %% usage: compile.escript [--bench] [--test] [--werror] [--out DIR]
 %%   --bench    bench/*.erl and examples/*/*.erl into bench/ebin instead
-%%   --test     the test applications, and the applications once more with TEST defined
+%%   --test     apps/test_support, each apps/APP/test into apps/APP/test/ebin, and the applications once more with TEST defined
 %%   --werror   everything into a scratch folder, a warning is an error (for `make check`)
 -mode(compile).
 
 main(Args) ->
     {ok, Terms} = file:consult("apps.config"),
     Apps = proplists:get_value(applications, Terms),
-    TestApps = proplists:get_value(test_applications, Terms),
+    Support = proplists:get_value(test_applications, Terms),
+    TestApps = [(app(A))#{options := []} || A <- Support] ++ [suites(T) || T <- lists:sort(filelib:wildcard("apps/*/test"))],
+    drop_gone(Apps ++ Support),
     %% For the behaviours of applications that are built already.
     _ = [code:add_patha(filename:join(App, "ebin")) || App <- Apps],
     Results = [run(Unit) || Unit <- units(Args, Apps, TestApps)],
@@ -24,22 +26,24 @@ units([], Apps, _) ->
 units(["--werror"], Apps, TestApps) ->
     Strict = [warnings_as_errors],
     [moved(more_options(Unit, Strict)) || Unit <- [app(A) || A <- Apps] ++ [bench()]
-         ++ [test_app(A) || A <- TestApps]];
+         ++ TestApps];
 units(Args, Apps, TestApps) ->
     [bench() || lists:member("--bench", Args)]
         ++ [Unit || lists:member("--test", Args),
-                    Unit <- [test_app(A) || A <- TestApps] ++ [with_tests(app(A)) || A <- Apps]
+                    Unit <- TestApps ++ [with_tests(app(A)) || A <- Apps]
                         ++ [with_tests(bench())]].
 
 app(Dir) ->
     #{name => filename:basename(Dir), dir => Dir, sources => [filename:join(Dir, "src")],
       out => filename:join(Dir, "ebin"), options => [warn_missing_spec]}.
 
-%% Suites and helpers for tests need no specs.
-test_app(Dir) ->
-    #{name => filename:basename(Dir), dir => Dir,
-      sources => [filename:join(Dir, "src"), filename:join(Dir, "test")],
-      out => filename:join(Dir, "ebin"), options => []}.
+%% Suites and what only they use need no specs.
+suites(Dir) ->
+    #{name => Dir, dir => filename:dirname(Dir), sources => [Dir], out => filename:join(Dir, "ebin"), options => []}.
+
+%% Modules of an application that was renamed would still be found on the code path.
+drop_gone(Apps) ->
+    [ok = file:del_dir_r(Ebin) || Ebin <- filelib:wildcard("apps/*/ebin"), not lists:member(filename:dirname(Ebin), Apps)].
 
 %% The same modules with TEST defined, for the unit tests that stand in them.
 with_tests(#{name := Name} = Unit) ->
@@ -67,8 +71,8 @@ run(#{name := Name, dir := Dir, sources := Folders, out := Out, options := Extra
     Todo = [S || S <- Sources, not Fresh orelse is_outdated(S, Out, Newest)],
     Results = [compile(S, Out, Options) || S <- Todo],
     link_data(Folders, Out),
-    link_priv(Dir, Out),
-    write_app(Dir, Out, Sources),
+    link_priv(Dir, Folders, Out),
+    write_app(Folders, Out, Sources),
     Failed = length([error || error <- Results]),
     Failed =:= 0 andalso remember_options(Out, Options),
     report(Name, length(Todo), length(Sources), Failed).
@@ -124,10 +128,10 @@ link_data(Folders, Out) ->
      || Folder <- Folders, D <- filelib:wildcard(filename:join(Folder, "*_SUITE_data"))].
 
 %% code:priv_dir/1 goes by the folder above ebin.
-link_priv(Dir, Out) ->
+link_priv(Dir, Folders, Out) ->
     Real = filename:absname(filename:join(Dir, "priv")),
     Wanted = filename:absname(filename:join(filename:dirname(Out), "priv")),
-    Real =:= Wanted orelse not filelib:is_file(filename:join(Dir, "src")) orelse link(Real, Wanted).
+    Real =:= Wanted orelse not lists:member(filename:join(Dir, "src"), Folders) orelse link(Real, Wanted).
 
 link(Target, Name) ->
     case file:make_symlink(Target, Name) of
@@ -135,8 +139,8 @@ link(Target, Name) ->
         {error, eexist} -> ok
     end.
 
-write_app(Dir, Out, Sources) ->
-    case filelib:wildcard(filename:join([Dir, "src", "*.app.src"])) of
+write_app(Folders, Out, Sources) ->
+    case [File || Folder <- Folders, File <- filelib:wildcard(filename:join(Folder, "*.app.src"))] of
         [] -> ok;
         [File] ->
             {ok, [{application, Name, Keys}]} = file:consult(File),

@@ -30,17 +30,13 @@ build(Folder, Changes) ->
     Ebin.
 
 copy(Dir, Pattern, Folder) ->
-    From = filename:join(checkout(), Dir),
+    From = filename:join(test_support:checkout(), Dir),
     Files = [Name || Name <- filelib:wildcard(Pattern, From), filelib:is_regular(filename:join(From, Name))],
     lists:foreach(fun(Name) ->
                           To = filename:join([Folder, Dir, Name]),
                           ok = filelib:ensure_dir(To),
                           {ok, _} = file:copy(filename:join(From, Name), To)
                   end, Files).
-
-%% Suites are compiled into this application's ebin.
-checkout() ->
-    filename:join([filename:dirname(filename:absname(code:which(?MODULE))), "..", "..", ".."]).
 
 change(Folder, {Name, Text, Instead}) ->
     File = filename:join(Folder, Name),
@@ -52,7 +48,7 @@ change(Folder, {Name, Text, Instead}) ->
 
 %% The change to another number than the one that stands behind the text.
 number(Name, Text, Number) ->
-    {ok, Source} = file:read_file(filename:join(checkout(), Name)),
+    {ok, Source} = file:read_file(filename:join(test_support:checkout(), Name)),
     [_, <<Digit, _/binary>>] = string:split(Source, Text, all),
     {Name, Text ++ [Digit], Text ++ integer_to_list(Number)}.
 

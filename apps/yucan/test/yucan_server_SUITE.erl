@@ -427,7 +427,7 @@ descriptors_used_up(_) ->
 
 %% A VM of its own that serves the tests' handler, started by a line of shell, and says on which port.
 vm(Script) ->
-    Ebin = [filename:dirname(code:which(M)) || M <- [yucan, ?MODULE]],
+    Ebin = [filename:dirname(code:which(M)) || M <- [yucan, yucan_test_handler]],
     Code = "{ok, _} = application:ensure_all_started(yucan), {ok, _} = yucan:start(#{listen => [#{port => 0}], handler => {yucan_test_handler, none}}),"
            "io:format(\"port ~b~n\", [yucan:port(yucan)]), io:get_line(\"\"), halt().",
     open_port({spawn_executable, os:find_executable("sh")},

@@ -68,7 +68,7 @@ nitrogen(Config) ->
     {ok, Text} = file:read_file(filename:join(Example, "yucan.conf")),
     on_free_port(Config, Text, 10).
 
-example_folder(Name) -> filename:join([root(), "examples", Name]).
+example_folder(Name) -> test_support:file(filename:join("examples", Name)).
 
 %% The configuration names its port, in redirects too, so that it must be chosen before. If somebody takes it meanwhile: another one.
 on_free_port(Config, Text, Attempts) ->
@@ -98,8 +98,6 @@ free_port() ->
     {ok, Port} = inet:port(Socket),
     ok = gen_tcp:close(Socket),
     Port.
-
-root() -> filename:dirname(filename:dirname(filename:dirname(filename:dirname(code:which(?MODULE))))).
 
 receive_until(Socket, End) -> receive_until(Socket, End, <<>>).
 

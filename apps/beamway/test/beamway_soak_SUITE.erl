@@ -63,6 +63,6 @@ soak(Config, Name, Words) ->
     {Status, Out, jiffy:decode(Json, [return_maps])}.
 
 run(Words) ->
-    Beamway = filename:join([filename:dirname(code:which(?MODULE)), "..", "..", "..", "bin", "beamway"]),
+    Beamway = test_support:file("bin/beamway"),
     {Status, Lines} = beamway_bench_tools:run(Beamway, ["soak" | Words], ?RUN_MS),
     {Status, lists:append(Lines)}.

@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc The console on real nodes: what it tells browsers of a cluster, who may see and start what, and that nothing of it stays behind.
 %% What a person sees of it is `test/system/console_browser_SUITE'.
--module(console_SUITE).
+-module(beamway_console_SUITE).
 
 -include_lib("common_test/include/ct.hrl").
 -include_lib("stdlib/include/assert.hrl").

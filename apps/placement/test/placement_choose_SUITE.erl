@@ -579,8 +579,7 @@ command(Config, Words) ->
     [Cookie, Error] = [filename:join(Folder, Name) || Name <- ["cookie", "error"]],
     ok = file:write_file(Cookie, "beamway_test"),
     ok = file:change_mode(Cookie, 8#600),
-    Root = filename:dirname(filename:dirname(filename:dirname(filename:dirname(filename:absname(code:which(beamway_cli)))))),
-    Out = os:cmd(lists:flatten(["'", Root, "/bin/beamway' ", Words, " --cookie-file '", Cookie, "' 2>'", Error, "'; echo \"status $?\""])),
+    Out = os:cmd(lists:flatten(["'", test_support:file("bin/beamway"), "' ", Words, " --cookie-file '", Cookie, "' 2>'", Error, "'; echo \"status $?\""])),
     {match, [Printed, Status]} = re:run(Out, "^(.*)status ([0-9]+)\n$", [dotall, {capture, all_but_first, list}]),
     {ok, Said} = file:read_file(Error),
     {list_to_integer(Status), Printed, unicode:characters_to_list(Said)}.

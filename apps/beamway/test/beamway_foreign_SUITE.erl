@@ -57,9 +57,7 @@ compile_c_node(Folder) ->
     ok = run_to_end(os:getenv("CC", "cc"), Args),
     Program.
 
-%% A file of this application's; suites are compiled into its ebin.
-source(Name) ->
-    filename:join([filename:dirname(filename:absname(code:which(?MODULE))), "..", Name]).
+source(Name) -> test_support:file(filename:join("apps/test_support", Name)).
 
 run_to_end(Name, Args) ->
     Executable = os:find_executable(Name),

@@ -52,7 +52,7 @@ end_per_testcase(_Case, Config) ->
 %% --- the release ---------------------------------------------------------------------------------------
 
 project() ->
-    filename:join([apps(), "..", "test", "system", "elixir"]).
+    test_support:file("test/system/elixir").
 
 apps() ->
     filename:dirname(filename:dirname(filename:absname(beamway_peer:ebin()))).

@@ -24,7 +24,7 @@ as_root(Name) ->
 
 %% What the script says is in its output, line by line; its last line holds the counts.
 run(Name) ->
-    Port = open_port({spawn_executable, filename:join([root(), "test", "system", "yucan"])},
+    Port = open_port({spawn_executable, test_support:file("test/system/yucan")},
                      [{args, [Name]}, exit_status, stderr_to_stdout, {line, 1000}]),
     {Status, Lines} = collect(Port, []),
     [beamway_runner:say("     ~ts", [Line]) || Line <- Lines],
@@ -38,4 +38,3 @@ collect(Port, Lines) ->
     after 420000 * beamway_runner:slowness() -> error({silent, lists:reverse(Lines)})
     end.
 
-root() -> filename:dirname(filename:dirname(filename:dirname(filename:dirname(code:which(?MODULE))))).

@@ -14,11 +14,10 @@ suite() -> [{timetrap, {minutes, 3}}].
 all() -> [folder, wrong_words, closed_descriptors, cannot_serve, announced, daemon, daemon_cannot_serve, attached, watch, crash].
 
 init_per_suite(Config) ->
-    Root = filename:dirname(filename:dirname(filename:dirname(filename:dirname(code:which(?MODULE))))),
     Served = filename:join(?config(priv_dir, Config), "served"),
     ok = filelib:ensure_dir(filename:join(Served, "x")),
     ok = file:write_file(filename:join(Served, "a.txt"), "content"),
-    [{command, filename:join([Root, "bin", "yucan"])}, {served, Served} | Config].
+    [{command, test_support:file("bin/yucan")}, {served, Served} | Config].
 
 end_per_suite(_) -> ok.
 

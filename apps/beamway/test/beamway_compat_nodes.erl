@@ -114,8 +114,8 @@ name_options(Options) ->
 %% given twice is ignored.
 -spec flags(beamway_peer:carrier(), options()) -> [string()].
 flags(Carrier, Options) ->
-    Tests = filename:dirname(filename:absname(code:which(?MODULE))),
-    ["+sbwt", "none", "-pa", Tests | code_path(Carrier)]
+    Tests = [filename:dirname(filename:absname(code:which(Module))) || Module <- [?MODULE, beamway_peer]],
+    ["+sbwt", "none", "-pa" | Tests] ++ code_path(Carrier)
         ++ protocol(Carrier, Options).
 
 %% The stock node must not even be able to find Beamway.

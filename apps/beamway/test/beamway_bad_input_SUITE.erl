@@ -488,20 +488,12 @@ copy(Config, Name) ->
     Root.
 
 compile_c(Source, Arguments) ->
-    File = filename:join(c_src(), Source),
+    File = test_support:file(filename:join("apps/test_support/c_src", Source)),
     Command = lists:join(" ", ["cc", "-std=c11", "-O1", File | Arguments]),
     case os:cmd(lists:flatten(Command) ++ " 2>&1 && echo compiled") of
         "compiled\n" -> ok;
         Output -> error({cannot_compile, Source, Output})
     end.
-
-%% Beside the folder that the suites were compiled to, or beside their source.
-c_src() ->
-    Files = [code:which(?MODULE), proplists:get_value(source, ?MODULE:module_info(compile), "")],
-    [Dir | _] = [Dir || File <- Files,
-                        Dir <- [filename:join([filename:dirname(filename:dirname(File)), "c_src"])],
-                        filelib:is_dir(Dir)],
-    Dir.
 
 %% --- limits of the host --------------------------------------------------------------------------------
 

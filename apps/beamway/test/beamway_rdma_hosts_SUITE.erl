@@ -128,7 +128,7 @@ connected(Config) ->
     {Here, HereNode, There, ThereNode}.
 
 on_peer() ->
-    filename:join([filename:dirname(filename:absname(code:which(?MODULE))), "..", "..", "..", "test", "system", "rdma", "on_peer"]).
+    test_support:file("test/system/rdma/on_peer").
 
 kind(Peer, Node) ->
     case [Kind || #{node := N, link := Kind} <- beamway_peer:call(Peer, beamway, links, []), N =:= Node] of

@@ -249,7 +249,7 @@ distribution_stopped_and_started(_Config) ->
          {ok, Other, OtherNode} = beamway_peer:start(beamway_tls, #{host => Host, flags => Flags}),
          {ok, Peer, _} = peer:start(#{connection => standard_io, exec => {hd(beamway_peer:erl()), tl(beamway_peer:erl())},
                                       env => beamway_peer:environment(beamway_tls),
-                                      args => ["-pa", filename:dirname(filename:absname(code:which(?MODULE))), beamway_peer:ebin() | Flags]}),
+                                      args => ["-pa" | [filename:dirname(filename:absname(code:which(M))) || M <- [?MODULE, beamway_peer, beamway_dist]]] ++ Flags}),
          [begin
               Node = list_to_atom(beamway_peer:unique_name("bwtls") ++ "@" ++ Host),
               {ok, _} = beamway_peer:call(Peer, net_kernel, start, [Node, #{name_domain => longnames}]),

@@ -29,7 +29,7 @@ init(_Id, _Options) -> {ok, no_epmd}.
 %% @private
 -spec pre_init_per_suite(module(), config(), Epmd) -> {config(), Epmd} when Epmd :: epmd().
 pre_init_per_suite(_Suite, Config, Epmd) ->
-    Root = root(),
+    Root = test_support:checkout(),
     Home = filename:join(?config(priv_dir, Config), "home"),
     ok = filelib:ensure_dir(filename:join(Home, "x")),
     ok = write_secret(filename:join(Home, ".erlang.cookie"), "beamway_cli_suite"),
@@ -178,10 +178,6 @@ start(Config, Arguments, Options) ->
 stop({Pid, _}) -> peer:stop(Pid).
 
 %%% What a case gives the command
-
-root() ->
-    Ebin = filename:dirname(code:which(beamway_cli)),
-    filename:dirname(filename:dirname(filename:dirname(Ebin))).
 
 %% @doc A checkout that shares the files of ours, so that one can be missing.
 -spec copy_of_checkout(config(), string()) -> file:filename().

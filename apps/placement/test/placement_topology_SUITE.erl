@@ -146,12 +146,9 @@ plan_by_query(_Config) ->
 
 run(Config, Words) ->
     Folder = proplists:get_value(priv_dir, Config),
-    Checkout = lists:foldl(fun(_, Path) -> filename:dirname(Path) end, beamway_peer_file(), [file, ebin, app, apps]),
-    Program = filename:join([Checkout, "bin", "beamway"]),
+    Program = test_support:file("bin/beamway"),
     Port = open_port({spawn_executable, Program}, [{args, ["topology" | Words]}, {cd, Folder}, exit_status, stderr_to_stdout, binary, {env, [{"BEAMWAY_ERL", hd(beamway_peer:erl())}]}]),
     collect(Port, <<>>).
-
-beamway_peer_file() -> filename:absname(code:which(beamway_peer)).
 
 collect(Port, Text) ->
     receive

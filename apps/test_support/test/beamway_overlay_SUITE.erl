@@ -20,10 +20,8 @@ init_per_suite(Config) ->
 end_per_suite(_Config) -> ok.
 
 %% Absolute, since Common Test changes the working directory.
-root() -> beamway_bench_nodes:root().
-
 run(Words) ->
-    beamway_bench_tools:run(filename:join([root(), "scripts", "in-overlay"]), Words, 60000).
+    beamway_bench_tools:run(filename:join([test_support:checkout(), "scripts", "in-overlay"]), Words, 60000).
 
 exit_code(_Config) ->
     [{Code, []} = run(["--", "sh", "-c", "exit " ++ integer_to_list(Code)]) || Code <- [0, 1, 7, 125]],
@@ -33,7 +31,7 @@ exit_code(_Config) ->
 %% The root file system can be written and is not; the checkout is.
 files(_Config) ->
     Unique = "beamway_overlay_" ++ os:getpid(),
-    Kept = filename:join([root(), "build", Unique]),
+    Kept = filename:join([test_support:checkout(), "build", Unique]),
     Gone = ["/etc/" ++ Unique, "/usr/bin/" ++ Unique, "/tmp/" ++ Unique],
     Removed = "/tmp/" ++ Unique ++ "_removed",
     ok = file:write_file(Removed, "mine"),
@@ -72,7 +70,7 @@ loopback(_Config) ->
 %% Who ends the script ends all of it.
 ended_from_outside(_Config) ->
     Seconds = integer_to_list(200000 + rand:uniform(100000)),
-    Port = beamway_bench_tools:open(filename:join([root(), "scripts", "in-overlay"]),
+    Port = beamway_bench_tools:open(filename:join([test_support:checkout(), "scripts", "in-overlay"]),
                                     ["sh", "-c", "echo begun; sleep " ++ Seconds]),
     {line, "begun"} = beamway_bench_tools:line(Port, 60000),
     {ok, OsPid} = beamway_bench_tools:os_pid(Port),

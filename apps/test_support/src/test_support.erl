@@ -1,0 +1,14 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc What suites of every application ask for: files of the checkout.
+-module(test_support).
+
+-export([checkout/0, file/1]).
+
+%% @doc The folder of the checkout.
+-spec checkout() -> file:filename().
+checkout() ->
+    lists:foldl(fun(_, File) -> filename:dirname(File) end, filename:absname(code:which(?MODULE)), [ebin, test_support, apps, checkout]).
+
+%% @doc A file of the checkout, by its path in it.
+-spec file(file:filename()) -> file:filename().
+file(Path) -> filename:join(checkout(), Path).
