@@ -235,11 +235,11 @@ lanes(Node) -> lists:sort([lane(Lane) || {_, {Of, _, _}, _} = Lane <- teleport_p
 
 lane({Way, {Node, Class, Index}, Tx}) ->
     Own = #{node => Node, class => Class, index => Index, opened_by => case Way of out -> this_node; in -> peer end, state => up},
-    More = case teleport_lane:info(teleport_tx:pid(Tx), ?INFO_MS) of
+    More = case teleport_lane:info(teleport_sender:pid(Tx), ?INFO_MS) of
                timeout -> #{};
                Info -> Info
            end,
-    maps:merge(maps:merge(teleport_tx:info(Tx), More), Own).
+    maps:merge(maps:merge(teleport_sender:info(Tx), More), Own).
 
 %% @doc How many messages to each node were on lanes that were lost, and were never confirmed, since the start.
 -spec unconfirmed() -> #{node() => pos_integer()}.

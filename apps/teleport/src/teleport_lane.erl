@@ -17,7 +17,7 @@
 -include_lib("kernel/include/logger.hrl").
 
 -type id() :: {node(), teleport_config:class(), Index :: non_neg_integer()}.
--type start() :: {caller, Peer :: pid(), id(), teleport_share:shares()} | acceptor.
+-type start() :: {caller, Peer :: pid(), id(), teleport_fair_queue:shares()} | acceptor.
 %% The caller's peer process gets `{lane_up, self(), id(), tx(), Kind, Why}', and hears of the lane's end by a monitor: `{shutdown, {Fate, Reason}}'.
 %% The acceptor's lane begins with the message `{socket, gen_tcp:socket(), Acceptor}' and tells that process `{known, self()}' when the caller has proved who it is.
 
@@ -38,7 +38,7 @@
 -record(lane, {role :: caller | acceptor,
                parent :: pid(),
                id :: id(),
-               tx :: teleport_tx:tx(),
+               tx :: teleport_sender:tx(),
                link :: teleport_link:link(),
                tag :: teleport_link:tag(),
                schedule :: teleport_schedule:schedule(),
@@ -49,15 +49,15 @@
                %% a message to myself is on its way
                pumping = false :: boolean(),
                %% what the lanes to this node have in common; how often a turn was left to others
-               shares = none :: none | {teleport_share:shares(), Weight :: pos_integer()},
+               shares = none :: none | {teleport_fair_queue:shares(), Weight :: pos_integer()},
                left = 0 :: non_neg_integer(),
                shows = false :: boolean(),
                waiting = teleport_waiters:new() :: teleport_waiters:waiters(),
                looking = false :: boolean(),
                %% places in the queue of those that were told that there is room
                reserved = #{} :: #{reference() => {pid(), Bytes :: non_neg_integer()}},
-               gather :: teleport_gather:gather(),
-               serve :: teleport_serve:serve(),
+               reassembly :: teleport_reassembly:reassembly(),
+               calls :: teleport_calls:calls(),
                %% a message to myself will come
                watching = false :: boolean(),
                %% since credit was given
@@ -95,9 +95,9 @@ init(Parent, {caller, Peer, {Node, Class, Index} = Id, Shares}) ->
     process_flag(trap_exit, true),
     _ = monitor(process, Peer),
     set_priority(Class),
-    case teleport_meet:connect(Node, Class, Index) of
+    case teleport_connect:connect(Node, Class, Index) of
         {ok, Link, Kind, Why} ->
-            Tx = teleport_tx:new(self(), Link, Kind, teleport_config:of_node(Node)),
+            Tx = teleport_sender:new(self(), Link, Kind, teleport_config:of_node(Node)),
             #{weights := #{Class := Weight}} = teleport_config:of_node(Node),
             Lane = (new(caller, Parent, Id, Tx, Link))#lane{shares = {Shares, Weight}},
             Peer ! {lane_up, self(), Id, Tx, Kind, Why},
@@ -108,14 +108,14 @@ init(Parent, {caller, Peer, {Node, Class, Index} = Id, Shares}) ->
 init(Parent, acceptor) ->
     process_flag(trap_exit, true),
     receive
-        {socket, Socket, Acceptor} -> accepted(Parent, teleport_meet:accept(Socket, fun() -> Acceptor ! {known, self()}, ok end))
+        {socket, Socket, Acceptor} -> accepted(Parent, teleport_connect:accept(Socket, fun() -> Acceptor ! {known, self()}, ok end))
     after ?SOCKET_MS -> exit({shutdown, no_socket})
     end.
 
 accepted(Parent, {ok, {Node, Class, Index}, Link, Kind}) ->
     set_priority(Class),
     true = erlang:monitor_node(Node, true),
-    Tx = teleport_tx:new(self(), Link, Kind, teleport_config:of_node(Node)),
+    Tx = teleport_sender:new(self(), Link, Kind, teleport_config:of_node(Node)),
     %% The lane that this one replaces has delivered its last message before the first of this one.
     ok = teleport_peers:incoming({Node, Class, Index}, Tx),
     begin_reading(new(acceptor, Parent, {Node, Class, Index}, Tx, Link));
@@ -128,7 +128,7 @@ set_priority(_) -> ok.
 new(Role, Parent, {Node, _, _} = Id, Tx, Link) ->
     #{chunk_bytes := Chunk, max_message_bytes := Max, max_pending_calls := MaxPending, max_queue_bytes := MaxQueue} = teleport_config:of_node(Node),
     #lane{role = Role, parent = Parent, id = Id, tx = Tx, link = Link, tag = teleport_link:tag(Link),
-          schedule = teleport_schedule:new(Chunk), gather = teleport_gather:new(Max, ?MAX_ALL), serve = teleport_serve:new(MaxPending),
+          schedule = teleport_schedule:new(Chunk), reassembly = teleport_reassembly:new(Max, ?MAX_ALL), calls = teleport_calls:new(MaxPending),
           max_queue_bytes = MaxQueue}.
 
 -spec begin_reading(#lane{}) -> no_return().
@@ -163,15 +163,15 @@ event({wait_over, Ref}, #lane{waiting = Waiting} = Lane) -> release([Ref], Lane#
 event({reserved, Ref, Key, Kind, Parts, Bytes}, Lane) -> pump(queued(Key, Kind, Parts, Bytes, used(Ref, Bytes, Lane)));
 event(look, #lane{reserved = Reserved} = Lane) ->
     room(release([Ref || {Ref, {Pid, _}} <- maps:to_list(Reserved), not is_process_alive(Pid)], Lane#lane{looking = false}));
-event(watch, #lane{serve = Serve} = Lane) -> watch_later(Lane#lane{serve = teleport_serve:watch(Serve), watching = false});
-event({'DOWN', Monitor, process, Pid, Reason}, #lane{role = acceptor, serve = Serve} = Lane) ->
-    {Answers, Next} = teleport_serve:down(Monitor, Pid, Reason, Serve),
-    answer(Answers, Lane#lane{serve = Next});
+event(watch, #lane{calls = Calls} = Lane) -> watch_later(Lane#lane{calls = teleport_calls:watch(Calls), watching = false});
+event({'DOWN', Monitor, process, Pid, Reason}, #lane{role = acceptor, calls = Calls} = Lane) ->
+    {Answers, Next} = teleport_calls:down(Monitor, Pid, Reason, Calls),
+    answer(Answers, Lane#lane{calls = Next});
 event({'DOWN', _, process, _, _}, #lane{role = caller} = Lane) -> close(the_peer_process_ended, Lane);
 event(ack, Lane) -> acknowledge(Lane#lane{ack_timer = none});
-event({info, Ref}, #lane{schedule = Schedule, serve = Serve, gather = Gather, link = Link, waiting = Waiting} = Lane) ->
-    Ref ! {Ref, #{waiting_senders => teleport_waiters:size(Waiting), waiting_keys => teleport_schedule:keys(Schedule), pending_calls => teleport_serve:pending(Serve),
-                  unfinished_bytes => teleport_gather:bytes(Gather), link_stats => teleport_link:stats(Link)}},
+event({info, Ref}, #lane{schedule = Schedule, calls = Calls, reassembly = Reassembly, link = Link, waiting = Waiting} = Lane) ->
+    Ref ! {Ref, #{waiting_senders => teleport_waiters:size(Waiting), waiting_keys => teleport_schedule:keys(Schedule), pending_calls => teleport_calls:pending(Calls),
+                  unfinished_bytes => teleport_reassembly:bytes(Reassembly), link_stats => teleport_link:stats(Link)}},
     Lane;
 event({Tag, closed, Reason, _}, #lane{tag = Tag}) -> exit({shutdown, {retry, Reason}});
 event({nodedown, _}, Lane) -> close(nodedown, Lane);
@@ -193,20 +193,20 @@ frame(Frame, Lane) ->
         {ok, {small, Kind, Term}} -> whole(Kind, [Term], byte_size(Frame), Lane);
         {ok, {piece, Stream, Data}} -> piece(Stream, Data, Lane);
         {ok, {announce, Stream, Kind, Sizes}} -> announced(is_right_way(Kind, Lane), {Stream, Kind, Sizes}, Lane);
-        {ok, {ack, Count}} when Lane#lane.role =:= caller -> ok = teleport_tx:add(Lane#lane.tx, acked, Count), Lane;
+        {ok, {ack, Count}} when Lane#lane.role =:= caller -> ok = teleport_sender:add(Lane#lane.tx, acked, Count), Lane;
         {ok, {ack, _}} -> broken(<<"an acknowledgement for an acceptor">>, Lane);
         {error, Reason} -> broken(Reason, Lane)
     end.
 
 %% All of a part from a link that puts parts together, else some of it.
-piece(Stream, Whole, #lane{gather = Gather} = Lane) ->
-    gathered(teleport_gather:piece(Stream, Whole, Gather), Lane).
+piece(Stream, Whole, #lane{reassembly = Reassembly} = Lane) ->
+    gathered(teleport_reassembly:piece(Stream, Whole, Reassembly), Lane).
 
 number(N3, N2, N1, N0) -> N3 bsl 24 bor (N2 bsl 16) bor (N1 bsl 8) bor N0.
 
-announced(true, {Stream, Kind, Sizes}, #lane{gather = Gather} = Lane) ->
-    case teleport_gather:announce(Stream, Kind, Sizes, Gather) of
-        {ok, Next} -> Lane#lane{gather = Next};
+announced(true, {Stream, Kind, Sizes}, #lane{reassembly = Reassembly} = Lane) ->
+    case teleport_reassembly:announce(Stream, Kind, Sizes, Reassembly) of
+        {ok, Next} -> Lane#lane{reassembly = Next};
         {error, Reason} -> broken(Reason, Lane)
     end;
 announced(false, _, Lane) ->
@@ -215,8 +215,8 @@ announced(false, _, Lane) ->
 %% Requests go to the acceptor, answers to the caller.
 is_right_way(Kind, #lane{role = Role}) -> teleport_frame:is_request(Kind) =:= (Role =:= acceptor).
 
-gathered({more, Gather}, Lane) -> Lane#lane{gather = Gather};
-gathered({whole, Kind, Parts, Gather}, Lane) -> whole(Kind, Parts, lists:sum([byte_size(P) || P <- Parts]), Lane#lane{gather = Gather});
+gathered({more, Reassembly}, Lane) -> Lane#lane{reassembly = Reassembly};
+gathered({whole, Kind, Parts, Reassembly}, Lane) -> whole(Kind, Parts, lists:sum([byte_size(P) || P <- Parts]), Lane#lane{reassembly = Reassembly});
 gathered({error, Reason}, Lane) -> broken(Reason, Lane).
 
 whole(Kind, [Term | Binaries], Bytes, #lane{role = Role} = Lane) ->
@@ -231,16 +231,16 @@ unpacked(Term, Binaries, Lane) ->
     catch error:_ -> broken(<<"bytes that are no term">>, Lane)
     end.
 
-request(Kind, Term, Bytes, #lane{serve = Serve, tx = Tx} = Lane) ->
-    try teleport_serve:request(Kind, Term, Tx, Serve) of
-        {[], Next} -> watch_later(delivered(Bytes, Lane#lane{serve = Next}));
-        {Answers, Next} -> answer(Answers, delivered(Bytes, Lane#lane{serve = Next}))
+request(Kind, Term, Bytes, #lane{calls = Calls, tx = Tx} = Lane) ->
+    try teleport_calls:request(Kind, Term, Tx, Calls) of
+        {[], Next} -> watch_later(delivered(Bytes, Lane#lane{calls = Next}));
+        {Answers, Next} -> answer(Answers, delivered(Bytes, Lane#lane{calls = Next}))
     catch
         error:function_clause -> broken(<<"a request that is none">>, Lane)
     end.
 
-watch_later(#lane{watching = false, serve = Serve} = Lane) ->
-    case teleport_serve:pending(Serve) of
+watch_later(#lane{watching = false, calls = Calls} = Lane) ->
+    case teleport_calls:pending(Calls) of
         0 -> Lane;
         _ -> _ = erlang:send_after(?PARKED_MS, self(), watch), Lane#lane{watching = true}
     end;
@@ -259,8 +259,8 @@ answered(_, _, _, Lane) ->
     broken(<<"an answer that is none">>, Lane).
 
 received(Tx, Bytes) ->
-    ok = teleport_tx:add(Tx, received, 1),
-    teleport_tx:add(Tx, received_bytes, Bytes).
+    ok = teleport_sender:add(Tx, received, 1),
+    teleport_sender:add(Tx, received_bytes, Bytes).
 
 delivered(Bytes, #lane{delivered = Delivered, told = Told, tx = Tx} = Lane) ->
     received(Tx, Bytes),
@@ -288,7 +288,7 @@ credited(Bytes, #lane{frames = Frames, bytes = Sum} = Lane) ->
 
 %% An acceptor whose answers find no room reads no further requests.
 give_credit(#lane{role = acceptor, tx = Tx, max_queue_bytes = Max} = Lane) ->
-    case teleport_tx:queued(Tx) of
+    case teleport_sender:queued(Tx) of
         {_, Bytes} when Bytes > Max -> Lane#lane{held = true};
         _ -> credit(Lane)
     end;
@@ -307,9 +307,9 @@ broken(Reason, #lane{id = {Node, Class, Index}, link = Link}) ->
 
 %% ---- sending ----
 
-replied(Ref, Reply, #lane{serve = Serve} = Lane) ->
-    case teleport_serve:replied(Ref, Serve) of
-        {ok, Next} -> answer([{reply, [Ref | Reply]}], Lane#lane{serve = Next});
+replied(Ref, Reply, #lane{calls = Calls} = Lane) ->
+    case teleport_calls:replied(Ref, Calls) of
+        {ok, Next} -> answer([{reply, [Ref | Reply]}], Lane#lane{calls = Next});
         unknown -> Lane
     end.
 
@@ -318,7 +318,7 @@ answer(Answers, Lane) ->
 
 %% The lane's own messages go straight, too, while nothing waits.
 own(Kind, {small, Term, Bytes} = Packed, #lane{tx = Tx, link = Link} = Lane) ->
-    case teleport_tx:queued(Tx) of
+    case teleport_sender:queued(Tx) of
         {0, _} when Bytes =< 65536 ->
             case teleport_link:send(Link, teleport_frame:small(Kind, Term)) of
                 busy -> own_later(Kind, Packed, Lane);
@@ -331,7 +331,7 @@ own(Kind, Packed, Lane) ->
 
 own_later(Kind, Packed, #lane{tx = Tx} = Lane) ->
     {Parts, Bytes} = case Packed of {small, Term, Size} -> {[Term], Size}; {parts, All, Size} -> {All, Size} end,
-    ok = teleport_tx:begin_turn(Tx, 1, Bytes),
+    ok = teleport_sender:enqueued(Tx, Bytes),
     %% Answers need no order among themselves.
     pump(queued(make_ref(), Kind, Parts, Bytes, Lane)).
 
@@ -356,7 +356,7 @@ pump(Left, #lane{unsent = {[Frame | Frames], Done}, link = Link} = Lane) ->
         closed -> Lane#lane{busy = true}
     end;
 pump(Left, #lane{unsent = {[], {1, Bytes}}, tx = Tx} = Lane) ->
-    ok = teleport_tx:begin_turn(Tx, -1, Bytes),
+    ok = teleport_sender:dequeued(Tx, Bytes),
     pump(Left, Lane#lane{unsent = {[], none}});
 pump(Left, #lane{unsent = {[], none}, schedule = Schedule} = Lane) ->
     case turn(teleport_schedule:is_empty(Schedule), Lane) of
@@ -376,25 +376,25 @@ turn(_, #lane{shares = none} = Lane) ->
 turn(true, #lane{shows = false} = Lane) ->
     {go, Lane};
 turn(true, #lane{id = {_, Class, Index}, shares = {Shares, _}} = Lane) ->
-    ok = teleport_share:rests(Class, Index, Shares),
+    ok = teleport_fair_queue:rests(Class, Index, Shares),
     {go, Lane#lane{shows = false, left = 0}};
 turn(false, #lane{id = {_, Class, Index}, shares = {Shares, _}, shows = false} = Lane) ->
-    ok = teleport_share:waits(Class, Index, Shares),
+    ok = teleport_fair_queue:waits(Class, Index, Shares),
     turn(false, Lane#lane{shows = true});
 turn(false, #lane{id = {_, Class, _}, shares = {Shares, Weight}, left = Left} = Lane) ->
-    case teleport_share:turn(Class, Left, Weight, Shares) of
+    case teleport_fair_queue:turn(Class, Left, Weight, Shares) of
         go -> {go, Lane#lane{left = 0}};
         leave -> {leave, Lane#lane{left = Left + 1}}
     end.
 
 counted(_, #lane{shares = none} = Lane) -> Lane;
 counted(Frames, #lane{id = {_, Class, _}, shares = {Shares, Weight}} = Lane) ->
-    ok = teleport_share:sent(Class, iolist_size(Frames), Weight, Shares),
+    ok = teleport_fair_queue:sent(Class, iolist_size(Frames), Weight, Shares),
     Lane.
 
 %% Whoever waits is told, one after the other, as far as there is room.
 room(#lane{tx = Tx, max_queue_bytes = Max, held = Held} = Lane) ->
-    {_, Bytes} = Queued = teleport_tx:queued(Tx),
+    {_, Bytes} = Queued = teleport_sender:queued(Tx),
     Next = tell(Queued, Lane),
     case Held andalso Bytes < Max div 2 of
         true -> credit(Next);
@@ -405,12 +405,12 @@ tell({Messages, Bytes}, #lane{tx = Tx, waiting = Waiting, max_queue_bytes = Max}
     case teleport_waiters:size(Waiting) of
         0 -> look_later(Lane);
         _ ->
-            {Told, Rest} = teleport_waiters:told({teleport_tx:room(Tx, Messages), Max - Bytes}, Bytes =:= 0, fun is_process_alive/1, Waiting),
+            {Told, Rest} = teleport_waiters:told({teleport_sender:room(Tx, Messages), Max - Bytes}, Bytes =:= 0, fun is_process_alive/1, Waiting),
             look_later(lists:foldl(fun reserve/2, Lane#lane{waiting = Rest}, Told))
     end.
 
 reserve({Ref, Pid, Bytes}, #lane{tx = Tx, reserved = Reserved} = Lane) ->
-    ok = teleport_tx:begin_turn(Tx, 1, Bytes),
+    ok = teleport_sender:enqueued(Tx, Bytes),
     Ref ! {Ref, room},
     Lane#lane{reserved = Reserved#{Ref => {Pid, Bytes}}}.
 
@@ -418,7 +418,7 @@ reserve({Ref, Pid, Bytes}, #lane{tx = Tx, reserved = Reserved} = Lane) ->
 release(Refs, Lane) ->
     lists:foldl(fun(Ref, #lane{tx = Tx, reserved = Reserved} = Acc) ->
                         case maps:take(Ref, Reserved) of
-                            {{_, Bytes}, Rest} -> ok = teleport_tx:begin_turn(Tx, -1, Bytes), Acc#lane{reserved = Rest};
+                            {{_, Bytes}, Rest} -> ok = teleport_sender:dequeued(Tx, Bytes), Acc#lane{reserved = Rest};
                             error -> Acc
                         end
                 end, Lane, Refs).
@@ -427,7 +427,7 @@ release(Refs, Lane) ->
 used(Ref, Bytes, #lane{tx = Tx, reserved = Reserved} = Lane) ->
     case maps:take(Ref, Reserved) of
         {_, Rest} -> Lane#lane{reserved = Rest};
-        error -> ok = teleport_tx:begin_turn(Tx, 1, Bytes), Lane
+        error -> ok = teleport_sender:enqueued(Tx, Bytes), Lane
     end.
 
 look_later(#lane{looking = false, waiting = Waiting, reserved = Reserved} = Lane) ->
@@ -440,9 +440,9 @@ look_later(Lane) ->
 
 %% Nothing has come for a while: a count that stays above 0 is one that a killed sender has left.
 idle(#lane{tx = Tx, schedule = Schedule, idle = Before, unsent = {[], none}, reserved = Reserved} = Lane) when map_size(Reserved) =:= 0 ->
-    case {teleport_schedule:is_empty(Schedule), teleport_tx:queued(Tx)} of
+    case {teleport_schedule:is_empty(Schedule), teleport_sender:queued(Tx)} of
         {true, {0, _}} -> room(Lane#lane{idle = none});
-        {true, Before} -> ok = teleport_tx:reconcile(Tx, Before), room(Lane#lane{idle = none});
+        {true, Before} -> ok = teleport_sender:reconcile(Tx, Before), room(Lane#lane{idle = none});
         {true, Now} -> Lane#lane{idle = Now};
         {false, _} -> Lane
     end;

@@ -8,7 +8,7 @@
 -export([agree/4, send/2, tell_when_writable/1, credit/3, close/1, tag/1, stats/1]).
 -export_type([link/0, kind/0, tag/0, socket/0]).
 
--type link() :: port() | teleport_stream:stream().
+-type link() :: port() | teleport_tls_link:tls_link().
 -type kind() :: shm | rdma | tcp | tls.
 -type tag() :: port() | pid().
 -type socket() :: {gen_tcp, gen_tcp:socket()} | {ssl, ssl:sslsocket()}.
@@ -26,8 +26,8 @@ agree({gen_tcp, Socket}, Role, #{kinds := Kinds, ring_bytes := RingBytes} = Conf
         {error, Reason} -> {error, Reason}
     end;
 agree({ssl, Socket}, _Role, Config, _Deadline) ->
-    case teleport_stream:start(Socket, max_frame_bytes(Config)) of
-        {ok, Stream} -> {ok, Stream, tls, <<"the option tls">>};
+    case teleport_tls_link:start(Socket, max_frame_bytes(Config)) of
+        {ok, Tls} -> {ok, Tls, tls, <<"the option tls">>};
         {error, Reason} -> {error, Reason}
     end.
 
@@ -37,29 +37,29 @@ max_frame_bytes(_) -> (1 bsl 24) + 65536.
 %% @doc Any process may send. `ok': taken.
 -spec send(link(), iodata()) -> ok | busy | closed.
 send(Lane, Frame) when is_port(Lane) -> beamway_lane:send(Lane, Frame);
-send(Stream, Frame) -> teleport_stream:send(Stream, Frame).
+send(Tls, Frame) -> teleport_tls_link:send(Tls, Frame).
 
 %% @doc The caller gets one `writable' as soon as the link is not busy.
 -spec tell_when_writable(link()) -> ok | closed.
 tell_when_writable(Lane) when is_port(Lane) -> beamway_lane:tell_when_writable(Lane);
-tell_when_writable(Stream) -> teleport_stream:tell_when_writable(Stream).
+tell_when_writable(Tls) -> teleport_tls_link:tell_when_writable(Tls).
 
 %% @doc So many frames and bytes more may come.
 -spec credit(link(), Frames :: non_neg_integer(), Bytes :: non_neg_integer()) -> ok | closed.
 credit(Lane, Frames, Bytes) when is_port(Lane) -> beamway_lane:credit(Lane, Frames, Bytes);
-credit(Stream, Frames, _Bytes) -> teleport_stream:credit(Stream, Frames).
+credit(Tls, Frames, _Bytes) -> teleport_tls_link:credit(Tls, Frames).
 
 %% @doc Orderly, by the owner.
 -spec close(link()) -> ok.
 close(Lane) when is_port(Lane) -> beamway_lane:close(Lane);
-close(Stream) -> teleport_stream:close(Stream).
+close(Tls) -> teleport_tls_link:close(Tls).
 
 %% @doc What the owner's messages begin with.
 -spec tag(link()) -> tag().
 tag(Lane) when is_port(Lane) -> Lane;
-tag(Stream) -> teleport_stream:tag(Stream).
+tag(Tls) -> teleport_tls_link:tag(Tls).
 
 %% @doc The driver's counters; empty for TLS.
 -spec stats(link()) -> map() | closed.
 stats(Lane) when is_port(Lane) -> beamway_lane:stats(Lane);
-stats(_Stream) -> #{}.
+stats(_Tls) -> #{}.

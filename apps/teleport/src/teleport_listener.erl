@@ -32,7 +32,7 @@ offer(Node, HostId) -> gen_server:call(?MODULE, {offer, Node, HostId}, ?CALL_MS)
 
 %% @private
 -spec init([]) -> {ok, #listener{}}.
-init([]) -> {ok, #listener{host = teleport_meet:host_id()}}.
+init([]) -> {ok, #listener{host = teleport_connect:host_id()}}.
 
 %% @private
 -spec handle_call(term(), gen_server:from(), #listener{}) -> {reply, term(), #listener{}}.
@@ -43,7 +43,7 @@ handle_call({offer, Node, HostId}, _From, #listener{host = Host} = State) ->
                   auto -> reached_by(Node);
                   Ip -> {ok, Ip}
               end,
-    case {teleport_meet:limited(Node, Config), Address} of
+    case {teleport_connect:limited(Node, Config), Address} of
         {{refused, Reason}, _} -> {reply, {error, Reason}, State};
         {_, {error, Reason}} -> {reply, {error, Reason}, State};
         {Limited, {ok, At}} -> offered(listen(At, State), At, #{tls => Tls =/= none, guarded => Limited =:= shm_only})
@@ -52,7 +52,7 @@ handle_call(_Request, _From, State) ->
     {reply, {error, badarg}, State}.
 
 offered({ok, Port, State}, Ip, Offer) ->
-    {reply, {ok, Offer#{ip => Ip, port => Port, boot => teleport_meet:boot_id(), version => teleport_handshake:version()}}, State};
+    {reply, {ok, Offer#{ip => Ip, port => Port, boot => teleport_connect:boot_id(), version => teleport_handshake:version()}}, State};
 offered({error, Reason, State}, Ip, _) ->
     Text = io_lib:format("the peer cannot listen at ~ts: ~ts", [inet:ntoa(Ip), inet:format_error(Reason)]),
     {reply, {error, iolist_to_binary(Text)}, State}.

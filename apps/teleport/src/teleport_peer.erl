@@ -16,12 +16,12 @@
 -type key() :: {teleport_config:class(), non_neg_integer()}.
 -record(lane, {state :: opening | up | waiting,
                pid = none :: none | pid(),
-               tx = none :: none | teleport_tx:tx(),
+               tx = none :: none | teleport_sender:tx(),
                waiters = [] :: [{gen_server:from(), Deadline :: integer() | infinity}],
                %% with so many, those who wait no more are looked for
                many = ?FEW :: pos_integer(),
                failures = 0 :: non_neg_integer()}).
--record(peer, {node :: node(), lanes = #{} :: #{key() => #lane{}}, shares :: teleport_share:shares()}).
+-record(peer, {node :: node(), lanes = #{} :: #{key() => #lane{}}, shares :: teleport_fair_queue:shares()}).
 
 %% For lanes to send what their links have, less than a supervisor waits.
 -define(CLOSE_MS, 500).
@@ -36,7 +36,7 @@ start_link(Node) -> gen_server:start_link(?MODULE, Node, []).
 init(Node) ->
     process_flag(trap_exit, true),
     true = erlang:monitor_node(Node, true),
-    {ok, #peer{node = Node, shares = teleport_share:new()}}.
+    {ok, #peer{node = Node, shares = teleport_fair_queue:new()}}.
 
 %% @private `{lane, Class, Index, Lost, Deadline}': the answer comes when it is up, and is another one than the lost one.
 -spec handle_call(term(), gen_server:from(), #peer{}) -> {reply, term(), #peer{}} | {noreply, #peer{}}.
@@ -103,10 +103,10 @@ fate({shutdown, {Fate, Reason}}) when Fate =:= fatal; Fate =:= retry -> {Fate, R
 fate(Reason) -> {retry, Reason}.
 
 ended({Class, Index} = Key, {_, Reason}, #lane{state = up, tx = Tx} = Lane, #peer{node = Node, shares = Shares} = State) ->
-    ok = teleport_share:rests(Class, Index, Shares),
+    ok = teleport_fair_queue:rests(Class, Index, Shares),
     ?LOG_NOTICE("teleport: lane ~ts ~b to ~ts is lost: ~0tp", [Class, Index, Node, Reason]),
     ok = teleport_peers:down({Node, Class, Index}),
-    report(teleport_tx:finish(Tx), {Node, Class, Index}, Reason),
+    report(teleport_sender:finish(Tx), {Node, Class, Index}, Reason),
     again(Key, Lane#lane{tx = none}, State);
 ended(Key, {retry, Reason}, #lane{state = opening} = Lane, #peer{node = Node} = State) ->
     ?LOG_DEBUG("teleport: lane ~0tp to ~ts could not be opened: ~0tp", [Key, Node, Reason]),
@@ -150,7 +150,7 @@ end_lane({Class, Index}, #lane{state = State, pid = Pid, tx = Tx, waiters = Wait
     ok = teleport_peers:down({Node, Class, Index}),
     is_pid(Pid) andalso ended_now(Pid, Monitor, max(0, Deadline - erlang:monotonic_time(millisecond))),
     case State of
-        up -> report(teleport_tx:finish(Tx), {Node, Class, Index}, nodedown);
+        up -> report(teleport_sender:finish(Tx), {Node, Class, Index}, nodedown);
         _ -> ok
     end.
 

@@ -23,7 +23,7 @@
 
 -record(peers, {incoming = #{} :: #{pid() => teleport_lane:id()},
                 %% a lane that waits until the one before it has ended
-                waiting = #{} :: #{Old :: pid() => {gen_server:from(), teleport_lane:id(), teleport_tx:tx()}}}).
+                waiting = #{} :: #{Old :: pid() => {gen_server:from(), teleport_lane:id(), teleport_sender:tx()}}}).
 
 %% @doc Started by the supervisor.
 -spec start_link() -> {ok, pid()} | {error, term()}.
@@ -40,7 +40,7 @@ new_table() ->
 %% @doc The lane of this key, opened if there is none: waits until the deadline. `Configured' is how many lanes of the class the options name: it is
 %% the right number nearly always, and then one look at the table is enough.
 -spec lane(node(), teleport_config:class(), Key :: non_neg_integer(), Configured :: pos_integer(), deadline()) ->
-          {ok, teleport_tx:tx()} | {error, Reason :: term()}.
+          {ok, teleport_sender:tx()} | {error, Reason :: term()}.
 lane(Node, Class, Key, Configured, Deadline) ->
     case look({out, Node, Class, Key rem Configured}) of
         [{_, Tx, Configured}] -> {ok, Tx};
@@ -55,7 +55,7 @@ settled(Node, Class, Key, Deadline) ->
 
 %% @doc The lane of this key that comes after this one, which is lost.
 -spec next(node(), teleport_config:class(), Key :: non_neg_integer(), Lost :: none | pid(), deadline()) ->
-          {ok, teleport_tx:tx()} | {error, Reason :: term()}.
+          {ok, teleport_sender:tx()} | {error, Reason :: term()}.
 next(Node, Class, Key, Lost, Deadline) -> next(Node, Class, Key, Lost, Deadline, ?TRIES).
 
 next(Node, _, _, _, _, 0) ->
@@ -120,7 +120,7 @@ counts(Node, Deadline) ->
     end.
 
 %% @doc A lane is up: senders find it from now on.
--spec up(teleport_lane:id(), teleport_tx:tx()) -> ok.
+-spec up(teleport_lane:id(), teleport_sender:tx()) -> ok.
 up({Node, Class, Index}, Tx) ->
     _ = [ets:insert(?TABLE, {{out, Node, Class, Index}, Tx, Count}) || {_, Count} <- ets:lookup(?TABLE, {count, Node, Class})],
     ok.
@@ -132,7 +132,7 @@ down({Node, Class, Index}) ->
     ok.
 
 %% @doc A peer has opened this lane to us; the caller is its process. Returns when the lane that it replaces has ended.
--spec incoming(teleport_lane:id(), teleport_tx:tx()) -> ok.
+-spec incoming(teleport_lane:id(), teleport_sender:tx()) -> ok.
 incoming(Id, Tx) -> gen_server:call(?MODULE, {incoming, Id, Tx}, infinity).
 
 %% @doc Counts messages to this node that were never confirmed.
@@ -146,7 +146,7 @@ lost(Node, Count) ->
 lost() -> maps:from_list([{Node, Count} || [Node, Count] <- ets:match(?TABLE, {{lost, '$1'}, '$2'})]).
 
 %% @doc All lanes that are up.
--spec all() -> [{in | out, teleport_lane:id(), teleport_tx:tx()}].
+-spec all() -> [{in | out, teleport_lane:id(), teleport_sender:tx()}].
 all() ->
     try [{element(1, Key), {element(2, Key), element(3, Key), element(4, Key)}, element(2, Row)}
          || Row <- ets:tab2list(?TABLE), Key <- [element(1, Row)], tuple_size(Key) =:= 4]
@@ -171,7 +171,7 @@ handle_call({incoming, {Node, Class, Index} = Id, Tx}, {Pid, _} = From, #peers{w
     _ = monitor(process, Pid),
     case ets:lookup(?TABLE, {in, Node, Class, Index}) of
         [{_, OldTx}] ->
-            Old = teleport_tx:pid(OldTx),
+            Old = teleport_sender:pid(OldTx),
             Old ! {close, replaced},
             _ = given_up(Waiting, Old),
             {noreply, State#peers{waiting = Waiting#{Old => {From, Id, Tx}}}};
@@ -205,7 +205,7 @@ started(Node) ->
 
 registered({Node, Class, Index} = Id, Tx, #peers{incoming = Incoming} = State) ->
     true = ets:insert(?TABLE, {{in, Node, Class, Index}, Tx}),
-    State#peers{incoming = Incoming#{teleport_tx:pid(Tx) => Id}}.
+    State#peers{incoming = Incoming#{teleport_sender:pid(Tx) => Id}}.
 
 %% @private
 -spec handle_cast(term(), #peers{}) -> {noreply, #peers{}}.

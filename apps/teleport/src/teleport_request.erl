@@ -9,7 +9,7 @@
 -export_type([id/0, kind/0]).
 
 -type kind() :: call | event_call | {other_call, Label :: atom()} | {apply, module(), atom()}.
--opaque id() :: {?MODULE, reference(), Where :: lane | local, teleport:dest(), Sent :: none | {teleport_tx:tx(), Key :: non_neg_integer(), node()}}.
+-opaque id() :: {?MODULE, reference(), Where :: lane | local, teleport:dest(), Sent :: none | {teleport_sender:tx(), Key :: non_neg_integer(), node()}}.
 %% `none': the request could not be sent. Its caller hears of that as of any other end: by a message.
 
 -define(FAILED, '$teleport_failed').
@@ -53,7 +53,7 @@ confirmed({remote, Node, Remote}, Message, Options) ->
     Public = make_ref(),
     case lane(Node, key(Remote, Options), Config, Options, on_full(Config, Options)) of
         {ok, Tx} ->
-            {Waiter, Monitor} = spawn_monitor(fun() -> await_confirmation(Sender, Public, teleport_tx:pid(Tx), Node) end),
+            {Waiter, Monitor} = spawn_monitor(fun() -> await_confirmation(Sender, Public, teleport_sender:pid(Tx), Node) end),
             receive
                 {Waiter, Alias} ->
                     true = demonitor(Monitor, [flush]),
@@ -95,7 +95,7 @@ remote_call(Kind, Node, Remote, Request, Deadline, Options, Call) ->
     Key = key(Remote, Options),
     case lane(Node, Key, Config, Options, {block, Deadline}) of
         {ok, Tx} ->
-            Lane = teleport_tx:pid(Tx),
+            Lane = teleport_sender:pid(Tx),
             Ref = monitor(process, Lane, [{alias, reply_demonitor}]),
             case over(Tx, Key, frame_kind(Kind), pack(Kind, Ref, Remote, Request), full_call(Deadline, Options), Config) of
                 ok ->
@@ -181,7 +181,7 @@ begin_remote(Kind, Node, Remote, Request, Options, Dest) ->
     Deadline = deadline(maps:get(timeout, Options, BlockMs)),
     case lane(Node, Key, Config, Options, {block, Deadline}) of
         {ok, Tx} ->
-            Ref = monitor(process, teleport_tx:pid(Tx), [{alias, reply_demonitor}]),
+            Ref = monitor(process, teleport_sender:pid(Tx), [{alias, reply_demonitor}]),
             case over(Tx, Key, frame_kind(Kind), pack(Kind, Ref, Remote, Request), full_call(Deadline, Options), Config) of
                 ok -> {?MODULE, Ref, lane, Dest, {Tx, Key, Node}};
                 %% The reference gets the lane's `DOWN'.
@@ -226,7 +226,7 @@ cancel(_, none) ->
     ok;
 cancel(Ref, {Tx, Key, _}) ->
     Packed = teleport_term:pack(Ref),
-    _ = teleport_tx:send(Tx, Key, cancel, Packed, element(3, Packed), error),
+    _ = teleport_sender:send(Tx, Key, cancel, Packed, element(3, Packed), error),
     ok.
 
 %% @doc See {@link teleport:check_response/2}.
@@ -277,14 +277,14 @@ on_full(#{on_full := OnFull, block_ms := BlockMs}, Options) ->
     end.
 
 %% @doc Sends over the key's lane; if that is lost before it took the message, over the one that follows.
--spec transmit(node(), Key :: non_neg_integer(), teleport_frame:kind(), teleport_tx:packed(), OnFull, {teleport_config:config(), teleport:options()}) ->
+-spec transmit(node(), Key :: non_neg_integer(), teleport_frame:kind(), teleport_sender:packed(), OnFull, {teleport_config:config(), teleport:options()}) ->
           ok | {error, teleport:reason()}
               when OnFull :: {block, integer() | infinity} | error | drop.
 transmit(Node, Key, Kind, Packed, OnFull, {Config, Options} = With) ->
     case lane(Node, Key, Config, Options, OnFull) of
         {ok, Tx} ->
             case over(Tx, Key, Kind, Packed, OnFull, Config) of
-                {error, closed} -> transmit_again(Node, Key, Kind, Packed, OnFull, With, teleport_tx:pid(Tx));
+                {error, closed} -> transmit_again(Node, Key, Kind, Packed, OnFull, With, teleport_sender:pid(Tx));
                 Done -> Done
             end;
         {error, Reason} -> {error, Reason}
@@ -300,8 +300,8 @@ over(Tx, Key, Kind, Packed, OnFull, #{max_message_bytes := Max}) ->
     case element(3, Packed) of
         Bytes when Bytes > Max -> {error, {too_big, Bytes}};
         Bytes ->
-            ok = teleport_tx:seen(Tx, Key),
-            teleport_tx:send(Tx, Key, Kind, Packed, Bytes, OnFull)
+            ok = teleport_sender:seen(Tx, Key),
+            teleport_sender:send(Tx, Key, Kind, Packed, Bytes, OnFull)
     end.
 
 %% @doc When so many milliseconds from now will have passed.

@@ -114,8 +114,8 @@ lanes_are_opened_again(Config) ->
     on_first(Config, fun(Node) ->
         ok = teleport:prime(Node, infinity),
         Count = length([L || #{opened_by := this_node} = L <- teleport:lanes(Node)]),
-        Pids = fun() -> lists:sort([teleport_tx:pid(Tx) || {out, _, Tx} <- teleport_peers:all()]) end,
-        Theirs = fun() -> [teleport_tx:pid(Tx) || {in, {From, _, _}, Tx} <- erpc:call(Node, teleport_peers, all, []), From =:= node()] end,
+        Pids = fun() -> lists:sort([teleport_sender:pid(Tx) || {out, _, Tx} <- teleport_peers:all()]) end,
+        Theirs = fun() -> [teleport_sender:pid(Tx) || {in, {From, _, _}, Tx} <- erpc:call(Node, teleport_peers, all, []), From =:= node()] end,
         %% The other side enters a lane into its table a moment after this one.
         Whole = fun(Look, Old) ->
                         beamway_peer:wait_until(fun() -> Now = Look(), length(Now) =:= Count andalso Now -- Old =:= Now andalso Now end, wait_ms())
@@ -175,7 +175,7 @@ send_for(Deadline, Receiver, N) ->
 
 kill_lanes() ->
     receive after 50 -> ok end,
-    [exit(teleport_tx:pid(Tx), kill) || {out, _, Tx} <- teleport_peers:all()],
+    [exit(teleport_sender:pid(Tx), kill) || {out, _, Tx} <- teleport_peers:all()],
     kill_lanes().
 
 %% @private Keeps the numbers of what has come, the oldest first.
@@ -204,8 +204,8 @@ killed_in_the_middle_of_a_large_message(Config) ->
             receive {teleport, Ref, Told} -> receive {give, To} -> To ! {told, Told} end end
         end)),
         %% The link holds its first pieces and takes no more, then the lane's process is killed.
-        Begun = fun() -> case [Tx || {out, _, Tx} <- teleport_peers:all(), element(2, teleport_tx:queued(Tx)) > 0] of
-                             [Tx] -> is_full(teleport_tx:link(Tx)) andalso teleport_tx:pid(Tx);
+        Begun = fun() -> case [Tx || {out, _, Tx} <- teleport_peers:all(), element(2, teleport_sender:queued(Tx)) > 0] of
+                             [Tx] -> is_full(teleport_sender:link(Tx)) andalso teleport_sender:pid(Tx);
                              [] -> false
                          end end,
         exit(beamway_peer:wait_until(Begun, wait_ms()), kill)
@@ -304,7 +304,7 @@ events() -> receive {monitor, Who, long_schedule, Info} -> [{Who, Info} | events
 held(Peer) ->
     beamway_peer:run(Peer, fun() ->
         persistent_term:get(tp_watch) ! {give, self()},
-        Lanes = [teleport_tx:pid(Tx) || {_, _, Tx} <- teleport_peers:all()],
+        Lanes = [teleport_sender:pid(Tx) || {_, _, Tx} <- teleport_peers:all()],
         receive {held, Events} -> [lists:flatten(io_lib:format("~0p", [Event])) || {Who, Info} = Event <- Events, is_port(Who) orelse lists:member(Who, Lanes),
                                                                                    proplists:get_value(timeout, Info) >= limit_ms()]
         end
@@ -377,7 +377,7 @@ supervisors_recover(Config) ->
          end || Name <- [teleport_listener, teleport_lane_sup, teleport_peer_sup, teleport_peers]],
         %% And the side that is called.
         exit(erpc:call(Node, erlang, whereis, [teleport_listener]), kill),
-        [exit(teleport_tx:pid(Tx), kill) || {out, _, Tx} <- teleport_peers:all()],
+        [exit(teleport_sender:pid(Tx), kill) || {out, _, Tx} <- teleport_peers:all()],
         _ = beamway_peer:wait_until(fun() -> teleport:prime(Node) =:= ok end, wait_ms())
     end).
 
@@ -435,9 +435,9 @@ what_was_taken_goes_out(Config) ->
 %% Any number of loads of any module that lanes stand in, at any time; and who asks a lane for its state leaves nothing on its stack.
 new_code(Config) ->
     Here = fun(Node) -> [{whereis(teleport_listener), [Pid || {_, Pid, _, _} <- supervisor:which_children(teleport_acceptor_sup)]},
-                         lists:sort([{Way, teleport_tx:pid(Tx)} || {Way, {Of, _, _}, Tx} <- teleport_peers:all(), Of =:= Node])] end,
+                         lists:sort([{Way, teleport_sender:pid(Tx)} || {Way, {Of, _, _}, Tx} <- teleport_peers:all(), Of =:= Node])] end,
     Load = fun(_) -> [begin _ = code:purge(Module), {module, Module} = code:load_file(Module) end
-                      || _ <- [1, 2, 3], Module <- [teleport_lane, teleport_listener, teleport_stream, teleport_peer, teleport_peers]] end,
+                      || _ <- [1, 2, 3], Module <- [teleport_lane, teleport_listener, teleport_tls_link, teleport_peer, teleport_peers]] end,
     ok = teleport_nodes:on_first(Config, fun(Node) ->
         Waiting = erpc:call(Node, teleport_nodes, start_server, [none]),
         Gate = teleport_nodes:gate(),

@@ -31,7 +31,7 @@ end_per_group(_Kind, Config) -> teleport_nodes:stop_pair(Config).
 %% Where the second node listens for the first.
 port(Config) ->
     {ok, #{ip := Ip, port := Port}} =
-        beamway_peer:call(teleport_nodes:second(Config), teleport_listener, offer, [first_node(Config), teleport_meet:host_id()]),
+        beamway_peer:call(teleport_nodes:second(Config), teleport_listener, offer, [first_node(Config), teleport_connect:host_id()]),
     {Ip, Port}.
 
 first_node(Config) -> element(2, proplists:get_value(pair, Config)).

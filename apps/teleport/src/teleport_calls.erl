@@ -5,62 +5,62 @@
 %% answers this one, and the answer comes to the lane's process, which sends it back. Servers are monitored here, where they are. The caller of
 %% a call that stays unanswered for a while is monitored as well, over distribution: nobody else says that it was killed.
 %% State of the lane's process; not for others.
--module(teleport_serve).
+-module(teleport_calls).
 
 -export([new/1, request/4, replied/2, watch/1, down/4, pending/1]).
 -export([run/4]).
--export_type([serve/0, answer/0]).
+-export_type([calls/0, answer/0]).
 
 %% `[Ref | Answer]' is what goes over the lane: a cell is shorter than a tuple.
 -dialyzer({no_improper_lists, [request/4, call/5, server_down/3, run/4]}).
 
 %% `old': it was there at the last look; `watched': its caller is monitored.
 -record(pending, {server :: pid(), caller :: pid(), kind = call :: call | apply, age = new :: new | old | watched}).
--record(serve, {max :: pos_integer(),
+-record(calls, {max :: pos_integer(),
                 pending = #{} :: #{reference() => #pending{}},
                 callers = #{} :: #{pid() => {Monitor :: reference(), #{reference() => []}}},
                 servers = #{} :: #{pid() => {Monitor :: reference(), Calls :: non_neg_integer()}}}).
--opaque serve() :: #serve{}.
+-opaque calls() :: #calls{}.
 -type answer() :: {reply | failed, term()}.
 
 %% Monitors of servers that have no calls now are kept up to this number: most will be called again.
 -define(MAX_IDLE, 1024).
 
 %% @doc With a limit of unanswered calls.
--spec new(MaxPending :: pos_integer()) -> serve().
-new(MaxPending) -> #serve{max = MaxPending}.
+-spec new(MaxPending :: pos_integer()) -> calls().
+new(MaxPending) -> #calls{max = MaxPending}.
 
 %% @doc Does what a peer asks for. `Tx' is the lane itself, over which long work answers. Fails if the peer sent what no peer sends.
--spec request(teleport_frame:kind(), term(), teleport_tx:tx(), serve()) -> {[answer()], serve()}.
-request(message, [Dest | Message], _, Serve) ->
+-spec request(teleport_frame:kind(), term(), teleport_sender:tx(), calls()) -> {[answer()], calls()}.
+request(message, [Dest | Message], _, State) ->
     _ = deliver(Dest, Message),
-    {[], Serve};
-request(confirmed, [Ref, Dest | Message], _, Serve) when is_reference(Ref) ->
+    {[], State};
+request(confirmed, [Ref, Dest | Message], _, State) when is_reference(Ref) ->
     case deliver(Dest, Message) of
-        ok -> {[{reply, [Ref | confirmed]}], Serve};
-        noproc -> {[{failed, [Ref | noproc]}], Serve}
+        ok -> {[{reply, [Ref | confirmed]}], State};
+        noproc -> {[{failed, [Ref | noproc]}], State}
     end;
-request(call, [Ref, Caller, Dest | Request], _, Serve) when is_reference(Ref), is_pid(Caller) ->
-    call(Ref, Caller, Dest, {'$gen_call', {self(), Ref}, Request}, Serve);
-request(event_call, [Ref, Caller, Dest | Request], _, Serve) when is_reference(Ref), is_pid(Caller) ->
-    call(Ref, Caller, Dest, {self(), {self(), Ref}, Request}, Serve);
-request(other_call, [Ref, Caller, Dest, Label | Request], _, Serve) when is_reference(Ref), is_pid(Caller), is_atom(Label) ->
-    call(Ref, Caller, Dest, {Label, {self(), Ref}, Request}, Serve);
-request(apply, [Ref, Caller, Module, Function | Args], Tx, #serve{pending = Pending, max = Max} = Serve)
+request(call, [Ref, Caller, Dest | Request], _, State) when is_reference(Ref), is_pid(Caller) ->
+    call(Ref, Caller, Dest, {'$gen_call', {self(), Ref}, Request}, State);
+request(event_call, [Ref, Caller, Dest | Request], _, State) when is_reference(Ref), is_pid(Caller) ->
+    call(Ref, Caller, Dest, {self(), {self(), Ref}, Request}, State);
+request(other_call, [Ref, Caller, Dest, Label | Request], _, State) when is_reference(Ref), is_pid(Caller), is_atom(Label) ->
+    call(Ref, Caller, Dest, {Label, {self(), Ref}, Request}, State);
+request(apply, [Ref, Caller, Module, Function | Args], Tx, #calls{pending = Pending, max = Max} = State)
   when is_reference(Ref), is_pid(Caller), is_list(Args) ->
     case map_size(Pending) >= Max of
-        true -> {[{failed, [Ref | overload]}], Serve};
+        true -> {[{failed, [Ref | overload]}], State};
         false ->
             {Worker, Monitor} = spawn_monitor(?MODULE, run, [Tx, Ref, {Module, Function}, Args]),
-            {[], added(Ref, #pending{server = Worker, caller = Caller, kind = apply}, Monitor, Serve)}
+            {[], added(Ref, #pending{server = Worker, caller = Caller, kind = apply}, Monitor, State)}
     end;
-request(apply_cast, [Module, Function | Args], _, Serve) when is_list(Args) ->
+request(apply_cast, [Module, Function | Args], _, State) when is_list(Args) ->
     _ = spawn(Module, Function, Args),
-    {[], Serve};
-request(cancel, Ref, _, Serve) when is_reference(Ref) ->
-    case replied(Ref, Serve) of
+    {[], State};
+request(cancel, Ref, _, State) when is_reference(Ref) ->
+    case replied(Ref, State) of
         {ok, Next} -> {[], Next};
-        unknown -> {[], Serve}
+        unknown -> {[], State}
     end.
 
 deliver(Dest, Message) when is_pid(Dest), node(Dest) =:= node() ->
@@ -73,17 +73,17 @@ deliver(Dest, Message) when is_atom(Dest) ->
         error:badarg -> noproc
     end.
 
-call(Ref, Caller, Dest, Message, #serve{pending = Pending, max = Max, servers = Servers} = Serve) ->
+call(Ref, Caller, Dest, Message, #calls{pending = Pending, max = Max, servers = Servers} = State) ->
     case server(Dest) of
-        undefined -> {[{failed, [Ref | noproc]}], Serve};
-        _ when map_size(Pending) >= Max -> {[{failed, [Ref | overload]}], Serve};
+        undefined -> {[{failed, [Ref | noproc]}], State};
+        _ when map_size(Pending) >= Max -> {[{failed, [Ref | overload]}], State};
         Server ->
             Monitor = case Servers of
                           #{Server := {Known, _}} -> Known;
                           #{} -> monitor(process, Server)
                       end,
             Server ! Message,
-            {[], added(Ref, #pending{server = Server, caller = Caller}, Monitor, Serve)}
+            {[], added(Ref, #pending{server = Server, caller = Caller}, Monitor, State)}
     end.
 
 server(Dest) when is_pid(Dest), node(Dest) =:= node() -> Dest;
@@ -93,85 +93,85 @@ server(Dest) when is_atom(Dest) ->
         _ -> undefined
     end.
 
-added(Ref, #pending{server = Server} = Call, Monitor, #serve{pending = Pending, servers = Servers} = Serve) ->
+added(Ref, #pending{server = Server} = Call, Monitor, #calls{pending = Pending, servers = Servers} = State) ->
     Calls = case Servers of
                 #{Server := {_, Some}} -> Some;
                 #{} -> 0
             end,
-    Serve#serve{pending = Pending#{Ref => Call}, servers = Servers#{Server => {Monitor, Calls + 1}}}.
+    State#calls{pending = Pending#{Ref => Call}, servers = Servers#{Server => {Monitor, Calls + 1}}}.
 
 %% @doc A server has sent `{Ref, Reply}'. `unknown': nobody waits for it, or it came twice.
--spec replied(reference(), serve()) -> {ok, serve()} | unknown.
-replied(Ref, #serve{pending = Pending} = Serve) ->
+-spec replied(reference(), calls()) -> {ok, calls()} | unknown.
+replied(Ref, #calls{pending = Pending} = State) ->
     case maps:take(Ref, Pending) of
-        {#pending{server = Server} = Call, Rest} -> {ok, less(Server, unwatched(Ref, Call, Serve#serve{pending = Rest}))};
+        {#pending{server = Server} = Call, Rest} -> {ok, less(Server, unwatched(Ref, Call, State#calls{pending = Rest}))};
         error -> unknown
     end.
 
-unwatched(Ref, #pending{caller = Caller, age = watched}, #serve{callers = Callers} = Serve) ->
+unwatched(Ref, #pending{caller = Caller, age = watched}, #calls{callers = Callers} = State) ->
     #{Caller := {Monitor, Refs}} = Callers,
     case maps:remove(Ref, Refs) of
         None when map_size(None) =:= 0 ->
             true = demonitor(Monitor, [flush]),
-            Serve#serve{callers = maps:remove(Caller, Callers)};
+            State#calls{callers = maps:remove(Caller, Callers)};
         Rest ->
-            Serve#serve{callers = Callers#{Caller := {Monitor, Rest}}}
+            State#calls{callers = Callers#{Caller := {Monitor, Rest}}}
     end;
-unwatched(_, _, Serve) ->
-    Serve.
+unwatched(_, _, State) ->
+    State.
 
 %% @doc To be called from time to time. What has waited since the last time but one has its caller watched from now on: if that ends, its calls
 %% are forgotten.
--spec watch(serve()) -> serve().
-watch(#serve{pending = Pending} = Serve) ->
-    maps:fold(fun(Ref, #pending{age = new} = Call, #serve{pending = All} = Acc) -> Acc#serve{pending = All#{Ref := Call#pending{age = old}}};
+-spec watch(calls()) -> calls().
+watch(#calls{pending = Pending} = State) ->
+    maps:fold(fun(Ref, #pending{age = new} = Call, #calls{pending = All} = Acc) -> Acc#calls{pending = All#{Ref := Call#pending{age = old}}};
                  (Ref, #pending{age = old} = Call, Acc) -> watched(Ref, Call, Acc);
                  (_, #pending{age = watched}, Acc) -> Acc
-              end, Serve, Pending).
+              end, State, Pending).
 
-watched(Ref, #pending{caller = Caller} = Call, #serve{pending = Pending, callers = Callers} = Serve) ->
+watched(Ref, #pending{caller = Caller} = Call, #calls{pending = Pending, callers = Callers} = State) ->
     {Monitor, Refs} = case Callers of
                           #{Caller := Known} -> Known;
                           #{} -> {monitor(process, Caller), #{}}
                       end,
-    Serve#serve{pending = Pending#{Ref := Call#pending{age = watched}}, callers = Callers#{Caller => {Monitor, Refs#{Ref => []}}}}.
+    State#calls{pending = Pending#{Ref := Call#pending{age = watched}}, callers = Callers#{Caller => {Monitor, Refs#{Ref => []}}}}.
 
-less(Server, #serve{servers = Servers} = Serve) ->
+less(Server, #calls{servers = Servers} = State) ->
     case Servers of
         #{Server := {Monitor, 1}} when map_size(Servers) > ?MAX_IDLE ->
             true = demonitor(Monitor, [flush]),
-            Serve#serve{servers = maps:remove(Server, Servers)};
+            State#calls{servers = maps:remove(Server, Servers)};
         #{Server := {Monitor, Calls}} ->
-            Serve#serve{servers = Servers#{Server := {Monitor, Calls - 1}}};
+            State#calls{servers = Servers#{Server := {Monitor, Calls - 1}}};
         #{} ->
-            Serve
+            State
     end.
 
 %% @doc A server has ended, or a process that worked for {@link request/4}, or a caller.
--spec down(reference(), pid(), Reason :: term(), serve()) -> {[answer()], serve()}.
-down(Monitor, Pid, Reason, #serve{servers = Servers, callers = Callers} = Serve) ->
+-spec down(reference(), pid(), Reason :: term(), calls()) -> {[answer()], calls()}.
+down(Monitor, Pid, Reason, #calls{servers = Servers, callers = Callers} = State) ->
     case {Servers, Callers} of
-        {#{Pid := {Monitor, 0}}, _} -> {[], Serve#serve{servers = maps:remove(Pid, Servers)}};
-        {#{Pid := {Monitor, _}}, _} -> server_down(Pid, Reason, Serve);
-        {_, #{Pid := {Monitor, Refs}}} -> {[], lists:foldl(fun forgotten/2, Serve, maps:keys(Refs))};
-        _ -> {[], Serve}
+        {#{Pid := {Monitor, 0}}, _} -> {[], State#calls{servers = maps:remove(Pid, Servers)}};
+        {#{Pid := {Monitor, _}}, _} -> server_down(Pid, Reason, State);
+        {_, #{Pid := {Monitor, Refs}}} -> {[], lists:foldl(fun forgotten/2, State, maps:keys(Refs))};
+        _ -> {[], State}
     end.
 
-server_down(Server, Reason, #serve{servers = Servers, pending = Pending} = Serve) ->
+server_down(Server, Reason, #calls{servers = Servers, pending = Pending} = State) ->
     Calls = [{Ref, Kind} || {Ref, #pending{server = Of, kind = Kind}} <- maps:to_list(Pending), Of =:= Server],
     {[{failed, [Ref | ended(Kind, Reason)]} || {Ref, Kind} <- Calls, Reason =/= {?MODULE, answered}],
-     (lists:foldl(fun({Ref, _}, Acc) -> forgotten(Ref, Acc) end, Serve, Calls))#serve{servers = maps:remove(Server, Servers)}}.
+     (lists:foldl(fun({Ref, _}, Acc) -> forgotten(Ref, Acc) end, State, Calls))#calls{servers = maps:remove(Server, Servers)}}.
 
 %% What ended an applied function may look like an error of the lane.
 ended(call, Reason) -> Reason;
 ended(apply, Reason) -> {signal, Reason}.
 
-forgotten(Ref, Serve) ->
-    {ok, Next} = replied(Ref, Serve),
+forgotten(Ref, State) ->
+    {ok, Next} = replied(Ref, State),
     Next.
 
 %% @private Applies the function, and answers as erpc does.
--spec run(teleport_tx:tx(), reference(), {module(), atom()}, [term()]) -> no_return().
+-spec run(teleport_sender:tx(), reference(), {module(), atom()}, [term()]) -> no_return().
 run(Tx, Ref, {Module, Function}, Args) ->
     Result = try {return, apply(Module, Function, Args)}
              catch
@@ -180,12 +180,12 @@ run(Tx, Ref, {Module, Function}, Args) ->
                  error:Reason:Stack -> {error, Reason, own_part(Stack)}
              end,
     Packed = teleport_term:pack([Ref | Result]),
-    _ = teleport_tx:send(Tx, erlang:phash2(self()), reply, Packed, element(3, Packed), {block, infinity}),
+    _ = teleport_sender:send(Tx, erlang:phash2(self()), reply, Packed, element(3, Packed), {block, infinity}),
     exit({?MODULE, answered}).
 
 %% Without what is ours.
 own_part(Stack) -> [Frame || Frame <- Stack, element(1, Frame) =/= ?MODULE].
 
 %% @doc How many calls are not answered.
--spec pending(serve()) -> non_neg_integer().
-pending(#serve{pending = Pending}) -> map_size(Pending).
+-spec pending(calls()) -> non_neg_integer().
+pending(#calls{pending = Pending}) -> map_size(Pending).

@@ -3,10 +3,10 @@
 %%
 %% Bounded in three ways: how many messages may be unfinished, how large one may be, and how many bytes all unfinished ones of a
 %% lane may announce together. Memory grows with the bytes that have come, not with what was announced.
--module(teleport_gather).
+-module(teleport_reassembly).
 
 -export([new/2, announce/4, piece/3, bytes/1]).
--export_type([gather/0]).
+-export_type([reassembly/0]).
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
@@ -19,20 +19,20 @@
                pieces = [] :: [binary()],            %% of the first of those, the newest first
                parts = [] :: [binary()],             %% whole ones, the newest first
                total :: non_neg_integer()}).
--record(gather, {max_message :: pos_integer(),
-                 max_all :: pos_integer(),
-                 announced = 0 :: non_neg_integer(),
-                 open = #{} :: #{teleport_frame:stream() => #open{}}}).
--opaque gather() :: #gather{}.
+-record(reassembly, {max_message :: pos_integer(),
+                      max_all :: pos_integer(),
+                      announced = 0 :: non_neg_integer(),
+                      open = #{} :: #{teleport_frame:stream() => #open{}}}).
+-opaque reassembly() :: #reassembly{}.
 
 %% @doc Nothing is open; the limits of one message and of all together, in bytes.
--spec new(MaxMessage :: pos_integer(), MaxAll :: pos_integer()) -> gather().
-new(MaxMessage, MaxAll) -> #gather{max_message = MaxMessage, max_all = MaxAll}.
+-spec new(MaxMessage :: pos_integer(), MaxAll :: pos_integer()) -> reassembly().
+new(MaxMessage, MaxAll) -> #reassembly{max_message = MaxMessage, max_all = MaxAll}.
 
 %% @doc A large message will come.
--spec announce(teleport_frame:stream(), teleport_frame:kind(), [non_neg_integer(), ...], gather()) ->
-          {ok, gather()} | {error, Reason :: binary()}.
-announce(Stream, Kind, Sizes, #gather{open = Open, announced = Announced, max_message = Max, max_all = MaxAll} = Gather) ->
+-spec announce(teleport_frame:stream(), teleport_frame:kind(), [non_neg_integer(), ...], reassembly()) ->
+          {ok, reassembly()} | {error, Reason :: binary()}.
+announce(Stream, Kind, Sizes, #reassembly{open = Open, announced = Announced, max_message = Max, max_all = MaxAll} = State) ->
     Total = lists:sum(Sizes),
     if
         is_map_key(Stream, Open) -> {error, <<"a message was announced twice">>};
@@ -40,42 +40,42 @@ announce(Stream, Kind, Sizes, #gather{open = Open, announced = Announced, max_me
         map_size(Open) >= ?MAX_OPEN -> refuse("more than ~b unfinished messages", [?MAX_OPEN]);
         Announced + Total > MaxAll -> refuse("unfinished messages of more than ~b bytes", [MaxAll]);
         true ->
-            {ok, Gather#gather{announced = Announced + Total, open = Open#{Stream => #open{kind = Kind, sizes = Sizes, total = Total}}}}
+            {ok, State#reassembly{announced = Announced + Total, open = Open#{Stream => #open{kind = Kind, sizes = Sizes, total = Total}}}}
     end.
 
 refuse(Format, Args) -> {error, iolist_to_binary(io_lib:format(Format, Args))}.
 
 %% @doc Some of its bytes have come; with the last ones the parts are whole.
--spec piece(teleport_frame:stream(), binary(), gather()) ->
-          {more, gather()} | {whole, teleport_frame:kind(), [binary(), ...], gather()} | {error, Reason :: binary()}.
-piece(Stream, Data, #gather{open = Open} = Gather) ->
+-spec piece(teleport_frame:stream(), binary(), reassembly()) ->
+          {more, reassembly()} | {whole, teleport_frame:kind(), [binary(), ...], reassembly()} | {error, Reason :: binary()}.
+piece(Stream, Data, #reassembly{open = Open} = State) ->
     case Open of
         #{Stream := #open{sizes = [Size | _]}} when byte_size(Data) > Size ->
             {error, <<"more bytes than were announced">>};
         #{Stream := #open{sizes = [Size | Sizes], pieces = Pieces} = Message} ->
-            added(Message#open{sizes = [Size - byte_size(Data) | Sizes], pieces = [Data | Pieces]}, Stream, Gather);
+            added(Message#open{sizes = [Size - byte_size(Data) | Sizes], pieces = [Data | Pieces]}, Stream, State);
         #{} ->
             {error, <<"a piece of a message that was not announced">>}
     end.
 
-added(#open{sizes = [0 | Sizes], pieces = Pieces, parts = Parts} = Message, Stream, #gather{open = Open} = Gather) ->
+added(#open{sizes = [0 | Sizes], pieces = Pieces, parts = Parts} = Message, Stream, #reassembly{open = Open} = State) ->
     Whole = [joined(Pieces) | Parts],
     case Sizes of
         [] ->
             #open{kind = Kind, total = Total} = Message,
-            {whole, Kind, lists:reverse(Whole), Gather#gather{open = maps:remove(Stream, Open), announced = Gather#gather.announced - Total}};
+            {whole, Kind, lists:reverse(Whole), State#reassembly{open = maps:remove(Stream, Open), announced = State#reassembly.announced - Total}};
         _ ->
-            {more, Gather#gather{open = Open#{Stream := Message#open{sizes = Sizes, pieces = [], parts = Whole}}}}
+            {more, State#reassembly{open = Open#{Stream := Message#open{sizes = Sizes, pieces = [], parts = Whole}}}}
     end;
-added(Message, Stream, #gather{open = Open} = Gather) ->
-    {more, Gather#gather{open = Open#{Stream := Message}}}.
+added(Message, Stream, #reassembly{open = Open} = State) ->
+    {more, State#reassembly{open = Open#{Stream := Message}}}.
 
 joined([Only]) -> Only;
 joined(Pieces) -> iolist_to_binary(lists:reverse(Pieces)).
 
 %% @doc How many bytes the unfinished messages have announced.
--spec bytes(gather()) -> non_neg_integer().
-bytes(#gather{announced = Announced}) -> Announced.
+-spec bytes(reassembly()) -> non_neg_integer().
+bytes(#reassembly{announced = Announced}) -> Announced.
 
 -ifdef(TEST).
 

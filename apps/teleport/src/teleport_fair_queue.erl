@@ -5,7 +5,7 @@
 %% weight; whoever's clock is ahead of that of another class that has something waiting leaves the turn to it. Not for long: a lane whose
 %% link is stuck must not hold up the others, so after {@link patience/0} turns left it is one's own.
 %% The clocks and the flags of the lanes that wait are in atomics that all lanes to one node have in common.
--module(teleport_share).
+-module(teleport_fair_queue).
 
 -export([new/0, waits/3, rests/3, turn/4, sent/4, patience/0]).
 -export_type([shares/0]).

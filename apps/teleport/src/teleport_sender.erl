@@ -11,9 +11,9 @@
 %% marks it as closed and then reads that number: what was accepted and not acknowledged is reported. A sender looks for the
 %% mark after it has given its message away: if it is there and its number is later than the one that was read, nobody has reported the
 %% message, and nobody has delivered it; it is sent again over the next lane.
--module(teleport_tx).
+-module(teleport_sender).
 
--export([new/4, send/6, pid/1, link/1, counters/1, begin_turn/3, queued/1, room/2, seen/2, finish/1, add/3, get/2, info/1, reconcile/2]).
+-export([new/4, send/6, pid/1, link/1, counters/1, enqueued/2, dequeued/2, queued/1, room/2, seen/2, finish/1, add/3, get/2, info/1, reconcile/2]).
 -export_type([tx/0, counter/0, packed/0, refusal/0]).
 
 -record(tx, {pid :: pid(),
@@ -159,12 +159,15 @@ link(#tx{link = Link}) -> Link.
 -spec counters(tx()) -> atomics:atomics_ref().
 counters(#tx{counters = Counters}) -> Counters.
 
-%% @doc Counts what the lane's process itself puts into its queue (1) or what is through (-1).
--spec begin_turn(tx(), 1 | -1, Bytes :: non_neg_integer()) -> ok.
-begin_turn(#tx{counters = Counters}, 1, Bytes) ->
+%% @doc Counts a message that the lane's process itself puts into its queue.
+-spec enqueued(tx(), Bytes :: non_neg_integer()) -> ok.
+enqueued(#tx{counters = Counters}, Bytes) ->
     ok = atomics:add(Counters, ?QUEUED_BYTES, Bytes),
-    atomics:add(Counters, ?QUEUED, 1);
-begin_turn(#tx{counters = Counters}, -1, Bytes) ->
+    atomics:add(Counters, ?QUEUED, 1).
+
+%% @doc Counts a message of the queue that the link has taken, or that will not come.
+-spec dequeued(tx(), Bytes :: non_neg_integer()) -> ok.
+dequeued(#tx{counters = Counters}, Bytes) ->
     ok = atomics:sub(Counters, ?QUEUED_BYTES, Bytes),
     atomics:sub(Counters, ?QUEUED, 1).
 

@@ -3,22 +3,22 @@
 %%
 %% Two processes, since `ssl:send' waits when the peer does not read, and a lane must go on reading then. Bytes that the writer
 %% has not sent are counted, so that senders are told `busy' in time. Both are linked to the owner, and to each other: none outlives the others.
--module(teleport_stream).
+-module(teleport_tls_link).
 
 -export([start/2, send/2, tell_when_writable/1, credit/2, close/1, tag/1]).
 -export([message/2, silence/1]).
--export_type([stream/0]).
+-export_type([tls_link/0]).
 
 -type reader() :: {reader, Owner :: pid(), ssl:sslsocket(), Credit :: non_neg_integer()}.
 -type writer() :: {writer, ssl:sslsocket(), Unsent :: atomics:atomics_ref(), Waiting :: [{pid(), pid()}]}.
--opaque stream() :: {stream, Reader :: pid(), Writer :: pid(), Unsent :: atomics:atomics_ref()}.
+-opaque tls_link() :: {tls_link, Reader :: pid(), Writer :: pid(), Unsent :: atomics:atomics_ref()}.
 
 -define(BUSY_BYTES, 1048576).
 -define(CLOSE_MS, 1000).
 
 %% @doc Takes the socket over; the caller is the owner. The socket speaks in frames before anybody can send: a frame that went out without its
 %% length would end the connection.
--spec start(ssl:sslsocket(), MaxFrameBytes :: pos_integer()) -> {ok, stream()} | {error, Reason :: binary()}.
+-spec start(ssl:sslsocket(), MaxFrameBytes :: pos_integer()) -> {ok, tls_link()} | {error, Reason :: binary()}.
 start(Socket, MaxFrameBytes) ->
     case ssl:setopts(Socket, [{packet, 4}, {packet_size, MaxFrameBytes}, {mode, binary}]) of
         ok -> started(Socket);
@@ -32,7 +32,7 @@ started(Socket) ->
     case ssl:controlling_process(Socket, Reader) of
         ok ->
             Reader ! {Owner, go},
-            {ok, {stream, Reader, spawn_link(fun() -> true = link(Reader), wait({writer, Socket, Unsent, []}) end), Unsent}};
+            {ok, {tls_link, Reader, spawn_link(fun() -> true = link(Reader), wait({writer, Socket, Unsent, []}) end), Unsent}};
         {error, Reason} ->
             exit(Reader, kill),
             failed(Reason)
@@ -93,8 +93,8 @@ told(Socket, Unsent, Waiting, _) ->
     wait({writer, Socket, Unsent, Waiting}).
 
 %% @doc As {@link teleport_link:send/2}.
--spec send(stream(), iodata()) -> ok | busy | closed.
-send({stream, _, Writer, Unsent}, Frame) ->
+-spec send(tls_link(), iodata()) -> ok | busy | closed.
+send({tls_link, _, Writer, Unsent}, Frame) ->
     case atomics:get(Unsent, 1) >= ?BUSY_BYTES of
         true -> busy;
         false ->
@@ -105,23 +105,23 @@ send({stream, _, Writer, Unsent}, Frame) ->
     end.
 
 %% @doc As {@link teleport_link:tell_when_writable/1}.
--spec tell_when_writable(stream()) -> ok.
-tell_when_writable({stream, Reader, Writer, _}) ->
+-spec tell_when_writable(tls_link()) -> ok.
+tell_when_writable({tls_link, Reader, Writer, _}) ->
     Writer ! {tell, self(), Reader},
     ok.
 
 %% @doc So many frames more may come.
--spec credit(stream(), non_neg_integer()) -> ok.
-credit({stream, Reader, _, _}, Frames) ->
+-spec credit(tls_link(), non_neg_integer()) -> ok.
+credit({tls_link, Reader, _, _}, Frames) ->
     Reader ! {credit, Frames},
     ok.
 
 %% @doc By the owner: sends what was taken, then closes. Returns when that is done, after a second if the peer does not read.
--spec close(stream()) -> ok.
-close({stream, Reader, Writer, _}) ->
+-spec close(tls_link()) -> ok.
+close({tls_link, Reader, Writer, _}) ->
     Writer ! {close, Reader},
     receive {Reader, closed, _, _} -> ok after ?CLOSE_MS -> ok end.
 
 %% @doc What the owner's messages begin with.
--spec tag(stream()) -> pid().
-tag({stream, Reader, _, _}) -> Reader.
+-spec tag(tls_link()) -> pid().
+tag({tls_link, Reader, _, _}) -> Reader.

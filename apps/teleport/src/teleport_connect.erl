@@ -3,7 +3,7 @@
 %% socket that they know the cookie ({@link teleport_handshake}), then they agree on what carries the lane.
 %%
 %% Runs in the lane's process on either side, and ends at its deadline.
--module(teleport_meet).
+-module(teleport_connect).
 
 -include_lib("kernel/include/net_address.hrl").
 
