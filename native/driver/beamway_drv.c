@@ -42,13 +42,13 @@ enum {
 
 typedef struct {
     bw_pump_t pump;
-    bw_shm_door_t door;
+    bw_shm_listener_t listener;
     meet_t meet;   /* until there is a link: how an rdma link comes to be */
     lane_t lane;   /* if the port is one */
     bool active;   /* the link is read */
     bool flushing; /* the port closes and still has something to say */
     bool timer_is_set;
-    ErlDrvTermData looker; /* gets the atom `look` when it shall look at the ring */
+    ErlDrvTermData poller; /* gets the atom `look` when it shall look at the ring */
     uint64_t out_at_check; /* bytes written when the timer was set */
 } bw_port_t;
 
@@ -68,28 +68,28 @@ static void check_later(bw_port_t *self)
 /* ---- commands ---- */
 
 /* `dir` NULL: no file system is used. */
-static void open_door(const char *dir, bw_shm_door_t *door_p, reply_t *reply)
+static void open_door(const char *dir, bw_shm_listener_t *listener_p, reply_t *reply)
 {
     bw_error_t error = {0};
-    bw_status_t status = bw_shm_door_open(dir, door_p, &error);
+    bw_status_t status = bw_shm_listen(dir, listener_p, &error);
 
     reply_status(reply, status, &error);
     if (status == BW_OK) {
-        reply_bytes(reply, door_p->token, sizeof door_p->token);
-        reply_bytes(reply, door_p->address, door_p->address_len);
+        reply_bytes(reply, listener_p->token, sizeof listener_p->token);
+        reply_bytes(reply, listener_p->address, listener_p->address_len);
     }
 }
 
 static void open_door_in_directory(job_t *job)
 {
-    open_door(job->path, &job->door, &job->reply);
+    open_door(job->path, &job->listener, &job->reply);
 }
 
 static bool command_open_door(bw_port_t *self, const char *data, size_t len, reply_t *reply)
 {
     bw_error_t error;
 
-    bw_shm_door_close(&self->door);
+    bw_shm_listener_close(&self->listener);
     if (len >= BW_SHM_ADDRESS_MAX) {
         reply_status(reply,
                      bw_fail(&error, BW_INVALID, "socket_dir is too long for a unix socket", 0),
@@ -98,7 +98,7 @@ static bool command_open_door(bw_port_t *self, const char *data, size_t len, rep
     }
     if (len > 0)
         return job_begin(self->pump.port, open_door_in_directory, data, len, reply);
-    open_door(NULL, &self->door, reply);
+    open_door(NULL, &self->listener, reply);
     return true;
 }
 
@@ -111,8 +111,8 @@ static bool command_join(bw_port_t *self, const char *data, size_t len, reply_t 
 
     if (self->pump.link || len < fixed)
         return false;
-    status = bw_shm_join((const uint8_t *)data + fixed, len - fixed, (const uint8_t *)data + 8,
-                         number_at(data), &link, &error);
+    status = bw_shm_connect((const uint8_t *)data + fixed, len - fixed, (const uint8_t *)data + 8,
+                            number_at(data), &link, &error);
     reply_status(reply, status, &error);
     if (status == BW_OK)
         pump_start(&self->pump, link);
@@ -125,10 +125,10 @@ static bool command_accept(bw_port_t *self, const char *data, size_t len, reply_
     bw_link_t *link = NULL;
     bw_status_t status;
 
-    if (self->pump.link || self->door.fd < 0 || len != 8)
+    if (self->pump.link || self->listener.fd < 0 || len != 8)
         return false;
-    status = bw_shm_accept(&self->door, number_at(data), &link, &error);
-    bw_shm_door_close(&self->door);
+    status = bw_shm_accept(&self->listener, number_at(data), &link, &error);
+    bw_shm_listener_close(&self->listener);
     reply_status(reply, status, &error);
     if (status == BW_OK)
         pump_start(&self->pump, link);
@@ -181,7 +181,7 @@ static bool activate(bw_port_t *self)
         return false;
     self->active = true;
     /* Nothing is armed yet: come back at once and look. */
-    self->pump.link->ops->kick(self->pump.link);
+    self->pump.link->ops->wake_self(self->pump.link);
     return true;
 }
 
@@ -190,7 +190,7 @@ static bool command_activate(bw_port_t *self, uint64_t poll_us)
     if (!self->pump.link || self->active)
         return false;
     bw_spin_init(&self->pump.spin, (uint32_t)poll_us);
-    self->looker = driver_caller(self->pump.port);
+    self->poller = driver_caller(self->pump.port);
     return activate(self);
 }
 
@@ -222,15 +222,15 @@ static bw_status_t probe(uint64_t ring_bytes, bw_error_t *error_p)
 {
     bw_link_t *joined = NULL, *accepted = NULL;
     bw_status_t status;
-    bw_shm_door_t door;
+    bw_shm_listener_t listener;
     bw_span_t span;
 
-    status = bw_shm_door_open(NULL, &door, error_p);
+    status = bw_shm_listen(NULL, &listener, error_p);
     if (status == BW_OK)
-        status =
-            bw_shm_join(door.address, door.address_len, door.token, ring_bytes, &joined, error_p);
+        status = bw_shm_connect(listener.address, listener.address_len, listener.token, ring_bytes,
+                                &joined, error_p);
     if (status == BW_OK)
-        status = bw_shm_accept(&door, ring_bytes, &accepted, error_p);
+        status = bw_shm_accept(&listener, ring_bytes, &accepted, error_p);
     if (status == BW_OK) {
         status = joined->ops->reserve(joined, 8, &span);
         if (status == BW_OK) {
@@ -245,7 +245,7 @@ static bw_status_t probe(uint64_t ring_bytes, bw_error_t *error_p)
         accepted->ops->close(accepted, NULL);
     if (joined)
         joined->ops->close(joined, NULL);
-    bw_shm_door_close(&door);
+    bw_shm_listener_close(&listener);
     return status;
 }
 
@@ -358,7 +358,7 @@ static ErlDrvData drv_start(ErlDrvPort port, char *command)
     (void)command;
     if (!self)
         return ERL_DRV_ERROR_GENERAL;
-    *self = (bw_port_t){.pump.port = port, .door.fd = -1, .meet.port = port};
+    *self = (bw_port_t){.pump.port = port, .listener.fd = -1, .meet.port = port};
     self->lane = (lane_t){.pump = &self->pump, .guard = -1};
     set_port_control_flags(port, PORT_CONTROL_FLAG_BINARY);
     return (ErlDrvData)self;
@@ -397,7 +397,7 @@ static void drv_stop(ErlDrvData data)
 
     driver_cancel_timer(self->pump.port);
     pump_reset(&self->pump);
-    bw_shm_door_close(&self->door);
+    bw_shm_listener_close(&self->listener);
     meet_close(&self->meet);
     if (self->pump.link)
         close_link(self);
@@ -426,12 +426,12 @@ static void drv_outputv(ErlDrvData data, ErlIOVec *ev)
     lane_written(&self->lane);
 }
 
-static void call_looker(bw_port_t *self)
+static void call_poller(bw_port_t *self)
 {
     ErlDrvTermData look[] = {ERL_DRV_ATOM, driver_mk_atom("look")};
 
     /* It ends only with the connection, and the port with it: if it is gone nobody need look. */
-    (void)erl_drv_send_term(driver_mk_port(self->pump.port), self->looker, look, 2);
+    (void)erl_drv_send_term(driver_mk_port(self->pump.port), self->poller, look, 2);
 }
 
 static void drv_ready_input(ErlDrvData data, ErlDrvEvent event)
@@ -453,7 +453,7 @@ static void drv_ready_input(ErlDrvData data, ErlDrvEvent event)
         return;
     }
     if (result == WAKE_LOOKING)
-        call_looker(self);
+        call_poller(self);
     end_if_over(self, result);
 }
 
@@ -520,9 +520,9 @@ static void drv_ready_async(ErlDrvData data, ErlDrvThreadData done)
 
     if (job->api)
         self->meet.api = job->api;
-    if (job->door.fd >= 0) {
-        bw_shm_door_close(&self->door);
-        self->door = job->door;
+    if (job->listener.fd >= 0) {
+        bw_shm_listener_close(&self->listener);
+        self->listener = job->listener;
     }
     job_end(self->pump.port, job);
 }

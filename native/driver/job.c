@@ -14,7 +14,7 @@ static void drop(void *data)
 {
     job_t *job = data;
 
-    bw_shm_door_close(&job->door);
+    bw_shm_listener_close(&job->listener);
     driver_free(job);
 }
 
@@ -28,7 +28,7 @@ bool job_begin(ErlDrvPort port, void (*run)(job_t *job), const char *path, size_
     job->run = run;
     job->caller = driver_caller(port);
     job->reply.len = 0;
-    job->door.fd = -1;
+    job->listener.fd = -1;
     job->api = NULL;
     memcpy(job->path, path, len);
     job->path[len] = 0;

@@ -18,8 +18,8 @@ struct job {
     void (*run)(job_t *job);
     ErlDrvTermData caller;
     reply_t reply;
-    bw_shm_door_t door;       /* what was opened; fd -1: nothing */
-    const bw_rdma_api_t *api; /* what was loaded, or NULL */
+    bw_shm_listener_t listener; /* what was opened; fd -1: nothing */
+    const bw_rdma_api_t *api;   /* what was loaded, or NULL */
     char path[JOB_PATH_BYTES];
 };
 

@@ -10,7 +10,7 @@
 
 static ErlDrvEvent event_of(const meet_t *meet)
 {
-    return (ErlDrvEvent)(intptr_t)meet->api->fd(meet->meeting);
+    return (ErlDrvEvent)(intptr_t)meet->api->fd(meet->connection);
 }
 
 static uint64_t bytes_at(const char **at, int bytes)
@@ -65,7 +65,7 @@ bool meet_load(meet_t *meet, const char *data, size_t len, reply_t *reply)
     return meet->api || job_begin(meet->port, load, data, len, reply);
 }
 
-/* A meeting has begun, or not. */
+/* A connection has begun, or not. */
 static void begin(meet_t *meet, bw_status_t status, const bw_error_t *error, reply_t *reply)
 {
     reply_status(reply, status, error);
@@ -76,8 +76,8 @@ static void begin(meet_t *meet, bw_status_t status, const bw_error_t *error, rep
         meet->is_selected = true;
         return;
     }
-    meet->api->close(meet->meeting, NULL);
-    meet->meeting = NULL;
+    meet->api->close(meet->connection, NULL);
+    meet->connection = NULL;
     reply_reason(reply, "rdma: the descriptor cannot be polled");
 }
 
@@ -89,13 +89,13 @@ bool meet_listen(meet_t *meet, const char *data, size_t len, reply_t *reply)
     uint64_t ring_bytes;
     bw_status_t status;
 
-    if (!meet->api || meet->meeting || len != ADDRESS_BYTES + 2 + 2 + 8)
+    if (!meet->api || meet->connection || len != ADDRESS_BYTES + 2 + 2 + 8)
         return false;
     at = address_at(&data);
     first = (uint16_t)bytes_at(&data, 2);
     last = (uint16_t)bytes_at(&data, 2);
     ring_bytes = bytes_at(&data, 8);
-    status = meet->api->listen(&at, first, last, ring_bytes, &meet->meeting, &error);
+    status = meet->api->listen(&at, first, last, ring_bytes, &meet->connection, &error);
     begin(meet, status, &error, reply);
     return true;
 }
@@ -108,7 +108,7 @@ bool meet_connect(meet_t *meet, const char *data, size_t len, reply_t *reply)
     uint64_t ring_bytes;
     bw_status_t status;
 
-    if (!meet->api || meet->meeting || len != 2 * ADDRESS_BYTES + BW_RDMA_TOKEN_BYTES + 8 + 4)
+    if (!meet->api || meet->connection || len != 2 * ADDRESS_BYTES + BW_RDMA_TOKEN_BYTES + 8 + 4)
         return false;
     from = address_at(&data);
     to = address_at(&data);
@@ -116,7 +116,7 @@ bool meet_connect(meet_t *meet, const char *data, size_t len, reply_t *reply)
     data += BW_RDMA_TOKEN_BYTES;
     ring_bytes = bytes_at(&data, 8);
     status = meet->api->connect(from.family ? &from : NULL, &to, (const uint8_t *)token, ring_bytes,
-                                (uint32_t)bytes_at(&data, 4), &meet->meeting, &error);
+                                (uint32_t)bytes_at(&data, 4), &meet->connection, &error);
     begin(meet, status, &error, reply);
     return true;
 }
@@ -125,9 +125,9 @@ bool meet_status(meet_t *meet, reply_t *reply, bw_link_t **link_p)
 {
     bw_rdma_report_t report;
 
-    if (!meet->meeting)
+    if (!meet->connection)
         return false;
-    meet->api->look(meet->meeting, &report);
+    meet->api->look(meet->connection, &report);
     reply_number(reply, report.state, 1);
     switch (report.state) {
     case BW_RDMA_LISTENING:
@@ -140,8 +140,8 @@ bool meet_status(meet_t *meet, reply_t *reply, bw_link_t **link_p)
     case BW_RDMA_LINKED:
         /* Frames may come from now on, and nobody may read them before ACTIVATE. */
         driver_select(meet->port, event_of(meet), ERL_DRV_READ, 0);
-        *link_p = meet->api->take(meet->meeting);
-        meet->meeting = NULL;
+        *link_p = meet->api->take(meet->connection);
+        meet->connection = NULL;
         break;
     default:
         break;
@@ -150,7 +150,7 @@ bool meet_status(meet_t *meet, reply_t *reply, bw_link_t **link_p)
         reply_number(reply, report.device_port, 1);
         reply_bytes(reply, report.device, strlen(report.device));
     }
-    if (meet->meeting)
+    if (meet->connection)
         driver_select(meet->port, event_of(meet), ERL_DRV_READ, 1);
     return true;
 }
@@ -161,7 +161,7 @@ void meet_tell(meet_t *meet)
     ErlDrvTermData news[] = {ERL_DRV_ATOM, driver_mk_atom("rdma"), ERL_DRV_PORT,
                              port,         ERL_DRV_TUPLE,          2};
 
-    if (!meet->meeting)
+    if (!meet->connection)
         return;
     driver_select(meet->port, event_of(meet), ERL_DRV_READ, 0);
     /* It is linked to the port: if it is gone, so is the port soon. */
@@ -172,9 +172,9 @@ void meet_close(meet_t *meet)
 {
     int fd = -1;
 
-    if (!meet->meeting)
+    if (!meet->connection)
         return;
-    meet->api->close(meet->meeting, &fd);
+    meet->api->close(meet->connection, &fd);
     driver_select(meet->port, (ErlDrvEvent)(intptr_t)fd, ERL_DRV_READ | ERL_DRV_USE, 0);
-    meet->meeting = NULL;
+    meet->connection = NULL;
 }

@@ -16,7 +16,7 @@
  *
  * LOAD comes first on each port. LISTEN and CONNECT answer at once; from then on the caller of them
  * gets the message `{rdma, Port}` whenever STATUS may have something new to tell. A port has one
- * meeting. When STATUS has answered `linked`, the port has its link: everything goes on as over
+ * connection. When STATUS has answered `linked`, the port has its link: everything goes on as over
  * shared memory (ACTIVATE, TICK, STATS, ...), and the link cannot be lost before ACTIVATE without
  * the port failing after it.
  */
@@ -33,10 +33,10 @@ enum {
 
 typedef struct {
     ErlDrvPort port;
-    const bw_rdma_api_t *api;   /* NULL until LOAD */
-    bw_rdma_meeting_t *meeting; /* from LISTEN or CONNECT until it is a link */
-    ErlDrvTermData caller;      /* gets {rdma, Port} */
-    bool is_selected;           /* its descriptor is known to the VM, also once it is the link's */
+    const bw_rdma_api_t *api;         /* NULL until LOAD */
+    bw_rdma_connection_t *connection; /* from LISTEN or CONNECT until it is a link */
+    ErlDrvTermData caller;            /* gets {rdma, Port} */
+    bool is_selected; /* its descriptor is known to the VM, also once it is the link's */
 } meet_t;
 
 /* The commands, under the port lock. False: the caller broke their rules, which is a badarg. */
@@ -50,7 +50,7 @@ bool meet_status(meet_t *meet, reply_t *reply, bw_link_t **link_p);
  * until the next STATUS. */
 void meet_tell(meet_t *meet);
 
-/* Ends a meeting that has not become a link. */
+/* Ends a connection that has not become a link. */
 void meet_close(meet_t *meet);
 
 #endif

@@ -57,7 +57,7 @@ typedef struct {
     const char *reason;                  /* of PUMP_FAILED, if it is not the link that failed */
 
     bw_spin_t spin;
-    bool spinning; /* the looker looks: the link is not armed for reading */
+    bool spinning; /* the poller looks: the link is not armed for reading */
 } bw_pump_t;
 
 /* ---- pump_out.c: from the VM to the link ---- */
@@ -110,7 +110,7 @@ void pump_start(bw_pump_t *pump, bw_link_t *link);
 
 typedef enum {
     WAKE_ASLEEP,   /* armed, or the descriptor is readable: the poller comes again */
-    WAKE_LOOKING,  /* not armed: the looker must call pump_look until it says otherwise */
+    WAKE_LOOKING,  /* not armed: the poller must call pump_look until it says otherwise */
     WAKE_FINISHED, /* everything has been read, and the peer has closed its end */
     WAKE_FAILED    /* the link is of no use any more */
 } wake_result_t;
@@ -118,7 +118,7 @@ typedef enum {
 /* The poller says that the link's descriptor is readable: moves both ways. */
 wake_result_t pump_wake(bw_pump_t *pump);
 
-/* The looker looks once. */
+/* The poller looks once. */
 wake_result_t pump_look(bw_pump_t *pump);
 
 /* A lane may give so much more to its owner: reads what is there, if it was paused. */

@@ -112,7 +112,7 @@ bool pump_drain_queue(bw_pump_t *pump)
         if (driver_sizeq(pump->port) == 0)
             set_busy(pump, false);
         else
-            pump->link->ops->kick(pump->link);
+            pump->link->ops->wake_self(pump->link);
     }
     return status != BW_CORRUPT;
 }

@@ -38,13 +38,13 @@ static wake_result_t asleep(bw_pump_t *pump)
 }
 
 /* Ends a round of looking: armed, or the poller comes at once. */
-static wake_result_t arm_or_kick(bw_pump_t *pump)
+static wake_result_t arm_or_wake(bw_pump_t *pump)
 {
     bw_status_t status = pump->link->ops->arm_read(pump->link);
 
     pump->spinning = false;
     if (status == BW_AGAIN)
-        pump->link->ops->kick(pump->link);
+        pump->link->ops->wake_self(pump->link);
     return status == BW_CORRUPT ? WAKE_FAILED : asleep(pump);
 }
 
@@ -66,7 +66,7 @@ static wake_result_t drain_and_arm(bw_pump_t *pump, bool readable)
         if (result == PUMP_MORE)
             break;
         if (readable)
-            pump->link->ops->hush(pump->link);
+            pump->link->ops->clear_event(pump->link);
         readable = false;
         if (pump->busy && !pump_drain_queue(pump))
             return WAKE_FAILED;
@@ -89,7 +89,7 @@ static wake_result_t drain_and_arm(bw_pump_t *pump, bool readable)
     if (pump->busy && !pump_drain_queue(pump))
         return WAKE_FAILED;
     if (!readable)
-        pump->link->ops->kick(pump->link);
+        pump->link->ops->wake_self(pump->link);
     return WAKE_ASLEEP;
 }
 
@@ -115,7 +115,7 @@ wake_result_t pump_look(bw_pump_t *pump)
         return WAKE_FINISHED;
     if (bw_spin_goes_on(&pump->spin, now_us(), load_since(pump, before)))
         return WAKE_LOOKING;
-    return arm_or_kick(pump);
+    return arm_or_wake(pump);
 }
 
 void pump_start(bw_pump_t *pump, bw_link_t *link)

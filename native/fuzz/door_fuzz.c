@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The message that a visitor brings to the door: any bytes, any number and kind of descriptors, and
- * then anything in the memory that came.
+ * The message that a peer brings to the listener: any bytes, any number and kind of descriptors,
+ * and then anything in the memory that came.
  *
  * Input: a byte of choices (bit 0: the right token is put in, bit 1: so is the rest of a good
  * head), a byte with the number of descriptors, 3 bytes with their kinds, 1 byte for the seals, 2
  * bytes for the memory's size; the rest is the message and, repeated, what stands in the memory.
- * Checked: only a visitor with the token comes in, no descriptor is left, a link that comes of it
+ * Checked: only a peer with the token comes in, no descriptor is left, a link that comes of it
  * can be looked at and closed whatever its memory holds.
  */
 #define _GNU_SOURCE
@@ -76,8 +76,8 @@ static int make_descriptor(uint8_t kind, const uint8_t *input, size_t size)
     }
 }
 
-static void visit(const bw_shm_door_t *door, const uint8_t *message, size_t len, const int *fds,
-                  size_t count)
+static void visit(const bw_shm_listener_t *listener, const uint8_t *message, size_t len,
+                  const int *fds, size_t count)
 {
     union {
         char bytes[CMSG_SPACE(FDS_MAX * sizeof(int))];
@@ -88,10 +88,10 @@ static void visit(const bw_shm_door_t *door, const uint8_t *message, size_t len,
     struct msghdr header = {.msg_iov = &iov, .msg_iovlen = 1};
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 
-    memcpy(un.sun_path, door->address, door->address_len);
+    memcpy(un.sun_path, listener->address, listener->address_len);
     if (fd < 0 ||
         connect(fd, (struct sockaddr *)&un,
-                (socklen_t)(offsetof(struct sockaddr_un, sun_path) + door->address_len)) < 0)
+                (socklen_t)(offsetof(struct sockaddr_un, sun_path) + listener->address_len)) < 0)
         abort();
     if (count > 0) {
         struct cmsghdr *cmsg;
@@ -108,7 +108,7 @@ static void visit(const bw_shm_door_t *door, const uint8_t *message, size_t len,
     close(fd);
 }
 
-/* What the driver would call, on a link whose memory was filled by the visitor. */
+/* What the driver would call, on a link whose memory was filled by the peer. */
 static void look_at(bw_link_t *link)
 {
     bw_link_stats_t stats;
@@ -128,18 +128,18 @@ static void look_at(bw_link_t *link)
         memset(span.base, 1, span.len);
         link->ops->commit(link, span.len);
     }
-    link->ops->hush(link);
+    link->ops->clear_event(link);
     (void)link->ops->arm_write(link, 1);
     (void)link->ops->arm_read(link);
     link->ops->trim(link);
-    link->ops->kick(link);
+    link->ops->wake_self(link);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *input, size_t size)
 {
     uint8_t message[4096] = {0};
     int fds[FDS_MAX], open_before;
-    bw_shm_door_t door = {.fd = -1};
+    bw_shm_listener_t listener = {.fd = -1};
     bw_link_t *link = NULL;
     bw_error_t error = {0};
     size_t count, len = size - HEAD;
@@ -149,11 +149,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *input, size_t size)
         return 0;
     close(plain_file()); /* it stays open from the first time on */
     open_before = open_descriptors();
-    if (bw_shm_door_open(NULL, &door, &error) != BW_OK)
+    if (bw_shm_listen(NULL, &listener, &error) != BW_OK)
         abort();
     memcpy(message, input + HEAD, len);
     if (input[0] & 1 && len >= BW_SHM_TOKEN_BYTES)
-        memcpy(message + TOKEN, door.token, BW_SHM_TOKEN_BYTES);
+        memcpy(message + TOKEN, listener.token, BW_SHM_TOKEN_BYTES);
     if (input[0] & 2 && len >= HELLO_BYTES) {
         uint32_t version = 1;
         uint64_t ring_bytes = RING;
@@ -161,12 +161,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *input, size_t size)
         memcpy(message + VERSION, &version, sizeof version);
         memcpy(message + RING_BYTES, &ring_bytes, sizeof ring_bytes);
     }
-    has_token = len == HELLO_BYTES && memcmp(message, door.token, BW_SHM_TOKEN_BYTES) == 0;
+    has_token = len == HELLO_BYTES && memcmp(message, listener.token, BW_SHM_TOKEN_BYTES) == 0;
     count = input[1] % (FDS_MAX + 1);
     for (size_t i = 0; i < count; i++)
         fds[i] = make_descriptor(i < 3 ? input[2 + i] : 1, input, size);
-    visit(&door, message, len, fds, count);
-    if (bw_shm_accept(&door, 4 * RING, &link, &error) == BW_OK) {
+    visit(&listener, message, len, fds, count);
+    if (bw_shm_accept(&listener, 4 * RING, &link, &error) == BW_OK) {
         if (!has_token || count != 3 || input[2] % 6 != 0 || (input[5] & 7) != 0 ||
             input[3] % 6 != 1 || input[4] % 6 != 1)
             abort();
@@ -175,7 +175,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *input, size_t size)
     }
     for (size_t i = 0; i < count; i++)
         close(fds[i]);
-    bw_shm_door_close(&door);
+    bw_shm_listener_close(&listener);
     if (open_descriptors() != open_before)
         abort();
     return 0;

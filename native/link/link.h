@@ -69,9 +69,9 @@ typedef struct {
     /* The descriptor to poll for reading; it belongs to the link. */
     int (*fd)(const bw_link_t *link);
     /* Makes `fd` quiet again. Call it before arm_read, never after. */
-    void (*hush)(bw_link_t *link);
+    void (*clear_event)(bw_link_t *link);
     /* Makes `fd` readable: whoever polls it comes back to this link. */
-    void (*kick)(bw_link_t *link);
+    void (*wake_self)(bw_link_t *link);
     /* Gives memory of an idle outgoing ring back to the system, a piece in one call. True: there is
      * more to give. Does nothing unless the peer has read everything. */
     bool (*trim)(bw_link_t *link);

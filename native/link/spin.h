@@ -10,7 +10,7 @@
  *
  * Waking an idle processor costs more than all the rest of a round trip, so a short look is worth
  * it if the next frame has lately come within the budget. It is harmful if others need the
- * processor: if much comes at a time the node has work to do anyway, and if the looker was
+ * processor: if much comes at a time the node has work to do anyway, and if the poller was
  * not given the processor for a while then others outside the node want it. One such gap may only
  * mean that both peers happened to share a processor, which the system mends as soon as both are
  * busy; so looking is given up for a short while first, and for longer the more often it fails.
@@ -24,14 +24,14 @@ typedef struct {
     uint32_t ban_us;     /* how long the next failure ends all looking */
     uint32_t rewarded;   /* looks in a row that found frames without a gap */
     uint64_t drained_us; /* when the ring was last found empty after frames */
-    uint64_t looked_us;  /* when the looker last looked, 0: not yet in this round */
+    uint64_t looked_us;  /* when the poller last looked, 0: not yet in this round */
     uint64_t banned_until_us; /* no looking before */
 } bw_spin_t;
 
 #define BW_SPIN_LONG_US 1000u
 #define BW_SPIN_LOAD_MAX 2u      /* a lone caller: the reply to a remote call is two frames */
 #define BW_SPIN_LOAD_BYTES 8192u /* so many bytes are as much work as a frame */
-#define BW_SPIN_GAP_US 200u      /* the looker was away so long: others need the processor */
+#define BW_SPIN_GAP_US 200u      /* the poller was away so long: others need the processor */
 #define BW_SPIN_BAN_MIN_US 1000u
 #define BW_SPIN_BAN_MAX_US 1000000u
 #define BW_SPIN_REWARD 1024u /* so many looks without a gap halve the ban */
@@ -86,7 +86,7 @@ static inline void bw_spin_reward(bw_spin_t *spin)
         spin->ban_us /= 2;
 }
 
-/* The looker has looked at `now` and found `load`, 0 for nothing. True: look again; false: sleep.
+/* The poller has looked at `now` and found `load`, 0 for nothing. True: look again; false: sleep.
  * A look in vain costs as much trust as a gap: the peer may be waiting for this very processor. */
 static inline bool bw_spin_goes_on(bw_spin_t *spin, uint64_t now_us, uint32_t load)
 {

@@ -344,7 +344,7 @@ static int await_proof(int door, const rd_key_t *key, int stop, int64_t deadline
 
 /* What the consumer holds open for the producer. */
 typedef struct {
-    bw_shm_door_t shm; /* fd -1: none */
+    bw_shm_listener_t shm; /* fd -1: none */
     rd_meet_t rdma;    /* without a meeting: none */
 } doors_t;
 
@@ -355,21 +355,21 @@ static void open_doors(doors_t *doors, uint32_t carriers, int socket, int stop)
     rd_why_t ignored;
 
     if (carriers & RD_CARRIER_SHM)
-        (void)bw_shm_door_open(NULL, &doors->shm, &error);
+        (void)bw_shm_listen(NULL, &doors->shm, &error);
     if (carriers & RD_CARRIER_RDMA)
         (void)rd_meet_listen(&doors->rdma, socket, stop, rd_now_ms() + RDMA_MS, &ignored);
 }
 
 static void close_doors(doors_t *doors)
 {
-    bw_shm_door_close(&doors->shm);
+    bw_shm_listener_close(&doors->shm);
     rd_meet_end(&doors->rdma);
 }
 
 static bool make_verdict(const rd_key_t *key, const rd_terms_t *terms, const doors_t *doors,
                          said_t *said, verdict_t *verdict_p)
 {
-    const bw_shm_door_t *shm = &doors->shm;
+    const bw_shm_listener_t *shm = &doors->shm;
     const rd_meet_t *rdma = &doors->rdma;
 
     *verdict_p = (verdict_t){.verdict = htole32(VERDICT_WELCOME),
@@ -392,7 +392,7 @@ static bool make_verdict(const rd_key_t *key, const rd_terms_t *terms, const doo
 static bool take_choice(int socket, uint32_t carrier, doors_t *doors, const proof_t *proof,
                         rd_hop_t *hop_p, rd_why_t *why)
 {
-    bw_shm_door_t *shm = &doors->shm;
+    bw_shm_listener_t *shm = &doors->shm;
     bw_error_t error = {0};
 
     if (carrier == RD_CARRIER_TCP)
@@ -557,7 +557,7 @@ static bool join_shm(const verdict_t *verdict, rd_hop_t *hop_p, rd_why_t *why)
 
     if (len == 0 || len > sizeof verdict->address)
         return rd_because(why, "no shared memory there");
-    if (bw_shm_join(verdict->address, len, verdict->token, rd_ring_bytes(hop_p->terms.block),
+    if (bw_shm_connect(verdict->address, len, verdict->token, rd_ring_bytes(hop_p->terms.block),
                     &hop_p->link, &error) == BW_OK)
         return true;
     if (error.sys_errno == ECONNREFUSED)

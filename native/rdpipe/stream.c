@@ -148,10 +148,10 @@ static bool arm(rd_stream_t *stream)
     bw_link_t *link = link_of(stream);
     bw_status_t status;
 
-    if (!stream->is_hushed) {
+    if (!stream->is_cleared) {
         /* Only what comes after this look makes the descriptor readable. */
-        link->ops->hush(link);
-        stream->is_hushed = true;
+        link->ops->clear_event(link);
+        stream->is_cleared = true;
         return false;
     }
     status = link->ops->arm_read(link);
@@ -195,7 +195,7 @@ void rd_streams_wait(rd_stream_t *one, rd_stream_t *other, struct pollfd *polled
     (void)poll(all, at, ms);
     for (int i = 0; i < 2; i++)
         if (streams[i]) {
-            streams[i]->is_hushed = false;
+            streams[i]->is_cleared = false;
             look_aside(streams[i], all[2 * i + 1].revents);
         }
     for (size_t i = 0; i < count && i < POLLED_MAX; i++)

@@ -31,25 +31,25 @@ static inline bool connect_sockets(int buffer, int *one_p, int *other_p)
 {
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t len = sizeof at;
-    int door = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    int caller = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), visitor = -1, segment = 1400;
+    int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    int caller = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), peer = -1, segment = 1400;
 
-    for (int fd = door; buffer > 0 && fd >= 0; fd = fd == door ? caller : -1) {
+    for (int fd = listener; buffer > 0 && fd >= 0; fd = fd == listener ? caller : -1) {
         (void)setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &buffer, sizeof buffer);
         (void)setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &buffer, sizeof buffer);
         (void)setsockopt(fd, IPPROTO_TCP, TCP_MAXSEG, &segment, sizeof segment);
     }
-    if (door >= 0 && caller >= 0 && bind(door, (struct sockaddr *)&at, sizeof at) == 0 &&
-        listen(door, 1) == 0 && getsockname(door, (struct sockaddr *)&at, &len) == 0 &&
+    if (listener >= 0 && caller >= 0 && bind(listener, (struct sockaddr *)&at, sizeof at) == 0 &&
+        listen(listener, 1) == 0 && getsockname(listener, (struct sockaddr *)&at, &len) == 0 &&
         connect(caller, (struct sockaddr *)&at, sizeof at) == 0)
-        visitor = accept4(door, NULL, NULL, SOCK_CLOEXEC);
-    if (door >= 0)
-        close(door);
-    if (visitor < 0 && caller >= 0)
+        peer = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+    if (listener >= 0)
+        close(listener);
+    if (peer < 0 && caller >= 0)
         close(caller);
     *one_p = caller;
-    *other_p = visitor;
-    return visitor >= 0;
+    *other_p = peer;
+    return peer >= 0;
 }
 
 static inline bool adopt_both(const int sockets[2], uint64_t ring_bytes, bw_link_t **one_p,
@@ -159,7 +159,7 @@ static inline bw_status_t await_bytes(bw_link_t *link, size_t bytes, bw_span_t *
 
     for (;;) {
         *span_p = (bw_span_t){0};
-        link->ops->hush(link);
+        link->ops->clear_event(link);
         status = link->ops->peek(link, span_p);
         if ((status == BW_OK && span_p->len >= bytes) || (status != BW_OK && status != BW_AGAIN) ||
             link->ops->is_finished(link))

@@ -15,9 +15,9 @@
 #include "../driver/beamway_drv.c"
 
 static struct {
-    int fd;           /* of the link or the meeting */
+    int fd;           /* of the link or the connection */
     bool is_selected; /* the VM polls it */
-    bool was_open;    /* when the link or the meeting was closed */
+    bool was_open;    /* when the link or the connection was closed */
     int trims_left;   /* how often the link's trim has more to do */
     int timer_ms;     /* -1: not set */
     bw_link_stats_t stats;
@@ -128,7 +128,7 @@ int driver_exit(ErlDrvPort port, int reason)
     return 0;
 }
 
-/* ---- a link, and a meeting ---- */
+/* ---- a link, and a connection ---- */
 
 #define MAP_BYTES ((size_t)1 << 20)
 
@@ -143,7 +143,7 @@ static int fake_fd(const bw_link_t *link)
     return vm.fd;
 }
 
-static void fake_kick(bw_link_t *link)
+static void fake_wake_self(bw_link_t *link)
 {
     (void)link;
 }
@@ -172,26 +172,26 @@ static void fake_close(bw_link_t *link, bw_leftover_t *left_p)
 
 static const bw_link_ops_t fake_ops = {.kind = "fake",
                                        .fd = fake_fd,
-                                       .kick = fake_kick,
+                                       .wake_self = fake_wake_self,
                                        .trim = fake_trim,
                                        .stats = fake_stats,
                                        .close = fake_close};
 
-static int meeting_fd(const bw_rdma_meeting_t *meeting)
+static int connection_fd(const bw_rdma_connection_t *connection)
 {
-    (void)meeting;
+    (void)connection;
     return vm.fd;
 }
 
-static void meeting_close(bw_rdma_meeting_t *meeting, int *fd_p)
+static void connection_close(bw_rdma_connection_t *connection, int *fd_p)
 {
-    (void)meeting;
+    (void)connection;
     vm.was_open = is_open(vm.fd);
     *fd_p = vm.fd;
 }
 
 static bw_link_t fake_link = {.ops = &fake_ops};
-static const bw_rdma_api_t fake_api = {.fd = meeting_fd, .close = meeting_close};
+static const bw_rdma_api_t fake_api = {.fd = connection_fd, .close = connection_close};
 
 static bw_port_t *open_port(void)
 {
@@ -223,12 +223,12 @@ static void a_link_is_closed_before_its_descriptor(void)
     CHECK_EQ(madvise(map, MAP_BYTES, MADV_NORMAL), -1);
 }
 
-static void a_meeting_is_closed_before_its_descriptor(void)
+static void a_connection_is_closed_before_its_descriptor(void)
 {
     bw_port_t *port = open_port();
 
     port->meet.api = &fake_api;
-    port->meet.meeting = (bw_rdma_meeting_t *)(void *)&vm;
+    port->meet.connection = (bw_rdma_connection_t *)(void *)&vm;
     CHECK_EQ(driver_select(NULL, (ErlDrvEvent)(intptr_t)vm.fd, ERL_DRV_READ | ERL_DRV_USE, 1), 0);
     port->meet.is_selected = true;
     entry.stop((ErlDrvData)port);
@@ -293,10 +293,10 @@ static void work_in_a_file_system_is_left_to_another_thread(void)
     CHECK(vm.later != NULL && !vm.was_told);
     vm.later(vm.later_data);
     CHECK_EQ(((job_t *)vm.later_data)->reply.bytes[0], 0);
-    CHECK_EQ(port->door.fd, -1);
+    CHECK_EQ(port->listener.fd, -1);
     entry.ready_async((ErlDrvData)port, vm.later_data);
     CHECK(vm.was_told);
-    CHECK(port->door.fd >= 0);
+    CHECK(port->listener.fd >= 0);
     entry.stop((ErlDrvData)port);
     CHECK_EQ(rmdir(dir), 0);
 
@@ -328,7 +328,7 @@ static void what_nobody_waits_for_is_closed(void)
 
 static const check_case_t cases[] = {
     {"a_link_is_closed_before_its_descriptor", a_link_is_closed_before_its_descriptor},
-    {"a_meeting_is_closed_before_its_descriptor", a_meeting_is_closed_before_its_descriptor},
+    {"a_connection_is_closed_before_its_descriptor", a_connection_is_closed_before_its_descriptor},
     {"work_in_a_file_system_is_left_to_another_thread",
      work_in_a_file_system_is_left_to_another_thread},
     {"what_nobody_waits_for_is_closed", what_nobody_waits_for_is_closed},

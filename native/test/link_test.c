@@ -123,7 +123,7 @@ static void bytes_keep_their_order(void)
             here.one->ops->commit(here.one, n);
             written += n;
         }
-        here.one->ops->hush(here.one); /* lets a socket's rest go out */
+        here.one->ops->clear_event(here.one); /* lets a socket's rest go out */
         CHECK_EQ(await_bytes(here.other, 1, &span), BW_OK);
         n = (size_t)(1 + next_random(&random) % span.len);
         for (size_t i = 0; i < n; i++)
@@ -143,7 +143,7 @@ static void a_sleeping_reader_is_woken(void)
 
     CHECK_IN(start());
     for (int round = 0; round < 100; round++) {
-        here.other->ops->hush(here.other);
+        here.other->ops->clear_event(here.other);
         CHECK_EQ(here.other->ops->peek(here.other, &span), BW_AGAIN);
         CHECK_EQ(here.other->ops->arm_read(here.other), BW_OK);
         CHECK(is_quiet(here.other));
@@ -162,7 +162,7 @@ static void a_reader_that_comes_late_does_not_sleep(void)
     bw_span_t span;
 
     CHECK_IN(start());
-    here.other->ops->hush(here.other);
+    here.other->ops->clear_event(here.other);
     CHECK_EQ(here.other->ops->peek(here.other, &span), BW_AGAIN);
     CHECK_IN(write_bytes(here.one, "x", 1));
     status = here.other->ops->arm_read(here.other);
@@ -171,23 +171,23 @@ static void a_reader_that_comes_late_does_not_sleep(void)
     /* half a frame is left unreleased, and more of it comes */
     status = here.other->ops->arm_read(here.other);
     CHECK_EQ(status, BW_OK);
-    here.other->ops->hush(here.other);
+    here.other->ops->clear_event(here.other);
     CHECK_IN(write_bytes(here.one, "y", 1));
     CHECK(is_readable(here.other));
     CHECK_IN(read_bytes(here.other, "xy"));
     CHECK_IN(stop());
 }
 
-static void a_kick_wakes(void)
+static void a_link_wakes_itself(void)
 {
     CHECK_IN(start());
-    here.one->ops->hush(here.one);
+    here.one->ops->clear_event(here.one);
     for (int round = 0; round < 3; round++) {
         CHECK(is_quiet(here.one));
-        here.one->ops->kick(here.one);
-        here.one->ops->kick(here.one);
+        here.one->ops->wake_self(here.one);
+        here.one->ops->wake_self(here.one);
         CHECK(is_readable(here.one));
-        here.one->ops->hush(here.one);
+        here.one->ops->clear_event(here.one);
     }
     CHECK(is_quiet(here.one));
     CHECK_IN(stop());
@@ -202,7 +202,7 @@ static void a_writer_without_room_is_woken(void)
     CHECK_IN(start());
     for (int round = 0; round < 20; round++) {
         position = fill_up(here.one, position);
-        here.one->ops->hush(here.one);
+        here.one->ops->clear_event(here.one);
         position = fill_up(here.one, position); /* of a socket the kernel has taken more */
         if (here.one->ops->arm_write(here.one, RING / 2) == BW_AGAIN)
             continue;
@@ -214,7 +214,7 @@ static void a_writer_without_room_is_woken(void)
                 CHECK_EQ(span.base[i], byte_at(read + i));
             read += span.len;
             here.other->ops->release(here.other, span.len);
-            here.one->ops->hush(here.one);
+            here.one->ops->clear_event(here.one);
         }
         CHECK_EQ(here.one->ops->arm_write(here.one, RING / 2), BW_AGAIN);
     }
@@ -232,11 +232,11 @@ static void room_rings(void)
     CHECK_IN(start());
     position = fill_up(here.one, 0);
     do
-        here.one->ops->hush(here.one);
+        here.one->ops->clear_event(here.one);
     while (fill_up(here.one, position) != position && position++ < 100 * RING);
     while (here.one->ops->arm_write(here.one, RING / 2) == BW_AGAIN)
         fill_up(here.one, position);
-    here.one->ops->hush(here.one);
+    here.one->ops->clear_event(here.one);
     CHECK_EQ(here.one->ops->arm_write(here.one, RING / 2), BW_OK);
     CHECK(is_quiet(here.one));
     do {
@@ -271,7 +271,7 @@ static void the_end_rings(void)
     bw_span_t span;
 
     CHECK_IN(start());
-    here.other->ops->hush(here.other);
+    here.other->ops->clear_event(here.other);
     CHECK_EQ(here.other->ops->peek(here.other, &span), BW_AGAIN);
     CHECK_EQ(here.other->ops->arm_read(here.other), BW_OK);
     close_end(&here.one);
@@ -298,7 +298,7 @@ static void writing_to_a_closed_end_does_no_harm(void)
             here.one->ops->commit(here.one, span.len);
             position += span.len;
         }
-        here.one->ops->hush(here.one);
+        here.one->ops->clear_event(here.one);
     }
     CHECK(position >= RING);
     here.one->ops->stats(here.one, &stats);
@@ -323,7 +323,7 @@ static void what_is_not_taken_is_counted(void)
         CHECK_EQ(await_bytes(here.other, 1, &span), BW_OK);
         here.other->ops->release(here.other, span.len);
         read += span.len;
-        here.one->ops->hush(here.one);
+        here.one->ops->clear_event(here.one);
     }
     for (int ms = 0; ms < ARRIVES_MS && stats.unreleased > 0; ms++) {
         here.one->ops->stats(here.one, &stats);
@@ -377,7 +377,7 @@ static void idle_memory_goes_back(void)
         CHECK_EQ(await_bytes(here.other, 1, &span), BW_OK);
         here.other->ops->release(here.other, span.len);
         read += span.len;
-        here.one->ops->hush(here.one);
+        here.one->ops->clear_event(here.one);
     }
     CHECK(carrier_mappings("Rss:") >= (long)RING / 1024);
     here.one->ops->trim(here.one);
@@ -393,7 +393,7 @@ static const check_case_t cases[] = {
     {"bytes_keep_their_order", bytes_keep_their_order},
     {"a_sleeping_reader_is_woken", a_sleeping_reader_is_woken},
     {"a_reader_that_comes_late_does_not_sleep", a_reader_that_comes_late_does_not_sleep},
-    {"a_kick_wakes", a_kick_wakes},
+    {"a_link_wakes_itself", a_link_wakes_itself},
     {"a_writer_without_room_is_woken", a_writer_without_room_is_woken},
     {"room_rings", room_rings},
     {"the_end_comes_after_the_last_word", the_end_comes_after_the_last_word},

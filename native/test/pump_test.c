@@ -152,7 +152,7 @@ static wake_result_t wake_for(uint64_t frames)
 
     for (int ms = 0; ms < ARRIVES_MS && result == WAKE_ASLEEP && got.frames < frames; ms++) {
         if (here.peer)
-            here.peer->ops->hush(here.peer); /* of a socket: the rest of it goes out */
+            here.peer->ops->clear_event(here.peer); /* of a socket: the rest of it goes out */
         if (is_quiet(here.pump.link))
             (void)poll(NULL, 0, 1);
         else
@@ -249,7 +249,7 @@ static void large_frames_are_gathered(void)
             bw_span_t span = {0};
             size_t n, at = 0;
 
-            here.peer->ops->hush(here.peer);
+            here.peer->ops->clear_event(here.peer);
             if (here.peer->ops->reserve(here.peer, 1, &span) == BW_AGAIN) {
                 CHECK_EQ(pump_wake(&here.pump), WAKE_ASLEEP);
                 continue;
@@ -266,7 +266,7 @@ static void large_frames_are_gathered(void)
             CHECK(pump_wake(&here.pump) == WAKE_ASLEEP);
         }
         while (got.frames == 0) { /* a socket's peer hands on what it holds */
-            here.peer->ops->hush(here.peer);
+            here.peer->ops->clear_event(here.peer);
             CHECK_EQ(pump_wake(&here.pump), WAKE_ASLEEP);
         }
         CHECK_EQ(got.frames, 1);

@@ -111,17 +111,17 @@ static inline bool hear(int wire, void *bytes, size_t len)
     return recv(wire, bytes, len, 0) == (ssize_t)len;
 }
 
-/* ---- meetings ---- */
+/* ---- connections ---- */
 
-/* Waits until the meeting is no longer in the state `from`. */
-static inline bw_rdma_state_t wait_from(bw_rdma_meeting_t *meeting, bw_rdma_state_t from,
+/* Waits until the connection is no longer in the state `from`. */
+static inline bw_rdma_state_t wait_from(bw_rdma_connection_t *connection, bw_rdma_state_t from,
                                         bw_rdma_report_t *report_p)
 {
     int64_t end = now_ms() + WAIT_MS;
-    struct pollfd poller = {.fd = api->fd(meeting), .events = POLLIN};
+    struct pollfd poller = {.fd = api->fd(connection), .events = POLLIN};
 
     do
-        api->look(meeting, report_p);
+        api->look(connection, report_p);
     while (report_p->state == from && now_ms() < end && poll(&poller, 1, WAIT_MS) >= 0);
     if (report_p->state == BW_RDMA_FAILED)
         printf("    the meeting failed: %s\n", report_p->text);
@@ -152,7 +152,7 @@ static inline bool find_address(int family, bw_rdma_address_t *address_p)
     if (getifaddrs(&all) != 0)
         return false;
     for (at = all; at && !found; at = at->ifa_next) {
-        bw_rdma_meeting_t *meeting;
+        bw_rdma_connection_t *connection;
         bw_rdma_report_t report;
         bw_error_t error;
 
@@ -160,14 +160,14 @@ static inline bool find_address(int family, bw_rdma_address_t *address_p)
             continue;
         *address_p = address_of(at->ifa_addr);
         if (address_p->scope != 0 || /* link-local ones are tested by name */
-            api->listen(address_p, 0, 0, RING, &meeting, &error) != BW_OK)
+            api->listen(address_p, 0, 0, RING, &connection, &error) != BW_OK)
             continue;
         do
-            api->look(meeting, &report);
+            api->look(connection, &report);
         while (report.state == BW_RDMA_WORKING &&
-               poll(&(struct pollfd){.fd = api->fd(meeting), .events = POLLIN}, 1, WAIT_MS) > 0);
+               poll(&(struct pollfd){.fd = api->fd(connection), .events = POLLIN}, 1, WAIT_MS) > 0);
         found = report.state == BW_RDMA_LISTENING;
-        api->close(meeting, NULL);
+        api->close(connection, NULL);
     }
     freeifaddrs(all);
     return found;
@@ -180,7 +180,7 @@ typedef struct {
 } offer_t;
 
 static inline void begin_listening(int family, uint64_t max_ring_bytes,
-                                   bw_rdma_meeting_t **meeting_p, offer_t *offer_p)
+                                   bw_rdma_connection_t **connection_p, offer_t *offer_p)
 {
     bw_rdma_report_t report;
     bw_error_t error = {0};
@@ -188,8 +188,8 @@ static inline void begin_listening(int family, uint64_t max_ring_bytes,
     if (!find_address(family, &offer_p->at))
         SKIP(family == 4 ? "no RDMA device with an IPv4 address here"
                          : "no RDMA device with an IPv6 address here");
-    CHECK_EQ(api->listen(&offer_p->at, 0, 0, max_ring_bytes, meeting_p, &error), BW_OK);
-    CHECK_EQ(wait_from(*meeting_p, BW_RDMA_WORKING, &report), BW_RDMA_LISTENING);
+    CHECK_EQ(api->listen(&offer_p->at, 0, 0, max_ring_bytes, connection_p, &error), BW_OK);
+    CHECK_EQ(wait_from(*connection_p, BW_RDMA_WORKING, &report), BW_RDMA_LISTENING);
     CHECK(report.port > 0 && report.device[0] != 0);
     offer_p->at.port = report.port;
     memcpy(offer_p->token, report.token, sizeof offer_p->token);
@@ -198,29 +198,29 @@ static inline void begin_listening(int family, uint64_t max_ring_bytes,
 /* `here` listens and `there` connects; both get a link. */
 static inline void link_here(int wire, int family, uint64_t ring_bytes, bw_link_t **link_p)
 {
-    bw_rdma_meeting_t *meeting = NULL;
+    bw_rdma_connection_t *connection = NULL;
     bw_rdma_report_t report;
     offer_t offer = {0};
 
-    CHECK_IN(begin_listening(family, ring_bytes, &meeting, &offer));
+    CHECK_IN(begin_listening(family, ring_bytes, &connection, &offer));
     CHECK(tell(wire, &offer, sizeof offer));
-    CHECK_EQ(wait_from(meeting, BW_RDMA_LISTENING, &report), BW_RDMA_LINKED);
-    *link_p = api->take(meeting);
+    CHECK_EQ(wait_from(connection, BW_RDMA_LISTENING, &report), BW_RDMA_LINKED);
+    *link_p = api->take(connection);
 }
 
 static inline void link_there(int wire, uint64_t ring_bytes, bw_link_t **link_p)
 {
-    bw_rdma_meeting_t *meeting = NULL;
+    bw_rdma_connection_t *connection = NULL;
     bw_rdma_report_t report;
     bw_error_t error = {0};
     offer_t offer;
 
     if (!hear(wire, &offer, sizeof offer))
         SKIP("the other side could not begin");
-    CHECK_EQ(api->connect(NULL, &offer.at, offer.token, ring_bytes, WAIT_MS, &meeting, &error),
+    CHECK_EQ(api->connect(NULL, &offer.at, offer.token, ring_bytes, WAIT_MS, &connection, &error),
              BW_OK);
-    CHECK_EQ(wait_from(meeting, BW_RDMA_WORKING, &report), BW_RDMA_LINKED);
-    *link_p = api->take(meeting);
+    CHECK_EQ(wait_from(connection, BW_RDMA_WORKING, &report), BW_RDMA_LINKED);
+    *link_p = api->take(connection);
 }
 
 /* ---- bytes ---- */
@@ -230,7 +230,7 @@ static inline uint8_t byte_at(uint64_t position)
     return (uint8_t)(position * 131 + (position >> 11));
 }
 
-/* Sleeps until the link's descriptor is readable, and hushes it. */
+/* Sleeps until the link's descriptor is readable, and clears it. */
 static inline bool sleep_on(bw_link_t *link, int ms)
 {
     struct pollfd poller = {.fd = link->ops->fd(link), .events = POLLIN};
@@ -240,7 +240,7 @@ static inline bool sleep_on(bw_link_t *link, int ms)
         ready = poll(&poller, 1, ms);
     while (ready < 0 && errno == EINTR);
     if (ready == 1)
-        link->ops->hush(link);
+        link->ops->clear_event(link);
     return ready == 1;
 }
 
@@ -330,25 +330,25 @@ static inline bool ends_with(bw_link_t *link, const char *reason, int ms)
     return false;
 }
 
-/* The carrier's thread closes what a meeting leaves in its own time; then one eventfd is left, its
- * own. The descriptors that are open then, or -1. */
+/* The carrier's thread closes what a connection leaves in its own time; then one eventfd is left,
+ * its own. The descriptors that are open then, or -1. */
 static inline int descriptors_at_rest(void)
 {
     int64_t end = now_ms() + 3000;
-    int bells;
+    int events;
 
     do {
-        bells = 0;
+        events = 0;
         for (int fd = 3; fd < 128; fd++) {
             char path[32], target[64] = {0};
 
             snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-            bells += readlink(path, target, sizeof target - 1) > 0 && strstr(target, "eventfd");
+            events += readlink(path, target, sizeof target - 1) > 0 && strstr(target, "eventfd");
         }
-        if (bells > 1)
+        if (events > 1)
             nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
-    } while (bells > 1 && now_ms() < end);
-    return bells > 1 ? -1 : open_descriptors();
+    } while (events > 1 && now_ms() < end);
+    return events > 1 ? -1 : open_descriptors();
 }
 
 #endif

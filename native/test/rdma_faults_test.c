@@ -24,7 +24,7 @@ static bool fails_with_the_rest(bw_link_t *link, const char *reason)
     while (now_ms() < end) {
         bw_status_t status;
 
-        link->ops->hush(link);
+        link->ops->clear_event(link);
         if (link->ops->peek(link, &span) != BW_OK)
             return false;
         status = link->ops->arm_read(link);
@@ -189,7 +189,7 @@ static void lock_at_most(rlim_t bytes)
 /* Whoever listens cannot make his side: he says why, and so learns whoever comes. */
 static void locked_here(int wire)
 {
-    bw_rdma_meeting_t *meeting = NULL;
+    bw_rdma_connection_t *connection = NULL;
     bw_rdma_report_t report;
     offer_t offer = {0};
     int before;
@@ -198,47 +198,47 @@ static void locked_here(int wire)
         SKIP("no RDMA device with an IPv4 address here");
     before = descriptors_at_rest();
     CHECK_IN(lock_at_most(1024 * 1024));
-    CHECK_IN(begin_listening(4, BW_RDMA_RING_BYTES, &meeting, &offer));
+    CHECK_IN(begin_listening(4, BW_RDMA_RING_BYTES, &connection, &offer));
     CHECK(tell(wire, &offer, sizeof offer));
-    CHECK_EQ(wait_from(meeting, BW_RDMA_LISTENING, &report), BW_RDMA_FAILED);
+    CHECK_EQ(wait_from(connection, BW_RDMA_LISTENING, &report), BW_RDMA_FAILED);
     CHECK_EQ(report.status, BW_LIMIT);
     CHECK(strstr(report.text, "1024 KB (ulimit -l)") && strstr(report.text, "LimitMEMLOCK"));
-    api->close(meeting, NULL);
+    api->close(connection, NULL);
     CHECK_EQ(descriptors_at_rest(), before);
     /* and the other way round: the one who comes cannot */
-    CHECK_IN(begin_listening(4, BW_RDMA_RING_BYTES, &meeting, &offer));
+    CHECK_IN(begin_listening(4, BW_RDMA_RING_BYTES, &connection, &offer));
     CHECK(tell(wire, &offer, sizeof offer));
     CHECK(hear(wire, &before, 1));
-    api->look(meeting, &report);
+    api->look(connection, &report);
     CHECK_EQ(report.state, BW_RDMA_LISTENING);
-    api->close(meeting, NULL);
+    api->close(connection, NULL);
 }
 
 static void locked_there(int wire)
 {
-    bw_rdma_meeting_t *meeting = NULL;
+    bw_rdma_connection_t *connection = NULL;
     bw_rdma_report_t report;
     bw_error_t error = {0};
     offer_t offer;
 
     if (!hear(wire, &offer, sizeof offer))
         SKIP("the other side could not begin");
-    CHECK_EQ(
-        api->connect(NULL, &offer.at, offer.token, BW_RDMA_RING_BYTES, WAIT_MS, &meeting, &error),
-        BW_OK);
-    CHECK_EQ(wait_from(meeting, BW_RDMA_WORKING, &report), BW_RDMA_FAILED);
+    CHECK_EQ(api->connect(NULL, &offer.at, offer.token, BW_RDMA_RING_BYTES, WAIT_MS, &connection,
+                          &error),
+             BW_OK);
+    CHECK_EQ(wait_from(connection, BW_RDMA_WORKING, &report), BW_RDMA_FAILED);
     CHECK_EQ(report.status, BW_REFUSED);
     CHECK(strstr(report.text, "cannot make its side") != NULL);
-    api->close(meeting, NULL);
+    api->close(connection, NULL);
     CHECK(hear(wire, &offer, sizeof offer));
     CHECK_IN(lock_at_most(64 * 1024));
-    CHECK_EQ(
-        api->connect(NULL, &offer.at, offer.token, BW_RDMA_RING_BYTES, WAIT_MS, &meeting, &error),
-        BW_OK);
-    CHECK_EQ(wait_from(meeting, BW_RDMA_WORKING, &report), BW_RDMA_FAILED);
+    CHECK_EQ(api->connect(NULL, &offer.at, offer.token, BW_RDMA_RING_BYTES, WAIT_MS, &connection,
+                          &error),
+             BW_OK);
+    CHECK_EQ(wait_from(connection, BW_RDMA_WORKING, &report), BW_RDMA_FAILED);
     CHECK_EQ(report.status, BW_LIMIT);
     CHECK(strstr(report.text, "ulimit -l") != NULL);
-    api->close(meeting, NULL);
+    api->close(connection, NULL);
     CHECK(tell(wire, "!", 1));
 }
 
@@ -252,7 +252,7 @@ static void locked_memory_too_low(void)
 /* Every number of descriptors: each failure is told as one and leaves nothing. */
 static void few_here(int wire)
 {
-    bw_rdma_meeting_t *meeting = NULL;
+    bw_rdma_connection_t *connection = NULL;
     bw_rdma_report_t report = {0};
     bw_error_t error = {0};
     struct rlimit limit;
@@ -269,11 +269,11 @@ static void few_here(int wire)
 
         limit.rlim_cur = most;
         CHECK_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
-        status = api->listen(&at, 0, 0, RING, &meeting, &error);
+        status = api->listen(&at, 0, 0, RING, &connection, &error);
         if (status == BW_OK) {
-            (void)wait_from(meeting, BW_RDMA_WORKING, &report);
+            (void)wait_from(connection, BW_RDMA_WORKING, &report);
             CHECK_EQ(report.state, BW_RDMA_LISTENING);
-            api->close(meeting, NULL);
+            api->close(connection, NULL);
         } else {
             CHECK_EQ(status, BW_LIMIT);
             failed++;
@@ -335,7 +335,7 @@ static const char *load_until_end(bw_link_t *link, int64_t end)
             link->ops->release(link, span.len);
         else if (status != BW_AGAIN)
             return link->ops->reason(link);
-        link->ops->hush(link);
+        link->ops->clear_event(link);
         if (link->ops->reserve(link, 30000, &span) == BW_OK)
             link->ops->commit(link, span.len < 30000 ? span.len : 30000);
         else if (link->ops->arm_write(link, RING / 2) == BW_OK &&

@@ -7,24 +7,24 @@
 #define _GNU_SOURCE
 #include "rdma_rogue.h"
 
-/* ---- visitors ---- */
+/* ---- peers ---- */
 
 /* Waits for the one who says the right thing, whoever came before. */
 static void patient_here(int wire)
 {
-    bw_rdma_meeting_t *meeting = NULL;
+    bw_rdma_connection_t *connection = NULL;
     bw_rdma_report_t report;
     offer_t offer = {0};
     char done;
 
-    CHECK_IN(begin_listening(4, RING, &meeting, &offer));
+    CHECK_IN(begin_listening(4, RING, &connection, &offer));
     CHECK(tell(wire, &offer, sizeof offer));
     CHECK(hear(wire, &done, 1));
-    api->look(meeting, &report);
+    api->look(connection, &report);
     CHECK_EQ(report.state, BW_RDMA_LISTENING);
     CHECK(tell(wire, "!", 1));
-    CHECK_EQ(wait_from(meeting, BW_RDMA_LISTENING, &report), BW_RDMA_LINKED);
-    api->close(meeting, NULL);
+    CHECK_EQ(wait_from(connection, BW_RDMA_LISTENING, &report), BW_RDMA_LINKED);
+    api->close(connection, NULL);
 }
 
 static void is_sent_away(const offer_t *offer, const uint8_t *bytes, size_t len)
@@ -36,10 +36,10 @@ static void is_sent_away(const offer_t *offer, const uint8_t *bytes, size_t len)
     rogue_leave(&rogue);
 }
 
-static void visitors_there(int wire)
+static void peers_there(int wire)
 {
     uint8_t good[BW_RDMA_HELLO_BYTES], bytes[BW_RDMA_HELLO_BYTES];
-    bw_rdma_meeting_t *meeting = NULL;
+    bw_rdma_connection_t *connection = NULL;
     bw_rdma_report_t report;
     bw_error_t error = {0};
     rogue_t nobody = {0};
@@ -71,19 +71,19 @@ static void visitors_there(int wire)
     CHECK(tell(wire, "!", 1));
     CHECK(hear(wire, &done, 1));
     /* the right one is the carrier itself */
-    CHECK_EQ(api->connect(NULL, &offer.at, offer.token, RING, WAIT_MS, &meeting, &error), BW_OK);
-    CHECK_EQ(wait_from(meeting, BW_RDMA_WORKING, &report), BW_RDMA_LINKED);
-    api->close(meeting, NULL);
+    CHECK_EQ(api->connect(NULL, &offer.at, offer.token, RING, WAIT_MS, &connection, &error), BW_OK);
+    CHECK_EQ(wait_from(connection, BW_RDMA_WORKING, &report), BW_RDMA_LINKED);
+    api->close(connection, NULL);
 }
 
-static void visitors_without_a_good_hello(void)
+static void peers_without_a_good_hello(void)
 {
-    run_pair(patient_here, visitors_there);
+    run_pair(patient_here, peers_there);
 }
 
 /* ---- listeners ---- */
 
-/* A listener that answers anything; the meeting of whoever came fails, and says why. */
+/* A listener that answers anything; the connection of whoever came fails, and says why. */
 static void answer_here(int wire)
 {
     static const struct {
@@ -135,7 +135,7 @@ static void answer_here(int wire)
 static void answer_there(int wire)
 {
     for (int i = 0; i < 4; i++) {
-        bw_rdma_meeting_t *meeting = NULL;
+        bw_rdma_connection_t *connection = NULL;
         bw_rdma_report_t report;
         bw_error_t error = {0};
         offer_t offer;
@@ -144,12 +144,12 @@ static void answer_there(int wire)
         if (!hear(wire, &offer, sizeof offer))
             SKIP("the other side could not begin");
         CHECK(hear(wire, says, sizeof says));
-        CHECK_EQ(api->connect(NULL, &offer.at, offer.token, RING, WAIT_MS, &meeting, &error),
+        CHECK_EQ(api->connect(NULL, &offer.at, offer.token, RING, WAIT_MS, &connection, &error),
                  BW_OK);
-        CHECK_EQ(wait_from(meeting, BW_RDMA_WORKING, &report), BW_RDMA_FAILED);
+        CHECK_EQ(wait_from(connection, BW_RDMA_WORKING, &report), BW_RDMA_FAILED);
         CHECK_EQ(report.status, BW_REFUSED);
         CHECK(strstr(report.text, says) != NULL);
-        api->close(meeting, NULL);
+        api->close(connection, NULL);
         CHECK(tell(wire, "!", 1));
     }
 }
@@ -180,7 +180,7 @@ static void mute_here(int wire)
 
 static void mute_there(int wire)
 {
-    bw_rdma_meeting_t *meeting = NULL;
+    bw_rdma_connection_t *connection = NULL;
     bw_rdma_report_t report;
     bw_error_t error = {0};
     int64_t start = now_ms();
@@ -190,13 +190,13 @@ static void mute_there(int wire)
     if (!hear(wire, &offer, sizeof offer))
         SKIP("the other side could not begin");
     for (int round = 0; round < 2; round++) {
-        CHECK_EQ(api->connect(NULL, &offer.at, offer.token, RING, 700, &meeting, &error), BW_OK);
+        CHECK_EQ(api->connect(NULL, &offer.at, offer.token, RING, 700, &connection, &error), BW_OK);
         if (round == 0) {
-            CHECK_EQ(wait_from(meeting, BW_RDMA_WORKING, &report), BW_RDMA_FAILED);
+            CHECK_EQ(wait_from(connection, BW_RDMA_WORKING, &report), BW_RDMA_FAILED);
             CHECK(strstr(report.text, "within 700 ms") != NULL);
             CHECK(now_ms() - start < 3000);
         } /* else it is given up at once */
-        api->close(meeting, NULL);
+        api->close(connection, NULL);
     }
     before = descriptors_at_rest();
     CHECK(before > 0);
@@ -492,7 +492,7 @@ static void more_messages_than_slots(void)
 }
 
 static const check_case_t cases[] = {
-    {"visitors_without_a_good_hello", visitors_without_a_good_hello},
+    {"peers_without_a_good_hello", peers_without_a_good_hello},
     {"listeners_with_a_bad_answer", listeners_with_a_bad_answer},
     {"a_listener_that_never_answers", a_listener_that_never_answers},
     {"a_wrong_key", a_wrong_key},

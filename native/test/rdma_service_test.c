@@ -275,7 +275,7 @@ static void open_fake_link(bw_link_t **link_p)
 {
     bw_rdma_address_t to = {.family = 4, .ip = {192, 0, 2, 1}, .port = 1};
     static const uint8_t token[BW_RDMA_TOKEN_BYTES];
-    bw_rdma_meeting_t *meeting = NULL;
+    bw_rdma_connection_t *connection = NULL;
     bw_rdma_report_t report;
     bw_error_t error = {0};
 
@@ -288,9 +288,9 @@ static void open_fake_link(bw_link_t **link_p)
     fake.context.ops.post_recv = post_recv;
     fake.waits_for_completions = false;
     CHECK_IN(begin_rdma());
-    CHECK_EQ(api->connect(NULL, &to, token, RING, WAIT_MS, &meeting, &error), BW_OK);
-    CHECK_EQ(wait_from(meeting, BW_RDMA_WORKING, &report), BW_RDMA_LINKED);
-    *link_p = api->take(meeting);
+    CHECK_EQ(api->connect(NULL, &to, token, RING, WAIT_MS, &connection, &error), BW_OK);
+    CHECK_EQ(wait_from(connection, BW_RDMA_WORKING, &report), BW_RDMA_LINKED);
+    *link_p = api->take(connection);
 }
 
 static void wait_briefly(void)

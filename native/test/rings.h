@@ -83,16 +83,16 @@ static inline long carrier_mappings(const char *field)
 static inline bool open_link(uint64_t ring_bytes, bw_link_t **joined_p, bw_link_t **accepted_p,
                              bw_error_t *error_p)
 {
-    bw_shm_door_t door = {.fd = -1};
-    bool done = bw_shm_door_open(NULL, &door, error_p) == BW_OK &&
-                bw_shm_join(door.address, door.address_len, door.token, ring_bytes, joined_p,
-                            error_p) == BW_OK;
+    bw_shm_listener_t listener = {.fd = -1};
+    bool done = bw_shm_listen(NULL, &listener, error_p) == BW_OK &&
+                bw_shm_connect(listener.address, listener.address_len, listener.token, ring_bytes,
+                               joined_p, error_p) == BW_OK;
 
-    if (done && bw_shm_accept(&door, ring_bytes, accepted_p, error_p) != BW_OK) {
+    if (done && bw_shm_accept(&listener, ring_bytes, accepted_p, error_p) != BW_OK) {
         (*joined_p)->ops->close(*joined_p, NULL);
         done = false;
     }
-    bw_shm_door_close(&door);
+    bw_shm_listener_close(&listener);
     return done;
 }
 

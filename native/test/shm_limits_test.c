@@ -4,7 +4,7 @@
  * addresses where nobody is, limits of the process. Nothing is left behind by a failure.
  */
 #define _GNU_SOURCE
-#include "visits.h"
+#include "peers.h"
 
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -26,20 +26,23 @@ static void join_arguments(void)
                                      (uint64_t)-1,
                                      1000000000000ull};
     int before = open_descriptors();
-    bw_shm_door_t door = {.fd = -1};
+    bw_shm_listener_t listener = {.fd = -1};
     bw_link_t *link = NULL;
     bw_error_t error = {0};
 
-    CHECK_EQ(bw_shm_door_open(NULL, &door, &error), BW_OK);
+    CHECK_EQ(bw_shm_listen(NULL, &listener, &error), BW_OK);
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-        CHECK_EQ(bw_shm_join(door.address, door.address_len, door.token, sizes[i], &link, &error),
+        CHECK_EQ(bw_shm_connect(listener.address, listener.address_len, listener.token, sizes[i],
+                                &link, &error),
                  BW_INVALID);
-    CHECK_EQ(bw_shm_join(door.address, 0, door.token, RING, &link, &error), BW_INVALID);
-    CHECK_EQ(bw_shm_join(door.address, BW_SHM_ADDRESS_MAX + 1, door.token, RING, &link, &error),
+    CHECK_EQ(bw_shm_connect(listener.address, 0, listener.token, RING, &link, &error), BW_INVALID);
+    CHECK_EQ(bw_shm_connect(listener.address, BW_SHM_ADDRESS_MAX + 1, listener.token, RING, &link,
+                            &error),
              BW_INVALID);
-    CHECK_EQ(bw_shm_join(door.address, SIZE_MAX, door.token, RING, &link, &error), BW_INVALID);
+    CHECK_EQ(bw_shm_connect(listener.address, SIZE_MAX, listener.token, RING, &link, &error),
+             BW_INVALID);
     CHECK(link == NULL);
-    bw_shm_door_close(&door);
+    bw_shm_listener_close(&listener);
     CHECK_EQ(open_descriptors(), before);
 }
 
@@ -48,25 +51,26 @@ static void join_where_nobody_listens(void)
 {
     int before = open_descriptors();
     uint8_t token[BW_SHM_TOKEN_BYTES] = {0}, address[BW_SHM_ADDRESS_MAX];
-    bw_shm_door_t door = {.fd = -1};
+    bw_shm_listener_t listener = {.fd = -1};
     bw_link_t *link = NULL;
     bw_error_t error = {0};
 
-    CHECK_EQ(bw_shm_door_open(NULL, &door, &error), BW_OK);
-    memcpy(address, door.address, door.address_len);
-    CHECK_EQ(bw_shm_join(address, door.address_len - 1, token, RING, &link, &error), BW_REFUSED);
-    bw_shm_door_close(&door);
-    CHECK_EQ(bw_shm_join(address, door.address_len, token, RING, &link, &error), BW_REFUSED);
+    CHECK_EQ(bw_shm_listen(NULL, &listener, &error), BW_OK);
+    memcpy(address, listener.address, listener.address_len);
+    CHECK_EQ(bw_shm_connect(address, listener.address_len - 1, token, RING, &link, &error),
+             BW_REFUSED);
+    bw_shm_listener_close(&listener);
+    CHECK_EQ(bw_shm_connect(address, listener.address_len, token, RING, &link, &error), BW_REFUSED);
     CHECK(says(&error, "connecting"));
     CHECK_EQ(error.sys_errno, ECONNREFUSED);
     for (size_t len = 1; len <= BW_SHM_ADDRESS_MAX; len++) {
         memset(address, 0, sizeof address);
-        CHECK_EQ(bw_shm_join(address, len, token, RING, &link, &error), BW_REFUSED);
+        CHECK_EQ(bw_shm_connect(address, len, token, RING, &link, &error), BW_REFUSED);
         memset(address, 'x', sizeof address);
-        CHECK_EQ(bw_shm_join(address, len, token, RING, &link, &error), BW_REFUSED);
+        CHECK_EQ(bw_shm_connect(address, len, token, RING, &link, &error), BW_REFUSED);
     }
     memcpy(address, "/dev/null", 9);
-    CHECK_EQ(bw_shm_join(address, 9, token, RING, &link, &error), BW_REFUSED);
+    CHECK_EQ(bw_shm_connect(address, 9, token, RING, &link, &error), BW_REFUSED);
     CHECK(link == NULL);
     CHECK_EQ(open_descriptors(), before);
 }
@@ -86,18 +90,19 @@ static void limit(int resource, rlim_t value)
 static bw_status_t try_link(bw_error_t *error_p)
 {
     bw_link_t *joined = NULL, *accepted = NULL;
-    bw_shm_door_t door = {.fd = -1};
-    bw_status_t status = bw_shm_door_open(NULL, &door, error_p);
+    bw_shm_listener_t listener = {.fd = -1};
+    bw_status_t status = bw_shm_listen(NULL, &listener, error_p);
 
     if (status == BW_OK)
-        status = bw_shm_join(door.address, door.address_len, door.token, RING, &joined, error_p);
+        status = bw_shm_connect(listener.address, listener.address_len, listener.token, RING,
+                                &joined, error_p);
     if (status == BW_OK)
-        status = bw_shm_accept(&door, RING, &accepted, error_p);
+        status = bw_shm_accept(&listener, RING, &accepted, error_p);
     if (joined)
         joined->ops->close(joined, NULL);
     if (accepted)
         accepted->ops->close(accepted, NULL);
-    bw_shm_door_close(&door);
+    bw_shm_listener_close(&listener);
     return status;
 }
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Every visitor that must be turned away from a door, other users, and directories of other users.
- * Rogue visitors cost nothing: after each the process holds as many descriptors and mappings as
+ * Every peer that must be turned away from a listener, other users, and directories of other users.
+ * Rogue peers cost nothing: after each the process holds as many descriptors and mappings as
  * before.
  */
 #define _GNU_SOURCE
-#include "visits.h"
+#include "peers.h"
 
 #include <sched.h>
 #include <sys/eventfd.h>
@@ -13,11 +13,11 @@
 
 #define NOBODY 65534
 
-/* ---- rogue visitors ---- */
+/* ---- rogue peers ---- */
 
-enum { MEMORY, BELL, OTHER_BELL };
+enum { MEMORY, EVENT, OTHER_EVENT };
 
-/* How one visitor differs from a good one. Numbers are added to or taken instead of the good ones.
+/* How one peer differs from a good one. Numbers are added to or taken instead of the good ones.
  */
 typedef struct {
     const char *name;
@@ -28,19 +28,19 @@ typedef struct {
     int seals;
     int len;      /* bytes of the message, if not 0 */
     int fd_count; /* descriptors, if not 0; -1: none */
-    int replace;  /* MEMORY, BELL or OTHER_BELL is replaced by ... */
+    int replace;  /* MEMORY, EVENT or OTHER_EVENT is replaced by ... */
     int (*with)(void);
     bw_status_t status; /* if not BW_REFUSED */
 } rogue_t;
 
 #define ALL_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 
-static int blocking_bell(void)
+static int blocking_event(void)
 {
     return eventfd(0, EFD_CLOEXEC);
 }
 
-static int good_bell(void)
+static int good_event(void)
 {
     return eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 }
@@ -120,7 +120,7 @@ static const rogue_t rogues[] = {
      .status = BW_SYSTEM},
     {.name = "memory is a file", .reason = "sealed", .replace = MEMORY + 1, .with = plain_file},
     {.name = "memory is a pipe", .reason = "sealed", .replace = MEMORY + 1, .with = pipe_end},
-    {.name = "memory is a doorbell", .reason = "sealed", .replace = MEMORY + 1, .with = good_bell},
+    {.name = "memory is a doorbell", .reason = "sealed", .replace = MEMORY + 1, .with = good_event},
     {.name = "memory is a directory", .reason = "sealed", .replace = MEMORY + 1, .with = directory},
     {.name = "memory is a path", .reason = "sealed", .replace = MEMORY + 1, .with = path_only},
     {.name = "memory is read-only",
@@ -128,18 +128,18 @@ static const rogue_t rogues[] = {
      .replace = MEMORY + 1,
      .with = read_only_memory,
      .status = BW_SYSTEM},
-    {.name = "bell blocks", .reason = "eventfd", .replace = BELL + 1, .with = blocking_bell},
-    {.name = "other bell blocks",
+    {.name = "event blocks", .reason = "eventfd", .replace = EVENT + 1, .with = blocking_event},
+    {.name = "other event blocks",
      .reason = "eventfd",
-     .replace = OTHER_BELL + 1,
-     .with = blocking_bell},
-    {.name = "bell is a pipe", .reason = "eventfd", .replace = BELL + 1, .with = pipe_end},
-    {.name = "other bell is a pipe",
+     .replace = OTHER_EVENT + 1,
+     .with = blocking_event},
+    {.name = "event is a pipe", .reason = "eventfd", .replace = EVENT + 1, .with = pipe_end},
+    {.name = "other event is a pipe",
      .reason = "eventfd",
-     .replace = OTHER_BELL + 1,
+     .replace = OTHER_EVENT + 1,
      .with = pipe_end},
-    {.name = "bell is memory", .reason = "eventfd", .replace = BELL + 1, .with = blocking_memory},
-    {.name = "bell is a path", .reason = "eventfd", .replace = BELL + 1, .with = path_only},
+    {.name = "event is memory", .reason = "eventfd", .replace = EVENT + 1, .with = blocking_memory},
+    {.name = "event is a path", .reason = "eventfd", .replace = EVENT + 1, .with = path_only},
     {.name = "message of 1 byte", .reason = "not whole", .len = 1},
     {.name = "message a byte short", .reason = "not whole", .len = sizeof(hello_t) - 1},
     {.name = "message a byte long", .reason = "not whole", .len = sizeof(hello_t) + 1},
@@ -154,7 +154,7 @@ static const rogue_t rogues[] = {
 
 #define ROGUES (sizeof rogues / sizeof *rogues)
 
-static bool send_rogue(const bw_shm_door_t *door, const rogue_t *rogue)
+static bool send_rogue(const bw_shm_listener_t *listener, const rogue_t *rogue)
 {
     struct {
         hello_t hello;
@@ -162,12 +162,12 @@ static bool send_rogue(const bw_shm_door_t *door, const rogue_t *rogue)
     } message = {.hello = {.version = 1, .ring_bytes = RING}};
     uint64_t memory_bytes = rogue->memory_bytes ? rogue->memory_bytes : PAGE + 2 * RING;
     int seals = rogue->seals == 0 ? ALL_SEALS : rogue->seals == -1 ? 0 : rogue->seals;
-    int fds[256] = {memory_of(memory_bytes, seals), good_bell(), good_bell()};
+    int fds[256] = {memory_of(memory_bytes, seals), good_event(), good_event()};
     size_t len = rogue->len ? (size_t)rogue->len : sizeof(hello_t);
     size_t count = rogue->fd_count == 0 ? 3 : rogue->fd_count < 0 ? 0 : (size_t)rogue->fd_count;
     bool sent;
 
-    memcpy(message.hello.token, door->token, sizeof door->token);
+    memcpy(message.hello.token, listener->token, sizeof listener->token);
     if (rogue->token_bit)
         message.hello.token[(rogue->token_bit - 1) / 8] ^=
             (uint8_t)(1 << ((rogue->token_bit - 1) % 8));
@@ -181,20 +181,20 @@ static bool send_rogue(const bw_shm_door_t *door, const rogue_t *rogue)
     }
     for (size_t i = 3; i < 256; i++)
         fds[i] = fds[1];
-    sent = fds[0] >= 0 && fds[1] >= 0 && fds[2] >= 0 && visit(door, &message, len, fds, count);
+    sent = fds[0] >= 0 && fds[1] >= 0 && fds[2] >= 0 && visit(listener, &message, len, fds, count);
     for (int i = 0; i < 3; i++)
         close(fds[i]);
     return sent;
 }
 
 /* Each alone; a link that was none is no link, and nothing is left. */
-static void rogue_visitors_are_turned_away(void)
+static void rogue_peers_are_turned_away(void)
 {
-    bw_shm_door_t door = {.fd = -1};
+    bw_shm_listener_t listener = {.fd = -1};
     bw_error_t error = {0};
     int before, bad = 0;
 
-    CHECK_EQ(bw_shm_door_open(NULL, &door, &error), BW_OK);
+    CHECK_EQ(bw_shm_listen(NULL, &listener, &error), BW_OK);
     before = open_descriptors();
     for (size_t i = 0; i < ROGUES; i++) {
         bw_link_t *link = NULL;
@@ -202,8 +202,8 @@ static void rogue_visitors_are_turned_away(void)
         int left;
 
         error = (bw_error_t){0};
-        CHECK(send_rogue(&door, &rogues[i]));
-        status = bw_shm_accept(&door, 2 * RING, &link, &error);
+        CHECK(send_rogue(&listener, &rogues[i]));
+        status = bw_shm_accept(&listener, 2 * RING, &link, &error);
         if (status == BW_OK)
             link->ops->close(link, NULL);
         left = open_descriptors() - before;
@@ -216,51 +216,53 @@ static void rogue_visitors_are_turned_away(void)
         before += left;
     }
     CHECK_EQ(bad, 0);
-    bw_shm_door_close(&door);
+    bw_shm_listener_close(&listener);
 }
 
-/* The visitor's version of the table is right: with nothing changed it comes in. */
-static void a_good_visitor_comes_in(void)
+/* The peer's version of the table is right: with nothing changed it comes in. */
+static void a_good_peer_comes_in(void)
 {
     static const rogue_t good = {.name = "good"};
-    bw_shm_door_t door = {.fd = -1};
+    bw_shm_listener_t listener = {.fd = -1};
     bw_link_t *link = NULL;
     bw_error_t error = {0};
 
-    CHECK_EQ(bw_shm_door_open(NULL, &door, &error), BW_OK);
-    CHECK(send_rogue(&door, &good));
-    CHECK_EQ(bw_shm_accept(&door, RING, &link, &error), BW_OK);
+    CHECK_EQ(bw_shm_listen(NULL, &listener, &error), BW_OK);
+    CHECK(send_rogue(&listener, &good));
+    CHECK_EQ(bw_shm_accept(&listener, RING, &link, &error), BW_OK);
     link->ops->close(link, NULL);
-    bw_shm_door_close(&door);
+    bw_shm_listener_close(&listener);
 }
 
-/* Visitors who wait at the door before the right one do not keep it out. */
+/* Visitors who wait at the listener before the right one do not keep it out. */
 static void rogues_do_not_keep_the_peer_out(void)
 {
-    bw_shm_door_t door = {.fd = -1};
+    bw_shm_listener_t listener = {.fd = -1};
     bw_link_t *joined = NULL, *accepted = NULL;
     bw_error_t error = {0};
     int before = open_descriptors(), silent;
 
-    CHECK_EQ(bw_shm_door_open(NULL, &door, &error), BW_OK);
-    silent = knock_at(&door); /* comes and says nothing */
+    CHECK_EQ(bw_shm_listen(NULL, &listener, &error), BW_OK);
+    silent = connect_to(&listener); /* comes and says nothing */
     CHECK(silent >= 0);
     for (size_t i = 0; i < 10; i++)
-        CHECK(send_rogue(&door, &rogues[i]));
-    CHECK_EQ(bw_shm_join(door.address, door.address_len, door.token, RING, &joined, &error), BW_OK);
-    CHECK_EQ(bw_shm_accept(&door, RING, &accepted, &error), BW_OK);
+        CHECK(send_rogue(&listener, &rogues[i]));
+    CHECK_EQ(bw_shm_connect(listener.address, listener.address_len, listener.token, RING, &joined,
+                            &error),
+             BW_OK);
+    CHECK_EQ(bw_shm_accept(&listener, RING, &accepted, &error), BW_OK);
     CHECK(write_text(joined, "good"));
     CHECK(has_bytes_to_read(accepted, "good"));
     joined->ops->close(joined, NULL);
     accepted->ops->close(accepted, NULL);
     close(silent);
-    bw_shm_door_close(&door);
+    bw_shm_listener_close(&listener);
     CHECK_EQ(open_descriptors(), before);
 }
 
 /* ---- other users ---- */
 
-static bw_shm_door_t shared_door;
+static bw_shm_listener_t shared_door;
 
 static void join_as_nobody(void)
 {
@@ -268,8 +270,8 @@ static void join_as_nobody(void)
     bw_error_t error = {0};
 
     CHECK_EQ(setresuid(NOBODY, NOBODY, NOBODY), 0);
-    CHECK_EQ(bw_shm_join(shared_door.address, shared_door.address_len, shared_door.token, RING,
-                         &link, &error),
+    CHECK_EQ(bw_shm_connect(shared_door.address, shared_door.address_len, shared_door.token, RING,
+                            &link, &error),
              BW_REFUSED);
     CHECK(says(&error, "another user"));
 }
@@ -282,7 +284,8 @@ static void visit_as_nobody(void)
     CHECK(send_rogue(&shared_door, &good));
 }
 
-/* A visitor with the right token, memory and bells, but of another user; and a door of another. */
+/* A peer with the right token, memory and events, but of another user; and a listener of another.
+ */
 static void another_user_is_refused(void)
 {
     bw_link_t *link = NULL;
@@ -291,14 +294,14 @@ static void another_user_is_refused(void)
 
     if (geteuid() != 0)
         SKIP("needs root, to become another user");
-    CHECK_EQ(bw_shm_door_open(NULL, &shared_door, &error), BW_OK);
+    CHECK_EQ(bw_shm_listen(NULL, &shared_door, &error), BW_OK);
     CHECK_IN(in_child(join_as_nobody));
     CHECK_EQ(bw_shm_accept(&shared_door, RING, &link, &error), BW_REFUSED);
     CHECK_IN(in_child(visit_as_nobody));
     CHECK_EQ(bw_shm_accept(&shared_door, RING, &link, &error), BW_REFUSED);
     CHECK(says(&error, "another user"));
     CHECK(link == NULL);
-    bw_shm_door_close(&shared_door);
+    bw_shm_listener_close(&shared_door);
     CHECK_EQ(open_descriptors(), before);
 }
 
@@ -308,13 +311,13 @@ static char shared_dir[] = "/tmp/beamway-test-XXXXXX";
 
 static void open_door_there(bw_status_t wanted, const char *words)
 {
-    bw_shm_door_t door = {.fd = -1};
+    bw_shm_listener_t listener = {.fd = -1};
     bw_error_t error = {0};
 
-    CHECK_EQ(bw_shm_door_open(shared_dir, &door, &error), wanted);
+    CHECK_EQ(bw_shm_listen(shared_dir, &listener, &error), wanted);
     CHECK(wanted == BW_OK || says(&error, words));
-    CHECK_EQ(door.fd >= 0, wanted == BW_OK);
-    bw_shm_door_close(&door);
+    CHECK_EQ(listener.fd >= 0, wanted == BW_OK);
+    bw_shm_listener_close(&listener);
 }
 
 static void as_nobody(bw_status_t wanted, const char *words)
@@ -340,7 +343,7 @@ static void in_a_closed_directory(void)
 
 /* Who may take the socket's name away decides whether there is a link, so it must not be anybody.
  */
-static void doors_in_directories_of_others(void)
+static void listeners_in_directories_of_others(void)
 {
     if (geteuid() != 0)
         SKIP("needs root, to become another user");
@@ -374,23 +377,24 @@ static bool write_file(const char *path, const char *text)
 static void link_in_a_namespace_as(const char *map, bw_status_t wanted)
 {
     bw_link_t *joined = NULL, *accepted = NULL;
-    bw_shm_door_t door = {.fd = -1};
+    bw_shm_listener_t listener = {.fd = -1};
     bw_error_t error = {0};
 
     if (unshare(CLONE_NEWUSER) < 0)
         SKIP("user namespaces cannot be made here");
     CHECK(write_file("/proc/self/uid_map", map));
-    CHECK_EQ(bw_shm_door_open(NULL, &door, &error), BW_OK);
-    CHECK_EQ(bw_shm_join(door.address, door.address_len, door.token, RING, &joined, &error),
+    CHECK_EQ(bw_shm_listen(NULL, &listener, &error), BW_OK);
+    CHECK_EQ(bw_shm_connect(listener.address, listener.address_len, listener.token, RING, &joined,
+                            &error),
              wanted);
     if (wanted == BW_OK) {
-        CHECK_EQ(bw_shm_accept(&door, RING, &accepted, &error), BW_OK);
+        CHECK_EQ(bw_shm_accept(&listener, RING, &accepted, &error), BW_OK);
         joined->ops->close(joined, NULL);
         accepted->ops->close(accepted, NULL);
     } else {
         CHECK(says(&error, "another user"));
     }
-    bw_shm_door_close(&door);
+    bw_shm_listener_close(&listener);
 }
 
 static void as_user_1000(void)
@@ -412,11 +416,11 @@ static void the_unknown_user_is_nobody_in_particular(void)
 }
 
 static const check_case_t cases[] = {
-    {"a_good_visitor_comes_in", a_good_visitor_comes_in},
-    {"rogue_visitors_are_turned_away", rogue_visitors_are_turned_away},
+    {"a_good_peer_comes_in", a_good_peer_comes_in},
+    {"rogue_peers_are_turned_away", rogue_peers_are_turned_away},
     {"rogues_do_not_keep_the_peer_out", rogues_do_not_keep_the_peer_out},
     {"another_user_is_refused", another_user_is_refused},
-    {"doors_in_directories_of_others", doors_in_directories_of_others},
+    {"listeners_in_directories_of_others", listeners_in_directories_of_others},
     {"the_unknown_user_is_nobody_in_particular", the_unknown_user_is_nobody_in_particular},
 };
 

@@ -235,7 +235,7 @@ static bool hand_on(end_t *end)
     bw_link_stats_t stats;
 
     for (;;) {
-        ops->hush(end->link);
+        ops->clear_event(end->link);
         ops->stats(end->link, &stats);
         if (stats.fill_out == 0)
             return true;
@@ -244,7 +244,7 @@ static bool hand_on(end_t *end)
     }
 }
 
-/* Works until all is sent and received: reads, hushes, writes, arms, sleeps, in the driver's order.
+/* Works until all is sent and received: reads, clears, writes, arms, sleeps, in the driver's order.
  * False: failure says why. */
 static bool run_end(end_t *end)
 {
@@ -257,7 +257,7 @@ static bool run_end(end_t *end)
 
         if (!receive_some(end, &more))
             return false;
-        ops->hush(end->link);
+        ops->clear_event(end->link);
         if (!send_some(end, &room))
             return false;
         if (more || (room == 0 && may_send(end)))

@@ -111,10 +111,10 @@ typedef struct {
     bw_link_t link;
     bw_tx_t tx;
     bw_rx_t rx;
-    int bell, peer_bell;
+    int event, peer_event;
 } plain_link_t;
 
-static void ring_bell(int fd)
+static void signal_event(int fd)
 {
     eventfd_write(fd, 1);
 }
@@ -127,7 +127,7 @@ static bw_status_t plain_reserve(bw_link_t *link, size_t want, bw_span_t *span_p
 static void plain_commit(bw_link_t *link, size_t n)
 {
     if (bw_tx_commit(&((plain_link_t *)link)->tx, n))
-        ring_bell(((plain_link_t *)link)->peer_bell);
+        signal_event(((plain_link_t *)link)->peer_event);
 }
 
 static bw_status_t plain_peek(bw_link_t *link, bw_span_t *span_p)
@@ -138,7 +138,7 @@ static bw_status_t plain_peek(bw_link_t *link, bw_span_t *span_p)
 static void plain_release(bw_link_t *link, size_t n)
 {
     if (bw_rx_release(&((plain_link_t *)link)->rx, n))
-        ring_bell(((plain_link_t *)link)->peer_bell);
+        signal_event(((plain_link_t *)link)->peer_event);
 }
 
 static bw_status_t plain_arm_read(bw_link_t *link)
@@ -153,14 +153,14 @@ static bw_status_t plain_arm_write(bw_link_t *link, size_t room)
 
 static int plain_fd(const bw_link_t *link)
 {
-    return ((const plain_link_t *)link)->bell;
+    return ((const plain_link_t *)link)->event;
 }
 
-static void plain_hush(bw_link_t *link)
+static void plain_clear_event(bw_link_t *link)
 {
     eventfd_t count;
 
-    (void)eventfd_read(((plain_link_t *)link)->bell, &count);
+    (void)eventfd_read(((plain_link_t *)link)->event, &count);
 }
 
 static const bw_link_ops_t plain_ops = {
@@ -172,7 +172,7 @@ static const bw_link_ops_t plain_ops = {
     .arm_read = plain_arm_read,
     .arm_write = plain_arm_write,
     .fd = plain_fd,
-    .hush = plain_hush,
+    .clear_event = plain_clear_event,
 };
 
 static void *run_in_thread(void *end)
@@ -203,23 +203,24 @@ static void two_threads_in_plain_memory(void)
     static alignas(64) bw_ring_shared_t shared[2];
     uint64_t start = 0 - 10 * RING;
     uint8_t *data[2] = {map_twice(RING), map_twice(RING)};
-    int bells[2] = {eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC), eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)};
+    int events[2] = {eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC),
+                     eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)};
     plain_link_t ends[2];
 
     for (int i = 0; i < 2; i++) {
-        CHECK(data[i] != NULL && bells[i] >= 0);
+        CHECK(data[i] != NULL && events[i] >= 0);
         bw_ring_init(&shared[i], start);
     }
     for (int i = 0; i < 2; i++) {
-        ends[i] =
-            (plain_link_t){.link = {.ops = &plain_ops}, .bell = bells[i], .peer_bell = bells[!i]};
+        ends[i] = (plain_link_t){
+            .link = {.ops = &plain_ops}, .event = events[i], .peer_event = events[!i]};
         bw_tx_attach(&ends[i].tx, &shared[i], data[i], RING, start);
         bw_rx_attach(&ends[i].rx, &shared[!i], data[!i], RING, start);
     }
     CHECK_IN(run_threads(&ends[0].link, &ends[1].link, frames_each_way / 3, false));
     CHECK(ends[0].tx.head < start);
     for (int i = 0; i < 2; i++) {
-        close(bells[i]);
+        close(events[i]);
         munmap(data[i], 2 * RING);
     }
 }

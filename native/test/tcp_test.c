@@ -5,7 +5,7 @@
  */
 #define _GNU_SOURCE
 #include "carriers.h"
-#include "visits.h"
+#include "peers.h"
 
 #include <signal.h>
 #include <sys/resource.h>
@@ -180,13 +180,13 @@ static void an_end_within_what_is_waited_for_is_no_orderly_one(void)
     CHECK_IN(start());
     CHECK_IN(peer_says("half"));
     CHECK_EQ(await_bytes(here.link, 4, &span), BW_OK);
-    here.link->ops->hush(here.link);
+    here.link->ops->clear_event(here.link);
     CHECK_EQ(here.link->ops->arm_read(here.link), BW_OK);
     CHECK_IN(peer_closes());
     CHECK(is_readable(here.link));
     CHECK_EQ(here.link->ops->peek(here.link, &span), BW_OK);
     CHECK_EQ(span.len, 4);
-    here.link->ops->hush(here.link);
+    here.link->ops->clear_event(here.link);
     CHECK_EQ(here.link->ops->arm_read(here.link), BW_CORRUPT);
     CHECK(!here.link->ops->is_finished(here.link));
     CHECK_EQ(strcmp(here.link->ops->reason(here.link), "connection_closed"), 0);
@@ -243,13 +243,13 @@ static void unread_input_does_not_wake_again_and_again(void)
     int wakes = 0;
 
     CHECK_IN(start());
-    here.link->ops->hush(here.link);
+    here.link->ops->clear_event(here.link);
     for (int i = 0; i < 10; i++) {
         CHECK_IN(peer_says("x"));
         for (int k = 0; k < 100; k++)
             if (!is_quiet(here.link)) {
                 wakes++;
-                here.link->ops->hush(here.link);
+                here.link->ops->clear_event(here.link);
             }
     }
     CHECK(wakes <= 10);
@@ -265,12 +265,12 @@ static void an_end_right_behind_the_bytes_is_not_slept_on(void)
     bw_span_t span;
 
     CHECK_IN(start());
-    here.link->ops->hush(here.link);
+    here.link->ops->clear_event(here.link);
     CHECK_IN(peer_says("last"));
     CHECK_IN(peer_closes());
     CHECK(is_readable(here.link));
     (void)poll(NULL, 0, 10); /* so that both are there, most often */
-    here.link->ops->hush(here.link);
+    here.link->ops->clear_event(here.link);
     CHECK_EQ(here.link->ops->peek(here.link, &span), BW_OK);
     CHECK_EQ(span.len, 4);
     here.link->ops->release(here.link, 4);
@@ -363,7 +363,7 @@ static void what_is_written_past_the_ring_arrives(void)
         CHECK_EQ(status, BW_AGAIN);
         CHECK_EQ(taken, 0);
         refusals++;
-        here.link->ops->hush(here.link);
+        here.link->ops->clear_event(here.link);
         if (here.link->ops->arm_write(here.link, RING) == BW_AGAIN)
             continue;
         while (is_quiet(here.link))
@@ -397,7 +397,7 @@ static void nothing_is_written_past_what_waits(void)
     CHECK_EQ(taken, 0);
     while (taken == 0) {
         have = peer_takes(have);
-        here.link->ops->hush(here.link);
+        here.link->ops->clear_event(here.link);
         (void)write_past(before, &taken);
     }
     while (have < before + taken)
@@ -432,11 +432,11 @@ static void what_is_read_past_the_ring_is_in_order(void)
     CHECK_IN(start());
     CHECK_EQ(here.link->ops->read(here.link, to, 4, &got), BW_AGAIN);
     CHECK_EQ(got, 0);
-    here.link->ops->hush(here.link);
+    here.link->ops->clear_event(here.link);
     CHECK_EQ(here.link->ops->arm_read(here.link), BW_OK);
     CHECK_IN(peer_says("directbehind"));
     CHECK(is_readable(here.link));
-    here.link->ops->hush(here.link);
+    here.link->ops->clear_event(here.link);
     CHECK_EQ(here.link->ops->read(here.link, to, 6, &got), BW_OK);
     CHECK_EQ(got, 6);
     CHECK_EQ(memcmp(to, "direct", 6), 0);
@@ -450,7 +450,7 @@ static void what_is_read_past_the_ring_is_in_order(void)
     CHECK_EQ(stats.bytes_in, 12);
     CHECK_IN(peer_closes());
     do
-        here.link->ops->hush(here.link);
+        here.link->ops->clear_event(here.link);
     while (here.link->ops->read(here.link, to, 6, &got) == BW_AGAIN);
     CHECK_EQ(got, 0);
     CHECK(here.link->ops->is_finished(here.link));

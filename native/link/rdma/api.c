@@ -12,45 +12,45 @@
 
 #include "service.h"
 
-static bool make_descriptors(bw_rdma_meeting_t *meeting)
+static bool make_descriptors(bw_rdma_connection_t *connection)
 {
     struct epoll_event event = {.events = EPOLLIN};
     int saved;
 
-    meeting->epoll = epoll_create1(EPOLL_CLOEXEC);
-    meeting->bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (meeting->epoll >= 0 && meeting->bell >= 0 &&
-        epoll_ctl(meeting->epoll, EPOLL_CTL_ADD, meeting->bell, &event) == 0)
+    connection->epoll = epoll_create1(EPOLL_CLOEXEC);
+    connection->event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (connection->epoll >= 0 && connection->event >= 0 &&
+        epoll_ctl(connection->epoll, EPOLL_CTL_ADD, connection->event, &event) == 0)
         return true;
     saved = errno;
-    if (meeting->epoll >= 0)
-        close(meeting->epoll);
-    if (meeting->bell >= 0)
-        close(meeting->bell);
+    if (connection->epoll >= 0)
+        close(connection->epoll);
+    if (connection->event >= 0)
+        close(connection->event);
     errno = saved;
     return false;
 }
 
-/* A meeting that the service begins at once. */
-static bw_status_t order_meeting(const bw_rdma_order_t *order, bw_rdma_meeting_t **meeting_p,
-                                 bw_error_t *error_p)
+/* A connection that the service begins at once. */
+static bw_status_t order_connection(const bw_rdma_order_t *order,
+                                    bw_rdma_connection_t **connection_p, bw_error_t *error_p)
 {
-    bw_rdma_meeting_t *meeting = calloc(1, sizeof *meeting);
+    bw_rdma_connection_t *connection = calloc(1, sizeof *connection);
 
-    if (!meeting)
+    if (!connection)
         return bw_fail(error_p, BW_LIMIT, "memory for the link", ENOMEM);
-    if (!make_descriptors(meeting)) {
+    if (!make_descriptors(connection)) {
         int saved = errno;
 
-        free(meeting);
+        free(connection);
         return bw_fail(error_p, BW_LIMIT, "descriptors for the link", saved);
     }
-    pthread_mutex_init(&meeting->lock, NULL);
-    meeting->link.ops = &bw_rdma_link_ops;
-    meeting->order = *order;
-    memcpy(meeting->report.token, order->token, sizeof order->token);
-    bw_rdma_service_request(meeting, false);
-    *meeting_p = meeting;
+    pthread_mutex_init(&connection->lock, NULL);
+    connection->link.ops = &bw_rdma_link_ops;
+    connection->order = *order;
+    memcpy(connection->report.token, order->token, sizeof order->token);
+    bw_rdma_service_request(connection, false);
+    *connection_p = connection;
     return BW_OK;
 }
 
@@ -60,7 +60,7 @@ static bool is_family(uint8_t family)
 }
 
 static bw_status_t api_listen(const bw_rdma_address_t *at, uint16_t port_first, uint16_t port_last,
-                              uint64_t max_ring_bytes, bw_rdma_meeting_t **meeting_p,
+                              uint64_t max_ring_bytes, bw_rdma_connection_t **connection_p,
                               bw_error_t *error_p)
 {
     bw_rdma_order_t order = {.listens = true,
@@ -73,12 +73,12 @@ static bw_status_t api_listen(const bw_rdma_address_t *at, uint16_t port_first, 
         return bw_fail(error_p, BW_INVALID, "address or ports to listen at", EINVAL);
     if (getrandom(order.token, sizeof order.token, 0) != (ssize_t)sizeof order.token)
         return bw_fail(error_p, BW_SYSTEM, "getrandom", errno);
-    return order_meeting(&order, meeting_p, error_p);
+    return order_connection(&order, connection_p, error_p);
 }
 
 static bw_status_t api_connect(const bw_rdma_address_t *from, const bw_rdma_address_t *to,
                                const uint8_t token[BW_RDMA_TOKEN_BYTES], uint64_t ring_bytes,
-                               uint32_t timeout_ms, bw_rdma_meeting_t **meeting_p,
+                               uint32_t timeout_ms, bw_rdma_connection_t **connection_p,
                                bw_error_t *error_p)
 {
     bw_rdma_order_t order = {.to = *to, .ring_bytes = ring_bytes, .timeout_ms = timeout_ms};
@@ -90,45 +90,45 @@ static bw_status_t api_connect(const bw_rdma_address_t *from, const bw_rdma_addr
         return bw_fail(error_p, BW_INVALID, "address to connect to", EINVAL);
     if (!bw_ring_size_is_valid(ring_bytes))
         return bw_fail(error_p, BW_INVALID, "ring size", EINVAL);
-    return order_meeting(&order, meeting_p, error_p);
+    return order_connection(&order, connection_p, error_p);
 }
 
-static int api_fd(const bw_rdma_meeting_t *meeting)
+static int api_fd(const bw_rdma_connection_t *connection)
 {
-    return meeting->epoll;
+    return connection->epoll;
 }
 
-static void api_look(bw_rdma_meeting_t *meeting, bw_rdma_report_t *report_p)
+static void api_look(bw_rdma_connection_t *connection, bw_rdma_report_t *report_p)
 {
-    meeting->link.ops->hush(&meeting->link);
-    pthread_mutex_lock(&meeting->lock);
-    *report_p = meeting->report;
-    pthread_mutex_unlock(&meeting->lock);
+    connection->link.ops->clear_event(&connection->link);
+    pthread_mutex_lock(&connection->lock);
+    *report_p = connection->report;
+    pthread_mutex_unlock(&connection->lock);
 }
 
-static bw_link_t *api_take(bw_rdma_meeting_t *meeting)
+static bw_link_t *api_take(bw_rdma_connection_t *connection)
 {
-    return &meeting->link;
+    return &connection->link;
 }
 
 /* The last word goes out at once if it can; the service waits until it has arrived. The descriptor
  * goes quiet here, since whoever gets it may poll it a little longer. */
-void bw_rdma_api_close(bw_rdma_meeting_t *meeting, int *fd_p)
+void bw_rdma_api_close(bw_rdma_connection_t *connection, int *fd_p)
 {
-    pthread_mutex_lock(&meeting->lock);
-    meeting->flow.closing = true;
-    if (meeting->is_live)
-        bw_rdma_progress(meeting);
-    (void)epoll_ctl(meeting->epoll, EPOLL_CTL_DEL, meeting->bell, NULL);
-    if (meeting->verbs.channel)
-        (void)epoll_ctl(meeting->epoll, EPOLL_CTL_DEL, meeting->verbs.channel->fd, NULL);
+    pthread_mutex_lock(&connection->lock);
+    connection->flow.closing = true;
+    if (connection->is_live)
+        bw_rdma_progress(connection);
+    (void)epoll_ctl(connection->epoll, EPOLL_CTL_DEL, connection->event, NULL);
+    if (connection->verbs.channel)
+        (void)epoll_ctl(connection->epoll, EPOLL_CTL_DEL, connection->verbs.channel->fd, NULL);
     if (fd_p)
-        *fd_p = meeting->epoll;
+        *fd_p = connection->epoll;
     else
-        close(meeting->epoll);
-    meeting->epoll = -1;
-    pthread_mutex_unlock(&meeting->lock);
-    bw_rdma_service_request(meeting, true);
+        close(connection->epoll);
+    connection->epoll = -1;
+    pthread_mutex_unlock(&connection->lock);
+    bw_rdma_service_request(connection, true);
 }
 
 static const bw_rdma_api_t api = {

@@ -45,48 +45,49 @@ static const char *refusal_text(uint8_t code)
 /* ---- ends ---- */
 
 /* Takes the device's part out of the user's sight. What had arrived is taken first. */
-static bw_rdma_verbs_t take_verbs(bw_rdma_meeting_t *meeting)
+static bw_rdma_verbs_t take_verbs(bw_rdma_connection_t *connection)
 {
     bw_rdma_verbs_t verbs;
 
-    pthread_mutex_lock(&meeting->lock);
-    if (meeting->is_live)
-        bw_rdma_progress(meeting);
-    meeting->is_live = meeting->rcq_is_armed = meeting->scq_is_armed = false;
-    verbs = meeting->verbs;
-    meeting->verbs = (bw_rdma_verbs_t){0};
-    if (verbs.channel && meeting->epoll >= 0)
-        (void)epoll_ctl(meeting->epoll, EPOLL_CTL_DEL, verbs.channel->fd, NULL);
-    pthread_mutex_unlock(&meeting->lock);
+    pthread_mutex_lock(&connection->lock);
+    if (connection->is_live)
+        bw_rdma_progress(connection);
+    connection->is_live = connection->rcq_is_armed = connection->scq_is_armed = false;
+    verbs = connection->verbs;
+    connection->verbs = (bw_rdma_verbs_t){0};
+    if (verbs.channel && connection->epoll >= 0)
+        (void)epoll_ctl(connection->epoll, EPOLL_CTL_DEL, verbs.channel->fd, NULL);
+    pthread_mutex_unlock(&connection->lock);
     return verbs;
 }
 
-void bw_rdma_meet_release(bw_rdma_meeting_t *meeting)
+void bw_rdma_connection_release(bw_rdma_connection_t *connection)
 {
-    bw_rdma_verbs_t verbs = take_verbs(meeting);
+    bw_rdma_verbs_t verbs = take_verbs(connection);
 
-    bw_rdma_listener_leave(meeting);
-    bw_rdma_verbs_destroy(&verbs, meeting->id);
-    if (meeting->id)
-        rdma_destroy_id(meeting->id);
-    meeting->id = NULL;
-    bw_rdma_device_put(meeting->device);
-    meeting->device = NULL;
-    meeting->deadline_ms = 0;
+    bw_rdma_listener_leave(connection);
+    bw_rdma_verbs_destroy(&verbs, connection->id);
+    if (connection->id)
+        rdma_destroy_id(connection->id);
+    connection->id = NULL;
+    bw_rdma_device_put(connection->device);
+    connection->device = NULL;
+    connection->deadline_ms = 0;
 }
 
-static void tell_failure(bw_rdma_meeting_t *meeting, const bw_rdma_problem_t *problem)
+static void tell_failure(bw_rdma_connection_t *connection, const bw_rdma_problem_t *problem)
 {
-    bw_rdma_meet_release(meeting);
-    pthread_mutex_lock(&meeting->lock);
-    meeting->report.state = BW_RDMA_FAILED;
-    meeting->report.status = problem->status;
-    memcpy(meeting->report.text, problem->text, sizeof meeting->report.text);
-    bw_rdma_ring(meeting);
-    pthread_mutex_unlock(&meeting->lock);
+    bw_rdma_connection_release(connection);
+    pthread_mutex_lock(&connection->lock);
+    connection->report.state = BW_RDMA_FAILED;
+    connection->report.status = problem->status;
+    memcpy(connection->report.text, problem->text, sizeof connection->report.text);
+    bw_rdma_ring(connection);
+    pthread_mutex_unlock(&connection->lock);
 }
 
-void bw_rdma_meet_fail(bw_rdma_meeting_t *meeting, bw_status_t status, const char *format, ...)
+void bw_rdma_connection_fail(bw_rdma_connection_t *connection, bw_status_t status,
+                             const char *format, ...)
 {
     bw_rdma_problem_t problem = {.status = status};
     va_list args;
@@ -94,127 +95,129 @@ void bw_rdma_meet_fail(bw_rdma_meeting_t *meeting, bw_status_t status, const cha
     va_start(args, format);
     vsnprintf(problem.text, sizeof problem.text, format, args);
     va_end(args);
-    tell_failure(meeting, &problem);
+    tell_failure(connection, &problem);
 }
 
-static bool is_linked(const bw_rdma_meeting_t *meeting)
+static bool is_linked(const bw_rdma_connection_t *connection)
 {
-    return meeting->report.state == BW_RDMA_LINKED; /* written by this thread alone */
+    return connection->report.state == BW_RDMA_LINKED; /* written by this thread alone */
 }
 
-static void fail_link(bw_rdma_meeting_t *meeting, const char *reason)
+static void fail_link(bw_rdma_connection_t *connection, const char *reason)
 {
-    pthread_mutex_lock(&meeting->lock);
-    bw_rdma_fail(meeting, BW_SYSTEM, reason);
-    pthread_mutex_unlock(&meeting->lock);
+    pthread_mutex_lock(&connection->lock);
+    bw_rdma_fail(connection, BW_SYSTEM, reason);
+    pthread_mutex_unlock(&connection->lock);
 }
 
-void bw_rdma_meet_device_removed(bw_rdma_meeting_t *meeting)
+void bw_rdma_connection_device_removed(bw_rdma_connection_t *connection)
 {
-    if (is_linked(meeting)) {
-        fail_link(meeting, "beamway_rdma_device_removed");
-        bw_rdma_meet_release(meeting);
-        if (meeting
+    if (is_linked(connection)) {
+        fail_link(connection, "beamway_rdma_device_removed");
+        bw_rdma_connection_release(connection);
+        if (connection
                 ->is_leaving) /* what it still had to say goes nowhere: freed in the next round */
-            meeting->deadline_ms = bw_rdma_now_ms();
+            connection->deadline_ms = bw_rdma_now_ms();
     } else {
-        bw_rdma_meet_fail(meeting, BW_SYSTEM, "the RDMA device was removed");
+        bw_rdma_connection_fail(connection, BW_SYSTEM, "the RDMA device was removed");
     }
 }
 
-void bw_rdma_meet_deadline(bw_rdma_meeting_t *meeting)
+void bw_rdma_connection_deadline(bw_rdma_connection_t *connection)
 {
     char text[BW_RDMA_ADDRESS_TEXT];
 
-    bw_rdma_address_text(&meeting->order.to, text);
-    bw_rdma_meet_fail(meeting, BW_SYSTEM, "no answer from %s, port %u, over rdma within %u ms",
-                      text, meeting->order.to.port, meeting->order.timeout_ms);
+    bw_rdma_address_text(&connection->order.to, text);
+    bw_rdma_connection_fail(connection, BW_SYSTEM,
+                            "no answer from %s, port %u, over rdma within %u ms", text,
+                            connection->order.to.port, connection->order.timeout_ms);
 }
 
 /* ---- beginning ---- */
 
-static void begin_connecting(bw_rdma_meeting_t *meeting)
+static void begin_connecting(bw_rdma_connection_t *connection)
 {
-    const bw_rdma_order_t *order = &meeting->order;
+    const bw_rdma_order_t *order = &connection->order;
     struct sockaddr_storage from, to;
     char text[BW_RDMA_ADDRESS_TEXT];
 
     bw_rdma_sockaddr(&order->from, 0, &from);
     bw_rdma_sockaddr(&order->to, order->to.port, &to);
-    meeting->deadline_ms = bw_rdma_now_ms() + order->timeout_ms;
-    if (rdma_create_id(bw_rdma_service_channel(), &meeting->id, NULL, RDMA_PS_TCP) != 0) {
-        meeting->id = NULL;
-        bw_rdma_meet_fail(meeting, BW_SYSTEM, "an id of the connection manager: %s",
-                          strerror(errno));
-    } else if (rdma_resolve_addr(meeting->id, order->from.family ? (struct sockaddr *)&from : NULL,
+    connection->deadline_ms = bw_rdma_now_ms() + order->timeout_ms;
+    if (rdma_create_id(bw_rdma_service_channel(), &connection->id, NULL, RDMA_PS_TCP) != 0) {
+        connection->id = NULL;
+        bw_rdma_connection_fail(connection, BW_SYSTEM, "an id of the connection manager: %s",
+                                strerror(errno));
+    } else if (rdma_resolve_addr(connection->id,
+                                 order->from.family ? (struct sockaddr *)&from : NULL,
                                  (struct sockaddr *)&to, RESOLVE_MS) != 0) {
         int saved = errno;
 
         bw_rdma_address_text(&order->to, text);
-        bw_rdma_meet_fail(meeting, BW_REFUSED, "no RDMA device reaches %s: %s", text,
-                          strerror(saved));
+        bw_rdma_connection_fail(connection, BW_REFUSED, "no RDMA device reaches %s: %s", text,
+                                strerror(saved));
     }
 }
 
-void bw_rdma_meet_begin(bw_rdma_meeting_t *meeting)
+void bw_rdma_connection_begin(bw_rdma_connection_t *connection)
 {
-    if (meeting->order.listens)
-        (void)bw_rdma_listener_join(meeting);
+    if (connection->order.listens)
+        (void)bw_rdma_listener_join(connection);
     else
-        begin_connecting(meeting);
+        begin_connecting(connection);
 }
 
 /* ---- both sides ---- */
 
 /* The user polls the completion channel from now on, and must not use it before `is_live`. */
-static bw_status_t give_verbs(bw_rdma_meeting_t *meeting, const bw_rdma_verbs_t *verbs,
+static bw_status_t give_verbs(bw_rdma_connection_t *connection, const bw_rdma_verbs_t *verbs,
                               bw_rdma_problem_t *problem_p)
 {
     struct epoll_event event = {.events = EPOLLIN};
     bw_status_t status = BW_OK;
 
-    pthread_mutex_lock(&meeting->lock);
-    meeting->verbs = *verbs;
-    if (meeting->epoll >= 0 &&
-        epoll_ctl(meeting->epoll, EPOLL_CTL_ADD, verbs->channel->fd, &event) != 0)
+    pthread_mutex_lock(&connection->lock);
+    connection->verbs = *verbs;
+    if (connection->epoll >= 0 &&
+        epoll_ctl(connection->epoll, EPOLL_CTL_ADD, verbs->channel->fd, &event) != 0)
         status = bw_rdma_problem(problem_p, BW_SYSTEM, "polling the completion channel: %s",
                                  strerror(errno));
-    pthread_mutex_unlock(&meeting->lock);
+    pthread_mutex_unlock(&connection->lock);
     return status;
 }
 
 /* Memory, and everything of the device. */
-static bw_status_t equip(bw_rdma_meeting_t *meeting, uint64_t ring_bytes,
+static bw_status_t equip(bw_rdma_connection_t *connection, uint64_t ring_bytes,
                          bw_rdma_problem_t *problem_p)
 {
     uint8_t timeout = ACK_TIMEOUT;
     bw_rdma_verbs_t verbs;
     bw_status_t status;
 
-    meeting->device = bw_rdma_device_get(meeting->id);
-    if (!meeting->device)
+    connection->device = bw_rdma_device_get(connection->id);
+    if (!connection->device)
         return bw_rdma_problem(problem_p, BW_LIMIT, "watching the RDMA device: %s",
                                strerror(errno));
     /* An older kernel does not know it: then the default stays. */
-    (void)rdma_set_option(meeting->id, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &timeout,
+    (void)rdma_set_option(connection->id, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &timeout,
                           sizeof timeout);
-    status = bw_rdma_memory_make(&meeting->memory, ring_bytes, problem_p);
+    status = bw_rdma_memory_make(&connection->memory, ring_bytes, problem_p);
     if (status == BW_OK)
-        status = bw_rdma_verbs_make(&verbs, meeting->id, &meeting->memory, problem_p);
-    return status == BW_OK ? give_verbs(meeting, &verbs, problem_p) : status;
+        status = bw_rdma_verbs_make(&verbs, connection->id, &connection->memory, problem_p);
+    return status == BW_OK ? give_verbs(connection, &verbs, problem_p) : status;
 }
 
 /* Our hello, ready for the connection manager. */
-static struct rdma_conn_param with_hello(const bw_rdma_meeting_t *meeting, bool with_token,
+static struct rdma_conn_param with_hello(const bw_rdma_connection_t *connection, bool with_token,
                                          uint8_t at[BW_RDMA_HELLO_BYTES])
 {
-    bw_rdma_hello_t hello = {.ring_address = (uintptr_t)meeting->memory.rx,
-                             .ring_bytes = meeting->memory.ring_bytes,
-                             .ring_key = meeting->verbs.rx_mr->rkey,
+    bw_rdma_hello_t hello = {.ring_address = (uintptr_t)connection->memory.rx,
+                             .ring_bytes = connection->memory.ring_bytes,
+                             .ring_key = connection->verbs.rx_mr->rkey,
                              .slots = BW_RDMA_SLOTS};
 
     if (with_token)
-        memcpy(hello.token, meeting->order.token, sizeof hello.token);
+        memcpy(hello.token, connection->order.token, sizeof hello.token);
     bw_rdma_hello_put(&hello, at);
     return (struct rdma_conn_param){.private_data = at,
                                     .private_data_len = BW_RDMA_HELLO_BYTES,
@@ -223,64 +226,64 @@ static struct rdma_conn_param with_hello(const bw_rdma_meeting_t *meeting, bool 
 }
 
 /* The peer's ring and slots are known. */
-static void set_peer(bw_rdma_meeting_t *meeting, const bw_rdma_hello_t *hello)
+static void set_peer(bw_rdma_connection_t *connection, const bw_rdma_hello_t *hello)
 {
-    pthread_mutex_lock(&meeting->lock);
-    meeting->verbs.peer_ring = hello->ring_address;
-    meeting->verbs.peer_key = hello->ring_key;
-    bw_rdma_flow_init(&meeting->flow, meeting->memory.ring_bytes, meeting->memory.tx,
-                      meeting->memory.rx, BW_RDMA_SLOTS, hello->slots);
-    pthread_mutex_unlock(&meeting->lock);
+    pthread_mutex_lock(&connection->lock);
+    connection->verbs.peer_ring = hello->ring_address;
+    connection->verbs.peer_key = hello->ring_key;
+    bw_rdma_flow_init(&connection->flow, connection->memory.ring_bytes, connection->memory.tx,
+                      connection->memory.rx, BW_RDMA_SLOTS, hello->slots);
+    pthread_mutex_unlock(&connection->lock);
 }
 
-static void become_link(bw_rdma_meeting_t *meeting)
+static void become_link(bw_rdma_connection_t *connection)
 {
-    meeting->deadline_ms = 0;
-    pthread_mutex_lock(&meeting->lock);
-    meeting->is_live = true;
-    meeting->report.state = BW_RDMA_LINKED;
-    bw_rdma_describe(meeting->id, &meeting->report);
-    bw_rdma_ring(meeting);
-    pthread_mutex_unlock(&meeting->lock);
+    connection->deadline_ms = 0;
+    pthread_mutex_lock(&connection->lock);
+    connection->is_live = true;
+    connection->report.state = BW_RDMA_LINKED;
+    bw_rdma_describe(connection->id, &connection->report);
+    bw_rdma_ring(connection);
+    pthread_mutex_unlock(&connection->lock);
 }
 
 /* ---- who connects ---- */
 
-static void address_resolved(bw_rdma_meeting_t *meeting)
+static void address_resolved(bw_rdma_connection_t *connection)
 {
-    if (rdma_resolve_route(meeting->id, RESOLVE_MS) != 0)
-        bw_rdma_meet_fail(meeting, BW_SYSTEM, "no route over rdma: %s", strerror(errno));
+    if (rdma_resolve_route(connection->id, RESOLVE_MS) != 0)
+        bw_rdma_connection_fail(connection, BW_SYSTEM, "no route over rdma: %s", strerror(errno));
 }
 
-static void route_resolved(bw_rdma_meeting_t *meeting)
+static void route_resolved(bw_rdma_connection_t *connection)
 {
     bw_rdma_problem_t problem;
     uint8_t hello[BW_RDMA_HELLO_BYTES];
     struct rdma_conn_param param;
 
-    if (equip(meeting, meeting->order.ring_bytes, &problem) != BW_OK) {
-        tell_failure(meeting, &problem);
+    if (equip(connection, connection->order.ring_bytes, &problem) != BW_OK) {
+        tell_failure(connection, &problem);
         return;
     }
-    param = with_hello(meeting, true, hello);
-    if (rdma_connect(meeting->id, &param) != 0)
-        bw_rdma_meet_fail(meeting, BW_SYSTEM, "connecting over rdma: %s", strerror(errno));
+    param = with_hello(connection, true, hello);
+    if (rdma_connect(connection->id, &param) != 0)
+        bw_rdma_connection_fail(connection, BW_SYSTEM, "connecting over rdma: %s", strerror(errno));
 }
 
-static void answered(bw_rdma_meeting_t *meeting, const bw_rdma_cm_event_t *event)
+static void answered(bw_rdma_connection_t *connection, const bw_rdma_cm_event_t *event)
 {
     bw_error_t error;
     bw_rdma_hello_t hello;
 
     if (bw_rdma_hello_get(event->data, event->len, &hello, &error) != BW_OK) {
-        bw_rdma_meet_fail(meeting, BW_REFUSED, "%s", error.step);
-    } else if (hello.ring_bytes != meeting->order.ring_bytes) {
-        bw_rdma_meet_fail(
-            meeting, BW_REFUSED, "the peer answers with rings of %llu bytes, not %llu",
-            (unsigned long long)hello.ring_bytes, (unsigned long long)meeting->order.ring_bytes);
+        bw_rdma_connection_fail(connection, BW_REFUSED, "%s", error.step);
+    } else if (hello.ring_bytes != connection->order.ring_bytes) {
+        bw_rdma_connection_fail(
+            connection, BW_REFUSED, "the peer answers with rings of %llu bytes, not %llu",
+            (unsigned long long)hello.ring_bytes, (unsigned long long)connection->order.ring_bytes);
     } else {
-        set_peer(meeting, &hello);
-        become_link(meeting);
+        set_peer(connection, &hello);
+        become_link(connection);
     }
 }
 
@@ -292,107 +295,109 @@ static void refuse(struct rdma_cm_id *id, uint8_t code)
     rdma_destroy_id(id);
 }
 
-static void admit(bw_rdma_meeting_t *meeting, struct rdma_cm_id *id, const bw_rdma_hello_t *request)
+static void admit(bw_rdma_connection_t *connection, struct rdma_cm_id *id,
+                  const bw_rdma_hello_t *request)
 {
     bw_rdma_problem_t problem;
     uint8_t hello[BW_RDMA_HELLO_BYTES];
     struct rdma_conn_param param;
     uint8_t code = REFUSED_MEMORY;
 
-    meeting->id = id;
-    bw_rdma_listener_leave(meeting);
-    if (equip(meeting, request->ring_bytes, &problem) != BW_OK) {
+    connection->id = id;
+    bw_rdma_listener_leave(connection);
+    if (equip(connection, request->ring_bytes, &problem) != BW_OK) {
         (void)rdma_reject(id, &code, sizeof code);
-        tell_failure(meeting, &problem);
+        tell_failure(connection, &problem);
         return;
     }
-    set_peer(meeting, request);
-    param = with_hello(meeting, false, hello);
+    set_peer(connection, request);
+    param = with_hello(connection, false, hello);
     if (rdma_accept(id, &param) != 0)
-        bw_rdma_meet_fail(meeting, BW_SYSTEM, "accepting over rdma: %s", strerror(errno));
+        bw_rdma_connection_fail(connection, BW_SYSTEM, "accepting over rdma: %s", strerror(errno));
 }
 
 static void requested(const bw_rdma_cm_event_t *event)
 {
     bw_rdma_listener_t *listener = bw_rdma_listener_of(event->listen_id);
-    bw_rdma_meeting_t *meeting;
+    bw_rdma_connection_t *connection;
     bw_rdma_hello_t hello;
     bw_error_t error;
 
     if (bw_rdma_hello_get(event->data, event->len, &hello, &error) != BW_OK)
         refuse(event->id, REFUSED_HELLO);
-    else if (!listener || !(meeting = bw_rdma_listener_find(listener, hello.token)))
+    else if (!listener || !(connection = bw_rdma_listener_find(listener, hello.token)))
         refuse(event->id, REFUSED_TOKEN);
-    else if (hello.ring_bytes > meeting->order.ring_bytes)
+    else if (hello.ring_bytes > connection->order.ring_bytes)
         refuse(event->id, REFUSED_RINGS);
     else
-        admit(meeting, event->id, &hello);
+        admit(connection, event->id, &hello);
 }
 
 /* ---- events ---- */
 
-static void rejected(bw_rdma_meeting_t *meeting, const bw_rdma_cm_event_t *event)
+static void rejected(bw_rdma_connection_t *connection, const bw_rdma_cm_event_t *event)
 {
     char text[BW_RDMA_ADDRESS_TEXT];
 
-    bw_rdma_address_text(&meeting->order.to, text);
+    bw_rdma_address_text(&connection->order.to, text);
     if (event->len > 0 && event->data[0] != 0)
-        bw_rdma_meet_fail(meeting, BW_REFUSED, "the peer refuses the rdma link: %s",
-                          refusal_text(event->data[0]));
+        bw_rdma_connection_fail(connection, BW_REFUSED, "the peer refuses the rdma link: %s",
+                                refusal_text(event->data[0]));
     else
-        bw_rdma_meet_fail(meeting, BW_REFUSED, "nobody listens for rdma at %s, port %u (reason %d)",
-                          text, meeting->order.to.port, event->status);
+        bw_rdma_connection_fail(connection, BW_REFUSED,
+                                "nobody listens for rdma at %s, port %u (reason %d)", text,
+                                connection->order.to.port, event->status);
 }
 
-static void not_reached(bw_rdma_meeting_t *meeting, const bw_rdma_cm_event_t *event)
+static void not_reached(bw_rdma_connection_t *connection, const bw_rdma_cm_event_t *event)
 {
     char text[BW_RDMA_ADDRESS_TEXT];
 
-    bw_rdma_address_text(&meeting->order.to, text);
-    bw_rdma_meet_fail(meeting, BW_REFUSED, "%s is not reached over rdma: %s (%s)", text,
-                      event->status < 0 ? strerror(-event->status) : "no answer",
-                      rdma_event_str(event->type));
+    bw_rdma_address_text(&connection->order.to, text);
+    bw_rdma_connection_fail(connection, BW_REFUSED, "%s is not reached over rdma: %s (%s)", text,
+                            event->status < 0 ? strerror(-event->status) : "no answer",
+                            rdma_event_str(event->type));
 }
 
-static bw_rdma_meeting_t *meeting_of(const struct rdma_cm_id *id)
+static bw_rdma_connection_t *connection_of(const struct rdma_cm_id *id)
 {
-    bw_rdma_meeting_t *meeting = bw_rdma_service_meetings();
+    bw_rdma_connection_t *connection = bw_rdma_service_connections();
 
-    while (meeting && meeting->id != id)
-        meeting = meeting->next;
-    return meeting;
+    while (connection && connection->id != id)
+        connection = connection->next;
+    return connection;
 }
 
-static void linked_event(bw_rdma_meeting_t *meeting, const bw_rdma_cm_event_t *event)
+static void linked_event(bw_rdma_connection_t *connection, const bw_rdma_cm_event_t *event)
 {
     if (event->type == RDMA_CM_EVENT_DISCONNECTED)
-        fail_link(meeting, "connection_closed");
+        fail_link(connection, "connection_closed");
     else if (event->type == RDMA_CM_EVENT_CONNECT_ERROR || event->type == RDMA_CM_EVENT_UNREACHABLE)
-        fail_link(meeting, "beamway_rdma_connection_failed");
+        fail_link(connection, "beamway_rdma_connection_failed");
 }
 
-void bw_rdma_meet_event(const bw_rdma_cm_event_t *event)
+void bw_rdma_connection_event(const bw_rdma_cm_event_t *event)
 {
-    bw_rdma_meeting_t *meeting = meeting_of(event->id);
+    bw_rdma_connection_t *connection = connection_of(event->id);
 
     if (event->type == RDMA_CM_EVENT_CONNECT_REQUEST)
         requested(event);
     else if (event->type == RDMA_CM_EVENT_DEVICE_REMOVAL)
         bw_rdma_device_is_removed(event->id);
-    else if (!meeting)
+    else if (!connection)
         return; /* a listener's, or the sentinel's */
-    else if (is_linked(meeting))
-        linked_event(meeting, event);
+    else if (is_linked(connection))
+        linked_event(connection, event);
     else if (event->type == RDMA_CM_EVENT_ADDR_RESOLVED)
-        address_resolved(meeting);
+        address_resolved(connection);
     else if (event->type == RDMA_CM_EVENT_ROUTE_RESOLVED)
-        route_resolved(meeting);
-    else if (event->type == RDMA_CM_EVENT_ESTABLISHED && meeting->order.listens)
-        become_link(meeting);
+        route_resolved(connection);
+    else if (event->type == RDMA_CM_EVENT_ESTABLISHED && connection->order.listens)
+        become_link(connection);
     else if (event->type == RDMA_CM_EVENT_ESTABLISHED)
-        answered(meeting, event);
+        answered(connection, event);
     else if (event->type == RDMA_CM_EVENT_REJECTED)
-        rejected(meeting, event);
+        rejected(connection, event);
     else if (event->type != RDMA_CM_EVENT_ADDR_CHANGE)
-        not_reached(meeting, event);
+        not_reached(connection, event);
 }

@@ -7,9 +7,9 @@
 #include "verbs.h"
 
 /*
- * A meeting and the link that it becomes: one object with two owners. The user's thread makes it,
- * moves the bytes and leaves it; the service thread makes, destroys and frees everything. What both
- * use is under `lock`, which neither holds across a call that may block.
+ * A connection and the link that it becomes: one object with two owners. The user's thread makes
+ * it, moves the bytes and leaves it; the service thread makes, destroys and frees everything. What
+ * both use is under `lock`, which neither holds across a call that may block.
  */
 
 typedef struct bw_rdma_listener bw_rdma_listener_t;
@@ -31,14 +31,14 @@ typedef struct {
     uint8_t token[BW_RDMA_TOKEN_BYTES];
 } bw_rdma_order_t;
 
-struct bw_rdma_meeting {
+struct bw_rdma_connection {
     bw_link_t link; /* first: a bw_link_t pointer is a pointer to this */
     bw_rdma_order_t order;
 
     pthread_mutex_t lock; /* of all up to the next comment of this kind */
-    int epoll;            /* what the user polls: completion channel and bell; -1 once left */
-    int bell;
-    bool rung; /* the bell, and nobody has read it */
+    int epoll;            /* what the user polls: completion channel and event; -1 once left */
+    int event;
+    bool rung; /* the event is signalled, and nobody has read it */
     bw_rdma_report_t report;
     bool is_live; /* verbs may be used; else they are the service thread's */
     bw_rdma_verbs_t verbs;
@@ -51,35 +51,35 @@ struct bw_rdma_meeting {
     uint64_t events, posts, stalls;
 
     /* the service thread's alone */
-    bw_rdma_meeting_t *next;
+    bw_rdma_connection_t *next;
     struct rdma_cm_id *id;
-    bw_rdma_listener_t *listener; /* of a meeting that nobody has come to yet */
+    bw_rdma_listener_t *listener; /* of a connection that nobody has come to yet */
     bw_rdma_device_t *device;
     int64_t deadline_ms; /* 0: none */
     bool is_leaving;     /* the user has left it */
     bw_rdma_source_t leaving;
 
     /* under the service's lock */
-    bw_rdma_meeting_t *next_request;
+    bw_rdma_connection_t *next_request;
     bool is_requested, is_started, is_left;
 };
 
 /* Makes the user's descriptor readable. The caller holds the lock. */
-void bw_rdma_ring(bw_rdma_meeting_t *meeting);
+void bw_rdma_ring(bw_rdma_connection_t *connection);
 
 /* The link is of no use any more. `reason` is a literal, fit for an atom; the first one stays. The
  * caller holds the lock. */
-void bw_rdma_fail(bw_rdma_meeting_t *meeting, bw_status_t status, const char *reason);
+void bw_rdma_fail(bw_rdma_connection_t *connection, bw_status_t status, const char *reason);
 
 /* Takes what has arrived and completed, and posts what can go. The caller holds the lock and has
  * seen is_live. */
-void bw_rdma_progress(bw_rdma_meeting_t *meeting);
+void bw_rdma_progress(bw_rdma_connection_t *connection);
 
 /* Asks for an event of both completion queues. True: nothing has come meanwhile. As above. */
-bool bw_rdma_arm(bw_rdma_meeting_t *meeting);
+bool bw_rdma_arm(bw_rdma_connection_t *connection);
 
 /* Takes the events that the completion channel holds. As above. */
-void bw_rdma_take_events(bw_rdma_meeting_t *meeting);
+void bw_rdma_take_events(bw_rdma_connection_t *connection);
 
 extern const bw_link_ops_t bw_rdma_link_ops;
 

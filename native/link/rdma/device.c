@@ -32,24 +32,25 @@ static bw_rdma_device_t *devices;
 
 /* ---- asynchronous events ---- */
 
-static void fail_locked(bw_rdma_meeting_t *meeting, const char *reason)
+static void fail_locked(bw_rdma_connection_t *connection, const char *reason)
 {
-    pthread_mutex_lock(&meeting->lock);
-    bw_rdma_fail(meeting, BW_SYSTEM, reason);
-    pthread_mutex_unlock(&meeting->lock);
+    pthread_mutex_lock(&connection->lock);
+    bw_rdma_fail(connection, BW_SYSTEM, reason);
+    pthread_mutex_unlock(&connection->lock);
 }
 
-static bool is_about(const struct ibv_async_event *event, const bw_rdma_meeting_t *meeting)
+static bool is_about(const struct ibv_async_event *event, const bw_rdma_connection_t *connection)
 {
     switch (event->event_type) {
     case IBV_EVENT_QP_FATAL:
     case IBV_EVENT_QP_REQ_ERR:
     case IBV_EVENT_QP_ACCESS_ERR:
-        return event->element.qp == meeting->verbs.qp;
+        return event->element.qp == connection->verbs.qp;
     case IBV_EVENT_CQ_ERR:
-        return event->element.cq == meeting->verbs.rcq || event->element.cq == meeting->verbs.scq;
+        return event->element.cq == connection->verbs.rcq ||
+               event->element.cq == connection->verbs.scq;
     case IBV_EVENT_PORT_ERR:
-        return event->element.port_num == meeting->id->port_num;
+        return event->element.port_num == connection->id->port_num;
     default:
         return false; /* of no consequence for a connection that works */
     }
@@ -73,10 +74,11 @@ static void async_event(bw_rdma_source_t *source)
 
     if (ibv_get_async_event(device->context, &event) != 0)
         return;
-    for (bw_rdma_meeting_t *meeting = bw_rdma_service_meetings(); meeting; meeting = meeting->next)
-        if (meeting->device == device && meeting->id && meeting->verbs.qp &&
-            is_about(&event, meeting))
-            fail_locked(meeting, reason_of(event.event_type));
+    for (bw_rdma_connection_t *connection = bw_rdma_service_connections(); connection;
+         connection = connection->next)
+        if (connection->device == device && connection->id && connection->verbs.qp &&
+            is_about(&event, connection))
+            fail_locked(connection, reason_of(event.event_type));
     is_fatal = event.event_type == IBV_EVENT_DEVICE_FATAL;
     ibv_ack_async_event(&event);
     if (is_fatal)
@@ -169,9 +171,10 @@ static void remove_device(bw_rdma_device_t *device)
     device->users++; /* ours, so that it lives to the end of this call */
     bw_rdma_service_forget(device->context->async_fd);
     bw_rdma_listener_device_removed(device);
-    for (bw_rdma_meeting_t *meeting = bw_rdma_service_meetings(); meeting; meeting = meeting->next)
-        if (meeting->device == device)
-            bw_rdma_meet_device_removed(meeting);
+    for (bw_rdma_connection_t *connection = bw_rdma_service_connections(); connection;
+         connection = connection->next)
+        if (connection->device == device)
+            bw_rdma_connection_device_removed(connection);
     if (device->sentinel)
         rdma_destroy_id(device->sentinel);
     bw_rdma_device_put(device);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* The link: what the user's thread does, under the meeting's lock. No call here may block: work is
- * posted, completion queues are polled and armed, a descriptor that does not block is read. */
+/* The link: what the user's thread does, under the connection's lock. No call here may block: work
+ * is posted, completion queues are polled and armed, a descriptor that does not block is read. */
 
 #include <errno.h>
 #include <sys/epoll.h>
@@ -10,36 +10,36 @@
 
 #include "service.h"
 
-static bw_rdma_meeting_t *meeting_of(bw_link_t *link)
+static bw_rdma_connection_t *connection_of(bw_link_t *link)
 {
-    return (bw_rdma_meeting_t *)link;
+    return (bw_rdma_connection_t *)link;
 }
 
 /* The same, locked. */
-static bw_rdma_meeting_t *enter(bw_link_t *link)
+static bw_rdma_connection_t *enter(bw_link_t *link)
 {
-    pthread_mutex_lock(&meeting_of(link)->lock);
-    return meeting_of(link);
+    pthread_mutex_lock(&connection_of(link)->lock);
+    return connection_of(link);
 }
 
-static void leave(bw_rdma_meeting_t *meeting)
+static void leave(bw_rdma_connection_t *connection)
 {
-    pthread_mutex_unlock(&meeting->lock);
+    pthread_mutex_unlock(&connection->lock);
 }
 
-void bw_rdma_ring(bw_rdma_meeting_t *meeting)
+void bw_rdma_ring(bw_rdma_connection_t *connection)
 {
-    meeting->rung = true;
-    (void)eventfd_write(meeting->bell, 1);
+    connection->rung = true;
+    (void)eventfd_write(connection->event, 1);
 }
 
-void bw_rdma_fail(bw_rdma_meeting_t *meeting, bw_status_t status, const char *reason)
+void bw_rdma_fail(bw_rdma_connection_t *connection, bw_status_t status, const char *reason)
 {
-    if (meeting->status != BW_OK)
+    if (connection->status != BW_OK)
         return;
-    meeting->status = status;
-    meeting->reason = reason;
-    bw_rdma_ring(meeting);
+    connection->status = status;
+    connection->reason = reason;
+    bw_rdma_ring(connection);
 }
 
 /* ---- completions ---- */
@@ -63,149 +63,149 @@ static const char *reason_of(enum ibv_wc_status status)
     }
 }
 
-static unsigned poll_sent(bw_rdma_meeting_t *meeting);
+static unsigned poll_sent(bw_rdma_connection_t *connection);
 
 /* The queue pair has failed. If a request of ours was the reason, its completion came first. */
-static void flushed(bw_rdma_meeting_t *meeting)
+static void flushed(bw_rdma_connection_t *connection)
 {
-    while (poll_sent(meeting) > 0)
+    while (poll_sent(connection) > 0)
         ;
-    bw_rdma_fail(meeting, BW_SYSTEM, reason_of(IBV_WC_WR_FLUSH_ERR));
+    bw_rdma_fail(connection, BW_SYSTEM, reason_of(IBV_WC_WR_FLUSH_ERR));
 }
 
 /* One message: taken, and its slot posted again. */
-static void receive(bw_rdma_meeting_t *meeting, const struct ibv_wc *completion)
+static void receive(bw_rdma_connection_t *connection, const struct ibv_wc *completion)
 {
-    const uint8_t *slot = meeting->memory.slots + completion->wr_id * BW_RDMA_SLOT_BYTES;
+    const uint8_t *slot = connection->memory.slots + completion->wr_id * BW_RDMA_SLOT_BYTES;
     int sys_errno;
 
     if (completion->status == IBV_WC_WR_FLUSH_ERR)
-        flushed(meeting);
+        flushed(connection);
     else if (completion->status != IBV_WC_SUCCESS)
-        bw_rdma_fail(meeting, BW_SYSTEM, reason_of(completion->status));
+        bw_rdma_fail(connection, BW_SYSTEM, reason_of(completion->status));
     else if (completion->opcode != IBV_WC_RECV ||
-             bw_rdma_flow_receive(&meeting->flow, slot, completion->byte_len) != BW_OK)
-        bw_rdma_fail(meeting, BW_CORRUPT, "beamway_link_corrupt");
-    else if (!bw_rdma_verbs_post_slot(&meeting->verbs, &meeting->memory, completion->wr_id,
+             bw_rdma_flow_receive(&connection->flow, slot, completion->byte_len) != BW_OK)
+        bw_rdma_fail(connection, BW_CORRUPT, "beamway_link_corrupt");
+    else if (!bw_rdma_verbs_post_slot(&connection->verbs, &connection->memory, completion->wr_id,
                                       &sys_errno))
-        bw_rdma_fail(meeting, BW_SYSTEM, "beamway_rdma_device_failed");
+        bw_rdma_fail(connection, BW_SYSTEM, "beamway_rdma_device_failed");
 }
 
 #define POLL_BATCH 16
 
 /* Takes what has completed, at most one round of slots: a fast peer cannot keep us here. How many.
  * Also of a link that has failed: what came before is read, and perhaps that it was the end. */
-static unsigned poll_received(bw_rdma_meeting_t *meeting)
+static unsigned poll_received(bw_rdma_connection_t *connection)
 {
     struct ibv_wc completion[POLL_BATCH];
     unsigned taken = 0;
     int count = POLL_BATCH;
 
-    while (meeting->status != BW_CORRUPT && count == POLL_BATCH && taken < BW_RDMA_SLOTS) {
-        count = ibv_poll_cq(meeting->verbs.rcq, POLL_BATCH, completion);
+    while (connection->status != BW_CORRUPT && count == POLL_BATCH && taken < BW_RDMA_SLOTS) {
+        count = ibv_poll_cq(connection->verbs.rcq, POLL_BATCH, completion);
         if (count < 0)
-            bw_rdma_fail(meeting, BW_SYSTEM, "beamway_rdma_device_failed");
-        for (int i = 0; i < count && meeting->status != BW_CORRUPT; i++, taken++)
-            receive(meeting, &completion[i]);
+            bw_rdma_fail(connection, BW_SYSTEM, "beamway_rdma_device_failed");
+        for (int i = 0; i < count && connection->status != BW_CORRUPT; i++, taken++)
+            receive(connection, &completion[i]);
     }
     return taken;
 }
 
-static unsigned poll_sent(bw_rdma_meeting_t *meeting)
+static unsigned poll_sent(bw_rdma_connection_t *connection)
 {
     struct ibv_wc completion[POLL_BATCH];
     int count;
 
-    if (meeting->status != BW_OK || meeting->flow.reaped == meeting->flow.number)
+    if (connection->status != BW_OK || connection->flow.reaped == connection->flow.number)
         return 0;
-    count = ibv_poll_cq(meeting->verbs.scq, POLL_BATCH, completion);
+    count = ibv_poll_cq(connection->verbs.scq, POLL_BATCH, completion);
     if (count < 0)
-        bw_rdma_fail(meeting, BW_SYSTEM, "beamway_rdma_device_failed");
-    for (int i = 0; i < count && meeting->status == BW_OK; i++)
+        bw_rdma_fail(connection, BW_SYSTEM, "beamway_rdma_device_failed");
+    for (int i = 0; i < count && connection->status == BW_OK; i++)
         if (completion[i].status == IBV_WC_SUCCESS)
-            bw_rdma_flow_reap(&meeting->flow, completion[i].wr_id);
+            bw_rdma_flow_reap(&connection->flow, completion[i].wr_id);
         else
-            bw_rdma_fail(meeting, BW_SYSTEM, reason_of(completion[i].status));
+            bw_rdma_fail(connection, BW_SYSTEM, reason_of(completion[i].status));
     return count < 0 ? 0 : (unsigned)count;
 }
 
-static void arm_queue(bw_rdma_meeting_t *meeting, struct ibv_cq *queue, bool *is_armed)
+static void arm_queue(bw_rdma_connection_t *connection, struct ibv_cq *queue, bool *is_armed)
 {
     if (*is_armed)
         return;
     *is_armed = ibv_req_notify_cq(queue, 0) == 0;
     if (!*is_armed)
-        bw_rdma_fail(meeting, BW_SYSTEM, "beamway_rdma_device_failed");
+        bw_rdma_fail(connection, BW_SYSTEM, "beamway_rdma_device_failed");
 }
 
-static void post_all(bw_rdma_meeting_t *meeting)
+static void post_all(bw_rdma_connection_t *connection)
 {
     bw_rdma_batch_t batch;
     int sys_errno;
 
-    while (meeting->status == BW_OK && bw_rdma_flow_next(&meeting->flow, &batch)) {
-        meeting->posts++;
-        if (!bw_rdma_verbs_post_batch(&meeting->verbs, &meeting->memory, &batch, &sys_errno))
-            bw_rdma_fail(meeting, BW_SYSTEM, "beamway_rdma_device_failed");
+    while (connection->status == BW_OK && bw_rdma_flow_next(&connection->flow, &batch)) {
+        connection->posts++;
+        if (!bw_rdma_verbs_post_batch(&connection->verbs, &connection->memory, &batch, &sys_errno))
+            bw_rdma_fail(connection, BW_SYSTEM, "beamway_rdma_device_failed");
     }
 }
 
 #define ROUNDS 4
 
 /* Posts what can go. What has to wait goes out when an event comes, whatever the user does. */
-static void post(bw_rdma_meeting_t *meeting)
+static void post(bw_rdma_connection_t *connection)
 {
-    bw_rdma_flow_t *flow = &meeting->flow;
+    bw_rdma_flow_t *flow = &connection->flow;
 
-    post_all(meeting);
-    for (int round = 0; meeting->status == BW_OK && bw_rdma_flow_is_waiting(flow); round++) {
+    post_all(connection);
+    for (int round = 0; connection->status == BW_OK && bw_rdma_flow_is_waiting(flow); round++) {
         if (round == ROUNDS) { /* the peer is too fast: others first */
-            bw_rdma_ring(meeting);
+            bw_rdma_ring(connection);
             break;
         }
-        arm_queue(meeting, meeting->verbs.rcq, &meeting->rcq_is_armed);
+        arm_queue(connection, connection->verbs.rcq, &connection->rcq_is_armed);
         if (bw_rdma_flow_is_full(flow))
-            arm_queue(meeting, meeting->verbs.scq, &meeting->scq_is_armed);
-        if (poll_received(meeting) + poll_sent(meeting) == 0)
+            arm_queue(connection, connection->verbs.scq, &connection->scq_is_armed);
+        if (poll_received(connection) + poll_sent(connection) == 0)
             break;
-        post_all(meeting);
+        post_all(connection);
     }
 }
 
-void bw_rdma_progress(bw_rdma_meeting_t *meeting)
+void bw_rdma_progress(bw_rdma_connection_t *connection)
 {
-    poll_received(meeting);
-    poll_sent(meeting);
-    post(meeting);
+    poll_received(connection);
+    poll_sent(connection);
+    post(connection);
 }
 
-bool bw_rdma_arm(bw_rdma_meeting_t *meeting)
+bool bw_rdma_arm(bw_rdma_connection_t *connection)
 {
-    uint64_t head = meeting->flow.rx_head;
+    uint64_t head = connection->flow.rx_head;
     unsigned taken;
 
-    arm_queue(meeting, meeting->verbs.rcq, &meeting->rcq_is_armed);
-    if (meeting->flow.closing) /* it waits for the completion of the last word */
-        arm_queue(meeting, meeting->verbs.scq, &meeting->scq_is_armed);
-    taken = poll_received(meeting);
-    poll_sent(meeting);
-    post(meeting);
-    return meeting->status == BW_OK && meeting->flow.rx_head == head && taken < BW_RDMA_SLOTS;
+    arm_queue(connection, connection->verbs.rcq, &connection->rcq_is_armed);
+    if (connection->flow.closing) /* it waits for the completion of the last word */
+        arm_queue(connection, connection->verbs.scq, &connection->scq_is_armed);
+    taken = poll_received(connection);
+    poll_sent(connection);
+    post(connection);
+    return connection->status == BW_OK && connection->flow.rx_head == head && taken < BW_RDMA_SLOTS;
 }
 
-void bw_rdma_take_events(bw_rdma_meeting_t *meeting)
+void bw_rdma_take_events(bw_rdma_connection_t *connection)
 {
     struct ibv_cq *queue;
     void *context;
 
-    while ((meeting->rcq_is_armed || meeting->scq_is_armed) &&
-           ibv_get_cq_event(meeting->verbs.channel, &queue, &context) == 0) {
+    while ((connection->rcq_is_armed || connection->scq_is_armed) &&
+           ibv_get_cq_event(connection->verbs.channel, &queue, &context) == 0) {
         ibv_ack_cq_events(queue, 1);
-        meeting->events++;
-        if (queue == meeting->verbs.rcq)
-            meeting->rcq_is_armed = false;
+        connection->events++;
+        if (queue == connection->verbs.rcq)
+            connection->rcq_is_armed = false;
         else
-            meeting->scq_is_armed = false;
+            connection->scq_is_armed = false;
     }
 }
 
@@ -213,133 +213,134 @@ void bw_rdma_take_events(bw_rdma_meeting_t *meeting)
 
 static bw_status_t rdma_reserve(bw_link_t *link, size_t want, bw_span_t *span_p)
 {
-    bw_rdma_meeting_t *meeting = enter(link);
-    bw_rdma_flow_t *flow = &meeting->flow;
+    bw_rdma_connection_t *connection = enter(link);
+    bw_rdma_flow_t *flow = &connection->flow;
     bw_status_t status = BW_AGAIN;
 
-    if (meeting->is_live && meeting->status == BW_OK) {
+    if (connection->is_live && connection->status == BW_OK) {
         if (bw_rdma_flow_room(flow) < want)
-            bw_rdma_progress(meeting);
+            bw_rdma_progress(connection);
         span_p->base = flow->tx_data + (flow->head & (flow->size - 1));
         span_p->len = bw_rdma_flow_room(flow);
-        status = span_p->len > 0 && meeting->status == BW_OK ? BW_OK : BW_AGAIN;
+        status = span_p->len > 0 && connection->status == BW_OK ? BW_OK : BW_AGAIN;
     }
-    leave(meeting);
+    leave(connection);
     return status;
 }
 
 static void rdma_commit(bw_link_t *link, size_t n)
 {
-    bw_rdma_meeting_t *meeting = enter(link);
+    bw_rdma_connection_t *connection = enter(link);
 
-    meeting->flow.head += n;
-    if (meeting->is_live && meeting->status == BW_OK)
-        post(meeting);
-    leave(meeting);
+    connection->flow.head += n;
+    if (connection->is_live && connection->status == BW_OK)
+        post(connection);
+    leave(connection);
 }
 
 static bw_status_t rdma_peek(bw_link_t *link, bw_span_t *span_p)
 {
-    bw_rdma_meeting_t *meeting = enter(link);
-    bw_rdma_flow_t *flow = &meeting->flow;
+    bw_rdma_connection_t *connection = enter(link);
+    bw_rdma_flow_t *flow = &connection->flow;
     bw_status_t status = BW_AGAIN;
 
-    if (meeting->is_live)
-        bw_rdma_progress(meeting);
-    meeting->peeked = flow->rx_head;
-    if (meeting->status == BW_CORRUPT) {
+    if (connection->is_live)
+        bw_rdma_progress(connection);
+    connection->peeked = flow->rx_head;
+    if (connection->status == BW_CORRUPT) {
         status = BW_CORRUPT;
     } else if (flow->rx_head != flow->rx_tail) {
         span_p->base = flow->rx_data + (flow->rx_tail & (flow->size - 1));
         span_p->len = flow->rx_head - flow->rx_tail;
         status = BW_OK;
-    } else if (meeting->status != BW_OK && !flow->finished) {
-        status = meeting->status;
+    } else if (connection->status != BW_OK && !flow->finished) {
+        status = connection->status;
     }
-    leave(meeting);
+    leave(connection);
     return status;
 }
 
 static void rdma_release(bw_link_t *link, size_t n)
 {
-    bw_rdma_meeting_t *meeting = enter(link);
+    bw_rdma_connection_t *connection = enter(link);
 
-    meeting->flow.rx_tail += n;
-    if (meeting->is_live && meeting->status == BW_OK)
-        post(meeting);
-    leave(meeting);
+    connection->flow.rx_tail += n;
+    if (connection->is_live && connection->status == BW_OK)
+        post(connection);
+    leave(connection);
 }
 
 /* A link that has ended is never armed. What its user has seen and left then, half a frame, stays
  * so. */
 static bw_status_t rdma_arm_read(bw_link_t *link)
 {
-    bw_rdma_meeting_t *meeting = enter(link);
-    bw_rdma_flow_t *flow = &meeting->flow;
-    bool has_ended = meeting->status != BW_OK || flow->finished;
+    bw_rdma_connection_t *connection = enter(link);
+    bw_rdma_flow_t *flow = &connection->flow;
+    bool has_ended = connection->status != BW_OK || flow->finished;
     bw_status_t status = BW_AGAIN;
 
     if (has_ended) {
-        if (meeting->is_live)
-            poll_received(meeting);
+        if (connection->is_live)
+            poll_received(connection);
         if (flow->finished && flow->rx_head == flow->rx_tail) {
             status = BW_OK;
-        } else if (meeting->status == BW_CORRUPT || flow->rx_head == meeting->peeked) {
-            bw_rdma_fail(meeting, BW_SYSTEM, "connection_closed");
+        } else if (connection->status == BW_CORRUPT || flow->rx_head == connection->peeked) {
+            bw_rdma_fail(connection, BW_SYSTEM, "connection_closed");
             status = BW_CORRUPT;
         }
-    } else if (meeting->is_live && bw_rdma_arm(meeting) && flow->rx_head == meeting->peeked) {
+    } else if (connection->is_live && bw_rdma_arm(connection) &&
+               flow->rx_head == connection->peeked) {
         status = BW_OK;
     }
-    leave(meeting);
+    leave(connection);
     return status;
 }
 
 static bw_status_t rdma_arm_write(bw_link_t *link, size_t room)
 {
-    bw_rdma_meeting_t *meeting = enter(link);
+    bw_rdma_connection_t *connection = enter(link);
     bw_status_t status = BW_OK; /* also of a link that has failed: there will be no room */
 
-    if (meeting->is_live && meeting->status == BW_OK) {
-        if (bw_rdma_flow_room(&meeting->flow) < room) {
-            if (bw_rdma_flow_is_held(&meeting->flow))
-                arm_queue(meeting, meeting->verbs.scq, &meeting->scq_is_armed);
-            bw_rdma_arm(meeting);
+    if (connection->is_live && connection->status == BW_OK) {
+        if (bw_rdma_flow_room(&connection->flow) < room) {
+            if (bw_rdma_flow_is_held(&connection->flow))
+                arm_queue(connection, connection->verbs.scq, &connection->scq_is_armed);
+            bw_rdma_arm(connection);
         }
-        if (bw_rdma_flow_room(&meeting->flow) >= room)
+        if (bw_rdma_flow_room(&connection->flow) >= room)
             status = BW_AGAIN;
         else
-            meeting->stalls++;
+            connection->stalls++;
     }
-    leave(meeting);
+    leave(connection);
     return status;
 }
 
 static int rdma_fd(const bw_link_t *link)
 {
-    return ((const bw_rdma_meeting_t *)link)->epoll;
+    return ((const bw_rdma_connection_t *)link)->epoll;
 }
 
-static void rdma_hush(bw_link_t *link)
+static void rdma_clear_event(bw_link_t *link)
 {
-    bw_rdma_meeting_t *meeting = enter(link);
+    bw_rdma_connection_t *connection = enter(link);
     eventfd_t count;
 
-    if (meeting->is_live)
-        bw_rdma_take_events(meeting);
-    if (meeting->rung) {
-        meeting->rung = false;
-        (void)eventfd_read(meeting->bell, &count);
+    if (connection->is_live)
+        bw_rdma_take_events(connection);
+    if (connection->rung) {
+        connection->rung = false;
+        (void)eventfd_read(connection->event, &count);
     }
-    leave(meeting);
+    leave(connection);
 }
 
-static void rdma_kick(bw_link_t *link)
+static void rdma_wake_self(bw_link_t *link)
 {
-    bw_rdma_meeting_t *meeting = enter(link);
+    bw_rdma_connection_t *connection = enter(link);
 
-    bw_rdma_ring(meeting);
-    leave(meeting);
+    bw_rdma_ring(connection);
+    leave(connection);
 }
 
 static bool rdma_trim(bw_link_t *link)
@@ -350,38 +351,39 @@ static bool rdma_trim(bw_link_t *link)
 
 static void rdma_stats(const bw_link_t *link, bw_link_stats_t *stats_p)
 {
-    bw_rdma_meeting_t *meeting = enter((bw_link_t *)(uintptr_t)link);
-    const bw_rdma_flow_t *flow = &meeting->flow;
+    bw_rdma_connection_t *connection = enter((bw_link_t *)(uintptr_t)link);
+    const bw_rdma_flow_t *flow = &connection->flow;
 
     *stats_p = (bw_link_stats_t){
         .bytes_in = flow->rx_tail,
         .bytes_out = flow->head,
-        .doorbells_in = meeting->events,
-        .doorbells_out = meeting->posts,
-        .stalls = meeting->stalls,
+        .doorbells_in = connection->events,
+        .doorbells_out = connection->posts,
+        .stalls = connection->stalls,
         .ring_bytes = flow->size,
         .fill_in = flow->rx_head - flow->rx_tail,
         .fill_out = flow->head - flow->tail,
         .unreleased = flow->head - flow->tail,
     };
-    leave(meeting);
+    leave(connection);
 }
 
 static bool rdma_is_finished(bw_link_t *link)
 {
-    bw_rdma_meeting_t *meeting = enter(link);
-    bool finished = meeting->flow.finished && meeting->flow.rx_head == meeting->flow.rx_tail;
+    bw_rdma_connection_t *connection = enter(link);
+    bool finished =
+        connection->flow.finished && connection->flow.rx_head == connection->flow.rx_tail;
 
-    leave(meeting);
+    leave(connection);
     return finished;
 }
 
 static const char *rdma_reason(bw_link_t *link)
 {
-    bw_rdma_meeting_t *meeting = enter(link);
-    const char *reason = meeting->reason;
+    bw_rdma_connection_t *connection = enter(link);
+    const char *reason = connection->reason;
 
-    leave(meeting);
+    leave(connection);
     return reason;
 }
 
@@ -390,7 +392,7 @@ static void rdma_close(bw_link_t *link, bw_leftover_t *left_p)
 {
     if (left_p)
         *left_p = (bw_leftover_t){.socket = -1};
-    bw_rdma_api_close(meeting_of(link), left_p ? &left_p->fd : NULL);
+    bw_rdma_api_close(connection_of(link), left_p ? &left_p->fd : NULL);
 }
 
 const bw_link_ops_t bw_rdma_link_ops = {
@@ -402,8 +404,8 @@ const bw_link_ops_t bw_rdma_link_ops = {
     .arm_read = rdma_arm_read,
     .arm_write = rdma_arm_write,
     .fd = rdma_fd,
-    .hush = rdma_hush,
-    .kick = rdma_kick,
+    .clear_event = rdma_clear_event,
+    .wake_self = rdma_wake_self,
     .trim = rdma_trim,
     .stats = rdma_stats,
     .is_finished = rdma_is_finished,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* Where peers come to: one port of the connection manager for each address, however many meetings
- * wait there. Who comes says by his token which meeting he wants. */
+/* Where peers come to: one port of the connection manager for each address, however many
+ * connections wait there. Who comes says by his token which connection he wants. */
 
 #include <errno.h>
 #include <stdlib.h>
@@ -16,7 +16,7 @@ struct bw_rdma_listener {
     struct rdma_cm_id *id;
     bw_rdma_device_t *device;
     bw_rdma_address_t at; /* with the port */
-    uint32_t meetings;
+    uint32_t connections;
     bw_rdma_listener_t *next;
 };
 
@@ -77,9 +77,9 @@ static struct rdma_cm_id *listen_in_range(const bw_rdma_order_t *order)
     return id;
 }
 
-static bw_rdma_listener_t *make(bw_rdma_meeting_t *meeting)
+static bw_rdma_listener_t *make(bw_rdma_connection_t *connection)
 {
-    const bw_rdma_order_t *order = &meeting->order;
+    const bw_rdma_order_t *order = &connection->order;
     bw_rdma_listener_t *listener;
     char where[BW_RDMA_ADDRESS_TEXT];
     struct rdma_cm_id *id;
@@ -87,8 +87,8 @@ static bw_rdma_listener_t *make(bw_rdma_meeting_t *meeting)
     bw_rdma_address_text(&order->from, where);
     id = listen_in_range(order);
     if (!id) {
-        bw_rdma_meet_fail(
-            meeting, BW_SYSTEM,
+        bw_rdma_connection_fail(
+            connection, BW_SYSTEM,
             errno == EADDRINUSE ? "no port of %u to %u is free for rdma at %s (rdma_ports): %s"
                                 : "listening at a port of %u to %u for rdma at %s: %s",
             order->port_first, order->port_last, where,
@@ -102,7 +102,7 @@ static bw_rdma_listener_t *make(bw_rdma_meeting_t *meeting)
     /* At an address of no device in particular, whoever comes brings his. */
     if (!listener || (!listener->device && !is_any(&order->from))) {
         rdma_destroy_id(id);
-        bw_rdma_meet_fail(meeting, BW_SYSTEM, "no RDMA device has the address %s", where);
+        bw_rdma_connection_fail(connection, BW_SYSTEM, "no RDMA device has the address %s", where);
         free(listener);
         return NULL;
     }
@@ -114,9 +114,9 @@ static bw_rdma_listener_t *make(bw_rdma_meeting_t *meeting)
     return listener;
 }
 
-bool bw_rdma_listener_join(bw_rdma_meeting_t *meeting)
+bool bw_rdma_listener_join(bw_rdma_connection_t *connection)
 {
-    const bw_rdma_order_t *order = &meeting->order;
+    const bw_rdma_order_t *order = &connection->order;
     bw_rdma_listener_t *listener;
 
     for (listener = listeners; listener; listener = listener->next)
@@ -125,26 +125,26 @@ bool bw_rdma_listener_join(bw_rdma_meeting_t *meeting)
              (listener->at.port >= order->port_first && listener->at.port <= order->port_last)))
             break;
     if (!listener)
-        listener = make(meeting);
+        listener = make(connection);
     if (!listener)
         return false;
-    listener->meetings++;
-    meeting->listener = listener;
-    pthread_mutex_lock(&meeting->lock);
-    meeting->report.state = BW_RDMA_LISTENING;
-    meeting->report.port = listener->at.port;
-    bw_rdma_describe(listener->id, &meeting->report);
-    bw_rdma_ring(meeting);
-    pthread_mutex_unlock(&meeting->lock);
+    listener->connections++;
+    connection->listener = listener;
+    pthread_mutex_lock(&connection->lock);
+    connection->report.state = BW_RDMA_LISTENING;
+    connection->report.port = listener->at.port;
+    bw_rdma_describe(listener->id, &connection->report);
+    bw_rdma_ring(connection);
+    pthread_mutex_unlock(&connection->lock);
     return true;
 }
 
-void bw_rdma_listener_leave(bw_rdma_meeting_t *meeting)
+void bw_rdma_listener_leave(bw_rdma_connection_t *connection)
 {
-    bw_rdma_listener_t *listener = meeting->listener;
+    bw_rdma_listener_t *listener = connection->listener;
 
-    meeting->listener = NULL;
-    if (listener && --listener->meetings == 0)
+    connection->listener = NULL;
+    if (listener && --listener->connections == 0)
         destroy(listener);
 }
 
@@ -157,19 +157,23 @@ bw_rdma_listener_t *bw_rdma_listener_of(const struct rdma_cm_id *id)
     return listener;
 }
 
-bw_rdma_meeting_t *bw_rdma_listener_find(const bw_rdma_listener_t *listener, const uint8_t *token)
+bw_rdma_connection_t *bw_rdma_listener_find(const bw_rdma_listener_t *listener,
+                                            const uint8_t *token)
 {
-    bw_rdma_meeting_t *found = NULL;
+    bw_rdma_connection_t *found = NULL;
 
-    for (bw_rdma_meeting_t *meeting = bw_rdma_service_meetings(); meeting; meeting = meeting->next)
-        if (meeting->listener == listener && bw_rdma_token_is_same(meeting->order.token, token))
-            found = meeting;
+    for (bw_rdma_connection_t *connection = bw_rdma_service_connections(); connection;
+         connection = connection->next)
+        if (connection->listener == listener &&
+            bw_rdma_token_is_same(connection->order.token, token))
+            found = connection;
     return found;
 }
 
 void bw_rdma_listener_device_removed(const bw_rdma_device_t *device)
 {
-    for (bw_rdma_meeting_t *meeting = bw_rdma_service_meetings(); meeting; meeting = meeting->next)
-        if (meeting->listener && meeting->listener->device == device)
-            bw_rdma_meet_fail(meeting, BW_SYSTEM, "the RDMA device was removed");
+    for (bw_rdma_connection_t *connection = bw_rdma_service_connections(); connection;
+         connection = connection->next)
+        if (connection->listener && connection->listener->device == device)
+            bw_rdma_connection_fail(connection, BW_SYSTEM, "the RDMA device was removed");
 }

@@ -9,14 +9,15 @@
  * is the only code that needs libibverbs and librdmacm; this header needs neither.
  *
  * One side listens and tells the other, over a channel that is already authenticated, the address,
- * the port and a 128-bit token. The other connects. Both then have a meeting that becomes a link.
+ * the port and a 128-bit token. The other connects. Both then have a connection that becomes a
+ * link.
  *
  * Nothing here blocks. Whatever in verbs and in the connection manager may block (opening devices,
  * registering memory, making and destroying queue pairs) is done by one thread of the shared
  * object; the caller is told by `fd`. The caller's thread only posts work and polls completions.
  *
- * Calls on one meeting, and on the link that it becomes, are made by one thread at a time. Calls on
- * different ones may be made at the same time.
+ * Calls on one connection, and on the link that it becomes, are made by one thread at a time. Calls
+ * on different ones may be made at the same time.
  */
 
 #define BW_RDMA_API_VERSION 2
@@ -50,34 +51,35 @@ typedef struct {
     char text[BW_RDMA_TEXT_BYTES];      /* FAILED: why, and what to do */
 } bw_rdma_report_t;
 
-typedef struct bw_rdma_meeting bw_rdma_meeting_t;
+typedef struct bw_rdma_connection bw_rdma_connection_t;
 
 typedef struct {
     uint32_t version;
     /*
      * Listens on one address of an RDMA device, or, if `at->ip` is 0, on all of its family (of both
      * families with IPv6). `at->port` is not looked at: a port of
-     * port_first..port_last is taken (0, 0: any); meetings of one process at the same address share
-     * one. Takes the first who has the token, and makes rings of the size that he asks for, at most
-     * max_ring_bytes. BW_INVALID, BW_LIMIT, BW_SYSTEM; everything else is told by look.
+     * port_first..port_last is taken (0, 0: any); connections of one process at the same address
+     * share one. Takes the first who has the token, and makes rings of the size that he asks for,
+     * at most max_ring_bytes. BW_INVALID, BW_LIMIT, BW_SYSTEM; everything else is told by look.
      */
     bw_status_t (*listen)(const bw_rdma_address_t *at, uint16_t port_first, uint16_t port_last,
-                          uint64_t max_ring_bytes, bw_rdma_meeting_t **meeting_p,
+                          uint64_t max_ring_bytes, bw_rdma_connection_t **connection_p,
                           bw_error_t *error_p);
     /* Connects to a listening peer, with rings of `ring_bytes` (a valid ring size) each way.
      * `from` may be NULL. Fails after timeout_ms. */
     bw_status_t (*connect)(const bw_rdma_address_t *from, const bw_rdma_address_t *to,
                            const uint8_t token[BW_RDMA_TOKEN_BYTES], uint64_t ring_bytes,
-                           uint32_t timeout_ms, bw_rdma_meeting_t **meeting_p, bw_error_t *error_p);
-    /* The descriptor to poll for reading. It stays the same when the meeting becomes a link. */
-    int (*fd)(const bw_rdma_meeting_t *meeting);
+                           uint32_t timeout_ms, bw_rdma_connection_t **connection_p,
+                           bw_error_t *error_p);
+    /* The descriptor to poll for reading. It stays the same when the connection becomes a link. */
+    int (*fd)(const bw_rdma_connection_t *connection);
     /* Makes `fd` quiet and says how far it has come. */
-    void (*look)(bw_rdma_meeting_t *meeting, bw_rdma_report_t *report_p);
-    /* The link of a LINKED meeting, which is gone then. */
-    bw_link_t *(*take)(bw_rdma_meeting_t *meeting);
-    /* Ends a meeting in any state. If `fd_p` is not NULL, the polled descriptor is left to the
+    void (*look)(bw_rdma_connection_t *connection, bw_rdma_report_t *report_p);
+    /* The link of a LINKED connection, which is gone then. */
+    bw_link_t *(*take)(bw_rdma_connection_t *connection);
+    /* Ends a connection in any state. If `fd_p` is not NULL, the polled descriptor is left to the
      * caller, who closes it when its poller lets go. */
-    void (*close)(bw_rdma_meeting_t *meeting, int *fd_p);
+    void (*close)(bw_rdma_connection_t *connection, int *fd_p);
 } bw_rdma_api_t;
 
 /*

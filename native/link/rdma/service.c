@@ -17,21 +17,21 @@
 static struct {
     pthread_mutex_t lock; /* of what follows */
     bool runs;
-    bw_rdma_meeting_t *requests;
-    unsigned left; /* meetings that their users have left and that are not freed yet */
+    bw_rdma_connection_t *requests;
+    unsigned left; /* connections that their users have left and that are not freed yet */
     pthread_cond_t all_freed;
 
-    int epoll, bell;
+    int epoll, event;
     struct rdma_event_channel *channel;
-    bw_rdma_meeting_t *meetings; /* the thread's alone */
+    bw_rdma_connection_t *connections; /* the thread's alone */
 } service = {.lock = PTHREAD_MUTEX_INITIALIZER,
              .all_freed = PTHREAD_COND_INITIALIZER,
              .epoll = -1,
-             .bell = -1};
+             .event = -1};
 
-bw_rdma_meeting_t *bw_rdma_service_meetings(void)
+bw_rdma_connection_t *bw_rdma_service_connections(void)
 {
-    return service.meetings;
+    return service.connections;
 }
 
 struct rdma_event_channel *bw_rdma_service_channel(void)
@@ -59,38 +59,38 @@ void bw_rdma_service_forget(int fd)
     (void)epoll_ctl(service.epoll, EPOLL_CTL_DEL, fd, NULL);
 }
 
-void bw_rdma_service_request(bw_rdma_meeting_t *meeting, bool leaves)
+void bw_rdma_service_request(bw_rdma_connection_t *connection, bool leaves)
 {
     pthread_mutex_lock(&service.lock);
-    meeting->is_left = meeting->is_left || leaves;
+    connection->is_left = connection->is_left || leaves;
     service.left += leaves;
-    if (!meeting->is_requested) {
-        meeting->is_requested = true;
-        meeting->next_request = service.requests;
-        service.requests = meeting;
+    if (!connection->is_requested) {
+        connection->is_requested = true;
+        connection->next_request = service.requests;
+        service.requests = connection;
     }
     pthread_mutex_unlock(&service.lock);
-    (void)eventfd_write(service.bell, 1);
+    (void)eventfd_write(service.event, 1);
 }
 
 /* ---- leaving ---- */
 
-static void free_meeting(bw_rdma_meeting_t *meeting)
+static void free_connection(bw_rdma_connection_t *connection)
 {
-    bw_rdma_meeting_t **at = &service.meetings;
+    bw_rdma_connection_t **at = &service.connections;
 
-    while (*at != meeting)
+    while (*at != connection)
         at = &(*at)->next;
-    *at = meeting->next;
-    if (meeting->verbs.channel)
-        bw_rdma_service_forget(meeting->verbs.channel->fd);
-    if (meeting->id)
-        (void)rdma_disconnect(meeting->id); /* fails if it is not connected */
-    bw_rdma_meet_release(meeting);
-    bw_rdma_memory_free(&meeting->memory);
-    close(meeting->bell);
-    pthread_mutex_destroy(&meeting->lock);
-    free(meeting);
+    *at = connection->next;
+    if (connection->verbs.channel)
+        bw_rdma_service_forget(connection->verbs.channel->fd);
+    if (connection->id)
+        (void)rdma_disconnect(connection->id); /* fails if it is not connected */
+    bw_rdma_connection_release(connection);
+    bw_rdma_memory_free(&connection->memory);
+    close(connection->event);
+    pthread_mutex_destroy(&connection->lock);
+    free(connection);
     pthread_mutex_lock(&service.lock);
     if (--service.left == 0)
         pthread_cond_broadcast(&service.all_freed);
@@ -113,91 +113,93 @@ __attribute__((destructor)) static void let_links_finish(void)
 
 /* Sends the rest; true while there is something to wait for. A peer that never stops to talk is
  * left at the deadline. */
-static bool has_more_to_say(bw_rdma_meeting_t *meeting)
+static bool has_more_to_say(bw_rdma_connection_t *connection)
 {
     int rounds = 16;
     bool more;
 
-    pthread_mutex_lock(&meeting->lock);
-    if (meeting->is_live) {
-        bw_rdma_take_events(meeting);
+    pthread_mutex_lock(&connection->lock);
+    if (connection->is_live) {
+        bw_rdma_take_events(connection);
         do
-            bw_rdma_progress(meeting);
-        while (!bw_rdma_flow_is_closed(&meeting->flow) && meeting->status == BW_OK &&
-               !bw_rdma_arm(meeting) && --rounds > 0);
+            bw_rdma_progress(connection);
+        while (!bw_rdma_flow_is_closed(&connection->flow) && connection->status == BW_OK &&
+               !bw_rdma_arm(connection) && --rounds > 0);
     }
-    more = meeting->is_live && meeting->status == BW_OK && !bw_rdma_flow_is_closed(&meeting->flow);
-    pthread_mutex_unlock(&meeting->lock);
+    more = connection->is_live && connection->status == BW_OK &&
+           !bw_rdma_flow_is_closed(&connection->flow);
+    pthread_mutex_unlock(&connection->lock);
     return more;
 }
 
-static void continue_leaving(bw_rdma_meeting_t *meeting)
+static void continue_leaving(bw_rdma_connection_t *connection)
 {
-    if (!has_more_to_say(meeting))
-        free_meeting(meeting);
+    if (!has_more_to_say(connection))
+        free_connection(connection);
 }
 
-static void begin_leaving(bw_rdma_meeting_t *meeting)
+static void begin_leaving(bw_rdma_connection_t *connection)
 {
-    meeting->is_leaving = true;
+    connection->is_leaving = true;
     /* The user does not see the messages of the peer any more: they are of no use to anybody, but
      * they bring credits. */
-    if (has_more_to_say(meeting) &&
-        bw_rdma_service_watch(meeting->verbs.channel->fd, &meeting->leaving))
-        meeting->deadline_ms = bw_rdma_now_ms() + LINGER_MS;
+    if (has_more_to_say(connection) &&
+        bw_rdma_service_watch(connection->verbs.channel->fd, &connection->leaving))
+        connection->deadline_ms = bw_rdma_now_ms() + LINGER_MS;
     else
-        free_meeting(meeting);
+        free_connection(connection);
 }
 
 static void leaving_ready(bw_rdma_source_t *source)
 {
-    continue_leaving((bw_rdma_meeting_t *)((char *)source - offsetof(bw_rdma_meeting_t, leaving)));
+    continue_leaving(
+        (bw_rdma_connection_t *)((char *)source - offsetof(bw_rdma_connection_t, leaving)));
 }
 
 /* ---- requests and events ---- */
 
-static bw_rdma_meeting_t *next_request(void)
+static bw_rdma_connection_t *next_request(void)
 {
-    bw_rdma_meeting_t *meeting;
+    bw_rdma_connection_t *connection;
 
     pthread_mutex_lock(&service.lock);
-    meeting = service.requests;
-    if (meeting) {
-        service.requests = meeting->next_request;
-        meeting->is_requested = false;
+    connection = service.requests;
+    if (connection) {
+        service.requests = connection->next_request;
+        connection->is_requested = false;
     }
     pthread_mutex_unlock(&service.lock);
-    return meeting;
+    return connection;
 }
 
-static void request(bw_rdma_meeting_t *meeting)
+static void request(bw_rdma_connection_t *connection)
 {
     bool is_left;
 
     pthread_mutex_lock(&service.lock);
-    is_left = meeting->is_left;
+    is_left = connection->is_left;
     pthread_mutex_unlock(&service.lock);
-    if (!meeting->is_started) {
-        meeting->is_started = true;
-        meeting->leaving.ready = leaving_ready;
-        meeting->next = service.meetings;
-        service.meetings = meeting;
+    if (!connection->is_started) {
+        connection->is_started = true;
+        connection->leaving.ready = leaving_ready;
+        connection->next = service.connections;
+        service.connections = connection;
         if (!is_left)
-            bw_rdma_meet_begin(meeting);
+            bw_rdma_connection_begin(connection);
     }
     if (is_left)
-        begin_leaving(meeting);
+        begin_leaving(connection);
 }
 
-static void bell_ready(bw_rdma_source_t *source)
+static void event_ready(bw_rdma_source_t *source)
 {
-    bw_rdma_meeting_t *meeting;
+    bw_rdma_connection_t *connection;
     eventfd_t count;
 
     (void)source;
-    (void)eventfd_read(service.bell, &count);
-    while ((meeting = next_request()))
-        request(meeting);
+    (void)eventfd_read(service.event, &count);
+    while ((connection = next_request()))
+        request(connection);
 }
 
 /* The event is let go before it is acted on: an id can be destroyed only then. */
@@ -218,7 +220,7 @@ static void channel_ready(bw_rdma_source_t *source)
         memcpy(event.data, got->param.conn.private_data, event.len);
     }
     rdma_ack_cm_event(got);
-    bw_rdma_meet_event(&event);
+    bw_rdma_connection_event(&event);
 }
 
 /* ---- time ---- */
@@ -227,9 +229,10 @@ static int until_first_deadline(void)
 {
     int64_t first = INT64_MAX, now = bw_rdma_now_ms();
 
-    for (const bw_rdma_meeting_t *meeting = service.meetings; meeting; meeting = meeting->next)
-        if (meeting->deadline_ms != 0 && meeting->deadline_ms < first)
-            first = meeting->deadline_ms;
+    for (const bw_rdma_connection_t *connection = service.connections; connection;
+         connection = connection->next)
+        if (connection->deadline_ms != 0 && connection->deadline_ms < first)
+            first = connection->deadline_ms;
     if (first == INT64_MAX)
         return -1;
     return first <= now ? 0 : first - now > 60000 ? 60000 : (int)(first - now);
@@ -238,17 +241,17 @@ static int until_first_deadline(void)
 static void meet_deadlines(void)
 {
     int64_t now = bw_rdma_now_ms();
-    bw_rdma_meeting_t *next;
+    bw_rdma_connection_t *next;
 
-    for (bw_rdma_meeting_t *meeting = service.meetings; meeting; meeting = next) {
-        next = meeting->next;
-        if (meeting->deadline_ms == 0 || meeting->deadline_ms > now)
+    for (bw_rdma_connection_t *connection = service.connections; connection; connection = next) {
+        next = connection->next;
+        if (connection->deadline_ms == 0 || connection->deadline_ms > now)
             continue;
-        meeting->deadline_ms = 0;
-        if (meeting->is_leaving)
-            free_meeting(meeting);
+        connection->deadline_ms = 0;
+        if (connection->is_leaving)
+            free_connection(connection);
         else
-            bw_rdma_meet_deadline(meeting);
+            bw_rdma_connection_deadline(connection);
     }
 }
 
@@ -319,15 +322,15 @@ static bool start_thread(void)
 
 static bw_status_t start(bw_error_t *error_p)
 {
-    static bw_rdma_source_t source = {.ready = bell_ready};
+    static bw_rdma_source_t source = {.ready = event_ready};
     bw_status_t status = BW_LIMIT;
 
     /* Before Linux 5.12 a fork takes the queues away that a device has in our memory. Later ones
      * copy them; where it fails a process that forks loses its links, as it did without. */
     (void)ibv_fork_init();
     service.epoll = epoll_create1(EPOLL_CLOEXEC);
-    service.bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (service.epoll < 0 || service.bell < 0 || !bw_rdma_service_watch(service.bell, &source))
+    service.event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (service.epoll < 0 || service.event < 0 || !bw_rdma_service_watch(service.event, &source))
         bw_fail(error_p, BW_LIMIT, "descriptors for rdma", errno);
     else if ((status = make_channel(error_p)) == BW_OK && !start_thread()) {
         rdma_destroy_event_channel(service.channel);
@@ -337,9 +340,9 @@ static bw_status_t start(bw_error_t *error_p)
         return BW_OK;
     if (service.epoll >= 0)
         close(service.epoll);
-    if (service.bell >= 0)
-        close(service.bell);
-    service.epoll = service.bell = -1;
+    if (service.event >= 0)
+        close(service.event);
+    service.epoll = service.event = -1;
     return status;
 }
 

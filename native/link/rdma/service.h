@@ -13,16 +13,16 @@
 /* Starts the thread, if it does not run; called by any thread. */
 bw_status_t bw_rdma_service_start(bw_error_t *error_p);
 
-/* The user has made or left this meeting; called by its thread. */
-void bw_rdma_service_request(bw_rdma_meeting_t *meeting, bool leaves);
+/* The user has made or left this connection; called by its thread. */
+void bw_rdma_service_request(bw_rdma_connection_t *connection, bool leaves);
 
-void bw_rdma_api_close(bw_rdma_meeting_t *meeting, int *fd_p);
+void bw_rdma_api_close(bw_rdma_connection_t *connection, int *fd_p);
 
 bool bw_rdma_service_watch(int fd, bw_rdma_source_t *source);
 void bw_rdma_service_forget(int fd);
 
-/* All meetings, linked by `next`. */
-bw_rdma_meeting_t *bw_rdma_service_meetings(void);
+/* All connections, linked by `next`. */
+bw_rdma_connection_t *bw_rdma_service_connections(void);
 
 struct rdma_event_channel *bw_rdma_service_channel(void);
 
@@ -39,30 +39,32 @@ typedef struct {
     size_t len;
 } bw_rdma_cm_event_t;
 
-void bw_rdma_meet_begin(bw_rdma_meeting_t *meeting);
-void bw_rdma_meet_event(const bw_rdma_cm_event_t *event);
-void bw_rdma_meet_deadline(bw_rdma_meeting_t *meeting);
+void bw_rdma_connection_begin(bw_rdma_connection_t *connection);
+void bw_rdma_connection_event(const bw_rdma_cm_event_t *event);
+void bw_rdma_connection_deadline(bw_rdma_connection_t *connection);
 
-/* The meeting comes to nothing: nothing of a device is left, and the user is told. */
-__attribute__((format(printf, 3, 4))) void
-bw_rdma_meet_fail(bw_rdma_meeting_t *meeting, bw_status_t status, const char *format, ...);
+/* The connection comes to nothing: nothing of a device is left, and the user is told. */
+__attribute__((format(printf, 3, 4))) void bw_rdma_connection_fail(bw_rdma_connection_t *connection,
+                                                                   bw_status_t status,
+                                                                   const char *format, ...);
 
 /* Gives back everything but the memory. The user's thread may still read what had arrived. */
-void bw_rdma_meet_release(bw_rdma_meeting_t *meeting);
+void bw_rdma_connection_release(bw_rdma_connection_t *connection);
 
 /* ---- listener.c ---- */
 
-/* Makes the meeting wait at its address; several share one port. False: it has failed. */
-bool bw_rdma_listener_join(bw_rdma_meeting_t *meeting);
+/* Makes the connection wait at its address; several share one port. False: it has failed. */
+bool bw_rdma_listener_join(bw_rdma_connection_t *connection);
 
-/* Safe on a meeting that does not wait. */
-void bw_rdma_listener_leave(bw_rdma_meeting_t *meeting);
+/* Safe on a connection that does not wait. */
+void bw_rdma_listener_leave(bw_rdma_connection_t *connection);
 
 /* The listener of this id, or NULL. */
 bw_rdma_listener_t *bw_rdma_listener_of(const struct rdma_cm_id *id);
 
-/* The meeting that waits there for whoever has this token, or NULL. */
-bw_rdma_meeting_t *bw_rdma_listener_find(const bw_rdma_listener_t *listener, const uint8_t *token);
+/* The connection that waits there for whoever has this token, or NULL. */
+bw_rdma_connection_t *bw_rdma_listener_find(const bw_rdma_listener_t *listener,
+                                            const uint8_t *token);
 
 /* ---- device.c ---- */
 
@@ -75,6 +77,6 @@ void bw_rdma_device_is_removed(struct rdma_cm_id *id);
 
 /* All that a device has for us is given back within this call: the kernel waits for it. */
 void bw_rdma_listener_device_removed(const bw_rdma_device_t *device);
-void bw_rdma_meet_device_removed(bw_rdma_meeting_t *meeting);
+void bw_rdma_connection_device_removed(bw_rdma_connection_t *connection);
 
 #endif

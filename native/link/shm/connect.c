@@ -17,7 +17,7 @@
 #include "inside.h"
 
 #define HELLO_VERSION 1u
-#define VISITORS_MAX 32 /* turned away in one call, so that strangers cannot hold a scheduler */
+#define PEERS_MAX 32 /* turned away in one call, so that strangers cannot hold a scheduler */
 
 /* What the joining side sends, with the descriptors: memory, its own doorbell, the peer's. */
 typedef struct {
@@ -29,7 +29,7 @@ typedef struct {
 
 static_assert(sizeof(hello_t) == 32, "the layout is part of the protocol");
 
-enum { FD_MEMORY, FD_JOINER_BELL, FD_DOOR_BELL, FD_COUNT };
+enum { FD_MEMORY, FD_CONNECTOR_EVENT, FD_LISTENER_EVENT, FD_COUNT };
 
 static void close_all(int *fds, size_t count)
 {
@@ -125,7 +125,7 @@ static bool random_bytes(void *at, size_t len)
 }
 
 /* Length of the name, without a final 0; 0 if it does not fit. */
-static size_t door_name(const char *dir, const uint8_t id[8], uint8_t *address)
+static size_t listener_name(const char *dir, const uint8_t id[8], uint8_t *address)
 {
     char name[BW_SHM_ADDRESS_MAX];
     int len =
@@ -159,12 +159,12 @@ static bw_status_t check_dir(const char *dir, bw_error_t *error_p)
     return BW_OK;
 }
 
-/* The name is there until the door closes; only our user may connect. */
-static bw_status_t bind_door(int fd, const char *dir, const bw_shm_door_t *door,
+/* The name is there until the listener closes; only our user may connect. */
+static bw_status_t bind_door(int fd, const char *dir, const bw_shm_listener_t *listener,
                              bw_error_t *error_p)
 {
     struct sockaddr_un un;
-    socklen_t un_len = socket_address(door->address, door->address_len, &un);
+    socklen_t un_len = socket_address(listener->address, listener->address_len, &un);
 
     if ((!dir || fchmod(fd, 0600) == 0) && bind(fd, (struct sockaddr *)&un, un_len) == 0)
         return BW_OK;
@@ -172,18 +172,18 @@ static bw_status_t bind_door(int fd, const char *dir, const bw_shm_door_t *door,
                    dir ? "making a socket in socket_dir" : "bind of the unix socket", errno);
 }
 
-bw_status_t bw_shm_door_open(const char *dir, bw_shm_door_t *door_p, bw_error_t *error_p)
+bw_status_t bw_shm_listen(const char *dir, bw_shm_listener_t *listener_p, bw_error_t *error_p)
 {
-    bw_shm_door_t door = {.fd = -1};
+    bw_shm_listener_t listener = {.fd = -1};
     uint8_t id[8];
     bw_status_t status;
     int fd;
 
-    door_p->fd = -1;
-    if (!random_bytes(id, sizeof id) || !random_bytes(door.token, sizeof door.token))
+    listener_p->fd = -1;
+    if (!random_bytes(id, sizeof id) || !random_bytes(listener.token, sizeof listener.token))
         return bw_fail(error_p, BW_SYSTEM, "getrandom", errno);
-    door.address_len = door_name(dir, id, door.address);
-    if (door.address_len == 0)
+    listener.address_len = listener_name(dir, id, listener.address);
+    if (listener.address_len == 0)
         return bw_fail(error_p, BW_INVALID, "socket_dir is too long for a unix socket",
                        ENAMETOOLONG);
     if (dir && (status = check_dir(dir, error_p)) != BW_OK)
@@ -191,33 +191,33 @@ bw_status_t bw_shm_door_open(const char *dir, bw_shm_door_t *door_p, bw_error_t 
     status = unix_socket(&fd, error_p);
     if (status != BW_OK)
         return status;
-    status = bind_door(fd, dir, &door, error_p);
+    status = bind_door(fd, dir, &listener, error_p);
     if (status != BW_OK) {
         close(fd);
         return status;
     }
-    door.fd = fd;
+    listener.fd = fd;
     if (listen(fd, 16) < 0) {
         bw_fail(error_p, BW_SYSTEM, "listen on the unix socket", errno);
-        bw_shm_door_close(&door);
+        bw_shm_listener_close(&listener);
         return BW_SYSTEM;
     }
-    *door_p = door;
+    *listener_p = listener;
     return BW_OK;
 }
 
-void bw_shm_door_close(bw_shm_door_t *door)
+void bw_shm_listener_close(bw_shm_listener_t *listener)
 {
     char path[BW_SHM_ADDRESS_MAX + 1] = {0};
 
-    if (door->fd < 0)
+    if (listener->fd < 0)
         return;
-    memcpy(path, door->address, door->address_len);
+    memcpy(path, listener->address, listener->address_len);
     if (path[0] != 0)
         (void)unlink(path);
-    close(door->fd);
-    door->fd = -1;
-    memset(door->token, 0, sizeof door->token);
+    close(listener->fd);
+    listener->fd = -1;
+    memset(listener->token, 0, sizeof listener->token);
 }
 
 static bw_status_t send_hello(int fd, const hello_t *hello, const int *fds, bw_error_t *error_p)
@@ -242,7 +242,7 @@ static bw_status_t send_hello(int fd, const hello_t *hello, const int *fds, bw_e
     return BW_OK;
 }
 
-static bw_status_t knock(const uint8_t *address, size_t address_len, int *fd_p, bw_error_t *error_p)
+static bw_status_t reach(const uint8_t *address, size_t address_len, int *fd_p, bw_error_t *error_p)
 {
     struct sockaddr_un un;
     socklen_t un_len = socket_address(address, address_len, &un);
@@ -266,9 +266,9 @@ static bw_status_t knock(const uint8_t *address, size_t address_len, int *fd_p, 
     return status;
 }
 
-bw_status_t bw_shm_join(const uint8_t *address, size_t address_len,
-                        const uint8_t token[BW_SHM_TOKEN_BYTES], uint64_t ring_bytes,
-                        bw_link_t **link_p, bw_error_t *error_p)
+bw_status_t bw_shm_connect(const uint8_t *address, size_t address_len,
+                           const uint8_t token[BW_SHM_TOKEN_BYTES], uint64_t ring_bytes,
+                           bw_link_t **link_p, bw_error_t *error_p)
 {
     hello_t hello = {.version = HELLO_VERSION, .ring_bytes = ring_bytes};
     int fds[FD_COUNT] = {-1, -1, -1}, visit = -1, process = -1;
@@ -278,18 +278,18 @@ bw_status_t bw_shm_join(const uint8_t *address, size_t address_len,
     if (!bw_ring_size_is_valid(ring_bytes) || address_len == 0 || address_len > BW_SHM_ADDRESS_MAX)
         return bw_fail(error_p, BW_INVALID, "ring size or address of the offer", EINVAL);
     memcpy(hello.token, token, sizeof hello.token);
-    if ((status = knock(address, address_len, &visit, error_p)) != BW_OK)
+    if ((status = reach(address, address_len, &visit, error_p)) != BW_OK)
         return status;
     process = process_of(visit);
     if ((status = bw_shm_make_memory(ring_bytes, &fds[FD_MEMORY], error_p)) != BW_OK ||
-        (status = bw_shm_make_bell(&fds[FD_JOINER_BELL], error_p)) != BW_OK ||
-        (status = bw_shm_make_bell(&fds[FD_DOOR_BELL], error_p)) != BW_OK ||
-        (status = bw_shm_attach(BW_SHM_MAKER, fds[FD_MEMORY], ring_bytes, fds[FD_JOINER_BELL],
-                                fds[FD_DOOR_BELL], process, &link, error_p)) != BW_OK)
+        (status = bw_shm_make_event(&fds[FD_CONNECTOR_EVENT], error_p)) != BW_OK ||
+        (status = bw_shm_make_event(&fds[FD_LISTENER_EVENT], error_p)) != BW_OK ||
+        (status = bw_shm_attach(BW_SHM_MAKER, fds[FD_MEMORY], ring_bytes, fds[FD_CONNECTOR_EVENT],
+                                fds[FD_LISTENER_EVENT], process, &link, error_p)) != BW_OK)
         goto close_fds;
     status = send_hello(visit, &hello, fds, error_p);
     process = -1;
-    fds[FD_JOINER_BELL] = fds[FD_DOOR_BELL] = -1; /* the link's */
+    fds[FD_CONNECTOR_EVENT] = fds[FD_LISTENER_EVENT] = -1; /* the link's */
     if (status == BW_OK)
         *link_p = link;
     else
@@ -304,7 +304,7 @@ close_fds:
 
 #define CONTROL_FDS_MAX ((CMSG_SPACE(FD_COUNT * sizeof(int)) - CMSG_LEN(0)) / sizeof(int))
 
-/* Reads the visitor's one message. Descriptors that came are in fds, the others stay -1. */
+/* Reads the peer's one message. Descriptors that came are in fds, the others stay -1. */
 static bool receive_hello(int visit, hello_t *hello, int *fds)
 {
     union {
@@ -345,11 +345,12 @@ static bool same_token(const uint8_t *left, const uint8_t *right)
     return different == 0;
 }
 
-/* Checks all that the visitor brought before anything of it is used. */
-static bw_status_t check_hello(const hello_t *hello, const int *fds, const bw_shm_door_t *door,
-                               uint64_t max_ring_bytes, bw_error_t *error_p)
+/* Checks all that the peer brought before anything of it is used. */
+static bw_status_t check_hello(const hello_t *hello, const int *fds,
+                               const bw_shm_listener_t *listener, uint64_t max_ring_bytes,
+                               bw_error_t *error_p)
 {
-    if (!same_token(hello->token, door->token))
+    if (!same_token(hello->token, listener->token))
         return bw_fail(error_p, BW_REFUSED, "the visitor has no valid token", 0);
     if (hello->version != HELLO_VERSION)
         return bw_fail(error_p, BW_REFUSED, "the visitor's version of the rings is another", 0);
@@ -358,12 +359,12 @@ static bw_status_t check_hello(const hello_t *hello, const int *fds, const bw_sh
     if (!bw_shm_is_memory(fds[FD_MEMORY], hello->ring_bytes))
         return bw_fail(error_p, BW_REFUSED,
                        "the visitor's memory is not sealed or has a wrong size", 0);
-    if (!bw_shm_is_bell(fds[FD_JOINER_BELL]) || !bw_shm_is_bell(fds[FD_DOOR_BELL]))
+    if (!bw_shm_is_event(fds[FD_CONNECTOR_EVENT]) || !bw_shm_is_event(fds[FD_LISTENER_EVENT]))
         return bw_fail(error_p, BW_REFUSED, "the visitor's doorbells are no eventfds", 0);
     return BW_OK;
 }
 
-static bw_status_t admit(int visit, const bw_shm_door_t *door, uint64_t max_ring_bytes,
+static bw_status_t admit(int visit, const bw_shm_listener_t *listener, uint64_t max_ring_bytes,
                          bw_link_t **link_p, bw_error_t *error_p)
 {
     int fds[FD_COUNT] = {-1, -1, -1}, process = -1;
@@ -376,11 +377,12 @@ static bw_status_t admit(int visit, const bw_shm_door_t *door, uint64_t max_ring
         status = bw_fail(error_p, BW_REFUSED,
                          "the visitor's message is not whole (descriptor limit, ulimit -n?)", 0);
     else
-        status = check_hello(&hello, fds, door, max_ring_bytes, error_p);
+        status = check_hello(&hello, fds, listener, max_ring_bytes, error_p);
     if (status == BW_OK) {
         process = process_of(visit);
-        status = bw_shm_attach(BW_SHM_TAKER, fds[FD_MEMORY], hello.ring_bytes, fds[FD_DOOR_BELL],
-                               fds[FD_JOINER_BELL], process, link_p, error_p);
+        status =
+            bw_shm_attach(BW_SHM_TAKER, fds[FD_MEMORY], hello.ring_bytes, fds[FD_LISTENER_EVENT],
+                          fds[FD_CONNECTOR_EVENT], process, link_p, error_p);
     }
     if (status != BW_OK) {
         close_all(fds, FD_COUNT);
@@ -391,13 +393,13 @@ static bw_status_t admit(int visit, const bw_shm_door_t *door, uint64_t max_ring
     return BW_OK;
 }
 
-bw_status_t bw_shm_accept(bw_shm_door_t *door, uint64_t max_ring_bytes, bw_link_t **link_p,
+bw_status_t bw_shm_accept(bw_shm_listener_t *listener, uint64_t max_ring_bytes, bw_link_t **link_p,
                           bw_error_t *error_p)
 {
     bw_status_t status = bw_fail(error_p, BW_REFUSED, "nobody came to the unix socket", 0);
 
-    for (int visitors = 0; visitors < VISITORS_MAX; visitors++) {
-        int visit = accept4(door->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    for (int peers = 0; peers < PEERS_MAX; peers++) {
+        int visit = accept4(listener->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 
         if (visit < 0 && errno == EINTR)
             continue;
@@ -405,7 +407,7 @@ bw_status_t bw_shm_accept(bw_shm_door_t *door, uint64_t max_ring_bytes, bw_link_
             return status;
         if (visit < 0)
             return bw_shm_system_error(error_p, "accept on the unix socket", errno);
-        status = admit(visit, door, max_ring_bytes, link_p, error_p);
+        status = admit(visit, listener, max_ring_bytes, link_p, error_p);
         close(visit);
         if (status == BW_OK) {
             *error_p = (bw_error_t){0};

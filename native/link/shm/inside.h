@@ -19,10 +19,10 @@ bw_status_t bw_shm_make_memory(uint64_t ring_bytes, int *fd_p, bw_error_t *error
 /* True if a descriptor that came from the peer is such memory. */
 bool bw_shm_is_memory(int fd, uint64_t ring_bytes);
 
-bw_status_t bw_shm_make_bell(int *fd_p, bw_error_t *error_p);
+bw_status_t bw_shm_make_event(int *fd_p, bw_error_t *error_p);
 
 /* True if a descriptor that came from the peer is a doorbell. */
-bool bw_shm_is_bell(int fd);
+bool bw_shm_is_event(int fd);
 
 typedef enum { BW_SHM_MAKER, BW_SHM_TAKER } bw_shm_side_t;
 
@@ -31,7 +31,7 @@ typedef enum { BW_SHM_MAKER, BW_SHM_TAKER } bw_shm_side_t;
  * the peer, -1 if there is none. On success the link owns it and both doorbells; the memory's
  * descriptor stays the caller's and is of no further use.
  */
-bw_status_t bw_shm_attach(bw_shm_side_t side, int memory, uint64_t ring_bytes, int bell,
-                          int peer_bell, int process, bw_link_t **link_p, bw_error_t *error_p);
+bw_status_t bw_shm_attach(bw_shm_side_t side, int memory, uint64_t ring_bytes, int event,
+                          int peer_event, int process, bw_link_t **link_p, bw_error_t *error_p);
 
 #endif

@@ -36,9 +36,9 @@ typedef struct {
     bw_rx_t rx;
     uint8_t *map;
     size_t map_bytes;
-    int bell;      /* ours: polled, and hushed before we arm */
-    int peer_bell; /* written to wake the peer */
-    int process;   /* pidfd of the peer, -1: none */
+    int event;      /* ours: polled, and cleared before we arm */
+    int peer_event; /* written to wake the peer */
+    int process;    /* pidfd of the peer, -1: none */
     uint64_t doorbells_in, doorbells_out, stalls;
     uint64_t trimmed_at; /* outgoing position up to which memory went back */
 } shm_link_t;
@@ -48,7 +48,7 @@ static shm_link_t *shm_of(bw_link_t *link)
     return (shm_link_t *)link;
 }
 
-static void ring_bell(int fd)
+static void signal_event(int fd)
 {
     uint64_t one = 1;
     ssize_t n;
@@ -67,7 +67,7 @@ static bw_status_t shm_reserve(bw_link_t *link, size_t want, bw_span_t *span_p)
 static void ring_peer(shm_link_t *shm)
 {
     shm->doorbells_out++;
-    ring_bell(shm->peer_bell);
+    signal_event(shm->peer_event);
 }
 
 static void shm_commit(bw_link_t *link, size_t n)
@@ -103,24 +103,24 @@ static bw_status_t shm_arm_write(bw_link_t *link, size_t room)
 
 static int shm_fd(const bw_link_t *link)
 {
-    return ((const shm_link_t *)link)->bell;
+    return ((const shm_link_t *)link)->event;
 }
 
-static void shm_hush(bw_link_t *link)
+static void shm_clear_event(bw_link_t *link)
 {
     uint64_t count;
     ssize_t n;
 
     do
-        n = read(shm_of(link)->bell, &count, sizeof count);
+        n = read(shm_of(link)->event, &count, sizeof count);
     while (n < 0 && errno == EINTR);
     if (n == sizeof count)
         shm_of(link)->doorbells_in++;
 }
 
-static void shm_kick(bw_link_t *link)
+static void shm_wake_self(bw_link_t *link)
 {
-    ring_bell(shm_of(link)->bell);
+    signal_event(shm_of(link)->event);
 }
 
 /* Only the producer punches, with the ring empty: the consumer then holds no span, and whatever is
@@ -175,12 +175,12 @@ static const char *shm_reason(bw_link_t *link)
 static void shm_close(bw_link_t *link, bw_leftover_t *left_p)
 {
     shm_link_t *shm = shm_of(link);
-    bw_leftover_t left = {.fd = shm->bell, .socket = -1};
+    bw_leftover_t left = {.fd = shm->event, .socket = -1};
 
     if (bw_tx_close(&shm->tx))
-        ring_bell(shm->peer_bell);
+        signal_event(shm->peer_event);
     left.map[0] = (struct iovec){.iov_base = shm->map, .iov_len = shm->map_bytes};
-    close(shm->peer_bell);
+    close(shm->peer_event);
     if (shm->process >= 0)
         close(shm->process);
     free(shm);
@@ -201,8 +201,8 @@ static const bw_link_ops_t shm_ops = {
     .arm_read = shm_arm_read,
     .arm_write = shm_arm_write,
     .fd = shm_fd,
-    .hush = shm_hush,
-    .kick = shm_kick,
+    .clear_event = shm_clear_event,
+    .wake_self = shm_wake_self,
     .trim = shm_trim,
     .stats = shm_stats,
     .is_finished = shm_is_finished,
@@ -258,8 +258,8 @@ static bw_status_t map_segment(int memory, uint64_t ring_bytes, uint8_t **map_p,
     return BW_OK;
 }
 
-bw_status_t bw_shm_attach(bw_shm_side_t side, int memory, uint64_t ring_bytes, int bell,
-                          int peer_bell, int process, bw_link_t **link_p, bw_error_t *error_p)
+bw_status_t bw_shm_attach(bw_shm_side_t side, int memory, uint64_t ring_bytes, int event,
+                          int peer_event, int process, bw_link_t **link_p, bw_error_t *error_p)
 {
     int out = side == BW_SHM_MAKER ? 0 : 1;
     shm_link_t *shm = calloc(1, sizeof *shm);
@@ -282,8 +282,8 @@ bw_status_t bw_shm_attach(bw_shm_side_t side, int memory, uint64_t ring_bytes, i
         bw_ring_init(&segment->ring[1], 0);
     }
     shm->link.ops = &shm_ops;
-    shm->bell = bell;
-    shm->peer_bell = peer_bell;
+    shm->event = event;
+    shm->peer_event = peer_event;
     shm->process = process;
     bw_tx_attach(&shm->tx, &segment->ring[out], data[out], ring_bytes, 0);
     bw_rx_attach(&shm->rx, &segment->ring[!out], data[!out], ring_bytes, 0);
@@ -314,7 +314,7 @@ bw_status_t bw_shm_make_memory(uint64_t ring_bytes, int *fd_p, bw_error_t *error
     return BW_OK;
 }
 
-bw_status_t bw_shm_make_bell(int *fd_p, bw_error_t *error_p)
+bw_status_t bw_shm_make_event(int *fd_p, bw_error_t *error_p)
 {
     *fd_p = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (*fd_p < 0)
@@ -334,7 +334,7 @@ bool bw_shm_is_memory(int fd, uint64_t ring_bytes)
 /* A doorbell that could block or is no eventfd would stall a scheduler thread. O_NONBLOCK belongs
  * to the open file, so its maker could still take it away: only a hostile process of our own user
  * can, and that one could as well stop or trace us. */
-bool bw_shm_is_bell(int fd)
+bool bw_shm_is_event(int fd)
 {
     char path[32], target[32];
     ssize_t len;

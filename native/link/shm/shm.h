@@ -7,11 +7,11 @@
 /*
  * The shared-memory carrier, and how two processes of one host meet for it.
  *
- * One side opens a door (a listening unix socket with a random name) and tells the other, over a
- * channel that is already authenticated, its address and a 128-bit token. The other side joins: it
- * makes the memory and both doorbells, connects, checks who listens, and sends token and
- * descriptors at once. When the first side hears of that, the data already waits at its door, so
- * no call here blocks and none has to be repeated.
+ * One side opens a listener (a listening unix socket with a random name) and tells the other, over
+ * a channel that is already authenticated, its address and a 128-bit token. The other side joins:
+ * it makes the memory and both doorbells, connects, checks who listens, and sends token and
+ * descriptors at once. When the first side hears of that, the data already waits at its listener,
+ * so no call here blocks and none has to be repeated.
  *
  * Both sides check that the other has the same effective user (SO_PEERCRED). Nothing has a name
  * in a file system unless `dir` is given, so nothing is left behind by a killed process.
@@ -26,32 +26,32 @@ typedef struct {
     size_t address_len;                /* bytes of address */
     uint8_t
         address[BW_SHM_ADDRESS_MAX]; /* as in sun_path: a leading 0 is the abstract name space */
-} bw_shm_door_t;
+} bw_shm_listener_t;
 
 /*
- * Opens a door. `dir` NULL: abstract name (same network namespace); else a socket file in that
- * directory, for containers that share it; the file is gone after bw_shm_door_close.
- * On error nothing is open and door_p->fd is -1.
+ * Opens a listener. `dir` NULL: abstract name (same network namespace); else a socket file in that
+ * directory, for containers that share it; the file is gone after bw_shm_listener_close.
+ * On error nothing is open and listener_p->fd is -1.
  */
-bw_status_t bw_shm_door_open(const char *dir, bw_shm_door_t *door_p, bw_error_t *error_p);
+bw_status_t bw_shm_listen(const char *dir, bw_shm_listener_t *listener_p, bw_error_t *error_p);
 
-/* Closes the door; safe on a closed one. */
-void bw_shm_door_close(bw_shm_door_t *door);
+/* Closes the listener; safe on a closed one. */
+void bw_shm_listener_close(bw_shm_listener_t *listener);
 
 /*
  * Makes rings of `ring_bytes` each way (a valid ring size) and hands them to the process behind
  * `address`. BW_OK sets *link_p. BW_REFUSED: nobody there, or another user. BW_LIMIT, BW_SYSTEM.
  */
-bw_status_t bw_shm_join(const uint8_t *address, size_t address_len,
-                        const uint8_t token[BW_SHM_TOKEN_BYTES], uint64_t ring_bytes,
-                        bw_link_t **link_p, bw_error_t *error_p);
+bw_status_t bw_shm_connect(const uint8_t *address, size_t address_len,
+                           const uint8_t token[BW_SHM_TOKEN_BYTES], uint64_t ring_bytes,
+                           bw_link_t **link_p, bw_error_t *error_p);
 
 /*
- * Takes the link that the peer has brought to the door. Rings of more than `max_ring_bytes` are
+ * Takes the link that the peer has brought to the listener. Rings of more than `max_ring_bytes` are
  * refused. Visitors without the token or of another user are turned away; the reason of the last
- * one is told if nobody better came. Does not close the door.
+ * one is told if nobody better came. Does not close the listener.
  */
-bw_status_t bw_shm_accept(bw_shm_door_t *door, uint64_t max_ring_bytes, bw_link_t **link_p,
+bw_status_t bw_shm_accept(bw_shm_listener_t *listener, uint64_t max_ring_bytes, bw_link_t **link_p,
                           bw_error_t *error_p);
 
 #endif

@@ -40,7 +40,7 @@ typedef struct {
     bw_link_t link; /* first: a bw_link_t pointer is a tcp_link_t pointer */
     buffer_t out, in;
     uint64_t peeked; /* in.head as the last peek gave it */
-    int socket, bell, epoll;
+    int socket, event, epoll;
     bool is_frugal;     /* large frames are read to where they belong: little is pulled */
     bool may_read;      /* the socket may have something: ask it */
     bool is_ending;     /* the poller has told of the end: no event comes after it */
@@ -264,8 +264,8 @@ static bw_status_t tcp_read(bw_link_t *link, uint8_t *to, size_t most, size_t *g
     return n > 0 || tcp->has_ended ? BW_OK : BW_AGAIN;
 }
 
-/* What came before the last hush is seen here, what comes after it makes the descriptor readable. A
- * stream that has ended within what the user waits for more of will never give it. */
+/* What came before the last clear_event is seen here, what comes after it makes the descriptor
+ * readable. A stream that has ended within what the user waits for more of will never give it. */
 static bw_status_t tcp_arm_read(bw_link_t *link)
 {
     tcp_link_t *tcp = tcp_of(link);
@@ -299,7 +299,7 @@ static int tcp_fd(const bw_link_t *link)
     return ((const tcp_link_t *)link)->epoll;
 }
 
-static void tcp_hush(bw_link_t *link)
+static void tcp_clear_event(bw_link_t *link)
 {
     tcp_link_t *tcp = tcp_of(link);
     struct epoll_event events[2];
@@ -322,9 +322,9 @@ static void tcp_hush(bw_link_t *link)
     push(tcp);
 }
 
-static void tcp_kick(bw_link_t *link)
+static void tcp_wake_self(bw_link_t *link)
 {
-    (void)eventfd_write(tcp_of(link)->bell, 1);
+    (void)eventfd_write(tcp_of(link)->event, 1);
 }
 
 static bool trim(buffer_t *buffer)
@@ -381,8 +381,8 @@ static void free_link(tcp_link_t *tcp)
     free_buffer(&tcp->in);
     if (tcp->socket >= 0)
         close(tcp->socket);
-    if (tcp->bell >= 0)
-        close(tcp->bell);
+    if (tcp->event >= 0)
+        close(tcp->event);
     if (tcp->epoll >= 0)
         close(tcp->epoll);
     free(tcp);
@@ -433,8 +433,8 @@ static const bw_link_ops_t tcp_ops = {
     .arm_read = tcp_arm_read,
     .arm_write = tcp_arm_write,
     .fd = tcp_fd,
-    .hush = tcp_hush,
-    .kick = tcp_kick,
+    .clear_event = tcp_clear_event,
+    .wake_self = tcp_wake_self,
     .trim = tcp_trim,
     .stats = tcp_stats,
     .is_finished = tcp_is_finished,
@@ -504,14 +504,14 @@ static bw_status_t make_poller(tcp_link_t *tcp, bw_error_t *error_p)
 {
     struct epoll_event of_socket = {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET,
                                     .data.fd = tcp->socket};
-    struct epoll_event of_bell = {.events = EPOLLIN | EPOLLET};
+    struct epoll_event of_event = {.events = EPOLLIN | EPOLLET};
 
-    tcp->bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    tcp->event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     tcp->epoll = epoll_create1(EPOLL_CLOEXEC);
-    of_bell.data.fd = tcp->bell;
-    if (tcp->bell < 0 || tcp->epoll < 0 ||
+    of_event.data.fd = tcp->event;
+    if (tcp->event < 0 || tcp->epoll < 0 ||
         epoll_ctl(tcp->epoll, EPOLL_CTL_ADD, tcp->socket, &of_socket) < 0 ||
-        epoll_ctl(tcp->epoll, EPOLL_CTL_ADD, tcp->bell, &of_bell) < 0)
+        epoll_ctl(tcp->epoll, EPOLL_CTL_ADD, tcp->event, &of_event) < 0)
         return system_error(error_p, "epoll of the socket");
     return BW_OK;
 }
@@ -527,7 +527,7 @@ bw_status_t bw_tcp_adopt(int socket, uint64_t ring_bytes, bw_link_t **link_p, bw
     if (!tcp)
         return bw_fail(error_p, BW_LIMIT, "memory for the link", ENOMEM);
     tcp->link.ops = &tcp_ops;
-    tcp->socket = tcp->bell = tcp->epoll = -1;
+    tcp->socket = tcp->event = tcp->epoll = -1;
     tcp->may_read = true;
     status = take_socket(socket, &tcp->socket, error_p);
     if (status == BW_OK)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef BW_TEST_VISITS_H
-#define BW_TEST_VISITS_H
+#ifndef BW_TEST_PEERS_H
+#define BW_TEST_PEERS_H
 
-/* What the tests of the shm carrier share: visitors at a door, bytes through a link, and cases that
- * need a process of their own. */
+/* What the tests of the shm carrier share: peers at a listener, bytes through a link, and cases
+ * that need a process of their own. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stddef.h>
@@ -17,7 +17,7 @@
 #define RING BW_RING_MIN_BYTES
 #define PAGE 65536u /* the segment's first page holds the ring headers */
 
-/* The message of a visitor, as it stands on the wire. */
+/* The message of a peer, as it stands on the wire. */
 typedef struct {
     uint8_t token[BW_SHM_TOKEN_BYTES];
     uint32_t version, reserved;
@@ -57,24 +57,24 @@ static inline int memory_of(uint64_t bytes, int seals)
     return fd;
 }
 
-static inline int knock_at(const bw_shm_door_t *door)
+static inline int connect_to(const bw_shm_listener_t *listener)
 {
     struct sockaddr_un un = {.sun_family = AF_UNIX};
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 
-    memcpy(un.sun_path, door->address, door->address_len);
+    memcpy(un.sun_path, listener->address, listener->address_len);
     if (fd >= 0 &&
         connect(fd, (struct sockaddr *)&un,
-                (socklen_t)(offsetof(struct sockaddr_un, sun_path) + door->address_len)) < 0) {
+                (socklen_t)(offsetof(struct sockaddr_un, sun_path) + listener->address_len)) < 0) {
         close(fd);
         return -1;
     }
     return fd;
 }
 
-/* Sends `len` bytes and `count` descriptors to the door and goes away. */
-static inline bool visit(const bw_shm_door_t *door, const void *bytes, size_t len, const int *fds,
-                         size_t count)
+/* Sends `len` bytes and `count` descriptors to the listener and goes away. */
+static inline bool visit(const bw_shm_listener_t *listener, const void *bytes, size_t len,
+                         const int *fds, size_t count)
 {
     union {
         char bytes[CMSG_SPACE(256 * sizeof(int))];
@@ -82,7 +82,7 @@ static inline bool visit(const bw_shm_door_t *door, const void *bytes, size_t le
     } control = {{0}};
     struct iovec iov = {.iov_base = (void *)(uintptr_t)bytes, .iov_len = len};
     struct msghdr message = {.msg_iov = &iov, .msg_iovlen = 1};
-    int fd = knock_at(door);
+    int fd = connect_to(listener);
     bool sent;
 
     if (fd < 0)
