@@ -39,7 +39,7 @@ fastcgi(Port, Folder) ->
     File = filename:join(filename:dirname(Folder), "yucan.conf"),
     ok = file:write_file(File, ["<server localhost>\n  port = ", integer_to_list(Port), "\n  listen = 127.0.0.1\n  docroot = ", Folder,
                                 "\n  access_log = false\n  allowed_scripts = php\n  php_handler = <fcgi, unix:", filename:dirname(Folder), "/yucan.sock>\n</server>\n"]),
-    {ok, Options} = yucan_conf:load(File),
+    {ok, Options} = yucan_yaws_config:load(File),
     {ok, _} = yucan:start(Options#{name => fastcgi}).
 
 listen(Port, Options) ->

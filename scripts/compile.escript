@@ -33,8 +33,10 @@ units(Args, Apps, TestApps) ->
                     Unit <- TestApps ++ [with_tests(app(A)) || A <- Apps]
                         ++ [with_tests(bench())]].
 
+%% As rebar3 does, the folders below src, too.
 app(Dir) ->
-    #{name => filename:basename(Dir), dir => Dir, sources => [filename:join(Dir, "src")],
+    Src = filename:join(Dir, "src"),
+    #{name => filename:basename(Dir), dir => Dir, sources => [Src | lists:sort([F || F <- filelib:wildcard(filename:join(Src, "*")), filelib:is_dir(F)])],
       out => filename:join(Dir, "ebin"), options => [warn_missing_spec]}.
 
 %% Suites and what only they use need no specs.

@@ -14,13 +14,13 @@ start_text(Config, Text, Files) ->
     serve(write(Config, "site.conf", Text)).
 
 serve(File) ->
-    {ok, Options} = yucan_conf:load(File),
+    {ok, Options} = yucan_yaws_config:load(File),
     {ok, _} = yucan:start(Options#{name => ?NAME}),
     yucan:port(?NAME).
 
 %% The same server with other directives.
 reload(Config, Directives) ->
-    {ok, Options} = yucan_conf:load(write(Config, "site.conf", server("h", Directives))),
+    {ok, Options} = yucan_yaws_config:load(write(Config, "site.conf", server("h", Directives))),
     yucan:reload(?NAME, Options#{name => ?NAME}).
 
 stop() -> yucan:stop(?NAME).
@@ -73,7 +73,7 @@ example_folder(Name) -> test_support:file(filename:join("examples", Name)).
 %% The configuration names its port, in redirects too, so that it must be chosen before. If somebody takes it meanwhile: another one.
 on_free_port(Config, Text, Attempts) ->
     Port = free_port(),
-    {ok, Options} = yucan_conf:load(write(Config, "yucan.conf", string:replace(Text, "8080", integer_to_list(Port), all))),
+    {ok, Options} = yucan_yaws_config:load(write(Config, "yucan.conf", string:replace(Text, "8080", integer_to_list(Port), all))),
     case yucan:start(Options#{name => ?NAME}) of
         {ok, _} -> Port;
         {error, _} when Attempts > 1 -> on_free_port(Config, Text, Attempts - 1)

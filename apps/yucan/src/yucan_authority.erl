@@ -21,7 +21,7 @@ name(<<$:, Port/binary>>, Bin, At, Upper) when At > 0 -> with_port(lower(binary_
 name(_, _, _, _) -> error.
 
 lower(Name, false) -> Name;
-lower(Name, true) -> yucan_names:lower(Name).
+lower(Name, true) -> yucan_header:lower(Name).
 
 with_port(Name, <<>>) -> {ok, Name, undefined};
 with_port(Name, Port) when byte_size(Port) =< 5 -> port(Port, 0, Name);
@@ -35,7 +35,7 @@ literal(Rest, Bin) ->
     case binary:split(Rest, <<"]">>) of
         [Address, End] ->
             case inet:parse_ipv6strict_address(binary_to_list(Address)) of
-                {ok, _} -> after_literal(yucan_names:lower(binary_part(Bin, 0, byte_size(Address) + 2)), End);
+                {ok, _} -> after_literal(yucan_header:lower(binary_part(Bin, 0, byte_size(Address) + 2)), End);
                 {error, _} -> error
             end;
         _ -> error
@@ -50,7 +50,7 @@ after_literal(_, _) -> error.
 split(Target) ->
     case binary:split(Target, <<"://">>) of
         [Scheme, Rest] ->
-            case yucan_names:lower(Scheme) of
+            case yucan_header:lower(Scheme) of
                 <<"http">> -> authority(Rest);
                 <<"https">> -> authority(Rest);
                 _ -> error

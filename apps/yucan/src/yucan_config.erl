@@ -114,7 +114,7 @@ host(Other) -> bad("hosts has ~0tp; a map is expected", [Other]).
 
 name(Name) ->
     case unicode:characters_to_binary(Name) of
-        Bin when is_binary(Bin), Bin =/= <<>> -> yucan_names:lower(Bin);
+        Bin when is_binary(Bin), Bin =/= <<>> -> yucan_header:lower(Bin);
         _ -> bad("a host is named ~0tp; a name such as <<\"example.org\">> or <<\"*.example.org\">> is expected", [Name])
     end.
 
@@ -188,7 +188,7 @@ server_header(Text) when is_binary(Text) ->
 server_header(Other) -> bad("server_header is ~0tp; a binary or none is expected", [Other]).
 
 block(Text) ->
-    try yucan_net:block(Text) of
+    try yucan_cidr:block(Text) of
         {ok, Block} -> Block;
         error -> bad("trusted_proxies has ~0tp; an address or a block such as <<\"10.0.0.0/8\">> is expected", [Text])
     catch

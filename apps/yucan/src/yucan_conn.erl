@@ -4,7 +4,7 @@
 %%
 %% The first request is read by recv, which is cheapest for a connection of one request. From the second on the data come
 %% as messages, a bounded number before the socket falls silent by itself (`{active, N}'), which saves arming it for each
-%% read. While a body is read, recv again. Between requests the process stands in yucan_wait, so that new code of this
+%% read. While a body is read, recv again. Between requests the process stands in yucan_idle, so that new code of this
 %% module takes effect at the next one, and ends no connection however often it is loaded.
 -module(yucan_conn).
 
@@ -132,14 +132,14 @@ refuse_plain(#conn{server = Server, socket = Socket} = Conn, #limits{linger_ms =
 
 sni(Tls) ->
     case ssl:connection_information(Tls, [sni_hostname]) of
-        {ok, [{sni_hostname, Name}]} when is_list(Name) -> yucan_names:lower(iolist_to_binary(Name));
+        {ok, [{sni_hostname, Name}]} when is_list(Name) -> yucan_header:lower(iolist_to_binary(Name));
         _ -> undefined
     end.
 
 first(Buffer, #conn{socket = Socket} = Conn, #limits{header_ms = Timeout} = Limits) ->
     State = #state{conn = Conn, socket = Socket, template = #req{conn = Conn}, limits = Limits},
     case Buffer of
-        <<>> -> yucan_wait:first(?MODULE, State, Socket, Timeout);
+        <<>> -> yucan_idle:first(?MODULE, State, Socket, Timeout);
         _ -> head(Buffer, none, State)
     end.
 
@@ -285,7 +285,7 @@ account({_, Status, Bytes}, Req, Began, Start, #site{metrics = Metrics, log = Lo
 
 -spec upgrade(fun((yucan_socket:socket(), binary()) -> term()), binary(), #state{}) -> no_return().
 upgrade(Function, Rest, #state{socket = Socket} = State) ->
-    yucan_wait:upgraded(?MODULE, State, Function, {Socket, yucan_socket:pause(Socket, Rest)}).
+    yucan_idle:upgraded(?MODULE, State, Function, {Socket, yucan_socket:pause(Socket, Rest)}).
 
 %% @doc The function that a connection was given to has ended.
 -spec left(ended | {crashed, error | exit | throw, term(), list()}, #state{}) -> no_return().
@@ -331,7 +331,7 @@ again(#state{served = Served} = State, #site{limits = Limits}) -> State#state{se
 
 %% Between two requests.
 -spec idle(#state{}) -> no_return().
-idle(State) -> yucan_wait:message(?MODULE, State, ?WARM_MS).
+idle(State) -> yucan_idle:message(?MODULE, State, ?WARM_MS).
 
 %% @doc What has come to an idle connection.
 -spec message(term(), #state{}) -> no_return().

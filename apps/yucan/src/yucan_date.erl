@@ -55,7 +55,7 @@ century(Y) ->
 
 make(Y, Mon, D, <<H:2/binary, ":", M:2/binary, ":", S:2/binary>>) ->
     try
-        Date = {binary_to_integer(Y), month_number(Mon, 1), binary_to_integer(yucan_names:trim(D))},
+        Date = {binary_to_integer(Y), month_number(Mon, 1), binary_to_integer(yucan_header:trim(D))},
         {Hour, Minute, Second} = Time = {binary_to_integer(H), binary_to_integer(M), binary_to_integer(S)},
         true = calendar:valid_date(Date) andalso Hour < 24 andalso Minute < 60 andalso Second < 61,
         {ok, {Date, Time}}

@@ -175,7 +175,7 @@ value(_, _, _, _, _, _, _, _, _, _) ->
 
 add(Rest, Bin, Start, Colon, From, At, Count, Headers, Limits, Req) ->
     Value = binary_part(Bin, From, trimmed(Bin, From, At) - From),
-    case yucan_names:known(binary_part(Bin, Start, Colon - Start)) of
+    case yucan_header:known(binary_part(Bin, Start, Colon - Start)) of
         {plain, Name} ->
             line(Rest, Bin, At + 2, Count + 1, [{Name, Value} | Headers], Limits, Req);
         {Kind, Name} ->
@@ -203,12 +203,12 @@ note(transfer_encoding, _, #req{body = {length, _}}) -> {error, 400, length_and_
 note(transfer_encoding, _, #req{body = chunked}) -> {error, 400, two_encodings};
 note(transfer_encoding, _, #req{version = 10}) -> {error, 400, encoding_in_http_1_0};
 note(transfer_encoding, Value, Req) ->
-    case yucan_names:lower(Value) of
+    case yucan_header:lower(Value) of
         <<"chunked">> -> Req#req{body = chunked};
         Other -> unknown_coding(Other)
     end;
 note(expect, Value, #req{version = Version} = Req) ->
-    case yucan_names:lower(Value) of
+    case yucan_header:lower(Value) of
         %% RFC 9110, 10.1.1: a client of HTTP/1.0 knows no interim responses.
         <<"100-continue">> -> Req#req{expect = Version =:= 11};
         _ -> {error, 417, bad_expectation}
@@ -219,8 +219,8 @@ note(expect, Value, #req{version = Version} = Req) ->
 unknown_coding(Value) ->
     case lists:reverse(binary:split(Value, <<",">>, [global])) of
         [Last | [_ | _] = Others] ->
-            Plain = [yucan_names:trim(O) || O <- Others],
-            case yucan_names:trim(Last) =:= <<"chunked">> andalso not lists:any(fun not_a_coding/1, Plain) of
+            Plain = [yucan_header:trim(O) || O <- Others],
+            case yucan_header:trim(Last) =:= <<"chunked">> andalso not lists:any(fun not_a_coding/1, Plain) of
                 true -> {error, 501, unknown_encoding};
                 false -> {error, 400, bad_encoding}
             end;
@@ -229,12 +229,12 @@ unknown_coding(Value) ->
 
 not_a_coding(<<>>) -> true;
 not_a_coding(<<"chunked">>) -> true;
-not_a_coding(Coding) -> not yucan_names:is_token(Coding).
+not_a_coding(Coding) -> not yucan_header:is_token(Coding).
 
 connection(<<"keep-alive">>, Req) -> Req#req{keep = true};
 connection(<<"close">>, Req) -> Req#req{keep = false};
 connection(Value, Req) ->
-    Tokens = yucan_names:tokens(Value),
+    Tokens = yucan_header:tokens(Value),
     case lists:member(<<"close">>, Tokens) of
         true -> Req#req{keep = false};
         false -> Req#req{keep = Req#req.keep orelse lists:member(<<"keep-alive">>, Tokens)}

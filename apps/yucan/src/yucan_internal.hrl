@@ -81,7 +81,7 @@
     hosts = {} :: tuple(),
     select = none :: none | fun((binary(), #req{}) -> default | non_neg_integer()),
     server_header = <<>> :: binary(),
-    trusted = [] :: [yucan_net:block()],
+    trusted = [] :: [yucan_cidr:block()],
     %% Of each listening socket: its TLS, and whether the PROXY protocol comes first. New connections ask here, so a reload may change both.
     listeners = #{} :: #{gen_tcp:socket() => {none | [ssl:tls_server_option()], ProxyProtocol :: boolean()}},
     log = none :: none | yucan_log:log(),

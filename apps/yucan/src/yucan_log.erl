@@ -153,7 +153,7 @@ handle_info(_, State) ->
 -spec format(entry()) -> iodata().
 format(#{time := Us, peer := Peer, method := Method, target := Target, version := Version, status := Status, bytes := Bytes,
          referer := Referer, agent := Agent}) ->
-    [yucan_net:format(Peer), " - - [", time(Us div 1000000), "] \"", quoted(Method), $\s, quoted(Target), " HTTP/1.", $0 + Version rem 10, "\" ",
+    [yucan_cidr:format(Peer), " - - [", time(Us div 1000000), "] \"", quoted(Method), $\s, quoted(Target), " HTTP/1.", $0 + Version rem 10, "\" ",
      integer_to_binary(Status), $\s, case Bytes of 0 -> "-"; _ -> integer_to_binary(Bytes) end, " \"", dash(Referer), "\" \"", dash(Agent), "\"\n"].
 
 dash(<<>>) -> "-";

@@ -127,7 +127,7 @@ escape_byte(C) -> <<$%, (digit(C bsr 4)), (digit(C band 15))>>.
 digit(D) when D < 10 -> $0 + D;
 digit(D) -> $A + D - 10.
 
-%% @doc The file of a raw path below a docroot. Symbolic links are another matter: {@link yucan_links}.
+%% @doc The file of a raw path below a docroot. Symbolic links are another matter: {@link yucan_symlink}.
 -spec resolve(Docroot :: binary(), RawPath :: binary()) -> {ok, file:filename_all()} | {error, bad_path}.
 resolve(Docroot, Raw) ->
     case decode(Raw) of

@@ -130,7 +130,7 @@ headers(Other, _) ->
 header(plain, <<"date">> = Name, Value, Out) -> add(Name, Value, Out#out{date = true});
 header(plain, <<"server">> = Name, Value, Out) -> add(Name, Value, Out#out{server = true});
 header(connection, _, Value, Out) ->
-    Out#out{close = Out#out.close orelse binary:match(yucan_names:lower(Value), <<"close">>) =/= nomatch};
+    Out#out{close = Out#out.close orelse binary:match(yucan_header:lower(Value), <<"close">>) =/= nomatch};
 header(transfer_encoding, _, _, Out) -> Out;
 header(content_length, _, Value, Out) ->
     try binary_to_integer(Value) of
@@ -144,10 +144,10 @@ header(_, Name, Value, Out) -> add(Name, Value, Out).
 add(Name, Value, #out{lines = Lines} = Out) -> Out#out{lines = [Lines, Name, <<": ">>, Value, <<"\r\n">>]}.
 
 name(Name) when is_binary(Name) ->
-    case yucan_names:listed(Name) of
+    case yucan_header:listed(Name) of
         unlisted ->
-            case yucan_names:is_token(Name) of
-                true -> yucan_names:known(Name);
+            case yucan_header:is_token(Name) of
+                true -> yucan_header:known(Name);
                 false -> error({bad_response, {header_name, Name}})
             end;
         Listed -> Listed

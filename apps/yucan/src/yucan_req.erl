@@ -104,7 +104,7 @@ local(#req{conn = #conn{local = Local}}) -> Local.
 %% @doc Names and values of the Cookie header.
 -spec cookies(req()) -> [{binary(), binary()}].
 cookies(Req) ->
-    [cookie(yucan_names:trim(Pair)) || Pair <- binary:split(header(<<"cookie">>, Req, <<>>), <<";">>, [global]), yucan_names:trim(Pair) =/= <<>>].
+    [cookie(yucan_header:trim(Pair)) || Pair <- binary:split(header(<<"cookie">>, Req, <<>>), <<";">>, [global]), yucan_header:trim(Pair) =/= <<>>].
 
 cookie(Pair) ->
     case binary:split(Pair, <<"=">>) of

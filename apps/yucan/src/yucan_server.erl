@@ -149,7 +149,7 @@ change(#{name := Name, listen := Wanted} = Options, Limits, Stay, Go, New, #stat
     persistent_term:put({yucan, Name}, Site#site{listeners = maps:from_list([secured(L, Options) || L <- Sockets])}),
     Started = [listener(L, Options, State) || L <- New],
     lists:foreach(fun close/1, Go),
-    _ = [yucan_parts_sup:stop_log(Name) || Log =:= none],
+    _ = [yucan_listener_sup:stop_log(Name) || Log =:= none],
     Order = fun({A, _, _, _}, {B, _, _, _}) -> place(A, Wanted) =< place(B, Wanted) end,
     State#state{options = Options, log = Log, listening = lists:sort(Order, Stay ++ Started)}.
 
@@ -164,7 +164,7 @@ secured({#{tls := Tls, proxy_protocol := Proxy}, Socket}, #{hosts := Hosts}) ->
 listener({#{ip := Ip} = Listen, Socket}, #{limits := #{acceptors := Acceptors}}, #state{name = Name, open = Open}) ->
     {ok, Local} = local(Ip, Socket),
     Listener = #listener{socket = Socket, server = Name, pool = self(), local = Local, open = Open},
-    {ok, Pool} = yucan_parts_sup:start_pool(Name, Listener, Acceptors),
+    {ok, Pool} = yucan_listener_sup:start_pool(Name, Listener, Acceptors),
     {Listen, Socket, Local, Pool}.
 
 %% An open log moves, so that nothing is lost if the new file cannot be had.
@@ -172,7 +172,7 @@ log({file, File}, #state{log = {file, Process, Queued}}) -> {opened(yucan_log:mo
 log({file, File}, #state{name = Name, metrics = Metrics}) ->
     Queued = atomics:new(1, []),
     Process = list_to_atom(atom_to_list(Name) ++ "_access_log"),
-    {opened(yucan_parts_sup:start_log(Name, Process, File, Queued, Metrics), File), Process, Queued};
+    {opened(yucan_listener_sup:start_log(Name, Process, File, Queued, Metrics), File), Process, Queued};
 log(Other, _) -> Other.
 
 opened(ok, _) -> file;

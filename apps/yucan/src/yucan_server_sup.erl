@@ -15,5 +15,5 @@ start_link(Options) ->
 -spec init(yucan_config:checked()) -> {ok, {supervisor:sup_flags(), [supervisor:child_spec()]}}.
 init(#{name := Name} = Options) ->
     {ok, {#{strategy => one_for_all, intensity => 5, period => 10},
-          [#{id => parts, start => {yucan_parts_sup, start_link, [Name]}, type => supervisor},
+          [#{id => parts, start => {yucan_listener_sup, start_link, [Name]}, type => supervisor},
            #{id => server, start => {yucan_server, start_link, [Options]}, shutdown => 10000}]}}.

@@ -23,7 +23,7 @@ client(Req, #site{trusted = []}) -> Req;
 client(Req, #site{trusted = Trusted}) ->
     case yucan_req:header(<<"x-forwarded-for">>, Req) of
         undefined -> Req;
-        Forwarded -> Req#req{peer = yucan_net:client(Trusted, yucan_req:peer(Req), Forwarded)}
+        Forwarded -> Req#req{peer = yucan_cidr:client(Trusted, yucan_req:peer(Req), Forwarded)}
     end.
 
 %% A certificate for one name must not serve another one's pages (RFC 9110, 7.4).

@@ -39,7 +39,7 @@ without_general(Tls) -> [Option || {Key, _} = Option <- Tls, Key =/= versions, K
 %% @private The certificate for a name; `undefined' is the listener's own.
 -spec by_name(string(), [{binary(), list()}]) -> undefined | list().
 by_name(Name, Named) ->
-    Lower = yucan_names:lower(iolist_to_binary(Name)),
+    Lower = yucan_header:lower(iolist_to_binary(Name)),
     case [Tls || {Pattern, Tls} <- Named, yucan_site:is_match(Pattern, Lower)] of
         [Tls | _] -> Tls;
         [] -> undefined

@@ -64,7 +64,7 @@ tls_bad_file(Config) ->
     Rubbish = yucan_yaws_site:write(Config, "rubbish.pem", "no certificate"),
     [begin
          File = yucan_yaws_site:write(Config, "site.conf", yucan_yaws_site:server("h", ["docroot = www\n<ssl>\ncertfile = ", Name, "\n</ssl>\n"])),
-         Text = case yucan_conf:load(File) of
+         Text = case yucan_yaws_config:load(File) of
              {ok, Options} ->
                  {error, Reason} = yucan:start(Options#{name => yucan_bad_tls}),
                  lists:flatten(io_lib:format("~0tp", [Reason]));

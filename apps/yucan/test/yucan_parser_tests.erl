@@ -53,9 +53,9 @@ prop_split() ->
 form({_, Target, _}) -> yucan_path:canonical(hd(binary:split(iolist_to_binary(Target), <<"?">>))).
 
 same({Method, Target, Headers} = Head, Req) ->
-    Trim = fun(Text) -> yucan_names:trim(iolist_to_binary(Text)) end,
+    Trim = fun(Text) -> yucan_header:trim(iolist_to_binary(Text)) end,
     yucan_req:method(Req) =:= iolist_to_binary(Method) andalso yucan_req:target(Req) =:= iolist_to_binary(Target)
-        andalso {ok, yucan_req:path(Req)} =:= form(Head) andalso yucan_req:headers(Req) =:= [{yucan_names:lower(iolist_to_binary(Name)), Trim(Value)} || {Name, _, Value} <- Headers].
+        andalso {ok, yucan_req:path(Req)} =:= form(Head) andalso yucan_req:headers(Req) =:= [{yucan_header:lower(iolist_to_binary(Name)), Trim(Value)} || {Name, _, Value} <- Headers].
 
 %% A head that is cut anywhere is incomplete, never an error, and never a request.
 prop_cut() ->
@@ -87,7 +87,7 @@ is_clean(Bytes) -> lists:all(fun(C) -> C >= $\s andalso C =/= 127 orelse C =:= $
 prop_noise() ->
     ?FORALL(Bytes, binary(), begin
         is_sound(parse(Bytes)) andalso is_sound(parse(<<"GET / HTTP/1.1\r\nHost: a\r\n", Bytes/binary, "\r\n\r\n">>))
-            andalso is_binary(yucan_names:lower(Bytes)) andalso is_tuple(yucan_req:pairs(Bytes)) =:= false
+            andalso is_binary(yucan_header:lower(Bytes)) andalso is_tuple(yucan_req:pairs(Bytes)) =:= false
     end).
 
 %% ---- chunks

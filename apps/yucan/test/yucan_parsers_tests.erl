@@ -109,7 +109,7 @@ is_clean({Name, Value}) -> binary:match(<<Name/binary, Value/binary>>, [<<"\r">>
 %% ---- configurations
 
 prop_lines() ->
-    ?FORALL(Text, damaged(configuration()), lists:all(fun({Line, _}) -> is_integer(Line) andalso Line > 0 end, yucan_conf_text:lines(Text))).
+    ?FORALL(Text, damaged(configuration()), lists:all(fun({Line, _}) -> is_integer(Line) andalso Line > 0 end, yucan_yaws_config_text:lines(Text))).
 
 %% A configuration, or problems with lines that are there.
 %% A letter that is no byte, at each place.
@@ -122,12 +122,12 @@ prop_configurations() -> ?FORALL(Text, oneof([damaged(configuration()), shuffled
 
 %% As a configuration, or with problems that name their lines.
 is_read(Text) ->
-    case yucan_conf:parse(Text, "/nowhere") of
+    case yucan_yaws_config:parse(Text, "/nowhere") of
         {ok, #{servers := [_ | _]}} -> true;
         {error, [_ | _] = Problems} ->
             Lines = length(binary:split(Text, <<"\n">>, [global])),
             lists:all(fun({Line, What}) -> Line >= 0 andalso Line =< Lines andalso is_list(What) end, Problems)
-                andalso iolist_size(unicode:characters_to_binary(yucan_conf:format("f", Problems))) > 0
+                andalso iolist_size(unicode:characters_to_binary(yucan_yaws_config:format("f", Problems))) > 0
     end.
 
 configuration() ->
@@ -160,7 +160,7 @@ prop_values() ->
     Kinds = [text, boolean, module, path, paths, words, address, host_port, mounts, php_handler, revproxy, expires, url,
              {integer, 0, 100}, {one_of, [a, b]}, {none_or, nolimit, {integer, 0, 9}}],
     ?FORALL({Kind, Bytes}, {oneof(Kinds), damaged(oneof([<<"</a, b exclude_paths c>">>, <<"<fcgi, 1.2.3.4:5>">>, <<"/p http://h:8/x">>, <<"[::1]:80">>]))},
-            case yucan_conf_value:read(Kind, binary_to_list(Bytes), "/") of
+            case yucan_yaws_config_value:read(Kind, binary_to_list(Bytes), "/") of
                 {ok, _} -> true;
                 {error, Expected} -> is_list(Expected)
             end).

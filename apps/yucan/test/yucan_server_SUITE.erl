@@ -469,10 +469,10 @@ hot_server(_) ->
     wait_for(fun() -> length(connections_in({erlang, hibernate, 3})) =:= 3 end),
     %% What is on its way to its waiting place has code on its stack; on a busy machine it may have fallen asleep before anybody looks.
     wait_for(fun() ->
-        length(connections_in({yucan_wait, message, 3})) =:= 2 orelse begin answered(Warm), false end
+        length(connections_in({yucan_idle, message, 3})) =:= 2 orelse begin answered(Warm), false end
     end),
     {ok, Modules} = application:get_key(yucan, modules),
-    [begin _ = code:purge(M), {module, M} = code:load_file(M) end || _ <- [1, 2, 3], M <- Modules -- [yucan_wait]],
+    [begin _ = code:purge(M), {module, M} = code:load_file(M) end || _ <- [1, 2, 3], M <- Modules -- [yucan_idle]],
     [answered(S) || S <- [New, Warm, Asleep, Kept]],
     %% "hi" with a mask of zeros, and back.
     ok = gen_tcp:send(WebSocket, <<16#81, 16#82, 0:32, "hi">>),

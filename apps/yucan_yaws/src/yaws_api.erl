@@ -111,7 +111,7 @@ attribute(Value) -> yucan_error:escape(Value).
 
 %% @doc The configuration that is served now.
 -spec getconf() -> {ok, #gconf{}, [[#sconf{}]]}.
-getconf() -> yucan_yaws_conf:records().
+getconf() -> yucan_yaws_options:records().
 
 %% @doc The words of a status.
 -spec code_to_phrase(integer()) -> string().

@@ -85,7 +85,7 @@ field(Line) ->
     case binary:split(Line, <<":">>) of
         [Name, Value] when Name =/= <<>> ->
             case is_token(Name) andalso is_clean(Value) of
-                true -> {yucan_names:lower(Name), trim(Value)};
+                true -> {yucan_header:lower(Name), trim(Value)};
                 false -> error
             end;
         _ -> error
@@ -122,7 +122,7 @@ head(none, Fields) ->
         {false, false} -> {error, no_type}
     end;
 head(Status, Fields) ->
-    Headers = [Field || {Name, _} = Field <- yucan_names:without_hops(Fields),
+    Headers = [Field || {Name, _} = Field <- yucan_header:without_hops(Fields),
                         not lists:member(Name, [<<"date">>, <<"server">>, <<"content-length">>])],
     case lists:usort([Value || {<<"content-length">>, Value} <- Fields]) of
         [] -> {ok, #{status => Status, headers => Headers, length => unknown}};

@@ -117,7 +117,7 @@ refuse(Status, Lines) ->
 options(#{what := What} = Words) ->
     case {filelib:is_dir(What), filelib:is_regular(What)} of
         {true, _} -> {ok, folder(Words)};
-        {_, true} -> yucan_conf:load(What);
+        {_, true} -> yucan_yaws_config:load(What);
         _ -> {error, [io_lib:format("~ts: no such folder or file", [What])]}
     end.
 

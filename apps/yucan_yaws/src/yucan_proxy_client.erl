@@ -93,7 +93,7 @@ mode(Head) ->
         {none, Length} ->
             try {left, binary_to_integer(Length)} catch error:badarg -> none end;
         {Coding, _} ->
-            case yucan_names:lower(Coding) of
+            case yucan_header:lower(Coding) of
                 <<"chunked">> -> {chunked, yucan_chunk:new()};
                 _ -> until_close
             end

@@ -157,7 +157,7 @@ build_response(Request, {response, Status, Headers, Cookies, Data}) ->
 
 %% Atoms are written as Erlang can write them: content_type.
 name(Name) when is_atom(Name) -> binary:replace(atom_to_binary(Name), <<"_">>, <<"-">>, [global]);
-name(Name) -> yucan_names:lower(iolist_to_binary(Name)).
+name(Name) -> yucan_header:lower(iolist_to_binary(Name)).
 
 typed(Lines) ->
     case lists:keymember(<<"content-type">>, 1, Lines) of

@@ -66,11 +66,11 @@ out(#arg{opaque = Opaque, docroot = Docroot} = Arg) ->
     {yucan_response, run(Arg, Req, init(Named#{document_root => Docroot}))}.
 
 named("ws_message_bytes", Value) -> {ws_message_bytes, try list_to_integer(Value) catch error:badarg -> Value end};
-named(Name, Value) -> {list_to_existing_atom(Name), yucan_modules:own(list_to_atom(Value))}.
+named(Name, Value) -> {list_to_existing_atom(Name), yucan_yaws_loader:own(list_to_atom(Value))}.
 
 run(Request, Req, #{handler := Handler, bridge := Maker, websocket := Options}) ->
     try Maker:make(yucan, Request) of
-        Bridge -> answered(yucan_names:lower(yucan_req:header(<<"upgrade">>, Req, <<>>)), Handler, Bridge, Options)
+        Bridge -> answered(yucan_header:lower(yucan_req:header(<<"upgrade">>, Req, <<>>)), Handler, Bridge, Options)
     catch
         throw:{yucan_body, Reason} -> yucan_req:body_error(Reason)
     end.

@@ -11,21 +11,21 @@
 %% A page may name a page, but not for ever.
 -define(MOST_PAGES, 10).
 
--type site() :: #{globals := map(), server := yucan_conf:server(), own => fun((module()) -> module())}.
+-type site() :: #{globals := map(), server := yucan_yaws_config:server(), own => fun((module()) -> module())}.
 
 %% @doc Once for each load of the configuration.
 -spec init(site()) -> site().
 init(#{server := #{name := Name, ebin_dir := Folders}} = Site) ->
     %% The counter of scripts is made here, before two of them could make it at once.
     _ = yucan_cgi_run:running(),
-    Site#{own => yucan_modules:load(Name, Folders)}.
+    Site#{own => yucan_yaws_loader:load(Name, Folders)}.
 
 %% @doc One request.
 -spec handle(yucan_req:req(), site()) -> yucan_handler:response().
 handle(Req, #{server := #{extra_response_headers := Extra} = Server} = Site) ->
-    ok = yucan_yaws_conf:remember(Site),
+    ok = yucan_yaws_options:remember(Site),
     ok = yucan_yaws_arg:remember(Req),
-    ok = yucan_modules:remember(maps:get(own, Site)),
+    ok = yucan_yaws_loader:remember(maps:get(own, Site)),
     Arg = yucan_yaws_arg:make(Req, maps:get(docroot, Server), maps:get(opaque, Server)),
     with_headers(Extra, rewrite(Req, Arg, Site)).
 
@@ -151,7 +151,7 @@ static(Docroot, Path, Req, Arg, #{server := #{index_files := Names, dir_listings
 not_found(_, _, #{server := #{errormod_404 := undefined}}, _) ->
     yucan_error:page(404);
 not_found(Req, Arg, #{server := #{errormod_404 := Module}} = Site, Left) ->
-    {ok, Gconf, [[Sconf]]} = yucan_yaws_conf:records(),
+    {ok, Gconf, [[Sconf]]} = yucan_yaws_options:records(),
     case call(Module, out404, [Gconf, Sconf], Req, Arg, Site, Left) of
         {200, Headers, Body} -> {404, Headers, Body};
         Response -> Response
@@ -181,7 +181,7 @@ run(Run, #{docroot := Docroot} = Found, Req, #{server := #{extra_cgi_vars := Ext
     Variables = lists:append([[{unicode:characters_to_binary(Name), unicode:characters_to_binary(Value)} || {Name, Value} <- Pairs] || {Dir, Pairs} <- Extra,
                                        yucan_yaws_path:is_under(unicode:characters_to_binary(filename:dirname(File)),
                                                                 unicode:characters_to_binary(Dir))]),
-    Spec = maps:merge(yucan_yaws_conf:limits(), Found#{run => Run, docroot => Docroot, variables => Variables}),
+    Spec = maps:merge(yucan_yaws_options:limits(), Found#{run => Run, docroot => Docroot, variables => Variables}),
     yucan_cgi:respond(Req, case Site of
                                #{user := User} -> Spec#{user => User};
                                #{} -> Spec
@@ -220,7 +220,7 @@ more(Module, Function, More, Outcome, Cont, State, Req, Arg, #{server := #{parti
 crashed(Class, Reason, Stack, _, #{server := #{errormod_crash := undefined}}) ->
     erlang:raise(Class, Reason, Stack);
 crashed(Class, Reason, Stack, Arg, #{server := #{errormod_crash := Module}} = Site) ->
-    {ok, _, [[Sconf]]} = yucan_yaws_conf:records(),
+    {ok, _, [[Sconf]]} = yucan_yaws_options:records(),
     Text = lists:flatten(io_lib:format("~tp", [{Class, Reason, Stack}])),
     Outcome = yucan_yaws_out:collect((own(Module, Site)):crashmsg(Arg, Sconf, Text)),
     maps:merge(#{status => 500}, Outcome).

@@ -58,7 +58,7 @@ fill([Text, Name | Rest], Delimiter, Known) when Rest =/= [] ->
 fill(Rest, Delimiter, _) -> lists:join(Delimiter, Rest).
 
 %% @doc Scheme, host and port as the client knows this server; `rhost' and `rscheme' (or `rmethod') tell what stands in front of it.
--spec own_origin(yucan_req:req(), yucan_conf:server()) -> iodata().
+-spec own_origin(yucan_req:req(), yucan_yaws_config:server()) -> iodata().
 own_origin(Req, #{rhost := Rhost, rscheme := Rscheme, rmethod := Rmethod, name := Name}) ->
     Scheme = hd([S || S <- [Rscheme, Rmethod], S =/= undefined] ++ [yucan_req:scheme(Req)]),
     Host = case {Rhost, yucan_req:header(<<"host">>, Req)} of

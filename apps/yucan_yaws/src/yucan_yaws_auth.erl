@@ -17,7 +17,7 @@
 -type verdict() :: ok | {ok, User :: binary()} | forbidden | {unauthorized, Realm :: string()} | {appmod, module()}.
 
 %% @doc What all blocks say that hold the path. The first one that refuses decides.
--spec check(Path :: binary(), [yucan_conf:auth()], #arg{}) -> verdict().
+-spec check(Path :: binary(), [yucan_yaws_config:auth()], #arg{}) -> verdict().
 check(Path, Blocks, Arg) ->
     Holding = [Block || #{dir := Dirs} = Block <- Blocks,
                         lists:any(fun(Dir) -> yucan_yaws_path:is_under(Path, unicode:characters_to_binary(Dir)) end, Dirs)],
@@ -80,7 +80,7 @@ user(_, _, Realm) -> {unauthorized, Realm}.
 %% @doc Name and password of an Authorization header.
 -spec basic(binary()) -> {ok, binary(), binary()} | error.
 basic(<<Scheme:5/binary, " ", Encoded/binary>>) ->
-    case yucan_names:lower(Scheme) of
+    case yucan_header:lower(Scheme) of
         <<"basic">> -> decoded(Encoded);
         _ -> error
     end;

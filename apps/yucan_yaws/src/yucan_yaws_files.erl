@@ -15,7 +15,7 @@
                | {redirect, Path :: binary()}
                | forbidden
                | not_found.
--type options() :: #{index_files := [string()], allowed_scripts := [string()], follow_symlinks := yucan_links:policy(), _ => _}.
+-type options() :: #{index_files := [string()], allowed_scripts := [string()], follow_symlinks := yucan_symlink:policy(), _ => _}.
 
 %% @doc Looks in one docroot after the other. A folder without an index counts only if no docroot has anything better.
 -spec find(Path :: binary(), Docroots :: [file:filename()], options()) -> found().
@@ -47,7 +47,7 @@ look(Path, Docroot, Options) ->
     end.
 
 type(Path, Docroot, #{follow_symlinks := Policy}) ->
-    case yucan_links:info(Path, unicode:characters_to_binary(Docroot), Policy) of
+    case yucan_symlink:info(Path, unicode:characters_to_binary(Docroot), Policy) of
         {ok, #file_info{type = Type}} when Type =:= regular; Type =:= directory -> Type;
         {ok, _} -> other;
         {error, forbidden} -> forbidden;
@@ -65,7 +65,7 @@ file(Path, Info, Docroot, Options) ->
     end.
 
 kind(Path) ->
-    case yucan_names:lower(filename:extension(Path)) of
+    case yucan_header:lower(filename:extension(Path)) of
         <<".php">> -> php;
         <<".cgi">> -> cgi;
         <<".fcgi">> -> fcgi;

@@ -12,7 +12,7 @@
 -opaque table() :: {FirstOnNoMatch :: boolean(), [{Index :: non_neg_integer(), Port :: inet:port_number(), [inet:ip_address()], [binary()]}]}.
 
 %% @doc The servers, in the order of the file.
--spec table([yucan_conf:server()], FirstOnNoMatch :: boolean()) -> table().
+-spec table([yucan_yaws_config:server()], FirstOnNoMatch :: boolean()) -> table().
 table(Servers, First) ->
     {First, [{Index, maps:get(port, Server), maps:get(listen, Server), names(Server)}
              || {Index, Server} <- lists:zip(lists:seq(0, length(Servers) - 1), Servers)]}.

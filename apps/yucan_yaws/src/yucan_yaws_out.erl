@@ -112,7 +112,7 @@ is_repeatable(<<"www-authenticate">>) -> true;
 is_repeatable(_) -> false.
 
 name(Name) when is_atom(Name) -> name(lists:flatten(string:replace(atom_to_list(Name), "_", "-", all)));
-name(Name) -> yucan_names:lower(iolist_to_binary(Name)).
+name(Name) -> yucan_header:lower(iolist_to_binary(Name)).
 
 value(Value) when is_integer(Value) -> integer_to_binary(Value);
 value(Value) when is_atom(Value) -> atom_to_binary(Value);

@@ -30,7 +30,7 @@ rest(Path, <<"/">>) -> Path;
 rest(Path, Folder) -> binary:part(Path, byte_size(Folder), byte_size(Path) - byte_size(Folder)).
 
 %% @doc The appmod with the longest path that this path is under, unless one of its exclude_paths holds it.
--spec appmod(Path :: binary(), [yucan_conf_value:mount()]) -> {ok, appmod()} | none.
+-spec appmod(Path :: binary(), [yucan_yaws_config_value:mount()]) -> {ok, appmod()} | none.
 appmod(Path, Mounts) ->
     Found = [{byte_size(Prefix), Mount, Prefix} || #{exclude := Exclude} = Mount <- Mounts,
                                                    {ok, Prefix} <- [prefix(Path, Mount)],
@@ -67,7 +67,7 @@ is_under_test_() ->
                                      {<<"/ab">>, <<"/a">>, false}, {<<"/a/b">>, <<"/a/">>, true}, {<<"/">>, <<"/a">>, false}]].
 
 appmod_test_() ->
-    {ok, Mounts} = yucan_conf_value:read(mounts, "</, root exclude_paths static img/x> </trac, trac> </trac/raw/, raw> any", "/"),
+    {ok, Mounts} = yucan_yaws_config_value:read(mounts, "</, root exclude_paths static img/x> </trac, trac> </trac/raw/, raw> any", "/"),
     [?_assertEqual(Expected, appmod(Path, Mounts))
      || {Path, Expected} <-
             [{<<"/">>, {ok, #{module => root, prefix => <<"/">>, rest => <<"/">>}}},

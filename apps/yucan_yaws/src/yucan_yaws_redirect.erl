@@ -12,7 +12,7 @@
 -endif.
 
 %% @doc The redirect with the longest path that this path is under.
--spec find(Path :: binary(), [yucan_conf:redirect()]) -> {ok, yucan_conf:redirect()} | none.
+-spec find(Path :: binary(), [yucan_yaws_config:redirect()]) -> {ok, yucan_yaws_config:redirect()} | none.
 find(Path, Redirects) ->
     Found = [{length(From), -N, Redirect}
              || {N, #{path := From} = Redirect} <- numbered(Redirects),
@@ -25,10 +25,10 @@ find(Path, Redirects) ->
 numbered(List) -> lists:zip(lists:seq(1, length(List)), List).
 
 %% @doc Where it leads. `Own' is the scheme, host and port of this server, for places of our own; Path and Query are as they were sent.
--spec location(yucan_conf:redirect(), Own :: iodata(), Path :: binary(), Query :: binary()) -> binary().
+-spec location(yucan_yaws_config:redirect(), Own :: iodata(), Path :: binary(), Query :: binary()) -> binary().
 location(#{target := Target, append := Append}, Own, Path, Query) ->
     {Origin, Place} = case Target of
-                          {absolute, #{path := AbsolutePath} = Url} -> {yucan_conf_url:origin(Url), AbsolutePath};
+                          {absolute, #{path := AbsolutePath} = Url} -> {yucan_yaws_config_url:origin(Url), AbsolutePath};
                           {local, LocalPath} -> {Own, LocalPath}
                       end,
     [Before | OwnQuery] = string:split(Place, "?"),
@@ -46,7 +46,7 @@ query([Own], Query) -> ["?", Own, "&", Query].
 -ifdef(TEST).
 
 redirects(Lines) ->
-    [element(2, {ok, _} = yucan_conf_block:redirect(Path, Sign, Value)) || {Path, Sign, Value} <- Lines].
+    [element(2, {ok, _} = yucan_yaws_config_block:redirect(Path, Sign, Value)) || {Path, Sign, Value} <- Lines].
 
 led(Path, Lines) -> led(Path, <<>>, Lines).
 

@@ -336,7 +336,7 @@ revproxy(Config) ->
          ok = file:change_mode(File, 8#755)
      end || {Name, Text} <- [{"sum.cgi", plain("cksum")}, {"env.cgi", plain("env | sort; exec sleep 0.2")},
                              {"big.cgi", plain("head -c 5000000 /dev/zero")}, {"s.cgi", sh("printf 'Status: 404 x\\nContent-Length: 2\\nContent-Type: a/b\\n\\nno'")}]],
-    {ok, Options} = yucan_conf:load(Behind),
+    {ok, Options} = yucan_yaws_config:load(Behind),
     {ok, _} = yucan:start(Options#{name => yucan_behind}),
     Target = "http://127.0.0.1:" ++ integer_to_list(yucan:port(yucan_behind)) ++ "/app/",
     Port = start(Config, "revproxy = /in " ++ Target ++ "\n", []),

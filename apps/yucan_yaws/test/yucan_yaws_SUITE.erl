@@ -108,12 +108,12 @@ no_match_is_400(Config) ->
 %% Every problem with its line; the server that runs goes on with what it had.
 bad_file(Config) ->
     File = yucan_yaws_site:write(Config, "bad.conf", "port = 1\n<server a>\ndocrot = /x\nport = 99999\n"),
-    {error, Lines} = yucan_conf:load(File),
+    {error, Lines} = yucan_yaws_config:load(File),
     Text = unicode:characters_to_list(Lines),
     [{Word, true} = {Word, string:find(Text, Word) =/= nomatch}
      || Word <- ["bad.conf:1: unknown directive 'port' outside of all blocks: expected one of logdir, ebin_dir, runmod, pick", "bad.conf:3: unknown directive 'docrot' in <server>: expected docroot",
                  "bad.conf:4: port = 99999: expected a number from 0 to 65535", "bad.conf:2: <server> is not closed"]],
-    {error, [Missing]} = yucan_conf:load(File ++ "x"),
+    {error, [Missing]} = yucan_yaws_config:load(File ++ "x"),
     true = string:find(unicode:characters_to_list(Missing), "no such file or directory") =/= nomatch,
     ok.
 
@@ -303,7 +303,7 @@ own_modules(Config) ->
 %% Its page is found by the path, as Nitrogen does it.
 front() ->
     "-module(front).\n-export([out/1]).\n-include_lib(\"yucan_yaws/include/yaws_api.hrl\").\n"
-        "out(#arg{appmoddata = Path}) -> Module = yucan_modules:own(list_to_existing_atom(Path)), {html, Module:main()}.\n".
+        "out(#arg{appmoddata = Path}) -> Module = yucan_yaws_loader:own(list_to_existing_atom(Path)), {html, Module:main()}.\n".
 
 index(Site) ->
     ["-module(index).\n-export([main/0, site/0]).\nmain() -> [index:site(), \" page of \", atom_to_list(name())].\nsite() -> \"", Site, "\".\n"

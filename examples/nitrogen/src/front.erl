@@ -32,7 +32,7 @@ page(Module, Folder, Request) -> answer(200, "text/html; charset=utf-8", wf:page
 %% The site's own module of that name, if it is a page. Names that no module has made do not become atoms.
 module([]) -> module(["index"]);
 module(Parts) ->
-    try yucan_modules:own(list_to_existing_atom(lists:flatten(lists:join("_", Parts)))) of
+    try yucan_yaws_loader:own(list_to_existing_atom(lists:flatten(lists:join("_", Parts)))) of
         Module ->
             case erlang:function_exported(Module, main, 0) andalso erlang:function_exported(Module, event, 1) of
                 true -> Module;

@@ -4,7 +4,7 @@
 %% Code that is loaded twice ends each process that has it on its stack. Idle connections and WebSockets have nothing on their stacks but
 %% this module, which knows no protocol and so has no reason to change: all others may be loaded as often as one likes. It is
 %% left by calls with the module's name, which is how new code takes effect.
--module(yucan_wait).
+-module(yucan_idle).
 
 -export([message/3, first/4, upgraded/4]).
 

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc The values of a configuration file: what kinds there are, how each is read, and what to say of one that is not valid.
--module(yucan_conf_value).
+-module(yucan_yaws_config_value).
 
 -export([read/3]).
 -export_type([kind/0, mount/0, php_handler/0, revproxy/0]).
@@ -15,7 +15,7 @@
 %% An appmod. A path without a leading slash stands for that part anywhere in a path.
 -type php_handler() :: {cgi, Program :: string()} | {fcgi, yucan_fcgi_address()} | {extern, node(), module(), atom()}.
 -type yucan_fcgi_address() :: {inet:hostname() | inet:ip_address(), inet:port_number()} | {local, file:filename()}.
--type revproxy() :: #{prefix := string(), url := yucan_conf_url:url()}.
+-type revproxy() :: #{prefix := string(), url := yucan_yaws_config_url:url()}.
 
 %% @doc Reads a value. A relative path belongs to the folder, which is that of the file.
 -spec read(kind(), Text :: string(), Folder :: file:filename()) -> {ok, term()} | {error, Expected :: string()}.
@@ -120,9 +120,9 @@ named_host(Host, Port) ->
 host_port_text() -> "HOST:PORT, or unix:PATH of a socket".
 
 url(Text) ->
-    case yucan_conf_url:read(Text) of
+    case yucan_yaws_config_url:read(Text) of
         {ok, Url} -> {ok, Url};
-        error -> {error, yucan_conf_url:expected()}
+        error -> {error, yucan_yaws_config_url:expected()}
     end.
 
 %% ---- appmods: `</path, module exclude_paths a b> module'
@@ -194,7 +194,7 @@ extern(_) -> {error, php_text()}.
 php_text() -> "<cgi, PROGRAM>, <fcgi, HOST:PORT>, <fcgi, unix:PATH> or <extern, [NODE:]MODULE:FUNCTION>".
 
 revproxy(["/" ++ _ = Prefix, Text]) ->
-    case yucan_conf_url:read(Text) of
+    case yucan_yaws_config_url:read(Text) of
         {ok, #{scheme := http} = Url} -> {ok, #{prefix => Prefix, url => Url}};
         _ -> {error, revproxy_text()}
     end;

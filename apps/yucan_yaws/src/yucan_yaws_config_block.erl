@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc The entries of the blocks in a server: redirects, variables, headers, who may enter.
--module(yucan_conf_block).
+-module(yucan_yaws_config_block).
 
 -export([redirect/3, pair/3, header/3, dir/1, auth/1]).
 
@@ -11,7 +11,7 @@
 -type result(Value) :: {ok, Value} | {error, Problem :: string()}.
 
 %% @doc `PATH = URL' with the request's path appended, `PATH == URL' without; a status may stand before, or alone.
--spec redirect(Path :: string(), '=' | '==', string()) -> result(yucan_conf:redirect()).
+-spec redirect(Path :: string(), '=' | '==', string()) -> result(yucan_yaws_config:redirect()).
 redirect("/" ++ _ = Path, Sign, Text) ->
     case target(string:lexemes(Text, " \t")) of
         {Status, Target} ->
@@ -55,7 +55,7 @@ target_of("/" ++ _ = Path) ->
         false -> error
     end;
 target_of(Text) ->
-    case yucan_conf_url:read(Text) of
+    case yucan_yaws_config_url:read(Text) of
         {ok, Url} -> {absolute, Url};
         error -> error
     end.
@@ -88,7 +88,7 @@ dir(Text) ->
     end.
 
 %% @doc Checks what is in an auth block.
--spec auth(#{atom() => term()}) -> result(yucan_conf:auth()).
+-spec auth(#{atom() => term()}) -> result(yucan_yaws_config:auth()).
 auth(#{dir := Dirs, realm := Realm, user := Users, authmod := Module, allow := Allow, deny := Deny}) ->
     try
         {ok, #{dir => case Dirs of [] -> ["/"]; _ -> [slashed(Dir) || Dir <- Dirs] end,

@@ -21,8 +21,8 @@
 %% make.
 -spec negotiate(Header :: binary()) -> {Answer :: iodata(), window()} | none.
 negotiate(Header) ->
-    first([[yucan_names:trim(Part) || Part <- binary:split(Offer, <<";">>, [global])]
-           || Offer <- binary:split(yucan_names:lower(Header), <<",">>, [global])]).
+    first([[yucan_header:trim(Part) || Part <- binary:split(Offer, <<";">>, [global])]
+           || Offer <- binary:split(yucan_header:lower(Header), <<",">>, [global])]).
 
 first([[<<"permessage-deflate">> | Parameters] | Others]) ->
     case accepted([parameter(Parameter) || Parameter <- Parameters], #{}) of
@@ -33,7 +33,7 @@ first([_ | Others]) -> first(Others);
 first([]) -> none.
 
 parameter(Text) ->
-    case [yucan_names:trim(Part) || Part <- binary:split(Text, <<"=">>)] of
+    case [yucan_header:trim(Part) || Part <- binary:split(Text, <<"=">>)] of
         [Name] -> {Name, none};
         [Name, Value] -> {Name, bits(unquoted(Value))}
     end.

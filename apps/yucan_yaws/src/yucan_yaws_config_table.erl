@@ -3,7 +3,7 @@
 %%
 %% `one' is given at most once, `many' collects a list in the order of the file. A directive that Yaws has and this
 %% server has not is an error that says so, never silently ignored.
--module(yucan_conf_table).
+-module(yucan_yaws_config_table).
 
 -export([directive/2, names/1, without_effect/0, defaults/1, blocks/1, elsewhere/1]).
 -export_type([block/0, directive/0]).
@@ -13,7 +13,7 @@
 -endif.
 
 -type block() :: global | server | ssl | auth.
--type directive() :: {Key :: atom(), one | many, yucan_conf_value:kind()}.
+-type directive() :: {Key :: atom(), one | many, yucan_yaws_config_value:kind()}.
 
 %% Name, one or many, kind, default. A `many' directive has no default but [].
 table(global) ->

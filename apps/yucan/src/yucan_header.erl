@@ -2,7 +2,7 @@
 %% @doc Names of headers: lower case, and which of them decide about framing. Pure.
 %%
 %% A name that is in the table costs one look-up and no memory of its own; the others are copied.
--module(yucan_names).
+-module(yucan_header).
 
 -export([known/1, listed/1, lower/1, trim/1, tokens/1, is_token/1, without_hops/1]).
 

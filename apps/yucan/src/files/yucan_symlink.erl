@@ -2,7 +2,7 @@
 %% @doc Files below a docroot, and the symbolic links on the way to them: nothing that stands elsewhere is given away unless the policy says so.
 %%
 %% Each look at the file system is a change of threads, so there are as few as the policy allows, and none goes through the file server.
--module(yucan_links).
+-module(yucan_symlink).
 
 -export([info/3]).
 -export_type([policy/0]).

@@ -21,7 +21,7 @@
     %% Give `FILE.gz' to those who take it, and compress text of up to 1 MB for them.
     gzip => boolean(),
     %% `inside' if not given.
-    follow_symlinks => yucan_links:policy(),
+    follow_symlinks => yucan_symlink:policy(),
     dot_files => boolean(),
     mime => #{binary() => binary()},
     headers => yucan_handler:headers(),
@@ -97,7 +97,7 @@ is_hidden(Path) ->
     end.
 
 look(Req, File, Path, Root, Options) ->
-    case yucan_links:info(Path, Root, policy(Options)) of
+    case yucan_symlink:info(Path, Root, policy(Options)) of
         {ok, #file_info{type = Type} = Info} when Type =:= regular; Type =:= directory -> found(Type, Req, File, Info, Path, Root, Options);
         {ok, _} -> {error, forbidden};
         {error, Reason} when Reason =:= eacces; Reason =:= forbidden -> {error, forbidden};
@@ -122,7 +122,7 @@ to_folder(Req) ->
     {301, [{<<"location">>, [yucan_req:path(Req), $/, [[$?, yucan_req:query(Req)] || yucan_req:has_query(Req)]]} | Headers], Body}.
 
 folder([Name | Rest], Req, Folder, Path, Root, Options) ->
-    case yucan_links:info(<<Path/binary, Name/binary>>, Root, policy(Options)) of
+    case yucan_symlink:info(<<Path/binary, Name/binary>>, Root, policy(Options)) of
         {ok, #file_info{type = regular} = Info} -> serve(Req, <<Folder/binary, Name/binary>>, Info, Options);
         {error, forbidden} -> {error, forbidden};
         _ -> folder(Rest, Req, Folder, Path, Root, Options)

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc What can be wrong between the lines of a configuration: servers that serve nothing, or cannot stand side by side.
--module(yucan_conf_check).
+-module(yucan_yaws_config_check).
 
 -export([servers/1]).
 
@@ -9,7 +9,7 @@
 -endif.
 
 %% @doc The problems of servers, each at the line where its server begins.
--spec servers([yucan_conf:server()]) -> [yucan_conf:problem()].
+-spec servers([yucan_yaws_config:server()]) -> [yucan_yaws_config:problem()].
 servers(Servers) -> lists:append([one(Server) || Server <- Servers]) ++ same_names(Servers) ++ mixed_ports(Servers) ++ mixed_logs(Servers).
 
 one(#{line := Line} = Server) -> [{Line, Text} || Text <- nothing_to_serve(Server) ++ no_handler(Server)].
@@ -55,7 +55,7 @@ text(Format, Arguments) -> lists:flatten(io_lib:format(Format, Arguments)).
 
 -ifdef(TEST).
 
-parse(Text) -> yucan_conf:parse(list_to_binary(Text), "/").
+parse(Text) -> yucan_yaws_config:parse(list_to_binary(Text), "/").
 
 servers_test_() ->
     [?_assertMatch({error, [{1, "<server a> has nothing to serve" ++ _}]}, parse("<server a>\n</server>")),

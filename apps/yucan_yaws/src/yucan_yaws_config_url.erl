@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc The URLs that stand in a configuration: where a redirect leads, what a proxy asks.
--module(yucan_conf_url).
+-module(yucan_yaws_config_url).
 
 -export([read/1, expected/0, origin/1]).
 -export_type([url/0]).

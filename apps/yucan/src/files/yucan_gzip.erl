@@ -14,7 +14,7 @@
 compress(Req, Next) ->
     case Next(Req) of
         {Status, Headers, Body} = Response when Status =/= 204, Status =/= 206, Status =/= 304 ->
-            Lower = [{yucan_names:lower(text(Name)), Value} || {Name, Value} <- Headers],
+            Lower = [{yucan_header:lower(text(Name)), Value} || {Name, Value} <- Headers],
             case is_candidate(Lower) of
                 true -> vary(Status, Lower, Body, yucan_conditional:accepts_gzip(Req));
                 false -> Response
@@ -27,7 +27,7 @@ text(Name) -> iolist_to_binary(Name).
 
 is_candidate(Headers) ->
     Type = proplists:get_value(<<"content-type">>, Headers, <<>>),
-    yucan_mime:is_text(yucan_names:lower(iolist_to_binary(Type))) andalso not lists:keymember(<<"content-encoding">>, 1, Headers)
+    yucan_mime:is_text(yucan_header:lower(iolist_to_binary(Type))) andalso not lists:keymember(<<"content-encoding">>, 1, Headers)
         andalso not lists:keymember(<<"content-range">>, 1, Headers) andalso is_weak(proplists:get_value(<<"etag">>, Headers)).
 
 is_weak(undefined) -> true;

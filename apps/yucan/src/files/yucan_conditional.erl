@@ -47,7 +47,7 @@ fresh(Req, Etag, Modified) ->
 
 matches(<<"*">>, _, _) -> true;
 matches(_, none, _) -> false;
-matches(Tags, Etag, How) -> lists:any(fun(Tag) -> same(yucan_names:trim(Tag), Etag, How) end, binary:split(Tags, <<",">>, [global])).
+matches(Tags, Etag, How) -> lists:any(fun(Tag) -> same(yucan_header:trim(Tag), Etag, How) end, binary:split(Tags, <<",">>, [global])).
 
 same(<<"W/", _/binary>>, _, strong) -> false;
 same(_, <<"W/", _/binary>>, strong) -> false;
@@ -78,7 +78,7 @@ is_same_version(Date, _, Modified) -> yucan_date:parse(Date) =:= {ok, Modified}.
 %% Empty elements of a list are ignored (RFC 9110, 5.6.1.2), but a list of nothing else is none.
 elements(Specs, _) when length(Specs) > ?MOST_RANGES -> all;
 elements(Specs, Size) ->
-    case [Spec || Padded <- Specs, Spec <- [yucan_names:trim(Padded)], Spec =/= <<>>] of
+    case [Spec || Padded <- Specs, Spec <- [yucan_header:trim(Padded)], Spec =/= <<>>] of
         [] -> all;
         Wanted -> set(Wanted, Size, [])
     end.
@@ -133,7 +133,7 @@ accepts_gzip(Req) ->
     case yucan_req:header(<<"accept-encoding">>, Req) of
         undefined -> false;
         Text ->
-            Codings = [coding(Part) || Part <- yucan_names:tokens(Text)],
+            Codings = [coding(Part) || Part <- yucan_header:tokens(Text)],
             case lists:keyfind(<<"gzip">>, 1, Codings) of
                 {_, Wanted} -> Wanted;
                 false -> lists:member({<<"*">>, true}, Codings)
@@ -141,7 +141,7 @@ accepts_gzip(Req) ->
     end.
 
 coding(Part) ->
-    case [yucan_names:trim(P) || P <- binary:split(Part, <<";">>, [global])] of
+    case [yucan_header:trim(P) || P <- binary:split(Part, <<";">>, [global])] of
         [Name] -> {Name, true};
         [Name | Parameters] -> {Name, not lists:any(fun is_zero/1, Parameters)}
     end.

@@ -10,7 +10,7 @@
 -define(PIECE, 200).
 
 %% @doc The page of a folder; `Path' is what the client asked for, decoded, below the root. A link is there if the policy lets its target out.
--spec response(Folder :: binary(), Path :: binary(), Root :: binary(), yucan_links:policy()) -> yucan_handler:response().
+-spec response(Folder :: binary(), Path :: binary(), Root :: binary(), yucan_symlink:policy()) -> yucan_handler:response().
 response(Folder, Path, Root, Policy) ->
     case file:list_dir_all(Folder) of
         {ok, Names} ->
@@ -25,7 +25,7 @@ sorted(Look, Names) ->
 
 look(Name, Folder, Path, Root, Policy) ->
     case file:read_link_info(<<Folder/binary, "/", Name/binary>>, [raw, {time, universal}]) of
-        {ok, #file_info{type = symlink}} -> yucan_links:info(<<Path/binary, Name/binary>>, Root, Policy);
+        {ok, #file_info{type = symlink}} -> yucan_symlink:info(<<Path/binary, Name/binary>>, Root, Policy);
         Result -> Result
     end.
 

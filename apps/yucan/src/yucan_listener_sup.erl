@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Supervisor of what comes and goes with a server's configuration: the pools of its listeners, its access log.
--module(yucan_parts_sup).
+-module(yucan_listener_sup).
 -behaviour(supervisor).
 
 -export([start_link/1, start_pool/3, start_log/5, stop_log/1]).

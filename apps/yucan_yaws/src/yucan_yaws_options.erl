@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc From a configuration that was read to the options of {@link yucan:start_link/1}, and what modules can ask of it later.
--module(yucan_yaws_conf).
+-module(yucan_yaws_options).
 
 -export([options/1, prepare/1, remember/1, records/0, limits/0, sconf/1]).
 
@@ -10,7 +10,7 @@
 -define(LOOPBACK, {127, 0, 0, 1}).
 
 %% @doc The options. Nothing is started or loaded yet.
--spec options(yucan_conf:conf()) -> map().
+-spec options(yucan_yaws_config:conf()) -> map().
 options(#{globals := Globals, servers := Servers}) ->
     #{pick_first_virthost_on_nomatch := First, keepalive_timeout := Idle, max_connections := Max} = Globals,
     Table = yucan_yaws_hosts:table(Servers, First),
@@ -61,7 +61,7 @@ access_log(#{logdir := Folder}, Servers) ->
 
 %% @doc What a configuration wants of this VM: its folders of modules on the code path, its modules started. A module that was started
 %% by an earlier load is not started again.
--spec prepare(yucan_conf:conf()) -> ok.
+-spec prepare(yucan_yaws_config:conf()) -> ok.
 prepare(#{globals := #{ebin_dir := Folders, runmod := Modules} = Globals, servers := Servers}) ->
     ok = lists:foreach(fun(Folder) -> code:add_patha(Folder) end, Folders),
     ok = lists:foreach(fun(Module) -> once({start, Module}, fun() -> Module:start() end) end, Modules),
@@ -91,7 +91,7 @@ started(Key, Start) ->
     end.
 
 %% @doc Keeps the configuration for {@link records/0}, in the process that answers.
--spec remember(#{globals := map(), server := yucan_conf:server(), _ => _}) -> ok.
+-spec remember(#{globals := map(), server := yucan_yaws_config:server(), _ => _}) -> ok.
 remember(Site) ->
     _ = put(?MODULE, Site),
     ok.
@@ -109,7 +109,7 @@ records() ->
 sconf(Server, #{php_exe_path := Php}) -> (sconf(Server))#sconf{phpexe = Php}.
 
 %% @doc A server as a record.
--spec sconf(yucan_conf:server()) -> #sconf{}.
+-spec sconf(yucan_yaws_config:server()) -> #sconf{}.
 sconf(#{port := Port, rhost := Rhost, docroot := Docroots, listen := Listen, name := Name, serveralias := Aliases, opaque := Opaque,
         appmods := Appmods} = Server) ->
     #sconf{port = Port, rhost = Rhost, rmethod = maps:get(rscheme, Server), docroot = case Docroots of [D | _] -> D; [] -> undefined end,

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Blocks of addresses, and which client stands behind trusted proxies. Pure.
--module(yucan_net).
+-module(yucan_cidr).
 
 -export([block/1, contains/2, client/3, format/1, address/1]).
 -export_type([block/0]).
@@ -47,7 +47,7 @@ client(Trusted, Peer, Forwarded) ->
     behind(Trusted, Peer, lists:reverse(binary:split(Forwarded, <<",">>, [global]))).
 
 behind(Trusted, {Ip, _} = Peer, [Last | Before]) ->
-    case contains(Trusted, Ip) andalso address(yucan_names:trim(Last)) of
+    case contains(Trusted, Ip) andalso address(yucan_header:trim(Last)) of
         {ok, Next} -> behind(Trusted, {Next, 0}, Before);
         _ -> Peer
     end;

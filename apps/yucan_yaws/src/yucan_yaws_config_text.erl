@@ -2,8 +2,8 @@
 %% @doc The lines of a configuration file: settings, beginnings and ends of blocks.
 %%
 %% One line is one of these; `#' begins a comment, a backslash at the end joins the next line, and a value in double
-%% quotes keeps its blanks and signs. What a line means is for {@link yucan_conf} to say. Any bytes give a result.
--module(yucan_conf_text).
+%% quotes keeps its blanks and signs. What a line means is for {@link yucan_yaws_config} to say. Any bytes give a result.
+-module(yucan_yaws_config_text).
 
 -export([lines/1]).
 -export_type([line/0, content/0]).

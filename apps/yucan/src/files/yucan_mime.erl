@@ -11,7 +11,7 @@ of_file(File) -> of_file(File, #{}).
 %% @doc The same with types of the user's own, by ending without dot.
 -spec of_file(file:name_all(), #{binary() => binary()}) -> binary().
 of_file(File, Own) ->
-    case yucan_names:lower(unicode:characters_to_binary(filename:extension(File))) of
+    case yucan_header:lower(unicode:characters_to_binary(filename:extension(File))) of
         <<".", Ending/binary>> ->
             case Own of
                 #{Ending := Type} -> Type;

@@ -85,7 +85,7 @@ check(Req, Options) ->
     end.
 
 has_token(Name, Token, Req) ->
-    lists:member(Token, yucan_names:tokens(yucan_req:header(Name, Req, <<>>))).
+    lists:member(Token, yucan_header:tokens(yucan_req:header(Name, Req, <<>>))).
 
 is_key(Key) ->
     try byte_size(base64:decode(Key)) =:= 16 catch error:_ -> false end.
@@ -94,7 +94,7 @@ is_welcome(_, any) -> true;
 is_welcome(Origin, Origins) -> lists:member(Origin, Origins).
 
 protocol(Req, #{protocols := Known}) ->
-    Asked = [yucan_names:trim(P) || P <- binary:split(yucan_req:header(<<"sec-websocket-protocol">>, Req, <<>>), <<",">>, [global])],
+    Asked = [yucan_header:trim(P) || P <- binary:split(yucan_req:header(<<"sec-websocket-protocol">>, Req, <<>>), <<",">>, [global])],
     lists:sublist([P || P <- Asked, lists:member(P, Known)], 1);
 protocol(_, _) -> [].
 
@@ -120,7 +120,7 @@ arm(#ws{socket = Socket} = Ws) ->
         {error, _} -> ended(lost, Ws)
     end.
 
-loop(#ws{idle_ms = Idle} = Ws) -> yucan_wait:message(?MODULE, Ws, Idle).
+loop(#ws{idle_ms = Idle} = Ws) -> yucan_idle:message(?MODULE, Ws, Idle).
 
 %% @private What has come, from the client or from this system.
 -spec message(term(), #ws{}) -> ok.

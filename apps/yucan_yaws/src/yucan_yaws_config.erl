@@ -1,0 +1,351 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Reads a configuration file in the language of Yaws: the part of it that docs/guide/yucan-yaws.md lists.
+%%
+%% Everything is checked here, once. All problems of a file are told at once, each with its line and what was expected; a file with
+%% a problem has no meaning, so that a typing error never takes a site down. {@link parse/2} is pure.
+-module(yucan_yaws_config).
+
+-export([load/1, read/1, parse/2, format/2]).
+-export_type([conf/0, server/0, problem/0, redirect/0, auth/0]).
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+-endif.
+
+-type conf() :: #{globals := #{atom() => term()}, servers := [server(), ...]}.
+-type server() :: #{name := string(), line := pos_integer(), redirects := [redirect()], auth := [auth()],
+                    opaque := [{string(), string()}], ssl := undefined | #{atom() => term()},
+                    extra_cgi_vars := [{Dir :: string(), [{string(), string()}]}],
+                    extra_response_headers := [{string(), string()}], atom() => term()}.
+%% The other keys are the directives of yucan_yaws_config_table.
+-type redirect() :: #{path := string(), append := boolean(), status := 100..599,
+                      target := none | {absolute, yucan_yaws_config_url:url()} | {local, string()}}.
+-type auth() :: #{dir := [string()], realm := string(), users := [{string(), string()}], authmod := module() | undefined,
+                  allow := [cidr()], deny := [cidr()]}.
+-type cidr() :: all | {inet:ip_address(), Bits :: 0..128}.
+-type problem() :: {Line :: non_neg_integer(), Text :: string()}.
+%% Line 0 is the file as a whole.
+
+-record(state, {folder :: file:filename(), problems = [] :: [problem()]}).
+
+%% @doc The options of {@link yucan:start_link/1} that a file asks for. Its folders of modules are on the code path afterwards, and its
+%% start modules run; if there is a problem nothing has happened.
+-spec load(file:filename()) -> {ok, map()} | {error, [Line :: unicode:chardata(), ...]}.
+load(File) ->
+    case read(File) of
+        {ok, Conf} ->
+            ok = yucan_yaws_options:prepare(Conf),
+            {ok, yucan_yaws_options:options(Conf)};
+        {error, Problems} ->
+            {error, [string:trim(Line, trailing, "\n") || Line <- format(File, Problems)]}
+    end.
+
+%% @doc Reads and checks a file.
+-spec read(file:filename()) -> {ok, conf()} | {error, [problem(), ...]}.
+read(File) ->
+    case file:read_file(File) of
+        {ok, Text} -> parse(Text, filename:dirname(filename:absname(File)));
+        {error, Reason} -> {error, [{0, "cannot read the file: " ++ file:format_error(Reason)}]}
+    end.
+
+%% @doc The problems as text, one line each, as compilers write them: `FILE:LINE: PROBLEM'.
+-spec format(file:filename(), [problem(), ...]) -> [unicode:chardata(), ...].
+format(File, Problems) ->
+    [case Line of
+         0 -> io_lib:format("~ts: ~ts~n", [File, Text]);
+         _ -> io_lib:format("~ts:~b: ~ts~n", [File, Line, Text])
+     end || {Line, Text} <- Problems].
+
+%% @doc Reads and checks a text; relative paths in it belong to the folder.
+-spec parse(binary(), Folder :: file:filename()) -> {ok, conf()} | {error, [problem(), ...]}.
+parse(Text, Folder) ->
+    State = #state{folder = Folder},
+    {Globals, Servers, #state{problems = Problems}} =
+        globals(yucan_yaws_config_text:lines(Text), yucan_yaws_config_table:defaults(global), [], State),
+    Whole = [{0, "no <server NAME> block: nothing to serve"} || Servers =:= [], Problems =:= []],
+    case lists:sort(Problems ++ Whole ++ yucan_yaws_config_check:servers(Servers)) of
+        [] -> {ok, #{globals => Globals, servers => Servers}};
+        Bad -> {error, Bad}
+    end.
+
+globals([], Map, Servers, State) ->
+    {collected(Map), lists:reverse(Servers), State};
+globals([{Line, {open, "server", Name}} | Rest], Map, Servers, State) ->
+    {Server, Left, State2} = server(Line, Name, Rest, State),
+    globals(Left, Map, [Server | Servers], State2);
+globals([{Line, {set, _, _, _} = Set} | Rest], Map, Servers, State) ->
+    {Map2, State2} = set(global, Line, Set, Map, State),
+    globals(Rest, Map2, Servers, State2);
+globals([{Line, Other} | Rest], Map, Servers, State) ->
+    globals(Rest, Map, Servers, unexpected(global, "outside of all blocks", Line, Other, State)).
+
+%% ---- a server
+
+server(Line, Name, Lines, State) ->
+    State2 = case server_name(Name) of
+                 ok -> State;
+                 {error, Expected} -> problem(Line, io_lib:format("server name '~ts': expected ~ts", [Name, Expected]), State)
+             end,
+    Map = (yucan_yaws_config_table:defaults(server))#{name => string:lowercase(Name), line => Line, redirects => [], auth => [], opaque => [],
+                                               ssl => undefined, extra_cgi_vars => [], extra_response_headers => []},
+    in_server(Lines, Line, Map, State2).
+
+server_name(Name) ->
+    case re:run(Name, "^[A-Za-z0-9._*?:\\[\\]-]{1,255}$", [unicode, {capture, none}]) of
+        match -> ok;
+        nomatch -> {error, "the name of a host: <server www.example.com>"}
+    end.
+
+in_server([], Start, Map, State) ->
+    {collected(Map), [], problem(Start, "<server> is not closed: expected </server>", State)};
+in_server([{_, {close, "server"}} | Rest], _, Map, State) ->
+    {collected(Map), Rest, State};
+%% Someone forgot the end of the server before.
+in_server([{Line, {open, "server", _}} | _] = Rest, Start, Map, State) ->
+    Text = io_lib:format("<server> inside of the <server> of line ~b: expected </server> before it", [Start]),
+    {collected(Map), Rest, problem(Line, Text, State)};
+in_server([{Line, {open, Name, Argument}} | Rest], Start, Map, State) ->
+    case lists:member(Name, yucan_yaws_config_table:blocks(server)) of
+        true ->
+            {Inner, Left, State2} = inner(Name, Line, Rest, State),
+            {Map2, State3} = block(Name, Line, Argument, Inner, Map, State2),
+            in_server(Left, Start, Map2, State3);
+        false ->
+            %% Its lines are skipped, since nobody knows what they mean.
+            {_, Left, State2} = inner(Name, Line, Rest, State),
+            in_server(Left, Start, Map, unexpected(server, "in <server>", Line, {open, Name, Argument}, State2))
+    end;
+in_server([{Line, {set, _, _, _} = Set} | Rest], Start, Map, State) ->
+    {Map2, State2} = set(server, Line, Set, Map, State),
+    in_server(Rest, Start, Map2, State2);
+in_server([{Line, Other} | Rest], Start, Map, State) ->
+    in_server(Rest, Start, Map, unexpected(server, "in <server>", Line, Other, State)).
+
+%% The lines up to the end of the block.
+inner(Name, Start, Lines, State) ->
+    case lists:splitwith(fun({_, Content}) -> not ends(Name, Content) end, Lines) of
+        {Inner, [{_, {close, Name}} | Rest]} -> {Inner, Rest, State};
+        {Inner, Rest} -> {Inner, Rest, problem(Start, io_lib:format("<~ts> is not closed: expected </~ts>", [Name, Name]), State)}
+    end.
+
+ends(Name, {close, Name}) -> true;
+ends(_, {close, "server"}) -> true;
+ends(_, {open, "server", _}) -> true;
+ends(_, _) -> false.
+
+%% ---- the blocks in a server
+
+block("redirect", _, _, Inner, #{redirects := Before} = Map, State) ->
+    {Redirects, State2} = each(fun yucan_yaws_config_block:redirect/3, "redirect", Inner, State),
+    {Map#{redirects := Before ++ Redirects}, State2};
+block("opaque", _, _, Inner, #{opaque := Before} = Map, State) ->
+    {Pairs, State2} = each(fun yucan_yaws_config_block:pair/3, "opaque", Inner, State),
+    {Map#{opaque := Before ++ Pairs}, State2};
+block("extra_response_headers", _, _, Inner, #{extra_response_headers := Before} = Map, State) ->
+    {Pairs, State2} = each(fun yucan_yaws_config_block:header/3, "extra_response_headers", Inner, State),
+    {Map#{extra_response_headers := Before ++ Pairs}, State2};
+block("extra_cgi_vars", Line, Argument, Inner, #{extra_cgi_vars := Before} = Map, State) ->
+    {Pairs, State2} = each(fun yucan_yaws_config_block:pair/3, "extra_cgi_vars", Inner, State),
+    case yucan_yaws_config_block:dir(Argument) of
+        {ok, Dir} -> {Map#{extra_cgi_vars := Before ++ [{Dir, Pairs}]}, State2};
+        {error, Text} -> {Map, problem(Line, Text, State2)}
+    end;
+block("ssl", Line, _, Inner, Map, State) ->
+    {Ssl, State2} = settings(ssl, "in <ssl>", Inner, State),
+    case Ssl of
+        #{certfile := undefined} -> {Map, problem(Line, "<ssl> without a certificate: expected certfile = FILE", State2)};
+        #{} -> {Map#{ssl := Ssl}, State2}
+    end;
+block("auth", Line, _, Inner, #{auth := Before} = Map, State) ->
+    {Settings, State2} = settings(auth, "in <auth>", Inner, State),
+    case yucan_yaws_config_block:auth(Settings) of
+        {ok, Auth} -> {Map#{auth := Before ++ [Auth]}, State2};
+        {error, Text} -> {Map, problem(Line, Text, State2)}
+    end.
+
+each(Read, Name, Lines, State) ->
+    lists:foldl(fun({Line, {set, Key, Sign, Value}}, {Done, S}) ->
+                        case Read(Key, Sign, Value) of
+                            {ok, Entry} -> {Done ++ [Entry], S};
+                            {error, Text} -> {Done, problem(Line, Text, S)}
+                        end;
+                   ({Line, Other}, {Done, S}) ->
+                        Text = io_lib:format("~ts in <~ts>: expected KEY = VALUE", [said(Other), Name]),
+                        {Done, problem(Line, Text, S)}
+                end, {[], State}, Lines).
+
+settings(Block, Where, Lines, State) ->
+    {Map, State2} = lists:foldl(fun({Line, {set, _, _, _} = Set}, {M, S}) -> set(Block, Line, Set, M, S);
+                                   ({Line, Other}, {M, S}) -> {M, unexpected(Block, Where, Line, Other, S)}
+                                end, {yucan_yaws_config_table:defaults(Block), State}, Lines),
+    {collected(Map), State2}.
+
+%% ---- one setting
+
+set(Block, Line, {set, Name, Sign, Text}, Map, State) ->
+    case yucan_yaws_config_table:directive(Block, Name) of
+        {ok, _} when Sign =:= '==' ->
+            {Map, problem(Line, io_lib:format("'==' after ~ts: expected '='; only redirects have '=='", [Name]), State)};
+        {ok, Directive} ->
+            value(Directive, Line, Text, Map, State);
+        unknown ->
+            {Map, unexpected(Block, where(Block), Line, {set, Name, Sign, Text}, State)}
+    end.
+
+where(global) -> "outside of all blocks";
+where(Block) -> "in <" ++ atom_to_list(Block) ++ ">".
+
+value({Key, Times, Kind}, Line, Text, Map, State) ->
+    case yucan_yaws_config_value:read(Kind, Text, State#state.folder) of
+        {ok, Value} when Times =:= many ->
+            {maps:update_with(Key, fun(Before) -> [Value | Before] end, Map), State};
+        {ok, Value} ->
+            given_once(Key, Line, Map#{Key := Value}, State);
+        {error, Expected} ->
+            {Map, problem(Line, io_lib:format("~ts = ~ts: expected ~ts", [Key, shown(Text), Expected]), State)}
+    end.
+
+given_once(Key, Line, Map, State) ->
+    Lines = maps:get(lines, Map, #{}),
+    case Lines of
+        #{Key := First} ->
+            {Map, problem(Line, io_lib:format("~ts is set a second time: it is set in line ~b; expected one", [Key, First]), State)};
+        _ ->
+            {Map#{lines => Lines#{Key => Line}}, State}
+    end.
+
+%% Lists were gathered backwards; a value that is a list itself (words, appmods) is joined to those before.
+collected(Map) ->
+    maps:map(fun(Key, Value) -> in_order(Key, Value) end, maps:remove(lines, Map)).
+
+in_order(Key, Value) when Key =:= ebin_dir; Key =:= include_dir; Key =:= runmod; Key =:= listen; Key =:= revproxy;
+                          Key =:= dir; Key =:= user ->
+    lists:reverse(Value);
+in_order(Key, Value) when Key =:= appmods; Key =:= serveralias; Key =:= allow; Key =:= deny ->
+    lists:append(lists:reverse(Value));
+in_order(_, Value) ->
+    Value.
+
+%% ---- problems
+
+unexpected(Block, Where, Line, {set, Name, _, _}, State) ->
+    Text = case yucan_yaws_config_table:elsewhere(Name) of
+               {ok, Advice} -> io_lib:format("'~ts' is not supported: ~ts", [Name, Advice]);
+               none -> io_lib:format("unknown directive '~ts' ~ts: expected ~ts", [Name, Where, candidates(Name, Block)])
+           end,
+    problem(Line, Text, State);
+unexpected(Block, Where, Line, Other, State) ->
+    problem(Line, io_lib:format("~ts ~ts: expected ~ts", [said(Other), Where, candidates("", Block)]), State).
+
+said({open, Name, _}) -> "<" ++ Name ++ ">";
+said({close, Name}) -> "</" ++ Name ++ ">";
+said({set, Name, Sign, _}) -> Name ++ " " ++ atom_to_list(Sign);
+said({junk, Text}) -> "'" ++ shown(Text) ++ "'".
+
+shown(Text) when length(Text) > 60 -> lists:sublist(Text, 57) ++ "...";
+shown(Text) -> Text.
+
+%% The one that was meant, if there is one that looks like it, else all.
+candidates(Name, Block) ->
+    Names = yucan_yaws_config_table:names(Block) -- yucan_yaws_config_table:without_effect(),
+    case [Known || Name =/= "", Known <- Names, is_near(Known, Name, 2)] of
+        [] -> "one of " ++ lists:append(lists:join(", ", Names));
+        Near -> lists:append(lists:join(" or ", Near))
+    end.
+
+%% At most so many letters are missing, too many or wrong.
+is_near([C | A], [C | B], Wrong) -> is_near(A, B, Wrong);
+is_near([], B, Wrong) -> length(B) =< Wrong;
+is_near(A, [], Wrong) -> length(A) =< Wrong;
+is_near(_, _, 0) -> false;
+is_near([_ | RestA] = A, [_ | RestB] = B, Wrong) ->
+    is_near(RestA, B, Wrong - 1) orelse is_near(A, RestB, Wrong - 1) orelse is_near(RestA, RestB, Wrong - 1).
+
+problem(Line, Text, #state{problems = Problems} = State) ->
+    State#state{problems = [{Line, lists:flatten(Text)} | Problems]}.
+
+-ifdef(TEST).
+
+two_domains() ->
+    <<"pick_first_virthost_on_nomatch = true\n"
+      "ebin_dir = ebin\n"
+      "ebin_dir = /usr/lib/x\n"
+      "<server localhost>\n"
+      "  port = 80\n"
+      "  listen = 127.0.0.1\n"
+      "  <redirect>\n"
+      "    / = http://www.example.com\n"
+      "    /x == 301 /y\n"
+      "    /gone == 410\n"
+      "  </redirect>\n"
+      "</server>\n"
+      "<server www.Example.com>\n"
+      "  port = 80\n"
+      "  listen = 127.0.0.1\n"
+      "  listen = ::1\n"
+      "  docroot = /a /b\n"
+      "  serveralias = *.example.com example.net\n"
+      "  dir_listings = true\n"
+      "  appmods = </trac, trac>\n"
+      "  appmods = </, nitro exclude_paths static>\n"
+      "  <opaque>\n"
+      "    key = a = b\n"
+      "  </opaque>\n"
+      "  <auth>\n"
+      "    dir = /secret\n"
+      "    realm = here\n"
+      "    user = joe:pass:word\n"
+      "    allow = 127.0.0.1 10.0.0.0/8\n"
+      "    deny = all\n"
+      "  </auth>\n"
+      "  <extra_cgi_vars dir='/cgi bin'>\n"
+      "    A = 1\n"
+      "  </extra_cgi_vars>\n"
+      "</server>\n">>.
+
+parse_test() ->
+    {ok, #{globals := Globals, servers := [Local, Www]}} = parse(two_domains(), "/etc"),
+    ?assertMatch(#{pick_first_virthost_on_nomatch := true, ebin_dir := ["/etc/ebin", "/usr/lib/x"]}, Globals),
+    ?assertMatch(#{name := "localhost", port := 80, docroot := [],
+                   redirects := [#{path := "/", append := true, status := 302, target := {absolute, #{host := "www.example.com"}}},
+                                 #{path := "/x", append := false, status := 301, target := {local, "/y"}},
+                                 #{path := "/gone", status := 410, target := none}]}, Local),
+    ?assertMatch(#{name := "www.example.com", listen := [{127, 0, 0, 1}, {0, 0, 0, 0, 0, 0, 0, 1}], docroot := ["/a", "/b"],
+                   serveralias := ["*.example.com", "example.net"], dir_listings := true,
+                   appmods := [#{module := trac}, #{module := nitro, exclude := ["/static"]}],
+                   opaque := [{"key", "a = b"}],
+                   auth := [#{dir := ["/secret"], realm := "here", users := [{"joe", "pass:word"}],
+                              allow := [{{127, 0, 0, 1}, 32}, {{10, 0, 0, 0}, 8}], deny := [all]}],
+                   extra_cgi_vars := [{"/cgi bin", [{"A", "1"}]}]}, Www).
+
+problems_test_() ->
+    Server = fun(Text) -> "<server a>\ndocroot = /tmp\n" ++ Text ++ "\n</server>\n" end,
+    [{Text, ?_assertEqual({error, Expected}, parse(list_to_binary(Text), "/etc"))}
+     || {Text, Expected} <-
+            [{"", [{0, "no <server NAME> block: nothing to serve"}]},
+             {Server("porrt = 80"), [{3, "unknown directive 'porrt' in <server>: expected port"}]},
+             {Server("port = x"), [{3, "port = x: expected a number from 0 to 65535"}]},
+             {Server("dav = true"), [{3, "'dav' is not supported: this server has no WebDAV"}]},
+             {Server("port = 1\nport = 2"), [{4, "port is set a second time: it is set in line 3; expected one"}]},
+             {Server("port == 1"), [{3, "'==' after port: expected '='; only redirects have '=='"}]},
+             {Server("<redirect>\n/a = ftp://x\n</redirect>"),
+              [{4, "redirect /a = ftp://x: expected [STATUS] URL, [STATUS] /PATH or STATUS"}]},
+             {Server("<redirect>\n/a = /b"), [{3, "<redirect> is not closed: expected </redirect>"}]},
+             {Server("<auth>\nuser = joe\n</auth>"), [{3, "user = joe: expected NAME:PASSWORD or NAME:{HASH}..."}]},
+             {Server("<ssl>\n</ssl>"), [{3, "<ssl> without a certificate: expected certfile = FILE"}]},
+             {"<server a>\ndocroot = /tmp\n", [{1, "<server> is not closed: expected </server>"}]},
+             {"<server a>\ndocroot = /tmp\n<server b>\ndocroot = /tmp\n</server>\n",
+              [{3, "<server> inside of the <server> of line 1: expected </server> before it"}]},
+             {"<server a b>\ndocroot = /tmp\n</server>",
+              [{1, "server name 'a b': expected the name of a host: <server www.example.com>"}]},
+             {Server("<foo>\nbar = 1\n</foo>"),
+              [{3, "<foo> in <server>: expected one of " ++ lists:append(lists:join(", ", yucan_yaws_config_table:names(server)))}]}]].
+
+all_problems_at_once_test() ->
+    {error, Problems} = parse(<<"a = 1\n<server x>\ndocroot = /tmp\nport = -1\nlisten = here\nwhat\n</server>\n</server>\n">>, "/"),
+    ?assertEqual([1, 4, 5, 6, 8], [Line || {Line, _} <- Problems]).
+
+format_test() ->
+    ?assertEqual("x.conf:3: bad\nx.conf: all bad\n", lists:flatten(format("x.conf", [{3, "bad"}, {0, "all bad"}]))).
+
+-endif.
