@@ -35,13 +35,13 @@ deb: build
 test-slurm:
 	@scripts/install-packages test
 	@$(MAKE) build-test
-	@test/system/slurm $(T)
+	@test/system/placement/slurm $(T)
 
 ## test-packages: release, make install and packages, tried in new Debian trees of their own: SUITES="bookworm trixie" (root)
 test-packages:
 	@scripts/install-packages build test-bare
 	@$(MAKE) release deb
-	@test/system/packages $(SUITES)
+	@test/system/packages/test $(SUITES)
 
 build-bench: build
 	@scripts/build --bench
@@ -75,13 +75,13 @@ test-idle:
 test-otp:
 	@scripts/install-packages test-otp
 	@$(MAKE) build-test
-	@test/system/otp_suites
+	@test/system/otp/otp_suites
 
 ## test-otp27: build and test on OTP 27 in a Debian 13 tree, and nodes of both releases in one cluster (needs root)
 test-otp27:
 	@scripts/install-packages test-otp27
 	@$(MAKE) build-test
-	@test/system/otp27
+	@test/system/otp/otp27
 
 ## nemesis: random faults on real nodes for MIN minutes (1), judged by an oracle; SEED=n, CARRIER=shm|tcp|stock|tls|tls_shm|stock_tls, STORE=1
 nemesis:
@@ -99,55 +99,55 @@ test-elixir:
 test-rabbitmq:
 	@scripts/install-packages test
 	@$(MAKE) build-test
-	@test/system/clusters rabbitmq $(T)
+	@test/system/run rabbitmq $(T)
 
 ## test-ejabberd: an ejabberd cluster over stock TCP and over Beamway, messages between its users, nodes killed (root; leaves nothing)
 test-ejabberd:
 	@scripts/install-packages test
 	@$(MAKE) build-test
-	@test/system/clusters ejabberd $(T)
+	@test/system/run ejabberd $(T)
 
 ## test-wordpress: Debian's WordPress with MariaDB and php-fpm under yucan (root; leaves nothing)
 test-wordpress:
 	@scripts/install-packages test
 	@$(MAKE) build-test
-	@test/system/yucan wordpress
+	@test/system/run wordpress
 
 ## test-wikis: MediaWiki with SQLite and DokuWiki, with php-fpm under yucan (root; leaves nothing)
 test-wikis:
 	@scripts/install-packages test
 	@$(MAKE) build-test
-	@test/system/yucan wikis $(T)
+	@test/system/run wikis $(T)
 
 ## test-git: clones and pushes by git-http-backend, gitweb and cgit, as CGI under yucan (root; leaves nothing)
 test-git:
 	@scripts/install-packages test
 	@$(MAKE) build-test
-	@test/system/yucan git $(T)
+	@test/system/run git $(T)
 
 ## test-trac: Trac from its package under yucan, as CGI at `/` (root; leaves nothing)
 test-trac:
 	@scripts/install-packages test
 	@$(MAKE) build-test
-	@test/system/yucan trac
+	@test/system/run trac
 
 ## test-browser: yucan in Debian's Chromium: a button with a postback in two sites, WebSockets, events (root; leaves nothing)
 test-browser:
 	@scripts/install-packages test
 	@$(MAKE) build-test
-	@test/system/yucan browser
+	@test/system/run browser
 
 ## test-docs: every code block of README.md and docs/guide; T=page runs one (what is quick is in `make test`, too)
 test-docs:
 	@scripts/install-packages test
 	@$(MAKE) build-test
-	@test/system/docs $(T)
+	@test/system/docs/blocks $(T)
 
-## test-console: each page of the console in Debian's Chromium, on six nodes under load; pictures in build/browser-console/pictures (root)
+## test-console: each page of the console in Debian's Chromium, on six nodes under load; pictures in build/system-console/pictures (root)
 test-console:
 	@scripts/install-packages test
 	@$(MAKE) build-test
-	@test/system/yucan console
+	@test/system/run console
 
 ## vendor: the libraries of the console's pages from npm, by their lock file (needs npm; the files are in the checkout already)
 vendor:
@@ -193,7 +193,7 @@ test-pipe:
 test-scipy:
 	@scripts/install-packages test test-scipy
 	@$(MAKE) build-test
-	@test/system/scipy_linkage
+	@test/system/placement/scipy_linkage
 
 ## test-bare: build, demo and test on a new Debian 12 of its own (needs root; leaves nothing)
 test-bare:

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc The console on real nodes: what it tells browsers of a cluster, who may see and start what, and that nothing of it stays behind.
-%% What a person sees of it is `test/system/console_browser_SUITE'.
+%% What a person sees of it is `test/system/console/console_browser_SUITE'.
 -module(beamway_console_SUITE).
 
 -include_lib("common_test/include/ct.hrl").

@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc What the outcomes of OTP's own suites mean: which of them are wrong, and why.
 %%
-%% Pure. `test/system/otp_suites_report.erl' reads the outcomes and asks here. The oracle is stock TCP: what passes there
+%% Pure. `test/system/otp/otp_suites_report.erl' reads the outcomes and asks here. The oracle is stock TCP: what passes there
 %% must pass on Beamway. Beside it stands the stored result: what passed once must go on passing, also where stock TCP
 %% does not. A stored difference is no problem; there may be {@link most_differences/0} of them.
 %%

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc PHP and git's servers under yucan, nginx and haproxy before it, as part of `make test': `test/system/yucan NAME' installs them for itself and runs a suite
+%% @doc PHP and git's servers under yucan, nginx and haproxy before it, as part of `make test': `test/system/run NAME' installs them for itself and runs a suite
 %% of its own. WordPress, the wikis, Trac and Chromium take longer and have make targets.
 -module(yucan_apps_SUITE).
 
@@ -24,7 +24,7 @@ as_root(Name) ->
 
 %% What the script says is in its output, line by line; its last line holds the counts.
 run(Name) ->
-    Port = open_port({spawn_executable, test_support:file("test/system/yucan")},
+    Port = open_port({spawn_executable, test_support:file("test/system/run")},
                      [{args, [Name]}, exit_status, stderr_to_stdout, {line, 1000}]),
     {Status, Lines} = collect(Port, []),
     [beamway_runner:say("     ~ts", [Line]) || Line <- Lines],

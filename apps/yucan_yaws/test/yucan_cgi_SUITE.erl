@@ -2,7 +2,7 @@
 %% @doc Scripts and applications behind the server, good and bad ones: whatever they do the client gets an answer in time, other
 %% requests are served, and no process and no file is left.
 %%
-%% The good FastCGI application is php-fpm, in the suite of its own (test/system/yucan_php_SUITE.erl); the bad ones are sockets here that say what no
+%% The good FastCGI application is php-fpm, in the suite of its own (test/system/yucan/yucan_php_SUITE.erl); the bad ones are sockets here that say what no
 %% correct application says. The server behind revproxy is one of ours, and again sockets that break the protocol.
 -module(yucan_cgi_SUITE).
 

@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Debian's WordPress with MariaDB and php-fpm under yucan, used as a person would (`yucan_wordpress.py'): installed, a post published and
 %% opened by its permalink, a picture uploaded. The rewriting module of the example gives it its permalinks. Run by
-%% `test/system/yucan wordpress', in an overlay that is gone afterwards.
+%% `test/system/run wordpress', in an overlay that is gone afterwards.
 -module(yucan_wordpress_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
@@ -24,7 +24,7 @@ a_blog(Config) ->
     Fpm = yucan_fpm:start(filename:join(yucan_yaws_site:folder(Config), "fpm")),
     ok = configure(),
     Port = serve(Config, Fpm),
-    Output = os:cmd("python3 " ++ filename:join([code:lib_dir(yucan), "..", "..", "test", "system", "yucan_wordpress.py"]) ++ " "
+    Output = os:cmd("python3 " ++ test_support:file("test/system/yucan/yucan_wordpress.py") ++ " "
                     ++ integer_to_list(Port) ++ " 2>&1"),
     beamway_runner:say("~ts", [["     " ++ Line ++ "\n" || Line <- string:split(string:trim(Output), "\n", all)]]),
     true = lists:suffix("a file of the package is served\n", Output),

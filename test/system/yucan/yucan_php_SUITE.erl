@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Debian's PHP under yucan: php-fpm over a unix socket and over TCP, and php-cgi, which all do the same; then what is special about
-%% kept connections. Run by `test/system/yucan php', where PHP is installed.
+%% kept connections. Run by `test/system/run php', where PHP is installed.
 -module(yucan_php_SUITE).
 
 -export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_group/2, end_per_group/2, init_per_testcase/2, end_per_testcase/2]).

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Trac under yucan as CGI at `/': the seed's two modules with SCRIPT_NAME `/' and the script that Trac's own command makes. Wiki and ticket
-%% pages are read and written. Run by `test/system/yucan trac': Debian 12 has no package of Trac, so it comes from its package
+%% pages are read and written. Run by `test/system/run trac': Debian 12 has no package of Trac, so it comes from its package
 %% index into a virtual environment, in an overlay that is gone afterwards.
 -module(yucan_trac_SUITE).
 
@@ -73,7 +73,7 @@ post(Port, Target, Fields) ->
     Path.
 
 serve(Config, Script) ->
-    Example = filename:join([code:lib_dir(yucan), "..", "..", "examples", "yaws-site", "src"]),
+    Example = test_support:file("examples/yaws-site/src"),
     {ok, Appmod} = file:read_file(filename:join(Example, "trac.erl")),
     {ok, Rewrite} = file:read_file(filename:join(Example, "rewrite_trac.erl")),
     Ebin = yucan_yaws_site:compile(Config, "trac", [{"trac.erl", replaced(Appmod, Script)}, {"rewrite_trac.erl", Rewrite}]),

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The console as people see it: six real nodes under load, each page opened in Debian's Chromium and clicked through (`browser/console.js'), pictures kept in
-%% `build/browser-console/pictures'; and what 50 event streams cost. Run by `make test-console', in an overlay that is gone afterwards.
+%% @doc The console as people see it: six real nodes under load, each page opened in Debian's Chromium and clicked through (`console.js'), pictures kept in
+%% `build/system-console/pictures'; and what 50 event streams cost. Run by `make test-console', in an overlay that is gone afterwards.
 -module(console_browser_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
@@ -84,12 +84,12 @@ pause(Ms) -> receive after Ms -> ok end.
 
 chromium(Config) ->
     Root = filename:join([code:lib_dir(yucan), "..", ".."]),
-    Pictures = filename:join([Root, "build", "browser-console", "pictures"]),
+    Pictures = test_support:file("build/system-console/pictures"),
     ok = filelib:ensure_dir(filename:join(Pictures, "x")),
     Pipe = pipe(Root, proplists:get_value(pipes, Config)),
     {Victim, Node} = lists:last(proplists:get_value(peers, Config)),
     Port = open_port({spawn_executable, os:find_executable("node")},
-                     [{args, [filename:join([Root, "test", "system", "browser", "console.js"]), "/usr/bin/chromium", proplists:get_value(url, Config), Pictures,
+                     [{args, [test_support:file("test/system/console/console.js"), "/usr/bin/chromium", proplists:get_value(url, Config), Pictures,
                               integer_to_list(beamway_peer:os_pid(Victim)), atom_to_list(Node)]},
                       {env, [{"NODE_PATH", os:getenv("NODE_MODULES")}]}, exit_status, stderr_to_stdout, {line, 2000}]),
     {Status, Lines} = seen(Port, []),

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Debian's MediaWiki (with SQLite) and DokuWiki with php-fpm under yucan, used as a person would (`yucan_mediawiki.py',
-%% `yucan_dokuwiki.py'). Both name their pages by what stands behind the script in the path. Run by `test/system/yucan wikis', in an
+%% `yucan_dokuwiki.py'). Both name their pages by what stands behind the script in the path. Run by `test/system/run wikis', in an
 %% overlay that is gone afterwards.
 -module(yucan_wikis_SUITE).
 
@@ -48,7 +48,7 @@ serve(Config, Socket, Docroot) ->
 
 %% The program says what it sees; its status counts.
 used(Program, Port) ->
-    Script = filename:join([code:lib_dir(yucan), "..", "..", "test", "system", Program]),
+    Script = test_support:file("test/system/yucan/" ++ Program),
     {Status, Lines} = run("/usr/bin/python3", [Script, integer_to_list(Port)]),
     [beamway_runner:say("     ~ts", [string:trim(Line)]) || Line <- Lines],
     {Program, 0} = {Program, Status},

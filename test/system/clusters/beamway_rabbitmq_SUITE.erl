@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc A cluster of three RabbitMQ nodes on one host: over Beamway it does what it does over stock TCP, and no confirmed
-%% message is lost when a node is killed and returns. Run by `test/system/clusters rabbitmq', where the server is installed.
+%% message is lost when a node is killed and returns. Run by `test/system/run rabbitmq', where the server is installed.
 %%
 %% The group `stock' is the control: the same cases over OTP's own TCP. Publishers and consumers are programs of their own
 %% with the client library pika (`rabbitmq_client.py'). The oracle: every id that was confirmed is consumed at least once
@@ -222,7 +222,7 @@ start_clients(Queue, Config) ->
     #{base_port := Base} = cluster(Config),
     Folder = filename:join(proplists:get_value(priv_dir, Config), Queue ++ "_" ++ maps:get(name, cluster(Config))),
     ok = filelib:ensure_dir(filename:join(Folder, "x")),
-    Program = filename:join([beamway_bench_nodes:root(), "test", "system", "rabbitmq_client.py"]),
+    Program = test_support:file("test/system/clusters/rabbitmq_client.py"),
     Ports = fun(First) -> [integer_to_list(Base + (First + K - 1) rem 3 + 1) || K <- [0, 1, 2]] end,
     Start = fun(N, Words) ->
                     File = filename:join(Folder, hd(Words) ++ integer_to_list(N)),

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc A cluster of three nodes of Debian's ejabberd on one host: over Beamway it does what it does over stock TCP. Run by
-%% `test/system/clusters ejabberd', where the server is installed.
+%% `test/system/run ejabberd', where the server is installed.
 %%
 %% The group `stock' is the control. Clients are processes of the suite that speak XMPP (RFC 6120, 6121) over TCP, one user at each
 %% node. The oracle: a message to a user at a node that lives arrives once, in the order of its sender; a message to a user whose node

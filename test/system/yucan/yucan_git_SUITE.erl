@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Git under yucan as CGI: its own server program behind clones and pushes of a real git, gitweb's pages, cgit's. Run by
-%% `test/system/yucan git', in an overlay that is gone afterwards.
+%% `test/system/run git', in an overlay that is gone afterwards.
 -module(yucan_git_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).

@@ -167,7 +167,7 @@ store(File, Document, [{"tcp", Tcp}, {"beamway", Beamway}], Ids) ->
     Differ = beamway_otp_verdict:differences(All),
     Object = #{
         bench => <<"otp-suites">>,
-        command => <<"test/system/otp_suites --store">>,
+        command => <<"test/system/otp/otp_suites --store">>,
         commit => beamway_bench_machine:commit(),
         machine => beamway_bench_machine:machine(),
         versions => beamway_bench_machine:versions(),

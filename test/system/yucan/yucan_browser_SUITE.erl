@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc yucan as people see it, in Debian's Chromium (`browser/visit.js'): the button of examples/nitrogen in both of its sites, WebSockets with and
-%% without compression, events. Run by `test/system/yucan browser', in an overlay that is gone afterwards.
+%% @doc yucan as people see it, in Debian's Chromium (`visit.js'): the button of examples/nitrogen in both of its sites, WebSockets with and
+%% without compression, events. Run by `test/system/run browser', in an overlay that is gone afterwards.
 -module(yucan_browser_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
@@ -17,7 +17,7 @@ end_per_suite(Config) -> yucan_test_server:stop_application(Config).
 chromium(Config) ->
     Sites = yucan_yaws_site:nitrogen(Config),
     Sockets = yucan_test_server:start(yucan_browser),
-    Program = filename:join([code:lib_dir(yucan), "..", "..", "test", "system", "browser", "visit.js"]),
+    Program = test_support:file("test/system/yucan/visit.js"),
     Port = open_port({spawn_executable, os:find_executable("node")},
                      [{args, [Program, "/usr/bin/chromium", integer_to_list(Sites), integer_to_list(Sockets)]}, {env, [{"NODE_PATH", os:getenv("NODE_MODULES")}]},
                       exit_status, stderr_to_stdout, {line, 1000}]),

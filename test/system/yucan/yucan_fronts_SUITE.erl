@@ -2,7 +2,7 @@
 %% @doc nginx and haproxy in front of yucan: for each of some two hundred inputs, most of them made to be misunderstood, what the front says that it
 %% has passed on must be what yucan says that it got: the same requests in the same order, with the same methods, targets, hosts and bodies. A front
 %% that passes on what yucan then refuses is no danger; a request that only one of them has seen is one. And with varnish, too: an answer
-%% that the handler gives before the body has come reaches the client. Run by `test/system/yucan fronts'.
+%% that the handler gives before the body has come reaches the client. Run by `test/system/run fronts'.
 -module(yucan_fronts_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
