@@ -82,7 +82,7 @@ failed(Reason) ->
 
 %% What doctor says, so that nobody has to ask twice.
 remedy() ->
-    io:format(standard_error, "~nbeamway doctor says:~n~ts", [beamway_doctor:to_text(beamway_doctor:examine())]).
+    io:format(standard_error, "~nbeamway doctor says:~n~ts", [beamway_cli_doctor:to_text(beamway_cli_doctor:examine())]).
 
 steps(Text) ->
     [{Name, list_to_float(Seconds)} || Word <- string:lexemes(Text, " "), [Name, Seconds] <- [string:split(Word, "=")],

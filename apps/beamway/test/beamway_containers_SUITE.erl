@@ -200,7 +200,7 @@ the_doctor_tries_it(Config) ->
     {Peer, _} = start(Config, 1, #{options => "ro"}),
     Found = fun(P) -> [{Status, lists:flatten(What)}
                        || #{name := socket_dir, status := Status, found := What}
-                              <- maps:get(checks, beamway_peer:call(P, beamway_doctor, examine, []))] end,
+                              <- maps:get(checks, beamway_peer:call(P, beamway_cli_doctor, examine, []))] end,
     [{problem, ?INSIDE ++ ": making a socket in socket_dir: Read-only file system"}] = Found(Peer),
     {Writer, _} = start(Config, 2, #{}),
     [{ok, ?INSIDE ++ ": a socket was made in it"}] = Found(Writer).

@@ -214,7 +214,7 @@ device_goes(Config) ->
     ok = beamway_peer:connect(beamway_rdma, One, OtherNode).
 
 doctor(Config) ->
-    #{checks := Checks} = beamway_doctor:examine(),
+    #{checks := Checks} = beamway_cli_doctor:examine(),
     [#{status := ok, found := Found}] = [Check || #{name := rdma} = Check <- Checks],
     true = string:find(Found, proplists:get_value(device, Config)) =/= nomatch.
 

@@ -98,7 +98,7 @@ path_with_space(Config) ->
 
 not_built(Config) ->
     Root = copy_of_checkout(Config, "not_built"),
-    ok = file:delete(filename:join(Root, "apps/beamway/ebin")),
+    ok = file:delete(filename:join(Root, "apps/beamway_cli/ebin")),
     {1, "", Error} = shell(Config, quoted(filename:join(Root, "bin/beamway")) ++ " --version"),
     ?assertMatch({match, _}, re:run(Error, "not built yet. Run: make -C ")).
 

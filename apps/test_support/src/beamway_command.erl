@@ -166,7 +166,7 @@ with_nodes(Config, Number, Fun) ->
 start(Config, Arguments, Options) ->
     Code = case Options of
         #{code := none} -> [];
-        _ -> ["-pa", filename:dirname(code:which(beamway_cli))]
+        _ -> ["-pa", filename:dirname(code:which(beamway))]
     end,
     Own = maps:with([longnames, host], Options),
     {ok, Pid, Node} = peer:start(Own#{name => peer:random_name("beamway_cli"), connection => standard_io,
@@ -183,13 +183,14 @@ stop({Pid, _}) -> peer:stop(Pid).
 -spec copy_of_checkout(config(), string()) -> file:filename().
 copy_of_checkout(Config, Name) ->
     Root = filename:join(?config(priv_dir, Config), Name),
-    App = filename:join(Root, "apps/beamway"),
-    ok = filelib:ensure_dir(filename:join(App, "x")),
     ok = filelib:ensure_dir(filename:join(Root, "bin/x")),
     {ok, _} = file:copy(?config(command, Config), filename:join(Root, "bin/beamway")),
     ok = file:change_mode(filename:join(Root, "bin/beamway"), 8#755),
-    [ok = file:make_symlink(filename:join([?config(root, Config), "apps/beamway", Folder]), filename:join(App, Folder))
-     || Folder <- ["src", "ebin", "priv"]],
+    [begin
+         Link = filename:join([Root, "apps", Folder]),
+         ok = filelib:ensure_dir(Link),
+         ok = file:make_symlink(filename:join([?config(root, Config), "apps", Folder]), Link)
+     end || Folder <- ["beamway/src", "beamway/ebin", "beamway/priv", "beamway_cli/src", "beamway_cli/ebin"]],
     Root.
 
 %% @doc A file with a cookie, for `--cookie-file'.

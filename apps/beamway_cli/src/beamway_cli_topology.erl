@@ -3,7 +3,7 @@
 %%
 %% Called by the `beamway' command. The result goes to standard output (or the file that was asked for), everything else
 %% to standard error. Exit status: 0 done, 1 what was asked for failed, 2 wrong usage.
--module(placement_cli).
+-module(beamway_cli_topology).
 
 -export([main/1, say/2, complain/2]).
 
@@ -13,10 +13,10 @@
 
 %% @doc Runs the words after `beamway topology'.
 -spec main([string()]) -> 0..2.
-main(["measure" | Words]) -> parsed("measure", Words, 0, fun placement_cli_measure:run/1);
-main(["show" | Words]) -> parsed("show", Words, 1, fun placement_cli_show:show/1);
-main(["import" | Words]) -> parsed("import", Words, 1, fun placement_cli_show:convert/1);
-main(["export" | Words]) -> parsed("export", Words, 1, fun placement_cli_show:convert/1);
+main(["measure" | Words]) -> parsed("measure", Words, 0, fun beamway_cli_topology_measure:run/1);
+main(["show" | Words]) -> parsed("show", Words, 1, fun beamway_cli_topology_show:show/1);
+main(["import" | Words]) -> parsed("import", Words, 1, fun beamway_cli_topology_show:convert/1);
+main(["export" | Words]) -> parsed("export", Words, 1, fun beamway_cli_topology_show:convert/1);
 main([Help | _]) when Help =:= "-h"; Help =:= "--help" -> say("~ts", [summary()]), ?DONE;
 main(["help"]) -> main(["--help"]);
 main(["help", Command]) -> main([Command, "--help"]);

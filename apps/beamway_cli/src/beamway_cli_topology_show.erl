@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc `beamway topology show', `import' and `export': trees of files, as text, drawings and other formats.
--module(placement_cli_show).
+-module(beamway_cli_topology_show).
 
 -export([show/1, convert/1, measured_file/1, write/2, draw/2]).
 
@@ -10,8 +10,8 @@ show(#{files := [File]} = Options) ->
     Known = look(File, Options),
     ok = drawings(Known, Options),
     case Options of
-        #{json := true} -> placement_cli:say("~ts~n", [jiffy:encode(json(Known), [pretty, force_utf8])]);
-        #{} -> placement_cli:say("~ts", [text(Known)])
+        #{json := true} -> beamway_cli_topology:say("~ts~n", [jiffy:encode(json(Known), [pretty, force_utf8])]);
+        #{} -> beamway_cli_topology:say("~ts", [text(Known)])
     end.
 
 %% @doc Writes the tree of a file in another format.
@@ -28,7 +28,7 @@ convert(#{files := [File], to := To} = Options) ->
            end,
     case Options of
         #{out := Out} -> write(Out, Text);
-        #{} -> placement_cli:say("~ts", [Text])
+        #{} -> beamway_cli_topology:say("~ts", [Text])
     end.
 
 json_text(Tree) -> [jiffy:encode(placement_export:to_json(Tree), [pretty, force_utf8]), "\n"].
@@ -56,10 +56,10 @@ kind(File, _) ->
 
 of_file(Kind, File, Options) ->
     How = maps:from_list([{kind, Kind} || Kind =/= by_name] ++ [{name, Name} || #{name := Name} <- [Options]]
-                         ++ [{nodes, placement_cli_measure:node_names(Names)} || #{nodes := Names} <- [Options]]),
+                         ++ [{nodes, beamway_cli_topology_measure:node_names(Names)} || #{nodes := Names} <- [Options]]),
     case placement_import:file(File, How) of
         {ok, Tree, Warnings} ->
-            _ = [placement_cli:complain("~ts: ~ts", [File, placement_import:format_warning(Warning)]) || Warning <- Warnings],
+            _ = [beamway_cli_topology:complain("~ts: ~ts", [File, placement_import:format_warning(Warning)]) || Warning <- Warnings],
             #{tree => Tree};
         {error, Error} -> throw({failed, [File, ": ", placement_import:format_error(Error)]})
     end.
@@ -99,7 +99,7 @@ one_of(Option, Text, Words) ->
 matrix(Measured, Mode, Statistic, #{drop_gaps := true}) ->
     case placement_measured:matrix_without_gaps(Measured, Mode, Statistic) of
         {ok, Matrix, Dropped} ->
-            _ = [placement_cli:complain("left out, for pairs that were not measured: ~ts", [Node]) || Node <- Dropped],
+            _ = [beamway_cli_topology:complain("left out, for pairs that were not measured: ~ts", [Node]) || Node <- Dropped],
             Matrix;
         {error, Error} -> throw({failed, placement_matrix:format_error(Error)})
     end;

@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Nodes that `beamway topology measure' starts on this host: so many, or one pinned to each core. They are ended with
 %% the command, since their control connection is its standard input and output.
--module(placement_cli_nodes).
+-module(beamway_cli_topology_nodes).
 
 -export([start/1, start_per_core/0, draw_beside/2]).
 
@@ -36,7 +36,7 @@ cores() ->
 
 %% A few at a time: a hundred VMs that start at once take longer than one after the other.
 started(Named) ->
-    placement_cli:complain("starting ~b nodes", [length(Named)]),
+    beamway_cli_topology:complain("starting ~b nodes", [length(Named)]),
     Peers = in_turns(Named),
     {[Node || {_, Node} <- Peers], fun() -> lists:foreach(fun({Peer, _}) -> stop(Peer) end, Peers) end}.
 
@@ -79,7 +79,7 @@ stop(Peer) ->
 draw_beside(File, #{nodes := Nodes} = Measured) ->
     {ok, Matrix} = placement_measured:matrix(Measured, placement_measured:best_mode(Measured), median_us),
     #{tree := Tree} = placement_cluster:cluster(Matrix),
-    placement_cli_show:draw(File, placement_draw:beside([{"measured", Tree}, {"hwloc", hwloc(Nodes)}])).
+    beamway_cli_topology_show:draw(File, placement_draw:beside([{"measured", Tree}, {"hwloc", hwloc(Nodes)}])).
 
 hwloc(Nodes) ->
     case os:find_executable("lstopo-no-graphics") of

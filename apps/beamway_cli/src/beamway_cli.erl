@@ -4,7 +4,7 @@
 %% Each subcommand is a function from its words to an exit status: 0 when the thing asked for was
 %% done, 1 when it failed, 2 when the words were wrong. What was asked for goes to standard output,
 %% everything else to standard error. A reader that goes away (`beamway links | head -1') is no failure.
-%% `demo' and `bench' hand their words on to the programs under `bench/', `topology' to the application placement;
+%% `demo' and `bench' hand their words on to the programs under `bench/';
 %% `pipe' is done by the launcher. The texts are in {@link beamway_cli_help}.
 -module(beamway_cli).
 
@@ -70,8 +70,8 @@ run(["choose" | Words]) -> parsed("choose", Words, fun choose/1);
 run(["demo" | Words]) -> program("demo", beamway_demo, Words);
 run(["bench" | Words]) -> program("bench", beamway_bench, Words);
 run(["soak" | Words]) -> program("soak", beamway_soak, Words);
-run(["topology" | Words]) -> program("topology", placement_cli, Words);
-run(["console" | Words]) -> program("console", console_cli, Words);
+run(["topology" | Words]) -> program("topology", beamway_cli_topology, Words);
+run(["console" | Words]) -> program("console", beamway_cli_console, Words);
 run(["-" ++ _ = Option | _]) -> complain("unknown option '~ts'; see: beamway --help", [Option]), ?USAGE;
 run([Command | _]) ->
     complain("unknown command '~ts'; the commands are: ~ts", [Command, lists:join(", ", beamway_cli_help:commands())]),
@@ -105,16 +105,20 @@ program(Command, _, [Word | _]) when Command =:= "demo", Word =:= "-h"; Command 
     say("~ts", [beamway_cli_help:text(Command)]),
     ?DONE;
 program(Command, Module, Words) ->
-    case code:ensure_loaded(Module) of
-        {module, Module} ->
+    {Needed, Missing} = needed(Command, Module),
+    case code:ensure_loaded(Needed) of
+        {module, Needed} ->
             Module:main(Words);
         {error, _} ->
-            complain("~ts: ~ts", [Command, case Command of
-                                                "topology" -> "the application placement is not on the code path; run: make build";
-                                                _ -> "the benchmark programs are not built; run: scripts/build --bench (they are part of a checkout, not of what is installed)"
-                                            end]),
+            complain("~ts: ~ts", [Command, Missing]),
             ?FAILED
     end.
+
+%% A module that must be there, and the message if it is not.
+needed("topology", _) -> {placement, "the application placement is not on the code path; run: make build"};
+needed("console", _) -> {console, "the application console is not on the code path; run: make build"};
+needed(_, Module) ->
+    {Module, "the benchmark programs are not built; run: scripts/build --bench (they are part of a checkout, not of what is installed)"}.
 
 links(Options) ->
     case beamway_cli_links:ask(maps:with([node, cookie_file], Options)) of
@@ -136,10 +140,10 @@ top(Options) ->
     end.
 
 doctor(Options) ->
-    Report = beamway_doctor:examine(),
-    show(Options, fun() -> beamway_doctor:to_json(Report) end,
-         fun() -> beamway_doctor:to_text(Report) end),
-    case beamway_doctor:is_well(Report) of
+    Report = beamway_cli_doctor:examine(),
+    show(Options, fun() -> beamway_cli_doctor:to_json(Report) end,
+         fun() -> beamway_cli_doctor:to_text(Report) end),
+    case beamway_cli_doctor:is_well(Report) of
         true -> ?DONE;
         false -> ?FAILED
     end.

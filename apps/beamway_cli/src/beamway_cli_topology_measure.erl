@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc `beamway topology measure': the VM of the command becomes a hidden node that nobody can connect to, finds or starts the nodes,
 %% measures, and stores what is there after each round.
--module(placement_cli_measure).
+-module(beamway_cli_topology_measure).
 
 -export([run/1, node_names/1]).
 
@@ -37,7 +37,7 @@ settings(#{mode := Mode, batches := Batches, messages := Messages}) ->
 
 before(#{resume := true, out := Out}) ->
     case filelib:is_regular(Out) of
-        true -> maps:get(pairs, placement_cli_show:measured_file(Out));
+        true -> maps:get(pairs, beamway_cli_topology_show:measured_file(Out));
         false -> #{}
     end;
 before(#{}) -> #{}.
@@ -78,8 +78,8 @@ nodes_of(Options) ->
     case [Key || Key <- [nodes, 'of', start, per_core], is_map_key(Key, Options)] of
         [nodes] -> {node_names(maps:get(nodes, Options)), fun() -> ok end};
         ['of'] -> {connected_with(maps:get('of', Options)), fun() -> ok end};
-        [start] -> placement_cli_nodes:start(maps:get(start, Options));
-        [per_core] -> placement_cli_nodes:start_per_core();
+        [start] -> beamway_cli_topology_nodes:start(maps:get(start, Options));
+        [per_core] -> beamway_cli_topology_nodes:start_per_core();
         _ -> throw({usage, "say which nodes, by one of --nodes, --of, --start and --per-core"})
     end.
 
@@ -122,7 +122,7 @@ progress(Out, Nodes, Messages) ->
     end.
 
 store(Out, Measured) ->
-    placement_cli_show:write(Out, [jiffy:encode(placement_measured:to_json(Measured)), "\n"]).
+    beamway_cli_topology_show:write(Out, [jiffy:encode(placement_measured:to_json(Measured)), "\n"]).
 
 bar(#{mode := Mode, done := Done, total := Total} = State, {ok, Columns}) ->
     Wide = max(10, min(40, Columns - 40)),
@@ -140,10 +140,10 @@ left(#{left_s := Seconds}) -> io_lib:format(", about ~b min left", [ceil(Seconds
 
 finish(#{failed := Failed, seconds := Seconds, pairs := Pairs} = Measured, #{out := Out} = Options) ->
     ok = store(Out, Measured),
-    _ = [placement_cli:complain("not measured (~s): ~ts to ~ts: ~0tP", [Mode, A, B, Reason, 8]) || {Mode, A, B, Reason} <- lists:sublist(Failed, 5)],
-    placement_cli:complain("~b pairs in ~.1f s, stored in ~ts; look at it: beamway topology show ~ts", [map_size(Pairs), Seconds, Out, Out]),
-    _ = [placement_cli:say("~ts~n", [jiffy:encode(placement_measured:to_json(Measured), [pretty, force_utf8])]) || #{json := true} <- [Options]],
-    _ = [placement_cli_nodes:draw_beside(File, Measured) || #{per_core := true, beside := File} <- [Options]],
+    _ = [beamway_cli_topology:complain("not measured (~s): ~ts to ~ts: ~0tP", [Mode, A, B, Reason, 8]) || {Mode, A, B, Reason} <- lists:sublist(Failed, 5)],
+    beamway_cli_topology:complain("~b pairs in ~.1f s, stored in ~ts; look at it: beamway topology show ~ts", [map_size(Pairs), Seconds, Out, Out]),
+    _ = [beamway_cli_topology:say("~ts~n", [jiffy:encode(placement_measured:to_json(Measured), [pretty, force_utf8])]) || #{json := true} <- [Options]],
+    _ = [beamway_cli_topology_nodes:draw_beside(File, Measured) || #{per_core := true, beside := File} <- [Options]],
     case Failed of
         [] -> ok;
         _ -> throw({failed, io_lib:format("~b pairs were not measured; try again with --resume", [length(Failed)])})

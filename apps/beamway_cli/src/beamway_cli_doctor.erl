@@ -5,7 +5,7 @@
 %% driver really makes, epmd), then each is judged by a pure function, so that the judgements are tested
 %% without the machine that they need. Limits are those of this VM: the shell's that started it.
 %% A `problem' keeps shared memory from being used; a `warning' may once more links are wanted.
--module(beamway_doctor).
+-module(beamway_cli_doctor).
 
 -export([examine/0, is_well/1, to_json/1, to_text/1, epmd_names/0]).
 

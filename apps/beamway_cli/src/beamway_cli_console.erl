@@ -2,7 +2,7 @@
 %% @doc `beamway console': a console for a running cluster, in a VM of its own that becomes a hidden node and listens nowhere but for browsers.
 %%
 %% Called by beamway_cli. The nodes need nothing of the console: collectors are sent to them, and end when this command does.
--module(console_cli).
+-module(beamway_cli_console).
 
 -export([main/1]).
 
