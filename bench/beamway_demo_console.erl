@@ -16,7 +16,7 @@ stay(Say) ->
     #{beamway := Contender} = beamway_bench_contender:all(beamway_bench_nodes:root(), 200),
     Cluster = beamway_bench_nodes:start(Epmd, Contender, #{count => ?NODES, connect_all => true, prefix => "demo"}),
     ok = beamway_bench_nodes:connect(Cluster, forward),
-    Paths = [filename:join([beamway_bench_nodes:root(), "apps", App, "ebin"]) || App <- ["teleport", "placement", "yucan", "console"]],
+    Paths = [filename:join([beamway_bench_nodes:root(), "apps", App, "ebin"]) || App <- ["teleport", "placement", "yucan", "beamway_console"]],
     _ = beamway_bench_nodes:all(Cluster, code, add_pathsa, [Paths]),
     #{members := [First | _] = Members} = Cluster,
     Names = beamway_bench_nodes:names(Cluster),
@@ -31,7 +31,7 @@ stay(Say) ->
 
 %% Another port if somebody has that one.
 console(Member, Port) ->
-    case beamway_bench_nodes:call(Member, console, start, [#{port => Port, allow => true}]) of
+    case beamway_bench_nodes:call(Member, beamway_console, start, [#{port => Port, allow => true}]) of
         {ok, Url} -> Url;
         {error, _} when Port =/= 0 -> console(Member, 0);
         {error, Text} -> error({no_console, Text})

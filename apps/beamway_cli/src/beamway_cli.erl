@@ -116,7 +116,7 @@ program(Command, Module, Words) ->
 
 %% A module that must be there, and the message if it is not.
 needed("topology", _) -> {placement, "the application placement is not on the code path; run: make build"};
-needed("console", _) -> {console, "the application console is not on the code path; run: make build"};
+needed("console", _) -> {beamway_console, "the application beamway_console is not on the code path; run: make build"};
 needed(_, Module) ->
     {Module, "the benchmark programs are not built; run: scripts/build --bench (they are part of a checkout, not of what is installed)"}.
 

@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc `beamway console': a console for a running cluster, in a VM of its own that becomes a hidden node and listens nowhere but for browsers.
 %%
-%% Called by beamway_cli. The nodes need nothing of the console: collectors are sent to them, and end when this command does.
+%% Called by {@link beamway_cli}. The nodes need nothing of the console: collectors are sent to them, and end when this command does.
 -module(beamway_cli_console).
 
 -export([main/1]).
@@ -60,7 +60,7 @@ run(#{bind := Bind} = Options) ->
         {_, {error, Why}} -> complain("~ts", [Why]), ?FAILED;
         {{ok, Ip}, {ok, Times}} ->
             Config = config(Ip, Options),
-            case console_config:read(maps:to_list(Config)) of
+            case beamway_console_config:read(maps:to_list(Config)) of
                 {ok, _} -> attached(beamway_cli_links:open(maps:with([node, cookie_file], Options)), Config, Times, Options);
                 {error, Text} -> complain("~ts", [Text]), ?USAGE
             end
@@ -86,12 +86,12 @@ attached({error, Text}, _, _, _) -> complain("~ts", [Text]), ?FAILED;
 attached({ok, Node}, Config, Times, Options) ->
     %% What opened the first node opens the others.
     true = erlang:set_cookie(erlang:get_cookie(Node)),
-    case console:start(Config#{nodes => [Node]}) of
+    case beamway_console:start(Config#{nodes => [Node]}) of
         {ok, Url} ->
-            _ = [ok = console_jobs:set_measured(Times) || Times =/= none],
+            _ = [ok = beamway_console_jobs:set_measured(Times) || Times =/= none],
             said(Url, Node, Options),
             %% Until a signal ends the VM; if the console cannot go on, so must this.
-            Monitor = monitor(process, console_sup),
+            Monitor = monitor(process, beamway_console_sup),
             receive {'DOWN', Monitor, process, _, Reason} -> complain("it ended: ~0tP", [Reason, 12]), ?FAILED end;
         {error, Text} -> complain("~ts", [Text]), ?FAILED
     end.

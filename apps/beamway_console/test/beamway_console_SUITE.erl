@@ -8,7 +8,7 @@
 
 -export([all/0, suite/0, init_per_testcase/2, end_per_testcase/2]).
 -export([cluster/1, a_lent_collector/1, two_consoles/1, a_node_that_dies/1, a_node_that_is_stopped/1, many_streams/1, lanes_and_servers/1, history/1,
-         strangers/1, token/1, guesses/1, warnings_are_shown/1, only_shows/1, topology/1, placement/1, benchmarks/1, pipes/1, files/1, bad_questions/1, command/1, bad_words/1]).
+         strangers/1, token/1, guesses/1, warnings_are_shown/1, old_section/1, only_shows/1, topology/1, placement/1, benchmarks/1, pipes/1, files/1, bad_questions/1, command/1, bad_words/1]).
 
 -define(PATIENCE_MS, (20000 * beamway_runner:slowness())).
 
@@ -16,7 +16,7 @@ suite() -> [{timetrap, {minutes, 3}}].
 
 all() ->
     [cluster, a_lent_collector, two_consoles, a_node_that_dies, a_node_that_is_stopped, many_streams, lanes_and_servers, history,
-     strangers, token, guesses, warnings_are_shown, only_shows, topology, placement, benchmarks, pipes, files, bad_questions, command, bad_words].
+     strangers, token, guesses, warnings_are_shown, old_section, only_shows, topology, placement, benchmarks, pipes, files, bad_questions, command, bad_words].
 
 init_per_testcase(_, Config) -> Config.
 
@@ -39,7 +39,7 @@ started(Count, Carrier) ->
 console(Peer) -> console(Peer, #{}).
 
 console(Peer, Options) ->
-    {ok, Url} = beamway_peer:call(Peer, console, start, [maps:merge(#{port => 0, interval_ms => 200}, Options)]),
+    {ok, Url} = beamway_peer:call(Peer, beamway_console, start, [maps:merge(#{port => 0, interval_ms => 200}, Options)]),
     port_of(Url).
 
 port_of(Url) ->
@@ -104,7 +104,7 @@ cluster(_) ->
     _ = beamway_peer:run(Peer, fun() -> spawn(fun() -> chat(nodes()) end), ok end),
     #{<<"allow">> := false, <<"links">> := Links} = Frame = frame(Port, "cluster", fun(F) -> (up(3))(F) andalso Load(F) end),
     ?assertMatch(#{<<"state">> := <<"up">>, <<"otp">> := _, <<"cpu">> := _, <<"memory">> := _, <<"carrier">> := <<"beamway">>, <<"collector_us">> := _}, named(Node, Frame)),
-    ?assert(lists:member(<<"console">>, maps:get(<<"apps">>, named(Node, Frame)))),
+    ?assert(lists:member(<<"beamway_console">>, maps:get(<<"apps">>, named(Node, Frame)))),
     [#{<<"a">> := A, <<"b">> := B} | _] = Links,
     Names = [Name || #{<<"name">> := Name} <- maps:get(<<"nodes">>, Frame)],
     Pair = iolist_to_binary([lists:nth(A + 1, Names), ":", lists:nth(B + 1, Names)]),
@@ -122,14 +122,14 @@ a_lent_collector(_) ->
     [{Peer, _}, {Lent, Node}, {Other, _}] = started(3),
     Forget = fun() ->
         _ = [code:del_path(Path) || Path <- code:get_path(), string:find(Path, "console") =/= nomatch],
-        {code:where_is_file("console_collector.beam"), erlang:module_loaded(console_collector)}
+        {code:where_is_file("beamway_console_collector.beam"), erlang:module_loaded(beamway_console_collector)}
     end,
     ?assertEqual({non_existing, false}, beamway_peer:run(Lent, Forget)),
-    Runs = fun(P) -> {beamway_peer:call(P, erlang, whereis, [beamway_console_collector]) =/= undefined, beamway_peer:call(P, erlang, module_loaded, [console_collector])} end,
+    Runs = fun(P) -> {beamway_peer:call(P, erlang, whereis, [beamway_console_collector]) =/= undefined, beamway_peer:call(P, erlang, module_loaded, [beamway_console_collector])} end,
     Port = console(Peer),
     _ = frame(Port, "cluster", up(3)),
     ?assertEqual({true, true}, Runs(Lent)),
-    ok = beamway_peer:call(Peer, console, stop, []),
+    ok = beamway_peer:call(Peer, beamway_console, stop, []),
     ok = until(fun() -> Runs(Lent) =:= {false, false} end),
     ok = until(fun() -> element(1, Runs(Other)) =:= false end),
     %% Once more, and now the console's node is killed.
@@ -145,10 +145,10 @@ two_consoles(_) ->
     _ = [frame(console(Peer), "cluster", up(3)) || Peer <- [One, Two]],
     Collector = beamway_peer:call(Third, erlang, whereis, [beamway_console_collector]),
     ?assert(is_pid(Collector)),
-    ok = beamway_peer:call(One, console, stop, []),
+    ok = beamway_peer:call(One, beamway_console, stop, []),
     ok = until(fun() -> element(2, beamway_peer:call(Third, erlang, process_info, [Collector, monitors])) =/= [] end),
     [_] = element(2, beamway_peer:run(Third, fun() -> settled(Collector) end)),
-    ok = beamway_peer:call(Two, console, stop, []),
+    ok = beamway_peer:call(Two, beamway_console, stop, []),
     ok = until(fun() -> beamway_peer:call(Third, erlang, whereis, [beamway_console_collector]) =:= undefined end).
 
 settled(Collector) ->
@@ -185,11 +185,11 @@ many_streams(_) ->
     Sockets = [stream(Port, "cluster,http,jobs,pipes") || _ <- lists:seq(1, 50)],
     Deadline = erlang:monotonic_time(millisecond) + ?PATIENCE_MS,
     [#{} = next(Socket, <<>>, fun(F) -> is_map_key(<<"links">>, F) andalso (up(2))(F) end, Deadline) || Socket <- Sockets],
-    Collectors = fun() -> length([P || P <- processes(), {current_function, {console_collector, _, _}} <- [process_info(P, current_function)]]) end,
+    Collectors = fun() -> length([P || P <- processes(), {current_function, {beamway_console_collector, _, _}} <- [process_info(P, current_function)]]) end,
     ok = until(fun() -> beamway_peer:run(Other, Collectors) =:= 1 end),
     %% A browser that reads nothing does not fill the node's memory: it is told nothing more until it reads.
     [gen_tcp:close(Socket) || Socket <- Sockets],
-    ok = until(fun() -> beamway_peer:run(Peer, fun() -> map_size(element(4, sys:get_state(console_hub))) end) =:= 0 end).
+    ok = until(fun() -> beamway_peer:run(Peer, fun() -> map_size(element(4, sys:get_state(beamway_console_hub))) end) =:= 0 end).
 
 lanes_and_servers(_) ->
     [{Peer, Node}, {_, Second}, {Third, _}] = started(3),
@@ -237,7 +237,7 @@ token(Config) ->
     Secret = "correct horse battery staple",
     ok = file:write_file(File, [Secret, "\n"]),
     ok = file:change_mode(File, 8#600),
-    ?assertMatch({error, _}, beamway_peer:call(Peer, console, start, [#{port => 0, ip => {0, 0, 0, 0}}])),
+    ?assertMatch({error, _}, beamway_peer:call(Peer, beamway_console, start, [#{port => 0, ip => {0, 0, 0, 0}}])),
     Port = console(Peer, #{token_file => File, ip => {0, 0, 0, 0}}),
     {401, _} = get(Port, "/api/jobs"),
     {401, _, Form} = yucan_client:get(Port, "/"),
@@ -253,7 +253,7 @@ token(Config) ->
     {200, _} = get(Port, "/api/jobs", [{"Cookie", Pair}]),
     {401, _} = get(Port, "/api/jobs", [{"Cookie", [Pair, "0"]}]),
     %% The secret stands in no process that tells of itself.
-    State = beamway_peer:run(Peer, fun() -> {init:get_arguments(), init:get_plain_arguments(), application:get_all_env(console)} end),
+    State = beamway_peer:run(Peer, fun() -> {init:get_arguments(), init:get_plain_arguments(), application:get_all_env(beamway_console)} end),
     ?assertEqual(nomatch, string:find(io_lib:format("~p", [State]), "battery")).
 
 %% Wrong tokens take as long side by side as one after the other: most of them are not judged.
@@ -281,12 +281,23 @@ token_file(Config) ->
 
 %% By the handler that OTP starts every node with.
 warnings_are_shown(Config) ->
+    Said = with_section("beamway_console", Config),
+    ?assertMatch({match, _}, re:run(Said, "WARNING REPORT.*\n.*console: it listens on 0.0.0.0 without TLS")),
+    ?assertEqual(nomatch, re:run(Said, "old name")).
+
+%% The application was called `console'.
+old_section(Config) ->
+    Said = with_section("console", Config),
+    ?assertMatch({match, _}, re:run(Said, "console: it listens on 0.0.0.0 without TLS")),
+    ?assertMatch({match, _}, re:run(Said, "WARNING REPORT.*\n.*rename the section to `beamway_console'")).
+
+%% What a node says that starts the console with its options in this section of the environment.
+with_section(Section, Config) ->
     [Erl | Words] = beamway_peer:erl(),
-    Paths = lists:usort([filename:dirname(code:which(Module)) || Module <- [console, yucan, jiffy]]),
+    Paths = lists:usort([filename:dirname(code:which(Module)) || Module <- [beamway_console, yucan, jiffy]]),
     Line = [[" ", Word] || Word <- Words ++ ["-noinput", "-boot", "no_dot_erlang", "-pa" | Paths]],
-    Said = os:cmd(lists:flatten([Erl, Line, " -console port 0 -console ip '{0,0,0,0}' -console token_file '\"", token_file(Config),
-                                 "\"' -eval '{ok, _} = application:ensure_all_started(console), init:stop().' 2>&1"])),
-    ?assertMatch({match, _}, re:run(Said, "WARNING REPORT.*\n.*console: it listens on 0.0.0.0 without TLS")).
+    Options = [[" -", Section, " ", Option] || Option <- ["port 0", "ip '{0,0,0,0}'", ["token_file '\"", token_file(Config), "\"'"]]],
+    os:cmd(lists:flatten([Erl, Line, Options, " -eval '{ok, _} = application:ensure_all_started(beamway_console), init:stop().' 2>&1"])).
 
 only_shows(_) ->
     [{Peer, _}] = started(1),
@@ -294,7 +305,7 @@ only_shows(_) ->
     {403, _, #{<<"error">> := Why}} = post(Port, "/api/topology/measure", #{}),
     ?assertNotEqual(nomatch, string:find(Why, "--allow")),
     {403, _, _} = post(Port, "/api/bench/run", #{name => rpc}),
-    ok = beamway_peer:call(Peer, console, stop, []),
+    ok = beamway_peer:call(Peer, beamway_console, stop, []),
     Allowed = console(Peer, #{allow => true}),
     %% Of another site's page, whatever it may.
     {403, _, _} = post(Allowed, "/api/topology/stop", <<"{}">>, [{"Content-Type", "text/plain"}]),
@@ -390,7 +401,7 @@ pipes(Config) ->
 files(_) ->
     [{Peer, _}] = started(1),
     Port = console(Peer),
-    Www = filename:join(code:lib_dir(console, priv), "www"),
+    Www = filename:join(code:lib_dir(beamway_console, priv), "www"),
     [begin
          {200, _, Body} = yucan_client:get(Port, ["/", File]),
          ?assert(byte_size(Body) > 0)
@@ -411,7 +422,7 @@ bad_questions(_) ->
         {Status, Path, Body} <- [{400, "/api/placement/choose", <<"{">>}, {400, "/api/placement/choose", <<"[]">>}, {404, "/api/placement/choose", <<"{}">>},
                                  {400, "/api/topology/measure", #{mode => loud}}, {400, "/api/topology/measure", #{batches => 0}}, {404, "/api/bench/run", #{name => 7}},
                                  {404, "/api/nothing", #{}}]],
-    ?assert(is_pid(beamway_peer:call(Peer, erlang, whereis, [console_hub]))).
+    ?assert(is_pid(beamway_peer:call(Peer, erlang, whereis, [beamway_console_hub]))).
 
 %% ---- the command
 
@@ -453,4 +464,4 @@ ended(Port, Text) ->
     after ?PATIENCE_MS -> error({silent, Text})
     end.
 
-executable() -> filename:join([code:lib_dir(console), "..", "..", "bin", "beamway"]).
+executable() -> filename:join([code:lib_dir(beamway_console), "..", "..", "bin", "beamway"]).

@@ -30,7 +30,7 @@ init_per_suite(Config) ->
     %% A path as short as that of a user's runtime folder.
     Pipes = filename:join(["/tmp", "beamway-console-" ++ os:getpid(), "rdpipe"]),
     ok = filelib:ensure_dir(filename:join(Pipes, "x")),
-    {ok, Url} = beamway_peer:call(First, console, start, [#{port => 0, allow => true, pipes => Pipes}]),
+    {ok, Url} = beamway_peer:call(First, beamway_console, start, [#{port => 0, allow => true, pipes => Pipes}]),
     [{peers, Peers}, {url, binary_to_list(Url)}, {pipes, Pipes} | Config].
 
 end_per_suite(_) -> beamway_peer:stop_started().
@@ -137,7 +137,7 @@ fifty_streams(Config) ->
     [] = [Share || Share <- Shares, Share > ?SHARE_MAX],
     true = Change < max(Spread, 0.05).
 
-busy(Peer) -> maps:from_list([{Node, maps:get(busy_us, Sample)} || {Node, #{sample := #{} = Sample}} <- maps:to_list(beamway_peer:call(Peer, console_hub, state, []))]).
+busy(Peer) -> maps:from_list([{Node, maps:get(busy_us, Sample)} || {Node, #{sample := #{} = Sample}} <- maps:to_list(beamway_peer:call(Peer, beamway_console_hub, state, []))]).
 
 median(Values) -> lists:nth((length(Values) + 1) div 2, lists:sort(Values)).
 

@@ -1,12 +1,12 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc What a node tells of itself: one process on each node, however many consoles and browsers look.
 %%
-%% A console sends this module to nodes that do not have it ({@link console_nodes}), so it uses kernel and stdlib alone, and what else the node has
+%% A console sends this module to nodes that do not have it ({@link beamway_console_nodes}), so it uses kernel and stdlib alone, and what else the node has
 %% only where it runs. It sends each console a sample every interval and ends when the last one has gone; if the code was sent, it takes that with it.
 %% A console that does not take its samples (its connection is busy) misses them: nothing waits and nothing piles up.
 %%
 %% It has no supervisor on a foreign node: the console that monitors it starts it again.
--module(console_collector).
+-module(beamway_console_collector).
 
 -export([attach/3, init/4, protocol/0]).
 -export_type([sample/0, facts/0]).
@@ -129,7 +129,7 @@ with(Key, Value, Sample) -> Sample#{Key => Value}.
 
 %% What runs here, by the names that each has registered.
 apps() ->
-    [App || {App, Name} <- [{beamway, beamway_links}, {teleport, teleport_sup}, {placement, placement_sup}, {yucan, yucan_sup}, {console, console_sup}],
+    [App || {App, Name} <- [{beamway, beamway_links}, {teleport, teleport_sup}, {placement, placement_sup}, {yucan, yucan_sup}, {beamway_console, beamway_console_sup}],
             whereis(Name) =/= undefined].
 
 links() ->

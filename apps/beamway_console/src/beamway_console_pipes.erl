@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc The pipes that run on this host. A running `rdpipe' keeps a small file in a folder of its user, which says what each of its hops has carried so far, and
 %% removes it in the end; this module reads them. Files whose process is gone (it was killed) are passed over.
--module(console_pipes).
+-module(beamway_console_pipes).
 
 -export([default_folder/0, running/1]).
 

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Measured times as the page of the topology shows them, and as files. Pure but for drawing a PNG.
--module(console_topology).
+-module(beamway_console_topology).
 
 -export([view/2, export/3, formats/0, choices/1]).
 -export_type([choices/0]).

@@ -3,7 +3,7 @@
 %%
 %% Every word of it must be known to this node already: a text can make no new atoms, of which a node has a limited number, and a typing error is told by its name.
 %% OTP's scanner makes an atom of each word and each variable it meets, so it never sees the text; the tokens of a term are made here.
--module(console_query).
+-module(beamway_console_query).
 
 -export([parse/1]).
 

@@ -1,22 +1,22 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc How a console gets a collector onto a node: called by {@link console_hub} in a process for each attempt, since a node may take its time or never answer.
--module(console_nodes).
+%% @doc How a console gets a collector onto a node: called by {@link beamway_console_hub} in a process for each attempt, since a node may take its time or never answer.
+-module(beamway_console_nodes).
 
 -export([attach/3, detach/2]).
 
 -define(CALL_MS, 8000).
 
 %% @doc Connects to the node, sends the collector if the node has none, and attaches to it.
--spec attach(node(), Hub :: pid(), IntervalMs :: pos_integer()) -> {ok, pid(), console_collector:facts()} | {error, Text :: binary()}.
+-spec attach(node(), Hub :: pid(), IntervalMs :: pos_integer()) -> {ok, pid(), beamway_console_collector:facts()} | {error, Text :: binary()}.
 attach(Node, Hub, IntervalMs) ->
     try
         Node =:= node() orelse net_kernel:connect_node(Node) =:= true orelse throw("it cannot be reached, or has another cookie"),
         Sent = with_code(Node),
-        case erpc:call(Node, console_collector, protocol, [], ?CALL_MS) =:= console_collector:protocol() of
+        case erpc:call(Node, beamway_console_collector, protocol, [], ?CALL_MS) =:= beamway_console_collector:protocol() of
             true -> ok;
             false -> throw("a collector of another version of Beamway runs there")
         end,
-        case erpc:call(Node, console_collector, attach, [Hub, IntervalMs, Sent], ?CALL_MS) of
+        case erpc:call(Node, beamway_console_collector, attach, [Hub, IntervalMs, Sent], ?CALL_MS) of
             {ok, Pid, Facts} -> {ok, Pid, Facts};
             {error, Reason} -> failed("its collector did not start: ~0tP", [Reason, 10])
         end
@@ -31,19 +31,19 @@ failed(Format, Arguments) -> {error, unicode:characters_to_binary(io_lib:format(
 
 %% A node whose code path holds the module has it for good; to another one it is lent.
 with_code(Node) ->
-    case Node =:= node() orelse is_list(erpc:call(Node, code, where_is_file, ["console_collector.beam"], ?CALL_MS)) of
+    case Node =:= node() orelse is_list(erpc:call(Node, code, where_is_file, ["beamway_console_collector.beam"], ?CALL_MS)) of
         true -> false;
         false ->
-            case erpc:call(Node, erlang, module_loaded, [console_collector], ?CALL_MS) of
+            case erpc:call(Node, erlang, module_loaded, [beamway_console_collector], ?CALL_MS) of
                 true -> true;
                 false -> load(Node)
             end
     end.
 
 load(Node) ->
-    {console_collector, Binary, File} = code:get_object_code(console_collector),
-    case erpc:call(Node, code, load_binary, [console_collector, File, Binary], ?CALL_MS) of
-        {module, console_collector} -> true;
+    {beamway_console_collector, Binary, File} = code:get_object_code(beamway_console_collector),
+    case erpc:call(Node, code, load_binary, [beamway_console_collector, File, Binary], ?CALL_MS) of
+        {module, beamway_console_collector} -> true;
         {error, Reason} -> throw(io_lib:format("its code server refused the collector: ~0tP", [Reason, 10]))
     end.
 

@@ -1,62 +1,62 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc What the pages ask: each answer is JSON (or an export), each complaint an object with a text. Input is checked here, once.
--module(console_api).
+-module(beamway_console_api).
 -behaviour(yucan_handler).
 
 -export([handle/2]).
 
 %% @private
--spec handle(yucan_req:req(), console_config:config()) -> yucan_handler:response().
+-spec handle(yucan_req:req(), beamway_console_config:config()) -> yucan_handler:response().
 handle(Req, Config) ->
     What = yucan_req:binding(<<"what">>, Req),
     case yucan_req:method(Req) of
         <<"POST">> ->
-            case console_web:body(Req) of
+            case beamway_console_web:body(Req) of
                 {ok, Body} -> post(What, Body, Config);
                 {error, Response} -> Response
             end;
         _ -> get(What, yucan_req:query_pairs(Req), Req, Config)
     end.
 
-get(<<"events">>, _, Req, _) -> console_events:response(Req);
+get(<<"events">>, _, Req, _) -> beamway_console_events:response(Req);
 get(<<"history">>, Pairs, _, _) -> history(Pairs);
-get(<<"jobs">>, _, _, _) -> console_web:json(console_jobs:state());
+get(<<"jobs">>, _, _, _) -> beamway_console_web:json(beamway_console_jobs:state());
 get(<<"topology">>, Pairs, _, _) -> topology(Pairs);
 get(<<"topology/export/", Name/binary>>, Pairs, _, _) -> export(Name, Pairs);
-get(<<"placement">>, Pairs, _, _) -> or_none(console_placement:view(askers(Pairs)));
+get(<<"placement">>, Pairs, _, _) -> or_none(beamway_console_placement:view(askers(Pairs)));
 get(<<"bench">>, _, _, #{results := Folder} = Config) ->
-    console_web:json(#{results => console_bench:list(Folder), startable => [#{name => Name, what => What} || {Name, What} <- console_bench:startable()],
+    beamway_console_web:json(#{results => beamway_console_bench:list(Folder), startable => [#{name => Name, what => What} || {Name, What} <- beamway_console_bench:startable()],
                        allow => maps:get(allow, Config), folder => unicode:characters_to_binary(filename:basename(Folder))});
-get(<<"bench/", File/binary>>, _, _, #{results := Folder}) -> answered(console_bench:read(Folder, File));
-get(_, _, _, _) -> console_web:problem(404, "there is no such question").
+get(<<"bench/", File/binary>>, _, _, #{results := Folder}) -> answered(beamway_console_bench:read(Folder, File));
+get(_, _, _, _) -> beamway_console_web:problem(404, "there is no such question").
 
-answered({ok, Answer}) -> console_web:json(Answer);
-answered({error, Why}) -> console_web:problem(404, Why).
+answered({ok, Answer}) -> beamway_console_web:json(Answer);
+answered({error, Why}) -> beamway_console_web:problem(404, Why).
 
 %% Not an error of the browser, which would show a failed request among its own messages.
-or_none({ok, Answer}) -> console_web:json(Answer);
-or_none({error, Why}) -> console_web:json(#{none => unicode:characters_to_binary(Why)}).
+or_none({ok, Answer}) -> beamway_console_web:json(Answer);
+or_none({error, Why}) -> beamway_console_web:json(#{none => unicode:characters_to_binary(Why)}).
 
 %% ---- the past
 
 history(Pairs) ->
     case {known_node(<<"node">>, Pairs), proplists:get_value(<<"of">>, Pairs, <<"node">>)} of
-        {{error, Why}, _} -> console_web:problem(400, Why);
-        {{ok, Node}, <<"node">>} -> series(Node, node, console_rates:node_fields());
+        {{error, Why}, _} -> beamway_console_web:problem(400, Why);
+        {{ok, Node}, <<"node">>} -> series(Node, node, beamway_console_rates:node_fields());
         {{ok, Node}, <<"link">>} ->
             case known_node(<<"peer">>, Pairs) of
-                {ok, Peer} -> series(Node, {link, Peer}, console_rates:link_fields());
-                {error, Why} -> console_web:problem(400, Why)
+                {ok, Peer} -> series(Node, {link, Peer}, beamway_console_rates:link_fields());
+                {error, Why} -> beamway_console_web:problem(400, Why)
             end;
         {{ok, Node}, <<"http">>} ->
             case existing(proplists:get_value(<<"server">>, Pairs, <<>>)) of
-                {ok, Server} -> series(Node, {http, Server}, console_rates:http_fields());
-                error -> console_web:problem(404, "there is no such server")
+                {ok, Server} -> series(Node, {http, Server}, beamway_console_rates:http_fields());
+                error -> beamway_console_web:problem(404, "there is no such server")
             end;
-        {_, Other} -> console_web:problem(400, ["of is '", Other, "'; expected node, link or http"])
+        {_, Other} -> beamway_console_web:problem(400, ["of is '", Other, "'; expected node, link or http"])
     end.
 
-series(Node, Key, Fields) -> console_web:json(#{node => Node, fields => [time | Fields], points => console_hub:history(Node, Key)}).
+series(Node, Key, Fields) -> beamway_console_web:json(#{node => Node, fields => [time | Fields], points => beamway_console_hub:history(Node, Key)}).
 
 known_node(Key, Pairs) ->
     Name = proplists:get_value(Key, Pairs, <<>>),
@@ -74,24 +74,24 @@ existing(Name) ->
 
 topology(Pairs) ->
     with_times(Pairs, fun(Measured, Choices, At) ->
-        case console_topology:view(Measured, Choices) of
-            {ok, View} -> console_web:json(View#{measured_at => At, formats => [#{name => Name, what => What} || {Name, _, What} <- console_topology:formats()]});
+        case beamway_console_topology:view(Measured, Choices) of
+            {ok, View} -> beamway_console_web:json(View#{measured_at => At, formats => [#{name => Name, what => What} || {Name, _, What} <- beamway_console_topology:formats()]});
             {error, Why} -> or_none({error, Why})
         end
     end).
 
 export(Name, Pairs) ->
     with_times(Pairs, fun(Measured, Choices, _) ->
-        case console_topology:export(Name, Measured, Choices) of
+        case beamway_console_topology:export(Name, Measured, Choices) of
             {ok, Type, Body} -> {200, [{<<"content-type">>, Type}, {<<"content-disposition">>, ["attachment; filename=\"", Name, "\""]}, {<<"cache-control">>, <<"no-store">>}], Body};
-            {error, Why} -> console_web:problem(404, Why)
+            {error, Why} -> beamway_console_web:problem(404, Why)
         end
     end).
 
 with_times(Pairs, Fun) ->
-    case {console_jobs:measured(), console_topology:choices(Pairs)} of
+    case {beamway_console_jobs:measured(), beamway_console_topology:choices(Pairs)} of
         {none, _} -> or_none({error, "nothing was measured yet"});
-        {_, {error, Why}} -> console_web:problem(400, Why);
+        {_, {error, Why}} -> beamway_console_web:problem(400, Why);
         {{ok, Measured, At}, {ok, Choices}} -> Fun(Measured, Choices, At)
     end.
 
@@ -99,7 +99,7 @@ with_times(Pairs, Fun) ->
 
 %% The nodes on which placement runs, the one that is wanted first.
 askers(Pairs) ->
-    Running = lists:sort([Node || {Node, #{state := up, sample := #{apps := Apps}}} <- maps:to_list(console_hub:state()), lists:member(placement, Apps)]),
+    Running = lists:sort([Node || {Node, #{state := up, sample := #{apps := Apps}}} <- maps:to_list(beamway_console_hub:state()), lists:member(placement, Apps)]),
     case known_node(<<"node">>, Pairs) of
         {ok, Node} -> case lists:member(Node, Running) of true -> [Node | lists:delete(Node, Running)]; false -> Running end;
         {error, _} -> Running
@@ -107,32 +107,32 @@ askers(Pairs) ->
 
 post(<<"placement/choose">>, #{<<"query">> := Text} = Body, _) when is_binary(Text) ->
     case askers([{<<"node">>, Node} || #{<<"node">> := Node} <- [Body], is_binary(Node)]) of
-        [] -> console_web:problem(409, "placement runs on none of the nodes");
+        [] -> beamway_console_web:problem(409, "placement runs on none of the nodes");
         [Asker | _] = Nodes -> chosen(Asker, Nodes, Text, maps:get(<<"count">>, Body, null))
     end;
 post(<<"topology/measure">>, Body, _) ->
     case measure_options(Body) of
-        {ok, Options} -> begun(console_jobs:measure(Options));
-        {error, Why} -> console_web:problem(400, Why)
+        {ok, Options} -> begun(beamway_console_jobs:measure(Options));
+        {error, Why} -> beamway_console_web:problem(400, Why)
     end;
-post(<<"topology/stop">>, _, _) -> begun(console_jobs:stop(measure));
-post(<<"bench/run">>, #{<<"name">> := Name}, _) when is_binary(Name) -> begun(console_jobs:bench(Name));
-post(<<"bench/stop">>, _, _) -> begun(console_jobs:stop(bench));
-post(_, _, _) -> console_web:problem(404, "there is no such thing to do, or something is missing in the request").
+post(<<"topology/stop">>, _, _) -> begun(beamway_console_jobs:stop(measure));
+post(<<"bench/run">>, #{<<"name">> := Name}, _) when is_binary(Name) -> begun(beamway_console_jobs:bench(Name));
+post(<<"bench/stop">>, _, _) -> begun(beamway_console_jobs:stop(bench));
+post(_, _, _) -> beamway_console_web:problem(404, "there is no such thing to do, or something is missing in the request").
 
-begun(ok) -> console_web:json(202, #{ok => true});
-begun({error, Why}) -> console_web:problem(409, Why).
+begun(ok) -> beamway_console_web:json(202, #{ok => true});
+begun({error, Why}) -> beamway_console_web:problem(409, Why).
 
 chosen(Asker, Nodes, Text, Count) ->
     %% The words of queries are atoms of these modules.
     _ = [code:ensure_loaded(Module) || Module <- [placement_pred, placement_unit, placement_query, placement_policy]],
-    case console_query:parse(Text) of
+    case beamway_console_query:parse(Text) of
         {ok, Query} ->
-            case console_placement:choose(Asker, counted(Query, Count), lists:sort(Nodes)) of
-                {ok, Answer} -> console_web:json(Answer);
-                {error, Why} -> console_web:json(#{wrong => unicode:characters_to_binary(Why)})
+            case beamway_console_placement:choose(Asker, counted(Query, Count), lists:sort(Nodes)) of
+                {ok, Answer} -> beamway_console_web:json(Answer);
+                {error, Why} -> beamway_console_web:json(#{wrong => unicode:characters_to_binary(Why)})
             end;
-        {error, Why} -> console_web:json(#{wrong => unicode:characters_to_binary(Why)})
+        {error, Why} -> beamway_console_web:json(#{wrong => unicode:characters_to_binary(Why)})
     end.
 
 counted(Query, Count) when is_integer(Count), Count > 0, is_map(Query) -> Query#{n => Count};

@@ -8,7 +8,7 @@
 %% <li>`interval_ms' (1000): how often nodes tell their figures</li>
 %% <li>`nodes' (`connected'): also look at nodes that a node of this list knows; the console connects to them</li>
 %% <li>`results': folder of stored benchmarks; `command': the `beamway' that runs new ones; `pipes': folder in which running pipes tell what they do</li></ul>
--module(console_config).
+-module(beamway_console_config).
 
 -export([read/1, url/2, warnings/1]).
 -export_type([config/0]).
@@ -25,7 +25,7 @@
 -spec read([{atom(), term()}]) -> {ok, config()} | {error, Text :: binary()}.
 read(Given) ->
     try
-        Options = maps:from_list([Option || {Key, _} = Option <- Given, Key =/= included_applications]),
+        Options = maps:from_list(Given),
         Known = [ip, port, token_file, certfile, keyfile, allow, interval_ms, nodes, results, command, pipes],
         _ = [bad("unknown option ~ts; known are ~ts", [Key, lists:join(", ", [atom_to_list(K) || K <- Known])]) || Key <- maps:keys(Options) -- Known],
         {ok, checked(Options)}
@@ -48,7 +48,7 @@ checked(Options) ->
       nodes => one(nodes, Options, connected, fun is_nodes/1, "connected, or a list of nodes"),
       results => text(results, Options, filename:join([root(), "bench", "results"])),
       command => text(command, Options, filename:join([root(), "bin", "beamway"])),
-      pipes => text(pipes, Options, console_pipes:default_folder())}.
+      pipes => text(pipes, Options, beamway_console_pipes:default_folder())}.
 
 one(Key, Options, Default, Is, Expected) ->
     Value = maps:get(Key, Options, Default),
@@ -67,10 +67,10 @@ text(Key, Options, Default) ->
 is_nodes(connected) -> true;
 is_nodes(Nodes) -> is_list(Nodes) andalso lists:all(fun is_atom/1, Nodes).
 
-%% In a checkout apps/console/ebin is two folders below it.
+%% In a checkout apps/beamway_console/ebin is two folders below it.
 root() ->
     case os:getenv("BEAMWAY_ROOT") of
-        false -> filename:join([code:lib_dir(console), "..", ".."]);
+        false -> filename:join([code:lib_dir(beamway_console), "..", ".."]);
         Root -> Root
     end.
 
@@ -136,7 +136,7 @@ bad_test_() ->
          {"no such file", [{token_file, "/nowhere/x"}]}, {"nodes is 7", [{nodes, 7}]}, {"ip is 7", [{ip, 7}]}, {"results is 7", [{results, 7}]}]].
 
 token_file_test() ->
-    File = filename:join("/tmp", "console_config_" ++ os:getpid()),
+    File = filename:join("/tmp", "beamway_console_config_" ++ os:getpid()),
     ok = file:write_file(File, "0123456789abcdef\n"),
     ok = file:change_mode(File, 8#644),
     {error, Text} = read([{token_file, File}]),

@@ -1,22 +1,26 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc The web server of a console: its options for yucan, and what every answer has in common.
--module(console_web).
+-module(beamway_console_web).
 
--export([options/1, json/1, json/2, problem/2, body/1]).
+-export([server/0, options/1, json/1, json/2, problem/2, body/1]).
 
 -define(BODY_BYTES, 65536).
 
+%% @doc The name of the server. Metrics and addresses of pages hold it.
+-spec server() -> atom().
+server() -> console_web.
+
 %% @doc The options of the server.
--spec options(console_config:config()) -> yucan_config:options().
+-spec options(beamway_console_config:config()) -> yucan_config:options().
 options(#{ip := Ip, port := Port, tls := Tls} = Config) ->
-    Guard = console_auth:new(Config),
-    #{name => ?MODULE, listen => [maps:merge(#{ip => Ip, port => Port}, case Tls of none -> #{}; _ -> #{tls => Tls} end)],
+    Guard = beamway_console_auth:new(Config),
+    #{name => server(), listen => [maps:merge(#{ip => Ip, port => Port}, case Tls of none -> #{}; _ -> #{tls => Tls} end)],
       server_header => none, limits => #{connections => 2048, body_bytes => ?BODY_BYTES},
-      middleware => [fun(Req, Next) -> secured(console_auth:guard(Req, Next, Guard)) end],
-      routes => [{<<"/api/*what">>, console_api, Config}, {<<"/*file">>, yucan_file, files()}, {<<"/">>, yucan_file, files()}]}.
+      middleware => [fun(Req, Next) -> secured(beamway_console_auth:guard(Req, Next, Guard)) end],
+      routes => [{<<"/api/*what">>, beamway_console_api, Config}, {<<"/*file">>, yucan_file, files()}, {<<"/">>, yucan_file, files()}]}.
 
 %% Files are asked for anew each time and answered by 304: a new version shows at once.
-files() -> #{root => filename:join(code:priv_dir(console), "www"), gzip => true, headers => [{<<"cache-control">>, <<"no-cache">>}]}.
+files() -> #{root => filename:join(code:priv_dir(beamway_console), "www"), gzip => true, headers => [{<<"cache-control">>, <<"no-cache">>}]}.
 
 %% Nothing is loaded from elsewhere, nothing is shown in the frame of another page.
 secured({Status, Headers, Body}) when is_integer(Status) ->

@@ -1,13 +1,13 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @private Supervisor of a console. `rest_for_one': the web server answers from the hub, so it ends and comes back with it; event streams are opened again by
 %% the browsers.
--module(console_sup).
+-module(beamway_console_sup).
 -behaviour(supervisor).
 
 -export([start_link/1, init/1]).
 
 %% @private
--spec start_link(console_config:config()) -> {ok, pid()} | {error, term()}.
+-spec start_link(beamway_console_config:config()) -> {ok, pid()} | {error, term()}.
 start_link(Config) ->
     case supervisor:start_link({local, ?MODULE}, ?MODULE, Config) of
         {ok, Pid} -> {ok, Pid};
@@ -16,10 +16,10 @@ start_link(Config) ->
     end.
 
 %% @private
--spec init(console_config:config()) -> {ok, {supervisor:sup_flags(), [supervisor:child_spec()]}}.
+-spec init(beamway_console_config:config()) -> {ok, {supervisor:sup_flags(), [supervisor:child_spec()]}}.
 init(Config) ->
-    ok = console_auth:tables(),
+    ok = beamway_console_auth:tables(),
     {ok, {#{strategy => rest_for_one, intensity => 5, period => 10},
-          [#{id => hub, start => {console_hub, start_link, [Config]}, shutdown => 5000},
-           #{id => jobs, start => {console_jobs, start_link, [Config]}, shutdown => 10000},
-           yucan:child_spec(console_web:options(Config))]}}.
+          [#{id => hub, start => {beamway_console_hub, start_link, [Config]}, shutdown => 5000},
+           #{id => jobs, start => {beamway_console_jobs, start_link, [Config]}, shutdown => 10000},
+           yucan:child_spec(beamway_console_web:options(Config))]}}.

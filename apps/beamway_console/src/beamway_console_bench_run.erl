@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Runs a benchmark for a browser, in the process that calls it: the command itself, in its quick form. When that process ends, so does the benchmark.
--module(console_bench_run).
+-module(beamway_console_bench_run).
 
 -export([run/3]).
 
@@ -9,7 +9,7 @@
                 "{ read -r _ <&4; kill -TERM $child; } 2>/dev/null 3>&- & wait $child; status=$?; kill $! 2>/dev/null; exit $status").
 -define(SILENT_MS, 120000).
 
-%% @doc Runs it; each line of what it says on standard error is told. The result is what {@link console_bench:object/1} makes of its JSON.
+%% @doc Runs it; each line of what it says on standard error is told. The result is what {@link beamway_console_bench:object/1} makes of its JSON.
 -spec run(Command :: file:filename(), Name :: binary(), Tell :: fun((map()) -> ok)) -> {ok, map()} | {error, binary()}.
 run(Command, Name, Tell) ->
     Folder = case os:getenv("TMPDIR") of false -> "/tmp"; Set -> Set end,
@@ -35,7 +35,7 @@ printable(_) -> $\s.
 
 ended(0, File) ->
     {ok, Bytes} = file:read_file(File),
-    case console_bench:object(Bytes) of
+    case beamway_console_bench:object(Bytes) of
         {ok, Object} -> {ok, Object};
         {error, Why} -> {error, unicode:characters_to_binary(["its result is ", Why])}
     end;

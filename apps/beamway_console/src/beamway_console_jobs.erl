@@ -2,7 +2,7 @@
 %% @doc What browsers start and watch: a measurement of the network and a benchmark, one of each at a time, and a look at the running pipes while somebody looks.
 %%
 %% Each job is a process of its own, watched and bounded in time; whoever started it may close the browser. What was measured last is kept here.
--module(console_jobs).
+-module(beamway_console_jobs).
 -behaviour(gen_server).
 
 -export([start_link/1, measure/1, bench/1, stop/1, state/0, measured/0, set_measured/1, pipes/0]).
@@ -15,11 +15,11 @@
 -define(TELL_MS, 250).
 
 -record(job, {pid :: pid(), monitor :: reference(), timer :: reference(), view :: map()}).
--record(state, {config :: console_config:config(), measured = none :: none | placement_probe:measured(), measured_at = 0 :: integer(),
+-record(state, {config :: beamway_console_config:config(), measured = none :: none | placement_probe:measured(), measured_at = 0 :: integer(),
                 jobs = #{} :: #{measure | bench => #job{}}, last = #{} :: #{measure | bench => map()}, told = 0 :: integer(), later = none :: none | reference(), looking = none :: none | pid()}).
 
 %% @doc Starts it.
--spec start_link(console_config:config()) -> {ok, pid()} | {error, term()}.
+-spec start_link(beamway_console_config:config()) -> {ok, pid()} | {error, term()}.
 start_link(Config) -> gen_server:start_link({local, ?MODULE}, ?MODULE, Config, []).
 
 %% @doc Begins to measure all nodes that are up; options as of {@link placement_probe:measure/2}.
@@ -51,7 +51,7 @@ set_measured(Measured) -> gen_server:call(?MODULE, {set_measured, Measured}, ?CA
 pipes() -> gen_server:cast(?MODULE, pipes).
 
 %% @private
--spec init(console_config:config()) -> {ok, #state{}}.
+-spec init(beamway_console_config:config()) -> {ok, #state{}}.
 init(Config) ->
     process_flag(trap_exit, true),
     {ok, #state{config = Config}}.
@@ -60,13 +60,13 @@ init(Config) ->
 -spec handle_call(term(), gen_server:from(), #state{}) -> {reply, term(), #state{}}.
 handle_call({begin_job, Which, _}, _, #state{jobs = Jobs} = State) when is_map_key(Which, Jobs) -> {reply, {error, "one is running already"}, State};
 handle_call({begin_job, measure, Options}, _, State) ->
-    case console_hub:nodes_up() of
+    case beamway_console_hub:nodes_up() of
         [_, _ | _] = Nodes -> {reply, ok, begun(measure, ?MEASURE_MS, #{nodes => length(Nodes)}, fun(Tell) -> measured_by(Nodes, Options, Tell) end, State)};
         _ -> {reply, {error, "at least two nodes that answer are needed"}, State}
     end;
 handle_call({begin_job, bench, Name}, _, #state{config = #{command := Command}} = State) ->
-    case {console_bench:is_startable(Name), filelib:is_regular(Command)} of
-        {true, true} -> {reply, ok, begun(bench, ?BENCH_MS, #{name => Name, lines => []}, fun(Tell) -> console_bench_run:run(Command, Name, Tell) end, State)};
+    case {beamway_console_bench:is_startable(Name), filelib:is_regular(Command)} of
+        {true, true} -> {reply, ok, begun(bench, ?BENCH_MS, #{name => Name, lines => []}, fun(Tell) -> beamway_console_bench_run:run(Command, Name, Tell) end, State)};
         {false, _} -> {reply, {error, ["'", Name, "' is no benchmark that can be started here"]}, State};
         {_, false} -> {reply, {error, ["there is no ", Command, "; the benchmarks belong to a checkout"]}, State}
     end;
@@ -100,8 +100,8 @@ job(Fun, Tell) -> exit({result, Fun(Tell)}).
 -spec handle_cast(term(), #state{}) -> {noreply, #state{}}.
 handle_cast(pipes, #state{looking = none, config = #{pipes := Folder}} = State) ->
     {Pid, _} = spawn_monitor(fun() ->
-                                     Pipes = console_pipes:running(Folder),
-                                     console_hub:tell(pipes, iolist_to_binary(jiffy:encode(#{t => erlang:system_time(millisecond), pipes => Pipes})))
+                                     Pipes = beamway_console_pipes:running(Folder),
+                                     beamway_console_hub:tell(pipes, iolist_to_binary(jiffy:encode(#{t => erlang:system_time(millisecond), pipes => Pipes})))
                              end),
     {noreply, State#state{looking = Pid}};
 handle_cast(_, State) -> {noreply, State}.
@@ -160,7 +160,7 @@ told(#state{later = Timer} = State) when Timer =/= none -> State;
 told(#state{told = Told} = State) ->
     case erlang:monotonic_time(millisecond) - Told of
         Ago when Told =:= 0; Ago >= ?TELL_MS ->
-            ok = console_hub:tell(jobs, iolist_to_binary(jiffy:encode(view(State)))),
+            ok = beamway_console_hub:tell(jobs, iolist_to_binary(jiffy:encode(view(State)))),
             State#state{told = erlang:monotonic_time(millisecond)};
         Ago -> State#state{later = erlang:send_after(?TELL_MS - Ago, self(), tell)}
     end.

@@ -3,14 +3,14 @@
 %%
 %% The frame of the cluster is short, as it goes out for each interval: nodes as objects, each pair of nodes that is linked once, with the places of both in the list
 %% of nodes and bytes a second each way. All else is in frames of their own, which only those get who look at it.
--module(console_frames).
+-module(beamway_console_frames).
 
 -export([frame/3, links/1, host/2, hosts/1]).
 
--type nodes() :: #{node() => console_hub:known()}.
+-type nodes() :: #{node() => beamway_console_hub:known()}.
 
 %% @doc The frame of a topic; `none' if there is nothing to say at this time, as for topics that others tell of.
--spec frame(console_hub:topic(), nodes(), console_config:config()) -> binary() | none.
+-spec frame(beamway_console_hub:topic(), nodes(), beamway_console_config:config()) -> binary() | none.
 frame(cluster, Nodes, Config) -> json(cluster(Nodes, Config));
 frame(lanes, Nodes, _) -> json(lanes(Nodes));
 frame(http, Nodes, _) -> json(http(Nodes));
@@ -115,7 +115,7 @@ http(Nodes) ->
 server_json(Node, #{name := Name, rates := Rates, totals := Totals, latency := Latency}) ->
     #{node => Node, name => Name, rates => maps:map(fun(_, Rate) -> rounded(Rate) end, Rates), totals => Totals,
       timed => lists:sum([Count || {_, Count} <- Latency]),
-      latency_us => maps:from_list([{Key, case console_rates:percentile(Share, Latency) of none -> null; Us -> Us end}
+      latency_us => maps:from_list([{Key, case beamway_console_rates:percentile(Share, Latency) of none -> null; Us -> Us end}
                                     || {Key, Share} <- [{p50, 0.5}, {p90, 0.9}, {p99, 0.99}, {max, 1.0}]])}.
 
 -ifdef(TEST).

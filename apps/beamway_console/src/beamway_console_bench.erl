@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Stored results of benchmarks as the console shows them: reads the folder, knows which benchmarks may be started from a browser.
--module(console_bench).
+-module(beamway_console_bench).
 
 -export([list/1, read/2, startable/0, is_startable/1, object/1]).
 

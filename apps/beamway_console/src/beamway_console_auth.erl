@@ -6,7 +6,7 @@
 %% has a cookie from then on, signed with a key that lives as long as the console; programs send it as `Authorization: Bearer TOKEN'. It stands in no address and no log.
 %%
 %% An address that has sent a wrong token is not judged again for a moment, however many connections it has: what it sends meanwhile is refused unread (429).
--module(console_auth).
+-module(beamway_console_auth).
 
 -export([tables/0, new/1, guard/3]).
 -export_type([guard/0]).
@@ -21,14 +21,14 @@
 -define(WRONG, console_auth_wrong). %% {{form | header, Address}, not judged before (ms)}
 -define(WRONG_MOST, 10000).
 
-%% @doc Makes the table of wrong guesses, which belongs to the caller: {@link console_sup}.
+%% @doc Makes the table of wrong guesses, which belongs to the caller: {@link beamway_console_sup}.
 -spec tables() -> ok.
 tables() ->
     ?WRONG = ets:new(?WRONG, [named_table, public, {write_concurrency, true}]),
     ok.
 
 %% @doc What the guard needs to know.
--spec new(console_config:config()) -> guard().
+-spec new(beamway_console_config:config()) -> guard().
 new(#{secret := Secret, allow := Allow, tls := Tls}) -> #{secret => Secret, key => crypto:strong_rand_bytes(32), allow => Allow, secure => Tls =/= none}.
 
 %% @doc Lets a request pass, or answers it.
@@ -37,17 +37,17 @@ guard(Req, Next, #{secret := Secret, allow := Allow} = Guard) ->
     Method = yucan_req:method(Req),
     Path = yucan_req:path(Req),
     Known = is_known(Req, Guard),
-    if Known =:= too_soon -> too_soon(console_web:problem(429, "a wrong token was sent from this address just now; try again"));
-       Secret =:= none, not Known -> console_web:problem(403, "this console answers to localhost only; start it with a token to reach it by another name");
+    if Known =:= too_soon -> too_soon(beamway_console_web:problem(429, "a wrong token was sent from this address just now; try again"));
+       Secret =:= none, not Known -> beamway_console_web:problem(403, "this console answers to localhost only; start it with a token to reach it by another name");
        Method =:= <<"POST">>, Path =:= <<"/login">>, Secret =/= none -> login(Req, Guard);
        not Known -> stranger(Path);
        Method =:= <<"GET">>; Method =:= <<"HEAD">> -> Next(Req);
-       Method =/= <<"POST">> -> console_web:problem(405, "GET and POST are expected");
+       Method =/= <<"POST">> -> beamway_console_web:problem(405, "GET and POST are expected");
        true -> changing(is_own_page(Req), Allow orelse is_harmless(Path), Req, Next)
     end.
 
-changing(false, _, _, _) -> console_web:problem(403, "a request of another site's page");
-changing(true, false, _, _) -> console_web:problem(403, "this console only shows; start it with --allow (or {allow, true}) to let browsers start things");
+changing(false, _, _, _) -> beamway_console_web:problem(403, "a request of another site's page");
+changing(true, false, _, _) -> beamway_console_web:problem(403, "this console only shows; start it with --allow (or {allow, true}) to let browsers start things");
 changing(true, true, Req, Next) -> Next(Req).
 
 %% Questions that need a body, and change nothing.
@@ -123,7 +123,7 @@ is_signed(Value, #{key := Key}) ->
         error:_ -> false
     end.
 
-stranger(<<"/api/", _/binary>>) -> console_web:problem(401, "log in first, or send the header Authorization: Bearer TOKEN");
+stranger(<<"/api/", _/binary>>) -> beamway_console_web:problem(401, "log in first, or send the header Authorization: Bearer TOKEN");
 stranger(_) -> form(401, <<>>).
 
 form(Status, Complaint) ->

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc The stream of a browser: frames of the topics that it has asked for, as server-sent events named after the kind of topic.
--module(console_events).
+-module(beamway_console_events).
 
 -export([response/1, topics/1]).
 
@@ -11,16 +11,16 @@
 response(Req) ->
     case topics(proplists:get_value(<<"topics">>, yucan_req:query_pairs(Req), <<"cluster">>)) of
         {ok, Topics} -> yucan_sse:response(Req, [], fun event/2, Topics);
-        {error, Text} -> console_web:problem(400, Text)
+        {error, Text} -> beamway_console_web:problem(400, Text)
     end.
 
 event(start, Topics) ->
-    case console_hub:subscribe(Topics) of
+    case beamway_console_hub:subscribe(Topics) of
         ok -> {send, #{retry => 1000}, Topics};
         {error, too_many} -> stop
     end;
 event({info, {console_frame, Topic, Json}}, Topics) ->
-    ok = console_hub:taken(self()),
+    ok = beamway_console_hub:taken(self()),
     {send, #{event => name(Topic), data => Json}, Topics};
 event({info, _}, Topics) -> {ok, Topics}.
 
@@ -28,7 +28,7 @@ name(Topic) when is_atom(Topic) -> atom_to_binary(Topic);
 name(Topic) -> atom_to_binary(element(1, Topic)).
 
 %% @doc The topics of a list with commas. Names of nodes must be known already.
--spec topics(binary()) -> {ok, [console_hub:topic()]} | {error, Text :: unicode:chardata()}.
+-spec topics(binary()) -> {ok, [beamway_console_hub:topic()]} | {error, Text :: unicode:chardata()}.
 topics(Text) ->
     Words = binary:split(Text, <<",">>, [global, trim_all]),
     try {ok, lists:usort([topic(binary:split(Word, <<":">>, [global])) || Word <- Words])} of

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Placement as a node of the cluster sees it: all questions go to a node on which the application runs, so the console's own need not have it.
--module(console_placement).
+-module(beamway_console_placement).
 
 -export([view/1, choose/3]).
 

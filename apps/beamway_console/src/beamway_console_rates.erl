@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc From two samples of a node's collector to what happened between them, and the recent past as series for charts. Pure.
--module(console_rates).
+-module(beamway_console_rates).
 
 -export([between/2, remember/4, series/1, link_fields/0, node_fields/0, http_fields/0, percentile/2]).
 -export_type([rates/0, history/0]).
@@ -19,7 +19,7 @@
 -define(HTTP_COUNTERS, [requests, connections, refused, refused_connections, crashes, bytes_out, status_1xx, status_2xx, status_3xx, status_4xx, status_5xx, websockets]).
 
 %% @doc What happened since the sample before; all rates are 0.0 if there is none.
--spec between(none | console_collector:sample(), console_collector:sample()) -> rates().
+-spec between(none | beamway_console_collector:sample(), beamway_console_collector:sample()) -> rates().
 between(Before, #{links := Links} = Now) ->
     Seconds = seconds(Before, Now),
     #{cpu => rate(cpu_ms, Before, Now, Seconds) / 1000,
@@ -91,7 +91,7 @@ node_fields() -> [cpu_milli, memory, processes, run_queue].
 http_fields() -> [requests, open, p50_us, p99_us, bytes_out, status_2xx, status_3xx, status_4xx, status_5xx].
 
 %% @doc Adds what happened to the history of everything of a node; keys of things that are no more go after their last point is too old.
--spec remember(AtMs :: integer(), rates(), console_collector:sample(), #{term() => history()}) -> #{term() => history()}.
+-spec remember(AtMs :: integer(), rates(), beamway_console_collector:sample(), #{term() => history()}) -> #{term() => history()}.
 remember(At, #{cpu := Cpu, links := Links, http := Servers}, Sample, Histories) ->
     #{memory := Memory, processes := Processes, run_queue := Queue} = Sample,
     New = [{node, [round(1000 * Cpu), Memory, Processes, Queue]}

@@ -3,21 +3,20 @@
 %%
 %% In a node of the cluster one line of configuration is enough (`sys.config'), and the application among those that are started:
 %% ```
-%% {console, [{port, 8090}]}'''
-%% From a shell: `{ok, Url} = console:start(#{})'. On its own: the command `beamway console'. Options: {@link console_config}.
--module(console).
+%% {beamway_console, [{port, 8090}]}'''
+%% From a shell: `{ok, Url} = beamway_console:start(#{})'. On its own: the command `beamway console'. Options: {@link beamway_console_config}.
+-module(beamway_console).
 
 -export([start/1, stop/0, url/0]).
 
 %% @doc Starts the application with these options in place of those of its environment, and gives the address to open.
 -spec start(#{atom() => term()}) -> {ok, Url :: binary()} | {error, Text :: binary()}.
 start(Options) ->
-    _ = application:load(console),
-    case console_config:read(maps:to_list(Options)) of
+    _ = application:load(beamway_console),
+    case beamway_console_config:read(maps:to_list(Options)) of
         {ok, _} ->
-            ok = lists:foreach(fun({Key, _}) -> application:unset_env(console, Key) end, application:get_all_env(console)),
-            ok = maps:foreach(fun(Key, Value) -> application:set_env(console, Key, Value) end, Options),
-            started(application:ensure_all_started(console));
+            ok = application:set_env(beamway_console, started_with, Options),
+            started(application:ensure_all_started(beamway_console));
         {error, Text} -> {error, Text}
     end.
 
@@ -43,8 +42,8 @@ first(Texts) ->
 
 %% @doc Stops it. Collectors on other nodes end by themselves.
 -spec stop() -> ok | {error, term()}.
-stop() -> application:stop(console).
+stop() -> application:stop(beamway_console).
 
 %% @doc The address of a console that runs on this node.
 -spec url() -> binary().
-url() -> console_config:url(console_hub:config(), yucan:port(console_web)).
+url() -> beamway_console_config:url(beamway_console_hub:config(), yucan:port(beamway_console_web:server())).

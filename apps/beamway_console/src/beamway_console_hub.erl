@@ -1,10 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc The middle of a console: knows the nodes, takes their samples, and tells the browsers that look.
 %%
-%% One collector on each node ({@link console_collector}), one frame for each topic and interval, whoever looks: a frame is encoded once and only if a browser has
+%% One collector on each node ({@link beamway_console_collector}), one frame for each topic and interval, whoever looks: a frame is encoded once and only if a browser has
 %% asked for its topic. A browser that has not taken the last frames is left out until it has; frames say all there is, so it misses nothing for good.
 %% A node that goes down is told at once.
--module(console_hub).
+-module(beamway_console_hub).
 -behaviour(gen_server).
 
 -export([start_link/1, config/0, subscribe/1, taken/1, state/0, history/2, nodes_up/0, tell/2]).
@@ -12,8 +12,8 @@
 -export_type([topic/0, known/0]).
 
 -type topic() :: cluster | lanes | http | pipes | jobs | {link, node(), node()} | {node, node()}.
--type known() :: #{state := new | up | silent | down | failed, since := integer(), why := binary(), facts := map(), sample := none | console_collector:sample(),
-                   rates := none | console_rates:rates(), histories := #{term() => console_rates:history()}, heard := integer(),
+-type known() :: #{state := new | up | silent | down | failed, since := integer(), why := binary(), facts := map(), sample := none | beamway_console_collector:sample(),
+                   rates := none | beamway_console_rates:rates(), histories := #{term() => beamway_console_rates:history()}, heard := integer(),
                    collector := none | pid(), attempt := none | pid(), again := integer(), pause := pos_integer()}.
 %% `since' is system time in ms; `heard' and `again' are monotonic ms.
 
@@ -28,15 +28,15 @@
 -define(REMEMBER_MS, 600000).
 -define(AT_ONCE, 16).
 
--record(state, {config :: console_config:config(), nodes = #{} :: #{node() => known()},
+-record(state, {config :: beamway_console_config:config(), nodes = #{} :: #{node() => known()},
                 browsers = #{} :: #{pid() => {reference(), [topic()], Behind :: non_neg_integer()}}}).
 
 %% @doc Starts it.
--spec start_link(console_config:config()) -> {ok, pid()} | {error, term()}.
+-spec start_link(beamway_console_config:config()) -> {ok, pid()} | {error, term()}.
 start_link(Config) -> gen_server:start_link({local, ?MODULE}, ?MODULE, Config, []).
 
 %% @doc The options.
--spec config() -> console_config:config().
+-spec config() -> beamway_console_config:config().
 config() -> gen_server:call(?MODULE, config, ?CALL_MS).
 
 %% @doc Frames of these topics for the calling process from now on, as messages `{console_frame, Topic, Json :: binary()}', the first at once; each is to be answered by {@link taken/1}.
@@ -64,7 +64,7 @@ nodes_up() -> lists:sort([Node || {Node, #{state := up}} <- maps:to_list(state()
 tell(Topic, Json) -> gen_server:cast(?MODULE, {tell, Topic, Json}).
 
 %% @private
--spec init(console_config:config()) -> {ok, #state{}}.
+-spec init(beamway_console_config:config()) -> {ok, #state{}}.
 init(#{interval_ms := Interval} = Config) ->
     process_flag(trap_exit, true),
     _ = [ok = net_kernel:monitor_nodes(true, #{node_type => visible, nodedown_reason => true}) || is_alive()],
@@ -97,7 +97,7 @@ attempts(#state{nodes = Nodes, config = #{interval_ms := Interval}} = State) ->
 
 %% @private The result is how the process ends.
 -spec attempt(node(), pid(), pos_integer()) -> no_return().
-attempt(Node, Hub, Interval) -> exit({attached, Node, console_nodes:attach(Node, Hub, Interval)}).
+attempt(Node, Hub, Interval) -> exit({attached, Node, beamway_console_nodes:attach(Node, Hub, Interval)}).
 
 %% @private
 -spec handle_call(term(), gen_server:from(), #state{}) -> {reply, term(), #state{}}.
@@ -109,7 +109,7 @@ handle_call({subscribe, Pid, Topics}, _, #state{browsers = Browsers} = State) ->
 handle_call(state, _, #state{nodes = Nodes} = State) -> {reply, maps:map(fun(_, Known) -> Known#{histories := #{}} end, Nodes), State};
 handle_call({history, Node, Key}, _, #state{nodes = Nodes} = State) ->
     {reply, case Nodes of
-                #{Node := #{histories := #{Key := History}}} -> console_rates:series(History);
+                #{Node := #{histories := #{Key := History}}} -> beamway_console_rates:series(History);
                 #{} -> []
             end, State}.
 
@@ -158,7 +158,7 @@ handle_info(_, State) -> {noreply, State}.
 %% @private
 -spec terminate(term(), #state{}) -> ok.
 terminate(_, #state{nodes = Nodes}) ->
-    _ = [console_nodes:detach(Pid, self()) || #{collector := Pid} <- maps:values(Nodes), is_pid(Pid)],
+    _ = [beamway_console_nodes:detach(Pid, self()) || #{collector := Pid} <- maps:values(Nodes), is_pid(Pid)],
     ok.
 
 reason(#{nodedown_reason := Reason}) -> unicode:characters_to_binary(io_lib:format("~0tP", [Reason, 8]));
@@ -188,9 +188,9 @@ lost(Pid, Reason, #{collector := Pid, state := Is} = Known) when Is =/= down ->
 lost(_, _, Known) -> Known.
 
 sampled(Node, #{sample := Before, histories := Histories, state := Was} = Known, #{peers := Peers} = Sample, #state{nodes = Nodes} = State) ->
-    Rates = console_rates:between(Before, Sample),
+    Rates = beamway_console_rates:between(Before, Sample),
     New = Known#{state := up, why := <<>>, sample := Sample, rates := Rates, heard := clock(),
-                 histories := console_rates:remember(now_ms(), Rates, Sample, Histories)},
+                 histories := beamway_console_rates:remember(now_ms(), Rates, Sample, Histories)},
     Since = case Was of up -> New; _ -> New#{since := now_ms()} end,
     lists:foldl(fun known/2, State#state{nodes = Nodes#{Node := Since}}, [Peer || Peer <- Peers, not is_map_key(Peer, Nodes)]).
 
@@ -210,9 +210,9 @@ publish_all(#state{browsers = Browsers} = State) ->
     publish(lists:usort(lists:append([Topics || {_, Topics, _} <- maps:values(Browsers)])), maps:keys(Browsers), State).
 
 publish(Topics, Pids, #state{nodes = Nodes, config = Config} = State) ->
-    _ = [console_jobs:pipes() || lists:member(pipes, Topics)],
+    _ = [beamway_console_jobs:pipes() || lists:member(pipes, Topics)],
     lists:foldl(fun(Topic, Acc) ->
-                        case console_frames:frame(Topic, Nodes, Config) of
+                        case beamway_console_frames:frame(Topic, Nodes, Config) of
                             none -> Acc;
                             Json -> sent(Topic, Json, Pids, Acc)
                         end

@@ -1,0 +1,45 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @private The application: starting it starts the console, with the options of its environment ({@link beamway_console_config}).
+-module(beamway_console_app).
+-behaviour(application).
+
+-export([start/2, stop/1]).
+
+%% @private
+-spec start(application:start_type(), term()) -> {ok, pid()} | {error, term()}.
+start(_, _) ->
+    case beamway_console_config:read(given()) of
+        {ok, Config} -> started(beamway_console_sup:start_link(Config), Config);
+        {error, Text} -> {error, {bad_options, Text}}
+    end.
+
+%% What the start was called with, or what the node's configuration says.
+given() ->
+    case application:get_env(beamway_console, started_with) of
+        {ok, Options} -> maps:to_list(Options);
+        undefined -> configured(own_keys(beamway_console))
+    end.
+
+configured([]) -> of_old_section();
+configured(Options) -> Options.
+
+%% The application was called `console'; its section in a `sys.config' holds for one release more. The environment of an
+%% application appears when it is loaded.
+of_old_section() ->
+    _ = application:load({application, console, []}),
+    Options = own_keys(console),
+    ok = application:unload(console),
+    _ = [logger:warning("console: its configuration stands under the old name `console'; rename the section to `beamway_console'")
+         || Options =/= []],
+    Options.
+
+own_keys(Application) -> [Option || {Key, _} = Option <- application:get_all_env(Application), Key =/= included_applications].
+
+started({ok, Pid}, Config) ->
+    _ = [logger:warning("console: ~ts", [Warning]) || Warning <- beamway_console_config:warnings(Config)],
+    {ok, Pid};
+started(Error, _) -> Error.
+
+%% @private
+-spec stop(term()) -> ok.
+stop(_) -> ok.
