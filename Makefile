@@ -158,6 +158,7 @@ test-rdma:
 	@scripts/install-packages test-rdma
 	@$(MAKE) build-test
 	@$(MAKE) -C native test-programs
+	@$(MAKE) -C rdpipe test-programs
 	@test/system/rdma/test $(T)
 
 ## demo-rdma: a virtual machine with a soft-RoCE device, two nodes that ping each other over verbs, calls over rdma and TCP
@@ -187,7 +188,7 @@ test-network:
 test-pipe:
 	@scripts/install-packages test
 	@$(MAKE) build
-	@PIPE_STREAMS=200 PIPE_HUGE=1 scripts/in-overlay --packages ffmpeg -- test/system/pipe/test $(T)
+	@PIPE_STREAMS=200 PIPE_HUGE=1 scripts/in-overlay --packages ffmpeg -- rdpipe/test/hosts/test $(T)
 
 ## test-scipy: the clustering's linkage beside scipy's
 test-scipy:
@@ -220,6 +221,7 @@ coverage:
 valgrind:
 	@scripts/install-packages valgrind
 	@$(MAKE) -C native valgrind
+	@$(MAKE) -C rdpipe valgrind
 
 ## bench: all benchmarks, one after the other; N=name runs one, Q=1 the quick form
 bench:
@@ -237,6 +239,7 @@ soak:
 asan:
 	@scripts/install-packages asan
 	@$(MAKE) -C native asan
+	@$(MAKE) -C rdpipe asan
 
 ## test-asan: all tests, C and Erlang, with everything native under the sanitizers, leaks included (T=name as in `make test`)
 test-asan:
@@ -247,11 +250,14 @@ test-asan:
 tsan:
 	@scripts/install-packages tsan
 	@$(MAKE) -C native tsan
+	@$(MAKE) -C rdpipe tsan
 
 ## fuzz: libFuzzer on everything that is read from a peer; MIN=10 is ten minutes for each target (default 1); F=target runs one
 fuzz:
 	@scripts/install-packages fuzz
-	@$(MAKE) -C native fuzz FUZZ_SECONDS=$$(($(or $(MIN),1) * 60)) $(if $(F),FUZZ_TARGETS="$(F)")
+	@$(if $(filter-out $(notdir $(basename $(wildcard */fuzz/*_fuzz.c))),$(F)),$(error F=$(F): expected one of $(notdir $(basename $(wildcard */fuzz/*_fuzz.c)))))
+	@$(MAKE) -C native fuzz FUZZ_SECONDS=$$(($(or $(MIN),1) * 60))
+	@$(MAKE) -C rdpipe fuzz FUZZ_SECONDS=$$(($(or $(MIN),1) * 60))
 
 ## fuzz-yucan: properties of yucan's parsers (heads, chunks, frames, FastCGI, CGI, configurations) for MIN minutes (1); writes bench/results/fuzz_yucan.json
 fuzz-yucan:
@@ -265,10 +271,11 @@ overload-yucan:
 	@$(MAKE) build-test
 	@erl -noinput -boot no_dot_erlang -pa apps/*/ebin -s yucan_overload main -extra $(or $(SECONDS),60)
 
-## fuzz-keep: commit-ready counts and inputs of the last `make fuzz` (bench/results/fuzz.json, native/fuzz/corpus)
+## fuzz-keep: commit-ready counts and inputs of the last `make fuzz` (bench/results/fuzz.json, fuzz/corpus of native and rdpipe)
 fuzz-keep:
 	@scripts/install-packages fuzz
-	@$(MAKE) -C native fuzz-keep $(if $(F),FUZZ_TARGETS="$(F)")
+	@$(MAKE) -C native fuzz-keep
+	@$(MAKE) -C rdpipe fuzz-keep
 
 ## spin: the Promela models of the doorbell and of the choice of link
 spin:

@@ -29,7 +29,7 @@ options() ->
 prepare(Given, Speed) ->
     Path = proplists:get_value(path, Given, all),
     Missing = [Program || Program <- ["python3", "iperf3", "mbuffer", "socat", "nc", "ip", "tc", "ss", "ssh"], os:find_executable(Program) =:= false],
-    IsBuilt = filelib:is_regular(filename:join([beamway_bench_nodes:root(), "native", "build", "bin", "rdpipe"])),
+    IsBuilt = filelib:is_regular(filename:join([beamway_bench_nodes:root(), "rdpipe", "build", "bin", "rdpipe"])),
     Known = ["blocks" | [Name || {Name, _} <- ?PATHS]],
     case {is_root(), Missing, IsBuilt, Path =:= all orelse lists:member(Path, Known)} of
         {false, _, _, _} -> {error, "the hosts are network namespaces, so it must be run as root"};

@@ -104,7 +104,7 @@ link_figure(Text) ->
 
 %% From a file without contents to nowhere: what a pipe does beside sending.
 pipe(Options, Block, Count, #{address := Address}) ->
-    Folder = filename:join([beamway_bench_nodes:root(), "native", "build", "bin"]),
+    Folder = filename:join([beamway_bench_nodes:root(), "rdpipe", "build", "bin"]),
     Total = Block * Count,
     Words = ["-c", pipe_script(), "-", Folder, integer_to_list(free_port()), integer_to_list(Total), integer_to_list(Block), Address | Options],
     {Status, Lines} = beamway_bench_tools:run(os:find_executable("bash"), Words, ?PROGRAM_MS),

@@ -29,7 +29,7 @@ for target in "$@"; do
         -print_final_stats=1 -close_fd_mask=1 -artifact_prefix="$out/found/$target-" \
         "$out/corpus/$target" "fuzz/corpus/$target" >"$log" 2>&1; then
         tail -n 40 "$log"
-        echo "$target: FAILED, see native/$log and native/$out/found/"
+        echo "$target: FAILED, see $PWD/$log and $PWD/$out/found/"
         exit 1
     fi
     executions=$(number number_of_executed_units "$log")

@@ -8,17 +8,10 @@ TEST_NAMES = $(sort $(filter-out $(if $(HAS_RDMA),,$(RDMA_TEST_NAMES)), \
 	$(notdir $(basename $(wildcard test/*_test.c)))))
 TEST_PROGRAMS = $(TEST_NAMES:%=$(BUILD)/test/%)
 ASAN_PROGRAMS = $(TEST_NAMES:%=$(BUILD)/asan/%)
-# Only what runs two threads. clang: the thread sanitizer of gcc 12 was tried and did not see a
-# missing release in ring.c, that of clang 14 does.
-TSAN_CC ?= clang
+# Only what runs two threads.
 TSAN_NAMES = stress_test $(if $(HAS_RDMA),rdma_service_test)
 TSAN_PROGRAMS = $(TSAN_NAMES:%=$(BUILD)/tsan/%)
-
 TEST_HEADERS := $(LINK_HEADERS) $(wildcard test/*.h driver/*.h)
-TEST_CFLAGS := $(BASE_CFLAGS) -O2 -g -pthread -Ilink -Itest
-ASAN_CFLAGS := $(TEST_CFLAGS) -O1 -fno-omit-frame-pointer -fsanitize=address,undefined \
-	-fno-sanitize-recover=all
-TSAN_CFLAGS := $(TEST_CFLAGS) -O1 -fno-omit-frame-pointer -fsanitize=thread
 
 # Only these need the pump, and the header that declares what driver_shim.h stands in for.
 # driver_test includes beamway_drv.c.
@@ -27,7 +20,7 @@ test_src = $(LINK_SRC) $(if $(filter pump_test lane_test driver_test,$(1)),$(PUM
 	$(if $(filter rdma_flow_test,$(1)),link/rdma/flow.c link/rdma/wire.c) \
 	$(if $(filter $(RDMA_TEST_NAMES),$(1)),$(RDMA_SRC) $(RDMA_LIBS))
 
-.PHONY: test asan tsan valgrind spin
+.PHONY: spin
 
 $(BUILD)/test/%: test/%.c $(LINK_SRC) $(RDMA_SRC) $(DRIVER_SRC) $(TEST_HEADERS)
 	@mkdir -p $(@D)
@@ -43,25 +36,6 @@ $(BUILD)/tsan/%: test/%.c $(LINK_SRC) $(RDMA_SRC) $(DRIVER_SRC) $(TEST_HEADERS)
 	@mkdir -p $(@D)
 	@echo "  CC   $@"
 	@$(TSAN_CC) $(TSAN_CFLAGS) -o $@ $< $(call test_src,$*)
-
-test: $(TEST_PROGRAMS)
-	@test/run.sh $(TEST_PROGRAMS)
-
-# Leaks are looked for too: the sanitizer's own check at the end of each process.
-asan: $(ASAN_PROGRAMS)
-	@ASAN_OPTIONS=detect_leaks=1:halt_on_error=1 UBSAN_OPTIONS=print_stacktrace=1 \
-		test/run.sh $(ASAN_PROGRAMS)
-
-# Processes that a test forks are watched as well. Threads take turns, so that none only spins; one
-# that still runs at the end holds memory (possibly lost), which is no leak.
-VALGRIND := valgrind --quiet --error-exitcode=99 --leak-check=full --show-leak-kinds=definite,indirect \
-	--errors-for-leak-kinds=definite,indirect --fair-sched=yes --suppressions=test/valgrind.supp
-
-valgrind: $(TEST_PROGRAMS)
-	@TEST_SECONDS=1200 TEST_WRAPPER="$(VALGRIND)" STRESS_FRAMES=20000 test/run.sh $(TEST_PROGRAMS)
-
-tsan: $(TSAN_PROGRAMS)
-	@TSAN_OPTIONS=halt_on_error=1 test/run.sh $(TSAN_PROGRAMS)
 
 spin:
 	@test/spin/run.sh $(BUILD)/spin

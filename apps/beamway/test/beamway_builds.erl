@@ -21,7 +21,7 @@ build(Folder, Changes) ->
     ok = copy("apps/beamway/ebin", "*.app", Folder),
     ok = copy("native", "Makefile", Folder),
     lists:foreach(fun(Sub) -> ok = copy(filename:join("native", Sub), "*", Folder) end,
-                  ["link", "link/shm", "link/tcp", "link/rdma", "driver", "test", "fuzz"]),
+                  ["make", "link", "link/shm", "link/tcp", "link/rdma", "driver", "test", "fuzz"]),
     lists:foreach(fun(Change) -> ok = change(Folder, Change) end, Changes),
     ok = build_driver(Folder),
     Ebin = filename:join(Folder, "apps/beamway/ebin"),

@@ -152,7 +152,7 @@ long_options(Config, Command) ->
     lists:append(Found) -- ["--help"].
 
 pipe_commands(Config) ->
-    case filelib:is_regular(filename:join(?config(root, Config), "native/build/bin/rdpipe")) of
+    case filelib:is_regular(filename:join(?config(root, Config), "rdpipe/build/bin/rdpipe")) of
         false -> {skip, "rdpipe is not built"};
         true ->
             {0, "rdpipe " ++ _, ""} = run(Config, "pipe --version"),

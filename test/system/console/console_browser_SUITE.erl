@@ -99,7 +99,7 @@ chromium(Config) ->
 
 %% A real pipe of three hops, which runs longer than the test looks.
 pipe(Root, Folder) ->
-    Program = filename:absname(filename:join([Root, "native", "build", "bin", "rdpipe"])),
+    Program = filename:absname(filename:join([Root, "rdpipe", "build", "bin", "rdpipe"])),
     open_port({spawn_executable, "/bin/sh"},
               [{args, ["-c", "for i in $(seq 400); do head -c 3000000 /dev/zero; sleep 0.2; done | \"$0\" :'tr a b' :cat >/dev/null", Program]},
                {env, [{"XDG_RUNTIME_DIR", filename:dirname(Folder)}]}, exit_status, stderr_to_stdout]).
