@@ -43,12 +43,13 @@ questions() ->
      {"http", beamway_bench_http, "requests a second of yucan and other servers (root; not part of all)"},
      {"http-memory", beamway_bench_http_memory, "memory of yucan and other servers, and yucan under twice its load (root; not part of all)"},
      {"http-2009", beamway_bench_http_2009, "one request on each connection at growing rates, as in 2009 (root; not part of all)"},
+     {"http-private", beamway_bench_http_private, "processor time of the private functions of OTP that yucan calls, beside the documented ones (not part of all)"},
      {"rabbitmq", beamway_bench_rabbitmq, "messages through a cluster of RabbitMQ (root; not part of all)"}].
 
 %% @doc Runs one question, or `all' of those that need no rights.
 -spec main(Words :: [string()]) -> 0..2.
 main(["all" | Words]) ->
-    lists:max([main([Name | Words]) || {Name, _, _} <- questions(), not lists:member(Name, ["placement", "pipe", "rdma", "http", "http-memory", "http-2009", "rabbitmq"])]);
+    lists:max([main([Name | Words]) || {Name, _, _} <- questions(), not lists:member(Name, ["placement", "pipe", "rdma", "http", "http-memory", "http-2009", "http-private", "rabbitmq"])]);
 main([Name | Words]) ->
     case lists:keyfind(Name, 1, questions()) of
         {Name, Module, _} -> parsed(Name, Module, Words);

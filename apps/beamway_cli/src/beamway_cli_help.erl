@@ -106,7 +106,7 @@ text("bench") ->
     "  ring, heartbeat, calls, lane-cost\n"
     "             lanes beside distribution\n"
     "  placement  choices among 100 real nodes, and policies with old information\n"
-    "  http, http-memory, http-2009\n"
+    "  http, http-memory, http-2009, http-private\n"
     "             yucan and other servers (needs root)\n"
     "  pipe       rdpipe beside iperf3, ssh, cat, mbuffer, nc and socat (needs root)\n"
     "  rdma       the bare link beside perftest (needs a device)\n"
