@@ -22,7 +22,7 @@ asan: $(ASAN_PROGRAMS)
 		$(NATIVE)test/run.sh $(ASAN_PROGRAMS)
 
 tsan: $(TSAN_PROGRAMS)
-	@TSAN_OPTIONS=halt_on_error=1 $(NATIVE)test/run.sh $(TSAN_PROGRAMS)
+	@TSAN_OPTIONS=halt_on_error=1:atexit_sleep_ms=0 $(NATIVE)test/run.sh $(TSAN_PROGRAMS)
 
 # Processes that a test forks are watched as well. Threads take turns, so that none only spins; one
 # that still runs at the end holds memory (possibly lost), which is no leak.

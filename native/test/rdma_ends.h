@@ -7,6 +7,7 @@
  * what it has of a device do not outlive a fork: `here` and `there`, with a socket between them.
  * Without an RDMA device the cases are skipped, and say why.
  */
+#include <arpa/inet.h>
 #include <errno.h>
 #include <ifaddrs.h>
 #include <netinet/in.h>
@@ -19,6 +20,7 @@
 
 #include "check.h"
 #include "rings.h"
+#include "verbs/fake_verbs.h"
 
 #include "../link/rdma/rdma.h"
 
@@ -143,31 +145,49 @@ static inline bw_rdma_address_t address_of(const struct sockaddr *at)
     return address;
 }
 
+/* What is not there over real verbs. */
+#pragma weak fake_verbs_remove
+#pragma weak fake_verbs_add
+#pragma weak fake_verbs_set_port
+#pragma weak fake_verbs_held
+
+static inline bool can_listen(const bw_rdma_address_t *at)
+{
+    struct pollfd poller = {.events = POLLIN};
+    bw_rdma_connection_t *connection;
+    bw_rdma_report_t report;
+    bw_error_t error;
+
+    if (api->listen(at, 0, 0, RING, &connection, &error) != BW_OK)
+        return false;
+    poller.fd = api->fd(connection);
+    do
+        api->look(connection, &report);
+    while (report.state == BW_RDMA_WORKING && poll(&poller, 1, WAIT_MS) > 0);
+    api->close(connection, NULL);
+    return report.state == BW_RDMA_LISTENING;
+}
+
 /* The first address of the family at which an RDMA device can be listened. */
 static inline bool find_address(int family, bw_rdma_address_t *address_p)
 {
     struct ifaddrs *all = NULL, *at;
     bool found = false;
 
+    if (fake_verbs_held) {
+        *address_p = (bw_rdma_address_t){.family = (uint8_t)family};
+        return inet_pton(family == 4 ? AF_INET : AF_INET6,
+                         family == 4 ? FAKE_VERBS_IPV4 : FAKE_VERBS_IPV6, address_p->ip) == 1 &&
+               can_listen(address_p);
+    }
     if (getifaddrs(&all) != 0)
         return false;
     for (at = all; at && !found; at = at->ifa_next) {
-        bw_rdma_connection_t *connection;
-        bw_rdma_report_t report;
-        bw_error_t error;
-
         if (!at->ifa_addr || at->ifa_addr->sa_family != (family == 4 ? AF_INET : AF_INET6))
             continue;
         *address_p = address_of(at->ifa_addr);
-        if (address_p->scope != 0 || /* link-local ones are tested by name */
-            api->listen(address_p, 0, 0, RING, &connection, &error) != BW_OK)
-            continue;
-        do
-            api->look(connection, &report);
-        while (report.state == BW_RDMA_WORKING &&
-               poll(&(struct pollfd){.fd = api->fd(connection), .events = POLLIN}, 1, WAIT_MS) > 0);
-        found = report.state == BW_RDMA_LISTENING;
-        api->close(connection, NULL);
+        /* link-local ones are tested by name */
+        found = address_p->scope == 0 && can_listen(address_p);
     }
     freeifaddrs(all);
     return found;

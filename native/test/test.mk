@@ -2,37 +2,50 @@
 # C tests of native/link. `make -C native test` builds and runs them all, in under a minute;
 # `asan` and `tsan` do so under sanitizers, with binaries of their own; `spin` checks the models.
 
-# rdma_flow_test needs no device and no library; the others run where libibverbs is.
+# rdma_flow_test needs no verbs; the others run over the fake ones of test/verbs, which need the
+# headers of rdma-core only. Over real ones they are build/test/NAME, for the machine of
+# test/system/rdma/guest; under the address sanitizer with VERBS=real.
 RDMA_TEST_NAMES := $(filter-out rdma_flow_test,$(notdir $(basename $(wildcard test/rdma_*test.c))))
 TEST_NAMES = $(sort $(filter-out $(if $(HAS_RDMA),,$(RDMA_TEST_NAMES)), \
 	$(notdir $(basename $(wildcard test/*_test.c)))))
-TEST_PROGRAMS = $(TEST_NAMES:%=$(BUILD)/test/%)
+FAKE_TEST_NAMES = $(filter $(RDMA_TEST_NAMES),$(TEST_NAMES))
+TEST_PROGRAMS = $(patsubst %,$(BUILD)/test/%,$(filter-out $(FAKE_TEST_NAMES),$(TEST_NAMES))) \
+	$(FAKE_TEST_NAMES:%=$(BUILD)/fake/%)
+REAL_PROGRAMS = $(patsubst %,$(BUILD)/test/%,$(filter-out rdma_service_test,$(FAKE_TEST_NAMES)))
 ASAN_PROGRAMS = $(TEST_NAMES:%=$(BUILD)/asan/%)
 # Only what runs two threads.
-TSAN_NAMES = stress_test $(if $(HAS_RDMA),rdma_service_test)
+TSAN_NAMES = stress_test $(FAKE_TEST_NAMES)
 TSAN_PROGRAMS = $(TSAN_NAMES:%=$(BUILD)/tsan/%)
-TEST_HEADERS := $(LINK_HEADERS) $(wildcard test/*.h driver/*.h)
+FAKE_VERBS := test/verbs/fake_verbs.c
+TEST_HEADERS := $(LINK_HEADERS) $(wildcard test/*.h test/verbs/*.h driver/*.h)
 
 # Only these need the pump, and the header that declares what driver_shim.h stands in for.
 # driver_test includes beamway_drv.c.
 test_src = $(LINK_SRC) $(if $(filter pump_test lane_test driver_test,$(1)),$(PUMP_SRC) -isystem $(ERL_INCLUDE)) \
 	$(if $(filter driver_test,$(1)),driver/job.c driver/lane.c driver/meet.c) \
 	$(if $(filter rdma_flow_test,$(1)),link/rdma/flow.c link/rdma/wire.c) \
-	$(if $(filter $(RDMA_TEST_NAMES),$(1)),$(RDMA_SRC) $(RDMA_LIBS))
+	$(if $(filter $(RDMA_TEST_NAMES),$(1)),$(RDMA_SRC) $(if $(filter real,$(2)),$(RDMA_LIBS),$(FAKE_VERBS)))
 
 .PHONY: spin
+
+test-programs: $(REAL_PROGRAMS)
 
 $(BUILD)/test/%: test/%.c $(LINK_SRC) $(RDMA_SRC) $(DRIVER_SRC) $(TEST_HEADERS)
 	@mkdir -p $(@D)
 	@echo "  CC   $@"
-	@$(CC) $(TEST_CFLAGS) -o $@ $< $(call test_src,$*)
+	@$(CC) $(TEST_CFLAGS) -o $@ $< $(call test_src,$*,real)
 
-$(BUILD)/asan/%: test/%.c $(LINK_SRC) $(RDMA_SRC) $(DRIVER_SRC) $(TEST_HEADERS)
+$(BUILD)/fake/%: test/%.c $(FAKE_VERBS) $(LINK_SRC) $(RDMA_SRC) $(DRIVER_SRC) $(TEST_HEADERS)
 	@mkdir -p $(@D)
 	@echo "  CC   $@"
-	@$(CC) $(ASAN_CFLAGS) -o $@ $< $(call test_src,$*)
+	@$(CC) $(TEST_CFLAGS) -o $@ $< $(call test_src,$*)
 
-$(BUILD)/tsan/%: test/%.c $(LINK_SRC) $(RDMA_SRC) $(DRIVER_SRC) $(TEST_HEADERS)
+$(BUILD)/asan/%: test/%.c $(FAKE_VERBS) $(LINK_SRC) $(RDMA_SRC) $(DRIVER_SRC) $(TEST_HEADERS)
+	@mkdir -p $(@D)
+	@echo "  CC   $@"
+	@$(CC) $(ASAN_CFLAGS) -o $@ $< $(call test_src,$*,$(VERBS))
+
+$(BUILD)/tsan/%: test/%.c $(FAKE_VERBS) $(LINK_SRC) $(RDMA_SRC) $(DRIVER_SRC) $(TEST_HEADERS)
 	@mkdir -p $(@D)
 	@echo "  CC   $@"
 	@$(TSAN_CC) $(TSAN_CFLAGS) -o $@ $< $(call test_src,$*)
