@@ -111,11 +111,11 @@ prepared(Name, Module, Words, Given) ->
 %% Only the run that everybody means by that name becomes the stored one, and a quick one never
 %% takes the place of a full one.
 default_file(Name, Words) ->
-    Results = fun(Ending) -> filename:join([beamway_bench_nodes:root(), "bench", "results", Name ++ Ending]) end,
+    Stored = fun(Ending) -> beamway_bench_store:file(Name ++ Ending) end,
     case lists:usort(Words) -- ["--json"] of
-        [] -> Results(".json");
-        ["--quick"] -> Results("-quick.json");
-        ["--part", Part] -> Results("-" ++ Part ++ ".json");
+        [] -> Stored("");
+        ["--quick"] -> Stored("-quick");
+        ["--part", Part] -> Stored("-" ++ Part);
         _ -> none
     end.
 
@@ -150,18 +150,14 @@ only(Text) ->
     end.
 
 measured(Name, Module, Words, Settings) ->
-    Machine = beamway_bench_machine:machine(),
+    #{machine := Machine} = Context = beamway_bench_store:context(Name, command(Name, Words)),
     Noise = beamway_bench_machine:noise(maps:get(load_average, Machine)) ++ maps:get(warnings, Settings, []),
     _ = [complain("bench ~ts: warning: ~ts", [Name, Text]) || Text <- Noise],
     Progress = fun(Format, Args) -> io:format(standard_error, "bench ~ts: " ++ Format ++ "~n", [Name | Args]) end,
     Groups = chosen(Module:groups(Settings), Settings),
     case beamway_bench_run:in_a_process(fun() -> beamway_bench_run:run(Groups, Settings#{progress => Progress}) end) of
         {ok, Samples} ->
-            Context = #{machine => Machine, versions => beamway_bench_machine:versions(),
-                        commit => beamway_bench_machine:commit(), command => command(Name, Words),
-                        measured_at => erlang:system_time(second),
-                        warnings => Noise},
-            Result = beamway_bench_report:result(list_to_binary(Name), Module:metrics(Settings), Samples, Context),
+            Result = beamway_bench_report:result(list_to_binary(Name), Module:metrics(Settings), Samples, Context#{warnings => Noise}),
             finished(Name, Module, Result, Settings);
         {error, Reason} ->
             complain("bench ~ts: ~ts", [Name, explain(Reason)]),
@@ -211,7 +207,7 @@ save({unasked, File}, Result) ->
 save(File, Result) ->
     case beamway_bench_report:save(File, Result) of
         ok -> complain("stored ~ts", [File]), ok;
-        {error, Reason} -> {error, ["cannot write ", File, ": ", file:format_error(Reason)]}
+        {error, Why} -> {error, Why}
     end.
 
 %% @doc Something that the user should know and that is no failure.

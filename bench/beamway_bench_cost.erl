@@ -132,12 +132,11 @@ unit(_) -> <<"1/message">>.
 -spec finish(beamway_bench_report:result(), map()) -> ok.
 finish(_, #{json := true}) -> ok;
 finish(_, #{}) ->
-    File = filename:join([beamway_bench_nodes:root(), "bench", "results", "soft-roce", "cost.json"]),
-    case beamway_bench_contender:and_rdma([]) =/= [] orelse beamway_bench_stored:read(File) of
+    case beamway_bench_contender:and_rdma([]) =/= [] orelse beamway_bench_store:read(beamway_bench_store:file("soft-roce/cost")) of
         true -> ok;
         {ok, Stored} ->
             io:format("~nOver rdma, in a virtual machine with soft-RoCE, ~ts (make bench-rdma measures it anew):~n~ts",
-                      [beamway_bench_stored:age(Stored), beamway_bench_stored:to_text(<<"cost_rdma_">>, Stored)]);
+                      [beamway_bench_store:age(Stored), beamway_bench_store:to_text(<<"cost_rdma_">>, Stored)]);
         {error, Why} -> beamway_bench:note("no figures of rdma: ~ts", [Why])
     end.
 

@@ -37,8 +37,9 @@ otp_version() ->
         {error, _} -> text(Release)
     end.
 
-%% @doc The commit that the checkout stands at, with `-dirty' if tracked files differ from it. Where the checkout came
-%% without its history, who brought it says it in BEAMWAY_BENCH_COMMIT.
+%% @doc The commit that the checkout stands at, with `-dirty' if a tracked file differs from it that could change a figure:
+%% results that were stored before, and the pages made of them, cannot. Where the checkout came without its history,
+%% who brought it says it in BEAMWAY_BENCH_COMMIT.
 -spec commit() -> binary().
 commit() ->
     case os:getenv("BEAMWAY_BENCH_COMMIT") of
@@ -47,11 +48,16 @@ commit() ->
     end.
 
 commit_of_checkout() ->
-    Git = os:find_executable("git"),
-    Args = ["-C", beamway_bench_nodes:root(), "describe", "--always", "--abbrev=12", "--dirty"],
-    case Git =/= false andalso beamway_bench_tools:run(Git, Args, 10000) of
-        {0, [Line | _]} -> text(string:trim(Line));
+    case {git(["rev-parse", "--short=12", "HEAD"]), git(["diff", "--name-only", "HEAD", "--", ".", ":!bench/results", ":!bench/stale", ":!*.md", ":!docs"])} of
+        {{0, [Line | _]}, {0, []}} -> text(string:trim(Line));
+        {{0, [Line | _]}, _} -> text([string:trim(Line), "-dirty"]);
         _ -> <<"unknown">>
+    end.
+
+git(Words) ->
+    case os:find_executable("git") of
+        false -> none;
+        Git -> beamway_bench_tools:run(Git, ["-C", beamway_bench_nodes:root() | Words], 10000)
     end.
 
 os_release() ->

@@ -111,7 +111,7 @@ shortened(All) -> All.
 -spec again(Stored :: #{binary() => term()}) -> result().
 again(#{<<"bench">> := Bench, <<"figures">> := Figures, <<"metrics">> := Entries} = Stored) ->
     Samples = maps:from_list([{{atom(Name), Key}, directions(Figure)} || #{<<"contender">> := Name, <<"key">> := Key} = Figure <- Figures]),
-    Context = maps:without([<<"bench">>, <<"figures">>, <<"metrics">>, <<"warnings">>], Stored),
+    Context = maps:without([<<"bench">>, <<"figures">>, <<"metrics">>, <<"warnings">>, <<"repeats">>], Stored),
     Warnings = [Text || Text <- maps:get(<<"warnings">>, Stored, []), string:prefix(Text, "repeats differ") =:= nomatch],
     result(Bench, metrics_of(Entries), Samples, Context#{warnings => Warnings}).
 
@@ -133,7 +133,8 @@ atom(Name) -> binary_to_atom(Name).
 %% @doc The object of the result, for jiffy.
 -spec to_json(result()) -> map().
 to_json(#{bench := Bench, context := Context, figures := Figures, metrics := Metrics, warnings := Warnings}) ->
-    Context#{bench => Bench, metrics => [maps:map(fun rounded/2, Entry) || Entry <- Metrics],
+    Repeats = lists:max([1 | [length(Samples) || #{directions := Directions} <- Figures, Samples <- maps:values(Directions)]]),
+    Context#{bench => Bench, repeats => Repeats, metrics => [maps:map(fun rounded/2, Entry) || Entry <- Metrics],
              figures => [maps:map(fun rounded/2, Figure) || Figure <- Figures], warnings => Warnings}.
 
 %% Five digits are more than any of these figures has.
@@ -181,10 +182,10 @@ ratio(Ratio, [Low, High]) -> [number(Ratio), " [", number(Low), ", ", number(Hig
 %% @doc Where Beamway loses, the tables say so.
 -spec verdict(Verdict :: atom() | binary()) -> string().
 verdict(null) -> "";
-verdict(unknown) -> "too few repeats";
-verdict(Verdict) when is_binary(Verdict) -> verdict(binary_to_existing_atom(Verdict));
-verdict(loses) -> "LOSES";
-verdict(Verdict) -> atom_to_list(Verdict).
+verdict(Verdict) when is_atom(Verdict) -> verdict(atom_to_binary(Verdict));
+verdict(<<"unknown">>) -> "too few repeats";
+verdict(<<"loses">>) -> "LOSES";
+verdict(Verdict) -> binary_to_list(Verdict).
 
 percent(Share) -> io_lib:format("~b %", [round(100 * Share)]).
 
@@ -217,16 +218,10 @@ cell(Text, Width) -> string:pad(Text, Width, trailing).
 text({right, Text}) -> Text;
 text(Text) -> Text.
 
-%% @doc Stores the object, in one step, so that a reader never sees half a file.
--spec save(file:filename(), result()) -> ok | {error, file:posix()}.
+%% @doc Stores the object.
+-spec save(file:filename(), result()) -> ok | {error, unicode:chardata()}.
 save(File, Result) ->
-    Json = [jiffy:encode(to_json(Result), [pretty, force_utf8]), "\n"],
-    New = File ++ ".new",
-    case {filelib:ensure_dir(File), file:write_file(New, Json)} of
-        {ok, ok} -> file:rename(New, File);
-        {ok, {error, Reason}} -> {error, Reason};
-        {{error, Reason}, _} -> {error, Reason}
-    end.
+    beamway_bench_store:write(File, to_json(Result)).
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
@@ -302,12 +297,4 @@ rounded_test_() ->
 
 table_test() ->
     ?assertEqual(<<"a    bb\nccc   1\n">>, unicode:characters_to_binary(table([["a", "bb"], ["ccc", {right, "1"}]]))).
-
-save_test() ->
-    File = filename:join(["/tmp", "beamway_bench_report-" ++ os:getpid(), "x.json"]),
-    ok = save(File, result(<<"x">>, metrics(), samples(), #{})),
-    {ok, Text} = file:read_file(File),
-    ?assertMatch(#{<<"bench">> := <<"x">>}, jiffy:decode(Text, [return_maps])),
-    ok = file:del_dir_r(filename:dirname(File)),
-    ?assertMatch({error, _}, save("/proc/nowhere/x.json", result(<<"x">>, [], #{}, #{}))).
 -endif.

@@ -58,9 +58,9 @@ run(#{save := File} = Options) ->
     Say("Beamway demo: four Erlang nodes on this host call each other, over stock TCP and over Beamway.~n~n", []),
     Before = steps(os:getenv("BEAMWAY_STEPS", "")),
     _ = [say_step(Say, Step) || Step <- Before],
-    Machine = beamway_bench_machine:machine(),
+    Context = beamway_bench_store:context("demo", "make demo"),
     case beamway_bench_run:in_a_process(fun() -> measure(Say) end) of
-        {ok, Outcome} -> stay(os:getenv("BEAMWAY_DEMO_STAYS"), shown(Say, File, Options, result(Outcome, Before, Machine), Outcome), Say);
+        {ok, Outcome} -> stay(os:getenv("BEAMWAY_DEMO_STAYS"), shown(Say, File, Options, result(Outcome, Before, Context), Outcome), Say);
         {error, Reason} -> failed(Reason)
     end.
 
@@ -219,13 +219,11 @@ await_clean(Member, Descriptors, Mappings, Deadline) ->
 
 %%% What is shown of it
 
-result(#{steps := Steps, samples := Samples, carried := Carried, links := Links, kill := Kill}, Before, Machine) ->
-    Context = #{machine => Machine, versions => beamway_bench_machine:versions(),
-                commit => beamway_bench_machine:commit(), command => <<"make demo">>,
-                warnings => beamway_bench_machine:noise(maps:get(load_average, Machine)) ++ beamway_bench_syscalls:warnings(),
-                steps => [#{name => list_to_binary(Name), seconds => Seconds} || {Name, Seconds} <- Before ++ Steps],
-                links => Links, kill => Kill, carried => Carried},
-    beamway_bench_report:result(<<"demo">>, metrics(), Samples, Context).
+result(#{steps := Steps, samples := Samples, carried := Carried, links := Links, kill := Kill}, Before, #{machine := Machine} = Context) ->
+    Own = #{warnings => beamway_bench_machine:noise(maps:get(load_average, Machine)) ++ beamway_bench_syscalls:warnings(),
+            steps => [#{name => list_to_binary(Name), seconds => Seconds} || {Name, Seconds} <- Before ++ Steps],
+            links => Links, kill => Kill, carried => Carried},
+    beamway_bench_report:result(<<"demo">>, metrics(), Samples, maps:merge(Context, Own)).
 
 metrics() ->
     [#{name => Name, unit => Unit, better => Better, key => Key, contender => beamway, baselines => [tcp]}
@@ -300,8 +298,8 @@ stored(_, _, _, [_ | _] = Problems) ->
     _ = [complain("~ts", [Problem]) || Problem <- Problems],
     remedy(),
     ?FAILED;
-stored(Say, File, {error, Reason}, []) ->
-    complain("cannot write ~ts: ~ts", [File, file:format_error(Reason)]),
+stored(Say, File, {error, Why}, []) ->
+    complain("~ts", [Why]),
     %% That a checkout cannot be written is no failure of a demo that was not told where to.
     case default_file() of
         File -> ended(Say, "Not stored: choose a file with --save");

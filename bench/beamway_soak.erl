@@ -85,8 +85,7 @@ is_terminal() ->
     receive {Port, {exit_status, Status}} -> Status =:= 0 after 5000 -> false end.
 
 run(Settings) ->
-    Context = #{machine => beamway_bench_machine:machine(), versions => beamway_bench_machine:versions(),
-                commit => beamway_bench_machine:commit()},
+    Context = beamway_bench_store:context("soak", maps:get(command, Settings)),
     case beamway_bench_run:in_a_process(fun() -> soak(Settings) end) of
         {ok, Outcome} -> finished(Settings, beamway_soak_report:result(Outcome, Settings, Context));
         {error, Reason} -> complain("~ts", [beamway_bench:explain(Reason)]), ?ILL
@@ -94,15 +93,15 @@ run(Settings) ->
 
 finished(#{save := File, json := Json}, Result) ->
     Svg = filename:rootname(File) ++ ".svg",
-    Written = [beamway_soak_report:save(Name, Text)
-               || {Name, Text} <- [{File, beamway_soak_report:to_json(Result)}, {Svg, beamway_soak_report:to_svg(Result)}]],
+    Written = [beamway_bench_store:write(File, beamway_soak_report:to_object(Result)),
+               beamway_bench_store:write_text(Svg, beamway_soak_report:to_svg(Result))],
     case Json of
-        true -> io:format("~ts", [beamway_soak_report:to_json(maps:remove(samples, Result))]);
+        true -> io:format("~ts~n", [jiffy:encode(beamway_soak_report:to_object(maps:remove(samples, Result)), [force_utf8, pretty])]);
         false -> io:format("~ts", [beamway_soak_report:to_text(Result)])
     end,
-    case [Reason || {error, Reason} <- Written] of
+    case [Why || {error, Why} <- Written] of
         [] -> complain("stored ~ts and ~ts", [File, Svg]), status(Result);
-        [Reason | _] -> complain("cannot write ~ts: ~ts", [File, file:format_error(Reason)]), ?ILL
+        [Why | _] -> complain("~ts", [Why]), ?ILL
     end.
 
 status(#{well := true}) -> ?WELL;

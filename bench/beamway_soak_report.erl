@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The result of a soak: judged, as text, as JSON and as a plot. Pure but for {@link save/2}.
+%% @doc The result of a soak: judged, as text, as JSON and as a plot. Pure.
 -module(beamway_soak_report).
 
--export([result/3, risen_at_rest/2, progress/2, to_text/1, to_json/1, to_svg/1, save/2]).
+-export([result/3, risen_at_rest/2, progress/2, to_text/1, to_object/1, to_svg/1]).
 
 -export_type([outcome/0, result/0]).
 
@@ -122,14 +122,14 @@ short(Number) when abs(Number) >= 100 -> integer_to_list(round(Number));
 short(Number) when abs(Number) < 0.05 -> "0";
 short(Number) -> float_to_list(float(Number), [{decimals, 1}, compact]).
 
-%% @doc The samples are thinned to medians.
--spec to_json(result()) -> unicode:chardata().
-to_json(Result) ->
+%% @doc What is stored: the samples are thinned to medians.
+-spec to_object(result()) -> map().
+to_object(Result) ->
     Thinned = case Result of
                   #{samples := Samples} -> Result#{samples := thinned(Result, Samples)};
                   #{} -> Result
               end,
-    [jiffy:encode(rounded(Thinned), [force_utf8, pretty]), "\n"].
+    (rounded(Thinned))#{repeats => 1}.
 
 %% One array a figure and node, and the times of their points.
 thinned(#{nodes := Nodes}, Samples) ->
@@ -194,16 +194,6 @@ pieces(Points, Size) ->
     {Some, Others} = lists:split(Size, Points),
     [Some | pieces(Others, Size)].
 
-%% @doc In one step, so that a reader never sees half a file.
--spec save(file:filename(), unicode:chardata()) -> ok | {error, file:posix()}.
-save(File, Text) ->
-    New = File ++ ".new",
-    case {filelib:ensure_dir(File), file:write_file(New, unicode:characters_to_binary(Text))} of
-        {ok, ok} -> file:rename(New, File);
-        {ok, {error, Reason}} -> {error, Reason};
-        {{error, Reason}, _} -> {error, Reason}
-    end.
-
 text(Chars) -> unicode:characters_to_binary(Chars).
 
 -ifdef(TEST).
@@ -242,7 +232,7 @@ the_node_and_figure_are_named_test() ->
     ?assertMatch({match, _}, re:run(Text, "(?m)^open descriptors +1 .* flat$")).
 
 json_holds_thinned_samples_test() ->
-    Object = jiffy:decode(text(to_json(judged(flat()))), [return_maps]),
+    Object = jiffy:decode(jiffy:encode(to_object(judged(flat()))), [return_maps]),
     #{<<"samples">> := #{<<"time_s">> := Times, <<"nodes">> := [#{<<"rss">> := Column}, _]}} = Object,
     ?assertEqual(?STORED_POINTS, length(Times)),
     ?assertEqual(?STORED_POINTS, length(Column)).

@@ -90,17 +90,25 @@ median(Values) ->
 
 kept(Rows, Tree, Options) ->
     File = "ml-aco-" ++ os:getenv("SLURM_JOB_ID", "none") ++ ".json",
-    Json = (where(code:ensure_loaded(beamway_bench_machine)))#{bench => mlaco_job,
-             nodes => placement_tree:nodes(Tree), depth => placement_tree:depth(Tree), options => Options, rows => Rows, ratio_median => median(ratios(Rows))},
-    case file:write_file(File, [jiffy:encode(Json, [pretty]), $\n]) of
+    Own = #{nodes => placement_tree:nodes(Tree), depth => placement_tree:depth(Tree), options => Options, rows => Rows, ratio_median => median(ratios(Rows))},
+    case stored(code:ensure_loaded(beamway_bench_report), File, Own) of
         ok -> io:format("stored: ~ts~n", [filename:absname(File)]);
-        {error, Reason} -> complain("cannot write ~ts: ~ts", [filename:absname(File), file:format_error(Reason)]), 1
+        {error, Reason} -> complain("cannot write ~ts: ~ts", [filename:absname(File), Reason]), 1
     end.
 
 %% The benchmarks stand beside the example in a checkout, and are not there where the example was copied alone.
-where({module, Machine}) ->
-    #{command => <<"srun beamway node --run ml_aco_job">>, machine => Machine:machine(), versions => Machine:versions(), commit => Machine:commit()};
-where({error, _}) -> #{}.
+stored({module, Report}, File, #{rows := Rows} = Own) ->
+    Context = beamway_bench_store:context("slurm-ml-aco", "make test-slurm RESULTS=bench/results"),
+    Key = <<"ML-ACO on 8 nodes of two racks">>,
+    Metric = #{name => <<"slurm_ml_aco">>, unit => <<"ms">>, better => lower, key => Key, contender => with_distances, baselines => [without_distances]},
+    Samples = #{{with_distances, Key} => #{none => [max(1, Ms) || #{with_ms := Ms} <- Rows]},
+                {without_distances, Key} => #{none => [max(1, Ms) || #{without_ms := Ms} <- Rows]}},
+    Report:save(File, Report:result(<<"slurm-ml-aco">>, [Metric], Samples, maps:merge(Context, Own)));
+stored({error, _}, File, Own) ->
+    case file:write_file(File, [jiffy:encode(Own, [pretty]), $\n]) of
+        ok -> ok;
+        {error, Reason} -> {error, file:format_error(Reason)}
+    end.
 
 -ifdef(TEST).
 

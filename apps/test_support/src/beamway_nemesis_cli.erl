@@ -107,13 +107,14 @@ print_findings(Findings) ->
 %% ---- many ----
 
 from_seeds(#{minutes := Minutes, carrier := Carrier, nodes := Nodes} = Options, Store, Words) ->
+    Context = beamway_bench_store:context("nemesis", lists:join(" ", ["scripts/nemesis" | Words])),
     Seed = maps:get(seed, Options, erlang:system_time(second) rem 1000000 * 1000),
     Began = erlang:monotonic_time(millisecond),
     io:format("nemesis: ~ts, first seed ~b~n", [Carrier, Seed]),
     Until = Began + round(Minutes * 60000),
     Results = run_until(Until, Seed, list_to_atom(Carrier), Nodes),
     Took = (erlang:monotonic_time(millisecond) - Began) / 60000,
-    Store andalso store(Results, #{seed => Seed, carrier => list_to_binary(Carrier), minutes => Took, words => Words}),
+    Store andalso store(Results, Context, #{seed => Seed, carrier => list_to_binary(Carrier), minutes => Took}),
     ended([Result || {_, _, Result} <- Results]).
 
 run_until(Until, Seed, Carrier, Nodes) ->
@@ -163,12 +164,9 @@ smallest(_, Best, _, _, _) ->
 
 %% ---- the result ----
 
-store(Results, #{seed := Seed, carrier := Carrier, minutes := Minutes, words := Words}) ->
+store(Results, Context, #{seed := Seed, carrier := Carrier, minutes := Minutes}) ->
     All = [Result || {_, _, Result} <- Results],
-    Object = #{bench => <<"nemesis">>, commit => beamway_bench_machine:commit(),
-               machine => beamway_bench_machine:machine(), versions => beamway_bench_machine:versions(),
-               command => unicode:characters_to_binary(lists:join(" ", ["scripts/nemesis" | Words])),
-               seed => Seed, carrier => Carrier, minutes => round(Minutes * 10) / 10,
+    Object = Context#{repeats => 1, seed => Seed, carrier => Carrier, minutes => round(Minutes * 10) / 10,
                schedules => length(Results),
                passed => length([ok || #{findings := []} <- All]),
                failed => [#{seed => Failed, kinds => kinds(Findings)} || {Failed, _, #{findings := [_ | _] = Findings}} <- Results],
@@ -180,7 +178,7 @@ store(Results, #{seed := Seed, carrier := Carrier, minutes := Minutes, words := 
                links_in_the_end => sum([L || #{links := L} <- All]),
                last_words => lists:sum([S || #{spoken := S} <- All]),
                nodedowns => lists:sum([D || #{nodedowns := D} <- All])},
-    ok = file:write_file(?RESULTS, [jiffy:encode(Object, [pretty, force_utf8]), "\n"]),
+    ok = beamway_bench_store:write(?RESULTS, Object),
     io:format("nemesis: kept in ~ts~n", [?RESULTS]).
 
 class(infinity) -> <<"over_1000000_bytes">>;

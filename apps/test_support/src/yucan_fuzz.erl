@@ -21,6 +21,7 @@ tests(Count, Properties) ->
 main() ->
     [Minutes, File] = init:get_plain_arguments(),
     Seconds = 60 * list_to_integer(Minutes),
+    Context = beamway_bench_store:context("fuzz_yucan", ["make fuzz-yucan MIN=", Minutes]),
     Parent = self(),
     Families = families(),
     Pids = [spawn_link(fun() -> Parent ! {self(), family(Properties, Seconds)} end) || {_, Properties} <- Families],
@@ -28,10 +29,7 @@ main() ->
     Rows = [#{family => list_to_binary(Name), seconds => Seconds, properties => length(Properties), inputs => Count, findings => length(Findings)}
             || {{Name, Properties}, {Name, {Count, Findings}}} <- lists:zip(Families, Results)],
     [io:format("~-14ts ~10b inputs, ~b findings~ts~n", [Name, Count, length(Findings), [[" in ", F] || F <- Findings]]) || {Name, {Count, Findings}} <- Results],
-    ok = file:write_file(File, [jiffy:encode(#{what => <<"properties of yucan's parsers, all families at once">>, command => list_to_binary("make fuzz-yucan MIN=" ++ Minutes),
-                                               commit => list_to_binary(string:trim(os:cmd("git describe --always --abbrev=12 --dirty"))),
-                                               otp => list_to_binary(erlang:system_info(otp_release)), processors => erlang:system_info(schedulers_online),
-                                               families => Rows}, [pretty]), $\n]),
+    ok = beamway_bench_store:write(File, Context#{repeats => 1, what => <<"properties of yucan's parsers, all families at once">>, families => Rows}),
     halt(case [F || {_, {_, [_ | _] = F}} <- Results] of [] -> 0; _ -> 1 end).
 
 families() ->

@@ -165,17 +165,14 @@ text({Suite, Group, Case}, What) -> io_lib:format("~ts:~ts:~ts ~ts", [Suite, Gro
 store(File, Document, [{"tcp", Tcp}, {"beamway", Beamway}], Ids) ->
     All = maps:from_list([{Id, both(find(Id, Tcp), find(Id, Beamway))} || Id <- Ids]),
     Differ = beamway_otp_verdict:differences(All),
-    Object = #{
-        bench => <<"otp-suites">>,
-        command => <<"test/system/otp/otp_suites --store">>,
-        commit => beamway_bench_machine:commit(),
-        machine => beamway_bench_machine:machine(),
-        versions => beamway_bench_machine:versions(),
+    Context = beamway_bench_store:context("otp-suites", "test/system/otp/otp_suites --store"),
+    Object = Context#{
+        repeats => 1,
         totals => #{tcp => counts(Tcp), beamway => counts(Beamway), differ => length(Differ)},
         suites => [suite_object(Suite, Beamway) || Suite <- lists:usort([Suite || {Suite, _, _} <- Ids])],
         cases => [case_object(Id, find(Id, Tcp), find(Id, Beamway)) || Id <- Ids]
     },
-    ok = file:write_file(File, [jiffy:encode(Object, [pretty]), "\n"]),
+    ok = beamway_bench_store:write(File, Object),
     io:format("stored in ~ts~n", [File]),
     too_many(length(Differ)) ++ unnamed(Document, Differ ++ beamway_otp_verdict:common_failures(All))
         ++ [text(Id, beamway_otp_verdict:describe(Problem))

@@ -1,0 +1,195 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc The results that are kept in `bench/results': the only code that writes and reads them.
+%%
+%% Whatever was measured, a result says what it is (`bench'), of which commit, when, on which machine, by which
+%% command and how often it was repeated. A result that lacks one of these is neither written nor read.
+%%
+%% Programs that are not Erlang store theirs by `scripts/figures store'.
+-module(beamway_bench_store).
+
+-export([file/1, context/2, write/2, write_text/2, read/1, check/1, changed_tree/1, age/1, to_text/2]).
+
+-export_type([stored/0]).
+
+-type stored() :: #{binary() => term()}.
+%% As jiffy reads it.
+
+%% @doc Where the result of this name is kept.
+-spec file(Name :: string()) -> file:filename().
+file(Name) -> filename:join([beamway_bench_nodes:root(), "bench", "results", Name ++ ".json"]).
+
+%% @doc What every result says; to be asked before the measurement, which changes the load of the machine.
+-spec context(Bench :: unicode:chardata(), Command :: unicode:chardata()) -> #{atom() => term()}.
+context(Bench, Command) ->
+    #{bench => unicode:characters_to_binary(Bench), command => unicode:characters_to_binary(Command),
+      commit => beamway_bench_machine:commit(), measured_at => erlang:system_time(second),
+      machine => beamway_bench_machine:machine(), versions => beamway_bench_machine:versions()}.
+
+%% @doc Stores the object in one step, so that a reader never sees half a file.
+-spec write(file:filename(), Object :: map()) -> ok | {error, unicode:chardata()}.
+write(File, Object) ->
+    Json = [jiffy:encode(timed(Object), [pretty, force_utf8]), $\n],
+    case check(jiffy:decode(Json, [return_maps])) of
+        ok -> write_text(File, Json);
+        {error, Why} -> {error, ["not stored, ", Why]}
+    end.
+
+%% How long it took tells `make bench-all' how long it will take again.
+timed(#{measured_at := Start} = Object) when not is_map_key(seconds, Object) -> Object#{seconds => max(0, erlang:system_time(second) - Start)};
+timed(Object) -> Object.
+
+%% @doc Any text, in one step.
+-spec write_text(file:filename(), unicode:chardata()) -> ok | {error, unicode:chardata()}.
+write_text(File, Text) ->
+    New = File ++ ".new",
+    case {filelib:ensure_dir(File), file:write_file(New, unicode:characters_to_binary(Text))} of
+        {ok, ok} -> done(File, file:rename(New, File));
+        {ok, Error} -> done(File, Error);
+        {Error, _} -> done(File, Error)
+    end.
+
+done(_, ok) -> ok;
+done(File, {error, Reason}) -> {error, ["cannot write ", File, ": ", file:format_error(Reason)]}.
+
+%% @doc The object of a result.
+-spec read(file:filename()) -> {ok, stored()} | {error, unicode:chardata()}.
+read(File) ->
+    case file:read_file(File) of
+        {ok, Text} ->
+            try check(jiffy:decode(Text, [return_maps])) of
+                ok -> {ok, jiffy:decode(Text, [return_maps])};
+                {error, Why} -> {error, [File, ": ", Why]}
+            catch
+                _:_ -> {error, [File, " is no JSON"]}
+            end;
+        {error, Reason} -> {error, ["cannot read ", File, ": ", file:format_error(Reason)]}
+    end.
+
+%% ---- what a result must say
+
+%% @doc Whether the object is a result.
+-spec check(term()) -> ok | {error, unicode:chardata()}.
+check(Object) when is_map(Object) ->
+    Wrong = wrong("", fields(), Object) ++ wrong_metrics(Object),
+    case Wrong of
+        [] -> ok;
+        _ -> {error, ["this is no result of a measurement: ", lists:join("; ", Wrong)]}
+    end;
+check(_) -> {error, "this is no result of a measurement: expected an object"}.
+
+fields() ->
+    [{<<"bench">>, "a name", fun is_text/1},
+     {<<"commit">>, "a hash, with -dirty for a changed tree, or unknown", fun is_commit/1},
+     {<<"measured_at">>, "seconds since 1970", fun is_count/1},
+     {<<"command">>, "the command that measures it again", fun is_text/1},
+     {<<"repeats">>, "how often it was measured, from 1", fun is_count/1},
+     {<<"machine">>, "an object", fun is_map/1}].
+
+machine_fields() ->
+    [{<<"processor">>, "a name", fun is_text/1},
+     {<<"processors">>, "a number from 1", fun is_count/1},
+     {<<"load_average">>, "the load before the measurement", fun is_number/1}].
+
+metric_fields() ->
+    [{<<"name">>, "a name", fun is_text/1},
+     {<<"unit">>, "a unit", fun is_text/1},
+     {<<"beamway">>, "a number", fun is_number/1},
+     {<<"ratio">>, "a number or null", fun(Value) -> is_number(Value) orelse Value =:= null end},
+     {<<"interval">>, "two numbers or null", fun is_interval/1},
+     {<<"verdict">>, "wins, even, loses, unknown or null", fun(Value) -> lists:member(Value, [<<"wins">>, <<"even">>, <<"loses">>, <<"unknown">>, null]) end}].
+
+wrong(Prefix, Fields, Object) ->
+    [[Prefix, Name, ": expected ", What, case Object of #{Name := Value} -> io_lib:format(", found ~0tp", [Value]); #{} -> "" end]
+     || {Name, What, Is} <- Fields, not (is_map_key(Name, Object) andalso Is(map_get(Name, Object)))]
+        ++ case Object of
+               #{<<"machine">> := #{} = Machine} when Prefix =:= "" -> wrong("machine.", machine_fields(), Machine);
+               #{} -> []
+           end.
+
+wrong_metrics(#{<<"metrics">> := Metrics}) when is_list(Metrics) ->
+    lists:append([wrong([maps:get(<<"name">>, Metric, <<"metric">>), "."], metric_fields(), Metric) || Metric <- Metrics]);
+wrong_metrics(#{<<"metrics">> := _}) -> ["metrics: expected a list"];
+wrong_metrics(#{}) -> [].
+
+is_text(Value) -> is_binary(Value) andalso Value =/= <<>>.
+is_count(Value) -> is_integer(Value) andalso Value > 0.
+is_commit(Value) -> is_binary(Value) andalso re:run(Value, "^([0-9a-f]{7,40}(-dirty)?|unknown)$", [{capture, none}]) =:= match.
+is_interval([Low, High]) -> is_number(Low) andalso is_number(High) andalso Low =< High;
+is_interval(Value) -> Value =:= null.
+
+%% @doc Whether the result is of a tree that no commit holds.
+-spec changed_tree(stored()) -> boolean().
+changed_tree(#{<<"commit">> := Commit}) -> Commit =:= <<"unknown">> orelse string:find(Commit, "-dirty") =/= nomatch.
+
+%% ---- for people
+
+%% @doc When it was measured, and of which commit, in words.
+-spec age(stored()) -> unicode:chardata().
+age(#{<<"measured_at">> := Seconds, <<"commit">> := Commit}) ->
+    io_lib:format("measured ~ts, at commit ~ts", [days((erlang:system_time(second) - Seconds) div 86400), Commit]).
+
+days(Days) when Days =< 0 -> "today";
+days(1) -> "yesterday";
+days(Days) -> io_lib:format("~b days ago", [Days]).
+
+%% @doc A table of the metrics whose names begin so.
+-spec to_text(Prefix :: binary(), stored()) -> unicode:chardata().
+to_text(Prefix, #{<<"metrics">> := Metrics}) ->
+    Rows = [row(Metric) || #{<<"name">> := Name} = Metric <- Metrics, string:prefix(Name, Prefix) =/= nomatch],
+    beamway_bench_report:table([["metric", "Beamway", "baseline", "", "unit", "ratio"] | Rows]).
+
+row(#{<<"name">> := Name, <<"beamway">> := Own, <<"unit">> := Unit, <<"baseline">> := null}) ->
+    [Name, {right, beamway_bench_report:number(Own)}, "", "", Unit, ""];
+row(#{<<"name">> := Name, <<"beamway">> := Own, <<"unit">> := Unit, <<"baseline">> := Base, <<"baseline_name">> := Other,
+      <<"ratio">> := Ratio, <<"interval">> := Interval}) ->
+    [Name, {right, beamway_bench_report:number(Own)}, Other, {right, beamway_bench_report:number(Base)}, Unit,
+     beamway_bench_report:ratio(Ratio, Interval)].
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+
+stored() ->
+    #{<<"bench">> => <<"cost">>, <<"command">> => <<"x">>, <<"repeats">> => 2, <<"commit">> => <<"0123abc">>,
+      <<"machine">> => #{<<"processor">> => <<"p">>, <<"processors">> => 2, <<"load_average">> => 0.5},
+      <<"measured_at">> => erlang:system_time(second) - 3 * 86400 - 5,
+      <<"metrics">> => [#{<<"name">> => <<"cost_rdma_syscalls">>, <<"beamway">> => 0.5, <<"unit">> => <<"1/message">>,
+                          <<"baseline">> => 2.0, <<"baseline_name">> => <<"tcp">>, <<"ratio">> => 0.25, <<"interval">> => [0.2, 0.3], <<"verdict">> => <<"wins">>},
+                        #{<<"name">> => <<"cost_shm_syscalls">>, <<"beamway">> => 0.1, <<"unit">> => <<"1/message">>,
+                          <<"baseline">> => null, <<"ratio">> => null, <<"interval">> => null, <<"verdict">> => null}]}.
+
+only_what_was_asked_for_test() ->
+    Text = unicode:characters_to_binary(to_text(<<"cost_rdma_">>, stored())),
+    ?assertNotEqual(nomatch, string:find(Text, "cost_rdma_syscalls     0.50  tcp")),
+    ?assertEqual(nomatch, string:find(Text, "shm")).
+
+age_test() ->
+    ?assertEqual(<<"measured 3 days ago, at commit 0123abc">>, unicode:characters_to_binary(age(stored()))).
+
+each_field_is_needed_test_() ->
+    Machine = maps:get(<<"machine">>, stored()),
+    [?_assertEqual(ok, check(stored()))]
+        ++ [{Key, ?_assertMatch({error, _}, check(maps:remove(Key, stored())))} || Key <- maps:keys(stored()), Key =/= <<"metrics">>]
+        ++ [{Key, ?_assertMatch({error, _}, check((stored())#{<<"machine">> := maps:remove(Key, Machine)}))} || Key <- maps:keys(Machine)].
+
+wrong_values_test_() ->
+    [?_assertMatch({error, _}, check(Object))
+     || Object <- [7, [], #{}] ++ [(stored())#{Key => Value} || {Key, Value} <- [{<<"commit">>, <<"main">>}, {<<"commit">>, <<"0123abc-changed">>}, {<<"repeats">>, 0},
+                                                                                  {<<"measured_at">>, <<"today">>}, {<<"metrics">>, #{}}, {<<"metrics">>, [#{}]}]]].
+
+changed_tree_test_() ->
+    [?_assertEqual(Want, changed_tree((stored())#{<<"commit">> := Commit})) || {Want, Commit} <- [{false, <<"0123abc">>}, {true, <<"0123abc-dirty">>}, {true, <<"unknown">>}]].
+
+%% What one call writes another reads; what is no result is not written.
+write_test() ->
+    File = filename:join(["/tmp", "beamway_bench_store-" ++ os:getpid(), "x.json"]),
+    Object = maps:merge(context("x", "y"), #{repeats => 3, what => 7}),
+    ok = write(File, Object),
+    ?assertMatch({ok, #{<<"bench">> := <<"x">>, <<"what">> := 7, <<"seconds">> := _}}, read(File)),
+    ?assertMatch({error, _}, write(File, maps:remove(repeats, Object))),
+    ?assertMatch({ok, #{<<"what">> := 7}}, read(File)),
+    ok = file:del_dir_r(filename:dirname(File)),
+    ?assertMatch({error, _}, write("/proc/nowhere/x.json", Object)).
+
+read_test_() ->
+    [?_assertMatch({error, _}, read("/nowhere/x.json")), ?_assertMatch({error, _}, read("/proc/self/status"))].
+-endif.
