@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: install uninstall edoc release test-packages test-docs test-slurm test-fresh deb build demo test test-long test-idle test-otp test-otp27 test-elixir test-rabbitmq test-ejabberd test-wordpress test-trac test-wikis test-git test-browser test-console vendor test-rdma demo-rdma bench-rdma test-network test-pipe test-scipy test-bare nemesis check bench soak asan test-asan tsan fuzz fuzz-keep fuzz-yucan overload-yucan spin clean help build-test build-bench coverage valgrind
+.PHONY: install uninstall edoc release test-packages test-docs test-slurm test-fresh deb build demo test test-long test-idle test-otp test-otp27 test-elixir test-rabbitmq test-ejabberd test-wordpress test-trac test-wikis test-git test-browser test-console vendor test-rdma demo-rdma bench-rdma test-network test-pipe test-scipy test-bare nemesis check bench bench-all figures release-check soak asan test-asan tsan fuzz fuzz-keep fuzz-yucan overload-yucan spin clean help build-test build-bench coverage valgrind
 
 ## build: compile the driver and the applications into the checkout
 build:
@@ -174,7 +174,7 @@ bench-rdma:
 	@erl -noshell -noinput -pa bench/ebin -eval '{ok, _} = beamway_bench_tools:compile("count_syscalls", "cc"), halt().'
 	@status=0; for name in $(or $(N),rdma rpc stream cost); do \
 		test/system/rdma/guest --minutes 45 --memory 3072 --results "$(CURDIR)/bench/results/soft-roce" -- \
-			env BEAMWAY_BENCH_COMMIT="$$(git describe --always --abbrev=12 --dirty)" \
+			env BEAMWAY_BENCH_COMMIT="$$(scripts/figures commit)" \
 			test/system/rdma/figures bench/results/soft-roce "$$name" || status=1; \
 	done; exit $$status
 
@@ -229,6 +229,24 @@ bench:
 	@$(MAKE) build-bench
 	@scripts/bench $(if $(Q),--quick) $(N)
 
+## bench-all: measures again whatever is not of this tree, what matters most first, and stores each result at once; HOURS=n ends in time, REPEATS=n, N="name ..."; go on with the same command
+bench-all:
+	@scripts/install-packages bench
+	@$(MAKE) build-bench
+	@scripts/bench --all --hours $(or $(HOURS),12) $(if $(REPEATS),--repeats $(REPEATS)) $(N)
+
+## figures: the tables and the chart of README and guides from bench/results; MARK=1 notes first which results are older than what they measure
+figures:
+	@scripts/install-packages bench
+	@$(MAKE) build-bench
+	@scripts/figures $(if $(MARK),mark,write)
+
+## release-check: no figure of the documents is older than 40 commits that touched what it measures; before an issue is resolved
+release-check:
+	@scripts/install-packages build
+	@$(MAKE) build-bench
+	@scripts/figures release
+
 ## soak: nodes under mixed load for MIN minutes (20): what grew; NODES=n, a plot in bench/results
 soak:
 	@scripts/install-packages build
@@ -263,7 +281,7 @@ fuzz:
 fuzz-yucan:
 	@scripts/install-packages test
 	@$(MAKE) build-test
-	@erl -noinput -boot no_dot_erlang -pa apps/*/ebin -s yucan_fuzz main -extra $(or $(MIN),1) bench/results/fuzz_yucan.json
+	@erl -noinput -boot no_dot_erlang -pa apps/*/ebin bench/ebin -s yucan_fuzz main -extra $(or $(MIN),1) bench/results/fuzz_yucan.json
 
 ## overload-yucan: twice the requests that yucan can answer, for SECONDS (60): no crash, bounded memory, full speed after
 overload-yucan:

@@ -26,4 +26,10 @@ for target in "$@"; do
     done
     echo "$target: $(find "$corpus" -type f | wc -l) inputs, $(cat "$corpus"/* | wc -c) bytes"
 done
-cp "$out/results.json" ../bench/results/fuzz.json
+# A stored result is one run of all targets (FUZZ_ALL), each for the same time.
+here=$(basename "$PWD") minutes=$(($(sed -n 's/.*"seconds_each": \([0-9]*\).*/\1/p' "$out/results.json") / 60))
+if [ "$(sed -n 's/.*"target": "\([^"]*\)".*/\1/p' "$out/results.json" | tr '\n' ' ')" = "$FUZZ_ALL " ]; then
+    ../scripts/figures store "fuzz$([ "$here" = native ] || echo "-$here")" "make -C $here fuzz fuzz-keep FUZZ_SECONDS=$((minutes * 60))" <"$out/results.json"
+else
+    echo "the counts are not stored: the last run was not one of all targets ($FUZZ_ALL)"
+fi

@@ -3,15 +3,12 @@
 # Runs fuzz targets one after the other and counts. A finding, a hang included, ends the run with status 1;
 # its input is then in build/fuzz/found/. Inputs that reached something new stay in build/fuzz/corpus/.
 # usage: fuzz/run.sh SECONDS TARGET...          (in native/; the targets are built already)
-# Writes build/fuzz/results.json, with the stored rows of targets that did not run; `make fuzz-keep` copies it, and the smallest
-# inputs that reach as much, into the repository.
+# Writes build/fuzz/results.json; `make fuzz-keep` stores it, and the smallest inputs that reach as much, in the repository.
 set -eu
 
 seconds=$1
 shift
 out=build/fuzz
-stored=../bench/results/fuzz.json
-commit=$(git rev-parse --short HEAD)
 mkdir -p "$out/found"
 
 number() { sed -n "s/^stat::$1: *//p" "$2" | tail -n 1; }
@@ -33,26 +30,18 @@ for target in "$@"; do
         exit 1
     fi
     executions=$(number number_of_executed_units "$log")
-    row=$(printf '{"target": "%s", "seconds": %s, "executions": %s, "edges": %s, "features": %s, "inputs": %s, "findings": 0, "commit": "%s"}' \
-        "$target" "$seconds" "$executions" "$(reached cov "$log")" "$(reached ft "$log")" "$(reached corp "$log")" "$commit")
+    row=$(printf '{"target": "%s", "seconds": %s, "executions": %s, "edges": %s, "features": %s, "inputs": %s, "findings": 0}' \
+        "$target" "$seconds" "$executions" "$(reached cov "$log")" "$(reached ft "$log")" "$(reached corp "$log")")
     echo "  $row"
     rows="$rows$row
 "
 done
-others=$(sed -n 's/^ *\({"target": [^}]*}\).*$/\1/p' "$stored" | while read -r row; do
-    case " $* " in
-        *" $(printf '%s' "$row" | cut -d'"' -f4) "*) ;;
-        *) printf '%s\n' "$row" ;;
-    esac
-done)
-
 cat >"$out/results.json.new" <<EOF
 {"what": "libFuzzer with address and undefined-behaviour sanitizers, one target after the other",
- "command": "make fuzz MIN=$((seconds / 60))",
+ "seconds_each": $seconds,
  "compiler": "$("${FUZZ_CC:-clang}" --version | sed -n 1p)",
- "processors": $(nproc),
  "targets": [
-$(printf '%s%s\n' "$rows" "$others" | sed '/^$/d' | sort | sed 's/^/  /; $!s/$/,/; $s/$/]}/')
+$(printf '%s' "$rows" | sort | sed 's/^/  /; $!s/$/,/; $s/$/]}/')
 EOF
 mv "$out/results.json.new" "$out/results.json"
 echo "fuzz: no finding in $# targets"

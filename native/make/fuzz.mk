@@ -42,4 +42,4 @@ fuzz: $(FUZZ_TARGETS:%=$(BUILD)/fuzz/%)
 # After a run without a finding: its counts, and the fewest inputs that reach as much, go into the
 # repository. Inputs with a name of their own stay as they are.
 fuzz-keep: $(FUZZ_TARGETS:%=$(BUILD)/fuzz/%)
-	@$(if $(FUZZ_TARGETS),$(NATIVE)fuzz/keep.sh $(FUZZ_TARGETS))
+	@$(if $(FUZZ_TARGETS),FUZZ_ALL='$(FUZZ_ALL)' $(NATIVE)fuzz/keep.sh $(FUZZ_TARGETS))

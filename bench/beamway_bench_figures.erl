@@ -1,0 +1,482 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc The figures of the documents: every table of figures is made of stored results, by `bench/figures.config'.
+%%
+%% A page has `<!-- figures: NAME -->' and `<!-- end -->' on lines of their own; the table of that name stands between them.
+%% Under each table stands which results it is made of: commit, day, machine, repeats and command. A result of a changed
+%% tree, or of a commit that nobody has, is not shown. `bench/stale' names the stored results that are older than what
+%% they measure; pages say so, and {@link beamway_bench_history} knows.
+%%
+%% `scripts/figures' calls `main/0'; see there for the words.
+-module(beamway_bench_figures).
+
+-export([main/0]).
+
+-type config() :: [tuple()].
+-type table() :: {metrics, Whose :: string(), [{Result :: string(), all | [string() | {string(), string()}]}]}
+               | {grid, Heading :: [string()], [[string() | {Result :: string(), Metric :: string()}]]}
+               | {facts, Result :: string(), [{Label :: string(), Path :: [string()]}]}
+               | {list, Result :: string(), Path :: [string()], [{Heading :: string(), Field :: string()}]}.
+-type stale() :: [{Result :: string(), Commit :: string(), old | not_here}].
+
+-define(MOST_COMMITS, 40).
+-define(AGAIN, "to be measured again").
+
+%% @doc Entry of `scripts/figures'.
+-spec main() -> no_return().
+main() ->
+    halt(case init:get_plain_arguments() of
+             ["write"] -> write();
+             ["check"] -> verdict("check", pages() ++ chart_problems() ++ schema() ++ unknown_commits());
+             ["release"] -> verdict("release-check", pages() ++ chart_problems() ++ schema() ++ unknown_commits() ++ too_old());
+             ["mark"] -> mark();
+             ["plan" | Words] -> plan(Words);
+             ["reevaluate" | Names] -> reevaluate(Names);
+             ["store", Name, Command] -> store(Name, Command);
+             ["commit"] -> io:format("~ts~n", [beamway_bench_machine:commit()]), 0;
+             _ -> complain("expected write, check, release, mark, plan, reevaluate, store or commit", []), 2
+         end).
+
+complain(Format, Args) -> io:format(standard_error, "figures: " ++ Format ++ "~n", Args).
+
+verdict(_, []) -> 0;
+verdict(What, Problems) ->
+    _ = [io:format("~ts~n", [Problem]) || Problem <- Problems],
+    io:format("~ts: ~b problems~n", [What, length(Problems)]),
+    1.
+
+%% ---- what there is
+
+-spec config() -> config().
+config() ->
+    {ok, Terms} = file:consult(path("bench/figures.config")),
+    Terms.
+
+path(File) -> filename:join(beamway_bench_nodes:root(), File).
+
+results() -> [{Name, Result} || {result, Name, Result} <- config()].
+
+-spec stale() -> stale().
+stale() ->
+    case file:consult(path("bench/stale")) of
+        {ok, Terms} -> Terms;
+        {error, enoent} -> []
+    end.
+
+%% A stored result as pages show it, or why they do not.
+shown(Name) ->
+    case beamway_bench_store:read(beamway_bench_store:file(Name)) of
+        {ok, Stored} -> judged(beamway_bench_store:changed_tree(Stored), is_stale(Name, Stored), Stored);
+        {error, _} -> {hidden, "not measured yet"}
+    end.
+
+judged(true, _, _) -> {hidden, "stored of a tree that no commit holds"};
+judged(false, not_here, _) -> {hidden, "stored of a commit that this repository does not have"};
+judged(false, Age, Stored) -> {Age, Stored}.
+
+%% The entry is for one stored result: a new one of another commit is not meant.
+is_stale(Name, #{<<"commit">> := Commit}) ->
+    case [Why || {N, C, Why} <- stale(), N =:= Name, C =:= binary_to_list(Commit)] of
+        [Why | _] -> Why;
+        [] -> fresh
+    end.
+
+%% ---- tables
+
+-spec table(table()) -> unicode:chardata().
+table({metrics, Whose, Results}) ->
+    [markdown(["question", "metric", Whose, "beside it", "ratio [95 %]", "verdict"],
+              lists:append([metric_rows(shown(Name), Metrics) || {Name, Metrics} <- Results])),
+     sources([Name || {Name, _} <- Results])];
+table({grid, Heading, Rows}) ->
+    Names = lists:usort([Name || Row <- Rows, {Name, _} <- Row]),
+    Shown = maps:from_list([{Name, shown(Name)} || Name <- Names]),
+    [markdown(Heading, [[grid_cell(Cell, Shown) || Cell <- Row] || Row <- Rows]), sources(Names)];
+table({facts, Name, Facts}) ->
+    Shown = shown(Name),
+    [markdown(["", ""], [[Label, fact(Path, Shown)] || {Label, Path} <- Facts]), sources([Name])];
+table({list, Name, Path, Columns}) ->
+    Rows = case shown(Name) of
+               {hidden, _} -> [[?AGAIN | ["" || _ <- tl(Columns)]]];
+               {_, Stored} -> [[value(maps:get(list_to_binary(Field), Item, null)) || {_, Field} <- Columns] || Item <- at(Path, Stored)]
+           end,
+    [markdown([Heading || {Heading, _} <- Columns], Rows), sources([Name])].
+
+markdown(Heading, Rows) ->
+    [[["|", [[" ", Cell, " |"] || Cell <- Row], "\n"] || Row <- [Heading, ["---" || _ <- Heading] | Rows]], "\n"].
+
+metric_rows({hidden, _}, all) -> [["all", "", ?AGAIN, "", "", ""]];
+metric_rows({hidden, _}, Metrics) -> [[question(Metric, #{}), name(Metric), ?AGAIN, "", "", ""] || Metric <- Metrics];
+metric_rows({_, #{<<"metrics">> := Entries}}, all) ->
+    Names = unique([Name || #{<<"name">> := Name} <- Entries]),
+    lists:append([metric_row(binary_to_list(Name), Entries) || Name <- Names]);
+metric_rows({_, #{<<"metrics">> := Entries}}, Metrics) -> lists:append([metric_row(Metric, Entries) || Metric <- Metrics]).
+
+unique([]) -> [];
+unique([First | Rest]) -> [First | unique([Name || Name <- Rest, Name =/= First])].
+
+question({_, Question}, _) -> Question;
+question(_, #{<<"key">> := Key}) -> Key;
+question(Metric, #{}) -> Metric.
+
+name({Metric, _}) -> name(Metric);
+name(Metric) -> ["`", Metric, "`"].
+
+%% A row for each baseline; what all share is said once.
+metric_row(Metric, Entries) ->
+    Name = iolist_to_binary(case Metric of {Text, _} -> Text; Text -> Text end),
+    case [Entry || #{<<"name">> := N} = Entry <- Entries, N =:= Name] of
+        [] -> [[question(Metric, #{}), name(Metric), ?AGAIN, "", "", ""]];
+        [#{<<"beamway">> := Own, <<"unit">> := Unit} = First | Rest] ->
+            [[question(Metric, First), name(Metric), quantity(Own, Unit) | compared(First)]
+             | [["", "", "" | compared(Entry)] || Entry <- Rest]]
+    end.
+
+compared(#{<<"baseline_name">> := null}) -> ["", "", ""];
+compared(#{<<"baseline_name">> := Name, <<"baseline">> := Value, <<"unit">> := Unit, <<"ratio">> := Ratio, <<"interval">> := Interval, <<"verdict">> := Verdict}) ->
+    [[title(binary_to_list(Name)), " ", number(Value, Unit)], beamway_bench_report:ratio(Ratio, Interval),
+     case Verdict of <<"loses">> -> "**loses**"; null -> ""; _ -> beamway_bench_report:verdict(Verdict) end].
+
+quantity(Value, Unit) -> [number(Value, Unit), " ", unit(Unit)].
+
+number(Value, <<"B/s">>) -> beamway_bench_report:number(Value / 1.0e6);
+number(Value, _) -> beamway_bench_report:number(Value).
+
+unit(<<"B/s">>) -> "MB/s";
+unit(Unit) -> Unit.
+
+title("tcp") -> "stock TCP";
+title("tcp_tuned") -> "tuned TCP";
+title("tcp_spin") -> "stock TCP, spinning";
+title("unix") -> "stock over a unix socket";
+title("beamway") -> "Beamway's carrier";
+title("beamway_poll_off") -> "the same with `poll_us=0`";
+title("default_buffer") -> "yucan with the VM's own buffer";
+title("bare") -> "a bare loop in C";
+title("yucan2009") -> "yucan of 2009";
+title("cat") -> "`cat \\| cat`";
+title("rdpipe_one") -> "one hop";
+title("without_distances") -> "without";
+title(Name) -> lists:flatten(string:replace(Name, "_", " ", all)).
+
+grid_cell({Name, Metric}, Shown) ->
+    case maps:get(Name, Shown) of
+        {hidden, _} -> ?AGAIN;
+        {_, #{<<"metrics">> := Entries}} ->
+            case [Entry || #{<<"name">> := N} = Entry <- Entries, N =:= list_to_binary(Metric)] of
+                [#{<<"beamway">> := Value, <<"unit">> := Unit} | _] -> quantity(Value, Unit);
+                [] -> ?AGAIN
+            end
+    end;
+grid_cell(Text, _) -> Text.
+
+fact(_, {hidden, _}) -> ?AGAIN;
+fact(Path, {_, Stored}) -> value(at(Path, Stored)).
+
+at([], Value) -> Value;
+at([Key | Path], Map) when is_map(Map) -> at(Path, maps:get(list_to_binary(Key), Map, null));
+at(_, _) -> null.
+
+value(null) -> ?AGAIN;
+value(true) -> "yes";
+value(false) -> "**no**";
+value(Number) when is_integer(Number), abs(Number) < 1000 -> integer_to_list(Number);
+value(Number) when is_number(Number) -> beamway_bench_report:number(Number);
+value(Text) when is_binary(Text) -> Text.
+
+%% What the figures are of.
+sources(Names) -> [["- ", source(Name, shown(Name)), "\n"] || Name <- unique(Names)].
+
+source(Name, {hidden, Why}) -> ["`", Name, ".json`: ", Why, "; to be measured again."];
+source(Name, {Age, #{<<"commit">> := Commit, <<"measured_at">> := At, <<"machine">> := Machine, <<"repeats">> := Repeats, <<"command">> := Command}}) ->
+    #{<<"processor">> := Processor, <<"processors">> := Count, <<"load_average">> := Load} = Machine,
+    ["`", Name, ".json`: commit `", string:slice(Commit, 0, 12), "`, ", day(At), ", ", string:trim(Processor), ", ", integer_to_list(Count), " processors, load ",
+     io_lib:format("~.1f", [float(Load)]), " before, ", case Repeats of 1 -> "1 repeat"; _ -> [integer_to_list(Repeats), " repeats"] end,
+     "; `", string:replace(Command, "`", "'", all), "`.",
+     case Age of fresh -> ""; old -> " **Old**: what it measures has changed since; to be measured again." end].
+
+day(Seconds) ->
+    {{Year, Month, Day}, _} = calendar:system_time_to_universal_time(Seconds, second),
+    io_lib:format("~4..0b-~2..0b-~2..0b", [Year, Month, Day]).
+
+%% ---- pages
+
+%% All pages with figures, as they are and as they should be.
+-spec both() -> [{file:filename(), Is :: binary(), Should :: binary()}].
+both() ->
+    Tables = maps:from_list([{Name, Table} || {table, Name, Table} <- config()]),
+    [{File, Text, iolist_to_binary(filled(Text, Tables))}
+     || Pattern <- ["*.md", "*/*.md", "*/*/*.md", "*/*/*/*.md"], File <- lists:sort(filelib:wildcard(path(Pattern))),
+        not lists:member("build", filename:split(File)), {ok, Text} <- [file:read_file(File)], binary:match(Text, <<"<!-- figures: ">>) =/= nomatch].
+
+filled(Text, Tables) ->
+    case re:run(Text, "^(.*?<!-- figures: ([a-z0-9-]+) -->\n).*?(<!-- end -->\n.*)$", [dotall, {capture, all_but_first, binary}]) of
+        {match, [Before, Name, Rest]} ->
+            Table = case Tables of #{Name := Known} -> Known; _ -> maps:get(binary_to_list(Name), Tables) end,
+            <<"<!-- end -->\n", After/binary>> = Rest,
+            [Before, "\n", unicode:characters_to_binary(table(Table)), "\n<!-- end -->\n", filled(After, Tables)];
+        nomatch -> Text
+    end.
+
+write() ->
+    _ = [begin ok = beamway_bench_store:write_text(File, Should), io:format("written: ~ts~n", [File]) end || {File, Is, Should} <- both(), Is =/= Should],
+    case chart_problems() of
+        [] -> 0;
+        _ -> draw()
+    end.
+
+pages() ->
+    [[string:prefix(File, beamway_bench_nodes:root() ++ "/"), ": its figures are not those of bench/results. Run: make figures"] || {File, Is, Should} <- both(), Is =/= Should].
+
+schema() -> [Why || {Name, _} <- results(), {error, Why} <- [present(Name)]].
+
+%% What was never measured is no mistake here.
+present(Name) ->
+    File = beamway_bench_store:file(Name),
+    case filelib:is_regular(File) of
+        true -> beamway_bench_store:read(File);
+        false -> missing
+    end.
+
+%% ---- the chart
+
+chart_file() -> path("docs/guide/pictures/ratios.svg").
+
+chart_rows() ->
+    [Row || {chart, Rows} <- config(), {Name, Metric, Label} <- Rows, Row <- chart_row(shown(Name), list_to_binary(Metric), Label)].
+
+chart_row({fresh, #{<<"metrics">> := Entries}}, Metric, Label) ->
+    Of = fun(Baseline) -> [Entry || #{<<"name">> := N, <<"baseline_name">> := B} = Entry <- Entries, N =:= Metric, B =:= Baseline] end,
+    [io_lib:format("\"~ts\" ~.2f ~.2f\n", [Label, better(Better, Own / Stock), better(Better, Tuned / Stock)])
+     || #{<<"better">> := Better, <<"beamway">> := Own, <<"baseline">> := Stock} <- Of(<<"tcp">>), #{<<"baseline">> := Tuned} <- Of(<<"tcp_tuned">>)];
+chart_row(_, _, _) -> [].
+
+better(<<"higher">>, Ratio) -> Ratio;
+better(<<"lower">>, Ratio) -> 1 / Ratio.
+
+%% gnuplot draws alike everywhere, but for its version: the data in the file are compared.
+chart_data(Rows) -> unicode:characters_to_binary(["<!-- of bench/results:\n", Rows, "-->\n"]).
+
+chart_problems() ->
+    Data = chart_data(chart_rows()),
+    case file:read_file(chart_file()) of
+        {ok, Svg} -> [[chart_file(), " is not the one of bench/results. Run: make figures"] || string:find(Svg, Data) =:= nomatch];
+        {error, _} -> [[chart_file(), " is missing. Run: make figures"]]
+    end.
+
+draw() ->
+    Rows = chart_rows(),
+    Shown = case Rows of [] -> ["\"to be measured again\" 1 1\n"]; _ -> Rows end,
+    Script = ["$data << EOD\n", Shown, "EOD\n"
+              "set terminal svg size 760,330 background 'white' font 'sans,12'\nset output '", chart_file(), "'\n"
+              "set style data histogram\nset style histogram clustered gap 1\nset style fill solid 0.85 noborder\nset boxwidth 0.9\n"
+              "set grid ytics lc rgb '#cccccc'\nset logscale y 2\nset yrange [0.5:32]\nset ylabel 'times stock TCP'\nset xtics rotate by -20\nset key top right\n"
+              "set arrow from graph 0,first 1 to graph 1,first 1 nohead lc rgb '#666666'\n"
+              "plot $data using 2:xtic(1) title 'Beamway, shared memory' lc rgb '#1f6fb2', '' using 3 title 'tuned TCP' lc rgb '#e0962e', "
+              "'' using ($0-0.22):($2*1.18):(sprintf('%.1f', $2)) with labels notitle font ',10', "
+              "'' using ($0+0.22):($3*1.18):(sprintf('%.1f', $3)) with labels notitle font ',10'\n"],
+    case beamway_bench_chart:plot(chart_file(), Script) of
+        ok ->
+            {ok, Svg} = file:read_file(chart_file()),
+            ok = beamway_bench_store:write_text(chart_file(), [Svg, chart_data(Rows)]),
+            io:format("written: ~ts~n", [chart_file()]),
+            0;
+        {error, Why} -> complain("~ts", [Why]), 1
+    end.
+
+%% ---- commits
+
+unknown_commits() ->
+    case beamway_bench_history:known() of
+        {false, Why} -> io:format("skipped: whether the results' commits are here; ~ts~n", [Why]), [];
+        true ->
+            [["bench/results/", Name, ".json is of commit ", Commit, ", which this branch does not have. Measure it again, or run: make figures MARK=1"]
+             || {Name, _} <- results(), {Age, #{<<"commit">> := Commit}} <- [shown(Name)], Age =/= hidden, not beamway_bench_history:has(Commit)]
+    end.
+
+%% What keeps an issue from being resolved.
+too_old() ->
+    case beamway_bench_history:known() of
+        {false, Why} -> io:format("skipped: how old the results are; ~ts~n", [Why]), [];
+        true -> [["bench/results/", Name, ".json: ", Why, ". Measure it again: ", command(Result)] || {Name, Result} <- results(), Why <- age(Name, Result)]
+    end.
+
+age(Name, #{measures := Measures}) ->
+    case shown(Name) of
+        {hidden, Why} -> [Why];
+        {_, #{<<"commit">> := Commit}} ->
+            case beamway_bench_history:has(Commit) andalso beamway_bench_history:touching(Commit, paths(Measures)) of
+                false -> ["of a commit that this branch does not have"];
+                Count when Count > ?MOST_COMMITS -> [io_lib:format("~b commits since its own have touched what it measures (at most ~b may)", [Count, ?MOST_COMMITS])];
+                _ -> []
+            end
+    end.
+
+paths(Measures) ->
+    [Known] = [Paths || {paths, Paths} <- config()],
+    lists:append([maps:get(Measure, Known) || Measure <- Measures]).
+
+%% Writes down which results the pages must call old, or not show at all.
+mark() ->
+    case beamway_bench_history:known() of
+        {false, Why} -> complain("~ts", [Why]), 1;
+        true ->
+            Entries = [io_lib:format("{~p, ~p, ~p}.~n", [Name, binary_to_list(Commit), Why])
+                       || {Name, Result} <- results(), {ok, #{<<"commit">> := Commit} = Stored} <- [beamway_bench_store:read(beamway_bench_store:file(Name))],
+                          not beamway_bench_store:changed_tree(Stored), Why <- mark(Commit, Result)],
+            ok = beamway_bench_store:write_text(path("bench/stale"), ["%% Written by `make figures MARK=1': stored results that are older than what they measure.\n", Entries]),
+            write()
+    end.
+
+mark(Commit, #{measures := Measures}) ->
+    case beamway_bench_history:has(Commit) of
+        false -> [not_here];
+        true -> [old || beamway_bench_history:touching(Commit, paths(Measures)) > ?MOST_COMMITS]
+    end.
+
+%% ---- measuring again
+
+command(#{run := {bench, Words}}) -> "bin/beamway bench " ++ Words;
+command(#{run := {make, Words}}) -> "make " ++ Words;
+command(#{run := {sh, Command}}) -> Command.
+
+%% Lines for scripts/bench: what is not of today's tree, in the order in which it should be measured, with the minutes it takes.
+plan(Words) ->
+    {Repeats, Names} = case Words of ["--repeats", Count | Rest] -> {list_to_integer(Count), Rest}; _ -> {default, Words} end,
+    Root = os:cmd("id -u") =:= "0\n",
+    _ = [io:format("~ts|~b|~ts~n", [Name, minutes(Name, Result, Repeats), command(Name, Result, Repeats)])
+         || {Name, Result} <- results(), Names =:= [] orelse lists:member(Name, Names), not is_of_today(Name, Result),
+            Root orelse maps:get(needs, Result, none) =/= root],
+    0.
+
+command(_, Result, default) -> command(Result);
+command(Name, #{run := {bench, Words}}, Repeats) -> lists:concat(["bin/beamway bench ", Words, " --repeats ", Repeats, " --save bench/results/", Name, ".json"]);
+command(_, Result, _) -> command(Result).
+
+minutes(Name, #{minutes := Guess}, Repeats) ->
+    Full = case beamway_bench_store:read(beamway_bench_store:file(Name)) of
+               {ok, #{<<"seconds">> := Seconds, <<"repeats">> := Before}} when Repeats =:= default; Before =:= 1 -> {Seconds / 60, 1, 1};
+               {ok, #{<<"seconds">> := Seconds, <<"repeats">> := Before}} -> {Seconds / 60, Repeats, Before};
+               _ when Repeats =:= default -> {Guess, 1, 1};
+               _ -> {Guess, min(9, Repeats), 9}
+           end,
+    {Minutes, Wanted, Took} = Full,
+    max(1, ceil(Minutes * Wanted / Took)).
+
+is_of_today(Name, #{measures := Measures}) ->
+    case beamway_bench_store:read(beamway_bench_store:file(Name)) of
+        {ok, #{<<"commit">> := Commit} = Stored} ->
+            not beamway_bench_store:changed_tree(Stored) andalso beamway_bench_history:known() =:= true
+                andalso beamway_bench_history:has(Commit) andalso beamway_bench_history:touching(Commit, paths(Measures)) =:= 0;
+        {error, _} -> false
+    end.
+
+%% ---- storing
+
+%% A result that another program has measured: its JSON object comes on standard input.
+store(Name, Command) ->
+    ok = io:setopts([binary]),
+    Own = jiffy:decode(input(), [return_maps]),
+    case beamway_bench_store:write(beamway_bench_store:file(Name), maps:merge(#{repeats => 1}, maps:merge(beamway_bench_store:context(Name, Command), Own))) of
+        ok -> io:format("stored bench/results/~ts.json~n", [Name]), 0;
+        {error, Why} -> complain("~ts", [Why]), 1
+    end.
+
+input() ->
+    case io:get_line("") of
+        eof -> [];
+        Line -> [Line | input()]
+    end.
+
+%% By the statistics of today; what older programs did not write is filled in as far as git knows it.
+reevaluate([]) -> reevaluate([Name || {Name, _} <- results()]);
+reevaluate(Names) ->
+    lists:max([0 | [again(Name, beamway_bench_store:file(Name)) || Name <- Names]]).
+
+again(Name, File) ->
+    case file:read_file(File) of
+        {ok, Text} ->
+            Old = completed(Name, File, jiffy:decode(Text, [return_maps])),
+            Object = case Old of
+                         #{<<"metrics">> := _, <<"figures">> := _} -> beamway_bench_report:to_json(beamway_bench_report:again(Old));
+                         #{} -> Old
+                     end,
+            case beamway_bench_store:write(File, Object) of
+                ok -> io:format("evaluated again: ~ts~n", [Name]), 0;
+                {error, Why} -> complain("~ts: ~ts", [Name, Why]), 1
+            end;
+        {error, _} -> 0
+    end.
+
+completed(Name, File, Old) ->
+    Stored = fun() -> case string:to_integer(os:cmd("git -C " ++ beamway_bench_nodes:root() ++ " log -1 --format=%ct -- " ++ File)) of {Seconds, _} when is_integer(Seconds) -> Seconds; _ -> 1 end end,
+    Machine = maps:merge(#{<<"processor">> => <<"unknown">>, <<"processors">> => maps:get(<<"processors">>, Old, 1), <<"load_average">> => 0}, maps:get(<<"machine">>, Old, #{})),
+    Missing = #{<<"bench">> => list_to_binary(Name), <<"commit">> => <<"unknown">>, <<"repeats">> => 1},
+    case Old of
+        #{<<"measured_at">> := _} -> (maps:merge(Missing, Old))#{<<"machine">> => Machine};
+        #{} -> (maps:merge(Missing, Old))#{<<"machine">> => Machine, <<"measured_at">> => Stored()}
+    end.
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+
+%% A page whose figures were edited, or a result that was stored without `make figures'.
+the_pages_have_the_figures_of_the_results_test_() ->
+    {timeout, 120, ?_assertEqual([], pages() ++ chart_problems())}.
+
+results_are_whole_test() -> ?assertEqual([], schema()).
+
+%% Whatever stands under results has a place in the plan; what measures nothing is too old at once.
+every_result_is_known_test() ->
+    Files = [File || Pattern <- ["*.json", "soft-roce/*.json"], File <- filelib:wildcard(Pattern, path("bench/results"))],
+    Known = [Name ++ ".json" || {Name, _} <- results()],
+    ?assertEqual([], [File || File <- Files, not lists:member(File, Known), string:find(File, "-quick") =:= nomatch, File =/= "demo.json"]).
+
+every_path_is_there_test() ->
+    [Paths] = [Paths || {paths, Paths} <- config()],
+    ?assertEqual([], [Path || Path <- lists:append(maps:values(Paths)), not filelib:is_file(path(Path))]),
+    ?assertEqual([], [Measure || {_, #{measures := Measures}} <- results(), Measure <- Measures, not is_map_key(Measure, Paths)]).
+
+every_table_is_of_known_results_test() ->
+    Named = lists:append([case Table of
+                              {metrics, _, Results} -> [Name || {Name, _} <- Results];
+                              {grid, _, Rows} -> [Name || Row <- Rows, {Name, _} <- Row];
+                              {_, Name, _} -> [Name];
+                              {_, Name, _, _} -> [Name]
+                          end || {table, _, Table} <- config()]),
+    ?assertEqual([], lists:usort(Named) -- [Name || {Name, _} <- results()]).
+
+entry(Name, Baseline, Verdict) ->
+    #{<<"name">> => Name, <<"key">> => <<"what">>, <<"unit">> => <<"B/s">>, <<"beamway">> => 2.0e6, <<"baseline">> => 4.0e6, <<"baseline_name">> => Baseline,
+      <<"ratio">> => 0.5, <<"interval">> => [0.4, 0.6], <<"verdict">> => Verdict}.
+
+stored() ->
+    #{<<"commit">> => <<"0123456789abcdef">>, <<"measured_at">> => 1795295805, <<"repeats">> => 9, <<"command">> => <<"x">>,
+      <<"machine">> => #{<<"processor">> => <<"p">>, <<"processors">> => 2, <<"load_average">> => 1},
+      <<"metrics">> => [entry(<<"a">>, <<"tcp">>, <<"loses">>), entry(<<"a">>, <<"socat">>, <<"even">>)]}.
+
+text(Chars) -> unicode:characters_to_list(Chars).
+
+losses_stand_beside_wins_test() ->
+    ?assertEqual("| heading | x | y | z | r | v |\n| --- | --- | --- | --- | --- | --- |\n"
+                 "| what | `a` | 2.00 MB/s | stock TCP 4.00 | 0.50 [0.40, 0.60] | **loses** |\n"
+                 "|  |  |  | socat 4.00 | 0.50 [0.40, 0.60] | even |\n\n",
+                 text(markdown(["heading", "x", "y", "z", "r", "v"], metric_rows({fresh, stored()}, all)))).
+
+what_nobody_can_repeat_is_not_shown_test_() ->
+    [?_assertEqual([["q", ["`", "a", "`"], ?AGAIN, "", "", ""]], metric_rows({hidden, "why"}, [{"a", "q"}])),
+     ?_assertEqual([["q", ["`", "gone", "`"], ?AGAIN, "", "", ""]], metric_rows({fresh, stored()}, [{"gone", "q"}])),
+     ?_assertMatch({hidden, _}, judged(true, fresh, #{})), ?_assertMatch({hidden, _}, judged(false, not_here, #{})), ?_assertEqual({old, #{}}, judged(false, old, #{}))].
+
+the_source_is_named_test_() ->
+    [?_assertEqual("`n.json`: commit `0123456789ab`, 2026-11-21, p, 2 processors, load 1.0 before, 9 repeats; `x`.", text(source("n", {fresh, stored()}))),
+     ?_assertNotEqual(nomatch, string:find(text(source("n", {old, stored()})), "**Old**")),
+     ?_assertEqual("`n.json`: why; to be measured again.", text(source("n", {hidden, "why"})))].
+
+filled_test() ->
+    Text = <<"a\n<!-- figures: t -->\nold\n<!-- end -->\nb\n<!-- figures: t -->\n<!-- end -->\n">>,
+    Tables = #{"t" => {grid, ["h"], [["c"]]}},
+    Once = iolist_to_binary(filled(Text, Tables)),
+    ?assertEqual(<<"a\n<!-- figures: t -->\n\n| h |\n| --- |\n| c |\n\n\n<!-- end -->\nb\n<!-- figures: t -->\n\n| h |\n| --- |\n| c |\n\n\n<!-- end -->\n">>, Once),
+    ?assertEqual(Once, iolist_to_binary(filled(Once, Tables))),
+    ?assertError(_, filled(<<"<!-- figures: nothing -->\n<!-- end -->\n">>, Tables)).
+-endif.

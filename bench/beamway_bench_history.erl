@@ -1,0 +1,108 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc How old a result is: how many commits since its own have touched what it measures. A file that has only moved is no change.
+%%
+%% All answers come from git. Without the whole history (a tarball, a shallow clone) nobody can know: {@link known/0}.
+-module(beamway_bench_history).
+
+-export([known/0, has/1, touching/2]).
+
+-define(GIT_MS, 60000).
+%% A renamed module differs from the old one in its own name at least.
+-define(MOVED_PERCENT, 90).
+
+-type change() :: {touched, File :: string()} | {moved, From :: string(), To :: string()} | {removed, File :: string()}.
+
+%% @doc Whether the history is here, and if not why.
+-spec known() -> true | {false, unicode:chardata()}.
+known() ->
+    case git(["rev-parse", "--is-shallow-repository"]) of
+        {0, ["false" ++ _]} -> true;
+        {0, _} -> {false, "this clone is shallow: git fetch --unshallow brings the history"};
+        _ -> {false, "this checkout came without its git history"}
+    end.
+
+%% @doc Whether the commit is one of this branch.
+-spec has(Commit :: binary()) -> boolean().
+has(Commit) ->
+    element(1, git(["merge-base", "--is-ancestor", binary_to_list(Commit), "HEAD"])) =:= 0.
+
+%% @doc How many commits since that one have touched something under these paths.
+-spec touching(Commit :: binary(), Paths :: [string()]) -> non_neg_integer().
+touching(Commit, Paths) ->
+    {0, Files} = git(["ls-files", "--" | Paths]),
+    {0, Log} = git(["log", "--no-merges", "-M50%", "--name-status", "--format=tformat:commit", binary_to_list(Commit) ++ "..HEAD"]),
+    count(commits(Log), sets:from_list(lines(Files), [{version, 2}]), Paths).
+
+git(Words) ->
+    case os:find_executable("git") of
+        false -> {1, []};
+        Git -> beamway_bench_tools:run(Git, ["-C", beamway_bench_nodes:root(), "-c", "core.quotePath=false" | Words], ?GIT_MS)
+    end.
+
+lines(Chunks) -> string:lexemes(lists:append(Chunks), "\n").
+
+%% The changes of each commit, the youngest first.
+-spec commits([string()]) -> [[change()]].
+commits(Chunks) -> commits(lines(Chunks), []).
+
+commits([], Commits) -> lists:reverse([lists:reverse(Changes) || Changes <- Commits]);
+commits(["commit" | Lines], Commits) -> commits(Lines, [[] | Commits]);
+commits([Line | Lines], [Changes | Commits]) -> commits(Lines, [lists:reverse(changes(string:split(Line, "\t", all))) ++ Changes | Commits]).
+
+changes(["R" ++ Percent, From, To]) ->
+    Moved = {moved, From, To},
+    case list_to_integer(Percent) >= ?MOVED_PERCENT of
+        true -> [Moved];
+        false -> [{touched, To}, Moved]
+    end;
+changes(["C" ++ _, _, To]) -> [{touched, To}];
+changes(["D", File]) -> [{removed, File}];
+changes([_, File]) -> [{touched, File}].
+
+%% From the youngest commit back: Files is what stands under the paths today, by the names of that time.
+count([], _, _) -> 0;
+count([Changes | Commits], Files, Paths) ->
+    Touched = lists:any(fun({touched, File}) -> sets:is_element(File, Files);
+                           ({removed, File}) -> lists:any(fun(Path) -> is_under(File, Path) end, Paths);
+                           ({moved, _, _}) -> false
+                        end, Changes),
+    Before = lists:foldl(fun({moved, From, To}, Acc) ->
+                                 case sets:is_element(To, Acc) of
+                                     true -> sets:add_element(From, sets:del_element(To, Acc));
+                                     false -> Acc
+                                 end;
+                            (_, Acc) -> Acc
+                         end, Files, Changes),
+    case Touched of true -> 1; false -> 0 end + count(Commits, Before, Paths).
+
+is_under(File, Path) -> File =:= Path orelse lists:prefix(Path ++ "/", File).
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+
+commits_test() ->
+    Log = "commit\n\nM\ta/x.c\nR100\told/y.c\ta/y.c\ncommit\n\nR060\tq.c\ta/q.c\nD\ta/gone.c\ncommit\n",
+    ?assertEqual([[{touched, "a/x.c"}, {moved, "old/y.c", "a/y.c"}], [{touched, "a/q.c"}, {moved, "q.c", "a/q.c"}, {removed, "a/gone.c"}], []], commits([Log])).
+
+count_test_() ->
+    Files = sets:from_list(["new/x.c"], [{version, 2}]),
+    Count = fun(Commits) -> count(Commits, Files, ["new"]) end,
+    [?_assertEqual(0, Count([[{touched, "other.c"}]])),
+     ?_assertEqual(2, Count([[{touched, "new/x.c"}], [], [{touched, "new/x.c"}]])),
+     %% several changes of one commit count once
+     ?_assertEqual(1, Count([[{touched, "new/x.c"}, {removed, "new/y.c"}]])),
+     %% a move is no change, and what the file was before is followed by its old name
+     ?_assertEqual(0, Count([[{moved, "old/x.c", "new/x.c"}]])),
+     ?_assertEqual(1, Count([[{moved, "old/x.c", "new/x.c"}], [{touched, "old/x.c"}]])),
+     %% what once had the name and is another file now
+     ?_assertEqual(0, Count([[{moved, "old/x.c", "new/x.c"}], [{touched, "new/x.c"}]]))].
+
+%% The history of this checkout, where it has one.
+this_checkout_test_() ->
+    case known() of
+        true ->
+            {timeout, 60, [?_assert(has(<<"HEAD">>)), ?_assertNot(has(<<"0000000000ab">>)),
+                           ?_assertEqual(0, touching(<<"HEAD">>, ["bench"])), ?_assertEqual(0, touching(<<"HEAD">>, ["no/such/path"]))]};
+        {false, _} -> []
+    end.
+-endif.
