@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Runs fuzz targets one after the other and counts. A finding, a hang included, ends the run with status 1;
 # its input is then in build/fuzz/found/. Inputs that reached something new stay in build/fuzz/corpus/.
-# usage: fuzz/run.sh SECONDS TARGET...          (in native/; the targets are built already)
+# usage: fuzz/run.sh SECONDS TARGET...          (in native/ or rdpipe/; the targets are built already)
 # Writes build/fuzz/results.json; `make fuzz-keep` stores it, and the smallest inputs that reach as much, in the repository.
 set -eu
 
@@ -20,11 +20,11 @@ rows=
 for target in "$@"; do
     log=$out/$target.log
     echo "---- $target, $seconds s"
-    mkdir -p "$out/corpus/$target"
+    mkdir -p "$out/corpus/$target" "build/reached/$target"
     # What one call may take: a call that a peer can keep from ending has been found, too.
     if ! "$out/$target" -max_total_time="$seconds" -timeout=20 -max_len=4096 -rss_limit_mb=1024 -use_value_profile=1 \
         -print_final_stats=1 -close_fd_mask=1 -artifact_prefix="$out/found/$target-" \
-        "$out/corpus/$target" "fuzz/corpus/$target" >"$log" 2>&1; then
+        "$out/corpus/$target" "fuzz/corpus/$target" "build/reached/$target" >"$log" 2>&1; then
         tail -n 40 "$log"
         echo "$target: FAILED, see $PWD/$log and $PWD/$out/found/"
         exit 1
