@@ -345,7 +345,7 @@ static int await_proof(int door, const rd_key_t *key, int stop, int64_t deadline
 /* What the consumer holds open for the producer. */
 typedef struct {
     bw_shm_listener_t shm; /* fd -1: none */
-    rd_meet_t rdma;    /* without a meeting: none */
+    rd_meet_t rdma;        /* without a meeting: none */
 } doors_t;
 
 /* Without one of them the producer sees that the carrier is not to be had. */
@@ -558,7 +558,7 @@ static bool join_shm(const verdict_t *verdict, rd_hop_t *hop_p, rd_why_t *why)
     if (len == 0 || len > sizeof verdict->address)
         return rd_because(why, "no shared memory there");
     if (bw_shm_connect(verdict->address, len, verdict->token, rd_ring_bytes(hop_p->terms.block),
-                    &hop_p->link, &error) == BW_OK)
+                       &hop_p->link, &error) == BW_OK)
         return true;
     if (error.sys_errno == ECONNREFUSED)
         return rd_because(why, "another host");

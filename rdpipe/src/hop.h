@@ -23,11 +23,11 @@
  * of fixed size. Strangers wait beside the right one: none can hold the door. Of those who have not
  * proved themselves the oldest gives way to the next, but each has a second.
  *
- * shm: the producer joins the consumer's door (native/link/shm/shm.h), which succeeds only on the same
- * host; the TCP connection stays open and tells each side of the other's end. rdma: the producer
- * connects to the consumer's device (meet.h), and the TCP connection ends. tcp: the connection
- * itself becomes the link; if one of both wants it (RD_TERM_TLS), with TLS 1.3 in between, by a key
- * that comes of the hop's key and of all that was said.
+ * shm: the producer joins the consumer's door (native/link/shm/shm.h), which succeeds only on the
+ * same host; the TCP connection stays open and tells each side of the other's end. rdma: the
+ * producer connects to the consumer's device (meet.h), and the TCP connection ends. tcp: the
+ * connection itself becomes the link; if one of both wants it (RD_TERM_TLS), with TLS 1.3 in
+ * between, by a key that comes of the hop's key and of all that was said.
  */
 
 enum { RD_CARRIER_SHM = 1, RD_CARRIER_RDMA = 2, RD_CARRIER_TCP = 4 };

@@ -17,7 +17,7 @@
 typedef struct {
     const bw_rdma_api_t *api;
     bw_rdma_connection_t *meeting; /* NULL: none */
-    bw_rdma_report_t report;    /* of the last look, with the name of the device */
+    bw_rdma_report_t report;       /* of the last look, with the name of the device */
 } rd_meet_t;
 
 /* Listens. meet_p->report has the port and the token for the producer. */

@@ -20,10 +20,10 @@ typedef struct {
     rd_hop_t hop;
     const char *peer; /* in messages */
     int64_t heard_ms, said_ms;
-    bool peer_left; /* the other side has ended: what is in the ring is the last */
+    bool peer_left;  /* the other side has ended: what is in the ring is the last */
     bool is_cleared; /* since the last wait */
-    size_t seen;    /* bytes of an incomplete frame */
-    size_t wants;   /* room that somebody waits for, 0: nobody */
+    size_t seen;     /* bytes of an incomplete frame */
+    size_t wants;    /* room that somebody waits for, 0: nobody */
 } rd_stream_t;
 
 void rd_stream_open(rd_stream_t *stream, const rd_hop_t *hop, const char *peer);
