@@ -41,7 +41,7 @@
           {ring, port(), Why :: binary()} | {stream, Reason :: binary()}.
 run(Kind, Role, Stream, TimeoutMs) ->
     Deadline = erlang:monotonic_time(millisecond) + TimeoutMs,
-    case negotiate(Kind, Role, Stream, Deadline, beamway_links:config(), beamway_links:grant(Kind)) of
+    case negotiate(Kind, Role, Stream, Deadline, beamway_links:config(), beamway_links:reserve(Kind)) of
         {ring, Port, Why} ->
             {ring, Port, Why};
         {error, Reason} ->

@@ -297,7 +297,7 @@ post_nodeup(Stream) ->
     case get_state(link) of
         {Ring, Port, _} when ?IS_RING(Ring) ->
             case beamway_watchdog:start(Stream, Port) of
-                ok -> beamway_looker:start(Port, maps:get(poll_us, beamway_links:config()));
+                ok -> beamway_poller:start(Port, maps:get(poll_us, beamway_links:config()));
                 {error, Reason} -> {error, Reason}
             end;
         _ ->

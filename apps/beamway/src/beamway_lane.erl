@@ -120,19 +120,19 @@ best(Ours, Theirs, Side, Stream, Options) ->
     end.
 
 over_ring(Kind, Ours, Theirs, Side, Stream, #{deadline := Deadline, ring_bytes := RingBytes} = Options) ->
-    Granted = beamway_links:grant(Kind, RingBytes),
+    Granted = beamway_links:reserve(Kind, RingBytes),
     case beamway_agreement:negotiate(Kind, Side, Stream, Deadline, beamway_links:config(), Granted) of
         {ring, Port, Why} ->
-            ok = beamway_links:keep(Port),
+            ok = beamway_links:assign(Port),
             opened(Kind, Port, guard(Stream), Why, Options);
         {stream, Reason} ->
-            ok = beamway_links:drop(),
+            ok = beamway_links:release(),
             case best(without(Kind, Ours), without_theirs(Kind, Theirs), Side, Stream, Options) of
                 {ok, Lane, #{kind := tcp} = Info} -> {ok, Lane, Info#{reason := Reason}};
                 Other -> Other
             end;
         {error, Reason} ->
-            ok = beamway_links:drop(),
+            ok = beamway_links:release(),
             {error, text(Reason)}
     end.
 
@@ -142,11 +142,11 @@ without_theirs(Kind, {ok, Theirs}) -> {ok, without(Kind, Theirs)};
 without_theirs(_Kind, Other) -> Other.
 
 over_tcp(Reason, Stream, #{kinds := Kinds, ring_bytes := RingBytes} = Options) ->
-    case lists:member(tcp, Kinds) andalso beamway_links:grant(tcp, RingBytes) of
+    case lists:member(tcp, Kinds) andalso beamway_links:reserve(tcp, RingBytes) of
         {ok, Bytes} ->
             case beamway_port:opened(fun(Port) -> adopted(Port, guard(Stream), Bytes) end) of
-                {ok, Port, done} -> ok = beamway_links:keep(Port), opened(tcp, Port, none, Reason, Options);
-                {error, Failed} -> ok = beamway_links:drop(), {error, Failed}
+                {ok, Port, done} -> ok = beamway_links:assign(Port), opened(tcp, Port, none, Reason, Options);
+                {error, Failed} -> ok = beamway_links:release(), {error, Failed}
             end;
         {error, Failed} ->
             {error, Failed};

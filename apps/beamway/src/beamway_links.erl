@@ -14,8 +14,8 @@
 
 -include_lib("kernel/include/logger.hrl").
 
--export([start_link/0, prepare/0, load_driver/0, hold/0, config/0, extension/1, has_rdma_library/0, grant/1, up/1, all/0]).
--export([driver/0, grant/2, keep/1, drop/0]).
+-export([start_link/0, prepare/0, load_driver/0, hold/0, config/0, extension/1, has_rdma_library/0, reserve/1, up/1, all/0]).
+-export([driver/0, reserve/2, assign/1, release/0]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2, terminate/2]).
 -export_type([link/0]).
 
@@ -35,7 +35,7 @@
 
 %% Rows of the table: {{link, Pid}, link()}; {{holder, Pid}, true}; {config, beamway_config:config()};
 %% {extension, beamway_wire:extension()}; {driver, ok | {error, Reason}}, if it was tried; {rdma_library, boolean()}; and ring memory of a connection process or a lane,
-%% granted but not necessarily used: {{granted, PidOrPort}, {shm | rdma | tcp, RingBytes}}.
+%% reserved but not necessarily used: {{reserved, PidOrPort}, {shm | rdma | tcp, RingBytes}}.
 
 -record(state, {config :: beamway_config:config(),
                 monitors = #{} :: #{pid() | port() => reference()}}).
@@ -112,27 +112,27 @@ driver() ->
             ets:lookup_element(?TABLE, driver, 2)
     end.
 
-%% @doc Asks for ring memory for the calling connection process: so many bytes each way, at most `ring_bytes'. The
-%% grant ends with the process.
--spec grant(shm | rdma) -> {ok, pos_integer()} | {error, Reason :: binary()}.
-grant(Kind) ->
-    grant(Kind, maps:get(ring_bytes, config())).
+%% @doc Reserves ring memory for the calling connection process: so many bytes each way, at most `ring_bytes'. The
+%% reservation ends with the process.
+-spec reserve(shm | rdma) -> {ok, pos_integer()} | {error, Reason :: binary()}.
+reserve(Kind) ->
+    reserve(Kind, maps:get(ring_bytes, config())).
 
-%% @doc The same with another size. A process has one grant at a time. Lanes over TCP have rings, too; beyond the limit they get the smallest
+%% @doc The same with another size. A process has one reservation at a time. Lanes over TCP have rings, too; beyond the limit they get the smallest
 %% ones, for there is nothing that they could fall back to.
--spec grant(shm | rdma | tcp, RingBytes :: pos_integer()) -> {ok, pos_integer()} | {error, Reason :: binary()}.
-grant(Kind, RingBytes) ->
-    call({grant, Kind, RingBytes}).
+-spec reserve(shm | rdma | tcp, RingBytes :: pos_integer()) -> {ok, pos_integer()} | {error, Reason :: binary()}.
+reserve(Kind, RingBytes) ->
+    call({reserve, Kind, RingBytes}).
 
-%% @doc What was granted to the calling process belongs to a lane from now on, and ends with it.
--spec keep(Lane :: port()) -> ok.
-keep(Lane) ->
-    gen_server:cast(?MODULE, {keep, self(), Lane}).
+%% @doc The calling process' reservation belongs to a lane from now on, and ends with it.
+-spec assign(Lane :: port()) -> ok.
+assign(Lane) ->
+    gen_server:cast(?MODULE, {assign, self(), Lane}).
 
-%% @doc What was granted to the calling process is not used.
--spec drop() -> ok.
-drop() ->
-    gen_server:cast(?MODULE, {drop, self()}).
+%% @doc Ends the calling process' reservation.
+-spec release() -> ok.
+release() ->
+    gen_server:cast(?MODULE, {release, self()}).
 
 call(Request) ->
     try
@@ -247,13 +247,13 @@ read_raw(Path) ->
 handle_call(hold, {Pid, _}, State) ->
     ets:insert(?TABLE, {{holder, Pid}, true}),
     {reply, ok, watch(Pid, State)};
-handle_call({grant, Kind, Wanted}, {Pid, _}, #state{config = Config} = State) ->
+handle_call({reserve, Kind, Wanted}, {Pid, _}, #state{config = Config} = State) ->
     {Option, Limit} = Known = limit(Kind, Config),
-    Free = Limit - 2 * lists:sum([Bytes || {{granted, _}, {Of, Bytes}} <- ets:tab2list(?TABLE), limit(Of, Config) =:= Known]),
+    Free = Limit - 2 * lists:sum([Bytes || {{reserved, _}, {Of, Bytes}} <- ets:tab2list(?TABLE), limit(Of, Config) =:= Known]),
     case largest_ring(Kind, Wanted, Free) of
         {ok, Bytes} ->
             log_smaller(Bytes, Wanted, Option, Limit),
-            ets:insert(?TABLE, {{granted, Pid}, {Kind, Bytes}}),
+            ets:insert(?TABLE, {{reserved, Pid}, {Kind, Bytes}}),
             {reply, {ok, Bytes}, watch(Pid, State)};
         none ->
             {reply, {error, iolist_to_binary(io_lib:format("the ring memory of this node is used up (~ts)", [Option]))}, State}
@@ -280,21 +280,21 @@ largest_ring(_Kind, _Bytes, _Free) -> none.
 -spec handle_cast(term(), #state{}) -> {noreply, #state{}}.
 handle_cast({up, #{connection := Pid, node := Node, link := Kind, reason := Reason, hidden := Hidden}}, State) ->
     ?LOG(level(Hidden), "beamway: link to ~ts is up over ~ts (~ts)", [Node, Kind, Reason]),
-    case ets:lookup(?TABLE, {granted, Pid}) of
+    case ets:lookup(?TABLE, {reserved, Pid}) of
         [{_, {Kind, _}}] -> ok;
-        _ -> ets:delete(?TABLE, {granted, Pid})
+        _ -> ets:delete(?TABLE, {reserved, Pid})
     end,
     {noreply, watch(Pid, State)};
-handle_cast({keep, Pid, Lane}, State) ->
-    case ets:take(?TABLE, {granted, Pid}) of
-        [{_, Grant}] ->
-            ets:insert(?TABLE, {{granted, Lane}, Grant}),
+handle_cast({assign, Pid, Lane}, State) ->
+    case ets:take(?TABLE, {reserved, Pid}) of
+        [{_, Reservation}] ->
+            ets:insert(?TABLE, {{reserved, Lane}, Reservation}),
             {noreply, watch(Lane, State)};
         [] ->
             {noreply, State}
     end;
-handle_cast({drop, Pid}, State) ->
-    ets:delete(?TABLE, {granted, Pid}),
+handle_cast({release, Pid}, State) ->
+    ets:delete(?TABLE, {reserved, Pid}),
     {noreply, State};
 handle_cast(_Request, State) ->
     {noreply, State}.
@@ -313,7 +313,7 @@ handle_info({'DOWN', _Ref, _Type, Key, Reason}, #state{monitors = Monitors} = St
         [{_, Link}] -> log_down(Link, Reason);
         [] -> ok
     end,
-    ets:delete(?TABLE, {granted, Key}),
+    ets:delete(?TABLE, {reserved, Key}),
     ets:delete(?TABLE, {holder, Key}),
     after_user(State#state{monitors = maps:remove(Key, Monitors)});
 handle_info(_Info, State) ->

@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc The directory of option `socket_dir', in which nodes of different containers meet.
 %%
-%% A socket stands in it only while a link is agreed on: its door is opened, the peer comes, its name
-%% goes. A node that is killed in between leaves the name; whoever starts next in that directory
-%% removes it ({@link sweep/1}). Containers may have the same directory under different paths, so a
+%% A socket stands in it only while a link is agreed on: one side listens, the peer connects, the name
+%% is removed. A node that is killed in between leaves the name; the next node that starts in that
+%% directory removes it ({@link sweep/1}). Containers may have the same directory under different paths, so a
 %% node looks for a peer's socket in its own one ({@link address/2}).
 %%
 %% Used by {@link beamway_links} at start, {@link beamway_agreement}, and `beamway doctor'.
@@ -139,15 +139,15 @@ only_old_names_of_nobody_go_test() ->
     end).
 
 %% The driver's own sockets are of a type that `gen_tcp' does not connect to.
-a_door_is_not_deserted_test() ->
+a_listener_is_not_deserted_test() ->
     with_dir(fun(Dir) ->
         Path = filename:join(Dir, ?PREFIX ++ "00000000000000ee"),
-        {ok, Door} = socket:open(local, seqpacket),
-        ok = socket:bind(Door, #{family => local, path => Path}),
-        ok = socket:listen(Door),
+        {ok, Listener} = socket:open(local, seqpacket),
+        ok = socket:bind(Listener, #{family => local, path => Path}),
+        ok = socket:listen(Listener),
         make_old(Path),
         ?assertEqual(0, sweep(Dir)),
-        ok = socket:close(Door),
+        ok = socket:close(Listener),
         ?assertEqual(1, sweep(Dir))
     end).
 

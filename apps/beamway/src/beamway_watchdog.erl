@@ -46,9 +46,9 @@ start(Stream, Port) ->
             {error, Reason}
     end.
 
-%% @doc Ticks go through the ring, so the socket is silent for ever: the kernel has to knock as often
-%% as a tick would, or a firewall forgets the connection, and nobody hears it close. How often it
-%% knocks in vain before the socket ends is left as the system has it (9 times).
+%% @doc Ticks go through the ring, so the socket carries nothing. The kernel sends keepalive probes as often
+%% as a tick would come, or a firewall forgets the connection and nobody hears it close. The number of
+%% unanswered probes that end the socket is the system's (9).
 -spec socket_options() -> [inet:socket_setopt()].
 socket_options() ->
     Seconds = <<(keepalive_s(kernel_env(net_ticktime, 60), kernel_env(net_tickintensity, 4))):32/native>>,

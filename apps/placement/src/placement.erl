@@ -206,19 +206,19 @@ unfollow(Nodes) -> placement_cache:unfollow(Nodes).
 
 %% @doc The tree that this node chooses by.
 -spec topology() -> placement_tree:tree() | none.
-topology() -> placement_epoch:tree().
+topology() -> placement_topology:tree().
 
 %% @doc Its number; 0 without one.
 -spec epoch() -> non_neg_integer().
-epoch() -> placement_epoch:epoch().
+epoch() -> placement_topology:epoch().
 
 %% @doc Chooses by this tree from now on.
 -spec set_topology(placement_tree:tree()) -> {ok, Epoch :: pos_integer()}.
-set_topology(Tree) -> placement_epoch:set(Tree).
+set_topology(Tree) -> placement_topology:set(Tree).
 
 %% @doc The same on other nodes, too; those that did not take it, or have a newer one already, are named.
 -spec set_topology(placement_tree:tree(), [node()]) -> {ok, Epoch :: pos_integer(), Without :: [node()]}.
-set_topology(Tree, Nodes) -> placement_epoch:publish(Tree, Nodes).
+set_topology(Tree, Nodes) -> placement_topology:publish(Tree, Nodes).
 
 %% @doc Adds a node to the tree, at its declared path; or, with `probe', where it belongs by what it measures on its way down from the root, which takes about a second for each
 %% group on that way.
@@ -227,12 +227,12 @@ join(Node, probe) ->
     case topology() of
         none -> {error, no_topology};
         Tree ->
-            case placement_epoch:place(placement_tree:remove(Tree, Node), fun(Other) -> measured(Node, Other) end, ?FLOOR) of
-                {ok, Path} -> placement_epoch:join(Node, Path);
+            case placement_topology:place(placement_tree:remove(Tree, Node), fun(Other) -> measured(Node, Other) end, ?FLOOR) of
+                {ok, Path} -> placement_topology:join(Node, Path);
                 unknown -> {error, not_measured}
             end
     end;
-join(Node, Path) -> placement_epoch:join(Node, Path).
+join(Node, Path) -> placement_topology:join(Node, Path).
 
 %% The shortest of some batches: what else runs there makes the others longer.
 measured(Node, Other) ->
@@ -245,7 +245,7 @@ measured(Node, Other) ->
 
 %% @doc Removes a node from the tree.
 -spec leave(node()) -> {ok, Epoch :: non_neg_integer()}.
-leave(Node) -> placement_epoch:leave(Node).
+leave(Node) -> placement_topology:leave(Node).
 
 %%% Measuring and planning
 

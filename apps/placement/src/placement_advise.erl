@@ -14,7 +14,7 @@
 %% @doc The pairs, the one that would gain most first. `without' are nodes of which it is not known whom they talk to.
 -spec advise([node()]) -> {ok, [advice()], Without :: [node()]} | {error, no_topology}.
 advise(Nodes) ->
-    case placement_epoch:tree() of
+    case placement_topology:tree() of
         none -> {error, no_topology};
         Tree ->
             Views = placement_cache:fetch(Nodes, [link_bytes], #{}),

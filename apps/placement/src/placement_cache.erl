@@ -29,7 +29,7 @@
 -define(SERVER, ?MODULE).
 %% {{Node, Name}, answer(), AtMs, pull | {push, EveryMs}} | {{node, Node}, status(), AtMs, RttUs} | {{silent, Node}, [silence()]} | {{heard, Node}, AtMs} | {{follow, Node}, Names, EveryMs}
 -define(KNOWN, placement_known).
--define(FLIGHT_MS, 5000).
+-define(QUERY_MS, 5000).
 -define(NEGATIVE_MS, 1000).
 %% Whoever has less patience than this waits all the same: an answer may take that long.
 -define(PATIENCE_MS, 200).
@@ -37,7 +37,7 @@
 -type silence() :: {Names :: [atom()], SinceMs :: integer(), LastMs :: integer()}.
 %% A question that is not answered yet: since when, and when it was asked the last time.
 
--record(state, {flights = #{} :: #{reference() => {node(), [atom()], pid()}},
+-record(state, {queries = #{} :: #{reference() => {node(), [atom()], pid()}},
                 waiters = #{} :: #{reference() => [{reference(), node()}]},
                 versions = #{} :: #{node() => placement_attr:version()},
                 follows = #{} :: #{node() => {reference() | lost, [atom()], pos_integer()}}}).
@@ -107,9 +107,9 @@ silences(Node) ->
     end.
 
 %% As long as the question is under way, and until it would be time for the next.
-is_lasting(LastMs, Now) -> Now - LastMs < flight_ms() + ?NEGATIVE_MS.
+is_lasting(LastMs, Now) -> Now - LastMs < query_ms() + ?NEGATIVE_MS.
 
-flight_ms() -> max(?FLIGHT_MS, placement_config:deadline_ms()).
+query_ms() -> max(?QUERY_MS, placement_config:deadline_ms()).
 
 entry(Node, Name, Now) ->
     case ets:lookup(?KNOWN, {Node, Name}) of
@@ -187,7 +187,7 @@ known({{stale, _, Age, _, _, Reason}, Elapsed}, ok, _) -> {unknown, case Reason 
 known({{stale, _, _, _, _, _}, _}, Status, _) -> {unknown, Status}.
 
 %% An answer to the question itself is never too old, however small its ttl.
-slack(ok) -> ?FLIGHT_MS;
+slack(ok) -> ?QUERY_MS;
 slack(_) -> 0.
 
 aged(Value, Age, Unit, Tolerance, Max, _) when Age =< Max -> {ok, Value, Age, Unit, Tolerance};
@@ -236,16 +236,16 @@ handle_cast(_, State) -> {noreply, State}.
 %% @private
 -spec handle_info(term(), #state{}) -> {noreply, #state{}}.
 handle_info({ask, Alias, Node, Names, At}, State) when is_reference(Alias), is_atom(Node), is_list(Names), is_integer(At) ->
-    {noreply, boarding(under_way(Node, Names, State), Alias, Node, Names, At, State)};
+    {noreply, join_query(under_way(Node, Names, State), Alias, Node, Names, At, State)};
 handle_info({ask_beside, Node, Names}, State) when is_atom(Node), is_list(Names) ->
     Now = erlang:monotonic_time(millisecond),
     case [Last || {Asked, _, Last} <- silences(Node), Asked =:= Names, Now - Last < ?NEGATIVE_MS] of
-        [] -> {noreply, flying(Node, Names, [], Now, State)};
+        [] -> {noreply, begin_query(Node, Names, [], Now, State)};
         %% Another one who asks was earlier.
         _ -> {noreply, State}
     end;
-handle_info({'DOWN', Monitor, process, _, Reason}, #state{flights = Flights} = State) when is_map_key(Monitor, Flights) ->
-    {noreply, landed(Monitor, Reason, State)};
+handle_info({'DOWN', Monitor, process, _, Reason}, #state{queries = Queries} = State) when is_map_key(Monitor, Queries) ->
+    {noreply, finished(Monitor, Reason, State)};
 handle_info({'DOWN', Monitor, process, {placement_push, Node}, _}, #state{follows = Follows} = State) ->
     case Follows of
         #{Node := {Monitor, Names, Every}} ->
@@ -279,21 +279,21 @@ handle_info(_, State) ->
     {noreply, State}.
 
 %% A question that is under way and holds all that is asked for now.
-under_way(Node, Names, #state{flights = Flights}) ->
+under_way(Node, Names, #state{queries = Queries}) ->
     maps:fold(fun(Monitor, {N, Asked, _}, none) when N =:= Node ->
                       case Names -- Asked of [] -> Monitor; _ -> none end;
                  (_, _, Found) -> Found
-              end, none, Flights).
+              end, none, Queries).
 
-boarding(none, Alias, Node, Names, At, State) -> flying(Node, Names, [{Alias, Node}], At, State);
-boarding(Monitor, Alias, Node, _, _, #state{waiters = Waiters} = State) ->
+join_query(none, Alias, Node, Names, At, State) -> begin_query(Node, Names, [{Alias, Node}], At, State);
+join_query(Monitor, Alias, Node, _, _, #state{waiters = Waiters} = State) ->
     State#state{waiters = maps:update_with(Monitor, fun(All) -> [{Alias, Node} | All] end, Waiters)}.
 
-flying(Node, Names, Waiting, At, #state{flights = Flights, waiters = Waiters} = State) ->
+begin_query(Node, Names, Waiting, At, #state{queries = Queries, waiters = Waiters} = State) ->
     _ = ets:update_counter(?KNOWN, asked, 1, {asked, 0}),
     ok = unanswered(Node, Names, At),
     {Pid, Monitor} = sent(Node, Names),
-    State#state{flights = Flights#{Monitor => {Node, Names, Pid}}, waiters = Waiters#{Monitor => Waiting}}.
+    State#state{queries = Queries#{Monitor => {Node, Names, Pid}}, waiters = Waiters#{Monitor => Waiting}}.
 
 unanswered(Node, Names, At) ->
     Lasting = [Silence || {_, _, Last} = Silence <- silences(Node), is_lasting(Last, At)],
@@ -327,13 +327,13 @@ question(Node, Names, Monitor, Start) ->
         {placement, Monitor, Version, Answers} -> {answered, Version, Answers, erlang:monotonic_time(microsecond) - Start};
         {'DOWN', Monitor, process, _, noconnection} -> nodedown;
         {'DOWN', Monitor, process, _, _} -> no_server
-    after flight_ms() -> timeout
+    after query_ms() -> timeout
     end.
 
-landed(Monitor, Reason, #state{flights = Flights, waiters = Waiters, versions = Versions} = State) ->
-    #{Monitor := {Node, Names, _}} = Flights,
+finished(Monitor, Reason, #state{queries = Queries, waiters = Waiters, versions = Versions} = State) ->
+    #{Monitor := {Node, Names, _}} = Queries,
     Now = erlang:monotonic_time(millisecond),
-    Left = State#state{flights = maps:remove(Monitor, Flights), waiters = maps:remove(Monitor, Waiters)},
+    Left = State#state{queries = maps:remove(Monitor, Queries), waiters = maps:remove(Monitor, Waiters)},
     {Status, New} =
         case Reason of
             {?MODULE, {answered, Version, Answers, RttUs}} ->

@@ -60,7 +60,7 @@ candidates({group, Group}) ->
         {error, no_such_group} -> {error, text("this node is in no group ~0tP", [Group, 10])}
     end;
 candidates({level, Level, From}) when is_integer(Level), Level >= 0 ->
-    case placement_epoch:tree() of
+    case placement_topology:tree() of
         none -> {error, "there is no topology (placement:set_topology/1)"};
         Tree ->
             case placement_tree:disc(Tree, From, math:pow(2, -Level)) of
@@ -82,7 +82,7 @@ text(Format, Arguments) -> lists:flatten(io_lib:format(Format, Arguments)).
 snapshot(Nodes, #{from := From, deadline := Deadline} = Plan) ->
     End = erlang:monotonic_time(millisecond) + Deadline,
     Views = placement_cache:fetch(Nodes, first_names(Plan), maps:with([max_age, deadline], Plan)),
-    {Epoch, Tree} = placement_epoch:current(),
+    {Epoch, Tree} = placement_topology:current(),
     Groups = maps:from_list([{Group, Members} || Group <- groups(Plan), {ok, Members} <- [placement_group:members(Group)]]),
     Contexts = [#{node => Node, view => maps:get(Node, Views), from => From, tree => Tree, groups => Groups} || Node <- Nodes],
     #{contexts => Contexts, tree => Tree, epoch => Epoch, end_ms => End}.

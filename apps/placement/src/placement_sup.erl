@@ -33,6 +33,6 @@ tables() ->
      {placement_groups, Shared}].                     %% placement_group
 
 children() ->
-    [server(Module) || Module <- [placement_attr, placement_push, placement_cache, placement_group, placement_epoch, placement_lease]].
+    [server(Module) || Module <- [placement_attr, placement_push, placement_cache, placement_group, placement_topology, placement_lease]].
 
 server(Module) -> #{id => Module, start => {Module, start_link, []}, shutdown => 2000}.

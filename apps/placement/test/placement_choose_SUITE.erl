@@ -523,7 +523,11 @@ epochs(Config) ->
     {error, _} = call(Config, "a", placement, join, ['new@host', 7]),
     %% A node that cannot be reached does not take it, and is named; an older epoch does not replace a newer one.
     {ok, _, ['never@127.0.0.1']} = call(Config, "a", placement, set_topology, [proplists:get_value(tree, Config), [A, B, 'never@127.0.0.1']]),
-    ?assertEqual(call(Config, "a", placement, epoch, []), call(Config, "b", placement, epoch, [])).
+    ?assertEqual(call(Config, "a", placement, epoch, []), call(Config, "b", placement, epoch, [])),
+    %% A node of the version before publishes in these words.
+    Tree = proplists:get_value(tree, Config),
+    {[{B, ok}], []} = call(Config, "a", gen_server, multi_call, [[B], placement_epoch, {publish, {Last + 100, A}, Tree}, 5000]),
+    ?assertEqual(Last + 100, call(Config, "b", placement, epoch, [])).
 
 %% It measures one node of each group and goes on into the nearest, if it is as near as that group's nodes are to each other.
 a_node_finds_its_place(Config) ->

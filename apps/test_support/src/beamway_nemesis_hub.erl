@@ -118,7 +118,7 @@ resources() ->
       links => length(links()),
       granted => granted(),
       helpers => length([Pid || Pid <- processes(), {initial_call, {Module, init, _}} <- [process_info(Pid, initial_call)],
-                                lists:member(Module, [beamway_watchdog, beamway_looker])])}.
+                                lists:member(Module, [beamway_watchdog, beamway_poller])])}.
 
 %% Ring memory that the node still counts as used, and processes that it still watches for it.
 granted() ->
@@ -126,7 +126,7 @@ granted() ->
         undefined -> 0;
         Pid ->
             {state, _Config, Monitors} = sys:get_state(Pid),
-            length(ets:match(beamway_links, {{granted, '_'}, '_'})) + map_size(Monitors)
+            length(ets:match(beamway_links, {{reserved, '_'}, '_'})) + map_size(Monitors)
     end.
 
 %% ---- server ----

@@ -1,29 +1,29 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Looks at a ring for a short while instead of letting the node sleep (option `poll_us').
+%% @doc Polls a ring for a short while instead of letting the node sleep (option `poll_us').
 %%
-%% The driver decides when that is worth it (native/link/spin.h) and sends `look'; each look is one
-%% short port command. Between two looks whoever else can run on this scheduler runs first.
-%% One looker a shm link, linked to the connection process.
+%% The driver decides when that is worth it (native/link/spin.h) and sends `look'; each poll is one
+%% short port command. Between two polls whoever else can run on this scheduler runs first.
+%% One poller per shm or rdma link, linked to the connection process.
 %%
-%% Between two looks it calls this module anew, and it waits hibernated: so it does not hold the code that it
+%% Between two polls it calls this module anew, and it waits hibernated: so it does not hold the code that it
 %% was started with, which a later load of this module would purge, and the link with it.
--module(beamway_looker).
+-module(beamway_poller).
 
 -export([start/2]).
--export([init/3, woken/1, look/1]).
+-export([init/3, woken/1, poll/1]).
 
 -define(START_MS, 2000).
 
-%% @doc Activates the port of the calling connection process, with a looker if `PollUs' is above 0.
--spec start(port(), PollUs :: non_neg_integer()) -> ok | {error, no_looker}.
+%% @doc Activates the port of the calling connection process, with a poller if `PollUs' is above 0.
+-spec start(port(), PollUs :: non_neg_integer()) -> ok | {error, no_poller}.
 start(Port, 0) ->
     beamway_port:activate(Port, 0);
 start(Port, PollUs) ->
-    Looker = spawn_opt(?MODULE, init, [self(), Port, PollUs], [link, {message_queue_data, off_heap}]),
+    Poller = spawn_opt(?MODULE, init, [self(), Port, PollUs], [link, {message_queue_data, off_heap}]),
     receive
-        {Looker, active} -> ok
+        {Poller, active} -> ok
     after ?START_MS ->
-        {error, no_looker}
+        {error, no_poller}
     end.
 
 %% @private
@@ -42,17 +42,17 @@ wait(Port) ->
 -spec woken(port()) -> no_return().
 woken(Port) ->
     receive
-        look -> look(Port);
+        look -> poll(Port);
         _ -> wait(Port)
     end.
 
 %% @private
--spec look(port()) -> no_return().
-look(Port) ->
+-spec poll(port()) -> no_return().
+poll(Port) ->
     try beamway_port:look(Port) of
         again ->
             erlang:yield(),
-            ?MODULE:look(Port);
+            ?MODULE:poll(Port);
         asleep ->
             wait(Port)
     catch

@@ -4,13 +4,14 @@
 %% A choice takes the tree once and uses it to its end, so it never sees half of a change. Nodes join by a declared path, or by measuring their way down from the
 %% root ({@link place/3}); a node that leaves takes nothing else with it. A new tree is published only when it is complete; of two the one of the higher
 %% epoch holds, and of two nodes that publish the same epoch at once the one whose name is greater: so all end with the same tree.
--module(placement_epoch).
+-module(placement_topology).
 -behaviour(gen_server).
 
 -export([start_link/0, tree/0, epoch/0, current/0, set/1, publish/2, join/2, leave/1, place/3]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2]).
 
--define(SERVER, ?MODULE).
+%% The module's name in the version before, whose nodes publish to it.
+-define(SERVER, placement_epoch).
 -define(KEY, {?MODULE, tree}).
 -define(PUBLISH_MS, 5000).
 -define(PUBLISH_TRIES, 3).
