@@ -92,7 +92,7 @@ side(acceptor) -> accepting.
 ensure_driver() ->
     case whereis(beamway_links) =/= undefined orelse application:ensure_all_started(beamway) of
         {error, Reason} -> {error, text(Reason)};
-        _ -> beamway_links:driver()
+        _ -> beamway_driver:loaded()
     end.
 
 allowed(#{links := Links} = Extension, #{kinds := Kinds}) ->

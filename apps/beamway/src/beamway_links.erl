@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The server behind all links of a node: loads the driver, knows every link, keeps the ring
-%% memory of the node under its limit, logs each link that comes and goes.
+%% @doc The server behind all links of a node: knows every link, keeps the reservations of ring memory
+%% ({@link beamway_budget}), logs each link that comes and goes.
 %%
 %% net_kernel's supervisor has it started before net_kernel (see {@link beamway_dist:childspecs/0}),
 %% the application for lanes. It belongs to neither and ends with the last of them, see {@link beamway_sup}.
@@ -14,8 +14,8 @@
 
 -include_lib("kernel/include/logger.hrl").
 
--export([start_link/0, prepare/0, load_driver/0, hold/0, config/0, extension/1, has_rdma_library/0, reserve/1, up/1, all/0]).
--export([driver/0, reserve/2, assign/1, release/0]).
+-export([start_link/0, prepare/0, hold/0, config/0, extension/1, up/1, all/0]).
+-export([reserve/1, reserve/2, assign/1, release/0]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2, terminate/2]).
 -export_type([link/0]).
 
@@ -34,8 +34,8 @@
 %% `since': system time in seconds. `hidden': the peer is not in `nodes()', as a tool that calls and goes.
 
 %% Rows of the table: {{link, Pid}, link()}; {{holder, Pid}, true}; {config, beamway_config:config()};
-%% {extension, beamway_wire:extension()}; {driver, ok | {error, Reason}}, if it was tried; {rdma_library, boolean()}; and ring memory of a connection process or a lane,
-%% reserved but not necessarily used: {{reserved, PidOrPort}, {shm | rdma | tcp, RingBytes}}.
+%% {extension, beamway_wire:extension()}; of beamway_driver, if it was tried: {driver, ok | {error, Reason}} and {rdma_library, boolean()};
+%% and ring memory of a connection process or a lane: {{reserved, PidOrPort}, beamway_budget:reservation()}.
 
 -record(state, {config :: beamway_config:config(),
                 monitors = #{} :: #{pid() | port() => reference()}}).
@@ -54,13 +54,7 @@ prepare() ->
     ?TABLE = ets:new(?TABLE, [named_table, public, {read_concurrency, true}]),
     Config = usable_links(valid_config()),
     ets:insert(?TABLE, [{config, Config}, {extension, largest_extension(Config)}]),
-    look_at_socket_dir(Config).
-
-%% @doc Loads the driver for the calling process, the same.
--spec load_driver() -> ignore.
-load_driver() ->
-    ets:insert(?TABLE, {driver, beamway_port:load()}),
-    ignore.
+    beamway_socket_dir:prepare(Config).
 
 %% @doc The calling process uses the server until it ends; the server ends with the last one that does.
 -spec hold() -> ok | {error, Reason :: binary()}.
@@ -82,44 +76,13 @@ extension(StreamKind) ->
         false -> Extension
     end.
 
-%% @doc Whether the carrier for RDMA can be loaded. Tried once, by the connection that needs it first, and logged if
-%% not: looking for devices may take a while, and nobody else shall wait for it.
--spec has_rdma_library() -> boolean().
-has_rdma_library() ->
-    case ets:lookup(?TABLE, rdma_library) of
-        [{_, Has}] -> Has;
-        [] -> tried(beamway_port:with_port(fun beamway_port:rdma_load/1))
-    end.
-
-%% Two may try at once; they find the same, and one of them says so.
-tried(ok) ->
-    ets:insert(?TABLE, {rdma_library, true});
-tried({error, Reason}) ->
-    case ets:insert_new(?TABLE, {rdma_library, false}) of
-        true -> ?LOG_WARNING("beamway: this node has no links over rdma, although the host has a device: ~ts", [Reason]);
-        false -> ok
-    end,
-    false.
-
-%% @doc Loads the driver, if this node has not done so for its distribution, and keeps it.
--spec driver() -> ok | {error, Reason :: binary()}.
-driver() ->
-    case ets:lookup(?TABLE, driver) of
-        [{_, Loaded}] ->
-            Loaded;
-        [] ->
-            ok = beamway_sup:load_driver(),
-            ets:lookup_element(?TABLE, driver, 2)
-    end.
-
 %% @doc Reserves ring memory for the calling connection process: so many bytes each way, at most `ring_bytes'. The
 %% reservation ends with the process.
 -spec reserve(shm | rdma) -> {ok, pos_integer()} | {error, Reason :: binary()}.
 reserve(Kind) ->
     reserve(Kind, maps:get(ring_bytes, config())).
 
-%% @doc The same with another size. A process has one reservation at a time. Lanes over TCP have rings, too; beyond the limit they get the smallest
-%% ones, for there is nothing that they could fall back to.
+%% @doc The same with another size. A process has one reservation at a time.
 -spec reserve(shm | rdma | tcp, RingBytes :: pos_integer()) -> {ok, pos_integer()} | {error, Reason :: binary()}.
 reserve(Kind, RingBytes) ->
     call({reserve, Kind, RingBytes}).
@@ -189,8 +152,8 @@ valid_config() ->
 usable_links(#{links := [tcp]} = Config) ->
     Config;
 usable_links(Config) ->
-    ignore = load_driver(),
-    case driver() of
+    ignore = beamway_driver:load(),
+    case beamway_driver:loaded() of
         ok ->
             Config;
         {error, Reason} ->
@@ -198,49 +161,11 @@ usable_links(Config) ->
             Config#{links := [tcp]}
     end.
 
-%% The directory is tried again for each link. In a process of its own: it may be full of names.
-look_at_socket_dir(#{socket_dir := [_ | _] = Dir, links := Links}) ->
-    case not lists:member(shm, Links) orelse beamway_socket_dir:check(Dir) of
-        true ->
-            ok;
-        ok ->
-            _ = spawn(fun() -> log_swept(Dir, beamway_socket_dir:sweep(Dir)) end),
-            ok;
-        {error, Reason} ->
-            ?LOG_WARNING("beamway: links use tcp as long as socket_dir ~ts is not usable: ~ts", [Dir, Reason])
-    end;
-look_at_socket_dir(_Config) ->
-    ok.
-
-log_swept(_Dir, 0) ->
-    ok;
-log_swept(Dir, Count) ->
-    ?LOG_INFO("beamway: removed ~b sockets of killed nodes from ~ts", [Count, Dir]).
-
 log_tcp_only(Reason) ->
     ?LOG_ERROR("beamway: ~ts; this node has no links but over tcp", [Reason]).
 
 largest_extension(#{links := Links, whole_messages := Whole}) ->
-    #{host => host_digest(), links => Links -- [tcp], whole_messages => Whole}.
-
-%% The kernel's boot id; a digest, because it is told to peers before they are authenticated.
-%% Where it cannot be read no other node will have the same digest.
-host_digest() ->
-    case read_raw("/proc/sys/kernel/random/boot_id") of
-        {ok, BootId} -> erlang:md5(["beamway host ", BootId]);
-        _ -> erlang:md5(term_to_binary({make_ref(), os:system_time(), os:getpid()}))
-    end.
-
-%% Distribution starts before the file server.
-read_raw(Path) ->
-    case file:open(Path, [read, raw, binary]) of
-        {ok, File} ->
-            Read = file:read(File, 128),
-            _ = file:close(File),
-            Read;
-        {error, Reason} ->
-            {error, Reason}
-    end.
+    #{host => beamway_host:digest(), links => Links -- [tcp], whole_messages => Whole}.
 
 %% @private
 -spec handle_call(term(), gen_server:from(), #state{}) -> {reply, term(), #state{}}.
@@ -248,33 +173,23 @@ handle_call(hold, {Pid, _}, State) ->
     ets:insert(?TABLE, {{holder, Pid}, true}),
     {reply, ok, watch(Pid, State)};
 handle_call({reserve, Kind, Wanted}, {Pid, _}, #state{config = Config} = State) ->
-    {Option, Limit} = Known = limit(Kind, Config),
-    Free = Limit - 2 * lists:sum([Bytes || {{reserved, _}, {Of, Bytes}} <- ets:tab2list(?TABLE), limit(Of, Config) =:= Known]),
-    case largest_ring(Kind, Wanted, Free) of
-        {ok, Bytes} ->
-            log_smaller(Bytes, Wanted, Option, Limit),
+    case beamway_budget:ring(Kind, Wanted, [Row || {{reserved, _}, Row} <- ets:tab2list(?TABLE)], Config) of
+        {error, Reason} ->
+            {reply, {error, Reason}, State};
+        Ring ->
+            Bytes = element(2, Ring),
+            log_smaller(Ring, Wanted),
             ets:insert(?TABLE, {{reserved, Pid}, {Kind, Bytes}}),
-            {reply, {ok, Bytes}, watch(Pid, State)};
-        none ->
-            {reply, {error, iolist_to_binary(io_lib:format("the ring memory of this node is used up (~ts)", [Option]))}, State}
+            {reply, {ok, Bytes}, watch(Pid, State)}
     end;
 handle_call(_Request, _From, State) ->
     {reply, {error, badarg}, State}.
 
-limit(rdma, #{rdma_limit_bytes := Limit}) -> {rdma_limit_bytes, Limit};
-limit(_, #{ring_limit_bytes := Limit}) -> {ring_limit_bytes, Limit}.
-
-log_smaller(RingBytes, RingBytes, _Option, _Limit) ->
+log_smaller({ok, _}, _Wanted) ->
     ok;
-log_smaller(Bytes, RingBytes, Option, Limit) ->
+log_smaller({less, Bytes, {Option, Limit}}, Wanted) ->
     ?LOG_WARNING("beamway: rings of ~b instead of ~b bytes: the limit of this node is ~b bytes (~ts)",
-                 [Bytes, RingBytes, Limit, Option]).
-
-%% Both rings of a link count. 65536 bytes is the smallest ring.
-largest_ring(_Kind, Bytes, Free) when 2 * Bytes =< Free -> {ok, Bytes};
-largest_ring(Kind, Bytes, Free) when Bytes >= 131072 -> largest_ring(Kind, Bytes div 2, Free);
-largest_ring(tcp, Bytes, _Free) -> {ok, Bytes};
-largest_ring(_Kind, _Bytes, _Free) -> none.
+                 [Bytes, Wanted, Limit, Option]).
 
 %% @private
 -spec handle_cast(term(), #state{}) -> {noreply, #state{}}.

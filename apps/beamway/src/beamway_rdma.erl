@@ -17,7 +17,7 @@
 is_usable(#{rdma_plaintext := false}, tls) ->
     false;
 is_usable(Config, _StreamKind) ->
-    ports(Config) =/= [] andalso beamway_links:has_rdma_library().
+    ports(Config) =/= [] andalso beamway_driver:has_rdma().
 
 ports(#{rdma_devices := Devices}) ->
     beamway_rdma_devices:usable(beamway_rdma_devices:named(Devices)).

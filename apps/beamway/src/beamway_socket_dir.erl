@@ -9,9 +9,10 @@
 %% Used by {@link beamway_links} at start, {@link beamway_agreement}, and `beamway doctor'.
 -module(beamway_socket_dir).
 
--export([check/1, sweep/1, address/2]).
+-export([prepare/1, check/1, sweep/1, address/2]).
 
 -include_lib("kernel/include/file.hrl").
+-include_lib("kernel/include/logger.hrl").
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
@@ -23,6 +24,27 @@
 %% A name is there a moment before its socket.
 -define(YOUNG_S, 10).
 -define(CONNECT_MS, 1000).
+
+%% @doc At the start of a node: logs a directory that is not usable, and sweeps one that is. It is tried again for each link.
+-spec prepare(beamway_config:config()) -> ok.
+prepare(#{socket_dir := [_ | _] = Dir, links := Links}) ->
+    case not lists:member(shm, Links) orelse check(Dir) of
+        true ->
+            ok;
+        ok ->
+            %% In a process of its own: the directory may be full of names.
+            _ = spawn(fun() -> log_swept(Dir, sweep(Dir)) end),
+            ok;
+        {error, Reason} ->
+            ?LOG_WARNING("beamway: links use tcp as long as socket_dir ~ts is not usable: ~ts", [Dir, Reason])
+    end;
+prepare(_Config) ->
+    ok.
+
+log_swept(_Dir, 0) ->
+    ok;
+log_swept(Dir, Count) ->
+    ?LOG_INFO("beamway: removed ~b sockets of killed nodes from ~ts", [Count, Dir]).
 
 %% @doc Makes a socket in the directory and removes it again: whether links could be agreed on there.
 %% The driver must be loaded.

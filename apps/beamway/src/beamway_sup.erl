@@ -56,7 +56,7 @@ start_root() ->
 %% @doc Loads the driver for this supervisor, where the options have not asked for it.
 -spec load_driver() -> ok.
 load_driver() ->
-    {ok, undefined} = supervisor:start_child(?MODULE, #{id => driver, start => {beamway_links, load_driver, []}, restart => temporary}),
+    {ok, undefined} = supervisor:start_child(?MODULE, #{id => driver, start => {beamway_driver, load, []}, restart => temporary}),
     ok.
 
 %% @private

@@ -316,7 +316,7 @@ owner_killed(Config) ->
 at_rest(Config) ->
     {PeerA, PeerB} = proplists:get_value(peers, Config),
     Peers = [PeerA, PeerB],
-    [ok = beamway_peer:run(Peer, fun() -> {ok, _} = application:ensure_all_started(beamway), beamway_links:driver() end) || Peer <- Peers],
+    [ok = beamway_peer:run(Peer, fun() -> {ok, _} = application:ensure_all_started(beamway), beamway_driver:loaded() end) || Peer <- Peers],
     _ = kind(Config) =:= rdma andalso come_and_go(Config),
     [{Peer, calm(Peer, none, 0)} || Peer <- Peers].
 

@@ -1,0 +1,47 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Loads the driver, and the carrier for RDMA, at most once each; the results stand in the table of {@link beamway_links}.
+%%
+%% A driver is unloaded, and its ports end, when the process that loaded it ends: so {@link beamway_sup} loads it.
+-module(beamway_driver).
+
+-export([load/0, loaded/0, has_rdma/0]).
+
+-include_lib("kernel/include/logger.hrl").
+
+-define(TABLE, beamway_links).
+
+%% @doc Loads the driver for the calling process, a supervisor.
+-spec load() -> ignore.
+load() ->
+    ets:insert(?TABLE, {driver, beamway_port:load()}),
+    ignore.
+
+%% @doc Whether the driver is loaded. It is now, if the options of the node had not asked for it.
+-spec loaded() -> ok | {error, Reason :: binary()}.
+loaded() ->
+    case ets:lookup(?TABLE, driver) of
+        [{_, Loaded}] ->
+            Loaded;
+        [] ->
+            ok = beamway_sup:load_driver(),
+            ets:lookup_element(?TABLE, driver, 2)
+    end.
+
+%% @doc Whether the carrier for RDMA can be loaded. The connection that needs it first tries, and logs if it cannot:
+%% finding devices may take a while, and nobody else shall wait for that.
+-spec has_rdma() -> boolean().
+has_rdma() ->
+    case ets:lookup(?TABLE, rdma_library) of
+        [{_, Has}] -> Has;
+        [] -> tried(beamway_port:with_port(fun beamway_port:rdma_load/1))
+    end.
+
+%% Two may try at once; they find the same, and one of them logs it.
+tried(ok) ->
+    ets:insert(?TABLE, {rdma_library, true});
+tried({error, Reason}) ->
+    case ets:insert_new(?TABLE, {rdma_library, false}) of
+        true -> ?LOG_WARNING("beamway: this node has no links over rdma, although the host has a device: ~ts", [Reason]);
+        false -> ok
+    end,
+    false.
