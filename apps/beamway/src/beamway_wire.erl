@@ -11,7 +11,7 @@
 -module(beamway_wire).
 
 -export([encode_extension/1, find_extension/2, decode_extension/1, check_name/1, encode/1, decode/1]).
--export([another_version/1, another_extension/1]).
+-export([another_version/1, another_extension/1, printable/1]).
 -include_lib("kernel/include/dist.hrl").
 
 -export_type([extension/0, found/0, packet/0, offer/0, rdma_offer/0]).
@@ -182,7 +182,8 @@ another_extension(Version) ->
     iolist_to_binary(io_lib:format("the peer speaks version ~b of beamway, this node version ~b",
                                    [Version, ?EXTENSION_VERSION])).
 
-%% The peer's words go to our log: at most a line of plain characters.
+%% @doc A peer's words, for our log: at most a line of plain characters.
+-spec printable(binary()) -> binary().
 printable(Reason) ->
     << <<(if C >= 32, C < 127 -> C; true -> $? end)>>
        || <<C>> <= binary:part(Reason, 0, min(200, byte_size(Reason))) >>.

@@ -241,10 +241,7 @@ host_id() -> erlang:md5(term_to_binary({boot(), file:read_link_all("/proc/self/n
 boot_id() -> erlang:md5(term_to_binary({kernel, boot()})).
 
 boot() ->
-    case file:open("/proc/sys/kernel/random/boot_id", [read, raw, binary]) of
-        {ok, File} ->
-            Read = file:read(File, 128),
-            ok = file:close(File),
-            Read;
+    case beamway_host:boot_id() of
+        {ok, BootId} -> {ok, BootId};
         {error, _} -> {make_ref(), os:getpid()}
     end.

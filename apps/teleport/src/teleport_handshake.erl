@@ -23,7 +23,6 @@
 
 -define(MAGIC, "BWTP").
 -define(VERSION, 2).
--define(MAX_REASON, 200).
 
 %% @doc Of these words.
 -spec version() -> pos_integer().
@@ -68,16 +67,11 @@ decode(<<?MAGIC, ?VERSION, $h, Code, Index, Length:16, Caller:Length/binary, Len
 decode(<<?MAGIC, ?VERSION, $c, Nonce:32/binary>>) -> {ok, {challenge, Nonce}};
 decode(<<?MAGIC, ?VERSION, $p, Mac:32/binary>>) -> {ok, {proof, Mac}};
 decode(<<?MAGIC, ?VERSION, $w, Mac:32/binary>>) -> {ok, {welcome, Mac}};
-decode(<<?MAGIC, _Version, $r, Reason/binary>>) -> {ok, {refused, printable(Reason)}};
+decode(<<?MAGIC, _Version, $r, Reason/binary>>) -> {ok, {refused, beamway_wire:printable(Reason)}};
 decode(<<?MAGIC, Version, _/binary>>) when Version =/= ?VERSION ->
     {error, other_version(Version)};
 decode(_) ->
     {error, <<"the other side does not speak the protocol of the lanes">>}.
-
-%% So that a peer cannot forge lines of the log.
-printable(Reason) ->
-    << <<(case Byte >= $\s andalso Byte < 127 of true -> Byte; false -> $? end)>>
-       || <<Byte>> <= binary:part(Reason, 0, min(byte_size(Reason), ?MAX_REASON)) >>.
 
 %% @doc Whether the other side, in this role, knows the cookie. Takes as long whatever is wrong.
 -spec is_proof(Mac :: binary(), role(), {Cookie :: binary(), hello()}, <<_:256>>) -> boolean().
