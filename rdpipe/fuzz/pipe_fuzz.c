@@ -11,7 +11,7 @@
 #include "item.h"
 #include "pipeline.h"
 #include "rdframe.h"
-#include "squeeze.h"
+#include "compress.h"
 
 #define MAX 65536u
 #define ARGS_MAX 80
@@ -21,20 +21,20 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 static void frames(const uint8_t *data, size_t size)
 {
     static volatile uint32_t sum; /* so that it is not left out */
-    rd_squeeze_t squeeze;
+    rd_compressor_t compressor;
     rd_frame_t frame;
 
-    if (!rd_squeeze_open(&squeeze, MAX, 0, false))
+    if (!rd_compressor_open(&compressor, MAX, 0, false))
         return;
     while (rd_frame_parse(data, size, MAX, &frame) == RD_FRAME_WHOLE) {
         if (frame.kind == RD_DATA && frame.flags & RD_FLAG_ZSTD)
-            (void)rd_squeeze_unpack(&squeeze, data + RD_FRAME_BYTES, frame.len, frame.value);
+            (void)rd_decompress(&compressor, data + RD_FRAME_BYTES, frame.len, frame.value);
         else
             sum = rd_crc(data + RD_FRAME_BYTES, frame.len);
         data += RD_FRAME_BYTES + frame.len;
         size -= RD_FRAME_BYTES + frame.len;
     }
-    rd_squeeze_close(&squeeze);
+    rd_compressor_close(&compressor);
     (void)sum;
 }
 

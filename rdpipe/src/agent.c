@@ -17,10 +17,10 @@
 #include "cli.h"
 #include "control.h"
 #include "pipeline.h"
-#include "pump.h"
+#include "transfer.h"
 #include "socket.h"
 
-#define MEET_MS 30000 /* for a hop, from both sides */
+#define HOP_MS 30000 /* for a hop, from both sides */
 #define CONNECT_MS                                                                                 \
     10000 /* of it for the connection: who has not answered then drops what comes                  \
            */
@@ -34,21 +34,21 @@ typedef struct agent agent_t;
 typedef struct {
     agent_t *agent;
     bool is_wanted, is_in;
-    int door;   /* in: listens, -1: closed */
-    char *host; /* out: where to connect */
-    char *peer; /* the neighbour, in messages; NULL: not known */
+    int listener; /* in: listens, -1: closed */
+    char *host;   /* out: where to connect */
+    char *peer;   /* the neighbour, in messages; NULL: not known */
     uint16_t port;
     rd_key_t key;
     rd_hop_t hop;
-    rd_pump_t pump;
+    rd_transfer_t transfer;
     rd_stream_t stream;
     pthread_t thread;
     bool has_thread, is_told, is_over;
-    _Atomic int phase; /* MEETING, MET, NOT_MET, PUMPED */
+    _Atomic int phase; /* MEETING, HOP_OPEN, HOP_FAILED, PUMPED */
     rd_why_t why;
 } side_t;
 
-enum { MEETING, MET, NOT_MET, PUMPED };
+enum { MEETING, HOP_OPEN, HOP_FAILED, PUMPED };
 
 struct agent {
     int out;          /* to rdpipe */
@@ -62,7 +62,7 @@ struct agent {
     rd_terms_t terms;
     side_t in, over;
     rd_child_t child;
-    rd_end_t to_child, from_child; /* the ends that the pumps use */
+    rd_end_t to_child, from_child; /* the ends that the transfers use */
     int output;                    /* of a receiver's command */
     size_t under_way;              /* bytes of it that rdpipe has not written yet */
     bool is_configured, has_next, is_ready, is_started, is_failing, is_ending;
@@ -109,10 +109,10 @@ static void fail(agent_t *agent, rd_cause_t cause, const char *text)
         send_line(agent, &line);
     }
     agent->is_failing = true;
-    atomic_store(&agent->in.pump.stop, true);
-    atomic_store(&agent->over.pump.stop, true);
-    rd_pump_wake(&agent->in.pump);
-    rd_pump_wake(&agent->over.pump);
+    atomic_store(&agent->in.transfer.stop, true);
+    atomic_store(&agent->over.transfer.stop, true);
+    rd_transfer_wake(&agent->in.transfer);
+    rd_transfer_wake(&agent->over.transfer);
     (void)eventfd_write(agent->stop, 1);
     rd_child_end(&agent->child);
 }
@@ -124,38 +124,38 @@ static const char *peer_of(const side_t *side)
     return side->peer ? side->peer : side->is_in ? "the host before" : "the next host";
 }
 
-static void meet(side_t *side)
+static void open_hop(side_t *side)
 {
     agent_t *agent = side->agent;
-    int64_t deadline = rd_now_ms() + MEET_MS;
+    int64_t deadline = rd_now_ms() + HOP_MS;
     rd_there_t there = {.host = side->host,
                         .port = side->port,
                         .peer = peer_of(side),
-                        .attempt_ms = MEET_MS,
+                        .attempt_ms = HOP_MS,
                         .connect_ms = CONNECT_MS,
                         .is_hop = true,
                         .patient_until = deadline};
     bool done;
 
     if (side->is_in)
-        done = rd_hop_accept(side->door, &side->key, &agent->terms, agent->stop, deadline, NULL,
+        done = rd_hop_accept(side->listener, &side->key, &agent->terms, agent->stop, deadline, NULL,
                              &side->hop, &side->why);
     else
         done = rd_hop_reach(&there, &side->key, &agent->terms, agent->stop, &side->hop, &side->why);
     rd_key_wipe(&side->key);
-    if (side->door >= 0)
-        close(side->door);
-    side->door = -1;
+    if (side->listener >= 0)
+        close(side->listener);
+    side->listener = -1;
     if (done)
         rd_stream_open(&side->stream, &side->hop, peer_of(side));
-    atomic_store(&side->phase, done ? MET : NOT_MET);
+    atomic_store(&side->phase, done ? HOP_OPEN : HOP_FAILED);
 }
 
-static void *meet_thread(void *argument)
+static void *hop_thread(void *argument)
 {
     side_t *side = argument;
 
-    meet(side);
+    open_hop(side);
     (void)eventfd_write(side->agent->news, 1);
     return NULL;
 }
@@ -168,16 +168,16 @@ static void release_command(void *argument)
         rd_guard_release(&agent->guard, agent->child.pid);
 }
 
-static void *pump_thread(void *argument)
+static void *transfer_thread(void *argument)
 {
     side_t *side = argument;
     agent_t *agent = side->agent;
     bool forwards = agent->over.is_wanted && (agent->work == RD_WORK_RELAY || agent->is_tee);
 
     if (!side->is_in)
-        rd_feed(&side->pump, &side->stream, &agent->from_child);
+        rd_feed(&side->transfer, &side->stream, &agent->from_child);
     else
-        rd_drain(&side->pump, &side->stream, &agent->to_child,
+        rd_drain(&side->transfer, &side->stream, &agent->to_child,
                  forwards ? &agent->over.stream : NULL);
     atomic_store(&side->phase, PUMPED);
     (void)eventfd_write(agent->news, 1);
@@ -265,13 +265,13 @@ static void start(agent_t *agent)
     agent->is_started = true;
     /* What no command gives is a success. */
     if (agent->work != RD_WORK_COMMAND)
-        atomic_store(&agent->over.pump.status, 0);
-    agent->in.pump.at_end = release_command;
-    agent->in.pump.of = agent;
+        atomic_store(&agent->over.transfer.status, 0);
+    agent->in.transfer.at_end = release_command;
+    agent->in.transfer.of = agent;
     if (!open_ends(agent, &why))
         fail(agent, why.cause, why.text); /* the threads tell the neighbours, and end */
-    if ((agent->in.is_wanted && !start_thread(&agent->in, pump_thread)) ||
-        (agent->over.is_wanted && !forwards && !start_thread(&agent->over, pump_thread)))
+    if ((agent->in.is_wanted && !start_thread(&agent->in, transfer_thread)) ||
+        (agent->over.is_wanted && !forwards && !start_thread(&agent->over, transfer_thread)))
         fail(agent, RD_CAUSE_HERE, "cannot start a thread");
     if (agent->over.is_wanted && forwards)
         agent->over.is_told = agent->over.is_over = true;
@@ -328,21 +328,21 @@ static bool take_segment(agent_t *agent, const char *line)
            (!agent->in.is_wanted || key_of(line, &agent->in.key));
 }
 
-static void open_door(agent_t *agent)
+static void open_listener(agent_t *agent)
 {
     const char *bind = agent->bind && *agent->bind ? agent->bind : NULL;
     uint16_t port = 0;
     rd_line_t line;
     rd_why_t why;
 
-    if (!rd_listen(bind, agent->port_first, agent->port_last, &agent->in.door, &port, &why)) {
+    if (!rd_listen(bind, agent->port_first, agent->port_last, &agent->in.listener, &port, &why)) {
         fail(agent, why.cause, why.text);
         return;
     }
     rd_line_begin(&line, "port");
     rd_line_number(&line, "number", port);
     send_line(agent, &line);
-    if (!start_thread(&agent->in, meet_thread))
+    if (!start_thread(&agent->in, hop_thread))
         fail(agent, RD_CAUSE_HERE, "cannot start a thread");
 }
 
@@ -357,7 +357,7 @@ static bool take_next(agent_t *agent, const char *line)
     agent->over.peer = rd_line_value(line, "name", NULL);
     agent->over.port = (uint16_t)port;
     agent->has_next = true;
-    return agent->over.host && start_thread(&agent->over, meet_thread);
+    return agent->over.host && start_thread(&agent->over, hop_thread);
 }
 
 /* The command sees a reader that has gone. */
@@ -376,7 +376,7 @@ static void obey(agent_t *agent, const char *line)
     if (rd_line_is(line, "segment")) {
         done = take_segment(agent, line);
         if (done && agent->in.is_wanted)
-            open_door(agent);
+            open_listener(agent);
     } else if (rd_line_is(line, "next")) {
         done = take_next(agent, line);
     } else if (rd_line_is(line, "start") && agent->is_ready && !agent->is_started) {
@@ -405,9 +405,9 @@ static void report_bytes(agent_t *agent)
         return;
     agent->report_at = rd_now_ms() + REPORT_MS;
     rd_line_begin(&line, "bytes");
-    rd_line_number(&line, "in", atomic_load(&agent->in.pump.bytes));
-    rd_line_number(&line, "out", atomic_load(&agent->over.pump.bytes));
-    rd_line_number(&line, "size", atomic_load(&agent->over.pump.size));
+    rd_line_number(&line, "in", atomic_load(&agent->in.transfer.bytes));
+    rd_line_number(&line, "out", atomic_load(&agent->over.transfer.bytes));
+    rd_line_number(&line, "size", atomic_load(&agent->over.transfer.size));
     send_line(agent, &line);
 }
 
@@ -429,9 +429,10 @@ static void report_over(agent_t *agent, const side_t *side)
 
     rd_line_begin(&line, "over");
     rd_line_add(&line, "side", side->is_in ? "in" : "out");
-    rd_line_add(&line, "outcome", names[side->pump.outcome]);
-    rd_line_number(&line, "bytes", atomic_load(&side->pump.bytes));
-    rd_line_add(&line, "why", side->pump.outcome == RD_PUMP_FAULT ? side->pump.why.text : "");
+    rd_line_add(&line, "outcome", names[side->transfer.outcome]);
+    rd_line_number(&line, "bytes", atomic_load(&side->transfer.bytes));
+    rd_line_add(&line, "why",
+                side->transfer.outcome == RD_TRANSFER_FAULT ? side->transfer.why.text : "");
     send_line(agent, &line);
 }
 
@@ -441,17 +442,17 @@ static void look_at(agent_t *agent, side_t *side)
 
     if (!side->is_wanted || side->is_over)
         return;
-    if (phase == MET && !side->is_told) {
+    if (phase == HOP_OPEN && !side->is_told) {
         side->is_told = true;
         report_hop(agent, side);
-    } else if (phase == NOT_MET) {
+    } else if (phase == HOP_FAILED) {
         side->is_told = side->is_over = true;
         fail(agent, side->why.cause, side->why.text);
     } else if (phase == PUMPED) {
         side->is_over = true;
         report_over(agent, side);
-        if (side->pump.outcome == RD_PUMP_FAULT)
-            fail(agent, side->pump.why.cause, side->pump.why.text);
+        if (side->transfer.outcome == RD_TRANSFER_FAULT)
+            fail(agent, side->transfer.why.cause, side->transfer.why.text);
     }
 }
 
@@ -483,8 +484,8 @@ static void reap(agent_t *agent)
     rd_line_begin(&line, "status");
     rd_line_number(&line, "value", (uint64_t)agent->child.status);
     send_line(agent, &line);
-    atomic_store(&agent->over.pump.status, agent->child.status);
-    rd_pump_wake(&agent->over.pump);
+    atomic_store(&agent->over.transfer.status, agent->child.status);
+    rd_transfer_wake(&agent->over.transfer);
 }
 
 /* What a receiver's command prints goes the way of what is said, as far as rdpipe takes it. */
@@ -570,8 +571,8 @@ static bool set_up(agent_t *agent, int control_in, int control_out, rd_why_t *wh
     sigset_t set;
 
     *agent = (agent_t){.out = control_out, .output = -1};
-    agent->in = (side_t){.agent = agent, .is_in = true, .door = -1, .hop = {.side = -1}};
-    agent->over = (side_t){.agent = agent, .door = -1, .hop = {.side = -1}};
+    agent->in = (side_t){.agent = agent, .is_in = true, .listener = -1, .hop = {.side = -1}};
+    agent->over = (side_t){.agent = agent, .listener = -1, .hop = {.side = -1}};
     agent->to_child.fd = agent->from_child.fd = -1;
     rd_lines_init(&agent->lines, control_in);
     rd_ignore_signals();
@@ -587,7 +588,8 @@ static bool set_up(agent_t *agent, int control_in, int control_out, rd_why_t *wh
     agent->news = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     agent->stop = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     return agent->signals >= 0 && agent->news >= 0 && agent->stop >= 0 &&
-           rd_pump_init(&agent->in.pump, why) && rd_pump_init(&agent->over.pump, why);
+           rd_transfer_init(&agent->in.transfer, why) &&
+           rd_transfer_init(&agent->over.transfer, why);
 }
 
 static void join(side_t *side)

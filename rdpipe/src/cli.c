@@ -11,7 +11,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include "squeeze.h"
+#include "compress.h"
 
 #define PROGRESS_MS 500
 
@@ -220,17 +220,17 @@ struct rd_progress {
     pthread_t thread;
     int stop;
     const char *name;
-    const rd_pump_t *pump;
+    const rd_transfer_t *transfer;
     int64_t began_ms;
 };
 
 static void show(const rd_progress_t *progress, uint64_t *last_p)
 {
-    uint64_t bytes = atomic_load_explicit(&progress->pump->bytes, memory_order_relaxed);
+    uint64_t bytes = atomic_load_explicit(&progress->transfer->bytes, memory_order_relaxed);
     int64_t s = (rd_now_ms() - progress->began_ms) / 1000;
     char amount[32], rate[32], left[48];
 
-    rd_left(left, bytes, atomic_load(&progress->pump->size), rd_now_ms() - progress->began_ms);
+    rd_left(left, bytes, atomic_load(&progress->transfer->size), rd_now_ms() - progress->began_ms);
     rd_amount(amount, (double)bytes, "B");
     rd_amount(rate, (double)(bytes - *last_p) * 1000 / PROGRESS_MS, "B/s");
     *last_p = bytes;
@@ -250,7 +250,7 @@ static void *run_progress(void *argument)
     return NULL;
 }
 
-rd_progress_t *rd_progress_start(const char *name, const rd_pump_t *pump)
+rd_progress_t *rd_progress_start(const char *name, const rd_transfer_t *transfer)
 {
     rd_progress_t *progress;
 
@@ -259,8 +259,10 @@ rd_progress_t *rd_progress_start(const char *name, const rd_pump_t *pump)
     progress = calloc(1, sizeof *progress);
     if (!progress)
         return NULL;
-    *progress = (rd_progress_t){
-        .stop = eventfd(0, EFD_CLOEXEC), .name = name, .pump = pump, .began_ms = rd_now_ms()};
+    *progress = (rd_progress_t){.stop = eventfd(0, EFD_CLOEXEC),
+                                .name = name,
+                                .transfer = transfer,
+                                .began_ms = rd_now_ms()};
     if (progress->stop >= 0 && pthread_create(&progress->thread, NULL, run_progress, progress) == 0)
         return progress;
     if (progress->stop >= 0)
@@ -343,38 +345,42 @@ void rd_json_text(FILE *to, const char *text)
 
 static const char *outcome_name(rd_outcome_t outcome)
 {
-    return outcome == RD_PUMP_DONE ? "done" : outcome == RD_PUMP_QUIT ? "reader_quit" : "fault";
+    return outcome == RD_TRANSFER_DONE   ? "done"
+           : outcome == RD_TRANSFER_QUIT ? "reader_quit"
+                                         : "fault";
 }
 
 /* Says what has come of it, by -v or --json. */
-static int verdict(const rd_cli_t *cli, const rd_pump_t *pump, const rd_hop_t *hop, double seconds)
+static int verdict(const rd_cli_t *cli, const rd_transfer_t *transfer, const rd_hop_t *hop,
+                   double seconds)
 {
-    uint64_t bytes = atomic_load(&pump->bytes);
+    uint64_t bytes = atomic_load(&transfer->bytes);
     char rate[32], amount[32];
 
     rd_amount(rate, seconds > 0 ? (double)bytes / seconds : 0, "B/s");
     rd_amount(amount, (double)bytes, "B");
-    if (pump->outcome == RD_PUMP_FAULT)
-        rd_say(cli, "%s", pump->why.text);
+    if (transfer->outcome == RD_TRANSFER_FAULT)
+        rd_say(cli, "%s", transfer->why.text);
     if (cli->verbose)
         rd_say(cli, "%s in %.3f s, %s", amount, seconds, rate);
     if (cli->json) {
         (void)fprintf(stderr,
                       "{\"command\": \"%s\", \"outcome\": \"%s\", \"bytes\": %llu, \"seconds\": "
                       "%.6f, \"carrier\": \"%s\", \"reason\": ",
-                      cli->name, outcome_name(pump->outcome), (unsigned long long)bytes, seconds,
-                      hop->carrier);
-        rd_json_text(stderr, pump->outcome == RD_PUMP_FAULT ? pump->why.text : hop->why);
+                      cli->name, outcome_name(transfer->outcome), (unsigned long long)bytes,
+                      seconds, hop->carrier);
+        rd_json_text(stderr,
+                     transfer->outcome == RD_TRANSFER_FAULT ? transfer->why.text : hop->why);
         (void)fprintf(stderr, "}\n");
     }
-    return pump->outcome == RD_PUMP_DONE   ? 0
-           : pump->outcome == RD_PUMP_QUIT ? RD_EXIT_QUIT
-                                           : RD_EXIT_FAULT;
+    return transfer->outcome == RD_TRANSFER_DONE   ? 0
+           : transfer->outcome == RD_TRANSFER_QUIT ? RD_EXIT_QUIT
+                                                   : RD_EXIT_FAULT;
 }
 
 static int carry(const rd_cli_t *cli, const rd_hop_t *hop, const char *peer, rd_move_t *move)
 {
-    rd_pump_t pump;
+    rd_transfer_t transfer;
     rd_stream_t stream;
     rd_progress_t *progress;
     rd_why_t why;
@@ -383,17 +389,17 @@ static int carry(const rd_cli_t *cli, const rd_hop_t *hop, const char *peer, rd_
 
     if (cli->verbose)
         rd_say(cli, "%s (%s)", hop->carrier, hop->why);
-    if (!rd_pump_init(&pump, &why)) {
+    if (!rd_transfer_init(&transfer, &why)) {
         rd_say(cli, "%s", why.text);
         return RD_EXIT_FAULT;
     }
     rd_stream_open(&stream, hop, peer);
-    progress = rd_progress_start(cli->name, &pump);
-    move(&pump, &stream);
+    progress = rd_progress_start(cli->name, &transfer);
+    move(&transfer, &stream);
     rd_progress_stop(progress);
-    status = verdict(cli, &pump, hop, (double)(rd_now_ms() - began) / 1000);
+    status = verdict(cli, &transfer, hop, (double)(rd_now_ms() - began) / 1000);
     rd_stream_close(&stream);
-    rd_pump_free(&pump);
+    rd_transfer_free(&transfer);
     return status;
 }
 

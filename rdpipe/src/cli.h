@@ -3,7 +3,7 @@
 #define RD_CLI_H
 
 #include "hop.h"
-#include "pump.h"
+#include "transfer.h"
 
 /*
  * What the commands have in common: options, what they say, and how they end.
@@ -92,9 +92,9 @@ void rd_amount(char text[32], double amount, const char *unit);
 /* "41% 0:17 left" of so many bytes in so many milliseconds; "" if the size is 0 or a lie. */
 void rd_left(char text[48], uint64_t bytes, uint64_t size, int64_t ms);
 
-/* A line that grows on a terminal, none elsewhere: a thread that looks at `pump->bytes`. */
+/* A line that grows on a terminal, none elsewhere: a thread that looks at `transfer->bytes`. */
 typedef struct rd_progress rd_progress_t;
-rd_progress_t *rd_progress_start(const char *name, const rd_pump_t *pump);
+rd_progress_t *rd_progress_start(const char *name, const rd_transfer_t *transfer);
 void rd_progress_stop(rd_progress_t *progress);
 
 /* What rdsend and rdrecv do: opens a hop with the key of the options, moves one stream over it by
@@ -102,7 +102,7 @@ void rd_progress_stop(rd_progress_t *progress);
  * it comes to us, and is called "the sender" in messages. Exits as rd_usage if there is no key. */
 typedef bool rd_open_t(const rd_cli_t *cli, const char *host, uint16_t port, const rd_key_t *key,
                        rd_hop_t *hop_p, rd_why_t *why);
-typedef void rd_move_t(rd_pump_t *pump, rd_stream_t *stream);
+typedef void rd_move_t(rd_transfer_t *transfer, rd_stream_t *stream);
 int rd_cli_carry(const rd_cli_t *cli, const char *host, uint16_t port, rd_open_t *open,
                  rd_move_t *move);
 

@@ -5,28 +5,28 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include "pump.h"
-#include "squeeze.h"
+#include "transfer.h"
+#include "compress.h"
 
 #define TICK_MS 1000
 #define PARTING_MS 5000 /* the producer closes first, so that our last word is not lost */
 #define ABORT_MS 2000
 
 typedef struct {
-    rd_pump_t *pump;
+    rd_transfer_t *transfer;
     rd_stream_t *from;
     rd_end_t *output;
-    rd_stream_t *forward;        /* NULL: none */
-    uint64_t total;              /* bytes of the stream that were taken, whole frames */
-    size_t written;              /* bytes of the first frame that the output has */
-    bool is_checked;             /* the first frame's checksum */
-    bool is_forwarded;           /* the first frame */
-    bool has_ended;              /* END has come */
-    bool output_quit;            /* the output's reader wants no more */
-    bool below_done, below_quit; /* what the forward hop has answered */
-    const uint8_t *plain;        /* the bytes of the stream in the first frame */
-    uint8_t *copy;               /* of the first frame's payload, if the peer can write there */
-    rd_squeeze_t squeeze;        /* opened by the first compressed frame */
+    rd_stream_t *forward;            /* NULL: none */
+    uint64_t total;                  /* bytes of the stream that were taken, whole frames */
+    size_t written;                  /* bytes of the first frame that the output has */
+    bool is_checked;                 /* the first frame's checksum */
+    bool is_forwarded;               /* the first frame */
+    bool has_ended;                  /* END has come */
+    bool output_quit;                /* the output's reader wants no more */
+    bool forward_done, forward_quit; /* what the forward hop has answered */
+    const uint8_t *plain;            /* the bytes of the stream in the first frame */
+    uint8_t *copy;                   /* of the first frame's payload, if the peer can write there */
+    rd_compressor_t compressor;      /* opened by the first compressed frame */
     rd_why_t fault;
 } drain_t;
 
@@ -44,7 +44,7 @@ static bool has_output(const drain_t *drain)
 /* Does anybody still want what comes? */
 static bool is_wanted(const drain_t *drain)
 {
-    return has_output(drain) || (drain->forward && !drain->below_quit) || drain->has_ended;
+    return has_output(drain) || (drain->forward && !drain->forward_quit) || drain->has_ended;
 }
 
 static void quit_output(drain_t *drain)
@@ -71,11 +71,11 @@ static bool unpack(drain_t *drain, const rd_frame_t *frame, const uint8_t *paylo
         drain->plain = payload;
         return true;
     }
-    if (!drain->squeeze.block &&
-        !rd_squeeze_open(&drain->squeeze, drain->from->hop.terms.block, 0, false))
+    if (!drain->compressor.block &&
+        !rd_compressor_open(&drain->compressor, drain->from->hop.terms.block, 0, false))
         return fault(drain, "no memory to unpack", 0);
-    drain->plain = drain->squeeze.block;
-    if (!rd_squeeze_unpack(&drain->squeeze, payload, frame->len, frame->value))
+    drain->plain = drain->compressor.block;
+    if (!rd_decompress(&drain->compressor, payload, frame->len, frame->value))
         return fault(drain, "a compressed piece of the stream is damaged", 0);
     return true;
 }
@@ -115,12 +115,12 @@ static bool write_frame(drain_t *drain, const rd_frame_t *frame)
     return true;
 }
 
-/* True: the hop below has the frame, or there is none. */
+/* True: the next hop has the frame, or there is none. */
 static bool send_on(drain_t *drain, const rd_frame_t *frame, const uint8_t *payload)
 {
     uint8_t *at;
 
-    if (!drain->forward || drain->below_quit || drain->is_forwarded)
+    if (!drain->forward || drain->forward_quit || drain->is_forwarded)
         return true;
     at = rd_stream_room(drain->forward, frame->len);
     if (!at)
@@ -143,7 +143,7 @@ static bool take_data(drain_t *drain, const rd_frame_t *frame, const uint8_t *pa
     if (!is_sent || !is_written)
         return drain->fault.text[0] != 0;
     drain->total += frame->value;
-    atomic_store_explicit(&drain->pump->bytes, drain->total, memory_order_relaxed);
+    atomic_store_explicit(&drain->transfer->bytes, drain->total, memory_order_relaxed);
     drain->written = 0;
     drain->is_checked = drain->is_forwarded = false;
     return true;
@@ -157,11 +157,11 @@ static bool take_end(drain_t *drain, const rd_frame_t *frame)
         (void)fault(drain, "the stream's length is not what its producer says", 0);
         return true;
     }
-    if (drain->forward && !drain->below_quit && !rd_stream_say(drain->forward, frame, NULL))
+    if (drain->forward && !drain->forward_quit && !rd_stream_say(drain->forward, frame, NULL))
         return false;
-    drain->pump->producer_status = (int)frame->value;
-    if (drain->pump->at_end)
-        drain->pump->at_end(drain->pump->of);
+    drain->transfer->producer_status = (int)frame->value;
+    if (drain->transfer->at_end)
+        drain->transfer->at_end(drain->transfer->of);
     if (!rd_end_close(drain->output))
         (void)rd_because(&drain->fault, "closing %s: %s", rd_end_name(drain->output, true),
                          strerror(errno));
@@ -198,13 +198,13 @@ static bool take_next(drain_t *drain)
     return is_taken;
 }
 
-/* What the hop below answers. True: something was done. */
-static bool listen_below(drain_t *drain)
+/* What the next hop answers. True: something was done. */
+static bool read_forward(drain_t *drain)
 {
     rd_frame_t frame;
     const uint8_t *payload;
 
-    if (!drain->forward || drain->below_done || drain->below_quit)
+    if (!drain->forward || drain->forward_done || drain->forward_quit)
         return false;
     switch (rd_stream_next(drain->forward, &frame, &payload, &drain->fault)) {
     case RD_NOTHING:
@@ -215,9 +215,9 @@ static bool listen_below(drain_t *drain)
         break;
     }
     if (frame.kind == RD_DONE)
-        drain->below_done = true;
+        drain->forward_done = true;
     else if (frame.kind == RD_ABORT && frame.value == RD_ABORT_QUIT)
-        drain->below_quit = true;
+        drain->forward_quit = true;
     else if (frame.kind == RD_ABORT)
         (void)rd_because_of(&drain->fault, rd_abort_cause(&frame), "%.*s", (int)frame.len,
                             (const char *)payload);
@@ -249,29 +249,29 @@ static void finish(drain_t *drain)
 {
     rd_frame_t done = {.kind = RD_DONE, .offset = drain->total};
     rd_frame_t quit = {.kind = RD_ABORT, .value = RD_ABORT_QUIT, .offset = drain->total};
-    rd_pump_t *pump = drain->pump;
+    rd_transfer_t *transfer = drain->transfer;
 
     if (drain->fault.text[0]) {
         say_cut(drain->from, drain);
-        if (drain->forward && !drain->below_quit)
+        if (drain->forward && !drain->forward_quit)
             say_cut(drain->forward, drain);
-        pump->why = drain->fault;
-        pump->outcome = RD_PUMP_FAULT;
+        transfer->why = drain->fault;
+        transfer->outcome = RD_TRANSFER_FAULT;
     } else if (drain->has_ended) {
         say(drain->from, &done, NULL);
-        pump->outcome = drain->output_quit ? RD_PUMP_QUIT : RD_PUMP_DONE;
+        transfer->outcome = drain->output_quit ? RD_TRANSFER_QUIT : RD_TRANSFER_DONE;
     } else {
         say(drain->from, &quit, "the reader wants no more");
-        pump->outcome = RD_PUMP_QUIT;
+        transfer->outcome = RD_TRANSFER_QUIT;
     }
-    rd_stream_hear_out(drain->from, false, rd_now_ms() + PARTING_MS);
+    rd_stream_discard_rest(drain->from, false, rd_now_ms() + PARTING_MS);
 }
 
 static void wait_for_work(drain_t *drain)
 {
     /* A pipe whose reader has gone says so although nothing is asked. */
     bool is_stuck = drain->written > 0 || drain->is_checked;
-    struct pollfd polled[2] = {{.fd = drain->pump->wake, .events = POLLIN},
+    struct pollfd polled[2] = {{.fd = drain->transfer->wake, .events = POLLIN},
                                {.fd = drain->output->always_ready ? -1 : drain->output->fd,
                                 .events = is_stuck && has_output(drain) ? POLLOUT : 0}};
     eventfd_t ignored;
@@ -279,7 +279,7 @@ static void wait_for_work(drain_t *drain)
     drain->from->wants = 0;
     rd_streams_wait(drain->from, drain->forward, polled, 2, TICK_MS);
     if (polled[0].revents)
-        (void)eventfd_read(drain->pump->wake, &ignored);
+        (void)eventfd_read(drain->transfer->wake, &ignored);
     if (polled[1].revents & POLLERR)
         quit_output(drain);
 }
@@ -290,35 +290,35 @@ static bool ticks(drain_t *drain)
     if (drain->is_checked || drain->written > 0)
         drain->from->heard_ms = rd_now_ms();
     return rd_stream_tick(drain->from, &drain->fault) &&
-           (!drain->forward || drain->below_done || drain->below_quit ||
+           (!drain->forward || drain->forward_done || drain->forward_quit ||
             rd_stream_tick(drain->forward, &drain->fault));
 }
 
-void rd_drain(rd_pump_t *pump, rd_stream_t *from, rd_end_t *output, rd_stream_t *forward)
+void rd_drain(rd_transfer_t *transfer, rd_stream_t *from, rd_end_t *output, rd_stream_t *forward)
 {
-    drain_t drain = {.pump = pump, .from = from, .output = output, .forward = forward};
+    drain_t drain = {.transfer = transfer, .from = from, .output = output, .forward = forward};
 
     while (!drain.fault.text[0] && is_wanted(&drain)) {
         bool done;
 
         if (forward)
             forward->wants = 0;
-        done = listen_below(&drain);
+        done = read_forward(&drain);
         if (!drain.fault.text[0])
             done |= !drain.has_ended && take_next(&drain);
-        if (drain.has_ended && (!forward || drain.below_done || drain.below_quit))
+        if (drain.has_ended && (!forward || drain.forward_done || drain.forward_quit))
             break;
-        if (atomic_load(&pump->stop) && !drain.fault.text[0])
+        if (atomic_load(&transfer->stop) && !drain.fault.text[0])
             (void)rd_because_of(&drain.fault, RD_CAUSE_STOPPED, "stopped");
         if (!drain.fault.text[0] && ticks(&drain) && !done)
             wait_for_work(&drain);
     }
     /* An output that could not be opened is no reader that wants no more. */
-    if (atomic_load(&pump->stop) && !drain.has_ended && !drain.fault.text[0])
+    if (atomic_load(&transfer->stop) && !drain.has_ended && !drain.fault.text[0])
         (void)fault(&drain, "stopped", 0);
-    atomic_store(&pump->has_ended, drain.has_ended && !drain.fault.text[0]);
+    atomic_store(&transfer->has_ended, drain.has_ended && !drain.fault.text[0]);
     finish(&drain);
-    if (drain.squeeze.block)
-        rd_squeeze_close(&drain.squeeze);
+    if (drain.compressor.block)
+        rd_compressor_close(&drain.compressor);
     free(drain.copy);
 }

@@ -4,15 +4,15 @@
 #include <poll.h>
 #include <sys/eventfd.h>
 
-#include "pump.h"
-#include "squeeze.h"
+#include "transfer.h"
+#include "compress.h"
 
 #define STATUS_MS 1000 /* END waits so long for the producer's status once its output has ended */
 #define ABORT_MS 2000  /* an ABORT waits so long for room */
 #define TICK_MS 1000
 
 typedef struct {
-    rd_pump_t *pump;
+    rd_transfer_t *transfer;
     rd_stream_t *to;
     rd_end_t *input;
     uint8_t *at;    /* a frame that is being filled, NULL: none */
@@ -20,32 +20,32 @@ typedef struct {
     uint64_t total; /* bytes of the stream in frames that were sent */
     int64_t end_by; /* END goes then, with the status or without it; 0: the input has not ended */
     bool has_said_end;
-    rd_why_t fault;       /* of the input */
-    rd_squeeze_t squeeze; /* without a block: nothing is compressed */
+    rd_why_t fault;             /* of the input */
+    rd_compressor_t compressor; /* without a block: nothing is compressed */
 } feed_t;
 
 static void fail(feed_t *feed, const rd_why_t *why)
 {
-    feed->pump->outcome = RD_PUMP_FAULT;
-    feed->pump->why = *why;
+    feed->transfer->outcome = RD_TRANSFER_FAULT;
+    feed->transfer->why = *why;
 }
 
 /* Where the input is read to. */
 static uint8_t *block_of(const feed_t *feed)
 {
-    return feed->squeeze.block ? feed->squeeze.block : feed->at + RD_FRAME_BYTES;
+    return feed->compressor.block ? feed->compressor.block : feed->at + RD_FRAME_BYTES;
 }
 
 /* What does not become fewer goes as it is. */
-static void squeeze(feed_t *feed, rd_frame_t *frame)
+static void compress(feed_t *feed, rd_frame_t *frame)
 {
-    size_t packed = rd_squeeze_pack(&feed->squeeze, feed->filled, feed->at + RD_FRAME_BYTES);
+    size_t packed = rd_compress(&feed->compressor, feed->filled, feed->at + RD_FRAME_BYTES);
 
     if (packed > 0) {
         frame->flags |= RD_FLAG_ZSTD;
         frame->len = (uint32_t)packed;
     } else {
-        memcpy(feed->at + RD_FRAME_BYTES, feed->squeeze.block, feed->filled);
+        memcpy(feed->at + RD_FRAME_BYTES, feed->compressor.block, feed->filled);
     }
 }
 
@@ -59,11 +59,11 @@ static void send_block(feed_t *feed)
 
     if (frame.flags & RD_FLAG_CRC)
         frame.crc = rd_crc(block_of(feed), feed->filled);
-    if (feed->squeeze.block)
-        squeeze(feed, &frame);
+    if (feed->compressor.block)
+        compress(feed, &frame);
     rd_stream_put(feed->to, feed->at, &frame);
     feed->total += feed->filled;
-    atomic_store_explicit(&feed->pump->bytes, feed->total, memory_order_relaxed);
+    atomic_store_explicit(&feed->transfer->bytes, feed->total, memory_order_relaxed);
     feed->at = NULL;
     feed->filled = 0;
 }
@@ -109,7 +109,7 @@ static bool read_block(feed_t *feed)
 
 static bool say_end(feed_t *feed)
 {
-    int status = atomic_load(&feed->pump->status);
+    int status = atomic_load(&feed->transfer->status);
     rd_frame_t end = {.kind = RD_END, .offset = feed->total};
 
     if (feed->end_by == 0 || feed->has_said_end)
@@ -122,7 +122,7 @@ static bool say_end(feed_t *feed)
 }
 
 /* What the consumer says. True: something was done. */
-static bool listen_up(feed_t *feed)
+static bool read_answer(feed_t *feed)
 {
     rd_frame_t frame;
     const uint8_t *payload;
@@ -138,11 +138,12 @@ static bool listen_up(feed_t *feed)
         break;
     }
     if (frame.kind == RD_DONE && feed->has_said_end && frame.offset == feed->total)
-        feed->pump->outcome = RD_PUMP_DONE;
+        feed->transfer->outcome = RD_TRANSFER_DONE;
     else if (frame.kind == RD_ABORT) {
-        feed->pump->outcome = frame.value == RD_ABORT_QUIT ? RD_PUMP_QUIT : RD_PUMP_FAULT;
-        (void)rd_because_of(&feed->pump->why, rd_abort_cause(&frame), "%s: %.*s", feed->to->peer,
-                            (int)frame.len, (const char *)payload);
+        feed->transfer->outcome =
+            frame.value == RD_ABORT_QUIT ? RD_TRANSFER_QUIT : RD_TRANSFER_FAULT;
+        (void)rd_because_of(&feed->transfer->why, rd_abort_cause(&frame), "%s: %.*s",
+                            feed->to->peer, (int)frame.len, (const char *)payload);
     } else if (frame.kind != RD_PING)
         (void)rd_because(&feed->fault, "%s answered out of turn", feed->to->peer);
     rd_stream_release(feed->to, &frame);
@@ -158,14 +159,14 @@ static void say_abort(feed_t *feed, const rd_why_t *reason)
            !feed->to->peer_left)
         rd_streams_wait(feed->to, NULL, NULL, 0, rd_left_ms(deadline));
     if (feed->to->hop.is_behind)
-        rd_stream_hear_out(feed->to, true, deadline);
+        rd_stream_discard_rest(feed->to, true, deadline);
     fail(feed, reason);
 }
 
 static void wait_for_work(feed_t *feed)
 {
     bool wants_input = feed->end_by == 0 && feed->to->wants == 0;
-    struct pollfd polled[2] = {{.fd = feed->pump->wake, .events = POLLIN},
+    struct pollfd polled[2] = {{.fd = feed->transfer->wake, .events = POLLIN},
                                {.fd = wants_input ? feed->input->fd : -1, .events = POLLIN}};
     int ms = TICK_MS;
     eventfd_t ignored;
@@ -174,36 +175,36 @@ static void wait_for_work(feed_t *feed)
         ms = rd_left_ms(feed->end_by) + 1;
     rd_streams_wait(feed->to, NULL, polled, 2, ms);
     if (polled[0].revents)
-        (void)eventfd_read(feed->pump->wake, &ignored);
+        (void)eventfd_read(feed->transfer->wake, &ignored);
 }
 
-void rd_feed(rd_pump_t *pump, rd_stream_t *to, rd_end_t *input)
+void rd_feed(rd_transfer_t *transfer, rd_stream_t *to, rd_end_t *input)
 {
-    feed_t feed = {.pump = pump, .to = to, .input = input};
+    feed_t feed = {.transfer = transfer, .to = to, .input = input};
     rd_why_t why;
 
-    atomic_store(&pump->size, rd_end_size(input));
+    atomic_store(&transfer->size, rd_end_size(input));
     if (to->hop.terms.zstd > 0 &&
-        !rd_squeeze_open(&feed.squeeze, to->hop.terms.block, to->hop.terms.zstd, true))
+        !rd_compressor_open(&feed.compressor, to->hop.terms.block, to->hop.terms.zstd, true))
         (void)rd_because(&feed.fault, "no memory to compress");
-    while (pump->outcome == RD_PUMP_RUNS) {
-        bool done = listen_up(&feed);
+    while (transfer->outcome == RD_TRANSFER_RUNS) {
+        bool done = read_answer(&feed);
 
-        if (pump->outcome != RD_PUMP_RUNS)
+        if (transfer->outcome != RD_TRANSFER_RUNS)
             break;
         to->wants = 0;
         done |= read_block(&feed);
         done |= say_end(&feed);
         if (feed.fault.text[0])
             say_abort(&feed, &feed.fault);
-        else if (atomic_load(&pump->stop))
+        else if (atomic_load(&transfer->stop))
             say_abort(&feed, &(rd_why_t){"stopped", RD_CAUSE_STOPPED});
         else if (!rd_stream_tick(to, &why))
             fail(&feed, &why);
         else if (!done)
             wait_for_work(&feed);
     }
-    if (feed.squeeze.block)
-        rd_squeeze_close(&feed.squeeze);
+    if (feed.compressor.block)
+        rd_compressor_close(&feed.compressor);
     (void)rd_end_close(input);
 }

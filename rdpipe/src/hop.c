@@ -11,7 +11,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "meet.h"
+#include "rdma.h"
 #include "rdframe.h"
 #include "shm/shm.h"
 #include "socket.h"
@@ -19,8 +19,8 @@
 
 #define MAGIC "rdpipe\r\n"
 #define VERSION 1u
-#define VISITORS_MAX 256
-#define VISITOR_MS 5000 /* time to prove oneself */
+#define CANDIDATES_MAX 256
+#define PROOF_MS 5000   /* time to prove oneself */
 #define GRACE_MS 1000   /* of it, also if others wait for the place */
 #define ACCEPTS_MAX 16  /* at a time, so that those who are in are heard in between */
 #define RETRY_MS 100    /* between two attempts to join */
@@ -188,35 +188,35 @@ typedef struct {
     size_t got;
     challenge_t challenge;
     answer_t answer;
-} visitor_t;
+} candidate_t;
 
-typedef enum { VISITOR_WAITS, VISITOR_LEFT, VISITOR_PROVED } visit_t;
+typedef enum { PROOF_PENDING, PROOF_FAILED, PROOF_GIVEN } proof_state_t;
 
-static bool greet(int fd, visitor_t *visitor_p)
+static bool send_challenge(int fd, candidate_t *candidate_p)
 {
     rd_why_t why;
 
-    *visitor_p = (visitor_t){.fd = fd, .came_ms = rd_now_ms()};
-    memcpy(visitor_p->challenge.magic, MAGIC, sizeof visitor_p->challenge.magic);
-    visitor_p->challenge.version = htole32(VERSION);
-    visitor_p->challenge.block = htole32(block_of_here(RD_BLOCK_MAX));
-    return rd_nonce(visitor_p->challenge.nonce, &why) &&
-           send(fd, &visitor_p->challenge, sizeof visitor_p->challenge,
-                MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)sizeof visitor_p->challenge;
+    *candidate_p = (candidate_t){.fd = fd, .came_ms = rd_now_ms()};
+    memcpy(candidate_p->challenge.magic, MAGIC, sizeof candidate_p->challenge.magic);
+    candidate_p->challenge.version = htole32(VERSION);
+    candidate_p->challenge.block = htole32(block_of_here(RD_BLOCK_MAX));
+    return rd_nonce(candidate_p->challenge.nonce, &why) &&
+           send(fd, &candidate_p->challenge, sizeof candidate_p->challenge,
+                MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)sizeof candidate_p->challenge;
 }
 
-static bool answer_is_proved(const visitor_t *visitor, const rd_key_t *key, said_t *said_p)
+static bool answer_is_proved(const candidate_t *candidate, const rd_key_t *key, said_t *said_p)
 {
     uint8_t mac[RD_MAC_BYTES];
 
-    said_p->challenge = visitor->challenge;
-    memcpy(said_p->answer, &visitor->answer, sizeof said_p->answer);
-    return memcmp(visitor->answer.magic, MAGIC, sizeof visitor->answer.magic) == 0 &&
+    said_p->challenge = candidate->challenge;
+    memcpy(said_p->answer, &candidate->answer, sizeof said_p->answer);
+    return memcmp(candidate->answer.magic, MAGIC, sizeof candidate->answer.magic) == 0 &&
            rd_mac(key, LABEL_PRODUCER, said_p, offsetof(said_t, verdict), mac) &&
-           rd_mac_is(mac, visitor->answer.mac);
+           rd_mac_is(mac, candidate->answer.mac);
 }
 
-/* Tells one of our own kind why he is turned away; a stranger gets nothing out of it. */
+/* Tells one of our own kind why he is turned away; others get no answer. */
 static void refuse(int fd, uint32_t verdict)
 {
     verdict_t no = {.verdict = htole32(verdict)};
@@ -224,153 +224,156 @@ static void refuse(int fd, uint32_t verdict)
     (void)send(fd, &no, sizeof no, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
-static visit_t visit(visitor_t *visitor, const rd_key_t *key, said_t *said_p)
+static proof_state_t read_answer(candidate_t *candidate, const rd_key_t *key, said_t *said_p)
 {
-    ssize_t n = recv(visitor->fd, (uint8_t *)&visitor->answer + visitor->got,
-                     sizeof visitor->answer - visitor->got, MSG_DONTWAIT);
+    ssize_t n = recv(candidate->fd, (uint8_t *)&candidate->answer + candidate->got,
+                     sizeof candidate->answer - candidate->got, MSG_DONTWAIT);
 
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
-        return rd_left_ms(visitor->came_ms + VISITOR_MS) == 0 ? VISITOR_LEFT : VISITOR_WAITS;
+        return rd_left_ms(candidate->came_ms + PROOF_MS) == 0 ? PROOF_FAILED : PROOF_PENDING;
     if (n <= 0)
-        return VISITOR_LEFT;
-    visitor->got += (size_t)n;
-    if (memcmp(&visitor->answer, MAGIC, visitor->got < 8 ? visitor->got : 8) != 0)
-        return VISITOR_LEFT;
-    if (visitor->got < sizeof visitor->answer)
-        return VISITOR_WAITS;
-    if (answer_is_proved(visitor, key, said_p) && visitor->answer.version == htole32(VERSION))
-        return VISITOR_PROVED;
-    refuse(visitor->fd,
-           visitor->answer.version == htole32(VERSION) ? VERDICT_REFUSED : VERDICT_VERSION);
-    return VISITOR_LEFT;
+        return PROOF_FAILED;
+    candidate->got += (size_t)n;
+    if (memcmp(&candidate->answer, MAGIC, candidate->got < 8 ? candidate->got : 8) != 0)
+        return PROOF_FAILED;
+    if (candidate->got < sizeof candidate->answer)
+        return PROOF_PENDING;
+    if (answer_is_proved(candidate, key, said_p) && candidate->answer.version == htole32(VERSION))
+        return PROOF_GIVEN;
+    refuse(candidate->fd,
+           candidate->answer.version == htole32(VERSION) ? VERDICT_REFUSED : VERDICT_VERSION);
+    return PROOF_FAILED;
 }
 
 /* In the order in which they came. */
 typedef struct {
-    visitor_t of[VISITORS_MAX];
+    candidate_t of[CANDIDATES_MAX];
     size_t count;
     size_t most;
     unsigned turned_away;
-} visitors_t;
+} candidates_t;
 
-static void take_out(visitors_t *visitors, size_t i)
+static void remove_at(candidates_t *candidates, size_t i)
 {
-    visitors->count--;
-    memmove(&visitors->of[i], &visitors->of[i + 1], (visitors->count - i) * sizeof *visitors->of);
+    candidates->count--;
+    memmove(&candidates->of[i], &candidates->of[i + 1],
+            (candidates->count - i) * sizeof *candidates->of);
 }
 
-static void leave(visitors_t *visitors, size_t i)
+static void turn_away(candidates_t *candidates, size_t i)
 {
-    close(visitors->of[i].fd);
-    take_out(visitors, i);
-    visitors->turned_away++;
+    close(candidates->of[i].fd);
+    remove_at(candidates, i);
+    candidates->turned_away++;
 }
 
 /* Half of the descriptors, as the link needs some, too. */
-static size_t most_visitors(void)
+static size_t max_candidates(void)
 {
     struct rlimit limit;
 
-    if (getrlimit(RLIMIT_NOFILE, &limit) < 0 || limit.rlim_cur > 2 * VISITORS_MAX + 16)
-        return VISITORS_MAX;
+    if (getrlimit(RLIMIT_NOFILE, &limit) < 0 || limit.rlim_cur > 2 * CANDIDATES_MAX + 16)
+        return CANDIDATES_MAX;
     return limit.rlim_cur > 24 ? (size_t)limit.rlim_cur / 2 - 8 : 4;
 }
 
 /* Whoever has been in longest gives way, but not before he had the time to prove himself. */
-static bool has_room(const visitors_t *visitors)
+static bool has_room(const candidates_t *candidates)
 {
-    return visitors->count < visitors->most || rd_left_ms(visitors->of[0].came_ms + GRACE_MS) == 0;
+    return candidates->count < candidates->most ||
+           rd_left_ms(candidates->of[0].came_ms + GRACE_MS) == 0;
 }
 
-static void let_in(visitors_t *visitors, int door)
+static void accept_candidates(candidates_t *candidates, int listener)
 {
-    for (int i = 0; i < ACCEPTS_MAX && has_room(visitors); i++) {
+    for (int i = 0; i < ACCEPTS_MAX && has_room(candidates); i++) {
         int fd;
 
-        if (visitors->count == visitors->most)
-            leave(visitors, 0);
-        fd = accept4(door, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        if (candidates->count == candidates->most)
+            turn_away(candidates, 0);
+        fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (fd < 0)
             return;
-        if (greet(fd, &visitors->of[visitors->count]))
-            visitors->count++;
+        if (send_challenge(fd, &candidates->of[candidates->count]))
+            candidates->count++;
         else
             close(fd);
     }
 }
 
 /* The oldest is the next who must leave, or may have to. */
-static int next_deadline(const visitors_t *visitors, int64_t deadline)
+static int next_deadline(const candidates_t *candidates, int64_t deadline)
 {
     int64_t next = deadline;
 
-    if (visitors->count > 0)
-        next = visitors->of[0].came_ms + (has_room(visitors) ? VISITOR_MS : GRACE_MS);
+    if (candidates->count > 0)
+        next = candidates->of[0].came_ms + (has_room(candidates) ? PROOF_MS : GRACE_MS);
     return rd_left_ms(next < deadline ? next : deadline);
 }
 
 /* Waits for one who has the key. His socket, or -1. */
-static int await_proof(int door, const rd_key_t *key, int stop, int64_t deadline,
-                       visitors_t *visitors, visitor_t *visitor_p, said_t *said_p, rd_why_t *why)
+static int await_proof(int listener, const rd_key_t *key, int stop, int64_t deadline,
+                       candidates_t *candidates, candidate_t *candidate_p, said_t *said_p,
+                       rd_why_t *why)
 {
     while (rd_left_ms(deadline) > 0) {
-        struct pollfd polled[VISITORS_MAX + 2] = {
+        struct pollfd polled[CANDIDATES_MAX + 2] = {
             {.fd = stop, .events = POLLIN},
-            {.fd = has_room(visitors) ? door : -1, .events = POLLIN}};
+            {.fd = has_room(candidates) ? listener : -1, .events = POLLIN}};
 
-        for (size_t i = 0; i < visitors->count; i++)
-            polled[2 + i] = (struct pollfd){.fd = visitors->of[i].fd, .events = POLLIN};
-        (void)poll(polled, 2 + visitors->count, next_deadline(visitors, deadline));
+        for (size_t i = 0; i < candidates->count; i++)
+            polled[2 + i] = (struct pollfd){.fd = candidates->of[i].fd, .events = POLLIN};
+        (void)poll(polled, 2 + candidates->count, next_deadline(candidates, deadline));
         if (polled[0].revents)
             return (void)rd_because_of(why, RD_CAUSE_STOPPED, "stopped"), -1;
-        for (size_t i = visitors->count; i-- > 0;) {
-            visit_t is = visit(&visitors->of[i], key, said_p);
+        for (size_t i = candidates->count; i-- > 0;) {
+            proof_state_t is = read_answer(&candidates->of[i], key, said_p);
 
-            if (is == VISITOR_PROVED) {
-                *visitor_p = visitors->of[i];
-                take_out(visitors, i);
-                return visitor_p->fd;
+            if (is == PROOF_GIVEN) {
+                *candidate_p = candidates->of[i];
+                remove_at(candidates, i);
+                return candidate_p->fd;
             }
-            if (is == VISITOR_LEFT)
-                leave(visitors, i);
+            if (is == PROOF_FAILED)
+                turn_away(candidates, i);
         }
         if (polled[1].revents)
-            let_in(visitors, door);
+            accept_candidates(candidates, listener);
     }
     (void)rd_because_of(why, RD_CAUSE_LOST, "nobody with the key has connected in time%s",
-                        visitors->turned_away > 0 ? " (others have, and were turned away)" : "");
+                        candidates->turned_away > 0 ? " (others have, and were turned away)" : "");
     return -1;
 }
 
 /* What the consumer holds open for the producer. */
 typedef struct {
     bw_shm_listener_t shm; /* fd -1: none */
-    rd_meet_t rdma;        /* without a meeting: none */
-} doors_t;
+    rd_rdma_t rdma;        /* without a connection: none */
+} listeners_t;
 
 /* Without one of them the producer sees that the carrier is not to be had. */
-static void open_doors(doors_t *doors, uint32_t carriers, int socket, int stop)
+static void open_listeners(listeners_t *listeners, uint32_t carriers, int socket, int stop)
 {
     bw_error_t error = {0};
     rd_why_t ignored;
 
     if (carriers & RD_CARRIER_SHM)
-        (void)bw_shm_listen(NULL, &doors->shm, &error);
+        (void)bw_shm_listen(NULL, &listeners->shm, &error);
     if (carriers & RD_CARRIER_RDMA)
-        (void)rd_meet_listen(&doors->rdma, socket, stop, rd_now_ms() + RDMA_MS, &ignored);
+        (void)rd_rdma_listen(&listeners->rdma, socket, stop, rd_now_ms() + RDMA_MS, &ignored);
 }
 
-static void close_doors(doors_t *doors)
+static void close_listeners(listeners_t *listeners)
 {
-    bw_shm_listener_close(&doors->shm);
-    rd_meet_end(&doors->rdma);
+    bw_shm_listener_close(&listeners->shm);
+    rd_rdma_close(&listeners->rdma);
 }
 
-static bool make_verdict(const rd_key_t *key, const rd_terms_t *terms, const doors_t *doors,
+static bool make_verdict(const rd_key_t *key, const rd_terms_t *terms, const listeners_t *listeners,
                          said_t *said, verdict_t *verdict_p)
 {
-    const bw_shm_listener_t *shm = &doors->shm;
-    const rd_meet_t *rdma = &doors->rdma;
+    const bw_shm_listener_t *shm = &listeners->shm;
+    const rd_rdma_t *rdma = &listeners->rdma;
 
     *verdict_p = (verdict_t){.verdict = htole32(VERDICT_WELCOME),
                              .carriers = htole32(terms->carriers),
@@ -380,7 +383,7 @@ static bool make_verdict(const rd_key_t *key, const rd_terms_t *terms, const doo
         memcpy(verdict_p->address, shm->address, shm->address_len);
         memcpy(verdict_p->token, shm->token, sizeof verdict_p->token);
     }
-    if (rdma->meeting) {
+    if (rdma->connection) {
         verdict_p->rdma_port = htole32(rdma->report.port);
         memcpy(verdict_p->rdma_token, rdma->report.token, sizeof verdict_p->rdma_token);
     }
@@ -389,16 +392,17 @@ static bool make_verdict(const rd_key_t *key, const rd_terms_t *terms, const doo
 }
 
 /* Takes what the producer has chosen; `text` becomes the reason for the carrier. */
-static bool take_choice(int socket, uint32_t carrier, doors_t *doors, const proof_t *proof,
+static bool take_choice(int socket, uint32_t carrier, listeners_t *listeners, const proof_t *proof,
                         rd_hop_t *hop_p, rd_why_t *why)
 {
-    bw_shm_listener_t *shm = &doors->shm;
+    bw_shm_listener_t *shm = &listeners->shm;
     bw_error_t error = {0};
 
     if (carrier == RD_CARRIER_TCP)
         return adopt(socket, proof, hop_p, why);
-    if (carrier == RD_CARRIER_RDMA && doors->rdma.meeting)
-        return rd_meet_link(&doors->rdma, proof->stop, rd_now_ms() + RDMA_MS, &hop_p->link, why) &&
+    if (carrier == RD_CARRIER_RDMA && listeners->rdma.connection)
+        return rd_rdma_take(&listeners->rdma, proof->stop, rd_now_ms() + RDMA_MS, &hop_p->link,
+                            why) &&
                is_over_rdma(hop_p);
     if (carrier != RD_CARRIER_SHM || shm->fd < 0)
         return rd_because(why, "the producer chose a carrier that was not offered");
@@ -409,7 +413,8 @@ static bool take_choice(int socket, uint32_t carrier, doors_t *doors, const proo
     return true;
 }
 
-static bool settle(int socket, doors_t *doors, const proof_t *proof, rd_hop_t *hop_p, rd_why_t *why)
+static bool settle(int socket, listeners_t *listeners, const proof_t *proof, rd_hop_t *hop_p,
+                   rd_why_t *why)
 {
     int64_t deadline = rd_now_ms() + SETTLE_MS;
     int stop = proof->stop;
@@ -430,9 +435,9 @@ static bool settle(int socket, doors_t *doors, const proof_t *proof, rd_hop_t *h
     if (carrier == RD_CARRIER_TCP) {
         settled.carrier = choice.carrier;
         return rd_write_all(socket, &settled, sizeof settled, stop, deadline, why) &&
-               take_choice(socket, carrier, doors, proof, hop_p, why);
+               take_choice(socket, carrier, listeners, proof, hop_p, why);
     }
-    taken = take_choice(socket, carrier, doors, proof, hop_p, why);
+    taken = take_choice(socket, carrier, listeners, proof, hop_p, why);
     settled.carrier = taken ? choice.carrier : 0;
     if (!taken)
         set_text(settled.text, sizeof settled.text, why->text);
@@ -448,41 +453,41 @@ static bool settle(int socket, doors_t *doors, const proof_t *proof, rd_hop_t *h
     return false;
 }
 
-bool rd_hop_accept(int door, const rd_key_t *key, const rd_terms_t *terms, int stop,
-                   int64_t deadline, unsigned *strangers_p, rd_hop_t *hop_p, rd_why_t *why)
+bool rd_hop_accept(int listener, const rd_key_t *key, const rd_terms_t *terms, int stop,
+                   int64_t deadline, unsigned *turned_away_p, rd_hop_t *hop_p, rd_why_t *why)
 {
-    visitors_t visitors = {.most = most_visitors()};
-    visitor_t visitor = {0};
-    doors_t doors = {.shm = {.fd = -1}};
+    candidates_t candidates = {.most = max_candidates()};
+    candidate_t candidate = {0};
+    listeners_t listeners = {.shm = {.fd = -1}};
     said_t said;
     verdict_t verdict;
     rd_hop_t hop = {.side = -1};
     proof_t proof = {.key = key, .said = &said, .is_consumer = true, .stop = stop};
-    int socket = await_proof(door, key, stop, deadline, &visitors, &visitor, &said, why);
+    int socket = await_proof(listener, key, stop, deadline, &candidates, &candidate, &said, why);
     bool done = socket >= 0;
 
     if (done) {
         rd_tune(socket);
         hop.terms = (rd_terms_t){
-            .block = le32toh(visitor.answer.block),
-            .flags = (uint8_t)(le32toh(visitor.answer.flags) | (terms->flags & RD_TERM_TLS)),
-            .carriers = terms->carriers & le32toh(visitor.answer.carriers)};
+            .block = le32toh(candidate.answer.block),
+            .flags = (uint8_t)(le32toh(candidate.answer.flags) | (terms->flags & RD_TERM_TLS)),
+            .carriers = terms->carriers & le32toh(candidate.answer.carriers)};
         hop.terms.carriers = carriers_of(&hop.terms);
         if (hop.terms.block < RD_BLOCK_MIN || hop.terms.block > RD_BLOCK_MAX)
             done = rd_because(why, "the producer wants blocks of %u bytes", hop.terms.block);
         if (done)
-            open_doors(&doors, hop.terms.carriers, socket, stop);
-        done = done && make_verdict(key, &hop.terms, &doors, &said, &verdict) &&
+            open_listeners(&listeners, hop.terms.carriers, socket, stop);
+        done = done && make_verdict(key, &hop.terms, &listeners, &said, &verdict) &&
                rd_write_all(socket, &verdict, sizeof verdict, stop, rd_now_ms() + SETTLE_MS, why) &&
-               settle(socket, &doors, &proof, &hop, why);
+               settle(socket, &listeners, &proof, &hop, why);
         if (!done)
             close(socket);
     }
-    close_doors(&doors);
-    if (strangers_p)
-        *strangers_p = visitors.turned_away;
-    while (visitors.count > 0)
-        leave(&visitors, 0);
+    close_listeners(&listeners);
+    if (turned_away_p)
+        *turned_away_p = candidates.turned_away;
+    while (candidates.count > 0)
+        turn_away(&candidates, 0);
     if (done)
         *hop_p = hop;
     return done;
@@ -550,7 +555,7 @@ static bool introduce(int socket, const char *peer, const rd_key_t *key, rd_term
     return verdict_is_good(peer, key, verdict_p, said_p, why);
 }
 
-static bool join_shm(const verdict_t *verdict, rd_hop_t *hop_p, rd_why_t *why)
+static bool connect_shm(const verdict_t *verdict, rd_hop_t *hop_p, rd_why_t *why)
 {
     bw_error_t error = {0};
     uint32_t len = le32toh(verdict->address_len);
@@ -565,21 +570,21 @@ static bool join_shm(const verdict_t *verdict, rd_hop_t *hop_p, rd_why_t *why)
     return rd_because_link(why, "", &error);
 }
 
-static bool join_rdma(const verdict_t *verdict, int socket, int stop, rd_hop_t *hop_p,
-                      choice_t *choice_p, rd_why_t *why)
+static bool connect_rdma(const verdict_t *verdict, int socket, int stop, rd_hop_t *hop_p,
+                         choice_t *choice_p, rd_why_t *why)
 {
     uint32_t port = le32toh(verdict->rdma_port);
     int64_t deadline = rd_now_ms() + RDMA_MS;
-    rd_meet_t meet;
+    rd_rdma_t rdma;
     bool done;
 
     if (port == 0 || port > 65535)
         return rd_because(why, "none there");
-    done = rd_meet_connect(&meet, socket, (uint16_t)port, verdict->rdma_token,
+    done = rd_rdma_connect(&rdma, socket, (uint16_t)port, verdict->rdma_token,
                            rd_ring_bytes(hop_p->terms.block), stop, deadline, why) &&
-           rd_meet_link(&meet, stop, deadline, &hop_p->link, why);
+           rd_rdma_take(&rdma, stop, deadline, &hop_p->link, why);
     if (done)
-        (void)snprintf(choice_p->text, sizeof choice_p->text, "device %.100s", meet.report.device);
+        (void)snprintf(choice_p->text, sizeof choice_p->text, "device %.100s", rdma.report.device);
     return done && is_over_rdma(hop_p);
 }
 
@@ -591,14 +596,15 @@ static bool choose(const verdict_t *verdict, int socket, int stop, rd_hop_t *hop
     rd_why_t no_shm = {.text = "not allowed"}, no_rdma = {.text = "not allowed"};
 
     *choice_p = (choice_t){0};
-    if (carriers & RD_CARRIER_SHM && join_shm(verdict, hop_p, &no_shm)) {
+    if (carriers & RD_CARRIER_SHM && connect_shm(verdict, hop_p, &no_shm)) {
         choice_p->carrier = htole32(RD_CARRIER_SHM);
         set_text(choice_p->text, sizeof choice_p->text, "same host");
         hop_p->carrier = "shm";
         hop_p->side = socket;
         return true;
     }
-    if (carriers & RD_CARRIER_RDMA && join_rdma(verdict, socket, stop, hop_p, choice_p, &no_rdma)) {
+    if (carriers & RD_CARRIER_RDMA &&
+        connect_rdma(verdict, socket, stop, hop_p, choice_p, &no_rdma)) {
         choice_p->carrier = htole32(RD_CARRIER_RDMA);
         return true;
     }

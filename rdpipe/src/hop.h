@@ -19,13 +19,13 @@
  *                                 <-        choice: the carrier that it has joined
  *   settled                       ->
  *
- * The producer proves itself first, so a stranger learns nothing from a listener. Each message is
- * of fixed size. Strangers wait beside the right one: none can hold the door. Of those who have not
- * proved themselves the oldest gives way to the next, but each has a second.
+ * The producer proves itself first, so that a listener tells others nothing. Each message is
+ * of fixed size. Strangers wait beside the right one: none can hold the listener. Of those who have
+ * not proved themselves the oldest gives way to the next, but each has a second.
  *
- * shm: the producer joins the consumer's door (native/link/shm/shm.h), which succeeds only on the
- * same host; the TCP connection stays open and tells each side of the other's end. rdma: the
- * producer connects to the consumer's device (meet.h), and the TCP connection ends. tcp: the
+ * shm: the producer joins the consumer's listener (native/link/shm/shm.h), which succeeds only on
+ * the same host; the TCP connection stays open and tells each side of the other's end. rdma: the
+ * producer connects to the consumer's device (rdma.h), and the TCP connection ends. tcp: the
  * connection itself becomes the link; if one of both wants it (RD_TERM_TLS), with TLS 1.3 in
  * between, by a key that comes of the hop's key and of all that was said.
  */
@@ -62,12 +62,12 @@ typedef struct {
 uint64_t rd_ring_bytes(uint32_t block);
 
 /*
- * Lets the one in who has the key. `door` listens; it is the caller's and stays open. Whoever does
- * not prove himself within seconds is turned away, and *strangers_p (may be NULL) counts him.
- * `terms` says what is allowed here; `hop_p->terms` is what was agreed.
+ * Lets the one in who has the key. `listener` listens; it is the caller's and stays open. Whoever
+ * does not prove himself within seconds is turned away, and *turned_away_p (may be NULL) counts
+ * him. `terms` says what is allowed here; `hop_p->terms` is what was agreed.
  */
-bool rd_hop_accept(int door, const rd_key_t *key, const rd_terms_t *terms, int stop,
-                   int64_t deadline, unsigned *strangers_p, rd_hop_t *hop_p, rd_why_t *why);
+bool rd_hop_accept(int listener, const rd_key_t *key, const rd_terms_t *terms, int stop,
+                   int64_t deadline, unsigned *turned_away_p, rd_hop_t *hop_p, rd_why_t *why);
 
 /* Takes `socket` (connected), also if it fails. `peer` names the other side in reasons. */
 bool rd_hop_join(int socket, const char *peer, const rd_key_t *key, const rd_terms_t *terms,

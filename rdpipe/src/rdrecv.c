@@ -32,33 +32,33 @@ static const struct option options[] = {RD_STREAM_OPTIONS,
                                         {"bind", 1, NULL, RD_OPTION_BIND},
                                         {NULL, 0, NULL, 0}};
 
-/* The door is closed as soon as the one with the key is in. */
+/* The listener is closed as soon as the one with the key is in. */
 static bool let_in(const rd_cli_t *cli, const char *host, uint16_t port, const rd_key_t *key,
                    rd_hop_t *hop_p, rd_why_t *why)
 {
     int64_t deadline = rd_now_ms() + (int64_t)cli->wait_s * 1000;
     uint16_t taken;
-    unsigned strangers = 0;
-    int door;
+    unsigned turned_away = 0;
+    int listener;
     bool done;
 
     (void)host;
-    if (!rd_listen(cli->bind, port, port, &door, &taken, why))
+    if (!rd_listen(cli->bind, port, port, &listener, &taken, why))
         return false;
     if (port == 0 || cli->verbose)
         rd_say(cli, "port %u", taken);
-    done = rd_hop_accept(door, key, &cli->terms, -1, deadline, &strangers, hop_p, why);
-    close(door);
-    if (strangers > 0)
-        rd_say(cli, "turned away %u who did not have the key", strangers);
+    done = rd_hop_accept(listener, key, &cli->terms, -1, deadline, &turned_away, hop_p, why);
+    close(listener);
+    if (turned_away > 0)
+        rd_say(cli, "turned away %u who did not have the key", turned_away);
     return done;
 }
 
-static void receive_all(rd_pump_t *pump, rd_stream_t *stream)
+static void receive_all(rd_transfer_t *transfer, rd_stream_t *stream)
 {
     rd_end_t output = rd_end_of(1, true);
 
-    rd_drain(pump, stream, &output, NULL);
+    rd_drain(transfer, stream, &output, NULL);
 }
 
 int main(int argc, char **argv)

@@ -49,12 +49,12 @@ static bool reach(const rd_cli_t *cli, const char *host, uint16_t port, const rd
     return rd_hop_reach(&there, key, &cli->terms, -1, hop_p, why);
 }
 
-static void send_all(rd_pump_t *pump, rd_stream_t *stream)
+static void send_all(rd_transfer_t *transfer, rd_stream_t *stream)
 {
     rd_end_t input = rd_end_of(0, false);
 
-    atomic_store(&pump->status, 0); /* whose output it is, nobody tells us */
-    rd_feed(pump, stream, &input);
+    atomic_store(&transfer->status, 0); /* whose output it is, nobody tells us */
+    rd_feed(transfer, stream, &input);
 }
 
 int main(int argc, char **argv)

@@ -202,7 +202,7 @@ void rd_streams_wait(rd_stream_t *one, rd_stream_t *other, struct pollfd *polled
         polled[i].revents = all[4 + i].revents;
 }
 
-void rd_stream_hear_out(rd_stream_t *stream, bool abort_is_enough, int64_t deadline)
+void rd_stream_discard_rest(rd_stream_t *stream, bool abort_is_enough, int64_t deadline)
 {
     rd_frame_t frame;
     const uint8_t *payload;

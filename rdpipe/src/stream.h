@@ -65,6 +65,6 @@ void rd_streams_wait(rd_stream_t *one, rd_stream_t *other, struct pollfd *polled
                      int ms);
 
 /* Throws away what comes until the other side has closed, or has said ABORT if that is enough. */
-void rd_stream_hear_out(rd_stream_t *stream, bool abort_is_enough, int64_t deadline);
+void rd_stream_discard_rest(rd_stream_t *stream, bool abort_is_enough, int64_t deadline);
 
 #endif

@@ -39,21 +39,21 @@ static inline rd_terms_t terms_of(uint32_t carriers, uint32_t block)
         .carriers = carriers, .block = block, .flags = (uint8_t)(RD_FLAG_CRC | encrypted)};
 }
 
-/* A door of this process at loopback. */
-static inline int open_door(uint16_t *port_p)
+/* A listener of this process at loopback. */
+static inline int open_listener(uint16_t *port_p)
 {
     rd_why_t why;
-    int door = -1;
+    int listener = -1;
 
-    return rd_listen("127.0.0.1", 0, 0, &door, port_p, &why) ? door : -1;
+    return rd_listen("127.0.0.1", 0, 0, &listener, port_p, &why) ? listener : -1;
 }
 
-static inline bool join_door(uint16_t port, const rd_key_t *key, const rd_terms_t *terms,
-                             rd_hop_t *hop_p, rd_why_t *why)
+static inline bool join_listener(uint16_t port, const rd_key_t *key, const rd_terms_t *terms,
+                                 rd_hop_t *hop_p, rd_why_t *why)
 {
     rd_there_t there = {.host = "127.0.0.1",
                         .port = port,
-                        .peer = "the door",
+                        .peer = "the listener",
                         .attempt_ms = LONG_MS,
                         .patient_until = rd_now_ms() + 3000};
 

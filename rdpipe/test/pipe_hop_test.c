@@ -31,65 +31,66 @@ static pid_t start_producer(uint16_t port, const char *text, uint32_t block)
         return child;
     (void)close_range(3, ~0U, 0); /* a listener that it shared with us would outlive ours */
     key = key_of(text);
-    done = join_door(port, &key, &terms, &hop, &why) && strcmp(hop.carrier, name_of(carrier)) == 0;
+    done =
+        join_listener(port, &key, &terms, &hop, &why) && strcmp(hop.carrier, name_of(carrier)) == 0;
     if (!done && strstr(why.text, "another one"))
         _exit(7);
     rd_hop_close(&hop);
     _exit(done ? 0 : 1);
 }
 
-static bool accept_one(int door, const char *text, unsigned *strangers_p, rd_hop_t *hop_p,
+static bool accept_one(int listener, const char *text, unsigned *turned_away_p, rd_hop_t *hop_p,
                        rd_why_t *why, int ms)
 {
     rd_key_t key = key_of(text);
     rd_terms_t terms = terms_of(RD_CARRIERS_ALL, RD_BLOCK_BYTES);
 
     terms.flags = RD_FLAG_CRC; /* what the producer wants is enough */
-    return rd_hop_accept(door, &key, &terms, -1, rd_now_ms() + ms, strangers_p, hop_p, why);
+    return rd_hop_accept(listener, &key, &terms, -1, rd_now_ms() + ms, turned_away_p, hop_p, why);
 }
 
 static void both_have_the_key(void)
 {
     uint16_t port;
-    int door = open_door(&port);
+    int listener = open_listener(&port);
     pid_t child = start_producer(port, GOOD, 65536);
     rd_hop_t hop = {.side = -1};
     rd_why_t why = {.text = ""};
-    unsigned strangers = 9;
+    unsigned turned_away = 9;
 
-    CHECK(accept_one(door, GOOD, &strangers, &hop, &why, LONG_MS));
-    CHECK_EQ(strangers, 0);
+    CHECK(accept_one(listener, GOOD, &turned_away, &hop, &why, LONG_MS));
+    CHECK_EQ(turned_away, 0);
     CHECK(strcmp(hop.carrier, name_of(carrier)) == 0);
     CHECK_EQ(hop.terms.block, 65536);
     CHECK_EQ(hop.terms.flags, RD_FLAG_CRC | encrypted);
     CHECK_EQ(hop.tls != NULL, encrypted != 0);
     CHECK_EQ(status_of(child), 0);
     rd_hop_close(&hop);
-    close(door);
+    close(listener);
 }
 
 /* The old tool's sender waited for ever with a wrong key. */
-static void a_wrong_key_is_told_and_the_door_stays_open(void)
+static void a_wrong_key_is_told_and_the_listener_stays_open(void)
 {
     uint16_t port;
-    int door = open_door(&port);
+    int listener = open_listener(&port);
     pid_t wrong = start_producer(port, BAD, 65536), right = -1;
     rd_hop_t hop = {.side = -1};
     rd_why_t why = {.text = ""};
-    unsigned strangers = 0;
-    bool done = accept_one(door, GOOD, &strangers, &hop, &why, 500);
+    unsigned turned_away = 0;
+    bool done = accept_one(listener, GOOD, &turned_away, &hop, &why, 500);
 
     /* On a slow machine he may come only now. */
     if (!done)
         right = start_producer(port, GOOD, 65536);
-    CHECK(!done && accept_one(door, GOOD, NULL, &hop, &why, LONG_MS));
+    CHECK(!done && accept_one(listener, GOOD, NULL, &hop, &why, LONG_MS));
     CHECK_EQ(status_of(right), 0);
     rd_hop_close(&hop);
-    close(door);
+    close(listener);
     CHECK(status_of(wrong) != 0);
 }
 
-static int knock(uint16_t port)
+static int connect_to(uint16_t port)
 {
     rd_why_t why;
     int fd = -1;
@@ -98,16 +99,16 @@ static int knock(uint16_t port)
 }
 
 /* Some say nothing, some talk HTTP, some leave; more than can wait at a time. */
-static void strangers_do_not_hold_the_door(void)
+static void others_do_not_block_the_listener(void)
 {
     uint16_t port;
-    int door = open_door(&port), fds[48];
+    int listener = open_listener(&port), fds[48];
     pid_t child;
     rd_hop_t hop = {.side = -1};
     rd_why_t why = {.text = ""};
 
     for (size_t i = 0; i < 48; i++) {
-        fds[i] = knock(port);
+        fds[i] = connect_to(port);
         CHECK(fds[i] >= 0);
         if (i % 3 == 1)
             CHECK(send(fds[i], "GET / HTTP/1.0\r\n\r\n", 18, MSG_NOSIGNAL) == 18);
@@ -115,18 +116,18 @@ static void strangers_do_not_hold_the_door(void)
             close(fds[i]);
     }
     child = start_producer(port, GOOD, 65536);
-    CHECK(accept_one(door, GOOD, NULL, &hop, &why, LONG_MS));
+    CHECK(accept_one(listener, GOOD, NULL, &hop, &why, LONG_MS));
     CHECK_EQ(status_of(child), 0);
     for (size_t i = 0; i < 48; i++)
         if (i % 3 != 2)
             close(fds[i]);
     rd_hop_close(&hop);
-    close(door);
+    close(listener);
 }
 
 /* So many connections to a port, each made again as soon as it is closed. Ends when it is killed.
  */
-static _Noreturn void keep_knocking(uint16_t port, size_t count)
+static _Noreturn void keep_connecting(uint16_t port, size_t count)
 {
     struct sockaddr_in to = {
         .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -161,60 +162,60 @@ static void strangers_that_come_again_do_not_keep_the_producer_out(void)
     CHECK(getrlimit(RLIMIT_NOFILE, &limit) == 0);
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
         uint16_t port;
-        int door = open_door(&port);
+        int listener = open_listener(&port);
         rd_hop_t hop = {.side = -1};
         rd_why_t why = {.text = ""};
-        unsigned strangers = 0;
+        unsigned turned_away = 0;
         pid_t others = fork(), child;
         bool done;
 
         if (others == 0) {
             limit.rlim_cur = limit.rlim_max;
             (void)setrlimit(RLIMIT_NOFILE, &limit);
-            keep_knocking(port, counts[i]);
+            keep_connecting(port, counts[i]);
         }
         /* They are there first. */
-        CHECK(rd_wait(door, POLLIN, -1, rd_now_ms() + LONG_MS) == RD_READY);
+        CHECK(rd_wait(listener, POLLIN, -1, rd_now_ms() + LONG_MS) == RD_READY);
         (void)poll(NULL, 0, 200);
         child = start_producer(port, GOOD, 65536);
-        done = accept_one(door, GOOD, &strangers, &hop, &why, LONG_MS / 2);
+        done = accept_one(listener, GOOD, &turned_away, &hop, &why, LONG_MS / 2);
         if (!done)
-            (void)printf("with %zu strangers: %s\n", counts[i], why.text);
+            (void)printf("with %zu turned_away: %s\n", counts[i], why.text);
         CHECK_EQ(status_of(child), 0);
         CHECK(done);
         CHECK(kill(others, SIGKILL) == 0 && status_of(others) == 128 + SIGKILL);
         rd_hop_close(&hop);
-        close(door);
+        close(listener);
     }
 }
 
-/* A recorded conversation does not open another door: each has a nonce of its own. */
+/* A recorded conversation does not open another listener: each has a nonce of its own. */
 static void a_replay_is_turned_away(void)
 {
     uint8_t challenge[48], answer[88], verdict[4];
     uint16_t port, middle_port;
-    int door = open_door(&port), middle = open_door(&middle_port), inner, outer, again;
+    int listener = open_listener(&port), middle = open_listener(&middle_port), inner, outer, again;
     int64_t deadline = rd_now_ms() + LONG_MS;
-    pid_t listener, producer;
+    pid_t consumer, producer;
     rd_why_t why = {.text = ""};
 
-    listener = fork();
-    if (listener == 0) {
+    consumer = fork();
+    if (consumer == 0) {
         rd_hop_t hop = {.side = -1};
 
-        (void)accept_one(door, GOOD, NULL, &hop, &why, LONG_MS);
+        (void)accept_one(listener, GOOD, NULL, &hop, &why, LONG_MS);
         _exit(hop.link ? 1 : 0);
     }
     producer = start_producer(middle_port, GOOD, 65536);
     CHECK(rd_wait(middle, 1 /* POLLIN */, -1, deadline) == RD_READY);
     inner = accept(middle, NULL, NULL);
-    outer = knock(port);
+    outer = connect_to(port);
     CHECK(inner >= 0 && outer >= 0);
     CHECK(rd_read_all(outer, challenge, sizeof challenge, -1, deadline, &why));
     CHECK(rd_write_all(inner, challenge, sizeof challenge, -1, deadline, &why));
     CHECK(rd_read_all(inner, answer, sizeof answer, -1, deadline, &why));
     /* The man in the middle has a good answer now; he uses it at another connection. */
-    again = knock(port);
+    again = connect_to(port);
     CHECK(rd_read_all(again, challenge, sizeof challenge, -1, deadline, &why));
     CHECK(rd_write_all(again, answer, sizeof answer, -1, deadline, &why));
     CHECK(rd_read_all(again, verdict, sizeof verdict, -1, deadline, &why));
@@ -224,10 +225,10 @@ static void a_replay_is_turned_away(void)
     close(outer);
     close(middle);
     /* It still waits for the right one. */
-    CHECK(kill(listener, SIGKILL) == 0);
-    CHECK_EQ(status_of(listener), 128 + SIGKILL);
+    CHECK(kill(consumer, SIGKILL) == 0);
+    CHECK_EQ(status_of(consumer), 128 + SIGKILL);
     CHECK_EQ(status_of(producer), 1);
-    close(door);
+    close(listener);
 }
 
 /* Who listens must prove himself, too. */
@@ -235,14 +236,14 @@ static void an_impostor_gets_nothing(void)
 {
     uint8_t greeting[48] = "rdpipe\r\n\1", answer[88], verdict[192] = {1};
     uint16_t port;
-    int door = open_door(&port), fd;
+    int listener = open_listener(&port), fd;
     int64_t deadline = rd_now_ms() + LONG_MS;
     pid_t child = start_producer(port, GOOD, 65536);
     rd_why_t why = {.text = ""};
 
     greeting[14] = 4; /* blocks of 256 KB */
-    CHECK(rd_wait(door, 1 /* POLLIN */, -1, deadline) == RD_READY);
-    fd = accept(door, NULL, NULL);
+    CHECK(rd_wait(listener, 1 /* POLLIN */, -1, deadline) == RD_READY);
+    fd = accept(listener, NULL, NULL);
     CHECK(fd >= 0);
     CHECK(rd_write_all(fd, greeting, sizeof greeting, -1, deadline, &why));
     CHECK(rd_read_all(fd, answer, sizeof answer, -1, deadline, &why));
@@ -250,7 +251,7 @@ static void an_impostor_gets_nothing(void)
     CHECK_EQ(status_of(child), 1);
     CHECK(rd_left_ms(deadline) > 0); /* by what was said, not because more did not come */
     close(fd);
-    close(door);
+    close(listener);
 }
 
 /* A consumer that is killed while we meet: that nobody listens any more is only its consequence. */
@@ -261,17 +262,17 @@ static void the_first_reason_is_told(void)
     rd_hop_t hop = {.side = -1};
     rd_why_t why = {.text = ""};
     uint16_t port;
-    int door = open_door(&port);
+    int listener = open_listener(&port);
     pid_t child = fork();
 
     if (child == 0) {
-        _exit(rd_wait(door, POLLIN, -1, rd_now_ms() + LONG_MS) == RD_READY &&
-                      accept(door, NULL, NULL) >= 0
+        _exit(rd_wait(listener, POLLIN, -1, rd_now_ms() + LONG_MS) == RD_READY &&
+                      accept(listener, NULL, NULL) >= 0
                   ? 0
                   : 1);
     }
-    close(door);
-    CHECK(!join_door(port, &key, &terms, &hop, &why));
+    close(listener);
+    CHECK(!join_listener(port, &key, &terms, &hop, &why));
     CHECK(strstr(why.text, "before a word of the pipe's protocol") != NULL);
     CHECK_EQ(status_of(child), 0);
 }
@@ -279,13 +280,13 @@ static void the_first_reason_is_told(void)
 static void nobody_comes(void)
 {
     uint16_t port;
-    int door = open_door(&port);
+    int listener = open_listener(&port);
     rd_hop_t hop = {.side = -1};
     rd_why_t why = {.text = ""};
 
-    CHECK(!accept_one(door, GOOD, NULL, &hop, &why, 10));
+    CHECK(!accept_one(listener, GOOD, NULL, &hop, &why, 10));
     CHECK(strstr(why.text, "nobody with the key") != NULL);
-    close(door);
+    close(listener);
 }
 
 static void a_key_is_long_enough_and_private(void)
@@ -317,9 +318,10 @@ static void a_key_is_long_enough_and_private(void)
 
 static const check_case_t cases[] = {
     {"both have the key", both_have_the_key},
-    {"a wrong key is told and the door stays open", a_wrong_key_is_told_and_the_door_stays_open},
-    {"strangers do not hold the door", strangers_do_not_hold_the_door},
-    {"strangers that come again do not keep the producer out",
+    {"a wrong key is told and the listener stays open",
+     a_wrong_key_is_told_and_the_listener_stays_open},
+    {"turned_away do not hold the listener", others_do_not_block_the_listener},
+    {"turned_away that come again do not keep the producer out",
      strangers_that_come_again_do_not_keep_the_producer_out},
     {"a replay is turned away", a_replay_is_turned_away},
     {"an impostor gets nothing", an_impostor_gets_nothing},

@@ -6,12 +6,12 @@
 #include <poll.h>
 #include <sys/resource.h>
 
-#include "pump.h"
+#include "transfer.h"
 
 #define KEY "a key that both sides have"
 
 typedef struct {
-    rd_pump_t pump;
+    rd_transfer_t transfer;
     rd_stream_t stream;
     pid_t child;
 } receiver_t;
@@ -61,14 +61,14 @@ static void write_stream(int fd, uint64_t total, uint64_t piece_max, uint64_t se
 }
 
 /* A producer in a child: feeds what `write_stream` gives it through a pipe. Its status is the
- * outcome of its pump. */
+ * outcome of its transfer. */
 static pid_t start_producer(uint16_t port, uint64_t total, uint64_t piece_max, int status)
 {
     pid_t child = fork(), writer;
     rd_key_t key;
     rd_terms_t terms = terms_of(carrier, 65536);
     rd_hop_t hop;
-    rd_pump_t pump;
+    rd_transfer_t transfer;
     rd_stream_t stream;
     rd_end_t input;
     rd_why_t why;
@@ -87,21 +87,21 @@ static pid_t start_producer(uint16_t port, uint64_t total, uint64_t piece_max, i
     close(ends[1]);
     key = key_of(KEY);
     terms.zstd = level;
-    if (!join_door(port, &key, &terms, &hop, &why) || !rd_pump_init(&pump, &why))
+    if (!join_listener(port, &key, &terms, &hop, &why) || !rd_transfer_init(&transfer, &why))
         _exit(91);
-    atomic_store(&pump.status, status);
+    atomic_store(&transfer.status, status);
     rd_stream_open(&stream, &hop, "the consumer");
     input = rd_end_of(ends[0], false);
-    rd_feed(&pump, &stream, &input);
+    rd_feed(&transfer, &stream, &input);
     rd_stream_close(&stream);
     (void)status_of(writer);
-    _exit((int)pump.outcome);
+    _exit((int)transfer.outcome);
 }
 
 static bool begin(receiver_t *receiver, uint64_t total, uint64_t piece_max, int status)
 {
     uint16_t port;
-    int door = open_door(&port);
+    int listener = open_listener(&port);
     rd_key_t key = key_of(KEY);
     rd_terms_t terms = terms_of(RD_CARRIERS_ALL, RD_BLOCK_BYTES);
     rd_hop_t hop;
@@ -109,9 +109,9 @@ static bool begin(receiver_t *receiver, uint64_t total, uint64_t piece_max, int 
     bool done;
 
     receiver->child = start_producer(port, total, piece_max, status);
-    done = rd_hop_accept(door, &key, &terms, -1, rd_now_ms() + LONG_MS, NULL, &hop, &why) &&
-           rd_pump_init(&receiver->pump, &why);
-    close(door);
+    done = rd_hop_accept(listener, &key, &terms, -1, rd_now_ms() + LONG_MS, NULL, &hop, &why) &&
+           rd_transfer_init(&receiver->transfer, &why);
+    close(listener);
     if (done)
         rd_stream_open(&receiver->stream, &hop, "the producer");
     return done;
@@ -120,7 +120,7 @@ static bool begin(receiver_t *receiver, uint64_t total, uint64_t piece_max, int 
 static void end(receiver_t *receiver)
 {
     rd_stream_close(&receiver->stream);
-    rd_pump_free(&receiver->pump);
+    rd_transfer_free(&receiver->transfer);
 }
 
 /* A child that compares what it reads with the stream; its status is 0 if it is that and whole. */
@@ -145,7 +145,7 @@ static void drain_into(receiver_t *receiver, int fd)
 {
     rd_end_t output = rd_end_of(fd, true);
 
-    rd_drain(&receiver->pump, &receiver->stream, &output, NULL);
+    rd_drain(&receiver->transfer, &receiver->stream, &output, NULL);
     (void)rd_end_close(&output);
 }
 
@@ -160,12 +160,12 @@ static void stream_of(uint64_t total, uint64_t piece_max, int status)
     reader = start_reader(ends[0], ends[1], total, UINT64_MAX);
     close(ends[0]);
     drain_into(&receiver, ends[1]);
-    CHECK_EQ(receiver.pump.outcome, RD_PUMP_DONE);
-    CHECK_EQ(atomic_load(&receiver.pump.bytes), total);
-    CHECK_EQ(receiver.pump.producer_status, status);
+    CHECK_EQ(receiver.transfer.outcome, RD_TRANSFER_DONE);
+    CHECK_EQ(atomic_load(&receiver.transfer.bytes), total);
+    CHECK_EQ(receiver.transfer.producer_status, status);
     CHECK_EQ(status_of(reader), 0);
     end(&receiver);
-    CHECK_EQ(status_of(receiver.child), RD_PUMP_DONE);
+    CHECK_EQ(status_of(receiver.child), RD_TRANSFER_DONE);
 }
 
 static void all_sizes(void)
@@ -211,10 +211,10 @@ static void a_reader_that_quits_ends_the_producer(void)
     reader = start_reader(ends[0], ends[1], 0, 1000000);
     close(ends[0]);
     drain_into(&receiver, ends[1]);
-    CHECK_EQ(receiver.pump.outcome, RD_PUMP_QUIT);
+    CHECK_EQ(receiver.transfer.outcome, RD_TRANSFER_QUIT);
     CHECK_EQ(status_of(reader), 0);
     end(&receiver);
-    CHECK_EQ(status_of(receiver.child), RD_PUMP_QUIT);
+    CHECK_EQ(status_of(receiver.child), RD_TRANSFER_QUIT);
 }
 
 static void no_room_is_an_error_on_both_sides(void)
@@ -225,10 +225,10 @@ static void no_room_is_an_error_on_both_sides(void)
     CHECK(full >= 0);
     CHECK(begin(&receiver, 10000000, 65536, 0));
     drain_into(&receiver, full);
-    CHECK_EQ(receiver.pump.outcome, RD_PUMP_FAULT);
-    CHECK(strstr(receiver.pump.why.text, "No space left") != NULL);
+    CHECK_EQ(receiver.transfer.outcome, RD_TRANSFER_FAULT);
+    CHECK(strstr(receiver.transfer.why.text, "No space left") != NULL);
     end(&receiver);
-    CHECK_EQ(status_of(receiver.child), RD_PUMP_FAULT);
+    CHECK_EQ(status_of(receiver.child), RD_TRANSFER_FAULT);
 }
 
 static void a_file_size_limit_is_an_error_on_both_sides(void)
@@ -246,10 +246,10 @@ static void a_file_size_limit_is_an_error_on_both_sides(void)
     CHECK(setrlimit(RLIMIT_FSIZE, &low) == 0);
     drain_into(&receiver, file);
     CHECK(setrlimit(RLIMIT_FSIZE, &old) == 0);
-    CHECK_EQ(receiver.pump.outcome, RD_PUMP_FAULT);
-    CHECK(strstr(receiver.pump.why.text, "File too large") != NULL);
+    CHECK_EQ(receiver.transfer.outcome, RD_TRANSFER_FAULT);
+    CHECK(strstr(receiver.transfer.why.text, "File too large") != NULL);
     end(&receiver);
-    CHECK_EQ(status_of(receiver.child), RD_PUMP_FAULT);
+    CHECK_EQ(status_of(receiver.child), RD_TRANSFER_FAULT);
 }
 
 /* A stream that is cut off leaves the output open: its reader must not see an end. */
@@ -261,9 +261,9 @@ static void a_killed_producer_is_no_end(void)
     CHECK(begin(&receiver, UINT64_MAX / 2, 65536, 0));
     CHECK(kill(receiver.child, SIGKILL) == 0);
     output = rd_end_of(open("/dev/null", O_WRONLY | O_CLOEXEC), true);
-    rd_drain(&receiver.pump, &receiver.stream, &output, NULL);
-    CHECK_EQ(receiver.pump.outcome, RD_PUMP_FAULT);
-    CHECK(strstr(receiver.pump.why.text, "lost") != NULL);
+    rd_drain(&receiver.transfer, &receiver.stream, &output, NULL);
+    CHECK_EQ(receiver.transfer.outcome, RD_TRANSFER_FAULT);
+    CHECK(strstr(receiver.transfer.why.text, "lost") != NULL);
     CHECK(output.fd >= 0);
     (void)rd_end_close(&output);
     CHECK_EQ(status_of(receiver.child), 128 + SIGKILL);
@@ -311,7 +311,7 @@ static uint8_t *join_by_hand(uint16_t port, uint32_t ring_bytes, uint32_t bytes,
     rd_why_t why;
     uint8_t *at;
 
-    if (!join_door(port, &key, &terms, hop, &why))
+    if (!join_listener(port, &key, &terms, hop, &why))
         _exit(91);
     rd_stream_open(stream, hop, "the consumer");
     at = rd_stream_room(stream, bytes);
@@ -383,21 +383,21 @@ static void damage_is_seen(void)
     for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
         receiver_t receiver;
         uint16_t port;
-        int door = open_door(&port);
+        int listener = open_listener(&port);
         rd_key_t key = key_of(KEY);
         rd_terms_t terms = terms_of(RD_CARRIERS_ALL, RD_BLOCK_BYTES);
         rd_hop_t hop;
         rd_why_t why;
         pid_t rogue = start_rogue(port, of[i].damage);
 
-        CHECK(rd_hop_accept(door, &key, &terms, -1, rd_now_ms() + LONG_MS, NULL, &hop, &why));
-        CHECK(rd_pump_init(&receiver.pump, &why));
+        CHECK(rd_hop_accept(listener, &key, &terms, -1, rd_now_ms() + LONG_MS, NULL, &hop, &why));
+        CHECK(rd_transfer_init(&receiver.transfer, &why));
         rd_stream_open(&receiver.stream, &hop, "the producer");
         drain_into(&receiver, open("/dev/null", O_WRONLY | O_CLOEXEC));
-        CHECK_EQ(receiver.pump.outcome, RD_PUMP_FAULT);
-        CHECK(strstr(receiver.pump.why.text, of[i].text) != NULL);
+        CHECK_EQ(receiver.transfer.outcome, RD_TRANSFER_FAULT);
+        CHECK(strstr(receiver.transfer.why.text, of[i].text) != NULL);
         end(&receiver);
-        close(door);
+        close(listener);
         CHECK_EQ(status_of(rogue), 0);
     }
 }
@@ -436,7 +436,7 @@ static pid_t start_changer(uint16_t port, int checked, int changed)
     if (write(changed, &byte, 1) != 1)
         _exit(94);
     (void)rd_stream_say(&stream, &end_frame, NULL);
-    rd_stream_hear_out(&stream, false, rd_now_ms() + 2000);
+    rd_stream_discard_rest(&stream, false, rd_now_ms() + 2000);
     _exit(0);
 }
 
@@ -445,7 +445,7 @@ static void what_was_checked_is_what_is_written(void)
     receiver_t receiver;
     int output[2], checked[2], changed[2];
     uint16_t port;
-    int door = open_door(&port);
+    int listener = open_listener(&port);
     rd_key_t key = key_of(KEY);
     rd_terms_t terms = terms_of(RD_CARRIERS_ALL, LONG_BLOCK);
     rd_hop_t hop;
@@ -469,15 +469,15 @@ static void what_was_checked_is_what_is_written(void)
         _exit(0);
     }
     close(output[0]);
-    CHECK(rd_hop_accept(door, &key, &terms, -1, rd_now_ms() + LONG_MS, NULL, &hop, &why));
-    CHECK(rd_pump_init(&receiver.pump, &why));
+    CHECK(rd_hop_accept(listener, &key, &terms, -1, rd_now_ms() + LONG_MS, NULL, &hop, &why));
+    CHECK(rd_transfer_init(&receiver.transfer, &why));
     rd_stream_open(&receiver.stream, &hop, "the producer");
     drain_into(&receiver, output[1]);
     CHECK_EQ(status_of(reader), 0);
-    CHECK_EQ(receiver.pump.outcome, RD_PUMP_DONE);
+    CHECK_EQ(receiver.transfer.outcome, RD_TRANSFER_DONE);
     end(&receiver);
     CHECK_EQ(status_of(changer), 0);
-    close(door);
+    close(listener);
     for (int i = 0; i < 2; i++) {
         close(checked[i]);
         close(changed[i]);

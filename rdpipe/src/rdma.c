@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
-#include "meet.h"
+#include "rdma.h"
 
 #include <dirent.h>
 #include <dlfcn.h>
@@ -101,16 +101,16 @@ static bool address_of(int socket, name_fn name, bw_rdma_address_t *address_p)
     return address_p->family != 0;
 }
 
-/* Waits until the meeting is in this state. */
-static bool reach(rd_meet_t *meet, bw_rdma_state_t state, int stop, int64_t deadline, rd_why_t *why)
+/* Waits until the connection is in this state. */
+static bool reach(rd_rdma_t *rdma, bw_rdma_state_t state, int stop, int64_t deadline, rd_why_t *why)
 {
     for (;;) {
-        meet->api->look(meet->meeting, &meet->report);
-        if (meet->report.state == state)
+        rdma->api->look(rdma->connection, &rdma->report);
+        if (rdma->report.state == state)
             return true;
-        if (meet->report.state == BW_RDMA_FAILED)
-            return rd_because(why, "%.*s", (int)sizeof meet->report.text, meet->report.text);
-        switch (rd_wait(meet->api->fd(meet->meeting), POLLIN, stop, deadline)) {
+        if (rdma->report.state == BW_RDMA_FAILED)
+            return rd_because(why, "%.*s", (int)sizeof rdma->report.text, rdma->report.text);
+        switch (rd_wait(rdma->api->fd(rdma->connection), POLLIN, stop, deadline)) {
         case RD_READY:
             break;
         case RD_STOPPED:
@@ -121,36 +121,36 @@ static bool reach(rd_meet_t *meet, bw_rdma_state_t state, int stop, int64_t dead
     }
 }
 
-/* A meeting has begun, or not. It is there if it has come so far. */
-static bool begin(rd_meet_t *meet, bw_status_t status, const bw_error_t *error,
+/* A connection has begun, or not. It is kept if it reaches this state. */
+static bool begin(rd_rdma_t *rdma, bw_status_t status, const bw_error_t *error,
                   bw_rdma_state_t state, int stop, int64_t deadline, rd_why_t *why)
 {
     if (status != BW_OK) {
-        meet->meeting = NULL;
+        rdma->connection = NULL;
         return rd_because_link(why, "", error);
     }
-    if (reach(meet, state, stop, deadline, why))
+    if (reach(rdma, state, stop, deadline, why))
         return true;
-    rd_meet_end(meet);
+    rd_rdma_close(rdma);
     return false;
 }
 
-bool rd_meet_listen(rd_meet_t *meet_p, int socket, int stop, int64_t deadline, rd_why_t *why)
+bool rd_rdma_listen(rd_rdma_t *rdma_p, int socket, int stop, int64_t deadline, rd_why_t *why)
 {
     bw_rdma_address_t at;
     bw_error_t error = {0};
     bw_status_t status;
 
-    *meet_p = (rd_meet_t){.api = load(why)};
-    if (!meet_p->api)
+    *rdma_p = (rd_rdma_t){.api = load(why)};
+    if (!rdma_p->api)
         return false;
     if (!address_of(socket, getsockname, &at))
         return rd_because(why, "no address to listen at: %s", strerror(errno));
-    status = meet_p->api->listen(&at, 0, 0, BW_RING_MAX_BYTES, &meet_p->meeting, &error);
-    return begin(meet_p, status, &error, BW_RDMA_LISTENING, stop, deadline, why);
+    status = rdma_p->api->listen(&at, 0, 0, BW_RING_MAX_BYTES, &rdma_p->connection, &error);
+    return begin(rdma_p, status, &error, BW_RDMA_LISTENING, stop, deadline, why);
 }
 
-bool rd_meet_connect(rd_meet_t *meet_p, int socket, uint16_t port,
+bool rd_rdma_connect(rd_rdma_t *rdma_p, int socket, uint16_t port,
                      const uint8_t token[BW_RDMA_TOKEN_BYTES], uint64_t ring_bytes, int stop,
                      int64_t deadline, rd_why_t *why)
 {
@@ -158,29 +158,29 @@ bool rd_meet_connect(rd_meet_t *meet_p, int socket, uint16_t port,
     bw_error_t error = {0};
     bw_status_t status;
 
-    *meet_p = (rd_meet_t){.api = load(why)};
-    if (!meet_p->api)
+    *rdma_p = (rd_rdma_t){.api = load(why)};
+    if (!rdma_p->api)
         return false;
     if (!address_of(socket, getpeername, &to))
         return rd_because(why, "no address to connect to: %s", strerror(errno));
     to.port = port;
-    status = meet_p->api->connect(NULL, &to, token, ring_bytes, (uint32_t)rd_left_ms(deadline),
-                                  &meet_p->meeting, &error);
-    return begin(meet_p, status, &error, BW_RDMA_LINKED, stop, deadline, why);
+    status = rdma_p->api->connect(NULL, &to, token, ring_bytes, (uint32_t)rd_left_ms(deadline),
+                                  &rdma_p->connection, &error);
+    return begin(rdma_p, status, &error, BW_RDMA_LINKED, stop, deadline, why);
 }
 
-bool rd_meet_link(rd_meet_t *meet, int stop, int64_t deadline, bw_link_t **link_p, rd_why_t *why)
+bool rd_rdma_take(rd_rdma_t *rdma, int stop, int64_t deadline, bw_link_t **link_p, rd_why_t *why)
 {
-    if (!reach(meet, BW_RDMA_LINKED, stop, deadline, why))
+    if (!reach(rdma, BW_RDMA_LINKED, stop, deadline, why))
         return false;
-    *link_p = meet->api->take(meet->meeting);
-    meet->meeting = NULL;
+    *link_p = rdma->api->take(rdma->connection);
+    rdma->connection = NULL;
     return true;
 }
 
-void rd_meet_end(rd_meet_t *meet)
+void rd_rdma_close(rd_rdma_t *rdma)
 {
-    if (meet->meeting)
-        meet->api->close(meet->meeting, NULL);
-    meet->meeting = NULL;
+    if (rdma->connection)
+        rdma->api->close(rdma->connection, NULL);
+    rdma->connection = NULL;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef RD_SQUEEZE_H
-#define RD_SQUEEZE_H
+#ifndef RD_COMPRESS_H
+#define RD_COMPRESS_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -18,16 +18,16 @@ typedef struct {
     void *context;
     uint8_t *block; /* what is compressed, or what came out */
     size_t size;
-    bool packs;
-} rd_squeeze_t;
+    bool compresses;
+} rd_compressor_t;
 
 /* For blocks of at most `size` bytes, one way. False: no memory. */
-bool rd_squeeze_open(rd_squeeze_t *squeeze_p, size_t size, int level, bool packs);
-void rd_squeeze_close(rd_squeeze_t *squeeze);
+bool rd_compressor_open(rd_compressor_t *compressor_p, size_t size, int level, bool compresses);
+void rd_compressor_close(rd_compressor_t *compressor);
 
 /* Packs `len` bytes of its block; 0 if they would not become fewer. */
-size_t rd_squeeze_pack(rd_squeeze_t *squeeze, size_t len, uint8_t *to);
+size_t rd_compress(rd_compressor_t *compressor, size_t len, uint8_t *to);
 /* Unpacks into its block. True if exactly `wanted` bytes came out. */
-bool rd_squeeze_unpack(rd_squeeze_t *squeeze, const uint8_t *from, size_t len, size_t wanted);
+bool rd_decompress(rd_compressor_t *compressor, const uint8_t *from, size_t len, size_t wanted);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef RD_PUMP_H
-#define RD_PUMP_H
+#ifndef RD_TRANSFER_H
+#define RD_TRANSFER_H
 
 #include <stdatomic.h>
 
@@ -15,10 +15,10 @@
  */
 
 typedef enum {
-    RD_PUMP_DONE,  /* the whole stream was taken by the other side */
-    RD_PUMP_QUIT,  /* the consumer wanted no more, as a broken pipe */
-    RD_PUMP_FAULT, /* the stream is not whole: `why` */
-    RD_PUMP_RUNS
+    RD_TRANSFER_DONE,  /* the whole stream was taken by the other side */
+    RD_TRANSFER_QUIT,  /* the consumer wanted no more, as a broken pipe */
+    RD_TRANSFER_FAULT, /* the stream is not whole: `why` */
+    RD_TRANSFER_RUNS
 } rd_outcome_t;
 
 #define RD_STATUS_UNKNOWN (-1)
@@ -28,7 +28,7 @@ typedef struct {
     /* written by others */
     _Atomic bool stop;  /* end with a fault */
     _Atomic int status; /* feed: the producer's exit status, RD_STATUS_UNKNOWN until it is known */
-    /* written by the pump */
+    /* written by the transfer */
     _Atomic uint64_t bytes;
     _Atomic uint64_t size;  /* feed: how many there will be, 0: nobody knows */
     _Atomic bool has_ended; /* drain: the stream is whole, the consumer has it all */
@@ -38,19 +38,19 @@ typedef struct {
     void *of;
     rd_outcome_t outcome;
     rd_why_t why; /* of a fault; with QUIT and ABORT what the other side said */
-} rd_pump_t;
+} rd_transfer_t;
 
-bool rd_pump_init(rd_pump_t *pump, rd_why_t *why);
-void rd_pump_free(rd_pump_t *pump);
+bool rd_transfer_init(rd_transfer_t *transfer, rd_why_t *why);
+void rd_transfer_free(rd_transfer_t *transfer);
 /* From any thread. */
-void rd_pump_wake(rd_pump_t *pump);
+void rd_transfer_wake(rd_transfer_t *transfer);
 
 /* Reads `input` to its end. Closes it. */
-void rd_feed(rd_pump_t *pump, rd_stream_t *to, rd_end_t *input);
+void rd_feed(rd_transfer_t *transfer, rd_stream_t *to, rd_end_t *input);
 
 /* Writes to `output` (its fd may be -1) and sends on to `forward` (may be NULL). Closes the output
  * when the stream has ended; when it is cut off the output stays open, so that its reader does not
  * take what came for the whole. */
-void rd_drain(rd_pump_t *pump, rd_stream_t *from, rd_end_t *output, rd_stream_t *forward);
+void rd_drain(rd_transfer_t *transfer, rd_stream_t *from, rd_end_t *output, rd_stream_t *forward);
 
 #endif

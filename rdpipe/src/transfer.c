@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include "transfer.h"
+
+#include <errno.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+bool rd_transfer_init(rd_transfer_t *transfer, rd_why_t *why)
+{
+    *transfer = (rd_transfer_t){.outcome = RD_TRANSFER_RUNS};
+    atomic_init(&transfer->status, RD_STATUS_UNKNOWN);
+    transfer->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (transfer->wake < 0)
+        return rd_because(why, "eventfd: %s", strerror(errno));
+    return true;
+}
+
+void rd_transfer_free(rd_transfer_t *transfer)
+{
+    if (transfer->wake >= 0)
+        close(transfer->wake);
+    transfer->wake = -1;
+}
+
+void rd_transfer_wake(rd_transfer_t *transfer)
+{
+    (void)eventfd_write(transfer->wake, 1);
+}
