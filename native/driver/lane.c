@@ -103,7 +103,7 @@ static void after_gone(lane_t *lane)
 {
     bw_link_t *link = lane->pump->link;
 
-    if (!lane->pump->is_dry)
+    if (!lane->pump->input_drained)
         return;
     if (strcmp(link->ops->kind, "shm") == 0 || now_ms() - lane->gone_at_ms > SILENCE_MAX_MS) {
         end(lane, "connection_closed");
@@ -160,7 +160,7 @@ void lane_timeout(lane_t *lane)
 {
     if (lane->is_closing)
         end(lane, "local_close");
-    else if (lane->pump->is_dry && lane->pump->bytes_read == lane->read_at_check)
+    else if (lane->pump->input_drained && lane->pump->bytes_read == lane->read_at_check)
         end(lane, "connection_closed");
     else
         lane_after(lane, pump_wake(lane->pump));

@@ -43,15 +43,15 @@ typedef struct {
     uint64_t wakeups;               /* times that the poller called us */
 
     bool is_lane;
-    bool is_paused;   /* there is a frame, but no credit for it: not read until pump_credit */
-    bool has_run_out; /* the credit has just been used up: the owner must be told */
-    bool is_dry;      /* the last reading has left nothing, or half a frame */
-    bool is_deaf;     /* what comes is thrown away, and needs no credit */
-    bool is_mute;     /* what shall go out is thrown away, and counted in `lost` */
-    bool has_end;     /* the peer has said its last word */
-    bool said_end;    /* we have */
-    uint32_t largest; /* bytes of a frame that may come in on a lane */
-    bw_parts_t parts; /* binaries that come in on it in many frames */
+    bool is_paused;       /* there is a frame, but no credit for it: not read until pump_credit */
+    bool has_run_out;     /* the credit has just been used up: the owner must be told */
+    bool input_drained;   /* the last reading has left nothing, or half a frame */
+    bool discards_input;  /* what comes is thrown away, and needs no credit */
+    bool discards_output; /* what shall go out is thrown away, and counted in `lost` */
+    bool has_end;         /* the peer has said its last word */
+    bool said_end;        /* we have */
+    uint32_t largest;     /* bytes of a frame that may come in on a lane */
+    bw_parts_t parts;     /* binaries that come in on it in many frames */
     int64_t credit_frames, credit_bytes; /* what may still be given to the owner */
     uint64_t lost;                       /* bytes of frames that were thrown away */
     const char *reason;                  /* of PUMP_FAILED, if it is not the link that failed */

@@ -22,7 +22,7 @@
 
 static void use_credit(bw_pump_t *pump, uint64_t len)
 {
-    if (!pump->is_lane || pump->is_deaf)
+    if (!pump->is_lane || pump->discards_input)
         return;
     pump->credit_frames--;
     pump->credit_bytes -= (int64_t)len;
@@ -64,7 +64,7 @@ static void give_whole(bw_pump_t *pump, char *head, ErlDrvSizeT head_len, ErlDrv
 {
     ErlDrvSizeT len = (ErlDrvSizeT)binary->orig_size;
 
-    if (!pump->is_deaf)
+    if (!pump->discards_input)
         driver_output_binary(pump->port, head, head_len, binary, 0, len);
     use_credit(pump, (uint64_t)len);
     driver_free_binary(binary);
@@ -168,7 +168,7 @@ static pump_result_t judge(bw_pump_t *pump, const bw_frame_t *frame)
 /* A lane's frame that is whole, to the VM, which only copies it. */
 static void deliver(bw_pump_t *pump, const bw_frame_t *frame, const uint8_t *at)
 {
-    if (!pump->is_deaf)
+    if (!pump->discards_input)
         driver_output(pump->port, (char *)(uintptr_t)(at + BW_FRAME_HEADER_BYTES), frame->len);
     use_credit(pump, frame->len);
 }
@@ -331,7 +331,7 @@ pump_result_t pump_receive_within(bw_pump_t *pump, budget_t *budget)
 {
     pump_result_t result = receive_pieces(pump, budget);
 
-    pump->is_dry = result == PUMP_IDLE;
+    pump->input_drained = result == PUMP_IDLE;
     pump->is_paused = result == PUMP_PAUSED;
     return result;
 }

@@ -41,7 +41,8 @@ static inline uint64_t least(uint64_t left, uint64_t right)
  * are, else a frame that is larger than what a lane's owner grants at once would never come. */
 static inline bool has_credit(const bw_pump_t *pump)
 {
-    return !pump->is_lane || pump->is_deaf || (pump->credit_frames > 0 && pump->credit_bytes > 0);
+    return !pump->is_lane || pump->discards_input ||
+           (pump->credit_frames > 0 && pump->credit_bytes > 0);
 }
 
 /* ---- pump_out.c ---- */

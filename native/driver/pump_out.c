@@ -141,7 +141,7 @@ bool pump_send(bw_pump_t *pump, ErlIOVec *ev)
         return false;
     }
     size = bw_frame_size((uint32_t)ev->size);
-    if (pump->is_mute) {
+    if (pump->discards_output) {
         pump->lost += size;
         return true;
     }
@@ -180,7 +180,7 @@ bool pump_end(bw_pump_t *pump)
     SysIOVec iov = {.iov_base = (char *)header, .iov_len = sizeof header};
     uint64_t done = 0;
 
-    if (pump->is_mute)
+    if (pump->discards_output)
         return true;
     pump->said_end = true;
     bw_frame_put_header(header, BW_FRAME_END, 0);
@@ -197,8 +197,8 @@ bool pump_end(bw_pump_t *pump)
 
 void pump_close(bw_pump_t *pump, bool deaf)
 {
-    pump->is_mute = true;
-    pump->is_deaf = deaf;
+    pump->discards_output = true;
+    pump->discards_input = deaf;
     pump->credit_frames = pump->credit_bytes = 0;
     pump->half_ring *= 2;
     set_busy(pump, true);
@@ -208,7 +208,7 @@ void pump_mute(bw_pump_t *pump)
 {
     uint64_t queued = driver_sizeq(pump->port);
 
-    pump->is_mute = true;
+    pump->discards_output = true;
     pump->lost += queued;
     if (queued > 0)
         driver_deq(pump->port, queued);

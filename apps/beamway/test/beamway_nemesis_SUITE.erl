@@ -98,7 +98,7 @@ is_disconnected(Peer) ->
 
 %% Drivers that lose a frame now and then, or give one twice, or forget to ring.
 bad_drivers(Config) ->
-    Output = <<"    if (!pump->is_deaf && (frame->kind == BW_FRAME_DATA || pump->is_lane))\n">>,
+    Output = <<"    if (!pump->discards_input && (frame->kind == BW_FRAME_DATA || pump->is_lane))\n">>,
     Twice = <<"    if (frame->kind == BW_FRAME_DATA && pump->frames_in % 5000 == 0)\n"
               "        driver_output(pump->port, (char *)(uintptr_t)(at + BW_FRAME_HEADER_BYTES), frame->len);\n", Output/binary>>,
     Lose = <<"    if (frame->kind == BW_FRAME_DATA && pump->frames_in % 5000 != 0)\n">>,
