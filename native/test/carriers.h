@@ -3,9 +3,9 @@
 #define BW_TEST_CARRIERS_H
 
 /*
- * The carriers whose two ends can stand in one process, so that the same cases run over each: a
- * program has a table of cases and `CARRIERS_MAIN(cases)`, and a case opens its link by
- * `open_ends`. (rdma needs a device and two processes: rdma_ends.h.)
+ * The carriers, with both ends in one process, so that the same cases run over each: a program has
+ * a table of cases and `CARRIERS_MAIN(cases)`, and a case opens its link by `open_ends`. rdma runs
+ * over fake verbs (BW_TEST_RDMA, if there are the headers); over a device: rdma_ends.h.
  */
 #include <errno.h>
 #include <netinet/in.h>
@@ -17,6 +17,9 @@
 
 #include "check.h"
 #include "rings.h"
+#ifdef BW_TEST_RDMA
+#include "rdma_open.h"
+#endif
 
 #include "../link/tcp/tcp.h"
 
@@ -81,18 +84,29 @@ static inline bool open_tcp_link(uint64_t ring_bytes, bw_link_t **one_p, bw_link
 typedef struct {
     const char *kind;
     bool (*open)(uint64_t ring_bytes, bw_link_t **one_p, bw_link_t **other_p, bw_error_t *error_p);
-    int descriptors;     /* of one end */
-    bool is_shared;      /* both ends see one ring: what is written can be read at once, and room
-                            comes by the byte */
-    bool tells_of_death; /* a process that ends without a word ends the stream all the same */
+    int descriptors;      /* of one end */
+    bool is_shared;       /* both ends see one ring: what is written can be read at once, and room
+                             comes by the byte */
+    bool tells_of_death;  /* a process that ends without a word ends the stream all the same */
+    int (*at_rest)(void); /* the descriptors that are open when the carrier's own thread has nothing
+                             left to do; that thread does not outlive a fork. NULL: it has none */
 } carrier_t;
 
 static const carrier_t carriers[] = {
-    {"shm", open_link, 3, true, false},
-    {"tcp", open_tcp_link, 3, false, true},
+    {"shm", open_link, 3, true, false, NULL},
+    {"tcp", open_tcp_link, 3, false, true, NULL},
+#ifdef BW_TEST_RDMA
+    {"rdma", open_rdma_link, 5, false, true, descriptors_at_rest},
+#endif
 };
 
 static const carrier_t *carrier; /* of the running case */
+
+/* The descriptors of this process; what was closed is not among them. */
+static inline int held_descriptors(void)
+{
+    return carrier->at_rest ? carrier->at_rest() : open_descriptors();
+}
 
 /* Two ends of one link over the carrier of the running case. False: *error_p says why. */
 static inline bool open_ends(uint64_t ring_bytes, bw_link_t **one_p, bw_link_t **other_p,
@@ -137,12 +151,32 @@ static inline bw_link_t *take_end(pair_t *pair, int side)
 
 /* ---- waiting for what is on its way ---- */
 
+/* What the owner of an end does when its descriptor is readable: what waited goes out. */
+static inline void run_end_of(bw_link_t *link)
+{
+    bw_span_t span;
+
+    link->ops->clear_event(link);
+    (void)link->ops->peek(link, &span);
+}
+
+/* What the owner of the other end does while this one is waited for: a program sets it. Over rdma
+ * nothing goes on without him. */
+static void (*meanwhile)(const bw_link_t *waited_for);
+
 /* The descriptor becomes readable, as far as this link owes a wake-up. */
 static inline bool is_readable(const bw_link_t *link)
 {
     struct pollfd poller = {.fd = link->ops->fd(link), .events = POLLIN};
+    int step = meanwhile && carrier->at_rest ? 1 : ARRIVES_MS;
 
-    return poll(&poller, 1, ARRIVES_MS) == 1;
+    for (int ms = 0; ms < ARRIVES_MS; ms += step) {
+        if (poll(&poller, 1, step) == 1)
+            return true;
+        if (step == 1)
+            meanwhile(link);
+    }
+    return false;
 }
 
 static inline bool is_quiet(const bw_link_t *link)
@@ -172,12 +206,32 @@ static inline bw_status_t await_bytes(bw_link_t *link, size_t bytes, bw_span_t *
 
 /* ---- running ---- */
 
-static inline void check_carriers(const check_case_t *cases, size_t count, int argc, char **argv)
+/* What a carrier has for as long as the process lives is there before its first case. */
+static inline bool start_carrier(void)
+{
+    bw_link_t *one = NULL, *other = NULL;
+    bw_error_t error = {0};
+
+    if (!open_ends(BW_RING_MIN_BYTES, &one, &other, &error)) {
+        printf("FAIL %s: %s: %s\n", carrier->kind, error.step, strerror(error.sys_errno));
+        check_sum.failed++;
+        return false;
+    }
+    one->ops->close(one, NULL);
+    other->ops->close(other, NULL);
+    return carrier->at_rest() >= 0;
+}
+
+/* Cases that fork run only over carriers without a thread of their own. */
+static inline void check_carriers(const check_case_t *cases, size_t count, bool forks, int argc,
+                                  char **argv)
 {
     for (size_t i = 0; i < sizeof carriers / sizeof *carriers; i++) {
         char prefix[16];
 
         carrier = &carriers[i];
+        if (carrier->at_rest && (forks || !start_carrier()))
+            continue;
         snprintf(prefix, sizeof prefix, "%s: ", carrier->kind);
         check_each(prefix, cases, count, argc, argv);
     }
@@ -186,7 +240,7 @@ static inline void check_carriers(const check_case_t *cases, size_t count, int a
 #define CARRIERS_MAIN(cases)                                                                       \
     int main(int argc, char **argv)                                                                \
     {                                                                                              \
-        check_carriers(cases, sizeof(cases) / sizeof *(cases), argc, argv);                        \
+        check_carriers(cases, sizeof(cases) / sizeof *(cases), false, argc, argv);                 \
         return check_end();                                                                        \
     }
 

@@ -112,7 +112,7 @@ static wake_result_t wake_for(uint64_t frames)
 
     for (int ms = 0; ms < ARRIVES_MS && result == WAKE_ASLEEP && got.frames < frames; ms++) {
         if (here.peer.link)
-            here.peer.link->ops->clear_event(here.peer.link);
+            run_end_of(here.peer.link);
         if (is_quiet(here.pump.link))
             (void)poll(NULL, 0, 1);
         else

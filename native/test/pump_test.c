@@ -54,6 +54,15 @@ static void shim_deliver(const uint8_t *at, uint64_t len)
     here.spoils += bw_frame_size((uint32_t)len);
 }
 
+/* The owner of the other end goes on. */
+static void run_other_end(const bw_link_t *waited_for)
+{
+    if (waited_for == here.peer && !is_quiet(here.pump.link))
+        (void)pump_wake(&here.pump);
+    else if (here.peer && waited_for != here.peer)
+        run_end_of(here.peer);
+}
+
 static void start(uint64_t ring_bytes)
 {
     bw_error_t error = {0};
@@ -62,6 +71,7 @@ static void start(uint64_t ring_bytes)
     memset(&here, 0, sizeof here);
     memset(&got, 0, sizeof got);
     memset(&shim, 0, sizeof shim);
+    meanwhile = run_other_end;
     CHECK(open_ends(ring_bytes, &here.peer, &mine, &error));
     here.real_ops = mine->ops;
     here.ops = *mine->ops;
@@ -152,7 +162,7 @@ static wake_result_t wake_for(uint64_t frames)
 
     for (int ms = 0; ms < ARRIVES_MS && result == WAKE_ASLEEP && got.frames < frames; ms++) {
         if (here.peer)
-            here.peer->ops->clear_event(here.peer); /* of a socket: the rest of it goes out */
+            run_end_of(here.peer); /* of a socket: the rest of it goes out */
         if (is_quiet(here.pump.link))
             (void)poll(NULL, 0, 1);
         else
@@ -174,7 +184,8 @@ static void frames_of_every_kind_of_size_arrive(void)
     static const uint32_t lens[] = {1, 7, 8, 9, 64, 4095, 4096, 4097, 30000, 65528};
     uint64_t bytes = 0;
 
-    CHECK_IN(start(RING));
+    /* of rdma's ring a part is free that the writer has not heard of */
+    CHECK_IN(start(carrier->at_rest ? 2 * RING : RING));
     for (size_t i = 0; i < sizeof lens / sizeof *lens; i++) {
         CHECK_IN(peer_writes(lens[i]));
         CHECK_EQ(wake_for(i + 1), WAKE_ASLEEP);
@@ -249,7 +260,7 @@ static void large_frames_are_gathered(void)
             bw_span_t span = {0};
             size_t n, at = 0;
 
-            here.peer->ops->clear_event(here.peer);
+            run_end_of(here.peer);
             if (here.peer->ops->reserve(here.peer, 1, &span) == BW_AGAIN) {
                 CHECK_EQ(pump_wake(&here.pump), WAKE_ASLEEP);
                 continue;
@@ -266,7 +277,7 @@ static void large_frames_are_gathered(void)
             CHECK(pump_wake(&here.pump) == WAKE_ASLEEP);
         }
         while (got.frames == 0) { /* a socket's peer hands on what it holds */
-            here.peer->ops->clear_event(here.peer);
+            run_end_of(here.peer);
             CHECK_EQ(pump_wake(&here.pump), WAKE_ASLEEP);
         }
         CHECK_EQ(got.frames, 1);
@@ -562,7 +573,11 @@ static uint64_t hooked_frames, hooked_bytes;
 /* A peer so fast that there is always one more frame when the pump wants to sleep. */
 static bw_status_t arm_read_too_late(bw_link_t *link)
 {
-    if (hooked_frames < 10 * CALL_FRAMES_MAX) {
+    bw_span_t span = {0};
+
+    if (hooked_frames < 10 * CALL_FRAMES_MAX &&
+        here.peer->ops->reserve(here.peer, bw_frame_size(8), &span) == BW_OK &&
+        span.len >= bw_frame_size(8)) {
         peer_writes(8);
         hooked_frames++;
     }
@@ -614,8 +629,8 @@ static void a_fast_reader_does_not_keep_a_call_from_ending(void)
         all += hooked_bytes;
         if (all == bw_frame_size(len))
             break;
-        CHECK(carrier->is_shared ? is_readable(here.pump.link)
-                                 : true); /* else nobody would go on */
+        if (carrier->is_shared || (carrier->at_rest && shim.busy))
+            CHECK(is_readable(here.pump.link)); /* else nobody would go on */
         hooked_bytes = 0;
         CHECK_EQ(pump_wake(&here.pump), WAKE_ASLEEP);
         CHECK(hooked_bytes <= CALL_BYTES_MAX);
@@ -644,7 +659,8 @@ static void a_fast_peer_does_not_keep_a_call_from_ending(void)
         CHECK_EQ(pump_wake(&here.pump), WAKE_ASLEEP);
         CHECK(read_before - shim.len <= CALL_BYTES_MAX);
         CHECK(got.frames - frames_before <= CALL_FRAMES_MAX);
-        CHECK(!shim.busy || !carrier->is_shared || is_readable(here.pump.link));
+        if (shim.busy && (carrier->is_shared || carrier->at_rest))
+            CHECK(is_readable(here.pump.link));
         (void)peer_reads_all();
     }
     CHECK(!shim.busy);

@@ -20,15 +20,13 @@
 
 #include "check.h"
 #include "rings.h"
-#include "verbs/fake_verbs.h"
+#include "rdma_open.h"
 
 #include "../link/rdma/rdma.h"
 
 #define RING BW_RING_MIN_BYTES
 #define CASE_SECONDS 60
 #define WAIT_MS 10000
-
-const bw_rdma_api_t *bw_rdma_api(uint32_t version, bw_error_t *error_p);
 
 static const bw_rdma_api_t *api;
 
@@ -144,12 +142,6 @@ static inline bw_rdma_address_t address_of(const struct sockaddr *at)
     }
     return address;
 }
-
-/* What is not there over real verbs. */
-#pragma weak fake_verbs_remove
-#pragma weak fake_verbs_add
-#pragma weak fake_verbs_set_port
-#pragma weak fake_verbs_held
 
 static inline bool can_listen(const bw_rdma_address_t *at)
 {
@@ -348,27 +340,6 @@ static inline bool ends_with(bw_link_t *link, const char *reason, int ms)
         return true;
     printf("    the link ends with \"%s\", expected \"%s\"\n", got ? got : "(it goes on)", reason);
     return false;
-}
-
-/* The carrier's thread closes what a connection leaves in its own time; then one eventfd is left,
- * its own. The descriptors that are open then, or -1. */
-static inline int descriptors_at_rest(void)
-{
-    int64_t end = now_ms() + 3000;
-    int events;
-
-    do {
-        events = 0;
-        for (int fd = 3; fd < 128; fd++) {
-            char path[32], target[64] = {0};
-
-            snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-            events += readlink(path, target, sizeof target - 1) > 0 && strstr(target, "eventfd");
-        }
-        if (events > 1)
-            nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
-    } while (events > 1 && now_ms() < end);
-    return events > 1 ? -1 : open_descriptors();
 }
 
 #endif

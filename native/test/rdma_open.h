@@ -2,13 +2,22 @@
 #ifndef BW_TEST_RDMA_OPEN_H
 #define BW_TEST_RDMA_OPEN_H
 
-/* Both ends of an rdma link in one process, over the fake verbs. */
+/* Both ends of an rdma link in one process, over the fake verbs, and what of rdma is left. */
 #include <arpa/inet.h>
 #include <poll.h>
 #include <stdio.h>
+#include <time.h>
+
+#include "rings.h"
 
 #include "../link/rdma/rdma.h"
 #include "verbs/fake_verbs.h"
+
+/* What is not there over real verbs. */
+#pragma weak fake_verbs_remove
+#pragma weak fake_verbs_add
+#pragma weak fake_verbs_set_port
+#pragma weak fake_verbs_held
 
 const bw_rdma_api_t *bw_rdma_api(uint32_t version, bw_error_t *error_p);
 
@@ -52,6 +61,25 @@ static inline bool open_rdma_link(uint64_t ring_bytes, bw_link_t **one_p, bw_lin
     if (listener)
         rdma->close(listener, NULL);
     return false;
+}
+
+/* The carrier's thread closes what a connection leaves in its own time; then one eventfd is left,
+ * its own. The descriptors that are open then, or -1. */
+static inline int descriptors_at_rest(void)
+{
+    int bells = 2;
+
+    for (int ms = 0; bells > 1 && ms < 10000; ms++) {
+        bells = 0;
+        for (int fd = 3; fd < 128; fd++) {
+            char path[32], target[64] = {0};
+
+            snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+            bells += readlink(path, target, sizeof target - 1) > 0 && strstr(target, "eventfd");
+        }
+        (void)poll(NULL, 0, bells > 1);
+    }
+    return bells > 1 ? -1 : open_descriptors();
 }
 
 #endif

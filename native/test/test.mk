@@ -8,13 +8,14 @@
 RDMA_TEST_NAMES := $(filter-out rdma_flow_test,$(notdir $(basename $(wildcard test/rdma_*test.c))))
 TEST_NAMES = $(sort $(filter-out $(if $(HAS_RDMA),,$(RDMA_TEST_NAMES)), \
 	$(notdir $(basename $(wildcard test/*_test.c)))))
-FAKE_TEST_NAMES = $(filter $(RDMA_TEST_NAMES),$(TEST_NAMES))
+CARRIER_TEST_NAMES := link_test stress_test pump_test lane_test
+FAKE_TEST_NAMES = $(if $(HAS_RDMA),$(filter $(RDMA_TEST_NAMES) $(CARRIER_TEST_NAMES),$(TEST_NAMES)))
 TEST_PROGRAMS = $(patsubst %,$(BUILD)/test/%,$(filter-out $(FAKE_TEST_NAMES),$(TEST_NAMES))) \
 	$(FAKE_TEST_NAMES:%=$(BUILD)/fake/%)
-REAL_PROGRAMS = $(patsubst %,$(BUILD)/test/%,$(filter-out rdma_service_test,$(FAKE_TEST_NAMES)))
+REAL_PROGRAMS = $(patsubst %,$(BUILD)/test/%,$(filter-out rdma_service_test $(CARRIER_TEST_NAMES),$(FAKE_TEST_NAMES)))
 ASAN_PROGRAMS = $(TEST_NAMES:%=$(BUILD)/asan/%)
 # Only what runs two threads.
-TSAN_NAMES = stress_test $(FAKE_TEST_NAMES)
+TSAN_NAMES = $(sort stress_test $(FAKE_TEST_NAMES))
 TSAN_PROGRAMS = $(TSAN_NAMES:%=$(BUILD)/tsan/%)
 FAKE_VERBS := test/verbs/fake_verbs.c
 TEST_HEADERS := $(LINK_HEADERS) $(wildcard test/*.h test/verbs/*.h driver/*.h)
@@ -24,7 +25,7 @@ TEST_HEADERS := $(LINK_HEADERS) $(wildcard test/*.h test/verbs/*.h driver/*.h)
 test_src = $(LINK_SRC) $(if $(filter pump_test lane_test driver_test,$(1)),$(PUMP_SRC) -isystem $(ERL_INCLUDE)) \
 	$(if $(filter driver_test,$(1)),driver/job.c driver/lane.c driver/meet.c) \
 	$(if $(filter rdma_flow_test,$(1)),link/rdma/flow.c link/rdma/wire.c) \
-	$(if $(filter $(RDMA_TEST_NAMES),$(1)),$(RDMA_SRC) $(if $(filter real,$(2)),$(RDMA_LIBS),$(FAKE_VERBS)))
+	$(if $(filter $(FAKE_TEST_NAMES),$(1)),-DBW_TEST_RDMA $(RDMA_SRC) $(if $(filter real,$(2)),$(RDMA_LIBS),$(FAKE_VERBS)))
 
 .PHONY: spin
 
