@@ -4,8 +4,9 @@
 
 /*
  * A test program is a table of cases and `CHECK_MAIN(cases)`. A case is a function; it ends at its
- * first failed CHECK, or with SKIP("why"). Arguments of the program are names: only cases whose
- * name holds one of them run. The last line of output is `N passed, N failed, N skipped`.
+ * first failed CHECK, or with SKIP("NEED: why"), where NEED is a word for what is missing, such as
+ * root. Arguments of the program are names: only cases whose name holds one of them run. The last
+ * line of output is `N passed, N failed, N skipped`.
  */
 #include <inttypes.h>
 #include <stdint.h>

@@ -149,7 +149,7 @@ static void with_little_address_space(void)
     int before = open_descriptors();
 
 #ifdef __SANITIZE_ADDRESS__
-    SKIP("the address sanitizer reserves the address space");
+    SKIP("no_asan: it reserves the address space");
 #endif
     CHECK_IN(limit(RLIMIT_AS, 64u << 20));
     CHECK(!open_link(BW_RING_MAX_BYTES / 8, &joined, &accepted, &error));
@@ -174,7 +174,7 @@ static void refuse(uint32_t system_call)
 
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
         prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0)
-        SKIP("no seccomp here");
+        SKIP("seccomp: not here");
 }
 
 /* Every call that a link takes; the reason names the step. */
@@ -223,14 +223,14 @@ static void small_files(void)
 static void few_descriptors(void)
 {
     if (is_under_valgrind())
-        SKIP("valgrind takes descriptors itself");
+        SKIP("no_valgrind: it takes descriptors itself");
     in_child(with_few_descriptors);
 }
 
 static void little_address_space(void)
 {
     if (is_under_valgrind())
-        SKIP("valgrind needs address space itself");
+        SKIP("no_valgrind: it needs address space itself");
     in_child(with_little_address_space);
 }
 

@@ -293,7 +293,7 @@ static void another_user_is_refused(void)
     int before = open_descriptors();
 
     if (geteuid() != 0)
-        SKIP("needs root, to become another user");
+        SKIP("root: to become another user");
     CHECK_EQ(bw_shm_listen(NULL, &shared_door, &error), BW_OK);
     CHECK_IN(in_child(join_as_nobody));
     CHECK_EQ(bw_shm_accept(&shared_door, RING, &link, &error), BW_REFUSED);
@@ -346,7 +346,7 @@ static void in_a_closed_directory(void)
 static void listeners_in_directories_of_others(void)
 {
     if (geteuid() != 0)
-        SKIP("needs root, to become another user");
+        SKIP("root: to become another user");
     strcpy(strrchr(shared_dir, '-'), "-XXXXXX");
     CHECK(mkdtemp(shared_dir) != NULL);
     CHECK_EQ(chmod(shared_dir, 0777), 0);
@@ -381,7 +381,7 @@ static void link_in_a_namespace_as(const char *map, bw_status_t wanted)
     bw_error_t error = {0};
 
     if (unshare(CLONE_NEWUSER) < 0)
-        SKIP("user namespaces cannot be made here");
+        SKIP("namespaces: user namespaces cannot be made here");
     CHECK(write_file("/proc/self/uid_map", map));
     CHECK_EQ(bw_shm_listen(NULL, &listener, &error), BW_OK);
     CHECK_EQ(bw_shm_connect(listener.address, listener.address_len, listener.token, RING, &joined,
@@ -410,7 +410,7 @@ static void as_the_unknown_user(void)
 static void the_unknown_user_is_nobody_in_particular(void)
 {
     if (geteuid() != 0 && geteuid() != 1000)
-        SKIP("needs root, or user 1000");
+        SKIP("root: or user 1000");
     CHECK_IN(in_child(as_user_1000));
     CHECK_IN(in_child(as_the_unknown_user));
 }

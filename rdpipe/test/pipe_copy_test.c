@@ -227,7 +227,7 @@ static void holes_stay_holes(void)
     CHECK(ftruncate(fd, 100 << 20) == 0 && fstat(fd, &is) == 0);
     close(fd);
     if ((uint64_t)is.st_blocks * 512 > 10 << 20)
-        SKIP("the file system of /tmp has no holes");
+        SKIP("holes: the file system of /tmp has none");
     CHECK_EQ(copy("from", "to"), 0);
     CHECK(run("cmp from to"));
     CHECK(stat("to", &is) == 0);
