@@ -188,7 +188,7 @@ test-network:
 test-pipe:
 	@scripts/install-packages test
 	@$(MAKE) build
-	@PIPE_STREAMS=200 PIPE_HUGE=1 scripts/in-overlay --packages ffmpeg -- rdpipe/test/hosts/test $(T)
+	@PIPE_STREAMS=200 PIPE_HUGE=1 PIPE_FFMPEG=1 scripts/in-overlay --packages ffmpeg -- rdpipe/test/hosts/test $(T)
 
 ## test-scipy: the clustering's linkage beside scipy's
 test-scipy:

@@ -7,7 +7,6 @@ import pty
 import re
 import select
 import shlex
-import shutil
 import subprocess
 import time
 
@@ -526,4 +525,4 @@ CASES = [olleh, bandwidth_of_a_file, local_input_into_a_remote_command, users_on
          one_connection_a_host, several_at_once, a_middle_hop_without_a_command, several_receivers,
          interactive_lines_are_not_held_back, nothing_to_say, a_forced_carrier, blocks_of_all_sizes, json_at_the_end, progress_on_a_terminal, options_for_ssh, installed,
          status_as_with_pipefail, a_reader_that_quits, what_is_wrong_is_said, text_of_others_is_shown_not_obeyed, what_cannot_start_is_said_at_once, whose_command_failed_is_said, a_blocked_hop, one_prompt_at_a_time, a_prompt_that_nobody_answers, nothing_plain_on_the_wire, encrypted_streams_and_their_ends, send_and_receive, a_wrong_key_is_said] \
-    + ([test_picture_of_ffmpeg] if shutil.which("ffmpeg") else [])
+    + ([test_picture_of_ffmpeg] if os.environ.get("PIPE_FFMPEG") else [])
