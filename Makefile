@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: install uninstall edoc release test-packages test-docs test-slurm test-fresh deb build demo test test-long test-idle test-otp test-otp27 test-elixir test-rabbitmq test-ejabberd test-wordpress test-trac test-wikis test-git test-browser test-console vendor test-rdma demo-rdma bench-rdma test-network test-pipe test-scipy test-bare nemesis check bench bench-all figures release-check soak asan test-asan tsan fuzz fuzz-keep fuzz-yucan overload-yucan spin clean help build-test build-bench coverage valgrind
+.PHONY: install uninstall edoc release test-packages test-docs test-slurm test-fresh deb build demo test test-all test-rest test-long test-idle test-otp test-otp27 vendor test-rdma demo-rdma bench-rdma test-network test-pipe test-scipy nemesis check bench bench-all figures release-check soak asan test-asan tsan fuzz fuzz-keep fuzz-yucan overload-yucan spin clean help build-test build-bench coverage valgrind
 
 ## build: compile the driver and the applications into the checkout
 build:
@@ -53,11 +53,27 @@ build-test: build
 demo:
 	@scripts/demo
 
-## test: all tests; T=name runs only the runners whose name holds it, T=suite:case one case
+## test: the quick tests, in two queues (about ten minutes); T=name runs the runners whose name holds it, whatever they take, T=suite:case one case
 test:
-	@scripts/install-packages test $(if $(filter yes,$(BEAMWAY_TEST_RDMA)),test-rdma)
+	@scripts/install-packages test
 	@$(MAKE) build-test
 	@scripts/run-tests $(T)
+
+## test-rest: what `make test' leaves out: slow suites, other carriers, `make check', sanitizers, models, nemesis (about half an hour)
+## test-all: `make test' and `make test-rest' in one
+test-rest test-all:
+	@scripts/install-packages test-all $(if $(filter yes,$(BEAMWAY_TEST_RDMA)),test-rdma)
+	@$(MAKE) build-test
+	@BEAMWAY_TEST_LEVEL=$(@:test-%=%) BEAMWAY_TEST_HUGE=1 scripts/run-tests
+
+SYSTEMS := rabbitmq ejabberd wordpress wikis git trac browser console
+## test-NAME: real applications, each installed for the run alone: rabbitmq or ejabberd over Beamway, wordpress, wikis, git or trac under yucan, browser and console in Chromium; T=case (root)
+# Phony targets have no implicit rule, so this is a static one.
+.PHONY: $(SYSTEMS:%=test-%)
+$(SYSTEMS:%=test-%): test-%:
+	@scripts/install-packages test
+	@$(MAKE) build-test
+	@test/system/run $* $(T)
 
 ## test-long: the multi-node suites with their full counts (about an hour; BEAMWAY_TEST_HUGE=1 adds a message of 2.2 GB)
 test-long:
@@ -89,65 +105,11 @@ nemesis:
 	@$(MAKE) build-test
 	@scripts/nemesis --minutes $(or $(MIN),1) $(if $(SEED),--seed $(SEED)) $(if $(CARRIER),--carrier $(CARRIER)) $(if $(STORE),--store)
 
-## test-elixir: a release made by plain mix, over stock TCP and over Beamway (is in `make test`, too)
-test-elixir:
-	@scripts/install-packages test
-	@$(MAKE) build-test
-	@scripts/run-tests beamway_elixir_SUITE
-
-## test-rabbitmq: a RabbitMQ cluster over stock TCP and over Beamway, nodes killed (root; leaves nothing)
-test-rabbitmq:
-	@scripts/install-packages test
-	@$(MAKE) build-test
-	@test/system/run rabbitmq $(T)
-
-## test-ejabberd: an ejabberd cluster over stock TCP and over Beamway, messages between its users, nodes killed (root; leaves nothing)
-test-ejabberd:
-	@scripts/install-packages test
-	@$(MAKE) build-test
-	@test/system/run ejabberd $(T)
-
-## test-wordpress: Debian's WordPress with MariaDB and php-fpm under yucan (root; leaves nothing)
-test-wordpress:
-	@scripts/install-packages test
-	@$(MAKE) build-test
-	@test/system/run wordpress
-
-## test-wikis: MediaWiki with SQLite and DokuWiki, with php-fpm under yucan (root; leaves nothing)
-test-wikis:
-	@scripts/install-packages test
-	@$(MAKE) build-test
-	@test/system/run wikis $(T)
-
-## test-git: clones and pushes by git-http-backend, gitweb and cgit, as CGI under yucan (root; leaves nothing)
-test-git:
-	@scripts/install-packages test
-	@$(MAKE) build-test
-	@test/system/run git $(T)
-
-## test-trac: Trac from its package under yucan, as CGI at `/` (root; leaves nothing)
-test-trac:
-	@scripts/install-packages test
-	@$(MAKE) build-test
-	@test/system/run trac
-
-## test-browser: yucan in Debian's Chromium: a button with a postback in two sites, WebSockets, events (root; leaves nothing)
-test-browser:
-	@scripts/install-packages test
-	@$(MAKE) build-test
-	@test/system/run browser
-
 ## test-docs: every code block of README.md and docs/guide; T=page runs one (what is quick is in `make test`, too)
 test-docs:
 	@scripts/install-packages test
 	@$(MAKE) build-test
 	@test/system/docs/blocks $(T)
-
-## test-console: each page of the console in Debian's Chromium, on six nodes under load; pictures in build/system-console/pictures (root)
-test-console:
-	@scripts/install-packages test
-	@$(MAKE) build-test
-	@test/system/run console
 
 ## vendor: the libraries of the console's pages from npm, by their lock file (needs npm; the files are in the checkout already)
 vendor:
@@ -195,11 +157,6 @@ test-scipy:
 	@scripts/install-packages test test-scipy
 	@$(MAKE) build-test
 	@test/system/placement/scipy_linkage
-
-## test-bare: build, demo and test on a new Debian 12 of its own (needs root; leaves nothing)
-test-bare:
-	@scripts/install-packages test-bare
-	@scripts/try-bare
 
 ## test-fresh: what a new user does, in a new Debian 12 of its own: clone, make demo, make test; TARGETS="demo" runs less (root; leaves nothing)
 test-fresh:
@@ -305,5 +262,5 @@ clean:
 	@scripts/build --clean
 
 help:
-	@sed -n 's/^## \([a-z0-9-]*\): \(.*\)/  make \1|\2/p' Makefile | \
+	@sed -n 's/^## \([a-zA-Z0-9-]*\): \(.*\)/  make \1|\2/p' Makefile | \
 	while IFS='|' read -r target what; do printf '%-18s %s\n' "$$target" "$$what"; done

@@ -42,7 +42,7 @@ $(BUILD)/link/%.o: $(NATIVE)link/%.c $(BUILD)/flags
 # Holds the compiler and its flags: other flags or another OTP mean that all is compiled again.
 $(BUILD)/flags: FORCE
 	@mkdir -p $(@D)
-	@{ $(CC) --version | sed -n 1p; echo "$(ALL_CFLAGS) $(LDFLAGS) $(ERL_INCLUDE)"; } > $@.new
-	@if cmp -s $@.new $@; then rm $@.new; else mv $@.new $@; fi
+	@{ $(CC) --version | sed -n 1p; echo "$(ALL_CFLAGS) $(LDFLAGS) $(ERL_INCLUDE)"; } > $@.$$$$; \
+		if cmp -s $@.$$$$ $@; then rm $@.$$$$; else mv $@.$$$$ $@; fi
 
 -include $(LINK_OBJ:.o=.d)

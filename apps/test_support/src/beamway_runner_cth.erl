@@ -5,7 +5,23 @@
 %% `{skip, {rights, Why}}' is a skip for want of rights: where CI=true promises all rights, it is a failure.
 -module(beamway_runner_cth).
 
+-export([post_groups/2, post_all/3]).
 -export([id/1, init/2, pre_init_per_testcase/4, post_end_per_testcase/5, on_tc_fail/4, on_tc_skip/4, terminate/1]).
+
+%% What the level leaves out is no case of this run: it is neither run nor skipped.
+%% @private
+post_groups(Suite, Groups) -> beamway_level:groups(beamway_level:current(), beamway_level:words(Suite), Groups).
+
+%% @private
+post_all(Suite, All, _) when is_list(All) ->
+    beamway_level:all(beamway_level:current(), beamway_level:words(Suite), All, groups(Suite));
+post_all(_, Return, _) -> Return.
+
+groups(Suite) ->
+    case erlang:function_exported(Suite, groups, 0) of
+        true -> Suite:groups();
+        false -> []
+    end.
 
 %% Common Test gives cases of parallel groups from several processes, but calls a hook from one at a time.
 %% @private
