@@ -4,7 +4,7 @@
 %% ```
 %% {ok, _} = yucan:start_link(#{listen => [#{port => 8080}], handler => {hello, []}}).
 %% '''
-%% Options: the type in yucan_config. Handlers: yucan_handler. Limits: yucan_limits.
+%% Options: the type in yucan_config. Handlers: yucan_handler. Limits: yucan_config:limits_table/0.
 -module(yucan).
 
 -export([start_link/1, child_spec/1, start/1, stop/1, port/1, reload/2, drain/2, info/1, metrics_text/1, figures/0]).
@@ -13,7 +13,7 @@
 -spec start_link(yucan_config:options()) -> {ok, pid()} | {error, {bad_options, binary()} | term()}.
 start_link(Options) ->
     case yucan_config:check(Options) of
-        {ok, Checked} -> started(yucan_server_sup:start_link(Checked));
+        {ok, Checked} -> started(yucan_listener_sup:start_server(Checked));
         {error, Text} -> {error, {bad_options, Text}}
     end.
 
@@ -29,7 +29,7 @@ child_spec(Options) ->
 -spec start(yucan_config:options()) -> {ok, pid()} | {error, term()}.
 start(Options) ->
     case application:ensure_all_started(yucan) of
-        {ok, _} -> yucan_sup:start_server(Options);
+        {ok, _} -> yucan_app:start_server(Options);
         {error, Reason} -> {error, Reason}
     end.
 
@@ -38,7 +38,7 @@ start(Options) ->
 stop(Name) ->
     Supervisor = yucan_server:supervisor(Name),
     Monitor = monitor(process, Supervisor),
-    case yucan_sup:stop_server(Supervisor) of
+    case yucan_app:stop_server(Supervisor) of
         ok -> ok;
         not_mine ->
             unlink(Supervisor),

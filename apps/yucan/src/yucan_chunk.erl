@@ -59,12 +59,8 @@ incomplete(<<>>, At, Max) when At =< Max -> more;
 incomplete(<<"\r">>, At, Max) when At > 0, At =< Max -> more;
 incomplete(_, _, _) -> error.
 
--define(IS_NAME(C), (C >= $a andalso C =< $z orelse C >= $A andalso C =< $Z orelse C >= $0 andalso C =< $9 orelse
-    C =:= $- orelse C =:= $_ orelse C =:= $. orelse C =:= $! orelse C >= $# andalso C =< $' orelse C =:= $* orelse
-    C =:= $+ orelse C =:= $^ orelse C =:= $` orelse C =:= $| orelse C =:= $~)).
-
 %% `Length' is that of the name or value so far: neither may be empty.
-extension_name(<<C, Rest/bits>>, At, Length, Size, Max) when ?IS_NAME(C), At < Max ->
+extension_name(<<C, Rest/bits>>, At, Length, Size, Max) when ?IS_TCHAR(C), At < Max ->
     extension_name(Rest, At + 1, Length + 1, Size, Max);
 extension_name(<<$=, $", Rest/bits>>, At, Length, Size, Max) when Length > 0 -> quoted(Rest, At + 2, Size, Max);
 extension_name(<<$=, Rest/bits>>, At, Length, Size, Max) when Length > 0, Rest =/= <<>> -> extension_value(Rest, At + 1, 0, Size, Max);
@@ -73,7 +69,7 @@ extension_name(<<>>, At, _, _, Max) when At =< Max -> more;
 extension_name(End, At, Length, Size, Max) when Length > 0 -> extension_end(End, At, Size, Max);
 extension_name(_, _, _, _, _) -> error.
 
-extension_value(<<C, Rest/bits>>, At, Length, Size, Max) when ?IS_NAME(C), At < Max ->
+extension_value(<<C, Rest/bits>>, At, Length, Size, Max) when ?IS_TCHAR(C), At < Max ->
     extension_value(Rest, At + 1, Length + 1, Size, Max);
 extension_value(<<>>, At, _, _, Max) when At =< Max -> more;
 extension_value(End, At, Length, Size, Max) when Length > 0 -> extension_end(End, At, Size, Max);

@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Checks the options of a server, once, and compiles them. After that nobody checks again.
+%% @doc The options of a server, its limits among them: checked once, and compiled. After that nobody checks again.
 -module(yucan_config).
 
--export([check/1, site/5]).
--export_type([options/0, checked/0, host/0, listen/0]).
+-export([check/1, site/5, default_limits/0, limits_table/0, freeze/1]).
+-export_type([options/0, checked/0, host/0, listen/0, limits/0]).
 
 -include("yucan_internal.hrl").
 
@@ -16,7 +16,7 @@
     default_host => first | none | non_neg_integer(),
     select_host => fun((binary(), yucan_req:req()) -> default | non_neg_integer()),
     middleware => [yucan_router:middleware()],
-    limits => yucan_limits:limits(),
+    limits => limits(),
     access_log => none | file:name_all() | {function, fun((yucan_log:entry()) -> term())},
     server_header => none | binary(),
     trusted_proxies => [binary() | string()]
@@ -36,6 +36,8 @@
     tls => [ssl:tls_server_option()] | #{atom() => term()},
     proxy_protocol => boolean()
 }.
+
+-type limits() :: #{atom() => pos_integer() | infinity}.
 
 %% @doc The options with their defaults, or the first thing that is wrong with them.
 -spec check(options()) -> {ok, checked()} | {error, Text :: binary()}.
@@ -163,7 +165,7 @@ middleware(Functions) when is_list(Functions) ->
 middleware(Other) -> bad("middleware is ~0tp; a list of functions is expected", [Other]).
 
 limits(Limits) when is_map(Limits) ->
-    Defaults = yucan_limits:defaults(),
+    Defaults = default_limits(),
     known(Limits, maps:keys(Defaults), "limits"),
     maps:foreach(fun limit/2, Limits),
     maps:merge(Defaults, Limits);
@@ -197,11 +199,11 @@ block(Text) ->
 
 %% @doc What the connections use. The handlers' `init' is called here.
 -spec site(checked(), none | yucan_log:log(), yucan_metrics:metrics(), #limits{}, atomics:atomics_ref()) -> #site{}.
-site(#{name := Name, hosts := Hosts, default_host := Default} = Options, Log, Metrics, Limits, State) ->
+site(#{name := Name, hosts := Hosts, default_host := Default} = Options, Log, Metrics, Limits, Counters) ->
     Compiled = [compile(Host, maps:get(middleware, Options)) || Host <- Hosts],
     Named = [{N, Host} || #host{names = Names} = Host <- Compiled, N <- Names],
     {Patterns, Exact} = lists:partition(fun({N, _}) -> binary:match(N, [<<"*">>, <<"?">>]) =/= nomatch end, Named),
-    #site{name = Name, limits = Limits, log = Log, metrics = Metrics, state = State, select = maps:get(select_host, Options),
+    #site{name = Name, limits = Limits, log = Log, metrics = Metrics, counters = Counters, select = maps:get(select_host, Options),
           server_header = maps:get(server_header, Options), trusted = maps:get(trusted_proxies, Options), hosts = list_to_tuple(Compiled),
           %% The first of two hosts with the same name has it.
           exact = maps:from_list(lists:reverse(Exact)),
@@ -210,3 +212,42 @@ site(#{name := Name, hosts := Hosts, default_host := Default} = Options, Log, Me
 
 compile(#{names := Names, what := What, middleware := Own}, Common) ->
     #host{names = Names, plan = yucan_router:plan(What, Common ++ Own)}.
+
+%% ---- limits
+
+%% @doc All limits with their defaults. Names end in their unit.
+-spec default_limits() -> limits().
+default_limits() ->
+    maps:from_list([{Name, Default} || {Name, Default, _} <- limits_table()]).
+
+%% @doc Name, default and meaning of each limit; `docs/guide/yucan.md' shows the same table.
+-spec limits_table() -> [{atom(), pos_integer() | infinity, Meaning :: string()}].
+limits_table() ->
+    [{request_line_bytes, 8192, "the request line; more: 414"},
+     {header_line_bytes, 8192, "one header line; more: 431"},
+     {header_block_bytes, 32768, "request line and headers together; more: 431"},
+     {headers, 100, "number of headers; more: 431"},
+     {body_bytes, 16 * 1024 * 1024, "a body that is read as a whole; more: 413"},
+     {chunk_line_bytes, 256, "a chunk's size line with its extensions; more: 400"},
+     {trailer_bytes, 8192, "trailers after a chunked body; more: 431"},
+     {drain_bytes, 64 * 1024 * 1024, "what is read and thrown away of a body that the handler left; more: the connection closes"},
+     {linger_ms, 30000, "after the last answer: a client that still sends is read and its bytes are dropped; more: the connection closes"},
+     {header_ms, 10000, "from the first byte of a request to the end of its headers; more: 408"},
+     {idle_ms, 60000, "between two requests; more: the connection closes"},
+     {read_ms, 15000, "silence while a body is read; more: 408"},
+     {min_body_rate, 256, "bytes a second that a body must have, measured after the first read_ms; less: 408"},
+     {send_ms, 30000, "the client takes nothing of an answer; more: the connection closes"},
+     {tls_ms, 10000, "the TLS handshake, and the PROXY header; more: the connection closes"},
+     {requests, infinity, "requests on one connection; then it closes"},
+     {connections, 16384, "open connections; more: 503"},
+     {acceptors, 16, "processes that wait for a connection, for each listener"},
+     {backlog, 1024, "connections that wait in the kernel, bounded by net.core.somaxconn too"},
+     {ws_message_bytes, 1024 * 1024, "a WebSocket message, decompressed; more: close code 1009"},
+     {ws_idle_ms, 60000, "silence on a WebSocket; more: it closes"},
+     {log_queue, 10000, "lines that wait for the access log; more: they are counted and dropped"}].
+
+%% @doc The record that the connections use. The limits have been checked.
+-spec freeze(limits()) -> #limits{}.
+freeze(Limits) ->
+    All = maps:merge(default_limits(), Limits),
+    list_to_tuple([limits | [maps:get(Name, All) || Name <- record_info(fields, limits)]]).

@@ -97,7 +97,7 @@ sockname(Socket) ->
 
 proxied(false, Conn, _) -> {Conn, <<>>};
 proxied(true, #conn{socket = Socket} = Conn, #limits{tls_ms = Timeout}) ->
-    case yucan_proxy_protocol:read(Socket, Timeout) of
+    case yucan_cidr:proxy_header(Socket, Timeout) of
         {ok, local, Rest} -> {Conn, Rest};
         {ok, Source, Rest} -> {Conn#conn{proxied = Source}, Rest};
         {error, _} -> done(Socket)
@@ -268,7 +268,7 @@ for_body(_, Rest, #state{socket = Socket} = State) -> {yucan_socket:pause(Socket
 
 answer(Req, Site) ->
     try
-        yucan_reply:send(yucan_site:respond(Req, Site), Req, Site)
+        yucan_reply:send(yucan_router:respond(Req, Site), Req, Site)
     catch
         Class:Reason:Stack ->
             yucan_metrics:add(Site#site.metrics, crashes),

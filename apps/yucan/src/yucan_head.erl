@@ -6,18 +6,13 @@
 %% servers disagree about where a request ends. The path of a request is in its canonical form (yucan_path); one that has none is refused.
 -module(yucan_head).
 
--export([parse/3, trailers/2]).
+-export([parse/3, trailers/2, authority/1]).
 -export_type([refusal/0]).
 
 -include("yucan_internal.hrl").
 
 -type refusal() :: {error, Status :: 400..505, Reason :: atom()}.
 %% Reasons are for the log at debug level and for tests.
-
--define(IS_TCHAR(C),
-    (C >= $a andalso C =< $z orelse C >= $A andalso C =< $Z orelse C =:= $- orelse C >= $0 andalso C =< $9 orelse
-     C =:= $_ orelse C =:= $. orelse C =:= $! orelse C >= $# andalso C =< $' orelse C =:= $* orelse C =:= $+ orelse
-     C =:= $^ orelse C =:= $` orelse C =:= $| orelse C =:= $~)).
 
 %% @doc A request from the bytes, `more' if its head is not complete. `Template' is a request with all that
 %% the connection knows.
@@ -270,7 +265,7 @@ finish(#req{path = <<"/", _/binary>>} = Req, Rest) ->
 finish(#req{path = <<"*">>, query = none, method = <<"OPTIONS">>} = Req, Rest) ->
     relative(Req, Rest);
 finish(#req{path = Path} = Req, Rest) ->
-    case yucan_authority:split(Path) of
+    case split(Path) of
         {ok, Authority, AbsolutePath} -> absolute(Authority, AbsolutePath, Req, Rest);
         error -> {error, 400, bad_target}
     end.
@@ -279,7 +274,7 @@ relative(#req{host = Said, authority = {Said, Name, Port}} = Req, Rest) ->
     {ok, Req#req{host = Name, port = Port}, Rest};
 relative(#req{host = Said} = Req, Rest) ->
     Kept = kept(Said),
-    case yucan_authority:parse(Kept) of
+    case authority(Kept) of
         {ok, Name, Port} -> {ok, Req#req{host = Name, port = Port, authority = {Kept, Name, Port}}, Rest};
         error -> {error, 400, bad_host}
     end.
@@ -290,8 +285,68 @@ kept(Said) -> binary:copy(Said).
 
 %% RFC 9112, 3.2.2: the target's authority counts, whatever the Host header says; that must be valid all the same.
 absolute(Authority, Path, #req{host = Host} = Req, Rest) ->
-    case {yucan_authority:parse(Authority), yucan_authority:parse(Host), yucan_path:canonical(Path)} of
+    case {authority(Authority), authority(Host), yucan_path:canonical(Path)} of
         {{ok, Name, Port}, {ok, _, _}, {ok, Canonical}} when Name =/= <<>> -> {ok, Req#req{path = Canonical, host = Name, port = Port}, Rest};
         {_, _, error} -> {error, 400, bad_path};
         _ -> {error, 400, bad_host}
+    end.
+
+%% @doc Host and port, of a Host header or an absolute target: name in lower case, and port. An absent or empty Host is an empty name (RFC 9110, 7.2).
+-spec authority(undefined | binary()) -> {ok, Name :: binary(), undefined | inet:port_number()} | error.
+authority(undefined) -> {ok, <<>>, undefined};
+authority(<<>>) -> {ok, <<>>, undefined};
+authority(<<"[", Rest/binary>> = Bin) -> literal(Rest, Bin);
+authority(Bin) -> name(Bin, Bin, 0, false).
+
+%% `Upper' says whether the name has to be copied in lower case.
+name(<<C, Rest/bits>>, Bin, At, Upper) when C >= $a, C =< $z; C >= $0, C =< $9; C =:= $.; C =:= $-; C =:= $_ ->
+    name(Rest, Bin, At + 1, Upper);
+name(<<C, Rest/bits>>, Bin, At, _) when C >= $A, C =< $Z ->
+    name(Rest, Bin, At + 1, true);
+name(<<>>, Bin, _, Upper) -> {ok, lower(Bin, Upper), undefined};
+name(<<$:, Port/binary>>, Bin, At, Upper) when At > 0 -> with_port(lower(binary_part(Bin, 0, At), Upper), Port);
+name(_, _, _, _) -> error.
+
+lower(Name, false) -> Name;
+lower(Name, true) -> yucan_header:lower(Name).
+
+with_port(Name, <<>>) -> {ok, Name, undefined};
+with_port(Name, Port) when byte_size(Port) =< 5 -> port(Port, 0, Name);
+with_port(_, _) -> error.
+
+port(<<C, Rest/bits>>, Port, Name) when C >= $0, C =< $9 -> port(Rest, Port * 10 + C - $0, Name);
+port(<<>>, Port, Name) when Port =< 65535 -> {ok, Name, Port};
+port(_, _, _) -> error.
+
+literal(Rest, Bin) ->
+    case binary:split(Rest, <<"]">>) of
+        [Address, End] ->
+            case inet:parse_ipv6strict_address(binary_to_list(Address)) of
+                {ok, _} -> after_literal(yucan_header:lower(binary_part(Bin, 0, byte_size(Address) + 2)), End);
+                {error, _} -> error
+            end;
+        _ -> error
+    end.
+
+after_literal(Name, <<>>) -> {ok, Name, undefined};
+after_literal(Name, <<":", Port/binary>>) -> with_port(Name, Port);
+after_literal(_, _) -> error.
+
+%% Authority and path of an absolute target: `http://a.org/b' gives `a.org' and `/b'.
+-spec split(binary()) -> {ok, Authority :: binary(), Path :: binary()} | error.
+split(Target) ->
+    case binary:split(Target, <<"://">>) of
+        [Scheme, Rest] ->
+            case yucan_header:lower(Scheme) of
+                <<"http">> -> origin_and_path(Rest);
+                <<"https">> -> origin_and_path(Rest);
+                _ -> error
+            end;
+        _ -> error
+    end.
+
+origin_and_path(Rest) ->
+    case binary:match(Rest, <<"/">>) of
+        {At, 1} -> {ok, binary_part(Rest, 0, At), binary_part(Rest, At, byte_size(Rest) - At)};
+        nomatch -> {ok, Rest, <<"/">>}
     end.

@@ -1,10 +1,15 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Names of headers: lower case, and which of them decide about framing. Pure.
+%% @doc Headers: their names and which of them decide about framing, and what their values are made of: tokens, lists, dates (RFC 9110, 5.6).
+%% Pure but for `date_line/0'.
 %%
 %% A name that is in the table costs one look-up and no memory of its own; the others are copied.
 -module(yucan_header).
 
--export([known/1, listed/1, lower/1, trim/1, tokens/1, is_token/1, without_hops/1]).
+-export([known/1, listed/1, lower/1, trim/1, tokens/1, is_token/1, without_hops/1, date_line/0, date/1, parse_date/1]).
+
+-include("yucan_internal.hrl").
+
+-define(DATE_KEY, '$yucan_date').
 
 -type kind() :: plain | host | connection | content_length | transfer_encoding | expect.
 
@@ -117,6 +122,67 @@ without_hops(Headers) ->
 is_token(<<>>) -> false;
 is_token(Bin) -> all_tchars(Bin).
 
-all_tchars(<<C, Rest/bits>>) when C >= $a, C =< $z; C >= $A, C =< $Z; C >= $0, C =< $9; C =:= $- -> all_tchars(Rest);
-all_tchars(<<C, Rest/bits>>) -> lists:member(C, "!#$%&'*+.^_`|~") andalso all_tchars(Rest);
-all_tchars(<<>>) -> true.
+all_tchars(<<C, Rest/bits>>) when ?IS_TCHAR(C) -> all_tchars(Rest);
+all_tchars(Rest) -> Rest =:= <<>>.
+
+%% @doc The Date header of an answer, with its line end. Each process works it out once a second.
+-spec date_line() -> binary().
+date_line() ->
+    Now = os:system_time(second),
+    case get(?DATE_KEY) of
+        {Now, Line} -> Line;
+        _ ->
+            Line = <<"date: ", (date(calendar:system_time_to_universal_time(Now, second)))/binary, "\r\n">>,
+            _ = put(?DATE_KEY, {Now, Line}),
+            Line
+    end.
+
+%% @doc `Sun, 06 Nov 1994 08:49:37 GMT'.
+-spec date(calendar:datetime()) -> binary().
+date({{Year, Month, Day} = Date, {Hour, Minute, Second}}) ->
+    <<(day(calendar:day_of_the_week(Date)))/binary, ", ", (two(Day))/binary, " ", (month(Month))/binary, " ",
+      (integer_to_binary(Year))/binary, " ", (two(Hour))/binary, ":", (two(Minute))/binary, ":", (two(Second))/binary, " GMT">>.
+
+two(N) -> <<($0 + N div 10), ($0 + N rem 10)>>.
+
+day(N) -> element(N, {<<"Mon">>, <<"Tue">>, <<"Wed">>, <<"Thu">>, <<"Fri">>, <<"Sat">>, <<"Sun">>}).
+
+-define(MONTHS, {<<"Jan">>, <<"Feb">>, <<"Mar">>, <<"Apr">>, <<"May">>, <<"Jun">>, <<"Jul">>, <<"Aug">>, <<"Sep">>, <<"Oct">>,
+    <<"Nov">>, <<"Dec">>}).
+
+month(N) -> element(N, ?MONTHS).
+
+%% @doc A date in any of the three forms that RFC 9110 wants recipients to take.
+-spec parse_date(binary()) -> {ok, calendar:datetime()} | error.
+parse_date(<<_:3/binary, ", ", D:2/binary, " ", Mon:3/binary, " ", Y:4/binary, " ", Time:8/binary, " GMT">>) -> make(Y, Mon, D, Time);
+parse_date(<<_:3/binary, " ", Mon:3/binary, " ", D:2/binary, " ", Time:8/binary, " ", Y:4/binary>>) -> make(Y, Mon, D, Time);
+parse_date(Text) ->
+    case binary:split(Text, <<", ">>) of
+        [_, <<D:2/binary, "-", Mon:3/binary, "-", Y:2/binary, " ", Time:8/binary, " GMT">>] -> make(century(Y), Mon, D, Time);
+        _ -> error
+    end.
+
+%% Two digits that seem more than 50 years ahead mean the past.
+century(Y) ->
+    {{Now, _, _}, _} = calendar:universal_time(),
+    try binary_to_integer(Y) of
+        Short when (Now div 100) * 100 + Short > Now + 50 -> integer_to_binary((Now div 100 - 1) * 100 + Short);
+        Short -> integer_to_binary((Now div 100) * 100 + Short)
+    catch
+        error:badarg -> Y
+    end.
+
+make(Y, Mon, D, <<H:2/binary, ":", M:2/binary, ":", S:2/binary>>) ->
+    try
+        Date = {binary_to_integer(Y), month_number(Mon, 1), binary_to_integer(trim(D))},
+        {Hour, Minute, Second} = Time = {binary_to_integer(H), binary_to_integer(M), binary_to_integer(S)},
+        true = calendar:valid_date(Date) andalso Hour < 24 andalso Minute < 60 andalso Second < 61,
+        {ok, {Date, Time}}
+    catch
+        error:_ -> error
+    end;
+make(_, _, _, _) ->
+    error.
+
+month_number(Name, N) when element(N, ?MONTHS) =:= Name -> N;
+month_number(Name, N) -> month_number(Name, N + 1).

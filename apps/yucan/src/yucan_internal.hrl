@@ -1,6 +1,12 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% Records that the modules of the core share. Others use the accessors of yucan_req.
 
+%% A character of a token (RFC 9110, 5.6.2): the one grammar of names.
+-define(IS_TCHAR(C),
+    (C >= $a andalso C =< $z orelse C >= $A andalso C =< $Z orelse C =:= $- orelse C >= $0 andalso C =< $9 orelse
+     C =:= $_ orelse C =:= $. orelse C =:= $! orelse C >= $# andalso C =< $' orelse C =:= $* orelse C =:= $+ orelse
+     C =:= $^ orelse C =:= $` orelse C =:= $| orelse C =:= $~)).
+
 %% What is true for the whole life of a connection.
 -record(conn, {
     socket :: yucan_socket:socket(),
@@ -36,7 +42,7 @@
     assigned = #{} :: #{term() => term()}
 }).
 
-%% The limits of a server, frozen. yucan_limits documents each.
+%% The limits of a server, frozen. yucan_config:limits_table/0 documents each.
 -record(limits, {
     request_line_bytes :: pos_integer(),
     header_line_bytes :: pos_integer(),
@@ -69,6 +75,10 @@
     plan :: yucan_router:plan()
 }).
 
+%% The places of `counters': how many connections are open; 1 while the server drains: answers say `connection: close' then.
+-define(OPEN, 1).
+-define(DRAINING, 2).
+
 %% A server's configuration, compiled: one persistent term, replaced by a reload.
 -record(site, {
     name :: atom(),
@@ -86,8 +96,7 @@
     listeners = #{} :: #{gen_tcp:socket() => {none | [ssl:tls_server_option()], ProxyProtocol :: boolean()}},
     log = none :: none | yucan_log:log(),
     metrics :: yucan_metrics:metrics(),
-    %% 1: open connections; 2: 1 while the server drains: answers say `connection: close' then.
-    state :: atomics:atomics_ref()
+    counters :: atomics:atomics_ref()
 }).
 
 %% What the acceptors of a listener need.
@@ -97,7 +106,7 @@
     pool :: pid(),
     local :: yucan_req:address(),
     %% As in the site: open connections of the whole server.
-    open :: atomics:atomics_ref(),
+    counters :: atomics:atomics_ref(),
     %% Of the pool: how many of its processes wait for a connection, and how many shall.
     waiting :: atomics:atomics_ref() | undefined,
     acceptors = 1 :: pos_integer(),

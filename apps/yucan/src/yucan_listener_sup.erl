@@ -1,18 +1,23 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Supervisor of what comes and goes with a server's configuration: the pools of its listeners, its access log.
+%% @doc The two supervisors of one server. The upper one: all for one, since connections without the owner of their socket make no sense. Below
+%% it, beside yucan_server, that of what comes and goes with a configuration: the pools of the listeners, the access log.
 -module(yucan_listener_sup).
 -behaviour(supervisor).
 
--export([start_link/1, start_pool/3, start_log/5, stop_log/1]).
+-export([start_server/1, start_link/1, start_pool/3, start_log/5, stop_log/1]).
 -export([init/1]).
 
 -include("yucan_internal.hrl").
 
-%% @doc Empty at first.
+%% @doc A whole server, with checked options: yucan:start_link/1.
+-spec start_server(yucan_config:checked()) -> {ok, pid()} | {error, term()}.
+start_server(Options) -> supervisor:start_link(?MODULE, Options).
+
+%% @doc What belongs to its configuration; empty at first.
 -spec start_link(Server :: atom()) -> {ok, pid()} | {error, term()}.
 start_link(Server) -> supervisor:start_link({local, name(Server)}, ?MODULE, []).
 
-name(Server) -> list_to_atom(atom_to_list(Server) ++ "_parts").
+name(Server) -> list_to_atom(atom_to_list(Server) ++ "_listeners").
 
 %% @doc The connections of a listener.
 -spec start_pool(Server :: atom(), #listener{}, Acceptors :: pos_integer()) -> {ok, pid()}.
@@ -37,7 +42,11 @@ stop_log(Server) ->
     _ = supervisor:delete_child(name(Server), log),
     ok.
 
-% @private
--spec init([]) -> {ok, {supervisor:sup_flags(), [supervisor:child_spec()]}}.
+%% @private
+-spec init(yucan_config:checked() | []) -> {ok, {supervisor:sup_flags(), [supervisor:child_spec()]}}.
 init([]) ->
-    {ok, {#{strategy => one_for_one, intensity => 10, period => 10}, []}}.
+    {ok, {#{strategy => one_for_one, intensity => 10, period => 10}, []}};
+init(#{name := Name} = Options) ->
+    {ok, {#{strategy => one_for_all, intensity => 5, period => 10},
+          [#{id => listeners, start => {?MODULE, start_link, [Name]}, type => supervisor},
+           #{id => server, start => {yucan_server, start_link, [Options]}, shutdown => 10000}]}}.

@@ -175,5 +175,5 @@ quoted_byte(C) -> iolist_to_binary(io_lib:format("\\x~2.16.0b", [C])).
 
 time(Second) ->
     <<_:5/binary, Day:2/binary, " ", Month:3/binary, " ", Year:4/binary, " ", Time:8/binary, _/binary>> =
-        yucan_date:format(calendar:system_time_to_universal_time(Second, second)),
+        yucan_header:date(calendar:system_time_to_universal_time(Second, second)),
     [Day, $/, Month, $/, Year, $:, Time, " +0000"].

@@ -38,13 +38,13 @@ start_link(Listener, Acceptors) ->
 %% @doc The calling process has got a connection: how many are open now, with this one. Counted here and now, so that no two of
 %% them see the same number.
 -spec taken(#listener{}) -> Open :: pos_integer().
-taken(#listener{open = Open, waiting = Waiting, doing = Doing, acceptors = Acceptors, pool = Pool}) ->
+taken(#listener{counters = Counters, waiting = Waiting, doing = Doing, acceptors = Acceptors, pool = Pool}) ->
     ok = atomics:put(Doing, 1, ?SERVES),
     case atomics:sub_get(Waiting, 1, 1) of
         Left when 2 * Left < Acceptors -> Pool ! few_wait;
         _ -> ok
     end,
-    atomics:add_get(Open, 1, 1).
+    atomics:add_get(Counters, ?OPEN, 1).
 
 %% @doc Idle connections end now, busy ones after their answer.
 -spec drain(pid()) -> ok.
@@ -100,7 +100,7 @@ handle_info(_, State) ->
 
 %% One that waited: the socket is closed, it was killed, or its old code was purged.
 ended(?WAITS, #state{listener = #listener{waiting = Waiting}}) -> atomics:sub(Waiting, 1, 1);
-ended(?SERVES, #state{listener = #listener{open = Open}}) -> atomics:sub(Open, 1, 1).
+ended(?SERVES, #state{listener = #listener{counters = Counters}}) -> atomics:sub(Counters, ?OPEN, 1).
 
 closed({shutdown, listener_closed}, State) -> State#state{closed = true};
 closed(_, State) -> State.

@@ -94,8 +94,8 @@ done({error, _}, _, Status, _) -> {close, Status, 0}.
 
 length_line(Length) -> [<<"content-length: ">>, integer_to_binary(Length), <<"\r\n">>].
 
-connection(#out{close = false}, #req{keep = true, body = Body}, #site{state = State}) ->
-    case atomics:get(State, 2) of
+connection(#out{close = false}, #req{keep = true, body = Body}, #site{counters = Counters}) ->
+    case atomics:get(Counters, ?DRAINING) of
         0 when Body =:= none -> keep;
         0 -> yucan_body:outlook();
         1 -> close
@@ -105,9 +105,9 @@ connection(_, _, _) -> close.
 head(Status, #out{lines = Lines} = Out, Connection, Framing, Req, Site) ->
     [status_line(Status), general(Out, Site), connection_line(Connection, Req), Lines, Framing, <<"\r\n">>].
 
-general(#out{date = false, server = false}, #site{server_header = Server}) -> [yucan_date:line(), Server];
+general(#out{date = false, server = false}, #site{server_header = Server}) -> [yucan_header:date_line(), Server];
 general(#out{date = Date, server = Said}, #site{server_header = Server}) ->
-    [[yucan_date:line() || not Date], [Server || not Said]].
+    [[yucan_header:date_line() || not Date], [Server || not Said]].
 
 connection_line(keep, #req{version = 11}) -> [];
 connection_line(keep, _) -> <<"connection: keep-alive\r\n">>;
@@ -326,7 +326,7 @@ refuse(Status, Socket, Method, Site) -> refuse(Status, yucan_error:reason(Status
 -spec refuse(Status :: 400..505, Text :: iodata(), yucan_socket:socket(), method_was_head | any, #site{}) -> ok.
 refuse(Status, Text, Socket, Method, Site) ->
     {_, [{_, Type}], Body} = yucan_error:page(Status, Text),
-    Head = [status_line(Status), yucan_date:line(), Site#site.server_header, <<"connection: close\r\ncontent-type: ">>, Type, <<"\r\n">>,
+    Head = [status_line(Status), yucan_header:date_line(), Site#site.server_header, <<"connection: close\r\ncontent-type: ">>, Type, <<"\r\n">>,
             length_line(iolist_size(Body)), <<"\r\n">>],
     _ = yucan_socket:send(Socket, case Method of method_was_head -> Head; any -> [Head | Body] end),
     ok.

@@ -13,7 +13,7 @@
     name :: atom(),
     options :: yucan_config:checked(),
     metrics :: yucan_metrics:metrics(),
-    open :: atomics:atomics_ref(),
+    counters :: atomics:atomics_ref(),
     log = none :: none | {file, atom(), atomics:atomics_ref()} | {function, fun((yucan_log:entry()) -> term())},
     %% What the user asked for, the socket, where it listens, its pool.
     listening = [] :: [{map(), gen_tcp:socket(), yucan_req:address(), pid()}],
@@ -24,7 +24,7 @@
 %% To a unix socket of this host.
 -define(CONNECT_MS, 2000).
 
-%% @doc Started by yucan_server_sup, with checked options.
+%% @doc Started by yucan_listener_sup, with checked options.
 -spec start_link(yucan_config:checked()) -> {ok, pid()} | {error, term()}.
 start_link(#{name := Name} = Options) ->
     gen_server:start_link({local, Name}, ?MODULE, Options, []).
@@ -52,8 +52,8 @@ metrics_text(Name) -> gen_server:call(Name, metrics_text, 10000).
 %% @doc Name, figures and latencies (see {@link yucan_metrics:latency/1}) of each server of this node, without asking any process.
 -spec figures() -> [{Name :: atom(), #{atom() => integer()}, [{non_neg_integer(), pos_integer()}]}].
 figures() ->
-    lists:sort([{Name, yucan_metrics:to_map(Metrics, atomics:get(Open, 1)), yucan_metrics:latency(Metrics)}
-                || {{yucan, Name}, #site{metrics = Metrics, state = Open}} <- persistent_term:get()]).
+    lists:sort([{Name, yucan_metrics:to_map(Metrics, atomics:get(Counters, ?OPEN)), yucan_metrics:latency(Metrics)}
+                || {{yucan, Name}, #site{metrics = Metrics, counters = Counters}} <- persistent_term:get()]).
 
 %% @doc The supervisor of the server.
 -spec supervisor(atom()) -> pid().
@@ -64,7 +64,7 @@ supervisor(Name) -> gen_server:call(Name, supervisor, 10000).
 init(#{name := Name} = Options) ->
     process_flag(trap_exit, true),
     load_all(),
-    State = #state{name = Name, options = Options, metrics = yucan_metrics:new(), open = atomics:new(2, [])},
+    State = #state{name = Name, options = Options, metrics = yucan_metrics:new(), counters = atomics:new(2, [])},
     case start(Options, State) of
         {ok, State1} -> {ok, State1};
         {error, Text} -> {stop, {shutdown, Text}}
@@ -80,7 +80,7 @@ load_all() ->
 %% All that can fail comes first, and leaves the old configuration in force if it does.
 start(Options, State) ->
     try
-        Limits = yucan_limits:freeze(maps:get(limits, Options)),
+        Limits = yucan_config:freeze(maps:get(limits, Options)),
         {Stay, Missing, Go} = stay(maps:get(listen, Options), State),
         New = sockets(Missing, Limits),
         {ok, change(Options, Limits, Stay, Go, New, State)}
@@ -135,10 +135,10 @@ remove_stale(_) -> ok.
 
 close_all(Opened) -> lists:foreach(fun({_, Socket}) -> gen_tcp:close(Socket) end, Opened).
 
-change(#{name := Name, listen := Wanted} = Options, Limits, Stay, Go, New, #state{metrics = Metrics, open = Open} = State) ->
+change(#{name := Name, listen := Wanted} = Options, Limits, Stay, Go, New, #state{metrics = Metrics, counters = Counters} = State) ->
     {Log, Site} = try
         Opened = log(maps:get(access_log, Options), State),
-        {Opened, yucan_config:site(Options, yucan_log:open(Opened, Limits, Metrics), Metrics, Limits, Open)}
+        {Opened, yucan_config:site(Options, yucan_log:open(Opened, Limits, Metrics), Metrics, Limits, Counters)}
     catch
         throw:{cannot, Text} -> close_all(New), throw({cannot, Text});
         Class:Reason:Stack ->
@@ -161,9 +161,9 @@ secured({#{tls := Tls, proxy_protocol := Proxy}, Socket}, #{hosts := Hosts}) ->
     _ = [ssl:clear_pem_cache() || whereis(ssl_pem_cache) =/= undefined],
     {Socket, {yucan_tls:options(Tls, Hosts), Proxy}}.
 
-listener({#{ip := Ip} = Listen, Socket}, #{limits := #{acceptors := Acceptors}}, #state{name = Name, open = Open}) ->
+listener({#{ip := Ip} = Listen, Socket}, #{limits := #{acceptors := Acceptors}}, #state{name = Name, counters = Counters}) ->
     {ok, Local} = local(Ip, Socket),
-    Listener = #listener{socket = Socket, server = Name, pool = self(), local = Local, open = Open},
+    Listener = #listener{socket = Socket, server = Name, pool = self(), local = Local, counters = Counters},
     {ok, Pool} = yucan_listener_sup:start_pool(Name, Listener, Acceptors),
     {Listen, Socket, Local, Pool}.
 
@@ -216,15 +216,15 @@ handle_call({reload, Options}, _, #state{name = Name} = State) ->
         {error, Text} ->
             {reply, {error, Text}, State}
     end;
-handle_call({drain, Timeout}, From, #state{open = Open, listening = Listening} = State) ->
-    atomics:put(Open, 2, 1),
+handle_call({drain, Timeout}, From, #state{counters = Counters, listening = Listening} = State) ->
+    atomics:put(Counters, ?DRAINING, 1),
     lists:foreach(fun close/1, Listening),
     self() ! look,
     {noreply, State#state{listening = [], waiting = {From, erlang:monotonic_time(millisecond) + Timeout}}};
-handle_call(info, _, #state{name = Name, listening = Listening, metrics = Metrics, open = Open} = State) ->
-    {reply, #{name => Name, listen => [Local || {_, _, Local, _} <- Listening], schemes => [scheme(Listen) || {Listen, _, _, _} <- Listening], metrics => yucan_metrics:to_map(Metrics, atomics:get(Open, 1))}, State};
-handle_call(metrics_text, _, #state{name = Name, metrics = Metrics, open = Open} = State) ->
-    {reply, yucan_metrics:to_text(Name, Metrics, atomics:get(Open, 1)), State};
+handle_call(info, _, #state{name = Name, listening = Listening, metrics = Metrics, counters = Counters} = State) ->
+    {reply, #{name => Name, listen => [Local || {_, _, Local, _} <- Listening], schemes => [scheme(Listen) || {Listen, _, _, _} <- Listening], metrics => yucan_metrics:to_map(Metrics, atomics:get(Counters, ?OPEN))}, State};
+handle_call(metrics_text, _, #state{name = Name, metrics = Metrics, counters = Counters} = State) ->
+    {reply, yucan_metrics:to_text(Name, Metrics, atomics:get(Counters, ?OPEN)), State};
 handle_call(supervisor, _, State) ->
     {reply, hd(get('$ancestors')), State}.
 
@@ -238,8 +238,8 @@ handle_cast(_, State) ->
 
 %% @private
 -spec handle_info(term(), #state{}) -> {noreply, #state{}}.
-handle_info(look, #state{waiting = {From, Deadline}, open = Open} = State) ->
-    case {atomics:get(Open, 1), erlang:monotonic_time(millisecond) >= Deadline} of
+handle_info(look, #state{waiting = {From, Deadline}, counters = Counters} = State) ->
+    case {atomics:get(Counters, ?OPEN), erlang:monotonic_time(millisecond) >= Deadline} of
         {0, _} -> gen_server:reply(From, ok), {noreply, State#state{waiting = none}};
         {Left, true} -> gen_server:reply(From, {error, {still_open, Left}}), {noreply, State#state{waiting = none}};
         _ -> _ = erlang:send_after(?LOOK_MS, self(), look), {noreply, State}

@@ -78,7 +78,7 @@ opening(Socket, Timeout) when is_port(Socket) ->
     end;
 opening(_, _) -> other.
 
-%% @doc Blocks until the system has taken all, at most `send_ms' (yucan_limits) without progress.
+%% @doc Blocks until the system has taken all, at most `send_ms' (yucan_config) without progress.
 -spec send(socket(), iodata()) -> ok | {error, reason()}.
 send({tls, Socket}, Data) ->
     case ssl:send(Socket, Data) of

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Every limit of yucan_limits at its boundary: what is just allowed, and what is one too much. Those of heads are in yucan_parser_tests,
+%% @doc Every limit of yucan_config at its boundary: what is just allowed, and what is one too much. Those of heads are in yucan_parser_tests,
 %% those of time and of connections in yucan_http_SUITE; `documented' holds the guide to the table.
 -module(yucan_limits_SUITE).
 
@@ -39,7 +39,7 @@ documented(_) ->
     [_, Rest] = binary:split(Guide, <<"\n## Limits\n">>),
     [Section | _] = binary:split(Rest, <<"\n## ">>),
     {match, Rows} = re:run(Section, "^\\| `(\\w+)` \\| (\\w+) \\| (.*) \\|$", [global, multiline, {capture, all_but_first, list}]),
-    Table = [[atom_to_list(Name), lists:flatten(io_lib:format("~w", [Default])), Meaning] || {Name, Default, Meaning} <- yucan_limits:table()],
+    Table = [[atom_to_list(Name), lists:flatten(io_lib:format("~w", [Default])), Meaning] || {Name, Default, Meaning} <- yucan_config:limits_table()],
     Table = Rows.
 
 %% RFC 9112, 3; RFC 9110, 5.4; RFC 6585, 5: as a client sees them, with the defaults.

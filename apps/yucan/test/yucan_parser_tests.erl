@@ -17,7 +17,7 @@ properties() ->
      {"damaged chunks", fun prop_damaged_chunks/0}, {"frames", fun prop_frames/0}, {"any bytes", fun prop_noise/0}, {"paths", fun prop_paths/0},
      {"one form of a path", fun prop_canonical/0}].
 
-limits() -> yucan_limits:freeze(#{header_block_bytes => 4000, header_line_bytes => 2000, request_line_bytes => 2000, headers => 20, chunk_line_bytes => 60}).
+limits() -> yucan_config:freeze(#{header_block_bytes => 4000, header_line_bytes => 2000, request_line_bytes => 2000, headers => 20, chunk_line_bytes => 60}).
 
 parse(Bytes) -> yucan_head:parse(Bytes, limits(), #req{}).
 
@@ -201,12 +201,12 @@ forms_test_() ->
                                                              ["Host: a", "host: a"], ["Host: a", ": b"], ["Host: a", "x"], ["Host: a", "\tx: y"], ["Host: a", "x\t: y"]]].
 
 hosts_test_() ->
-    [?_assertEqual(Expected, yucan_authority:parse(Text))
+    [?_assertEqual(Expected, yucan_head:authority(Text))
      || {Text, Expected} <- [{<<"A.org">>, {ok, <<"a.org">>, undefined}}, {<<"a:80">>, {ok, <<"a">>, 80}}, {<<"a:">>, {ok, <<"a">>, undefined}}, {<<"[::1]:8">>, {ok, <<"[::1]">>, 8}},
                              {<<>>, {ok, <<>>, undefined}}, {<<":80">>, error}, {<<"a:65536">>, error}]].
 
 dates_test() ->
     Date = {{1994, 11, 6}, {8, 49, 37}},
-    [?assertEqual({ok, Date}, yucan_date:parse(T)) || T <- [<<"Sun, 06 Nov 1994 08:49:37 GMT">>, <<"Sunday, 06-Nov-94 08:49:37 GMT">>, <<"Sun Nov  6 08:49:37 1994">>]],
-    ?assertEqual(<<"Sun, 06 Nov 1994 08:49:37 GMT">>, yucan_date:format(Date)),
-    [?assertEqual(error, yucan_date:parse(T)) || T <- [<<>>, <<"x">>, <<"Sun, 31 Feb 1994 08:49:37 GMT">>, <<"Sun, 06 Nov 1994 28:49:37 GMT">>]].
+    [?assertEqual({ok, Date}, yucan_header:parse_date(T)) || T <- [<<"Sun, 06 Nov 1994 08:49:37 GMT">>, <<"Sunday, 06-Nov-94 08:49:37 GMT">>, <<"Sun Nov  6 08:49:37 1994">>]],
+    ?assertEqual(<<"Sun, 06 Nov 1994 08:49:37 GMT">>, yucan_header:date(Date)),
+    [?assertEqual(error, yucan_header:parse_date(T)) || T <- [<<>>, <<"x">>, <<"Sun, 31 Feb 1994 08:49:37 GMT">>, <<"Sun, 06 Nov 1994 28:49:37 GMT">>]].

@@ -2,7 +2,7 @@
 %% @doc This server behind simple_bridge, the layer through which Nitrogen sees web servers: the callbacks that simple_bridge finds by the
 %% name of this module, on our requests. {@link yucan_simple_bridge_anchor} calls the handler.
 %%
-%% Files go out by sendfile, whatever their size. The body of a form is read as a whole, at most `body_bytes' (yucan_limits); that of
+%% Files go out by sendfile, whatever their size. The body of a form is read as a whole, at most `body_bytes' (yucan_config); that of
 %% a multipart form is read part by part with recv_from_socket/3, so an upload may be larger than memory. All of it works in the
 %% process of the request only.
 -module(yucan_simple_bridge).

@@ -38,7 +38,7 @@ further(Other) -> error({bad_options, lists:flatten(io_lib:format("the variable 
 
 limits(#{ws_message_bytes := _} = Limits) -> Limits;
 limits(Limits) when is_map(Limits) ->
-    #{body_bytes := Default} = yucan_limits:defaults(),
+    #{body_bytes := Default} = yucan_config:default_limits(),
     Limits#{ws_message_bytes => maps:get(body_bytes, Limits, Default)};
 %% The server says what is wrong with it.
 limits(Other) -> Other.

@@ -18,7 +18,7 @@ decide(Req, Etag, Modified) ->
     case {yucan_req:header(<<"if-match">>, Req), yucan_req:header(<<"if-unmodified-since">>, Req)} of
         {undefined, undefined} -> fresh(Req, Etag, Modified);
         {undefined, Since} ->
-            case yucan_date:parse(Since) of
+            case yucan_header:parse_date(Since) of
                 {ok, Date} when Modified > Date -> failed;
                 _ -> fresh(Req, Etag, Modified)
             end;
@@ -33,7 +33,7 @@ fresh(Req, Etag, Modified) ->
     case {yucan_req:header(<<"if-none-match">>, Req), yucan_req:header(<<"if-modified-since">>, Req)} of
         {undefined, undefined} -> proceed;
         {undefined, Since} ->
-            case yucan_date:parse(Since) of
+            case yucan_header:parse_date(Since) of
                 {ok, Date} when Modified =< Date, Etag =/= none -> not_modified;
                 _ -> proceed
             end;
@@ -73,7 +73,7 @@ is_same_version(undefined, _, _) -> true;
 is_same_version(_, none, _) -> false;
 is_same_version(<<"\"", _/binary>> = Tag, Etag, _) -> same(Tag, Etag, strong);
 is_same_version(<<"W/", _/binary>>, _, _) -> false;
-is_same_version(Date, _, Modified) -> yucan_date:parse(Date) =:= {ok, Modified}.
+is_same_version(Date, _, Modified) -> yucan_header:parse_date(Date) =:= {ok, Modified}.
 
 %% Empty elements of a list are ignored (RFC 9110, 5.6.1.2), but a list of nothing else is none.
 elements(Specs, _) when length(Specs) > ?MOST_RANGES -> all;

@@ -182,7 +182,7 @@ etag(#file_info{size = Size, mtime = Time}, Suffix) ->
     end.
 
 validators(none, _) -> [];
-validators(Etag, #file_info{mtime = Time}) -> [{<<"etag">>, Etag}, {<<"last-modified">>, yucan_date:format(Time)}].
+validators(Etag, #file_info{mtime = Time}) -> [{<<"etag">>, Etag}, {<<"last-modified">>, yucan_header:date(Time)}].
 
 represent(Req, File, #file_info{size = Size, mtime = Time} = Info, Etag, Headers) ->
     case yucan_conditional:decide(Req, Etag, Time) of

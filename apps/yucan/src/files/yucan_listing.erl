@@ -60,5 +60,5 @@ rows(Write, Entries) ->
 
 %% A colon in a relative reference would look like a scheme.
 row({_, Name, Time, Size}) ->
-    [<<"<tr><td><a href=\"./">>, yucan_path:escape(Name), <<"\">">>, yucan_error:escape(Name), <<"</a></td><td>">>, yucan_date:format(Time),
+    [<<"<tr><td><a href=\"./">>, yucan_path:escape(Name), <<"\">">>, yucan_error:escape(Name), <<"</a></td><td>">>, yucan_header:date(Time),
      <<"</td><td>">>, case Size of none -> "-"; _ -> integer_to_binary(Size) end, <<"</td></tr>\n">>].
