@@ -5,7 +5,7 @@
 %% the reading stands is in the process dictionary, so that a handler need not carry it through its own code.
 -module(yucan_body).
 
--export([open/3, close/1, all/1, read/1, trailers/0, outlook/0]).
+-export([open/3, close/1, all/1, read/1, gather/3, trailers/0, outlook/0]).
 
 -include("yucan_internal.hrl").
 
@@ -18,7 +18,7 @@
 -define(SILENCE_MS, 5000).
 
 -record(body, {
-    socket :: yucan_socket:socket(),
+    socket :: yucan_transport:socket(),
     limits :: #limits{},
     %% Bytes to come, the state of the chunks, or nothing.
     left :: {length, non_neg_integer()} | {chunks, yucan_chunk:state()} | done | {failed, yucan_req:body_error()},
@@ -90,45 +90,50 @@ all(default) ->
 all(Max) ->
     case get(?KEY) of
         #body{left = {length, Length}} when Length > Max -> fail(too_large);
-        #body{left = {length, Length}, buffer = Buffer, socket = Socket} = Body
-            when is_port(Socket), Length > byte_size(Buffer), Length =< ?WHOLE_BYTES -> at_once(Length, Max, permit(Body));
-        _ -> gather(Max, <<>>)
+        #body{left = {length, Length}, buffer = Buffer} = Body when Length > byte_size(Buffer), Length =< ?WHOLE_BYTES ->
+            at_once(Length, Max, permit(Body));
+        _ -> bounded(Max)
     end.
 
-%% The driver reads the body into the place where it stays: nothing is joined, and nobody is woken for parts of it. What has come
-%% with the head goes back to the driver first.
 at_once(Length, Max, #body{socket = Socket, buffer = Buffer, limits = #limits{read_ms = Timeout}} = Body) ->
     Started = erlang:monotonic_time(millisecond),
-    case yucan_socket:unrecv(Socket, Buffer) of
-        ok ->
-            case yucan_socket:recv(Socket, Length, Timeout) of
-                {ok, Data} ->
-                    _ = put(?KEY, Body#body{left = done, buffer = <<>>}),
-                    {ok, Data};
-                {error, timeout} -> slowly(byte_size(Buffer), Max, Body#body{started = Started});
-                {error, _} -> fail(closed)
-            end;
+    case yucan_transport:recv_whole(Socket, Buffer, Length, Timeout) of
+        {ok, Data} ->
+            _ = put(?KEY, Body#body{left = done, buffer = <<>>}),
+            {ok, Data};
+        %% Not all of it came in that time: the client is slow, not silent.
+        {partial, Data} ->
+            ok = yucan_transport:setopts(Socket, [{buffer, ?PART_BYTES}]),
+            _ = put(?KEY, Body#body{buffer = Data, received = byte_size(Data), started = Started}),
+            bounded(Max);
+        unsupported ->
+            _ = put(?KEY, Body),
+            bounded(Max);
+        {error, timeout} -> fail(timeout);
         {error, _} -> fail(closed)
     end.
 
-%% Not all of it came in that time. Was it silence, or is the client slow?
-slowly(Before, Max, #body{socket = Socket} = Body) ->
-    case yucan_socket:recv(Socket, 0, 0) of
-        {ok, Data} when byte_size(Data) > Before ->
-            ok = yucan_socket:setopts(Socket, [{buffer, ?PART_BYTES}]),
-            _ = put(?KEY, Body#body{buffer = Data, received = byte_size(Data)}),
-            gather(Max, <<>>);
-        {error, closed} -> fail(closed);
-        _ -> fail(timeout)
+joined(<<>>, Data) -> Data;
+joined(Before, Data) -> <<Before/binary, Data/binary>>.
+
+bounded(Max) ->
+    case gather(Max + 1, <<>>, #{}) of
+        {_, Data} when byte_size(Data) > Max -> fail(too_large);
+        Result -> Result
     end.
 
-%% One binary that grows, whatever the parts are: each of a list of small ones would take many times what it holds.
-gather(Max, Before) ->
-    case read(#{}) of
-        {_, Data} when byte_size(Before) + byte_size(Data) > Max -> fail(too_large);
-        {more, Data} -> gather(Max, <<Before/binary, Data/binary>>);
-        {ok, Data} when Before =:= <<>> -> {ok, Data};
-        {ok, Data} -> {ok, <<Before/binary, Data/binary>>};
+%% @doc See yucan_req:gather/4. One binary that grows, whatever the parts are: each of a list of small ones would take many times what it holds.
+-spec gather(Enough :: pos_integer() | infinity, Before :: binary(), #{max => pos_integer(), timeout => pos_integer()}) ->
+    {more | ok, binary()} | {error, yucan_req:body_error()}.
+gather(Enough, Before, _) when byte_size(Before) >= Enough -> {more, Before};
+gather(Enough, Before, Options) ->
+    Read = case Options of
+        #{max := Max} -> read(Options#{max := min(Max, Enough - byte_size(Before))});
+        _ -> read(Options)
+    end,
+    case Read of
+        {more, Data} -> gather(Enough, <<Before/binary, Data/binary>>, Options);
+        {ok, Data} -> {ok, joined(Before, Data)};
         Error -> Error
     end.
 
@@ -148,7 +153,7 @@ read(Options) ->
     end.
 
 permit(#body{expect = true, socket = Socket} = Body) ->
-    _ = yucan_socket:send(Socket, <<"HTTP/1.1 100 Continue\r\n\r\n">>),
+    _ = yucan_transport:send(Socket, <<"HTTP/1.1 100 Continue\r\n\r\n">>),
     Body#body{expect = false};
 permit(Body) ->
     Body.
@@ -173,10 +178,10 @@ next(Body, Max, Timeout) ->
     receive_more(Body, Max, Timeout).
 
 receive_more(#body{started = undefined, socket = Socket} = Body, Max, Timeout) ->
-    ok = yucan_socket:setopts(Socket, [{buffer, ?PART_BYTES}]),
+    ok = yucan_transport:setopts(Socket, [{buffer, ?PART_BYTES}]),
     receive_more(Body#body{started = erlang:monotonic_time(millisecond)}, Max, Timeout);
 receive_more(#body{socket = Socket, buffer = Buffer} = Body, Max, Timeout) ->
-    case yucan_socket:recv(Socket, 0, Timeout) of
+    case yucan_transport:recv(Socket, 0, Timeout) of
         {ok, Data} when Buffer =:= <<>> -> received(Body#body{buffer = Data}, byte_size(Data), Max, Timeout);
         {ok, Data} -> received(Body#body{buffer = <<Buffer/binary, Data/binary>>}, byte_size(Data), Max, Timeout);
         {error, timeout} -> {error, timeout};

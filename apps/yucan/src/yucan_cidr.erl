@@ -28,6 +28,8 @@ make(Address, Length) ->
             case Length of
                 all -> {ok, {Bits, Number, Bits}};
                 _ when Length >= 0, Length =< Bits -> {ok, {Bits, Number bsr (Bits - Length), Length}};
+                %% IPv4 in IPv6, with the length of IPv6.
+                _ when Length >= 96, Length =< 128 -> {ok, {Bits, Number bsr (128 - Length), Length - 96}};
                 _ -> error
             end;
         {error, _} -> error
@@ -83,7 +85,7 @@ format({Ip, _}) -> inet:ntoa(Ip).
 
 %% @doc The PROXY protocol, versions 1 and 2: reads its header, before anything else, where the listener expects it. The source address;
 %% `local' if the proxy speaks for itself. Reads are of exact size, so that nothing after the header is taken from what follows (TLS, say).
--spec proxy_header(gen_tcp:socket(), TimeoutMs :: pos_integer()) ->
+-spec proxy_header(yucan_transport:socket(), TimeoutMs :: pos_integer()) ->
     {ok, local | yucan_req:address(), Rest :: binary()} | {error, bad_header | closed | timeout | inet:posix()}.
 proxy_header(Socket, Timeout) ->
     Deadline = erlang:monotonic_time(millisecond) + Timeout,
@@ -95,7 +97,7 @@ proxy_header(Socket, Timeout) ->
     end.
 
 recv(Socket, Length, Deadline) ->
-    gen_tcp:recv(Socket, Length, max(0, Deadline - erlang:monotonic_time(millisecond))).
+    yucan_transport:recv(Socket, Length, max(0, Deadline - erlang:monotonic_time(millisecond))).
 
 %% The end of the line is found byte by byte; it is 107 at most, once a connection.
 version1(Socket, Line, Deadline) ->

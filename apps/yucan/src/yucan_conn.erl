@@ -25,7 +25,7 @@
 
 -record(state, {
     conn :: #conn{},
-    socket :: yucan_socket:socket(),
+    socket :: yucan_transport:socket(),
     template :: #req{},
     limits :: #limits{},
     %% How many messages may still come; 0: recv.
@@ -36,16 +36,16 @@
 %% @doc Waits for a connection. Ends when the listening socket is closed.
 -spec accept(#listener{}) -> no_return().
 accept(#listener{socket = Listening} = Listener) ->
-    case yucan_socket:accept(Listening) of
+    case yucan_tcp:accept(Listening) of
         {ok, Reference} -> wait(Reference, Listener);
         {error, Reason} -> failed(Reason, Listener)
     end.
 
 %% @private
--spec wait(yucan_socket:accepting(), #listener{}) -> no_return().
-wait(Reference, #listener{socket = Listening} = Listener) ->
-    case yucan_socket:accepted(Listening, Reference, ?ACCEPT_MS) of
-        {ok, Socket} -> start(Socket, yucan_pool:taken(Listener), Listener);
+-spec wait(yucan_tcp:accepting(), #listener{}) -> no_return().
+wait(Reference, #listener{socket = Listening, transport = Transport} = Listener) ->
+    case yucan_tcp:accepted(Listening, Reference, ?ACCEPT_MS) of
+        {ok, Socket} -> start({Transport, Socket}, yucan_pool:taken(Listener), Listener);
         timeout -> erlang:hibernate(?MODULE, wait, [Reference, Listener]);
         {error, Reason} -> failed(Reason, Listener)
     end.
@@ -62,7 +62,7 @@ refresh(Reason, Pool) ->
     Pool ! {accept_failed, Reason},
     receive after 100 -> ok end.
 
--spec start(gen_tcp:socket(), Count :: integer(), #listener{}) -> no_return().
+-spec start(yucan_transport:socket(), Count :: integer(), #listener{}) -> no_return().
 start(Socket, Count, #listener{server = Server} = Listener) ->
     Site = persistent_term:get({yucan, Server}),
     #site{limits = Limits, metrics = Metrics} = Site,
@@ -71,7 +71,7 @@ start(Socket, Count, #listener{server = Server} = Listener) ->
         true ->
             yucan_metrics:add(Metrics, refused_connections),
             yucan_reply:refuse(503, Socket, any, Site),
-            yucan_socket:linger(Socket, min(?REFUSED_MS, Limits#limits.linger_ms), Limits#limits.min_body_rate),
+            yucan_transport:linger(Socket, min(?REFUSED_MS, Limits#limits.linger_ms), Limits#limits.min_body_rate),
             exit(normal);
         false -> introduce(Socket, Listener, Site)
     end.
@@ -89,8 +89,8 @@ real_local({{0, 0, 0, 0}, _}, Socket) -> sockname(Socket);
 real_local({{0, 0, 0, 0, 0, 0, 0, 0}, _}, Socket) -> sockname(Socket);
 real_local(Local, _) -> Local.
 
-sockname(Socket) ->
-    case inet:sockname(Socket) of
+sockname({_, Raw} = Socket) ->
+    case inet:sockname(Raw) of
         {ok, Local} -> Local;
         {error, _} -> done(Socket)
     end.
@@ -106,14 +106,10 @@ proxied(true, #conn{socket = Socket} = Conn, #limits{tls_ms = Timeout}) ->
 secure(none, {Conn, Buffer}, Limits) ->
     first(Buffer, Conn, Limits);
 secure(Options, {#conn{socket = Socket} = Conn, <<>>}, #limits{tls_ms = Timeout} = Limits) ->
-    Handshake = case yucan_socket:opening(Socket, Timeout) of
-        letter -> refuse_plain(Conn, Limits);
-        other -> ssl:handshake(Socket, Options, Timeout);
-        nothing -> nothing
-    end,
-    case Handshake of
-        {ok, Tls} -> first(<<>>, Conn#conn{socket = {tls, Tls}, scheme = https, sni = sni(Tls)}, Limits);
-        _ -> done(Socket)
+    case yucan_tls:handshake(Socket, Options, Timeout) of
+        {ok, Tls, Sni} -> first(<<>>, Conn#conn{socket = Tls, scheme = https, sni = Sni}, Limits);
+        plain -> refuse_plain(Conn, Limits);
+        error -> done(Socket)
     end;
 %% More than the PROXY header came in the same read: it is reads of exact size that prevent that.
 secure(_, {#conn{socket = Socket}, _}, _) ->
@@ -127,14 +123,8 @@ refuse_plain(#conn{server = Server, socket = Socket} = Conn, #limits{linger_ms =
     yucan_events:refused(400, plain_http_on_tls, Conn),
     yucan_reply:refuse(400, "This port speaks TLS: the address begins with https:", Socket, any, Site),
     yucan_log:refused(Site#site.log, Conn, 400),
-    yucan_socket:linger(Socket, Ms, Rate),
+    yucan_transport:linger(Socket, Ms, Rate),
     exit(normal).
-
-sni(Tls) ->
-    case ssl:connection_information(Tls, [sni_hostname]) of
-        {ok, [{sni_hostname, Name}]} when is_list(Name) -> yucan_header:lower(iolist_to_binary(Name));
-        _ -> undefined
-    end.
 
 first(Buffer, #conn{socket = Socket} = Conn, #limits{header_ms = Timeout} = Limits) ->
     State = #state{conn = Conn, socket = Socket, template = #req{conn = Conn}, limits = Limits},
@@ -148,9 +138,9 @@ first(Buffer, #conn{socket = Socket} = Conn, #limits{header_ms = Timeout} = Limi
 first({ok, Data}, State) -> head(Data, none, State);
 first({error, _}, State) -> done(State#state.socket).
 
--spec done(yucan_socket:socket()) -> no_return().
+-spec done(yucan_transport:socket()) -> no_return().
 done(Socket) ->
-    yucan_socket:close(Socket),
+    yucan_transport:close(Socket),
     exit(normal).
 
 %% @doc Bytes of a request's head are there. The deadline starts with the first of them.
@@ -183,25 +173,17 @@ more(Buffer, Deadline, #state{limits = #limits{header_block_bytes = Max}} = Stat
     end.
 
 get_more(Timeout, #state{armed = 0, socket = Socket} = State) ->
-    case yucan_socket:recv(Socket, 0, Timeout) of
+    case yucan_transport:recv(Socket, 0, Timeout) of
         {ok, Data} -> {ok, Data, State};
         {error, timeout} -> timeout;
         {error, _} -> closed
     end;
-get_more(Timeout, #state{socket = {tls, Socket}} = State) ->
-    receive
-        {ssl, Socket, Data} -> {ok, Data, State#state{armed = 0}};
-        {ssl_closed, Socket} -> closed;
-        {ssl_error, Socket, _} -> closed
-    after Timeout -> timeout
-    end;
 get_more(Timeout, #state{socket = Socket} = State) ->
-    receive
-        {tcp, Socket, Data} -> {ok, Data, used(State)};
-        {tcp_passive, Socket} -> get_more(Timeout, State#state{armed = 0});
-        {tcp_closed, Socket} -> closed;
-        {tcp_error, Socket, _} -> closed
-    after Timeout -> timeout
+    case yucan_transport:next(Socket, Timeout) of
+        {data, Data} -> {ok, Data, used(State)};
+        {last, Data} -> {ok, Data, State#state{armed = 0}};
+        passive -> get_more(Timeout, State#state{armed = 0});
+        Other -> Other
     end.
 
 -spec refuse(400..505, atom(), binary(), #state{}) -> no_return().
@@ -219,7 +201,7 @@ linger(#state{limits = #limits{linger_ms = Ms}} = State) -> linger(Ms, State).
 
 -spec linger(Ms :: non_neg_integer(), #state{}) -> no_return().
 linger(Ms, #state{socket = Socket, limits = #limits{min_body_rate = Rate}}) ->
-    yucan_socket:linger(Socket, Ms, Rate),
+    yucan_transport:linger(Socket, Ms, Rate),
     exit(normal).
 
 request(#req{body = none} = Req, Rest, #state{conn = Conn} = State) ->
@@ -264,7 +246,7 @@ last_one(Req, _) -> Req#req{keep = false}.
 %% All of the body may be here already.
 for_body(#req{body = {length, Length}}, Rest, State) when byte_size(Rest) >= Length -> {Rest, State};
 for_body(_, Rest, #state{armed = 0} = State) -> {Rest, State};
-for_body(_, Rest, #state{socket = Socket} = State) -> {yucan_socket:pause(Socket, Rest), State#state{armed = 0}}.
+for_body(_, Rest, #state{socket = Socket} = State) -> {yucan_transport:pause(Socket, Rest), State#state{armed = 0}}.
 
 answer(Req, Site) ->
     try
@@ -283,9 +265,9 @@ account({_, Status, Bytes}, Req, Began, Start, #site{metrics = Metrics, log = Lo
     _ = [yucan_metrics:took(Metrics, Start) || Start =/= none, not yucan_reply:has_streamed()],
     yucan_log:answered(Log, Req, Status, Bytes, Began).
 
--spec upgrade(fun((yucan_socket:socket(), binary()) -> term()), binary(), #state{}) -> no_return().
+-spec upgrade(fun((yucan_transport:socket(), binary()) -> term()), binary(), #state{}) -> no_return().
 upgrade(Function, Rest, #state{socket = Socket} = State) ->
-    yucan_idle:upgraded(?MODULE, State, Function, {Socket, yucan_socket:pause(Socket, Rest)}).
+    yucan_idle:upgraded(?MODULE, State, Function, {Socket, yucan_transport:pause(Socket, Rest)}).
 
 %% @doc The function that a connection was given to has ended.
 -spec left(ended | {crashed, error | exit | throw, term(), list()}, #state{}) -> no_return().
@@ -313,14 +295,14 @@ next(Rest, State, Site) ->
     ?MODULE:head(Rest, none, again(State, Site)).
 
 arm(#state{socket = Socket} = State) ->
-    case yucan_socket:arm(Socket, ?ARM) of
+    case yucan_transport:arm(Socket, ?ARM) of
         ok -> idle(State#state{armed = ?ARM});
         {error, _} -> done(State#state.socket)
     end.
 
 %% A message of data has come.
 used(#state{armed = Left, socket = Socket} = State) when Left =:= ?ARM - ?ARM_MORE + 1 ->
-    _ = yucan_socket:arm(Socket, ?ARM_MORE),
+    _ = yucan_transport:arm(Socket, ?ARM_MORE),
     State#state{armed = ?ARM};
 used(#state{armed = Left} = State) ->
     State#state{armed = max(1, Left - 1)}.
@@ -335,16 +317,16 @@ idle(State) -> yucan_idle:message(?MODULE, State, ?WARM_MS).
 
 %% @doc What has come to an idle connection.
 -spec message(term(), #state{}) -> no_return().
-message({tcp, Socket, Data}, #state{socket = Socket} = State) -> ?MODULE:head(Data, none, used(State));
-message({tcp_passive, Socket}, #state{socket = Socket} = State) -> arm(State);
-message({tcp_closed, Socket}, #state{socket = Socket} = State) -> done(State#state.socket);
-message({tcp_error, Socket, _}, #state{socket = Socket} = State) -> done(State#state.socket);
-message({ssl, Tls, Data}, #state{socket = {tls, Tls}} = State) -> ?MODULE:head(Data, none, State#state{armed = 0});
-message({ssl_closed, Tls}, #state{socket = {tls, Tls} = Socket}) -> done(Socket);
-message({ssl_error, Tls, _}, #state{socket = {tls, Tls} = Socket}) -> done(Socket);
 message({yucan, drain}, #state{socket = Socket}) -> done(Socket);
-%% What a handler left behind.
-message(_, State) -> idle(State).
+message(Message, #state{socket = Socket} = State) ->
+    case yucan_transport:event(Message, Socket) of
+        {data, Data} -> ?MODULE:head(Data, none, used(State));
+        {last, Data} -> ?MODULE:head(Data, none, State#state{armed = 0});
+        passive -> arm(State);
+        closed -> done(Socket);
+        %% What a handler left behind.
+        other -> idle(State)
+    end.
 
 %% @doc Nothing has come for a while.
 -spec silence(#state{}) -> no_return().

@@ -20,7 +20,7 @@
     | {Status :: 200..999, headers(), {file, file:name_all(), Size :: non_neg_integer()}}
     | {Status :: 200..999, headers(), {file, file:name_all(), Offset :: non_neg_integer(), Length :: non_neg_integer()}}
     | {Status :: 200..999, headers(), {stream, fun((write()) -> term())}}
-    | {Status :: 101..999, headers(), {upgrade, fun((yucan_socket:socket(), Buffered :: binary()) -> term())}}
+    | {Status :: 101..999, headers(), {upgrade, fun((yucan_transport:socket(), Buffered :: binary()) -> term())}}
     | {websocket, module(), term(), yucan_ws:options()}
     | close.
 

@@ -17,13 +17,13 @@ message(Module, State, Timeout) ->
     end.
 
 %% @doc The first bytes of a connection go to `Module:first/2'.
--spec first(module(), State :: term(), yucan_socket:socket(), timeout()) -> term().
+-spec first(module(), State :: term(), yucan_transport:socket(), timeout()) -> term().
 first(Module, State, Socket, Timeout) ->
-    Result = yucan_socket:recv(Socket, 0, Timeout),
+    Result = yucan_transport:recv(Socket, 0, Timeout),
     Module:first(Result, State).
 
 %% @doc The connection belongs to a function until that returns; then, or if it crashes, it goes to `Module:left/2'.
--spec upgraded(module(), State :: term(), fun((yucan_socket:socket(), binary()) -> term()), {yucan_socket:socket(), binary()}) -> term().
+-spec upgraded(module(), State :: term(), fun((yucan_transport:socket(), binary()) -> term()), {yucan_transport:socket(), binary()}) -> term().
 upgraded(Module, State, Function, {Socket, Buffer}) ->
     Outcome =
         try

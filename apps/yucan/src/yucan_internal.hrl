@@ -9,7 +9,7 @@
 
 %% What is true for the whole life of a connection.
 -record(conn, {
-    socket :: yucan_socket:socket(),
+    socket :: yucan_transport:socket(),
     server :: atom(),
     scheme = http :: http | https,
     local :: yucan_req:address(),
@@ -102,6 +102,7 @@
 %% What the acceptors of a listener need.
 -record(listener, {
     socket :: gen_tcp:socket(),
+    transport :: yucan_tcp | yucan_local,
     server :: atom(),
     pool :: pid(),
     local :: yucan_req:address(),

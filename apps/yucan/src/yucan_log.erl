@@ -57,7 +57,7 @@ answered(Log, #req{method = Method, target = Target, version = Version, host = H
 -spec refused(none | log(), #conn{}, Status :: integer()) -> ok.
 refused(none, _, _) -> ok;
 refused(Log, #conn{socket = Socket}, Status) ->
-    Peer = yucan_socket:peer(Socket),
+    Peer = yucan_transport:peer(Socket),
     deliver(Log, #{time => os:system_time(microsecond), peer => Peer, method => <<"-">>, target => <<"-">>, version => 11, status => Status,
                    bytes => 0, host => <<>>, us => 0, referer => <<>>, agent => <<>>}).
 

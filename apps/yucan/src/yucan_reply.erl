@@ -16,7 +16,7 @@
 %% What happens to the connection, and what the log says.
 -type outcome() ::
     {keep | close, Status :: 0..999, Bytes :: non_neg_integer()}
-    | {upgrade, fun((yucan_socket:socket(), binary()) -> term())}.
+    | {upgrade, fun((yucan_transport:socket(), binary()) -> term())}.
 
 %% What the headers of a handler came to.
 -record(out, {
@@ -37,7 +37,7 @@ send({Status, Headers, Body}, Req, Site) when is_integer(Status), Status >= 200,
 send({101, Headers, {upgrade, Function}}, #req{conn = Conn}, Site) when is_function(Function, 2), is_list(Headers) ->
     Out = headers(Headers, #out{}),
     Head = [<<"HTTP/1.1 101 Switching Protocols\r\n">>, general(Out, Site), <<"connection: upgrade\r\n">>, Out#out.lines, <<"\r\n">>],
-    case yucan_socket:send(Conn#conn.socket, Head) of
+    case yucan_transport:send(Conn#conn.socket, Head) of
         ok -> {upgrade, Function};
         {error, _} -> {close, 101, 0}
     end;
@@ -62,7 +62,7 @@ body({file, File, Offset, Length}, Status, Out, Req, Site) ->
 body({stream, Function}, Status, Out, Req, Site) when is_function(Function, 1) ->
     stream(Function, Status, Out, Req, Site);
 body({upgrade, Function}, Status, Out, #req{conn = Conn} = Req, Site) when is_function(Function, 2) ->
-    case yucan_socket:send(Conn#conn.socket, head(Status, Out, close, <<>>, Req, Site)) of
+    case yucan_transport:send(Conn#conn.socket, head(Status, Out, close, <<>>, Req, Site)) of
         ok -> {upgrade, Function};
         {error, _} -> {close, Status, 0}
     end;
@@ -87,7 +87,7 @@ full(Status, Body, Size, Connection, Out, Req, Site) ->
 
 %% What is sent first on an idle socket waits in the driver, however much it is, and nobody waits for it. The send behind it does, for at most
 %% `send_ms', so after a large answer an empty one follows.
-transmit(Data, #req{conn = #conn{socket = Socket}}) -> yucan_socket:send(Socket, Data).
+transmit(Data, #req{conn = #conn{socket = Socket}}) -> yucan_transport:send(Socket, Data).
 
 done(ok, Connection, Status, Bytes) -> {Connection, Status, Bytes};
 done({error, _}, _, Status, _) -> {close, Status, 0}.
@@ -201,9 +201,8 @@ file(File, Offset, Length, Status, Out, #req{conn = #conn{socket = Socket}} = Re
         {ok, Handle} ->
             Connection = connection(Out, Req, Site),
             try
-                _ = [{ok, _} = file:position(Handle, Offset) || Offset > 0, is_tuple(Socket)],
                 Head = head(Status, Out, Connection, length_line(Length), Req, Site),
-                file_body(Handle, Offset, Length, Head, {Socket, Site#site.limits#limits.send_ms}, Connection, Status)
+                file_body(Handle, Offset, Length, Head, Socket, Site#site.limits#limits.send_ms, Connection, Status)
             after
                 _ = file:close(Handle)
             end;
@@ -212,24 +211,13 @@ file(File, Offset, Length, Status, Out, #req{conn = #conn{socket = Socket}} = Re
     end.
 
 %% Small parts go out with the head, in one send.
-file_body(Handle, Offset, Length, Head, {Socket, _}, Connection, Status) when Length =< ?SMALL_BYTES ->
+file_body(Handle, Offset, Length, Head, Socket, _, Connection, Status) when Length =< ?SMALL_BYTES ->
     case pread(Handle, Offset, Length) of
-        {ok, Data} when byte_size(Data) =:= Length -> done(yucan_socket:send(Socket, [Head | Data]), Connection, Status, Length);
+        {ok, Data} when byte_size(Data) =:= Length -> done(yucan_transport:send(Socket, [Head | Data]), Connection, Status, Length);
         _ -> {close, Status, 0}
     end;
-file_body(Handle, _, Length, Head, {{tls, _} = Socket, _}, Connection, Status) ->
-    case yucan_socket:send(Socket, Head) of
-        ok -> copy(Handle, Length, Socket, Connection, Status, Length);
-        {error, _} -> {close, Status, 0}
-    end;
-file_body(Handle, Offset, Length, Head, {Socket, SendMs}, Connection, Status) ->
-    ok = inet:setopts(Socket, [{nopush, true}]),
-    Sent = case yucan_socket:send(Socket, Head) of
-        ok -> yucan_socket:guarded(Socket, SendMs, fun() -> file:sendfile(Handle, Socket, Offset, Length, []) end);
-        Error -> Error
-    end,
-    _ = inet:setopts(Socket, [{nopush, false}]),
-    case Sent of
+file_body(Handle, Offset, Length, Head, Socket, SendMs, Connection, Status) ->
+    case yucan_transport:send_file(Socket, Head, Handle, Offset, Length, SendMs) of
         {ok, Length} -> {Connection, Status, Length};
         %% The file is shorter than it was: the client must see that something is missing.
         {ok, Less} -> {close, Status, Less};
@@ -238,17 +226,6 @@ file_body(Handle, Offset, Length, Head, {Socket, SendMs}, Connection, Status) ->
 
 pread(_, _, 0) -> {ok, <<>>};
 pread(Handle, Offset, Length) -> file:pread(Handle, Offset, Length).
-
-copy(_, 0, _, Connection, Status, Total) -> {Connection, Status, Total};
-copy(Handle, Left, Socket, Connection, Status, Total) ->
-    case file:read(Handle, min(Left, ?PART_BYTES)) of
-        {ok, Data} ->
-            case yucan_socket:send(Socket, Data) of
-                ok -> copy(Handle, Left - byte_size(Data), Socket, Connection, Status, Total);
-                {error, _} -> {close, Status, Total - Left}
-            end;
-        _ -> {close, Status, Total - Left}
-    end.
 
 %% Streams.
 stream(_, Status, Out, #req{method = <<"HEAD">>} = Req, Site) ->
@@ -295,7 +272,7 @@ write(Data, Mode, Socket) ->
         {_, Written} when is_integer(Mode), Written + Size > Mode -> error({bad_response, {more_than_content_length, Mode}});
         {Head, Written} ->
             _ = put(?WRITTEN, {<<>>, Written + Size}),
-            sent(yucan_socket:send(Socket, [Head | framed(Mode, Data)]))
+            sent(yucan_transport:send(Socket, [Head | framed(Mode, Data)]))
     end.
 
 sent(ok) -> ok;
@@ -306,11 +283,11 @@ framed(chunked, Data) -> yucan_chunk:encode(Data);
 framed(_, Data) -> Data.
 
 finish(chunked, Socket, Connection, Status, {Head, Written}) ->
-    done(yucan_socket:send(Socket, [Head, yucan_chunk:last()]), Connection, Status, Written);
+    done(yucan_transport:send(Socket, [Head, yucan_chunk:last()]), Connection, Status, Written);
 finish(until_close, Socket, _, Status, {Head, Written}) ->
-    done(yucan_socket:send(Socket, Head), close, Status, Written);
+    done(yucan_transport:send(Socket, Head), close, Status, Written);
 finish(Length, Socket, Connection, Status, {Head, Length}) ->
-    done(yucan_socket:send(Socket, Head), Connection, Status, Length);
+    done(yucan_transport:send(Socket, Head), Connection, Status, Length);
 finish(_, _, _, Status, {_, Written}) ->
     {close, Status, Written}.
 
@@ -319,14 +296,14 @@ finish(_, _, _, Status, {_, Written}) ->
 has_streamed() -> get(?STREAMED) =:= true.
 
 %% @doc The answer to what is no request. The connection closes afterwards.
--spec refuse(Status :: 400..505, yucan_socket:socket(), method_was_head | any, #site{}) -> ok.
+-spec refuse(Status :: 400..505, yucan_transport:socket(), method_was_head | any, #site{}) -> ok.
 refuse(Status, Socket, Method, Site) -> refuse(Status, yucan_error:reason(Status), Socket, Method, Site).
 
 %% @doc The same with other words.
--spec refuse(Status :: 400..505, Text :: iodata(), yucan_socket:socket(), method_was_head | any, #site{}) -> ok.
+-spec refuse(Status :: 400..505, Text :: iodata(), yucan_transport:socket(), method_was_head | any, #site{}) -> ok.
 refuse(Status, Text, Socket, Method, Site) ->
     {_, [{_, Type}], Body} = yucan_error:page(Status, Text),
     Head = [status_line(Status), yucan_header:date_line(), Site#site.server_header, <<"connection: close\r\ncontent-type: ">>, Type, <<"\r\n">>,
             length_line(iolist_size(Body)), <<"\r\n">>],
-    _ = yucan_socket:send(Socket, case Method of method_was_head -> Head; any -> [Head | Body] end),
+    _ = yucan_transport:send(Socket, case Method of method_was_head -> Head; any -> [Head | Body] end),
     ok.

@@ -8,7 +8,7 @@
 -export([method/1, target/1, path/1, query/1, has_query/1, decoded_path/1, version/1, scheme/1, host/1, port/1, headers/1, header/2,
          header/3, peer/1, peer_socket/1, local/1, cookies/1, query_pairs/1, binding/2, bindings/1, assign/3, assigned/3, server/1,
          socket/1, tls_info/1, with_path/3, with_method/2, set_header/3, delete_header/2, has_body/1, body_length/1, body/1,
-         body/2, read/1, read/2, trailers/1, body_error/1, pairs/1, bind/2]).
+         body/2, read/1, read/2, gather/3, gather/4, trailers/1, body_error/1, pairs/1, pairs/2, cookie_pairs/1, bind/2]).
 -export_type([req/0, address/0, body_error/0]).
 
 -include("yucan_internal.hrl").
@@ -95,7 +95,7 @@ peer(#req{peer = Peer}) -> Peer.
 
 %% @doc The other end of the socket.
 -spec peer_socket(req()) -> address().
-peer_socket(#req{conn = #conn{socket = Socket}}) -> yucan_socket:peer(Socket).
+peer_socket(#req{conn = #conn{socket = Socket}}) -> yucan_transport:peer(Socket).
 
 %% @doc This end of the socket.
 -spec local(req()) -> address().
@@ -103,15 +103,20 @@ local(#req{conn = #conn{local = Local}}) -> Local.
 
 %% @doc Names and values of the Cookie header.
 -spec cookies(req()) -> [{binary(), binary()}].
-cookies(Req) ->
-    [cookie(yucan_header:trim(Pair)) || Pair <- binary:split(header(<<"cookie">>, Req, <<>>), <<";">>, [global]), yucan_header:trim(Pair) =/= <<>>].
+cookies(Req) -> [{Name, cookie(Value)} || {Name, Value} <- cookie_pairs(header(<<"cookie">>, Req, <<>>))].
 
-cookie(Pair) ->
+%% @doc The same of any text in that form, with the quotes of values.
+-spec cookie_pairs(binary()) -> [{binary(), binary()}].
+cookie_pairs(Text) -> [split(Trimmed, <<>>) || Pair <- binary:split(Text, <<";">>, [global]), Trimmed <- [yucan_header:trim(Pair)], Trimmed =/= <<>>].
+
+split(Pair, Default) ->
     case binary:split(Pair, <<"=">>) of
-        [Name, <<$", Quoted/binary>>] when byte_size(Quoted) > 0 -> {Name, unquoted(Quoted)};
         [Name, Value] -> {Name, Value};
-        [Name] -> {Name, <<>>}
+        [Name] -> {Name, Default}
     end.
+
+cookie(<<$", Quoted/binary>>) when byte_size(Quoted) > 0 -> unquoted(Quoted);
+cookie(Value) -> Value.
 
 unquoted(Quoted) ->
     case binary:last(Quoted) of
@@ -125,14 +130,13 @@ query_pairs(Req) -> pairs(query(Req)).
 
 %% @doc The same for any text in that form, such as a body of application/x-www-form-urlencoded.
 -spec pairs(binary()) -> [{binary(), binary()}].
-pairs(Query) ->
-    [pair(Part) || Part <- binary:split(Query, <<"&">>, [global]), Part =/= <<>>].
+pairs(Text) -> pairs(Text, <<>>).
 
-pair(Part) ->
-    case binary:split(Part, <<"=">>) of
-        [Name, Value] -> {yucan_path:unescape_form(Name), yucan_path:unescape_form(Value)};
-        [Name] -> {yucan_path:unescape_form(Name), <<>>}
-    end.
+%% @doc The same with another value for a name that has none.
+-spec pairs(binary(), Default) -> [{binary(), binary() | Default}].
+pairs(Text, Default) ->
+    [{yucan_path:unescape_form(Name), case Value of Default -> Default; _ -> yucan_path:unescape_form(Value) end}
+     || Part <- binary:split(Text, <<"&">>, [global]), Part =/= <<>>, {Name, Value} <- [split(Part, Default)]].
 
 %% @doc What a `:name' or `*name' of the route matched, decoded.
 -spec binding(Name :: binary(), req()) -> binary() | undefined.
@@ -158,13 +162,13 @@ assigned(Key, #req{assigned = Assigned}, Default) -> maps:get(Key, Assigned, Def
 -spec server(req()) -> atom().
 server(#req{conn = #conn{server = Server}}) -> Server.
 
-%% @doc The connection, for yucan_socket.
--spec socket(req()) -> yucan_socket:socket().
+%% @doc The connection, for yucan_transport.
+-spec socket(req()) -> yucan_transport:socket().
 socket(#req{conn = #conn{socket = Socket}}) -> Socket.
 
 %% @doc Protocol and cipher of TLS.
 -spec tls_info(req()) -> none | #{atom() => term()}.
-tls_info(Req) -> yucan_socket:tls_info(socket(Req)).
+tls_info(Req) -> yucan_transport:info(socket(Req)).
 
 %% @doc The same request for another path; `none' is no query. target/1 stays. A path that would leave the root stays as it is: neither
 %% files nor bindings are found by it.
@@ -218,6 +222,16 @@ read(Req) -> read(Req, #{}).
 -spec read(req(), #{max => pos_integer(), timeout => pos_integer()}) -> {more | ok, binary()} | {error, body_error()}.
 read(#req{body = none}, _) -> {ok, <<>>};
 read(_, Options) -> yucan_body:read(Options).
+
+%% @doc Reads on behind `Before' until so many bytes are there (`more'), or all (`ok').
+-spec gather(Enough :: pos_integer() | infinity, Before :: binary(), req()) -> {more | ok, binary()} | {error, body_error()}.
+gather(Enough, Before, Req) -> gather(Enough, Before, #{}, Req).
+
+%% @doc The same with the options of read/2; if `max' is among them, no byte beyond `Enough' is read.
+-spec gather(Enough :: pos_integer() | infinity, Before :: binary(), #{max => pos_integer(), timeout => pos_integer()}, req()) ->
+    {more | ok, binary()} | {error, body_error()}.
+gather(_, Before, _, #req{body = none}) -> {ok, Before};
+gather(Enough, Before, Options, _) -> yucan_body:gather(Enough, Before, Options).
 
 %% @doc The trailers, known after the last part of the body.
 -spec trailers(req()) -> [{binary(), binary()}].

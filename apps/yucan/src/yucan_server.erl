@@ -7,7 +7,6 @@
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2, terminate/2]).
 
 -include("yucan_internal.hrl").
--include_lib("kernel/include/file.hrl").
 
 -record(state, {
     name :: atom(),
@@ -21,8 +20,6 @@
 }).
 
 -define(LOOK_MS, 20).
-%% To a unix socket of this host.
--define(CONNECT_MS, 2000).
 
 %% @doc Started by yucan_listener_sup, with checked options.
 -spec start_link(yucan_config:checked()) -> {ok, pid()} | {error, term()}.
@@ -107,8 +104,7 @@ sockets(Wanted, Limits) ->
     lists:foldl(fun(Listen, Opened) -> [{Listen, socket(Listen, Limits, Opened)} | Opened] end, [], Wanted).
 
 socket(#{ip := Ip, port := Port}, Limits, Opened) ->
-    ok = remove_stale(Ip),
-    case gen_tcp:listen(Port, socket_options(Ip, Limits)) of
+    case (yucan_transport:listener(Ip)):listen(Ip, Port, socket_options(Limits)) of
         {ok, Socket} -> Socket;
         {error, Reason} ->
             close_all(Opened),
@@ -119,19 +115,6 @@ advice(eaddrinuse) -> "; end the program that listens there, or choose another p
 advice(eaddrnotavail) -> "; choose an address of this host (`ip address' shows them)";
 advice(eacces) -> "; choose a port from 1024 on, or give the right to use this one";
 advice(_) -> "".
-
-%% A server that was killed leaves its unix socket, at which nobody answers. Anything else of that name stays.
-remove_stale({local, Path}) ->
-    case file:read_link_info(Path, [raw]) of
-        {ok, #file_info{type = other}} ->
-            case gen_tcp:connect({local, Path}, 0, [], ?CONNECT_MS) of
-                {error, econnrefused} -> _ = file:delete(Path), ok;
-                {ok, Socket} -> gen_tcp:close(Socket);
-                {error, _} -> ok
-            end;
-        _ -> ok
-    end;
-remove_stale(_) -> ok.
 
 close_all(Opened) -> lists:foreach(fun({_, Socket}) -> gen_tcp:close(Socket) end, Opened).
 
@@ -162,8 +145,9 @@ secured({#{tls := Tls, proxy_protocol := Proxy}, Socket}, #{hosts := Hosts}) ->
     {Socket, {yucan_tls:options(Tls, Hosts), Proxy}}.
 
 listener({#{ip := Ip} = Listen, Socket}, #{limits := #{acceptors := Acceptors}}, #state{name = Name, counters = Counters}) ->
-    {ok, Local} = local(Ip, Socket),
-    Listener = #listener{socket = Socket, server = Name, pool = self(), local = Local, counters = Counters},
+    Transport = yucan_transport:listener(Ip),
+    {ok, Local} = Transport:name(Ip, Socket),
+    Listener = #listener{socket = Socket, transport = Transport, server = Name, pool = self(), local = Local, counters = Counters},
     {ok, Pool} = yucan_listener_sup:start_pool(Name, Listener, Acceptors),
     {Listen, Socket, Local, Pool}.
 
@@ -181,17 +165,10 @@ opened({error, Reason}, File) -> throw({cannot, io_lib:format("the access log ~t
 where({local, Path}, _) -> Path;
 where(Ip, Port) -> io_lib:format("~ts port ~b", [inet:ntoa(Ip), Port]).
 
-local({local, Path}, _) -> {ok, {local, Path}};
-local(_, Socket) -> inet:sockname(Socket).
-
 %% exit_on_close false: a client that has closed its side still gets its answer. buffer: what one read may bring.
-socket_options(Ip, #limits{backlog = Backlog, send_ms = Send}) ->
-    family(Ip) ++ [binary, {active, false}, {packet, raw}, {reuseaddr, true}, {backlog, Backlog}, {nodelay, true}, {exit_on_close, false},
-        {send_timeout, Send}, {send_timeout_close, true}, {buffer, 8192}].
-
-family({local, _} = Local) -> [{ifaddr, Local}];
-family(Ip) when tuple_size(Ip) =:= 8 -> [inet6, {ip, Ip}];
-family(Ip) -> [{ip, Ip}].
+socket_options(#limits{backlog = Backlog, send_ms = Send}) ->
+    [binary, {active, false}, {packet, raw}, {reuseaddr, true}, {backlog, Backlog}, {nodelay, true}, {exit_on_close, false},
+     {send_timeout, Send}, {send_timeout_close, true}, {buffer, 8192}].
 
 %% The pool stays until its connections have ended (see handle_info).
 close({_, Socket, _, Pool}) ->

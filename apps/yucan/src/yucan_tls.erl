@@ -1,8 +1,14 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The TLS options of a listener: its own certificate, and those of its hosts by the name that the client asks for.
+%% @doc The transport over TLS, above another one, and the options of a listener: its own certificate, and those of its hosts by the name that
+%% the client asks for.
 -module(yucan_tls).
 
--export([look_at/2, options/2, by_name/2]).
+-behaviour(yucan_transport).
+
+-export([look_at/2, options/2, by_name/2, handshake/3]).
+-export([peer/1, recv/3, recv_whole/4, send/2, send_file/6, setopts/2, arm/2, pause/2, event/2, next/2, is_closed/1, half_close/1, close/1, info/1]).
+
+-define(PART_BYTES, 65536).
 
 %% @doc Whether a file holds what an option of ssl needs: ssl itself would find out when the first client comes.
 -spec look_at(certfile | keyfile | cacertfile, file:name_all()) -> ok | {error, Why :: unicode:chardata()}.
@@ -43,4 +49,136 @@ by_name(Name, Named) ->
     case [Tls || {Pattern, Tls} <- Named, yucan_router:is_match(Pattern, Lower)] of
         [Tls | _] -> Tls;
         [] -> undefined
+    end.
+
+%% @doc Makes a connection one over TLS, and says which name the client has asked for. `plain': it begins with a letter, as requests of HTTP do, and
+%% not with the byte 22 of TLS.
+-spec handshake(yucan_transport:socket(), [ssl:tls_server_option()], TimeoutMs :: pos_integer()) ->
+    {ok, yucan_transport:socket(), Sni :: undefined | binary()} | plain | error.
+handshake({_, Below}, Options, Timeout) ->
+    case is_plain(Below, Timeout) of
+        true -> plain;
+        false ->
+            case ssl:handshake(Below, Options, Timeout) of
+                {ok, Tls} -> {ok, {?MODULE, Tls}, sni(Tls)};
+                _ -> error
+            end
+    end.
+
+%% What was read goes back. A socket that says nothing fails in the handshake.
+is_plain(Socket, Timeout) when is_port(Socket) ->
+    case gen_tcp:recv(Socket, 1, Timeout) of
+        {ok, <<C>>} when C >= $A, C =< $Z -> true;
+        {ok, Byte} -> _ = gen_tcp:unrecv(Socket, Byte), false;
+        {error, _} -> _ = gen_tcp:close(Socket), false
+    end;
+is_plain(_, _) -> false.
+
+sni(Tls) ->
+    case ssl:connection_information(Tls, [sni_hostname]) of
+        {ok, [{sni_hostname, Name}]} when is_list(Name) -> yucan_header:lower(iolist_to_binary(Name));
+        _ -> undefined
+    end.
+
+%% @private
+-spec peer(ssl:sslsocket()) -> yucan_req:address().
+peer(Tls) ->
+    case ssl:peername(Tls) of
+        {ok, {Ip, Port}} when is_tuple(Ip) -> {Ip, Port};
+        {ok, _} -> {local, <<>>};
+        {error, _} -> {{0, 0, 0, 0}, 0}
+    end.
+
+%% @private
+-spec recv(ssl:sslsocket(), non_neg_integer(), timeout()) -> {ok, binary()} | {error, yucan_transport:reason()}.
+recv(Tls, Length, Timeout) -> plain_reason(ssl:recv(Tls, Length, Timeout)).
+
+plain_reason({error, Reason}) when not is_atom(Reason) -> {error, closed};
+plain_reason(Result) -> Result.
+
+%% @private
+-spec recv_whole(ssl:sslsocket(), binary(), pos_integer(), timeout()) -> unsupported.
+recv_whole(_, _, _, _) -> unsupported.
+
+%% @private
+-spec send(ssl:sslsocket(), iodata()) -> ok | {error, yucan_transport:reason()}.
+send(Tls, Data) -> plain_reason(ssl:send(Tls, Data)).
+
+%% @private
+-spec send_file(ssl:sslsocket(), iodata(), file:fd(), non_neg_integer(), pos_integer(), pos_integer()) ->
+    {ok, non_neg_integer()} | {error, yucan_transport:reason()}.
+send_file(Tls, Head, Handle, Offset, Length, _) ->
+    case send(Tls, Head) of
+        ok -> {ok, Length - copy(Tls, Handle, Offset, Length)};
+        Error -> Error
+    end.
+
+%% What is left when the file or the connection has ended.
+copy(_, _, _, 0) -> 0;
+copy(Tls, Handle, At, Left) ->
+    case file:pread(Handle, At, min(Left, ?PART_BYTES)) of
+        {ok, Data} ->
+            case send(Tls, Data) of
+                ok -> copy(Tls, Handle, At + byte_size(Data), Left - byte_size(Data));
+                {error, _} -> Left
+            end;
+        _ -> Left
+    end.
+
+%% @private
+-spec setopts(ssl:sslsocket(), list()) -> ok.
+setopts(Tls, Options) -> _ = ssl:setopts(Tls, Options), ok.
+
+%% @private One message for each arming, whatever was asked for.
+-spec arm(ssl:sslsocket(), pos_integer()) -> ok | {error, yucan_transport:reason()}.
+arm(Tls, _) -> plain_reason(ssl:setopts(Tls, [{active, once}])).
+
+%% @private
+-spec pause(ssl:sslsocket(), binary()) -> binary().
+pause(Tls, Buffer) ->
+    _ = ssl:setopts(Tls, [{active, false}]),
+    flush(Tls, Buffer).
+
+flush(Tls, Buffer) ->
+    case next(Tls, 0) of
+        {last, Data} -> flush(Tls, <<Buffer/binary, Data/binary>>);
+        closed -> flush(Tls, Buffer);
+        timeout -> Buffer
+    end.
+
+%% @private
+-spec event(term(), ssl:sslsocket()) -> {last, binary()} | closed | other.
+event({ssl, Tls, Data}, Tls) -> {last, Data};
+event({ssl_closed, Tls}, Tls) -> closed;
+event({ssl_error, Tls, _}, Tls) -> closed;
+event(_, _) -> other.
+
+%% @private
+-spec next(ssl:sslsocket(), timeout()) -> {last, binary()} | closed | timeout.
+next(Tls, Timeout) ->
+    receive
+        {ssl, Tls, Data} -> {last, Data};
+        {ssl_closed, Tls} -> closed;
+        {ssl_error, Tls, _} -> closed
+    after Timeout -> timeout
+    end.
+
+%% @private
+-spec is_closed(ssl:sslsocket()) -> boolean().
+is_closed(Tls) -> element(1, ssl:peername(Tls)) =:= error.
+
+%% @private After the end of TLS many clients, OTP's among them, neither send nor read any more.
+-spec half_close(ssl:sslsocket()) -> ok.
+half_close(_) -> ok.
+
+%% @private
+-spec close(ssl:sslsocket()) -> ok.
+close(Tls) -> _ = ssl:close(Tls), ok.
+
+%% @private
+-spec info(ssl:sslsocket()) -> #{atom() => term()}.
+info(Tls) ->
+    case ssl:connection_information(Tls, [protocol, selected_cipher_suite, sni_hostname]) of
+        {ok, Info} -> maps:from_list(Info);
+        {error, _} -> #{}
     end.

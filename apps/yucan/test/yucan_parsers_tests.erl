@@ -109,7 +109,7 @@ is_clean({Name, Value}) -> binary:match(<<Name/binary, Value/binary>>, [<<"\r">>
 %% ---- configurations
 
 prop_lines() ->
-    ?FORALL(Text, damaged(configuration()), lists:all(fun({Line, _}) -> is_integer(Line) andalso Line > 0 end, yucan_yaws_config_text:lines(Text))).
+    ?FORALL(Text, damaged(configuration()), lists:all(fun({Line, _}) -> is_integer(Line) andalso Line > 0 end, yucan_yaws_config:lines(Text))).
 
 %% A configuration, or problems with lines that are there.
 %% A letter that is no byte, at each place.
@@ -170,9 +170,9 @@ prop_values() ->
 %% What has no sign in it matches itself, and `*' matches all.
 prop_names() ->
     ?FORALL({Host, Pattern}, {host(), host()},
-            yucan_yaws_hosts:matches(Host, Host) andalso yucan_yaws_hosts:matches(Host, <<"*">>)
-                andalso yucan_yaws_hosts:matches(<<Host/binary, Pattern/binary>>, <<"*", Pattern/binary>>)
-                andalso (Host =:= Pattern) =:= yucan_yaws_hosts:matches(Host, Pattern)).
+            yucan_yaws_match:matches(Host, Host) andalso yucan_yaws_match:matches(Host, <<"*">>)
+                andalso yucan_yaws_match:matches(<<Host/binary, Pattern/binary>>, <<"*", Pattern/binary>>)
+                andalso (Host =:= Pattern) =:= yucan_yaws_match:matches(Host, Pattern)).
 
 host() -> ?LET(Letters, list(oneof([range($a, $c), $.])), list_to_binary(Letters)).
 
@@ -182,5 +182,5 @@ prop_slashes() ->
             begin
                 Slashed = iolist_to_binary([[binary:copy(<<"/">>, Count), "a"] || Count <- Counts]),
                 {ok, Path} = yucan_path:decode(Slashed),
-                yucan_yaws_path:is_under(Path, <<"/a">>)
+                yucan_yaws_match:is_under(Path, <<"/a">>)
             end).

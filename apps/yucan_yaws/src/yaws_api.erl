@@ -43,12 +43,9 @@ parse_query(#arg{querydata = Query}) -> pairs(Query).
 parse_post(#arg{clidata = Body}) when is_binary(Body) -> pairs(binary_to_list(Body));
 parse_post(_) -> [].
 
-pairs(Text) -> [pair(string:split(Pair, "=")) || Pair <- string:lexemes(Text, "&")].
-
-pair([Name]) -> {form(Name), undefined};
-pair([Name, Value]) -> {form(Name), form(Value)}.
-
-form(Text) -> binary_to_list(yucan_path:unescape_form(list_to_binary(Text))).
+pairs(Text) ->
+    [{binary_to_list(Name), case Value of undefined -> undefined; _ -> binary_to_list(Value) end}
+     || {Name, Value} <- yucan_req:pairs(list_to_binary(Text), undefined)].
 
 %% @doc The value of a name in the query.
 -spec queryvar(#arg{}, string()) -> {ok, string()} | undefined.
@@ -68,9 +65,9 @@ var(Name, Pairs) ->
 -spec find_cookie_val(string(), #arg{} | [string()]) -> string().
 find_cookie_val(Name, #arg{headers = #headers{cookie = Cookies}}) -> find_cookie_val(Name, Cookies);
 find_cookie_val(Name, Cookies) ->
-    Values = [Value || Text <- Cookies, Part <- string:lexemes(Text, ";"), [Key, Value] <- [string:split(string:trim(Part), "=")], Key =:= Name],
-    case Values of
-        [Value | _] -> Value;
+    Key = list_to_binary(Name),
+    case [Value || Text <- Cookies, {Found, Value} <- yucan_req:cookie_pairs(list_to_binary(Text)), Found =:= Key] of
+        [Value | _] -> binary_to_list(Value);
         [] -> ""
     end.
 
@@ -124,7 +121,7 @@ mime_type(Name) -> binary_to_list(iolist_to_binary(yucan_mime:of_file(unicode:ch
 %% @doc The URL of the request, as the client sees it.
 -spec request_url(#arg{}) -> #url{}.
 request_url(#arg{req = #http_request{path = {abs_path, Target}}}) ->
-    Req = yucan_yaws_arg:request(),
+    Req = yucan_yaws_out:request(),
     {Path, Query} = case string:split(Target, "?") of
                         [P, Q] -> {P, Q};
                         [P] -> {P, ""}

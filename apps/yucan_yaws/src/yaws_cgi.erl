@@ -25,7 +25,7 @@ call_cgi(Arg, Program, Script, PathInfo) -> call_cgi(Arg, Program, Script, PathI
 -spec call_cgi(#arg{}, Program :: file:filename() | undefined, Script :: file:filename(), PathInfo :: string() | undefined,
                [{Name :: string(), Value :: string()}] | undefined) -> result().
 call_cgi(#arg{docroot = Docroot, appmod_prepath = Before} = Arg, Program, Script, PathInfo, Variables) ->
-    Req = yucan_yaws_arg:request(),
+    Req = yucan_yaws_out:request(),
     Spec = #{run => case Program of
                         undefined -> {program, Script};
                         _ -> {interpreter, Program}

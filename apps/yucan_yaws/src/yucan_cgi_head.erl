@@ -83,9 +83,9 @@ with_status(Text, _, _) ->
 
 field(Line) ->
     case binary:split(Line, <<":">>) of
-        [Name, Value] when Name =/= <<>> ->
-            case is_token(Name) andalso is_clean(Value) of
-                true -> {yucan_header:lower(Name), trim(Value)};
+        [Name, Value] ->
+            case yucan_header:is_token(Name) andalso is_clean(Value) of
+                true -> {yucan_header:lower(Name), yucan_header:trim(Value)};
                 false -> error
             end;
         _ -> error
@@ -97,21 +97,6 @@ without_cr(Line) ->
         $\r -> binary:part(Line, 0, byte_size(Line) - 1);
         _ -> Line
     end.
-
-trim(<<C, Rest/binary>>) when C =:= $\s; C =:= $\t -> trim(Rest);
-trim(Text) -> trim_end(Text, byte_size(Text)).
-
-trim_end(Text, Size) when Size > 0 ->
-    case binary:at(Text, Size - 1) of
-        C when C =:= $\s; C =:= $\t -> trim_end(Text, Size - 1);
-        _ -> binary:part(Text, 0, Size)
-    end;
-trim_end(_, 0) -> <<>>.
-
-is_token(Name) -> lists:all(fun is_token_char/1, binary_to_list(Name)).
-
-is_token_char(C) when C >= $a, C =< $z; C >= $A, C =< $Z; C >= $0, C =< $9 -> true;
-is_token_char(C) -> lists:member(C, "!#$%&'*+-.^_`|~").
 
 is_clean(Value) -> lists:all(fun(C) -> C >= $\s andalso C =/= 127 orelse C =:= $\t end, binary_to_list(Value)).
 

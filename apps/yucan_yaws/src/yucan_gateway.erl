@@ -67,7 +67,7 @@ wait(Req, {Module, State}, Deadline) ->
         {error, Reason, _} -> {error, Reason};
         {timeout, State2} ->
             Next = {Module, State2},
-            case {Left =< ?LOOK_MS, yucan_socket:is_closed(yucan_req:socket(Req))} of
+            case {Left =< ?LOOK_MS, yucan_transport:is_closed(yucan_req:socket(Req))} of
                 {_, true} -> close(Next), {error, client_gone};
                 {true, _} -> close(Next), {error, timeout};
                 {false, false} -> wait(Req, Next, Deadline)

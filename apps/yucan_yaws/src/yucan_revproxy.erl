@@ -26,14 +26,14 @@ ask(Req, #{prefix := Prefix, url := #{host := Host, port := Port} = Url}, Own, B
     Address = {Host, case Port of undefined -> 80; _ -> Port end},
     case yucan_proxy_client:open(Address, yucan_req:method(Req), head(Req, Prefix, Url, Body), Body) of
         {ok, Source} ->
-            Options = #{silence_ms => ?SILENCE_MS, name => yucan_yaws_config_url:origin(Url),
+            Options = #{silence_ms => ?SILENCE_MS, name => yucan_yaws_config_value:origin(Url),
                         headers => fun(Headers) -> [back(Header, Prefix, Url, Own) || Header <- Headers] end},
             yucan_gateway:respond(Req, {yucan_proxy_client, Source}, Options);
         {error, Reason} -> failed(Reason, Url)
     end.
 
 failed(Reason, Url) ->
-    yucan_events:warning("revproxy ~ts: ~0tp", [yucan_yaws_config_url:origin(Url), Reason]),
+    yucan_events:warning("revproxy ~ts: ~0tp", [yucan_yaws_config_value:origin(Url), Reason]),
     yucan_error:page(502).
 
 head(Req, Prefix, Url, Body) ->
@@ -68,7 +68,7 @@ below(N, <<"/", Path/binary>>) ->
     end.
 
 host(Url) ->
-    [_, Rest] = string:split(yucan_yaws_config_url:origin(Url), "://"),
+    [_, Rest] = string:split(yucan_yaws_config_value:origin(Url), "://"),
     Rest.
 
 forwarded_for(Req) ->
@@ -88,7 +88,7 @@ is_passed(Name) ->
 
 %% A place on the other server is one below the prefix here.
 back({<<"location">>, Location}, Prefix, #{path := Base} = Url, Own) ->
-    There = iolist_to_binary([yucan_yaws_config_url:origin(Url), string:trim(Base, trailing, "/")]),
+    There = iolist_to_binary([yucan_yaws_config_value:origin(Url), string:trim(Base, trailing, "/")]),
     Size = byte_size(There),
     case Location of
         <<There:Size/binary, Rest/binary>> when Rest =:= <<>>; binary_part(Rest, 0, 1) =:= <<"/">> ->

@@ -33,7 +33,7 @@ init(#arg{clidata = Read}) ->
                 {partial, Data} -> Data;
                 Data -> Data
             end,
-    begun(yucan_yaws_arg:request(), First);
+    begun(yucan_yaws_out:request(), First);
 init(Req) ->
     begun(Req, <<>>).
 
@@ -125,24 +125,19 @@ peer_port(#request{req = Req}) -> element(2, yucan_req:peer(Req)).
 protocol_version(#request{req = Req}) -> yucan_req:version(Req).
 
 %% @private
--spec socket(request()) -> yucan_socket:socket().
-socket(#request{req = Req}) -> yucan_req:socket(Req).
+-spec socket(request()) -> gen_tcp:socket() | ssl:sslsocket().
+socket(#request{req = Req}) -> element(2, yucan_req:socket(Req)).
 
 %% @private So many bytes of the body; fewer at its end. Zero: what is there.
 -spec recv_from_socket(non_neg_integer(), TimeoutMs :: pos_integer(), request()) -> binary().
-recv_from_socket(Length, Timeout, #request{req = Req}) -> received(Length, Timeout, Req, []).
-
-received(0, Timeout, Req, []) ->
-    case yucan_req:read(Req, #{timeout => Timeout}) of
+recv_from_socket(Length, Timeout, #request{req = Req}) ->
+    Read = case Length of
+               0 -> yucan_req:read(Req, #{timeout => Timeout});
+               _ -> yucan_req:gather(Length, <<>>, #{max => Length, timeout => Timeout}, Req)
+           end,
+    case Read of
         {error, Reason} -> throw({yucan_body, Reason});
         {_, Data} -> Data
-    end;
-received(0, _, _, Done) -> iolist_to_binary(Done);
-received(Left, Timeout, Req, Done) ->
-    case yucan_req:read(Req, #{max => Left, timeout => Timeout}) of
-        {more, Data} -> received(Left - byte_size(Data), Timeout, Req, [Done, Data]);
-        {ok, Data} -> iolist_to_binary([Done, Data]);
-        {error, Reason} -> throw({yucan_body, Reason})
     end.
 
 %% @private

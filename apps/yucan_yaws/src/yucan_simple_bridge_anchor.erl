@@ -61,8 +61,8 @@ found(Response) -> Response.
 -spec out(#arg{}) -> {yucan_response, yucan_handler:response()}.
 out(#arg{opaque = Opaque, docroot = Docroot} = Arg) ->
     Named = maps:from_list([named(Name, Value) || is_list(Opaque), {Name, Value} <- Opaque, lists:member(Name, ["handler", "bridge", "ws_message_bytes"])]),
-    Req = yucan_simple_bridge:rooted(Docroot, yucan_yaws_arg:request()),
-    ok = yucan_yaws_arg:remember(Req),
+    Req = yucan_simple_bridge:rooted(Docroot, yucan_yaws_out:request()),
+    ok = yucan_yaws_out:remember(Req),
     {yucan_response, run(Arg, Req, init(Named#{document_root => Docroot}))}.
 
 named("ws_message_bytes", Value) -> {ws_message_bytes, try list_to_integer(Value) catch error:badarg -> Value end};

@@ -33,12 +33,12 @@ take(Req, _, Whole) when is_binary(Whole) ->
 take(Req, Max, {partial, Data}) -> in_memory(Req, Data, Max).
 
 in_memory(_, Before, Max) when byte_size(Before) > Max -> {error, too_large};
-in_memory(Req, Before, Max) when byte_size(Before) > ?MEMORY_BYTES -> in_file(Req, Before, Max);
 in_memory(Req, Before, Max) ->
-    case yucan_req:read(Req) of
-        {more, Data} -> in_memory(Req, <<Before/binary, Data/binary>>, Max);
-        {ok, Data} when byte_size(Before) + byte_size(Data) > Max -> {error, too_large};
-        {ok, Data} -> {ok, {memory, <<Before/binary, Data/binary>>}};
+    case yucan_req:gather(min(Max, ?MEMORY_BYTES) + 1, Before, Req) of
+        {more, Data} when byte_size(Data) > Max -> {error, too_large};
+        {more, Data} -> in_file(Req, Data, Max);
+        {ok, Data} when byte_size(Data) > Max -> {error, too_large};
+        {ok, Data} -> {ok, {memory, Data}};
         {error, Reason} -> {error, Reason}
     end.
 

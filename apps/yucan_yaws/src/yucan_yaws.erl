@@ -24,9 +24,9 @@ init(#{server := #{name := Name, ebin_dir := Folders}} = Site) ->
 -spec handle(yucan_req:req(), site()) -> yucan_handler:response().
 handle(Req, #{server := #{extra_response_headers := Extra} = Server} = Site) ->
     ok = yucan_yaws_options:remember(Site),
-    ok = yucan_yaws_arg:remember(Req),
+    ok = yucan_yaws_out:remember(Req),
     ok = yucan_yaws_loader:remember(maps:get(own, Site)),
-    Arg = yucan_yaws_arg:make(Req, maps:get(docroot, Server), maps:get(opaque, Server)),
+    Arg = yucan_yaws_out:make(Req, maps:get(docroot, Server), maps:get(opaque, Server)),
     with_headers(Extra, rewrite(Req, Arg, Site)).
 
 with_headers([], Response) -> Response;
@@ -42,10 +42,10 @@ rewrite(Req, Arg, #{server := #{arg_rewrite_mod := undefined}} = Site) ->
 rewrite(Req, Arg, #{server := #{arg_rewrite_mod := Module}} = Site) ->
     case (own(Module, Site)):arg_rewrite(Arg) of
         #arg{state = #rewrite_response{status = Status, headers = Headers, content = Content}} ->
-            yucan_yaws_answer:answer(yucan_yaws_out:collect([{status, Status}, {allheaders, Headers}, {html, Content}]), Req, Arg);
+            yucan_yaws_out:answer(yucan_yaws_out:collect([{status, Status}, {allheaders, Headers}, {html, Content}]), Req, Arg);
         #arg{} = Rewritten ->
-            Req2 = yucan_yaws_arg:rewritten(Rewritten, Req),
-            ok = yucan_yaws_arg:remember(Req2),
+            Req2 = yucan_yaws_out:rewritten(Rewritten, Req),
+            ok = yucan_yaws_out:remember(Req2),
             routed(Req2, Rewritten#arg{server_path = path(Req2)}, Site, ?MOST_PAGES);
         Other ->
             error({arg_rewrite_returned, Module, Other})
@@ -63,7 +63,7 @@ routed(_, _, _, 0) -> error(pages_without_end);
 routed(Req, Arg, #{server := #{redirects := Redirects}} = Site, Left) ->
     case yucan_req:decoded_path(Req) of
         {ok, Path} ->
-            case yucan_yaws_redirect:find(Path, Redirects) of
+            case yucan_yaws_match:redirect(Path, Redirects) of
                 {ok, Redirect} -> redirected(Redirect, Req, Arg, Site, Left);
                 none -> authorized(Path, Req, Arg, Site, Left)
             end;
@@ -74,21 +74,21 @@ routed(Req, Arg, #{server := #{redirects := Redirects}} = Site, Left) ->
 redirected(#{status := Status, target := none}, _, _, _, _) ->
     yucan_error:page(Status);
 redirected(#{status := Status} = Redirect, Req, _, #{server := Server}, _) when Status >= 300, Status =< 399 ->
-    Location = yucan_yaws_redirect:location(Redirect, yucan_yaws_answer:own_origin(Req, Server), yucan_req:path(Req), yucan_req:query(Req)),
+    Location = yucan_yaws_match:location(Redirect, yucan_yaws_out:own_origin(Req, Server), yucan_req:path(Req), yucan_req:query(Req)),
     {Status, Headers, Body} = yucan_error:page(Status),
     {Status, [{<<"location">>, Location} | Headers], Body};
 %% The page of an error is one of our own, which is not redirected again.
 redirected(#{status := Status, target := {local, _}} = Redirect, Req, Arg, #{server := Server} = Site, Left) ->
-    Place = yucan_yaws_redirect:location(Redirect, "", yucan_req:path(Req), yucan_req:query(Req)),
+    Place = yucan_yaws_match:location(Redirect, "", yucan_req:path(Req), yucan_req:query(Req)),
     with_status(Status, page(Place, Req, Arg, Site#{server := Server#{redirects := []}}, Left)).
 
 with_status(Status, {200, Headers, Body}) -> {Status, Headers, Body};
 with_status(_, Response) -> Response.
 
 page(Target, Req, Arg, Site, Left) ->
-    Moved = yucan_yaws_arg:rewritten(Arg#arg{req = (Arg#arg.req)#http_request{path = {abs_path, unicode:characters_to_list(Target)}}}, Req),
-    ok = yucan_yaws_arg:remember(Moved),
-    routed(Moved, yucan_yaws_answer:moved(Moved, Arg), Site, Left - 1).
+    Moved = yucan_yaws_out:rewritten(Arg#arg{req = (Arg#arg.req)#http_request{path = {abs_path, unicode:characters_to_list(Target)}}}, Req),
+    ok = yucan_yaws_out:remember(Moved),
+    routed(Moved, yucan_yaws_out:moved(Moved, Arg), Site, Left - 1).
 
 authorized(Path, Req, Arg, #{server := #{auth := Blocks} = Server} = Site, Left) ->
     case yucan_yaws_auth:check(Path, [Block#{authmod := own_or_none(Module, Site)} || #{authmod := Module} = Block <- Blocks], Arg) of
@@ -113,17 +113,17 @@ unauthorized(Realm, #{errormod_401 := Module, auth := Auth}, Req, Arg, Site, Lef
 
 proxied(Path, Req, Arg, #{server := #{revproxy := Proxies} = Server} = Site, Left) ->
     Under = [{length(Prefix), Proxy} || #{prefix := Prefix} = Proxy <- Proxies,
-                                        yucan_yaws_path:is_under(Path, unicode:characters_to_binary(string:trim(Prefix, trailing, "/")))
+                                        yucan_yaws_match:is_under(Path, unicode:characters_to_binary(string:trim(Prefix, trailing, "/")))
                                             orelse Prefix =:= "/"],
     case lists:reverse(lists:keysort(1, Under)) of
-        [{_, Proxy} | _] -> yucan_revproxy:respond(Req, Proxy, yucan_yaws_answer:own_origin(Req, Server));
+        [{_, Proxy} | _] -> yucan_revproxy:respond(Req, Proxy, yucan_yaws_out:own_origin(Req, Server));
         [] -> appmod(Path, Req, Arg, Site, Left)
     end.
 
 appmod(Path, Req, Arg, #{server := #{appmods := Mounts}} = Site, Left) ->
-    case yucan_yaws_path:appmod(Path, Mounts) of
+    case yucan_yaws_match:appmod(Path, Mounts) of
         {ok, #{module := Module, prefix := Prefix, rest := Rest}} ->
-            call(Module, out, [], Req, yucan_yaws_answer:in_appmod(Module, Prefix, Rest, Arg), Site, Left);
+            call(Module, out, [], Req, yucan_yaws_out:in_appmod(Module, Prefix, Rest, Arg), Site, Left);
         none ->
             file(Path, Req, Arg, Site, Left)
     end.
@@ -132,7 +132,7 @@ file(Path, Req, Arg, #{server := #{docroot := Docroots} = Server} = Site, Left) 
     case yucan_yaws_files:find(Path, Docroots, Server) of
         {script, Kind, Found} -> script(Kind, Found, Req, Arg, Site, Left);
         {static, Docroot} -> static(Docroot, Path, Req, Arg, Site, Left);
-        {redirect, To} -> {302, [{<<"location">>, [yucan_yaws_answer:own_origin(Req, Server), To]}], <<>>};
+        {redirect, To} -> {302, [{<<"location">>, [yucan_yaws_out:own_origin(Req, Server), To]}], <<>>};
         forbidden -> yucan_error:page(403);
         not_found -> not_found(Req, Arg, Site, Left)
     end.
@@ -141,7 +141,7 @@ static(Docroot, Path, Req, Arg, #{server := #{index_files := Names, dir_listings
                                               follow_symlinks := Links}} = Site, Left) ->
     Options = #{index => [list_to_binary(Name) || Name <- Names, hd(Name) =/= $/],
                 listing => Listing =/= false, gzip => Gzip, follow_symlinks => Links},
-    case yucan_file:respond(Req, unicode:characters_to_binary(Docroot), yucan_yaws_answer:expiring(Path, Expires, Options)) of
+    case yucan_file:respond(Req, unicode:characters_to_binary(Docroot), yucan_yaws_out:expiring(Path, Expires, Options)) of
         not_found -> not_found(Req, Arg, Site, Left);
         {error, forbidden} -> yucan_error:page(403);
         {error, bad_path} -> yucan_error:page(400);
@@ -165,7 +165,7 @@ script(php, Found, Req, Arg, #{globals := #{php_exe_path := Exe}, server := #{ph
         {cgi, Program} -> run({interpreter, Program}, Found, Req, Site);
         {fcgi, Address} -> run({fcgi, Address}, Found, Req, Site);
         {extern, Node, Module, Function} ->
-            {ok, Arg2} = yucan_yaws_arg:with_body(yucan_yaws_answer:in_script(Found, Arg), Req, nolimit),
+            {ok, Arg2} = yucan_yaws_out:with_body(yucan_yaws_out:in_script(Found, Arg), Req, nolimit),
             Result = erpc:call(Node, Module, Function, [Arg2], 60000),
             outcome(yucan_yaws_out:collect(Result), Req, Arg2, Site, Left)
     end;
@@ -179,7 +179,7 @@ script(fcgi, Found, Req, _, #{server := #{fcgi_app_server := Address}} = Site, _
 run(Run, #{docroot := Docroot} = Found, Req, #{server := #{extra_cgi_vars := Extra}} = Site) ->
     #{script := File} = Found,
     Variables = lists:append([[{unicode:characters_to_binary(Name), unicode:characters_to_binary(Value)} || {Name, Value} <- Pairs] || {Dir, Pairs} <- Extra,
-                                       yucan_yaws_path:is_under(unicode:characters_to_binary(filename:dirname(File)),
+                                       yucan_yaws_match:is_under(unicode:characters_to_binary(filename:dirname(File)),
                                                                 unicode:characters_to_binary(Dir))]),
     Spec = maps:merge(yucan_yaws_options:limits(), Found#{run => Run, docroot => Docroot, variables => Variables}),
     yucan_cgi:respond(Req, case Site of
@@ -190,7 +190,7 @@ run(Run, #{docroot := Docroot} = Found, Req, #{server := #{extra_cgi_vars := Ext
 %% ---- modules
 
 call(Module, Function, More, Req, Arg, #{server := #{partial_post_size := Part}} = Site, Left) ->
-    case yucan_yaws_arg:with_body(Arg, Req, Part) of
+    case yucan_yaws_out:with_body(Arg, Req, Part) of
         {ok, Arg2} ->
             {Outcome, Arg3} = out(own(Module, Site), Function, More, Req, Arg2, Site),
             outcome(Outcome, Req, Arg3, Site, Left);
@@ -208,7 +208,7 @@ out(Module, Function, More, Req, Arg, Site) ->
 
 %% The next part of a long body. What was said before stands.
 more(Module, Function, More, Outcome, Cont, State, Req, Arg, #{server := #{partial_post_size := Part}} = Site) ->
-    case yucan_yaws_arg:with_body(Arg#arg{cont = Cont, state = State}, Req, Part) of
+    case yucan_yaws_out:with_body(Arg#arg{cont = Cont, state = State}, Req, Part) of
         {ok, Arg2} ->
             {Next, Arg3} = out(Module, Function, More, Req, Arg2, Site),
             {yucan_yaws_out:merge(Outcome#{next := none}, Next), Arg3};
@@ -232,8 +232,8 @@ outcome(#{next := {page, Target}} = Outcome, Req, Arg, Site, Left) ->
         #{} -> Response
     end;
 outcome(#{next := {redirect_local, Path}} = Outcome, Req, Arg, #{server := Server}, _) ->
-    Location = [yucan_yaws_answer:own_origin(Req, Server), Path],
+    Location = [yucan_yaws_out:own_origin(Req, Server), Path],
     #{headers := Headers} = Outcome,
-    yucan_yaws_answer:answer(Outcome#{next := none, headers := Headers ++ [{<<"location">>, Location}]}, Req, Arg);
+    yucan_yaws_out:answer(Outcome#{next := none, headers := Headers ++ [{<<"location">>, Location}]}, Req, Arg);
 outcome(Outcome, Req, Arg, _, _) ->
-    yucan_yaws_answer:answer(Outcome, Req, Arg).
+    yucan_yaws_out:answer(Outcome, Req, Arg).

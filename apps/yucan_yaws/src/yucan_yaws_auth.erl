@@ -20,7 +20,7 @@
 -spec check(Path :: binary(), [yucan_yaws_config:auth()], #arg{}) -> verdict().
 check(Path, Blocks, Arg) ->
     Holding = [Block || #{dir := Dirs} = Block <- Blocks,
-                        lists:any(fun(Dir) -> yucan_yaws_path:is_under(Path, unicode:characters_to_binary(Dir)) end, Dirs)],
+                        lists:any(fun(Dir) -> yucan_yaws_match:is_under(Path, unicode:characters_to_binary(Dir)) end, Dirs)],
     blocks(Holding, Arg, ok).
 
 blocks([], _, Verdict) -> Verdict;
@@ -42,19 +42,7 @@ address(Address, #{allow := Allow, deny := Deny}) ->
         {false, false} -> ok
     end.
 
-is_in(Address, List) -> lists:any(fun(Entry) -> is_one(Address, Entry) end, List).
-
-is_one(_, all) -> true;
-is_one({0, 0, 0, 0, 0, 16#ffff, High, Low}, {Network, _} = Entry) when tuple_size(Network) =:= 4 ->
-    is_one({High bsr 8, High band 255, Low bsr 8, Low band 255}, Entry);
-is_one(Address, {Network, Bits}) when tuple_size(Address) =:= tuple_size(Network) ->
-    <<A:Bits/bitstring, _/bitstring>> = bytes(Address),
-    <<B:Bits/bitstring, _/bitstring>> = bytes(Network),
-    A =:= B;
-is_one(_, _) -> false.
-
-bytes(Address) when tuple_size(Address) =:= 4 -> list_to_binary(tuple_to_list(Address));
-bytes(Address) -> << <<Part:16>> || Part <- tuple_to_list(Address) >>.
+is_in(Address, List) -> lists:member(all, List) orelse yucan_cidr:contains([Block || Block <- List, Block =/= all], Address).
 
 person(#{users := [], authmod := undefined}, _) -> ok;
 person(#{authmod := undefined, users := Users, realm := Realm}, #arg{headers = #headers{authorization = Given}}) ->
@@ -102,7 +90,8 @@ arg(Address, Authorization) -> #arg{client_ip_port = {Address, 1}, headers = #he
 
 check_test_() ->
     Users = block(#{users => [{"joe", "pw"}, {"ann", yucan_password:hash(<<"x:y">>, <<"s">>)}]}),
-    Near = block(#{allow => [{{127, 0, 0, 0}, 8}], deny => [all]}),
+    {ok, Loopback} = yucan_cidr:block("127.0.0.0/8"),
+    Near = block(#{allow => [Loopback], deny => [all]}),
     [?_assertEqual(Expected, check(Path, [Block], Arg))
      || {Path, Block, Arg, Expected} <-
             [{<<"/open">>, Users, arg({1, 2, 3, 4}, undefined), ok},

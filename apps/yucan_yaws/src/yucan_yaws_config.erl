@@ -1,11 +1,14 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Reads a configuration file in the language of Yaws: the part of it that docs/guide/yucan-yaws.md lists.
 %%
+%% One line is a setting, or the beginning or end of a block; `#' begins a comment, a backslash at the end joins the next line, and a value in double
+%% quotes keeps its blanks and signs. What directives there are is in yucan_yaws_config_table, how values are read in yucan_yaws_config_value.
+%%
 %% Everything is checked here, once. All problems of a file are told at once, each with its line and what was expected; a file with
 %% a problem has no meaning, so that a typing error never takes a site down. {@link parse/2} is pure.
 -module(yucan_yaws_config).
 
--export([load/1, read/1, parse/2, format/2]).
+-export([load/1, read/1, parse/2, format/2, lines/1]).
 -export_type([conf/0, server/0, problem/0, redirect/0, auth/0]).
 
 -ifdef(TEST).
@@ -19,12 +22,19 @@
                     extra_response_headers := [{string(), string()}], atom() => term()}.
 %% The other keys are the directives of yucan_yaws_config_table.
 -type redirect() :: #{path := string(), append := boolean(), status := 100..599,
-                      target := none | {absolute, yucan_yaws_config_url:url()} | {local, string()}}.
+                      target := none | {absolute, yucan_yaws_config_value:url()} | {local, string()}}.
 -type auth() :: #{dir := [string()], realm := string(), users := [{string(), string()}], authmod := module() | undefined,
                   allow := [cidr()], deny := [cidr()]}.
--type cidr() :: all | {inet:ip_address(), Bits :: 0..128}.
+-type cidr() :: all | yucan_cidr:block().
 -type problem() :: {Line :: non_neg_integer(), Text :: string()}.
 %% Line 0 is the file as a whole.
+
+-type line() :: {Line :: pos_integer(), content()}.
+-type content() :: {set, Key :: string(), '=' | '==', Value :: string()}
+                 | {open, Name :: string(), Argument :: string()}
+                 | {close, Name :: string()}
+                 | {junk, Text :: string()}.
+%% `{set, "/p", '==', "/q"}' is a redirect without appending; everything else is set by `='.
 
 -record(state, {folder :: file:filename(), problems = [] :: [problem()]}).
 
@@ -61,9 +71,9 @@ format(File, Problems) ->
 parse(Text, Folder) ->
     State = #state{folder = Folder},
     {Globals, Servers, #state{problems = Problems}} =
-        globals(yucan_yaws_config_text:lines(Text), yucan_yaws_config_table:defaults(global), [], State),
+        globals(lines(Text), yucan_yaws_config_table:defaults(global), [], State),
     Whole = [{0, "no <server NAME> block: nothing to serve"} || Servers =:= [], Problems =:= []],
-    case lists:sort(Problems ++ Whole ++ yucan_yaws_config_check:servers(Servers)) of
+    case lists:sort(Problems ++ Whole ++ between(Servers)) of
         [] -> {ok, #{globals => Globals, servers => Servers}};
         Bad -> {error, Bad}
     end.
@@ -136,17 +146,17 @@ ends(_, _) -> false.
 %% ---- the blocks in a server
 
 block("redirect", _, _, Inner, #{redirects := Before} = Map, State) ->
-    {Redirects, State2} = each(fun yucan_yaws_config_block:redirect/3, "redirect", Inner, State),
+    {Redirects, State2} = each(fun yucan_yaws_config_value:redirect/3, "redirect", Inner, State),
     {Map#{redirects := Before ++ Redirects}, State2};
 block("opaque", _, _, Inner, #{opaque := Before} = Map, State) ->
-    {Pairs, State2} = each(fun yucan_yaws_config_block:pair/3, "opaque", Inner, State),
+    {Pairs, State2} = each(fun yucan_yaws_config_value:pair/3, "opaque", Inner, State),
     {Map#{opaque := Before ++ Pairs}, State2};
 block("extra_response_headers", _, _, Inner, #{extra_response_headers := Before} = Map, State) ->
-    {Pairs, State2} = each(fun yucan_yaws_config_block:header/3, "extra_response_headers", Inner, State),
+    {Pairs, State2} = each(fun yucan_yaws_config_value:header/3, "extra_response_headers", Inner, State),
     {Map#{extra_response_headers := Before ++ Pairs}, State2};
 block("extra_cgi_vars", Line, Argument, Inner, #{extra_cgi_vars := Before} = Map, State) ->
-    {Pairs, State2} = each(fun yucan_yaws_config_block:pair/3, "extra_cgi_vars", Inner, State),
-    case yucan_yaws_config_block:dir(Argument) of
+    {Pairs, State2} = each(fun yucan_yaws_config_value:pair/3, "extra_cgi_vars", Inner, State),
+    case yucan_yaws_config_value:dir(Argument) of
         {ok, Dir} -> {Map#{extra_cgi_vars := Before ++ [{Dir, Pairs}]}, State2};
         {error, Text} -> {Map, problem(Line, Text, State2)}
     end;
@@ -158,7 +168,7 @@ block("ssl", Line, _, Inner, Map, State) ->
     end;
 block("auth", Line, _, Inner, #{auth := Before} = Map, State) ->
     {Settings, State2} = settings(auth, "in <auth>", Inner, State),
-    case yucan_yaws_config_block:auth(Settings) of
+    case yucan_yaws_config_value:auth(Settings) of
         {ok, Auth} -> {Map#{auth := Before ++ [Auth]}, State2};
         {error, Text} -> {Map, problem(Line, Text, State2)}
     end.
@@ -264,6 +274,130 @@ is_near([_ | RestA] = A, [_ | RestB] = B, Wrong) ->
 problem(Line, Text, #state{problems = Problems} = State) ->
     State#state{problems = [{Line, lists:flatten(Text)} | Problems]}.
 
+%% ---- the lines of the file
+
+%% @doc The lines of a text that say something; any bytes give a result. A text that is not UTF-8 is read as Latin-1.
+-spec lines(binary()) -> [line()].
+lines(Text) ->
+    Characters = case unicode:characters_to_list(Text) of
+                     List when is_list(List) -> List;
+                     _ -> binary_to_list(Text)
+                 end,
+    Numbered = join(number(string:split(Characters, "\n", all), 1)),
+    [{Line, content(Stripped)} || {Line, Raw} <- Numbered, Stripped <- [string:trim(strip_comment(Raw))], Stripped =/= ""].
+
+number([], _) -> [];
+number([Text | Rest], Line) -> [{Line, string:trim(Text, trailing, "\r")} | number(Rest, Line + 1)].
+
+%% The joined line has the number of its first part.
+join([{Line, Text} = Row, {_, Next} | Rest] = Rows) ->
+    case lists:suffix("\\", Text) of
+        true -> join([{Line, lists:droplast(Text) ++ " " ++ Next} | Rest]);
+        false -> [Row | join(tl(Rows))]
+    end;
+join(Lines) ->
+    Lines.
+
+%% A `#' begins a comment at the start of a word only: a URL may hold one.
+strip_comment(Text) -> strip_comment(Text, $\s, plain).
+
+strip_comment([], _, _) -> [];
+strip_comment([$# | _], Before, plain) when Before =:= $\s; Before =:= $\t -> [];
+strip_comment([$" | Rest], _, plain) -> [$" | strip_comment(Rest, $", quoted)];
+strip_comment([$" | Rest], _, quoted) -> [$" | strip_comment(Rest, $", plain)];
+strip_comment([C | Rest], _, Mode) -> [C | strip_comment(Rest, C, Mode)].
+
+content("</" ++ Rest = Text) ->
+    case lists:reverse(Rest) of
+        ">" ++ Name -> {close, string:trim(lists:reverse(Name))};
+        _ -> {junk, Text}
+    end;
+content("<" ++ Rest = Text) ->
+    case lists:reverse(Rest) of
+        ">" ++ Inner -> open(string:trim(lists:reverse(Inner)), Text);
+        _ -> {junk, Text}
+    end;
+content(Text) ->
+    case string:split(Text, "=") of
+        [Key, "=" ++ Value] -> set(Key, '==', Value, Text);
+        [Key, Value] -> set(Key, '=', Value, Text);
+        [_] -> {junk, Text}
+    end.
+
+open(Inner, Text) ->
+    case string:split([case C of $\t -> $\s; _ -> C end || C <- Inner], " ") of
+        [""] -> {junk, Text};
+        [Name] -> {open, Name, ""};
+        [Name, Argument] -> {open, Name, string:trim(Argument)}
+    end.
+
+set(Key, Sign, Value, Text) ->
+    case string:trim(Key) of
+        "" -> {junk, Text};
+        Name -> {set, unquoted(Name), Sign, unquoted(string:trim(Value))}
+    end.
+
+unquoted([$" | Rest] = Value) ->
+    case lists:reverse(Rest) of
+        [$" | Inner] -> without_quotes(lists:reverse(Inner), Value);
+        _ -> Value
+    end;
+unquoted(Value) ->
+    Value.
+
+without_quotes(Inner, Value) ->
+    case lists:member($", Inner) of
+        true -> Value;
+        false -> Inner
+    end.
+
+%% ---- between the lines: servers that serve nothing, or cannot stand side by side
+
+%% The problems of servers, each at the line where its server begins.
+-spec between([server()]) -> [problem()].
+between(Servers) -> lists:append([one(Server) || Server <- Servers]) ++ same_names(Servers) ++ mixed_ports(Servers) ++ mixed_logs(Servers).
+
+one(#{line := Line} = Server) -> [{Line, Text} || Text <- nothing_to_serve(Server) ++ no_handler(Server)].
+
+nothing_to_serve(#{docroot := [], redirects := [], appmods := [], revproxy := [], arg_rewrite_mod := undefined,
+                   name := Name}) ->
+    [text("<server ~ts> has nothing to serve: expected docroot, appmods, revproxy or <redirect>", [Name])];
+nothing_to_serve(_) ->
+    [].
+
+no_handler(#{allowed_scripts := Scripts, name := Name}) ->
+    [text("allowed_scripts of <server ~ts> names '~ts': expected php, cgi and fcgi", [Name, Script])
+     || Script <- Scripts, not lists:member(Script, ["php", "cgi", "fcgi"])].
+
+%% Two servers on one port need different names, or nobody ever reaches the second.
+same_names(Servers) ->
+    [{Line, text("<server ~ts> on port ~b is in line ~b already: expected another name, port or listen address", [Name, Port, First])}
+     || {#{name := Name, port := Port, line := Line} = Server, Before} <- with_those_before(Servers), Port =/= 0,
+        #{name := Other, port := OtherPort, line := First} = Earlier <- Before,
+        Name =:= Other, Port =:= OtherPort, shares_address(Server, Earlier)].
+
+%% One socket speaks TLS or it does not.
+mixed_ports(Servers) ->
+    [{Line, text("port ~b has <ssl> in one server and none in that of line ~b: expected the same in both", [Port, First])}
+     || {#{port := Port, line := Line, ssl := Ssl} = Server, Before} <- with_those_before(Servers), Port =/= 0,
+        #{port := OtherPort, line := First, ssl := OtherSsl} = Earlier <- Before,
+        Port =:= OtherPort, (Ssl =:= undefined) =/= (OtherSsl =:= undefined), shares_address(Server, Earlier)].
+
+%% There is one file for all.
+mixed_logs([#{access_log := First} | Rest]) ->
+    [{Line, text("access_log of <server ~ts> is ~ts, that of the first server is not: expected the same in all", [Name, Wanted])}
+     || #{access_log := Wanted, line := Line, name := Name} <- Rest, Wanted =/= First];
+mixed_logs([]) -> [].
+
+shares_address(#{listen := A}, #{listen := B}) ->
+    A =:= [] orelse B =:= [] orelse lists:any(fun(Address) -> lists:member(Address, B) end, A).
+
+with_those_before(Servers) ->
+    {Pairs, _} = lists:mapfoldl(fun(Server, Before) -> {{Server, lists:reverse(Before)}, [Server | Before]} end, [], Servers),
+    Pairs.
+
+text(Format, Arguments) -> lists:flatten(io_lib:format(Format, Arguments)).
+
 -ifdef(TEST).
 
 two_domains() ->
@@ -315,7 +449,7 @@ parse_test() ->
                    appmods := [#{module := trac}, #{module := nitro, exclude := ["/static"]}],
                    opaque := [{"key", "a = b"}],
                    auth := [#{dir := ["/secret"], realm := "here", users := [{"joe", "pass:word"}],
-                              allow := [{{127, 0, 0, 1}, 32}, {{10, 0, 0, 0}, 8}], deny := [all]}],
+                              allow := [_, _], deny := [all]}],
                    extra_cgi_vars := [{"/cgi bin", [{"A", "1"}]}]}, Www).
 
 problems_test_() ->
@@ -347,5 +481,54 @@ all_problems_at_once_test() ->
 
 format_test() ->
     ?assertEqual("x.conf:3: bad\nx.conf: all bad\n", lists:flatten(format("x.conf", [{3, "bad"}, {0, "all bad"}]))).
+
+lines_test() ->
+    Text = <<"# a comment\n"
+             "port = 80  # another\n"
+             "\n"
+             "<server www.example.com>\r\n"
+             "\tdocroot=/a \\\n"
+             "\t  /b\n"
+             "  title = \"a # b = c\"\n"
+             "  /p == http://x/#y\n"
+             "  <extra_cgi_vars dir='/a b'>\n"
+             "what\n"
+             "</server >\n">>,
+    ?assertEqual([{2, {set, "port", '=', "80"}},
+                  {4, {open, "server", "www.example.com"}},
+                  {5, {set, "docroot", '=', "/a    /b"}},
+                  {7, {set, "title", '=', "a # b = c"}},
+                  {8, {set, "/p", '==', "http://x/#y"}},
+                  {9, {open, "extra_cgi_vars", "dir='/a b'"}},
+                  {10, {junk, "what"}},
+                  {11, {close, "server"}}],
+                 flat(lines(Text))).
+
+%% Tabs, which stand where nobody sees them.
+flat(Rows) ->
+    [case Content of
+         {set, Key, Sign, Value} -> {Line, {set, Key, Sign, [C || C <- Value, C =/= $\t]}};
+         _ -> {Line, Content}
+     end || {Line, Content} <- Rows].
+
+empty_values_test() ->
+    ?assertEqual([{1, {set, "listen", '=', ""}}, {2, {junk, "= 5"}}, {3, {junk, "<>"}}, {4, {junk, "</server"}}],
+                 lines(<<"listen =\n= 5\n<>\n</server">>)).
+
+latin1_test() ->
+    ?assertEqual([{1, {set, "a", '=', [16#e9]}}], lines(<<"a = ", 16#e9>>)).
+
+checked(Text) -> parse(list_to_binary(Text), "/").
+
+between_test_() ->
+    [?_assertMatch({error, [{1, "<server a> has nothing to serve" ++ _}]}, checked("<server a>\n</server>")),
+     ?_assertMatch({error, [{5, "<server a> on port 80 is in line 1 already" ++ _}]},
+                   checked("<server a>\nport=80\ndocroot=/t\n</server>\n<server A>\nport=80\ndocroot=/t\n</server>")),
+     ?_assertMatch({ok, _}, checked("<server a>\nport=80\nlisten=127.0.0.1\ndocroot=/t\n</server>\n"
+                                  "<server a>\nport=80\nlisten=127.0.0.2\ndocroot=/t\n</server>")),
+     ?_assertMatch({error, [{5, "port 80 has <ssl>" ++ _}]},
+                   checked("<server a>\nport=80\ndocroot=/t\n</server>\n<server b>\nport=80\ndocroot=/t\n<ssl>\ncertfile=/c\n</ssl>\n</server>")),
+     ?_assertMatch({error, [{1, "allowed_scripts of <server a> names 'rb'" ++ _}]},
+                   checked("<server a>\ndocroot=/t\nallowed_scripts = php rb\n</server>"))].
 
 -endif.

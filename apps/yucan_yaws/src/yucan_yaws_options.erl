@@ -13,13 +13,13 @@
 -spec options(yucan_yaws_config:conf()) -> map().
 options(#{globals := Globals, servers := Servers}) ->
     #{pick_first_virthost_on_nomatch := First, keepalive_timeout := Idle, max_connections := Max} = Globals,
-    Table = yucan_yaws_hosts:table(Servers, First),
+    Table = yucan_yaws_match:table(Servers, First),
     #{listen => listeners(Servers),
       hosts => [host(Globals, Server) || Server <- Servers],
       default_host => none,
       select_host => fun(Name, Req) ->
                              {Address, Port} = yucan_req:local(Req),
-                             yucan_yaws_hosts:select(Name, Address, Port, Table)
+                             yucan_yaws_match:server(Name, Address, Port, Table)
                      end,
       limits => maps:from_list([{idle_ms, Idle}, {backlog, lists:max([maps:get(listen_backlog, Server) || Server <- Servers])}
                                 | [{connections, Max} || Max =/= nolimit]]),

@@ -1,11 +1,13 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc What out/1 of a module written for Yaws returns, collected into one outcome. Pure.
+%% @doc The call of out/1, as modules written for Yaws know it: the #arg{} that they get, and back after they have rewritten it; what they return, collected
+%% into one outcome; from that to a response.
 %%
 %% A return is a list, as deep as one likes, of the tuples below; later ones win where only one can be. `break' drops what follows.
 %% Anything else is an error of the module, which becomes a 500.
 -module(yucan_yaws_out).
 
--export([collect/1, merge/2, add/2]).
+-export([make/3, rewritten/2, request/0, remember/1, with_body/3, moved/2, in_appmod/4, in_script/2]).
+-export([collect/1, merge/2, answer/3, own_origin/2, expiring/3]).
 -export_type([outcome/0, next/0]).
 
 -include("../include/yaws_api.hrl").
@@ -25,6 +27,156 @@
 -type outcome() :: #{status => 100..999, headers := [{binary(), iodata()}], all => boolean(), body := iodata(), type => iodata(), next := next(),
                      arg => #arg{}}.
 %% Headers are in the order in which they were given, lower case. `all': they replace those that are set before.
+
+%% ---- the #arg{}
+
+%% @doc The arg of a request to a server with these docroots and this opaque data.
+-spec make(yucan_req:req(), Docroots :: [file:filename()], Opaque :: term()) -> #arg{}.
+make(Req, Docroots, Opaque) ->
+    Request = http_request(Req),
+    #arg{clisock = {yucan_stream, self()}, client_ip_port = yucan_req:peer(Req), headers = headers(yucan_req:headers(Req)), req = Request,
+         orig_req = Request, clidata = <<>>, server_path = decoded(Req), querydata = text(yucan_req:query(Req)),
+         docroot = case Docroots of [Docroot | _] -> Docroot; [] -> undefined end, docroot_mount = "/",
+         pid = self(), opaque = Opaque}.
+
+http_request(Req) ->
+    Query = case yucan_req:has_query(Req) of
+                true -> "?" ++ text(yucan_req:query(Req));
+                false -> ""
+            end,
+    #http_request{method = method(yucan_req:method(Req)), path = {abs_path, text(yucan_req:path(Req)) ++ Query},
+                  version = yucan_req:version(Req)}.
+
+%% As erlang:decode_packet/3 has them: atoms for what HTTP/1.1 began with.
+method(<<"GET">>) -> 'GET';
+method(<<"HEAD">>) -> 'HEAD';
+method(<<"POST">>) -> 'POST';
+method(<<"PUT">>) -> 'PUT';
+method(<<"DELETE">>) -> 'DELETE';
+method(<<"OPTIONS">>) -> 'OPTIONS';
+method(<<"TRACE">>) -> 'TRACE';
+method(Other) -> text(Other).
+
+decoded(Req) ->
+    case yucan_req:decoded_path(Req) of
+        {ok, Path} -> text(Path);
+        {error, bad_path} -> ""
+    end.
+
+text(Binary) -> binary_to_list(Binary).
+
+%% @doc Headers as a record. Names that it has no field for are in `other'.
+-spec headers([{binary(), binary()}]) -> #headers{}.
+headers(Headers) ->
+    Record = lists:foldl(fun known/2, #headers{}, Headers),
+    Record#headers{cookie = lists:reverse(Record#headers.cookie), other = lists:reverse(Record#headers.other)}.
+
+known({Name, Value}, Headers) -> field(Name, text(Value), Headers).
+
+field(<<"connection">>, V, H) -> H#headers{connection = V};
+field(<<"accept">>, V, H) -> H#headers{accept = V};
+field(<<"host">>, V, H) -> H#headers{host = V};
+field(<<"if-modified-since">>, V, H) -> H#headers{if_modified_since = V};
+field(<<"if-match">>, V, H) -> H#headers{if_match = V};
+field(<<"if-none-match">>, V, H) -> H#headers{if_none_match = V};
+field(<<"if-range">>, V, H) -> H#headers{if_range = V};
+field(<<"if-unmodified-since">>, V, H) -> H#headers{if_unmodified_since = V};
+field(<<"range">>, V, H) -> H#headers{range = V};
+field(<<"referer">>, V, H) -> H#headers{referer = V};
+field(<<"user-agent">>, V, H) -> H#headers{user_agent = V};
+field(<<"accept-ranges">>, V, H) -> H#headers{accept_ranges = V};
+field(<<"cookie">>, V, H) -> H#headers{cookie = [V | H#headers.cookie]};
+field(<<"keep-alive">>, V, H) -> H#headers{keep_alive = V};
+field(<<"location">>, V, H) -> H#headers{location = V};
+field(<<"content-length">>, V, H) -> H#headers{content_length = V};
+field(<<"content-type">>, V, H) -> H#headers{content_type = V};
+field(<<"content-encoding">>, V, H) -> H#headers{content_encoding = V};
+field(<<"authorization">>, V, H) -> H#headers{authorization = authorization(V)};
+field(<<"transfer-encoding">>, V, H) -> H#headers{transfer_encoding = V};
+field(<<"x-forwarded-for">>, V, H) -> H#headers{x_forwarded_for = V};
+field(Name, V, #headers{other = Other} = H) -> H#headers{other = [{http_header, 0, capitalised(Name), undefined, V} | Other]}.
+
+authorization(Text) ->
+    case yucan_yaws_auth:basic(list_to_binary(Text)) of
+        {ok, User, Password} -> {text(User), text(Password), Text};
+        error -> {undefined, undefined, Text}
+    end.
+
+%% As people are used to from decode_packet.
+capitalised(Name) ->
+    lists:flatten(lists:join("-", [string:titlecase(Part) || Part <- string:split(text(Name), "-", all)])).
+
+%% @doc The request that the rewritten arg asks for.
+-spec rewritten(#arg{}, yucan_req:req()) -> yucan_req:req().
+rewritten(#arg{req = Same, orig_req = Same}, Req) -> Req;
+rewritten(#arg{req = #http_request{path = {abs_path, Target}, method = Method}, orig_req = #http_request{method = Before}}, Req) ->
+    Bytes = unicode:characters_to_binary(Target, latin1, latin1),
+    Moved = case binary:split(Bytes, <<"?">>) of
+                [Path, Query] -> yucan_req:with_path(escaped(Path), Query, Req);
+                [Path] -> yucan_req:with_path(escaped(Path), none, Req)
+            end,
+    case Method of
+        Before -> Moved;
+        _ when is_atom(Method) -> yucan_req:with_method(atom_to_binary(Method), Moved);
+        _ -> yucan_req:with_method(list_to_binary(Method), Moved)
+    end;
+rewritten(_, Req) -> Req.
+
+%% A module may have put a decoded path there: what cannot be in a target is escaped again.
+escaped(Path) ->
+    << <<(case C > $\s andalso C < 127 of true -> <<C>>; false -> yucan_path:escape(<<C>>) end)/binary>> || <<C>> <= Path >>.
+
+%% @doc The arg with the body: whole, or its first part if it is longer than so many bytes.
+-spec with_body(#arg{}, yucan_req:req(), PartBytes :: pos_integer() | nolimit) -> {ok, #arg{}} | {error, term()}.
+with_body(Arg, Req, PartBytes) ->
+    case yucan_req:has_body(Req) of
+        false -> {ok, Arg};
+        true ->
+            case yucan_req:gather(case PartBytes of nolimit -> infinity; _ -> PartBytes end, <<>>, Req) of
+                {more, Part} -> {ok, Arg#arg{clidata = {partial, Part}}};
+                {ok, Data} -> {ok, Arg#arg{clidata = Data}};
+                {error, Reason} -> {error, Reason}
+            end
+    end.
+
+%% @doc Keeps the request for {@link request/0}, in the process that answers it.
+-spec remember(yucan_req:req()) -> ok.
+remember(Req) ->
+    _ = put(?MODULE, Req),
+    ok.
+
+%% @doc The request that this process answers, for helpers that get an #arg{} only.
+-spec request() -> yucan_req:req().
+request() ->
+    case get(?MODULE) of
+        undefined -> error(not_in_the_process_of_a_request);
+        Req -> Req
+    end.
+
+%% @doc The arg for another path.
+-spec moved(yucan_req:req(), #arg{}) -> #arg{}.
+moved(Req, Arg) ->
+    Path = case yucan_req:decoded_path(Req) of
+               {ok, Decoded} -> binary_to_list(Decoded);
+               {error, bad_path} -> ""
+           end,
+    Arg#arg{server_path = Path, querydata = binary_to_list(yucan_req:query(Req)), pathinfo = undefined, appmoddata = undefined,
+            appmod_prepath = undefined, appmod_name = undefined, prepath = undefined}.
+
+%% @doc The arg for an appmod.
+-spec in_appmod(module(), Prefix :: binary(), Rest :: binary(), #arg{}) -> #arg{}.
+in_appmod(Module, Prefix, Rest, Arg) ->
+    Info = binary_to_list(Rest),
+    Arg#arg{appmod_name = Module, appmod_prepath = binary_to_list(Prefix), prepath = binary_to_list(Prefix),
+            appmoddata = string:trim(Info, leading, "/"), pathinfo = case Info of "" -> undefined; _ -> Info end}.
+
+%% @doc The arg for a script.
+-spec in_script(map(), #arg{}) -> #arg{}.
+in_script(#{script := File, script_name := Name, path_info := Info, docroot := Docroot}, Arg) ->
+    Arg#arg{fullpath = binary_to_list(File), docroot = Docroot, prepath = binary_to_list(filename:dirname(Name)) ++ "/",
+            pathinfo = case Info of <<>> -> undefined; _ -> binary_to_list(Info) end}.
+
+%% ---- the return, pure
 
 %% @doc The outcome of a return.
 -spec collect(term()) -> outcome().
@@ -74,7 +226,7 @@ item(Other, _) -> error({return_of_out_not_known, Other}).
 
 body(Mime, Data, #{body := Before} = Out) -> {next, Out#{body := [Before, Data], type => Mime}}.
 
-%% @doc Adds a part of the body that is read from a file when the answer is made.
+%% A part of the body that is read from a file when the answer is made.
 -spec add({ssi, file:filename_all(), iodata(), list()}, outcome()) -> outcome().
 add(Part, #{body := Before} = Out) -> Out#{body := [Before, {part, Part}]}.
 
@@ -118,7 +270,84 @@ value(Value) when is_integer(Value) -> integer_to_binary(Value);
 value(Value) when is_atom(Value) -> atom_to_binary(Value);
 value(Value) -> Value.
 
+%% ---- the response
+
+%% @doc The response.
+-spec answer(outcome(), yucan_req:req(), #arg{}) -> yucan_handler:response().
+answer(#{next := {response, Response}} = Outcome, _, _) ->
+    merged(Outcome, Response);
+answer(#{next := {websocket, Module, Options}}, _, _) ->
+    yucan_yaws_ws:response(Module, Options);
+answer(#{next := {stream, Mime, First, Options}, headers := Headers} = Outcome, Req, _) ->
+    yucan_yaws_stream:response(Req, maps:get(status, Outcome, 200), typed(Mime, Headers), First, Options);
+answer(#{next := none, headers := Headers, body := Body} = Outcome, _, Arg) ->
+    Data = parts(Body, Arg),
+    Typed = case Outcome of
+                #{type := Mime} -> typed(Mime, Headers);
+                #{} -> Headers
+            end,
+    {maps:get(status, Outcome, 200), Typed, Data}.
+
+%% A header that was set by hand wins.
+typed(Mime, Headers) ->
+    case lists:keymember(<<"content-type">>, 1, Headers) of
+        true -> Headers;
+        false -> [{<<"content-type">>, Mime} | Headers]
+    end.
+
+%% What a script answered, with what the module said before.
+merged(#{headers := Headers} = Outcome, {Status, Others, Body}) ->
+    {maps:get(status, Outcome, Status), Headers ++ Others, Body};
+merged(_, Response) -> Response.
+
+parts({part, {ssi, File, Delimiter, Bindings}}, #arg{docroot = Docroot}) ->
+    {ok, Text} = file:read_file(filename:join(Docroot, string:trim(unicode:characters_to_list(File), leading, "/"))),
+    filled(Text, iolist_to_binary(Delimiter), Bindings);
+parts([Part | Rest], Arg) -> [parts(Part, Arg) | parts(Rest, Arg)];
+parts(Data, _) -> Data.
+
+%% Names between two delimiters become their values; a name that is not known stays as it is.
+filled(Text, <<>>, _) -> Text;
+filled(Text, Delimiter, Bindings) ->
+    Known = [{iolist_to_binary(Name), Value} || {Name, Value} <- Bindings],
+    fill(binary:split(Text, Delimiter, [global]), Delimiter, Known).
+
+fill([Text, Name | Rest], Delimiter, Known) when Rest =/= [] ->
+    case lists:keyfind(Name, 1, Known) of
+        {_, Value} -> [Text, Value | fill(Rest, Delimiter, Known)];
+        false -> [Text, Delimiter | fill([Name | Rest], Delimiter, Known)]
+    end;
+fill(Rest, Delimiter, _) -> lists:join(Delimiter, Rest).
+
+%% @doc Scheme, host and port as the client knows this server; `rhost' and `rscheme' (or `rmethod') tell what stands in front of it.
+-spec own_origin(yucan_req:req(), yucan_yaws_config:server()) -> iodata().
+own_origin(Req, #{rhost := Rhost, rscheme := Rscheme, rmethod := Rmethod, name := Name}) ->
+    Scheme = hd([S || S <- [Rscheme, Rmethod], S =/= undefined] ++ [yucan_req:scheme(Req)]),
+    Host = case {Rhost, yucan_req:header(<<"host">>, Req)} of
+               {undefined, undefined} -> Name;
+               {undefined, Given} -> Given;
+               _ -> Rhost
+           end,
+    [atom_to_binary(Scheme), "://", Host].
+
+%% @doc The options of a static file, with how long it stays fresh if the configuration says so for its type.
+-spec expiring(Path :: binary(), [{Type :: string(), Seconds :: non_neg_integer()}], map()) -> map().
+expiring(_, [], Options) -> Options;
+expiring(Path, Expires, Options) ->
+    Type = hd(string:split(unicode:characters_to_list(yucan_mime:of_file(Path)), ";")),
+    case [Seconds || {Wanted, Seconds} <- Expires, Wanted =:= Type orelse Wanted =:= "*"
+                                                          orelse Wanted =:= hd(string:split(Type, "/")) ++ "/*"] of
+        [Seconds | _] -> Options#{expires => Seconds};
+        [] -> Options
+    end.
+
 -ifdef(TEST).
+
+headers_test() ->
+    Headers = headers([{<<"host">>, <<"h">>}, {<<"cookie">>, <<"a=1">>}, {<<"cookie">>, <<"b=2">>}, {<<"x-forwarded-proto">>, <<"https">>},
+                       {<<"authorization">>, <<"Basic am9lOnB3">>}]),
+    ?assertMatch(#headers{host = "h", cookie = ["a=1", "b=2"], authorization = {"joe", "pw", "Basic am9lOnB3"},
+                          other = [{http_header, 0, "X-Forwarded-Proto", undefined, "https"}]}, Headers).
 
 flat(#{body := Body} = Out) -> maps:remove(next, Out#{body := iolist_to_binary(Body)}).
 
@@ -146,5 +375,9 @@ next_test_() ->
      ?_assertMatch(#{next := {stream, "a/b", "x", #{size := 5}}}, collect({streamcontent_with_size, 5, "a/b", "x"})),
      ?_assertError({return_of_out_not_known, nonsense}, collect([{html, ""}, nonsense])),
      ?_assertError({return_of_out_not_known, _}, collect({status, 42}))].
+
+filled_test_() ->
+    [?_assertEqual(Expected, iolist_to_binary(filled(Text, <<"%%">>, [{"a", "1"}, {"b", <<"2">>}])))
+     || {Text, Expected} <- [{<<"x%%a%%y%%b%%">>, <<"x1y2">>}, {<<"%%c%%a%%">>, <<"%%c1">>}, {<<"x%%a">>, <<"x%%a">>}, {<<>>, <<>>}]].
 
 -endif.

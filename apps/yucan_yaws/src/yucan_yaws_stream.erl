@@ -61,7 +61,7 @@ slice(infinity) -> ?LOOK_MS;
 slice(Left) -> min(Left, ?LOOK_MS).
 
 silent(Req, Monitor, Timeout, Left, Write) ->
-    case yucan_socket:is_closed(yucan_req:socket(Req)) of
+    case yucan_transport:is_closed(yucan_req:socket(Req)) of
         true -> {error, closed};
         false when Left =:= infinity -> loop(Req, Monitor, Timeout, infinity, Write);
         false when Left > ?LOOK_MS -> loop(Req, Monitor, Timeout, Left - ?LOOK_MS, Write);

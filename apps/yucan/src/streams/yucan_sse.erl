@@ -29,32 +29,34 @@ start(Write, Socket, Function, State) ->
     case Write(encode(#{comment => <<"ok">>})) of
         ok ->
             %% As messages, so that the client's end is one.
-            _ = yucan_socket:arm(Socket, 1),
-            step(Function(start, State), Write, Socket, Function);
+            _ = yucan_transport:arm(Socket, 1),
+            step(Function(start, State), Write, Socket, Function, []);
         {error, _} -> ok
     end.
 
-step({send, Events, State}, Write, Socket, Function) ->
+%% What the client has sent meanwhile is kept for the connection.
+step({send, Events, State}, Write, Socket, Function, Kept) ->
     case Write(encode(Events)) of
-        ok -> wait(Write, Socket, Function, State);
+        ok -> wait(Write, Socket, Function, State, Kept);
         {error, _} -> ok
     end;
-step({ok, State}, Write, Socket, Function) -> wait(Write, Socket, Function, State);
-step(stop, _, _, _) -> ok.
+step({ok, State}, Write, Socket, Function, Kept) -> wait(Write, Socket, Function, State, Kept);
+step(stop, _, _, _, Kept) -> give_back(Kept).
 
-%% What the client may have sent meanwhile stays for the connection.
-wait(Write, Socket, Function, State) ->
+wait(Write, Socket, Function, State, Kept) ->
     receive
-        {tcp_closed, Socket} = Gone -> self() ! Gone, ok;
-        {tcp_error, Socket, _} -> ok;
-        {ssl_closed, Tls} when {tls, Tls} =:= Socket -> ok;
-        {ssl_error, Tls, _} when {tls, Tls} =:= Socket -> ok;
-        {yucan, drain} -> ok;
-        Message when element(1, Message) =/= tcp, element(1, Message) =/= tcp_passive, element(1, Message) =/= ssl; not is_tuple(Message) ->
-            step(Function({info, Message}, State), Write, Socket, Function)
+        {yucan, drain} -> give_back(Kept);
+        Message ->
+            case yucan_transport:event(Message, Socket) of
+                other -> step(Function({info, Message}, State), Write, Socket, Function, Kept);
+                closed -> give_back([Message | Kept]);
+                _ -> wait(Write, Socket, Function, State, [Message | Kept])
+            end
     after ?ALIVE_MS ->
-        step({send, #{comment => <<>>}, State}, Write, Socket, Function)
+        step({send, #{comment => <<>>}, State}, Write, Socket, Function, Kept)
     end.
+
+give_back(Kept) -> lists:foreach(fun(Message) -> self() ! Message end, lists:reverse(Kept)).
 
 %% @doc Events as text. A line end in a name or id would make another field: it is taken away.
 -spec encode(event() | [event()]) -> iodata().

@@ -30,7 +30,7 @@
 -define(TAIL, <<0, 0, 255, 255>>).
 
 -record(ws, {
-    socket :: yucan_socket:socket(),
+    socket :: yucan_transport:socket(),
     module :: module(),
     user :: term(),
     buffer = <<>> :: binary(),
@@ -44,6 +44,8 @@
     window = 15 :: yucan_ws_deflate:window(),
     max :: pos_integer(),
     idle_ms :: pos_integer(),
+    %% The transport sends no message until it is armed again.
+    silent = false :: boolean(),
     pinged = false :: boolean()
 }).
 
@@ -115,8 +117,8 @@ next(#ws{buffer = Buffer, max = Max, compress = Compress} = Ws) ->
     end.
 
 arm(#ws{socket = Socket} = Ws) ->
-    case yucan_socket:arm(Socket, ?ARM) of
-        ok -> loop(Ws);
+    case yucan_transport:arm(Socket, ?ARM) of
+        ok -> loop(Ws#ws{silent = false});
         {error, _} -> ended(lost, Ws)
     end.
 
@@ -124,15 +126,15 @@ loop(#ws{idle_ms = Idle} = Ws) -> yucan_idle:message(?MODULE, Ws, Idle).
 
 %% @private What has come, from the client or from this system.
 -spec message(term(), #ws{}) -> ok.
-message({tcp, Socket, Data}, #ws{socket = Socket} = Ws) -> received(Data, Ws);
-message({ssl, Tls, Data}, #ws{socket = {tls, Tls}} = Ws) -> received(Data, Ws);
-message({tcp_passive, Socket}, #ws{socket = Socket} = Ws) -> arm(Ws);
-message({tcp_closed, Socket}, #ws{socket = Socket} = Ws) -> ended(lost, Ws);
-message({tcp_error, Socket, _}, #ws{socket = Socket} = Ws) -> ended(lost, Ws);
-message({ssl_closed, Tls}, #ws{socket = {tls, Tls}} = Ws) -> ended(lost, Ws);
-message({ssl_error, Tls, _}, #ws{socket = {tls, Tls}} = Ws) -> ended(lost, Ws);
 message({yucan, drain}, Ws) -> say_goodbye(1001, <<"going away">>, Ws);
-message(Message, Ws) -> tell(Message, Ws).
+message(Message, #ws{socket = Socket} = Ws) ->
+    case yucan_transport:event(Message, Socket) of
+        {data, Data} -> received(Data, Ws);
+        {last, Data} -> received(Data, Ws#ws{silent = true});
+        passive -> arm(Ws);
+        closed -> ended(lost, Ws);
+        other -> tell(Message, Ws)
+    end.
 
 %% @private A ping asks whether anybody is there; silence after it is the end.
 -spec silence(#ws{}) -> ok.
@@ -140,7 +142,7 @@ silence(#ws{pinged = true} = Ws) -> ended(idle, Ws);
 silence(Ws) -> send(yucan_ws_frame:encode(ping, <<>>), Ws#ws{pinged = true}).
 
 send(Data, #ws{socket = Socket} = Ws) ->
-    case yucan_socket:send(Socket, Data) of
+    case yucan_transport:send(Socket, Data) of
         ok -> loop(Ws);
         {error, _} -> ended(lost, Ws)
     end.
@@ -151,8 +153,7 @@ received(Data, #ws{buffer = Buffer, wanted = Wanted} = Ws) when byte_size(Buffer
 received(Data, #ws{buffer = Buffer} = Ws) ->
     parsed(Ws#ws{buffer = <<Buffer/binary, Data/binary>>}).
 
-%% TLS sends one message for each arming.
-rearm(#ws{socket = {tls, _}} = Ws) -> arm(Ws);
+rearm(#ws{silent = true} = Ws) -> arm(Ws);
 rearm(Ws) -> loop(Ws).
 
 parsed(#ws{buffer = Buffer, max = Max, compress = Compress} = Ws) ->
@@ -163,7 +164,7 @@ parsed(#ws{buffer = Buffer, max = Max, compress = Compress} = Ws) ->
     end.
 
 frame(ping, true, _, Payload, Ws) ->
-    case yucan_socket:send(Ws#ws.socket, yucan_ws_frame:encode(pong, Payload)) of
+    case yucan_transport:send(Ws#ws.socket, yucan_ws_frame:encode(pong, Payload)) of
         ok -> parsed(Ws);
         {error, _} -> ended(lost, Ws)
     end;
@@ -231,7 +232,7 @@ call(Function, Ws) ->
     end.
 
 reply(Frames, #ws{socket = Socket} = Ws) when is_list(Frames) ->
-    case yucan_socket:send(Socket, [encode(Frame, Ws) || Frame <- Frames]) of
+    case yucan_transport:send(Socket, [encode(Frame, Ws) || Frame <- Frames]) of
         ok -> parsed(Ws);
         {error, _} -> ended(lost, Ws)
     end;
@@ -243,19 +244,19 @@ encode({Kind, Data}, _) -> yucan_ws_frame:encode(Kind, Data).
 
 %% The other end closes: the same code goes back (5.5.1).
 closed({ok, Code, Text}, #ws{socket = Socket} = Ws) ->
-    _ = yucan_socket:send(Socket, yucan_ws_frame:encode(close, yucan_ws_frame:close_payload(Code, <<>>))),
+    _ = yucan_transport:send(Socket, yucan_ws_frame:encode(close, yucan_ws_frame:close_payload(Code, <<>>))),
     ended({closed, Code, Text}, Ws);
 closed({error, Code}, Ws) -> fail(Code, Ws).
 
 fail(Code, Ws) -> say_goodbye(Code, <<>>, Ws).
 
 say_goodbye(Code, Text, #ws{socket = Socket} = Ws) ->
-    _ = yucan_socket:send(Socket, yucan_ws_frame:encode(close, yucan_ws_frame:close_payload(Code, Text))),
-    yucan_socket:linger(Socket, ?CLOSE_MS, 0),
+    _ = yucan_transport:send(Socket, yucan_ws_frame:encode(close, yucan_ws_frame:close_payload(Code, Text))),
+    yucan_transport:linger(Socket, ?CLOSE_MS, 0),
     ended({closed, Code, iolist_to_binary(Text)}, Ws).
 
 ended(Reason, #ws{socket = Socket} = Ws) ->
-    yucan_socket:close(Socket),
+    yucan_transport:close(Socket),
     _ = terminate(Reason, Ws),
     ok.
 

@@ -1,0 +1,115 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc What carries a connection: the behaviour of yucan_tcp, yucan_tls and yucan_local, and the functions by which all others use a socket,
+%% whatever it is. All of them are called by the owner of the socket.
+%%
+%% The transport is chosen in two places: here for an address to listen on, and in yucan_conn, which takes up TLS if the listener has it.
+-module(yucan_transport).
+
+-export([listener/1, peer/1, recv/3, recv_whole/4, send/2, send_file/6, setopts/2, arm/2, pause/2, event/2, next/2, is_closed/1, close/1, info/1,
+         linger/3]).
+-export_type([socket/0, reason/0]).
+
+-type raw() :: term().
+-type socket() :: {Transport :: module(), raw()}.
+-type reason() :: closed | timeout | inet:posix().
+-type event() :: {data, binary()} | {last, binary()} | passive | closed.
+%% What a message is to a socket. `last': data, and the socket is silent from then on, as after `passive'.
+
+-callback peer(raw()) -> yucan_req:address().
+-callback recv(raw(), Length :: non_neg_integer(), timeout()) -> {ok, binary()} | {error, reason()}.
+-callback recv_whole(raw(), Before :: binary(), Length :: pos_integer(), timeout()) ->
+    {ok, binary()} | {partial, binary()} | unsupported | {error, reason()}.
+-callback send(raw(), iodata()) -> ok | {error, reason()}.
+-callback send_file(raw(), Head :: iodata(), file:fd(), Offset :: non_neg_integer(), Length :: pos_integer(), SendMs :: pos_integer()) ->
+    {ok, Sent :: non_neg_integer()} | {error, reason()}.
+-callback setopts(raw(), list()) -> ok.
+-callback arm(raw(), Count :: pos_integer()) -> ok | {error, reason()}.
+-callback pause(raw(), Buffer :: binary()) -> binary().
+-callback event(Message :: term(), raw()) -> event() | other.
+-callback next(raw(), timeout()) -> event() | timeout.
+-callback is_closed(raw()) -> boolean().
+-callback half_close(raw()) -> ok.
+-callback close(raw()) -> ok.
+-callback info(raw()) -> none | #{atom() => term()}.
+
+-define(SILENCE_MS, 5000).
+-define(LINGER_BUFFER, 131072).
+
+%% @doc The transport that listens on an address: with it begin all connections of a listener.
+-spec listener(Ip :: inet:ip_address() | {local, binary()}) -> yucan_tcp | yucan_local.
+listener({local, _}) -> yucan_local;
+listener(_) -> yucan_tcp.
+
+%% @doc The other end; an address of zeros if it has gone already.
+-spec peer(socket()) -> yucan_req:address().
+peer({Transport, Raw}) -> Transport:peer(Raw).
+
+%% @doc `Length' 0: what is there.
+-spec recv(socket(), Length :: non_neg_integer(), TimeoutMs :: timeout()) -> {ok, binary()} | {error, reason()}.
+recv({Transport, Raw}, Length, Timeout) -> Transport:recv(Raw, Length, Timeout).
+
+%% @doc So many bytes, those read `Before' among them, in the place where they stay. `partial': only these came in that time. `unsupported': read
+%% them by recv/3.
+-spec recv_whole(socket(), Before :: binary(), Length :: pos_integer(), TimeoutMs :: timeout()) ->
+    {ok, binary()} | {partial, binary()} | unsupported | {error, reason()}.
+recv_whole({Transport, Raw}, Before, Length, Timeout) -> Transport:recv_whole(Raw, Before, Length, Timeout).
+
+%% @doc Blocks until the system has taken all, at most `send_ms' (yucan_config) without progress.
+-spec send(socket(), iodata()) -> ok | {error, reason()}.
+send({Transport, Raw}, Data) -> Transport:send(Raw, Data).
+
+%% @doc A head and a part of a file: how much of the file has gone out. If the other end takes nothing for `SendMs' the calling process may end.
+-spec send_file(socket(), Head :: iodata(), file:fd(), Offset :: non_neg_integer(), Length :: pos_integer(), SendMs :: pos_integer()) ->
+    {ok, Sent :: non_neg_integer()} | {error, reason()}.
+send_file({Transport, Raw}, Head, Handle, Offset, Length, SendMs) -> Transport:send_file(Raw, Head, Handle, Offset, Length, SendMs).
+
+%% @doc As inet:setopts/2; a socket that is gone is found by the next read.
+-spec setopts(socket(), list()) -> ok.
+setopts({Transport, Raw}, Options) -> Transport:setopts(Raw, Options).
+
+%% @doc Lets data come as messages: `Count' of them at most.
+-spec arm(socket(), Count :: pos_integer()) -> ok | {error, reason()}.
+arm({Transport, Raw}, Count) -> Transport:arm(Raw, Count).
+
+%% @doc Back to reading by recv: what has come as messages meanwhile is appended to `Buffer'.
+-spec pause(socket(), Buffer :: binary()) -> binary().
+pause({Transport, Raw}, Buffer) -> Transport:pause(Raw, Buffer).
+
+%% @doc What a message to this process says of the socket.
+-spec event(Message :: term(), socket()) -> event() | other.
+event(Message, {Transport, Raw}) -> Transport:event(Message, Raw).
+
+%% @doc Waits for the next message of the socket; others stay.
+-spec next(socket(), timeout()) -> event() | timeout.
+next({Transport, Raw}, Timeout) -> Transport:next(Raw, Timeout).
+
+%% @doc Has the other end gone? Known only while data comes as messages; what has come stays for its reader.
+-spec is_closed(socket()) -> boolean().
+is_closed({Transport, Raw}) -> Transport:is_closed(Raw).
+
+%% @doc Closes it, whatever its state.
+-spec close(socket()) -> ok.
+close({Transport, Raw}) -> Transport:close(Raw).
+
+%% @doc Protocol, cipher and name of a TLS connection.
+-spec info(socket()) -> none | #{atom() => term()}.
+info({Transport, Raw}) -> Transport:info(Raw).
+
+%% @doc Closes without destroying the last answer: a close with unread bytes resets the connection, and the client or the proxy that
+%% still sends could lose what it has not read yet (RFC 9112, 9.6). So it reads and drops until the other end closes. The bounds are: `Ms' for all
+%% of it, 5 s of silence, and after these 5 s `Rate' bytes per second.
+-spec linger(socket(), Ms :: non_neg_integer(), Rate :: non_neg_integer()) -> ok.
+linger({Transport, Raw} = Socket, Ms, Rate) ->
+    Early = byte_size(pause(Socket, <<>>)),
+    ok = Transport:half_close(Raw),
+    ok = setopts(Socket, [{buffer, ?LINGER_BUFFER}]),
+    discard(Socket, Early, erlang:monotonic_time(millisecond), Ms, Rate),
+    close(Socket).
+
+discard(Socket, Dropped, Started, Ms, Rate) ->
+    Elapsed = erlang:monotonic_time(millisecond) - Started,
+    TooSlow = Elapsed > ?SILENCE_MS andalso Dropped * 1000 < Rate * Elapsed,
+    case not TooSlow andalso Elapsed < Ms andalso recv(Socket, 0, min(?SILENCE_MS, Ms - Elapsed)) of
+        {ok, Data} -> discard(Socket, Dropped + byte_size(Data), Started, Ms, Rate);
+        _ -> ok
+    end.

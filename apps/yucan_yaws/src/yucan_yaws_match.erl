@@ -1,0 +1,207 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc What of a configuration takes a request: which server, by the socket that it came to and the name of the host; which redirect and where it
+%% leads; which appmod; what is under what. Pure.
+%%
+%% A redirect `/p = URL' appends the path of the request, as the client sent it, to the URL; `/p == URL' does not. The query goes along in both.
+%% One slash stands between the URL and the path, however many there are in the URL.
+-module(yucan_yaws_match).
+
+-export([table/2, server/4, redirect/2, location/4, appmod/2, is_under/2]).
+-export_type([table/0, appmod/0]).
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+-endif.
+
+-opaque table() :: {FirstOnNoMatch :: boolean(), [{Index :: non_neg_integer(), Port :: inet:port_number(), [inet:ip_address()], [binary()]}]}.
+
+-type appmod() :: #{module := module(), prefix := binary(), rest := binary()}.
+%% `prefix' is the path up to and with the appmod, `rest' what follows, with a slash, or nothing.
+
+%% ---- servers
+
+%% @doc The servers, in the order of the file.
+-spec table([yucan_yaws_config:server()], FirstOnNoMatch :: boolean()) -> table().
+table(Servers, First) ->
+    {First, [{Index, maps:get(port, Server), maps:get(listen, Server), names(Server)}
+             || {Index, Server} <- lists:zip(lists:seq(0, length(Servers) - 1), Servers)]}.
+
+names(#{name := Name, servername := Other, serveralias := Aliases}) ->
+    [without_port(N) || N <- [Name | [Other || Other =/= undefined]] ++ Aliases].
+
+without_port(Name) ->
+    Lower = string:lowercase(unicode:characters_to_binary(Name)),
+    case re:run(Lower, "^(\\[.*\\]|[^:]*)(:[0-9]*)?$", [{capture, [1], binary}]) of
+        {match, [Host]} -> Host;
+        nomatch -> Lower
+    end.
+
+%% @doc The index of the server, or `default': there is none on that socket that wants it.
+-spec server(Host :: binary(), inet:ip_address(), inet:port_number(), table()) -> non_neg_integer() | default.
+server(Host, Address, Port, {First, Rows}) ->
+    Here = [Row || {_, ItsPort, Addresses, _} = Row <- Rows, ItsPort =:= Port orelse ItsPort =:= 0, is_there(Address, Addresses)],
+    case [Index || {Index, _, _, Names} <- Here, lists:any(fun(Name) -> yucan_router:is_match(Name, Host) end, Names)] of
+        [Index | _] -> Index;
+        [] when First, Here =/= [] -> element(1, hd(Here));
+        [] -> default
+    end.
+
+%% No address in the file is loopback.
+is_there(_, []) -> true;
+is_there(Address, Addresses) ->
+    lists:any(fun({0, 0, 0, 0}) -> true;
+                 ({0, 0, 0, 0, 0, 0, 0, 0}) -> true;
+                 (One) -> One =:= Address
+              end, Addresses).
+
+%% ---- redirects
+
+%% @doc The redirect with the longest path that this path is under.
+-spec redirect(Path :: binary(), [yucan_yaws_config:redirect()]) -> {ok, yucan_yaws_config:redirect()} | none.
+redirect(Path, Redirects) ->
+    Found = [{length(From), -N, Redirect}
+             || {N, #{path := From} = Redirect} <- numbered(Redirects),
+                is_under(Path, yucan_path:unescape(unicode:characters_to_binary(From)))],
+    case lists:sort(Found) of
+        [] -> none;
+        Sorted -> {ok, element(3, lists:last(Sorted))}
+    end.
+
+numbered(List) -> lists:zip(lists:seq(1, length(List)), List).
+
+%% @doc Where it leads. `Own' is the scheme, host and port of this server, for places of our own; Path and Query are as they were sent.
+-spec location(yucan_yaws_config:redirect(), Own :: iodata(), Path :: binary(), Query :: binary()) -> binary().
+location(#{target := Target, append := Append}, Own, Path, Query) ->
+    {Origin, Place} = case Target of
+                          {absolute, #{path := AbsolutePath} = Url} -> {yucan_yaws_config_value:origin(Url), AbsolutePath};
+                          {local, LocalPath} -> {Own, LocalPath}
+                      end,
+    [Before | OwnQuery] = string:split(Place, "?"),
+    iolist_to_binary([Origin, place(Before, Append, Path), query(OwnQuery, Query)]).
+
+place("", false, _) -> "/";
+place(Before, false, _) -> Before;
+place(Before, true, Path) -> [string:trim(Before, trailing, "/"), Path].
+
+query([], <<>>) -> [];
+query([], Query) -> ["?", Query];
+query([Own], <<>>) -> ["?", Own];
+query([Own], Query) -> ["?", Own, "&", Query].
+
+%% ---- paths and appmods
+
+%% @doc Whether a decoded path is that of a folder or below it.
+-spec is_under(Path :: binary(), Folder :: binary()) -> boolean().
+is_under(_, <<"/">>) -> true;
+is_under(Path, Folder) ->
+    Size = byte_size(Folder),
+    case Path of
+        <<Folder:Size/binary>> -> true;
+        <<Folder:Size/binary, "/", _/binary>> -> true;
+        <<Folder:Size/binary, _/binary>> -> binary:last(Folder) =:= $/;
+        _ -> false
+    end.
+
+%% What follows a folder that the path is under.
+-spec rest(Path :: binary(), Folder :: binary()) -> binary().
+rest(Path, <<"/">>) -> Path;
+rest(Path, Folder) -> binary:part(Path, byte_size(Folder), byte_size(Path) - byte_size(Folder)).
+
+%% @doc The appmod with the longest path that this path is under, unless one of its exclude_paths holds it.
+-spec appmod(Path :: binary(), [yucan_yaws_config_value:mount()]) -> {ok, appmod()} | none.
+appmod(Path, Mounts) ->
+    Found = [{byte_size(Prefix), Mount, Prefix} || #{exclude := Exclude} = Mount <- Mounts,
+                                                   {ok, Prefix} <- [prefix(Path, Mount)],
+                                                   not lists:any(fun(E) -> is_under(Path, to_binary(E)) end, Exclude)],
+    case lists:reverse(lists:keysort(1, Found)) of
+        [{_, #{module := Module}, Prefix} | _] -> {ok, #{module => Module, prefix => Prefix, rest => rest(Path, Prefix)}};
+        [] -> none
+    end.
+
+prefix(Path, #{path := "/" ++ _ = From}) ->
+    Folder = case string:trim(From, trailing, "/") of
+                 "" -> <<"/">>;
+                 Trimmed -> to_binary(Trimmed)
+             end,
+    case is_under(Path, Folder) of
+        true -> {ok, Folder};
+        false -> none
+    end;
+%% Without a slash: that part, wherever it is.
+prefix(Path, #{path := Part}) ->
+    Name = to_binary(Part),
+    case lists:splitwith(fun(Segment) -> Segment =/= Name end, binary:split(Path, <<"/">>, [global])) of
+        {_, []} -> none;
+        {Before, _} -> {ok, iolist_to_binary(lists:join("/", Before ++ [Name]))}
+    end.
+
+to_binary(Text) -> unicode:characters_to_binary(Text).
+
+-ifdef(TEST).
+
+server_test_() ->
+    Base = #{servername => undefined, serveralias => [], listen => []},
+    Servers = [Base#{name => "localhost", port => 80}, Base#{name => "a.com", port => 80, serveralias => ["*.a.com"]},
+               Base#{name => "a.com", port => 81, listen => [{10, 0, 0, 1}]}, Base#{name => "b.com:82", port => 82}],
+    Select = fun(Host, Address, Port, First) -> server(Host, Address, Port, table(Servers, First)) end,
+    [?_assertEqual(1, Select(<<"a.com">>, {127, 0, 0, 1}, 80, true)),
+     ?_assertEqual(1, Select(<<"www.a.com">>, {127, 0, 0, 1}, 80, true)),
+     ?_assertEqual(0, Select(<<"x.com">>, {127, 0, 0, 1}, 80, true)),
+     ?_assertEqual(default, Select(<<"x.com">>, {127, 0, 0, 1}, 80, false)),
+     ?_assertEqual(2, Select(<<"a.com">>, {10, 0, 0, 1}, 81, true)),
+     ?_assertEqual(default, Select(<<"a.com">>, {10, 0, 0, 2}, 81, true)),
+     ?_assertEqual(3, Select(<<"b.com">>, {127, 0, 0, 1}, 82, false)),
+     ?_assertEqual(default, Select(<<"b.com">>, {127, 0, 0, 1}, 83, true))].
+
+redirects(Lines) ->
+    [element(2, {ok, _} = yucan_yaws_config_value:redirect(Path, Sign, Value)) || {Path, Sign, Value} <- Lines].
+
+led(Path, Lines) -> led(Path, <<>>, Lines).
+
+led(Raw, Query, Lines) ->
+    {ok, Path} = yucan_path:decode(Raw),
+    case redirect(Path, redirects(Lines)) of
+        {ok, Redirect} -> location(Redirect, "http://own:81", Raw, Query);
+        none -> none
+    end.
+
+location_test_() ->
+    Site = [{"/", '=', "http://www.example.com"}],
+    Slash = [{"/", '=', "http://www.example.com/"}],
+    [?_assertEqual(<<"http://www.example.com/">>, led(<<"/">>, Site)),
+     ?_assertEqual(<<"http://www.example.com/">>, led(<<"/">>, Slash)),
+     ?_assertEqual(<<"http://www.example.com/a/">>, led(<<"/a/">>, Site)),
+     ?_assertEqual(<<"http://www.example.com/a//b">>, led(<<"/a//b">>, Slash)),
+     ?_assertEqual(<<"http://www.example.com//">>, led(<<"//">>, Site)),
+     %% What would be a header of its own stays escaped.
+     ?_assertEqual(<<"http://www.example.com/a%20b/%0D%0AX:y?c=d">>,
+                   location(hd(redirects(Site)), "", <<"/a%20b/%0D%0AX:y">>, <<"c=d">>)),
+     ?_assertEqual(<<"http://own:81/redir/old/x">>, led(<<"/old/x">>, [{"/old", '=', "/redir"}])),
+     ?_assertEqual(<<"http://own:81/redir/old/x">>, led(<<"/old/x">>, [{"/old", '=', "/redir/"}])),
+     ?_assertEqual(<<"http://own:81/redir">>, led(<<"/old/x">>, [{"/old", '==', "/redir"}])),
+     ?_assertEqual(<<"http://h/?a=b">>, led(<<"/old/x">>, <<"a=b">>, [{"/old", '==', "http://h"}])),
+     ?_assertEqual(<<"http://h/p?q=1&a=b">>, led(<<"/old">>, <<"a=b">>, [{"/old", '==', "http://h/p?q=1"}])),
+     ?_assertEqual(none, led(<<"/older">>, [{"/old", '=', "/redir"}])),
+     ?_assertEqual(<<"http://own:81/2/a/b/c">>, led(<<"/a/b/c">>, [{"/a", '=', "/1"}, {"/a/b", '=', "/2"}, {"/", '=', "/3"}])),
+     ?_assertEqual(<<"http://own:81/redir%3F">>, led(<<"/r%3Fx/y">>, [{"/r%3Fx", '==', "/redir%3F"}]))].
+
+is_under_test_() ->
+    [?_assertEqual(Expected, is_under(Path, Folder))
+     || {Path, Folder, Expected} <- [{<<"/a">>, <<"/">>, true}, {<<"/a">>, <<"/a">>, true}, {<<"/a/">>, <<"/a">>, true},
+                                     {<<"/ab">>, <<"/a">>, false}, {<<"/a/b">>, <<"/a/">>, true}, {<<"/">>, <<"/a">>, false}]].
+
+appmod_test_() ->
+    {ok, Mounts} = yucan_yaws_config_value:read(mounts, "</, root exclude_paths static img/x> </trac, trac> </trac/raw/, raw> any", "/"),
+    [?_assertEqual(Expected, appmod(Path, Mounts))
+     || {Path, Expected} <-
+            [{<<"/">>, {ok, #{module => root, prefix => <<"/">>, rest => <<"/">>}}},
+             {<<"/x/y">>, {ok, #{module => root, prefix => <<"/">>, rest => <<"/x/y">>}}},
+             {<<"/static/a.js">>, none},
+             {<<"/statics">>, {ok, #{module => root, prefix => <<"/">>, rest => <<"/statics">>}}},
+             {<<"/img/x">>, none},
+             {<<"/trac">>, {ok, #{module => trac, prefix => <<"/trac">>, rest => <<>>}}},
+             {<<"/trac/wiki/A">>, {ok, #{module => trac, prefix => <<"/trac">>, rest => <<"/wiki/A">>}}},
+             {<<"/trac/raw/b">>, {ok, #{module => raw, prefix => <<"/trac/raw">>, rest => <<"/b">>}}},
+             {<<"/a/any/c">>, {ok, #{module => any, prefix => <<"/a/any">>, rest => <<"/c">>}}}]].
+
+-endif.
