@@ -170,9 +170,9 @@ prop_values() ->
 %% What has no sign in it matches itself, and `*' matches all.
 prop_names() ->
     ?FORALL({Host, Pattern}, {host(), host()},
-            yucan_yaws_match:matches(Host, Host) andalso yucan_yaws_match:matches(Host, <<"*">>)
-                andalso yucan_yaws_match:matches(<<Host/binary, Pattern/binary>>, <<"*", Pattern/binary>>)
-                andalso (Host =:= Pattern) =:= yucan_yaws_match:matches(Host, Pattern)).
+            yucan_router:is_match(Host, Host) andalso yucan_router:is_match(<<"*">>, Host)
+                andalso yucan_router:is_match(<<"*", Pattern/binary>>, <<Host/binary, Pattern/binary>>)
+                andalso (Host =:= Pattern) =:= yucan_router:is_match(Pattern, Host)).
 
 host() -> ?LET(Letters, list(oneof([range($a, $c), $.])), list_to_binary(Letters)).
 
