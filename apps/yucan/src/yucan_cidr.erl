@@ -29,7 +29,7 @@ make(Address, Length) ->
                 all -> {ok, {Bits, Number, Bits}};
                 _ when Length >= 0, Length =< Bits -> {ok, {Bits, Number bsr (Bits - Length), Length}};
                 %% IPv4 in IPv6, with the length of IPv6.
-                _ when Length >= 96, Length =< 128 -> {ok, {Bits, Number bsr (128 - Length), Length - 96}};
+                _ when tuple_size(Ip) =:= 8, Length >= 96, Length =< 128 -> {ok, {Bits, Number bsr (128 - Length), Length - 96}};
                 _ -> error
             end;
         {error, _} -> error
