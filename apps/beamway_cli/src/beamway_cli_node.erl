@@ -136,12 +136,12 @@ is_said(Event, Extra) -> logger_filters:domain(Event, Extra).
 %% Where no epmd runs, every node that starts now starts one. An epmd listens only after its command has returned, and Linux may refuse the port to two
 %% that begin to listen at once; so a start without an epmd is tried again. One that had one all the time has another reason to fail.
 started(Name, Domain, End) ->
-    Before = beamway_cli_doctor:epmd_names(),
+    Before = beamway_cli_doctor_facts:epmd_names(),
     _ = [os:cmd("epmd -daemon") || element(1, Before) =:= error],
     case start(Name, Domain) of
         ok -> ok;
         {error, Reason} ->
-            case [Why || {error, Why} <- [Before, beamway_cli_doctor:epmd_names()]] of
+            case [Why || {error, Why} <- [Before, beamway_cli_doctor_facts:epmd_names()]] of
                 [] -> {error, Reason};
                 [Why | _] -> started_again(Name, Domain, Why, End)
             end
@@ -169,7 +169,7 @@ not_started(Name, {no_epmd, Why}) ->
     failed("cannot become ~ts: epmd does not answer: ~0tp (port ~ts)", [Name, Why, os:getenv("ERL_EPMD_PORT", "4369")]);
 not_started(Name, Reason) ->
     [Short | _] = string:split(atom_to_list(Name), "@"),
-    case beamway_cli_doctor:epmd_names() of
+    case beamway_cli_doctor_facts:epmd_names() of
         {ok, Names} ->
             case lists:keymember(Short, 1, Names) of
                 true -> failed("cannot become ~ts: a node of this name runs on this host already", [Name]);

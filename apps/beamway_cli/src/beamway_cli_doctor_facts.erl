@@ -1,0 +1,144 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc What `beamway doctor' knows of this host and VM: the only part of it that looks at the machine.
+%%
+%% Limits are those of this VM: the shell's that started it. The driver is loaded and really makes a pair of rings.
+-module(beamway_cli_doctor_facts).
+
+-export([gather/0, epmd_names/0]).
+-export_type([facts/0]).
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+-endif.
+
+-type limit() :: non_neg_integer() | unlimited | unknown.
+-type facts() :: #{otp := string(),
+                   system := {Type :: {atom(), atom()}, Version :: tuple() | string(), WordBytes :: pos_integer()},
+                   options := {ok, beamway_config:config()} | {error, [term()]},
+                   driver := ok | {error, binary()},
+                   rings := ok | {error, no_driver | binary()},
+                   socket_dir := ok | {error, no_driver | binary()},
+                   descriptors := limit(), file_size := limit(), address_space := limit(), address_space_used := limit(),
+                   lockable := limit(), memory_free := limit(),
+                   rdma_ports := [beamway_rdma_devices:port_info()], rdma_library := ok | false | {error, binary()},
+                   host := {Name :: string(), {ok, inet:ip4_address()} | {error, inet:posix()}},
+                   epmd := {ok, [{Name :: string(), inet:port_number()}]} | {error, term()}}.
+
+-define(EPMD_MS, 2000).
+
+%% @doc Everything. Takes well under a second.
+-spec gather() -> facts().
+gather() ->
+    _ = application:load(beamway),
+    Options = beamway_config:read(),
+    Driver = beamway_port:load(),
+    Limits = parse_limits(read("/proc/self/limits")),
+    Status = read("/proc/self/status"),
+    Limit = fun(Key) -> maps:get(Key, Limits, unknown) end,
+    Ports = beamway_rdma_devices:all(),
+    {ok, Host} = inet:gethostname(),
+    #{otp => erlang:system_info(otp_release),
+      system => {os:type(), os:version(), erlang:system_info(wordsize)},
+      options => Options,
+      driver => Driver,
+      rings => with(Driver, fun() -> beamway_port:probe(beamway_cli_doctor_judge:ring_bytes(Options)) end),
+      socket_dir => with(Driver, fun() -> beamway_socket_dir:check(beamway_cli_doctor_judge:directory(Options)) end),
+      descriptors => Limit(nofile), file_size => Limit(fsize), address_space => Limit(as),
+      address_space_used => status_bytes("VmSize", Status),
+      lockable => lockable(Limit(memlock), Status),
+      memory_free => status_bytes("MemAvailable", read("/proc/meminfo")),
+      rdma_ports => Ports,
+      rdma_library => Ports =/= [] andalso rdma_library(Driver),
+      host => {Host, inet:getaddr(Host, inet)},
+      epmd => epmd_names()}.
+
+with(ok, Try) -> Try();
+with({error, _}, _) -> {error, no_driver}.
+
+rdma_library(ok) -> beamway_port:with_port(fun beamway_port:rdma_load/1);
+rdma_library({error, _}) -> {error, <<"the driver is not loaded">>}.
+
+%% @doc The nodes that this host's epmd knows; `address' if nothing listens at its port.
+-spec epmd_names() -> {ok, [{Name :: string(), inet:port_number()}]} | {error, address | timeout | term()}.
+%% erl_epmd has no time limit of its own for a peer that accepts and says nothing.
+epmd_names() ->
+    Caller = self(),
+    Reference = make_ref(),
+    {Pid, Monitor} = spawn_monitor(fun() -> Caller ! {Reference, erl_epmd:names("localhost")} end),
+    receive
+        {Reference, Result} ->
+            _ = erlang:demonitor(Monitor, [flush]),
+            Result;
+        {'DOWN', Monitor, process, Pid, Reason} ->
+            {error, Reason}
+    after ?EPMD_MS ->
+        exit(Pid, kill),
+        _ = erlang:demonitor(Monitor, [flush]),
+        {error, timeout}
+    end.
+
+read(File) ->
+    case file:read_file(File) of
+        {ok, Text} -> Text;
+        {error, _} -> <<>>
+    end.
+
+%%% Reading what the kernel says
+
+%% Soft limits, by the names that ulimit's manual uses.
+parse_limits(Text) ->
+    Wanted = [{nofile, "Max open files"}, {fsize, "Max file size"}, {as, "Max address space"},
+              {memlock, "Max locked memory"}],
+    maps:from_list([{Key, Value} || {Key, Title} <- Wanted, Value <- [soft_limit(Title, Text)], Value =/= unknown]).
+
+soft_limit(Title, Text) ->
+    case re:run(Text, "^" ++ Title ++ " +(\\d+|unlimited)", [multiline, {capture, [1], list}]) of
+        {match, ["unlimited"]} -> unlimited;
+        {match, [Digits]} -> list_to_integer(Digits);
+        nomatch -> unknown
+    end.
+
+%% A line `Key:   123 kB' in bytes.
+status_bytes(Key, Text) ->
+    case re:run(Text, "^" ++ Key ++ ":\\s+(\\d+) kB", [multiline, {capture, [1], list}]) of
+        {match, [Digits]} -> list_to_integer(Digits) * 1024;
+        nomatch -> unknown
+    end.
+
+%% Whoever has the capability CAP_IPC_LOCK has no limit.
+lockable(Limit, Status) ->
+    case re:run(Status, "^CapEff:\\s+([0-9a-f]+)", [multiline, {capture, [1], list}]) of
+        {match, [Hex]} when Limit =/= unknown ->
+            case list_to_integer(Hex, 16) band (1 bsl 14) of
+                0 -> Limit;
+                _ -> unlimited
+            end;
+        _ ->
+            Limit
+    end.
+
+-ifdef(TEST).
+
+limits_text() ->
+    <<"Limit                     Soft Limit           Hard Limit           Units     \n"
+      "Max file size             unlimited            unlimited            bytes     \n"
+      "Max open files            256                  524288               files     \n"
+      "Max locked memory         8388608              8388608              bytes     \n"
+      "Max address space         1073741824           unlimited            bytes     \n">>.
+
+parse_limits_test_() ->
+    [?_assertEqual(#{fsize => unlimited, nofile => 256, memlock => 8388608, as => 1073741824},
+                   parse_limits(limits_text())),
+     ?_assertEqual(#{}, parse_limits(<<>>)),
+     ?_assertEqual(#{}, parse_limits(<<"Max open files   many">>))].
+
+status_bytes_test_() ->
+    [?_assertEqual(2048, status_bytes("VmSize", <<"VmPeak:\t    9 kB\nVmSize:\t    2 kB\n">>)),
+     ?_assertEqual(unknown, status_bytes("VmSize", <<>>))].
+
+lockable_test_() ->
+    [?_assertEqual(unlimited, lockable(65536, <<"Name:\tx\nCapEff:\t000001ffffffffff\n">>)),
+     ?_assertEqual(65536, lockable(65536, <<"CapEff:\t0000000000000000\n">>)),
+     ?_assertEqual(65536, lockable(65536, <<>>))].
+
+-endif.
