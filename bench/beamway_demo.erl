@@ -47,7 +47,7 @@ main(Words) ->
     end.
 
 default_file() ->
-    filename:join([beamway_bench_nodes:root(), "bench", "results", "demo.json"]).
+    filename:join([beamway_bench_nodes:root(), "build", "demo.json"]).
 
 complain(Format, Args) ->
     io:format(standard_error, "beamway: demo: " ++ Format ++ "~n", Args).
@@ -248,14 +248,15 @@ shown(Say, File, Options, Result, #{carried := Carried, links := Links, kill := 
     maps:is_key(json, Options) andalso Say("~ts~n", [jiffy:encode(Object, [pretty, force_utf8])]),
     stored(Say, File, beamway_bench_report:save(File, Result), problems(Carried, Kill)).
 
-comparison(#{figures := Figures}) ->
+comparison(#{figures := Figures, metrics := Metrics}) ->
+    [Ratio] = [Ratio || #{name := <<"demo_calls">>, ratio := Ratio} <- Metrics],
     beamway_bench_report:table(
       [["", "calls/s", "spread", "p99 us", "system calls/call", "context switches/call", "ratio"],
-       row("stock TCP", tcp, Figures), row("Beamway", beamway, Figures)]).
+       row("stock TCP", tcp, 1.0, Figures), row("Beamway", beamway, Ratio, Figures)]).
 
-row(Title, Name, Figures) ->
+row(Title, Name, Ratio, Figures) ->
     [Title | [{right, Text} || Text <- [median(Name, ?CALLS, Figures), spread(Name, Figures), median(Name, ?P99, Figures),
-                                        median(Name, ?SYSCALLS, Figures), median(Name, ?SWITCHES, Figures), ratio(Name, Figures)]]].
+                                        median(Name, ?SYSCALLS, Figures), median(Name, ?SWITCHES, Figures), io_lib:format("~.2f", [Ratio])]]].
 
 find(Name, Key, Figures) ->
     [Figure || #{contender := N, key := K} = Figure <- Figures, N =:= Name, K =:= Key].
@@ -269,11 +270,6 @@ median(Name, Key, Figures) ->
 spread(Name, Figures) ->
     [#{spread := Spread}] = find(Name, ?CALLS, Figures),
     io_lib:format("~b %", [round(100 * Spread)]).
-
-ratio(Name, Figures) ->
-    [#{median := Median}] = find(Name, ?CALLS, Figures),
-    [#{median := Stock}] = find(tcp, ?CALLS, Figures),
-    io_lib:format("~.2f", [Median / Stock]).
 
 link_table(Links) ->
     beamway_bench_report:table([["node", "link", "reason"]
