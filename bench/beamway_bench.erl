@@ -37,6 +37,7 @@ questions() ->
      {"heartbeat", beamway_bench_heartbeat, "a small call beside large messages, lanes and distribution"},
      {"calls", beamway_bench_calls, "100 callers of one server, lanes and distribution"},
      {"lane-cost", beamway_bench_lane_cost, "processor time and rate of messages and calls, lanes and '!' over shared memory"},
+     {"tune-tcp", beamway_bench_tune, "which options make stock TCP distribution best (not part of all)"},
      {"placement", beamway_bench_placement, "choosing nodes, trees of networks, ants with and without placement (root for some parts; not part of all)"},
      {"pipe", beamway_bench_pipe, "rdpipe's carriers beside iperf3, ssh, cat, mbuffer, nc and socat (root; not part of all)"},
      {"rdma", beamway_bench_rdma, "the bare rdma link beside perftest (needs a device; not part of all)"},
@@ -49,7 +50,7 @@ questions() ->
 %% @doc Runs one question, or `all' of those that need no rights.
 -spec main(Words :: [string()]) -> 0..2.
 main(["all" | Words]) ->
-    lists:max([main([Name | Words]) || {Name, _, _} <- questions(), not lists:member(Name, ["placement", "pipe", "rdma", "http", "http-memory", "http-2009", "http-private", "rabbitmq"])]);
+    lists:max([main([Name | Words]) || {Name, _, _} <- questions(), not lists:member(Name, ["tune-tcp", "placement", "pipe", "rdma", "http", "http-memory", "http-2009", "http-private", "rabbitmq"])]);
 main([Name | Words]) ->
     case lists:keyfind(Name, 1, questions()) of
         {Name, Module, _} -> parsed(Name, Module, Words);

@@ -22,7 +22,7 @@ prepare(Given, Speed) ->
 %% @private
 -spec groups(map()) -> [beamway_bench_run:group()].
 groups(#{speed := Speed} = Settings) ->
-    [#{nodes => 2, contenders => [tcp, tcp_tuned, beamway, lanes, lanes_tcp], directions => case Speed of quick -> [forward]; full -> [forward, reverse] end,
+    [#{nodes => 2, contenders => [tcp, tcp_tuned, unix, beamway, beamway_tcp, lanes, lanes_tcp], directions => case Speed of quick -> [forward]; full -> [forward, reverse] end,
        measure => fun(Cluster) -> measure(Cluster, Settings) end}].
 
 measure(#{contender := #{name := Name}, members := [One, Two]} = Cluster, #{callers := Callers, window := {WarmMs, Ms} = Window}) ->
@@ -40,7 +40,7 @@ key(Count) -> iolist_to_binary(["calls of a server, ", integer_to_list(Count), "
 metrics(#{callers := Callers}) ->
     [#{name => iolist_to_binary([Name, integer_to_list(Count)]), unit => <<"calls/s">>, better => higher, key => key(Count), contender => Contender,
        baselines => Baselines}
-     || Count <- Callers, {Name, Contender, Baselines} <- [{"calls_c", lanes, [tcp, tcp_tuned, beamway]}, {"calls_tcp_c", lanes_tcp, [tcp, tcp_tuned]}]].
+     || Count <- Callers, {Name, Contender, Baselines} <- [{"calls_c", lanes, [tcp, tcp_tuned, unix, beamway]}, {"calls_tcp_c", lanes_tcp, [tcp, tcp_tuned, beamway_tcp]}]].
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Who is compared: each contender is a name, the flags and the environment that make a node
-%% speak its carrier, and the link that must then carry the calls. Pure.
+%% speak its carrier, and the link that must then carry the calls. Pure, but that the best options for stock TCP are a stored result.
 %%
 %% All contenders get {@link common_args/1} too, the same for each: what differs is the carrier alone.
 -module(beamway_bench_contender).
@@ -9,7 +9,7 @@
 
 -export_type([name/0, t/0]).
 
--type name() :: tcp | tcp_tuned | beamway | beamway_tcp | beamway_rdma | beamway_whole
+-type name() :: tcp | tcp_tuned | tcp_spin | unix | beamway | beamway_tcp | beamway_rdma | beamway_whole
               | beamway_poll | beamway_poll_off | lanes | lanes_tcp | openmpi | rdma_link | ib_write | ib_send
     | beamway_bench_http_servers:name().
 -type t() :: #{name := name(),
@@ -31,6 +31,8 @@ list(Root, PollUs) ->
     Stock = #{name => tcp, title => "stock TCP", args => [], env => [], link => stock},
     [Stock,
      Stock#{name := tcp_tuned, title := "stock TCP, tuned", args := tuned_args()},
+     Stock#{name := tcp_spin, title := "stock TCP, spinning", args := spin_args()},
+     Stock#{name := unix, title := "stock over a unix socket", args := ["-proto_dist", "beamway_bench_unix", "-epmd_module", "beamway_bench_unix"]},
      Beamway,
      variant(Beamway, beamway_tcp, "Beamway on TCP", [{"BEAMWAY_LINKS", "tcp"}], tcp),
      variant(Beamway, beamway_rdma, "Beamway, rdma", [{"BEAMWAY_LINKS", "rdma,tcp"}], rdma),
@@ -56,15 +58,23 @@ way(_) -> stock.
 variant(Contender, Name, Title, Env, Link) ->
     Contender#{name := Name, title := Title, env := Env, link := Link}.
 
-%% OTP's own answer to many small messages; what a careful operator sets without Beamway.
+%% What a careful operator sets without Beamway: the best that `bench tune-tcp' has found, and until that was measured
+%% OTP's own answer to many small messages.
 tuned_args() ->
-    Options = "[{delay_send,true},{nodelay,true},{buffer,1000000}]",
-    ["-kernel", "inet_dist_listen_options", Options, "inet_dist_connect_options", Options].
+    case beamway_bench_tune:args(beamway_bench_tune:best()) of
+        unknown ->
+            Options = "[{delay_send,true},{nodelay,true},{buffer,1000000}]",
+            ["-kernel", "inet_dist_listen_options", Options, "inet_dist_connect_options", Options];
+        Args -> Args
+    end.
+
+%% What polling gives without Beamway: schedulers that look for work for as long as OTP lets them.
+spin_args() -> lists:append([[Flag, "very_long"] || Flag <- ["+sbwt", "+sbwtdcpu", "+sbwtdio"]]).
 
 %% @doc The names that a user may give.
 -spec names() -> [name()].
 names() ->
-    [tcp, tcp_tuned, beamway, beamway_tcp, beamway_rdma, beamway_whole, beamway_poll, beamway_poll_off, lanes, lanes_tcp].
+    [tcp, tcp_tuned, tcp_spin, unix, beamway, beamway_tcp, beamway_rdma, beamway_whole, beamway_poll, beamway_poll_off, lanes, lanes_tcp].
 
 %% @doc Those that are programs instead of nodes.
 -spec programs() -> [name()].
@@ -98,7 +108,8 @@ clean_env() ->
 contenders_differ_test() ->
     All = all("/root", 50),
     ?assertEqual(lists:sort(names()), lists:sort(maps:keys(All))),
-    Ways = [{Args, Env} || #{args := Args, env := Env} <- maps:values(All)],
+    %% The best options for stock TCP may be none.
+    Ways = [{Args, Env} || #{args := Args, env := Env} <- maps:values(maps:remove(tcp_tuned, All))],
     ?assertEqual(length(Ways), length(lists:usort(Ways))).
 
 stock_has_nothing_of_ours_test_() ->

@@ -28,6 +28,7 @@ has(Commit) ->
 
 %% @doc How many commits since that one have touched something under these paths.
 -spec touching(Commit :: binary(), Paths :: [string()]) -> non_neg_integer().
+touching(_, []) -> 0;
 touching(Commit, Paths) ->
     {0, Files} = git(["ls-files", "--" | Paths]),
     {0, Log} = git(["log", "--no-merges", "-M50%", "--name-status", "--format=tformat:commit", binary_to_list(Commit) ++ "..HEAD"]),

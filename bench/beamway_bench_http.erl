@@ -1,8 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc `bench http': requests a second of yucan beside yaws, mochiweb (which stands in for misultin, its fork that has ended), nginx with one worker,
-%% Tornado, and the design of 2009 anew. All on the first processor, the load (wrk, 32 connections) on the second.
+%% Tornado, and the design of 2009 anew. All on the first processor, the load (wrk, 32 connections) on the others.
 %%
-%% `bare' is a loop in C that does the least that a server can do: its figures are what the load can offer here.
+%% `bare' is a loop in C that does the least that a server can do, under each load that it can answer: its figures are what the load can
+%% offer here. A server that comes near them is limited by the load. The load has all processors but the first.
 %%
 %% All servers (beamway_bench_http_servers) are up for the whole run; those whose turn it is not are idle. The 99th percentile is taken by http_load.c at
 %% 70 % of the rate that the server has reached in the same turn, from the moment when a request was due.
@@ -42,7 +43,7 @@ loads() ->
      {tornado, [hello, close]},
      {yucan2009, [close]},
      {default_buffer, [upload]},
-     {bare, [hello, close, upload]}].
+     {bare, [hello, close, browser, pipeline, idle, upload]}].
 
 %% @private
 -spec groups(map()) -> [beamway_bench_run:group()].
@@ -115,7 +116,8 @@ php() ->
 
 wrk(Load, Port, Seconds) ->
     Url = "http://127.0.0.1:" ++ integer_to_list(Port) ++ path(Load),
-    Words = ["-c", "1", "wrk", "-t1", "-c" ++ ?CONNECTIONS, "-d" ++ Seconds] ++ words(Load) ++ [Url],
+    Others = erlang:system_info(logical_processors_available) - 1,
+    Words = ["-c", lists:concat(["1-", Others]), "wrk", lists:concat(["-t", Others]), "-c" ++ ?CONNECTIONS, "-d" ++ Seconds] ++ words(Load) ++ [Url],
     {0, Lines} = beamway_bench_tools:run(os:find_executable("taskset"), Words, 60000),
     Text = lists:append(Lines),
     %% Errors are no speed.

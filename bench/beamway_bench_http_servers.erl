@@ -2,7 +2,7 @@
 %% @doc The servers of `bench http', `http-memory' and `http-2009': started, found and ended by the port on which they listen.
 %%
 %% `bin/beamway' runs these benchmarks in an overlay (scripts/in-overlay), where the servers are installed. Each answers hello world at /,
-%% without a log; Erlang's do not spin. Those with a folder serve files from it.
+%% without a log; those in Erlang have the same flags of the VM and do not spin. Those with a folder serve files from it.
 -module(beamway_bench_http_servers).
 
 -export([start/3, stop/1, memory_kb/1, folder/0]).
@@ -117,18 +117,20 @@ commands(tornado, Port, #{backlog := Backlog}) ->
     [tornado(Port, Backlog)];
 commands(Name, Port, #{schedulers := Schedulers, backlog := Backlog, fastcgi := Fastcgi}) ->
     Root = beamway_bench_nodes:root(),
-    [["erl" | flags(Schedulers)] ++ own_flags(Name, Root) ++ ["-noinput", "-boot", "no_dot_erlang", "-pa", filename:join(Root, "bench/ebin"), filename:join(Root, "apps/yucan/ebin"),
+    [["erl" | flags(Schedulers)] ++ ["-noinput", "-boot", "no_dot_erlang", "-pa", filename:join(Root, "bench/ebin"), filename:join(Root, "apps/yucan/ebin"),
       filename:join(Root, "apps/yucan_yaws/ebin"),
       "-s", "beamway_bench_http_server", "start", atom_to_list(Name), integer_to_list(Port), filename:join(folder(), "root"), integer_to_list(Backlog),
       case Fastcgi of none -> "none"; _ -> integer_to_list(Fastcgi) end]].
 
+%% Every server in Erlang has the flags that bin/yucan gives.
 flags(Schedulers) ->
     Count = integer_to_list(Schedulers),
-    ["+S", Count ++ ":" ++ Count, "+sbwt", "none"].
+    ["+S", Count ++ ":" ++ Count, "+sbwt", "none" | args_file(filename:join(beamway_bench_nodes:root(), "apps/yucan/priv/vm.args"))].
 
-%% What bin/yucan gives.
-own_flags(yucan, Root) -> ["-args_file", filename:join(Root, "apps/yucan/priv/vm.args")];
-own_flags(_, _) -> [].
+%% As words, for yaws passes them on in its environment.
+args_file(File) ->
+    {ok, Text} = file:read_file(File),
+    [Word || Line <- string:lexemes(binary_to_list(Text), "\n"), hd(Line) =/= $#, Word <- string:lexemes(Line, " ")].
 
 nginx(Name, Workers, Servers) ->
     Conf = ["worker_processes ", integer_to_list(Workers), "; daemon off; pid ", folder(), "/", Name, ".pid; error_log /dev/null;\nevents { worker_connections 16384; }\n",
@@ -156,3 +158,11 @@ form(Text) ->
     {ok, Tokens, _} = erl_scan:string(Text),
     {ok, Form} = erl_parse:parse_form(Tokens),
     Form.
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+
+every_erlang_server_has_the_flags_of_yucan_test_() ->
+    Words = fun(Name) -> [[Flags, " "] || Command <- commands(Name, 18090, #{cores => "0", schedulers => 1, backlog => 1, fastcgi => none}), Flags <- Command] end,
+    [{atom_to_list(Name), ?_assertNotEqual(nomatch, string:find(Words(Name), "+Musmbcs 256 +Mulmbcs 256"))} || Name <- [yucan, mochiweb, yucan2009, default_buffer]].
+-endif.

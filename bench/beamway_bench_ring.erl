@@ -40,7 +40,7 @@ fitting(#{workers := Workers, nodes := Nodes} = Settings) ->
 %% @private
 -spec groups(map()) -> [beamway_bench_run:group()].
 groups(#{nodes := Nodes} = Settings) ->
-    [#{nodes => Nodes, contenders => [tcp, beamway, lanes, lanes_tcp], directions => [forward],
+    [#{nodes => Nodes, contenders => [tcp, unix, beamway, beamway_tcp, lanes, lanes_tcp], directions => [forward],
        measure => fun(Cluster) -> measure(Cluster, Settings) end}].
 
 measure(#{contender := #{name := Name}, members := Members} = Cluster, #{workers := Workers, rounds := Rounds}) ->
@@ -83,7 +83,7 @@ key(Workers) -> iolist_to_binary(io_lib:format("10 MB round the ring, ~b workers
 %% @private
 -spec metrics(map()) -> [beamway_bench_report:metric()].
 metrics(#{workers := Workers}) ->
-    lists:append([[metric("ring_w", Count, lanes, [tcp, beamway]), metric("ring_tcp_w", Count, lanes_tcp, [tcp]),
+    lists:append([[metric("ring_w", Count, lanes, [tcp, unix, beamway]), metric("ring_tcp_w", Count, lanes_tcp, [tcp, beamway_tcp]),
                    (metric("ring_unprimed_w", Count, lanes, []))#{key := <<(key(Count))/binary, ", not primed">>}] || Count <- Workers]).
 
 metric(Name, Count, Contender, Baselines) ->

@@ -81,7 +81,7 @@ groups(#{nodes := Nodes, speed := Speed, hosts := Hosts} = Settings) ->
     [#{nodes => Count, contenders => contenders(Count, Hosts), directions => directions(Count, Speed),
        measure => fun(Cluster) -> measure(Cluster, Count, Settings) end} || Count <- Nodes].
 
-contenders(2, []) -> beamway_bench_contender:and_rdma([tcp, tcp_tuned, beamway, beamway_tcp]);
+contenders(2, []) -> beamway_bench_contender:and_rdma([tcp, tcp_tuned, tcp_spin, unix, beamway, beamway_tcp]);
 contenders(_, []) -> beamway_bench_contender:and_rdma([tcp, tcp_tuned, beamway]);
 contenders(_, _Hosts) -> beamway_bench_contender:and_rdma([tcp, tcp_tuned, beamway_tcp]).
 
@@ -121,7 +121,7 @@ rate_and_p99(Name, Own, Count, Size) ->
 
 rate(Name, Own, Count, Size) ->
     #{name => Name, unit => <<"calls/s">>, better => higher, key => key(Count, Size, rate),
-      contender => Own, baselines => [tcp, tcp_tuned]}.
+      contender => Own, baselines => [tcp, tcp_tuned, tcp_spin, unix]}.
 
 name(Count, ?SMALL) -> iolist_to_binary(["rpc_n", integer_to_list(Count)]);
 name(Count, Size) -> iolist_to_binary([name(Count, ?SMALL), "_", beamway_bench:size_text(Size)]).

@@ -24,7 +24,7 @@ prepare(_, full) -> {ok, #{warm_ms => 300, window_ms => 1500}}.
 -spec groups(map()) -> [beamway_bench_run:group()].
 groups(Settings) ->
     Pair = #{nodes => 2, directions => [forward, reverse]},
-    [Pair#{contenders => beamway_bench_contender:and_rdma([tcp, tcp_tuned, beamway, beamway_tcp]),
+    [Pair#{contenders => beamway_bench_contender:and_rdma([tcp, tcp_tuned, unix, beamway, beamway_tcp]),
            measure => fun(Cluster) -> measure(Cluster, ?SMALL ++ ?LARGE, Settings) end},
      Pair#{contenders => [beamway_whole], measure => fun(Cluster) -> measure(Cluster, ?LARGE, Settings) end}].
 
@@ -52,7 +52,7 @@ key(Bytes) -> unicode:characters_to_binary(["messages of ", beamway_bench:size_w
 %% @private
 -spec metrics(map()) -> [beamway_bench_report:metric()].
 metrics(#{}) ->
-    [#{name => Name, unit => Unit, better => higher, key => key(Bytes), contender => Own, baselines => [tcp, tcp_tuned]}
+    [#{name => Name, unit => Unit, better => higher, key => key(Bytes), contender => Own, baselines => [tcp, tcp_tuned | [unix || Own =/= beamway_tcp]]}
      || {Name, Bytes, Unit, Own} <-
             [{<<"rate_64">>, 64, <<"messages/s">>, beamway}, {<<"rate_4k">>, 4096, <<"messages/s">>, beamway},
              {<<"tcp_link_rate_64">>, 64, <<"messages/s">>, beamway_tcp},

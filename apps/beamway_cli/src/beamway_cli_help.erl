@@ -105,6 +105,7 @@ text("bench") ->
     "  cost       system calls, context switches and copies for each message\n"
     "  ring, heartbeat, calls, lane-cost\n"
     "             lanes beside distribution\n"
+    "  tune-tcp   which options make stock TCP distribution best\n"
     "  placement  choices among 100 real nodes, and policies with old information\n"
     "  http, http-memory, http-2009, http-private\n"
     "             yucan and other servers (needs root)\n"
