@@ -169,9 +169,10 @@ check:
 	@$(MAKE) build-test
 	@scripts/check
 
-## coverage: which lines of native/ and apps/beamway the tests run; KEEP=1 stores the figures, T=name as in `make test`
+## coverage: which lines of native/, rdpipe/ and the applications the tests run; KEEP=1 stores the figures, T=name as in `make test`
 coverage:
 	@scripts/install-packages test coverage
+	@$(MAKE) build-bench
 	@scripts/coverage $(if $(KEEP),--keep) $(T)
 
 ## valgrind: C tests under memcheck, with reduced counts

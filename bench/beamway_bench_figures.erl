@@ -204,9 +204,9 @@ day(Seconds) ->
 -spec both() -> [{file:filename(), Is :: binary(), Should :: binary()}].
 both() ->
     Tables = maps:from_list([{Name, Table} || {table, Name, Table} <- config()]),
-    [{File, Text, iolist_to_binary(filled(Text, Tables))}
-     || Pattern <- ["*.md", "*/*.md", "*/*/*.md", "*/*/*/*.md"], File <- lists:sort(filelib:wildcard(path(Pattern))),
-        not lists:member("build", filename:split(File)), {ok, Text} <- [file:read_file(File)], binary:match(Text, <<"<!-- figures: ">>) =/= nomatch].
+    [{path(File), Text, iolist_to_binary(filled(Text, Tables))}
+     || Pattern <- ["*.md", "*/*.md", "*/*/*.md"], File <- lists:sort(filelib:wildcard(Pattern, beamway_bench_nodes:root())), hd(filename:split(File)) =/= "build",
+        {ok, Text} <- [file:read_file(path(File))], binary:match(Text, <<"<!-- figures: ">>) =/= nomatch].
 
 filled(Text, Tables) ->
     case re:run(Text, "^(.*?<!-- figures: ([a-z0-9-]+) -->\n).*?(<!-- end -->\n.*)$", [dotall, {capture, all_but_first, binary}]) of

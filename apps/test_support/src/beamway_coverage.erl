@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Which lines of the carrier have run, in any node of a test run: for `scripts/coverage'.
+%% @doc Which lines of the applications have run, in any node of a test run: for `scripts/coverage'.
 %%
 %% {@link beamway_coverage_transform} puts a call of {@link line/2} before each expression. The first time that a node
 %% passes a line it appends the line to a file of its module in the folder that BEAMWAY_COVERAGE names, at once and without
@@ -51,13 +51,12 @@ remember(Module, Line) ->
 %% @doc The lines of all modules in `Ebin', which the transform has changed, and those that nobody has passed.
 -spec report(Ebin :: file:filename(), Folder :: file:filename()) -> [row()].
 report(Ebin, Folder) ->
-    [row(Beam, Folder) || Beam <- lists:sort(filelib:wildcard(filename:join(Ebin, "beamway*.beam"))),
-                          filename:basename(Beam) =/= "beamway_coverage.beam"].
+    [row(Beam, Folder) || Beam <- lists:sort(filelib:wildcard(filename:join(Ebin, "*.beam"))), filename:basename(Beam) =/= "beamway_coverage.beam"].
 
 row(Beam, Folder) ->
     {ok, {Module, [{abstract_code, {raw_abstract_v1, Forms}}]}} = beam_lib:chunks(Beam, [abstract_code]),
     Lines = lists:usort(lines(Forms)),
-    File = "apps/beamway/src/" ++ atom_to_list(Module) ++ ".erl",
+    [File | _] = [File || {attribute, _, file, {File, _}} <- Forms],
     {File, length(Lines), Lines -- passed_lines(filename:join(Folder, atom_to_list(Module)))}.
 
 lines({call, _, {remote, _, {atom, _, ?MODULE}, {atom, _, line}}, [_, {integer, _, Line}]}) -> [Line];

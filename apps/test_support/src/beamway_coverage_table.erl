@@ -1,27 +1,31 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc The table of `scripts/coverage': reads what clang's tools and {@link beamway_coverage} have left in the build folder, prints
-%% a row for each file, writes the missed lines to `build/coverage/missed', and, to keep them, the figures into `bench/results/coverage.json' and `docs/testing.md'.
+%% a row for each file and room, writes the missed lines to `build/coverage/missed', and, to keep them, the figures into `bench/results/coverage.json'.
 -module(beamway_coverage_table).
 
 -export([main/3]).
-
--define(BEGIN, <<"<!-- written by scripts/coverage -->\n">>).
--define(END, <<"<!-- end -->\n">>).
 
 %% @doc `Tree' is where the tests have run, `Root' the checkout.
 -spec main(Tree :: file:filename(), Root :: file:filename(), print | keep) -> ok.
 main(Tree, Root, Mode) ->
     Counts = filename:join(Tree, "build/counts"),
     C = c_rows(Tree, filename:join(Counts, "c.json"), missed_in_c(Tree, filename:join(Counts, "c.lines"))),
-    Erlang = [{File, Lines, Missed} || {File, Lines, Missed} <- beamway_coverage:report(filename:join(Tree, "apps/beamway/ebin"),
-                                                                                     filename:join(Counts, "erlang")), Lines > 0],
-    Rows = C ++ [total("native", C)] ++ Erlang ++ [total("apps/beamway", Erlang)],
-    io:put_chars(table(Rows)),
-    ok = file:write_file(filename:join(Tree, "missed"),
-                         [io_lib:format("~ts: ~w~n", [File, Missed]) || {File, _, [_ | _] = Missed} <- C ++ Erlang]),
+    Erlang = [Row || Ebin <- lists:sort(filelib:wildcard(filename:join(Tree, "apps/*/ebin"))), filename:basename(filename:dirname(Ebin)) =/= "test_support",
+                     {_, Lines, _} = Row <- beamway_coverage:report(Ebin, filename:join(Counts, "erlang")), Lines > 0],
+    Rows = C ++ Erlang,
+    Rooms = [total(Room, [Row || {File, _, _} = Row <- Rows, room(File) =:= Room]) || Room <- lists:usort([room(File) || {File, _, _} <- Rows])],
+    io:put_chars([table(Rows), "\n", table(Rooms)]),
+    ok = file:write_file(filename:join(Tree, "missed"), [io_lib:format("~ts: ~w~n", [File, Missed]) || {File, _, [_ | _] = Missed} <- Rows]),
     case Mode of
         print -> ok;
-        keep -> keep(Root, C, Erlang, Rows)
+        keep -> keep(Root, Rows, Rooms)
+    end.
+
+%% native/link, native/driver, rdpipe, apps/APP.
+room(File) ->
+    case filename:split(File) of
+        ["rdpipe" | _] -> "rdpipe";
+        [One, Two | _] -> One ++ "/" ++ Two
     end.
 
 %% llvm-cov's own count of lines, and which of them it shows with a 0.
@@ -54,8 +58,8 @@ missed_line(Tree, Line, {File, Missed}) ->
             end
     end.
 
-total(Name, Rows) ->
-    {Name ++ ", all", lists:sum([Lines || {_, Lines, _} <- Rows]), lists:append([Missed || {_, _, Missed} <- Rows])}.
+total(Room, Rows) ->
+    {Room, lists:sum([Lines || {_, Lines, _} <- Rows]), lists:append([Missed || {_, _, Missed} <- Rows])}.
 
 table(Rows) ->
     ["| file | lines | missed | run |\n| --- | ---: | ---: | ---: |\n"
@@ -64,14 +68,10 @@ table(Rows) ->
 percent(Lines, Missed) ->
     100 * (Lines - Missed) / Lines.
 
-keep(Root, C, Erlang, Rows) ->
-    Files = [#{file => list_to_binary(File), lines => Lines, missed => length(Missed)} || {File, Lines, Missed} <- C ++ Erlang],
-    Totals = maps:from_list([{list_to_binary(Name), #{lines => Lines, missed => length(Missed), percent => round(10 * percent(Lines, length(Missed))) / 10}}
-                             || {Name, Lines, Missed} <- [total("native", C), total("apps/beamway", Erlang)]]),
-    Json = #{command => <<"make coverage KEEP=1">>, otp => list_to_binary(erlang:system_info(otp_release)), totals => Totals, files => Files},
-    ok = file:write_file(filename:join(Root, "bench/results/coverage.json"), [jiffy:encode(Json, [pretty]), $\n]),
-    Document = filename:join(Root, "docs/testing.md"),
-    {ok, Text} = file:read_file(Document),
-    [Before, Rest] = binary:split(Text, ?BEGIN),
-    [_, After] = binary:split(Rest, ?END),
-    ok = file:write_file(Document, [Before, ?BEGIN, table(Rows), ?END, After]).
+%% BEAMWAY_COVERAGE_BEGAN is the seconds at which the run began, which took an hour since.
+keep(Root, Rows, Rooms) ->
+    Counts = fun(Name, Of) -> [#{Name => list_to_binary(Text), lines => Lines, missed => length(Missed), percent => round(10 * percent(Lines, length(Missed))) / 10} || {Text, Lines, Missed} <- Of] end,
+    Context = beamway_bench_store:context("coverage", "make coverage KEEP=1"),
+    ok = beamway_bench_store:write(filename:join(Root, "bench/results/coverage.json"),
+                                   Context#{commit := list_to_binary(os:getenv("BEAMWAY_BENCH_COMMIT")), measured_at := list_to_integer(os:getenv("BEAMWAY_COVERAGE_BEGAN")),
+                                            repeats => 1, rooms => Counts(room, Rooms), files => Counts(file, Rows)}).

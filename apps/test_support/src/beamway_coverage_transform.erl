@@ -2,20 +2,26 @@
 %% @doc Parse transform of `scripts/coverage': before each expression of a body stands a call of {@link beamway_coverage:line/2}.
 %%
 %% OTP's cover cannot do it here: half of the carrier runs before a node has booted so far that cover could be started, and many nodes
-%% of the suites are killed, whose counts would be lost. Only modules of apps/beamway are changed.
+%% of the suites are killed, whose counts would be lost. All modules of the applications are changed, but for those that are loaded into
+%% foreign nodes, which have nothing else of Beamway.
 -module(beamway_coverage_transform).
 
 -export([parse_transform/2]).
+
+-define(TRAVELLERS, [beamway_console_collector, placement_probe_pair]).
 
 -type forms() :: [erl_parse:abstract_form() | erl_parse:form_info()].
 
 %% @doc Called by the compiler.
 -spec parse_transform(forms(), [compile:option()]) -> forms().
 parse_transform(Forms, _Options) ->
-    case [Module || {attribute, _, file, {"apps/beamway/src/" ++ _, _}} <- Forms, {attribute, _, module, Module} <- Forms] of
-        [Module | _] -> [form(Module, Form) || Form <- Forms];
+    case [Module || {attribute, _, file, {File, _}} <- Forms, is_of_application(filename:split(File)), {attribute, _, module, Module} <- Forms] of
+        [Module | _] -> case lists:member(Module, ?TRAVELLERS) of true -> Forms; false -> [form(Module, Form) || Form <- Forms] end;
         [] -> Forms
     end.
+
+is_of_application(["apps", App, "src" | _]) -> App =/= "test_support";
+is_of_application(_) -> false.
 
 form(Module, {function, Anno, Name, Arity, Clauses}) -> {function, Anno, Name, Arity, [change(Module, Clause) || Clause <- Clauses]};
 form(_Module, Other) -> Other.
