@@ -25,11 +25,10 @@ groups(#{speed := Speed} = Settings) ->
     [#{nodes => 2, contenders => [tcp, tcp_tuned, unix, beamway, beamway_tcp, lanes, lanes_tcp], directions => case Speed of quick -> [forward]; full -> [forward, reverse] end,
        measure => fun(Cluster) -> measure(Cluster, Settings) end}].
 
-measure(#{contender := #{name := Name}, members := [One, Two]} = Cluster, #{callers := Callers, window := {WarmMs, Ms} = Window}) ->
-    Way = beamway_bench_contender:way(Name),
-    [First, Second] = beamway_bench_nodes:names(Cluster),
+measure(#{members := [One, Two]} = Cluster, #{callers := Callers, window := {WarmMs, Ms} = Window}) ->
+    [_, Second] = Names = beamway_bench_nodes:names(Cluster),
     _ = beamway_bench_nodes:call(Two, beamway_bench_lanes, start_server, []),
-    _ = [beamway_bench_nodes:all(Cluster, beamway_bench_lanes, Step, Args) || {Step, Args} <- [{start, []}, {prime, [[First, Second]]}], Way =:= lane],
+    Way = beamway_bench_lanes:open(Cluster, Names),
     maps:from_list([{key(Count), beamway_bench_nodes:call(One, beamway_bench_lanes, calls, [Way, Second, Count, Window], WarmMs + Ms + 60000)}
                     || Count <- Callers]).
 

@@ -34,12 +34,11 @@ prepare(Given, Speed) ->
 groups(Settings) ->
     [#{nodes => 2, contenders => [tcp, tcp_tuned, beamway, beamway_tcp, lanes, lanes_tcp], directions => [forward], measure => fun(Cluster) -> measure(Cluster, Settings) end}].
 
-measure(#{contender := #{name := Name}, members := [One, _]} = Cluster, #{ms := Ms} = Settings) ->
-    Way = beamway_bench_contender:way(Name),
-    [First, Second] = beamway_bench_nodes:names(Cluster),
+measure(#{members := [One, _]} = Cluster, #{ms := Ms} = Settings) ->
+    [_, Second] = Names = beamway_bench_nodes:names(Cluster),
     _ = [beamway_bench_nodes:all(Cluster, beamway_bench_lanes, Start, []) || Start <- [start_server, start_sink]],
-    _ = [beamway_bench_nodes:all(Cluster, beamway_bench_lanes, Step, Args) || {Step, Args} <- [{start, []}, {prime, [[First, Second]]}], Way =:= lane],
-    _ = both(Cluster, start_streams, [Way, ?BYTES, rate(Settings)]),
+    Way = beamway_bench_lanes:open(Cluster, Names),
+    _ = both(Cluster, start_streams, [Way], [?BYTES, rate(Settings)]),
     Beats = beamway_bench_nodes:call(One, beamway_bench_lanes, heartbeat, [Way, Second, 1, Ms], Ms + 60000),
     Real = beamway_bench_nodes:all(Cluster, beamway_bench_lanes, stop, []),
     Us = [Beat / 1000 || Beat <- Beats],
@@ -54,7 +53,7 @@ rate(#{share := Share, capacity_ms := CapacityMs, contenders := #{tcp := Stock}}
             Cluster = beamway_bench_nodes:start(Epmd, Stock, #{count => 2}),
             ok = beamway_bench_nodes:connect(Cluster, forward),
             _ = beamway_bench_nodes:all(Cluster, beamway_bench_lanes, start_sink, []),
-            Rate = Share * lists:min(both(Cluster, capacity, [?BYTES, CapacityMs])),
+            Rate = Share * lists:min(both(Cluster, capacity, [], [?BYTES, CapacityMs])),
             ok = beamway_bench_nodes:stop(Cluster),
             ok = beamway_bench_nodes:stop_epmd(Epmd),
             _ = put(?MODULE, Rate),
@@ -63,16 +62,9 @@ rate(#{share := Share, capacity_ms := CapacityMs, contenders := #{tcp := Stock}}
     end.
 
 %% On both nodes at once, each towards the other.
-both(#{members := [One, Two]} = Cluster, Function, Args) ->
-    [First, Second] = beamway_bench_nodes:names(Cluster),
-    Caller = self(),
-    Toward = fun(Node) -> case {Function, Args} of {start_streams, [Way | Rest]} -> [Way, Node | Rest]; _ -> [Node | Args] end end,
-    Pids = [spawn_monitor(fun() -> Caller ! {self(), beamway_bench_nodes:call(Member, beamway_bench_lanes, Function, Toward(Node), 60000)} end)
-            || {Member, Node} <- [{One, Second}, {Two, First}]],
-    [receive
-         {Pid, Answer} -> true = demonitor(Monitor, [flush]), Answer;
-         {'DOWN', Monitor, process, Pid, {Reason, _}} -> error(Reason)
-     end || {Pid, Monitor} <- Pids].
+both(#{members := Members} = Cluster, Function, Before, After) ->
+    Others = lists:reverse(beamway_bench_nodes:names(Cluster)),
+    beamway_bench_nodes:each([{Member, beamway_bench_lanes, Function, Before ++ [Other | After]} || {Member, Other} <- lists:zip(Members, Others)], 60000).
 
 %% @private
 -spec metrics(map()) -> [beamway_bench_report:metric()].

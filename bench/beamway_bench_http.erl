@@ -13,7 +13,7 @@
 -export([options/0, prepare/2, groups/1, metrics/1]).
 
 -define(FIRST_PORT, 18090).
--define(CONNECTIONS, "32").
+-define(CONNECTIONS, 32).
 -define(IDLE, "1000").
 
 -type load() :: hello | close | browser | pipeline | idle | file_1k | file_1m | upload | fastcgi | p99.
@@ -56,13 +56,13 @@ measure(Name, Loads, #{seconds := Seconds}) ->
     lists:foldl(fun(Load, Figures) -> Figures#{key(Load) => figure(Load, Port, Seconds, Figures)} end, #{}, Loads).
 
 figure(idle, Port, Seconds, _) ->
-    Holder = beamway_bench_tools:open(load_program(), ["hold", integer_to_list(Port), "/", ?IDLE]),
+    Holder = beamway_bench_tools:open(beamway_bench_http_servers:load_program(), ["hold", integer_to_list(Port), "/", ?IDLE]),
     {line, "holding"} = beamway_bench_tools:line(Holder, 60000),
     Rate = wrk(hello, Port, Seconds),
     ok = beamway_bench_tools:close(Holder, "TERM"),
     Rate;
 figure(p99, Port, Seconds, #{<<"hello world, kept alive">> := Peak}) ->
-    Words = ["-c", "1", load_program(), "rate", integer_to_list(Port), "/", ?CONNECTIONS, integer_to_list(round(0.7 * Peak)), Seconds],
+    Words = ["-c", "1", beamway_bench_http_servers:load_program(), "rate", integer_to_list(Port), "/", integer_to_list(?CONNECTIONS), integer_to_list(round(0.7 * Peak)), Seconds],
     {0, [Line]} = beamway_bench_tools:run(os:find_executable("taskset"), Words, 60000),
     [_, _, "0", _, P99, _] = string:lexemes(Line, " \n"),
     list_to_integer(P99);
@@ -70,10 +70,6 @@ figure(fastcgi, Port, Seconds, _) ->
     wrk(fastcgi, fastcgi_port(Port), Seconds);
 figure(Load, Port, Seconds, _) ->
     wrk(Load, Port, Seconds).
-
-load_program() ->
-    {ok, Program} = beamway_bench_tools:compile("http_load", "cc"),
-    Program.
 
 %% ---- servers
 
@@ -114,16 +110,12 @@ php() ->
 
 %% ---- load
 
+%% Errors are no speed.
 wrk(Load, Port, Seconds) ->
-    Url = "http://127.0.0.1:" ++ integer_to_list(Port) ++ path(Load),
-    Others = erlang:system_info(logical_processors_available) - 1,
-    Words = ["-c", lists:concat(["1-", Others]), "wrk", lists:concat(["-t", Others]), "-c" ++ ?CONNECTIONS, "-d" ++ Seconds] ++ words(Load) ++ [Url],
-    {0, Lines} = beamway_bench_tools:run(os:find_executable("taskset"), Words, 60000),
-    Text = lists:append(Lines),
-    %% Errors are no speed.
-    re:run(Text, "Non-2xx|Socket errors", [{capture, none}]) =:= nomatch orelse error({errors, Load, Port, Text}),
-    {match, [Rate]} = re:run(Text, "Requests/sec: *([0-9.]+)", [{capture, all_but_first, list}]),
-    list_to_float(Rate).
+    case beamway_bench_http_servers:wrk(Port, path(Load), ?CONNECTIONS, ["-d" ++ Seconds | words(Load)]) of
+        {Rate, all_answered} -> Rate;
+        {_, errors} -> error({errors, Load, Port})
+    end.
 
 path(file_1k) -> "/file_1k.bin";
 path(file_1m) -> "/file_1m.bin";

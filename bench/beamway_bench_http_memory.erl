@@ -9,7 +9,7 @@
 -export([options/0, prepare/2, groups/1, metrics/1]).
 
 -define(PORT, 18190).
--define(BUSY, "1000").
+-define(BUSY, 1000).
 -define(IDLE, 10000).
 %% yucan lets connections sleep after two seconds.
 -define(SETTLE_MS, 4000).
@@ -48,7 +48,7 @@ measure(Name, Settings) ->
 
 life() ->
     %% Everything that is loaded at the first request is there.
-    _ = wrk("8", "1"),
+    _ = wrk(8, "1"),
     pause(?AFTER_MS),
     Idle = memory(),
     Busy = while(fun() -> wrk(?BUSY, "4") end),
@@ -60,7 +60,7 @@ life() ->
     #{key(idle) => Idle, key(busy) => Busy, key(connection) => (Holding - Idle) / ?IDLE, key('after') => memory()}.
 
 hold() ->
-    Holder = beamway_bench_tools:open(load_program(), ["hold", integer_to_list(?PORT), "/", integer_to_list(?IDLE)]),
+    Holder = beamway_bench_tools:open(beamway_bench_http_servers:load_program(), ["hold", integer_to_list(?PORT), "/", integer_to_list(?IDLE)]),
     {line, "holding"} = beamway_bench_tools:line(Holder, 120000),
     Holder.
 
@@ -82,24 +82,16 @@ most(Pid, Monitor, Most) ->
 
 %% Twice what it has reached, offered over 1,000 connections.
 overload(#{overload_s := Seconds}) ->
-    Peak = wrk("32", "3"),
-    Words = ["-c", "1", load_program(), "rate", integer_to_list(?PORT), "/", ?BUSY, integer_to_list(2 * round(Peak)), integer_to_list(Seconds)],
+    Peak = wrk(32, "3"),
+    Words = ["-c", "1", beamway_bench_http_servers:load_program(), "rate", integer_to_list(?PORT), "/", integer_to_list(?BUSY), integer_to_list(2 * round(Peak)), integer_to_list(Seconds)],
     Most = while(fun() ->
         {0, [Line]} = beamway_bench_tools:run(os:find_executable("taskset"), Words, Seconds * 1000 + 60000),
         [_, _, "0" | _] = string:lexemes(Line, " \n")
     end),
-    After = wrk("32", "1"),
+    After = wrk(32, "1"),
     #{key(overload) => Most, key(recovered) => 100 * After / Peak}.
 
-wrk(Connections, Seconds) ->
-    Words = ["-c", "1", "wrk", "-t1", "-c" ++ Connections, "-d" ++ Seconds, "http://127.0.0.1:" ++ integer_to_list(?PORT) ++ "/"],
-    {0, Lines} = beamway_bench_tools:run(os:find_executable("taskset"), Words, 60000),
-    {match, [Rate]} = re:run(Lines, "Requests/sec: *([0-9.]+)", [{capture, all_but_first, list}]),
-    list_to_float(Rate).
-
-load_program() ->
-    {ok, Program} = beamway_bench_tools:compile("http_load", "cc"),
-    Program.
+wrk(Connections, Seconds) -> element(1, beamway_bench_http_servers:wrk(?PORT, "/", Connections, ["-d" ++ Seconds])).
 
 key(idle) -> <<"memory, idle">>;
 key(busy) -> <<"memory, 1000 busy connections">>;

@@ -5,7 +5,8 @@
 %% without a log; those in Erlang have the same flags of the VM and do not spin. Those with a folder serve files from it.
 -module(beamway_bench_http_servers).
 
--export([start/3, stop/1, memory_kb/1, folder/0]).
+-export([start/3, stop/1, memory_kb/1, folder/0, wrk/4, load_program/0]).
+
 -export_type([name/0, options/0]).
 
 -type name() :: yucan | yaws | mochiweb | nginx | tornado | yucan2009 | default_buffer | bare | apache2 | nginx_tornado.
@@ -80,6 +81,25 @@ pids(Port) ->
         {match, Pids} -> lists:usort(lists:append(Pids));
         nomatch -> []
     end.
+
+%% ---- load
+
+%% @doc Requests a second by wrk, which has all processors but the first, and whether some had no answer.
+-spec wrk(inet:port_number(), Path :: string(), Connections :: pos_integer(), Words :: [string()]) -> {float(), all_answered | errors}.
+wrk(Port, Path, Connections, Words) ->
+    Others = erlang:system_info(logical_processors_available) - 1,
+    Load = ["-c", lists:concat(["1-", Others]), "wrk", lists:concat(["-t", min(Others, Connections)]), lists:concat(["-c", Connections])] ++ Words
+        ++ [lists:concat(["http://127.0.0.1:", Port, Path])],
+    {0, Lines} = beamway_bench_tools:run(os:find_executable("taskset"), Load, 60000),
+    Text = lists:append(Lines),
+    {match, [Rate]} = re:run(Text, "Requests/sec: *([0-9.]+)", [{capture, all_but_first, list}]),
+    {list_to_float(Rate), case re:run(Text, "Non-2xx|Socket errors", [{capture, none}]) of nomatch -> all_answered; match -> errors end}.
+
+%% @doc What wrk cannot do: see http_load.c.
+-spec load_program() -> file:filename().
+load_program() ->
+    {ok, Program} = beamway_bench_tools:compile("http_load", "cc"),
+    Program.
 
 %% ---- how each is started
 

@@ -42,11 +42,9 @@ prepare(_, full) -> {ok, #{warm_ms => 200, window_ms => 500, beside_ms => 2000}}
 groups(Settings) ->
     [#{nodes => 2, contenders => [beamway, lanes], directions => [forward], measure => fun(Cluster) -> measure(Cluster, Settings) end}].
 
-measure(#{contender := #{name := Name}} = Cluster, #{beside_ms := BesideMs} = Settings) ->
-    Way = beamway_bench_contender:way(Name),
+measure(Cluster, #{beside_ms := BesideMs} = Settings) ->
     _ = beamway_bench_nodes:all(Cluster, beamway_bench_lanes, start_server, []),
-    _ = [beamway_bench_nodes:all(Cluster, beamway_bench_lanes, Step, Args)
-         || {Step, Args} <- [{start, []}, {prime, [beamway_bench_nodes:names(Cluster)]}], Way =:= lane],
+    Way = beamway_bench_lanes:open(Cluster, beamway_bench_nodes:names(Cluster)),
     maps:from_list(lists:append([cost(Cluster, Way, Case, Settings) || Case <- cases()]) ++ beside(Cluster, Way, BesideMs)).
 
 cost(#{members := [One, Two]} = Cluster, Way, {_, What, Load, Processes}, #{warm_ms := WarmMs, window_ms := Ms}) ->

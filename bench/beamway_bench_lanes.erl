@@ -5,7 +5,7 @@
 %% Every message goes by `stock' (`!', gen_server:call) or by `lane' (teleport), and everything else is the same.
 -module(beamway_bench_lanes).
 
--export([start/0, start_ring/2, ring/3, start_server/0, start_sink/0, start_sink/1, calls/4, capacity/3, start_streams/4, start_load/4, done/0, stop/0, heartbeat/4,
+-export([open/2, start/0, start_ring/2, ring/3, start_server/0, start_sink/0, start_sink/1, calls/4, capacity/3, start_streams/4, start_load/4, done/0, stop/0, heartbeat/4,
          prime/1]).
 -export_type([way/0, load/0, payload/0]).
 
@@ -28,6 +28,13 @@ send(lane, Dest, Message, Class) -> ok = teleport:send(Dest, Message, #{timeout 
 
 call(stock, Server, Request) -> gen_server:call(Server, Request, ?ANSWER_MS);
 call(lane, Server, Request) -> teleport:call(Server, Request, ?ANSWER_MS).
+
+%% @doc Where the contender uses lanes: starts the application in all nodes of the cluster and opens the lanes to these.
+-spec open(beamway_bench_nodes:cluster(), [node()]) -> way().
+open(#{contender := #{name := Name}} = Cluster, Nodes) ->
+    Way = beamway_bench_contender:way(Name),
+    _ = [beamway_bench_nodes:all(Cluster, ?MODULE, Step, Args) || {Step, Args} <- [{start, []}, {prime, [Nodes]}], Way =:= lane],
+    Way.
 
 %% @doc Starts the application.
 -spec start() -> ok.

@@ -12,7 +12,7 @@
 %% defaults: when one node is killed, all others lose that same node, so they agree and stay together.
 -module(beamway_bench_nodes).
 
--export([root/0, start_epmd/0, start_epmd/1, stop_epmd/1, start/3, stop/1, stop_all/0, connect/2, call/4, call/5, all/4, all/5,
+-export([root/0, start_epmd/0, start_epmd/1, stop_epmd/1, start/3, stop/1, stop_all/0, connect/2, call/4, call/5, all/4, all/5, each/2,
          names/1, os_pids/1, links/1, counters/1]).
 
 -export_type([epmd/0, cluster/0, direction/0, options/0]).
@@ -272,9 +272,14 @@ all(Cluster, Module, Function, Args) ->
 all(#{members := Members}, Module, Function, Args, Timeout) ->
     all(Members, Module, Function, Args, Timeout);
 all(Members, Module, Function, Args, Timeout) ->
+    each([{Member, Module, Function, Args} || Member <- Members], Timeout).
+
+%% @doc Calls a function in each member at once; the answers in the order of the calls.
+-spec each([{member(), module(), atom(), [term()]}], timeout()) -> [term()].
+each(Functions, Timeout) ->
     Caller = self(),
     Calls = [spawn_monitor(fun() -> Caller ! {self(), call(Member, Module, Function, Args, Timeout)} end)
-             || Member <- Members],
+             || {Member, Module, Function, Args} <- Functions],
     %% No timeout of its own: each of these processes ends at the timeout of its call.
     [receive
          {Pid, Answer} -> true = demonitor(Monitor, [flush]), Answer;

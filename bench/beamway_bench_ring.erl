@@ -46,8 +46,7 @@ groups(#{nodes := Nodes} = Settings) ->
 measure(#{contender := #{name := Name}, members := Members} = Cluster, #{workers := Workers, rounds := Rounds}) ->
     Names = beamway_bench_nodes:names(Cluster),
     Next = lists:zip(Members, tl(Names) ++ [hd(Names)]),
-    Way = beamway_bench_contender:way(Name),
-    _ = [beamway_bench_nodes:all(Cluster, beamway_bench_lanes, start, []) || Way =:= lane],
+    Way = beamway_bench_lanes:open(Cluster, []),
     _ = [beamway_bench_nodes:call(Member, beamway_bench_lanes, start_ring, [Way, To]) || {Member, To} <- Next],
     Unprimed = unprimed(Way, Name, Next, Workers),
     Figures = [{key(Count), lists:max([round_trip(Way, Name, Next, Count) || _ <- lists:seq(1, Rounds)])} || Count <- Workers],
@@ -63,16 +62,8 @@ unprimed(lane, Name, Next, Workers) ->
 
 round_trip(Way, Name, Next, Workers) ->
     Nodes = length(Next),
-    Caller = self(),
     Start = erlang:monotonic_time(microsecond),
-    Each = [spawn_monitor(fun() ->
-                                  Args = [Way, {To, Nodes}, {Workers, ?BYTES}],
-                                  Caller ! {self(), beamway_bench_nodes:call(Member, beamway_bench_lanes, ring, Args, 120000)}
-                          end) || {Member, To} <- Next],
-    Times = lists:append([receive
-                              {Pid, Us} -> true = demonitor(Monitor, [flush]), Us;
-                              {'DOWN', Monitor, process, Pid, {Reason, _}} -> error(Reason)
-                          end || {Pid, Monitor} <- Each]),
+    Times = lists:append(beamway_bench_nodes:each([{Member, beamway_bench_lanes, ring, [Way, {To, Nodes}, {Workers, ?BYTES}]} || {Member, To} <- Next], 120000)),
     Elapsed = erlang:monotonic_time(microsecond) - Start,
     beamway_bench:note("ring: ~ts, ~b workers: ~ts us; mean ~.3f s",
                        [Name, Workers, lists:join(" ", [integer_to_list(Us) || Us <- Times]), lists:sum(Times) / length(Times) / 1.0e6]),
