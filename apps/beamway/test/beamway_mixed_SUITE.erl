@@ -2,12 +2,12 @@
 %% @doc One cluster of nodes of two releases of OTP: each with Beamway built by its own release, whoever calls whom.
 %%
 %% Needs another OTP than the runner's ({@link beamway_other_otp} says how it is named); `make test-otp27' has one, and
-%% runs the other suites over the same mixture. Without it there is one case, which is skipped. The group
+%% runs the other suites over the same mixture. The group
 %% `inet_tcp' says what stock distribution does between the two releases.
 -module(beamway_mixed_SUITE).
 
--export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2, init_per_testcase/2, end_per_testcase/2]).
--export([another_otp/1, two_releases/1, who_calls/1, options_of_one_side/1, four_nodes/1, nodes_leave_and_return/1,
+-export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_group/2, end_per_group/2, end_per_testcase/2]).
+-export([two_releases/1, who_calls/1, options_of_one_side/1, four_nodes/1, nodes_leave_and_return/1,
          reconnects/1, flags/1]).
 
 -define(CARRIERS, [inet_tcp, beamway_tcp, beamway_shm, beamway_small, beamway_rdma]).
@@ -17,26 +17,25 @@
 
 suite() -> [{timetrap, {minutes, 3}}].
 
-all() ->
-    case beamway_other_otp:is_there() of
-        true -> beamway_carrier:all(?CARRIERS);
-        false -> [another_otp]
-    end.
+all() -> beamway_carrier:all(?CARRIERS).
 
 groups() ->
     beamway_carrier:groups(?CARRIERS, [two_releases, who_calls, options_of_one_side, four_nodes, nodes_leave_and_return,
                                        reconnects, flags]).
 
+init_per_suite(Config) ->
+    case beamway_other_otp:is_there() of
+        true -> Config;
+        false -> {skip, "needs another OTP; make test-otp27 has one"}
+    end.
+
+end_per_suite(_Config) -> ok.
+
 init_per_group(Carrier, Config) -> beamway_carrier:init_group(Carrier, Config).
 
 end_per_group(_Carrier, _Config) -> ok.
 
-init_per_testcase(another_otp, _Config) -> {skip, "needs another OTP: run make test-otp27"};
-init_per_testcase(_Case, Config) -> Config.
-
 end_per_testcase(_Case, _Config) -> beamway_peer:stop_started().
-
-another_otp(_Config) -> ok.
 
 %% --- two nodes -----------------------------------------------------------------------------------------
 

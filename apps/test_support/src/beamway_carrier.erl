@@ -8,7 +8,7 @@
 %% the groups of other carriers out. `beamway_rdma' must be named there: it needs a device (test/system/rdma).
 -module(beamway_carrier).
 
--export([all/0, all/1, groups/1, groups/2, init_group/2]).
+-export([all/0, all/1, groups/1, groups/2, only/2, init_group/2]).
 -export([start_pair/1, connected_pair/1, stop_pair/1, begin_case/1, end_case/1]).
 -export([peers/1, nodes/1, carrier/1, scale/2, rounds/2, is_long/0, is_huge/0]).
 
@@ -35,6 +35,11 @@ groups(Cases) -> groups(?PLAIN, Cases).
 %% @doc The same with a list of carriers.
 -spec groups([beamway_peer:carrier()], [atom()]) -> [{beamway_peer:carrier(), [], [atom()]}].
 groups(Carriers, Cases) -> [{Carrier, [], Cases} || Carrier <- Carriers].
+
+%% @doc The groups without the cases that are for some carriers only.
+-spec only([{Case :: atom(), [beamway_peer:carrier()]}], [{beamway_peer:carrier(), [], [atom()]}]) -> [{beamway_peer:carrier(), [], [atom()]}].
+only(Some, Groups) ->
+    [{Carrier, [], [Case || Case <- Cases, lists:member(Carrier, proplists:get_value(Case, Some, [Carrier]))]} || {Carrier, [], Cases} <- Groups].
 
 %% @doc For init_per_group: remembers the carrier. A carrier that is not built is a failure, for
 %% the tests of Beamway mean nothing without it.
