@@ -206,7 +206,7 @@ prime(Node) -> prime(Node, ?CALL_MS).
 -spec prime(node(), timeout()) -> ok | {error, reason()}.
 prime(Node, _) when Node =:= node() -> ok;
 prime(Node, Timeout) when is_atom(Node) ->
-    Deadline = teleport_request:deadline(Timeout),
+    Deadline = teleport_deadline:in(Timeout),
     case teleport_peers:counts(Node, Deadline) of
         {ok, Counts} -> open_all(Node, [{Class, Index} || {Class, Count} <- maps:to_list(Counts), Index <- lists:seq(0, Count - 1)], Deadline);
         {error, Reason} -> {error, Reason}

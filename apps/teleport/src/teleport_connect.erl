@@ -20,9 +20,9 @@
           {ok, teleport_link:link(), teleport_link:kind(), Why :: binary()} | {error, fate(), Reason :: term()}.
 connect(Node, Class, Index) ->
     #{open_ms := OpenMs} = Config = teleport_config:of_node(Node),
-    Deadline = now_ms() + OpenMs,
+    Deadline = teleport_deadline:in(OpenMs),
     Ours = teleport_handshake:version(),
-    case offer(Node, left(Deadline)) of
+    case offer(Node, teleport_deadline:left(Deadline)) of
         {ok, #{version := Version}} when Version =/= Ours -> {error, fatal, {no_lane, teleport_handshake:other_version(Version)}};
         {ok, Offer} -> open(Offer, Config, {Node, Class, Index}, Deadline);
         {error, Fate, Reason} -> {error, Fate, Reason}
@@ -41,7 +41,7 @@ offer(Node, TimeoutMs) ->
     end.
 
 open(#{ip := Ip, port := Port, tls := HasTls} = Offer, #{tls := Tls} = Config, {Node, _, _} = Id, Deadline) ->
-    Meet = fun(With) -> connected(gen_tcp:connect(Ip, Port, socket_options(Ip), left(Deadline)), With, Id, Deadline) end,
+    Meet = fun(With) -> connected(gen_tcp:connect(Ip, Port, socket_options(Ip), teleport_deadline:left(Deadline)), With, Id, Deadline) end,
     case {HasTls, Tls} of
         {true, none} -> {error, fatal, {no_lane, <<"the peer has lanes over TLS only, this node has no option tls">>}};
         {false, Tls} when Tls =/= none -> {error, fatal, {no_lane, <<"this node has lanes over TLS only, the peer has no option tls">>}};
@@ -97,8 +97,8 @@ secured(_, Socket, #{tls := none}, _) ->
 secured(Role, Socket, #{tls := Options}, Deadline) ->
     {ok, _} = application:ensure_all_started(ssl),
     Upgraded = case Role of
-                   caller -> ssl:connect(Socket, tls_options(caller, Options), left(Deadline));
-                   acceptor -> ssl:handshake(Socket, tls_options(acceptor, Options), left(Deadline))
+                   caller -> ssl:connect(Socket, tls_options(caller, Options), teleport_deadline:left(Deadline));
+                   acceptor -> ssl:handshake(Socket, tls_options(acceptor, Options), teleport_deadline:left(Deadline))
                end,
     case Upgraded of
         {ok, Tls} -> {ok, {ssl, Tls}};
@@ -141,7 +141,7 @@ introduce(Socket, Config, {Node, Class, Index}, Deadline) ->
           {ok, teleport_lane:id(), teleport_link:link(), teleport_link:kind()} | {error, Reason :: term()}.
 accept(Socket, Known) ->
     #{stranger_ms := Ms} = Config = teleport_config:of_node(node()),
-    Deadline = now_ms() + Ms,
+    Deadline = teleport_deadline:in(Ms),
     case secured(acceptor, Socket, Config, Deadline) of
         {ok, Secured} -> greet(Secured, Config, Known, Deadline);
         {error, _, Reason} -> {error, Reason}
@@ -156,7 +156,7 @@ greet(Socket, Config, Known, Deadline) ->
         is_proved(hear(Socket, Deadline), Cookie, Hello, Nonce) orelse refuse(Socket, <<"another cookie">>),
         ok = say(Socket, teleport_handshake:welcome(Cookie, Hello, Nonce)),
         ok = Known(),
-        {Hello, Node, agree(Socket, acceptor, for_caller(Node, Config), now_ms() + maps:get(open_ms, Config))}
+        {Hello, Node, agree(Socket, acceptor, for_caller(Node, Config), teleport_deadline:in(maps:get(open_ms, Config)))}
     of
         {#{class := Class, index := Index}, From, {ok, Link, Kind, _}} -> {ok, {From, Class, Index}, Link, Kind};
         {_, _, {error, Reason}} -> {error, Reason}
@@ -215,8 +215,8 @@ hear(Socket, Deadline) ->
 read(_, 0, _) -> <<>>;
 read(Socket, Size, Deadline) ->
     Read = case Socket of
-               {gen_tcp, Tcp} -> gen_tcp:recv(Tcp, Size, left(Deadline));
-               {ssl, Tls} -> ssl:recv(Tls, Size, left(Deadline))
+               {gen_tcp, Tcp} -> gen_tcp:recv(Tcp, Size, teleport_deadline:left(Deadline));
+               {ssl, Tls} -> ssl:recv(Tls, Size, teleport_deadline:left(Deadline))
            end,
     case Read of
         {ok, Bytes} -> Bytes;
@@ -225,10 +225,6 @@ read(Socket, Size, Deadline) ->
 
 close({gen_tcp, Socket}) -> gen_tcp:close(Socket);
 close({ssl, Socket}) -> _ = ssl:close(Socket), ok.
-
-now_ms() -> erlang:monotonic_time(millisecond).
-
-left(Deadline) -> max(1, Deadline - now_ms()).
 
 text(Format, Args) -> unicode:characters_to_binary(io_lib:format(Format, Args)).
 

@@ -9,9 +9,9 @@
 call(Node, Module, Function, Args, Timeout) when Node =:= node() ->
     erpc:call(Node, Module, Function, Args, Timeout);
 call(Node, Module, Function, Args, Timeout) when is_atom(Node), is_atom(Module), is_atom(Function), is_list(Args) ->
-    Deadline = teleport_request:deadline(Timeout),
+    Deadline = teleport_deadline:in(Timeout),
     Id = teleport_request:begin_call({apply, Module, Function}, {'', Node}, Args, #{unordered => true, timeout => Timeout}),
-    result(teleport_request:finish(Id, left(Deadline))).
+    result(teleport_request:finish(Id, teleport_deadline:left(Deadline))).
 
 %% @doc See {@link teleport:erpc_cast/4}.
 -spec cast(node(), module(), atom(), [term()]) -> ok | {error, teleport:reason()}.
@@ -21,15 +21,15 @@ cast(Node, Module, Function, Args) when is_atom(Node), is_atom(Module), is_atom(
     #{block_ms := BlockMs} = Config = teleport_config:of_node(Node),
     Packed = teleport_term:pack([Module, Function | Args]),
     Key = erlang:phash2(self()),
-    teleport_request:transmit(Node, Key, apply_cast, Packed, {block, teleport_request:deadline(BlockMs)}, {Config, #{}}).
+    teleport_request:transmit(Node, Key, apply_cast, Packed, {block, teleport_deadline:in(BlockMs)}, {Config, #{}}).
 
 %% The exit reason is how the result travels.
 -dialyzer({nowarn_function, multicall/5}).
 %% @doc See {@link teleport:multicall/5}.
 -spec multicall([node()], module(), atom(), [term()], timeout()) -> [term()].
 multicall(Nodes, Module, Function, Args, Timeout) ->
-    Deadline = teleport_request:deadline(Timeout),
-    Calls = [spawn_monitor(fun() -> exit({?MODULE, guarded(Node, Module, Function, Args, left(Deadline))}) end) || Node <- Nodes],
+    Deadline = teleport_deadline:in(Timeout),
+    Calls = [spawn_monitor(fun() -> exit({?MODULE, guarded(Node, Module, Function, Args, teleport_deadline:left(Deadline))}) end) || Node <- Nodes],
     %% Each of these ends at the deadline.
     [receive
          {'DOWN', Monitor, process, Pid, {?MODULE, Result}} -> Result;
@@ -40,9 +40,6 @@ guarded(Node, Module, Function, Args, Timeout) ->
     try {ok, call(Node, Module, Function, Args, Timeout)}
     catch Class:Reason -> {Class, Reason}
     end.
-
-left(infinity) -> infinity;
-left(Deadline) -> max(0, Deadline - erlang:monotonic_time(millisecond)).
 
 result({reply, {return, Value}}) -> Value;
 result({reply, {throw, Thrown}}) -> throw(Thrown);

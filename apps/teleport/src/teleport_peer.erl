@@ -17,7 +17,7 @@
 -record(lane, {state :: opening | up | waiting,
                pid = none :: none | pid(),
                tx = none :: none | teleport_sender:tx(),
-               waiters = [] :: [{gen_server:from(), Deadline :: integer() | infinity}],
+               waiters = [] :: [{gen_server:from(), teleport_deadline:deadline()}],
                %% with so many, those who wait no more are looked for
                many = ?FEW :: pos_integer(),
                failures = 0 :: non_neg_integer()}).
@@ -56,8 +56,7 @@ handle_call(_Request, _From, State) ->
 waits(From, Deadline, #lane{waiters = Waiters, many = Many} = Lane) when length(Waiters) < Many ->
     Lane#lane{waiters = [{From, Deadline} | Waiters]};
 waits(From, Deadline, #lane{waiters = Waiters} = Lane) ->
-    Now = erlang:monotonic_time(millisecond),
-    Left = [Waiter || {{Pid, _}, Until} = Waiter <- Waiters, Until > Now, is_process_alive(Pid)],
+    Left = [Waiter || {{Pid, _}, Until} = Waiter <- Waiters, teleport_deadline:left(Until) > 0, is_process_alive(Pid)],
     Lane#lane{waiters = [{From, Deadline} | Left], many = max(?FEW, 2 * length(Left) + 1)}.
 
 put_lane(Key, Lane, #peer{lanes = Lanes} = State) -> State#peer{lanes = Lanes#{Key => Lane}}.
@@ -142,13 +141,13 @@ terminate(_Reason, #peer{node = Node, lanes = Lanes}) ->
     Ends = maps:map(fun(_, #lane{pid = none}) -> none;
                        (_, #lane{pid = Pid}) -> Monitor = monitor(process, Pid), Pid ! {close, nodedown}, Monitor
                     end, Lanes),
-    Deadline = erlang:monotonic_time(millisecond) + ?CLOSE_MS,
+    Deadline = teleport_deadline:in(?CLOSE_MS),
     maps:foreach(fun(Key, Lane) -> end_lane(Key, Lane, Node, {maps:get(Key, Ends), Deadline}) end, Lanes).
 
 end_lane({Class, Index}, #lane{state = State, pid = Pid, tx = Tx, waiters = Waiters}, Node, {Monitor, Deadline}) ->
     reply_all(Waiters, {error, {nodedown, Node}}),
     ok = teleport_peers:down({Node, Class, Index}),
-    is_pid(Pid) andalso ended_now(Pid, Monitor, max(0, Deadline - erlang:monotonic_time(millisecond))),
+    is_pid(Pid) andalso ended_now(Pid, Monitor, teleport_deadline:left(Deadline)),
     case State of
         up -> report(teleport_sender:finish(Tx), {Node, Class, Index}, nodedown);
         _ -> ok

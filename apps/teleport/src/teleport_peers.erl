@@ -19,8 +19,6 @@
 -define(PAUSE_MS, 10).
 -define(TRIES, 3).
 
--type deadline() :: integer() | infinity.
-
 -record(peers, {incoming = #{} :: #{pid() => teleport_lane:id()},
                 %% a lane that waits until the one before it has ended
                 waiting = #{} :: #{Old :: pid() => {gen_server:from(), teleport_lane:id(), teleport_sender:tx()}}}).
@@ -39,7 +37,7 @@ new_table() ->
 
 %% @doc The lane of this key, opened if there is none: waits until the deadline. `Configured' is how many lanes of the class the options name: it is
 %% the right number nearly always, and then one look at the table is enough.
--spec lane(node(), teleport_config:class(), Key :: non_neg_integer(), Configured :: pos_integer(), deadline()) ->
+-spec lane(node(), teleport_config:class(), Key :: non_neg_integer(), Configured :: pos_integer(), teleport_deadline:deadline()) ->
           {ok, teleport_sender:tx()} | {error, Reason :: term()}.
 lane(Node, Class, Key, Configured, Deadline) ->
     case look({out, Node, Class, Key rem Configured}) of
@@ -54,7 +52,7 @@ settled(Node, Class, Key, Deadline) ->
     end.
 
 %% @doc The lane of this key that comes after this one, which is lost.
--spec next(node(), teleport_config:class(), Key :: non_neg_integer(), Lost :: none | pid(), deadline()) ->
+-spec next(node(), teleport_config:class(), Key :: non_neg_integer(), Lost :: none | pid(), teleport_deadline:deadline()) ->
           {ok, teleport_sender:tx()} | {error, Reason :: term()}.
 next(Node, Class, Key, Lost, Deadline) -> next(Node, Class, Key, Lost, Deadline, ?TRIES).
 
@@ -72,7 +70,7 @@ next(Node, Class, Key, Lost, Deadline, Tries) ->
     end.
 
 asked(Peer, Request, Deadline, Again) ->
-    try gen_server:call(Peer, Request, left(Deadline))
+    try gen_server:call(Peer, Request, teleport_deadline:left(Deadline))
     catch
         exit:{timeout, _} -> {error, timeout};
         %% It ended with its node; if the node is back, another one is started.
@@ -80,7 +78,7 @@ asked(Peer, Request, Deadline, Again) ->
     end.
 
 %% @doc The process of a node.
--spec peer(node(), deadline()) -> {ok, pid()} | {error, term()}.
+-spec peer(node(), teleport_deadline:deadline()) -> {ok, pid()} | {error, term()}.
 peer(Node, Deadline) ->
     case look({peer, Node}) of
         [{_, Pid}] -> {ok, Pid};
@@ -94,7 +92,7 @@ peer(Node, Deadline) ->
 
 %% Something is being restarted, or was not yet noticed. Without the application the table is gone, and the next look fails.
 later(Deadline, Again) ->
-    case left(Deadline) of
+    case teleport_deadline:left(Deadline) of
         0 -> {error, timeout};
         _ -> receive after ?PAUSE_MS -> Again() end
     end.
@@ -104,11 +102,8 @@ look(Key) ->
     catch error:badarg -> error({not_started, teleport})
     end.
 
-left(infinity) -> infinity;
-left(Deadline) -> max(0, Deadline - erlang:monotonic_time(millisecond)).
-
 %% @doc How many lanes there are, or will be, to this node.
--spec counts(node(), deadline()) -> {ok, #{teleport_config:class() => pos_integer()}} | {error, term()}.
+-spec counts(node(), teleport_deadline:deadline()) -> {ok, #{teleport_config:class() => pos_integer()}} | {error, term()}.
 counts(Node, Deadline) ->
     case peer(Node, Deadline) of
         {ok, _} ->

@@ -5,7 +5,7 @@
 %% lost lane comes as `DOWN'. So a caller waits for one reference whatever happens, and a late reply goes nowhere.
 -module(teleport_request).
 
--export([send/3, call/5, begin_call/4, wait/2, finish/2, check/2, deadline/1, check_options/1, transmit/6]).
+-export([send/3, call/5, begin_call/4, wait/2, finish/2, check/2, check_options/1, transmit/6]).
 -export_type([id/0, kind/0]).
 
 -type kind() :: call | event_call | {other_call, Label :: atom()} | {apply, module(), atom()}.
@@ -85,7 +85,7 @@ await_confirmation(Sender, Public, Lane, Node) ->
 -spec call(kind(), teleport:dest(), term(), timeout(), teleport:options()) -> term().
 call(Kind, Dest, Request, Timeout, Options) ->
     case find(Dest) of
-        {remote, Node, Remote} -> remote_call(Kind, Node, Remote, Request, deadline(Timeout), Options, {Dest, Request, Timeout});
+        {remote, Node, Remote} -> remote_call(Kind, Node, Remote, Request, teleport_deadline:in(Timeout), Options, {Dest, Request, Timeout});
         {local, Local} -> local_call(Kind, Local, Request, Timeout, {Dest, Request, Timeout});
         noproc -> failed(noproc, {Dest, Request, Timeout})
     end.
@@ -103,7 +103,7 @@ remote_call(Kind, Node, Remote, Request, Deadline, Options, Call) ->
                         {Ref, Reply} -> Reply;
                         {Ref, ?FAILED, Reason} -> failed(Reason, Call);
                         {'DOWN', Ref, process, Lane, _} -> failed({nodedown, Node}, Call)
-                    after left_ms(Deadline) ->
+                    after teleport_deadline:left(Deadline) ->
                         given_up(Ref, {Tx, Key, Node}, Call)
                     end;
                 {error, closed} ->
@@ -178,7 +178,7 @@ not_begun(Reason, Dest) ->
 begin_remote(Kind, Node, Remote, Request, Options, Dest) ->
     #{block_ms := BlockMs} = Config = teleport_config:of_node(Node),
     Key = key(Remote, Options),
-    Deadline = deadline(maps:get(timeout, Options, BlockMs)),
+    Deadline = teleport_deadline:in(maps:get(timeout, Options, BlockMs)),
     case lane(Node, Key, Config, Options, {block, Deadline}) of
         {ok, Tx} ->
             Ref = monitor(process, teleport_sender:pid(Tx), [{alias, reply_demonitor}]),
@@ -268,18 +268,18 @@ lane(Node, Key, #{lanes := Lanes}, Options, OnFull) ->
 
 %% Who does not wait for room waits for a lane all the same, for there is nothing yet that could be full.
 opening_deadline({block, Deadline}) -> Deadline;
-opening_deadline(_) -> deadline(5000).
+opening_deadline(_) -> teleport_deadline:in(5000).
 
 on_full(#{on_full := OnFull, block_ms := BlockMs}, Options) ->
     case maps:get(on_full, Options, OnFull) of
-        block -> {block, deadline(maps:get(timeout, Options, BlockMs))};
+        block -> {block, teleport_deadline:in(maps:get(timeout, Options, BlockMs))};
         Other -> Other
     end.
 
 %% @doc Sends over the key's lane; if that is lost before it took the message, over the one that follows.
 -spec transmit(node(), Key :: non_neg_integer(), teleport_frame:kind(), teleport_sender:packed(), OnFull, {teleport_config:config(), teleport:options()}) ->
           ok | {error, teleport:reason()}
-              when OnFull :: {block, integer() | infinity} | error | drop.
+              when OnFull :: {block, teleport_deadline:deadline()} | error | drop.
 transmit(Node, Key, Kind, Packed, OnFull, {Config, Options} = With) ->
     case lane(Node, Key, Config, Options, OnFull) of
         {ok, Tx} ->
@@ -303,14 +303,6 @@ over(Tx, Key, Kind, Packed, OnFull, #{max_message_bytes := Max}) ->
             ok = teleport_sender:seen(Tx, Key),
             teleport_sender:send(Tx, Key, Kind, Packed, Bytes, OnFull)
     end.
-
-%% @doc When so many milliseconds from now will have passed.
--spec deadline(timeout()) -> integer() | infinity.
-deadline(infinity) -> infinity;
-deadline(Timeout) when is_integer(Timeout), Timeout >= 0 -> erlang:monotonic_time(millisecond) + Timeout.
-
-left_ms(infinity) -> infinity;
-left_ms(Deadline) -> max(0, Deadline - erlang:monotonic_time(millisecond)).
 
 %% @doc Whether these are options of a message.
 -spec check_options(term()) -> ok | {error, Name :: term(), Value :: term()}.

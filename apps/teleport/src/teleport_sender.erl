@@ -57,7 +57,7 @@ new(Pid, Link, Kind, #{chunk_bytes := Chunk, max_queue_bytes := MaxBytes, max_qu
 %% @doc Sends a message. `Key' is its order key, a hash. When there is no room: `{block, Deadline}' waits for it, `error' and `drop' do not; `drop'
 %% counts the message and is `ok'. `closed': the lane is lost, and this message was not sent over it.
 -spec send(tx(), Key :: non_neg_integer(), teleport_frame:kind(), packed(), Bytes :: non_neg_integer(), OnFull) -> ok | {error, refusal()}
-              when OnFull :: {block, Deadline :: integer() | infinity} | error | drop.
+              when OnFull :: {block, teleport_deadline:deadline()} | error | drop.
 send(#tx{link = Link, counters = Counters, chunk = Chunk} = Tx, Key, Kind, {small, Term, Bytes}, Bytes, OnFull) when Bytes =< Chunk ->
     case atomics:get(Counters, ?QUEUED) of
         0 ->
@@ -132,7 +132,7 @@ full(#tx{pid = Pid, counters = Counters} = Tx, Key, Kind, Parts, Bytes, {block, 
     receive
         {Ref, room} -> reserved(Tx, Ref, Key, Kind, Parts, Bytes);
         {'DOWN', Ref, process, Pid, _} -> {error, closed}
-    after left_ms(Deadline) ->
+    after teleport_deadline:left(Deadline) ->
             true = demonitor(Ref, [flush]),
             Pid ! {wait_over, Ref},
             receive {Ref, room} -> reserved(Tx, Ref, Key, Kind, Parts, Bytes) after 0 -> {error, timeout} end
@@ -143,9 +143,6 @@ reserved(#tx{pid = Pid, counters = Counters}, Ref, Key, Kind, Parts, Bytes) ->
     Number = atomics:add_get(Counters, ?SENT, 1),
     Pid ! {reserved, Ref, Key, Kind, Parts, Bytes},
     accepted(Counters, Number, Bytes).
-
-left_ms(infinity) -> infinity;
-left_ms(Deadline) -> max(0, Deadline - erlang:monotonic_time(millisecond)).
 
 %% @doc The lane's process.
 -spec pid(tx()) -> pid().
