@@ -7,31 +7,35 @@
 %% State of the lane's process; not for others.
 -module(teleport_calls).
 
--export([new/1, request/4, replied/2, watch/1, down/4, pending/1]).
+-export([new/1, request/4, replied/3, watch/1, down/4, pending/1]).
 -export([run/4]).
--export_type([calls/0, answer/0]).
+-export_type([calls/0, effect/0]).
 
 %% `[Ref | Answer]' is what goes over the lane: a cell is shorter than a tuple.
--dialyzer({no_improper_lists, [request/4, call/5, server_down/3, run/4]}).
+-dialyzer({no_improper_lists, [request/4, replied/3, call/5, server_down/3, run/4]}).
 
 %% `old': it was there at the last look; `watched': its caller is monitored.
 -record(pending, {server :: pid(), caller :: pid(), kind = call :: call | apply, age = new :: new | old | watched}).
 -record(calls, {max :: pos_integer(),
                 pending = #{} :: #{reference() => #pending{}},
                 callers = #{} :: #{pid() => {Monitor :: reference(), #{reference() => []}}},
-                servers = #{} :: #{pid() => {Monitor :: reference(), Calls :: non_neg_integer()}}}).
+                servers = #{} :: #{pid() => {Monitor :: reference(), Calls :: non_neg_integer()}},
+                watching = false :: boolean()}).
 -opaque calls() :: #calls{}.
--type answer() :: {reply | failed, term()}.
+-type effect() :: {reply | failed, term()} | {watch_in, Ms :: pos_integer()}.
+%% An answer for the caller; {@link watch/1} is to be called then.
 
 %% Monitors of servers that have no calls now are kept up to this number: most will be called again.
 -define(MAX_IDLE, 1024).
+%% Calls that are not answered after twice this time have their callers watched.
+-define(PARKED_MS, 3000).
 
 %% @doc With a limit of unanswered calls.
 -spec new(MaxPending :: pos_integer()) -> calls().
 new(MaxPending) -> #calls{max = MaxPending}.
 
 %% @doc Does what a peer asks for. `Tx' is the lane itself, over which long work answers. Fails if the peer sent what no peer sends.
--spec request(teleport_frame:kind(), term(), teleport_sender:tx(), calls()) -> {[answer()], calls()}.
+-spec request(teleport_frame:kind(), term(), teleport_sender:tx(), calls()) -> {[effect()], calls()}.
 request(message, [Dest | Message], _, State) ->
     _ = deliver(Dest, Message),
     {[], State};
@@ -52,13 +56,13 @@ request(apply, [Ref, Caller, Module, Function | Args], Tx, #calls{pending = Pend
         true -> {[{failed, [Ref | overload]}], State};
         false ->
             {Worker, Monitor} = spawn_monitor(?MODULE, run, [Tx, Ref, {Module, Function}, Args]),
-            {[], added(Ref, #pending{server = Worker, caller = Caller, kind = apply}, Monitor, State)}
+            added(Ref, #pending{server = Worker, caller = Caller, kind = apply}, Monitor, State)
     end;
 request(apply_cast, [Module, Function | Args], _, State) when is_list(Args) ->
     _ = spawn(Module, Function, Args),
     {[], State};
 request(cancel, Ref, _, State) when is_reference(Ref) ->
-    case replied(Ref, State) of
+    case forget(Ref, State) of
         {ok, Next} -> {[], Next};
         unknown -> {[], State}
     end.
@@ -83,7 +87,7 @@ call(Ref, Caller, Dest, Message, #calls{pending = Pending, max = Max, servers = 
                           #{} -> monitor(process, Server)
                       end,
             Server ! Message,
-            {[], added(Ref, #pending{server = Server, caller = Caller}, Monitor, State)}
+            added(Ref, #pending{server = Server, caller = Caller}, Monitor, State)
     end.
 
 server(Dest) when is_pid(Dest), node(Dest) =:= node() -> Dest;
@@ -98,11 +102,20 @@ added(Ref, #pending{server = Server} = Call, Monitor, #calls{pending = Pending, 
                 #{Server := {_, Some}} -> Some;
                 #{} -> 0
             end,
-    State#calls{pending = Pending#{Ref => Call}, servers = Servers#{Server => {Monitor, Calls + 1}}}.
+    watch_later(State#calls{pending = Pending#{Ref => Call}, servers = Servers#{Server => {Monitor, Calls + 1}}}).
 
-%% @doc A server has sent `{Ref, Reply}'. `unknown': nobody waits for it, or it came twice.
--spec replied(reference(), calls()) -> {ok, calls()} | unknown.
-replied(Ref, #calls{pending = Pending} = State) ->
+watch_later(#calls{watching = false} = State) -> {[{watch_in, ?PARKED_MS}], State#calls{watching = true}};
+watch_later(State) -> {[], State}.
+
+%% @doc A server has sent `{Ref, Reply}'. Perhaps nobody waits for it any more, or it came twice.
+-spec replied(reference(), Reply :: term(), calls()) -> {[effect()], calls()}.
+replied(Ref, Reply, State) ->
+    case forget(Ref, State) of
+        {ok, Next} -> {[{reply, [Ref | Reply]}], Next};
+        unknown -> {[], State}
+    end.
+
+forget(Ref, #calls{pending = Pending} = State) ->
     case maps:take(Ref, Pending) of
         {#pending{server = Server} = Call, Rest} -> {ok, less(Server, unwatched(Ref, Call, State#calls{pending = Rest}))};
         error -> unknown
@@ -120,14 +133,17 @@ unwatched(Ref, #pending{caller = Caller, age = watched}, #calls{callers = Caller
 unwatched(_, _, State) ->
     State.
 
-%% @doc To be called from time to time. What has waited since the last time but one has its caller watched from now on: if that ends, its calls
+%% @doc The time of `watch_in' is over. What has waited since the last time but one has its caller watched from now on: if that ends, its calls
 %% are forgotten.
--spec watch(calls()) -> calls().
+-spec watch(calls()) -> {[effect()], calls()}.
+watch(#calls{pending = Pending} = State) when map_size(Pending) =:= 0 ->
+    {[], State#calls{watching = false}};
 watch(#calls{pending = Pending} = State) ->
-    maps:fold(fun(Ref, #pending{age = new} = Call, #calls{pending = All} = Acc) -> Acc#calls{pending = All#{Ref := Call#pending{age = old}}};
-                 (Ref, #pending{age = old} = Call, Acc) -> watched(Ref, Call, Acc);
-                 (_, #pending{age = watched}, Acc) -> Acc
-              end, State, Pending).
+    watch_later(maps:fold(fun watch/3, State#calls{watching = false}, Pending)).
+
+watch(Ref, #pending{age = new} = Call, #calls{pending = Pending} = State) -> State#calls{pending = Pending#{Ref := Call#pending{age = old}}};
+watch(Ref, #pending{age = old} = Call, State) -> watched(Ref, Call, State);
+watch(_, #pending{age = watched}, State) -> State.
 
 watched(Ref, #pending{caller = Caller} = Call, #calls{pending = Pending, callers = Callers} = State) ->
     {Monitor, Refs} = case Callers of
@@ -148,7 +164,7 @@ less(Server, #calls{servers = Servers} = State) ->
     end.
 
 %% @doc A server has ended, or a process that worked for {@link request/4}, or a caller.
--spec down(reference(), pid(), Reason :: term(), calls()) -> {[answer()], calls()}.
+-spec down(reference(), pid(), Reason :: term(), calls()) -> {[effect()], calls()}.
 down(Monitor, Pid, Reason, #calls{servers = Servers, callers = Callers} = State) ->
     case {Servers, Callers} of
         {#{Pid := {Monitor, 0}}, _} -> {[], State#calls{servers = maps:remove(Pid, Servers)}};
@@ -167,7 +183,7 @@ ended(call, Reason) -> Reason;
 ended(apply, Reason) -> {signal, Reason}.
 
 forgotten(Ref, State) ->
-    {ok, Next} = replied(Ref, State),
+    {ok, Next} = forget(Ref, State),
     Next.
 
 %% @private Applies the function, and answers as erpc does.

@@ -3,18 +3,27 @@
 %%
 %% Lanes have links of their own, so nothing else would hold a busy `bulk' back. Every class has a clock that goes on by bytes divided by
 %% weight; whoever's clock is ahead of that of another class that has something waiting leaves the turn to it. Not for long: a lane whose
-%% link is stuck must not hold up the others, so after {@link patience/0} turns left it is one's own.
+%% link is stuck must not hold up the others, so after five turns left it is one's own.
 %% The clocks and the flags of the lanes that wait are in atomics that all lanes to one node have in common.
 -module(teleport_fair_queue).
 
--export([new/0, waits/3, rests/3, turn/4, sent/4, patience/0]).
--export_type([shares/0]).
+-export([new/0, join/4, turn/2, sent/2, rests/3]).
+-export_type([shares/0, member/0]).
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
 -endif.
 
 -opaque shares() :: atomics:atomics_ref().
+-record(member, {shares :: shares(),
+                 class :: teleport_config:class(),
+                 index :: non_neg_integer(),
+                 weight :: pos_integer(),
+                 %% its flag is set
+                 shows = false :: boolean(),
+                 %% how often it left its turn since it last had one
+                 left = 0 :: non_neg_integer()}).
+-opaque member() :: #member{}.
 
 -define(MAX_LANES, 16).
 -define(CLASSES, [control, normal, bulk]).
@@ -26,38 +35,51 @@
 -spec new() -> shares().
 new() -> atomics:new(length(?CLASSES) * (?MAX_LANES + 1), [{signed, false}]).
 
-%% @doc This lane has something in its queue. A class that has had nothing does not get that time back.
--spec waits(teleport_config:class(), Index :: non_neg_integer(), shares()) -> ok.
-waits(Class, Index, Shares) ->
+%% @doc A lane to that node.
+-spec join(shares(), teleport_config:class(), Index :: non_neg_integer(), Weight :: pos_integer()) -> member().
+join(Shares, Class, Index, Weight) -> #member{shares = Shares, class = Class, index = Index, weight = Weight}.
+
+%% @doc Whether the lane may send now. Only lanes that have something in their queue have turns. `none': this one has no others beside it.
+-spec turn(IsEmpty :: boolean(), none | member()) -> {go | leave, none | member()}.
+turn(_, none) ->
+    {go, none};
+turn(true, #member{shows = false} = Member) ->
+    {go, Member};
+turn(true, #member{class = Class, index = Index, shares = Shares} = Member) ->
+    ok = rests(Class, Index, Shares),
+    {go, Member#member{shows = false, left = 0}};
+turn(false, #member{shows = false} = Member) ->
+    turn(false, shown(Member));
+turn(false, #member{class = Class, weight = Weight, shares = Shares, left = Left} = Member) ->
+    case Left < ?PATIENCE andalso is_ahead(Class, ?AHEAD div Weight, Shares) of
+        false when Left =:= 0 -> {go, Member};
+        false -> {go, Member#member{left = 0}};
+        true -> {leave, Member#member{left = Left + 1}}
+    end.
+
+%% A class that has had nothing does not get that time back.
+shown(#member{class = Class, index = Index, shares = Shares} = Member) ->
     Others = [clock(Other, Shares) || Other <- ?CLASSES, Other =/= Class, has_waiting(Other, Shares)],
     case has_waiting(Class, Shares) of
         false when Others =/= [] -> atomics:put(Shares, clock_at(Class), max(clock(Class, Shares), lists:min(Others)));
         _ -> ok
     end,
-    atomics:put(Shares, flag_at(Class, Index), 1).
+    ok = atomics:put(Shares, flag_at(Class, Index), 1),
+    Member#member{shows = true}.
 
-%% @doc It has nothing any more, or has ended.
+is_ahead(Class, Allowed, Shares) ->
+    Own = clock(Class, Shares),
+    [Other || Other <- ?CLASSES, Other =/= Class, Own > clock(Other, Shares) + Allowed, has_waiting(Other, Shares)] =/= [].
+
+%% @doc These frames go out.
+-spec sent([iodata()], none | member()) -> ok.
+sent(_, none) -> ok;
+sent(Frames, #member{class = Class, weight = Weight, shares = Shares}) ->
+    atomics:add(Shares, clock_at(Class), iolist_size(Frames) div Weight).
+
+%% @doc A lane has nothing any more, or has ended.
 -spec rests(teleport_config:class(), Index :: non_neg_integer(), shares()) -> ok.
 rests(Class, Index, Shares) -> atomics:put(Shares, flag_at(Class, Index), 0).
-
-%% @doc Whether this class may send now; `Left' is how often it has left the turn to others since it last had one.
--spec turn(teleport_config:class(), Left :: non_neg_integer(), Weight :: pos_integer(), shares()) -> go | leave.
-turn(_, Left, _, _) when Left >= ?PATIENCE -> go;
-turn(Class, _, Weight, Shares) ->
-    Own = clock(Class, Shares),
-    Ahead = ?AHEAD div Weight,
-    case [Other || Other <- ?CLASSES, Other =/= Class, Own > clock(Other, Shares) + Ahead, has_waiting(Other, Shares)] of
-        [] -> go;
-        _ -> leave
-    end.
-
-%% @doc So many bytes went out.
--spec sent(teleport_config:class(), Bytes :: non_neg_integer(), Weight :: pos_integer(), shares()) -> ok.
-sent(Class, Bytes, Weight, Shares) -> atomics:add(Shares, clock_at(Class), Bytes div Weight).
-
-%% @doc How often a class leaves its turn at most.
--spec patience() -> pos_integer().
-patience() -> ?PATIENCE.
 
 clock(Class, Shares) -> atomics:get(Shares, clock_at(Class)).
 
@@ -75,29 +97,32 @@ flag_at(Class, Index) -> 4 + (clock_at(Class) - 1) * ?MAX_LANES + Index.
 %% Both always have something; each step one of them asks for its turn.
 weights_are_kept_test() ->
     Shares = new(),
-    [waits(Class, 0, Shares) || Class <- [normal, bulk]],
-    Piece = 262144,
-    Step = fun(Class, Weight, Sent) ->
-                   case turn(Class, 0, Weight, Shares) of
-                       go -> sent(Class, Piece, Weight, Shares), Sent + Piece;
-                       leave -> Sent
+    Piece = binary:copy(<<0>>, 262144),
+    Step = fun({Member, Sent}) ->
+                   case turn(false, Member) of
+                       {go, Next} -> ok = sent([Piece], Next), {Next, Sent + 1};
+                       {leave, Next} -> {Next, Sent}
                    end
            end,
-    {Normal, Bulk} = lists:foldl(fun(_, {N, B}) -> {Step(normal, 4, N), Step(bulk, 1, B)} end, {0, 0}, lists:seq(1, 4000)),
+    Both = lists:foldl(fun(_, {Normal, Bulk}) -> {Step(Normal), Step(Bulk)} end,
+                       {{join(Shares, normal, 0, 4), 0}, {join(Shares, bulk, 0, 1), 0}}, lists:seq(1, 4000)),
+    {{_, Normal}, {_, Bulk}} = Both,
     ?assert(abs(Normal / Bulk - 4) < 0.2).
 
 nobody_waits_for_who_has_nothing_test() ->
     Shares = new(),
-    waits(bulk, 1, Shares),
-    sent(bulk, 1 bsl 40, 1, Shares),
-    ?assertEqual(go, turn(bulk, 0, 1, Shares)),
+    {go, Bulk} = turn(false, join(Shares, bulk, 1, 1)),
+    ok = atomics:add(Shares, clock_at(bulk), 1 bsl 40),
+    {go, Bulk} = turn(false, Bulk),
     %% Who comes later does not get the time before.
-    waits(normal, 3, Shares),
-    ?assertEqual(go, turn(bulk, 0, 1, Shares)),
-    sent(bulk, 1 bsl 20, 1, Shares),
-    ?assertEqual(leave, turn(bulk, 0, 1, Shares)),
-    ?assertEqual(go, turn(bulk, ?PATIENCE, 1, Shares)),
-    rests(normal, 3, Shares),
-    ?assertEqual(go, turn(bulk, 0, 1, Shares)).
+    {go, Normal} = turn(false, join(Shares, normal, 3, 4)),
+    {go, Bulk} = turn(false, Bulk),
+    ok = sent([binary:copy(<<0>>, 1 bsl 20)], Bulk),
+    {leave, _} = turn(false, Bulk),
+    {Turns, _} = lists:mapfoldl(fun(_, Member) -> turn(false, Member) end, Bulk, lists:seq(0, ?PATIENCE)),
+    ?assertEqual(lists:duplicate(?PATIENCE, leave) ++ [go], Turns),
+    {go, Rests} = turn(true, Normal),
+    {go, Rests} = turn(true, Rests),
+    ?assertMatch({go, _}, turn(false, Bulk)).
 
 -endif.

@@ -47,8 +47,8 @@ in(Key, Kind, Parts, Bytes, #schedule{chunk = Chunk, ring = Ring, keys = Keys} =
             Schedule#schedule{ring = queue:in(Key, Ring), keys = Keys#{Key => {none, queue:from_list([Item])}}}
     end.
 
-%% @doc The next frames, and the messages and bytes that are through with them.
--spec out(schedule()) -> empty | {[iodata(), ...], Done :: none | {1, Bytes :: non_neg_integer()}, schedule()}.
+%% @doc The next frames, and the bytes of the message that is through with them.
+-spec out(schedule()) -> empty | {[iodata(), ...], Through :: none | Bytes :: non_neg_integer(), schedule()}.
 out(#schedule{ring = Ring} = Schedule) ->
     out(queue:len(Ring), Schedule).
 
@@ -71,7 +71,7 @@ next({Big, Queue}, _) ->
     {Big, Queue}.
 
 turn({small, Frame, Bytes}, Queue, Key, Schedule) ->
-    {[Frame], {1, Bytes}, later(none, Queue, Key, Schedule)};
+    {[Frame], Bytes, later(none, Queue, Key, Schedule)};
 turn({large, Kind, Parts, Bytes}, Queue, Key, #schedule{stream = Stream, open = Open} = Schedule) ->
     Sizes = [iolist_size(Part) || Part <- Parts],
     Announced = teleport_frame:announce(Stream, Kind, Sizes),
@@ -82,7 +82,7 @@ turn(#big{stream = Stream, sizes = [Size | Sizes], parts = [Part | Parts], bytes
     {Piece, Rest} = cut(Part, Chunk),
     Frames = [teleport_frame:piece(Stream, Size, Piece)],
     case {Rest, Parts} of
-        {[], []} -> {Frames, {1, Bytes}, later(none, Queue, Key, Schedule#schedule{open = Open - 1})};
+        {[], []} -> {Frames, Bytes, later(none, Queue, Key, Schedule#schedule{open = Open - 1})};
         {[], _} -> {Frames, none, later(Big#big{sizes = Sizes, parts = Parts}, Queue, Key, Schedule)};
         _ -> {Frames, none, later(Big#big{parts = [Rest | Parts]}, Queue, Key, Schedule)}
     end.

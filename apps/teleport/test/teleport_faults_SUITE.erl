@@ -437,7 +437,7 @@ new_code(Config) ->
     Here = fun(Node) -> [{whereis(teleport_listener), [Pid || {_, Pid, _, _} <- supervisor:which_children(teleport_acceptor_sup)]},
                          lists:sort([{Way, teleport_sender:pid(Tx)} || {Way, {Of, _, _}, Tx} <- teleport_peers:all(), Of =:= Node])] end,
     Load = fun(_) -> [begin _ = code:purge(Module), {module, Module} = code:load_file(Module) end
-                      || _ <- [1, 2, 3], Module <- [teleport_lane, teleport_listener, teleport_tls_link, teleport_peer, teleport_peers]] end,
+                      || _ <- [1, 2, 3], Module <- [teleport_lane, teleport_inbound, teleport_outbound, teleport_waiters, teleport_calls, teleport_listener, teleport_tls_link, teleport_peer, teleport_peers]] end,
     ok = teleport_nodes:on_first(Config, fun(Node) ->
         Waiting = erpc:call(Node, teleport_nodes, start_server, [none]),
         Gate = teleport_nodes:gate(),
@@ -457,6 +457,13 @@ new_code(Config) ->
         Stack = fun() -> _ = sys:get_state(Lane), {stack_size, Words} = process_info(Lane, stack_size), Words end,
         First = Stack(),
         [First = Stack() || _ <- lists:seq(1, 100)],
+        Node = teleport:erpc_call(Node, erlang, node, []),
+        %% Another version may have another state: such a lane ends in order, and comes again.
+        Ends = monitor(process, Lane),
+        _ = sys:replace_state(Lane, fun(State) -> erlang:append_element(State, of_another_version) end),
+        Lane ! look,
+        receive {'DOWN', Ends, process, Lane, Why} -> {shutdown, {retry, new_code}} = Why after wait_ms() -> error(lives) end,
+        _ = beamway_peer:wait_until(fun() -> not lists:member({out, Lane}, lists:last(Here(Node))) end, wait_ms()),
         Node = teleport:erpc_call(Node, erlang, node, [])
     end).
 
