@@ -188,8 +188,7 @@ fully_connected(Carrier, Peer, Others) ->
     Kind = beamway_peer:link_kind(Carrier),
     Sorted = lists:sort(Others),
     Sorted = lists:sort(beamway_peer:call(Peer, erlang, nodes, [])),
-    ok = beamway_peer:assert_link(Peer, hd(Others), Kind),
-    ok = beamway_peer:assert_link(Peer, lists:last(Others), Kind).
+    lists:foreach(fun(Other) -> ok = beamway_peer:assert_link(Peer, Other, Kind) end, Others).
 
 hidden_node(Config) ->
     Carrier = beamway_carrier:carrier(Config),
