@@ -1,17 +1,47 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Builds other versions of the carrier from this checkout, for the suites that mix versions.
+%% @doc Builds other versions of the carrier from this checkout, for the suites that mix versions: a real one of the repository's history
+%% ({@link earlier/1}), and later ones that are not there yet ({@link build/2}).
 %%
-%% A version is the whole of `apps/beamway' and `native', copied into a folder, with some texts replaced:
+%% A later version is the whole of `apps/beamway' and `native', copied into a folder, with some texts replaced:
 %% real code, with real other numbers. Each text must occur in its file exactly once, so that a change of
 %% the sources that leaves a replacement without effect is a failure and not a test of nothing.
 -module(beamway_builds).
 
--export([build/2, extension/1, agreement/1, rings/1, driver_abi/1, later_fields/0]).
+-export([earlier/1, build/2, extension/1, agreement/1, rings/1, driver_abi/1, later_fields/0]).
 
 -export_type([change/0]).
 
 -type change() :: {File :: file:filename(), Text :: string(), Instead :: string()}.
 %% `File' is relative to the checkout.
+
+%% @doc Builds the commit before the last one that changed a number of the wire, or brought a new one.
+-spec earlier(Folder :: file:filename()) -> {ok, Ebin :: file:filename(), Commit :: string()} | {skip, Reason :: string()}.
+earlier(Folder) ->
+    Numbers = "(EXTENSION|PACKET)_VERSION, [0-9]|HELLO_VERSION +[0-9]",
+    case git(["log -1 --format=%H -G '", Numbers, "' -- apps/beamway native"]) of
+        "" -> {skip, "the history of the repository is not here"};
+        Last ->
+            case git(["rev-parse --verify --quiet ", Last, "^"]) of
+                "" -> {skip, "the repository is a shallow clone"};
+                Commit -> {ok, checked_out(Commit, Folder), Commit}
+            end
+    end.
+
+git(Arguments) -> string:trim(os:cmd(lists:flatten(["git -C '", test_support:checkout(), "' ", Arguments, " 2>/dev/null"]))).
+
+checked_out(Commit, Folder) ->
+    ok = filelib:ensure_dir(filename:join(Folder, "x")),
+    "" = git(["archive ", Commit, " apps/beamway native | tar -x -C '", Folder, "'"]),
+    ok = build_driver(Folder),
+    Ebin = filename:join(Folder, "apps/beamway/ebin"),
+    ok = filelib:ensure_dir(filename:join(Ebin, "x")),
+    {ok, _} = file:copy(filename:join(Folder, "apps/beamway/src/beamway.app.src"), filename:join(Ebin, "beamway.app")),
+    ok = compiled(Folder, Ebin),
+    Ebin.
+
+compiled(Folder, Ebin) ->
+    lists:foreach(fun(Source) -> {ok, _} = compile:file(Source, [report_errors, debug_info, {outdir, Ebin}]) end,
+                  filelib:wildcard(filename:join(Folder, "apps/beamway/src/*.erl"))).
 
 %% @doc Builds the version into a new folder; its `ebin' is for the option `ebin' of
 %% {@link beamway_peer:start/2}.
@@ -25,8 +55,7 @@ build(Folder, Changes) ->
     lists:foreach(fun(Change) -> ok = change(Folder, Change) end, Changes),
     ok = build_driver(Folder),
     Ebin = filename:join(Folder, "apps/beamway/ebin"),
-    lists:foreach(fun(Source) -> {ok, _} = compile:file(Source, [report, debug_info, {outdir, Ebin}]) end,
-                  filelib:wildcard(filename:join(Folder, "apps/beamway/src/*.erl"))),
+    ok = compiled(Folder, Ebin),
     Ebin.
 
 copy(Dir, Pattern, Folder) ->
