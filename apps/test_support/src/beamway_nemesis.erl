@@ -105,11 +105,8 @@ started(N, Node, #run{nodes = Nodes} = Run) ->
     #{peer := Peer} = Node,
     Run#run{nodes = Nodes#{N => Node#{monitor => monitor(process, Peer)}}}.
 
-start_node(N, Life, Options, Run) ->
-    start_node(N, Life, Options, Run, 5).
-
-%% epmd may not have noticed yet that a node of this name is gone.
-start_node(N, Life, Options, #run{tag = Tag, dir = Dir} = Run, Tries) ->
+start_node(N, Life, Options, #run{tag = Tag, dir = Dir} = Run) ->
+    _ = beamway_peer:wait_until(fun() -> is_free(name(N, Tag)) end, ?CALL_MS),
     Log = filename:join(Dir, lists:concat(["log-", N, "-", Life])),
     case beamway_peer:start(carrier(Options, Run), peer_options(N, Log, Options, Run)) of
         {ok, Peer, Node} ->
@@ -118,11 +115,15 @@ start_node(N, Life, Options, #run{tag = Tag, dir = Dir} = Run, Tries) ->
             {ok, _} = beamway_peer:call(Peer, inet, getaddr, [host(Node), inet], ?CALL_MS),
             #{peer => Peer, os_pid => beamway_peer:os_pid(Peer), node => Node, life => Life, options => Options,
               log => Log, clock => 0};
-        {error, _} when Tries > 1 ->
-            receive after 300 -> ok end,
-            start_node(N, Life, Options, Run, Tries - 1);
         {error, Reason} ->
             error({cannot_start, #{node => N, life => Life, tag => Tag, reason => Reason, log => beamway_peer:log_text(Log)}})
+    end.
+
+%% epmd may not have noticed yet that a node of this name is gone.
+is_free(Name) ->
+    case erl_epmd:names({127, 0, 0, 1}) of
+        {ok, Names} -> not lists:keymember(Name, 1, Names);
+        {error, _} -> true
     end.
 
 carrier(Options, #run{carrier = Carrier}) ->
