@@ -8,7 +8,7 @@
 
 -export([all/0, suite/0]).
 -export([version/1, help/1, usage_errors/1, result_of_an_overlay/1, broken_pipe/1, full_output/1, closed_descriptors/1, symbolic_link/1, path_with_space/1,
-         not_built/1, no_benchmarks/1, no_erl/1, own_flags_are_ignored/1, completion_and_manual/1, pipe_commands/1]).
+         not_built/1, no_benchmarks/1, no_erl/1, own_flags_are_ignored/1, completion_and_manual/1, zsh_completion/1, pipe_commands/1]).
 
 -import(beamway_command, [run/2, shell/2, quoted/1, copy_of_checkout/2]).
 
@@ -16,7 +16,7 @@ suite() -> [{timetrap, {minutes, 5}}, {ct_hooks, [beamway_command]}].
 
 all() ->
     [version, help, usage_errors, result_of_an_overlay, broken_pipe, full_output, closed_descriptors, symbolic_link, path_with_space, not_built, no_benchmarks, no_erl,
-     own_flags_are_ignored, completion_and_manual, pipe_commands].
+     own_flags_are_ignored, completion_and_manual, zsh_completion, pipe_commands].
 
 version(Config) ->
     {0, Out, ""} = run(Config, "--version"),
@@ -136,9 +136,13 @@ completion_and_manual(Config) ->
                  shell(Config, ["cd ", Folder, "; . ./beamway; COMP_WORDS=(beamway to) COMP_CWORD=1; _beamway; printf '%s\\n' \"${COMPREPLY[@]}\" | LC_ALL=C sort | paste -sd' '"])),
     ?assertEqual({0, "--cluster\n--count\n", ""},
                  shell(Config, ["cd ", Folder, "; . ./beamway; COMP_WORDS=(beamway top --c) COMP_CWORD=2; _beamway; printf '%s\\n' \"${COMPREPLY[@]}\" | grep -v file"])),
+    ok.
+
+zsh_completion(Config) ->
     case os:find_executable("zsh") of
-        false -> {comment, "zsh is not installed: its completion was not run"};
+        false -> {skip, "zsh is not installed"};
         Zsh ->
+            Folder = quoted(filename:join([?config(root, Config), "bin", "completion"])),
             Script = ["cd ", Folder, "; compadd() { print -r -- ${@:#--} }; . ./_beamway; words=(beamway node --carrier b); CURRENT=4; _beamway;",
                       " words=(beamway top --s); CURRENT=3; _beamway"],
             ?assertEqual({0, "beamway beamway6 beamway_tls beamway6_tls inet_tcp\n--sort --cluster --interval --count --json --cookie-file --help\n", ""},
