@@ -7,7 +7,7 @@
 -include_lib("stdlib/include/assert.hrl").
 
 -export([all/0, suite/0, init_per_testcase/2, end_per_testcase/2]).
--export([cluster/1, a_lent_collector/1, two_consoles/1, a_node_that_dies/1, a_node_that_is_stopped/1, many_streams/1, lanes_and_servers/1, history/1,
+-export([cluster/1, a_lent_collector/1, two_consoles/1, a_node_that_dies/1, a_node_that_is_stopped/1, many_streams/1, a_slow_browser/1, lanes_and_servers/1, history/1,
          strangers/1, token/1, guesses/1, warnings_are_shown/1, old_section/1, only_shows/1, topology/1, placement/1, benchmarks/1, pipes/1, files/1, bad_questions/1, command/1, bad_words/1]).
 
 -define(PATIENCE_MS, (20000 * beamway_runner:slowness())).
@@ -15,7 +15,7 @@
 suite() -> [{timetrap, {minutes, 3}}].
 
 all() ->
-    [cluster, a_lent_collector, two_consoles, a_node_that_dies, a_node_that_is_stopped, many_streams, lanes_and_servers, history,
+    [cluster, a_lent_collector, two_consoles, a_node_that_dies, a_node_that_is_stopped, many_streams, a_slow_browser, lanes_and_servers, history,
      strangers, token, guesses, warnings_are_shown, old_section, only_shows, topology, placement, benchmarks, pipes, files, bad_questions, command, bad_words].
 
 init_per_testcase(_, Config) -> Config.
@@ -160,13 +160,16 @@ settled(Collector) ->
 a_node_that_dies(_) ->
     [{Peer, _}, {Victim, Node}, _] = started(3),
     Port = console(Peer),
-    _ = frame(Port, "cluster", up(3)),
+    #{} = frame(Port, "cluster", fun(F) -> (up(3))(F) andalso links_of(Node, F) =/= [] end),
     ok = beamway_peer:kill9(Victim),
     Frame = frame(Port, "cluster", fun(F) -> maps:get(<<"state">>, named(Node, F)) =:= <<"down">> end),
     ?assertMatch(#{<<"why">> := <<_, _/binary>>}, named(Node, Frame)),
-    Names = [Name || #{<<"name">> := Name} <- maps:get(<<"nodes">>, Frame)],
-    ?assertEqual([], [Link || #{<<"a">> := A, <<"b">> := B} = Link <- maps:get(<<"links">>, Frame),
-                              lists:member(atom_to_binary(Node), [lists:nth(A + 1, Names), lists:nth(B + 1, Names)]), maps:get(<<"kind">>, Link) =:= none]).
+    %% Its links go with the next word of its peers.
+    #{} = frame(Port, "cluster", fun(F) -> maps:get(<<"state">>, named(Node, F)) =:= <<"down">> andalso links_of(Node, F) =:= [] end).
+
+links_of(Node, #{<<"nodes">> := Nodes, <<"links">> := Links}) ->
+    Names = [Name || #{<<"name">> := Name} <- Nodes],
+    [Link || #{<<"a">> := A, <<"b">> := B} = Link <- Links, lists:member(atom_to_binary(Node), [lists:nth(A + 1, Names), lists:nth(B + 1, Names)])].
 
 %% It is up by all that the network knows; it only says nothing any more, until it goes on.
 a_node_that_is_stopped(_) ->
@@ -187,9 +190,31 @@ many_streams(_) ->
     [#{} = next(Socket, <<>>, fun(F) -> is_map_key(<<"links">>, F) andalso (up(2))(F) end, Deadline) || Socket <- Sockets],
     Collectors = fun() -> length([P || P <- processes(), {current_function, {beamway_console_collector, _, _}} <- [process_info(P, current_function)]]) end,
     ok = until(fun() -> beamway_peer:run(Other, Collectors) =:= 1 end),
-    %% A browser that reads nothing does not fill the node's memory: it is told nothing more until it reads.
     [gen_tcp:close(Socket) || Socket <- Sockets],
     ok = until(fun() -> beamway_peer:run(Peer, fun() -> map_size(element(4, sys:get_state(beamway_console_hub))) end) =:= 0 end).
+
+%% A browser that reads nothing does not fill the node's memory: it is told nothing more until it reads, and others are told all the while.
+a_slow_browser(_) ->
+    [{Peer, _}] = started(1),
+    Port = console(Peer),
+    Slow = stream(Port, "jobs"),
+    ok = inet:setopts(Slow, [{recbuf, 4096}]),
+    Browsers = fun() -> maps:keys(element(4, sys:get_state(beamway_console_hub))) end,
+    ok = until(fun() -> length(beamway_peer:run(Peer, Browsers)) =:= 1 end),
+    [Browser] = beamway_peer:run(Peer, Browsers),
+    Other = stream(Port, "jobs"),
+    ok = until(fun() -> length(beamway_peer:run(Peer, Browsers)) =:= 2 end),
+    Tell = fun(Number) ->
+                   Json = iolist_to_binary(jiffy:encode(#{number => Number, text => binary:copy(<<"x">>, 200000)})),
+                   ok = beamway_peer:call(Peer, beamway_console_hub, tell, [jobs, Json]),
+                   Heard = fun(#{<<"number">> := Heard}) -> Heard =:= Number; (_) -> false end,
+                   #{} = next(Other, <<>>, Heard, erlang:monotonic_time(millisecond) + ?PATIENCE_MS),
+                   beamway_peer:call(Peer, erlang, process_info, [Browser, message_queue_len])
+           end,
+    Waiting = [Length || Number <- lists:seq(1, 60), {message_queue_len, Length} <- [Tell(Number)]],
+    %% It is held up, and two frames wait at most.
+    ?assertEqual({60, 2}, {length(Waiting), lists:max(Waiting)}),
+    [gen_tcp:close(Socket) || Socket <- [Slow, Other]].
 
 lanes_and_servers(_) ->
     [{Peer, Node}, {_, Second}, {Third, _}] = started(3),
