@@ -48,6 +48,7 @@ answer(<<"/slow_read">>, Req, _) ->
     receive after 300 -> ok end,
     {200, [], integer_to_binary(count(Req, 0))};
 answer(<<"/ws">>, _, State) -> {websocket, yucan_test_ws, State, #{protocols => [<<"chat">>]}};
+answer(<<"/ws_greets">>, _, _) -> {websocket, yucan_test_ws, greet, #{}};
 answer(<<"/ws_deflate">>, _, State) -> {websocket, yucan_test_ws, State, #{compress => true}};
 answer(<<"/ws_small">>, _, State) -> {websocket, yucan_test_ws, State, #{max_message => 1000, compress => true}};
 answer(<<"/events">>, Req, _) ->

@@ -6,7 +6,8 @@
 -export([init/2, message/2, info/2, terminate/2]).
 
 %% @doc The argument is told of what happens.
--spec init(yucan_req:req(), pid() | none) -> {ok, pid() | none}.
+-spec init(yucan_req:req(), pid() | none | greet) -> {ok, pid() | none} | {reply, yucan_ws:frame(), none}.
+init(_, greet) -> {reply, {text, <<"hello">>}, none};
 init(_, Parent) ->
     tell(Parent, {ws_open, self()}),
     {ok, Parent}.

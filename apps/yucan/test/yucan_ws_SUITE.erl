@@ -4,7 +4,7 @@
 -module(yucan_ws_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
--export([handshake/1, refused/1, echo/1, fragments/1, control/1, closing/1, violations/1, too_large/1, deflate/1, deflate_window/1, bomb/1, talk_first/1, lost/1, crash/1,
+-export([handshake/1, refused/1, echo/1, fragments/1, control/1, closing/1, violations/1, too_large/1, deflate/1, deflate_window/1, bomb/1, talk_first/1, greeting/1, lost/1, crash/1,
          in_one_packet/1, in_pieces/1, python/1,
          fragments_are_bounded/1]).
 
@@ -14,7 +14,7 @@
 
 suite() -> [{timetrap, {minutes, 2}}].
 
-all() -> [handshake, refused, echo, fragments, control, closing, violations, too_large, deflate, deflate_window, bomb, talk_first, lost, crash, in_one_packet, in_pieces, python,
+all() -> [handshake, refused, echo, fragments, control, closing, violations, too_large, deflate, deflate_window, bomb, talk_first, greeting, lost, crash, in_one_packet, in_pieces, python,
           fragments_are_bounded].
 
 init_per_suite(Config) ->
@@ -211,6 +211,20 @@ own(Function) ->
 
 talk_first(_) ->
     own(fun(Socket, Pid) -> Pid ! {say, <<"news">>}, {1, 0, 1, <<"news">>} = recv(Socket) end).
+
+%% A module whose first words are in init hears what the client says.
+greeting(Config) ->
+    Socket = yucan_client:connect(?config(port, Config)),
+    ok = gen_tcp:send(Socket, head("/ws_greets", #{})),
+    ok = past_head(Socket, <<>>),
+    {1, 0, 1, <<"hello">>} = recv(Socket),
+    send(Socket, 1, <<"you">>),
+    {1, 0, 1, <<"you">>} = recv(Socket).
+
+past_head(_, <<"\r\n\r\n">>) -> ok;
+past_head(Socket, Last) ->
+    {ok, Byte} = gen_tcp:recv(Socket, 1, ?WAIT_MS),
+    past_head(Socket, binary:part(<<Last/binary, Byte/binary>>, {byte_size(Last) + 1, -min(4, byte_size(Last) + 1)})).
 
 lost(_) ->
     own(fun(Socket, _) -> gen_tcp:close(Socket), receive {ws_ended, lost} -> ok after ?WAIT_MS -> error(not_told) end end).

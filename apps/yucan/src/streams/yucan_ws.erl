@@ -45,7 +45,7 @@
     max :: pos_integer(),
     idle_ms :: pos_integer(),
     %% The transport sends no message until it is armed again.
-    silent = false :: boolean(),
+    silent = true :: boolean(),
     pinged = false :: boolean()
 }).
 
@@ -104,16 +104,9 @@ start(Socket, Buffer, Req, Argument, #{module := Module, deflate := Deflate, max
     {Compress, Window} = case Deflate of {_, Bits} -> {true, Bits}; none -> {false, 15} end,
     Ws = #ws{socket = Socket, module = Module, user = undefined, buffer = Buffer, compress = Compress, window = Window, max = Max, idle_ms = Idle},
     case Module:init(Req, Argument) of
-        {ok, User} -> next(Ws#ws{user = User});
+        {ok, User} -> parsed(Ws#ws{user = User});
         {reply, Frames, User} -> reply(Frames, Ws#ws{user = User});
         {close, Code, Text} -> say_goodbye(Code, Text, Ws)
-    end.
-
-next(#ws{buffer = Buffer, max = Max, compress = Compress} = Ws) ->
-    case yucan_ws_frame:parse(Buffer, Max, Compress) of
-        {ok, Fin, Deflated, Opcode, Payload, Rest} -> frame(Opcode, Fin, Deflated, Payload, Ws#ws{buffer = Rest, pinged = false});
-        more -> arm(Ws);
-        {error, Code} -> fail(Code, Ws)
     end.
 
 arm(#ws{socket = Socket} = Ws) ->
