@@ -33,7 +33,7 @@ remove_stale(Path) ->
 name(Where, _) -> {ok, Where}.
 
 %% @private
--spec peer(gen_tcp:socket()) -> yucan_req:address().
+-spec peer(gen_tcp:socket()) -> {ok, term()} | {error, inet:posix()}.
 peer(Socket) -> yucan_tcp:peer(Socket).
 
 %% @private

@@ -53,13 +53,8 @@ accepted(Listening, Reference, Timeout) ->
     end.
 
 %% @private
--spec peer(gen_tcp:socket()) -> yucan_req:address().
-peer(Socket) ->
-    case inet:peername(Socket) of
-        {ok, {Ip, Port}} when is_tuple(Ip) -> {Ip, Port};
-        {ok, _} -> {local, <<>>};
-        {error, _} -> {{0, 0, 0, 0}, 0}
-    end.
+-spec peer(gen_tcp:socket()) -> {ok, term()} | {error, inet:posix()}.
+peer(Socket) -> inet:peername(Socket).
 
 %% @private
 -spec recv(gen_tcp:socket(), non_neg_integer(), timeout()) -> {ok, binary()} | {error, yucan_transport:reason()}.

@@ -81,13 +81,8 @@ sni(Tls) ->
     end.
 
 %% @private
--spec peer(ssl:sslsocket()) -> yucan_req:address().
-peer(Tls) ->
-    case ssl:peername(Tls) of
-        {ok, {Ip, Port}} when is_tuple(Ip) -> {Ip, Port};
-        {ok, _} -> {local, <<>>};
-        {error, _} -> {{0, 0, 0, 0}, 0}
-    end.
+-spec peer(ssl:sslsocket()) -> {ok, term()} | {error, term()}.
+peer(Tls) -> ssl:peername(Tls).
 
 %% @private
 -spec recv(ssl:sslsocket(), non_neg_integer(), timeout()) -> {ok, binary()} | {error, yucan_transport:reason()}.

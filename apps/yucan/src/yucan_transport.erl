@@ -15,7 +15,7 @@
 -type event() :: {data, binary()} | {last, binary()} | passive | closed.
 %% What a message is to a socket. `last': data, and the socket is silent from then on, as after `passive'.
 
--callback peer(raw()) -> yucan_req:address().
+-callback peer(raw()) -> {ok, term()} | {error, term()}.
 -callback recv(raw(), Length :: non_neg_integer(), timeout()) -> {ok, binary()} | {error, reason()}.
 -callback recv_whole(raw(), Before :: binary(), Length :: pos_integer(), timeout()) ->
     {ok, binary()} | {partial, binary()} | unsupported | {error, reason()}.
@@ -42,7 +42,12 @@ listener(_) -> yucan_tcp.
 
 %% @doc The other end; an address of zeros if it has gone already.
 -spec peer(socket()) -> yucan_req:address().
-peer({Transport, Raw}) -> Transport:peer(Raw).
+peer({Transport, Raw}) ->
+    case Transport:peer(Raw) of
+        {ok, {Ip, Port}} when is_tuple(Ip) -> {Ip, Port};
+        {ok, _} -> {local, <<>>};
+        {error, _} -> {{0, 0, 0, 0}, 0}
+    end.
 
 %% @doc `Length' 0: what is there.
 -spec recv(socket(), Length :: non_neg_integer(), TimeoutMs :: timeout()) -> {ok, binary()} | {error, reason()}.

@@ -4,18 +4,28 @@
 -module(yucan_probe_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
--export([smuggling/1, malformed/1, h1spec/1, corpus/1, counts/1, map/1]).
+-export([smuggling/1, malformed/1, h1spec/1, corpus/1, counts/1, map/1, core/1]).
 
 -include_lib("common_test/include/ct.hrl").
 
 suite() -> [{timetrap, {minutes, 3}}].
 
-all() -> [counts, map, smuggling, malformed, h1spec, corpus].
+all() -> [core, counts, map, smuggling, malformed, h1spec, corpus].
 
 init_per_suite(Config) ->
     [{port, yucan_test_server:start(yucan_probe, #{limits => #{header_ms => 3000, read_ms => 3000}})} | Config].
 
 end_per_suite(_) -> yucan_test_server:stop_all().
+
+%% The core stays small: 26 modules, which call of those for files and streams only what answers `{websocket, ...}'.
+core(_) ->
+    Src = filename:join([code:lib_dir(yucan), "src"]),
+    Core = modules(filename:join(Src, "*.erl")),
+    true = length(Core) =< 26,
+    Called = lists:usort([M || Module <- Core, {ok, {_, [{imports, Calls}]}} <- [beam_lib:chunks(code:which(Module), [imports])], {M, _, _} <- Calls]),
+    [yucan_ws] = [M || M <- modules(filename:join(Src, "*/*.erl")), lists:member(M, Called)].
+
+modules(Pattern) -> [list_to_atom(filename:basename(File, ".erl")) || File <- filelib:wildcard(Pattern)].
 
 %% No id is missing, none stands twice.
 counts(_) ->

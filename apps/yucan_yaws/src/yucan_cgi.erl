@@ -28,25 +28,6 @@
 %% `max': how many scripts may run at once. `body_bytes': the largest body that is taken.
 %% `body': what was read of it before.
 
--type facts() :: #{method := binary(),
-                   uri := iodata(),
-                   query := iodata(),
-                   version := {1, 0 | 1},
-                   scheme := http | https,
-                   headers := [{Name :: binary(), Value :: iodata()}],
-                   server_name := iodata(),
-                   server_port := inet:port_number(),
-                   server_addr := inet:ip_address() | undefined,
-                   remote_addr := inet:ip_address() | undefined,
-                   remote_port := inet:port_number(),
-                   script_name := iodata(),
-                   script_filename := iodata(),
-                   path_info := iodata(),
-                   document_root := iodata(),
-                   content_length := non_neg_integer() | none,
-                   user => iodata()}.
-%% `uri' is as the client sent it, before any rewriting. `content_length' counts the body that the script will get; `none' without a body.
-
 -define(TIMEOUT_MS, 60000).
 -define(MAX, 64).
 -define(BODY_BYTES, 134217728).
@@ -164,7 +145,7 @@ port_of(_) -> 0.
 %% ---- the variables, pure
 
 %% The variables; those of the second list win over the others.
--spec variables(facts(), [{iodata(), iodata()}]) -> [{binary(), binary()}].
+%% Of the facts `uri' is as the client sent it, before any rewriting; `content_length' counts the body that the script will get, `none' without a body.
 variables(Facts, Extra) ->
     Standard = standard(Facts) ++ path(Facts) ++ body(Facts) ++ user(Facts) ++ https(Facts) ++ headers(Facts),
     Wanted = [{text(Name), text(Value)} || {Name, Value} <- Extra],

@@ -146,19 +146,13 @@ build_response(Request, {response, Status, Headers, Cookies, Data}) ->
     Lines = [{name(Name), Value} || {header, Name, Value} <- Headers] ++ [{<<"set-cookie">>, cookie(Cookie)} || Cookie <- Cookies],
     case Data of
         {file, Path} -> file(unicode:characters_to_binary(Path), Status, Lines, Request);
-        {data, Body} -> {Status, typed(Lines), Body};
-        Body -> {Status, typed(Lines), Body}
+        {data, Body} -> {Status, yucan_yaws_out:typed(<<"text/html">>, Lines), Body};
+        Body -> {Status, yucan_yaws_out:typed(<<"text/html">>, Lines), Body}
     end.
 
 %% Atoms are written as Erlang can write them: content_type.
 name(Name) when is_atom(Name) -> binary:replace(atom_to_binary(Name), <<"_">>, <<"-">>, [global]);
 name(Name) -> yucan_header:lower(iolist_to_binary(Name)).
-
-typed(Lines) ->
-    case lists:keymember(<<"content-type">>, 1, Lines) of
-        true -> Lines;
-        false -> [{<<"content-type">>, <<"text/html">>} | Lines]
-    end.
 
 cookie({cookie, Name, Value, Domain, Path, MaxAge, Secure, HttpOnly, SameSite}) ->
     [text(Name), $=, text(Value),

@@ -46,15 +46,9 @@ rewrite(Req, Arg, #{server := #{arg_rewrite_mod := Module}} = Site) ->
         #arg{} = Rewritten ->
             Req2 = yucan_yaws_out:rewritten(Rewritten, Req),
             ok = yucan_yaws_out:remember(Req2),
-            routed(Req2, Rewritten#arg{server_path = path(Req2)}, Site, ?MOST_PAGES);
+            routed(Req2, Rewritten#arg{server_path = yucan_yaws_out:path(Req2)}, Site, ?MOST_PAGES);
         Other ->
             error({arg_rewrite_returned, Module, Other})
-    end.
-
-path(Req) ->
-    case yucan_req:decoded_path(Req) of
-        {ok, Path} -> binary_to_list(Path);
-        {error, bad_path} -> ""
     end.
 
 %% ---- redirects, auth, revproxy, appmods, files

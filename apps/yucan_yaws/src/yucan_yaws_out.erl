@@ -6,8 +6,8 @@
 %% Anything else is an error of the module, which becomes a 500.
 -module(yucan_yaws_out).
 
--export([make/3, rewritten/2, request/0, remember/1, with_body/3, moved/2, in_appmod/4, in_script/2]).
--export([collect/1, merge/2, answer/3, own_origin/2, expiring/3]).
+-export([make/3, rewritten/2, request/0, remember/1, with_body/3, moved/2, in_appmod/4, in_script/2, path/1]).
+-export([collect/1, merge/2, answer/3, typed/2, own_origin/2, expiring/3]).
 -export_type([outcome/0, next/0]).
 
 -include("../include/yaws_api.hrl").
@@ -35,7 +35,7 @@
 make(Req, Docroots, Opaque) ->
     Request = http_request(Req),
     #arg{clisock = {yucan_stream, self()}, client_ip_port = yucan_req:peer(Req), headers = headers(yucan_req:headers(Req)), req = Request,
-         orig_req = Request, clidata = <<>>, server_path = decoded(Req), querydata = text(yucan_req:query(Req)),
+         orig_req = Request, clidata = <<>>, server_path = path(Req), querydata = text(yucan_req:query(Req)),
          docroot = case Docroots of [Docroot | _] -> Docroot; [] -> undefined end, docroot_mount = "/",
          pid = self(), opaque = Opaque}.
 
@@ -57,7 +57,9 @@ method(<<"OPTIONS">>) -> 'OPTIONS';
 method(<<"TRACE">>) -> 'TRACE';
 method(Other) -> text(Other).
 
-decoded(Req) ->
+%% @doc The decoded path; nothing if there is none.
+-spec path(yucan_req:req()) -> string().
+path(Req) ->
     case yucan_req:decoded_path(Req) of
         {ok, Path} -> text(Path);
         {error, bad_path} -> ""
@@ -156,11 +158,7 @@ request() ->
 %% @doc The arg for another path.
 -spec moved(yucan_req:req(), #arg{}) -> #arg{}.
 moved(Req, Arg) ->
-    Path = case yucan_req:decoded_path(Req) of
-               {ok, Decoded} -> binary_to_list(Decoded);
-               {error, bad_path} -> ""
-           end,
-    Arg#arg{server_path = Path, querydata = binary_to_list(yucan_req:query(Req)), pathinfo = undefined, appmoddata = undefined,
+    Arg#arg{server_path = path(Req), querydata = binary_to_list(yucan_req:query(Req)), pathinfo = undefined, appmoddata = undefined,
             appmod_prepath = undefined, appmod_name = undefined, prepath = undefined}.
 
 %% @doc The arg for an appmod.
@@ -288,7 +286,8 @@ answer(#{next := none, headers := Headers, body := Body} = Outcome, _, Arg) ->
             end,
     {maps:get(status, Outcome, 200), Typed, Data}.
 
-%% A header that was set by hand wins.
+%% @doc With a type, unless it was set by hand.
+-spec typed(iodata(), [{binary(), iodata()}]) -> [{binary(), iodata()}].
 typed(Mime, Headers) ->
     case lists:keymember(<<"content-type">>, 1, Headers) of
         true -> Headers;
