@@ -137,7 +137,7 @@ bad_offers(Config) ->
     {Peer, Node} = under_test(Config),
     Extension = valid_extension(Peer),
     Offer = beamway_raw_peer:offer(#{}),
-    Door = fun beamway_raw_peer:open_door/0,
+    Listener = fun beamway_raw_peer:open_listener/0,
     Bad = [{empty, closed, <<>>},
            {garbage, closed, <<"hello">>},
            {noise, closed, <<"~~", (crypto_free_noise(500))/binary>>},
@@ -147,8 +147,8 @@ bad_offers(Config) ->
            {no_address, closed, binary:part(Offer, 0, 26)},
            {ready_without_offer, closed, beamway_wire:encode(ready)},
            {ring_of_0, closed, <<1, $o, 0:64, 0:128, "x">>},
-           {odd_ring, tcp, beamway_raw_peer:offer(#{ring_bytes => 100000, address => Door()})},
-           {ring_of_1, tcp, beamway_raw_peer:offer(#{ring_bytes => 1, address => Door()})},
+           {odd_ring, tcp, beamway_raw_peer:offer(#{ring_bytes => 100000, address => Listener()})},
+           {ring_of_1, tcp, beamway_raw_peer:offer(#{ring_bytes => 1, address => Listener()})},
            {long_address, tcp, beamway_raw_peer:offer(#{address => binary:copy(<<"a">>, 60000)})},
            {nobody_there, tcp, Offer},
            {a_path, tcp, beamway_raw_peer:offer(#{address => <<"/etc/passwd">>})},
@@ -167,7 +167,7 @@ bad_offers(Config) ->
     %% Huge rings are cut to what the node itself allows.
     [begin
          Socket = beamway_raw_peer:call(Node, authenticated, #{extension => Extension}),
-         ok = beamway_raw_peer:send(Socket, beamway_raw_peer:offer(#{ring_bytes => Huge, address => Door()})),
+         ok = beamway_raw_peer:send(Socket, beamway_raw_peer:offer(#{ring_bytes => Huge, address => Listener()})),
          {ok, Ready} = beamway_raw_peer:recv(Socket, ?AT_ONCE_MS),
          {ok, ready} = beamway_wire:decode(Ready),
          ok = gen_tcp:close(Socket)
@@ -216,9 +216,9 @@ bad_answers(Config) ->
            {nack, true, fun(_) -> beamway_wire:encode({nack, <<"because">>}) end},
            {ready_but_nobody_came, true, fun(_) -> beamway_wire:encode(ready) end},
            {knocked_with_nonsense, true, fun(#{address := Address}) ->
-                ok = beamway_raw_peer:knock(Address, Hello), beamway_wire:encode(ready) end},
+                ok = beamway_raw_peer:tell(Address, Hello), beamway_wire:encode(ready) end},
            {knocked_without_descriptors, true, fun(#{address := Address, token := Token}) ->
-                ok = beamway_raw_peer:knock(Address, <<Token/binary, 1:32/native, 0:32, 1048576:64/native>>),
+                ok = beamway_raw_peer:tell(Address, <<Token/binary, 1:32/native, 0:32, 1048576:64/native>>),
                 beamway_wire:encode(ready) end}],
     [begin
          Before = length(problems(Config)),

@@ -152,16 +152,16 @@ full_of_stale_names(Config) ->
     File = filename:join(Dir, "beamway-0000000000000000"),
     ok = file:write_file(File, "somebody's"),
     Live = filename:join(Dir, "beamway-ffffffffffffffff"),
-    {ok, Door} = socket:open(local, seqpacket),
-    ok = socket:bind(Door, #{family => local, path => Live}),
-    ok = socket:listen(Door),
+    {ok, Listener} = socket:open(local, seqpacket),
+    ok = socket:bind(Listener, #{family => local, path => Live}),
+    ok = socket:listen(Listener),
     [make_old(Path) || Path <- [File, Live | Stale]],
     in_both_directions(Config, #{}, #{}, fun both_on_shm/1),
     Kept = [filename:basename(Path) || Path <- [File, Live]],
     _ = beamway_peer:wait_until(fun() -> {ok, Kept} =:= sorted(file:list_dir(Dir)) end, ?WAIT_MS),
     %% Whoever listens there has not been disturbed.
-    {error, timeout} = socket:accept(Door, 0),
-    ok = socket:close(Door).
+    {error, timeout} = socket:accept(Listener, 0),
+    ok = socket:close(Listener).
 
 sorted({ok, Names}) -> {ok, lists:sort(Names)};
 sorted(Error) -> Error.

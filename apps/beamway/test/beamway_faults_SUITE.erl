@@ -192,9 +192,9 @@ down_at(Peer, Watcher) ->
         receive {down_at, At} -> At after 200 -> false end
     end).
 
-%% With `socket_dir' the door has a name while the link is made, and only then.
+%% With `socket_dir' the listener has a name while the link is made, and only then.
 kill_leaves_no_file(_Config) ->
-    Dir = filename:join("/tmp", beamway_peer:unique_name("beamway-doors")),
+    Dir = filename:join("/tmp", beamway_peer:unique_name("beamway-sockets")),
     ok = file:make_dir(Dir),
     try
         Options = #{env => [{"BEAMWAY_SOCKET_DIR", Dir}]},

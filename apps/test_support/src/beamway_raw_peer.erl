@@ -11,7 +11,7 @@
 -module(beamway_raw_peer).
 
 -export([call_steps/1, serve_steps/1, call/3, serve/3, listen/1, close/1]).
--export([send/2, send_raw/2, recv/2, closed_within/2, offer/1, open_door/0, knock/2]).
+-export([send/2, send_raw/2, recv/2, closed_within/2, offer/1, open_listener/0, tell/2]).
 
 -export_type([call_step/0, serve_step/0, options/0, server/0]).
 
@@ -86,7 +86,7 @@ call_step(authenticated, half_offer, #{socket := Socket}) ->
     ok = send_half(Socket, offer(#{})),
     Socket;
 call_step(authenticated, Last, #{socket := Socket} = State) ->
-    ok = send(Socket, offer(#{address => open_door()})),
+    ok = send(Socket, offer(#{address => open_listener()})),
     call_step(offered, Last, State);
 call_step(offered, Last, #{socket := Socket} = State) ->
     {ok, Answer} = recv(Socket, ?WAIT_MS),
@@ -111,28 +111,28 @@ reply_packet(#{challenge := Challenge} = State) ->
 digest(#{options := Options}, Challenge) ->
     erlang:md5([maps:get(cookie, Options, ?COOKIE), integer_to_list(Challenge)]).
 
-%% @doc An offer of a link, as bytes, to a door that nobody keeps; `Changes' replace its parts.
+%% @doc An offer of a link, as bytes, to an address at which nobody accepts; `Changes' replace its parts.
 -spec offer(#{address | token => binary(), ring_bytes => non_neg_integer()}) -> binary().
 offer(Changes) ->
     Offer = #{address => <<0, "beamway-nobody">>, token => <<7:128>>, ring_bytes => 1048576},
     beamway_wire:encode({offer, maps:merge(Offer, Changes)}).
 
-%% @doc Opens a door that the node can knock at: it brings its descriptors there, and nobody takes
-%% them. The door closes with the calling process. Returns its address.
--spec open_door() -> binary().
-open_door() ->
+%% @doc Listens on a unix socket to which the node connects and passes its descriptors, and nobody accepts.
+%% The socket closes with the calling process. Returns its address.
+-spec open_listener() -> binary().
+open_listener() ->
     Address = <<0, (list_to_binary(beamway_peer:unique_name("beamway-raw")))/binary>>,
-    {ok, Door} = socket:open(local, seqpacket),
-    ok = socket:bind(Door, #{family => local, path => Address}),
-    ok = socket:listen(Door),
+    {ok, Listener} = socket:open(local, seqpacket),
+    ok = socket:bind(Listener, #{family => local, path => Address}),
+    ok = socket:listen(Listener),
     Address.
 
-%% @doc Knocks at the door of a node's offer and says something there.
--spec knock(binary(), binary()) -> ok.
-knock(Address, Bytes) ->
-    {ok, Visit} = socket:open(local, seqpacket),
-    ok = socket:connect(Visit, #{family => local, path => Address}),
-    ok = socket:send(Visit, Bytes, ?WAIT_MS).
+%% @doc Connects to the listener of a node's offer and sends bytes.
+-spec tell(binary(), binary()) -> ok.
+tell(Address, Bytes) ->
+    {ok, Socket} = socket:open(local, seqpacket),
+    ok = socket:connect(Socket, #{family => local, path => Address}),
+    ok = socket:send(Socket, Bytes, ?WAIT_MS).
 
 %% ---- being called ----
 
