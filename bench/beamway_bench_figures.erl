@@ -265,15 +265,17 @@ chart_problems() ->
 
 draw() ->
     Rows = chart_rows(),
-    Shown = case Rows of [] -> ["\"to be measured again\" 1 1\n"]; _ -> Rows end,
+    {Shown, Labels} = case Rows of
+                          [] -> {["\"", ?AGAIN, "\" 0.5 0.5\n"], ""};
+                          _ -> {Rows, ", '' using ($0-0.22):($2*1.18):(sprintf('%.1f', $2)) with labels notitle font ',10'"
+                                      ", '' using ($0+0.22):($3*1.18):(sprintf('%.1f', $3)) with labels notitle font ',10'"}
+                      end,
     Script = ["$data << EOD\n", Shown, "EOD\n"
               "set terminal svg size 760,330 background 'white' font 'sans,12'\nset output '", chart_file(), "'\n"
               "set style data histogram\nset style histogram clustered gap 1\nset style fill solid 0.85 noborder\nset boxwidth 0.9\n"
               "set grid ytics lc rgb '#cccccc'\nset logscale y 2\nset yrange [0.5:32]\nset ylabel 'times stock TCP'\nset xtics rotate by -20\nset key top right\n"
               "set arrow from graph 0,first 1 to graph 1,first 1 nohead lc rgb '#666666'\n"
-              "plot $data using 2:xtic(1) title 'Beamway, shared memory' lc rgb '#1f6fb2', '' using 3 title 'tuned TCP' lc rgb '#e0962e', "
-              "'' using ($0-0.22):($2*1.18):(sprintf('%.1f', $2)) with labels notitle font ',10', "
-              "'' using ($0+0.22):($3*1.18):(sprintf('%.1f', $3)) with labels notitle font ',10'\n"],
+              "plot $data using 2:xtic(1) title 'Beamway, shared memory' lc rgb '#1f6fb2', '' using 3 title 'tuned TCP' lc rgb '#e0962e'", Labels, "\n"],
     case beamway_bench_chart:plot(chart_file(), Script) of
         ok ->
             {ok, Svg} = file:read_file(chart_file()),

@@ -135,11 +135,19 @@ metrics(Settings) ->
 finish(_, #{store := false}) -> ok;
 finish(_, _) ->
     Files = lists:sort(fun earlier/2, filelib:wildcard(filename:join(folder(), "*.csv"))),
-    Panels = [{title(filename:basename(File, ".csv")), beamway_bench_http_chart:read(File)} || File <- Files],
-    case file:write_file(filename:join([folder(), "..", "http-2009.svg"]), beamway_bench_http_chart:draw(Panels)) of
-        ok -> ok;
-        {error, Reason} -> {error, ["the chart cannot be written: ", file:format_error(Reason)]}
-    end.
+    beamway_bench_chart:plot(filename:join([folder(), "..", "http-2009.svg"]), script(Files)).
+
+%% All panels have the same scales. Errors are in hundredths of a percent, as the charts of 2009 had them: 100 means that one
+%% request in a hundred failed. What is above the panel's top is drawn at its top.
+script(Files) ->
+    Rows = (length(Files) + 2) div 3,
+    [io_lib:format("set terminal svg size 976,~b background 'white' font 'sans,11'~nset output '~ts'~n", [210 * Rows + 60, filename:join([folder(), "..", "http-2009.svg"])]),
+     "set datafile separator ','\nset multiplot layout ", integer_to_list(Rows), ",3 title 'One request on each connection: answers a second over offered requests a second'\n"
+     "set xrange [0:10000]\nset yrange [0:10000]\nset xtics 5000\nset ytics 2500\nset grid\nset key top left font ',9'\n",
+     [["set title '", title(filename:basename(File, ".csv")), "'\n"
+       "plot '", File, "' skip 1 using 1:1 with lines dt 2 lc rgb '#57606a' title 'offered', '' skip 1 using 1:2 with lines lw 2 lc rgb '#0969da' title 'answers', "
+       "'' skip 1 using 1:($3 > 10000 ? 10000 : $3) with lines lw 2 lc rgb '#c0182b' title 'errors, 1/100 %'\n"] || File <- Files],
+     "unset multiplot\n"].
 
 %% yucan first, the smallest backlog first.
 earlier(One, Other) -> order(One) =< order(Other).
