@@ -244,11 +244,15 @@ chart_file() -> path("docs/guide/pictures/ratios.svg").
 chart_rows() ->
     [Row || {chart, Rows} <- config(), {Name, Metric, Label} <- Rows, Row <- chart_row(shown(Name), list_to_binary(Metric), Label)].
 
-chart_row({fresh, #{<<"metrics">> := Entries}}, Metric, Label) ->
-    Of = fun(Baseline) -> [Entry || #{<<"name">> := N, <<"baseline_name">> := B} = Entry <- Entries, N =:= Metric, B =:= Baseline] end,
-    [io_lib:format("\"~ts\" ~.2f ~.2f\n", [Label, better(Better, Own / Stock), better(Better, Tuned / Stock)])
-     || #{<<"better">> := Better, <<"beamway">> := Own, <<"baseline">> := Stock} <- Of(<<"tcp">>), #{<<"baseline">> := Tuned} <- Of(<<"tcp_tuned">>)];
+%% Both bars are ratios within each repeat, as in the tables.
+chart_row({fresh, #{<<"metrics">> := Entries, <<"figures">> := Figures}}, Metric, Label) ->
+    [io_lib:format("\"~ts\" ~.2f ~.2f\n", [Label, better(Better, Ratio), better(Better, Tuned)])
+     || #{<<"name">> := Name, <<"baseline_name">> := <<"tcp">>, <<"better">> := Better, <<"ratio">> := Ratio, <<"key">> := Key, <<"direction">> := Direction} <- Entries, Name =:= Metric,
+        Stock <- samples(<<"tcp">>, Key, Direction, Figures), {Tuned, _} <- [beamway_bench_stats:ratio(Values, Stock) || Values <- samples(<<"tcp_tuned">>, Key, Direction, Figures)]];
 chart_row(_, _, _) -> [].
+
+samples(Contender, Key, Direction, Figures) ->
+    [maps:get(Direction, Directions) || #{<<"contender">> := C, <<"key">> := K, <<"directions">> := Directions} <- Figures, C =:= Contender, K =:= Key, is_map_key(Direction, Directions)].
 
 better(<<"higher">>, Ratio) -> Ratio;
 better(<<"lower">>, Ratio) -> 1 / Ratio.
@@ -473,6 +477,13 @@ the_source_is_named_test_() ->
     [?_assertEqual("`n.json`: commit `0123456789ab`, 2026-11-21, p, 2 processors, load 1.0 before, 9 repeats; `x`.", text(source("n", {fresh, stored()}))),
      ?_assertNotEqual(nomatch, string:find(text(source("n", {old, stored()})), "**Old**")),
      ?_assertEqual("`n.json`: why; to be measured again.", text(source("n", {hidden, "why"})))].
+
+the_chart_has_the_ratios_of_the_tables_test() ->
+    Figure = fun(Name, Values) -> #{<<"contender">> => Name, <<"key">> => <<"k">>, <<"directions">> => #{<<"reverse">> => Values, <<"forward">> => [1, 1, 1]}} end,
+    Entry = #{<<"name">> => <<"m">>, <<"key">> => <<"k">>, <<"direction">> => <<"reverse">>, <<"baseline_name">> => <<"tcp">>, <<"better">> => <<"lower">>, <<"ratio">> => 0.5},
+    Stored = #{<<"metrics">> => [Entry, Entry#{<<"baseline_name">> := <<"tcp_tuned">>}], <<"figures">> => [Figure(<<"tcp">>, [4, 8, 80]), Figure(<<"tcp_tuned">>, [2, 4, 100])]},
+    ?assertEqual(["\"l\" 2.00 2.00\n"], [text(Row) || Row <- chart_row({fresh, Stored}, <<"m">>, "l")]),
+    ?assertEqual([], chart_row({old, Stored}, <<"m">>, "l")).
 
 filled_test() ->
     Text = <<"a\n<!-- figures: t -->\nold\n<!-- end -->\nb\n<!-- figures: t -->\n<!-- end -->\n">>,
