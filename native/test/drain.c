@@ -1,0 +1,319 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "pump.h"
+#include "squeeze.h"
+
+#define TICK_MS 1000
+#define PARTING_MS 5000 /* the producer closes first, so that our last word is not lost */
+#define ABORT_MS 2000
+
+typedef struct {
+    rd_pump_t *pump;
+    rd_stream_t *from;
+    rd_end_t *output;
+    rd_stream_t *forward;        /* NULL: none */
+    uint64_t total;              /* bytes of the stream that were taken, whole frames */
+    size_t written;              /* bytes of the first frame that the output has */
+    bool is_checked;             /* the first frame's checksum */
+    bool is_forwarded;           /* the first frame */
+    bool has_ended;              /* END has come */
+    bool output_quit;            /* the output's reader wants no more */
+    bool below_done, below_quit; /* what the forward hop has answered */
+    const uint8_t *plain;        /* the bytes of the stream in the first frame */
+    uint8_t *copy;               /* of the first frame's payload, if the peer can write there */
+    rd_squeeze_t squeeze;        /* opened by the first compressed frame */
+    rd_why_t fault;
+} drain_t;
+
+static bool fault(drain_t *drain, const char *what, int error)
+{
+    return rd_because(&drain->fault, "%s%s%s", what, error ? ": " : "",
+                      error ? strerror(error) : "");
+}
+
+static bool has_output(const drain_t *drain)
+{
+    return drain->output->fd >= 0;
+}
+
+/* Does anybody still want what comes? */
+static bool is_wanted(const drain_t *drain)
+{
+    return has_output(drain) || (drain->forward && !drain->below_quit) || drain->has_ended;
+}
+
+static void quit_output(drain_t *drain)
+{
+    drain->output_quit = true;
+    (void)rd_end_close(drain->output);
+}
+
+/* ---- DATA ---- */
+
+/* The bytes of the stream in a frame, once: what is checked is what is written. */
+static bool unpack(drain_t *drain, const rd_frame_t *frame, const uint8_t *payload)
+{
+    if (drain->is_checked)
+        return true;
+    if (frame->flags & (RD_FLAG_CRC | RD_FLAG_ZSTD) && rd_stream_is_shared(drain->from)) {
+        if (!drain->copy)
+            drain->copy = malloc(drain->from->hop.terms.block);
+        if (!drain->copy)
+            return fault(drain, "no memory for a block", 0);
+        payload = memcpy(drain->copy, payload, frame->len);
+    }
+    if (!(frame->flags & RD_FLAG_ZSTD)) {
+        drain->plain = payload;
+        return true;
+    }
+    if (!drain->squeeze.block &&
+        !rd_squeeze_open(&drain->squeeze, drain->from->hop.terms.block, 0, false))
+        return fault(drain, "no memory to unpack", 0);
+    drain->plain = drain->squeeze.block;
+    if (!rd_squeeze_unpack(&drain->squeeze, payload, frame->len, frame->value))
+        return fault(drain, "a compressed piece of the stream is damaged", 0);
+    return true;
+}
+
+static bool is_sound(drain_t *drain, const rd_frame_t *frame, const uint8_t *payload)
+{
+    if (frame->offset != drain->total || drain->has_ended)
+        return fault(drain, "a piece of the stream is missing or came twice", 0);
+    /* Who only sends on leaves the check to the end of the way. */
+    if (has_output(drain) && !unpack(drain, frame, payload))
+        return false;
+    if (has_output(drain) && frame->flags & RD_FLAG_CRC && !drain->is_checked &&
+        rd_crc(drain->plain, frame->value) != frame->crc)
+        return fault(drain, "checksum error: the bytes that arrived are not those that were sent",
+                     0);
+    drain->is_checked = true;
+    return true;
+}
+
+/* True: the output has the whole frame, or there is none. */
+static bool write_frame(drain_t *drain, const rd_frame_t *frame)
+{
+    while (has_output(drain) && drain->written < frame->value) {
+        ssize_t n = rd_end_write(drain->output, drain->plain + drain->written,
+                                 frame->value - drain->written);
+
+        if (n >= 0)
+            drain->written += (size_t)n;
+        else if (errno == EPIPE)
+            quit_output(drain);
+        else if (errno == EAGAIN)
+            return false;
+        else if (errno != EINTR)
+            return fault(drain, "writing the output", errno);
+    }
+    return true;
+}
+
+/* True: the hop below has the frame, or there is none. */
+static bool send_on(drain_t *drain, const rd_frame_t *frame, const uint8_t *payload)
+{
+    uint8_t *at;
+
+    if (!drain->forward || drain->below_quit || drain->is_forwarded)
+        return true;
+    at = rd_stream_room(drain->forward, frame->len);
+    if (!at)
+        return false;
+    memcpy(at + RD_FRAME_BYTES, payload, frame->len);
+    rd_stream_put(drain->forward, at, frame);
+    drain->is_forwarded = true;
+    return true;
+}
+
+/* True: the frame was dealt with. */
+static bool take_data(drain_t *drain, const rd_frame_t *frame, const uint8_t *payload)
+{
+    bool is_sent, is_written;
+
+    if (!is_sound(drain, frame, payload))
+        return true;
+    is_sent = send_on(drain, frame, payload);
+    is_written = write_frame(drain, frame);
+    if (!is_sent || !is_written)
+        return drain->fault.text[0] != 0;
+    drain->total += frame->value;
+    atomic_store_explicit(&drain->pump->bytes, drain->total, memory_order_relaxed);
+    drain->written = 0;
+    drain->is_checked = drain->is_forwarded = false;
+    return true;
+}
+
+/* ---- the other frames ---- */
+
+static bool take_end(drain_t *drain, const rd_frame_t *frame)
+{
+    if (frame->offset != drain->total || drain->has_ended) {
+        (void)fault(drain, "the stream's length is not what its producer says", 0);
+        return true;
+    }
+    if (drain->forward && !drain->below_quit && !rd_stream_say(drain->forward, frame, NULL))
+        return false;
+    drain->pump->producer_status = (int)frame->value;
+    if (drain->pump->at_end)
+        drain->pump->at_end(drain->pump->of);
+    if (!rd_end_close(drain->output))
+        (void)fault(drain, "closing the output", errno);
+    drain->has_ended = true;
+    return true;
+}
+
+/* True: something was done. */
+static bool take_next(drain_t *drain)
+{
+    rd_frame_t frame;
+    const uint8_t *payload;
+    bool is_taken = true;
+
+    switch (rd_stream_next(drain->from, &frame, &payload, &drain->fault)) {
+    case RD_NOTHING:
+        return false;
+    case RD_LOST:
+        return true;
+    case RD_FRAME:
+        break;
+    }
+    if (frame.kind == RD_DATA)
+        is_taken = take_data(drain, &frame, payload);
+    else if (frame.kind == RD_END)
+        is_taken = take_end(drain, &frame);
+    else if (frame.kind == RD_ABORT)
+        (void)rd_because_of(&drain->fault, rd_abort_cause(&frame), "%s: %.*s", drain->from->peer,
+                            (int)frame.len, (const char *)payload);
+    else if (frame.kind != RD_PING)
+        (void)fault(drain, "the producer spoke out of turn", 0);
+    if (is_taken && !drain->fault.text[0])
+        rd_stream_release(drain->from, &frame);
+    return is_taken;
+}
+
+/* What the hop below answers. True: something was done. */
+static bool listen_below(drain_t *drain)
+{
+    rd_frame_t frame;
+    const uint8_t *payload;
+
+    if (!drain->forward || drain->below_done || drain->below_quit)
+        return false;
+    switch (rd_stream_next(drain->forward, &frame, &payload, &drain->fault)) {
+    case RD_NOTHING:
+        return false;
+    case RD_LOST:
+        return true;
+    case RD_FRAME:
+        break;
+    }
+    if (frame.kind == RD_DONE)
+        drain->below_done = true;
+    else if (frame.kind == RD_ABORT && frame.value == RD_ABORT_QUIT)
+        drain->below_quit = true;
+    else if (frame.kind == RD_ABORT)
+        (void)rd_because_of(&drain->fault, rd_abort_cause(&frame), "%.*s", (int)frame.len,
+                            (const char *)payload);
+    rd_stream_release(drain->forward, &frame);
+    return true;
+}
+
+/* ---- the end ---- */
+
+/* A last word, up or down, for which there may be no room at once. */
+static void say(rd_stream_t *stream, const rd_frame_t *frame, const char *text)
+{
+    int64_t deadline = rd_now_ms() + ABORT_MS;
+
+    while (!rd_stream_say(stream, frame, text) && rd_left_ms(deadline) > 0 && !stream->peer_left)
+        rd_streams_wait(stream, NULL, NULL, 0, rd_left_ms(deadline));
+}
+
+static void say_cut(rd_stream_t *stream, const drain_t *drain)
+{
+    int64_t deadline = rd_now_ms() + ABORT_MS;
+
+    while (!rd_stream_abort(stream, drain->total, &drain->fault) && rd_left_ms(deadline) > 0 &&
+           !stream->peer_left)
+        rd_streams_wait(stream, NULL, NULL, 0, rd_left_ms(deadline));
+}
+
+static void finish(drain_t *drain)
+{
+    rd_frame_t done = {.kind = RD_DONE, .offset = drain->total};
+    rd_frame_t quit = {.kind = RD_ABORT, .value = RD_ABORT_QUIT, .offset = drain->total};
+    rd_pump_t *pump = drain->pump;
+
+    if (drain->fault.text[0]) {
+        say_cut(drain->from, drain);
+        if (drain->forward && !drain->below_quit)
+            say_cut(drain->forward, drain);
+        pump->why = drain->fault;
+        pump->outcome = RD_PUMP_FAULT;
+    } else if (drain->has_ended) {
+        say(drain->from, &done, NULL);
+        pump->outcome = drain->output_quit ? RD_PUMP_QUIT : RD_PUMP_DONE;
+    } else {
+        say(drain->from, &quit, "the reader wants no more");
+        pump->outcome = RD_PUMP_QUIT;
+    }
+    rd_stream_hear_out(drain->from, false, rd_now_ms() + PARTING_MS);
+}
+
+static void wait_for_work(drain_t *drain)
+{
+    /* A pipe whose reader has gone says so although nothing is asked. */
+    bool is_stuck = drain->written > 0 || drain->is_checked;
+    struct pollfd polled[2] = {{.fd = drain->pump->wake, .events = POLLIN},
+                               {.fd = drain->output->always_ready ? -1 : drain->output->fd,
+                                .events = is_stuck && has_output(drain) ? POLLOUT : 0}};
+    eventfd_t ignored;
+
+    drain->from->wants = 0;
+    rd_streams_wait(drain->from, drain->forward, polled, 2, TICK_MS);
+    if (polled[0].revents)
+        (void)eventfd_read(drain->pump->wake, &ignored);
+    if (polled[1].revents & POLLERR)
+        quit_output(drain);
+}
+
+static bool ticks(drain_t *drain)
+{
+    /* As long as something lies here unread, its sender cannot be expected to say more. */
+    if (drain->is_checked || drain->written > 0)
+        drain->from->heard_ms = rd_now_ms();
+    return rd_stream_tick(drain->from, &drain->fault) &&
+           (!drain->forward || drain->below_done || drain->below_quit ||
+            rd_stream_tick(drain->forward, &drain->fault));
+}
+
+void rd_drain(rd_pump_t *pump, rd_stream_t *from, rd_end_t *output, rd_stream_t *forward)
+{
+    drain_t drain = {.pump = pump, .from = from, .output = output, .forward = forward};
+
+    while (!drain.fault.text[0] && is_wanted(&drain)) {
+        bool done;
+
+        if (forward)
+            forward->wants = 0;
+        done = listen_below(&drain);
+        if (!drain.fault.text[0])
+            done |= !drain.has_ended && take_next(&drain);
+        if (drain.has_ended && (!forward || drain.below_done || drain.below_quit))
+            break;
+        if (atomic_load(&pump->stop) && !drain.fault.text[0])
+            (void)rd_because_of(&drain.fault, RD_CAUSE_STOPPED, "stopped");
+        if (!drain.fault.text[0] && ticks(&drain) && !done)
+            wait_for_work(&drain);
+    }
+    atomic_store(&pump->has_ended, drain.has_ended && !drain.fault.text[0]);
+    finish(&drain);
+    if (drain.squeeze.block)
+        rd_squeeze_close(&drain.squeeze);
+    free(drain.copy);
+}

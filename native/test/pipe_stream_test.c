@@ -1,0 +1,500 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Streams over a hop: the same bytes, the same length, and no short one that looks whole. */
+#include "pipe_ends.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/resource.h>
+
+#include "pump.h"
+
+#define KEY "a key that both sides have"
+
+typedef struct {
+    rd_pump_t pump;
+    rd_stream_t stream;
+    pid_t child;
+} receiver_t;
+
+static int level; /* of the compression of the running case */
+
+typedef struct {
+    uint64_t state;
+} dice_t;
+
+static uint64_t throw_dice(dice_t *dice, uint64_t below)
+{
+    dice->state ^= dice->state << 13;
+    dice->state ^= dice->state >> 7;
+    dice->state ^= dice->state << 17;
+    return dice->state % below;
+}
+
+/* Byte `at` of all test streams. */
+static uint8_t byte_of(uint64_t at)
+{
+    return (uint8_t)((at * 2654435761u) >> 13 ^ at >> 21);
+}
+
+/* Writes the stream in pieces of random size, then closes. */
+static void write_stream(int fd, uint64_t total, uint64_t piece_max, uint64_t seed)
+{
+    static uint8_t piece[1 << 20];
+    dice_t dice = {seed * 2 + 1};
+
+    for (uint64_t at = 0; at < total;) {
+        uint64_t len = 1 + throw_dice(&dice, piece_max), done = 0;
+
+        if (len > total - at)
+            len = total - at;
+        for (uint64_t i = 0; i < len; i++)
+            piece[i] = byte_of(at + i);
+        while (done < len) {
+            ssize_t n = write(fd, piece + done, len - done);
+
+            if (n <= 0)
+                return;
+            done += (uint64_t)n;
+        }
+        at += len;
+    }
+}
+
+/* A producer in a child: feeds what `write_stream` gives it through a pipe. Its status is the
+ * outcome of its pump. */
+static pid_t start_producer(uint16_t port, uint64_t total, uint64_t piece_max, int status)
+{
+    pid_t child = fork(), writer;
+    rd_key_t key;
+    rd_terms_t terms = terms_of(carrier, 65536);
+    rd_hop_t hop;
+    rd_pump_t pump;
+    rd_stream_t stream;
+    rd_end_t input;
+    rd_why_t why;
+    int ends[2];
+
+    if (child != 0)
+        return child;
+    if (pipe(ends) < 0)
+        _exit(90);
+    writer = fork();
+    if (writer == 0) {
+        close(ends[0]);
+        write_stream(ends[1], total, piece_max, total + 7);
+        _exit(0);
+    }
+    close(ends[1]);
+    key = key_of(KEY);
+    terms.zstd = level;
+    if (!join_door(port, &key, &terms, &hop, &why) || !rd_pump_init(&pump, &why))
+        _exit(91);
+    atomic_store(&pump.status, status);
+    rd_stream_open(&stream, &hop, "the consumer");
+    input = rd_end_of(ends[0], false);
+    rd_feed(&pump, &stream, &input);
+    rd_stream_close(&stream);
+    (void)status_of(writer);
+    _exit((int)pump.outcome);
+}
+
+static bool begin(receiver_t *receiver, uint64_t total, uint64_t piece_max, int status)
+{
+    uint16_t port;
+    int door = open_door(&port);
+    rd_key_t key = key_of(KEY);
+    rd_terms_t terms = terms_of(RD_CARRIERS_ALL, RD_BLOCK_BYTES);
+    rd_hop_t hop;
+    rd_why_t why;
+    bool done;
+
+    receiver->child = start_producer(port, total, piece_max, status);
+    done = rd_hop_accept(door, &key, &terms, -1, rd_now_ms() + LONG_MS, NULL, &hop, &why) &&
+           rd_pump_init(&receiver->pump, &why);
+    close(door);
+    if (done)
+        rd_stream_open(&receiver->stream, &hop, "the producer");
+    return done;
+}
+
+static void end(receiver_t *receiver)
+{
+    rd_stream_close(&receiver->stream);
+    rd_pump_free(&receiver->pump);
+}
+
+/* A child that compares what it reads with the stream; its status is 0 if it is that and whole. */
+static pid_t start_reader(int fd, int other, uint64_t total, uint64_t stop_after)
+{
+    pid_t child = fork();
+    static uint8_t piece[300000];
+    uint64_t at = 0;
+    ssize_t n = 0;
+
+    if (child != 0)
+        return child;
+    close(other);
+    while (at < stop_after && (n = read(fd, piece, sizeof piece)) > 0)
+        for (ssize_t i = 0; i < n; i++, at++)
+            if (piece[i] != byte_of(at))
+                _exit(2);
+    _exit(n < 0 || (at != total && at < stop_after) ? 1 : 0);
+}
+
+static void drain_into(receiver_t *receiver, int fd)
+{
+    rd_end_t output = rd_end_of(fd, true);
+
+    rd_drain(&receiver->pump, &receiver->stream, &output, NULL);
+    (void)rd_end_close(&output);
+}
+
+static void stream_of(uint64_t total, uint64_t piece_max, int status)
+{
+    receiver_t receiver;
+    int ends[2];
+    pid_t reader;
+
+    CHECK(begin(&receiver, total, piece_max, status));
+    CHECK(pipe(ends) == 0);
+    reader = start_reader(ends[0], ends[1], total, UINT64_MAX);
+    close(ends[0]);
+    drain_into(&receiver, ends[1]);
+    CHECK_EQ(receiver.pump.outcome, RD_PUMP_DONE);
+    CHECK_EQ(atomic_load(&receiver.pump.bytes), total);
+    CHECK_EQ(receiver.pump.producer_status, status);
+    CHECK_EQ(status_of(reader), 0);
+    end(&receiver);
+    CHECK_EQ(status_of(receiver.child), RD_PUMP_DONE);
+}
+
+static void all_sizes(void)
+{
+    static const uint64_t sizes[] = {0,     1,      2,       65535,   65536,   65537,
+                                     99999, 131072, 1048576, 5000000, 16777217};
+
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        CHECK_IN(stream_of(sizes[i], 200000, 0));
+}
+
+/* Packed on the way, unpacked before it is written; what does not shrink goes as it is. */
+static void compressed_streams(void)
+{
+    level = 1;
+    CHECK_IN(stream_of(0, 1, 0));
+    CHECK_IN(stream_of(1, 1, 0));
+    CHECK_IN(stream_of(5000000, 200000, 0));
+    CHECK_IN(stream_of(30000, 100, 7));
+    level = 0;
+}
+
+static void small_pieces(void)
+{
+    CHECK_IN(stream_of(300000, 100, 0));
+}
+
+static void the_producers_status_arrives(void)
+{
+    CHECK_IN(stream_of(1000, 1000, 3));
+    CHECK_IN(stream_of(0, 1, 141));
+}
+
+/* A reader that quits ends the writer, as a broken pipe would. */
+static void a_reader_that_quits_ends_the_producer(void)
+{
+    receiver_t receiver;
+    int ends[2];
+    pid_t reader;
+
+    CHECK(begin(&receiver, UINT64_MAX / 2, 65536, 0));
+    CHECK(pipe(ends) == 0);
+    reader = start_reader(ends[0], ends[1], 0, 1000000);
+    close(ends[0]);
+    drain_into(&receiver, ends[1]);
+    CHECK_EQ(receiver.pump.outcome, RD_PUMP_QUIT);
+    CHECK_EQ(status_of(reader), 0);
+    end(&receiver);
+    CHECK_EQ(status_of(receiver.child), RD_PUMP_QUIT);
+}
+
+static void no_room_is_an_error_on_both_sides(void)
+{
+    receiver_t receiver;
+    int full = open("/dev/full", O_WRONLY | O_CLOEXEC);
+
+    CHECK(full >= 0);
+    CHECK(begin(&receiver, 10000000, 65536, 0));
+    drain_into(&receiver, full);
+    CHECK_EQ(receiver.pump.outcome, RD_PUMP_FAULT);
+    CHECK(strstr(receiver.pump.why.text, "No space left") != NULL);
+    end(&receiver);
+    CHECK_EQ(status_of(receiver.child), RD_PUMP_FAULT);
+}
+
+static void a_file_size_limit_is_an_error_on_both_sides(void)
+{
+    receiver_t receiver;
+    char path[] = "/tmp/pipe-limit-XXXXXX";
+    int file = mkstemp(path);
+    struct rlimit old, low;
+
+    unlink(path);
+    (void)signal(SIGXFSZ, SIG_IGN);
+    CHECK(file >= 0 && begin(&receiver, 10000000, 65536, 0));
+    CHECK(getrlimit(RLIMIT_FSIZE, &old) == 0);
+    low = (struct rlimit){1000000, old.rlim_max};
+    CHECK(setrlimit(RLIMIT_FSIZE, &low) == 0);
+    drain_into(&receiver, file);
+    CHECK(setrlimit(RLIMIT_FSIZE, &old) == 0);
+    CHECK_EQ(receiver.pump.outcome, RD_PUMP_FAULT);
+    CHECK(strstr(receiver.pump.why.text, "File too large") != NULL);
+    end(&receiver);
+    CHECK_EQ(status_of(receiver.child), RD_PUMP_FAULT);
+}
+
+/* A stream that is cut off leaves the output open: its reader must not see an end. */
+static void a_killed_producer_is_no_end(void)
+{
+    receiver_t receiver;
+    rd_end_t output;
+
+    CHECK(begin(&receiver, UINT64_MAX / 2, 65536, 0));
+    CHECK(kill(receiver.child, SIGKILL) == 0);
+    output = rd_end_of(open("/dev/null", O_WRONLY | O_CLOEXEC), true);
+    rd_drain(&receiver.pump, &receiver.stream, &output, NULL);
+    CHECK_EQ(receiver.pump.outcome, RD_PUMP_FAULT);
+    CHECK(strstr(receiver.pump.why.text, "lost") != NULL);
+    CHECK(output.fd >= 0);
+    (void)rd_end_close(&output);
+    CHECK_EQ(status_of(receiver.child), 128 + SIGKILL);
+    end(&receiver);
+}
+
+/* The other side of the same: a consumer that is killed is no broken pipe. */
+static void a_killed_consumer_is_a_fault(void)
+{
+    receiver_t receiver;
+    int marks[2];
+    pid_t consumer;
+    int status;
+    char byte;
+
+    CHECK(pipe(marks) == 0);
+    consumer = fork();
+    if (consumer == 0) {
+        if (!begin(&receiver, UINT64_MAX / 2, 65536, 0))
+            _exit(1);
+        close(marks[0]);
+        if (write(marks[1], "x", 1) != 1)
+            _exit(1);
+        status = status_of(receiver.child); /* nobody reads: it waits for us */
+        _exit(status);
+    }
+    close(marks[1]);
+    CHECK(read(marks[0], &byte, 1) == 1);
+    CHECK(kill(consumer, SIGKILL) == 0);
+    CHECK_EQ(status_of(consumer), 128 + SIGKILL);
+    /* The producer is now nobody's child here; its end closes the mark that it has inherited. */
+    CHECK(read(marks[0], &byte, 1) == 0);
+    close(marks[0]);
+}
+
+typedef enum { HEAD, HALF, FLIP, SKIP_SOME, SHORTEN, TRASH, BAD_ZSTD } damage_t;
+
+/* A producer that sends frames by hand, one of them wrong. */
+static pid_t start_rogue(uint16_t port, damage_t damage)
+{
+    pid_t child = fork();
+    rd_key_t key;
+    rd_terms_t terms = terms_of(carrier, 65536);
+    rd_hop_t hop;
+    rd_stream_t stream;
+    rd_frame_t frame = {.kind = RD_DATA, .flags = RD_FLAG_CRC, .len = 5, .value = 5};
+    rd_frame_t end_frame = {.kind = RD_END, .offset = 5};
+    const uint8_t *payload;
+    uint8_t *at;
+    rd_why_t why;
+
+    if (child != 0)
+        return child;
+    key = key_of(KEY);
+    if (!join_door(port, &key, &terms, &hop, &why))
+        _exit(91);
+    rd_stream_open(&stream, &hop, "the consumer");
+    at = rd_stream_room(&stream, 5);
+    memcpy(at + RD_FRAME_BYTES, "hello", 5);
+    frame.crc = rd_crc(at + RD_FRAME_BYTES, 5);
+    if (damage == FLIP)
+        at[RD_FRAME_BYTES] ^= 1;
+    if (damage == SKIP_SOME)
+        frame.offset = 1;
+    if (damage == SHORTEN)
+        end_frame.offset = 6;
+    if (damage == BAD_ZSTD)
+        frame.flags |= RD_FLAG_ZSTD;
+    if (damage == TRASH)
+        frame.kind = (rd_kind_t)99;
+    if (damage == HALF) { /* ends in the middle of a frame, in order */
+        rd_frame_put(at, &frame);
+        hop.link->ops->commit(hop.link, RD_FRAME_BYTES + 2);
+        rd_stream_close(&stream);
+        _exit(0);
+    }
+    rd_stream_put(&stream, at, &frame);
+    if (damage == HEAD) /* ends in the middle of a stream, in order */
+        _exit(0);
+    (void)rd_stream_say(&stream, &end_frame, NULL);
+    for (int64_t deadline = rd_now_ms() + LONG_MS; rd_left_ms(deadline) > 0;) {
+        switch (rd_stream_next(&stream, &frame, &payload, &why)) {
+        case RD_NOTHING:
+            rd_streams_wait(&stream, NULL, NULL, 0, 1000);
+            break;
+        case RD_LOST:
+            _exit(1);
+        case RD_FRAME:
+            _exit(frame.kind == RD_ABORT ? 0 : 2);
+        }
+    }
+    _exit(3);
+}
+
+static void damage_is_seen(void)
+{
+    static const struct {
+        damage_t damage;
+        const char *text;
+    } of[] = {{HEAD, "lost"},         {HALF, "lost"},      {FLIP, "checksum"},
+              {SKIP_SOME, "missing"}, {SHORTEN, "length"}, {TRASH, "no frame"},
+              {BAD_ZSTD, "damaged"}};
+
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
+        receiver_t receiver;
+        uint16_t port;
+        int door = open_door(&port);
+        rd_key_t key = key_of(KEY);
+        rd_terms_t terms = terms_of(RD_CARRIERS_ALL, RD_BLOCK_BYTES);
+        rd_hop_t hop;
+        rd_why_t why;
+        pid_t rogue = start_rogue(port, of[i].damage);
+
+        CHECK(rd_hop_accept(door, &key, &terms, -1, rd_now_ms() + LONG_MS, NULL, &hop, &why));
+        CHECK(rd_pump_init(&receiver.pump, &why));
+        rd_stream_open(&receiver.stream, &hop, "the producer");
+        drain_into(&receiver, open("/dev/null", O_WRONLY | O_CLOEXEC));
+        CHECK_EQ(receiver.pump.outcome, RD_PUMP_FAULT);
+        CHECK(strstr(receiver.pump.why.text, of[i].text) != NULL);
+        end(&receiver);
+        close(door);
+        CHECK_EQ(status_of(rogue), 0);
+    }
+}
+
+#define LONG_BLOCK ((uint32_t)2 * 1024 * 1024) /* more than a pipe takes */
+
+/* A producer that changes a block where it lies, as soon as it is told that it has been checked. */
+static pid_t start_changer(uint16_t port, int checked, int changed)
+{
+    pid_t child = fork();
+    rd_key_t key;
+    rd_terms_t terms = terms_of(carrier, LONG_BLOCK);
+    rd_hop_t hop;
+    rd_stream_t stream;
+    rd_frame_t frame = {
+        .kind = RD_DATA, .flags = RD_FLAG_CRC, .len = LONG_BLOCK, .value = LONG_BLOCK};
+    rd_frame_t end_frame = {.kind = RD_END, .offset = LONG_BLOCK};
+    uint8_t *at;
+    rd_why_t why;
+    char byte;
+
+    if (child != 0)
+        return child;
+    key = key_of(KEY);
+    if (!join_door(port, &key, &terms, &hop, &why))
+        _exit(91);
+    rd_stream_open(&stream, &hop, "the consumer");
+    at = rd_stream_room(&stream, LONG_BLOCK);
+    if (!at)
+        _exit(92);
+    for (size_t i = 0; i < LONG_BLOCK; i++)
+        at[RD_FRAME_BYTES + i] = byte_of(i);
+    frame.crc = rd_crc(at + RD_FRAME_BYTES, LONG_BLOCK);
+    rd_stream_put(&stream, at, &frame);
+    for (int64_t deadline = rd_now_ms() + LONG_MS; rd_left_ms(deadline) > 0;) {
+        struct pollfd polled = {.fd = checked, .events = POLLIN};
+
+        rd_streams_wait(&stream, NULL, &polled, 1, 1000);
+        if (polled.revents)
+            break;
+    }
+    if (read(checked, &byte, 1) != 1)
+        _exit(93);
+    memset(at + RD_FRAME_BYTES, 0xEE, LONG_BLOCK);
+    if (write(changed, &byte, 1) != 1)
+        _exit(94);
+    (void)rd_stream_say(&stream, &end_frame, NULL);
+    rd_stream_hear_out(&stream, false, rd_now_ms() + 2000);
+    _exit(0);
+}
+
+static void what_was_checked_is_what_is_written(void)
+{
+    receiver_t receiver;
+    int output[2], checked[2], changed[2];
+    uint16_t port;
+    int door = open_door(&port);
+    rd_key_t key = key_of(KEY);
+    rd_terms_t terms = terms_of(RD_CARRIERS_ALL, LONG_BLOCK);
+    rd_hop_t hop;
+    rd_why_t why;
+    pid_t changer, reader;
+
+    CHECK(pipe(output) == 0 && pipe(checked) == 0 && pipe(changed) == 0);
+    changer = start_changer(port, checked[0], changed[1]);
+    reader = fork();
+    if (reader == 0) {
+        struct pollfd polled = {.fd = output[0], .events = POLLIN};
+        char byte = 'x';
+
+        close(output[1]);
+        if (poll(&polled, 1, LONG_MS) != 1 || write(checked[1], &byte, 1) != 1 ||
+            read(changed[0], &byte, 1) != 1)
+            _exit(1);
+        for (uint64_t at = 0; at < LONG_BLOCK; at++)
+            if (read(output[0], &byte, 1) != 1 || (uint8_t)byte != byte_of(at))
+                _exit(2);
+        _exit(0);
+    }
+    close(output[0]);
+    CHECK(rd_hop_accept(door, &key, &terms, -1, rd_now_ms() + LONG_MS, NULL, &hop, &why));
+    CHECK(rd_pump_init(&receiver.pump, &why));
+    rd_stream_open(&receiver.stream, &hop, "the producer");
+    drain_into(&receiver, output[1]);
+    CHECK_EQ(status_of(reader), 0);
+    CHECK_EQ(receiver.pump.outcome, RD_PUMP_DONE);
+    end(&receiver);
+    CHECK_EQ(status_of(changer), 0);
+    close(door);
+    for (int i = 0; i < 2; i++) {
+        close(checked[i]);
+        close(changed[i]);
+    }
+}
+
+static const check_case_t cases[] = {
+    {"all sizes", all_sizes},
+    {"small pieces", small_pieces},
+    {"compressed streams", compressed_streams},
+    {"the producer's status arrives", the_producers_status_arrives},
+    {"a reader that quits ends the producer", a_reader_that_quits_ends_the_producer},
+    {"no room is an error on both sides", no_room_is_an_error_on_both_sides},
+    {"a file size limit is an error on both sides", a_file_size_limit_is_an_error_on_both_sides},
+    {"a killed producer is no end", a_killed_producer_is_no_end},
+    {"a killed consumer is a fault", a_killed_consumer_is_a_fault},
+    {"damage is seen", damage_is_seen},
+    {"what was checked is what is written", what_was_checked_is_what_is_written},
+};
+
+int main(int argc, char **argv)
+{
+    return run_over_carriers(cases, sizeof cases / sizeof *cases, argc, argv);
+}
