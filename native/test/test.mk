@@ -8,21 +8,26 @@
 RDMA_TEST_NAMES := $(filter-out rdma_flow_test,$(notdir $(basename $(wildcard test/rdma_*test.c))))
 TEST_NAMES = $(sort $(filter-out $(if $(HAS_RDMA),,$(RDMA_TEST_NAMES)), \
 	$(notdir $(basename $(wildcard test/*_test.c)))))
-CARRIER_TEST_NAMES := link_test stress_test pump_test lane_test
+CARRIER_TEST_NAMES := link_test stress_test pump_test lane_test port_test
 FAKE_TEST_NAMES = $(if $(HAS_RDMA),$(filter $(RDMA_TEST_NAMES) $(CARRIER_TEST_NAMES),$(TEST_NAMES)))
 TEST_PROGRAMS = $(patsubst %,$(BUILD)/test/%,$(filter-out $(FAKE_TEST_NAMES),$(TEST_NAMES))) \
 	$(FAKE_TEST_NAMES:%=$(BUILD)/fake/%)
 REAL_PROGRAMS = $(patsubst %,$(BUILD)/test/%,$(filter-out rdma_service_test $(CARRIER_TEST_NAMES),$(FAKE_TEST_NAMES)))
 ASAN_PROGRAMS = $(TEST_NAMES:%=$(BUILD)/asan/%)
 # Only what runs two threads.
-TSAN_NAMES = $(sort stress_test $(FAKE_TEST_NAMES))
+TSAN_NAMES = $(sort stress_test port_test $(FAKE_TEST_NAMES))
 TSAN_PROGRAMS = $(TSAN_NAMES:%=$(BUILD)/tsan/%)
+comma := ,
 FAKE_VERBS := test/verbs/fake_verbs.c
-TEST_HEADERS := $(LINK_HEADERS) $(wildcard test/*.h test/verbs/*.h driver/*.h)
+TEST_HEADERS := $(LINK_HEADERS) $(wildcard test/*.h test/*/*.h driver/*.h)
+
+# port_test's driver loads the carrier that the program is linked with.
+WRAP_DLOPEN := $(if $(HAS_RDMA),-Wl$(comma)--wrap=dlopen$(comma)--wrap=dlsym$(comma)--wrap=dlclose) -ldl
 
 # Only these need the pump, and the header that declares what driver_shim.h stands in for.
 # driver_test includes beamway_drv.c.
 test_src = $(LINK_SRC) $(if $(filter pump_test lane_test driver_test,$(1)),$(PUMP_SRC) -isystem $(ERL_INCLUDE)) \
+	$(if $(filter port_test,$(1)),test/vm/vm.c $(DRIVER_SRC) -isystem $(ERL_INCLUDE) $(WRAP_DLOPEN)) \
 	$(if $(filter driver_test,$(1)),driver/job.c driver/lane.c driver/meet.c) \
 	$(if $(filter rdma_flow_test,$(1)),link/rdma/flow.c link/rdma/wire.c) \
 	$(if $(filter $(FAKE_TEST_NAMES),$(1)),-DBW_TEST_RDMA $(RDMA_SRC) $(if $(filter real,$(2)),$(RDMA_LIBS),$(FAKE_VERBS)))
@@ -31,22 +36,22 @@ test_src = $(LINK_SRC) $(if $(filter pump_test lane_test driver_test,$(1)),$(PUM
 
 test-programs: $(REAL_PROGRAMS)
 
-$(BUILD)/test/%: test/%.c $(LINK_SRC) $(RDMA_SRC) $(DRIVER_SRC) $(TEST_HEADERS)
+$(BUILD)/test/%: test/%.c test/vm/vm.c $(LINK_SRC) $(RDMA_SRC) $(DRIVER_SRC) $(TEST_HEADERS)
 	@mkdir -p $(@D)
 	@echo "  CC   $@"
 	@$(CC) $(TEST_CFLAGS) -o $@ $< $(call test_src,$*,real)
 
-$(BUILD)/fake/%: test/%.c $(FAKE_VERBS) $(LINK_SRC) $(RDMA_SRC) $(DRIVER_SRC) $(TEST_HEADERS)
+$(BUILD)/fake/%: test/%.c test/vm/vm.c $(FAKE_VERBS) $(LINK_SRC) $(RDMA_SRC) $(DRIVER_SRC) $(TEST_HEADERS)
 	@mkdir -p $(@D)
 	@echo "  CC   $@"
 	@$(CC) $(TEST_CFLAGS) -o $@ $< $(call test_src,$*)
 
-$(BUILD)/asan/%: test/%.c $(FAKE_VERBS) $(LINK_SRC) $(RDMA_SRC) $(DRIVER_SRC) $(TEST_HEADERS)
+$(BUILD)/asan/%: test/%.c test/vm/vm.c $(FAKE_VERBS) $(LINK_SRC) $(RDMA_SRC) $(DRIVER_SRC) $(TEST_HEADERS)
 	@mkdir -p $(@D)
 	@echo "  CC   $@"
 	@$(CC) $(ASAN_CFLAGS) -o $@ $< $(call test_src,$*,$(VERBS))
 
-$(BUILD)/tsan/%: test/%.c $(FAKE_VERBS) $(LINK_SRC) $(RDMA_SRC) $(DRIVER_SRC) $(TEST_HEADERS)
+$(BUILD)/tsan/%: test/%.c test/vm/vm.c $(FAKE_VERBS) $(LINK_SRC) $(RDMA_SRC) $(DRIVER_SRC) $(TEST_HEADERS)
 	@mkdir -p $(@D)
 	@echo "  CC   $@"
 	@$(TSAN_CC) $(TSAN_CFLAGS) -o $@ $< $(call test_src,$*)

@@ -241,7 +241,7 @@ struct conn {
     uint32_t interest;
     uint32_t retries; /* of the peer, when we have no slot */
     int unacked;
-    bool was_told; /* that the device goes */
+    bool is_users; /* has been made by him, or given to him as a request */
     int64_t gone_at;
     struct { /* a message that waits for a slot */
         bool is_there;
@@ -661,6 +661,8 @@ static void hang_up(conn_t *conn)
     close_socket(conn);
     conn->state = OVER;
     conn->gone_at = now_ms();
+    if (state == NEW)
+        return; /* nobody has heard of it */
     if (state == CONNECTED)
         happens(conn, RDMA_CM_EVENT_DISCONNECTED, 0, NULL, 0, 0);
     else if (state != OVER)
@@ -860,7 +862,7 @@ static void look_at_host(void)
     if (!device->is_gone && (host->is_removed || host->removals != device->removals)) {
         device->is_gone = true;
         for (conn_t *conn = fake.conns; conn; conn = conn->next)
-            if (conn->id.verbs == &device->context)
+            if (conn->id.verbs == &device->context && conn->is_users)
                 happens(conn, RDMA_CM_EVENT_DEVICE_REMOVAL, 0, NULL, 0, 0);
     }
     if (device->is_gone)
@@ -1395,6 +1397,7 @@ EXPORT int rdma_get_cm_event(struct rdma_event_channel *channel, struct rdma_cm_
     event = mailbox_wait(&((cm_t *)channel)->events);
     if (event) {
         ((conn_t *)event->cm.id)->unacked++;
+        ((conn_t *)event->cm.id)->is_users = true;
         *event_p = &event->cm;
     }
     return unlock(event ? 0 : -1);
@@ -1421,29 +1424,41 @@ EXPORT int rdma_create_id(struct rdma_event_channel *channel, struct rdma_cm_id 
 {
     lock();
     *id_p = &make_conn(channel, context, space)->id;
+    ((conn_t *)*id_p)->is_users = true;
     return unlock(0);
+}
+
+static void destroy_conn(conn_t *conn)
+{
+    conn_t **at = &fake.conns;
+
+    mailbox_forget(&((cm_t *)conn->id.channel)->events, conn);
+    while (*at != conn)
+        at = &(*at)->next;
+    *at = conn->next;
+    close_socket(conn);
+    if (conn->id.verbs)
+        forget_user(conn->id.verbs);
+    free(conn);
 }
 
 EXPORT int rdma_destroy_id(struct rdma_cm_id *id)
 {
-    conn_t *conn = (conn_t *)id, **at = &fake.conns;
+    conn_t *conn = (conn_t *)id, *next;
 
     lock();
     if (id->qp)
         broken("an id is destroyed before its queue pair");
-    mailbox_forget(&((cm_t *)id->channel)->events, conn);
     if (conn->unacked > 0)
         broken("an id is destroyed before its events are acknowledged");
-    while (*at != conn)
-        at = &(*at)->next;
-    *at = conn->next;
-    for (conn_t *other = fake.conns; other; other = other->next)
+    for (conn_t *other = fake.conns; other; other = next) {
+        next = other->next;
         if (other->listener == conn)
             other->listener = NULL;
-    close_socket(conn);
-    if (id->verbs)
-        forget_user(id->verbs);
-    free(conn);
+        if (!other->listener && !other->is_users)
+            destroy_conn(other);
+    }
+    destroy_conn(conn);
     return unlock(0);
 }
 

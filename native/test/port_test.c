@@ -1,0 +1,578 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The whole driver without a VM (test/vm): its commands, two ports that are joined over each
+ * carrier, as distribution and as lanes, flushing, and ends in every state. After each case nothing
+ * is left: memory, binaries, descriptors, mappings, jobs.
+ */
+#define _GNU_SOURCE
+#include <pthread.h>
+
+#include "carriers.h"
+#include "ports.h"
+
+static ErlDrvPort one, other;
+static int descriptors;
+
+static void start(void)
+{
+    descriptors = held_descriptors();
+    vm_deselects_later = false;
+    one = vm_open();
+    other = vm_open();
+    CHECK(!vm_reason(one) && !vm_reason(other));
+}
+
+static void run_until(bool (*holds)(void))
+{
+    for (int round = 0; round < PORT_ROUNDS && !holds(); round++)
+        (void)vm_run(1);
+    CHECK(holds());
+}
+
+static bool both_have_ended(void)
+{
+    return vm_reason(one) && vm_reason(other);
+}
+
+/* Both are closed, whatever they do, and nothing stays. */
+static void stop(void)
+{
+    vm_hold_jobs(false);
+    vm_close(one);
+    vm_close(other);
+    CHECK_IN(run_until(both_have_ended));
+    vm_forget(one);
+    vm_forget(other);
+    CHECK(vm_is_clean());
+    CHECK_EQ(held_descriptors(), descriptors);
+    CHECK_EQ(carrier_mappings(NULL), 0);
+}
+
+static void start_joined(void)
+{
+    CHECK_IN(start());
+    CHECK(join(carrier->kind, one, other));
+}
+
+static void start_active(uint64_t poll_us)
+{
+    CHECK_IN(start_joined());
+    CHECK(activate(one, poll_us) && activate(other, poll_us));
+}
+
+static void start_lanes(void)
+{
+    CHECK_IN(start_joined());
+    CHECK(open_lane(one, 0) && open_lane(other, 0));
+}
+
+/* ---- frames ---- */
+
+static void send_frame(ErlDrvPort port, size_t len)
+{
+    static _Thread_local uint8_t bytes[1 << 20];
+
+    for (size_t i = 0; i < len; i++)
+        bytes[i] = (uint8_t)(len * 7 + i * 31 + (i >> 8));
+    vm_send(port, bytes, len);
+}
+
+static _Atomic uint64_t wrong;
+
+static void check_frame(ErlDrvPort port, const uint8_t *at, uint64_t len)
+{
+    (void)port;
+    for (uint64_t i = 0; i < len; i++)
+        wrong += at[i] != (uint8_t)(len * 7 + i * 31 + (i >> 8));
+}
+
+static uint64_t wanted[2]; /* frames, of one and of other */
+
+static bool all_has_come(void)
+{
+    return vm_frames(one) >= wanted[0] && vm_frames(other) >= wanted[1] && vm_queued(one) == 0 &&
+           vm_queued(other) == 0;
+}
+
+static const size_t lens[] = {1, 8, 100, 1023, 1025, 9000, 60000, PORT_RING, 300000, 5};
+#define LENS (sizeof lens / sizeof *lens)
+
+/* A frame waits in the queue while the other side reads: the VM would hold senders back. */
+static void send_when_idle(ErlDrvPort port, size_t len)
+{
+    for (int round = 0; round < PORT_ROUNDS && vm_is_busy(port); round++)
+        (void)vm_run(1);
+    CHECK(!vm_is_busy(port));
+    CHECK_IN(send_frame(port, len));
+}
+
+static void frames_go_both_ways(void)
+{
+    CHECK_IN(start_active(0));
+    vm_deliver = check_frame;
+    wrong = 0;
+    for (size_t i = 0; i < LENS; i++) {
+        CHECK_IN(send_when_idle(one, lens[i]));
+        CHECK_IN(send_when_idle(other, lens[LENS - 1 - i]));
+    }
+    wanted[0] = wanted[1] = LENS;
+    CHECK_IN(run_until(all_has_come));
+    CHECK_EQ(wrong, 0);
+    CHECK_EQ(vm_bytes(one), vm_bytes(other));
+    vm_deliver = NULL;
+    CHECK(vm_heard(one) == NULL);
+    CHECK_IN(stop());
+}
+
+/* Its peer notices that a port has closed: the reason is that of a closed socket. */
+static void a_closed_port_ends_its_peer(void)
+{
+    CHECK_IN(start_active(0));
+    CHECK_IN(send_frame(one, 100));
+    vm_close(one);
+    CHECK_IN(run_until(both_have_ended));
+    CHECK_EQ(strcmp(vm_reason(one), "normal"), 0);
+    CHECK_EQ(strcmp(vm_reason(other), "connection_closed"), 0);
+    CHECK_EQ(vm_frames(other), 1);
+    CHECK_IN(stop());
+}
+
+/* With time to look, the owner is told to, and looks until the port lets it sleep. */
+static void the_owner_looks(void)
+{
+    const char *term = NULL;
+    vm_reply_t reply = {.len = 0};
+
+    CHECK_IN(start_active(10000));
+    for (int round = 0; round < 2000 && !term; round++) {
+        CHECK_IN(send_when_idle(one, 64));
+        (void)vm_run(1);
+        term = vm_heard(other);
+    }
+    CHECK(term && strcmp(term, "look") == 0);
+    for (int looks = 0; looks < 10000000; looks++) {
+        CHECK(does(other, COMMAND_LOOK, NULL, &reply));
+        CHECK_EQ(reply.len, 1);
+        if (reply.bytes[0] == 0)
+            break;
+    }
+    CHECK_EQ(reply.bytes[0], 0);
+    CHECK_IN(stop());
+}
+
+static void a_tick_is_a_frame(void)
+{
+    vm_reply_t reply;
+
+    CHECK_IN(start_active(0));
+    CHECK(does(one, COMMAND_TICK, NULL, NULL));
+    for (int round = 0; round < PORT_ROUNDS; round++) {
+        (void)vm_run(1);
+        CHECK(does(other, COMMAND_STATS, NULL, &reply));
+        if (reply.bytes[2 * 8 + 7] == 1) /* frames in */
+            break;
+    }
+    CHECK_EQ(reply.bytes[2 * 8 + 7], 1);
+    CHECK_EQ(vm_frames(other), 0);
+    CHECK(does(other, COMMAND_RECEIVE, NULL, &reply));
+    CHECK_EQ(reply.len, 1 + 8);
+    CHECK_IN(stop());
+}
+
+/* ---- flushing ---- */
+
+static bool is_queued(void)
+{
+    return vm_queued(one) > 0;
+}
+
+/* The link is full and something waits; `other` is not read yet. */
+static void start_full(void)
+{
+    CHECK_IN(start_joined());
+    CHECK(activate(one, 0));
+    for (int i = 0; i < 100 && !is_queued(); i++) {
+        CHECK_IN(send_frame(one, 300000));
+        (void)vm_run(1);
+    }
+    CHECK(is_queued() && vm_is_busy(one));
+}
+
+static void a_port_that_closes_flushes(void)
+{
+    CHECK_IN(start_full());
+    vm_close(one);
+    CHECK(vm_reason(one) == NULL);
+    CHECK(activate(other, 0));
+    CHECK_IN(run_until(both_have_ended));
+    CHECK(vm_frames(other) >= 1);
+    CHECK_EQ(vm_bytes(other), vm_frames(other) * 300000);
+    CHECK_IN(stop());
+}
+
+/* Nobody reads: a second, then it ends all the same. */
+static void flushing_ends(void)
+{
+    CHECK_IN(start_full());
+    vm_close(one);
+    CHECK(vm_reason(one) == NULL);
+    for (int round = 0; round < 3000 && !vm_reason(one); round++)
+        (void)vm_run(1);
+    CHECK(vm_reason(one) != NULL);
+    CHECK_IN(stop());
+}
+
+/* ---- lanes ---- */
+
+static bool other_has_three(void)
+{
+    return vm_frames(other) == 3;
+}
+
+static const char *last_term(ErlDrvPort port, const char *term)
+{
+    const char *text;
+
+    while ((text = vm_heard(port)))
+        if (strcmp(text, term) == 0)
+            return text;
+    return NULL;
+}
+
+static void credit_lets_frames_through(void)
+{
+    CHECK_IN(start_lanes());
+    for (int i = 0; i < 5; i++)
+        CHECK_IN(send_frame(one, 200));
+    for (int round = 0; round < 20; round++)
+        (void)vm_run(1);
+    CHECK_EQ(vm_frames(other), 0);
+    CHECK(give_credit(other, 3, 1000000));
+    CHECK_IN(run_until(other_has_three));
+    CHECK(last_term(other, "{port,passive}"));
+    CHECK(give_credit(other, 100, 1000000));
+    wanted[0] = 0;
+    wanted[1] = 5;
+    CHECK_IN(run_until(all_has_come));
+    CHECK_IN(stop());
+}
+
+/* Whoever asks is told when the lane takes frames again. */
+static void who_asks_is_told(void)
+{
+    CHECK_IN(start_lanes());
+    for (int i = 0; i < 100 && !vm_is_busy(one); i++)
+        CHECK_IN(send_frame(one, 300000));
+    CHECK(vm_is_busy(one));
+    CHECK(does(one, COMMAND_LANE_ASK, NULL, NULL));
+    CHECK(vm_heard(one) == NULL);
+    CHECK(give_credit(other, 1000, 1u << 30));
+    for (int round = 0; round < PORT_ROUNDS && vm_is_busy(one); round++)
+        (void)vm_run(1);
+    CHECK(last_term(one, "{port,writable}"));
+    CHECK_IN(stop());
+}
+
+/* A binary in parts is one message. */
+static void parts_are_put_together(void)
+{
+    uint8_t part[BW_PART_HEAD_BYTES + 40000] = {LANE_MARK};
+
+    CHECK_IN(start_lanes());
+    CHECK(give_credit(other, 10, 1u << 30));
+    part[4] = 7;               /* its number */
+    part[5 + 7] = 80000 & 255; /* its size */
+    part[5 + 6] = 80000 >> 8 & 255;
+    part[5 + 5] = 80000 >> 16;
+    for (int i = 0; i < 2; i++) {
+        for (int round = 0; round < PORT_ROUNDS && vm_is_busy(one); round++)
+            (void)vm_run(1);
+        vm_send(one, part, sizeof part);
+    }
+    wanted[0] = 0;
+    wanted[1] = 1;
+    CHECK_IN(run_until(all_has_come));
+    CHECK_EQ(vm_bytes(other), 80000);
+    CHECK_IN(stop());
+}
+
+static void a_lane_closes_in_order(void)
+{
+    CHECK_IN(start_lanes());
+    CHECK(give_credit(other, 10, 100000));
+    CHECK_IN(send_frame(one, 500));
+    CHECK(does(one, COMMAND_LANE_CLOSE, NULL, NULL));
+    CHECK_IN(run_until(both_have_ended));
+    CHECK_EQ(vm_frames(other), 1);
+    CHECK(last_term(one, "{port,closed,local_close,0}"));
+    CHECK(last_term(other, "{port,closed,closed,0}"));
+    CHECK_EQ(strcmp(vm_reason(one), "normal"), 0);
+    CHECK_EQ(strcmp(vm_reason(other), "normal"), 0);
+    CHECK_IN(stop());
+}
+
+/* The socket beside the link ends: what has come is given, then the lane is over. */
+static void a_guard_ends_a_lane(void)
+{
+    int guards[2];
+    const char *term = NULL;
+
+    if (strcmp(carrier->kind, "tcp") == 0) /* has none: the link is the socket */
+        return;
+    CHECK_IN(start_joined());
+    CHECK(connect_sockets(0, &guards[0], &guards[1]));
+    CHECK(open_lane(one, 0) && open_lane(other, guards[1]));
+    close(guards[1]);
+    CHECK(give_credit(other, 10, 100000));
+    CHECK_IN(send_frame(one, 500));
+    close(guards[0]);
+    for (int round = 0; round < PORT_ROUNDS && !vm_reason(other); round++)
+        (void)vm_run(1);
+    CHECK_EQ(vm_frames(other), 1);
+    while (!term && (term = vm_heard(other)))
+        if (strncmp(term, "{port,closed,connection_closed,", 31) != 0)
+            term = NULL;
+    CHECK(term != NULL);
+    CHECK_IN(stop());
+}
+
+/* ---- ends ---- */
+
+/* Closes one port, both, or the second, in a state, with descriptors told of late or at once. */
+static void end_in(void (*begin)(void))
+{
+    for (int who = 0; who < 8; who += who == 2 ? 5 : 1) { /* both: told of late */
+        CHECK_IN(begin());
+        vm_deselects_later = who & 4;
+        if (who & 1)
+            vm_close(one);
+        if (who & 2)
+            vm_close(other);
+        for (int round = 0; round < 3; round++)
+            (void)vm_run(1);
+        CHECK_IN(stop());
+    }
+}
+
+static void used(void)
+{
+    CHECK_IN(start());
+    CHECK(use(one, carrier->kind));
+}
+
+static void listening(void)
+{
+    int sockets[2] = {-1, -1};
+
+    CHECK_IN(start());
+    CHECK(strcmp(carrier->kind, "tcp") != 0 || connect_sockets(0, &sockets[0], &sockets[1]));
+    CHECK(listen_on(one, carrier->kind, sockets[0]));
+    for (int i = 0; i < 2; i++)
+        if (sockets[i] >= 0)
+            close(sockets[i]);
+}
+
+static void connecting(void)
+{
+    vm_reply_t told;
+
+    if (strcmp(carrier->kind, "tcp") == 0) { /* is linked at once */
+        CHECK_IN(start_joined());
+        return;
+    }
+    CHECK_IN(start());
+    CHECK(listen_on(other, carrier->kind, -1));
+    CHECK(steps_to(other, BW_LISTENING, &told));
+    CHECK(connect_to(one, carrier->kind, -1, told.bytes + 1));
+}
+
+static void waiting_for_a_thread(void)
+{
+    CHECK_IN(start());
+    vm_hold_jobs(true);
+    CHECK_EQ(use_a_file(one).bytes[0], REPLY_LATER);
+}
+
+static void active(void)
+{
+    CHECK_IN(start_active(0));
+    CHECK_IN(send_frame(one, 100));
+    CHECK_IN(send_frame(other, 300000));
+}
+
+static void in_a_gathered_frame(void)
+{
+    CHECK_IN(start_active(0));
+    CHECK_IN(send_frame(one, 1 << 20));
+    (void)vm_run(1);
+}
+
+static void lanes_with_frames(void)
+{
+    CHECK_IN(start_lanes());
+    CHECK_IN(send_frame(one, 100));
+    CHECK(give_credit(other, 1, 1));
+    CHECK_IN(send_frame(other, 300000));
+    CHECK_IN(send_frame(one, 1000));
+}
+
+static void lanes_that_close(void)
+{
+    CHECK_IN(lanes_with_frames());
+    CHECK(does(one, COMMAND_LANE_CLOSE, NULL, NULL));
+}
+
+static void a_port_may_end_in_any_state(void)
+{
+    void (*const states[])(void) = {start,           used,
+                                    listening,       connecting,
+                                    start_joined,    waiting_for_a_thread,
+                                    active,          in_a_gathered_frame,
+                                    start_lanes,     lanes_with_frames,
+                                    lanes_that_close};
+
+    for (size_t i = 0; i < sizeof states / sizeof *states; i++)
+        CHECK_IN(end_in(states[i]));
+}
+
+/* ---- wrong commands ---- */
+
+/* Any command with any bytes, in each state: an answer or badarg, and the port can be closed. What
+ * names a descriptor or a file of this process is left out. */
+static void command_all(ErlDrvPort port, uint64_t *random)
+{
+    for (unsigned command = 0; command < 48; command++)
+        for (size_t len = 0; len < 64; len += 1 + len / 8) {
+            uint8_t bytes[64];
+
+            for (size_t i = 0; i < len; i++)
+                bytes[i] = (uint8_t)next_random(random);
+            if (names_something(command, bytes, len))
+                continue;
+            if (command == COMMAND_LANE_OPEN && len >= 4)
+                memset(bytes, 0, 4);
+            (void)vm_control(port, command, bytes, len);
+        }
+}
+
+static void wrong_commands_do_no_harm(void)
+{
+    void (*const states[])(void) = {start,  used,        listening, connecting,
+                                    active, start_lanes, start_full};
+    uint64_t random = 3;
+
+    for (size_t i = 0; i < sizeof states / sizeof *states; i++) {
+        CHECK_IN(states[i]());
+        command_all(one, &random);
+        command_all(other, &random);
+        for (int round = 0; round < 5; round++)
+            (void)vm_run(1);
+        CHECK_IN(stop());
+    }
+}
+
+static void a_truncated_command_is_a_badarg(void)
+{
+    CHECK_IN(start_joined());
+    for (size_t len = 0; len < 8; len++)
+        CHECK_EQ(vm_control(one, COMMAND_ACTIVATE, "\0\0\0\0\0\0\0", len).len, -1);
+    CHECK_EQ(vm_control(one, COMMAND_LANE_CLOSE, NULL, 0).len, -1);
+    CHECK_EQ(vm_control(one, COMMAND_LANE_ASK, NULL, 0).len, -1);
+    CHECK_EQ(vm_control(one, COMMAND_LOOK, NULL, 0).len, -1);
+    CHECK_EQ(vm_control(one, 99, NULL, 0).len, -1);
+    CHECK(activate(one, 0));
+    CHECK_EQ(vm_control(one, COMMAND_ACTIVATE, "\0\0\0\0\0\0\0", 8).len, -1);
+    CHECK_EQ(vm_control(one, COMMAND_VERSION, NULL, 0).len, 5);
+    CHECK_IN(stop());
+}
+
+static void without_memory_nothing_is_lost(void)
+{
+    for (int left = 0; left < 12; left++) {
+        ErlDrvPort port;
+
+        CHECK_IN(start_active(0));
+        vm_allocations_left = left;
+        port = vm_open();
+        (void)use(port, carrier->kind);
+        CHECK_IN(send_frame(one, 300000));
+        CHECK_IN(send_frame(one, 100));
+        for (int round = 0; round < 20; round++)
+            (void)vm_run(1);
+        vm_allocations_left = -1;
+        vm_close(port);
+        for (int round = 0; round < PORT_ROUNDS && !vm_reason(port); round++)
+            (void)vm_run(1);
+        vm_forget(port);
+        CHECK_IN(stop());
+    }
+}
+
+/* ---- schedulers ---- */
+
+#define SENT 3000
+
+static void *send_many(void *port)
+{
+    for (int i = 0; i < SENT; i++) {
+        while (vm_is_busy(port) && !vm_reason(port))
+            (void)poll(NULL, 0, 1);
+        send_frame(port, 64);
+    }
+    return NULL;
+}
+
+static _Atomic bool polls;
+
+static void *poll_many(void *unused)
+{
+    while (polls)
+        (void)vm_run(1);
+    return unused;
+}
+
+/* Senders and pollers are threads of their own: each port is entered by one at a time. */
+static void any_thread_may_call(void)
+{
+    pthread_t threads[3];
+
+    CHECK_IN(start_active(0));
+    polls = true;
+    CHECK_EQ(pthread_create(&threads[0], NULL, poll_many, NULL), 0);
+    CHECK_EQ(pthread_create(&threads[1], NULL, poll_many, NULL), 0);
+    CHECK_EQ(pthread_create(&threads[2], NULL, send_many, one), 0);
+    (void)send_many(other);
+    pthread_join(threads[2], NULL);
+    wanted[0] = wanted[1] = SENT;
+    for (int ms = 0; ms < ARRIVES_MS && !all_has_come(); ms++)
+        (void)poll(NULL, 0, 1);
+    CHECK(all_has_come());
+    vm_close(one);
+    for (int ms = 0; ms < ARRIVES_MS && !both_have_ended(); ms++)
+        (void)poll(NULL, 0, 1);
+    polls = false;
+    pthread_join(threads[0], NULL);
+    pthread_join(threads[1], NULL);
+    CHECK_IN(stop());
+}
+
+static const check_case_t cases[] = {
+    {"frames_go_both_ways", frames_go_both_ways},
+    {"a_closed_port_ends_its_peer", a_closed_port_ends_its_peer},
+    {"the_owner_looks", the_owner_looks},
+    {"a_tick_is_a_frame", a_tick_is_a_frame},
+    {"a_port_that_closes_flushes", a_port_that_closes_flushes},
+    {"flushing_ends", flushing_ends},
+    {"credit_lets_frames_through", credit_lets_frames_through},
+    {"who_asks_is_told", who_asks_is_told},
+    {"parts_are_put_together", parts_are_put_together},
+    {"a_lane_closes_in_order", a_lane_closes_in_order},
+    {"a_guard_ends_a_lane", a_guard_ends_a_lane},
+    {"a_port_may_end_in_any_state", a_port_may_end_in_any_state},
+    {"wrong_commands_do_no_harm", wrong_commands_do_no_harm},
+    {"a_truncated_command_is_a_badarg", a_truncated_command_is_a_badarg},
+    {"without_memory_nothing_is_lost", without_memory_nothing_is_lost},
+    {"any_thread_may_call", any_thread_may_call},
+};
+
+CARRIERS_MAIN(cases)

@@ -1,0 +1,396 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef BW_TEST_PORTS_H
+#define BW_TEST_PORTS_H
+
+/*
+ * The driver's commands (native/driver, beamway_port.erl) as a program gives them to a port of
+ * test/vm, and two ports that are joined over a carrier.
+ */
+#include <arpa/inet.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#if __has_include("../driver/establish.h")
+#include "../driver/establish.h"
+#else
+#include "../driver/meet.h"
+#endif
+#include "../driver/lane.h"
+#include "carriers.h"
+#include "vm/vm.h"
+#ifdef BW_TEST_RDMA
+#include "../link/rdma/rdma.h"
+#include "verbs/fake_verbs.h"
+#endif
+
+enum {
+    COMMAND_VERSION = 1,
+    COMMAND_ACTIVATE = 5,
+    COMMAND_TICK,
+    COMMAND_STATS,
+    COMMAND_RECEIVE,
+    COMMAND_LOOK = 10
+};
+
+#define PORT_RING BW_RING_MIN_BYTES
+#define PORT_ROUNDS                                                                                \
+    20000 /* of the VM, about a millisecond each: what is on its way is there then */
+
+#ifdef BW_TEST_RDMA
+/* The carrier is linked with the program: the driver loads it all the same. */
+#define RDMA_LIBRARY "beamway_rdma.so"
+
+#ifdef BW_CARRIER_SYMBOL
+bw_carrier_fn bw_carrier;
+#define RDMA_ENTRY bw_carrier
+#else
+#define RDMA_ENTRY bw_rdma_api
+#endif
+
+void *__real_dlopen(const char *path, int flags);
+void *__wrap_dlopen(const char *path, int flags);
+void *__real_dlsym(void *library, const char *name);
+void *__wrap_dlsym(void *library, const char *name);
+int __real_dlclose(void *library);
+int __wrap_dlclose(void *library);
+
+static char rdma_library;
+
+void *__wrap_dlopen(const char *path, int flags)
+{
+    return strcmp(path, RDMA_LIBRARY) == 0 ? &rdma_library : __real_dlopen(path, flags);
+}
+
+void *__wrap_dlsym(void *library, const char *name)
+{
+    return library == &rdma_library ? (void *)(uintptr_t)RDMA_ENTRY : __real_dlsym(library, name);
+}
+
+int __wrap_dlclose(void *library)
+{
+    return library == &rdma_library ? 0 : __real_dlclose(library);
+}
+#endif
+
+/* A command's bytes, put one after the other. */
+typedef struct {
+    uint8_t bytes[256];
+    size_t len;
+} words_t;
+
+static inline void put_bytes(words_t *words, const void *bytes, size_t len)
+{
+    memcpy(words->bytes + words->len, bytes, len);
+    words->len += len;
+}
+
+static inline void put_number(words_t *words, uint64_t number, int bytes)
+{
+    while (bytes-- > 0)
+        words->bytes[words->len++] = (uint8_t)(number >> 8 * bytes);
+}
+
+/* Whether the command is done; what it answers is in *reply_p without the byte that says so. A
+ * thread of the VM may have to do it first. */
+static inline bool does(ErlDrvPort port, unsigned command, const words_t *words,
+                        vm_reply_t *reply_p)
+{
+    vm_reply_t reply =
+        vm_control(port, command, words ? words->bytes : NULL, words ? words->len : 0);
+
+    if (reply.len == 1 && reply.bytes[0] == REPLY_LATER) {
+        const char *term = NULL;
+        const uint8_t *answer;
+        size_t len;
+
+        for (int round = 0; round < PORT_ROUNDS && !term; round++) {
+            (void)vm_run(1);
+            while ((term = vm_heard(port)) && strncmp(term, "{port,done,", 11) != 0)
+                ; /* there is news of the link */
+        }
+        if (!term)
+            return false;
+        answer = vm_heard_bytes(port, &len);
+        memcpy(reply.bytes, answer, len);
+        reply.len = (int)len;
+    }
+    if (reply.len > 0 && reply.bytes[0] == 1)
+        printf("    command %u: %.*s\n", command, reply.len - 1, (char *)reply.bytes + 1);
+    if (reply.len < 1 || reply.bytes[0] != 0)
+        return false;
+    reply.len--;
+    memmove(reply.bytes, reply.bytes + 1, (size_t)reply.len);
+    if (reply_p)
+        *reply_p = reply;
+    return true;
+}
+
+#if __has_include("../driver/establish.h")
+static inline bool use(ErlDrvPort port, const char *kind)
+{
+    words_t words = {.len = 0};
+
+    put_bytes(&words, kind, strlen(kind) + 1);
+#ifdef BW_TEST_RDMA
+    if (strcmp(kind, "rdma") == 0)
+        put_bytes(&words, RDMA_LIBRARY, strlen(RDMA_LIBRARY));
+#endif
+    return does(port, COMMAND_USE, &words, NULL);
+}
+
+/* Goes around until STEP says so, or the link fails. */
+static inline bool steps_to(ErlDrvPort port, bw_state_t state, vm_reply_t *reply_p)
+{
+    for (int round = 0; round < PORT_ROUNDS; round++) {
+        if (!does(port, COMMAND_STEP, NULL, reply_p) || reply_p->bytes[0] == BW_FAILED)
+            return false;
+        if (reply_p->bytes[0] == state)
+            return true;
+        (void)vm_run(1);
+    }
+    return false;
+}
+
+/* Begins to listen: for shm in a name of the system's, for tcp on a connected socket, for rdma at
+ * the fake device. */
+static inline bool listen_on(ErlDrvPort port, const char *kind, int socket)
+{
+    words_t words = {.len = 0};
+
+    put_number(&words, PORT_RING, 8);
+    if (strcmp(kind, "tcp") == 0)
+        put_number(&words, (uint64_t)socket, 4);
+#ifdef BW_TEST_RDMA
+    if (strcmp(kind, "rdma") == 0) {
+        bw_rdma_address_t at = {.family = 4};
+
+        (void)inet_pton(AF_INET, FAKE_VERBS_IPV4, at.ip);
+        (void)bw_rdma_put_address(words.bytes + words.len, &at);
+        words.len += BW_RDMA_ADDRESS_BYTES;
+        put_number(&words, 0, 4); /* any port */
+    }
+#endif
+    return use(port, kind) && does(port, COMMAND_LISTEN, &words, NULL);
+}
+
+/* Connects to what a listener has told: token, length of the address, address. */
+static inline bool connect_to(ErlDrvPort port, const char *kind, int socket, const uint8_t *told)
+{
+    words_t words = {.len = 0};
+
+    put_number(&words, PORT_RING, 8);
+    put_bytes(&words, told, BW_TOKEN_BYTES);
+    put_number(&words, 10000, 4);
+    told += BW_TOKEN_BYTES;
+    if (strcmp(kind, "tcp") == 0)
+        put_number(&words, (uint64_t)socket, 4);
+#ifdef BW_TEST_RDMA
+    else if (strcmp(kind, "rdma") == 0) {
+        bw_rdma_address_t from = {.family = 0},
+                          to = {.family = 4, .port = (uint16_t)(told[1] << 8 | told[2])};
+
+        (void)inet_pton(AF_INET, FAKE_VERBS_IPV4, to.ip);
+        (void)bw_rdma_put_address(words.bytes + words.len, &from);
+        (void)bw_rdma_put_address(words.bytes + words.len + BW_RDMA_ADDRESS_BYTES, &to);
+        words.len += 2 * BW_RDMA_ADDRESS_BYTES;
+    }
+#endif
+    else
+        put_bytes(&words, told + 1, told[0]);
+    return use(port, kind) && does(port, COMMAND_CONNECT, &words, NULL);
+}
+
+/* A command that a thread of the VM has to do first. */
+static inline vm_reply_t use_a_file(ErlDrvPort port)
+{
+    return vm_control(port, COMMAND_USE, "rdma\0/nowhere.so", 16);
+}
+
+/* Commands with these bytes would open what is not the test's: descriptors, files, sockets. */
+static inline bool names_something(unsigned command, uint8_t *bytes, size_t len)
+{
+    if (command == COMMAND_USE && len > 0)
+        bytes[len - 1] = 0; /* no file */
+    return (command == COMMAND_LISTEN && len > 8) || command == COMMAND_CONNECT;
+}
+
+#else /* as long as each carrier has commands of its own */
+enum { BW_WORKING, BW_LISTENING, BW_LINKED, BW_FAILED };
+typedef int bw_state_t;
+enum { COMMAND_OPEN_DOOR = 2, COMMAND_JOIN, COMMAND_ACCEPT };
+#define BW_TOKEN_BYTES 16
+
+static vm_reply_t door; /* of the shm listener, as STEP tells */
+static ErlDrvPort door_of;
+
+static inline bool is_kind(const char *kind)
+{
+    return strcmp(carrier->kind, kind) == 0;
+}
+
+static inline bool use(ErlDrvPort port, const char *kind)
+{
+    words_t words = {.len = 0};
+
+    if (strcmp(kind, "rdma") != 0)
+        return true;
+#ifdef BW_TEST_RDMA
+    put_bytes(&words, RDMA_LIBRARY, strlen(RDMA_LIBRARY));
+#endif
+    return does(port, COMMAND_RDMA_LOAD, &words, NULL);
+}
+
+static inline bool steps_to(ErlDrvPort port, bw_state_t state, vm_reply_t *reply_p)
+{
+    words_t words = {.len = 0};
+    vm_reply_t reply;
+
+    *reply_p = door;
+    put_number(&words, PORT_RING, 8);
+    if (is_kind("shm") && state == BW_LINKED && port == door_of)
+        return does(port, COMMAND_ACCEPT, &words, NULL);
+    if (!is_kind("rdma"))
+        return true;
+    for (int round = 0; round < PORT_ROUNDS; round++) {
+        if (!does(port, COMMAND_RDMA_STATUS, NULL, &reply) || reply.bytes[0] == BW_FAILED)
+            return false;
+        if (reply.bytes[0] == state) {
+            memcpy(reply_p->bytes + 1, reply.bytes + 3, BW_TOKEN_BYTES);
+            memcpy(reply_p->bytes + 1 + BW_TOKEN_BYTES + 1, reply.bytes + 1, 2);
+            return true;
+        }
+        (void)vm_run(1);
+    }
+    return false;
+}
+
+static inline bool adopt(ErlDrvPort port, int socket)
+{
+    words_t words = {.len = 0};
+
+    put_number(&words, (uint64_t)socket, 4);
+    put_number(&words, PORT_RING, 8);
+    return does(port, COMMAND_LANE_ADOPT, &words, NULL);
+}
+
+static inline bool listen_on(ErlDrvPort port, const char *kind, int socket)
+{
+    words_t words = {.len = 0};
+    vm_reply_t reply;
+
+    if (strcmp(kind, "tcp") == 0)
+        return adopt(port, socket);
+    if (strcmp(kind, "shm") == 0) {
+        if (!does(port, COMMAND_OPEN_DOOR, NULL, &reply))
+            return false;
+        door_of = port;
+        memcpy(door.bytes + 1, reply.bytes, BW_TOKEN_BYTES);
+        door.bytes[1 + BW_TOKEN_BYTES] = (uint8_t)(reply.len - BW_TOKEN_BYTES);
+        memcpy(door.bytes + 2 + BW_TOKEN_BYTES, reply.bytes + BW_TOKEN_BYTES,
+               (size_t)reply.len - BW_TOKEN_BYTES);
+        return true;
+    }
+#ifdef BW_TEST_RDMA
+    put_number(&words, 4, 1);
+    (void)inet_pton(AF_INET, FAKE_VERBS_IPV4, words.bytes + 1);
+    words.len = 23;
+    put_number(&words, 0, 4);
+    put_number(&words, PORT_RING, 8);
+#endif
+    return use(port, kind) && does(port, COMMAND_RDMA_LISTEN, &words, NULL);
+}
+
+static inline bool connect_to(ErlDrvPort port, const char *kind, int socket, const uint8_t *told)
+{
+    words_t words = {.len = 0};
+
+    if (strcmp(kind, "tcp") == 0)
+        return adopt(port, socket);
+    if (strcmp(kind, "shm") == 0) {
+        put_number(&words, PORT_RING, 8);
+        put_bytes(&words, told, BW_TOKEN_BYTES);
+        put_bytes(&words, told + BW_TOKEN_BYTES + 1, told[BW_TOKEN_BYTES]);
+        return does(port, COMMAND_JOIN, &words, NULL);
+    }
+#ifdef BW_TEST_RDMA
+    words.len = 23;
+    put_number(&words, 4, 1);
+    (void)inet_pton(AF_INET, FAKE_VERBS_IPV4, words.bytes + words.len);
+    words.len = 2 * 23 - 2;
+    put_bytes(&words, told + BW_TOKEN_BYTES + 1, 2);
+    put_bytes(&words, told, BW_TOKEN_BYTES);
+    put_number(&words, PORT_RING, 8);
+    put_number(&words, 10000, 4);
+#endif
+    return use(port, kind) && does(port, COMMAND_RDMA_CONNECT, &words, NULL);
+}
+
+static inline vm_reply_t use_a_file(ErlDrvPort port)
+{
+    return vm_control(port, COMMAND_RDMA_LOAD, "/nowhere.so", 11);
+}
+
+static inline bool names_something(unsigned command, uint8_t *bytes, size_t len)
+{
+    (void)bytes;
+    return (command == COMMAND_OPEN_DOOR && len > 0) || command == COMMAND_RDMA_LOAD ||
+           command == COMMAND_LANE_ADOPT;
+}
+
+#endif
+/* Two ports with a link between them that nobody reads yet. */
+static inline bool join(const char *kind, ErlDrvPort one, ErlDrvPort other)
+{
+    int sockets[2] = {-1, -1};
+    vm_reply_t told = {0}, linked;
+    bool done;
+
+    if (strcmp(kind, "tcp") == 0 && !connect_sockets(0, &sockets[0], &sockets[1]))
+        return false;
+    done = listen_on(other, kind, sockets[1]) &&
+           (sockets[0] >= 0 || steps_to(other, BW_LISTENING, &told)) &&
+           connect_to(one, kind, sockets[0], told.bytes + 1) && steps_to(one, BW_LINKED, &linked) &&
+           steps_to(other, BW_LINKED, &linked);
+    for (int i = 0; i < 2; i++)
+        if (sockets[i] >= 0)
+            close(sockets[i]);
+    while (vm_heard(one) || vm_heard(other))
+        ; /* news of the link */
+    return done;
+}
+
+static inline bool activate(ErlDrvPort port, uint64_t poll_us)
+{
+    words_t words = {.len = 0};
+
+    put_number(&words, poll_us, 8);
+    return does(port, COMMAND_ACTIVATE, &words, NULL);
+}
+
+#define LANE_LARGEST 1000000u
+#define LANE_MARK 65u
+#define LANE_WHOLE (32u << 20)
+
+static inline bool open_lane(ErlDrvPort port, int guard)
+{
+    words_t words = {.len = 0};
+
+    put_number(&words, (uint64_t)guard, 4);
+    put_number(&words, LANE_LARGEST, 4);
+    put_number(&words, LANE_MARK, 1);
+    put_number(&words, LANE_WHOLE, 4);
+    return does(port, COMMAND_LANE_OPEN, &words, NULL);
+}
+
+static inline bool give_credit(ErlDrvPort port, uint64_t frames, uint64_t bytes)
+{
+    words_t words = {.len = 0};
+
+    put_number(&words, frames, 8);
+    put_number(&words, bytes, 8);
+    return does(port, COMMAND_LANE_CREDIT, &words, NULL);
+}
+
+#endif
