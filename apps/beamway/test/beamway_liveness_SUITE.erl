@@ -14,6 +14,9 @@
 
 -define(SETUP_S, 2).
 
+%% A busy machine may hold a scheduler so long in 6 s, when the carrier does not.
+-define(HELD_MS, 30).
+
 suite() -> [{timetrap, {minutes, beamway_carrier:scale(3, 20)}}].
 
 all() -> beamway_carrier:all().
@@ -294,28 +297,24 @@ bytes_out(Peer, Node) ->
 
 %% --- sharing -----------------------------------------------------------------------------------------
 
-%% Both nodes send as fast as they can: neither direction may starve the other. On a busy machine
-%% one node may get less time than the other for a while, so a short run that is uneven is repeated.
-%% The bar is for our link: OTP's own TCP port was seen to give one direction 11 % of 100 KB messages
-%% on stock TCP; there it is only asked that neither direction stands still.
+%% Both nodes send as fast as they can: neither direction may starve the other. One run, long enough that a node which
+%% gets less time for a while does not decide it. The bar is for our link: OTP's own TCP port was seen to give one
+%% direction 11 % of 100 KB messages on stock TCP.
 both_directions_share(Config) ->
     {PeerA, _, PeerB, _} = beamway_carrier:connected_pair(Config),
-    Least = case beamway_peer:link_kind(beamway_carrier:carrier(Config)) of shm -> 30; _ -> 1 end,
-    [ok = share(PeerA, PeerB, Size, Least, {0, 0}, beamway_carrier:scale(4, 1)) || Size <- [4000, 100000]],
-    ok.
+    Least = case beamway_peer:link_kind(beamway_carrier:carrier(Config)) of shm -> 30; _ -> 5 end,
+    Shares = [{Size, share(PeerA, PeerB, Size)} || Size <- [4000, 100000]],
+    case [Uneven || {_, {Forth, Back}} = Uneven <- Shares, min(Forth, Back) * 100 < Least * (Forth + Back)] of
+        [] -> ok;
+        Uneven -> error({uneven, Uneven})
+    end.
 
-share(_PeerA, _PeerB, Size, Least, Counts, 0) ->
-    error({uneven, Size, Least, Counts});
-share(PeerA, PeerB, Size, Least, {Forth0, Back0}, Tries) ->
-    Runs = [beamway_peer:async(fun() -> send_for(Peer, FarPeer, Size, beamway_carrier:scale(2500, 60000)) end)
+share(PeerA, PeerB, Size) ->
+    Runs = [beamway_peer:async(fun() -> send_for(Peer, FarPeer, Size, beamway_carrier:scale(4000, 60000)) end)
             || {Peer, FarPeer} <- [{PeerA, PeerB}, {PeerB, PeerA}]],
     [Forth, Back] = [beamway_peer:await(Run) || Run <- Runs],
     ct:log("~b bytes a message: ~b and ~b messages arrived", [Size, Forth, Back]),
-    Sum = {Forth + Forth0, Back + Back0},
-    case min(element(1, Sum), element(2, Sum)) * 100 >= Least * (element(1, Sum) + element(2, Sum)) of
-        true -> ok;
-        false -> share(PeerA, PeerB, Size, Least, Sum, Tries - 1)
-    end.
+    {Forth, Back}.
 
 %% Sends for a time and says how many messages the other node had received when it was over.
 send_for(Peer, FarPeer, Size, Ms) ->
@@ -339,31 +338,28 @@ count(Ref) ->
 
 %% The carrier's callbacks run on schedulers: none may hold one for 10 ms. On a busy machine the
 %% system stops any callback at times, those of stock distribution too; so both run, one after the
-%% other, and the carrier passes if it is silent, or not louder than stock, in one of three rounds.
+%% other, in three rounds, with a high priority where that is allowed. What is compared is the time for
+%% which schedulers were held, all in all.
 schedulers_stay_free(Config) ->
-    ok = compare_schedules(beamway_carrier:carrier(Config), 3, []).
+    Rounds = [{held_ms(inet_tcp), held_ms(beamway_carrier:carrier(Config))} || _ <- [1, 2, 3]],
+    ct:log("ms for which the distribution port held schedulers, stock and this carrier: ~0p", [Rounds]),
+    {Stock, Own} = lists:unzip(Rounds),
+    median(Own) =< max(?HELD_MS, median(Stock)) orelse error({held, Rounds}).
 
-compare_schedules(_Carrier, 0, Rounds) ->
-    error({long_schedules, lists:reverse(Rounds)});
-compare_schedules(Carrier, Tries, Rounds) ->
-    Own = long_schedules(Carrier),
-    Stock = long_schedules(inet_tcp),
-    ct:log("long schedules of the distribution port, in ms: stock ~w, this carrier ~w", [Stock, Own]),
-    case length(Own) =< length(Stock) of
-        true -> ok;
-        false -> compare_schedules(Carrier, Tries - 1, [{stock, Stock, own, Own} | Rounds])
-    end.
+median(Three) -> lists:nth(2, lists:sort(Three)).
+
+held_ms(Carrier) -> lists:sum(long_schedules(Carrier)).
 
 %% One scheduler a node: with more of them than processors the system would stop them all the time.
 long_schedules(Carrier) ->
-    Options = #{args => ["+S", "1:1"]},
+    Options = #{args => ["+S", "1:1"], wrapper => [os:find_executable("nice"), "-n", "-15"]},
     {ok, PeerA, NodeA} = beamway_peer:start(Carrier, Options),
     {ok, PeerB, NodeB} = beamway_peer:start(Carrier, Options),
     ok = beamway_peer:connect_both(Carrier, PeerA, PeerB),
     Monitors = [{Peer, beamway_peer:run(Peer, fun() -> spawn(fun() -> monitor_schedules(Node) end) end)}
                 || {Peer, Node} <- [{PeerA, NodeB}, {PeerB, NodeA}]],
     [begin
-         Runs = [beamway_peer:async(fun() -> send_for(Peer, FarPeer, Size, 1000) end)
+         Runs = [beamway_peer:async(fun() -> send_for(Peer, FarPeer, Size, 500) end)
                  || {Peer, FarPeer} <- [{PeerA, PeerB}, {PeerB, PeerA}]],
          [beamway_peer:await(Run) || Run <- Runs]
      end || Size <- [64, 100000, 10000000]],
