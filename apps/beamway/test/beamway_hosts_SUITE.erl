@@ -126,22 +126,15 @@ start(Options) ->
     {ok, Peer, Node} = beamway_peer:start(beamway_shm, Options),
     {Peer, Node}.
 
+%% One of the two finds out, the other is told: both can say it.
 stay_on_tcp(StartOne, StartOther, Words) ->
     in_both_directions(StartOne, StartOther,
                        fun(Caller, CallerNode, Called, CalledNode) ->
                                ok = beamway_peer:assert_link(Caller, CalledNode, tcp),
                                ok = beamway_peer:assert_link(Called, CallerNode, tcp),
-                               says(Caller, Words),
-                               says(Called, Words)
+                               beamway_peer:assert_reason(Caller, Words),
+                               beamway_peer:assert_reason(Called, Words)
                        end).
-
-%% One of the two finds out, the other is told: both can say it.
-says(Peer, Words) ->
-    [#{reason := Reason}] = beamway_peer:call(Peer, beamway, links, []),
-    case string:find(Reason, Words) of
-        nomatch -> error({reason, Reason, expected, Words});
-        _ -> ok
-    end.
 
 in_both_directions(StartOne, StartOther, Check) ->
     lists:foreach(

@@ -237,7 +237,7 @@ echo_all(Config, MakeTerms) ->
     ok = beamway_peer:run(PeerA, fun() -> echo_terms(NodeB, MakeTerms()) end).
 
 echo_terms(Node, Terms) ->
-    Echo = spawn(Node, fun echo/0),
+    Echo = spawn(Node, fun beamway_peer:echo/0),
     Monitor = monitor(process, Echo),
     [begin
          Echo ! {self(), Term},
@@ -249,9 +249,6 @@ echo_terms(Node, Terms) ->
      end || {Number, Term} <- lists:zip(lists:seq(1, length(Terms)), Terms)],
     exit(Echo, kill),
     ok.
-
-echo() ->
-    receive {From, Term} -> From ! {echo, Term}, echo() end.
 
 %% --- many at once ----------------------------------------------------------------------------------
 
@@ -356,7 +353,7 @@ atom_cache_churn(Config) ->
     end).
 
 churn(Node, Rounds) ->
-    Echo = spawn_link(Node, fun echo/0),
+    Echo = spawn_link(Node, fun beamway_peer:echo/0),
     [begin
          Term = {Round, [churn_atom((Round * 37 + N * N) rem 6000) || N <- lists:seq(1, Round rem 300)]},
          Echo ! {self(), Term},

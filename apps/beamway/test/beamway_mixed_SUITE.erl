@@ -224,7 +224,7 @@ talk(Cluster) ->
 
 talk_to(Node) ->
     process_flag(trap_exit, true),
-    Echo = spawn_link(Node, fun echo/0),
+    Echo = spawn_link(Node, fun beamway_peer:echo/0),
     [begin
          Term = {Size, make_ref(), payload(Size), #{self() => [Size | Node]}},
          Echo ! {self(), Term},
@@ -238,12 +238,6 @@ talk_to(Node) ->
     Echo ! {stop, Reason},
     receive {'DOWN', Monitor, process, Echo, Reason} -> ok after 60000 -> error(no_down) end,
     receive {'EXIT', Echo, Reason} -> ok after 60000 -> error(no_exit) end.
-
-echo() ->
-    receive
-        {stop, Reason} -> exit(Reason);
-        {From, Term} -> From ! {echo, Term}, echo()
-    end.
 
 %% The block has a prime length: a misplaced fragment never looks right.
 payload(Size) ->

@@ -44,7 +44,7 @@ on_first(Config, Body) ->
 
 sends(Config) ->
     on_first(Config, fun(Node) ->
-        Echo = spawn(Node, fun echo/0),
+        Echo = spawn(Node, fun bounce/0),
         Terms = [[], 0, -1, 1 bsl 400, 1.5, <<>>, <<1:3>>, {}, #{}, self(), make_ref(), Node,
                  fun lists:map/2, "text", [1 | improper], lists:seq(1, 1000)],
         [Term = round_trip(Echo, Term) || Term <- Terms],
@@ -53,7 +53,7 @@ sends(Config) ->
         stop_and_confirm(Echo),
         %% A message to a process that has ended goes nowhere, and nothing else suffers.
         Echo ! {self(), lost},
-        Other = spawn(Node, fun echo/0),
+        Other = spawn(Node, fun bounce/0),
         barrier = round_trip(Other, barrier),
         stop_and_confirm(Other),
         nothing = next_message(20)
@@ -62,7 +62,7 @@ sends(Config) ->
 registered_sends(Config) ->
     on_first(Config, fun(Node) ->
         Self = self(),
-        Pid = spawn(Node, fun() -> true = register(beamway_echo, self()), Self ! ready, echo() end),
+        Pid = spawn(Node, fun() -> true = register(beamway_echo, self()), Self ! ready, bounce() end),
         ready = next_message(),
         {beamway_echo, Node} ! {Self, one},
         one = next_message(),
@@ -90,12 +90,12 @@ links(Config) ->
         true = link(Pid1),
         {'EXIT', Pid1, noproc} = next_message(),
         %% The local end exits and takes the remote one with it.
-        Pid2 = spawn(Node, fun echo/0),
+        Pid2 = spawn(Node, fun bounce/0),
         Monitor = monitor(process, Pid2),
         spawn(fun() -> true = link(Pid2), exit(local_end) end),
         {'DOWN', Monitor, process, Pid2, local_end} = next_message(),
         %% A normal end of the local side leaves it alone.
-        Pid3 = spawn(Node, fun echo/0),
+        Pid3 = spawn(Node, fun bounce/0),
         Done = spawn_monitor(fun() -> true = link(Pid3) end),
         {'DOWN', _, process, _, normal} = next_message(),
         true = is_tuple(Done),
@@ -123,7 +123,7 @@ link_unlink_races(Config) ->
              receive {'DOWN', Monitor, process, Pid, raced} -> ok end,
              receive {'EXIT', Pid, _} = Late -> error({Round, Late}) after 0 -> ok end
          end || Round <- Rounds],
-        Pids = [spawn(Node, fun echo/0) || _ <- Rounds],
+        Pids = [spawn(Node, fun bounce/0) || _ <- Rounds],
         [begin
              true = link(Pid), true = unlink(Pid), true = link(Pid),
              Pid ! {stop, {relinked, Pid}}
@@ -134,13 +134,13 @@ link_unlink_races(Config) ->
 
 monitors(Config) ->
     on_first(Config, fun(Node) ->
-        Pid1 = spawn(Node, fun echo/0),
+        Pid1 = spawn(Node, fun bounce/0),
         Monitor1 = monitor(process, Pid1),
         Pid1 ! {stop, reason},
         {'DOWN', Monitor1, process, Pid1, reason} = next_message(),
         Monitor2 = monitor(process, Pid1),
         {'DOWN', Monitor2, process, Pid1, noproc} = next_message(),
-        Pid2 = spawn(Node, fun echo/0),
+        Pid2 = spawn(Node, fun bounce/0),
         Monitor3 = monitor(process, Pid2),
         true = demonitor(Monitor3, [info]),
         Monitor4 = monitor(process, Pid2),
@@ -150,7 +150,7 @@ monitors(Config) ->
         {{tagged, 1}, Tagged, process, Pid2, stopped} = next_message(),
         nothing = next_message(50),
         %% Many monitors of one process, all of them fire.
-        Pid3 = spawn(Node, fun echo/0),
+        Pid3 = spawn(Node, fun bounce/0),
         Many = [monitor(process, Pid3) || _ <- lists:seq(1, 1000)],
         Pid3 ! {stop, many},
         [receive {'DOWN', Monitor, process, Pid3, many} -> ok end || Monitor <- Many]
@@ -159,7 +159,7 @@ monitors(Config) ->
 monitors_by_name(Config) ->
     on_first(Config, fun(Node) ->
         Self = self(),
-        Pid = spawn(Node, fun() -> true = register(beamway_named, self()), Self ! ready, echo() end),
+        Pid = spawn(Node, fun() -> true = register(beamway_named, self()), Self ! ready, bounce() end),
         ready = next_message(),
         Monitor = monitor(process, {beamway_named, Node}),
         Pid ! {stop, by_name},
@@ -199,11 +199,11 @@ tell_exit(Count) when Count < 10 ->
 exit_2(Config) ->
     on_first(Config, fun(Node) ->
         [begin
-             {Pid, Monitor} = spawn_monitor(Node, fun echo/0),
+             {Pid, Monitor} = spawn_monitor(Node, fun bounce/0),
              true = exit(Pid, Given),
              {'DOWN', Monitor, process, Pid, Seen} = next_message()
          end || {Given, Seen} <- [{because, because}, {kill, killed}]],
-        {Pid1, Monitor1} = spawn_monitor(Node, fun echo/0),
+        {Pid1, Monitor1} = spawn_monitor(Node, fun bounce/0),
         true = exit(Pid1, normal),
         still = round_trip(Pid1, still),
         stop_and_confirm(Pid1),
@@ -224,7 +224,7 @@ spawn_requests(Config) ->
         Request3 = spawn_request(Node, erlang, apply, [fun() -> ok end, []], [{bad_option, 1}]),
         {spawn_reply, Request3, error, badopt} = next_message(),
         %% Abandoned: no reply, and the linked process is told.
-        Request4 = spawn_request(Node, fun echo/0, [link]),
+        Request4 = spawn_request(Node, fun bounce/0, [link]),
         _ = case spawn_request_abandon(Request4) of
                 true -> ok;
                 false -> {spawn_reply, Request4, ok, Early} = next_message(), unlink(Early),
@@ -278,7 +278,7 @@ group_leaders(Config) ->
         spawn(Node, fun() -> io:put_chars(Line) end),
         {output, Line} = next_message(),
         %% The group leader of a remote process is changed by a signal of its own.
-        Pid = spawn(Node, fun echo/0),
+        Pid = spawn(Node, fun bounce/0),
         true = group_leader(Self, Pid),
         {group_leader, Self} = rpc_process_info(Node, Pid, group_leader)
     end).
@@ -298,7 +298,7 @@ output(To, From, ReplyAs, Chars) ->
 
 aliases(Config) ->
     on_first(Config, fun(Node) ->
-        Echo = spawn(Node, fun echo/0),
+        Echo = spawn(Node, fun bounce/0),
         Alias1 = alias(),
         Echo ! {Alias1, first},
         first = next_message(),
@@ -324,7 +324,7 @@ aliases(Config) ->
 
 remote_process_info(Config) ->
     on_first(Config, fun(Node) ->
-        Pid = spawn(Node, fun echo/0),
+        Pid = spawn(Node, fun bounce/0),
         {'EXIT', {badarg, _}} = (catch process_info(Pid)),
         {'EXIT', {badarg, _}} = (catch is_process_alive(Pid)),
         {status, _} = rpc_process_info(Node, Pid, status),
@@ -394,7 +394,7 @@ node_monitors(Config) ->
 global_names(Config) ->
     on_first(Config, fun(Node) ->
         ok = global:sync(),
-        Pid = spawn(Node, fun echo/0),
+        Pid = spawn(Node, fun bounce/0),
         yes = global:register_name(beamway_name, Pid),
         no = global:register_name(beamway_name, self()),
         Pid = erpc:call(Node, global, whereis_name, [beamway_name]),
@@ -415,7 +415,7 @@ process_groups(Config) ->
     on_first(Config, fun(Node) ->
         {ok, Scope} = start_unlinked(beamway_scope),
         {ok, _} = erpc:call(Node, fun() -> start_unlinked(beamway_scope) end),
-        Pid = spawn(Node, fun echo/0),
+        Pid = spawn(Node, fun bounce/0),
         ok = erpc:call(Node, pg, join, [beamway_scope, workers, Pid]),
         beamway_peer:wait_until(
           fun() -> pg:get_members(beamway_scope, workers) =:= [Pid] end, 5000),
@@ -439,10 +439,10 @@ start_unlinked(Scope) ->
     {ok, Pid}.
 
 %% Sends everything back until it is told to stop.
-echo() ->
+bounce() ->
     receive
         {stop, Reason} -> exit(Reason);
-        {To, Message} -> To ! Message, echo()
+        {To, Message} -> To ! Message, bounce()
     end.
 
 round_trip(Echo, Message) ->

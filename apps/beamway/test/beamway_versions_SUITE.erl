@@ -11,7 +11,7 @@
 -export([an_earlier_commit/1, later_fields/1, another_extension/1, another_agreement/1, other_rings/1, another_driver_abi/1,
          two_versions_and_stock/1, reload_keeps_links/1, reload_takes_effect/1]).
 %% Run on the nodes.
--export([echo/0, count_up/2]).
+-export([count_up/2]).
 
 suite() -> [{timetrap, {minutes, 2}}].
 
@@ -59,8 +59,8 @@ meet_build(Ebin, Kind, ThisSays, OtherSays) ->
               true = beamway_peer:call(Caller, net_kernel, connect_node, [CalledNode]),
               ok = beamway_peer:assert_link(This, OtherNode, Kind),
               ok = beamway_peer:assert_link(Other, ThisNode, Kind),
-              says(This, OtherNode, ThisSays),
-              says(Other, ThisNode, OtherSays),
+              ok = beamway_peer:assert_reason(This, OtherNode, ThisSays),
+              ok = beamway_peer:assert_reason(Other, ThisNode, OtherSays),
               ok = exchange(This, OtherNode),
               true = beamway_peer:call(This, erlang, disconnect_node, [OtherNode]),
               ok = beamway_peer:wait_disconnected(This, OtherNode),
@@ -74,13 +74,6 @@ build(Config, Changes) ->
 start(Options) ->
     {ok, Peer, Node} = beamway_peer:start(beamway_shm, Options#{args => ["-kernel", "dist_auto_connect", "never"]}),
     {Peer, Node}.
-
-says(Peer, Node, Words) ->
-    [Reason] = [Reason || #{node := Name, reason := Reason} <- beamway_peer:call(Peer, beamway, links, []), Name =:= Node],
-    case string:find(Reason, Words) of
-        nomatch -> error({reason, Reason, expected, Words});
-        _ -> ok
-    end.
 
 exchange(Peer, Node) ->
     Data = binary:copy(<<"0123456789abcdef">>, 100000),
@@ -171,17 +164,14 @@ left(Module, EndMs) ->
 
 %% A message there and back for each number; whatever is not the next number is an error.
 count_up(Node, Number) ->
-    Echo = spawn_link(Node, ?MODULE, echo, []),
+    Echo = spawn_link(Node, beamway_peer, echo, []),
     count_with(Echo, Number).
 
 count_with(Echo, Number) ->
     Echo ! {self(), Number},
-    receive {Echo, Number} -> ok after 10000 -> exit({no_echo_of, Number}) end,
+    receive {echo, Number} -> ok after 10000 -> exit({no_echo_of, Number}) end,
     receive {give, From} -> From ! {counted, Number} after 0 -> ok end,
     count_with(Echo, Number + 1).
-
-echo() ->
-    receive {From, Number} -> From ! {self(), Number}, echo() end.
 
 has_counted(Peer, Counter, More) ->
     Start = counted(Peer, Counter),
@@ -204,5 +194,5 @@ reload_takes_effect(Config) ->
     ok = beamway_peer:wait_disconnected(This, OtherNode),
     true = beamway_peer:call(This, net_kernel, connect_node, [OtherNode]),
     ok = beamway_peer:assert_link(This, OtherNode, tcp),
-    says(This, OtherNode, "the peer speaks version 1 of beamway, this node version 2"),
+    ok = beamway_peer:assert_reason(This, OtherNode, "the peer speaks version 1 of beamway, this node version 2"),
     ok = exchange(This, OtherNode).

@@ -8,7 +8,7 @@
 -export([doctor_well/1, doctor_json/1, doctor_turned_off/1, doctor_bad_option/1, doctor_no_driver/1, doctor_file_size/1,
          doctor_address_space/1, doctor_descriptors/1, doctor_no_epmd/1, doctor_silent_epmd/1]).
 
--import(beamway_command, [run/2, shell/2, copy_of_checkout/2, free_port/0]).
+-import(beamway_command, [run/2, shell/2, copy_of_checkout/2]).
 
 suite() -> [{timetrap, {minutes, 5}}, {ct_hooks, [beamway_command]}].
 
@@ -71,7 +71,7 @@ doctor_descriptors(Config) ->
     ?assertMatch({match, _}, re:run(Error, "only 20 open files.*ulimit -n")).
 
 doctor_no_epmd(Config) ->
-    #{<<"checks">> := Checks} = doctor([{epmd_port, free_port()} | Config], "", 0),
+    #{<<"checks">> := Checks} = doctor([{epmd_port, test_support:free_port()} | Config], "", 0),
     ?assertMatch(#{<<"status">> := <<"ok">>, <<"found">> := <<"does not run yet", _/binary>>}, check(<<"epmd">>, Checks)).
 
 %% Something takes the connection at epmd's port and says nothing.

@@ -10,7 +10,7 @@
          links_no_epmd/1, links_wrong_cookie/1, links_cookie_file/1, links_without_beamway/1, links_of_a_strange_node/1,
          links_unreachable/1, links_open_cookie/1, links_long_names/1, links_over_tls/1]).
 
--import(beamway_command, [run/2, shell/2, quoted/1, cookie_file/2, write_secret/2, free_port/0, with_nodes/3, start/3, stop/1,
+-import(beamway_command, [run/2, shell/2, quoted/1, cookie_file/2, write_secret/2, with_nodes/3, start/3, stop/1,
                           compiled/3]).
 
 suite() -> [{timetrap, {minutes, 5}}, {ct_hooks, [beamway_command]}].
@@ -68,7 +68,7 @@ links_not_running(Config) ->
     end).
 
 links_no_epmd(Config) ->
-    Closed = [{epmd_port, free_port()} | Config],
+    Closed = [{epmd_port, test_support:free_port()} | Config],
     [begin
          {1, "", Error} = run(Closed, Words),
          ?assertMatch({match, _}, re:run(Error, "epmd on \\S+ does not answer"))
@@ -124,7 +124,7 @@ links_of_a_strange_node(Config) ->
 %% epmd knows the node, but nothing listens at its port any more.
 links_unreachable(Config) ->
     {ok, Epmd} = gen_tcp:connect({127, 0, 0, 1}, ?config(epmd_port, Config), [binary, {active, false}]),
-    Port = free_port(),
+    Port = test_support:free_port(),
     Request = <<$x, Port:16, $M, 0, 6:16, 5:16, 4:16, "gone", 0:16>>,
     ok = gen_tcp:send(Epmd, <<(byte_size(Request)):16, Request/binary>>),
     {ok, <<_, 0, _/binary>>} = gen_tcp:recv(Epmd, 0, 5000),

@@ -8,7 +8,7 @@
 -export([all/0, suite/0]).
 -export([nodes_from_the_command/1, many_cold_starts/1, a_port_that_is_free_later/1, node_on_a_terminal/1, node_failures/1, node_without_slurm_peer/1]).
 
--import(beamway_command, [run/2, shell/2, quoted/1, cookie_file/2, command_node/2, command_start/2, until_ready/1, ended/1, compiled/3, free_port/0]).
+-import(beamway_command, [run/2, shell/2, quoted/1, cookie_file/2, command_node/2, command_start/2, until_ready/1, ended/1, compiled/3]).
 
 suite() -> [{timetrap, {minutes, 5}}, {ct_hooks, [beamway_command]}].
 
@@ -42,7 +42,7 @@ module_folder(Config, Status) ->
 
 %% Nodes that start at once where no epmd runs: each starts one, one of these gets the port, and every node finds it.
 many_cold_starts(Config) ->
-    [cold_start(Config, Port, ["cold" ++ integer_to_list(N) || N <- lists:seq(1, 6)], fun() -> ok end) || Port <- [free_port() || _ <- [1, 2, 3]]].
+    [cold_start(Config, Port, ["cold" ++ integer_to_list(N) || N <- lists:seq(1, 6)], fun() -> ok end) || Port <- [test_support:free_port() || _ <- [1, 2, 3]]].
 
 %% What epmds do that begin to listen at once: none gets the port, and a little later it is free.
 a_port_that_is_free_later(Config) ->

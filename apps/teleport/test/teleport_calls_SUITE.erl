@@ -8,6 +8,7 @@
          bad_input/1, nodes_that_are_not_there/1, what_lanes_say/1]).
 %% Used on the nodes.
 -export([callback_mode/0, init/1, handle_event/4, handle_call/2, handle_event/2, whereis_name/1, register_name/2, unregister_name/1, send/2]).
+-import(teleport_nodes, [wait_ms/0]).
 
 suite() -> [{timetrap, {minutes, 3}}].
 
@@ -30,9 +31,6 @@ end_per_group(_Kind, Config) -> teleport_nodes:stop_pair(Config).
 on_first(Config, Body) -> teleport_nodes:on_first(Config, Body).
 
 message() -> receive Message -> Message after wait_ms() -> error(nothing_came) end.
-
-%% In which everything comes that comes at all.
-wait_ms() -> 60000 * beamway_runner:slowness().
 
 sends(Config) ->
     on_first(Config, fun(Node) ->

@@ -8,6 +8,7 @@
          supervisors_recover/1, nothing_is_left/1, the_application_stops/1, what_was_taken_goes_out/1, new_code/1, killed_callers/1,
          waiters_leave/1, senders_wait_in_turn/1, limits_hold/1, the_registry_is_killed/1]).
 -export([gather/1, on_unconfirmed/1, big_echo/0]).
+-import(teleport_nodes, [wait_ms/0]).
 
 suite() -> [{timetrap, {minutes, 5}}].
 
@@ -32,9 +33,6 @@ init_per_testcase(_Case, Config) -> teleport_nodes:start_pair(Config).
 end_per_testcase(_Case, _Config) -> beamway_peer:stop_started().
 
 on_first(Config, Body) -> teleport_nodes:on_first(Config, Body).
-
-%% In which everything comes that comes at all.
-wait_ms() -> 60000 * beamway_runner:slowness().
 
 %% Starts callers on the first node that wait for ever, and returns when the calls are with the server. What they got: {@link ends/1}.
 waiting_callers(Config, Count) ->

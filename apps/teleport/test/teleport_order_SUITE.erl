@@ -9,6 +9,7 @@
          full_is_an_error/1, full_blocks_for_a_while/1, full_drops_and_counts/1, properties/1, order_between_calls_and_casts/1, classes_share/1,
          order_by_any_name/1, order_while_reconfigured/1]).
 -export([take_all/2, numbered/3, whereis_name/1]).
+-import(teleport_nodes, [wait_ms/0]).
 
 suite() -> [{timetrap, {minutes, 4}}].
 
@@ -35,9 +36,6 @@ take_all(Test, Left, Seen) ->
 
 collected(Pid) ->
     receive {Pid, collected, Seen} -> Seen after wait_ms() -> error({not_all_came, Pid}) end.
-
-%% In which everything comes that comes at all.
-wait_ms() -> 100000 * beamway_runner:slowness().
 
 %% @private Sends so many numbered messages of these sizes in turn.
 numbered(Dest, Count, Sizes) ->

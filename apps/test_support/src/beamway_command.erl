@@ -10,7 +10,7 @@
 -export([init/2, pre_init_per_suite/3, pre_init_per_testcase/4, post_end_per_testcase/5, terminate/1]).
 -export([run/2, shell/2, quoted/1, command_node/2, command_start/2, until_ready/1, ended/1]).
 -export([with_nodes/3, start/3, stop/1]).
--export([copy_of_checkout/2, cookie_file/2, write_secret/2, compiled/3, free_port/0]).
+-export([copy_of_checkout/2, cookie_file/2, write_secret/2, compiled/3]).
 
 -type config() :: [{atom(), term()}].
 -type epmd() :: no_epmd | pos_integer().  %% The process.
@@ -39,7 +39,7 @@ pre_init_per_suite(_Suite, Config, Epmd) ->
 -spec pre_init_per_testcase(module(), atom(), config(), epmd()) -> {config(), epmd()}.
 pre_init_per_testcase(_Suite, _Case, Config, Before) ->
     ok = stop_epmd(Before),
-    Port = free_port(),
+    Port = test_support:free_port(),
     Epmd = open_port({spawn_executable, os:find_executable("epmd")},
                      [{args, ["-address", lists:flatten(own_addresses()), "-port", integer_to_list(Port)]}, exit_status,
                       stderr_to_stdout]),
@@ -218,11 +218,3 @@ compiled(Module, Function, Body) ->
              end || Text <- ["-module(" ++ atom_to_list(Module) ++ ").", "-export([" ++ Name ++ "/0]).", Name ++ "() -> " ++ Body ++ "."]],
     {ok, Module, Binary} = compile:forms(Forms),
     Binary.
-
-%% @doc A port at which nobody listens at the moment.
--spec free_port() -> inet:port_number().
-free_port() ->
-    {ok, Socket} = gen_tcp:listen(0, [{ip, {127, 0, 0, 1}}]),
-    {ok, Port} = inet:port(Socket),
-    ok = gen_tcp:close(Socket),
-    Port.

@@ -23,6 +23,7 @@
 -export([connect/3, connect_both/3, link_kind/1, assert_link/3, controller/2]).
 -export([os_pid/1, kill9/1, sigstop/1, sigcont/1, is_running/1, resident_bytes/1, fds/1, maps/1, resources/1, no_more/2, log_text/1]).
 -export([watch_nodedown/1, nodedown/4]).
+-export([echo/0, assert_reason/2, assert_reason/3]).
 -export([wait_until/2, wait_disconnected/2, async/1, await/1, await/2, unique_name/1, ebin/0, flags/1, environment/1]).
 
 -export_type([carrier/0, options/0]).
@@ -370,6 +371,29 @@ log_text(File) ->
     case file:read_file(File) of
         {ok, Text} -> unicode:characters_to_list(Text);
         {error, enoent} -> ""
+    end.
+
+%% @doc A process that sends back what it gets: `{From, Message}' as `{echo, Message}'; `{stop, Reason}' ends it.
+-spec echo() -> no_return().
+echo() ->
+    receive
+        {stop, Reason} -> exit(Reason);
+        {From, Message} -> From ! {echo, Message}, echo()
+    end.
+
+%% @doc Fails unless the node says these words of its one link.
+-spec assert_reason(pid(), string()) -> ok.
+assert_reason(Peer, Words) ->
+    [#{node := Node}] = call(Peer, beamway, links, []),
+    assert_reason(Peer, Node, Words).
+
+%% @doc Fails unless the node says these words of its link to `Node'.
+-spec assert_reason(pid(), node(), string()) -> ok.
+assert_reason(Peer, Node, Words) ->
+    [Reason] = [Reason || #{node := Name, reason := Reason} <- call(Peer, beamway, links, []), Name =:= Node],
+    case string:find(Reason, Words) of
+        nomatch -> error({reason, Reason, expected, Words});
+        _ -> ok
     end.
 
 %% @doc Polls until the fun returns something other than `false', returns that, or fails when the

@@ -8,7 +8,7 @@
 -export([kinds/0, all/1, groups/2, init_group/2, start/1, start/2, start_pair/1, stop_pair/1, on_first/2, on_first/3, on_second/2, connect/2]).
 -export([first/1, second/1, second_node/1, kind/1, args/1]).
 %% What runs on the nodes.
--export([echo/0, start_server/1, await_lanes/3, gate/0, open_gate/1]).
+-export([wait_ms/0, echo/0, start_server/1, await_lanes/3, gate/0, open_gate/1]).
 
 -behaviour(gen_server).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2]).
@@ -113,6 +113,10 @@ on_first(Config, Body, TimeoutMs) ->
 %% @doc Runs the fun on the second node.
 -spec on_second(list(), fun(() -> Result)) -> Result.
 on_second(Config, Fun) -> beamway_peer:run(second(Config), Fun, ?CASE_MS * beamway_runner:slowness()).
+
+%% @doc How long something may take that comes at all.
+-spec wait_ms() -> pos_integer().
+wait_ms() -> 100000 * beamway_runner:slowness().
 
 %% @doc Sends back what it gets: `{From, Message}' as `{echo, Message}', by a lane.
 -spec echo() -> no_return().

@@ -17,7 +17,7 @@ children() -> ?CHILDREN.
 %% Returns what stop/1 takes: #{socket, tcp, ...}.
 start(Folder) ->
     ok = filelib:ensure_dir(filename:join(Folder, "x")),
-    Tcp = yucan_yaws_site:free_port(),
+    Tcp = test_support:free_port(),
     %% The name of a socket has 107 bytes at most, the folder of a suite's case often more.
     Socket = lists:concat(["/tmp/yucan-fpm-", Tcp, ".sock"]),
     File = filename:join(Folder, "fpm.conf"),

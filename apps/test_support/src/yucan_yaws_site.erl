@@ -2,7 +2,7 @@
 %% @doc Sites for the suites of the Yaws face: a configuration with its files in the suite's private folder, served on any free port.
 -module(yucan_yaws_site).
 
--export([free_port/0, start/3, start_text/3, reload/2, stop/0, example/1, nitrogen/1, server/2, write/3, compile/3, receive_until/2, folder/1]).
+-export([start/3, start_text/3, reload/2, stop/0, example/1, nitrogen/1, server/2, write/3, compile/3, receive_until/2, folder/1]).
 
 -define(NAME, yucan_yaws_test).
 
@@ -72,7 +72,7 @@ example_folder(Name) -> test_support:file(filename:join("examples", Name)).
 
 %% The configuration names its port, in redirects too, so that it must be chosen before. If somebody takes it meanwhile: another one.
 on_free_port(Config, Text, Attempts) ->
-    Port = free_port(),
+    Port = test_support:free_port(),
     {ok, Options} = yucan_yaws_config:load(write(Config, "yucan.conf", string:replace(Text, "8080", integer_to_list(Port), all))),
     case yucan:start(Options#{name => ?NAME}) of
         {ok, _} -> Port;
@@ -91,13 +91,6 @@ script() ->
         "e = os.environ\n"
         "print('script=' + e['SCRIPT_NAME'], 'info=' + e['PATH_INFO'], 'env=' + e['TRAC_ENV'], 'uri=' + e['REQUEST_URI'],\n"
         "      'query=' + e['QUERY_STRING'], 'body=' + sys.stdin.read())\n".
-
-%% One that nobody listens on at the moment.
-free_port() ->
-    {ok, Socket} = gen_tcp:listen(0, [{ip, {127, 0, 0, 1}}]),
-    {ok, Port} = inet:port(Socket),
-    ok = gen_tcp:close(Socket),
-    Port.
 
 receive_until(Socket, End) -> receive_until(Socket, End, <<>>).
 

@@ -228,7 +228,7 @@ tls_renewed(Config) ->
 %% The port stays open meanwhile; new connections get what is new.
 tls_on_a_port(Config) ->
     Dir = ?config(priv_dir, Config),
-    Port = yucan_yaws_site:free_port(),
+    Port = test_support:free_port(),
     Options = fun(Tls) -> #{listen => [maps:merge(#{port => Port}, Tls)], handler => handler()} end,
     Port = start(Options(#{})),
     Open = yucan_client:connect(Port),
