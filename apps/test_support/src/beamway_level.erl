@@ -90,3 +90,14 @@ taken(Level, Words) ->
 
 bare({Name, _, Members}) -> {Name, [bare(Member) || Member <- Members]};
 bare(Case) -> Case.
+
+%% A case that was renamed would be in every level without a word.
+table_names_what_is_there_test() ->
+    {ok, Text} = file:read_file(test_support:file("test/runners")),
+    {match, Suites} = re:run(Text, "^([a-z_]+_SUITE)", [global, multiline, {capture, all_but_first, list}]),
+    _ = [{module, _} = code:ensure_loaded(list_to_atom(Suite)) || [Suite] <- Suites],
+    ?assertEqual([], [{Suite, Name} || [Suite] <- Suites, [Sign | Name] <- words(list_to_atom(Suite)), Sign =:= $- orelse Sign =:= $+,
+                                       not is_in(list_to_atom(Suite), Name)]).
+
+is_in(Suite, [$( | Group]) -> lists:keymember(list_to_atom(lists:droplast(Group)), 1, Suite:groups());
+is_in(Suite, Case) -> erlang:function_exported(Suite, list_to_atom(Case), 1).
