@@ -109,12 +109,24 @@ static void unlock(void)
     pthread_mutex_unlock(&vm.lock);
 }
 
-static int64_t now_ms(void)
+static _Atomic int64_t skipped_ms;
+
+static int64_t now_us(void)
 {
     struct timespec now;
 
     clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+    return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000 + 1000 * skipped_ms;
+}
+
+static int64_t now_ms(void)
+{
+    return now_us() / 1000;
+}
+
+void vm_skip(int ms)
+{
+    skipped_ms += ms;
 }
 
 /* ---- a port's life ---- */
@@ -445,11 +457,7 @@ int driver_cancel_timer(ErlDrvPort port)
 
 ErlDrvTime erl_drv_monotonic_time(ErlDrvTimeUnit unit)
 {
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return ((ErlDrvTime)now.tv_sec * 1000000 + now.tv_nsec / 1000) /
-           (unit == ERL_DRV_USEC ? 1 : 1000);
+    return now_us() / (unit == ERL_DRV_USEC ? 1 : 1000);
 }
 
 static ErlDrvPort next_port(ErlDrvPort port)

@@ -43,6 +43,9 @@ size_t vm_queued(ErlDrvPort port);
 /* Once around: waits at most so long, then calls what is due. False: nothing was. Any thread. */
 bool vm_run(int ms);
 
+/* Timers and the driver's clock go on by so much at once. */
+void vm_skip(int ms);
+
 /* The next term that the port has sent to its owner or another process, as text: atoms and numbers
  * as they are, a port as `port`, a binary as its length. NULL: none. */
 const char *vm_heard(ErlDrvPort port);

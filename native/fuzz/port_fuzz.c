@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the owner of a port may do: control commands of any kind with any bytes, messages, closing,
+ * at any time, on two ports that are joined or not. No descriptor or file of this process is named.
+ *
+ * Input: a byte for how the ports begin (carrier, then nothing, joined, active or lanes), then
+ * again and again a byte of choices: its lowest bit is the port; the next two: 0: a command, with
+ * the next bytes as its number, its length and its bytes; 1: a message, its length the next two; 2:
+ * the VM goes around; 3: the upper bits choose to close the port, to skip a second, or to tell late
+ * of descriptors. Checked: what test/vm checks, and that nothing is left when both ports are
+ * closed.
+ */
+#define _GNU_SOURCE
+#pragma GCC diagnostic ignored "-Wunused-function"
+#include "../test/ports.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *input, size_t size);
+
+static void must(bool holds)
+{
+    if (!holds)
+        abort();
+}
+
+typedef struct {
+    const uint8_t *at;
+    size_t left;
+} reader_t;
+
+/* The next byte, 0 past the end. */
+static uint8_t next(reader_t *reader)
+{
+    if (reader->left == 0)
+        return 0;
+    reader->left--;
+    return *reader->at++;
+}
+
+static void give_command(reader_t *reader, ErlDrvPort port)
+{
+    unsigned command = next(reader) % 48;
+    size_t len = next(reader) % 64;
+    uint8_t bytes[64] = {0};
+
+    for (size_t i = 0; i < len; i++)
+        bytes[i] = next(reader);
+    if (command == COMMAND_LANE_OPEN)
+        memset(bytes, 0, 4); /* no guard */
+    if (!names_something(command, bytes, len))
+        (void)vm_control(port, command, bytes, len);
+}
+
+static void send_message(reader_t *reader, ErlDrvPort port)
+{
+    static uint8_t bytes[1 << 16];
+    size_t len = (size_t)next(reader) << 8;
+
+    len |= next(reader);
+    bytes[0] = len % 3 ? 0 : LANE_MARK;
+    if (!vm_is_busy(port))
+        vm_send(port, bytes, len);
+}
+
+static void choose(reader_t *reader, ErlDrvPort port, uint8_t choice)
+{
+    switch (choice >> 1 & 3) {
+    case 0:
+        give_command(reader, port);
+        break;
+    case 1:
+        send_message(reader, port);
+        break;
+    case 2:
+        for (int i = 0; i <= choice >> 5; i++)
+            (void)vm_run(0);
+        break;
+    default:
+        if ((choice >> 3) % 4 == 0)
+            vm_close(port);
+        else if ((choice >> 3) % 4 == 1)
+            vm_skip(1000);
+        else
+            vm_deselects_later = choice >> 7;
+    }
+    while (vm_heard(port))
+        ;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *input, size_t size)
+{
+    reader_t reader = {input, size};
+    ErlDrvPort ports[2] = {vm_open(), vm_open()};
+    uint8_t begin = next(&reader);
+
+    vm_deselects_later = false;
+    carrier = &carriers[begin & 1];
+    if (begin & 6)
+        must(join(carrier->kind, ports[0], ports[1]));
+    for (int i = 0; i < 2 && begin & 4; i++)
+        must(begin & 2 ? activate(ports[i], 0) : open_lane(ports[i], 0));
+    while (reader.left > 0) {
+        uint8_t choice = next(&reader);
+
+        choose(&reader, ports[choice & 1], choice);
+    }
+    for (int i = 0; i < 2; i++)
+        vm_close(ports[i]);
+    for (int rounds = 0; rounds < 100000 && !(vm_reason(ports[0]) && vm_reason(ports[1])); rounds++)
+        if (!vm_run(0))
+            vm_skip(1000);
+    for (int i = 0; i < 2; i++)
+        vm_forget(ports[i]);
+    must(vm_is_clean());
+    return 0;
+}
