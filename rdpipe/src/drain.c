@@ -315,7 +315,7 @@ void rd_drain(rd_transfer_t *transfer, rd_stream_t *from, rd_end_t *output, rd_s
     }
     /* An output that could not be opened is no reader that wants no more. */
     if (atomic_load(&transfer->stop) && !drain.has_ended && !drain.fault.text[0])
-        (void)fault(&drain, "stopped", 0);
+        (void)rd_because_of(&drain.fault, RD_CAUSE_STOPPED, "stopped");
     atomic_store(&transfer->has_ended, drain.has_ended && !drain.fault.text[0]);
     finish(&drain);
     if (drain.compressor.block)

@@ -181,12 +181,8 @@ def progress_on_a_terminal(hosts):
     path = os.path.join(hosts.folder, "slow")
     with open(path, "wb") as file:
         file.truncate(30_000_000)
-    space = hosts.space("host1")
-    run("ip", "netns", "exec", space, "tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", "80mbit", "burst", "1mb", "latency", "50ms")
-    try:
+    with hosts.slow("host1"):
         status, out, _ = hosts.call(f"script -qec \"rdpipe host1:'<{path}' host2: host3:'>/dev/null'\" /dev/null </dev/null")
-    finally:
-        run("ip", "netns", "exec", space, "tc", "qdisc", "del", "dev", "eth0", "root")
     lines = out.decode().split("\r")
     told = [re.search(r"(\d+)% (\d+):\d\d left +host1>host2 [0-9.]+ .?B/s.* >host3 [0-9.]+ .?B/s", line) for line in lines]
     parts = [int(found[1]) for found in told if found]
@@ -290,6 +286,24 @@ def what_cannot_start_is_said_at_once(hosts):
         lasted = time.monotonic() - began
         expect(status == 125 and "/no/such" in err, f"{words}: status {status}: {err}")
         expect(lasted < 4 * SLOWNESS, f"{words}: said after {lasted:.1f} s")
+
+
+def a_fault_that_comes_with_the_end_is_said(hosts):
+    """An ssh that gives the reason only when it ends, behind what the other host has said because of it."""
+    late = os.path.join(hosts.folder, "ssh_late")
+    with open(late, "w", encoding="utf-8") as file:
+        print(f"""#!/bin/sh
+"{hosts.ssh}" "$@" | {{
+    late=
+    while IFS= read -r line; do
+        case $line in 'fault '*) late=$late$line ;; *) printf '%s\\n' "$line" ;; esac
+    done
+    printf '%s\\n' "$late"
+}}""", file=file)
+    os.chmod(late, 0o755)
+    for _ in range(5):
+        status, _, err = hosts.call("rdpipe host1:'sleep 100' host2:'>/no/such/dir/file'", RDPIPE_SSH=late)
+        expect(status == 125 and "/no/such" in err, f"status {status}: {err}")
 
 
 def whose_command_failed_is_said(hosts):
@@ -413,6 +427,8 @@ def a_prompt_that_nobody_answers(hosts):
     terminal = Terminal(hosts, "rdpipe host1:cat nowhere:cat </dev/null; echo status $?; stty -a | grep -o ' echo '", RDPIPE_SSH=ssh)
     terminal.end()
     expect("status 125" in terminal.shown and " echo " in terminal.shown.partition("status")[2], repr(terminal.shown))
+
+
 def text_of_others_is_shown_not_obeyed(hosts):
     """The words of an agent that is hostile are no escapes of the terminal, no JSON, and do not rank its faults."""
     other = os.path.join(hosts.folder, "hostile")
@@ -524,5 +540,5 @@ CASES = [olleh, bandwidth_of_a_file, local_input_into_a_remote_command, users_on
          plans_of_what_cannot_run_here, raw_pictures_through_a_pipe, files_at_both_ends, four_hosts, the_same_host_twice,
          one_connection_a_host, several_at_once, a_middle_hop_without_a_command, several_receivers,
          interactive_lines_are_not_held_back, nothing_to_say, a_forced_carrier, blocks_of_all_sizes, json_at_the_end, progress_on_a_terminal, options_for_ssh, installed,
-         status_as_with_pipefail, a_reader_that_quits, what_is_wrong_is_said, text_of_others_is_shown_not_obeyed, what_cannot_start_is_said_at_once, whose_command_failed_is_said, a_blocked_hop, one_prompt_at_a_time, a_prompt_that_nobody_answers, nothing_plain_on_the_wire, encrypted_streams_and_their_ends, send_and_receive, a_wrong_key_is_said] \
+         status_as_with_pipefail, a_reader_that_quits, what_is_wrong_is_said, text_of_others_is_shown_not_obeyed, what_cannot_start_is_said_at_once, a_fault_that_comes_with_the_end_is_said, whose_command_failed_is_said, a_blocked_hop, one_prompt_at_a_time, a_prompt_that_nobody_answers, nothing_plain_on_the_wire, encrypted_streams_and_their_ends, send_and_receive, a_wrong_key_is_said] \
     + ([test_picture_of_ffmpeg] if os.environ.get("PIPE_FFMPEG") else [])

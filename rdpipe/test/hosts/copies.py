@@ -101,10 +101,8 @@ def what_was_cut_off_goes_on(hosts):
     with open(os.path.join(tree, "zz"), "wb") as file:  # the last to go
         for _ in range(60):
             file.write(dice.randbytes(1_000_000))
-    space = hosts.space("host1")
-    run("ip", "netns", "exec", space, "tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", "200mbit", "burst", "1mb", "latency", "50ms")
     part = f"{folder}/.to.rdcp-part/.zz.rdcp-part"
-    try:
+    with hosts.slow("host1", "200mbit"):
         for victim in ("rdcp", "--unpack", "--pack"):
             before = os.path.getsize(part) if os.path.exists(part) else 0
             process = hosts.start("local", f"exec rdcp -r host1:{tree} host2:{folder}/to")
@@ -120,8 +118,6 @@ def what_was_cut_off_goes_on(hosts):
             expect(status == (-signal.SIGINT if victim == "rdcp" else 1), f"{victim}: status {status}: {err}")
             expect(not os.path.exists(f"{folder}/to"), "half a tree under its name")
             hosts.check_nothing_is_left()
-    finally:
-        run("ip", "netns", "exec", space, "tc", "qdisc", "del", "dev", "eth0", "root")
     there = os.path.getsize(part)
     err = copies(hosts, f"-v -r host1:{tree} host2:{folder}/to")
     run("diff", "-r", "--no-dereference", tree, f"{folder}/to")
@@ -189,12 +185,8 @@ def progress_of_a_copy(hosts):
     folder = folder_of(hosts, "progress")
     with open(f"{folder}/file", "wb") as file:
         file.write(os.urandom(20_000_000))
-    space = hosts.space("host1")
-    run("ip", "netns", "exec", space, "tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", "80mbit", "burst", "1mb", "latency", "50ms")
-    try:
+    with hosts.slow("host1"):
         status, out, _ = hosts.call(f"script -qec \"rdcp host1:{folder}/file host2:{folder}/to\" /dev/null </dev/null")
-    finally:
-        run("ip", "netns", "exec", space, "tc", "qdisc", "del", "dev", "eth0", "root")
     lines = [re.sub("\033\\[K", "", line) for line in out.decode().split("\r") if "/s" in line]
     expect(status == 0 and lines, f"status {status}: {out[-300:]!r}")
     expect(all(re.fullmatch(r"rdcp: \d+:\d\d  [0-9.]+ .?B  [0-9.]+ .?B/s  host1 to host2\s*", line) for line in lines), f"{lines[-3:]}")
@@ -257,16 +249,12 @@ def two_copies_to_one_target(hosts):
     os.mkdir(f"{folder}/tree")
     with open(f"{folder}/tree/file", "wb") as file:
         file.write(os.urandom(60_000_000))
-    space = hosts.space("host1")
     for options, source, target, part in (("", "tree/file", "one", ".one.rdcp-part"), ("-r", "tree", "all", ".all.rdcp-part/.file.rdcp-part")):
-        run("ip", "netns", "exec", space, "tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", "80mbit", "burst", "1mb", "latency", "50ms")
-        try:
+        with hosts.slow("host1"):
             first = hosts.start("local", f"exec rdcp {options} host1:{folder}/{source} host2:{folder}/{target}")
             wait_for("the first has begun", lambda path=f"{folder}/{part}": os.path.exists(path) and os.path.getsize(path) > 1_000_000)
             status, _, err = hosts.call(f"rdcp --json {options} host1:{folder}/{source} host2:{folder}/{target}")
             expect(first.poll() is None, f"the first was through before the second was told: {err}")
-        finally:
-            run("ip", "netns", "exec", space, "tc", "qdisc", "del", "dev", "eth0", "root")
         expect(status == 1 and "another rdcp is writing it" in err, f"status {status}: {err}")
         told = json.loads(err.splitlines()[-1])
         expect(told["hops"][-1]["bytes"] < 10_000, f"{told['hops'][-1]} were sent")

@@ -3,6 +3,7 @@
 
 All names hold the process id, so runs may go on side by side; everything is gone after close().
 """
+import contextlib
 import os
 import shutil
 import signal
@@ -162,6 +163,16 @@ SetEnv PATH={self.programs}:/usr/local/bin:/usr/bin:/bin TMPDIR={self.temporary}
     def call(self, command, data=b"", name="local", seconds=60 * SLOWNESS, **more):
         process = self.start(name, command, stdin=subprocess.PIPE, **more)
         return self.end(process, data, seconds)
+
+    @contextlib.contextmanager
+    def slow(self, name, rate="80mbit"):
+        """What the host sends goes at this rate."""
+        qdisc = ["ip", "netns", "exec", self.space(name), "tc", "qdisc"]
+        run(*qdisc, "add", "dev", "eth0", "root", "tbf", "rate", rate, "burst", "1mb", "latency", "50ms")
+        try:
+            yield
+        finally:
+            run(*qdisc, "del", "dev", "eth0", "root")
 
     def processes(self, name):
         """{pid: words} of what runs on a host, but for the sshd that we started and what it forked for itself."""
