@@ -70,7 +70,7 @@ start(Socket, Count, #listener{server = Server} = Listener) ->
     case Count > Limits#limits.connections of
         true ->
             yucan_metrics:add(Metrics, refused_connections),
-            yucan_reply:refuse(503, Socket, any, Site),
+            yucan_reply:refuse(503, yucan_error:reason(503), Socket, any, Site),
             yucan_transport:linger(Socket, min(?REFUSED_MS, Limits#limits.linger_ms), Limits#limits.min_body_rate),
             exit(normal);
         false -> introduce(Socket, Listener, Site)
@@ -117,12 +117,8 @@ secure(_, {#conn{socket = Socket}, _}, _) ->
 
 %% Somebody has typed http: where https: belongs.
 -spec refuse_plain(#conn{}, #limits{}) -> no_return().
-refuse_plain(#conn{server = Server, socket = Socket} = Conn, #limits{linger_ms = Ms, min_body_rate = Rate}) ->
-    #site{metrics = Metrics} = Site = persistent_term:get({yucan, Server}),
-    yucan_metrics:refused(Metrics, 400),
-    yucan_events:refused(400, plain_http_on_tls, Conn),
-    yucan_reply:refuse(400, "This port speaks TLS: the address begins with https:", Socket, any, Site),
-    yucan_log:refused(Site#site.log, Conn, 400),
+refuse_plain(#conn{socket = Socket} = Conn, #limits{linger_ms = Ms, min_body_rate = Rate}) ->
+    refused(400, plain_http_on_tls, "This port speaks TLS: the address begins with https:", any, Conn),
     yucan_transport:linger(Socket, Ms, Rate),
     exit(normal).
 
@@ -187,13 +183,16 @@ get_more(Timeout, #state{socket = Socket} = State) ->
     end.
 
 -spec refuse(400..505, atom(), binary(), #state{}) -> no_return().
-refuse(Status, Reason, Buffer, #state{conn = Conn, socket = Socket} = State) ->
-    #site{metrics = Metrics} = Site = persistent_term:get({yucan, Conn#conn.server}),
+refuse(Status, Reason, Buffer, #state{conn = Conn} = State) ->
+    refused(Status, Reason, yucan_error:reason(Status), case Buffer of <<"HEAD ", _/binary>> -> method_was_head; _ -> any end, Conn),
+    linger(State).
+
+refused(Status, Reason, Text, Method, #conn{server = Server, socket = Socket} = Conn) ->
+    #site{metrics = Metrics, log = Log} = Site = persistent_term:get({yucan, Server}),
     yucan_metrics:refused(Metrics, Status),
     yucan_events:refused(Status, Reason, Conn),
-    yucan_reply:refuse(Status, Socket, case Buffer of <<"HEAD ", _/binary>> -> method_was_head; _ -> any end, Site),
-    yucan_log:refused(Site#site.log, Conn, Status),
-    linger(State).
+    yucan_reply:refuse(Status, Text, Socket, Method, Site),
+    yucan_log:refused(Log, Conn, Status).
 
 %% Its answer is out, and the client may be sending still. Nobody is served on this connection any more.
 -spec linger(#state{}) -> no_return().

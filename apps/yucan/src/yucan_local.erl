@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The transport over unix sockets. What a socket of TCP can say of its other end, this one cannot.
+%% @doc The transport over unix sockets. What a socket of TCP can say of its other end, this one cannot. What the callbacks do: yucan_transport.
 -module(yucan_local).
 -behaviour(yucan_transport).
 
@@ -32,23 +32,19 @@ remove_stale(Path) ->
 -spec name({local, binary()}, gen_tcp:socket()) -> {ok, yucan_req:address()}.
 name(Where, _) -> {ok, Where}.
 
-%% @private
 -spec peer(gen_tcp:socket()) -> {ok, term()} | {error, inet:posix()}.
 peer(Socket) -> yucan_tcp:peer(Socket).
 
-%% @private
 -spec recv(gen_tcp:socket(), non_neg_integer(), timeout()) -> {ok, binary()} | {error, yucan_transport:reason()}.
 recv(Socket, Length, Timeout) -> yucan_tcp:recv(Socket, Length, Timeout).
 
-%% @private
 -spec recv_whole(gen_tcp:socket(), binary(), pos_integer(), timeout()) -> {ok, binary()} | {partial, binary()} | {error, yucan_transport:reason()}.
 recv_whole(Socket, Before, Length, Timeout) -> yucan_tcp:recv_whole(Socket, Before, Length, Timeout).
 
-%% @private
 -spec send(gen_tcp:socket(), iodata()) -> ok | {error, yucan_transport:reason()}.
 send(Socket, Data) -> yucan_tcp:send(Socket, Data).
 
-%% @private Nobody knows what the other end has taken: without a limit of time.
+%% @doc Nobody knows what the other end has taken: without a limit of time.
 -spec send_file(gen_tcp:socket(), iodata(), file:fd(), non_neg_integer(), pos_integer(), pos_integer()) ->
     {ok, non_neg_integer()} | {error, yucan_transport:reason()}.
 send_file(Socket, Head, Handle, Offset, Length, _) ->
@@ -57,38 +53,29 @@ send_file(Socket, Head, Handle, Offset, Length, _) ->
         Error -> Error
     end.
 
-%% @private
 -spec setopts(gen_tcp:socket(), list()) -> ok.
 setopts(Socket, Options) -> yucan_tcp:setopts(Socket, Options).
 
-%% @private
 -spec arm(gen_tcp:socket(), pos_integer()) -> ok | {error, yucan_transport:reason()}.
 arm(Socket, Count) -> yucan_tcp:arm(Socket, Count).
 
-%% @private
 -spec pause(gen_tcp:socket(), binary()) -> binary().
 pause(Socket, Buffer) -> yucan_tcp:pause(Socket, Buffer).
 
-%% @private
 -spec event(term(), gen_tcp:socket()) -> {data, binary()} | passive | closed | other.
 event(Message, Socket) -> yucan_tcp:event(Message, Socket).
 
-%% @private
 -spec next(gen_tcp:socket(), timeout()) -> {data, binary()} | passive | closed | timeout.
 next(Socket, Timeout) -> yucan_tcp:next(Socket, Timeout).
 
-%% @private
 -spec is_closed(gen_tcp:socket()) -> boolean().
 is_closed(Socket) -> element(1, inet:peername(Socket)) =:= error.
 
-%% @private
 -spec half_close(gen_tcp:socket()) -> ok.
 half_close(Socket) -> yucan_tcp:half_close(Socket).
 
-%% @private
 -spec close(gen_tcp:socket()) -> ok.
 close(Socket) -> yucan_tcp:close(Socket).
 
-%% @private
 -spec info(gen_tcp:socket()) -> none.
 info(_) -> none.

@@ -7,7 +7,7 @@
 %% Iolists whose tail is a binary: that is what the socket takes with least work.
 -dialyzer(no_improper_lists).
 
--export([send/3, refuse/4, refuse/5, has_streamed/0]).
+-export([send/3, refuse/5, has_streamed/0]).
 -export_type([outcome/0]).
 
 -include("yucan_internal.hrl").
@@ -296,10 +296,6 @@ finish(_, _, _, Status, {_, Written}) ->
 has_streamed() -> get(?STREAMED) =:= true.
 
 %% @doc The answer to what is no request. The connection closes afterwards.
--spec refuse(Status :: 400..505, yucan_transport:socket(), method_was_head | any, #site{}) -> ok.
-refuse(Status, Socket, Method, Site) -> refuse(Status, yucan_error:reason(Status), Socket, Method, Site).
-
-%% @doc The same with other words.
 -spec refuse(Status :: 400..505, Text :: iodata(), yucan_transport:socket(), method_was_head | any, #site{}) -> ok.
 refuse(Status, Text, Socket, Method, Site) ->
     {_, [{_, Type}], Body} = yucan_error:page(Status, Text),

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The transport over TCP, plain, and how to listen and accept; yucan_local shares what is the same for unix sockets.
+%% @doc The transport over TCP, plain, and how to listen and accept; yucan_local shares what is the same for unix sockets. What the callbacks do: yucan_transport.
 -module(yucan_tcp).
 -behaviour(yucan_transport).
 
@@ -52,15 +52,13 @@ accepted(Listening, Reference, Timeout) ->
     after Timeout -> timeout
     end.
 
-%% @private
 -spec peer(gen_tcp:socket()) -> {ok, term()} | {error, inet:posix()}.
 peer(Socket) -> inet:peername(Socket).
 
-%% @private
 -spec recv(gen_tcp:socket(), non_neg_integer(), timeout()) -> {ok, binary()} | {error, yucan_transport:reason()}.
 recv(Socket, Length, Timeout) -> gen_tcp:recv(Socket, Length, Timeout).
 
-%% @private The driver reads into the place where the bytes stay: nothing is joined, and nobody is woken for parts of it. What was read before
+%% @doc The driver reads into the place where the bytes stay: nothing is joined, and nobody is woken for parts of it. What was read before
 %% goes back to the driver first, by a function that has no page in the manual. What that buys: `private_body' in bench/results/http-private.json.
 -spec recv_whole(gen_tcp:socket(), binary(), pos_integer(), timeout()) -> {ok, binary()} | {partial, binary()} | {error, yucan_transport:reason()}.
 recv_whole(Socket, Before, Length, Timeout) ->
@@ -84,7 +82,6 @@ partial(Socket, Before) ->
         Error -> Error
     end.
 
-%% @private
 -spec send(gen_tcp:socket(), iodata()) -> ok | {error, yucan_transport:reason()}.
 send(Socket, Data) ->
     case gen_tcp:send(Socket, Data) of
@@ -92,7 +89,7 @@ send(Socket, Data) ->
         Result -> Result
     end.
 
-%% @private The system copies the file itself, behind a head that waits for it.
+%% @doc The system copies the file itself, behind a head that waits for it.
 -spec send_file(gen_tcp:socket(), iodata(), file:fd(), non_neg_integer(), pos_integer(), pos_integer()) ->
     {ok, non_neg_integer()} | {error, yucan_transport:reason()}.
 send_file(Socket, Head, Handle, Offset, Length, SendMs) ->
@@ -136,15 +133,12 @@ taken(Socket) ->
         _ -> unknown
     end.
 
-%% @private
 -spec setopts(gen_tcp:socket(), list()) -> ok.
 setopts(Socket, Options) -> _ = inet:setopts(Socket, Options), ok.
 
-%% @private
 -spec arm(gen_tcp:socket(), pos_integer()) -> ok | {error, yucan_transport:reason()}.
 arm(Socket, Count) -> inet:setopts(Socket, [{active, Count}]).
 
-%% @private
 -spec pause(gen_tcp:socket(), binary()) -> binary().
 pause(Socket, Buffer) ->
     _ = inet:setopts(Socket, [{active, false}]),
@@ -157,7 +151,6 @@ flush(Socket, Buffer) ->
         _ -> flush(Socket, Buffer)
     end.
 
-%% @private
 -spec event(term(), gen_tcp:socket()) -> {data, binary()} | passive | closed | other.
 event({tcp, Socket, Data}, Socket) -> {data, Data};
 event({tcp_passive, Socket}, Socket) -> passive;
@@ -165,7 +158,6 @@ event({tcp_closed, Socket}, Socket) -> closed;
 event({tcp_error, Socket, _}, Socket) -> closed;
 event(_, _) -> other.
 
-%% @private
 -spec next(gen_tcp:socket(), timeout()) -> {data, binary()} | passive | closed | timeout.
 next(Socket, Timeout) ->
     receive
@@ -176,7 +168,7 @@ next(Socket, Timeout) ->
     after Timeout -> timeout
     end.
 
-%% @private A socket of which the other end is gone for good has an error, or no peer any more.
+%% @doc A socket of which the other end is gone for good has an error, or no peer any more.
 -spec is_closed(gen_tcp:socket()) -> boolean().
 is_closed(Socket) ->
     case inet:peername(Socket) of
@@ -191,11 +183,10 @@ has_hung_up(Socket) ->
         _ -> false
     end.
 
-%% @private
 -spec half_close(gen_tcp:socket()) -> ok.
 half_close(Socket) -> _ = gen_tcp:shutdown(Socket, write), ok.
 
-%% @private What gen_tcp:close does first is to wait until the driver has passed all on.
+%% @doc What gen_tcp:close does first is to wait until the driver has passed all on.
 -spec close(gen_tcp:socket()) -> ok.
 close(Socket) when is_port(Socket) ->
     case erlang:port_info(Socket, queue_size) of
@@ -204,6 +195,5 @@ close(Socket) when is_port(Socket) ->
     end;
 close(Socket) -> gen_tcp:close(Socket).
 
-%% @private
 -spec info(gen_tcp:socket()) -> none.
 info(_) -> none.

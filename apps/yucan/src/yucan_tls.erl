@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc The transport over TLS, above another one, and the options of a listener: its own certificate, and those of its hosts by the name that
-%% the client asks for.
+%% the client asks for. What the callbacks do: yucan_transport.
 -module(yucan_tls).
 
 -behaviour(yucan_transport).
@@ -42,7 +42,7 @@ options(Own, Hosts) ->
 
 without_general(Tls) -> [Option || {Key, _} = Option <- Tls, Key =/= versions, Key =/= alpn_preferred_protocols].
 
-%% @private The certificate for a name; `undefined' is the listener's own.
+%% @doc The certificate for a name; `undefined' is the listener's own.
 -spec by_name(string(), [{binary(), list()}]) -> undefined | list().
 by_name(Name, Named) ->
     Lower = yucan_header:lower(iolist_to_binary(Name)),
@@ -80,26 +80,21 @@ sni(Tls) ->
         _ -> undefined
     end.
 
-%% @private
 -spec peer(ssl:sslsocket()) -> {ok, term()} | {error, term()}.
 peer(Tls) -> ssl:peername(Tls).
 
-%% @private
 -spec recv(ssl:sslsocket(), non_neg_integer(), timeout()) -> {ok, binary()} | {error, yucan_transport:reason()}.
 recv(Tls, Length, Timeout) -> plain_reason(ssl:recv(Tls, Length, Timeout)).
 
 plain_reason({error, Reason}) when not is_atom(Reason) -> {error, closed};
 plain_reason(Result) -> Result.
 
-%% @private
 -spec recv_whole(ssl:sslsocket(), binary(), pos_integer(), timeout()) -> unsupported.
 recv_whole(_, _, _, _) -> unsupported.
 
-%% @private
 -spec send(ssl:sslsocket(), iodata()) -> ok | {error, yucan_transport:reason()}.
 send(Tls, Data) -> plain_reason(ssl:send(Tls, Data)).
 
-%% @private
 -spec send_file(ssl:sslsocket(), iodata(), file:fd(), non_neg_integer(), pos_integer(), pos_integer()) ->
     {ok, non_neg_integer()} | {error, yucan_transport:reason()}.
 send_file(Tls, Head, Handle, Offset, Length, _) ->
@@ -120,15 +115,13 @@ copy(Tls, Handle, At, Left) ->
         _ -> Left
     end.
 
-%% @private
 -spec setopts(ssl:sslsocket(), list()) -> ok.
 setopts(Tls, Options) -> _ = ssl:setopts(Tls, Options), ok.
 
-%% @private One message for each arming, whatever was asked for.
+%% @doc One message for each arming, whatever was asked for.
 -spec arm(ssl:sslsocket(), pos_integer()) -> ok | {error, yucan_transport:reason()}.
 arm(Tls, _) -> plain_reason(ssl:setopts(Tls, [{active, once}])).
 
-%% @private
 -spec pause(ssl:sslsocket(), binary()) -> binary().
 pause(Tls, Buffer) ->
     _ = ssl:setopts(Tls, [{active, false}]),
@@ -141,14 +134,12 @@ flush(Tls, Buffer) ->
         timeout -> Buffer
     end.
 
-%% @private
 -spec event(term(), ssl:sslsocket()) -> {last, binary()} | closed | other.
 event({ssl, Tls, Data}, Tls) -> {last, Data};
 event({ssl_closed, Tls}, Tls) -> closed;
 event({ssl_error, Tls, _}, Tls) -> closed;
 event(_, _) -> other.
 
-%% @private
 -spec next(ssl:sslsocket(), timeout()) -> {last, binary()} | closed | timeout.
 next(Tls, Timeout) ->
     receive
@@ -158,19 +149,16 @@ next(Tls, Timeout) ->
     after Timeout -> timeout
     end.
 
-%% @private
 -spec is_closed(ssl:sslsocket()) -> boolean().
 is_closed(Tls) -> element(1, ssl:peername(Tls)) =:= error.
 
-%% @private After the end of TLS many clients, OTP's among them, neither send nor read any more.
+%% @doc After the end of TLS many clients, OTP's among them, neither send nor read any more.
 -spec half_close(ssl:sslsocket()) -> ok.
 half_close(_) -> ok.
 
-%% @private
 -spec close(ssl:sslsocket()) -> ok.
 close(Tls) -> _ = ssl:close(Tls), ok.
 
-%% @private
 -spec info(ssl:sslsocket()) -> #{atom() => term()}.
 info(Tls) ->
     case ssl:connection_information(Tls, [protocol, selected_cipher_suite, sni_hostname]) of
