@@ -10,6 +10,9 @@
 
 -export([accept/1, wait/2, first/2, head/3, message/2, silence/1, wake/2, left/2]).
 
+%% What each request calls (see yucan_reply).
+-compile({inline, [used/1, again/2, remember_host/2, last_one/2, account/5, answer/2]}).
+
 -include("yucan_internal.hrl").
 
 %% Messages until the socket waits: at most so many times its `buffer' are in the mailbox. It is allowed more before it comes to
@@ -314,15 +317,15 @@ again(#state{served = Served} = State, #site{limits = Limits}) -> State#state{se
 -spec idle(#state{}) -> no_return().
 idle(State) -> yucan_idle:message(?MODULE, State, ?WARM_MS).
 
-%% @doc What has come to an idle connection.
+%% @doc What has come to an idle connection. Each request passes here, so it asks the transport itself.
 -spec message(term(), #state{}) -> no_return().
-message({yucan, drain}, #state{socket = Socket}) -> done(Socket);
-message(Message, #state{socket = Socket} = State) ->
-    case yucan_transport:event(Message, Socket) of
+message(Message, #state{socket = {Transport, Raw} = Socket} = State) ->
+    case Transport:event(Message, Raw) of
         {data, Data} -> ?MODULE:head(Data, none, used(State));
         {last, Data} -> ?MODULE:head(Data, none, State#state{armed = 0});
         passive -> arm(State);
         closed -> done(Socket);
+        other when Message =:= {yucan, drain} -> done(Socket);
         %% What a handler left behind.
         other -> idle(State)
     end.
