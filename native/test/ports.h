@@ -94,8 +94,8 @@ static inline void put_number(words_t *words, uint64_t number, int bytes)
 
 /* Whether the command is done; what it answers is in *reply_p without the byte that says so. A
  * thread of the VM may have to do it first. */
-static inline bool does(ErlDrvPort port, unsigned command, const words_t *words,
-                        vm_reply_t *reply_p)
+static inline bool port_does(ErlDrvPort port, unsigned command, const words_t *words,
+                             vm_reply_t *reply_p)
 {
     vm_reply_t reply =
         vm_control(port, command, words ? words->bytes : NULL, words ? words->len : 0);
@@ -128,7 +128,7 @@ static inline bool does(ErlDrvPort port, unsigned command, const words_t *words,
 }
 
 #if __has_include("../driver/establish.h")
-static inline bool use(ErlDrvPort port, const char *kind)
+static inline bool port_uses(ErlDrvPort port, const char *kind)
 {
     words_t words = {.len = 0};
 
@@ -137,14 +137,14 @@ static inline bool use(ErlDrvPort port, const char *kind)
     if (strcmp(kind, "rdma") == 0)
         put_bytes(&words, RDMA_LIBRARY, strlen(RDMA_LIBRARY));
 #endif
-    return does(port, COMMAND_USE, &words, NULL);
+    return port_does(port, COMMAND_USE, &words, NULL);
 }
 
 /* Goes around until STEP says so, or the link fails. */
-static inline bool steps_to(ErlDrvPort port, bw_state_t state, vm_reply_t *reply_p)
+static inline bool port_steps_to(ErlDrvPort port, bw_state_t state, vm_reply_t *reply_p)
 {
     for (int round = 0; round < PORT_ROUNDS; round++) {
-        if (!does(port, COMMAND_STEP, NULL, reply_p) || reply_p->bytes[0] == BW_FAILED)
+        if (!port_does(port, COMMAND_STEP, NULL, reply_p) || reply_p->bytes[0] == BW_FAILED)
             return false;
         if (reply_p->bytes[0] == state)
             return true;
@@ -155,7 +155,7 @@ static inline bool steps_to(ErlDrvPort port, bw_state_t state, vm_reply_t *reply
 
 /* Begins to listen: for shm in a name of the system's, for tcp on a connected socket, for rdma at
  * the fake device. */
-static inline bool listen_on(ErlDrvPort port, const char *kind, int socket)
+static inline bool port_listens(ErlDrvPort port, const char *kind, int socket)
 {
     words_t words = {.len = 0};
 
@@ -172,11 +172,11 @@ static inline bool listen_on(ErlDrvPort port, const char *kind, int socket)
         put_number(&words, 0, 4); /* any port */
     }
 #endif
-    return use(port, kind) && does(port, COMMAND_LISTEN, &words, NULL);
+    return port_uses(port, kind) && port_does(port, COMMAND_LISTEN, &words, NULL);
 }
 
 /* Connects to what a listener has told: token, length of the address, address. */
-static inline bool connect_to(ErlDrvPort port, const char *kind, int socket, const uint8_t *told)
+static inline bool port_connects(ErlDrvPort port, const char *kind, int socket, const uint8_t *told)
 {
     words_t words = {.len = 0};
 
@@ -199,7 +199,7 @@ static inline bool connect_to(ErlDrvPort port, const char *kind, int socket, con
 #endif
     else
         put_bytes(&words, told + 1, told[0]);
-    return use(port, kind) && does(port, COMMAND_CONNECT, &words, NULL);
+    return port_uses(port, kind) && port_does(port, COMMAND_CONNECT, &words, NULL);
 }
 
 /* A command that a thread of the VM has to do first. */
@@ -230,7 +230,7 @@ static inline bool is_kind(const char *kind)
     return strcmp(carrier->kind, kind) == 0;
 }
 
-static inline bool use(ErlDrvPort port, const char *kind)
+static inline bool port_uses(ErlDrvPort port, const char *kind)
 {
     words_t words = {.len = 0};
 
@@ -239,10 +239,10 @@ static inline bool use(ErlDrvPort port, const char *kind)
 #ifdef BW_TEST_RDMA
     put_bytes(&words, RDMA_LIBRARY, strlen(RDMA_LIBRARY));
 #endif
-    return does(port, COMMAND_RDMA_LOAD, &words, NULL);
+    return port_does(port, COMMAND_RDMA_LOAD, &words, NULL);
 }
 
-static inline bool steps_to(ErlDrvPort port, bw_state_t state, vm_reply_t *reply_p)
+static inline bool port_steps_to(ErlDrvPort port, bw_state_t state, vm_reply_t *reply_p)
 {
     words_t words = {.len = 0};
     vm_reply_t reply;
@@ -250,11 +250,11 @@ static inline bool steps_to(ErlDrvPort port, bw_state_t state, vm_reply_t *reply
     *reply_p = door;
     put_number(&words, PORT_RING, 8);
     if (is_kind("shm") && state == BW_LINKED && port == door_of)
-        return does(port, COMMAND_ACCEPT, &words, NULL);
+        return port_does(port, COMMAND_ACCEPT, &words, NULL);
     if (!is_kind("rdma"))
         return true;
     for (int round = 0; round < PORT_ROUNDS; round++) {
-        if (!does(port, COMMAND_RDMA_STATUS, NULL, &reply) || reply.bytes[0] == BW_FAILED)
+        if (!port_does(port, COMMAND_RDMA_STATUS, NULL, &reply) || reply.bytes[0] == BW_FAILED)
             return false;
         if (reply.bytes[0] == state) {
             memcpy(reply_p->bytes + 1, reply.bytes + 3, BW_TOKEN_BYTES);
@@ -266,24 +266,24 @@ static inline bool steps_to(ErlDrvPort port, bw_state_t state, vm_reply_t *reply
     return false;
 }
 
-static inline bool adopt(ErlDrvPort port, int socket)
+static inline bool port_adopts(ErlDrvPort port, int socket)
 {
     words_t words = {.len = 0};
 
     put_number(&words, (uint64_t)socket, 4);
     put_number(&words, PORT_RING, 8);
-    return does(port, COMMAND_LANE_ADOPT, &words, NULL);
+    return port_does(port, COMMAND_LANE_ADOPT, &words, NULL);
 }
 
-static inline bool listen_on(ErlDrvPort port, const char *kind, int socket)
+static inline bool port_listens(ErlDrvPort port, const char *kind, int socket)
 {
     words_t words = {.len = 0};
     vm_reply_t reply;
 
     if (strcmp(kind, "tcp") == 0)
-        return adopt(port, socket);
+        return port_adopts(port, socket);
     if (strcmp(kind, "shm") == 0) {
-        if (!does(port, COMMAND_OPEN_DOOR, NULL, &reply))
+        if (!port_does(port, COMMAND_OPEN_DOOR, NULL, &reply))
             return false;
         door_of = port;
         memcpy(door.bytes + 1, reply.bytes, BW_TOKEN_BYTES);
@@ -299,20 +299,20 @@ static inline bool listen_on(ErlDrvPort port, const char *kind, int socket)
     put_number(&words, 0, 4);
     put_number(&words, PORT_RING, 8);
 #endif
-    return use(port, kind) && does(port, COMMAND_RDMA_LISTEN, &words, NULL);
+    return port_uses(port, kind) && port_does(port, COMMAND_RDMA_LISTEN, &words, NULL);
 }
 
-static inline bool connect_to(ErlDrvPort port, const char *kind, int socket, const uint8_t *told)
+static inline bool port_connects(ErlDrvPort port, const char *kind, int socket, const uint8_t *told)
 {
     words_t words = {.len = 0};
 
     if (strcmp(kind, "tcp") == 0)
-        return adopt(port, socket);
+        return port_adopts(port, socket);
     if (strcmp(kind, "shm") == 0) {
         put_number(&words, PORT_RING, 8);
         put_bytes(&words, told, BW_TOKEN_BYTES);
         put_bytes(&words, told + BW_TOKEN_BYTES + 1, told[BW_TOKEN_BYTES]);
-        return does(port, COMMAND_JOIN, &words, NULL);
+        return port_does(port, COMMAND_JOIN, &words, NULL);
     }
 #ifdef BW_TEST_RDMA
     words.len = 23;
@@ -324,7 +324,7 @@ static inline bool connect_to(ErlDrvPort port, const char *kind, int socket, con
     put_number(&words, PORT_RING, 8);
     put_number(&words, 10000, 4);
 #endif
-    return use(port, kind) && does(port, COMMAND_RDMA_CONNECT, &words, NULL);
+    return port_uses(port, kind) && port_does(port, COMMAND_RDMA_CONNECT, &words, NULL);
 }
 
 static inline vm_reply_t use_a_file(ErlDrvPort port)
@@ -341,7 +341,7 @@ static inline bool names_something(unsigned command, uint8_t *bytes, size_t len)
 
 #endif
 /* Two ports with a link between them that nobody reads yet. */
-static inline bool join(const char *kind, ErlDrvPort one, ErlDrvPort other)
+static inline bool join_ports(const char *kind, ErlDrvPort one, ErlDrvPort other)
 {
     int sockets[2] = {-1, -1};
     vm_reply_t told = {0}, linked;
@@ -349,10 +349,10 @@ static inline bool join(const char *kind, ErlDrvPort one, ErlDrvPort other)
 
     if (strcmp(kind, "tcp") == 0 && !connect_sockets(0, &sockets[0], &sockets[1]))
         return false;
-    done = listen_on(other, kind, sockets[1]) &&
-           (sockets[0] >= 0 || steps_to(other, BW_LISTENING, &told)) &&
-           connect_to(one, kind, sockets[0], told.bytes + 1) && steps_to(one, BW_LINKED, &linked) &&
-           steps_to(other, BW_LINKED, &linked);
+    done = port_listens(other, kind, sockets[1]) &&
+           (sockets[0] >= 0 || port_steps_to(other, BW_LISTENING, &told)) &&
+           port_connects(one, kind, sockets[0], told.bytes + 1) &&
+           port_steps_to(one, BW_LINKED, &linked) && port_steps_to(other, BW_LINKED, &linked);
     for (int i = 0; i < 2; i++)
         if (sockets[i] >= 0)
             close(sockets[i]);
@@ -361,12 +361,12 @@ static inline bool join(const char *kind, ErlDrvPort one, ErlDrvPort other)
     return done;
 }
 
-static inline bool activate(ErlDrvPort port, uint64_t poll_us)
+static inline bool port_activates(ErlDrvPort port, uint64_t poll_us)
 {
     words_t words = {.len = 0};
 
     put_number(&words, poll_us, 8);
-    return does(port, COMMAND_ACTIVATE, &words, NULL);
+    return port_does(port, COMMAND_ACTIVATE, &words, NULL);
 }
 
 #define LANE_LARGEST 1000000u
@@ -381,7 +381,7 @@ static inline bool open_lane(ErlDrvPort port, int guard)
     put_number(&words, LANE_LARGEST, 4);
     put_number(&words, LANE_MARK, 1);
     put_number(&words, LANE_WHOLE, 4);
-    return does(port, COMMAND_LANE_OPEN, &words, NULL);
+    return port_does(port, COMMAND_LANE_OPEN, &words, NULL);
 }
 
 static inline bool give_credit(ErlDrvPort port, uint64_t frames, uint64_t bytes)
@@ -390,7 +390,7 @@ static inline bool give_credit(ErlDrvPort port, uint64_t frames, uint64_t bytes)
 
     put_number(&words, frames, 8);
     put_number(&words, bytes, 8);
-    return does(port, COMMAND_LANE_CREDIT, &words, NULL);
+    return port_does(port, COMMAND_LANE_CREDIT, &words, NULL);
 }
 
 #endif
