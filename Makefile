@@ -250,6 +250,7 @@ overload-yucan:
 ## fuzz-keep: commit-ready counts and inputs of the last `make fuzz` (bench/results/fuzz.json, fuzz/corpus of native and rdpipe)
 fuzz-keep:
 	@scripts/install-packages fuzz
+	@$(MAKE) build-bench
 	@$(MAKE) -C native fuzz-keep
 	@$(MAKE) -C rdpipe fuzz-keep
 

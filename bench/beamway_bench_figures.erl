@@ -382,7 +382,8 @@ is_of_today(Name, #{measures := Measures}) ->
 store(Name, Command) ->
     ok = io:setopts([binary]),
     Own = jiffy:decode(input(), [return_maps]),
-    case beamway_bench_store:write(beamway_bench_store:file(Name), maps:merge(#{repeats => 1}, maps:merge(beamway_bench_store:context(Name, Command), Own))) of
+    Context = maps:from_list([{atom_to_binary(Key), Value} || {Key, Value} <- maps:to_list((beamway_bench_store:context(Name, Command))#{repeats => 1})]),
+    case beamway_bench_store:write(beamway_bench_store:file(Name), maps:merge(Context, Own)) of
         ok -> io:format("stored bench/results/~ts.json~n", [Name]), 0;
         {error, Why} -> complain("~ts", [Why]), 1
     end.

@@ -101,7 +101,7 @@ figures_test() ->
 %% Real nodes: both ways give all figures that the metrics name.
 real_nodes_test_() ->
     {timeout, 120, fun() ->
-        Settings = #{warm_ms => 20, window_ms => 150, beside_ms => 100},
+        Settings = #{warm_ms => 20, window_ms => 400, beside_ms => 100},
         {ok, Samples} = beamway_bench_run:in_a_process(fun() -> beamway_bench_run:run(groups(Settings), run_options()) end),
         ?assertEqual([], [{Name, Key} || #{key := Key} <- metrics(#{}), Name <- [beamway, lanes], not is_map_key({Name, Key}, Samples)])
     end}.
