@@ -49,28 +49,31 @@ bw_carrier_fn bw_carrier;
 #define RDMA_ENTRY bw_rdma_api
 #endif
 
-void *__real_dlopen(const char *path, int flags);
-void *__wrap_dlopen(const char *path, int flags);
-void *__real_dlsym(void *library, const char *name);
-void *__wrap_dlsym(void *library, const char *name);
-int __real_dlclose(void *library);
-int __wrap_dlclose(void *library);
+#undef dlopen
+#undef dlsym
+#undef dlclose
+void *dlopen(const char *path, int flags);
+void *dlsym(void *library, const char *name);
+int dlclose(void *library);
+void *own_dlopen(const char *path, int flags);
+void *own_dlsym(void *library, const char *name);
+int own_dlclose(void *library);
 
 static char rdma_library;
 
-void *__wrap_dlopen(const char *path, int flags)
+void *own_dlopen(const char *path, int flags)
 {
-    return strcmp(path, RDMA_LIBRARY) == 0 ? &rdma_library : __real_dlopen(path, flags);
+    return strcmp(path, RDMA_LIBRARY) == 0 ? &rdma_library : dlopen(path, flags);
 }
 
-void *__wrap_dlsym(void *library, const char *name)
+void *own_dlsym(void *library, const char *name)
 {
-    return library == &rdma_library ? (void *)(uintptr_t)RDMA_ENTRY : __real_dlsym(library, name);
+    return library == &rdma_library ? (void *)(uintptr_t)RDMA_ENTRY : dlsym(library, name);
 }
 
-int __wrap_dlclose(void *library)
+int own_dlclose(void *library)
 {
-    return library == &rdma_library ? 0 : __real_dlclose(library);
+    return library == &rdma_library ? 0 : dlclose(library);
 }
 #endif
 

@@ -17,17 +17,16 @@ ASAN_PROGRAMS = $(TEST_NAMES:%=$(BUILD)/asan/%)
 # Only what runs two threads.
 TSAN_NAMES = $(sort stress_test port_test $(FAKE_TEST_NAMES))
 TSAN_PROGRAMS = $(TSAN_NAMES:%=$(BUILD)/tsan/%)
-comma := ,
 FAKE_VERBS := test/verbs/fake_verbs.c
 TEST_HEADERS := $(LINK_HEADERS) $(wildcard test/*.h test/*/*.h driver/*.h)
 
-# port_test's driver loads the carrier that the program is linked with.
-WRAP_DLOPEN := $(if $(HAS_RDMA),-Wl$(comma)--wrap=dlopen$(comma)--wrap=dlsym$(comma)--wrap=dlclose) -ldl
+# port_test's driver loads the carrier that the program is linked with (ports.h).
+OWN_DLOPEN := $(if $(HAS_RDMA),-Ddlopen=own_dlopen -Ddlsym=own_dlsym -Ddlclose=own_dlclose) -ldl
 
 # Only these need the pump, and the header that declares what driver_shim.h stands in for.
 # driver_test includes beamway_drv.c.
 test_src = $(LINK_SRC) $(if $(filter pump_test lane_test driver_test,$(1)),$(PUMP_SRC) -isystem $(ERL_INCLUDE)) \
-	$(if $(filter port_test,$(1)),test/vm/vm.c $(DRIVER_SRC) -isystem $(ERL_INCLUDE) $(WRAP_DLOPEN)) \
+	$(if $(filter port_test,$(1)),test/vm/vm.c $(DRIVER_SRC) -isystem $(ERL_INCLUDE) $(OWN_DLOPEN)) \
 	$(if $(filter driver_test,$(1)),driver/job.c driver/lane.c driver/meet.c) \
 	$(if $(filter rdma_flow_test,$(1)),link/rdma/flow.c link/rdma/wire.c) \
 	$(if $(filter $(FAKE_TEST_NAMES),$(1)),-DBW_TEST_RDMA $(RDMA_SRC) $(if $(filter real,$(2)),$(RDMA_LIBS),$(FAKE_VERBS)))
