@@ -98,23 +98,30 @@ static pid_t start_producer(uint16_t port, uint64_t total, uint64_t piece_max, i
     _exit((int)transfer.outcome);
 }
 
-static bool begin(receiver_t *receiver, uint64_t total, uint64_t piece_max, int status)
+/* Takes the producer that connects, and closes the listener. */
+static bool take_producer(receiver_t *receiver, int listener, uint32_t block)
 {
-    uint16_t port;
-    int listener = open_listener(&port);
     rd_key_t key = key_of(KEY);
-    rd_terms_t terms = terms_of(RD_CARRIERS_ALL, RD_BLOCK_BYTES);
+    rd_terms_t terms = terms_of(RD_CARRIERS_ALL, block);
     rd_hop_t hop;
     rd_why_t why;
-    bool done;
+    bool done =
+        rd_hop_accept(listener, &key, &terms, -1, rd_now_ms() + LONG_MS, NULL, &hop, &why) &&
+        rd_transfer_init(&receiver->transfer, &why);
 
-    receiver->child = start_producer(port, total, piece_max, status);
-    done = rd_hop_accept(listener, &key, &terms, -1, rd_now_ms() + LONG_MS, NULL, &hop, &why) &&
-           rd_transfer_init(&receiver->transfer, &why);
     close(listener);
     if (done)
         rd_stream_open(&receiver->stream, &hop, "the producer");
     return done;
+}
+
+static bool begin(receiver_t *receiver, uint64_t total, uint64_t piece_max, int status)
+{
+    uint16_t port;
+    int listener = open_listener(&port);
+
+    receiver->child = start_producer(port, total, piece_max, status);
+    return take_producer(receiver, listener, RD_BLOCK_BYTES);
 }
 
 static void end(receiver_t *receiver)
@@ -384,20 +391,13 @@ static void damage_is_seen(void)
         receiver_t receiver;
         uint16_t port;
         int listener = open_listener(&port);
-        rd_key_t key = key_of(KEY);
-        rd_terms_t terms = terms_of(RD_CARRIERS_ALL, RD_BLOCK_BYTES);
-        rd_hop_t hop;
-        rd_why_t why;
         pid_t rogue = start_rogue(port, of[i].damage);
 
-        CHECK(rd_hop_accept(listener, &key, &terms, -1, rd_now_ms() + LONG_MS, NULL, &hop, &why));
-        CHECK(rd_transfer_init(&receiver.transfer, &why));
-        rd_stream_open(&receiver.stream, &hop, "the producer");
+        CHECK(take_producer(&receiver, listener, RD_BLOCK_BYTES));
         drain_into(&receiver, open("/dev/null", O_WRONLY | O_CLOEXEC));
         CHECK_EQ(receiver.transfer.outcome, RD_TRANSFER_FAULT);
         CHECK(strstr(receiver.transfer.why.text, of[i].text) != NULL);
         end(&receiver);
-        close(listener);
         CHECK_EQ(status_of(rogue), 0);
     }
 }
@@ -446,10 +446,6 @@ static void what_was_checked_is_what_is_written(void)
     int output[2], checked[2], changed[2];
     uint16_t port;
     int listener = open_listener(&port);
-    rd_key_t key = key_of(KEY);
-    rd_terms_t terms = terms_of(RD_CARRIERS_ALL, LONG_BLOCK);
-    rd_hop_t hop;
-    rd_why_t why;
     pid_t changer, reader;
 
     CHECK(pipe(output) == 0 && pipe(checked) == 0 && pipe(changed) == 0);
@@ -469,15 +465,12 @@ static void what_was_checked_is_what_is_written(void)
         _exit(0);
     }
     close(output[0]);
-    CHECK(rd_hop_accept(listener, &key, &terms, -1, rd_now_ms() + LONG_MS, NULL, &hop, &why));
-    CHECK(rd_transfer_init(&receiver.transfer, &why));
-    rd_stream_open(&receiver.stream, &hop, "the producer");
+    CHECK(take_producer(&receiver, listener, LONG_BLOCK));
     drain_into(&receiver, output[1]);
     CHECK_EQ(status_of(reader), 0);
     CHECK_EQ(receiver.transfer.outcome, RD_TRANSFER_DONE);
     end(&receiver);
     CHECK_EQ(status_of(changer), 0);
-    close(listener);
     for (int i = 0; i < 2; i++) {
         close(checked[i]);
         close(changed[i]);

@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef PIPE_COPIES_H
+#define PIPE_COPIES_H
+
+/* The four parts of a copy, one after the other over files, in a directory of their own. */
+#include "check.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "copy.h"
+
+/* Streams of items that a case may look at, or write itself. */
+#define LISTED "listed"
+#define HAD "had"
+#define PACKED "packed"
+
+static inline rd_copy_t copy_of(const char *path)
+{
+    return (rd_copy_t){.host = "", .path = path, .name = "", .recursive = true};
+}
+
+static inline int open_stream(const char *name, bool for_writing)
+{
+    int fd = open(name, for_writing ? O_RDWR | O_CREAT | O_TRUNC : O_RDONLY, 0600);
+
+    if (fd < 0)
+        abort();
+    return fd;
+}
+
+static inline int list(const rd_copy_t *source)
+{
+    int out = open_stream(LISTED, true), status = rd_copy_list(source, out);
+
+    close(out);
+    return status;
+}
+
+static inline int have(const rd_copy_t *target)
+{
+    int in = open_stream(LISTED, false), out = open_stream(HAD, true);
+    int status = rd_copy_have(target, in, out);
+
+    close(in);
+    close(out);
+    return status;
+}
+
+static inline int pack(const rd_copy_t *source)
+{
+    int in = open_stream(HAD, false), out = open_stream(PACKED, true);
+    int status = rd_copy_pack(source, in, out);
+
+    close(in);
+    close(out);
+    return status;
+}
+
+static inline int unpack(const rd_copy_t *target)
+{
+    int in = open_stream(PACKED, false), status = rd_copy_unpack(target, in);
+
+    close(in);
+    return status;
+}
+
+/* The status of the last part that failed. */
+static inline int copy_all(rd_copy_t source, rd_copy_t target)
+{
+    int statuses[4] = {list(&source), have(&target), pack(&source), unpack(&target)};
+    int status = 0;
+
+    for (size_t i = 0; i < 4; i++)
+        if (statuses[i] != 0)
+            status = statuses[i];
+    return status;
+}
+
+static inline int copy(const char *from, const char *to)
+{
+    return copy_all(copy_of(from), copy_of(to));
+}
+
+static inline void put_file(const char *path, const char *text)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0640);
+
+    if (fd < 0 || write(fd, text, strlen(text)) != (ssize_t)strlen(text))
+        abort();
+    close(fd);
+}
+
+static inline bool holds(const char *path, const char *text)
+{
+    char got[256];
+    int fd = open(path, O_RDONLY);
+    ssize_t n = fd < 0 ? -1 : read(fd, got, sizeof got);
+
+    if (fd >= 0)
+        close(fd);
+    return n == (ssize_t)strlen(text) && memcmp(got, text, (size_t)n) == 0;
+}
+
+static inline bool is_there(const char *path)
+{
+    struct stat is;
+
+    return lstat(path, &is) == 0;
+}
+
+static inline bool run(const char *command)
+{
+    return system(command) == 0;
+}
+
+/* In an empty directory. */
+static inline void fresh(void)
+{
+    static char folder[64];
+
+    if (*folder) {
+        CHECK(chdir("/") == 0);
+        CHECK(run("exec chmod -R u+rwx \"$COPY_TEST\"") && run("exec rm -rf \"$COPY_TEST\""));
+    }
+    (void)snprintf(folder, sizeof folder, "/tmp/copy_test-XXXXXX");
+    CHECK(mkdtemp(folder) && chdir(folder) == 0);
+    CHECK(setenv("COPY_TEST", folder, 1) == 0);
+}
+
+static inline void last(void)
+{
+    CHECK(chdir("/") == 0 && run("exec rm -rf \"$COPY_TEST\""));
+}
+
+/* Bytes of content in the packed stream. */
+static inline uint64_t bytes_packed(uint64_t *kept_p)
+{
+    static rd_item_t item;
+    rd_items_in_t in;
+    rd_why_t why;
+    uint64_t bytes = 0;
+    int fd = open_stream(PACKED, false);
+
+    *kept_p = 0;
+    if (!rd_items_in_open(&in, fd, NULL))
+        abort();
+    while (rd_items_next(&in, &item, &why)) {
+        bytes += item.kind == RD_ITEM_DATA ? item.size : 0;
+        *kept_p += item.kind == RD_ITEM_KEEP;
+    }
+    rd_items_in_close(&in);
+    close(fd);
+    return bytes;
+}
+
+#endif

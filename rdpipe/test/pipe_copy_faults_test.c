@@ -1,0 +1,332 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Copies of what changes, of what is no file, and from sources that are hostile. */
+#define _GNU_SOURCE
+#include "pipe_copies.h"
+
+#include <sys/sysmacros.h>
+
+/* ---- what goes wrong at the source ---- */
+
+/* Packs "from" in a child and changes it meanwhile, when a piece of it is on the way: what does not
+ * fit into the buffer and the pipe waits for us. */
+static int pack_and(const char *change)
+{
+    rd_copy_t source = copy_of("from"), target = copy_of("to");
+    int pipe_ends[2], out, status = -1;
+    char some[65536];
+    ssize_t n;
+    pid_t child;
+
+    if (list(&source) != 0 || have(&target) != 0 || pipe(pipe_ends) < 0)
+        abort();
+    child = fork();
+    if (child == 0) {
+        int in = open_stream(HAD, false);
+
+        close(pipe_ends[0]);
+        _exit(rd_copy_pack(&source, in, pipe_ends[1]));
+    }
+    close(pipe_ends[1]);
+    out = open_stream(PACKED, true);
+    n = read(pipe_ends[0], some, 1);
+    if (!run(change))
+        abort();
+    do
+        if (n < 0 || write(out, some, (size_t)n) != n)
+            abort();
+    while ((n = read(pipe_ends[0], some, sizeof some)) != 0);
+    close(pipe_ends[0]);
+    close(out);
+    if (waitpid(child, &status, 0) != child)
+        abort();
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+static void a_file_that_grows_is_copied_as_long_as_it_was(void)
+{
+    rd_copy_t target = copy_of("to");
+
+    CHECK_IN(fresh());
+    CHECK(run("head -c 5000000 /dev/urandom >from && cp from was"));
+    CHECK_EQ(pack_and("echo more >>from"), 0);
+    CHECK_EQ(unpack(&target), 0);
+    CHECK(run("cmp was to && rm to"));
+    /* Also the rest of one that was cut off. */
+    CHECK(run("head -c 1000000 was >.to.rdcp-part && cp was from"));
+    CHECK_EQ(pack_and("echo more >>from"), 0);
+    CHECK_EQ(unpack(&target), 0);
+    CHECK(run("cmp was to && rm to"));
+    /* With holes. */
+    CHECK(run("truncate -s 3000000 from && head -c 3000000 was >>from && truncate -s 9000000 from"
+              " && echo end >>from && cp from was"));
+    CHECK_EQ(pack_and("echo more >>from"), 0);
+    CHECK_EQ(unpack(&target), 0);
+    CHECK(run("cmp was to && rm to"));
+}
+
+static void a_file_that_grows_and_changes_is_refused(void)
+{
+    rd_copy_t target = copy_of("to");
+
+    CHECK_IN(fresh());
+    CHECK(run("head -c 5000000 /dev/urandom >from"));
+    CHECK_EQ(pack_and("echo more >>from; echo new | dd of=from conv=notrunc 2>/dev/null"),
+             RD_COPY_FAILED);
+    (void)unpack(&target);
+    CHECK(!is_there("to"));
+    CHECK_EQ(pack_and("touch from"), RD_COPY_FAILED);
+    CHECK_EQ(pack_and("truncate -s 100 from"), RD_COPY_FAILED);
+}
+
+static void what_is_gone_or_changed(void)
+{
+    rd_copy_t source = copy_of("from"), target = copy_of("to");
+
+    CHECK_IN(fresh());
+    CHECK(mkdir("from", 0755) == 0);
+    put_file("from/gone", "text");
+    put_file("from/stays", "text");
+    CHECK_EQ(list(&source), 0);
+    CHECK(unlink("from/gone") == 0);
+    CHECK_EQ(have(&target), 0);
+    CHECK_EQ(pack(&source), RD_COPY_FAILED);
+    CHECK_EQ(unpack(&target), RD_COPY_FAILED); /* not whole: not there */
+    CHECK(!is_there("to") && holds(".to.rdcp-part/stays", "text"));
+    CHECK_EQ(copy("from", "to"), 0);
+    CHECK(holds("to/stays", "text"));
+    /* One that the list has longer than it is now goes as it is. */
+    CHECK_EQ(list(&source), 0);
+    put_file("from/stays", "t");
+    CHECK_EQ(have(&target) | pack(&source) | unpack(&target), 0);
+    CHECK(holds("to/stays", "t"));
+    CHECK_EQ(copy("nothing", "to"), RD_COPY_FAILED);
+}
+
+/* ---- devices, FIFOs and sockets ---- */
+
+static bool is_fifo(const char *path)
+{
+    struct stat is;
+
+    return lstat(path, &is) == 0 && S_ISFIFO(is.st_mode);
+}
+
+static void what_is_no_file_is_never_replaced(void)
+{
+    rd_copy_t into = {.host = "", .path = "dir", .name = "fifo", .recursive = true};
+
+    CHECK_IN(fresh());
+    put_file("from", "text");
+    CHECK(mkfifo("fifo", 0600) == 0 && symlink("fifo", "link") == 0);
+    CHECK_EQ(copy("from", "fifo"), RD_COPY_FAILED);
+    CHECK(is_fifo("fifo") && !is_there(".fifo.rdcp-part"));
+    CHECK_EQ(copy("from", "link"), RD_COPY_FAILED);
+    CHECK(run("test -h link"));
+    if (mknod("null", S_IFCHR | 0600, makedev(1, 3)) == 0) { /* as root */
+        CHECK_EQ(copy("from", "null"), RD_COPY_FAILED);
+        CHECK(run("test -c null"));
+    }
+    /* By a name within the target. */
+    CHECK(mkdir("dir", 0755) == 0 && mkfifo("dir/fifo", 0600) == 0);
+    CHECK_EQ(copy_all(copy_of("from"), into), RD_COPY_FAILED);
+    CHECK(is_fifo("dir/fifo"));
+    CHECK(mkdir("tree", 0755) == 0 && symlink("nowhere", "tree/fifo") == 0);
+    put_file("tree/other", "text");
+    CHECK_EQ(copy("tree", "dir"), RD_COPY_FAILED);
+    CHECK(is_fifo("dir/fifo") && holds("dir/other", "text"));
+    CHECK(unlink("tree/fifo") == 0);
+    put_file("tree/fifo", "text");
+    CHECK_EQ(copy("tree", "dir"), RD_COPY_FAILED);
+    CHECK(is_fifo("dir/fifo") && run("test -z \"$(find . -name '*rdcp-part*')\""));
+}
+
+static void what_is_no_file_is_skipped(void)
+{
+    rd_copy_t source = copy_of("from");
+
+    CHECK_IN(fresh());
+    CHECK(mkdir("from", 0755) == 0 && mkfifo("from/fifo", 0600) == 0);
+    put_file("from/one", "text");
+    CHECK_EQ(copy("from", "to"), 0);
+    CHECK(holds("to/one", "text") && !is_there("to/fifo"));
+    source.fail_special = true;
+    CHECK_EQ(copy_all(source, copy_of("other")), RD_COPY_FAILED);
+    CHECK(!is_there("other"));
+    CHECK_EQ(copy("from/fifo", "alone"), RD_COPY_FAILED);
+}
+
+/* A file's end that says it is not whole, as the source's side does when it was changed. */
+static void a_file_that_is_not_whole(void)
+{
+    static rd_item_t item;
+    rd_copy_t target = copy_of("to");
+    rd_items_out_t out;
+    size_t room;
+    int fd;
+
+    CHECK_IN(fresh());
+    fd = open_stream(PACKED, true);
+    CHECK(rd_items_out_open(&out, fd));
+    item = (rd_item_t){.kind = RD_ITEM_FILE, .mode = 0600, .size = 4};
+    CHECK(rd_items_put(&out, &item));
+    memcpy(rd_items_data_room(&out, &room), "abcd", 4);
+    CHECK(rd_items_data_put(&out, 4));
+    item = (rd_item_t){.kind = RD_ITEM_CLOSE};
+    CHECK(rd_items_put(&out, &item));
+    item = (rd_item_t){.kind = RD_ITEM_END, .size = 1};
+    CHECK(rd_items_put(&out, &item) && rd_items_out_close(&out));
+    close(fd);
+    (void)unpack(&target);
+    CHECK(!is_there("to") && !is_there(".to.rdcp-part"));
+}
+
+/* ---- what a hostile source sends ---- */
+
+static void put_items(const rd_item_t *items, size_t count)
+{
+    int fd = open_stream(PACKED, true);
+    uint8_t at[RD_ITEM_MAX];
+
+    for (size_t i = 0; i < count; i++) {
+        size_t len = rd_item_put(at, &items[i]);
+
+        if (write(fd, at, len) != (ssize_t)len)
+            abort();
+    }
+    close(fd);
+}
+
+#define TOP                                                                                        \
+    {                                                                                              \
+        .kind = RD_ITEM_DIR, .mode = 0755                                                          \
+    }
+#define END                                                                                        \
+    {                                                                                              \
+        .kind = RD_ITEM_END                                                                        \
+    }
+#define GOOD                                                                                       \
+    {                                                                                              \
+        .kind = RD_ITEM_CLOSE, .has = RD_HAS_ALL                                                   \
+    }
+
+static void nothing_leads_out_of_the_target(void)
+{
+    static const rd_item_t up[] = {TOP, {.kind = RD_ITEM_FILE, .path = "../evil"}, GOOD, END};
+    static const rd_item_t root[] = {TOP, {.kind = RD_ITEM_FILE, .path = "/evil"}, GOOD, END};
+    static const rd_item_t through[] = {TOP,
+                                        {.kind = RD_ITEM_LINK, .path = "out", .target = ".."},
+                                        {.kind = RD_ITEM_FILE, .path = "out/evil"},
+                                        GOOD,
+                                        END};
+    static const rd_item_t deep[] = {TOP,
+                                     {.kind = RD_ITEM_LINK, .path = "out", .target = "../.."},
+                                     {.kind = RD_ITEM_DIR, .path = "out/evil", .mode = 0755},
+                                     END};
+    static const rd_item_t onto[] = {TOP,
+                                     {.kind = RD_ITEM_LINK, .path = "file", .target = "../evil"},
+                                     {.kind = RD_ITEM_FILE, .path = "file"},
+                                     GOOD,
+                                     END};
+    static const struct {
+        const rd_item_t *items;
+        size_t count;
+        int status;
+    } streams[] = {{up, 4, RD_COPY_FAILED},
+                   {root, 4, RD_COPY_FAILED},
+                   {through, 5, RD_COPY_FAILED},
+                   {deep, 4, RD_COPY_FAILED},
+                   {onto, 5, RD_COPY_DONE}}; /* the link is replaced, not followed */
+    rd_copy_t target = copy_of("box/to");
+
+    for (size_t i = 0; i < sizeof streams / sizeof *streams; i++) {
+        CHECK_IN(fresh());
+        CHECK(mkdir("box", 0755) == 0);
+        put_items(streams[i].items, streams[i].count);
+        CHECK_EQ(unpack(&target), streams[i].status);
+        CHECK(!is_there("evil") && !is_there("box/evil") && !is_there("/evil"));
+    }
+}
+
+static void pieces_where_they_do_not_belong(void)
+{
+    static const rd_item_t no_top[] = {{.kind = RD_ITEM_FILE, .path = "a"}, GOOD, END};
+    static const rd_item_t in_file[] = {{.kind = RD_ITEM_FILE}, {.kind = RD_ITEM_FILE}, GOOD, END};
+    static const rd_item_t mixed[] = {TOP, {.kind = RD_ITEM_FILE}, GOOD, END};
+    static const rd_item_t open_end[] = {{.kind = RD_ITEM_FILE, .size = 9}, END};
+    static const rd_item_t shorter[] = {{.kind = RD_ITEM_FILE, .size = 9}, GOOD, END};
+    static const rd_item_t hole[] = {{.kind = RD_ITEM_FILE, .size = 9},
+                                     {.kind = RD_ITEM_HOLE, .size = INT64_MAX},
+                                     {.kind = RD_ITEM_HOLE, .size = INT64_MAX},
+                                     GOOD,
+                                     END};
+    static const rd_item_t offset[] = {{.kind = RD_ITEM_FILE, .size = 9, .offset = 5}, GOOD, END};
+    static const struct {
+        const rd_item_t *items;
+        size_t count;
+    } streams[] = {{no_top, 3},  {in_file, 4}, {mixed, 4}, {open_end, 2},
+                   {shorter, 3}, {hole, 5},    {offset, 3}};
+    rd_copy_t target = copy_of("to");
+
+    for (size_t i = 0; i < sizeof streams / sizeof *streams; i++) {
+        CHECK_IN(fresh());
+        put_items(streams[i].items, streams[i].count);
+        CHECK_EQ(unpack(&target), RD_COPY_FAILED);
+        CHECK(!is_there("to"));
+    }
+}
+
+/* A hostile target can ask for what is listed only by its place in the tree. */
+static void a_source_gives_nothing_from_outside(void)
+{
+    static const rd_item_t wishes[][3] = {{TOP, {.kind = RD_ITEM_FILE, .path = "../secret"}, END},
+                                          {TOP, {.kind = RD_ITEM_FILE, .path = "link"}, END},
+                                          {TOP, {.kind = RD_ITEM_FILE, .path = "out/secret"}, END}};
+    rd_copy_t source = copy_of("tree");
+    uint64_t kept;
+
+    CHECK_IN(fresh());
+    CHECK(mkdir("tree", 0755) == 0 && symlink("../secret", "tree/link") == 0 &&
+          symlink("..", "tree/out") == 0);
+    put_file("secret", "hidden");
+    for (size_t i = 0; i < 3; i++) {
+        put_items(wishes[i], 3);
+        CHECK(rename(PACKED, HAD) == 0);
+        CHECK_EQ(pack(&source), RD_COPY_FAILED);
+        CHECK_EQ(bytes_packed(&kept), 0);
+    }
+}
+
+static void long_names(void)
+{
+    char name[256], part[256], other[256];
+
+    memset(name, 'n', 255);
+    name[255] = 0;
+    rd_part_name(name, part);
+    CHECK(strlen(part) <= 255);
+    name[254] = 'm';
+    rd_part_name(name, other);
+    CHECK(strcmp(part, other) != 0);
+    CHECK_IN(fresh());
+    put_file(name, "text");
+    CHECK(mkdir("to", 0755) == 0);
+    CHECK_EQ(copy_all(copy_of(name), (rd_copy_t){.host = "", .path = "to", .name = name}), 0);
+    CHECK(chdir("to") == 0 && holds(name, "text"));
+    CHECK_IN(last());
+}
+
+static const check_case_t cases[] = {
+    {"a file that grows is copied as long as it was",
+     a_file_that_grows_is_copied_as_long_as_it_was},
+    {"a file that grows and changes is refused", a_file_that_grows_and_changes_is_refused},
+    {"what is gone or changed", what_is_gone_or_changed},
+    {"what is no file is never replaced", what_is_no_file_is_never_replaced},
+    {"what is no file is skipped", what_is_no_file_is_skipped},
+    {"a file that is not whole", a_file_that_is_not_whole},
+    {"nothing leads out of the target", nothing_leads_out_of_the_target},
+    {"pieces where they do not belong", pieces_where_they_do_not_belong},
+    {"a source gives nothing from outside", a_source_gives_nothing_from_outside},
+    {"long names", long_names},
+};
+
+CHECK_MAIN(cases)
