@@ -8,7 +8,7 @@
 RDMA_TEST_NAMES := $(filter-out rdma_flow_test,$(notdir $(basename $(wildcard test/rdma_*test.c))))
 TEST_NAMES = $(sort $(filter-out $(if $(HAS_RDMA),,$(RDMA_TEST_NAMES)), \
 	$(notdir $(basename $(wildcard test/*_test.c)))))
-CARRIER_TEST_NAMES := link_test stress_test pump_test lane_test port_test
+CARRIER_TEST_NAMES := link_test stress_test pump_test pump_bounds_test lane_test port_test
 FAKE_TEST_NAMES = $(if $(HAS_RDMA),$(filter $(RDMA_TEST_NAMES) $(CARRIER_TEST_NAMES),$(TEST_NAMES)))
 TEST_PROGRAMS = $(patsubst %,$(BUILD)/test/%,$(filter-out $(FAKE_TEST_NAMES),$(TEST_NAMES))) \
 	$(FAKE_TEST_NAMES:%=$(BUILD)/fake/%)
@@ -25,7 +25,7 @@ OWN_DLOPEN := $(if $(HAS_RDMA),-Ddlopen=own_dlopen -Ddlsym=own_dlsym -Ddlclose=o
 
 # Only these need the pump, and the header that declares what driver_shim.h stands in for.
 # driver_test includes beamway_drv.c.
-test_src = $(LINK_SRC) $(if $(filter pump_test lane_test driver_test,$(1)),$(PUMP_SRC) -isystem $(ERL_INCLUDE)) \
+test_src = $(LINK_SRC) $(if $(filter pump_test pump_bounds_test lane_test driver_test,$(1)),$(PUMP_SRC) -isystem $(ERL_INCLUDE)) \
 	$(if $(filter port_test,$(1)),test/vm/vm.c $(DRIVER_SRC) -isystem $(ERL_INCLUDE) $(OWN_DLOPEN)) \
 	$(if $(filter driver_test,$(1)),driver/job.c driver/lane.c driver/meet.c) \
 	$(if $(filter rdma_flow_test,$(1)),link/rdma/flow.c link/rdma/wire.c) \

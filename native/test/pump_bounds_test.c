@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The driver's pump: each of its calls ends soon, however fast the peer reads or writes.
+ */
+#define _GNU_SOURCE
+#include "pump_ends.h"
+
+#define CALL_BYTES_MAX ((uint64_t)8 << 20) /* about 2 ms of copying: no call may move more */
+#define CALL_FRAMES_MAX 20000u
+
+/* What the peer moved within one call of the pump. */
+static uint64_t hooked_frames, hooked_bytes;
+
+/* A peer so fast that there is always one more frame when the pump wants to sleep. */
+static bw_status_t arm_read_too_late(bw_link_t *link)
+{
+    bw_span_t span = {0};
+
+    if (hooked_frames < 10 * CALL_FRAMES_MAX &&
+        here.peer->ops->reserve(here.peer, bw_frame_size(8), &span) == BW_OK &&
+        span.len >= bw_frame_size(8)) {
+        peer_writes(8);
+        hooked_frames++;
+    }
+    return here.real_ops->arm_read(link);
+}
+
+static void a_fast_writer_does_not_keep_a_call_from_ending(void)
+{
+    CHECK_IN(start(RING));
+    hooked_frames = 0;
+    here.ops.arm_read = arm_read_too_late;
+    CHECK_IN(peer_writes(8));
+    CHECK_EQ(pump_wake(&here.pump), WAKE_ASLEEP);
+    CHECK(hooked_frames <= CALL_FRAMES_MAX);
+    /* whatever is left leads to another call */
+    here.ops.arm_read = here.real_ops->arm_read;
+    CHECK_EQ(wake_for(hooked_frames + 1), WAKE_ASLEEP);
+    CHECK_EQ(got.frames, hooked_frames + 1);
+    CHECK_IN(stop());
+}
+
+/* A peer so fast that the ring is empty again whenever the pump has written something. */
+static void commit_and_be_read(bw_link_t *link, size_t n)
+{
+    here.real_ops->commit(link, n);
+    hooked_bytes += peer_reads_all();
+}
+
+/* Far more than one call may move. Our sockets take a few KB at a time, and the shim's queue is
+ * moved up each time. */
+static size_t many_bytes(void)
+{
+    return carrier->is_shared ? 48u << 20 : 12u << 20;
+}
+
+static void a_fast_reader_does_not_keep_a_call_from_ending(void)
+{
+    const size_t len = many_bytes();
+    uint64_t all = 0;
+
+    CHECK_IN(start(RING));
+    here.ops.commit = commit_and_be_read;
+    hooked_bytes = 0;
+    CHECK_IN(send_message(len));
+    CHECK(hooked_bytes <= CALL_BYTES_MAX);
+    all = hooked_bytes;
+    for (int calls = 0; calls < 100000 && all < bw_frame_size(len); calls++) {
+        hooked_bytes = peer_reads_all(); /* of a socket: what was on its way */
+        all += hooked_bytes;
+        if (all == bw_frame_size(len))
+            break;
+        if (carrier->is_shared || (carrier->at_rest && shim.busy))
+            CHECK(is_readable(here.pump.link)); /* else nobody would go on */
+        hooked_bytes = 0;
+        CHECK_EQ(pump_wake(&here.pump), WAKE_ASLEEP);
+        CHECK(hooked_bytes <= CALL_BYTES_MAX);
+        all += hooked_bytes;
+    }
+    CHECK_EQ(all, bw_frame_size(len));
+    CHECK_EQ(shim.len, 0);
+    CHECK_IN(stop());
+}
+
+/* Both at once: there is always one more frame, and always room. */
+static void a_fast_peer_does_not_keep_a_call_from_ending(void)
+{
+    uint64_t read_before, calls = 0;
+
+    CHECK_IN(start(RING));
+    here.ops.commit = commit_and_be_read;
+    CHECK_IN(send_message(many_bytes()));
+    CHECK(shim.busy);
+    here.ops.arm_read = arm_read_too_late;
+    while (shim.busy && calls++ < 100000) {
+        uint64_t frames_before = got.frames;
+
+        hooked_frames = 0;
+        read_before = shim.len;
+        CHECK_EQ(pump_wake(&here.pump), WAKE_ASLEEP);
+        CHECK(read_before - shim.len <= CALL_BYTES_MAX);
+        CHECK(got.frames - frames_before <= CALL_FRAMES_MAX);
+        if (shim.busy && (carrier->is_shared || carrier->at_rest))
+            CHECK(is_readable(here.pump.link));
+        (void)peer_reads_all();
+    }
+    CHECK(!shim.busy);
+    CHECK_IN(stop());
+}
+
+/* A hostile one: a large frame that grows by a byte whenever the pump wants to sleep. */
+static bw_status_t arm_read_a_byte_too_late(bw_link_t *link)
+{
+    bw_span_t span = {0};
+
+    if (hooked_bytes < 100 * CALL_FRAMES_MAX &&
+        here.peer->ops->reserve(here.peer, 1, &span) == BW_OK) {
+        span.base[0] = 1;
+        here.peer->ops->commit(here.peer, 1);
+        hooked_bytes++;
+    }
+    return here.real_ops->arm_read(link);
+}
+
+static void a_byte_at_a_time_does_not_keep_a_call_from_ending(void)
+{
+    bw_span_t span = {0};
+
+    CHECK_IN(start(RING));
+    CHECK_EQ(here.peer->ops->reserve(here.peer, 8, &span), BW_OK);
+    bw_frame_put_header(span.base, BW_FRAME_DATA, 40u << 20);
+    here.peer->ops->commit(here.peer, 8);
+    here.ops.arm_read = arm_read_a_byte_too_late;
+    hooked_bytes = 0;
+    CHECK_EQ(pump_wake(&here.pump), WAKE_ASLEEP);
+    CHECK(hooked_bytes <= CALL_FRAMES_MAX);
+    CHECK(is_readable(here.pump.link));
+    CHECK_IN(stop());
+}
+
+static const check_case_t cases[] = {
+    {"a_fast_writer_does_not_keep_a_call_from_ending",
+     a_fast_writer_does_not_keep_a_call_from_ending},
+    {"a_fast_reader_does_not_keep_a_call_from_ending",
+     a_fast_reader_does_not_keep_a_call_from_ending},
+    {"a_fast_peer_does_not_keep_a_call_from_ending", a_fast_peer_does_not_keep_a_call_from_ending},
+    {"a_byte_at_a_time_does_not_keep_a_call_from_ending",
+     a_byte_at_a_time_does_not_keep_a_call_from_ending},
+};
+
+CARRIERS_MAIN(cases)
