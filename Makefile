@@ -239,7 +239,7 @@ fuzz:
 fuzz-yucan:
 	@scripts/install-packages test
 	@$(MAKE) build-test
-	@erl -noinput -boot no_dot_erlang -pa apps/*/ebin bench/ebin -s yucan_fuzz main -extra $(or $(MIN),1) bench/results/fuzz_yucan.json
+	@erl -noinput -boot no_dot_erlang -pa apps/*/ebin apps/*/test/ebin bench/ebin -s yucan_fuzz main -extra $(or $(MIN),1) bench/results/fuzz_yucan.json
 
 ## overload-yucan: twice the requests that yucan can answer, for SECONDS (60): no crash, bounded memory, full speed after
 overload-yucan:
