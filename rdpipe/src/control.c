@@ -183,11 +183,6 @@ bool rd_line_is(const char *line, const char *what)
     return strncmp(line, what, len) == 0 && (line[len] == ' ' || line[len] == 0);
 }
 
-static int digit(char c)
-{
-    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
 static char *decode(const char *from, size_t len, size_t *len_p)
 {
     char *value = malloc(len + 1), *to = value;
@@ -195,8 +190,8 @@ static char *decode(const char *from, size_t len, size_t *len_p)
     if (!value)
         return NULL;
     for (size_t i = 0; i < len; i++) {
-        if (from[i] == '%' && i + 2 < len && digit(from[i + 1]) >= 0 && digit(from[i + 2]) >= 0) {
-            *to++ = (char)(digit(from[i + 1]) << 4 | digit(from[i + 2]));
+        if (from[i] == '%' && i + 2 < len && rd_hex_digit(from[i + 1]) >= 0 && rd_hex_digit(from[i + 2]) >= 0) {
+            *to++ = (char)(rd_hex_digit(from[i + 1]) << 4 | rd_hex_digit(from[i + 2]));
             i += 2;
         } else {
             *to++ = from[i];

@@ -115,17 +115,12 @@ void rd_key_to_hex(const rd_key_t *key, char hex[2 * RD_KEY_BYTES + 1])
         (void)snprintf(hex + 2 * i, 3, "%02x", key->bytes[i]);
 }
 
-static int digit(char c)
-{
-    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
 bool rd_key_of_hex(const char *hex, rd_key_t *key_p)
 {
     if (strlen(hex) != 2 * RD_KEY_BYTES)
         return false;
     for (size_t i = 0; i < RD_KEY_BYTES; i++) {
-        int high = digit(hex[2 * i]), low = digit(hex[2 * i + 1]);
+        int high = rd_hex_digit(hex[2 * i]), low = rd_hex_digit(hex[2 * i + 1]);
 
         if (high < 0 || low < 0)
             return false;

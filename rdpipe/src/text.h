@@ -93,6 +93,12 @@ static inline bool rd_number(const char *text, uint64_t min, uint64_t max, uint6
     return true;
 }
 
+/* The value of a hexadecimal digit, -1: it is none. */
+static inline int rd_hex_digit(char c)
+{
+    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
 /* As rd_number, with K, M or G behind it. */
 static inline bool rd_size(const char *text, uint64_t min, uint64_t max, uint64_t *number_p)
 {
