@@ -13,40 +13,34 @@
 
 #include "erl_driver.h"
 
-#include "../link/shm/shm.h"
+#include "establish.h"
 #include "job.h"
 #include "lane.h"
-#include "meet.h"
 #include "pump.h"
 #include "reply.h"
 
-#define ABI_VERSION 5 /* of the commands below: beamway_port.erl has the same number */
+#define ABI_VERSION 6 /* of the commands below: beamway_port.erl has the same number */
 #define CHECK_MS 1000 /* how often idle memory is looked for, and the patience of a last flush */
 
 /* Commands and their replies: a 0 byte and the result, or a 1 byte and the reason as text, or
  * REPLY_LATER. */
 enum {
-    COMMAND_VERSION = 1, /* -> version:32 */
-    COMMAND_OPEN_DOOR,   /* directory or nothing -> token:16/binary, address */
-    COMMAND_JOIN,        /* ring_bytes:64, token:16/binary, address -> */
-    COMMAND_ACCEPT,      /* max_ring_bytes:64 -> */
-    COMMAND_ACTIVATE,    /* poll_us:64 -> ; the caller gets `look` when it shall look */
-    COMMAND_TICK,        /* -> */
-    COMMAND_STATS,       /* -> STATS_COUNT times :64 */
-    COMMAND_RECEIVE,     /* -> 1 if there will never be more, bytes_in:64 */
-    COMMAND_PROBE,       /* ring_bytes:64 -> */
-    COMMAND_LOOK         /* -> 1 to look again, 0 to wait for `look` */
+    COMMAND_VERSION = 1,  /* -> version:32 */
+    COMMAND_ACTIVATE = 5, /* poll_us:64 -> ; the caller gets `look` when it shall look */
+    COMMAND_TICK,         /* -> */
+    COMMAND_STATS,        /* -> STATS_COUNT times :64 */
+    COMMAND_RECEIVE,      /* -> 1 if there will never be more, bytes_in:64 */
+    COMMAND_LOOK = 10     /* -> 1 to look again, 0 to wait for `look` */
 };
 
 #define STATS_COUNT 13
 
 typedef struct {
     bw_pump_t pump;
-    bw_shm_listener_t listener;
-    meet_t meet;   /* until there is a link: how an rdma link comes to be */
-    lane_t lane;   /* if the port is one */
-    bool active;   /* the link is read */
-    bool flushing; /* the port closes and still has something to say */
+    establish_t establish; /* until there is a link: how it comes to be */
+    lane_t lane;           /* if the port is one */
+    bool active;           /* the link is read */
+    bool flushing;         /* the port closes and still has something to say */
     bool timer_is_set;
     ErlDrvTermData poller; /* gets the atom `look` when it shall look at the ring */
     uint64_t out_at_check; /* bytes written when the timer was set */
@@ -67,74 +61,6 @@ static void check_later(bw_port_t *self)
 
 /* ---- commands ---- */
 
-/* `dir` NULL: no file system is used. */
-static void open_door(const char *dir, bw_shm_listener_t *listener_p, reply_t *reply)
-{
-    bw_error_t error = {0};
-    bw_status_t status = bw_shm_listen(dir, listener_p, &error);
-
-    reply_status(reply, status, &error);
-    if (status == BW_OK) {
-        reply_bytes(reply, listener_p->token, sizeof listener_p->token);
-        reply_bytes(reply, listener_p->address, listener_p->address_len);
-    }
-}
-
-static void open_door_in_directory(job_t *job)
-{
-    open_door(job->path, &job->listener, &job->reply);
-}
-
-static bool command_open_door(bw_port_t *self, const char *data, size_t len, reply_t *reply)
-{
-    bw_error_t error;
-
-    bw_shm_listener_close(&self->listener);
-    if (len >= BW_SHM_ADDRESS_MAX) {
-        reply_status(reply,
-                     bw_fail(&error, BW_INVALID, "socket_dir is too long for a unix socket", 0),
-                     &error);
-        return true;
-    }
-    if (len > 0)
-        return job_begin(self->pump.port, open_door_in_directory, data, len, reply);
-    open_door(NULL, &self->listener, reply);
-    return true;
-}
-
-static bool command_join(bw_port_t *self, const char *data, size_t len, reply_t *reply)
-{
-    size_t fixed = 8 + BW_SHM_TOKEN_BYTES;
-    bw_error_t error = {0};
-    bw_link_t *link = NULL;
-    bw_status_t status;
-
-    if (self->pump.link || len < fixed)
-        return false;
-    status = bw_shm_connect((const uint8_t *)data + fixed, len - fixed, (const uint8_t *)data + 8,
-                            number_at(data), &link, &error);
-    reply_status(reply, status, &error);
-    if (status == BW_OK)
-        pump_start(&self->pump, link);
-    return true;
-}
-
-static bool command_accept(bw_port_t *self, const char *data, size_t len, reply_t *reply)
-{
-    bw_error_t error = {0};
-    bw_link_t *link = NULL;
-    bw_status_t status;
-
-    if (self->pump.link || self->listener.fd < 0 || len != 8)
-        return false;
-    status = bw_shm_accept(&self->listener, number_at(data), &link, &error);
-    bw_shm_listener_close(&self->listener);
-    reply_status(reply, status, &error);
-    if (status == BW_OK)
-        pump_start(&self->pump, link);
-    return true;
-}
-
 /* The link is of no use any more. The port's owner is linked to the port and ends with it.
  * drv_stop runs inside: the caller must not touch `self` again. */
 static void fail(bw_port_t *self)
@@ -148,11 +74,11 @@ static void fail(bw_port_t *self)
     driver_failure_atom(self->pump.port, (char *)(reason ? reason : "beamway_link_corrupt"));
 }
 
-static bool command_rdma_status(bw_port_t *self, reply_t *reply)
+static bool command_step(bw_port_t *self, reply_t *reply)
 {
     bw_link_t *link = NULL;
 
-    if (!meet_status(&self->meet, reply, &link))
+    if (!establish_step(&self->establish, reply, &link))
         return false;
     if (link)
         pump_start(&self->pump, link);
@@ -217,46 +143,6 @@ static void command_stats(bw_port_t *self, reply_t *reply)
         reply_number(reply, numbers[i], 8);
 }
 
-/* Makes a link inside this process and sends 8 bytes through it: all that a host must offer. */
-static bw_status_t probe(uint64_t ring_bytes, bw_error_t *error_p)
-{
-    bw_link_t *joined = NULL, *accepted = NULL;
-    bw_status_t status;
-    bw_shm_listener_t listener;
-    bw_span_t span;
-
-    status = bw_shm_listen(NULL, &listener, error_p);
-    if (status == BW_OK)
-        status = bw_shm_connect(listener.address, listener.address_len, listener.token, ring_bytes,
-                                &joined, error_p);
-    if (status == BW_OK)
-        status = bw_shm_accept(&listener, ring_bytes, &accepted, error_p);
-    if (status == BW_OK) {
-        status = joined->ops->reserve(joined, 8, &span);
-        if (status == BW_OK) {
-            memcpy(span.base, "beamway", 8);
-            joined->ops->commit(joined, 8);
-            status = accepted->ops->peek(accepted, &span);
-        }
-        if (status != BW_OK || span.len != 8 || memcmp(span.base, "beamway", 8) != 0)
-            status = bw_fail(error_p, BW_SYSTEM, "memory is not shared", 0);
-    }
-    if (accepted)
-        accepted->ops->close(accepted, NULL);
-    if (joined)
-        joined->ops->close(joined, NULL);
-    bw_shm_listener_close(&listener);
-    return status;
-}
-
-static void command_probe(uint64_t ring_bytes, reply_t *reply)
-{
-    bw_error_t error = {0};
-    bw_status_t status = probe(ring_bytes, &error);
-
-    reply_status(reply, status, &error);
-}
-
 static bool command_look(bw_port_t *self, reply_t *reply)
 {
     wake_result_t result = pump_look(&self->pump);
@@ -295,14 +181,8 @@ static bool run_command(bw_port_t *self, unsigned int command, const char *data,
     case COMMAND_VERSION:
         reply_number(reply, ABI_VERSION, 4);
         return true;
-    case COMMAND_OPEN_DOOR:
-        return command_open_door(self, data, len, reply);
-    case COMMAND_JOIN:
-        return command_join(self, data, len, reply);
-    case COMMAND_ACCEPT:
-        return command_accept(self, data, len, reply);
     case COMMAND_ACTIVATE:
-        return len == 8 && command_activate(self, number_at(data));
+        return len == 8 && command_activate(self, bw_number(data, 8));
     case COMMAND_TICK:
         if (!self->pump.link)
             return false;
@@ -318,16 +198,16 @@ static bool run_command(bw_port_t *self, unsigned int command, const char *data,
         return command_receive(self, reply);
     case COMMAND_LOOK:
         return self->active && command_look(self, reply);
-    case COMMAND_RDMA_LOAD:
-        return !self->pump.link && meet_load(&self->meet, data, len, reply);
-    case COMMAND_RDMA_LISTEN:
-        return !self->pump.link && meet_listen(&self->meet, data, len, reply);
-    case COMMAND_RDMA_CONNECT:
-        return !self->pump.link && meet_connect(&self->meet, data, len, reply);
-    case COMMAND_RDMA_STATUS:
-        return !self->pump.link && len == 0 && command_rdma_status(self, reply);
-    case COMMAND_LANE_ADOPT:
-        return lane_adopt(&self->lane, data, len, reply);
+    case COMMAND_USE:
+        return !self->pump.link && establish_use(&self->establish, data, len, reply);
+    case COMMAND_LISTEN:
+        return !self->pump.link && establish_listen(&self->establish, data, len, reply);
+    case COMMAND_CONNECT:
+        return !self->pump.link && establish_connect(&self->establish, data, len, reply);
+    case COMMAND_STEP:
+        return len == 0 && command_step(self, reply);
+    case COMMAND_PROBE:
+        return establish_probe(&self->establish, data, len, reply);
     case COMMAND_LANE_OPEN:
         return command_lane_open(self, data, len, reply);
     case COMMAND_LANE_CREDIT:
@@ -338,11 +218,6 @@ static bool run_command(bw_port_t *self, unsigned int command, const char *data,
         return lane_close(&self->lane);
     case COMMAND_LANE_STATS:
         lane_stats(&self->lane, reply);
-        return true;
-    case COMMAND_PROBE:
-        if (len != 8)
-            return false;
-        command_probe(number_at(data), reply);
         return true;
     default:
         return false;
@@ -358,7 +233,7 @@ static ErlDrvData drv_start(ErlDrvPort port, char *command)
     (void)command;
     if (!self)
         return ERL_DRV_ERROR_GENERAL;
-    *self = (bw_port_t){.pump.port = port, .listener.fd = -1, .meet.port = port};
+    *self = (bw_port_t){.pump.port = port, .establish.port = port};
     self->lane = (lane_t){.pump = &self->pump, .guard = -1};
     set_port_control_flags(port, PORT_CONTROL_FLAG_BINARY);
     return (ErlDrvData)self;
@@ -376,7 +251,7 @@ static void close_link(bw_port_t *self)
 
     self->pump.link->ops->close(self->pump.link, &left);
     /* stop_select closes it, maybe within this call, when no poller looks at it any more. */
-    if (self->active || self->meet.is_selected)
+    if (self->active || self->establish.is_selected)
         driver_select(self->pump.port, (ErlDrvEvent)(intptr_t)left.fd, ERL_DRV_READ | ERL_DRV_USE,
                       0);
     else
@@ -397,8 +272,7 @@ static void drv_stop(ErlDrvData data)
 
     driver_cancel_timer(self->pump.port);
     pump_reset(&self->pump);
-    bw_shm_listener_close(&self->listener);
-    meet_close(&self->meet);
+    establish_close(&self->establish);
     if (self->pump.link)
         close_link(self);
     /* After the link: whoever sees the guard's end finds everything in the ring. */
@@ -444,7 +318,7 @@ static void drv_ready_input(ErlDrvData data, ErlDrvEvent event)
         return;
     }
     if (!self->active) {
-        meet_tell(&self->meet);
+        establish_tell(&self->establish);
         return;
     }
     result = pump_wake(&self->pump);
@@ -518,12 +392,7 @@ static void drv_ready_async(ErlDrvData data, ErlDrvThreadData done)
     bw_port_t *self = (bw_port_t *)data;
     job_t *job = (job_t *)done;
 
-    if (job->api)
-        self->meet.api = job->api;
-    if (job->listener.fd >= 0) {
-        bw_shm_listener_close(&self->listener);
-        self->listener = job->listener;
-    }
+    establish_done(&self->establish, job);
     job_end(self->pump.port, job);
 }
 

@@ -14,25 +14,31 @@ static void drop(void *data)
 {
     job_t *job = data;
 
-    bw_shm_listener_close(&job->listener);
+    if (job->link)
+        job->link->ops->close(job->link, NULL);
     driver_free(job);
 }
 
-bool job_begin(ErlDrvPort port, void (*run)(job_t *job), const char *path, size_t len,
-               reply_t *reply)
+job_t *job_new(ErlDrvPort port, void (*run)(job_t *job), const char *path, size_t len)
 {
     job_t *job = len < JOB_PATH_BYTES ? driver_alloc(sizeof *job) : NULL;
 
     if (!job)
-        return false;
+        return NULL;
     job->run = run;
     job->caller = driver_caller(port);
     job->reply.len = 0;
-    job->listener.fd = -1;
-    job->api = NULL;
+    reply_number(&job->reply, 0, 1);
+    job->carrier = NULL;
+    job->link = NULL;
+    job->path_len = len;
     memcpy(job->path, path, len);
     job->path[len] = 0;
-    reply_number(&job->reply, 0, 1);
+    return job;
+}
+
+bool job_begin(ErlDrvPort port, job_t *job, reply_t *reply)
+{
     reply->len = 0;
     reply_number(reply, REPLY_LATER, 1);
     if (driver_async(port, NULL, invoke, job, drop) >= 0)

@@ -2,8 +2,10 @@
 #ifndef BW_JOB_H
 #define BW_JOB_H
 
-#include "../link/shm/shm.h"
-#include "meet.h"
+#include "erl_driver.h"
+
+#include "../link/link.h"
+#include "reply.h"
 
 /*
  * A command that may take longer than a scheduler can wait, because it uses a file system or loads
@@ -18,14 +20,19 @@ struct job {
     void (*run)(job_t *job);
     ErlDrvTermData caller;
     reply_t reply;
-    bw_shm_listener_t listener; /* what was opened; fd -1: nothing */
-    const bw_rdma_api_t *api;   /* what was loaded, or NULL */
-    char path[JOB_PATH_BYTES];
+    const bw_carrier_t *carrier; /* to use, or what was loaded; NULL: none */
+    uint64_t ring_bytes;
+    bw_link_t *link; /* what was begun, or NULL */
+    size_t path_len;
+    char path[JOB_PATH_BYTES]; /* ends with a 0 */
 };
 
-/* Begins it for the caller of the running command. False: the path is too long, or no memory. */
-bool job_begin(ErlDrvPort port, void (*run)(job_t *job), const char *path, size_t len,
-               reply_t *reply);
+/* A job for the caller of the running command, not begun; NULL: the path is too long, or there is
+ * no memory. Under the port lock, as job_begin and job_end. */
+job_t *job_new(ErlDrvPort port, void (*run)(job_t *job), const char *path, size_t len);
+
+/* Begins it. False: the VM does not take it, and the job is gone. */
+bool job_begin(ErlDrvPort port, job_t *job, reply_t *reply);
 
 /* Tells the caller, and frees the job. What it has brought is the port's by now. */
 void job_end(ErlDrvPort port, job_t *job);

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <sys/socket.h>
 
+#include "../link/bytes.h"
 #include "../link/tcp/tcp.h"
 
 /* Beside rdma the socket's end may overtake what is on its way: silence for so long is the end. */
@@ -13,11 +14,13 @@
 
 static uint32_t number32_at(const char *at)
 {
-    uint32_t number = 0;
+    return (uint32_t)bw_number(at, 4);
+}
 
-    for (int i = 0; i < 4; i++)
-        number = number << 8 | (uint8_t)at[i];
-    return number;
+/* What BW_CAP_... says of the lane's carrier. */
+static bool has(const lane_t *lane, unsigned cap)
+{
+    return lane->pump->link->ops->caps & cap;
 }
 
 static int64_t now_ms(void)
@@ -90,22 +93,20 @@ static void finish(lane_t *lane)
     end(lane, has_end ? "closed" : "connection_closed");
 }
 
-/* Our owner has closed the lane: over when the peer has taken everything. A socket cannot tell, so
- * the peer's end of it is waited for. */
+/* Our owner has closed the lane: over when the peer has taken everything. Where the kernel takes it
+ * that is not known, so the peer's end is waited for. */
 static bool is_closed(const lane_t *lane, wake_result_t result)
 {
     return result == WAKE_FAILED || result == WAKE_FINISHED || lane->is_gone ||
-           (!lane->is_tcp && !lane->pump->busy);
+           (!has(lane, BW_CAP_KERNEL_BUFFERS) && !lane->pump->busy);
 }
 
-/* The peer is gone. What shm holds then is all; over rdma something may be on its way. */
+/* The peer is gone. What shared rings hold then is all; otherwise something may be on its way. */
 static void after_gone(lane_t *lane)
 {
-    bw_link_t *link = lane->pump->link;
-
     if (!lane->pump->input_drained)
         return;
-    if (strcmp(link->ops->kind, "shm") == 0 || now_ms() - lane->gone_at_ms > SILENCE_MAX_MS) {
+    if (has(lane, BW_CAP_SHARED_RINGS) || now_ms() - lane->gone_at_ms > SILENCE_MAX_MS) {
         end(lane, "connection_closed");
         return;
     }
@@ -168,23 +169,6 @@ void lane_timeout(lane_t *lane)
 
 /* ---- commands ---- */
 
-bool lane_adopt(lane_t *lane, const char *data, size_t len, reply_t *reply)
-{
-    bw_error_t error = {0};
-    bw_link_t *link = NULL;
-    bw_status_t status;
-
-    if (lane->pump->link || len != 4 + 8)
-        return false;
-    status = bw_tcp_adopt((int)number32_at(data), number_at(data + 4), &link, &error);
-    reply_status(reply, status, &error);
-    if (status == BW_OK) {
-        lane->is_tcp = true;
-        pump_start(lane->pump, link);
-    }
-    return true;
-}
-
 bool lane_open(lane_t *lane, const char *data, size_t len, reply_t *reply)
 {
     int socket = len == 13 ? (int)number32_at(data) : 0;
@@ -212,8 +196,8 @@ bool lane_credit(lane_t *lane, const char *data, size_t len)
 
     if (!lane->is_on || len != 16)
         return false;
-    frames = number_at(data);
-    bytes = number_at(data + 8);
+    frames = bw_number(data, 8);
+    bytes = bw_number(data + 8, 8);
     if (frames > INT64_MAX || bytes > INT64_MAX)
         return false;
     if (!lane->is_closing)
@@ -242,9 +226,9 @@ bool lane_ask(lane_t *lane, reply_t *reply)
     return true;
 }
 
-/* Nothing more is taken from senders, and what comes is thrown away: a socket is read, so that the
- * peer's last word arrives; shared rings are left as they are, so that the peer knows what was not
- * taken. */
+/* Nothing more is taken from senders, and what comes is thrown away: what the kernel holds is read,
+ * so that the peer's last word arrives; rings are left as they are, so that the peer knows what was
+ * not taken. */
 bool lane_close(lane_t *lane)
 {
     bw_pump_t *pump = lane->pump;
@@ -256,7 +240,7 @@ bool lane_close(lane_t *lane)
         return true;
     fine = pump_end(pump);
     lane->is_closing = true;
-    pump_close(pump, lane->is_tcp);
+    pump_close(pump, has(lane, BW_CAP_KERNEL_BUFFERS));
     driver_set_timer(pump->port, LANE_CLOSE_MS);
     lane_after(lane, fine ? pump_wake(pump) : WAKE_FAILED);
     return true;

@@ -12,21 +12,20 @@
  * process has granted; any process may send. apps/beamway/src/beamway_lane.erl says what it
  * promises, beamway_port.erl is the only user of the commands.
  *
- * A lane is a link (of shm, rdma or tcp) that pump.h moves frames over, and beside shm and rdma a
- * guard: the socket on which the peers have met, whose end is the peer's end.
+ * A lane is a link that pump.h moves frames over, and, unless that is the socket on which the peers
+ * have met, a guard: that socket, whose end is the peer's end.
  *
  * Messages: {Port, {data, Binary}}, {Port, passive}, {Port, closed, Reason, Unreleased} to the
  * owner, {Port, writable} to whoever asked. The last thing a lane does is to say `closed`; then the
  * port ends, with the reason `normal`.
  */
 enum {
-    COMMAND_LANE_ADOPT = 30, /* socket:32, ring_bytes:64 -> ; the port's link is that connection */
-    COMMAND_LANE_OPEN,       /* guard:32 (0: none), largest frame:32, mark of parts:8 (0: none),
+    COMMAND_LANE_OPEN = 31, /* guard:32 (0: none), largest frame:32, mark of parts:8 (0: none),
                                 largest binary of parts:32 -> ; the port is a lane */
-    COMMAND_LANE_CREDIT,     /* frames:64, bytes:64 -> */
-    COMMAND_LANE_ASK,        /* -> ; the caller gets {Port, writable} when the port is not busy */
-    COMMAND_LANE_CLOSE,      /* -> ; the port ends when all is said, or after LANE_CLOSE_MS */
-    COMMAND_LANE_STATS       /* -> credit_frames:64, credit_bytes:64, unreleased:64 */
+    COMMAND_LANE_CREDIT,    /* frames:64, bytes:64 -> */
+    COMMAND_LANE_ASK,       /* -> ; the caller gets {Port, writable} when the port is not busy */
+    COMMAND_LANE_CLOSE,     /* -> ; the port ends when all is said, or after LANE_CLOSE_MS */
+    COMMAND_LANE_STATS      /* -> credit_frames:64, credit_bytes:64, unreleased:64 */
 };
 
 #define LANE_CLOSE_MS 1000
@@ -35,7 +34,6 @@ enum {
 typedef struct {
     bw_pump_t *pump;
     bool is_on;      /* the port is a lane */
-    bool is_tcp;     /* its link is a socket: what it has read is no longer unreleased */
     bool is_closing; /* our owner has closed it */
     bool is_gone;    /* the guard is at its end */
     int guard;       /* descriptor, -1: none */
@@ -47,7 +45,6 @@ typedef struct {
 
 /* The commands, under the port lock. False: the caller broke their rules, which is a badarg.
  * lane_credit and lane_close may end the port, see lane_after. */
-bool lane_adopt(lane_t *lane, const char *data, size_t len, reply_t *reply);
 bool lane_open(lane_t *lane, const char *data, size_t len, reply_t *reply);
 bool lane_credit(lane_t *lane, const char *data, size_t len);
 bool lane_ask(lane_t *lane, reply_t *reply);

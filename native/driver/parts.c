@@ -1,23 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "parts.h"
 
-static uint64_t number(const uint8_t *at, int bytes)
-{
-    uint64_t value = 0;
-
-    for (int i = 0; i < bytes; i++)
-        value = value << 8 | at[i];
-    return value;
-}
+#include "../link/bytes.h"
 
 static uint32_t number_of(const uint8_t head[BW_PART_HEAD_BYTES])
 {
-    return (uint32_t)number(head + 1, 4);
+    return (uint32_t)bw_number(head + 1, 4);
 }
 
 static uint64_t size_of(const uint8_t head[BW_PART_HEAD_BYTES])
 {
-    return number(head + 5, 8);
+    return bw_number(head + 5, 8);
 }
 
 static int find(const bw_parts_t *parts, uint32_t wanted)

@@ -86,7 +86,7 @@ static void finish_part(bw_pump_t *pump)
 /* Where the frame's next byte goes, and how many do before its padding. */
 static uint8_t *gap(const bw_pump_t *pump, uint64_t *bytes_p)
 {
-    uint64_t done = least(pump->gathered_len, pump->gathered_end);
+    uint64_t done = bw_least(pump->gathered_len, pump->gathered_end);
 
     *bytes_p = pump->gathered_end - done;
     return (uint8_t *)pump->gathered->orig_bytes + pump->gathered_from + done;
@@ -110,11 +110,11 @@ static void advance(bw_pump_t *pump, size_t n)
 /* Takes what of the frame is in the span, at most `most`; gives the bytes used. */
 static size_t gather(bw_pump_t *pump, const uint8_t *at, size_t avail, size_t most)
 {
-    size_t n = least(least(avail, most), pump->gathered_size - pump->gathered_len);
+    size_t n = bw_least(bw_least(avail, most), pump->gathered_size - pump->gathered_len);
     uint64_t bytes;
     uint8_t *to = gap(pump, &bytes);
 
-    memcpy(to, at, least(n, bytes));
+    memcpy(to, at, bw_least(n, bytes));
     advance(pump, n);
     return n;
 }
@@ -133,7 +133,7 @@ static bw_status_t gather_directly(bw_pump_t *pump, size_t most, size_t *used_p)
     to = gap(pump, &bytes);
     if (bytes == 0)
         return BW_OK;
-    status = link->ops->read(link, to, least(bytes, most), used_p);
+    status = link->ops->read(link, to, bw_least(bytes, most), used_p);
     if (*used_p > 0)
         advance(pump, *used_p);
     return status;
@@ -184,7 +184,7 @@ static bool begins_run(const bw_pump_t *pump, const bw_frame_t *frame, size_t av
 static pump_result_t give_run(bw_pump_t *pump, const uint8_t *at, size_t avail, budget_t *budget,
                               size_t *used_p)
 {
-    size_t used = 0, len = least(avail, RUN_BYTES);
+    size_t used = 0, len = bw_least(avail, RUN_BYTES);
     ErlDrvBinary *run = driver_alloc_binary((ErlDrvSizeT)len);
     const uint8_t *copy;
     bw_frame_t frame;
@@ -302,7 +302,7 @@ static pump_result_t receive_pieces(bw_pump_t *pump, budget_t *budget)
 
     while (budget->frames > 0 && budget->bytes > 0) {
         bw_span_t span;
-        size_t used = 0, most = least(budget->bytes, PUBLISH_BYTES);
+        size_t used = 0, most = bw_least(budget->bytes, PUBLISH_BYTES);
         budget_t piece = {.frames = budget->frames, .bytes = most};
         bw_status_t status = gather_directly(pump, budget->bytes, &used);
 
@@ -320,7 +320,7 @@ static pump_result_t receive_pieces(bw_pump_t *pump, budget_t *budget)
             return PUMP_FAILED;
         pump->bytes_read += used;
         budget->frames = piece.frames;
-        budget->bytes -= least(used, budget->bytes);
+        budget->bytes -= bw_least(used, budget->bytes);
         if (result != PUMP_MORE)
             return result;
     }

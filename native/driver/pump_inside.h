@@ -2,6 +2,7 @@
 #ifndef BW_PUMP_INSIDE_H
 #define BW_PUMP_INSIDE_H
 
+#include "../link/bytes.h"
 #include "pump.h"
 
 /*
@@ -31,11 +32,6 @@ static inline budget_t full_budget(const bw_pump_t *pump)
 
 /* A large frame is published in pieces of this size. */
 #define PUBLISH_BYTES (128 * 1024)
-
-static inline uint64_t least(uint64_t left, uint64_t right)
-{
-    return left < right ? left : right;
-}
 
 /* Whether the next frame may be given to the owner. The last one may use up more bytes than there
  * are, else a frame that is larger than what a lane's owner grants at once would never come. */

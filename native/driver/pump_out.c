@@ -23,7 +23,7 @@ typedef struct {
 static void copy_next(cursor_t *cursor, uint8_t *to, size_t len)
 {
     while (cursor->count > 0 && len > 0) {
-        size_t n = least(cursor->iov->iov_len - cursor->offset, len);
+        size_t n = bw_least(cursor->iov->iov_len - cursor->offset, len);
 
         if (to) {
             memcpy(to, (const uint8_t *)cursor->iov->iov_base + cursor->offset, n);
@@ -49,7 +49,7 @@ static bw_status_t put_directly(bw_link_t *link, cursor_t *cursor, uint64_t *don
 
     while (count < cursor->count && count < DIRECT_VECTORS && bytes < BUDGET_BYTES) {
         const SysIOVec *from = &cursor->iov[count];
-        size_t n = least(from->iov_len - offset, BUDGET_BYTES - bytes);
+        size_t n = bw_least(from->iov_len - offset, BUDGET_BYTES - bytes);
 
         vector[count++] = (struct iovec){.iov_base = from->iov_base + offset, .iov_len = n};
         bytes += n;
@@ -73,13 +73,13 @@ static bw_status_t put_iov(bw_link_t *link, const SysIOVec *iov, int count, uint
     if (link->ops->write && total >= DIRECT_BYTES)
         status = put_directly(link, &cursor, &done);
     while (status == BW_OK && done < total && done < BUDGET_BYTES) {
-        uint64_t want = least(total - done, PUBLISH_BYTES);
+        uint64_t want = bw_least(total - done, PUBLISH_BYTES);
         bw_span_t span;
 
         status = link->ops->reserve(link, want, &span);
         if (status != BW_OK)
             break;
-        want = least(want, span.len);
+        want = bw_least(want, span.len);
         copy_next(&cursor, span.base, want);
         link->ops->commit(link, want);
         done += want;
@@ -120,7 +120,7 @@ bool pump_drain_queue(bw_pump_t *pump)
 /* Queues what of the frame is not in the ring yet; `pad` bytes belong to it that ev has not. */
 static bool queue_rest(bw_pump_t *pump, ErlIOVec *ev, uint64_t done, uint64_t pad)
 {
-    uint64_t skip = least(done, ev->size);
+    uint64_t skip = bw_least(done, ev->size);
 
     if (driver_enqv(pump->port, ev, skip) < 0 ||
         driver_enq(pump->port, (char *)(uintptr_t)zeros, pad - (done - skip)) < 0)
@@ -224,6 +224,6 @@ uint64_t pump_unreleased(const bw_pump_t *pump)
     bytes = stats.unreleased + driver_sizeq(pump->port);
     /* a last word is the last thing in there, and no frame of anybody */
     if (pump->said_end)
-        bytes -= least(bytes, BW_FRAME_HEADER_BYTES);
+        bytes -= bw_least(bytes, BW_FRAME_HEADER_BYTES);
     return bytes + pump->lost;
 }

@@ -6,8 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "../link/rdma/rdma.h"
-#include "../link/status.h"
+#include "../link/bytes.h"
+#include "../link/link.h"
 
 #define REPLY_LATER 2
 
@@ -17,7 +17,7 @@
  */
 typedef struct {
     size_t len;
-    uint8_t bytes[64 + BW_RDMA_TEXT_BYTES];
+    uint8_t bytes[64 + BW_ADDRESS_MAX + BW_DEVICE_BYTES + BW_TEXT_BYTES];
 } reply_t;
 
 static inline void reply_bytes(reply_t *reply, const void *bytes, size_t len)
@@ -28,33 +28,37 @@ static inline void reply_bytes(reply_t *reply, const void *bytes, size_t len)
     reply->len += len;
 }
 
+static inline void reply_text(reply_t *reply, const char *text)
+{
+    reply_bytes(reply, text, strlen(text));
+}
+
 static inline void reply_number(reply_t *reply, uint64_t number, int bytes)
 {
-    for (int shift = 8 * (bytes - 1); shift >= 0; shift -= 8)
-        reply_bytes(reply, &(uint8_t){(uint8_t)(number >> shift)}, 1);
+    uint8_t at[8];
+
+    bw_put(at, number, bytes);
+    reply_bytes(reply, at, (size_t)bytes);
+}
+
+static inline void reply_reason(reply_t *reply, const char *reason)
+{
+    reply->len = 0;
+    reply_number(reply, 1, 1);
+    reply_text(reply, reason);
 }
 
 static inline void reply_status(reply_t *reply, bw_status_t status, const bw_error_t *error)
 {
-    char text[200];
-    int len;
+    char text[BW_TEXT_BYTES];
 
-    reply->len = 0;
-    reply_bytes(reply, &(uint8_t){status != BW_OK}, 1);
-    if (status == BW_OK)
+    if (status == BW_OK) {
+        reply->len = 0;
+        reply_number(reply, 0, 1);
         return;
-    len = snprintf(text, sizeof text, "%s%s%s", error->step, error->sys_errno ? ": " : "",
-                   error->sys_errno ? strerror(error->sys_errno) : "");
-    reply_bytes(reply, text, (size_t)(len < (int)sizeof text ? len : (int)sizeof text - 1));
-}
-
-static inline uint64_t number_at(const char *at)
-{
-    uint64_t number = 0;
-
-    for (int i = 0; i < 8; i++)
-        number = number << 8 | (uint8_t)at[i];
-    return number;
+    }
+    bw_error_text(error, text, sizeof text);
+    reply_reason(reply, text);
 }
 
 #endif

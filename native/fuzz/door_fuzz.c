@@ -152,8 +152,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *input, size_t size)
     if (bw_shm_listen(NULL, &listener, &error) != BW_OK)
         abort();
     memcpy(message, input + HEAD, len);
-    if (input[0] & 1 && len >= BW_SHM_TOKEN_BYTES)
-        memcpy(message + TOKEN, listener.token, BW_SHM_TOKEN_BYTES);
+    if (input[0] & 1 && len >= BW_TOKEN_BYTES)
+        memcpy(message + TOKEN, listener.token, BW_TOKEN_BYTES);
     if (input[0] & 2 && len >= HELLO_BYTES) {
         uint32_t version = 1;
         uint64_t ring_bytes = RING;
@@ -161,7 +161,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *input, size_t size)
         memcpy(message + VERSION, &version, sizeof version);
         memcpy(message + RING_BYTES, &ring_bytes, sizeof ring_bytes);
     }
-    has_token = len == HELLO_BYTES && memcmp(message, listener.token, BW_SHM_TOKEN_BYTES) == 0;
+    has_token = len == HELLO_BYTES && memcmp(message, listener.token, BW_TOKEN_BYTES) == 0;
     count = input[1] % (FDS_MAX + 1);
     for (size_t i = 0; i < count; i++)
         fds[i] = make_descriptor(i < 3 ? input[2 + i] : 1, input, size);

@@ -11,13 +11,69 @@
 #include "status.h"
 
 /*
- * A link joins exactly two endpoints by two one-way byte streams. Each carrier (shm, rdma,
- * tcp) fills one bw_link_ops_t; this table is all that a user of a link sees.
+ * A link joins exactly two endpoints by two one-way byte streams. Each carrier (shm, rdma, tcp)
+ * fills one bw_carrier_t: how a link comes to be, and what can be done with it. The table is all
+ * that a user of a link sees; carriers.h lists the tables.
  *
- * Nothing here blocks. All calls on one link are made by one thread at a time (in the driver:
- * under the port lock). After BW_CORRUPT or BW_SYSTEM only stats, reason and close may be called.
+ * One side listens and tells the other, over a channel that is already authenticated, what its
+ * report says. The other connects. Both step until their report says BW_LINKED.
+ *
+ * Nothing here blocks, but probe, close without `left_p`, and listen as BW_CAP_FILES says. All
+ * calls on one link are made by one thread at a time (in the driver: under the port lock); calls on
+ * different links may be made at the same time. Before BW_LINKED only step, fd and close may be
+ * called. After BW_CORRUPT or BW_SYSTEM only stats, reason and close may be called.
  */
 typedef struct bw_link bw_link_t;
+
+/* What a carrier can, the same at both ends. */
+enum {
+    /* Both ends see the same rings: what a process has committed can be read, even if it died. */
+    BW_CAP_SHARED_RINGS = 1,
+    /* The death of the peer's process ends the link. Without it something beside the link tells. */
+    BW_CAP_TELLS_DEATH = 2,
+    /* What the peer's kernel has taken is no longer unreleased: that it was read is known only when
+     * the peer has ended its stream. */
+    BW_CAP_KERNEL_BUFFERS = 4,
+    /* A thread of this process sends: a process that ends at once may take its last word along. */
+    BW_CAP_BACKGROUND = 8,
+    /* connect gives a linked link, and has brought the listener all it needs: nobody has to wait
+     * for fd before BW_LINKED, and a step that finds a listener alone says so in `text`. */
+    BW_CAP_IMMEDIATE = 16,
+    /* listen with a place (`at`) uses a file system, which may block. */
+    BW_CAP_FILES = 32
+};
+
+#define BW_TOKEN_BYTES 16
+#define BW_ADDRESS_MAX 108
+#define BW_DEVICE_BYTES 64
+#define BW_TEXT_BYTES 256
+
+/* What is wanted of listen or connect; copied. */
+typedef struct {
+    const uint8_t *at; /* where, in words that the carrier's header documents */
+    size_t at_len;
+    uint64_t ring_bytes;           /* of each way: of connect a valid size, of listen the most */
+    uint8_t token[BW_TOKEN_BYTES]; /* connect: the listener's */
+    uint32_t timeout_ms;           /* connect, unless BW_CAP_IMMEDIATE */
+} bw_order_t;
+
+typedef enum {
+    BW_WORKING,   /* nothing new: wait for `fd` */
+    BW_LISTENING, /* the peer can be told */
+    BW_LINKED,    /* both sides can use the link */
+    BW_FAILED     /* only close may be called */
+} bw_state_t;
+
+typedef struct {
+    bw_state_t state;
+    uint8_t token[BW_TOKEN_BYTES];   /* LISTENING; secret: only for the peer */
+    uint8_t address[BW_ADDRESS_MAX]; /* LISTENING: for the peer, in the carrier's words */
+    size_t address_len;
+    char device[BW_DEVICE_BYTES]; /* LISTENING, LINKED: "" if there is none in particular */
+    bw_status_t status;           /* FAILED: REFUSED, LIMIT or SYSTEM */
+    char text[BW_TEXT_BYTES];     /* FAILED: why, and what to do. LISTENING: as far as it is known,
+                                     why nobody has been let in */
+} bw_report_t;
 
 typedef struct {
     uint64_t bytes_in, bytes_out;         /* released, committed */
@@ -42,7 +98,23 @@ void bw_leftover_free(bw_leftover_t *leftover);
 bool bw_discard(int socket, int rounds);
 
 typedef struct {
-    const char *kind;
+    const char *kind; /* one word */
+    unsigned caps;    /* BW_CAP_... */
+
+    /* ---- how a link comes to be ---- */
+
+    /* Can this host have such links, with rings of that size (a valid one)? By any thread, takes up
+     * to some milliseconds. BW_OK, or *error_p says why not. */
+    bw_status_t (*probe)(uint64_t ring_bytes, bw_error_t *error_p);
+    /* Begin to make a link. BW_OK sets *link_p, which the caller closes. On an error (INVALID,
+     * REFUSED, LIMIT, SYSTEM) there is none, and *error_p says why. */
+    bw_status_t (*listen)(const bw_order_t *order, bw_link_t **link_p, bw_error_t *error_p);
+    bw_status_t (*connect)(const bw_order_t *order, bw_link_t **link_p, bw_error_t *error_p);
+    /* Makes `fd` quiet and says how far it has come. */
+    void (*step)(bw_link_t *link, bw_report_t *report_p);
+
+    /* ---- a link ---- */
+
     /* Writable bytes, contiguous, at best `want` or more: BW_OK, BW_AGAIN, BW_CORRUPT. */
     bw_status_t (*reserve)(bw_link_t *link, size_t want, bw_span_t *span_p);
     /* Publishes the first n bytes of the reserved span and rings if the peer sleeps. */
@@ -66,7 +138,8 @@ typedef struct {
      * there will ever be. */
     bw_status_t (*arm_read)(bw_link_t *link);
     bw_status_t (*arm_write)(bw_link_t *link, size_t room);
-    /* The descriptor to poll for reading; it belongs to the link. */
+    /* The descriptor to poll for reading; it belongs to the link, and stays the same unless
+     * BW_CAP_IMMEDIATE says that there is nothing to poll before BW_LINKED. */
     int (*fd)(const bw_link_t *link);
     /* Makes `fd` quiet again. Call it before arm_read, never after. */
     void (*clear_event)(bw_link_t *link);
@@ -86,10 +159,10 @@ typedef struct {
     /* Closes everything and frees the link. If `left_p` is not NULL, what takes long is left to the
      * caller, and the polled descriptor, which he closes when its poller lets go. */
     void (*close)(bw_link_t *link, bw_leftover_t *left_p);
-} bw_link_ops_t;
+} bw_carrier_t;
 
 struct bw_link {
-    const bw_link_ops_t *ops;
+    const bw_carrier_t *ops;
 };
 
 #endif

@@ -2,6 +2,9 @@
 #ifndef BW_STATUS_H
 #define BW_STATUS_H
 
+#include <stdio.h>
+#include <string.h>
+
 /*
  * What a call of native/link can end with, and where it failed.
  * The function that first decides on an error fills the bw_error_t; callers only pass it on.
@@ -27,6 +30,13 @@ static inline bw_status_t bw_fail(bw_error_t *error_p, bw_status_t status, const
     error_p->step = step;
     error_p->sys_errno = sys_errno;
     return status;
+}
+
+/* The error as people read it. */
+static inline void bw_error_text(const bw_error_t *error, char *text, size_t bytes)
+{
+    snprintf(text, bytes, "%s%s%s", error->step, error->sys_errno ? ": " : "",
+             error->sys_errno ? strerror(error->sys_errno) : "");
 }
 
 #endif

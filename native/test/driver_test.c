@@ -170,28 +170,14 @@ static void fake_close(bw_link_t *link, bw_leftover_t *left_p)
     left_p->map[0].iov_len = MAP_BYTES;
 }
 
-static const bw_link_ops_t fake_ops = {.kind = "fake",
-                                       .fd = fake_fd,
-                                       .wake_self = fake_wake_self,
-                                       .trim = fake_trim,
-                                       .stats = fake_stats,
-                                       .close = fake_close};
-
-static int connection_fd(const bw_rdma_connection_t *connection)
-{
-    (void)connection;
-    return vm.fd;
-}
-
-static void connection_close(bw_rdma_connection_t *connection, int *fd_p)
-{
-    (void)connection;
-    vm.was_open = is_open(vm.fd);
-    *fd_p = vm.fd;
-}
+static const bw_carrier_t fake_ops = {.kind = "fake",
+                                      .fd = fake_fd,
+                                      .wake_self = fake_wake_self,
+                                      .trim = fake_trim,
+                                      .stats = fake_stats,
+                                      .close = fake_close};
 
 static bw_link_t fake_link = {.ops = &fake_ops};
-static const bw_rdma_api_t fake_api = {.fd = connection_fd, .close = connection_close};
 
 static bw_port_t *open_port(void)
 {
@@ -227,10 +213,10 @@ static void a_connection_is_closed_before_its_descriptor(void)
 {
     bw_port_t *port = open_port();
 
-    port->meet.api = &fake_api;
-    port->meet.connection = (bw_rdma_connection_t *)(void *)&vm;
+    port->establish.carrier = &fake_ops;
+    port->establish.link = &fake_link;
     CHECK_EQ(driver_select(NULL, (ErlDrvEvent)(intptr_t)vm.fd, ERL_DRV_READ | ERL_DRV_USE, 1), 0);
-    port->meet.is_selected = true;
+    port->establish.is_selected = true;
     entry.stop((ErlDrvData)port);
     CHECK(vm.was_open);
     CHECK(!is_open(vm.fd));
@@ -272,12 +258,22 @@ static void idle_memory_goes_back_in_pieces(void)
 }
 
 /* The reply of a command, which is one byte here. */
-static int control(bw_port_t *port, unsigned int command, const char *data, char *byte_p)
+static int control(bw_port_t *port, unsigned int command, const void *data, size_t len, char *reply)
 {
-    char *at = byte_p;
+    char *at = reply;
 
-    return (int)entry.control((ErlDrvData)port, command, (char *)(uintptr_t)data, strlen(data), &at,
-                              64);
+    return (int)entry.control((ErlDrvData)port, command, (char *)(uintptr_t)data, len, &at, 64);
+}
+
+/* Begins to listen in a directory. */
+static int listen_in(bw_port_t *port, const char *dir, char *reply)
+{
+    uint8_t data[64];
+
+    if (control(port, COMMAND_USE, "shm", 4, reply) != 1 || reply[0] != 0)
+        return -1;
+    memcpy(bw_put(data, BW_RING_MIN_BYTES, 8), dir, strlen(dir));
+    return control(port, COMMAND_LISTEN, data, 8 + strlen(dir), reply);
 }
 
 static void work_in_a_file_system_is_left_to_another_thread(void)
@@ -286,28 +282,28 @@ static void work_in_a_file_system_is_left_to_another_thread(void)
     bw_port_t *port = open_port();
 
     CHECK(mkdtemp(dir) != NULL);
-    CHECK_EQ(control(port, COMMAND_OPEN_DOOR, dir, reply), 1);
+    CHECK_EQ(listen_in(port, dir, reply), 1);
     CHECK_EQ(reply[0], REPLY_LATER);
     CHECK_EQ(rmdir(dir), 0); /* still empty */
     CHECK_EQ(mkdir(dir, 0700), 0);
     CHECK(vm.later != NULL && !vm.was_told);
     vm.later(vm.later_data);
     CHECK_EQ(((job_t *)vm.later_data)->reply.bytes[0], 0);
-    CHECK_EQ(port->listener.fd, -1);
+    CHECK(port->establish.link == NULL);
     entry.ready_async((ErlDrvData)port, vm.later_data);
     CHECK(vm.was_told);
-    CHECK(port->listener.fd >= 0);
+    CHECK(port->establish.link != NULL);
     entry.stop((ErlDrvData)port);
     CHECK_EQ(rmdir(dir), 0);
 
     port = open_port();
-    CHECK_EQ(control(port, COMMAND_RDMA_LOAD, "/nowhere.so", reply), 1);
+    CHECK_EQ(control(port, COMMAND_USE, "rdma\0/nowhere.so", 16, reply), 1);
     CHECK_EQ(reply[0], REPLY_LATER);
     vm.later(vm.later_data);
     CHECK_EQ(((job_t *)vm.later_data)->reply.bytes[0], 1);
     entry.ready_async((ErlDrvData)port, vm.later_data);
     CHECK(vm.was_told);
-    CHECK(port->meet.api == NULL);
+    CHECK(port->establish.carrier == NULL);
     entry.stop((ErlDrvData)port);
 }
 
@@ -318,7 +314,7 @@ static void what_nobody_waits_for_is_closed(void)
     bw_port_t *port = open_port();
 
     CHECK(mkdtemp(dir) != NULL);
-    CHECK_EQ(control(port, COMMAND_OPEN_DOOR, dir, reply), 1);
+    CHECK_EQ(listen_in(port, dir, reply), 1);
     vm.later(vm.later_data);
     entry.stop((ErlDrvData)port);
     CHECK(vm.later_drop != NULL);

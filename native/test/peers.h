@@ -19,7 +19,7 @@
 
 /* The message of a peer, as it stands on the wire. */
 typedef struct {
-    uint8_t token[BW_SHM_TOKEN_BYTES];
+    uint8_t token[BW_TOKEN_BYTES];
     uint32_t version, reserved;
     uint64_t ring_bytes;
 } hello_t;

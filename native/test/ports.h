@@ -12,11 +12,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#if __has_include("../driver/establish.h")
 #include "../driver/establish.h"
-#else
-#include "../driver/meet.h"
-#endif
 #include "../driver/lane.h"
 #include "carriers.h"
 #include "vm/vm.h"
@@ -42,12 +38,7 @@ enum {
 /* The carrier is linked with the program: the driver loads it all the same. */
 #define RDMA_LIBRARY "beamway_rdma.so"
 
-#ifdef BW_CARRIER_SYMBOL
 bw_carrier_fn bw_carrier;
-#define RDMA_ENTRY bw_carrier
-#else
-#define RDMA_ENTRY bw_rdma_api
-#endif
 
 #undef dlopen
 #undef dlsym
@@ -68,7 +59,7 @@ void *own_dlopen(const char *path, int flags)
 
 void *own_dlsym(void *library, const char *name)
 {
-    return library == &rdma_library ? (void *)(uintptr_t)RDMA_ENTRY : dlsym(library, name);
+    return library == &rdma_library ? (void *)(uintptr_t)bw_carrier : dlsym(library, name);
 }
 
 int own_dlclose(void *library)
@@ -130,7 +121,6 @@ static inline bool port_does(ErlDrvPort port, unsigned command, const words_t *w
     return true;
 }
 
-#if __has_include("../driver/establish.h")
 static inline bool port_uses(ErlDrvPort port, const char *kind)
 {
     words_t words = {.len = 0};
@@ -219,130 +209,6 @@ static inline bool names_something(unsigned command, uint8_t *bytes, size_t len)
     return (command == COMMAND_LISTEN && len > 8) || command == COMMAND_CONNECT;
 }
 
-#else /* as long as each carrier has commands of its own */
-enum { BW_WORKING, BW_LISTENING, BW_LINKED, BW_FAILED };
-typedef int bw_state_t;
-enum { COMMAND_OPEN_DOOR = 2, COMMAND_JOIN, COMMAND_ACCEPT };
-#define BW_TOKEN_BYTES 16
-
-static vm_reply_t door; /* of the shm listener, as STEP tells */
-static ErlDrvPort door_of;
-
-static inline bool is_kind(const char *kind)
-{
-    return strcmp(carrier->kind, kind) == 0;
-}
-
-static inline bool port_uses(ErlDrvPort port, const char *kind)
-{
-    words_t words = {.len = 0};
-
-    if (strcmp(kind, "rdma") != 0)
-        return true;
-#ifdef BW_TEST_RDMA
-    put_bytes(&words, RDMA_LIBRARY, strlen(RDMA_LIBRARY));
-#endif
-    return port_does(port, COMMAND_RDMA_LOAD, &words, NULL);
-}
-
-static inline bool port_steps_to(ErlDrvPort port, bw_state_t state, vm_reply_t *reply_p)
-{
-    words_t words = {.len = 0};
-    vm_reply_t reply;
-
-    *reply_p = door;
-    put_number(&words, PORT_RING, 8);
-    if (is_kind("shm") && state == BW_LINKED && port == door_of)
-        return port_does(port, COMMAND_ACCEPT, &words, NULL);
-    if (!is_kind("rdma"))
-        return true;
-    for (int round = 0; round < PORT_ROUNDS; round++) {
-        if (!port_does(port, COMMAND_RDMA_STATUS, NULL, &reply) || reply.bytes[0] == BW_FAILED)
-            return false;
-        if (reply.bytes[0] == state) {
-            memcpy(reply_p->bytes + 1, reply.bytes + 3, BW_TOKEN_BYTES);
-            memcpy(reply_p->bytes + 1 + BW_TOKEN_BYTES + 1, reply.bytes + 1, 2);
-            return true;
-        }
-        (void)vm_run(1);
-    }
-    return false;
-}
-
-static inline bool port_adopts(ErlDrvPort port, int socket)
-{
-    words_t words = {.len = 0};
-
-    put_number(&words, (uint64_t)socket, 4);
-    put_number(&words, PORT_RING, 8);
-    return port_does(port, COMMAND_LANE_ADOPT, &words, NULL);
-}
-
-static inline bool port_listens(ErlDrvPort port, const char *kind, int socket)
-{
-    words_t words = {.len = 0};
-    vm_reply_t reply;
-
-    if (strcmp(kind, "tcp") == 0)
-        return port_adopts(port, socket);
-    if (strcmp(kind, "shm") == 0) {
-        if (!port_does(port, COMMAND_OPEN_DOOR, NULL, &reply))
-            return false;
-        door_of = port;
-        memcpy(door.bytes + 1, reply.bytes, BW_TOKEN_BYTES);
-        door.bytes[1 + BW_TOKEN_BYTES] = (uint8_t)(reply.len - BW_TOKEN_BYTES);
-        memcpy(door.bytes + 2 + BW_TOKEN_BYTES, reply.bytes + BW_TOKEN_BYTES,
-               (size_t)reply.len - BW_TOKEN_BYTES);
-        return true;
-    }
-#ifdef BW_TEST_RDMA
-    put_number(&words, 4, 1);
-    (void)inet_pton(AF_INET, FAKE_VERBS_IPV4, words.bytes + 1);
-    words.len = 23;
-    put_number(&words, 0, 4);
-    put_number(&words, PORT_RING, 8);
-#endif
-    return port_uses(port, kind) && port_does(port, COMMAND_RDMA_LISTEN, &words, NULL);
-}
-
-static inline bool port_connects(ErlDrvPort port, const char *kind, int socket, const uint8_t *told)
-{
-    words_t words = {.len = 0};
-
-    if (strcmp(kind, "tcp") == 0)
-        return port_adopts(port, socket);
-    if (strcmp(kind, "shm") == 0) {
-        put_number(&words, PORT_RING, 8);
-        put_bytes(&words, told, BW_TOKEN_BYTES);
-        put_bytes(&words, told + BW_TOKEN_BYTES + 1, told[BW_TOKEN_BYTES]);
-        return port_does(port, COMMAND_JOIN, &words, NULL);
-    }
-#ifdef BW_TEST_RDMA
-    words.len = 23;
-    put_number(&words, 4, 1);
-    (void)inet_pton(AF_INET, FAKE_VERBS_IPV4, words.bytes + words.len);
-    words.len = 2 * 23 - 2;
-    put_bytes(&words, told + BW_TOKEN_BYTES + 1, 2);
-    put_bytes(&words, told, BW_TOKEN_BYTES);
-    put_number(&words, PORT_RING, 8);
-    put_number(&words, 10000, 4);
-#endif
-    return port_uses(port, kind) && port_does(port, COMMAND_RDMA_CONNECT, &words, NULL);
-}
-
-static inline vm_reply_t use_a_file(ErlDrvPort port)
-{
-    return vm_control(port, COMMAND_RDMA_LOAD, "/nowhere.so", 11);
-}
-
-static inline bool names_something(unsigned command, uint8_t *bytes, size_t len)
-{
-    (void)bytes;
-    return (command == COMMAND_OPEN_DOOR && len > 0) || command == COMMAND_RDMA_LOAD ||
-           command == COMMAND_LANE_ADOPT;
-}
-
-#endif
 /* Two ports with a link between them that nobody reads yet. */
 static inline bool join_ports(const char *kind, ErlDrvPort one, ErlDrvPort other)
 {

@@ -15,9 +15,9 @@
 static struct {
     bw_pump_t pump;
     bw_link_t *peer;
-    const bw_link_ops_t *real_ops;
-    bw_link_ops_t ops; /* of the pump's link, with hooks */
-    uint8_t *spoils;   /* the frame that is delivered next, as the peer has it mapped, or NULL */
+    const bw_carrier_t *real_ops;
+    bw_carrier_t ops; /* of the pump's link, with hooks */
+    uint8_t *spoils;  /* the frame that is delivered next, as the peer has it mapped, or NULL */
 } here;
 
 /* What "the VM" got: number, bytes, and whether each byte was that of pattern(). */

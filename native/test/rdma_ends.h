@@ -22,13 +22,12 @@
 #include "rings.h"
 #include "rdma_open.h"
 
+#include "../link/carriers.h"
 #include "../link/rdma/rdma.h"
 
 #define RING BW_RING_MIN_BYTES
 #define CASE_SECONDS 60
 #define WAIT_MS 10000
-
-static const bw_rdma_api_t *api;
 
 static inline int64_t now_ms(void)
 {
@@ -57,11 +56,11 @@ static inline void begin_rdma(void)
 {
     bw_error_t error = {0};
 
-    api = bw_rdma_api(BW_RDMA_API_VERSION, &error);
-    if (!api && getenv("RXE_DEVICE")) /* the guest has promised one */
+    rdma = bw_carrier(BW_CARRIER_VERSION, &error);
+    if (!rdma && getenv("RXE_DEVICE")) /* the guest has promised one */
         printf("    no rdma on %s: %s\n", getenv("RXE_DEVICE"), error.step);
-    CHECK(api || !getenv("RXE_DEVICE"));
-    if (!api)
+    CHECK(rdma || !getenv("RXE_DEVICE"));
+    if (!rdma)
         SKIP(error.step);
 }
 
@@ -117,16 +116,15 @@ static inline bool hear(int wire, void *bytes, size_t len)
 /* ---- connections ---- */
 
 /* Waits until the connection is no longer in the state `from`. */
-static inline bw_rdma_state_t wait_from(bw_rdma_connection_t *connection, bw_rdma_state_t from,
-                                        bw_rdma_report_t *report_p)
+static inline bw_state_t wait_from(bw_link_t *connection, bw_state_t from, bw_report_t *report_p)
 {
     int64_t end = now_ms() + WAIT_MS;
-    struct pollfd poller = {.fd = api->fd(connection), .events = POLLIN};
+    struct pollfd poller = {.fd = connection->ops->fd(connection), .events = POLLIN};
 
     do
-        api->look(connection, report_p);
+        connection->ops->step(connection, report_p);
     while (report_p->state == from && now_ms() < end && poll(&poller, 1, WAIT_MS) >= 0);
-    if (report_p->state == BW_RDMA_FAILED)
+    if (report_p->state == BW_FAILED)
         printf("    the meeting failed: %s\n", report_p->text);
     return report_p->state;
 }
@@ -149,18 +147,18 @@ static inline bw_rdma_address_t address_of(const struct sockaddr *at)
 static inline bool can_listen(const bw_rdma_address_t *at)
 {
     struct pollfd poller = {.events = POLLIN};
-    bw_rdma_connection_t *connection;
-    bw_rdma_report_t report;
+    bw_link_t *connection;
+    bw_report_t report;
     bw_error_t error;
 
-    if (api->listen(at, 0, 0, RING, &connection, &error) != BW_OK)
+    if (listen_at(at, 0, 0, RING, &connection, &error) != BW_OK)
         return false;
-    poller.fd = api->fd(connection);
+    poller.fd = connection->ops->fd(connection);
     do
-        api->look(connection, &report);
-    while (report.state == BW_RDMA_WORKING && poll(&poller, 1, WAIT_MS) > 0);
-    api->close(connection, NULL);
-    return report.state == BW_RDMA_LISTENING;
+        connection->ops->step(connection, &report);
+    while (report.state == BW_WORKING && poll(&poller, 1, WAIT_MS) > 0);
+    connection->ops->close(connection, NULL);
+    return report.state == BW_LISTENING;
 }
 
 /* The first address of the family at which an RDMA device can be listened. */
@@ -191,51 +189,50 @@ static inline bool find_address(int family, bw_rdma_address_t *address_p)
 /* What a listener tells the other process over the wire. */
 typedef struct {
     bw_rdma_address_t at;
-    uint8_t token[BW_RDMA_TOKEN_BYTES];
+    uint8_t token[BW_TOKEN_BYTES];
 } offer_t;
 
-static inline void begin_listening(int family, uint64_t max_ring_bytes,
-                                   bw_rdma_connection_t **connection_p, offer_t *offer_p)
+static inline void begin_listening(int family, uint64_t max_ring_bytes, bw_link_t **connection_p,
+                                   offer_t *offer_p)
 {
-    bw_rdma_report_t report;
+    bw_report_t report;
     bw_error_t error = {0};
 
     if (!find_address(family, &offer_p->at))
         SKIP(family == 4 ? "no RDMA device with an IPv4 address here"
                          : "no RDMA device with an IPv6 address here");
-    CHECK_EQ(api->listen(&offer_p->at, 0, 0, max_ring_bytes, connection_p, &error), BW_OK);
-    CHECK_EQ(wait_from(*connection_p, BW_RDMA_WORKING, &report), BW_RDMA_LISTENING);
-    CHECK(report.port > 0 && report.device[0] != 0);
-    offer_p->at.port = report.port;
+    CHECK_EQ(listen_at(&offer_p->at, 0, 0, max_ring_bytes, connection_p, &error), BW_OK);
+    CHECK_EQ(wait_from(*connection_p, BW_WORKING, &report), BW_LISTENING);
+    CHECK(port_of(&report) > 0 && report.device[0] != 0);
+    offer_p->at.port = port_of(&report);
     memcpy(offer_p->token, report.token, sizeof offer_p->token);
 }
 
 /* `here` listens and `there` connects; both get a link. */
 static inline void link_here(int wire, int family, uint64_t ring_bytes, bw_link_t **link_p)
 {
-    bw_rdma_connection_t *connection = NULL;
-    bw_rdma_report_t report;
+    bw_link_t *connection = NULL;
+    bw_report_t report;
     offer_t offer = {0};
 
     CHECK_IN(begin_listening(family, ring_bytes, &connection, &offer));
     CHECK(tell(wire, &offer, sizeof offer));
-    CHECK_EQ(wait_from(connection, BW_RDMA_LISTENING, &report), BW_RDMA_LINKED);
-    *link_p = api->take(connection);
+    CHECK_EQ(wait_from(connection, BW_LISTENING, &report), BW_LINKED);
+    *link_p = connection;
 }
 
 static inline void link_there(int wire, uint64_t ring_bytes, bw_link_t **link_p)
 {
-    bw_rdma_connection_t *connection = NULL;
-    bw_rdma_report_t report;
+    bw_link_t *connection = NULL;
+    bw_report_t report;
     bw_error_t error = {0};
     offer_t offer;
 
     if (!hear(wire, &offer, sizeof offer))
         SKIP("the other side could not begin");
-    CHECK_EQ(api->connect(NULL, &offer.at, offer.token, ring_bytes, WAIT_MS, &connection, &error),
-             BW_OK);
-    CHECK_EQ(wait_from(connection, BW_RDMA_WORKING, &report), BW_RDMA_LINKED);
-    *link_p = api->take(connection);
+    CHECK_EQ(connect_to(&offer.at, offer.token, ring_bytes, WAIT_MS, &connection, &error), BW_OK);
+    CHECK_EQ(wait_from(connection, BW_WORKING, &report), BW_LINKED);
+    *link_p = connection;
 }
 
 /* ---- bytes ---- */

@@ -194,8 +194,8 @@ static void lock_at_most(rlim_t bytes)
 /* Whoever listens cannot make his side: he says why, and so learns whoever comes. */
 static void locked_here(int wire)
 {
-    bw_rdma_connection_t *connection = NULL;
-    bw_rdma_report_t report;
+    bw_link_t *connection = NULL;
+    bw_report_t report;
     offer_t offer = {0};
     int before;
 
@@ -205,43 +205,41 @@ static void locked_here(int wire)
     CHECK_IN(lock_at_most(1024 * 1024));
     CHECK_IN(begin_listening(4, LOCKED_RING, &connection, &offer));
     CHECK(tell(wire, &offer, sizeof offer));
-    CHECK_EQ(wait_from(connection, BW_RDMA_LISTENING, &report), BW_RDMA_FAILED);
+    CHECK_EQ(wait_from(connection, BW_LISTENING, &report), BW_FAILED);
     CHECK_EQ(report.status, BW_LIMIT);
     CHECK(strstr(report.text, "1024 KB (ulimit -l)") && strstr(report.text, "LimitMEMLOCK"));
-    api->close(connection, NULL);
+    connection->ops->close(connection, NULL);
     CHECK_EQ(descriptors_at_rest(), before);
     /* and the other way round: the one who comes cannot */
     CHECK_IN(begin_listening(4, LOCKED_RING, &connection, &offer));
     CHECK(tell(wire, &offer, sizeof offer));
     CHECK(hear(wire, &before, 1));
-    api->look(connection, &report);
-    CHECK_EQ(report.state, BW_RDMA_LISTENING);
-    api->close(connection, NULL);
+    connection->ops->step(connection, &report);
+    CHECK_EQ(report.state, BW_LISTENING);
+    connection->ops->close(connection, NULL);
 }
 
 static void locked_there(int wire)
 {
-    bw_rdma_connection_t *connection = NULL;
-    bw_rdma_report_t report;
+    bw_link_t *connection = NULL;
+    bw_report_t report;
     bw_error_t error = {0};
     offer_t offer;
 
     if (!hear(wire, &offer, sizeof offer))
         SKIP("the other side could not begin");
-    CHECK_EQ(api->connect(NULL, &offer.at, offer.token, LOCKED_RING, WAIT_MS, &connection, &error),
-             BW_OK);
-    CHECK_EQ(wait_from(connection, BW_RDMA_WORKING, &report), BW_RDMA_FAILED);
+    CHECK_EQ(connect_to(&offer.at, offer.token, LOCKED_RING, WAIT_MS, &connection, &error), BW_OK);
+    CHECK_EQ(wait_from(connection, BW_WORKING, &report), BW_FAILED);
     CHECK_EQ(report.status, BW_REFUSED);
     CHECK(strstr(report.text, "cannot make its side") != NULL);
-    api->close(connection, NULL);
+    connection->ops->close(connection, NULL);
     CHECK(hear(wire, &offer, sizeof offer));
     CHECK_IN(lock_at_most(64 * 1024));
-    CHECK_EQ(api->connect(NULL, &offer.at, offer.token, LOCKED_RING, WAIT_MS, &connection, &error),
-             BW_OK);
-    CHECK_EQ(wait_from(connection, BW_RDMA_WORKING, &report), BW_RDMA_FAILED);
+    CHECK_EQ(connect_to(&offer.at, offer.token, LOCKED_RING, WAIT_MS, &connection, &error), BW_OK);
+    CHECK_EQ(wait_from(connection, BW_WORKING, &report), BW_FAILED);
     CHECK_EQ(report.status, BW_LIMIT);
     CHECK(strstr(report.text, "ulimit -l") != NULL);
-    api->close(connection, NULL);
+    connection->ops->close(connection, NULL);
     CHECK(tell(wire, "!", 1));
 }
 
@@ -255,8 +253,8 @@ static void locked_memory_too_low(void)
 /* Every number of descriptors: each failure is told as one and leaves nothing. */
 static void few_here(int wire)
 {
-    bw_rdma_connection_t *connection = NULL;
-    bw_rdma_report_t report = {0};
+    bw_link_t *connection = NULL;
+    bw_report_t report = {0};
     bw_error_t error = {0};
     struct rlimit limit;
     bw_rdma_address_t at;
@@ -272,11 +270,11 @@ static void few_here(int wire)
 
         limit.rlim_cur = most;
         CHECK_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
-        status = api->listen(&at, 0, 0, RING, &connection, &error);
+        status = listen_at(&at, 0, 0, RING, &connection, &error);
         if (status == BW_OK) {
-            (void)wait_from(connection, BW_RDMA_WORKING, &report);
-            CHECK_EQ(report.state, BW_RDMA_LISTENING);
-            api->close(connection, NULL);
+            (void)wait_from(connection, BW_WORKING, &report);
+            CHECK_EQ(report.state, BW_LISTENING);
+            connection->ops->close(connection, NULL);
         } else {
             CHECK_EQ(status, BW_LIMIT);
             failed++;

@@ -9,6 +9,7 @@
 #include "rings.h"
 
 #include "../link/rdma/flow.h"
+#include "../link/token.h"
 
 #define RING BW_RING_MIN_BYTES
 #define WIRE 4096
@@ -471,7 +472,7 @@ static bw_status_t hello_of(bw_rdma_hello_t hello, size_t len, int damaged)
     if (status == BW_OK &&
         (got.ring_key != hello.ring_key || got.slots != hello.slots ||
          got.ring_bytes != hello.ring_bytes || got.ring_address != hello.ring_address ||
-         !bw_rdma_token_is_same(got.token, hello.token)))
+         !bw_token_is_same(got.token, hello.token)))
         return BW_INVALID;
     return status == BW_OK || error.step ? status : BW_INVALID;
 }

@@ -12,19 +12,19 @@
 /* Waits for the one who says the right thing, whoever came before. */
 static void patient_here(int wire)
 {
-    bw_rdma_connection_t *connection = NULL;
-    bw_rdma_report_t report;
+    bw_link_t *connection = NULL;
+    bw_report_t report;
     offer_t offer = {0};
     char done;
 
     CHECK_IN(begin_listening(4, RING, &connection, &offer));
     CHECK(tell(wire, &offer, sizeof offer));
     CHECK(hear(wire, &done, 1));
-    api->look(connection, &report);
-    CHECK_EQ(report.state, BW_RDMA_LISTENING);
+    connection->ops->step(connection, &report);
+    CHECK_EQ(report.state, BW_LISTENING);
     CHECK(tell(wire, "!", 1));
-    CHECK_EQ(wait_from(connection, BW_RDMA_LISTENING, &report), BW_RDMA_LINKED);
-    api->close(connection, NULL);
+    CHECK_EQ(wait_from(connection, BW_LISTENING, &report), BW_LINKED);
+    connection->ops->close(connection, NULL);
 }
 
 static void is_sent_away(const offer_t *offer, const uint8_t *bytes, size_t len)
@@ -39,8 +39,8 @@ static void is_sent_away(const offer_t *offer, const uint8_t *bytes, size_t len)
 static void peers_there(int wire)
 {
     uint8_t good[BW_RDMA_HELLO_BYTES], bytes[BW_RDMA_HELLO_BYTES];
-    bw_rdma_connection_t *connection = NULL;
-    bw_rdma_report_t report;
+    bw_link_t *connection = NULL;
+    bw_report_t report;
     bw_error_t error = {0};
     rogue_t nobody = {0};
     bw_rdma_hello_t hello;
@@ -71,9 +71,9 @@ static void peers_there(int wire)
     CHECK(tell(wire, "!", 1));
     CHECK(hear(wire, &done, 1));
     /* the right one is the carrier itself */
-    CHECK_EQ(api->connect(NULL, &offer.at, offer.token, RING, WAIT_MS, &connection, &error), BW_OK);
-    CHECK_EQ(wait_from(connection, BW_RDMA_WORKING, &report), BW_RDMA_LINKED);
-    api->close(connection, NULL);
+    CHECK_EQ(connect_to(&offer.at, offer.token, RING, WAIT_MS, &connection, &error), BW_OK);
+    CHECK_EQ(wait_from(connection, BW_WORKING, &report), BW_LINKED);
+    connection->ops->close(connection, NULL);
 }
 
 static void peers_without_a_good_hello(void)
@@ -135,8 +135,8 @@ static void answer_here(int wire)
 static void answer_there(int wire)
 {
     for (int i = 0; i < 4; i++) {
-        bw_rdma_connection_t *connection = NULL;
-        bw_rdma_report_t report;
+        bw_link_t *connection = NULL;
+        bw_report_t report;
         bw_error_t error = {0};
         offer_t offer;
         char says[64];
@@ -144,12 +144,11 @@ static void answer_there(int wire)
         if (!hear(wire, &offer, sizeof offer))
             SKIP("the other side could not begin");
         CHECK(hear(wire, says, sizeof says));
-        CHECK_EQ(api->connect(NULL, &offer.at, offer.token, RING, WAIT_MS, &connection, &error),
-                 BW_OK);
-        CHECK_EQ(wait_from(connection, BW_RDMA_WORKING, &report), BW_RDMA_FAILED);
+        CHECK_EQ(connect_to(&offer.at, offer.token, RING, WAIT_MS, &connection, &error), BW_OK);
+        CHECK_EQ(wait_from(connection, BW_WORKING, &report), BW_FAILED);
         CHECK_EQ(report.status, BW_REFUSED);
         CHECK(strstr(report.text, says) != NULL);
-        api->close(connection, NULL);
+        connection->ops->close(connection, NULL);
         CHECK(tell(wire, "!", 1));
     }
 }
@@ -180,8 +179,8 @@ static void mute_here(int wire)
 
 static void mute_there(int wire)
 {
-    bw_rdma_connection_t *connection = NULL;
-    bw_rdma_report_t report;
+    bw_link_t *connection = NULL;
+    bw_report_t report;
     bw_error_t error = {0};
     int64_t start = now_ms();
     offer_t offer;
@@ -190,13 +189,13 @@ static void mute_there(int wire)
     if (!hear(wire, &offer, sizeof offer))
         SKIP("the other side could not begin");
     for (int round = 0; round < 2; round++) {
-        CHECK_EQ(api->connect(NULL, &offer.at, offer.token, RING, 700, &connection, &error), BW_OK);
+        CHECK_EQ(connect_to(&offer.at, offer.token, RING, 700, &connection, &error), BW_OK);
         if (round == 0) {
-            CHECK_EQ(wait_from(connection, BW_RDMA_WORKING, &report), BW_RDMA_FAILED);
+            CHECK_EQ(wait_from(connection, BW_WORKING, &report), BW_FAILED);
             CHECK(strstr(report.text, "within 700 ms") != NULL);
             CHECK(now_ms() - start < 3000);
         } /* else it is given up at once */
-        api->close(connection, NULL);
+        connection->ops->close(connection, NULL);
     }
     before = descriptors_at_rest();
     CHECK(before > 0);

@@ -61,22 +61,22 @@ static void over_ipv6(void)
 /* Whoever comes without the token is sent away, and the connection goes on waiting. */
 static void token_here(int wire)
 {
-    bw_rdma_connection_t *connection = NULL;
-    bw_rdma_report_t report;
+    bw_link_t *connection = NULL;
+    bw_report_t report;
     offer_t offer = {0};
 
     CHECK_IN(begin_listening(4, RING, &connection, &offer));
     CHECK(tell(wire, &offer, sizeof offer));
-    CHECK_EQ(wait_from(connection, BW_RDMA_LISTENING, &report), BW_RDMA_LINKED);
-    api->close(connection, NULL); /* a link that nobody takes */
+    CHECK_EQ(wait_from(connection, BW_LISTENING, &report), BW_LINKED);
+    connection->ops->close(connection, NULL); /* a link that nobody takes */
 }
 
 static void token_there(int wire)
 {
-    bw_rdma_connection_t *connection = NULL;
-    bw_rdma_report_t report;
+    bw_link_t *connection = NULL;
+    bw_report_t report;
     bw_error_t error = {0};
-    uint8_t wrong[BW_RDMA_TOKEN_BYTES];
+    uint8_t wrong[BW_TOKEN_BYTES];
     offer_t offer;
 
     if (!hear(wire, &offer, sizeof offer))
@@ -84,25 +84,24 @@ static void token_there(int wire)
     for (int bit = 0; bit < 128; bit += 127) {
         memcpy(wrong, offer.token, sizeof wrong);
         wrong[bit / 8] ^= (uint8_t)(1 << bit % 8);
-        CHECK_EQ(api->connect(NULL, &offer.at, wrong, RING, WAIT_MS, &connection, &error), BW_OK);
-        CHECK_EQ(wait_from(connection, BW_RDMA_WORKING, &report), BW_RDMA_FAILED);
+        CHECK_EQ(connect_to(&offer.at, wrong, RING, WAIT_MS, &connection, &error), BW_OK);
+        CHECK_EQ(wait_from(connection, BW_WORKING, &report), BW_FAILED);
         CHECK_EQ(report.status, BW_REFUSED);
         CHECK(strstr(report.text, "token") != NULL);
-        api->close(connection, NULL);
+        connection->ops->close(connection, NULL);
     }
-    CHECK_EQ(api->connect(NULL, &offer.at, offer.token, 2 * RING, WAIT_MS, &connection, &error),
-             BW_OK);
-    CHECK_EQ(wait_from(connection, BW_RDMA_WORKING, &report), BW_RDMA_FAILED);
+    CHECK_EQ(connect_to(&offer.at, offer.token, 2 * RING, WAIT_MS, &connection, &error), BW_OK);
+    CHECK_EQ(wait_from(connection, BW_WORKING, &report), BW_FAILED);
     CHECK_EQ(report.status, BW_REFUSED);
     CHECK(strstr(report.text, "larger") != NULL);
-    api->close(connection, NULL);
-    CHECK_EQ(api->connect(NULL, &offer.at, offer.token, RING, WAIT_MS, &connection, &error), BW_OK);
-    CHECK_EQ(wait_from(connection, BW_RDMA_WORKING, &report), BW_RDMA_LINKED);
-    api->close(connection, NULL);
+    connection->ops->close(connection, NULL);
+    CHECK_EQ(connect_to(&offer.at, offer.token, RING, WAIT_MS, &connection, &error), BW_OK);
+    CHECK_EQ(wait_from(connection, BW_WORKING, &report), BW_LINKED);
+    connection->ops->close(connection, NULL);
     /* the token was good for one */
-    CHECK_EQ(api->connect(NULL, &offer.at, offer.token, RING, WAIT_MS, &connection, &error), BW_OK);
-    CHECK_EQ(wait_from(connection, BW_RDMA_WORKING, &report), BW_RDMA_FAILED);
-    api->close(connection, NULL);
+    CHECK_EQ(connect_to(&offer.at, offer.token, RING, WAIT_MS, &connection, &error), BW_OK);
+    CHECK_EQ(wait_from(connection, BW_WORKING, &report), BW_FAILED);
+    connection->ops->close(connection, NULL);
 }
 
 static void only_the_token_opens(void)
@@ -118,11 +117,11 @@ static void nothing(int wire)
 static void refusals(int wire)
 {
     bw_rdma_address_t at = {0}, nowhere = {.family = 4, .ip = {127, 0, 0, 1}, .port = 18515};
-    static const uint8_t token[BW_RDMA_TOKEN_BYTES];
+    static const uint8_t token[BW_TOKEN_BYTES];
     static const uint64_t sizes[] = {
         0, 1, RING - 1, RING + 1, 3 * RING, 2 * BW_RING_MAX_BYTES, UINT64_MAX};
-    bw_rdma_connection_t *connection = NULL;
-    bw_rdma_report_t report;
+    bw_link_t *connection = NULL;
+    bw_report_t report;
     bw_error_t error = {0};
     int before;
 
@@ -132,31 +131,30 @@ static void refusals(int wire)
     before = descriptors_at_rest();
     at.port = 1;
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-        CHECK_EQ(api->connect(NULL, &at, token, sizes[i], WAIT_MS, &connection, &error),
-                 BW_INVALID);
+        CHECK_EQ(connect_to(&at, token, sizes[i], WAIT_MS, &connection, &error), BW_INVALID);
     at.port = 0;
-    CHECK_EQ(api->connect(NULL, &at, token, RING, WAIT_MS, &connection, &error), BW_INVALID);
-    CHECK_EQ(api->listen(&at, 5, 4, RING, &connection, &error), BW_INVALID);
-    CHECK_EQ(api->listen(&at, 0, 4, RING, &connection, &error), BW_INVALID);
+    CHECK_EQ(connect_to(&at, token, RING, WAIT_MS, &connection, &error), BW_INVALID);
+    CHECK_EQ(listen_at(&at, 5, 4, RING, &connection, &error), BW_INVALID);
+    CHECK_EQ(listen_at(&at, 0, 4, RING, &connection, &error), BW_INVALID);
     at.family = 5;
-    CHECK_EQ(api->listen(&at, 0, 0, RING, &connection, &error), BW_INVALID);
+    CHECK_EQ(listen_at(&at, 0, 0, RING, &connection, &error), BW_INVALID);
     at.family = 4;
     CHECK(connection == NULL);
     /* nobody there: the device answers at once */
     at.port = 4;
-    CHECK_EQ(api->connect(NULL, &at, token, RING, WAIT_MS, &connection, &error), BW_OK);
-    CHECK_EQ(wait_from(connection, BW_RDMA_WORKING, &report), BW_RDMA_FAILED);
+    CHECK_EQ(connect_to(&at, token, RING, WAIT_MS, &connection, &error), BW_OK);
+    CHECK_EQ(wait_from(connection, BW_WORKING, &report), BW_FAILED);
     CHECK_EQ(report.status, BW_REFUSED);
     CHECK(strstr(report.text, "nobody listens") != NULL);
-    api->close(connection, NULL);
+    connection->ops->close(connection, NULL);
     /* an address that no device has */
-    CHECK_EQ(api->listen(&nowhere, 0, 0, RING, &connection, &error), BW_OK);
-    CHECK_EQ(wait_from(connection, BW_RDMA_WORKING, &report), BW_RDMA_FAILED);
+    CHECK_EQ(listen_at(&nowhere, 0, 0, RING, &connection, &error), BW_OK);
+    CHECK_EQ(wait_from(connection, BW_WORKING, &report), BW_FAILED);
     CHECK(strstr(report.text, "127.0.0.1") != NULL);
-    api->close(connection, NULL);
-    CHECK_EQ(api->connect(NULL, &nowhere, token, RING, WAIT_MS, &connection, &error), BW_OK);
-    CHECK_EQ(wait_from(connection, BW_RDMA_WORKING, &report), BW_RDMA_FAILED);
-    api->close(connection, NULL);
+    connection->ops->close(connection, NULL);
+    CHECK_EQ(connect_to(&nowhere, token, RING, WAIT_MS, &connection, &error), BW_OK);
+    CHECK_EQ(wait_from(connection, BW_WORKING, &report), BW_FAILED);
+    connection->ops->close(connection, NULL);
     CHECK_EQ(descriptors_at_rest(), before);
 }
 
@@ -168,8 +166,8 @@ static void what_cannot_be_is_said(void)
 /* Meetings at one address share a port, and the port is one of those that were asked for. */
 static void ports(int wire)
 {
-    bw_rdma_connection_t *connections[3] = {0};
-    bw_rdma_report_t report, first;
+    bw_link_t *connections[3] = {0};
+    bw_report_t report, first;
     bw_rdma_address_t at;
     bw_error_t error = {0};
     int before;
@@ -179,19 +177,19 @@ static void ports(int wire)
         SKIP("no RDMA device with an IPv4 address here");
     before = descriptors_at_rest();
     for (int i = 0; i < 2; i++) {
-        CHECK_EQ(api->listen(&at, 20000, 20001, RING, &connections[i], &error), BW_OK);
-        CHECK_EQ(wait_from(connections[i], BW_RDMA_WORKING, &report), BW_RDMA_LISTENING);
+        CHECK_EQ(listen_at(&at, 20000, 20001, RING, &connections[i], &error), BW_OK);
+        CHECK_EQ(wait_from(connections[i], BW_WORKING, &report), BW_LISTENING);
         if (i == 0)
             first = report;
     }
-    CHECK_EQ(first.port, 20000);
-    CHECK_EQ(report.port, 20000);
+    CHECK_EQ(port_of(&first), 20000);
+    CHECK_EQ(port_of(&report), 20000);
     CHECK(memcmp(first.token, report.token, sizeof first.token) != 0);
-    CHECK_EQ(api->listen(&at, 20001, 20001, RING, &connections[2], &error), BW_OK);
-    CHECK_EQ(wait_from(connections[2], BW_RDMA_WORKING, &report), BW_RDMA_LISTENING);
-    CHECK_EQ(report.port, 20001);
+    CHECK_EQ(listen_at(&at, 20001, 20001, RING, &connections[2], &error), BW_OK);
+    CHECK_EQ(wait_from(connections[2], BW_WORKING, &report), BW_LISTENING);
+    CHECK_EQ(port_of(&report), 20001);
     for (int i = 0; i < 3; i++)
-        api->close(connections[i], NULL);
+        connections[i]->ops->close(connections[i], NULL);
     CHECK_EQ(descriptors_at_rest(), before);
 }
 
@@ -203,35 +201,35 @@ static void ports_are_of_the_range(void)
 /* The range may be used up by another process: that is said, not hung on. */
 static void hold_port(int wire)
 {
-    bw_rdma_connection_t *connection = NULL;
-    bw_rdma_report_t report;
+    bw_link_t *connection = NULL;
+    bw_report_t report;
     bw_rdma_address_t at;
     bw_error_t error = {0};
     char done;
 
     if (!find_address(4, &at))
         SKIP("no RDMA device with an IPv4 address here");
-    CHECK_EQ(api->listen(&at, 20005, 20005, RING, &connection, &error), BW_OK);
-    CHECK_EQ(wait_from(connection, BW_RDMA_WORKING, &report), BW_RDMA_LISTENING);
+    CHECK_EQ(listen_at(&at, 20005, 20005, RING, &connection, &error), BW_OK);
+    CHECK_EQ(wait_from(connection, BW_WORKING, &report), BW_LISTENING);
     CHECK(tell(wire, "!", 1));
     CHECK(hear(wire, &done, 1));
-    api->close(connection, NULL);
+    connection->ops->close(connection, NULL);
 }
 
 static void want_port(int wire)
 {
-    bw_rdma_connection_t *connection = NULL;
-    bw_rdma_report_t report;
+    bw_link_t *connection = NULL;
+    bw_report_t report;
     bw_rdma_address_t at;
     bw_error_t error = {0};
     char done;
 
     if (!hear(wire, &done, 1) || !find_address(4, &at))
         SKIP("the other side could not begin");
-    CHECK_EQ(api->listen(&at, 20005, 20005, RING, &connection, &error), BW_OK);
-    CHECK_EQ(wait_from(connection, BW_RDMA_WORKING, &report), BW_RDMA_FAILED);
+    CHECK_EQ(listen_at(&at, 20005, 20005, RING, &connection, &error), BW_OK);
+    CHECK_EQ(wait_from(connection, BW_WORKING, &report), BW_FAILED);
     CHECK(strstr(report.text, "no port of 20005 to 20005 is free") != NULL);
-    api->close(connection, NULL);
+    connection->ops->close(connection, NULL);
     CHECK(tell(wire, "!", 1));
 }
 
@@ -247,7 +245,7 @@ static void a_port_that_is_taken(void)
 /* Writes and reads at once, pieces of any size, until both streams are through. */
 static void stream(bw_link_t *link, uint64_t seed)
 {
-    const bw_link_ops_t *ops = link->ops;
+    const bw_carrier_t *ops = link->ops;
     uint64_t written = 0, read = 0;
     bw_link_stats_t stats;
 

@@ -36,9 +36,9 @@ static void join_arguments(void)
                                 &link, &error),
                  BW_INVALID);
     CHECK_EQ(bw_shm_connect(listener.address, 0, listener.token, RING, &link, &error), BW_INVALID);
-    CHECK_EQ(bw_shm_connect(listener.address, BW_SHM_ADDRESS_MAX + 1, listener.token, RING, &link,
-                            &error),
-             BW_INVALID);
+    CHECK_EQ(
+        bw_shm_connect(listener.address, BW_ADDRESS_MAX + 1, listener.token, RING, &link, &error),
+        BW_INVALID);
     CHECK_EQ(bw_shm_connect(listener.address, SIZE_MAX, listener.token, RING, &link, &error),
              BW_INVALID);
     CHECK(link == NULL);
@@ -50,7 +50,7 @@ static void join_arguments(void)
 static void join_where_nobody_listens(void)
 {
     int before = open_descriptors();
-    uint8_t token[BW_SHM_TOKEN_BYTES] = {0}, address[BW_SHM_ADDRESS_MAX];
+    uint8_t token[BW_TOKEN_BYTES] = {0}, address[BW_ADDRESS_MAX];
     bw_shm_listener_t listener = {.fd = -1};
     bw_link_t *link = NULL;
     bw_error_t error = {0};
@@ -63,7 +63,7 @@ static void join_where_nobody_listens(void)
     CHECK_EQ(bw_shm_connect(address, listener.address_len, token, RING, &link, &error), BW_REFUSED);
     CHECK(says(&error, "connecting"));
     CHECK_EQ(error.sys_errno, ECONNREFUSED);
-    for (size_t len = 1; len <= BW_SHM_ADDRESS_MAX; len++) {
+    for (size_t len = 1; len <= BW_ADDRESS_MAX; len++) {
         memset(address, 0, sizeof address);
         CHECK_EQ(bw_shm_connect(address, len, token, RING, &link, &error), BW_REFUSED);
         memset(address, 'x', sizeof address);

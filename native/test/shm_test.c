@@ -199,7 +199,7 @@ static void killed_door_leaves_no_name(void)
 
 static void listener_in_a_directory(void)
 {
-    char dir[] = "/tmp/beamway-test-XXXXXX", path[BW_SHM_ADDRESS_MAX + 1] = {0};
+    char dir[] = "/tmp/beamway-test-XXXXXX", path[BW_ADDRESS_MAX + 1] = {0};
     bw_shm_listener_t listener = {.fd = -1};
     bw_link_t *joined = NULL, *accepted = NULL;
     bw_error_t error = {0};

@@ -231,7 +231,7 @@ static bool sleep_well(end_t *end)
 /* Waits until everything that was sent has left this process. */
 static bool hand_on(end_t *end)
 {
-    const bw_link_ops_t *ops = end->link->ops;
+    const bw_carrier_t *ops = end->link->ops;
     bw_link_stats_t stats;
 
     for (;;) {
@@ -248,7 +248,7 @@ static bool hand_on(end_t *end)
  * False: failure says why. */
 static bool run_end(end_t *end)
 {
-    const bw_link_ops_t *ops = end->link->ops;
+    const bw_carrier_t *ops = end->link->ops;
 
     while (end->sent < end->frames || end->received < end->frames) {
         bool more;

@@ -163,7 +163,7 @@ static void plain_clear_event(bw_link_t *link)
     (void)eventfd_read(((plain_link_t *)link)->event, &count);
 }
 
-static const bw_link_ops_t plain_ops = {
+static const bw_carrier_t plain_ops = {
     .kind = "plain",
     .reserve = plain_reserve,
     .commit = plain_commit,

@@ -27,7 +27,7 @@ OWN_DLOPEN := $(if $(HAS_RDMA),-Ddlopen=own_dlopen -Ddlsym=own_dlsym -Ddlclose=o
 # driver_test includes beamway_drv.c.
 test_src = $(LINK_SRC) $(if $(filter pump_test pump_bounds_test lane_test driver_test,$(1)),$(PUMP_SRC) -isystem $(ERL_INCLUDE)) \
 	$(if $(filter port_test,$(1)),test/vm/vm.c $(DRIVER_SRC) -isystem $(ERL_INCLUDE) $(OWN_DLOPEN)) \
-	$(if $(filter driver_test,$(1)),driver/job.c driver/lane.c driver/meet.c) \
+	$(if $(filter driver_test,$(1)),driver/job.c driver/lane.c driver/establish.c) \
 	$(if $(filter rdma_flow_test,$(1)),link/rdma/flow.c link/rdma/wire.c) \
 	$(if $(filter $(FAKE_TEST_NAMES),$(1)),-DBW_TEST_RDMA $(RDMA_SRC) $(if $(filter real,$(2)),$(RDMA_LIBS),$(FAKE_VERBS)))
 

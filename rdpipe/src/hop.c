@@ -11,11 +11,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "rdma.h"
+#include "bytes.h"
 #include "rdframe.h"
-#include "shm/shm.h"
 #include "socket.h"
-#include "tcp/tcp.h"
 
 #define MAGIC "rdpipe\r\n"
 #define VERSION 1u
@@ -25,7 +23,7 @@
 #define ACCEPTS_MAX 16  /* at a time, so that those who are in are heard in between */
 #define RETRY_MS 100    /* between two attempts to join */
 #define SETTLE_MS 10000 /* time for the rest, once proved */
-#define RDMA_MS 4000    /* of it, for each step of rdma; without it there is tcp */
+#define STEP_MS 4000    /* of it, for each step of a carrier; without it there is tcp */
 #define RING_MIN_BYTES ((uint64_t)4 * 1024 * 1024)
 
 #define LABEL_PRODUCER "rdpipe 1 producer"
@@ -50,10 +48,10 @@ typedef struct {
 
 typedef struct {
     uint32_t verdict, carriers, address_len, flags; /* RD_TERM_TLS, if the consumer wants it */
-    uint8_t address[BW_SHM_ADDRESS_MAX];
-    uint8_t token[BW_SHM_TOKEN_BYTES];
+    uint8_t address[BW_ADDRESS_MAX];
+    uint8_t token[BW_TOKEN_BYTES];
     uint32_t rdma_port; /* 0: no rdma there */
-    uint8_t rdma_token[BW_RDMA_TOKEN_BYTES];
+    uint8_t rdma_token[BW_TOKEN_BYTES];
     uint8_t mac[RD_MAC_BYTES];
 } verdict_t;
 
@@ -128,28 +126,40 @@ static bool encrypt(int socket, const proof_t *proof, rd_hop_t *hop_p, int *plai
     return done;
 }
 
+/* The hop has its link: what tells of the other side's end, if the link does not? */
+static void set_link(rd_hop_t *hop, int socket)
+{
+    unsigned caps = hop->link->ops->caps;
+
+    hop->carrier = hop->link->ops->kind;
+    hop->side = caps & BW_CAP_TELLS_DEATH ? -1 : socket;
+    hop->is_behind = caps & BW_CAP_BACKGROUND;
+}
+
 /* Makes the connection the link. It is taken only on success. */
 static bool adopt(int socket, const proof_t *proof, rd_hop_t *hop_p, rd_why_t *why)
 {
-    bw_error_t error = {0};
-    uint64_t ring = rd_ring_bytes(hop_p->terms.block);
+    static const uint8_t no_token[BW_TOKEN_BYTES];
+    char device[BW_DEVICE_BYTES];
+    rd_why_t step;
     int plain = -1;
     bool encrypts = hop_p->terms.flags & RD_TERM_TLS, done;
 
     if (encrypts && !encrypt(socket, proof, hop_p, &plain, why))
         return false;
-    done = bw_tcp_adopt(encrypts ? plain : socket, ring, &hop_p->link, &error) == BW_OK;
+    done = rd_carrier_connect(RD_CARRIER_TCP, encrypts ? plain : socket, NULL, 0, no_token,
+                              rd_ring_bytes(hop_p->terms.block), proof->stop, rd_now_ms(),
+                              &hop_p->link, device, &step);
     if (encrypts)
         close(plain);
     if (!done) {
         if (encrypts)
             rd_tls_end(hop_p->tls);
         hop_p->tls = NULL;
-        return rd_because_link(why, "tcp: ", &error);
+        return rd_because_of(why, step.cause, "tcp: %.400s", step.text);
     }
     close(socket);
-    hop_p->carrier = "tcp";
-    hop_p->side = -1;
+    set_link(hop_p, -1);
     return true;
 }
 
@@ -158,15 +168,6 @@ static uint32_t carriers_of(const rd_terms_t *terms)
 {
     return terms->flags & RD_TERM_TLS ? terms->carriers & ~(uint32_t)RD_CARRIER_RDMA
                                       : terms->carriers;
-}
-
-/* The link itself tells of the other side's end. Returns true. */
-static bool is_over_rdma(rd_hop_t *hop)
-{
-    hop->carrier = "rdma";
-    hop->side = -1;
-    hop->is_behind = true;
-    return true;
 }
 
 void rd_hop_close(rd_hop_t *hop)
@@ -345,48 +346,65 @@ static int await_proof(int listener, const rd_key_t *key, int stop, int64_t dead
     return -1;
 }
 
-/* What the consumer holds open for the producer. */
+/* What the consumer holds open for the producer; an attempt for each of rd_carriers_tried. */
 typedef struct {
-    bw_shm_listener_t shm; /* fd -1: none */
-    rd_rdma_t rdma;        /* without a connection: none */
+    rd_attempt_t of[RD_CARRIERS_TRIED];
 } listeners_t;
 
 /* Without one of them the producer sees that the carrier is not to be had. */
 static void open_listeners(listeners_t *listeners, uint32_t carriers, int socket, int stop)
 {
-    bw_error_t error = {0};
     rd_why_t ignored;
 
-    if (carriers & RD_CARRIER_SHM)
-        (void)bw_shm_listen(NULL, &listeners->shm, &error);
-    if (carriers & RD_CARRIER_RDMA)
-        (void)rd_rdma_listen(&listeners->rdma, socket, stop, rd_now_ms() + RDMA_MS, &ignored);
+    for (int i = 0; i < RD_CARRIERS_TRIED; i++)
+        if (carriers & rd_carriers_tried[i])
+            (void)rd_carrier_listen(rd_carriers_tried[i], socket, stop, rd_now_ms() + STEP_MS,
+                                    &listeners->of[i], &ignored);
 }
 
 static void close_listeners(listeners_t *listeners)
 {
-    bw_shm_listener_close(&listeners->shm);
-    rd_rdma_close(&listeners->rdma);
+    for (int i = 0; i < RD_CARRIERS_TRIED; i++)
+        rd_carrier_end(&listeners->of[i]);
+}
+
+/* Where a listener of the carrier stands in a verdict. */
+static void put_offer(uint32_t carrier, const bw_report_t *report, verdict_t *verdict)
+{
+    if (carrier == RD_CARRIER_SHM) {
+        verdict->address_len = htole32((uint32_t)report->address_len);
+        memcpy(verdict->address, report->address, report->address_len);
+        memcpy(verdict->token, report->token, sizeof verdict->token);
+    } else {
+        verdict->rdma_port = htole32((uint32_t)bw_number(report->address, 2));
+        memcpy(verdict->rdma_token, report->token, sizeof verdict->rdma_token);
+    }
+}
+
+/* The bytes of the address; 0: the carrier is not to be had there. */
+static size_t get_offer(uint32_t carrier, const verdict_t *verdict, uint8_t address[BW_ADDRESS_MAX],
+                        const uint8_t **token_p)
+{
+    uint32_t len = le32toh(verdict->address_len), port = le32toh(verdict->rdma_port);
+
+    if (carrier == RD_CARRIER_SHM) {
+        *token_p = verdict->token;
+        memcpy(address, verdict->address, sizeof verdict->address);
+        return len > sizeof verdict->address ? 0 : len;
+    }
+    *token_p = verdict->rdma_token;
+    return port == 0 || port > 65535 ? 0 : (size_t)(bw_put(address, port, 2) - address);
 }
 
 static bool make_verdict(const rd_key_t *key, const rd_terms_t *terms, const listeners_t *listeners,
                          said_t *said, verdict_t *verdict_p)
 {
-    const bw_shm_listener_t *shm = &listeners->shm;
-    const rd_rdma_t *rdma = &listeners->rdma;
-
     *verdict_p = (verdict_t){.verdict = htole32(VERDICT_WELCOME),
                              .carriers = htole32(terms->carriers),
                              .flags = htole32(terms->flags & RD_TERM_TLS)};
-    if (shm->fd >= 0) {
-        verdict_p->address_len = htole32((uint32_t)shm->address_len);
-        memcpy(verdict_p->address, shm->address, shm->address_len);
-        memcpy(verdict_p->token, shm->token, sizeof verdict_p->token);
-    }
-    if (rdma->connection) {
-        verdict_p->rdma_port = htole32(rdma->report.port);
-        memcpy(verdict_p->rdma_token, rdma->report.token, sizeof verdict_p->rdma_token);
-    }
+    for (int i = 0; i < RD_CARRIERS_TRIED; i++)
+        if (listeners->of[i].link)
+            put_offer(rd_carriers_tried[i], &listeners->of[i].report, verdict_p);
     memcpy(said->verdict, verdict_p, sizeof said->verdict);
     return rd_mac(key, LABEL_CONSUMER, said, sizeof *said, verdict_p->mac);
 }
@@ -395,22 +413,18 @@ static bool make_verdict(const rd_key_t *key, const rd_terms_t *terms, const lis
 static bool take_choice(int socket, uint32_t carrier, listeners_t *listeners, const proof_t *proof,
                         rd_hop_t *hop_p, rd_why_t *why)
 {
-    bw_shm_listener_t *shm = &listeners->shm;
-    bw_error_t error = {0};
-
     if (carrier == RD_CARRIER_TCP)
         return adopt(socket, proof, hop_p, why);
-    if (carrier == RD_CARRIER_RDMA && listeners->rdma.connection)
-        return rd_rdma_take(&listeners->rdma, proof->stop, rd_now_ms() + RDMA_MS, &hop_p->link,
-                            why) &&
-               is_over_rdma(hop_p);
-    if (carrier != RD_CARRIER_SHM || shm->fd < 0)
-        return rd_because(why, "the producer chose a carrier that was not offered");
-    if (bw_shm_accept(shm, BW_RING_MAX_BYTES, &hop_p->link, &error) != BW_OK)
-        return rd_because_link(why, "shm: ", &error);
-    hop_p->carrier = "shm";
-    hop_p->side = socket;
-    return true;
+    for (int i = 0; i < RD_CARRIERS_TRIED; i++) {
+        if (carrier != rd_carriers_tried[i] || !listeners->of[i].link)
+            continue;
+        if (!rd_carrier_accept(&listeners->of[i], proof->stop, rd_now_ms() + STEP_MS, &hop_p->link,
+                               why))
+            return false;
+        set_link(hop_p, socket);
+        return true;
+    }
+    return rd_because(why, "the producer chose a carrier that was not offered");
 }
 
 static bool settle(int socket, listeners_t *listeners, const proof_t *proof, rd_hop_t *hop_p,
@@ -458,7 +472,7 @@ bool rd_hop_accept(int listener, const rd_key_t *key, const rd_terms_t *terms, i
 {
     candidates_t candidates = {.most = max_candidates()};
     candidate_t candidate = {0};
-    listeners_t listeners = {.shm = {.fd = -1}};
+    listeners_t listeners = {0};
     said_t said;
     verdict_t verdict;
     rd_hop_t hop = {.side = -1};
@@ -555,37 +569,26 @@ static bool introduce(int socket, const char *peer, const rd_key_t *key, rd_term
     return verdict_is_good(peer, key, verdict_p, said_p, why);
 }
 
-static bool connect_shm(const verdict_t *verdict, rd_hop_t *hop_p, rd_why_t *why)
+static bool join_listener(uint32_t carrier, const verdict_t *verdict, int socket, int stop,
+                          rd_hop_t *hop_p, choice_t *choice_p, rd_why_t *why)
 {
-    bw_error_t error = {0};
-    uint32_t len = le32toh(verdict->address_len);
+    uint8_t address[BW_ADDRESS_MAX];
+    char device[BW_DEVICE_BYTES];
+    const uint8_t *token;
+    size_t len = get_offer(carrier, verdict, address, &token);
 
-    if (len == 0 || len > sizeof verdict->address)
-        return rd_because(why, "no shared memory there");
-    if (bw_shm_connect(verdict->address, len, verdict->token, rd_ring_bytes(hop_p->terms.block),
-                       &hop_p->link, &error) == BW_OK)
-        return true;
-    if (error.sys_errno == ECONNREFUSED)
-        return rd_because(why, "another host");
-    return rd_because_link(why, "", &error);
-}
-
-static bool connect_rdma(const verdict_t *verdict, int socket, int stop, rd_hop_t *hop_p,
-                         choice_t *choice_p, rd_why_t *why)
-{
-    uint32_t port = le32toh(verdict->rdma_port);
-    int64_t deadline = rd_now_ms() + RDMA_MS;
-    rd_rdma_t rdma;
-    bool done;
-
-    if (port == 0 || port > 65535)
+    if (len == 0)
         return rd_because(why, "none there");
-    done = rd_rdma_connect(&rdma, socket, (uint16_t)port, verdict->rdma_token,
-                           rd_ring_bytes(hop_p->terms.block), stop, deadline, why) &&
-           rd_rdma_take(&rdma, stop, deadline, &hop_p->link, why);
-    if (done)
-        (void)snprintf(choice_p->text, sizeof choice_p->text, "device %.100s", rdma.report.device);
-    return done && is_over_rdma(hop_p);
+    if (!rd_carrier_connect(carrier, socket, address, len, token, rd_ring_bytes(hop_p->terms.block),
+                            stop, rd_now_ms() + STEP_MS, &hop_p->link, device, why))
+        return false;
+    if (device[0])
+        (void)snprintf(choice_p->text, sizeof choice_p->text, "device %.100s", device);
+    else
+        set_text(choice_p->text, sizeof choice_p->text, "same host");
+    choice_p->carrier = htole32(carrier);
+    set_link(hop_p, socket);
+    return true;
 }
 
 /* The best carrier of those that both allow. */
@@ -593,23 +596,17 @@ static bool choose(const verdict_t *verdict, int socket, int stop, rd_hop_t *hop
                    choice_t *choice_p)
 {
     uint32_t carriers = le32toh(verdict->carriers) & carriers_of(&hop_p->terms);
-    rd_why_t no_shm = {.text = "not allowed"}, no_rdma = {.text = "not allowed"};
+    rd_why_t no[RD_CARRIERS_TRIED];
 
     *choice_p = (choice_t){0};
-    if (carriers & RD_CARRIER_SHM && connect_shm(verdict, hop_p, &no_shm)) {
-        choice_p->carrier = htole32(RD_CARRIER_SHM);
-        set_text(choice_p->text, sizeof choice_p->text, "same host");
-        hop_p->carrier = "shm";
-        hop_p->side = socket;
-        return true;
-    }
-    if (carriers & RD_CARRIER_RDMA &&
-        connect_rdma(verdict, socket, stop, hop_p, choice_p, &no_rdma)) {
-        choice_p->carrier = htole32(RD_CARRIER_RDMA);
-        return true;
+    for (int i = 0; i < RD_CARRIERS_TRIED; i++) {
+        (void)rd_because(&no[i], "not allowed");
+        if (carriers & rd_carriers_tried[i] &&
+            join_listener(rd_carriers_tried[i], verdict, socket, stop, hop_p, choice_p, &no[i]))
+            return true;
     }
     (void)snprintf(choice_p->text, sizeof choice_p->text,
-                   "no shared memory: %.50s; no rdma: %.50s%s", no_shm.text, no_rdma.text,
+                   "no shared memory: %.50s; no rdma: %.50s%s", no[0].text, no[1].text,
                    hop_p->terms.flags & RD_TERM_TLS ? "; encrypted by TLS 1.3" : "");
     if (carriers & RD_CARRIER_TCP)
         choice_p->carrier = htole32(RD_CARRIER_TCP);

@@ -2,6 +2,7 @@
 #ifndef RD_HOP_H
 #define RD_HOP_H
 
+#include "carrier.h"
 #include "key.h"
 #include "link.h"
 #include "tls.h"
@@ -25,13 +26,10 @@
  *
  * shm: the producer joins the consumer's listener (native/link/shm/shm.h), which succeeds only on
  * the same host; the TCP connection stays open and tells each side of the other's end. rdma: the
- * producer connects to the consumer's device (rdma.h), and the TCP connection ends. tcp: the
+ * producer connects to the consumer's device, and the TCP connection ends. tcp: the
  * connection itself becomes the link; if one of both wants it (RD_TERM_TLS), with TLS 1.3 in
  * between, by a key that comes of the hop's key and of all that was said.
  */
-
-enum { RD_CARRIER_SHM = 1, RD_CARRIER_RDMA = 2, RD_CARRIER_TCP = 4 };
-#define RD_CARRIERS_ALL ((uint32_t)(RD_CARRIER_SHM | RD_CARRIER_RDMA | RD_CARRIER_TCP))
 
 #define RD_BLOCK_BYTES ((uint32_t)256 * 1024)
 #define RD_BLOCK_MIN ((uint32_t)4 * 1024)

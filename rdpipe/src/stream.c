@@ -70,7 +70,7 @@ void rd_stream_release(rd_stream_t *stream, const rd_frame_t *frame)
 
 bool rd_stream_is_shared(const rd_stream_t *stream)
 {
-    return strcmp(stream->hop.carrier, "tcp") != 0;
+    return !(stream->hop.link->ops->caps & BW_CAP_KERNEL_BUFFERS);
 }
 
 uint8_t *rd_stream_room(rd_stream_t *stream, size_t len)

@@ -16,28 +16,20 @@
 -include_lib("kernel/include/logger.hrl").
 
 -export([run/4, negotiate/6]).
--export_type([kind/0]).
 
 -type stream() :: beamway_stream:stream().
--type kind() :: shm | rdma.
 
-%% In each: a deadline is of erlang:monotonic_time(millisecond), and nothing stays open on an error. `Why': for people, why it is this link.
+%% In each: a deadline is of erlang:monotonic_time(millisecond), and nothing stays open on an error.
 
 %% The calling side opens a port that the peer can come to.
 -callback offer(beamway_config:config(), RingBytes :: pos_integer()) ->
     {ok, port(), beamway_wire:packet()} | {error, Reason :: binary()}.
 %% The answering side comes to it, with rings of at most `RingBytes'. A packet that is no such offer is an error.
 -callback join(beamway_wire:packet(), beamway_config:config(), RingBytes :: pos_integer(), Deadline :: integer()) ->
-    {ok, port(), Why :: binary()} | {error, Reason :: binary()}.
-%% The calling side takes what the peer has brought. The port stays open on an error.
--callback accept(port(), RingBytes :: pos_integer(), Deadline :: integer()) ->
-    {ok, Why :: binary()} | {error, Reason :: binary()}.
-
-%% The peer has refused what was offered. What does this side know of it?
--callback refused(port(), PeerSays :: binary()) -> Reason :: binary().
+    {ok, port(), Device :: binary()} | {error, Reason :: binary()}.
 
 %% @doc Ends within `TimeoutMs', or ends the calling process. `stream': go on over it.
--spec run(kind(), connecting | accepting, stream(), TimeoutMs :: pos_integer()) ->
+-spec run(beamway_kind:ring(), connecting | accepting, stream(), TimeoutMs :: pos_integer()) ->
           {ring, port(), Why :: binary()} | {stream, Reason :: binary()}.
 run(Kind, Role, Stream, TimeoutMs) ->
     Deadline = erlang:monotonic_time(millisecond) + TimeoutMs,
@@ -48,7 +40,7 @@ run(Kind, Role, Stream, TimeoutMs) ->
             give_up_connection(Reason);
         {stream, Reason} ->
             ?LOG_WARNING("beamway: no ~ts with ~ts, using ~ts: ~ts",
-                         [name(Kind), beamway_stream:peer_text(Stream), beamway_stream:kind(Stream), Reason]),
+                         [beamway_kind:name(Kind), beamway_stream:peer_text(Stream), beamway_stream:kind(Stream), Reason]),
             {stream, Reason}
     end.
 
@@ -62,28 +54,25 @@ give_up_connection(Reason) ->
 
 %% @doc The same until a deadline, with rings of the size that is granted. After `{error, Reason}' the stream is of no
 %% use any more. `Reason' is `closed', `timeout', inet's own, or a text.
--spec negotiate(kind(), connecting | accepting, stream(), Deadline :: integer(), beamway_config:config(),
+-spec negotiate(beamway_kind:ring(), connecting | accepting, stream(), Deadline :: integer(), beamway_config:config(),
                 Granted :: {ok, RingBytes :: pos_integer()} | {error, Reason :: binary()}) ->
           {ring, port(), Why :: binary()} | {stream, Reason :: binary()} | {error, Reason :: term()}.
 negotiate(Kind, Role, Stream, Deadline, Config, Granted) ->
     try
-        agree(Role, module(Kind), Stream, Deadline, Config, Granted)
+        agree(Role, beamway_kind:module(Kind), Stream, Deadline, Config, Granted)
+    of
+        {ring, Port, Device} -> {ring, Port, beamway_kind:why(Kind, Device)};
+        {stream, Refused} -> {stream, Refused}
     catch
         throw:{no_agreement, Reason} -> {error, Reason}
     end.
-
-module(shm) -> beamway_shm;
-module(rdma) -> beamway_rdma.
-
-name(shm) -> "shared memory";
-name(rdma) -> "rdma".
 
 agree(connecting, Module, Stream, Deadline, Config, {ok, RingBytes}) ->
     case Module:offer(Config, RingBytes) of
         {ok, Port, Offer} ->
             or_close(Port, fun() ->
                                    send(Stream, Offer),
-                                   answered(recv(Stream, Deadline), Module, Stream, Deadline, Port, RingBytes)
+                                   answered(recv(Stream, Deadline), Stream, Deadline, Port)
                            end);
         {error, Reason} ->
             nack(Stream, none, Reason)
@@ -100,35 +89,35 @@ agree(accepting, Module, Stream, Deadline, Config, Granted) ->
     end.
 
 %% connecting: the peer has joined, or says why not
-answered(ready, Module, Stream, Deadline, Port, RingBytes) ->
-    case Module:accept(Port, RingBytes, Deadline) of
-        {ok, Why} ->
+answered(ready, Stream, Deadline, Port) ->
+    case beamway_establish:accept(Port, Deadline) of
+        {ok, Device} ->
             send(Stream, ready),
-            {ring, Port, Why};
+            {ring, Port, Device};
         {error, Reason} ->
             nack(Stream, Port, Reason)
     end;
-answered({nack, Reason}, Module, _Stream, _Deadline, Port, _RingBytes) ->
-    Known = Module:refused(Port, peer_says(Reason)),
+answered({nack, Reason}, _Stream, _Deadline, Port) ->
+    Known = beamway_establish:known(Port, peer_says(Reason)),
     close(Port),
     {stream, Known};
-answered(_Offer, _Module, _Stream, _Deadline, _Port, _RingBytes) ->
+answered(_Offer, _Stream, _Deadline, _Port) ->
     give_up(<<"an offer as answer to ours">>).
 
 %% accepting
-joined(Stream, Deadline, {ok, Port, Why}) ->
+joined(Stream, Deadline, {ok, Port, Device}) ->
     or_close(Port, fun() ->
                            send(Stream, ready),
-                           confirmed(recv(Stream, Deadline), Port, Why)
+                           confirmed(recv(Stream, Deadline), Port, Device)
                    end);
 joined(Stream, _Deadline, {error, Reason}) ->
     nack(Stream, none, Reason).
 
-confirmed(ready, Port, Why) ->
-    {ring, Port, Why};
-confirmed({nack, Reason}, Port, _Why) ->
+confirmed(ready, Port, Device) ->
+    {ring, Port, Device};
+confirmed({nack, Reason}, Port, _Device) ->
     refused(Port, Reason);
-confirmed(_Offer, _Port, _Why) ->
+confirmed(_Offer, _Port, _Device) ->
     give_up(<<"two offers">>).
 
 nack(Stream, Port, Reason) ->

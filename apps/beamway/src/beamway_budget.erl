@@ -30,8 +30,9 @@ ring(Kind, Wanted, Reserved, Config) ->
         none -> {error, iolist_to_binary(io_lib:format("the ring memory of this node is used up (~ts)", [Option]))}
     end.
 
-limit(rdma, #{rdma_limit_bytes := Limit}) -> {rdma_limit_bytes, Limit};
-limit(_, #{ring_limit_bytes := Limit}) -> {ring_limit_bytes, Limit}.
+limit(Kind, Config) ->
+    Option = beamway_kind:limit(Kind),
+    {Option, maps:get(Option, Config)}.
 
 %% Both rings of a link count.
 largest(_Kind, Bytes, Free) when 2 * Bytes =< Free -> {ok, Bytes};

@@ -11,34 +11,28 @@
 
 %% @doc Another version of the extension means the stream, TCP or TLS, never a refused connection.
 -spec choose(Ours :: extension(), Theirs :: beamway_wire:found()) ->
-          shm | rdma | {stream, Reason :: binary()}.
+          beamway_kind:ring() | {stream, Reason :: binary()}.
 choose(_Ours, none) ->
     {stream, <<"the peer does not speak beamway">>};
 choose(_Ours, {other_version, Version}) ->
     {stream, beamway_wire:another_extension(Version)};
 choose(#{host := Host, links := Ours}, {ok, #{host := Other, links := Theirs}}) ->
     SameHost = Host =:= Other,
-    Both = [Link || Link <- Ours, lists:member(Link, Theirs)],
-    case {SameHost andalso lists:member(shm, Both), lists:member(rdma, Both)} of
-        {true, _} -> shm;
-        {false, true} -> rdma;
-        {false, false} -> {stream, <<(no_shm(SameHost, Ours))/binary, (no_rdma(Ours, Theirs))/binary>>}
+    Both = fun(Kind) -> lists:member(Kind, Ours) andalso lists:member(Kind, Theirs) end,
+    case [Kind || Kind <- beamway_kind:rings(), Both(Kind), SameHost orelse not beamway_kind:needs_same_host(Kind)] of
+        [Best | _] -> Best;
+        [] -> {stream, iolist_to_binary([why_no(Kind, SameHost, Ours, Theirs) || Kind <- beamway_kind:rings()])}
     end.
 
-no_shm(false, _Ours) ->
-    <<"another host">>;
-no_shm(true, Ours) ->
-    case lists:member(shm, Ours) of
-        true -> <<"shared memory is off on the peer">>;
-        false -> <<"shared memory is off on this node">>
-    end.
-
-%% Where neither has a device there is nothing to say.
-no_rdma(Ours, Theirs) ->
-    case {lists:member(rdma, Ours), lists:member(rdma, Theirs)} of
-        {true, false} -> <<", and the peer offers no rdma">>;
-        {false, true} -> <<", and this node has no rdma to offer">>;
-        {false, false} -> <<>>
+%% Of a kind that any host can have there is nothing to say where neither has a device.
+why_no(Kind, SameHost, Ours, Theirs) ->
+    case {beamway_kind:needs_same_host(Kind), lists:member(Kind, Ours), lists:member(Kind, Theirs)} of
+        {true, _, _} when not SameHost -> "another host";
+        {true, true, _} -> [beamway_kind:name(Kind), " is off on the peer"];
+        {true, false, _} -> [beamway_kind:name(Kind), " is off on this node"];
+        {false, true, false} -> [", and the peer offers no ", beamway_kind:name(Kind)];
+        {false, false, true} -> [", and this node has no ", beamway_kind:name(Kind), " to offer"];
+        {false, false, false} -> []
     end.
 
 %% @doc True if messages between the two shall travel whole: one of them wants it and the link will

@@ -33,7 +33,7 @@ loaded() ->
 has_rdma() ->
     case ets:lookup(?TABLE, rdma_library) of
         [{_, Has}] -> Has;
-        [] -> tried(beamway_port:with_port(fun beamway_port:rdma_load/1))
+        [] -> tried(beamway_port:with_port(fun(Port) -> beamway_port:use(Port, rdma) end))
     end.
 
 %% Two may try at once; they find the same, and one of them logs it.

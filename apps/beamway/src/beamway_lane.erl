@@ -144,8 +144,8 @@ without_theirs(_Kind, Other) -> Other.
 over_tcp(Reason, Stream, #{kinds := Kinds, ring_bytes := RingBytes} = Options) ->
     case lists:member(tcp, Kinds) andalso beamway_links:reserve(tcp, RingBytes) of
         {ok, Bytes} ->
-            case beamway_port:opened(fun(Port) -> adopted(Port, guard(Stream), Bytes) end) of
-                {ok, Port, done} -> ok = beamway_links:assign(Port), opened(tcp, Port, none, Reason, Options);
+            case adopted(guard(Stream), Bytes) of
+                {ok, Port, _Device} -> ok = beamway_links:assign(Port), opened(tcp, Port, none, Reason, Options);
                 {error, Failed} -> ok = beamway_links:release(), {error, Failed}
             end;
         {error, Failed} ->
@@ -154,11 +154,9 @@ over_tcp(Reason, Stream, #{kinds := Kinds, ring_bytes := RingBytes} = Options) -
             {error, Reason}
     end.
 
-adopted(Port, {ok, Socket}, RingBytes) -> done(beamway_port:lane_adopt(Port, Socket, RingBytes));
-adopted(_Port, {error, Closed}, _RingBytes) -> {error, text(Closed)}.
-
-done(ok) -> {ok, done};
-done({error, Reason}) -> {error, Reason}.
+%% The port has a descriptor of its own for the connection.
+adopted({ok, Socket}, RingBytes) -> beamway_establish:connect(tcp, <<Socket:32>>, <<0:128>>, RingBytes, 1);
+adopted({error, Closed}, _RingBytes) -> {error, text(Closed)}.
 
 %% The socket as the driver knows it. A silent connection is kept alive by the kernel, as beside the distribution's rings.
 guard({_, Socket}) ->

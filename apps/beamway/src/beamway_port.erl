@@ -6,31 +6,27 @@
 %% peer. A dead port gives `badarg', as with any port.
 -module(beamway_port).
 
--export([load/0, open/0, opened/1, close/1, with_port/1, open_door/2, join/3, accept/2, activate/2, tick/1, stats/1,
-         receive_some/1, look/1, probe/1, rdma_load/1, rdma_listen/4, rdma_connect/6, rdma_status/1]).
--export([lane_adopt/3, lane_open/4, lane_credit/3, lane_ask/1, lane_close/1, lane_stats/1]).
--export_type([stats/0, rdma_status/0]).
+-export([load/0, open/0, opened/1, close/1, with_port/1, use/2, listen/3, connect/5, step/1, activate/2, tick/1, stats/1,
+         receive_some/1, look/1, probe/2]).
+-export([lane_open/4, lane_credit/3, lane_ask/1, lane_close/1, lane_stats/1]).
+-export_type([stats/0, status/0, listener/0]).
 
 -define(DRIVER, "beamway_drv").
--define(ABI_VERSION, 5).
+-define(ABI_VERSION, 6).
 %% A file system or the loading of a library may take so long.
 -define(LATER_MS, 5000).
 
 -define(VERSION, 1).
--define(OPEN_DOOR, 2).
--define(JOIN, 3).
--define(ACCEPT, 4).
 -define(ACTIVATE, 5).
 -define(TICK, 6).
 -define(STATS, 7).
 -define(RECEIVE, 8).
--define(PROBE, 9).
 -define(LOOK, 10).
--define(RDMA_LOAD, 20).
--define(RDMA_LISTEN, 21).
--define(RDMA_CONNECT, 22).
--define(RDMA_STATUS, 23).
--define(LANE_ADOPT, 30).
+-define(USE, 20).
+-define(LISTEN, 21).
+-define(CONNECT, 22).
+-define(STEP, 23).
+-define(PROBE, 24).
 -define(LANE_OPEN, 31).
 -define(LANE_CREDIT, 32).
 -define(LANE_ASK, 33).
@@ -44,11 +40,11 @@
 %% system calls made for this link. `stalls': how often the ring was full. `busy' is 1 while the VM
 %% has been told to wait.
 
--type rdma_status() :: working
-                     | {listening, CmPort :: inet:port_number(), Token :: <<_:128>>, Device :: binary()}
-                     | {linked, Device :: binary()}
-                     | {failed, Reason :: binary()}.
-%% `listening': where the peer may come to, with the secret that it must know; of which device, or "" for any.
+-type listener() :: #{token := <<_:128>>, address := binary(), device := binary(), text := binary()}.
+%% Where the peer may come to, in the words of the carrier, with the secret that it must know; of which device, or "" for any. `text': why
+%% nobody has been let in yet, where that can be known.
+
+-type status() :: working | {listening, listener()} | {linked, Device :: binary()} | {failed, Reason :: binary()}.
 
 %% @doc Loads the driver file and checks that it is of our version. The driver stays loaded as long
 %% as the calling process lives.
@@ -138,29 +134,48 @@ close(Port) ->
         error:badarg -> ok
     end.
 
-%% @doc Opens a door for the peer to join at. `Dir' is a directory for its socket, or "" for an
-%% abstract name.
--spec open_door(port(), Dir :: file:filename()) ->
-          {ok, {Token :: <<_:128>>, Address :: binary()}} | {error, Reason :: binary()}.
-open_door(Port, Dir) ->
-    case command(Port, ?OPEN_DOOR, unicode:characters_to_binary(Dir)) of
-        {ok, <<Token:16/binary, Address/binary>>} -> {ok, {Token, Address}};
+%% @doc The port's link will be of that kind. Comes first on each port that uses the functions below. An error where the carrier was not
+%% built or its libraries are missing.
+-spec use(port(), beamway_kind:kind()) -> ok | {error, Reason :: binary()}.
+use(Port, Kind) ->
+    case library(beamway_kind:library(Kind)) of
+        {ok, File} -> done(command(Port, ?USE, <<(atom_to_binary(Kind))/binary, 0, File/binary>>));
         {error, Reason} -> {error, Reason}
     end.
 
-%% @doc Makes rings of `RingBytes' each way and brings them to the peer's door.
--spec join(port(), RingBytes :: pos_integer(), beamway_wire:offer()) ->
-          {ok, joined} | {error, Reason :: binary()}.
-join(Port, RingBytes, #{token := Token, address := Address}) ->
-    case command(Port, ?JOIN, <<RingBytes:64, Token:16/binary, Address/binary>>) of
-        {ok, _} -> {ok, joined};
+library("") ->
+    {ok, <<>>};
+library(File) ->
+    case priv_dir() of
+        {ok, Dir} -> {ok, unicode:characters_to_binary(filename:join(Dir, File))};
         {error, Reason} -> {error, Reason}
     end.
 
-%% @doc Takes what the peer has brought to our door, and closes the door.
--spec accept(port(), MaxRingBytes :: pos_integer()) -> ok | {error, Reason :: binary()}.
-accept(Port, MaxRingBytes) ->
-    done(command(Port, ?ACCEPT, <<MaxRingBytes:64>>)).
+%% @doc Begins to listen, with rings of at most that size. From now on the caller gets `{link, Port}' whenever {@link step/1} may have news, unless
+%% the kind needs no waiting.
+-spec listen(port(), Where :: binary(), MaxRingBytes :: pos_integer()) -> ok | {error, Reason :: binary()}.
+listen(Port, Where, MaxRingBytes) ->
+    done(command(Port, ?LISTEN, <<MaxRingBytes:64, Where/binary>>)).
+
+%% @doc Begins to connect to a peer that listens, with rings of that size each way. News as from {@link listen/3}.
+-spec connect(port(), Where :: binary(), Token :: <<_:128>>, RingBytes :: pos_integer(), TimeoutMs :: pos_integer()) ->
+          ok | {error, Reason :: binary()}.
+connect(Port, Where, Token, RingBytes, TimeoutMs) ->
+    done(command(Port, ?CONNECT, <<RingBytes:64, Token:16/binary, TimeoutMs:32, Where/binary>>)).
+
+%% @doc How far the port has come.
+-spec step(port()) -> status().
+step(Port) ->
+    case command(Port, ?STEP, <<>>) of
+        {ok, <<0>>} ->
+            working;
+        {ok, <<1, Token:16/binary, Length, Address:Length/binary, DeviceLength, Device:DeviceLength/binary, Text/binary>>} ->
+            {listening, #{token => Token, address => Address, device => Device, text => Text}};
+        {ok, <<2, Device/binary>>} ->
+            {linked, Device};
+        {ok, <<3, Reason/binary>>} ->
+            {failed, Reason}
+    end.
 
 %% @doc Begins to read the link. Only when the port is a distribution controller: frames before that
 %% would come as messages. With `PollUs' above 0 the caller gets the message `look' when it shall
@@ -201,63 +216,18 @@ stats_names() ->
     [bytes_in, bytes_out, frames_in, frames_out, doorbells_in, doorbells_out, stalls, ring_bytes,
      ring_fill_in, ring_fill_out, wakeups, queue_bytes, busy].
 
-%% @doc Makes a link inside this process and uses it: `ok' if this host can have shared memory links
-%% with rings of that size. The driver must be loaded.
--spec probe(RingBytes :: pos_integer()) -> ok | {error, Reason :: binary()}.
-probe(RingBytes) ->
-    with_port(fun(Port) -> done(command(Port, ?PROBE, <<RingBytes:64>>)) end).
-
-%% @doc Loads the carrier for RDMA, which nothing else needs: an error where it was not built or its libraries are
-%% missing. Comes first on each port that uses the functions below.
--spec rdma_load(port()) -> ok | {error, Reason :: binary()}.
-rdma_load(Port) ->
-    case priv_dir() of
-        {ok, Dir} -> done(command(Port, ?RDMA_LOAD, unicode:characters_to_binary(filename:join(Dir, "beamway_rdma.so"))));
-        {error, Reason} -> {error, Reason}
-    end.
-
-%% @doc Begins to listen with the connection manager, at a port of the range ({0, 0}: any). From now on the caller gets
-%% `{rdma, Port}' whenever {@link rdma_status/1} may have news.
--spec rdma_listen(port(), inet:ip_address(), {inet:port_number(), inet:port_number()}, MaxRingBytes :: pos_integer()) ->
-          ok | {error, Reason :: binary()}.
-rdma_listen(Port, Ip, {First, Last}, MaxRingBytes) ->
-    rdma(Port, ?RDMA_LISTEN, <<(rdma_address(Ip, 0))/binary, First:16, Last:16, MaxRingBytes:64>>).
-
-%% @doc Begins to connect to a peer that listens. News as from {@link rdma_listen/4}.
--spec rdma_connect(port(), inet:ip_address(), inet:port_number(), Token :: <<_:128>>, RingBytes :: pos_integer(),
-                   TimeoutMs :: pos_integer()) -> ok | {error, Reason :: binary()}.
-rdma_connect(Port, Ip, CmPort, Token, RingBytes, TimeoutMs) ->
-    rdma(Port, ?RDMA_CONNECT, <<0:23/unit:8, (rdma_address(Ip, CmPort))/binary, Token:16/binary, RingBytes:64, TimeoutMs:32>>).
-
-rdma(Port, Command, Data) ->
-    case rdma_load(Port) of
-        ok -> done(command(Port, Command, Data));
-        {error, Reason} -> {error, Reason}
-    end.
-
-rdma_address({A, B, C, D}, CmPort) ->
-    <<4, A, B, C, D, 0:12/unit:8, 0:32, CmPort:16>>;
-rdma_address({A, B, C, D, E, F, G, H}, CmPort) ->
-    <<6, A:16, B:16, C:16, D:16, E:16, F:16, G:16, H:16, 0:32, CmPort:16>>.
-
-%% @doc How far the port has come.
--spec rdma_status(port()) -> rdma_status().
-rdma_status(Port) ->
-    case command(Port, ?RDMA_STATUS, <<>>) of
-        {ok, <<0>>} -> working;
-        {ok, <<1, CmPort:16, Token:16/binary, _DevicePort, Device/binary>>} -> {listening, CmPort, Token, Device};
-        {ok, <<2, _DevicePort, Device/binary>>} -> {linked, Device};
-        {ok, <<3, Reason/binary>>} -> {failed, Reason}
-    end.
-
-%% @doc The port's link is from now on the connection of a socket, named by its descriptor, with rings of that size. The
-%% port has its own descriptor of it: the socket can and must be closed.
--spec lane_adopt(port(), Socket :: non_neg_integer(), RingBytes :: pos_integer()) -> ok | {error, Reason :: binary()}.
-lane_adopt(Port, Socket, RingBytes) ->
-    done(command(Port, ?LANE_ADOPT, <<Socket:32, RingBytes:64>>)).
+%% @doc `ok' if this host can have links of that kind with rings of that size. The driver must be loaded.
+-spec probe(beamway_kind:kind(), RingBytes :: pos_integer()) -> ok | {error, Reason :: binary()}.
+probe(Kind, RingBytes) ->
+    with_port(fun(Port) ->
+                      case use(Port, Kind) of
+                          ok -> done(command(Port, ?PROBE, <<RingBytes:64>>));
+                          {error, Reason} -> {error, Reason}
+                      end
+              end).
 
 %% @doc The port with a link is from now on a lane, without credit. `Guard' is the descriptor of a socket whose end is the
-%% peer's end, or `none'; as above it can be closed. `Parts' as in {@link beamway_lane}.
+%% peer's end, or `none'; the port has its own of it, so it can be closed. `Parts' as in {@link beamway_lane}.
 -spec lane_open(port(), Guard :: none | non_neg_integer(), LargestFrame :: pos_integer(), Parts :: none | {Mark :: 1..255, MaxBytes :: pos_integer()}) ->
           ok | {error, Reason :: binary()}.
 lane_open(Port, none, Largest, Parts) ->

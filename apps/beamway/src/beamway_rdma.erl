@@ -2,13 +2,12 @@
 %% @doc How two authenticated peers meet over RDMA; see {@link beamway_agreement}.
 %%
 %% The one that offers listens; the other connects to one of its addresses after the other, and has half of what time
-%% is left. The driver works in the background and tells the process that asked it by `{rdma, Port}' when there is news.
+%% is left.
 -module(beamway_rdma).
 -behaviour(beamway_agreement).
 
--export([is_usable/2, offer/2, join/4, accept/3, refused/2]).
+-export([is_usable/2, offer/2, join/4]).
 
--define(LISTEN_MS, 2000).
 -define(CONNECT_MIN_MS, 500).
 
 %% @doc Whether a link over RDMA can be offered now, beside a stream of that kind: the devices are looked at each time, the
@@ -30,8 +29,9 @@ offer(#{rdma_ports := Range} = Config, RingBytes) ->
         [] ->
             {error, <<"no rdma device is active any more">>};
         Ips ->
-            case beamway_port:opened(fun(Port) -> listen(Port, any_of(Ips), Range, RingBytes) end) of
-                {ok, Port, {CmPort, Token, Device}} ->
+            {First, Last} = Range,
+            case beamway_establish:listen(rdma, <<(address(any_of(Ips), 0))/binary, First:16, Last:16>>, RingBytes) of
+                {ok, Port, #{address := <<CmPort:16>>, token := Token, device := Device}} ->
                     {ok, Port, {rdma_offer, #{device => Device, addresses => Ips, port => CmPort, token => Token,
                                               ring_bytes => RingBytes}}};
                 {error, Reason} ->
@@ -46,20 +46,15 @@ any_of(Ips) ->
         false -> {0, 0, 0, 0, 0, 0, 0, 0}
     end.
 
-listen(Port, Ip, Range, RingBytes) ->
-    case beamway_port:rdma_listen(Port, Ip, Range, RingBytes) of
-        ok ->
-            case await(Port, deadline(?LISTEN_MS)) of
-                {listening, CmPort, Token, Device} -> {ok, {CmPort, Token, Device}};
-                {failed, Reason} -> {error, Reason}
-            end;
-        {error, Reason} ->
-            {error, Reason}
-    end.
+%% As native/link/rdma/rdma.h has it; the fields between are the scope.
+address({A, B, C, D}, CmPort) ->
+    <<4, A, B, C, D, 0:12/unit:8, 0:32, CmPort:16>>;
+address({A, B, C, D, E, F, G, H}, CmPort) ->
+    <<6, A:16, B:16, C:16, D:16, E:16, F:16, G:16, H:16, 0:32, CmPort:16>>.
 
 %% @private
 -spec join(beamway_wire:packet(), beamway_config:config(), RingBytes :: pos_integer(), Deadline :: integer()) ->
-          {ok, port(), Why :: binary()} | {error, Reason :: binary()}.
+          {ok, port(), Device :: binary()} | {error, Reason :: binary()}.
 join({rdma_offer, #{addresses := Addresses, ring_bytes := Offered} = Offer}, Config, RingBytes, Deadline) ->
     Half = deadline((Deadline - erlang:monotonic_time(millisecond)) div 2),
     case beamway_rdma_devices:routes(ports(Config), Addresses) of
@@ -74,77 +69,15 @@ join_one_of([], _Offer, _RingBytes, _Deadline, Reasons) ->
     {error, iolist_to_binary(lists:join("; ", lists:reverse(Reasons)))};
 join_one_of([Ip | More], Offer, RingBytes, Deadline, Reasons) ->
     Ms = max(?CONNECT_MIN_MS, (Deadline - erlang:monotonic_time(millisecond)) div (1 + length(More))),
-    case beamway_port:opened(fun(Port) -> connect(Port, Ip, Offer, RingBytes, Ms) end) of
-        {ok, Port, Device} -> {ok, Port, why(Device)};
+    case connect(Ip, Offer, RingBytes, Ms) of
+        {ok, Port, Device} -> {ok, Port, Device};
         {error, Reason} -> join_one_of(More, Offer, RingBytes, Deadline, [Reason | Reasons])
     end.
 
-connect(Port, Ip, #{port := CmPort, token := Token}, RingBytes, Ms) ->
-    case beamway_port:rdma_connect(Port, Ip, CmPort, Token, RingBytes, Ms) of
-        ok -> linked(Port, await(Port, deadline(Ms)));
-        {error, Reason} -> {error, Reason}
-    end.
-
-%% @private
--spec accept(port(), RingBytes :: pos_integer(), Deadline :: integer()) ->
-          {ok, Why :: binary()} | {error, Reason :: binary()}.
-accept(Port, _RingBytes, Deadline) ->
-    case linked(Port, await_more(Port, Deadline)) of
-        {ok, Device} -> {ok, why(Device)};
-        {error, Reason} -> {error, Reason}
-    end.
-
-%% @private What failed on this side the peer sees only as a refusal.
--spec refused(port(), PeerSays :: binary()) -> Reason :: binary().
-refused(Port, PeerSays) ->
-    case beamway_port:rdma_status(Port) of
-        {failed, Reason} -> Reason;
-        _ -> PeerSays
-    end.
-
-%% What else the driver has said is of no interest to the process's next life as a ticker.
-linked(Port, {linked, Device}) ->
-    receive {rdma, Port} -> linked(Port, {linked, Device}) after 0 -> {ok, Device} end;
-linked(_Port, {failed, Reason}) ->
-    {error, Reason};
-linked(_Port, {listening, _, _, _}) ->
-    {error, <<"nobody came to the rdma listener in time">>}.
-
-%% The first news.
-await(Port, Deadline) ->
-    case beamway_port:rdma_status(Port) of
-        working ->
-            case has_news(Port, Deadline) of
-                true -> await(Port, Deadline);
-                false -> {failed, <<"rdma: no answer in time">>}
-            end;
-        News ->
-            News
-    end.
-
-%% The next ones, of a port that listens.
-await_more(Port, Deadline) ->
-    case await(Port, Deadline) of
-        {listening, _, _, _} = Listening ->
-            case has_news(Port, Deadline) of
-                true -> await_more(Port, Deadline);
-                false -> Listening
-            end;
-        News ->
-            News
-    end.
-
-%% Of a failed port comes an exit signal too: this process ends with it, as with any link.
-has_news(Port, Deadline) ->
-    receive
-        {rdma, Port} -> true
-    after max(0, Deadline - erlang:monotonic_time(millisecond)) ->
-        false
-    end.
+connect(Ip, #{port := CmPort, token := Token}, RingBytes, Ms) ->
+    beamway_establish:connect(rdma, <<0:23/unit:8, (address(Ip, CmPort))/binary>>, Token, RingBytes, Ms).
 
 deadline(Ms) -> erlang:monotonic_time(millisecond) + Ms.
-
-why(Device) -> <<"rdma device ", Device/binary>>.
 
 texts(Addresses) -> lists:join(", ", [text(Ip) || Ip <- Addresses]).
 

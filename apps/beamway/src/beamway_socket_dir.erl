@@ -18,7 +18,7 @@
 -include_lib("eunit/include/eunit.hrl").
 -endif.
 
-%% How the driver names its sockets: native/link/shm/connect.c, door_name().
+%% How the driver names its sockets: native/link/shm/connect.c, listener_name().
 -define(PREFIX, "beamway-").
 -define(ID_LENGTH, 16).
 %% A name is there a moment before its socket.
@@ -52,12 +52,10 @@ log_swept(Dir, Count) ->
 check("") ->
     ok;
 check(Dir) ->
-    beamway_port:with_port(fun(Port) ->
-                                   case beamway_port:open_door(Port, Dir) of
-                                       {ok, _TokenAndAddress} -> ok;
-                                       {error, Reason} -> {error, Reason}
-                                   end
-                           end).
+    case beamway_establish:listen(shm, unicode:characters_to_binary(Dir), 65536) of
+        {ok, Port, _Listener} -> beamway_port:close(Port);
+        {error, Reason} -> {error, Reason}
+    end.
 
 %% @doc Where to look for a peer's socket, given the address of its offer and our own directory. A
 %% peer cannot send us to any other place in the file system.

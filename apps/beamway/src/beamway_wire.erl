@@ -19,13 +19,11 @@
 -define(EXTENSION_MAGIC, "BWay").
 -define(EXTENSION_VERSION, 1).
 -define(PACKET_VERSION, 1).
--define(HAS_SHM, 1).
 -define(WANTS_WHOLE_MESSAGES, 2).
--define(HAS_RDMA, 4).
 -define(ADDRESSES_MAX, 16).
 
 -type extension() :: #{host := <<_:128>>,
-                       links := [shm | rdma],
+                       links := [beamway_kind:ring()],
                        whole_messages := boolean()}.
 %% `host': a digest that is the same for two nodes only if they run under the same kernel.
 %% `links': what the node allows besides its stream; `rdma' only if it has a device that can be used now.
@@ -50,8 +48,7 @@
 %% fields. With a new number: change everything but the magic, the place of the number and the length.
 -spec encode_extension(extension()) -> binary().
 encode_extension(#{host := Host, links := Links, whole_messages := Whole}) ->
-    Flags = flag(lists:member(shm, Links), ?HAS_SHM) bor flag(lists:member(rdma, Links), ?HAS_RDMA)
-        bor flag(Whole, ?WANTS_WHOLE_MESSAGES),
+    Flags = beamway_kind:to_flags(Links) bor flag(Whole, ?WANTS_WHOLE_MESSAGES),
     Body = <<Host:16/binary, Flags:16>>,
     <<?EXTENSION_MAGIC, ?EXTENSION_VERSION, (byte_size(Body)):16, Body/binary>>.
 
@@ -80,7 +77,7 @@ decode_extension(<<?EXTENSION_MAGIC, ?EXTENSION_VERSION, Len:16, Body:Len/binary
     case Body of
         <<Host:16/binary, Flags:16, _Later/binary>> ->
             {ok, #{host => Host,
-                   links => [shm || Flags band ?HAS_SHM =/= 0] ++ [rdma || Flags band ?HAS_RDMA =/= 0],
+                   links => beamway_kind:from_flags(Flags),
                    whole_messages => Flags band ?WANTS_WHOLE_MESSAGES =/= 0}};
         _ ->
             none

@@ -436,29 +436,36 @@ application_without_its_name(Config) ->
 bad_commands(Config) ->
     {Peer, Node} = under_test(Config),
     ok = beamway_peer:run(Peer, fun() ->
-        {ok, Door} = beamway_port:open(),
-        {ok, Visitor} = beamway_port:open(),
-        [?BADARG = attempt(Door, Command, Data)
+        {ok, Listener} = beamway_port:open(),
+        {ok, Peer2} = beamway_port:open(),
+        [?BADARG = attempt(Listener, Command, Data)
          || {Command, Data} <- [{0, <<>>}, {11, <<>>}, {999, <<1:64>>},
-                                {3, <<>>}, {3, <<65536:64>>},          % join without token
-                                {4, <<>>}, {4, <<65536:64>>},          % accept without door
                                 {5, <<>>}, {5, <<0:64>>},              % activate without link
                                 {6, <<>>}, {8, <<>>}, {10, <<>>},      % tick, receive, look
-                                {9, <<>>}, {9, <<1:32>>}]],            % probe without size
-        {error, <<"socket_dir is too long for a unix socket">>} = beamway_port:open_door(Door, lists:duplicate(300, $x)),
-        {error, _} = beamway_port:probe(1000),
-        #{bytes_in := 0, ring_bytes := 0} = beamway_port:stats(Door),
-        true = port_command(Door, <<"to nobody">>),
-        {ok, {Token, Address}} = beamway_port:open_door(Door, ""),
-        ?BADARG = attempt(Door, 4, <<1:8>>),
-        Offer = #{token => Token, address => Address, ring_bytes => 65536},
-        {ok, joined} = beamway_port:join(Visitor, 65536, Offer),
-        ok = beamway_port:accept(Door, 65536),
-        ?BADARG = attempt(Door, 4, <<65536:64>>),
-        ?BADARG = attempt(Visitor, 3, <<65536:64, Token/binary, Address/binary>>),
-        #{bytes_out := 0, ring_bytes := 65536} = beamway_port:stats(Door),
+                                {20, <<>>}, {20, <<"shm">>},           % use without an end
+                                {21, <<65536:64>>},                    % listen, connect, step, probe without a carrier
+                                {22, <<65536:64, 0:160>>}, {23, <<>>}, {24, <<65536:64>>}]],
+        {error, <<"the driver has no such carrier">>} =
+            case attempt(Listener, 20, <<"carrier pigeon", 0>>) of <<1, Why/binary>> -> {error, Why} end,
+        [ok = beamway_port:use(Port, shm) || Port <- [Listener, Peer2]],
+        [?BADARG = attempt(Listener, Command, Data)
+         || {Command, Data} <- [{21, <<1:32>>}, {22, <<65536:64>>}, {24, <<1:32>>}, {23, <<>>}]],
+        {error, <<"socket_dir is too long for a unix socket">>} = beamway_port:listen(Listener, binary:copy(<<"x">>, 300), 65536),
+        {error, _} = beamway_port:probe(shm, 1000),
+        #{bytes_in := 0, ring_bytes := 0} = beamway_port:stats(Listener),
+        true = port_command(Listener, <<"to nobody">>),
+        ok = beamway_port:listen(Listener, <<>>, 65536),
+        {listening, #{token := Token, address := Address, text := <<"nobody came to the unix socket", _/binary>>}} =
+            beamway_port:step(Listener),
+        ?BADARG = attempt(Listener, 23, <<1:8>>),
+        ?BADARG = attempt(Listener, 21, <<65536:64>>),
+        ok = beamway_port:connect(Peer2, Address, Token, 65536, 1000),
+        [{linked, <<>>} = beamway_port:step(Port) || Port <- [Peer2, Listener]],
+        ?BADARG = attempt(Listener, 23, <<>>),
+        ?BADARG = attempt(Peer2, 22, <<65536:64, Token/binary, 0:32, Address/binary>>),
+        #{bytes_out := 0, ring_bytes := 65536} = beamway_port:stats(Listener),
         [begin ok = beamway_port:close(Port), ok = beamway_port:close(Port), ?BADARG = attempt(Port, 7, <<>>) end
-         || Port <- [Door, Visitor]],
+         || Port <- [Listener, Peer2]],
         ok
     end),
     ok = takes_new_connections(Node).

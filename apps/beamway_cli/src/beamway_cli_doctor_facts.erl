@@ -41,7 +41,7 @@ gather() ->
       system => {os:type(), os:version(), erlang:system_info(wordsize)},
       options => Options,
       driver => Driver,
-      rings => with(Driver, fun() -> beamway_port:probe(beamway_cli_doctor_judge:ring_bytes(Options)) end),
+      rings => with(Driver, fun() -> beamway_port:probe(shm, beamway_cli_doctor_judge:ring_bytes(Options)) end),
       socket_dir => with(Driver, fun() -> beamway_socket_dir:check(beamway_cli_doctor_judge:directory(Options)) end),
       descriptors => Limit(nofile), file_size => Limit(fsize), address_space => Limit(as),
       address_space_used => status_bytes("VmSize", Status),
@@ -55,7 +55,7 @@ gather() ->
 with(ok, Try) -> Try();
 with({error, _}, _) -> {error, no_driver}.
 
-rdma_library(ok) -> beamway_port:with_port(fun beamway_port:rdma_load/1);
+rdma_library(ok) -> beamway_port:with_port(fun(Port) -> beamway_port:use(Port, rdma) end);
 rdma_library({error, _}) -> {error, <<"the driver is not loaded">>}.
 
 %% @doc The nodes that this host's epmd knows; `address' if nothing listens at its port.

@@ -46,11 +46,10 @@ static inline void bw_rdma_address_text(const bw_rdma_address_t *address,
 }
 
 /* Which device an id has got; a listener may take any. */
-static inline void bw_rdma_describe(const struct rdma_cm_id *id, bw_rdma_report_t *report)
+static inline void bw_rdma_describe(const struct rdma_cm_id *id, bw_report_t *report)
 {
     snprintf(report->device, sizeof report->device, "%s",
              id->verbs ? ibv_get_device_name(id->verbs->device) : "");
-    report->device_port = id->port_num;
 }
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* The functions of rdma.h, as the user's thread calls them. */
+/* How a link begins and ends in the user's thread. */
 
 #include <errno.h>
 #include <stdlib.h>
@@ -10,6 +10,8 @@
 #include <sys/random.h>
 #include <unistd.h>
 
+#include "../bytes.h"
+#include "../carriers.h"
 #include "service.h"
 
 static bool make_descriptors(bw_rdma_connection_t *connection)
@@ -32,8 +34,8 @@ static bool make_descriptors(bw_rdma_connection_t *connection)
 }
 
 /* A connection that the service begins at once. */
-static bw_status_t order_connection(const bw_rdma_order_t *order,
-                                    bw_rdma_connection_t **connection_p, bw_error_t *error_p)
+static bw_status_t order_connection(const bw_rdma_order_t *order, bw_link_t **link_p,
+                                    bw_error_t *error_p)
 {
     bw_rdma_connection_t *connection = calloc(1, sizeof *connection);
 
@@ -46,11 +48,11 @@ static bw_status_t order_connection(const bw_rdma_order_t *order,
         return bw_fail(error_p, BW_LIMIT, "descriptors for the link", saved);
     }
     pthread_mutex_init(&connection->lock, NULL);
-    connection->link.ops = &bw_rdma_link_ops;
+    connection->link.ops = &bw_rdma_carrier;
     connection->order = *order;
     memcpy(connection->report.token, order->token, sizeof order->token);
     bw_rdma_service_request(connection, false);
-    *connection_p = connection;
+    *link_p = &connection->link;
     return BW_OK;
 }
 
@@ -59,61 +61,63 @@ static bool is_family(uint8_t family)
     return family == 4 || family == 6;
 }
 
-static bw_status_t api_listen(const bw_rdma_address_t *at, uint16_t port_first, uint16_t port_last,
-                              uint64_t max_ring_bytes, bw_rdma_connection_t **connection_p,
-                              bw_error_t *error_p)
+static const uint8_t *get_address(const uint8_t *at, bw_rdma_address_t *address_p)
 {
-    bw_rdma_order_t order = {.listens = true,
-                             .from = *at,
-                             .port_first = port_first,
-                             .port_last = port_last,
-                             .ring_bytes = max_ring_bytes};
+    uint64_t scope, port;
 
-    if (!is_family(at->family) || port_first > port_last || (port_last > 0 && port_first == 0))
+    *address_p = (bw_rdma_address_t){.family = at[0]};
+    memcpy(address_p->ip, at + 1, sizeof address_p->ip);
+    at = bw_get(at + 1 + sizeof address_p->ip, &scope, 4);
+    at = bw_get(at, &port, 2);
+    address_p->scope = (uint32_t)scope;
+    address_p->port = (uint16_t)port;
+    return at;
+}
+
+bw_status_t bw_rdma_listen(const bw_order_t *wanted, bw_link_t **link_p, bw_error_t *error_p)
+{
+    bw_rdma_order_t order = {.listens = true, .ring_bytes = wanted->ring_bytes};
+    uint64_t first = 0, last = 0;
+
+    if (wanted->at_len == BW_RDMA_LISTEN_BYTES)
+        bw_get(bw_get(get_address(wanted->at, &order.from), &first, 2), &last, 2);
+    if (!is_family(order.from.family) || first > last || (last > 0 && first == 0))
         return bw_fail(error_p, BW_INVALID, "address or ports to listen at", EINVAL);
+    order.port_first = (uint16_t)first;
+    order.port_last = (uint16_t)last;
     if (getrandom(order.token, sizeof order.token, 0) != (ssize_t)sizeof order.token)
         return bw_fail(error_p, BW_SYSTEM, "getrandom", errno);
-    return order_connection(&order, connection_p, error_p);
+    return order_connection(&order, link_p, error_p);
 }
 
-static bw_status_t api_connect(const bw_rdma_address_t *from, const bw_rdma_address_t *to,
-                               const uint8_t token[BW_RDMA_TOKEN_BYTES], uint64_t ring_bytes,
-                               uint32_t timeout_ms, bw_rdma_connection_t **connection_p,
-                               bw_error_t *error_p)
+bw_status_t bw_rdma_connect(const bw_order_t *wanted, bw_link_t **link_p, bw_error_t *error_p)
 {
-    bw_rdma_order_t order = {.to = *to, .ring_bytes = ring_bytes, .timeout_ms = timeout_ms};
+    bw_rdma_order_t order = {.ring_bytes = wanted->ring_bytes, .timeout_ms = wanted->timeout_ms};
 
-    if (from)
-        order.from = *from;
-    memcpy(order.token, token, sizeof order.token);
-    if (!is_family(to->family) || to->port == 0 || (from && from->family != to->family))
+    if (wanted->at_len == BW_RDMA_CONNECT_BYTES)
+        (void)get_address(get_address(wanted->at, &order.from), &order.to);
+    memcpy(order.token, wanted->token, sizeof order.token);
+    if (!is_family(order.to.family) || order.to.port == 0 ||
+        (order.from.family != 0 && order.from.family != order.to.family))
         return bw_fail(error_p, BW_INVALID, "address to connect to", EINVAL);
-    if (!bw_ring_size_is_valid(ring_bytes))
+    if (!bw_ring_size_is_valid(wanted->ring_bytes))
         return bw_fail(error_p, BW_INVALID, "ring size", EINVAL);
-    return order_connection(&order, connection_p, error_p);
+    return order_connection(&order, link_p, error_p);
 }
 
-static int api_fd(const bw_rdma_connection_t *connection)
+void bw_rdma_step(bw_link_t *link, bw_report_t *report_p)
 {
-    return connection->epoll;
-}
+    bw_rdma_connection_t *connection = (bw_rdma_connection_t *)link;
 
-static void api_look(bw_rdma_connection_t *connection, bw_rdma_report_t *report_p)
-{
-    connection->link.ops->clear_event(&connection->link);
+    link->ops->clear_event(link);
     pthread_mutex_lock(&connection->lock);
     *report_p = connection->report;
     pthread_mutex_unlock(&connection->lock);
 }
 
-static bw_link_t *api_take(bw_rdma_connection_t *connection)
-{
-    return &connection->link;
-}
-
 /* The last word goes out at once if it can; the service waits until it has arrived. The descriptor
  * goes quiet here, since whoever gets it may poll it a little longer. */
-void bw_rdma_api_close(bw_rdma_connection_t *connection, int *fd_p)
+void bw_rdma_close(bw_rdma_connection_t *connection, int *fd_p)
 {
     pthread_mutex_lock(&connection->lock);
     connection->flow.closing = true;
@@ -131,25 +135,15 @@ void bw_rdma_api_close(bw_rdma_connection_t *connection, int *fd_p)
     bw_rdma_service_request(connection, true);
 }
 
-static const bw_rdma_api_t api = {
-    .version = BW_RDMA_API_VERSION,
-    .listen = api_listen,
-    .connect = api_connect,
-    .fd = api_fd,
-    .look = api_look,
-    .take = api_take,
-    .close = bw_rdma_api_close,
-};
+/* The shared object's only symbol. */
+__attribute__((visibility("default"))) bw_carrier_fn bw_carrier;
 
-__attribute__((visibility("default"))) const bw_rdma_api_t *bw_rdma_api(uint32_t version,
-                                                                        bw_error_t *error_p);
-
-const bw_rdma_api_t *bw_rdma_api(uint32_t version, bw_error_t *error_p)
+const bw_carrier_t *bw_carrier(uint32_t version, bw_error_t *error_p)
 {
-    if (version != BW_RDMA_API_VERSION) {
+    if (version != BW_CARRIER_VERSION) {
         (void)bw_fail(error_p, BW_REFUSED,
                       "beamway_rdma.so is of another version than the driver: build both", 0);
         return NULL;
     }
-    return bw_rdma_service_start(error_p) == BW_OK ? &api : NULL;
+    return bw_rdma_service_start(error_p) == BW_OK ? &bw_rdma_carrier : NULL;
 }

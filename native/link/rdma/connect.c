@@ -79,7 +79,7 @@ static void tell_failure(bw_rdma_connection_t *connection, const bw_rdma_problem
 {
     bw_rdma_connection_release(connection);
     pthread_mutex_lock(&connection->lock);
-    connection->report.state = BW_RDMA_FAILED;
+    connection->report.state = BW_FAILED;
     connection->report.status = problem->status;
     memcpy(connection->report.text, problem->text, sizeof connection->report.text);
     bw_rdma_ring(connection);
@@ -100,7 +100,7 @@ void bw_rdma_connection_fail(bw_rdma_connection_t *connection, bw_status_t statu
 
 static bool is_linked(const bw_rdma_connection_t *connection)
 {
-    return connection->report.state == BW_RDMA_LINKED; /* written by this thread alone */
+    return connection->report.state == BW_LINKED; /* written by this thread alone */
 }
 
 static void fail_link(bw_rdma_connection_t *connection, const char *reason)
@@ -241,7 +241,7 @@ static void become_link(bw_rdma_connection_t *connection)
     connection->deadline_ms = 0;
     pthread_mutex_lock(&connection->lock);
     connection->is_live = true;
-    connection->report.state = BW_RDMA_LINKED;
+    connection->report.state = BW_LINKED;
     bw_rdma_describe(connection->id, &connection->report);
     bw_rdma_ring(connection);
     pthread_mutex_unlock(&connection->lock);

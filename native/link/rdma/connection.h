@@ -28,8 +28,10 @@ typedef struct {
     uint16_t port_first, port_last;
     uint64_t ring_bytes; /* wanted; of a listener, the most */
     uint32_t timeout_ms;
-    uint8_t token[BW_RDMA_TOKEN_BYTES];
+    uint8_t token[BW_TOKEN_BYTES];
 } bw_rdma_order_t;
+
+typedef struct bw_rdma_connection bw_rdma_connection_t;
 
 struct bw_rdma_connection {
     bw_link_t link; /* first: a bw_link_t pointer is a pointer to this */
@@ -39,7 +41,7 @@ struct bw_rdma_connection {
     int epoll;            /* what the user polls: completion channel and event; -1 once left */
     int event;
     bool rung; /* the event is signalled, and nobody has read it */
-    bw_rdma_report_t report;
+    bw_report_t report;
     bool is_live; /* verbs may be used; else they are the service thread's */
     bw_rdma_verbs_t verbs;
     bw_rdma_memory_t memory;
@@ -81,6 +83,12 @@ bool bw_rdma_arm(bw_rdma_connection_t *connection);
 /* Takes the events that the completion channel holds. As above. */
 void bw_rdma_take_events(bw_rdma_connection_t *connection);
 
-extern const bw_link_ops_t bw_rdma_link_ops;
+extern const bw_carrier_t bw_rdma_carrier;
+
+/* ---- api.c: what the table of link.c has for the beginning ---- */
+
+bw_status_t bw_rdma_listen(const bw_order_t *wanted, bw_link_t **link_p, bw_error_t *error_p);
+bw_status_t bw_rdma_connect(const bw_order_t *wanted, bw_link_t **link_p, bw_error_t *error_p);
+void bw_rdma_step(bw_link_t *link, bw_report_t *report_p);
 
 #endif

@@ -392,11 +392,22 @@ static void rdma_close(bw_link_t *link, bw_leftover_t *left_p)
 {
     if (left_p)
         *left_p = (bw_leftover_t){.socket = -1};
-    bw_rdma_api_close(connection_of(link), left_p ? &left_p->fd : NULL);
+    bw_rdma_close(connection_of(link), left_p ? &left_p->fd : NULL);
 }
 
-const bw_link_ops_t bw_rdma_link_ops = {
+static bw_status_t rdma_probe(uint64_t ring_bytes, bw_error_t *error_p)
+{
+    (void)ring_bytes;
+    return bw_rdma_service_start(error_p);
+}
+
+const bw_carrier_t bw_rdma_carrier = {
     .kind = "rdma",
+    .caps = BW_CAP_TELLS_DEATH | BW_CAP_BACKGROUND,
+    .probe = rdma_probe,
+    .listen = bw_rdma_listen,
+    .connect = bw_rdma_connect,
+    .step = bw_rdma_step,
     .reserve = rdma_reserve,
     .commit = rdma_commit,
     .peek = rdma_peek,

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../bytes.h"
+#include "../token.h"
 #include "address.h"
 #include "service.h"
 
@@ -131,8 +133,9 @@ bool bw_rdma_listener_join(bw_rdma_connection_t *connection)
     listener->connections++;
     connection->listener = listener;
     pthread_mutex_lock(&connection->lock);
-    connection->report.state = BW_RDMA_LISTENING;
-    connection->report.port = listener->at.port;
+    connection->report.state = BW_LISTENING;
+    connection->report.address_len = BW_RDMA_PORT_BYTES;
+    bw_put(connection->report.address, listener->at.port, BW_RDMA_PORT_BYTES);
     bw_rdma_describe(listener->id, &connection->report);
     bw_rdma_ring(connection);
     pthread_mutex_unlock(&connection->lock);
@@ -164,8 +167,7 @@ bw_rdma_connection_t *bw_rdma_listener_find(const bw_rdma_listener_t *listener,
 
     for (bw_rdma_connection_t *connection = bw_rdma_service_connections(); connection;
          connection = connection->next)
-        if (connection->listener == listener &&
-            bw_rdma_token_is_same(connection->order.token, token))
+        if (connection->listener == listener && bw_token_is_same(connection->order.token, token))
             found = connection;
     return found;
 }

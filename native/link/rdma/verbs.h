@@ -33,7 +33,7 @@ typedef struct {
 /* Why something could not be had: numbers and names included, so it is no literal. */
 typedef struct {
     bw_status_t status;
-    char text[BW_RDMA_TEXT_BYTES];
+    char text[BW_TEXT_BYTES];
 } bw_rdma_problem_t;
 
 __attribute__((format(printf, 3, 4))) bw_status_t

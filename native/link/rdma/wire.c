@@ -3,40 +3,27 @@
 
 #include <string.h>
 
+#include "../bytes.h"
+
 #define HELLO_MAGIC 0xBEA5u
 #define HELLO_VERSION 1u
 #define ORDER_MARK 0x01020304u /* in the host's own order */
 
 /* At 0: magic:16, version:16, order mark:32, token:16 bytes, ring address:64, ring bytes:64,
  * key:32, slots:16, 0:16; network order but for the mark. */
-static uint8_t *put(uint8_t *at, uint64_t number, int bytes)
-{
-    for (int i = bytes - 1; i >= 0; i--, number >>= 8)
-        at[i] = (uint8_t)number;
-    return at + bytes;
-}
-
-static const uint8_t *get(const uint8_t *at, uint64_t *number_p, int bytes)
-{
-    *number_p = 0;
-    for (int i = 0; i < bytes; i++)
-        *number_p = *number_p << 8 | at[i];
-    return at + bytes;
-}
-
 void bw_rdma_hello_put(const bw_rdma_hello_t *hello, uint8_t at[BW_RDMA_HELLO_BYTES])
 {
     uint32_t mark = ORDER_MARK;
 
-    at = put(at, HELLO_MAGIC, 2);
-    at = put(at, HELLO_VERSION, 2);
+    at = bw_put(at, HELLO_MAGIC, 2);
+    at = bw_put(at, HELLO_VERSION, 2);
     memcpy(at, &mark, 4);
-    memcpy(at + 4, hello->token, BW_RDMA_TOKEN_BYTES);
-    at = put(at + 4 + BW_RDMA_TOKEN_BYTES, hello->ring_address, 8);
-    at = put(at, hello->ring_bytes, 8);
-    at = put(at, hello->ring_key, 4);
-    at = put(at, hello->slots, 2);
-    put(at, 0, 2);
+    memcpy(at + 4, hello->token, BW_TOKEN_BYTES);
+    at = bw_put(at + 4 + BW_TOKEN_BYTES, hello->ring_address, 8);
+    at = bw_put(at, hello->ring_bytes, 8);
+    at = bw_put(at, hello->ring_key, 4);
+    at = bw_put(at, hello->slots, 2);
+    bw_put(at, 0, 2);
 }
 
 bw_status_t bw_rdma_hello_get(const uint8_t *at, size_t len, bw_rdma_hello_t *hello_p,
@@ -48,14 +35,14 @@ bw_status_t bw_rdma_hello_get(const uint8_t *at, size_t len, bw_rdma_hello_t *he
 
     if (!at || len < BW_RDMA_HELLO_BYTES)
         return bw_fail(error_p, BW_REFUSED, "the peer's hello is too short", 0);
-    at = get(at, &magic, 2);
-    at = get(at, &version, 2);
+    at = bw_get(at, &magic, 2);
+    at = bw_get(at, &version, 2);
     memcpy(&mark, at, 4);
-    memcpy(hello.token, at + 4, BW_RDMA_TOKEN_BYTES);
-    at = get(at + 4 + BW_RDMA_TOKEN_BYTES, &hello.ring_address, 8);
-    at = get(at, &hello.ring_bytes, 8);
-    at = get(at, &key, 4);
-    get(at, &slots, 2);
+    memcpy(hello.token, at + 4, BW_TOKEN_BYTES);
+    at = bw_get(at + 4 + BW_TOKEN_BYTES, &hello.ring_address, 8);
+    at = bw_get(at, &hello.ring_bytes, 8);
+    at = bw_get(at, &key, 4);
+    bw_get(at, &slots, 2);
     hello.ring_key = (uint32_t)key;
     hello.slots = (uint16_t)slots;
     if (magic != HELLO_MAGIC)
@@ -71,13 +58,4 @@ bw_status_t bw_rdma_hello_get(const uint8_t *at, size_t len, bw_rdma_hello_t *he
         return bw_fail(error_p, BW_REFUSED, "the peer's number of receive slots is not valid", 0);
     *hello_p = hello;
     return BW_OK;
-}
-
-bool bw_rdma_token_is_same(const uint8_t *left, const uint8_t *right)
-{
-    uint8_t different = 0;
-
-    for (size_t i = 0; i < BW_RDMA_TOKEN_BYTES; i++)
-        different |= (uint8_t)(left[i] ^ right[i]);
-    return different == 0;
 }

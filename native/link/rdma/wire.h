@@ -20,9 +20,9 @@
 #define BW_RDMA_SLOTS_MAX 4096u
 
 typedef struct {
-    uint8_t token[BW_RDMA_TOKEN_BYTES]; /* zeros in the answer */
-    uint64_t ring_address;              /* where the other side may write, and nowhere else */
-    uint64_t ring_bytes;                /* each way */
+    uint8_t token[BW_TOKEN_BYTES]; /* zeros in the answer */
+    uint64_t ring_address;         /* where the other side may write, and nowhere else */
+    uint64_t ring_bytes;           /* each way */
     uint32_t ring_key;
     uint16_t slots; /* posted, and posted again as soon as one was used */
 } bw_rdma_hello_t;
@@ -35,9 +35,6 @@ void bw_rdma_hello_put(const bw_rdma_hello_t *hello, uint8_t at[BW_RDMA_HELLO_BY
 /* Checks everything but the token; `len` may be larger. BW_OK or BW_REFUSED. */
 bw_status_t bw_rdma_hello_get(const uint8_t *at, size_t len, bw_rdma_hello_t *hello_p,
                               bw_error_t *error_p);
-
-/* Same time for every wrong token. */
-bool bw_rdma_token_is_same(const uint8_t *left, const uint8_t *right);
 
 #define BW_RDMA_FINISHED 1u /* nothing more will be written */
 #define BW_RDMA_TELL 2u     /* say soon that this has been received: the sender waits for it */

@@ -14,6 +14,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "../token.h"
 #include "inside.h"
 
 #define HELLO_VERSION 1u
@@ -21,7 +22,7 @@
 
 /* What the joining side sends, with the descriptors: memory, its own doorbell, the peer's. */
 typedef struct {
-    uint8_t token[BW_SHM_TOKEN_BYTES];
+    uint8_t token[BW_TOKEN_BYTES];
     uint32_t version;
     uint32_t reserved;
     uint64_t ring_bytes;
@@ -127,7 +128,7 @@ static bool random_bytes(void *at, size_t len)
 /* Length of the name, without a final 0; 0 if it does not fit. */
 static size_t listener_name(const char *dir, const uint8_t id[8], uint8_t *address)
 {
-    char name[BW_SHM_ADDRESS_MAX];
+    char name[BW_ADDRESS_MAX];
     int len =
         snprintf(name, sizeof name, "%s%sbeamway-%02x%02x%02x%02x%02x%02x%02x%02x", dir ? dir : "@",
                  dir ? "/" : "", id[0], id[1], id[2], id[3], id[4], id[5], id[6], id[7]);
@@ -208,7 +209,7 @@ bw_status_t bw_shm_listen(const char *dir, bw_shm_listener_t *listener_p, bw_err
 
 void bw_shm_listener_close(bw_shm_listener_t *listener)
 {
-    char path[BW_SHM_ADDRESS_MAX + 1] = {0};
+    char path[BW_ADDRESS_MAX + 1] = {0};
 
     if (listener->fd < 0)
         return;
@@ -267,7 +268,7 @@ static bw_status_t reach(const uint8_t *address, size_t address_len, int *fd_p, 
 }
 
 bw_status_t bw_shm_connect(const uint8_t *address, size_t address_len,
-                           const uint8_t token[BW_SHM_TOKEN_BYTES], uint64_t ring_bytes,
+                           const uint8_t token[BW_TOKEN_BYTES], uint64_t ring_bytes,
                            bw_link_t **link_p, bw_error_t *error_p)
 {
     hello_t hello = {.version = HELLO_VERSION, .ring_bytes = ring_bytes};
@@ -275,7 +276,7 @@ bw_status_t bw_shm_connect(const uint8_t *address, size_t address_len,
     bw_link_t *link = NULL;
     bw_status_t status;
 
-    if (!bw_ring_size_is_valid(ring_bytes) || address_len == 0 || address_len > BW_SHM_ADDRESS_MAX)
+    if (!bw_ring_size_is_valid(ring_bytes) || address_len == 0 || address_len > BW_ADDRESS_MAX)
         return bw_fail(error_p, BW_INVALID, "ring size or address of the offer", EINVAL);
     memcpy(hello.token, token, sizeof hello.token);
     if ((status = reach(address, address_len, &visit, error_p)) != BW_OK)
@@ -335,22 +336,12 @@ static bool receive_hello(int visit, hello_t *hello, int *fds)
            !(message.msg_flags & (MSG_CTRUNC | MSG_TRUNC));
 }
 
-/* Same time for every wrong token. */
-static bool same_token(const uint8_t *left, const uint8_t *right)
-{
-    uint8_t different = 0;
-
-    for (size_t i = 0; i < BW_SHM_TOKEN_BYTES; i++)
-        different |= (uint8_t)(left[i] ^ right[i]);
-    return different == 0;
-}
-
 /* Checks all that the peer brought before anything of it is used. */
 static bw_status_t check_hello(const hello_t *hello, const int *fds,
                                const bw_shm_listener_t *listener, uint64_t max_ring_bytes,
                                bw_error_t *error_p)
 {
-    if (!same_token(hello->token, listener->token))
+    if (!bw_token_is_same(hello->token, listener->token))
         return bw_fail(error_p, BW_REFUSED, "the visitor has no valid token", 0);
     if (hello->version != HELLO_VERSION)
         return bw_fail(error_p, BW_REFUSED, "the visitor's version of the rings is another", 0);
@@ -414,5 +405,37 @@ bw_status_t bw_shm_accept(bw_shm_listener_t *listener, uint64_t max_ring_bytes, 
             return BW_OK;
         }
     }
+    return status;
+}
+
+/* Makes a link inside this process and sends 8 bytes through it: all that a host must offer. */
+bw_status_t bw_shm_probe(uint64_t ring_bytes, bw_error_t *error_p)
+{
+    bw_link_t *connected = NULL, *accepted = NULL;
+    bw_shm_listener_t listener;
+    bw_status_t status;
+    bw_span_t span;
+
+    status = bw_shm_listen(NULL, &listener, error_p);
+    if (status == BW_OK)
+        status = bw_shm_connect(listener.address, listener.address_len, listener.token, ring_bytes,
+                                &connected, error_p);
+    if (status == BW_OK)
+        status = bw_shm_accept(&listener, ring_bytes, &accepted, error_p);
+    if (status == BW_OK) {
+        status = connected->ops->reserve(connected, 8, &span);
+        if (status == BW_OK) {
+            memcpy(span.base, "beamway", 8);
+            connected->ops->commit(connected, 8);
+            status = accepted->ops->peek(accepted, &span);
+        }
+        if (status != BW_OK || span.len != 8 || memcmp(span.base, "beamway", 8) != 0)
+            status = bw_fail(error_p, BW_SYSTEM, "memory is not shared", 0);
+    }
+    if (accepted)
+        accepted->ops->close(accepted, NULL);
+    if (connected)
+        connected->ops->close(connected, NULL);
+    bw_shm_listener_close(&listener);
     return status;
 }

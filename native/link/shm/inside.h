@@ -2,12 +2,17 @@
 #ifndef BW_SHM_INSIDE_H
 #define BW_SHM_INSIDE_H
 
-#include "../link.h"
+#include "shm.h"
 
 /*
  * Inside the shm carrier: the memory and the doorbells of a link, and the link over them.
  * connect.c gets them from one process to the other.
  */
+
+extern const bw_carrier_t bw_shm_carrier;
+
+/* For the table: connect.c. */
+bw_status_t bw_shm_probe(uint64_t ring_bytes, bw_error_t *error_p);
 
 /* The system's word for "too many descriptors" or "too much memory" is a limit that can be raised.
  */

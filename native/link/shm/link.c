@@ -40,12 +40,26 @@ typedef struct {
     int peer_event; /* written to wake the peer */
     int process;    /* pidfd of the peer, -1: none */
     uint64_t doorbells_in, doorbells_out, stalls;
-    uint64_t trimmed_at; /* outgoing position up to which memory went back */
+    uint64_t trimmed_at;        /* outgoing position up to which memory went back */
+    bw_shm_listener_t listener; /* until the peer has come; fd -1: none */
+    uint64_t max_ring_bytes;
 } shm_link_t;
 
 static shm_link_t *shm_of(bw_link_t *link)
 {
     return (shm_link_t *)link;
+}
+
+/* Nothing is open yet. */
+static shm_link_t *new_link(void)
+{
+    shm_link_t *shm = calloc(1, sizeof *shm);
+
+    if (shm) {
+        shm->link.ops = &bw_shm_carrier;
+        shm->event = shm->peer_event = shm->process = shm->listener.fd = -1;
+    }
+    return shm;
 }
 
 static void signal_event(int fd)
@@ -177,10 +191,12 @@ static void shm_close(bw_link_t *link, bw_leftover_t *left_p)
     shm_link_t *shm = shm_of(link);
     bw_leftover_t left = {.fd = shm->event, .socket = -1};
 
-    if (bw_tx_close(&shm->tx))
+    bw_shm_listener_close(&shm->listener);
+    if (shm->map && bw_tx_close(&shm->tx))
         signal_event(shm->peer_event);
     left.map[0] = (struct iovec){.iov_base = shm->map, .iov_len = shm->map_bytes};
-    close(shm->peer_event);
+    if (shm->peer_event >= 0)
+        close(shm->peer_event);
     if (shm->process >= 0)
         close(shm->process);
     free(shm);
@@ -189,11 +205,72 @@ static void shm_close(bw_link_t *link, bw_leftover_t *left_p)
         return;
     }
     bw_leftover_free(&left);
-    close(left.fd);
+    if (left.fd >= 0)
+        close(left.fd);
 }
 
-static const bw_link_ops_t shm_ops = {
+/* ---- how a link comes to be ---- */
+
+static bw_status_t shm_listen(const bw_order_t *order, bw_link_t **link_p, bw_error_t *error_p)
+{
+    shm_link_t *shm = new_link();
+    char dir[BW_ADDRESS_MAX] = {0};
+    bw_status_t status;
+
+    if (!shm)
+        return bw_fail(error_p, BW_LIMIT, "memory for the link", ENOMEM);
+    if (order->at_len >= sizeof dir) {
+        status = bw_fail(error_p, BW_INVALID, "socket_dir is too long for a unix socket", 0);
+    } else {
+        if (order->at_len > 0)
+            memcpy(dir, order->at, order->at_len);
+        status = bw_shm_listen(order->at_len > 0 ? dir : NULL, &shm->listener, error_p);
+    }
+    if (status != BW_OK) {
+        free(shm);
+        return status;
+    }
+    shm->max_ring_bytes = order->ring_bytes;
+    *link_p = &shm->link;
+    return BW_OK;
+}
+
+static bw_status_t shm_connect(const bw_order_t *order, bw_link_t **link_p, bw_error_t *error_p)
+{
+    return bw_shm_connect(order->at, order->at_len, order->token, order->ring_bytes, link_p,
+                          error_p);
+}
+
+/* A listener becomes the link of the peer that has come. */
+static void shm_step(bw_link_t *link, bw_report_t *report_p)
+{
+    shm_link_t *shm = shm_of(link);
+    bw_link_t *accepted = NULL;
+    bw_error_t error = {0};
+
+    *report_p = (bw_report_t){.state = BW_LINKED};
+    if (shm->listener.fd < 0)
+        return;
+    if (bw_shm_accept(&shm->listener, shm->max_ring_bytes, &accepted, &error) == BW_OK) {
+        bw_shm_listener_close(&shm->listener);
+        *shm = *shm_of(accepted);
+        free(accepted);
+        return;
+    }
+    report_p->state = BW_LISTENING;
+    report_p->address_len = shm->listener.address_len;
+    memcpy(report_p->address, shm->listener.address, sizeof report_p->address);
+    memcpy(report_p->token, shm->listener.token, sizeof report_p->token);
+    bw_error_text(&error, report_p->text, sizeof report_p->text);
+}
+
+const bw_carrier_t bw_shm_carrier = {
     .kind = "shm",
+    .caps = BW_CAP_SHARED_RINGS | BW_CAP_IMMEDIATE | BW_CAP_FILES,
+    .probe = bw_shm_probe,
+    .listen = shm_listen,
+    .connect = shm_connect,
+    .step = shm_step,
     .reserve = shm_reserve,
     .commit = shm_commit,
     .peek = shm_peek,
@@ -262,7 +339,7 @@ bw_status_t bw_shm_attach(bw_shm_side_t side, int memory, uint64_t ring_bytes, i
                           int peer_event, int process, bw_link_t **link_p, bw_error_t *error_p)
 {
     int out = side == BW_SHM_MAKER ? 0 : 1;
-    shm_link_t *shm = calloc(1, sizeof *shm);
+    shm_link_t *shm = new_link();
     bw_status_t status;
     segment_t *segment;
     uint8_t *data[2];
@@ -281,7 +358,6 @@ bw_status_t bw_shm_attach(bw_shm_side_t side, int memory, uint64_t ring_bytes, i
         bw_ring_init(&segment->ring[0], 0);
         bw_ring_init(&segment->ring[1], 0);
     }
-    shm->link.ops = &shm_ops;
     shm->event = event;
     shm->peer_event = peer_event;
     shm->process = process;

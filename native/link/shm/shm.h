@@ -13,19 +13,19 @@
  * descriptors at once. When the first side hears of that, the data already waits at its listener,
  * so no call here blocks and none has to be repeated.
  *
+ * Where (`at` of an order): of listen a directory for the socket, or nothing for an abstract name
+ * (the same network namespace); of connect the address that the listener's report has. The calls
+ * below are what the table is made of; one listener of theirs may take several peers.
+ *
  * Both sides check that the other has the same effective user (SO_PEERCRED). Nothing has a name
  * in a file system unless `dir` is given, so nothing is left behind by a killed process.
  */
 
-#define BW_SHM_TOKEN_BYTES 16
-#define BW_SHM_ADDRESS_MAX 108 /* sun_path */
-
 typedef struct {
-    int fd;                            /* -1: closed */
-    uint8_t token[BW_SHM_TOKEN_BYTES]; /* secret: only for the peer */
-    size_t address_len;                /* bytes of address */
-    uint8_t
-        address[BW_SHM_ADDRESS_MAX]; /* as in sun_path: a leading 0 is the abstract name space */
+    int fd;                          /* -1: closed */
+    uint8_t token[BW_TOKEN_BYTES];   /* secret: only for the peer */
+    size_t address_len;              /* bytes of address */
+    uint8_t address[BW_ADDRESS_MAX]; /* as in sun_path: a leading 0 is the abstract name space */
 } bw_shm_listener_t;
 
 /*
@@ -43,7 +43,7 @@ void bw_shm_listener_close(bw_shm_listener_t *listener);
  * `address`. BW_OK sets *link_p. BW_REFUSED: nobody there, or another user. BW_LIMIT, BW_SYSTEM.
  */
 bw_status_t bw_shm_connect(const uint8_t *address, size_t address_len,
-                           const uint8_t token[BW_SHM_TOKEN_BYTES], uint64_t ring_bytes,
+                           const uint8_t token[BW_TOKEN_BYTES], uint64_t ring_bytes,
                            bw_link_t **link_p, bw_error_t *error_p);
 
 /*

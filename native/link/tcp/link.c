@@ -15,6 +15,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "../bytes.h"
 #include "../trim.h"
 #include "../twice.h"
 
@@ -66,11 +67,6 @@ static uint64_t fill(const buffer_t *buffer)
 static uint64_t room(const buffer_t *buffer)
 {
     return buffer->size - fill(buffer);
-}
-
-static uint64_t least(uint64_t left, uint64_t right)
-{
-    return left < right ? left : right;
 }
 
 static uint8_t *place(const buffer_t *buffer, uint64_t position)
@@ -158,7 +154,7 @@ static size_t take(tcp_link_t *tcp, struct iovec *iov, size_t count, size_t most
 static void pull(tcp_link_t *tcp)
 {
     buffer_t *in = &tcp->in;
-    size_t most = least(room(in), tcp->is_frugal ? PULL_BETWEEN_BYTES : PULL_BYTES);
+    size_t most = bw_least(room(in), tcp->is_frugal ? PULL_BETWEEN_BYTES : PULL_BYTES);
     struct iovec iov = {.iov_base = place(in, in->head), .iov_len = most};
 
     in->head += take(tcp, &iov, 1, most);
@@ -257,7 +253,7 @@ static bw_status_t tcp_read(bw_link_t *link, uint8_t *to, size_t most, size_t *g
         return BW_OK;
     tcp->is_frugal = true;
     n = take(tcp, iov, 2, most + PULL_BETWEEN_BYTES);
-    *got_p = least(n, most);
+    *got_p = bw_least(n, most);
     in->tail += *got_p;
     in->head += n;
     tcp->peeked = in->head;
@@ -422,8 +418,34 @@ static void tcp_close(bw_link_t *link, bw_leftover_t *left_p)
     close(left.fd);
 }
 
-static const bw_link_ops_t tcp_ops = {
+static bw_status_t tcp_probe(uint64_t ring_bytes, bw_error_t *error_p)
+{
+    (void)ring_bytes, (void)error_p;
+    return BW_OK;
+}
+
+/* Both sides have an end of the same connection already. */
+static bw_status_t tcp_connect(const bw_order_t *order, bw_link_t **link_p, bw_error_t *error_p)
+{
+    if (order->at_len != BW_TCP_PLACE_BYTES)
+        return bw_fail(error_p, BW_INVALID, "no descriptor of a socket", 0);
+    return bw_tcp_adopt((int)bw_number(order->at, BW_TCP_PLACE_BYTES), order->ring_bytes, link_p,
+                        error_p);
+}
+
+static void tcp_step(bw_link_t *link, bw_report_t *report_p)
+{
+    (void)link;
+    *report_p = (bw_report_t){.state = BW_LINKED};
+}
+
+const bw_carrier_t bw_tcp_carrier = {
     .kind = "tcp",
+    .caps = BW_CAP_TELLS_DEATH | BW_CAP_KERNEL_BUFFERS | BW_CAP_IMMEDIATE,
+    .probe = tcp_probe,
+    .listen = tcp_connect,
+    .connect = tcp_connect,
+    .step = tcp_step,
     .reserve = tcp_reserve,
     .commit = tcp_commit,
     .peek = tcp_peek,
@@ -526,7 +548,7 @@ bw_status_t bw_tcp_adopt(int socket, uint64_t ring_bytes, bw_link_t **link_p, bw
     tcp = calloc(1, sizeof *tcp);
     if (!tcp)
         return bw_fail(error_p, BW_LIMIT, "memory for the link", ENOMEM);
-    tcp->link.ops = &tcp_ops;
+    tcp->link.ops = &bw_tcp_carrier;
     tcp->socket = tcp->event = tcp->epoll = -1;
     tcp->may_read = true;
     status = take_socket(socket, &tcp->socket, error_p);

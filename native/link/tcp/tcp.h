@@ -20,6 +20,12 @@
  * edge-triggered, so that what nobody has asked for does not wake him again and again.
  */
 
+extern const bw_carrier_t bw_tcp_carrier;
+
+/* Where (`at` of an order), to listen as to connect: the descriptor of the connected socket, in
+ * network order. Both give a linked link at once; a token is not needed. */
+#define BW_TCP_PLACE_BYTES 4
+
 /*
  * Makes a link of the connected stream socket that `socket` names; the link has a descriptor of
  * its own for it, and the caller may close his (nothing is shut down by that). From now on nobody

@@ -1,0 +1,77 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc The kinds of link that there are: the only list of them. Pure.
+%%
+%% A new kind is a folder in native/link, an entry here, and a module that makes offers of it ({@link beamway_agreement}).
+-module(beamway_kind).
+
+-export([all/0, rings/0, is_ring/1, name/1, module/1, library/1, needs_same_host/1, why/2, limit/1, to_flags/1, from_flags/1]).
+-export_type([kind/0, ring/0]).
+
+-type kind() :: ring() | tcp.
+-type ring() :: shm | rdma.
+%% Two nodes agree on a ring; over `tcp' the connection on which they have met goes on.
+
+-type entry() :: #{kind := kind(),
+                   name := string(),               % for people
+                   module => module(),             % of a ring: how two nodes meet for it
+                   flag => pos_integer(),          % of a ring: its bit in the extension
+                   same_host => true,              % only between nodes of one kernel
+                   library => string(),            % the driver loads it from this file of priv
+                   limit := atom()}.               % the option that bounds the memory of all its rings
+
+%% The best first.
+-spec kinds() -> [entry(), ...].
+kinds() ->
+    [#{kind => shm, name => "shared memory", module => beamway_shm, flag => 1, same_host => true, limit => ring_limit_bytes},
+     #{kind => rdma, name => "rdma", module => beamway_rdma, flag => 4, library => "beamway_rdma.so", limit => rdma_limit_bytes},
+     #{kind => tcp, name => "tcp", limit => ring_limit_bytes}].
+
+%% @doc All, the best first.
+-spec all() -> [kind(), ...].
+all() -> [Kind || #{kind := Kind} <- kinds()].
+
+%% @doc Those that two nodes agree on, the best first.
+-spec rings() -> [ring(), ...].
+rings() -> [Kind || #{kind := Kind, module := _} <- kinds()].
+
+%% @doc Whether a link of that name is a ring; `tls' and `stock' are none.
+-spec is_ring(atom()) -> boolean().
+is_ring(Kind) -> lists:member(Kind, rings()).
+
+%% @doc As people read it.
+-spec name(kind()) -> string().
+name(Kind) -> maps:get(name, entry(Kind)).
+
+%% @doc The module that makes offers of it, a {@link beamway_agreement}.
+-spec module(ring()) -> module().
+module(Kind) -> maps:get(module, entry(Kind)).
+
+%% @doc The file in `priv' that the driver loads for it, or "".
+-spec library(kind()) -> string().
+library(Kind) -> maps:get(library, entry(Kind), "").
+
+-spec needs_same_host(kind()) -> boolean().
+needs_same_host(Kind) -> maps:get(same_host, entry(Kind), false).
+
+%% @doc Why a link is of that kind, for people.
+-spec why(ring(), Device :: binary()) -> binary().
+why(_Kind, <<>>) -> <<"same host">>;
+why(Kind, Device) -> iolist_to_binary([name(Kind), " device ", Device]).
+
+%% @doc The option of {@link beamway_config} that bounds the memory of all rings of it.
+-spec limit(kind()) -> atom().
+limit(Kind) -> maps:get(limit, entry(Kind)).
+
+%% @doc The rings among these kinds as bits of the extension.
+-spec to_flags([kind()]) -> non_neg_integer().
+to_flags(Kinds) ->
+    lists:sum([Flag || #{kind := Kind, flag := Flag} <- kinds(), lists:member(Kind, Kinds)]).
+
+%% @doc The rings that the bits stand for; other bits are ignored.
+-spec from_flags(non_neg_integer()) -> [ring()].
+from_flags(Flags) ->
+    [Kind || #{kind := Kind, flag := Flag} <- kinds(), Flags band Flag =/= 0].
+
+entry(Wanted) ->
+    [Entry] = [Entry || #{kind := Kind} = Entry <- kinds(), Kind =:= Wanted],
+    Entry.

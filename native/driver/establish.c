@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+#include "establish.h"
+
+#include <unistd.h>
+
+#include "../link/bytes.h"
+
+static ErlDrvEvent event_of(const bw_link_t *link)
+{
+    return (ErlDrvEvent)(intptr_t)link->ops->fd(link);
+}
+
+static bool is_polled(const establish_t *establish)
+{
+    return establish->link && !(establish->carrier->caps & BW_CAP_IMMEDIATE);
+}
+
+/* ---- which carrier ---- */
+
+static void load(job_t *job)
+{
+    char text[BW_TEXT_BYTES];
+
+    job->carrier = bw_carrier_load(job->path, text);
+    if (!job->carrier)
+        reply_reason(&job->reply, text);
+}
+
+bool establish_use(establish_t *establish, const char *data, size_t len, reply_t *reply)
+{
+    const char *path = memchr(data, 0, len);
+    size_t path_len;
+    job_t *job;
+
+    if (!path || establish->link)
+        return false;
+    path_len = len - (size_t)(++path - data);
+    if (establish->carrier && strcmp(establish->carrier->kind, data) == 0)
+        return true;
+    if (path_len == 0) {
+        establish->carrier = bw_carrier_named(data);
+        if (!establish->carrier)
+            reply_reason(reply, "the driver has no such carrier");
+        return true;
+    }
+    job = job_new(establish->port, load, path, path_len);
+    return job && job_begin(establish->port, job, reply);
+}
+
+bool establish_probe(const establish_t *establish, const char *data, size_t len, reply_t *reply)
+{
+    bw_error_t error = {0};
+
+    if (!establish->carrier || len != 8)
+        return false;
+    reply_status(reply, establish->carrier->probe(bw_number(data, 8), &error), &error);
+    return true;
+}
+
+/* ---- from an order to a link ---- */
+
+/* There is something to wait for. */
+static void begin(establish_t *establish, bw_link_t *link, ErlDrvTermData caller, reply_t *reply)
+{
+    establish->link = link;
+    establish->caller = caller;
+    if (!is_polled(establish))
+        return;
+    if (driver_select(establish->port, event_of(link), ERL_DRV_READ | ERL_DRV_USE, 1) == 0) {
+        establish->is_selected = true;
+        return;
+    }
+    link->ops->close(link, NULL);
+    establish->link = NULL;
+    reply_reason(reply, "the link's descriptor cannot be polled");
+}
+
+static bw_status_t listen_at(const bw_carrier_t *carrier, const char *at, size_t len,
+                             uint64_t ring_bytes, bw_link_t **link_p, reply_t *reply)
+{
+    bw_order_t order = {.at = (const uint8_t *)at, .at_len = len, .ring_bytes = ring_bytes};
+    bw_error_t error = {0};
+    bw_status_t status = carrier->listen(&order, link_p, &error);
+
+    reply_status(reply, status, &error);
+    return status;
+}
+
+static void listen_later(job_t *job)
+{
+    (void)listen_at(job->carrier, job->path, job->path_len, job->ring_bytes, &job->link,
+                    &job->reply);
+}
+
+bool establish_listen(establish_t *establish, const char *data, size_t len, reply_t *reply)
+{
+    bw_link_t *link = NULL;
+    job_t *job;
+
+    if (!establish->carrier || establish->link || len < 8)
+        return false;
+    if (len > 8 && establish->carrier->caps & BW_CAP_FILES) {
+        job = job_new(establish->port, listen_later, data + 8, len - 8);
+        if (!job)
+            return false;
+        job->carrier = establish->carrier;
+        job->ring_bytes = bw_number(data, 8);
+        return job_begin(establish->port, job, reply);
+    }
+    if (listen_at(establish->carrier, data + 8, len - 8, bw_number(data, 8), &link, reply) == BW_OK)
+        begin(establish, link, driver_caller(establish->port), reply);
+    return true;
+}
+
+bool establish_connect(establish_t *establish, const char *data, size_t len, reply_t *reply)
+{
+    size_t fixed = 8 + BW_TOKEN_BYTES + 4;
+    bw_link_t *link = NULL;
+    bw_error_t error = {0};
+    bw_order_t order;
+    bw_status_t status;
+
+    if (!establish->carrier || establish->link || len < fixed)
+        return false;
+    order = (bw_order_t){.at = (const uint8_t *)data + fixed,
+                         .at_len = len - fixed,
+                         .ring_bytes = bw_number(data, 8),
+                         .timeout_ms = (uint32_t)bw_number(data + 8 + BW_TOKEN_BYTES, 4)};
+    memcpy(order.token, data + 8, sizeof order.token);
+    status = establish->carrier->connect(&order, &link, &error);
+    reply_status(reply, status, &error);
+    if (status == BW_OK)
+        begin(establish, link, driver_caller(establish->port), reply);
+    return true;
+}
+
+void establish_done(establish_t *establish, job_t *job)
+{
+    if (job->carrier)
+        establish->carrier = job->carrier;
+    if (job->link && establish->link)
+        job->link->ops->close(job->link, NULL); /* another one has come before it */
+    else if (job->link)
+        begin(establish, job->link, job->caller, &job->reply);
+}
+
+static void reply_short(reply_t *reply, const void *bytes, size_t len)
+{
+    reply_number(reply, len, 1);
+    reply_bytes(reply, bytes, len);
+}
+
+bool establish_step(establish_t *establish, reply_t *reply, bw_link_t **link_p)
+{
+    bw_link_t *link = establish->link;
+    bw_report_t report;
+
+    if (!link)
+        return false;
+    link->ops->step(link, &report);
+    reply_number(reply, report.state, 1);
+    switch (report.state) {
+    case BW_LISTENING:
+        reply_bytes(reply, report.token, sizeof report.token);
+        reply_short(reply, report.address, report.address_len);
+        reply_short(reply, report.device, strlen(report.device));
+        reply_text(reply, report.text);
+        break;
+    case BW_FAILED:
+        reply_text(reply, report.text);
+        return true;
+    case BW_LINKED:
+        /* Frames may come from now on, and nobody may read them before ACTIVATE. */
+        if (establish->is_selected)
+            driver_select(establish->port, event_of(link), ERL_DRV_READ, 0);
+        *link_p = link;
+        establish->link = NULL;
+        reply_text(reply, report.device);
+        break;
+    default:
+        break;
+    }
+    if (is_polled(establish))
+        driver_select(establish->port, event_of(link), ERL_DRV_READ, 1);
+    return true;
+}
+
+void establish_tell(establish_t *establish)
+{
+    ErlDrvTermData port = driver_mk_port(establish->port);
+    ErlDrvTermData news[] = {ERL_DRV_ATOM, driver_mk_atom("link"), ERL_DRV_PORT,
+                             port,         ERL_DRV_TUPLE,          2};
+
+    if (!establish->link)
+        return;
+    driver_select(establish->port, event_of(establish->link), ERL_DRV_READ, 0);
+    /* It is linked to the port: if it is gone, so is the port soon. */
+    (void)erl_drv_send_term(port, establish->caller, news, 6);
+}
+
+void establish_close(establish_t *establish)
+{
+    bw_leftover_t left;
+
+    if (!establish->link)
+        return;
+    establish->link->ops->close(establish->link, &left);
+    bw_leftover_free(&left);
+    if (establish->is_selected)
+        driver_select(establish->port, (ErlDrvEvent)(intptr_t)left.fd, ERL_DRV_READ | ERL_DRV_USE,
+                      0);
+    else if (left.fd >= 0)
+        close(left.fd);
+    establish->link = NULL;
+}

@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef BW_ESTABLISH_H
+#define BW_ESTABLISH_H
+
+#include "erl_driver.h"
+
+#include "../link/carriers.h"
+#include "job.h"
+#include "reply.h"
+
+/*
+ * How a port gets its link: the driver's commands for it, the same for every carrier.
+ * apps/beamway/src/beamway_port.erl is their only user. A reply is a 0 byte and the result, or a 1
+ * byte and the reason as text. What `where` is, the carrier's header says.
+ *
+ * USE comes first on each port; a carrier that is a shared object is named by the object's path.
+ * LISTEN and CONNECT begin to make a link; from then on their caller gets the message
+ * `{link, Port}` whenever STEP may have something new to tell, unless the carrier is immediate. A
+ * port has one link. When STEP has answered `linked`, everything goes on alike for all carriers
+ * (ACTIVATE, TICK, STATS, ...), and the link cannot be lost before ACTIVATE without the port
+ * failing after it.
+ */
+enum {
+    COMMAND_USE = 20, /* kind, 0, path of its shared object or nothing -> */
+    COMMAND_LISTEN,   /* max_ring_bytes:64, where -> */
+    COMMAND_CONNECT,  /* ring_bytes:64, token:16/binary, timeout_ms:32, where -> */
+    COMMAND_STEP,     /* -> 0: working
+                            1: listening, token:16/binary, length:8, address, length:8, device,
+                               why nobody has been let in, as text
+                            2: linked, device
+                            3: failed, reason as text */
+    COMMAND_PROBE     /* ring_bytes:64 -> */
+};
+
+typedef struct {
+    ErlDrvPort port;
+    const bw_carrier_t *carrier; /* NULL until USE */
+    bw_link_t *link;             /* from LISTEN or CONNECT until it is linked */
+    ErlDrvTermData caller;       /* gets {link, Port} */
+    bool is_selected;            /* the VM knows the link's descriptor, also once it is linked */
+} establish_t;
+
+/* The commands, under the port lock, of a port that has no link yet (probe: of any). False: the
+ * caller broke their rules, which is a badarg. */
+bool establish_use(establish_t *establish, const char *data, size_t len, reply_t *reply);
+bool establish_listen(establish_t *establish, const char *data, size_t len, reply_t *reply);
+bool establish_connect(establish_t *establish, const char *data, size_t len, reply_t *reply);
+bool establish_probe(const establish_t *establish, const char *data, size_t len, reply_t *reply);
+/* *link_p is the link, once it is linked; its descriptor is not polled until ACTIVATE. */
+bool establish_step(establish_t *establish, reply_t *reply, bw_link_t **link_p);
+
+/* The async thread has done the work of a command. The job's reply may become an error. */
+void establish_done(establish_t *establish, job_t *job);
+
+/* The VM's poller says that the descriptor is readable: tells the caller. Nothing is polled from
+ * then on until the next STEP. */
+void establish_tell(establish_t *establish);
+
+/* Ends what has not become a link. Last: stop_select may close the descriptor within. */
+void establish_close(establish_t *establish);
+
+#endif

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef BW_CARRIERS_H
+#define BW_CARRIERS_H
+
+#include "link.h"
+
+/* The carriers that are built in, a line each. Its folder (link/KIND) defines the table. */
+#define BW_CARRIERS(X)                                                                             \
+    X(bw_shm_carrier)                                                                              \
+    X(bw_tcp_carrier)
+
+/* The others are shared objects that have this function. It gives the table, or NULL and *error_p:
+ * the host cannot have such links, or the object is of another version. By any thread. */
+#define BW_CARRIER_VERSION 3
+#define BW_CARRIER_SYMBOL "bw_carrier"
+typedef const bw_carrier_t *bw_carrier_fn(uint32_t version, bw_error_t *error_p);
+
+/* The built-in carrier of that kind, or NULL. */
+const bw_carrier_t *bw_carrier_named(const char *kind);
+
+/* The carrier of a shared object, which is never unloaded; NULL: `text` says why. The first call of
+ * a process takes some milliseconds. By any thread. */
+const bw_carrier_t *bw_carrier_load(const char *file, char text[BW_TEXT_BYTES]);
+
+#endif
