@@ -190,7 +190,8 @@ static char *decode(const char *from, size_t len, size_t *len_p)
     if (!value)
         return NULL;
     for (size_t i = 0; i < len; i++) {
-        if (from[i] == '%' && i + 2 < len && rd_hex_digit(from[i + 1]) >= 0 && rd_hex_digit(from[i + 2]) >= 0) {
+        if (from[i] == '%' && i + 2 < len && rd_hex_digit(from[i + 1]) >= 0 &&
+            rd_hex_digit(from[i + 2]) >= 0) {
             *to++ = (char)(rd_hex_digit(from[i + 1]) << 4 | rd_hex_digit(from[i + 2]));
             i += 2;
         } else {
