@@ -7,7 +7,7 @@
 -export([options/0, prepare/2, groups/1, metrics/1]).
 
 -define(HEAD, <<"GET / HTTP/1.1\r\nhost: localhost\r\naccept: */*\r\n\r\n">>).
--define(ANSWER, [<<"HTTP/1.1 200 OK\r\n">>, [<<"date: Sun, 06 Nov 1994 08:49:37 GMT\r\n">>, <<"server: yucan\r\n">>], <<"content-length: 12\r\n\r\n">> | <<"hello world\n">>]).
+-define(ANSWER, [<<"HTTP/1.1 200 OK\r\n">>, [<<"date: Sun, 06 Nov 1994 08:49:37 GMT\r\n">>, <<"server: yucan\r\n">>], <<"content-length: 12\r\n\r\n">>, <<"hello world\n">>]).
 -define(BODY_BYTES, 65536).
 -define(FILE_BYTES, 1024).
 %% What yucan sets (yucan_tcp).

@@ -233,6 +233,13 @@ static void a_writer_without_room_is_woken(void)
     CHECK_IN(stop());
 }
 
+/* Over rdma the writer's own turn, while the reader waits, may have taken the event. */
+static bool was_told_of_room(void)
+{
+    return !is_quiet(here.one) ||
+           (carrier->at_rest && here.one->ops->arm_write(here.one, RING / 2) == BW_AGAIN);
+}
+
 /* The descriptor becomes readable by room alone. */
 static void room_rings(void)
 {
@@ -249,10 +256,9 @@ static void room_rings(void)
     run_end_of(here.one);
     CHECK_EQ(here.one->ops->arm_write(here.one, RING / 2), BW_OK);
     CHECK(is_quiet(here.one));
-    do {
-        CHECK_EQ(await_bytes(here.other, 1, &span), BW_OK);
+    while (!was_told_of_room() && await_bytes(here.other, 1, &span) == BW_OK)
         here.other->ops->release(here.other, span.len < RING / 8 ? span.len : RING / 8);
-    } while (is_quiet(here.one));
+    CHECK(was_told_of_room());
     CHECK_IN(stop());
 }
 
