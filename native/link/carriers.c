@@ -38,6 +38,7 @@ const bw_carrier_t *bw_carrier_load(const char *file, char text[BW_TEXT_BYTES])
         snprintf(text, BW_TEXT_BYTES, "no carrier in the file: build it with 'make build'");
     else if (!carrier)
         bw_error_text(&error, text, BW_TEXT_BYTES);
-    /* cppcheck-suppress returnDanglingLifetime; a static table of the library, which stays loaded */
+    /* A static table of the library, which stays loaded. */
+    /* cppcheck-suppress returnDanglingLifetime */
     return carrier;
 }
