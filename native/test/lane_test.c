@@ -264,10 +264,10 @@ static void unreleased_in_a_ring(void)
 }
 
 /* A frame counts until it has left: over tcp the kernel takes the small one at once (carriers.h),
- * over rdma the peer tells when it has taken it. */
+ * over rdma the peer tells when it has taken a quarter of the ring. */
 static void unreleased_on_the_way(void)
 {
-    uint64_t left;
+    uint64_t left, untold = carrier->at_rest ? RING / 4 : 0;
 
     CHECK_IN(send_frame(&here.peer, 100));
     CHECK_EQ(pump_unreleased(&here.peer), carrier->at_rest ? bw_frame_size(100) : 0);
@@ -280,11 +280,11 @@ static void unreleased_on_the_way(void)
     CHECK_EQ(pump_credit(&here.pump, 2, 300000), WAKE_ASLEEP);
     CHECK_IN(let_all_through(2));
     CHECK_EQ(got.bytes, 200100);
-    for (int ms = 0; ms < ARRIVES_MS && pump_unreleased(&here.peer) > 0; ms++) {
+    for (int ms = 0; ms < ARRIVES_MS && pump_unreleased(&here.peer) > untold; ms++) {
         CHECK_EQ(pump_wake(&here.peer), WAKE_ASLEEP);
         (void)poll(NULL, 0, 1);
     }
-    CHECK_EQ(pump_unreleased(&here.peer), 0);
+    CHECK(pump_unreleased(&here.peer) <= untold);
 }
 
 /* The bytes of frames that have not left, the last word not counted. */
