@@ -266,6 +266,7 @@ static void room_rings(void)
 
 static void the_end_comes_after_the_last_word(void)
 {
+    const char *reason;
     bw_span_t span;
 
     CHECK_IN(start());
@@ -277,7 +278,9 @@ static void the_end_comes_after_the_last_word(void)
     here.other->ops->release(here.other, 4);
     CHECK_EQ(await_bytes(here.other, 1, &span), BW_AGAIN);
     CHECK(here.other->ops->is_finished(here.other));
-    CHECK(here.other->ops->reason(here.other) == NULL);
+    /* Over rdma the connection manager may have told of the close by now. */
+    reason = here.other->ops->reason(here.other);
+    CHECK(!reason || (carrier->at_rest && strcmp(reason, "connection_closed") == 0));
     CHECK_IN(stop());
 }
 
