@@ -150,6 +150,20 @@ static inline void peer_reads(uint64_t bytes)
     }
 }
 
+/* The peer has taken all: room comes, over rdma in its own time, and the poller hears of it. */
+static inline void room_comes(void)
+{
+    for (int ms = 0; ms < ARRIVES_MS && shim.busy; ms++) {
+        run_end_of(here.peer);
+        if (is_quiet(here.pump.link))
+            (void)poll(NULL, 0, 1);
+        else
+            CHECK_EQ(pump_wake(&here.pump), WAKE_ASLEEP);
+    }
+    CHECK(!shim.busy);
+    CHECK_EQ(shim.len, 0);
+}
+
 /* The poller calls the pump whenever there is cause, until so many frames have been delivered or it
  * says something else. What was sent may still be on its way at the first call. */
 static inline wake_result_t wake_for(uint64_t frames)
