@@ -18,7 +18,7 @@
 -endif.
 
 -type link_info() :: #{node := node(),
-                       link := shm | rdma | tcp | tls,
+                       link := beamway_kind:label(),
                        reason := binary(),
                        address := binary(),
                        since := integer()}.

@@ -19,7 +19,10 @@
 
 -type stream() :: beamway_stream:stream().
 
-%% In each: a deadline is of erlang:monotonic_time(millisecond), and nothing stays open on an error.
+%% Whether such a ring can be offered now, beside a stream of that kind.
+-callback is_usable(beamway_config:config(), StreamKind :: tcp | tls) -> boolean().
+
+%% In the others: a deadline is of erlang:monotonic_time(millisecond), and nothing stays open on an error.
 
 %% The calling side opens a port that the peer can come to.
 -callback offer(beamway_config:config(), RingBytes :: pos_integer()) ->
@@ -59,7 +62,7 @@ give_up_connection(Reason) ->
           {ring, port(), Why :: binary()} | {stream, Reason :: binary()} | {error, Reason :: term()}.
 negotiate(Kind, Role, Stream, Deadline, Config, Granted) ->
     try
-        agree(Role, beamway_kind:module(Kind), Stream, Deadline, Config, Granted)
+        agree(Role, Kind, Stream, Deadline, Config, Granted)
     of
         {ring, Port, Device} -> {ring, Port, beamway_kind:why(Kind, Device)};
         {stream, Refused} -> {stream, Refused}
@@ -67,41 +70,41 @@ negotiate(Kind, Role, Stream, Deadline, Config, Granted) ->
         throw:{no_agreement, Reason} -> {error, Reason}
     end.
 
-agree(connecting, Module, Stream, Deadline, Config, {ok, RingBytes}) ->
-    case Module:offer(Config, RingBytes) of
+agree(connecting, Kind, Stream, Deadline, Config, {ok, RingBytes}) ->
+    case (beamway_kind:module(Kind)):offer(Config, RingBytes) of
         {ok, Port, Offer} ->
             or_close(Port, fun() ->
                                    send(Stream, Offer),
-                                   answered(recv(Stream, Deadline), Stream, Deadline, Port)
+                                   answered(recv(Stream, Deadline), Stream, Deadline, Kind, Port)
                            end);
         {error, Reason} ->
             nack(Stream, none, Reason)
     end;
-agree(connecting, _Module, Stream, _Deadline, _Config, {error, Reason}) ->
+agree(connecting, _Kind, Stream, _Deadline, _Config, {error, Reason}) ->
     nack(Stream, none, Reason);
-agree(accepting, Module, Stream, Deadline, Config, Granted) ->
+agree(accepting, Kind, Stream, Deadline, Config, Granted) ->
     case {recv(Stream, Deadline), Granted} of
         {{nack, Reason}, _} -> refused(none, Reason);
         {ready, _} -> give_up(<<"ready without an offer">>);
         {{offer_of_version, Version}, _} -> nack(Stream, none, beamway_wire:another_version(Version));
-        {Offer, {ok, RingBytes}} -> joined(Stream, Deadline, Module:join(Offer, Config, RingBytes, Deadline));
+        {Offer, {ok, RingBytes}} -> joined(Stream, Deadline, (beamway_kind:module(Kind)):join(Offer, Config, RingBytes, Deadline));
         {_Offer, {error, Reason}} -> nack(Stream, none, Reason)
     end.
 
 %% connecting: the peer has joined, or says why not
-answered(ready, Stream, Deadline, Port) ->
-    case beamway_establish:accept(Port, Deadline) of
+answered(ready, Stream, Deadline, Kind, Port) ->
+    case beamway_establish:accept(Kind, Port, Deadline) of
         {ok, Device} ->
             send(Stream, ready),
             {ring, Port, Device};
         {error, Reason} ->
             nack(Stream, Port, Reason)
     end;
-answered({nack, Reason}, _Stream, _Deadline, Port) ->
+answered({nack, Reason}, _Stream, _Deadline, _Kind, Port) ->
     Known = beamway_establish:known(Port, peer_says(Reason)),
     close(Port),
     {stream, Known};
-answered(_Offer, _Stream, _Deadline, _Port) ->
+answered(_Offer, _Stream, _Deadline, _Kind, _Port) ->
     give_up(<<"an offer as answer to ours">>).
 
 %% accepting

@@ -2,8 +2,8 @@
 %% @doc How large the rings of a new link may be, under the limits of the node. Pure; {@link beamway_links} keeps the reservations.
 %%
 %% Links over rdma have a limit of their own (`rdma_limit_bytes'), since their rings are locked memory; all others share
-%% `ring_limit_bytes'. Rings that do not fit are halved. A lane over tcp gets the smallest rings even beyond the limit: it
-%% has nothing to fall back to.
+%% `ring_limit_bytes'. Rings that do not fit are halved. A lane over the connection on which two nodes have met gets the smallest
+%% rings even beyond the limit: it has nothing to fall back to.
 -module(beamway_budget).
 
 -export([ring/4]).
@@ -15,10 +15,10 @@
 
 -define(SMALLEST, 65536).
 
--type reservation() :: {shm | rdma | tcp, RingBytes :: pos_integer()}.
+-type reservation() :: {beamway_kind:kind(), RingBytes :: pos_integer()}.
 
 %% @doc The bytes of each of the two rings of a link of this kind. `{less, …}' names the limit that made them smaller.
--spec ring(shm | rdma | tcp, Wanted :: pos_integer(), [reservation()], beamway_config:config()) ->
+-spec ring(beamway_kind:kind(), Wanted :: pos_integer(), [reservation()], beamway_config:config()) ->
           {ok, RingBytes :: pos_integer()} | {less, RingBytes :: pos_integer(), {Option :: atom(), Limit :: non_neg_integer()}}
               | {error, Reason :: binary()}.
 ring(Kind, Wanted, Reserved, Config) ->
@@ -37,8 +37,11 @@ limit(Kind, Config) ->
 %% Both rings of a link count.
 largest(_Kind, Bytes, Free) when 2 * Bytes =< Free -> {ok, Bytes};
 largest(Kind, Bytes, Free) when Bytes >= 2 * ?SMALLEST -> largest(Kind, Bytes div 2, Free);
-largest(tcp, Bytes, _Free) -> {ok, Bytes};
-largest(_Kind, _Bytes, _Free) -> none.
+largest(Kind, Bytes, _Free) ->
+    case beamway_kind:is_ring(Kind) of
+        true -> none;
+        false -> {ok, Bytes}
+    end.
 
 -ifdef(TEST).
 

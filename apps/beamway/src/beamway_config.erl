@@ -13,7 +13,7 @@
 -include_lib("eunit/include/eunit.hrl").
 -endif.
 
--type config() :: #{links := [rdma | shm | tcp],
+-type config() :: #{links := [beamway_kind:kind()],
                     ring_bytes := pos_integer(),
                     ring_limit_bytes := non_neg_integer(),
                     whole_messages := boolean(),
@@ -38,7 +38,7 @@
 
 %% Option, default, expected, how its text is read.
 options() ->
-    [{links, [rdma, shm, tcp], "a list of shm, rdma and tcp (BEAMWAY_LINKS=shm,tcp)", fun links/1},
+    [{links, lists:sort(beamway_kind:all()), "a list of " ++ beamway_kind:words() ++ " (BEAMWAY_LINKS=shm,tcp)", fun links/1},
      {ring_bytes, 4194304, "a power of two from 65536 to 1073741824", fun ring_bytes/1},
      {ring_limit_bytes, 1073741824, "a number of bytes, 0 or more", fun natural/1},
      {whole_messages, false, "true or false", fun boolean/1},
@@ -92,17 +92,18 @@ check(Value, _Default, Parse) ->
 links(Text) when is_list(Text), Text =/= [], is_integer(hd(Text)) ->
     links([link_name(string:trim(Word)) || Word <- string:lexemes(Text, ",")]);
 links([_ | _] = Links) ->
-    case Links -- [Link || Link <- Links, lists:member(Link, [rdma, shm, tcp])] of
+    case lists:usort(Links) -- beamway_kind:all() of
         [] -> {ok, lists:usort(Links)};
         _ -> error
     end;
 links(_) ->
     error.
 
-link_name("rdma") -> rdma;
-link_name("shm") -> shm;
-link_name("tcp") -> tcp;
-link_name(Other) -> Other.
+link_name(Word) ->
+    case beamway_kind:from_word(Word) of
+        {ok, Kind} -> Kind;
+        error -> Word
+    end.
 
 natural(Text) when is_list(Text) ->
     try natural(list_to_integer(string:trim(Text)))

@@ -25,9 +25,6 @@
 -export([send/2, recv/3, pre_nodeup/1, post_nodeup/1, getll/1, handshake_complete/3, tick/1,
          getstat/1, setopts/2, getopts/2]).
 
-%% The kinds of link whose controller is a port of our driver.
--define(IS_RING(Kind), (Kind =:= shm orelse Kind =:= rdma)).
-
 -type carrier() :: {beamway_stream:family(), Stream :: module()}.
 -type stream() :: beamway_stream:stream().
 
@@ -294,23 +291,23 @@ getll(_Stream) ->
 %% @private The VM has the controller: frames may come in from now on.
 -spec post_nodeup(stream()) -> ok | {error, term()}.
 post_nodeup(Stream) ->
-    case get_state(link) of
-        {Ring, Port, _} when ?IS_RING(Ring) ->
+    case controller(get_state(link)) of
+        {ring, Port} ->
             case beamway_watchdog:start(Stream, Port) of
                 ok -> beamway_poller:start(Port, maps:get(poll_us, beamway_links:config()));
                 {error, Reason} -> {error, Reason}
             end;
-        _ ->
+        {stream, _Controller} ->
             beamway_stream:activate(Stream)
     end.
 
 %% @private The last callback before this process becomes the ticker.
 -spec handshake_complete(stream(), node(), DHandle :: term()) -> ok.
 handshake_complete(Stream, Node, DHandle) ->
-    case get_state(link) of
-        {Ring, _, _} when ?IS_RING(Ring) ->
+    case controller(get_state(link)) of
+        {ring, _Port} ->
             ok;
-        {_, Controller, _} ->
+        {stream, Controller} ->
             case beamway_stream:start(Stream, Controller, DHandle) of
                 ok -> ok;
                 {error, Reason} -> ?shutdown2(Node, Reason)
@@ -324,22 +321,22 @@ address(Stream, Node, Address) ->
     beamway_links:up(#{node => Node, link => Kind, reason => Reason, hidden => lists:member(Node, nodes(hidden)),
                        address => beamway_stream:peer_text(Stream), since => os:system_time(second),
                        connection => self(), controller => Controller, stream => Stream}),
-    kernel_address(Kind, Address).
+    kernel_address(beamway_kind:is_ring(Kind), Address).
 
 %% What net_kernel:nodes_info/0 tells. Monitoring tools look for the socket with that peer and show its
 %% counters as the connection's. Beside a ring these stand still, so no socket has this address: its
 %% port is 0.
-kernel_address(Ring, #net_address{address = {Ip, _}} = Address) when ?IS_RING(Ring) ->
+kernel_address(_IsRing = true, #net_address{address = {Ip, _}} = Address) ->
     Address#net_address{address = {Ip, 0}};
-kernel_address(_, Address) ->
+kernel_address(_IsRing = false, Address) ->
     Address.
 
 %% @private
 -spec tick(stream()) -> term().
 tick(Stream) ->
-    case get_state(link) of
-        {Ring, Port, _} when ?IS_RING(Ring) -> of_port(fun beamway_port:tick/1, Port);
-        {_, Controller, _} -> beamway_stream:tick(Stream, Controller)
+    case controller(get_state(link)) of
+        {ring, Port} -> of_port(fun beamway_port:tick/1, Port);
+        {stream, Controller} -> beamway_stream:tick(Stream, Controller)
     end.
 
 %% @private For people, net_kernel:node_info/1: messages. For dist_util, which takes what does not grow for silence: also a
@@ -347,7 +344,7 @@ tick(Stream) ->
 -spec getstat(stream()) ->
           {ok, Read :: integer(), Written :: integer(), Pending :: integer()} | {error, term()}.
 getstat(Stream) ->
-    case stats(Stream, get_state(link)) of
+    case stats(Stream, controller(get_state(link))) of
         {ok, #{bytes_in := Bytes, frames_in := Frames, frames_out := Out, queue_bytes := Pending}} ->
             {_, Told} = Heard = heard(Bytes, Frames, get_state(heard)),
             put_state(heard, Heard),
@@ -362,8 +359,15 @@ heard(Bytes, Frames, undefined) -> heard(Bytes, Frames, {0, 0});
 heard(Bytes, _Frames, {Bytes, Told}) -> {Bytes, Told};
 heard(Bytes, Frames, {_Before, Told}) -> {Bytes, max(Frames, Told + 1)}.
 
-stats(_Stream, {Ring, Port, _}) when ?IS_RING(Ring) -> of_port(fun(Alive) -> {ok, beamway_port:stats(Alive)} end, Port);
-stats(Stream, _Link) -> beamway_stream:stats(Stream).
+stats(_Stream, {ring, Port}) -> of_port(fun(Alive) -> {ok, beamway_port:stats(Alive)} end, Port);
+stats(Stream, {stream, _Controller}) -> beamway_stream:stats(Stream).
+
+%% That of a ring is a port of our driver.
+controller({Kind, Controller, _Reason}) ->
+    case beamway_kind:is_ring(Kind) of
+        true -> {ring, Controller};
+        false -> {stream, Controller}
+    end.
 
 %% The port may have ended just now. Its exit signal, with the reason, is then on its way to this process.
 of_port(Command, Port) ->
@@ -389,7 +393,7 @@ getopts(Stream, Options) ->
              | extension      %% beamway_wire:extension() of this node
              | heard          %% {Bytes, Told}: what getstat/1 saw and said last
              | first_packet   %% what the acceptor has read ahead for dist_util
-             | link.          %% {shm | rdma | tcp | tls, Controller, Reason}
+             | link.          %% {beamway_kind:label(), Controller, Reason}
 
 -spec put_state(key(), term()) -> ok.
 put_state(Key, Value) ->

@@ -1,10 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Loads the driver, and the carrier for RDMA, at most once each; the results stand in the table of {@link beamway_links}.
+%% @doc Loads the driver, and the carriers that have a library of their own, at most once each; the results stand in the table of {@link beamway_links}.
 %%
 %% A driver is unloaded, and its ports end, when the process that loaded it ends: so {@link beamway_sup} loads it.
 -module(beamway_driver).
 
--export([load/0, loaded/0, has_rdma/0]).
+-export([load/0, loaded/0, has/1]).
 
 -include_lib("kernel/include/logger.hrl").
 
@@ -27,21 +27,21 @@ loaded() ->
             ets:lookup_element(?TABLE, driver, 2)
     end.
 
-%% @doc Whether the carrier for RDMA can be loaded. The connection that needs it first tries, and logs if it cannot:
+%% @doc Whether the library of a carrier can be loaded. The connection that needs it first tries, and logs if it cannot:
 %% finding devices may take a while, and nobody else shall wait for that.
--spec has_rdma() -> boolean().
-has_rdma() ->
-    case ets:lookup(?TABLE, rdma_library) of
+-spec has(beamway_kind:kind()) -> boolean().
+has(Kind) ->
+    case ets:lookup(?TABLE, {library, Kind}) of
         [{_, Has}] -> Has;
-        [] -> tried(beamway_port:with_port(fun(Port) -> beamway_port:use(Port, rdma) end))
+        [] -> tried(Kind, beamway_port:with_port(fun(Port) -> beamway_port:use(Port, Kind) end))
     end.
 
 %% Two may try at once; they find the same, and one of them logs it.
-tried(ok) ->
-    ets:insert(?TABLE, {rdma_library, true});
-tried({error, Reason}) ->
-    case ets:insert_new(?TABLE, {rdma_library, false}) of
-        true -> ?LOG_WARNING("beamway: this node has no links over rdma, although the host has a device: ~ts", [Reason]);
+tried(Kind, ok) ->
+    ets:insert(?TABLE, {{library, Kind}, true});
+tried(Kind, {error, Reason}) ->
+    case ets:insert_new(?TABLE, {{library, Kind}, false}) of
+        true -> ?LOG_WARNING("beamway: this node has no links over ~ts, although the host has a device: ~ts", [Kind, Reason]);
         false -> ok
     end,
     false.

@@ -6,7 +6,7 @@
 %% that there is news.
 -module(beamway_establish).
 
--export([listen/3, connect/5, accept/2, known/2]).
+-export([listen/3, connect/5, accept/3, known/2]).
 
 -define(LISTEN_MS, 2000).
 
@@ -18,7 +18,7 @@ listen(Kind, Where, MaxRingBytes) ->
                fun(Port) ->
                        case await(Port, deadline(?LISTEN_MS)) of
                            {listening, Listener} -> {ok, Listener};
-                           Other -> failed(Other)
+                           Other -> failed(Kind, Other)
                        end
                end).
 
@@ -27,7 +27,7 @@ listen(Kind, Where, MaxRingBytes) ->
           {ok, port(), Device :: binary()} | {error, Reason :: binary()}.
 connect(Kind, Where, Token, RingBytes, Ms) ->
     begin_port(Kind, fun(Port) -> beamway_port:connect(Port, Where, Token, RingBytes, Ms) end,
-               fun(Port) -> linked(Port, await(Port, deadline(Ms))) end).
+               fun(Port) -> linked(Kind, Port, await(Port, deadline(Ms))) end).
 
 begin_port(Kind, Begin, Await) ->
     beamway_port:opened(fun(Port) ->
@@ -43,16 +43,16 @@ begin_port(Kind, Begin, Await) ->
                         end).
 
 %% @doc Takes whom the listener waits for, until a deadline of erlang:monotonic_time(millisecond). The port stays open on an error.
--spec accept(port(), Deadline :: integer()) -> {ok, Device :: binary()} | {error, Reason :: binary()}.
-accept(Port, Deadline) ->
+-spec accept(beamway_kind:kind(), port(), Deadline :: integer()) -> {ok, Device :: binary()} | {error, Reason :: binary()}.
+accept(Kind, Port, Deadline) ->
     case await(Port, Deadline) of
         {listening, #{text := <<>>}} = Listening ->
             case has_news(Port, Deadline) of
-                true -> accept(Port, Deadline);
-                false -> failed(Listening)
+                true -> accept(Kind, Port, Deadline);
+                false -> failed(Kind, Listening)
             end;
         Other ->
-            linked(Port, Other)
+            linked(Kind, Port, Other)
     end.
 
 %% @doc What this side knows of why it came to nothing; a peer sees only a refusal.
@@ -64,16 +64,16 @@ known(Port, PeerSays) ->
     end.
 
 %% What else the driver has said is of no interest to the process's next life as a ticker.
-linked(Port, {linked, Device}) ->
-    receive {link, Port} -> linked(Port, {linked, Device}) after 0 -> {ok, Device} end;
-linked(_Port, Other) ->
-    failed(Other).
+linked(Kind, Port, {linked, Device}) ->
+    receive {link, Port} -> linked(Kind, Port, {linked, Device}) after 0 -> {ok, Device} end;
+linked(Kind, _Port, Other) ->
+    failed(Kind, Other).
 
-failed({failed, Reason}) -> {error, Reason};
-failed(working) -> {error, <<"rdma: no answer in time">>};
-failed({listening, #{text := <<>>}}) -> {error, <<"nobody came to the rdma listener in time">>};
-failed({listening, #{text := Reason}}) -> {error, Reason};
-failed({linked, _}) -> {error, <<"a link of a port that should listen">>}.
+failed(_Kind, {failed, Reason}) -> {error, Reason};
+failed(Kind, working) -> {error, <<(atom_to_binary(Kind))/binary, ": no answer in time">>};
+failed(Kind, {listening, #{text := <<>>}}) -> {error, <<"nobody came to the ", (atom_to_binary(Kind))/binary, " listener in time">>};
+failed(_Kind, {listening, #{text := Reason}}) -> {error, Reason};
+failed(_Kind, {linked, _}) -> {error, <<"a link of a port that should listen">>}.
 
 %% The first news; `working' if there were none in time.
 await(Port, Deadline) ->

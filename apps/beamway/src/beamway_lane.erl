@@ -34,7 +34,7 @@
 
 -type lane() :: port().
 
--type options() :: #{kinds => [shm | rdma | tcp, ...],
+-type options() :: #{kinds => [beamway_kind:kind(), ...],
                      ring_bytes => pos_integer(),
                      max_frame_bytes => pos_integer(),
                      parts => none | {Mark :: 1..255, MaxBytes :: pos_integer()},
@@ -46,7 +46,7 @@
 %% another copy. Parts of up to 64 binaries may be mixed with each other and with ordinary frames; a frame that holds all of one is ordinary.
 %% Parts use no credit until the binary is whole, and are no longer counted in `Unreleased' (none). `deadline': of erlang:monotonic_time(millisecond) (in 7 s).
 
--type info() :: #{kind := shm | rdma | tcp, reason := binary(), ring_bytes := pos_integer()}.
+-type info() :: #{kind := beamway_kind:kind(), reason := binary(), ring_bytes := pos_integer()}.
 %% `reason' says why it is this kind.
 
 -type reason() :: closed | connection_closed | local_close | beamway_link_corrupt | beamway_frame_too_large | atom().
@@ -260,16 +260,16 @@ unless_closed(Use) ->
 
 %% ---- what a caller may get wrong ----
 
--spec checked(options()) -> #{kinds := [shm | rdma | tcp], ring_bytes := pos_integer(), max_frame_bytes := pos_integer(),
+-spec checked(options()) -> #{kinds := [beamway_kind:kind()], ring_bytes := pos_integer(), max_frame_bytes := pos_integer(),
                               parts := none | {Mark :: 1..255, MaxBytes :: pos_integer()}, deadline := integer()}.
 checked(Options) when is_map(Options) ->
-    Defaults = #{kinds => [shm, rdma, tcp], ring_bytes => ?RING_BYTES, max_frame_bytes => ?FRAME_MAX_BYTES, parts => none,
+    Defaults = #{kinds => beamway_kind:all(), ring_bytes => ?RING_BYTES, max_frame_bytes => ?FRAME_MAX_BYTES, parts => none,
                  deadline => erlang:monotonic_time(millisecond) + ?AGREE_MS},
     maps:foreach(fun check/2, Options),
     maps:merge(Defaults, Options).
 
 check(kinds, [_ | _] = Kinds) ->
-    lists:usort(Kinds) -- [shm, rdma, tcp] =:= [] orelse bad(kinds, Kinds, "a list of shm, rdma and tcp");
+    lists:usort(Kinds) -- beamway_kind:all() =:= [] orelse bad(kinds, Kinds, "a list of " ++ beamway_kind:words());
 check(ring_bytes, Bytes) when is_integer(Bytes), Bytes >= 65536, Bytes =< 1073741824, Bytes band (Bytes - 1) =:= 0 ->
     true;
 check(ring_bytes, Bytes) ->

@@ -23,7 +23,7 @@
 -define(CALL_MS, 2000).
 
 -type link() :: #{node := node(),
-                  link := shm | rdma | tcp | tls,
+                  link := beamway_kind:label(),
                   reason := binary(),
                   hidden := boolean(),
                   address := binary(),
@@ -34,7 +34,7 @@
 %% `since': system time in seconds. `hidden': the peer is not in `nodes()', as a tool that calls and goes.
 
 %% Rows of the table: {{link, Pid}, link()}; {{holder, Pid}, true}; {config, beamway_config:config()};
-%% {extension, beamway_wire:extension()}; of beamway_driver, if it was tried: {driver, ok | {error, Reason}} and {rdma_library, boolean()};
+%% {extension, beamway_wire:extension()}; of beamway_driver, if it was tried: {driver, ok | {error, Reason}} and {{library, Kind}, boolean()};
 %% and ring memory of a connection process or a lane: {{reserved, PidOrPort}, beamway_budget:reservation()}.
 
 -record(state, {config :: beamway_config:config(),
@@ -71,19 +71,16 @@ config() ->
 -spec extension(StreamKind :: tcp | tls) -> beamway_wire:extension().
 extension(StreamKind) ->
     #{links := Links} = Extension = ets:lookup_element(?TABLE, extension, 2),
-    case lists:member(rdma, Links) andalso not beamway_rdma:is_usable(config(), StreamKind) of
-        true -> Extension#{links := Links -- [rdma]};
-        false -> Extension
-    end.
+    Extension#{links := [Kind || Kind <- Links, (beamway_kind:module(Kind)):is_usable(config(), StreamKind)]}.
 
 %% @doc Reserves ring memory for the calling connection process: so many bytes each way, at most `ring_bytes'. The
 %% reservation ends with the process.
--spec reserve(shm | rdma) -> {ok, pos_integer()} | {error, Reason :: binary()}.
+-spec reserve(beamway_kind:ring()) -> {ok, pos_integer()} | {error, Reason :: binary()}.
 reserve(Kind) ->
     reserve(Kind, maps:get(ring_bytes, config())).
 
 %% @doc The same with another size. A process has one reservation at a time.
--spec reserve(shm | rdma | tcp, RingBytes :: pos_integer()) -> {ok, pos_integer()} | {error, Reason :: binary()}.
+-spec reserve(beamway_kind:kind(), RingBytes :: pos_integer()) -> {ok, pos_integer()} | {error, Reason :: binary()}.
 reserve(Kind, RingBytes) ->
     call({reserve, Kind, RingBytes}).
 
@@ -146,26 +143,31 @@ valid_config() ->
         {error, Problems} ->
             lists:foreach(fun(Problem) -> log_tcp_only(beamway_config:describe(Problem)) end, Problems),
             {ok, Defaults} = beamway_config:read(fun(_) -> undefined end),
-            Defaults#{links := [tcp]}
+            without_rings(Defaults)
     end.
 
-usable_links(#{links := [tcp]} = Config) ->
-    Config;
-usable_links(Config) ->
-    ignore = beamway_driver:load(),
-    case beamway_driver:loaded() of
-        ok ->
-            Config;
-        {error, Reason} ->
-            log_tcp_only(Reason),
-            Config#{links := [tcp]}
+usable_links(#{links := Links} = Config) ->
+    case lists:any(fun beamway_kind:is_ring/1, Links) of
+        true ->
+            ignore = beamway_driver:load(),
+            with_driver(beamway_driver:loaded(), Config);
+        false ->
+            Config
     end.
+
+with_driver(ok, Config) ->
+    Config;
+with_driver({error, Reason}, Config) ->
+    log_tcp_only(Reason),
+    without_rings(Config).
+
+without_rings(Config) -> Config#{links := beamway_kind:without_rings()}.
 
 log_tcp_only(Reason) ->
     ?LOG_ERROR("beamway: ~ts; this node has no links but over tcp", [Reason]).
 
 largest_extension(#{links := Links, whole_messages := Whole}) ->
-    #{host => beamway_host:digest(), links => Links -- [tcp], whole_messages => Whole}.
+    #{host => beamway_host:digest(), links => Links -- beamway_kind:without_rings(), whole_messages => Whole}.
 
 %% @private
 -spec handle_call(term(), gen_server:from(), #state{}) -> {reply, term(), #state{}}.

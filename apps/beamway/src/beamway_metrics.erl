@@ -23,13 +23,16 @@ fields() ->
 
 %% @doc The figures of a link now. Fields that a kind of link does not have are missing.
 -spec of_link(beamway_links:link()) -> #{atom() => non_neg_integer()}.
-of_link(#{link := Ring, controller := Port}) when Ring =:= shm; Ring =:= rdma ->
+of_link(#{link := Kind} = Link) ->
+    of_link(beamway_kind:is_ring(Kind), Link).
+
+of_link(_IsRing = true, #{controller := Port}) ->
     try
         beamway_port:stats(Port)
     catch
         error:badarg -> #{}
     end;
-of_link(#{stream := Stream}) ->
+of_link(_IsRing = false, #{stream := Stream}) ->
     case beamway_stream:stats(Stream) of
         {ok, Stats} -> Stats;
         {error, _} -> #{}
@@ -38,7 +41,7 @@ of_link(#{stream := Stream}) ->
 %% @doc The metrics that these links have, each with its samples: labels and value.
 -spec families([beamway_links:link()]) ->
           [{Name :: binary(), counter | gauge, Help :: string(),
-            [{Labels :: [{peer | link, node() | shm | rdma | tcp | tls}], Value :: non_neg_integer()}, ...]}].
+            [{Labels :: [{peer | link, node() | beamway_kind:label()}], Value :: non_neg_integer()}, ...]}].
 families(Links) ->
     Figures = [{Link, of_link(Link)} || Link <- Links],
     [{iolist_to_binary(["beamway_link_", atom_to_list(Name), suffix(Type)]), Type, Help, Samples}

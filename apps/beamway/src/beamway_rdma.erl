@@ -10,13 +10,12 @@
 
 -define(CONNECT_MIN_MS, 500).
 
-%% @doc Whether a link over RDMA can be offered now, beside a stream of that kind: the devices are looked at each time, the
-%% library is tried once.
+%% @private The devices are looked at each time, the library is tried once.
 -spec is_usable(beamway_config:config(), StreamKind :: tcp | tls) -> boolean().
 is_usable(#{rdma_plaintext := false}, tls) ->
     false;
 is_usable(Config, _StreamKind) ->
-    ports(Config) =/= [] andalso beamway_driver:has_rdma().
+    ports(Config) =/= [] andalso beamway_driver:has(rdma).
 
 ports(#{rdma_devices := Devices}) ->
     beamway_rdma_devices:usable(beamway_rdma_devices:named(Devices)).

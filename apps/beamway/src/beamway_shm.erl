@@ -6,9 +6,13 @@
 -module(beamway_shm).
 -behaviour(beamway_agreement).
 
--export([offer/2, join/4]).
+-export([is_usable/2, offer/2, join/4]).
 
 -define(CONNECT_MS, 1000).
+
+%% @private
+-spec is_usable(beamway_config:config(), StreamKind :: tcp | tls) -> true.
+is_usable(_Config, _StreamKind) -> true.
 
 %% @private
 -spec offer(beamway_config:config(), RingBytes :: pos_integer()) ->

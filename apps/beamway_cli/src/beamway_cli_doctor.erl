@@ -24,12 +24,13 @@ is_well(#{checks := Checks}) ->
     not lists:any(fun(#{status := Status}) -> Status =:= problem end, Checks).
 
 links(Report) ->
-    {Usable, Why} = rdma_why(Report),
-    [{shm, is_well(Report), shm_why(Report)},
-     {rdma, Usable, Why},
-     {tcp, true, "always"}].
+    [begin {Usable, Why} = usable(Kind, Report), {Kind, Usable, Why} end || Kind <- beamway_kind:all()].
 
-rdma_why(#{checks := Checks}) ->
+usable(shm, Report) ->
+    {is_well(Report), shm_why(Report)};
+usable(tcp, _Report) ->
+    {true, "always"};
+usable(rdma, #{checks := Checks}) ->
     case [Check || #{name := rdma} = Check <- Checks] of
         [#{status := ok, found := Found}] -> {string:find(Found, "ACTIVE") =/= nomatch, Found};
         [#{found := Found}] -> {false, Found}

@@ -31,7 +31,7 @@
 -type reason() :: overload | timeout | noproc | {nodedown, node()} | {no_teleport, node()} | {no_lane, term()} | {too_big, Bytes :: pos_integer()}.
 -type request_id() :: teleport_request:id().
 -type lane_info() :: #{node := node(), class := teleport_config:class(), index := non_neg_integer(), opened_by := this_node | peer,
-                       state := up, kind := shm | rdma | tcp | tls, atom() => term()}.
+                       state := up, kind := beamway_kind:label(), atom() => term()}.
 
 -define(CALL_MS, 5000).
 -define(INFO_MS, 1000).

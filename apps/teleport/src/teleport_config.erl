@@ -16,7 +16,7 @@
 -type class() :: control | normal | bulk.
 -type config() :: #{lanes := #{class() => 1..16},
                     weights := #{class() => 1..1000},
-                    kinds := [shm | rdma | tcp],
+                    kinds := [beamway_kind:kind()],
                     ring_bytes := pos_integer(),
                     chunk_bytes := pos_integer(),
                     max_message_bytes := pos_integer(),
@@ -53,7 +53,7 @@ options() ->
       "a map of control, normal and bulk to 1 to 16 lanes", fun(V) -> is_class_map(V, 16) end},
      {weights, #{control => 16, normal => 4, bulk => 1},
       "a map of control, normal and bulk to weights from 1 to 1000", fun(V) -> is_class_map(V, 1000) end},
-     {kinds, [shm, rdma, tcp], "a list of shm, rdma and tcp", fun is_kinds/1},
+     {kinds, beamway_kind:all(), "a list of " ++ beamway_kind:words(), fun is_kinds/1},
      {ring_bytes, 1048576, "a power of two from 65536 to 1073741824",
       fun(V) -> is_from(V, 65536, 1 bsl 30) andalso V band (V - 1) =:= 0 end},
      {chunk_bytes, 262144, "bytes from 4096 to 16777216", fun(V) -> is_from(V, 4096, 1 bsl 24) end},
@@ -159,7 +159,7 @@ is_class_map(Map, Max) ->
     map_size(Map) > 0 andalso maps:keys(Map) -- [control, normal, bulk] =:= []
         andalso lists:all(fun(V) -> is_from(V, 1, Max) end, maps:values(Map)).
 
-is_kinds(Kinds) -> Kinds =/= [] andalso Kinds -- [shm, rdma, tcp] =:= [].
+is_kinds(Kinds) -> Kinds =/= [] andalso Kinds -- beamway_kind:all() =:= [].
 
 is_backoff({Low, High}) -> is_from(Low, 1, 600000) andalso is_from(High, Low, 600000).
 

@@ -55,11 +55,11 @@ open(#{ip := Ip, port := Port, tls := HasTls} = Offer, #{tls := Tls} = Config, {
 
 %% What cannot end well is not begun: the words by which the cookie is proved do not pass the network either.
 shm_only(#{boot := Boot}, #{kinds := Kinds} = Config, Meet) ->
-    case {lists:member(shm, Kinds), Boot =:= boot_id()} of
-        {false, _} -> {error, fatal, {no_lane, in_clear(?NO_SHM)}};
-        {true, false} -> {error, fatal, {no_lane, in_clear(<<"the peer is on another host">>)}};
-        {true, true} ->
-            case Meet(Config#{kinds := [shm]}) of
+    case {of_one_host(Kinds), Boot =:= boot_id()} of
+        {[], _} -> {error, fatal, {no_lane, in_clear(?NO_SHM)}};
+        {_, false} -> {error, fatal, {no_lane, in_clear(<<"the peer is on another host">>)}};
+        {Allowed, true} ->
+            case Meet(Config#{kinds := Allowed}) of
                 {error, _, {no_lane, Reason}} when is_binary(Reason) -> {error, fatal, {no_lane, in_clear(Reason)}};
                 Other -> Other
             end
@@ -68,13 +68,15 @@ shm_only(#{boot := Boot}, #{kinds := Kinds} = Config, Meet) ->
 %% @doc Where the distribution to a node goes over TLS, nothing of a lane passes the network in clear, unless that is asked for.
 -spec limited(node(), teleport_config:config()) -> no | shm_only | {refused, Reason :: binary()}.
 limited(Node, #{tls := none, plaintext := false, kinds := Kinds}) ->
-    case {net_kernel:node_info(Node, address), lists:member(shm, Kinds)} of
-        {{ok, #net_address{protocol = tls}}, true} -> shm_only;
-        {{ok, #net_address{protocol = tls}}, false} -> {refused, in_clear(?NO_SHM)};
+    case {net_kernel:node_info(Node, address), of_one_host(Kinds)} of
+        {{ok, #net_address{protocol = tls}}, []} -> {refused, in_clear(?NO_SHM)};
+        {{ok, #net_address{protocol = tls}}, _} -> shm_only;
         _ -> no
     end;
 limited(_, _) ->
     no.
+
+of_one_host(Kinds) -> [Kind || Kind <- Kinds, beamway_kind:needs_same_host(Kind)].
 
 in_clear(Reason) ->
     text("the distribution goes over TLS, so without the option tls of teleport lanes are over shared memory only (~ts): "
@@ -165,10 +167,10 @@ greet(Socket, Config, Known, Deadline) ->
         error:{badmatch, Word} -> close(Socket), {error, Word}
     end.
 
-for_caller(Node, Config) ->
+for_caller(Node, #{kinds := Kinds} = Config) ->
     case limited(Node, Config) of
         no -> Config;
-        shm_only -> Config#{kinds := [shm]};
+        shm_only -> Config#{kinds := of_one_host(Kinds)};
         {refused, Reason} -> throw({fatal, Reason})
     end.
 

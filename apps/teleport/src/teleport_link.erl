@@ -9,7 +9,7 @@
 -export_type([link/0, kind/0, tag/0, socket/0]).
 
 -type link() :: port() | teleport_tls_link:tls_link().
--type kind() :: shm | rdma | tcp | tls.
+-type kind() :: beamway_kind:label().
 -type tag() :: port() | pid().
 -type socket() :: {gen_tcp, gen_tcp:socket()} | {ssl, ssl:sslsocket()}.
 %% Authenticated, passive, raw.
