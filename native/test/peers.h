@@ -73,8 +73,8 @@ static inline int connect_to(const bw_shm_listener_t *listener)
 }
 
 /* Sends `len` bytes and `count` descriptors to the listener and goes away. */
-static inline bool visit(const bw_shm_listener_t *listener, const void *bytes, size_t len,
-                         const int *fds, size_t count)
+static inline bool send_as_peer(const bw_shm_listener_t *listener, const void *bytes, size_t len,
+                                const int *fds, size_t count)
 {
     union {
         char bytes[CMSG_SPACE(256 * sizeof(int))];

@@ -125,7 +125,7 @@ static inline bw_state_t wait_from(bw_link_t *connection, bw_state_t from, bw_re
         connection->ops->step(connection, report_p);
     while (report_p->state == from && now_ms() < end && poll(&poller, 1, WAIT_MS) >= 0);
     if (report_p->state == BW_FAILED)
-        printf("    the meeting failed: %s\n", report_p->text);
+        printf("    the link failed: %s\n", report_p->text);
     return report_p->state;
 }
 

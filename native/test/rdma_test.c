@@ -163,7 +163,7 @@ static void what_cannot_be_is_said(void)
     run_pair(refusals, nothing);
 }
 
-/* Meetings at one address share a port, and the port is one of those that were asked for. */
+/* Listeners at one address share a port, and the port is one of those that were asked for. */
 static void ports(int wire)
 {
     bw_link_t *connections[3] = {0};

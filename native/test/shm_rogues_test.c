@@ -120,7 +120,7 @@ static const rogue_t rogues[] = {
      .status = BW_SYSTEM},
     {.name = "memory is a file", .reason = "sealed", .replace = MEMORY + 1, .with = plain_file},
     {.name = "memory is a pipe", .reason = "sealed", .replace = MEMORY + 1, .with = pipe_end},
-    {.name = "memory is a doorbell", .reason = "sealed", .replace = MEMORY + 1, .with = good_event},
+    {.name = "memory is an eventfd", .reason = "sealed", .replace = MEMORY + 1, .with = good_event},
     {.name = "memory is a directory", .reason = "sealed", .replace = MEMORY + 1, .with = directory},
     {.name = "memory is a path", .reason = "sealed", .replace = MEMORY + 1, .with = path_only},
     {.name = "memory is read-only",
@@ -181,7 +181,8 @@ static bool send_rogue(const bw_shm_listener_t *listener, const rogue_t *rogue)
     }
     for (size_t i = 3; i < 256; i++)
         fds[i] = fds[1];
-    sent = fds[0] >= 0 && fds[1] >= 0 && fds[2] >= 0 && visit(listener, &message, len, fds, count);
+    sent = fds[0] >= 0 && fds[1] >= 0 && fds[2] >= 0 &&
+           send_as_peer(listener, &message, len, fds, count);
     for (int i = 0; i < 3; i++)
         close(fds[i]);
     return sent;
@@ -211,7 +212,7 @@ static void rogue_peers_are_turned_away(void)
             carrier_mappings(NULL) == 0)
             continue;
         bad++;
-        printf("    visitor \"%s\": status %d, %d descriptors left\n", rogues[i].name, (int)status,
+        printf("    peer \"%s\": status %d, %d descriptors left\n", rogues[i].name, (int)status,
                left);
         before += left;
     }
@@ -234,7 +235,7 @@ static void a_good_peer_comes_in(void)
     bw_shm_listener_close(&listener);
 }
 
-/* Visitors who wait at the listener before the right one do not keep it out. */
+/* Peers that wait at the listener before the right one do not keep it out. */
 static void rogues_do_not_keep_the_peer_out(void)
 {
     bw_shm_listener_t listener = {.fd = -1};
@@ -262,7 +263,7 @@ static void rogues_do_not_keep_the_peer_out(void)
 
 /* ---- other users ---- */
 
-static bw_shm_listener_t shared_door;
+static bw_shm_listener_t shared_listener;
 
 static void join_as_nobody(void)
 {
@@ -270,8 +271,8 @@ static void join_as_nobody(void)
     bw_error_t error = {0};
 
     CHECK_EQ(setresuid(NOBODY, NOBODY, NOBODY), 0);
-    CHECK_EQ(bw_shm_connect(shared_door.address, shared_door.address_len, shared_door.token, RING,
-                            &link, &error),
+    CHECK_EQ(bw_shm_connect(shared_listener.address, shared_listener.address_len,
+                            shared_listener.token, RING, &link, &error),
              BW_REFUSED);
     CHECK(says(&error, "another user"));
 }
@@ -281,7 +282,7 @@ static void visit_as_nobody(void)
     static const rogue_t good = {.name = "good"};
 
     CHECK_EQ(setresuid(NOBODY, NOBODY, NOBODY), 0);
-    CHECK(send_rogue(&shared_door, &good));
+    CHECK(send_rogue(&shared_listener, &good));
 }
 
 /* A peer with the right token, memory and events, but of another user; and a listener of another.
@@ -294,14 +295,14 @@ static void another_user_is_refused(void)
 
     if (geteuid() != 0)
         SKIP("root: to become another user");
-    CHECK_EQ(bw_shm_listen(NULL, &shared_door, &error), BW_OK);
+    CHECK_EQ(bw_shm_listen(NULL, &shared_listener, &error), BW_OK);
     CHECK_IN(in_child(join_as_nobody));
-    CHECK_EQ(bw_shm_accept(&shared_door, RING, &link, &error), BW_REFUSED);
+    CHECK_EQ(bw_shm_accept(&shared_listener, RING, &link, &error), BW_REFUSED);
     CHECK_IN(in_child(visit_as_nobody));
-    CHECK_EQ(bw_shm_accept(&shared_door, RING, &link, &error), BW_REFUSED);
+    CHECK_EQ(bw_shm_accept(&shared_listener, RING, &link, &error), BW_REFUSED);
     CHECK(says(&error, "another user"));
     CHECK(link == NULL);
-    bw_shm_listener_close(&shared_door);
+    bw_shm_listener_close(&shared_listener);
     CHECK_EQ(open_descriptors(), before);
 }
 
@@ -309,7 +310,7 @@ static void another_user_is_refused(void)
 
 static char shared_dir[] = "/tmp/beamway-test-XXXXXX";
 
-static void open_door_there(bw_status_t wanted, const char *words)
+static void listen_there(bw_status_t wanted, const char *words)
 {
     bw_shm_listener_t listener = {.fd = -1};
     bw_error_t error = {0};
@@ -323,7 +324,7 @@ static void open_door_there(bw_status_t wanted, const char *words)
 static void as_nobody(bw_status_t wanted, const char *words)
 {
     CHECK_EQ(setresuid(NOBODY, NOBODY, NOBODY), 0);
-    CHECK_IN(open_door_there(wanted, words));
+    CHECK_IN(listen_there(wanted, words));
 }
 
 static void in_a_strangers_open_directory(void)
@@ -351,13 +352,13 @@ static void listeners_in_directories_of_others(void)
     CHECK(mkdtemp(shared_dir) != NULL);
     CHECK_EQ(chmod(shared_dir, 0777), 0);
     CHECK_IN(in_child(in_a_strangers_open_directory));
-    CHECK_IN(open_door_there(BW_OK, "")); /* our own choice */
+    CHECK_IN(listen_there(BW_OK, "")); /* our own choice */
     CHECK_EQ(chmod(shared_dir, 01777), 0);
     CHECK_IN(in_child(in_a_sticky_directory));
     CHECK_EQ(chmod(shared_dir, 0755), 0);
     CHECK_IN(in_child(in_a_closed_directory));
     CHECK_EQ(rmdir(shared_dir), 0);
-    CHECK_IN(open_door_there(BW_SYSTEM, "socket_dir"));
+    CHECK_IN(listen_there(BW_SYSTEM, "socket_dir"));
 }
 
 /* ---- user namespaces ---- */

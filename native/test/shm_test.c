@@ -70,8 +70,9 @@ static void two_links_do_not_mix(void)
 
 /* ---- who dies ---- */
 
-/* A joiner that is killed before the listener is looked at has left its link there, or nothing. */
-static void joiner_dies_at_the_door(void)
+/* A connector that is killed before the listener is looked at has left its link there, or nothing.
+ */
+static void connector_dies_before_accept(void)
 {
     bw_shm_listener_t listener = {.fd = -1};
     bw_link_t *link = NULL;
@@ -100,9 +101,9 @@ static void joiner_dies_at_the_door(void)
     CHECK_EQ(carrier_mappings(NULL), 0);
 }
 
-/* Each side is told of the other's end as soon as the process is gone, and not before: `joins` says
- * which of them is killed. */
-static void killed_peer(bool joins)
+/* Each side is told of the other's end as soon as the process is gone, and not before: `connects`
+ * says which of them is killed. */
+static void killed_peer(bool connects)
 {
     bw_shm_listener_t listener = {.fd = -1};
     bw_link_t *link = NULL;
@@ -112,15 +113,15 @@ static void killed_peer(bool joins)
     char ready;
 
     CHECK_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, wires), 0);
-    if (joins)
+    if (connects)
         CHECK_EQ(bw_shm_listen(NULL, &listener, &error), BW_OK);
     fflush(stdout);
     pid = fork();
     if (pid == 0) {
-        if (joins && bw_shm_connect(listener.address, listener.address_len, listener.token, RING,
-                                    &link, &error))
+        if (connects && bw_shm_connect(listener.address, listener.address_len, listener.token, RING,
+                                       &link, &error))
             _exit(1);
-        if (!joins &&
+        if (!connects &&
             (bw_shm_listen(NULL, &listener, &error) ||
              write(wires[1], &listener, sizeof listener) != sizeof listener ||
              read(wires[1], &ready, 1) != 1 || bw_shm_accept(&listener, RING, &link, &error)))
@@ -130,7 +131,7 @@ static void killed_peer(bool joins)
         for (;;)
             pause();
     }
-    if (!joins) {
+    if (!connects) {
         CHECK_EQ(read(wires[0], &listener, sizeof listener), sizeof listener);
         CHECK_EQ(bw_shm_connect(listener.address, listener.address_len, listener.token, RING, &link,
                                 &error),
@@ -139,7 +140,7 @@ static void killed_peer(bool joins)
         listener.fd = -1; /* the other process's */
     }
     CHECK_EQ(read(wires[0], &ready, 1), 1);
-    if (joins)
+    if (connects)
         CHECK_EQ(bw_shm_accept(&listener, RING, &link, &error), BW_OK);
     CHECK(!link->ops->is_orphan(link));
     CHECK_EQ(kill(pid, SIGKILL), 0);
@@ -156,7 +157,7 @@ static void killed_peer(bool joins)
     CHECK_EQ(open_descriptors(), before);
 }
 
-static void a_killed_joiner_leaves_an_orphan(void)
+static void a_killed_connector_leaves_an_orphan(void)
 {
     killed_peer(true);
 }
@@ -167,7 +168,7 @@ static void a_killed_acceptor_leaves_an_orphan(void)
 }
 
 /* The name goes with the process that held it. */
-static void killed_door_leaves_no_name(void)
+static void killed_listener_leaves_no_name(void)
 {
     bw_shm_listener_t listener = {.fd = -1};
     bw_link_t *link = NULL;
@@ -255,10 +256,10 @@ static const check_case_t cases[] = {
     {"listeners_differ", listeners_differ},
     {"nobody_came", nobody_came},
     {"two_links_do_not_mix", two_links_do_not_mix},
-    {"joiner_dies_at_the_door", joiner_dies_at_the_door},
-    {"a_killed_joiner_leaves_an_orphan", a_killed_joiner_leaves_an_orphan},
+    {"connector_dies_before_accept", connector_dies_before_accept},
+    {"a_killed_connector_leaves_an_orphan", a_killed_connector_leaves_an_orphan},
     {"a_killed_acceptor_leaves_an_orphan", a_killed_acceptor_leaves_an_orphan},
-    {"killed_door_leaves_no_name", killed_door_leaves_no_name},
+    {"killed_listener_leaves_no_name", killed_listener_leaves_no_name},
     {"listener_in_a_directory", listener_in_a_directory},
     {"listeners_in_bad_directories", listeners_in_bad_directories},
 };

@@ -333,8 +333,8 @@ static void restore(moment_t *moment)
 }
 
 /* How often both must have been at work at once, with either result, and how long that may take. */
-#define MEETINGS 100
-#define MEET_MS 60000
+#define COLLISIONS 100
+#define COLLIDE_MS 60000
 
 static bool has_two_processors(void)
 {
@@ -364,10 +364,10 @@ static void moments(bool other_commits)
         bw_tx_commit(&moment.tx, RING);
     }
     CHECK_EQ(pthread_create(&thread, NULL, publish_at_the_moment, &moment), 0);
-    /* Longer than usual only where they have hardly met: others have the processors. */
+    /* Longer than usual only where they have hardly collided: others have the processors. */
     while (!check_failed &&
            ((round < frames_each_way && now_ms() < began_ms + 4000) ||
-            ((armed < MEETINGS || not_armed < MEETINGS) && now_ms() < began_ms + MEET_MS))) {
+            ((armed < COLLISIONS || not_armed < COLLISIONS) && now_ms() < began_ms + COLLIDE_MS))) {
         bw_status_t status;
         bool together;
 
@@ -378,7 +378,7 @@ static void moments(bool other_commits)
         together = wait_for(&moment.done, round);
         armed += together && status == BW_OK;
         not_armed += together && status == BW_AGAIN;
-        /* later if too early, earlier if too late: it stays where the two meet */
+        /* later if too early, earlier if too late: it stays where the two collide */
         if (together)
             delay = status == BW_OK ? delay + 1 : delay > 0 ? delay - 1 : 0;
         if (status != BW_AGAIN && !(status == BW_OK && moment.rang)) {
@@ -395,8 +395,8 @@ static void moments(bool other_commits)
     munmap(data, 2 * RING);
     if (check_failed)
         return;
-    CHECK(armed >= MEETINGS);
-    CHECK(not_armed >= MEETINGS);
+    CHECK(armed >= COLLISIONS);
+    CHECK(not_armed >= COLLISIONS);
 }
 
 static void arming_to_read_against_commit(void)

@@ -44,11 +44,11 @@ typedef struct {
     rd_stream_t stream;
     pthread_t thread;
     bool has_thread, is_told, is_over;
-    _Atomic int phase; /* MEETING, HOP_OPEN, HOP_FAILED, PUMPED */
+    _Atomic int phase; /* CONNECTING, HOP_OPEN, HOP_FAILED, PUMPED */
     rd_why_t why;
 } side_t;
 
-enum { MEETING, HOP_OPEN, HOP_FAILED, PUMPED };
+enum { CONNECTING, HOP_OPEN, HOP_FAILED, PUMPED };
 
 struct agent {
     int out;          /* to rdpipe */

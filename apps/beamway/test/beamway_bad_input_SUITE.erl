@@ -215,9 +215,9 @@ bad_answers(Config) ->
            {offer, false, fun(_) -> beamway_raw_peer:offer(#{}) end},
            {nack, true, fun(_) -> beamway_wire:encode({nack, <<"because">>}) end},
            {ready_but_nobody_came, true, fun(_) -> beamway_wire:encode(ready) end},
-           {knocked_with_nonsense, true, fun(#{address := Address}) ->
+           {connected_with_nonsense, true, fun(#{address := Address}) ->
                 ok = beamway_raw_peer:tell(Address, Hello), beamway_wire:encode(ready) end},
-           {knocked_without_descriptors, true, fun(#{address := Address, token := Token}) ->
+           {connected_without_descriptors, true, fun(#{address := Address, token := Token}) ->
                 ok = beamway_raw_peer:tell(Address, <<Token/binary, 1:32/native, 0:32, 1048576:64/native>>),
                 beamway_wire:encode(ready) end}],
     [begin

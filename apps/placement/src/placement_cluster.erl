@@ -60,7 +60,7 @@ advice(poor) -> "The network is hardly a hierarchy: do not rely on distances, us
 %% One minus the variance inside the groups over all of it.
 explained(Root, Matrix) ->
     {ok, Tree} = placement_tree:from_vertex(Root),
-    Logs = [{meeting(Tree, A, B), math:log(Time)} || {A, B, Time} <- placement_matrix:pairs(Matrix)],
+    Logs = [{lowest_common(Tree, A, B), math:log(Time)} || {A, B, Time} <- placement_matrix:pairs(Matrix)],
     Levels = lists:foldl(fun({Level, Log}, Acc) -> maps:update_with(Level, fun(L) -> [Log | L] end, [Log], Acc) end, #{}, Logs),
     Within = lists:sum([deviation(Values) || Values <- maps:values(Levels)]),
     case deviation([Log || {_, Log} <- Logs]) of
@@ -68,7 +68,7 @@ explained(Root, Matrix) ->
         All -> max(0.0, 1 - Within / All)
     end.
 
-meeting(Tree, A, B) ->
+lowest_common(Tree, A, B) ->
     {ok, Shared} = placement_tree:shared(Tree, A, B),
     {ok, Groups} = placement_tree:ancestors(Tree, A),
     {group, Name, _, _} = lists:nth(length(Groups) - Shared, Groups),

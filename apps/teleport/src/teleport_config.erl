@@ -39,7 +39,7 @@
 %% finds no room waits up to `block_ms', is refused or dropped (`on_full'). `max_pending_calls': unanswered calls that one lane of a
 %% peer may have here. `open_ms': how long opening a lane may take. `backoff_ms': shortest and longest pause before a lost lane is
 %% opened again. `on_unconfirmed': is called with a map when messages of a lost lane were not acknowledged. `ip', `ports': where
-%% peers may come to ({0, 0}: any port). `max_strangers', `stranger_ms': how many visitors may be without proof at a time, and how long. `plaintext': without
+%% peers may come to ({0, 0}: any port). `max_strangers', `stranger_ms': how many connections may be without proof at a time, and how long. `plaintext': without
 %% `tls', lanes over TCP and RDMA may go to nodes to which the distribution goes over TLS.
 
 -type problem() :: {Option :: term(), Value :: term(), Expected :: string()}.

@@ -105,7 +105,7 @@ secured(Role, Socket, #{tls := Options}, Deadline) ->
     case Upgraded of
         {ok, Tls} -> {ok, {ssl, Tls}};
         {error, {tls_alert, _} = Alert} -> {error, fatal, text("TLS: ~0tp", [Alert])};
-        %% The peer was late, or has too many visitors at the moment.
+        %% The peer was late, or has too many connections without proof.
         {error, Reason} when is_atom(Reason) -> {error, retry, text("TLS: ~0tp", [Reason])};
         {error, Reason} -> {error, fatal, text("TLS: ~0tp", [Reason])}
     end.

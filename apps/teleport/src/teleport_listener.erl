@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Where peers come to: one port for nodes of this host, on the loopback interface, and one more for each address at which another host
+%% @doc Where peers connect: one port for nodes of this host, on the loopback interface, and one more for each address at which another host
 %% reached this node over distribution. None is open before somebody asks for it.
 %%
-%% A visitor has `stranger_ms' to prove that it knows the cookie, and only `max_strangers' may be at it at a time for each port; the
+%% A caller has `stranger_ms' to prove that it knows the cookie, and only `max_strangers' may be at it at a time for each port; the
 %% next ones are turned away at once.
 -module(teleport_listener).
 -behaviour(gen_server).
@@ -12,7 +12,7 @@
 
 -export([start_link/0, offer/2]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2]).
--export([accept_link/2, accept/3, visitor/2]).
+-export([accept_link/2, accept/3, accepted/2]).
 
 -record(listener, {host :: binary(),
                    open = #{} :: #{inet:ip_address() => {gen_tcp:socket(), inet:port_number(), Acceptor :: pid()}}}).
@@ -24,7 +24,7 @@
 -spec start_link() -> {ok, pid()} | {error, term()}.
 start_link() -> gen_server:start_link({local, ?MODULE}, ?MODULE, [], []).
 
-%% @doc Called by a node of the cluster, over distribution: where may it come to?
+%% @doc Called by a node of the cluster, over distribution: where may it connect?
 -spec offer(node(), HostId :: binary()) ->
           {ok, #{ip := inet:ip_address(), port := inet:port_number(), tls := boolean(), guarded := boolean(), boot := binary(),
                  version := pos_integer()}} | {error, Reason :: binary()}.
@@ -131,23 +131,23 @@ accept_link(Socket, Max) -> {ok, proc_lib:spawn_link(?MODULE, accept, [Socket, M
 
 %% @private
 -spec accept(gen_tcp:socket(), pos_integer(), #{pid() => reference()}) -> term().
-accept(Listening, Max, Strangers) -> teleport_wait:visitor(?MODULE, {Listening, Max, Strangers}, Listening).
+accept(Listening, Max, Strangers) -> teleport_wait:accept(?MODULE, {Listening, Max, Strangers}, Listening).
 
 %% @private
--spec visitor({ok, gen_tcp:socket()} | {error, term()}, {gen_tcp:socket(), pos_integer(), #{pid() => reference()}}) -> term().
-visitor({ok, Socket}, {Listening, Max, Strangers}) ->
-    accept(Listening, Max, visited(Socket, Max, still_strangers(Strangers)));
-visitor({error, closed}, _) ->
+-spec accepted({ok, gen_tcp:socket()} | {error, term()}, {gen_tcp:socket(), pos_integer(), #{pid() => reference()}}) -> term().
+accepted({ok, Socket}, {Listening, Max, Strangers}) ->
+    accept(Listening, Max, admit(Socket, Max, still_strangers(Strangers)));
+accepted({error, closed}, _) ->
     ok;
-visitor({error, Reason}, {Listening, Max, Strangers}) ->
+accepted({error, Reason}, {Listening, Max, Strangers}) ->
     ?LOG_WARNING("teleport: a peer could not be accepted: ~ts", [inet:format_error(Reason)]),
     receive after ?PAUSE_MS -> ok end,
     accept(Listening, Max, still_strangers(Strangers)).
 
-visited(Socket, Max, Strangers) when map_size(Strangers) >= Max ->
+admit(Socket, Max, Strangers) when map_size(Strangers) >= Max ->
     ok = gen_tcp:close(Socket),
     Strangers;
-visited(Socket, _, Strangers) ->
+admit(Socket, _, Strangers) ->
     {ok, Lane} = supervisor:start_child(teleport_lane_sup, [acceptor]),
     Monitor = monitor(process, Lane),
     case gen_tcp:controlling_process(Socket, Lane) of

@@ -6,7 +6,7 @@
 %% name, and these take effect in the newest code.
 -module(teleport_wait).
 
--export([message/3, visitor/3]).
+-export([message/3, accept/3]).
 
 %% @doc The next message, whatever it is, goes to `Module:message/2', silence to `Module:silence/1'.
 -spec message(module(), State :: term(), timeout()) -> term().
@@ -16,8 +16,8 @@ message(Module, State, Timeout) ->
     after Timeout -> Module:silence(State)
     end.
 
-%% @doc The next connection, or an error, goes to `Module:visitor/2'. No timeout: the listening socket's end wakes it.
--spec visitor(module(), State :: term(), gen_tcp:socket()) -> term().
-visitor(Module, State, Listening) ->
+%% @doc The next connection, or an error, goes to `Module:accepted/2'. No timeout: the listening socket's end wakes it.
+-spec accept(module(), State :: term(), gen_tcp:socket()) -> term().
+accept(Module, State, Listening) ->
     Result = gen_tcp:accept(Listening),
-    Module:visitor(Result, State).
+    Module:accepted(Result, State).

@@ -36,9 +36,9 @@ port(Config) ->
 
 first_node(Config) -> element(2, proplists:get_value(pair, Config)).
 
-visit(Config) -> visit_at(port(Config)).
+connect(Config) -> connect_at(port(Config)).
 
-visit_at({Ip, Port}) ->
+connect_at({Ip, Port}) ->
     {ok, Socket} = gen_tcp:connect(Ip, Port, [binary, {active, false}, {packet, 2}], 10000),
     Socket.
 
@@ -74,7 +74,7 @@ cookie() -> <<"beamway_test">>.
 wrong_proofs(Config) ->
     Hello = hello(Config),
     [begin
-         Socket = visit(Config),
+         Socket = connect(Config),
          Nonce = challenged(Socket, Hello),
          say(Socket, Proof(Nonce)),
          no_lane = refused(Socket)
@@ -86,13 +86,13 @@ wrong_proofs(Config) ->
                       fun(Nonce) -> teleport_handshake:challenge(Nonce) end]],
     %% Who may not even try: nodes that are not connected, calls for another node.
     [begin
-         Socket = visit(Config),
+         Socket = connect(Config),
          say(Socket, teleport_handshake:hello(Bad)),
          no_lane = refused(Socket)
      end || Bad <- [Hello#{caller := <<"stranger@host">>}, Hello#{acceptor := <<"another@host">>}, Hello#{caller := maps:get(acceptor, Hello)}]],
     no_lanes(Config),
     %% The right words get in.
-    Socket = visit(Config),
+    Socket = connect(Config),
     Nonce = challenged(Socket, Hello),
     say(Socket, teleport_handshake:proof(cookie(), Hello, Nonce)),
     {ok, {welcome, Mac}} = hear(Socket),
@@ -104,21 +104,21 @@ no_lanes(Config) ->
 %% All words of a conversation that has succeeded, said again.
 replayed_proof(Config) ->
     Hello = hello(Config),
-    First = visit(Config),
+    First = connect(Config),
     Proof = teleport_handshake:proof(cookie(), Hello, challenged(First, Hello)),
     say(First, Proof),
     {ok, {welcome, _}} = hear(First),
-    Second = visit(Config),
+    Second = connect(Config),
     _ = challenged(Second, Hello),
     say(Second, Proof),
     no_lane = refused(Second).
 
 %% A stranger makes the node its own oracle: with the challenge of one conversation as its nonce in another.
 reflected_words(Config) ->
-    One = visit(Config),
+    One = connect(Config),
     Hello = hello(Config),
     Nonce = challenged(One, Hello),
-    Other = visit(Config),
+    Other = connect(Config),
     Theirs = challenged(Other, Hello#{nonce := Nonce}),
     say(Other, teleport_handshake:challenge(Theirs)),
     no_lane = refused(Other),
@@ -128,7 +128,7 @@ reflected_words(Config) ->
 unknown_versions(Config) ->
     <<Magic:4/binary, Version, Rest/binary>> = teleport_handshake:hello(hello(Config)),
     [begin
-         Socket = visit(Config),
+         Socket = connect(Config),
          say(Socket, <<Magic/binary, Other, Rest/binary>>),
          no_lane = refused(Socket)
      end || Other <- [0, Version + 1, 255]].
@@ -157,7 +157,7 @@ strangers_make_no_atoms(Config) ->
     Hello = hello(Config),
     At = port(Config),
     Try = fun(N) ->
-        Socket = visit_at(At),
+        Socket = connect_at(At),
         Name = <<"stranger", (integer_to_binary(N))/binary, "@host">>,
         Word = case N rem 3 of
                    0 -> teleport_handshake:hello(Hello#{caller := Name});
@@ -184,7 +184,7 @@ only_so_many_strangers(Config) ->
     {PeerB, NodeB} = teleport_nodes:start(tcp, #{teleport => #{max_strangers => 5, stranger_ms => 2000}}),
     ok = teleport_nodes:connect(PeerA, NodeB),
     Pair = [{pair, {PeerA, NodeA, PeerB, NodeB}} | Config],
-    Silent = [visit(Pair) || _ <- lists:seq(1, 30)],
+    Silent = [connect(Pair) || _ <- lists:seq(1, 30)],
     Held = fun() -> length(beamway_peer:call(PeerB, supervisor, which_children, [teleport_lane_sup])) end,
     true = Held() =< 5,
     %% A peer that comes meanwhile is turned away at first; it tries again, and gets in when they have been shown out.
@@ -194,8 +194,8 @@ only_so_many_strangers(Config) ->
 
 silence_ends(Config) ->
     ok = beamway_peer:call(teleport_nodes:second(Config), teleport, configure, [all, #{stranger_ms => 1500 * beamway_runner:slowness()}]),
-    Before = visit(Config),
-    Middle = visit(Config),
+    Before = connect(Config),
+    Middle = connect(Config),
     _ = challenged(Middle, hello(Config)),
     [no_lane = refused(Socket) || Socket <- [Before, Middle]],
     ok = beamway_peer:call(teleport_nodes:second(Config), teleport, configure, [all, #{stranger_ms => 5000}]).
@@ -266,7 +266,7 @@ the_cookie_is_never_sent(Config) ->
     [nomatch = binary:match(iolist_to_binary(Word), cookie())
      || Word <- [teleport_handshake:hello(Hello), teleport_handshake:proof(cookie(), Hello, Nonce), teleport_handshake:welcome(cookie(), Hello, Nonce)]].
 
-%% Nodes of which one has TLS lanes say so, and a plain visitor gets nothing from a TLS port.
+%% Nodes of which one has TLS lanes say so, and a plain caller gets nothing from a TLS port.
 plain_and_tls(Config) ->
     {Plain, PlainNode} = teleport_nodes:start(tcp),
     true = beamway_peer:call(Plain, net_kernel, connect_node, [teleport_nodes:second_node(Config)]),

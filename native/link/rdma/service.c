@@ -238,7 +238,7 @@ static int until_first_deadline(void)
     return first <= now ? 0 : first - now > 60000 ? 60000 : (int)(first - now);
 }
 
-static void meet_deadlines(void)
+static void check_deadlines(void)
 {
     int64_t now = bw_rdma_now_ms();
     bw_rdma_connection_t *next;
@@ -266,7 +266,7 @@ static void *serve(void *unused)
 
         if (count == 1)
             ((bw_rdma_source_t *)event.data.ptr)->ready(event.data.ptr);
-        meet_deadlines();
+        check_deadlines();
     }
     return NULL;
 }

@@ -28,7 +28,7 @@ struct rdma_event_channel *bw_rdma_service_channel(void);
 
 int64_t bw_rdma_now_ms(void);
 
-/* ---- meet.c: from an order to a link ---- */
+/* ---- connect.c: from an order to a link ---- */
 
 /* An event of the connection manager; private_data is a copy. */
 typedef struct {

@@ -20,7 +20,7 @@
 #define HELLO_VERSION 1u
 #define PEERS_MAX 32 /* turned away in one call, so that strangers cannot hold a scheduler */
 
-/* What the joining side sends, with the descriptors: memory, its own doorbell, the peer's. */
+/* What the connecting side sends, with the descriptors: memory, its own eventfd, the peer's. */
 typedef struct {
     uint8_t token[BW_TOKEN_BYTES];
     uint32_t version;
@@ -161,8 +161,8 @@ static bw_status_t check_dir(const char *dir, bw_error_t *error_p)
 }
 
 /* The name is there until the listener closes; only our user may connect. */
-static bw_status_t bind_door(int fd, const char *dir, const bw_shm_listener_t *listener,
-                             bw_error_t *error_p)
+static bw_status_t bind_socket(int fd, const char *dir, const bw_shm_listener_t *listener,
+                               bw_error_t *error_p)
 {
     struct sockaddr_un un;
     socklen_t un_len = socket_address(listener->address, listener->address_len, &un);
@@ -192,7 +192,7 @@ bw_status_t bw_shm_listen(const char *dir, bw_shm_listener_t *listener_p, bw_err
     status = unix_socket(&fd, error_p);
     if (status != BW_OK)
         return status;
-    status = bind_door(fd, dir, &listener, error_p);
+    status = bind_socket(fd, dir, &listener, error_p);
     if (status != BW_OK) {
         close(fd);
         return status;
@@ -272,23 +272,23 @@ bw_status_t bw_shm_connect(const uint8_t *address, size_t address_len,
                            bw_link_t **link_p, bw_error_t *error_p)
 {
     hello_t hello = {.version = HELLO_VERSION, .ring_bytes = ring_bytes};
-    int fds[FD_COUNT] = {-1, -1, -1}, visit = -1, process = -1;
+    int fds[FD_COUNT] = {-1, -1, -1}, conn = -1, process = -1;
     bw_link_t *link = NULL;
     bw_status_t status;
 
     if (!bw_ring_size_is_valid(ring_bytes) || address_len == 0 || address_len > BW_ADDRESS_MAX)
         return bw_fail(error_p, BW_INVALID, "ring size or address of the offer", EINVAL);
     memcpy(hello.token, token, sizeof hello.token);
-    if ((status = reach(address, address_len, &visit, error_p)) != BW_OK)
+    if ((status = reach(address, address_len, &conn, error_p)) != BW_OK)
         return status;
-    process = process_of(visit);
+    process = process_of(conn);
     if ((status = bw_shm_make_memory(ring_bytes, &fds[FD_MEMORY], error_p)) != BW_OK ||
         (status = bw_shm_make_event(&fds[FD_CONNECTOR_EVENT], error_p)) != BW_OK ||
         (status = bw_shm_make_event(&fds[FD_LISTENER_EVENT], error_p)) != BW_OK ||
         (status = bw_shm_attach(BW_SHM_MAKER, fds[FD_MEMORY], ring_bytes, fds[FD_CONNECTOR_EVENT],
                                 fds[FD_LISTENER_EVENT], process, &link, error_p)) != BW_OK)
         goto close_fds;
-    status = send_hello(visit, &hello, fds, error_p);
+    status = send_hello(conn, &hello, fds, error_p);
     process = -1;
     fds[FD_CONNECTOR_EVENT] = fds[FD_LISTENER_EVENT] = -1; /* the link's */
     if (status == BW_OK)
@@ -299,14 +299,14 @@ bw_status_t bw_shm_connect(const uint8_t *address, size_t address_len,
 close_fds:
     close_all(fds, FD_COUNT);
     close_all(&process, 1);
-    close_all(&visit, 1);
+    close_all(&conn, 1);
     return status;
 }
 
 #define CONTROL_FDS_MAX ((CMSG_SPACE(FD_COUNT * sizeof(int)) - CMSG_LEN(0)) / sizeof(int))
 
 /* Reads the peer's one message. Descriptors that came are in fds, the others stay -1. */
-static bool receive_hello(int visit, hello_t *hello, int *fds)
+static bool receive_hello(int conn, hello_t *hello, int *fds)
 {
     union {
         char bytes[CMSG_SPACE(FD_COUNT * sizeof(int))];
@@ -317,7 +317,7 @@ static bool receive_hello(int visit, hello_t *hello, int *fds)
                              .msg_iovlen = 1,
                              .msg_control = control.bytes,
                              .msg_controllen = sizeof control.bytes};
-    ssize_t n = recvmsg(visit, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    ssize_t n = recvmsg(conn, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     struct cmsghdr *cmsg = n < 0 ? NULL : CMSG_FIRSTHDR(&message);
     int received[CONTROL_FDS_MAX];
     size_t count;
@@ -342,35 +342,35 @@ static bw_status_t check_hello(const hello_t *hello, const int *fds,
                                bw_error_t *error_p)
 {
     if (!bw_token_is_same(hello->token, listener->token))
-        return bw_fail(error_p, BW_REFUSED, "the visitor has no valid token", 0);
+        return bw_fail(error_p, BW_REFUSED, "the peer has no valid token", 0);
     if (hello->version != HELLO_VERSION)
-        return bw_fail(error_p, BW_REFUSED, "the visitor's version of the rings is another", 0);
+        return bw_fail(error_p, BW_REFUSED, "the peer's version of the rings is another", 0);
     if (!bw_ring_size_is_valid(hello->ring_bytes) || hello->ring_bytes > max_ring_bytes)
-        return bw_fail(error_p, BW_REFUSED, "the visitor's ring size is not acceptable", 0);
+        return bw_fail(error_p, BW_REFUSED, "the peer's ring size is not acceptable", 0);
     if (!bw_shm_is_memory(fds[FD_MEMORY], hello->ring_bytes))
-        return bw_fail(error_p, BW_REFUSED,
-                       "the visitor's memory is not sealed or has a wrong size", 0);
+        return bw_fail(error_p, BW_REFUSED, "the peer's memory is not sealed or has a wrong size",
+                       0);
     if (!bw_shm_is_event(fds[FD_CONNECTOR_EVENT]) || !bw_shm_is_event(fds[FD_LISTENER_EVENT]))
-        return bw_fail(error_p, BW_REFUSED, "the visitor's doorbells are no eventfds", 0);
+        return bw_fail(error_p, BW_REFUSED, "the peer's wake-up descriptors are no eventfds", 0);
     return BW_OK;
 }
 
-static bw_status_t admit(int visit, const bw_shm_listener_t *listener, uint64_t max_ring_bytes,
+static bw_status_t admit(int conn, const bw_shm_listener_t *listener, uint64_t max_ring_bytes,
                          bw_link_t **link_p, bw_error_t *error_p)
 {
     int fds[FD_COUNT] = {-1, -1, -1}, process = -1;
     bw_status_t status;
     hello_t hello;
 
-    if (!same_user(visit))
-        return bw_fail(error_p, BW_REFUSED, "the visitor runs as another user", EPERM);
-    if (!receive_hello(visit, &hello, fds))
+    if (!same_user(conn))
+        return bw_fail(error_p, BW_REFUSED, "the peer runs as another user", EPERM);
+    if (!receive_hello(conn, &hello, fds))
         status = bw_fail(error_p, BW_REFUSED,
-                         "the visitor's message is not whole (descriptor limit, ulimit -n?)", 0);
+                         "the peer's message is not whole (descriptor limit, ulimit -n?)", 0);
     else
         status = check_hello(&hello, fds, listener, max_ring_bytes, error_p);
     if (status == BW_OK) {
-        process = process_of(visit);
+        process = process_of(conn);
         status =
             bw_shm_attach(BW_SHM_TAKER, fds[FD_MEMORY], hello.ring_bytes, fds[FD_LISTENER_EVENT],
                           fds[FD_CONNECTOR_EVENT], process, link_p, error_p);
@@ -390,16 +390,16 @@ bw_status_t bw_shm_accept(bw_shm_listener_t *listener, uint64_t max_ring_bytes, 
     bw_status_t status = bw_fail(error_p, BW_REFUSED, "nobody came to the unix socket", 0);
 
     for (int peers = 0; peers < PEERS_MAX; peers++) {
-        int visit = accept4(listener->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        int conn = accept4(listener->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 
-        if (visit < 0 && errno == EINTR)
+        if (conn < 0 && errno == EINTR)
             continue;
-        if (visit < 0 && errno == EAGAIN)
+        if (conn < 0 && errno == EAGAIN)
             return status;
-        if (visit < 0)
+        if (conn < 0)
             return bw_shm_system_error(error_p, "accept on the unix socket", errno);
-        status = admit(visit, listener, max_ring_bytes, link_p, error_p);
-        close(visit);
+        status = admit(conn, listener, max_ring_bytes, link_p, error_p);
+        close(conn);
         if (status == BW_OK) {
             *error_p = (bw_error_t){0};
             return BW_OK;

@@ -5,7 +5,7 @@
 #include "shm.h"
 
 /*
- * Inside the shm carrier: the memory and the doorbells of a link, and the link over them.
+ * Inside the shm carrier: the memory and the eventfds of a link, and the link over them.
  * connect.c gets them from one process to the other.
  */
 
@@ -26,14 +26,14 @@ bool bw_shm_is_memory(int fd, uint64_t ring_bytes);
 
 bw_status_t bw_shm_make_event(int *fd_p, bw_error_t *error_p);
 
-/* True if a descriptor that came from the peer is a doorbell. */
+/* True if a descriptor that came from the peer is an eventfd that cannot block. */
 bool bw_shm_is_event(int fd);
 
 typedef enum { BW_SHM_MAKER, BW_SHM_TAKER } bw_shm_side_t;
 
 /*
  * Maps the memory and makes one side's link; the maker empties the rings. `process` is a pidfd of
- * the peer, -1 if there is none. On success the link owns it and both doorbells; the memory's
+ * the peer, -1 if there is none. On success the link owns it and both eventfds; the memory's
  * descriptor stays the caller's and is of no further use.
  */
 bw_status_t bw_shm_attach(bw_shm_side_t side, int memory, uint64_t ring_bytes, int event,

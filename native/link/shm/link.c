@@ -288,7 +288,7 @@ const bw_carrier_t bw_shm_carrier = {
     .close = shm_close,
 };
 
-/* ---- memory and doorbells ---- */
+/* ---- memory and eventfds ---- */
 
 static uint64_t segment_bytes(uint64_t ring_bytes)
 {
@@ -407,7 +407,7 @@ bool bw_shm_is_memory(int fd, uint64_t ring_bytes)
            memory.st_size == (off_t)segment_bytes(ring_bytes);
 }
 
-/* A doorbell that could block or is no eventfd would stall a scheduler thread. O_NONBLOCK belongs
+/* A descriptor that could block or is no eventfd would stall a scheduler thread. O_NONBLOCK belongs
  * to the open file, so its maker could still take it away: only a hostile process of our own user
  * can, and that one could as well stop or trace us. */
 bool bw_shm_is_event(int fd)

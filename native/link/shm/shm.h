@@ -5,13 +5,13 @@
 #include "../link.h"
 
 /*
- * The shared-memory carrier, and how two processes of one host meet for it.
+ * The shared-memory carrier, and how two processes of one host connect for it.
  *
  * One side opens a listener (a listening unix socket with a random name) and tells the other, over
- * a channel that is already authenticated, its address and a 128-bit token. The other side joins:
- * it makes the memory and both doorbells, connects, checks who listens, and sends token and
- * descriptors at once. When the first side hears of that, the data already waits at its listener,
- * so no call here blocks and none has to be repeated.
+ * a channel that is already authenticated, its address and a 128-bit token. The other side
+ * connects: it makes the memory and both eventfds, connects, checks who listens, and sends token
+ * and descriptors at once. When the first side hears of that, the data already waits at its
+ * listener, so no call here blocks and none has to be repeated.
  *
  * Where (`at` of an order): of listen a directory for the socket, or nothing for an abstract name
  * (the same network namespace); of connect the address that the listener's report has. The calls
@@ -48,7 +48,7 @@ bw_status_t bw_shm_connect(const uint8_t *address, size_t address_len,
 
 /*
  * Takes the link that the peer has brought to the listener. Rings of more than `max_ring_bytes` are
- * refused. Visitors without the token or of another user are turned away; the reason of the last
+ * refused. Peers without the token or of another user are turned away; the reason of the last
  * one is told if nobody better came. Does not close the listener.
  */
 bw_status_t bw_shm_accept(bw_shm_listener_t *listener, uint64_t max_ring_bytes, bw_link_t **link_p,

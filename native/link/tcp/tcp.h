@@ -16,7 +16,7 @@
  * (is_finished). A process that is killed ends its stream like one that closes: who must tell the
  * two apart sends a last word (BW_FRAME_END).
  *
- * The user polls one descriptor, an epoll of the socket and of a doorbell of its own. Both are
+ * The user polls one descriptor, an epoll of the socket and of an eventfd of its own. Both are
  * edge-triggered, so that what nobody has asked for does not wake him again and again.
  */
 

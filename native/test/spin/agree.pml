@@ -13,7 +13,7 @@
  *
  * Checked at every step: never one end on shm and the other on tcp while both live and the socket is
  * open; no message of the agreement is ever read as distribution data, nor the other way round; the
- * descriptors wait at the door when the caller looks there.
+ * descriptors wait at the listener when the caller accepts.
  * Checked when nothing moves any more: no end still waits (no hang), no entry is pending, both nodes
  * are up on the same connection with the same link, or both have none.
  *
@@ -23,7 +23,7 @@
  *   -DCALLER_TIMER_TCP the caller goes to tcp when the ANSWER is late
  *   -DNOTIMER          no timer: a stopped peer
  *   -DNOWATCH          nobody watches the socket once the link is up
- *   -DLATE_VISIT       the callee answers before it was at the door
+ *   -DLATE_CONNECT     the callee answers before it has connected
  *   -DNACK_TWICE       the caller answers a nack with a nack
  *   -DONE_SIDED        the caller offers without looking at the callee's extension
  *   -DNOARBITER        simultaneous calls are both taken
@@ -49,8 +49,8 @@ chan wire[4] = [2] of { mtype, bit } /* wire[p]: what end p has sent; the bit is
 mtype:link st[4] = UNBORN
 bit open[4]
 bit killed[4]
-bit door[2]  /* the caller of connection c listens */
-bit visit[2] /* token and descriptors wait at its door */
+bit listening[2]  /* the caller of connection c listens */
+bit arrived[2]    /* token and descriptors wait at its listener */
 
 mtype:entry entry[2] = NONE
 byte owner[2] /* the end that the entry belongs to */
@@ -81,7 +81,7 @@ inline close_end(q)
     :: empty(wire[PEER(q)]) -> break
     od;
     if
-    :: q % 2 == 0 -> door[CONN(q)] = 0
+    :: q % 2 == 0 -> listening[CONN(q)] = 0
     :: else
     fi
 }
@@ -190,7 +190,7 @@ calling:
            goto up
         :: else
         fi;
-        door[CONN(p)] = 1;
+        listening[CONN(p)] = 1;
         send(OFFER, 0);
 #ifdef CALLER_TIMER_TCP
         if
@@ -205,10 +205,10 @@ calling:
 #endif
         if
         :: got == READY ->
-           assert(visit[CONN(p)]);
+           assert(arrived[CONN(p)]);
            got = 0;
-           visit[CONN(p)] = 0;
-           door[CONN(p)] = 0;
+           arrived[CONN(p)] = 0;
+           listening[CONN(p)] = 0;
            if
            :: send(READY, 0);
               settle(SHM)
@@ -216,7 +216,7 @@ calling:
               settle(TCP)
            fi
         :: got == NACK ->
-           door[CONN(p)] = 0;
+           listening[CONN(p)] = 0;
 #ifdef NACK_TWICE
            send(NACK, 0);
 #endif
@@ -286,12 +286,12 @@ called:
         receive(_);
         assert(got == OFFER);
         if
-#ifdef LATE_VISIT
+#ifdef LATE_CONNECT
         :: send(READY, 0);
-           visit[CONN(p)] = 1
+           arrived[CONN(p)] = 1
 #else
-        :: door[CONN(p)] ->
-           visit[CONN(p)] = 1;
+        :: listening[CONN(p)] ->
+           arrived[CONN(p)] = 1;
            send(READY, 0)
 #endif
         :: send(NACK, 0); /* nobody there, no memory, not the right user */

@@ -6,7 +6,7 @@
  * process that reads one ring and writes the other, and sleeps on its one doorbell for both reasons. It
  * does what native/driver/pump_*.c do: the VM may send at any time while the port is not busy; what
  * does not fit is queued and makes it busy until half the ring is free; the doorbell leads to reading,
- * hush, writing what is queued, arming; a call may stop early and kick itself; with FRAME=2 half a frame
+ * clearing, writing what is queued, arming; a call may stop early and wake itself; with FRAME=2 half a frame
  * stays in the ring until the other half is there; with LOOK a drained side may look again and again
  * for a while before it arms (poll_us).
  *
@@ -27,10 +27,10 @@
  *   -DNORECHECK_ARM   consumer sleeps without the second look at head
  *   -DNORECHECK_WANTS producer sleeps without the second look at tail
  *   -DNORELEASE       head is stored without release: it may be seen before the bytes
- *   -DLATE_HUSH       the doorbell is emptied after arming, not before
+ *   -DLATE_CLEAR      the event is cleared after arming, not before
  *   -DNOREARM         a producer that was woken too early does not ask again
  *   -DKEEP_CREDIT     the producer trusts a tail that it has not read: an overrun
- *   -DNOKICK          a call that stops early after the hush does not kick itself
+ *   -DNOWAKE          a call that stops early after clearing does not wake itself
  *   -DGREEDY          with FRAME=2: the producer waits for the whole ring, where half a frame lies
  */
 
@@ -64,7 +64,7 @@ typedef ring_t {
     byte really_read                            /* the oracle for overrun */
 };
 ring_t ring[2];
-bit bell[2]; /* the doorbell that side s sleeps on */
+bit event[2]; /* the eventfd that side s sleeps on */
 
 #define STORE(r, x, v) atomic { ring[r].x##_slot = v; ring[r].x##_set = 1 }
 #define LAND(r, x)                                                                                 \
@@ -109,7 +109,7 @@ end:
 inline ring_the_other(old)
 {
     if
-    :: old != 0 -> bell[1 - me] = 1
+    :: old != 0 -> event[1 - me] = 1
     :: else
     fi
 }
@@ -230,7 +230,7 @@ inline drain()
           STORE(out, wants, 0);
           if
           :: queued == 0 -> busy = 0
-          :: else -> bell[me] = 1 /* the room came meanwhile: come back */
+          :: else -> event[me] = 1 /* the room came meanwhile: come back */
           fi
        :: else
        fi
@@ -270,7 +270,7 @@ active [2] proctype side()
     byte credit;                              /* the last tail of the peer that we know */
     byte seen;                                /* the last head of the peer that we know */
     byte queued, n, old;
-    bit busy, more, hushed;
+    bit busy, more, cleared;
 #ifdef LOOK
     bit looking;
 #endif
@@ -278,7 +278,7 @@ active [2] proctype side()
     bit asked;
 #endif
 
-    bell[me] = 1; /* the link is new: look at it once */
+    event[me] = 1; /* the link is new: look at it once */
     do
     :: left == 0 && queued == 0 && due == 0 -> break
     :: left > 0 && !busy ->
@@ -298,7 +298,7 @@ active [2] proctype side()
           drain()
        :: else
        fi
-    :: bell[me] ->
+    :: event[me] ->
        /* pump_wake */
 #ifdef LOOK
        looking = 0;
@@ -312,28 +312,28 @@ active [2] proctype side()
              :: else
              fi;
              if
-#ifndef NOKICK
-             :: hushed -> bell[me] = 1
+#ifndef NOWAKE
+             :: cleared -> event[me] = 1
 #endif
              :: else
              fi;
              break
           :: else
           fi;
-#ifndef LATE_HUSH
+#ifndef LATE_CLEAR
           if
-          :: !hushed -> bell[me] = 0
+          :: !cleared -> event[me] = 0
           :: else
           fi;
 #endif
-          hushed = 1;
+          cleared = 1;
           if
           :: busy -> drain()
           :: else
           fi;
           if
 #ifdef LOOK
-          :: looking = 1; /* not armed: a looker comes instead of a doorbell */
+          :: looking = 1; /* not armed: the poller comes instead of a doorbell */
              break
 #endif
           :: true
@@ -342,17 +342,17 @@ active [2] proctype side()
           if
           :: more -> skip
           :: !more ->
-#ifdef LATE_HUSH
-             bell[me] = 0;
+#ifdef LATE_CLEAR
+             event[me] = 0;
 #endif
              break
           fi
        od;
-       hushed = 0;
+       cleared = 0;
        more = 0
 #ifdef LOOK
     :: looking ->
-       /* pump_look: until it has had enough, then it arms, or kicks if something came meanwhile */
+       /* pump_look: until it has had enough, then it arms, or wakes itself if something came meanwhile */
        receive();
        if
        :: true
@@ -360,8 +360,8 @@ active [2] proctype side()
           looking = 0;
           arm_read();
           if
-#ifndef NOKICK
-          :: more -> bell[me] = 1
+#ifndef NOWAKE
+          :: more -> event[me] = 1
 #endif
           :: else
           fi

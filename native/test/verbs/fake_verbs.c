@@ -795,7 +795,7 @@ static void bind_to_device(conn_t *conn, device_t *device)
 static device_t *open_device(void);
 
 /* Who comes gets an id of his own as soon as he has said what he wants. */
-static void answer_door(conn_t *listener)
+static void answer_caller(conn_t *listener)
 {
     int socket = accept4(listener->socket, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     device_t *device = socket >= 0 ? open_device() : NULL;
@@ -832,7 +832,7 @@ static void serve(conn_t *conn)
     bool is_full = false;
 
     if (conn->state == LISTENS) {
-        answer_door(conn);
+        answer_caller(conn);
         watch(conn, EPOLLIN);
         return;
     }

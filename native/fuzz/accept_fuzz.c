@@ -76,8 +76,8 @@ static int make_descriptor(uint8_t kind, const uint8_t *input, size_t size)
     }
 }
 
-static void visit(const bw_shm_listener_t *listener, const uint8_t *message, size_t len,
-                  const int *fds, size_t count)
+static void send_as_peer(const bw_shm_listener_t *listener, const uint8_t *message, size_t len,
+                         const int *fds, size_t count)
 {
     union {
         char bytes[CMSG_SPACE(FDS_MAX * sizeof(int))];
@@ -165,7 +165,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *input, size_t size)
     count = input[1] % (FDS_MAX + 1);
     for (size_t i = 0; i < count; i++)
         fds[i] = make_descriptor(i < 3 ? input[2 + i] : 1, input, size);
-    visit(&listener, message, len, fds, count);
+    send_as_peer(&listener, message, len, fds, count);
     if (bw_shm_accept(&listener, 4 * RING, &link, &error) == BW_OK) {
         if (!has_token || count != 3 || input[2] % 6 != 0 || (input[5] & 7) != 0 ||
             input[3] % 6 != 1 || input[4] % 6 != 1)
