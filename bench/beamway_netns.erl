@@ -1,14 +1,15 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Hosts, a firewall and containers, made of the kernel's namespaces.
 %%
-%% {@link pair/1} makes two network namespaces joined by a cable; {@link firewalled/2} makes three,
+%% {@link pair/1} makes two network namespaces joined by a cable; {@link apart/1} leaves the joining to
+%% its caller, such as {@link beamway_path}; {@link firewalled/2} makes three namespaces,
 %% where the middle one forwards between the others what its connection tracking knows, and forgets
 %% what was silent for a while. {@link host/1} and {@link container/2} give the `wrapper' with which
 %% {@link beamway_peer:start/2} starts a node in one. All of it needs root. Whoever made a net ends it
 %% with {@link delete/1}, which also ends what still runs in it.
 -module(beamway_netns).
 
--export([pair/1, firewalled/2, delete/1, host/1, container/2, in/2]).
+-export([pair/1, apart/1, firewalled/2, delete/1, host/1, container/2, in/2]).
 -export_type([net/0, box/0]).
 
 -type net() :: #{spaces := [string(), ...],     %% the names for `ip netns'
@@ -18,13 +19,20 @@
                  user_inside => string()}.      %% its number in a user namespace of its own
 
 -define(END_MS, 10000).
+-define(A, "10.97.194.1").
+-define(B, "10.97.194.2").
 
 %% @doc Two hosts.
 -spec pair(Prefix :: string()) -> {ok, net()} | {error, string()}.
 pair(Prefix) ->
     [A, B] = Spaces = names(Prefix, ["a", "b"]),
-    build(#{spaces => Spaces, addresses => ["10.97.194.1", "10.97.194.2"]},
-          space(A) ++ space(B) ++ cable({A, "10.97.194.1"}, {B, "10.97.194.2"}), []).
+    build(#{spaces => Spaces, addresses => [?A, ?B]}, space(A) ++ space(B) ++ cable({A, ?A}, {B, ?B}), []).
+
+%% @doc Two hosts that nothing joins yet, and the addresses that they shall have.
+-spec apart(Prefix :: string()) -> {ok, net()} | {error, string()}.
+apart(Prefix) ->
+    [A, B] = Spaces = names(Prefix, ["a", "b"]),
+    build(#{spaces => Spaces, addresses => [?A, ?B]}, space(A) ++ space(B), []).
 
 %% @doc Two hosts behind a firewall that forgets a TCP connection after so many silent seconds: its
 %% packets are then dropped without a word, as those of a connection that it never saw the start of.

@@ -18,6 +18,8 @@ ASAN_PROGRAMS = $(TEST_NAMES:%=$(BUILD)/asan/%)
 TSAN_NAMES = $(sort stress_test port_test $(FAKE_TEST_NAMES))
 TSAN_PROGRAMS = $(TSAN_NAMES:%=$(BUILD)/tsan/%)
 FAKE_VERBS := test/verbs/fake_verbs.c
+# The harness's network path: its decisions are tested, the program is for namespaces (test/path).
+PATH_SRC := test/path/path.c
 TEST_HEADERS := $(LINK_HEADERS) $(wildcard test/*.h test/*/*.h driver/*.h)
 
 # port_test's driver loads the carrier that the program is linked with (ports.h).
@@ -29,31 +31,39 @@ test_src = $(LINK_SRC) $(if $(filter pump_test pump_bounds_test lane_test driver
 	$(if $(filter port_test,$(1)),test/vm/vm.c $(DRIVER_SRC) -isystem $(ERL_INCLUDE) $(OWN_DLOPEN)) \
 	$(if $(filter driver_test,$(1)),driver/job.c driver/lane.c driver/establish.c) \
 	$(if $(filter rdma_flow_test,$(1)),link/rdma/flow.c link/rdma/wire.c) \
+	$(if $(filter path_test,$(1)),$(PATH_SRC)) \
 	$(if $(filter $(FAKE_TEST_NAMES),$(1)),-DBW_TEST_RDMA $(RDMA_SRC) $(if $(filter real,$(2)),$(RDMA_LIBS),$(FAKE_VERBS)))
 
-.PHONY: spin
+.PHONY: spin path-emulator
 
 test-programs: $(REAL_PROGRAMS)
 
-$(BUILD)/test/%: test/%.c test/vm/vm.c $(LINK_SRC) $(RDMA_SRC) $(DRIVER_SRC) $(TEST_HEADERS)
+$(BUILD)/test/%: test/%.c test/vm/vm.c $(LINK_SRC) $(RDMA_SRC) $(DRIVER_SRC) $(PATH_SRC) $(TEST_HEADERS)
 	@mkdir -p $(@D)
 	@echo "  CC   $@"
 	@$(CC) $(TEST_CFLAGS) -o $@ $< $(call test_src,$*,real)
 
-$(BUILD)/fake/%: test/%.c test/vm/vm.c $(FAKE_VERBS) $(LINK_SRC) $(RDMA_SRC) $(DRIVER_SRC) $(TEST_HEADERS)
+$(BUILD)/fake/%: test/%.c test/vm/vm.c $(FAKE_VERBS) $(LINK_SRC) $(RDMA_SRC) $(DRIVER_SRC) $(PATH_SRC) $(TEST_HEADERS)
 	@mkdir -p $(@D)
 	@echo "  CC   $@"
 	@$(CC) $(TEST_CFLAGS) -o $@ $< $(call test_src,$*)
 
-$(BUILD)/asan/%: test/%.c test/vm/vm.c $(FAKE_VERBS) $(LINK_SRC) $(RDMA_SRC) $(DRIVER_SRC) $(TEST_HEADERS)
+$(BUILD)/asan/%: test/%.c test/vm/vm.c $(FAKE_VERBS) $(LINK_SRC) $(RDMA_SRC) $(DRIVER_SRC) $(PATH_SRC) $(TEST_HEADERS)
 	@mkdir -p $(@D)
 	@echo "  CC   $@"
 	@$(CC) $(ASAN_CFLAGS) -o $@ $< $(call test_src,$*,$(VERBS))
 
-$(BUILD)/tsan/%: test/%.c test/vm/vm.c $(FAKE_VERBS) $(LINK_SRC) $(RDMA_SRC) $(DRIVER_SRC) $(TEST_HEADERS)
+$(BUILD)/tsan/%: test/%.c test/vm/vm.c $(FAKE_VERBS) $(LINK_SRC) $(RDMA_SRC) $(DRIVER_SRC) $(PATH_SRC) $(TEST_HEADERS)
 	@mkdir -p $(@D)
 	@echo "  CC   $@"
 	@$(TSAN_CC) $(TSAN_CFLAGS) -o $@ $< $(call test_src,$*)
+
+path-emulator: $(BUILD)/path_emulator
+
+$(BUILD)/path_emulator: test/path/path_emulator.c $(PATH_SRC) test/path/path.h
+	@mkdir -p $(@D)
+	@echo "  CC   $@"
+	@$(CC) $(BASE_CFLAGS) -O2 -g -o $@ test/path/path_emulator.c $(PATH_SRC)
 
 spin:
 	@test/spin/run.sh $(BUILD)/spin

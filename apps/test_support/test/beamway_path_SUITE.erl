@@ -1,0 +1,228 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc The path emulator (`native/test/path'): rate, delay, loss and queue of a real path between two namespaces are those that were asked for.
+%%
+%% What it decides is tested without a clock in `native/test/path_test.c'. Here time is measured, so the suite runs alone, and a measurement that another
+%% process has disturbed is taken again, some times. The program says itself what has passed and in which time; only round trips are timed by a node.
+-module(beamway_path_SUITE).
+
+-export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
+-export([rate_of_packets/1, rate_of_a_gigabit/1, round_trips/1, loss_share/1, queue_bound/1, wrong_settings/1, ends_with_its_owner/1]).
+
+-define(TRIES, 10).
+-define(HEADERS, 28). %% of IP and UDP
+
+suite() -> [{timetrap, {minutes, 5}}].
+
+all() -> [rate_of_packets, rate_of_a_gigabit, round_trips, loss_share, queue_bound, wrong_settings, ends_with_its_owner].
+
+init_per_suite(Config) ->
+    case {os:cmd("id -u"), filelib:last_modified("/dev/net/tun")} of
+        {"0\n", 0} -> {skip, "no /dev/net/tun here"};
+        {"0\n", _} -> Config;
+        _ -> {skip, {rights, "needs root to make network namespaces"}}
+    end.
+
+end_per_suite(_Config) -> ok.
+
+%% ---- cases ----
+
+%% 1.3 times the rate is offered, as UDP.
+rate_of_packets(_Config) ->
+    Bits = 100000000,
+    with_nodes(#{rate_bits => Bits, delay_us => 1000}, fun(Path, From, _) ->
+        [begin
+             Rate = fun() ->
+                            Flood = beamway_peer:async(fun() -> flood(From, Bits * 13 div 10, Size, 1500) end),
+                            Measured = measured_rate(Path),
+                            ok = beamway_peer:await(Flood),
+                            Measured
+                    end,
+             within(Rate, Bits, Bits * 0.05)
+         end || Size <- [1400, 500]]
+    end).
+
+%% Four TCP streams with offload, as `bench hosts' has them.
+rate_of_a_gigabit(_Config) ->
+    Bits = 1000000000,
+    with_path(#{rate_bits => Bits, delay_us => 500, queue_bytes => 1000000, offload => 1}, fun(Path) ->
+        #{spaces := [A, B], addresses := [_, Address]} = beamway_path:net(Path),
+        Server = open_iperf(B, ["-s"]),
+        Rate = fun() ->
+                       Client = open_iperf(A, ["-c", Address, "-P", "4", "-t", "3"]),
+                       receive after 1000 -> ok end,
+                       Measured = measured_rate(Path),
+                       ok = beamway_bench_tools:close(Client, "TERM"),
+                       Measured
+               end,
+        within(Rate, Bits, Bits * 0.05),
+        beamway_bench_tools:close(Server, "TERM")
+    end).
+
+%% The tenth percentile: a busy machine delays the programs at both ends, and no path is shorter for it.
+round_trips(_Config) ->
+    [with_nodes(Settings, fun(_, From, To) ->
+         Echo = beamway_peer:run(To, fun echo/0),
+         Wanted = beamway_path:round_trip_us(Settings),
+         within(fun() -> beamway_bench_stats:percentile(10, beamway_peer:run(From, fun() -> pings(Echo, 100) end)) end,
+                Wanted, max(Wanted / 10, 300))
+     end) || Settings <- [#{delay_us => 500, offload => 1}, #{delay_us => 10000}]],
+    ok.
+
+%% 20,000 packets, 2 % of them lost, with five standard deviations; both directions.
+loss_share(_Config) ->
+    Count = 20000,
+    Most = 5 * math:sqrt(Count * 0.02 * 0.98),
+    with_nodes(#{loss => 0.02, seed => 7, queue_bytes => 10000000}, fun(Path, From, To) ->
+        [begin
+             ok = beamway_peer:run(Peer, fun() -> send(Address, 100, Count) end),
+             #{<<"lost">> := Lost} = await_counted(Path, Direction, Count),
+             true = abs(Lost - Count * 0.02) < Most
+         end || {Direction, Peer, Address} <- [{<<"there">>, From, address(Path, 2)}, {<<"back">>, To, address(Path, 1)}]]
+    end).
+
+%% 64 KB at 10 Mbit/s are 52 ms: a burst of 40 KB goes through, of 200 KB the most is dropped, and the queue never holds more.
+queue_bound(_Config) ->
+    with_nodes(#{rate_bits => 10000000, queue_bytes => 64000}, fun(Path, From, _) ->
+        Send = fun(Count) -> ok = beamway_peer:run(From, fun() -> send(address(Path, 2), 1000, Count) end) end,
+        Send(40),
+        #{<<"dropped">> := 0} = await_counted(Path, <<"there">>, 40),
+        Send(2000),
+        #{<<"dropped">> := Dropped, <<"most_queued_bytes">> := Queued} = await_counted(Path, <<"there">>, 2040),
+        true = Dropped > 0,
+        true = Queued > 62000,
+        true = Queued =< 64000
+    end).
+
+wrong_settings(_Config) ->
+    {error, "path_emulator: --rate 5: expected bits per second from 1000 to 100000000000"} = beamway_path:open("bwp", #{rate_bits => 5}),
+    {error, "path_emulator: --loss 2: expected a probability from 0 to 1"} = beamway_path:open("bwp", #{loss => 2}),
+    "" = os:cmd("ip netns list | grep bwp" ++ os:getpid()),
+    ok.
+
+%% However it dies; its namespaces stay, as those of every other net.
+ends_with_its_owner(_Config) ->
+    Self = self(),
+    {Owner, Monitor} = spawn_monitor(fun() ->
+                                             {ok, Path} = beamway_path:open("bwp", #{}),
+                                             Self ! {self(), Path},
+                                             receive after infinity -> ok end
+                                     end),
+    #{net := #{spaces := [Space | _]} = Net} = receive {Owner, Path} -> Path
+                                               after 30000 -> error(no_path) end,
+    "" =/= os:cmd("ip -n " ++ Space ++ " link show path0 2>/dev/null") orelse error(no_device),
+    exit(Owner, kill),
+    receive {'DOWN', Monitor, process, Owner, killed} -> ok end,
+    _ = beamway_peer:wait_until(fun() -> os:cmd("ip -n " ++ Space ++ " link show path0 2>/dev/null") =:= "" end, 10000),
+    beamway_netns:delete(Net).
+
+%% ---- paths ----
+
+with_path(Settings, Fun) ->
+    {ok, Path} = beamway_path:open("bwp", Settings),
+    try Fun(Path) of
+        _ -> ct:log("~0p: ~0p", [Settings, beamway_path:counters(Path)])
+    after
+        ok = beamway_path:close(Path)
+    end.
+
+%% The nodes only send; distribution is not used.
+with_nodes(Settings, Fun) ->
+    with_path(Settings, fun(Path) ->
+        #{spaces := Spaces, addresses := Addresses} = beamway_path:net(Path),
+        [From, To] = Peers = [node_at(Space, Address) || {Space, Address} <- lists:zip(Spaces, Addresses)],
+        try Fun(Path, From, To) after beamway_peer:stop_all(Peers) end
+    end).
+
+node_at(Space, Address) ->
+    {ok, Peer, _} = beamway_peer:start(inet_tcp, #{host => Address, wrapper => beamway_netns:host(Space)}),
+    Peer.
+
+address(Path, Number) ->
+    {ok, Ip} = inet:parse_address(lists:nth(Number, maps:get(addresses, beamway_path:net(Path)))),
+    Ip.
+
+open_iperf(Space, Words) ->
+    [Ip | Rest] = beamway_netns:host(Space),
+    beamway_bench_tools:open(Ip, Rest ++ ["iperf3" | Words]).
+
+%% ---- measuring ----
+
+%% The first measurement that is as wanted; the last one fails.
+within(Measure, Wanted, Most) -> within(Measure, Wanted, Most, ?TRIES, []).
+
+within(_, Wanted, Most, 0, Seen) -> error({wanted, Wanted, within, Most, measured, lists:reverse(Seen)});
+within(Measure, Wanted, Most, Tries, Seen) ->
+    case Measure() of
+        Got when abs(Got - Wanted) =< Most -> ct:log("~0p, wanted ~0p, seen before ~0p", [Got, Wanted, Seen]);
+        Got -> within(Measure, Wanted, Most, Tries - 1, [Got | Seen])
+    end.
+
+%% What has arrived within about a second of a load that is on already.
+measured_rate(Path) ->
+    receive after 200 -> ok end,
+    #{<<"seconds">> := From, <<"there">> := #{<<"bytes">> := Before}} = beamway_path:counters(Path),
+    receive after 1000 -> ok end,
+    #{<<"seconds">> := Until, <<"there">> := #{<<"bytes">> := After}} = beamway_path:counters(Path),
+    (After - Before) * 8 / (Until - From).
+
+%% All but a few packets of the kernel's own are the test's.
+await_counted(Path, Direction, Count) ->
+    beamway_peer:wait_until(fun() ->
+                                    #{Direction := #{<<"packets">> := Arrived, <<"lost">> := Lost, <<"dropped">> := Dropped} = Counted} = beamway_path:counters(Path),
+                                    Arrived + Lost + Dropped >= Count andalso Counted
+                            end, 20000).
+
+%% ---- in the nodes ----
+
+%% In the next so many milliseconds, at this rate; the address is that of the other end.
+flood(Peer, Bits, Size, Ms) ->
+    beamway_peer:run(Peer, fun() ->
+        {ok, Socket} = gen_udp:open(0, [binary]),
+        Start = erlang:monotonic_time(microsecond),
+        ok = flood(Socket, binary:copy(<<"f">>, Size), (Size + ?HEADERS) * 8.0e6 / Bits, Start, Start + Ms * 1000, 0),
+        gen_udp:close(Socket)
+    end).
+
+flood(Socket, Payload, EveryUs, Start, End, Sent) ->
+    case erlang:monotonic_time(microsecond) of
+        Now when Now > End -> ok;
+        Now when Sent * EveryUs > Now - Start -> receive after 1 -> flood(Socket, Payload, EveryUs, Start, End, Sent) end;
+        _ ->
+            _ = gen_udp:send(Socket, {10, 97, 194, 2}, 9, Payload),
+            flood(Socket, Payload, EveryUs, Start, End, Sent + 1)
+    end.
+
+send(Ip, Size, Count) ->
+    {ok, Socket} = gen_udp:open(0, [binary]),
+    Payload = binary:copy(<<"s">>, Size),
+    lists:foreach(fun(_) -> ok = gen_udp:send(Socket, Ip, 9, Payload) end, lists:seq(1, Count)),
+    gen_udp:close(Socket).
+
+echo() ->
+    Owner = self(),
+    Pid = spawn(fun() ->
+                        {ok, Socket} = gen_udp:open(0, [binary, {active, true}]),
+                        {ok, Port} = inet:port(Socket),
+                        Owner ! {self(), Port},
+                        echo_loop(Socket)
+                end),
+    receive {Pid, Port} -> Port after 10000 -> error(no_echo) end.
+
+echo_loop(Socket) ->
+    receive {udp, Socket, Ip, Port, Ping} -> ok = gen_udp:send(Socket, Ip, Port, Ping) end,
+    echo_loop(Socket).
+
+%% Microseconds of each that came back.
+pings(Port, Count) ->
+    {ok, Socket} = gen_udp:open(0, [binary, {active, false}]),
+    Times = lists:append([ping(Socket, Port, <<Number:32>>) || Number <- lists:seq(1, Count)]),
+    ok = gen_udp:close(Socket),
+    Times.
+
+ping(Socket, Port, Ping) ->
+    Start = erlang:monotonic_time(microsecond),
+    ok = gen_udp:send(Socket, {10, 97, 194, 2}, Port, Ping),
+    case gen_udp:recv(Socket, 0, 1000) of
+        {ok, {_, _, Ping}} -> [erlang:monotonic_time(microsecond) - Start];
+        _ -> []
+    end.

@@ -1,0 +1,99 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Two hosts, made of network namespaces, with a network path between them that has a rate, a delay, a loss and a bounded queue in
+%% both directions. The path is a program (`native/test/path'), because the kernels of test machines have no netem. Needs root.
+%%
+%% The program ends with the process that opened the path. That process also ends the namespaces, by {@link close/1}.
+-module(beamway_path).
+
+-export([open/2, close/1, net/1, counters/1, round_trip_us/1]).
+
+-export_type([path/0, settings/0, counters/0]).
+
+-type settings() :: #{rate_bits => pos_integer(),        %% per second
+                      delay_us => non_neg_integer(),     %% one way
+                      loss => number(),                  %% probability, for each packet
+                      queue_bytes => pos_integer(),      %% of each direction; what finds it full is dropped
+                      seed => non_neg_integer(),
+                      mtu => pos_integer(),
+                      offload => 0 | 1}.                 %% 1: segments of a TCP stream travel together, which takes much less processor time
+%% What is left out is as the program has it: 1 Gbit/s, no delay, no loss, 256 KiB, MTU 1500, no offload.
+-opaque path() :: #{net := beamway_netns:net(), port := port(), settings := settings()}.
+-type counters() :: #{binary() => number() | boolean() | #{binary() => non_neg_integer()}}.
+%% `there' and `back', each with packets, bytes, lost, dropped and more; seconds and cpu_seconds of the program.
+
+-define(READY_MS, 10000).
+-define(ANSWER_MS, 5000).
+
+%% @doc Makes the hosts and the path. Names of what it makes begin with the prefix.
+-spec open(Prefix :: string(), settings()) -> {ok, path()} | {error, string()}.
+open(Prefix, Settings) ->
+    Program = filename:join([beamway_bench_nodes:root(), "native", "build", "path_emulator"]),
+    case {filelib:is_regular(Program), filelib:last_modified("/dev/net/tun")} of
+        {false, _} -> {error, Program ++ " is not there. Run: make build-bench"};
+        {true, 0} -> {error, "no /dev/net/tun here: the kernel has no TUN devices, or the container hides them"};
+        {true, _} -> opened(Program, Settings, beamway_netns:apart(Prefix))
+    end.
+
+opened(_, _, {error, Why}) -> {error, Why};
+opened(Program, Settings, {ok, #{spaces := Spaces} = Net}) ->
+    Port = beamway_bench_tools:open(Program, Spaces ++ words(Settings)),
+    Path = #{net => Net, port => Port, settings => Settings},
+    case beamway_bench_tools:line(Port, ?READY_MS) of
+        {line, "ready"} -> addressed(Path);
+        Else -> ok = close(Path), {error, said(Else)}
+    end.
+
+words(Settings) ->
+    lists:append([[Word, text(map_get(Key, Settings))]
+                  || {Key, Word} <- [{rate_bits, "--rate"}, {delay_us, "--delay"}, {loss, "--loss"}, {queue_bytes, "--queue"},
+                                     {seed, "--seed"}, {mtu, "--mtu"}, {offload, "--offload"}],
+                     is_map_key(Key, Settings)]).
+
+text(Number) when is_float(Number) -> float_to_list(Number, [{decimals, 9}, compact]);
+text(Number) -> integer_to_list(Number).
+
+said({line, Line}) -> Line;
+said(Else) -> lists:flatten(io_lib:format("the path emulator did not start: ~0p", [Else])).
+
+addressed(#{net := #{spaces := Spaces, addresses := Addresses}} = Path) ->
+    case [Said || {Space, Address} <- lists:zip(Spaces, Addresses),
+                  Said <- [os:cmd("ip -n " ++ Space ++ " address add " ++ Address ++ "/30 dev path0 2>&1")], Said =/= ""] of
+        [] -> {ok, Path};
+        [Why | _] -> ok = close(Path), {error, Why}
+    end.
+
+%% @doc Ends the path, all that runs on its hosts, and the hosts.
+-spec close(path()) -> ok.
+close(#{net := Net, port := Port}) ->
+    ok = beamway_bench_tools:close(Port, "TERM"),
+    beamway_netns:delete(Net).
+
+%% @doc Its hosts.
+-spec net(path()) -> beamway_netns:net().
+net(#{net := Net}) -> Net.
+
+%% @doc What the delays alone make of a round trip.
+-spec round_trip_us(settings()) -> non_neg_integer().
+round_trip_us(Settings) -> 2 * maps:get(delay_us, Settings, 0).
+
+%% @doc What has passed so far; only for the process that opened it.
+-spec counters(path()) -> counters().
+counters(#{port := Port}) ->
+    {ok, OsPid} = beamway_bench_tools:os_pid(Port),
+    "" = os:cmd("kill -USR1 " ++ integer_to_list(OsPid)),
+    case beamway_bench_tools:line(Port, ?ANSWER_MS) of
+        {line, Line} -> jiffy:decode(Line, [return_maps]);
+        Else -> error({path_emulator_does_not_answer, Else})
+    end.
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+
+words_test_() ->
+    [?_assertEqual([], words(#{})),
+     ?_assertEqual(["--rate", "1000000", "--loss", "0.0001", "--offload", "1"], words(#{rate_bits => 1000000, loss => 0.0001, offload => 1})),
+     ?_assertEqual(["--loss", "0.000001"], words(#{loss => 1.0e-6}))].
+
+round_trip_test() ->
+    ?assertEqual({1000, 0}, {round_trip_us(#{delay_us => 500}), round_trip_us(#{})}).
+-endif.
