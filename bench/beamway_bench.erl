@@ -35,6 +35,8 @@ questions() ->
      {"cost", beamway_bench_cost, "system calls, context switches, copies for each message"},
      {"ring", beamway_bench_ring, "binaries of 10 MB round a ring of six nodes, lanes and distribution"},
      {"heartbeat", beamway_bench_heartbeat, "a small call beside large messages, lanes and distribution"},
+     {"beside", beamway_bench_beside, "small calls beside large messages by plain '!', on loopback and over a path of 1 Gbit/s (root; not part of all)"},
+     {"hosts", beamway_bench_between, "calls and messages between hosts: network namespaces, and paths with a rate and a delay (root; not part of all)"},
      {"calls", beamway_bench_calls, "100 callers of one server, lanes and distribution"},
      {"lane-cost", beamway_bench_lane_cost, "processor time and rate of messages and calls, lanes and '!' over shared memory"},
      {"tune-tcp", beamway_bench_tune, "which options make stock TCP distribution best (not part of all)"},
@@ -50,7 +52,7 @@ questions() ->
 %% @doc Runs one question, or `all' of those that need no rights.
 -spec main(Words :: [string()]) -> 0..2.
 main(["all" | Words]) ->
-    lists:max([main([Name | Words]) || {Name, _, _} <- questions(), not lists:member(Name, ["tune-tcp", "placement", "pipe", "rdma", "http", "http-memory", "http-2009", "http-private", "rabbitmq"])]);
+    lists:max([main([Name | Words]) || {Name, _, _} <- questions(), not lists:member(Name, ["beside", "hosts", "tune-tcp", "placement", "pipe", "rdma", "http", "http-memory", "http-2009", "http-private", "rabbitmq"])]);
 main([Name | Words]) ->
     case lists:keyfind(Name, 1, questions()) of
         {Name, Module, _} -> parsed(Name, Module, Words);
@@ -158,7 +160,8 @@ measured(Name, Module, Words, Settings) ->
     Groups = chosen(Module:groups(Settings), Settings),
     case beamway_bench_run:in_a_process(fun() -> beamway_bench_run:run(Groups, Settings#{progress => Progress}) end) of
         {ok, Samples} ->
-            Result = beamway_bench_report:result(list_to_binary(Name), Module:metrics(Settings), Samples, Context#{warnings => Noise}),
+            Result = beamway_bench_report:result(list_to_binary(Name), Module:metrics(Settings), Samples,
+                                                 maps:merge(Context#{warnings => Noise}, maps:get(facts, Settings, #{}))),
             finished(Name, Module, Result, Settings);
         {error, Reason} ->
             complain("bench ~ts: ~ts", [Name, explain(Reason)]),
@@ -237,6 +240,7 @@ explain({error, {node_ended, Node, Reason}, _}) ->
 explain({error, {too_slow, Which, {wanted, Rate}, {got, Got}}, _}) ->
     io_lib:format("~0tp: of ~b messages a second only ~.1f came through; run it on a machine that is not busy", [Which, Rate, Got]);
 explain({error, {epmd_did_not_start, Why}, _}) -> Why;
+explain({error, {no_network, Why}, _}) -> ["the network was not made: ", Why];
 explain({_Class, Reason, Stack}) -> io_lib:format("the measurement failed: ~tp~n~tp", [Reason, Stack]);
 explain(Reason) -> io_lib:format("the measurement failed: ~tp", [Reason]).
 

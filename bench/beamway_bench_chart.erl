@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Draws figures over sizes with gnuplot, one line a contender, bars for the middle half of the repeats.
+%% @doc Draws figures with gnuplot: over sizes, one line for each contender, with bars for the middle half of the repeats; or as bars.
 -module(beamway_bench_chart).
 
--export([draw/4, plot/2]).
+-export([draw/4, bars/4, plot/2]).
 
 -define(GNUPLOT_MS, 30000).
 
@@ -15,6 +15,31 @@ draw(File, Title, Points, Result) ->
         {false, _} -> {error, "no chart: gnuplot is not installed (Debian package gnuplot-nox)"};
         {Gnuplot, Terminal} -> run(Gnuplot, File, script(File, Terminal, Title, lines(Points, Result)))
     end.
+
+%% @doc Draws two bars for each contender, a panel for each pair of keys, over a logarithmic scale.
+-spec bars(file:filename(), unicode:chardata(), [{Panel :: string(), Lower :: beamway_bench_run:key(), Upper :: beamway_bench_run:key()}, ...],
+           beamway_bench_report:result()) -> ok | {error, unicode:chardata()}.
+bars(File, Title, Panels, Result) ->
+    case terminal(filename:extension(File)) of
+        unknown -> {error, ["--chart ", File, ": expected a name that ends with .svg or .png"]};
+        Terminal -> plot(File, bars_script(File, Terminal, Title, Panels, Result))
+    end.
+
+bars_script(File, Terminal, Title, Panels, Result) ->
+    #{figures := Figures} = beamway_bench_report:to_json(Result),
+    Median = fun(Name, Key) -> [M || #{contender := N, key := K, median := M} <- Figures, N =:= Name, K =:= Key] end,
+    Numbered = lists:zip(lists:seq(1, length(Panels)), Panels),
+    [[io_lib:format("$panel~b << EOD\n", [Number]),
+      [io_lib:format("\"~ts\" ~f ~f\n", [spoken(Name), float(Low), float(High)])
+       || #{contender := Name, key := K, median := High} <- Figures, K =:= Upper, Low <- Median(Name, Lower)], "EOD\n"]
+     || {Number, {_, Lower, Upper}} <- Numbered]
+        ++ ["set terminal ", Terminal, "\nset output ", quoted(File), "\nset multiplot layout ", integer_to_list(length(Panels)), ",1 title ", quoted(Title), "\n",
+            "set style data histograms\nset style fill solid 0.7\nset boxwidth 0.9\nset logscale y\nset yrange [10:*]\nset grid y\nset key top right\n",
+            [io_lib:format("set title ~ts\nplot $panel~b using 2:xtic(1) title 'p50', '' using 3 title 'p99'\n", [quoted(Panel), Number])
+             || {Number, {Panel, _, _}} <- Numbered],
+            "unset multiplot\n"].
+
+spoken(Name) -> string:replace(atom_to_list(Name), "_", " ", all).
 
 %% @doc Lets gnuplot run a script that writes this file.
 -spec plot(file:filename(), Script :: unicode:chardata()) -> ok | {error, unicode:chardata()}.
@@ -44,7 +69,7 @@ script(File, Terminal, Title, Lines) ->
             "set logscale xy\nset format x '%.0s%cB'\nset xlabel 'bytes a call'\nset ylabel 'calls a second'\n",
             "set grid\nset key bottom left\nset offsets graph 0.05, graph 0.05\n",
             "plot ", lists:join(", ", [["$", atom_to_list(Name), " using 1:2:3:4 with yerrorlines title ",
-                                        quoted(string:replace(atom_to_list(Name), "_", " ", all))]
+                                        quoted(spoken(Name))]
                                        || {Name, _} <- Drawn]), "\n"].
 
 point(Size, Samples) ->
@@ -86,6 +111,17 @@ a_real_chart_test() ->
             ok = file:delete(File),
             ?assertNotEqual(nomatch, binary:match(Svg, <<"beamway">>)),
             ?assertNot(filelib:is_file(File ++ ".gnuplot"))
+    end.
+
+bars_test() ->
+    File = filename:join("/tmp", "beamway_bench_bars-" ++ os:getpid() ++ ".svg"),
+    case os:find_executable("gnuplot") of
+        false -> ?assertMatch({error, _}, bars(File, "t", [{"one", <<"a">>, <<"b">>}], result()));
+        _ ->
+            ?assertEqual(ok, bars(File, "t", [{"one", <<"a">>, <<"b">>}, {"two", <<"b">>, <<"a">>}], result())),
+            {ok, Svg} = file:read_file(File),
+            ok = file:delete(File),
+            ?assertNotEqual(nomatch, binary:match(Svg, <<"p99">>))
     end.
 
 bad_name_test() ->

@@ -147,6 +147,7 @@ unit(Unit) -> Unit.
 title("tcp") -> "stock TCP";
 title("tcp_tuned") -> "tuned TCP";
 title("tcp_spin") -> "stock TCP, spinning";
+title("tls") -> "stock TLS";
 title("unix") -> "stock over a unix socket";
 title("beamway") -> "Beamway's carrier";
 title("beamway_poll_off") -> "the same with `poll_us=0`";

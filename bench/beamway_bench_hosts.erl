@@ -1,7 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Other machines for a benchmark: who they are, and an epmd on each.
+%% @doc Other hosts for a benchmark: who they are, and an epmd on each.
 %%
-%% They are reached by ssh, which must need no password, and have the checkout, built, under the same path as here.
+%% Machines are reached by ssh, which must need no password, and have the checkout, built, under the same path as here.
+%% Network namespaces of this machine ({@link beamway_bench_net}) are entered, which needs root.
 %% Whatever is started there ends with this node: each reads the end of its standard input.
 -module(beamway_bench_hosts).
 
@@ -9,8 +10,9 @@
 
 -export_type([host/0, epmd/0]).
 
--type host() :: string().
+-type host() :: string() | {Space :: string(), Address :: string()}.
 %% As ssh takes it: `name' or `user@name'. Nodes are called after the name, so it must mean the same on all hosts.
+%% Or a network namespace, and the address in it that nodes are called after.
 -opaque epmd() :: #{ports := [port()], number := inet:port_number()}.
 
 -define(READY_MS, 20000).
@@ -30,6 +32,7 @@ parse(Text) ->
 
 %% @doc What the host's nodes are called after.
 -spec name(host()) -> string().
+name({_Space, Address}) -> Address;
 name(Host) ->
     lists:last(string:split(Host, "@")).
 
@@ -46,7 +49,11 @@ open_epmd(Host, Number) ->
     Script = io_lib:format("epmd -port ~b >/dev/null 2>&1 & epmd=$!; "
                            "until epmd -port ~b -names >/dev/null 2>&1; do kill -0 $epmd || exit 1; sleep 0.1; done; "
                            "echo ready; read line; kill $epmd; wait", [Number, Number]),
-    beamway_bench_tools:open(os:find_executable("ssh"), ["-o", "BatchMode=yes", "--", Host, lists:flatten(Script)]).
+    [Program | Words] = on(Host, lists:flatten(Script)),
+    beamway_bench_tools:open(Program, Words).
+
+on({Space, _Address}, Script) -> beamway_netns:host(Space) ++ ["sh", "-c", Script];
+on(Host, Script) -> [os:find_executable("ssh"), "-o", "BatchMode=yes", "--", Host, Script].
 
 await_ready(Port, Number) ->
     case beamway_bench_tools:line(Port, ?READY_MS) of
@@ -62,6 +69,9 @@ stop_epmd(#{ports := Ports}) ->
 
 %% @doc What `peer' needs to start a node there. Names with a dot are long ones.
 -spec peer_options(host(), Root :: file:filename()) -> map().
+peer_options({Space, Address}, _Root) ->
+    [Program | Words] = beamway_netns:host(Space),
+    #{host => Address, longnames => true, exec => {Program, Words ++ [os:find_executable("erl")]}};
 peer_options(Host, Root) ->
     #{host => name(Host), longnames => string:find(name(Host), ".") =/= nomatch,
       exec => {filename:join([Root, "bench", "remote_erl"]), [Host, Root]}}.
@@ -74,6 +84,7 @@ parse_test_() ->
      | [?_assertMatch({error, _}, parse(Text)) || Text <- ["", "a", "a,", "a,-oProxyCommand=x", "a,b c", "a,;b", "x@y@z,b"]]].
 
 names_test_() ->
-    [?_assertMatch(#{host := "b.example", longnames := true, exec := {_, ["root@b.example", "/r"]}}, peer_options("root@b.example", "/r")),
+    [?_assertEqual("10.0.0.1", name({"space", "10.0.0.1"})),
+     ?_assertMatch(#{host := "b.example", longnames := true, exec := {_, ["root@b.example", "/r"]}}, peer_options("root@b.example", "/r")),
      ?_assertMatch(#{host := "b", longnames := false}, peer_options("b", "/r"))].
 -endif.

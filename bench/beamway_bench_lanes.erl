@@ -5,7 +5,7 @@
 %% Every message goes by `stock' (`!', gen_server:call) or by `lane' (teleport), and everything else is the same.
 -module(beamway_bench_lanes).
 
--export([open/2, start/0, start_ring/2, ring/3, start_server/0, start_sink/0, start_sink/1, calls/4, capacity/3, start_streams/4, start_load/4, done/0, stop/0, heartbeat/4,
+-export([open/2, start/0, start_ring/2, ring/3, start_server/0, start_sink/0, start_sink/1, calls/4, capacity/3, start_streams/4, start_load/4, done/0, stop/0, heartbeat/4, planned_calls/3,
          prime/1]).
 -export_type([way/0, load/0, payload/0]).
 
@@ -262,6 +262,30 @@ beats(Way, Server, Beat, PauseMs, Deadline, Acc) ->
         true -> [Took | Acc];
         false -> beats(Way, Server, Beat, PauseMs, Deadline, [Took | Acc])
     end.
+
+%% @doc A call of 64 bytes each millisecond for so long, each by a process of its own: how many nanoseconds after its planned start each was
+%% answered. All are waited for.
+-spec planned_calls(way(), node(), Ms :: pos_integer()) -> [non_neg_integer(), ...].
+planned_calls(Way, Node, Ms) ->
+    Server = erpc:call(Node, erlang, whereis, [?SERVER]),
+    Beat = binary:copy(<<"h">>, 64),
+    First = erlang:monotonic_time(millisecond) + 2,
+    Calls = [planned_call(Way, Server, Beat, Due) || Due <- lists:seq(First, First + Ms - 1)],
+    [receive
+         {Ref, Took} -> true = demonitor(Monitor, [flush]), Took;
+         {'DOWN', Monitor, process, _, Reason} -> error({call_failed, Reason})
+     end || {Ref, Monitor} <- Calls].
+
+%% A timer that is late counts, too: it is the node that is late.
+planned_call(Way, Server, Beat, Due) ->
+    Timer = erlang:start_timer(Due, self(), due, [{abs, true}]),
+    receive {timeout, Timer, due} -> ok end,
+    {Caller, Ref} = {self(), make_ref()},
+    {_, Monitor} = spawn_monitor(fun() ->
+                                         Beat = beat(Way, Server, Beat),
+                                         Caller ! {Ref, erlang:monotonic_time(nanosecond) - Due * 1000000}
+                                 end),
+    {Ref, Monitor}.
 
 beat(stock, Server, Beat) -> gen_server:call(Server, Beat, ?ANSWER_MS);
 beat(lane, Server, Beat) -> teleport:call(Server, Beat, ?ANSWER_MS, #{class => control}).

@@ -110,6 +110,7 @@ await_listener(Number, Deadline) ->
 start(#{number := EpmdPort}, #{args := Args, env := Env} = Contender, #{count := Count} = Options) ->
     Root = root(),
     ok = check_built(Contender, Root),
+    ok = beamway_bench_tls:prepare(Contender, Root),
     Cookie = random_text(),
     Own = ["-setcookie", random_text(), "-start_epmd", "false",
            "-connect_all", atom_to_list(maps:get(connect_all, Options, false))],
@@ -134,8 +135,8 @@ at(Index, Hosts, Root, Options) ->
     maps:merge(Options, beamway_bench_hosts:peer_options(lists:nth((Index - 1) rem length(Hosts) + 1, Hosts), Root)).
 
 %% Of a process of another machine this one's kernel knows nothing.
-local_or_not([], #{os_pid := OsPid} = Member) -> Member#{os => beamway_bench_os:identity(OsPid)};
-local_or_not(_, Member) -> Member#{os => remote}.
+local_or_not([Machine | _], Member) when is_list(Machine) -> Member#{os => remote};
+local_or_not(_, #{os_pid := OsPid} = Member) -> Member#{os => beamway_bench_os:identity(OsPid)}.
 
 %% Always as long as the others: a name's length must not make a message longer.
 unique_prefix() ->

@@ -8,6 +8,8 @@
 -behaviour(beamway_bench).
 
 -export([options/0, prepare/2, groups/1, metrics/1, finish/2]).
+%% For other benchmarks.
+-export([run_load/3]).
 
 -define(SMALL, 16).
 
@@ -96,6 +98,9 @@ measure_size(Cluster, Count, Size, #{kind := Kind, callers := Callers} = Setting
     {Rate, P99} = run_load(Cluster, Load, Settings),
     [{key(Count, Size, rate), Rate}, {key(Count, Size, p99), P99}].
 
+%% @doc Calls a second of all nodes together, and their 99th percentile in microseconds.
+-spec run_load(beamway_bench_nodes:cluster(), beamway_bench_load:load(), #{warm_ms := pos_integer(), window_ms := pos_integer(), _ => _}) ->
+          {Rate :: float(), P99 :: float()}.
 run_load(Cluster, Load, #{warm_ms := WarmMs, window_ms := Ms}) ->
     _ = beamway_bench_nodes:all(Cluster, beamway_bench_load, start, [Load]),
     _ = beamway_bench_nodes:all(Cluster, beamway_bench_load, window, [WarmMs], WarmMs + 30000),

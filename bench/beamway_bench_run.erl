@@ -15,9 +15,12 @@
 -type figures() :: #{key() => number()}.
 -type group() :: #{%% 0: the measurement needs no nodes of ours
                    nodes := non_neg_integer(),
+                   %% between the hosts of this network instead of on this one
+                   net => beamway_bench_net:name(),
                    contenders := [beamway_bench_contender:name()],
                    directions := [beamway_bench_nodes:direction()],
-                   measure := fun((beamway_bench_nodes:cluster() | none) -> figures())}.
+                   %% of the hosts where no nodes are wanted on a network
+                   measure := fun((beamway_bench_nodes:cluster() | [beamway_bench_hosts:host()] | none) -> figures())}.
 -type samples() :: #{{beamway_bench_contender:name(), key()} =>
                          #{beamway_bench_nodes:direction() => [number()]}}.
 %% The figures of all repeats, the oldest first.
@@ -35,18 +38,42 @@
 %% @doc Runs all repeats of all groups.
 -spec run([group()], options()) -> samples().
 run(Groups, Options) ->
-    Epmd = beamway_bench_nodes:start_epmd(maps:get(hosts, Options, [])),
     Turns = [{Index, Name, Direction}
              || {Index, #{contenders := Names, directions := Directions}} <- numbered(Groups),
                 Name <- Names, Direction <- Directions],
+    Places = open_places(lists:usort([maps:get(net, Group, none) || Group <- Groups]), Options),
     try
-        Measure = fun(Repeat, Acc) -> repeat(Repeat, Turns, Groups, Epmd, Options, Acc) end,
+        Measure = fun(Repeat, Acc) -> repeat(Repeat, Turns, Groups, Places, Options, Acc) end,
         {Samples, Pool} = repeats(1, Measure, erlang:monotonic_time(millisecond), Options, {#{}, #{}}),
         _ = [beamway_bench_nodes:stop(Cluster) || Cluster <- maps:values(Pool)],
         maps:map(fun(_, Directions) -> maps:map(fun(_, L) -> lists:reverse(L) end, Directions) end, Samples)
     after
-        beamway_bench_nodes:stop_epmd(Epmd)
+        maps:foreach(fun(_, Place) -> close_place(Place) end, Places)
     end.
+
+%% Where nodes are: on a network of their own, with an epmd on each of its hosts, or where the options say.
+open_places(Names, Options) ->
+    lists:foldl(fun(Name, Places) ->
+                        try Places#{Name => open_place(Name, Options)}
+                        catch
+                            Class:Reason:Stack ->
+                                maps:foreach(fun(_, Place) -> close_place(Place) end, Places),
+                                erlang:raise(Class, Reason, Stack)
+                        end
+                end, #{}, Names).
+
+open_place(none, Options) -> with_epmd(maps:get(hosts, Options, []), none);
+open_place(Name, _) ->
+    case beamway_bench_net:open(Name) of
+        {ok, Net} -> with_epmd(beamway_bench_net:hosts(Net), Net);
+        {error, Why} -> error({no_network, Why})
+    end.
+
+with_epmd(Hosts, Net) -> #{hosts => Hosts, net => Net, epmd => beamway_bench_nodes:start_epmd(Hosts)}.
+
+close_place(#{net := Net, epmd := Epmd}) ->
+    ok = beamway_bench_nodes:stop_epmd(Epmd),
+    Net =:= none orelse beamway_bench_net:close(Net).
 
 numbered(List) -> lists:zip(lists:seq(1, length(List)), List).
 
@@ -63,26 +90,28 @@ has_time(1, _, _) -> true;
 has_time(_, _, infinity) -> true;
 has_time(Repeat, Elapsed, Budget) -> Elapsed * Repeat div (Repeat - 1) =< Budget.
 
-repeat(Repeat, Turns, Groups, Epmd, #{repeats := Repeats, progress := Progress} = Options, Acc) ->
+repeat(Repeat, Turns, Groups, Places, #{repeats := Repeats, progress := Progress} = Options, Acc) ->
     ok = Progress("repeat ~b of ~b", [Repeat, Repeats]),
-    lists:foldl(fun({Index, _, _} = Turn, Done) -> turn(Turn, lists:nth(Index, Groups), Epmd, Options, Done) end,
-                Acc, shuffled(Turns)).
+    lists:foldl(fun({Index, _, _} = Turn, Done) ->
+                        Group = lists:nth(Index, Groups),
+                        turn(Turn, Group, maps:get(maps:get(net, Group, none), Places), Options, Done)
+                end, Acc, shuffled(Turns)).
 
 shuffled(List) ->
     [Element || {_, Element} <- lists:sort([{rand:uniform(), Element} || Element <- List])].
 
-turn({_, Name, Direction}, #{nodes := 0, measure := Measure}, _, _, {Samples, Pool}) ->
-    {added(Name, Direction, Measure(none), Samples), Pool};
-turn({_, Name, Direction} = Turn, #{measure := Measure} = Group, Epmd, Options, {Samples, Pool}) ->
-    {Cluster, Rest} = take_cluster(Turn, Group, Epmd, Options, Pool),
+turn({_, Name, Direction}, #{nodes := 0, measure := Measure} = Group, #{hosts := Hosts}, _, {Samples, Pool}) ->
+    {added(Name, Direction, Measure(case Group of #{net := _} -> Hosts; #{} -> none end), Samples), Pool};
+turn({_, Name, Direction} = Turn, #{measure := Measure} = Group, Place, Options, {Samples, Pool}) ->
+    {Cluster, Rest} = take_cluster(Turn, Group, Place, Options, Pool),
     Figures = Measure(Cluster),
     {added(Name, Direction, Figures, Samples), leave_cluster(Turn, Cluster, Options, Rest)}.
 
-take_cluster({_, Name, Direction} = Turn, #{nodes := Count}, Epmd, #{contenders := Contenders} = Options, Pool) ->
+take_cluster({_, Name, Direction} = Turn, #{nodes := Count}, #{hosts := Hosts, epmd := Epmd}, #{contenders := Contenders}, Pool) ->
     case maps:take(Turn, Pool) of
         {Cluster, Rest} -> {Cluster, Rest};
         error ->
-            Cluster = beamway_bench_nodes:start(Epmd, maps:get(Name, Contenders), #{count => Count, hosts => maps:get(hosts, Options, [])}),
+            Cluster = beamway_bench_nodes:start(Epmd, maps:get(Name, Contenders), #{count => Count, hosts => Hosts}),
             ok = beamway_bench_nodes:connect(Cluster, Direction),
             {Cluster, Pool}
     end.

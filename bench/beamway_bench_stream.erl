@@ -6,6 +6,8 @@
 -behaviour(beamway_bench).
 
 -export([options/0, prepare/2, groups/1, metrics/1]).
+%% For other benchmarks.
+-export([measure/2, key/1]).
 
 %% Bytes, messages between confirmations, messages that may be unconfirmed: 1, 8, 32 and 64 MB.
 -define(SMALL, [{64, 1024, 16384}, {4096, 256, 2048}]).
@@ -28,6 +30,10 @@ groups(Settings) ->
            measure => fun(Cluster) -> measure(Cluster, ?SMALL ++ ?LARGE, Settings) end},
      Pair#{contenders => [beamway_whole], measure => fun(Cluster) -> measure(Cluster, ?LARGE, Settings) end}].
 
+%% @doc Messages of 64 B and 4 KB a second, and MB a second in messages of 1 MB.
+-spec measure(beamway_bench_nodes:cluster(), #{warm_ms := pos_integer(), window_ms := pos_integer(), _ => _}) -> beamway_bench_run:figures().
+measure(Cluster, Settings) -> measure(Cluster, ?SMALL ++ [hd(?LARGE)], Settings).
+
 measure(Cluster, Sizes, #{warm_ms := WarmMs, window_ms := Ms}) ->
     maps:from_list([begin
                         _ = stream(Cluster, Size, WarmMs),
@@ -47,6 +53,8 @@ figure({Bytes, _, _}, #{messages := Messages, elapsed_ns := Elapsed}) ->
 unit_bytes(Bytes) when Bytes < 1 bsl 20 -> 1;
 unit_bytes(Bytes) -> Bytes / 1.0e6.
 
+%% @doc What heads the row of messages of so many bytes.
+-spec key(Bytes :: pos_integer()) -> beamway_bench_run:key().
 key(Bytes) -> unicode:characters_to_binary(["messages of ", beamway_bench:size_words(Bytes)]).
 
 %% @private

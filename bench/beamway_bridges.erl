@@ -9,15 +9,16 @@
 
 -export_type([part/0, net/0]).
 
--type part() :: {Hosts :: pos_integer(), RateKbit :: pos_integer()}    %% a bridge with so many hosts, and the rate of its link upwards
-              | {[part()], RateKbit :: pos_integer()}.                 %% a bridge with bridges
+-type rate() :: Kbit :: pos_integer() | unlimited.
+-type part() :: {Hosts :: pos_integer(), rate()}                       %% a bridge with so many hosts, and the rate of its link upwards
+              | {[part()], rate()}.                                    %% a bridge with bridges
 -type net() :: #{spaces := [string()],                                 %% that of the bridges first, then the hosts'
                  hosts := [{Address :: string(), Space :: string()}],
                  groups := [[Address :: string()]]}.                   %% the hosts below each bridge, the root's first
 
 %% @doc Builds the network under a root bridge, or says what was refused. Each host's own link has a rate, too: without one a rack would be as fast as
 %% the processor has time for it.
--spec build(Prefix :: string(), [part()], HostKbit :: pos_integer()) -> {ok, net()} | {error, string()}.
+-spec build(Prefix :: string(), [part()], HostKbit :: rate()) -> {ok, net()} | {error, string()}.
 build(Prefix, Parts, HostKbit) ->
     Space = Prefix ++ os:getpid() ++ "s",
     State = #{host_kbit => HostKbit, prefix => Prefix ++ os:getpid(), switch => Space, hosts => [], groups => [], bridges => 1, commands => [bridge(Space, 0), ["ip netns add ", Space]]},
@@ -41,6 +42,7 @@ part({What, Rate}, Above, #{switch := Space, bridges := Number, commands := Comm
     New = lists:sublist(Hosts, length(Hosts) - length(Before)),
     Below#{groups := [lists:sort([Address || {Address, _} <- New]) | Groups]}.
 
+limit(_, _, _, unlimited) -> "true";
 limit(Space, Device, Number, Rate) ->
     io_lib:format("ip netns exec ~s tc qdisc add dev ~s~b root tbf rate ~bkbit burst 2kb latency 2s", [Space, Device, Number, Rate]).
 

@@ -105,6 +105,8 @@ text("bench") ->
     "  cost       system calls, context switches and copies for each message\n"
     "  ring, heartbeat, calls, lane-cost\n"
     "             lanes beside distribution\n"
+    "  beside     small calls beside large messages by plain '!' (root)\n"
+    "  hosts      calls and messages between hosts (root)\n"
     "  tune-tcp   which options make stock TCP distribution best\n"
     "  placement  choices among 100 real nodes, and policies with old information\n"
     "  http, http-memory, http-2009, http-private\n"

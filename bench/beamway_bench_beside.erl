@@ -1,0 +1,117 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc `bench beside': how long does a small call take while four streams of large messages go the same way by plain `!'?
+%%
+%% A `gen_server:call' of 64 B each millisecond, whatever became of the calls before (open loop); its time runs from the moment at which it was
+%% planned, so a sender that is held up counts in full. The streams send as fast as they get through. Once on the loopback interface, once over an
+%% emulated path of 1 Gbit/s and 1 ms. Lanes stand beside, with calls and streams in classes of their own. Needs root.
+-module(beamway_bench_beside).
+-behaviour(beamway_bench).
+
+-export([options/0, prepare/2, groups/1, metrics/1, finish/2]).
+
+-define(BYTES, 10000000).
+%% Streams send at once when the one before was taken.
+-define(UNPACED, 1.0e9).
+
+%% @private
+-spec options() -> [getopt:option_spec()].
+options() ->
+    [{path, undefined, "path", string, "only this one: loopback or path_1ms"},
+     {chart, undefined, "chart", string, "draw the times into this .svg or .png (bench/results/beside.svg)"}].
+
+%% @private
+-spec prepare(Given :: proplists:proplist(), beamway_bench:speed()) -> {ok, map()} | {error, unicode:chardata()}.
+prepare(Given, Speed) ->
+    case paths(proplists:get_value(path, Given, all)) of
+        {error, Why} -> {error, Why};
+        {ok, Paths} ->
+            case {lists:delete(loopback, Paths), beamway_bench_net:check()} of
+                {[_ | _], {error, Why}} -> {error, [Why, ", or with --path loopback"]};
+                {Nets, _} -> {ok, (settings(Paths, Speed))#{facts => beamway_bench_net:facts(Nets), chart => proplists:get_value(chart, Given, default)}}
+            end
+    end.
+
+paths(all) -> {ok, [loopback, path_1ms]};
+paths("loopback") -> {ok, [loopback]};
+paths("path_1ms") -> {ok, [path_1ms]};
+paths(Text) -> {error, ["--path ", Text, ": expected loopback or path_1ms"]}.
+
+settings(Paths, quick) -> #{paths => Paths, warm_ms => 300, ms => 1000, budget_ms => 36000 * length(Paths)};
+settings(Paths, full) -> #{paths => Paths, warm_ms => 1000, ms => 5000}.
+
+%% @private
+-spec groups(map()) -> [beamway_bench_run:group()].
+groups(#{paths := Paths} = Settings) ->
+    [maps:merge(case Path of loopback -> #{}; _ -> #{net => Path} end,
+                #{nodes => 2, contenders => contenders(Path), directions => [forward], measure => fun(Cluster) -> measure(Path, Cluster, Settings) end})
+     || Path <- Paths].
+
+contenders(loopback) -> [tcp, tcp_tuned, tls, beamway, beamway_tcp, beamway_tls, lanes, lanes_tcp];
+contenders(path_1ms) -> [tcp, tcp_tuned, tls, beamway_tcp, beamway_tls, lanes_tcp].
+
+measure(Path, #{members := [One, Two]} = Cluster, #{warm_ms := WarmMs, ms := Ms}) ->
+    [_, Second] = Names = beamway_bench_nodes:names(Cluster),
+    _ = [beamway_bench_nodes:call(Two, beamway_bench_lanes, Start, []) || Start <- [start_server, start_sink]],
+    Way = beamway_bench_lanes:open(Cluster, Names),
+    ok = beamway_bench_nodes:call(One, beamway_bench_lanes, start_streams, [Way, Second, ?BYTES, ?UNPACED]),
+    _ = beamway_bench_nodes:call(One, beamway_bench_lanes, planned_calls, [Way, Second, WarmMs], WarmMs + 90000),
+    {Sent, From} = beamway_bench_nodes:call(One, beamway_bench_lanes, done, []),
+    Times = beamway_bench_nodes:call(One, beamway_bench_lanes, planned_calls, [Way, Second, Ms], Ms + 90000),
+    {SentThen, Until} = beamway_bench_nodes:call(One, beamway_bench_lanes, done, []),
+    _ = beamway_bench_nodes:call(One, beamway_bench_lanes, stop, []),
+    Us = [Time / 1000 || Time <- Times],
+    #{key(Path, p50) => beamway_bench_stats:percentile(50, Us), key(Path, p99) => beamway_bench_stats:percentile(99, Us), key(Path, max) => lists:max(Us),
+      key(Path, rate) => (SentThen - Sent) * ?BYTES / (Until - From)}.
+
+key(Path, rate) -> unicode:characters_to_binary([words(Path), ": messages of 10 MB beside the call"]);
+key(Path, What) -> unicode:characters_to_binary([words(Path), ": call of 64 B beside 10 MB, ", atom_to_list(What)]).
+
+words(loopback) -> "loopback";
+words(Path) -> beamway_bench_net:title(Path).
+
+%% @private
+-spec metrics(map()) -> [beamway_bench_report:metric()].
+metrics(#{paths := Paths}) ->
+    [(metric(What))#{name => iolist_to_binary(["beside_", Name, "_", atom_to_list(What)]), key => key(Path, What), contender => Own, baselines => Others}
+     || {Path, Name, Own, Others} <- compared(), lists:member(Path, Paths), What <- [p50, p99, max, rate]].
+
+compared() ->
+    [{loopback, "shm", beamway, [tcp, tcp_tuned]}, {loopback, "tcp", beamway_tcp, [tcp, tcp_tuned]}, {loopback, "tls", beamway_tls, [tls]},
+     {loopback, "lanes", lanes, [tcp, tcp_tuned, beamway]}, {loopback, "lanes_tcp", lanes_tcp, [tcp, tcp_tuned, beamway_tcp]},
+     {path_1ms, "path", beamway_tcp, [tcp, tcp_tuned]}, {path_1ms, "path_tls", beamway_tls, [tls]}, {path_1ms, "path_lanes", lanes_tcp, [tcp, tcp_tuned, beamway_tcp]}].
+
+metric(rate) -> #{unit => <<"MB/s">>, better => higher};
+metric(_) -> #{unit => <<"us">>, better => lower}.
+
+%% @private
+-spec finish(beamway_bench_report:result(), map()) -> ok | {error, unicode:chardata()}.
+finish(Result, #{chart := default, paths := [_, _]} = Settings) ->
+    File = default_chart(Settings),
+    case finish(Result, Settings#{chart := File}) of
+        ok -> beamway_bench:note("drawn ~ts", [File]);
+        {error, Why} -> beamway_bench:note("~ts", [Why])
+    end;
+finish(_, #{chart := default}) -> ok;
+finish(Result, #{chart := File, paths := Paths}) ->
+    beamway_bench_chart:bars(File, "call of 64 B beside four streams of 10 MB: median and 99th percentile, us",
+                             [{words(Path), key(Path, p50), key(Path, p99)} || Path <- Paths], Result).
+
+default_chart(#{speed := Speed}) ->
+    filename:join([beamway_bench_nodes:root(), "bench", "results", case Speed of full -> "beside.svg"; quick -> "beside-quick.svg" end]).
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+
+paths_test_() ->
+    [?_assertEqual({ok, [loopback, path_1ms]}, paths(all)), ?_assertEqual({ok, [loopback]}, paths("loopback")), ?_assertMatch({error, _}, paths("x"))].
+
+%% The bars of the issue have their metrics, and whatever is compared is measured.
+metrics_test() ->
+    Metrics = metrics(settings([loopback, path_1ms], full)),
+    [?assert(lists:member(Name, [N || #{name := N} <- Metrics]))
+     || Name <- [<<"beside_shm_p99">>, <<"beside_tcp_p99">>, <<"beside_path_p99">>, <<"beside_shm_rate">>, <<"beside_path_rate">>]],
+    [?assert(lists:member(Name, contenders(Path))) || {Path, _, Own, Others} <- compared(), Name <- [Own | Others]].
+
+one_path_test() ->
+    ?assertEqual([], [N || #{name := <<"beside_path", _/binary>> = N} <- metrics(settings([loopback], quick))]).
+-endif.

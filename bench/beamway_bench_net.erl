@@ -1,0 +1,91 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc The networks on which benchmarks measure: network namespaces of this machine, joined by veth or by an emulated path. Needs root.
+-module(beamway_bench_net).
+
+-export([names/0, title/1, facts/1, check/0, open/1, hosts/1, close/1]).
+
+-export_type([name/0, net/0]).
+
+-type name() :: veth | veth4 | path_1ms | path_20ms.
+%% Two and four namespaces joined by veth; two joined by a path.
+-opaque net() :: #{name := name(), hosts := [beamway_bench_hosts:host(), ...], close := fun(() -> ok)}.
+
+%% @doc All of them.
+-spec names() -> [name()].
+names() -> [veth, veth4, path_1ms, path_20ms].
+
+%% The queue holds what is on its way in a round trip, at least 2 ms. Offload: as between hosts, and a segment each would cost the
+%% processors of this machine more than the nodes do.
+path(path_1ms) -> #{rate_bits => 1000000000, delay_us => 500, queue_bytes => 262144, mtu => 1500, offload => 1, seed => 1};
+path(path_20ms) -> #{rate_bits => 1000000000, delay_us => 10000, loss => 0.0001, queue_bytes => 2500000, mtu => 1500, offload => 1, seed => 1}.
+
+%% @doc In words.
+-spec title(name()) -> string().
+title(veth) -> "veth";
+title(veth4) -> "veth";
+title(path_1ms) -> "1 Gbit/s, 1 ms";
+title(path_20ms) -> "1 Gbit/s, 20 ms, 0.01 % lost".
+
+%% @doc For the stored result: what the paths are.
+-spec facts([name()]) -> #{paths => #{name() => map()}}.
+facts(Names) -> #{paths => maps:from_list([{Name, path(Name)} || Name <- Names, Name =:= path_1ms orelse Name =:= path_20ms])}.
+
+%% @doc Whether networks can be made here.
+-spec check() -> ok | {error, string()}.
+check() ->
+    case {string:trim(os:cmd("id -u")), os:find_executable("ip")} of
+        {"0", false} -> {error, "missing: ip. Run: scripts/install-packages bench"};
+        {"0", _} -> ok;
+        _ -> {error, "the hosts are network namespaces, so it must be run as root"}
+    end.
+
+%% @doc Makes it; whoever does closes it.
+-spec open(name()) -> {ok, net()} | {error, string()}.
+open(veth) ->
+    with(veth, beamway_netns:pair("bwv"), fun(Net) -> {of_net(Net), fun() -> beamway_netns:delete(Net) end} end);
+open(veth4) ->
+    with(veth4, beamway_bridges:build("bwv", [{4, unlimited}], unlimited),
+         fun(#{hosts := Hosts} = Net) -> {[{Space, Address} || {Address, Space} <- Hosts], fun() -> beamway_bridges:delete(Net) end} end);
+open(Name) ->
+    with(Name, beamway_path:open(prefix(Name), path(Name)), fun(Path) -> {of_net(beamway_path:net(Path)), fun() -> close_path(Name, Path) end} end).
+
+prefix(path_1ms) -> "bw1m";
+prefix(path_20ms) -> "bw20m".
+
+with(_, {error, Why}, _) -> {error, Why};
+with(Name, {ok, Made}, Fun) ->
+    {Hosts, Close} = Fun(Made),
+    {ok, #{name => Name, hosts => Hosts, close => Close}}.
+
+of_net(#{spaces := Spaces, addresses := Addresses}) -> lists:zip(Spaces, Addresses).
+
+%% A machine that was too busy for its own paths shows here.
+close_path(Name, Path) ->
+    try beamway_path:counters(Path) of
+        #{<<"there">> := #{<<"latest_us">> := There}, <<"back">> := #{<<"latest_us">> := Back}, <<"seconds">> := Seconds, <<"cpu_seconds">> := Cpu} ->
+            beamway_bench:note("path ~ts: packets were handed over up to ~b us late; the emulator took ~.2f of a processor",
+                               [title(Name), max(There, Back), Cpu / Seconds])
+    after
+        ok = beamway_path:close(Path)
+    end.
+
+%% @doc Its hosts.
+-spec hosts(net()) -> [beamway_bench_hosts:host(), ...].
+hosts(#{hosts := Hosts}) -> Hosts.
+
+%% @doc Ends it and all that runs on it.
+-spec close(net()) -> ok.
+close(#{close := Close}) -> Close().
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+
+facts_test_() ->
+    [?_assertMatch(#{paths := #{path_1ms := #{mtu := 1500, delay_us := 500}}}, facts([veth, path_1ms])),
+     ?_assertEqual(#{paths => #{}}, facts([veth4]))].
+
+%% So that a stream alone can fill the line.
+queues_hold_a_round_trip_test() ->
+    [?assert(Queue * 8 * 1000000 >= Bits * beamway_path:round_trip_us(Path))
+     || Name <- [path_1ms, path_20ms], #{queue_bytes := Queue, rate_bits := Bits} = Path <- [path(Name)]].
+-endif.

@@ -1,0 +1,67 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc The certificate of the nodes that are measured over TLS: one for all, made once beside the beams, where `make clean' takes it away.
+%% It protects nothing; its key is of the kind that clusters use.
+-module(beamway_bench_tls).
+
+-include_lib("public_key/include/public_key.hrl").
+
+-export([args/1, prepare/2]).
+
+%% @doc What a node is started with. Pure.
+-spec args(Root :: file:filename()) -> [string()].
+args(Root) -> ["-ssl_dist_optfile", file(Root, "dist_tls.conf")].
+
+file(Root, Name) -> filename:join([Root, "bench", "ebin", Name]).
+
+%% @doc Makes the files, for a contender that needs them and if they are not there yet.
+-spec prepare(beamway_bench_contender:t(), Root :: file:filename()) -> ok.
+prepare(#{args := Args}, Root) ->
+    Options = lists:last(args(Root)),
+    case lists:member(Options, Args) andalso not filelib:is_regular(Options) of
+        true -> make(Root, Options);
+        false -> ok
+    end.
+
+%% Each in one step, the file that names the others last: two runs may begin at once.
+make(Root, Options) ->
+    {ok, _} = application:ensure_all_started(public_key),
+    Common = [{key, {namedCurve, ?secp256r1}}, {digest, sha256}],
+    #{cert := Ca} = Authority = public_key:pkix_test_root_cert("Beamway benchmark", Common),
+    Chain = public_key:pkix_test_data(#{root => Authority, intermediates => [], peer => [{extensions, [names()]} | Common]}),
+    {Kind, Key} = proplists:get_value(key, Chain),
+    [Pem, CaPem] = [file(Root, Name) || Name <- ["dist_tls.pem", "dist_tls_ca.pem"]],
+    ok = write(Pem, public_key:pem_encode([{'Certificate', proplists:get_value(cert, Chain), not_encrypted}, {Kind, Key, not_encrypted}])),
+    ok = write(CaPem, public_key:pem_encode([{'Certificate', Ca, not_encrypted}])),
+    Both = [{certfile, Pem}, {keyfile, Pem}, {cacertfile, CaPem}],
+    write(Options, io_lib:format("~p.~n", [[{server, Both}, {client, Both}]])).
+
+%% The loopback interface, and the hosts of beamway_bench_net.
+names() ->
+    Addresses = [<<127, 0, 0, 1>> | [<<10, 97, 194, Last>> || Last <- [1, 2]] ++ [<<10, 98, 7, Last>> || Last <- [1, 2, 3, 4]]],
+    #'Extension'{extnID = ?'id-ce-subjectAltName', critical = false, extnValue = [{iPAddress, Address} || Address <- Addresses]}.
+
+write(File, Text) ->
+    New = File ++ "." ++ os:getpid(),
+    ok = file:write_file(New, Text),
+    ok = file:change_mode(New, 8#600),
+    file:rename(New, File).
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+
+made_once_and_only_for_tls_test() ->
+    Root = "/tmp/beamway_bench_tls-" ++ os:getpid(),
+    ok = filelib:ensure_dir(file(Root, "x")),
+    Contenders = beamway_bench_contender:all(Root, 50),
+    ok = prepare(maps:get(tcp, Contenders), Root),
+    ?assertNot(filelib:is_file(file(Root, "dist_tls.conf"))),
+    [begin
+         ok = prepare(maps:get(Name, Contenders), Root),
+         {ok, [[{server, Options}, {client, Options}]]} = file:consult(file(Root, "dist_tls.conf")),
+         {ok, Pem} = file:read_file(proplists:get_value(certfile, Options)),
+         put(Name, Pem),
+         ?assertMatch([{'Certificate', _, _}, {'ECPrivateKey', _, _}], public_key:pem_decode(Pem))
+     end || Name <- [tls, beamway_tls]],
+    ?assertEqual(get(tls), get(beamway_tls)),
+    ok = file:del_dir_r(Root).
+-endif.
