@@ -6,7 +6,7 @@
 %% One slash stands between the URL and the path, however many there are in the URL.
 -module(yucan_yaws_match).
 
--export([table/2, server/4, redirect/2, location/4, appmod/2, is_under/2]).
+-export([table/2, without_port/1, server/4, redirect/2, location/4, appmod/2, is_under/2]).
 -export_type([table/0, appmod/0]).
 
 -ifdef(TEST).
@@ -29,6 +29,8 @@ table(Servers, First) ->
 names(#{name := Name, servername := Other, serveralias := Aliases}) ->
     [without_port(N) || N <- [Name | [Other || Other =/= undefined]] ++ Aliases].
 
+%% @doc The name of a host as requests have it; an IPv6 address keeps its brackets.
+-spec without_port(string()) -> binary().
 without_port(Name) ->
     Lower = string:lowercase(unicode:characters_to_binary(Name)),
     case re:run(Lower, "^(\\[.*\\]|[^:]*)(:[0-9]*)?$", [{capture, [1], binary}]) of
@@ -138,6 +140,10 @@ prefix(Path, #{path := Part}) ->
 to_binary(Text) -> unicode:characters_to_binary(Text).
 
 -ifdef(TEST).
+
+without_port_test_() ->
+    [?_assertEqual(Host, without_port(Name))
+     || {Name, Host} <- [{"A.com", <<"a.com">>}, {"a.com:80", <<"a.com">>}, {"[::1]", <<"[::1]">>}, {"[FE80::1]:8080", <<"[fe80::1]">>}, {"::1", <<"::1">>}]].
 
 server_test_() ->
     Base = #{servername => undefined, serveralias => [], listen => []},

@@ -6,6 +6,10 @@
 
 -include("../include/yaws.hrl").
 
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+-endif.
+
 %% Servers bind to loopback unless they are told otherwise.
 -define(LOOPBACK, {127, 0, 0, 1}).
 
@@ -43,13 +47,11 @@ key_file(#{keyfile := undefined, certfile := File}) -> File;
 key_file(#{keyfile := File}) -> File.
 
 host(Globals, #{name := Name, ssl := Ssl} = Server) ->
-    Host = #{names => [without_port(Name)], handler => {yucan_yaws, #{globals => Globals, server => Server}}},
+    Host = #{names => [yucan_yaws_match:without_port(Name)], handler => {yucan_yaws, #{globals => Globals, server => Server}}},
     case Ssl of
         undefined -> Host;
         _ -> Host#{tls => tls(Ssl)}
     end.
-
-without_port(Name) -> hd(binary:split(unicode:characters_to_binary(Name), <<":">>)).
 
 %% One file for all servers, unless none of them wants it.
 access_log(#{logdir := undefined}, _) -> none;
@@ -123,3 +125,12 @@ limits() ->
         #{globals := #{cgi_timeout := Seconds, cgi_max := Max}} -> #{timeout_ms => Seconds * 1000, max => Max};
         undefined -> #{}
     end.
+
+-ifdef(TEST).
+
+%% The name of a server on an IPv6 address is the whole address.
+host_names_test_() ->
+    [?_assertMatch(#{names := [Host]}, host(#{}, #{name => Name, ssl => undefined}))
+     || {Name, Host} <- [{"a.com", <<"a.com">>}, {"a.com:80", <<"a.com">>}, {"[::1]", <<"[::1]">>}, {"[::1]:8080", <<"[::1]">>}]].
+
+-endif.
