@@ -24,17 +24,22 @@
 %% @doc Entry of `scripts/figures'.
 -spec main() -> no_return().
 main() ->
-    halt(case init:get_plain_arguments() of
-             ["write"] -> write();
-             ["check"] -> verdict("check", pages() ++ chart_problems() ++ schema() ++ unknown_commits());
-             ["release"] -> verdict("release-check", pages() ++ chart_problems() ++ schema() ++ unknown_commits() ++ too_old());
-             ["mark"] -> mark();
-             ["plan" | Words] -> plan(Words);
-             ["reevaluate" | Names] -> reevaluate(Names);
-             ["store", Name, Command] -> store(Name, Command);
-             ["commit"] -> io:format("~ts~n", [beamway_bench_machine:commit()]), 0;
-             _ -> complain("expected write, check, release, mark, plan, reevaluate, store or commit", []), 2
+    halt(try words(init:get_plain_arguments())
+         catch throw:{config, Why} -> complain("~ts", [Why]), 2
          end).
+
+words(Arguments) ->
+    case Arguments of
+        ["write"] -> write();
+        ["check"] -> verdict("check", pages() ++ chart_problems() ++ schema() ++ unknown_commits());
+        ["release"] -> verdict("release-check", pages() ++ chart_problems() ++ schema() ++ unknown_commits() ++ too_old());
+        ["mark"] -> mark();
+        ["plan" | Words] -> plan(Words);
+        ["reevaluate" | Names] -> reevaluate(Names);
+        ["store", Name, Command] -> store(Name, Command);
+        ["commit"] -> io:format("~ts~n", [beamway_bench_machine:commit()]), 0;
+        _ -> complain("expected write, check, release, mark, plan, reevaluate, store or commit", []), 2
+    end.
 
 complain(Format, Args) -> io:format(standard_error, "figures: " ++ Format ++ "~n", Args).
 
@@ -49,7 +54,16 @@ verdict(What, Problems) ->
 -spec config() -> config().
 config() ->
     {ok, Terms} = file:consult(path("bench/figures.config")),
-    Terms.
+    case twice(Terms) of
+        [] -> Terms;
+        [First | _] -> throw({config, io_lib:format("bench/figures.config has ~ts twice: delete one", [First])})
+    end.
+
+%% What the file says more than once. The second would be measured, or shown, or neither.
+twice(Terms) ->
+    Keys = [{element(1, Term), case Term of {_, _} -> none; _ -> element(2, Term) end} || Term <- Terms],
+    [case Name of none -> atom_to_list(Kind); _ -> io_lib:format("~ts ~tp", [Kind, Name]) end
+     || {Kind, Name} <- lists:usort(Keys -- lists:usort(Keys))].
 
 path(File) -> filename:join(beamway_bench_nodes:root(), File).
 
@@ -430,6 +444,13 @@ completed(Name, File, Old) ->
 %% A page whose figures were edited, or a result that was stored without `make figures'.
 the_pages_have_the_figures_of_the_results_test_() ->
     {timeout, 120, ?_assertEqual([], pages() ++ chart_problems())}.
+
+what_stands_twice_is_refused_test_() ->
+    [?_assertEqual([], twice([{paths, #{}}, {result, "a", #{}}, {table, "a", []}, {result, "b", #{}}])),
+     ?_assertEqual(["result \"a\"", "table \"b\""],
+                   [text(One) || One <- twice([{result, "a", #{}}, {table, "b", []}, {result, "a", #{x => y}}, {table, "b", []}, {result, "c", #{}}])]),
+     ?_assertEqual(["chart", "paths"], [text(One) || One <- twice([{chart, []}, {paths, #{}}, {chart, []}, {paths, #{}}])]),
+     ?_assertEqual([], twice(config()))].
 
 results_are_whole_test() -> ?assertEqual([], schema()).
 
