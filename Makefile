@@ -103,7 +103,7 @@ test-otp27:
 nemesis:
 	@scripts/install-packages test
 	@$(MAKE) build-test
-	@scripts/nemesis --minutes $(or $(MIN),1) $(if $(SEED),--seed $(SEED)) $(if $(CARRIER),--carrier $(CARRIER)) $(if $(STORE),--store)
+	@scripts/nemesis --minutes $(call minutes,1) $(if $(SEED),--seed $(SEED)) $(if $(CARRIER),--carrier $(CARRIER)) $(if $(STORE),--store)
 
 ## test-docs: every code block of README.md and docs/guide; T=page runs one (what is quick is in `make test`, too)
 test-docs:
@@ -209,7 +209,7 @@ release-check:
 soak:
 	@scripts/install-packages build
 	@$(MAKE) build-bench
-	@bin/beamway soak --minutes $(or $(MIN),20) --nodes $(or $(NODES),2)
+	@bin/beamway soak --minutes $(call minutes,20) --nodes $(or $(NODES),2)
 
 ## asan: C tests under address and undefined-behaviour sanitizers
 asan:
@@ -228,18 +228,21 @@ tsan:
 	@$(MAKE) -C native tsan
 	@$(MAKE) -C rdpipe tsan
 
+# MIN, or $(1): minutes for what runs for a time. 0 would be no end.
+minutes = $(if $(MIN),$(or $(shell printf %s '$(MIN)' | grep -xE '[1-9][0-9]{0,4}'),$(error MIN=$(MIN): expected whole minutes, at least 1)),$(1))
+
 ## fuzz: libFuzzer on everything that is read from a peer; MIN=10 is ten minutes for each target (default 1); F=target runs one
 fuzz:
 	@scripts/install-packages fuzz
 	@$(if $(filter-out $(notdir $(basename $(wildcard */fuzz/*_fuzz.c))),$(F)),$(error F=$(F): expected one of $(notdir $(basename $(wildcard */fuzz/*_fuzz.c)))))
-	@$(MAKE) -C native fuzz FUZZ_SECONDS=$$(($(or $(MIN),1) * 60))
-	@$(MAKE) -C rdpipe fuzz FUZZ_SECONDS=$$(($(or $(MIN),1) * 60))
+	@$(MAKE) -C native fuzz FUZZ_SECONDS=$$(($(call minutes,1) * 60))
+	@$(MAKE) -C rdpipe fuzz FUZZ_SECONDS=$$(($(call minutes,1) * 60))
 
 ## fuzz-yucan: properties of yucan's parsers (heads, chunks, frames, FastCGI, CGI, configurations) for MIN minutes (1); writes bench/results/fuzz_yucan.json
 fuzz-yucan:
 	@scripts/install-packages test
 	@$(MAKE) build-test
-	@erl -noinput -boot no_dot_erlang -pa apps/*/ebin apps/*/test/ebin bench/ebin -s yucan_fuzz main -extra $(or $(MIN),1) bench/results/fuzz_yucan.json
+	@erl -noinput -boot no_dot_erlang -pa apps/*/ebin apps/*/test/ebin bench/ebin -s yucan_fuzz main -extra $(call minutes,1) bench/results/fuzz_yucan.json
 
 ## overload-yucan: twice the requests that yucan can answer, for SECONDS (60): no crash, bounded memory, full speed after
 overload-yucan:

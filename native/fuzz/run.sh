@@ -8,6 +8,12 @@ set -eu
 
 seconds=$1
 shift
+# To libFuzzer 0 is no end.
+case $seconds in '' | 0* | *[!0-9]*)
+    echo "fuzz: $seconds seconds for each target: expected a whole number, at least 1" >&2
+    exit 2
+    ;;
+esac
 out=build/fuzz
 mkdir -p "$out/found"
 
