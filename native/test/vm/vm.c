@@ -13,6 +13,7 @@
 #define DESCRIPTORS 64
 #define ATOMS 64
 #define TEXT_BYTES 512
+#define NO_TIMER INT64_MAX
 #define BINARY_MAX ((ErlDrvSizeT)64 << 20) /* larger ones are refused, as if memory was low */
 
 typedef struct term {
@@ -26,7 +27,7 @@ struct _erl_drv_port {
     pthread_mutex_t lock;
     ErlDrvData data;
     bool is_open, is_closing, is_busy;
-    int64_t timer_at; /* 0: not set */
+    int64_t timer_at; /* of timers_ms; NO_TIMER: not set */
     char *queue;
     size_t queued;
     SysIOVec iov;
@@ -119,9 +120,10 @@ static int64_t now_us(void)
     return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000 + 1000 * skipped_ms;
 }
 
-static int64_t now_ms(void)
+/* Of timers: it stands still, however long a thread is kept from running, but for vm_skip. */
+static int64_t timers_ms(void)
 {
-    return now_us() / 1000;
+    return skipped_ms;
 }
 
 void vm_skip(int ms)
@@ -146,9 +148,9 @@ static bool is_selected_by(ErlDrvPort port)
 static void terminate(ErlDrvPort port)
 {
     port->is_open = false;
-    port->timer_at = 0;
+    port->timer_at = NO_TIMER;
     vm.entry->stop(port->data);
-    port->timer_at = 0;
+    port->timer_at = NO_TIMER;
     free(port->queue);
     port->queue = NULL;
     port->queued = 0;
@@ -191,6 +193,7 @@ ErlDrvPort vm_open(void)
 {
     ErlDrvPort port = make(sizeof *port);
 
+    port->timer_at = NO_TIMER;
     pthread_mutex_init(&port->lock, NULL);
     lock();
     if (!vm.entry)
@@ -445,13 +448,13 @@ static bool run_descriptors(int ms)
 
 int driver_set_timer(ErlDrvPort port, unsigned long ms)
 {
-    port->timer_at = now_ms() + (int64_t)ms;
+    port->timer_at = timers_ms() + (int64_t)ms;
     return 0;
 }
 
 int driver_cancel_timer(ErlDrvPort port)
 {
-    port->timer_at = 0;
+    port->timer_at = NO_TIMER;
     return 0;
 }
 
@@ -477,8 +480,8 @@ static bool run_timers(void)
     for (ErlDrvPort port = next_port(NULL); port; port = next_port(port)) {
         if (!enter(port))
             continue;
-        if (port->timer_at != 0 && port->timer_at <= now_ms()) {
-            port->timer_at = 0;
+        if (port->timer_at <= timers_ms()) {
+            port->timer_at = NO_TIMER;
             found = true;
             vm.entry->timeout(port->data);
         }

@@ -43,7 +43,8 @@ size_t vm_queued(ErlDrvPort port);
 /* Once around: waits at most so long, then calls what is due. False: nothing was. Any thread. */
 bool vm_run(int ms);
 
-/* Timers and the driver's clock go on by so much at once. */
+/* Timers and the driver's clock go on by so much at once. Otherwise timers stand still: a test that
+ * is kept from running does not meet them. */
 void vm_skip(int ms);
 
 /* The next term that the port has sent to its owner or another process, as text: atoms and numbers
