@@ -204,6 +204,17 @@ static inline bw_status_t await_bytes(bw_link_t *link, size_t bytes, bw_span_t *
     }
 }
 
+/* Waits until `bytes` can be written: of room the peer may tell in its own time. */
+static inline bool await_room(bw_link_t *link, size_t bytes)
+{
+    while (link->ops->arm_write(link, bytes) == BW_OK) {
+        if (!is_readable(link))
+            return false;
+        run_end_of(link);
+    }
+    return true;
+}
+
 /* ---- running ---- */
 
 /* What a carrier has for as long as the process lives is there before its first case. */

@@ -276,7 +276,7 @@ static void unreleased_on_the_way(void)
     CHECK(left > 100 && left <= bw_frame_size(100) + bw_frame_size(200000));
     CHECK(carrier->at_rest || left < bw_frame_size(200000));
     CHECK(pump_end(&here.peer));
-    CHECK_EQ(pump_unreleased(&here.peer), left);
+    CHECK(pump_unreleased(&here.peer) <= left); /* the kernel may have taken more */
     CHECK_EQ(pump_credit(&here.pump, 2, 300000), WAKE_ASLEEP);
     CHECK_IN(let_all_through(2));
     CHECK_EQ(got.bytes, 200100);

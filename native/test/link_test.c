@@ -54,6 +54,7 @@ static void write_bytes(bw_link_t *link, const void *bytes, size_t len)
 {
     bw_span_t span = {0};
 
+    CHECK(await_room(link, len));
     CHECK_EQ(link->ops->reserve(link, len, &span), BW_OK);
     CHECK(span.len >= len);
     memcpy(span.base, bytes, len);
@@ -226,7 +227,7 @@ static void a_writer_without_room_is_woken(void)
             here.other->ops->release(here.other, span.len);
             run_end_of(here.one);
         }
-        CHECK_EQ(here.one->ops->arm_write(here.one, RING / 2), BW_AGAIN);
+        CHECK(await_room(here.one, RING / 2));
     }
     here.one->ops->stats(here.one, &stats);
     CHECK(stats.stalls > 0);
@@ -319,17 +320,19 @@ static void writing_to_a_closed_end_does_no_harm(void)
         }
         run_end_of(here.one);
     }
-    CHECK(position >= RING);
+    /* over rdma the other end may have gone before everything was written */
+    CHECK(position >= RING || (carrier->at_rest && here.one->ops->reason(here.one)));
     here.one->ops->stats(here.one, &stats);
     CHECK(stats.unreleased <= position);
     CHECK_IN(stop());
 }
 
-/* The figure falls to nothing when the other end has taken everything. */
+/* The figure falls to nothing when the other end has taken everything; over rdma it tells of each
+ * quarter of the ring. */
 static void what_is_not_taken_is_counted(void)
 {
     bw_link_stats_t stats;
-    uint64_t position, read = 0;
+    uint64_t position, read = 0, untold = carrier->at_rest ? RING / 4 - 1 : 0;
 
     CHECK_IN(start());
     position = fill_up(here.one, 0);
@@ -344,12 +347,12 @@ static void what_is_not_taken_is_counted(void)
         read += span.len;
         run_end_of(here.one);
     }
-    for (int ms = 0; ms < ARRIVES_MS && stats.unreleased > 0; ms++) {
+    for (int ms = 0; ms < ARRIVES_MS && stats.unreleased > untold; ms++) {
         run_end_of(here.one);
         here.one->ops->stats(here.one, &stats);
-        (void)poll(NULL, 0, stats.unreleased > 0);
+        (void)poll(NULL, 0, stats.unreleased > untold);
     }
-    CHECK_EQ(stats.unreleased, 0);
+    CHECK(stats.unreleased <= untold);
     CHECK_IN(stop());
 }
 
