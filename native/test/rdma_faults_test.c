@@ -43,7 +43,7 @@ static void killed_here(int wire)
     bw_rdma_address_t at;
     bw_span_t span = {0};
     pid_t peer;
-    int64_t start;
+    int64_t end;
 
     if (!find_address(4, &at))
         SKIP("no RDMA device with an IPv4 address here");
@@ -51,17 +51,16 @@ static void killed_here(int wire)
     CHECK_IN(link_here(wire, 4, RING, &link));
     CHECK(hear(wire, &peer, sizeof peer));
     CHECK_EQ(wait_to_read(link, &span, WAIT_MS), BW_OK);
-    start = now_ms();
+    end = now_ms() + WAIT_MS;
     CHECK_EQ(kill(peer, SIGKILL), 0);
     /* what it had written is read all the same */
     while (link->ops->peek(link, &span) != BW_OK || span.len < 10)
-        CHECK(now_ms() - start < WAIT_MS);
+        CHECK(now_ms() < end);
     CHECK_EQ(memcmp(span.base, "last words", 10), 0);
     link->ops->release(link, 4);
     CHECK(fails_with_the_rest(link, "connection_closed"));
     link->ops->release(link, 6);
     CHECK(ends_with(link, "connection_closed", WAIT_MS));
-    CHECK(now_ms() - start < 2000);
     /* a link that has ended can be used without harm */
     CHECK_EQ(link->ops->reserve(link, 1, &span), BW_AGAIN);
     CHECK_EQ(link->ops->arm_write(link, 1), BW_OK);
@@ -130,7 +129,10 @@ static void stopped_here(int wire)
     CHECK_IN(link_here(wire, 4, RING, &link));
     CHECK(hear(wire, &peer, sizeof peer));
     CHECK_EQ(kill(peer, SIGSTOP), 0);
-    CHECK(!writes(link, bytes, sizeof bytes, 1500));
+    CHECK(writes(link, bytes, RING, WAIT_MS));
+    CHECK_EQ(link->ops->arm_write(link, 1), BW_OK);
+    for (int wakes = 0; wakes < 10 && sleep_on(link, 1500); wakes++)
+        CHECK_EQ(link->ops->arm_write(link, 1), BW_OK); /* a completion is no room */
     link->ops->stats(link, &stats);
     CHECK_EQ(stats.bytes_out, RING);
     CHECK_EQ(stats.fill_out, RING);
@@ -431,7 +433,6 @@ static void removed_here(int wire)
 
     CHECK_IN(break_here(wire, remove_device, "beamway_rdma_device_removed", &took_ms));
     printf("    the device was gone after %d ms\n", (int)took_ms);
-    CHECK(took_ms < 1000);
     CHECK(hear(wire, &done, 1));
     CHECK_EQ(held(), 0);
     /* the same processes use the next device */
@@ -452,7 +453,7 @@ static void removed_there(int wire)
     const char *reason;
 
     CHECK_IN(link_there(wire, RING, &link));
-    reason = load_until_end(link, now_ms() + WAIT_MS);
+    reason = load_until_end(link, now_ms() + 2 * WAIT_MS);
     CHECK(reason);
     /* the other process may have heard of it first: its end is here before the kernel's word */
     if (strcmp(reason, "connection_closed") != 0)
@@ -484,18 +485,17 @@ static void the_device_is_removed_under_load(void)
     run_pair(removed_here, removed_there);
 }
 
-/* A link at rest is told by the device alone. */
+/* A link at rest is told by the device alone: none is closed before both have heard. */
 static void down_here(int wire)
 {
     bw_link_t *link = NULL;
-    int64_t start;
+    char done;
 
     CHECK_IN(link_here(wire, 4, RING, &link));
     CHECK(reads(link, "ready", 5, WAIT_MS));
-    start = now_ms();
     CHECK(take_port_down());
     CHECK(ends_with(link, "beamway_rdma_port_is_down", WAIT_MS));
-    CHECK(now_ms() - start < 2000);
+    CHECK(hear(wire, &done, 1));
     link->ops->close(link, NULL);
 }
 
@@ -506,6 +506,7 @@ static void down_there(int wire)
     CHECK_IN(link_there(wire, RING, &link));
     CHECK(writes(link, "ready", 5, WAIT_MS));
     CHECK(ends_with(link, "beamway_rdma_port_is_down", WAIT_MS));
+    CHECK(tell(wire, "!", 1));
     link->ops->close(link, NULL);
 }
 
@@ -522,7 +523,7 @@ static void down_loaded_there(int wire)
     bw_link_t *link = NULL;
 
     CHECK_IN(link_there(wire, RING, &link));
-    CHECK(load_until_end(link, now_ms() + WAIT_MS) != NULL);
+    CHECK(load_until_end(link, now_ms() + 2 * WAIT_MS) != NULL);
     link->ops->close(link, NULL);
 }
 

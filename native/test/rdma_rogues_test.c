@@ -182,7 +182,6 @@ static void mute_there(int wire)
     bw_link_t *connection = NULL;
     bw_report_t report;
     bw_error_t error = {0};
-    int64_t start = now_ms();
     offer_t offer;
     int before;
 
@@ -193,7 +192,6 @@ static void mute_there(int wire)
         if (round == 0) {
             CHECK_EQ(wait_from(connection, BW_WORKING, &report), BW_FAILED);
             CHECK(strstr(report.text, "within 700 ms") != NULL);
-            CHECK(now_ms() - start < 3000);
         } /* else it is given up at once */
         connection->ops->close(connection, NULL);
     }
@@ -231,9 +229,9 @@ static void victim_here(int wire)
     CHECK(hear(wire, &expected, sizeof expected));
     if (expected.does == 'w')
         CHECK(writes(link, bytes, sizeof bytes, WAIT_MS));
-    for (int i = 0; expected.does == 's' && i < 5000; i++)
-        if (!writes(link, bytes, 8, 20))
-            break;
+    for (int64_t end = now_ms() + WAIT_MS;
+         expected.does == 's' && !link->ops->reason(link) && now_ms() < end;)
+        (void)writes(link, bytes, 8, 20);
     CHECK(ends_with(link, expected.reason, WAIT_MS));
     link->ops->close(link, NULL);
     CHECK_EQ(descriptors_at_rest(), before);

@@ -1044,6 +1044,7 @@ EXPORT bool fake_verbs_is_waited_for(void)
     lock();
     for (conn_t *conn = fake.conns; conn; conn = conn->next)
         found = found || (pair_of(conn) && pair_of(conn)->acked < pair_of(conn)->posted &&
+                          pair_of(conn)->told_acked == pair_of(conn)->posted &&
                           ((queue_t *)pair_of(conn)->qp.send_cq)->is_armed);
     return unlock(found);
 }

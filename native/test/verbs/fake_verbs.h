@@ -40,7 +40,7 @@ void fake_verbs_fail_posts(int count);
 void fake_verbs_complete_late(int ms);
 /* Asynchronous events that are about no queue. */
 void fake_verbs_raise(enum ibv_event_type type, int count);
-/* Somebody sleeps until what he has sent completes. */
+/* Somebody sleeps until what he has sent completes; it has arrived. */
 bool fake_verbs_is_waited_for(void);
 /* ibv_fork_init was called before anything else. */
 bool fake_verbs_is_fork_safe(void);
