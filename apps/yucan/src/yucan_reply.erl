@@ -11,7 +11,7 @@
 -export_type([outcome/0]).
 
 %% What each small answer calls: 3 % of the processor time of a small GET, with the same in yucan_conn.
--compile({inline, [done/4, connection/3, general/2, connection_line/2, status_line/1, length_line/1, transmit/2, head/6]}).
+-compile({inline, [done/4, connection/3, opening/3, general/2, connection_line/2, status_line/1, length_line/1, transmit/2, head/6]}).
 
 -include("yucan_internal.hrl").
 -include_lib("kernel/include/file.hrl").
@@ -39,7 +39,7 @@ send({Status, Headers, Body}, Req, Site) when is_integer(Status), Status >= 200,
     body(Body, Status, headers(Headers, #out{}), Req, Site);
 send({101, Headers, {upgrade, Function}}, #req{conn = Conn}, Site) when is_function(Function, 2), is_list(Headers) ->
     Out = headers(Headers, #out{}),
-    Head = [<<"HTTP/1.1 101 Switching Protocols\r\n">>, general(Out, Site), <<"connection: upgrade\r\n">>, Out#out.lines, <<"\r\n">>],
+    Head = [opening(101, Out, Site), <<"connection: upgrade\r\n">>, Out#out.lines, <<"\r\n">>],
     case yucan_transport:send(Conn#conn.socket, Head) of
         ok -> {upgrade, Function};
         {error, _} -> {close, 101, 0}
@@ -106,7 +106,10 @@ connection(#out{close = false}, #req{keep = true, body = Body}, #site{counters =
 connection(_, _, _) -> close.
 
 head(Status, #out{lines = Lines} = Out, Connection, Framing, Req, Site) ->
-    [status_line(Status), general(Out, Site), connection_line(Connection, Req), Lines, Framing, <<"\r\n">>].
+    [opening(Status, Out, Site), connection_line(Connection, Req), Lines, Framing, <<"\r\n">>].
+
+%% What every answer begins with, whoever writes it. A header for all of them is a line of `general'.
+opening(Status, Out, Site) -> [status_line(Status) | general(Out, Site)].
 
 general(#out{date = false, server = false}, #site{server_header = Server}) -> [yucan_header:date_line(), Server];
 general(#out{date = Date, server = Said}, #site{server_header = Server}) ->
@@ -302,7 +305,6 @@ has_streamed() -> get(?STREAMED) =:= true.
 -spec refuse(Status :: 400..505, Text :: iodata(), yucan_transport:socket(), method_was_head | any, #site{}) -> ok.
 refuse(Status, Text, Socket, Method, Site) ->
     {_, [{_, Type}], Body} = yucan_error:page(Status, Text),
-    Head = [status_line(Status), yucan_header:date_line(), Site#site.server_header, <<"connection: close\r\ncontent-type: ">>, Type, <<"\r\n">>,
-            length_line(iolist_size(Body)), <<"\r\n">>],
+    Head = [opening(Status, #out{}, Site), <<"connection: close\r\ncontent-type: ">>, Type, <<"\r\n">>, length_line(iolist_size(Body)), <<"\r\n">>],
     _ = yucan_transport:send(Socket, case Method of method_was_head -> Head; any -> [Head | Body] end),
     ok.

@@ -4,7 +4,7 @@
 -module(yucan_http_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_testcase/2]).
--export([keep_alive/1, pipelining/1, one_connection_many_requests/1, http_1_0/1, head/1, no_body_statuses/1, options/1, expect/1, expect_1_0/1, later_minor_version/1, expect_ignored/1,
+-export([what_all_answers_have/1, keep_alive/1, pipelining/1, one_connection_many_requests/1, http_1_0/1, head/1, no_body_statuses/1, options/1, expect/1, expect_1_0/1, later_minor_version/1, expect_ignored/1,
          bodies_by_parts/1, chunked_by_parts/1, chunk_widths/1, trailers/1, unread_body/1, large_unread_body/1, early_answer/1, streams/1, stream_faults/1, upload_backpressure/1,
          download_backpressure/1, half_closed/1, handler_faults/1, response_splitting/1, slow_headers/1, slow_body/1, low_rate/1, long_body/1, idle_limit/1,
          request_limit/1, resets/1, too_many_connections/1, byte_by_byte/1, odd_bytes/1, crlf_before/1, events/1, events_end/1, leftovers/1, garbage_is_quiet/1, one_line_at_debug/1, spinning_handler/1]).
@@ -19,7 +19,7 @@
 suite() -> [{timetrap, {minutes, 2}}].
 
 all() ->
-    [keep_alive, pipelining, one_connection_many_requests, http_1_0, head, no_body_statuses, options, expect, expect_1_0, later_minor_version, expect_ignored, bodies_by_parts,
+    [what_all_answers_have, keep_alive, pipelining, one_connection_many_requests, http_1_0, head, no_body_statuses, options, expect, expect_1_0, later_minor_version, expect_ignored, bodies_by_parts,
      chunked_by_parts, chunk_widths, trailers, unread_body, large_unread_body, early_answer, streams, stream_faults, upload_backpressure, download_backpressure, half_closed,
      handler_faults, response_splitting, slow_headers, slow_body, low_rate, long_body, idle_limit, request_limit, resets, too_many_connections, byte_by_byte, odd_bytes,
      crlf_before, events, events_end, leftovers, garbage_is_quiet, one_line_at_debug, spinning_handler].
@@ -40,6 +40,32 @@ patient(Own) -> maps:merge(#{header_ms => ?WAIT_MS, read_ms => ?WAIT_MS, idle_ms
 init_per_testcase(_, Config) -> Config.
 
 statuses(Responses) -> [Status || {Status, _, _} <- Responses].
+
+%% RFC 9110, 6.6.1 and 10.2.4; whoever writes the answer: for a body, a file, a stream, a switch of protocols, and for what is no request at all.
+what_all_answers_have(Config) ->
+    Port = ?config(port, Config),
+    Switch = "Connection: upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n",
+    Asked = [{200, ["GET /", ?HOST]}, {204, ["GET /nothing", ?HOST]}, {304, ["GET /same", ?HOST]}, {500, ["GET /crash", ?HOST]}, {200, ["GET /stream", ?HOST]},
+             {200, ["GET /stream HTTP/1.0\r\n"]}, {101, ["GET /ws", ?HOST, Switch]}, {400, "nonsense\r\n"}, {431, ["GET /", ?HOST, "A: ", lists:duplicate(9000, $a), "\r\n"]}],
+    Heads = [begin
+                 Socket = yucan_client:connect(Port),
+                 ok = gen_tcp:send(Socket, [Request, "\r\n"]),
+                 {ok, Head} = head_of(Socket, <<>>),
+                 gen_tcp:close(Socket),
+                 {integer_to_list(Status), Head}
+             end || {Status, Request} <- Asked],
+    [] = [{Status, Head} || {Status, Head} <- Heads, Said <- ["^HTTP/1.1 " ++ Status ++ " ", "\r\ndate: [^\r]+ GMT\r\n", "\r\nserver: yucan\r\n"],
+                            re:run(Head, Said, [{capture, none}]) =:= nomatch].
+
+head_of(Socket, Read) ->
+    case binary:split(Read, <<"\r\n\r\n">>) of
+        [Head, _] -> {ok, <<Head/binary, "\r\n">>};
+        [_] ->
+            case gen_tcp:recv(Socket, 0, ?WAIT_MS) of
+                {ok, More} -> head_of(Socket, <<Read/binary, More/binary>>);
+                {error, Reason} -> {error, Reason, Read}
+            end
+    end.
 
 %% RFC 9112, 9.3.
 keep_alive(Config) ->
