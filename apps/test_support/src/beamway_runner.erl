@@ -8,10 +8,11 @@
 
 -export([eunit/0, suite/0, say/2, slowness/0]).
 
-%% @doc Entry: all unit tests of the ebin folders given after `-extra'.
+%% @doc Entry: the unit tests of ebin folders, all or those of some modules: FOLDER... [-- MODULE...] after `-extra'.
 -spec eunit() -> no_return().
 eunit() ->
-    Modules = [M || Folder <- init:get_plain_arguments(), M <- modules(Folder), has_tests(M)],
+    {Folders, Named} = lists:splitwith(fun(Argument) -> Argument =/= "--" end, init:get_plain_arguments()),
+    Modules = [M || Folder <- Folders, M <- modules(Folder), Named =:= [] orelse lists:member(atom_to_list(M), Named), has_tests(M)],
     _ = eunit:test(Modules, [no_tty, {report, {beamway_runner_eunit, [{pid, self()}]}}]),
     receive
         {beamway_runner_eunit, Counts} -> finish(Counts)
