@@ -7,7 +7,7 @@
 -include_lib("stdlib/include/assert.hrl").
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
--export([the_table_outlives_the_starter/1, any_process_may_change_attributes/1, a_stopped_node_leaves_the_others/1, functions_that_misbehave/1,
+-export([built_in_attributes_are_documented/1, the_table_outlives_the_starter/1, any_process_may_change_attributes/1, a_stopped_node_leaves_the_others/1, functions_that_misbehave/1,
          a_dead_node_costs_no_time/1, a_duplicate_is_one_node/1, units_and_failures/1, atoms_are_no_large_numbers/1, unknown_nodes_are_not_far/1,
          the_server_is_killed/1, an_owner_ends/1, owners_are_counted/1, averages_over_time/1, ages_and_caches/1, changes_are_pushed/1,
          a_node_comes_back_with_its_name/1, a_node_without_placement/1, configuration_files/1, strangers_write_to_the_server/1, many_ask_one_evaluation/1,
@@ -17,7 +17,7 @@
 suite() -> [{timetrap, {minutes, 2}}].
 
 all() ->
-    [the_table_outlives_the_starter, any_process_may_change_attributes, a_stopped_node_leaves_the_others, functions_that_misbehave,
+    [built_in_attributes_are_documented, the_table_outlives_the_starter, any_process_may_change_attributes, a_stopped_node_leaves_the_others, functions_that_misbehave,
      a_dead_node_costs_no_time, a_duplicate_is_one_node, units_and_failures, atoms_are_no_large_numbers, unknown_nodes_are_not_far,
      the_server_is_killed, an_owner_ends, owners_are_counted, averages_over_time, ages_and_caches, changes_are_pushed,
      a_node_comes_back_with_its_name, a_node_without_placement, configuration_files, strangers_write_to_the_server, many_ask_one_evaluation,
@@ -36,6 +36,14 @@ call(Config, Name, Module, Function, Arguments) -> beamway_placement_nodes:call(
 peer(Config, Name) -> element(2, lists:keyfind(Name, 1, cluster(Config))).
 node_of(Config, Name) -> element(3, lists:keyfind(Name, 1, cluster(Config))).
 nodes_of(Config) -> beamway_placement_nodes:nodes(cluster(Config)).
+
+%% The guide's table has each built-in attribute, and no other.
+built_in_attributes_are_documented(_) ->
+    {ok, Guide} = file:read_file(filename:join([code:lib_dir(placement), "..", "..", "docs", "guide", "placement.md"])),
+    [_, Behind] = binary:split(Guide, <<"\n| attributes | value |\n| --- | --- |\n">>),
+    [Table, _] = binary:split(Behind, <<"\n\n">>),
+    {match, Names} = re:run(Table, "(?m)(?:^\\||\\G,) `([a-z0-9_]+)`", [global, {capture, all_but_first, list}]),
+    ?assertEqual(lists:sort([atom_to_list(Name) || {Name, _} <- placement_builtin:definitions()]), lists:sort(lists:append(Names))).
 
 %% The earlier library's table belonged to the process that called start/0, and went with it.
 the_table_outlives_the_starter(Config) ->
