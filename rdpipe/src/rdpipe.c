@@ -18,6 +18,7 @@ static const char help[] =
     "  echo hello | rdpipe host1:'tr [:lower:] [:upper:]' host2:'rev'\n"
     "Options:\n"
     "  -n, --plan            shows what would be done, and ends\n"
+    "  --tee                 all segments but the first get the same, as if in brackets\n"
     "  -v, --verbose         says which carriers and why, and the bandwidth\n" RD_SETTINGS_HELP
     "Exit status: that of the last command that failed, as with a shell's pipefail; 0 if none did; "
     "2 called wrongly;\n125 a host, a connection or a stream failed; 128+N ended by signal N.\n";

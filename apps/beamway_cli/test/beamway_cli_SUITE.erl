@@ -8,7 +8,7 @@
 
 -export([all/0, suite/0]).
 -export([version/1, help/1, usage_errors/1, result_of_an_overlay/1, broken_pipe/1, full_output/1, closed_descriptors/1, symbolic_link/1, path_with_space/1,
-         not_built/1, no_benchmarks/1, no_erl/1, own_flags_are_ignored/1, completion_and_manual/1, zsh_completion/1, pipe_commands/1]).
+         not_built/1, no_benchmarks/1, no_erl/1, own_flags_are_ignored/1, completion_and_manual/1, zsh_completion/1, pipe_commands/1, pipe_options/1]).
 
 -import(beamway_command, [run/2, shell/2, quoted/1, copy_of_checkout/2]).
 
@@ -16,7 +16,7 @@ suite() -> [{timetrap, {minutes, 5}}, {ct_hooks, [beamway_command]}].
 
 all() ->
     [version, help, usage_errors, result_of_an_overlay, broken_pipe, full_output, closed_descriptors, symbolic_link, path_with_space, not_built, no_benchmarks, no_erl,
-     own_flags_are_ignored, completion_and_manual, zsh_completion, pipe_commands].
+     own_flags_are_ignored, completion_and_manual, zsh_completion, pipe_commands, pipe_options].
 
 version(Config) ->
     {0, Out, ""} = run(Config, "--version"),
@@ -167,3 +167,26 @@ pipe_commands(Config) ->
             {1, "", Error} = shell(Config, quoted(filename:join(Root, "bin/beamway")) ++ " pipe --version"),
             ?assertMatch({match, _}, re:run(Error, "rdpipe is not here"))
     end.
+
+%% Each command of the pipe has the same options in its help and in its manual page. The completion offers these, the long ones all.
+pipe_options(Config) ->
+    Folder = filename:join(?config(root, Config), "rdpipe"),
+    case filelib:is_regular(filename:join(Folder, "build/bin/rdpipe")) of
+        false -> {skip, "rdpipe is not built"};
+        true -> [pipe_options(Config, Folder, Name) || Name <- ["rdpipe", "rdcp", "rdsend", "rdrecv"]], ok
+    end.
+
+pipe_options(Config, Folder, Name) ->
+    {0, Help, ""} = shell(Config, [quoted(filename:join([Folder, "build/bin", Name])), " --help"]),
+    {ok, Source} = file:read_file(filename:join([Folder, "man", Name ++ ".1"])),
+    Told = options(Help, "(?m)^  (-.*?)(?:   ?[a-z]|$)"),
+    ?assert(lists:member("--carrier", Told)),
+    ?assertEqual({Name, Told}, {Name, options(re:replace(Source, "\\\\(?:f[A-Z])?", "", [global]), "(?m)^\\.TP\n(.*)$")}),
+    {0, Words, ""} = shell(Config, [". ", quoted(filename:join(Folder, "completion/rdpipe")), "; COMP_WORDS=(", Name, " -) COMP_CWORD=1; _rdpipe; echo \"${COMPREPLY[@]}\""]),
+    Offered = lists:sort(string:lexemes(Words, " \n")),
+    ?assertEqual({Name, [], []}, {Name, Offered -- Told, [Option || "--" ++ _ = Option <- Told -- Offered]}).
+
+%% Those in the lines that the expression finds.
+options(Text, Lines) ->
+    {match, Heads} = re:run(Text, Lines, [global, {capture, all_but_first, list}]),
+    lists:usort(lists:append([lists:append(Found) || Head <- Heads, {match, Found} <- [re:run(Head, "(?<![a-zA-Z[-])(--[a-z][a-z-]*|-[a-zA-Z](?![a-zA-Z]))", [global, {capture, all_but_first, list}])]])).
