@@ -107,6 +107,7 @@ text("bench") ->
     "             lanes beside distribution\n"
     "  beside     small calls beside large messages by plain '!' (root)\n"
     "  hosts      calls and messages between hosts (root)\n"
+    "  mesh       150 nodes that are all connected with each other\n"
     "  tune-tcp   which options make stock TCP distribution best\n"
     "  placement  choices among 100 real nodes, and policies with old information\n"
     "  http, http-memory, http-2009, http-private\n"

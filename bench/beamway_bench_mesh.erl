@@ -1,0 +1,220 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc `bench mesh': what does it cost when everybody is connected with everybody? 150 nodes on this machine connect with each other, call each other in
+%% turn, and a third of them is killed meanwhile.
+%%
+%% Ring memory is limited, as on a real host: each node has rings for {@link rings/0} of its links, and the others must fall back to TCP and name that
+%% limit. After the kill every survivor must have lost the killed nodes and no other.
+-module(beamway_bench_mesh).
+-behaviour(beamway_bench).
+
+-export([options/0, prepare/2, groups/1, metrics/1]).
+%% In the nodes.
+-export([connect/1, start_exchange/1, exchanged/0]).
+
+-define(BATCH, 10).
+-define(RING_BYTES, 65536).
+-define(CONNECT_MS, 300000).
+-define(LIMIT_WORDS, "ring_limit_bytes").
+
+%% How many links of a node may have rings.
+rings() -> 16.
+
+%% @private
+-spec options() -> [getopt:option_spec()].
+options() ->
+    [{nodes, undefined, "nodes", integer, "how many nodes (150; quick: 40)"}].
+
+%% @private
+-spec prepare(Given :: proplists:proplist(), beamway_bench:speed()) -> {ok, map()} | {error, unicode:chardata()}.
+prepare(Given, Speed) ->
+    {Nodes, Repeats, Ms} = case Speed of quick -> {40, 1, 1500}; full -> {150, 3, 5000} end,
+    %% A node takes some 40 MB, and as much again while it starts.
+    Most = beamway_bench_os:available_bytes() div (80 bsl 20),
+    case proplists:get_value(nodes, Given, Nodes) of
+        Count when Count < 3; Count > 500 -> {error, io_lib:format("--nodes ~b: expected a number from 3 to 500", [Count])};
+        Count when Count > Most ->
+            {error, io_lib:format("--nodes ~b: this machine has free memory for about ~b. Give a smaller --nodes", [Count, Most])};
+        Count -> {ok, #{nodes => Count, repeats => proplists:get_value(repeats, Given, Repeats), ms => Ms, budget_ms => infinity}}
+    end.
+
+%% @private
+-spec groups(map()) -> [beamway_bench_run:group()].
+groups(Settings) ->
+    [#{nodes => 0, contenders => [Name], directions => [none], measure => fun(none) -> measure(Name, Settings) end} || Name <- [tcp, tcp_tuned, beamway]].
+
+measure(Name, #{nodes := Count, ms := Ms, contenders := Contenders}) ->
+    Epmd = beamway_bench_nodes:start_epmd(),
+    Clusters = [beamway_bench_nodes:start(Epmd, small(maps:get(Name, Contenders)), #{count => Number}) || Number <- batches(Count)],
+    Members = lists:append([Batch || #{members := Batch} <- Clusters]),
+    _ = beamway_bench_nodes:all(Members, erlang, set_cookie, [beamway_bench_mesh]),
+    Before = memory(Members),
+    SetupMs = connect_all(Members),
+    Kinds = kinds(Name, Members),
+    {Rate, 0} = exchange(Members, Ms),
+    Links = Count * (Count - 1) div 2,
+    LinkBytes = (memory(Members) - Before) / Links,
+    NoticedMs = kill(Members),
+    {_, Failed} = exchanged(survivors(Members)),
+    _ = [end_cluster(Cluster) || Cluster <- Clusters],
+    ok = beamway_bench_nodes:stop_epmd(Epmd),
+    maps:merge(Kinds, #{key(setup, Count) => SetupMs / 1000, key(link_ms, Count) => SetupMs / Links, key(memory, Count) => LinkBytes / 1024,
+                        key(calls, Count) => Rate, key(noticed, Count) => NoticedMs / 1000, key(failed, Count) => Failed}).
+
+%% So many nodes as this one has would else have hundreds of schedulers.
+small(#{args := Args, env := Env} = Contender) ->
+    Contender#{args := ["+S", "1:1", "+SDcpu", "1:1", "+SDio", "1", "+A", "1", "+sbwt", "none", "+sbwtdcpu", "none", "+sbwtdio", "none" | Args],
+               env := [{"BEAMWAY_RING_BYTES", integer_to_list(?RING_BYTES)},
+                       {"BEAMWAY_RING_LIMIT_BYTES", integer_to_list(rings() * 2 * ?RING_BYTES)} | Env]}.
+
+%% Nodes that start at once compete for the processors, and each has only so long.
+batches(Count) when Count > ?BATCH -> [?BATCH | batches(Count - ?BATCH)];
+batches(Count) -> [Count].
+
+names(Members) -> [Name || #{name := Name} <- Members].
+
+%% What the processes have; what the kernel has for their sockets is not counted.
+memory(Members) -> lists:sum([pss(OsPid) || #{os_pid := OsPid} <- Members]).
+
+pss(OsPid) ->
+    {ok, Text} = file:read_file(io_lib:format("/proc/~b/smaps_rollup", [OsPid])),
+    {match, [Kb]} = re:run(Text, "Pss: *(\\d+) kB", [{capture, all_but_first, list}]),
+    list_to_integer(Kb) * 1024.
+
+%% ---- set-up
+
+%% All nodes at once, each with those after it: milliseconds until all know all.
+connect_all(Members) ->
+    Start = erlang:monotonic_time(millisecond),
+    Answers = beamway_bench_nodes:each([{Member, ?MODULE, connect, [names(Later)]} || {Member, Later} <- with_later(Members)], ?CONNECT_MS),
+    [] = lists:append(Answers),
+    await_view(Members, names(Members), Start + ?CONNECT_MS),
+    erlang:monotonic_time(millisecond) - Start.
+
+with_later([]) -> [];
+with_later([Member | Later]) -> [{Member, Later} | with_later(Later)].
+
+%% @private Those to whom there is no connection.
+-spec connect([node()]) -> [{node(), false | ignored}].
+connect(Nodes) ->
+    [{Node, Answer} || Node <- Nodes, Answer <- [net_kernel:connect_node(Node)], Answer =/= true].
+
+%% Until each of them is connected with exactly these.
+await_view(Members, Names, Deadline) ->
+    Views = beamway_bench_nodes:all(Members, erlang, nodes, [connected], 60000),
+    case {[{Name, differences(Name, View, Names)} || {Name, View} <- lists:zip(names(Members), Views), differences(Name, View, Names) =/= []],
+          erlang:monotonic_time(millisecond) > Deadline} of
+        {[], _} -> ok;
+        {[{Name, Differences} | _] = Wrong, true} -> error({wrong_view, length(Wrong), Name, lists:sublist(Differences, 5)});
+        {_, false} -> receive after 20 -> await_view(Members, Names, Deadline) end
+    end.
+
+differences(Name, View, Names) ->
+    Wanted = lists:delete(Name, Names),
+    (Wanted -- View) ++ (View -- Wanted).
+
+%% How many links have rings, as a share; one without must say why.
+kinds(Name, Members) when Name =/= beamway -> _ = Members, #{};
+kinds(beamway, Members) ->
+    Links = lists:append(beamway_bench_nodes:all(Members, beamway, links, [], 60000)),
+    {Shared, Others} = lists:partition(fun(#{link := Link}) -> Link =:= shm end, Links),
+    case [Link || #{reason := Reason} = Link <- Others, string:find(Reason, ?LIMIT_WORDS) =:= nomatch] of
+        [] -> ok;
+        [Link | _] -> error({no_reason_for_tcp, Link})
+    end,
+    length(Shared) =< rings() * length(Members) orelse error({more_rings_than_allowed, length(Shared)}),
+    #{key(rings, length(Members)) => length(Shared) / 2, key(fallen_back, length(Members)) => length(Others) / 2}.
+
+%% ---- calls
+
+%% Calls a second of all nodes together, and how many failed; the exchange goes on.
+exchange(Members, Ms) ->
+    _ = beamway_bench_nodes:all(Members, ?MODULE, start_exchange, [names(Members)], 60000),
+    receive after Ms div 4 -> ok end,
+    {Before, From} = {exchanged(Members), erlang:monotonic_time(millisecond)},
+    receive after Ms -> ok end,
+    {{After, Failed}, Until} = {exchanged(Members), erlang:monotonic_time(millisecond)},
+    {(After - element(1, Before)) * 1000 / (Until - From), Failed}.
+
+exchanged(Members) ->
+    {Answered, Failed} = lists:unzip(beamway_bench_nodes:all(Members, ?MODULE, exchanged, [], 60000)),
+    {lists:sum(Answered), lists:sum(Failed)}.
+
+%% @private A process that calls the others in turn, and forgets those that are gone.
+-spec start_exchange([node()]) -> ok.
+start_exchange(Nodes) ->
+    Counts = counters:new(2, []),
+    ok = persistent_term:put(?MODULE, Counts),
+    _ = spawn(fun() -> call_in_turn(lists:delete(node(), Nodes), [], Counts) end),
+    ok.
+
+call_in_turn([], [], _) -> ok;
+call_in_turn([], Called, Counts) -> call_in_turn(lists:reverse(Called), [], Counts);
+call_in_turn([Node | Nodes], Called, Counts) ->
+    case rpc:call(Node, beamway_bench_load, echo, [node()]) of
+        Own when Own =:= node() -> ok = counters:add(Counts, 1, 1), call_in_turn(Nodes, [Node | Called], Counts);
+        {badrpc, _} -> ok = counters:add(Counts, 2, 1), call_in_turn(Nodes, Called, Counts)
+    end.
+
+%% @private Answered and failed calls so far.
+-spec exchanged() -> {non_neg_integer(), non_neg_integer()}.
+exchanged() ->
+    Counts = persistent_term:get(?MODULE),
+    {counters:get(Counts, 1), counters:get(Counts, 2)}.
+
+%% ---- a third is killed
+
+victims(Members) -> [Member || {Number, Member} <- lists:zip(lists:seq(1, length(Members)), Members), Number rem 3 =:= 0].
+
+survivors(Members) -> Members -- victims(Members).
+
+%% Milliseconds until every survivor is connected with all survivors and with nobody else.
+kill(Members) ->
+    Start = erlang:monotonic_time(millisecond),
+    _ = [ok = beamway_bench_os:kill(Os) || #{os := Os} <- victims(Members)],
+    Survivors = survivors(Members),
+    ok = await_view(Survivors, names(Survivors), Start + ?CONNECT_MS),
+    erlang:monotonic_time(millisecond) - Start.
+
+end_cluster(Cluster) -> ok = beamway_bench_nodes:stop(Cluster).
+
+%% ---- what is told
+
+key(What, Count) -> unicode:characters_to_binary(io_lib:format("~b nodes: ~ts", [Count, words(What)])).
+
+words(setup) -> "until all are connected";
+words(link_ms) -> "the same for each link";
+words(memory) -> "memory for each link, both ends";
+words(calls) -> "calls among all";
+words(noticed) -> "until a third is killed and every survivor knows";
+words(failed) -> "calls that failed by it";
+words(rings) -> "links with rings";
+words(fallen_back) -> "links over TCP for want of ring memory".
+
+%% @private
+-spec metrics(map()) -> [beamway_bench_report:metric()].
+metrics(#{nodes := Count}) ->
+    [#{name => Name, unit => Unit, better => Better, key => key(What, Count), contender => beamway, baselines => Baselines}
+     || {Name, What, Unit, Better, Baselines} <-
+            [{<<"mesh_setup">>, setup, <<"s">>, lower, [tcp, tcp_tuned]}, {<<"mesh_setup_link">>, link_ms, <<"ms">>, lower, [tcp, tcp_tuned]},
+             {<<"mesh_memory_link">>, memory, <<"KB">>, lower, [tcp, tcp_tuned]}, {<<"mesh_calls">>, calls, <<"calls/s">>, higher, [tcp, tcp_tuned]},
+             {<<"mesh_noticed">>, noticed, <<"s">>, lower, [tcp, tcp_tuned]}, {<<"mesh_failed">>, failed, <<"calls">>, lower, [tcp, tcp_tuned]},
+             {<<"mesh_rings">>, rings, <<"links">>, higher, []}, {<<"mesh_fallen_back">>, fallen_back, <<"links">>, lower, []}]].
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+
+prepare_test_() ->
+    [?_assertMatch({ok, #{nodes := 5, repeats := 1}}, prepare([{nodes, 5}], quick)), ?_assertMatch({ok, #{repeats := 2}}, prepare([{nodes, 5}, {repeats, 2}], full)),
+     ?_assertMatch({error, _}, prepare([{nodes, 2}], quick)), ?_assertMatch({error, _}, prepare([{nodes, 501}], full))].
+
+batches_test_() ->
+    [?_assertEqual(Want, batches(Count)) || {Count, Want} <- [{3, [3]}, {10, [10]}, {25, [10, 10, 5]}]].
+
+victims_test() ->
+    Members = [#{name => Number} || Number <- lists:seq(1, 150)],
+    ?assertEqual({50, 100}, {length(victims(Members)), length(survivors(Members))}).
+
+differences_test() ->
+    ?assertEqual([], differences(a, [b, c], [a, b, c])),
+    ?assertEqual([c, x], differences(a, [b, x], [a, b, c])).
+-endif.
