@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: install uninstall edoc release test-packages test-docs test-slurm test-fresh deb build demo test test-all test-rest test-long test-idle test-otp test-otp27 vendor test-rdma demo-rdma bench-rdma test-network test-pipe test-scipy nemesis check bench bench-all figures release-check soak asan test-asan tsan fuzz fuzz-keep fuzz-yucan overload-yucan spin clean help build-test build-bench coverage valgrind
+.PHONY: install uninstall edoc release test-packages test-docs test-slurm test-fresh deb build demo test test-all test-rest test-long test-idle test-ticks test-otp test-otp27 vendor test-rdma demo-rdma bench-rdma test-network test-pipe test-scipy nemesis check bench bench-all figures release-check soak asan test-asan tsan fuzz fuzz-keep fuzz-yucan overload-yucan spin clean help build-test build-bench coverage valgrind
 
 ## build: compile the driver and the applications into the checkout
 build:
@@ -86,6 +86,12 @@ test-idle:
 	@scripts/install-packages test
 	@$(MAKE) build-test
 	@BEAMWAY_TEST_IDLE=1 scripts/run-tests beamway_firewall_SUITE
+
+## test-ticks: five minutes over a path that is slow, lossy and full of bulk, schedulers busy: no connection may end by net_tick_timeout (needs root)
+test-ticks:
+	@scripts/install-packages test
+	@$(MAKE) build-test
+	@scripts/run-tests beamway_ticks_SUITE
 
 ## test-otp: OTP's own distribution suites over stock TCP and Beamway on shm, compared with the stored result if there is one (about 45 minutes)
 test-otp:
