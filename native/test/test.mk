@@ -31,6 +31,7 @@ test_src = $(LINK_SRC) $(if $(filter pump_test pump_bounds_test lane_test driver
 	$(if $(filter port_test,$(1)),test/vm/vm.c $(DRIVER_SRC) -isystem $(ERL_INCLUDE) $(OWN_DLOPEN)) \
 	$(if $(filter driver_test,$(1)),driver/job.c driver/lane.c driver/establish.c) \
 	$(if $(filter rdma_flow_test,$(1)),link/rdma/flow.c link/rdma/wire.c) \
+	$(if $(filter frame_scheduler_test,$(1)),$(SCHEDULER_SRC)) \
 	$(if $(filter path_test,$(1)),$(PATH_SRC)) \
 	$(if $(filter $(FAKE_TEST_NAMES),$(1)),-DBW_TEST_RDMA $(RDMA_SRC) $(if $(filter real,$(2)),$(RDMA_LIBS),$(FAKE_VERBS)))
 

@@ -1,0 +1,240 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "dist_frame.h"
+
+#include <stddef.h>
+
+#include "../link/bytes.h"
+
+#define VERSION 131
+#define HEADER_WHOLE 68
+#define HEADER_FIRST 69
+#define HEADER_REST 70
+
+/* Tags of the external term format that control messages have before their sender. */
+enum {
+    ATOM_CACHE_REF = 82,
+    NEW_PID = 88,
+    NEWER_REFERENCE = 90,
+    SMALL_INTEGER = 97,
+    INTEGER = 98,
+    ATOM_LATIN1 = 100,
+    PID = 103,
+    SMALL_TUPLE = 104,
+    LARGE_TUPLE = 105,
+    NIL = 106,
+    SMALL_BIG = 110,
+    NEW_REFERENCE = 114,
+    SMALL_ATOM_LATIN1 = 115,
+    ATOM_UTF8 = 118,
+    SMALL_ATOM_UTF8 = 119,
+};
+
+/* Which element of a control message is the pid of the sender. 0: none is. SEND has no sender,
+ * GROUP_LEADER names the leader, not who sets it; MONITOR_P_EXIT may have a name in its place. */
+static const uint8_t sender_at[] = {
+    [1] = 2,  /* LINK */
+    [3] = 2,  /* EXIT */
+    [4] = 2,  /* UNLINK */
+    [6] = 2,  /* REG_SEND */
+    [8] = 2,  /* EXIT2 */
+    [13] = 2, /* EXIT_TT */
+    [16] = 2, /* REG_SEND_TT */
+    [18] = 2, /* EXIT2_TT */
+    [19] = 2, /* MONITOR_P */
+    [20] = 2, /* DEMONITOR_P */
+    [21] = 2, /* MONITOR_P_EXIT */
+    [22] = 2, /* SEND_SENDER */
+    [23] = 2, /* SEND_SENDER_TT */
+    [24] = 2, /* PAYLOAD_EXIT */
+    [25] = 2, /* PAYLOAD_EXIT_TT */
+    [26] = 2, /* PAYLOAD_EXIT2 */
+    [27] = 2, /* PAYLOAD_EXIT2_TT */
+    [28] = 2, /* PAYLOAD_MONITOR_P_EXIT */
+    [29] = 3, /* SPAWN_REQUEST */
+    [30] = 3, /* SPAWN_REQUEST_TT */
+    [31] = 5, /* SPAWN_REPLY: from the new process, or an atom that says why there is none */
+    [32] = 5, /* SPAWN_REPLY_TT */
+    [33] = 2, /* ALIAS_SEND */
+    [34] = 2, /* ALIAS_SEND_TT */
+    [35] = 3, /* UNLINK_ID */
+    [36] = 3, /* UNLINK_ID_ACK */
+    [37] = 3, /* ALTACT_SIG_SEND, since OTP 28 */
+};
+
+/* A place in the frame. Past its end everything reads as 0, and `is_cut` says so. */
+typedef struct {
+    const struct iovec *iov;
+    int count;
+    size_t offset; /* in iov[0] */
+    bool is_cut;
+} place_t;
+
+static void skip(place_t *place, uint64_t bytes)
+{
+    while (place->count > 0 && bytes >= place->iov->iov_len - place->offset) {
+        bytes -= place->iov->iov_len - place->offset;
+        place->iov++;
+        place->count--;
+        place->offset = 0;
+    }
+    if (place->count > 0)
+        place->offset += bytes;
+    else if (bytes > 0)
+        place->is_cut = true;
+}
+
+static uint64_t number(place_t *place, unsigned bytes)
+{
+    uint64_t value = 0;
+
+    for (skip(place, 0); bytes > 0 && place->count > 0; skip(place, 0)) {
+        const uint8_t *base = place->iov->iov_base;
+        size_t n = bw_least(place->iov->iov_len - place->offset, bytes);
+
+        bytes -= (unsigned)n;
+        while (n-- > 0)
+            value = value << 8 | base[place->offset++];
+    }
+    if (bytes == 0)
+        return value;
+    place->is_cut = true;
+    return 0;
+}
+
+/* Goes past the references to the atom cache; says whether one of them is a new entry. */
+static bool read_cache_references(place_t *place)
+{
+    uint8_t flags[128];
+    unsigned count = (unsigned)number(place, 1);
+    bool has_new = false, is_long;
+
+    if (count == 0)
+        return false;
+    for (unsigned i = 0; i <= count / 2; i++)
+        flags[i] = (uint8_t)number(place, 1);
+    is_long = flags[count / 2] >> (count % 2 * 4) & 1;
+    for (unsigned i = 0; i < count; i++) {
+        skip(place, 1);
+        if (flags[i / 2] >> (i % 2 * 4) & 8) {
+            has_new = true;
+            skip(place, number(place, is_long ? 2 : 1));
+        }
+    }
+    return has_new;
+}
+
+static bool skip_atom(place_t *place)
+{
+    switch (number(place, 1)) {
+    case ATOM_CACHE_REF:
+        skip(place, 1);
+        return true;
+    case SMALL_ATOM_UTF8:
+    case SMALL_ATOM_LATIN1:
+        skip(place, number(place, 1));
+        return true;
+    case ATOM_UTF8:
+    case ATOM_LATIN1:
+        skip(place, number(place, 2));
+        return true;
+    default:
+        return false;
+    }
+}
+
+static bool read_pid(place_t *place, uint64_t *pid_p)
+{
+    uint64_t tag = number(place, 1), id;
+
+    if ((tag != NEW_PID && tag != PID) || !skip_atom(place))
+        return false;
+    id = number(place, 4);
+    *pid_p = number(place, 4) << 32 | id;
+    skip(place, tag == NEW_PID ? 4 : 1); /* the creation */
+    return true;
+}
+
+/* Only what stands before a sender: numbers, references and pids. */
+static bool skip_term(place_t *place)
+{
+    place_t start = *place;
+    uint64_t words, pid;
+
+    switch (number(place, 1)) {
+    case SMALL_INTEGER:
+        skip(place, 1);
+        return true;
+    case INTEGER:
+        skip(place, 4);
+        return true;
+    case SMALL_BIG:
+        skip(place, number(place, 1) + 1);
+        return true;
+    case NEWER_REFERENCE:
+        words = number(place, 2);
+        if (!skip_atom(place))
+            return false;
+        skip(place, 4 + 4 * words);
+        return true;
+    case NEW_REFERENCE:
+        words = number(place, 2);
+        if (!skip_atom(place))
+            return false;
+        skip(place, 1 + 4 * words);
+        return true;
+    default:
+        *place = start;
+        return read_pid(place, &pid);
+    }
+}
+
+static void read_control_message(place_t *place, bw_dist_frame_t *frame)
+{
+    uint64_t tag = number(place, 1), arity, operation;
+    unsigned at;
+
+    if (tag != SMALL_TUPLE && tag != LARGE_TUPLE)
+        return;
+    arity = number(place, tag == SMALL_TUPLE ? 1 : 4);
+    if (number(place, 1) != SMALL_INTEGER)
+        return;
+    operation = number(place, 1);
+    frame->operation = place->is_cut ? 0 : (uint32_t)operation;
+    at = operation < sizeof sender_at ? sender_at[operation] : 0;
+    if (at == 0 || arity < at)
+        return;
+    for (unsigned element = 2; element < at; element++)
+        if (!skip_term(place))
+            return;
+    frame->has_sender = read_pid(place, &frame->sender) && !place->is_cut;
+}
+
+bw_dist_frame_t bw_dist_frame_read(const struct iovec *iov, int count)
+{
+    bw_dist_frame_t frame = {.kind = BW_DIST_UNKNOWN};
+    place_t place = {.iov = iov, .count = count};
+    uint64_t version, header;
+
+    skip(&place, 0);
+    if (place.count == 0)
+        return (bw_dist_frame_t){.kind = BW_DIST_TICK};
+    version = number(&place, 1);
+    header = number(&place, 1);
+    if (version != VERSION || header < HEADER_WHOLE || header > HEADER_REST)
+        return frame;
+    if (header != HEADER_WHOLE) {
+        frame.sequence = number(&place, 8);
+        frame.fragment = number(&place, 8);
+    }
+    if (header != HEADER_REST) {
+        frame.renews_cache = read_cache_references(&place);
+        if (!place.is_cut)
+            read_control_message(&place, &frame);
+    }
+    if (place.is_cut)
+        return (bw_dist_frame_t){.kind = BW_DIST_UNKNOWN};
+    frame.kind = header == HEADER_WHOLE   ? BW_DIST_WHOLE
+                 : header == HEADER_FIRST ? BW_DIST_FIRST
+                                          : BW_DIST_REST;
+    return frame;
+}

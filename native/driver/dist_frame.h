@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef BW_DIST_FRAME_H
+#define BW_DIST_FRAME_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/uio.h>
+
+/*
+ * What a frame of the distribution protocol says about its place among others: which process sends
+ * the signal in it, whether it changes the peer's atom cache, and which fragment it is. It reads
+ * what ERTS of OTP 23 to 28 writes (erl_dist_protocol, erl_ext_dist). Frames come from the node
+ * itself; still nothing is read past the end of one, and what is not understood is UNKNOWN.
+ */
+
+typedef enum {
+    BW_DIST_TICK,    /* no bytes: a sign of life */
+    BW_DIST_WHOLE,   /* 131,68: a signal */
+    BW_DIST_FIRST,   /* 131,69: the first fragment of a signal, which names its sender */
+    BW_DIST_REST,    /* 131,70: a further fragment, which names the sequence only */
+    BW_DIST_UNKNOWN, /* anything else */
+} bw_dist_kind_t;
+
+typedef struct {
+    bw_dist_kind_t kind;
+    bool has_sender;    /* of WHOLE and FIRST: the control message names the sending process */
+    bool renews_cache;  /* of WHOLE and FIRST: the header carries a new atom cache entry */
+    uint32_t operation; /* the first element of the control message, 0: not read */
+    /* Number and serial of the sender's pid. It is a process of this node, so these two tell it
+     * from any other; for one that is not they may put two senders into one order. */
+    uint64_t sender;
+    uint64_t sequence; /* of FIRST and REST: the word by which the VM knows the sender's pid */
+    uint64_t fragment; /* of FIRST and REST: counts down, 1 is the last */
+} bw_dist_frame_t;
+
+bw_dist_frame_t bw_dist_frame_read(const struct iovec *iov, int count);
+
+#endif

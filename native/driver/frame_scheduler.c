@@ -1,0 +1,498 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "frame_scheduler.h"
+
+#include <stdlib.h>
+
+/* A process with a sequence of fragments that is not complete, or with frames that wait. */
+struct bw_sender {
+    uint64_t pid, sequence;
+    bool is_open;               /* more fragments of the sequence will come */
+    bool is_held, is_told_held; /* now, and as the user knows */
+    bool is_changed;            /* in the list of changes */
+    uint64_t frames, bytes;     /* of it that wait, in the backlog too */
+    uint64_t messages;          /* begun so far */
+    bw_scheduled_queue_t queue; /* its frames without those in the backlog, in their order */
+    uint64_t message_under_way; /* the one of the first frame in the queue */
+    uint64_t bytes_under_way;   /* of that message, in the queue */
+    bw_sender_t *next_by_pid, *next_by_sequence;
+    bw_sender_t *last_turn, *next_turn; /* while the first frame in the queue is a continuation */
+    bw_sender_t *next_changed;
+};
+
+/* ---- senders, by the pid of control messages and by the sequence id of fragments ---- */
+
+static uint64_t *key_of(bw_scheduler_t *self, const bw_sender_table_t *table, bw_sender_t *sender)
+{
+    return table == &self->by_pid ? &sender->pid : &sender->sequence;
+}
+
+static bw_sender_t **link_of(bw_scheduler_t *self, const bw_sender_table_t *table,
+                             bw_sender_t *sender)
+{
+    return table == &self->by_pid ? &sender->next_by_pid : &sender->next_by_sequence;
+}
+
+static bw_sender_t **bucket_of(const bw_sender_table_t *table, uint64_t key)
+{
+    return &table->buckets[(key * 0x9E3779B97F4A7C15ull >> 32) & (table->size - 1)];
+}
+
+/* Where the sender with this key hangs, or the end of its bucket. */
+static bw_sender_t **place_of(bw_scheduler_t *self, bw_sender_table_t *table, uint64_t key)
+{
+    bw_sender_t **place = bucket_of(table, key);
+
+    while (*place && *key_of(self, table, *place) != key)
+        place = link_of(self, table, *place);
+    return place;
+}
+
+static bw_sender_t *find(bw_scheduler_t *self, bw_sender_table_t *table, uint64_t key)
+{
+    return table->size > 0 ? *place_of(self, table, key) : NULL;
+}
+
+/* Without memory the buckets stay as few as they are. */
+static void grow(bw_scheduler_t *self, bw_sender_table_t *table)
+{
+    bw_sender_table_t larger = {.size = table->size > 0 ? 2 * table->size : 16,
+                                .count = table->count};
+
+    larger.buckets = calloc(larger.size, sizeof *larger.buckets);
+    if (!larger.buckets)
+        return;
+    for (uint64_t i = 0; i < table->size; i++)
+        for (bw_sender_t *sender = table->buckets[i], *next; sender; sender = next) {
+            bw_sender_t **bucket = bucket_of(&larger, *key_of(self, table, sender));
+
+            next = *link_of(self, table, sender);
+            *link_of(self, table, sender) = *bucket;
+            *bucket = sender;
+        }
+    free(table->buckets);
+    *table = larger;
+}
+
+static bool insert(bw_scheduler_t *self, bw_sender_table_t *table, bw_sender_t *sender)
+{
+    bw_sender_t **place;
+
+    if (table->count >= table->size)
+        grow(self, table);
+    if (table->size == 0)
+        return false;
+    place = place_of(self, table, *key_of(self, table, sender));
+    *link_of(self, table, sender) = NULL;
+    *place = sender;
+    table->count++;
+    return true;
+}
+
+static void take_out(bw_scheduler_t *self, bw_sender_table_t *table, bw_sender_t *sender)
+{
+    bw_sender_t **place = place_of(self, table, *key_of(self, table, sender));
+
+    *place = *link_of(self, table, sender);
+    table->count--;
+}
+
+static bw_sender_t *find_or_make(bw_scheduler_t *self, uint64_t pid)
+{
+    bw_sender_t *sender = find(self, &self->by_pid, pid);
+
+    if (sender)
+        return sender;
+    sender = calloc(1, sizeof *sender);
+    if (!sender)
+        return NULL;
+    sender->pid = pid;
+    if (!insert(self, &self->by_pid, sender)) {
+        free(sender);
+        return NULL;
+    }
+    self->counts.senders++;
+    return sender;
+}
+
+static void free_if_idle(bw_scheduler_t *self, bw_sender_t *sender)
+{
+    if (sender->is_open || sender->frames > 0 || sender->is_changed)
+        return;
+    take_out(self, &self->by_pid, sender);
+    self->counts.senders--;
+    free(sender);
+}
+
+static void close_sequence(bw_scheduler_t *self, bw_sender_t *sender)
+{
+    if (!sender || !sender->is_open)
+        return;
+    take_out(self, &self->by_sequence, sender);
+    sender->is_open = false;
+}
+
+static bool open_sequence(bw_scheduler_t *self, bw_sender_t *sender, uint64_t sequence)
+{
+    close_sequence(self, sender);
+    sender->sequence = sequence;
+    sender->is_open = insert(self, &self->by_sequence, sender);
+    return sender->is_open;
+}
+
+/* ---- limits ---- */
+
+static void judge(bw_scheduler_t *self, bw_sender_t *sender)
+{
+    uint64_t beyond = sender->bytes - sender->bytes_under_way;
+    bool is_held = beyond > (sender->is_held ? self->sender_bytes / 2 : self->sender_bytes);
+
+    if (is_held == sender->is_held)
+        return;
+    sender->is_held = is_held;
+    self->counts.held += is_held ? 1 : -1ull;
+    if (sender->is_changed)
+        return;
+    sender->is_changed = true;
+    sender->next_changed = NULL;
+    *(self->changed ? &self->last_changed->next_changed : &self->changed) = sender;
+    self->last_changed = sender;
+}
+
+bool bw_scheduler_next_change(bw_scheduler_t *self, bw_sender_change_t *change)
+{
+    while (self->changed) {
+        bw_sender_t *sender = self->changed;
+        bool is_news = sender->is_held != sender->is_told_held;
+
+        self->changed = sender->next_changed;
+        sender->is_changed = false;
+        sender->is_told_held = sender->is_held;
+        *change = (bw_sender_change_t){.pid = sender->sequence, .is_held = sender->is_held};
+        free_if_idle(self, sender);
+        if (is_news)
+            return true;
+    }
+    return false;
+}
+
+/* ---- queues ---- */
+
+/* By `next`. */
+static void append(bw_scheduled_queue_t *queue, bw_scheduled_t *frame)
+{
+    frame->next = NULL;
+    *(queue->first ? &queue->last->next : &queue->first) = frame;
+    queue->last = frame;
+}
+
+static bw_scheduled_t *pop(bw_scheduled_queue_t *queue)
+{
+    bw_scheduled_t *frame = queue->first;
+
+    queue->first = frame->next;
+    return frame;
+}
+
+/* Frames that are no continuations and wait for no frame of their sender, the oldest first. */
+static void make_ready(bw_scheduler_t *self, bw_scheduled_t *frame)
+{
+    bw_scheduled_t **place = &self->ready.first;
+
+    self->counts.ready_bytes += frame->bytes;
+    if (*place && self->ready.last->number < frame->number)
+        place = &self->ready.last->ready;
+    while (*place && (*place)->number < frame->number)
+        place = &(*place)->ready;
+    frame->ready = *place;
+    *place = frame;
+    if (!frame->ready)
+        self->ready.last = frame;
+}
+
+static void begin_turn(bw_scheduler_t *self, bw_sender_t *sender)
+{
+    sender->next_turn = NULL;
+    sender->last_turn = self->turns ? self->last_turn : NULL;
+    *(self->turns ? &self->last_turn->next_turn : &self->turns) = sender;
+    self->last_turn = sender;
+}
+
+static void end_turn(bw_scheduler_t *self, bw_sender_t *sender)
+{
+    *(sender->last_turn ? &sender->last_turn->next_turn : &self->turns) = sender->next_turn;
+    *(sender->next_turn ? &sender->next_turn->last_turn : &self->last_turn) = sender->last_turn;
+}
+
+/* The frame is the first of its sender's queue now. */
+static void come_first(bw_scheduler_t *self, bw_scheduled_t *frame)
+{
+    if (frame->kind == BW_DIST_REST)
+        begin_turn(self, frame->sender);
+    else
+        make_ready(self, frame);
+}
+
+/* The frame waits for others than barriers from now on. */
+static void admit(bw_scheduler_t *self, bw_scheduled_t *frame)
+{
+    bw_sender_t *sender = frame->sender;
+
+    self->admitted++;
+    if (frame->kind != BW_DIST_REST) {
+        frame->newer = NULL;
+        frame->older = self->oldest ? self->youngest : NULL;
+        *(self->oldest ? &self->youngest->newer : &self->oldest) = frame;
+        self->youngest = frame;
+    }
+    if (frame->renews_cache) {
+        frame->renewer = NULL;
+        *(self->renewers.first ? &self->renewers.last->renewer : &self->renewers.first) = frame;
+        self->renewers.last = frame;
+    }
+    if (!sender) {
+        make_ready(self, frame);
+        return;
+    }
+    append(&sender->queue, frame);
+    if (sender->queue.first == frame) {
+        sender->message_under_way = frame->message;
+        come_first(self, frame);
+    }
+    if (sender->message_under_way == frame->message)
+        sender->bytes_under_way += frame->bytes;
+    judge(self, sender);
+}
+
+/* ---- in ---- */
+
+static void count_in(bw_scheduler_t *self, bw_scheduled_t *frame)
+{
+    bw_sender_t *sender = frame->sender;
+
+    self->counts.frames++;
+    self->counts.bytes += frame->bytes;
+    if (frame->kind == BW_DIST_REST)
+        self->counts.continuation_bytes += frame->bytes;
+    if (!sender)
+        return;
+    frame->message = sender->messages;
+    sender->frames++;
+    sender->bytes += frame->bytes;
+}
+
+/* Finds the sender of the frame, if there is or must be one. False: no memory. */
+static bool find_sender(bw_scheduler_t *self, bw_scheduled_t *frame, const bw_dist_frame_t *read)
+{
+    bw_sender_t *sender = NULL, *other;
+
+    switch (read->kind) {
+    case BW_DIST_TICK:
+        return true;
+    case BW_DIST_WHOLE:
+        /* One that has no fragments here needs no queue: frames that are ready keep their order. */
+        sender = read->has_sender ? find(self, &self->by_pid, read->sender) : NULL;
+        frame->is_barrier = !read->has_sender;
+        /* What its sender says between two fragments counts as part of that message. */
+        if (sender && !sender->is_open)
+            sender->messages++;
+        break;
+    case BW_DIST_FIRST:
+        other = find(self, &self->by_sequence, read->sequence);
+        close_sequence(self, other);
+        frame->is_barrier = !read->has_sender;
+        if (read->has_sender) {
+            sender = find_or_make(self, read->sender);
+            if (!sender)
+                return false;
+            if (!open_sequence(self, sender, read->sequence)) {
+                free_if_idle(self, sender);
+                return false;
+            }
+            sender->messages++;
+        }
+        if (other && other != sender)
+            free_if_idle(self, other);
+        break;
+    case BW_DIST_REST:
+        sender = find(self, &self->by_sequence, read->sequence);
+        frame->is_barrier = !sender;
+        break;
+    case BW_DIST_UNKNOWN:
+        frame->is_barrier = true;
+    }
+    if (read->fragment == 1)
+        close_sequence(self, sender);
+    frame->sender = sender;
+    return true;
+}
+
+bool bw_scheduler_put(bw_scheduler_t *self, bw_scheduled_t *frame, const struct iovec *iov,
+                      int count, uint64_t bytes)
+{
+    bw_dist_frame_t read = bw_dist_frame_read(iov, count);
+
+    *frame = (bw_scheduled_t){.bytes = bytes,
+                              .user = frame->user,
+                              .kind = read.kind,
+                              .renews_cache = read.renews_cache,
+                              .number = self->arrivals + 1};
+    if (!find_sender(self, frame, &read))
+        return false;
+    self->arrivals++;
+    count_in(self, frame);
+    if (!frame->is_barrier && !self->backlog.first) {
+        admit(self, frame);
+        return true;
+    }
+    append(&self->backlog, frame);
+    if (frame->kind != BW_DIST_REST)
+        self->counts.ready_bytes += frame->bytes;
+    if (frame->sender)
+        judge(self, frame->sender);
+    return true;
+}
+
+/* ---- out ---- */
+
+static void count_out(bw_scheduler_t *self, bw_scheduled_t *frame)
+{
+    bw_sender_t *sender = frame->sender;
+
+    self->counts.frames--;
+    self->counts.bytes -= frame->bytes;
+    if (frame->kind == BW_DIST_REST)
+        self->counts.continuation_bytes -= frame->bytes;
+    if (!sender)
+        return;
+    sender->frames--;
+    sender->bytes -= frame->bytes;
+    sender->bytes_under_way -= frame->bytes;
+}
+
+/* What is under way of a sender whose message before is out. */
+static void begin_message(bw_sender_t *sender)
+{
+    const bw_scheduled_t *frame = sender->queue.first;
+
+    if (!frame || frame->message == sender->message_under_way)
+        return;
+    sender->message_under_way = frame->message;
+    for (; frame && frame->message == sender->message_under_way; frame = frame->next)
+        sender->bytes_under_way += frame->bytes;
+}
+
+/* The first frame of a sender's queue goes. */
+static void leave_sender(bw_scheduler_t *self, bw_scheduled_t *frame)
+{
+    bw_sender_t *sender = frame->sender;
+
+    frame->sender = NULL;
+    pop(&sender->queue);
+    begin_message(sender);
+    if (sender->queue.first)
+        come_first(self, sender->queue.first);
+    judge(self, sender);
+    free_if_idle(self, sender);
+}
+
+static bw_scheduled_t *take_continuation(bw_scheduler_t *self, bw_sender_t *sender)
+{
+    bw_scheduled_t *frame = sender->queue.first;
+
+    end_turn(self, sender);
+    count_out(self, frame);
+    leave_sender(self, frame);
+    return frame;
+}
+
+static bw_scheduled_t *take_ready(bw_scheduler_t *self)
+{
+    bw_scheduled_t *frame = self->ready.first;
+
+    self->ready.first = frame->ready;
+    self->counts.ready_bytes -= frame->bytes;
+    *(frame->older ? &frame->older->newer : &self->oldest) = frame->newer;
+    *(frame->newer ? &frame->newer->older : &self->youngest) = frame->older;
+    if (frame->renews_cache)
+        self->renewers.first = frame->renewer;
+    count_out(self, frame);
+    if (frame->sender)
+        leave_sender(self, frame);
+    return frame;
+}
+
+/* The older frame that the oldest ready one must not pass for the sake of the atom cache. */
+static bw_scheduled_t *obstacle(const bw_scheduler_t *self, const bw_scheduled_t *frame)
+{
+    bw_scheduled_t *oldest = frame->renews_cache ? self->oldest : self->renewers.first;
+
+    return oldest && oldest->number < frame->number ? oldest : NULL;
+}
+
+static bw_scheduled_t *take_admitted(bw_scheduler_t *self)
+{
+    bw_scheduled_t *frame = self->ready.first;
+    bw_scheduled_t *before = frame ? obstacle(self, frame) : NULL;
+
+    self->admitted--;
+    if (self->turns && (!frame || self->passed >= BW_SCHEDULER_PASSING_BYTES)) {
+        self->passed = 0;
+        return take_continuation(self, self->turns);
+    }
+    if (!before) {
+        self->passed = self->turns ? self->passed + frame->bytes : 0;
+        return take_ready(self);
+    }
+    /* The obstacle is not ready, so its sender has continuations before it: they go now. */
+    self->passed += before->sender->queue.first->bytes;
+    return take_continuation(self, before->sender);
+}
+
+/* What came after a barrier that is gone, up to the next. */
+static void admit_backlog(bw_scheduler_t *self)
+{
+    while (self->backlog.first && !self->backlog.first->is_barrier) {
+        bw_scheduled_t *frame = pop(&self->backlog);
+
+        if (frame->kind != BW_DIST_REST)
+            self->counts.ready_bytes -= frame->bytes;
+        admit(self, frame);
+    }
+}
+
+bw_scheduled_t *bw_scheduler_take(bw_scheduler_t *self)
+{
+    bw_scheduled_t *barrier;
+
+    if (self->admitted > 0)
+        return take_admitted(self);
+    if (!self->backlog.first)
+        return NULL;
+    barrier = pop(&self->backlog);
+    if (barrier->kind != BW_DIST_REST)
+        self->counts.ready_bytes -= barrier->bytes;
+    count_out(self, barrier);
+    admit_backlog(self);
+    return barrier;
+}
+
+/* ---- begin and end ---- */
+
+void bw_scheduler_init(bw_scheduler_t *self, uint64_t sender_bytes)
+{
+    *self = (bw_scheduler_t){.sender_bytes = sender_bytes};
+}
+
+void bw_scheduler_end(bw_scheduler_t *self)
+{
+    for (uint64_t i = 0; i < self->by_pid.size; i++)
+        while (self->by_pid.buckets[i]) {
+            bw_sender_t *sender = self->by_pid.buckets[i];
+
+            self->by_pid.buckets[i] = sender->next_by_pid;
+            free(sender);
+        }
+    free(self->by_pid.buckets);
+    free(self->by_sequence.buckets);
+    bw_scheduler_init(self, self->sender_bytes);
+}

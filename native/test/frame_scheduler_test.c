@@ -1,0 +1,718 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The frame scheduler: which frames may pass which, turns, limits, and the reading of frames; then
+ * random schedules against the oracles of frame_model.h. test/frames has frames of real nodes.
+ */
+#define _GNU_SOURCE
+#include "check.h"
+
+#include "frame_model.h"
+
+enum { A, B, C, D }; /* processes */
+enum { NO_ATOM = -1 };
+#define FRAGMENT_BYTES (64 * 1024)
+
+static bw_scheduler_t scheduler;
+static model_cache_t cache;
+static uint64_t small_bytes; /* of a whole frame */
+
+static void begin(void)
+{
+    bw_scheduler_init(&scheduler, BW_SCHEDULER_SENDER_BYTES);
+    cache = (model_cache_t){0};
+    small_bytes = 100;
+}
+
+static void give(char tag, model_writer_t *writer, uint64_t bytes)
+{
+    bw_scheduled_t *frame = malloc(sizeof *frame);
+    struct iovec iov = {writer->bytes, writer->len};
+
+    frame->user = (void *)(uintptr_t)tag;
+    if (!bw_scheduler_put(&scheduler, frame, &iov, 1, bytes))
+        abort();
+}
+
+static void give_signal(char tag, unsigned process, size_t kind, unsigned fragments, int atom)
+{
+    model_writer_t writer = {0};
+
+    if (atom != NO_ATOM)
+        model_use_atom(&writer, (unsigned)atom);
+    model_put(&writer, 131, 1);
+    model_put(&writer, fragments > 0 ? 69 : 68, 1);
+    if (fragments > 0) {
+        model_put(&writer, model_word(process), 8);
+        model_put(&writer, fragments, 8);
+    }
+    (void)model_put_references(&writer, &cache);
+    model_put_control(&writer, kind, process, 0);
+    give(tag, &writer, fragments > 0 ? FRAGMENT_BYTES : small_bytes);
+}
+
+/* A signal in one frame. The first use of an atom is a new cache entry. */
+static void whole(char tag, unsigned process, int atom)
+{
+    give_signal(tag, process, MODEL_SEND, 0, atom);
+}
+
+/* One whose sender cannot be read. */
+static void nameless(char tag)
+{
+    give_signal(tag, A, 1, 0, NO_ATOM);
+}
+
+static void first(char tag, unsigned process, unsigned fragments)
+{
+    give_signal(tag, process, MODEL_SEND, fragments, NO_ATOM);
+}
+
+static void rest(char tag, unsigned process, unsigned fragment)
+{
+    model_writer_t writer = {0};
+
+    model_put(&writer, 131, 1);
+    model_put(&writer, 70, 1);
+    model_put(&writer, model_word(process), 8);
+    model_put(&writer, fragment, 8);
+    give(tag, &writer, FRAGMENT_BYTES);
+}
+
+/* A signal of `fragments` fragments: its tag is that of the first, its continuations' is lower. */
+static void large(char tag, unsigned process, unsigned fragments)
+{
+    first(tag, process, fragments);
+    while (--fragments > 0)
+        rest((char)(tag + 'a' - 'A'), process, fragments);
+}
+
+static char take(void)
+{
+    bw_scheduled_t *frame = bw_scheduler_take(&scheduler);
+    char tag = frame ? (char)(uintptr_t)frame->user : 0;
+
+    free(frame);
+    return tag;
+}
+
+/* Takes everything. */
+static const char *order(void)
+{
+    static char tags[1024];
+    size_t n = 0;
+
+    while ((tags[n] = take()))
+        n++;
+    return tags;
+}
+
+/* Takes everything; nothing is left then. */
+#define CHECK_ORDER(wanted)                                                                        \
+    do {                                                                                           \
+        const char *tags_ = order();                                                               \
+        if (strcmp(tags_, wanted) != 0) {                                                          \
+            check_failed = 1;                                                                      \
+            printf("FAIL %s: %s:%d: order %s, expected %s\n", check_name, __FILE__, __LINE__,      \
+                   tags_, wanted);                                                                 \
+            return;                                                                                \
+        }                                                                                          \
+        CHECK_EQ(scheduler.counts.bytes, 0);                                                       \
+        CHECK_EQ(scheduler.counts.ready_bytes, 0);                                                 \
+        CHECK_EQ(scheduler.counts.senders, 0);                                                     \
+        bw_scheduler_end(&scheduler);                                                              \
+    } while (0)
+
+/* ---- who passes whom ---- */
+
+static void others_pass_fragments(void)
+{
+    begin();
+    large('A', A, 4);
+    whole('1', B, NO_ATOM);
+    whole('2', C, NO_ATOM);
+    CHECK_ORDER("A12aaa");
+}
+
+static void own_frames_wait_and_others_pass_them(void)
+{
+    begin();
+    large('A', A, 4);
+    whole('1', A, NO_ATOM);
+    whole('2', B, NO_ATOM);
+    whole('3', A, NO_ATOM);
+    CHECK_ORDER("A2aaa13");
+}
+
+static void a_second_message_follows_the_first(void)
+{
+    begin();
+    large('A', A, 3);
+    large('X', A, 3);
+    whole('1', A, NO_ATOM);
+    CHECK_ORDER("AaaXxx1");
+}
+
+static void senders_take_turns(void)
+{
+    begin();
+    large('A', A, 4);
+    large('B', B, 3);
+    large('C', C, 2);
+    CHECK_ORDER("ABCabcaba");
+}
+
+static void frames_keep_their_order_when_nobody_has_fragments(void)
+{
+    begin();
+    for (char tag = 'a'; tag <= 'z'; tag++)
+        whole(tag, (unsigned)tag % 5, tag % 3 ? NO_ATOM : tag % 8);
+    CHECK_ORDER("abcdefghijklmnopqrstuvwxyz");
+}
+
+static void nobody_passes_a_new_cache_entry(void)
+{
+    begin();
+    large('A', A, 3);
+    whole('1', A, 1); /* waits for its own fragments, with a new entry */
+    whole('2', B, 1); /* may need that entry */
+    CHECK_ORDER("Aaa12");
+}
+
+static void a_new_cache_entry_passes_nobody(void)
+{
+    begin();
+    whole('0', B, 1);
+    large('A', A, 3);
+    whole('1', A, 1); /* needs the entry of slot 1 */
+    whole('2', B, 6); /* puts another atom into it */
+    whole('3', C, NO_ATOM);
+    CHECK_ORDER("0Aaa123");
+}
+
+static void an_old_cache_entry_passes(void)
+{
+    begin();
+    whole('0', B, 1);
+    large('A', A, 3);
+    whole('1', A, 1);
+    whole('2', B, 1);
+    CHECK_ORDER("0A2aa1");
+}
+
+/* So that they wait for one sender and not for all. */
+static void an_obstacle_is_cleared_first(void)
+{
+    begin();
+    large('D', D, 9);
+    large('A', A, 3);
+    whole('1', A, 1);
+    whole('2', B, 2);
+    CHECK_ORDER("DAaa12dddddddd");
+}
+
+static void nobody_passes_an_unread_sender(void)
+{
+    begin();
+    large('A', A, 3);
+    whole('1', B, NO_ATOM);
+    nameless('2');
+    whole('3', C, NO_ATOM);
+    rest('x', A, 1); /* of no sequence: its sender is unknown, too */
+    whole('4', C, NO_ATOM);
+    CHECK_ORDER("A1aa23x4");
+}
+
+static void an_unread_sender_of_fragments_keeps_them_in_place(void)
+{
+    begin();
+    large('A', A, 3);
+    give_signal('Z', B, 25, 3, NO_ATOM); /* a large exit reason of a process known by name */
+    rest('z', B, 2);
+    whole('1', C, NO_ATOM);
+    rest('z', B, 1);
+    whole('2', C, NO_ATOM);
+    CHECK_ORDER("AaaZz1z2");
+}
+
+static void what_no_node_writes_keeps_its_place(void)
+{
+    static const char *strange[] = {"\x70\x83h", "\x83G", "\x83",
+                                    "\x83"
+                                    "D\x05",
+                                    "\x83"
+                                    "F1234567"};
+
+    for (size_t i = 0; i < sizeof strange / sizeof *strange; i++) {
+        model_writer_t writer = {.len = strlen(strange[i])};
+
+        memcpy(writer.bytes, strange[i], writer.len);
+        begin();
+        large('A', A, 3);
+        give('?', &writer, writer.len);
+        whole('1', B, NO_ATOM);
+        CHECK_ORDER("Aaa?1");
+    }
+}
+
+/* As a process that answers UNLINK_ID while it sends. */
+static void what_a_sender_says_between_fragments_stays_there(void)
+{
+    begin();
+    first('A', A, 4);
+    rest('a', A, 3);
+    whole('1', A, NO_ATOM);
+    rest('a', A, 2);
+    rest('a', A, 1);
+    whole('2', B, NO_ATOM);
+    CHECK_ORDER("A2a1aa");
+    /* It belongs to the message under way, which holds nobody. */
+    begin();
+    first('A', A, 100);
+    rest('a', A, 99);
+    whole('1', A, NO_ATOM);
+    for (unsigned fragment = 98; fragment > 0; fragment--)
+        rest('a', A, fragment);
+    CHECK_EQ(scheduler.counts.held, 0);
+    CHECK_EQ(strlen(order()), 101);
+    bw_scheduler_end(&scheduler);
+}
+
+/* ERTS writes one when it has counted more fragments than there were in the end. */
+static void a_first_fragment_may_be_the_last(void)
+{
+    begin();
+    first('A', A, 1);
+    whole('1', A, NO_ATOM);
+    CHECK_EQ(scheduler.counts.senders, 1);
+    CHECK_ORDER("A1");
+}
+
+static void a_sequence_that_begins_anew_is_the_new_one(void)
+{
+    begin();
+    first('A', A, 9);
+    rest('a', A, 8);
+    first('X', A, 3);
+    rest('x', A, 2);
+    rest('x', A, 1);
+    CHECK_ORDER("AaXxx");
+}
+
+/* A process may have the word of one that is gone. */
+static void a_sequence_that_another_begins_is_its_own(void)
+{
+    model_writer_t writer = {0};
+
+    begin();
+    first('A', A, 9);
+    rest('a', A, 8);
+    model_put(&writer, 131, 1);
+    model_put(&writer, 69, 1);
+    model_put(&writer, model_word(A), 8);
+    model_put(&writer, 3, 8);
+    model_put(&writer, 0, 1);
+    model_put_control(&writer, MODEL_SEND, B, 0);
+    give('B', &writer, FRAGMENT_BYTES);
+    rest('b', A, 2);
+    rest('b', A, 1);
+    whole('2', B, NO_ATOM);
+    whole('1', A, NO_ATOM);
+    CHECK_EQ(scheduler.counts.senders, 2);
+    CHECK_ORDER("ABa1bb2");
+}
+
+static void a_tick_waits_for_nobody(void)
+{
+    model_writer_t writer = {0};
+
+    begin();
+    large('A', A, 3);
+    whole('1', A, 1);
+    give('.', &writer, 0);
+    CHECK_EQ(take(), 'A');
+    whole('2', B, NO_ATOM);
+    CHECK_ORDER("aa1.2"); /* behind a new entry as any frame, and without one: */
+    begin();
+    large('A', A, 3);
+    whole('1', A, NO_ATOM);
+    give('.', &writer, 0);
+    CHECK_ORDER("A.aa1");
+}
+
+static void fragments_have_their_turn_beside_endless_frames(void)
+{
+    int frames = 0;
+
+    begin();
+    small_bytes = 1000;
+    large('A', A, 4);
+    CHECK_EQ(take(), 'A');
+    for (int turn = 0; turn < 3; turn++) {
+        for (frames = 0; frames < 1000; frames++) {
+            whole('1', B, NO_ATOM);
+            if (take() == 'a')
+                break;
+        }
+        CHECK(frames > 200 && frames < 300);
+        CHECK_EQ(take(), '1');
+    }
+    CHECK_ORDER("");
+}
+
+/* ---- limits and counts ---- */
+
+static bool next_is(unsigned process, bool is_held)
+{
+    bw_sender_change_t change;
+
+    return bw_scheduler_next_change(&scheduler, &change) && change.pid == model_word(process) &&
+           change.is_held == is_held;
+}
+
+static bool nothing_changed(void)
+{
+    bw_sender_change_t change;
+
+    return !bw_scheduler_next_change(&scheduler, &change);
+}
+
+static void one_message_holds_nobody(void)
+{
+    begin();
+    large('A', A, 200);
+    CHECK(nothing_changed());
+    CHECK_EQ(scheduler.counts.bytes, 200 * FRAGMENT_BYTES);
+    CHECK_EQ(scheduler.counts.continuation_bytes, 199 * FRAGMENT_BYTES);
+    CHECK_EQ(scheduler.counts.ready_bytes, FRAGMENT_BYTES);
+    CHECK_EQ(strlen(order()), 200);
+    CHECK(nothing_changed());
+    bw_scheduler_end(&scheduler);
+}
+
+static void who_sends_on_is_held_until_it_drains(void)
+{
+    begin();
+    large('A', A, 40);
+    large('B', B, 40);
+    large('X', A, 16); /* 1 MB beyond the message under way */
+    CHECK(nothing_changed());
+    whole('1', A, NO_ATOM);
+    CHECK_EQ(scheduler.counts.held, 1);
+    CHECK(next_is(A, true));
+    CHECK(nothing_changed());
+    whole('1', A, NO_ATOM);
+    for (int left = 39; left > 0; left -= take() == 'a')
+        CHECK(nothing_changed());
+    /* The second message is the one under way; what comes after it is 200 bytes. */
+    CHECK(next_is(A, false));
+    CHECK(nothing_changed());
+    CHECK_EQ(scheduler.counts.held, 0);
+    (void)order();
+    CHECK(nothing_changed());
+    CHECK_EQ(scheduler.counts.senders, 0);
+    bw_scheduler_end(&scheduler);
+}
+
+static void who_drains_to_half_is_released(void)
+{
+    begin();
+    small_bytes = 100 * 1024;
+    large('A', A, 2);
+    for (int i = 0; i < 11; i++)
+        whole('1', A, NO_ATOM); /* each is a message */
+    CHECK(next_is(A, true));
+    for (int left = 11; left > 6; left--) {
+        CHECK(nothing_changed());
+        while (take() != '1')
+            ;
+    }
+    CHECK(next_is(A, false)); /* one is under way, five are beyond it: 500 KB */
+    CHECK_ORDER("111111");
+}
+
+static void a_change_that_nobody_has_read_is_no_news(void)
+{
+    begin();
+    large('A', A, 2);
+    large('X', A, 20);
+    CHECK_EQ(scheduler.counts.held, 1);
+    CHECK_EQ(strlen(order()), 22);
+    CHECK_EQ(scheduler.counts.held, 0);
+    CHECK_EQ(scheduler.counts.senders, 1);
+    CHECK(nothing_changed());
+    CHECK_EQ(scheduler.counts.senders, 0);
+    bw_scheduler_end(&scheduler);
+}
+
+static void behind_a_barrier_senders_are_held_too(void)
+{
+    begin();
+    large('A', A, 2);
+    nameless('0');
+    large('B', B, 40);
+    CHECK(next_is(B, true));
+    CHECK_EQ(take(), 'A');
+    CHECK_EQ(take(), 'a');
+    CHECK(nothing_changed());
+    CHECK_EQ(take(), '0');
+    CHECK(next_is(B, false));
+    CHECK_EQ(strlen(order()), 40);
+    CHECK(nothing_changed());
+    bw_scheduler_end(&scheduler);
+}
+
+static void ready_frames_are_those_that_wait_for_room(void)
+{
+    begin();
+    whole('1', B, NO_ATOM);
+    large('A', A, 3);
+    whole('2', A, NO_ATOM);
+    whole('3', C, NO_ATOM);
+    CHECK_EQ(scheduler.counts.ready_bytes, 200 + FRAGMENT_BYTES);
+    nameless('4');
+    whole('5', C, NO_ATOM);
+    CHECK_EQ(scheduler.counts.ready_bytes, 400 + FRAGMENT_BYTES);
+    CHECK_ORDER("1A3aa245");
+}
+
+static void ten_thousand_senders(void)
+{
+    enum { SENDERS = 10000, FRAGMENTS = 4 };
+    unsigned firsts = 0, rests = 0;
+    char tag;
+
+    begin();
+    for (unsigned process = 0; process < SENDERS; process++)
+        large('A', process, FRAGMENTS);
+    CHECK_EQ(scheduler.counts.senders, SENDERS);
+    while ((tag = take())) {
+        firsts += tag == 'A';
+        rests += tag == 'a';
+    }
+    CHECK_EQ(firsts, SENDERS);
+    CHECK_EQ(rests, SENDERS * (FRAGMENTS - 1));
+    CHECK_EQ(scheduler.counts.senders, 0);
+    CHECK(nothing_changed());
+    bw_scheduler_end(&scheduler);
+}
+
+static void what_still_waits_at_the_end_is_not_lost(void)
+{
+    bw_scheduled_t frames[3];
+    struct iovec iov;
+    model_writer_t writer = {0};
+
+    begin();
+    first('A', A, 9);
+    CHECK_EQ(take(), 'A');
+    model_put(&writer, 131, 1);
+    model_put(&writer, 70, 1);
+    model_put(&writer, model_word(A), 8);
+    model_put(&writer, 8, 8);
+    iov = (struct iovec){writer.bytes, writer.len};
+    for (int i = 0; i < 3; i++)
+        CHECK(bw_scheduler_put(&scheduler, &frames[i], &iov, 1, 1));
+    CHECK_EQ(bw_scheduler_take(&scheduler), (uintptr_t)&frames[0]);
+    bw_scheduler_end(&scheduler); /* the leak check looks for the sender */
+    CHECK_EQ(scheduler.counts.frames, 0);
+}
+
+/* ---- reading ---- */
+
+/* A copy of exactly this size, so that the address sanitizer sees a byte too far. */
+static bw_dist_frame_t read_exactly(const uint8_t *bytes, size_t len, size_t cut)
+{
+    uint8_t *left = malloc(cut + 1), *right = malloc(len - cut + 1);
+    struct iovec iov[4] = {{NULL, 0}, {left + 1, cut}, {NULL, 0}, {right + 1, len - cut}};
+    bw_dist_frame_t frame;
+
+    memcpy(left + 1, bytes, cut);
+    memcpy(right + 1, bytes + cut, len - cut);
+    frame = bw_dist_frame_read(iov, 4);
+    free(left);
+    free(right);
+    return frame;
+}
+
+static void control_messages(bool is_legacy, bool is_first, unsigned atoms)
+{
+    for (size_t kind = 0; kind < MODEL_SIGNALS; kind++) {
+        model_writer_t writer = {.is_legacy = is_legacy};
+        model_cache_t own = {{0}};
+        bool renews, names = model_names_sender(kind);
+
+        for (unsigned atom = 0; atom < atoms; atom++)
+            model_use_atom(&writer, atom);
+        model_put(&writer, 131, 1);
+        model_put(&writer, is_first ? 69 : 68, 1);
+        if (is_first) {
+            model_put(&writer, model_word(3), 8);
+            model_put(&writer, 77, 8);
+        }
+        renews = model_put_references(&writer, &own);
+        model_put_control(&writer, kind, 3, 1);
+        for (size_t cut = 0; cut <= writer.len; cut++) {
+            bw_dist_frame_t frame = read_exactly(writer.bytes, writer.len, cut);
+
+            CHECK_EQ(frame.kind, is_first ? BW_DIST_FIRST : BW_DIST_WHOLE);
+            CHECK_EQ(frame.operation, model_signals[kind].operation);
+            CHECK_EQ(frame.renews_cache, renews);
+            CHECK_EQ(frame.has_sender, names);
+            if (names)
+                CHECK_EQ(frame.sender, 1ull << 32 | 101);
+            CHECK_EQ(frame.sequence, is_first ? model_word(3) : 0);
+            CHECK_EQ(frame.fragment, is_first ? 77 : 0);
+            /* The beginning alone: as much as it says, or nothing. */
+            frame = read_exactly(writer.bytes, cut, 0);
+            if (frame.kind == BW_DIST_WHOLE || frame.kind == BW_DIST_FIRST)
+                CHECK(frame.has_sender == names && (!names || frame.sender == (1ull << 32 | 101)));
+            else
+                CHECK_EQ(frame.kind, cut == 0 ? BW_DIST_TICK : BW_DIST_UNKNOWN);
+        }
+    }
+}
+
+static void every_control_message(void)
+{
+    for (unsigned atoms = 0; atoms <= MODEL_ATOMS; atoms += 4)
+        for (int way = 0; way < 4; way++)
+            CHECK_IN(control_messages(way & 1, way & 2, atoms));
+}
+
+/* One line of test/frames, see record.erl. False: what was read is not what was recorded. */
+static bool read_recorded(const char *line, uint64_t *sequence, uint64_t *fragment)
+{
+    static char hex[16384];
+    static uint8_t bytes[8192];
+    unsigned operation, renews, number, serial;
+    unsigned long length;
+    char who[32];
+    bw_dist_frame_t frame;
+    bool names, is_good;
+    size_t len;
+
+    if (sscanf(line, "%u %31s %u %lu %16383s", &operation, who, &renews, &length, hex) != 5)
+        return false;
+    names = sscanf(who, "%u.%u", &number, &serial) == 2;
+    len = strlen(hex) / 2;
+    for (size_t i = 0; i < len; i++)
+        sscanf(hex + 2 * i, "%2hhx", &bytes[i]);
+    frame = read_exactly(bytes, len, len / 3);
+    if (operation == 0) {
+        is_good = frame.kind == BW_DIST_REST && frame.sequence == *sequence &&
+                  frame.fragment == *fragment - 1;
+        *fragment = frame.fragment;
+        return is_good;
+    }
+    is_good = *fragment <= 1 && frame.operation == operation && frame.renews_cache == renews &&
+              frame.has_sender == names &&
+              (!names || frame.sender == ((uint64_t)serial << 32 | number)) &&
+              frame.kind == (length > 65000 ? BW_DIST_FIRST : BW_DIST_WHOLE);
+    if (frame.kind == BW_DIST_FIRST) {
+        /* The word by which the VM knows the sender: its lower half is number and serial. */
+        is_good =
+            is_good && (!names || (uint32_t)frame.sequence == ((serial << 15 | number) << 4 | 3));
+        *sequence = frame.sequence;
+        *fragment = frame.fragment;
+    }
+    return is_good;
+}
+
+static void frames_of_real_nodes(void)
+{
+    static char line[32768];
+    FILE *file = fopen("test/frames/otp25.txt", "r");
+    uint64_t sequence = 0, fragment = 0;
+    bool all_good = true;
+    int lines = 0;
+
+    CHECK(file != NULL);
+    while (fgets(line, sizeof line, file)) {
+        bool is_good = line[0] == '#' || read_recorded(line, &sequence, &fragment);
+
+        lines++;
+        if (!is_good)
+            printf("line %d: %.60s\n", lines, line);
+        all_good &= is_good;
+    }
+    fclose(file);
+    CHECK(all_good);
+    CHECK(lines > 100);
+    CHECK_EQ(fragment, 1);
+}
+
+/* ---- random schedules ---- */
+
+static uint64_t next_random(uint64_t *state)
+{
+    uint64_t value = *state += 0x9E3779B97F4A7C15ull;
+
+    value = (value ^ value >> 30) * 0xBF58476D1CE4E5B9ull;
+    value = (value ^ value >> 27) * 0x94D049BB133111EBull;
+    return value ^ value >> 31;
+}
+
+/* FRAME_SCHEDULES is how many; the model ends the program if one breaks a rule. */
+static void random_schedules(void)
+{
+    const char *wanted = getenv("FRAME_SCHEDULES");
+    int schedules = wanted ? atoi(wanted) : 1000;
+    uint64_t overtaken = 0, holds = 0;
+
+    for (int seed = 0; seed < schedules; seed++) {
+        static model_t model;
+        uint64_t state = (uint64_t)seed;
+
+        model = (model_t){0};
+        bw_scheduler_init(&model.scheduler, MODEL_LIMIT);
+        for (int step = 0; step < 400; step++) {
+            uint64_t what = next_random(&state);
+
+            model_step(&model, what, next_random(&state));
+        }
+        model_end(&model);
+        overtaken += model.overtaken;
+        holds += model.holds;
+    }
+    /* The oracles have had something to look at. */
+    CHECK(overtaken > (uint64_t)schedules * 100);
+    CHECK(holds > (uint64_t)schedules);
+}
+
+static const check_case_t cases[] = {
+    {"others_pass_fragments", others_pass_fragments},
+    {"own_frames_wait_and_others_pass_them", own_frames_wait_and_others_pass_them},
+    {"a_second_message_follows_the_first", a_second_message_follows_the_first},
+    {"senders_take_turns", senders_take_turns},
+    {"frames_keep_their_order_when_nobody_has_fragments",
+     frames_keep_their_order_when_nobody_has_fragments},
+    {"nobody_passes_a_new_cache_entry", nobody_passes_a_new_cache_entry},
+    {"a_new_cache_entry_passes_nobody", a_new_cache_entry_passes_nobody},
+    {"an_old_cache_entry_passes", an_old_cache_entry_passes},
+    {"an_obstacle_is_cleared_first", an_obstacle_is_cleared_first},
+    {"nobody_passes_an_unread_sender", nobody_passes_an_unread_sender},
+    {"an_unread_sender_of_fragments_keeps_them_in_place",
+     an_unread_sender_of_fragments_keeps_them_in_place},
+    {"what_no_node_writes_keeps_its_place", what_no_node_writes_keeps_its_place},
+    {"what_a_sender_says_between_fragments_stays_there",
+     what_a_sender_says_between_fragments_stays_there},
+    {"a_first_fragment_may_be_the_last", a_first_fragment_may_be_the_last},
+    {"a_sequence_that_begins_anew_is_the_new_one", a_sequence_that_begins_anew_is_the_new_one},
+    {"a_sequence_that_another_begins_is_its_own", a_sequence_that_another_begins_is_its_own},
+    {"a_tick_waits_for_nobody", a_tick_waits_for_nobody},
+    {"fragments_have_their_turn_beside_endless_frames",
+     fragments_have_their_turn_beside_endless_frames},
+    {"one_message_holds_nobody", one_message_holds_nobody},
+    {"who_sends_on_is_held_until_it_drains", who_sends_on_is_held_until_it_drains},
+    {"who_drains_to_half_is_released", who_drains_to_half_is_released},
+    {"a_change_that_nobody_has_read_is_no_news", a_change_that_nobody_has_read_is_no_news},
+    {"behind_a_barrier_senders_are_held_too", behind_a_barrier_senders_are_held_too},
+    {"ready_frames_are_those_that_wait_for_room", ready_frames_are_those_that_wait_for_room},
+    {"ten_thousand_senders", ten_thousand_senders},
+    {"what_still_waits_at_the_end_is_not_lost", what_still_waits_at_the_end_is_not_lost},
+    {"every_control_message", every_control_message},
+    {"frames_of_real_nodes", frames_of_real_nodes},
+    {"random_schedules", random_schedules},
+};
+
+CHECK_MAIN(cases)
