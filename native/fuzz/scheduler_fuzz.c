@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The frame scheduler. An input with an even first byte drives the model of test/frame_model.h, 16
+ * bytes a step, so that its oracles judge what comes out. One with an odd first byte is frames as
+ * they stand, each after its length, which may be anything: nothing is read past the end of one,
+ * all come out, each once, and a frame with an unknown sender at its place.
+ */
+#define _GNU_SOURCE
+#include "../test/frame_model.h"
+
+#define FRAMES_MAX 64
+
+int LLVMFuzzerTestOneInput(const uint8_t *input, size_t size);
+
+static uint64_t number(const uint8_t **at, size_t *left, size_t bytes)
+{
+    uint64_t value = 0;
+
+    for (; bytes > 0 && *left > 0; bytes--, (*at)++, (*left)--)
+        value = value << 8 | **at;
+    return value;
+}
+
+static void drive_model(const uint8_t *at, size_t left)
+{
+    static model_t model;
+
+    model = (model_t){0};
+    bw_scheduler_init(&model.scheduler, MODEL_LIMIT);
+    while (left > 0) {
+        uint64_t what = number(&at, &left, 8);
+
+        model_step(&model, what, number(&at, &left, 8));
+    }
+    model_end(&model);
+}
+
+static void take_one(bw_scheduler_t *scheduler, uint64_t *taken, bool is_barrier_next)
+{
+    bw_scheduled_t *frame = bw_scheduler_take(scheduler);
+
+    (*taken)++;
+    /* Numbers begin with 1, so that of a barrier is the number of frames that were taken. */
+    if (!frame || (frame->is_barrier && frame->number != *taken))
+        MODEL_FAIL("a barrier is not at its place");
+    if (is_barrier_next && !frame->is_barrier)
+        MODEL_FAIL("a barrier is passed");
+    free(frame->user);
+    free(frame);
+}
+
+static void give_frames(const uint8_t *at, size_t left)
+{
+    bw_scheduler_t scheduler;
+    bw_sender_change_t change;
+    uint64_t given = 0, taken = 0;
+
+    bw_scheduler_init(&scheduler, 100);
+    while (left > 0) {
+        size_t len = bw_least(number(&at, &left, 1), left), cut = len / 3;
+        uint8_t *bytes = malloc(len + 1), *second = malloc(len - cut + 1);
+        struct iovec iov[3] = {{bytes, cut}, {NULL, 0}, {second, len - cut}};
+        bw_scheduled_t *frame = malloc(sizeof *frame);
+
+        memcpy(bytes, at, cut);
+        memcpy(second, at + cut, len - cut);
+        at += len;
+        left -= len;
+        frame->user = bytes;
+        if (!bw_scheduler_put(&scheduler, frame, iov, 3, len))
+            abort();
+        free(second);
+        if (++given - taken > FRAMES_MAX || len % 5 == 0)
+            take_one(&scheduler, &taken, scheduler.admitted == 0);
+        while (len % 7 == 0 && bw_scheduler_next_change(&scheduler, &change))
+            ;
+    }
+    while (taken < given)
+        take_one(&scheduler, &taken, scheduler.admitted == 0);
+    if (bw_scheduler_take(&scheduler) || scheduler.counts.bytes != 0 || scheduler.counts.held != 0)
+        MODEL_FAIL("more comes out than went in");
+    bw_scheduler_end(&scheduler);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *input, size_t size)
+{
+    if (size == 0)
+        return 0;
+    if (input[0] % 2 == 0)
+        drive_model(input + 1, size - 1);
+    else
+        give_frames(input + 1, size - 1);
+    return 0;
+}
