@@ -85,7 +85,7 @@ test-long:
 test-idle:
 	@scripts/install-packages test
 	@$(MAKE) build-test
-	@BEAMWAY_TEST_IDLE=1 scripts/run-tests beamway_firewall_SUITE
+	@BEAMWAY_TEST_IDLE=1 TEST_MINUTES=20 scripts/run-tests beamway_firewall_SUITE
 
 ## test-ticks: five minutes over a path that is slow, lossy and full of bulk, schedulers busy: no connection may end by net_tick_timeout (needs root)
 test-ticks:
