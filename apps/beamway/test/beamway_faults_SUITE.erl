@@ -194,8 +194,7 @@ down_at(Peer, Watcher) ->
 
 %% With `socket_dir' the listener has a name while the link is made, and only then.
 kill_leaves_no_file(_Config) ->
-    Dir = filename:join("/tmp", beamway_peer:unique_name("beamway-sockets")),
-    ok = file:make_dir(Dir),
+    Dir = beamway_peer:new_folder("beamway-sockets"),
     try
         Options = #{env => [{"BEAMWAY_SOCKET_DIR", Dir}]},
         {ok, PeerA, NodeA} = beamway_peer:start(beamway_shm, Options),

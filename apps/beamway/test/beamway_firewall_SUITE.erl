@@ -41,8 +41,7 @@ init_per_suite(Config) ->
     end.
 
 start(Net, Config) ->
-    Dir = "/tmp/beamway-firewall-" ++ os:getpid(),
-    ok = file:make_dir(Dir),
+    Dir = beamway_peer:new_folder("beamway-firewall"),
     Owner = self(),
     %% The nodes belong to a process that outlives this one, which is not that of the cases.
     {Keeper, Monitor} = spawn_monitor(fun() -> keep(Owner, Net, Dir) end),

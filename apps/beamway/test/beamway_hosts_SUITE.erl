@@ -78,8 +78,7 @@ another_user(Config) ->
     end.
 
 a_directory_shared_by_two_namespaces(Config) ->
-    Dir = "/tmp/beamway-hosts-" ++ os:getpid(),
-    ok = file:make_dir(Dir),
+    Dir = beamway_peer:new_folder("beamway-hosts"),
     Env = #{env => [{"BEAMWAY_SOCKET_DIR", Dir}]},
     try
         in_both_directions(fun() -> near(Env) end, fun() -> far(Config, Env) end,

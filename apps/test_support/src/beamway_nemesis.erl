@@ -56,8 +56,7 @@ run(Schedule, Carrier) ->
 run(Schedule, Carrier, Ebin) ->
     ok = beamway_nemesis_schedule:validate(Schedule),
     Tag = beamway_peer:unique_name("nemesis"),
-    Dir = filename:join("/tmp", Tag),
-    ok = filelib:ensure_dir(filename:join(Dir, "x")),
+    Dir = beamway_peer:new_folder(Tag),
     Began = erlang:monotonic_time(millisecond),
     Owner = beamway_peer:async(fun() -> in_dir(#run{carrier = Carrier, dir = Dir, schedule = Schedule, tag = Tag, ebin = Ebin}) end),
     Result = result_of(Owner),

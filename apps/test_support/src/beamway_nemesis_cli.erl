@@ -46,8 +46,7 @@ with_certificates(Carrier, Do) ->
     case lists:member(Carrier, ["shm", "tcp", "stock"]) of
         true -> Do();
         false ->
-            Dir = filename:join("/tmp", beamway_peer:unique_name("nemesis-certificates")),
-            ok = file:make_dir(Dir),
+            Dir = beamway_peer:new_folder("nemesis-certificates"),
             try
                 ok = beamway_certificates:prepare(Dir),
                 Do()

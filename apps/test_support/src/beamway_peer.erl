@@ -24,7 +24,7 @@
 -export([os_pid/1, kill9/1, sigstop/1, sigcont/1, is_running/1, resident_bytes/1, fds/1, maps/1, resources/1, no_more/2, log_text/1]).
 -export([watch_nodedown/1, nodedown/4]).
 -export([echo/0, assert_reason/2, assert_reason/3]).
--export([wait_until/2, wait_disconnected/2, async/1, await/1, await/2, unique_name/1, ebin/0, flags/1, environment/1]).
+-export([wait_until/2, wait_disconnected/2, async/1, await/1, await/2, unique_name/1, new_folder/1, ebin/0, flags/1, environment/1]).
 
 -export_type([carrier/0, options/0]).
 
@@ -449,6 +449,12 @@ await({Pid, Monitor}, TimeoutMs) ->
 -spec unique_name(string()) -> string().
 unique_name(Prefix) ->
     lists:concat([Prefix, "-", os:getpid(), "-", erlang:unique_integer([positive])]).
+
+%% @doc A new folder with a name that is short enough for sockets; the caller deletes it. Process ids repeat between
+%% namespaces and runs, so they make no name of a file unique.
+-spec new_folder(string()) -> file:filename().
+new_folder(Prefix) ->
+    "/tmp/" ++ _ = string:trim(os:cmd("mktemp -d /tmp/" ++ Prefix ++ "-XXXXXX")).
 
 %% @doc Where the built carrier is: on the runner's code path, or beside this application.
 -spec ebin() -> file:filename().
