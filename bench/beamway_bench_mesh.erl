@@ -2,8 +2,8 @@
 %% @doc `bench mesh': what does it cost when everybody is connected with everybody? 150 nodes on this machine connect with each other, call each other in
 %% turn, and a third of them is killed meanwhile.
 %%
-%% Ring memory is limited, as on a real host: each node has rings for {@link rings/0} of its links, and the others must fall back to TCP and name that
-%% limit. After the kill every survivor must have lost the killed nodes and no other.
+%% Ring memory is limited, as on a real host: each node has rings for 16 of its links, and the others must fall back to TCP and name that limit.
+%% After the kill every survivor must have lost the killed nodes and no other.
 -module(beamway_bench_mesh).
 -behaviour(beamway_bench).
 
@@ -13,11 +13,9 @@
 
 -define(BATCH, 10).
 -define(RING_BYTES, 65536).
+-define(LINKS_WITH_RINGS, 16).
 -define(CONNECT_MS, 300000).
 -define(LIMIT_WORDS, "ring_limit_bytes").
-
-%% How many links of a node may have rings.
-rings() -> 16.
 
 %% @private
 -spec options() -> [getopt:option_spec()].
@@ -55,7 +53,7 @@ measure(Name, #{nodes := Count, ms := Ms, contenders := Contenders}) ->
     LinkBytes = (memory(Members) - Before) / Links,
     NoticedMs = kill(Members),
     {_, Failed} = exchanged(survivors(Members)),
-    _ = [end_cluster(Cluster) || Cluster <- Clusters],
+    ok = lists:foreach(fun beamway_bench_nodes:stop/1, Clusters),
     ok = beamway_bench_nodes:stop_epmd(Epmd),
     maps:merge(Kinds, #{key(setup, Count) => SetupMs / 1000, key(link_ms, Count) => SetupMs / Links, key(memory, Count) => LinkBytes / 1024,
                         key(calls, Count) => Rate, key(noticed, Count) => NoticedMs / 1000, key(failed, Count) => Failed}).
@@ -64,7 +62,7 @@ measure(Name, #{nodes := Count, ms := Ms, contenders := Contenders}) ->
 small(#{args := Args, env := Env} = Contender) ->
     Contender#{args := ["+S", "1:1", "+SDcpu", "1:1", "+SDio", "1", "+A", "1", "+sbwt", "none", "+sbwtdcpu", "none", "+sbwtdio", "none" | Args],
                env := [{"BEAMWAY_RING_BYTES", integer_to_list(?RING_BYTES)},
-                       {"BEAMWAY_RING_LIMIT_BYTES", integer_to_list(rings() * 2 * ?RING_BYTES)} | Env]}.
+                       {"BEAMWAY_RING_LIMIT_BYTES", integer_to_list(?LINKS_WITH_RINGS * 2 * ?RING_BYTES)} | Env]}.
 
 %% Nodes that start at once compete for the processors, and each has only so long.
 batches(Count) when Count > ?BATCH -> [?BATCH | batches(Count - ?BATCH)];
@@ -112,8 +110,7 @@ differences(Name, View, Names) ->
     Wanted = lists:delete(Name, Names),
     (Wanted -- View) ++ (View -- Wanted).
 
-%% How many links have rings, as a share; one without must say why.
-kinds(Name, Members) when Name =/= beamway -> _ = Members, #{};
+%% How many links have rings; one without must say why.
 kinds(beamway, Members) ->
     Links = lists:append(beamway_bench_nodes:all(Members, beamway, links, [], 60000)),
     {Shared, Others} = lists:partition(fun(#{link := Link}) -> Link =:= shm end, Links),
@@ -121,8 +118,9 @@ kinds(beamway, Members) ->
         [] -> ok;
         [Link | _] -> error({no_reason_for_tcp, Link})
     end,
-    length(Shared) =< rings() * length(Members) orelse error({more_rings_than_allowed, length(Shared)}),
-    #{key(rings, length(Members)) => length(Shared) / 2, key(fallen_back, length(Members)) => length(Others) / 2}.
+    length(Shared) =< ?LINKS_WITH_RINGS * length(Members) orelse error({more_rings_than_allowed, length(Shared)}),
+    #{key(rings, length(Members)) => length(Shared) / 2, key(fallen_back, length(Members)) => length(Others) / 2};
+kinds(_, _) -> #{}.
 
 %% ---- calls
 
@@ -174,8 +172,6 @@ kill(Members) ->
     Survivors = survivors(Members),
     ok = await_view(Survivors, names(Survivors), Start + ?CONNECT_MS),
     erlang:monotonic_time(millisecond) - Start.
-
-end_cluster(Cluster) -> ok = beamway_bench_nodes:stop(Cluster).
 
 %% ---- what is told
 
