@@ -522,6 +522,17 @@ def send_and_receive(hosts):
     expect(status == 0 and out.decode().split()[0] == hashlib.sha256(data).hexdigest(), f"status {status}: {err}")
 
 
+def over_a_lossy_path(hosts):
+    data = os.urandom(1_000_000)
+    key = {"RDPIPE_KEY": "a key for two hosts, long enough"}
+    with hosts.path("host1", "host2", rate=50_000_000, delay=5000, loss=0.01, seed=3) as (_, address):
+        for port, options in ((7003, ""), (7004, "--encrypt")):
+            receiver = hosts.start("host2", f"rdrecv {options} {port} | sha256sum", **key)
+            gives(hosts, f"rdsend {options} {address} {port}", b"", data, name="host1", seconds=120 * SLOWNESS, **key)
+            status, out, err = hosts.end(receiver)
+            expect(status == 0 and out.decode().split()[0] == hashlib.sha256(data).hexdigest(), f"{options}: status {status}: {err}")
+
+
 def a_wrong_key_is_said(hosts):
     receiver = hosts.start("host2", "rdrecv --wait 60 7001", RDPIPE_KEY="the right key, long enough")
     try:
@@ -541,4 +552,5 @@ CASES = [olleh, bandwidth_of_a_file, local_input_into_a_remote_command, users_on
          one_connection_a_host, several_at_once, a_middle_hop_without_a_command, several_receivers,
          interactive_lines_are_not_held_back, nothing_to_say, a_forced_carrier, blocks_of_all_sizes, json_at_the_end, progress_on_a_terminal, options_for_ssh, installed,
          status_as_with_pipefail, a_reader_that_quits, what_is_wrong_is_said, text_of_others_is_shown_not_obeyed, what_cannot_start_is_said_at_once, a_fault_that_comes_with_the_end_is_said, whose_command_failed_is_said, a_blocked_hop, one_prompt_at_a_time, a_prompt_that_nobody_answers, nothing_plain_on_the_wire, encrypted_streams_and_their_ends, send_and_receive, a_wrong_key_is_said] \
+    + ([over_a_lossy_path] if os.path.exists("/dev/net/tun") else []) \
     + ([test_picture_of_ffmpeg] if os.environ.get("PIPE_FFMPEG") else [])

@@ -174,6 +174,26 @@ SetEnv PATH={self.programs}:/usr/local/bin:/usr/bin:/bin TMPDIR={self.temporary}
         finally:
             run(*qdisc, "del", "dev", "eth0", "root")
 
+    @contextlib.contextmanager
+    def path(self, one, other, **settings):
+        """A second network between two hosts, with a rate, a delay and a loss (native/test/path/README.md); the addresses there."""
+        native = os.path.realpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../native"))
+        run("make", "-C", native, "--no-print-directory", "-s", "path-emulator")
+        words = [word for name, value in settings.items() for word in (f"--{name}", str(value))]
+        spaces = [self.space(name) for name in (one, other)]
+        program = subprocess.Popen([os.path.join(native, "build/path_emulator"), *spaces, *words],
+                                   stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        try:
+            said = program.stdout.readline()
+            if said != "ready\n":
+                raise Failure(said)
+            addresses = [f"10.213.8.{i}" for i in (1, 2)]
+            for space, address in zip(spaces, addresses):
+                run("ip", "-n", space, "address", "add", f"{address}/30", "dev", "path0")
+            yield addresses
+        finally:
+            program.communicate()  # it ends with its input
+
     def processes(self, name):
         """{pid: words} of what runs on a host, but for the sshd that we started and what it forked for itself."""
         found = {}
