@@ -57,7 +57,8 @@ static void give_frames(const uint8_t *at, size_t left)
 
     bw_scheduler_init(&scheduler, 100);
     while (left > 0) {
-        size_t len = bw_least(number(&at, &left, 1), left), cut = len / 3;
+        uint64_t wanted = number(&at, &left, 1);
+        size_t len = bw_least(wanted, left), cut = len / 3;
         uint8_t *bytes = malloc(len + 1), *second = malloc(len - cut + 1);
         struct iovec iov[3] = {{bytes, cut}, {NULL, 0}, {second, len - cut}};
         bw_scheduled_t *frame = malloc(sizeof *frame);
