@@ -43,8 +43,8 @@ no_false_timeout(_Config) ->
         Seen = [{Carrier, [beamway_peer:run(Peer, fun ask/0) || {Peer, _} <- Pair]} || {Carrier, Pair} <- Pairs],
         ok = lists:foreach(fun(Filler) -> ok = beamway_bench_tools:close(Filler, "TERM") end, Fillers),
         ct:log("~b s: ~0p~npath: ~0p", [seconds(), Seen, beamway_path:counters(Path)]),
-        ct:pal("net_tick_timeout at stock: ~b, at Beamway: ~b; messages of 1 MB: ~b and ~b",
-               [timeouts(Seen, inet_tcp), timeouts(Seen, beamway_tcp), messages(Seen, inet_tcp), messages(Seen, beamway_tcp)]),
+        ok = beamway_runner:say("net_tick_timeout in ~b s: ~b over stock distribution, ~b over Beamway; messages of 1 MB: ~b and ~b",
+                                [seconds(), timeouts(Seen, inet_tcp), timeouts(Seen, beamway_tcp), messages(Seen, inet_tcp), messages(Seen, beamway_tcp)]),
         [[], []] = [Downs || #{downs := Downs} <- proplists:get_value(beamway_tcp, Seen)],
         %% It was no silent connection that stayed up.
         [true, true] = [Messages > 0 || #{messages := Messages} <- proplists:get_value(beamway_tcp, Seen)],
