@@ -8,7 +8,6 @@
  * stalls of the sender. `memory` needs no peer: what it costs to copy a message into the ring, and
  * what it would cost to register it instead, and to take that back.
  */
-#define _GNU_SOURCE
 #include <rdma/rdma_cma.h>
 
 #include "../test/rdma_ends.h"

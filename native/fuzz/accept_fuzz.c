@@ -9,7 +9,6 @@
  * Checked: only a peer with the token comes in, no descriptor is left, a link that comes of it
  * can be looked at and closed whatever its memory holds.
  */
-#define _GNU_SOURCE
 #include <fcntl.h>
 #include <stddef.h>
 #include <sys/eventfd.h>

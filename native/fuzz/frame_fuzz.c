@@ -7,7 +7,6 @@
  * Input: steps, a byte that says what, then what it needs. They make the stream: frames of any
  * length, ticks, headers with any field, plain bytes; and the pieces in which it is published.
  */
-#define _GNU_SOURCE
 #include "../test/rings.h"
 #include "stream.h"
 

@@ -8,7 +8,6 @@
  * Input: steps, a byte that says what, then what it needs: frames, parts, headers with any field,
  * plain bytes; credit; pieces in which the peer writes.
  */
-#define _GNU_SOURCE
 #include <errno.h>
 #include <sys/socket.h>
 #include <unistd.h>

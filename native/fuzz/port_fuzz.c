@@ -10,7 +10,6 @@
  * of descriptors. Checked: what test/vm checks, and that nothing is left when both ports are
  * closed.
  */
-#define _GNU_SOURCE
 #pragma GCC diagnostic ignored "-Wunused-function"
 #include "../test/ports.h"
 

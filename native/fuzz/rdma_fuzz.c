@@ -8,7 +8,6 @@
  * with it. Checked: no access outside the rings, positions stay within them, the peer's slots and
  * the send queue are never overrun.
  */
-#define _GNU_SOURCE
 #include <stdlib.h>
 
 #include "../link/rdma/flow.h"

@@ -5,7 +5,6 @@
  * A child process runs them, so that the failure can name the input.
  * usage: replay [FOLDER]... (the default is compiled in)
  */
-#define _GNU_SOURCE
 #include <dirent.h>
 #include <stdint.h>
 #include <stdio.h>

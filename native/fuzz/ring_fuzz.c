@@ -9,7 +9,6 @@
  * that is longer than a frame may be or that the peer can write, no binary is left, every call
  * ends.
  */
-#define _GNU_SOURCE
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>

@@ -5,7 +5,6 @@
  * they stand, each after its length, which may be anything: nothing is read past the end of one,
  * all come out, each once, and a frame with an unknown sender at its place.
  */
-#define _GNU_SOURCE
 #include "../test/frame_model.h"
 
 #define FRAMES_MAX 64

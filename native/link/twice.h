@@ -12,7 +12,7 @@
 /*
  * A ring of one process: `bytes` of memory mapped twice in a row, so that every span of it is
  * contiguous. Shared, so a fork does not copy it, and left out of crash dumps. The caller unmaps
- * twice `bytes`. NULL: errno says why, and *step_p at which step. Needs _GNU_SOURCE.
+ * twice `bytes`. NULL: errno says why, and *step_p at which step.
  */
 static inline uint8_t *bw_map_twice(const char *name, uint64_t bytes, const char **step_p)
 {

@@ -11,7 +11,7 @@ WARNINGS := -Wall -Wextra -Wshadow
 WERROR ?=
 # For a build of everything in another way, tests included: scripts/test-asan, scripts/coverage.
 EXTRA_CFLAGS ?=
-BASE_CFLAGS := -std=c11 $(WARNINGS) $(WERROR) $(EXTRA_CFLAGS) -I$(NATIVE)link
+BASE_CFLAGS := -std=c11 -D_GNU_SOURCE= $(WARNINGS) $(WERROR) $(EXTRA_CFLAGS) -I$(NATIVE)link
 ALL_CFLAGS = $(BASE_CFLAGS) $(CFLAGS) -fPIC -fvisibility=hidden -MMD -MP
 
 # Test programs, as they are and under sanitizers.

@@ -3,7 +3,6 @@
  * The driver's callbacks without a VM, on links that this program plays: in which order things are
  * closed, and what the timer does.
  */
-#define _GNU_SOURCE
 #include <fcntl.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>

@@ -3,7 +3,6 @@
  * The frame scheduler: which frames may pass which, turns, limits, and the reading of frames; then
  * random schedules against the oracles of frame_model.h. test/frames has frames of real nodes.
  */
-#define _GNU_SOURCE
 #include "check.h"
 
 #include "frame_model.h"

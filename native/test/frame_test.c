@@ -2,7 +2,6 @@
  *
  * The frame decoder: every limit of a header, headers that no correct peer writes, and half frames.
  */
-#define _GNU_SOURCE
 #include "check.h"
 
 #include <stdbool.h>

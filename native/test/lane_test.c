@@ -3,7 +3,6 @@
  * The driver's pump as a lane's, over each carrier, without a VM: what credit lets through, what
  * the last word does, and what is known of what the peer has not taken.
  */
-#define _GNU_SOURCE
 #include "carriers.h"
 #include "driver_shim.h"
 

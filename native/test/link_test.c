@@ -3,7 +3,6 @@
  * What every carrier promises through the table of link.h: bytes in order, room and wake-ups, last
  * words, and that nothing is left. The same cases over shm and tcp; rdma_test has those of rdma.
  */
-#define _GNU_SOURCE
 #include "carriers.h"
 
 #include <fcntl.h>

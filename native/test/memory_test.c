@@ -3,7 +3,6 @@
  * What a link costs in memory: nothing while it was never used, the rings while bytes flow, nothing
  * again after trim; and frames far larger than the ring flow through it.
  */
-#define _GNU_SOURCE
 #include "check.h"
 #include "rings.h"
 

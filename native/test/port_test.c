@@ -4,7 +4,6 @@
  * carrier, as distribution and as lanes, flushing, and ends in every state. After each case nothing
  * is left: memory, binaries, descriptors, mappings, jobs.
  */
-#define _GNU_SOURCE
 #include <pthread.h>
 
 #include "carriers.h"

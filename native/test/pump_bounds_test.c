@@ -2,7 +2,6 @@
  *
  * The driver's pump: each of its calls ends soon, however fast the peer reads or writes.
  */
-#define _GNU_SOURCE
 #include "pump_ends.h"
 
 #define CALL_BYTES_MAX ((uint64_t)8 << 20) /* about 2 ms of copying: no call may move more */

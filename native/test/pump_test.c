@@ -2,7 +2,6 @@
  *
  * The driver's pump: what it delivers, what it queues, when it is busy.
  */
-#define _GNU_SOURCE
 #include "pump_ends.h"
 
 /* ---- in ---- */

@@ -5,7 +5,6 @@
  * nothing of it stays. Over real verbs the last two need root and soft-RoCE, whose device they take
  * away and bring back: RXE_DEVICE and RXE_NETDEV name it (the test guest sets them).
  */
-#define _GNU_SOURCE
 #include "rdma_ends.h"
 
 #include <linux/capability.h>

@@ -4,7 +4,6 @@
  * direction and nothing else. Messages arrive, complete and are looked at in any order that a
  * device allows; receive slots, send queue and rings must never overflow, and everything arrives.
  */
-#define _GNU_SOURCE
 #include "check.h"
 #include "rings.h"
 

@@ -4,7 +4,6 @@
  * positions afterwards. Nothing but the ring can be written, nothing hangs, and each link ends with
  * a reason.
  */
-#define _GNU_SOURCE
 #include "rdma_rogue.h"
 
 /* ---- peers ---- */
@@ -261,63 +260,56 @@ static void leave_when_it_has_ended(int wire, rogue_t *rogue)
     rogue_leave(rogue);
 }
 
-static void wrong_key_there(int wire)
+/* A link with the victim. The hello is a good one, but for what is added to it. */
+static void open_as_rogue(int wire, const bw_rdma_hello_t *added, rogue_t *rogue)
 {
-    rogue_t rogue;
     offer_t offer;
     bw_rdma_hello_t hello;
 
-    CHECK_IN(approach(wire, &rogue, &offer));
-    CHECK_IN(rogue_post_slots(&rogue, BW_RDMA_SLOTS));
-    hello = rogue_hello(&rogue, offer.token);
-    hello.ring_key ^= 0x5a5a5a;
-    CHECK_EQ(rogue_say_hello(&rogue, &hello), RDMA_CM_EVENT_ESTABLISHED);
-    CHECK_IN(expect(wire, 'w', "beamway_rdma_peer_refuses_writes"));
+    CHECK_IN(approach(wire, rogue, &offer));
+    CHECK_IN(rogue_post_slots(rogue, added->slots ? 1 : BW_RDMA_SLOTS));
+    hello = rogue_hello(rogue, offer.token);
+    hello.ring_key ^= added->ring_key;
+    hello.ring_address += added->ring_address;
+    if (added->slots)
+        hello.slots = added->slots;
+    CHECK_EQ(rogue_say_hello(rogue, &hello), RDMA_CM_EVENT_ESTABLISHED);
+}
+
+static void wrong_hello(int wire, bw_rdma_hello_t added, char does, const char *reason)
+{
+    rogue_t rogue;
+
+    CHECK_IN(open_as_rogue(wire, &added, &rogue));
+    CHECK_IN(expect(wire, does, reason));
     CHECK_IN(leave_when_it_has_ended(wire, &rogue));
+}
+
+static void wrong_key_there(int wire)
+{
+    wrong_hello(wire, (bw_rdma_hello_t){.ring_key = 0x5a5a5a}, 'w',
+                "beamway_rdma_peer_refuses_writes");
 }
 
 static void wrong_address_there(int wire)
 {
-    rogue_t rogue;
-    offer_t offer;
-    bw_rdma_hello_t hello;
-
-    CHECK_IN(approach(wire, &rogue, &offer));
-    CHECK_IN(rogue_post_slots(&rogue, BW_RDMA_SLOTS));
-    hello = rogue_hello(&rogue, offer.token);
-    hello.ring_address += 64 * RING;
-    CHECK_EQ(rogue_say_hello(&rogue, &hello), RDMA_CM_EVENT_ESTABLISHED);
-    CHECK_IN(expect(wire, 'w', "beamway_rdma_peer_refuses_writes"));
-    CHECK_IN(leave_when_it_has_ended(wire, &rogue));
+    wrong_hello(wire, (bw_rdma_hello_t){.ring_address = 64 * RING}, 'w',
+                "beamway_rdma_peer_refuses_writes");
 }
 
 /* More slots announced than there are. */
 static void no_slots_there(int wire)
 {
-    rogue_t rogue;
-    offer_t offer;
-    bw_rdma_hello_t hello;
-
-    CHECK_IN(approach(wire, &rogue, &offer));
-    CHECK_IN(rogue_post_slots(&rogue, 1));
-    hello = rogue_hello(&rogue, offer.token);
-    hello.slots = BW_RDMA_SLOTS_MAX;
-    CHECK_EQ(rogue_say_hello(&rogue, &hello), RDMA_CM_EVENT_ESTABLISHED);
-    CHECK_IN(expect(wire, 's', "beamway_rdma_peer_has_no_slots"));
-    CHECK_IN(leave_when_it_has_ended(wire, &rogue));
+    wrong_hello(wire, (bw_rdma_hello_t){.slots = BW_RDMA_SLOTS_MAX}, 's',
+                "beamway_rdma_peer_has_no_slots");
 }
 
 /* One message, then the end. */
 static void one_message(int wire, bw_rdma_message_t message, size_t extra, const char *reason)
 {
     rogue_t rogue;
-    offer_t offer;
-    bw_rdma_hello_t hello;
 
-    CHECK_IN(approach(wire, &rogue, &offer));
-    CHECK_IN(rogue_post_slots(&rogue, BW_RDMA_SLOTS));
-    hello = rogue_hello(&rogue, offer.token);
-    CHECK_EQ(rogue_say_hello(&rogue, &hello), RDMA_CM_EVENT_ESTABLISHED);
+    CHECK_IN(open_as_rogue(wire, &(bw_rdma_hello_t){0}, &rogue));
     CHECK_IN(expect(wire, '.', reason));
     (void)rogue_send(&rogue, &message, extra);
     CHECK_IN(leave_when_it_has_ended(wire, &rogue));
@@ -352,15 +344,10 @@ static void longer_than_a_slot_there(int wire)
 static void write_elsewhere(int wire, int64_t offset, size_t len)
 {
     rogue_t rogue;
-    offer_t offer;
-    bw_rdma_hello_t hello;
     char bytes[64] = {0};
     int status;
 
-    CHECK_IN(approach(wire, &rogue, &offer));
-    CHECK_IN(rogue_post_slots(&rogue, BW_RDMA_SLOTS));
-    hello = rogue_hello(&rogue, offer.token);
-    CHECK_EQ(rogue_say_hello(&rogue, &hello), RDMA_CM_EVENT_ESTABLISHED);
+    CHECK_IN(open_as_rogue(wire, &(bw_rdma_hello_t){0}, &rogue));
     CHECK_EQ(rogue.peer.ring_bytes, RING);
     CHECK(hear(wire, bytes, 1));
     /* into the ring it works: the rest is not for a wrong key or address */
@@ -421,15 +408,10 @@ static void behind_the_ring_there(int wire)
 static void flood_there(int wire)
 {
     rogue_t rogue;
-    offer_t offer;
-    bw_rdma_hello_t hello;
     bw_rdma_message_t message = {0};
     int status = IBV_WC_SUCCESS, sent = 0;
 
-    CHECK_IN(approach(wire, &rogue, &offer));
-    CHECK_IN(rogue_post_slots(&rogue, BW_RDMA_SLOTS));
-    hello = rogue_hello(&rogue, offer.token);
-    CHECK_EQ(rogue_say_hello(&rogue, &hello), RDMA_CM_EVENT_ESTABLISHED);
+    CHECK_IN(open_as_rogue(wire, &(bw_rdma_hello_t){0}, &rogue));
     for (; status == IBV_WC_SUCCESS && sent < 2 * (int)BW_RDMA_SLOTS; sent++)
         status = rogue_send(&rogue, &message, 0);
     CHECK_EQ(status, IBV_WC_RNR_RETRY_EXC_ERR);

@@ -3,7 +3,6 @@
  * What the rdma carrier does with a device that misbehaves, both ends in one process: over the fake
  * verbs alone, as no real device fails on order.
  */
-#define _GNU_SOURCE
 #include "rdma_ends.h"
 #include "rdma_open.h"
 

@@ -5,7 +5,6 @@
  *
  * usage: rdma_stress_test [FRAMES] [CASE]...
  */
-#define _GNU_SOURCE
 #include "rdma_ends.h"
 #include "stress.h"
 

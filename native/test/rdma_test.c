@@ -3,7 +3,6 @@
  * Two processes over the rdma carrier, on a real device (soft-RoCE will do): how they meet, that
  * bytes arrive in order whatever the ring's size, that waiting ends, and how a link ends.
  */
-#define _GNU_SOURCE
 #include "rdma_ends.h"
 
 #include <arpa/inet.h>

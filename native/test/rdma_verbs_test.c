@@ -4,7 +4,6 @@
  * and over a real device: this shows that the one plays the other. What only the fake ones notice
  * (a real device breaks silently) is at the end.
  */
-#define _GNU_SOURCE
 #include "rdma_rogue.h"
 
 /* Two ends that do nothing by themselves. `here` listens. */

@@ -3,7 +3,6 @@
  * The arithmetic of the ring: at the wraps, at the edges of 32, 63 and 64 bits, and with positions
  * that no correct peer writes. One thread; what several do to each other is in stress_test.c.
  */
-#define _GNU_SOURCE
 #include "check.h"
 #include "rings.h"
 

@@ -3,7 +3,6 @@
  * What the shm carrier says when the system refuses it something: arguments outside their range,
  * addresses where nobody is, limits of the process. Nothing is left behind by a failure.
  */
-#define _GNU_SOURCE
 #include "peers.h"
 
 #include <sys/prctl.h>

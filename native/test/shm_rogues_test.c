@@ -4,7 +4,6 @@
  * Rogue peers cost nothing: after each the process holds as many descriptors and mappings as
  * before.
  */
-#define _GNU_SOURCE
 #include "peers.h"
 
 #include <sched.h>

@@ -3,7 +3,6 @@
  * How two ends meet over the shm carrier (what they then carry: link_test). After each case the
  * process holds as many descriptors and mappings as before.
  */
-#define _GNU_SOURCE
 #include "peers.h"
 
 #include <signal.h>

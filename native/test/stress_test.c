@@ -7,7 +7,6 @@
  * usage: stress_test [FRAMES] [CASE]...
  * FRAMES each way; default STRESS_FRAMES of the environment, or 1000000 (100000 under a sanitizer)
  */
-#define _GNU_SOURCE
 #include "carriers.h"
 #include "stress.h"
 

@@ -3,7 +3,6 @@
  * What is particular to the tcp carrier: which descriptors it takes, how a connection ends, what it
  * says of it, and that it wakes nobody for what nobody has asked for.
  */
-#define _GNU_SOURCE
 #include "carriers.h"
 #include "peers.h"
 

@@ -3,7 +3,6 @@
  * What rdpipe reads from others: frames of a stream, lines of the control channel, command lines,
  * items of a copy. The first byte says which.
  */
-#define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
 

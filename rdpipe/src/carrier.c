@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#define _GNU_SOURCE
 #include "carrier.h"
 
 #include <dirent.h>
@@ -169,11 +168,6 @@ static const words_t *words_of(uint32_t carrier)
     while (of->carrier != carrier)
         of++;
     return of;
-}
-
-const char *rd_carrier_name(uint32_t carrier)
-{
-    return words_of(carrier)->name;
 }
 
 static const bw_carrier_t *table_of(const words_t *of, rd_why_t *why)

@@ -24,9 +24,6 @@ enum { RD_CARRIER_SHM = 1, RD_CARRIER_RDMA = 2, RD_CARRIER_TCP = 4 };
 #define RD_CARRIERS_TRIED 2
 extern const uint32_t rd_carriers_tried[RD_CARRIERS_TRIED];
 
-/* "shm", "rdma", "tcp". */
-const char *rd_carrier_name(uint32_t carrier);
-
 /* A link that is not linked yet. */
 typedef struct {
     bw_link_t *link;    /* NULL: none */

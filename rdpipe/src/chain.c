@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#define _GNU_SOURCE
 /* The chain of nodes that a pipeline is, and how it is shown. */
 #include "run.h"
 

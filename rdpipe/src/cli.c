@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#define _GNU_SOURCE
 #include "cli.h"
 
 #include <errno.h>
@@ -33,13 +32,55 @@ void rd_cli_init(rd_cli_t *cli, const char *name)
         .key_fd = -1};
 }
 
+/* The bytes of the letter of UTF-8 that stands at `at`, and its number; 0: none does. */
+static size_t letter_at(const unsigned char *at, uint32_t *letter_p)
+{
+    static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
+    size_t len = *at < 0x80 ? 1 : *at >> 5 == 6 ? 2 : *at >> 4 == 14 ? 3 : *at >> 3 == 30 ? 4 : 0;
+    uint32_t letter = len == 1 ? *at : *at & (0x7Fu >> len);
+
+    for (size_t i = 1; i < len; i++) {
+        if (at[i] >> 6 != 2)
+            return 0;
+        letter = letter << 6 | (at[i] & 0x3Fu);
+    }
+    if (len == 0 || letter < least[len] || letter > 0x10FFFF || letter >> 11 == 0xD800 >> 11)
+        return 0;
+    *letter_p = letter;
+    return len;
+}
+
+static bool is_control(uint32_t letter)
+{
+    return letter < 0x20 || (letter >= 0x7F && letter < 0xA0);
+}
+
+/* Text that others may have written: controls and what is no UTF-8 as \xNN, so that a terminal
+ * shows them and does not obey. */
+static void plain_text(FILE *to, const char *text)
+{
+    const unsigned char *at = (const unsigned char *)text;
+
+    while (*at) {
+        uint32_t letter = 0;
+        size_t len = letter_at(at, &letter);
+
+        if (len > 0 && !is_control(letter)) {
+            (void)fwrite(at, 1, len, to);
+            at += len;
+        } else {
+            (void)fprintf(to, "\\x%02x", *at++);
+        }
+    }
+}
+
 static void say(const char *name, const char *form, va_list args)
 {
     char text[1024];
 
     (void)vsnprintf(text, sizeof text, form, args);
     (void)fprintf(stderr, "%s%s: ", isatty(2) ? "\r\033[K" : "", name);
-    rd_plain_text(stderr, text);
+    plain_text(stderr, text);
     (void)fputc('\n', stderr);
 }
 
@@ -282,46 +323,6 @@ void rd_progress_stop(rd_progress_t *progress)
 }
 
 /* ---- the end ---- */
-
-/* The bytes of the letter of UTF-8 that stands at `at`, and its number; 0: none does. */
-static size_t letter_at(const unsigned char *at, uint32_t *letter_p)
-{
-    static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
-    size_t len = *at < 0x80 ? 1 : *at >> 5 == 6 ? 2 : *at >> 4 == 14 ? 3 : *at >> 3 == 30 ? 4 : 0;
-    uint32_t letter = len == 1 ? *at : *at & (0x7Fu >> len);
-
-    for (size_t i = 1; i < len; i++) {
-        if (at[i] >> 6 != 2)
-            return 0;
-        letter = letter << 6 | (at[i] & 0x3Fu);
-    }
-    if (len == 0 || letter < least[len] || letter > 0x10FFFF || letter >> 11 == 0xD800 >> 11)
-        return 0;
-    *letter_p = letter;
-    return len;
-}
-
-static bool is_control(uint32_t letter)
-{
-    return letter < 0x20 || (letter >= 0x7F && letter < 0xA0);
-}
-
-void rd_plain_text(FILE *to, const char *text)
-{
-    const unsigned char *at = (const unsigned char *)text;
-
-    while (*at) {
-        uint32_t letter = 0;
-        size_t len = letter_at(at, &letter);
-
-        if (len > 0 && !is_control(letter)) {
-            (void)fwrite(at, 1, len, to);
-            at += len;
-        } else {
-            (void)fprintf(to, "\\x%02x", *at++);
-        }
-    }
-}
 
 void rd_json_text(FILE *to, const char *text)
 {

@@ -106,10 +106,6 @@ typedef void rd_move_t(rd_transfer_t *transfer, rd_stream_t *stream);
 int rd_cli_carry(const rd_cli_t *cli, const char *host, uint16_t port, rd_open_t *open,
                  rd_move_t *move);
 
-/* Text that others may have written: controls and what is no UTF-8 as \xNN, so that a terminal
- * shows them and does not obey. */
-void rd_plain_text(FILE *to, const char *text);
-
 /* `text` as a string of JSON, with its quotes; what is no UTF-8 becomes U+FFFD. */
 void rd_json_text(FILE *to, const char *text);
 

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#define _GNU_SOURCE
 /* The second part of a copy: what lies at the target already. It changes nothing there. */
 #include "copy.h"
 

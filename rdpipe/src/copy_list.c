@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#define _GNU_SOURCE
 /* The first part of a copy: what there is to copy, in the order in which it goes. */
 #include "copy.h"
 

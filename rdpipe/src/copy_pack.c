@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#define _GNU_SOURCE
 /* The third part of a copy: the content of the files, as far as the target does not have it. */
 #include "copy.h"
 

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#define _GNU_SOURCE
 /* The last part of a copy: writes what comes. What comes is not trusted: see beneath.h. */
 #include "copy.h"
 

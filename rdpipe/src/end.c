@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#define _GNU_SOURCE
 #include "end.h"
 
 #include <errno.h>
@@ -15,7 +14,7 @@
 #define PIPE_LEAST (128 * 1024)
 #define SHORT_BYTES 4096 /* a pipe that is ready takes so much without waiting (PIPE_BUF) */
 
-void rd_pipe_enlarge(int fd)
+static void enlarge(int fd)
 {
     for (int bytes = PIPE_BYTES; bytes >= PIPE_LEAST; bytes /= 2)
         if (fcntl(fd, F_GETPIPE_SZ) >= bytes || fcntl(fd, F_SETPIPE_SZ, bytes) >= 0)
@@ -53,7 +52,7 @@ rd_end_t rd_end_of(int fd, bool for_writing)
     end.is_socket = S_ISSOCK(is.st_mode);
     end.is_nonblocking = flags >= 0 && (flags & O_NONBLOCK) != 0;
     if (S_ISFIFO(is.st_mode))
-        rd_pipe_enlarge(fd);
+        enlarge(fd);
     if (end.is_nonblocking || !(S_ISFIFO(is.st_mode) || isatty(fd)))
         return end;
     own = reopen(fd, for_writing ? O_WRONLY : O_RDONLY);
@@ -63,11 +62,6 @@ rd_end_t rd_end_of(int fd, bool for_writing)
         end.is_nonblocking = true;
     close(own);
     return end;
-}
-
-void rd_end_none(rd_end_t *end)
-{
-    *end = (rd_end_t){.fd = -1};
 }
 
 static bool is_ready(const rd_end_t *end, short events)

@@ -26,7 +26,6 @@ static inline const char *rd_end_name(const rd_end_t *end, bool for_writing)
 
 /* Takes the descriptor. Pipes are enlarged as far as the system lets us. */
 rd_end_t rd_end_of(int fd, bool for_writing);
-void rd_end_none(rd_end_t *end);
 
 /* As read and write; -1 with errno EAGAIN: wait. */
 ssize_t rd_end_read(const rd_end_t *end, void *data, size_t len);
@@ -37,8 +36,5 @@ uint64_t rd_end_size(const rd_end_t *end);
 
 /* Closes it. False and errno: what was written may not be there. */
 bool rd_end_close(rd_end_t *end);
-
-/* Makes a pipe as large as the system lets us. */
-void rd_pipe_enlarge(int fd);
 
 #endif

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#define _GNU_SOURCE
 #include "hop.h"
 
 #include <assert.h>
@@ -74,7 +73,8 @@ typedef struct {
 
 static_assert(sizeof(said_t) == 48 + 56 + 160, "no padding in what is proved");
 
-uint64_t rd_ring_bytes(uint32_t block)
+/* The ring of one direction for blocks of this size: room for four, at least 4 MB. */
+static uint64_t ring_bytes(uint32_t block)
 {
     uint64_t bytes = RING_MIN_BYTES;
     struct rlimit limit;
@@ -91,7 +91,7 @@ uint64_t rd_ring_bytes(uint32_t block)
 /* The longest frame must fit into the smaller ring. */
 static uint32_t block_of_here(uint32_t block)
 {
-    uint64_t ring = rd_ring_bytes(block);
+    uint64_t ring = ring_bytes(block);
 
     return block > ring / 4 ? (uint32_t)(ring / 4) : block;
 }
@@ -148,7 +148,7 @@ static bool adopt(int socket, const proof_t *proof, rd_hop_t *hop_p, rd_why_t *w
     if (encrypts && !encrypt(socket, proof, hop_p, &plain, why))
         return false;
     done = rd_carrier_connect(RD_CARRIER_TCP, encrypts ? plain : socket, NULL, 0, no_token,
-                              rd_ring_bytes(hop_p->terms.block), proof->stop, rd_now_ms(),
+                              ring_bytes(hop_p->terms.block), proof->stop, rd_now_ms(),
                               &hop_p->link, device, &step);
     if (encrypts)
         close(plain);
@@ -579,7 +579,7 @@ static bool join_listener(uint32_t carrier, const verdict_t *verdict, int socket
 
     if (len == 0)
         return rd_because(why, "none there");
-    if (!rd_carrier_connect(carrier, socket, address, len, token, rd_ring_bytes(hop_p->terms.block),
+    if (!rd_carrier_connect(carrier, socket, address, len, token, ring_bytes(hop_p->terms.block),
                             stop, rd_now_ms() + STEP_MS, &hop_p->link, device, why))
         return false;
     if (device[0])
@@ -655,14 +655,6 @@ static bool join(int socket, const char *peer, const rd_key_t *key, const rd_ter
         hop.link->ops->close(hop.link, NULL);
     close(socket);
     return false;
-}
-
-bool rd_hop_join(int socket, const char *peer, const rd_key_t *key, const rd_terms_t *terms,
-                 int stop, int64_t deadline, rd_hop_t *hop_p, rd_why_t *why)
-{
-    bool ignored;
-
-    return join(socket, peer, key, terms, stop, deadline, hop_p, &ignored, why);
 }
 
 bool rd_hop_reach(const rd_there_t *there, const rd_key_t *key, const rd_terms_t *terms, int stop,

@@ -56,9 +56,6 @@ typedef struct {
     rd_terms_t terms;
 } rd_hop_t;
 
-/* The ring of one direction for blocks of this size: room for four, at least 4 MB. */
-uint64_t rd_ring_bytes(uint32_t block);
-
 /*
  * Lets the one in who has the key. `listener` listens; it is the caller's and stays open. Whoever
  * does not prove himself within seconds is turned away, and *turned_away_p (may be NULL) counts
@@ -66,10 +63,6 @@ uint64_t rd_ring_bytes(uint32_t block);
  */
 bool rd_hop_accept(int listener, const rd_key_t *key, const rd_terms_t *terms, int stop,
                    int64_t deadline, unsigned *turned_away_p, rd_hop_t *hop_p, rd_why_t *why);
-
-/* Takes `socket` (connected), also if it fails. `peer` names the other side in reasons. */
-bool rd_hop_join(int socket, const char *peer, const rd_key_t *key, const rd_terms_t *terms,
-                 int stop, int64_t deadline, rd_hop_t *hop_p, rd_why_t *why);
 
 /* A consumer that listens, or will. */
 typedef struct {

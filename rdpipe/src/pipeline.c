@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#define _GNU_SOURCE
 #include "pipeline.h"
 
 static const char *const work_names[] = {"command", "relay", "from",  "to",

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* rdcp: files and trees from one host to another: a pipeline of its own four parts (copy.h). */
-#define _GNU_SOURCE
 #include <errno.h>
 #include <getopt.h>
 #include <signal.h>

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* rdpipe: a pipeline of commands on several hosts. */
-#define _GNU_SOURCE
 #include <getopt.h>
 
 #include "agent.h"

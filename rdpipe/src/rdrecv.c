@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* rdrecv: what one rdsend sends, to standard output. */
-#define _GNU_SOURCE
 #include <getopt.h>
 #include <unistd.h>
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* rdsend: standard input to the rdrecv of another host. */
-#define _GNU_SOURCE
 #include <getopt.h>
 
 #include "cli.h"

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#define _GNU_SOURCE
 #include "run_state.h"
 
 static void take_hello(rd_run_t *run, size_t i, const char *line)

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#define _GNU_SOURCE
 /* Options that rdpipe and rdcp have in common, and how both end. */
 #include <signal.h>
 

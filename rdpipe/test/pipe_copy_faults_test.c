@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Copies of what changes, of what is no file, and from sources that are hostile. */
-#define _GNU_SOURCE
 #include "pipe_copies.h"
 
 #include <sys/sysmacros.h>

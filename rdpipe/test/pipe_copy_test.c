@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a copy makes, what it leaves when it is cut off, and how it goes on. */
-#define _GNU_SOURCE
 #include "pipe_copies.h"
 
 /* ---- items ---- */

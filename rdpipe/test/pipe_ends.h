@@ -6,7 +6,6 @@
  * Two ends of a hop for tests: the consumer in this process, the producer in a child, and what the
  * child has to tell by its exit status.
  */
-#define _GNU_SOURCE
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/wait.h>

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Headers of frames: what is written is read, and nothing else is taken. */
-#define _GNU_SOURCE
 #include "check.h"
 
 #include "rdframe.h"

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Command lines of pipelines, and the lines of the control channel. */
-#define _GNU_SOURCE
 #include <unistd.h>
 
 #include "check.h"

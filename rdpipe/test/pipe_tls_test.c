@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* TLS below a link: what is written arrives, nothing of it can be seen on its way or changed there.
  */
-#define _GNU_SOURCE
 #include "pipe_ends.h"
 
 #include <dlfcn.h>

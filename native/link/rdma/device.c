@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#define _GNU_SOURCE
 
 /*
  * Devices that links use or have used. librdmacm opens each once for the process and keeps it open,

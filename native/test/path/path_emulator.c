@@ -10,7 +10,6 @@
  * SIGUSR1 makes it print its counters as a line of JSON, and so does its end: by SIGTERM, SIGINT,
  * or the end of its standard input.
  */
-#define _GNU_SOURCE /* setns, ppoll */
 #include "path.h"
 
 #include <errno.h>

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#define _GNU_SOURCE
 #include "vm.h"
 
 #include <fcntl.h>
@@ -308,45 +307,20 @@ void vm_send(ErlDrvPort port, const void *bytes, size_t len)
     free(copy);
 }
 
-bool vm_is_busy(ErlDrvPort port)
-{
-    bool is_busy;
+/* What the driver has told of a port so far. */
+#define TOLD(type, name, field)                                                                    \
+    type name(ErlDrvPort port)                                                                     \
+    {                                                                                              \
+        pthread_mutex_lock(&port->lock);                                                           \
+        type value = port->field;                                                                  \
+        pthread_mutex_unlock(&port->lock);                                                         \
+        return value;                                                                              \
+    }
 
-    pthread_mutex_lock(&port->lock);
-    is_busy = port->is_busy;
-    pthread_mutex_unlock(&port->lock);
-    return is_busy;
-}
-
-size_t vm_queued(ErlDrvPort port)
-{
-    size_t queued;
-
-    pthread_mutex_lock(&port->lock);
-    queued = port->queued;
-    pthread_mutex_unlock(&port->lock);
-    return queued;
-}
-
-uint64_t vm_frames(ErlDrvPort port)
-{
-    uint64_t frames;
-
-    pthread_mutex_lock(&port->lock);
-    frames = port->frames;
-    pthread_mutex_unlock(&port->lock);
-    return frames;
-}
-
-uint64_t vm_bytes(ErlDrvPort port)
-{
-    uint64_t bytes;
-
-    pthread_mutex_lock(&port->lock);
-    bytes = port->bytes;
-    pthread_mutex_unlock(&port->lock);
-    return bytes;
-}
+TOLD(bool, vm_is_busy, is_busy)
+TOLD(size_t, vm_queued, queued)
+TOLD(uint64_t, vm_frames, frames)
+TOLD(uint64_t, vm_bytes, bytes)
 
 /* ---- descriptors ---- */
 

@@ -181,9 +181,7 @@ def progress_on_a_terminal(hosts):
     path = os.path.join(hosts.folder, "slow")
     with open(path, "wb") as file:
         file.truncate(30_000_000)
-    with hosts.slow("host1"):
-        status, out, _ = hosts.call(f"script -qec \"rdpipe host1:'<{path}' host2: host3:'>/dev/null'\" /dev/null </dev/null")
-    lines = out.decode().split("\r")
+    status, lines = hosts.on_a_terminal(f"rdpipe host1:'<{path}' host2: host3:'>/dev/null'")
     told = [re.search(r"(\d+)% (\d+):\d\d left +host1>host2 [0-9.]+ .?B/s.* >host3 [0-9.]+ .?B/s", line) for line in lines]
     parts = [int(found[1]) for found in told if found]
     expect(status == 0 and parts and parts == sorted(parts) and parts[-1] <= 100, f"status {status}: {lines[-5:]}")

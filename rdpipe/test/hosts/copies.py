@@ -185,10 +185,9 @@ def progress_of_a_copy(hosts):
     folder = folder_of(hosts, "progress")
     with open(f"{folder}/file", "wb") as file:
         file.write(os.urandom(20_000_000))
-    with hosts.slow("host1"):
-        status, out, _ = hosts.call(f"script -qec \"rdcp host1:{folder}/file host2:{folder}/to\" /dev/null </dev/null")
-    lines = [re.sub("\033\\[K", "", line) for line in out.decode().split("\r") if "/s" in line]
-    expect(status == 0 and lines, f"status {status}: {out[-300:]!r}")
+    status, told = hosts.on_a_terminal(f"rdcp host1:{folder}/file host2:{folder}/to")
+    lines = [re.sub("\033\\[K", "", line) for line in told if "/s" in line]
+    expect(status == 0 and lines, f"status {status}: {told[-3:]}")
     expect(all(re.fullmatch(r"rdcp: \d+:\d\d  [0-9.]+ .?B  [0-9.]+ .?B/s  host1 to host2\s*", line) for line in lines), f"{lines[-3:]}")
 
 

@@ -194,6 +194,12 @@ SetEnv PATH={self.programs}:/usr/local/bin:/usr/bin:/bin TMPDIR={self.temporary}
         finally:
             program.communicate()  # it ends with its input
 
+    def on_a_terminal(self, command):
+        """The status and the lines of progress of a command on a terminal, with host1 slow."""
+        with self.slow("host1"):
+            status, out, _ = self.call(f"script -qec \"{command}\" /dev/null </dev/null")
+        return status, out.decode().split("\r")
+
     def processes(self, name):
         """{pid: words} of what runs on a host, but for the sshd that we started and what it forked for itself."""
         found = {}
