@@ -181,12 +181,6 @@ coverage:
 	@$(MAKE) build-bench
 	@scripts/coverage $(if $(KEEP),--keep) $(T)
 
-## valgrind: C tests under memcheck, with reduced counts
-valgrind:
-	@scripts/install-packages valgrind
-	@$(MAKE) -C native valgrind
-	@$(MAKE) -C rdpipe valgrind
-
 ## bench: all benchmarks, one after the other; N=name runs one, Q=1 the quick form
 bench:
 	@scripts/install-packages bench
@@ -218,21 +212,17 @@ soak:
 	@bin/beamway soak --minutes $(call minutes,20) --nodes $(or $(NODES),2)
 
 ## asan: C tests under address and undefined-behaviour sanitizers
-asan:
-	@scripts/install-packages asan
-	@$(MAKE) -C native asan
-	@$(MAKE) -C rdpipe asan
+## tsan: C tests under the thread sanitizer
+## valgrind: C tests under memcheck, with reduced counts
+asan tsan valgrind:
+	@scripts/install-packages $@
+	@$(MAKE) -C native $@
+	@$(MAKE) -C rdpipe $@
 
 ## test-asan: all tests, C and Erlang, with everything native under the sanitizers, leaks included (T=name as in `make test`)
 test-asan:
 	@scripts/install-packages test asan
 	@scripts/test-asan $(T)
-
-## tsan: C tests under the thread sanitizer
-tsan:
-	@scripts/install-packages tsan
-	@$(MAKE) -C native tsan
-	@$(MAKE) -C rdpipe tsan
 
 # MIN, or $(1): minutes for what runs for a time. 0 would be no end.
 minutes = $(if $(MIN),$(or $(shell printf %s '$(MIN)' | grep -xE '[1-9][0-9]{0,4}'),$(error MIN=$(MIN): expected whole minutes, at least 1)),$(1))

@@ -22,7 +22,7 @@
 -callback metrics(Settings :: map()) -> [beamway_bench_report:metric()].
 -callback finish(beamway_bench_report:result(), Settings :: map()) -> ok | {error, unicode:chardata()}.
 %% What is left to do with a result, such as a chart.
--optional_callbacks([finish/2]).
+-optional_callbacks([options/0, finish/2]).
 
 -define(DONE, 0).
 -define(FAILED, 1).
@@ -77,8 +77,15 @@ common_options() ->
       "store the JSON object in this file; a run without other options is stored in bench/results"},
      {help, $h, "help", undefined, "this help"}].
 
+own_options(Module) ->
+    _ = code:ensure_loaded(Module),
+    case erlang:function_exported(Module, options, 0) of
+        true -> Module:options();
+        false -> []
+    end.
+
 parsed(Name, Module, Words) ->
-    Specs = common_options() ++ Module:options(),
+    Specs = common_options() ++ own_options(Module),
     case getopt:parse(Specs, Words) of
         {ok, {Given, []}} ->
             case proplists:get_bool(help, Given) of

@@ -10,7 +10,7 @@
 -module(beamway_bench_cost).
 -behaviour(beamway_bench).
 
--export([options/0, prepare/2, groups/1, metrics/1, finish/2]).
+-export([prepare/2, groups/1, metrics/1, finish/2]).
 %% For the demo.
 -export([sample/1, per_call/3]).
 
@@ -23,10 +23,6 @@
 
 -define(PAIRS, [1, 100]).
 -define(BYTES, 64).
-
-%% @private
--spec options() -> [getopt:option_spec()].
-options() -> [].
 
 %% @private
 -spec prepare(Given :: proplists:proplist(), beamway_bench:speed()) -> {ok, map()}.

@@ -10,17 +10,13 @@
 -module(beamway_bench_http).
 -behaviour(beamway_bench).
 
--export([options/0, prepare/2, groups/1, metrics/1]).
+-export([prepare/2, groups/1, metrics/1]).
 
 -define(FIRST_PORT, 18090).
 -define(CONNECTIONS, 32).
 -define(IDLE, "1000").
 
 -type load() :: hello | close | browser | pipeline | idle | file_1k | file_1m | upload | fastcgi | p99.
-
-%% @private
--spec options() -> [getopt:option_spec()].
-options() -> [].
 
 %% @private
 -spec prepare(Given :: proplists:proplist(), beamway_bench:speed()) -> {ok, map()} | {error, unicode:chardata()}.

@@ -9,7 +9,7 @@
 -module(beamway_bench_http_2009).
 -behaviour(beamway_bench).
 
--export([options/0, prepare/2, groups/1, metrics/1, finish/2]).
+-export([prepare/2, groups/1, metrics/1, finish/2]).
 
 -define(PORT, 18290).
 -define(BACKLOGS, [1, 5, 128, 256]).
@@ -19,10 +19,6 @@
 -define(CLOSED, "4096").
 
 -type point() :: #{rate := pos_integer(), replies := float(), offered := float(), errors := float()}.
-
-%% @private
--spec options() -> [getopt:option_spec()].
-options() -> [].
 
 %% @private
 -spec prepare(Given :: proplists:proplist(), beamway_bench:speed()) -> {ok, map()} | {error, unicode:chardata()}.

@@ -6,7 +6,7 @@
 -module(beamway_bench_http_memory).
 -behaviour(beamway_bench).
 
--export([options/0, prepare/2, groups/1, metrics/1]).
+-export([prepare/2, groups/1, metrics/1]).
 
 -define(PORT, 18190).
 -define(BUSY, 1000).
@@ -14,10 +14,6 @@
 %% yucan lets connections sleep after two seconds.
 -define(SETTLE_MS, 4000).
 -define(AFTER_MS, 10000).
-
-%% @private
--spec options() -> [getopt:option_spec()].
-options() -> [].
 
 %% @private
 -spec prepare(Given :: proplists:proplist(), beamway_bench:speed()) -> {ok, map()} | {error, unicode:chardata()}.

@@ -4,7 +4,7 @@
 -module(beamway_bench_http_private).
 -behaviour(beamway_bench).
 
--export([options/0, prepare/2, groups/1, metrics/1]).
+-export([prepare/2, groups/1, metrics/1]).
 
 -define(HEAD, <<"GET / HTTP/1.1\r\nhost: localhost\r\naccept: */*\r\n\r\n">>).
 -define(ANSWER, [<<"HTTP/1.1 200 OK\r\n">>, [<<"date: Sun, 06 Nov 1994 08:49:37 GMT\r\n">>, <<"server: yucan\r\n">>], <<"content-length: 12\r\n\r\n">>, <<"hello world\n">>]).
@@ -13,10 +13,6 @@
 %% What yucan sets (yucan_tcp).
 -define(LISTEN, [binary, {active, false}, {packet, raw}, {reuseaddr, true}, {backlog, 1024}, {nodelay, true}, {exit_on_close, false},
                  {send_timeout, 30000}, {send_timeout_close, true}, {buffer, 8192}, {ip, {127, 0, 0, 1}}]).
-
-%% @private
--spec options() -> [getopt:option_spec()].
-options() -> [].
 
 %% @private
 -spec prepare(Given :: proplists:proplist(), beamway_bench:speed()) -> {ok, map()} | {error, unicode:chardata()}.

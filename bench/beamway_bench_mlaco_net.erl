@@ -46,7 +46,7 @@ measured([{First, _} | _] = Nodes, Net, Speed, Repeat) ->
     Tree = tree([Node || {_, Node} <- Nodes], Net),
     {ok, Plan} = placement_plan:plan(Tree, #{}),
     _ = rand:seed(exsss, {Repeat, 16, 7}),
-    Drawn = moved(Plan, shuffled([Node || {_, Node} <- Nodes])),
+    Drawn = moved(Plan, beamway_bench_run:shuffled([Node || {_, Node} <- Nodes])),
     %% Connections are made before the clock runs.
     _ = [peer:call(First, ml_aco_tree, run, [P, beamway_bench_ants:instance(), beamway_bench_ants:options(distances, 1)], ?RUN_MS) || P <- [Plan, Drawn]],
     Solve = fun(Which, Ants) ->
@@ -62,8 +62,6 @@ tree(Nodes, #{groups := [_ | Groups]}) ->
     Path = fun(Address) -> [["/", integer_to_list(N)] || {N, Group} <- lists:zip(lists:seq(1, length(Largest)), Largest), lists:member(Address, Group)] end,
     {ok, Tree} = placement_tree:from_paths([{Node, lists:flatten(Path(lists:last(string:split(atom_to_list(Node), "@"))))} || Node <- Nodes]),
     Tree.
-
-shuffled(List) -> [Element || {_, Element} <- lists:sort([{rand:uniform(), Element} || Element <- List])].
 
 %% The same processes on other nodes. The colonies keep their order, and so their numbers.
 moved(Plan, Drawn) ->

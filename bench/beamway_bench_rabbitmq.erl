@@ -12,7 +12,7 @@
 -module(beamway_bench_rabbitmq).
 -behaviour(beamway_bench).
 
--export([options/0, prepare/2, groups/1, metrics/1]).
+-export([prepare/2, groups/1, metrics/1]).
 
 -define(QUEUES, [quorum, mirrored]).
 %% Bytes, how many may be on their way, and how many a second are published when latency is measured.
@@ -20,10 +20,6 @@
 -define(LEADER, 2).
 -define(PUBLISHER, 1).
 -define(CONSUMER, 3).
-
-%% @private
--spec options() -> [getopt:option_spec()].
-options() -> [].
 
 %% @private
 -spec prepare(Given :: proplists:proplist(), beamway_bench:speed()) -> {ok, map()} | {error, unicode:chardata()}.

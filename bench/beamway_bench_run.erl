@@ -6,7 +6,7 @@
 %% differently on each side. A full run starts new nodes for every turn; a quick one, or `--keep-nodes', keeps them.
 -module(beamway_bench_run).
 
--export([run/2, in_a_process/1]).
+-export([run/2, in_a_process/1, shuffled/1]).
 
 -export_type([group/0, key/0, figures/0, samples/0, options/0]).
 
@@ -97,6 +97,8 @@ repeat(Repeat, Turns, Groups, Places, #{repeats := Repeats, progress := Progress
                         turn(Turn, Group, maps:get(maps:get(net, Group, none), Places), Options, Done)
                 end, Acc, shuffled(Turns)).
 
+%% @doc In an order by chance.
+-spec shuffled([Element]) -> [Element].
 shuffled(List) ->
     [Element || {_, Element} <- lists:sort([{rand:uniform(), Element} || Element <- List])].
 

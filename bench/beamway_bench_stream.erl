@@ -5,17 +5,13 @@
 -module(beamway_bench_stream).
 -behaviour(beamway_bench).
 
--export([options/0, prepare/2, groups/1, metrics/1]).
+-export([prepare/2, groups/1, metrics/1]).
 %% For other benchmarks.
 -export([measure/2, key/1]).
 
 %% Bytes, messages between confirmations, messages that may be unconfirmed: 1, 8, 32 and 64 MB.
 -define(SMALL, [{64, 1024, 16384}, {4096, 256, 2048}]).
 -define(LARGE, [{1 bsl 20, 8, 32}, {16 bsl 20, 1, 4}]).
-
-%% @private
--spec options() -> [getopt:option_spec()].
-options() -> [].
 
 %% @private
 -spec prepare(Given :: proplists:proplist(), beamway_bench:speed()) -> {ok, map()}.

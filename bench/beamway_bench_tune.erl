@@ -7,7 +7,7 @@
 -module(beamway_bench_tune).
 -behaviour(beamway_bench).
 
--export([options/0, prepare/2, groups/1, metrics/1, finish/2]).
+-export([prepare/2, groups/1, metrics/1, finish/2]).
 -export([best/0, args/1]).
 
 -define(STREAMS, [{64, 64, 65536}, {4096, 16, 4096}, {1 bsl 20, 1, 16}]).
@@ -49,10 +49,6 @@ option({send, delayed}) -> [{delay_send, true}, {nodelay, true}];
 option(_) -> [].
 
 %% ---- the measurement
-
-%% @private
--spec options() -> [getopt:option_spec()].
-options() -> [].
 
 %% @private
 -spec prepare(Given :: proplists:proplist(), beamway_bench:speed()) -> {ok, map()}.

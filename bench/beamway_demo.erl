@@ -139,11 +139,9 @@ holdings(#{os_pid := OsPid}) ->
     {beamway_bench_os:descriptors(OsPid), beamway_bench_os:mappings(OsPid)}.
 
 measure_all(Clusters) ->
-    Turns = [Turn || _ <- lists:seq(1, ?ROUNDS), Turn <- shuffled([{rate, C} || C <- Clusters])]
+    Turns = [Turn || _ <- lists:seq(1, ?ROUNDS), Turn <- beamway_bench_run:shuffled([{rate, C} || C <- Clusters])]
         ++ [{syscalls, C} || C <- Clusters],
     lists:foldl(fun turn/2, {#{}, #{calls => 0, bytes => 0}}, Turns).
-
-shuffled(List) -> [Element || {_, Element} <- lists:sort([{rand:uniform(), Element} || Element <- List])].
 
 turn({What, #{contender := #{name := Name}} = Cluster}, {Samples, Carried}) ->
     Load = #{kind => rpc, callers => ?CALLERS, targets => beamway_bench_nodes:names(Cluster), bytes => ?BYTES},

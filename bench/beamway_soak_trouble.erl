@@ -33,11 +33,11 @@ wait(Members, MeanS, Counts) ->
     end.
 
 make(cuts, Members) ->
-    [One, Other | _] = shuffled(Members),
+    [One, Other | _] = beamway_bench_run:shuffled(Members),
     _ = beamway_bench_nodes:call(One, erlang, disconnect_node, [maps:get(name, Other)], ?CALL_MS),
     ok;
 make(stops, Members) ->
-    [#{os_pid := OsPid} | _] = shuffled(Members),
+    [#{os_pid := OsPid} | _] = beamway_bench_run:shuffled(Members),
     signal("STOP", OsPid),
     receive after rand:uniform(?STOPPED_MS) -> ok end,
     signal("CONT", OsPid).
@@ -45,6 +45,3 @@ make(stops, Members) ->
 signal(Name, OsPid) ->
     "" = os:cmd("kill -" ++ Name ++ " " ++ integer_to_list(OsPid)),
     ok.
-
-shuffled(List) ->
-    [Item || {_, Item} <- lists:sort([{rand:uniform(), Item} || Item <- List])].

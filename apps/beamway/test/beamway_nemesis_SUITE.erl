@@ -78,15 +78,9 @@ the_oracle_sees(Config) ->
 
 %% Again and again: the first one may come before the oracle counts.
 disconnect_some(Owner) ->
-    _ = [is_disconnected(Pid) || Pid <- processes(), is_peer(Pid)],
+    _ = [is_disconnected(Pid) || Pid <- beamway_peer:started()],
     receive after 500 -> ok end,
     is_process_alive(Owner) andalso disconnect_some(Owner).
-
-is_peer(Pid) ->
-    case process_info(Pid, dictionary) of
-        {dictionary, Dictionary} -> proplists:get_value('$initial_call', Dictionary) =:= {peer, init, 1};
-        undefined -> false
-    end.
 
 is_disconnected(Peer) ->
     try

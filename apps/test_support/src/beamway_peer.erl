@@ -19,7 +19,7 @@
 %% Every second node is of another release of OTP if one is named, see {@link beamway_other_otp}.
 -module(beamway_peer).
 
--export([start/2, start/1, erl/0, unless_wrapped/2, stop/1, stop_all/1, stop_started/0, halt_node/1, halt_node/2, call/4, call/5, run/2, run/3]).
+-export([start/2, start/1, erl/0, unless_wrapped/2, stop/1, stop_all/1, started/0, stop_started/0, halt_node/1, halt_node/2, call/4, call/5, run/2, run/3]).
 -export([connect/3, connect_both/3, link_kind/1, assert_link/3, controller/2]).
 -export([os_pid/1, kill9/1, sigstop/1, sigcont/1, is_running/1, resident_bytes/1, fds/1, maps/1, resources/1, no_more/2, log_text/1]).
 -export([watch_nodedown/1, nodedown/4]).
@@ -55,7 +55,7 @@ start(Carrier) ->
 %% itself when the runner does, because its standard input closes.
 -spec start(carrier(), options()) -> {ok, pid(), node()} | {error, Reason :: term()}.
 start(Carrier, Given) ->
-    Living = fun() -> length([Pid || Pid <- processes(), is_peer(Pid)]) end,
+    Living = fun() -> length(started()) end,
     Options = Given#{otp => beamway_other_otp:choose(Given, Living)},
     Name = maps:get(name, Options, unique_name("bw")),
     Peer = #{name => Name,
@@ -113,15 +113,13 @@ halt_node(Peer, Options) ->
 %% cases start their own nodes: a case that failed half way leaves some behind.
 -spec stop_started() -> ok.
 stop_started() ->
-    stop_all([Pid || Pid <- processes(), is_peer(Pid)]).
+    stop_all(started()).
 
-is_peer(Pid) ->
-    case process_info(Pid, dictionary) of
-        {dictionary, Dictionary} ->
-            proplists:get_value('$initial_call', Dictionary) =:= {peer, init, 1};
-        undefined ->
-            false
-    end.
+%% @doc The control processes of all nodes that this node has started.
+-spec started() -> [pid()].
+started() ->
+    [Pid || Pid <- processes(), {dictionary, Dictionary} <- [process_info(Pid, dictionary)],
+            proplists:get_value('$initial_call', Dictionary) =:= {peer, init, 1}].
 
 %% @doc Ends several nodes.
 -spec stop_all([pid()]) -> ok.

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How two nodes agree on a link (ARCHITECTURE.md, "How a link is agreed on").
+ * How two nodes agree on a link (apps/beamway/README.md, "How two nodes agree on a link").
  *
  * Two nodes, each of which may call the other, also at the same time: connection c is called by node c.
  * An end of a connection is one setup process; `p` numbers them: 0 and 1 are caller and callee of

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Arm, doorbell and credits of the rings (ARCHITECTURE.md, "The ring"; native/link/ring.c).
+ * Arm, doorbell and credits of the rings (native/README.md, "The ring of shm"; native/link/ring.c).
  *
  * Two sides, two one-way rings, one doorbell (eventfd) a side, as in the shm carrier. Each side is one
  * process that reads one ring and writes the other, and sleeps on its one doorbell for both reasons. It
