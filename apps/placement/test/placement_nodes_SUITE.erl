@@ -86,7 +86,7 @@ a_stopped_node_is_waited_for_once(Config) ->
     [{_, Peer, Stopped}] = Extra = beamway_placement_nodes:start(["stopped"]),
     true = call(Config, "a", net_kernel, connect_node, [Stopped]),
     Nodes = nodes_of(Config),
-    Deadline = 2000 * beamway_runner:slowness(),
+    Deadline = 4000 * beamway_runner:slowness(),
     Choose = fun(Among) -> placement:choose_nodes(Among, #{require => {num_erlang_processes, gt, 0}, max_age => 0, deadline => Deadline}) end,
     {ok, [Stopped | Nodes], _} = on(Config, "a", fun() -> Choose([Stopped | Nodes]) end),
     ok = beamway_peer:sigstop(Peer),
@@ -96,7 +96,7 @@ a_stopped_node_is_waited_for_once(Config) ->
     {Asked, Ms, Calls} = on(Config, "a", fun() ->
         Before = placement_cache:asked(),
         Start = erlang:monotonic_time(millisecond),
-        Count = repeated(fun() -> Choose([Stopped]) end, Start + 3500, 0),
+        Count = repeated(fun() -> Choose([Stopped]) end, Start + 6000, 0),
         {placement_cache:asked() - Before, erlang:monotonic_time(millisecond) - Start, Count}
     end),
     ?assert(Calls > Asked),

@@ -43,6 +43,8 @@
                      log => file:name_all()}.   %% where the node's logger writes
 
 -define(BOOT_MS, 30000).
+%% Also on a machine that holds up what is waited for.
+-define(LEAST_WAIT_MS, 15000).
 -define(CALL_MS, 60000).
 -define(WRAPPED_END_MS, 30000).
 
@@ -395,10 +397,11 @@ assert_reason(Peer, Node, Words) ->
     end.
 
 %% @doc Polls until the fun returns something other than `false', returns that, or fails when the
-%% deadline has passed. A deadline is longer where everything is slower ({@link beamway_runner:slowness/0}).
+%% deadline has passed. A deadline is 15 s at least, and longer where everything is slower
+%% ({@link beamway_runner:slowness/0}).
 -spec wait_until(fun(() -> false | Result), non_neg_integer()) -> Result.
 wait_until(Fun, DeadlineMs) ->
-    Ms = DeadlineMs * beamway_runner:slowness(),
+    Ms = max(DeadlineMs, ?LEAST_WAIT_MS) * beamway_runner:slowness(),
     wait_until_time(Fun, erlang:monotonic_time(millisecond) + Ms, Ms).
 
 wait_until_time(Fun, EndMs, DeadlineMs) ->

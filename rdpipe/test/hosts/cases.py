@@ -283,7 +283,7 @@ def what_cannot_start_is_said_at_once(hosts):
         status, _, err = hosts.call(f"rdpipe {words}")
         lasted = time.monotonic() - began
         expect(status == 125 and "/no/such" in err, f"{words}: status {status}: {err}")
-        expect(lasted < 4 * SLOWNESS, f"{words}: said after {lasted:.1f} s")
+        expect(lasted < 20 * SLOWNESS, f"{words}: said after {lasted:.1f} s")
 
 
 def a_fault_that_comes_with_the_end_is_said(hosts):
@@ -419,7 +419,7 @@ def a_prompt_that_nobody_answers(hosts):
     began = time.monotonic()
     terminal.type("\x03")
     terminal.end()
-    expect(time.monotonic() - began < 6 * SLOWNESS, f"it took {time.monotonic() - began:.1f} s")
+    expect(time.monotonic() - began < 10 * SLOWNESS, f"it took {time.monotonic() - began:.1f} s")
     expect(terminal.shown.count("passphrase for key") <= 2, repr(terminal.shown))
     hosts.check_nothing_is_left()
     terminal = Terminal(hosts, "rdpipe host1:cat nowhere:cat </dev/null; echo status $?; stty -a | grep -o ' echo '", RDPIPE_SSH=ssh)
