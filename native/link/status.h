@@ -2,6 +2,8 @@
 #ifndef BW_STATUS_H
 #define BW_STATUS_H
 
+#include <errno.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -30,6 +32,16 @@ static inline bw_status_t bw_fail(bw_error_t *error_p, bw_status_t status, const
     error_p->step = step;
     error_p->sys_errno = sys_errno;
     return status;
+}
+
+/* A call of the system has failed. Its words for too many descriptors or watches and too much
+ * memory name a limit that can be raised. */
+static inline bw_status_t bw_fail_system(bw_error_t *error_p, const char *step, int sys_errno)
+{
+    bool is_limit =
+        sys_errno == EMFILE || sys_errno == ENFILE || sys_errno == ENOMEM || sys_errno == ENOSPC;
+
+    return bw_fail(error_p, is_limit ? BW_LIMIT : BW_SYSTEM, step, sys_errno);
 }
 
 /* The error as people read it. */

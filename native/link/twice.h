@@ -9,10 +9,21 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+/* Rings stand in memory twice in a row, so that every span of one is contiguous. */
+
+/* Maps `bytes` of the file twice, into addresses that the caller has reserved. False: errno. */
+static inline bool bw_map_halves(uint8_t *at, uint64_t bytes, int fd, uint64_t offset)
+{
+    for (int half = 0; half < 2; half++, at += bytes)
+        if (mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, (off_t)offset) ==
+            MAP_FAILED)
+            return false;
+    return true;
+}
+
 /*
- * A ring of one process: `bytes` of memory mapped twice in a row, so that every span of it is
- * contiguous. Shared, so a fork does not copy it, and left out of crash dumps. The caller unmaps
- * twice `bytes`. NULL: errno says why, and *step_p at which step.
+ * A ring of one process, mapped twice. Shared, so a fork does not copy it, and left out of crash
+ * dumps. The caller unmaps twice `bytes`. NULL: errno says why, and *step_p at which step.
  */
 static inline uint8_t *bw_map_twice(const char *name, uint64_t bytes, const char **step_p)
 {
@@ -31,9 +42,7 @@ static inline uint8_t *bw_map_twice(const char *name, uint64_t bytes, const char
         *step_p = "size of a ring";
         done = false;
     }
-    for (uint64_t half = 0; done && half < 2; half++)
-        done = mmap(at + half * bytes, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd,
-                    0) != MAP_FAILED;
+    done = done && bw_map_halves(at, bytes, fd, 0);
     saved = errno;
     if (fd >= 0)
         close(fd);

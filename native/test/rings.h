@@ -9,26 +9,17 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include "../link/ring.h"
 #include "../link/shm/shm.h"
+#include "../link/twice.h"
 
-/* `bytes` of shared memory, mapped twice in a row; NULL if the system refuses. */
 static inline uint8_t *map_twice(size_t bytes)
 {
-    int fd = memfd_create("test", MFD_CLOEXEC);
-    uint8_t *at = mmap(NULL, 2 * bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    const char *step;
 
-    if (fd < 0 || ftruncate(fd, (off_t)bytes) < 0 || at == MAP_FAILED)
-        return NULL;
-    for (int i = 0; i < 2; i++)
-        if (mmap(at + (size_t)i * bytes, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd,
-                 0) == MAP_FAILED)
-            return NULL;
-    close(fd);
-    return at;
+    return bw_map_twice("test", bytes, &step);
 }
 
 /* A small generator (xorshift64*), so that a run can be repeated from its seed. */

@@ -44,7 +44,7 @@ static bw_status_t unix_socket(int *fd_p, bw_error_t *error_p)
 {
     *fd_p = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (*fd_p < 0)
-        return bw_shm_system_error(error_p, "unix socket", errno);
+        return bw_fail_system(error_p, "unix socket", errno);
     return BW_OK;
 }
 
@@ -396,7 +396,7 @@ bw_status_t bw_shm_accept(bw_shm_listener_t *listener, uint64_t max_ring_bytes, 
         if (conn < 0 && errno == EAGAIN)
             return status;
         if (conn < 0)
-            return bw_shm_system_error(error_p, "accept on the unix socket", errno);
+            return bw_fail_system(error_p, "accept on the unix socket", errno);
         status = admit(conn, listener, max_ring_bytes, link_p, error_p);
         close(conn);
         if (status == BW_OK) {

@@ -14,10 +14,6 @@ extern const bw_carrier_t bw_shm_carrier;
 /* For the table: connect.c. */
 bw_status_t bw_shm_probe(uint64_t ring_bytes, bw_error_t *error_p);
 
-/* The system's word for "too many descriptors" or "too much memory" is a limit that can be raised.
- */
-bw_status_t bw_shm_system_error(bw_error_t *error_p, const char *step, int sys_errno);
-
 /* Sealed memory for two rings of `ring_bytes` (a valid size). */
 bw_status_t bw_shm_make_memory(uint64_t ring_bytes, int *fd_p, bw_error_t *error_p);
 

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "../trim.h"
+#include "../twice.h"
 
 /*
  * The segment: one page with the two ring headers, then the data of ring 0 (from the process that
@@ -294,40 +295,25 @@ static uint64_t segment_bytes(uint64_t ring_bytes)
     return SEGMENT_PAGE + 2 * ring_bytes;
 }
 
-bw_status_t bw_shm_system_error(bw_error_t *error_p, const char *step, int sys_errno)
-{
-    bool limit = sys_errno == EMFILE || sys_errno == ENFILE || sys_errno == ENOMEM;
-
-    return bw_fail(error_p, limit ? BW_LIMIT : BW_SYSTEM, step, sys_errno);
-}
-
 /* Maps the segment with both rings twice in a row; the memory's descriptor is not needed after. */
 static bw_status_t map_segment(int memory, uint64_t ring_bytes, uint8_t **map_p, size_t *bytes_p,
                                bw_error_t *error_p)
 {
     size_t bytes = SEGMENT_PAGE + 4 * ring_bytes;
-    int prot = PROT_READ | PROT_WRITE;
     uint8_t *map = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    struct {
-        uint64_t at, offset, len;
-    } part[] = {
-        {0, 0, SEGMENT_PAGE},
-        {SEGMENT_PAGE, SEGMENT_PAGE, ring_bytes},
-        {SEGMENT_PAGE + ring_bytes, SEGMENT_PAGE, ring_bytes},
-        {SEGMENT_PAGE + 2 * ring_bytes, SEGMENT_PAGE + ring_bytes, ring_bytes},
-        {SEGMENT_PAGE + 3 * ring_bytes, SEGMENT_PAGE + ring_bytes, ring_bytes},
-    };
+    uint8_t *rings = map + SEGMENT_PAGE;
 
     if (map == MAP_FAILED)
-        return bw_shm_system_error(error_p, "mmap of the rings", errno);
-    for (size_t i = 0; i < sizeof part / sizeof *part; i++)
-        if (mmap(map + part[i].at, part[i].len, prot, MAP_SHARED | MAP_FIXED, memory,
-                 (off_t)part[i].offset) == MAP_FAILED) {
-            int saved = errno;
+        return bw_fail_system(error_p, "mmap of the rings", errno);
+    if (mmap(map, SEGMENT_PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, memory, 0) ==
+            MAP_FAILED ||
+        !bw_map_halves(rings, ring_bytes, memory, SEGMENT_PAGE) ||
+        !bw_map_halves(rings + 2 * ring_bytes, ring_bytes, memory, SEGMENT_PAGE + ring_bytes)) {
+        int saved = errno;
 
-            munmap(map, bytes);
-            return bw_shm_system_error(error_p, "mmap of a ring", saved);
-        }
+        munmap(map, bytes);
+        return bw_fail_system(error_p, "mmap of a ring", saved);
+    }
     (void)madvise(map, bytes, MADV_DONTDUMP); /* a crash dump has no use for it */
     *map_p = map;
     *bytes_p = bytes;
@@ -379,7 +365,7 @@ bw_status_t bw_shm_make_memory(uint64_t ring_bytes, int *fd_p, bw_error_t *error
                        EFBIG);
     fd = memfd_create("beamway", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0)
-        return bw_shm_system_error(error_p, "memfd_create", errno);
+        return bw_fail_system(error_p, "memfd_create", errno);
     if (ftruncate(fd, (off_t)bytes) < 0 || fcntl(fd, F_ADD_SEALS, SEGMENT_SEALS) < 0) {
         bw_fail(error_p, BW_SYSTEM, "size and seals of the memory", errno);
         close(fd);
@@ -393,7 +379,7 @@ bw_status_t bw_shm_make_event(int *fd_p, bw_error_t *error_p)
 {
     *fd_p = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (*fd_p < 0)
-        return bw_shm_system_error(error_p, "eventfd", errno);
+        return bw_fail_system(error_p, "eventfd", errno);
     return BW_OK;
 }
 

@@ -14,9 +14,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "../buffer.h"
 #include "../bytes.h"
-#include "../trim.h"
-#include "../twice.h"
 
 /* What one call reads at most from the socket: some 100 us of copying. */
 #define PULL_BYTES ((uint64_t)512 * 1024)
@@ -28,17 +27,9 @@
 /* What is thrown away while a scheduler waits: up to 4 MB. */
 #define DISCARD_ROUNDS 8
 
-/* Bytes from `tail` to `head`, positions as in ring.h. */
-typedef struct {
-    uint8_t *data; /* mapped twice in a row */
-    uint64_t size;
-    uint64_t head, tail;
-    uint64_t trimmed_at; /* the head at which memory went back */
-} buffer_t;
-
 typedef struct {
     bw_link_t link; /* first: a bw_link_t pointer is a tcp_link_t pointer */
-    buffer_t out, in;
+    bw_buffer_t out, in;
     uint64_t peeked; /* in.head as the last peek gave it */
     int socket, event, epoll;
     bool is_frugal;     /* large frames are read to where they belong: little is pulled */
@@ -56,21 +47,6 @@ typedef struct {
 static tcp_link_t *tcp_of(bw_link_t *link)
 {
     return (tcp_link_t *)link;
-}
-
-static uint64_t fill(const buffer_t *buffer)
-{
-    return buffer->head - buffer->tail;
-}
-
-static uint64_t room(const buffer_t *buffer)
-{
-    return buffer->size - fill(buffer);
-}
-
-static uint8_t *place(const buffer_t *buffer, uint64_t position)
-{
-    return buffer->data + (position & (buffer->size - 1));
 }
 
 /* ---- the socket ---- */
@@ -95,7 +71,7 @@ static const char *reason_of(int sys_errno)
 /* What was not sent yet is lost. */
 static void lose(tcp_link_t *tcp)
 {
-    tcp->lost += fill(&tcp->out);
+    tcp->lost += bw_buffer_fill(&tcp->out);
     tcp->out.tail = tcp->out.head;
 }
 
@@ -111,11 +87,11 @@ static void cut(tcp_link_t *tcp, const char *reason)
 /* Gives the kernel what it takes of the outgoing ring. */
 static void push(tcp_link_t *tcp)
 {
-    buffer_t *out = &tcp->out;
+    bw_buffer_t *out = &tcp->out;
 
-    while (fill(out) > 0 && !tcp->is_blocked) {
-        ssize_t n =
-            send(tcp->socket, place(out, out->tail), fill(out), MSG_NOSIGNAL | MSG_DONTWAIT);
+    while (bw_buffer_fill(out) > 0 && !tcp->is_blocked) {
+        ssize_t n = send(tcp->socket, bw_buffer_place(out, out->tail), bw_buffer_fill(out),
+                         MSG_NOSIGNAL | MSG_DONTWAIT);
 
         tcp->writes++;
         if (n >= 0)
@@ -152,9 +128,9 @@ static size_t take(tcp_link_t *tcp, struct iovec *iov, size_t count, size_t most
 /* Takes what the socket has into the ring, as far as there is room. */
 static void pull(tcp_link_t *tcp)
 {
-    buffer_t *in = &tcp->in;
-    size_t most = bw_least(room(in), tcp->is_frugal ? PULL_BETWEEN_BYTES : PULL_BYTES);
-    struct iovec iov = {.iov_base = place(in, in->head), .iov_len = most};
+    bw_buffer_t *in = &tcp->in;
+    size_t most = bw_least(bw_buffer_room(in), tcp->is_frugal ? PULL_BETWEEN_BYTES : PULL_BYTES);
+    struct iovec iov = {.iov_base = bw_buffer_place(in, in->head), .iov_len = most};
 
     in->head += take(tcp, &iov, 1, most);
 }
@@ -165,12 +141,12 @@ static bw_status_t tcp_reserve(bw_link_t *link, size_t want, bw_span_t *span_p)
 {
     tcp_link_t *tcp = tcp_of(link);
 
-    if (room(&tcp->out) < want)
+    if (bw_buffer_room(&tcp->out) < want)
         push(tcp);
-    if (room(&tcp->out) == 0)
+    if (bw_buffer_room(&tcp->out) == 0)
         return BW_AGAIN;
-    span_p->base = place(&tcp->out, tcp->out.head);
-    span_p->len = room(&tcp->out);
+    span_p->base = bw_buffer_place(&tcp->out, tcp->out.head);
+    span_p->len = bw_buffer_room(&tcp->out);
     return BW_OK;
 }
 
@@ -188,16 +164,16 @@ static void tcp_commit(bw_link_t *link, size_t n)
 static bw_status_t tcp_peek(bw_link_t *link, bw_span_t *span_p)
 {
     tcp_link_t *tcp = tcp_of(link);
-    buffer_t *in = &tcp->in;
+    bw_buffer_t *in = &tcp->in;
 
-    if (!tcp->has_ended && (tcp->may_read || fill(in) == 0) &&
-        fill(in) < (tcp->is_frugal ? PULL_BETWEEN_BYTES : in->size))
+    if (!tcp->has_ended && (tcp->may_read || bw_buffer_fill(in) == 0) &&
+        bw_buffer_fill(in) < (tcp->is_frugal ? PULL_BETWEEN_BYTES : in->size))
         pull(tcp);
     tcp->peeked = in->head;
-    if (fill(in) == 0)
+    if (bw_buffer_fill(in) == 0)
         return tcp->reason ? BW_SYSTEM : BW_AGAIN;
-    span_p->base = place(in, in->tail);
-    span_p->len = fill(in);
+    span_p->base = bw_buffer_place(in, in->tail);
+    span_p->len = bw_buffer_fill(in);
     return BW_OK;
 }
 
@@ -242,13 +218,14 @@ static bw_status_t tcp_write(bw_link_t *link, const struct iovec *iov, int count
 static bw_status_t tcp_read(bw_link_t *link, uint8_t *to, size_t most, size_t *got_p)
 {
     tcp_link_t *tcp = tcp_of(link);
-    buffer_t *in = &tcp->in;
-    struct iovec iov[2] = {{.iov_base = to, .iov_len = most},
-                           {.iov_base = place(in, in->head + most), .iov_len = PULL_BETWEEN_BYTES}};
+    bw_buffer_t *in = &tcp->in;
+    struct iovec iov[2] = {
+        {.iov_base = to, .iov_len = most},
+        {.iov_base = bw_buffer_place(in, in->head + most), .iov_len = PULL_BETWEEN_BYTES}};
     size_t n;
 
     *got_p = 0;
-    if (tcp->has_ended || fill(in) > 0)
+    if (tcp->has_ended || bw_buffer_fill(in) > 0)
         return BW_OK;
     tcp->is_frugal = true;
     n = take(tcp, iov, 2, most + PULL_BETWEEN_BYTES);
@@ -266,11 +243,11 @@ static bw_status_t tcp_arm_read(bw_link_t *link)
     tcp_link_t *tcp = tcp_of(link);
 
     tcp->is_frugal = false;
-    if (!tcp->has_ended && tcp->may_read && room(&tcp->in) > 0)
+    if (!tcp->has_ended && tcp->may_read && bw_buffer_room(&tcp->in) > 0)
         pull(tcp);
     if (tcp->in.head != tcp->peeked)
         return BW_AGAIN;
-    if (tcp->has_ended && (tcp->reason || fill(&tcp->in) > 0)) {
+    if (tcp->has_ended && (tcp->reason || bw_buffer_fill(&tcp->in) > 0)) {
         tcp->reason = tcp->reason ? tcp->reason : reason_of(ECONNRESET);
         return BW_CORRUPT;
     }
@@ -283,7 +260,7 @@ static bw_status_t tcp_arm_write(bw_link_t *link, size_t wanted)
     tcp_link_t *tcp = tcp_of(link);
 
     push(tcp);
-    if (room(&tcp->out) >= wanted && !(tcp->is_blocked && tcp->is_awaited))
+    if (bw_buffer_room(&tcp->out) >= wanted && !(tcp->is_blocked && tcp->is_awaited))
         return BW_AGAIN;
     tcp->stalls++;
     return BW_OK;
@@ -322,15 +299,9 @@ static void tcp_wake_self(bw_link_t *link)
     (void)eventfd_write(tcp_of(link)->event, 1);
 }
 
-static bool trim(buffer_t *buffer)
-{
-    return fill(buffer) == 0 &&
-           bw_trim(buffer->data, buffer->size, buffer->head, &buffer->trimmed_at);
-}
-
 static bool tcp_trim(bw_link_t *link)
 {
-    return trim(&tcp_of(link)->out) || trim(&tcp_of(link)->in);
+    return bw_buffer_trim(&tcp_of(link)->out) || bw_buffer_trim(&tcp_of(link)->in);
 }
 
 static void tcp_stats(const bw_link_t *link, bw_link_stats_t *stats_p)
@@ -346,9 +317,10 @@ static void tcp_stats(const bw_link_t *link, bw_link_stats_t *stats_p)
         .doorbells_out = tcp->writes,
         .stalls = tcp->stalls,
         .ring_bytes = tcp->out.size,
-        .fill_in = fill(&tcp->in),
-        .fill_out = fill(&tcp->out),
-        .unreleased = fill(&tcp->out) + tcp->lost + (uint64_t)(in_kernel > 0 ? in_kernel : 0),
+        .fill_in = bw_buffer_fill(&tcp->in),
+        .fill_out = bw_buffer_fill(&tcp->out),
+        .unreleased =
+            bw_buffer_fill(&tcp->out) + tcp->lost + (uint64_t)(in_kernel > 0 ? in_kernel : 0),
     };
 }
 
@@ -356,7 +328,7 @@ static bool tcp_is_finished(bw_link_t *link)
 {
     const tcp_link_t *tcp = tcp_of(link);
 
-    return tcp->has_ended && !tcp->reason && fill(&tcp->in) == 0;
+    return tcp->has_ended && !tcp->reason && bw_buffer_fill(&tcp->in) == 0;
 }
 
 static const char *tcp_reason(bw_link_t *link)
@@ -364,16 +336,10 @@ static const char *tcp_reason(bw_link_t *link)
     return tcp_of(link)->reason;
 }
 
-static void free_buffer(buffer_t *buffer)
-{
-    if (buffer->data)
-        munmap(buffer->data, 2 * buffer->size);
-}
-
 static void free_link(tcp_link_t *tcp)
 {
-    free_buffer(&tcp->out);
-    free_buffer(&tcp->in);
+    bw_buffer_free(&tcp->out);
+    bw_buffer_free(&tcp->in);
     if (tcp->socket >= 0)
         close(tcp->socket);
     if (tcp->event >= 0)
@@ -381,14 +347,6 @@ static void free_link(tcp_link_t *tcp)
     if (tcp->epoll >= 0)
         close(tcp->epoll);
     free(tcp);
-}
-
-static struct iovec take_map(buffer_t *buffer)
-{
-    struct iovec map = {.iov_base = buffer->data, .iov_len = 2 * buffer->size};
-
-    buffer->data = NULL;
-    return map;
 }
 
 /* A socket that is closed with something unread resets the connection, and the peer may lose what
@@ -405,8 +363,8 @@ static void tcp_close(bw_link_t *link, bw_leftover_t *left_p)
         left.socket = tcp->socket;
         tcp->socket = -1;
     }
-    left.map[0] = take_map(&tcp->out);
-    left.map[1] = take_map(&tcp->in);
+    left.map[0] = bw_buffer_take(&tcp->out);
+    left.map[1] = bw_buffer_take(&tcp->in);
     tcp->epoll = -1;
     free_link(tcp);
     if (left_p) {
@@ -465,21 +423,6 @@ const bw_carrier_t bw_tcp_carrier = {
 
 /* ---- making one ---- */
 
-static bw_status_t system_error(bw_error_t *error_p, const char *step)
-{
-    bool limit = errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOSPC;
-
-    return bw_fail(error_p, limit ? BW_LIMIT : BW_SYSTEM, step, errno);
-}
-
-static bw_status_t make_buffer(buffer_t *buffer_p, uint64_t size, bw_error_t *error_p)
-{
-    const char *step;
-
-    *buffer_p = (buffer_t){.data = bw_map_twice("beamway-tcp", size, &step), .size = size};
-    return buffer_p->data ? BW_OK : system_error(error_p, step);
-}
-
 /* A descriptor of our own for the socket, which must be a connected stream. */
 static bw_status_t take_socket(int socket, int *fd_p, bw_error_t *error_p)
 {
@@ -493,10 +436,10 @@ static bw_status_t take_socket(int socket, int *fd_p, bw_error_t *error_p)
         return bw_fail(error_p, BW_INVALID, "the socket is not connected any more", errno);
     fd = fcntl(socket, F_DUPFD_CLOEXEC, 3);
     if (fd < 0)
-        return system_error(error_p, "a descriptor for the socket");
+        return bw_fail_system(error_p, "a descriptor for the socket", errno);
     flags = fcntl(fd, F_GETFL);
     if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) < 0) {
-        bw_status_t status = system_error(error_p, "a socket that does not block");
+        bw_status_t status = bw_fail_system(error_p, "a socket that does not block", errno);
 
         close(fd);
         return status;
@@ -533,7 +476,7 @@ static bw_status_t make_poller(tcp_link_t *tcp, bw_error_t *error_p)
     if (tcp->event < 0 || tcp->epoll < 0 ||
         epoll_ctl(tcp->epoll, EPOLL_CTL_ADD, tcp->socket, &of_socket) < 0 ||
         epoll_ctl(tcp->epoll, EPOLL_CTL_ADD, tcp->event, &of_event) < 0)
-        return system_error(error_p, "epoll of the socket");
+        return bw_fail_system(error_p, "epoll of the socket", errno);
     return BW_OK;
 }
 
@@ -552,9 +495,9 @@ bw_status_t bw_tcp_adopt(int socket, uint64_t ring_bytes, bw_link_t **link_p, bw
     tcp->may_read = true;
     status = take_socket(socket, &tcp->socket, error_p);
     if (status == BW_OK)
-        status = make_buffer(&tcp->out, ring_bytes, error_p);
+        status = bw_buffer_make(&tcp->out, "beamway-tcp", ring_bytes, error_p);
     if (status == BW_OK)
-        status = make_buffer(&tcp->in, ring_bytes, error_p);
+        status = bw_buffer_make(&tcp->in, "beamway-tcp", ring_bytes, error_p);
     if (status == BW_OK)
         status = make_poller(tcp, error_p);
     if (status != BW_OK) {
