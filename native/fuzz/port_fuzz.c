@@ -92,9 +92,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *input, size_t size)
     uint8_t begin = next(&reader);
 
     vm_deselects_later = false;
-    carrier = &carriers[begin & 1];
+    run_over(bw_carrier_named(begin & 1 ? "tcp" : "shm"));
     if (begin & 6)
-        must(join_ports(carrier->kind, ports[0], ports[1]));
+        must(join_ports(ports[0], ports[1]));
     for (int i = 0; i < 2 && begin & 4; i++)
         must(begin & 2 ? port_activates(ports[i], 0) : open_lane(ports[i], 0));
     while (reader.left > 0) {

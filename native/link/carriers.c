@@ -4,11 +4,7 @@
 #include <dlfcn.h>
 #include <string.h>
 
-#define DECLARE(carrier) extern const bw_carrier_t carrier;
-BW_CARRIERS(DECLARE)
-
-#define ADDRESS_OF(carrier) &carrier,
-static const bw_carrier_t *const built_in[] = {BW_CARRIERS(ADDRESS_OF)};
+static const bw_carrier_t *const built_in[] = {BW_CARRIERS(BW_ADDRESS_OF)};
 
 const bw_carrier_t *bw_carrier_named(const char *kind)
 {

@@ -4,10 +4,20 @@
 
 #include "link.h"
 
+/* Those of test programs alone: native/test/test.mk. */
+#ifndef BW_TEST_CARRIERS
+#define BW_TEST_CARRIERS(X)
+#endif
+
 /* The carriers that are built in, a line each. Its folder (link/KIND) defines the table. */
 #define BW_CARRIERS(X)                                                                             \
     X(bw_shm_carrier)                                                                              \
-    X(bw_tcp_carrier)
+    X(bw_tcp_carrier)                                                                              \
+    BW_TEST_CARRIERS(X)
+
+#define BW_DECLARE_CARRIER(carrier) extern const bw_carrier_t carrier;
+BW_CARRIERS(BW_DECLARE_CARRIER)
+#define BW_ADDRESS_OF(carrier) &carrier,
 
 /* The others are shared objects that have this function. It gives the table, or NULL and *error_p:
  * the host cannot have such links, or the object is of another version. By any thread. */

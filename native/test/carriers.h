@@ -3,9 +3,10 @@
 #define BW_TEST_CARRIERS_H
 
 /*
- * The carriers, with both ends in one process, so that the same cases run over each: a program has
- * a table of cases and `CARRIERS_MAIN(cases)`, and a case opens its link by `open_ends`. rdma runs
- * over fake verbs (BW_TEST_RDMA, if there are the headers); over a device: rdma_ends.h.
+ * The carriers of BW_CARRIERS, with both ends in one process, so that the same cases run over each:
+ * a program has a table of cases and `CARRIERS_MAIN(cases)`, and a case opens its link by
+ * `open_ends`. rdma runs over fake verbs (BW_TEST_RDMA, if there are the headers); over a device:
+ * rdma_ends.h.
  */
 #include <errno.h>
 #include <netinet/in.h>
@@ -21,6 +22,8 @@
 #include "rdma_open.h"
 #endif
 
+#include "../link/bytes.h"
+#include "../link/carriers.h"
 #include "../link/tcp/tcp.h"
 
 #define ARRIVES_MS                                                                                 \
@@ -69,38 +72,80 @@ static inline bool adopt_both(const int sockets[2], uint64_t ring_bytes, bw_link
     return done;
 }
 
-static inline bool open_tcp_link(uint64_t ring_bytes, bw_link_t **one_p, bw_link_t **other_p,
-                                 bw_error_t *error_p)
-{
-    int sockets[2];
+/* ---- the carrier of the running case ---- */
 
-    if (!connect_sockets(8192, &sockets[0], &sockets[1])) {
-        bw_fail(error_p, BW_SYSTEM, "a connection over loopback", errno);
-        return false;
-    }
-    return adopt_both(sockets, ring_bytes, one_p, other_p, error_p);
-}
+/* Where to listen and to connect, in the words of the carrier. */
+typedef struct {
+    uint8_t listen[BW_ADDRESS_MAX], connect[BW_ADDRESS_MAX];
+    size_t listen_len, connect_len;
+    int sockets[2]; /* of tcp, -1: none */
+} meeting_t;
 
 typedef struct {
     const char *kind;
-    bool (*open)(uint64_t ring_bytes, bw_link_t **one_p, bw_link_t **other_p, bw_error_t *error_p);
-    int descriptors;      /* of one end */
-    bool is_shared;       /* both ends see one ring: what is written can be read at once, and room
-                             comes by the byte */
-    bool tells_of_death;  /* a process that ends without a word ends the stream all the same */
+    int descriptors; /* of one end, 0: not said */
+    /* The places, NULL: nothing to listen at, and the address that the listener tells. With
+     * `buffer` as connect_sockets. */
+    bool (*meet)(meeting_t *meeting_p, int buffer);
+    void (*hear)(meeting_t *meeting, const uint8_t *address);
     int (*at_rest)(void); /* the descriptors that are open when the carrier's own thread has nothing
                              left to do; that thread does not outlive a fork. NULL: it has none */
+    const bw_carrier_t *table;
+    bool is_shared;      /* both ends see one ring: what is written can be read at once, and room
+                            comes by the byte */
+    bool tells_of_death; /* a process that ends without a word ends the stream all the same */
 } carrier_t;
 
-static const carrier_t carriers[] = {
-    {"shm", open_link, 3, true, false, NULL},
-    {"tcp", open_tcp_link, 3, false, true, NULL},
+static inline bool meet_for_tcp(meeting_t *meeting_p, int buffer)
+{
+    if (!connect_sockets(buffer, &meeting_p->sockets[0], &meeting_p->sockets[1]))
+        return false;
+    (void)bw_put(meeting_p->connect, (uint64_t)meeting_p->sockets[0], BW_TCP_PLACE_BYTES);
+    (void)bw_put(meeting_p->listen, (uint64_t)meeting_p->sockets[1], BW_TCP_PLACE_BYTES);
+    meeting_p->listen_len = meeting_p->connect_len = BW_TCP_PLACE_BYTES;
+    return true;
+}
+
 #ifdef BW_TEST_RDMA
-    {"rdma", open_rdma_link, 5, false, true, descriptors_at_rest},
+static inline bool meet_for_rdma(meeting_t *meeting_p, int buffer)
+{
+    (void)buffer;
+    meeting_p->listen_len = put_fake_listener(meeting_p->listen);
+    return true;
+}
+
+static inline void hear_for_rdma(meeting_t *meeting, const uint8_t *address)
+{
+    meeting->connect_len = put_fake_peer(meeting->connect, address);
+}
+#endif
+
+/* What a carrier's table does not say. One that is not here needs nothing of it. */
+static const carrier_t particular[] = {
+    {.kind = "shm", .descriptors = 3},
+    {.kind = "tcp", .descriptors = 3, .meet = meet_for_tcp},
+#ifdef BW_TEST_RDMA
+    {.kind = "rdma",
+     .descriptors = 5,
+     .meet = meet_for_rdma,
+     .hear = hear_for_rdma,
+     .at_rest = descriptors_at_rest},
 #endif
 };
 
-static const carrier_t *carrier; /* of the running case */
+static carrier_t running;
+static const carrier_t *const carrier = &running;
+
+static inline void run_over(const bw_carrier_t *table)
+{
+    running = (carrier_t){.kind = table->kind};
+    for (size_t i = 0; i < sizeof particular / sizeof *particular; i++)
+        if (strcmp(particular[i].kind, table->kind) == 0)
+            running = particular[i];
+    running.table = table;
+    running.is_shared = table->caps & BW_CAP_SHARED_RINGS;
+    running.tells_of_death = table->caps & BW_CAP_TELLS_DEATH;
+}
 
 /* The descriptors of this process; what was closed is not among them. */
 static inline int held_descriptors(void)
@@ -108,45 +153,144 @@ static inline int held_descriptors(void)
     return carrier->at_rest ? carrier->at_rest() : open_descriptors();
 }
 
+/* ---- two ends of one link ---- */
+
+static inline bool begin_meeting(meeting_t *meeting_p, int buffer)
+{
+    *meeting_p = (meeting_t){.sockets = {-1, -1}};
+    return !carrier->meet || carrier->meet(meeting_p, buffer);
+}
+
+/* What the listener has told. */
+static inline void learn_address(meeting_t *meeting, const uint8_t *address, size_t len)
+{
+    if (carrier->hear) {
+        carrier->hear(meeting, address);
+    } else if (!carrier->meet) {
+        memcpy(meeting->connect, address, len);
+        meeting->connect_len = len;
+    }
+}
+
+/* Both ends have descriptors of their own. */
+static inline void end_meeting(const meeting_t *meeting)
+{
+    for (int i = 0; i < 2; i++)
+        if (meeting->sockets[i] >= 0)
+            close(meeting->sockets[i]);
+}
+
+/* Steps until the link has come so far, at least. */
+static inline bool link_reaches(bw_link_t *link, bw_state_t state, bw_report_t *report_p)
+{
+    struct pollfd poller = {.fd = link->ops->fd(link), .events = POLLIN};
+
+    do
+        link->ops->step(link, report_p);
+    while (report_p->state < state && !(carrier->table->caps & BW_CAP_IMMEDIATE) &&
+           poll(&poller, 1, ARRIVES_MS) == 1);
+    if (report_p->state < state || report_p->state == BW_FAILED)
+        printf("    no link over %s: %s\n", carrier->kind, report_p->text);
+    return report_p->state >= state && report_p->state != BW_FAILED;
+}
+
+static inline bool start_listening(const meeting_t *meeting, uint64_t ring_bytes,
+                                   bw_link_t **link_p, bw_report_t *told_p, bw_error_t *error_p)
+{
+    bw_order_t order = {
+        .at = meeting->listen, .at_len = meeting->listen_len, .ring_bytes = ring_bytes};
+
+    return carrier->table->listen(&order, link_p, error_p) == BW_OK &&
+           link_reaches(*link_p, BW_LISTENING, told_p);
+}
+
+static inline bool start_connecting(meeting_t *meeting, const bw_report_t *told,
+                                    uint64_t ring_bytes, bw_link_t **link_p, bw_error_t *error_p)
+{
+    bw_order_t order = {.at = meeting->connect, .ring_bytes = ring_bytes, .timeout_ms = ARRIVES_MS};
+    bw_report_t report;
+
+    learn_address(meeting, told->address, told->address_len);
+    order.at_len = meeting->connect_len;
+    memcpy(order.token, told->token, sizeof order.token);
+    return carrier->table->connect(&order, link_p, error_p) == BW_OK &&
+           link_reaches(*link_p, BW_LINKED, &report);
+}
+
+static inline void close_link(bw_link_t *link)
+{
+    if (link)
+        link->ops->close(link, NULL);
+}
+
 /* Two ends of one link over the carrier of the running case. False: *error_p says why. */
 static inline bool open_ends(uint64_t ring_bytes, bw_link_t **one_p, bw_link_t **other_p,
                              bw_error_t *error_p)
 {
-    return carrier->open(ring_bytes, one_p, other_p, error_p);
+    bw_link_t *caller = NULL, *listener = NULL;
+    bw_report_t told, linked;
+    meeting_t meeting;
+    bool done;
+
+    bw_fail(error_p, BW_SYSTEM, "no link", 0);
+    done = begin_meeting(&meeting, 8192) &&
+           start_listening(&meeting, ring_bytes, &listener, &told, error_p) &&
+           start_connecting(&meeting, &told, ring_bytes, &caller, error_p) &&
+           link_reaches(listener, BW_LINKED, &linked);
+    end_meeting(&meeting);
+    if (done) {
+        *one_p = caller;
+        *other_p = listener;
+    } else {
+        close_link(caller);
+        close_link(listener);
+    }
+    return done;
 }
 
 /* ---- one end in each of two processes ---- */
 
 /* What two processes have in common before the fork; each then takes its end. */
 typedef struct {
-    bw_link_t *links[2]; /* shm: both are mapped already */
-    int sockets[2];      /* tcp: -1 if not */
-    uint64_t ring_bytes;
+    meeting_t meeting;
+    int wire[2];
 } pair_t;
 
-static inline bool open_pair(uint64_t ring_bytes, pair_t *pair_p, bw_error_t *error_p)
+static inline bool open_pair(pair_t *pair_p)
 {
-    *pair_p = (pair_t){.sockets = {-1, -1}, .ring_bytes = ring_bytes};
-    if (carrier->is_shared)
-        return open_ends(ring_bytes, &pair_p->links[0], &pair_p->links[1], error_p);
-    return connect_sockets(8192, &pair_p->sockets[0], &pair_p->sockets[1]);
+    return begin_meeting(&pair_p->meeting, 8192) &&
+           socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair_p->wire) == 0;
 }
 
-/* The end of this process; the other's is closed here. NULL: it cannot be had. */
-static inline bw_link_t *take_end(pair_t *pair, int side)
+static inline bool is_said(ssize_t done, size_t bytes)
 {
-    bw_link_t *link = pair->links[side];
-    bw_error_t error = {0};
+    return done == (ssize_t)bytes;
+}
 
-    if (link) {
-        pair->links[!side]->ops->close(pair->links[!side], NULL);
+/* The end of this process: side 0 listens, side 1 connects and says so. NULL: it cannot be had. */
+static inline bw_link_t *take_end(pair_t *pair, int side, uint64_t ring_bytes)
+{
+    bw_link_t *link = NULL;
+    bw_error_t error = {0};
+    bw_report_t report = {0};
+    int wire = pair->wire[side];
+    bool done;
+
+    close(pair->wire[!side]);
+    if (side == 0)
+        done = start_listening(&pair->meeting, ring_bytes, &link, &report, &error) &&
+               is_said(write(wire, &report, sizeof report), sizeof report) &&
+               is_said(read(wire, &report, 1), 1) && link_reaches(link, BW_LINKED, &report);
+    else
+        done = is_said(recv(wire, &report, sizeof report, MSG_WAITALL), sizeof report) &&
+               start_connecting(&pair->meeting, &report, ring_bytes, &link, &error) &&
+               is_said(write(wire, &report, 1), 1);
+    close(wire);
+    end_meeting(&pair->meeting);
+    if (done)
         return link;
-    }
-    close(pair->sockets[!side]);
-    if (bw_tcp_adopt(pair->sockets[side], pair->ring_bytes, &link, &error) != BW_OK)
-        return NULL;
-    close(pair->sockets[side]);
-    return link;
+    close_link(link);
+    return NULL;
 }
 
 /* ---- waiting for what is on its way ---- */
@@ -228,19 +372,30 @@ static inline bool start_carrier(void)
         check_sum.failed++;
         return false;
     }
-    one->ops->close(one, NULL);
-    other->ops->close(other, NULL);
-    return carrier->at_rest() >= 0;
+    close_link(one);
+    close_link(other);
+    if (carrier->at_rest() >= 0)
+        return true;
+    printf("FAIL %s: the carrier's thread does not come to rest\n", carrier->kind);
+    check_sum.failed++;
+    return false;
 }
 
 /* Cases that fork run only over carriers without a thread of their own. */
 static inline void check_carriers(const check_case_t *cases, size_t count, bool forks, int argc,
                                   char **argv)
 {
-    for (size_t i = 0; i < sizeof carriers / sizeof *carriers; i++) {
+    const bw_carrier_t *tables[] = {BW_CARRIERS(BW_ADDRESS_OF) NULL};
+    size_t last = sizeof tables / sizeof *tables - 1;
+#ifdef BW_TEST_RDMA
+    bw_error_t error = {0};
+
+    tables[last] = bw_carrier(BW_CARRIER_VERSION, &error);
+#endif
+    for (size_t i = 0; i <= last && tables[i]; i++) {
         char prefix[16];
 
-        carrier = &carriers[i];
+        run_over(tables[i]);
         if (carrier->at_rest && (forks || !start_carrier()))
             continue;
         snprintf(prefix, sizeof prefix, "%s: ", carrier->kind);

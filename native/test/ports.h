@@ -6,20 +6,14 @@
  * The driver's commands (native/driver, beamway_port.erl) as a program gives them to a port of
  * test/vm, and two ports that are joined over a carrier.
  */
-#include <arpa/inet.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include "../driver/establish.h"
 #include "../driver/lane.h"
 #include "carriers.h"
 #include "vm/vm.h"
-#ifdef BW_TEST_RDMA
-#include "../link/rdma/rdma.h"
-#include "verbs/fake_verbs.h"
-#endif
 
 enum {
     COMMAND_VERSION = 1,
@@ -82,8 +76,8 @@ static inline void put_bytes(words_t *words, const void *bytes, size_t len)
 
 static inline void put_number(words_t *words, uint64_t number, int bytes)
 {
-    while (bytes-- > 0)
-        words->bytes[words->len++] = (uint8_t)(number >> 8 * bytes);
+    (void)bw_put(words->bytes + words->len, number, bytes);
+    words->len += (size_t)bytes;
 }
 
 /* Whether the command is done; what it answers is in *reply_p without the byte that says so. A
@@ -127,72 +121,45 @@ static inline bool port_uses(ErlDrvPort port, const char *kind)
 
     put_bytes(&words, kind, strlen(kind) + 1);
 #ifdef BW_TEST_RDMA
-    if (strcmp(kind, "rdma") == 0)
+    if (!bw_carrier_named(kind))
         put_bytes(&words, RDMA_LIBRARY, strlen(RDMA_LIBRARY));
 #endif
     return port_does(port, COMMAND_USE, &words, NULL);
 }
 
-/* Goes around until STEP says so, or the link fails. */
+/* Goes around until STEP says that it has come so far, at least, or the link fails. */
 static inline bool port_steps_to(ErlDrvPort port, bw_state_t state, vm_reply_t *reply_p)
 {
     for (int round = 0; round < PORT_ROUNDS; round++) {
         if (!port_does(port, COMMAND_STEP, NULL, reply_p) || reply_p->bytes[0] == BW_FAILED)
             return false;
-        if (reply_p->bytes[0] == state)
+        if (reply_p->bytes[0] >= state)
             return true;
         (void)vm_run(1);
     }
     return false;
 }
 
-/* Begins to listen: for shm in a name of the system's, for tcp on a connected socket, for rdma at
- * the fake device. */
-static inline bool port_listens(ErlDrvPort port, const char *kind, int socket)
+static inline bool port_listens(ErlDrvPort port, const meeting_t *meeting)
 {
     words_t words = {.len = 0};
 
     put_number(&words, PORT_RING, 8);
-    if (strcmp(kind, "tcp") == 0)
-        put_number(&words, (uint64_t)socket, 4);
-#ifdef BW_TEST_RDMA
-    if (strcmp(kind, "rdma") == 0) {
-        bw_rdma_address_t at = {.family = 4};
-
-        (void)inet_pton(AF_INET, FAKE_VERBS_IPV4, at.ip);
-        (void)bw_rdma_put_address(words.bytes + words.len, &at);
-        words.len += BW_RDMA_ADDRESS_BYTES;
-        put_number(&words, 0, 4); /* any port */
-    }
-#endif
-    return port_uses(port, kind) && port_does(port, COMMAND_LISTEN, &words, NULL);
+    put_bytes(&words, meeting->listen, meeting->listen_len);
+    return port_uses(port, carrier->kind) && port_does(port, COMMAND_LISTEN, &words, NULL);
 }
 
 /* Connects to what a listener has told: token, length of the address, address. */
-static inline bool port_connects(ErlDrvPort port, const char *kind, int socket, const uint8_t *told)
+static inline bool port_connects(ErlDrvPort port, meeting_t *meeting, const uint8_t *told)
 {
     words_t words = {.len = 0};
 
+    learn_address(meeting, told + BW_TOKEN_BYTES + 1, told[BW_TOKEN_BYTES]);
     put_number(&words, PORT_RING, 8);
     put_bytes(&words, told, BW_TOKEN_BYTES);
     put_number(&words, 10000, 4);
-    told += BW_TOKEN_BYTES;
-    if (strcmp(kind, "tcp") == 0)
-        put_number(&words, (uint64_t)socket, 4);
-#ifdef BW_TEST_RDMA
-    else if (strcmp(kind, "rdma") == 0) {
-        bw_rdma_address_t from = {.family = 0},
-                          to = {.family = 4, .port = (uint16_t)(told[1] << 8 | told[2])};
-
-        (void)inet_pton(AF_INET, FAKE_VERBS_IPV4, to.ip);
-        (void)bw_rdma_put_address(words.bytes + words.len, &from);
-        (void)bw_rdma_put_address(words.bytes + words.len + BW_RDMA_ADDRESS_BYTES, &to);
-        words.len += 2 * BW_RDMA_ADDRESS_BYTES;
-    }
-#endif
-    else
-        put_bytes(&words, told + 1, told[0]);
-    return port_uses(port, kind) && port_does(port, COMMAND_CONNECT, &words, NULL);
+    put_bytes(&words, meeting->connect, meeting->connect_len);
+    return port_uses(port, carrier->kind) && port_does(port, COMMAND_CONNECT, &words, NULL);
 }
 
 /* A command that a thread of the VM has to do first. */
@@ -209,22 +176,27 @@ static inline bool names_something(unsigned command, uint8_t *bytes, size_t len)
     return (command == COMMAND_LISTEN && len > 8) || command == COMMAND_CONNECT;
 }
 
-/* Two ports with a link between them that nobody reads yet. */
-static inline bool join_ports(const char *kind, ErlDrvPort one, ErlDrvPort other)
+/* One port has begun to connect to the other; *told_p is the last answer of that one. */
+static inline bool begin_to_join(ErlDrvPort one, ErlDrvPort other, vm_reply_t *told_p)
 {
-    int sockets[2] = {-1, -1};
-    vm_reply_t told = {0}, linked;
+    meeting_t meeting;
     bool done;
 
-    if (strcmp(kind, "tcp") == 0 && !connect_sockets(0, &sockets[0], &sockets[1]))
-        return false;
-    done = port_listens(other, kind, sockets[1]) &&
-           (sockets[0] >= 0 || port_steps_to(other, BW_LISTENING, &told)) &&
-           port_connects(one, kind, sockets[0], told.bytes + 1) &&
-           port_steps_to(one, BW_LINKED, &linked) && port_steps_to(other, BW_LINKED, &linked);
-    for (int i = 0; i < 2; i++)
-        if (sockets[i] >= 0)
-            close(sockets[i]);
+    *told_p = (vm_reply_t){0};
+    done = begin_meeting(&meeting, 0) && port_listens(other, &meeting) &&
+           port_steps_to(other, BW_LISTENING, told_p) &&
+           port_connects(one, &meeting, told_p->bytes + 1);
+    end_meeting(&meeting);
+    return done;
+}
+
+/* Two ports with a link between them that nobody reads yet. */
+static inline bool join_ports(ErlDrvPort one, ErlDrvPort other)
+{
+    vm_reply_t told, linked;
+    bool done = begin_to_join(one, other, &told) && port_steps_to(one, BW_LINKED, &linked) &&
+                (told.bytes[0] == BW_LINKED || port_steps_to(other, BW_LINKED, &linked));
+
     while (vm_heard(one) || vm_heard(other))
         ; /* news of the link */
     return done;

@@ -2,7 +2,8 @@
 #ifndef BW_TEST_RDMA_OPEN_H
 #define BW_TEST_RDMA_OPEN_H
 
-/* Both ends of an rdma link in one process, over the fake verbs, and what of rdma is left. */
+/* How the two ends of an rdma link meet in one process, over the fake verbs, and what is left of
+ * rdma. */
 #include <arpa/inet.h>
 #include <poll.h>
 #include <stdio.h>
@@ -54,44 +55,22 @@ static inline uint16_t port_of(const bw_report_t *report)
     return (uint16_t)bw_number(report->address, BW_RDMA_PORT_BYTES);
 }
 
-static inline bool rdma_reaches(bw_link_t *link, bw_state_t state, bw_report_t *report_p)
+/* The places of carriers.h: any port of the fake device, and the port that the listener tells. */
+static inline size_t put_fake_listener(uint8_t *at)
 {
-    struct pollfd poller = {.fd = link->ops->fd(link), .events = POLLIN};
+    bw_rdma_address_t any = {.family = 4};
 
-    do
-        link->ops->step(link, report_p);
-    while (report_p->state != state && report_p->state != BW_FAILED &&
-           poll(&poller, 1, 10000) == 1);
-    if (report_p->state != state)
-        printf("    no rdma link: %s\n", report_p->text);
-    return report_p->state == state;
+    (void)inet_pton(AF_INET, FAKE_VERBS_IPV4, any.ip);
+    return (size_t)(bw_put(bw_rdma_put_address(at, &any), 0, 4) - at);
 }
 
-static inline bool open_rdma_link(uint64_t ring_bytes, bw_link_t **one_p, bw_link_t **other_p,
-                                  bw_error_t *error_p)
+static inline size_t put_fake_peer(uint8_t *at, const uint8_t *told)
 {
-    bw_link_t *caller = NULL, *listener = NULL;
-    bw_rdma_address_t at = {.family = 4};
-    bw_report_t report = {0};
-    bool done;
+    bw_rdma_address_t to = {.family = 4, .port = (uint16_t)bw_number(told, BW_RDMA_PORT_BYTES)};
 
-    rdma = bw_carrier(BW_CARRIER_VERSION, error_p);
-    done = rdma && inet_pton(AF_INET, FAKE_VERBS_IPV4, at.ip) == 1 &&
-           listen_at(&at, 0, 0, ring_bytes, &listener, error_p) == BW_OK &&
-           rdma_reaches(listener, BW_LISTENING, &report);
-    at.port = port_of(&report);
-    done = done && connect_to(&at, report.token, ring_bytes, 10000, &caller, error_p) == BW_OK &&
-           rdma_reaches(caller, BW_LINKED, &report) && rdma_reaches(listener, BW_LINKED, &report);
-    if (done) {
-        *one_p = caller;
-        *other_p = listener;
-        return true;
-    }
-    if (caller)
-        caller->ops->close(caller, NULL);
-    if (listener)
-        listener->ops->close(listener, NULL);
-    return false;
+    (void)inet_pton(AF_INET, FAKE_VERBS_IPV4, to.ip);
+    return (size_t)(bw_rdma_put_address(bw_rdma_put_address(at, &(bw_rdma_address_t){0}), &to) -
+                    at);
 }
 
 /* The carrier's thread closes what a connection leaves in its own time; then one eventfd is left,

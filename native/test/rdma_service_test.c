@@ -4,7 +4,7 @@
  * verbs alone, as no real device fails on order.
  */
 #include "rdma_ends.h"
-#include "rdma_open.h"
+#include "carriers.h"
 
 static bw_link_t *one, *other;
 
@@ -13,7 +13,8 @@ static void open_both(void)
     bw_error_t error = {0};
 
     one = other = NULL;
-    CHECK(open_rdma_link(RING, &one, &other, &error));
+    run_over(rdma);
+    CHECK(open_ends(RING, &one, &other, &error));
     CHECK(writes(one, "there", 5, WAIT_MS));
     CHECK(reads(other, "there", 5, WAIT_MS));
 }

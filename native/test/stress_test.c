@@ -32,22 +32,21 @@ static end_t carried_end(bw_link_t *link, int side, uint64_t frames)
 /* The other end, in a process of its own. */
 static pid_t start_other(uint64_t frames, bw_link_t **mine_p)
 {
-    bw_error_t error = {0};
-    bw_link_t *link = NULL;
+    bw_link_t *link;
     pair_t pair;
     end_t other;
     bool fine;
     pid_t pid;
 
-    if (!open_pair(RING, &pair, &error))
+    if (!open_pair(&pair))
         return -1;
     fflush(stdout);
     pid = fork();
     if (pid != 0) {
-        *mine_p = take_end(&pair, 0);
+        *mine_p = take_end(&pair, 0, RING);
         return *mine_p ? pid : -1;
     }
-    link = take_end(&pair, 1);
+    link = take_end(&pair, 1, RING);
     if (!link)
         _exit(1);
     other = carried_end(link, 1, frames);
@@ -182,7 +181,7 @@ static bool run_to_the_end_of_both(end_t *end)
     bool fine = run_end(end);
 
     ended++;
-    while (carrier && carrier->at_rest && ended < 2) {
+    while (carrier->at_rest && ended < 2) {
         run_end_of(end->link);
         (void)poll(NULL, 0, 1);
     }

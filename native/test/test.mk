@@ -20,14 +20,20 @@ TSAN_PROGRAMS = $(TSAN_NAMES:%=$(BUILD)/tsan/%)
 FAKE_VERBS := test/verbs/fake_verbs.c
 # The harness's network path: its decisions are tested, the program is for namespaces (test/path).
 PATH_SRC := test/path/path.c
-TEST_HEADERS := $(LINK_HEADERS) $(wildcard test/*.h test/*/*.h driver/*.h)
+# Carriers of test programs alone: test/NAME, with the table bw_NAME_carrier. The suites run over them as over the others.
+TEST_CARRIERS := pipes
+TEST_CARRIER_SRC := $(foreach name,$(TEST_CARRIERS),$(wildcard test/$(name)/*.c))
+TEST_CARRIER_LIST := '-DBW_TEST_CARRIERS(X)=$(foreach name,$(TEST_CARRIERS),X(bw_$(name)_carrier))'
+TEST_NEEDS = test/vm/vm.c $(LINK_SRC) $(TEST_CARRIER_SRC) $(RDMA_SRC) $(DRIVER_SRC) $(PATH_SRC) \
+	$(LINK_HEADERS) $(wildcard test/*.h test/*/*.h driver/*.h)
 
 # port_test's driver loads the carrier that the program is linked with (ports.h).
 OWN_DLOPEN := $(if $(HAS_RDMA),-Ddlopen=own_dlopen -Ddlsym=own_dlsym -Ddlclose=own_dlclose) -ldl
 
 # Only these need the pump, and the header that declares what driver_shim.h stands in for.
 # driver_test includes beamway_drv.c.
-test_src = $(LINK_SRC) $(if $(filter pump_test pump_bounds_test lane_test driver_test,$(1)),$(PUMP_SRC) -isystem $(ERL_INCLUDE)) \
+test_src = $(LINK_SRC) $(if $(filter $(CARRIER_TEST_NAMES),$(1)),$(TEST_CARRIER_LIST) $(TEST_CARRIER_SRC)) \
+	$(if $(filter pump_test pump_bounds_test lane_test driver_test,$(1)),$(PUMP_SRC) -isystem $(ERL_INCLUDE)) \
 	$(if $(filter port_test,$(1)),test/vm/vm.c $(DRIVER_SRC) -isystem $(ERL_INCLUDE) $(OWN_DLOPEN)) \
 	$(if $(filter driver_test,$(1)),driver/job.c driver/lane.c driver/establish.c) \
 	$(if $(filter rdma_flow_test,$(1)),link/rdma/flow.c link/rdma/wire.c) \
@@ -39,22 +45,22 @@ test_src = $(LINK_SRC) $(if $(filter pump_test pump_bounds_test lane_test driver
 
 test-programs: $(REAL_PROGRAMS)
 
-$(BUILD)/test/%: test/%.c test/vm/vm.c $(LINK_SRC) $(RDMA_SRC) $(DRIVER_SRC) $(PATH_SRC) $(TEST_HEADERS)
+$(BUILD)/test/%: test/%.c $(TEST_NEEDS)
 	@mkdir -p $(@D)
 	@echo "  CC   $@"
 	@$(CC) $(TEST_CFLAGS) -o $@ $< $(call test_src,$*,real)
 
-$(BUILD)/fake/%: test/%.c test/vm/vm.c $(FAKE_VERBS) $(LINK_SRC) $(RDMA_SRC) $(DRIVER_SRC) $(PATH_SRC) $(TEST_HEADERS)
+$(BUILD)/fake/%: test/%.c $(FAKE_VERBS) $(TEST_NEEDS)
 	@mkdir -p $(@D)
 	@echo "  CC   $@"
 	@$(CC) $(TEST_CFLAGS) -o $@ $< $(call test_src,$*)
 
-$(BUILD)/asan/%: test/%.c test/vm/vm.c $(FAKE_VERBS) $(LINK_SRC) $(RDMA_SRC) $(DRIVER_SRC) $(PATH_SRC) $(TEST_HEADERS)
+$(BUILD)/asan/%: test/%.c $(FAKE_VERBS) $(TEST_NEEDS)
 	@mkdir -p $(@D)
 	@echo "  CC   $@"
 	@$(CC) $(ASAN_CFLAGS) -o $@ $< $(call test_src,$*,$(VERBS))
 
-$(BUILD)/tsan/%: test/%.c test/vm/vm.c $(FAKE_VERBS) $(LINK_SRC) $(RDMA_SRC) $(DRIVER_SRC) $(PATH_SRC) $(TEST_HEADERS)
+$(BUILD)/tsan/%: test/%.c $(FAKE_VERBS) $(TEST_NEEDS)
 	@mkdir -p $(@D)
 	@echo "  CC   $@"
 	@$(TSAN_CC) $(TSAN_CFLAGS) -o $@ $< $(call test_src,$*)
