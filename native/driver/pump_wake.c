@@ -88,7 +88,8 @@ static wake_result_t drain_and_arm(bw_pump_t *pump, bool readable)
      * must not wait so long. */
     if (pump->busy && !pump_drain_queue(pump))
         return WAKE_FAILED;
-    if (!readable)
+    /* Reading what the kernel had may have made it quiet as well. */
+    if (!readable || pump->link->ops->caps & BW_CAP_KERNEL_BUFFERS)
         pump->link->ops->wake_self(pump->link);
     return WAKE_ASLEEP;
 }

@@ -76,6 +76,19 @@ static void half_a_frame_is_slept_on(void)
     CHECK_IN(stop());
 }
 
+/* More than one turn delivers: the rest needs no event of its own. */
+static void frames_of_several_turns_arrive(void)
+{
+    CHECK_IN(start(RING));
+    CHECK_EQ(pump_wake(&here.pump), WAKE_ASLEEP);
+    for (int i = 0; i < 1200; i++)
+        CHECK_IN(peer_writes(8));
+    CHECK_EQ(wake_for(1200), WAKE_ASLEEP);
+    CHECK_EQ(got.frames, 1200);
+    CHECK(!got.wrong);
+    CHECK_IN(stop());
+}
+
 /* Larger than the ring, so it is gathered, with the padding of every length. */
 static void large_frames_are_gathered(void)
 {
@@ -395,6 +408,7 @@ static const check_case_t cases[] = {
     {"what_the_vm_decodes_is_out_of_the_peers_reach",
      what_the_vm_decodes_is_out_of_the_peers_reach},
     {"half_a_frame_is_slept_on", half_a_frame_is_slept_on},
+    {"frames_of_several_turns_arrive", frames_of_several_turns_arrive},
     {"large_frames_are_gathered", large_frames_are_gathered},
     {"garbage_fails_the_link", garbage_fails_the_link},
     {"a_closed_peer_is_noticed_when_all_is_read", a_closed_peer_is_noticed_when_all_is_read},
