@@ -26,12 +26,11 @@ prepare(#{args := Args}, Root) ->
 make(Root, Options) ->
     {ok, _} = application:ensure_all_started(public_key),
     Common = [{key, {namedCurve, ?secp256r1}}, {digest, sha256}],
-    #{cert := Ca} = Authority = public_key:pkix_test_root_cert("Beamway benchmark", Common),
-    Chain = public_key:pkix_test_data(#{root => Authority, intermediates => [], peer => [{extensions, [names()]} | Common]}),
+    Chain = public_key:pkix_test_data(#{root => Common, intermediates => [], peer => [{extensions, [names()]} | Common]}),
     {Kind, Key} = proplists:get_value(key, Chain),
     [Pem, CaPem] = [file(Root, Name) || Name <- ["dist_tls.pem", "dist_tls_ca.pem"]],
     ok = write(Pem, public_key:pem_encode([{'Certificate', proplists:get_value(cert, Chain), not_encrypted}, {Kind, Key, not_encrypted}])),
-    ok = write(CaPem, public_key:pem_encode([{'Certificate', Ca, not_encrypted}])),
+    ok = write(CaPem, public_key:pem_encode([{'Certificate', Ca, not_encrypted} || Ca <- lists:usort(proplists:get_value(cacerts, Chain))])),
     Both = [{certfile, Pem}, {keyfile, Pem}, {cacertfile, CaPem}],
     write(Options, io_lib:format("~p.~n", [[{server, Both}, {client, Both}]])).
 
