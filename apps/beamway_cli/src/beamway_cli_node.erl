@@ -118,7 +118,7 @@ become_node(#{name := Name}, Options) ->
     _ = [resolved(Host) || Host =/= ""],
     %% What the supervisor reports of a start that fails is said below in one line.
     _ = logger:add_handler_filter(default, ?MODULE, {fun is_said/2, {stop, sub, [otp, sasl]}}),
-    try started(Name, Domain, erlang:monotonic_time(millisecond) + ?EPMD_MS) of
+    try started(Name, Domain, erlang:monotonic_time(millisecond) + ?EPMD_MS, once_more) of
         ok -> with_cookie(Cookie);
         {error, Reason} -> not_started(Name, Reason)
     after
@@ -134,24 +134,26 @@ is_said(#{msg := {report, #{format := Format, args := Arguments}}} = Event, Extr
 is_said(Event, Extra) -> logger_filters:domain(Event, Extra).
 
 %% Where no epmd runs, every node that starts now starts one. An epmd listens only after its command has returned, and Linux may refuse the port to two
-%% that begin to listen at once; so a start without an epmd is tried again. One that had one all the time has another reason to fail.
-started(Name, Domain, End) ->
+%% that begin to listen at once; so a start without an epmd is tried again. Where one answers before and after, it may be another than before, as one more
+%% try tells. One that had the same all the time has another reason to fail.
+started(Name, Domain, End, Try) ->
     Before = beamway_cli_doctor_facts:epmd_names(),
     _ = [os:cmd("epmd -daemon") || element(1, Before) =:= error],
     case start(Name, Domain) of
         ok -> ok;
         {error, Reason} ->
             case [Why || {error, Why} <- [Before, beamway_cli_doctor_facts:epmd_names()]] of
-                [] -> {error, Reason};
-                [Why | _] -> started_again(Name, Domain, Why, End)
+                [] when Try =:= last -> {error, Reason};
+                [] -> started_again(Name, Domain, Reason, End, last);
+                [Why | _] -> started_again(Name, Domain, {no_epmd, Why}, End, Try)
             end
     end.
 
-started_again(Name, Domain, Why, End) ->
+started_again(Name, Domain, Why, End, Try) ->
     case erlang:monotonic_time(millisecond) < End of
         %% By chance, so that two do not meet again.
-        true -> receive after ?POLL_MS + rand:uniform(?POLL_MS) -> started(Name, Domain, End) end;
-        false -> {error, {no_epmd, Why}}
+        true -> receive after ?POLL_MS + rand:uniform(?POLL_MS) -> started(Name, Domain, End, Try) end;
+        false -> {error, Why}
     end.
 
 start(Name, Domain) ->
