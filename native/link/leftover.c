@@ -27,3 +27,14 @@ void bw_leftover_free(bw_leftover_t *leftover)
     }
     *leftover = (bw_leftover_t){.fd = leftover->fd, .socket = -1};
 }
+
+void bw_leftover_give(bw_leftover_t *leftover, bw_leftover_t *left_p)
+{
+    if (left_p) {
+        *left_p = *leftover;
+        return;
+    }
+    bw_leftover_free(leftover);
+    if (leftover->fd >= 0)
+        close(leftover->fd);
+}

@@ -94,6 +94,10 @@ typedef struct {
 /* Frees all but `fd`; for a link with rings of a gigabyte this takes some 100 ms. By any thread. */
 void bw_leftover_free(bw_leftover_t *leftover);
 
+/* The end of a carrier's `close`: gives what is left to the caller, or frees it and closes `fd`
+ * here if he wants nothing. */
+void bw_leftover_give(bw_leftover_t *leftover, bw_leftover_t *left_p);
+
 /* For carriers. Throws away what a socket holds, 0.5 MB in a round. True: there may be more. */
 bool bw_discard(int socket, int rounds);
 

@@ -267,7 +267,8 @@ static inline bool is_said(ssize_t done, size_t bytes)
     return done == (ssize_t)bytes;
 }
 
-/* The end of this process: side 0 listens, side 1 connects and says so. NULL: it cannot be had. */
+/* The end of this process: side 0 listens, side 1 connects and says so. NULL: no link came about.
+ */
 static inline bw_link_t *take_end(pair_t *pair, int side, uint64_t ring_bytes)
 {
     bw_link_t *link = NULL;

@@ -21,12 +21,7 @@ all() -> [no_false_timeout].
 
 seconds() -> list_to_integer(os:getenv("BEAMWAY_TEST_TICKS_S", "300")).
 
-init_per_suite(Config) ->
-    case {os:cmd("id -u"), filelib:last_modified("/dev/net/tun")} of
-        {"0\n", 0} -> {skip, "no /dev/net/tun here"};
-        {"0\n", _} -> Config;
-        _ -> {skip, {rights, "needs root to make network namespaces"}}
-    end.
+init_per_suite(Config) -> test_support:with_tun(Config).
 
 end_per_suite(_Config) -> ok.
 

@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc What suites of every application ask for: files of the checkout, free ports.
+%% @doc What suites of every application ask for: files of the checkout, free ports, what a suite needs.
 -module(test_support).
 
--export([checkout/0, file/1, free_port/0]).
+-export([checkout/0, file/1, free_port/0, with_tun/1]).
 
 %% @doc The folder of the checkout.
 -spec checkout() -> file:filename().
@@ -20,3 +20,12 @@ free_port() ->
     {ok, Port} = inet:port(Socket),
     ok = gen_tcp:close(Socket),
     Port.
+
+%% @doc The answer of `init_per_suite' where namespaces are joined by TUN devices (beamway_path).
+-spec with_tun(Config) -> Config | {skip, term()}.
+with_tun(Config) ->
+    case {os:cmd("id -u"), filelib:last_modified("/dev/net/tun")} of
+        {"0\n", 0} -> {skip, "no /dev/net/tun here"};
+        {"0\n", _} -> Config;
+        _ -> {skip, {rights, "needs root to make network namespaces"}}
+    end.

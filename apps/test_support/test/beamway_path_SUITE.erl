@@ -14,12 +14,7 @@ suite() -> [{timetrap, {minutes, 5}}].
 
 all() -> [rate_of_packets, rate_of_a_gigabit, round_trips, loss_share, queue_bound, wrong_settings, ends_with_its_owner].
 
-init_per_suite(Config) ->
-    case {os:cmd("id -u"), filelib:last_modified("/dev/net/tun")} of
-        {"0\n", 0} -> {skip, "no /dev/net/tun here"};
-        {"0\n", _} -> Config;
-        _ -> {skip, {rights, "needs root to make network namespaces"}}
-    end.
+init_per_suite(Config) -> test_support:with_tun(Config).
 
 end_per_suite(_Config) -> ok.
 

@@ -200,13 +200,7 @@ static void shm_close(bw_link_t *link, bw_leftover_t *left_p)
     if (shm->process >= 0)
         close(shm->process);
     free(shm);
-    if (left_p) {
-        *left_p = left;
-        return;
-    }
-    bw_leftover_free(&left);
-    if (left.fd >= 0)
-        close(left.fd);
+    bw_leftover_give(&left, left_p);
 }
 
 /* ---- how a link comes to be ---- */

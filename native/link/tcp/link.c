@@ -367,12 +367,7 @@ static void tcp_close(bw_link_t *link, bw_leftover_t *left_p)
     left.map[1] = bw_buffer_take(&tcp->in);
     tcp->epoll = -1;
     free_link(tcp);
-    if (left_p) {
-        *left_p = left;
-        return;
-    }
-    bw_leftover_free(&left);
-    close(left.fd);
+    bw_leftover_give(&left, left_p);
 }
 
 static bw_status_t tcp_probe(uint64_t ring_bytes, bw_error_t *error_p)

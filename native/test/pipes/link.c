@@ -179,13 +179,7 @@ static void pipes_close(bw_link_t *link, bw_leftover_t *left_p)
     left.map[0] = bw_buffer_take(&pipes->out);
     left.map[1] = bw_buffer_take(&pipes->in);
     free(pipes);
-    if (left_p) {
-        *left_p = left;
-        return;
-    }
-    bw_leftover_free(&left);
-    if (left.fd >= 0)
-        close(left.fd);
+    bw_leftover_give(&left, left_p);
 }
 
 const bw_carrier_t bw_pipes_carrier = {
