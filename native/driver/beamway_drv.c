@@ -19,7 +19,9 @@
 #include "pump.h"
 #include "reply.h"
 
-#define ABI_VERSION 6 /* of the commands below: beamway_port.erl has the same number */
+#include "../link/tcp/tcp.h"
+
+#define ABI_VERSION 7 /* of the commands below: beamway_port.erl has the same number */
 #define CHECK_MS 1000 /* how often idle memory is looked for, and the patience of a last flush */
 
 /* Commands and their replies: a 0 byte and the result, or a 1 byte and the reason as text, or
@@ -30,7 +32,9 @@ enum {
     COMMAND_TICK,         /* -> */
     COMMAND_STATS,        /* -> STATS_COUNT times :64 */
     COMMAND_RECEIVE,      /* -> 1 if there will never be more, bytes_in:64 */
-    COMMAND_LOOK = 10     /* -> 1 to look again, 0 to wait for `look` */
+    COMMAND_PACKETS,      /* what was read of the connection before -> ; frames are packets */
+    COMMAND_LOOK,         /* -> 1 to look again, 0 to wait for `look` */
+    COMMAND_FLUSH         /* -> ; the caller gets `flush` when it shall do so again */
 };
 
 #define STATS_COUNT 13
@@ -43,6 +47,9 @@ typedef struct {
     bool flushing;         /* the port closes and still has something to say */
     bool timer_is_set;
     ErlDrvTermData poller; /* gets the atom `look` when it shall look at the ring */
+    bool has_flusher;
+    bool is_flush_asked;    /* and the flusher has not come yet */
+    ErlDrvTermData flusher; /* gets the atom `flush` */
     uint64_t out_at_check; /* bytes written when the timer was set */
 } bw_port_t;
 
@@ -126,6 +133,30 @@ static bool command_lane_open(bw_port_t *self, const char *data, size_t len, rep
            (!self->lane.is_on || activate(self));
 }
 
+static bool command_packets(bw_port_t *self, const char *data, size_t len, reply_t *reply)
+{
+    bw_link_t *link = self->pump.link;
+    bw_error_t error = {0};
+    bw_status_t status;
+
+    if (!link || link->ops != &bw_tcp_carrier || self->active || self->lane.is_on)
+        return false;
+    status = bw_tcp_put_back(link, data, len, &error);
+    reply_status(reply, status, &error);
+    if (status == BW_OK)
+        pump_be_packets(&self->pump);
+    return true;
+}
+
+static void command_flush(bw_port_t *self)
+{
+    self->flusher = driver_caller(self->pump.port);
+    self->has_flusher = true;
+    self->is_flush_asked = false;
+    if (!pump_flush(&self->pump))
+        fail(self);
+}
+
 static void command_stats(bw_port_t *self, reply_t *reply)
 {
     bw_link_stats_t stats = {0};
@@ -196,6 +227,13 @@ static bool run_command(bw_port_t *self, unsigned int command, const char *data,
         return true;
     case COMMAND_RECEIVE:
         return command_receive(self, reply);
+    case COMMAND_PACKETS:
+        return command_packets(self, data, len, reply);
+    case COMMAND_FLUSH:
+        if (!self->pump.is_packets)
+            return false;
+        command_flush(self);
+        return true;
     case COMMAND_LOOK:
         return self->active && command_look(self, reply);
     case COMMAND_USE:
@@ -286,13 +324,26 @@ static void drv_stop_select(ErlDrvEvent event, void *reserved)
     close((int)(intptr_t)event);
 }
 
+/* The flusher is a process, so that those who are about to send do so before it runs. */
+static bool flush_soon(bw_port_t *self)
+{
+    ErlDrvTermData flush[] = {ERL_DRV_ATOM, driver_mk_atom("flush")};
+
+    if (!self->pump.is_unflushed || self->is_flush_asked)
+        return true;
+    self->is_flush_asked =
+        self->has_flusher &&
+        erl_drv_send_term(driver_mk_port(self->pump.port), self->flusher, flush, 2) > 0;
+    return self->is_flush_asked || pump_flush(&self->pump);
+}
+
 static void drv_outputv(ErlDrvData data, ErlIOVec *ev)
 {
     bw_port_t *self = (bw_port_t *)data;
 
     if (!self->pump.link)
         return;
-    if (!pump_send(&self->pump, ev)) {
+    if (!pump_send(&self->pump, ev) || !flush_soon(self)) {
         fail(self);
         return;
     }

@@ -20,6 +20,13 @@
 /* A message that waits in a mailbox keeps the whole run: not more than a few of the largest. */
 #define RUN_BYTES (2 * 1024)
 
+static bw_frame_state_t parse(const bw_pump_t *pump, const uint8_t *at, size_t avail,
+                              bw_frame_t *frame_p)
+{
+    return pump->is_packets ? bw_packet_parse(at, avail, frame_p)
+                            : bw_frame_parse(at, avail, frame_p);
+}
+
 static void use_credit(bw_pump_t *pump, uint64_t len)
 {
     if (!pump->is_lane || pump->discards_input)
@@ -35,7 +42,7 @@ static void gather_into(bw_pump_t *pump, ErlDrvBinary *binary, const bw_frame_t 
     pump->gathered = binary;
     pump->gathered_from = pump->gathered_len = 0;
     pump->gathered_end = frame->len - head;
-    pump->gathered_size = frame->size - BW_FRAME_HEADER_BYTES - head;
+    pump->gathered_size = frame->size - frame->head - head;
     pump->whole = -1;
 }
 
@@ -169,7 +176,7 @@ static pump_result_t judge(bw_pump_t *pump, const bw_frame_t *frame)
 static void deliver(bw_pump_t *pump, const bw_frame_t *frame, const uint8_t *at)
 {
     if (!pump->discards_input)
-        driver_output(pump->port, (char *)(uintptr_t)(at + BW_FRAME_HEADER_BYTES), frame->len);
+        driver_output(pump->port, (char *)(uintptr_t)(at + frame->head), frame->len);
     use_credit(pump, frame->len);
 }
 
@@ -194,11 +201,11 @@ static pump_result_t give_run(bw_pump_t *pump, const uint8_t *at, size_t avail, 
     copy = (const uint8_t *)run->orig_bytes;
     memcpy(run->orig_bytes, at, len);
     while (budget->frames > 0 &&
-           bw_frame_parse(copy + used, len - used, &frame) == BW_FRAME_WHOLE &&
+           parse(pump, copy + used, len - used, &frame) == BW_FRAME_WHOLE &&
            frame.kind != BW_FRAME_END) {
         if (frame.kind == BW_FRAME_DATA)
             driver_output_binary(pump->port, NULL, 0, run,
-                                 (ErlDrvSizeT)(used + BW_FRAME_HEADER_BYTES), frame.len);
+                                 (ErlDrvSizeT)(used + frame.head), frame.len);
         used += frame.size;
         pump->frames_in++;
         budget->frames--;
@@ -238,7 +245,7 @@ static pump_result_t begin_frame(bw_pump_t *pump, const bw_frame_t *frame, const
         return start_part(pump, frame, head) ? PUMP_MORE : PUMP_FAILED;
     }
     if (!pump->is_lane || avail < frame->size || frame->len > GATHER_BYTES) {
-        *used_p = BW_FRAME_HEADER_BYTES;
+        *used_p = frame->head;
         return start_gathering(pump, frame) ? PUMP_MORE : PUMP_FAILED;
     }
     deliver(pump, frame, at);
@@ -267,7 +274,7 @@ static pump_result_t receive_span(bw_pump_t *pump, const bw_span_t *span, budget
             used += gather(pump, at, avail, budget->bytes - used);
             continue;
         }
-        state = bw_frame_parse(at, avail, &frame);
+        state = parse(pump, at, avail, &frame);
         if (state == BW_FRAME_CORRUPT || (state != BW_FRAME_SHORT && is_too_large(pump, &frame))) {
             result = PUMP_FAILED;
             break;

@@ -7,7 +7,7 @@
 
 /* From here on a carrier's own way past the ring is worth a system call. */
 #define DIRECT_BYTES (32 * 1024)
-#define DIRECT_VECTORS 16
+#define DIRECT_VECTORS 64
 
 static const char zeros[8];
 
@@ -88,6 +88,23 @@ static bw_status_t put_iov(bw_link_t *link, const SysIOVec *iov, int count, uint
     return status;
 }
 
+/* The same past the ring, which is empty. */
+static bw_status_t write_iov(bw_link_t *link, const SysIOVec *iov, int count, uint64_t total,
+                             uint64_t *done_p)
+{
+    cursor_t cursor = {.iov = iov, .count = count};
+    bw_status_t status = BW_OK;
+    uint64_t done = 0, taken = 1;
+
+    while (status == BW_OK && done < total && done < BUDGET_BYTES && taken > 0) {
+        status = put_directly(link, &cursor, &taken);
+        done += taken;
+    }
+    /* The connection is cut, of which the reader tells: what is written goes nowhere. */
+    *done_p = taken == 0 && status == BW_OK ? total : done;
+    return status;
+}
+
 static void set_busy(bw_pump_t *pump, bool busy)
 {
     if (pump->busy != busy) {
@@ -100,8 +117,9 @@ bool pump_drain_queue(bw_pump_t *pump)
 {
     int count = 0;
     SysIOVec *iov = driver_peekq(pump->port, &count);
-    uint64_t done;
-    bw_status_t status = put_iov(pump->link, iov, count, driver_sizeq(pump->port), &done);
+    uint64_t done, total = driver_sizeq(pump->port);
+    bw_status_t status = pump->is_packets ? write_iov(pump->link, iov, count, total, &done)
+                                          : put_iov(pump->link, iov, count, total, &done);
 
     if (status == BW_CORRUPT)
         return false;
@@ -129,6 +147,71 @@ static bool queue_rest(bw_pump_t *pump, ErlIOVec *ev, uint64_t done, uint64_t pa
     return pump_drain_queue(pump);
 }
 
+/* ---- packets ---- */
+
+/* Copies a small packet into the ring. False: it is not small, or there is no room. */
+static bool stage(bw_pump_t *pump, const SysIOVec *iov, int count, uint64_t size)
+{
+    cursor_t cursor = {.iov = iov, .count = count};
+    bw_link_t *link = pump->link;
+    bw_span_t span;
+
+    if (size >= DIRECT_BYTES || link->ops->reserve(link, size, &span) != BW_OK || span.len < size)
+        return false;
+    copy_next(&cursor, span.base, size);
+    link->ops->commit(link, size);
+    pump->is_unflushed = true;
+    return true;
+}
+
+static bool send_packet(bw_pump_t *pump, ErlIOVec *ev)
+{
+    uint8_t header[BW_PACKET_HEADER_BYTES];
+    uint64_t done = 0;
+
+    bw_put(header, ev->size, sizeof header);
+    ev->iov[0].iov_base = (char *)header;
+    ev->iov[0].iov_len = sizeof header;
+    ev->size += sizeof header;
+    pump->frames_out++;
+    if (driver_sizeq(pump->port) == 0) {
+        if (stage(pump, ev->iov, ev->vsize, ev->size))
+            return true;
+        if (!pump_flush(pump))
+            return false;
+    }
+    if (driver_sizeq(pump->port) > 0)
+        return driver_enqv(pump->port, ev, 0) >= 0;
+    if (stage(pump, ev->iov, ev->vsize, ev->size))
+        return true;
+    (void)write_iov(pump->link, ev->iov, ev->vsize, ev->size, &done);
+    return done == ev->size || queue_rest(pump, ev, done, 0);
+}
+
+void pump_be_packets(bw_pump_t *pump)
+{
+    pump->is_packets = true;
+    pump->link->ops->defer(pump->link);
+}
+
+bool pump_flush(bw_pump_t *pump)
+{
+    bw_span_t rest;
+
+    if (!pump->is_unflushed)
+        return true;
+    pump->is_unflushed = false;
+    pump->link->ops->flush(pump->link, &rest);
+    if (rest.len == 0)
+        return true;
+    if (driver_enq(pump->port, (char *)rest.base, rest.len) < 0)
+        return false;
+    set_busy(pump, true);
+    return pump_drain_queue(pump);
+}
+
+/* ---- from the VM ---- */
+
 bool pump_send(bw_pump_t *pump, ErlIOVec *ev)
 {
     uint8_t header[BW_FRAME_HEADER_BYTES];
@@ -140,6 +223,8 @@ bool pump_send(bw_pump_t *pump, ErlIOVec *ev)
         pump->reason = "beamway_frame_too_large";
         return false;
     }
+    if (pump->is_packets)
+        return send_packet(pump, ev);
     size = bw_frame_size((uint32_t)ev->size);
     if (pump->discards_output) {
         pump->lost += size;
@@ -163,6 +248,13 @@ bool pump_tick(bw_pump_t *pump)
 
     if (driver_sizeq(pump->port) > 0)
         return true;
+    if (pump->is_packets) {
+        static const SysIOVec tick = {.iov_base = (char *)(uintptr_t)zeros,
+                                      .iov_len = BW_PACKET_HEADER_BYTES};
+
+        pump->frames_out += stage(pump, &tick, 1, BW_PACKET_HEADER_BYTES);
+        return pump_flush(pump);
+    }
     status = pump->link->ops->reserve(pump->link, BW_FRAME_HEADER_BYTES, &span);
     if (status == BW_OK && span.len >= BW_FRAME_HEADER_BYTES) {
         bw_frame_put_header(span.base, BW_FRAME_TICK, 0);

@@ -6,6 +6,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "bytes.h"
+
 /*
  * Frames on a ring: an 8-byte header (length, magic, kind), the payload, and padding to the next
  * multiple of 8. A frame may be larger than the ring: it is then written and read in pieces, the
@@ -35,6 +37,7 @@ typedef enum {
 
 typedef struct {
     uint32_t len;  /* payload bytes */
+    uint32_t head; /* header bytes */
     uint64_t size; /* header, payload and padding */
     bw_frame_kind_t kind;
 } bw_frame_t;
@@ -74,8 +77,32 @@ static inline bw_frame_state_t bw_frame_parse(const uint8_t *at, size_t avail, b
                                 : (kind == BW_FRAME_TICK || kind == BW_FRAME_END) && len == 0))
         return BW_FRAME_CORRUPT;
     frame_p->len = len;
+    frame_p->head = BW_FRAME_HEADER_BYTES;
     frame_p->size = bw_frame_size(len);
     frame_p->kind = (bw_frame_kind_t)kind;
+    return avail < frame_p->size ? BW_FRAME_PART : BW_FRAME_WHOLE;
+}
+
+/*
+ * Packets, as every Erlang node sends them over TCP: 4 bytes of length in network order, and the
+ * payload. An empty one is a tick.
+ */
+#define BW_PACKET_HEADER_BYTES 4u
+
+/* As bw_frame_parse. */
+static inline bw_frame_state_t bw_packet_parse(const uint8_t *at, size_t avail, bw_frame_t *frame_p)
+{
+    uint64_t len;
+
+    if (avail < BW_PACKET_HEADER_BYTES)
+        return BW_FRAME_SHORT;
+    len = bw_number(at, BW_PACKET_HEADER_BYTES);
+    if (len > BW_FRAME_MAX_BYTES)
+        return BW_FRAME_CORRUPT;
+    frame_p->len = (uint32_t)len;
+    frame_p->head = BW_PACKET_HEADER_BYTES;
+    frame_p->size = BW_PACKET_HEADER_BYTES + len;
+    frame_p->kind = len > 0 ? BW_FRAME_DATA : BW_FRAME_TICK;
     return avail < frame_p->size ? BW_FRAME_PART : BW_FRAME_WHOLE;
 }
 

@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "link.h"
 
+#include <errno.h>
+#include <poll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #define DISCARD_BYTES ((size_t)512 * 1024) /* in 0.1 ms */
 #define DISCARD_ROUNDS 64
+#define UNSENT_MS 1000 /* the patience with a peer that does not read */
 
 bool bw_discard(int socket, int rounds)
 {
@@ -16,8 +19,29 @@ bool bw_discard(int socket, int rounds)
     return true;
 }
 
+/* A peer that reads gets everything. */
+static void send_rest(int socket, struct iovec rest)
+{
+    struct pollfd room = {.fd = socket, .events = POLLOUT};
+    ssize_t n;
+
+    while (rest.iov_len > 0 && poll(&room, 1, UNSENT_MS) > 0) {
+        n = send(socket, rest.iov_base, rest.iov_len, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (n < 0 && errno != EAGAIN && errno != EINTR)
+            return;
+        if (n > 0) {
+            rest.iov_base = (char *)rest.iov_base + n;
+            rest.iov_len -= (size_t)n;
+        }
+    }
+}
+
 void bw_leftover_free(bw_leftover_t *leftover)
 {
+    if (leftover->unsent.iov_len > 0) {
+        send_rest(leftover->socket, leftover->unsent);
+        (void)shutdown(leftover->socket, SHUT_WR);
+    }
     for (int i = 0; i < 2; i++)
         if (leftover->map[i].iov_base)
             munmap(leftover->map[i].iov_base, leftover->map[i].iov_len);

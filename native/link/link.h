@@ -87,11 +87,13 @@ typedef struct {
 /* What is left of a link that was closed. */
 typedef struct {
     int fd;              /* the polled descriptor */
-    int socket;          /* has much that nobody will read, -1: none */
+    int socket;          /* has much that nobody will read, or has yet to take `unsent`; -1: none */
     struct iovec map[2]; /* memory that is mapped; iov_base NULL: none */
+    struct iovec unsent; /* in one of the maps: what the socket shall still be given */
 } bw_leftover_t;
 
-/* Frees all but `fd`; for a link with rings of a gigabyte this takes some 100 ms. By any thread. */
+/* Frees all but `fd`; for a link with rings of a gigabyte this takes some 100 ms, and up to a second
+ * more where something is unsent. By any thread. */
 void bw_leftover_free(bw_leftover_t *leftover);
 
 /* The end of a carrier's `close`: gives what is left to the caller, or frees it and closes `fd`
@@ -123,6 +125,11 @@ typedef struct {
     bw_status_t (*reserve)(bw_link_t *link, size_t want, bw_span_t *span_p);
     /* Publishes the first n bytes of the reserved span and rings if the peer sleeps. */
     void (*commit)(bw_link_t *link, size_t n);
+    /* Both are NULL if commit is all there is. After `defer` a commit costs no system call: the peer
+     * hears of it by the next flush, at the latest when the link is closed. What the system does not
+     * take at that flush is in *rest_p until the next reserve, and belongs to the caller. */
+    void (*defer)(bw_link_t *link);
+    void (*flush)(bw_link_t *link, bw_span_t *rest_p);
     /* Readable bytes, contiguous: BW_OK, BW_AGAIN, BW_CORRUPT. */
     bw_status_t (*peek)(bw_link_t *link, bw_span_t *span_p);
     /* Frees the first n bytes of the peeked span and rings if the peer waits for that room. */

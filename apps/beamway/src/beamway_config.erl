@@ -13,7 +13,7 @@
 -include_lib("eunit/include/eunit.hrl").
 -endif.
 
--type config() :: #{links := [beamway_kind:kind()],
+-type config() :: #{links := [beamway_kind:kind() | inet],
                     ring_bytes := pos_integer(),
                     ring_limit_bytes := non_neg_integer(),
                     whole_messages := boolean(),
@@ -38,7 +38,7 @@
 
 %% Option, default, expected, how its text is read.
 options() ->
-    [{links, lists:sort(beamway_kind:all()), "a list of " ++ beamway_kind:words() ++ " (BEAMWAY_LINKS=shm,tcp)", fun links/1},
+    [{links, lists:sort([inet | beamway_kind:all()]), "a list of " ++ beamway_kind:words() ++ " or inet (BEAMWAY_LINKS=shm,tcp)", fun links/1},
      {ring_bytes, 4194304, "a power of two from 65536 to 1073741824", fun ring_bytes/1},
      {ring_limit_bytes, 1073741824, "a number of bytes, 0 or more", fun natural/1},
      {whole_messages, false, "true or false", fun boolean/1},
@@ -92,13 +92,15 @@ check(Value, _Default, Parse) ->
 links(Text) when is_list(Text), Text =/= [], is_integer(hd(Text)) ->
     links([link_name(string:trim(Word)) || Word <- string:lexemes(Text, ",")]);
 links([_ | _] = Links) ->
-    case lists:usort(Links) -- beamway_kind:all() of
+    case lists:usort(Links) -- [inet | beamway_kind:all()] of
         [] -> {ok, lists:usort(Links)};
         _ -> error
     end;
 links(_) ->
     error.
 
+link_name("inet") ->
+    inet;
 link_name(Word) ->
     case beamway_kind:from_word(Word) of
         {ok, Kind} -> Kind;

@@ -279,6 +279,7 @@ own_extension(Stream) ->
 carry(Stream, Reason) ->
     case beamway_stream:carry(Stream, get_state(role)) of
         {ok, Controller} -> put_state(link, {beamway_stream:kind(Stream), Controller, Reason});
+        {ok, Controller, Why} -> put_state(link, {beamway_stream:kind(Stream), Controller, <<Reason/binary, "; OTP's own port: ", Why/binary>>});
         {error, Failed} -> {error, Failed}
     end.
 
@@ -297,8 +298,8 @@ post_nodeup(Stream) ->
                 ok -> beamway_poller:start(Port, maps:get(poll_us, beamway_links:config()));
                 {error, Reason} -> {error, Reason}
             end;
-        {stream, _Controller} ->
-            beamway_stream:activate(Stream)
+        {stream, Controller} ->
+            beamway_stream:activate(Stream, Controller)
     end.
 
 %% @private The last callback before this process becomes the ticker.
@@ -321,14 +322,14 @@ address(Stream, Node, Address) ->
     beamway_links:up(#{node => Node, link => Kind, reason => Reason, hidden => lists:member(Node, nodes(hidden)),
                        address => beamway_stream:peer_text(Stream), since => os:system_time(second),
                        connection => self(), controller => Controller, stream => Stream}),
-    kernel_address(beamway_kind:is_ring(Kind), Address).
+    kernel_address(Controller =:= Stream orelse is_pid(Controller), Address).
 
 %% What net_kernel:nodes_info/0 tells. Monitoring tools look for the socket with that peer and show its
-%% counters as the connection's. Beside a ring these stand still, so no socket has this address: its
-%% port is 0.
-kernel_address(_IsRing = true, #net_address{address = {Ip, _}} = Address) ->
+%% counters as the connection's. Where our driver carries the data these stand still, so no socket has
+%% this address: its port is 0.
+kernel_address(_OfStream = false, #net_address{address = {Ip, _}} = Address) ->
     Address#net_address{address = {Ip, 0}};
-kernel_address(_IsRing = false, Address) ->
+kernel_address(_OfStream = true, Address) ->
     Address.
 
 %% @private
@@ -336,7 +337,7 @@ kernel_address(_IsRing = false, Address) ->
 tick(Stream) ->
     case controller(get_state(link)) of
         {ring, Port} -> of_port(fun beamway_port:tick/1, Port);
-        {stream, Controller} -> beamway_stream:tick(Stream, Controller)
+        {stream, Controller} -> of_port(fun(Alive) -> beamway_stream:tick(Stream, Alive) end, Controller)
     end.
 
 %% @private For people, net_kernel:node_info/1: messages. For dist_util, which takes what does not grow for silence: also a
@@ -360,7 +361,7 @@ heard(Bytes, _Frames, {Bytes, Told}) -> {Bytes, Told};
 heard(Bytes, Frames, {_Before, Told}) -> {Bytes, max(Frames, Told + 1)}.
 
 stats(_Stream, {ring, Port}) -> of_port(fun(Alive) -> {ok, beamway_port:stats(Alive)} end, Port);
-stats(Stream, {stream, _Controller}) -> beamway_stream:stats(Stream).
+stats(Stream, {stream, Controller}) -> of_port(fun(Alive) -> beamway_stream:stats(Stream, Alive) end, Controller).
 
 %% That of a ring is a port of our driver.
 controller({Kind, Controller, _Reason}) ->

@@ -14,13 +14,15 @@
 
 -include_lib("kernel/include/logger.hrl").
 
--export([start_link/0, prepare/0, hold/0, config/0, extension/1, up/1, all/0]).
+-export([start_link/0, prepare/0, hold/0, config/0, drives_tcp/0, extension/1, up/1, all/0]).
 -export([reserve/1, reserve/2, assign/1, release/0]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2, terminate/2]).
 -export_type([link/0]).
 
 -define(TABLE, ?MODULE).
 -define(CALL_MS, 2000).
+%% What needs no driver.
+-define(STREAM_ONLY, [inet | beamway_kind:without_rings()]).
 
 -type link() :: #{node := node(),
                   link := beamway_kind:label(),
@@ -65,6 +67,14 @@ hold() ->
 -spec config() -> beamway_config:config().
 config() ->
     ets:lookup_element(?TABLE, config, 2).
+
+%% @doc Whether our driver carries the data where two nodes have no ring, instead of OTP's own port.
+-spec drives_tcp() -> boolean().
+drives_tcp() ->
+    drives_tcp(maps:get(links, config())).
+
+drives_tcp(Links) ->
+    lists:member(tcp, Links) andalso not lists:member(inet, Links).
 
 %% @doc What this node tells a peer in the handshake now. It may say something else at the next one: devices come
 %% and go.
@@ -147,7 +157,7 @@ valid_config() ->
     end.
 
 usable_links(#{links := Links} = Config) ->
-    case lists:any(fun beamway_kind:is_ring/1, Links) of
+    case drives_tcp(Links) orelse lists:any(fun beamway_kind:is_ring/1, Links) of
         true ->
             ignore = beamway_driver:load(),
             with_driver(beamway_driver:loaded(), Config);
@@ -161,13 +171,13 @@ with_driver({error, Reason}, Config) ->
     log_tcp_only(Reason),
     without_rings(Config).
 
-without_rings(Config) -> Config#{links := beamway_kind:without_rings()}.
+without_rings(Config) -> Config#{links := ?STREAM_ONLY}.
 
 log_tcp_only(Reason) ->
     ?LOG_ERROR("beamway: ~ts; this node has no links but over tcp", [Reason]).
 
 largest_extension(#{links := Links, whole_messages := Whole}) ->
-    #{host => beamway_host:digest(), links => Links -- beamway_kind:without_rings(), whole_messages => Whole}.
+    #{host => beamway_host:digest(), links => Links -- ?STREAM_ONLY, whole_messages => Whole}.
 
 %% @private
 -spec handle_call(term(), gen_server:from(), #state{}) -> {reply, term(), #state{}}.

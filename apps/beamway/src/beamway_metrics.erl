@@ -32,10 +32,12 @@ of_link(_IsRing = true, #{controller := Port}) ->
     catch
         error:badarg -> #{}
     end;
-of_link(_IsRing = false, #{stream := Stream}) ->
-    case beamway_stream:stats(Stream) of
+of_link(_IsRing = false, #{stream := Stream, controller := Controller}) ->
+    try beamway_stream:stats(Stream, Controller) of
         {ok, Stats} -> Stats;
         {error, _} -> #{}
+    catch
+        error:badarg -> #{}
     end.
 
 %% @doc The metrics that these links have, each with its samples: labels and value.

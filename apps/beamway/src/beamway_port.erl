@@ -7,12 +7,12 @@
 -module(beamway_port).
 
 -export([load/0, open/0, opened/1, close/1, with_port/1, use/2, listen/3, connect/5, step/1, activate/2, tick/1, stats/1,
-         receive_some/1, look/1, probe/2]).
+         receive_some/1, look/1, packets/2, flush/1, probe/2]).
 -export([lane_open/4, lane_credit/3, lane_ask/1, lane_close/1, lane_stats/1]).
 -export_type([stats/0, status/0, listener/0]).
 
 -define(DRIVER, "beamway_drv").
--define(ABI_VERSION, 6).
+-define(ABI_VERSION, 7).
 %% A file system or the loading of a library may take so long.
 -define(LATER_MS, 5000).
 
@@ -21,7 +21,9 @@
 -define(TICK, 6).
 -define(STATS, 7).
 -define(RECEIVE, 8).
+-define(PACKETS, 9).
 -define(LOOK, 10).
+-define(FLUSH, 11).
 -define(USE, 20).
 -define(LISTEN, 21).
 -define(CONNECT, 22).
@@ -205,6 +207,17 @@ look(Port) ->
         {ok, <<1>>} -> again;
         {ok, <<0>>} -> asleep
     end.
+
+%% @doc The peer of a link over tcp may be any Erlang node: frames are packets of four bytes of length from now on. `Read' are bytes that were
+%% read of the connection before. Comes before {@link activate/2}.
+-spec packets(port(), Read :: binary()) -> ok | {error, Reason :: binary()}.
+packets(Port, Read) ->
+    done(command(Port, ?PACKETS, Read)).
+
+%% @doc Sends what has gathered. The caller gets the message `flush' when it shall call this again.
+-spec flush(port()) -> ok.
+flush(Port) ->
+    ok = done(command(Port, ?FLUSH, <<>>)).
 
 %% @doc Counters since the link was made.
 -spec stats(port()) -> stats().

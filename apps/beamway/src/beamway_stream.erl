@@ -10,7 +10,7 @@
 -module(beamway_stream).
 
 -export([kind/1, send/2, recv/2, peername/1, peer_text/1, setopts/2, getopts/2]).
--export([carry/2, activate/1, start/3, tick/2, stats/1]).
+-export([carry/2, activate/2, start/3, tick/2, stats/2]).
 -export([keep/1, give/2, watch/1, event/1]).
 -export([named/1]).
 -export_type([stream/0, family/0, controller/0, stats/0]).
@@ -38,11 +38,12 @@
 -callback setopts(stream(), [inet:socket_setopt()]) -> ok | {error, Reason :: term()}.
 -callback getopts(stream(), [inet:socket_getopt()]) ->
     {ok, [inet:socket_setopt()]} | {error, Reason :: term()}.
--callback carry(stream(), connecting | accepting) -> {ok, controller()} | {error, Reason :: term()}.
--callback activate(stream()) -> ok | {error, Reason :: term()}.
+-callback carry(stream(), connecting | accepting) ->
+    {ok, controller()} | {ok, controller(), WhyNotBetter :: binary()} | {error, Reason :: term()}.
+-callback activate(stream(), controller()) -> ok | {error, Reason :: term()}.
 -callback start(stream(), controller(), DHandle :: term()) -> ok | {error, Reason :: term()}.
 -callback tick(stream(), controller()) -> term().
--callback stats(stream()) -> {ok, stats()} | {error, Reason :: term()}.
+-callback stats(stream(), controller()) -> {ok, stats()} | {error, Reason :: term()}.
 -callback keep(stream()) -> ok | {error, Reason :: term()}.
 -callback give(stream(), pid()) -> ok | {error, Reason :: term()}.
 -callback watch(stream()) -> ok | {error, Reason :: term()}.
@@ -88,13 +89,14 @@ getopts(Stream, Options) -> (module(Stream)):getopts(Stream, Options).
 
 %% ---- a stream that carries the data, in this order ----
 
-%% @doc The stream shall carry the data: gives the controller for the VM.
--spec carry(stream(), connecting | accepting) -> {ok, controller()} | {error, Reason :: term()}.
+%% @doc The stream shall carry the data: gives the controller for the VM, and what was tried in vain.
+-spec carry(stream(), connecting | accepting) ->
+          {ok, controller()} | {ok, controller(), WhyNotBetter :: binary()} | {error, Reason :: term()}.
 carry(Stream, Role) -> (module(Stream)):carry(Stream, Role).
 
 %% @doc The VM has the controller.
--spec activate(stream()) -> ok | {error, Reason :: term()}.
-activate(Stream) -> (module(Stream)):activate(Stream).
+-spec activate(stream(), controller()) -> ok | {error, Reason :: term()}.
+activate(Stream, Controller) -> (module(Stream)):activate(Stream, Controller).
 
 %% @doc The handshake is complete.
 -spec start(stream(), controller(), DHandle :: term()) -> ok | {error, Reason :: term()}.
@@ -105,8 +107,8 @@ start(Stream, Controller, DHandle) -> (module(Stream)):start(Stream, Controller,
 tick(Stream, Controller) -> (module(Stream)):tick(Stream, Controller).
 
 %% @doc Counters since the connection was made.
--spec stats(stream()) -> {ok, stats()} | {error, Reason :: term()}.
-stats(Stream) -> (module(Stream)):stats(Stream).
+-spec stats(stream(), controller()) -> {ok, stats()} | {error, Reason :: term()}.
+stats(Stream, Controller) -> (module(Stream)):stats(Stream, Controller).
 
 %% ---- a stream beside another link ----
 

@@ -10,9 +10,10 @@
 
 -export([listen/3, accept_loop/2]).
 -export([connect/4, accept/1, kind/1, send/2, recv/2, peername/1, setopts/2, getopts/2,
-         carry/2, activate/1, start/3, tick/2, stats/1, keep/1, give/2, watch/1]).
+         carry/2, activate/2, start/3, tick/2, stats/2, keep/1, give/2, watch/1]).
 
 -define(PACKETS, 100).
+-define(RING_BYTES, 262144).
 
 %% @doc Opens a listening socket and tells epmd.
 -spec listen(beamway_stream:family(), atom(), string()) ->
@@ -61,9 +62,58 @@ setopts(Socket, Options) -> inet:setopts(Socket, Options).
           {ok, [inet:socket_setopt()]} | {error, inet:posix()}.
 getopts(Socket, Options) -> inet:getopts(Socket, Options).
 
-%% @private
--spec carry(port(), connecting | accepting) -> {ok, port()} | {error, inet:posix()}.
+%% @private Our driver's link carries the data if it can, else the socket's own port.
+-spec carry(port(), connecting | accepting) ->
+          {ok, port()} | {ok, port(), WhyNotOurs :: binary()} | {error, inet:posix() | closed | binary()}.
 carry(Socket, Role) ->
+    case beamway_links:drives_tcp() andalso adopt(Socket) of
+        false -> carry_itself(Socket, Role);
+        {ok, Port, _Device} -> hand_over(Socket, Port);
+        {error, Reason} -> explained(carry_itself(Socket, Role), Reason)
+    end.
+
+explained({ok, Socket}, Reason) ->
+    ok = beamway_links:release(),
+    {ok, Socket, Reason};
+explained({error, Failed}, _Reason) -> {error, Failed}.
+
+%% What the socket's port has read ahead must fit into the ring.
+adopt(Socket) ->
+    {ok, [{buffer, Buffer}]} = inet:getopts(Socket, [buffer]),
+    {ok, Fd} = prim_inet:getfd(Socket),
+    case beamway_links:reserve(tcp, power_of_two(Buffer, ?RING_BYTES)) of
+        {ok, RingBytes} when RingBytes >= Buffer -> beamway_establish:connect(tcp, <<Fd:32>>, <<0:128>>, RingBytes, 1);
+        {ok, _Smaller} -> {error, <<"no ring memory for the socket's option buffer">>};
+        {error, Reason} -> {error, Reason}
+    end.
+
+power_of_two(Bytes, Power) when Power >= Bytes -> Power;
+power_of_two(Bytes, Power) -> power_of_two(Bytes, 2 * Power).
+
+%% From now on the driver reads and writes the connection, by a descriptor of its own. The socket stays open for its options, and
+%% ends with the process of the connection. Its port does not touch a passive socket; what it has read ahead goes along.
+hand_over(Socket, Port) ->
+    case inet:setopts(Socket, [binary, {active, false}, {packet, raw}, nodelay()]) of
+        ok ->
+            case read_ahead(inet_tcp:recv(Socket, 0, 0)) of
+                {ok, Read} -> with(Port, beamway_port:packets(Port, Read));
+                {error, Reason} -> with(Port, {error, Reason})
+            end;
+        {error, Reason} ->
+            with(Port, {error, Reason})
+    end.
+
+read_ahead({ok, Read}) -> {ok, Read};
+read_ahead({error, timeout}) -> {ok, <<>>};
+read_ahead({error, Reason}) -> {error, Reason}.
+
+with(Port, ok) ->
+    {ok, Port};
+with(Port, {error, Reason}) ->
+    beamway_port:close(Port),
+    {error, Reason}.
+
+carry_itself(Socket, Role) ->
     case inet:setopts(Socket, [{active, false}, {packet, 4}, nodelay() | tuned(Role)]) of
         ok -> {ok, Socket};
         {error, Reason} -> {error, Reason}
@@ -82,9 +132,14 @@ user_options(connecting) -> inet_dist_connect_options;
 user_options(accepting) -> inet_dist_listen_options.
 
 %% @private
--spec activate(port()) -> ok | {error, inet:posix()}.
-activate(Socket) ->
-    inet:setopts(Socket, [{active, true}, {deliver, port}, {packet, 4}, binary, nodelay()]).
+-spec activate(port(), port()) -> ok | {error, inet:posix() | no_flusher}.
+activate(Socket, Socket) ->
+    inet:setopts(Socket, [{active, true}, {deliver, port}, {packet, 4}, binary, nodelay()]);
+activate(_Socket, Port) ->
+    case beamway_flusher:start(Port) of
+        ok -> beamway_port:activate(Port, 0);
+        {error, Reason} -> {error, Reason}
+    end.
 
 %% @private
 -spec start(port(), port(), term()) -> ok.
@@ -92,15 +147,18 @@ start(_Socket, _Controller, _DHandle) -> ok.
 
 %% @private
 -spec tick(port(), port()) -> term().
-tick(Socket, _Controller) -> inet_tcp_dist:tick(inet_tcp, Socket).
+tick(Socket, Socket) -> inet_tcp_dist:tick(inet_tcp, Socket);
+tick(_Socket, Port) -> beamway_port:tick(Port).
 
 %% @private
--spec stats(port()) -> {ok, beamway_stream:stats()} | {error, inet:posix()}.
-stats(Socket) ->
+-spec stats(port(), port()) -> {ok, beamway_stream:stats()} | {error, inet:posix()}.
+stats(Socket, Socket) ->
     case inet:getstat(Socket, [recv_oct, send_oct, recv_cnt, send_cnt, send_pend]) of
         {ok, Stats} -> {ok, beamway_stream:named(Stats)};
         {error, Reason} -> {error, Reason}
-    end.
+    end;
+stats(_Socket, Port) ->
+    {ok, beamway_port:stats(Port)}.
 
 %% @private
 -spec keep(port()) -> ok | {error, inet:posix()}.

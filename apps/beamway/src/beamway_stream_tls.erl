@@ -14,7 +14,7 @@
 
 -export([listen/3, accept_loop/2]).
 -export([connect/4, accept/1, kind/1, send/2, recv/2, peername/1, setopts/2, getopts/2,
-         carry/2, activate/1, start/3, tick/2, stats/1, keep/1, give/2, watch/1]).
+         carry/2, activate/2, start/3, tick/2, stats/2, keep/1, give/2, watch/1]).
 
 -define(PACKETS, 100).
 -define(LOOK_MS, 20).
@@ -145,8 +145,8 @@ getopts({?MODULE, Socket}, Options) -> ssl:getopts(Socket, Options).
 carry({?MODULE, Socket}, _Role) -> {ok, beamway_tls_controller:start(Socket)}.
 
 %% @private
--spec activate(stream()) -> ok.
-activate(_Stream) -> ok.
+-spec activate(stream(), pid()) -> ok.
+activate(_Stream, _Controller) -> ok.
 
 %% @private
 -spec start(stream(), pid(), term()) -> ok | {error, term()}.
@@ -158,8 +158,8 @@ start({?MODULE, Socket}, Controller, DHandle) ->
 tick(_Stream, Controller) -> beamway_tls_controller:tick(Controller).
 
 %% @private Of the socket below: what is written and read, records and all.
--spec stats(stream()) -> {ok, beamway_stream:stats()} | {error, term()}.
-stats({?MODULE, Socket}) ->
+-spec stats(stream(), pid()) -> {ok, beamway_stream:stats()} | {error, term()}.
+stats({?MODULE, Socket}, _Controller) ->
     case ssl:getstat(Socket, [recv_oct, send_oct, recv_cnt, send_cnt, send_pend]) of
         {ok, Stats} -> {ok, beamway_stream:named(Stats)};
         {error, Reason} -> {error, Reason}

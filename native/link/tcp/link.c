@@ -37,6 +37,7 @@ typedef struct {
     bool is_ending;     /* the poller has told of the end: no event comes after it */
     bool is_blocked;    /* the socket has no room, and tells when it has */
     bool is_awaited;    /* and a write waits for that */
+    bool is_deferred;   /* commit leaves the sending to flush */
     bool has_ended;     /* the peer's stream has ended, or the connection has failed */
     const char *reason; /* it has failed */
     const char *cut_by; /* why what we write goes nowhere, NULL if it does not */
@@ -157,8 +158,24 @@ static void tcp_commit(bw_link_t *link, size_t n)
     tcp->out.head += n;
     if (tcp->cut_by)
         lose(tcp);
-    else
+    else if (!tcp->is_deferred)
         push(tcp);
+}
+
+static void tcp_defer(bw_link_t *link)
+{
+    tcp_of(link)->is_deferred = true;
+}
+
+static void tcp_flush(bw_link_t *link, bw_span_t *rest_p)
+{
+    tcp_link_t *tcp = tcp_of(link);
+
+    push(tcp);
+    *rest_p = (bw_span_t){.base = bw_buffer_place(&tcp->out, tcp->out.tail),
+                          .len = bw_buffer_fill(&tcp->out)};
+    tcp->is_awaited |= rest_p->len > 0;
+    tcp->out.head = tcp->out.tail;
 }
 
 static bw_status_t tcp_peek(bw_link_t *link, bw_span_t *span_p)
@@ -358,8 +375,12 @@ static void tcp_close(bw_link_t *link, bw_leftover_t *left_p)
     bw_leftover_t left = {.fd = tcp->epoll, .socket = -1};
 
     push(tcp);
-    (void)shutdown(tcp->socket, SHUT_WR);
-    if (bw_discard(tcp->socket, DISCARD_ROUNDS)) {
+    if (tcp->is_deferred && bw_buffer_fill(&tcp->out) > 0)
+        left.unsent = (struct iovec){.iov_base = bw_buffer_place(&tcp->out, tcp->out.tail),
+                                     .iov_len = bw_buffer_fill(&tcp->out)};
+    else
+        (void)shutdown(tcp->socket, SHUT_WR);
+    if (bw_discard(tcp->socket, DISCARD_ROUNDS) || left.unsent.iov_len > 0) {
         left.socket = tcp->socket;
         tcp->socket = -1;
     }
@@ -400,6 +421,8 @@ const bw_carrier_t bw_tcp_carrier = {
     .step = tcp_step,
     .reserve = tcp_reserve,
     .commit = tcp_commit,
+    .defer = tcp_defer,
+    .flush = tcp_flush,
     .peek = tcp_peek,
     .release = tcp_release,
     .write = tcp_write,
@@ -415,6 +438,17 @@ const bw_carrier_t bw_tcp_carrier = {
     .reason = tcp_reason,
     .close = tcp_close,
 };
+
+bw_status_t bw_tcp_put_back(bw_link_t *link, const void *bytes, size_t len, bw_error_t *error_p)
+{
+    bw_buffer_t *in = &tcp_of(link)->in;
+
+    if (in->head != 0 || len > in->size)
+        return bw_fail(error_p, BW_INVALID, "what was read before does not fit into the ring", 0);
+    memcpy(in->data, bytes, len);
+    in->head = len;
+    return BW_OK;
+}
 
 /* ---- making one ---- */
 

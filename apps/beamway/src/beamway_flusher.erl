@@ -1,0 +1,50 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Sends what a port of the driver has gathered, once a round of the run queue.
+%%
+%% What processes send to a peer is gathered in the port, which sends one message to this process. It has normal priority, so it
+%% runs when those have run that were to run before it, and what they have sent goes out by one system call.
+%% One flusher a link, linked to the connection process.
+%%
+%% As {@link beamway_poller}: it calls this module anew for each message, and waits hibernated if it waits long, so it does not
+%% hold the code that it was started with.
+-module(beamway_flusher).
+
+-export([start/1]).
+-export([init/2, wait/1]).
+
+-define(START_MS, 2000).
+-define(IDLE_MS, 1000).
+
+%% @doc Starts the flusher of the calling connection process' port.
+-spec start(port()) -> ok | {error, no_flusher}.
+start(Port) ->
+    Flusher = spawn_opt(?MODULE, init, [self(), Port], [link]),
+    receive
+        {Flusher, active} -> ok
+    after ?START_MS ->
+        {error, no_flusher}
+    end.
+
+%% @private
+-spec init(pid(), port()) -> no_return().
+init(Connection, Port) ->
+    ok = beamway_port:flush(Port),
+    Connection ! {self(), active},
+    wait(Port).
+
+%% @private The connection's end ends this.
+-spec wait(port()) -> no_return().
+wait(Port) ->
+    receive
+        flush -> flush(Port);
+        _ -> ?MODULE:wait(Port)
+    after ?IDLE_MS ->
+        erlang:hibernate(?MODULE, wait, [Port])
+    end.
+
+flush(Port) ->
+    try beamway_port:flush(Port) of
+        ok -> ?MODULE:wait(Port)
+    catch
+        error:badarg -> exit(normal) % the port is closed: the connection ends
+    end.
