@@ -1,0 +1,305 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The driver's pump towards any Erlang node: packets with four bytes of length, over a socket whose
+ * other end is used by hand.
+ */
+#define _GNU_SOURCE
+#include "pump_ends.h"
+
+#include <pthread.h>
+#include <sys/socket.h>
+
+#define PACKET_RING ((uint64_t)256 * 1024)
+
+static int other; /* the peer's end */
+
+static void start_packets(int buffer, const void *read, size_t len)
+{
+    bw_error_t error = {0};
+    bw_link_t *mine = NULL;
+    int mine_fd;
+
+    memset(&here, 0, sizeof here);
+    memset(&got, 0, sizeof got);
+    memset(&shim, 0, sizeof shim);
+    CHECK(connect_sockets(buffer, &mine_fd, &other));
+    CHECK_EQ(bw_tcp_adopt(mine_fd, PACKET_RING, &mine, &error), BW_OK);
+    close(mine_fd);
+    CHECK_EQ(bw_tcp_put_back(mine, read, len, &error), BW_OK);
+    pump_start(&here.pump, mine);
+    pump_be_packets(&here.pump);
+}
+
+static void stop_packets(void)
+{
+    CHECK_IN(stop());
+    close(other);
+}
+
+/* Writes a packet of pattern() to `at`; gives its end. */
+static uint8_t *put_packet(uint8_t *at, uint32_t len)
+{
+    at = bw_put(at, len, BW_PACKET_HEADER_BYTES);
+    for (uint32_t i = 0; i < len; i++)
+        *at++ = pattern(len, i);
+    return at;
+}
+
+/* The peer reads a packet of that length, however it arrives; the pump is woken if it has cause. */
+static void peer_gets(uint32_t len)
+{
+    uint64_t size = BW_PACKET_HEADER_BYTES + (uint64_t)len;
+    uint8_t *wanted = malloc(size), *read = malloc(size);
+    uint64_t have = 0;
+
+    CHECK(wanted && read);
+    put_packet(wanted, len);
+    for (int idle_ms = 0; have < size && idle_ms < ARRIVES_MS;) {
+        ssize_t n = recv(other, read + have, size - have, MSG_DONTWAIT);
+
+        CHECK(n != 0);
+        if (n > 0)
+            have += (uint64_t)n;
+        else
+            idle_ms += poll(NULL, 0, 1) == 0;
+        if (!is_quiet(here.pump.link))
+            CHECK_EQ(pump_wake(&here.pump), WAKE_ASLEEP);
+    }
+    CHECK_EQ(have, size);
+    CHECK(memcmp(wanted, read, size) == 0);
+    free(wanted);
+    free(read);
+}
+
+static uint64_t sends(void)
+{
+    bw_link_stats_t stats;
+
+    here.pump.link->ops->stats(here.pump.link, &stats);
+    return stats.doorbells_out;
+}
+
+static void what_gathers_goes_out_by_one_call(void)
+{
+    CHECK_IN(start_packets(0, NULL, 0));
+    for (uint32_t len = 1; len < 100; len++)
+        CHECK_IN(send_message(len));
+    CHECK_EQ(sends(), 0);
+    CHECK(here.pump.is_unflushed);
+    CHECK(pump_flush(&here.pump));
+    CHECK_EQ(sends(), 1);
+    CHECK(pump_flush(&here.pump));
+    CHECK_EQ(sends(), 1);
+    for (uint32_t len = 1; len < 100; len++)
+        CHECK_IN(peer_gets(len));
+    CHECK_IN(stop_packets());
+}
+
+static void a_tick_is_sent_at_once(void)
+{
+    CHECK_IN(start_packets(0, NULL, 0));
+    CHECK_IN(send_message(7));
+    CHECK(pump_tick(&here.pump));
+    CHECK_EQ(sends(), 1);
+    CHECK_EQ(here.pump.frames_out, 2);
+    CHECK_IN(peer_gets(7));
+    CHECK_IN(peer_gets(0));
+    CHECK_IN(stop_packets());
+}
+
+static void large_and_small_keep_their_order(void)
+{
+    static const uint32_t sizes[] = {5, 100000, 1, 32 * 1024 - 4, 32 * 1024 - 5, 3 << 20, 17, 300000};
+
+    CHECK_IN(start_packets(0, NULL, 0));
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        CHECK_IN(send_message(sizes[i]));
+    CHECK(pump_flush(&here.pump));
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        CHECK_IN(peer_gets(sizes[i]));
+    CHECK_EQ(shim.len, 0);
+    CHECK(!shim.busy);
+    CHECK_IN(stop_packets());
+}
+
+/* The kernel is full: what it does not take is in the VM's queue, so the VM flushes it before it
+ * closes the port, and senders wait. */
+static void what_the_kernel_does_not_take_is_queued(void)
+{
+    uint32_t count = 0;
+    bw_link_stats_t stats;
+
+    CHECK_IN(start_packets(8192, NULL, 0));
+    for (; !shim.busy && count < 10000; count++) {
+        CHECK_IN(send_message(1000));
+        CHECK(pump_flush(&here.pump));
+    }
+    CHECK(shim.busy);
+    here.pump.link->ops->stats(here.pump.link, &stats);
+    CHECK_EQ(stats.fill_out, 0);
+    CHECK(shim.len > 0);
+    for (int i = 0; i < 5; i++, count++) /* others had been on their way */
+        CHECK_IN(send_message(1000));
+    CHECK(pump_tick(&here.pump)); /* bytes flow anyway */
+    CHECK_EQ(here.pump.frames_out, count);
+    for (uint32_t i = 0; i < count; i++)
+        CHECK_IN(peer_gets(1000));
+    for (int ms = 0; shim.busy && ms < ARRIVES_MS; ms++) {
+        if (!is_quiet(here.pump.link))
+            CHECK_EQ(pump_wake(&here.pump), WAKE_ASLEEP);
+        (void)poll(NULL, 0, 1);
+    }
+    CHECK(!shim.busy);
+    CHECK_EQ(shim.len, 0);
+    CHECK_IN(stop_packets());
+}
+
+static void *free_leftover(void *leftover)
+{
+    bw_leftover_free(leftover);
+    return NULL;
+}
+
+/* Gathered, never flushed, and the kernel has not room for all of it. */
+static void last_words_are_sent_by_close(void)
+{
+    bw_leftover_t left;
+    pthread_t thread;
+    uint32_t count = 0;
+    int epoll;
+
+    CHECK_IN(start_packets(8192, NULL, 0));
+    for (; count < 200; count++)
+        CHECK_IN(send_message(1000));
+    CHECK(!shim.busy);
+    pump_reset(&here.pump);
+    here.pump.link->ops->close(here.pump.link, &left);
+    epoll = left.fd;
+    CHECK(left.unsent.iov_len > 0);
+    CHECK_EQ(pthread_create(&thread, NULL, free_leftover, &left), 0);
+    for (uint32_t i = 0; i < count; i++) {
+        uint8_t packet[1004], wanted[1004];
+
+        put_packet(wanted, 1000);
+        CHECK_EQ(recv(other, packet, sizeof packet, MSG_WAITALL), sizeof packet);
+        CHECK(memcmp(packet, wanted, sizeof packet) == 0);
+    }
+    CHECK_EQ(recv(other, &count, 1, 0), 0);
+    CHECK_EQ(pthread_join(thread, NULL), 0);
+    close(epoll);
+    close(other);
+    free(shim.bytes);
+}
+
+static void packets_come_in_any_pieces(void)
+{
+    static uint8_t stream[700000];
+    uint8_t *end = stream;
+    uint64_t frames = 0, ticks = 0;
+
+    for (uint32_t len = 0; len < 300; len += 7, frames++) {
+        end = put_packet(end, len);
+        ticks += len == 0;
+    }
+    end = put_packet(end, 0);
+    end = put_packet(end, 300000);
+    end = put_packet(end, 5000);
+    end = put_packet(end, 100000);
+    end = put_packet(end, 4);
+    ticks++;
+    frames += 5;
+    for (size_t piece = 1; piece < 200000; piece = piece * 3 + 1) {
+        /* 3 bytes had been read before: half a header */
+        CHECK_IN(start_packets(0, stream, 3));
+        for (uint8_t *at = stream + 3; at < end;) {
+            size_t n = bw_least(piece, (uint64_t)(end - at));
+
+            if (at - stream > 40000 && n < 1000) /* that it works was seen */
+                n = bw_least(1000, (uint64_t)(end - at));
+            CHECK_EQ(send(other, at, n, 0), n);
+            at += n;
+            if (!is_quiet(here.pump.link))
+                CHECK_EQ(pump_wake(&here.pump), WAKE_ASLEEP);
+        }
+        CHECK_EQ(wake_for(frames - ticks), WAKE_ASLEEP);
+        CHECK_EQ(got.frames, frames - ticks);
+        CHECK(!got.wrong);
+        CHECK_EQ(here.pump.frames_in, frames);
+        CHECK_IN(stop_packets());
+    }
+}
+
+static void the_peers_end_comes_behind_its_packets(void)
+{
+    uint8_t stream[200], *end = put_packet(put_packet(stream, 50), 60);
+
+    CHECK_IN(start_packets(0, NULL, 0));
+    CHECK_EQ(send(other, stream, (size_t)(end - stream), 0), end - stream);
+    CHECK_EQ(shutdown(other, SHUT_WR), 0);
+    CHECK_EQ(wake_to_the_end(), WAKE_FINISHED);
+    CHECK_EQ(got.frames, 2);
+    CHECK(!got.wrong);
+    CHECK_IN(stop_packets());
+}
+
+/* A cut packet is not given; the link has failed. */
+static void half_a_packet_is_no_packet(void)
+{
+    uint8_t stream[100];
+
+    put_packet(stream, 50);
+    CHECK_IN(start_packets(0, NULL, 0));
+    CHECK_EQ(send(other, stream, 20, 0), 20);
+    CHECK_EQ(shutdown(other, SHUT_WR), 0);
+    CHECK_EQ(wake_to_the_end(), WAKE_FAILED);
+    CHECK_EQ(got.frames, 0);
+    CHECK(strcmp(here.pump.link->ops->reason(here.pump.link), "connection_closed") == 0);
+    CHECK_IN(stop_packets());
+}
+
+static void lengths_are_bounded(void)
+{
+    static const uint8_t lengths[][4] = {{0x80, 0, 0, 0}, {0xFF, 0xFF, 0xFF, 0xFF}};
+
+    for (size_t i = 0; i < 2; i++) {
+        CHECK_IN(start_packets(0, NULL, 0));
+        CHECK_EQ(send(other, lengths[i], 4, 0), 4);
+        CHECK_EQ(wake_to_the_end(), WAKE_FAILED);
+        CHECK_IN(stop_packets());
+    }
+}
+
+/* What is written to a peer that is gone goes nowhere, and the reader tells of the end. */
+static void a_peer_that_resets_is_noticed_by_the_reader(void)
+{
+    struct linger at_once = {.l_onoff = 1};
+    uint8_t packet[20];
+
+    put_packet(packet, 16);
+    CHECK_IN(start_packets(0, NULL, 0));
+    CHECK_EQ(setsockopt(other, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once), 0);
+    close(other);
+    other = -1;
+    for (int i = 0; i < 3; i++) {
+        CHECK_IN(send_message(10));
+        CHECK(pump_flush(&here.pump));
+        CHECK_IN(send_message(100000));
+    }
+    CHECK_EQ(wake_to_the_end(), WAKE_FAILED);
+    CHECK_IN(stop());
+}
+
+static const check_case_t cases[] = {
+    {"what_gathers_goes_out_by_one_call", what_gathers_goes_out_by_one_call},
+    {"a_tick_is_sent_at_once", a_tick_is_sent_at_once},
+    {"large_and_small_keep_their_order", large_and_small_keep_their_order},
+    {"what_the_kernel_does_not_take_is_queued", what_the_kernel_does_not_take_is_queued},
+    {"last_words_are_sent_by_close", last_words_are_sent_by_close},
+    {"packets_come_in_any_pieces", packets_come_in_any_pieces},
+    {"the_peers_end_comes_behind_its_packets", the_peers_end_comes_behind_its_packets},
+    {"half_a_packet_is_no_packet", half_a_packet_is_no_packet},
+    {"lengths_are_bounded", lengths_are_bounded},
+    {"a_peer_that_resets_is_noticed_by_the_reader", a_peer_that_resets_is_noticed_by_the_reader},
+};
+
+CHECK_MAIN(cases)
