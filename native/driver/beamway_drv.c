@@ -18,10 +18,12 @@
 #include "lane.h"
 #include "pump.h"
 #include "reply.h"
+#include "rounds.h"
 
 #include "../link/tcp/tcp.h"
 
 #define ABI_VERSION 7 /* of the commands below: beamway_port.erl has the same number */
+#define FLUSH_MS 1    /* how long what was sent waits at most for the flusher */
 #define CHECK_MS 1000 /* how often idle memory is looked for, and the patience of a last flush */
 
 /* Commands and their replies: a 0 byte and the result, or a 1 byte and the reason as text, or
@@ -45,25 +47,50 @@ typedef struct {
     lane_t lane;           /* if the port is one */
     bool active;           /* the link is read */
     bool flushing;         /* the port closes and still has something to say */
-    bool timer_is_set;
+    bool timer_is_to_flush; /* before it is for idle memory */
+    bool check_is_due;      /* at check_at_ms */
+    int64_t check_at_ms;
     ErlDrvTermData poller; /* gets the atom `look` when it shall look at the ring */
     bool has_flusher;
     bool is_flush_asked;    /* and the flusher has not come yet */
     ErlDrvTermData flusher; /* gets the atom `flush` */
+    ErlDrvTermData flush_atom;
+    bw_rounds_t rounds;
     uint64_t out_at_check; /* bytes written when the timer was set */
 } bw_port_t;
+
+static int64_t now_ms(void)
+{
+    return erl_drv_monotonic_time(ERL_DRV_MSEC);
+}
+
+/* The port has one timer; what is to be flushed is always due before what is to be checked. */
+static void set_check(bw_port_t *self, unsigned long ms)
+{
+    self->check_is_due = true;
+    self->check_at_ms = now_ms() + (int64_t)ms;
+    if (!self->timer_is_to_flush)
+        driver_set_timer(self->pump.port, ms);
+}
+
+static void set_flush(bw_port_t *self, unsigned long ms)
+{
+    if (self->timer_is_to_flush)
+        return;
+    self->timer_is_to_flush = true;
+    driver_set_timer(self->pump.port, ms);
+}
 
 /* Idle memory is looked for once a second while there is output. */
 static void check_later(bw_port_t *self)
 {
     bw_link_stats_t stats;
 
-    if (self->timer_is_set || lane_owns_timer(&self->lane))
+    if (self->check_is_due || lane_owns_timer(&self->lane))
         return;
-    self->timer_is_set = true;
     self->pump.link->ops->stats(self->pump.link, &stats);
     self->out_at_check = stats.bytes_out;
-    driver_set_timer(self->pump.port, CHECK_MS);
+    set_check(self, CHECK_MS);
 }
 
 /* ---- commands ---- */
@@ -148,12 +175,20 @@ static bool command_packets(bw_port_t *self, const char *data, size_t len, reply
     return true;
 }
 
+/* False: the link is corrupt. */
+static bool flush(bw_port_t *self)
+{
+    if (self->pump.is_unflushed)
+        bw_round_ends(&self->rounds, self->pump.frames_out, self->pump.frames_in);
+    return pump_flush(&self->pump);
+}
+
 static void command_flush(bw_port_t *self)
 {
     self->flusher = driver_caller(self->pump.port);
     self->has_flusher = true;
     self->is_flush_asked = false;
-    if (!pump_flush(&self->pump))
+    if (!flush(self))
         fail(self);
 }
 
@@ -271,7 +306,8 @@ static ErlDrvData drv_start(ErlDrvPort port, char *command)
     (void)command;
     if (!self)
         return ERL_DRV_ERROR_GENERAL;
-    *self = (bw_port_t){.pump.port = port, .establish.port = port};
+    *self = (bw_port_t){
+        .pump.port = port, .establish.port = port, .flush_atom = driver_mk_atom("flush")};
     self->lane = (lane_t){.pump = &self->pump, .guard = -1};
     set_port_control_flags(port, PORT_CONTROL_FLAG_BINARY);
     return (ErlDrvData)self;
@@ -324,17 +360,25 @@ static void drv_stop_select(ErlDrvEvent event, void *reserved)
     close((int)(intptr_t)event);
 }
 
-/* The flusher is a process, so that those who are about to send do so before it runs. */
+/* The flusher is a process, so that those who are about to send do so before it runs; the timer is
+ * for it being kept waiting by those who compute. What a lone caller sends goes out when the VM has
+ * no more for us: a timer of no time runs then. */
 static bool flush_soon(bw_port_t *self)
 {
-    ErlDrvTermData flush[] = {ERL_DRV_ATOM, driver_mk_atom("flush")};
+    ErlDrvTermData message[] = {ERL_DRV_ATOM, self->flush_atom};
 
     if (!self->pump.is_unflushed || self->is_flush_asked)
         return true;
+    if (!self->has_flusher)
+        return flush(self);
+    if (bw_rounds_are_lone(&self->rounds)) {
+        set_flush(self, 0);
+        return true;
+    }
     self->is_flush_asked =
-        self->has_flusher &&
-        erl_drv_send_term(driver_mk_port(self->pump.port), self->flusher, flush, 2) > 0;
-    return self->is_flush_asked || pump_flush(&self->pump);
+        erl_drv_send_term(driver_mk_port(self->pump.port), self->flusher, message, 2) > 0;
+    set_flush(self, FLUSH_MS);
+    return self->is_flush_asked || flush(self);
 }
 
 static void drv_outputv(ErlDrvData data, ErlIOVec *ev)
@@ -413,6 +457,13 @@ static void drv_flush(ErlDrvData data)
     driver_set_timer(self->pump.port, CHECK_MS);
 }
 
+static unsigned long ms_until(int64_t at_ms)
+{
+    int64_t now = now_ms();
+
+    return at_ms > now ? (unsigned long)(at_ms - now) : 0;
+}
+
 /* Once a second while there is output: gives the memory back when there was none since, piece by
  * piece. */
 static void drv_timeout(ErlDrvData data)
@@ -424,18 +475,26 @@ static void drv_timeout(ErlDrvData data)
         driver_deq(self->pump.port, driver_sizeq(self->pump.port));
         return;
     }
-    self->timer_is_set = false;
+    if (self->timer_is_to_flush) {
+        self->timer_is_to_flush = false;
+        if (!flush(self)) {
+            fail(self);
+            return;
+        }
+        if (self->check_is_due)
+            driver_set_timer(self->pump.port, ms_until(self->check_at_ms));
+        return;
+    }
+    self->check_is_due = false;
     if (lane_owns_timer(&self->lane)) {
         lane_timeout(&self->lane);
         return;
     }
     self->pump.link->ops->stats(self->pump.link, &stats);
-    if (stats.bytes_out != self->out_at_check || stats.fill_out != 0) {
+    if (stats.bytes_out != self->out_at_check || stats.fill_out != 0)
         check_later(self);
-    } else if (self->pump.link->ops->trim(self->pump.link)) {
-        self->timer_is_set = true;
-        driver_set_timer(self->pump.port, 1);
-    }
+    else if (self->pump.link->ops->trim(self->pump.link))
+        set_check(self, 1);
 }
 
 static void drv_ready_async(ErlDrvData data, ErlDrvThreadData done)
