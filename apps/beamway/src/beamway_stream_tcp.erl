@@ -77,10 +77,14 @@ explained({ok, Socket}, Reason) ->
     {ok, Socket, Reason};
 explained({error, Failed}, _Reason) -> {error, Failed}.
 
-%% What the socket's port has read ahead must fit into the ring.
 adopt(Socket) ->
-    {ok, [{buffer, Buffer}]} = inet:getopts(Socket, [buffer]),
-    {ok, Fd} = prim_inet:getfd(Socket),
+    case {inet:getopts(Socket, [buffer]), prim_inet:getfd(Socket)} of
+        {{ok, [{buffer, Buffer}]}, {ok, Fd}} -> adopt(Fd, Buffer);
+        {_, _} -> {error, <<"the socket is closed">>}
+    end.
+
+%% What the socket's port has read ahead must fit into the ring.
+adopt(Fd, Buffer) ->
     case beamway_links:reserve(tcp, power_of_two(Buffer, ?RING_BYTES)) of
         {ok, RingBytes} when RingBytes >= Buffer -> beamway_establish:connect(tcp, <<Fd:32>>, <<0:128>>, RingBytes, 1);
         {ok, _Smaller} -> {error, <<"no ring memory for the socket's option buffer">>};
