@@ -376,7 +376,7 @@ socket_of_the_link(Config) ->
     Bytes = beamway_peer:call(PeerA, erpc, call, [NodeB, binary, copy, [Bytes]]),
     Later = [byte_count(Peer, Node) || {Peer, Node} <- [{PeerA, NodeB}, {PeerB, NodeA}]],
     case beamway_carrier:carrier(Config) of
-        Ring when Ring =:= beamway_shm; Ring =:= beamway_rdma -> {[none, none], [none, none]} = {Sizes, Later};
+        Own when Own =/= inet_tcp, Own =/= beamway_tls -> {[none, none], [none, none]} = {Sizes, Later};
         _ -> [true = After > Before + 200000 || {Before, After} <- lists:zip(Sizes, Later)]
     end,
     ok.

@@ -7,7 +7,7 @@
 %% outside OTP: {@link run/2} may send it any fun of a suite.
 %%
 %% The carriers: `inet_tcp' is stock distribution, the oracle that proves a test itself;
-%% `beamway_tcp' is Beamway with its kill switch on; `beamway_shm' is Beamway as it comes;
+%% `beamway_inet' is Beamway with its kill switch on; `beamway_tcp' its own link over TCP; `beamway_shm' is Beamway as it comes;
 %% `beamway_small' is `beamway_shm' with the smallest ring and whole messages, so that messages
 %% stream through a ring that cannot hold them; `beamway_rdma' has rdma forced. `beamway_tls' has TLS and the kill switch, `beamway_tls_shm' TLS as it
 %% comes, `inet_tls' is OTP's own; they need {@link beamway_certificates:prepare/1}.
@@ -28,7 +28,7 @@
 
 -export_type([carrier/0, options/0]).
 
--type carrier() :: inet_tcp | beamway_tcp | beamway_shm | beamway_small | beamway_rdma
+-type carrier() :: inet_tcp | beamway_inet | beamway_tcp | beamway_shm | beamway_small | beamway_rdma
                  | inet_tls | beamway_tls | beamway_tls_shm.
 -type options() :: #{name => string(),          %% before the `@'; unique by default
                      host => string(),          %% after the `@': then with long names
@@ -169,6 +169,7 @@ link_kind(inet_tls) -> stock;
 link_kind(beamway_tls) -> tls;
 link_kind(beamway_tls_shm) -> shm;
 link_kind(beamway_tcp) -> tcp;
+link_kind(beamway_inet) -> tcp;
 link_kind(beamway_shm) -> shm;
 link_kind(beamway_small) -> shm;
 link_kind(beamway_rdma) -> rdma.
@@ -179,15 +180,23 @@ link_kind(beamway_rdma) -> rdma.
 assert_link(Peer, Node, Kind) ->
     _ = wait_until(fun() -> controller(Peer, Node) =/= undefined end, 5000),
     {ok, Driver} = controller_driver(Peer, Node),
+    TcpDriver = tcp_driver(Peer),
     case {Kind, Driver} of
         {shm, "beamway_drv"} -> assert_reported_link(Peer, Node, shm);
         {rdma, "beamway_drv"} -> assert_reported_link(Peer, Node, rdma);
-        {tcp, "tcp_inet"} -> assert_reported_link(Peer, Node, tcp);
+        {tcp, Driver} when Driver =:= TcpDriver -> assert_reported_link(Peer, Node, tcp);
         {tls, process} -> assert_reported_link(Peer, Node, tls);
         {stock, "tcp_inet"} -> ok;
         {stock, process} -> ok;
         _ -> error({wrong_link, #{expected => Kind, driver => Driver, node => Node,
                                   links => reported_links(Peer)}})
+    end.
+
+%% An earlier Beamway has OTP's port alone, as a stock node.
+tcp_driver(Peer) ->
+    case call(Peer, erlang, function_exported, [beamway_links, drives_tcp, 0]) andalso call(Peer, beamway_links, drives_tcp, []) of
+        true -> "beamway_drv";
+        false -> "tcp_inet"
     end.
 
 assert_reported_link(Peer, Node, Kind) ->
@@ -485,6 +494,8 @@ environment(Carrier) ->
 
 carrier_environment(Carrier) when Carrier =:= beamway_tcp; Carrier =:= beamway_tls ->
     [{"BEAMWAY_LINKS", "tcp"}, {"BEAMWAY_RING_BYTES", false}, {"BEAMWAY_WHOLE_MESSAGES", false}];
+carrier_environment(beamway_inet) ->
+    [{"BEAMWAY_LINKS", "inet"}, {"BEAMWAY_RING_BYTES", false}, {"BEAMWAY_WHOLE_MESSAGES", false}];
 carrier_environment(beamway_small) ->
     [{"BEAMWAY_LINKS", false}, {"BEAMWAY_RING_BYTES", "65536"}, {"BEAMWAY_WHOLE_MESSAGES", "true"}];
 carrier_environment(beamway_rdma) ->
