@@ -36,7 +36,8 @@ enum {
     COMMAND_RECEIVE,      /* -> 1 if there will never be more, bytes_in:64 */
     COMMAND_PACKETS,      /* what was read of the connection before -> ; frames are packets */
     COMMAND_LOOK,         /* -> 1 to look again, 0 to wait for `look` */
-    COMMAND_FLUSH         /* -> ; the caller gets `flush` when it shall do so again */
+    COMMAND_FLUSH         /* -> 0, and the caller gets `flush` when it shall do so again;
+                                1: the link needs nobody for that */
 };
 
 #define STATS_COUNT 13
@@ -183,8 +184,13 @@ static bool flush(bw_port_t *self)
     return pump_flush(&self->pump);
 }
 
-static void command_flush(bw_port_t *self)
+static void command_flush(bw_port_t *self, reply_t *reply)
 {
+    bool can = !self->lane.is_on && pump_defer(&self->pump);
+
+    reply_number(reply, !can, 1);
+    if (!can)
+        return;
     self->flusher = driver_caller(self->pump.port);
     self->has_flusher = true;
     self->is_flush_asked = false;
@@ -265,9 +271,9 @@ static bool run_command(bw_port_t *self, unsigned int command, const char *data,
     case COMMAND_PACKETS:
         return command_packets(self, data, len, reply);
     case COMMAND_FLUSH:
-        if (!self->pump.is_packets)
+        if (!self->pump.link)
             return false;
-        command_flush(self);
+        command_flush(self, reply);
         return true;
     case COMMAND_LOOK:
         return self->active && command_look(self, reply);

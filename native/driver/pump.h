@@ -43,6 +43,7 @@ typedef struct {
     uint64_t wakeups;               /* times that the poller called us */
 
     bool is_packets;   /* frames are packets, as every Erlang node sends them over TCP */
+    bool is_deferred;  /* the link is: what is committed waits for pump_flush */
     bool is_unflushed; /* something was committed that pump_flush has yet to send */
     bool is_lane;
     bool is_paused;       /* there is a frame, but no credit for it: not read until pump_credit */
@@ -71,10 +72,13 @@ bool pump_send(bw_pump_t *pump, ErlIOVec *ev);
 /* One sign of life, unless something is queued or the ring is full: then bytes flow anyway. */
 bool pump_tick(bw_pump_t *pump);
 
-/* The link is one that can be deferred, and the peer any Erlang node: frames are packets from now
- * on. What pump_send has committed goes out by pump_flush, and without it when much has gathered,
- * with a tick and with the link's end. What the system does not take waits in the driver's queue,
- * so that the VM flushes it before the port closes; the ring is empty then. */
+/* What pump_send commits goes out, or wakes the peer, by pump_flush from now on, and without it when
+ * much has gathered, with a tick and with the link's end. False: the link cannot. */
+bool pump_defer(bw_pump_t *pump);
+
+/* The same, and the peer is any Erlang node: frames are packets. What the system does not take waits
+ * in the driver's queue, so that the VM flushes it before the port closes; the ring is empty then.
+ */
 void pump_be_packets(bw_pump_t *pump);
 
 /* False: as of pump_send. */

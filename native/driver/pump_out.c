@@ -61,12 +61,24 @@ static bw_status_t put_directly(bw_link_t *link, cursor_t *cursor, uint64_t *don
     return status;
 }
 
+/* What stands in the ring is the peer's from now on; of packets, what the system does not take is
+ * queued. */
+static bool flush(bw_pump_t *pump)
+{
+    bw_span_t rest;
+
+    pump->is_unflushed = false;
+    pump->link->ops->flush(pump->link, &rest);
+    return rest.len == 0 || driver_enq(pump->port, (char *)rest.base, rest.len) >= 0;
+}
+
 /* Copies and publishes as much of `total` bytes as there is room for, within the budget; *done_p
- * says how much. */
-static bw_status_t put_iov(bw_link_t *link, const SysIOVec *iov, int count, uint64_t total,
+ * says how much. A peer that is to read a large frame, or to make room, is woken at once. */
+static bw_status_t put_iov(bw_pump_t *pump, const SysIOVec *iov, int count, uint64_t total,
                            uint64_t *done_p)
 {
     cursor_t cursor = {.iov = iov, .count = count};
+    bw_link_t *link = pump->link;
     bw_status_t status = BW_OK;
     uint64_t done = 0;
 
@@ -83,7 +95,12 @@ static bw_status_t put_iov(bw_link_t *link, const SysIOVec *iov, int count, uint
         copy_next(&cursor, span.base, want);
         link->ops->commit(link, want);
         done += want;
+        pump->is_unflushed = pump->is_deferred;
+        if (pump->is_deferred && total >= DIRECT_BYTES)
+            (void)flush(pump);
     }
+    if (pump->is_unflushed && done < total)
+        (void)flush(pump);
     *done_p = done;
     return status;
 }
@@ -119,7 +136,7 @@ bool pump_drain_queue(bw_pump_t *pump)
     SysIOVec *iov = driver_peekq(pump->port, &count);
     uint64_t done, total = driver_sizeq(pump->port);
     bw_status_t status = pump->is_packets ? write_iov(pump->link, iov, count, total, &done)
-                                          : put_iov(pump->link, iov, count, total, &done);
+                                          : put_iov(pump, iov, count, total, &done);
 
     if (status == BW_CORRUPT)
         return false;
@@ -188,24 +205,28 @@ static bool send_packet(bw_pump_t *pump, ErlIOVec *ev)
     return done == ev->size || queue_rest(pump, ev, done, 0);
 }
 
+bool pump_defer(bw_pump_t *pump)
+{
+    if (pump->link->ops->defer && !pump->is_deferred) {
+        pump->is_deferred = true;
+        pump->link->ops->defer(pump->link);
+    }
+    return pump->is_deferred;
+}
+
 void pump_be_packets(bw_pump_t *pump)
 {
-    pump->is_packets = true;
-    pump->link->ops->defer(pump->link);
+    pump->is_packets = pump_defer(pump);
 }
 
 bool pump_flush(bw_pump_t *pump)
 {
-    bw_span_t rest;
-
     if (!pump->is_unflushed)
         return true;
-    pump->is_unflushed = false;
-    pump->link->ops->flush(pump->link, &rest);
-    if (rest.len == 0)
-        return true;
-    if (driver_enq(pump->port, (char *)rest.base, rest.len) < 0)
+    if (!flush(pump))
         return false;
+    if (!pump->is_packets || driver_sizeq(pump->port) == 0)
+        return true;
     set_busy(pump, true);
     return pump_drain_queue(pump);
 }
@@ -236,7 +257,7 @@ bool pump_send(bw_pump_t *pump, ErlIOVec *ev)
     ev->size += sizeof header;
     pump->frames_out++;
     if (driver_sizeq(pump->port) == 0 &&
-        put_iov(pump->link, ev->iov, ev->vsize, size, &done) == BW_CORRUPT)
+        put_iov(pump, ev->iov, ev->vsize, size, &done) == BW_CORRUPT)
         return false;
     return done == size || queue_rest(pump, ev, done, size - ev->size);
 }
@@ -260,8 +281,9 @@ bool pump_tick(bw_pump_t *pump)
         bw_frame_put_header(span.base, BW_FRAME_TICK, 0);
         pump->link->ops->commit(pump->link, BW_FRAME_HEADER_BYTES);
         pump->frames_out++;
+        pump->is_unflushed = pump->is_deferred;
     }
-    return status != BW_CORRUPT;
+    return pump_flush(pump) && status != BW_CORRUPT;
 }
 
 /* ---- of a lane ---- */
@@ -277,7 +299,7 @@ bool pump_end(bw_pump_t *pump)
     pump->said_end = true;
     bw_frame_put_header(header, BW_FRAME_END, 0);
     if (driver_sizeq(pump->port) == 0 &&
-        put_iov(pump->link, &iov, 1, sizeof header, &done) == BW_CORRUPT)
+        put_iov(pump, &iov, 1, sizeof header, &done) == BW_CORRUPT)
         return false;
     if (done == sizeof header)
         return true;

@@ -56,17 +56,22 @@ bw_status_t bw_tx_reserve(bw_tx_t *tx, size_t want, bw_span_t *span_p)
 }
 
 /* True if the consumer sleeps; one doorbell then is ours to ring. */
-static bool take_arming(bw_tx_t *tx)
+bool bw_tx_alert(bw_tx_t *tx)
 {
     return atomic_load(&tx->shared->reader_armed) != 0 &&
            atomic_exchange(&tx->shared->reader_armed, 0) != 0;
 }
 
-bool bw_tx_commit(bw_tx_t *tx, size_t n)
+void bw_tx_publish(bw_tx_t *tx, size_t n)
 {
     tx->head += n;
     atomic_store(&tx->shared->head, tx->head);
-    return take_arming(tx);
+}
+
+bool bw_tx_commit(bw_tx_t *tx, size_t n)
+{
+    bw_tx_publish(tx, n);
+    return bw_tx_alert(tx);
 }
 
 bw_status_t bw_tx_arm(bw_tx_t *tx, size_t room)
@@ -89,7 +94,7 @@ bool bw_tx_is_drained(bw_tx_t *tx)
 bool bw_tx_close(bw_tx_t *tx)
 {
     atomic_store(&tx->shared->closed, 1);
-    return take_arming(tx);
+    return bw_tx_alert(tx);
 }
 
 /* Takes the peer's head if it lies between the one known and a full ring. */

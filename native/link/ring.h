@@ -104,6 +104,10 @@ bw_status_t bw_tx_reserve(bw_tx_t *tx, size_t want, bw_span_t *span_p);
 /* Publishes the first n bytes of the reserved span (n <= its length). True: ring the consumer. */
 bool bw_tx_commit(bw_tx_t *tx, size_t n);
 
+/* The two halves of it: what was published since the last bw_tx_alert needs one of these. */
+void bw_tx_publish(bw_tx_t *tx, size_t n);
+bool bw_tx_alert(bw_tx_t *tx);
+
 /*
  * Asks for one doorbell when at least `room` bytes (1 to size) are free.
  * BW_OK: armed, the doorbell will come; BW_AGAIN: there is room already, nothing is armed;

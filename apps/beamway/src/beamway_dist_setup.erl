@@ -295,12 +295,15 @@ post_nodeup(Stream) ->
     case controller(get_state(link)) of
         {ring, Port} ->
             case beamway_watchdog:start(Stream, Port) of
-                ok -> beamway_poller:start(Port, maps:get(poll_us, beamway_links:config()));
+                ok -> activate(Port, beamway_flusher:start(Port));
                 {error, Reason} -> {error, Reason}
             end;
         {stream, Controller} ->
             beamway_stream:activate(Stream, Controller)
     end.
+
+activate(Port, ok) -> beamway_poller:start(Port, maps:get(poll_us, beamway_links:config()));
+activate(_Port, {error, Reason}) -> {error, Reason}.
 
 %% @private The last callback before this process becomes the ticker.
 -spec handshake_complete(stream(), node(), DHandle :: term()) -> ok.

@@ -26,11 +26,11 @@ start(Port) ->
     end.
 
 %% @private
--spec init(pid(), port()) -> no_return().
+-spec init(pid(), port()) -> true.
 init(Connection, Port) ->
-    ok = beamway_port:flush(Port),
+    Gathers = beamway_port:flush(Port),
     Connection ! {self(), active},
-    wait(Port).
+    Gathers =:= never orelse wait(Port).
 
 %% @private The connection's end ends this.
 -spec wait(port()) -> no_return().

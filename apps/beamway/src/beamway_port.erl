@@ -214,10 +214,14 @@ look(Port) ->
 packets(Port, Read) ->
     done(command(Port, ?PACKETS, Read)).
 
-%% @doc Sends what has gathered. The caller gets the message `flush' when it shall call this again.
--spec flush(port()) -> ok.
+%% @doc Sends what has gathered, or wakes the peer for it. The caller gets the message `flush' when it shall call this again. `never':
+%% a link of this kind gathers nothing.
+-spec flush(port()) -> ok | never.
 flush(Port) ->
-    ok = done(command(Port, ?FLUSH, <<>>)).
+    case command(Port, ?FLUSH, <<>>) of
+        {ok, <<0>>} -> ok;
+        {ok, <<1>>} -> never
+    end.
 
 %% @doc Counters since the link was made.
 -spec stats(port()) -> stats().

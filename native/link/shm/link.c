@@ -40,6 +40,7 @@ typedef struct {
     int peer_event; /* written to wake the peer */
     int process;    /* pidfd of the peer, -1: none */
     uint64_t doorbells_in, doorbells_out, stalls;
+    bool is_deferred; /* commit leaves the doorbell to flush */
     uint64_t trimmed_at;        /* outgoing position up to which memory went back */
     bw_shm_listener_t listener; /* until the peer has come; fd -1: none */
     uint64_t max_ring_bytes;
@@ -86,8 +87,24 @@ static void ring_peer(shm_link_t *shm)
 
 static void shm_commit(bw_link_t *link, size_t n)
 {
-    if (bw_tx_commit(&shm_of(link)->tx, n))
+    shm_link_t *shm = shm_of(link);
+
+    bw_tx_publish(&shm->tx, n);
+    if (!shm->is_deferred && bw_tx_alert(&shm->tx))
+        ring_peer(shm);
+}
+
+static void shm_defer(bw_link_t *link)
+{
+    shm_of(link)->is_deferred = true;
+}
+
+/* A peer that looks has seen it already. */
+static void shm_flush(bw_link_t *link, bw_span_t *rest_p)
+{
+    if (bw_tx_alert(&shm_of(link)->tx))
         ring_peer(shm_of(link));
+    *rest_p = (bw_span_t){0};
 }
 
 static bw_status_t shm_peek(bw_link_t *link, bw_span_t *span_p)
@@ -267,6 +284,8 @@ const bw_carrier_t bw_shm_carrier = {
     .step = shm_step,
     .reserve = shm_reserve,
     .commit = shm_commit,
+    .defer = shm_defer,
+    .flush = shm_flush,
     .peek = shm_peek,
     .release = shm_release,
     .arm_read = shm_arm_read,
