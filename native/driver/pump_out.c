@@ -72,6 +72,11 @@ static bool flush(bw_pump_t *pump)
     return rest.len == 0 || driver_enq(pump->port, (char *)rest.base, rest.len) >= 0;
 }
 
+static void note_commit(bw_pump_t *pump)
+{
+    pump->is_unflushed = pump->is_deferred && pump->link->ops->needs_flush(pump->link);
+}
+
 /* Copies and publishes as much of `total` bytes as there is room for, within the budget; *done_p
  * says how much. A peer that is to read a large frame, or to make room, is woken at once. */
 static bw_status_t put_iov(bw_pump_t *pump, const SysIOVec *iov, int count, uint64_t total,
@@ -95,8 +100,8 @@ static bw_status_t put_iov(bw_pump_t *pump, const SysIOVec *iov, int count, uint
         copy_next(&cursor, span.base, want);
         link->ops->commit(link, want);
         done += want;
-        pump->is_unflushed = pump->is_deferred;
-        if (pump->is_deferred && total >= DIRECT_BYTES)
+        note_commit(pump);
+        if (pump->is_unflushed && total >= DIRECT_BYTES)
             (void)flush(pump);
     }
     if (pump->is_unflushed && done < total)
@@ -177,7 +182,7 @@ static bool stage(bw_pump_t *pump, const SysIOVec *iov, int count, uint64_t size
         return false;
     copy_next(&cursor, span.base, size);
     link->ops->commit(link, size);
-    pump->is_unflushed = true;
+    note_commit(pump);
     return true;
 }
 
@@ -281,7 +286,7 @@ bool pump_tick(bw_pump_t *pump)
         bw_frame_put_header(span.base, BW_FRAME_TICK, 0);
         pump->link->ops->commit(pump->link, BW_FRAME_HEADER_BYTES);
         pump->frames_out++;
-        pump->is_unflushed = pump->is_deferred;
+        note_commit(pump);
     }
     return pump_flush(pump) && status != BW_CORRUPT;
 }

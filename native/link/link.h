@@ -125,10 +125,12 @@ typedef struct {
     bw_status_t (*reserve)(bw_link_t *link, size_t want, bw_span_t *span_p);
     /* Publishes the first n bytes of the reserved span and rings if the peer sleeps. */
     void (*commit)(bw_link_t *link, size_t n);
-    /* Both are NULL if commit is all there is. After `defer` a commit costs no system call: the peer
-     * hears of it by the next flush, at the latest when the link is closed. What the system does not
-     * take at that flush is in *rest_p until the next reserve, and belongs to the caller. */
+    /* All are NULL if commit is all there is. After `defer` a commit costs no system call: the peer
+     * hears of it by the next flush, if one is needed, at the latest when the link is closed. What
+     * the system does not take at that flush is in *rest_p until the next reserve, and belongs to
+     * the caller. */
     void (*defer)(bw_link_t *link);
+    bool (*needs_flush)(const bw_link_t *link);
     void (*flush)(bw_link_t *link, bw_span_t *rest_p);
     /* Readable bytes, contiguous: BW_OK, BW_AGAIN, BW_CORRUPT. */
     bw_status_t (*peek)(bw_link_t *link, bw_span_t *span_p);

@@ -55,10 +55,15 @@ bw_status_t bw_tx_reserve(bw_tx_t *tx, size_t want, bw_span_t *span_p)
     return BW_OK;
 }
 
+bool bw_tx_is_awaited(const bw_tx_t *tx)
+{
+    return atomic_load(&tx->shared->reader_armed) != 0;
+}
+
 /* True if the consumer sleeps; one doorbell then is ours to ring. */
 bool bw_tx_alert(bw_tx_t *tx)
 {
-    return atomic_load(&tx->shared->reader_armed) != 0 &&
+    return bw_tx_is_awaited(tx) &&
            atomic_exchange(&tx->shared->reader_armed, 0) != 0;
 }
 

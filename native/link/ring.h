@@ -108,6 +108,9 @@ bool bw_tx_commit(bw_tx_t *tx, size_t n);
 void bw_tx_publish(bw_tx_t *tx, size_t n);
 bool bw_tx_alert(bw_tx_t *tx);
 
+/* The consumer sleeps: bw_tx_alert would say so. */
+bool bw_tx_is_awaited(const bw_tx_t *tx);
+
 /*
  * Asks for one doorbell when at least `room` bytes (1 to size) are free.
  * BW_OK: armed, the doorbell will come; BW_AGAIN: there is room already, nothing is armed;

@@ -99,7 +99,12 @@ static void shm_defer(bw_link_t *link)
     shm_of(link)->is_deferred = true;
 }
 
-/* A peer that looks has seen it already. */
+/* A peer that is awake sees it before it sleeps. */
+static bool shm_needs_flush(const bw_link_t *link)
+{
+    return bw_tx_is_awaited(&((const shm_link_t *)link)->tx);
+}
+
 static void shm_flush(bw_link_t *link, bw_span_t *rest_p)
 {
     if (bw_tx_alert(&shm_of(link)->tx))
@@ -285,6 +290,7 @@ const bw_carrier_t bw_shm_carrier = {
     .reserve = shm_reserve,
     .commit = shm_commit,
     .defer = shm_defer,
+    .needs_flush = shm_needs_flush,
     .flush = shm_flush,
     .peek = shm_peek,
     .release = shm_release,

@@ -167,6 +167,11 @@ static void tcp_defer(bw_link_t *link)
     tcp_of(link)->is_deferred = true;
 }
 
+static bool tcp_needs_flush(const bw_link_t *link)
+{
+    return bw_buffer_fill(&((const tcp_link_t *)link)->out) > 0;
+}
+
 static void tcp_flush(bw_link_t *link, bw_span_t *rest_p)
 {
     tcp_link_t *tcp = tcp_of(link);
@@ -422,6 +427,7 @@ const bw_carrier_t bw_tcp_carrier = {
     .reserve = tcp_reserve,
     .commit = tcp_commit,
     .defer = tcp_defer,
+    .needs_flush = tcp_needs_flush,
     .flush = tcp_flush,
     .peek = tcp_peek,
     .release = tcp_release,
