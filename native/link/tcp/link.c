@@ -451,7 +451,8 @@ bw_status_t bw_tcp_put_back(bw_link_t *link, const void *bytes, size_t len, bw_e
 
     if (in->head != 0 || len > in->size)
         return bw_fail(error_p, BW_INVALID, "what was read before does not fit into the ring", 0);
-    memcpy(in->data, bytes, len);
+    if (len > 0)
+        memcpy(in->data, bytes, len);
     in->head = len;
     return BW_OK;
 }
