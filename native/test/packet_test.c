@@ -6,6 +6,8 @@
 #define _GNU_SOURCE
 #include "pump_ends.h"
 
+#include "../driver/rounds.h"
+
 #include <pthread.h>
 #include <sys/socket.h>
 
@@ -289,7 +291,36 @@ static void a_peer_that_resets_is_noticed_by_the_reader(void)
     CHECK_IN(stop());
 }
 
+/* `rounds` rounds of so many frames out and in. */
+static void talk(bw_rounds_t *rounds, int count, uint64_t out, uint64_t in)
+{
+    for (int i = 0; i < count; i++)
+        bw_round_ends(rounds, rounds->out + out, rounds->in + in);
+}
+
+static void a_lone_caller_is_told_from_many(void)
+{
+    bw_rounds_t rounds = {0};
+
+    CHECK(!bw_rounds_are_lone(&rounds));
+    talk(&rounds, BW_ROUNDS_LONE - 1, 3, 1);
+    CHECK(!bw_rounds_are_lone(&rounds));
+    talk(&rounds, 1, 3, 1);
+    CHECK(bw_rounds_are_lone(&rounds));
+    talk(&rounds, 1, 1, 0); /* somebody else sends, too */
+    CHECK(!bw_rounds_are_lone(&rounds));
+    talk(&rounds, 100, 1, 0); /* one who casts */
+    CHECK(!bw_rounds_are_lone(&rounds));
+    talk(&rounds, BW_ROUNDS_LONE, 1, 2); /* who answers a lone caller */
+    CHECK(bw_rounds_are_lone(&rounds));
+    talk(&rounds, 1, 1, 20);
+    CHECK(!bw_rounds_are_lone(&rounds));
+    talk(&rounds, 100, 20, 1);
+    CHECK(!bw_rounds_are_lone(&rounds));
+}
+
 static const check_case_t cases[] = {
+    {"a_lone_caller_is_told_from_many", a_lone_caller_is_told_from_many},
     {"what_gathers_goes_out_by_one_call", what_gathers_goes_out_by_one_call},
     {"a_tick_is_sent_at_once", a_tick_is_sent_at_once},
     {"large_and_small_keep_their_order", large_and_small_keep_their_order},
