@@ -44,10 +44,10 @@ enum {
 
 typedef struct {
     bw_pump_t pump;
-    establish_t establish; /* until there is a link: how it comes to be */
-    lane_t lane;           /* if the port is one */
-    bool active;           /* the link is read */
-    bool flushing;         /* the port closes and still has something to say */
+    establish_t establish;  /* until there is a link: how it comes to be */
+    lane_t lane;            /* if the port is one */
+    bool active;            /* the link is read */
+    bool flushing;          /* the port closes and still has something to say */
     bool timer_is_to_flush; /* before it is for idle memory */
     bool check_is_due;      /* at check_at_ms */
     int64_t check_at_ms;

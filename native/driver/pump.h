@@ -72,12 +72,13 @@ bool pump_send(bw_pump_t *pump, ErlIOVec *ev);
 /* One sign of life, unless something is queued or the ring is full: then bytes flow anyway. */
 bool pump_tick(bw_pump_t *pump);
 
-/* What pump_send commits goes out, or wakes the peer, by pump_flush from now on, and without it when
- * much has gathered, with a tick and with the link's end. False: the link cannot. */
+/* What pump_send commits goes out, or wakes the peer, by pump_flush from now on, and without it
+ * when much has gathered, with a tick and with the link's end. False: the link cannot. */
 bool pump_defer(bw_pump_t *pump);
 
-/* The same, and the peer is any Erlang node: frames are packets. What the system does not take waits
- * in the driver's queue, so that the VM flushes it before the port closes; the ring is empty then.
+/* The same, and the peer is any Erlang node: frames are packets. What the system does not take
+ * waits in the driver's queue, so that the VM flushes it before the port closes; the ring is empty
+ * then.
  */
 void pump_be_packets(bw_pump_t *pump);
 

@@ -200,12 +200,11 @@ static pump_result_t give_run(bw_pump_t *pump, const uint8_t *at, size_t avail, 
         return PUMP_FAILED;
     copy = (const uint8_t *)run->orig_bytes;
     memcpy(run->orig_bytes, at, len);
-    while (budget->frames > 0 &&
-           parse(pump, copy + used, len - used, &frame) == BW_FRAME_WHOLE &&
+    while (budget->frames > 0 && parse(pump, copy + used, len - used, &frame) == BW_FRAME_WHOLE &&
            frame.kind != BW_FRAME_END) {
         if (frame.kind == BW_FRAME_DATA)
-            driver_output_binary(pump->port, NULL, 0, run,
-                                 (ErlDrvSizeT)(used + frame.head), frame.len);
+            driver_output_binary(pump->port, NULL, 0, run, (ErlDrvSizeT)(used + frame.head),
+                                 frame.len);
         used += frame.size;
         pump->frames_in++;
         budget->frames--;

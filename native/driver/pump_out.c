@@ -303,8 +303,7 @@ bool pump_end(bw_pump_t *pump)
         return true;
     pump->said_end = true;
     bw_frame_put_header(header, BW_FRAME_END, 0);
-    if (driver_sizeq(pump->port) == 0 &&
-        put_iov(pump, &iov, 1, sizeof header, &done) == BW_CORRUPT)
+    if (driver_sizeq(pump->port) == 0 && put_iov(pump, &iov, 1, sizeof header, &done) == BW_CORRUPT)
         return false;
     if (done == sizeof header)
         return true;

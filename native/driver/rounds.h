@@ -10,8 +10,8 @@
  *
  * A round is what goes out by one system call. Where many processes talk to a peer, their frames
  * come in runs, and a round of many costs as much as a round of one. A lone caller sends a call, or
- * gets one and answers, and then nobody has anything to send until the peer has: few frames out, few
- * in, by turns. He gains nothing by waiting.
+ * gets one and answers, and then nobody has anything to send until the peer has: few frames out,
+ * few in, by turns. He gains nothing by waiting.
  *
  * Pure: the caller brings the counts.
  */

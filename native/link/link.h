@@ -92,8 +92,8 @@ typedef struct {
     struct iovec unsent; /* in one of the maps: what the socket shall still be given */
 } bw_leftover_t;
 
-/* Frees all but `fd`; for a link with rings of a gigabyte this takes some 100 ms, and up to a second
- * more where something is unsent. By any thread. */
+/* Frees all but `fd`; for a link with rings of a gigabyte this takes some 100 ms, and up to a
+ * second more where something is unsent. By any thread. */
 void bw_leftover_free(bw_leftover_t *leftover);
 
 /* The end of a carrier's `close`: gives what is left to the caller, or frees it and closes `fd`

@@ -63,8 +63,7 @@ bool bw_tx_is_awaited(const bw_tx_t *tx)
 /* True if the consumer sleeps; one doorbell then is ours to ring. */
 bool bw_tx_alert(bw_tx_t *tx)
 {
-    return bw_tx_is_awaited(tx) &&
-           atomic_exchange(&tx->shared->reader_armed, 0) != 0;
+    return bw_tx_is_awaited(tx) && atomic_exchange(&tx->shared->reader_armed, 0) != 0;
 }
 
 void bw_tx_publish(bw_tx_t *tx, size_t n)

@@ -111,7 +111,8 @@ static void a_tick_is_sent_at_once(void)
 
 static void large_and_small_keep_their_order(void)
 {
-    static const uint32_t sizes[] = {5, 100000, 1, 32 * 1024 - 4, 32 * 1024 - 5, 3 << 20, 17, 300000};
+    static const uint32_t sizes[] = {5,       100000, 1,     32 * 1024 - 4, 32 * 1024 - 5,
+                                     3 << 20, 17,     300000};
 
     CHECK_IN(start_packets(0, NULL, 0));
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)

@@ -40,7 +40,7 @@ typedef struct {
     int peer_event; /* written to wake the peer */
     int process;    /* pidfd of the peer, -1: none */
     uint64_t doorbells_in, doorbells_out, stalls;
-    bool is_deferred; /* commit leaves the doorbell to flush */
+    bool is_deferred;           /* commit leaves the doorbell to flush */
     uint64_t trimmed_at;        /* outgoing position up to which memory went back */
     bw_shm_listener_t listener; /* until the peer has come; fd -1: none */
     uint64_t max_ring_bytes;
