@@ -58,6 +58,7 @@ typedef struct {
     ErlDrvTermData flush_atom;
     bw_rounds_t rounds;
     uint64_t out_at_check; /* bytes written when the timer was set */
+    uint64_t queued_at_check;
 } bw_port_t;
 
 static int64_t now_ms(void)
@@ -373,16 +374,17 @@ static bool flush_soon(bw_port_t *self)
 {
     ErlDrvTermData message[] = {ERL_DRV_ATOM, self->flush_atom};
 
-    if (!self->pump.is_unflushed || self->is_flush_asked)
+    if (!self->pump.is_unflushed)
         return true;
     if (!self->has_flusher)
         return flush(self);
-    if (bw_rounds_are_lone(&self->rounds)) {
+    if (!self->is_flush_asked && bw_rounds_are_lone(&self->rounds)) {
         set_flush(self, 0);
         return true;
     }
-    self->is_flush_asked =
-        erl_drv_send_term(driver_mk_port(self->pump.port), self->flusher, message, 2) > 0;
+    if (!self->is_flush_asked)
+        self->is_flush_asked =
+            erl_drv_send_term(driver_mk_port(self->pump.port), self->flusher, message, 2) > 0;
     set_flush(self, FLUSH_MS);
     return self->is_flush_asked || flush(self);
 }
@@ -455,12 +457,16 @@ static ErlDrvSSizeT drv_control(ErlDrvData data, unsigned int command, char *buf
 
 /* The port closes with something queued: a peer that reads gets it, one that does not has
  * CHECK_MS. The VM closes the port when the queue is empty. */
+static void flush_on(bw_port_t *self)
+{
+    self->flushing = true;
+    self->queued_at_check = driver_sizeq(self->pump.port);
+    driver_set_timer(self->pump.port, CHECK_MS);
+}
+
 static void drv_flush(ErlDrvData data)
 {
-    bw_port_t *self = (bw_port_t *)data;
-
-    self->flushing = true;
-    driver_set_timer(self->pump.port, CHECK_MS);
+    flush_on((bw_port_t *)data);
 }
 
 static unsigned long ms_until(int64_t at_ms)
@@ -478,7 +484,12 @@ static void drv_timeout(ErlDrvData data)
     bw_link_stats_t stats;
 
     if (self->flushing) {
-        driver_deq(self->pump.port, driver_sizeq(self->pump.port));
+        uint64_t queued = driver_sizeq(self->pump.port);
+
+        if (queued < self->queued_at_check)
+            flush_on(self);
+        else
+            driver_deq(self->pump.port, queued);
         return;
     }
     if (self->timer_is_to_flush) {

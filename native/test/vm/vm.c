@@ -159,8 +159,12 @@ static void terminate(ErlDrvPort port)
 
 static void end_port(ErlDrvPort port, const char *reason)
 {
-    if (!port->is_open || port->is_closing)
+    if (!port->is_open)
         return;
+    if (port->is_closing) { /* the driver does not wait for its queue */
+        terminate(port);
+        return;
+    }
     snprintf(port->reason, sizeof port->reason, "%s", reason);
     if (port->queued == 0) {
         terminate(port);
@@ -215,7 +219,8 @@ void vm_close(ErlDrvPort port)
 {
     if (!enter(port))
         return;
-    end_port(port, "normal");
+    if (!port->is_closing)
+        end_port(port, "normal");
     leave(port);
 }
 

@@ -1,0 +1,271 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The whole driver without a VM (test/vm) over a socket to any Erlang node: what gathers goes out
+ * in time whoever does not come, and whatever the system takes of it, or refuses, at each call;
+ * what was sent arrives once, in order, also when the port closes. After each case nothing is left.
+ */
+#include "line.h"
+
+static int descriptors;
+
+static void start_line(int buffer, int (*answer)(void))
+{
+    int sockets[2];
+
+    run_over(bw_carrier_named("tcp"));
+    descriptors = open_descriptors();
+    CHECK(connect_sockets(buffer, &sockets[0], &sockets[1]));
+    CHECK(open_line(sockets, answer));
+}
+
+static void stop_line(void)
+{
+    CHECK(!line.is_wrong);
+    CHECK(line_is_clean());
+    CHECK_EQ(open_descriptors(), descriptors);
+    CHECK_EQ(carrier_mappings(NULL), 0);
+}
+
+static void all_arrives_and_the_end(void)
+{
+    CHECK(line_ends());
+    CHECK(line_is_settled());
+    CHECK_IN(stop_line());
+}
+
+/* ---- in time ---- */
+
+static void the_flusher_sends_what_has_gathered(void)
+{
+    CHECK_IN(start_line(0, NULL));
+    for (uint32_t len = 1; len < 50; len++)
+        line_sends(len);
+    (void)vm_run(0);
+    CHECK(!line_is_read(SIZE_MAX));
+    CHECK(line_is_flushed());
+    (void)vm_run(0);
+    CHECK(line_is_read(SIZE_MAX));
+    CHECK(line_is_settled());
+    CHECK(!line_is_flushed()); /* it was asked once */
+    CHECK_IN(all_arrives_and_the_end());
+}
+
+/* Processes that compute keep the flusher from running: for each packet it is one millisecond. */
+static void nothing_waits_for_a_flusher_that_does_not_come(void)
+{
+    CHECK_IN(start_line(0, NULL));
+    for (uint32_t i = 1; i < 20; i++) {
+        line_sends(i);
+        CHECK(!line_is_read(SIZE_MAX));
+        vm_skip(1);
+        (void)vm_run(0);
+        (void)line_is_read(SIZE_MAX);
+        CHECK(line_is_settled());
+    }
+    CHECK(line_is_flushed());
+    CHECK_IN(all_arrives_and_the_end());
+}
+
+/* ---- whatever the system takes ---- */
+
+static uint64_t special_call; /* gets special_answer; the others take all */
+static int special_answer;
+
+static int answer_one_call(void)
+{
+    return kernel.calls == special_call ? special_answer : KERNEL_TAKES_ALL;
+}
+
+static int answer_any_call(void)
+{
+    return kernel.calls % 3 == 0 ? -EAGAIN : (int)(kernel.calls * 7919 % 5000);
+}
+
+/* Small ones that gather, large ones past the ring, more than the socket holds, ticks, and small
+ * ones behind a queue. */
+static void talk(void)
+{
+    static const uint32_t lens[] = {1,      100, 32 * 1024 - 5, 32 * 1024 - 4, 400000, 5, 64 * 1024,
+                                    200000, 7};
+
+    for (size_t i = 0; i < sizeof lens / sizeof *lens; i++) {
+        line_sends(lens[i]);
+        line_sends(20);
+        if (i % 2 == 0)
+            (void)line_is_flushed();
+        (void)vm_run(0);
+        if (i % 3 == 0)
+            line_ticks();
+        (void)line_is_read(30000);
+    }
+}
+
+static void over_each_call(int answer, bool breaks, const char *reason)
+{
+    special_answer = answer;
+    for (special_call = 1;; special_call++) {
+        CHECK_IN(start_line(8192, answer_one_call));
+        talk();
+        line_settles(5);
+        if (breaks && kernel.calls >= special_call) {
+            CHECK(vm_reason(line.port) != NULL);
+            if (strcmp(vm_reason(line.port), reason) != 0)
+                printf("    call %d: %s\n", (int)special_call, vm_reason(line.port));
+            CHECK(strcmp(vm_reason(line.port), reason) == 0);
+            CHECK_IN(stop_line());
+        } else {
+            CHECK(line_is_settled());
+            CHECK(!vm_is_busy(line.port));
+            CHECK_EQ(vm_queued(line.port), 0);
+            CHECK_IN(all_arrives_and_the_end());
+        }
+        if (kernel.calls < special_call)
+            break;
+    }
+    CHECK(special_call > 10);
+}
+
+static void room_may_be_missing_at_each_call(void)
+{
+    CHECK_IN(over_each_call(-EAGAIN, false, NULL));
+}
+
+static void each_call_may_take_a_part(void)
+{
+    CHECK_IN(over_each_call(1, false, NULL));
+    CHECK_IN(over_each_call(1000, false, NULL));
+}
+
+static void each_call_may_be_interrupted(void)
+{
+    CHECK_IN(over_each_call(-EINTR, false, NULL));
+}
+
+static void each_call_may_fail(void)
+{
+    CHECK_IN(over_each_call(-EPIPE, true, "connection_closed"));
+    CHECK_IN(over_each_call(-ECONNRESET, true, "connection_closed"));
+    CHECK_IN(over_each_call(-ETIMEDOUT, true, "etimedout"));
+    CHECK_IN(over_each_call(-EHOSTUNREACH, true, "ehostunreach"));
+    CHECK_IN(over_each_call(-ENOBUFS, true, "beamway_tcp_failed"));
+}
+
+static void all_calls_may_be_short(void)
+{
+    CHECK_IN(start_line(8192, answer_any_call));
+    talk();
+    talk();
+    line_settles(5);
+    CHECK(line_is_settled());
+    CHECK(!vm_is_busy(line.port));
+    CHECK_IN(all_arrives_and_the_end());
+}
+
+static void a_peer_may_read_byte_by_byte(void)
+{
+    CHECK_IN(start_line(8192, NULL));
+    for (int i = 0; i < 40; i++)
+        line_sends(3000);
+    for (int bytes = 0; bytes < 20000; bytes++) {
+        (void)line_is_read(1);
+        if (bytes % 16 == 0)
+            (void)vm_run(0);
+    }
+    line_settles(5);
+    CHECK(line_is_settled());
+    CHECK_IN(all_arrives_and_the_end());
+}
+
+/* ---- the port closes ---- */
+
+/* With what has gathered, what is queued, and nothing at all. */
+static void what_was_sent_arrives_though_the_port_closes(void)
+{
+    static const uint32_t lens[] = {10, 20000, 400000};
+
+    for (size_t i = 0; i < sizeof lens / sizeof *lens; i++)
+        for (int flushed = 0; flushed < 2; flushed++) {
+            CHECK_IN(start_line(8192, NULL));
+            line_sends(lens[i]);
+            line_sends(10);
+            if (flushed)
+                (void)line_is_flushed();
+            CHECK_IN(all_arrives_and_the_end());
+        }
+}
+
+/* A peer that reads gets all, however long it takes; the patience is with one that does not. */
+static void a_slow_peer_gets_the_last_words(void)
+{
+    CHECK_IN(start_line(8192, NULL));
+    line_sends(400000);
+    CHECK(vm_queued(line.port) > 0);
+    vm_close(line.port);
+    while (!vm_reason(line.port)) {
+        size_t queued = vm_queued(line.port);
+
+        for (int ms = 0;
+             ms < ARRIVES_MS && !vm_reason(line.port) && vm_queued(line.port) == queued;)
+            if (!line_is_read(5000) && !vm_run(0))
+                ms += poll(NULL, 0, 1) == 0;
+        vm_skip(900);
+        (void)vm_run(0);
+    }
+    CHECK_IN(all_arrives_and_the_end());
+}
+
+static void a_peer_that_does_not_read_ends_the_patience(void)
+{
+    CHECK_IN(start_line(8192, NULL));
+    line_sends(400000);
+    vm_close(line.port);
+    for (int round = 0; round < 20; round++)
+        (void)vm_run(1);
+    CHECK(vm_reason(line.port) == NULL);
+    vm_skip(1000);
+    (void)vm_run(0);
+    CHECK(vm_reason(line.port) != NULL);
+    CHECK_IN(stop_line());
+}
+
+/* ---- the peer goes ---- */
+
+static void a_peer_goes_while_both_queues_are_full(void)
+{
+    struct linger at_once = {.l_onoff = 1};
+
+    for (int is_reset = 0; is_reset < 2; is_reset++) {
+        CHECK_IN(start_line(8192, NULL));
+        for (int i = 0; i < 4; i++)
+            line_sends(200000);
+        CHECK(vm_is_busy(line.port));
+        for (ssize_t n = 1; n > 0;)
+            n = send(line.peer, line.sent, 200004, MSG_DONTWAIT | MSG_NOSIGNAL);
+        if (is_reset)
+            CHECK_EQ(setsockopt(line.peer, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once), 0);
+        close(line.peer);
+        line.peer = -1;
+        for (int round = 0; round < PORT_ROUNDS && !vm_reason(line.port); round++)
+            (void)vm_run(1);
+        CHECK(vm_reason(line.port) && strcmp(vm_reason(line.port), "connection_closed") == 0);
+        CHECK_IN(stop_line());
+    }
+}
+
+static const check_case_t cases[] = {
+    {"the_flusher_sends_what_has_gathered", the_flusher_sends_what_has_gathered},
+    {"nothing_waits_for_a_flusher_that_does_not_come",
+     nothing_waits_for_a_flusher_that_does_not_come},
+    {"room_may_be_missing_at_each_call", room_may_be_missing_at_each_call},
+    {"each_call_may_take_a_part", each_call_may_take_a_part},
+    {"each_call_may_be_interrupted", each_call_may_be_interrupted},
+    {"each_call_may_fail", each_call_may_fail},
+    {"all_calls_may_be_short", all_calls_may_be_short},
+    {"a_peer_may_read_byte_by_byte", a_peer_may_read_byte_by_byte},
+    {"what_was_sent_arrives_though_the_port_closes", what_was_sent_arrives_though_the_port_closes},
+    {"a_slow_peer_gets_the_last_words", a_slow_peer_gets_the_last_words},
+    {"a_peer_that_does_not_read_ends_the_patience", a_peer_that_does_not_read_ends_the_patience},
+    {"a_peer_goes_while_both_queues_are_full", a_peer_goes_while_both_queues_are_full},
+};
+
+CHECK_MAIN(cases)

@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef BW_TEST_LINE_H
+#define BW_TEST_LINE_H
+
+/*
+ * A port of the driver that sends packets over a socket as to any Erlang node, in the VM of vm.h,
+ * and the socket's other end, which the program reads and writes by hand. What arrives there must
+ * be what was sent, in order.
+ */
+#include "kernel.h"
+#include "ports.h"
+
+#include "../link/frame.h"
+
+static struct {
+    ErlDrvPort port;
+    int peer;            /* -1: closed */
+    bool peer_is_at_end; /* it has read the port's end */
+    bool is_wrong;       /* what it has read was not sent */
+    bool is_asked;       /* the flusher has a message */
+    uint8_t *sent;       /* the bytes of all packets, of which the peer has read so many */
+    size_t sent_bytes, read_bytes, room;
+    uint32_t packets;
+    uint64_t tokens[2]; /* of the address: no secret over tcp */
+} line;
+
+static inline bool open_line(int sockets[2], int (*answer)(void))
+{
+    words_t words = {.len = 0}, flush = {.len = 0};
+    vm_reply_t reply;
+    bool done;
+
+    memset(&line, 0, sizeof line);
+    kernel.answer = NULL;
+    kernel.calls = 0;
+    kernel.thread = pthread_self();
+    line.port = vm_open();
+    line.peer = sockets[1];
+    put_number(&words, PORT_RING, 8);
+    put_bytes(&words, line.tokens, BW_TOKEN_BYTES);
+    put_number(&words, 10000, 4);
+    put_number(&words, (uint64_t)sockets[0], BW_TCP_PLACE_BYTES);
+    done = port_uses(line.port, "tcp") && port_does(line.port, COMMAND_CONNECT, &words, NULL) &&
+           port_steps_to(line.port, BW_LINKED, &reply) &&
+           port_does(line.port, COMMAND_PACKETS, &flush, NULL) &&
+           port_does(line.port, COMMAND_FLUSH, &flush, NULL) && port_activates(line.port, 0);
+    close(sockets[0]);
+    while (vm_heard(line.port) || vm_run(0))
+        ; /* news of the link, and its first look */
+    kernel.answer = answer;
+    return done;
+}
+
+static inline uint64_t line_frames_out(void)
+{
+    vm_reply_t reply;
+
+    return port_does(line.port, COMMAND_STATS, NULL, &reply) ? bw_number(reply.bytes + 3 * 8, 8)
+                                                             : 0;
+}
+
+static inline uint8_t *line_grows(size_t bytes)
+{
+    if (line.sent_bytes + bytes > line.room) {
+        line.room = 2 * (line.sent_bytes + bytes);
+        line.sent = realloc(line.sent, line.room);
+        if (!line.sent)
+            abort();
+    }
+    line.sent_bytes += bytes;
+    return line.sent + line.sent_bytes - bytes;
+}
+
+/* No two packets are the same. */
+static inline void line_sends(uint32_t len)
+{
+    uint8_t *at = line_grows(BW_PACKET_HEADER_BYTES + len);
+
+    at = bw_put(at, len, BW_PACKET_HEADER_BYTES);
+    line.packets++;
+    for (uint32_t i = 0; i < len; i++)
+        at[i] = (uint8_t)(line.packets * 13 + i * 31 + (i >> 8));
+    vm_send(line.port, at, len);
+}
+
+static inline void line_ticks(void)
+{
+    uint64_t before = line_frames_out();
+
+    if (!port_does(line.port, COMMAND_TICK, NULL, NULL))
+        return;
+    if (line_frames_out() != before)
+        memset(line_grows(BW_PACKET_HEADER_BYTES), 0, BW_PACKET_HEADER_BYTES);
+}
+
+/* The flusher, if it was called. */
+static inline bool line_is_flushed(void)
+{
+    words_t none = {.len = 0};
+    const char *term;
+
+    while ((term = vm_heard(line.port)))
+        line.is_asked |= strcmp(term, "flush") == 0;
+    if (!line.is_asked)
+        return false;
+    line.is_asked = false;
+    return port_does(line.port, COMMAND_FLUSH, &none, NULL);
+}
+
+/* The peer reads at most so much. True: there was something. */
+static inline bool line_is_read(size_t most)
+{
+    size_t before = line.read_bytes;
+    uint8_t bytes[4096];
+
+    while (most > 0 && !line.peer_is_at_end) {
+        ssize_t n = recv(line.peer, bytes, most < sizeof bytes ? most : sizeof bytes, MSG_DONTWAIT);
+
+        if (n <= 0) {
+            line.peer_is_at_end = n == 0 || errno != EAGAIN;
+            break;
+        }
+        line.is_wrong |= (size_t)n > line.sent_bytes - line.read_bytes ||
+                         memcmp(bytes, line.sent + line.read_bytes, (size_t)n) != 0;
+        if (line.is_wrong)
+            break;
+        line.read_bytes += (size_t)n;
+        most -= (size_t)n;
+    }
+    return line.read_bytes != before;
+}
+
+/* The peer reads all that comes while time passes: so many ms, or more while something comes. The
+ * flusher never does. */
+static inline void line_settles(int ms)
+{
+    for (int quiet = 0; quiet < ms;) {
+        vm_skip(1);
+        quiet = line_is_read(SIZE_MAX) || vm_run(0) ? 0 : quiet + 1;
+    }
+}
+
+static inline bool line_is_settled(void)
+{
+    return !line.is_wrong && line.read_bytes == line.sent_bytes;
+}
+
+/* The port closes; the peer reads to its end. False: it does not come. */
+static inline bool line_ends(void)
+{
+    kernel.answer = NULL;
+    vm_close(line.port);
+    for (int ms = 0; ms < ARRIVES_MS && !line.peer_is_at_end && !line.is_wrong;)
+        if (!line_is_read(SIZE_MAX) && !vm_run(0))
+            ms += poll(NULL, 0, 1) == 0;
+    return line.peer_is_at_end;
+}
+
+/* Nothing of it is left. */
+static inline bool line_is_clean(void)
+{
+    vm_close(line.port);
+    for (int round = 0; round < PORT_ROUNDS && !vm_reason(line.port); round++)
+        if (!vm_run(0))
+            vm_skip(1000); /* the patience of a last flush */
+    if (!vm_reason(line.port))
+        return false;
+    vm_forget(line.port);
+    if (line.peer >= 0)
+        close(line.peer);
+    free(line.sent);
+    return vm_is_clean();
+}
+
+#endif
