@@ -76,7 +76,7 @@ static void append(const void *bytes, size_t len)
 }
 
 /* A frame of `len` bytes, words that differ from each other, with its padding. */
-static void append_frame(uint32_t len)
+static inline void append_frame(uint32_t len)
 {
     uint8_t header[BW_FRAME_HEADER_BYTES];
 
@@ -86,7 +86,7 @@ static void append_frame(uint32_t len)
         append(&(uint64_t){(len + i) * 0x9E3779B97F4A7C15ull}, 8);
 }
 
-static void append_header(uint32_t len, uint16_t magic, uint16_t kind)
+static inline void append_header(uint32_t len, uint16_t magic, uint16_t kind)
 {
     append(&len, 4);
     append(&magic, 2);

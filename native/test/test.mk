@@ -15,7 +15,7 @@ TEST_PROGRAMS = $(patsubst %,$(BUILD)/test/%,$(filter-out $(FAKE_TEST_NAMES),$(T
 REAL_PROGRAMS = $(patsubst %,$(BUILD)/test/%,$(filter-out rdma_service_test $(CARRIER_TEST_NAMES),$(FAKE_TEST_NAMES)))
 ASAN_PROGRAMS = $(TEST_NAMES:%=$(BUILD)/asan/%)
 # Only what runs two threads.
-TSAN_NAMES = $(sort stress_test port_test $(FAKE_TEST_NAMES))
+TSAN_NAMES = $(sort stress_test port_test flush_test packet_test $(FAKE_TEST_NAMES))
 TSAN_PROGRAMS = $(TSAN_NAMES:%=$(BUILD)/tsan/%)
 FAKE_VERBS := test/verbs/fake_verbs.c
 # The harness's network path: its decisions are tested, the program is for namespaces (test/path).

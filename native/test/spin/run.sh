@@ -73,5 +73,11 @@ for switch in EAGER CALLEE_TIMER_TCP CALLER_TIMER_TCP NOTIMER NOWATCH LATE_CONNE
 done
 check breaks agree EXTENSIONS=0 NOARBITER
 
+check holds flush
+check holds flush FRAMES=6 RING=3 ROOM=2
+for switch in ASKED_ONCE NOTIMER CLOBBER STAY NOWAKE DEAF PASS NOCLOSE; do
+    check breaks flush "$switch"
+done
+
 echo "$passed passed, $failed failed, 0 skipped"
 [ "$failed" -eq 0 ]

@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The whole driver over a socket to any Erlang node, while the VM sends and ticks, the flusher
+ * comes or does not, the system takes what it likes, the peer reads when it likes, and the port
+ * closes: what was sent arrives once and in order; after a millisecond with a peer that reads
+ * nothing waits; what was sent before the port closed arrives as well, if the peer goes on reading.
+ * Only a connection that fails loses something, and the port then ends with a reason.
+ *
+ * Input: steps, a byte that says what, then what it needs. An answer of the system is for the next
+ * call only.
+ */
+#include "../test/line.h"
+
+#define SENT_MAX ((size_t)2 << 20)
+
+int LLVMFuzzerTestOneInput(const uint8_t *input, size_t size);
+
+static void must(bool holds)
+{
+    if (!holds)
+        abort();
+}
+
+typedef struct {
+    const uint8_t *at;
+    size_t left;
+} reader_t;
+
+static uint32_t number(reader_t *reader, int bytes)
+{
+    uint32_t value = 0;
+
+    for (; bytes > 0; bytes--) {
+        value = value << 8 | (reader->left > 0 ? *reader->at : 0);
+        reader->at += reader->left > 0;
+        reader->left -= reader->left > 0;
+    }
+    return value;
+}
+
+static int next_answer;
+static bool has_failed;
+
+static int answer(void)
+{
+    int now = next_answer;
+
+    next_answer = KERNEL_TAKES_ALL;
+    has_failed |= now < 0 && now != -EAGAIN && now != -EINTR;
+    return now;
+}
+
+static void choose_answer(uint32_t choice)
+{
+    static const int answers[] = {-EAGAIN, -EINTR, 1, 3, 4095, -EAGAIN, 100, -EPIPE, 20000};
+
+    /* One in many fails, else hardly an input would come far. */
+    next_answer = answers[choice % 8 + (choice == 247)];
+    if (choice < 240 && next_answer == -EPIPE)
+        next_answer = 30000;
+}
+
+static void send_one(uint32_t len)
+{
+    /* The VM waits, but for those that are on their way. */
+    if (len == 0)
+        line_ticks();
+    else if (vm_queued(line.port) < 200000 && line.sent_bytes < SENT_MAX)
+        line_sends(len);
+}
+
+/* With a peer that reads, all is there after a millisecond, and senders may go on. */
+static void settle(void)
+{
+    next_answer = KERNEL_TAKES_ALL;
+    line_settles(2);
+    must(!line.is_wrong);
+    if (has_failed)
+        return;
+    must(line_is_settled());
+    must(!vm_is_busy(line.port) && vm_queued(line.port) == 0);
+}
+
+static void step(reader_t *reader)
+{
+    uint32_t what = number(reader, 1);
+
+    switch (what % 8) {
+    case 0:
+        send_one(what / 8);
+        break;
+    case 1:
+        send_one(number(reader, what / 8 % 2 + 1));
+        break;
+    case 2:
+        send_one(number(reader, 3) % 400000);
+        break;
+    case 3:
+        (void)line_is_flushed();
+        break;
+    case 4:
+        (void)line_is_read(number(reader, 2));
+        break;
+    case 5:
+        if (what / 8 % 4 == 0)
+            line_ticks();
+        else if (what / 8 % 4 == 1)
+            vm_skip(1);
+        else
+            (void)vm_run(0);
+        break;
+    case 6:
+        choose_answer(number(reader, 1));
+        break;
+    default:
+        settle();
+    }
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *input, size_t size)
+{
+    reader_t reader = {input, size};
+    int sockets[2], buffer = 5000;
+
+    run_over(bw_carrier_named("tcp"));
+    next_answer = KERNEL_TAKES_ALL;
+    has_failed = false;
+    must(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets) == 0);
+    for (int i = 0; i < 2; i++)
+        (void)setsockopt(sockets[i], SOL_SOCKET, SO_SNDBUF, &buffer, sizeof buffer);
+    must(open_line(sockets, answer));
+    while (reader.left > 0 && !vm_reason(line.port))
+        step(&reader);
+    if (has_failed) {
+        for (int round = 0; round < 100 && !vm_reason(line.port); round++)
+            (void)vm_run(0);
+        must(vm_reason(line.port) && strcmp(vm_reason(line.port), "connection_closed") == 0);
+    } else {
+        must(!vm_reason(line.port) && line_ends() && line_is_settled());
+    }
+    must(!line.is_wrong && line_is_clean());
+    return 0;
+}
