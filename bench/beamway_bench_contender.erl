@@ -9,7 +9,7 @@
 
 -export_type([name/0, t/0]).
 
--type name() :: tcp | tcp_tuned | tcp_spin | unix | beamway | beamway_tcp | beamway_rdma | beamway_whole
+-type name() :: tcp | tcp_tuned | tcp_spin | unix | beamway | beamway_tcp | beamway_inet | beamway_rdma | beamway_whole
               | tls | beamway_tls | beamway_poll | beamway_poll_off | lanes | lanes_tcp | openmpi | rdma_link | ib_write | ib_send
     | beamway_bench_http_servers:name().
 -type t() :: #{name := name(),
@@ -18,7 +18,7 @@
                args := [string()],
                env := [{string(), string()}],
                %% what beamway:links/0 must say; `stock' is a carrier of OTP itself
-               link := stock | shm | rdma | tcp | tls}.
+               link := stock | shm | rdma | tcp | inet | tls}.
 
 %% @doc The contenders; Root is the folder of the checkout.
 -spec all(Root :: file:filename(), PollUs :: pos_integer()) -> #{name() => t()}.
@@ -35,6 +35,7 @@ list(Root, PollUs) ->
      Stock#{name := unix, title := "stock over a unix socket", args := ["-proto_dist", "beamway_bench_unix", "-epmd_module", "beamway_bench_unix"]},
      Beamway,
      variant(Beamway, beamway_tcp, "Beamway on TCP", [{"BEAMWAY_LINKS", "tcp"}], tcp),
+     variant(Beamway, beamway_inet, "Beamway on OTP's port", [{"BEAMWAY_LINKS", "inet"}], inet),
      Stock#{name := tls, title := "stock TLS", args := ["-proto_dist", "inet_tls" | beamway_bench_tls:args(Root)]},
      variant(Beamway#{args := ["-proto_dist", "beamway_tls" | lists:nthtail(2, Carrier)] ++ beamway_bench_tls:args(Root)},
              beamway_tls, "Beamway on TLS", [{"BEAMWAY_LINKS", "tcp"}], tls),
@@ -77,7 +78,7 @@ spin_args() -> lists:append([[Flag, "very_long"] || Flag <- ["+sbwt", "+sbwtdcpu
 %% @doc The names that a user may give.
 -spec names() -> [name()].
 names() ->
-    [tcp, tcp_tuned, tcp_spin, unix, tls, beamway, beamway_tcp, beamway_tls, beamway_rdma, beamway_whole, beamway_poll, beamway_poll_off, lanes, lanes_tcp].
+    [tcp, tcp_tuned, tcp_spin, unix, tls, beamway, beamway_tcp, beamway_inet, beamway_tls, beamway_rdma, beamway_whole, beamway_poll, beamway_poll_off, lanes, lanes_tcp].
 
 %% @doc Those that are programs instead of nodes.
 -spec programs() -> [name()].

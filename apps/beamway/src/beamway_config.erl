@@ -23,7 +23,7 @@
                     rdma_devices := [string()],
                     rdma_ports := {inet:port_number(), inet:port_number()},
                     rdma_plaintext := boolean()}.
-%% `ring_bytes': each way and peer. `ring_limit_bytes': all rings of this node together.
+%% `links': what may be used, of which the best is; `inet' need not be named. `ring_bytes': each way and peer. `ring_limit_bytes': all rings of this node together.
 %% `poll_us': how long to look for input before sleeping, in microseconds.
 %% `socket_dir': "" for abstract sockets. `rdma_limit_bytes': all memory that is registered with devices.
 %% `rdma_devices': [] for all. `rdma_ports': where the connection manager listens, {0, 0} for any port.
@@ -38,7 +38,7 @@
 
 %% Option, default, expected, how its text is read.
 options() ->
-    [{links, lists:sort([inet | beamway_kind:all()]), "a list of " ++ beamway_kind:words() ++ " or inet (BEAMWAY_LINKS=shm,tcp)", fun links/1},
+    [{links, lists:sort(beamway_kind:all()), "a list of " ++ beamway_kind:words() ++ " or inet (BEAMWAY_LINKS=shm,tcp)", fun links/1},
      {ring_bytes, 4194304, "a power of two from 65536 to 1073741824", fun ring_bytes/1},
      {ring_limit_bytes, 1073741824, "a number of bytes, 0 or more", fun natural/1},
      {whole_messages, false, "true or false", fun boolean/1},
@@ -192,6 +192,8 @@ links_test_() ->
     [?_assertMatch({ok, #{links := [tcp]}}, with(links, "tcp")),
      ?_assertMatch({ok, #{links := [shm, tcp]}}, with(links, "tcp, shm")),
      ?_assertMatch({ok, #{links := [shm]}}, with(links, [shm])),
+     ?_assertMatch({ok, #{links := [inet]}}, with(links, "inet")),
+     ?_assertMatch({ok, #{links := [inet, tcp]}}, with(links, "tcp,inet")),
      ?_assertMatch({ok, #{links := [rdma, tcp]}}, with(links, "rdma,tcp")),
      ?_assertMatch({error, [{links, "rmda", _}]}, with(links, "rmda")),
      ?_assertMatch({error, [{links, "", _}]}, with(links, "")),

@@ -278,10 +278,14 @@ own_extension(Stream) ->
 
 carry(Stream, Reason) ->
     case beamway_stream:carry(Stream, get_state(role)) of
-        {ok, Controller} -> put_state(link, {beamway_stream:kind(Stream), Controller, Reason});
-        {ok, Controller, Why} -> put_state(link, {beamway_stream:kind(Stream), Controller, <<Reason/binary, "; OTP's own port: ", Why/binary>>});
+        {ok, Controller} -> put_state(link, {label(Stream, Controller), Controller, Reason});
+        {ok, Controller, Why} -> put_state(link, {label(Stream, Controller), Controller, <<Reason/binary, "; ", Why/binary>>});
         {error, Failed} -> {error, Failed}
     end.
+
+%% OTP's own port is the stream itself.
+label(Stream, Stream) -> inet;
+label(Stream, _Controller) -> beamway_stream:kind(Stream).
 
 %% @private
 -spec getll(stream()) -> {ok, beamway_stream:controller()}.

@@ -4,15 +4,16 @@
 %% A new kind is a folder in native/link, an entry here, and a module that makes offers of it ({@link beamway_agreement}).
 -module(beamway_kind).
 
--export([all/0, rings/0, is_ring/1, without_rings/0, words/0, from_word/1]).
+-export([all/0, rings/0, is_ring/1, words/0, from_word/1]).
 -export([name/1, module/1, library/1, needs_same_host/1, why/2, limit/1, to_flags/1, from_flags/1]).
 -export_type([kind/0, ring/0, label/0]).
 
 -type kind() :: ring() | tcp.
 -type ring() :: shm | rdma.
-%% Two nodes agree on a ring; over `tcp' the connection on which they have met goes on.
--type label() :: kind() | tls.
-%% As a link of ours is told of: over TLS the connection on which two nodes have met goes on, too.
+%% Two nodes agree on a ring; over `tcp' nothing is agreed on.
+-type label() :: kind() | inet | tls.
+%% As a link of ours is told of. `tcp' and `inet': the connection on which two nodes have met goes on, carried by our driver or by
+%% OTP's own port. Over TLS it goes on, too.
 
 -type entry() :: #{kind := kind(),
                    name := string(),               % for people
@@ -40,10 +41,6 @@ rings() -> [Kind || #{kind := Kind, module := _} <- kinds()].
 %% @doc Whether a link of that name is a ring; `tls' and `stock' are none.
 -spec is_ring(atom()) -> boolean().
 is_ring(Kind) -> lists:member(Kind, rings()).
-
-%% @doc Those for which nothing is needed but the connection on which two nodes have met.
--spec without_rings() -> [kind(), ...].
-without_rings() -> all() -- rings().
 
 %% @doc All of them in a sentence.
 -spec words() -> string().

@@ -21,8 +21,6 @@
 
 -define(TABLE, ?MODULE).
 -define(CALL_MS, 2000).
-%% What needs no driver.
--define(STREAM_ONLY, [inet | beamway_kind:without_rings()]).
 
 -type link() :: #{node := node(),
                   link := beamway_kind:label(),
@@ -36,7 +34,7 @@
 %% `since': system time in seconds. `hidden': the peer is not in `nodes()', as a tool that calls and goes.
 
 %% Rows of the table: {{link, Pid}, link()}; {{holder, Pid}, true}; {config, beamway_config:config()};
-%% {extension, beamway_wire:extension()}; of beamway_driver, if it was tried: {driver, ok | {error, Reason}} and {{library, Kind}, boolean()};
+%% {extension, beamway_wire:extension()}; {why_inet, Reason}: of a node whose driver does not carry tcp; of beamway_driver, if it was tried: {driver, ok | {error, Reason}} and {{library, Kind}, boolean()};
 %% and ring memory of a connection process or a lane: {{reserved, PidOrPort}, beamway_budget:reservation()}.
 
 -record(state, {config :: beamway_config:config(),
@@ -54,6 +52,7 @@ prepare() ->
     _ = application:load(beamway),
     ok = load_code(),
     ?TABLE = ets:new(?TABLE, [named_table, public, {read_concurrency, true}]),
+    ets:insert(?TABLE, {why_inet, <<"tcp is off on this node">>}),
     Config = usable_links(valid_config()),
     ets:insert(?TABLE, [{config, Config}, {extension, largest_extension(Config)}]),
     beamway_socket_dir:prepare(Config).
@@ -68,13 +67,13 @@ hold() ->
 config() ->
     ets:lookup_element(?TABLE, config, 2).
 
-%% @doc Whether our driver carries the data where two nodes have no ring, instead of OTP's own port.
--spec drives_tcp() -> boolean().
+%% @doc Whether our driver carries the data where two nodes have no ring, instead of OTP's own port, and why not.
+-spec drives_tcp() -> true | {false, Reason :: binary()}.
 drives_tcp() ->
-    drives_tcp(maps:get(links, config())).
-
-drives_tcp(Links) ->
-    lists:member(tcp, Links) andalso not lists:member(inet, Links).
+    case lists:member(tcp, maps:get(links, config())) of
+        true -> true;
+        false -> {false, ets:lookup_element(?TABLE, why_inet, 2)}
+    end.
 
 %% @doc What this node tells a peer in the handshake now. It may say something else at the next one: devices come
 %% and go.
@@ -145,39 +144,37 @@ load_code() ->
     _ = code:ensure_modules_loaded([dist_util, inet_tcp_dist | Own]),
     ok.
 
-%% Wrong options must not keep a node from its cluster: it then speaks TCP, and says so.
+%% Wrong options must not keep a node from its cluster: it then does without the driver, and says so.
 valid_config() ->
     case beamway_config:read() of
         {ok, Config} ->
             Config;
         {error, Problems} ->
-            lists:foreach(fun(Problem) -> log_tcp_only(beamway_config:describe(Problem)) end, Problems),
+            lists:foreach(fun(Problem) -> log_only_inet(beamway_config:describe(Problem)) end, Problems),
             {ok, Defaults} = beamway_config:read(fun(_) -> undefined end),
-            without_rings(Defaults)
+            only_inet(Defaults)
     end.
 
-usable_links(#{links := Links} = Config) ->
-    case drives_tcp(Links) orelse lists:any(fun beamway_kind:is_ring/1, Links) of
-        true ->
-            ignore = beamway_driver:load(),
-            with_driver(beamway_driver:loaded(), Config);
-        false ->
-            Config
-    end.
+usable_links(#{links := [inet]} = Config) ->
+    Config;
+usable_links(Config) ->
+    ignore = beamway_driver:load(),
+    with_driver(beamway_driver:loaded(), Config).
 
 with_driver(ok, Config) ->
     Config;
 with_driver({error, Reason}, Config) ->
-    log_tcp_only(Reason),
-    without_rings(Config).
+    log_only_inet(Reason),
+    ets:insert(?TABLE, {why_inet, Reason}),
+    only_inet(Config).
 
-without_rings(Config) -> Config#{links := ?STREAM_ONLY}.
+only_inet(Config) -> Config#{links := [inet]}.
 
-log_tcp_only(Reason) ->
-    ?LOG_ERROR("beamway: ~ts; this node has no links but over tcp", [Reason]).
+log_only_inet(Reason) ->
+    ?LOG_ERROR("beamway: ~ts; this node has no links but over inet, OTP's own port", [Reason]).
 
 largest_extension(#{links := Links, whole_messages := Whole}) ->
-    #{host => beamway_host:digest(), links => Links -- ?STREAM_ONLY, whole_messages => Whole}.
+    #{host => beamway_host:digest(), links => [Kind || Kind <- Links, beamway_kind:is_ring(Kind)], whole_messages => Whole}.
 
 %% @private
 -spec handle_call(term(), gen_server:from(), #state{}) -> {reply, term(), #state{}}.

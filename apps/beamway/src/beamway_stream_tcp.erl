@@ -1,8 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A plain TCP socket as stream: OTP's own inet port, with better options when it carries data.
+%% @doc A plain TCP socket as stream. Where it carries data, a port of our driver reads and writes it, or OTP's own inet port
+%% with better options, if the driver may not or cannot.
 %%
 %% Packets have a length of two bytes in the handshake and of four afterwards, as everywhere in Erlang
-%% distribution. The port itself is the distribution controller.
+%% distribution. The port of either driver is the distribution controller.
 -module(beamway_stream_tcp).
 -behaviour(beamway_stream).
 
@@ -66,22 +67,34 @@ getopts(Socket, Options) -> inet:getopts(Socket, Options).
 -spec carry(port(), connecting | accepting) ->
           {ok, port()} | {ok, port(), WhyNotOurs :: binary()} | {error, inet:posix() | closed | binary()}.
 carry(Socket, Role) ->
-    case beamway_links:drives_tcp() andalso adopt(Socket) of
-        false -> carry_itself(Socket, Role);
-        {ok, Port, _Device} -> hand_over(Socket, Port);
-        {error, Reason} -> explained(carry_itself(Socket, Role), Reason)
+    case beamway_links:drives_tcp() of
+        true ->
+            case adopt(Socket) of
+                {ok, Port, _Device} ->
+                    hand_over(Socket, Port);
+                {error, Reason} ->
+                    ok = beamway_links:release(),
+                    explained(carry_itself(Socket, Role), Reason)
+            end;
+        {false, Reason} ->
+            explained(carry_itself(Socket, Role), Reason)
     end.
 
-explained({ok, Socket}, Reason) ->
-    ok = beamway_links:release(),
-    {ok, Socket, Reason};
+explained({ok, Socket}, Reason) -> {ok, Socket, <<"OTP's own port: ", Reason/binary>>};
 explained({error, Failed}, _Reason) -> {error, Failed}.
 
 adopt(Socket) ->
-    case {inet:getopts(Socket, [buffer]), prim_inet:getfd(Socket)} of
-        {{ok, [{buffer, Buffer}]}, {ok, Fd}} -> adopt(Fd, Buffer);
+    case {inet:getopts(Socket, [buffer, linger]), prim_inet:getfd(Socket)} of
+        {{ok, [{buffer, Buffer}, Linger]}, {ok, Fd}} -> again(Linger, Socket, adopt(Fd, Buffer));
         {_, _} -> {error, <<"the socket is closed">>}
     end.
+
+%% A link switches this off, and the user may have switched it on.
+again(Option, Socket, {ok, _Port, _Device} = Adopted) ->
+    _ = inet:setopts(Socket, [Option]), % a closed socket is noticed when it is handed over
+    Adopted;
+again(_Option, _Socket, {error, Reason}) ->
+    {error, Reason}.
 
 %% What the socket's port has read ahead must fit into the ring.
 adopt(Fd, Buffer) ->

@@ -329,9 +329,9 @@ close_memory({Io, _Start}) ->
 
 %% --- options -------------------------------------------------------------------------------------------
 
-%% A node with a wrong option says so once and is in its cluster all the same, over TCP.
+%% A node with a wrong option says so once and is in its cluster all the same, without the driver.
 invalid_options(Config) ->
-    [ok = falls_back(Config, #{env => [{Variable, Value}]}, [Option, Value])
+    [ok = falls_back(Config, #{env => [{Variable, Value}]}, inet, [Option, Value])
      || {Variable, Option, Value} <- [{"BEAMWAY_RING_BYTES", "ring_bytes", "0"},
                                       {"BEAMWAY_RING_BYTES", "ring_bytes", "-1"},
                                       {"BEAMWAY_RING_BYTES", "ring_bytes", "1000000000000"},
@@ -381,7 +381,7 @@ ring_limit(Config) ->
 
 %% Not usable when the node starts: it says so, and again for each link that it offers in vain.
 socket_dir_not_usable(Config) ->
-    [ok = falls_back(Config, #{env => [{"BEAMWAY_SOCKET_DIR", Dir}]}, Words, [odd])
+    [ok = falls_back(Config, #{env => [{"BEAMWAY_SOCKET_DIR", Dir}]}, tcp, Words, [odd])
      || {Dir, Why} <- [{"/nowhere/at/all", "No such file"}, {"/dev/null", "Not a directory"}],
         Words <- [["links use tcp as long as socket_dir", Dir, Why], ["no shared memory with", "socket_dir: " ++ Why]]],
     ok.
@@ -481,7 +481,7 @@ attempt(Port, Command, Data) ->
 with_copy(Config, Damage, Words) ->
     Root = copy(Config, "beamway"),
     ok = Damage(filename:join([Root, "beamway", "priv", "beamway_drv.so"])),
-    falls_back(Config, #{ebin => filename:join([Root, "beamway", "ebin"])}, Words).
+    falls_back(Config, #{ebin => filename:join([Root, "beamway", "ebin"])}, inet, Words).
 
 copy(Config, Name) ->
     Root = filename:join(proplists:get_value(priv_dir, Config), beamway_peer:unique_name("copy")),
@@ -510,7 +510,7 @@ compile_c(Source, Arguments) ->
 %% 32 MB are enough for the VM's own memory files and for a log, not for two rings of that size.
 file_size_limit(Config) ->
     %% In blocks of 512 bytes.
-    falls_back(with_large_rings(Config), #{env => ?LARGE_RINGS, before_exec => "ulimit -f 196608;"},
+    falls_back(with_large_rings(Config), #{env => ?LARGE_RINGS, before_exec => "ulimit -f 196608;"}, tcp,
                ["file size limit"], [healthy]).
 
 %% The other side must want them too: the smaller size is taken.
@@ -537,7 +537,7 @@ descriptor_limit(Config) ->
                               odd -> {odd, beamway_peer:call(Odd, net_kernel, connect_node, [Node])};
                               healthy -> {healthy, beamway_peer:call(Peer, net_kernel, connect_node, [OddNode])}
                           end,
-         ok = beamway_peer:assert_link(Odd, Node, tcp),
+         ok = beamway_peer:assert_link(Odd, Node, inet),
          ok = beamway_peer:assert_link(Peer, OddNode, tcp),
          true = beamway_peer:call(Odd, erlang, exit, [Holder, kill]),
          _ = beamway_peer:wait_until(fun() -> has_line([Log], ["Too many open files"]) end, ?WAIT_MS),
@@ -585,7 +585,7 @@ port_limit(Config) ->
                     odd -> beamway_peer:call(Odd, net_kernel, connect_node, [Node]);
                     healthy -> beamway_peer:call(Peer, net_kernel, connect_node, [OddNode])
                 end,
-         ok = beamway_peer:assert_link(Odd, Node, tcp),
+         ok = beamway_peer:assert_link(Odd, Node, inet),
          ok = beamway_peer:assert_link(Peer, OddNode, tcp),
          true = beamway_peer:call(Odd, erlang, exit, [Holder, kill]),
          _ = beamway_peer:wait_until(fun() -> has_line([Log], ["cannot open a port of the driver", "system_limit"]) end, ?WAIT_MS),
@@ -619,14 +619,14 @@ address_space_limit(Config) ->
     {match, [KiB]} = re:run(Status, "VmPeak:\\s+(\\d+) kB", [{capture, all_but_first, list}]),
     ok = beamway_peer:stop(Probe),
     Limit = "ulimit -v " ++ integer_to_list(list_to_integer(KiB) + 65536) ++ ";",
-    falls_back(with_large_rings(Config), #{env => ?LARGE_RINGS, before_exec => Limit},
+    falls_back(with_large_rings(Config), #{env => ?LARGE_RINGS, before_exec => Limit}, tcp,
                ["Cannot allocate memory"]).
 
 no_memfd(Config) ->
-    falls_back(Config, #{wrapper => [refuser(Config), "memfd_create"]}, ["memfd_create"], [healthy]).
+    falls_back(Config, #{wrapper => [refuser(Config), "memfd_create"]}, inet, ["memfd_create"], [healthy]).
 
 no_eventfd(Config) ->
-    falls_back(Config, #{wrapper => [refuser(Config), "eventfd2"]}, ["eventfd"], [healthy]).
+    falls_back(Config, #{wrapper => [refuser(Config), "eventfd2"]}, inet, ["eventfd"], [healthy]).
 
 refuser(Config) ->
     Program = filename:join(proplists:get_value(priv_dir, Config), "refuse"),
@@ -635,12 +635,12 @@ refuser(Config) ->
 
 %% --- what every case ends in -----------------------------------------------------------------------------
 
-%% A node started with these options has tcp links in both directions of calling, says why in a line
-%% that has all the words, and messages of all sizes pass.
-falls_back(Config, Options, Words) ->
-    falls_back(Config, Options, Words, [odd, healthy]).
+%% A node started with these options has links of that kind to a node that has tcp, in both directions of calling, says why in a
+%% line that has all the words, and messages of all sizes pass.
+falls_back(Config, Options, Kind, Words) ->
+    falls_back(Config, Options, Kind, Words, [odd, healthy]).
 
-falls_back(Config, Options, Words, Callers) ->
+falls_back(Config, Options, Kind, Words, Callers) ->
     {Peer, Node} = under_test(Config),
     [begin
          {ok, Odd, OddNode} = beamway_peer:start(beamway_shm, Options#{log => Log}),
@@ -649,7 +649,7 @@ falls_back(Config, Options, Words, Callers) ->
              healthy -> true = beamway_peer:call(Peer, net_kernel, connect_node, [OddNode])
          end,
          ct:log("caller ~p, options ~0p", [Caller, Options]),
-         ok = beamway_peer:assert_link(Odd, Node, tcp),
+         ok = beamway_peer:assert_link(Odd, Node, Kind),
          ok = beamway_peer:assert_link(Peer, OddNode, tcp),
          ok = beamway_peer:run(Odd, fun() ->
              [Size = byte_size(erpc:call(Node, binary, copy, [<<1>>, Size])) || Size <- [1, 100000, 3000000]],

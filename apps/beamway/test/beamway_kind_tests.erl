@@ -38,6 +38,3 @@ words_test_() ->
     [?_assertEqual("shm, rdma and tcp", beamway_kind:words()),
      ?_assertEqual([{ok, Kind} || Kind <- beamway_kind:all()], [beamway_kind:from_word(atom_to_list(Kind)) || Kind <- beamway_kind:all()])]
         ++ [?_assertEqual(error, beamway_kind:from_word(Word)) || Word <- ["", "SHM", "tls", "rmda"]].
-
-rings_and_the_rest_are_all_test() ->
-    ?assertEqual(beamway_kind:all(), beamway_kind:rings() ++ beamway_kind:without_rings()).

@@ -163,40 +163,33 @@ connect_both(Carrier, Caller, Called) ->
     assert_link(Called, call(Caller, erlang, node, []), link_kind(Carrier)).
 
 %% @doc The kind of link that two nodes with this carrier on one host must agree on.
--spec link_kind(carrier()) -> stock | tcp | tls | shm | rdma.
+-spec link_kind(carrier()) -> stock | tcp | inet | tls | shm | rdma.
 link_kind(inet_tcp) -> stock;
 link_kind(inet_tls) -> stock;
 link_kind(beamway_tls) -> tls;
 link_kind(beamway_tls_shm) -> shm;
 link_kind(beamway_tcp) -> tcp;
-link_kind(beamway_inet) -> tcp;
+link_kind(beamway_inet) -> inet;
 link_kind(beamway_shm) -> shm;
 link_kind(beamway_small) -> shm;
 link_kind(beamway_rdma) -> rdma.
 
 %% @doc Waits until the node has a link of this kind to `Node', or fails and says what it has.
 %% The kind is taken from `beamway:links/0' and, independently, from the port that ERTS uses.
--spec assert_link(pid(), node(), stock | tcp | tls | shm | rdma) -> ok.
+-spec assert_link(pid(), node(), stock | tcp | inet | tls | shm | rdma) -> ok.
 assert_link(Peer, Node, Kind) ->
     _ = wait_until(fun() -> controller(Peer, Node) =/= undefined end, 5000),
     {ok, Driver} = controller_driver(Peer, Node),
-    TcpDriver = tcp_driver(Peer),
     case {Kind, Driver} of
         {shm, "beamway_drv"} -> assert_reported_link(Peer, Node, shm);
         {rdma, "beamway_drv"} -> assert_reported_link(Peer, Node, rdma);
-        {tcp, Driver} when Driver =:= TcpDriver -> assert_reported_link(Peer, Node, tcp);
+        {tcp, "beamway_drv"} -> assert_reported_link(Peer, Node, tcp);
+        {inet, "tcp_inet"} -> assert_reported_link(Peer, Node, inet);
         {tls, process} -> assert_reported_link(Peer, Node, tls);
         {stock, "tcp_inet"} -> ok;
         {stock, process} -> ok;
         _ -> error({wrong_link, #{expected => Kind, driver => Driver, node => Node,
                                   links => reported_links(Peer)}})
-    end.
-
-%% An earlier Beamway has OTP's port alone, as a stock node.
-tcp_driver(Peer) ->
-    case call(Peer, erlang, function_exported, [beamway_links, drives_tcp, 0]) andalso call(Peer, beamway_links, drives_tcp, []) of
-        true -> "beamway_drv";
-        false -> "tcp_inet"
     end.
 
 assert_reported_link(Peer, Node, Kind) ->

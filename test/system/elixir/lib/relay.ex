@@ -13,7 +13,7 @@ defmodule Relay do
       true = Node.connect(node)
       {_, port} = List.keyfind(:erlang.system_info(:dist_ctrl), node, 0)
       {:name, driver} = :erlang.port_info(port, :name)
-      true = to_string(driver) == if(kind == :shm, do: "beamway_drv", else: "tcp_inet")
+      true = to_string(driver) == if(kind == :stock, do: "tcp_inet", else: "beamway_drv")
       true = kind == :stock or reported(node) == [kind]
     end
 
