@@ -306,7 +306,7 @@ post_nodeup(Stream) ->
             beamway_stream:activate(Stream, Controller)
     end.
 
-activate(Port, ok) -> beamway_poller:start(Port, maps:get(poll_us, beamway_links:config()));
+activate(Port, {ok, _Flusher}) -> beamway_poller:start(Port, maps:get(poll_us, beamway_links:config()));
 activate(_Port, {error, Reason}) -> {error, Reason}.
 
 %% @private The last callback before this process becomes the ticker.

@@ -15,12 +15,12 @@
 -define(START_MS, 2000).
 -define(IDLE_MS, 1000).
 
-%% @doc Starts the flusher of the calling connection process' port.
--spec start(port()) -> ok | {error, no_flusher}.
+%% @doc Starts the flusher of the calling connection process' port. It has ended if the port needs none.
+-spec start(port()) -> {ok, pid()} | {error, no_flusher}.
 start(Port) ->
     Flusher = spawn_opt(?MODULE, init, [self(), Port], [link]),
     receive
-        {Flusher, active} -> ok
+        {Flusher, active} -> {ok, Flusher}
     after ?START_MS ->
         {error, no_flusher}
     end.

@@ -108,7 +108,7 @@ power_of_two(Bytes, Power) when Power >= Bytes -> Power;
 power_of_two(Bytes, Power) -> power_of_two(Bytes, 2 * Power).
 
 %% From now on the driver reads and writes the connection, by a descriptor of its own. The socket stays open for its options, and
-%% ends with the process of the connection. Its port does not touch a passive socket; what it has read ahead goes along.
+%% ends with the flusher, which ends with the connection. Its port does not touch a passive socket; what it has read ahead goes along.
 hand_over(Socket, Port) ->
     case inet:setopts(Socket, [binary, {active, false}, {packet, raw}, nodelay()]) of
         ok ->
@@ -149,14 +149,18 @@ user_options(connecting) -> inet_dist_connect_options;
 user_options(accepting) -> inet_dist_listen_options.
 
 %% @private
--spec activate(port(), port()) -> ok | {error, inet:posix() | no_flusher}.
+-spec activate(port(), port()) -> ok | {error, inet:posix() | closed | badarg | no_flusher}.
 activate(Socket, Socket) ->
     inet:setopts(Socket, [{active, true}, {deliver, port}, {packet, 4}, binary, nodelay()]);
-activate(_Socket, Port) ->
+activate(Socket, Port) ->
     case beamway_flusher:start(Port) of
-        ok -> beamway_port:activate(Port, 0);
+        {ok, Flusher} -> read_from(Port, give(Socket, Flusher));
         {error, Reason} -> {error, Reason}
     end.
+
+%% The socket is the flusher's: RabbitMQ knows the port of a connection by its being the only one of the connection's process.
+read_from(Port, ok) -> beamway_port:activate(Port, 0);
+read_from(_Port, {error, Reason}) -> {error, Reason}.
 
 %% @private
 -spec start(port(), port(), term()) -> ok.

@@ -12,7 +12,7 @@
          bad_answers/1, forged_ring_headers/1, forged_frames/1, invalid_options/1, driver_missing/1,
          driver_damaged/1, driver_of_another_version/1, file_size_limit/1, descriptor_limit/1,
          address_space_limit/1, no_memfd/1, no_eventfd/1, bad_commands/1, application_without_its_name/1, ring_limit/1,
-         port_limit/1, link_server_hangs/1, socket_dir_not_usable/1]).
+         port_limit/1, link_server_hangs/1, socket_dir_not_usable/1, the_best_of_links/1, no_ring_memory_for_tcp/1]).
 
 -define(WAIT_MS, 5000).
 %% Of native/link/ring.h: the head comes first, the next ring's header follows.
@@ -35,7 +35,7 @@ groups() ->
        forged_ring_headers, forged_frames, invalid_options, driver_missing, driver_damaged,
        driver_of_another_version, file_size_limit, descriptor_limit, address_space_limit, no_memfd,
        no_eventfd, bad_commands, application_without_its_name, ring_limit, port_limit, link_server_hangs,
-       socket_dir_not_usable]).
+       socket_dir_not_usable, the_best_of_links, no_ring_memory_for_tcp]).
 
 init_per_group(Carrier, Config) -> beamway_carrier:init_group(Carrier, Config).
 
@@ -343,6 +343,39 @@ invalid_options(Config) ->
                                       {"BEAMWAY_RING_LIMIT_BYTES", "ring_limit_bytes", "lots"},
                                       {"BEAMWAY_SOCKET_DIR", "socket_dir", "relative/dir"}]],
     ok.
+
+%% Of the kinds that are named the best one carries; OTP's own port needs no naming and contradicts nothing.
+the_best_of_links(Config) ->
+    {Peer, Node} = under_test(Config),
+    {ok, _, StockNode} = beamway_peer:start(inet_tcp, #{args => ["-hidden"]}),
+    Shm = fun(Why) -> "shared memory is off on this node" ++ Why end,
+    Stock = "the peer does not speak beamway",
+    Off = "; OTP's own port: tcp is off on this node",
+    [begin
+         {ok, Odd, OddNode} = beamway_peer:start(beamway_shm, #{env => [{"BEAMWAY_LINKS", Links}], args => ["-hidden"]}),
+         [begin
+              true = beamway_peer:call(Odd, net_kernel, connect_node, [To]),
+              ok = beamway_peer:assert_link(Odd, To, Kind),
+              ok = beamway_peer:assert_reason(Odd, To, Reason),
+              Labels = iolist_to_binary(["beamway_link_bytes_out_total{peer=\"", atom_to_list(To), "\",link=\"", atom_to_list(Kind), "\"} "]),
+              {match, _} = re:run(beamway_peer:call(Odd, beamway, metrics, []), ["(?m)^\\Q", Labels, "\\E[1-9]"])
+          end || {To, {Kind, Reason}} <- [{Node, Ours}, {StockNode, Theirs}]],
+         %% What this node may not use itself is no concern of the other's.
+         ok = beamway_peer:assert_link(Peer, OddNode, case Best of inet -> tcp; _ -> Best end),
+         ok = beamway_peer:stop(Odd)
+     end || {Links, {Best, _} = Ours, Theirs} <-
+                [{"shm,rdma,tcp", {shm, "same host"}, {tcp, Stock}}, {"inet,tcp,shm", {shm, "same host"}, {tcp, Stock}},
+                 {"tcp", {tcp, Shm("")}, {tcp, Stock}}, {"inet, tcp", {tcp, Shm("")}, {tcp, Stock}},
+                 {"shm", {shm, "same host"}, {inet, Stock ++ Off}}, {"inet", {inet, Shm(Off)}, {inet, Stock ++ Off}}]],
+    ok.
+
+%% A link over tcp has small rings where memory is short; what the socket's port may have read ahead must fit into them.
+no_ring_memory_for_tcp(Config) ->
+    Short = [{"BEAMWAY_RING_LIMIT_BYTES", "0"}],
+    ok = falls_back(Config, #{env => Short}, tcp, ["rings of 65536 instead of 262144 bytes"]),
+    Buffer = "[{buffer,1000000}]",
+    ok = falls_back(Config, #{env => Short, args => ["-kernel", "inet_dist_connect_options", Buffer, "inet_dist_listen_options", Buffer]},
+                    inet, ["no shared memory with", "used up"]).
 
 %% The limit holds one link and a half: the second is smaller, the third has none, until one ends.
 ring_limit(Config) ->
