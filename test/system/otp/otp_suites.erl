@@ -252,19 +252,20 @@ counted(Position, Expected, Tries) ->
     end.
 
 expected_links("tcp") -> [];
-expected_links("beamway_inet") -> [{tcp, "tcp_inet"}];
+expected_links("beamway_inet") -> [{inet, "tcp_inet"}];
 expected_links("beamway_tcp") -> [{tcp, "beamway_drv"}];
 expected_links("beamway_rdma") -> [{rdma, "beamway_drv"}];
 expected_links("beamway") -> [{shm, "beamway_drv"}].
 
 expected_counts("tcp") -> #{<<"node tcp">> => 1};
-expected_counts("beamway_inet") -> expected_counts("beamway_tcp");
+expected_counts("beamway_inet") ->
+    #{<<"node beamway">> => 1, <<"link inet: shared memory is off on this node; OTP's own port: tcp is off on this node">> => 2};
 expected_counts("beamway_tcp") -> #{<<"node beamway">> => 1, <<"link tcp: shared memory is off on this node">> => 2};
 expected_counts("beamway_rdma") -> #{<<"node beamway">> => 1, <<"link rdma">> => 2};
 expected_counts("beamway") -> #{<<"node beamway">> => 1, <<"link shm here">> => 1, <<"link shm">> => 1}.
 
 %% @doc The kinds of Beamway's links between this node and `Node', and the driver of their ports; none on stock TCP.
--spec links_to(node()) -> [{shm | rdma | tcp, Driver :: string()}].
+-spec links_to(node()) -> [{beamway_kind:label(), Driver :: string()}].
 links_to(Node) ->
     case init:get_argument(proto_dist) of
         {ok, [["beamway"]]} -> [{Link, driver_to(Node)} || #{node := Peer, link := Link} <- beamway:links(), Peer =:= Node];

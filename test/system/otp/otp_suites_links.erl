@@ -35,7 +35,7 @@ line(shm, _Reason) ->
         false -> "link shm\n"
     end;
 line(rdma, _Reason) -> "link rdma\n";
-line(tcp, Reason) -> ["link tcp: ", Reason, $\n].
+line(Kind, Reason) when Kind =:= tcp; Kind =:= inet -> ["link ", atom_to_list(Kind), ": ", Reason, $\n].
 
 %% One write in append mode: lines of several nodes do not mix.
 write(Line) ->
