@@ -107,6 +107,8 @@ static void fail(bw_port_t *self)
         lane_fail(&self->lane);
         return;
     }
+    if (reason && self->pump.is_packets) /* as of OTP's port, whatever the system says */
+        reason = "connection_closed";
     driver_failure_atom(self->pump.port, (char *)(reason ? reason : "beamway_link_corrupt"));
 }
 
