@@ -316,7 +316,7 @@ info(#{name := Name} = Member, Other) ->
         {error, Reason} -> error({no_link, Name, Other, Reason})
     end.
 
-%% A tcp link has no doorbells to count.
+%% A link over OTP's port has no doorbells to count.
 sum(Keys, Infos) ->
     lists:sum([maps:get(Key, Info, 0) || Info <- Infos, Key <- Keys]).
 
