@@ -24,12 +24,17 @@ is_well(#{checks := Checks}) ->
     not lists:any(fun(#{status := Status}) -> Status =:= problem end, Checks).
 
 links(Report) ->
-    [begin {Usable, Why} = usable(Kind, Report), {Kind, Usable, Why} end || Kind <- beamway_kind:all()].
+    [begin {Usable, Why} = usable(Kind, Report), {Kind, Usable, Why} end || Kind <- beamway_kind:all() ++ [inet]].
 
 usable(shm, Report) ->
     {is_well(Report), shm_why(Report)};
-usable(tcp, _Report) ->
-    {true, "always"};
+usable(tcp, #{checks := Checks}) ->
+    case [Found || #{name := driver, status := problem, found := Found} <- Checks] of
+        [] -> {true, "to any Erlang node"};
+        [Found] -> {false, Found}
+    end;
+usable(inet, _Report) ->
+    {true, "always: OTP's own port"};
 usable(rdma, #{checks := Checks}) ->
     case [Check || #{name := rdma} = Check <- Checks] of
         [#{status := ok, found := Found}] -> {string:find(Found, "ACTIVE") =/= nomatch, Found};
@@ -78,7 +83,9 @@ report_test_() ->
     [?_assert(is_well(Report)),
      ?_assertNot(is_well(Bad)),
      ?_assertMatch({match, _}, re:run(text(to_text(Report)), "(?m)^shm +yes.*\n(.*\n)*warning +descriptors.*\n +remedy: ")),
-     ?_assertMatch({match, _}, re:run(text(to_text(Bad)), "(?m)^shm +no +files may have")),
+     ?_assertMatch({match, _}, re:run(text(to_text(Bad)), "(?m)^shm +no +files may have.*\nrdma .*\ntcp +yes .*\ninet +yes ")),
+     ?_assertMatch({match, _}, re:run(text(to_text(Report#{checks := [Check(driver, problem, "cannot load it"), Rdma]})),
+                                      "(?m)^tcp +no +cannot load it\ninet +yes ")),
      ?_assertMatch(#{<<"ok">> := false}, jiffy:decode(jiffy:encode(to_json(Bad)), [return_maps]))].
 
 -endif.

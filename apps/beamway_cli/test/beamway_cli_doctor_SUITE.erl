@@ -28,7 +28,7 @@ doctor_well(Config) ->
 
 doctor_json(Config) ->
     #{<<"ok">> := true, <<"links">> := Links, <<"checks">> := Checks} = doctor(Config, "", 0),
-    ?assertEqual([<<"shm">>, <<"rdma">>, <<"tcp">>], [maps:get(<<"link">>, Link) || Link <- Links]),
+    ?assertEqual([<<"shm">>, <<"rdma">>, <<"tcp">>, <<"inet">>], [maps:get(<<"link">>, Link) || Link <- Links]),
     ?assertMatch(#{<<"status">> := <<"ok">>}, check(<<"rings">>, Checks)).
 
 doctor_turned_off(Config) ->

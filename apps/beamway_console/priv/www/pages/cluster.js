@@ -6,7 +6,7 @@ import { bytes, rate, perSecond, span, count, shortNames, micros } from "../lib/
 import { Chart } from "../lib/chart.js";
 import { Graph } from "../lib/graph.js";
 
-const kinds = { shm: "shared memory", rdma: "RDMA", tcp: "TCP", tls: "TLS" };
+const kinds = { shm: "shared memory", rdma: "RDMA", tcp: "TCP", inet: "TCP, OTP's port", tls: "TLS" };
 const tile = (name, value, more, bad) => h("div", { class: `tile ${bad ? "bad" : ""}` }, h("span", null, name), h("b", null, value), more ? h("small", null, more) : null);
 
 function open(root, context, route) {
