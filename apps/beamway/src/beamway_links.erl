@@ -250,10 +250,12 @@ after_user(State) ->
     end.
 
 log_down(#{node := Node, link := Kind}, beamway_link_corrupt) ->
-    ?LOG_ERROR("beamway: link to ~ts over ~ts is down: the peer broke the ring protocol",
-               [Node, Kind]);
+    ?LOG_ERROR("beamway: link to ~ts over ~ts is down: the peer broke the ~ts protocol", [Node, Kind, protocol(beamway_kind:is_ring(Kind))]);
 log_down(#{node := Node, link := Kind, hidden := Hidden}, Reason) ->
     ?LOG(level(Hidden), "beamway: link to ~ts over ~ts is down: ~0tp", [Node, Kind, Reason]).
+
+protocol(_IsRing = true) -> "ring";
+protocol(_IsRing = false) -> "distribution".
 
 %% A tool such as ejabberdctl is a hidden node for a second, at each call.
 level(_Hidden = true) -> debug;

@@ -12,7 +12,7 @@
          bad_answers/1, forged_ring_headers/1, forged_frames/1, invalid_options/1, driver_missing/1,
          driver_damaged/1, driver_of_another_version/1, file_size_limit/1, descriptor_limit/1,
          address_space_limit/1, no_memfd/1, no_eventfd/1, bad_commands/1, application_without_its_name/1, ring_limit/1,
-         port_limit/1, link_server_hangs/1, socket_dir_not_usable/1, the_best_of_links/1, no_ring_memory_for_tcp/1]).
+         port_limit/1, link_server_hangs/1, socket_dir_not_usable/1, the_best_of_links/1, no_ring_memory_for_tcp/1, packet_of_4_gb/1]).
 
 -define(WAIT_MS, 5000).
 %% Of native/link/ring.h: the head comes first, the next ring's header follows.
@@ -35,7 +35,7 @@ groups() ->
        forged_ring_headers, forged_frames, invalid_options, driver_missing, driver_damaged,
        driver_of_another_version, file_size_limit, descriptor_limit, address_space_limit, no_memfd,
        no_eventfd, bad_commands, application_without_its_name, ring_limit, port_limit, link_server_hangs,
-       socket_dir_not_usable, the_best_of_links, no_ring_memory_for_tcp]).
+       socket_dir_not_usable, the_best_of_links, no_ring_memory_for_tcp, packet_of_4_gb]).
 
 init_per_group(Carrier, Config) -> beamway_carrier:init_group(Carrier, Config).
 
@@ -327,6 +327,17 @@ write_memory({Io, Start}, Offset, Bytes) ->
 close_memory({Io, _Start}) ->
     file:close(Io).
 
+%% A stock peer has the driver's link over TCP, and announces what no Erlang node sends.
+packet_of_4_gb(Config) ->
+    {_, Node} = under_test(Config),
+    Socket = beamway_raw_peer:call(Node, authenticated, #{}),
+    ok = beamway_raw_peer:send_raw(Socket, <<16#ffffffff:32, "no more">>),
+    true = is_integer(beamway_raw_peer:closed_within(Socket, ?WAIT_MS)),
+    Log = proplists:get_value(log, Config),
+    _ = beamway_peer:wait_until(fun() -> has_line([Log], ["over tcp is down", "broke the distribution protocol"]) end, ?WAIT_MS),
+    ok = gen_tcp:close(Socket),
+    ok = takes_new_connections(Node).
+
 %% --- options -------------------------------------------------------------------------------------------
 
 %% A node with a wrong option says so once and is in its cluster all the same, without the driver.
@@ -357,6 +368,7 @@ the_best_of_links(Config) ->
               true = beamway_peer:call(Odd, net_kernel, connect_node, [To]),
               ok = beamway_peer:assert_link(Odd, To, Kind),
               ok = beamway_peer:assert_reason(Odd, To, Reason),
+              To = beamway_peer:call(Odd, erpc, call, [To, erlang, node, []]),
               Labels = iolist_to_binary(["beamway_link_bytes_out_total{peer=\"", atom_to_list(To), "\",link=\"", atom_to_list(Kind), "\"} "]),
               {match, _} = re:run(beamway_peer:call(Odd, beamway, metrics, []), ["(?m)^\\Q", Labels, "\\E[1-9]"])
           end || {To, {Kind, Reason}} <- [{Node, Ours}, {StockNode, Theirs}]],

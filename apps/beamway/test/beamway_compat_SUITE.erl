@@ -11,7 +11,7 @@
          epmd_module/1, epmd_module_without_addresses/1, fixed_ports_without_epmd/1, one_port_without_epmd/1,
          dynamic_start/1, dynamic_start_ipv6/1, dynamic_node_names/1, dist_listen_false/1, two_families/1, check_ip/1,
          listen_port_range/1, use_interface/1, listen_options/1, connect_options/1,
-         options_beat_defaults/1, setopts/1, setopts_for_new_connections/1,
+         options_beat_defaults/1, options_of_both_carriers/1, setopts/1, setopts_for_new_connections/1,
          setuptime_connecting/1, setuptime_accepting/1,
          auto_connect_never/1, auto_connect_once/1, allow/1]).
 %% Run on the nodes.
@@ -31,7 +31,7 @@ groups() ->
        epmd_module, epmd_module_without_addresses, fixed_ports_without_epmd, one_port_without_epmd,
        dynamic_start, dynamic_start_ipv6, dynamic_node_names, dist_listen_false, two_families, check_ip,
        listen_port_range, use_interface, listen_options, connect_options,
-       options_beat_defaults, setopts, setopts_for_new_connections,
+       options_beat_defaults, options_of_both_carriers, setopts, setopts_for_new_connections,
        setuptime_connecting, setuptime_accepting,
        auto_connect_never, auto_connect_once, allow]).
 
@@ -353,6 +353,24 @@ options_beat_defaults(Config) ->
               disconnect(A, B)
       end,
       [{A, B}, {B, A}]).
+
+%% What the socket's options are then is as with stock distribution, whoever carries the data, and data passes.
+options_of_both_carriers(Config) ->
+    Options = "[{recbuf,90000},{sndbuf,100000},{keepalive,true},{tos,16},{priority,3},{high_watermark,50000},{low_watermark,20000},"
+              "{delay_send,true},{send_timeout,5000},{send_timeout_close,true},{raw,6,18,<<7000:32/native>>}]",
+    Args = ["-kernel", "inet_dist_connect_options", Options, "inet_dist_listen_options", Options],
+    [Stock, Ours] = [options_between(Carrier, Args) || Carrier <- [inet_tcp, carrier(Config)]],
+    ct:log("~p", [Stock]),
+    Stock = Ours.
+
+options_between(Carrier, Args) ->
+    {PeerA, _} = A = start(Carrier, #{args => Args}),
+    {_, NodeB} = B = start(Carrier, #{args => Args}),
+    connect(beamway_peer:link_kind(Carrier), A, B),
+    [Size = byte_size(peer:call(PeerA, erpc, call, [NodeB, binary, copy, [<<1>>, Size]])) || Size <- [1, 100000, 3000000]],
+    Names = [recbuf, sndbuf, keepalive, tos, priority, high_watermark, low_watermark, delay_send, send_timeout, send_timeout_close,
+             nodelay, {raw, 6, 18, 4}],
+    [{ok, _} = getopts(From, To, Names) || {From, To} <- [{A, B}, {B, A}]].
 
 setopts(Config) ->
     {PeerA, _} = A = start(Config, [], []),

@@ -455,18 +455,20 @@ nodedown_reasons_of_the_network(Config) ->
                     ok = beamway_raw_peer:send_raw(Socket, <<1000:32, "half a packet">>),
                     gen_tcp:close(Socket)
             end,
+            fun(Socket, _) -> gen_tcp:shutdown(Socket, write) end,
             fun(Socket, _) ->
                     ok = inet:setopts(Socket, [{linger, {true, 0}}]),
                     gen_tcp:close(Socket)
             end,
             fun(_Silent, Node) -> beamway_peer:run(Survivor, fun() -> flood({nobody, Node}) end) end],
     [begin
-         Watcher = watch_nodes(Survivor),
+         Watcher = watch_nodes(Survivor, [{node_type, hidden}]),
          Name = beamway_peer:unique_name("raw"),
          Socket = beamway_raw_peer:call(SurvivorNode, authenticated, #{name => Name}),
-         [{nodeup, Node, []}] = watched_nodes(Survivor, Watcher, 1),
+         [{nodeup, Node, _}] = watched_nodes(Survivor, Watcher, 1),
          ok = End(Socket, Node),
-         [_, {nodedown, Node, [{nodedown_reason, connection_closed}]}] = watched_nodes(Survivor, Watcher, 2)
+         [_, {nodedown, Node, Info}] = watched_nodes(Survivor, Watcher, 2),
+         connection_closed = proplists:get_value(nodedown_reason, Info)
      end || End <- Ends],
     ok.
 
@@ -476,10 +478,13 @@ flood(To) ->
 
 %% A process on the node keeps what net_kernel:monitor_nodes/2 tells.
 watch_nodes(Peer) ->
+    watch_nodes(Peer, []).
+
+watch_nodes(Peer, Options) ->
     beamway_peer:run(Peer, fun() ->
         Self = self(),
         Pid = spawn(fun() ->
-                            ok = net_kernel:monitor_nodes(true, [nodedown_reason]),
+                            ok = net_kernel:monitor_nodes(true, [nodedown_reason | Options]),
                             Self ! {self(), watching},
                             keep_messages([])
                     end),
