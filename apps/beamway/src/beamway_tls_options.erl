@@ -11,7 +11,7 @@
 %% name. OTP 25 itself verifies nobody by default.
 -module(beamway_tls_options).
 
--export([check/0, read/1, for_host/2]).
+-export([check/0, read/1, for_host/2, beside/2]).
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
@@ -31,9 +31,13 @@ check() ->
 
 %% @doc The options of one side, for ssl.
 -spec read(role()) -> {ok, options()} | {error, Problem :: binary()}.
-read(Role) ->
+read(Role) -> read(Role, verify).
+
+read(Role, Default) ->
     case given(init:get_argument(ssl_dist_optfile), init:get_argument(ssl_dist_opt)) of
-        {ok, Given} -> complete(Role, secure(Role, proplists:get_value(Role, Given, [])));
+        {ok, Given} ->
+            Options = proplists:get_value(Role, Given, []),
+            complete(Role, case Default of verify -> secure(Role, Options); as_given -> Options end);
         {error, Problem} -> {error, Problem}
     end.
 
@@ -45,6 +49,32 @@ for_host(Host, Options) ->
         true -> Options;
         false -> [{server_name_indication, Host} || inet:parse_address(Host) =:= {error, einval}] ++ Options
     end.
+
+%% @doc The options of one side for a connection beside the distribution, such as a lane, to the node of that host. It trusts whom the node's own carrier
+%% trusts: OTP's verifies nobody unless the options say so. The address may be another one than the name's, so that is what the certificate must have.
+-spec beside(role(), Host :: string()) -> {ok, options()} | {error, Problem :: binary()}.
+beside(server, _Host) -> read(server, default_of_carrier(init:get_argument(proto_dist)));
+beside(client, Host) ->
+    case {read(client, default_of_carrier(init:get_argument(proto_dist))), inet:parse_address(Host)} of
+        {{ok, Options}, {ok, Ip}} -> {ok, default(customize_hostname_check, [{match_fun, address_is(iolist_to_binary(bytes(Ip)))}], Options)};
+        {{ok, Options}, _} -> {ok, for_host(Host, Options)};
+        {{error, Problem}, _} -> {error, Problem}
+    end.
+
+default_of_carrier({ok, Carriers}) ->
+    case lists:any(fun(Carrier) -> lists:prefix("beamway", Carrier) end, lists:append(Carriers)) of
+        true -> verify;
+        false -> as_given
+    end;
+default_of_carrier(error) -> as_given.
+
+address_is(Bytes) ->
+    fun(_, {iPAddress, Presented}) -> iolist_to_binary([Presented]) =:= Bytes;
+       (_, _) -> false
+    end.
+
+bytes({A, B, C, D}) -> [A, B, C, D];
+bytes(Ip) -> [[Word bsr 8, Word band 255] || Word <- tuple_to_list(Ip)].
 
 %% ---- where they come from ----
 

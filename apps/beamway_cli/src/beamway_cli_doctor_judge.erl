@@ -75,7 +75,7 @@ options({ok, #{links := Links} = Options}) ->
         true -> well(options, Found, Values);
         false ->
             problem(options, "links ~0tp: shared memory is turned off", [Links],
-                    "unset BEAMWAY_LINKS, or set it to shm,tcp", [])
+                    "unset BEAMWAY_LINKS, or add shm to it", [])
     end;
 options({error, Problems}) ->
     problem(options, "~ts", [lists:join("; ", [beamway_config:describe(P) || P <- Problems])],

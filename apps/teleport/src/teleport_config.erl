@@ -32,15 +32,15 @@
                     ports := {inet:port_number(), inet:port_number()},
                     max_strangers := pos_integer(),
                     stranger_ms := pos_integer(),
-                    tls := none | [term()],
+                    tls := auto | none | [term()],
                     plaintext := boolean()}.
 %% `lanes': how many of each class. `weights': how the classes share a peer while all have something to send.
 %% `chunk_bytes': a larger message is cut into pieces of so many bytes. `max_queue_*': what may wait for one lane; a message that
 %% finds no room waits up to `block_ms', is refused or dropped (`on_full'). `max_pending_calls': unanswered calls that one lane of a
 %% peer may have here. `open_ms': how long opening a lane may take. `backoff_ms': shortest and longest pause before a lost lane is
 %% opened again. `on_unconfirmed': is called with a map when messages of a lost lane were not acknowledged. `ip', `ports': where
-%% peers may come to ({0, 0}: any port). `max_strangers', `stranger_ms': how many connections may be without proof at a time, and how long. `plaintext': without
-%% `tls', lanes over TCP and RDMA may go to nodes to which the distribution goes over TLS.
+%% peers may come to ({0, 0}: any port). `max_strangers', `stranger_ms': how many connections may be without proof at a time, and how long. `tls': `auto' is
+%% as the distribution, with its certificates. `plaintext': lanes over TCP and RDMA may go in clear to nodes to which the distribution goes over TLS.
 
 -type problem() :: {Option :: term(), Value :: term(), Expected :: string()}.
 
@@ -70,7 +70,7 @@ options() ->
      {ports, {0, 0}, "a range of ports, {Low, High}", fun is_ports/1},
      {max_strangers, 64, "a number from 1 to 10000", fun(V) -> is_from(V, 1, 10000) end},
      {stranger_ms, 5000, "milliseconds from 100 to 60000", fun(V) -> is_from(V, 100, 60000) end},
-     {tls, none, "none or a list of options of ssl, with cert and key", fun(V) -> V =:= none orelse is_list(V) end},
+     {tls, auto, "auto, none or a list of options of ssl, with cert and key", fun(V) -> lists:member(V, [auto, none]) orelse is_list(V) end},
      {plaintext, false, "true or false", fun is_boolean/1}].
 
 %% @doc The options as they come.

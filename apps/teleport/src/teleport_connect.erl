@@ -5,15 +5,13 @@
 %% Runs in the lane's process on either side, and ends at its deadline.
 -module(teleport_connect).
 
--include_lib("kernel/include/net_address.hrl").
-
--export([connect/3, accept/2, host_id/0, boot_id/0, limited/2]).
+-export([connect/3, accept/2, host_id/0, boot_id/0]).
 
 -type fate() :: fatal | retry.
 %% `fatal': another attempt would fail, too, as long as nobody changes something.
 
 -define(MAX_WORD, 1024).
--define(NO_SHM, <<"shm is not among the kinds">>).
+-define(TLS, 22).
 
 %% @doc The caller's side.
 -spec connect(node(), teleport_config:class(), non_neg_integer()) ->
@@ -40,83 +38,77 @@ offer(Node, TimeoutMs) ->
         _:Reason -> {error, retry, {no_lane, Reason}}
     end.
 
-open(#{ip := Ip, port := Port, tls := HasTls} = Offer, #{tls := Tls} = Config, {Node, _, _} = Id, Deadline) ->
-    Meet = fun(With) -> connected(gen_tcp:connect(Ip, Port, socket_options(Ip), teleport_deadline:left(Deadline)), With, Id, Deadline) end,
-    case {HasTls, Tls} of
-        {true, none} -> {error, fatal, {no_lane, <<"the peer has lanes over TLS only, this node has no option tls">>}};
-        {false, Tls} when Tls =/= none -> {error, fatal, {no_lane, <<"this node has lanes over TLS only, the peer has no option tls">>}};
-        _ ->
-            case limited(Node, Config) of
-                no when not map_get(guarded, Offer) -> Meet(Config);
-                {refused, Reason} -> {error, fatal, {no_lane, Reason}};
-                _ -> shm_only(Offer, Config, Meet)
-            end
+open(Offer, Config, {Node, _, _} = Id, Deadline) ->
+    Ways = teleport_ways:of_node(Node, Config),
+    Place = teleport_ways:place(maps:get(kinds, Config), maps:get(boot, Offer, none) =:= boot_id()),
+    case teleport_ways:choose(Ways, teleport_ways:of_offer(Offer), Place) of
+        {ok, [First | Rest]} -> by(First, Rest, {Ways, Offer}, Config, Id, Deadline);
+        {error, Reason} -> {error, fatal, {no_lane, Reason}}
     end.
 
-%% What cannot end well is not begun: the words by which the cookie is proved do not pass the network either.
-shm_only(#{boot := Boot}, #{kinds := Kinds} = Config, Meet) ->
-    case {of_one_host(Kinds), Boot =:= boot_id()} of
-        {[], _} -> {error, fatal, {no_lane, in_clear(?NO_SHM)}};
-        {_, false} -> {error, fatal, {no_lane, in_clear(<<"the peer is on another host">>)}};
-        {Allowed, true} ->
-            case Meet(Config#{kinds := Allowed}) of
-                {error, _, {no_lane, Reason}} when is_binary(Reason) -> {error, fatal, {no_lane, in_clear(Reason)}};
-                Other -> Other
-            end
+by(tls, _, {#{tls := Tls}, Offer}, Config, Id, Deadline) ->
+    meet(Offer, Tls, Config, Id, Deadline);
+by(plain, [], {_, Offer}, Config, Id, Deadline) ->
+    meet(Offer, none, Config, Id, Deadline);
+by(local, Rest, {Ways, Offer}, #{kinds := Kinds} = Config, Id, Deadline) ->
+    case {meet(Offer, none, Config#{kinds := teleport_ways:plain_kinds(Ways#{plain := one_host}, Kinds)}, Id, Deadline), Rest} of
+        {{error, _, {no_lane, Reason}}, [tls]} when is_binary(Reason) ->
+            because(Reason, by(tls, [], {Ways, Offer}, Config, Id, Deadline));
+        {{error, _, {no_lane, Reason}}, []} when is_binary(Reason) ->
+            {error, fatal, {no_lane, text("the distribution goes over TLS, so lanes without TLS are over shared memory only: ~ts", [Reason])}};
+        {Met, _} -> Met
     end.
 
-%% @doc Where the distribution to a node goes over TLS, nothing of a lane passes the network in clear, unless that is asked for.
--spec limited(node(), teleport_config:config()) -> no | shm_only | {refused, Reason :: binary()}.
-limited(Node, #{tls := none, plaintext := false, kinds := Kinds}) ->
-    case {net_kernel:node_info(Node, address), of_one_host(Kinds)} of
-        {{ok, #net_address{protocol = tls}}, []} -> {refused, in_clear(?NO_SHM)};
-        {{ok, #net_address{protocol = tls}}, _} -> shm_only;
-        _ -> no
-    end;
-limited(_, _) ->
-    no.
+%% Why it is not shared memory.
+because(Reason, {ok, Link, Kind, Why}) -> {ok, Link, Kind, text("~ts; ~ts", [Why, Reason])};
+because(_, {error, Fate, Failed}) -> {error, Fate, Failed}.
 
-of_one_host(Kinds) -> [Kind || Kind <- Kinds, beamway_kind:needs_same_host(Kind)].
-
-in_clear(Reason) ->
-    text("the distribution goes over TLS, so without the option tls of teleport lanes are over shared memory only (~ts): "
-         "set tls on both nodes, or plaintext => true on both", [Reason]).
+meet(#{ip := Ip, port := Port}, Tls, Config, Id, Deadline) ->
+    connected(gen_tcp:connect(Ip, Port, socket_options(Ip), teleport_deadline:left(Deadline)), Tls, Config, Id, Deadline).
 
 socket_options(Ip) ->
     Family = case tuple_size(Ip) of 4 -> inet; 8 -> inet6 end,
     [Family, binary, {active, false}, {packet, raw}, {nodelay, true}, {keepalive, true}, {send_timeout, 5000}].
 
-connected({ok, Socket}, Config, Id, Deadline) ->
-    case secured(caller, Socket, Config, Deadline) of
+connected({ok, Socket}, Tls, Config, {Node, _, _} = Id, Deadline) ->
+    case secured({caller, Node}, Socket, Tls, Deadline) of
         {ok, Secured} -> introduce(Secured, Config, Id, Deadline);
-        {error, Fate, Reason} -> {error, Fate, {no_lane, Reason}}
+        {error, Fate, Reason} -> ok = gen_tcp:close(Socket), {error, Fate, {no_lane, Reason}}
     end;
-connected({error, Reason}, _, _, _) ->
+connected({error, Reason}, _, _, _, _) ->
     {error, retry, {no_lane, Reason}}.
 
-secured(_, Socket, #{tls := none}, _) ->
+secured(_, Socket, none, _) ->
     {ok, {gen_tcp, Socket}};
-secured(Role, Socket, #{tls := Options}, Deadline) ->
-    {ok, _} = application:ensure_all_started(ssl),
-    Upgraded = case Role of
-                   caller -> ssl:connect(Socket, tls_options(caller, Options), teleport_deadline:left(Deadline));
-                   acceptor -> ssl:handshake(Socket, tls_options(acceptor, Options), teleport_deadline:left(Deadline))
-               end,
-    case Upgraded of
-        {ok, Tls} -> {ok, {ssl, Tls}};
-        {error, {tls_alert, _} = Alert} -> {error, fatal, text("TLS: ~0tp", [Alert])};
-        %% The peer was late, or has too many connections without proof.
-        {error, Reason} when is_atom(Reason) -> {error, retry, text("TLS: ~0tp", [Reason])};
-        {error, Reason} -> {error, fatal, text("TLS: ~0tp", [Reason])}
+secured(Role, Socket, Tls, Deadline) ->
+    case tls_options(Role, Tls) of
+        {ok, Options} -> upgraded(upgrade(Role, Socket, Options, teleport_deadline:left(Deadline)));
+        {error, Problem} -> {error, fatal, text("TLS: ~ts", [Problem])}
     end.
 
-%% Peers are verified unless the options say otherwise. Which node it is, is proved by the cookie: the certificate's name is not compared.
-tls_options(Role, Options) ->
+upgrade(Role, Socket, Options, TimeoutMs) ->
+    {ok, _} = application:ensure_all_started(ssl),
+    case Role of
+        {caller, _} -> ssl:connect(Socket, Options, TimeoutMs);
+        acceptor -> ssl:handshake(Socket, Options, TimeoutMs)
+    end.
+
+upgraded({ok, Tls}) -> {ok, {ssl, Tls}};
+upgraded({error, {tls_alert, _} = Alert}) -> {error, fatal, text("TLS: ~0tp", [Alert])};
+%% The peer was late, or has too many connections without proof.
+upgraded({error, Reason}) when is_atom(Reason) -> {error, retry, text("TLS: ~0tp", [Reason])};
+upgraded({error, Reason}) -> {error, fatal, text("TLS: ~0tp", [Reason])}.
+
+%% With the distribution's certificates everything is as there. With its own, peers are verified unless the options say otherwise; which node it is, is proved by
+%% the cookie: the certificate's name is not compared.
+tls_options({caller, Node}, distribution) -> beamway_tls_options:beside(client, lists:last(string:split(atom_to_list(Node), "@")));
+tls_options(acceptor, distribution) -> beamway_tls_options:beside(server, "");
+tls_options(Role, {own, Options}) ->
     Verified = case proplists:is_defined(verify, Options) of true -> Options; false -> [{verify, verify_peer} | Options] end,
     case {Role, proplists:get_value(verify, Verified)} of
-        {caller, _} -> [{server_name_indication, disable} | Verified];
-        {acceptor, verify_peer} -> [{fail_if_no_peer_cert, true} | Verified];
-        {acceptor, _} -> Verified
+        {{caller, _}, _} -> {ok, [{server_name_indication, disable} | Verified]};
+        {acceptor, verify_peer} -> {ok, [{fail_if_no_peer_cert, true} | Verified]};
+        {acceptor, _} -> {ok, Verified}
     end.
 
 introduce(Socket, Config, {Node, Class, Index}, Deadline) ->
@@ -140,14 +132,25 @@ introduce(Socket, Config, {Node, Class, Index}, Deadline) ->
 
 %% @doc The acceptor's side. `Known' is called once the caller has proved that it knows the cookie.
 -spec accept(gen_tcp:socket(), Known :: fun(() -> ok)) ->
-          {ok, teleport_lane:id(), teleport_link:link(), teleport_link:kind()} | {error, Reason :: term()}.
+          {ok, teleport_lane:id(), teleport_link:link(), teleport_link:kind(), Why :: binary()} | {error, Reason :: term()}.
 accept(Socket, Known) ->
     #{stranger_ms := Ms} = Config = teleport_config:of_node(node()),
     Deadline = teleport_deadline:in(Ms),
-    case secured(acceptor, Socket, Config, Deadline) of
+    case came(Socket, Config, Deadline) of
         {ok, Secured} -> greet(Secured, Config, Known, Deadline);
         {error, _, Reason} -> {error, Reason}
     end.
+
+came(Socket, #{tls := none}, _) -> {ok, {gen_tcp, Socket}};
+came(Socket, #{tls := auto}, Deadline) ->
+    %% TLS begins with the byte 22; a word of ours with its length, which is at most ?MAX_WORD. What was read goes back.
+    case gen_tcp:recv(Socket, 1, teleport_deadline:left(Deadline)) of
+        {ok, Byte} ->
+            ok = gen_tcp:unrecv(Socket, Byte),
+            secured(acceptor, Socket, case Byte of <<?TLS>> -> distribution; _ -> none end, Deadline);
+        {error, Reason} -> {error, retry, Reason}
+    end;
+came(Socket, #{tls := Own}, Deadline) -> secured(acceptor, Socket, {own, Own}, Deadline).
 
 greet(Socket, Config, Known, Deadline) ->
     try
@@ -158,20 +161,21 @@ greet(Socket, Config, Known, Deadline) ->
         is_proved(hear(Socket, Deadline), Cookie, Hello, Nonce) orelse refuse(Socket, <<"another cookie">>),
         ok = say(Socket, teleport_handshake:welcome(Cookie, Hello, Nonce)),
         ok = Known(),
-        {Hello, Node, agree(Socket, acceptor, for_caller(Node, Config), teleport_deadline:in(maps:get(open_ms, Config)))}
+        {Hello, Node, agree(Socket, acceptor, for_caller(Node, Socket, Config), teleport_deadline:in(maps:get(open_ms, Config)))}
     of
-        {#{class := Class, index := Index}, From, {ok, Link, Kind, _}} -> {ok, {From, Class, Index}, Link, Kind};
+        {#{class := Class, index := Index}, From, {ok, Link, Kind, Why}} -> {ok, {From, Class, Index}, Link, Kind, Why};
         {_, _, {error, Reason}} -> {error, Reason}
     catch
         throw:{_, Reason} -> close(Socket), {error, Reason};
         error:{badmatch, Word} -> close(Socket), {error, Word}
     end.
 
-for_caller(Node, #{kinds := Kinds} = Config) ->
-    case limited(Node, Config) of
-        no -> Config;
-        shm_only -> Config#{kinds := of_one_host(Kinds)};
-        {refused, Reason} -> throw({fatal, Reason})
+for_caller(_, {ssl, _}, Config) ->
+    Config;
+for_caller(Node, {gen_tcp, _}, #{kinds := Kinds} = Config) ->
+    case teleport_ways:plain_kinds(teleport_ways:of_node(Node, Config), Kinds) of
+        [] -> throw({fatal, <<"the caller is not allowed to come without TLS">>});
+        Allowed -> Config#{kinds := Allowed}
     end.
 
 %% Only nodes that are connected to this one: no atom is made of what a stranger says.

@@ -34,6 +34,8 @@
                id :: id(),
                tx :: teleport_sender:tx(),
                link :: teleport_link:link(),
+               %% why it is of its kind, for people
+               why :: binary(),
                tag :: teleport_link:tag(),
                inbound :: teleport_inbound:inbound(),
                calls :: teleport_calls:calls(),
@@ -73,7 +75,7 @@ init(Parent, {caller, Peer, {Node, Class, Index} = Id, Shares}) ->
         {ok, Link, Kind, Why} ->
             Tx = teleport_sender:new(self(), Link, Kind, teleport_config:of_node(Node)),
             #{weights := #{Class := Weight}} = teleport_config:of_node(Node),
-            Lane = (new(caller, Parent, Id, Tx, Link))#lane{turns = teleport_fair_queue:join(Shares, Class, Index, Weight)},
+            Lane = (new(caller, Parent, Id, Tx, {Link, Why}))#lane{turns = teleport_fair_queue:join(Shares, Class, Index, Weight)},
             Peer ! {lane_up, self(), Id, Tx, Kind, Why},
             begin_reading(Lane);
         {error, Fate, Reason} ->
@@ -86,22 +88,22 @@ init(Parent, acceptor) ->
     after ?SOCKET_MS -> exit({shutdown, no_socket})
     end.
 
-accepted(Parent, {ok, {Node, Class, Index}, Link, Kind}) ->
+accepted(Parent, {ok, {Node, Class, Index}, Link, Kind, Why}) ->
     set_priority(Class),
     true = erlang:monitor_node(Node, true),
     Tx = teleport_sender:new(self(), Link, Kind, teleport_config:of_node(Node)),
     %% The lane that this one replaces has delivered its last message before the first of this one.
     ok = teleport_peers:incoming({Node, Class, Index}, Tx),
-    begin_reading(new(acceptor, Parent, {Node, Class, Index}, Tx, Link));
+    begin_reading(new(acceptor, Parent, {Node, Class, Index}, Tx, {Link, Why}));
 accepted(_, {error, Reason}) ->
     exit({shutdown, Reason}).
 
 set_priority(control) -> _ = process_flag(priority, high), ok;
 set_priority(_) -> ok.
 
-new(Role, Parent, {Node, _, _} = Id, Tx, Link) ->
+new(Role, Parent, {Node, _, _} = Id, Tx, {Link, Why}) ->
     #{chunk_bytes := Chunk, max_message_bytes := Max, max_pending_calls := MaxPending, max_queue_bytes := MaxQueue} = teleport_config:of_node(Node),
-    #lane{role = Role, parent = Parent, id = Id, tx = Tx, link = Link, tag = teleport_link:tag(Link), inbound = teleport_inbound:new(Role, Max, MaxQueue),
+    #lane{role = Role, parent = Parent, id = Id, tx = Tx, link = Link, why = Why, tag = teleport_link:tag(Link), inbound = teleport_inbound:new(Role, Max, MaxQueue),
           calls = teleport_calls:new(MaxPending), outbound = teleport_outbound:new(Chunk), max_queue_bytes = MaxQueue}.
 
 -spec begin_reading(#lane{}) -> no_return().
@@ -148,8 +150,8 @@ event(ack, #lane{inbound = In} = Lane) -> inbound(teleport_inbound:ack_due(In), 
 event({'DOWN', Monitor, process, Pid, Reason}, #lane{role = acceptor, calls = Calls} = Lane) ->
     calls(teleport_calls:down(Monitor, Pid, Reason, Calls), Lane);
 event({'DOWN', _, process, _, _}, #lane{role = caller} = Lane) -> close(the_peer_process_ended, Lane);
-event({info, Ref}, #lane{inbound = In, calls = Calls, outbound = Out, waiters = Waiters, link = Link} = Lane) ->
-    Ref ! {Ref, #{waiting_senders => teleport_waiters:size(Waiters), waiting_keys => teleport_outbound:keys(Out), pending_calls => teleport_calls:pending(Calls),
+event({info, Ref}, #lane{inbound = In, calls = Calls, outbound = Out, waiters = Waiters, link = Link, why = Why} = Lane) ->
+    Ref ! {Ref, #{reason => Why, waiting_senders => teleport_waiters:size(Waiters), waiting_keys => teleport_outbound:keys(Out), pending_calls => teleport_calls:pending(Calls),
                   unfinished_bytes => teleport_inbound:unfinished_bytes(In), link_stats => teleport_link:stats(Link)}},
     Lane;
 event({Tag, closed, Reason, _}, #lane{tag = Tag}) -> exit({shutdown, {retry, Reason}});

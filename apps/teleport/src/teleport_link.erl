@@ -25,9 +25,9 @@ agree({gen_tcp, Socket}, Role, #{kinds := Kinds, ring_bytes := RingBytes} = Conf
         {ok, Lane, #{kind := Kind, reason := Why}} -> {ok, Lane, Kind, Why};
         {error, Reason} -> {error, Reason}
     end;
-agree({ssl, Socket}, _Role, Config, _Deadline) ->
+agree({ssl, Socket}, _Role, #{tls := Option} = Config, _Deadline) ->
     case teleport_tls_link:start(Socket, max_frame_bytes(Config)) of
-        {ok, Tls} -> {ok, Tls, tls, <<"the option tls">>};
+        {ok, Tls} -> {ok, Tls, tls, case Option of auto -> <<"the distribution goes over TLS">>; _ -> <<"the option tls">> end};
         {error, Reason} -> {error, Reason}
     end.
 

@@ -26,8 +26,8 @@ start_link() -> gen_server:start_link({local, ?MODULE}, ?MODULE, [], []).
 
 %% @doc Called by a node of the cluster, over distribution: where may it connect?
 -spec offer(node(), HostId :: binary()) ->
-          {ok, #{ip := inet:ip_address(), port := inet:port_number(), tls := boolean(), guarded := boolean(), boot := binary(),
-                 version := pos_integer()}} | {error, Reason :: binary()}.
+          {ok, #{ip := inet:ip_address(), port := inet:port_number(), boot := binary(), version := pos_integer(),
+                 tls := boolean(), guarded := boolean(), takes_tls := boolean()}} | {error, Reason :: binary()}.
 offer(Node, HostId) -> gen_server:call(?MODULE, {offer, Node, HostId}, ?CALL_MS).
 
 %% @private
@@ -37,16 +37,16 @@ init([]) -> {ok, #listener{host = teleport_connect:host_id()}}.
 %% @private
 -spec handle_call(term(), gen_server:from(), #listener{}) -> {reply, term(), #listener{}}.
 handle_call({offer, Node, HostId}, _From, #listener{host = Host} = State) ->
-    #{ip := Configured, tls := Tls} = Config = teleport_config:of_node(node()),
+    #{ip := Configured} = Config = teleport_config:of_node(node()),
     Address = case Configured of
                   auto when HostId =:= Host -> {ok, {127, 0, 0, 1}};
                   auto -> reached_by(Node);
                   Ip -> {ok, Ip}
               end,
-    case {teleport_connect:limited(Node, Config), Address} of
-        {{refused, Reason}, _} -> {reply, {error, Reason}, State};
+    case {teleport_ways:to_offer(teleport_ways:of_node(Node, Config)), Address} of
+        {{error, Reason}, _} -> {reply, {error, Reason}, State};
         {_, {error, Reason}} -> {reply, {error, Reason}, State};
-        {Limited, {ok, At}} -> offered(listen(At, State), At, #{tls => Tls =/= none, guarded => Limited =:= shm_only})
+        {{ok, Ways}, {ok, At}} -> offered(listen(At, State), At, Ways)
     end;
 handle_call(_Request, _From, State) ->
     {reply, {error, badarg}, State}.

@@ -5,7 +5,8 @@
 -export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2]).
 -export([wrong_proofs/1, replayed_proof/1, reflected_words/1, unknown_versions/1, nonsense/1, strangers_make_no_atoms/1, only_so_many_strangers/1,
          silence_ends/1, other_cookies/1, frames_that_no_peer_sends/1, the_cookie_is_never_sent/1, plain_and_tls/1, wrong_certificates/1,
-         beside_tls/1, shm_is_off_beside_tls/1]).
+         beside_tls/1, nothing_readable_beside_tls/1, without_shm_beside_tls/1, not_encrypted_beside_tls/1, other_certificate_beside_tls/1,
+         no_options_beside_tls/1, host_is_an_address/1, older_version_beside_tls/1]).
 -export([rogue/4]).
 
 suite() -> [{timetrap, {minutes, 3}}].
@@ -13,11 +14,13 @@ suite() -> [{timetrap, {minutes, 3}}].
 -define(PLAIN, [wrong_proofs, replayed_proof, reflected_words, unknown_versions, nonsense, strangers_make_no_atoms, only_so_many_strangers,
                 silence_ends, other_cookies, frames_that_no_peer_sends, the_cookie_is_never_sent]).
 
+-define(BESIDE_TLS, [beside_tls, nothing_readable_beside_tls, without_shm_beside_tls, not_encrypted_beside_tls]).
+
 all() -> [{group, tcp}, {group, tls}, {group, inet_tls}, {group, beamway_tls_shm}].
 
 groups() ->
-    [{tcp, [], ?PLAIN}, {tls, [], [plain_and_tls, wrong_certificates]}, {inet_tls, [], [beside_tls, shm_is_off_beside_tls]},
-     {beamway_tls_shm, [], [beside_tls]}].
+    [{tcp, [], ?PLAIN}, {tls, [], [plain_and_tls, wrong_certificates]}, {inet_tls, [], ?BESIDE_TLS},
+     {beamway_tls_shm, [], ?BESIDE_TLS ++ [other_certificate_beside_tls, no_options_beside_tls, host_is_an_address, older_version_beside_tls]}].
 
 %% These have TLS as their distribution.
 init_per_group(Carrier, Config) when Carrier =:= inet_tls; Carrier =:= beamway_tls_shm ->
@@ -289,62 +292,201 @@ wrong_certificates(Config) ->
     ok = beamway_peer:call(teleport_nodes:first(Config), teleport, prime, [Node]),
     beamway_peer:stop(Peer).
 
-%% Where the distribution goes over TLS, lanes go over shared memory or not at all, until somebody asks for TLS of their own, or for plain lanes.
+%% Where the distribution goes over TLS, lanes do, too: with its certificates and without an option. On one host they are over shared memory, as its data.
 beside_tls(Config) ->
     {PeerA, PeerB, NodeB} = Pair = tls_pair(Config, []),
     Both = [PeerA, PeerB],
+    [{shm, <<"same host">>}] = lanes(Pair),
+    NodeB = beamway_peer:call(PeerA, teleport, erpc_call, [NodeB, erlang, node, []]),
+    [begin
+         ok = configure(Both, #{kinds => [shm, rdma, tcp]}),
+         ok = configure(Peers, #{kinds => [tcp, rdma]}),
+         [{tls, <<"the distribution goes over TLS", _/binary>>}] = lanes(Pair),
+         NodeB = beamway_peer:call(PeerA, teleport, erpc_call, [NodeB, erlang, node, []])
+     end || Peers <- [Both, [PeerA], [PeerB]]],
+    %% One side alone does not get plain lanes, whichever calls.
     ok = configure(Both, #{kinds => [tcp, rdma]}),
-    ok = is_refused(Pair, <<"shm is not among the kinds">>),
-    %% One side alone cannot decide it, whichever calls.
     [begin
          ok = configure([Peer], #{plaintext => true}),
-         ok = is_refused(Pair, <<"shm is not among the kinds">>),
+         [{tls, _}] = lanes(Pair),
+         ok = configure([Peer], #{plaintext => false})
+     end || Peer <- Both],
+    %% With certificates of their own, on both sides or on one.
+    Base = filename:rootname(beamway_certificates:good()),
+    ok = configure([PeerA], #{tls => [{certfile, Base ++ ".pem"}, {keyfile, Base ++ ".key"}, {cacertfile, Base ++ ".ca"}]}),
+    [{tls, <<"the option tls">>}] = lanes(Pair),
+    ok = configure([PeerB], #{tls => [{certfile, Base ++ ".pem"}, {keyfile, Base ++ ".key"}, {cacertfile, Base ++ ".ca"}]}),
+    [{tls, <<"the option tls">>}] = lanes(Pair),
+    beamway_peer:stop_all(Both).
+
+%% The same message is found where plain lanes were asked for.
+nothing_readable_beside_tls(Config) ->
+    Secret = <<"a message of lanes that nobody shall read">>,
+    {PeerA, PeerB, NodeB} = Pair = tls_pair(Config, []),
+    ok = configure([PeerA, PeerB], #{kinds => [tcp]}),
+    Captured = [begin
+                    ok = configure([PeerA, PeerB], #{plaintext => Plaintext}),
+                    [{Kind, _}] = lanes(Pair),
+                    Say = fun() -> beamway_peer:call(PeerA, teleport, erpc_call, [NodeB, binary, copy, [Secret]]) end,
+                    {Kind, beamway_capture:during(Say)}
+                end || {Plaintext, Kind} <- [{true, tcp}, {false, tls}]],
+    ok = beamway_peer:stop_all([PeerA, PeerB]),
+    case Captured of
+        [{tcp, {Secret, Clear}}, {tls, {Secret, Encrypted}}] ->
+            {true, nomatch} = {binary:match(Clear, Secret) =/= nomatch, binary:match(Encrypted, Secret)};
+        [{_, {skip, Reason}} | _] ->
+            {skip, Reason}
+    end.
+
+%% Shared memory is allowed but not available: TLS takes its place, and says why.
+without_shm_beside_tls(Config) ->
+    {PeerA, PeerB, NodeB} = Pair = tls_pair(Config, [{"BEAMWAY_LINKS", "inet"}]),
+    [{tls, Why}] = lanes(Pair),
+    [true = binary:match(Why, Part) =/= nomatch || Part <- [<<"the distribution goes over TLS">>, <<"shared memory is off">>]],
+    NodeB = beamway_peer:call(PeerA, teleport, erpc_call, [NodeB, erlang, node, []]),
+    beamway_peer:stop_all([PeerA, PeerB]).
+
+%% The option tls is none: over shared memory or not at all, until both ask for plain lanes. Without the option on one side that decides, too.
+not_encrypted_beside_tls(Config) ->
+    {PeerA, PeerB, _} = Pair = tls_pair(Config, []),
+    Both = [PeerA, PeerB],
+    [begin
+         ok = configure(Both, #{tls => auto, kinds => [tcp, rdma]}),
+         ok = configure(Peers, #{tls => none}),
+         ok = is_refused(Pair, <<"shm is not among the">>)
+     end || Peers <- [Both, [PeerA], [PeerB]]],
+    ok = configure(Both, #{tls => none}),
+    [begin
+         ok = configure([Peer], #{plaintext => true}),
+         ok = is_refused(Pair, <<"shm is not among the">>),
          ok = configure([Peer], #{plaintext => false})
      end || Peer <- Both],
     ok = configure(Both, #{plaintext => true}),
-    [tcp] = kinds(Pair),
-    %% By default.
-    ok = beamway_peer:call(PeerA, application, stop, [teleport]),
-    ok = beamway_peer:call(PeerA, application, start, [teleport]),
+    [{tcp, _}] = lanes(Pair),
     ok = configure(Both, #{plaintext => false, kinds => [shm, rdma, tcp]}),
-    [shm] = kinds(Pair),
-    NodeB = beamway_peer:call(PeerA, teleport, erpc_call, [NodeB, erlang, node, []]),
-    %% With TLS of their own.
-    ok = beamway_peer:call(PeerA, application, stop, [teleport]),
-    ok = beamway_peer:call(PeerA, application, start, [teleport]),
-    Base = filename:rootname(beamway_certificates:good()),
-    ok = configure(Both, #{tls => [{certfile, Base ++ ".pem"}, {keyfile, Base ++ ".key"}, {cacertfile, Base ++ ".ca"}]}),
-    [tls] = kinds(Pair),
+    [{shm, _}] = lanes(Pair),
     beamway_peer:stop_all(Both).
 
-%% Shared memory is allowed but not available: no other kind takes its place.
-shm_is_off_beside_tls(Config) ->
-    {PeerA, PeerB, _} = Pair = tls_pair(Config, [{"BEAMWAY_LINKS", "tcp"}]),
-    ok = is_refused(Pair, <<"">>),
+%% A lane's peer must have what the distribution's must: the options are read again for each lane.
+other_certificate_beside_tls(Config) ->
+    [begin
+         File = beamway_certificates:optfile("lane-" ++ atom_to_list(Kind), good),
+         {PeerA, PeerB, NodeB} = Pair = tls_pair(Config, [], ["-proto_dist", "beamway_tls", "-ssl_dist_optfile", File]),
+         ok = configure([PeerA, PeerB], #{kinds => [tcp]}),
+         File = beamway_certificates:optfile("lane-" ++ atom_to_list(Kind), Kind),
+         [ok = beamway_peer:call(Peer, ssl, clear_pem_cache, []) || Peer <- [PeerA, PeerB]],
+         {Kind, {error, {no_lane, <<"TLS: ", Why/binary>>}}} = {Kind, beamway_peer:call(PeerA, teleport, prime, [NodeB])},
+         {Kind, true} = {Kind, binary:match(Why, Alert) =/= nomatch},
+         [] = beamway_peer:call(PeerB, teleport, lanes, []),
+         File = beamway_certificates:optfile("lane-" ++ atom_to_list(Kind), good),
+         [ok = beamway_peer:call(Peer, ssl, clear_pem_cache, []) || Peer <- [PeerA, PeerB]],
+         [{tls, _}] = lanes(Pair),
+         beamway_peer:stop_all([PeerA, PeerB])
+     end || {Kind, Alert} <- [{expired, <<"certificate_expired">>}, {other_host, <<"handshake_failure">>}, {self_signed, <<"bad_certificate">>}]].
+
+%% The distribution is connected, and then the options cannot be read any more.
+no_options_beside_tls(Config) ->
+    File = beamway_certificates:optfile("lane-lost", good),
+    {PeerA, PeerB, NodeB} = Pair = tls_pair(Config, [], ["-proto_dist", "beamway_tls", "-ssl_dist_optfile", File]),
+    ok = configure([PeerA, PeerB], #{kinds => [tcp]}),
+    ok = file:rename(File, File ++ ".away"),
+    {error, {no_lane, <<"TLS: -ssl_dist_optfile: cannot read ", _/binary>>}} = beamway_peer:call(PeerA, teleport, prime, [NodeB]),
+    ok = file:rename(File ++ ".away", File),
+    [{tls, _}] = lanes(Pair),
     beamway_peer:stop_all([PeerA, PeerB]).
 
-tls_pair(Config, Environment) ->
-    [{PeerA, _}, {PeerB, NodeB}] = [begin
-        {ok, Peer, Node} = beamway_peer:start(proplists:get_value(carrier, Config), #{env => Environment}),
-        {ok, _} = beamway_peer:call(Peer, application, ensure_all_started, [teleport]),
-        {Peer, Node}
-    end || _ <- [a, b]],
+%% Lanes of one host go by the loopback interface. What the certificate must have is the address in the node's name.
+host_is_an_address(Config) ->
+    [begin
+         File = beamway_certificates:optfile(Name, Kind),
+         Flags = ["-proto_dist", "beamway_tls", "-ssl_dist_optfile", File],
+         [{PeerA, _}, {PeerB, NodeB}] = [with_teleport(Config, #{host => "127.0.0.2", flags => Flags}) || _ <- [a, b]],
+         ok = teleport_nodes:connect(PeerA, NodeB),
+         ok = configure([PeerA, PeerB], #{kinds => [tcp]}),
+         [{tls, _}] = lanes({PeerA, PeerB, NodeB}),
+         %% One for another address.
+         _ = beamway_certificates:optfile(Name, good),
+         [ok = beamway_peer:call(Peer, ssl, clear_pem_cache, []) || Peer <- [PeerA, PeerB]],
+         {error, {no_lane, <<"TLS: ", _/binary>>}} = lanes({PeerA, PeerB, NodeB}),
+         beamway_peer:stop_all([PeerA, PeerB])
+     end || {Name, Kind} <- [{"lane-address", {address, {127, 0, 0, 2}}}]].
+
+%% The version before lanes took the distribution's certificates: plain lanes are shm only, as there, and one message says what keeps the others away.
+older_version_beside_tls(Config) ->
+    case older_teleport(proplists:get_value(priv_dir, Config)) of
+        {ok, Ebin} ->
+            [begin
+                 Ours = {PeerA, NodeA} = with_teleport(Config, #{}),
+                 Older = {PeerB, NodeB} = with_teleport(Config, #{args => ["-pa", Ebin]}),
+                 false = beamway_peer:call(PeerB, code, is_loaded, [teleport_ways]),
+                 ok = teleport_nodes:connect(PeerA, NodeB),
+                 {Caller, Called} = case Who of ours -> {PeerA, NodeB}; older -> {PeerB, NodeA} end,
+                 Pair = {Caller, none, Called},
+                 [{shm, _}] = lanes(Pair),
+                 ok = configure([PeerA, PeerB], #{kinds => [tcp]}),
+                 {error, {no_lane, Why}} = lanes(Pair),
+                 {Who, true} = {Who, binary:match(Why, Says) =/= nomatch},
+                 _ = {Ours, Older},
+                 beamway_peer:stop_all([PeerA, PeerB])
+             end || {Who, Says} <- [{ours, <<"set tls on both nodes, or plaintext => true on both">>}, {older, <<"this node has no option tls">>}]],
+            ok;
+        Skip -> Skip
+    end.
+
+%% The commit before the one that brought teleport_ways.
+older_teleport(Folder) ->
+    Git = "git -C '" ++ test_support:checkout() ++ "' ",
+    Say = fun(Arguments) -> string:trim(os:cmd(Git ++ Arguments ++ " 2>/dev/null")) end,
+    case Say("log -1 --format=%H --diff-filter=A -- apps/teleport/src/teleport_ways.erl") of
+        "" -> {skip, "the history of the repository is not here"};
+        Commit ->
+            "" = Say("archive " ++ Commit ++ "^ apps/teleport | tar -x -C '" ++ Folder ++ "'"),
+            Ebin = filename:join(Folder, "apps/teleport/ebin"),
+            ok = filelib:ensure_dir(filename:join(Ebin, "x")),
+            [{ok, _} = compile:file(Source, [report_errors, {outdir, Ebin}])
+             || Source <- filelib:wildcard(filename:join(Folder, "apps/teleport/src/*.erl"))],
+            {ok, _} = file:copy(filename:join(Folder, "apps/teleport/src/teleport.app.src"), filename:join(Ebin, "teleport.app")),
+            {ok, Ebin}
+    end.
+
+tls_pair(Config, Environment) -> tls_pair(Config, Environment, none).
+
+tls_pair(Config, Environment, Flags) ->
+    Options = case Flags of none -> #{env => Environment}; _ -> #{env => Environment, flags => Flags} end,
+    [{PeerA, _}, {PeerB, NodeB}] = [with_teleport(Config, Options) || _ <- [a, b]],
     ok = teleport_nodes:connect(PeerA, NodeB),
     {PeerA, PeerB, NodeB}.
+
+with_teleport(Config, Options) ->
+    {ok, Peer, Node} = beamway_peer:start(proplists:get_value(carrier, Config), Options),
+    {ok, _} = beamway_peer:call(Peer, application, ensure_all_started, [teleport]),
+    {Peer, Node}.
 
 configure(Peers, Options) ->
     [ok = beamway_peer:call(Peer, teleport, configure, [all, Options]) || Peer <- Peers],
     ok.
 
 %% The error names the reason, and what to do.
-is_refused({PeerA, PeerB, NodeB}, Reason) ->
+is_refused({PeerA, PeerB, NodeB} = Pair, Reason) ->
+    ok = no_lanes_yet(Pair),
     {error, {no_lane, Why}} = beamway_peer:call(PeerA, teleport, prime, [NodeB]),
     {error, {no_lane, Why}} = beamway_peer:call(PeerA, teleport, send, [{x, NodeB}, x]),
-    [true = binary:match(Why, Part) =/= nomatch || Part <- [<<"the distribution goes over TLS">>, <<"set tls on both nodes, or plaintext => true on both">>]],
-    true = Reason =:= <<>> orelse binary:match(Why, Reason) =/= nomatch,
+    [true = binary:match(Why, Part) =/= nomatch
+     || Part <- [<<"the distribution goes over TLS">>, <<"set tls => auto on both nodes, or plaintext => true on both">>, Reason]],
     [] = beamway_peer:call(PeerB, teleport, lanes, []),
     ok.
 
-kinds({PeerA, _, NodeB}) ->
-    ok = beamway_peer:call(PeerA, teleport, prime, [NodeB]),
-    lists:usort([Kind || #{kind := Kind} <- beamway_peer:call(PeerA, teleport, lanes, [])]).
+%% Of lanes that are opened now.
+lanes({PeerA, _, NodeB} = Pair) ->
+    ok = no_lanes_yet(Pair),
+    case beamway_peer:call(PeerA, teleport, prime, [NodeB]) of
+        ok -> lists:usort([{Kind, maps:get(reason, Lane, older)} || #{kind := Kind} = Lane <- beamway_peer:call(PeerA, teleport, lanes, [])]);
+        Error -> Error
+    end.
+
+%% Options hold for lanes that are opened after.
+no_lanes_yet({PeerA, _, _}) ->
+    Given = beamway_peer:call(PeerA, teleport_config, of_node, [node()]),
+    ok = beamway_peer:call(PeerA, application, stop, [teleport]),
+    ok = beamway_peer:call(PeerA, application, start, [teleport]),
+    ok = configure([PeerA], Given).

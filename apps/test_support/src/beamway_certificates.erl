@@ -17,6 +17,7 @@
 -type kind() :: good            %% for this host, by the authority
               | expired         %% its time has passed
               | other_host      %% for another host
+              | {address, inet:ip4_address()} %% for this address only
               | other_authority %% by an authority of the same name that the others do not know
               | self_signed.
 -type files() :: #{certificate := file:filename(), key := file:filename(), authorities := file:filename()}.
@@ -71,6 +72,7 @@ authority() ->
 certificate(good, Authority) -> signed(Authority, [names(this_host())]);
 certificate(expired, Authority) -> signed(Authority, [names(this_host()), {validity, past()}]);
 certificate(other_host, Authority) -> signed(Authority, [names([{dNSName, "elsewhere.example"}])]);
+certificate({address, Ip}, Authority) -> signed(Authority, [names([{iPAddress, list_to_binary(tuple_to_list(Ip))}])]);
 certificate(other_authority, _Authority) -> signed(authority(), [names(this_host())]);
 certificate(self_signed, _Authority) -> authority().
 
