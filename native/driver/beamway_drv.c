@@ -20,8 +20,6 @@
 #include "reply.h"
 #include "rounds.h"
 
-#include "../link/tcp/tcp.h"
-
 #define ABI_VERSION 7 /* of the commands below: beamway_port.erl has the same number */
 #define FLUSH_MS 1    /* how long what was sent waits at most for the flusher */
 #define CHECK_MS 1000 /* how often idle memory is looked for, and the patience of a last flush */
@@ -170,9 +168,9 @@ static bool command_packets(bw_port_t *self, const char *data, size_t len, reply
     bw_error_t error = {0};
     bw_status_t status;
 
-    if (!link || link->ops != &bw_tcp_carrier || self->active || self->lane.is_on)
+    if (!link || !link->ops->put_back || self->active || self->lane.is_on)
         return false;
-    status = bw_tcp_put_back(link, data, len, &error);
+    status = link->ops->put_back(link, data, len, &error);
     reply_status(reply, status, &error);
     if (status == BW_OK)
         pump_be_packets(&self->pump);

@@ -16,8 +16,9 @@
 #define BUDGET_FRAMES 500
 #define BUDGET_BYTES (1024 * 1024)
 
-/* A lane's large binaries are new memory, which the system clears page by page. */
-#define LANE_BUDGET_BYTES (256 * 1024)
+/* The same of bytes that cost more: a lane's large binaries are new memory, which the system clears
+ * page by page; others are encrypted. */
+#define COSTLY_BUDGET_BYTES (256 * 1024)
 
 typedef struct {
     int frames;
@@ -26,8 +27,10 @@ typedef struct {
 
 static inline budget_t full_budget(const bw_pump_t *pump)
 {
+    bool is_costly = pump->is_lane || pump->link->ops->caps & BW_CAP_COSTLY;
+
     return (budget_t){.frames = BUDGET_FRAMES,
-                      .bytes = pump->is_lane ? LANE_BUDGET_BYTES : BUDGET_BYTES};
+                      .bytes = is_costly ? COSTLY_BUDGET_BYTES : BUDGET_BYTES};
 }
 
 /* A large frame is published in pieces of this size. */

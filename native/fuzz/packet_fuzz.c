@@ -170,7 +170,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *input, size_t size)
         (void)setsockopt(sockets[i], SOL_SOCKET, SO_SNDBUF, &buffer, sizeof buffer);
     must(bw_tcp_adopt(sockets[0], RING, &link, &error) == BW_OK);
     close(sockets[0]);
-    must(bw_tcp_put_back(link, stream.bytes, before, &error) == BW_OK);
+    must(link->ops->put_back(link, stream.bytes, before, &error) == BW_OK);
     pump_start(&pump, link);
     pump_be_packets(&pump);
     end = give_all(&pump, sockets[1], before);

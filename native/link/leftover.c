@@ -42,7 +42,7 @@ void bw_leftover_free(bw_leftover_t *leftover)
         send_rest(leftover->socket, leftover->unsent);
         (void)shutdown(leftover->socket, SHUT_WR);
     }
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < 3; i++)
         if (leftover->map[i].iov_base)
             munmap(leftover->map[i].iov_base, leftover->map[i].iov_len);
     if (leftover->socket >= 0) {

@@ -40,7 +40,9 @@ enum {
      * for fd before BW_LINKED, and a step that finds a listener alone says so in `text`. */
     BW_CAP_IMMEDIATE = 16,
     /* listen with a place (`at`) uses a file system, which may block. */
-    BW_CAP_FILES = 32
+    BW_CAP_FILES = 32,
+    /* A byte costs up to a nanosecond, each way: it is encrypted. */
+    BW_CAP_COSTLY = 64
 };
 
 #define BW_TOKEN_BYTES 16
@@ -88,7 +90,7 @@ typedef struct {
 typedef struct {
     int fd;              /* the polled descriptor */
     int socket;          /* has much that nobody will read, or has yet to take `unsent`; -1: none */
-    struct iovec map[2]; /* memory that is mapped; iov_base NULL: none */
+    struct iovec map[3]; /* memory that is mapped; iov_base NULL: none */
     struct iovec unsent; /* in one of the maps: what the socket shall still be given */
 } bw_leftover_t;
 
@@ -118,6 +120,10 @@ typedef struct {
     bw_status_t (*connect)(const bw_order_t *order, bw_link_t **link_p, bw_error_t *error_p);
     /* Makes `fd` quiet and says how far it has come. */
     void (*step)(bw_link_t *link, bw_report_t *report_p);
+
+    /* NULL unless the link carries bytes of any form, as packets are. What somebody has read of the
+     * stream before the link was made: it comes first. Before the first peek. */
+    bw_status_t (*put_back)(bw_link_t *link, const void *bytes, size_t len, bw_error_t *error_p);
 
     /* ---- a link ---- */
 

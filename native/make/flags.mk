@@ -23,14 +23,16 @@ TSAN_CFLAGS := $(TEST_CFLAGS) -O1 -fno-omit-frame-pointer -fsanitize=thread
 # of clang 14 does.
 TSAN_CC ?= clang
 
-# rdma is a shared object of its own.
-LINK_SRC := $(filter-out $(NATIVE)link/rdma/%,$(sort $(wildcard $(NATIVE)link/*.c $(NATIVE)link/*/*.c)))
+# rdma and tls are shared objects of their own.
+LINK_SRC := $(filter-out $(NATIVE)link/rdma/% $(NATIVE)link/tls/%,$(sort $(wildcard $(NATIVE)link/*.c $(NATIVE)link/*/*.c)))
 LINK_HEADERS := $(wildcard $(NATIVE)link/*.h $(NATIVE)link/*/*.h)
 LINK_OBJ := $(LINK_SRC:$(NATIVE)%.c=$(BUILD)/%.o)
 
 # The compiler is asked once, and only by a goal that needs to know; empty: the headers are missing.
 HAS_RDMA = $(eval HAS_RDMA := $$(shell printf '\043include <rdma/rdma_cma.h>\n' | \
 	$$(CC) -fsyntax-only -x c - 2>/dev/null && echo yes))$(HAS_RDMA)
+HAS_TLS = $(eval HAS_TLS := $$(shell printf '\043include <openssl/ssl.h>\n' | \
+	$$(CC) -fsyntax-only -x c - 2>/dev/null && echo yes))$(HAS_TLS)
 
 .PHONY: FORCE
 

@@ -25,6 +25,9 @@
 #include "../link/bytes.h"
 #include "../link/carriers.h"
 #include "../link/tcp/tcp.h"
+#ifdef BW_TEST_TLS
+#include "../link/tls/tls.h"
+#endif
 
 #define ARRIVES_MS                                                                                 \
     10000 /* what was sent over loopback is there by then, also on a busy machine                  \
@@ -78,7 +81,7 @@ static inline bool adopt_both(const int sockets[2], uint64_t ring_bytes, bw_link
 typedef struct {
     uint8_t listen[BW_ADDRESS_MAX], connect[BW_ADDRESS_MAX];
     size_t listen_len, connect_len;
-    int sockets[2]; /* of tcp, -1: none */
+    int sockets[2]; /* of tcp and tls, -1: none */
 } meeting_t;
 
 typedef struct {
@@ -90,6 +93,7 @@ typedef struct {
     void (*hear)(meeting_t *meeting, const uint8_t *address);
     int (*at_rest)(void); /* the descriptors that are open when the carrier's own thread has nothing
                              left to do; that thread does not outlive a fork. NULL: it has none */
+    bool needs_both;      /* what is on its way arrives only if its writer is called, too */
     const bw_carrier_t *table;
     bool is_shared;      /* both ends see one ring: what is written can be read at once, and room
                             comes by the byte */
@@ -105,6 +109,21 @@ static inline bool meet_for_tcp(meeting_t *meeting_p, int buffer)
     meeting_p->listen_len = meeting_p->connect_len = BW_TCP_PLACE_BYTES;
     return true;
 }
+
+#ifdef BW_TEST_TLS
+/* The same, and both know a key. */
+static inline bool meet_for_tls(meeting_t *meeting_p, int buffer)
+{
+    static const char key[BW_TLS_KEY_BYTES] = "a key that both ends of it know";
+
+    if (!meet_for_tcp(meeting_p, buffer))
+        return false;
+    memcpy(meeting_p->connect + BW_TLS_SOCKET_BYTES, key, sizeof key);
+    memcpy(meeting_p->listen + BW_TLS_SOCKET_BYTES, key, sizeof key);
+    meeting_p->listen_len = meeting_p->connect_len = BW_TLS_SOCKET_BYTES + BW_TLS_KEY_BYTES;
+    return true;
+}
+#endif
 
 #ifdef BW_TEST_RDMA
 static inline bool meet_for_rdma(meeting_t *meeting_p, int buffer)
@@ -124,12 +143,16 @@ static inline void hear_for_rdma(meeting_t *meeting, const uint8_t *address)
 static const carrier_t particular[] = {
     {.kind = "shm", .descriptors = 3},
     {.kind = "tcp", .descriptors = 3, .meet = meet_for_tcp},
+#ifdef BW_TEST_TLS
+    {.kind = "tls", .descriptors = 3, .meet = meet_for_tls, .needs_both = true}, /* half a record */
+#endif
 #ifdef BW_TEST_RDMA
     {.kind = "rdma",
      .descriptors = 5,
      .meet = meet_for_rdma,
      .hear = hear_for_rdma,
-     .at_rest = descriptors_at_rest},
+     .at_rest = descriptors_at_rest,
+     .needs_both = true},
 #endif
 };
 
@@ -208,13 +231,11 @@ static inline bool start_connecting(meeting_t *meeting, const bw_report_t *told,
                                     uint64_t ring_bytes, bw_link_t **link_p, bw_error_t *error_p)
 {
     bw_order_t order = {.at = meeting->connect, .ring_bytes = ring_bytes, .timeout_ms = ARRIVES_MS};
-    bw_report_t report;
 
     learn_address(meeting, told->address, told->address_len);
     order.at_len = meeting->connect_len;
     memcpy(order.token, told->token, sizeof order.token);
-    return carrier->table->connect(&order, link_p, error_p) == BW_OK &&
-           link_reaches(*link_p, BW_LINKED, &report);
+    return carrier->table->connect(&order, link_p, error_p) == BW_OK;
 }
 
 static inline void close_link(bw_link_t *link)
@@ -223,12 +244,33 @@ static inline void close_link(bw_link_t *link)
         link->ops->close(link, NULL);
 }
 
+/* Both ends get as far as a link: each may wait for what the other does. */
+static inline bool both_are_linked(bw_link_t *caller, bw_link_t *listener)
+{
+    bw_link_t *links[2] = {caller, listener};
+    bw_report_t reports[2] = {0};
+    bool is_done = false;
+
+    for (int ms = 0; !is_done && ms < ARRIVES_MS; ms++) {
+        is_done = true;
+        for (int i = 0; i < 2; i++) {
+            links[i]->ops->step(links[i], &reports[i]);
+            is_done &= reports[i].state >= BW_LINKED;
+        }
+        (void)poll(NULL, 0, !is_done);
+    }
+    for (int i = 0; i < 2; i++)
+        if (reports[i].state != BW_LINKED)
+            printf("    no link over %s: %s\n", carrier->kind, reports[i].text);
+    return reports[0].state == BW_LINKED && reports[1].state == BW_LINKED;
+}
+
 /* Two ends of one link over the carrier of the running case. False: *error_p says why. */
 static inline bool open_ends(uint64_t ring_bytes, bw_link_t **one_p, bw_link_t **other_p,
                              bw_error_t *error_p)
 {
     bw_link_t *caller = NULL, *listener = NULL;
-    bw_report_t told, linked;
+    bw_report_t told;
     meeting_t meeting;
     bool done;
 
@@ -236,7 +278,7 @@ static inline bool open_ends(uint64_t ring_bytes, bw_link_t **one_p, bw_link_t *
     done = begin_meeting(&meeting, 8192) &&
            start_listening(&meeting, ring_bytes, &listener, &told, error_p) &&
            start_connecting(&meeting, &told, ring_bytes, &caller, error_p) &&
-           link_reaches(listener, BW_LINKED, &linked);
+           both_are_linked(caller, listener);
     end_meeting(&meeting);
     if (done) {
         *one_p = caller;
@@ -285,7 +327,7 @@ static inline bw_link_t *take_end(pair_t *pair, int side, uint64_t ring_bytes)
     else
         done = is_said(recv(wire, &report, sizeof report, MSG_WAITALL), sizeof report) &&
                start_connecting(&pair->meeting, &report, ring_bytes, &link, &error) &&
-               is_said(write(wire, &report, 1), 1);
+               is_said(write(wire, &report, 1), 1) && link_reaches(link, BW_LINKED, &report);
     close(wire);
     end_meeting(&pair->meeting);
     if (done)
@@ -305,15 +347,14 @@ static inline void run_end_of(bw_link_t *link)
     (void)link->ops->peek(link, &span);
 }
 
-/* What the owner of the other end does while this one is waited for: a program sets it. Over rdma
- * nothing goes on without him. */
+/* What the owner of the other end does while this one is waited for: a program sets it. */
 static void (*meanwhile)(const bw_link_t *waited_for);
 
 /* The descriptor becomes readable, as far as this link owes a wake-up. */
 static inline bool is_readable(const bw_link_t *link)
 {
     struct pollfd poller = {.fd = link->ops->fd(link), .events = POLLIN};
-    int step = meanwhile && carrier->at_rest ? 1 : ARRIVES_MS;
+    int step = meanwhile && carrier->needs_both ? 1 : ARRIVES_MS;
 
     for (int ms = 0; ms < ARRIVES_MS; ms += step) {
         if (poll(&poller, 1, step) == 1)

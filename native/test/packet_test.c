@@ -27,7 +27,7 @@ static void start_packets(int buffer, const void *read, size_t len)
     CHECK(connect_sockets(buffer, &mine_fd, &other));
     CHECK_EQ(bw_tcp_adopt(mine_fd, PACKET_RING, &mine, &error), BW_OK);
     close(mine_fd);
-    CHECK_EQ(bw_tcp_put_back(mine, read, len, &error), BW_OK);
+    CHECK_EQ(mine->ops->put_back(mine, read, len, &error), BW_OK);
     pump_start(&here.pump, mine);
     pump_be_packets(&here.pump);
 }

@@ -192,12 +192,32 @@ static inline bool begin_to_join(ErlDrvPort one, ErlDrvPort other, vm_reply_t *t
     return done;
 }
 
+/* Each may wait for what the other does. */
+static inline bool both_step_to_a_link(const ErlDrvPort ports[2], bool is_linked[2])
+{
+    vm_reply_t reply;
+
+    for (int round = 0; round < PORT_ROUNDS && !(is_linked[0] && is_linked[1]); round++) {
+        for (int i = 0; i < 2; i++) {
+            if (is_linked[i])
+                continue;
+            if (!port_does(ports[i], COMMAND_STEP, NULL, &reply) || reply.bytes[0] == BW_FAILED)
+                return false;
+            is_linked[i] = reply.bytes[0] == BW_LINKED;
+        }
+        if (!(is_linked[0] && is_linked[1]))
+            (void)vm_run(1);
+    }
+    return is_linked[0] && is_linked[1];
+}
+
 /* Two ports with a link between them that nobody reads yet. */
 static inline bool join_ports(ErlDrvPort one, ErlDrvPort other)
 {
-    vm_reply_t told, linked;
-    bool done = begin_to_join(one, other, &told) && port_steps_to(one, BW_LINKED, &linked) &&
-                (told.bytes[0] == BW_LINKED || port_steps_to(other, BW_LINKED, &linked));
+    const ErlDrvPort ports[2] = {one, other};
+    vm_reply_t told;
+    bool done = begin_to_join(one, other, &told) &&
+                both_step_to_a_link(ports, (bool[2]){false, told.bytes[0] == BW_LINKED});
 
     while (vm_heard(one) || vm_heard(other))
         ; /* news of the link */

@@ -6,7 +6,7 @@
 # headers of rdma-core only. Over real ones they are build/test/NAME, for the machine of
 # test/system/rdma/guest; under the address sanitizer with VERBS=real.
 RDMA_TEST_NAMES := $(filter-out rdma_flow_test,$(notdir $(basename $(wildcard test/rdma_*test.c))))
-TEST_NAMES = $(sort $(filter-out $(if $(HAS_RDMA),,$(RDMA_TEST_NAMES)), \
+TEST_NAMES = $(sort $(filter-out $(if $(HAS_RDMA),,$(RDMA_TEST_NAMES)) $(if $(HAS_TLS),,tls_test), \
 	$(notdir $(basename $(wildcard test/*_test.c)))))
 CARRIER_TEST_NAMES := link_test stress_test pump_test pump_bounds_test lane_test port_test
 FAKE_TEST_NAMES = $(if $(HAS_RDMA),$(filter $(RDMA_TEST_NAMES) $(CARRIER_TEST_NAMES),$(TEST_NAMES)))
@@ -23,8 +23,10 @@ PATH_SRC := test/path/path.c
 # Carriers of test programs alone: test/NAME, with the table bw_NAME_carrier. The suites run over them as over the others.
 TEST_CARRIERS := pipes
 TEST_CARRIER_SRC := $(foreach name,$(TEST_CARRIERS),$(wildcard test/$(name)/*.c))
-TEST_CARRIER_LIST := '-DBW_TEST_CARRIERS(X)=$(foreach name,$(TEST_CARRIERS),X(bw_$(name)_carrier))'
-TEST_NEEDS = test/vm/vm.c $(LINK_SRC) $(TEST_CARRIER_SRC) $(RDMA_SRC) $(DRIVER_SRC) $(PATH_SRC) \
+TEST_CARRIER_LIST = '-DBW_TEST_CARRIERS(X)=$(foreach name,$(TEST_CARRIERS) $(if $(HAS_TLS),tls),X(bw_$(name)_carrier))'
+# The tls carrier is a shared object for the driver; test programs are linked with it.
+TLS_TEST = $(if $(HAS_TLS),-DBW_TEST_TLS $(filter-out %/object.c,$(TLS_SRC)) -lssl -lcrypto)
+TEST_NEEDS = test/vm/vm.c $(LINK_SRC) $(TEST_CARRIER_SRC) $(RDMA_SRC) $(TLS_SRC) $(DRIVER_SRC) $(PATH_SRC) \
 	$(LINK_HEADERS) $(wildcard test/*.h test/*/*.h driver/*.h)
 
 # port_test's driver loads the carrier that the program is linked with (ports.h).
@@ -35,7 +37,7 @@ WRAP_KERNEL := -Wl,--wrap=send,--wrap=sendmsg,--wrap=epoll_ctl
 
 # Only these need the pump, and the header that declares what driver_shim.h stands in for.
 # driver_test includes beamway_drv.c.
-test_src = $(LINK_SRC) $(if $(filter $(CARRIER_TEST_NAMES),$(1)),$(TEST_CARRIER_LIST) $(TEST_CARRIER_SRC)) \
+test_src = $(LINK_SRC) $(if $(filter $(CARRIER_TEST_NAMES),$(1)),$(TEST_CARRIER_LIST) $(TEST_CARRIER_SRC) $(TLS_TEST)) \
 	$(if $(filter pump_test pump_bounds_test packet_test lane_test driver_test,$(1)),$(PUMP_SRC) -isystem $(ERL_INCLUDE)) \
 	$(if $(filter port_test,$(1)),test/vm/vm.c $(DRIVER_SRC) -isystem $(ERL_INCLUDE) $(OWN_DLOPEN)) \
 	$(if $(filter flush_test,$(1)),test/vm/vm.c $(DRIVER_SRC) -isystem $(ERL_INCLUDE) -ldl $(WRAP_KERNEL)) \
@@ -43,6 +45,7 @@ test_src = $(LINK_SRC) $(if $(filter $(CARRIER_TEST_NAMES),$(1)),$(TEST_CARRIER_
 	$(if $(filter rdma_flow_test,$(1)),link/rdma/flow.c link/rdma/wire.c) \
 	$(if $(filter frame_scheduler_test,$(1)),$(SCHEDULER_SRC)) \
 	$(if $(filter path_test,$(1)),$(PATH_SRC)) \
+	$(if $(filter tls_test,$(1)),$(TLS_TEST)) \
 	$(if $(filter $(FAKE_TEST_NAMES),$(1)),-DBW_TEST_RDMA $(RDMA_SRC) $(if $(filter real,$(2)),$(RDMA_LIBS),$(FAKE_VERBS)))
 
 .PHONY: spin path-emulator

@@ -411,6 +411,18 @@ static bw_status_t tcp_connect(const bw_order_t *order, bw_link_t **link_p, bw_e
                         error_p);
 }
 
+static bw_status_t tcp_put_back(bw_link_t *link, const void *bytes, size_t len, bw_error_t *error_p)
+{
+    bw_buffer_t *in = &tcp_of(link)->in;
+
+    if (in->head != 0 || len > in->size)
+        return bw_fail(error_p, BW_INVALID, "what was read before does not fit into the ring", 0);
+    if (len > 0)
+        memcpy(in->data, bytes, len);
+    in->head = len;
+    return BW_OK;
+}
+
 static void tcp_step(bw_link_t *link, bw_report_t *report_p)
 {
     (void)link;
@@ -424,6 +436,7 @@ const bw_carrier_t bw_tcp_carrier = {
     .listen = tcp_connect,
     .connect = tcp_connect,
     .step = tcp_step,
+    .put_back = tcp_put_back,
     .reserve = tcp_reserve,
     .commit = tcp_commit,
     .defer = tcp_defer,
@@ -444,18 +457,6 @@ const bw_carrier_t bw_tcp_carrier = {
     .reason = tcp_reason,
     .close = tcp_close,
 };
-
-bw_status_t bw_tcp_put_back(bw_link_t *link, const void *bytes, size_t len, bw_error_t *error_p)
-{
-    bw_buffer_t *in = &tcp_of(link)->in;
-
-    if (in->head != 0 || len > in->size)
-        return bw_fail(error_p, BW_INVALID, "what was read before does not fit into the ring", 0);
-    if (len > 0)
-        memcpy(in->data, bytes, len);
-    in->head = len;
-    return BW_OK;
-}
 
 /* ---- making one ---- */
 

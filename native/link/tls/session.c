@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "session.h"
+
+#include <pthread.h>
+#include <sys/auxv.h>
+
+#include <openssl/crypto.h>
+#include <openssl/err.h>
+
+/* The client names the suite of the key, by what its processor does best; a server has both. */
+typedef struct {
+    const char *identity, *name, *digest;
+    unsigned char id[2];
+} suite_t;
+
+static const suite_t suites[] = {
+    {"beamway-aes", "TLS_AES_256_GCM_SHA384", "SHA384", {0x13, 0x02}},
+    {"beamway-chacha", "TLS_CHACHA20_POLY1305_SHA256", "SHA256", {0x13, 0x03}},
+};
+
+/* Whether the processor has instructions for AES; without them ChaCha20 is the faster one. */
+static bool has_aes(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    return __builtin_cpu_supports("aes");
+#elif defined(__aarch64__)
+    return getauxval(AT_HWCAP) & (1 << 3);
+#else
+    return false;
+#endif
+}
+
+static const suite_t *own_suite(void)
+{
+    return has_aes() ? &suites[0] : &suites[1];
+}
+
+static SSL_SESSION *with_key(SSL *ssl, const suite_t *suite)
+{
+    const bw_tls_session_t *session = SSL_get_app_data(ssl);
+    const SSL_CIPHER *cipher = SSL_CIPHER_find(ssl, suite->id);
+    SSL_SESSION *made = SSL_SESSION_new();
+
+    if (made && cipher && SSL_SESSION_set1_master_key(made, session->key, sizeof session->key) &&
+        SSL_SESSION_set_cipher(made, cipher) &&
+        SSL_SESSION_set_protocol_version(made, TLS1_3_VERSION))
+        return made;
+    SSL_SESSION_free(made);
+    return NULL;
+}
+
+static int use_key(SSL *ssl, const EVP_MD *digest, const unsigned char **id_p, size_t *len_p,
+                   SSL_SESSION **session_p)
+{
+    const suite_t *suite = own_suite();
+
+    *session_p = digest && !EVP_MD_is_a(digest, suite->digest) ? NULL : with_key(ssl, suite);
+    *id_p = (const unsigned char *)suite->identity;
+    *len_p = strlen(suite->identity);
+    return 1;
+}
+
+static int find_key(SSL *ssl, const unsigned char *id, size_t len, SSL_SESSION **session_p)
+{
+    *session_p = NULL;
+    for (size_t i = 0; i < sizeof suites / sizeof *suites; i++)
+        if (len == strlen(suites[i].identity) && memcmp(id, suites[i].identity, len) == 0)
+            *session_p = with_key(ssl, &suites[i]);
+    return 1;
+}
+
+/* A server that shows a certificate instead of knowing the key. */
+static int trust_nobody(int is_good, X509_STORE_CTX *chain)
+{
+    (void)is_good, (void)chain;
+    return 0;
+}
+
+static SSL_CTX *new_context(void)
+{
+    SSL_CTX *context = SSL_CTX_new(TLS_method());
+
+    if (!context || !SSL_CTX_set_min_proto_version(context, TLS1_3_VERSION) ||
+        !SSL_CTX_set_max_proto_version(context, TLS1_3_VERSION) ||
+        !SSL_CTX_set_num_tickets(context, 0)) {
+        SSL_CTX_free(context);
+        return NULL;
+    }
+    SSL_CTX_set_options(context, SSL_OP_NO_TICKET | SSL_OP_NO_RENEGOTIATION);
+    SSL_CTX_set_mode(context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
+    SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
+    SSL_CTX_set_psk_use_session_callback(context, use_key);
+    SSL_CTX_set_psk_find_session_callback(context, find_key);
+    return context;
+}
+
+/* One for all links; the shared object is never unloaded. */
+static SSL_CTX *context;
+
+static void make_context(void)
+{
+    context = new_context();
+}
+
+/* What libssl says of the last error of this thread. */
+static const char *ssl_reason(void)
+{
+    unsigned long error = ERR_peek_last_error();
+    const char *text = error ? ERR_reason_error_string(error) : NULL;
+
+    return text ? text : "no reason given";
+}
+
+bw_status_t bw_tls_session_make(bw_tls_session_t *session, bool is_server, const uint8_t *key,
+                                bw_tls_wire_t *wire, bw_error_t *error_p)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    BIO *bio;
+
+    (void)pthread_once(&once, make_context);
+    ERR_clear_error();
+    session->is_server = is_server;
+    memcpy(session->key, key, sizeof session->key);
+    session->ssl = context ? SSL_new(context) : NULL;
+    bio = session->ssl ? bw_tls_wire_bio(wire) : NULL;
+    if (!bio)
+        return bw_fail(error_p, BW_SYSTEM, "libssl gives no session", 0);
+    SSL_set_bio(session->ssl, bio, bio);
+    if (!SSL_set_app_data(session->ssl, session) ||
+        !SSL_set_ciphersuites(session->ssl,
+                              is_server ? "TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256"
+                                        : own_suite()->name))
+        return bw_fail(error_p, BW_SYSTEM, "libssl has no cipher for it", 0);
+    if (is_server) {
+        SSL_set_accept_state(session->ssl);
+    } else {
+        SSL_set_connect_state(session->ssl);
+        SSL_set_verify(session->ssl, SSL_VERIFY_PEER, trust_nobody);
+    }
+    return BW_OK;
+}
+
+void bw_tls_session_free(bw_tls_session_t *session)
+{
+    OPENSSL_cleanse(session->key, sizeof session->key);
+    SSL_free(session->ssl);
+    session->ssl = NULL;
+}
+
+static bw_tls_hands_t refused(char text[BW_TEXT_BYTES], const char *why)
+{
+    snprintf(text, BW_TEXT_BYTES, "tls: %s", why);
+    return BW_TLS_REFUSED;
+}
+
+bw_tls_hands_t bw_tls_session_shake(bw_tls_session_t *session, const bw_tls_wire_t *wire,
+                                    char text[BW_TEXT_BYTES])
+{
+    int done, error;
+
+    ERR_clear_error();
+    done = SSL_do_handshake(session->ssl);
+    error = SSL_get_error(session->ssl, done);
+    if (done != 1 && (error == SSL_ERROR_WANT_READ || error == SSL_ERROR_WANT_WRITE))
+        return BW_TLS_SHAKING;
+    OPENSSL_cleanse(session->key, sizeof session->key);
+    if (done == 1)
+        return SSL_session_reused(session->ssl) ? BW_TLS_SHAKEN
+                                                : refused(text, "the peer does not know the key");
+    return refused(text, wire->has_ended && bw_buffer_fill(&wire->in) == 0
+                             ? "the peer closed the connection"
+                             : ssl_reason());
+}

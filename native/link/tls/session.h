@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef BW_TLS_SESSION_H
+#define BW_TLS_SESSION_H
+
+#include <openssl/ssl.h>
+
+#include "tls.h"
+#include "wire.h"
+
+/* A session of TLS 1.3 by a key that both sides have; how it comes to be, and nothing else. */
+typedef struct {
+    SSL *ssl;
+    bool is_server;
+    uint8_t key[BW_TLS_KEY_BYTES]; /* until the hands are shaken */
+} bw_tls_session_t;
+
+/* Takes the key; the session stays where it is. BW_SYSTEM, and *error_p, if libssl cannot. */
+bw_status_t bw_tls_session_make(bw_tls_session_t *session, bool is_server, const uint8_t *key,
+                                bw_tls_wire_t *wire, bw_error_t *error_p);
+void bw_tls_session_free(bw_tls_session_t *session);
+
+typedef enum { BW_TLS_SHAKING, BW_TLS_SHAKEN, BW_TLS_REFUSED } bw_tls_hands_t;
+
+/* Goes on as far as the wire lets it. REFUSED: `text` says why. */
+bw_tls_hands_t bw_tls_session_shake(bw_tls_session_t *session, const bw_tls_wire_t *wire,
+                                    char text[BW_TEXT_BYTES]);
+
+#endif

@@ -1,0 +1,402 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What is particular to the tls carrier: who gets a link and who does not, what passes the network,
+ * and what becomes of a connection that somebody between the two cuts or changes. That somebody is
+ * this program: each end has a socket to it, and it carries the bytes.
+ */
+#include "carriers.h"
+
+#include "../link/tls/tls.h"
+
+#define RING BW_RING_MIN_BYTES
+#define SPLICE_BYTES 65536
+
+static struct {
+    int outside[2];      /* the sockets of the two ends, and below what they lead to */
+    int between[2];      /* -1: closed */
+    bw_link_t *links[2]; /* client, server */
+    bw_report_t reports[2];
+    uint8_t seen[1 << 20]; /* what has passed from the client to the server */
+    size_t seen_len;
+    size_t passes; /* so many more bytes pass that way, then the wire is cut */
+    size_t flips;  /* the byte of that number that way is changed on its way; SIZE_MAX: none */
+    int descriptors;
+} here;
+
+static void start(void)
+{
+    here.descriptors = open_descriptors();
+    here.seen_len = 0;
+    here.passes = here.flips = SIZE_MAX;
+    for (int i = 0; i < 2; i++) {
+        int pair[2];
+
+        here.links[i] = NULL;
+        here.reports[i] = (bw_report_t){0};
+        CHECK_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
+        here.outside[i] = pair[0];
+        here.between[i] = pair[1];
+    }
+}
+
+static void close_wire(int i)
+{
+    if (here.between[i] >= 0)
+        close(here.between[i]);
+    here.between[i] = -1;
+}
+
+static void stop(void)
+{
+    for (int i = 0; i < 2; i++) {
+        close_wire(i);
+        close(here.outside[i]);
+        close_link(here.links[i]);
+    }
+    CHECK_EQ(open_descriptors(), here.descriptors);
+    CHECK_EQ(carrier_mappings(NULL), 0);
+}
+
+/* An end with that key, and what was read before it came to be. */
+static bw_status_t make_end(int i, const char *key, const void *read, size_t len)
+{
+    uint8_t at[BW_TLS_SOCKET_BYTES + BW_TLS_KEY_BYTES + 4096] = {0};
+    bw_order_t order = {.at = at, .ring_bytes = RING};
+    bw_error_t error = {0};
+
+    memcpy(bw_put(at, (uint64_t)here.outside[i], BW_TLS_SOCKET_BYTES), key, strlen(key));
+    order.at_len = BW_TLS_SOCKET_BYTES + BW_TLS_KEY_BYTES + len;
+    memcpy(at + order.at_len - len, read, len);
+    return i == 0 ? bw_tls_carrier.connect(&order, &here.links[i], &error)
+                  : bw_tls_carrier.listen(&order, &here.links[i], &error);
+}
+
+/* Carries on what has come. True: something has. */
+static bool carry_from(int i)
+{
+    static uint8_t bytes[SPLICE_BYTES];
+    ssize_t n =
+        here.between[i] < 0
+            ? 0
+            : recv(here.between[i], bytes,
+                   i == 0 ? bw_least(sizeof bytes, here.passes) : sizeof bytes, MSG_DONTWAIT);
+
+    if (n <= 0)
+        return false;
+    for (ssize_t k = 0; i == 0 && k < n; k++) {
+        bytes[k] ^= here.seen_len == here.flips;
+        if (here.seen_len < sizeof here.seen)
+            here.seen[here.seen_len++] = bytes[k];
+    }
+    if (here.between[!i] >= 0)
+        (void)!send(here.between[!i], bytes, (size_t)n, MSG_NOSIGNAL);
+    if (i == 0)
+        here.passes -= here.passes == SIZE_MAX ? 0 : (size_t)n;
+    if (here.passes == 0)
+        for (int k = 0; k < 2; k++)
+            close_wire(k);
+    return true;
+}
+
+static void step_both(void)
+{
+    for (int i = 0; i < 2; i++)
+        if (here.links[i] && here.reports[i].state != BW_FAILED)
+            here.links[i]->ops->step(here.links[i], &here.reports[i]);
+}
+
+static bool is_settled(int i)
+{
+    return !here.links[i] || here.reports[i].state >= BW_LINKED;
+}
+
+/* Until both know how it ends, or nothing moves any more. */
+static void shake_hands(void)
+{
+    int idle = 0;
+
+    do {
+        step_both();
+        idle = carry_from(0) + carry_from(1) > 0 ? 0 : idle + 1;
+    } while (!(is_settled(0) && is_settled(1)) && idle < 10);
+}
+
+static void start_linked(void)
+{
+    CHECK_IN(start());
+    CHECK_EQ(make_end(0, "key", "", 0), BW_OK);
+    CHECK_EQ(make_end(1, "key", "", 0), BW_OK);
+    shake_hands();
+    CHECK_EQ(here.reports[0].state, BW_LINKED);
+    CHECK_EQ(here.reports[1].state, BW_LINKED);
+}
+
+static void say(const char *text)
+{
+    bw_span_t span;
+
+    CHECK_EQ(here.links[0]->ops->reserve(here.links[0], strlen(text), &span), BW_OK);
+    memcpy(span.base, text, strlen(text));
+    here.links[0]->ops->commit(here.links[0], strlen(text));
+}
+
+/* What the server reads once all that moves has moved. */
+static bw_status_t hear(bw_span_t *span_p)
+{
+    *span_p = (bw_span_t){0};
+    do
+        here.links[1]->ops->clear_event(here.links[1]);
+    while (carry_from(0) || carry_from(1));
+    return here.links[1]->ops->peek(here.links[1], span_p);
+}
+
+static bool has_seen(const char *text)
+{
+    return memmem(here.seen, here.seen_len, text, strlen(text)) != NULL;
+}
+
+/* ---- who gets a link ---- */
+
+static void nothing_readable_passes(void)
+{
+    bw_span_t span;
+
+    CHECK_IN(start_linked());
+    CHECK_IN(say("a word for two"));
+    CHECK_EQ(hear(&span), BW_OK);
+    CHECK_EQ(span.len, 14);
+    CHECK_EQ(memcmp(span.base, "a word for two", 14), 0);
+    CHECK(here.seen_len > 100);
+    CHECK(!has_seen("a word"));
+    CHECK(strncmp(here.reports[0].device, "TLS_", 4) == 0);
+    CHECK_EQ(strcmp(here.reports[0].device, here.reports[1].device), 0);
+    CHECK_IN(stop());
+}
+
+static void another_key_is_refused(void)
+{
+    CHECK_IN(start());
+    CHECK_EQ(make_end(0, "key", "", 0), BW_OK);
+    CHECK_EQ(make_end(1, "kez", "", 0), BW_OK);
+    shake_hands();
+    for (int i = 0; i < 2; i++) {
+        CHECK_EQ(here.reports[i].state, BW_FAILED);
+        CHECK(strncmp(here.reports[i].text, "tls: ", 5) == 0);
+    }
+    CHECK_IN(stop());
+}
+
+static void two_of_one_role_are_refused(void)
+{
+    uint8_t at[BW_TLS_SOCKET_BYTES + BW_TLS_KEY_BYTES] = {0};
+    bw_order_t order = {.at = at, .at_len = sizeof at, .ring_bytes = RING};
+    bw_error_t error = {0};
+
+    CHECK_IN(start());
+    CHECK_EQ(make_end(0, "", "", 0), BW_OK);
+    (void)bw_put(at, (uint64_t)here.outside[1], BW_TLS_SOCKET_BYTES);
+    CHECK_EQ(bw_tls_carrier.connect(&order, &here.links[1], &error), BW_OK);
+    shake_hands();
+    CHECK_EQ(here.reports[0].state, BW_FAILED);
+    CHECK_EQ(here.reports[1].state, BW_FAILED);
+    CHECK_IN(stop());
+}
+
+static void garbage_is_refused(void)
+{
+    static const char garbage[] = "GET / HTTP/1.1\r\nHost: here\r\n\r\n";
+
+    for (int i = 0; i < 2; i++) {
+        CHECK_IN(start());
+        CHECK_EQ(make_end(i, "key", "", 0), BW_OK);
+        CHECK_EQ(send(here.between[i], garbage, sizeof garbage - 1, MSG_NOSIGNAL),
+                 sizeof garbage - 1);
+        shake_hands();
+        CHECK_EQ(here.reports[i].state, BW_FAILED);
+        CHECK_IN(stop());
+    }
+}
+
+/* Whatever of the handshake is the last byte that arrives: both ends hear of it, none has a link
+ * that the other has not got, but for the last flight. */
+static void a_cut_handshake_fails(void)
+{
+    size_t whole;
+
+    CHECK_IN(start_linked());
+    whole = here.seen_len;
+    CHECK_IN(stop());
+    for (size_t passes = 1; passes < whole; passes++) {
+        CHECK_IN(start());
+        here.passes = passes;
+        CHECK_EQ(make_end(0, "key", "", 0), BW_OK);
+        CHECK_EQ(make_end(1, "key", "", 0), BW_OK);
+        shake_hands();
+        CHECK_EQ(here.reports[1].state, BW_FAILED);
+        CHECK(here.reports[0].state == BW_FAILED || here.reports[0].state == BW_LINKED);
+        CHECK_IN(stop());
+    }
+}
+
+/* Half a record, and silence: no link, and no failure either. Whoever waits has a deadline. */
+static void half_a_hello_is_waited_for(void)
+{
+    static const uint8_t half[] = {22, 3, 1, 2, 0, 1, 0, 1, 252};
+
+    CHECK_IN(start());
+    CHECK_EQ(make_end(1, "key", half, sizeof half), BW_OK);
+    shake_hands();
+    CHECK_EQ(here.reports[1].state, BW_LISTENING);
+    CHECK_IN(stop());
+}
+
+static void bad_orders_are_refused(void)
+{
+    uint8_t at[BW_TLS_SOCKET_BYTES + BW_TLS_KEY_BYTES] = {0};
+    bw_order_t order = {.at = at, .at_len = sizeof at - 1, .ring_bytes = RING};
+    bw_error_t error = {0};
+    bw_link_t *link = NULL;
+
+    CHECK_IN(start());
+    (void)bw_put(at, (uint64_t)here.outside[0], BW_TLS_SOCKET_BYTES);
+    CHECK_EQ(bw_tls_carrier.connect(&order, &link, &error), BW_INVALID); /* half a key */
+    order.at_len = sizeof at;
+    order.ring_bytes = RING + 1;
+    CHECK_EQ(bw_tls_carrier.connect(&order, &link, &error), BW_INVALID);
+    order.ring_bytes = RING;
+    (void)bw_put(at, 99999, BW_TLS_SOCKET_BYTES);
+    CHECK_EQ(bw_tls_carrier.connect(&order, &link, &error), BW_INVALID);
+    CHECK(link == NULL);
+    CHECK_IN(stop());
+}
+
+/* ---- what was read before, and what says that the listener is there ---- */
+
+static void what_was_read_before_counts(void)
+{
+    uint8_t read[4096];
+    ssize_t n;
+
+    CHECK_IN(start());
+    CHECK_EQ(make_end(0, "key", "BB", 2), BW_OK);
+    CHECK_EQ(send(here.between[0], "BBB", 3, MSG_NOSIGNAL), 3);
+    step_both();
+    n = recv(here.between[0], read, sizeof read, MSG_DONTWAIT);
+    CHECK(n > 100);
+    CHECK_EQ(make_end(1, "key", read, (size_t)n), BW_OK);
+    shake_hands();
+    CHECK_EQ(here.reports[0].state, BW_LINKED);
+    CHECK_EQ(here.reports[1].state, BW_LINKED);
+    CHECK_IN(stop());
+}
+
+/* ---- a link ---- */
+
+static void a_changed_byte_ends_the_link(void)
+{
+    bw_span_t span;
+
+    CHECK_IN(start_linked());
+    CHECK_IN(say("before"));
+    CHECK_EQ(hear(&span), BW_OK);
+    here.links[1]->ops->release(here.links[1], span.len);
+    here.flips = here.seen_len + 10;
+    CHECK_IN(say("changed on its way"));
+    CHECK_EQ(hear(&span), BW_SYSTEM);
+    CHECK_EQ(strcmp(here.links[1]->ops->reason(here.links[1]), "beamway_tls_corrupt"), 0);
+    CHECK(!here.links[1]->ops->is_finished(here.links[1]));
+    CHECK_IN(stop());
+}
+
+/* Whoever cuts the connection cannot make it look as if it had ended in order. */
+static void a_cut_is_no_end(void)
+{
+    bw_span_t span;
+
+    CHECK_IN(start_linked());
+    CHECK_IN(say("last word"));
+    CHECK_EQ(hear(&span), BW_OK);
+    here.links[1]->ops->release(here.links[1], span.len);
+    close_wire(1);
+    CHECK_EQ(hear(&span), BW_SYSTEM);
+    CHECK(!here.links[1]->ops->is_finished(here.links[1]));
+    CHECK_EQ(strcmp(here.links[1]->ops->reason(here.links[1]), "connection_closed"), 0);
+    CHECK_IN(stop());
+}
+
+static void an_end_is_told(void)
+{
+    bw_span_t span;
+
+    CHECK_IN(start_linked());
+    CHECK_IN(say("last word"));
+    here.links[0]->ops->close(here.links[0], NULL);
+    here.links[0] = NULL;
+    CHECK_EQ(hear(&span), BW_OK);
+    CHECK_EQ(span.len, 9);
+    here.links[1]->ops->release(here.links[1], span.len);
+    CHECK_EQ(hear(&span), BW_AGAIN);
+    CHECK(here.links[1]->ops->is_finished(here.links[1]));
+    CHECK_IN(stop());
+}
+
+/* Long before a key has protected as much as it may, the next one is used. */
+static void keys_are_replaced(void)
+{
+    bw_span_t span;
+
+    CHECK_IN(start_linked());
+    bw_tls_limit_key(here.links[0], 3);
+    for (int round = 0; round < 100; round++) {
+        size_t before = here.seen_len;
+
+        CHECK_IN(say("x"));
+        CHECK_EQ(hear(&span), BW_OK);
+        CHECK_EQ(span.len, 1);
+        here.links[1]->ops->release(here.links[1], 1);
+        /* a record of one byte; each third time the word of the new key before it */
+        CHECK_EQ(here.seen_len - before, round > 0 && round % 3 == 0 ? 23 + 27 : 23);
+    }
+    CHECK_IN(stop());
+}
+
+/* A vector of pieces of all sizes goes out in as few records as it needs. */
+static void small_pieces_share_a_record(void)
+{
+    static uint8_t bytes[100000];
+    struct iovec iov[] = {{bytes, 4},     {bytes, 50},    {bytes, 20000}, {bytes, 0},
+                          {bytes, 40000}, {bytes, 39942}, {bytes, 4}};
+    size_t taken = 0, before, records = (100000 + 16383) / 16384;
+    bw_span_t span;
+
+    CHECK_IN(start_linked());
+    before = here.seen_len;
+    CHECK_EQ(here.links[0]->ops->write(here.links[0], iov, 7, &taken), BW_OK);
+    CHECK_EQ(taken, 100000);
+    for (size_t read = 0; read < taken;) {
+        here.links[0]->ops->clear_event(here.links[0]);
+        CHECK_EQ(hear(&span), BW_OK);
+        here.links[1]->ops->release(here.links[1], span.len);
+        read += span.len;
+    }
+    CHECK(here.seen_len - before <= 100000 + (records + 2) * 22);
+    CHECK_IN(stop());
+}
+
+static const check_case_t cases[] = {
+    {"nothing_readable_passes", nothing_readable_passes},
+    {"another_key_is_refused", another_key_is_refused},
+    {"two_of_one_role_are_refused", two_of_one_role_are_refused},
+    {"garbage_is_refused", garbage_is_refused},
+    {"a_cut_handshake_fails", a_cut_handshake_fails},
+    {"half_a_hello_is_waited_for", half_a_hello_is_waited_for},
+    {"bad_orders_are_refused", bad_orders_are_refused},
+    {"what_was_read_before_counts", what_was_read_before_counts},
+    {"a_changed_byte_ends_the_link", a_changed_byte_ends_the_link},
+    {"a_cut_is_no_end", a_cut_is_no_end},
+    {"an_end_is_told", an_end_is_told},
+    {"keys_are_replaced", keys_are_replaced},
+    {"small_pieces_share_a_record", small_pieces_share_a_record},
+};
+
+CHECK_MAIN(cases)
