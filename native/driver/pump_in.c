@@ -12,6 +12,9 @@
  * must leave the producer more than the half ring that it may be waiting for. */
 #define GATHER_PART_BYTES (BW_RING_MIN_BYTES / 16)
 
+/* So much memory a frame gets at first, however large it says to be. */
+#define FIRST_BYTES (4 * 1024 * 1024)
+
 /* The VM decodes a frame of the distribution where it is given, in two passes, and the peer can
  * write in the ring between them. So such a frame is copied out first: frames up to this size
  * together with those that follow, a larger one by itself, as if it was gathered. */
@@ -46,13 +49,22 @@ static void gather_into(bw_pump_t *pump, ErlDrvBinary *binary, const bw_frame_t 
     pump->whole = -1;
 }
 
+/* What came cannot be kept: a reason of its own, the peer has done nothing wrong. */
+static bool is_had(bw_pump_t *pump, const ErlDrvBinary *binary)
+{
+    if (!binary)
+        pump->reason = "enomem";
+    return binary != NULL;
+}
+
 static bool start_gathering(bw_pump_t *pump, const bw_frame_t *frame)
 {
-    ErlDrvBinary *binary = driver_alloc_binary(frame->len);
+    ErlDrvBinary *binary = driver_alloc_binary(bw_least(frame->len, FIRST_BYTES));
 
-    if (binary)
-        gather_into(pump, binary, frame, 0);
-    return binary != NULL;
+    if (!is_had(pump, binary))
+        return false;
+    gather_into(pump, binary, frame, 0);
+    return true;
 }
 
 static bool start_part(bw_pump_t *pump, const bw_frame_t *frame, const uint8_t *head)
@@ -90,40 +102,66 @@ static void finish_part(bw_pump_t *pump)
     give_whole(pump, head, sizeof head, bw_parts_take(&pump->parts, pump->whole));
 }
 
-/* Where the frame's next byte goes, and how many do before its padding. */
+/* How much of the frame there is memory for; without its padding. */
+static uint64_t end_of_memory(const bw_pump_t *pump)
+{
+    return bw_least(pump->gathered_end, (uint64_t)pump->gathered->orig_size - pump->gathered_from);
+}
+
+/* Where the frame's next byte goes, and how many can before its padding. */
 static uint8_t *gap(const bw_pump_t *pump, uint64_t *bytes_p)
 {
     uint64_t done = bw_least(pump->gathered_len, pump->gathered_end);
 
-    *bytes_p = pump->gathered_end - done;
+    *bytes_p = end_of_memory(pump) - done;
     return (uint8_t *)pump->gathered->orig_bytes + pump->gathered_from + done;
 }
 
-/* So many bytes more of the frame are there, or of its padding. */
-static void advance(bw_pump_t *pump, size_t n)
+/* Twice the memory, if that is full and the frame is not. */
+static bool grow(bw_pump_t *pump)
+{
+    uint64_t end = end_of_memory(pump);
+    ErlDrvBinary *binary;
+
+    if (pump->gathered_len < end || end == pump->gathered_end)
+        return true;
+    binary =
+        driver_realloc_binary(pump->gathered, (ErlDrvSizeT)bw_least(2 * end, pump->gathered_end));
+    if (!is_had(pump, binary))
+        return false;
+    pump->gathered = binary;
+    return true;
+}
+
+/* So many bytes more of the frame are there, or of its padding. False: there is no memory for the
+ * rest. */
+static bool advance(bw_pump_t *pump, size_t n)
 {
     ErlDrvBinary *binary = pump->gathered;
 
     pump->gathered_len += n;
     if (pump->gathered_len < pump->gathered_size)
-        return;
+        return grow(pump);
     pump->gathered = NULL;
     if (pump->whole >= 0)
         finish_part(pump);
     else
         give_whole(pump, NULL, 0, binary);
+    return true;
 }
 
-/* Takes what of the frame is in the span, at most `most`; gives the bytes used. */
-static size_t gather(bw_pump_t *pump, const uint8_t *at, size_t avail, size_t most)
+/* Takes what of the frame is in the span, at most `most`, as far as there is memory for it.
+ * *used_p: bytes. */
+static bool gather(bw_pump_t *pump, const uint8_t *at, size_t avail, size_t most, size_t *used_p)
 {
-    size_t n = bw_least(bw_least(avail, most), pump->gathered_size - pump->gathered_len);
-    uint64_t bytes;
+    uint64_t bytes, rest = pump->gathered_size - pump->gathered_len;
     uint8_t *to = gap(pump, &bytes);
 
-    memcpy(to, at, bw_least(n, bytes));
-    advance(pump, n);
-    return n;
+    if (end_of_memory(pump) < pump->gathered_end)
+        rest = bytes;
+    *used_p = bw_least(bw_least(avail, most), rest);
+    memcpy(to, at, bw_least(*used_p, bytes));
+    return advance(pump, *used_p);
 }
 
 /* The same without the ring, if the carrier can: *used_p are bytes, 0 if the ring has them. */
@@ -141,9 +179,7 @@ static bw_status_t gather_directly(bw_pump_t *pump, size_t most, size_t *used_p)
     if (bytes == 0)
         return BW_OK;
     status = link->ops->read(link, to, bw_least(bytes, most), used_p);
-    if (*used_p > 0)
-        advance(pump, *used_p);
-    return status;
+    return *used_p == 0 || advance(pump, *used_p) ? status : BW_LIMIT;
 }
 
 void pump_reset(bw_pump_t *pump)
@@ -196,7 +232,7 @@ static pump_result_t give_run(bw_pump_t *pump, const uint8_t *at, size_t avail, 
     const uint8_t *copy;
     bw_frame_t frame;
 
-    if (!run)
+    if (!is_had(pump, run))
         return PUMP_FAILED;
     copy = (const uint8_t *)run->orig_bytes;
     memcpy(run->orig_bytes, at, len);
@@ -270,7 +306,11 @@ static pump_result_t receive_span(bw_pump_t *pump, const bw_span_t *span, budget
                 result = PUMP_IDLE;
                 break;
             }
-            used += gather(pump, at, avail, budget->bytes - used);
+            if (!gather(pump, at, avail, budget->bytes - used, &done)) {
+                result = PUMP_FAILED;
+                break;
+            }
+            used += done;
             continue;
         }
         state = parse(pump, at, avail, &frame);

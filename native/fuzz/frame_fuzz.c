@@ -68,7 +68,7 @@ static bool parse_all(delivered_t *expected)
         memcpy(&magic, stream.bytes + at + 4, 2);
         memcpy(&kind, stream.bytes + at + 6, 2);
         if (magic != BW_FRAME_MAGIC || (kind == 2 && len != 0) || (kind == 1 && len == 0) ||
-            kind == 0 || kind > 2 || len > INT32_MAX || len > SHIM_BINARY_MAX)
+            kind == 0 || kind > 2 || len > INT32_MAX)
             return true;
         if ((len + 15ull) / 8 * 8 > stream.len - at)
             return false;

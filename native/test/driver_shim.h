@@ -46,6 +46,16 @@ ErlDrvBinary *driver_alloc_binary(ErlDrvSizeT size)
     return binary;
 }
 
+ErlDrvBinary *driver_realloc_binary(ErlDrvBinary *binary, ErlDrvSizeT size)
+{
+    ErlDrvBinary *larger =
+        size > SHIM_BINARY_MAX ? NULL : realloc(binary, sizeof *binary + (size_t)size);
+
+    if (larger)
+        larger->orig_size = (ErlDrvSInt)size;
+    return larger;
+}
+
 void driver_free_binary(ErlDrvBinary *binary)
 {
     shim.binaries--;
@@ -125,6 +135,14 @@ int driver_enqv(ErlDrvPort port, ErlIOVec *ev, ErlDrvSizeT skip)
     }
     return 0;
 }
+
+#ifndef SHIM_POLLS /* the program has its own */
+int driver_select(ErlDrvPort port, ErlDrvEvent event, int mode, int on)
+{
+    (void)port, (void)event, (void)mode, (void)on;
+    return -1;
+}
+#endif
 
 void set_busy_port(ErlDrvPort port, int on)
 {

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 
 #include "check.h"
+#define SHIM_POLLS
 #include "driver_shim.h"
 
 #include "../driver/beamway_drv.c"

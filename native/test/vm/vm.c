@@ -67,7 +67,7 @@ static struct {
     struct {
         int fd;
         ErlDrvPort port; /* NULL: free */
-        bool is_read;
+        bool is_read, is_write;
     } selected[DESCRIPTORS];
     int left[DESCRIPTORS], left_count; /* to be told to stop_select */
     int pollers;
@@ -344,14 +344,18 @@ int driver_select(ErlDrvPort port, ErlDrvEvent event, int mode, int on)
     if (on && fcntl(fd, F_GETFD) < 0)
         broken("a closed descriptor is to be polled");
     for (int i = 0; slot < 0 && on && i < DESCRIPTORS; i++)
-        if (!vm.selected[i].port)
+        if (!vm.selected[i].port) {
             slot = i;
+            vm.selected[i].is_read = vm.selected[i].is_write = false;
+        }
     if (slot >= 0 && on) {
         vm.selected[slot].fd = fd;
         vm.selected[slot].port = port;
-        vm.selected[slot].is_read = true;
+        vm.selected[slot].is_read = vm.selected[slot].is_read || mode & ERL_DRV_READ;
+        vm.selected[slot].is_write = vm.selected[slot].is_write || mode & ERL_DRV_WRITE;
     } else if (slot >= 0) {
-        vm.selected[slot].is_read = false;
+        vm.selected[slot].is_read = vm.selected[slot].is_read && !(mode & ERL_DRV_READ);
+        vm.selected[slot].is_write = vm.selected[slot].is_write && !(mode & ERL_DRV_WRITE);
         if (mode & ERL_DRV_USE)
             vm.selected[slot].port = NULL;
     }
@@ -378,16 +382,36 @@ static void tell_of_the_left(void)
     } while (fd >= 0);
 }
 
-static bool is_read_by(int fd, ErlDrvPort port)
+/* Whether it is still polled so; others have run since the poll. */
+static bool is_polled_by(int fd, ErlDrvPort port, bool for_room)
 {
-    bool is_read = false;
+    bool found = false;
 
     lock();
     for (int i = 0; i < DESCRIPTORS; i++)
-        is_read = is_read || (vm.selected[i].port == port && vm.selected[i].fd == fd &&
-                              vm.selected[i].is_read);
+        found = found || (vm.selected[i].port == port && vm.selected[i].fd == fd &&
+                          (for_room ? vm.selected[i].is_write : vm.selected[i].is_read));
     unlock();
-    return is_read;
+    return found;
+}
+
+/* Within a port's lock. */
+static bool tell(ErlDrvPort port, const struct pollfd *poller)
+{
+    ErlDrvEvent event = (ErlDrvEvent)(intptr_t)poller->fd;
+    const short ends = POLLHUP | POLLERR;
+    bool found = false;
+
+    if (poller->revents & (POLLIN | ends) && is_polled_by(poller->fd, port, false)) {
+        found = true;
+        vm.entry->ready_input(port->data, event);
+    }
+    if (port->is_open && poller->revents & (POLLOUT | ends) &&
+        is_polled_by(poller->fd, port, true)) {
+        found = true;
+        vm.entry->ready_output(port->data, event);
+    }
+    return found;
 }
 
 static bool run_descriptors(int ms)
@@ -399,9 +423,12 @@ static bool run_descriptors(int ms)
 
     lock();
     for (int i = 0; i < DESCRIPTORS; i++)
-        if (vm.selected[i].port && vm.selected[i].is_read) {
+        if (vm.selected[i].port && (vm.selected[i].is_read || vm.selected[i].is_write)) {
             ports[count] = vm.selected[i].port;
-            pollers[count++] = (struct pollfd){.fd = vm.selected[i].fd, .events = POLLIN};
+            pollers[count++] =
+                (struct pollfd){.fd = vm.selected[i].fd,
+                                .events = (short)((vm.selected[i].is_read ? POLLIN : 0) |
+                                                  (vm.selected[i].is_write ? POLLOUT : 0))};
         }
     vm.pollers++;
     unlock();
@@ -414,10 +441,7 @@ static bool run_descriptors(int ms)
             broken("a descriptor was closed while it was polled");
         if (pollers[i].revents == 0 || !enter(ports[i]))
             continue;
-        if (is_read_by(pollers[i].fd, ports[i])) {
-            found = true;
-            vm.entry->ready_input(ports[i]->data, (ErlDrvEvent)(intptr_t)pollers[i].fd);
-        }
+        found = tell(ports[i], &pollers[i]) || found;
         leave(ports[i]);
     }
     return found;
@@ -717,6 +741,25 @@ ErlDrvBinary *driver_alloc_binary(ErlDrvSizeT size)
     vm.binaries++;
     unlock();
     return &kept->binary;
+}
+
+static size_t least(ErlDrvSizeT left, ErlDrvSInt right)
+{
+    return (size_t)left < (size_t)right ? (size_t)left : (size_t)right;
+}
+
+/* Always to another place, as it may be. */
+ErlDrvBinary *driver_realloc_binary(ErlDrvBinary *binary, ErlDrvSizeT size)
+{
+    ErlDrvBinary *larger = driver_alloc_binary(size);
+
+    if (!larger)
+        return NULL;
+    if (kept_of(binary)->refs != 1)
+        broken("a binary that others hold becomes larger");
+    memcpy(larger->orig_bytes, binary->orig_bytes, (size_t)least(size, binary->orig_size));
+    driver_free_binary(binary);
+    return larger;
 }
 
 static void let_go(kept_t *kept)
