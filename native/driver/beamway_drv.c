@@ -95,18 +95,26 @@ static void check_later(bw_port_t *self)
 
 /* ---- commands ---- */
 
+/* To any Erlang node: as of OTP's port, whatever the system says. */
+static const char *reason_of_link(bw_port_t *self)
+{
+    const char *reason = self->pump.link->ops->reason(self->pump.link);
+
+    return reason && self->pump.is_packets ? "connection_closed" : reason;
+}
+
 /* The link is of no use any more. The port's owner is linked to the port and ends with it.
  * drv_stop runs inside: the caller must not touch `self` again. */
 static void fail(bw_port_t *self)
 {
-    const char *reason = self->pump.link->ops->reason(self->pump.link);
+    const char *reason = self->pump.reason;
 
     if (self->lane.is_on) {
         lane_fail(&self->lane);
         return;
     }
-    if (reason && self->pump.is_packets) /* as of OTP's port, whatever the system says */
-        reason = "connection_closed";
+    if (!reason)
+        reason = reason_of_link(self);
     driver_failure_atom(self->pump.port, (char *)(reason ? reason : "beamway_link_corrupt"));
 }
 
@@ -153,7 +161,7 @@ static bool command_activate(bw_port_t *self, uint64_t poll_us)
         return false;
     bw_spin_init(&self->pump.spin, (uint32_t)poll_us);
     self->poller = driver_caller(self->pump.port);
-    return activate(self);
+    return (!self->pump.is_packets || pump_expose(&self->pump)) && activate(self);
 }
 
 static bool command_lane_open(bw_port_t *self, const char *data, size_t len, reply_t *reply)
@@ -356,6 +364,7 @@ static void drv_stop(ErlDrvData data)
     establish_close(&self->establish);
     if (self->pump.link)
         close_link(self);
+    pump_stop_polling(&self->pump);
     /* After the link: whoever sees the guard's end finds everything in the ring. */
     lane_stop(&self->lane);
     driver_free(self);
@@ -424,7 +433,10 @@ static void drv_ready_input(ErlDrvData data, ErlDrvEvent event)
         establish_tell(&self->establish);
         return;
     }
-    result = pump_wake(&self->pump);
+    if (self->pump.socket != 0 && event == (ErlDrvEvent)(intptr_t)self->pump.socket)
+        result = pump_ready(&self->pump, false);
+    else
+        result = pump_wake(&self->pump);
     if (self->lane.is_on) {
         lane_after(&self->lane, result);
         return;
@@ -432,6 +444,15 @@ static void drv_ready_input(ErlDrvData data, ErlDrvEvent event)
     if (result == WAKE_LOOKING)
         call_poller(self);
     end_if_over(self, result);
+}
+
+/* Only a connection that is polled itself tells of room so. */
+static void drv_ready_output(ErlDrvData data, ErlDrvEvent event)
+{
+    bw_port_t *self = (bw_port_t *)data;
+
+    (void)event;
+    end_if_over(self, pump_ready(&self->pump, true));
 }
 
 static ErlDrvSSizeT drv_control(ErlDrvData data, unsigned int command, char *buf, ErlDrvSizeT len,
@@ -528,6 +549,7 @@ static ErlDrvEntry entry = {
     .stop = drv_stop,
     .outputv = drv_outputv,
     .ready_input = drv_ready_input,
+    .ready_output = drv_ready_output,
     .driver_name = "beamway_drv",
     .control = drv_control,
     .timeout = drv_timeout,

@@ -18,7 +18,7 @@
  * more than one frame, because the port is busy from then on) and the port stays busy until half
  * the ring is free. In: a frame is copied once, out of the peer's reach, before the VM decodes it:
  * small ones that stand together into one binary, others each into its own, the largest while they
- * arrive.
+ * arrive; its memory grows as they do.
  *
  * The port of a distribution controller gives whatever comes. That of a lane gives frames only as
  * long as its owner's credit lasts, and leaves the rest in the ring; an empty frame is one, too;
@@ -42,6 +42,9 @@ typedef struct {
     uint64_t bytes_read;            /* with headers and padding */
     uint64_t wakeups;               /* times that the poller called us */
 
+    int socket;        /* of a connection that is polled itself; 0: none */
+    bool polls_input;  /* it is, for reading */
+    bool polls_room;   /* and for writing */
     bool is_packets;   /* frames are packets, as every Erlang node sends them over TCP */
     bool is_deferred;  /* the link is: what is committed waits for pump_flush */
     bool is_unflushed; /* something was committed that pump_flush has yet to send */
@@ -133,6 +136,16 @@ typedef enum {
 
 /* The poller says that the link's descriptor is readable: moves both ways. */
 wake_result_t pump_wake(bw_pump_t *pump);
+
+/* The VM polls the connection itself from now on, if the carrier lets it. False: the VM does not.
+ */
+bool pump_expose(bw_pump_t *pump);
+
+/* The poller says that the connection is readable, or that it has room. */
+wake_result_t pump_ready(bw_pump_t *pump, bool has_room);
+
+/* The port stops: after the link was closed. */
+void pump_stop_polling(bw_pump_t *pump);
 
 /* The poller looks once. */
 wake_result_t pump_look(bw_pump_t *pump);

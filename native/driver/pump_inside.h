@@ -51,6 +51,12 @@ static inline bool has_credit(const bw_pump_t *pump)
  * False: the link is corrupt. */
 bool pump_drain_queue(bw_pump_t *pump);
 
+/* ---- pump_wake.c ---- */
+
+/* Of a connection that is polled itself: for what, as things are now. After whatever may change it.
+ */
+void pump_poll(bw_pump_t *pump);
+
 /* ---- pump_in.c ---- */
 
 /* pump_receive within what is left of a budget, which becomes less by what was read. */

@@ -148,6 +148,7 @@ bool pump_drain_queue(bw_pump_t *pump)
     if (done > 0)
         driver_deq(pump->port, done);
     status = pump->link->ops->arm_write(pump->link, pump->half_ring);
+    pump_poll(pump);
     if (status == BW_AGAIN) {
         if (driver_sizeq(pump->port) == 0)
             set_busy(pump, false);

@@ -48,6 +48,48 @@ static wake_result_t arm_or_wake(bw_pump_t *pump)
     return status == BW_CORRUPT ? WAKE_FAILED : asleep(pump);
 }
 
+/* ---- a connection that is polled itself ---- */
+
+static ErlDrvEvent socket_of(const bw_pump_t *pump)
+{
+    return (ErlDrvEvent)(intptr_t)pump->socket;
+}
+
+static void poll_for(const bw_pump_t *pump, int mode, bool *polls, bool wanted)
+{
+    if (*polls != wanted && driver_select(pump->port, socket_of(pump), mode, wanted) == 0)
+        *polls = wanted;
+}
+
+void pump_poll(bw_pump_t *pump)
+{
+    if (pump->socket == 0)
+        return;
+    poll_for(pump, ERL_DRV_READ, &pump->polls_input, !pump->spinning);
+    poll_for(pump, ERL_DRV_WRITE, &pump->polls_room, pump->link->ops->is_blocked(pump->link));
+}
+
+bool pump_expose(bw_pump_t *pump)
+{
+    int fd = pump->link->ops->expose ? pump->link->ops->expose(pump->link) : -1;
+
+    if (fd < 0)
+        return true;
+    pump->socket = fd;
+    pump->polls_input =
+        driver_select(pump->port, socket_of(pump), ERL_DRV_READ | ERL_DRV_USE, 1) == 0;
+    return pump->polls_input;
+}
+
+void pump_stop_polling(bw_pump_t *pump)
+{
+    if (pump->socket != 0)
+        driver_select(pump->port, socket_of(pump), ERL_DRV_READ | ERL_DRV_WRITE | ERL_DRV_USE, 0);
+    pump->socket = 0;
+}
+
+/* ---- rounds ---- */
+
 /* Reads until the ring is empty and armed. `readable` is the descriptor as the poller sees it. */
 static wake_result_t drain_and_arm(bw_pump_t *pump, bool readable)
 {
@@ -96,11 +138,29 @@ static wake_result_t drain_and_arm(bw_pump_t *pump, bool readable)
 
 wake_result_t pump_wake(bw_pump_t *pump)
 {
+    wake_result_t result;
+
     pump->wakeups++;
-    return drain_and_arm(pump, true);
+    result = drain_and_arm(pump, true);
+    pump_poll(pump);
+    return result;
 }
 
-wake_result_t pump_look(bw_pump_t *pump)
+wake_result_t pump_ready(bw_pump_t *pump, bool has_room)
+{
+    wake_result_t result = WAKE_ASLEEP;
+
+    pump->wakeups++;
+    pump->link->ops->is_ready(pump->link, has_room);
+    if (!has_room)
+        result = drain_and_arm(pump, false);
+    else if (pump->busy && !pump_drain_queue(pump))
+        result = WAKE_FAILED;
+    pump_poll(pump);
+    return result;
+}
+
+static wake_result_t look(bw_pump_t *pump)
 {
     mark_t before = mark(pump);
     pump_result_t result;
@@ -117,6 +177,14 @@ wake_result_t pump_look(bw_pump_t *pump)
     if (bw_spin_goes_on(&pump->spin, now_us(), load_since(pump, before)))
         return WAKE_LOOKING;
     return arm_or_wake(pump);
+}
+
+wake_result_t pump_look(bw_pump_t *pump)
+{
+    wake_result_t result = look(pump);
+
+    pump_poll(pump);
+    return result;
 }
 
 void pump_start(bw_pump_t *pump, bw_link_t *link)

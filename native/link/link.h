@@ -160,6 +160,14 @@ typedef struct {
     /* The descriptor to poll for reading; it belongs to the link, and stays the same unless
      * BW_CAP_IMMEDIATE says that there is nothing to poll before BW_LINKED. */
     int (*fd)(const bw_link_t *link);
+    /* All are NULL if `fd` is all there is to poll. Else the user may poll the connection itself,
+     * level-triggered, which saves a system call for each wake-up. `expose` gives him a descriptor
+     * of his own for it, or -1; from then on `fd` tells of wake_self alone. He polls it for reading
+     * unless he looks anyway, for writing while the link is blocked, and says what it is ready for.
+     */
+    int (*expose)(bw_link_t *link);
+    bool (*is_blocked)(const bw_link_t *link);
+    void (*is_ready)(bw_link_t *link, bool has_room);
     /* Makes `fd` quiet again. Call it before arm_read, never after. */
     void (*clear_event)(bw_link_t *link);
     /* Makes `fd` readable: whoever polls it comes back to this link. */

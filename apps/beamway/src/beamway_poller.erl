@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Polls a ring for a short while instead of letting the node sleep (option `poll_us').
+%% @doc Polls a ring or a socket for a short while instead of letting the node sleep (option `poll_us').
 %%
 %% The driver decides when that is worth it (native/link/spin.h) and sends `look'; each poll is one
 %% short port command. Between two polls whoever else can run on this scheduler runs first.
-%% One poller per shm or rdma link, linked to the connection process.
+%% One poller per link of the driver, linked to the connection process.
 %%
 %% Between two polls it calls this module anew, and it waits hibernated: so it does not hold the code that it
 %% was started with, which a later load of this module would purge, and the link with it.

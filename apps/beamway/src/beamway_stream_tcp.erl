@@ -149,7 +149,7 @@ user_options(connecting) -> inet_dist_connect_options;
 user_options(accepting) -> inet_dist_listen_options.
 
 %% @private
--spec activate(port(), port()) -> ok | {error, inet:posix() | closed | badarg | no_flusher}.
+-spec activate(port(), port()) -> ok | {error, inet:posix() | closed | badarg | no_flusher | no_poller}.
 activate(Socket, Socket) ->
     inet:setopts(Socket, [{active, true}, {deliver, port}, {packet, 4}, binary, nodelay()]);
 activate(Socket, Port) ->
@@ -159,7 +159,7 @@ activate(Socket, Port) ->
     end.
 
 %% The socket is the flusher's: RabbitMQ knows the port of a connection by its being the only one of the connection's process.
-read_from(Port, ok) -> beamway_port:activate(Port, 0);
+read_from(Port, ok) -> beamway_poller:start(Port, maps:get(poll_us, beamway_links:config()));
 read_from(_Port, {error, Reason}) -> {error, Reason}.
 
 %% @private

@@ -293,6 +293,33 @@ static int tcp_fd(const bw_link_t *link)
     return ((const tcp_link_t *)link)->epoll;
 }
 
+static int tcp_expose(bw_link_t *link)
+{
+    tcp_link_t *tcp = tcp_of(link);
+    int fd = fcntl(tcp->socket, F_DUPFD_CLOEXEC, 3);
+
+    if (fd >= 0)
+        (void)epoll_ctl(tcp->epoll, EPOLL_CTL_DEL, tcp->socket, NULL);
+    return fd;
+}
+
+static bool tcp_is_blocked(const bw_link_t *link)
+{
+    const tcp_link_t *tcp = (const tcp_link_t *)link;
+
+    return tcp->is_blocked && !tcp->cut_by;
+}
+
+static void tcp_is_ready(bw_link_t *link, bool has_room)
+{
+    tcp_link_t *tcp = tcp_of(link);
+
+    if (has_room)
+        tcp->is_blocked = tcp->is_awaited = false;
+    else
+        tcp->may_read = true;
+}
+
 static void tcp_clear_event(bw_link_t *link)
 {
     tcp_link_t *tcp = tcp_of(link);
@@ -449,6 +476,9 @@ const bw_carrier_t bw_tcp_carrier = {
     .arm_read = tcp_arm_read,
     .arm_write = tcp_arm_write,
     .fd = tcp_fd,
+    .expose = tcp_expose,
+    .is_blocked = tcp_is_blocked,
+    .is_ready = tcp_is_ready,
     .clear_event = tcp_clear_event,
     .wake_self = tcp_wake_self,
     .trim = tcp_trim,

@@ -17,7 +17,8 @@
  * two apart sends a last word (BW_FRAME_END).
  *
  * The user polls one descriptor, an epoll of the socket and of an eventfd of its own. Both are
- * edge-triggered, so that what nobody has asked for does not wake him again and again.
+ * edge-triggered, so that what nobody has asked for does not wake him again and again. A user who
+ * has a poller of his own can have the socket itself (`expose`).
  */
 
 extern const bw_carrier_t bw_tcp_carrier;

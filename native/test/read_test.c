@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The whole driver without a VM (test/vm) over a socket from any Erlang node: what a packet costs,
+ * and peers that send what they should not, or never end it. After each case nothing is left.
+ */
+#include "line.h"
+
+#define MANY 500
+
+static int descriptors;
+
+static void start_line(void)
+{
+    int sockets[2];
+
+    run_over(bw_carrier_named("tcp"));
+    descriptors = open_descriptors();
+    CHECK(connect_sockets(0, &sockets[0], &sockets[1]));
+    CHECK(open_line(sockets, NULL));
+}
+
+static void stop_line(void)
+{
+    vm_allocations_left = -1;
+    CHECK(line_is_clean());
+    CHECK_EQ(open_descriptors(), descriptors);
+    CHECK_EQ(carrier_mappings(NULL), 0);
+}
+
+/* System calls for what comes in. */
+static uint64_t calls_in(void)
+{
+    vm_reply_t reply;
+
+    return port_does(line.port, COMMAND_STATS, NULL, &reply) ? bw_number(reply.bytes + 4 * 8, 8)
+                                                             : UINT64_MAX;
+}
+
+static void peer_sends(const void *bytes, size_t len)
+{
+    for (size_t done = 0; done < len && !vm_reason(line.port);) {
+        ssize_t n =
+            send(line.peer, (const char *)bytes + done, len - done, MSG_NOSIGNAL | MSG_DONTWAIT);
+
+        if (n > 0)
+            done += (size_t)n;
+        else if (errno != EAGAIN)
+            return; /* the port has ended */
+        (void)vm_run(0);
+    }
+}
+
+static void run_until_frames(uint64_t frames)
+{
+    for (int round = 0; round < PORT_ROUNDS && vm_frames(line.port) < frames; round++)
+        (void)vm_run(1);
+    CHECK_EQ(vm_frames(line.port), frames);
+}
+
+static void run_to_the_end(const char *reason)
+{
+    for (int round = 0; round < PORT_ROUNDS && !vm_reason(line.port); round++)
+        (void)vm_run(1);
+    CHECK(vm_reason(line.port) && strcmp(vm_reason(line.port), reason) == 0);
+}
+
+static void a_packet_costs_one_read(void)
+{
+    static const uint8_t packet[] = {0, 0, 0, 2, 7, 8};
+    uint64_t before;
+
+    CHECK_IN(start_line());
+    before = calls_in();
+    for (uint64_t i = 1; i <= 20; i++) {
+        CHECK_EQ(send(line.peer, packet, sizeof packet, 0), sizeof packet);
+        CHECK_IN(run_until_frames(i));
+        CHECK_EQ(calls_in(), before + i);
+    }
+    CHECK(!vm_run(0));
+    CHECK_IN(stop_line());
+}
+
+static void a_read_brings_many_packets(void)
+{
+    static uint8_t packets[MANY * 10];
+    uint8_t *at = packets;
+    uint64_t before;
+
+    for (int i = 0; i < MANY; i++)
+        at = bw_put(bw_put(at, 6, BW_PACKET_HEADER_BYTES), (uint64_t)i, 6);
+    CHECK_IN(start_line());
+    before = calls_in();
+    CHECK_EQ(send(line.peer, packets, sizeof packets, 0), sizeof packets);
+    CHECK_IN(run_until_frames(MANY));
+    /* one, and those by which a call on a scheduler ends before all is read */
+    CHECK(calls_in() <= before + 4);
+    CHECK_IN(stop_line());
+}
+
+static void a_peer_may_send_byte_by_byte(void)
+{
+    uint8_t packets[2][204];
+
+    (void)bw_put(packets[0], 200, BW_PACKET_HEADER_BYTES);
+    memcpy(packets[1], packets[0], sizeof packets[0]);
+    CHECK_IN(start_line());
+    for (size_t i = 0; i < sizeof packets; i++)
+        CHECK_IN(peer_sends((uint8_t *)packets + i, 1));
+    CHECK_IN(run_until_frames(2));
+    CHECK_EQ(vm_bytes(line.port), 400);
+    CHECK_IN(stop_line());
+}
+
+static void lengths_are_bounded(void)
+{
+    static const uint8_t lengths[][4] = {{0xFF, 0xFF, 0xFF, 0xFF}, {0x80, 0, 0, 0}};
+
+    for (size_t i = 0; i < 2; i++) {
+        CHECK_IN(start_line());
+        CHECK_IN(peer_sends(lengths[i], 4));
+        CHECK_IN(run_to_the_end("beamway_link_corrupt"));
+        CHECK_IN(stop_line());
+    }
+}
+
+/* The longest packet there is; the VM here has less memory than that. */
+static const uint8_t endless[] = {0x7F, 0xFF, 0xFF, 0xFF};
+static uint8_t some[1 << 20];
+
+static void memory_comes_with_the_bytes(void)
+{
+    CHECK_IN(start_line());
+    CHECK_IN(peer_sends(endless, sizeof endless));
+    for (int i = 0; i < 10; i++)
+        CHECK_IN(peer_sends(some, sizeof some));
+    while (vm_run(1))
+        ;
+    CHECK(vm_reason(line.port) == NULL);
+    CHECK_EQ(shutdown(line.peer, SHUT_WR), 0);
+    CHECK_IN(run_to_the_end("connection_closed"));
+    CHECK_IN(stop_line());
+}
+
+static void where_memory_ends_the_link_ends(void)
+{
+    CHECK_IN(start_line());
+    CHECK_IN(peer_sends(endless, sizeof endless));
+    for (int i = 0; i < 200; i++)
+        CHECK_IN(peer_sends(some, sizeof some));
+    CHECK_IN(run_to_the_end("enomem"));
+    CHECK_IN(stop_line());
+
+    CHECK_IN(start_line());
+    while (vm_run(1))
+        ;
+    vm_allocations_left = 0;
+    CHECK_IN(peer_sends(endless, sizeof endless));
+    CHECK_IN(run_to_the_end("enomem"));
+    CHECK_IN(stop_line());
+}
+
+/* Larger than what a frame gets at first, by sizes about where its memory grows. */
+static void large_packets_are_whole(void)
+{
+    static const uint32_t lens[] = {4194303, 4194304, 4194305, 8388608, 8388609, 20000001};
+    uint64_t bytes = 0;
+
+    CHECK_IN(start_line());
+    for (uint64_t i = 0; i < sizeof lens / sizeof *lens; i++) {
+        uint8_t header[4];
+
+        (void)bw_put(header, lens[i], sizeof header);
+        CHECK_IN(peer_sends(header, sizeof header));
+        for (uint32_t left = lens[i]; left > 0;) {
+            uint32_t n = (uint32_t)bw_least(left, sizeof some);
+
+            memset(some, (int)(left % 251), n);
+            CHECK_IN(peer_sends(some, n));
+            left -= n;
+        }
+        CHECK_IN(run_until_frames(i + 1));
+        bytes += lens[i];
+        CHECK_EQ(vm_bytes(line.port), bytes);
+    }
+    CHECK(!line.is_wrong);
+    CHECK_IN(stop_line());
+}
+
+/* Each piece of large_packets_are_whole is all one byte, which says where it belongs. */
+static void check_pieces(ErlDrvPort port, const uint8_t *at, uint64_t len)
+{
+    (void)port;
+    for (uint64_t left = len; left > 0 && len > sizeof some; left -= bw_least(left, sizeof some))
+        for (uint64_t i = 0; i < bw_least(left, sizeof some); i++)
+            line.is_wrong |= at[len - left + i] != left % 251;
+}
+
+static void large_packets_are_whole_and_right(void)
+{
+    vm_deliver = check_pieces;
+    CHECK_IN(large_packets_are_whole());
+    vm_deliver = NULL;
+}
+
+static const check_case_t cases[] = {
+    {"a_packet_costs_one_read", a_packet_costs_one_read},
+    {"a_read_brings_many_packets", a_read_brings_many_packets},
+    {"a_peer_may_send_byte_by_byte", a_peer_may_send_byte_by_byte},
+    {"lengths_are_bounded", lengths_are_bounded},
+    {"memory_comes_with_the_bytes", memory_comes_with_the_bytes},
+    {"where_memory_ends_the_link_ends", where_memory_ends_the_link_ends},
+    {"large_packets_are_whole_and_right", large_packets_are_whole_and_right},
+};
+
+CHECK_MAIN(cases)
