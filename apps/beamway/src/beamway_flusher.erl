@@ -9,7 +9,7 @@
 %% hold the code that it was started with.
 -module(beamway_flusher).
 
--export([start/1]).
+-export([start/1, end_with/2]).
 -export([init/2, wait/1]).
 
 -define(START_MS, 2000).
@@ -25,6 +25,12 @@ start(Port) ->
         {error, no_flusher}
     end.
 
+%% @doc Whoever closes that socket, which the flusher owns, ends the connection, as if OTP's own port carried it.
+-spec end_with(pid(), port()) -> ok.
+end_with(Flusher, Socket) ->
+    Flusher ! {end_with, Socket},
+    ok.
+
 %% @private
 -spec init(pid(), port()) -> true.
 init(Connection, Port) ->
@@ -37,6 +43,8 @@ init(Connection, Port) ->
 wait(Port) ->
     receive
         flush -> flush(Port);
+        {end_with, Socket} -> _ = monitor(port, Socket), ?MODULE:wait(Port);
+        {'DOWN', _, port, _, _} -> exit(connection_closed);
         _ -> ?MODULE:wait(Port)
     after ?IDLE_MS ->
         erlang:hibernate(?MODULE, wait, [Port])

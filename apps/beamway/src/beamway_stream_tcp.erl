@@ -154,13 +154,16 @@ activate(Socket, Socket) ->
     inet:setopts(Socket, [{active, true}, {deliver, port}, {packet, 4}, binary, nodelay()]);
 activate(Socket, Port) ->
     case beamway_flusher:start(Port) of
-        {ok, Flusher} -> read_from(Port, give(Socket, Flusher));
+        {ok, Flusher} -> read_from(Port, Flusher, Socket, give(Socket, Flusher));
         {error, Reason} -> {error, Reason}
     end.
 
 %% The socket is the flusher's: RabbitMQ knows the port of a connection by its being the only one of the connection's process.
-read_from(Port, ok) -> beamway_poller:start(Port, maps:get(poll_us, beamway_links:config()));
-read_from(_Port, {error, Reason}) -> {error, Reason}.
+read_from(Port, Flusher, Socket, ok) ->
+    ok = beamway_flusher:end_with(Flusher, Socket),
+    beamway_poller:start(Port, maps:get(poll_us, beamway_links:config()));
+read_from(_Port, _Flusher, _Socket, {error, Reason}) ->
+    {error, Reason}.
 
 %% @private
 -spec start(port(), port(), term()) -> ok.

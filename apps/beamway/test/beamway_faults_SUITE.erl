@@ -22,7 +22,7 @@ groups() ->
     %% stopped peer (erlang/otp #7438).
     beamway_carrier:only(
       [{kill_leaves_no_file, [beamway_shm]}, {kill_of_an_idle_peer, [inet_tcp, beamway_tcp, beamway_shm]},
-       {halt_with_stopped_peer, [beamway_shm, beamway_rdma]}],
+       {halt_with_stopped_peer, [beamway_tcp, beamway_shm, beamway_rdma]}],
       beamway_carrier:groups(
         [busy_port_and_recovery, kill_under_load, kill_of_an_idle_peer, kill_leaves_no_file, halt_leaves_no_hole,
          halt_with_stopped_peer, halt_without_flush, last_words, last_words_of_the_killed])).
