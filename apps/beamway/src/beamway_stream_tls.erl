@@ -19,6 +19,8 @@
 -define(PACKETS, 100).
 -define(LOOK_MS, 20).
 -define(LAST_MS, 500).
+%% A caller that has not yet heard anything of its peer: the peer's address. In the dictionary of the connection process.
+-define(UNHEARD, {?MODULE, unheard}).
 
 -type stream() :: {?MODULE, ssl:sslsocket()}.
 
@@ -49,7 +51,9 @@ accept_loop(Family, Listen) ->
 -spec connect(beamway_stream:family(), inet:ip_address(), inet:port_number(), string()) ->
           {ok, stream()} | {error, term()}.
 connect(Family, Ip, TcpPort, Host) ->
-    secured([inet:ntoa(Ip), $:, integer_to_list(TcpPort)], client,
+    Peer = [inet:ntoa(Ip), $:, integer_to_list(TcpPort)],
+    _ = put(?UNHEARD, Peer),
+    secured(Peer, client,
             fun(Options, TimeoutMs) ->
                     ssl:connect(Ip, TcpPort,
                                 application:get_env(kernel, inet_dist_connect_options, [])
@@ -116,16 +120,29 @@ kind(_Stream) -> tls.
 
 %% @private
 -spec send(stream(), iodata()) -> ok | {error, term()}.
-send({?MODULE, Socket}, Packet) -> ssl:send(Socket, Packet).
+send({?MODULE, Socket}, Packet) ->
+    case ssl:send(Socket, Packet) of
+        ok -> ok;
+        {error, Reason} -> failed(Reason, Socket)
+    end.
 
 %% @private
 -spec recv(stream(), timeout()) -> {ok, string()} | {error, term()}.
 recv({?MODULE, Socket}, TimeoutMs) ->
     case ssl:recv(Socket, 0, TimeoutMs) of
-        {ok, Packet} -> {ok, binary_to_list(Packet)};
-        {error, {tls_alert, _} = Alert} -> refused(beamway_stream:peer_text({?MODULE, Socket}),
-                                                   ssl:format_error({error, Alert}));
-        {error, Reason} -> {error, Reason}
+        {ok, Packet} -> _ = erase(?UNHEARD), {ok, binary_to_list(Packet)};
+        {error, timeout} -> {error, timeout};
+        {error, Reason} -> failed(Reason, Socket)
+    end.
+
+%% With TLS 1.3 a caller learns only now that its certificate is refused. The alert may be lost: ssl's processes end with it, and so
+%% does the peer's socket while our first packet is on its way.
+failed(Reason, Socket) ->
+    case {Reason, erase(?UNHEARD)} of
+        {{tls_alert, _}, undefined} -> refused(beamway_stream:peer_text({?MODULE, Socket}), ssl:format_error({error, Reason}));
+        {_, undefined} -> {error, Reason};
+        {{tls_alert, _}, Peer} -> refused(Peer, ssl:format_error({error, Reason}));
+        {_, Peer} -> refused(Peer, <<"it ended after the TLS handshake, as when the peer refuses this node's certificate: its log has the reason">>)
     end.
 
 %% @private

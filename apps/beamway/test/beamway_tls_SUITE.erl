@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The TLS carriers: who is let in, who is not, and that what holds for a connection over TCP
-%% holds here.
+%% @doc The TLS carriers: that what holds for a connection over TCP holds here. Whose certificate is let in, and whose not: {@link
+%% beamway_tls_entry_SUITE}.
 %%
 %% The data cases are those of every carrier ({@link beamway_signals_SUITE}, {@link
 %% beamway_messages_SUITE}). Each case here starts its own nodes. Certificates are made by the run.
@@ -8,7 +8,7 @@
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
 -export([shm_between_nodes_of_one_host/1, tls_where_shm_is_off/1, with_stock_tls/1, ipv6/1, ip_hosts/1, long_boot/1,
-         bad_certificates_are_refused/1, no_certificate_is_refused/1, wrong_cookie_is_refused/1,
+         wrong_cookie_is_refused/1,
          plain_nodes_are_refused/1, silent_callers_keep_nobody_waiting/1,
          another_certificate_without_restart/1, options_without_file/1, verify_fun_without_file/1,
          socket_options/1, name_in_use/1, distribution_stopped_and_started/1, no_ssl/1, invalid_options_end_the_start/1,
@@ -21,7 +21,7 @@ suite() -> [{timetrap, {minutes, 2}}].
 
 all() ->
     [shm_between_nodes_of_one_host, tls_where_shm_is_off, with_stock_tls, ipv6, ip_hosts, long_boot,
-     bad_certificates_are_refused, no_certificate_is_refused, wrong_cookie_is_refused,
+     wrong_cookie_is_refused,
      plain_nodes_are_refused, silent_callers_keep_nobody_waiting,
      another_certificate_without_restart, options_without_file, verify_fun_without_file,
      socket_options, name_in_use, distribution_stopped_and_started, no_ssl, invalid_options_end_the_start,
@@ -107,41 +107,6 @@ long_boot(_Config) ->
     true = beamway_peer:await(Call).
 
 %% ---- who is let in ----
-
-%% Each side with the bad certificate, each side calling; and the log says why.
-bad_certificates_are_refused(Config) ->
-    {ok, Good, GoodNode, GoodLog} = start_logging(Config, "good", beamway_certificates:good()),
-    [begin
-         File = beamway_certificates:optfile(atom_to_list(Kind), Kind),
-         {ok, Bad, BadNode, _} = start_logging(Config, atom_to_list(Kind), File),
-         false = beamway_peer:call(Bad, net_kernel, connect_node, [GoodNode]),
-         false = beamway_peer:call(Good, net_kernel, connect_node, [BadNode]),
-         [] = beamway_peer:call(Good, erlang, nodes, [connected]),
-         ok = beamway_peer:stop(Bad)
-     end || Kind <- [expired, other_authority, self_signed]],
-    %% A server for another host is refused by the caller; a caller's certificate has no host to hold.
-    {ok, Other, OtherNode, _} = start_logging(Config, "other_host", beamway_certificates:optfile("other_host", other_host)),
-    false = beamway_peer:call(Good, net_kernel, connect_node, [OtherNode]),
-    Log = beamway_peer:wait_until(
-            fun() ->
-                    Text = beamway_peer:log_text(GoodLog),
-                    lists:all(fun(Part) -> string:find(Text, Part) =/= nomatch end,
-                              ["beamway: no TLS connection", "xpired", "nknown", "andshake"]) andalso Text
-            end, 10000),
-    true = is_list(Log),
-    ok = beamway_peer:stop(Other),
-    ok = beamway_peer:stop(Good).
-
-no_certificate_is_refused(_Config) ->
-    {ok, Good, GoodNode} = beamway_peer:start(beamway_tls),
-    File = beamway_certificates:optfile(
-             "none", good, fun(#{certificate := Certificate, key := Key, authorities := Authorities}) ->
-                                   [{server, [{certfile, Certificate}, {keyfile, Key}, {cacertfile, Authorities}]},
-                                    {client, [{cacertfile, Authorities}]}]
-                           end),
-    {ok, Without, _} = start_with(File),
-    false = beamway_peer:call(Without, net_kernel, connect_node, [GoodNode]),
-    [] = beamway_peer:call(Good, erlang, nodes, [connected]).
 
 wrong_cookie_is_refused(_Config) ->
     {ok, Good, GoodNode} = beamway_peer:start(beamway_tls_shm),
@@ -456,9 +421,6 @@ pair(Carrier, Options) ->
     {ok, Other, OtherNode} = beamway_peer:start(Carrier, Options),
     ok = beamway_peer:connect_both(Carrier, One, Other),
     {One, OneNode, Other, OtherNode}.
-
-start_with(File) ->
-    beamway_peer:start(beamway_tls, #{flags => tls_flags("beamway_tls", File)}).
 
 %% A line with both parts.
 logs(Log, Part, Other) ->

@@ -440,14 +440,20 @@ older_teleport(Folder) ->
     case Say("log -1 --format=%H --diff-filter=A -- apps/teleport/src/teleport_ways.erl") of
         "" -> {skip, "the history of the repository is not here"};
         Commit ->
-            "" = Say("archive " ++ Commit ++ "^ apps/teleport | tar -x -C '" ++ Folder ++ "'"),
-            Ebin = filename:join(Folder, "apps/teleport/ebin"),
-            ok = filelib:ensure_dir(filename:join(Ebin, "x")),
-            [{ok, _} = compile:file(Source, [report_errors, {outdir, Ebin}])
-             || Source <- filelib:wildcard(filename:join(Folder, "apps/teleport/src/*.erl"))],
-            {ok, _} = file:copy(filename:join(Folder, "apps/teleport/src/teleport.app.src"), filename:join(Ebin, "teleport.app")),
-            {ok, Ebin}
+            case Say("rev-parse --verify --quiet " ++ Commit ++ "^") of
+                "" -> {skip, "the repository is a shallow clone"};
+                Before -> built(Say, Before, Folder)
+            end
     end.
+
+built(Say, Commit, Folder) ->
+    "" = Say("archive " ++ Commit ++ " apps/teleport | tar -x -C '" ++ Folder ++ "'"),
+    Ebin = filename:join(Folder, "apps/teleport/ebin"),
+    ok = filelib:ensure_dir(filename:join(Ebin, "x")),
+    [{ok, _} = compile:file(Source, [report_errors, {outdir, Ebin}])
+     || Source <- filelib:wildcard(filename:join(Folder, "apps/teleport/src/*.erl"))],
+    {ok, _} = file:copy(filename:join(Folder, "apps/teleport/src/teleport.app.src"), filename:join(Ebin, "teleport.app")),
+    {ok, Ebin}.
 
 tls_pair(Config, Environment) -> tls_pair(Config, Environment, none).
 

@@ -8,7 +8,7 @@
 
 -include_lib("public_key/include/public_key.hrl").
 
--export([prepare/1, good/0, optfile/2, optfile/3]).
+-export([prepare/1, good/0, optfile/2, optfile/3, lists_of_revoked/0]).
 -export_type([kind/0]).
 
 %% Public_key's default is SHA-1, which ssl takes from nobody any more in OTP 27.
@@ -16,6 +16,8 @@
 
 -type kind() :: good            %% for this host, by the authority
               | expired         %% its time has passed
+              | not_yet_valid   %% its time has not begun
+              | revoked         %% it is on the authority's list
               | other_host      %% for another host
               | {address, inet:ip4_address()} %% for this address only
               | other_authority %% by an authority of the same name that the others do not know
@@ -70,7 +72,13 @@ authority() ->
 %% public_key takes dates for `validity'; its types say timestamps.
 -dialyzer({nowarn_function, certificate/2}).
 certificate(good, Authority) -> signed(Authority, [names(this_host())]);
-certificate(expired, Authority) -> signed(Authority, [names(this_host()), {validity, past()}]);
+certificate(expired, Authority) -> signed(Authority, [names(this_host()), {validity, days(-20, -10)}]);
+certificate(not_yet_valid, Authority) -> signed(Authority, [names(this_host()), {validity, days(10, 20)}]);
+certificate(revoked, Authority) ->
+    #{cert := Certificate} = Revoked = signed(Authority, [names(this_host())]),
+    #'Certificate'{tbsCertificate = #'TBSCertificate'{serialNumber = Serial}} = public_key:der_decode('Certificate', Certificate),
+    ok = write_list(Authority, [Serial]),
+    Revoked;
 certificate(other_host, Authority) -> signed(Authority, [names([{dNSName, "elsewhere.example"}])]);
 certificate({address, Ip}, Authority) -> signed(Authority, [names([{iPAddress, list_to_binary(tuple_to_list(Ip))}])]);
 certificate(other_authority, _Authority) -> signed(authority(), [names(this_host())]);
@@ -89,7 +97,39 @@ this_host() ->
     {ok, Host} = inet:gethostname(),
     [{dNSName, Host}, {iPAddress, <<127, 0, 0, 1>>}, {iPAddress, <<1:128>>}].
 
-past() ->
+%% From today.
+days(From, To) ->
     {Today, _} = calendar:universal_time(),
     Days = calendar:date_to_gregorian_days(Today),
-    {calendar:gregorian_days_to_date(Days - 20), calendar:gregorian_days_to_date(Days - 10)}.
+    {calendar:gregorian_days_to_date(Days + From), calendar:gregorian_days_to_date(Days + To)}.
+
+%% @doc The folder with the authority's list of revoked certificates, as ssl_crl_hash_dir reads it: the last certificate of the kind `revoked' is on it.
+-spec lists_of_revoked() -> file:filename().
+lists_of_revoked() ->
+    #{authority := Authority} = persistent_term:get(?MODULE),
+    File = list_file(Authority),
+    _ = filelib:is_regular(File) orelse write_list(Authority, []),
+    filename:dirname(File).
+
+list_file(#{cert := Der}) ->
+    #{dir := Dir} = persistent_term:get(?MODULE),
+    #'OTPCertificate'{tbsCertificate = #'OTPTBSCertificate'{subject = Subject}} = public_key:pkix_decode_cert(Der, otp),
+    filename:join([Dir, "revoked", public_key:short_name_hash(Subject) ++ ".r0"]).
+
+write_list(#{cert := Der, key := Key} = Authority, Serials) ->
+    #'Certificate'{tbsCertificate = #'TBSCertificate'{subject = Issuer}, signatureAlgorithm = Algorithm} = public_key:der_decode('Certificate', Der),
+    [Before, After] = [{generalTime, time_of(Date)} || Date <- tuple_to_list(days(-1, 30))],
+    List = #'TBSCertList'{version = v2, signature = Algorithm, issuer = Issuer, thisUpdate = Before, nextUpdate = After,
+                          revokedCertificates = case Serials of
+                                                    [] -> asn1_NOVALUE;
+                                                    _ -> [#'TBSCertList_revokedCertificates_SEQOF'{userCertificate = Serial, revocationDate = Before,
+                                                                                                  crlEntryExtensions = asn1_NOVALUE} || Serial <- Serials]
+                                                end,
+                          crlExtensions = asn1_NOVALUE},
+    Signature = public_key:sign(public_key:der_encode('TBSCertList', List), sha256, Key),
+    Signed = public_key:der_encode('CertificateList', #'CertificateList'{tbsCertList = List, signatureAlgorithm = Algorithm, signature = Signature}),
+    File = list_file(Authority),
+    ok = filelib:ensure_dir(File),
+    file:write_file(File, public_key:pem_encode([{'CertificateList', Signed, not_encrypted}])).
+
+time_of({Year, Month, Day}) -> lists:flatten(io_lib:format("~4..0b~2..0b~2..0b000000Z", [Year, Month, Day])).

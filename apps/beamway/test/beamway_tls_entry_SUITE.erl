@@ -1,0 +1,142 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Who may come in over TLS distribution: a group for each path that the data takes afterwards, and one for OTP's own carrier, which is told to
+%% verify as ours does by itself.
+%%
+%% One node is good. Each case starts one with a certificate that must not be accepted, and lets each of both call the other. What is refused is
+%% refused before the handshake of distribution has begun at the good node, and both logs name the reason.
+-module(beamway_tls_entry_SUITE).
+
+-export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_group/2, end_per_group/2]).
+-export([other_authority/1, expired/1, not_yet_valid/1, revoked/1, self_signed/1, no_certificate/1, other_host/1, good_is_let_in/1,
+         without_options_stock_verifies_nobody/1]).
+
+-define(REFUSED, [other_authority, expired, not_yet_valid, revoked, self_signed, no_certificate, other_host, good_is_let_in]).
+
+suite() -> [{timetrap, {minutes, 2}}].
+
+all() -> [{group, Group} || {Group, _, _} <- groups()].
+
+%% shm: the ring that two nodes of one host agree on; driver: the driver's link; ssl: ssl's own processes.
+groups() ->
+    [{Path, [], ?REFUSED} || Path <- [shm, driver, ssl]] ++ [{stock, [], ?REFUSED ++ [without_options_stock_verifies_nobody]}].
+
+init_per_suite(Config) ->
+    ok = beamway_certificates:prepare(proplists:get_value(priv_dir, Config)),
+    Config.
+
+end_per_suite(_Config) -> ok.
+
+init_per_group(Path, Config) ->
+    With = [{path, Path} | Config],
+    [{good, start(With, "good", optfile(With, "good", good))} | With].
+
+end_per_group(_Path, _Config) -> beamway_peer:stop_started().
+
+carrier(stock) -> {inet_tls, "inet_tls", []};
+carrier(shm) -> {beamway_tls_shm, "beamway_tls", []};
+carrier(driver) -> {beamway_tls, "beamway_tls", [{"BEAMWAY_LINKS", "tcp"}]};
+carrier(ssl) -> {beamway_tls, "beamway_tls", [{"BEAMWAY_LINKS", "inet"}]}.
+
+path(Config) -> proplists:get_value(path, Config).
+
+start(Config, Name, File) ->
+    {Carrier, Protocol, Environment} = carrier(path(Config)),
+    Log = filename:join(proplists:get_value(priv_dir, Config), lists:concat([path(Config), "-", Name, ".log"])),
+    {ok, Peer, Node} = beamway_peer:start(Carrier, #{env => Environment, log => Log, flags => ["-proto_dist", Protocol, "-ssl_dist_optfile", File]}),
+    {Peer, Node, Log}.
+
+%% Ours verifies by itself; here it is said of both, so that one file serves all.
+optfile(Config, Name, Kind) ->
+    beamway_certificates:optfile(
+      lists:concat([path(Config), "-", Name]), Kind,
+      fun(#{certificate := Certificate, key := Key, authorities := Authorities}) ->
+              Own = case Name of "no_certificate" -> []; _ -> [{certfile, Certificate}, {keyfile, Key}] end,
+              Common = [{cacertfile, Authorities}, {verify, verify_peer}, {crl_check, peer},
+                        {crl_cache, {ssl_crl_hash_dir, {internal, [{dir, beamway_certificates:lists_of_revoked()}]}}}],
+              [{server, [{certfile, Certificate}, {keyfile, Key}, {fail_if_no_peer_cert, true} | Common]}, {client, Own ++ Common}]
+      end).
+
+%% ---- cases ----
+
+other_authority(Config) -> refused(Config, other_authority, [calls, is_called], "Unknown CA").
+
+expired(Config) -> refused(Config, expired, [calls, is_called], "Certificate Expired").
+
+%% ssl has one alert for both ends of the time.
+not_yet_valid(Config) -> refused(Config, not_yet_valid, [calls, is_called], "Certificate Expired").
+
+revoked(Config) -> refused(Config, revoked, [calls, is_called], "Certificate Revoked").
+
+self_signed(Config) -> refused(Config, self_signed, [calls, is_called], "Bad Certificate").
+
+%% A server always has one.
+no_certificate(Config) -> refused(Config, no_certificate, [calls], "ertificate").
+
+%% A caller's certificate has no host to hold.
+other_host(Config) -> refused(Config, other_host, [is_called], "Handshake Failure").
+
+good_is_let_in(Config) ->
+    {Good, _, _} = proplists:get_value(good, Config),
+    {Other, OtherNode, _} = start(Config, "another", optfile(Config, "another", good)),
+    true = beamway_peer:call(Good, net_kernel, connect_node, [OtherNode]),
+    OtherNode = beamway_peer:call(Good, erpc, call, [OtherNode, erlang, node, []]),
+    beamway_peer:stop(Other).
+
+%% OTP 25 verifies nobody unless it is told to, so a certificate that names nobody, signed by nobody, is let in. Ours refuses it with the same file.
+without_options_stock_verifies_nobody(_Config) ->
+    [begin
+         [{One, _}, {_, OtherNode}] =
+             [begin
+                  File = beamway_certificates:optfile(Protocol ++ "-" ++ atom_to_list(Kind), Kind),
+                  {ok, Peer, Node} = beamway_peer:start(Carrier, #{flags => ["-proto_dist", Protocol, "-ssl_dist_optfile", File]}),
+                  {Peer, Node}
+              end || Kind <- [good, self_signed]],
+         {Protocol, Connected} = {Protocol, beamway_peer:call(One, net_kernel, connect_node, [OtherNode])}
+     end || {Carrier, Protocol, Connected} <- [{inet_tls, "inet_tls", verifies_nobody()}, {beamway_tls, "beamway_tls", false}]],
+    ok.
+
+verifies_nobody() -> list_to_integer(erlang:system_info(otp_release)) < 26.
+
+%% ---- how ----
+
+refused(Config, Kind, Ways, Reason) ->
+    {Good, GoodNode, GoodLog} = proplists:get_value(good, Config),
+    ok = beamway_peer:call(Good, logger, notice, ["~p begins", [Kind]]),
+    Certificate = case Kind of no_certificate -> good; _ -> Kind end,
+    {Bad, BadNode, BadLog} = start(Config, atom_to_list(Kind), optfile(Config, atom_to_list(Kind), Certificate)),
+    ok = count_handshakes(Good),
+    [begin
+         {Caller, Called} = case Way of calls -> {Bad, GoodNode}; is_called -> {Good, BadNode} end,
+         {Way, false} = {Way, beamway_peer:call(Caller, net_kernel, connect_node, [Called])},
+         %% A caller that is refused may not hear why.
+         ok = says(GoodLog, Kind, ["beamway: no TLS connection with 127.0.0.1:" || path(Config) =/= stock] ++ [Reason], Times),
+         ok = case {path(Config), Way} of
+                  {stock, calls} -> ok;
+                  {stock, is_called} -> says(BadLog, Kind, [Reason], 1);
+                  {_, calls} -> says(BadLog, Kind, ["beamway: no TLS connection with 127.0.0.1:"], 1);
+                  {_, is_called} -> says(BadLog, Kind, ["beamway: no TLS connection with 127.0.0.1:", Reason], 1)
+              end
+     end || {Way, Times} <- lists:zip(Ways, lists:seq(1, length(Ways)))],
+    {handshakes, 0} = {handshakes, handshakes(Good)},
+    [] = beamway_peer:call(Good, erlang, nodes, [connected]),
+    beamway_peer:stop(Bad).
+
+%% Ours says it itself; beside OTP's carrier there is only what ssl says. The good node hears of a refusal a little later than the caller.
+says(Log, Kind, Parts, Times) ->
+    _ = beamway_peer:wait_until(
+          fun() ->
+                  Text = lists:last(string:split(beamway_peer:log_text(Log), atom_to_list(Kind) ++ " begins")),
+                  Lines = [Line || Line <- string:lexemes(Text, "\n"), lists:all(fun(Part) -> string:find(Line, Part) =/= nomatch end, Parts)],
+                  length(Lines) >= Times
+          end, 10000),
+    ok.
+
+-define(HANDSHAKES, [{dist_util, handshake_other_started, 1}, {dist_util, handshake_we_started, 1}]).
+
+count_handshakes(Peer) ->
+    {module, dist_util} = beamway_peer:call(Peer, code, ensure_loaded, [dist_util]),
+    [1 = beamway_peer:call(Peer, erlang, trace_pattern, [Function, Set, [call_count]]) || Function <- ?HANDSHAKES, Set <- [true, restart]],
+    ok.
+
+handshakes(Peer) ->
+    lists:sum([Count || Function <- ?HANDSHAKES, {call_count, Count} <- [beamway_peer:call(Peer, erlang, trace_info, [Function, call_count])]]).
