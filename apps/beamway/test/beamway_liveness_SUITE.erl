@@ -9,7 +9,7 @@
 -export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2,
          end_per_testcase/2]).
 -export([stalled_callers/1, stalled_acceptors/1, peer_stopped_while_connecting/1,
-         stopped_peer_is_seen/1, long_message_stays_up/1, both_directions_share/1,
+         stopped_peer_is_seen/1, silence_and_one_way/1, long_message_stays_up/1, both_directions_share/1,
          schedulers_stay_free/1]).
 
 %% So long may a busy machine hold up what is measured; other limits are far enough from what a fault would take.
@@ -25,12 +25,12 @@ suite() -> [{timetrap, {minutes, beamway_carrier:scale(3, 20)}}].
 all() -> beamway_carrier:all().
 
 groups() ->
-    %% Over TCP OTP's own port carries the link: none of our callbacks runs.
+    %% Of stock distribution nothing is to be said.
     beamway_carrier:only(
-      [{schedulers_stay_free, [beamway_shm, beamway_rdma]}],
+      [{schedulers_stay_free, [beamway_tcp, beamway_shm, beamway_rdma]}],
       beamway_carrier:groups(
         [stalled_callers, stalled_acceptors, peer_stopped_while_connecting, stopped_peer_is_seen,
-         long_message_stays_up, both_directions_share, schedulers_stay_free])).
+         silence_and_one_way, long_message_stays_up, both_directions_share, schedulers_stay_free])).
 
 init_per_group(Carrier, Config) -> beamway_carrier:init_group(Carrier, Config).
 
@@ -221,6 +221,32 @@ two_downs(Peer, Watcher) ->
 flood(To, Data) ->
     To ! Data,
     flood(To, Data).
+
+%% Links stay for three times net_ticktime on which nobody sends, or one side alone, also to a stock node: each side ticks.
+silence_and_one_way(Config) ->
+    Carrier = beamway_carrier:carrier(Config),
+    TickS = beamway_carrier:scale(4, 8),
+    Pairs = [begin
+                 {ok, PeerA, _} = start_ticking(Carrier, TickS),
+                 {ok, PeerB, NodeB} = start_ticking(Other, TickS),
+                 true = beamway_peer:call(PeerA, net_kernel, connect_node, [NodeB]),
+                 Connection = beamway_peer:wait_until(fun() -> is_known(beamway_peer:controller(PeerA, NodeB)) end, 5000),
+                 {How, PeerA, PeerB, NodeB, Connection}
+             end || Other <- lists:usort([Carrier, inet_tcp]), How <- [silent, forth, back]],
+    [beamway_peer:run(From, fun() -> spawn(fun() -> trickle({beamway_nobody, To}) end) end)
+     || {How, PeerA, PeerB, NodeB, _} <- Pairs, How =/= silent,
+        {From, To} <- [case How of forth -> {PeerA, NodeB}; back -> {PeerB, beamway_peer:call(PeerA, erlang, node, [])} end]],
+    receive after 3 * TickS * 1000 -> ok end,
+    [{How, Connection} = {How, beamway_peer:controller(PeerA, NodeB)} || {How, PeerA, _, NodeB, Connection} <- Pairs],
+    ok.
+
+is_known(undefined) -> false;
+is_known(Connection) -> Connection.
+
+%% Small and large messages.
+trickle(To) ->
+    [To ! binary:copy(<<1>>, Bytes) || Bytes <- [10, 200000]],
+    receive after 20 -> trickle(To) end.
 
 %% The message takes longer than net_ticktime, and there is nothing but it on the wire. The reader is
 %% slowed down by stopping it for most of the time.
