@@ -21,7 +21,7 @@
 options() ->
     [{minutes, $m, "minutes", {string, "20"}, "how long, such as 20 or 0.5"},
      {nodes, $n, "nodes", {integer, 2}, "how many nodes, 2 to 6"},
-     {link, undefined, "link", {string, "shm"}, "shm, or tcp for the kill switch"},
+     {link, undefined, "link", {string, "shm"}, "shm, tcp, or inet for the kill switch"},
      {pace, undefined, "pace-ms", {integer, 5}, "how long each process of the load rests between its turns"},
      {events, undefined, "events-s", {string, "20"}, "seconds from one cut connection or stopped node to the next, on average"},
      {leak, undefined, "leak", undefined, "let one node lose descriptors, to see the verdict"},
@@ -60,7 +60,7 @@ checked(#{minutes := Minutes}, _, _) when Minutes < 0.2; Minutes > 100000 -> usa
 checked(#{nodes := Nodes}, _, _) when Nodes < 2; Nodes > 6 -> usage("--nodes must be from 2 to 6", []);
 checked(#{pace := Pace}, _, _) when Pace < 0; Pace > 10000 -> usage("--pace-ms must be from 0 to 10000", []);
 checked(#{events := Events}, _, _) when Events < 0.5; Events > 100000 -> usage("--events-s must be a number from 0.5 to 100000", []);
-checked(#{link := Link}, _, _) when Link =/= "shm", Link =/= "tcp" -> usage("--link must be shm or tcp", []);
+checked(#{link := Link}, _, _) when Link =/= "shm", Link =/= "tcp", Link =/= "inet" -> usage("--link must be shm, tcp or inet", []);
 checked(Settings, Json, Words) ->
     Seed = maps:get(seed, Settings, erlang:system_time(second) rem 1000000),
     run(Settings#{seed => Seed, save => maps:get(save, Settings, default_file(Settings)), json => Json,
@@ -110,7 +110,7 @@ status(#{well := false}) -> ?ILL.
 %% ---- the run ----
 
 soak(#{nodes := Count, link := Link} = Settings) ->
-    Contender = case Link of "shm" -> beamway; "tcp" -> beamway_tcp end,
+    Contender = case Link of "shm" -> beamway; "tcp" -> beamway_tcp; "inet" -> beamway_inet end,
     Epmd = beamway_bench_nodes:start_epmd(),
     Cluster = beamway_bench_nodes:start(Epmd, maps:get(Contender, beamway_bench_contender:all(beamway_bench_nodes:root(), 200)),
                                         #{count => Count}),

@@ -9,7 +9,7 @@
 %% The carriers: `inet_tcp' is stock distribution, the oracle that proves a test itself;
 %% `beamway_inet' is Beamway with its kill switch on; `beamway_tcp' its own link over TCP; `beamway_shm' is Beamway as it comes;
 %% `beamway_small' is `beamway_shm' with the smallest ring and whole messages, so that messages
-%% stream through a ring that cannot hold them; `beamway_rdma' has rdma forced. `beamway_tls' has TLS and the kill switch, `beamway_tls_shm' TLS as it
+%% stream through a ring that cannot hold them; `beamway_rdma' has rdma forced. `beamway_tls' has TLS and no rings, `beamway_tls_shm' TLS as it
 %% comes, `inet_tls' is OTP's own; they need {@link beamway_certificates:prepare/1}.
 %%
 %% `BEAMWAY_TEST_WRAPPER' in the environment names a program that stands before every node's `erl' and
