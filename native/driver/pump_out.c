@@ -147,6 +147,8 @@ bool pump_drain_queue(bw_pump_t *pump)
         return false;
     if (done > 0)
         driver_deq(pump->port, done);
+    if (pump->is_unflushed) /* nobody is asked to: the poller may have called, for room */
+        (void)flush(pump);
     status = pump->link->ops->arm_write(pump->link, pump->half_ring);
     pump_poll(pump);
     if (status == BW_AGAIN) {

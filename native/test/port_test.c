@@ -128,6 +128,35 @@ static void frames_go_both_ways(void)
     CHECK_IN(stop());
 }
 
+/* As the flushers of both ports. */
+static bool is_flushed_and_all_has_come(void)
+{
+    ErlDrvPort ports[] = {one, other};
+
+    for (int i = 0; i < 2; i++) {
+        const char *term = vm_heard(ports[i]);
+
+        if (term && strcmp(term, "flush") == 0)
+            (void)port_does(ports[i], COMMAND_FLUSH, NULL, NULL);
+    }
+    return all_has_come();
+}
+
+/* Also the end of a frame that waited for room, which goes out when nobody sends. */
+static void frames_that_gather_come(void)
+{
+    CHECK_IN(start_active(0));
+    CHECK(port_does(one, COMMAND_FLUSH, NULL, NULL) && port_does(other, COMMAND_FLUSH, NULL, NULL));
+    wanted[0] = 0;
+    wanted[1] = 0;
+    for (size_t i = 0; i < LENS; i++) {
+        CHECK_IN(send_frame(one, lens[i]));
+        wanted[1]++;
+        CHECK_IN(run_until(is_flushed_and_all_has_come));
+    }
+    CHECK_IN(stop());
+}
+
 /* Its peer notices that a port has closed: the reason is that of a closed socket. */
 static void a_closed_port_ends_its_peer(void)
 {
@@ -581,6 +610,7 @@ static void any_thread_may_call(void)
 
 static const check_case_t cases[] = {
     {"frames_go_both_ways", frames_go_both_ways},
+    {"frames_that_gather_come", frames_that_gather_come},
     {"a_closed_port_ends_its_peer", a_closed_port_ends_its_peer},
     {"the_owner_looks", the_owner_looks},
     {"a_tick_is_a_frame", a_tick_is_a_frame},
