@@ -83,7 +83,7 @@ groups(#{nodes := Nodes, speed := Speed, hosts := Hosts} = Settings) ->
     [#{nodes => Count, contenders => contenders(Count, Hosts), directions => directions(Count, Speed),
        measure => fun(Cluster) -> measure(Cluster, Count, Settings) end} || Count <- Nodes].
 
-contenders(2, []) -> beamway_bench_contender:and_rdma([tcp, tcp_tuned, tcp_spin, unix, beamway, beamway_tcp]);
+contenders(2, []) -> beamway_bench_contender:and_rdma([tcp, tcp_tuned, tcp_spin, unix, tls, beamway, beamway_tcp, beamway_tls]);
 contenders(_, []) -> beamway_bench_contender:and_rdma([tcp, tcp_tuned, beamway]);
 contenders(_, _Hosts) -> beamway_bench_contender:and_rdma([tcp, tcp_tuned, beamway_tcp]).
 
@@ -117,7 +117,9 @@ key(Count, Size, Which) ->
 -spec metrics(map()) -> [beamway_bench_report:metric()].
 metrics(#{nodes := Nodes, sizes := Sizes}) ->
     lists:append([rate_and_p99(name(Count, Size), beamway, Count, Size) || Count <- Nodes, Size <- Sizes])
-        ++ [rate(<<"tcp_link_rpc">>, beamway_tcp, 2, ?SMALL) || lists:member(2, Nodes), lists:member(?SMALL, Sizes)]
+        ++ [Metric || lists:member(2, Nodes), lists:member(?SMALL, Sizes),
+                      Metric <- [rate(<<"tcp_link_rpc">>, beamway_tcp, 2, ?SMALL),
+                                 (rate(<<"tls_rpc">>, beamway_tls, 2, ?SMALL))#{baselines := [tls, beamway_tcp]}]]
         ++ lists:append([rate_and_p99(rdma_name(name(Count, Size)), beamway_rdma, Count, Size) || Count <- Nodes, Size <- Sizes]).
 
 rate_and_p99(Name, Own, Count, Size) ->
@@ -165,7 +167,7 @@ prepare_test_() ->
 
 metrics_test() ->
     {ok, Settings} = prepare(given([]), full),
-    ?assertEqual([<<"rpc_n2">>, <<"rpc_n2_p99">>, <<"rpc_n4">>, <<"rpc_n4_p99">>, <<"tcp_link_rpc">>,
+    ?assertEqual([<<"rpc_n2">>, <<"rpc_n2_p99">>, <<"rpc_n4">>, <<"rpc_n4_p99">>, <<"tcp_link_rpc">>, <<"tls_rpc">>,
                   <<"rpc_rdma_n2">>, <<"rpc_rdma_n2_p99">>, <<"rpc_rdma">>, <<"rpc_rdma_p99">>],
                  [Name || #{name := Name} <- metrics(Settings)]),
     {ok, Sized} = prepare(given(["--size", "16,1m"]), full),

@@ -22,7 +22,7 @@ prepare(_, full) -> {ok, #{warm_ms => 300, window_ms => 1500}}.
 -spec groups(map()) -> [beamway_bench_run:group()].
 groups(Settings) ->
     Pair = #{nodes => 2, directions => [forward, reverse]},
-    [Pair#{contenders => beamway_bench_contender:and_rdma([tcp, tcp_tuned, unix, beamway, beamway_tcp]),
+    [Pair#{contenders => beamway_bench_contender:and_rdma([tcp, tcp_tuned, unix, tls, beamway, beamway_tcp, beamway_tls]),
            measure => fun(Cluster) -> measure(Cluster, ?SMALL ++ ?LARGE, Settings) end},
      Pair#{contenders => [beamway_whole], measure => fun(Cluster) -> measure(Cluster, ?LARGE, Settings) end}].
 
@@ -56,16 +56,21 @@ key(Bytes) -> unicode:characters_to_binary(["messages of ", beamway_bench:size_w
 %% @private
 -spec metrics(map()) -> [beamway_bench_report:metric()].
 metrics(#{}) ->
-    [#{name => Name, unit => Unit, better => higher, key => key(Bytes), contender => Own, baselines => [tcp, tcp_tuned | [unix || Own =/= beamway_tcp]]}
+    [#{name => Name, unit => Unit, better => higher, key => key(Bytes), contender => Own, baselines => baselines(Own)}
      || {Name, Bytes, Unit, Own} <-
             [{<<"rate_64">>, 64, <<"messages/s">>, beamway}, {<<"rate_4k">>, 4096, <<"messages/s">>, beamway},
              {<<"tcp_link_rate_64">>, 64, <<"messages/s">>, beamway_tcp},
              {<<"tcp_link_rate_4k">>, 4096, <<"messages/s">>, beamway_tcp},
+             {<<"tls_rate_64">>, 64, <<"messages/s">>, beamway_tls}, {<<"tls_bytes_1m">>, 1 bsl 20, <<"MB/s">>, beamway_tls},
              {<<"rate_64_rdma">>, 64, <<"messages/s">>, beamway_rdma}, {<<"rate_4k_rdma">>, 4096, <<"messages/s">>, beamway_rdma},
              {<<"bytes_1m_rdma">>, 1 bsl 20, <<"MB/s">>, beamway_rdma}, {<<"bytes_16m_rdma">>, 16 bsl 20, <<"MB/s">>, beamway_rdma},
              {<<"bytes_1m">>, 1 bsl 20, <<"MB/s">>, beamway}, {<<"bytes_16m">>, 16 bsl 20, <<"MB/s">>, beamway},
              {<<"bytes_1m_whole">>, 1 bsl 20, <<"MB/s">>, beamway_whole},
              {<<"bytes_16m_whole">>, 16 bsl 20, <<"MB/s">>, beamway_whole}]].
+
+baselines(beamway_tls) -> [tls, beamway_tcp];
+baselines(beamway_tcp) -> [tcp, tcp_tuned];
+baselines(_) -> [tcp, tcp_tuned, unix].
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
