@@ -50,15 +50,20 @@ static void stop(void)
     CHECK_EQ(carrier_mappings(NULL), 0);
 }
 
-static void write_bytes(bw_link_t *link, const void *bytes, size_t len)
+static void put_bytes(bw_link_t *link, const void *bytes, size_t len)
 {
     bw_span_t span = {0};
 
-    CHECK(await_room(link, len));
     CHECK_EQ(link->ops->reserve(link, len, &span), BW_OK);
     CHECK(span.len >= len);
     memcpy(span.base, bytes, len);
     link->ops->commit(link, len);
+}
+
+static void write_bytes(bw_link_t *link, const void *bytes, size_t len)
+{
+    CHECK(await_room(link, len));
+    put_bytes(link, bytes, len);
 }
 
 static void read_bytes(bw_link_t *link, const char *bytes)
@@ -273,6 +278,41 @@ static void room_rings(void)
     CHECK_IN(stop());
 }
 
+/* What is committed after `defer` costs one call, at the flush; what was never flushed goes out
+ * when the link is closed. */
+static void a_flush_sends_what_was_gathered(void)
+{
+    static const char *const words[] = {"one", "two", "three"};
+    bw_link_stats_t before, after;
+    bw_span_t span, rest;
+
+    CHECK_IN(start());
+    if (here.one->ops->defer) {
+        here.one->ops->defer(here.one);
+        CHECK(!here.one->ops->needs_flush(here.one));
+        here.other->ops->clear_event(here.other);
+        CHECK_EQ(here.other->ops->peek(here.other, &span), BW_AGAIN);
+        CHECK_EQ(here.other->ops->arm_read(here.other), BW_OK);
+        here.one->ops->stats(here.one, &before);
+        for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+            CHECK_IN(put_bytes(here.one, words[i], strlen(words[i])));
+        CHECK(here.one->ops->needs_flush(here.one));
+        CHECK(is_quiet(here.other));
+        here.one->ops->flush(here.one, &rest);
+        CHECK_EQ(rest.len, 0);
+        CHECK(!here.one->ops->needs_flush(here.one));
+        here.one->ops->stats(here.one, &after);
+        CHECK_EQ(after.doorbells_out, before.doorbells_out + 1);
+        CHECK(is_readable(here.other));
+        CHECK_IN(read_bytes(here.other, "onetwothree"));
+        here.other->ops->release(here.other, 11);
+    }
+    CHECK_IN(put_bytes(here.one, "last", 4));
+    close_end(&here.one);
+    CHECK_IN(read_bytes(here.other, "last"));
+    CHECK_IN(stop());
+}
+
 /* ---- the end ---- */
 
 static void the_end_comes_after_the_last_word(void)
@@ -434,6 +474,7 @@ static const check_case_t cases[] = {
     {"a_link_wakes_itself", a_link_wakes_itself},
     {"a_writer_without_room_is_woken", a_writer_without_room_is_woken},
     {"room_rings", room_rings},
+    {"a_flush_sends_what_was_gathered", a_flush_sends_what_was_gathered},
     {"the_end_comes_after_the_last_word", the_end_comes_after_the_last_word},
     {"the_end_rings", the_end_rings},
     {"writing_to_a_closed_end_does_no_harm", writing_to_a_closed_end_does_no_harm},

@@ -48,6 +48,7 @@ struct bw_rdma_connection {
     bw_rdma_flow_t flow;
     uint64_t peeked; /* flow.rx_head at the last peek */
     bool rcq_is_armed, scq_is_armed;
+    bool is_deferred;   /* commit leaves the posting to flush */
     bw_status_t status; /* BW_OK until the link fails */
     const char *reason;
     uint64_t events, posts, stalls;

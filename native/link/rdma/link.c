@@ -233,9 +233,35 @@ static void rdma_commit(bw_link_t *link, size_t n)
     bw_rdma_connection_t *connection = enter(link);
 
     connection->flow.head += n;
+    if (!connection->is_deferred && connection->is_live && connection->status == BW_OK)
+        post(connection);
+    leave(connection);
+}
+
+static void rdma_defer(bw_link_t *link)
+{
+    enter(link)->is_deferred = true;
+    leave(connection_of(link));
+}
+
+static bool rdma_needs_flush(const bw_link_t *link)
+{
+    bw_rdma_connection_t *connection = enter((bw_link_t *)(uintptr_t)link);
+    bool needs = connection->flow.head != connection->flow.posted;
+
+    leave(connection);
+    return needs;
+}
+
+/* What has to wait stays in the ring, and goes out when an event comes. */
+static void rdma_flush(bw_link_t *link, bw_span_t *rest_p)
+{
+    bw_rdma_connection_t *connection = enter(link);
+
     if (connection->is_live && connection->status == BW_OK)
         post(connection);
     leave(connection);
+    *rest_p = (bw_span_t){0};
 }
 
 static bw_status_t rdma_peek(bw_link_t *link, bw_span_t *span_p)
@@ -410,6 +436,9 @@ const bw_carrier_t bw_rdma_carrier = {
     .step = bw_rdma_step,
     .reserve = rdma_reserve,
     .commit = rdma_commit,
+    .defer = rdma_defer,
+    .needs_flush = rdma_needs_flush,
+    .flush = rdma_flush,
     .peek = rdma_peek,
     .release = rdma_release,
     .arm_read = rdma_arm_read,
