@@ -126,9 +126,10 @@ useless_directories(Config) ->
 too_long(Config) ->
     Long = "/run/" ++ lists:duplicate(80, $x),
     {Peer, Node} = start(Config, 1, #{env => [{"BEAMWAY_SOCKET_DIR", Long}], log => true}),
-    {_, OtherNode} = Other = start(Config, 2, #{}),
+    {OtherPeer, OtherNode} = start(Config, 2, #{}),
     true = beamway_peer:call(Peer, net_kernel, connect_node, [OtherNode]),
-    both_on_tcp({calls, {Peer, Node}, Other}),
+    ok = beamway_peer:assert_link(Peer, OtherNode, inet),
+    ok = beamway_peer:assert_link(OtherPeer, Node, tcp),
     says_one_of([Peer], ["shared memory is off on this node"]),
     logs(Peer, "socket_dir = .* is not valid: expected an absolute path of at most 80 bytes").
 
