@@ -4,14 +4,12 @@
 
 /*
  * What the system does with a send of the code under test: it takes all, a part, nothing, or fails.
- * A program that includes this is linked with --wrap=send,--wrap=sendmsg,--wrap=epoll_ctl. One
- * link.
+ * A program that includes this is linked with --wrap=send,--wrap=sendmsg.
  */
 #include <errno.h>
 #include <limits.h>
 #include <pthread.h>
 #include <stdint.h>
-#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 
@@ -22,25 +20,12 @@ static struct {
     int (*answer)(void);
     pthread_t thread;
     uint64_t calls; /* that were asked about */
-    int epoll;      /* what tells of room, and what for */
-    struct epoll_event of_socket;
 } kernel;
 
-int __real_epoll_ctl(int epoll, int what, int fd, struct epoll_event *event);
-int __wrap_epoll_ctl(int epoll, int what, int fd, struct epoll_event *event);
 ssize_t __real_send(int fd, const void *bytes, size_t len, int flags);
 ssize_t __wrap_send(int fd, const void *bytes, size_t len, int flags);
 ssize_t __wrap_sendmsg(int fd, const struct msghdr *message, int flags);
 ssize_t __real_sendmsg(int fd, const struct msghdr *message, int flags);
-
-int __wrap_epoll_ctl(int epoll, int what, int fd, struct epoll_event *event)
-{
-    if (event && event->events & EPOLLOUT) {
-        kernel.epoll = epoll;
-        kernel.of_socket = *event;
-    }
-    return __real_epoll_ctl(epoll, what, fd, event);
-}
 
 static inline int kernel_answers(int fd)
 {
@@ -50,11 +35,8 @@ static inline int kernel_answers(int fd)
         return answer;
     kernel.calls++;
     answer = kernel.answer();
-    if (answer == -EAGAIN) /* it tells of room, as it does when there was none */
-        (void)__real_epoll_ctl(kernel.epoll, EPOLL_CTL_MOD, fd, &kernel.of_socket);
-    else if (answer < 0 &&
-             answer != -EINTR) /* nothing goes any more, and what had come can be read */
-        (void)shutdown(fd, SHUT_RDWR);
+    if (answer < 0 && answer != -EAGAIN && answer != -EINTR)
+        (void)shutdown(fd, SHUT_RDWR); /* nothing goes any more; what had come can be read */
     return answer;
 }
 

@@ -33,7 +33,7 @@ TEST_NEEDS = test/vm/vm.c $(LINK_SRC) $(TEST_CARRIER_SRC) $(RDMA_SRC) $(TLS_SRC)
 OWN_DLOPEN := $(if $(HAS_RDMA),-Ddlopen=own_dlopen -Ddlsym=own_dlsym -Ddlclose=own_dlclose) -ldl
 
 # test/kernel.h stands between the code under test and the system.
-WRAP_KERNEL := -Wl,--wrap=send,--wrap=sendmsg,--wrap=epoll_ctl
+WRAP_KERNEL := -Wl,--wrap=send,--wrap=sendmsg
 
 # Only these need the pump, and the header that declares what driver_shim.h stands in for.
 # driver_test includes beamway_drv.c.

@@ -19,7 +19,7 @@
  *   -DCLOBBER      the second for idle memory replaces the millisecond
  *   -DSTAY         what the kernel does not take stays in the ring
  *   -DNOWAKE       a drain that stops early does not wake the poller
- *   -DDEAF         the kernel is not asked to tell of room
+ *   -DDEAF         the poller is not asked to tell of room
  *   -DPASS         a frame is gathered while others are queued
  *   -DNOCLOSE      a port that closes forgets what has gathered
  */
@@ -43,37 +43,38 @@ bit busy, unflushed, asked, message;
 bit timer_is_to_flush, check_is_due;
 byte timer;               /* the VM's, of the port */
 bit blocked, awaited;     /* the link's */
-bit wants_room, has_room; /* the kernel tells of room only if it was found full; it has told */
-bit woken;                /* the poller's descriptor is readable */
+bit polls_room;           /* the poller is to tell of room in the kernel */
+bit woken;                /* it is to come at once */
 bit closing, stopped;
-
-inline ask()
-{
-#ifndef DEAF
-    wants_room = 1
-#else
-    skip
-#endif
-}
 
 /* The kernel takes what it can of the ring. */
 inline push()
 {
     do
     :: ring > 0 && !blocked && kernel < ROOM -> ring--; kernel++
-    :: ring > 0 && !blocked && kernel == ROOM -> blocked = 1; ask()
+    :: ring > 0 && !blocked && kernel == ROOM -> blocked = 1
     :: else -> break
     od
+}
+
+inline poll()
+{
+#ifndef DEAF
+    polls_room = blocked
+#else
+    skip
+#endif
 }
 
 inline drain()
 {
     do
     :: queued > 0 && !blocked && kernel < ROOM -> queued--; kernel++
-    :: queued > 0 && !blocked && kernel == ROOM -> blocked = 1; awaited = 1; ask()
+    :: queued > 0 && !blocked && kernel == ROOM -> blocked = 1; awaited = 1
     :: queued > 0 && !blocked -> break /* the budget is used up */
     :: queued == 0 || blocked -> awaited = awaited || (queued > 0 && blocked); break
     od;
+    poll();
     if
     :: blocked && awaited -> skip
     :: else ->
@@ -243,15 +244,21 @@ end:
     do
     :: atomic { woken && !stopped ->
         woken = 0;
-        if
-        :: has_room -> has_room = 0; blocked = 0; awaited = 0
-        :: else -> skip
-        fi;
         push();
         if
         :: busy -> drain()
         :: else -> skip
         fi;
+        poll();
+        left() }
+    :: atomic { polls_room && kernel < ROOM && !stopped ->
+        blocked = 0;
+        awaited = 0;
+        if
+        :: busy -> drain()
+        :: else -> skip
+        fi;
+        poll();
         left() }
     :: atomic { closing && !stopped && queued == 0 -> stop() }
     :: atomic { stopped && ring > 0 && kernel < ROOM -> ring--; kernel++ } /* that thread */
@@ -263,11 +270,7 @@ active proctype peer()
     do
     :: atomic { kernel > 0 ->
         kernel--;
-        got++;
-        if
-        :: wants_room -> wants_room = 0; has_room = 1; woken = 1
-        :: else -> skip
-        fi }
+        got++ }
     :: got == FRAMES -> break
     od
 }
