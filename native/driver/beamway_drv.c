@@ -377,15 +377,16 @@ static void drv_stop_select(ErlDrvEvent event, void *reserved)
 }
 
 /* The flusher is a process, so that those who are about to send do so before it runs; the timer is
- * for it being kept waiting by those who compute. What a lone caller sends goes out when the VM has
- * no more for us: a timer of no time runs then. */
+ * for it being kept waiting by those who compute. While the poller looks there is a lone caller,
+ * and the VM has always more to do. What a lone caller sends goes out when the VM has no more for
+ * us: a timer of no time runs then. */
 static bool flush_soon(bw_port_t *self)
 {
     ErlDrvTermData message[] = {ERL_DRV_ATOM, self->flush_atom};
 
     if (!self->pump.is_unflushed)
         return true;
-    if (!self->has_flusher)
+    if (!self->has_flusher || self->pump.spinning)
         return flush(self);
     if (!self->is_flush_asked && bw_rounds_are_lone(&self->rounds)) {
         set_flush(self, 0);

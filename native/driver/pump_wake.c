@@ -167,6 +167,8 @@ static wake_result_t look(bw_pump_t *pump)
 
     if (!pump->spinning) /* the poller came between, for room, and has armed */
         return WAKE_ASLEEP;
+    if (!pump_flush(pump)) /* what was sent before looking began */
+        return WAKE_FAILED;
     result = pump_receive(pump);
     if (result == PUMP_FAILED)
         return WAKE_FAILED;

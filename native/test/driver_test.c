@@ -160,6 +160,12 @@ static void fake_stats(const bw_link_t *link, bw_link_stats_t *stats_p)
     *stats_p = vm.stats;
 }
 
+static void fake_flush(bw_link_t *link, bw_span_t *rest_p)
+{
+    (void)link;
+    *rest_p = (bw_span_t){.len = 0};
+}
+
 /* A carrier may use the descriptor up to here. */
 static void fake_close(bw_link_t *link, bw_leftover_t *left_p)
 {
@@ -175,6 +181,7 @@ static const bw_carrier_t fake_ops = {.kind = "fake",
                                       .wake_self = fake_wake_self,
                                       .trim = fake_trim,
                                       .stats = fake_stats,
+                                      .flush = fake_flush,
                                       .close = fake_close};
 
 static bw_link_t fake_link = {.ops = &fake_ops};
@@ -322,6 +329,24 @@ static void what_nobody_waits_for_is_closed(void)
     CHECK_EQ(rmdir(dir), 0);
 }
 
+/* Its scheduler has always more to do, so a timer of no time would wait for the look to end. */
+static void what_is_sent_while_the_poller_looks_goes_at_once(void)
+{
+    for (int looks = 0; looks < 2; looks++) {
+        bw_port_t *port = open_port();
+
+        pump_start(&port->pump, &fake_link);
+        CHECK(activate(port));
+        port->has_flusher = true;
+        port->pump.is_unflushed = true;
+        port->pump.spinning = looks;
+        CHECK(flush_soon(port));
+        CHECK_EQ(port->pump.is_unflushed, !looks);
+        entry.stop((ErlDrvData)port);
+        vm.later(vm.later_data);
+    }
+}
+
 static const check_case_t cases[] = {
     {"a_link_is_closed_before_its_descriptor", a_link_is_closed_before_its_descriptor},
     {"a_connection_is_closed_before_its_descriptor", a_connection_is_closed_before_its_descriptor},
@@ -329,6 +354,8 @@ static const check_case_t cases[] = {
      work_in_a_file_system_is_left_to_another_thread},
     {"what_nobody_waits_for_is_closed", what_nobody_waits_for_is_closed},
     {"idle_memory_goes_back_in_pieces", idle_memory_goes_back_in_pieces},
+    {"what_is_sent_while_the_poller_looks_goes_at_once",
+     what_is_sent_while_the_poller_looks_goes_at_once},
 };
 
 CHECK_MAIN(cases)
