@@ -10,10 +10,14 @@
  *
  * Waking an idle processor costs more than all the rest of a round trip, so a short look is worth
  * it if the next frame has lately come within the budget. It is harmful if others need the
- * processor: if much comes at a time the node has work to do anyway, and if the poller was
- * not given the processor for a while then others outside the node want it. One such gap may only
- * mean that both peers happened to share a processor, which the system mends as soon as both are
- * busy; so looking is given up for a short while first, and for longer the more often it fails.
+ * processor: if much comes at a time the node has work to do anyway, and if the poller is not given
+ * the processor then others want it. But each host has work of its own now and then. What tells the
+ * two apart is the share: beside a process that never rests the poller runs for some milliseconds
+ * and then waits as long or longer; on a host at rest it waits a twentieth of the time.
+ *
+ * So looks that find frames earn credit, and what is lost - the time for which the poller was away,
+ * or a look in vain - is paid with several times as much. Who cannot pay gives up for a while, for
+ * longer each time, until credit has grown to its full again; and begins with a little.
  *
  * Pure: the caller brings the time, in microseconds of any clock that does not go back.
  */
@@ -22,7 +26,7 @@ typedef struct {
     uint32_t wait_us;    /* smoothed: from drained to the next frame, at most BW_SPIN_LONG_US */
     uint32_t load_x16;   /* smoothed: frames that came together, times 16 */
     uint32_t ban_us;     /* how long the next failure ends all looking */
-    uint32_t rewarded;   /* looks in a row that found frames without a gap */
+    uint32_t credit_us;  /* of looks that have found frames */
     uint64_t drained_us; /* when the ring was last found empty after frames */
     uint64_t looked_us;  /* when the poller last looked, 0: not yet in this round */
     uint64_t banned_until_us; /* no looking before */
@@ -32,14 +36,19 @@ typedef struct {
 #define BW_SPIN_LOAD_MAX 2u      /* a lone caller: the reply to a remote call is two frames */
 #define BW_SPIN_LOAD_BYTES 8192u /* so many bytes are as much work as a frame */
 #define BW_SPIN_GAP_US 200u      /* the poller was away so long: others need the processor */
+#define BW_SPIN_PRICE 4u         /* so much credit for each microsecond that is lost */
+#define BW_SPIN_CREDIT_MAX_US 65536u
+#define BW_SPIN_GRANT_US                                                                           \
+    8192u /* to begin with: more than a host at rest takes at a time, less than a neighbour */
 #define BW_SPIN_BAN_MIN_US 1000u
 #define BW_SPIN_BAN_MAX_US 1000000u
-#define BW_SPIN_REWARD 1024u /* so many looks without a gap halve the ban */
 
 static inline void bw_spin_init(bw_spin_t *spin, uint32_t budget_us)
 {
-    *spin = (bw_spin_t){
-        .budget_us = budget_us, .wait_us = BW_SPIN_LONG_US, .ban_us = BW_SPIN_BAN_MIN_US};
+    *spin = (bw_spin_t){.budget_us = budget_us,
+                        .wait_us = BW_SPIN_LONG_US,
+                        .ban_us = BW_SPIN_BAN_MIN_US,
+                        .credit_us = BW_SPIN_GRANT_US};
 }
 
 /* The work in what came together. */
@@ -74,32 +83,48 @@ static inline void bw_spin_punish(bw_spin_t *spin, uint64_t now_us)
 {
     spin->banned_until_us = now_us + spin->ban_us;
     spin->ban_us = spin->ban_us > BW_SPIN_BAN_MAX_US / 2 ? BW_SPIN_BAN_MAX_US : 2 * spin->ban_us;
-    spin->rewarded = 0;
+    spin->credit_us = BW_SPIN_GRANT_US;
 }
 
-static inline void bw_spin_reward(bw_spin_t *spin)
+static inline void bw_spin_earn(bw_spin_t *spin, uint64_t waited_us)
 {
-    if (++spin->rewarded < BW_SPIN_REWARD)
+    spin->credit_us += (uint32_t)(waited_us < spin->budget_us ? waited_us : spin->budget_us);
+    if (spin->credit_us < BW_SPIN_CREDIT_MAX_US)
         return;
-    spin->rewarded = 0;
-    if (spin->ban_us > BW_SPIN_BAN_MIN_US)
-        spin->ban_us /= 2;
+    spin->credit_us = BW_SPIN_CREDIT_MAX_US;
+    spin->ban_us = BW_SPIN_BAN_MIN_US;
+}
+
+/* False: there was not so much, and looking is given up. */
+static inline bool bw_spin_pays(bw_spin_t *spin, uint64_t now_us, uint64_t lost_us)
+{
+    if (lost_us > spin->credit_us / BW_SPIN_PRICE) {
+        bw_spin_punish(spin, now_us);
+        return false;
+    }
+    spin->credit_us -= (uint32_t)(BW_SPIN_PRICE * lost_us);
+    return true;
 }
 
 /* The poller has looked at `now` and found `load`, 0 for nothing. True: look again; false: sleep.
- * A look in vain costs as much trust as a gap: the peer may be waiting for this very processor. */
+ * A look in vain is paid for as well: the peer may be waiting for this very processor. */
 static inline bool bw_spin_goes_on(bw_spin_t *spin, uint64_t now_us, uint32_t load)
 {
-    bool gap = spin->looked_us && now_us - spin->looked_us > BW_SPIN_GAP_US;
+    uint64_t away = spin->looked_us ? now_us - spin->looked_us : 0;
+    bool is_gap = away > BW_SPIN_GAP_US;
 
     spin->looked_us = now_us;
     if (load > 0) {
+        if (!is_gap)
+            bw_spin_earn(spin, now_us - spin->drained_us);
         bw_spin_learn(spin, now_us, load);
-        bw_spin_reward(spin);
     }
-    if (!gap && now_us - spin->drained_us <= spin->budget_us)
-        return true;
-    bw_spin_punish(spin, now_us);
+    if (is_gap && !bw_spin_pays(spin, now_us, away))
+        return false;
+    if (now_us - spin->drained_us <= spin->budget_us)
+        return spin->load_x16 <= 16 * BW_SPIN_LOAD_MAX;
+    if (!is_gap)
+        (void)bw_spin_pays(spin, now_us, spin->budget_us);
     return false;
 }
 

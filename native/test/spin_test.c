@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The rule of looking instead of sleeping, on a clock of the test's own: when it begins, when it
- * ends, and that it gives up for longer the more often others need the processor.
+ * ends, and that it gives up for longer the more often others need the processor; what it gains and
+ * costs where the processor is given as it was on a real machine (spin_traces.h).
  */
 #include "check.h"
 
 #include "../link/spin.h"
+#include "spin_traces.h"
 
 #define BUDGET 200u
 
@@ -74,15 +76,23 @@ static void one_long_pause_counts_little(void)
     CHECK(spin.wait_us < BUDGET);
 }
 
-static void ends_when_the_budget_is_used_up(void)
+static void look_in_vain(void)
 {
-    setup(BUDGET);
     arrivals(50, 10, 1);
     CHECK(bw_spin_begins(&spin, now));
     for (uint64_t end = now + BUDGET; now < end; now += 10)
         CHECK(bw_spin_goes_on(&spin, now, 0));
     now += 10;
     CHECK(!bw_spin_goes_on(&spin, now, 0));
+}
+
+static void ends_when_the_budget_is_used_up(void)
+{
+    setup(BUDGET);
+    for (uint32_t i = 0; i < BW_SPIN_GRANT_US / (BW_SPIN_PRICE * BUDGET); i++)
+        CHECK_IN(look_in_vain());
+    CHECK(bw_spin_begins(&spin, now));
+    CHECK_IN(look_in_vain());
     CHECK(!bw_spin_begins(&spin, now + BW_SPIN_BAN_MIN_US - 1));
     CHECK(bw_spin_begins(&spin, now + BW_SPIN_BAN_MIN_US));
 }
@@ -103,7 +113,7 @@ static void gap(void)
 {
     CHECK(bw_spin_begins(&spin, now));
     CHECK(bw_spin_goes_on(&spin, now, 0));
-    now += BW_SPIN_GAP_US + 1;
+    now += BW_SPIN_GRANT_US / BW_SPIN_PRICE + 1;
     CHECK(!bw_spin_goes_on(&spin, now, 0));
     CHECK(!bw_spin_begins(&spin, now));
 }
@@ -124,7 +134,18 @@ static void gaps_ban_for_longer_and_longer(void)
     CHECK_EQ(ban, BW_SPIN_BAN_MAX_US);
 }
 
-static void looks_without_a_gap_shorten_the_ban(void)
+/* `times` frames that each come 10 us after the last, while the poller looks. */
+static void found(int times)
+{
+    for (int i = 0; i < times; i++) {
+        now += 10;
+        CHECK(bw_spin_goes_on(&spin, now, 1));
+    }
+}
+
+#define FULL (BW_SPIN_CREDIT_MAX_US / 10 + 1)
+
+static void full_credit_ends_the_escalation(void)
 {
     setup(BUDGET);
     arrivals(50, 10, 1);
@@ -133,10 +154,160 @@ static void looks_without_a_gap_shorten_the_ban(void)
     now += BW_SPIN_BAN_MAX_US;
     arrivals(50, 10, 1);
     CHECK(bw_spin_begins(&spin, now));
-    for (uint32_t i = 0; i < 3 * BW_SPIN_REWARD; i++) {
-        now += 10;
+    CHECK_IN(found(FULL));
+    CHECK_EQ(spin.ban_us, BW_SPIN_BAN_MIN_US);
+}
+
+static void what_was_earned_pays_for_gaps(void)
+{
+    uint64_t lost = BW_SPIN_CREDIT_MAX_US / BW_SPIN_PRICE / 4;
+
+    setup(BUDGET);
+    arrivals(50, 10, 1);
+    CHECK(bw_spin_begins(&spin, now));
+    CHECK_IN(found(FULL));
+    for (int i = 0; i < 4; i++) {
+        now += lost;
         CHECK(bw_spin_goes_on(&spin, now, 1));
     }
+    now += lost;
+    CHECK(!bw_spin_goes_on(&spin, now, 1));
+    CHECK(!bw_spin_begins(&spin, now));
+}
+
+static void what_was_earned_pays_for_looks_in_vain(void)
+{
+    setup(BUDGET);
+    arrivals(50, 10, 1);
+    CHECK(bw_spin_begins(&spin, now));
+    CHECK_IN(found(BW_SPIN_PRICE * BUDGET / 10));
+    now += BUDGET;
+    CHECK(bw_spin_goes_on(&spin, now, 0));
+    now += 1;
+    CHECK(!bw_spin_goes_on(&spin, now, 0));
+    CHECK(bw_spin_begins(&spin, now)); /* it sleeps, and may look again after the next frame */
+}
+
+static void ends_when_frames_come_in_bulk(void)
+{
+    setup(BUDGET);
+    arrivals(50, 10, 1);
+    CHECK(bw_spin_begins(&spin, now));
+    for (int i = 0; i < 3; i++)
+        (void)bw_spin_goes_on(&spin, now += 10, 50);
+    CHECK(!bw_spin_goes_on(&spin, now += 10, 50));
+    CHECK_EQ(spin.ban_us, BW_SPIN_BAN_MIN_US);
+}
+
+/* ---- on a real machine's processors ---- */
+
+#define WAIT_US 4u   /* until the answer, */
+#define WORK_US 4u   /* and until the next question, for a lone caller */
+#define SLEEP_US 60u /* the answer, if two sleeping processors have to be woken for it */
+#define SECONDS 20u
+
+typedef struct {
+    uint64_t frames, found, hit; /* found by a look; behind a gap */
+    uint64_t looked_us;
+} sum_t;
+
+typedef struct {
+    const turn_t *turns;
+    size_t count, next;
+    uint64_t left_us; /* of the turn */
+} processor_t;
+
+/* The caller's thread runs for so long. Gives the time for which it was away meanwhile. */
+static uint64_t run(processor_t *processor, uint64_t us)
+{
+    uint64_t away = 0;
+
+    now += us;
+    for (; us >= processor->left_us;
+         processor->left_us = processor->turns[processor->next].runs_us) {
+        us -= processor->left_us;
+        away += processor->turns[processor->next].away_us;
+        processor->next = (processor->next + 1) % processor->count;
+    }
+    processor->left_us -= us;
+    now += away;
+    return away;
+}
+
+/* Looks until the answer comes. False: he has gone to sleep before. */
+static bool looks(processor_t *processor, sum_t *sum, uint64_t *away_p)
+{
+    uint64_t asked = now;
+    bool comes = false, goes_on = true;
+
+    while (goes_on && !comes) {
+        *away_p += run(processor, 1);
+        comes = now - asked >= WAIT_US;
+        sum->looked_us++;
+        goes_on = bw_spin_goes_on(&spin, now, comes);
+    }
+    sum->frames += comes;
+    sum->found += comes;
+    sum->hit += comes && *away_p > 0;
+    return comes && goes_on;
+}
+
+/* A lone caller who asks again and again. Who sleeps gives the processor up before its turn ends,
+ * so he keeps his turn. */
+static sum_t call_on(const turn_t *turns, size_t count)
+{
+    processor_t processor = {.turns = turns, .count = count, .left_us = turns[0].runs_us};
+    sum_t sum = {0};
+    uint64_t end;
+
+    setup(BUDGET);
+    end = now + SECONDS * 1000000;
+    while (now < end) {
+        uint64_t away = 0;
+
+        if (bw_spin_begins(&spin, now))
+            while (looks(&processor, &sum, &away))
+                away = run(&processor, WORK_US);
+        now += SLEEP_US; /* the answer wakes him */
+        bw_spin_learn(&spin, now, 1);
+        sum.frames++;
+        now += WORK_US;
+    }
+    return sum;
+}
+
+static void gains_on_a_machine_at_rest(void)
+{
+    sum_t sum = call_on(at_rest, sizeof at_rest / sizeof *at_rest);
+
+    CHECK(sum.found * 100 >= sum.frames * 97);
+    CHECK(sum.hit * 1000 <= sum.frames);
+}
+
+static void costs_little(const turn_t *turns, size_t count)
+{
+    sum_t sum = call_on(turns, count);
+
+    CHECK(sum.looked_us * 100 <= SECONDS * 1000000);
+    CHECK(sum.hit * 1000 <= sum.frames);
+    CHECK_EQ(spin.ban_us, BW_SPIN_BAN_MAX_US);
+}
+
+static void costs_little_beside_neighbours(void)
+{
+    CHECK_IN(costs_little(one_neighbour, sizeof one_neighbour / sizeof *one_neighbour));
+    CHECK_IN(costs_little(two_neighbours, sizeof two_neighbours / sizeof *two_neighbours));
+}
+
+/* The neighbours end, and looking pays again within a second or two. */
+static void recovers_when_neighbours_end(void)
+{
+    (void)call_on(two_neighbours, sizeof two_neighbours / sizeof *two_neighbours);
+    CHECK_EQ(spin.ban_us, BW_SPIN_BAN_MAX_US);
+    now = spin.banned_until_us;
+    arrivals(50, WAIT_US, 1);
+    CHECK(bw_spin_begins(&spin, now));
+    CHECK_IN(found(FULL));
     CHECK_EQ(spin.ban_us, BW_SPIN_BAN_MIN_US);
 }
 
@@ -161,7 +332,13 @@ static const check_case_t cases[] = {
     {"ends_when_the_budget_is_used_up", ends_when_the_budget_is_used_up},
     {"frames_renew_the_budget", frames_renew_the_budget},
     {"gaps_ban_for_longer_and_longer", gaps_ban_for_longer_and_longer},
-    {"looks_without_a_gap_shorten_the_ban", looks_without_a_gap_shorten_the_ban},
+    {"full_credit_ends_the_escalation", full_credit_ends_the_escalation},
+    {"what_was_earned_pays_for_gaps", what_was_earned_pays_for_gaps},
+    {"what_was_earned_pays_for_looks_in_vain", what_was_earned_pays_for_looks_in_vain},
+    {"ends_when_frames_come_in_bulk", ends_when_frames_come_in_bulk},
+    {"gains_on_a_machine_at_rest", gains_on_a_machine_at_rest},
+    {"costs_little_beside_neighbours", costs_little_beside_neighbours},
+    {"recovers_when_neighbours_end", recovers_when_neighbours_end},
     {"time_between_rounds_is_no_gap", time_between_rounds_is_no_gap},
 };
 
