@@ -43,7 +43,8 @@ details() ->
 %% @doc What the help of a command says besides its options.
 -spec text(Command :: string()) -> iolist().
 text("links") ->
-    "\nAsks a running node, as a hidden node over TCP with your Erlang cookie, for its links.\n"
+    "\nAsks a running node, as a hidden node over TCP with your Erlang cookie, for its links,\n"
+    "and for its lanes if the application teleport runs there.\n"
     "Without NODE, the only node of this host that is registered with epmd is asked.\n"
     "\n"
     "exit status: 0 shown, 1 the node could not be asked, 2 wrong usage\n"
