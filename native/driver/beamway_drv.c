@@ -20,7 +20,7 @@
 #include "reply.h"
 #include "rounds.h"
 
-#define ABI_VERSION 7 /* of the commands below: beamway_port.erl has the same number */
+#define ABI_VERSION 8 /* of the commands below: beamway_port.erl has the same number */
 #define FLUSH_MS 1    /* how long what was sent waits at most for the flusher */
 #define CHECK_MS 1000 /* how often idle memory is looked for, and the patience of a last flush */
 
@@ -34,11 +34,11 @@ enum {
     COMMAND_RECEIVE,      /* -> 1 if there will never be more, bytes_in:64 */
     COMMAND_PACKETS,      /* what was read of the connection before -> ; frames are packets */
     COMMAND_LOOK,         /* -> 1 to look again, 0 to wait for `look` */
-    COMMAND_FLUSH         /* -> 0, and the caller gets `flush` when it shall do so again;
-                                1: the link needs nobody for that */
+    COMMAND_FLUSH         /* -> ; the caller gets `flush` when it shall do so again, {hold, Pid} and
+                                {release, Pid} for senders that shall wait and may go on */
 };
 
-#define STATS_COUNT 13
+#define STATS_COUNT 14
 
 typedef struct {
     bw_pump_t pump;
@@ -53,7 +53,7 @@ typedef struct {
     bool has_flusher;
     bool is_flush_asked;    /* and the flusher has not come yet */
     ErlDrvTermData flusher; /* gets the atom `flush` */
-    ErlDrvTermData flush_atom;
+    ErlDrvTermData flush_atom, hold_atom, release_atom;
     bw_rounds_t rounds;
     uint64_t out_at_check; /* bytes written when the timer was set */
     uint64_t queued_at_check;
@@ -193,18 +193,34 @@ static bool flush(bw_port_t *self)
     return pump_flush(&self->pump);
 }
 
-static void command_flush(bw_port_t *self, reply_t *reply)
+/* Senders that have filled the link on their own are held by the flusher. */
+static void tell_of_senders(bw_port_t *self)
 {
-    bool can = !self->lane.is_on && pump_defer(&self->pump);
+    bw_sender_change_t change;
 
-    reply_number(reply, !can, 1);
-    if (!can)
-        return;
+    while (self->has_flusher && pump_next_change(&self->pump, &change)) {
+        ErlDrvTermData message[] = {
+            ERL_DRV_ATOM,  change.is_held ? self->hold_atom : self->release_atom,
+            ERL_DRV_PID,   (ErlDrvTermData)change.pid,
+            ERL_DRV_TUPLE, 2};
+
+        (void)erl_drv_send_term(driver_mk_port(self->pump.port), self->flusher, message, 6);
+    }
+}
+
+static bool command_flush(bw_port_t *self)
+{
+    if (!self->pump.link || self->lane.is_on)
+        return false;
+    (void)pump_defer(&self->pump);
     self->flusher = driver_caller(self->pump.port);
     self->has_flusher = true;
     self->is_flush_asked = false;
     if (!flush(self))
         fail(self);
+    else
+        tell_of_senders(self);
+    return true;
 }
 
 static void command_stats(bw_port_t *self, reply_t *reply)
@@ -214,11 +230,13 @@ static void command_stats(bw_port_t *self, reply_t *reply)
     if (self->pump.link)
         self->pump.link->ops->stats(self->pump.link, &stats);
     const uint64_t numbers[STATS_COUNT] = {
-        stats.bytes_in,        stats.bytes_out,    self->pump.frames_in,
-        self->pump.frames_out, stats.doorbells_in, stats.doorbells_out,
-        stats.stalls,          stats.ring_bytes,   stats.fill_in,
-        stats.fill_out,        self->pump.wakeups, driver_sizeq(self->pump.port),
-        self->pump.busy,
+        stats.bytes_in,       stats.bytes_out,
+        self->pump.frames_in, self->pump.frames_out,
+        stats.doorbells_in,   stats.doorbells_out,
+        stats.stalls,         stats.ring_bytes,
+        stats.fill_in,        stats.fill_out,
+        self->pump.wakeups,   pump_queued(&self->pump),
+        self->pump.busy,      self->pump.scheduler.counts.held,
     };
     for (int i = 0; i < STATS_COUNT; i++)
         reply_number(reply, numbers[i], 8);
@@ -280,10 +298,7 @@ static bool run_command(bw_port_t *self, unsigned int command, const char *data,
     case COMMAND_PACKETS:
         return command_packets(self, data, len, reply);
     case COMMAND_FLUSH:
-        if (!self->pump.link)
-            return false;
-        command_flush(self, reply);
-        return true;
+        return command_flush(self);
     case COMMAND_LOOK:
         return self->active && command_look(self, reply);
     case COMMAND_USE:
@@ -322,7 +337,12 @@ static ErlDrvData drv_start(ErlDrvPort port, char *command)
     if (!self)
         return ERL_DRV_ERROR_GENERAL;
     *self = (bw_port_t){
-        .pump.port = port, .establish.port = port, .flush_atom = driver_mk_atom("flush")};
+        .pump.port = port,
+        .establish.port = port,
+        .flush_atom = driver_mk_atom("flush"),
+        .hold_atom = driver_mk_atom("hold"),
+        .release_atom = driver_mk_atom("release"),
+    };
     self->lane = (lane_t){.pump = &self->pump, .guard = -1};
     set_port_control_flags(port, PORT_CONTROL_FLAG_BINARY);
     return (ErlDrvData)self;
@@ -361,6 +381,7 @@ static void drv_stop(ErlDrvData data)
 
     driver_cancel_timer(self->pump.port);
     pump_reset(&self->pump);
+    pump_drop(&self->pump);
     establish_close(&self->establish);
     if (self->pump.link)
         close_link(self);
@@ -409,6 +430,7 @@ static void drv_outputv(ErlDrvData data, ErlIOVec *ev)
         fail(self);
         return;
     }
+    tell_of_senders(self);
     check_later(self);
     lane_written(&self->lane);
 }
@@ -442,6 +464,7 @@ static void drv_ready_input(ErlDrvData data, ErlDrvEvent event)
         lane_after(&self->lane, result);
         return;
     }
+    tell_of_senders(self);
     if (result == WAKE_LOOKING)
         call_poller(self);
     end_if_over(self, result);
@@ -452,8 +475,11 @@ static void drv_ready_output(ErlDrvData data, ErlDrvEvent event)
 {
     bw_port_t *self = (bw_port_t *)data;
 
+    wake_result_t result = pump_ready(&self->pump, true);
+
     (void)event;
-    end_if_over(self, pump_ready(&self->pump, true));
+    tell_of_senders(self);
+    end_if_over(self, result);
 }
 
 static ErlDrvSSizeT drv_control(ErlDrvData data, unsigned int command, char *buf, ErlDrvSizeT len,
@@ -477,18 +503,22 @@ static ErlDrvSSizeT drv_control(ErlDrvData data, unsigned int command, char *buf
     return (ErlDrvSSizeT)reply.len;
 }
 
-/* The port closes with something queued: a peer that reads gets it, one that does not has
+/* The port closes with something queued: a peer that reads gets it, one that takes nothing has
  * CHECK_MS. The VM closes the port when the queue is empty. */
 static void flush_on(bw_port_t *self)
 {
     self->flushing = true;
-    self->queued_at_check = driver_sizeq(self->pump.port);
+    self->queued_at_check = pump_queued(&self->pump);
     driver_set_timer(self->pump.port, CHECK_MS);
 }
 
 static void drv_flush(ErlDrvData data)
 {
-    flush_on((bw_port_t *)data);
+    bw_port_t *self = (bw_port_t *)data;
+
+    if (!self->lane.is_on)
+        pump_finish(&self->pump);
+    flush_on(self);
 }
 
 static unsigned long ms_until(int64_t at_ms)
@@ -506,12 +536,14 @@ static void drv_timeout(ErlDrvData data)
     bw_link_stats_t stats;
 
     if (self->flushing) {
-        uint64_t queued = driver_sizeq(self->pump.port);
+        uint64_t queued = pump_queued(&self->pump);
 
-        if (queued < self->queued_at_check)
+        if (queued < self->queued_at_check) {
             flush_on(self);
-        else
-            driver_deq(self->pump.port, queued);
+            return;
+        }
+        pump_drop(&self->pump);
+        driver_deq(self->pump.port, driver_sizeq(self->pump.port));
         return;
     }
     if (self->timer_is_to_flush) {

@@ -30,8 +30,8 @@
 typedef struct bw_scheduled bw_scheduled_t;
 typedef struct bw_sender bw_sender_t;
 
-/* A frame while it waits; part of what its user keeps of it. Only `bytes` and `user` are for
- * others. */
+/* A frame while it waits; part of what its user keeps of it. Only `bytes`, `user` and `kind` are
+ * for others. */
 struct bw_scheduled {
     uint64_t bytes;
     void *user;

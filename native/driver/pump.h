@@ -10,15 +10,18 @@
 #include "../link/link.h"
 #include "../link/spin.h"
 #include "parts.h"
+#include "pending.h"
 
 /*
  * Moves frames between the VM and a link, both ways. All calls are made under the port lock.
  *
- * Out: a frame goes straight into the ring; what does not fit waits in the driver's queue (never
- * more than one frame, because the port is busy from then on) and the port stays busy until half
- * the ring is free. In: a frame is copied once, out of the peer's reach, before the VM decodes it:
- * small ones that stand together into one binary, others each into its own, the largest while they
- * arrive; its memory grows as they do.
+ * Out: a frame goes straight into the ring if it fits. Of the distribution what does not fit waits
+ * by reference, and the scheduler lets small signals pass the fragments of large ones; the VM's
+ * queue holds a byte then, so that the VM asks before it closes the port. Of a lane it waits in the
+ * VM's queue (never more than one frame, because the port is busy from then on), and the port stays
+ * busy until half the ring is free. In: a frame is copied once, out of the peer's reach, before the
+ * VM decodes it: small ones that stand together into one binary, others each into its own, the
+ * largest while they arrive; its memory grows as they do.
  *
  * The port of a distribution controller gives whatever comes. That of a lane gives frames only as
  * long as its owner's credit lasts, and leaves the rest in the ring; an empty frame is one, too;
@@ -29,7 +32,17 @@ typedef struct {
     bw_link_t *link;    /* NULL until a link is made */
     uint64_t half_ring; /* bytes of room at which the port is not busy any more; of a lane that
                            closes, the whole ring: its peer answers the last word by closing */
-    bool busy;          /* what we last told the VM */
+    uint64_t ring_bytes;
+    bool busy; /* what we last told the VM */
+
+    /* Of the distribution. */
+    bw_scheduler_t scheduler;    /* frames that wait for room */
+    bw_pending_list_t under_way; /* those that go next; a part of the first may be out */
+    uint64_t first_bytes;        /* of first fragments in the scheduler */
+    uint64_t window;             /* bytes in the ring at which fragments wait above it */
+    uint64_t unflushed_bytes;    /* committed since the last flush */
+    bool has_token;              /* a byte of ours is in the VM's queue */
+    bool is_closing;             /* the VM closes the port when that queue is empty */
 
     ErlDrvBinary *gathered; /* where a frame goes that is arriving in pieces, or NULL */
     int whole;              /* which of `parts` that is, -1: the frame is all of it */
@@ -79,14 +92,27 @@ bool pump_tick(bw_pump_t *pump);
  * when much has gathered, with a tick and with the link's end. False: the link cannot. */
 bool pump_defer(bw_pump_t *pump);
 
-/* The same, and the peer is any Erlang node: frames are packets. What the system does not take
- * waits in the driver's queue, so that the VM flushes it before the port closes; the ring is empty
- * then.
- */
+/* The same, and the peer is any Erlang node: frames are packets. */
 void pump_be_packets(bw_pump_t *pump);
 
 /* False: as of pump_send. */
 bool pump_flush(bw_pump_t *pump);
+
+/* Bytes that wait for room. */
+uint64_t pump_queued(const bw_pump_t *pump);
+
+/* A sender that shall be held from now on, or may go on. False: there is no news. */
+static inline bool pump_next_change(bw_pump_t *pump, bw_sender_change_t *change)
+{
+    return pump->scheduler.changed && bw_scheduler_next_change(&pump->scheduler, change);
+}
+
+/* The port closes, which is not a lane: sends what it can now. The VM's queue is empty when all is
+ * out, then or later. */
+void pump_finish(bw_pump_t *pump);
+
+/* Frees what waits, and empties the VM's queue. */
+void pump_drop(bw_pump_t *pump);
 
 /* A lane's last word goes out behind everything else. False: the link is corrupt. */
 bool pump_end(bw_pump_t *pump);

@@ -44,12 +44,29 @@ static inline bool has_credit(const bw_pump_t *pump)
            (pump->credit_frames > 0 && pump->credit_bytes > 0);
 }
 
+/* From here on a carrier's own way past the ring is worth a system call. */
+#define DIRECT_BYTES (32 * 1024)
+
 /* ---- pump_out.c ---- */
 
-/* Moves the queue into the ring, within the budget; not busy any more once it is empty and half the
- * ring is free. Otherwise the poller comes: for room, or at once if only the budget is used up.
+/* Whether there is cause to call pump_drain_queue. */
+static inline bool pump_has_output(const bw_pump_t *pump)
+{
+    return pump->busy || pump->under_way.first || pump->scheduler.counts.frames > 0;
+}
+
+/* Moves what waits into the ring, within the budget; not busy any more once nothing waits and half
+ * the ring is free. Otherwise the poller comes: for room, or at once if only the budget is used up.
  * False: the link is corrupt. */
 bool pump_drain_queue(bw_pump_t *pump);
+
+void pump_set_busy(bw_pump_t *pump, bool busy);
+
+/* ---- pump_dist.c: of the distribution ---- */
+
+void pump_start_frames(bw_pump_t *pump);
+bool pump_send_frame(bw_pump_t *pump, ErlIOVec *ev);
+bool pump_drain_frames(bw_pump_t *pump);
 
 /* ---- pump_wake.c ---- */
 

@@ -5,8 +5,6 @@
 
 #include "../link/frame.h"
 
-/* From here on a carrier's own way past the ring is worth a system call. */
-#define DIRECT_BYTES (32 * 1024)
 #define DIRECT_VECTORS 64
 
 static const char zeros[8];
@@ -61,24 +59,8 @@ static bw_status_t put_directly(bw_link_t *link, cursor_t *cursor, uint64_t *don
     return status;
 }
 
-/* What stands in the ring is the peer's from now on; of packets, what the system does not take is
- * queued. */
-static bool flush(bw_pump_t *pump)
-{
-    bw_span_t rest;
-
-    pump->is_unflushed = false;
-    pump->link->ops->flush(pump->link, &rest);
-    return rest.len == 0 || driver_enq(pump->port, (char *)rest.base, rest.len) >= 0;
-}
-
-static void note_commit(bw_pump_t *pump)
-{
-    pump->is_unflushed = pump->is_deferred && pump->link->ops->needs_flush(pump->link);
-}
-
 /* Copies and publishes as much of `total` bytes as there is room for, within the budget; *done_p
- * says how much. A peer that is to read a large frame, or to make room, is woken at once. */
+ * says how much. */
 static bw_status_t put_iov(bw_pump_t *pump, const SysIOVec *iov, int count, uint64_t total,
                            uint64_t *done_p)
 {
@@ -100,34 +82,12 @@ static bw_status_t put_iov(bw_pump_t *pump, const SysIOVec *iov, int count, uint
         copy_next(&cursor, span.base, want);
         link->ops->commit(link, want);
         done += want;
-        note_commit(pump);
-        if (pump->is_unflushed && total >= DIRECT_BYTES)
-            (void)flush(pump);
     }
-    if (pump->is_unflushed && done < total)
-        (void)flush(pump);
     *done_p = done;
     return status;
 }
 
-/* The same past the ring, which is empty. */
-static bw_status_t write_iov(bw_link_t *link, const SysIOVec *iov, int count, uint64_t total,
-                             uint64_t *done_p)
-{
-    cursor_t cursor = {.iov = iov, .count = count};
-    bw_status_t status = BW_OK;
-    uint64_t done = 0, taken = 1;
-
-    while (status == BW_OK && done < total && done < BUDGET_BYTES && taken > 0) {
-        status = put_directly(link, &cursor, &taken);
-        done += taken;
-    }
-    /* The connection is cut, of which the reader tells: what is written goes nowhere. */
-    *done_p = taken == 0 && status == BW_OK ? total : done;
-    return status;
-}
-
-static void set_busy(bw_pump_t *pump, bool busy)
+void pump_set_busy(bw_pump_t *pump, bool busy)
 {
     if (pump->busy != busy) {
         pump->busy = busy;
@@ -135,29 +95,30 @@ static void set_busy(bw_pump_t *pump, bool busy)
     }
 }
 
-bool pump_drain_queue(bw_pump_t *pump)
+static bool drain_queue(bw_pump_t *pump)
 {
     int count = 0;
     SysIOVec *iov = driver_peekq(pump->port, &count);
     uint64_t done, total = driver_sizeq(pump->port);
-    bw_status_t status = pump->is_packets ? write_iov(pump->link, iov, count, total, &done)
-                                          : put_iov(pump, iov, count, total, &done);
+    bw_status_t status = put_iov(pump, iov, count, total, &done);
 
     if (status == BW_CORRUPT)
         return false;
     if (done > 0)
         driver_deq(pump->port, done);
-    if (pump->is_unflushed) /* nobody is asked to: the poller may have called, for room */
-        (void)flush(pump);
     status = pump->link->ops->arm_write(pump->link, pump->half_ring);
-    pump_poll(pump);
     if (status == BW_AGAIN) {
         if (driver_sizeq(pump->port) == 0)
-            set_busy(pump, false);
+            pump_set_busy(pump, false);
         else
             pump->link->ops->wake_self(pump->link);
     }
     return status != BW_CORRUPT;
+}
+
+bool pump_drain_queue(bw_pump_t *pump)
+{
+    return pump->is_lane ? drain_queue(pump) : pump_drain_frames(pump);
 }
 
 /* Queues what of the frame is not in the ring yet; `pad` bytes belong to it that ev has not. */
@@ -168,75 +129,8 @@ static bool queue_rest(bw_pump_t *pump, ErlIOVec *ev, uint64_t done, uint64_t pa
     if (driver_enqv(pump->port, ev, skip) < 0 ||
         driver_enq(pump->port, (char *)(uintptr_t)zeros, pad - (done - skip)) < 0)
         return false;
-    set_busy(pump, true);
-    return pump_drain_queue(pump);
-}
-
-/* ---- packets ---- */
-
-/* Copies a small packet into the ring. False: it is not small, or there is no room. */
-static bool stage(bw_pump_t *pump, const SysIOVec *iov, int count, uint64_t size)
-{
-    cursor_t cursor = {.iov = iov, .count = count};
-    bw_link_t *link = pump->link;
-    bw_span_t span;
-
-    if (size >= DIRECT_BYTES || link->ops->reserve(link, size, &span) != BW_OK || span.len < size)
-        return false;
-    copy_next(&cursor, span.base, size);
-    link->ops->commit(link, size);
-    note_commit(pump);
-    return true;
-}
-
-static bool send_packet(bw_pump_t *pump, ErlIOVec *ev)
-{
-    uint8_t header[BW_PACKET_HEADER_BYTES];
-    uint64_t done = 0;
-
-    bw_put(header, ev->size, sizeof header);
-    ev->iov[0].iov_base = (char *)header;
-    ev->iov[0].iov_len = sizeof header;
-    ev->size += sizeof header;
-    pump->frames_out++;
-    if (driver_sizeq(pump->port) == 0) {
-        if (stage(pump, ev->iov, ev->vsize, ev->size))
-            return true;
-        if (!pump_flush(pump))
-            return false;
-    }
-    if (driver_sizeq(pump->port) > 0)
-        return driver_enqv(pump->port, ev, 0) >= 0;
-    if (stage(pump, ev->iov, ev->vsize, ev->size))
-        return true;
-    (void)write_iov(pump->link, ev->iov, ev->vsize, ev->size, &done);
-    return done == ev->size || queue_rest(pump, ev, done, 0);
-}
-
-bool pump_defer(bw_pump_t *pump)
-{
-    if (pump->link->ops->defer && !pump->is_deferred) {
-        pump->is_deferred = true;
-        pump->link->ops->defer(pump->link);
-    }
-    return pump->is_deferred;
-}
-
-void pump_be_packets(bw_pump_t *pump)
-{
-    pump->is_packets = pump_defer(pump);
-}
-
-bool pump_flush(bw_pump_t *pump)
-{
-    if (!pump->is_unflushed)
-        return true;
-    if (!flush(pump))
-        return false;
-    if (!pump->is_packets || driver_sizeq(pump->port) == 0)
-        return true;
-    set_busy(pump, true);
-    return pump_drain_queue(pump);
+    pump_set_busy(pump, true);
+    return drain_queue(pump);
 }
 
 /* ---- from the VM ---- */
@@ -252,8 +146,8 @@ bool pump_send(bw_pump_t *pump, ErlIOVec *ev)
         pump->reason = "beamway_frame_too_large";
         return false;
     }
-    if (pump->is_packets)
-        return send_packet(pump, ev);
+    if (!pump->is_lane)
+        return pump_send_frame(pump, ev);
     size = bw_frame_size((uint32_t)ev->size);
     if (pump->discards_output) {
         pump->lost += size;
@@ -268,30 +162,6 @@ bool pump_send(bw_pump_t *pump, ErlIOVec *ev)
         put_iov(pump, ev->iov, ev->vsize, size, &done) == BW_CORRUPT)
         return false;
     return done == size || queue_rest(pump, ev, done, size - ev->size);
-}
-
-bool pump_tick(bw_pump_t *pump)
-{
-    bw_span_t span;
-    bw_status_t status;
-
-    if (driver_sizeq(pump->port) > 0)
-        return true;
-    if (pump->is_packets) {
-        static const SysIOVec tick = {.iov_base = (char *)(uintptr_t)zeros,
-                                      .iov_len = BW_PACKET_HEADER_BYTES};
-
-        pump->frames_out += stage(pump, &tick, 1, BW_PACKET_HEADER_BYTES);
-        return pump_flush(pump);
-    }
-    status = pump->link->ops->reserve(pump->link, BW_FRAME_HEADER_BYTES, &span);
-    if (status == BW_OK && span.len >= BW_FRAME_HEADER_BYTES) {
-        bw_frame_put_header(span.base, BW_FRAME_TICK, 0);
-        pump->link->ops->commit(pump->link, BW_FRAME_HEADER_BYTES);
-        pump->frames_out++;
-        note_commit(pump);
-    }
-    return pump_flush(pump) && status != BW_CORRUPT;
 }
 
 /* ---- of a lane ---- */
@@ -312,8 +182,8 @@ bool pump_end(bw_pump_t *pump)
         return true;
     if (driver_enq(pump->port, (char *)header + done, sizeof header - done) < 0)
         return false;
-    set_busy(pump, true);
-    return pump_drain_queue(pump);
+    pump_set_busy(pump, true);
+    return drain_queue(pump);
 }
 
 void pump_close(bw_pump_t *pump, bool deaf)
@@ -322,7 +192,7 @@ void pump_close(bw_pump_t *pump, bool deaf)
     pump->discards_input = deaf;
     pump->credit_frames = pump->credit_bytes = 0;
     pump->half_ring *= 2;
-    set_busy(pump, true);
+    pump_set_busy(pump, true);
 }
 
 void pump_mute(bw_pump_t *pump)
@@ -333,7 +203,7 @@ void pump_mute(bw_pump_t *pump)
     pump->lost += queued;
     if (queued > 0)
         driver_deq(pump->port, queued);
-    set_busy(pump, false);
+    pump_set_busy(pump, false);
 }
 
 uint64_t pump_unreleased(const bw_pump_t *pump)

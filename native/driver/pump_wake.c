@@ -110,7 +110,7 @@ static wake_result_t drain_and_arm(bw_pump_t *pump, bool readable)
         if (readable)
             pump->link->ops->clear_event(pump->link);
         readable = false;
-        if (pump->busy && !pump_drain_queue(pump))
+        if (pump_has_output(pump) && !pump_drain_queue(pump))
             return WAKE_FAILED;
         if (result == PUMP_PAUSED) /* not armed: what comes meanwhile wakes nobody */
             return WAKE_ASLEEP;
@@ -128,7 +128,7 @@ static wake_result_t drain_and_arm(bw_pump_t *pump, bool readable)
     }
     /* Before the descriptor is looked at again others run; the room that came with this doorbell
      * must not wait so long. */
-    if (pump->busy && !pump_drain_queue(pump))
+    if (pump_has_output(pump) && !pump_drain_queue(pump))
         return WAKE_FAILED;
     /* Reading what the kernel had may have made it quiet as well. */
     if (!readable || pump->link->ops->caps & BW_CAP_KERNEL_BUFFERS)
@@ -154,7 +154,7 @@ wake_result_t pump_ready(bw_pump_t *pump, bool has_room)
     pump->link->ops->is_ready(pump->link, has_room);
     if (!has_room)
         result = drain_and_arm(pump, false);
-    else if (pump->busy && !pump_drain_queue(pump))
+    else if (pump_has_output(pump) && !pump_drain_queue(pump))
         result = WAKE_FAILED;
     pump_poll(pump);
     return result;
@@ -196,7 +196,9 @@ void pump_start(bw_pump_t *pump, bw_link_t *link)
     link->ops->stats(link, &stats);
     bw_spin_init(&pump->spin, 0);
     pump->link = link;
+    pump->ring_bytes = stats.ring_bytes;
     pump->half_ring = stats.ring_bytes / 2;
+    pump_start_frames(pump);
 }
 
 /* Sums stop at a value that nobody uses up. */

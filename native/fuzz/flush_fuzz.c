@@ -65,7 +65,7 @@ static void send_one(uint32_t len)
     /* The VM waits, but for those that are on their way. */
     if (len == 0)
         line_ticks();
-    else if (vm_queued(line.port) < 200000 && line.sent_bytes < SENT_MAX)
+    else if (port_queued(line.port) < 200000 && line.sent_bytes < SENT_MAX)
         line_sends(len);
 }
 
@@ -78,7 +78,7 @@ static void settle(void)
     if (has_failed)
         return;
     must(line_is_settled());
-    must(!vm_is_busy(line.port) && vm_queued(line.port) == 0);
+    must(!vm_is_busy(line.port) && port_queued(line.port) == 0);
 }
 
 static void step(reader_t *reader)

@@ -27,7 +27,8 @@ static struct {
     size_t len;
     SysIOVec iov;
     bool busy;
-    int binaries; /* allocated and not freed */
+    int binaries, pieces; /* allocated and not freed */
+    bool is_out_of_memory;
     char head[8]; /* of the last binary that was given */
     size_t head_len;
 } shim;
@@ -56,10 +57,31 @@ ErlDrvBinary *driver_realloc_binary(ErlDrvBinary *binary, ErlDrvSizeT size)
     return larger;
 }
 
+/* Binaries that the VM gives stay with it. */
+ErlDrvSInt driver_binary_inc_refc(ErlDrvBinary *binary)
+{
+    (void)binary;
+    return ++shim.binaries;
+}
+
 void driver_free_binary(ErlDrvBinary *binary)
 {
     shim.binaries--;
     free(binary);
+}
+
+void *driver_alloc(ErlDrvSizeT size)
+{
+    if (shim.is_out_of_memory)
+        return NULL;
+    shim.pieces++;
+    return malloc((size_t)size);
+}
+
+void driver_free(void *at)
+{
+    shim.pieces -= at != NULL;
+    free(at);
 }
 
 int driver_output(ErlDrvPort port, char *buf, ErlDrvSizeT len)

@@ -70,16 +70,6 @@ long driver_async(ErlDrvPort port, unsigned int *key, void (*invoke)(void *), vo
     return 1;
 }
 
-void *driver_alloc(ErlDrvSizeT size)
-{
-    return malloc((size_t)size);
-}
-
-void driver_free(void *at)
-{
-    free(at);
-}
-
 void set_port_control_flags(ErlDrvPort port, int flags)
 {
     (void)port, (void)flags;

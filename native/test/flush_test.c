@@ -114,7 +114,7 @@ static void over_each_call(int answer, bool breaks)
         } else {
             CHECK(line_is_settled());
             CHECK(!vm_is_busy(line.port));
-            CHECK_EQ(vm_queued(line.port), 0);
+            CHECK_EQ(port_queued(line.port), 0);
             CHECK_IN(all_arrives_and_the_end());
         }
         if (kernel.calls < special_call)

@@ -120,7 +120,7 @@ static void large_and_small_keep_their_order(void)
     CHECK(pump_flush(&here.pump));
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         CHECK_IN(peer_gets(sizes[i]));
-    CHECK_EQ(shim.len, 0);
+    CHECK_EQ(pump_queued(&here.pump), 0);
     CHECK(!shim.busy);
     CHECK_IN(stop_packets());
 }
@@ -140,7 +140,7 @@ static void what_the_kernel_does_not_take_is_queued(void)
     CHECK(shim.busy);
     here.pump.link->ops->stats(here.pump.link, &stats);
     CHECK_EQ(stats.fill_out, 0);
-    CHECK(shim.len > 0);
+    CHECK(pump_queued(&here.pump) > 0);
     for (int i = 0; i < 5; i++, count++) /* others had been on their way */
         CHECK_IN(send_message(1000));
     CHECK(pump_tick(&here.pump)); /* bytes flow anyway */
@@ -153,7 +153,7 @@ static void what_the_kernel_does_not_take_is_queued(void)
         (void)poll(NULL, 0, 1);
     }
     CHECK(!shim.busy);
-    CHECK_EQ(shim.len, 0);
+    CHECK_EQ(pump_queued(&here.pump), 0);
     CHECK_IN(stop_packets());
 }
 
@@ -172,10 +172,11 @@ static void last_words_are_sent_by_close(void)
     int epoll;
 
     CHECK_IN(start_packets(8192, NULL, 0));
-    for (; count < 200; count++)
+    for (; count < 60; count++) /* less than what is sent whoever asks for it */
         CHECK_IN(send_message(1000));
     CHECK(!shim.busy);
     pump_reset(&here.pump);
+    pump_drop(&here.pump);
     here.pump.link->ops->close(here.pump.link, &left);
     epoll = left.fd;
     CHECK(left.unsent.iov_len > 0);

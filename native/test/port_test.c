@@ -94,8 +94,8 @@ static uint64_t wanted[2]; /* frames, of one and of other */
 
 static bool all_has_come(void)
 {
-    return vm_frames(one) >= wanted[0] && vm_frames(other) >= wanted[1] && vm_queued(one) == 0 &&
-           vm_queued(other) == 0;
+    return vm_frames(one) >= wanted[0] && vm_frames(other) >= wanted[1] && port_queued(one) == 0 &&
+           port_queued(other) == 0;
 }
 
 static const size_t lens[] = {1, 8, 100, 1023, 1025, 9000, 60000, PORT_RING, 300000, 5};
@@ -216,7 +216,7 @@ static void a_tick_is_a_frame(void)
 
 static bool is_queued(void)
 {
-    return vm_queued(one) > 0;
+    return port_queued(one) > 0;
 }
 
 /* The link is full and something waits; `other` is not read yet. */

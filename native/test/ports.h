@@ -117,6 +117,14 @@ static inline bool port_does(ErlDrvPort port, unsigned command, const words_t *w
     return true;
 }
 
+/* Bytes that wait for room. */
+static inline uint64_t port_queued(ErlDrvPort port)
+{
+    vm_reply_t stats;
+
+    return port_does(port, COMMAND_STATS, NULL, &stats) ? bw_number(stats.bytes + 11 * 8, 8) : 0;
+}
+
 static inline bool port_uses(ErlDrvPort port, const char *kind)
 {
     words_t words = {.len = 0};

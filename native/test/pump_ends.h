@@ -84,7 +84,10 @@ static inline void peer_closes(void)
 static inline void stop(void)
 {
     pump_reset(&here.pump);
+    pump_drop(&here.pump);
     CHECK_EQ(shim.binaries, 0);
+    CHECK_EQ(shim.pieces, 0);
+    CHECK_EQ(shim.len, 0);
     here.pump.link->ops->close(here.pump.link, NULL);
     if (here.peer)
         peer_closes();
@@ -153,7 +156,7 @@ static inline void peer_reads(uint64_t bytes)
 /* The peer has taken all: room comes, over rdma in its own time, and the poller hears of it. */
 static inline void room_comes(void)
 {
-    for (int ms = 0; ms < ARRIVES_MS && shim.busy; ms++) {
+    for (int ms = 0; ms < ARRIVES_MS && (shim.busy || pump_queued(&here.pump) > 0); ms++) {
         run_end_of(here.peer);
         if (is_quiet(here.pump.link))
             (void)poll(NULL, 0, 1);
@@ -161,7 +164,7 @@ static inline void room_comes(void)
             CHECK_EQ(pump_wake(&here.pump), WAKE_ASLEEP);
     }
     CHECK(!shim.busy);
-    CHECK_EQ(shim.len, 0);
+    CHECK_EQ(pump_queued(&here.pump), 0);
 }
 
 /* The poller calls the pump whenever there is cause, until so many frames have been delivered or it

@@ -8,7 +8,7 @@
 RDMA_TEST_NAMES := $(filter-out rdma_flow_test,$(notdir $(basename $(wildcard test/rdma_*test.c))))
 TEST_NAMES = $(sort $(filter-out $(if $(HAS_RDMA),,$(RDMA_TEST_NAMES)) $(if $(HAS_TLS),,tls_test), \
 	$(notdir $(basename $(wildcard test/*_test.c)))))
-CARRIER_TEST_NAMES := link_test stress_test pump_test pump_bounds_test lane_test port_test
+CARRIER_TEST_NAMES := link_test stress_test pump_test pump_bounds_test overtake_test lane_test port_test
 FAKE_TEST_NAMES = $(if $(HAS_RDMA),$(filter $(RDMA_TEST_NAMES) $(CARRIER_TEST_NAMES),$(TEST_NAMES)))
 TEST_PROGRAMS = $(patsubst %,$(BUILD)/test/%,$(filter-out $(FAKE_TEST_NAMES),$(TEST_NAMES))) \
 	$(FAKE_TEST_NAMES:%=$(BUILD)/fake/%)
@@ -38,7 +38,7 @@ WRAP_KERNEL := -Wl,--wrap=send,--wrap=sendmsg
 # Only these need the pump, and the header that declares what driver_shim.h stands in for.
 # driver_test includes beamway_drv.c.
 test_src = $(LINK_SRC) $(if $(filter $(CARRIER_TEST_NAMES),$(1)),$(TEST_CARRIER_LIST) $(TEST_CARRIER_SRC) $(TLS_TEST)) \
-	$(if $(filter pump_test pump_bounds_test packet_test lane_test driver_test,$(1)),$(PUMP_SRC) -isystem $(ERL_INCLUDE)) \
+	$(if $(filter pump_test pump_bounds_test overtake_test packet_test lane_test driver_test,$(1)),$(PUMP_SRC) -isystem $(ERL_INCLUDE)) \
 	$(if $(filter port_test,$(1)),test/vm/vm.c $(DRIVER_SRC) -isystem $(ERL_INCLUDE) $(OWN_DLOPEN)) \
 	$(if $(filter flush_test read_test,$(1)),test/vm/vm.c $(DRIVER_SRC) -isystem $(ERL_INCLUDE) -ldl $(WRAP_KERNEL)) \
 	$(if $(filter driver_test,$(1)),driver/job.c driver/lane.c driver/establish.c) \

@@ -16,7 +16,8 @@ fields() ->
      {wakeups, counter, "Times that the poller called the link"},
      {stalls, counter, "Times that the outgoing ring was full"},
      {queue_bytes, gauge, "Bytes that wait in the driver or socket"},
-     {busy, gauge, "1 while senders are told to wait"},
+     {busy, gauge, "1 while all senders are told to wait"},
+     {held_senders, gauge, "Senders that wait because their own large messages fill the link"},
      {ring_bytes, gauge, "Size of the ring of one direction"},
      {ring_fill_in, gauge, "Unread bytes in the incoming ring"},
      {ring_fill_out, gauge, "Unread bytes in the outgoing ring"}].

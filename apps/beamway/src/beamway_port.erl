@@ -12,7 +12,7 @@
 -export_type([stats/0, status/0, listener/0]).
 
 -define(DRIVER, "beamway_drv").
--define(ABI_VERSION, 7).
+-define(ABI_VERSION, 8).
 %% A file system or the loading of a library may take so long.
 -define(LATER_MS, 5000).
 
@@ -37,10 +37,11 @@
 
 -type stats() :: #{bytes_in | bytes_out | frames_in | frames_out | doorbells_in | doorbells_out
                    | stalls | ring_bytes | ring_fill_in | ring_fill_out | wakeups | queue_bytes
-                   | busy := non_neg_integer()}.
+                   | busy | held_senders := non_neg_integer()}.
 %% Bytes include frame headers and frames include ticks. `doorbells_in' and `doorbells_out' are the
-%% system calls made for this link. `stalls': how often the ring was full. `busy' is 1 while the VM
-%% has been told to wait.
+%% system calls made for this link. `stalls': how often the ring was full. `queue_bytes' wait for room.
+%% `busy' is 1 while the VM has been told to wait. `held_senders' are suspended because of what each of
+%% them has waiting.
 
 -type listener() :: #{token := <<_:128>>, address := binary(), device := binary(), text := binary()}.
 %% Where the peer may come to, in the words of the carrier, with the secret that it must know; of which device, or "" for any. `text': why
@@ -214,14 +215,11 @@ look(Port) ->
 packets(Port, Read) ->
     done(command(Port, ?PACKETS, Read)).
 
-%% @doc Sends what has gathered, or wakes the peer for it. The caller gets the message `flush' when it shall call this again. `never':
-%% a link of this kind gathers nothing.
--spec flush(port()) -> ok | never.
+%% @doc Sends what has gathered, or wakes the peer for it. The caller gets the message `flush' when it shall call this again, and
+%% `{hold, Pid}' and `{release, Pid}' for a sender that has filled the link on its own and shall wait, and for one that may go on.
+-spec flush(port()) -> ok.
 flush(Port) ->
-    case command(Port, ?FLUSH, <<>>) of
-        {ok, <<0>>} -> ok;
-        {ok, <<1>>} -> never
-    end.
+    ok = done(command(Port, ?FLUSH, <<>>)).
 
 %% @doc Counters since the link was made.
 -spec stats(port()) -> stats().
@@ -231,7 +229,7 @@ stats(Port) ->
 
 stats_names() ->
     [bytes_in, bytes_out, frames_in, frames_out, doorbells_in, doorbells_out, stalls, ring_bytes,
-     ring_fill_in, ring_fill_out, wakeups, queue_bytes, busy].
+     ring_fill_in, ring_fill_out, wakeups, queue_bytes, busy, held_senders].
 
 %% @doc `ok' if this host can have links of that kind with rings of that size. The driver must be loaded.
 -spec probe(beamway_kind:kind(), RingBytes :: pos_integer()) -> ok | {error, Reason :: binary()}.

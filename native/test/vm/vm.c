@@ -255,8 +255,10 @@ void vm_forget(ErlDrvPort port)
     free(port);
 }
 
+/* A port that has failed flushes nothing. */
 int driver_failure_atom(ErlDrvPort port, char *reason)
 {
+    port->queued = 0;
     end_port(port, reason);
     return 0;
 }
@@ -622,6 +624,9 @@ static void read_terms(term_t *term, const ErlDrvTermData *data, int len)
         case ERL_DRV_PORT:
             snprintf(text, TEXT_BYTES, "port");
             break;
+        case ERL_DRV_PID:
+            snprintf(text, TEXT_BYTES, "<%llu>", (unsigned long long)data[i + 1]);
+            break;
         case ERL_DRV_UINT64:
             snprintf(text, TEXT_BYTES, "%llu",
                      (unsigned long long)*(const ErlDrvUInt64 *)data[i + 1]);
@@ -777,6 +782,16 @@ static void let_go(kept_t *kept)
 void driver_free_binary(ErlDrvBinary *binary)
 {
     let_go(kept_of(binary));
+}
+
+ErlDrvSInt driver_binary_inc_refc(ErlDrvBinary *binary)
+{
+    ErlDrvSInt refs;
+
+    lock();
+    refs = ++kept_of(binary)->refs;
+    unlock();
+    return refs;
 }
 
 static uint64_t sum_of(const uint8_t *at, uint64_t len)

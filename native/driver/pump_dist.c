@@ -1,0 +1,424 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "pump_inside.h"
+
+#include <string.h>
+
+#include "../link/frame.h"
+
+/*
+ * Frames of the distribution on their way out. While nothing waits a small one goes straight into
+ * the ring. What finds no room, and whatever comes after it, waits in the scheduler, which says
+ * what goes next. Below the scheduler little may wait: a window of the ring, or what the socket
+ * takes.
+ */
+
+/* Bytes in the ring at which fragments wait above it, so that there is something to overtake. */
+#define WINDOW_BYTES ((uint64_t)256 * 1024)
+
+/* Of a socket so much is offered in one call; it can be overtaken no more. */
+#define BATCH_BYTES ((uint64_t)128 * 1024)
+#define BATCH_VECTORS 64
+
+/* What gathers at most before it is sent, whoever asks for it. */
+#define GATHERED_BYTES ((uint64_t)64 * 1024)
+
+/* Frames that are no fragments may wait, in all, for room: a few if the ring is full of their kind,
+ * more if it is fragments that they wait for. */
+#define FEW_BYTES ((uint64_t)64 * 1024)
+#define SMALL_BYTES ((uint64_t)1024 * 1024)
+
+/* So often may room come between our last write and our arming in one call. */
+#define ROUNDS 4
+
+/* What a fragment begins with (dist_frame.h). */
+#define VERSION 131
+#define HEADER_FIRST 69
+#define HEADER_REST 70
+
+static bool is_waiting(const bw_pump_t *pump)
+{
+    return pump->under_way.first || pump->scheduler.counts.frames > 0;
+}
+
+/* A socket: while something waits the ring is empty, and the system says when there is room. */
+static bool is_socket(const bw_pump_t *pump)
+{
+    return pump->is_deferred && pump->link->ops->write;
+}
+
+uint64_t pump_queued(const bw_pump_t *pump)
+{
+    return pump->is_lane ? driver_sizeq(pump->port)
+                         : pump->scheduler.counts.bytes + pump->under_way.bytes;
+}
+
+/* The VM asks us before it closes a port whose queue is not empty: so one byte is in it. */
+static bool put_token(bw_pump_t *pump)
+{
+    char token = 0;
+
+    if (!pump->has_token)
+        pump->has_token = driver_enq(pump->port, &token, 1) >= 0;
+    return pump->has_token;
+}
+
+/* ---- to the link ---- */
+
+/* What stands in the ring goes out; what the system does not take waits in front of all else. */
+static bw_status_t flush(bw_pump_t *pump)
+{
+    SysIOVec iov;
+    ErlIOVec ev = {.vsize = 1, .iov = &iov};
+    bw_pending_t *frame;
+    bw_span_t rest;
+
+    if (!pump->is_unflushed)
+        return BW_OK;
+    pump->is_unflushed = false;
+    pump->unflushed_bytes = 0;
+    pump->link->ops->flush(pump->link, &rest);
+    if (rest.len == 0)
+        return BW_OK;
+    iov = (SysIOVec){.iov_base = (char *)rest.base, .iov_len = rest.len};
+    ev.size = rest.len;
+    frame = bw_pending_keep(&ev, rest.len);
+    if (!frame)
+        return BW_LIMIT;
+    bw_pending_prepend(&pump->under_way, frame);
+    return BW_OK;
+}
+
+static void commit(bw_pump_t *pump, uint64_t bytes)
+{
+    pump->link->ops->commit(pump->link, bytes);
+    if (!pump->is_deferred)
+        return;
+    pump->is_unflushed = pump->link->ops->needs_flush(pump->link);
+    pump->unflushed_bytes = pump->is_unflushed ? pump->unflushed_bytes + bytes : 0;
+}
+
+/* Copies a whole frame into the ring. AGAIN: it is large, or there is no room. */
+static bw_status_t stage(bw_pump_t *pump, const SysIOVec *iov, int count, uint64_t size)
+{
+    bw_link_t *link = pump->link;
+    bw_status_t status;
+    bw_span_t span;
+    uint8_t *to;
+
+    if (size >= (link->ops->write ? DIRECT_BYTES : PUBLISH_BYTES))
+        return BW_AGAIN;
+    status = link->ops->reserve(link, size, &span);
+    if (status != BW_OK || span.len < size)
+        return status == BW_OK ? BW_AGAIN : status;
+    to = span.base;
+    for (int i = 0; i < count; i++) {
+        memcpy(to, iov[i].iov_base, iov[i].iov_len);
+        to += iov[i].iov_len;
+    }
+    commit(pump, size);
+    return BW_OK;
+}
+
+static bw_status_t copy_under_way(bw_pump_t *pump, uint64_t *moved_p)
+{
+    struct iovec vector[BATCH_VECTORS];
+    uint64_t want = bw_least(pump->under_way.bytes, PUBLISH_BYTES), copied = 0;
+    bw_span_t span;
+    bw_status_t status = pump->link->ops->reserve(pump->link, want, &span);
+    int count;
+
+    if (status != BW_OK)
+        return status;
+    count = bw_pending_gather(&pump->under_way, vector, BATCH_VECTORS, bw_least(want, span.len));
+    for (int i = 0; i < count; i++) {
+        memcpy(span.base + copied, vector[i].iov_base, vector[i].iov_len);
+        copied += vector[i].iov_len;
+    }
+    bw_pending_advance(&pump->under_way, copied);
+    commit(pump, copied);
+    *moved_p = copied;
+    return copied >= DIRECT_BYTES ? flush(pump) : BW_OK;
+}
+
+/* What is large, and whatever waits for a socket, goes from where it stands. Where that cannot be,
+ * or if the connection is cut, it goes by the ring. */
+static bw_status_t move_under_way(bw_pump_t *pump, uint64_t *moved_p)
+{
+    struct iovec vector[BATCH_VECTORS];
+    bw_link_t *link = pump->link;
+    bw_status_t status;
+    size_t taken;
+    int count;
+
+    if (!link->ops->write || (!is_socket(pump) && pump->under_way.bytes < DIRECT_BYTES))
+        return copy_under_way(pump, moved_p);
+    count = bw_pending_gather(&pump->under_way, vector, BATCH_VECTORS, BUDGET_BYTES);
+    status = link->ops->write(link, vector, count, &taken);
+    if (status == BW_OK && taken == 0)
+        return copy_under_way(pump, moved_p);
+    bw_pending_advance(&pump->under_way, taken);
+    *moved_p = taken;
+    return status;
+}
+
+/* Whether a fragment may go into the ring. */
+static bool is_window_open(bw_pump_t *pump)
+{
+    uint64_t wanted = pump->ring_bytes - pump->window;
+    bw_span_t span;
+
+    return is_socket(pump) ||
+           (pump->link->ops->reserve(pump->link, wanted, &span) == BW_OK && span.len >= wanted);
+}
+
+/* Bytes that wait for room and belong to no large message. */
+static uint64_t small_bytes(const bw_pump_t *pump)
+{
+    const bw_scheduler_counts_t *counts = &pump->scheduler.counts;
+
+    return bw_least(counts->ready_bytes,
+                    counts->bytes - counts->continuation_bytes - pump->first_bytes);
+}
+
+/* Takes from the scheduler what goes next. False: nothing may. */
+static bool take_next(bw_pump_t *pump)
+{
+    uint64_t batch = is_socket(pump) ? BATCH_BYTES : 1;
+
+    while (pump->under_way.bytes < batch && pump->scheduler.counts.frames > 0 &&
+           (small_bytes(pump) > 0 || is_window_open(pump))) {
+        bw_scheduled_t *frame = bw_scheduler_take(&pump->scheduler);
+
+        if (frame->kind == BW_DIST_FIRST)
+            pump->first_bytes -= frame->bytes;
+        bw_pending_append(&pump->under_way, frame->user);
+    }
+    return pump->under_way.first;
+}
+
+/* ---- how much may wait ---- */
+
+/* Fragments alone do not make the port busy: their senders are held one by one. */
+static bool shall_be_busy(const bw_pump_t *pump)
+{
+    const bw_scheduler_counts_t *counts = &pump->scheduler.counts;
+    const bw_pending_t *next = pump->under_way.first;
+    uint64_t small = small_bytes(pump) + (next && !next->is_bulk ? pump->under_way.bytes : 0);
+    bool has_bulk = counts->continuation_bytes + pump->first_bytes > 0;
+
+    if (!pump->busy)
+        return counts->bytes > BW_SCHEDULER_ALL_BYTES ||
+               small > (has_bulk ? SMALL_BYTES : FEW_BYTES);
+    if (counts->bytes > BW_SCHEDULER_ALL_BYTES / 4 * 3)
+        return true;
+    return !has_bulk || small > SMALL_BYTES / 2;
+}
+
+/* Room at which we go on. */
+static uint64_t room_to_await(const bw_pump_t *pump)
+{
+    return is_waiting(pump) && !pump->under_way.first && pump->window < pump->half_ring
+               ? pump->ring_bytes - pump->window / 2
+               : pump->half_ring;
+}
+
+/* Moves what may go, within the budget, and arms for room if more waits. */
+static bw_status_t drain(bw_pump_t *pump)
+{
+    uint64_t budget = BUDGET_BYTES;
+
+    for (int round = 0; round < ROUNDS && budget > 0; round++) {
+        bw_status_t status = is_socket(pump) ? flush(pump) : BW_OK;
+
+        while (status == BW_OK && budget > 0 && take_next(pump)) {
+            uint64_t moved = 0;
+
+            status = move_under_way(pump, &moved);
+            budget -= bw_least(budget, moved);
+        }
+        if (status != BW_OK && status != BW_AGAIN)
+            return status;
+        pump_set_busy(pump, shall_be_busy(pump));
+        if (!is_waiting(pump) && !pump->busy)
+            return BW_OK;
+        if (budget == 0)
+            break;
+        status = pump->link->ops->arm_write(pump->link, room_to_await(pump));
+        if (status != BW_AGAIN)
+            return status;
+        if (!is_waiting(pump)) {
+            pump_set_busy(pump, false);
+            return BW_OK;
+        }
+    }
+    pump->link->ops->wake_self(pump->link);
+    return BW_OK;
+}
+
+/* Ends each way out. What waits for room has the peer woken, and a port that closes has no time. */
+static bool settle(bw_pump_t *pump, bw_status_t status)
+{
+    if (status == BW_OK &&
+        (is_waiting(pump) || pump->is_closing || pump->unflushed_bytes >= GATHERED_BYTES)) {
+        bool had_under_way = pump->under_way.first;
+
+        status = flush(pump);
+        if (status == BW_OK && !had_under_way && pump->under_way.first)
+            status = drain(pump);
+    }
+    if (status == BW_LIMIT)
+        pump->reason = "enomem";
+    if (status != BW_OK)
+        return false;
+    pump_poll(pump);
+    if (pump->is_closing && !is_waiting(pump) && pump->has_token) {
+        pump->has_token = false;
+        driver_deq(pump->port, 1);
+    }
+    return true;
+}
+
+bool pump_drain_frames(bw_pump_t *pump)
+{
+    bw_status_t status = drain(pump);
+
+    if (status == BW_OK) /* nobody is asked to: the poller may have called, for room */
+        status = flush(pump);
+    return settle(pump, status);
+}
+
+bool pump_flush(bw_pump_t *pump)
+{
+    bool had_under_way = pump->under_way.first;
+    bw_status_t status = flush(pump);
+
+    if (status == BW_OK && !had_under_way && pump->under_way.first)
+        status = drain(pump);
+    return settle(pump, status);
+}
+
+/* ---- from the VM ---- */
+
+static bool is_fragment(const ErlIOVec *ev)
+{
+    uint8_t head[2] = {0};
+    size_t have = 0;
+
+    for (int i = 1; i < ev->vsize && have < sizeof head; i++)
+        for (size_t at = 0; at < ev->iov[i].iov_len && have < sizeof head; at++)
+            head[have++] = (uint8_t)ev->iov[i].iov_base[at];
+    return head[0] == VERSION && (head[1] == HEADER_FIRST || head[1] == HEADER_REST);
+}
+
+static uint64_t put_header(const bw_pump_t *pump, uint8_t *at, uint64_t len)
+{
+    if (pump->is_packets) {
+        bw_put(at, len, BW_PACKET_HEADER_BYTES);
+        return BW_PACKET_HEADER_BYTES;
+    }
+    bw_frame_put_header(at, len > 0 ? BW_FRAME_DATA : BW_FRAME_TICK, (uint32_t)len);
+    return BW_FRAME_HEADER_BYTES;
+}
+
+static bw_status_t keep(bw_pump_t *pump, const ErlIOVec *ev, uint64_t size, bool is_bulk)
+{
+    bw_pending_t *frame = bw_pending_keep(ev, size);
+
+    if (!frame)
+        return BW_LIMIT;
+    frame->is_bulk = is_bulk;
+    if (!put_token(pump) || !bw_scheduler_put(&pump->scheduler, &frame->scheduled, frame->iov + 1,
+                                              frame->count - 2, size)) {
+        bw_pending_free(frame);
+        return BW_LIMIT;
+    }
+    if (frame->scheduled.kind == BW_DIST_FIRST)
+        pump->first_bytes += size;
+    return BW_OK;
+}
+
+/* The scheduler has to know of all fragments, and of what waits. */
+bool pump_send_frame(bw_pump_t *pump, ErlIOVec *ev)
+{
+    uint8_t header[BW_FRAME_HEADER_BYTES];
+    uint64_t len = ev->size, size;
+    bool is_full = pump->under_way.first, is_bulk = is_fragment(ev);
+    bw_status_t status;
+
+    ev->iov[0].iov_base = (char *)header;
+    ev->iov[0].iov_len = put_header(pump, header, len);
+    ev->size += ev->iov[0].iov_len;
+    size = pump->is_packets ? ev->size : bw_frame_size((uint32_t)len);
+    pump->frames_out++;
+    if (!is_bulk && !is_waiting(pump) && stage(pump, ev->iov, ev->vsize, size) == BW_OK)
+        return pump->unflushed_bytes < GATHERED_BYTES || settle(pump, BW_OK);
+    status = keep(pump, ev, size, is_bulk);
+    if (status == BW_OK && is_full)
+        pump_set_busy(pump, shall_be_busy(pump));
+    else if (status == BW_OK)
+        status = drain(pump);
+    return settle(pump, status);
+}
+
+bool pump_tick(bw_pump_t *pump)
+{
+    uint8_t header[BW_FRAME_HEADER_BYTES];
+    SysIOVec tick = {.iov_base = (char *)header};
+    bw_status_t status;
+
+    if (is_waiting(pump))
+        return true;
+    tick.iov_len = put_header(pump, header, 0);
+    status = stage(pump, &tick, 1, tick.iov_len);
+    pump->frames_out += status == BW_OK;
+    return pump_flush(pump) && status != BW_CORRUPT;
+}
+
+/* ---- begin and end ---- */
+
+bool pump_defer(bw_pump_t *pump)
+{
+    const bw_carrier_t *ops = pump->link->ops;
+
+    if (ops->defer && !pump->is_deferred &&
+        (!(ops->caps & BW_CAP_KERNEL_BUFFERS) || put_token(pump))) {
+        pump->is_deferred = true;
+        ops->defer(pump->link);
+    }
+    return pump->is_deferred;
+}
+
+void pump_be_packets(bw_pump_t *pump)
+{
+    pump->is_packets = pump_defer(pump);
+}
+
+void pump_start_frames(bw_pump_t *pump)
+{
+    /* Where both see one ring, room is told by the byte; elsewhere half the ring at a time. */
+    pump->window = pump->link->ops->caps & BW_CAP_SHARED_RINGS
+                       ? bw_least(WINDOW_BYTES, pump->half_ring)
+                       : pump->half_ring;
+    bw_scheduler_init(&pump->scheduler, BW_SCHEDULER_SENDER_BYTES);
+}
+
+void pump_finish(bw_pump_t *pump)
+{
+    pump->is_closing = true;
+    if (!pump_drain_frames(pump))
+        pump_drop(pump);
+}
+
+void pump_drop(bw_pump_t *pump)
+{
+    bw_scheduled_t *next;
+
+    bw_pending_advance(&pump->under_way, pump->under_way.bytes);
+    while ((next = bw_scheduler_take(&pump->scheduler)))
+        bw_pending_free(next->user);
+    bw_scheduler_end(&pump->scheduler);
+    pump->first_bytes = 0;
+    if (pump->has_token)
+        driver_deq(pump->port, driver_sizeq(pump->port));
+    pump->has_token = false;
+}

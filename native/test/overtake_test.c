@@ -1,0 +1,289 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Frames of the distribution through the driver's pump: small signals pass the fragments of large
+ * ones, nobody's own order changes, senders that fill the link are named, and a port that closes
+ * says so when all is out. The frames are such as ERTS writes; the peer reads them by hand.
+ */
+#include "pump_ends.h"
+
+#define FRAGMENT 65536u
+#define SMALL 64u
+
+/* What the peer has read: a letter for each frame, and the bytes before it. */
+static struct {
+    char tags[4096];
+    uint64_t at[4096];
+    unsigned frames;
+    uint64_t bytes;
+    uint8_t *half; /* a frame that is not whole yet */
+    size_t half_len;
+} read_by_peer;
+
+static void start_distribution(uint64_t ring_bytes)
+{
+    CHECK_IN(start(ring_bytes));
+    free(read_by_peer.half);
+    memset(&read_by_peer, 0, sizeof read_by_peer);
+    (void)pump_defer(&here.pump);
+}
+
+/* ---- frames ---- */
+
+static uint8_t *put_pid(uint8_t *at, uint32_t process)
+{
+    static const uint8_t node[] = {88, 119, 3, 'a', '@', 'b'};
+
+    memcpy(at, node, sizeof node);
+    at = bw_put(at + sizeof node, process, 4);
+    at = bw_put(at, 0, 4);
+    return bw_put(at, 1, 4);
+}
+
+static uint64_t sequence_of(uint32_t process)
+{
+    return (uint64_t)process << 32 | 0x33;
+}
+
+/* The tag is the frame's last byte. In two pieces, as the VM has them. False: not taken. */
+static bool send_tagged(char tag, uint8_t header, uint32_t process, uint32_t fragment, size_t len)
+{
+    uint8_t *bytes = calloc(1, len), *at = bytes;
+    SysIOVec iov[3] = {{.iov_base = NULL}};
+    ErlIOVec ev = {.vsize = 3, .size = (ErlDrvSizeT)len, .iov = iov};
+    bool is_taken;
+
+    at = bw_put(at, 131u << 8 | header, 2);
+    if (header != 68) {
+        at = bw_put(at, sequence_of(process), 8);
+        at = bw_put(at, fragment, 8);
+    }
+    if (header != 70) {
+        static const uint8_t send_sender[] = {0, 104, 3, 97, 22};
+
+        memcpy(at, send_sender, sizeof send_sender);
+        at = put_pid(put_pid(at + sizeof send_sender, process), 7);
+    }
+    bytes[len - 1] = (uint8_t)tag;
+    iov[1] = (SysIOVec){.iov_base = (char *)bytes, .iov_len = (size_t)(at - bytes)};
+    iov[2] = (SysIOVec){.iov_base = (char *)at, .iov_len = len - (size_t)(at - bytes)};
+    is_taken = pump_send(&here.pump, &ev);
+    free(bytes);
+    return is_taken;
+}
+
+static void send_small(char tag, uint32_t process)
+{
+    CHECK(send_tagged(tag, 68, process, 0, SMALL));
+}
+
+static void send_large(char tag, uint32_t process, uint32_t fragments)
+{
+    for (uint32_t left = fragments; left > 0; left--)
+        CHECK(send_tagged(tag, left == fragments ? 69 : 70, process, left, FRAGMENT));
+}
+
+/* ---- the peer ---- */
+
+static void peer_takes(const uint8_t *at, size_t len)
+{
+    uint8_t *all = realloc(read_by_peer.half, read_by_peer.half_len + len);
+    size_t used = 0, have = read_by_peer.half_len + len;
+    bw_frame_t frame;
+
+    CHECK(all != NULL);
+    memcpy(all + read_by_peer.half_len, at, len);
+    while (bw_frame_parse(all + used, have - used, &frame) == BW_FRAME_WHOLE) {
+        CHECK(read_by_peer.frames < sizeof read_by_peer.tags);
+        read_by_peer.tags[read_by_peer.frames] = (char)all[used + frame.head + frame.len - 1];
+        read_by_peer.at[read_by_peer.frames++] = read_by_peer.bytes;
+        read_by_peer.bytes += frame.size;
+        used += frame.size;
+    }
+    memmove(all, all + used, have - used);
+    read_by_peer.half = all;
+    read_by_peer.half_len = have - used;
+}
+
+/* Reads until so many frames have come, and wakes the pump whenever it has cause. */
+static void peer_reads_frames(unsigned frames)
+{
+    for (int ms = 0; ms < ARRIVES_MS && read_by_peer.frames < frames;) {
+        bw_span_t span = {0};
+
+        if (here.peer->ops->peek(here.peer, &span) == BW_OK) {
+            CHECK_IN(peer_takes(span.base, span.len));
+            here.peer->ops->release(here.peer, span.len);
+        } else {
+            CHECK(pump_flush(&here.pump));
+            run_end_of(here.peer);
+            ms += poll(NULL, 0, 1) == 0;
+        }
+        if (!is_quiet(here.pump.link))
+            CHECK_EQ(pump_wake(&here.pump), WAKE_ASLEEP);
+    }
+    CHECK_EQ(read_by_peer.frames, frames);
+}
+
+static uint64_t place_of(char tag)
+{
+    for (unsigned i = 0; i < read_by_peer.frames; i++)
+        if (read_by_peer.tags[i] == tag)
+            return read_by_peer.at[i];
+    return UINT64_MAX;
+}
+
+static uint64_t bytes_that_left(void)
+{
+    bw_link_stats_t stats;
+
+    here.pump.link->ops->stats(here.pump.link, &stats);
+    return stats.bytes_out;
+}
+
+/* ---- cases ---- */
+
+/* What may no more be overtaken has left, or is under way: little of the ring, little beside it. */
+static void a_small_signal_passes_fragments(void)
+{
+    uint64_t left;
+
+    CHECK_IN(start_distribution(64 * RING)); /* 4 MB, as between nodes */
+    CHECK_IN(send_large('a', 1, 150));
+    left = bytes_that_left();
+    CHECK(pump_queued(&here.pump) > 0);
+    if (carrier->is_shared)
+        CHECK(left <= 5 * FRAGMENT + 1024);
+    CHECK_IN(send_small('b', 2));
+    CHECK(!shim.busy);
+    CHECK_IN(peer_reads_frames(151));
+    CHECK(place_of('b') <= left + 3 * FRAGMENT + 1024);
+    CHECK_EQ(pump_queued(&here.pump), 0);
+    CHECK_IN(stop());
+}
+
+static void what_a_sender_says_next_follows_its_fragments(void)
+{
+    CHECK_IN(start_distribution(RING));
+    CHECK_IN(send_large('a', 1, 100));
+    CHECK_IN(send_small('b', 1));
+    CHECK_IN(send_large('c', 1, 3));
+    CHECK_IN(send_small('d', 1));
+    CHECK_IN(peer_reads_frames(105));
+    for (unsigned i = 0; i < 105; i++)
+        CHECK_EQ(read_by_peer.tags[i], i < 100 ? 'a' : i == 100 ? 'b' : i < 104 ? 'c' : 'd');
+    CHECK_IN(stop());
+}
+
+static void senders_of_fragments_take_turns(void)
+{
+    CHECK_IN(start_distribution(RING));
+    CHECK_IN(send_large('a', 1, 150));
+    CHECK_IN(send_large('b', 2, 20));
+    CHECK_IN(peer_reads_frames(170));
+    CHECK_EQ(read_by_peer.tags[169], 'a');
+    CHECK_IN(stop());
+}
+
+static void a_sender_that_fills_the_link_is_named(void)
+{
+    bw_sender_change_t change;
+
+    CHECK_IN(start_distribution(RING));
+    CHECK_IN(send_large('a', 5, 200));
+    CHECK(!pump_next_change(&here.pump, &change)); /* one message, however large */
+    CHECK_IN(send_large('b', 5, 20));
+    CHECK(pump_next_change(&here.pump, &change));
+    CHECK(change.is_held);
+    CHECK_EQ(change.pid, sequence_of(5));
+    CHECK(!pump_next_change(&here.pump, &change));
+    CHECK(!shim.busy); /* others go on */
+    CHECK_IN(peer_reads_frames(220));
+    CHECK(pump_next_change(&here.pump, &change));
+    CHECK(!change.is_held);
+    CHECK_EQ(change.pid, sequence_of(5));
+    CHECK(!pump_next_change(&here.pump, &change));
+    CHECK_IN(stop());
+}
+
+/* Beyond 64 MB of all senders together the port is busy, until a quarter of it is out. */
+static void all_that_waits_is_bounded(void)
+{
+    uint32_t process = 1;
+
+    CHECK_IN(start_distribution(RING));
+    for (; !shim.busy && process < 200; process++)
+        CHECK_IN(send_large('a', process, 16));
+    CHECK(shim.busy);
+    CHECK(pump_queued(&here.pump) > BW_SCHEDULER_ALL_BYTES);
+    CHECK(pump_queued(&here.pump) < BW_SCHEDULER_ALL_BYTES + 17 * FRAGMENT);
+    CHECK_IN(peer_reads_frames((process - 1) * 16));
+    CHECK_IN(room_comes());
+    CHECK_IN(stop());
+}
+
+/* The VM closes the port when its queue is empty. */
+static void a_port_that_closes_sends_all(void)
+{
+    CHECK_IN(start_distribution(RING));
+    CHECK_IN(send_large('a', 1, 150));
+    CHECK_IN(send_small('b', 2));
+    CHECK(shim.len > 0);
+    pump_finish(&here.pump);
+    CHECK(shim.len > 0);
+    CHECK_IN(peer_reads_frames(151));
+    for (int ms = 0; ms < ARRIVES_MS && shim.len > 0; ms++) {
+        if (!is_quiet(here.pump.link))
+            CHECK_EQ(pump_wake(&here.pump), WAKE_ASLEEP);
+        (void)poll(NULL, 0, 1);
+    }
+    CHECK_EQ(shim.len, 0);
+    CHECK_IN(stop());
+}
+
+static void a_port_with_nothing_to_say_closes_at_once(void)
+{
+    CHECK_IN(start_distribution(RING));
+    CHECK_IN(send_small('a', 1));
+    pump_finish(&here.pump);
+    CHECK_EQ(shim.len, 0);
+    CHECK_IN(peer_reads_frames(1));
+    CHECK_IN(stop());
+}
+
+static void a_port_that_gives_up_frees_all(void)
+{
+    CHECK_IN(start_distribution(RING));
+    CHECK_IN(send_large('a', 1, 150));
+    CHECK_IN(send_large('b', 2, 50));
+    pump_finish(&here.pump);
+    pump_drop(&here.pump);
+    CHECK_EQ(shim.len, 0);
+    CHECK_EQ(shim.pieces, 0);
+    CHECK_EQ(pump_queued(&here.pump), 0);
+    CHECK_IN(stop());
+}
+
+static void without_memory_the_link_fails(void)
+{
+    CHECK_IN(start_distribution(RING));
+    CHECK_IN(send_large('a', 1, 150));
+    shim.is_out_of_memory = true;
+    CHECK(!send_tagged('b', 68, 2, 0, SMALL));
+    CHECK(strcmp(here.pump.reason, "enomem") == 0);
+    CHECK_IN(stop());
+}
+
+static const check_case_t cases[] = {
+    {"a_small_signal_passes_fragments", a_small_signal_passes_fragments},
+    {"what_a_sender_says_next_follows_its_fragments",
+     what_a_sender_says_next_follows_its_fragments},
+    {"senders_of_fragments_take_turns", senders_of_fragments_take_turns},
+    {"a_sender_that_fills_the_link_is_named", a_sender_that_fills_the_link_is_named},
+    {"all_that_waits_is_bounded", all_that_waits_is_bounded},
+    {"a_port_that_closes_sends_all", a_port_that_closes_sends_all},
+    {"a_port_with_nothing_to_say_closes_at_once", a_port_with_nothing_to_say_closes_at_once},
+    {"a_port_that_gives_up_frees_all", a_port_that_gives_up_frees_all},
+    {"without_memory_the_link_fails", without_memory_the_link_fails},
+};
+
+CARRIERS_MAIN(cases)
