@@ -12,7 +12,8 @@
          bad_answers/1, forged_ring_headers/1, forged_frames/1, invalid_options/1, driver_missing/1,
          driver_damaged/1, driver_of_another_version/1, file_size_limit/1, descriptor_limit/1,
          address_space_limit/1, no_memfd/1, no_eventfd/1, bad_commands/1, application_without_its_name/1, ring_limit/1,
-         port_limit/1, link_server_hangs/1, socket_dir_not_usable/1, the_best_of_links/1, no_ring_memory_for_tcp/1, packet_of_4_gb/1]).
+         port_limit/1, link_server_hangs/1, socket_dir_not_usable/1, the_best_of_links/1, no_ring_memory_for_tcp/1, packet_of_4_gb/1,
+         packet_without_end/1]).
 
 -define(WAIT_MS, 5000).
 %% Of native/link/ring.h: the head comes first, the next ring's header follows.
@@ -35,7 +36,7 @@ groups() ->
        forged_ring_headers, forged_frames, invalid_options, driver_missing, driver_damaged,
        driver_of_another_version, file_size_limit, descriptor_limit, address_space_limit, no_memfd,
        no_eventfd, bad_commands, application_without_its_name, ring_limit, port_limit, link_server_hangs,
-       socket_dir_not_usable, the_best_of_links, no_ring_memory_for_tcp, packet_of_4_gb]).
+       socket_dir_not_usable, the_best_of_links, no_ring_memory_for_tcp, packet_of_4_gb, packet_without_end]).
 
 init_per_group(Carrier, Config) -> beamway_carrier:init_group(Carrier, Config).
 
@@ -337,6 +338,21 @@ packet_of_4_gb(Config) ->
     _ = beamway_peer:wait_until(fun() -> has_line([Log], ["over tcp is down", "broke the distribution protocol"]) end, ?WAIT_MS),
     ok = gen_tcp:close(Socket),
     ok = takes_new_connections(Node).
+
+%% What is announced costs nothing before it comes, and what has come goes back when the peer goes.
+packet_without_end(Config) ->
+    {Peer, Node} = under_test(Config),
+    Before = held(Peer),
+    Socket = beamway_raw_peer:call(Node, authenticated, #{}),
+    [ok = beamway_raw_peer:send_raw(Socket, <<Byte>>) || <<Byte>> <= <<16#7fffffff:32>>],
+    [ok = beamway_raw_peer:send_raw(Socket, binary:copy(<<131>>, 1 bsl 20)) || _ <- lists:seq(1, 20)],
+    true = beamway_peer:wait_until(fun() -> held(Peer) > Before + (8 bsl 20) end, ?WAIT_MS),
+    true = held(Peer) < Before + (100 bsl 20),
+    ok = gen_tcp:close(Socket),
+    true = beamway_peer:wait_until(fun() -> held(Peer) < Before + (4 bsl 20) end, ?WAIT_MS),
+    ok = takes_new_connections(Node).
+
+held(Peer) -> beamway_peer:call(Peer, erlang, memory, [binary]).
 
 %% --- options -------------------------------------------------------------------------------------------
 
