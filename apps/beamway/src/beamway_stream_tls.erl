@@ -69,10 +69,15 @@ accept(Socket) ->
             fun(Options, TimeoutMs) ->
                     %% ssl takes over mode and packet size from the socket.
                     case inet:setopts(Socket, socket_options()) of
-                        ok -> ssl:handshake(Socket, Options, TimeoutMs);
+                        ok -> handshake(Socket, inet:peername(Socket), Options, TimeoutMs);
                         {error, Reason} -> {error, Reason}
                     end
             end).
+
+handshake(Socket, {ok, {Ip, _}}, Options, TimeoutMs) ->
+    ssl:handshake(Socket, beamway_tls_options:for_caller(Ip, Options), TimeoutMs);
+handshake(_Socket, {error, Reason}, _Options, _TimeoutMs) ->
+    {error, Reason}.
 
 socket_options() ->
     [binary, {active, false}, {packet, 4},

@@ -11,7 +11,7 @@
 %% name. OTP 25 itself verifies nobody by default.
 -module(beamway_tls_options).
 
--export([check/0, read/1, for_host/2, beside/2]).
+-export([check/0, read/1, for_host/2, for_caller/2, beside/2]).
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
@@ -50,10 +50,32 @@ for_host(Host, Options) ->
         false -> [{server_name_indication, Host} || inet:parse_address(Host) =:= {error, einval}] ++ Options
     end.
 
+%% @doc Of OTP's own function for `verify_fun', which compares the caller's certificate with its address and with the hosts of the nodes that net_kernel allows,
+%% the state is put in here, as OTP's carrier does. Any other function has the state that was given.
+-spec for_caller(inet:ip_address(), options()) -> options().
+for_caller(Ip, Options) -> for_caller(Ip, fun net_kernel:allowed/0, Options).
+
+for_caller(Ip, AskAllowed, Options) ->
+    OfOtp = fun inet_tls_dist:verify_client/3,
+    lists:map(fun({verify_fun, {Fun, _}}) when Fun =:= OfOtp ->
+                      {ok, Allowed} = AskAllowed(),
+                      {verify_fun, {Fun, {lists:usort([host_of(Node) || Node <- Allowed]), Ip}}};
+                 (Option) ->
+                      Option
+              end, Options).
+
+host_of(Node) -> lists:last(string:split(lists:concat([Node]), "@")).
+
 %% @doc The options of one side for a connection beside the distribution, such as a lane, to the node of that host. It trusts whom the node's own carrier
-%% trusts: OTP's verifies nobody unless the options say so. The address may be another one than the name's, so that is what the certificate must have.
--spec beside(role(), Host :: string()) -> {ok, options()} | {error, Problem :: binary()}.
-beside(server, _Host) -> read(server, default_of_carrier(init:get_argument(proto_dist)));
+%% trusts: OTP's verifies nobody unless the options say so. A server says from where its caller comes, a client which host it means: the address
+%% may be another one than the name's, so that is what the certificate must have.
+-spec beside(server, inet:ip_address()) -> {ok, options()} | {error, Problem :: binary()};
+            (client, Host :: string()) -> {ok, options()} | {error, Problem :: binary()}.
+beside(server, Ip) ->
+    case read(server, default_of_carrier(init:get_argument(proto_dist))) of
+        {ok, Options} -> {ok, for_caller(Ip, Options)};
+        {error, Problem} -> {error, Problem}
+    end;
 beside(client, Host) ->
     case {read(client, default_of_carrier(init:get_argument(proto_dist))), inet:parse_address(Host)} of
         {{ok, Options}, {ok, Ip}} -> {ok, default(customize_hostname_check, [{match_fun, address_is(iolist_to_binary(bytes(Ip)))}], Options)};
@@ -239,6 +261,13 @@ what_is_missing_is_named_test() ->
     {error, File} = complete(client, [{verify, verify_none}, {certfile, "/no/such.pem"}]),
     ?assertNotEqual(nomatch, string:find(File, "/no/such.pem")),
     ?assertMatch({error, _}, given(error, error)).
+
+function_of_otp_test() ->
+    Otp = {verify_fun, {fun inet_tls_dist:verify_client/3, []}},
+    Other = {verify_fun, {fun lists:foldl/3, state}},
+    ?assertEqual([{verify_fun, {fun inet_tls_dist:verify_client/3, {["h", "i"], {127, 0, 0, 1}}}}, {depth, 1}],
+                 for_caller({127, 0, 0, 1}, fun() -> {ok, ['a@h', "i", 'b@h']} end, [Otp, {depth, 1}])),
+    ?assertEqual([Other], for_caller({127, 0, 0, 1}, fun() -> error(asked) end, [Other])).
 
 host_test() ->
     ?assertEqual([{server_name_indication, "h"}], for_host("h", [])),

@@ -7,10 +7,10 @@
 -module(beamway_tls_entry_SUITE).
 
 -export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_group/2, end_per_group/2]).
--export([other_authority/1, expired/1, not_yet_valid/1, revoked/1, self_signed/1, no_certificate/1, other_host/1, good_is_let_in/1,
+-export([other_authority/1, expired/1, not_yet_valid/1, revoked/1, self_signed/1, no_certificate/1, other_host/1, good_is_let_in/1, function_of_otp/1,
          without_options_stock_verifies_nobody/1]).
 
--define(REFUSED, [other_authority, expired, not_yet_valid, revoked, self_signed, no_certificate, other_host, good_is_let_in]).
+-define(REFUSED, [other_authority, expired, not_yet_valid, revoked, self_signed, no_certificate, other_host, good_is_let_in, function_of_otp]).
 
 suite() -> [{timetrap, {minutes, 2}}].
 
@@ -80,6 +80,16 @@ good_is_let_in(Config) ->
     {Other, OtherNode, _} = start(Config, "another", optfile(Config, "another", good)),
     true = beamway_peer:call(Good, net_kernel, connect_node, [OtherNode]),
     OtherNode = beamway_peer:call(Good, erpc, call, [OtherNode, erlang, node, []]),
+    beamway_peer:stop(Other).
+
+%% OTP's function for verify_fun: its state is the caller's address, which the carrier puts in.
+function_of_otp(Config) ->
+    File = optfile(Config, "function", good),
+    {ok, [[{server, Server}, Client]]} = file:consult(File),
+    ok = file:write_file(File, io_lib:format("~p.~n", [[{server, [{verify_fun, {fun inet_tls_dist:verify_client/3, []}} | Server]}, Client]])),
+    {Good, _, _} = proplists:get_value(good, Config),
+    {Other, OtherNode, _} = start(Config, "function", File),
+    true = beamway_peer:call(Good, net_kernel, connect_node, [OtherNode]),
     beamway_peer:stop(Other).
 
 %% OTP 25 verifies nobody unless it is told to, so a certificate that names nobody, signed by nobody, is let in. Ours refuses it with the same file.

@@ -81,7 +81,7 @@ connected({error, Reason}, _, _, _, _) ->
 secured(_, Socket, none, _) ->
     {ok, {gen_tcp, Socket}};
 secured(Role, Socket, Tls, Deadline) ->
-    case tls_options(Role, Tls) of
+    case tls_options(Role, Tls, inet:peername(Socket)) of
         {ok, Options} -> upgraded(upgrade(Role, Socket, Options, teleport_deadline:left(Deadline)));
         {error, Problem} -> {error, fatal, text("TLS: ~ts", [Problem])}
     end.
@@ -101,9 +101,10 @@ upgraded({error, Reason}) -> {error, fatal, text("TLS: ~0tp", [Reason])}.
 
 %% With the distribution's certificates everything is as there. With its own, peers are verified unless the options say otherwise; which node it is, is proved by
 %% the cookie: the certificate's name is not compared.
-tls_options({caller, Node}, distribution) -> beamway_tls_options:beside(client, lists:last(string:split(atom_to_list(Node), "@")));
-tls_options(acceptor, distribution) -> beamway_tls_options:beside(server, "");
-tls_options(Role, {own, Options}) ->
+tls_options(_, _, {error, Reason}) -> {error, inet:format_error(Reason)};
+tls_options({caller, Node}, distribution, _) -> beamway_tls_options:beside(client, lists:last(string:split(atom_to_list(Node), "@")));
+tls_options(acceptor, distribution, {ok, {Ip, _}}) -> beamway_tls_options:beside(server, Ip);
+tls_options(Role, {own, Options}, _) ->
     Verified = case proplists:is_defined(verify, Options) of true -> Options; false -> [{verify, verify_peer} | Options] end,
     case {Role, proplists:get_value(verify, Verified)} of
         {{caller, _}, _} -> {ok, [{server_name_indication, disable} | Verified]};
