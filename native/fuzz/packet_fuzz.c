@@ -97,7 +97,7 @@ static wake_result_t parse_all(delivered_t *expected)
         uint64_t len =
             (uint64_t)head[0] << 24 | (uint64_t)head[1] << 16 | (uint64_t)head[2] << 8 | head[3];
 
-        if (len > SHIM_BINARY_MAX)
+        if (len > BW_FRAME_MAX_BYTES)
             return WAKE_FAILED;
         if (len > stream.len - at - BW_PACKET_HEADER_BYTES)
             return WAKE_ASLEEP;
