@@ -16,6 +16,8 @@
 -include_lib("kernel/include/logger.hrl").
 
 -export([run/4, negotiate/6]).
+%% for beamway_tls_takeover
+-export([send/2, recv/2, give_up_connection/1]).
 
 -type stream() :: beamway_stream:stream().
 
@@ -47,7 +49,7 @@ run(Kind, Role, Stream, TimeoutMs) ->
             {stream, Reason}
     end.
 
-%% The connection ends; net_kernel hears of it by our exit.
+%% @private The connection ends; net_kernel hears of it by our exit.
 -spec give_up_connection(term()) -> no_return().
 give_up_connection(closed) ->
     exit(shutdown);
@@ -137,12 +139,16 @@ peer_says(Reason) -> <<"the peer says: ", Reason/binary>>.
 close(none) -> ok;
 close(Port) -> beamway_port:close(Port).
 
+%% @private An error is thrown as `{no_agreement, Reason}', here and below.
+-spec send(stream(), beamway_wire:packet()) -> ok.
 send(Stream, Packet) ->
     case beamway_stream:send(Stream, beamway_wire:encode(Packet)) of
         ok -> ok;
         {error, Reason} -> give_up(Reason)
     end.
 
+%% @private
+-spec recv(stream(), Deadline :: integer()) -> beamway_wire:packet().
 recv(Stream, Deadline) ->
     Left = max(0, Deadline - erlang:monotonic_time(millisecond)),
     case beamway_stream:recv(Stream, Left) of

@@ -15,10 +15,10 @@
 
 -define(SMALLEST, 65536).
 
--type reservation() :: {beamway_kind:kind(), RingBytes :: pos_integer()}.
+-type reservation() :: {beamway_kind:driven(), RingBytes :: pos_integer()}.
 
 %% @doc The bytes of each of the two rings of a link of this kind. `{less, …}' names the limit that made them smaller.
--spec ring(beamway_kind:kind(), Wanted :: pos_integer(), [reservation()], beamway_config:config()) ->
+-spec ring(beamway_kind:driven(), Wanted :: pos_integer(), [reservation()], beamway_config:config()) ->
           {ok, RingBytes :: pos_integer()} | {less, RingBytes :: pos_integer(), {Option :: atom(), Limit :: non_neg_integer()}}
               | {error, Reason :: binary()}.
 ring(Kind, Wanted, Reserved, Config) ->

@@ -5,7 +5,7 @@
 %% answer, so neither waits for an agreement that the other does not begin.
 -module(beamway_choice).
 
--export([choose/2, whole_messages/2]).
+-export([choose/2, whole_messages/2, takes_tls_over/2]).
 
 -type extension() :: beamway_wire:extension().
 
@@ -42,3 +42,9 @@ whole_messages(#{whole_messages := OursWants} = Ours, {ok, #{whole_messages := T
     (OursWants orelse TheyWant) andalso is_atom(choose(Ours, Theirs));
 whole_messages(_Ours, _NoneOrOtherVersion) ->
     false.
+
+%% @doc Whether TLS goes on in the drivers of both where it carries the data, or why not.
+-spec takes_tls_over(Ours :: extension(), Theirs :: beamway_wire:found()) -> true | {false, Reason :: binary()}.
+takes_tls_over(#{takes_tls_over := true}, {ok, #{takes_tls_over := true}}) -> true;
+takes_tls_over(#{takes_tls_over := false}, _Theirs) -> {false, <<"this node's driver has no TLS">>};
+takes_tls_over(_Ours, _Theirs) -> {false, <<"the peer's driver has no TLS">>}.

@@ -148,6 +148,7 @@ first_packet(Stream) ->
             check_caller_waits(Stream),
             Peer = beamway_wire:find_extension(name, Packet),
             put_state(first_packet, Packet),
+            note_said(Packet),
             put_state(peer, Peer),
             case beamway_choice:whole_messages(own_extension(Stream), Peer) of
                 true -> ?DFLAG_FRAGMENTS;
@@ -177,7 +178,7 @@ check_caller_waits(Stream) ->
     end.
 
 remote_address(Family, Stream, Node) ->
-    case {beamway_stream:peername(Stream), dist_util:split_node(Node)} of
+    case {beamway_stream:peername(current(Stream)), dist_util:split_node(Node)} of
         {{ok, Address}, {node, _Name, Host}} ->
             #net_address{address = Address, host = Host, protocol = beamway_stream:kind(Stream),
                          family = Family:family()};
@@ -229,7 +230,14 @@ send(Stream, Data) ->
     end.
 
 send_extended(Stream, Message) ->
-    beamway_stream:send(Stream, [Message, beamway_wire:encode_extension(own_extension(Stream))]).
+    Extended = [Message, beamway_wire:encode_extension(own_extension(Stream))],
+    note_said(Extended),
+    beamway_stream:send(Stream, Extended).
+
+%% The caller's name message and the answer with the challenge: both sides have the same.
+note_said(Message) ->
+    Before = case get_state(said) of undefined -> []; Said -> Said end,
+    put_state(said, [Before, Message]).
 
 %% @private
 -spec recv(stream(), non_neg_integer(), timeout()) -> {ok, string()} | {error, term()}.
@@ -243,6 +251,7 @@ recv_more(Stream, Timeout) ->
     Received = beamway_stream:recv(Stream, Timeout),
     case {Received, get_state(role)} of
         {{ok, [$N | _] = Challenge}, connecting} ->
+            note_said(Challenge),
             put_state(peer, beamway_wire:find_extension(challenge, Challenge));
         _ ->
             ok
@@ -277,10 +286,35 @@ own_extension(Stream) ->
     end.
 
 carry(Stream, Reason) ->
+    case {beamway_stream:kind(Stream), get_state(peer)} of
+        {tls, {ok, _} = Peer} -> carry_tls(Stream, Reason, beamway_choice:takes_tls_over(own_extension(Stream), Peer));
+        {_, _} -> carry_itself(Stream, Reason)
+    end.
+
+carry_tls({_, Tls} = Stream, Reason, true) ->
+    case beamway_tls_takeover:run(get_state(role), Tls, take_state(said), get_state(setup_ms)) of
+        {ok, Socket, Controller, Cipher} ->
+            put_state(socket, Socket),
+            put_state(link, {tls, Controller, <<Reason/binary, "; ", Cipher/binary>>});
+        {stream, Why} ->
+            ?LOG_WARNING("beamway: no TLS in the driver with ~ts, its data pass through ssl's processes: ~ts", [beamway_stream:peer_text(Stream), Why]),
+            carry_tls(Stream, Reason, {false, Why})
+    end;
+carry_tls(Stream, Reason, {false, Why}) ->
+    carry_itself(Stream, <<Reason/binary, "; ssl's processes: ", Why/binary>>).
+
+carry_itself(Stream, Reason) ->
     case beamway_stream:carry(Stream, get_state(role)) of
         {ok, Controller} -> put_state(link, {label(Stream, Controller), Controller, Reason});
         {ok, Controller, Why} -> put_state(link, {label(Stream, Controller), Controller, <<Reason/binary, "; ", Why/binary>>});
         {error, Failed} -> {error, Failed}
+    end.
+
+%% Where TLS has been taken over nothing is left of ssl but the socket, which is a stream itself.
+current(Stream) ->
+    case get_state(socket) of
+        undefined -> Stream;
+        Socket -> Socket
     end.
 
 %% OTP's own port is the stream itself.
@@ -303,7 +337,7 @@ post_nodeup(Stream) ->
                 {error, Reason} -> {error, Reason}
             end;
         {stream, Controller} ->
-            beamway_stream:activate(Stream, Controller)
+            beamway_stream:activate(current(Stream), Controller)
     end.
 
 activate(Port, {ok, _Flusher}) -> beamway_poller:start(Port, maps:get(poll_us, beamway_links:config()));
@@ -316,7 +350,7 @@ handshake_complete(Stream, Node, DHandle) ->
         {ring, _Port} ->
             ok;
         {stream, Controller} ->
-            case beamway_stream:start(Stream, Controller, DHandle) of
+            case beamway_stream:start(current(Stream), Controller, DHandle) of
                 ok -> ok;
                 {error, Reason} -> ?shutdown2(Node, Reason)
             end
@@ -324,7 +358,8 @@ handshake_complete(Stream, Node, DHandle) ->
 
 %% The last callback before net_kernel announces the node: the link is in the table from now on, so
 %% that whoever sees the node sees its link.
-address(Stream, Node, Address) ->
+address(Handshaken, Node, Address) ->
+    Stream = current(Handshaken),
     {Kind, Controller, Reason} = get_state(link),
     beamway_links:up(#{node => Node, link => Kind, reason => Reason, hidden => lists:member(Node, nodes(hidden)),
                        address => beamway_stream:peer_text(Stream), since => os:system_time(second),
@@ -344,7 +379,7 @@ kernel_address(_OfStream = true, Address) ->
 tick(Stream) ->
     case controller(get_state(link)) of
         {ring, Port} -> of_port(fun beamway_port:tick/1, Port);
-        {stream, Controller} -> of_port(fun(Alive) -> beamway_stream:tick(Stream, Alive) end, Controller)
+        {stream, Controller} -> of_port(fun(Alive) -> beamway_stream:tick(current(Stream), Alive) end, Controller)
     end.
 
 %% @private For people, net_kernel:node_info/1: messages. For dist_util, which takes what does not grow for silence: also a
@@ -352,7 +387,7 @@ tick(Stream) ->
 -spec getstat(stream()) ->
           {ok, Read :: integer(), Written :: integer(), Pending :: integer()} | {error, term()}.
 getstat(Stream) ->
-    case stats(Stream, controller(get_state(link))) of
+    case stats(current(Stream), controller(get_state(link))) of
         {ok, #{bytes_in := Bytes, frames_in := Frames, frames_out := Out, queue_bytes := Pending}} ->
             {_, Told} = Heard = heard(Bytes, Frames, get_state(heard)),
             put_state(heard, Heard),
@@ -386,12 +421,12 @@ of_port(Command, Port) ->
 %% @private
 -spec setopts(stream(), [inet:socket_setopt()]) -> ok | {error, term()}.
 setopts(Stream, Options) ->
-    beamway_stream:setopts(Stream, Options).
+    beamway_stream:setopts(current(Stream), Options).
 
 %% @private
 -spec getopts(stream(), [inet:socket_getopt()]) -> {ok, [inet:socket_setopt()]} | {error, term()}.
 getopts(Stream, Options) ->
-    beamway_stream:getopts(Stream, Options).
+    beamway_stream:getopts(current(Stream), Options).
 
 %% ---- state of this process ----
 
@@ -400,6 +435,8 @@ getopts(Stream, Options) ->
              | peer           %% beamway_wire:found()
              | extension      %% beamway_wire:extension() of this node
              | heard          %% {Bytes, Told}: what getstat/1 saw and said last
+             | said           %% what both have said that is theirs alone
+             | socket         %% of a connection over TLS that the driver has taken over
              | first_packet   %% what the acceptor has read ahead for dist_util
              | link.          %% {beamway_kind:label(), Controller, Reason}
 

@@ -29,7 +29,7 @@ loaded() ->
 
 %% @doc Whether the library of a carrier can be loaded. The connection that needs it first tries, and logs if it cannot:
 %% finding devices may take a while, and nobody else shall wait for that.
--spec has(beamway_kind:kind()) -> boolean().
+-spec has(beamway_kind:driven()) -> boolean().
 has(Kind) ->
     case ets:lookup(?TABLE, {library, Kind}) of
         [{_, Has}] -> Has;
@@ -41,7 +41,10 @@ tried(Kind, ok) ->
     ets:insert(?TABLE, {{library, Kind}, true});
 tried(Kind, {error, Reason}) ->
     case ets:insert_new(?TABLE, {{library, Kind}, false}) of
-        true -> ?LOG_WARNING("beamway: this node has no links over ~ts, although the host has a device: ~ts", [Kind, Reason]);
+        true -> ?LOG_WARNING("beamway: this node has no links over ~ts~ts: ~ts", [Kind, although(Kind), Reason]);
         false -> ok
     end,
     false.
+
+although(tls) -> ", its data pass through ssl's processes";
+although(_OfDevices) -> ", although the host has a device".

@@ -11,7 +11,7 @@
 -define(LISTEN_MS, 2000).
 
 %% @doc Listens, with rings of at most that size. `Where' is in the words of the kind's carrier (its header in native/link).
--spec listen(beamway_kind:kind(), Where :: binary(), MaxRingBytes :: pos_integer()) ->
+-spec listen(beamway_kind:driven(), Where :: binary(), MaxRingBytes :: pos_integer()) ->
           {ok, port(), beamway_port:listener()} | {error, Reason :: binary()}.
 listen(Kind, Where, MaxRingBytes) ->
     begin_port(Kind, fun(Port) -> beamway_port:listen(Port, Where, MaxRingBytes) end,
@@ -23,7 +23,7 @@ listen(Kind, Where, MaxRingBytes) ->
                end).
 
 %% @doc Connects to a listener; ends with a link within `Ms'. `Device' is empty if there is none in particular.
--spec connect(beamway_kind:kind(), Where :: binary(), Token :: <<_:128>>, RingBytes :: pos_integer(), Ms :: pos_integer()) ->
+-spec connect(beamway_kind:driven(), Where :: binary(), Token :: <<_:128>>, RingBytes :: pos_integer(), Ms :: pos_integer()) ->
           {ok, port(), Device :: binary()} | {error, Reason :: binary()}.
 connect(Kind, Where, Token, RingBytes, Ms) ->
     begin_port(Kind, fun(Port) -> beamway_port:connect(Port, Where, Token, RingBytes, Ms) end,
@@ -43,7 +43,7 @@ begin_port(Kind, Begin, Await) ->
                         end).
 
 %% @doc Takes whom the listener waits for, until a deadline of erlang:monotonic_time(millisecond). The port stays open on an error.
--spec accept(beamway_kind:kind(), port(), Deadline :: integer()) -> {ok, Device :: binary()} | {error, Reason :: binary()}.
+-spec accept(beamway_kind:driven(), port(), Deadline :: integer()) -> {ok, Device :: binary()} | {error, Reason :: binary()}.
 accept(Kind, Port, Deadline) ->
     case await(Port, Deadline) of
         {listening, #{text := <<>>}} = Listening ->

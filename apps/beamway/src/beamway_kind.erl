@@ -6,16 +6,18 @@
 
 -export([all/0, rings/0, is_ring/1, words/0, from_word/1]).
 -export([name/1, module/1, library/1, needs_same_host/1, why/2, limit/1, to_flags/1, from_flags/1]).
--export_type([kind/0, ring/0, label/0]).
+-export_type([kind/0, ring/0, driven/0, label/0]).
 
 -type kind() :: ring() | tcp.
 -type ring() :: shm | rdma.
 %% Two nodes agree on a ring; over `tcp' nothing is agreed on.
+-type driven() :: kind() | tls.
+%% What our driver carries. Nobody names `tls': where two nodes have met over TLS it is what `tcp' is elsewhere.
 -type label() :: kind() | inet | tls.
 %% As a link of ours is told of. `tcp' and `inet': the connection on which two nodes have met goes on, carried by our driver or by
-%% OTP's own port. Over TLS it goes on, too.
+%% OTP's own port. `tls': the same over TLS, carried by our driver or by ssl's processes.
 
--type entry() :: #{kind := kind(),
+-type entry() :: #{kind := driven(),
                    name := string(),               % for people
                    module => module(),             % of a ring: how two nodes meet for it
                    flag => pos_integer(),          % of a ring: its bit in the extension
@@ -65,7 +67,7 @@ name(Kind) -> maps:get(name, entry(Kind)).
 module(Kind) -> maps:get(module, entry(Kind)).
 
 %% @doc The file in `priv' that the driver loads for it, or "".
--spec library(kind()) -> string().
+-spec library(driven()) -> string().
 library(Kind) -> maps:get(library, entry(Kind), "").
 
 -spec needs_same_host(kind()) -> boolean().
@@ -77,7 +79,7 @@ why(_Kind, <<>>) -> <<"same host">>;
 why(Kind, Device) -> iolist_to_binary([name(Kind), " device ", Device]).
 
 %% @doc The option of {@link beamway_config} that bounds the memory of all rings of it.
--spec limit(kind()) -> atom().
+-spec limit(driven()) -> atom().
 limit(Kind) -> maps:get(limit, entry(Kind)).
 
 %% @doc The rings among these kinds as bits of the extension.
@@ -90,6 +92,8 @@ to_flags(Kinds) ->
 from_flags(Flags) ->
     [Kind || #{kind := Kind, flag := Flag} <- kinds(), Flags band Flag =/= 0].
 
+entry(tls) ->
+    #{kind => tls, name => "tls", library => "beamway_tls.so", limit => ring_limit_bytes};
 entry(Wanted) ->
     [Entry] = [Entry || #{kind := Kind} = Entry <- kinds(), Kind =:= Wanted],
     Entry.

@@ -80,7 +80,8 @@ drives_tcp() ->
 -spec extension(StreamKind :: tcp | tls) -> beamway_wire:extension().
 extension(StreamKind) ->
     #{links := Links} = Extension = ets:lookup_element(?TABLE, extension, 2),
-    Extension#{links := [Kind || Kind <- Links, (beamway_kind:module(Kind)):is_usable(config(), StreamKind)]}.
+    Extension#{links := [Kind || Kind <- Links, (beamway_kind:module(Kind)):is_usable(config(), StreamKind)],
+               takes_tls_over => StreamKind =:= tls andalso drives_tcp() =:= true andalso beamway_driver:has(tls)}.
 
 %% @doc Reserves ring memory for the calling connection process: so many bytes each way, at most `ring_bytes'. The
 %% reservation ends with the process.
@@ -89,7 +90,7 @@ reserve(Kind) ->
     reserve(Kind, maps:get(ring_bytes, config())).
 
 %% @doc The same with another size. A process has one reservation at a time.
--spec reserve(beamway_kind:kind(), RingBytes :: pos_integer()) -> {ok, pos_integer()} | {error, Reason :: binary()}.
+-spec reserve(beamway_kind:driven(), RingBytes :: pos_integer()) -> {ok, pos_integer()} | {error, Reason :: binary()}.
 reserve(Kind, RingBytes) ->
     call({reserve, Kind, RingBytes}).
 
@@ -174,7 +175,7 @@ log_only_inet(Reason) ->
     ?LOG_ERROR("beamway: ~ts; this node has no links but over inet, OTP's own port", [Reason]).
 
 largest_extension(#{links := Links, whole_messages := Whole}) ->
-    #{host => beamway_host:digest(), links => [Kind || Kind <- Links, beamway_kind:is_ring(Kind)], whole_messages => Whole}.
+    #{host => beamway_host:digest(), links => [Kind || Kind <- Links, beamway_kind:is_ring(Kind)], whole_messages => Whole, takes_tls_over => false}.
 
 %% @private
 -spec handle_call(term(), gen_server:from(), #state{}) -> {reply, term(), #state{}}.

@@ -139,7 +139,7 @@ close(Port) ->
 
 %% @doc The port's link will be of that kind. Comes first on each port that uses the functions below. An error where the carrier was not
 %% built or its libraries are missing.
--spec use(port(), beamway_kind:kind()) -> ok | {error, Reason :: binary()}.
+-spec use(port(), beamway_kind:driven()) -> ok | {error, Reason :: binary()}.
 use(Port, Kind) ->
     case library(beamway_kind:library(Kind)) of
         {ok, File} -> done(command(Port, ?USE, <<(atom_to_binary(Kind))/binary, 0, File/binary>>));
@@ -232,7 +232,7 @@ stats_names() ->
      ring_fill_in, ring_fill_out, wakeups, queue_bytes, busy, held_senders].
 
 %% @doc `ok' if this host can have links of that kind with rings of that size. The driver must be loaded.
--spec probe(beamway_kind:kind(), RingBytes :: pos_integer()) -> ok | {error, Reason :: binary()}.
+-spec probe(beamway_kind:driven(), RingBytes :: pos_integer()) -> ok | {error, Reason :: binary()}.
 probe(Kind, RingBytes) ->
     with_port(fun(Port) ->
                       case use(Port, Kind) of

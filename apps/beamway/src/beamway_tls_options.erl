@@ -36,7 +36,8 @@ read(Role) -> read(Role, verify).
 read(Role, Default) ->
     case given(init:get_argument(ssl_dist_optfile), init:get_argument(ssl_dist_opt)) of
         {ok, Given} ->
-            Options = proplists:get_value(Role, Given, []),
+            %% With ktls ssl does not read by itself: it waits for OTP's own carrier to take the socket.
+            Options = proplists:delete(ktls, proplists:get_value(Role, Given, [])),
             complete(Role, case Default of verify -> secure(Role, Options); as_given -> Options end);
         {error, Problem} -> {error, Problem}
     end.

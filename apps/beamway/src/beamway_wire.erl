@@ -20,13 +20,16 @@
 -define(EXTENSION_VERSION, 1).
 -define(PACKET_VERSION, 1).
 -define(WANTS_WHOLE_MESSAGES, 2).
+-define(TAKES_TLS_OVER, 8).
 -define(ADDRESSES_MAX, 16).
 
 -type extension() :: #{host := <<_:128>>,
                        links := [beamway_kind:ring()],
-                       whole_messages := boolean()}.
+                       whole_messages := boolean(),
+                       takes_tls_over := boolean()}.
 %% `host': a digest that is the same for two nodes only if they run under the same kernel.
 %% `links': what the node allows besides its stream; `rdma' only if it has a device that can be used now.
+%% `takes_tls_over': its driver can carry a connection over TLS.
 
 -type found() :: {ok, extension()} | {other_version, byte()} | none.
 %% What stands after a peer's name; `none' stands for a peer that does not speak Beamway.
@@ -40,15 +43,15 @@
                         ring_bytes := pos_integer()}.
 %% `port' is of librdmacm's port space, not of TCP's. `device' is for people to read.
 
--type packet() :: {offer, offer()} | {rdma_offer, rdma_offer()} | {offer_of_version, byte()} | ready
+-type packet() :: {offer, offer()} | {rdma_offer, rdma_offer()} | {offer_of_version, byte()} | ready | {secret, <<_:256>>}
                 | {nack, Reason :: binary()}.
-%% `offer_of_version': an offer of another version than ours, which shall be answered by `nack'.
+%% `secret': half of the key with which TLS goes on in the driver, from each side. `offer_of_version': an offer of another version than ours, which shall be answered by `nack'.
 
 %% @doc The bytes that follow the node name. What a later version may do without a new number: append
 %% fields. With a new number: change everything but the magic, the place of the number and the length.
 -spec encode_extension(extension()) -> binary().
-encode_extension(#{host := Host, links := Links, whole_messages := Whole}) ->
-    Flags = beamway_kind:to_flags(Links) bor flag(Whole, ?WANTS_WHOLE_MESSAGES),
+encode_extension(#{host := Host, links := Links, whole_messages := Whole, takes_tls_over := Takes}) ->
+    Flags = beamway_kind:to_flags(Links) bor flag(Whole, ?WANTS_WHOLE_MESSAGES) bor flag(Takes, ?TAKES_TLS_OVER),
     Body = <<Host:16/binary, Flags:16>>,
     <<?EXTENSION_MAGIC, ?EXTENSION_VERSION, (byte_size(Body)):16, Body/binary>>.
 
@@ -78,7 +81,8 @@ decode_extension(<<?EXTENSION_MAGIC, ?EXTENSION_VERSION, Len:16, Body:Len/binary
         <<Host:16/binary, Flags:16, _Later/binary>> ->
             {ok, #{host => Host,
                    links => beamway_kind:from_flags(Flags),
-                   whole_messages => Flags band ?WANTS_WHOLE_MESSAGES =/= 0}};
+                   whole_messages => Flags band ?WANTS_WHOLE_MESSAGES =/= 0,
+                   takes_tls_over => Flags band ?TAKES_TLS_OVER =/= 0}};
         _ ->
             none
     end;
@@ -114,7 +118,7 @@ check_length(Len, _) -> {error, iolist_to_binary(io_lib:format("a name of ~b byt
 
 %% @doc One packet of the agreement. In every version an offer has its number and `o' or `d' in front, and a
 %% `nack' is what it is here: so two versions can always agree on TCP.
--spec encode({offer, offer()} | {rdma_offer, rdma_offer()} | ready | {nack, Reason :: binary()}) -> binary().
+-spec encode({offer, offer()} | {rdma_offer, rdma_offer()} | ready | {secret, <<_:256>>} | {nack, Reason :: binary()}) -> binary().
 encode({offer, #{address := Address, token := Token, ring_bytes := RingBytes}}) ->
     <<?PACKET_VERSION, $o, RingBytes:64, Token:16/binary, Address/binary>>;
 encode({rdma_offer, #{device := Device, addresses := Addresses, port := Port, token := Token, ring_bytes := RingBytes}}) ->
@@ -122,6 +126,8 @@ encode({rdma_offer, #{device := Device, addresses := Addresses, port := Port, to
     <<?PACKET_VERSION, $d, RingBytes:64, Token:16/binary, Port:16, (byte_size(Device)), Device/binary, Offered/binary>>;
 encode(ready) ->
     <<?PACKET_VERSION, $r>>;
+encode({secret, Secret}) ->
+    <<?PACKET_VERSION, $s, Secret:32/binary>>;
 encode({nack, Reason}) ->
     <<?PACKET_VERSION, $n, Reason/binary>>.
 
@@ -141,6 +147,8 @@ decode(Packet) ->
                        #{device => printable(Device), port => Port, token => Token, ring_bytes => RingBytes});
         <<?PACKET_VERSION, $r>> ->
             {ok, ready};
+        <<?PACKET_VERSION, $s, Secret:32/binary>> ->
+            {ok, {secret, Secret}};
         <<_AnyVersion, $n, Reason/binary>> ->
             {ok, {nack, printable(Reason)}};
         <<?PACKET_VERSION, _/binary>> ->

@@ -5,7 +5,7 @@
 -include_lib("eunit/include/eunit.hrl").
 
 sides() ->
-    [#{host => Host, links => Links, whole_messages => Whole}
+    [#{host => Host, links => Links, whole_messages => Whole, takes_tls_over => Whole}
      || Host <- [<<1:128>>, <<2:128>>], Links <- [[], [shm], [rdma], [shm, rdma]], Whole <- [true, false]].
 
 kind(Ring) when Ring =:= shm; Ring =:= rdma -> Ring;
@@ -29,7 +29,7 @@ rdma_where_both_allow_it_and_shm_is_not_to_be_had_test_() ->
 both(Link, LinksA, LinksB) -> lists:member(Link, LinksA) andalso lists:member(Link, LinksB).
 
 reasons_test() ->
-    Allows = #{host => <<1:128>>, links => [shm], whole_messages => false},
+    Allows = #{host => <<1:128>>, links => [shm], whole_messages => false, takes_tls_over => false},
     Forbids = Allows#{links := []},
     Elsewhere = Allows#{host := <<3:128>>},
     ?assertEqual({stream, <<"the peer does not speak beamway">>}, beamway_choice:choose(Allows, none)),
@@ -52,3 +52,9 @@ whole_messages_only_where_a_ring_is_likely_test_() ->
                    beamway_choice:whole_messages(A, {ok, B}))
      || #{whole_messages := WholeA} = A <- sides(), #{whole_messages := WholeB} = B <- sides()]
         ++ [?_assertNot(beamway_choice:whole_messages(A, B)) || A <- sides(), B <- [none, {other_version, 2}]].
+
+tls_is_taken_over_by_both_or_by_none_test_() ->
+    Says = fun(true) -> true; ({false, Reason}) when is_binary(Reason) -> false end,
+    [?_assertEqual(maps:get(takes_tls_over, A) andalso maps:get(takes_tls_over, B), Says(beamway_choice:takes_tls_over(A, {ok, B})))
+     || A <- sides(), B <- sides()]
+        ++ [?_assertMatch({false, _}, beamway_choice:takes_tls_over(A, Peer)) || A <- sides(), Peer <- [none, {other_version, 2}]].

@@ -43,14 +43,24 @@ shm_between_nodes_of_one_host(_Config) ->
     {One, _, Other, _} = pair(beamway_tls_shm),
     ok = is_connected(One, Other).
 
+%% Carried by the driver, or by ssl's processes if one of the two nodes says so.
 tls_where_shm_is_off(_Config) ->
-    {One, _, Other, OtherNode} = pair(beamway_tls),
-    ok = is_connected(One, Other),
-    {ok, #{link := tls, reason := <<"shared memory is off on this node">>, bytes_in := In}} =
-        beamway_peer:call(One, beamway, info, [OtherNode]),
-    true = In > 0,
-    Text = unicode:characters_to_list(beamway_peer:call(One, beamway, metrics, [])),
-    true = string:find(Text, "link=\"tls\"") =/= nomatch.
+    [begin
+         {ok, One, _} = beamway_peer:start(Carrier),
+         {ok, Other, OtherNode} = beamway_peer:start(OtherCarrier),
+         true = beamway_peer:call(One, net_kernel, connect_node, [OtherNode]),
+         ok = beamway_peer:assert_link(One, OtherNode, Kind),
+         ok = is_connected(One, Other),
+         {ok, #{link := tls, reason := <<"shared memory is off on this node; ", Why/binary>>, bytes_in := In}} =
+             beamway_peer:call(One, beamway, info, [OtherNode]),
+         Said = binary:part(Why, 0, byte_size(Said)),
+         true = In > 0,
+         Text = unicode:characters_to_list(beamway_peer:call(One, beamway, metrics, [])),
+         true = string:find(Text, "link=\"tls\"") =/= nomatch,
+         ok = beamway_peer:stop_all([One, Other])
+     end || {Carrier, OtherCarrier, Kind, Said} <- [{beamway_tls, beamway_tls, tls, <<"TLS_">>},
+                                                    {beamway_tls, beamway_ssl, ssl, <<"ssl's processes: the peer's driver has no TLS">>},
+                                                    {beamway_ssl, beamway_tls, ssl, <<"ssl's processes: this node's driver has no TLS">>}]].
 
 %% Both ways of calling, and the same wire.
 with_stock_tls(_Config) ->
@@ -58,7 +68,7 @@ with_stock_tls(_Config) ->
     {ok, Stock, StockNode} = beamway_peer:start(inet_tls),
     [begin
          true = beamway_peer:call(Caller, net_kernel, connect_node, [Called]),
-         ok = beamway_peer:assert_link(Ours, StockNode, tls),
+         ok = beamway_peer:assert_link(Ours, StockNode, ssl),
          ok = is_connected(Ours, Stock),
          true = beamway_peer:call(Caller, erlang, disconnect_node, [Called]),
          ok = beamway_peer:wait_disconnected(Ours, StockNode),

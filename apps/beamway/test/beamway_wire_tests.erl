@@ -9,11 +9,12 @@
 -define(NAME_HEAD, $N, 16#d07df7fbd:64, 1700000000:32, 8:16, "a@host.b").
 
 extension() ->
-    ?LET({Host, Links, Whole}, {binary(16), oneof([[], [shm], [rdma], [shm, rdma]]), boolean()},
-         #{host => Host, links => Links, whole_messages => Whole}).
+    ?LET({Host, Links, Whole, Takes}, {binary(16), oneof([[], [shm], [rdma], [shm, rdma]]), boolean(), boolean()},
+         #{host => Host, links => Links, whole_messages => Whole, takes_tls_over => Takes}).
 
 packet() ->
     oneof([ready,
+           {secret, binary(32)},
            {nack, ?LET(Text, list(range($\s, $~)), iolist_to_binary(lists:sublist(Text, 200)))},
            {offer, ?LET({Address, Token, Ring}, {non_empty(binary()), binary(16), pos_integer()},
                         #{address => Address, token => Token, ring_bytes => Ring})},
@@ -113,7 +114,7 @@ properties_test_() ->
              {timeout, 120, ?_assert(proper:quickcheck(prop_damage_is_refused_or_means_something(), [quiet, {numtests, 5000}]))}}].
 
 sample() ->
-    #{host => <<1:128>>, links => [shm], whole_messages => false}.
+    #{host => <<1:128>>, links => [shm], whole_messages => false, takes_tls_over => true}.
 
 stock_peer_test() ->
     ?assertEqual(none, beamway_wire:find_extension(name, <<?NAME_HEAD>>)).

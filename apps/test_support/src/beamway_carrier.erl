@@ -46,7 +46,7 @@ only(Some, Groups) ->
 -spec init_group(beamway_peer:carrier(), config()) -> config().
 init_group(inet_tcp, Config) ->
     [{carrier, inet_tcp} | Config];
-init_group(Carrier, Config) when Carrier =:= beamway_tls; Carrier =:= beamway_tls_shm ->
+init_group(Carrier, Config) when Carrier =:= beamway_tls; Carrier =:= beamway_ssl; Carrier =:= beamway_tls_shm ->
     ok = beamway_certificates:prepare(proplists:get_value(priv_dir, Config)),
     built(Carrier, Config);
 init_group(Carrier, Config) ->

@@ -9,7 +9,7 @@
 %% The carriers: `inet_tcp' is stock distribution, the oracle that proves a test itself;
 %% `beamway_inet' is Beamway with its kill switch on; `beamway_tcp' its own link over TCP; `beamway_shm' is Beamway as it comes;
 %% `beamway_small' is `beamway_shm' with the smallest ring and whole messages, so that messages
-%% stream through a ring that cannot hold them; `beamway_rdma' has rdma forced. `beamway_tls' has TLS and no rings, `beamway_tls_shm' TLS as it
+%% stream through a ring that cannot hold them; `beamway_rdma' has rdma forced. `beamway_tls' has its own link over TLS, `beamway_ssl' goes on in ssl's processes, `beamway_tls_shm' is TLS as it
 %% comes, `inet_tls' is OTP's own; they need {@link beamway_certificates:prepare/1}.
 %%
 %% `BEAMWAY_TEST_WRAPPER' in the environment names a program that stands before every node's `erl' and
@@ -29,7 +29,7 @@
 -export_type([carrier/0, options/0]).
 
 -type carrier() :: inet_tcp | beamway_inet | beamway_tcp | beamway_shm | beamway_small | beamway_rdma
-                 | inet_tls | beamway_tls | beamway_tls_shm.
+                 | inet_tls | beamway_tls | beamway_ssl | beamway_tls_shm.
 -type options() :: #{name => string(),          %% before the `@'; unique by default
                      host => string(),          %% after the `@': then with long names
                      cookie => string(),
@@ -163,10 +163,11 @@ connect_both(Carrier, Caller, Called) ->
     assert_link(Called, call(Caller, erlang, node, []), link_kind(Carrier)).
 
 %% @doc The kind of link that two nodes with this carrier on one host must agree on.
--spec link_kind(carrier()) -> stock | tcp | inet | tls | shm | rdma.
+-spec link_kind(carrier()) -> stock | tcp | inet | tls | ssl | shm | rdma.
 link_kind(inet_tcp) -> stock;
 link_kind(inet_tls) -> stock;
 link_kind(beamway_tls) -> tls;
+link_kind(beamway_ssl) -> ssl;
 link_kind(beamway_tls_shm) -> shm;
 link_kind(beamway_tcp) -> tcp;
 link_kind(beamway_inet) -> inet;
@@ -176,7 +177,7 @@ link_kind(beamway_rdma) -> rdma.
 
 %% @doc Waits until the node has a link of this kind to `Node', or fails and says what it has.
 %% The kind is taken from `beamway:links/0' and, independently, from the port that ERTS uses.
--spec assert_link(pid(), node(), stock | tcp | inet | tls | shm | rdma) -> ok.
+-spec assert_link(pid(), node(), stock | tcp | inet | tls | ssl | shm | rdma) -> ok.
 assert_link(Peer, Node, Kind) ->
     _ = wait_until(fun() -> controller(Peer, Node) =/= undefined end, 5000),
     {ok, Driver} = controller_driver(Peer, Node),
@@ -185,7 +186,8 @@ assert_link(Peer, Node, Kind) ->
         {rdma, "beamway_drv"} -> assert_reported_link(Peer, Node, rdma);
         {tcp, "beamway_drv"} -> assert_reported_link(Peer, Node, tcp);
         {inet, "tcp_inet"} -> assert_reported_link(Peer, Node, inet);
-        {tls, process} -> assert_reported_link(Peer, Node, tls);
+        {tls, "beamway_drv"} -> assert_reported_link(Peer, Node, tls);
+        {ssl, process} -> assert_reported_link(Peer, Node, tls);
         {stock, "tcp_inet"} -> ok;
         {stock, process} -> ok;
         _ -> error({wrong_link, #{expected => Kind, driver => Driver, node => Node,
@@ -473,6 +475,7 @@ ebin() ->
 flags(inet_tcp) -> ["-proto_dist", "inet_tcp"];
 flags(inet_tls) -> tls_flags("inet_tls");
 flags(beamway_tls) -> tls_flags("beamway_tls");
+flags(beamway_ssl) -> tls_flags("beamway_tls");
 flags(beamway_tls_shm) -> tls_flags("beamway_tls");
 flags(_Beamway) -> ["-proto_dist", "beamway"].
 
@@ -487,7 +490,7 @@ environment(Carrier) ->
 
 carrier_environment(Carrier) when Carrier =:= beamway_tcp; Carrier =:= beamway_tls ->
     [{"BEAMWAY_LINKS", "tcp"}, {"BEAMWAY_RING_BYTES", false}, {"BEAMWAY_WHOLE_MESSAGES", false}];
-carrier_environment(beamway_inet) ->
+carrier_environment(Carrier) when Carrier =:= beamway_inet; Carrier =:= beamway_ssl ->
     [{"BEAMWAY_LINKS", "inet"}, {"BEAMWAY_RING_BYTES", false}, {"BEAMWAY_WHOLE_MESSAGES", false}];
 carrier_environment(beamway_small) ->
     [{"BEAMWAY_LINKS", false}, {"BEAMWAY_RING_BYTES", "65536"}, {"BEAMWAY_WHOLE_MESSAGES", "true"}];

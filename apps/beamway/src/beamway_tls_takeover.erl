@@ -1,0 +1,153 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Moves a connection from the processes of OTP's ssl into the driver, without another connection.
+%%
+%% ssl has authenticated both sides, and the handshake of the distribution is done, inside it. Both sides send 32 random
+%% bytes there, and make a key of them and of the names and challenges that they have said. Then both let ssl end its
+%% part of the connection (`close_notify' both ways, ssl:close/2), which leaves the bare socket. On that the driver begins
+%% TLS 1.3 anew, by libssl and by that key (native/link/tls). So nothing is told or opened that somebody outside could use.
+%%
+%% ssl reads as much as comes. What it has read behind the peer's `close_notify' it gives back only in part, or not at
+%% all. So nothing may be sent to a side whose ssl still reads. A side whose ssl has let go sends nothing but one known
+%% byte, again and again: who does not read yet misses some of them, and no harm is done. Only the accepting side says
+%% it. The calling side has let go when it hears it, and knows that the accepting side has, too: so it begins.
+%%
+%% Runs in the connection process of the distribution. Whatever fails before the keys are exchanged leaves the connection
+%% to ssl. What fails later ends it.
+-module(beamway_tls_takeover).
+
+-export([run/4]).
+
+-include_lib("kernel/include/logger.hrl").
+
+-define(SECRET_BYTES, 32).
+-define(RING_BYTES, 262144).
+-define(READY, $B). % as native/link/tls/tls.h has it
+-define(READY_FIRST_MS, 2).
+-define(READY_LAST_MS, 100).
+
+%% @doc `Said' is what both have said to each other that is theirs alone. The socket stays open for its options; the port
+%% carries packets. Ends within `TimeoutMs', or ends the calling process. `stream': ssl's processes shall go on.
+-spec run(connecting | accepting, ssl:sslsocket(), Said :: iodata(), TimeoutMs :: pos_integer()) ->
+          {ok, Socket :: port(), Controller :: port(), Cipher :: binary()} | {stream, Reason :: binary()}.
+run(Role, Tls, Said, TimeoutMs) ->
+    Deadline = erlang:monotonic_time(millisecond) + TimeoutMs,
+    Stream = {beamway_stream_tls, Tls},
+    try exchange(Role, Stream, Deadline, crypto:strong_rand_bytes(?SECRET_BYTES), beamway_links:reserve(tls, ?RING_BYTES)) of
+        {ok, Secrets, RingBytes} ->
+            taken_over(take_over(Role, Tls, key(Secrets, Said), RingBytes, Deadline));
+        {stream, Reason} ->
+            ok = beamway_links:release(),
+            {stream, Reason}
+    catch
+        throw:{no_agreement, Reason} -> beamway_agreement:give_up_connection(Reason)
+    end.
+
+%% ---- the key ----
+
+exchange(_Role, Stream, _Deadline, _Mine, {error, Reason}) ->
+    beamway_agreement:send(Stream, {nack, Reason}),
+    {stream, Reason};
+exchange(connecting, Stream, Deadline, Mine, {ok, RingBytes}) ->
+    beamway_agreement:send(Stream, {secret, Mine}),
+    answered(beamway_agreement:recv(Stream, Deadline), fun(Theirs) -> {ok, [Mine, Theirs], RingBytes} end);
+exchange(accepting, Stream, Deadline, Mine, {ok, RingBytes}) ->
+    answered(beamway_agreement:recv(Stream, Deadline),
+             fun(Theirs) ->
+                     beamway_agreement:send(Stream, {secret, Mine}),
+                     {ok, [Theirs, Mine], RingBytes}
+             end).
+
+answered({secret, Theirs}, Go) -> Go(Theirs);
+answered({nack, Reason}, _Go) -> {stream, <<"the peer says: ", Reason/binary>>};
+answered(_Other, _Go) -> throw({no_agreement, <<"no secret for TLS in the driver">>}).
+
+key(Secrets, Said) ->
+    crypto:mac(hmac, sha256, Secrets, [<<"beamway tls 1">>, crypto:hash(sha256, Said)]).
+
+%% ---- the socket ----
+
+%% The key is nowhere but in the garbage of this process, which goes on as the connection's ticker.
+taken_over({ok, _Socket, _Port, _Cipher} = Taken) ->
+    true = erlang:garbage_collect(),
+    Taken;
+taken_over({error, Reason}) ->
+    beamway_agreement:give_up_connection(<<"TLS was not taken over into the driver: ", (text(Reason))/binary>>).
+
+text(Reason) when is_binary(Reason) -> Reason;
+text(Reason) -> unicode:characters_to_binary(io_lib:format("~0tp", [Reason])).
+
+take_over(Role, Tls, Key, RingBytes, Deadline) ->
+    case let_go(ssl:close(Tls, {self(), left(Deadline)})) of
+        {ok, Socket, Read} ->
+            Nodelay = {nodelay, application:get_env(kernel, dist_nodelay, true) =/= false},
+            case {inet:setopts(Socket, [binary, {active, false}, {packet, raw}]), prim_inet:getfd(Socket)} of
+                {ok, {ok, Fd}} ->
+                    Linked = meet(Role, Socket, Read, <<Fd:32, Key/binary>>, RingBytes, Deadline),
+                    _ = inet:setopts(Socket, [Nodelay]),
+                    with_packets(Linked, Socket);
+                {_, _} ->
+                    {error, closed}
+            end;
+        {error, Reason} ->
+            {error, Reason}
+    end.
+
+let_go({ok, Socket}) -> {ok, Socket, <<>>};
+let_go({ok, Socket, Read}) -> {ok, Socket, Read};
+let_go({error, Reason}) -> {error, Reason};
+let_go(ok) -> {error, closed}.
+
+%% The calling side is TLS's client.
+meet(connecting, Socket, Read, Place, RingBytes, Deadline) ->
+    case await_ready(Socket, Read, Deadline) of
+        ok -> beamway_establish:connect(tls, Place, <<0:128>>, RingBytes, max(1, left(Deadline)));
+        {error, Reason} -> {error, Reason}
+    end;
+meet(accepting, Socket, <<>>, Place, RingBytes, Deadline) ->
+    case await_hello(Socket, ?READY_FIRST_MS, Deadline) of
+        {ok, Hello} -> accept(beamway_establish:listen(tls, <<Place/binary, Hello/binary>>, RingBytes), Deadline);
+        {error, Reason} -> {error, Reason}
+    end;
+meet(accepting, _Socket, _Read, _Place, _RingBytes, _Deadline) ->
+    {error, <<"the peer went on before this node was ready">>}.
+
+accept({ok, Port, _Listener}, Deadline) ->
+    case beamway_establish:accept(tls, Port, Deadline) of
+        {ok, Cipher} ->
+            {ok, Port, Cipher};
+        {error, Reason} ->
+            beamway_port:close(Port),
+            {error, Reason}
+    end;
+accept({error, Reason}, _Deadline) ->
+    {error, Reason}.
+
+await_ready(Socket, <<>>, Deadline) ->
+    case gen_tcp:recv(Socket, 0, left(Deadline)) of
+        {ok, Read} -> await_ready(Socket, Read, Deadline);
+        {error, Reason} -> {error, Reason}
+    end;
+await_ready(_Socket, Read, _Deadline) ->
+    case << <<Byte>> || <<Byte>> <= Read, Byte =/= ?READY >> of
+        <<>> -> ok;
+        _ -> {error, <<"something else than the word that begins it">>}
+    end.
+
+await_hello(Socket, WaitMs, Deadline) ->
+    case {gen_tcp:send(Socket, [?READY]), left(Deadline)} of
+        {ok, Left} ->
+            case gen_tcp:recv(Socket, 0, min(WaitMs, Left)) of
+                {error, timeout} when Left > WaitMs -> await_hello(Socket, min(2 * WaitMs, ?READY_LAST_MS), Deadline);
+                Received -> Received
+            end;
+        {{error, Reason}, _Left} ->
+            {error, Reason}
+    end.
+
+with_packets({ok, Port, Cipher}, Socket) ->
+    ok = beamway_port:packets(Port, <<>>),
+    {ok, Socket, Port, Cipher};
+with_packets({error, Reason}, _Socket) ->
+    {error, Reason}.
+
+left(Deadline) -> max(0, Deadline - erlang:monotonic_time(millisecond)).
