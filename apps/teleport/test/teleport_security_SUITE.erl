@@ -375,7 +375,7 @@ other_certificate_beside_tls(Config) ->
          ok = configure([PeerA, PeerB], #{kinds => [tcp]}),
          File = beamway_certificates:optfile("lane-" ++ atom_to_list(Kind), Kind),
          [ok = beamway_peer:call(Peer, ssl, clear_pem_cache, []) || Peer <- [PeerA, PeerB]],
-         {Kind, {error, {no_lane, <<"TLS: ", Why/binary>>}}} = {Kind, beamway_peer:call(PeerA, teleport, prime, [NodeB])},
+         {Kind, {error, {no_lane, <<"TLS: ", Why/binary>>}}} = {Kind, beamway_peer:call(PeerA, teleport, prime, [NodeB, teleport_nodes:wait_ms()])},
          {Kind, true} = {Kind, binary:match(Why, Alert) =/= nomatch},
          [] = beamway_peer:call(PeerB, teleport, lanes, []),
          File = beamway_certificates:optfile("lane-" ++ atom_to_list(Kind), good),
@@ -390,7 +390,7 @@ no_options_beside_tls(Config) ->
     {PeerA, PeerB, NodeB} = Pair = tls_pair(Config, [], ["-proto_dist", "beamway_tls", "-ssl_dist_optfile", File]),
     ok = configure([PeerA, PeerB], #{kinds => [tcp]}),
     ok = file:rename(File, File ++ ".away"),
-    {error, {no_lane, <<"TLS: -ssl_dist_optfile: cannot read ", _/binary>>}} = beamway_peer:call(PeerA, teleport, prime, [NodeB]),
+    {error, {no_lane, <<"TLS: -ssl_dist_optfile: cannot read ", _/binary>>}} = beamway_peer:call(PeerA, teleport, prime, [NodeB, teleport_nodes:wait_ms()]),
     ok = file:rename(File ++ ".away", File),
     [{tls, _}] = lanes(Pair),
     beamway_peer:stop_all([PeerA, PeerB]).
@@ -475,8 +475,8 @@ configure(Peers, Options) ->
 %% The error names the reason, and what to do.
 is_refused({PeerA, PeerB, NodeB} = Pair, Reason) ->
     ok = no_lanes_yet(Pair),
-    {error, {no_lane, Why}} = beamway_peer:call(PeerA, teleport, prime, [NodeB]),
-    {error, {no_lane, Why}} = beamway_peer:call(PeerA, teleport, send, [{x, NodeB}, x]),
+    {error, {no_lane, Why}} = beamway_peer:call(PeerA, teleport, prime, [NodeB, teleport_nodes:wait_ms()]),
+    {error, {no_lane, Why}} = beamway_peer:call(PeerA, teleport, send, [{x, NodeB}, x, #{timeout => teleport_nodes:wait_ms()}]),
     [true = binary:match(Why, Part) =/= nomatch
      || Part <- [<<"the distribution goes over TLS">>, <<"set tls => auto on both nodes, or plaintext => true on both">>, Reason]],
     [] = beamway_peer:call(PeerB, teleport, lanes, []),
@@ -485,7 +485,7 @@ is_refused({PeerA, PeerB, NodeB} = Pair, Reason) ->
 %% Of lanes that are opened now.
 lanes({PeerA, _, NodeB} = Pair) ->
     ok = no_lanes_yet(Pair),
-    case beamway_peer:call(PeerA, teleport, prime, [NodeB]) of
+    case beamway_peer:call(PeerA, teleport, prime, [NodeB, teleport_nodes:wait_ms()]) of
         ok -> lists:usort([{Kind, maps:get(reason, Lane, older)} || #{kind := Kind} = Lane <- beamway_peer:call(PeerA, teleport, lanes, [])]);
         Error -> Error
     end.
