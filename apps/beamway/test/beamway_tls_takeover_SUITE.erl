@@ -7,7 +7,7 @@
 -export([both_take_over/1, however_bytes_arrive/1, another_conversation_is_refused/1, a_cut_ends_both/1, silence_ends_both/1, garbage_ends_both/1,
          ktls_in_the_options/1]).
 
--define(MS, 5000).
+-define(MS, 20000).
 -define(SILENCE_MS, 700).
 
 suite() -> [{timetrap, {minutes, 3}}].
@@ -92,12 +92,12 @@ meet(How) ->
     {Way, WayPort} = way(Port, maps:get(pass, How, all)),
     Test = self(),
     {_, Accepter} = spawn_monitor(fun() ->
-                                          {ok, Tcp} = ssl:transport_accept(Listen, Ms),
-                                          {ok, Tls} = ssl:handshake(Tcp, Ms),
+                                          {ok, Tcp} = ssl:transport_accept(Listen, ?MS),
+                                          {ok, Tls} = ssl:handshake(Tcp, ?MS),
                                           take_over(accepting, Tls, SaidByAccepter, Ms, Test)
                                   end),
     {_, Caller} = spawn_monitor(fun() ->
-                                        {ok, Tls} = ssl:connect({127, 0, 0, 1}, WayPort, [{versions, Versions} | options(client)], Ms),
+                                        {ok, Tls} = ssl:connect({127, 0, 0, 1}, WayPort, [{versions, Versions} | options(client)], ?MS),
                                         take_over(connecting, Tls, SaidByCaller, Ms, Test)
                                 end),
     Both = [receive {ready, Process} -> Process end || _ <- [1, 2]],
