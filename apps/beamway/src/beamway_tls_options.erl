@@ -156,16 +156,21 @@ value(Name, Text) ->
         "dhfile" -> Text;
         "password" -> Text;
         "ciphers" -> Text;
-        "verify" -> list_to_existing_atom(Text);
-        "fail_if_no_peer_cert" -> list_to_existing_atom(Text);
-        "crl_check" -> list_to_existing_atom(Text);
-        "secure_renegotiate" -> list_to_existing_atom(Text);
-        "reuse_sessions" -> list_to_existing_atom(Text);
+        "verify" -> one_of(Text, [verify_peer, verify_none]);
+        "fail_if_no_peer_cert" -> one_of(Text, [true, false]);
+        "crl_check" -> one_of(Text, [true, false, peer, best_effort]);
+        "secure_renegotiate" -> one_of(Text, [true, false]);
+        "reuse_sessions" -> one_of(Text, [true, false, save]);
         "depth" -> list_to_integer(Text);
         "hibernate_after" -> list_to_integer(Text);
         "crl_cache" -> term(Text);
         "verify_fun" -> function(term(Text))
     end.
+
+%% The distribution starts before ssl is loaded, so most of these atoms may not exist yet.
+one_of(Text, Values) ->
+    [Value] = [Value || Value <- Values, atom_to_list(Value) =:= Text],
+    Value.
 
 term(Text) ->
     {ok, Tokens, _} = erl_scan:string(Text ++ "."),
