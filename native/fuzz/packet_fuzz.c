@@ -177,6 +177,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *input, size_t size)
     must(wanted == WAKE_ASLEEP ? end == WAKE_FINISHED || end == WAKE_FAILED : end == wanted);
     must(delivered.frames == expected.frames && delivered.sum == expected.sum);
     pump_reset(&pump);
+    pump_drop(&pump);
     must(shim.binaries == 0);
     link->ops->close(link, NULL);
     close(sockets[1]);
