@@ -77,7 +77,7 @@ text(Reason) when is_binary(Reason) -> Reason;
 text(Reason) -> unicode:characters_to_binary(io_lib:format("~0tp", [Reason])).
 
 take_over(Role, Tls, Key, RingBytes, Deadline) ->
-    case let_go(ssl:close(Tls, {self(), left(Deadline)})) of
+    case let_go(close(Tls, Deadline)) of
         {ok, Socket, Read} ->
             Nodelay = {nodelay, application:get_env(kernel, dist_nodelay, true) =/= false},
             case {inet:setopts(Socket, [binary, {active, false}, {packet, raw}]), prim_inet:getfd(Socket)} of
@@ -90,6 +90,22 @@ take_over(Role, Tls, Key, RingBytes, Deadline) ->
             end;
         {error, Reason} ->
             {error, Reason}
+    end.
+
+%% ssl forgets its timeout when anything comes, such as half a record: so another process waits for it. With this one ends
+%% ssl's part, too.
+close(Tls, Deadline) ->
+    Self = self(),
+    {Closer, Monitor} = spawn_monitor(fun() -> Self ! {closed, self(), ssl:close(Tls, {Self, left(Deadline)})} end),
+    receive
+        {closed, Closer, Closed} ->
+            _ = demonitor(Monitor, [flush]),
+            Closed;
+        {'DOWN', Monitor, process, Closer, Reason} -> {error, Reason}
+    after left(Deadline) ->
+        exit(Closer, kill),
+        _ = demonitor(Monitor, [flush]),
+        {error, timeout}
     end.
 
 let_go({ok, Socket}) -> {ok, Socket, <<>>};
