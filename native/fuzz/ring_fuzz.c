@@ -150,6 +150,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *input, size_t size)
     while (atomic_load(&attack.done) != job)
         sched_yield();
     pump_reset(&pump);
+    pump_drop(&pump);
     if (shim.binaries != 0)
         abort();
     free(shim.bytes);
