@@ -454,7 +454,7 @@ link_server_hangs(Config) ->
     [begin
          ok = beamway_peer:call(Odd, sys, suspend, [beamway_links]),
          true = beamway_peer:call(Caller, net_kernel, connect_node, [Called]),
-         {ok, #{link := tcp, reason := <<"the link server does not answer">>}} =
+         {ok, #{link := inet, reason := <<"the link server does not answer", _/binary>>}} =
              beamway_peer:wait_until(fun() -> is_known(beamway_peer:call(Odd, beamway, info, [Node])) end, ?WAIT_MS),
          ok = beamway_peer:call(Odd, sys, resume, [beamway_links]),
          true = beamway_peer:call(Odd, erlang, disconnect_node, [Node]),
