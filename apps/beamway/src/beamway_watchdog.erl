@@ -4,7 +4,7 @@
 %% The handshake's stream stays open as long as the connection; nothing is sent on it but the
 %% kernel's keepalive, so that no firewall on the way forgets it ({@link socket_options/0}). A
 %% watchdog owns it, reads and discards. When it closes the peer may have left last words in
-%% the ring: they are delivered first, for at most ten seconds, and only then the connection process
+%% the ring: they are delivered first, for at most a second, and only then the connection process
 %% is ended with the reason `connection_closed', which nodedown shows for a stock connection in
 %% every release. (dist_util would give that for a message `{tcp_closed, Stream}' in OTP 25, but
 %% `tcp_closed' in OTP 27.)
@@ -23,7 +23,7 @@
 -include_lib("eunit/include/eunit.hrl").
 -endif.
 
--define(DRAIN_MS, 10000).
+-define(DRAIN_MS, 1000).
 -define(SILENCE_MS, 500).
 -define(LOOK_MS, 1).
 
