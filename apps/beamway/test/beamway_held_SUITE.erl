@@ -1,0 +1,194 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Senders of large messages are held one by one, and nobody stays suspended, whatever ends.
+%%
+%% The peer is stopped, so that whoever sends large messages is held. Each case ends with nobody suspended on the sending node.
+-module(beamway_held_SUITE).
+
+-export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2, end_per_testcase/2]).
+-export([small_messages_go_on/1, the_held_may_end/1, others_may_suspend_them_too/1, a_link_that_closes_lets_them_go/1, a_peer_that_dies_lets_them_go/1,
+         thousands_of_senders/1, last_words_of_many_megabytes/1]).
+
+-define(CARRIERS, [beamway_tcp, beamway_shm]).
+-define(SENDERS, 5).
+-define(BYTES, 300000).
+-define(WAIT_MS, 60000).
+-define(THOUSANDS, 10000).
+
+suite() -> [{timetrap, {minutes, beamway_carrier:scale(4, 20)}}].
+
+all() -> beamway_carrier:all(?CARRIERS).
+
+groups() ->
+    beamway_carrier:groups(?CARRIERS,
+                           [small_messages_go_on, the_held_may_end, others_may_suspend_them_too, a_link_that_closes_lets_them_go,
+                            a_peer_that_dies_lets_them_go, thousands_of_senders, last_words_of_many_megabytes]).
+
+init_per_group(Carrier, Config) -> beamway_carrier:init_group(Carrier, Config).
+
+end_per_group(_Carrier, _Config) -> ok.
+
+end_per_testcase(_Case, _Config) -> beamway_peer:stop_started().
+
+%% The port is not busy: a process that sends little is not suspended. All go on when the peer does.
+small_messages_go_on(Config) ->
+    {A, B, NodeB, Counter, Senders} = held(Config),
+    {ok, #{held_senders := ?SENDERS, queue_bytes := Waits, busy := 0}} = beamway_peer:call(A, beamway, info, [NodeB]),
+    true = Waits > ?SENDERS * 1000000,
+    ok = beamway_peer:run(A, fun() -> erlang:send(Counter, small, [nosuspend]) end),
+    ok = beamway_peer:sigcont(B),
+    true = beamway_peer:wait_until(fun() -> count(B, Counter) > 1 + ?SENDERS * 20 end, ?WAIT_MS),
+    ok = end_senders(A, Senders),
+    nobody_is_held(A, NodeB).
+
+the_held_may_end(Config) ->
+    {A, B, NodeB, _Counter, [Killed, Trapping | _] = Senders} = held(Config),
+    true = beamway_peer:call(A, erlang, exit, [Killed, kill]),
+    true = beamway_peer:call(A, erlang, exit, [Trapping, later]), % a signal that it gets when it goes on
+    true = beamway_peer:wait_until(fun() -> not beamway_peer:call(A, erlang, is_process_alive, [Killed]) end, ?WAIT_MS),
+    ok = beamway_peer:sigcont(B),
+    true = beamway_peer:wait_until(fun() -> beamway_peer:call(A, erlang, process_info, [Trapping, status]) =/= {status, suspended} end, ?WAIT_MS),
+    ok = end_senders(A, Senders),
+    nobody_is_held(A, NodeB).
+
+%% What somebody else has suspended stays so until that one resumes it.
+others_may_suspend_them_too(Config) ->
+    {A, B, NodeB, _Counter, [Sender | _] = Senders} = held(Config),
+    Other = beamway_peer:run(A, fun() ->
+        Self = self(),
+        Pid = spawn(fun() ->
+                        true = erlang:suspend_process(Sender),
+                        Self ! {self(), done},
+                        receive resume -> true = erlang:resume_process(Sender) end
+                    end),
+        receive {Pid, done} -> Pid end
+    end),
+    ok = beamway_peer:sigcont(B),
+    ok = end_senders(A, Senders -- [Sender]),
+    true = beamway_peer:wait_until(fun() -> held_now(A, NodeB) =:= 0 andalso suspended(A) =:= [Sender] end, ?WAIT_MS),
+    resume = beamway_peer:run(A, fun() -> Other ! resume end),
+    ok = end_senders(A, [Sender]),
+    nobody_is_held(A, NodeB).
+
+a_link_that_closes_lets_them_go(Config) ->
+    {A, B, NodeB, _Counter, Senders} = held(Config),
+    true = beamway_peer:call(A, erlang, disconnect_node, [NodeB]),
+    [] = beamway_peer:wait_until(fun() -> none(suspended(A)) end, ?WAIT_MS),
+    true = beamway_peer:wait_until(fun() -> all_idle(A, Senders) end, ?WAIT_MS),
+    ok = beamway_peer:sigcont(B).
+
+a_peer_that_dies_lets_them_go(Config) ->
+    {A, B, _NodeB, _Counter, Senders} = held(Config),
+    _ = os:cmd("kill -9 " ++ integer_to_list(beamway_peer:os_pid(B))),
+    [] = beamway_peer:wait_until(fun() -> none(suspended(A)) end, ?WAIT_MS),
+    true = beamway_peer:wait_until(fun() -> all_idle(A, Senders) end, ?WAIT_MS).
+
+%% Each sends one large message: all of them arrive.
+thousands_of_senders(Config) ->
+    {A, B, NodeB, Counter} = pair(Config),
+    ok = beamway_peer:run(A, fun() ->
+        Data = binary:copy(<<1>>, 100000),
+        lists:foreach(fun(_) -> spawn(fun() -> Counter ! Data end) end, lists:seq(1, ?THOUSANDS))
+    end),
+    true = beamway_peer:wait_until(fun() -> count(B, Counter) =:= ?THOUSANDS end, 2 * ?WAIT_MS),
+    nobody_is_held(A, NodeB).
+
+%% A process sends 100 MB; when it has been let do so its node halts. Stock nodes lose nothing of it.
+last_words_of_many_megabytes(Config) ->
+    {A, B, NodeA, Collector} = collecting_pair(Config),
+    ok = peer:cast(A, erlang, apply, [fun() ->
+        lists:foreach(fun(Number) -> Collector ! {Number, binary:copy(<<Number>>, 1000000)} end, lists:seq(1, 100)),
+        halt()
+    end, []]),
+    Numbers = beamway_peer:wait_until(fun() -> collected(B, Collector) end, 2 * ?WAIT_MS),
+    ct:log("~ts: ~b of 100 messages have arrived", [NodeA, length(Numbers)]),
+    true = Numbers =:= lists:seq(1, 100).
+
+%% --- nodes and processes ---------------------------------------------------------------------------------
+
+pair(Config) ->
+    {A, _, B, NodeB} = beamway_carrier:connected_pair(Config),
+    Counter = beamway_peer:run(B, fun() -> spawn(fun() -> count(0) end) end),
+    {A, B, NodeB, Counter}.
+
+%% The peer is stopped and all senders are held.
+held(Config) ->
+    {A, B, NodeB, Counter} = pair(Config),
+    ok = beamway_peer:sigstop(B),
+    Senders = beamway_peer:run(A, fun() ->
+        Data = binary:copy(<<1>>, ?BYTES),
+        [spawn(fun() ->
+                   process_flag(trap_exit, true),
+                   flood(Counter, Data)
+               end) || _ <- lists:seq(1, ?SENDERS)]
+    end),
+    true = beamway_peer:wait_until(fun() -> lists:sort(suspended(A)) =:= lists:sort(Senders) end, ?WAIT_MS),
+    {A, B, NodeB, Counter, Senders}.
+
+%% With a pause, so that what waits stays below 64 MB: beyond that the port is busy. Without a connection it waits for its end.
+flood(To, Data) ->
+    receive stop -> ok
+    after 1 ->
+        case erlang:send(To, Data, [noconnect]) of
+            ok -> flood(To, Data);
+            noconnect -> receive stop -> ok end
+        end
+    end.
+
+count(Count) ->
+    receive
+        {give, From} -> From ! {count, Count}, count(Count);
+        _ -> count(Count + 1)
+    end.
+
+count(Peer, Counter) ->
+    beamway_peer:run(Peer, fun() -> Counter ! {give, self()}, receive {count, Count} -> Count end end).
+
+collecting_pair(Config) ->
+    {A, NodeA, B, _} = beamway_carrier:connected_pair(Config),
+    Collector = beamway_peer:run(B, fun() ->
+        Self = self(),
+        Pid = spawn(fun() -> true = monitor_node(NodeA, true), Self ! {self(), ready}, collect(NodeA, []) end),
+        receive {Pid, ready} -> Pid end
+    end),
+    {A, B, NodeA, Collector}.
+
+collect(Node, Numbers) ->
+    receive
+        {nodedown, Node} -> collected(lists:reverse(Numbers));
+        {Number, Data} when is_integer(Number), byte_size(Data) =:= 1000000 -> collect(Node, [Number | Numbers])
+    end.
+
+collected(Numbers) ->
+    receive {give, From} -> From ! {collected, Numbers}, collected(Numbers) end.
+
+collected(Peer, Collector) ->
+    beamway_peer:run(Peer, fun() ->
+        Collector ! {give, self()},
+        receive {collected, Numbers} -> Numbers after 200 -> false end
+    end).
+
+suspended(Peer) ->
+    beamway_peer:run(Peer, fun() -> [Pid || Pid <- processes(), process_info(Pid, status) =:= {status, suspended}] end).
+
+none([]) -> [];
+none(_) -> false.
+
+held_now(Peer, Node) ->
+    case beamway_peer:call(Peer, beamway, info, [Node]) of
+        {ok, #{held_senders := Held}} -> Held;
+        {error, not_connected} -> 0
+    end.
+
+all_idle(Peer, Pids) ->
+    beamway_peer:run(Peer, fun() -> [] =:= [Pid || Pid <- Pids, process_info(Pid, status) =/= {status, waiting}] end).
+
+end_senders(Peer, Senders) ->
+    beamway_peer:run(Peer, fun() -> lists:foreach(fun(Sender) -> Sender ! stop end, Senders) end),
+    true = beamway_peer:wait_until(fun() ->
+        beamway_peer:run(Peer, fun() -> not lists:any(fun is_process_alive/1, Senders) end) end, ?WAIT_MS),
+    ok.
+
+%% What waits goes out, and then nobody is held.
+nobody_is_held(Peer, Node) ->
+    [] = beamway_peer:wait_until(fun() -> held_now(Peer, Node) =:= 0 andalso none(suspended(Peer)) end, ?WAIT_MS),
+    ok.
