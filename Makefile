@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: install uninstall edoc release test-packages test-docs test-slurm test-fresh deb build demo test test-all test-rest test-long test-idle test-ticks test-otp test-otp27 vendor test-rdma demo-rdma bench-rdma test-network test-pipe test-scipy nemesis check bench bench-all figures release-check soak asan test-asan tsan fuzz fuzz-keep fuzz-yucan overload-yucan spin clean help build-test build-bench coverage valgrind
+.PHONY: install uninstall edoc release test-packages test-docs test-slurm test-fresh deb build demo test test-all test-rest test-long test-idle test-ticks test-otp test-otp-tls test-otp27 vendor test-rdma demo-rdma bench-rdma test-network test-pipe test-scipy nemesis check bench bench-all figures release-check soak asan test-asan tsan fuzz fuzz-keep fuzz-yucan overload-yucan spin clean help build-test build-bench coverage valgrind
 
 ## build: compile the driver and the applications into the checkout
 build:
@@ -98,6 +98,12 @@ test-otp:
 	@scripts/install-packages test-otp
 	@$(MAKE) build-test
 	@test/system/otp/otp_suites
+
+## test-otp-tls: OTP's own suites of distribution over TLS, its benchmark among them, over stock TLS and beamway_tls (about six minutes)
+test-otp-tls:
+	@scripts/install-packages test-otp
+	@$(MAKE) build-test
+	@test/system/otp/tls_suites
 
 ## test-otp27: build and test on OTP 27 in a Debian 13 tree, and nodes of both releases in one cluster (needs root)
 test-otp27:

@@ -7,7 +7,7 @@
 %% To add a suite, add an entry to `suites/0'. All of OTP's code is read from the unpacked source package; none is kept here.
 -module(otp_suites).
 
--export([list/1, folders/1, free_port/0, compile/1, run/1]).
+-export([list/1, folders/1, compile/1, run/1]).
 %% Called on the peer that verify_carrier/1 starts.
 -export([links_to/1]).
 
@@ -112,15 +112,6 @@ folders([Names]) ->
 resolved(Path) ->
     Parts = lists:foldl(fun("..", [_ | Done]) -> Done; (Part, Done) -> [Part | Done] end, [], filename:split(Path)),
     filename:join(lists:reverse(Parts)).
-
-%% @doc Prints a TCP port that was free a moment ago, for a private epmd.
--spec free_port() -> no_return().
-free_port() ->
-    {ok, Socket} = gen_tcp:listen(0, [{ip, {127, 0, 0, 1}}]),
-    {ok, Port} = inet:port(Socket),
-    ok = gen_tcp:close(Socket),
-    io:format("~b~n", [Port]),
-    halt(0).
 
 %% @doc Compiles the suites, their helpers and the programs in their data folders, in place.
 -spec compile(Args :: [string()]) -> no_return().

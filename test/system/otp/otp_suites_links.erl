@@ -34,7 +34,7 @@ line(shm, _Reason) ->
         true -> "link shm here\n";
         false -> "link shm\n"
     end;
-line(rdma, _Reason) -> "link rdma\n";
+line(Kind, _Reason) when Kind =:= rdma; Kind =:= tls -> ["link ", atom_to_list(Kind), $\n];
 line(Kind, Reason) when Kind =:= tcp; Kind =:= inet -> ["link ", atom_to_list(Kind), ": ", Reason, $\n].
 
 %% One write in append mode: lines of several nodes do not mix.
