@@ -49,6 +49,7 @@ a_case_without_its_links_proves_nothing_test_() ->
     Without = (result(passed))#{shm => 0},
     [?_assertEqual([no_shared_memory], beamway_otp_verdict:problems(Without, passed, stored(passed, passed), true)),
      ?_assertEqual([], beamway_otp_verdict:problems(Without, passed, none, true)),
+     ?_assertEqual([], beamway_otp_verdict:problems(Without, passed, (stored(passed, passed))#{shm => 1}, true)),
      ?_assertEqual([], beamway_otp_verdict:problems(Without, passed, stored(passed, passed), false))].
 
 lists_test() ->
