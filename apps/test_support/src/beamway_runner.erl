@@ -28,7 +28,7 @@ has_tests(Module) ->
     {module, Module} = code:ensure_loaded(Module),
     erlang:function_exported(Module, test, 0).
 
-%% @doc Entry: the suite after `-extra', or one case of it: FOLDER LOGS SUITE [CASE].
+%% @doc Entry: the suite after `-extra', or one case or group of it: FOLDER LOGS SUITE [CASE].
 -spec suite() -> no_return().
 suite() ->
     [Folder, Logs, Suite | Cases] = init:get_plain_arguments(),
@@ -53,7 +53,10 @@ only(_Suite, []) ->
     [];
 only(Suite, Cases) ->
     Groups = [element(2, Group) || Group <- Suite:all(), is_tuple(Group), element(1, Group) =:= group],
-    [{testcase, Cases} | [{group, Groups} || Groups =/= []]].
+    case Cases -- Groups of
+        [] -> [{group, Cases}];
+        _ -> [{testcase, Cases} | [{group, Groups} || Groups =/= []]]
+    end.
 
 hook_counts() ->
     receive

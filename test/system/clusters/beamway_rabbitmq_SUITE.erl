@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A cluster of three RabbitMQ nodes on one host: over Beamway it does what it does over stock TCP, and no confirmed
+%% @doc A cluster of three RabbitMQ nodes on one host: over Beamway it does what it does over stock TCP, on shared memory and on TCP, and no confirmed
 %% message is lost when a node is killed and returns. Run by `test/system/run rabbitmq', where the server is installed.
 %%
 %% The group `stock' is the control: the same cases over OTP's own TCP. Publishers and consumers are programs of their own
@@ -19,12 +19,12 @@
 
 suite() -> [{timetrap, {minutes, 20}}].
 
-all() -> [{group, stock}, {group, beamway}, {group, guide}].
+all() -> [{group, stock}, {group, beamway}, {group, beamway_tcp}, {group, guide}].
 
 %% Nodes are killed in the last two cases: what stands in the logs before has no excuse.
 groups() ->
     Cases = [all_links, monitoring_pages, logs_are_clean, quorum_queue, mirrored_queue],
-    [{stock, [], Cases}, {beamway, [], Cases}, {guide, [], [commands_of_the_guide]}].
+    [{stock, [], Cases}, {beamway, [], Cases}, {beamway_tcp, [], Cases}, {guide, [], [commands_of_the_guide]}].
 
 init_per_suite(Config) ->
     ok = beamway_bench_rabbit:install(),
@@ -36,14 +36,15 @@ init_per_group(guide, Config) ->
     Config;
 init_per_group(Group, Config) ->
     Contenders = beamway_bench_contender:all(beamway_bench_nodes:root(), 200),
-    {Name, Contender, BasePort} = case Group of
-                                stock -> {"stock", maps:get(tcp, Contenders), 5600};
-                                beamway -> {"shm", maps:get(beamway, Contenders), 6600}
-                            end,
-    Cluster = beamway_bench_rabbit:start(#{name => Name, base_port => BasePort, contender => Contender}),
+    {Name, Contender, BasePort, Link} = case Group of
+                                            stock -> {"stock", tcp, 5600, stock};
+                                            beamway -> {"shm", beamway, 6600, shm};
+                                            beamway_tcp -> {"tcp", beamway_tcp, 7600, tcp}
+                                        end,
+    Cluster = beamway_bench_rabbit:start(#{name => Name, base_port => BasePort, contender => maps:get(Contender, Contenders)}),
     {0, _} = beamway_bench_rabbit:ctl(1, ["set_policy", "mirrored", "^mirrored",
                                           "{\"ha-mode\":\"all\",\"ha-sync-mode\":\"automatic\"}"], Cluster),
-    [{cluster, Cluster}, {link, case Group of stock -> stock; beamway -> shm end} | Config].
+    [{cluster, Cluster}, {link, Link} | Config].
 
 end_per_group(guide, _Config) -> ok;
 end_per_group(_Group, Config) -> beamway_bench_rabbit:stop(cluster(Config)).
@@ -76,7 +77,7 @@ assert_links(Config) ->
 
 %% ---- what others show of the links ----
 
-%% Both look for the TCP socket of each connection. With stock TCP they find it and its counters grow; over shared memory they must
+%% Both look for the TCP socket of each connection. With stock TCP they find it and its counters grow; over the driver's links they must
 %% find none, for what they would show is at rest while the link is not.
 monitoring_pages(Config) ->
     Cluster = cluster(Config),
@@ -119,7 +120,15 @@ check_dist_metrics(Stock, Peer, Text) ->
     case sample("erlang_vm_dist_recv_bytes", Peer, Text) of
         Bytes when Stock, Bytes > 1000 -> ok;
         none when not Stock -> ok
-    end.
+    end,
+    %% As docs/guide/rabbitmq.md has it.
+    Families = families(Peer, Text),
+    Families = case Stock of true -> ["node", "port", "proc", "recv", "send"]; false -> ["node", "proc"] end,
+    ok.
+
+families(Peer, Text) ->
+    {match, Found} = re:run(Text, ["^erlang_vm_dist_([a-z]+)_[a-z_]*\\{peer=\"", Peer, "\""], [global, multiline, {capture, all_but_first, list}]),
+    lists:usort([Family || [Family] <- Found]).
 
 sample(Metric, Peer, Text) ->
     case re:run(Text, [Metric, "\\{peer=\"", Peer, "\"[^}]*\\} ([0-9]+)"], [{capture, all_but_first, list}]) of
