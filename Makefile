@@ -87,11 +87,11 @@ test-idle:
 	@$(MAKE) build-test
 	@BEAMWAY_TEST_IDLE=1 TEST_MINUTES=20 scripts/run-tests beamway_firewall_SUITE
 
-## test-ticks: five minutes over a path that is slow, lossy and full of bulk, schedulers busy: no connection may end by net_tick_timeout (needs root)
+## test-ticks: five minutes over a path that is slow, lossy and full of bulk, schedulers busy: no connection may end by net_tick_timeout; STORE=1 (needs root)
 test-ticks:
 	@scripts/install-packages test
 	@$(MAKE) build-test
-	@scripts/run-tests beamway_ticks_SUITE
+	@$(if $(STORE),BEAMWAY_TEST_TICKS_STORE=yes) scripts/run-tests beamway_ticks_SUITE
 
 ## test-otp: OTP's own distribution suites over stock TCP and Beamway on shm, compared with the stored result if there is one (about 45 minutes)
 test-otp:

@@ -4,6 +4,7 @@
 %%
 %% A pair of nodes of stock distribution and one of Beamway on TCP share the path, with streams of iperf3 in both directions. What ends at stock is
 %% counted beside. `make test-ticks' takes five minutes; `BEAMWAY_TEST_TICKS_S=N' takes N seconds. Needs root.
+%% With `BEAMWAY_TEST_TICKS_STORE=yes' the counts become `bench/results/ticks.json', if the case passes.
 -module(beamway_ticks_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
@@ -28,6 +29,7 @@ end_per_suite(_Config) -> ok.
 %% ---- the case
 
 no_false_timeout(_Config) ->
+    Context = beamway_bench_store:context("ticks", "make test-ticks STORE=1"),
     {ok, Path} = beamway_path:open("bwk", ?PATH),
     try
         Pairs = [{Carrier, pair(Carrier, beamway_path:net(Path))} || Carrier <- [inet_tcp, beamway_tcp]],
@@ -43,11 +45,24 @@ no_false_timeout(_Config) ->
         [[], []] = [Downs || #{downs := Downs} <- proplists:get_value(beamway_tcp, Seen)],
         %% It was no silent connection that stayed up.
         [true, true] = [Messages > 0 || #{messages := Messages} <- proplists:get_value(beamway_tcp, Seen)],
-        true = is_lossy(beamway_path:counters(Path))
+        true = is_lossy(beamway_path:counters(Path)),
+        ok = store(os:getenv("BEAMWAY_TEST_TICKS_STORE"), Context, Seen)
     after
         ok = beamway_peer:stop_started(),
         ok = beamway_path:close(Path)
     end.
+
+store("yes", Context, Seen) ->
+    beamway_bench_store:write(beamway_bench_store:file("ticks"),
+                              Context#{repeats => 1, minutes => seconds() / 60,
+                                       timeouts => #{stock => timeouts(Seen, inet_tcp), beamway => timeouts(Seen, beamway_tcp)},
+                                       lost => #{stock => lost(Seen, inet_tcp), beamway => lost(Seen, beamway_tcp)},
+                                       messages => #{stock => messages(Seen, inet_tcp), beamway => messages(Seen, beamway_tcp)}});
+store(_, _, _) ->
+    ok.
+
+%% Ends of connections, for whatever reason.
+lost(Seen, Carrier) -> lists:sum([length(Downs) || #{downs := Downs} <- proplists:get_value(Carrier, Seen)]).
 
 timeouts(Seen, Carrier) -> length([Reason || #{downs := Downs} <- proplists:get_value(Carrier, Seen), {_, Reason} <- Downs, Reason =:= net_tick_timeout]).
 
