@@ -29,12 +29,16 @@ all() -> beamway_carrier:all(?CARRIERS).
 
 groups() ->
     beamway_carrier:only(
-      [{huge_message, [beamway_shm || beamway_carrier:is_huge()]}],
+      [{huge_message, [Carrier || beamway_carrier:is_huge(), Carrier <- huge_carriers(os:getenv("BEAMWAY_TEST_CARRIERS", ""))]}],
       beamway_carrier:groups(
         ?CARRIERS,
         [small_sizes, fragment_sizes, ring_sizes, large_sizes, huge_message,
          binaries, bitstrings, funs, maps, lists, atoms, numbers, process_terms, nested_terms,
          thousand_talkers, order, order_of_mixed_sizes, atom_cache_churn, one_way_flood])).
+
+%% It takes a minute and 12 GB: over one carrier, unless others are named.
+huge_carriers("") -> [beamway_shm];
+huge_carriers(_Named) -> ?CARRIERS.
 
 init_per_group(Carrier, Config) ->
     beamway_carrier:start_pair(beamway_carrier:init_group(Carrier, Config)).

@@ -4,8 +4,8 @@
 %% Every suite runs the same cases in each group, so a new carrier gets all tests, and the group
 %% `inet_tcp' (stock distribution) proves that a case itself is right. Variables of the environment:
 %% `BEAMWAY_TEST_LONG=1' takes the long form of the cases that have one ({@link scale/2});
-%% `BEAMWAY_TEST_HUGE=1' adds the message of 2.2 GB; `BEAMWAY_TEST_CARRIERS=beamway_shm,beamway_small' leaves
-%% the groups of other carriers out. `beamway_rdma' must be named there: it needs a device (test/system/rdma).
+%% `BEAMWAY_TEST_HUGE=1' adds the message of 2.2 GB, over shared memory or the carriers that are named;
+%% `BEAMWAY_TEST_CARRIERS=beamway_shm,beamway_small' leaves the groups of other carriers out. `beamway_rdma' must be named there: it needs a device (test/system/rdma).
 -module(beamway_carrier).
 
 -export([all/0, all/1, groups/1, groups/2, only/2, init_group/2]).
