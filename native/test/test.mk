@@ -17,7 +17,7 @@ ASAN_PROGRAMS = $(TEST_NAMES:%=$(BUILD)/asan/%)
 # Only what runs two threads.
 TSAN_NAMES = $(sort stress_test port_test flush_test packet_test $(FAKE_TEST_NAMES))
 TSAN_PROGRAMS = $(TSAN_NAMES:%=$(BUILD)/tsan/%)
-FAKE_VERBS := test/verbs/fake_verbs.c
+FAKE_VERBS := $(wildcard test/verbs/*.c)
 # The harness's network path: its decisions are tested, the program is for namespaces (test/path).
 PATH_SRC := test/path/path.c
 # Carriers of test programs alone: test/NAME, with the table bw_NAME_carrier. The suites run over them as over the others.

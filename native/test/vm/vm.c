@@ -9,6 +9,9 @@
 #include <string.h>
 #include <time.h>
 
+#define BROKEN_IN "vm"
+#include "../broken.h"
+
 #define DESCRIPTORS 64
 #define ATOMS 64
 #define TEXT_BYTES 512
@@ -83,21 +86,6 @@ bool vm_deselects_later;
 int vm_allocations_left = -1;
 
 DRIVER_INIT(beamway_drv);
-
-static void broken(const char *what)
-{
-    fprintf(stderr, "vm: %s\n", what);
-    abort();
-}
-
-static void *make(size_t bytes)
-{
-    void *at = calloc(1, bytes);
-
-    if (!at)
-        broken("no memory");
-    return at;
-}
 
 static void lock(void)
 {
