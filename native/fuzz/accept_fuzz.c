@@ -16,13 +16,12 @@
 #include <sys/un.h>
 
 #include "../test/rings.h"
+#include "input.h"
 
 #define RING BW_RING_MIN_BYTES
 #define PAGE 65536u
 #define HEAD 8
 #define FDS_MAX 8
-
-int LLVMFuzzerTestOneInput(const uint8_t *input, size_t size);
 
 /* The hello of native/link/shm/connect.c, byte by byte. */
 enum { TOKEN = 0, VERSION = 16, RING_BYTES = 24, HELLO_BYTES = 32 };

@@ -10,33 +10,9 @@
  * call only.
  */
 #include "../test/line.h"
+#include "input.h"
 
 #define SENT_MAX ((size_t)2 << 20)
-
-int LLVMFuzzerTestOneInput(const uint8_t *input, size_t size);
-
-static void must(bool holds)
-{
-    if (!holds)
-        abort();
-}
-
-typedef struct {
-    const uint8_t *at;
-    size_t left;
-} reader_t;
-
-static uint32_t number(reader_t *reader, int bytes)
-{
-    uint32_t value = 0;
-
-    for (; bytes > 0; bytes--) {
-        value = value << 8 | (reader->left > 0 ? *reader->at : 0);
-        reader->at += reader->left > 0;
-        reader->left -= reader->left > 0;
-    }
-    return value;
-}
 
 static int next_answer;
 static bool has_failed;
@@ -50,7 +26,7 @@ static int answer(void)
     return now;
 }
 
-static void choose_answer(uint32_t choice)
+static void choose_answer(uint8_t choice)
 {
     static const int answers[] = {-EAGAIN, -EINTR, 1, 3, 4095, -EAGAIN, 100, -EPIPE, 20000};
 
@@ -83,17 +59,17 @@ static void settle(void)
 
 static void step(reader_t *reader)
 {
-    uint32_t what = number(reader, 1);
+    uint8_t what = next_byte(reader);
 
     switch (what % 8) {
     case 0:
         send_one(what / 8);
         break;
     case 1:
-        send_one(number(reader, what / 8 % 2 + 1));
+        send_one((uint32_t)number(reader, what / 8u % 2 + 1));
         break;
     case 2:
-        send_one(number(reader, 3) % 400000);
+        send_one((uint32_t)number(reader, 3) % 400000);
         break;
     case 3:
         (void)line_is_flushed();
@@ -110,7 +86,7 @@ static void step(reader_t *reader)
             (void)vm_run(0);
         break;
     case 6:
-        choose_answer(number(reader, 1));
+        choose_answer(next_byte(reader));
         break;
     default:
         settle();

@@ -11,48 +11,15 @@
 #include "stream.h"
 
 #define RING BW_RING_MIN_BYTES
-#define PIECES_MAX 64
-#define SHORT_PIECES 500 /* after so many the rest comes in long ones, for the sake of speed */
-
-int LLVMFuzzerTestOneInput(const uint8_t *input, size_t size);
-
-static struct {
-    uint16_t sizes[PIECES_MAX];
-    size_t count;
-} pieces;
 
 /* ---- the stream ---- */
 
-static void make_stream(reader_t *reader)
+static void append_odd(reader_t *reader, uint64_t step)
 {
-    stream.len = pieces.count = 0;
-    while (reader->left > 0) {
-        uint64_t step = number(reader, 1);
-
-        switch (step % 8) {
-        case 0:
-            append_frame((uint32_t)(step / 8));
-            break;
-        case 1:
-            append_frame((uint32_t)number(reader, 2));
-            break;
-        case 2:
-            append_frame((uint32_t)number(reader, 3) % STREAM_MAX);
-            break;
-        case 3:
-            append_header((uint32_t)number(reader, 4), BW_FRAME_MAGIC, (uint16_t)(step / 8));
-            break;
-        case 4:
-            append_header((uint32_t)number(reader, 1), (uint16_t)number(reader, 2), BW_FRAME_DATA);
-            break;
-        case 5:
-            append(&(uint8_t){(uint8_t)number(reader, 1)}, 1);
-            break;
-        default:
-            if (pieces.count < PIECES_MAX)
-                pieces.sizes[pieces.count++] = (uint16_t)number(reader, step % 2 + 1);
-        }
-    }
+    if (step % 8 == 3)
+        append_header((uint32_t)number(reader, 4), BW_FRAME_MAGIC, (uint16_t)(step / 8));
+    else
+        append_header((uint32_t)number(reader, 1), (uint16_t)number(reader, 2), BW_FRAME_DATA);
 }
 
 /* What must come of it. True: the stream ends in something that no correct peer writes. */
@@ -61,20 +28,17 @@ static bool parse_all(delivered_t *expected)
     size_t at = 0;
 
     while (stream.len - at >= BW_FRAME_HEADER_BYTES) {
-        uint32_t len;
-        uint16_t magic, kind;
+        header_t header = header_at(at);
+        uint64_t size = (header.len + 15ull) / 8 * 8;
 
-        memcpy(&len, stream.bytes + at, 4);
-        memcpy(&magic, stream.bytes + at + 4, 2);
-        memcpy(&kind, stream.bytes + at + 6, 2);
-        if (magic != BW_FRAME_MAGIC || (kind == 2 && len != 0) || (kind == 1 && len == 0) ||
-            kind == 0 || kind > 2 || len > INT32_MAX)
+        if (header.magic != BW_FRAME_MAGIC || header.kind == 0 || header.kind > 2 ||
+            (header.kind == 1) != (header.len > 0) || header.len > INT32_MAX)
             return true;
-        if ((len + 15ull) / 8 * 8 > stream.len - at)
+        if (size > stream.len - at)
             return false;
-        if (kind == 1)
-            count(expected, stream.bytes + at + 8, len);
-        at += (len + 15ull) / 8 * 8;
+        if (header.kind == 1)
+            count(expected, stream.bytes + at + 8, header.len);
+        at += size;
     }
     return false;
 }
@@ -107,10 +71,7 @@ static bool pump_all(bw_pump_t *pump, bw_link_t *peer)
     size_t from = 0;
 
     for (size_t piece = 0; from < stream.len; piece++) {
-        size_t want =
-            pieces.count > 0 && piece < SHORT_PIECES ? pieces.sizes[piece % pieces.count] : RING;
-
-        from += publish(peer, from, 1 + want);
+        from += publish(peer, from, piece_bytes(piece));
         before = pump->bytes_read;
         if (pump_wake(pump) == WAKE_FAILED)
             return false;
@@ -134,7 +95,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *input, size_t size)
     bw_pump_t pump = {0};
     bool is_corrupt;
 
-    make_stream(&reader);
+    make_stream(&reader, append_frame, append_odd);
     is_corrupt = parse_all(&expected);
     delivered = (delivered_t){0};
     if (!open_link(RING, &joined, &accepted, &error))

@@ -20,8 +20,6 @@
 #define MARK 65
 #define SMALL 4096u /* a frame of so many bytes is looked at when it is whole */
 
-int LLVMFuzzerTestOneInput(const uint8_t *input, size_t size);
-
 typedef enum { GOES_ON, LAST_WORD, CORRUPT } end_t;
 
 /* ---- the stream ---- */
@@ -114,19 +112,16 @@ static end_t parse_all(delivered_t *expected)
 
     while (stream.len - at >= BW_FRAME_HEADER_BYTES) {
         const uint8_t *body = stream.bytes + at + 8;
-        uint32_t len;
-        uint16_t magic, kind;
-        bool is_here;
+        header_t header = header_at(at);
+        uint32_t len = header.len;
+        uint64_t size = (len + 15ull) / 8 * 8;
+        bool is_here = size <= stream.len - at;
 
-        memcpy(&len, stream.bytes + at, 4);
-        memcpy(&magic, stream.bytes + at + 4, 2);
-        memcpy(&kind, stream.bytes + at + 6, 2);
-        if (magic != BW_FRAME_MAGIC || kind == 0 || kind > 3 || (kind == 1) != (len > 0) ||
-            len > LARGEST)
+        if (header.magic != BW_FRAME_MAGIC || header.kind == 0 || header.kind > 3 ||
+            (header.kind == 1) != (len > 0) || len > LARGEST)
             return CORRUPT;
-        if (kind == 3)
+        if (header.kind == 3)
             return LAST_WORD;
-        is_here = (len + 15ull) / 8 * 8 <= stream.len - at;
         if (!is_here && (len <= SMALL || stream.len - at < 8 + BW_PART_HEAD_BYTES))
             return GOES_ON;
         if (is_part(body, len)) {
@@ -137,7 +132,7 @@ static end_t parse_all(delivered_t *expected)
         }
         if (!is_here)
             return GOES_ON;
-        at += (len + 15ull) / 8 * 8;
+        at += size;
     }
     return GOES_ON;
 }
@@ -213,7 +208,7 @@ static void step(reader_t *reader)
         append_header(0, BW_FRAME_MAGIC, what / 12 % 8 == 0 ? BW_FRAME_END : BW_FRAME_TICK);
         break;
     case 5:
-        append(&(uint8_t){(uint8_t)number(reader, 1)}, 1);
+        append(&(uint8_t){next_byte(reader)}, 1);
         break;
     case 6:
         grant(what / 12, number(reader, 2));

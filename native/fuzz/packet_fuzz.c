@@ -16,22 +16,7 @@
 #include "stream.h"
 
 #define RING BW_RING_MIN_BYTES
-#define PIECES_MAX 64
-#define SHORT_PIECES 500 /* after so many the rest comes in long ones, for the sake of speed */
 #define ROUNDS_MAX 100000
-
-int LLVMFuzzerTestOneInput(const uint8_t *input, size_t size);
-
-static struct {
-    uint16_t sizes[PIECES_MAX];
-    size_t count;
-} pieces;
-
-static void must(bool holds)
-{
-    if (!holds)
-        abort();
-}
 
 /* ---- the stream ---- */
 
@@ -53,37 +38,13 @@ static void append_packet(uint32_t len)
     append(payload, len);
 }
 
-static void make_stream(reader_t *reader)
+static void append_odd(reader_t *reader, uint64_t step)
 {
-    stream.len = pieces.count = 0;
-    while (reader->left > 0) {
-        uint64_t step = number(reader, 1);
-
-        switch (step % 8) {
-        case 0:
-            append_packet((uint32_t)(step / 8));
-            break;
-        case 1:
-            append_packet((uint32_t)number(reader, 2));
-            break;
-        case 2:
-            append_packet((uint32_t)number(reader, 3) % STREAM_MAX);
-            break;
-        case 3:
-            append_number((uint32_t)number(reader, 4));
-            break;
-        case 4:
-            for (uint64_t count = step / 8 * 8; count > 0; count--)
-                append_packet((uint32_t)(count % 64));
-            break;
-        case 5:
-            append(&(uint8_t){(uint8_t)number(reader, 1)}, 1);
-            break;
-        default:
-            if (pieces.count < PIECES_MAX)
-                pieces.sizes[pieces.count++] = (uint16_t)number(reader, step % 2 + 1);
-        }
-    }
+    if (step % 8 == 3)
+        append_number((uint32_t)number(reader, 4));
+    else
+        for (uint64_t count = step / 8 * 8; count > 0; count--)
+            append_packet((uint32_t)(count % 64));
 }
 
 /* What must come of it: ASLEEP stands for an end within a packet, of which it does not matter by
@@ -127,12 +88,9 @@ static wake_result_t give_all(bw_pump_t *pump, int peer, size_t from)
     int idle = 0;
 
     for (size_t piece = 0; from < stream.len && result == WAKE_ASLEEP; piece++) {
-        size_t want =
-            pieces.count > 0 && piece < SHORT_PIECES ? pieces.sizes[piece % pieces.count] : RING;
-        ssize_t n;
+        size_t want = bw_least(piece_bytes(piece), stream.len - from);
+        ssize_t n = send(peer, stream.bytes + from, want, MSG_DONTWAIT | MSG_NOSIGNAL);
 
-        want = 1 + want < stream.len - from ? 1 + want : stream.len - from;
-        n = send(peer, stream.bytes + from, want, MSG_DONTWAIT | MSG_NOSIGNAL);
         from += n > 0 ? (size_t)n : 0;
         if (want % 5 == 0)
             send_one(pump);
@@ -160,7 +118,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *input, size_t size)
     bw_pump_t pump = {0};
     wake_result_t end, wanted;
 
-    make_stream(&reader);
+    make_stream(&reader, append_packet, append_odd);
     wanted = parse_all(&expected);
     before = before < stream.len ? before : stream.len;
     delivered = (delivered_t){0};

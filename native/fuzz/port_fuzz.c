@@ -12,37 +12,16 @@
  */
 #pragma GCC diagnostic ignored "-Wunused-function"
 #include "../test/ports.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *input, size_t size);
-
-static void must(bool holds)
-{
-    if (!holds)
-        abort();
-}
-
-typedef struct {
-    const uint8_t *at;
-    size_t left;
-} reader_t;
-
-/* The next byte, 0 past the end. */
-static uint8_t next(reader_t *reader)
-{
-    if (reader->left == 0)
-        return 0;
-    reader->left--;
-    return *reader->at++;
-}
+#include "input.h"
 
 static void give_command(reader_t *reader, ErlDrvPort port)
 {
-    unsigned command = next(reader) % 48;
-    size_t len = next(reader) % 64;
+    unsigned command = next_byte(reader) % 48;
+    size_t len = next_byte(reader) % 64;
     uint8_t bytes[64] = {0};
 
     for (size_t i = 0; i < len; i++)
-        bytes[i] = next(reader);
+        bytes[i] = next_byte(reader);
     if (command == COMMAND_LANE_OPEN)
         memset(bytes, 0, 4); /* no guard */
     if (!names_something(command, bytes, len))
@@ -52,9 +31,8 @@ static void give_command(reader_t *reader, ErlDrvPort port)
 static void send_message(reader_t *reader, ErlDrvPort port)
 {
     static uint8_t bytes[1 << 16];
-    size_t len = (size_t)next(reader) << 8;
+    size_t len = number(reader, 2);
 
-    len |= next(reader);
     bytes[0] = len % 3 ? 0 : LANE_MARK;
     if (!vm_is_busy(port))
         vm_send(port, bytes, len);
@@ -89,7 +67,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *input, size_t size)
 {
     reader_t reader = {input, size};
     ErlDrvPort ports[2] = {vm_open(), vm_open()};
-    uint8_t begin = next(&reader);
+    uint8_t begin = next_byte(&reader);
 
     vm_deselects_later = false;
     run_over(bw_carrier_named(begin & 1 ? "tcp" : "shm"));
@@ -98,7 +76,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *input, size_t size)
     for (int i = 0; i < 2 && begin & 4; i++)
         must(begin & 2 ? port_activates(ports[i], 0) : open_lane(ports[i], 0));
     while (reader.left > 0) {
-        uint8_t choice = next(&reader);
+        uint8_t choice = next_byte(&reader);
 
         choose(&reader, ports[choice & 1], choice);
     }

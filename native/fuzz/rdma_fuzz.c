@@ -8,20 +8,11 @@
  * with it. Checked: no access outside the rings, positions stay within them, the peer's slots and
  * the send queue are never overrun.
  */
-#include <stdlib.h>
-
 #include "../link/rdma/flow.h"
 #include "../test/rings.h"
+#include "input.h"
 
 #define RING BW_RING_MIN_BYTES
-
-int LLVMFuzzerTestOneInput(const uint8_t *input, size_t size);
-
-static void must(bool holds)
-{
-    if (!holds)
-        abort();
-}
 
 static void post(bw_rdma_flow_t *flow)
 {

@@ -18,11 +18,10 @@
 #include "../driver/pump.h"
 #include "../link/frame.h"
 #include "../test/rings.h"
+#include "input.h"
 
 #define RING BW_RING_MIN_BYTES
 #define HEADERS_BYTES 65536 /* the page that the data follows */
-
-int LLVMFuzzerTestOneInput(const uint8_t *input, size_t size);
 
 static struct {
     const uint8_t *steps;

@@ -6,30 +6,20 @@
  * all come out, each once, and a frame with an unknown sender at its place.
  */
 #include "../test/frame_model.h"
+#include "input.h"
 
 #define FRAMES_MAX 64
 
-int LLVMFuzzerTestOneInput(const uint8_t *input, size_t size);
-
-static uint64_t number(const uint8_t **at, size_t *left, size_t bytes)
-{
-    uint64_t value = 0;
-
-    for (; bytes > 0 && *left > 0; bytes--, (*at)++, (*left)--)
-        value = value << 8 | **at;
-    return value;
-}
-
-static void drive_model(const uint8_t *at, size_t left)
+static void drive_model(reader_t reader)
 {
     static model_t model;
 
     model = (model_t){0};
     bw_scheduler_init(&model.scheduler, MODEL_LIMIT);
-    while (left > 0) {
-        uint64_t what = number(&at, &left, 8);
+    while (reader.left > 0) {
+        uint64_t what = number(&reader, 8);
 
-        model_step(&model, what, number(&at, &left, 8));
+        model_step(&model, what, number(&reader, 8));
     }
     model_end(&model);
 }
@@ -48,24 +38,23 @@ static void take_one(bw_scheduler_t *scheduler, uint64_t *taken, bool is_barrier
     free(frame);
 }
 
-static void give_frames(const uint8_t *at, size_t left)
+static void give_frames(reader_t reader)
 {
     bw_scheduler_t scheduler;
     bw_sender_change_t change;
     uint64_t given = 0, taken = 0;
 
     bw_scheduler_init(&scheduler, 100);
-    while (left > 0) {
-        uint64_t wanted = number(&at, &left, 1);
-        size_t len = bw_least(wanted, left), cut = len / 3;
+    while (reader.left > 0) {
+        size_t wanted = next_byte(&reader), len = bw_least(wanted, reader.left), cut = len / 3;
         uint8_t *bytes = malloc(len + 1), *second = malloc(len - cut + 1);
         struct iovec iov[3] = {{bytes, cut}, {NULL, 0}, {second, len - cut}};
         bw_scheduled_t *frame = malloc(sizeof *frame);
 
-        memcpy(bytes, at, cut);
-        memcpy(second, at + cut, len - cut);
-        at += len;
-        left -= len;
+        memcpy(bytes, reader.at, cut);
+        memcpy(second, reader.at + cut, len - cut);
+        reader.at += len;
+        reader.left -= len;
         frame->user = bytes;
         if (!bw_scheduler_put(&scheduler, frame, iov, 3, len))
             abort();
@@ -87,8 +76,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *input, size_t size)
     if (size == 0)
         return 0;
     if (input[0] % 2 == 0)
-        drive_model(input + 1, size - 1);
+        drive_model((reader_t){input + 1, size - 1});
     else
-        give_frames(input + 1, size - 1);
+        give_frames((reader_t){input + 1, size - 1});
     return 0;
 }

@@ -4,14 +4,17 @@
 
 /*
  * For the fuzz targets that make a stream of frames from their input and look at what the pump
- * makes of it: the input as numbers, the stream, and a sum over what was delivered.
+ * makes of it: the stream, the pieces in which it comes, and a sum over what was delivered.
  */
 #include "../test/driver_shim.h"
 
 #include "../driver/pump.h"
 #include "../link/frame.h"
+#include "input.h"
 
 #define STREAM_MAX (320 * 1024) /* a frame above the size that is gathered fits */
+#define PIECES_MAX 64
+#define SHORT_PIECES 500 /* after so many the rest comes in long ones, for the sake of speed */
 
 /* Delivered frames, their bytes, and a sum over their lengths and contents. */
 typedef struct {
@@ -45,26 +48,6 @@ static void shim_deliver(const uint8_t *at, uint64_t len)
     count(&delivered, at, len);
 }
 
-/* ---- the input ---- */
-
-typedef struct {
-    const uint8_t *at;
-    size_t left;
-} reader_t;
-
-/* The next n bytes as a number, with zeros past the end. */
-static uint64_t number(reader_t *reader, size_t n)
-{
-    uint64_t value = 0;
-
-    for (size_t i = 0; i < n; i++) {
-        value = value << 8 | (reader->left > 0 ? *reader->at : 0);
-        reader->at += reader->left > 0;
-        reader->left -= reader->left > 0;
-    }
-    return value;
-}
-
 /* ---- the stream ---- */
 
 static void append(const void *bytes, size_t len)
@@ -91,6 +74,64 @@ static inline void append_header(uint32_t len, uint16_t magic, uint16_t kind)
     append(&len, 4);
     append(&magic, 2);
     append(&kind, 2);
+}
+
+typedef struct {
+    uint32_t len;
+    uint16_t magic, kind;
+} header_t;
+
+static inline header_t header_at(size_t at)
+{
+    header_t header;
+
+    memcpy(&header, stream.bytes + at, sizeof header);
+    return header;
+}
+
+/* ---- the stream from an input ---- */
+
+static struct {
+    uint16_t sizes[PIECES_MAX];
+    size_t count;
+} pieces;
+
+static inline size_t piece_bytes(size_t piece)
+{
+    return 1 + (pieces.count > 0 && piece < SHORT_PIECES ? pieces.sizes[piece % pieces.count]
+                                                         : BW_RING_MIN_BYTES);
+}
+
+/* Steps, a byte that says what, then what it needs. Steps 3 and 4 are the target's own. */
+static inline void make_stream(reader_t *reader, void (*append_one)(uint32_t len),
+                               void (*own_step)(reader_t *reader, uint64_t step))
+{
+    stream.len = pieces.count = 0;
+    while (reader->left > 0) {
+        uint64_t step = number(reader, 1);
+
+        switch (step % 8) {
+        case 0:
+            append_one((uint32_t)(step / 8));
+            break;
+        case 1:
+            append_one((uint32_t)number(reader, 2));
+            break;
+        case 2:
+            append_one((uint32_t)number(reader, 3) % STREAM_MAX);
+            break;
+        case 3:
+        case 4:
+            own_step(reader, step);
+            break;
+        case 5:
+            append(&(uint8_t){next_byte(reader)}, 1);
+            break;
+        default:
+            if (pieces.count < PIECES_MAX)
+                pieces.sizes[pieces.count++] = (uint16_t)number(reader, step % 2 + 1);
+        }
+    }
 }
 
 #endif
