@@ -140,12 +140,17 @@ top(Options) ->
     end.
 
 doctor(Options) ->
-    Report = beamway_cli_doctor:examine(),
-    show(Options, fun() -> beamway_cli_doctor:to_json(Report) end,
-         fun() -> beamway_cli_doctor:to_text(Report) end),
-    case beamway_cli_doctor:is_well(Report) of
-        true -> ?DONE;
-        false -> ?FAILED
+    case beamway_cli_doctor:examine(Options) of
+        {ok, Report} ->
+            show(Options, fun() -> beamway_cli_doctor:to_json(Report) end,
+                 fun() -> beamway_cli_doctor:to_text(Report) end),
+            case beamway_cli_doctor:is_well(Report) of
+                true -> ?DONE;
+                false -> ?FAILED
+            end;
+        {error, Text} ->
+            complain("doctor: ~ts", [Text]),
+            ?FAILED
     end.
 
 choose(#{query := _} = Options) ->

@@ -1,10 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `beamway doctor': which links this host can use, and what is in the way.
+%% @doc `beamway doctor': which links this host can use, which lanes a node has, and what is in the way.
 %%
 %% Called by {@link beamway_cli}. {@link beamway_cli_doctor_facts} gathers, {@link beamway_cli_doctor_judge} judges, this module shows.
 -module(beamway_cli_doctor).
 
--export([examine/0, is_well/1, to_json/1, to_text/1]).
+-export([examine/1, is_well/1, to_json/1, to_text/1]).
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
@@ -14,20 +14,35 @@
 
 -type report() :: #{checks := [beamway_cli_doctor_judge:check()]}.
 
-%% @doc Gathers and judges everything. Takes well under a second.
--spec examine() -> report().
-examine() -> #{checks => beamway_cli_doctor_judge:checks(beamway_cli_doctor_facts:gather())}.
+%% @doc Gathers and judges everything, and the lanes of a node if one is named. Takes well under a second.
+-spec examine(beamway_cli_links:options()) -> {ok, report()} | {error, Text :: unicode:chardata()}.
+examine(#{node := _} = Options) ->
+    case beamway_cli_links:open(Options) of
+        {ok, Node} -> {ok, examined(beamway_cli_doctor_facts:lanes(Node))};
+        {error, _} = Error -> Error
+    end;
+examine(_) ->
+    {ok, examined(beamway_cli_doctor_facts:lanes())}.
 
-%% @doc Whether nothing keeps shared memory from being used.
+examined(Lanes) -> #{checks => beamway_cli_doctor_judge:checks((beamway_cli_doctor_facts:gather())#{lanes => Lanes})}.
+
+%% @doc Whether nothing keeps shared memory from being used, nor lanes from being open.
 -spec is_well(report()) -> boolean().
-is_well(#{checks := Checks}) ->
-    not lists:any(fun(#{status := Status}) -> Status =:= problem end, Checks).
+is_well(#{checks := Checks}) -> problems(Checks) =:= [].
+
+problems(Checks) -> [Check || #{status := problem} = Check <- Checks].
+
+%% Lanes may be in the way of lanes alone.
+of_links(Checks) -> [Check || #{name := Name} = Check <- Checks, Name =/= lanes].
 
 links(Report) ->
     [begin {Usable, Why} = usable(Kind, Report), {Kind, Usable, Why} end || Kind <- beamway_kind:all() ++ [inet]].
 
-usable(shm, Report) ->
-    {is_well(Report), shm_why(Report)};
+usable(shm, #{checks := Checks}) ->
+    case problems(of_links(Checks)) of
+        [] -> {true, "tried: a pair of rings was made and mapped"};
+        [#{found := Found} | _] -> {false, Found}
+    end;
 usable(tcp, #{checks := Checks}) ->
     case [Found || #{name := driver, status := problem, found := Found} <- Checks] of
         [] -> {true, "to any Erlang node"};
@@ -39,12 +54,6 @@ usable(rdma, #{checks := Checks}) ->
     case [Check || #{name := rdma} = Check <- Checks] of
         [#{status := ok, found := Found}] -> {string:find(Found, "ACTIVE") =/= nomatch, Found};
         [#{found := Found}] -> {false, Found}
-    end.
-
-shm_why(#{checks := Checks}) ->
-    case [Found || #{status := problem, found := Found} <- Checks] of
-        [] -> "tried: a pair of rings was made and mapped";
-        [Found | _] -> Found
     end.
 
 %% @doc The report as a term for jiffy.
@@ -82,6 +91,8 @@ report_test_() ->
     Bad = Report#{checks := [Check(file_size, problem, "files may have 0 KiB"), Rdma]},
     [?_assert(is_well(Report)),
      ?_assertNot(is_well(Bad)),
+     ?_assertNot(is_well(#{checks => [Check(lanes, problem, "one is not up"), Rdma]})),
+     ?_assertMatch({match, _}, re:run(text(to_text(#{checks => [Check(lanes, problem, "one is not up"), Rdma]})), "(?m)^shm +yes .*\n(.*\n)*problem +lanes ")),
      ?_assertMatch({match, _}, re:run(text(to_text(Report)), "(?m)^shm +yes.*\n(.*\n)*warning +descriptors.*\n +remedy: ")),
      ?_assertMatch({match, _}, re:run(text(to_text(Bad)), "(?m)^shm +no +files may have.*\nrdma .*\ntcp +yes .*\ninet +yes ")),
      ?_assertMatch({match, _}, re:run(text(to_text(Report#{checks := [Check(driver, problem, "cannot load it"), Rdma]})),

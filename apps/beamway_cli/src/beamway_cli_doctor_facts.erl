@@ -4,8 +4,8 @@
 %% Limits are those of this VM: the shell's that started it. The driver is loaded and really makes a pair of rings.
 -module(beamway_cli_doctor_facts).
 
--export([gather/0, epmd_names/0]).
--export_type([facts/0]).
+-export([gather/0, lanes/0, lanes/1, epmd_names/0]).
+-export_type([facts/0, lanes/0]).
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
@@ -22,9 +22,14 @@
                    lockable := limit(), memory_free := limit(),
                    rdma_ports := [beamway_rdma_devices:port_info()], rdma_library := ok | false | {error, binary()},
                    host := {Name :: string(), {ok, inet:ip4_address()} | {error, inet:posix()}},
-                   epmd := {ok, [{Name :: string(), inet:port_number()}]} | {error, term()}}.
+                   epmd := {ok, [{Name :: string(), inet:port_number()}]} | {error, term()},
+                   lanes => lanes()}.
+-type lanes() :: {host, IsInstalled :: boolean()}
+               | {node(), not_running | {error, term()} | {Up :: [map()], NotUp :: [map()]}}.
+%% Of a host: whether teleport is there. Of a node: those of `teleport:lanes/0' and `teleport:not_up/0'.
 
 -define(EPMD_MS, 2000).
+-define(CALL_MS, 5000).
 
 %% @doc Everything. Takes well under a second.
 -spec gather() -> facts().
@@ -51,6 +56,31 @@ gather() ->
       rdma_library => Ports =/= [] andalso rdma_library(Driver),
       host => {Host, inet:getaddr(Host, inet)},
       epmd => epmd_names()}.
+
+%% @doc Whether nodes of this host can have lanes.
+-spec lanes() -> lanes().
+lanes() -> {host, code:which(teleport) =/= non_existing}.
+
+%% @doc The lanes of a node that is connected. An older version does not tell which are not up.
+-spec lanes(node()) -> lanes().
+lanes(Node) ->
+    {Node, case teleport(Node, lanes) of
+               {ok, Up} ->
+                   case teleport(Node, not_up) of
+                       {ok, NotUp} -> {Up, NotUp};
+                       not_running -> {Up, []};
+                       {error, Reason} -> {error, Reason}
+                   end;
+               Other -> Other
+           end}.
+
+teleport(Node, Function) ->
+    try {ok, erpc:call(Node, teleport, Function, [], ?CALL_MS)}
+    catch
+        error:{exception, Reason, _} when Reason =:= undef; Reason =:= badarg -> not_running;
+        error:{erpc, Reason} -> {error, Reason};
+        _:Reason -> {error, Reason}
+    end.
 
 with(ok, Try) -> Try();
 with({error, _}, _) -> {error, no_driver}.

@@ -21,7 +21,7 @@ table() ->
      {"topology", "", "measure and draw the network between nodes, read and write its description"},
      {"node", "", "start a node with the right flags; in a Slurm job one of the job's cluster"},
      {"pipe", " SEGMENT...", "a UNIX pipe between hosts: rdpipe; pipe cp, send, recv: rdcp, rdsend, rdrecv"},
-     {"doctor", "", "show which links this host can use, and what is in the way"}].
+     {"doctor", "[NODE]", "show which links this host can use, which lanes a node has, and what is in the way"}].
 
 %% @doc What `beamway -h' prints.
 -spec summary() -> iolist().
@@ -81,9 +81,12 @@ text("node") ->
     "             srun beamway node --run ml_aco_job -- -pa /shared/ebin\n";
 text("doctor") ->
     "\nTries what the links need on this host, under the limits of this shell.\n"
+    "With NODE, it also asks that node, as `links' does, for its lanes: which are up, over what, and why others are not.\n"
     "\n"
-    "exit status: 0 shared memory can be used, 1 a problem stands in the way, 2 wrong usage\n"
+    "exit status: 0 shared memory can be used and no lane is missing, 1 a problem stands in the way, or the node could not be asked,\n"
+    "             2 wrong usage\n"
     "examples:    beamway doctor\n"
+    "             beamway doctor rabbit@web1\n"
     "             beamway doctor --json | jq .ok\n";
 text("demo") ->
     "usage: beamway demo [OPTION...]\n"
@@ -157,7 +160,8 @@ options("node") ->
      {no_slurm, undefined, "no-slurm", undefined, "take no notice of Slurm's variables"},
      {json, undefined, "json", undefined, "print the line that says `ready' as one JSON object"}, help()];
 options("doctor") ->
-    [json(), help()].
+    [json(), cookie_file(), help(),
+     {node, undefined, undefined, string, "the node whose lanes to look at, as name or name@host"}].
 
 json() -> {json, undefined, "json", undefined, "print one JSON object"}.
 help() -> {help, $h, "help", undefined, "this help"}.

@@ -6,15 +6,15 @@
 
 -export([all/0, suite/0, init_per_testcase/2]).
 -export([doctor_well/1, doctor_json/1, doctor_turned_off/1, doctor_bad_option/1, doctor_no_driver/1, doctor_file_size/1,
-         doctor_address_space/1, doctor_descriptors/1, doctor_no_epmd/1, doctor_silent_epmd/1]).
+         doctor_address_space/1, doctor_descriptors/1, doctor_no_epmd/1, doctor_silent_epmd/1, doctor_lanes/1]).
 
--import(beamway_command, [run/2, shell/2, copy_of_checkout/2]).
+-import(beamway_command, [run/2, shell/2, start/3, copy_of_checkout/2]).
 
 suite() -> [{timetrap, {minutes, 5}}, {ct_hooks, [beamway_command]}].
 
 all() ->
     [doctor_well, doctor_json, doctor_turned_off, doctor_bad_option, doctor_no_driver, doctor_file_size, doctor_address_space,
-     doctor_descriptors, doctor_no_epmd, doctor_silent_epmd].
+     doctor_descriptors, doctor_no_epmd, doctor_silent_epmd, doctor_lanes].
 
 init_per_testcase(doctor_address_space, Config) -> beamway_peer:unless_wrapped("a sanitizer needs all of the address space", Config);
 init_per_testcase(_, Config) -> Config.
@@ -23,6 +23,7 @@ doctor_well(Config) ->
     {0, Out, ""} = run(Config, "doctor"),
     ?assertMatch({match, _}, re:run(Out, "(?m)^shm +yes ")),
     ?assertMatch({match, _}, re:run(Out, "(?m)^ok +driver ")),
+    ?assertMatch({match, _}, re:run(Out, "(?m)^ok +lanes +the application teleport is installed")),
     ?assertMatch({match, _}, re:run(Out, "(?m)^rdma +(no +no devices|yes|no +[a-z0-9_]+ port)")),
     ?assertMatch(nomatch, re:run(Out, "(?m)^problem")).
 
@@ -81,6 +82,37 @@ doctor_silent_epmd(Config) ->
     #{<<"checks">> := Checks} = doctor([{epmd_port, Port} | Config], "", 0),
     ?assertMatch(#{<<"status">> := <<"warning">>, <<"found">> := <<"does not answer: timeout">>}, check(<<"epmd">>, Checks)),
     ok = gen_tcp:close(Silent).
+
+%% Of a node: no teleport, a peer without it, and lanes that are up.
+doctor_lanes(Config) ->
+    Started = [{A, NodeA}, {B, NodeB}] = [start(Config, ["-proto_dist", "beamway"], #{}) || _ <- [1, 2]],
+    try
+        ?assertEqual({<<"ok">>, true}, lanes_of(Config, NodeA, 0, "does not run the application teleport")),
+        true = peer:call(A, net_kernel, connect_node, [NodeB]),
+        ok = start_teleport(A),
+        ?assertEqual({<<"ok">>, true}, lanes_of(Config, NodeA, 0, "has no lane yet")),
+        {error, {no_teleport, NodeB}} = peer:call(A, teleport, prime, [NodeB, 60000], infinity),
+        ?assertEqual({<<"problem">>, true}, lanes_of(Config, NodeA, 1, ["none is up; not up: \\d+ to \\S+ \\(teleport does not run on ", atom_to_list(NodeB)])),
+        ok = start_teleport(B),
+        ok = peer:call(A, teleport, prime, [NodeB, 60000], infinity),
+        ?assertEqual({<<"ok">>, true}, lanes_of(Config, NodeA, 0, ["\\d+ over shm with ", atom_to_list(NodeB), "$"]))
+    after
+        lists:foreach(fun beamway_command:stop/1, Started)
+    end,
+    {1, "", Error} = run(Config, "doctor nosuch"),
+    ?assertMatch({match, _}, re:run(Error, "doctor: node nosuch@\\S+ is not running")).
+
+start_teleport(Peer) ->
+    true = peer:call(Peer, code, add_path, [filename:dirname(code:which(teleport))]),
+    {ok, _} = peer:call(Peer, application, ensure_all_started, [teleport], 60000),
+    ok.
+
+lanes_of(Config, Node, Status, Expected) ->
+    {Status, Out, ""} = run(Config, ["doctor --json ", atom_to_list(Node)]),
+    #{<<"checks">> := Checks, <<"links">> := [#{<<"link">> := <<"shm">>, <<"usable">> := IsUsable} | _]} = jiffy:decode(Out, [return_maps]),
+    #{<<"status">> := Verdict, <<"found">> := Found} = check(<<"lanes">>, Checks),
+    ?assertMatch({match, _}, re:run(Found, Expected)),
+    {Verdict, IsUsable}.
 
 doctor(Config, Before, Status) ->
     {Status, Out, ""} = shell(Config, [Before, "\"$BEAMWAY\" doctor --json"]),

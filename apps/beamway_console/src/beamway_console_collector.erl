@@ -144,7 +144,7 @@ links() ->
 
 %% Distribution of OTP itself: what the sockets have counted.
 stock() ->
-    [maps:merge(#{node => Node, link => tcp, reason => <<"stock distribution">>}, counters(Controller)) || {Node, Controller} <- erlang:system_info(dist_ctrl)].
+    [maps:merge(#{node => Node, link => inet, reason => <<"stock distribution">>}, counters(Controller)) || {Node, Controller} <- erlang:system_info(dist_ctrl)].
 
 counters(Port) when is_port(Port) ->
     case inet:getstat(Port, [recv_oct, send_oct, recv_cnt, send_cnt, send_pend]) of

@@ -7,7 +7,7 @@
 -include_lib("stdlib/include/assert.hrl").
 
 -export([all/0, suite/0, init_per_testcase/2, end_per_testcase/2]).
--export([cluster/1, a_lent_collector/1, two_consoles/1, a_node_that_dies/1, a_node_that_is_stopped/1, many_streams/1, a_slow_browser/1, lanes_and_servers/1, history/1,
+-export([cluster/1, stock_nodes/1, a_lent_collector/1, two_consoles/1, a_node_that_dies/1, a_node_that_is_stopped/1, many_streams/1, a_slow_browser/1, lanes_and_servers/1, history/1,
          strangers/1, token/1, guesses/1, warnings_are_shown/1, old_section/1, only_shows/1, topology/1, placement/1, benchmarks/1, pipes/1, files/1, bad_questions/1, command/1, bad_words/1]).
 
 -define(PATIENCE_MS, (20000 * beamway_runner:slowness())).
@@ -15,7 +15,7 @@
 suite() -> [{timetrap, {minutes, 3}}].
 
 all() ->
-    [cluster, a_lent_collector, two_consoles, a_node_that_dies, a_node_that_is_stopped, many_streams, a_slow_browser, lanes_and_servers, history,
+    [cluster, stock_nodes, a_lent_collector, two_consoles, a_node_that_dies, a_node_that_is_stopped, many_streams, a_slow_browser, lanes_and_servers, history,
      strangers, token, guesses, warnings_are_shown, old_section, only_shows, topology, placement, benchmarks, pipes, files, bad_questions, command, bad_words].
 
 init_per_testcase(_, Config) -> Config.
@@ -180,6 +180,13 @@ a_node_that_is_stopped(_) ->
     #{} = frame(Port, "cluster", fun(F) -> maps:get(<<"state">>, named(Node, F)) =:= <<"silent">> end),
     ok = beamway_peer:sigcont(Stopped),
     #{} = frame(Port, "cluster", up(2)).
+
+%% A link of stock distribution has the name that `beamway links' gives it: OTP's port.
+stock_nodes(_) ->
+    [{Peer, _}, {_, Node}] = started(2, inet_tcp),
+    Port = console(Peer),
+    Frame = frame(Port, "cluster", fun(F) -> (up(2))(F) andalso links_of(Node, F) =/= [] end),
+    ?assertMatch([#{<<"kind">> := <<"inet">>}], links_of(Node, Frame)).
 
 %% Fifty browsers are told the same, and each node still has one collector.
 many_streams(_) ->

@@ -18,7 +18,7 @@
 -export([statem_call/2, statem_call/3, statem_cast/2, notify/2, sync_notify/2, event_call/3, event_call/4]).
 -export([fsm_event/2, fsm_all_state_event/2, fsm_sync_event/2, fsm_sync_event/3, fsm_sync_all_state_event/2, fsm_sync_all_state_event/3]).
 -export([erpc_call/4, erpc_call/5, erpc_cast/4, multicall/4, multicall/5, abcast/2, abcast/3]).
--export([prime/1, prime/2, lanes/0, lanes/1, unconfirmed/0, configure/2]).
+-export([prime/1, prime/2, lanes/0, lanes/1, not_up/0, unconfirmed/0, configure/2]).
 -export_type([dest/0, options/0, reason/0, request_id/0, lane_info/0]).
 
 -type dest() :: pid() | atom() | {Name :: atom(), node()} | {global, term()} | {via, module(), term()}.
@@ -240,6 +240,10 @@ lane({Way, {Node, Class, Index}, Tx}) ->
                Info -> Info
            end,
     maps:merge(maps:merge(teleport_sender:info(Tx), More), Own).
+
+%% @doc The lanes to connected nodes that could not be opened, or were lost and are not up again, with the reason of the last failure.
+-spec not_up() -> [#{node := node(), class := teleport_config:class(), index := non_neg_integer(), reason := term()}].
+not_up() -> lists:sort(teleport_peers:not_up(?INFO_MS)).
 
 %% @doc How many messages to each node were on lanes that were lost, and were never confirmed, since the start.
 -spec unconfirmed() -> #{node() => pos_integer()}.

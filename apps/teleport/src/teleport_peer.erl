@@ -21,7 +21,9 @@
                %% with so many, those who wait no more are looked for
                many = ?FEW :: pos_integer(),
                failures = 0 :: non_neg_integer()}).
--record(peer, {node :: node(), lanes = #{} :: #{key() => #lane{}}, shares :: teleport_fair_queue:shares()}).
+-record(peer, {node :: node(), lanes = #{} :: #{key() => #lane{}}, shares :: teleport_fair_queue:shares(),
+               %% of lanes that are not up: why the last attempt failed, or how the last one ended
+               reasons = #{} :: #{key() => term()}}).
 
 %% For lanes to send what their links have, less than a supervisor waits.
 -define(CLOSE_MS, 500).
@@ -49,6 +51,8 @@ handle_call({lane, Class, Index, Lost, Deadline}, From, #peer{lanes = Lanes} = S
     end;
 handle_call(state, _From, #peer{lanes = Lanes} = State) ->
     {reply, maps:map(fun(_, #lane{state = Now, failures = Failures}) -> {Now, Failures} end, Lanes), State};
+handle_call(not_up, _From, #peer{node = Node, reasons = Reasons} = State) ->
+    {reply, [#{node => Node, class => Class, index => Index, reason => Reason} || {{Class, Index}, Reason} <- maps:to_list(Reasons)], State};
 handle_call(_Request, _From, State) ->
     {reply, {error, badarg}, State}.
 
@@ -79,13 +83,16 @@ handle_info({lane_up, Pid, {Node, Class, Index} = Id, Tx, Kind, Why}, State) ->
             ?LOG_INFO("teleport: lane ~ts ~b to ~ts is up over ~ts (~ts)", [Class, Index, Node, Kind, Why]),
             ok = teleport_peers:up(Id, Tx),
             reply_all(Waiters, {ok, Tx}),
-            {noreply, put_lane(Key, Lane#lane{state = up, tx = Tx, waiters = [], failures = 0}, State)};
+            Up = State#peer{reasons = maps:remove(Key, State#peer.reasons)},
+            {noreply, put_lane(Key, Lane#lane{state = up, tx = Tx, waiters = [], failures = 0}, Up)};
         #{} ->
             {noreply, State}
     end;
 handle_info({'DOWN', _, process, Pid, Reason}, #peer{lanes = Lanes} = State) ->
     case [Pair || {_, #lane{pid = Of}} = Pair <- maps:to_list(Lanes), Of =:= Pid] of
-        [{Key, Lane}] -> {noreply, ended(Key, fate(Reason), Lane, State)};
+        [{Key, Lane}] ->
+            {_, Why} = Fate = fate(Reason),
+            {noreply, ended(Key, Fate, Lane, State#peer{reasons = (State#peer.reasons)#{Key => Why}})};
         [] -> {noreply, State}
     end;
 handle_info({again, Key}, #peer{lanes = Lanes} = State) ->

@@ -12,7 +12,7 @@
 -module(teleport_peers).
 -behaviour(gen_server).
 
--export([start_link/0, new_table/0, lane/5, next/5, peer/2, counts/2, up/2, down/1, incoming/2, lost/2, all/0, lost/0]).
+-export([start_link/0, new_table/0, lane/5, next/5, peer/2, counts/2, not_up/1, up/2, down/1, incoming/2, lost/2, all/0, lost/0]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2]).
 
 -define(TABLE, ?MODULE).
@@ -113,6 +113,11 @@ counts(Node, Deadline) ->
             end;
         {error, Reason} -> {error, Reason}
     end.
+
+%% @doc The lanes that are not up although somebody has wanted them. A node that is going away has none.
+-spec not_up(TimeoutMs :: pos_integer()) -> [#{node := node(), class := teleport_config:class(), index := non_neg_integer(), reason := term()}].
+not_up(TimeoutMs) ->
+    lists:append([try gen_server:call(Peer, not_up, TimeoutMs) catch exit:_ -> [] end || [Peer] <- ets:match(?TABLE, {{peer, '_'}, '$1'})]).
 
 %% @doc A lane is up: senders find it from now on.
 -spec up(teleport_lane:id(), teleport_sender:tx()) -> ok.
