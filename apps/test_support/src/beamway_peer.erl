@@ -7,9 +7,9 @@
 %% outside OTP: {@link run/2} may send it any fun of a suite.
 %%
 %% The carriers: `inet_tcp' is stock distribution, the oracle that proves a test itself;
-%% `beamway_inet' is Beamway with its kill switch on; `beamway_tcp' its own link over TCP; `beamway_shm' is Beamway as it comes;
-%% `beamway_small' is `beamway_shm' with the smallest ring and whole messages, so that messages
-%% stream through a ring that cannot hold them; `beamway_rdma' has rdma forced. `beamway_tls' has its own link over TLS, `beamway_ssl' goes on in ssl's processes, `beamway_tls_shm' is TLS as it
+%% `beamway_inet' is Beamway with its kill switch on. `beamway_tcp' is its own link over TCP. `beamway_shm' is Beamway with
+%% default options. `beamway_small' is `beamway_shm' with the smallest ring and whole messages, so that messages
+%% stream through a ring that cannot hold them. `beamway_rdma' has rdma forced. `beamway_tls' has its own link over TLS, `beamway_ssl' goes on in ssl's processes, `beamway_tls_shm' is TLS as it
 %% comes, `inet_tls' is OTP's own; they need {@link beamway_certificates:prepare/1}.
 %%
 %% `BEAMWAY_TEST_WRAPPER' in the environment names a program that stands before every node's `erl' and
