@@ -6,7 +6,7 @@
 #include <sys/socket.h>
 
 #include "../link/bytes.h"
-#include "../link/tcp/tcp.h"
+#include "../link/socket_link.h"
 
 /* Beside rdma the socket's end may overtake what is on its way: silence for so long is the end. */
 #define SILENCE_MS 50
@@ -178,7 +178,7 @@ bool lane_open(lane_t *lane, const char *data, size_t len, reply_t *reply)
     if (!lane->pump->link || lane->is_on || len != 13)
         return false;
     if (socket > 0)
-        status = bw_tcp_watch(socket, &lane->guard, &error);
+        status = bw_socket_watch(socket, &lane->guard, &error);
     reply_status(reply, status, &error);
     if (status != BW_OK)
         return true;

@@ -3,8 +3,11 @@
 #define BW_BUFFER_H
 
 #include <errno.h>
+#include <string.h>
 #include <sys/uio.h>
 
+#include "bytes.h"
+#include "ring.h"
 #include "status.h"
 #include "trim.h"
 #include "twice.h"
@@ -33,6 +36,40 @@ static inline uint64_t bw_buffer_room(const bw_buffer_t *buffer)
 static inline uint8_t *bw_buffer_place(const bw_buffer_t *buffer, uint64_t position)
 {
     return buffer->data + (position & (buffer->size - 1));
+}
+
+/* What is in it, and what has room in it. */
+static inline bw_span_t bw_buffer_span(const bw_buffer_t *buffer)
+{
+    return (bw_span_t){.base = bw_buffer_place(buffer, buffer->tail),
+                       .len = bw_buffer_fill(buffer)};
+}
+
+static inline bw_span_t bw_buffer_gap(const bw_buffer_t *buffer)
+{
+    return (bw_span_t){.base = bw_buffer_place(buffer, buffer->head),
+                       .len = bw_buffer_room(buffer)};
+}
+
+/* False: there is not so much room. */
+static inline bool bw_buffer_put(bw_buffer_t *buffer, const void *bytes, size_t len)
+{
+    if (len > bw_buffer_room(buffer))
+        return false;
+    if (len > 0)
+        memcpy(bw_buffer_place(buffer, buffer->head), bytes, len);
+    buffer->head += len;
+    return true;
+}
+
+/* Takes at most `most` bytes out of it: how many. */
+static inline size_t bw_buffer_get(bw_buffer_t *buffer, void *to, size_t most)
+{
+    size_t n = bw_least(bw_buffer_fill(buffer), most);
+
+    memcpy(to, bw_buffer_place(buffer, buffer->tail), n);
+    buffer->tail += n;
+    return n;
 }
 
 /* An empty one of a valid ring size. */

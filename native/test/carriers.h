@@ -24,6 +24,7 @@
 
 #include "../link/bytes.h"
 #include "../link/carriers.h"
+#include "../link/socket_link.h"
 #include "../link/tcp/tcp.h"
 #ifdef BW_TEST_TLS
 #include "../link/tls/tls.h"

@@ -157,6 +157,44 @@ static void frames_that_gather_come(void)
     CHECK_IN(stop());
 }
 
+/* The system calls by which a port has read. */
+static uint64_t reads_of(ErlDrvPort port)
+{
+    vm_reply_t stats;
+
+    return port_does(port, COMMAND_STATS, NULL, &stats) ? bw_number(stats.bytes + 4 * 8, 8) : 0;
+}
+
+/* The VM polls the connection itself. */
+static void a_packet_costs_one_read(void)
+{
+    uint64_t before;
+
+    if (!carrier->table->put_back)
+        SKIP("no packets");
+    CHECK_IN(start_joined());
+    CHECK(port_does(one, COMMAND_PACKETS, NULL, NULL));
+    CHECK(port_does(other, COMMAND_PACKETS, NULL, NULL));
+    CHECK(port_does(one, COMMAND_FLUSH, NULL, NULL) && port_does(other, COMMAND_FLUSH, NULL, NULL));
+    CHECK(port_activates(one, 0) && port_activates(other, 0));
+    while (vm_run(0))
+        ; /* their first looks */
+    before = reads_of(other);
+    wanted[0] = wanted[1] = 0;
+    for (size_t i = 0; i < 20; i++) {
+        CHECK_IN(send_frame(one, 100));
+        wanted[1]++;
+        CHECK_IN(run_until(is_flushed_and_all_has_come));
+    }
+    CHECK_EQ(reads_of(other), before + 20);
+    for (size_t i = 0; i < LENS; i++) {
+        CHECK_IN(send_frame(one, lens[i]));
+        wanted[1]++;
+        CHECK_IN(run_until(is_flushed_and_all_has_come));
+    }
+    CHECK_IN(stop());
+}
+
 /* Its peer notices that a port has closed: the reason is that of a closed socket. */
 static void a_closed_port_ends_its_peer(void)
 {
@@ -611,6 +649,7 @@ static void any_thread_may_call(void)
 static const check_case_t cases[] = {
     {"frames_go_both_ways", frames_go_both_ways},
     {"frames_that_gather_come", frames_that_gather_come},
+    {"a_packet_costs_one_read", a_packet_costs_one_read},
     {"a_closed_port_ends_its_peer", a_closed_port_ends_its_peer},
     {"the_owner_looks", the_owner_looks},
     {"a_tick_is_a_frame", a_tick_is_a_frame},

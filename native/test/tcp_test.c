@@ -132,7 +132,7 @@ static void too_many_descriptors(void)
         few = (struct rlimit){.rlim_cur = (rlim_t)(free_fd + more), .rlim_max = all.rlim_max};
         CHECK_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
         status = bw_tcp_adopt(sockets[0], RING, &link, &error);
-        watched = more > 0 ? BW_LIMIT : bw_tcp_watch(sockets[0], &watch, &error);
+        watched = more > 0 ? BW_LIMIT : bw_socket_watch(sockets[0], &watch, &error);
         CHECK_EQ(setrlimit(RLIMIT_NOFILE, &all), 0);
         CHECK_EQ(status, BW_LIMIT);
         CHECK_EQ(watched, BW_LIMIT);
@@ -320,7 +320,7 @@ static void a_watch_sees_the_end(void)
     char byte;
 
     CHECK(connect_sockets(0, &sockets[0], &sockets[1]));
-    CHECK_EQ(bw_tcp_watch(sockets[0], &watch, &error), BW_OK);
+    CHECK_EQ(bw_socket_watch(sockets[0], &watch, &error), BW_OK);
     CHECK(fcntl(watch, F_GETFD) & FD_CLOEXEC);
     CHECK_EQ(close(sockets[0]), 0);
     poller.fd = watch;

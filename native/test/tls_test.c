@@ -383,6 +383,83 @@ static void small_pieces_share_a_record(void)
     CHECK_IN(stop());
 }
 
+/* ---- a user who polls the socket itself ---- */
+
+/* A piece at a time: what the server does not read stands in the way. */
+static void carry_and_read(size_t *read_p)
+{
+    bw_link_t *other = here.links[1];
+    bw_span_t span;
+
+    (void)carry_from(0);
+    other->ops->clear_event(other);
+    while (other->ops->peek(other, &span) == BW_OK) {
+        *read_p += span.len;
+        other->ops->release(other, span.len);
+    }
+}
+
+/* What is encrypted already is known to nobody but the carrier. */
+static void what_is_encrypted_goes_when_there_is_room(void)
+{
+    static uint8_t bytes[100000];
+    struct iovec iov = {bytes, sizeof bytes};
+    size_t sent = 0, read = 0, taken;
+    bw_link_t *one;
+    int fd;
+
+    CHECK_IN(start_linked());
+    one = here.links[0];
+    one->ops->defer(one);
+    fd = one->ops->expose(one);
+    CHECK(fd >= 0);
+    for (int i = 0; i < 1000 && !one->ops->is_blocked(one); i++, sent += taken)
+        CHECK(one->ops->write(one, &iov, 1, &taken) != BW_SYSTEM);
+    CHECK(one->ops->is_blocked(one));
+    for (int i = 0; i < 10000 && read < sent; i++) {
+        carry_and_read(&read);
+        if (one->ops->is_blocked(one))
+            one->ops->is_ready(one, true);
+    }
+    CHECK_EQ(read, sent);
+    CHECK(!one->ops->is_blocked(one));
+    CHECK_EQ(close(fd), 0);
+    CHECK_IN(stop());
+}
+
+/* What has left the socket, decrypted or not, is not waited for. */
+static void who_waits_has_read_all(void)
+{
+    static uint8_t bytes[60000];
+    struct iovec iov = {bytes, sizeof bytes};
+    size_t read = 0, taken;
+    bw_link_t *other;
+    bw_span_t span;
+    int fd;
+
+    CHECK_IN(start_linked());
+    other = here.links[1];
+    fd = other->ops->expose(other);
+    CHECK(fd >= 0);
+    CHECK_EQ(here.links[0]->ops->write(here.links[0], &iov, 1, &taken), BW_OK);
+    CHECK_EQ(taken, sizeof bytes);
+    while (carry_from(0))
+        ;
+    other->ops->is_ready(other, false);
+    do
+        while (other->ops->peek(other, &span) == BW_OK) {
+            size_t n = bw_least(span.len, 1000);
+
+            other->ops->release(other, n);
+            read += n;
+        }
+    while (other->ops->arm_read(other) == BW_AGAIN);
+    CHECK_EQ(read, sizeof bytes);
+    CHECK_EQ(recv(fd, bytes, 1, MSG_DONTWAIT | MSG_PEEK), -1);
+    CHECK_EQ(close(fd), 0);
+    CHECK_IN(stop());
+}
+
 static const check_case_t cases[] = {
     {"nothing_readable_passes", nothing_readable_passes},
     {"another_key_is_refused", another_key_is_refused},
@@ -397,6 +474,8 @@ static const check_case_t cases[] = {
     {"an_end_is_told", an_end_is_told},
     {"keys_are_replaced", keys_are_replaced},
     {"small_pieces_share_a_record", small_pieces_share_a_record},
+    {"what_is_encrypted_goes_when_there_is_room", what_is_encrypted_goes_when_there_is_room},
+    {"who_waits_has_read_all", who_waits_has_read_all},
 };
 
 CHECK_MAIN(cases)

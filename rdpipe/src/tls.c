@@ -14,6 +14,7 @@
 #include <openssl/ssl.h>
 
 #include "socket.h"
+#include "tls/psk.h"
 
 #define PIECE_BYTES ((size_t)256 * 1024)
 #define SOCKET_BYTES (1024 * 1024)
@@ -48,15 +49,8 @@ struct rd_tls {
 static SSL_SESSION *session_of(SSL *ssl)
 {
     const rd_tls_t *tls = SSL_get_app_data(ssl);
-    const SSL_CIPHER *cipher = SSL_CIPHER_find(ssl, cipher_id);
-    SSL_SESSION *session = SSL_SESSION_new();
 
-    if (session && cipher && SSL_SESSION_set1_master_key(session, tls->key, sizeof tls->key) &&
-        SSL_SESSION_set_cipher(session, cipher) &&
-        SSL_SESSION_set_protocol_version(session, TLS1_3_VERSION))
-        return session;
-    SSL_SESSION_free(session);
-    return NULL;
+    return bw_tls_psk_session(ssl, cipher_id, tls->key, sizeof tls->key);
 }
 
 static int use_session(SSL *ssl, const EVP_MD *digest, const unsigned char **id_p, size_t *len_p,
@@ -381,7 +375,7 @@ void rd_tls_end(rd_tls_t *tls)
 {
     (void)eventfd_write(tls->stop, 1);
     (void)pthread_join(tls->thread, NULL);
-    /* A socket that is closed with something unread resets the connection (as in tcp/link.c). */
+    /* A socket that is closed with something unread resets the connection (as in socket_link.c). */
     for (int i = 0; i < 64; i++)
         if (recv(tls->socket, NULL, PIECE_BYTES, MSG_DONTWAIT | MSG_TRUNC) <= 0)
             break;

@@ -34,7 +34,4 @@ extern const bw_carrier_t bw_tcp_carrier;
  */
 bw_status_t bw_tcp_adopt(int socket, uint64_t ring_bytes, bw_link_t **link_p, bw_error_t *error_p);
 
-/* A descriptor of our own (close-on-exec, non-blocking) for the same connection, to watch it. */
-bw_status_t bw_tcp_watch(int socket, int *fd_p, bw_error_t *error_p);
-
 #endif

@@ -7,6 +7,8 @@
 #include <openssl/crypto.h>
 #include <openssl/err.h>
 
+#include "psk.h"
+
 /* The client names the suite of the key, by what its processor does best; a server has both. */
 typedef struct {
     const char *identity, *name, *digest;
@@ -38,15 +40,8 @@ static const suite_t *own_suite(void)
 static SSL_SESSION *with_key(SSL *ssl, const suite_t *suite)
 {
     const bw_tls_session_t *session = SSL_get_app_data(ssl);
-    const SSL_CIPHER *cipher = SSL_CIPHER_find(ssl, suite->id);
-    SSL_SESSION *made = SSL_SESSION_new();
 
-    if (made && cipher && SSL_SESSION_set1_master_key(made, session->key, sizeof session->key) &&
-        SSL_SESSION_set_cipher(made, cipher) &&
-        SSL_SESSION_set_protocol_version(made, TLS1_3_VERSION))
-        return made;
-    SSL_SESSION_free(made);
-    return NULL;
+    return bw_tls_psk_session(ssl, suite->id, session->key, sizeof session->key);
 }
 
 static int use_key(SSL *ssl, const EVP_MD *digest, const unsigned char **id_p, size_t *len_p,
@@ -167,7 +162,6 @@ bw_tls_hands_t bw_tls_session_shake(bw_tls_session_t *session, const bw_tls_wire
     if (done == 1)
         return SSL_session_reused(session->ssl) ? BW_TLS_SHAKEN
                                                 : refused(text, "the peer does not know the key");
-    return refused(text, wire->has_ended && bw_buffer_fill(&wire->in) == 0
-                             ? "the peer closed the connection"
-                             : ssl_reason());
+    return refused(text,
+                   bw_tls_wire_has_ended(wire) ? "the peer closed the connection" : ssl_reason());
 }

@@ -2,19 +2,15 @@
 #include "wire.h"
 
 #include <pthread.h>
-#include <string.h>
-#include <sys/socket.h>
 
-#include "../bytes.h"
 #include "tls.h"
 
-bw_status_t bw_tls_wire_make(bw_tls_wire_t *wire, int socket, uint64_t out_bytes,
+bw_status_t bw_tls_wire_make(bw_tls_wire_t *wire, bw_socket_t *sock, uint64_t out_bytes,
                              bw_error_t *error_p)
 {
     bw_status_t status = bw_buffer_make(&wire->out, "beamway-tls", out_bytes, error_p);
 
-    wire->socket = socket;
-    wire->may_read = true;
+    wire->socket = sock;
     return status == BW_OK ? bw_buffer_make(&wire->in, "beamway-tls", BW_TLS_WIRE_BYTES, error_p)
                            : status;
 }
@@ -37,51 +33,20 @@ static void skip_ready(bw_tls_wire_t *wire)
 
 void bw_tls_wire_put_back(bw_tls_wire_t *wire, const uint8_t *bytes, size_t len)
 {
-    if (len > 0)
-        memcpy(bw_buffer_place(&wire->in, wire->in.head), bytes, len);
-    wire->in.head += len;
+    (void)bw_buffer_put(&wire->in, bytes, len);
     skip_ready(wire);
-}
-
-void bw_tls_wire_push(bw_tls_wire_t *wire)
-{
-    bw_buffer_t *out = &wire->out;
-
-    while (bw_buffer_fill(out) > 0 && !wire->is_blocked && wire->write_error == 0) {
-        ssize_t n = send(wire->socket, bw_buffer_place(out, out->tail), bw_buffer_fill(out),
-                         MSG_NOSIGNAL | MSG_DONTWAIT);
-
-        wire->writes++;
-        if (n >= 0)
-            out->tail += (uint64_t)n;
-        else if (errno == EAGAIN)
-            wire->is_blocked = true;
-        else if (errno != EINTR)
-            wire->write_error = errno;
-    }
 }
 
 /* Takes what the socket has. */
 static void pull(bw_tls_wire_t *wire)
 {
-    bw_buffer_t *in = &wire->in;
-    uint64_t room = bw_buffer_room(in);
-    ssize_t n;
+    bw_span_t gap = bw_buffer_gap(&wire->in);
+    struct iovec iov = {.iov_base = gap.base, .iov_len = gap.len};
 
-    if (!wire->may_read || wire->has_ended)
+    if (!wire->socket->may_read || wire->socket->has_ended)
         return;
-    do
-        n = recv(wire->socket, bw_buffer_place(in, in->head), room, MSG_DONTWAIT);
-    while (n < 0 && errno == EINTR);
-    wire->reads++;
-    wire->may_read = n > 0 && ((uint64_t)n == room || wire->is_ending);
-    if (n > 0) {
-        in->head += (uint64_t)n;
-        skip_ready(wire);
-    } else if (n == 0 || errno != EAGAIN) {
-        wire->has_ended = true;
-        wire->read_error = n < 0 ? errno : 0;
-    }
+    wire->in.head += bw_socket_receive(wire->socket, &iov, 1);
+    skip_ready(wire);
 }
 
 /* ---- what libssl calls ---- */
@@ -89,36 +54,30 @@ static void pull(bw_tls_wire_t *wire)
 static int bio_read(BIO *bio, char *to, int most)
 {
     bw_tls_wire_t *wire = BIO_get_data(bio);
-    bw_buffer_t *in = &wire->in;
     size_t n;
 
     BIO_clear_retry_flags(bio);
-    if (bw_buffer_fill(in) == 0)
+    if (bw_buffer_fill(&wire->in) == 0)
         pull(wire);
-    n = bw_least(bw_buffer_fill(in), (uint64_t)most);
-    if (n == 0 && !wire->has_ended)
-        BIO_set_retry_read(bio);
-    if (n == 0)
-        return wire->has_ended ? 0 : -1;
-    memcpy(to, bw_buffer_place(in, in->tail), n);
-    in->tail += n;
-    return (int)n;
+    n = bw_buffer_get(&wire->in, to, (size_t)most);
+    if (n > 0)
+        return (int)n;
+    if (wire->socket->has_ended)
+        return 0;
+    BIO_set_retry_read(bio);
+    return -1;
 }
 
 /* Room is looked for before libssl is asked to write; only an alert may find none. */
 static int bio_write(BIO *bio, const char *from, int len)
 {
     bw_tls_wire_t *wire = BIO_get_data(bio);
-    bw_buffer_t *out = &wire->out;
 
     BIO_clear_retry_flags(bio);
-    if (bw_buffer_room(out) < (uint64_t)len) {
-        BIO_set_retry_write(bio);
-        return -1;
-    }
-    memcpy(bw_buffer_place(out, out->head), from, (size_t)len);
-    out->head += (uint64_t)len;
-    return len;
+    if (bw_buffer_put(&wire->out, from, (size_t)len))
+        return len;
+    BIO_set_retry_write(bio);
+    return -1;
 }
 
 static long bio_control(BIO *bio, int command, long number, void *pointer)
@@ -130,7 +89,7 @@ static long bio_control(BIO *bio, int command, long number, void *pointer)
     case BIO_CTRL_FLUSH:
         return 1;
     case BIO_CTRL_EOF:
-        return wire->has_ended && bw_buffer_fill(&wire->in) == 0;
+        return bw_tls_wire_has_ended(wire);
     default:
         return 0;
     }

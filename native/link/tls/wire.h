@@ -4,7 +4,7 @@
 
 #include <openssl/bio.h>
 
-#include "../buffer.h"
+#include "../socket_link.h"
 
 /*
  * What stands between libssl and the socket: encrypted bytes. libssl reads and writes a record at a
@@ -20,32 +20,28 @@
 
 typedef struct {
     bw_buffer_t out, in;
-    int socket;
-    bool may_read;     /* the socket may have something: ask it */
-    bool is_ending;    /* the poller has told of the end: no event comes after it */
-    bool is_blocked;   /* the socket has no room, and tells when it has */
-    bool has_ended;    /* the peer's stream has ended, or the connection has failed: */
-    int read_error;    /* then why */
-    int write_error;   /* the socket takes nothing more */
+    bw_socket_t *socket;
     bool is_expecting; /* nothing has come but, maybe, BW_TLS_READY */
-    uint64_t reads, writes;
 } bw_tls_wire_t;
 
 /* `out_bytes` is a valid ring size, and at least BW_TLS_WIRE_BYTES. */
-bw_status_t bw_tls_wire_make(bw_tls_wire_t *wire, int socket, uint64_t out_bytes,
+bw_status_t bw_tls_wire_make(bw_tls_wire_t *wire, bw_socket_t *sock, uint64_t out_bytes,
                              bw_error_t *error_p);
 void bw_tls_wire_free(bw_tls_wire_t *wire);
 
 /* What was read before; at most BW_TLS_WIRE_BYTES. */
 void bw_tls_wire_put_back(bw_tls_wire_t *wire, const uint8_t *bytes, size_t len);
 
-/* Gives the socket what it takes. */
-void bw_tls_wire_push(bw_tls_wire_t *wire);
-
 /* Another record has room before the socket is asked. */
 static inline bool bw_tls_wire_has_room(const bw_tls_wire_t *wire)
 {
     return bw_buffer_fill(&wire->out) + BW_TLS_RECORD_ROOM <= BW_TLS_WIRE_BYTES;
+}
+
+/* The socket gives nothing more, and all that it gave has been read. */
+static inline bool bw_tls_wire_has_ended(const bw_tls_wire_t *wire)
+{
+    return wire->socket->has_ended && bw_buffer_fill(&wire->in) == 0;
 }
 
 /* For libssl; NULL: no memory. */

@@ -54,8 +54,7 @@ static bw_status_t pipes_reserve(bw_link_t *link, size_t want, bw_span_t *span_p
         push(pipes_of(link));
     if (bw_buffer_room(out) == 0)
         return BW_AGAIN;
-    span_p->base = bw_buffer_place(out, out->head);
-    span_p->len = bw_buffer_room(out);
+    *span_p = bw_buffer_gap(out);
     return BW_OK;
 }
 
@@ -74,8 +73,7 @@ static bw_status_t pipes_peek(bw_link_t *link, bw_span_t *span_p)
     pipes->peeked = in->head;
     if (bw_buffer_fill(in) == 0)
         return link->ops->reason(link) ? BW_SYSTEM : BW_AGAIN;
-    span_p->base = bw_buffer_place(in, in->tail);
-    span_p->len = bw_buffer_fill(in);
+    *span_p = bw_buffer_span(in);
     return BW_OK;
 }
 

@@ -1,0 +1,555 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "socket_link.h"
+
+#include <fcntl.h>
+#include <linux/sockios.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdlib.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "bytes.h"
+
+/* What one call reads at most from the socket: some 100 us of copying. */
+#define PULL_BYTES ((uint64_t)512 * 1024)
+
+/* The same while large frames come, which are read to where they belong: the next one's beginning.
+ */
+#define PULL_BETWEEN_BYTES ((uint64_t)16 * 1024)
+
+/* What is thrown away while a scheduler waits: up to 4 MB. */
+#define DISCARD_ROUNDS 8
+
+static const bw_socket_link_t *const_of(const bw_link_t *link)
+{
+    return (const bw_socket_link_t *)link;
+}
+
+/* ---- the socket ---- */
+
+size_t bw_socket_send(bw_socket_t *sock, const struct iovec *iov, int count)
+{
+    struct msghdr message = {.msg_iov = (struct iovec *)(uintptr_t)iov,
+                             .msg_iovlen = (size_t)count};
+    ssize_t n;
+
+    if (sock->is_blocked || sock->write_error != 0)
+        return 0;
+    do {
+        n = sendmsg(sock->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+        sock->writes++;
+    } while (n < 0 && errno == EINTR);
+    if (n >= 0)
+        return (size_t)n;
+    if (errno == EAGAIN)
+        sock->is_blocked = true;
+    else
+        sock->write_error = errno;
+    return 0;
+}
+
+void bw_socket_push(bw_socket_t *sock, bw_buffer_t *out)
+{
+    size_t n = 1;
+
+    while (n > 0 && bw_buffer_fill(out) > 0) {
+        struct iovec iov = {.iov_base = bw_buffer_place(out, out->tail),
+                            .iov_len = bw_buffer_fill(out)};
+
+        n = bw_socket_send(sock, &iov, 1);
+        out->tail += n;
+    }
+}
+
+size_t bw_socket_receive(bw_socket_t *sock, struct iovec *iov, int count)
+{
+    struct msghdr message = {.msg_iov = iov, .msg_iovlen = (size_t)count};
+    size_t most = 0;
+    ssize_t n;
+
+    for (int i = 0; i < count; i++)
+        most += iov[i].iov_len;
+    do
+        n = recvmsg(sock->fd, &message, MSG_DONTWAIT);
+    while (n < 0 && errno == EINTR);
+    sock->reads++;
+    sock->may_read = n > 0 && ((size_t)n == most || sock->is_ending);
+    if (n > 0)
+        return (size_t)n;
+    if (n == 0 || errno != EAGAIN) {
+        sock->has_ended = true;
+        sock->read_error = n < 0 ? errno : 0;
+    }
+    return 0;
+}
+
+const char *bw_socket_link_reason_of(const bw_link_t *link, int sys_errno)
+{
+    switch (sys_errno) {
+    case 0:
+    case ECONNRESET:
+    case EPIPE:
+        return "connection_closed";
+    case ETIMEDOUT:
+        return "etimedout";
+    case EHOSTUNREACH:
+        return "ehostunreach";
+    case ENETUNREACH:
+        return "enetunreach";
+    default:
+        return const_of(link)->passage->failed;
+    }
+}
+
+/* ---- writing ---- */
+
+/* What was not sent yet is lost. */
+static void lose(bw_socket_link_t *base)
+{
+    base->lost += bw_buffer_fill(&base->out);
+    base->out.tail = base->out.head;
+}
+
+void bw_socket_link_cut(bw_link_t *link, const char *reason)
+{
+    bw_socket_link_t *base = bw_socket_link_of(link);
+
+    base->cut_by = reason;
+    base->socket.may_read = true;
+    lose(base);
+}
+
+void bw_socket_link_check(bw_link_t *link)
+{
+    bw_socket_link_t *base = bw_socket_link_of(link);
+
+    if (base->socket.write_error != 0 && !base->cut_by)
+        bw_socket_link_cut(link, bw_socket_link_reason_of(link, base->socket.write_error));
+}
+
+static void push(bw_socket_link_t *base)
+{
+    if (base->cut_by)
+        return;
+    base->passage->push(&base->link);
+    bw_socket_link_check(&base->link);
+}
+
+bw_status_t bw_socket_link_reserve(bw_link_t *link, size_t want, bw_span_t *span_p)
+{
+    bw_socket_link_t *base = bw_socket_link_of(link);
+
+    if (bw_buffer_room(&base->out) < want)
+        push(base);
+    if (bw_buffer_room(&base->out) == 0)
+        return BW_AGAIN;
+    *span_p = bw_buffer_gap(&base->out);
+    return BW_OK;
+}
+
+void bw_socket_link_commit(bw_link_t *link, size_t n)
+{
+    bw_socket_link_t *base = bw_socket_link_of(link);
+
+    base->out.head += n;
+    if (base->cut_by)
+        lose(base);
+    else if (!base->is_deferred)
+        push(base);
+}
+
+void bw_socket_link_defer(bw_link_t *link)
+{
+    bw_socket_link_of(link)->is_deferred = true;
+}
+
+bool bw_socket_link_needs_flush(const bw_link_t *link)
+{
+    return bw_buffer_fill(&const_of(link)->out) > 0;
+}
+
+void bw_socket_link_flush(bw_link_t *link, bw_span_t *rest_p)
+{
+    bw_socket_link_t *base = bw_socket_link_of(link);
+
+    push(base);
+    *rest_p = bw_buffer_span(&base->out);
+    base->is_awaited |= rest_p->len > 0;
+    base->out.head = base->out.tail;
+}
+
+/* The positions of the ring go on, as if the bytes had been there. */
+bw_status_t bw_socket_link_write(bw_link_t *link, const struct iovec *iov, int count,
+                                 size_t *taken_p)
+{
+    bw_socket_link_t *base = bw_socket_link_of(link);
+    size_t taken;
+
+    *taken_p = 0;
+    push(base);
+    if (base->cut_by)
+        return BW_OK;
+    taken = base->passage->write(link, iov, count);
+    bw_socket_link_check(link);
+    if (base->cut_by)
+        return BW_OK;
+    if (taken == 0) {
+        base->is_awaited = true;
+        return BW_AGAIN;
+    }
+    base->out.head += taken;
+    base->out.tail = base->out.head;
+    *taken_p = taken;
+    return BW_OK;
+}
+
+bw_status_t bw_socket_link_arm_write(bw_link_t *link, size_t wanted)
+{
+    bw_socket_link_t *base = bw_socket_link_of(link);
+
+    push(base);
+    if (bw_buffer_room(&base->out) >= wanted && !(base->socket.is_blocked && base->is_awaited))
+        return BW_AGAIN;
+    base->stalls++;
+    return BW_OK;
+}
+
+/* ---- reading ---- */
+
+void bw_socket_link_end(bw_link_t *link, const char *reason)
+{
+    bw_socket_link_t *base = bw_socket_link_of(link);
+
+    base->has_ended = true;
+    base->reason = base->cut_by ? base->cut_by : reason;
+}
+
+static bool may_pull(const bw_socket_link_t *base)
+{
+    return !base->has_ended && (base->socket.may_read || base->has_more);
+}
+
+/* Takes what there is into the ring, as far as there is room. */
+static void pull(bw_socket_link_t *base)
+{
+    bw_span_t gap = bw_buffer_gap(&base->in);
+    struct iovec iov = {.iov_base = gap.base};
+
+    iov.iov_len = bw_least(gap.len, base->is_frugal ? PULL_BETWEEN_BYTES : PULL_BYTES);
+    base->in.head += base->passage->read(&base->link, &iov, 1);
+}
+
+bw_status_t bw_socket_link_peek(bw_link_t *link, bw_span_t *span_p)
+{
+    bw_socket_link_t *base = bw_socket_link_of(link);
+    bw_buffer_t *in = &base->in;
+
+    if (bw_buffer_fill(in) == 0)
+        base->socket.may_read = true; /* who looks again without an event, asks the socket */
+    if (may_pull(base) && bw_buffer_fill(in) < (base->is_frugal ? PULL_BETWEEN_BYTES : in->size))
+        pull(base);
+    base->peeked = in->head;
+    if (bw_buffer_fill(in) == 0)
+        return base->reason ? BW_SYSTEM : BW_AGAIN;
+    *span_p = bw_buffer_span(in);
+    return BW_OK;
+}
+
+void bw_socket_link_release(bw_link_t *link, size_t n)
+{
+    bw_socket_link_of(link)->in.tail += n;
+}
+
+bw_status_t bw_socket_link_read(bw_link_t *link, uint8_t *to, size_t most, size_t *got_p)
+{
+    bw_socket_link_t *base = bw_socket_link_of(link);
+    bw_buffer_t *in = &base->in;
+    struct iovec iov[2] = {
+        {.iov_base = to, .iov_len = most},
+        {.iov_base = bw_buffer_place(in, in->head + most), .iov_len = PULL_BETWEEN_BYTES}};
+    size_t n;
+
+    *got_p = 0;
+    if (base->has_ended || bw_buffer_fill(in) > 0)
+        return BW_OK;
+    base->is_frugal = base->socket.may_read = true;
+    n = base->passage->read(link, iov, 2);
+    *got_p = bw_least(n, most);
+    in->tail += *got_p;
+    in->head += n;
+    base->peeked = in->head;
+    return n > 0 || base->has_ended ? BW_OK : BW_AGAIN;
+}
+
+/* What came before the last clear_event is seen here, what comes after it makes the descriptor
+ * readable. A stream that has ended within what the user waits for more of will never give it. */
+bw_status_t bw_socket_link_arm_read(bw_link_t *link)
+{
+    bw_socket_link_t *base = bw_socket_link_of(link);
+
+    base->is_frugal = false;
+    if (may_pull(base) && bw_buffer_room(&base->in) > 0)
+        pull(base);
+    if (base->in.head != base->peeked)
+        return BW_AGAIN;
+    if (base->has_ended && (base->reason || bw_buffer_fill(&base->in) > 0)) {
+        base->reason = base->reason ? base->reason : "connection_closed";
+        return BW_CORRUPT;
+    }
+    base->socket.may_read = true; /* whoever is woken asks the socket */
+    return BW_OK;
+}
+
+bool bw_socket_link_is_finished(bw_link_t *link)
+{
+    const bw_socket_link_t *base = const_of(link);
+
+    return base->has_ended && !base->reason && bw_buffer_fill(&base->in) == 0;
+}
+
+const char *bw_socket_link_reason(bw_link_t *link)
+{
+    return const_of(link)->reason;
+}
+
+bw_status_t bw_socket_link_put_back(bw_link_t *link, const void *bytes, size_t len,
+                                    bw_error_t *error_p)
+{
+    bw_buffer_t *in = &bw_socket_link_of(link)->in;
+
+    if (in->head == 0 && bw_buffer_put(in, bytes, len))
+        return BW_OK;
+    return bw_fail(error_p, BW_INVALID, "what was read before does not fit into the ring", 0);
+}
+
+/* ---- polling ---- */
+
+int bw_socket_link_fd(const bw_link_t *link)
+{
+    return const_of(link)->epoll;
+}
+
+int bw_socket_link_expose(bw_link_t *link)
+{
+    bw_socket_link_t *base = bw_socket_link_of(link);
+    int fd = fcntl(base->socket.fd, F_DUPFD_CLOEXEC, 3);
+
+    if (fd >= 0)
+        (void)epoll_ctl(base->epoll, EPOLL_CTL_DEL, base->socket.fd, NULL);
+    return fd;
+}
+
+bool bw_socket_link_is_blocked(const bw_link_t *link)
+{
+    return const_of(link)->socket.is_blocked && !const_of(link)->cut_by;
+}
+
+/* With room goes what stands behind the user's back, encrypted. */
+void bw_socket_link_is_ready(bw_link_t *link, bool has_room)
+{
+    bw_socket_link_t *base = bw_socket_link_of(link);
+
+    if (!has_room) {
+        base->socket.may_read = true;
+        return;
+    }
+    base->socket.is_blocked = base->is_awaited = false;
+    push(base);
+}
+
+void bw_socket_link_note_events(bw_link_t *link)
+{
+    bw_socket_link_t *base = bw_socket_link_of(link);
+    bw_socket_t *sock = &base->socket;
+    struct epoll_event events[2];
+    int count;
+
+    do
+        count = epoll_wait(base->epoll, events, 2, 0);
+    while (count < 0 && errno == EINTR);
+    sock->reads++;
+    for (int i = 0; i < count; i++) {
+        if (events[i].data.fd != sock->fd)
+            continue;
+        if (events[i].events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR))
+            sock->is_ending = true;
+        if (events[i].events & EPOLLIN || sock->is_ending)
+            sock->may_read = true;
+        if (events[i].events & (EPOLLOUT | EPOLLHUP | EPOLLERR))
+            sock->is_blocked = base->is_awaited = false;
+    }
+}
+
+void bw_socket_link_clear_event(bw_link_t *link)
+{
+    bw_socket_link_note_events(link);
+    push(bw_socket_link_of(link));
+}
+
+void bw_socket_link_wake_self(bw_link_t *link)
+{
+    (void)eventfd_write(bw_socket_link_of(link)->event, 1);
+}
+
+/* ---- memory and figures ---- */
+
+bool bw_socket_link_trim(bw_link_t *link)
+{
+    bw_socket_link_t *base = bw_socket_link_of(link);
+
+    return bw_buffer_trim(&base->out) || bw_buffer_trim(&base->in);
+}
+
+void bw_socket_link_stats(const bw_link_t *link, bw_link_stats_t *stats_p)
+{
+    const bw_socket_link_t *base = const_of(link);
+    int in_kernel = 0;
+
+    (void)ioctl(base->socket.fd, SIOCOUTQ, &in_kernel);
+    *stats_p = (bw_link_stats_t){
+        .bytes_in = base->in.tail,
+        .bytes_out = base->out.head,
+        .doorbells_in = base->socket.reads,
+        .doorbells_out = base->socket.writes,
+        .stalls = base->stalls,
+        .ring_bytes = base->out.size,
+        .fill_in = bw_buffer_fill(&base->in),
+        .fill_out = bw_buffer_fill(&base->out),
+        .unreleased =
+            bw_buffer_fill(&base->out) + base->lost + (uint64_t)(in_kernel > 0 ? in_kernel : 0),
+    };
+}
+
+/* ---- beginning and end ---- */
+
+void bw_socket_link_free(bw_socket_link_t *base)
+{
+    const int fds[] = {base->socket.fd, base->event, base->epoll};
+
+    bw_buffer_free(&base->out);
+    bw_buffer_free(&base->in);
+    for (int i = 0; i < 3; i++)
+        if (fds[i] >= 0)
+            close(fds[i]);
+    free(base);
+}
+
+/* A socket that is closed with something unread resets the connection, and the peer may lose what
+ * is on its way to it: so that is thrown away first. Bounded: a peer that goes on writing is reset.
+ */
+void bw_socket_link_close(bw_link_t *link, struct iovec unsent, struct iovec map,
+                          bw_leftover_t *left_p)
+{
+    bw_socket_link_t *base = bw_socket_link_of(link);
+    bw_leftover_t left = {.fd = base->epoll, .socket = -1, .unsent = unsent};
+
+    if (unsent.iov_len == 0)
+        (void)shutdown(base->socket.fd, SHUT_WR);
+    if (bw_discard(base->socket.fd, DISCARD_ROUNDS) || unsent.iov_len > 0) {
+        left.socket = base->socket.fd;
+        base->socket.fd = -1;
+    }
+    left.map[0] = bw_buffer_take(&base->out);
+    left.map[1] = bw_buffer_take(&base->in);
+    left.map[2] = map;
+    base->epoll = -1;
+    bw_socket_link_free(base);
+    bw_leftover_give(&left, left_p);
+}
+
+bw_status_t bw_socket_link_probe(uint64_t ring_bytes, bw_error_t *error_p)
+{
+    (void)ring_bytes, (void)error_p;
+    return BW_OK;
+}
+
+bw_status_t bw_socket_watch(int socket, int *fd_p, bw_error_t *error_p)
+{
+    struct sockaddr_storage peer;
+    socklen_t len = sizeof peer, type_len = sizeof(int);
+    int type = 0, fd, flags;
+
+    if (getsockopt(socket, SOL_SOCKET, SO_TYPE, &type, &type_len) < 0 || type != SOCK_STREAM)
+        return bw_fail(error_p, BW_INVALID, "the descriptor is no stream socket", 0);
+    if (getpeername(socket, (struct sockaddr *)&peer, &len) < 0)
+        return bw_fail(error_p, BW_INVALID, "the socket is not connected any more", errno);
+    fd = fcntl(socket, F_DUPFD_CLOEXEC, 3);
+    if (fd < 0)
+        return bw_fail_system(error_p, "a descriptor for the socket", errno);
+    flags = fcntl(fd, F_GETFL);
+    if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) < 0) {
+        bw_status_t status = bw_fail_system(error_p, "a socket that does not block", errno);
+
+        close(fd);
+        return status;
+    }
+    *fd_p = fd;
+    return BW_OK;
+}
+
+/* Whole frames are written, so nothing is gained by waiting for more; and what close leaves in the
+ * kernel goes out. A socket that is no TCP has none of it. */
+static void set_options(int fd)
+{
+    struct linger no = {0};
+    int yes = 1;
+
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+    (void)setsockopt(fd, SOL_SOCKET, SO_LINGER, &no, sizeof no);
+}
+
+static bw_status_t make_poller(bw_socket_link_t *base, bw_error_t *error_p)
+{
+    struct epoll_event of_socket = {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET,
+                                    .data.fd = base->socket.fd};
+    struct epoll_event of_event = {.events = EPOLLIN | EPOLLET};
+
+    base->event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    base->epoll = epoll_create1(EPOLL_CLOEXEC);
+    of_event.data.fd = base->event;
+    if (base->event < 0 || base->epoll < 0 ||
+        epoll_ctl(base->epoll, EPOLL_CTL_ADD, base->socket.fd, &of_socket) < 0 ||
+        epoll_ctl(base->epoll, EPOLL_CTL_ADD, base->event, &of_event) < 0)
+        return bw_fail_system(error_p, "epoll of the socket", errno);
+    return BW_OK;
+}
+
+bw_socket_link_t *bw_socket_link_make(const bw_carrier_t *ops, const bw_passage_t *passage,
+                                      size_t bytes, int socket, uint64_t ring_bytes,
+                                      bw_status_t *status_p, bw_error_t *error_p)
+{
+    bw_socket_link_t *base;
+    bw_status_t status;
+
+    if (!bw_ring_size_is_valid(ring_bytes)) {
+        *status_p = bw_fail(error_p, BW_INVALID, "no valid size of a ring", 0);
+        return NULL;
+    }
+    base = calloc(1, bytes);
+    if (!base) {
+        *status_p = bw_fail(error_p, BW_LIMIT, "memory for the link", ENOMEM);
+        return NULL;
+    }
+    base->link.ops = ops;
+    base->passage = passage;
+    base->socket.fd = base->event = base->epoll = -1;
+    base->socket.may_read = true;
+    status = bw_socket_watch(socket, &base->socket.fd, error_p);
+    if (status == BW_OK)
+        status = bw_buffer_make(&base->out, passage->name, ring_bytes, error_p);
+    if (status == BW_OK)
+        status = bw_buffer_make(&base->in, passage->name, ring_bytes, error_p);
+    if (status == BW_OK)
+        status = make_poller(base, error_p);
+    *status_p = status;
+    if (status != BW_OK) {
+        bw_socket_link_free(base);
+        return NULL;
+    }
+    set_options(base->socket.fd);
+    return base;
+}

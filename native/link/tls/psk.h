@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef BW_TLS_PSK_H
+#define BW_TLS_PSK_H
+
+#include <openssl/ssl.h>
+
+/* What a callback of SSL for an external pre-shared key gives: a session of TLS 1.3 of that key and
+ * cipher suite, or NULL. */
+static inline SSL_SESSION *bw_tls_psk_session(SSL *ssl, const unsigned char suite[2],
+                                              const uint8_t *key, size_t len)
+{
+    const SSL_CIPHER *cipher = SSL_CIPHER_find(ssl, suite);
+    SSL_SESSION *session = SSL_SESSION_new();
+
+    if (session && cipher && SSL_SESSION_set1_master_key(session, key, len) &&
+        SSL_SESSION_set_cipher(session, cipher) &&
+        SSL_SESSION_set_protocol_version(session, TLS1_3_VERSION))
+        return session;
+    SSL_SESSION_free(session);
+    return NULL;
+}
+
+#endif
