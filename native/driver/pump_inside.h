@@ -14,7 +14,7 @@
 /* What one call on a scheduler may do each way: well under a millisecond, at about 1 us a small
  * frame and 4 GB/s a copy. The poller comes back for the rest, so neither direction starves. */
 #define BUDGET_FRAMES 500
-#define BUDGET_BYTES (1024 * 1024)
+#define BUDGET_BYTES (256 * 1024)
 
 /* The same of bytes that cost more: a lane's large binaries are new memory, which the system clears
  * page by page; others are encrypted. */

@@ -16,6 +16,15 @@
 -define(PACKETS, 100).
 -define(RING_BYTES, 262144).
 
+%% Of Linux: bytes that the kernel takes beyond those on their way.
+-define(IPPROTO_TCP, 6).
+-define(TCP_NOTSENT_LOWAT, 25).
+%% Not as `recbuf', which enlarges the port's `buffer', too.
+-define(SOL_SOCKET, 1).
+-define(SO_RCVBUF, 8).
+-define(UNSENT_BYTES, 262144).
+-define(RECEIVED_BYTES, 393216).
+
 %% @doc Opens a listening socket and tells epmd.
 -spec listen(beamway_stream:family(), atom(), string()) ->
           {ok, {port(), #net_address{}, integer()}} | {error, term()}.
@@ -71,7 +80,7 @@ carry(Socket, Role) ->
         true ->
             case adopt(Socket) of
                 {ok, Port, _Device} ->
-                    hand_over(Socket, Port);
+                    hand_over(Socket, Port, Role);
                 {error, Reason} ->
                     ok = beamway_links:release(),
                     explained(carry_itself(Socket, Role), Reason)
@@ -109,15 +118,35 @@ power_of_two(Bytes, Power) -> power_of_two(Bytes, 2 * Power).
 
 %% From now on the driver reads and writes the connection, by a descriptor of its own. The socket stays open for its options, and
 %% ends with the flusher, which ends with the connection. Its port does not touch a passive socket; what it has read ahead goes along.
-hand_over(Socket, Port) ->
+hand_over(Socket, Port, Role) ->
     case inet:setopts(Socket, [binary, {active, false}, {packet, raw}, nodelay()]) of
         ok ->
             case read_ahead(inet_tcp:recv(Socket, 0, 0)) of
-                {ok, Read} -> with(Port, beamway_port:packets(Port, Read));
-                {error, Reason} -> with(Port, {error, Reason})
+                {ok, Read} ->
+                    _ = inet:setopts(Socket, bounds(Socket, Role)), % old kernels do not know all of them
+                    with(Port, beamway_port:packets(Port, Read));
+                {error, Reason} ->
+                    with(Port, {error, Reason})
             end;
         {error, Reason} ->
             with(Port, {error, Reason})
+    end.
+
+%% What the kernel holds cannot be overtaken. On the way it holds what the path needs, and little more; a peer of this host has no
+%% path, so its kernel need not hold megabytes either. What the user sets for kernel comes first.
+bounds(Socket, Role) ->
+    User = application:get_env(kernel, user_options(Role), []),
+    [{raw, ?IPPROTO_TCP, ?TCP_NOTSENT_LOWAT, <<?UNSENT_BYTES:32/native>>}
+     || not lists:any(fun is_unsent/1, User)]
+        ++ [{raw, ?SOL_SOCKET, ?SO_RCVBUF, <<?RECEIVED_BYTES:32/native>>} || is_of_this_host(Socket), not lists:keymember(recbuf, 1, User)].
+
+is_unsent({raw, ?IPPROTO_TCP, ?TCP_NOTSENT_LOWAT, _}) -> true;
+is_unsent(_) -> false.
+
+is_of_this_host(Socket) ->
+    case {inet:sockname(Socket), inet:peername(Socket)} of
+        {{ok, {Ip, _}}, {ok, {Ip, _}}} -> true;
+        {_, _} -> false
     end.
 
 read_ahead({ok, Read}) -> {ok, Read};

@@ -11,7 +11,7 @@
          epmd_module/1, epmd_module_without_addresses/1, fixed_ports_without_epmd/1, one_port_without_epmd/1,
          dynamic_start/1, dynamic_start_ipv6/1, dynamic_node_names/1, dist_listen_false/1, two_families/1, check_ip/1,
          listen_port_range/1, use_interface/1, listen_options/1, connect_options/1,
-         options_beat_defaults/1, options_of_both_carriers/1, setopts/1, setopts_for_new_connections/1,
+         options_beat_defaults/1, options_of_both_carriers/1, little_in_the_kernel/1, setopts/1, setopts_for_new_connections/1,
          setuptime_connecting/1, setuptime_accepting/1,
          auto_connect_never/1, auto_connect_once/1, allow/1]).
 %% Run on the nodes.
@@ -31,7 +31,7 @@ groups() ->
        epmd_module, epmd_module_without_addresses, fixed_ports_without_epmd, one_port_without_epmd,
        dynamic_start, dynamic_start_ipv6, dynamic_node_names, dist_listen_false, two_families, check_ip,
        listen_port_range, use_interface, listen_options, connect_options,
-       options_beat_defaults, options_of_both_carriers, setopts, setopts_for_new_connections,
+       options_beat_defaults, options_of_both_carriers, little_in_the_kernel, setopts, setopts_for_new_connections,
        setuptime_connecting, setuptime_accepting,
        auto_connect_never, auto_connect_once, allow]).
 
@@ -357,7 +357,7 @@ options_beat_defaults(Config) ->
 %% What the socket's options are then is as with stock distribution, whoever carries the data, and data passes.
 options_of_both_carriers(Config) ->
     Options = "[{recbuf,200000},{sndbuf,190000},{keepalive,true},{tos,16},{priority,3},{high_watermark,50000},{low_watermark,20000},"
-              "{delay_send,true},{send_timeout,5000},{send_timeout_close,true},{raw,6,18,<<7000:32/native>>}]",
+              "{delay_send,true},{send_timeout,5000},{send_timeout_close,true},{raw,6,18,<<7000:32/native>>},{raw,6,25,<<50000:32/native>>}]",
     Args = ["-kernel", "inet_dist_connect_options", Options, "inet_dist_listen_options", Options],
     [Stock, Ours] = [options_between(Carrier, Args) || Carrier <- [inet_tcp, carrier(Config)]],
     ct:log("~p", [Stock]),
@@ -369,8 +369,22 @@ options_between(Carrier, Args) ->
     connect(beamway_peer:link_kind(Carrier), A, B),
     [Size = byte_size(peer:call(PeerA, erpc, call, [NodeB, binary, copy, [<<1>>, Size]])) || Size <- [1, 100000]],
     Names = [recbuf, sndbuf, keepalive, tos, priority, high_watermark, low_watermark, delay_send, send_timeout, send_timeout_close,
-             nodelay, {raw, 6, 18, 4}],
+             nodelay, {raw, 6, 18, 4}, {raw, 6, 25, 4}],
     [{ok, _} = getopts(From, To, Names) || {From, To} <- [{A, B}, {B, A}]].
+
+%% Where the driver reads and writes the connection the kernel holds little of it: 25 is TCP_NOTSENT_LOWAT, 72 is SO_BUF_LOCK, of
+%% which 2 says that the receive buffer does not grow.
+little_in_the_kernel(Config) ->
+    A = start(Config, [], []),
+    B = start(Config, [], []),
+    connect(kind(Config), A, B),
+    [Bounds, Bounds] = [{Unsent, Lock band 2}
+                        || {From, To} <- [{A, B}, {B, A}],
+                           {ok, [{_, _, _, <<Unsent:32/native>>}, {_, _, _, <<Lock:32/native>>}]} <- [getopts(From, To, [{raw, 6, 25, 4}, {raw, 1, 72, 4}])]],
+    Bounds = case kind(Config) of
+                 tcp -> {262144, 2};
+                 _ -> {0, 0}
+             end.
 
 setopts(Config) ->
     {PeerA, _} = A = start(Config, [], []),
