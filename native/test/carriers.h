@@ -424,9 +424,20 @@ static inline bool start_carrier(void)
     return false;
 }
 
-/* Cases that fork run only over carriers without a thread of their own. */
-static inline void check_carriers(const check_case_t *cases, size_t count, bool forks, int argc,
-                                  char **argv)
+/* Cases that fork are not for a carrier with a thread of its own. */
+static inline bool may_fork(void)
+{
+    return !carrier->at_rest;
+}
+
+static inline bool has_packets(void)
+{
+    return carrier->table->put_back;
+}
+
+/* Runs the cases over each carrier that they are for. `is_for`: NULL for all. */
+static inline void check_carriers(const check_case_t *cases, size_t count, bool (*is_for)(void),
+                                  int argc, char **argv)
 {
     const bw_carrier_t *tables[] = {BW_CARRIERS(BW_ADDRESS_OF) NULL};
     size_t last = sizeof tables / sizeof *tables - 1;
@@ -439,7 +450,7 @@ static inline void check_carriers(const check_case_t *cases, size_t count, bool 
         char prefix[16];
 
         run_over(tables[i]);
-        if (carrier->at_rest && (forks || !start_carrier()))
+        if ((is_for && !is_for()) || (carrier->at_rest && !start_carrier()))
             continue;
         snprintf(prefix, sizeof prefix, "%s: ", carrier->kind);
         check_each(prefix, cases, count, argc, argv);
@@ -449,7 +460,7 @@ static inline void check_carriers(const check_case_t *cases, size_t count, bool 
 #define CARRIERS_MAIN(cases)                                                                       \
     int main(int argc, char **argv)                                                                \
     {                                                                                              \
-        check_carriers(cases, sizeof(cases) / sizeof *(cases), false, argc, argv);                 \
+        check_carriers(cases, sizeof(cases) / sizeof *(cases), NULL, argc, argv);                  \
         return check_end();                                                                        \
     }
 

@@ -41,6 +41,7 @@ static void what_the_vm_decodes_is_out_of_the_peers_reach(void)
     bw_span_t span = {0};
 
     CHECK_IN(start(16 * RING));
+    CHECK_EQ(pump_wake(&here.pump), WAKE_ASLEEP);
     CHECK_EQ(here.peer->ops->reserve(here.peer, 1, &span), BW_OK);
     for (size_t i = 0; i < frames; i++)
         CHECK_IN(peer_writes(lens[i]));

@@ -436,8 +436,8 @@ int main(int argc, char **argv)
     take_frames(&argc, &argv);
     check_each("", rings, sizeof rings / sizeof *rings, argc, argv);
 #ifndef __SANITIZE_THREAD__
-    check_carriers(forking, sizeof forking / sizeof *forking, true, argc, argv);
+    check_carriers(forking, sizeof forking / sizeof *forking, may_fork, argc, argv);
 #endif
-    check_carriers(cases, sizeof cases / sizeof *cases, false, argc, argv);
+    check_carriers(cases, sizeof cases / sizeof *cases, NULL, argc, argv);
     return check_end();
 }

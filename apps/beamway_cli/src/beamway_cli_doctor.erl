@@ -4,7 +4,7 @@
 %% Called by {@link beamway_cli}. {@link beamway_cli_doctor_facts} gathers, {@link beamway_cli_doctor_judge} judges, this module shows.
 -module(beamway_cli_doctor).
 
--export([examine/1, is_well/1, to_json/1, to_text/1]).
+-export([examine/0, examine/1, is_well/1, to_json/1, to_text/1]).
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
@@ -14,6 +14,10 @@
 
 -type report() :: #{checks := [beamway_cli_doctor_judge:check()]}.
 
+%% @doc What this machine has for links, and whether lanes can be had.
+-spec examine() -> report().
+examine() -> examined(beamway_cli_doctor_facts:lanes()).
+
 %% @doc Gathers and judges everything, and the lanes of a node if one is named. Takes well under a second.
 -spec examine(beamway_cli_links:options()) -> {ok, report()} | {error, Text :: unicode:chardata()}.
 examine(#{node := _} = Options) ->
@@ -22,7 +26,7 @@ examine(#{node := _} = Options) ->
         {error, _} = Error -> Error
     end;
 examine(_) ->
-    {ok, examined(beamway_cli_doctor_facts:lanes())}.
+    {ok, examine()}.
 
 examined(Lanes) -> #{checks => beamway_cli_doctor_judge:checks((beamway_cli_doctor_facts:gather())#{lanes => Lanes})}.
 

@@ -55,7 +55,7 @@ usage_errors(Config) ->
                                   {"node --name a --measure fast", "--measure 'fast': expected auto"},
                                   {"node --name a --carrier pigeon", "--carrier 'pigeon': expected beamway"},
                                   {"links --cookie-file", "cookie-file"},
-                                  {"doctor now", "unexpected word 'now'"}]],
+                                  {"doctor a b", "unexpected word 'b'"}]],
     ok.
 
 %% What is written elsewhere would be gone with the overlay. Told at once: it needs no rights, no packages.
