@@ -384,7 +384,7 @@ pump_result_t pump_receive_within(bw_pump_t *pump, budget_t *budget)
 
 pump_result_t pump_receive(bw_pump_t *pump)
 {
-    budget_t budget = full_budget(pump);
+    budget_t budget = full_budget();
 
     return pump_receive_within(pump, &budget);
 }

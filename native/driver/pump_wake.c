@@ -94,7 +94,7 @@ void pump_stop_polling(bw_pump_t *pump)
 static wake_result_t drain_and_arm(bw_pump_t *pump, bool readable)
 {
     mark_t before = mark(pump);
-    budget_t budget = full_budget(pump); /* of all rounds */
+    budget_t budget = full_budget(); /* of all rounds */
 
     pump->spinning = false;
     for (int round = 0; round < ROUNDS; round++) {

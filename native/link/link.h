@@ -40,9 +40,7 @@ enum {
      * for fd before BW_LINKED, and a step that finds a listener alone says so in `text`. */
     BW_CAP_IMMEDIATE = 16,
     /* listen with a place (`at`) uses a file system, which may block. */
-    BW_CAP_FILES = 32,
-    /* A byte costs up to a nanosecond, each way: it is encrypted. */
-    BW_CAP_COSTLY = 64
+    BW_CAP_FILES = 32
 };
 
 #define BW_TOKEN_BYTES 16

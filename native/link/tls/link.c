@@ -308,7 +308,7 @@ void bw_tls_limit_key(bw_link_t *link, uint64_t records)
 const bw_carrier_t bw_tls_carrier = {
     BW_SOCKET_LINK_OPS,
     .kind = "tls",
-    .caps = BW_CAP_TELLS_DEATH | BW_CAP_KERNEL_BUFFERS | BW_CAP_COSTLY,
+    .caps = BW_CAP_TELLS_DEATH | BW_CAP_KERNEL_BUFFERS,
     .listen = tls_listen,
     .connect = tls_connect,
     .step = tls_step,
