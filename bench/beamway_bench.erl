@@ -39,6 +39,7 @@ questions() ->
      {"hosts", beamway_bench_between, "calls and messages between hosts: network namespaces, and paths with a rate and a delay (root; not part of all)"},
      {"mesh", beamway_bench_mesh, "150 nodes that are all connected with each other, a third of them killed (not part of all)"},
      {"calls", beamway_bench_calls, "100 callers of one server, lanes and distribution"},
+     {"casts", beamway_bench_casts, "one-way messages by teleport:cast and by plain '!', both over Beamway's carrier"},
      {"lane-cost", beamway_bench_lane_cost, "processor time and rate of messages and calls, lanes and '!' over shared memory"},
      {"tune-tcp", beamway_bench_tune, "which options make stock TCP distribution best (not part of all)"},
      {"placement", beamway_bench_placement, "choosing nodes, trees of networks, ants with and without placement (root for some parts; not part of all)"},

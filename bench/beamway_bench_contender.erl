@@ -10,7 +10,7 @@
 -export_type([name/0, t/0]).
 
 -type name() :: tcp | tcp_tuned | tcp_spin | unix | beamway | beamway_tcp | beamway_inet | beamway_rdma | beamway_whole
-              | tls | beamway_tls | beamway_poll | beamway_poll_off | lanes | lanes_tcp | openmpi | rdma_link | ib_write | ib_send
+              | tls | beamway_tls | beamway_poll | beamway_poll_off | teleport | lanes | lanes_tcp | openmpi | rdma_link | ib_write | ib_send
     | beamway_bench_http_servers:name().
 -type t() :: #{name := name(),
                %% for people
@@ -45,6 +45,7 @@ list(Root, PollUs) ->
      variant(Beamway, beamway_poll, "Beamway, polling",
              [{"BEAMWAY_POLL_US", integer_to_list(PollUs)}], shm),
      variant(Beamway, beamway_poll_off, "Beamway, not polling", [{"BEAMWAY_POLL_US", "0"}], shm),
+     Beamway#{name := teleport, title := "teleport beside Beamway", args := Carrier ++ ["-pa", filename:join([Root, "apps", "teleport", "ebin"])]},
      lanes(Stock, lanes, "lanes", "[shm]", Root),
      lanes(Stock, lanes_tcp, "lanes on TCP", "[tcp]", Root)].
 
@@ -57,6 +58,7 @@ lanes(Stock, Name, Title, Kinds, Root) ->
 -spec way(name()) -> beamway_bench_lanes:way().
 way(lanes) -> lane;
 way(lanes_tcp) -> lane;
+way(teleport) -> lane;
 way(_) -> stock.
 
 variant(Contender, Name, Title, Env, Link) ->
@@ -78,7 +80,8 @@ spin_args() -> lists:append([[Flag, "very_long"] || Flag <- ["+sbwt", "+sbwtdcpu
 %% @doc The names that a user may give.
 -spec names() -> [name()].
 names() ->
-    [tcp, tcp_tuned, tcp_spin, unix, tls, beamway, beamway_tcp, beamway_inet, beamway_tls, beamway_rdma, beamway_whole, beamway_poll, beamway_poll_off, lanes, lanes_tcp].
+    [tcp, tcp_tuned, tcp_spin, unix, tls, beamway, beamway_tcp, beamway_inet, beamway_tls, beamway_rdma, beamway_whole, beamway_poll, beamway_poll_off, teleport, lanes,
+     lanes_tcp].
 
 %% @doc Those that are programs instead of nodes.
 -spec programs() -> [name()].

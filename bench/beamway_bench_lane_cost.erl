@@ -7,6 +7,8 @@
 -behaviour(beamway_bench).
 
 -export([options/0, prepare/2, groups/1, metrics/1]).
+%% For the benchmark of casts.
+-export([cost/4, cpu_key/1, rate_key/1]).
 
 -define(BESIDE, <<"call of 64 B beside 10 MB messages">>).
 -define(STREAMS, <<"those 10 MB messages">>).
@@ -47,6 +49,9 @@ measure(Cluster, #{beside_ms := BesideMs} = Settings) ->
     Way = beamway_bench_lanes:open(Cluster, beamway_bench_nodes:names(Cluster)),
     maps:from_list(lists:append([cost(Cluster, Way, Case, Settings) || Case <- cases()]) ++ beside(Cluster, Way, BesideMs)).
 
+%% @doc The processor time of an operation, and the operations of a second.
+-spec cost(beamway_bench_nodes:cluster(), beamway_bench_lanes:way(), Case, Settings :: map()) -> [{Key :: binary(), float()}]
+              when Case :: {Name :: string(), What :: string(), beamway_bench_lanes:load(), Processes :: pos_integer()}.
 cost(#{members := [One, Two]} = Cluster, Way, {_, What, Load, Processes}, #{warm_ms := WarmMs, window_ms := Ms}) ->
     [_, Second] = beamway_bench_nodes:names(Cluster),
     %% A new one has an empty mailbox.
@@ -77,8 +82,14 @@ beside(#{members := [One, Two]} = Cluster, Way, Ms) ->
     [{beside_key("p50"), beamway_bench_stats:percentile(50, Us)}, {beside_key("p99"), beamway_bench_stats:percentile(99, Us)},
      {?STREAMS, Rate * ?STREAM_BYTES / 1.0e6}].
 
+%% @doc The key of the processor time.
+-spec cpu_key(What :: string()) -> binary().
 cpu_key(What) -> iolist_to_binary([What, ": processor time"]).
+
+%% @doc The key of the operations of a second.
+-spec rate_key(What :: string()) -> binary().
 rate_key(What) -> iolist_to_binary([What, ": rate"]).
+
 beside_key(What) -> iolist_to_binary([?BESIDE, ", ", What]).
 
 %% @private

@@ -12,8 +12,8 @@
 -type way() :: stock | lane.
 -type payload() :: {binary, Bytes :: pos_integer()} | {list, Bytes :: pos_integer()} | {map, Keys :: pos_integer()}.
 %% A list of pairs of some 25 bytes each in the external format.
--type load() :: call | {message, payload(), Batch :: pos_integer(), Open :: pos_integer()}.
-%% Calls of the server; or messages to the sink, which confirms each batch. Each sender has at most so many batches open.
+-type load() :: call | {message | cast, payload(), Batch :: pos_integer(), Open :: pos_integer()}.
+%% Calls of the server; or messages or casts to the sink, which confirms each batch. Each sender has at most so many batches open.
 
 -define(RING, beamway_bench_ring).
 -define(SERVER, beamway_bench_server).
@@ -25,6 +25,9 @@ send(Way, Dest, Message) -> send(Way, Dest, Message, normal).
 
 send(stock, Dest, Message, _Class) -> Dest ! Message, ok;
 send(lane, Dest, Message, Class) -> ok = teleport:send(Dest, Message, #{timeout => ?ANSWER_MS, class => Class}).
+
+cast(stock, Dest, Request) -> Dest ! {'$gen_cast', Request}, ok;
+cast(lane, Dest, Request) -> ok = teleport:cast(Dest, Request).
 
 call(stock, Server, Request) -> gen_server:call(Server, Request, ?ANSWER_MS);
 call(lane, Server, Request) -> teleport:call(Server, Request, ?ANSWER_MS).
@@ -130,6 +133,8 @@ start_sink(Way) -> started(?SINK, fun() -> sink(Way) end).
 sink(Way) ->
     receive
         {nobody, _} -> ok;
+        {'$gen_cast', {nobody, _}} -> ok;
+        {'$gen_cast', {From, _}} -> ok = send(Way, From, taken);
         {From, _} -> ok = send(Way, From, taken)
     end,
     sink(Way).
@@ -173,30 +178,34 @@ start_streams(Way, Node, Bytes, Rate) ->
 start_load(Way, Node, call, Processes) ->
     Server = erpc:call(Node, erlang, whereis, [?SERVER]),
     keep(kill, lists:duplicate(Processes, fun(Count) -> call_loop(Way, Server, Count) end));
-start_load(Way, Node, {message, What, Batch, Open}, Processes) ->
+start_load(Way, Node, {Kind, What, Batch, Open}, Processes) ->
     Sink = erpc:call(Node, erlang, whereis, [?SINK]),
     Payload = payload(What),
-    keep(finish, lists:duplicate(Processes, fun(Count) -> send_loop(Way, Sink, Payload, {Batch, Open}, 0, Count) end)).
+    Send = {Kind, Way, Sink},
+    keep(finish, lists:duplicate(Processes, fun(Count) -> send_loop(Send, Payload, {Batch, Open}, 0, Count) end)).
 
 payload({binary, Bytes}) -> binary:copy(<<"m">>, Bytes);
 payload({list, Bytes}) -> [{N, <<"0123456789abcdef">>} || N <- lists:seq(1, Bytes div 25)];
 payload({map, Keys}) -> maps:from_list([{N, N * N} || N <- lists:seq(1, Keys)]).
 
 %% Only a window of messages is on its way: the cost of a message is measured, not that of a growing mailbox.
-send_loop(Way, Sink, Payload, {Batch, Most} = Window, Open, Count) when Open < Most ->
-    ok = send_batch(Way, Sink, Payload, Batch),
-    send_loop(Way, Sink, Payload, Window, Open + 1, Count);
-send_loop(Way, Sink, Payload, {Batch, _} = Window, Open, Count) ->
+send_loop(Send, Payload, {Batch, Most} = Window, Open, Count) when Open < Most ->
+    ok = send_batch(Send, Payload, Batch),
+    send_loop(Send, Payload, Window, Open + 1, Count);
+send_loop(Send, Payload, {Batch, _} = Window, Open, Count) ->
     receive
-        taken -> ok = counters:add(Count, 1, Batch), send_loop(Way, Sink, Payload, Window, Open - 1, Count);
+        taken -> ok = counters:add(Count, 1, Batch), send_loop(Send, Payload, Window, Open - 1, Count);
         finish -> lists:foreach(fun(_) -> receive taken -> ok after ?ANSWER_MS -> exit(no_answer) end end, lists:seq(1, Open))
     after ?ANSWER_MS -> exit(no_answer)
     end.
 
-send_batch(Way, Sink, Payload, 1) -> send(Way, Sink, {self(), Payload});
-send_batch(Way, Sink, Payload, Left) ->
-    ok = send(Way, Sink, {nobody, Payload}),
-    send_batch(Way, Sink, Payload, Left - 1).
+send_batch(Send, Payload, 1) -> send_one(Send, {self(), Payload});
+send_batch(Send, Payload, Left) ->
+    ok = send_one(Send, {nobody, Payload}),
+    send_batch(Send, Payload, Left - 1).
+
+send_one({message, Way, Sink}, Message) -> send(Way, Sink, Message);
+send_one({cast, Way, Sink}, Request) -> cast(Way, Sink, Request).
 
 %% Linked with its processes: when one fails, whoever asks the keeper next also fails.
 keep(Ending, Bodies) ->

@@ -107,7 +107,7 @@ text("bench") ->
     "  pingpong   round trips of one pair of processes\n"
     "  stream     one sender, one receiver\n"
     "  cost       system calls, context switches and copies for each message\n"
-    "  ring, heartbeat, calls, lane-cost\n"
+    "  ring, heartbeat, calls, casts, lane-cost\n"
     "             lanes beside distribution\n"
     "  beside     small calls beside large messages by plain '!' (root)\n"
     "  hosts      calls and messages between hosts (root)\n"
