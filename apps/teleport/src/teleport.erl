@@ -14,12 +14,14 @@
 -module(teleport).
 
 -export([send/2, send/3, call/2, call/3, call/4, cast/2, cast/3, gs_call/2, gs_call/3, gs_cast/2]).
--export([send_request/2, send_request/3, wait_response/2, receive_response/2, check_response/2]).
+-export([send_request/2, send_request/3, send_request/4, send_request/5, wait_response/2, wait_response/3]).
+-export([receive_response/2, receive_response/3, check_response/2, check_response/3, reqids_new/0, reqids_size/1, reqids_add/3, reqids_to_list/1]).
+-export([multi_call/2, multi_call/3, multi_call/4, multi_call/5]).
 -export([statem_call/2, statem_call/3, statem_cast/2, notify/2, sync_notify/2, event_call/3, event_call/4]).
 -export([fsm_event/2, fsm_all_state_event/2, fsm_sync_event/2, fsm_sync_event/3, fsm_sync_all_state_event/2, fsm_sync_all_state_event/3]).
--export([erpc_call/4, erpc_call/5, erpc_cast/4, multicall/4, multicall/5, abcast/2, abcast/3]).
+-export([erpc_call/4, erpc_call/5, erpc_cast/4, erpc_cast/5, multicall/4, multicall/5, abcast/2, abcast/3]).
 -export([prime/1, prime/2, lanes/0, lanes/1, not_up/0, unconfirmed/0, configure/2]).
--export_type([dest/0, options/0, reason/0, request_id/0, lane_info/0]).
+-export_type([dest/0, options/0, reason/0, request_id/0, request_ids/0, lane_info/0]).
 
 -type dest() :: pid() | atom() | {Name :: atom(), node()} | {global, term()} | {via, module(), term()}.
 -type options() :: #{class => teleport_config:class(),       %% normal
@@ -30,6 +32,8 @@
                      timeout => timeout()}.                  %% milliseconds that a send may block, default the option block_ms
 -type reason() :: overload | timeout | noproc | {nodedown, node()} | {no_teleport, node()} | {no_lane, term()} | {too_big, Bytes :: pos_integer()}.
 -type request_id() :: teleport_request:id().
+-type request_ids() :: teleport_requests:collection().
+-type response() :: {reply, term()} | {error, {Reason :: term(), dest()}}.
 -type lane_info() :: #{node := node(), class := teleport_config:class(), index := non_neg_integer(), opened_by := this_node | peer,
                        state := up, kind := beamway_kind:label(), atom() => term()}.
 
@@ -84,6 +88,14 @@ send_request(Dest, Request) -> teleport_request:begin_call(call, Dest, Request, 
 -spec send_request(dest(), term(), options()) -> request_id().
 send_request(Dest, Request, Options) -> teleport_request:begin_call(call, Dest, Request, checked(Options)).
 
+%% @doc As gen_server:send_request/4: begins a call, and adds it to a collection under a label.
+-spec send_request(dest(), term(), Label :: term(), request_ids()) -> request_ids().
+send_request(Dest, Request, Label, Ids) -> send_request(Dest, Request, Label, Ids, #{}).
+
+%% @doc The same with options.
+-spec send_request(dest(), term(), Label :: term(), request_ids(), options()) -> request_ids().
+send_request(Dest, Request, Label, Ids, Options) -> reqids_add(send_request(Dest, Request, Options), Label, Ids).
+
 %% @doc Waits for the reply of {@link send_request/2}; after `timeout' it may be waited for again.
 -spec wait_response(request_id(), timeout()) -> {reply, term()} | timeout | {error, {Reason :: term(), dest()}}.
 wait_response(Id, Timeout) -> teleport_request:wait(Id, Timeout).
@@ -95,6 +107,64 @@ receive_response(Id, Timeout) -> teleport_request:finish(Id, Timeout).
 %% @doc Whether a message that was received is the reply.
 -spec check_response(Message :: term(), request_id()) -> {reply, term()} | no_reply | {error, {Reason :: term(), dest()}}.
 check_response(Message, Id) -> teleport_request:check(Message, Id).
+
+%% @doc As gen_server:wait_response/3: the next response to one of these requests.
+-spec wait_response(request_ids(), teleport_requests:limit(), Delete :: boolean()) -> {response(), Label :: term(), request_ids()} | no_request | timeout.
+wait_response(Ids, Limit, Delete) -> teleport_requests:wait(Ids, Limit, Delete).
+
+%% @doc As gen_server:receive_response/3: the same, but after `timeout' all of them are given up.
+-spec receive_response(request_ids(), teleport_requests:limit(), Delete :: boolean()) ->
+          {response(), Label :: term(), request_ids()} | no_request | timeout.
+receive_response(Ids, Limit, Delete) -> teleport_requests:finish(Ids, Limit, Delete).
+
+%% @doc As gen_server:check_response/3: whether a message that was received is a response to one of them.
+-spec check_response(Message :: term(), request_ids(), Delete :: boolean()) -> {response(), Label :: term(), request_ids()} | no_request | no_reply.
+check_response(Message, Ids, Delete) -> teleport_requests:check(Message, Ids, Delete).
+
+%% @doc As gen_server:reqids_new/0: an empty collection.
+-spec reqids_new() -> request_ids().
+reqids_new() -> teleport_requests:new().
+
+%% @doc As gen_server:reqids_size/1.
+-spec reqids_size(request_ids()) -> non_neg_integer().
+reqids_size(Ids) -> teleport_requests:size(Ids).
+
+%% @doc As gen_server:reqids_add/3.
+-spec reqids_add(request_id(), Label :: term(), request_ids()) -> request_ids().
+reqids_add(Id, Label, Ids) -> teleport_requests:add(Id, Label, Ids).
+
+%% @doc As gen_server:reqids_to_list/1.
+-spec reqids_to_list(request_ids()) -> [{request_id(), Label :: term()}].
+reqids_to_list(Ids) -> teleport_requests:to_list(Ids).
+
+%% @doc As gen_server:multi_call/2: calls the servers of this name on all nodes that are connected, and here.
+-spec multi_call(Name :: atom(), term()) -> {Replies :: [{node(), term()}], Bad :: [node()]}.
+multi_call(Name, Request) -> multi_call([node() | nodes()], Name, Request).
+
+%% @doc As gen_server:multi_call/3.
+-spec multi_call([node()], Name :: atom(), term()) -> {Replies :: [{node(), term()}], Bad :: [node()]}.
+multi_call(Nodes, Name, Request) -> multi_call(Nodes, Name, Request, infinity).
+
+%% @doc As gen_server:multi_call/4.
+-spec multi_call([node()], Name :: atom(), term(), timeout()) -> {Replies :: [{node(), term()}], Bad :: [node()]}.
+multi_call(Nodes, Name, Request, Timeout) -> multi_call(Nodes, Name, Request, Timeout, #{}).
+
+%% @doc The same with options. All nodes at once, and one limit for all.
+-spec multi_call([node()], Name :: atom(), term(), timeout(), options()) -> {Replies :: [{node(), term()}], Bad :: [node()]}.
+multi_call(Nodes, Name, Request, Timeout, Options) when is_atom(Name) ->
+    %% The requests come behind what the caller has sent to these servers.
+    Keyed = maps:merge(#{key => {self(), Name}}, checked(Options)),
+    Deadline = teleport_deadline:in(Timeout),
+    Call = fun(Node) ->
+                   try {reply, teleport_request:call(call, {Name, Node}, Request, teleport_deadline:left(Deadline), Keyed)}
+                   catch exit:_ -> bad
+                   end
+           end,
+    Results = teleport_each:run(Nodes, Call),
+    {[{Node, Reply} || {Node, {ok, {reply, Reply}}} <- Results], [Node || {Node, Ended} <- Results, not is_reply(Ended)]}.
+
+is_reply({ok, {reply, _}}) -> true;
+is_reply(_) -> false.
 
 %% @equiv call(Dest, Request, infinity)
 -spec statem_call(dest(), term()) -> term().
@@ -153,29 +223,31 @@ fsm_sync_all_state_event(Dest, Event, Timeout) ->
 -spec erpc_call(node(), module(), atom(), [term()]) -> term().
 erpc_call(Node, Module, Function, Args) -> erpc_call(Node, Module, Function, Args, infinity).
 
-%% @doc As erpc:call/5. The limit holds for all of it, the opening of a lane as well. `{erpc, noconnection}': there is no lane to the node, or it has
-%% no teleport.
--spec erpc_call(node(), module(), atom(), [term()], timeout()) -> term().
-erpc_call(Node, Module, Function, Args, Timeout) -> teleport_erpc:call(Node, Module, Function, Args, Timeout).
+%% @doc As erpc:call/5, or with a map of options; {@link teleport_erpc} has erpc's whole interface. The limit holds for all of it, the opening of a
+%% lane as well. `{erpc, noconnection}': the node is not there, or no lane to it can be opened.
+-spec erpc_call(node(), module(), atom(), [term()], teleport_erpc:limit()) -> term().
+erpc_call(Node, Module, Function, Args, Limit) -> teleport_erpc:call(Node, Module, Function, Args, Limit).
 
 %% @doc As erpc:cast/4, but tells when it could not be sent, as {@link cast/2} does.
 -spec erpc_cast(node(), module(), atom(), [term()]) -> ok | {error, reason()}.
 erpc_cast(Node, Module, Function, Args) -> teleport_erpc:cast(Node, Module, Function, Args).
 
+%% @doc The same with options.
+-spec erpc_cast(node(), module(), atom(), [term()], teleport_erpc:options()) -> ok | {error, reason()}.
+erpc_cast(Node, Module, Function, Args, Options) -> teleport_erpc:cast(Node, Module, Function, Args, Options).
+
 %% @doc As erpc:multicall/4.
 -spec multicall([node()], module(), atom(), [term()]) -> [term()].
-multicall(Nodes, Module, Function, Args) -> multicall(Nodes, Module, Function, Args, infinity).
+multicall(Nodes, Module, Function, Args) -> teleport_erpc:multicall(Nodes, Module, Function, Args).
 
-%% @doc As erpc:multicall/5: for each node `{ok, Value}' or `{Class, Reason}', within one limit for all.
--spec multicall([node()], module(), atom(), [term()], timeout()) -> [term()].
-multicall(Nodes, Module, Function, Args, Timeout) -> teleport_erpc:multicall(Nodes, Module, Function, Args, Timeout).
+%% @doc As erpc:multicall/5, or with options: for each node `{ok, Value}' or `{Class, Reason}', within one limit for all.
+-spec multicall([node()], module(), atom(), [term()], teleport_erpc:limit()) -> [term()].
+multicall(Nodes, Module, Function, Args, Limit) -> teleport_erpc:multicall(Nodes, Module, Function, Args, Limit).
 
 %% @doc Casts to the server of this name on all nodes that are connected, and here.
 -spec abcast(Name :: atom(), term()) -> abcast | {error, [{node(), reason()}, ...]}.
 abcast(Name, Request) -> abcast([node() | nodes()], Name, Request).
 
-%% The exit reason is how the result travels.
--dialyzer({nowarn_function, abcast/3}).
 %% @doc The same on these nodes, on all at once: one that is stuck holds up no other. The error names the nodes to which it could not be sent.
 -spec abcast([node()], Name :: atom(), term()) -> abcast | {error, [{node(), reason()}, ...]}.
 abcast(Nodes, Name, Request) ->
@@ -185,23 +257,19 @@ abcast(Nodes, Name, Request) ->
     _ = [cast(Name, Request) || lists:member(node(), Nodes)],
     %% The caller waits, so its next message to one of these servers comes behind this one: both have the caller's key.
     Options = #{key => {self(), Name}},
-    Casts = [{Node, spawn_monitor(fun() -> exit({cast, cast({Name, Node}, Request, Options)}) end)} || Node <- Nodes, Node =/= node()],
-    %% Each ends within its node's block_ms.
-    Results = [{Node, receive {'DOWN', Monitor, process, Pid, Reason} -> Reason end} || {Node, {Pid, Monitor}} <- Casts],
-    case [{Node, not_sent(Reason)} || {Node, Reason} <- Results, Reason =/= {cast, ok}] of
+    Results = teleport_each:run([Node || Node <- Nodes, Node =/= node()], fun(Node) -> cast({Name, Node}, Request, Options) end),
+    case [{Node, not_sent(Ended)} || {Node, Ended} <- Results, Ended =/= {ok, ok}] of
         [] -> abcast;
         Failed -> {error, Failed}
     end.
 
-not_sent({cast, {error, Reason}}) -> Reason;
-not_sent(Reason) -> {no_lane, Reason}.
+not_sent({ok, {error, Reason}}) -> Reason;
+not_sent({down, Reason}) -> {no_lane, Reason}.
 
 %% @doc Opens all lanes to a node, so that the first message need not wait for one.
 -spec prime(node()) -> ok | {error, reason()}.
 prime(Node) -> prime(Node, ?CALL_MS).
 
-%% The exit reason is how the result travels.
--dialyzer({nowarn_function, open_all/3}).
 %% @doc The same with a limit in milliseconds.
 -spec prime(node(), timeout()) -> ok | {error, reason()}.
 prime(Node, _) when Node =:= node() -> ok;
@@ -213,16 +281,14 @@ prime(Node, Timeout) when is_atom(Node) ->
     end.
 
 open_all(Node, Lanes, Deadline) ->
-    Waiting = [spawn_monitor(fun() -> exit({opened, teleport_peers:next(Node, Class, Index, none, Deadline)}) end) || {Class, Index} <- Lanes],
-    %% Each of these ends at the deadline.
-    Results = [receive {'DOWN', Monitor, process, Pid, Reason} -> Reason end || {Pid, Monitor} <- Waiting],
-    case [Reason || Reason <- Results, not is_opened(Reason)] of
+    Open = fun({Class, Index}) -> teleport_peers:next(Node, Class, Index, none, Deadline) end,
+    case [Ended || {_, Ended} <- teleport_each:run(Lanes, Open), not is_opened(Ended)] of
         [] -> ok;
-        [{opened, Error} | _] -> Error;
-        [Reason | _] -> {error, {no_lane, Reason}}
+        [{ok, Error} | _] -> Error;
+        [{down, Reason} | _] -> {error, {no_lane, Reason}}
     end.
 
-is_opened({opened, {ok, _}}) -> true;
+is_opened({ok, {ok, _}}) -> true;
 is_opened(_) -> false.
 
 %% @doc All lanes of this node: those that it has opened, and those that peers have.

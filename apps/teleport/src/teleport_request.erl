@@ -5,11 +5,11 @@
 %% lost lane comes as `DOWN'. So a caller waits for one reference whatever happens, and a late reply goes nowhere.
 -module(teleport_request).
 
--export([send/3, call/5, begin_call/4, wait/2, finish/2, check/2, check_options/1, transmit/6]).
+-export([send/3, call/5, begin_call/4, ref/1, wait/2, finish/2, check/2, check_options/1, apply_cast/5]).
 -export_type([id/0, kind/0]).
 
 -type kind() :: call | event_call | {other_call, Label :: atom()} | {apply, module(), atom()}.
--opaque id() :: {?MODULE, reference(), Where :: lane | local, teleport:dest(), Sent :: none | {teleport_sender:tx(), Key :: non_neg_integer(), node()}}.
+-opaque id() :: {?MODULE, reference(), Where :: lane | local, teleport:dest(), Sent :: none | {helper, pid()} | {teleport_sender:tx(), Key :: non_neg_integer(), node()}}.
 %% `none': the request could not be sent. Its caller hears of that as of any other end: by a message.
 
 -define(FAILED, '$teleport_failed').
@@ -163,6 +163,8 @@ label({other_call, Label}) -> Label.
 
 %% @doc See {@link teleport:send_request/2}.
 -spec begin_call(kind(), teleport:dest(), term(), teleport:options()) -> id().
+begin_call({apply, Module, Function}, {_, Node} = Dest, Args, _) when Node =:= node() ->
+    apart(Node, Module, Function, Args, Dest);
 begin_call(Kind, Dest, Request, Options) ->
     case find(Dest) of
         {remote, Node, Remote} -> begin_remote(Kind, Node, Remote, Request, Options, Dest);
@@ -174,6 +176,33 @@ not_begun(Reason, Dest) ->
     Ref = make_ref(),
     self() ! {Ref, ?FAILED, Reason},
     {?MODULE, Ref, lane, Dest, none}.
+
+%% A function that no lane carries: a process of its own gives the result in the shape of a lane's.
+apart(Node, Module, Function, Args, Dest) ->
+    Caller = self(),
+    {Helper, Ref} = spawn_opt(fun() -> help(Caller, Node, Module, Function, Args) end, [{monitor, [{alias, reply_demonitor}]}]),
+    Helper ! {Caller, Ref},
+    {?MODULE, Ref, lane, Dest, {helper, Helper}}.
+
+help(Caller, Node, Module, Function, Args) ->
+    Monitor = monitor(process, Caller),
+    receive
+        {Caller, Ref} ->
+            true = demonitor(Monitor, [flush]),
+            _ = erlang:send(Ref, answered(Ref, Node, Module, Function, Args)),
+            ok;
+        {'DOWN', Monitor, process, Caller, _} -> ok
+    end.
+
+answered(Ref, Node, Module, Function, Args) ->
+    try {Ref, {return, erpc:call(Node, Module, Function, Args, infinity)}}
+    catch
+        throw:Thrown -> {Ref, {throw, Thrown}};
+        exit:{exception, Reason} -> {Ref, {exit, Reason}};
+        exit:{signal, Reason} -> {Ref, ?FAILED, {signal, Reason}};
+        error:{exception, Reason, Stack} -> {Ref, {error, Reason, Stack}};
+        error:{erpc, Reason} -> {Ref, {erpc, Reason}}
+    end.
 
 begin_remote(Kind, Node, Remote, Request, Options, Dest) ->
     #{block_ms := BlockMs} = Config = teleport_config:of_node(Node),
@@ -194,6 +223,11 @@ begin_remote(Kind, Node, Remote, Request, Options, Dest) ->
             not_begun(Reason, Dest)
     end.
 
+%% @doc The reference that all messages about a request bear.
+-spec ref(id()) -> reference().
+ref({?MODULE, Ref, _, _, _}) -> Ref;
+ref(_) -> error(badarg).
+
 %% @doc See {@link teleport:wait_response/2}.
 -spec wait(id(), timeout()) -> {reply, term()} | timeout | {error, {term(), teleport:dest()}}.
 wait({?MODULE, Ref, local, _, _}, Timeout) -> gen:wait_response(Ref, Timeout);
@@ -201,7 +235,7 @@ wait({?MODULE, Ref, lane, Dest, Sent}, Timeout) ->
     receive
         {Ref, Reply} -> {reply, Reply};
         {Ref, ?FAILED, Reason} -> {error, {Reason, Dest}};
-        {'DOWN', Ref, process, _, _} -> {error, {{nodedown, element(3, Sent)}, Dest}}
+        {'DOWN', Ref, process, _, Reason} -> {error, {ended(Sent, Reason), Dest}}
     after Timeout -> timeout
     end.
 
@@ -224,6 +258,9 @@ finish({?MODULE, Ref, lane, Dest, Sent} = Id, Timeout) ->
 %% With the request's key: behind it.
 cancel(_, none) ->
     ok;
+cancel(_, {helper, Helper}) ->
+    true = exit(Helper, kill),
+    ok;
 cancel(Ref, {Tx, Key, _}) ->
     Packed = teleport_term:pack(Ref),
     _ = teleport_sender:send(Tx, Key, cancel, Packed, element(3, Packed), error),
@@ -234,8 +271,12 @@ cancel(Ref, {Tx, Key, _}) ->
 check(Message, {?MODULE, Ref, local, _, _}) -> gen:check_response(Message, Ref);
 check({Ref, Reply}, {?MODULE, Ref, lane, _, _}) -> {reply, Reply};
 check({Ref, ?FAILED, Reason}, {?MODULE, Ref, lane, Dest, _}) -> {error, {Reason, Dest}};
-check({'DOWN', Ref, process, _, _}, {?MODULE, Ref, lane, Dest, {_, _, Node}}) -> {error, {{nodedown, Node}, Dest}};
+check({'DOWN', Ref, process, _, Reason}, {?MODULE, Ref, lane, Dest, Sent}) -> {error, {ended(Sent, Reason), Dest}};
 check(_, _) -> no_reply.
+
+%% What was waited for has ended.
+ended({helper, _}, Reason) -> {signal, Reason};
+ended({_, _, Node}, _) -> {nodedown, Node}.
 
 %% ---- destinations, lanes and options ----
 
@@ -276,7 +317,14 @@ on_full(#{on_full := OnFull, block_ms := BlockMs}, Options) ->
         Other -> Other
     end.
 
-%% @doc Sends over the key's lane; if that is lost before it took the message, over the one that follows.
+%% @doc See {@link teleport_erpc:cast/5}; options are checked.
+-spec apply_cast(node(), module(), atom(), [term()], teleport:options()) -> ok | {error, teleport:reason()}.
+apply_cast(Node, Module, Function, Args, Options) ->
+    Config = teleport_config:of_node(Node),
+    Packed = teleport_term:pack([Module, Function | Args]),
+    transmit(Node, key('', Options), apply_cast, Packed, on_full(Config, Options), {Config, Options}).
+
+%% Sends over the key's lane; if that is lost before it took the message, over the one that follows.
 -spec transmit(node(), Key :: non_neg_integer(), teleport_frame:kind(), teleport_sender:packed(), OnFull, {teleport_config:config(), teleport:options()}) ->
           ok | {error, teleport:reason()}
               when OnFull :: {block, teleport_deadline:deadline()} | error | drop.
