@@ -135,11 +135,16 @@ link_priv(Dir, Folders, Out) ->
     Wanted = filename:absname(filename:join(filename:dirname(Out), "priv")),
     Real =:= Wanted orelse not lists:member(filename:join(Dir, "src"), Folders) orelse link(Real, Wanted).
 
+%% A checkout that was moved or copied has links to where it was.
 link(Target, Name) ->
     case file:make_symlink(Target, Name) of
         ok -> ok;
-        {error, eexist} -> ok
+        {error, eexist} -> file:read_link_all(Name) =:= {ok, Target} orelse link_anew(Target, Name)
     end.
+
+link_anew(Target, Name) ->
+    ok = file:delete(Name),
+    ok = file:make_symlink(Target, Name).
 
 write_app(Folders, Out, Sources) ->
     case [File || Folder <- Folders, File <- filelib:wildcard(filename:join(Folder, "*.app.src"))] of

@@ -15,7 +15,7 @@ TEST_PROGRAMS = $(patsubst %,$(BUILD)/test/%,$(filter-out $(FAKE_TEST_NAMES),$(T
 REAL_PROGRAMS = $(patsubst %,$(BUILD)/test/%,$(filter-out rdma_service_test $(CARRIER_TEST_NAMES),$(FAKE_TEST_NAMES)))
 ASAN_PROGRAMS = $(TEST_NAMES:%=$(BUILD)/asan/%)
 # Only what runs two threads.
-TSAN_NAMES = $(sort stress_test port_test flush_test packet_test $(FAKE_TEST_NAMES))
+TSAN_NAMES = $(sort block_test stress_test port_test flush_test packet_test $(FAKE_TEST_NAMES))
 TSAN_PROGRAMS = $(TSAN_NAMES:%=$(BUILD)/tsan/%)
 FAKE_VERBS := $(wildcard test/verbs/*.c)
 # The harness's network path: its decisions are tested, the program is for namespaces (test/path).
@@ -27,7 +27,7 @@ TEST_CARRIER_LIST = '-DBW_TEST_CARRIERS(X)=$(foreach name,$(TEST_CARRIERS) $(if 
 # The tls carrier is a shared object for the driver; test programs are linked with it.
 TLS_TEST = $(if $(HAS_TLS),-DBW_TEST_TLS $(filter-out %/object.c,$(TLS_SRC)) -lssl -lcrypto)
 TEST_NEEDS = test/vm/vm.c $(LINK_SRC) $(TEST_CARRIER_SRC) $(RDMA_SRC) $(TLS_SRC) $(DRIVER_SRC) $(PATH_SRC) \
-	$(LINK_HEADERS) $(wildcard test/*.h test/*/*.h driver/*.h)
+	$(LINK_HEADERS) $(wildcard block/* test/*.h test/*/*.h driver/*.h)
 
 # port_test's driver loads the carrier that the program is linked with (ports.h).
 OWN_DLOPEN := $(if $(HAS_RDMA),-Ddlopen=own_dlopen -Ddlsym=own_dlsym -Ddlclose=own_dlclose) -ldl
@@ -45,6 +45,7 @@ test_src = $(LINK_SRC) $(if $(filter $(CARRIER_TEST_NAMES),$(1)),$(TEST_CARRIER_
 	$(if $(filter rdma_flow_test,$(1)),link/rdma/flow.c link/rdma/wire.c) \
 	$(if $(filter frame_scheduler_test,$(1)),$(SCHEDULER_SRC)) \
 	$(if $(filter path_test,$(1)),$(PATH_SRC)) \
+	$(if $(filter block_test,$(1)),block/block.c) \
 	$(if $(filter tls_test,$(1)),$(TLS_TEST)) \
 	$(if $(filter $(FAKE_TEST_NAMES),$(1)),-DBW_TEST_RDMA $(RDMA_SRC) $(if $(filter real,$(2)),$(RDMA_LIBS),$(FAKE_VERBS)))
 

@@ -83,7 +83,7 @@ static bool may_be_anybody(uid_t uid)
     return read_numbers("/proc/self/uid_map", map) != 3 || map[0] != 0 || map[2] != UINT32_MAX;
 }
 
-static bool same_user(int fd)
+bool bw_shm_same_user(int fd)
 {
     struct ucred peer;
     socklen_t len = sizeof peer;
@@ -242,7 +242,7 @@ static bw_status_t send_hello(int fd, const hello_t *hello, const int *fds, bw_e
     return BW_OK;
 }
 
-static bw_status_t reach(const uint8_t *address, size_t address_len, int *fd_p, bw_error_t *error_p)
+bw_status_t bw_shm_reach(const uint8_t *address, size_t address_len, int *fd_p, bw_error_t *error_p)
 {
     struct sockaddr_un un;
     socklen_t un_len = socket_address(address, address_len, &un);
@@ -257,7 +257,7 @@ static bw_status_t reach(const uint8_t *address, size_t address_len, int *fd_p, 
                                "the same user?)"
                              : "connecting to the peer's unix socket (another network namespace?)",
                          errno);
-    else if (!same_user(*fd_p))
+    else if (!bw_shm_same_user(*fd_p))
         status = bw_fail(error_p, BW_REFUSED, "the peer runs as another user", EPERM);
     if (status != BW_OK) {
         close(*fd_p);
@@ -278,7 +278,7 @@ bw_status_t bw_shm_connect(const uint8_t *address, size_t address_len,
     if (!bw_ring_size_is_valid(ring_bytes) || address_len == 0 || address_len > BW_ADDRESS_MAX)
         return bw_fail(error_p, BW_INVALID, "ring size or address of the offer", EINVAL);
     memcpy(hello.token, token, sizeof hello.token);
-    if ((status = reach(address, address_len, &conn, error_p)) != BW_OK)
+    if ((status = bw_shm_reach(address, address_len, &conn, error_p)) != BW_OK)
         return status;
     process = process_of(conn);
     if ((status = bw_shm_make_memory(ring_bytes, &fds[FD_MEMORY], error_p)) != BW_OK ||
@@ -361,7 +361,7 @@ static bw_status_t admit(int conn, const bw_shm_listener_t *listener, uint64_t m
     bw_status_t status;
     hello_t hello;
 
-    if (!same_user(conn))
+    if (!bw_shm_same_user(conn))
         return bw_fail(error_p, BW_REFUSED, "the peer runs as another user", EPERM);
     if (!receive_hello(conn, &hello, fds))
         status = bw_fail(error_p, BW_REFUSED,

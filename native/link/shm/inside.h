@@ -14,6 +14,13 @@ extern const bw_carrier_t bw_shm_carrier;
 /* For the table: connect.c. */
 bw_status_t bw_shm_probe(uint64_t ring_bytes, bw_error_t *error_p);
 
+/* Connects to a listener; whoever listens has our effective user. */
+bw_status_t bw_shm_reach(const uint8_t *address, size_t address_len, int *fd_p,
+                         bw_error_t *error_p);
+
+/* Whether the process at the other end of a unix socket has our effective user. */
+bool bw_shm_same_user(int fd);
+
 /* Sealed memory for two rings of `ring_bytes` (a valid size). */
 bw_status_t bw_shm_make_memory(uint64_t ring_bytes, int *fd_p, bw_error_t *error_p);
 

@@ -1,0 +1,168 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Blocks: binaries that nodes of one host and one user share without copying them.
+%%
+%% A block is memory of the kernel that can never change again (a sealed memfd, native/block/block.h). Here it is a binary like any other.
+%% A channel brings blocks to another node. That node gets binaries of the same memory, and can pass them on. It can read a block that was
+%% passed to it, all of it, and nothing else.
+%%
+%% A part of a block keeps the whole. A block lives as long as a process of any node has a part of it, whoever made it. The node's limits
+%% ({@link info/0}) hold for those that it made and those that it has received.
+-module(beamway_block).
+
+-export([is_loaded/0, from_iodata/1, read_file/1, is_block/1, min_bytes/0, info/0, limit/1, reaper/0, reap/0]).
+-export([listen/1, accept/1, connect/3, pass/2, revoke/2, take/3, is_open/1, close/1]).
+-export_type([channel/0, listener/0, id/0]).
+
+-on_load(load/0).
+
+-opaque channel() :: reference().
+-opaque listener() :: reference().
+-type id() :: <<_:128>>.
+%% By which the receiver knows a channel.
+
+-define(MIN_BYTES, 65536).
+
+load() ->
+    %% Without the library there are no blocks: all binaries are ordinary ones.
+    _ = erlang:load_nif(filename:join(priv_dir(), "beamway_block"), none),
+    ok.
+
+priv_dir() ->
+    case code:priv_dir(beamway) of
+        {error, bad_name} -> filename:join(filename:dirname(filename:dirname(code:which(?MODULE))), "priv");
+        Dir -> Dir
+    end.
+
+%% @doc Whether this node can have blocks.
+-spec is_loaded() -> boolean().
+is_loaded() ->
+    try is_map(info_nif()) catch error:not_loaded -> false end.
+
+%% @doc Smaller binaries are no blocks.
+-spec min_bytes() -> pos_integer().
+min_bytes() -> ?MIN_BYTES.
+
+%% @doc A block of these bytes; an ordinary binary if they are few, or if there is no room for another block.
+-spec from_iodata(iodata()) -> binary().
+from_iodata(Data) ->
+    Parts = erlang:iolist_to_iovec(Data),
+    case iolist_size(Parts) of
+        Bytes when Bytes < ?MIN_BYTES -> iolist_to_binary(Parts);
+        Bytes ->
+            try from_iovec_nif(Parts, Bytes) of
+                {ok, Block} -> Block;
+                _ -> iolist_to_binary(Parts)
+            catch error:not_loaded -> iolist_to_binary(Parts)
+            end
+    end.
+
+%% @doc As file:read_file/1. A large file is read straight into a block, if there is room for one.
+-spec read_file(file:name_all()) -> {ok, binary()} | {error, file:posix() | badarg | terminated | system_limit}.
+read_file(Name) ->
+    try read_file_nif(path(Name), ?MIN_BYTES) of
+        {ok, Block} -> {ok, Block};
+        _ -> file:read_file(Name)
+    catch error:_ -> file:read_file(Name)
+    end.
+
+path(Name) when is_binary(Name) -> Name;
+path(Name) -> path_of(unicode:characters_to_binary(filename:flatten(Name), unicode, file:native_name_encoding())).
+
+path_of(Path) when is_binary(Path) -> Path.
+
+%% @doc Whether these are all bytes of a block.
+-spec is_block(binary()) -> boolean().
+is_block(Binary) when byte_size(Binary) < ?MIN_BYTES -> false;
+is_block(Binary) -> try is_block_nif(Binary) catch error:not_loaded -> false end.
+
+%% @doc How many blocks this node holds, how many bytes they have, and how many it may hold. `made', `received': since the start. `refused': that found no room.
+-spec info() -> #{blocks | bytes | max_blocks | max_bytes | made | received | refused => non_neg_integer()}.
+info() -> info_nif().
+
+%% @doc Sets how many bytes all blocks together may have. Those that are there stay.
+-spec limit(Bytes :: non_neg_integer()) -> ok.
+limit(Bytes) -> limit_nif(Bytes).
+
+%% @doc From now on the caller gets the message `beamway_blocks_to_reap', and then calls {@link reap/0}. Without such a process the pages of a large
+%% block are given back by the scheduler that collects its last binary.
+-spec reaper() -> ok.
+reaper() -> reaper_nif().
+
+%% @doc Gives back the memory of blocks that nobody uses any more.
+-spec reap() -> ok.
+reap() -> reap_nif().
+
+%% ---- channels ----
+
+%% @doc Where nodes of this host and user may connect to. The token is a secret between both. The directory is that of the option `socket_dir', "" for
+%% an abstract socket.
+-spec listen(Dir :: string()) -> {ok, listener(), Address :: binary(), Token :: <<_:128>>} | {error, Reason :: binary()}.
+listen("") -> listen_nif(none);
+listen(Dir) -> listen_nif(unicode:characters_to_binary(Dir)).
+
+%% @doc A channel that somebody has connected. Does not wait.
+-spec accept(listener()) -> {ok, id(), channel()} | none | {error, Reason :: binary()}.
+accept(Listener) -> accept_nif(Listener).
+
+%% @doc A channel that passes blocks to the node that listens there.
+-spec connect(Address :: binary(), Token :: <<_:128>>, id()) -> {ok, channel()} | {error, Reason :: binary()}.
+connect(Address, Token, Id) -> connect_nif(Address, Token, Id).
+
+%% @doc Passes a block. The receiver can take it by the number. `busy': too many are on their way. `no_block': it is an ordinary binary, or a part of a block.
+-spec pass(channel(), binary()) -> {ok, Number :: pos_integer()} | busy | no_block | closed.
+pass(Channel, Binary) -> pass_nif(Channel, Binary).
+
+%% @doc Nobody will take this number.
+-spec revoke(channel(), Number :: pos_integer()) -> ok.
+revoke(Channel, Number) -> revoke_nif(Channel, Number).
+
+%% @doc Takes what was passed. If there is no room for another block it is copied.
+-spec take(channel(), Number :: non_neg_integer(), Bytes :: non_neg_integer()) -> {ok, binary()} | {error, Reason :: binary()}.
+take(Channel, Number, Bytes) ->
+    case take_nif(Channel, Number, Bytes) of
+        limit -> copy_nif(Channel, Number, Bytes);
+        Taken -> Taken
+    end.
+
+%% @doc Whether the other end is there.
+-spec is_open(channel()) -> boolean().
+is_open(Channel) -> is_open_nif(Channel).
+
+%% @doc Ends the channel for both nodes. What was passed and not taken is gone.
+-spec close(channel()) -> ok.
+close(Channel) -> close_nif(Channel).
+
+%% ---- native/block/nif.c ----
+
+-spec from_iovec_nif([binary()], pos_integer()) -> {ok, binary()} | limit | {error, binary()}.
+from_iovec_nif(_, _) -> erlang:nif_error(not_loaded).
+-spec read_file_nif(binary(), pos_integer()) -> {ok, binary()} | limit | no_block | {error, binary()}.
+read_file_nif(_, _) -> erlang:nif_error(not_loaded).
+-spec listen_nif(binary() | none) -> {ok, listener(), binary(), <<_:128>>} | {error, binary()}.
+listen_nif(_) -> erlang:nif_error(not_loaded).
+-spec accept_nif(listener()) -> {ok, id(), channel()} | none | {error, binary()}.
+accept_nif(_) -> erlang:nif_error(not_loaded).
+-spec connect_nif(binary(), binary(), binary()) -> {ok, channel()} | {error, binary()}.
+connect_nif(_, _, _) -> erlang:nif_error(not_loaded).
+-spec pass_nif(channel(), binary()) -> {ok, pos_integer()} | busy | no_block | closed.
+pass_nif(_, _) -> erlang:nif_error(not_loaded).
+-spec revoke_nif(channel(), pos_integer()) -> ok.
+revoke_nif(_, _) -> erlang:nif_error(not_loaded).
+-spec take_nif(channel(), non_neg_integer(), non_neg_integer()) -> {ok, binary()} | limit | {error, binary()}.
+take_nif(_, _, _) -> erlang:nif_error(not_loaded).
+-spec copy_nif(channel(), non_neg_integer(), non_neg_integer()) -> {ok, binary()} | {error, binary()}.
+copy_nif(_, _, _) -> erlang:nif_error(not_loaded).
+-spec is_open_nif(channel()) -> boolean().
+is_open_nif(_) -> erlang:nif_error(not_loaded).
+-spec close_nif(channel()) -> ok.
+close_nif(_) -> erlang:nif_error(not_loaded).
+-spec is_block_nif(binary()) -> boolean().
+is_block_nif(_) -> erlang:nif_error(not_loaded).
+-spec info_nif() -> #{atom() => non_neg_integer()}.
+info_nif() -> erlang:nif_error(not_loaded).
+-spec limit_nif(non_neg_integer()) -> ok.
+limit_nif(_) -> erlang:nif_error(not_loaded).
+-spec reaper_nif() -> ok.
+reaper_nif() -> erlang:nif_error(not_loaded).
+-spec reap_nif() -> ok.
+reap_nif() -> erlang:nif_error(not_loaded).

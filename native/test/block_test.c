@@ -1,0 +1,641 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Blocks, and how they get from one process to another: what a receiver must refuse, what is given
+ * back when a process is killed, and that every descriptor and mapping is gone at the end.
+ */
+#include "../block/block.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+
+#include "peers.h"
+
+#define SIZE 100000u
+#define MOST (UINT64_C(1) << 30)
+
+/* What the peer of these tests sends, as it stands on the wire. */
+typedef struct {
+    uint8_t token[BW_TOKEN_BYTES], id[BW_TOKEN_BYTES];
+    uint32_t version, reserved;
+} channel_hello_t;
+
+typedef struct {
+    uint64_t number, size;
+} word_t;
+
+/* A listener and both ends of a channel, in this process; each end has blocks of its own. */
+typedef struct {
+    bw_blocks_t *there, *here;
+    bw_shm_listener_t listener;
+    bw_channel_t *to, *from;
+} ends_t;
+
+static const uint8_t id[BW_TOKEN_BYTES] = {1, 2, 3};
+static bw_error_t error;
+
+static bw_block_t *block_of(bw_blocks_t *blocks, size_t size, int with)
+{
+    uint8_t *bytes = malloc(size);
+    bw_block_t *block = NULL;
+
+    memset(bytes, with, size);
+    if (bw_block_begin(blocks, size, &block, &error) == BW_OK &&
+        (bw_block_write(block, 0, bytes, size, &error) != BW_OK ||
+         bw_block_finish(block, &error) != BW_OK)) {
+        bw_block_drop(block);
+        bw_block_free(block);
+        block = NULL;
+    }
+    free(bytes);
+    return block;
+}
+
+static bool is_all(const bw_block_t *block, int with)
+{
+    for (size_t i = 0; i < bw_block_size(block); i++)
+        if (bw_block_data(block)[i] != with)
+            return false;
+    return true;
+}
+
+static void give_back(bw_block_t *block)
+{
+    if (bw_block_drop(block))
+        bw_block_free(block);
+}
+
+static int held; /* descriptors before the case */
+
+static void begin(ends_t *ends)
+{
+    memset(ends, 0, sizeof *ends);
+    held = open_descriptors();
+    ends->there = bw_blocks_new(MOST);
+    ends->here = bw_blocks_new(MOST);
+    CHECK_EQ(bw_shm_listen(NULL, &ends->listener, &error), BW_OK);
+    CHECK_EQ(bw_channel_connect(ends->there, ends->listener.address, ends->listener.address_len,
+                                ends->listener.token, id, &ends->to, &error),
+             BW_OK);
+    CHECK_EQ(bw_channel_accept(ends->here, &ends->listener, &ends->from, &error), BW_OK);
+}
+
+static void end(ends_t *ends)
+{
+    if (ends->to)
+        bw_channel_delete(ends->to);
+    if (ends->from)
+        bw_channel_delete(ends->from);
+    bw_shm_listener_close(&ends->listener);
+    CHECK_EQ(bw_blocks_info(ends->there).blocks, 0);
+    CHECK_EQ(bw_blocks_info(ends->there).bytes, 0);
+    CHECK_EQ(bw_blocks_info(ends->here).blocks, 0);
+    CHECK_EQ(bw_blocks_info(ends->here).bytes, 0);
+    bw_blocks_delete(ends->there);
+    bw_blocks_delete(ends->here);
+    CHECK_EQ(open_descriptors(), held);
+}
+
+static void test_made_and_found(void)
+{
+    bw_blocks_t *blocks = bw_blocks_new(MOST);
+    bw_block_t *block = block_of(blocks, SIZE, 7);
+    const uint8_t *data;
+
+    CHECK(block);
+    data = bw_block_data(block);
+    CHECK(is_all(block, 7));
+    CHECK(bw_block_find(blocks, data, SIZE) == block);
+    CHECK(!bw_block_find(blocks, data + 1, SIZE - 1));
+    CHECK(!bw_block_find(blocks, data, SIZE - 1));
+    CHECK(!bw_block_find(blocks, &held, sizeof held));
+    CHECK(!bw_block_drop(block));
+    CHECK_EQ(bw_blocks_info(blocks).bytes, SIZE);
+    CHECK(bw_block_drop(block));
+    CHECK(!bw_block_find(blocks, data, SIZE));
+    bw_block_free(block);
+    CHECK_EQ(bw_blocks_info(blocks).blocks, 0);
+    bw_blocks_delete(blocks);
+}
+
+static void test_limits(void)
+{
+    bw_blocks_t *blocks = bw_blocks_new(2 * SIZE);
+    bw_block_t *one = block_of(blocks, SIZE, 1), *other = block_of(blocks, SIZE, 2), *more = NULL;
+
+    CHECK(one && other);
+    CHECK_EQ(bw_block_begin(blocks, 1, &more, &error), BW_LIMIT);
+    CHECK_EQ(bw_block_begin(blocks, UINT64_MAX / 4, &more, &error), BW_LIMIT);
+    CHECK_EQ(bw_block_begin(blocks, 0, &more, &error), BW_INVALID);
+    CHECK_EQ(bw_blocks_info(blocks).refused, 2);
+    give_back(one);
+    CHECK_EQ(bw_block_begin(blocks, 1, &more, &error), BW_OK);
+    CHECK_EQ(bw_block_write(more, 1, "x", 1, &error), BW_INVALID);
+    CHECK_EQ(bw_block_write(more, SIZE_MAX, "xx", 2, &error), BW_INVALID);
+    give_back(more);
+    give_back(other);
+    CHECK_EQ(bw_blocks_info(blocks).bytes, 0);
+    bw_blocks_delete(blocks);
+}
+
+static void few_descriptors(void)
+{
+    struct rlimit few;
+    bw_block_t *blocks[17] = {0};
+    bw_blocks_t *all;
+
+    CHECK_EQ(getrlimit(RLIMIT_NOFILE, &few), 0);
+    few.rlim_cur = 64;
+    CHECK_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+    all = bw_blocks_new(MOST);
+    for (int i = 0; i < 16; i++)
+        CHECK(blocks[i] = block_of(all, 1, 1));
+    CHECK(!block_of(all, 1, 1));
+    for (int i = 0; i < 16; i++)
+        give_back(blocks[i]);
+    bw_blocks_delete(all);
+}
+
+static void test_a_quarter_of_the_descriptors(void)
+{
+    in_child(few_descriptors);
+}
+
+static void test_a_file(void)
+{
+    bw_blocks_t *blocks = bw_blocks_new(MOST);
+    FILE *file = tmpfile();
+    bw_block_t *block;
+
+    CHECK(file);
+    for (unsigned i = 0; i < SIZE; i++)
+        fputc(5, file);
+    fflush(file);
+    rewind(file);
+    CHECK_EQ(bw_block_begin(blocks, SIZE, &block, &error), BW_OK);
+    CHECK_EQ(lseek(fileno(file), 0, SEEK_SET), 0);
+    CHECK_EQ(bw_block_fill(block, fileno(file), &error), BW_OK);
+    CHECK_EQ(bw_block_finish(block, &error), BW_OK);
+    CHECK(is_all(block, 5));
+    give_back(block);
+    /* The file has become shorter meanwhile. */
+    CHECK_EQ(bw_block_begin(blocks, SIZE + 1, &block, &error), BW_OK);
+    CHECK_EQ(lseek(fileno(file), 0, SEEK_SET), 0);
+    CHECK_EQ(bw_block_fill(block, fileno(file), &error), BW_SYSTEM);
+    give_back(block);
+    fclose(file);
+    bw_blocks_delete(blocks);
+}
+
+static void test_passed_in_any_order(void)
+{
+    bw_block_t *blocks[3], *got;
+    uint64_t numbers[3];
+    ends_t ends;
+
+    CHECK_IN(begin(&ends));
+    for (int i = 0; i < 3; i++) {
+        blocks[i] = block_of(ends.there, SIZE + (size_t)i, i);
+        CHECK_EQ(bw_channel_pass(ends.to, blocks[i], &numbers[i], &error), BW_OK);
+        give_back(blocks[i]);
+    }
+    CHECK_EQ(bw_blocks_info(ends.there).blocks, 0);
+    for (int i = 2; i >= 0; i--) {
+        CHECK_EQ(bw_channel_take(ends.from, numbers[i], SIZE + (uint64_t)i, false, &got, &error),
+                 BW_OK);
+        CHECK(is_all(got, i));
+        /* No number is taken twice. */
+        CHECK_EQ(
+            bw_channel_take(ends.from, numbers[i], SIZE + (uint64_t)i, false, &blocks[i], &error),
+            BW_REFUSED);
+        give_back(got);
+    }
+    CHECK(bw_channel_look(ends.to) && bw_channel_look(ends.from));
+    CHECK_IN(end(&ends));
+}
+
+/* One mapping, however often a block comes, and also where it was made. */
+static void test_one_mapping(void)
+{
+    bw_block_t *block, *first, *second;
+    uint64_t one, two;
+    ends_t ends;
+
+    CHECK_IN(begin(&ends));
+    block = block_of(ends.there, SIZE, 1);
+    CHECK_EQ(bw_channel_pass(ends.to, block, &one, &error), BW_OK);
+    CHECK_EQ(bw_channel_pass(ends.to, block, &two, &error), BW_OK);
+    CHECK_EQ(bw_channel_take(ends.from, one, SIZE, false, &first, &error), BW_OK);
+    CHECK_EQ(bw_channel_take(ends.from, two, SIZE, false, &second, &error), BW_OK);
+    CHECK(first == second);
+    CHECK_EQ(bw_blocks_info(ends.here).blocks, 1);
+    CHECK(!bw_block_drop(first));
+    give_back(second);
+    give_back(block);
+    CHECK_IN(end(&ends));
+}
+
+static void test_no_more_than_so_many_on_their_way(void)
+{
+    uint64_t number, last = 0;
+    bw_block_t *block, *got;
+    ends_t ends;
+
+    CHECK_IN(begin(&ends));
+    block = block_of(ends.there, SIZE, 1);
+    for (int i = 0; i < BW_BLOCK_PASSED_MAX; i++)
+        CHECK_EQ(bw_channel_pass(ends.to, block, &last, &error), BW_OK);
+    CHECK_EQ(bw_channel_pass(ends.to, block, &number, &error), BW_AGAIN);
+    /* The last one first: all of the others wait for their turn. */
+    CHECK_EQ(bw_channel_take(ends.from, last, SIZE, false, &got, &error), BW_OK);
+    give_back(got);
+    CHECK_EQ(bw_channel_pass(ends.to, block, &number, &error), BW_OK);
+    CHECK_EQ(bw_channel_pass(ends.to, block, &number, &error), BW_AGAIN);
+    bw_channel_revoke(ends.to, 1);
+    CHECK(bw_channel_look(ends.from));
+    CHECK_EQ(bw_channel_pass(ends.to, block, &number, &error), BW_OK);
+    CHECK_EQ(bw_channel_take(ends.from, 1, SIZE, false, &got, &error), BW_REFUSED);
+    give_back(block);
+    CHECK_IN(end(&ends));
+}
+
+static void test_no_room_at_the_receiver(void)
+{
+    bw_block_t *block, *got;
+    uint64_t number;
+    ends_t ends;
+
+    CHECK_IN(begin(&ends));
+    bw_blocks_limit(ends.here, SIZE - 1);
+    block = block_of(ends.there, SIZE, 9);
+    CHECK_EQ(bw_channel_pass(ends.to, block, &number, &error), BW_OK);
+    CHECK_EQ(bw_channel_take(ends.from, number, SIZE, false, &got, &error), BW_LIMIT);
+    CHECK_EQ(bw_channel_take(ends.from, number, SIZE, true, &got, &error), BW_OK);
+    CHECK(is_all(got, 9));
+    give_back(got);
+    give_back(block);
+    CHECK_IN(end(&ends));
+}
+
+/* ---- the end of either process ---- */
+
+static void test_the_sender_ends(void)
+{
+    bw_block_t *block, *got;
+    uint64_t number;
+    ends_t ends;
+
+    CHECK_IN(begin(&ends));
+    block = block_of(ends.there, SIZE, 3);
+    CHECK_EQ(bw_channel_pass(ends.to, block, &number, &error), BW_OK);
+    CHECK_EQ(bw_channel_pass(ends.to, block, &number, &error), BW_OK);
+    give_back(block);
+    bw_channel_delete(ends.to);
+    ends.to = NULL;
+    /* What was passed before can be taken after. */
+    CHECK_EQ(bw_channel_take(ends.from, number, SIZE, false, &got, &error), BW_OK);
+    CHECK(is_all(got, 3));
+    CHECK(!bw_channel_look(ends.from));
+    give_back(got);
+    CHECK_IN(end(&ends));
+}
+
+static void test_the_receiver_ends(void)
+{
+    bw_block_t *block;
+    uint64_t number;
+    ends_t ends;
+
+    CHECK_IN(begin(&ends));
+    block = block_of(ends.there, SIZE, 3);
+    CHECK_EQ(bw_channel_pass(ends.to, block, &number, &error), BW_OK);
+    bw_channel_close(ends.from);
+    CHECK_EQ(bw_channel_pass(ends.to, block, &number, &error), BW_REFUSED);
+    CHECK(!bw_channel_look(ends.to));
+    give_back(block);
+    CHECK_IN(end(&ends));
+}
+
+/* Makes a block, passes it and is killed. */
+static void killed_sender(const bw_shm_listener_t *listener, int tell)
+{
+    bw_blocks_t *blocks = bw_blocks_new(MOST);
+    bw_channel_t *channel;
+    uint64_t number = 0;
+
+    if (bw_channel_connect(blocks, listener->address, listener->address_len, listener->token, id,
+                           &channel, &error) == BW_OK)
+        (void)bw_channel_pass(channel, block_of(blocks, SIZE, 8), &number, &error);
+    if (write(tell, &number, sizeof number) != sizeof number)
+        _exit(1);
+    for (;;)
+        pause();
+}
+
+static void test_a_killed_sender(void)
+{
+    bw_blocks_t *here = bw_blocks_new(MOST);
+    bw_shm_listener_t listener;
+    bw_channel_t *channel;
+    uint64_t number = 0;
+    bw_block_t *got;
+    int told[2], status, before = open_descriptors();
+    pid_t pid;
+
+    CHECK_EQ(bw_shm_listen(NULL, &listener, &error), BW_OK);
+    CHECK_EQ(pipe(told), 0);
+    fflush(stdout);
+    pid = fork();
+    CHECK(pid >= 0);
+    if (pid == 0)
+        killed_sender(&listener, told[1]);
+    CHECK_EQ(read(told[0], &number, sizeof number), sizeof number);
+    CHECK_EQ(kill(pid, SIGKILL), 0);
+    CHECK_EQ(waitpid(pid, &status, 0), pid);
+    CHECK_EQ(number, 1);
+    CHECK_EQ(bw_channel_accept(here, &listener, &channel, &error), BW_OK);
+    CHECK_EQ(bw_channel_take(channel, number, SIZE, false, &got, &error), BW_OK);
+    CHECK(!bw_channel_look(channel));
+    bw_channel_delete(channel);
+    /* The bytes live as long as somebody has them. */
+    CHECK(is_all(got, 8));
+    give_back(got);
+    bw_blocks_delete(here);
+    bw_shm_listener_close(&listener);
+    close(told[0]);
+    close(told[1]);
+    CHECK_EQ(open_descriptors(), before);
+}
+
+/* ---- rogues ---- */
+
+static int sealed(uint64_t size, uint64_t written, int seals)
+{
+    int fd = memfd_create("rogue", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    char *bytes = calloc(1, written + 1);
+
+    if (pwrite(fd, bytes, written, 0) != (ssize_t)written || ftruncate(fd, (off_t)size) < 0 ||
+        fcntl(fd, F_ADD_SEALS, seals) < 0) {
+        close(fd);
+        fd = -1;
+    }
+    free(bytes);
+    return fd;
+}
+
+#define ALL_SEALS (F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW)
+
+static int good(void)
+{
+    return sealed(SIZE, SIZE, ALL_SEALS);
+}
+static int not_sealed(void)
+{
+    return sealed(SIZE, SIZE, 0);
+}
+static int may_shrink(void)
+{
+    return sealed(SIZE, SIZE, F_SEAL_WRITE | F_SEAL_GROW);
+}
+static int may_grow(void)
+{
+    return sealed(SIZE, SIZE, F_SEAL_WRITE | F_SEAL_SHRINK);
+}
+static int may_write(void)
+{
+    return sealed(SIZE, SIZE, F_SEAL_SHRINK | F_SEAL_GROW);
+}
+static int may_write_later(void)
+{
+    return sealed(SIZE, SIZE, F_SEAL_SHRINK | F_SEAL_GROW | 0x10 /* F_SEAL_FUTURE_WRITE */);
+}
+static int shorter(void)
+{
+    return sealed(SIZE - 1, SIZE - 1, ALL_SEALS);
+}
+static int longer(void)
+{
+    return sealed(SIZE + 1, SIZE + 1, ALL_SEALS);
+}
+static int without_pages(void)
+{
+    return sealed(SIZE, 0, ALL_SEALS);
+}
+
+static int plain_file(void)
+{
+    char name[] = "/tmp/beamway-block-test-XXXXXX";
+    int fd = mkstemp(name);
+
+    unlink(name);
+    return fd >= 0 && ftruncate(fd, SIZE) == 0 ? fd : -1;
+}
+
+static int directory(void)
+{
+    return open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+}
+static int path_only(void)
+{
+    return open("/dev/zero", O_PATH | O_CLOEXEC);
+}
+static int zeros(void)
+{
+    return open("/dev/zero", O_RDONLY | O_CLOEXEC);
+}
+
+typedef struct {
+    const char *name;
+    int (*with)(void); /* NULL: no descriptor */
+    int count;         /* of descriptors */
+    uint64_t size;     /* that the word says */
+    size_t len;        /* of the word */
+    bw_status_t status;
+} rogue_t;
+
+static const rogue_t rogues[] = {
+    {"a good one", good, 1, SIZE, sizeof(word_t), BW_OK},
+    {"not sealed", not_sealed, 1, SIZE, sizeof(word_t), BW_REFUSED},
+    {"may shrink", may_shrink, 1, SIZE, sizeof(word_t), BW_REFUSED},
+    {"may grow", may_grow, 1, SIZE, sizeof(word_t), BW_REFUSED},
+    {"may be written", may_write, 1, SIZE, sizeof(word_t), BW_REFUSED},
+    {"is still mapped to be written", may_write_later, 1, SIZE, sizeof(word_t), BW_REFUSED},
+    {"shorter", shorter, 1, SIZE, sizeof(word_t), BW_REFUSED},
+    {"longer", longer, 1, SIZE, sizeof(word_t), BW_REFUSED},
+    {"without pages", without_pages, 1, SIZE, sizeof(word_t), BW_REFUSED},
+    {"a file", plain_file, 1, SIZE, sizeof(word_t), BW_REFUSED},
+    {"a directory", directory, 1, SIZE, sizeof(word_t), BW_REFUSED},
+    {"a path", path_only, 1, SIZE, sizeof(word_t), BW_REFUSED},
+    {"a device", zeros, 1, SIZE, sizeof(word_t), BW_REFUSED},
+    {"another size than the message says", good, 1, SIZE + 1, sizeof(word_t), BW_CORRUPT},
+    {"no descriptor", NULL, 0, SIZE, sizeof(word_t), BW_CORRUPT},
+    {"two descriptors", good, 2, SIZE, sizeof(word_t), BW_CORRUPT},
+    {"five descriptors", good, 5, SIZE, sizeof(word_t), BW_CORRUPT},
+    {"a short word", good, 1, SIZE, sizeof(word_t) - 1, BW_CORRUPT},
+    {"a long word", good, 1, SIZE, sizeof(word_t) + 1, BW_CORRUPT},
+    {"a revoked number that was not passed", NULL, 0, 0, sizeof(word_t), BW_CORRUPT},
+};
+
+static void send_rogue(int to, const rogue_t *rogue)
+{
+    union {
+        char bytes[CMSG_SPACE(5 * sizeof(int))];
+        struct cmsghdr align;
+    } control = {{0}};
+    struct {
+        word_t word;
+        char more;
+    } said = {{7, rogue->size}, 0};
+    struct iovec iov = {.iov_base = &said, .iov_len = rogue->len};
+    struct msghdr message = {.msg_iov = &iov, .msg_iovlen = 1};
+    int fd = rogue->with ? rogue->with() : -1, fds[5] = {fd, fd, fd, fd, fd};
+
+    CHECK(!rogue->with || fd >= 0);
+    if (rogue->count > 0) {
+        struct cmsghdr *cmsg;
+
+        message.msg_control = control.bytes;
+        message.msg_controllen = CMSG_SPACE((size_t)rogue->count * sizeof(int));
+        cmsg = CMSG_FIRSTHDR(&message);
+        cmsg->cmsg_level = SOL_SOCKET;
+        cmsg->cmsg_type = SCM_RIGHTS;
+        cmsg->cmsg_len = CMSG_LEN((size_t)rogue->count * sizeof(int));
+        memcpy(CMSG_DATA(cmsg), fds, (size_t)rogue->count * sizeof(int));
+    }
+    CHECK_EQ(sendmsg(to, &message, MSG_NOSIGNAL), rogue->len);
+    if (fd >= 0)
+        close(fd);
+}
+
+static void meet_rogue(const rogue_t *rogue)
+{
+    bw_blocks_t *here = bw_blocks_new(MOST);
+    channel_hello_t hello = {.id = {9}, .version = 1};
+    bw_shm_listener_t listener;
+    bw_channel_t *channel;
+    bw_block_t *got;
+    int to, before = open_descriptors();
+
+    CHECK_EQ(bw_shm_listen(NULL, &listener, &error), BW_OK);
+    memcpy(hello.token, listener.token, sizeof hello.token);
+    to = connect_to(&listener);
+    CHECK_EQ(send(to, &hello, sizeof hello, 0), sizeof hello);
+    CHECK_EQ(bw_channel_accept(here, &listener, &channel, &error), BW_OK);
+    CHECK_IN(send_rogue(to, rogue));
+    CHECK_EQ(bw_channel_take(channel, 7, SIZE, false, &got, &error), rogue->status);
+    if (rogue->status == BW_OK)
+        give_back(got);
+    CHECK_EQ(bw_blocks_info(here).blocks, 0);
+    bw_channel_delete(channel);
+    bw_shm_listener_close(&listener);
+    bw_blocks_delete(here);
+    close(to);
+    CHECK_EQ(open_descriptors(), before);
+}
+
+static void test_rogue_blocks(void)
+{
+    for (size_t i = 0; i < sizeof rogues / sizeof *rogues; i++) {
+        printf("    %s\n", rogues[i].name);
+        CHECK_IN(meet_rogue(&rogues[i]));
+    }
+}
+
+static void test_too_many_blocks_of_a_rogue(void)
+{
+    rogue_t one = rogues[0];
+    bw_blocks_t *here = bw_blocks_new(MOST);
+    channel_hello_t hello = {.id = {9}, .version = 1};
+    bw_shm_listener_t listener;
+    bw_channel_t *channel;
+    bw_block_t *got;
+    int to, before = open_descriptors();
+
+    CHECK_EQ(bw_shm_listen(NULL, &listener, &error), BW_OK);
+    memcpy(hello.token, listener.token, sizeof hello.token);
+    to = connect_to(&listener);
+    CHECK_EQ(send(to, &hello, sizeof hello, 0), sizeof hello);
+    CHECK_EQ(bw_channel_accept(here, &listener, &channel, &error), BW_OK);
+    /* The same number again. */
+    CHECK_IN(send_rogue(to, &one));
+    CHECK_IN(send_rogue(to, &one));
+    CHECK_EQ(bw_channel_take(channel, 7, SIZE, false, &got, &error), BW_CORRUPT);
+    CHECK(!bw_channel_look(channel));
+    bw_channel_delete(channel);
+    bw_shm_listener_close(&listener);
+    bw_blocks_delete(here);
+    close(to);
+    CHECK_EQ(open_descriptors(), before);
+}
+
+static void test_strangers(void)
+{
+    bw_blocks_t *here = bw_blocks_new(MOST);
+    channel_hello_t hello = {.id = {9}, .version = 1};
+    bw_shm_listener_t listener;
+    bw_channel_t *channel;
+    int silent, wrong, other, before = open_descriptors();
+
+    CHECK_EQ(bw_shm_listen(NULL, &listener, &error), BW_OK);
+    silent = connect_to(&listener);
+    wrong = connect_to(&listener);
+    CHECK_EQ(send(wrong, &hello, sizeof hello, 0), sizeof hello);
+    other = connect_to(&listener);
+    memcpy(hello.token, listener.token, sizeof hello.token);
+    hello.version = 2;
+    CHECK_EQ(send(other, &hello, sizeof hello, 0), sizeof hello);
+    CHECK_EQ(bw_channel_accept(here, &listener, &channel, &error), BW_AGAIN);
+    close(silent);
+    close(wrong);
+    close(other);
+    bw_shm_listener_close(&listener);
+    bw_blocks_delete(here);
+    CHECK_EQ(open_descriptors(), before);
+}
+
+/* A receiver that says that it has taken more than was passed. */
+static void test_a_receiver_that_lies(void)
+{
+    bw_blocks_t *there = bw_blocks_new(MOST);
+    bw_block_t *block = block_of(there, SIZE, 1);
+    word_t word = {.number = 2};
+    bw_shm_listener_t listener;
+    bw_channel_t *channel;
+    uint64_t number;
+    int at;
+
+    CHECK_EQ(bw_shm_listen(NULL, &listener, &error), BW_OK);
+    CHECK_EQ(bw_channel_connect(there, listener.address, listener.address_len, listener.token, id,
+                                &channel, &error),
+             BW_OK);
+    CHECK((at = accept4(listener.fd, NULL, NULL, SOCK_CLOEXEC)) >= 0);
+    CHECK_EQ(bw_channel_pass(channel, block, &number, &error), BW_OK);
+    CHECK_EQ(send(at, &word, sizeof word, 0), sizeof word);
+    CHECK_EQ(bw_channel_pass(channel, block, &number, &error), BW_REFUSED);
+    close(at);
+    bw_channel_delete(channel);
+    give_back(block);
+    bw_shm_listener_close(&listener);
+    bw_blocks_delete(there);
+}
+
+static const check_case_t cases[] = {
+    {"made_and_found", test_made_and_found},
+    {"limits", test_limits},
+    {"a_quarter_of_the_descriptors", test_a_quarter_of_the_descriptors},
+    {"a_file", test_a_file},
+    {"passed_in_any_order", test_passed_in_any_order},
+    {"one_mapping", test_one_mapping},
+    {"no_more_than_so_many_on_their_way", test_no_more_than_so_many_on_their_way},
+    {"no_room_at_the_receiver", test_no_room_at_the_receiver},
+    {"the_sender_ends", test_the_sender_ends},
+    {"the_receiver_ends", test_the_receiver_ends},
+    {"a_killed_sender", test_a_killed_sender},
+    {"rogue_blocks", test_rogue_blocks},
+    {"too_many_blocks_of_a_rogue", test_too_many_blocks_of_a_rogue},
+    {"strangers", test_strangers},
+    {"a_receiver_that_lies", test_a_receiver_that_lies},
+};
+
+CHECK_MAIN(cases)
