@@ -20,6 +20,7 @@
 -export([statem_call/2, statem_call/3, statem_cast/2, notify/2, sync_notify/2, event_call/3, event_call/4]).
 -export([fsm_event/2, fsm_all_state_event/2, fsm_sync_event/2, fsm_sync_event/3, fsm_sync_all_state_event/2, fsm_sync_all_state_event/3]).
 -export([erpc_call/4, erpc_call/5, erpc_cast/4, erpc_cast/5, multicall/4, multicall/5, abcast/2, abcast/3]).
+-export([whereis_name/1, register_name/2, unregister_name/1]).
 -export([prime/1, prime/2, lanes/0, lanes/1, not_up/0, unconfirmed/0, configure/2]).
 -export_type([dest/0, options/0, reason/0, request_id/0, request_ids/0, lane_info/0]).
 
@@ -265,6 +266,19 @@ abcast(Nodes, Name, Request) ->
 
 not_sent({ok, {error, Reason}}) -> Reason;
 not_sent({down, Reason}) -> {no_lane, Reason}.
+
+%% @doc Of `{via, teleport, {Name, Node}}': the registered process of this node, or a local process that stands for one of another node. It forwards calls
+%% and messages by lane, ends with the server and its reason, and is dropped when nobody has used or monitored it for a while.
+-spec whereis_name({Name :: atom(), node()}) -> pid() | undefined.
+whereis_name(Name) -> teleport_via:whereis_name(Name).
+
+%% @doc Registers a process under `Name' at its own node, which must be `Node'.
+-spec register_name({Name :: atom(), node()}, pid()) -> yes | no.
+register_name(Name, Pid) -> teleport_via:register_name(Name, Pid).
+
+%% @doc Takes the name away, on whichever node.
+-spec unregister_name({Name :: atom(), node()}) -> ok.
+unregister_name(Name) -> teleport_via:unregister_name(Name).
 
 %% @doc Opens all lanes to a node, so that the first message need not wait for one.
 -spec prime(node()) -> ok | {error, reason()}.

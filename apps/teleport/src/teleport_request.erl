@@ -286,6 +286,7 @@ find(Pid) when is_pid(Pid) ->
         Node -> {remote, Node, Pid}
     end;
 find(Name) when is_atom(Name) -> {local, Name};
+find({via, teleport, Dest}) -> find(Dest);
 find({global, Name}) -> found(global:whereis_name(Name));
 find({via, Module, Name}) -> found(Module:whereis_name(Name));
 find({Name, Node}) when is_atom(Name), Node =:= node() -> {local, Name};

@@ -4,7 +4,7 @@
 %% A collection maps the reference of a request to the request and its label. One selective receive waits for all of them.
 -module(teleport_requests).
 
--export([new/0, size/1, add/3, to_list/1, wait/3, finish/3, check/3]).
+-export([new/0, size/1, add/3, to_list/1, wait/3, finish/3, check/3, give_up/2]).
 -export_type([collection/0, label/0, limit/0]).
 
 -type label() :: term().
@@ -65,6 +65,12 @@ check(Message, Collection, Delete) when is_map(Collection), is_boolean(Delete) -
         Ref when is_map_key(Ref, Collection) -> taken(Ref, Message, Collection, Delete);
         _ -> no_reply
     end.
+
+%% @doc Gives up a request, and takes it out: its reply never comes.
+-spec give_up(teleport_request:id(), collection()) -> collection().
+give_up(Id, Collection) ->
+    _ = teleport_request:finish(Id, 0),
+    maps:remove(teleport_request:ref(Id), Collection).
 
 ref({[alias | Ref], _}) -> Ref;
 ref({Ref, _}) -> Ref;

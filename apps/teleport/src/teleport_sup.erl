@@ -28,7 +28,8 @@ init(top) ->
            group(teleport_lane_sup, {teleport_lane, start_link}),
            group(teleport_peer_sup, {teleport_peer, start_link}),
            group(teleport_acceptor_sup, {teleport_listener, accept_link}),
-           worker(teleport_listener)]}};
+           worker(teleport_listener),
+           worker(teleport_via)]}};
 init({each, {Module, Function}}) ->
     {ok, {#{strategy => simple_one_for_one}, [#{id => Module, start => {Module, Function, []}, restart => temporary, shutdown => 2000}]}}.
 
