@@ -250,9 +250,11 @@ static void a_tick_is_a_frame(void)
 
 /* ---- flushing ---- */
 
-static bool is_queued(void)
+/* A few bytes may wait without the port being busy, and how many of a frame the system leaves over
+ * is its own affair. */
+static bool is_full(void)
 {
-    return port_queued(one) > 0;
+    return port_queued(one) > 0 && vm_is_busy(one);
 }
 
 /* The link is full and something waits; `other` is not read yet. */
@@ -260,11 +262,11 @@ static void start_full(void)
 {
     CHECK_IN(start_joined());
     CHECK(port_activates(one, 0));
-    for (int i = 0; i < 100 && !is_queued(); i++) {
+    for (int i = 0; i < 1000 && !is_full(); i++) {
         CHECK_IN(send_frame(one, 300000));
         (void)vm_run(1);
     }
-    CHECK(is_queued() && vm_is_busy(one));
+    CHECK(is_full());
 }
 
 /* What has left this process is the least that arrives; of a ring that both see, or that a thread
@@ -294,17 +296,22 @@ static void a_port_that_closes_flushes(void)
     CHECK_IN(stop());
 }
 
-/* Nobody reads: a second, then it ends all the same. */
+/* Nobody reads: a second in which nothing leaves, then it ends all the same. */
 static void flushing_ends(void)
 {
+    uint64_t queued;
+
     CHECK_IN(start_full());
     vm_close(one);
     CHECK(vm_reason(one) == NULL);
     for (int round = 0; round < 20; round++)
         (void)vm_run(1);
     CHECK(vm_reason(one) == NULL);
-    vm_skip(1000);
-    (void)vm_run(0);
+    do {
+        queued = port_queued(one);
+        vm_skip(1000);
+        (void)vm_run(0);
+    } while (!vm_reason(one) && port_queued(one) < queued);
     CHECK(vm_reason(one) != NULL);
     CHECK_IN(stop());
 }
