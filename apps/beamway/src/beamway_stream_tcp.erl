@@ -24,6 +24,7 @@
 -define(SO_RCVBUF, 8).
 -define(UNSENT_BYTES, 262144).
 -define(RECEIVED_BYTES, 393216).
+-define(QUEUED_BYTES, 4194304).
 
 %% @doc Opens a listening socket and tells epmd.
 -spec listen(beamway_stream:family(), atom(), string()) ->
@@ -168,10 +169,11 @@ carry_itself(Socket, Role) ->
 nodelay() ->
     {nodelay, application:get_env(kernel, dist_nodelay, true) =/= false}.
 
-%% Many messages a write, and few reads for large ones. What the user sets for kernel comes first.
+%% Many messages a write, and few reads for large ones. What is gathered waits in the port, which OTP has busy from 8 KB on. What follows stays in a queue
+%% of ERTS that halt() drops. What the user sets for kernel comes first.
 tuned(Role) ->
     User = application:get_env(kernel, user_options(Role), []),
-    [Tuned || {Name, _} = Tuned <- [{delay_send, true}, {buffer, 262144}],
+    [Tuned || {Name, _} = Tuned <- [{delay_send, true}, {high_watermark, ?QUEUED_BYTES}, {buffer, 262144}],
               not lists:keymember(Name, 1, User)].
 
 user_options(connecting) -> inet_dist_connect_options;
