@@ -29,6 +29,7 @@
                      key => term(),                          %% messages of one key keep their order; default {sender, destination}
                      unordered => boolean(),                 %% any lane of the class
                      confirm => boolean(),                   %% only send/3: `{ok, Ref}', and later `{teleport, Ref, confirmed | {unconfirmed, reason()}}'
+                     way => lane | distribution,             %% only calls: default the option call_way
                      on_full => block | error | drop,
                      timeout => timeout()}.                  %% milliseconds that a send may block, default the option block_ms
 -type reason() :: overload | timeout | noproc | {nodedown, node()} | {no_teleport, node()} | {no_lane, term()} | {too_big, Bytes :: pos_integer()}.

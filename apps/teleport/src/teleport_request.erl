@@ -85,8 +85,13 @@ await_confirmation(Sender, Public, Lane, Node) ->
 -spec call(kind(), teleport:dest(), term(), timeout(), teleport:options()) -> term().
 call(Kind, Dest, Request, Timeout, Options) ->
     case find(Dest) of
-        {remote, Node, Remote} -> remote_call(Kind, Node, Remote, Request, teleport_deadline:in(Timeout), Options, {Dest, Request, Timeout});
-        {local, Local} -> local_call(Kind, Local, Request, Timeout, {Dest, Request, Timeout});
+        {remote, Node, Remote} ->
+            Call = {Dest, Request, Timeout},
+            case teleport_direct:way(Options, teleport_config:of_node(Node)) of
+                lane -> remote_call(Kind, Node, Remote, Request, teleport_deadline:in(Timeout), Options, Call);
+                distribution -> gen_call(teleport_direct, Kind, address(Remote, Node), Request, Timeout, Call)
+            end;
+        {local, Local} -> gen_call(gen, Kind, Local, Request, Timeout, {Dest, Request, Timeout});
         noproc -> failed(noproc, {Dest, Request, Timeout})
     end.
 
@@ -149,11 +154,14 @@ pack({other_call, Label}, Ref, Remote, Request) -> teleport_term:pack([Ref, self
 pack({apply, Module, Function}, Ref, _, Args) -> teleport_term:pack([Ref, self(), Module, Function | Args]);
 pack(_, Ref, Remote, Request) -> teleport_term:pack([Ref, self(), Remote | Request]).
 
-local_call(Kind, Local, Request, Timeout, Call) ->
-    try gen:call(Local, label(Kind), Request, Timeout) of
+gen_call(Module, Kind, Server, Request, Timeout, Call) ->
+    try Module:call(Server, label(Kind), Request, Timeout) of
         {ok, Reply} -> Reply
     catch exit:Reason -> failed(Reason, Call)
     end.
+
+address(Pid, _) when is_pid(Pid) -> Pid;
+address(Name, Node) -> {Name, Node}.
 
 label(call) -> '$gen_call';
 label(event_call) -> self();
@@ -167,10 +175,17 @@ begin_call({apply, Module, Function}, {_, Node} = Dest, Args, _) when Node =:= n
     apart(Node, Module, Function, Args, Dest);
 begin_call(Kind, Dest, Request, Options) ->
     case find(Dest) of
-        {remote, Node, Remote} -> begin_remote(Kind, Node, Remote, Request, Options, Dest);
-        {local, Local} -> {?MODULE, gen:send_request(Local, label(Kind), Request), local, Dest, none};
+        {remote, Node, Remote} when element(1, Kind) =:= apply -> begin_remote(Kind, Node, Remote, Request, Options, Dest);
+        {remote, Node, Remote} ->
+            case teleport_direct:way(Options, teleport_config:of_node(Node)) of
+                lane -> begin_remote(Kind, Node, Remote, Request, Options, Dest);
+                distribution -> begin_gen(Kind, address(Remote, Node), Request, Dest)
+            end;
+        {local, Local} -> begin_gen(Kind, Local, Request, Dest);
         noproc -> not_begun(noproc, Dest)
     end.
+
+begin_gen(Kind, Server, Request, Dest) -> {?MODULE, gen:send_request(Server, label(Kind), Request), local, Dest, none}.
 
 not_begun(Reason, Dest) ->
     Ref = make_ref(),
@@ -366,6 +381,7 @@ check_options(Other) ->
 is_option(class, Value) -> lists:member(Value, [control, normal, bulk]);
 is_option(key, _) -> true;
 is_option(unordered, Value) -> is_boolean(Value);
+is_option(way, Value) -> lists:member(Value, [lane, distribution]);
 is_option(confirm, Value) -> is_boolean(Value);
 is_option(on_full, Value) -> lists:member(Value, [block, error, drop]);
 is_option(timeout, Value) -> Value =:= infinity orelse is_integer(Value) andalso Value >= 0;

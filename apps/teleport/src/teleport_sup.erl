@@ -23,13 +23,15 @@ start_link(Name, Child) -> supervisor:start_link({local, Name}, ?MODULE, {each, 
 -spec init(top | {each, {module(), atom()}}) -> {ok, {supervisor:sup_flags(), [supervisor:child_spec()]}}.
 init(top) ->
     ok = teleport_peers:new_table(),
+    ok = teleport_watcher:new_table(),
     {ok, {#{strategy => rest_for_one, intensity => 5, period => 10},
           [worker(teleport_peers),
            group(teleport_lane_sup, {teleport_lane, start_link}),
            group(teleport_peer_sup, {teleport_peer, start_link}),
            group(teleport_acceptor_sup, {teleport_listener, accept_link}),
            worker(teleport_listener),
-           worker(teleport_via)]}};
+          worker(teleport_via),
+          worker(teleport_watcher)]}};
 init({each, {Module, Function}}) ->
     {ok, {#{strategy => simple_one_for_one}, [#{id => Module, start => {Module, Function, []}, restart => temporary, shutdown => 2000}]}}.
 

@@ -160,6 +160,7 @@ handle_call({behind, Gate, Term}, From, State) ->
               end),
     {noreply, State};
 handle_call(never, _From, State) -> {noreply, State};
+handle_call({reply_and_die, Term}, _From, State) -> {stop, shutdown, Term, State};
 handle_call({die, Reason}, _From, State) -> {stop, Reason, State}.
 
 %% @private

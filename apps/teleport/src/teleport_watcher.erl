@@ -1,0 +1,145 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Watches the servers of other nodes that are called by distribution, with one monitor for each, and tells their end to all callers.
+%%
+%% Each watched server has a stand-in here: a port that does nothing. Callers monitor it in the server's place ({@link teleport_direct}), so no
+%% monitor of theirs crosses the network. A port, because each monitor of a process wakes that process, which costs a lone caller more than
+%% the rest of its call. When the server ends, its stand-in ends with `{shutdown, {teleport_watcher, Reason}}', where `Reason' is what a monitor of the
+%% server tells. Any other reason is no news of the server.
+%%
+%% A server gets its stand-in when it is called for the first time. Until then, and beyond the limit, calls have a monitor of their own, as
+%% those of gen_server. A stand-in that nobody uses goes in steps (`next/2'): out of the table, and later, when nobody monitors it, for good.
+%%
+%% The table belongs to the supervisor: without this process callers find an empty table, not none.
+-module(teleport_watcher).
+-behaviour(gen_server).
+
+-export([start_link/0, new_table/0, stand_in/1, remove/2, count/0]).
+-export([init/1, handle_call/3, handle_cast/2, handle_info/2]).
+
+-record(watch, {server :: pid(), stand_in :: port(), use = used :: used | idle | leaving}).
+
+-define(TABLE, ?MODULE).
+-define(MAX, 10000).
+-define(LOOK_MS, 30000).
+
+%% @doc Started by the supervisor.
+-spec start_link() -> {ok, pid()} | {error, term()}.
+start_link() -> gen_server:start_link({local, ?MODULE}, ?MODULE, [], []).
+
+%% @doc Called by the supervisor itself, which owns the table then.
+-spec new_table() -> ok.
+new_table() ->
+    case ets:whereis(?TABLE) of
+        undefined -> ?TABLE = ets:new(?TABLE, [named_table, public, {read_concurrency, true}]), ok;
+        _ -> ok
+    end.
+
+%% @doc The stand-in of a server of another node. If there is none, one is asked for: the caller does not wait for it.
+-spec stand_in(Server :: pid()) -> port() | none.
+stand_in(Server) ->
+    try ets:lookup_element(?TABLE, Server, 2)
+    catch error:badarg ->
+        _ = count() < ?MAX andalso gen_server:cast(?MODULE, {watch, Server}),
+        none
+    end.
+
+%% @doc Callers find this stand-in no longer.
+-spec remove(Server :: pid(), StandIn :: port()) -> ok.
+remove(Server, StandIn) ->
+    %% The application may have stopped.
+    try ets:delete_object(?TABLE, {Server, StandIn}) of
+        true -> ok
+    catch error:badarg -> ok
+    end.
+
+%% @doc How many servers of other nodes have a stand-in.
+-spec count() -> non_neg_integer().
+count() ->
+    case ets:info(?TABLE, size) of
+        undefined -> error({not_started, teleport});
+        Count -> Count
+    end.
+
+%% @private
+-spec init([]) -> {ok, #{reference() => #watch{}}}.
+init([]) ->
+    %% It is linked with its stand-ins: they end with it, and it does not end with them.
+    false = process_flag(trap_exit, true),
+    true = ets:delete_all_objects(?TABLE),
+    {ok, look_later(#{})}.
+
+look_later(Watches) ->
+    _ = erlang:send_after(?LOOK_MS, self(), look),
+    Watches.
+
+%% @private
+-spec handle_call(term(), gen_server:from(), Watches) -> {reply, {error, badarg}, Watches}.
+handle_call(_Request, _From, Watches) -> {reply, {error, badarg}, Watches}.
+
+%% @private Many callers ask for a server before it has its stand-in. A watch alone is no reason to connect.
+-spec handle_cast(term(), Watches) -> {noreply, Watches}.
+handle_cast({watch, Server}, Watches) ->
+    case not ets:member(?TABLE, Server) andalso map_size(Watches) < ?MAX andalso lists:member(node(Server), nodes(connected)) of
+        true -> {noreply, watch(Server, Watches)};
+        false -> {noreply, Watches}
+    end;
+handle_cast(_Request, Watches) ->
+    {noreply, Watches}.
+
+%% The monitor is under way before a caller finds the stand-in, so it comes to the server before that caller's request. A port of this driver is
+%% no socket until somebody opens one in it.
+watch(Server, Watches) ->
+    try open_port({spawn_driver, "udp_inet"}, []) of
+        StandIn ->
+            Monitor = monitor(process, Server),
+            true = ets:insert(?TABLE, {Server, StandIn}),
+            Watches#{Monitor => #watch{server = Server, stand_in = StandIn}}
+    catch error:system_limit -> Watches
+    end.
+
+%% @private
+-spec handle_info(term(), Watches) -> {noreply, Watches}.
+handle_info({'DOWN', Monitor, process, _, Reason}, Watches) ->
+    case maps:take(Monitor, Watches) of
+        {Watch, Rest} -> ended(Watch, Reason), {noreply, Rest};
+        error -> {noreply, Watches}
+    end;
+handle_info(look, Watches) ->
+    {noreply, look_later(maps:filtermap(fun looked_at/2, Watches))};
+handle_info(_Info, Watches) ->
+    {noreply, Watches}.
+
+%% Whoever calls from now on does not find it, and asks the server itself.
+ended(#watch{server = Server, stand_in = StandIn}, Reason) ->
+    ok = remove(Server, StandIn),
+    true = exit(StandIn, {shutdown, {?MODULE, Reason}}).
+
+looked_at(Monitor, #watch{server = Server, stand_in = StandIn, use = Use} = Watch) ->
+    case next(Use, erlang:port_info(StandIn, monitored_by)) of
+        gone ->
+            true = demonitor(Monitor, [flush]),
+            ok = remove(Server, StandIn),
+            true = exit(StandIn, idle),
+            false;
+        Next ->
+            _ = Next =:= leaving andalso remove(Server, StandIn),
+            {true, Watch#watch{use = Next}}
+    end.
+
+%% Somebody may have closed it, as a socket of nobody.
+next(_, undefined) -> gone;
+next(leaving, {monitored_by, []}) -> gone;
+next(leaving, _) -> leaving;
+next(idle, {monitored_by, []}) -> leaving;
+next(used, {monitored_by, []}) -> idle;
+next(_, _) -> used.
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+
+next_test_() ->
+    Looks = fun(Looks) -> lists:foldl(fun(Callers, Use) -> next(Use, {monitored_by, Callers}) end, used, Looks) end,
+    Busy = [self()],
+    [?_assertEqual(gone, Looks([[], [], []])), ?_assertEqual(used, Looks([[], Busy])), ?_assertEqual(idle, Looks([[], Busy, []])),
+     ?_assertEqual(leaving, Looks([[], [], Busy, Busy])), ?_assertEqual(gone, Looks([[], [], Busy, []])), ?_assertEqual(gone, next(used, undefined))].
+-endif.
