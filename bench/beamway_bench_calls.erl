@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `bench calls': calls a second of small gen_server calls to one server of another node: `gen_server:call' over distribution, `teleport:call'
-%% over lanes.
+%% @doc `bench calls': small calls per second of one server of another node: `gen_server:call' over distribution, `teleport:call' over the same
+%% distribution without a monitor there, and `teleport:call' over lanes.
 -module(beamway_bench_calls).
 -behaviour(beamway_bench).
 
@@ -22,7 +22,8 @@ prepare(Given, Speed) ->
 %% @private
 -spec groups(map()) -> [beamway_bench_run:group()].
 groups(#{speed := Speed} = Settings) ->
-    [#{nodes => 2, contenders => [tcp, tcp_tuned, unix, beamway, beamway_tcp, lanes, lanes_tcp], directions => case Speed of quick -> [forward]; full -> [forward, reverse] end,
+    [#{nodes => 2, contenders => [beamway, tcp, tcp_tuned, unix, beamway_tcp, direct, direct_tcp, direct_stock, lanes, lanes_tcp],
+       directions => case Speed of quick -> [forward]; full -> [forward, reverse] end,
        measure => fun(Cluster) -> measure(Cluster, Settings) end}].
 
 measure(#{members := [One, Two]} = Cluster, #{callers := Callers, window := {WarmMs, Ms} = Window}) ->
@@ -39,7 +40,14 @@ key(Count) -> iolist_to_binary(["calls of a server, ", integer_to_list(Count), "
 metrics(#{callers := Callers}) ->
     [#{name => iolist_to_binary([Name, integer_to_list(Count)]), unit => <<"calls/s">>, better => higher, key => key(Count), contender => Contender,
        baselines => Baselines}
-     || Count <- Callers, {Name, Contender, Baselines} <- [{"calls_c", lanes, [tcp, tcp_tuned, unix, beamway]}, {"calls_tcp_c", lanes_tcp, [tcp, tcp_tuned, beamway_tcp]}]].
+     || Count <- Callers, {Name, Contender, Baselines} <- contests()].
+
+contests() ->
+    [{"calls_c", direct, [beamway, tcp, tcp_tuned, unix, lanes]},
+     {"calls_tcp_c", direct_tcp, [tcp_tuned, beamway_tcp, tcp, lanes_tcp]},
+     {"calls_stock_c", direct_stock, [tcp, tcp_tuned]},
+     {"calls_lanes_c", lanes, [beamway, tcp]},
+     {"calls_lanes_tcp_c", lanes_tcp, [tcp_tuned, beamway_tcp]}].
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
@@ -48,5 +56,5 @@ prepare_test_() ->
     [?_assertMatch({ok, #{callers := [1, 100]}}, prepare([{callers, "1,100"}], quick)), ?_assertMatch({error, _}, prepare([{callers, "x"}], full))].
 
 metrics_test() ->
-    ?assert(lists:member(<<"calls_c100">>, [Name || #{name := Name} <- metrics(#{callers => [1, 100]})])).
+    ?assertEqual([], [<<"calls_c1">>, <<"calls_c100">>, <<"calls_tcp_c100">>, <<"calls_stock_c100">>] -- [Name || #{name := Name} <- metrics(#{callers => [1, 100]})]).
 -endif.

@@ -10,7 +10,8 @@
 -export_type([name/0, t/0]).
 
 -type name() :: tcp | tcp_tuned | tcp_spin | unix | beamway | beamway_tcp | beamway_inet | beamway_rdma | beamway_whole
-              | tls | beamway_tls | beamway_poll | beamway_poll_off | teleport | lanes | lanes_tcp | openmpi | rdma_link | ib_write | ib_send
+              | tls | beamway_tls | beamway_poll | beamway_poll_off | teleport | direct | direct_tcp | direct_stock | lanes | lanes_tcp
+              | openmpi | rdma_link | ib_write | ib_send
     | beamway_bench_http_servers:name().
 -type t() :: #{name := name(),
                %% for people
@@ -46,19 +47,30 @@ list(Root, PollUs) ->
              [{"BEAMWAY_POLL_US", integer_to_list(PollUs)}], shm),
      variant(Beamway, beamway_poll_off, "Beamway, not polling", [{"BEAMWAY_POLL_US", "0"}], shm),
      Beamway#{name := teleport, title := "teleport beside Beamway", args := Carrier ++ ["-pa", filename:join([Root, "apps", "teleport", "ebin"])]},
+     direct(Beamway, direct, "teleport's calls over Beamway", Root),
+     direct(variant(Beamway, beamway_tcp, "", [{"BEAMWAY_LINKS", "tcp"}], tcp), direct_tcp, "teleport's calls over Beamway on TCP", Root),
+     direct(Stock, direct_stock, "teleport's calls over stock TCP", Root),
      lanes(Stock, lanes, "lanes", "[shm]", Root),
      lanes(Stock, lanes_tcp, "lanes on TCP", "[tcp]", Root)].
 
 %% Lanes stand beside stock distribution.
-lanes(Stock, Name, Title, Kinds, Root) ->
+lanes(Stock, Name, Title, Kinds, Root) -> with_teleport(Stock, Name, Title, ["-teleport", "kinds", Kinds], Root).
+
+%% Calls go by the distribution itself.
+direct(Contender, Name, Title, Root) -> with_teleport(Contender, Name, Title, ["-teleport", "call_way", "distribution"], Root).
+
+with_teleport(#{args := Args} = Contender, Name, Title, More, Root) ->
     Ebins = [filename:join([Root, "apps", App, "ebin"]) || App <- ["beamway", "teleport"]],
-    Stock#{name := Name, title := Title, args := ["-pa" | Ebins] ++ ["-teleport", "kinds", Kinds]}.
+    Contender#{name := Name, title := Title, args := Args ++ ["-pa" | Ebins] ++ More}.
 
 %% @doc By which way the programs of the lanes' benchmarks send: see beamway_bench_lanes.
 -spec way(name()) -> beamway_bench_lanes:way().
 way(lanes) -> lane;
 way(lanes_tcp) -> lane;
 way(teleport) -> lane;
+way(direct) -> direct;
+way(direct_tcp) -> direct;
+way(direct_stock) -> direct;
 way(_) -> stock.
 
 variant(Contender, Name, Title, Env, Link) ->
@@ -80,8 +92,8 @@ spin_args() -> lists:append([[Flag, "very_long"] || Flag <- ["+sbwt", "+sbwtdcpu
 %% @doc The names that a user may give.
 -spec names() -> [name()].
 names() ->
-    [tcp, tcp_tuned, tcp_spin, unix, tls, beamway, beamway_tcp, beamway_inet, beamway_tls, beamway_rdma, beamway_whole, beamway_poll, beamway_poll_off, teleport, lanes,
-     lanes_tcp].
+    [tcp, tcp_tuned, tcp_spin, unix, tls, beamway, beamway_tcp, beamway_inet, beamway_tls, beamway_rdma, beamway_whole, beamway_poll, beamway_poll_off,
+     teleport, direct, direct_tcp, direct_stock, lanes, lanes_tcp].
 
 %% @doc Those that are programs instead of nodes.
 -spec programs() -> [name()].

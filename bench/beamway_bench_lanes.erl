@@ -2,14 +2,15 @@
 %% @doc The half of the benchmarks of lanes that runs inside the nodes: the ring of the library that this one follows, callers of
 %% a server, senders of messages, paced streams of large messages, and a heartbeat beside them.
 %%
-%% Every message goes by `stock' (`!', gen_server:call) or by `lane' (teleport), and everything else is the same.
+%% Every message goes by `stock' (`!', gen_server:call) or by `lane' (teleport), and everything else is the same. `direct' is for calls alone:
+%% those of teleport, by the distribution.
 -module(beamway_bench_lanes).
 
 -export([open/2, start/0, start_ring/2, ring/3, start_server/0, start_sink/0, start_sink/1, calls/4, capacity/3, start_streams/4, start_load/4, done/0, stop/0, heartbeat/4, planned_calls/3,
          prime/1]).
 -export_type([way/0, load/0, payload/0]).
 
--type way() :: stock | lane.
+-type way() :: stock | lane | direct.
 -type payload() :: {binary, Bytes :: pos_integer()} | {list, Bytes :: pos_integer()} | {map, Keys :: pos_integer()}.
 %% A list of pairs of some 25 bytes each in the external format.
 -type load() :: call | {message | cast, payload(), Batch :: pos_integer(), Open :: pos_integer()}.
@@ -30,13 +31,14 @@ cast(stock, Dest, Request) -> Dest ! {'$gen_cast', Request}, ok;
 cast(lane, Dest, Request) -> ok = teleport:cast(Dest, Request).
 
 call(stock, Server, Request) -> gen_server:call(Server, Request, ?ANSWER_MS);
-call(lane, Server, Request) -> teleport:call(Server, Request, ?ANSWER_MS).
+call(_, Server, Request) -> teleport:call(Server, Request, ?ANSWER_MS).
 
 %% @doc Where the contender uses lanes: starts the application in all nodes of the cluster and opens the lanes to these.
 -spec open(beamway_bench_nodes:cluster(), [node()]) -> way().
 open(#{contender := #{name := Name}} = Cluster, Nodes) ->
     Way = beamway_bench_contender:way(Name),
-    _ = [beamway_bench_nodes:all(Cluster, ?MODULE, Step, Args) || {Step, Args} <- [{start, []}, {prime, [Nodes]}], Way =:= lane],
+    _ = [beamway_bench_nodes:all(Cluster, ?MODULE, Step, Args)
+         || {Step, Args, Ways} <- [{start, [], [lane, direct]}, {prime, [Nodes], [lane]}], lists:member(Way, Ways)],
     Way.
 
 %% @doc Starts the application.
