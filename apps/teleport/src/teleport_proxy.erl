@@ -10,10 +10,12 @@
 %% Whoever waits for a reply monitors this process. A caller that does not monitor it has given up or was killed, and its request is given up as well.
 -module(teleport_proxy).
 
--export([start_link/1, init/1, loop/1]).
+-export([start_link/2, init/2, loop/1]).
 
 -record(proxy, {dest :: {Name :: atom(), node()},
                 id :: teleport_via:id(),
+                %% of whoever looked the name up first: a message tells nothing of its sender
+                key :: {pid(), atom()},
                 monitor :: reference(),
                 calls = teleport_requests:new() :: teleport_requests:collection(),
                 %% messages since the last look
@@ -24,14 +26,14 @@
 -define(LOOK_MS, 5000).
 
 %% @doc Started by {@link teleport_via}.
--spec start_link(teleport_via:id()) -> {ok, pid()}.
-start_link(Id) -> {ok, spawn_link(?MODULE, init, [Id])}.
+-spec start_link(teleport_via:id(), Key :: {pid(), atom()}) -> {ok, pid()}.
+start_link(Id, Key) -> {ok, spawn_link(?MODULE, init, [Id, Key])}.
 
 %% @private
--spec init(teleport_via:id()) -> no_return().
-init({Name, Node, _} = Id) ->
+-spec init(teleport_via:id(), Key :: {pid(), atom()}) -> no_return().
+init({Name, Node, _} = Id, Key) ->
     look_later(),
-    ?MODULE:loop(#proxy{dest = {Name, Node}, id = Id, monitor = monitor(process, {Name, Node})}).
+    ?MODULE:loop(#proxy{dest = {Name, Node}, id = Id, key = Key, monitor = monitor(process, {Name, Node})}).
 
 look_later() -> erlang:send_after(?LOOK_MS, self(), {?MODULE, look}).
 
@@ -49,11 +51,11 @@ message({Label, {_, _} = From, Request}, Proxy) when Label =:= '$gen_sync_event'
 message({Pid, {Pid, _} = From, Request}, Proxy) when is_pid(Pid) -> call(event_call, From, Request, Proxy);
 message({'DOWN', Monitor, process, _, Reason}, #proxy{monitor = Monitor, dest = {_, Node}} = Proxy) ->
     ends(case Reason of noconnection -> {nodedown, Node}; _ -> Reason end, Proxy);
-message(Message, #proxy{calls = Calls, dest = Dest} = Proxy) ->
+message(Message, #proxy{calls = Calls, dest = Dest, key = Key} = Proxy) ->
     case teleport_requests:check(Message, Calls, true) of
         {{reply, Reply}, From, Left} -> gen:reply(From, Reply), Proxy#proxy{calls = Left};
         {{error, {Reason, _}}, _, Left} -> failed(Reason, Proxy#proxy{calls = Left});
-        _ -> _ = teleport:send(Dest, Message), Proxy
+        _ -> _ = teleport:send(Dest, Message, #{key => Key}), Proxy
     end.
 
 %% With the key of what the caller sends itself: behind it.

@@ -31,9 +31,10 @@ whereis_name({Name, Node}) when is_atom(Name), Node =:= node() ->
     end;
 whereis_name({Name, Node}) when is_atom(Name), is_atom(Node) ->
     #{lanes := #{normal := Lanes}} = teleport_config:of_node(Node),
-    Id = {Name, Node, erlang:phash2({self(), Name}) rem Lanes},
+    Key = {self(), Name},
+    Id = {Name, Node, erlang:phash2(Key) rem Lanes},
     case found(Id) of
-        none -> looked_for(Id);
+        none -> looked_for(Id, Key);
         Pid -> Pid
     end;
 whereis_name(Other) -> error({bad_name, Other, "{Name, Node}"}).
@@ -50,10 +51,10 @@ found(Id) ->
     end.
 
 %% By the caller itself: a node that does not answer holds up nobody else.
-looked_for({Name, Node, _} = Id) ->
+looked_for({Name, Node, _} = Id, Key) ->
     case remote(Node, whereis, [Name]) of
         {ok, Pid} when is_pid(Pid) ->
-            case gen_server:call(?MODULE, {proxy, Id}) of
+            case gen_server:call(?MODULE, {proxy, Id, Key}) of
                 {ok, Proxy} -> Proxy;
                 {error, Reason} -> exit(Reason)
             end;
@@ -98,11 +99,11 @@ init([]) ->
 
 %% @private
 -spec handle_call(term(), gen_server:from(), #{pid() => id()}) -> {reply, term(), #{pid() => id()}}.
-handle_call({proxy, Id}, _From, Proxies) ->
+handle_call({proxy, Id, Key}, _From, Proxies) ->
     case found(Id) of
         none when map_size(Proxies) >= ?MAX_PROXIES -> {reply, {error, overload}, Proxies};
         none ->
-            {ok, Pid} = teleport_proxy:start_link(Id),
+            {ok, Pid} = teleport_proxy:start_link(Id, Key),
             true = ets:insert(?TABLE, {Id, Pid}),
             {reply, {ok, Pid}, Proxies#{Pid => Id}};
         Pid -> {reply, {ok, Pid}, Proxies}
