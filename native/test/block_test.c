@@ -508,30 +508,48 @@ static void send_rogue(int to, const rogue_t *rogue)
         close(fd);
 }
 
-static void meet_rogue(const rogue_t *rogue)
-{
-    bw_blocks_t *here = bw_blocks_new(MOST);
-    channel_hello_t hello = {.id = {9}, .version = 1};
+/* A receiver's channel whose sender is a plain socket. */
+typedef struct {
+    bw_blocks_t *here;
     bw_shm_listener_t listener;
     bw_channel_t *channel;
-    bw_block_t *got;
-    int to, before = open_descriptors();
+    int to, before;
+} met_t;
 
-    CHECK_EQ(bw_shm_listen(NULL, &listener, &error), BW_OK);
-    memcpy(hello.token, listener.token, sizeof hello.token);
-    to = connect_to(&listener);
-    CHECK_EQ(send(to, &hello, sizeof hello, 0), sizeof hello);
-    CHECK_EQ(bw_channel_accept(here, &listener, &channel, &error), BW_OK);
-    CHECK_IN(send_rogue(to, rogue));
-    CHECK_EQ(bw_channel_take(channel, 7, SIZE, false, &got, &error), rogue->status);
+static void meet(met_t *met)
+{
+    channel_hello_t hello = {.id = {9}, .version = 1};
+
+    met->here = bw_blocks_new(MOST);
+    met->before = open_descriptors();
+    CHECK_EQ(bw_shm_listen(NULL, &met->listener, &error), BW_OK);
+    memcpy(hello.token, met->listener.token, sizeof hello.token);
+    met->to = connect_to(&met->listener);
+    CHECK_EQ(send(met->to, &hello, sizeof hello, 0), sizeof hello);
+    CHECK_EQ(bw_channel_accept(met->here, &met->listener, &met->channel, &error), BW_OK);
+}
+
+static void part(met_t *met)
+{
+    bw_channel_delete(met->channel);
+    bw_shm_listener_close(&met->listener);
+    bw_blocks_delete(met->here);
+    close(met->to);
+    CHECK_EQ(open_descriptors(), met->before);
+}
+
+static void meet_rogue(const rogue_t *rogue)
+{
+    bw_block_t *got;
+    met_t met;
+
+    CHECK_IN(meet(&met));
+    CHECK_IN(send_rogue(met.to, rogue));
+    CHECK_EQ(bw_channel_take(met.channel, 7, SIZE, false, &got, &error), rogue->status);
     if (rogue->status == BW_OK)
         give_back(got);
-    CHECK_EQ(bw_blocks_info(here).blocks, 0);
-    bw_channel_delete(channel);
-    bw_shm_listener_close(&listener);
-    bw_blocks_delete(here);
-    close(to);
-    CHECK_EQ(open_descriptors(), before);
+    CHECK_EQ(bw_blocks_info(met.here).blocks, 0);
+    CHECK_IN(part(&met));
 }
 
 static void test_rogue_blocks(void)
@@ -544,29 +562,16 @@ static void test_rogue_blocks(void)
 
 static void test_too_many_blocks_of_a_rogue(void)
 {
-    rogue_t one = rogues[0];
-    bw_blocks_t *here = bw_blocks_new(MOST);
-    channel_hello_t hello = {.id = {9}, .version = 1};
-    bw_shm_listener_t listener;
-    bw_channel_t *channel;
     bw_block_t *got;
-    int to, before = open_descriptors();
+    met_t met;
 
-    CHECK_EQ(bw_shm_listen(NULL, &listener, &error), BW_OK);
-    memcpy(hello.token, listener.token, sizeof hello.token);
-    to = connect_to(&listener);
-    CHECK_EQ(send(to, &hello, sizeof hello, 0), sizeof hello);
-    CHECK_EQ(bw_channel_accept(here, &listener, &channel, &error), BW_OK);
+    CHECK_IN(meet(&met));
     /* The same number again. */
-    CHECK_IN(send_rogue(to, &one));
-    CHECK_IN(send_rogue(to, &one));
-    CHECK_EQ(bw_channel_take(channel, 7, SIZE, false, &got, &error), BW_CORRUPT);
-    CHECK(!bw_channel_look(channel));
-    bw_channel_delete(channel);
-    bw_shm_listener_close(&listener);
-    bw_blocks_delete(here);
-    close(to);
-    CHECK_EQ(open_descriptors(), before);
+    CHECK_IN(send_rogue(met.to, &rogues[0]));
+    CHECK_IN(send_rogue(met.to, &rogues[0]));
+    CHECK_EQ(bw_channel_take(met.channel, 7, SIZE, false, &got, &error), BW_CORRUPT);
+    CHECK(!bw_channel_look(met.channel));
+    CHECK_IN(part(&met));
 }
 
 static void test_strangers(void)

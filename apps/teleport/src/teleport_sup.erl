@@ -30,8 +30,8 @@ init(top) ->
            group(teleport_peer_sup, {teleport_peer, start_link}),
            group(teleport_acceptor_sup, {teleport_listener, accept_link}),
            worker(teleport_listener),
-          worker(teleport_via),
-          worker(teleport_watcher)]}};
+           worker(teleport_via),
+           worker(teleport_watcher)]}};
 init({each, {Module, Function}}) ->
     {ok, {#{strategy => simple_one_for_one}, [#{id => Module, start => {Module, Function, []}, restart => temporary, shutdown => 2000}]}}.
 
