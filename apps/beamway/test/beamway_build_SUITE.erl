@@ -1,0 +1,87 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc What is built and packed: without the headers of libssl, and what release and packages hold.
+-module(beamway_build_SUITE).
+
+-export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
+-export([without_the_headers_of_libssl/1, release_and_packages_hold_all/1]).
+
+-define(MISSING, "no TLS in the driver: the headers of libssl are missing (libssl-dev)").
+-define(WARNING, "this node has no links over tls").
+
+suite() -> [{timetrap, {minutes, 5}}].
+
+all() -> [without_the_headers_of_libssl, release_and_packages_hold_all].
+
+init_per_suite(Config) -> beamway_carrier:init_group(beamway_tls, Config).
+
+end_per_suite(_Config) -> ok.
+
+end_per_testcase(_Case, _Config) -> beamway_peer:stop_started().
+
+%% The build says so in one line and goes on; the node says so in one line, and ssl's processes carry its data.
+without_the_headers_of_libssl(Config) ->
+    Folder = filename:join(proplists:get_value(priv_dir, Config), "without"),
+    Hidden = filename:join(Folder, "hidden/openssl/ssl.h"),
+    ok = filelib:ensure_dir(Hidden),
+    ok = file:write_file(Hidden, "#error hidden\n"),
+    Compiler = filename:join(Folder, "cc"),
+    ok = file:write_file(Compiler, ["#!/bin/sh\nexec cc -I '", Folder, "/hidden' \"$@\"\n"]),
+    ok = file:change_mode(Compiler, 8#755),
+    Said = run(["make -C native --no-print-directory BUILD='", Folder, "/build' OUT='", Folder, "/beamway/priv/beamway_drv.so' CC='", Compiler, "' driver"]),
+    [_, _] = string:split(Said, ?MISSING, all),
+    _ = run(["cp -R apps/beamway/ebin '", Folder, "/beamway/'"]),
+    {true, false} = {filelib:is_file(filename:join(Folder, "beamway/priv/beamway_drv.so")), filelib:is_file(filename:join(Folder, "beamway/priv/beamway_tls.so"))},
+    Log = filename:join(Folder, "log"),
+    {Without, WithoutNode} = start(#{ebin => filename:join(Folder, "beamway/ebin"), log => Log}),
+    {With, WithNode} = start(#{}),
+    meet({Without, WithoutNode}, {With, WithNode}, ssl),
+    meet({With, WithNode}, {Without, WithoutNode}, ssl),
+    1 = beamway_peer:wait_until(fun() -> warnings(Log) end, 15000).
+
+%% The node may still be writing.
+warnings(Log) ->
+    case string:split(beamway_peer:log_text(Log), ?WARNING, all) of
+        [_] -> false;
+        [_ | Warnings] -> length(Warnings)
+    end.
+
+%% Each file of priv is in the packages and in the release, and two nodes of the release have the driver's TLS.
+release_and_packages_hold_all(Config) ->
+    Folder = filename:join(proplists:get_value(priv_dir, Config), "packed"),
+    Names = filelib:wildcard("*.so", filename:join(test_support:checkout(), "apps/beamway/priv")),
+    true = lists:member("beamway_tls.so", Names),
+    _ = run(["scripts/install-all --debs '", Folder, "/debs'"]),
+    Deb = run(["dpkg-deb -c '", Folder, "/debs/beamway.deb'"]),
+    [] = [Name || Name <- Names, string:find(Deb, "/priv/" ++ Name ++ "\n") =:= nomatch],
+    _ = run(["scripts/install-all --release '", Folder, "/release'"]),
+    [Ebin] = filelib:wildcard(filename:join(Folder, "release/**/beamway-*/ebin")),
+    [] = Names -- filelib:wildcard("*.so", filename:join(filename:dirname(Ebin), "priv")),
+    meet(start(#{ebin => Ebin}), start(#{ebin => Ebin}), tls).
+
+%% --- nodes and commands ----------------------------------------------------------------------------------
+
+%% No node connects but when a case says so.
+start(Options) ->
+    {ok, Peer, Node} = beamway_peer:start(beamway_tls, Options#{args => ["-kernel", "dist_auto_connect", "never"]}),
+    {Peer, Node}.
+
+meet({One, OneNode}, {Other, OtherNode}, Kind) ->
+    true = beamway_peer:call(One, net_kernel, connect_node, [OtherNode]),
+    ok = beamway_peer:assert_link(One, OtherNode, Kind),
+    ok = beamway_peer:assert_link(Other, OneNode, Kind),
+    true = beamway_peer:call(One, erlang, disconnect_node, [OtherNode]),
+    ok = beamway_peer:wait_disconnected(One, OtherNode),
+    ok = beamway_peer:wait_disconnected(Other, OneNode).
+
+%% In the checkout; what it says, if it ends well.
+run(Command) ->
+    Port = open_port({spawn_executable, "/bin/sh"},
+                     [{args, ["-c", unicode:characters_to_list(Command)]}, {cd, test_support:checkout()}, exit_status, stderr_to_stdout]),
+    run(Port, Command, []).
+
+run(Port, Command, Said) ->
+    receive
+        {Port, {data, Data}} -> run(Port, Command, [Said | Data]);
+        {Port, {exit_status, 0}} -> lists:flatten(Said);
+        {Port, {exit_status, Status}} -> error({Command, Status, lists:flatten(Said)})
+    end.
