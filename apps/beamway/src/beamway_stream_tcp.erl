@@ -9,7 +9,7 @@
 
 -include_lib("kernel/include/net_address.hrl").
 
--export([listen/3, accept_loop/2]).
+-export([listen/3, accept_loop/2, bound/2]).
 -export([connect/4, accept/1, kind/1, send/2, recv/2, peername/1, setopts/2, getopts/2,
          carry/2, activate/2, start/3, tick/2, stats/2, keep/1, give/2, watch/1]).
 
@@ -124,7 +124,7 @@ hand_over(Socket, Port, Role) ->
         ok ->
             case read_ahead(inet_tcp:recv(Socket, 0, 0)) of
                 {ok, Read} ->
-                    _ = inet:setopts(Socket, bounds(Socket, Role)), % old kernels do not know all of them
+                    ok = bound(Socket, Role),
                     with(Port, beamway_port:packets(Port, Read));
                 {error, Reason} ->
                     with(Port, {error, Reason})
@@ -133,8 +133,13 @@ hand_over(Socket, Port, Role) ->
             with(Port, {error, Reason})
     end.
 
-%% What the kernel holds cannot be overtaken. On the way it holds what the path needs, and little more; a peer of this host has no
+%% @doc What the kernel holds cannot be overtaken. On the way it holds what the path needs, and little more; a peer of this host has no
 %% path, so its kernel need not hold megabytes either. What the user sets for kernel comes first.
+-spec bound(port(), connecting | accepting) -> ok.
+bound(Socket, Role) ->
+    _ = inet:setopts(Socket, bounds(Socket, Role)), % old kernels do not know all of them
+    ok.
+
 bounds(Socket, Role) ->
     User = application:get_env(kernel, user_options(Role), []),
     [{raw, ?IPPROTO_TCP, ?TCP_NOTSENT_LOWAT, <<?UNSENT_BYTES:32/native>>}
@@ -147,8 +152,13 @@ is_unsent(_) -> false.
 is_of_this_host(Socket) ->
     case {inet:sockname(Socket), inet:peername(Socket)} of
         {{ok, {Ip, _}}, {ok, {Ip, _}}} -> true;
-        {_, _} -> false
+        {_, {ok, {{127, _, _, _}, _}}} -> true;
+        {_, {ok, {Ip, _}}} -> is_own(Ip, inet:getifaddrs());
+        {_, {error, _}} -> false
     end.
+
+is_own(Ip, {ok, Interfaces}) -> lists:any(fun({_Name, Options}) -> lists:member({addr, Ip}, Options) end, Interfaces);
+is_own(_Ip, {error, _}) -> false.
 
 read_ahead({ok, Read}) -> {ok, Read};
 read_ahead({error, timeout}) -> {ok, <<>>};

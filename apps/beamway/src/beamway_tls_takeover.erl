@@ -84,6 +84,7 @@ take_over(Role, Tls, Key, RingBytes, Deadline) ->
                 {ok, {ok, Fd}} ->
                     Linked = meet(Role, Socket, Read, <<Fd:32, Key/binary>>, RingBytes, Deadline),
                     _ = inet:setopts(Socket, [Nodelay]),
+                    ok = beamway_stream_tcp:bound(Socket, Role),
                     with_packets(Linked, Socket);
                 {_, _} ->
                     {error, closed}

@@ -211,6 +211,10 @@ socket_options(_Config) ->
     ok = beamway_peer:call(One, net_kernel, setopts, [OtherNode, [{priority, 4}]]),
     {ok, [{priority, 4}]} = beamway_peer:call(One, net_kernel, getopts, [OtherNode, [priority]]),
     {error, {badopts, [{packet, 2}]}} = beamway_peer:call(One, net_kernel, setopts, [OtherNode, [{packet, 2}]]),
+    %% What the kernel holds is bounded as over TCP: TCP_NOTSENT_LOWAT, and a receive buffer that does not grow (SO_BUF_LOCK).
+    {ok, [{raw, 6, 25, <<262144:32/native>>}, {raw, 1, 72, <<Lock:32/native>>}]} =
+        beamway_peer:call(One, net_kernel, getopts, [OtherNode, [{raw, 6, 25, 4}, {raw, 1, 72, 4}]]),
+    2 = Lock band 2,
     OtherNode = beamway_peer:call(One, erpc, call, [OtherNode, erlang, node, []]),
     ok.
 
