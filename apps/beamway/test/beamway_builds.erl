@@ -49,9 +49,7 @@ compiled(Folder, Ebin) ->
 build(Folder, Changes) ->
     ok = copy("apps/beamway/src", "*", Folder),
     ok = copy("apps/beamway/ebin", "*.app", Folder),
-    ok = copy("native", "Makefile", Folder),
-    lists:foreach(fun(Sub) -> ok = copy(filename:join("native", Sub), "*", Folder) end,
-                  ["make", "link", "link/shm", "link/tcp", "link/rdma", "driver", "test", "fuzz"]),
+    lists:foreach(fun(Pattern) -> ok = copy("native", Pattern, Folder) end, ["Makefile", "**/*.{c,h,mk}"]),
     lists:foreach(fun(Change) -> ok = change(Folder, Change) end, Changes),
     ok = build_driver(Folder),
     Ebin = filename:join(Folder, "apps/beamway/ebin"),
