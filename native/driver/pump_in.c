@@ -79,27 +79,38 @@ static bool start_part(bw_pump_t *pump, const bw_frame_t *frame, const uint8_t *
     return true;
 }
 
-static void give_whole(bw_pump_t *pump, char *head, ErlDrvSizeT head_len, ErlDrvBinary *binary)
+/* False: it is a signal of the distribution, and the VM cannot read it. */
+static bool give(bw_pump_t *pump, char *head, ErlDrvSizeT head_len, ErlDrvBinary *binary,
+                 ErlDrvSizeT offset, ErlDrvSizeT len)
 {
-    ErlDrvSizeT len = (ErlDrvSizeT)binary->orig_size;
-
-    if (!pump->discards_input)
-        driver_output_binary(pump->port, head, head_len, binary, 0, len);
-    use_credit(pump, (uint64_t)len);
-    driver_free_binary(binary);
+    if (pump->discards_input ||
+        driver_output_binary(pump->port, head, head_len, binary, offset, len) >= 0 || pump->is_lane)
+        return true;
+    pump->reason = "beamway_signal_corrupt";
+    return false;
 }
 
-static void finish_part(bw_pump_t *pump)
+static bool give_whole(bw_pump_t *pump, char *head, ErlDrvSizeT head_len, ErlDrvBinary *binary)
+{
+    ErlDrvSizeT len = (ErlDrvSizeT)binary->orig_size;
+    bool is_read = give(pump, head, head_len, binary, 0, len);
+
+    use_credit(pump, (uint64_t)len);
+    driver_free_binary(binary);
+    return is_read;
+}
+
+static bool finish_part(bw_pump_t *pump)
 {
     bw_whole_t *whole = &pump->parts.wholes[pump->whole];
     char head[5] = {(char)pump->parts.mark};
 
     whole->len += pump->gathered_end;
     if (whole->len < (uint64_t)whole->binary->orig_size)
-        return;
+        return true;
     for (int i = 0; i < 4; i++)
         head[1 + i] = (char)(whole->number >> (24 - 8 * i));
-    give_whole(pump, head, sizeof head, bw_parts_take(&pump->parts, pump->whole));
+    return give_whole(pump, head, sizeof head, bw_parts_take(&pump->parts, pump->whole));
 }
 
 /* How much of the frame there is memory for; without its padding. */
@@ -134,7 +145,7 @@ static bool grow(bw_pump_t *pump)
 }
 
 /* So many bytes more of the frame are there, or of its padding. False: there is no memory for the
- * rest. */
+ * rest, or it cannot be read. */
 static bool advance(bw_pump_t *pump, size_t n)
 {
     ErlDrvBinary *binary = pump->gathered;
@@ -143,11 +154,7 @@ static bool advance(bw_pump_t *pump, size_t n)
     if (pump->gathered_len < pump->gathered_size)
         return grow(pump);
     pump->gathered = NULL;
-    if (pump->whole >= 0)
-        finish_part(pump);
-    else
-        give_whole(pump, NULL, 0, binary);
-    return true;
+    return pump->whole >= 0 ? finish_part(pump) : give_whole(pump, NULL, 0, binary);
 }
 
 /* Takes what of the frame is in the span, at most `most`, as far as there is memory for it.
@@ -230,24 +237,26 @@ static pump_result_t give_run(bw_pump_t *pump, const uint8_t *at, size_t avail, 
     size_t used = 0, len = bw_least(avail, RUN_BYTES);
     ErlDrvBinary *run = driver_alloc_binary((ErlDrvSizeT)len);
     const uint8_t *copy;
+    bool is_read = true;
     bw_frame_t frame;
 
     if (!is_had(pump, run))
         return PUMP_FAILED;
     copy = (const uint8_t *)run->orig_bytes;
     memcpy(run->orig_bytes, at, len);
-    while (budget->frames > 0 && parse(pump, copy + used, len - used, &frame) == BW_FRAME_WHOLE &&
+    while (is_read && budget->frames > 0 &&
+           parse(pump, copy + used, len - used, &frame) == BW_FRAME_WHOLE &&
            frame.kind != BW_FRAME_END) {
         if (frame.kind == BW_FRAME_DATA)
-            driver_output_binary(pump->port, NULL, 0, run, (ErlDrvSizeT)(used + frame.head),
-                                 frame.len);
+            is_read = give(pump, NULL, 0, run, (ErlDrvSizeT)(used + frame.head), frame.len);
         used += frame.size;
         pump->frames_in++;
         budget->frames--;
     }
     driver_free_binary(run);
     *used_p = used;
-    return used > 0 ? PUMP_MORE : PUMP_FAILED; /* the first was whole: the peer has changed it */
+    /* the first was whole: the peer has changed it */
+    return is_read && used > 0 ? PUMP_MORE : PUMP_FAILED;
 }
 
 /* The head of a part, read once: the peer can write there. False: the frame is none. */

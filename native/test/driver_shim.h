@@ -29,6 +29,7 @@ static struct {
     bool busy;
     int binaries, pieces; /* allocated and not freed */
     bool is_out_of_memory;
+    bool refuses; /* what it is given next cannot be read */
     char head[8]; /* of the last binary that was given */
     size_t head_len;
 } shim;
@@ -101,6 +102,8 @@ int driver_output_binary(ErlDrvPort port, char *head, ErlDrvSizeT head_len, ErlD
         memcpy(shim.head, head, shim.head_len);
     if (offset + len > (ErlDrvSizeT)binary->orig_size)
         abort();
+    if (shim.refuses)
+        return -1;
     shim_deliver((const uint8_t *)binary->orig_bytes + offset, len);
     return 0;
 }

@@ -273,6 +273,25 @@ static void lengths_are_bounded(void)
     }
 }
 
+/* In a run and by itself: nothing follows it, and the reason says who is to blame. */
+static void a_signal_that_cannot_be_read_is_the_last(void)
+{
+    static uint8_t stream[200000];
+    const uint32_t lengths[] = {50, 60000};
+
+    for (size_t i = 0; i < 2; i++) {
+        const uint8_t *end = put_packet(put_packet(stream, lengths[i]), lengths[i]);
+
+        CHECK_IN(start_packets(0, NULL, 0));
+        shim.refuses = true;
+        CHECK_EQ(send(other, stream, (size_t)(end - stream), 0), end - stream);
+        CHECK_EQ(wake_to_the_end(), WAKE_FAILED);
+        CHECK_EQ(here.pump.frames_in, 1);
+        CHECK(here.pump.reason && strcmp(here.pump.reason, "beamway_signal_corrupt") == 0);
+        CHECK_IN(stop_packets());
+    }
+}
+
 /* What is written to a peer that is gone goes nowhere, and the reader tells of the end. */
 static void a_peer_that_resets_is_noticed_by_the_reader(void)
 {
@@ -332,6 +351,7 @@ static const check_case_t cases[] = {
     {"the_peers_end_comes_behind_its_packets", the_peers_end_comes_behind_its_packets},
     {"half_a_packet_is_no_packet", half_a_packet_is_no_packet},
     {"lengths_are_bounded", lengths_are_bounded},
+    {"a_signal_that_cannot_be_read_is_the_last", a_signal_that_cannot_be_read_is_the_last},
     {"a_peer_that_resets_is_noticed_by_the_reader", a_peer_that_resets_is_noticed_by_the_reader},
 };
 

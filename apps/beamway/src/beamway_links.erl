@@ -250,10 +250,15 @@ after_user(State) ->
         _ -> {noreply, State}
     end.
 
-log_down(#{node := Node, link := Kind}, beamway_link_corrupt) ->
-    ?LOG_ERROR("beamway: link to ~ts over ~ts is down: the peer broke the ~ts protocol", [Node, Kind, protocol(beamway_kind:is_ring(Kind))]);
+log_down(#{link := Kind} = Link, beamway_link_corrupt) ->
+    log_broken(Link, protocol(beamway_kind:is_ring(Kind)));
+log_down(Link, beamway_signal_corrupt) ->
+    log_broken(Link, "distribution");
 log_down(#{node := Node, link := Kind, hidden := Hidden}, Reason) ->
     ?LOG(level(Hidden), "beamway: link to ~ts over ~ts is down: ~0tp", [Node, Kind, Reason]).
+
+log_broken(#{node := Node, link := Kind}, Protocol) ->
+    ?LOG_ERROR("beamway: link to ~ts over ~ts is down: the peer broke the ~ts protocol", [Node, Kind, Protocol]).
 
 protocol(_IsRing = true) -> "ring";
 protocol(_IsRing = false) -> "distribution".
