@@ -20,6 +20,7 @@
 -export([statem_call/2, statem_call/3, statem_cast/2, notify/2, sync_notify/2, event_call/3, event_call/4]).
 -export([fsm_event/2, fsm_all_state_event/2, fsm_sync_event/2, fsm_sync_event/3, fsm_sync_all_state_event/2, fsm_sync_all_state_event/3]).
 -export([erpc_call/4, erpc_call/5, erpc_cast/4, erpc_cast/5, multicall/4, multicall/5, abcast/2, abcast/3]).
+-export([broadcast/2, broadcast/4]).
 -export([whereis_name/1, register_name/2, unregister_name/1]).
 -export([prime/1, prime/2, lanes/0, lanes/1, not_up/0, unconfirmed/0, configure/2]).
 -export_type([dest/0, options/0, reason/0, request_id/0, request_ids/0, lane_info/0]).
@@ -267,6 +268,17 @@ abcast(Nodes, Name, Request) ->
 
 not_sent({ok, {error, Reason}}) -> Reason;
 not_sent({down, Reason}) -> {no_lane, Reason}.
+
+%% @doc Sends a message to all members of a group of `pg''s default scope, this node's included. It is encoded once and sent once to each node; each
+%% member gets it once, however often it has joined.
+-spec broadcast(Group :: term(), Message :: term()) -> teleport_groups:result() | {error, teleport_groups:refusal()}.
+broadcast(Group, Message) -> broadcast(pg, Group, Message, #{}).
+
+%% @doc The same with a scope, which must run on this node, and options. Returns when each node has confirmed the message or its time is over, and
+%% tells how each node was reached ({@link teleport_groups:result()}). Broadcasts of one process to one group arrive in order. `busy': as many broadcasts
+%% of this node as the option max_broadcasts allows are under way, and nothing was sent.
+-spec broadcast(Scope :: atom(), Group :: term(), Message :: term(), teleport_groups:options()) -> teleport_groups:result() | {error, teleport_groups:refusal()}.
+broadcast(Scope, Group, Message, Options) -> teleport_groups:broadcast(Scope, Group, Message, Options).
 
 %% @doc Of `{via, teleport, {Name, Node}}': the registered process of this node, or a local process that stands for one of another node. It forwards calls
 %% and messages by lane, ends with the server and its reason, and is dropped when nobody has used or monitored it for a while.

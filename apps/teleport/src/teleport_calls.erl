@@ -42,7 +42,7 @@ request(message, [Dest | Message], _, State) ->
 request(confirmed, [Ref, Dest | Message], _, State) when is_reference(Ref) ->
     case deliver(Dest, Message) of
         ok -> {[{reply, [Ref | confirmed]}], State};
-        noproc -> {[{failed, [Ref | noproc]}], State}
+        Not -> {[{failed, [Ref | Not]}], State}
     end;
 request(call, [Ref, Caller, Dest | Request], _, State) when is_reference(Ref), is_pid(Caller) ->
     call(Ref, Caller, Dest, {'$gen_call', {self(), Ref}, Request}, State);
@@ -70,6 +70,8 @@ request(cancel, Ref, _, State) when is_reference(Ref) ->
 deliver(Dest, Message) when is_pid(Dest), node(Dest) =:= node() ->
     Dest ! Message,
     ok;
+deliver(teleport_groups, Message) ->
+    teleport_groups:deliver(Message);
 deliver(Dest, Message) when is_atom(Dest) ->
     try Dest ! Message of
         _ -> ok

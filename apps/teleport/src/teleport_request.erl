@@ -5,10 +5,10 @@
 %% lost lane comes as `DOWN'. So a caller waits for one reference whatever happens, and a late reply goes nowhere.
 -module(teleport_request).
 
--export([send/3, call/5, begin_call/4, ref/1, wait/2, finish/2, check/2, check_options/1, apply_cast/5]).
+-export([send/3, call/5, begin_call/4, open/3, ref/1, wait/2, finish/2, check/2, check_options/1, apply_cast/5]).
 -export_type([id/0, kind/0]).
 
--type kind() :: call | event_call | {other_call, Label :: atom()} | {apply, module(), atom()}.
+-type kind() :: call | confirmed | event_call | {other_call, Label :: atom()} | {apply, module(), atom()}.
 -opaque id() :: {?MODULE, reference(), Where :: lane | local, teleport:dest(), Sent :: none | {helper, pid()} | {teleport_sender:tx(), Key :: non_neg_integer(), node()}}.
 %% `none': the request could not be sent. Its caller hears of that as of any other end: by a message.
 
@@ -151,6 +151,7 @@ frame_kind({apply, _, _}) -> apply;
 frame_kind(Kind) -> Kind.
 
 pack({other_call, Label}, Ref, Remote, Request) -> teleport_term:pack([Ref, self(), Remote, Label | Request]);
+pack(confirmed, Ref, Remote, Message) -> teleport_term:pack([Ref, Remote | Message]);
 pack({apply, Module, Function}, Ref, _, Args) -> teleport_term:pack([Ref, self(), Module, Function | Args]);
 pack(_, Ref, Remote, Request) -> teleport_term:pack([Ref, self(), Remote | Request]).
 
@@ -322,6 +323,14 @@ class(Options) -> maps:get(class, Options, normal).
 lane(Node, Key, #{lanes := Lanes}, Options, OnFull) ->
     Class = class(Options),
     teleport_peers:lane(Node, Class, Key, maps:get(Class, Lanes), opening_deadline(OnFull)).
+
+%% @doc Waits until the lane is up over which these options lead. They have a `key'.
+-spec open(node(), teleport:options(), teleport_deadline:deadline()) -> ok | {error, teleport:reason()}.
+open(Node, Options, Deadline) ->
+    case lane(Node, key('', Options), teleport_config:of_node(Node), Options, {block, Deadline}) of
+        {ok, _} -> ok;
+        {error, Reason} -> {error, Reason}
+    end.
 
 %% Who does not wait for room waits for a lane all the same, for there is nothing yet that could be full.
 opening_deadline({block, Deadline}) -> Deadline;
