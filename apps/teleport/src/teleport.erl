@@ -10,7 +10,7 @@
 %% ordinary gen_servers and gen_statems. What is guaranteed: docs/guide/teleport.md.
 %%
 %% Calls end as those of gen_server do: with the reply, or with an exit whose reason is `{Reason, {teleport, call, Arguments}}', where
-%% `Reason' is `timeout', `noproc', the reason of the server's end, `{nodedown, Node}', `overload' or `{no_lane, Why}'.
+%% `Reason' is `timeout', `noproc', the reason of the server's end, `{nodedown, Node}', `{lane_lost, Node}', `overload' or `{no_lane, Why}'.
 -module(teleport).
 
 -export([send/2, send/3, call/2, call/3, call/4, cast/2, cast/3, gs_call/2, gs_call/3, gs_cast/2]).
@@ -33,7 +33,7 @@
                      way => lane | distribution,             %% only calls: default the option call_way
                      on_full => block | error | drop,
                      timeout => timeout()}.                  %% milliseconds that a send may block, default the option block_ms
--type reason() :: overload | timeout | noproc | {nodedown, node()} | {no_teleport, node()} | {no_lane, term()} | {too_big, Bytes :: pos_integer()}.
+-type reason() :: overload | timeout | noproc | {nodedown, node()} | {lane_lost, node()} | {no_teleport, node()} | {no_lane, term()} | {too_big, Bytes :: pos_integer()}.
 -type request_id() :: teleport_request:id().
 -type request_ids() :: teleport_requests:collection().
 -type response() :: {reply, term()} | {error, {Reason :: term(), dest()}}.

@@ -261,7 +261,7 @@ result({reply, {exit, Reason}}) -> exit({exception, Reason});
 result({reply, {error, Reason, Stack}}) -> error({exception, Reason, Stack});
 result({reply, {erpc, Reason}}) -> error({erpc, Reason});
 result(timeout) -> error({erpc, timeout});
-result({error, {{No, _}, _}}) when No =:= nodedown; No =:= no_teleport; No =:= no_lane -> error({erpc, noconnection});
+result({error, {{No, _}, _}}) when No =:= nodedown; No =:= lane_lost; No =:= no_teleport; No =:= no_lane -> error({erpc, noconnection});
 result({error, {{too_big, _}, _}}) -> error({erpc, system_limit});
 result({error, {timeout, _}}) -> error({erpc, timeout});
 result({error, {overload, _}}) -> error({erpc, system_limit});

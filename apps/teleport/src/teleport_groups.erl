@@ -17,7 +17,7 @@
                      confirm => boolean()}.                  %% true; false: returns as soon as the lanes have accepted the message
 -type result() :: #{sent := [node()], plain := [node()], skipped := [node()], failed := [{node(), teleport:reason()}]}.
 %% `sent': the members there have the message in their mailboxes, or with `confirm => false' a lane has accepted it. `plain': sent by `!', for the node has no
-%% teleport, or one without groups. `skipped': the members there had left the group when it came. `failed': with `timeout' and `nodedown' it may have arrived.
+%% teleport, or one without groups. `skipped': the members there had left the group when it came. `failed': with `timeout', `lane_lost' and `nodedown' it may have arrived.
 -type refusal() :: busy | {no_scope, Scope :: term()}.
 
 -define(TABLE, ?MODULE).

@@ -10,7 +10,7 @@
 %% stands in {@link teleport_wait}, so that new code of this module ends no lane.
 -module(teleport_lane).
 
--export([start_link/1, info/2]).
+-export([start_link/1, info/2, lost/2]).
 -export([init/2, message/2, silence/1]).
 -export([system_continue/3, system_terminate/4, system_code_change/4, system_get_state/1]).
 -export_type([start/0, id/0]).
@@ -26,6 +26,9 @@
 -define(PUMP_FRAMES, 32).
 -define(TURN_MS, 1).
 -define(SOCKET_MS, 5000).
+%% So long a lost link waits for word of its node. It comes within a round trip by distribution, unless that is held up.
+-define(WORD_MS, 500).
+-define(NOBODY, '$teleport_nobody').
 %% An own message up to this size goes straight into the link.
 -define(STRAIGHT_BYTES, 65536).
 
@@ -154,11 +157,11 @@ event({info, Ref}, #lane{inbound = In, calls = Calls, outbound = Out, waiters = 
     Ref ! {Ref, #{reason => Why, waiting_senders => teleport_waiters:size(Waiters), waiting_keys => teleport_outbound:keys(Out), pending_calls => teleport_calls:pending(Calls),
                   unfinished_bytes => teleport_inbound:unfinished_bytes(In), link_stats => teleport_link:stats(Link)}},
     Lane;
-event({Tag, closed, Reason, _}, #lane{tag = Tag}) -> exit({shutdown, {retry, Reason}});
+event({Tag, closed, Reason, _}, #lane{tag = Tag} = Lane) -> link_lost(Reason, Lane);
 event({nodedown, _}, Lane) -> close(nodedown, Lane);
 event({close, Reason}, Lane) -> close(Reason, Lane);
 event({'EXIT', Parent, Reason}, #lane{parent = Parent} = Lane) -> close(Reason, Lane);
-event({'EXIT', Port, Reason}, #lane{tag = Port}) -> exit({shutdown, {retry, Reason}});
+event({'EXIT', Port, Reason}, #lane{tag = Port} = Lane) -> link_lost(Reason, Lane);
 event(_, Lane) -> Lane.
 
 %% What the link has taken goes out; the peer process reports the rest.
@@ -166,6 +169,39 @@ event(_, Lane) -> Lane.
 close(Reason, #lane{link = Link}) ->
     ok = teleport_link:close(Link),
     exit({shutdown, {retry, Reason}}).
+
+%% A node that ends takes its lanes along, and often they are the first to tell. So callers hear of it when it is known which of both has ended.
+%% Senders go to the next lane at once.
+-spec link_lost(term(), #lane{}) -> no_return().
+link_lost(Reason, #lane{role = caller, id = {Node, _, _}, tx = Tx}) ->
+    _ = teleport_sender:finish(Tx),
+    exit({shutdown, {retry, case is_down(Node) of true -> nodedown; false -> Reason end}});
+link_lost(Reason, #lane{role = acceptor}) ->
+    exit({shutdown, {retry, Reason}}).
+
+%% A monitor of nobody is a question that every node answers: with `noproc', if it lives.
+is_down(Node) ->
+    not is_connected(Node) orelse
+        begin
+            Monitor = monitor(process, {?NOBODY, Node}),
+            receive
+                {'DOWN', Monitor, process, _, Word} -> Word =:= noconnection
+            after ?WORD_MS ->
+                true = demonitor(Monitor, [flush]),
+                false
+            end
+        end.
+
+is_connected(Node) -> lists:member(Node, nodes(connected)).
+
+%% @doc What those are told who waited for a lane that has ended with this exit reason.
+-spec lost(node(), ExitReason :: term()) -> {nodedown | lane_lost, node()}.
+lost(Node, {shutdown, {retry, nodedown}}) -> {nodedown, Node};
+lost(Node, _) ->
+    case is_connected(Node) of
+        true -> {lane_lost, Node};
+        false -> {nodedown, Node}
+    end.
 
 %% ---- effects ----
 

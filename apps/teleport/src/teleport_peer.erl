@@ -143,20 +143,21 @@ report(Count, {Node, Class, Index}, Reason) ->
 
 %% @private The node is gone, or the application ends.
 -spec terminate(term(), #peer{}) -> ok.
-terminate(_Reason, #peer{node = Node, lanes = Lanes}) ->
+terminate(Reason, #peer{node = Node, lanes = Lanes}) ->
+    Why = case Reason of normal -> nodedown; _ -> stopped end,
     %% All are told before one is waited for: together they have the time of one.
     Ends = maps:map(fun(_, #lane{pid = none}) -> none;
-                       (_, #lane{pid = Pid}) -> Monitor = monitor(process, Pid), Pid ! {close, nodedown}, Monitor
+                       (_, #lane{pid = Pid}) -> Monitor = monitor(process, Pid), Pid ! {close, Why}, Monitor
                     end, Lanes),
     Deadline = teleport_deadline:in(?CLOSE_MS),
-    maps:foreach(fun(Key, Lane) -> end_lane(Key, Lane, Node, {maps:get(Key, Ends), Deadline}) end, Lanes).
+    maps:foreach(fun(Key, Lane) -> end_lane(Key, Lane, {Node, Why}, {maps:get(Key, Ends), Deadline}) end, Lanes).
 
-end_lane({Class, Index}, #lane{state = State, pid = Pid, tx = Tx, waiters = Waiters}, Node, {Monitor, Deadline}) ->
-    reply_all(Waiters, {error, {nodedown, Node}}),
+end_lane({Class, Index}, #lane{state = State, pid = Pid, tx = Tx, waiters = Waiters}, {Node, Why}, {Monitor, Deadline}) ->
+    reply_all(Waiters, {error, teleport_lane:lost(Node, {shutdown, {retry, Why}})}),
     ok = teleport_peers:down({Node, Class, Index}),
     is_pid(Pid) andalso ended_now(Pid, Monitor, teleport_deadline:left(Deadline)),
     case State of
-        up -> report(teleport_sender:finish(Tx), {Node, Class, Index}, nodedown);
+        up -> report(teleport_sender:finish(Tx), {Node, Class, Index}, Why);
         _ -> ok
     end.
 

@@ -64,7 +64,8 @@ call(Kind, {Caller, _} = From, Request, #proxy{dest = {Name, _} = Dest, calls = 
 
 failed({too_big, _} = Reason, Proxy) -> ends(Reason, Proxy);
 failed(Reason, Proxy) when Reason =:= overload; Reason =:= timeout -> ends(Reason, Proxy);
-%% It concerns all of them.
+%% It concerns all of them. Callers of gen_server know no lanes.
+failed({lane_lost, Node}, _) -> exit({nodedown, Node});
 failed(Reason, _) -> exit(Reason).
 
 %% The answers that are under way come first.

@@ -60,7 +60,7 @@ confirmed({remote, Node, Remote}, Message, Options) ->
                     Packed = teleport_term:pack([Alias, Remote | Message]),
                     case over(Tx, key(Remote, Options), confirmed, Packed, on_full(Config, Options), Config) of
                         ok -> {ok, Public};
-                        {error, closed} -> exit(Waiter, kill), {error, {nodedown, Node}};
+                        {error, closed} -> exit(Waiter, kill), {error, teleport_lane:lost(Node, closed)};
                         {error, Reason} -> exit(Waiter, kill), {error, Reason}
                     end;
                 {'DOWN', Monitor, process, Waiter, Reason} -> {error, {no_lane, Reason}}
@@ -75,7 +75,7 @@ await_confirmation(Sender, Public, Lane, Node) ->
     Result = receive
                  {Ref, confirmed} -> confirmed;
                  {Ref, ?FAILED, Reason} -> {unconfirmed, Reason};
-                 {'DOWN', Ref, process, Lane, _} -> {unconfirmed, {nodedown, Node}}
+                 {'DOWN', Ref, process, Lane, Reason} -> {unconfirmed, teleport_lane:lost(Node, Reason)}
              end,
     Sender ! {teleport, Public, Result}.
 
@@ -107,7 +107,7 @@ remote_call(Kind, Node, Remote, Request, Deadline, Options, Call) ->
                     receive
                         {Ref, Reply} -> Reply;
                         {Ref, ?FAILED, Reason} -> failed(Reason, Call);
-                        {'DOWN', Ref, process, Lane, _} -> failed({nodedown, Node}, Call)
+                        {'DOWN', Ref, process, Lane, Reason} -> failed(teleport_lane:lost(Node, Reason), Call)
                     after teleport_deadline:left(Deadline) ->
                         given_up(Ref, {Tx, Key, Node}, Call)
                     end;
@@ -292,7 +292,7 @@ check(_, _) -> no_reply.
 
 %% What was waited for has ended.
 ended({helper, _}, Reason) -> {signal, Reason};
-ended({_, _, Node}, _) -> {nodedown, Node}.
+ended({_, _, Node}, Reason) -> teleport_lane:lost(Node, Reason).
 
 %% ---- destinations, lanes and options ----
 

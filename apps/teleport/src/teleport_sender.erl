@@ -7,8 +7,8 @@
 %% So as long as a message of this sender is in the queue the sender sees a count above 0, and takes the queue as well; when it
 %% sees 0 all its earlier messages are in the link, which keeps their order.
 %%
-%% Why nothing is lost without a word: each message gets a number when it is accepted (`SENT'). When a lane is lost, its peer process first
-%% marks it as closed and then reads that number: what was accepted and not acknowledged is reported. A sender looks for the
+%% Why nothing is lost without a word: each message gets a number when it is accepted (`SENT'). When a lane is lost, its process, or else its peer process,
+%% first marks it as closed and then reads that number: what was accepted and not acknowledged is reported. A sender looks for the
 %% mark after it has given its message away: if it is there and its number is later than the one that was read, nobody has reported the
 %% message, and nobody has delivered it; it is sent again over the next lane.
 -module(teleport_sender).
@@ -40,8 +40,9 @@
 -define(FINAL, 10).
 -define(RECEIVED, 11).
 -define(RECEIVED_BYTES, 12).
+-define(UNCONFIRMED, 13).
 %% A bitmap of the order keys that were seen: enough to estimate how many there are.
--define(BITMAP, 13).
+-define(BITMAP, 14).
 -define(BITMAP_WORDS, 64).
 -define(FINISH_TRIES, 100000).
 %% A sender that can wait does so behind this many messages, whatever `max_queue_messages' allows. The heap of the lane's process holds
@@ -86,7 +87,7 @@ accepted(Counters, Number, Bytes) ->
         _ -> accepted_late(Number, Counters, ?FINISH_TRIES)
     end.
 
-%% The peer process is just reading the last number: microseconds.
+%% Somebody is just reading the last number: microseconds.
 accepted_late(Number, Counters, Tries) ->
     case atomics:get(Counters, ?FINAL) of
         0 when Tries > 0 -> true = erlang:yield(), accepted_late(Number, Counters, Tries - 1);
@@ -196,13 +197,24 @@ set_bit(Counters, Word, Mask, Value) ->
         Other -> set_bit(Counters, Word, Mask, Other)
     end.
 
-%% @doc The lane is lost, its process has ended: how many messages were accepted and not acknowledged.
+%% @doc The lane is lost: how many messages were accepted and not acknowledged. The first answer holds: the lane's process may ask when its
+%% link is lost, and the peer process asks when the lane's process has ended.
 -spec finish(tx()) -> Unconfirmed :: non_neg_integer().
 finish(#tx{counters = Counters}) ->
+    case atomics:get(Counters, ?FINAL) of
+        0 -> finish_now(Counters);
+        _ -> atomics:get(Counters, ?UNCONFIRMED)
+    end.
+
+%% Refusals are read first: one that comes in between is counted as unconfirmed, and never the other way round.
+finish_now(Counters) ->
     ok = atomics:put(Counters, ?CLOSED, 1),
+    Through = atomics:get(Counters, ?REFUSED) + atomics:get(Counters, ?ACKED),
     Sent = atomics:get(Counters, ?SENT),
+    Unconfirmed = max(0, Sent - Through),
+    ok = atomics:put(Counters, ?UNCONFIRMED, Unconfirmed),
     ok = atomics:put(Counters, ?FINAL, Sent + 1),
-    max(0, Sent - atomics:get(Counters, ?REFUSED) - atomics:get(Counters, ?ACKED)).
+    Unconfirmed.
 
 %% @doc Counts.
 -spec add(tx(), counter(), non_neg_integer()) -> ok.

@@ -3,7 +3,7 @@
 -module(teleport_faults_SUITE).
 
 -export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2, init_per_testcase/2, end_per_testcase/2]).
--export([killed_under_calls/1, halted/1, disconnected/1, stopped_and_killed/1, lanes_are_opened_again/1, nothing_is_lost_silently/1,
+-export([killed_under_calls/1, halted/1, disconnected/1, only_a_lane_is_lost/1, stopped_and_killed/1, lanes_are_opened_again/1, nothing_is_lost_silently/1,
          killed_in_the_middle_of_a_large_message/1, first_use_by_many/1, large_terms_both_ways/1, memory_is_bounded/1, a_slow_receiver/1,
          supervisors_recover/1, nothing_is_left/1, the_application_stops/1, what_was_taken_goes_out/1, new_code/1, killed_callers/1,
          waiters_leave/1, senders_wait_in_turn/1, limits_hold/1, the_registry_is_killed/1]).
@@ -16,11 +16,11 @@ all() -> teleport_nodes:all(teleport_nodes:kinds()).
 
 groups() ->
     teleport_nodes:groups(teleport_nodes:kinds() -- [tls],
-                          [killed_under_calls, halted, disconnected, stopped_and_killed, lanes_are_opened_again, nothing_is_lost_silently,
+                          [killed_under_calls, halted, disconnected, only_a_lane_is_lost, stopped_and_killed, lanes_are_opened_again, nothing_is_lost_silently,
                            killed_in_the_middle_of_a_large_message, first_use_by_many, large_terms_both_ways, memory_is_bounded,
                            a_slow_receiver, supervisors_recover, nothing_is_left, the_application_stops, what_was_taken_goes_out, new_code,
                            killed_callers, waiters_leave, senders_wait_in_turn, limits_hold, the_registry_is_killed])
-        ++ teleport_nodes:groups([tls], [killed_under_calls, lanes_are_opened_again, nothing_is_lost_silently, first_use_by_many, memory_is_bounded,
+        ++ teleport_nodes:groups([tls], [killed_under_calls, only_a_lane_is_lost, lanes_are_opened_again, nothing_is_lost_silently, first_use_by_many, memory_is_bounded,
                                          nothing_is_left, what_was_taken_goes_out, new_code, killed_callers]).
 
 init_per_group(Kind, Config) -> teleport_nodes:init_group(Kind, Config).
@@ -106,6 +106,35 @@ stopped_and_killed(Config) ->
     on_first(Config, fun(_) -> {'EXIT', {timeout, _}} = (catch teleport:call({x, Node}, x, 100)) end),
     ok = beamway_peer:kill9(teleport_nodes:second(Config)),
     {[{nodedown, Node}], _} = ends(Config).
+
+%% The nodes stay connected: whoever waited for the lane is told so, by each way of waiting. gen_server's callers hear a reason that they know.
+only_a_lane_is_lost(Config) ->
+    Lost = fun() -> [begin
+                         Supervisor = whereis(teleport_lane_sup),
+                         {links, Links} = process_info(teleport_sender:pid(Tx), links),
+                         exit(lists:last(lists:sort(Links -- [Supervisor])), kill)
+                     end || {_, _, Tx} <- teleport_peers:all()] end,
+    Killed = fun() -> [exit(teleport_sender:pid(Tx), kill) || {out, _, Tx} <- teleport_peers:all()] end,
+    on_first(Config, fun(Node) ->
+        ok = teleport:configure(all, #{backoff_ms => {1, 50}}),
+        Server = erpc:call(Node, teleport_nodes, start_server, [lost_server]),
+        Pending = fun() -> lists:sum([P || #{opened_by := peer, pending_calls := P} <- erpc:call(Node, teleport, lanes, [node()])]) end,
+        [begin
+             Waiters = [spawn_monitor(fun() -> exit(Wait(Server, Node)) end)
+                        || Wait <- [fun(To, _) -> catch teleport:call(To, never, infinity) end,
+                                    fun(To, _) -> teleport:wait_response(teleport:send_request(To, never), infinity) end,
+                                    fun(_, On) -> catch gen_server:call({via, teleport, {lost_server, On}}, never, infinity) end,
+                                    fun(_, On) -> catch teleport:erpc_call(On, timer, sleep, [infinity]) end]],
+             _ = beamway_peer:wait_until(fun() -> Pending() =:= 4 end, wait_ms()),
+             _ = Cut(Node),
+             [{'EXIT', {{lane_lost, Node}, {teleport, call, _}}}, {error, {{lane_lost, Node}, Server}}, {'EXIT', {{nodedown, Node}, {gen_server, call, _}}},
+              {'EXIT', {{erpc, noconnection}, _}}] =
+                 [receive {'DOWN', Monitor, process, Pid, Told} -> Told after wait_ms() -> error(still_waits) end || {Pid, Monitor} <- Waiters],
+             true = lists:member(Node, nodes()),
+             {echo, x} = beamway_peer:wait_until(fun() -> try teleport:call(Server, {echo, x}) catch exit:_ -> false end end, wait_ms()),
+             _ = beamway_peer:wait_until(fun() -> Pending() =:= 0 end, wait_ms())
+         end || Cut <- [fun(_) -> Lost() end, fun(_) -> Killed() end, fun(On) -> erpc:call(On, Lost) end]]
+    end).
 
 %% By itself, also when nobody sends.
 lanes_are_opened_again(Config) ->
@@ -211,7 +240,7 @@ killed_in_the_middle_of_a_large_message(Config) ->
     ok = beamway_peer:sigcont(PeerB),
     on_first(Config, fun(Node) ->
         tp_told ! {give, self()},
-        receive {told, {unconfirmed, {nodedown, Node}}} -> ok after wait_ms() -> error(not_told) end,
+        receive {told, {unconfirmed, {lane_lost, Node}}} -> ok after wait_ms() -> error(not_told) end,
         1 = beamway_peer:wait_until(fun() -> maps:get(Node, teleport:unconfirmed(), false) end, wait_ms()),
         Receiver = persistent_term:get(tp_receiver),
         ok = teleport:send(Receiver, {2, x}, #{key => big, timeout => infinity}),
@@ -399,7 +428,7 @@ the_application_stops(Config) ->
     ok = waiting_callers(Config, 20),
     Node = teleport_nodes:second_node(Config),
     ok = beamway_peer:call(teleport_nodes:second(Config), application, stop, [teleport]),
-    {[{nodedown, Node}], _} = ends(Config),
+    {[{lane_lost, Node}], _} = ends(Config),
     on_first(Config, fun(_) ->
         {error, {no_teleport, Node}} = beamway_peer:wait_until(fun() -> case teleport:send({x, Node}, x, #{class => control}) of ok -> false; E -> E end end, wait_ms()),
         ok = application:stop(teleport),
