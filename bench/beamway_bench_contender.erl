@@ -57,7 +57,7 @@ list(Root, PollUs) ->
 lanes(Stock, Name, Title, Kinds, Root) -> with_teleport(Stock, Name, Title, ["-teleport", "kinds", Kinds], Root).
 
 %% Calls go by the distribution itself.
-direct(Contender, Name, Title, Root) -> with_teleport(Contender, Name, Title, ["-teleport", "call_way", "distribution"], Root).
+direct(Contender, Name, Title, Root) -> with_teleport(Contender, Name, Title, ["-teleport", "way", "distribution"], Root).
 
 with_teleport(#{args := Args} = Contender, Name, Title, More, Root) ->
     Ebins = [filename:join([Root, "apps", App, "ebin"]) || App <- ["beamway", "teleport"]],

@@ -10,7 +10,7 @@
 %% Every call answers at once and asks no peer.
 -module(beamway).
 
--export([links/0, info/0, info/1, metrics/0, version/0]).
+-export([links/0, info/0, info/1, metrics/0, carries/1, version/0]).
 -export_type([link_info/0]).
 
 -ifdef(TEST).
@@ -50,6 +50,12 @@ info() ->
 -spec metrics() -> iolist().
 metrics() ->
     beamway_metrics:prometheus(beamway_links:all()).
+
+%% @doc Whether the driver of this application carries the distribution to a node. If so, small messages to it overtake large ones of other senders.
+-spec carries(node()) -> boolean().
+carries(Node) ->
+    lists:any(fun(#{node := Of, controller := Controller, stream := Stream}) -> Of =:= Node andalso is_port(Controller) andalso Controller =/= Stream end,
+              beamway_links:all()).
 
 %% @doc The version of the application, as in its app file.
 -spec version() -> string().

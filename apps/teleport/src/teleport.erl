@@ -30,7 +30,7 @@
                      key => term(),                          %% messages of one key keep their order; default {sender, destination}
                      unordered => boolean(),                 %% any lane of the class
                      confirm => boolean(),                   %% only send/3: `{ok, Ref}', and later `{teleport, Ref, confirmed | {unconfirmed, reason()}}'
-                     way => lane | distribution,             %% only calls: default the option call_way
+                     way => lane | distribution,             %% default the option way: see {@link teleport_way}
                      on_full => block | error | drop,
                      timeout => timeout()}.                  %% milliseconds that a send may block, default the option block_ms
 -type reason() :: overload | timeout | noproc | {nodedown, node()} | {lane_lost, node()} | {no_teleport, node()} | {no_lane, term()} | {too_big, Bytes :: pos_integer()}.
@@ -45,7 +45,11 @@
 
 %% @doc Sends a message. `ok': it was accepted, and arrives in order unless its lane is lost. Waits while there is no room.
 -spec send(dest(), term()) -> ok | {error, reason()}.
-send(Dest, Message) -> teleport_request:send(Dest, Message, #{}).
+send(Dest, Message) ->
+    case teleport_way:is_direct(Dest) andalso erlang:send(Dest, Message, [noconnect]) of
+        ok -> ok;
+        _ -> teleport_request:send(Dest, Message, #{})
+    end.
 
 %% @doc The same with options.
 -spec send(dest(), term(), options()) -> ok | {ok, reference()} | {error, reason()}.
@@ -346,7 +350,7 @@ unconfirmed() -> teleport_peers:lost().
 -spec configure(all | node(), map()) -> ok | {error, [string(), ...]}.
 configure(Which, Options) when is_atom(Which) ->
     case teleport_config:set(Which, Options) of
-        ok -> ok;
+        ok -> teleport_peers:configured();
         {error, Problems} -> {error, [teleport_config:describe(Problem) || Problem <- Problems]}
     end.
 

@@ -25,7 +25,7 @@
                     max_pending_calls := pos_integer(),
                     max_broadcasts := pos_integer(),
                     on_full := block | error | drop,
-                    call_way := lane | distribution,
+                    way := auto | lane | distribution,
                     block_ms := non_neg_integer(),
                     open_ms := pos_integer(),
                     backoff_ms := {pos_integer(), pos_integer()},
@@ -38,7 +38,7 @@
                     plaintext := boolean()}.
 %% `lanes': how many of each class. `weights': how the classes share a peer while all have something to send.
 %% `chunk_bytes': a larger message is cut into pieces of so many bytes. `max_queue_*': what may wait for one lane; a message that
-%% finds no room waits up to `block_ms', is refused or dropped (`on_full'). `call_way': how calls go that name no way themselves. `max_pending_calls': unanswered calls that one lane of a
+%% finds no room waits up to `block_ms', is refused or dropped (`on_full'). `way': how messages and calls go that name no way themselves ({@link teleport_way}). `max_pending_calls': unanswered calls that one lane of a
 %% peer may have here. `max_broadcasts': broadcasts of this node that are under way at a time. `open_ms': how long opening a lane may take. `backoff_ms': shortest and longest pause before a lost lane is
 %% opened again. `on_unconfirmed': is called with a map when messages of a lost lane were not acknowledged. `ip', `ports': where
 %% peers may come to ({0, 0}: any port). `max_strangers', `stranger_ms': how many connections may be without proof at a time, and how long. `tls': `auto' is
@@ -65,7 +65,7 @@ options() ->
      {max_pending_calls, 100000, "a number from 1 to 10000000", fun(V) -> is_from(V, 1, 10000000) end},
      {max_broadcasts, 1000, "a number from 1 to 1000000", fun(V) -> is_from(V, 1, 1000000) end},
      {on_full, block, "block, error or drop", fun(V) -> lists:member(V, [block, error, drop]) end},
-     {call_way, lane, "lane or distribution", fun(V) -> lists:member(V, [lane, distribution]) end},
+     {way, auto, "auto, lane or distribution", fun(V) -> lists:member(V, [auto, lane, distribution]) end},
      {block_ms, 5000, "milliseconds from 0 to 3600000", fun(V) -> is_from(V, 0, 3600000) end},
      {open_ms, 7000, "milliseconds from 100 to 60000", fun(V) -> is_from(V, 100, 60000) end},
      {backoff_ms, {100, 10000}, "{Shortest, Longest}, milliseconds from 1 to 600000", fun is_backoff/1},
@@ -184,7 +184,7 @@ bad_values_are_told_test_() ->
      || {Name, Values} <- [{lanes, [#{}, 4, #{normal => 0}, #{normal => 17}, #{fast => 1}]}, {weights, [#{bulk => 0}, []]},
                            {kinds, [[], [ucx], tcp]}, {ring_bytes, [65535, 100000, -1, 1 bsl 31]}, {chunk_bytes, [0, 4095, 1 bsl 25]},
                            {max_message_bytes, [0, 1 bsl 31]}, {max_queue_bytes, [0, infinity]}, {max_queue_messages, [0]}, {max_broadcasts, [0, none]},
-                           {on_full, [wait, true]}, {call_way, [fast, tcp]}, {block_ms, [-1, infinity]}, {open_ms, [0]}, {backoff_ms, [{5, 4}, 7, {0, 1}]},
+                           {on_full, [wait, true]}, {way, [fast, tcp]}, {block_ms, [-1, infinity]}, {open_ms, [0]}, {backoff_ms, [{5, 4}, 7, {0, 1}]},
                            {on_unconfirmed, [self, {m, f, a}]}, {ip, ["127.0.0.1", {1, 2, 3, 400}]}, {ports, [{2, 1}, {0, 5}, 80]},
                            {max_strangers, [0]}, {stranger_ms, [1]}, {tls, [true]}, {plaintext, [yes]}, {speed, [fast]}], Bad <- Values].
 

@@ -8,17 +8,10 @@
 %% gen_server does. The alias lives through that, so a reply under way is not lost.
 -module(teleport_direct).
 
--export([way/2, call/4]).
+-export([call/4]).
 
 %% The tag of a reply, as gen makes it.
 -dialyzer({no_improper_lists, [watched/5]}).
-
-%% @doc How a call goes. Its order key, and a class that is not normal, mean something to lanes alone.
--spec way(teleport:options(), teleport_config:config()) -> lane | distribution.
-way(#{way := Way}, _) -> Way;
-way(#{key := _}, _) -> lane;
-way(#{class := Class}, _) when Class =/= normal -> lane;
-way(_, #{call_way := Way}) -> Way.
 
 %% @doc As gen:call/4: the same replies, and exits with the same reasons.
 -spec call(Server :: pid() | {Name :: atom(), node()}, Label :: term(), Request :: term(), timeout()) -> {ok, Reply :: term()}.
@@ -88,13 +81,3 @@ come(Ref) ->
 
 reason(noconnection, Server) -> {nodedown, node(Server)};
 reason(Reason, _) -> Reason.
-
--ifdef(TEST).
--include_lib("eunit/include/eunit.hrl").
-
-way_test_() ->
-    [?_assertEqual(Way, way(Options, #{call_way => Default}))
-     || {Way, Options, Default} <- [{lane, #{}, lane}, {distribution, #{}, distribution}, {distribution, #{class => normal, timeout => 5}, distribution},
-                                    {lane, #{class => control}, distribution}, {lane, #{key => 1}, distribution},
-                                    {distribution, #{way => distribution, key => 1}, lane}, {lane, #{way => lane}, distribution}]].
--endif.

@@ -23,7 +23,10 @@
                failures = 0 :: non_neg_integer()}).
 -record(peer, {node :: node(), lanes = #{} :: #{key() => #lane{}}, shares :: teleport_fair_queue:shares(),
                %% of lanes that are not up: why the last attempt failed, or how the last one ended
-               reasons = #{} :: #{key() => term()}}).
+               reasons = #{} :: #{key() => term()},
+               %% who asks whether Beamway carries the distribution before the node is connected
+               askers = [] :: [gen_server:from()],
+               is_carried = unknown :: unknown | boolean()}).
 
 %% For lanes to send what their links have, less than a supervisor waits.
 -define(CLOSE_MS, 500).
@@ -37,7 +40,10 @@ start_link(Node) -> gen_server:start_link(?MODULE, Node, []).
 -spec init(node()) -> {ok, #peer{}}.
 init(Node) ->
     process_flag(trap_exit, true),
+    %% It begins to connect, and does not wait for that.
     true = erlang:monitor_node(Node, true),
+    Self = self(),
+    _ = spawn_link(fun() -> Self ! {connected, net_kernel:connect_node(Node)} end),
     {ok, #peer{node = Node, shares = teleport_fair_queue:new()}}.
 
 %% @private `{lane, Class, Index, Lost, Deadline}': the answer comes when it is up, and is another one than the lost one.
@@ -49,6 +55,8 @@ handle_call({lane, Class, Index, Lost, Deadline}, From, #peer{lanes = Lanes} = S
         #{Key := Lane} -> {noreply, put_lane(Key, waits(From, Deadline, Lane), State)};
         #{} -> {noreply, put_lane(Key, open(Key, waits(From, Deadline, #lane{state = opening}), State), State)}
     end;
+handle_call(is_carried, From, #peer{is_carried = unknown, askers = Askers} = State) -> {noreply, State#peer{askers = [From | Askers]}};
+handle_call(is_carried, _From, #peer{is_carried = IsCarried} = State) -> {reply, IsCarried, State};
 handle_call(state, _From, #peer{lanes = Lanes} = State) ->
     {reply, maps:map(fun(_, #lane{state = Now, failures = Failures}) -> {Now, Failures} end, Lanes), State};
 handle_call(not_up, _From, #peer{node = Node, reasons = Reasons} = State) ->
@@ -100,6 +108,14 @@ handle_info({again, Key}, #peer{lanes = Lanes} = State) ->
         #{Key := #lane{state = waiting} = Lane} -> {noreply, put_lane(Key, open(Key, Lane, State), State)};
         #{} -> {noreply, State}
     end;
+handle_info({connected, true}, #peer{node = Node, askers = Askers} = State) ->
+    IsCarried = beamway:carries(Node),
+    ok = teleport_peers:carried(Node, IsCarried),
+    lists:foreach(fun(Asker) -> gen_server:reply(Asker, IsCarried) end, Askers),
+    {noreply, State#peer{is_carried = IsCarried, askers = []}};
+%% `nodedown' comes, too, but where the node is not alive.
+handle_info({connected, _}, State) ->
+    {stop, normal, State};
 handle_info({nodedown, Node}, #peer{node = Node} = State) ->
     {stop, normal, State};
 handle_info(_Info, State) ->

@@ -3,7 +3,7 @@
 %%
 %% `{out, Node, Class, Index}' is the row of a lane that is up and was opened here: senders read it themselves. `{in, ...}' is a
 %% lane that a peer has opened. `{peer, Node}' is the process of a node, `{count, Node, Class}' how many lanes of a class it has. `{lost, Node}'
-%% counts what was never confirmed.
+%% counts what was never confirmed. `{carried, Node}' is whether Beamway carries the distribution to a node, as long as the node's process lives.
 %%
 %% The number of lanes decides over which lane a key goes. So a node keeps the numbers that were configured when its process was started: with other
 %% ones a message could overtake an earlier one of its key on another lane.
@@ -12,8 +12,8 @@
 -module(teleport_peers).
 -behaviour(gen_server).
 
--export([start_link/0, new_table/0, lane/5, next/5, peer/2, counts/2, not_up/1, up/2, down/1, incoming/2, lost/2, all/0, lost/0]).
--export([init/1, handle_call/3, handle_cast/2, handle_info/2]).
+-export([start_link/0, new_table/0, lane/5, next/5, peer/2, is_carried/1, settle/2, carried/2, configured/0, counts/2, not_up/1, up/2, down/1, incoming/2, lost/2, all/0, lost/0]).
+-export([init/1, handle_call/3, handle_cast/2, handle_info/2, terminate/2]).
 
 -define(TABLE, ?MODULE).
 -define(PAUSE_MS, 10).
@@ -90,6 +90,33 @@ peer(Node, Deadline) ->
             end
     end.
 
+%% @doc Whether Beamway carries the distribution to a node. `unknown' while nobody has sent to it, or it is not connected.
+-spec is_carried(node()) -> boolean() | unknown.
+is_carried(Node) ->
+    case look({carried, Node}) of
+        [{_, IsCarried}] -> IsCarried;
+        [] -> unknown
+    end.
+
+%% @doc Connects to it, and waits until the deadline for what {@link is_carried/1} says then.
+-spec settle(node(), teleport_deadline:deadline()) -> boolean() | {error, term()}.
+settle(Node, Deadline) -> settle(Node, Deadline, ?TRIES).
+
+settle(Node, _, 0) -> {error, {nodedown, Node}};
+settle(Node, Deadline, Tries) ->
+    case peer(Node, Deadline) of
+        {ok, Peer} -> asked(Peer, is_carried, Deadline, fun() -> settle(Node, Deadline, Tries - 1) end);
+        {error, Reason} -> {error, Reason}
+    end.
+
+%% @doc The node is connected. Called by its process.
+-spec carried(node(), boolean()) -> ok.
+carried(Node, IsCarried) -> gen_server:call(?MODULE, {carried, Node, IsCarried}, infinity).
+
+%% @doc The options have changed; what is sent from now on takes the new way.
+-spec configured() -> ok.
+configured() -> gen_server:call(?MODULE, configured, infinity).
+
 %% Something is being restarted, or was not yet noticed. Without the application the table is gone, and the next look fails.
 later(Deadline, Again) ->
     case teleport_deadline:left(Deadline) of
@@ -156,6 +183,8 @@ all() ->
 %% @private
 -spec init([]) -> {ok, #peers{}}.
 init([]) ->
+    process_flag(trap_exit, true),
+    ok = teleport_way:forget_all(),
     %% What the one before has left; what was lost stays lost.
     _ = ets:select_delete(?TABLE, [{{{lost, '_'}, '_'}, [], [false]}, {'_', [], [true]}]),
     {ok, #peers{}}.
@@ -167,6 +196,17 @@ handle_call({peer, Node}, _From, State) ->
         [{_, Pid}] -> {reply, {ok, Pid}, State};
         [] -> {reply, started(Node), State}
     end;
+handle_call({carried, Node, IsCarried}, {Pid, _}, State) ->
+    case ets:lookup(?TABLE, {peer, Node}) of
+        [{_, Pid}] ->
+            true = ets:insert(?TABLE, {{carried, Node}, IsCarried}),
+            ok = teleport_way:mark(Node, IsCarried, teleport_config:of_node(Node));
+        _ -> ok
+    end,
+    {reply, ok, State};
+handle_call(configured, _From, State) ->
+    lists:foreach(fun([Node, IsCarried]) -> ok = teleport_way:mark(Node, IsCarried, teleport_config:of_node(Node)) end, ets:match(?TABLE, {{carried, '$1'}, '$2'})),
+    {reply, ok, State};
 handle_call({incoming, {Node, Class, Index} = Id, Tx}, {Pid, _} = From, #peers{waiting = Waiting} = State) ->
     _ = monitor(process, Pid),
     case ets:lookup(?TABLE, {in, Node, Class, Index}) of
@@ -216,6 +256,8 @@ handle_cast(_Request, State) -> {noreply, State}.
 handle_info({'DOWN', _, process, Pid, _}, #peers{incoming = Incoming} = State) ->
     _ = [begin
              true = ets:delete(?TABLE, {peer, Node}),
+             ok = teleport_way:forget(Node),
+             true = ets:delete(?TABLE, {carried, Node}),
              ets:match_delete(?TABLE, {{count, Node, '_'}, '_'})
          end || [Node] <- ets:match(?TABLE, {{peer, '$1'}, Pid})],
     case maps:take(Pid, Incoming) of
@@ -238,3 +280,7 @@ replaced(Old, #peers{waiting = Waiting} = State) ->
             end;
         error -> State
     end.
+
+%% @private
+-spec terminate(term(), #peers{}) -> ok.
+terminate(_Reason, _State) -> teleport_way:forget_all().

@@ -9,7 +9,7 @@
 -export_type([id/0, kind/0]).
 
 -type kind() :: call | confirmed | event_call | {other_call, Label :: atom()} | {apply, module(), atom()}.
--opaque id() :: {?MODULE, reference(), Where :: lane | local, teleport:dest(), Sent :: none | {helper, pid()} | {teleport_sender:tx(), Key :: non_neg_integer(), node()}}.
+-opaque id() :: {?MODULE, reference(), Where :: lane | {gen, node()}, teleport:dest(), Sent :: none | {helper, pid()} | {teleport_sender:tx(), Key :: non_neg_integer(), node()}}.
 %% `none': the request could not be sent. Its caller hears of that as of any other end: by a message.
 
 -define(FAILED, '$teleport_failed').
@@ -24,11 +24,15 @@ send(Dest, Message, Options) ->
     case find(Dest) of
         {remote, Node, Remote} ->
             Config = teleport_config:of_node(Node),
-            Packed = teleport_term:pack([Remote | Message]),
-            transmit(Node, key(Remote, Options), message, Packed, on_full(Config, Options), {Config, Options});
+            case way(Node, Remote, Options, Config) of
+                distribution -> teleport_distribution:send(Remote, Node, Message, maps:get(on_full, Options, maps:get(on_full, Config)), Options);
+                lane -> transmit(Node, key(Remote, Options), message, teleport_term:pack([Remote | Message]), on_full(Config, Options), {Config, Options})
+            end;
         {local, Local} -> deliver(Local, Message);
         noproc -> {error, noproc}
     end.
+
+way(Node, Remote, Options, Config) -> teleport_way:choose(Node, Remote, Options, Config, fun() -> opening_deadline(on_full(Config, Options)) end).
 
 deliver(Pid, Message) when is_pid(Pid) ->
     Pid ! Message,
@@ -87,9 +91,10 @@ call(Kind, Dest, Request, Timeout, Options) ->
     case find(Dest) of
         {remote, Node, Remote} ->
             Call = {Dest, Request, Timeout},
-            case teleport_direct:way(Options, teleport_config:of_node(Node)) of
-                lane -> remote_call(Kind, Node, Remote, Request, teleport_deadline:in(Timeout), Options, Call);
-                distribution -> gen_call(teleport_direct, Kind, address(Remote, Node), Request, Timeout, Call)
+            Deadline = teleport_deadline:in(Timeout),
+            case teleport_way:choose(Node, Remote, Options, teleport_config:of_node(Node), fun() -> Deadline end) of
+                lane -> remote_call(Kind, Node, Remote, Request, Deadline, Options, Call);
+                distribution -> gen_call(teleport_direct, Kind, teleport_distribution:address(Remote, Node), Request, Timeout, Call)
             end;
         {local, Local} -> gen_call(gen, Kind, Local, Request, Timeout, {Dest, Request, Timeout});
         noproc -> failed(noproc, {Dest, Request, Timeout})
@@ -161,9 +166,6 @@ gen_call(Module, Kind, Server, Request, Timeout, Call) ->
     catch exit:Reason -> failed(Reason, Call)
     end.
 
-address(Pid, _) when is_pid(Pid) -> Pid;
-address(Name, Node) -> {Name, Node}.
-
 label(call) -> '$gen_call';
 label(event_call) -> self();
 label({other_call, Label}) -> Label.
@@ -178,15 +180,15 @@ begin_call(Kind, Dest, Request, Options) ->
     case find(Dest) of
         {remote, Node, Remote} when element(1, Kind) =:= apply -> begin_remote(Kind, Node, Remote, Request, Options, Dest);
         {remote, Node, Remote} ->
-            case teleport_direct:way(Options, teleport_config:of_node(Node)) of
+            case way(Node, Remote, Options, teleport_config:of_node(Node)) of
                 lane -> begin_remote(Kind, Node, Remote, Request, Options, Dest);
-                distribution -> begin_gen(Kind, address(Remote, Node), Request, Dest)
+                distribution -> begin_gen(Kind, teleport_distribution:address(Remote, Node), Request, {gen, Node}, Dest)
             end;
-        {local, Local} -> begin_gen(Kind, Local, Request, Dest);
+        {local, Local} -> begin_gen(Kind, Local, Request, {gen, node()}, Dest);
         noproc -> not_begun(noproc, Dest)
     end.
 
-begin_gen(Kind, Server, Request, Dest) -> {?MODULE, gen:send_request(Server, label(Kind), Request), local, Dest, none}.
+begin_gen(Kind, Server, Request, Where, Dest) -> {?MODULE, gen:send_request(Server, label(Kind), Request), Where, Dest, none}.
 
 not_begun(Reason, Dest) ->
     Ref = make_ref(),
@@ -246,7 +248,7 @@ ref(_) -> error(badarg).
 
 %% @doc See {@link teleport:wait_response/2}.
 -spec wait(id(), timeout()) -> {reply, term()} | timeout | {error, {term(), teleport:dest()}}.
-wait({?MODULE, Ref, local, _, _}, Timeout) -> gen:wait_response(Ref, Timeout);
+wait({?MODULE, Ref, {gen, Node}, _, _}, Timeout) -> of_gen(gen:wait_response(Ref, Timeout), Node);
 wait({?MODULE, Ref, lane, Dest, Sent}, Timeout) ->
     receive
         {Ref, Reply} -> {reply, Reply};
@@ -257,7 +259,7 @@ wait({?MODULE, Ref, lane, Dest, Sent}, Timeout) ->
 
 %% @doc See {@link teleport:receive_response/2}.
 -spec finish(id(), timeout()) -> {reply, term()} | timeout | {error, {term(), teleport:dest()}}.
-finish({?MODULE, Ref, local, _, _}, Timeout) -> gen:receive_response(Ref, Timeout);
+finish({?MODULE, Ref, {gen, Node}, _, _}, Timeout) -> of_gen(gen:receive_response(Ref, Timeout), Node);
 finish({?MODULE, Ref, lane, Dest, Sent} = Id, Timeout) ->
     case wait(Id, Timeout) of
         timeout ->
@@ -284,11 +286,14 @@ cancel(Ref, {Tx, Key, _}) ->
 
 %% @doc See {@link teleport:check_response/2}.
 -spec check(term(), id()) -> {reply, term()} | no_reply | {error, {term(), teleport:dest()}}.
-check(Message, {?MODULE, Ref, local, _, _}) -> gen:check_response(Message, Ref);
+check(Message, {?MODULE, Ref, {gen, Node}, _, _}) -> of_gen(gen:check_response(Message, Ref), Node);
 check({Ref, Reply}, {?MODULE, Ref, lane, _, _}) -> {reply, Reply};
 check({Ref, ?FAILED, Reason}, {?MODULE, Ref, lane, Dest, _}) -> {error, {Reason, Dest}};
 check({'DOWN', Ref, process, _, Reason}, {?MODULE, Ref, lane, Dest, Sent}) -> {error, {ended(Sent, Reason), Dest}};
 check(_, _) -> no_reply.
+
+of_gen({error, {noconnection, Server}}, Node) -> {error, {{nodedown, Node}, Server}};
+of_gen(Response, _) -> Response.
 
 %% What was waited for has ended.
 ended({helper, _}, Reason) -> {signal, Reason};

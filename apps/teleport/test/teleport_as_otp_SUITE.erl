@@ -12,10 +12,10 @@
 
 suite() -> [{timetrap, {minutes, 3}}].
 
-all() -> teleport_nodes:all([shm, tcp]).
+all() -> teleport_nodes:all([beamway, shm, tcp]).
 
 groups() ->
-    teleport_nodes:groups([shm, tcp], [collections, collections_given_up, multi_calls, the_same_as_erpc, every_function_of_erpc, erpc_collections,
+    teleport_nodes:groups([beamway, shm, tcp], [collections, collections_given_up, multi_calls, the_same_as_erpc, every_function_of_erpc, erpc_collections,
                                        options_of_erpc]).
 
 init_per_group(Kind, Config) -> teleport_nodes:start_pair(teleport_nodes:init_group(Kind, Config)).

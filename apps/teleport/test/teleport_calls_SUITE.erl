@@ -12,13 +12,13 @@
 
 suite() -> [{timetrap, {minutes, 3}}].
 
-all() -> teleport_nodes:all(teleport_nodes:kinds()).
+all() -> teleport_nodes:all([beamway | teleport_nodes:kinds()]).
 
 groups() ->
-    teleport_nodes:groups(teleport_nodes:kinds(),
-                          [sends, sizes, gen_server_calls, deferred_replies, gen_statem_calls, gen_event_calls, fsm_labels, requests, erpc_calls,
-                           multicalls, global_and_via, local_destinations, servers_that_end, timeouts, confirmations, ten_thousand_callers,
-                           bad_input, nodes_that_are_not_there, what_lanes_say]).
+    Both = [sends, sizes, gen_statem_calls, gen_event_calls, fsm_labels, requests, erpc_calls, multicalls, global_and_via, local_destinations, timeouts,
+            confirmations, ten_thousand_callers, bad_input, nodes_that_are_not_there],
+    Lanes = [gen_server_calls, deferred_replies, servers_that_end, what_lanes_say],
+    teleport_nodes:groups(teleport_nodes:kinds(), Both ++ Lanes) ++ teleport_nodes:groups([beamway], Both).
 
 init_per_suite(Config) -> Config.
 

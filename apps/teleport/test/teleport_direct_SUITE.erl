@@ -101,11 +101,11 @@ replies(Config) ->
         %% A request whose reply is taken later.
         {reply, {echo, 3}} = teleport:receive_response(teleport:send_request(Server, {echo, 3}, ?WAY), wait_ms()),
         %% As the configuration says; what only lanes have goes by them.
-        ok = teleport:configure(Node, #{call_way => distribution}),
+        ok = teleport:configure(Node, #{way => distribution}),
         {_, [alias | _]} = teleport:call(Server, from),
         {_, Ref} = teleport:call(Server, from, wait_ms(), #{class => control}),
         true = is_reference(Ref),
-        ok = teleport:configure(Node, #{call_way => lane}),
+        ok = teleport:configure(Node, #{way => lane}),
         kill(Server, kill),
         nothing_left()
     end).

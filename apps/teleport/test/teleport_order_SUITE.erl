@@ -13,13 +13,16 @@
 
 suite() -> [{timetrap, {minutes, 4}}].
 
-all() -> teleport_nodes:all(teleport_nodes:kinds()).
+all() -> teleport_nodes:all([beamway | teleport_nodes:kinds()]).
 
 groups() ->
     teleport_nodes:groups(teleport_nodes:kinds(),
                           [order_of_a_sender, order_of_a_key, unordered_spreads, small_ones_overtake_large_ones, a_peer_that_stops,
                            full_is_an_error, full_blocks_for_a_while, full_drops_and_counts, order_between_calls_and_casts, classes_share, properties,
-                           order_by_any_name, order_while_reconfigured]).
+                           order_by_any_name, order_while_reconfigured])
+        %% Where a pid's messages of class normal take the distribution.
+        ++ teleport_nodes:groups([beamway], [order_of_a_sender, order_of_a_key, unordered_spreads, order_between_calls_and_casts, classes_share, properties,
+                                             order_by_any_name, order_while_reconfigured]).
 
 init_per_group(Kind, Config) -> teleport_nodes:start_pair(teleport_nodes:init_group(Kind, Config)).
 

@@ -13,7 +13,7 @@
 -behaviour(gen_server).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2]).
 
--type kind() :: shm | shm_on_stock | tcp | tls | rdma.
+-type kind() :: shm | beamway | shm_on_stock | tcp | tls | rdma.
 
 -define(CASE_MS, 120000).
 
@@ -47,13 +47,14 @@ start(Kind) -> start(Kind, #{}).
 %% @doc The same with options of {@link beamway_peer:start/2}; `teleport' holds options of teleport.
 -spec start(kind(), map()) -> {pid(), node()}.
 start(Kind, Options) ->
-    Carrier = case Kind of shm -> beamway_shm; _ -> inet_tcp end,
+    Carrier = case lists:member(Kind, [shm, beamway]) of true -> beamway_shm; false -> inet_tcp end,
     Own = maps:merge(kind_options(Kind), maps:get(teleport, Options, #{})),
     {ok, Peer, Node} = beamway_peer:start(Carrier, (maps:remove(teleport, Options))#{args => args(Own) ++ maps:get(args, Options, [])}),
     {ok, _} = beamway_peer:call(Peer, application, ensure_all_started, [teleport]),
     {Peer, Node}.
 
-kind_options(shm) -> #{kinds => [shm]};
+kind_options(shm) -> #{kinds => [shm], way => lane};
+kind_options(beamway) -> #{kinds => [shm]};
 kind_options(shm_on_stock) -> #{kinds => [shm]};
 kind_options(rdma) -> #{kinds => [rdma]};
 kind_options(tcp) -> #{kinds => [tcp]};
