@@ -64,7 +64,11 @@ pids_by_distribution(Config) ->
         {reply, {_, [alias | _]}} = teleport:receive_response(teleport:send_request(Server, from), wait_ms()),
         yes = global:register_name(way_server, Server),
         {_, [alias | _]} = teleport:call({global, way_server}, from),
-        [] = teleport:lanes(Node)
+        [] = teleport:lanes(Node),
+        %% What is configured holds for the next message.
+        ok = teleport:configure(all, #{way => lane}),
+        ok = teleport:cast(Server, x),
+        1 = carried_by_lanes(Node)
     end).
 
 lanes_where_asked_for(Config) ->
