@@ -225,7 +225,7 @@ closed_lanes(NotUp) ->
      || {Node, Text} <- Alike].
 
 lane_reason({no_lane, Reason}) -> lane_reason(Reason);
-lane_reason({no_teleport, Node}) -> io_lib:format("teleport does not run on ~ts", [Node]);
+lane_reason({no_teleport, Node}) -> io_lib:format("teleport does not run on ~ts: messages go by distribution", [Node]);
 lane_reason({nodedown, _}) -> "the node is down";
 lane_reason(Text) when is_binary(Text) -> Text;
 lane_reason(Reason) -> io_lib:format("~0tP", [Reason, 15]).
@@ -370,7 +370,7 @@ lanes_test_() ->
      ?_assertEqual("a@h: 2 over shm with b@h, 1 over tls with b@h", found(lanes('a@h', {element(1, Both), []}))),
      ?_assertEqual(problem, status(lanes('a@h', Both))),
      ?_assertEqual("a@h: 2 over shm with b@h, 1 over tls with b@h; not up: 2 to c@x (TLS: x)", found(lanes('a@h', Both))),
-     ?_assertEqual("a@h: none is up; not up: 1 to c@x (teleport does not run on c@x)", found(lanes('a@h', {[], [Closed({no_teleport, 'c@x'})]}))),
+     ?_assertEqual("a@h: none is up; not up: 1 to c@x (teleport does not run on c@x: messages go by distribution)", found(lanes('a@h', {[], [Closed({no_teleport, 'c@x'})]}))),
      ?_assertMatch({match, _}, re:run(chars(maps:get(remedy, lanes('a@h', {[], [Closed({no_teleport, 'c@x'})]}))), "^start it on c@x")),
      ?_assertEqual(problem, status(lanes('a@h', {error, timeout})))].
 

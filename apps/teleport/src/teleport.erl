@@ -22,7 +22,7 @@
 -export([erpc_call/4, erpc_call/5, erpc_cast/4, erpc_cast/5, multicall/4, multicall/5, abcast/2, abcast/3]).
 -export([broadcast/2, broadcast/4]).
 -export([whereis_name/1, register_name/2, unregister_name/1]).
--export([prime/1, prime/2, lanes/0, lanes/1, not_up/0, unconfirmed/0, configure/2]).
+-export([prime/1, prime/2, lanes/0, lanes/1, not_up/0, by_distribution/0, unconfirmed/0, configure/2]).
 -export_type([dest/0, options/0, reason/0, request_id/0, request_ids/0, lane_info/0]).
 
 -type dest() :: pid() | atom() | {Name :: atom(), node()} | {global, term()} | {via, module(), term()}.
@@ -312,7 +312,7 @@ prime(Node, Timeout) when is_atom(Node) ->
     end.
 
 open_all(Node, Lanes, Deadline) ->
-    Open = fun({Class, Index}) -> teleport_peers:next(Node, Class, Index, none, Deadline) end,
+    Open = fun({Class, Index}) -> teleport_peers:next(Node, Class, Index, prime, Deadline) end,
     case [Ended || {_, Ended} <- teleport_each:run(Lanes, Open), not is_opened(Ended)] of
         [] -> ok;
         [{ok, Error} | _] -> Error;
@@ -341,6 +341,13 @@ lane({Way, {Node, Class, Index}, Tx}) ->
 %% @doc The lanes to connected nodes that could not be opened, or were lost and are not up again, with the reason of the last failure.
 -spec not_up() -> [#{node := node(), class := teleport_config:class(), index := non_neg_integer(), reason := term()}].
 not_up() -> lists:sort(teleport_peers:not_up(?INFO_MS)).
+
+%% @doc The nodes on which teleport does not run: messages and calls go to them by distribution. `sent': how many have since the start; `dropped': how many
+%% found no room, with `on_full => drop'.
+-spec by_distribution() -> [#{node := node(), sent := non_neg_integer(), dropped := non_neg_integer()}].
+by_distribution() ->
+    Counts = teleport_peers:plain_counts(),
+    [(maps:get(Node, Counts))#{node => Node} || Node <- lists:sort(teleport_peers:plain_all())].
 
 %% @doc How many messages to each node were on lanes that were lost, and were never confirmed, since the start.
 -spec unconfirmed() -> #{node() => pos_integer()}.

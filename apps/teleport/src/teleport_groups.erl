@@ -96,7 +96,7 @@ remote([], _, _, _, _) ->
     [];
 remote(Nodes, {Scope, Group} = To, Members, Message, Options) ->
     Deadline = teleport_deadline:in(maps:get(timeout, Options, ?TIMEOUT_MS)),
-    Lane = #{class => maps:get(class, Options, normal), key => {self(), To}, on_full => error},
+    Lane = #{class => maps:get(class, Options, normal), key => {self(), To}, on_full => error, way => lane},
     {Term, Binaries} = packed(Message),
     Request = {broadcast, Scope, Group, Term, Binaries},
     Send = case maps:get(confirm, Options, true) of

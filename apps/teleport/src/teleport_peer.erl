@@ -3,6 +3,9 @@
 %%
 %% It lives as long as the node is connected by distribution. A lane that is lost is opened again by itself, after a pause that grows with
 %% each failure; whoever needs it meanwhile waits here until his own deadline, unless the failure is one that another attempt cannot cure.
+%%
+%% A node without teleport is `plain': senders reach it by distribution ({@link teleport_fallback}). One lane is tried again and again meanwhile. When it is
+%% open, nobody finds it before everything has arrived that went by distribution.
 -module(teleport_peer).
 -behaviour(gen_server).
 
@@ -14,7 +17,8 @@
 -define(FEW, 64).
 
 -type key() :: {teleport_config:class(), non_neg_integer()}.
--record(lane, {state :: opening | up | waiting,
+%% `held': it is open, and is not in the table.
+-record(lane, {state :: opening | up | held | waiting,
                pid = none :: none | pid(),
                tx = none :: none | teleport_sender:tx(),
                waiters = [] :: [{gen_server:from(), teleport_deadline:deadline()}],
@@ -26,11 +30,17 @@
                reasons = #{} :: #{key() => term()},
                %% who asks whether Beamway carries the distribution before the node is connected
                askers = [] :: [gen_server:from()],
-               is_carried = unknown :: unknown | boolean()}).
+               is_carried = unknown :: unknown | boolean(),
+               %% `closing': a process looks whether all has arrived, and who needs a lane is `later'
+               plain = no :: no | open | closing,
+               later = [] :: [{term(), gen_server:from()}],
+               changer = none :: none | pid()}).
 
 %% For lanes to send what their links have, less than a supervisor waits.
 -define(CLOSE_MS, 500).
 -define(HANDLER_MS, 10000).
+%% Between two attempts to change from distribution to lanes.
+-define(CHANGE_MS, 500).
 
 %% @doc Started by its supervisor.
 -spec start_link(node()) -> {ok, pid()} | {error, term()}.
@@ -44,14 +54,20 @@ init(Node) ->
     true = erlang:monitor_node(Node, true),
     Self = self(),
     _ = spawn_link(fun() -> Self ! {connected, net_kernel:connect_node(Node)} end),
-    {ok, #peer{node = Node, shares = teleport_fair_queue:new()}}.
+    %% What the process before this one has left: it did not end with the node.
+    Plain = case teleport_peers:plain(Node) of no -> no; _ -> ok = teleport_peers:set_plain(Node, open), open end,
+    {ok, #peer{node = Node, shares = teleport_fair_queue:new(), plain = Plain}}.
 
-%% @private `{lane, Class, Index, Lost, Deadline}': the answer comes when it is up, and is another one than the lost one.
+%% @private `{lane, Class, Index, Lost, Deadline}': the answer comes when it is up, and is another one than the lost one. `prime' for
+%% the lost one: it is tried now, also where messages go by distribution.
 -spec handle_call(term(), gen_server:from(), #peer{}) -> {reply, term(), #peer{}} | {noreply, #peer{}}.
 handle_call({lane, Class, Index, Lost, Deadline}, From, #peer{lanes = Lanes} = State) ->
     Key = {Class, Index},
     case Lanes of
         #{Key := #lane{state = up, pid = Pid, tx = Tx}} when Pid =/= Lost -> {reply, {ok, Tx}, State};
+        #{} when State#peer.plain =:= open, Lost =/= prime -> {reply, {error, {no_teleport, State#peer.node}}, probed(Key, State)};
+        #{} when State#peer.plain =:= closing -> {noreply, State#peer{later = [{{lane, Class, Index, Lost, Deadline}, From} | State#peer.later]}};
+        #{Key := #lane{state = waiting} = Lane} when Lost =:= prime -> {noreply, put_lane(Key, open(Key, waits(From, Deadline, Lane), State), State)};
         #{Key := Lane} -> {noreply, put_lane(Key, waits(From, Deadline, Lane), State)};
         #{} -> {noreply, put_lane(Key, open(Key, waits(From, Deadline, #lane{state = opening}), State), State)}
     end;
@@ -84,15 +100,17 @@ handle_cast(_Request, State) -> {noreply, State}.
 
 %% @private
 -spec handle_info(term(), #peer{}) -> {noreply, #peer{}} | {stop, normal, #peer{}}.
-handle_info({lane_up, Pid, {Node, Class, Index} = Id, Tx, Kind, Why}, State) ->
+handle_info({lane_up, Pid, {Node, Class, Index}, Tx, Kind, Why}, State) ->
     Key = {Class, Index},
     case State#peer.lanes of
-        #{Key := #lane{pid = Pid, waiters = Waiters} = Lane} ->
+        #{Key := #lane{pid = Pid} = Lane} ->
             ?LOG_INFO("teleport: lane ~ts ~b to ~ts is up over ~ts (~ts)", [Class, Index, Node, Kind, Why]),
-            ok = teleport_peers:up(Id, Tx),
-            reply_all(Waiters, {ok, Tx}),
-            Up = State#peer{reasons = maps:remove(Key, State#peer.reasons)},
-            {noreply, put_lane(Key, Lane#lane{state = up, tx = Tx, waiters = [], failures = 0}, Up)};
+            Held = put_lane(Key, Lane#lane{state = held, tx = Tx, failures = 0}, State#peer{reasons = maps:remove(Key, State#peer.reasons)}),
+            {noreply, case State#peer.plain of
+                          no -> published(Key, Held);
+                          open -> changing(Held);
+                          closing -> Held
+                      end};
         #{} ->
             {noreply, State}
     end;
@@ -103,6 +121,13 @@ handle_info({'DOWN', _, process, Pid, Reason}, #peer{lanes = Lanes} = State) ->
             {noreply, ended(Key, Fate, Lane, State#peer{reasons = (State#peer.reasons)#{Key => Why}})};
         [] -> {noreply, State}
     end;
+handle_info({'EXIT', Pid, Ended}, #peer{changer = Pid} = State) ->
+    {noreply, changed(Ended, State#peer{changer = none})};
+handle_info(change, #peer{plain = open, lanes = Lanes} = State) ->
+    {noreply, case lists:keymember(held, #lane.state, maps:values(Lanes)) of
+                  true -> changing(State);
+                  false -> State
+              end};
 handle_info({again, Key}, #peer{lanes = Lanes} = State) ->
     case Lanes of
         #{Key := #lane{state = waiting} = Lane} -> {noreply, put_lane(Key, open(Key, Lane, State), State)};
@@ -121,6 +146,64 @@ handle_info({nodedown, Node}, #peer{node = Node} = State) ->
 handle_info(_Info, State) ->
     {noreply, State}.
 
+%% Senders and callers find the lane from now on.
+published({Class, Index} = Key, #peer{node = Node, lanes = Lanes} = State) ->
+    #{Key := #lane{tx = Tx, waiters = Waiters} = Lane} = Lanes,
+    ok = teleport_peers:up({Node, Class, Index}, Tx),
+    reply_all(Waiters, {ok, Tx}),
+    put_lane(Key, Lane#lane{state = up, waiters = []}, State).
+
+%% ---- a node without teleport ----
+
+%% One lane that is tried again is enough to see teleport come.
+made_plain(Key, #peer{node = Node, plain = Plain, lanes = Lanes} = State) ->
+    _ = Plain =:= no andalso begin
+                                 ?LOG_NOTICE("teleport: ~ts has no teleport: messages to it go by distribution", [Node]),
+                                 teleport_peers:set_plain(Node, open)
+                             end,
+    ok = teleport_fallback:sweep(Node),
+    Others = maps:remove(Key, Lanes),
+    Now = State#peer{plain = case Plain of no -> open; _ -> Plain end},
+    case is_probed(Others) of
+        true -> Now#peer{lanes = Others};
+        false -> again(Key, (maps:get(Key, Lanes))#lane{waiters = []}, Now)
+    end.
+
+is_probed(Lanes) -> lists:any(fun(#lane{state = Now}) -> Now =/= up end, maps:values(Lanes)).
+
+%% After a restart of this process nothing is tried yet.
+probed(Key, #peer{lanes = Lanes} = State) ->
+    case is_probed(Lanes) of
+        true -> State;
+        false -> put_lane(Key, open(Key, #lane{state = opening}, State), State)
+    end.
+
+%% The exit reason is how the result travels.
+-dialyzer({nowarn_function, changing/1}).
+changing(#peer{node = Node} = State) ->
+    ok = teleport_peers:set_plain(Node, closing),
+    State#peer{plain = closing, changer = spawn_link(fun() -> exit(teleport_fallback:drain(Node)) end)}.
+
+changed(drained, #peer{node = Node, lanes = Lanes, later = Later} = State) ->
+    ?LOG_NOTICE("teleport: ~ts has teleport now: messages to it go by lanes", [Node]),
+    ok = teleport_peers:set_plain(Node, no),
+    Held = [Key || {Key, #lane{state = held}} <- maps:to_list(Lanes)],
+    Reasons = maps:filter(fun(_, Reason) -> Reason =/= {no_teleport, Node} end, State#peer.reasons),
+    Changed = lists:foldl(fun published/2, State#peer{plain = no, later = [], reasons = Reasons}, Held),
+    lists:foldr(fun asked/2, Changed, Later);
+changed(Why, #peer{node = Node, later = Later} = State) ->
+    ?LOG_INFO("teleport: messages to ~ts still go by distribution: ~0tp", [Node, Why]),
+    ok = teleport_peers:set_plain(Node, open),
+    _ = erlang:send_after(?CHANGE_MS, self(), change),
+    lists:foreach(fun({_, From}) -> gen_server:reply(From, {error, {no_teleport, Node}}) end, Later),
+    State#peer{plain = open, later = []}.
+
+asked({Request, From}, State) ->
+    case handle_call(Request, From, State) of
+        {reply, Reply, Next} -> gen_server:reply(From, Reply), Next;
+        {noreply, Next} -> Next
+    end.
+
 fate({shutdown, {Fate, Reason}}) when Fate =:= fatal; Fate =:= retry -> {Fate, Reason};
 fate(Reason) -> {retry, Reason}.
 
@@ -130,6 +213,9 @@ ended({Class, Index} = Key, {_, Reason}, #lane{state = up, tx = Tx} = Lane, #pee
     ok = teleport_peers:down({Node, Class, Index}),
     report(teleport_sender:finish(Tx), {Node, Class, Index}, Reason),
     again(Key, Lane#lane{tx = none}, State);
+ended(Key, {_, Reason}, #lane{state = Opening, waiters = Waiters}, #peer{node = Node} = State) when Opening =/= up, Reason =:= {no_teleport, Node} orelse State#peer.plain =/= no ->
+    reply_all(Waiters, {error, {no_teleport, Node}}),
+    made_plain(Key, State);
 ended(Key, {retry, Reason}, #lane{state = opening} = Lane, #peer{node = Node} = State) ->
     ?LOG_DEBUG("teleport: lane ~0tp to ~ts could not be opened: ~0tp", [Key, Node, Reason]),
     again(Key, Lane, State);
@@ -159,8 +245,10 @@ report(Count, {Node, Class, Index}, Reason) ->
 
 %% @private The node is gone, or the application ends.
 -spec terminate(term(), #peer{}) -> ok.
-terminate(Reason, #peer{node = Node, lanes = Lanes}) ->
+terminate(Reason, #peer{node = Node, lanes = Lanes} = State) ->
     Why = case Reason of normal -> nodedown; _ -> stopped end,
+    _ = Why =:= nodedown andalso teleport_peers:set_plain(Node, no),
+    lists:foreach(fun({_, From}) -> gen_server:reply(From, {error, teleport_lane:lost(Node, {shutdown, {retry, Why}})}) end, State#peer.later),
     %% All are told before one is waited for: together they have the time of one.
     Ends = maps:map(fun(_, #lane{pid = none}) -> none;
                        (_, #lane{pid = Pid}) -> Monitor = monitor(process, Pid), Pid ! {close, Why}, Monitor

@@ -4,6 +4,8 @@
 %% `{out, Node, Class, Index}' is the row of a lane that is up and was opened here: senders read it themselves. `{in, ...}' is a
 %% lane that a peer has opened. `{peer, Node}' is the process of a node, `{count, Node, Class}' how many lanes of a class it has. `{lost, Node}'
 %% counts what was never confirmed. `{carried, Node}' is whether Beamway carries the distribution to a node, as long as the node's process lives.
+%% `{plain, Node}' is there while a node has no teleport: `open', or `closing' while messages to it change to lanes
+%% ({@link teleport_fallback}); `{plain_count, Node}' has the counters of these messages.
 %%
 %% The number of lanes decides over which lane a key goes. So a node keeps the numbers that were configured when its process was started: with other
 %% ones a message could overtake an earlier one of its key on another lane.
@@ -13,7 +15,11 @@
 -behaviour(gen_server).
 
 -export([start_link/0, new_table/0, lane/5, next/5, peer/2, is_carried/1, settle/2, carried/2, configured/0, counts/2, not_up/1, up/2, down/1, incoming/2, lost/2, all/0, lost/0]).
+-export([plain/1, set_plain/2, count_plain/2, plain_all/0, plain_counts/0]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2, terminate/2]).
+-export_type([plain_counts/0]).
+
+-type plain_counts() :: #{sent := non_neg_integer(), dropped := non_neg_integer()}.
 
 -define(TABLE, ?MODULE).
 -define(PAUSE_MS, 10).
@@ -48,11 +54,15 @@ lane(Node, Class, Key, Configured, Deadline) ->
 settled(Node, Class, Key, Deadline) ->
     case [Up || {_, Count} <- look({count, Node, Class}), Up <- look({out, Node, Class, Key rem Count})] of
         [{_, Tx, _}] -> {ok, Tx};
-        [] -> next(Node, Class, Key, none, Deadline)
+        [] ->
+            case plain(Node) of
+                open -> {error, {no_teleport, Node}};
+                _ -> next(Node, Class, Key, none, Deadline)
+            end
     end.
 
-%% @doc The lane of this key that comes after this one, which is lost.
--spec next(node(), teleport_config:class(), Key :: non_neg_integer(), Lost :: none | pid(), teleport_deadline:deadline()) ->
+%% @doc The lane of this key that comes after this one, which is lost. `prime': tried at once.
+-spec next(node(), teleport_config:class(), Key :: non_neg_integer(), Lost :: none | prime | pid(), teleport_deadline:deadline()) ->
           {ok, teleport_sender:tx()} | {error, Reason :: term()}.
 next(Node, Class, Key, Lost, Deadline) -> next(Node, Class, Key, Lost, Deadline, ?TRIES).
 
@@ -172,6 +182,43 @@ lost(Node, Count) ->
 -spec lost() -> #{node() => pos_integer()}.
 lost() -> maps:from_list([{Node, Count} || [Node, Count] <- ets:match(?TABLE, {{lost, '$1'}, '$2'})]).
 
+%% @doc Whether messages to this node go by distribution.
+-spec plain(node()) -> open | closing | no.
+plain(Node) ->
+    case look({plain, Node}) of
+        [{_, State}] -> State;
+        [] -> no
+    end.
+
+%% @doc Called by the process of the node.
+-spec set_plain(node(), open | closing | no) -> ok.
+set_plain(Node, no) ->
+    true = ets:delete(?TABLE, {plain, Node}),
+    ok;
+set_plain(Node, State) ->
+    _ = ets:insert_new(?TABLE, {{plain_count, Node}, counters:new(2, [write_concurrency])}),
+    true = ets:insert(?TABLE, {{plain, Node}, State}),
+    ok.
+
+%% @doc Counts a message that went by distribution, or was dropped.
+-spec count_plain(node(), sent | dropped) -> ok.
+count_plain(Node, What) ->
+    _ = [counters:add(Counters, plain_index(What), 1) || {_, Counters} <- look({plain_count, Node})],
+    ok.
+
+plain_index(sent) -> 1;
+plain_index(dropped) -> 2.
+
+%% @doc The nodes to which messages go by distribution.
+-spec plain_all() -> [node()].
+plain_all() -> [Node || [Node] <- ets:match(?TABLE, {{plain, '$1'}, '_'})].
+
+%% @doc What went by distribution since the start, also to nodes that have lanes now.
+-spec plain_counts() -> #{node() => plain_counts()}.
+plain_counts() ->
+    maps:from_list([{Node, maps:from_list([{What, counters:get(Counters, plain_index(What))} || What <- [sent, dropped]])}
+                    || [Node, Counters] <- ets:match(?TABLE, {{plain_count, '$1'}, '$2'})]).
+
 %% @doc All lanes that are up.
 -spec all() -> [{in | out, teleport_lane:id(), teleport_sender:tx()}].
 all() ->
@@ -185,8 +232,8 @@ all() ->
 init([]) ->
     process_flag(trap_exit, true),
     ok = teleport_way:forget_all(),
-    %% What the one before has left; what was lost stays lost.
-    _ = ets:select_delete(?TABLE, [{{{lost, '_'}, '_'}, [], [false]}, {'_', [], [true]}]),
+    %% What the one before has left. What was lost stays lost, and what was sent by distribution may still be under way.
+    _ = ets:select_delete(?TABLE, [{{{Kept, '_'}, '_'}, [], [false]} || Kept <- [lost, plain, plain_count]] ++ [{'_', [], [true]}]),
     {ok, #peers{}}.
 
 %% @private

@@ -26,7 +26,10 @@ send(Dest, Message, Options) ->
             Config = teleport_config:of_node(Node),
             case way(Node, Remote, Options, Config) of
                 distribution -> teleport_distribution:send(Remote, Node, Message, maps:get(on_full, Options, maps:get(on_full, Config)), Options);
-                lane -> transmit(Node, key(Remote, Options), message, teleport_term:pack([Remote | Message]), on_full(Config, Options), {Config, Options})
+                lane ->
+                    OnFull = on_full(Config, Options),
+                    transmit(Node, key(Remote, Options), message, teleport_term:pack([Remote | Message]), OnFull, {Config, Options},
+                             fun() -> teleport_fallback:send(Node, teleport_distribution:address(Remote, Node), Message, OnFull) end)
             end;
         {local, Local} -> deliver(Local, Message);
         noproc -> {error, noproc}
@@ -123,14 +126,20 @@ remote_call(Kind, Node, Remote, Request, Deadline, Options, Call) ->
                     true = demonitor(Ref, [flush]),
                     failed(Reason, Call)
             end;
+        {error, {no_teleport, _}} when not is_map_key(way, Options) ->
+            case teleport_fallback:call(Node, teleport_distribution:address(Remote, Node), label(Kind), Request, teleport_deadline:left(Deadline)) of
+                changed -> remote_call(Kind, Node, Remote, Request, Deadline, Options, Call);
+                {reply, Reply} -> Reply;
+                {error, Reason} -> failed(Reason, Call)
+            end;
         {error, Reason} -> failed(Reason, Call)
     end.
 
 %% The lane was lost before it took the request.
 again(Kind, Node, Remote, Request, Deadline, Options, Call, Lost) ->
     case teleport_peers:next(Node, class(Options), key(Remote, Options), Lost, Deadline) of
-        {ok, _} -> remote_call(Kind, Node, Remote, Request, Deadline, Options, Call);
-        {error, Reason} -> failed(Reason, Call)
+        {error, Reason} when Reason =/= {no_teleport, Node} -> failed(Reason, Call);
+        _ -> remote_call(Kind, Node, Remote, Request, Deadline, Options, Call)
     end.
 
 full_call(_, #{on_full := error}) -> error;
@@ -223,9 +232,12 @@ answered(Ref, Node, Module, Function, Args) ->
     end.
 
 begin_remote(Kind, Node, Remote, Request, Options, Dest) ->
-    #{block_ms := BlockMs} = Config = teleport_config:of_node(Node),
+    #{block_ms := BlockMs} = teleport_config:of_node(Node),
+    begin_remote(Kind, Node, Remote, Request, Options, Dest, teleport_deadline:in(maps:get(timeout, Options, BlockMs))).
+
+begin_remote(Kind, Node, Remote, Request, Options, Dest, Deadline) ->
+    Config = teleport_config:of_node(Node),
     Key = key(Remote, Options),
-    Deadline = teleport_deadline:in(maps:get(timeout, Options, BlockMs)),
     case lane(Node, Key, Config, Options, {block, Deadline}) of
         {ok, Tx} ->
             Ref = monitor(process, teleport_sender:pid(Tx), [{alias, reply_demonitor}]),
@@ -237,8 +249,22 @@ begin_remote(Kind, Node, Remote, Request, Options, Dest) ->
                     true = demonitor(Ref, [flush]),
                     not_begun(Reason, Dest)
             end;
+        {error, {no_teleport, _}} when Kind =/= confirmed, not is_map_key(way, Options) ->
+            case begin_plain(Kind, Node, Remote, Request, Dest) of
+                changed -> begin_remote(Kind, Node, Remote, Request, Options, Dest, Deadline);
+                Id -> Id
+            end;
         {error, Reason} ->
             not_begun(Reason, Dest)
+    end.
+
+begin_plain({apply, Module, Function}, Node, _, Args, Dest) ->
+    ok = teleport_fallback:counted(Node),
+    apart(Node, Module, Function, Args, Dest);
+begin_plain(Kind, Node, Remote, Request, Dest) ->
+    case teleport_fallback:begin_call(Node, teleport_distribution:address(Remote, Node), label(Kind), Request) of
+        {done, Id} -> {?MODULE, Id, {gen, Node}, Dest, none};
+        changed -> changed
     end.
 
 %% @doc The reference that all messages about a request bear.
@@ -352,26 +378,33 @@ on_full(#{on_full := OnFull, block_ms := BlockMs}, Options) ->
 apply_cast(Node, Module, Function, Args, Options) ->
     Config = teleport_config:of_node(Node),
     Packed = teleport_term:pack([Module, Function | Args]),
-    transmit(Node, key('', Options), apply_cast, Packed, on_full(Config, Options), {Config, Options}).
+    Plain = fun() -> case teleport_fallback:cast(Node, Module, Function, Args) of {done, ok} -> ok; changed -> changed end end,
+    transmit(Node, key('', Options), apply_cast, Packed, on_full(Config, Options), {Config, Options}, Plain).
 
 %% Sends over the key's lane; if that is lost before it took the message, over the one that follows.
--spec transmit(node(), Key :: non_neg_integer(), teleport_frame:kind(), teleport_sender:packed(), OnFull, {teleport_config:config(), teleport:options()}) ->
+%% `Plain' sends by distribution.
+-spec transmit(node(), Key :: non_neg_integer(), teleport_frame:kind(), teleport_sender:packed(), OnFull, {teleport_config:config(), teleport:options()}, Plain) ->
           ok | {error, teleport:reason()}
-              when OnFull :: {block, teleport_deadline:deadline()} | error | drop.
-transmit(Node, Key, Kind, Packed, OnFull, {Config, Options} = With) ->
+              when OnFull :: {block, teleport_deadline:deadline()} | error | drop, Plain :: fun(() -> ok | changed | {error, teleport:reason()}).
+transmit(Node, Key, Kind, Packed, OnFull, {Config, Options} = With, Plain) ->
     case lane(Node, Key, Config, Options, OnFull) of
         {ok, Tx} ->
             case over(Tx, Key, Kind, Packed, OnFull, Config) of
-                {error, closed} -> transmit_again(Node, Key, Kind, Packed, OnFull, With, teleport_sender:pid(Tx));
+                {error, closed} -> transmit_again(Node, Key, Kind, Packed, OnFull, With, Plain, teleport_sender:pid(Tx));
+                Done -> Done
+            end;
+        {error, {no_teleport, _}} when not is_map_key(way, Options) ->
+            case Plain() of
+                changed -> transmit(Node, Key, Kind, Packed, OnFull, With, Plain);
                 Done -> Done
             end;
         {error, Reason} -> {error, Reason}
     end.
 
-transmit_again(Node, Key, Kind, Packed, OnFull, {_, Options} = With, Lost) ->
+transmit_again(Node, Key, Kind, Packed, OnFull, {_, Options} = With, Plain, Lost) ->
     case teleport_peers:next(Node, class(Options), Key, Lost, opening_deadline(OnFull)) of
-        {ok, _} -> transmit(Node, Key, Kind, Packed, OnFull, With);
-        {error, Reason} -> {error, Reason}
+        {error, Reason} when Reason =/= {no_teleport, Node} -> {error, Reason};
+        _ -> transmit(Node, Key, Kind, Packed, OnFull, With, Plain)
     end.
 
 over(Tx, Key, Kind, Packed, OnFull, #{max_message_bytes := Max}) ->

@@ -24,6 +24,7 @@ start_link(Name, Child) -> supervisor:start_link({local, Name}, ?MODULE, {each, 
 init(top) ->
     ok = teleport_peers:new_table(),
     ok = teleport_watcher:new_table(),
+    ok = teleport_fallback:new_table(),
     ok = teleport_groups:new_table(),
     {ok, {#{strategy => rest_for_one, intensity => 5, period => 10},
           [worker(teleport_peers),

@@ -430,7 +430,7 @@ the_application_stops(Config) ->
     ok = beamway_peer:call(teleport_nodes:second(Config), application, stop, [teleport]),
     {[{lane_lost, Node}], _} = ends(Config),
     on_first(Config, fun(_) ->
-        {error, {no_teleport, Node}} = beamway_peer:wait_until(fun() -> case teleport:send({x, Node}, x, #{class => control}) of ok -> false; E -> E end end, wait_ms()),
+        {error, {no_teleport, Node}} = beamway_peer:wait_until(fun() -> case teleport:prime(Node) of {error, {lane_lost, _}} -> false; E -> E end end, wait_ms()),
         ok = application:stop(teleport),
         {'EXIT', {{not_started, teleport}, _}} = (catch teleport:send({x, Node}, x))
     end).
