@@ -3,7 +3,7 @@
 -module(teleport_app).
 -behaviour(application).
 
--export([start/2, stop/1]).
+-export([start/2, prep_stop/1, stop/1]).
 
 %% @private
 -spec start(application:start_type(), term()) -> {ok, pid()} | {error, term()}.
@@ -12,6 +12,12 @@ start(_Type, _Args) ->
         ok -> teleport_sup:start_link();
         {error, Problems} -> {error, {bad_options, [teleport_config:describe(Problem) || Problem <- Problems]}}
     end.
+
+%% @private
+-spec prep_stop(State) -> State.
+prep_stop(State) ->
+    ok = teleport_listener:leave(),
+    State.
 
 %% @private
 -spec stop(term()) -> ok.

@@ -11,7 +11,7 @@
 %% Without the proof within its time the row says `open' again.
 -module(teleport_fallback).
 
--export([new_table/0, send/4, call/5, begin_call/4, cast/4, counted/1, drain/1, sweep/1]).
+-export([new_table/0, send/4, call/5, begin_call/4, cast/4, counted/1, drain/1, arrived/1, sweep/1]).
 -export_type([address/0]).
 
 -define(TABLE, ?MODULE).
@@ -102,6 +102,12 @@ steps([{IsDone, Not} | Rest] = Steps, Deadline) ->
         {false, 0} -> Not;
         {false, _} -> receive after ?LOOK_MS -> steps(Steps, Deadline) end
     end.
+
+%% @doc Waits until all is acknowledged that has been sent over these lanes, at most 2 s. Senders find them closed.
+-spec arrived([teleport_sender:tx()]) -> left.
+arrived(Lanes) ->
+    _ = steps([{fun() -> lists:all(fun(Tx) -> teleport_sender:outstanding(Tx) =< 0 end, Lanes) end, <<"not acknowledged">>}], teleport_deadline:in(?DRAIN_MS)),
+    left.
 
 is_empty(Node) -> sweep(Node), senders(Node) =:= [].
 

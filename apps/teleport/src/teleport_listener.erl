@@ -10,7 +10,7 @@
 -include_lib("kernel/include/net_address.hrl").
 -include_lib("kernel/include/logger.hrl").
 
--export([start_link/0, offer/2]).
+-export([start_link/0, offer/2, leaving/1, leave/0]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2]).
 -export([accept_link/2, accept/3, accepted/2]).
 
@@ -19,6 +19,10 @@
 
 -define(CALL_MS, 5000).
 -define(PAUSE_MS, 100).
+%% How long peers may take to send by distribution, and servers to answer, while teleport is being stopped.
+-define(LEAVE_MS, 2000).
+-define(ANSWER_MS, 5000).
+-define(LOOK_MS, 10).
 
 %% @doc Started by the supervisor.
 -spec start_link() -> {ok, pid()} | {error, term()}.
@@ -29,6 +33,32 @@ start_link() -> gen_server:start_link({local, ?MODULE}, ?MODULE, [], []).
           {ok, #{ip := inet:ip_address(), port := inet:port_number(), boot := binary(), version := pos_integer(),
                  tls := boolean(), guarded := boolean(), takes_tls := boolean()}} | {error, Reason :: binary()}.
 offer(Node, HostId) -> gen_server:call(?MODULE, {offer, Node, HostId}, ?CALL_MS).
+
+%% @doc Called by a node of the cluster, over distribution, on which teleport is being stopped: returns when all that was sent there by lanes is acknowledged.
+-spec leaving(node()) -> ok.
+leaving(Node) -> teleport_peers:leave(Node, ?LEAVE_MS).
+
+%% @doc Before teleport stops here: no lane comes any more, peers send by distribution from now on, and servers may still answer what they were asked.
+-spec leave() -> ok.
+leave() ->
+    ok = supervisor:terminate_child(teleport_sup, ?MODULE),
+    Peers = lists:usort([Node || {in, {Node, _, _}, _} <- teleport_peers:all()]),
+    %% One of another version, or that is held up, hears of a lost lane.
+    _ = teleport_each:run(Peers, fun(Node) -> catch erpc:call(Node, ?MODULE, leaving, [node()], 2 * ?LEAVE_MS) end),
+    answered(teleport_deadline:in(?ANSWER_MS)).
+
+answered(Deadline) ->
+    Looked = teleport_each:run([Tx || {in, _, Tx} <- teleport_peers:all()], fun is_answered/1),
+    case lists:all(fun({_, Ended}) -> Ended =:= {ok, true} end, Looked) orelse teleport_deadline:left(Deadline) =:= 0 of
+        true -> ok;
+        false -> receive after ?LOOK_MS -> answered(Deadline) end
+    end.
+
+is_answered(Tx) ->
+    case teleport_lane:info(teleport_sender:pid(Tx), ?LEAVE_MS) of
+        #{pending_calls := Calls} -> Calls =:= 0 andalso teleport_sender:queued(Tx) =:= {0, 0};
+        timeout -> false
+    end.
 
 %% @private
 -spec init([]) -> {ok, #listener{}}.

@@ -17,8 +17,8 @@
 -define(FEW, 64).
 
 -type key() :: {teleport_config:class(), non_neg_integer()}.
-%% `held': it is open, and is not in the table.
--record(lane, {state :: opening | up | held | waiting,
+%% `held': it is open, and is not in the table. `left': it carries answers until the peer closes it.
+-record(lane, {state :: opening | up | held | left | waiting,
                pid = none :: none | pid(),
                tx = none :: none | teleport_sender:tx(),
                waiters = [] :: [{gen_server:from(), teleport_deadline:deadline()}],
@@ -73,6 +73,8 @@ handle_call({lane, Class, Index, Lost, Deadline}, From, #peer{lanes = Lanes} = S
     end;
 handle_call(is_carried, From, #peer{is_carried = unknown, askers = Askers} = State) -> {noreply, State#peer{askers = [From | Askers]}};
 handle_call(is_carried, _From, #peer{is_carried = IsCarried} = State) -> {reply, IsCarried, State};
+handle_call(leave, _From, #peer{plain = closing} = State) -> {reply, ok, State};
+handle_call(leave, From, State) -> {noreply, left(From, State)};
 handle_call(state, _From, #peer{lanes = Lanes} = State) ->
     {reply, maps:map(fun(_, #lane{state = Now, failures = Failures}) -> {Now, Failures} end, Lanes), State};
 handle_call(not_up, _From, #peer{node = Node, reasons = Reasons} = State) ->
@@ -179,11 +181,23 @@ probed(Key, #peer{lanes = Lanes} = State) ->
     end.
 
 %% The exit reason is how the result travels.
--dialyzer({nowarn_function, changing/1}).
+-dialyzer({nowarn_function, [changing/1, left/2]}).
 changing(#peer{node = Node} = State) ->
     ok = teleport_peers:set_plain(Node, closing),
     State#peer{plain = closing, changer = spawn_link(fun() -> exit(teleport_fallback:drain(Node)) end)}.
 
+%% Teleport is being stopped there: the lanes' way is closed as the distribution's is when it comes.
+left(From, #peer{node = Node, lanes = Lanes} = State) ->
+    Up = maps:filter(fun(_, #lane{state = Now}) -> Now =:= up end, Lanes),
+    maps:foreach(fun({Class, Index}, #lane{tx = Tx}) -> ok = teleport_peers:down({Node, Class, Index}), teleport_sender:leave(Tx) end, Up),
+    Left = maps:map(fun(_, Lane) -> Lane#lane{state = left} end, Up),
+    Txs = [Tx || #lane{tx = Tx} <- maps:values(Up)],
+    Changer = spawn_link(fun() -> _ = teleport_fallback:arrived(Txs), gen_server:reply(From, ok), exit(left) end),
+    State#peer{lanes = maps:merge(Lanes, Left), plain = closing, changer = Changer}.
+
+changed(left, #peer{node = Node} = State) ->
+    ?LOG_NOTICE("teleport: ~ts stops teleport: messages to it go by distribution", [Node]),
+    back_to_plain(State);
 changed(drained, #peer{node = Node, lanes = Lanes, later = Later} = State) ->
     ?LOG_NOTICE("teleport: ~ts has teleport now: messages to it go by lanes", [Node]),
     ok = teleport_peers:set_plain(Node, no),
@@ -191,10 +205,13 @@ changed(drained, #peer{node = Node, lanes = Lanes, later = Later} = State) ->
     Reasons = maps:filter(fun(_, Reason) -> Reason =/= {no_teleport, Node} end, State#peer.reasons),
     Changed = lists:foldl(fun published/2, State#peer{plain = no, later = [], reasons = Reasons}, Held),
     lists:foldr(fun asked/2, Changed, Later);
-changed(Why, #peer{node = Node, later = Later} = State) ->
+changed(Why, #peer{node = Node} = State) ->
     ?LOG_INFO("teleport: messages to ~ts still go by distribution: ~0tp", [Node, Why]),
-    ok = teleport_peers:set_plain(Node, open),
     _ = erlang:send_after(?CHANGE_MS, self(), change),
+    back_to_plain(State).
+
+back_to_plain(#peer{node = Node, later = Later} = State) ->
+    ok = teleport_peers:set_plain(Node, open),
     lists:foreach(fun({_, From}) -> gen_server:reply(From, {error, {no_teleport, Node}}) end, Later),
     State#peer{plain = open, later = []}.
 
@@ -213,6 +230,13 @@ ended({Class, Index} = Key, {_, Reason}, #lane{state = up, tx = Tx} = Lane, #pee
     ok = teleport_peers:down({Node, Class, Index}),
     report(teleport_sender:finish(Tx), {Node, Class, Index}, Reason),
     again(Key, Lane#lane{tx = none}, State);
+ended({Class, Index} = Key, {_, Reason}, #lane{state = left, tx = Tx} = Lane, #peer{node = Node, shares = Shares} = State) ->
+    ok = teleport_fair_queue:rests(Class, Index, Shares),
+    report(teleport_sender:finish(Tx), {Node, Class, Index}, Reason),
+    case State#peer.plain of
+        no -> again(Key, Lane#lane{tx = none}, State);
+        _ -> made_plain(Key, State)
+    end;
 ended(Key, {_, Reason}, #lane{state = Opening, waiters = Waiters}, #peer{node = Node} = State) when Opening =/= up, Reason =:= {no_teleport, Node} orelse State#peer.plain =/= no ->
     reply_all(Waiters, {error, {no_teleport, Node}}),
     made_plain(Key, State);
@@ -261,7 +285,7 @@ end_lane({Class, Index}, #lane{state = State, pid = Pid, tx = Tx, waiters = Wait
     ok = teleport_peers:down({Node, Class, Index}),
     is_pid(Pid) andalso ended_now(Pid, Monitor, teleport_deadline:left(Deadline)),
     case State of
-        up -> report(teleport_sender:finish(Tx), {Node, Class, Index}, Why);
+        Sent when Sent =:= up; Sent =:= left -> report(teleport_sender:finish(Tx), {Node, Class, Index}, Why);
         _ -> ok
     end.
 

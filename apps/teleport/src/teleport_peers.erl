@@ -15,7 +15,7 @@
 -behaviour(gen_server).
 
 -export([start_link/0, new_table/0, lane/5, next/5, peer/2, is_carried/1, settle/2, carried/2, configured/0, counts/2, not_up/1, up/2, down/1, incoming/2, lost/2, all/0, lost/0]).
--export([plain/1, set_plain/2, count_plain/2, plain_all/0, plain_counts/0]).
+-export([leave/2, plain/1, set_plain/2, count_plain/2, plain_all/0, plain_counts/0]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2, terminate/2]).
 -export_type([plain_counts/0]).
 
@@ -181,6 +181,12 @@ lost(Node, Count) ->
 %% @doc How many these are.
 -spec lost() -> #{node() => pos_integer()}.
 lost() -> maps:from_list([{Node, Count} || [Node, Count] <- ets:match(?TABLE, {{lost, '$1'}, '$2'})]).
+
+%% @doc Teleport is being stopped on this node. Waits until what was sent there by lanes is acknowledged.
+-spec leave(node(), TimeoutMs :: pos_integer()) -> ok.
+leave(Node, TimeoutMs) ->
+    _ = [try gen_server:call(Peer, leave, TimeoutMs) catch exit:_ -> ok end || {_, Peer} <- look({peer, Node})],
+    ok.
 
 %% @doc Whether messages to this node go by distribution.
 -spec plain(node()) -> open | closing | no.

@@ -243,8 +243,12 @@ begin_remote(Kind, Node, Remote, Request, Options, Dest, Deadline) ->
             Ref = monitor(process, teleport_sender:pid(Tx), [{alias, reply_demonitor}]),
             case over(Tx, Key, frame_kind(Kind), pack(Kind, Ref, Remote, Request), full_call(Deadline, Options), Config) of
                 ok -> {?MODULE, Ref, lane, Dest, {Tx, Key, Node}};
-                %% The reference gets the lane's `DOWN'.
-                {error, closed} -> {?MODULE, Ref, lane, Dest, {Tx, Key, Node}};
+                {error, closed} ->
+                    true = demonitor(Ref, [flush]),
+                    case teleport_peers:next(Node, class(Options), Key, teleport_sender:pid(Tx), Deadline) of
+                        {error, Reason} when Reason =/= {no_teleport, Node} -> not_begun(Reason, Dest);
+                        _ -> begin_remote(Kind, Node, Remote, Request, Options, Dest, Deadline)
+                    end;
                 {error, Reason} ->
                     true = demonitor(Ref, [flush]),
                     not_begun(Reason, Dest)

@@ -13,7 +13,7 @@
 %% message, and nobody has delivered it; it is sent again over the next lane.
 -module(teleport_sender).
 
--export([new/4, send/6, pid/1, link/1, counters/1, enqueued/2, dequeued/2, queued/1, room/2, seen/2, finish/1, add/3, get/2, info/1, reconcile/2]).
+-export([new/4, send/6, pid/1, link/1, counters/1, enqueued/2, dequeued/2, queued/1, room/2, seen/2, leave/1, outstanding/1, finish/1, add/3, get/2, info/1, reconcile/2]).
 -export_type([tx/0, counter/0, packed/0, refusal/0]).
 
 -record(tx, {pid :: pid(),
@@ -41,8 +41,10 @@
 -define(RECEIVED, 11).
 -define(RECEIVED_BYTES, 12).
 -define(UNCONFIRMED, 13).
+%% The peer stops: nothing more goes over the lane.
+-define(LEFT, 14).
 %% A bitmap of the order keys that were seen: enough to estimate how many there are.
--define(BITMAP, 14).
+-define(BITMAP, 15).
 -define(BITMAP_WORDS, 64).
 -define(FINISH_TRIES, 100000).
 %% A sender that can wait does so behind this many messages, whatever `max_queue_messages' allows. The heap of the lane's process holds
@@ -62,14 +64,17 @@ new(Pid, Link, Kind, #{chunk_bytes := Chunk, max_queue_bytes := MaxBytes, max_qu
 send(#tx{link = Link, counters = Counters, chunk = Chunk} = Tx, Key, Kind, {small, Term, Bytes}, Bytes, OnFull) when Bytes =< Chunk ->
     case atomics:get(Counters, ?QUEUED) of
         0 ->
-            Number = atomics:add_get(Counters, ?SENT, 1),
-            case teleport_link:send(Link, teleport_frame:small(Kind, Term)) of
-                ok -> accepted(Counters, Number, Bytes);
-                Not ->
-                    ok = atomics:add(Counters, ?REFUSED, 1),
-                    case Not of
-                        busy -> enqueue(Tx, Key, Kind, [Term], Bytes, OnFull);
-                        closed -> {error, closed}
+            case number(Counters) of
+                left -> {error, closed};
+                Number ->
+                    case teleport_link:send(Link, teleport_frame:small(Kind, Term)) of
+                        ok -> accepted(Counters, Number, Bytes);
+                        Not ->
+                            ok = atomics:add(Counters, ?REFUSED, 1),
+                            case Not of
+                                busy -> enqueue(Tx, Key, Kind, [Term], Bytes, OnFull);
+                                closed -> {error, closed}
+                            end
                     end
             end;
         _ ->
@@ -79,6 +84,14 @@ send(Tx, Key, Kind, {small, Term, Bytes}, Bytes, OnFull) ->
     enqueue(Tx, Key, Kind, [Term], Bytes, OnFull);
 send(Tx, Key, Kind, {parts, Parts, Bytes}, Bytes, OnFull) ->
     enqueue(Tx, Key, Kind, Parts, Bytes, OnFull).
+
+%% Counted before the mark is looked for: whoever has set the mark sees each message that goes out all the same ({@link outstanding/1}).
+number(Counters) ->
+    Number = atomics:add_get(Counters, ?SENT, 1),
+    case atomics:get(Counters, ?LEFT) of
+        0 -> Number;
+        _ -> ok = atomics:add(Counters, ?REFUSED, 1), left
+    end.
 
 accepted(Counters, Number, Bytes) ->
     ok = atomics:add(Counters, ?SENT_BYTES, Bytes),
@@ -101,14 +114,20 @@ enqueue(#tx{pid = Pid, counters = Counters, max_bytes = MaxBytes} = Tx, Key, Kin
     Most = most(OnFull, Tx),
     case atomics:add_get(Counters, ?QUEUED_BYTES, Bytes) of
         All when Messages =< Most, All =< MaxBytes orelse All =:= Bytes ->
-            Number = atomics:add_get(Counters, ?SENT, 1),
-            Pid ! {tx, Key, Kind, Parts, Bytes},
-            accepted(Counters, Number, Bytes);
+            case number(Counters) of
+                left -> ok = not_queued(Counters, Bytes), {error, closed};
+                Number ->
+                    Pid ! {tx, Key, Kind, Parts, Bytes},
+                    accepted(Counters, Number, Bytes)
+            end;
         _ ->
-            ok = atomics:sub(Counters, ?QUEUED_BYTES, Bytes),
-            ok = atomics:sub(Counters, ?QUEUED, 1),
+            ok = not_queued(Counters, Bytes),
             full(Tx, Key, Kind, Parts, Bytes, OnFull)
     end.
+
+not_queued(Counters, Bytes) ->
+    ok = atomics:sub(Counters, ?QUEUED_BYTES, Bytes),
+    atomics:sub(Counters, ?QUEUED, 1).
 
 most({block, _}, #tx{max_messages = Most}) -> min(Most, ?WAIT_MESSAGES);
 most(_, #tx{max_messages = Most}) -> Most.
@@ -141,9 +160,12 @@ full(#tx{pid = Pid, counters = Counters} = Tx, Key, Kind, Parts, Bytes, {block, 
 
 %% The lane's process has counted this message up already: nobody who did not wait takes the place.
 reserved(#tx{pid = Pid, counters = Counters}, Ref, Key, Kind, Parts, Bytes) ->
-    Number = atomics:add_get(Counters, ?SENT, 1),
-    Pid ! {reserved, Ref, Key, Kind, Parts, Bytes},
-    accepted(Counters, Number, Bytes).
+    case number(Counters) of
+        left -> Pid ! {wait_over, Ref}, {error, closed};
+        Number ->
+            Pid ! {reserved, Ref, Key, Kind, Parts, Bytes},
+            accepted(Counters, Number, Bytes)
+    end.
 
 %% @doc The lane's process.
 -spec pid(tx()) -> pid().
@@ -196,6 +218,16 @@ set_bit(Counters, Word, Mask, Value) ->
         ok -> ok;
         Other -> set_bit(Counters, Word, Mask, Other)
     end.
+
+%% @doc The peer stops: senders find the lane closed from now on. Answers still come.
+-spec leave(tx()) -> ok.
+leave(#tx{counters = Counters}) -> atomics:put(Counters, ?LEFT, 1).
+
+%% @doc How many messages are not acknowledged. Never too few: what was refused is read first.
+-spec outstanding(tx()) -> integer().
+outstanding(#tx{counters = Counters}) ->
+    Through = atomics:get(Counters, ?REFUSED) + atomics:get(Counters, ?ACKED),
+    atomics:get(Counters, ?SENT) - Through.
 
 %% @doc The lane is lost: how many messages were accepted and not acknowledged. The first answer holds: the lane's process may ask when its
 %% link is lost, and the peer process asks when the lane's process has ended.

@@ -4,7 +4,7 @@
 
 -export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_group/2, end_per_group/2, init_per_testcase/2, end_per_testcase/2]).
 -export([all_ways_of_sending/1, bounds/1, order_when_it_starts/1, calls_when_it_starts/1, killed_senders_hold_up_nothing/1, held_senders_hold_it_up/1,
-         node_ends/1]).
+         node_ends/1, order_when_it_stops/1, calls_when_it_stops/1, stops_all_the_same/1]).
 -export([gather/1]).
 -import(teleport_nodes, [wait_ms/0]).
 
@@ -14,7 +14,7 @@ all() -> [{group, shm}, {group, tcp}].
 
 groups() ->
     teleport_nodes:groups([shm, tcp], [all_ways_of_sending, bounds, order_when_it_starts, calls_when_it_starts, killed_senders_hold_up_nothing,
-                                       held_senders_hold_it_up, node_ends]).
+                                       held_senders_hold_it_up, node_ends, order_when_it_stops, calls_when_it_stops, stops_all_the_same]).
 
 init_per_suite(Config) -> Config.
 
@@ -109,15 +109,33 @@ bounds(Config) ->
 
 %% Small and large messages of many senders, before and after.
 order_when_it_starts(Config) ->
+    order_when(Config, fun(Node) ->
+        [#{node := Node}] = teleport:by_distribution(),
+        start(Node),
+        await_change(Node)
+    end).
+
+%% Again and again, and nothing is lost or unconfirmed.
+order_when_it_stops(Config) ->
+    order_when(Config, fun(Node) ->
+        [begin
+             start(Node),
+             await_change(Node),
+             stop(Node)
+         end || _ <- [1, 2, 3]],
+        start(Node),
+        await_change(Node),
+        true = #{} =:= teleport:unconfirmed()
+    end).
+
+order_when(Config, Change) ->
     on_first(Config, fun(Node) ->
         Senders = 20,
         Receiver = spawn(Node, ?MODULE, gather, [#{}]),
         Test = self(),
         Going = [spawn_monitor(fun() -> stream(Test, Receiver, Who, 1) end) || Who <- lists:seq(1, Senders)],
         [receive {sent, Who, 20} -> ok after wait_ms() -> error({stuck, Who}) end || Who <- lists:seq(1, Senders)],
-        [#{node := Node}] = teleport:by_distribution(),
-        start(Node),
-        await_change(Node),
+        Change(Node),
         Totals = [begin
                       Pid ! {stop, self()},
                       receive {'DOWN', Monitor, process, Pid, {sent, Count}} -> Count after wait_ms() -> error(stuck) end
@@ -160,12 +178,48 @@ gather(Seen) ->
     end.
 
 calls_when_it_starts(Config) ->
+    calls_when(Config, fun(Node) -> start(Node), await_change(Node) end).
+
+calls_when_it_stops(Config) ->
+    calls_when(Config, fun(Node) ->
+        [begin
+             start(Node),
+             await_change(Node),
+             stop(Node)
+         end || _ <- [1, 2, 3]]
+    end).
+
+%% A call that no server answers delays the end, and is told.
+stops_all_the_same(Config) ->
+    on_first(Config, fun(Node) ->
+        start(Node),
+        ok = teleport:prime(Node),
+        Server = server(Node, none),
+        Gate = teleport_nodes:gate(),
+        {Never, NeverMonitor} = spawn_monitor(fun() -> teleport:call(Server, never, infinity) end),
+        Id = teleport:send_request(Server, {behind, Gate, later}),
+        _ = beamway_peer:wait_until(fun() -> lists:sum([P || #{pending_calls := P} <- erpc:call(Node, teleport, lanes, [])]) =:= 2 end, wait_ms()),
+        {Stopper, StopperMonitor} = spawn_monitor(fun() -> ok = erpc:call(Node, application, stop, [teleport]) end),
+        _ = beamway_peer:wait_until(fun() -> teleport_peers:plain(Node) =:= open end, wait_ms()),
+        true = is_process_alive(Stopper),
+        {echo, x} = teleport:call(Server, {echo, x}),
+        ok = teleport_nodes:open_gate(Gate),
+        {reply, later} = teleport:receive_response(Id, wait_ms()),
+        receive {'DOWN', NeverMonitor, process, Never, Reason} -> {{lane_lost, Node}, _} = Reason after wait_ms() -> error(not_told) end,
+        receive {'DOWN', StopperMonitor, process, Stopper, normal} -> ok after wait_ms() -> error(goes_on) end
+    end).
+
+stop(Node) ->
+    ok = erpc:call(Node, application, stop, [teleport]),
+    [#{node := Node}] = teleport:by_distribution(),
+    [] = teleport:lanes(Node).
+
+calls_when(Config, Change) ->
     on_first(Config, fun(Node) ->
         Server = server(Node, fallback_server),
         Callers = [callers(Call) || Call <- calls(Server, Node), _ <- [1, 2, 3]],
         [receive {calling, Pid} -> ok after wait_ms() -> error(stuck) end || {Pid, _} <- Callers],
-        start(Node),
-        await_change(Node),
+        Change(Node),
         all_well(Callers)
     end).
 
