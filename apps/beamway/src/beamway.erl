@@ -49,7 +49,7 @@ info() ->
 %% @doc The counters of all links as Prometheus text.
 -spec metrics() -> iolist().
 metrics() ->
-    beamway_metrics:prometheus(beamway_links:all()).
+    beamway_metrics:prometheus(beamway_metrics:families(beamway_links:all())).
 
 %% @doc Whether the driver of this application carries the distribution to a node. If so, small messages to it overtake large ones of other senders.
 -spec carries(node()) -> boolean().

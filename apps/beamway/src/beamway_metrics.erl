@@ -3,7 +3,11 @@
 %% Prometheus text are made.
 -module(beamway_metrics).
 
--export([of_link/1, families/1, prometheus/1]).
+-export([of_link/1, families/1, family/5, prometheus/1]).
+-export_type([family/0]).
+
+-type label() :: {Name :: atom(), atom() | non_neg_integer()}.
+-type family() :: {Name :: binary(), counter | gauge, Help :: string(), [{Labels :: [label()], Value :: non_neg_integer()}]}.
 
 %% Name, Prometheus type, help.
 fields() ->
@@ -42,30 +46,35 @@ of_link(_IsRing = false, #{stream := Stream, controller := Controller}) ->
     end.
 
 %% @doc The metrics that these links have, each with its samples: labels and value.
--spec families([beamway_links:link()]) ->
-          [{Name :: binary(), counter | gauge, Help :: string(),
-            [{Labels :: [{peer | link, node() | beamway_kind:label()}], Value :: non_neg_integer()}, ...]}].
+-spec families([beamway_links:link()]) -> [family()].
 families(Links) ->
     Figures = [{Link, of_link(Link)} || Link <- Links],
-    [{iolist_to_binary(["beamway_link_", atom_to_list(Name), suffix(Type)]), Type, Help, Samples}
+    [family("beamway_link_", Name, Type, Help, Samples)
      || {Name, Type, Help} <- fields(), [_ | _] = Samples <- [samples(Name, Figures)]].
+
+%% @doc A metric with its name for Prometheus.
+-spec family(Prefix :: string(), Name :: atom(), counter | gauge, Help :: string(), [{[label()], non_neg_integer()}]) -> family().
+family(Prefix, Name, Type, Help, Samples) -> {iolist_to_binary([Prefix, atom_to_list(Name), suffix(Type)]), Type, Help, Samples}.
 
 samples(Name, Figures) ->
     [{[{peer, Node}, {link, Kind}], Value}
      || {#{node := Node, link := Kind}, #{Name := Value}} <- Figures].
 
-%% @doc Text in the Prometheus exposition format 0.0.4, one sample a link and field.
--spec prometheus([beamway_links:link()]) -> iolist().
-prometheus(Links) ->
+%% @doc Text in the Prometheus exposition format 0.0.4.
+-spec prometheus([family()]) -> iolist().
+prometheus(Families) ->
     [["# HELP ", Metric, $\s, Help, "\n# TYPE ", Metric, $\s, atom_to_list(Type), $\n
       | [[Metric, labels(Labels), $\s, integer_to_list(Value), $\n] || {Labels, Value} <- Samples]]
-     || {Metric, Type, Help, Samples} <- families(Links)].
+     || {Metric, Type, Help, Samples} <- Families].
 
 suffix(counter) -> "_total";
 suffix(gauge) -> "".
 
-labels([{peer, Node}, {link, Kind}]) ->
-    ["{peer=\"", escape(atom_to_list(Node)), "\",link=\"", atom_to_list(Kind), "\"}"].
+labels([]) -> "";
+labels(Labels) -> ["{", lists:join($,, [[atom_to_list(Name), "=\"", value(Value), $"] || {Name, Value} <- Labels]), "}"].
+
+value(Value) when is_integer(Value) -> integer_to_list(Value);
+value(Value) -> escape(atom_to_list(Value)).
 
 escape(Text) ->
     unicode:characters_to_binary(

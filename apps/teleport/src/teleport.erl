@@ -22,7 +22,7 @@
 -export([erpc_call/4, erpc_call/5, erpc_cast/4, erpc_cast/5, multicall/4, multicall/5, abcast/2, abcast/3]).
 -export([broadcast/2, broadcast/4]).
 -export([whereis_name/1, register_name/2, unregister_name/1]).
--export([prime/1, prime/2, lanes/0, lanes/1, not_up/0, by_distribution/0, unconfirmed/0, configure/2]).
+-export([prime/1, prime/2, lanes/0, lanes/1, not_up/0, by_distribution/0, unconfirmed/0, metrics/0, configure/2]).
 -export_type([dest/0, options/0, reason/0, request_id/0, request_ids/0, lane_info/0]).
 
 -type dest() :: pid() | atom() | {Name :: atom(), node()} | {global, term()} | {via, module(), term()}.
@@ -352,6 +352,10 @@ by_distribution() ->
 %% @doc How many messages to each node were on lanes that were lost, and were never confirmed, since the start.
 -spec unconfirmed() -> #{node() => pos_integer()}.
 unconfirmed() -> teleport_peers:lost().
+
+%% @doc The figures of all lanes and nodes as Prometheus text, as {@link beamway:metrics/0} has those of the links. Answers at once.
+-spec metrics() -> iolist().
+metrics() -> beamway_metrics:prometheus(teleport_metrics:families()).
 
 %% @doc Changes options ({@link teleport_config}) for all nodes or one. Lanes that are open keep theirs.
 -spec configure(all | node(), map()) -> ok | {error, [string(), ...]}.

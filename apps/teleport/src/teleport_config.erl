@@ -30,6 +30,7 @@
                     open_ms := pos_integer(),
                     backoff_ms := {pos_integer(), pos_integer()},
                     on_unconfirmed := none | {module(), atom()},
+                    on_event := teleport_events:handler(),
                     ip := auto | inet:ip_address(),
                     ports := {inet:port_number(), inet:port_number()},
                     max_strangers := pos_integer(),
@@ -40,7 +41,7 @@
 %% `chunk_bytes': a larger message is cut into pieces of so many bytes. `max_queue_*': what may wait for one lane; a message that
 %% finds no room waits up to `block_ms', is refused or dropped (`on_full'). `way': how messages and calls go that name no way themselves ({@link teleport_way}). `max_pending_calls': unanswered calls that one lane of a
 %% peer may have here. `max_broadcasts': broadcasts of this node that are under way at a time. `open_ms': how long opening a lane may take. `backoff_ms': shortest and longest pause before a lost lane is
-%% opened again. `on_unconfirmed': is called with a map when messages of a lost lane were not acknowledged. `ip', `ports': where
+%% opened again. `on_unconfirmed': is called with a map when messages of a lost lane were not acknowledged. `on_event': see {@link teleport_events}. `ip', `ports': where
 %% peers may come to ({0, 0}: any port). `max_strangers', `stranger_ms': how many connections may be without proof at a time, and how long. `tls': `auto' is
 %% as the distribution, with its certificates. `plaintext': lanes over TCP and RDMA may go in clear to nodes to which the distribution goes over TLS.
 
@@ -70,6 +71,7 @@ options() ->
      {open_ms, 7000, "milliseconds from 100 to 60000", fun(V) -> is_from(V, 100, 60000) end},
      {backoff_ms, {100, 10000}, "{Shortest, Longest}, milliseconds from 1 to 600000", fun is_backoff/1},
      {on_unconfirmed, none, "none or {Module, Function} of a function of one argument", fun is_handler/1},
+     {on_event, none, "none, a fun of three arguments or {Module, Function} of such a function", fun(V) -> is_function(V, 3) orelse is_handler(V) end},
      {ip, auto, "auto or an IP address as a tuple", fun(V) -> V =:= auto orelse inet:is_ip_address(V) end},
      {ports, {0, 0}, "a range of ports, {Low, High}", fun is_ports/1},
      {max_strangers, 64, "a number from 1 to 10000", fun(V) -> is_from(V, 1, 10000) end},
@@ -185,7 +187,7 @@ bad_values_are_told_test_() ->
                            {kinds, [[], [ucx], tcp]}, {ring_bytes, [65535, 100000, -1, 1 bsl 31]}, {chunk_bytes, [0, 4095, 1 bsl 25]},
                            {max_message_bytes, [0, 1 bsl 31]}, {max_queue_bytes, [0, infinity]}, {max_queue_messages, [0]}, {max_broadcasts, [0, none]},
                            {on_full, [wait, true]}, {way, [fast, tcp]}, {block_ms, [-1, infinity]}, {open_ms, [0]}, {backoff_ms, [{5, 4}, 7, {0, 1}]},
-                           {on_unconfirmed, [self, {m, f, a}]}, {ip, ["127.0.0.1", {1, 2, 3, 400}]}, {ports, [{2, 1}, {0, 5}, 80]},
+                           {on_unconfirmed, [self, {m, f, a}]}, {on_event, [self, {m, f, a}, fun is_list/1]}, {ip, ["127.0.0.1", {1, 2, 3, 400}]}, {ports, [{2, 1}, {0, 5}, 80]},
                            {max_strangers, [0]}, {stranger_ms, [1]}, {tls, [true]}, {plaintext, [yes]}, {speed, [fast]}], Bad <- Values].
 
 every_problem_is_told_test() ->

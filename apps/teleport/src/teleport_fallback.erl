@@ -40,13 +40,15 @@ send(Node, Address, Message, OnFull) ->
         {done, nosuspend} -> full(Node, Address, Message, OnFull)
     end.
 
-full(Node, _, _, drop) -> teleport_peers:count_plain(Node, dropped);
-full(_, _, _, error) -> {error, overload};
+full(Node, _, _, drop) -> ok = overload(Node, drop), teleport_peers:count_plain(Node, dropped);
+full(Node, _, _, error) -> ok = overload(Node, error), {error, overload};
 full(Node, Address, Message, {block, Deadline} = OnFull) ->
     case teleport_deadline:left(Deadline) of
-        0 -> {error, timeout};
+        0 -> ok = overload(Node, block), {error, timeout};
         _ -> receive after ?LOOK_MS -> send(Node, Address, Message, OnFull) end
     end.
+
+overload(Node, OnFull) -> teleport_events:emit(Node, [teleport, overload], #{}, #{way => distribution, on_full => OnFull}).
 
 %% @doc Calls a server. The request may wait for room without limit, as that of gen_server.
 -spec call(node(), address(), Label :: term(), Request :: term(), timeout()) -> {reply, term()} | changed | {error, Reason :: term()}.

@@ -107,6 +107,7 @@ handle_info({lane_up, Pid, {Node, Class, Index}, Tx, Kind, Why}, State) ->
     case State#peer.lanes of
         #{Key := #lane{pid = Pid} = Lane} ->
             ?LOG_INFO("teleport: lane ~ts ~b to ~ts is up over ~ts (~ts)", [Class, Index, Node, Kind, Why]),
+            ok = teleport_events:emit(Node, [teleport, lane, up], #{}, #{class => Class, index => Index, kind => Kind, reason => Why}),
             Held = put_lane(Key, Lane#lane{state = held, tx = Tx, failures = 0}, State#peer{reasons = maps:remove(Key, State#peer.reasons)}),
             {noreply, case State#peer.plain of
                           no -> published(Key, Held);
@@ -161,6 +162,7 @@ published({Class, Index} = Key, #peer{node = Node, lanes = Lanes} = State) ->
 made_plain(Key, #peer{node = Node, plain = Plain, lanes = Lanes} = State) ->
     _ = Plain =:= no andalso begin
                                  ?LOG_NOTICE("teleport: ~ts has no teleport: messages to it go by distribution", [Node]),
+                                 ok = by_distribution(begun, Node),
                                  teleport_peers:set_plain(Node, open)
                              end,
     ok = teleport_fallback:sweep(Node),
@@ -170,6 +172,8 @@ made_plain(Key, #peer{node = Node, plain = Plain, lanes = Lanes} = State) ->
         true -> Now#peer{lanes = Others};
         false -> again(Key, (maps:get(Key, Lanes))#lane{waiters = []}, Now)
     end.
+
+by_distribution(What, Node) -> teleport_events:emit(Node, [teleport, by_distribution, What], #{}, #{}).
 
 is_probed(Lanes) -> lists:any(fun(#lane{state = Now}) -> Now =/= up end, maps:values(Lanes)).
 
@@ -197,9 +201,11 @@ left(From, #peer{node = Node, lanes = Lanes} = State) ->
 
 changed(left, #peer{node = Node} = State) ->
     ?LOG_NOTICE("teleport: ~ts stops teleport: messages to it go by distribution", [Node]),
+    ok = by_distribution(begun, Node),
     back_to_plain(State);
 changed(drained, #peer{node = Node, lanes = Lanes, later = Later} = State) ->
     ?LOG_NOTICE("teleport: ~ts has teleport now: messages to it go by lanes", [Node]),
+    ok = by_distribution(ended, Node),
     ok = teleport_peers:set_plain(Node, no),
     Held = [Key || {Key, #lane{state = held}} <- maps:to_list(Lanes)],
     Reasons = maps:filter(fun(_, Reason) -> Reason =/= {no_teleport, Node} end, State#peer.reasons),
@@ -255,8 +261,12 @@ again(Key, #lane{failures = Failures} = Lane, #peer{node = Node} = State) ->
 reply_all(Waiters, Reply) -> lists:foreach(fun({From, _}) -> gen_server:reply(From, Reply) end, lists:reverse(Waiters)).
 
 %% What was accepted and not acknowledged may have arrived, or not.
-report(0, _, _) -> ok;
-report(Count, {Node, Class, Index}, Reason) ->
+report(Count, {Node, Class, Index} = Id, Reason) ->
+    ok = teleport_events:emit(Node, [teleport, lane, down], #{unconfirmed => Count}, #{class => Class, index => Index, reason => Reason}),
+    unconfirmed(Count, Id, Reason).
+
+unconfirmed(0, _, _) -> ok;
+unconfirmed(Count, {Node, Class, Index}, Reason) ->
     ?LOG_WARNING("teleport: ~b messages on lane ~ts ~b to ~ts are unconfirmed: they may have arrived", [Count, Class, Index, Node]),
     ok = teleport_peers:lost(Node, Count),
     case teleport_config:of_node(Node) of

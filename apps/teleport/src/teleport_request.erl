@@ -65,7 +65,7 @@ confirmed({remote, Node, Remote}, Message, Options) ->
                 {Waiter, Alias} ->
                     true = demonitor(Monitor, [flush]),
                     Packed = teleport_term:pack([Alias, Remote | Message]),
-                    case over(Tx, key(Remote, Options), confirmed, Packed, on_full(Config, Options), Config) of
+                    case over(Tx, key(Remote, Options), confirmed, Packed, on_full(Config, Options), {Node, Config, Options}) of
                         ok -> {ok, Public};
                         {error, closed} -> exit(Waiter, kill), {error, teleport_lane:lost(Node, closed)};
                         {error, Reason} -> exit(Waiter, kill), {error, Reason}
@@ -110,7 +110,7 @@ remote_call(Kind, Node, Remote, Request, Deadline, Options, Call) ->
         {ok, Tx} ->
             Lane = teleport_sender:pid(Tx),
             Ref = monitor(process, Lane, [{alias, reply_demonitor}]),
-            case over(Tx, Key, frame_kind(Kind), pack(Kind, Ref, Remote, Request), full_call(Deadline, Options), Config) of
+            case over(Tx, Key, frame_kind(Kind), pack(Kind, Ref, Remote, Request), full_call(Deadline, Options), {Node, Config, Options}) of
                 ok ->
                     receive
                         {Ref, Reply} -> Reply;
@@ -241,7 +241,7 @@ begin_remote(Kind, Node, Remote, Request, Options, Dest, Deadline) ->
     case lane(Node, Key, Config, Options, {block, Deadline}) of
         {ok, Tx} ->
             Ref = monitor(process, teleport_sender:pid(Tx), [{alias, reply_demonitor}]),
-            case over(Tx, Key, frame_kind(Kind), pack(Kind, Ref, Remote, Request), full_call(Deadline, Options), Config) of
+            case over(Tx, Key, frame_kind(Kind), pack(Kind, Ref, Remote, Request), full_call(Deadline, Options), {Node, Config, Options}) of
                 ok -> {?MODULE, Ref, lane, Dest, {Tx, Key, Node}};
                 {error, closed} ->
                     true = demonitor(Ref, [flush]),
@@ -393,7 +393,7 @@ apply_cast(Node, Module, Function, Args, Options) ->
 transmit(Node, Key, Kind, Packed, OnFull, {Config, Options} = With, Plain) ->
     case lane(Node, Key, Config, Options, OnFull) of
         {ok, Tx} ->
-            case over(Tx, Key, Kind, Packed, OnFull, Config) of
+            case over(Tx, Key, Kind, Packed, OnFull, {Node, Config, Options}) of
                 {error, closed} -> transmit_again(Node, Key, Kind, Packed, OnFull, With, Plain, teleport_sender:pid(Tx));
                 Done -> Done
             end;
@@ -411,12 +411,19 @@ transmit_again(Node, Key, Kind, Packed, OnFull, {_, Options} = With, Plain, Lost
         _ -> transmit(Node, Key, Kind, Packed, OnFull, With, Plain)
     end.
 
-over(Tx, Key, Kind, Packed, OnFull, #{max_message_bytes := Max}) ->
+over(Tx, Key, Kind, Packed, OnFull, {Node, #{max_message_bytes := Max}, Options}) ->
     case element(3, Packed) of
         Bytes when Bytes > Max -> {error, {too_big, Bytes}};
         Bytes ->
             ok = teleport_sender:seen(Tx, Key),
-            teleport_sender:send(Tx, Key, Kind, Packed, Bytes, OnFull)
+            case teleport_sender:send(Tx, Key, Kind, Packed, Bytes, OnFull) of
+                ok -> ok;
+                {error, closed} -> {error, closed};
+                Full ->
+                    How = case OnFull of {block, _} -> block; _ -> OnFull end,
+                    ok = teleport_events:emit(Node, [teleport, overload], #{bytes => Bytes}, #{way => lane, class => class(Options), on_full => How}),
+                    case Full of dropped -> ok; _ -> Full end
+            end
     end.
 
 %% @doc Whether these are options of a message.

@@ -58,8 +58,8 @@ new(Pid, Link, Kind, #{chunk_bytes := Chunk, max_queue_bytes := MaxBytes, max_qu
         max_bytes = MaxBytes, max_messages = MaxMessages}.
 
 %% @doc Sends a message. `Key' is its order key, a hash. When there is no room: `{block, Deadline}' waits for it, `error' and `drop' do not; `drop'
-%% counts the message and is `ok'. `closed': the lane is lost, and this message was not sent over it.
--spec send(tx(), Key :: non_neg_integer(), teleport_frame:kind(), packed(), Bytes :: non_neg_integer(), OnFull) -> ok | {error, refusal()}
+%% counts the message. `closed': the lane is lost, and this message was not sent over it.
+-spec send(tx(), Key :: non_neg_integer(), teleport_frame:kind(), packed(), Bytes :: non_neg_integer(), OnFull) -> ok | dropped | {error, refusal()}
               when OnFull :: {block, teleport_deadline:deadline()} | error | drop.
 send(#tx{link = Link, counters = Counters, chunk = Chunk} = Tx, Key, Kind, {small, Term, Bytes}, Bytes, OnFull) when Bytes =< Chunk ->
     case atomics:get(Counters, ?QUEUED) of
@@ -142,7 +142,8 @@ room(Tx, Queued) ->
     end.
 
 full(#tx{counters = Counters}, _, _, _, _, drop) ->
-    atomics:add(Counters, ?DROPPED, 1);
+    ok = atomics:add(Counters, ?DROPPED, 1),
+    dropped;
 full(_, _, _, _, _, error) ->
     {error, overload};
 full(#tx{pid = Pid, counters = Counters} = Tx, Key, Kind, Parts, Bytes, {block, Deadline}) ->

@@ -25,6 +25,7 @@ init(top) ->
     ok = teleport_peers:new_table(),
     ok = teleport_watcher:new_table(),
     ok = teleport_fallback:new_table(),
+    ok = teleport_events:new_counters(),
     ok = teleport_groups:new_table(),
     {ok, {#{strategy => rest_for_one, intensity => 5, period => 10},
           [worker(teleport_peers),
@@ -33,7 +34,8 @@ init(top) ->
            group(teleport_acceptor_sup, {teleport_listener, accept_link}),
            worker(teleport_listener),
            worker(teleport_via),
-           worker(teleport_watcher)]}};
+           worker(teleport_watcher),
+           worker(teleport_events)]}};
 init({each, {Module, Function}}) ->
     {ok, {#{strategy => simple_one_for_one}, [#{id => Module, start => {Module, Function, []}, restart => temporary, shutdown => 2000}]}}.
 
