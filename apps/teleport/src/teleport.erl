@@ -22,6 +22,7 @@
 -export([erpc_call/4, erpc_call/5, erpc_cast/4, erpc_cast/5, multicall/4, multicall/5, abcast/2, abcast/3]).
 -export([broadcast/2, broadcast/4]).
 -export([whereis_name/1, register_name/2, unregister_name/1]).
+-export([binary/1, read_file/1, blocks/0]).
 -export([prime/1, prime/2, lanes/0, lanes/1, not_up/0, by_distribution/0, unconfirmed/0, metrics/0, configure/2]).
 -export_type([dest/0, options/0, reason/0, request_id/0, request_ids/0, lane_info/0]).
 
@@ -322,6 +323,20 @@ open_all(Node, Lanes, Deadline) ->
 is_opened({ok, {ok, _}}) -> true;
 is_opened(_) -> false.
 
+%% @doc A binary in memory that nodes of this host and user share: a lane over shared memory passes it by reference, without a copy, and so does the receiver
+%% that sends it on. Its making is the one copy. An ordinary binary below 64 KB, or where there is no room for another block (`max_block_bytes').
+-spec binary(iodata()) -> binary().
+binary(Data) -> beamway_block:from_iodata(Data).
+
+%% @doc As file:read_file/1, into a binary like that of {@link binary/1}.
+-spec read_file(file:name_all()) -> {ok, binary()} | {error, file:posix() | badarg | terminated | system_limit}.
+read_file(Name) -> beamway_block:read_file(Name).
+
+%% @doc The shared binaries that this node holds, made here or received: how many, how many bytes of memory, and the limits. A part of one keeps all of
+%% it. `made', `received': since the start. `refused': found no room.
+-spec blocks() -> #{blocks | bytes | max_blocks | max_bytes | made | received | refused => non_neg_integer()}.
+blocks() -> teleport_blocks:info().
+
 %% @doc All lanes of this node: those that it has opened, and those that peers have.
 -spec lanes() -> [lane_info()].
 lanes() -> lists:sort([lane(Lane) || Lane <- teleport_peers:all()]).
@@ -361,7 +376,7 @@ metrics() -> beamway_metrics:prometheus(teleport_metrics:families()).
 -spec configure(all | node(), map()) -> ok | {error, [string(), ...]}.
 configure(Which, Options) when is_atom(Which) ->
     case teleport_config:set(Which, Options) of
-        ok -> teleport_peers:configured();
+        ok -> ok = teleport_peers:configured(), teleport_blocks:configured();
         {error, Problems} -> {error, [teleport_config:describe(Problem) || Problem <- Problems]}
     end.
 

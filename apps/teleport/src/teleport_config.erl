@@ -36,7 +36,9 @@
                     max_strangers := pos_integer(),
                     stranger_ms := pos_integer(),
                     tls := auto | none | [term()],
-                    plaintext := boolean()}.
+                    plaintext := boolean(),
+                    by_reference := boolean(),
+                    max_block_bytes := non_neg_integer()}.
 %% `lanes': how many of each class. `weights': how the classes share a peer while all have something to send.
 %% `chunk_bytes': a larger message is cut into pieces of so many bytes. `max_queue_*': what may wait for one lane; a message that
 %% finds no room waits up to `block_ms', is refused or dropped (`on_full'). `way': how messages and calls go that name no way themselves ({@link teleport_way}). `max_pending_calls': unanswered calls that one lane of a
@@ -44,6 +46,7 @@
 %% opened again. `on_unconfirmed': is called with a map when messages of a lost lane were not acknowledged. `on_event': see {@link teleport_events}. `ip', `ports': where
 %% peers may come to ({0, 0}: any port). `max_strangers', `stranger_ms': how many connections may be without proof at a time, and how long. `tls': `auto' is
 %% as the distribution, with its certificates. `plaintext': lanes over TCP and RDMA may go in clear to nodes to which the distribution goes over TLS.
+%% `by_reference': lanes over shared memory pass blocks ({@link teleport:binary/1}) and do not copy them. `max_block_bytes': all blocks that this node holds.
 
 -type problem() :: {Option :: term(), Value :: term(), Expected :: string()}.
 
@@ -77,7 +80,9 @@ options() ->
      {max_strangers, 64, "a number from 1 to 10000", fun(V) -> is_from(V, 1, 10000) end},
      {stranger_ms, 5000, "milliseconds from 100 to 60000", fun(V) -> is_from(V, 100, 60000) end},
      {tls, auto, "auto, none or a list of options of ssl, with cert and key", fun(V) -> lists:member(V, [auto, none]) orelse is_list(V) end},
-     {plaintext, false, "true or false", fun is_boolean/1}].
+     {plaintext, false, "true or false", fun is_boolean/1},
+     {by_reference, true, "true or false", fun is_boolean/1},
+     {max_block_bytes, 1073741824, "bytes from 0 to 1099511627776", fun(V) -> is_from(V, 0, 1 bsl 40) end}].
 
 %% @doc The options as they come.
 -spec defaults() -> config().
@@ -188,7 +193,7 @@ bad_values_are_told_test_() ->
                            {max_message_bytes, [0, 1 bsl 31]}, {max_queue_bytes, [0, infinity]}, {max_queue_messages, [0]}, {max_broadcasts, [0, none]},
                            {on_full, [wait, true]}, {way, [fast, tcp]}, {block_ms, [-1, infinity]}, {open_ms, [0]}, {backoff_ms, [{5, 4}, 7, {0, 1}]},
                            {on_unconfirmed, [self, {m, f, a}]}, {on_event, [self, {m, f, a}, fun is_list/1]}, {ip, ["127.0.0.1", {1, 2, 3, 400}]}, {ports, [{2, 1}, {0, 5}, 80]},
-                           {max_strangers, [0]}, {stranger_ms, [1]}, {tls, [true]}, {plaintext, [yes]}, {speed, [fast]}], Bad <- Values].
+                           {max_strangers, [0]}, {stranger_ms, [1]}, {tls, [true]}, {plaintext, [yes]}, {by_reference, [1]}, {max_block_bytes, [-1, infinity]}, {speed, [fast]}], Bad <- Values].
 
 every_problem_is_told_test() ->
     {error, Problems} = check(#{lanes => no, ring_bytes => no, nonsense => 1}),

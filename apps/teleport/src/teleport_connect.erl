@@ -15,16 +15,21 @@
 
 %% @doc The caller's side.
 -spec connect(node(), teleport_config:class(), non_neg_integer()) ->
-          {ok, teleport_link:link(), teleport_link:kind(), Why :: binary()} | {error, fate(), Reason :: term()}.
+          {ok, teleport_link:link(), teleport_link:kind(), Why :: binary(), teleport_references:state()} | {error, fate(), Reason :: term()}.
 connect(Node, Class, Index) ->
     #{open_ms := OpenMs} = Config = teleport_config:of_node(Node),
     Deadline = teleport_deadline:in(OpenMs),
     Ours = teleport_handshake:version(),
     case offer(Node, teleport_deadline:left(Deadline)) of
         {ok, #{version := Version}} when Version =/= Ours -> {error, fatal, {no_lane, teleport_handshake:other_version(Version)}};
-        {ok, Offer} -> open(Offer, Config, {Node, Class, Index}, Deadline);
+        {ok, Offer} -> with_references(open(Offer, Config, {Node, Class, Index}, Deadline), Offer, Config);
         {error, Fate, Reason} -> {error, Fate, Reason}
     end.
+
+%% Whoever has shared memory with the peer may have blocks with it.
+with_references({ok, Link, shm, Why}, #{blocks := Address}, #{by_reference := true}) -> {ok, Link, shm, Why, teleport_references:to(Address)};
+with_references({ok, Link, Kind, Why}, _, _) -> {ok, Link, Kind, Why, teleport_references:none()};
+with_references(Error, _, _) -> Error.
 
 offer(Node, TimeoutMs) ->
     try erpc:call(Node, teleport_listener, offer, [node(), host_id()], TimeoutMs) of

@@ -14,9 +14,10 @@
 -include_lib("eunit/include/eunit.hrl").
 -endif.
 
--type kind() :: message | call | event_call | other_call | apply | apply_cast | confirmed | cancel | reply | failed.
+-type kind() :: message | call | event_call | other_call | apply | apply_cast | confirmed | cancel | reply | failed | {referring, kind()}.
 %% Caller to acceptor: all but the last two. `call': a gen call; `event_call': one of gen_event; `other_call': one with another label.
 %% `confirmed': a message whose delivery is answered. `cancel': nobody waits for the answer any more.
+%% `referring': some of its parts were passed by reference ({@link teleport_references}); only to an acceptor that offers that.
 -type stream() :: 0..16#ffffffff.
 -type frame() :: {small, kind(), Term :: binary()}
                | {announce, stream(), kind(), Sizes :: [non_neg_integer(), ...]}
@@ -27,6 +28,8 @@
 -define(ANNOUNCE, 64).
 -define(PIECE, 65).
 -define(ACK, 66).
+%% A bit of a kind's code.
+-define(REFERRING, 128).
 
 %% @doc A whole message in one frame; `Term' in the external format.
 -spec small(kind(), iodata()) -> iodata().
@@ -66,6 +69,7 @@ decode(<<Code, Term/binary>>) ->
 decode(_) ->
     {error, <<"an empty frame">>}.
 
+code({referring, Kind}) -> ?REFERRING bor code(Kind);
 code(message) -> 1;
 code(call) -> 2;
 code(event_call) -> 3;
@@ -77,6 +81,11 @@ code(cancel) -> 8;
 code(reply) -> 16;
 code(failed) -> 17.
 
+kind(Code) when Code band ?REFERRING =/= 0 ->
+    case kind(Code band bnot ?REFERRING) of
+        unknown -> unknown;
+        Kind -> {referring, Kind}
+    end;
 kind(1) -> message;
 kind(2) -> call;
 kind(3) -> event_call;

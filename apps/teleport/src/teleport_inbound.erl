@@ -7,18 +7,19 @@
 %% <li>The caller hears how many of its messages were delivered: after 256 of them, or 10 ms after the first.</li></ul>
 -module(teleport_inbound).
 
--export([new/3, credit/0, frame/2, part/3, answers/2, ack_due/1, ack_sent/3, unfinished_bytes/1]).
+-export([new/3, credit/0, frame/2, part/3, resolved/4, answers/2, ack_due/1, ack_sent/3, unfinished_bytes/1]).
 -export_type([inbound/0, effect/0]).
 
 -type role() :: caller | acceptor.
 -type effect() :: {request | answer, teleport_frame:kind(), term(), Bytes :: non_neg_integer()}
+                | {refers, teleport_frame:kind(), [binary(), ...], Bytes :: non_neg_integer()}
                 | {acked, Messages :: non_neg_integer()}
                 | {credit, Frames :: non_neg_integer(), Bytes :: non_neg_integer()}
                 | weigh_answers
                 | {ack, Messages :: pos_integer()}
                 | {ack_in, Ms :: pos_integer()}
                 | {broken, Reason :: binary()}.
-%% `acked': so many messages of this node were delivered. `weigh_answers': {@link answers/2} is to be called. `ack': send it, then call
+%% `refers': take what it refers to, then call {@link resolved/4}. `acked': so many messages of this node were delivered. `weigh_answers': {@link answers/2} is to be called. `ack': send it, then call
 %% {@link ack_sent/3}. `ack_in': call {@link ack_due/1} then. `broken': nothing follows.
 -type result() :: {[effect()], inbound()}.
 
@@ -85,6 +86,11 @@ piece(Stream, Data, #inbound{reassembly = Reassembly} = In) ->
         {error, Reason} -> broken(Reason, In)
     end.
 
+%% @doc All parts of a message that referred to some.
+-spec resolved(teleport_frame:kind(), [binary(), ...], Bytes :: non_neg_integer(), inbound()) -> result().
+resolved(Kind, Parts, Bytes, In) -> whole(Kind, Parts, Bytes, In).
+
+whole({referring, Kind}, Parts, Bytes, In) -> {[{refers, Kind, Parts, Bytes}], In};
 whole(Kind, [Term | Binaries], Bytes, In) ->
     case is_right_way(Kind, In) of
         true ->

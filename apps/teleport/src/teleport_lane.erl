@@ -43,6 +43,9 @@
                inbound :: teleport_inbound:inbound(),
                calls :: teleport_calls:calls(),
                outbound :: teleport_outbound:outbound(),
+               references = teleport_references:none() :: teleport_references:state(),
+               %% blocks were passed or taken, and this process may still have terms of them
+               has_blocks = false :: boolean(),
                waiters = teleport_waiters:new() :: teleport_waiters:waiters(),
                %% of the lanes to this node
                turns = none :: none | teleport_fair_queue:member(),
@@ -75,10 +78,10 @@ init(Parent, {caller, Peer, {Node, Class, Index} = Id, Shares}) ->
     _ = monitor(process, Peer),
     set_priority(Class),
     case teleport_connect:connect(Node, Class, Index) of
-        {ok, Link, Kind, Why} ->
+        {ok, Link, Kind, Why, References} ->
             Tx = teleport_sender:new(self(), Link, Kind, teleport_config:of_node(Node)),
             #{weights := #{Class := Weight}} = teleport_config:of_node(Node),
-            Lane = (new(caller, Parent, Id, Tx, {Link, Why}))#lane{turns = teleport_fair_queue:join(Shares, Class, Index, Weight)},
+            Lane = (new(caller, Parent, Id, Tx, {Link, Why}))#lane{turns = teleport_fair_queue:join(Shares, Class, Index, Weight), references = References},
             Peer ! {lane_up, self(), Id, Tx, Kind, Why},
             begin_reading(Lane);
         {error, Fate, Reason} ->
@@ -132,6 +135,9 @@ message(_, Other) -> of_other_code(Other).
 
 %% @private
 -spec silence(#lane{}) -> no_return().
+silence(#lane{has_blocks = true} = Lane) ->
+    true = erlang:garbage_collect(),
+    silence(Lane#lane{has_blocks = false});
 silence(#lane{} = Lane) -> loop(idle(Lane));
 silence(Other) -> of_other_code(Other).
 
@@ -224,6 +230,11 @@ do_one({request, Kind, Term, Bytes}, #lane{calls = Calls, tx = Tx} = Lane) ->
 do_one({answer, reply, [Ref | Reply], Bytes}, Lane) when is_reference(Ref) -> Ref ! {Ref, Reply}, received(Bytes, Lane), Lane;
 do_one({answer, failed, [Ref | Reason], _}, Lane) when is_reference(Ref) -> Ref ! {Ref, '$teleport_failed', Reason}, Lane;
 do_one({answer, _, _, _}, Lane) -> broken(<<"an answer that is none">>, Lane);
+do_one({refers, Kind, Parts, _}, #lane{references = References, inbound = In} = Lane) ->
+    case teleport_references:take(Parts, References) of
+        {ok, All, Next} -> inbound(teleport_inbound:resolved(Kind, All, iolist_size(All), In), Lane#lane{references = Next, has_blocks = true});
+        {error, Reason} -> broken(Reason, Lane)
+    end;
 do_one({acked, Count}, #lane{tx = Tx} = Lane) -> ok = teleport_sender:add(Tx, acked, Count), Lane;
 do_one({credit, Frames, Bytes}, #lane{link = Link} = Lane) -> _ = teleport_link:credit(Link, Frames, Bytes), Lane;
 do_one(weigh_answers, #lane{tx = Tx} = Lane) -> {_, Bytes} = teleport_sender:queued(Tx), answers(Bytes, Lane);
@@ -271,7 +282,11 @@ own({Kind, Term}, #lane{tx = Tx, link = Link} = Lane) ->
 %% Answers need no order among themselves.
 own_later(Kind, Parts, Bytes, Lane) -> pump(queued(make_ref(), Kind, Parts, Bytes, do_one({enqueued, Bytes}, Lane))).
 
-queued(Key, Kind, Parts, Bytes, #lane{outbound = Out} = Lane) -> Lane#lane{outbound = teleport_outbound:message(Key, Kind, Parts, Bytes, Out)}.
+queued(Key, Kind, Parts, Bytes, #lane{outbound = Out, references = References} = Lane) ->
+    case teleport_references:pass(Parts, References) of
+        {none, Next} -> Lane#lane{outbound = teleport_outbound:message(Key, Kind, Parts, Bytes, Out), references = Next};
+        {Referring, Next} -> Lane#lane{outbound = teleport_outbound:message(Key, {referring, Kind}, Referring, Bytes, Out), references = Next, has_blocks = true}
+    end.
 
 pump(#lane{outbound = Out} = Lane) ->
     case teleport_outbound:next(Out) of

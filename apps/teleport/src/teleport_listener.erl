@@ -31,7 +31,7 @@ start_link() -> gen_server:start_link({local, ?MODULE}, ?MODULE, [], []).
 %% @doc Called by a node of the cluster, over distribution: where may it connect?
 -spec offer(node(), HostId :: binary()) ->
           {ok, #{ip := inet:ip_address(), port := inet:port_number(), boot := binary(), version := pos_integer(),
-                 tls := boolean(), guarded := boolean(), takes_tls := boolean()}} | {error, Reason :: binary()}.
+                 tls := boolean(), guarded := boolean(), takes_tls := boolean(), blocks => teleport_blocks:address()}} | {error, Reason :: binary()}.
 offer(Node, HostId) -> gen_server:call(?MODULE, {offer, Node, HostId}, ?CALL_MS).
 
 %% @doc Called by a node of the cluster, over distribution, on which teleport is being stopped: returns when all that was sent there by lanes is acknowledged.
@@ -76,10 +76,18 @@ handle_call({offer, Node, HostId}, _From, #listener{host = Host} = State) ->
     case {teleport_ways:to_offer(teleport_ways:of_node(Node, Config)), Address} of
         {{error, Reason}, _} -> {reply, {error, Reason}, State};
         {_, {error, Reason}} -> {reply, {error, Reason}, State};
-        {{ok, Ways}, {ok, At}} -> offered(listen(At, State), At, Ways)
+        {{ok, Ways}, {ok, At}} -> offered(listen(At, State), At, maps:merge(Ways, blocks(HostId =:= Host)))
     end;
 handle_call(_Request, _From, State) ->
     {reply, {error, badarg}, State}.
+
+%% An older caller does not look at this.
+blocks(_IsSameHost = true) ->
+    case teleport_blocks:offer() of
+        {ok, Address} -> #{blocks => Address};
+        none -> #{}
+    end;
+blocks(_) -> #{}.
 
 offered({ok, Port, State}, Ip, Offer) ->
     {reply, {ok, Offer#{ip => Ip, port => Port, boot => teleport_connect:boot_id(), version => teleport_handshake:version()}}, State};

@@ -32,6 +32,7 @@ init(top) ->
            group(teleport_lane_sup, {teleport_lane, start_link}),
            group(teleport_peer_sup, {teleport_peer, start_link}),
            group(teleport_acceptor_sup, {teleport_listener, accept_link}),
+           worker(teleport_blocks),
            worker(teleport_listener),
            worker(teleport_via),
            worker(teleport_watcher),
