@@ -1,0 +1,235 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc The interface of the library gen_rpc, over the lanes of teleport: a program changes its dependency and not its code.
+%%
+%% ```
+%% Value = gen_rpc:call(Node, Module, Function, Args),
+%% true = gen_rpc:cast({Node, Key}, Module, Function, Args)'''
+%%
+%% A destination is a node or `{Node, Key}'. Calls and casts of one key, or of one process without a key, are started in the order in which they
+%% were asked for. A module may be `{Module, Version}': where `Module' has another `vsn', the result is `{badrpc, incompatible}'.
+%%
+%% Limits are in milliseconds, and `undefined' is the option of the application. `call_receive_timeout' (15000) holds for a whole call,
+%% `send_timeout' (5000) for the opening of a lane and the waiting for room.
+%%
+%% `{badrpc, Reason}' is `timeout', `nodedown', `{too_big, Bytes}', `incompatible',
+%% `{'EXIT', Reason}' (the function failed) or the reason of the end of the process that ran it. `{badtcp, Reason}' says that nothing, or no answer,
+%% came over a lane: `timeout' (no lane and no room within `send_timeout'), `overload', `closed' (the lane was lost; the function may have run), or why
+%% no lane could be opened. Arguments that no call could take are errors of the caller.
+-module(gen_rpc).
+
+-export([call/3, call/4, call/5, call/6, cast/3, cast/4, cast/5, safe_cast/3, safe_cast/4, safe_cast/5]).
+-export([eval_everywhere/3, eval_everywhere/4, eval_everywhere/5, safe_eval_everywhere/3, safe_eval_everywhere/4, safe_eval_everywhere/5]).
+-export([multicall/3, multicall/4, multicall/5, nodes/0]).
+%% Used on other nodes.
+-export([apply_version/4]).
+-export_type([destination/0, versioned/0, failure/0, limit/0]).
+
+-compile({no_auto_import, [nodes/0]}).
+%% The exit reason is how a result travels.
+-dialyzer({nowarn_function, job/1}).
+
+-type destination() :: node() | {node(), Key :: term()}.
+-type versioned() :: module() | {module(), Version :: term()}.
+-type failure() :: {badrpc | badtcp, Reason :: term()}.
+-type limit() :: timeout() | undefined.
+
+-define(IS_APPLIED(M, F, A), (is_atom(M) orelse tuple_size(M) =:= 2), is_atom(F), is_list(A)).
+
+%% ---- one node ----
+
+%% @doc As call/4, without arguments.
+-spec call(destination(), versioned(), atom()) -> term() | failure().
+call(Dest, M, F) -> call(Dest, M, F, []).
+
+%% @doc The function's value; what it throws is its value, too.
+-spec call(destination(), versioned(), atom(), [term()]) -> term() | failure().
+call(Dest, M, F, A) -> call(Dest, M, F, A, undefined).
+
+%% @doc The same with a limit for the whole call. The function goes on when it is over.
+-spec call(destination(), versioned(), atom(), [term()], limit()) -> term() | failure().
+call(Dest, M, F, A, ReceiveMs) -> call(Dest, M, F, A, ReceiveMs, undefined).
+
+%% @doc The same with a limit for the sending as well.
+-spec call(destination(), versioned(), atom(), [term()], limit(), limit()) -> term() | failure().
+call(Dest, M, F, A, ReceiveMs, SendMs) when ?IS_APPLIED(M, F, A) ->
+    within(Dest, M, F, A, limit(ReceiveMs, call_receive_timeout), limit(SendMs, send_timeout)).
+
+within(Dest, M, F, A, ReceiveMs, SendMs) ->
+    Deadline = teleport_deadline:in(ReceiveMs),
+    {Module, Function, Args} = applied(M, F, A),
+    case address(Dest) of
+        {Node, _} when Node =:= node() ->
+            Job = job(fun() -> here(Module, Function, Args) end),
+            receive {'DOWN', Job, process, _, Ended} -> ended(Ended)
+            after teleport_deadline:left(Deadline) ->
+                true = demonitor(Job, [flush]),
+                {badrpc, timeout}
+            end;
+        {Node, Key} ->
+            Id = teleport_erpc:send_request(Node, Module, Function, Args, #{key => Key, timeout => min(SendMs, ReceiveMs)}),
+            answer(teleport:receive_response(Id, teleport_deadline:left(Deadline)), Deadline)
+    end.
+
+%% A process whose end is the fun's result.
+job(Fun) ->
+    {_, Monitor} = spawn_monitor(fun() -> exit({?MODULE, Fun()}) end),
+    Monitor.
+
+ended({?MODULE, Result}) -> Result;
+ended(Reason) -> {badrpc, Reason}.
+
+here(Module, Function, Args) ->
+    try apply(Module, Function, Args)
+    catch
+        throw:Thrown -> Thrown;
+        exit:Reason -> {badrpc, {'EXIT', Reason}};
+        error:Reason:Stack -> {badrpc, {'EXIT', {Reason, Stack}}}
+    end.
+
+answer({reply, {return, Value}}, _) -> Value;
+answer({reply, {throw, Thrown}}, _) -> Thrown;
+answer({reply, {exit, Reason}}, _) -> {badrpc, {'EXIT', Reason}};
+answer({reply, {error, Reason, Stack}}, _) -> {badrpc, {'EXIT', {Reason, Stack}}};
+answer(timeout, _) -> {badrpc, timeout};
+answer({error, {timeout, _}}, Deadline) ->
+    case teleport_deadline:left(Deadline) of
+        0 -> {badrpc, timeout};
+        _ -> failure(timeout)
+    end;
+answer({error, {Reason, _}}, _) -> failure(Reason).
+
+failure({nodedown, _}) -> {badrpc, nodedown};
+failure({no_teleport, _}) -> {badrpc, no_teleport};
+failure({too_big, Bytes}) -> {badrpc, {too_big, Bytes}};
+failure({signal, Reason}) -> {badrpc, Reason};
+failure({lane_lost, _}) -> {badtcp, closed};
+failure({no_lane, Reason}) -> {badtcp, Reason};
+failure(Reason) -> {badtcp, Reason}.
+
+%% @doc As cast/4, without arguments.
+-spec cast(destination(), versioned(), atom()) -> true.
+cast(Dest, M, F) -> cast(Dest, M, F, []).
+
+%% @doc Applies the function and does not wait for its end. `true' also where it could not be sent: {@link safe_cast/4} says so.
+-spec cast(destination(), versioned(), atom(), [term()]) -> true.
+cast(Dest, M, F, A) -> cast(Dest, M, F, A, undefined).
+
+%% @doc The same with a limit for the sending.
+-spec cast(destination(), versioned(), atom(), [term()], limit()) -> true.
+cast(Dest, M, F, A, SendMs) ->
+    _ = safe_cast(Dest, M, F, A, SendMs),
+    true.
+
+%% @doc As safe_cast/4, without arguments.
+-spec safe_cast(destination(), versioned(), atom()) -> true | failure().
+safe_cast(Dest, M, F) -> safe_cast(Dest, M, F, []).
+
+%% @doc As {@link cast/4}, and tells what could not be sent.
+-spec safe_cast(destination(), versioned(), atom(), [term()]) -> true | failure().
+safe_cast(Dest, M, F, A) -> safe_cast(Dest, M, F, A, undefined).
+
+%% @doc The same with a limit for the sending.
+-spec safe_cast(destination(), versioned(), atom(), [term()], limit()) -> true | failure().
+safe_cast(Dest, M, F, A, SendMs) when ?IS_APPLIED(M, F, A) -> cast_to(address(Dest), applied(M, F, A), limit(SendMs, send_timeout)).
+
+cast_to({Node, Key}, {Module, Function, Args}, SendMs) -> sent(teleport_erpc:cast(Node, Module, Function, Args, #{key => Key, timeout => SendMs})).
+
+sent(ok) -> true;
+sent({error, Reason}) -> failure(Reason).
+
+%% ---- several nodes ----
+
+%% @doc As eval_everywhere/4, without arguments.
+-spec eval_everywhere([destination()], versioned(), atom()) -> abcast.
+eval_everywhere(Dests, M, F) -> eval_everywhere(Dests, M, F, []).
+
+%% @doc {@link cast/4} to each, at once: one that is stuck holds up no other.
+-spec eval_everywhere([destination()], versioned(), atom(), [term()]) -> abcast.
+eval_everywhere(Dests, M, F, A) -> eval_everywhere(Dests, M, F, A, undefined).
+
+%% @doc The same with a limit for the sending.
+-spec eval_everywhere([destination()], versioned(), atom(), [term()], limit()) -> abcast.
+eval_everywhere(Dests, M, F, A, SendMs) ->
+    _ = safe_eval_everywhere(Dests, M, F, A, SendMs),
+    abcast.
+
+%% @doc As safe_eval_everywhere/4, without arguments.
+-spec safe_eval_everywhere([destination()], versioned(), atom()) -> [true | [destination()] | destination()].
+safe_eval_everywhere(Dests, M, F) -> safe_eval_everywhere(Dests, M, F, []).
+
+%% @doc As {@link eval_everywhere/4}: `[true, Bad]' names those to which it could not be sent; where it could be sent to none, the list is these.
+-spec safe_eval_everywhere([destination()], versioned(), atom(), [term()]) -> [true | [destination()] | destination()].
+safe_eval_everywhere(Dests, M, F, A) -> safe_eval_everywhere(Dests, M, F, A, undefined).
+
+%% @doc The same with a limit for the sending.
+-spec safe_eval_everywhere([destination()], versioned(), atom(), [term()], limit()) -> [true | [destination()] | destination()].
+safe_eval_everywhere(Dests, M, F, A, SendMs) when is_list(Dests), ?IS_APPLIED(M, F, A) ->
+    Ms = limit(SendMs, send_timeout),
+    Applied = applied(M, F, A),
+    Sent = each(Dests, fun(Address) -> cast_to(Address, Applied, Ms) end),
+    case [Dest || {Dest, Result} <- Sent, Result =/= true] of
+        Bad when length(Bad) < length(Dests) -> [true, Bad];
+        Bad -> Bad
+    end.
+
+%% The addresses are made here: without a key, the caller is the key.
+each(Dests, Fun) ->
+    Ended = teleport_each:run([{Dest, address(Dest)} || Dest <- Dests], fun({_, Address}) -> Fun(Address) end),
+    [{Dest, each_ended(One)} || {{Dest, _}, One} <- Ended].
+
+each_ended({ok, Result}) -> Result;
+each_ended({down, Reason}) -> {badrpc, Reason}.
+
+%% @doc The function's values on this node and {@link nodes/0}.
+-spec multicall(versioned(), atom(), [term()]) -> {[term()], [destination()]}.
+multicall(M, F, A) -> multicall([node() | nodes()], M, F, A).
+
+%% @doc The same within a limit, or on these nodes.
+-spec multicall(versioned(), atom(), [term()], timeout()) -> {[term()], [destination()]};
+               ([destination()], versioned(), atom(), [term()]) -> {[term()], [destination()]}.
+multicall(Dests, M, F, A) when is_list(Dests) -> multicall(Dests, M, F, A, infinity);
+multicall(M, F, A, Ms) -> multicall([node() | nodes()], M, F, A, Ms).
+
+%% @doc The values in the order of the nodes, and the nodes that gave none, or a failure, within one limit for all.
+-spec multicall([destination()], versioned(), atom(), [term()], timeout()) -> {[term()], [destination()]}.
+multicall(Dests, M, F, A, Ms) when is_list(Dests), ?IS_APPLIED(M, F, A) ->
+    SendMs = limit(undefined, send_timeout),
+    ReceiveMs = limit(Ms, call_receive_timeout),
+    Results = each(Dests, fun(Address) -> within(Address, M, F, A, ReceiveMs, SendMs) end),
+    {[Value || {_, Value} <- Results, not is_failure(Value)], [Dest || {Dest, Value} <- Results, is_failure(Value)]}.
+
+is_failure({badrpc, _}) -> true;
+is_failure({badtcp, _}) -> true;
+is_failure(_) -> false.
+
+%% @doc The nodes that are connected: those that the functions without a list of nodes reach.
+-spec nodes() -> [node()].
+nodes() -> erlang:nodes().
+
+%% ---- arguments ----
+
+address({Node, Key}) when is_atom(Node) -> {Node, Key};
+address(Node) when is_atom(Node) -> {Node, self()};
+address(Other) -> error({bad_destination, Other}).
+
+applied({Module, Version}, Function, Args) when is_atom(Module) -> {?MODULE, apply_version, [Module, Version, Function, Args]};
+applied(Module, Function, Args) when is_atom(Module) -> {Module, Function, Args};
+applied(Module, _, _) -> error({bad_module, Module}).
+
+%% @private
+-spec apply_version(module(), Version :: term(), atom(), [term()]) -> term() | {badrpc, incompatible}.
+apply_version(Module, Version, Function, Args) ->
+    try proplists:get_value(vsn, Module:module_info(attributes)) of
+        Found when Found =:= Version; Found =:= [Version] -> apply(Module, Function, Args);
+        _ -> {badrpc, incompatible}
+    catch
+        error:undef -> {badrpc, incompatible}
+    end.
+
+limit(undefined, Name) -> limit(application:get_env(?MODULE, Name, default(Name)), Name);
+limit(infinity, _) -> infinity;
+limit(Ms, _) when is_integer(Ms), Ms >= 0 -> Ms;
+limit(Other, Name) -> error({bad_limit, Name, Other}).
+
+default(send_timeout) -> 5000;
+default(call_receive_timeout) -> 15000.

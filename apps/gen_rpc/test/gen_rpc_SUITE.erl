@@ -1,0 +1,205 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc gen_rpc's interface on real nodes, with lanes over shared memory and over TCP under stock distribution.
+-module(gen_rpc_SUITE).
+
+-export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2]).
+-export([ends_of_functions/1, limits_of_calls/1, casts/1, order_of_a_key/1, multicalls/1, everywhere/1, versions/1, bad_arguments/1]).
+-export([peers_that_fail/1]).
+%% Used on the nodes.
+-export([ended_by/1, tell/2]).
+-import(teleport_nodes, [wait_ms/0, on_first/2]).
+
+-define(NOBODY, 'nobody@127.0.0.1').
+
+suite() -> [{timetrap, {minutes, 3}}].
+
+all() -> teleport_nodes:all([shm, tcp]).
+
+groups() ->
+    teleport_nodes:groups([shm, tcp], [ends_of_functions, limits_of_calls, casts, order_of_a_key, multicalls, everywhere, versions, bad_arguments,
+                                       peers_that_fail]).
+
+init_per_group(Kind, Config) ->
+    Pair = teleport_nodes:start_pair(teleport_nodes:init_group(Kind, Config)),
+    [{ok, _} = beamway_peer:call(Peer, application, ensure_all_started, [gen_rpc]) || Peer <- [teleport_nodes:first(Pair), teleport_nodes:second(Pair)]],
+    Pair.
+
+end_per_group(_Kind, Config) -> teleport_nodes:stop_pair(Config).
+
+message() -> receive Message -> Message after wait_ms() -> error(nothing_came) end.
+
+nothing_came() -> receive Late -> error({late, Late}) after 0 -> ok end.
+
+%% On the other node and on this one, with a key and without: the same results.
+ends_of_functions(Config) ->
+    on_first(Config, fun(Node) ->
+        [begin
+             Of = case Dest of {At, _} -> At; At -> At end,
+             Of = gen_rpc:call(Dest, erlang, node),
+             5 = gen_rpc:call(Dest, erlang, '+', [2, 3]),
+             5 = gen_rpc:call(Dest, erlang, '+', [2, 3], undefined),
+             5 = gen_rpc:call(Dest, erlang, '+', [2, 3], infinity, infinity),
+             thrown = gen_rpc:call(Dest, erlang, throw, [thrown]),
+             {badrpc, mine} = gen_rpc:call(Dest, erlang, throw, [{badrpc, mine}]),
+             {badrpc, {'EXIT', gone}} = gen_rpc:call(Dest, erlang, exit, [gone]),
+             {badrpc, {'EXIT', {badarith, [{erlang, '+', [1, a], _} | _]}}} = gen_rpc:call(Dest, erlang, '+', [1, a]),
+             {badrpc, {'EXIT', {undef, [{no_such_module, f, [], _} | _]}}} = gen_rpc:call(Dest, no_such_module, f),
+             {badrpc, killed} = gen_rpc:call(Dest, ?MODULE, ended_by, [kill])
+         end || Dest <- [Node, {Node, key}, {Node, {"any", term}}, node(), {node(), key}]],
+        nothing_came()
+    end).
+
+ended_by(Reason) ->
+    exit(self(), Reason),
+    receive after infinity -> ok end.
+
+%% The limit is the call's; the function goes on.
+limits_of_calls(Config) ->
+    on_first(Config, fun(Node) ->
+        Test = self(),
+        [begin
+             Slow = fun() -> Test ! {runs, self()}, receive go -> Test ! went end end,
+             {badrpc, timeout} = gen_rpc:call(Dest, erlang, apply, [Slow, []], 500 * beamway_runner:slowness()),
+             {runs, Pid} = message(),
+             Pid ! go,
+             went = message()
+         end || Dest <- [Node, {Node, key}, node()]],
+        ok = application:set_env(gen_rpc, call_receive_timeout, 50),
+        {badrpc, timeout} = gen_rpc:call(Node, timer, sleep, [wait_ms()]),
+        {badrpc, timeout} = gen_rpc:call(node(), timer, sleep, [wait_ms()]),
+        ok = gen_rpc:call(Node, timer, sleep, [100], wait_ms()),
+        ok = application:unset_env(gen_rpc, call_receive_timeout),
+        nothing_came()
+    end).
+
+casts(Config) ->
+    on_first(Config, fun(Node) ->
+        Test = self(),
+        [begin
+             true = gen_rpc:cast(Dest, erlang, send, [Test, a]),
+             a = message(),
+             true = gen_rpc:cast(Dest, erlang, send, [Test, b], 1000),
+             b = message(),
+             true = gen_rpc:safe_cast(Dest, erlang, send, [Test, c], infinity),
+             c = message(),
+             true = gen_rpc:cast(Dest, erlang, node),
+             true = gen_rpc:safe_cast(Dest, erlang, node)
+         end || Dest <- [Node, {Node, key}, node(), {node(), key}]],
+        true = gen_rpc:cast(?NOBODY, erlang, node),
+        {badrpc, nodedown} = gen_rpc:safe_cast(?NOBODY, erlang, node),
+        nothing_came()
+    end).
+
+%% Casts and calls of a key, or of this process, are started in their order: the pids of one node count up as its processes are started.
+order_of_a_key(Config) ->
+    on_first(Config, fun(Node) ->
+        Test = self(),
+        Numbers = lists:seq(1, 300),
+        [begin
+             [true = gen_rpc:cast(Dest, ?MODULE, tell, [Test, N]) || N <- Numbers],
+             last = gen_rpc:call(Dest, ?MODULE, tell, [Test, last]),
+             Started = lists:sort([message() || _ <- [last | Numbers]]),
+             {Dest, Numbers, [last]} = {Dest, [N || {_, N} <- Started, is_integer(N)], [N || {_, N} <- lists:nthtail(300, Started)]}
+         end || Dest <- [Node, {Node, one}, {Node, two}]],
+        nothing_came()
+    end).
+
+tell(Test, N) ->
+    Test ! {self(), N},
+    N.
+
+multicalls(Config) ->
+    on_first(Config, fun(Node) ->
+        Here = node(),
+        [Node] = gen_rpc:nodes(),
+        {[Here, Node], []} = gen_rpc:multicall(erlang, node, []),
+        {[Here, Node], []} = gen_rpc:multicall(erlang, node, [], wait_ms()),
+        Dests = [{Node, key}, ?NOBODY, Here, {?NOBODY, key}, Node],
+        {[Node, Here, Node], [?NOBODY, {?NOBODY, key}]} = gen_rpc:multicall(Dests, erlang, node, []),
+        {[Node, Here, Node], [?NOBODY, {?NOBODY, key}]} = gen_rpc:multicall(Dests, erlang, node, [], wait_ms()),
+        {[], [Node, Here]} = gen_rpc:multicall([Node, Here], erlang, exit, [gone]),
+        {[thrown], []} = gen_rpc:multicall([Node], erlang, throw, [thrown]),
+        {[], [Here, Node]} = gen_rpc:multicall(timer, sleep, [wait_ms()], 50),
+        {[], []} = gen_rpc:multicall([], erlang, node, []),
+        nothing_came()
+    end).
+
+everywhere(Config) ->
+    on_first(Config, fun(Node) ->
+        Test = self(),
+        Dests = [Node, node(), {Node, key}],
+        abcast = gen_rpc:eval_everywhere([?NOBODY | Dests], erlang, send, [Test, a]),
+        [a, a, a] = [message() || _ <- Dests],
+        abcast = gen_rpc:eval_everywhere(Dests, erlang, send, [Test, b], 5000),
+        [b, b, b] = [message() || _ <- Dests],
+        abcast = gen_rpc:eval_everywhere(Dests, erlang, node),
+        [true, []] = gen_rpc:safe_eval_everywhere(Dests, erlang, node),
+        [true, [?NOBODY, {?NOBODY, k}]] = gen_rpc:safe_eval_everywhere([?NOBODY, Node, {?NOBODY, k}], erlang, send, [Test, c]),
+        c = message(),
+        [?NOBODY] = gen_rpc:safe_eval_everywhere([?NOBODY], erlang, node, [], 5000),
+        [] = gen_rpc:safe_eval_everywhere([], erlang, node),
+        nothing_came()
+    end).
+
+versions(Config) ->
+    on_first(Config, fun(Node) ->
+        [Version] = proplists:get_value(vsn, gen_rpc:module_info(attributes)),
+        [begin
+             Nodes = gen_rpc:call(Dest, {gen_rpc, Version}, nodes, []),
+             true = is_list(Nodes),
+             Nodes = gen_rpc:call(Dest, {gen_rpc, [Version]}, nodes, []),
+             {badrpc, incompatible} = gen_rpc:call(Dest, {gen_rpc, other}, nodes, []),
+             {badrpc, incompatible} = gen_rpc:call(Dest, {no_such_module, 1}, f, [])
+         end || Dest <- [Node, {Node, key}, node()]],
+        {[], [Node]} = gen_rpc:multicall([Node], {gen_rpc, other}, nodes, [])
+    end).
+
+bad_arguments(Config) ->
+    on_first(Config, fun(Node) ->
+        {'EXIT', {{bad_destination, "n"}, _}} = (catch gen_rpc:call("n", erlang, node, [])),
+        {'EXIT', {{bad_destination, {"n", k}}, _}} = (catch gen_rpc:eval_everywhere([Node, {"n", k}], erlang, node)),
+        {'EXIT', {{bad_module, {"m", 1}}, _}} = (catch gen_rpc:cast(Node, {"m", 1}, f, [])),
+        {'EXIT', {{bad_limit, call_receive_timeout, soon}, _}} = (catch gen_rpc:call(Node, erlang, node, [], soon)),
+        {'EXIT', {{bad_limit, send_timeout, -1}, _}} = (catch gen_rpc:cast(Node, erlang, node, [], -1)),
+        {'EXIT', {function_clause, _}} = (catch gen_rpc:call(Node, erlang, node, not_a_list))
+    end).
+
+%% ---- peers that fail ----
+
+peers_that_fail(Config) ->
+    Kind = teleport_nodes:kind(Config),
+    Plain = stock(#{}),
+    Stranger = stock(#{cookie => "another"}),
+    {Victim, VictimNode} = teleport_nodes:start(Kind),
+    try
+        on_first(Config, fun(Node) ->
+            {_, PlainNode} = Plain,
+            {_, StrangerNode} = Stranger,
+            true = net_kernel:connect_node(VictimNode),
+            [begin
+                 {badrpc, Reason} = gen_rpc:call(Bad, erlang, node),
+                 {badrpc, Reason} = gen_rpc:call({Bad, key}, erlang, node),
+                 {badrpc, Reason} = gen_rpc:safe_cast(Bad, erlang, node),
+                 true = gen_rpc:cast(Bad, erlang, node),
+                 {[Node], [Bad]} = gen_rpc:multicall([Bad, Node], erlang, node, [])
+             end || {Bad, Reason} <- [{?NOBODY, nodedown}, {StrangerNode, nodedown}]],
+            %% A node without teleport is reached by distribution.
+            true = net_kernel:connect_node(PlainNode),
+            PlainNode = gen_rpc:call(PlainNode, erlang, node),
+            PlainNode = gen_rpc:call({PlainNode, key}, erlang, node),
+            true = gen_rpc:safe_cast(PlainNode, erlang, node),
+            %% A node that ends while it works.
+            failed_as_lost(gen_rpc:call(VictimNode, init, stop, [], wait_ms())),
+            failed_as_lost(gen_rpc:call(VictimNode, erlang, halt, [], wait_ms()))
+        end)
+    after
+        beamway_peer:stop_all([element(1, Plain), element(1, Stranger), Victim])
+    end.
+
+failed_as_lost(ok) -> ok;
+failed_as_lost({badrpc, nodedown}) -> ok;
+failed_as_lost({badtcp, closed}) -> ok.
+
+stock(Options) ->
+    {ok, Peer, Node} = beamway_peer:start(inet_tcp, Options),
+    {Peer, Node}.
