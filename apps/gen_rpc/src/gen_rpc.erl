@@ -90,6 +90,9 @@ answer({reply, {return, Value}}, _) -> Value;
 answer({reply, {throw, Thrown}}, _) -> Thrown;
 answer({reply, {exit, Reason}}, _) -> {badrpc, {'EXIT', Reason}};
 answer({reply, {error, Reason, Stack}}, _) -> {badrpc, {'EXIT', {Reason, Stack}}};
+%% What the distribution says of a node whose teleport has just ended.
+answer({reply, {erpc, noconnection}}, _) -> failure({nodedown, none});
+answer({reply, {erpc, Reason}}, _) -> {badrpc, Reason};
 answer(timeout, _) -> {badrpc, timeout};
 answer({error, {timeout, _}}, Deadline) ->
     case teleport_deadline:left(Deadline) of

@@ -27,7 +27,11 @@ connect(Node, Class, Index) ->
     end.
 
 %% Whoever has shared memory with the peer may have blocks with it.
-with_references({ok, Link, shm, Why}, #{blocks := Address}, #{by_reference := true}) -> {ok, Link, shm, Why, teleport_references:to(Address)};
+with_references({ok, Link, Kind, Why}, #{blocks := Address}, #{by_reference := true}) ->
+    case beamway_kind:is_ring(Kind) andalso beamway_kind:needs_same_host(Kind) of
+        true -> {ok, Link, Kind, Why, teleport_references:to(Address)};
+        false -> {ok, Link, Kind, Why, teleport_references:none()}
+    end;
 with_references({ok, Link, Kind, Why}, _, _) -> {ok, Link, Kind, Why, teleport_references:none()};
 with_references(Error, _, _) -> Error.
 
