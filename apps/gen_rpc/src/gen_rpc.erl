@@ -9,7 +9,8 @@
 %% were asked for. A module may be `{Module, Version}': where `Module' has another `vsn', the result is `{badrpc, incompatible}'.
 %%
 %% Limits are in milliseconds, and `undefined' is the option of the application. `call_receive_timeout' (15000) holds for a whole call,
-%% `send_timeout' (5000) for the opening of a lane and the waiting for room.
+%% `send_timeout' (5000) for the opening of a lane and the waiting for room, `sbcast_receive_timeout' (15000) for `sbcast', and
+%% `async_call_inactivity_timeout' (infinity) for an asynchronous call, and for how long its result is kept.
 %%
 %% `{badrpc, Reason}' is `timeout', `nodedown', `{too_big, Bytes}', `incompatible',
 %% `{'EXIT', Reason}' (the function failed) or the reason of the end of the process that ran it. `{badtcp, Reason}' says that nothing, or no answer,
@@ -19,7 +20,8 @@
 
 -export([call/3, call/4, call/5, call/6, cast/3, cast/4, cast/5, safe_cast/3, safe_cast/4, safe_cast/5]).
 -export([eval_everywhere/3, eval_everywhere/4, eval_everywhere/5, safe_eval_everywhere/3, safe_eval_everywhere/4, safe_eval_everywhere/5]).
--export([multicall/3, multicall/4, multicall/5, nodes/0]).
+-export([async_call/3, async_call/4, yield/1, nb_yield/1, nb_yield/2]).
+-export([multicall/3, multicall/4, multicall/5, abcast/2, abcast/3, sbcast/2, sbcast/3, nodes/0]).
 %% Used on other nodes.
 -export([apply_version/4]).
 -export_type([destination/0, versioned/0, failure/0, limit/0]).
@@ -140,6 +142,40 @@ cast_to({Node, Key}, {Module, Function, Args}, SendMs) -> sent(teleport_erpc:cas
 sent(ok) -> true;
 sent({error, Reason}) -> failure(Reason).
 
+%% ---- calls whose value is taken later ----
+
+%% @doc As async_call/4, without arguments.
+-spec async_call(destination(), versioned(), atom()) -> gen_rpc_async:key().
+async_call(Dest, M, F) -> async_call(Dest, M, F, []).
+
+%% @doc Begins a call. Any process takes its value by {@link yield/1} or {@link nb_yield/2}, once. It ends with the caller.
+-spec async_call(destination(), versioned(), atom(), [term()]) -> gen_rpc_async:key().
+async_call(Dest, M, F, A) when ?IS_APPLIED(M, F, A) ->
+    Address = address(Dest),
+    _ = applied(M, F, A),
+    Ms = limit(undefined, async_call_inactivity_timeout),
+    gen_rpc_async:start({fun() -> call(Address, M, F, A, Ms) end, Ms}).
+
+%% @doc The value of the call, or what {@link call/4} gives instead. Waits for it. `{badrpc, gone}': it was taken before.
+-spec yield(gen_rpc_async:key()) -> term() | failure().
+yield(Key) ->
+    case gen_rpc_async:take(Key, infinity) of
+        {value, Value} -> Value;
+        gone -> {badrpc, gone}
+    end.
+
+%% @doc As nb_yield/2, and does not wait.
+-spec nb_yield(gen_rpc_async:key()) -> {value, term() | failure()} | timeout.
+nb_yield(Key) -> nb_yield(Key, 0).
+
+%% @doc The same as {@link yield/1} within a limit; after `timeout' it may be asked for again.
+-spec nb_yield(gen_rpc_async:key(), timeout()) -> {value, term() | failure()} | timeout.
+nb_yield(Key, Ms) ->
+    case gen_rpc_async:take(Key, Ms) of
+        gone -> {value, {badrpc, gone}};
+        Taken -> Taken
+    end.
+
 %% ---- several nodes ----
 
 %% @doc As eval_everywhere/4, without arguments.
@@ -201,6 +237,26 @@ multicall(Dests, M, F, A, Ms) when is_list(Dests), ?IS_APPLIED(M, F, A) ->
     Results = each(Dests, fun(Address) -> within(Address, M, F, A, ReceiveMs, SendMs) end),
     {[Value || {_, Value} <- Results, not is_failure(Value)], [Dest || {Dest, Value} <- Results, is_failure(Value)]}.
 
+%% @doc Sends to the process of this name on this node and {@link nodes/0}.
+-spec abcast(Name :: atom(), Message :: term()) -> abcast.
+abcast(Name, Message) -> abcast([node() | nodes()], Name, Message).
+
+%% @doc The same on these nodes, and does not tell where there was none.
+-spec abcast([destination()], Name :: atom(), Message :: term()) -> abcast.
+abcast(Dests, Name, Message) when is_list(Dests), is_atom(Name) -> eval_everywhere(Dests, erlang, send, [Name, Message, [nosuspend]]).
+
+%% @doc Sends to the process of this name on this node and {@link nodes/0}.
+-spec sbcast(Name :: atom(), Message :: term()) -> {Good :: [destination()], Bad :: [destination()]}.
+sbcast(Name, Message) -> sbcast([node() | nodes()], Name, Message).
+
+%% @doc The same on these nodes. `Good' have put it into the mailbox, `Bad' have no process of this name, or did not answer in time.
+-spec sbcast([destination()], Name :: atom(), Message :: term()) -> {Good :: [destination()], Bad :: [destination()]}.
+sbcast(Dests, Name, Message) when is_list(Dests), is_atom(Name) ->
+    Ms = limit(undefined, sbcast_receive_timeout),
+    SendMs = limit(undefined, send_timeout),
+    Results = each(Dests, fun(Address) -> within(Address, erlang, send, [Name, Message, [nosuspend]], Ms, SendMs) end),
+    {[Dest || {Dest, ok} <- Results], [Dest || {Dest, Result} <- Results, Result =/= ok]}.
+
 is_failure({badrpc, _}) -> true;
 is_failure({badtcp, _}) -> true;
 is_failure(_) -> false.
@@ -234,5 +290,7 @@ limit(infinity, _) -> infinity;
 limit(Ms, _) when is_integer(Ms), Ms >= 0 -> Ms;
 limit(Other, Name) -> error({bad_limit, Name, Other}).
 
+default(async_call_inactivity_timeout) -> infinity;
+default(sbcast_receive_timeout) -> 15000;
 default(send_timeout) -> 5000;
 default(call_receive_timeout) -> 15000.

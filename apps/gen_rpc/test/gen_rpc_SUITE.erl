@@ -4,7 +4,7 @@
 
 -export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2]).
 -export([ends_of_functions/1, limits_of_calls/1, casts/1, order_of_a_key/1, multicalls/1, everywhere/1, versions/1, bad_arguments/1]).
--export([peers_that_fail/1]).
+-export([asynchronous/1, taken_once/1, held_no_longer/1, messages_by_name/1, peers_that_fail/1]).
 %% Used on the nodes.
 -export([ended_by/1, tell/2]).
 -import(teleport_nodes, [wait_ms/0, on_first/2]).
@@ -17,7 +17,7 @@ all() -> teleport_nodes:all([shm, tcp]).
 
 groups() ->
     teleport_nodes:groups([shm, tcp], [ends_of_functions, limits_of_calls, casts, order_of_a_key, multicalls, everywhere, versions, bad_arguments,
-                                       peers_that_fail]).
+                                       asynchronous, taken_once, held_no_longer, messages_by_name, peers_that_fail]).
 
 init_per_group(Kind, Config) ->
     Pair = teleport_nodes:start_pair(teleport_nodes:init_group(Kind, Config)),
@@ -163,6 +163,89 @@ bad_arguments(Config) ->
         {'EXIT', {{bad_limit, send_timeout, -1}, _}} = (catch gen_rpc:cast(Node, erlang, node, [], -1)),
         {'EXIT', {function_clause, _}} = (catch gen_rpc:call(Node, erlang, node, not_a_list))
     end).
+
+%% ---- calls whose value is taken later ----
+
+asynchronous(Config) ->
+    on_first(Config, fun(Node) ->
+        [begin
+             Of = case Dest of {At, _} -> At; At -> At end,
+             Of = gen_rpc:yield(gen_rpc:async_call(Dest, erlang, node)),
+             thrown = gen_rpc:yield(gen_rpc:async_call(Dest, erlang, throw, [thrown])),
+             {badrpc, {'EXIT', gone}} = gen_rpc:yield(gen_rpc:async_call(Dest, erlang, exit, [gone])),
+             {value, 5} = gen_rpc:nb_yield(gen_rpc:async_call(Dest, erlang, '+', [2, 3]), wait_ms())
+         end || Dest <- [Node, {Node, key}, node(), {node(), key}]],
+        {badrpc, nodedown} = gen_rpc:yield(gen_rpc:async_call(?NOBODY, erlang, node)),
+        nothing_came()
+    end).
+
+%% A taker that gives up at any moment loses nothing, and nothing stays in its mailbox.
+taken_once(Config) ->
+    on_first(Config, fun(Node) ->
+        Gate = fun(Test) -> Test ! {waits, self()}, receive go -> opened end end,
+        [begin
+             Key = gen_rpc:async_call(Node, erlang, apply, [Gate, [self()]]),
+             {waits, Pid} = message(),
+             timeout = gen_rpc:nb_yield(Key),
+             timeout = gen_rpc:nb_yield(Key, 1),
+             Pid ! go,
+             {value, opened} = until_there(Key),
+             {badrpc, gone} = gen_rpc:yield(Key),
+             {value, {badrpc, gone}} = gen_rpc:nb_yield(Key, wait_ms()),
+             nothing_came()
+         end || _ <- lists:seq(1, 50)],
+        %% By another process than the caller.
+        Key = gen_rpc:async_call(Node, erlang, node),
+        {_, Monitor} = spawn_monitor(fun() -> exit({took, gen_rpc:yield(Key)}) end),
+        receive {'DOWN', Monitor, process, _, {took, Node}} -> ok after wait_ms() -> error(not_taken) end
+    end).
+
+until_there(Key) ->
+    case gen_rpc:nb_yield(Key) of
+        timeout -> until_there(Key);
+        Value -> Value
+    end.
+
+held_no_longer(Config) ->
+    on_first(Config, fun(Node) ->
+        Test = self(),
+        Ended = fun({_, Holder}) ->
+                        Monitor = monitor(process, Holder),
+                        receive {'DOWN', Monitor, process, Holder, _} -> ok after wait_ms() -> error(still_held) end
+                end,
+        %% The caller has ended, with the value there and before.
+        [begin
+             _ = spawn(fun() -> Test ! {key, gen_rpc:async_call(Node, timer, sleep, [Ms])}, receive after Pause -> ok end end),
+             {key, Key} = message(),
+             ok = Ended(Key)
+         end || {Ms, Pause} <- [{0, 100}, {wait_ms(), 0}]],
+        ok = application:set_env(gen_rpc, async_call_inactivity_timeout, 50),
+        ok = Ended(gen_rpc:async_call(Node, erlang, node)),
+        {badrpc, timeout} = gen_rpc:yield(gen_rpc:async_call(Node, timer, sleep, [wait_ms()])),
+        ok = application:unset_env(gen_rpc, async_call_inactivity_timeout)
+    end).
+
+messages_by_name(Config) ->
+    on_first(Config, fun(Node) ->
+        Here = node(),
+        true = register(rpc_named, self()),
+        {[Here], [Node]} = gen_rpc:sbcast(rpc_named, a),
+        a = message(),
+        _ = erpc:call(Node, teleport_nodes, start_server, [rpc_named]),
+        {[Here, Node], []} = gen_rpc:sbcast(rpc_named, b),
+        b = message(),
+        {[{Node, k}], [?NOBODY]} = gen_rpc:sbcast([{Node, k}, ?NOBODY], rpc_named, c),
+        abcast = gen_rpc:abcast([{Node, k}], rpc_named, d),
+        abcast = gen_rpc:abcast(rpc_named, e),
+        e = message(),
+        abcast = gen_rpc:abcast([?NOBODY, Node], no_such_name, f),
+        _ = beamway_peer:wait_until(fun() -> {messages, M} = {messages, gen_server:call({rpc_named, Node}, log)}, put(log, logged() ++ M), lists:sort(logged()) =:= [b, c, d, e] end,
+                                    wait_ms()),
+        true = unregister(rpc_named),
+        ok = gen_server:stop({rpc_named, Node})
+    end).
+
+logged() -> case get(log) of undefined -> []; Logged -> Logged end.
 
 %% ---- peers that fail ----
 

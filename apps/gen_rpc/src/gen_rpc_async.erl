@@ -1,0 +1,62 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc The process that holds an asynchronous call and its result until somebody takes it.
+%%
+%% It ends when the result is taken, with the process that began the call, and after `async_call_inactivity_timeout' without either. A taker that gives up
+%% ({@link take/2} with a limit) says so, and a result that was on its way to it stays here: it is gone only when the taker has said that it has it.
+-module(gen_rpc_async).
+
+-export([start/1, take/2]).
+-export_type([key/0]).
+
+-opaque key() :: {?MODULE, pid()}.
+
+%% @doc Begins what the fun does. `Ms': how long the call and the keeping of its result may take.
+-spec start({fun(() -> term()), Ms :: timeout()}) -> key().
+start({Call, Ms}) ->
+    Caller = self(),
+    {?MODULE, spawn(fun() -> hold(Caller, Call, Ms) end)}.
+
+hold(Caller, Call, Ms) ->
+    process_flag(trap_exit, true),
+    _ = monitor(process, Caller),
+    Holder = self(),
+    Job = spawn_link(fun() -> Holder ! {self(), Call()} end),
+    await(Job, teleport_deadline:in(Ms), Ms).
+
+await(Job, Deadline, Ms) ->
+    receive
+        {Job, Result} -> keep(Result, teleport_deadline:in(Ms));
+        {'EXIT', Job, Reason} -> keep({badrpc, Reason}, teleport_deadline:in(Ms));
+        {'DOWN', _, process, _, _} -> exit(Job, kill)
+    after teleport_deadline:left(Deadline) ->
+        exit(Job, kill),
+        keep({badrpc, timeout}, teleport_deadline:in(Ms))
+    end.
+
+keep(Result, Deadline) ->
+    receive
+        {take, Ref} -> Ref ! {Ref, Result}, keep(Result, Deadline);
+        {taken, _} -> ok;
+        {'DOWN', _, process, _, _} -> ok
+    after teleport_deadline:left(Deadline) -> ok
+    end.
+
+%% @doc The result, if it comes in time. A result can be taken once; `gone': it was, or the time of its keeping is over.
+-spec take(key(), timeout()) -> {value, term()} | timeout | gone.
+take({?MODULE, Holder}, Ms) when is_pid(Holder) ->
+    Ref = monitor(process, Holder, [{alias, reply_demonitor}]),
+    Holder ! {take, Ref},
+    receive
+        {Ref, Result} -> taken(Holder, Ref, Result);
+        {'DOWN', Ref, process, _, _} -> gone
+    after Ms ->
+        true = demonitor(Ref, [flush]),
+        receive {Ref, Result} -> taken(Holder, Ref, Result)
+        after 0 -> timeout
+        end
+    end;
+take(Other, _) -> error({bad_key, Other}).
+
+taken(Holder, Ref, Result) ->
+    Holder ! {taken, Ref},
+    {value, Result}.
