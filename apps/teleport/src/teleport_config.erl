@@ -24,6 +24,7 @@
                     max_queue_messages := pos_integer(),
                     max_pending_calls := pos_integer(),
                     max_broadcasts := pos_integer(),
+                    sites := teleport_sites:site_of(),
                     on_full := block | error | drop,
                     way := auto | lane | distribution,
                     block_ms := non_neg_integer(),
@@ -42,7 +43,8 @@
 %% `lanes': how many of each class. `weights': how the classes share a peer while all have something to send.
 %% `chunk_bytes': a larger message is cut into pieces of so many bytes. `max_queue_*': what may wait for one lane; a message that
 %% finds no room waits up to `block_ms', is refused or dropped (`on_full'). `way': how messages and calls go that name no way themselves ({@link teleport_way}). `max_pending_calls': unanswered calls that one lane of a
-%% peer may have here. `max_broadcasts': broadcasts of this node that are under way at a time. `open_ms': how long opening a lane may take. `backoff_ms': shortest and longest pause before a lost lane is
+%% peer may have here. `max_broadcasts': broadcasts of this node that are under way at a time. `sites': which nodes are near to each other, for broadcasts.
+%% `open_ms': how long opening a lane may take. `backoff_ms': shortest and longest pause before a lost lane is
 %% opened again. `on_unconfirmed': is called with a map when messages of a lost lane were not acknowledged. `on_event': see {@link teleport_events}. `ip', `ports': where
 %% peers may come to ({0, 0}: any port). `max_strangers', `stranger_ms': how many connections may be without proof at a time, and how long. `tls': `auto' is
 %% as the distribution, with its certificates. `plaintext': lanes over TCP and RDMA may go in clear to nodes to which the distribution goes over TLS.
@@ -68,6 +70,7 @@ options() ->
      {max_queue_messages, 100000, "a number from 1 to 10000000", fun(V) -> is_from(V, 1, 10000000) end},
      {max_pending_calls, 100000, "a number from 1 to 10000000", fun(V) -> is_from(V, 1, 10000000) end},
      {max_broadcasts, 1000, "a number from 1 to 1000000", fun(V) -> is_from(V, 1, 1000000) end},
+     {sites, none, "none, a map of nodes to sites, {Module, Function} or a fun of one argument, a node", fun teleport_sites:is_site_of/1},
      {on_full, block, "block, error or drop", fun(V) -> lists:member(V, [block, error, drop]) end},
      {way, auto, "auto, lane or distribution", fun(V) -> lists:member(V, [auto, lane, distribution]) end},
      {block_ms, 5000, "milliseconds from 0 to 3600000", fun(V) -> is_from(V, 0, 3600000) end},
@@ -190,7 +193,7 @@ bad_values_are_told_test_() ->
       ?_assertMatch({error, [{Name, Bad, [_ | _]}]}, check(#{Name => Bad}))}
      || {Name, Values} <- [{lanes, [#{}, 4, #{normal => 0}, #{normal => 17}, #{fast => 1}]}, {weights, [#{bulk => 0}, []]},
                            {kinds, [[], [ucx], tcp]}, {ring_bytes, [65535, 100000, -1, 1 bsl 31]}, {chunk_bytes, [0, 4095, 1 bsl 25]},
-                           {max_message_bytes, [0, 1 bsl 31]}, {max_queue_bytes, [0, infinity]}, {max_queue_messages, [0]}, {max_broadcasts, [0, none]},
+                           {max_message_bytes, [0, 1 bsl 31]}, {max_queue_bytes, [0, infinity]}, {max_queue_messages, [0]}, {max_broadcasts, [0, none]}, {sites, [site, {m, f, a}, [], fun() -> x end]},
                            {on_full, [wait, true]}, {way, [fast, tcp]}, {block_ms, [-1, infinity]}, {open_ms, [0]}, {backoff_ms, [{5, 4}, 7, {0, 1}]},
                            {on_unconfirmed, [self, {m, f, a}]}, {on_event, [self, {m, f, a}, fun is_list/1]}, {ip, ["127.0.0.1", {1, 2, 3, 400}]}, {ports, [{2, 1}, {0, 5}, 80]},
                            {max_strangers, [0]}, {stranger_ms, [1]}, {tls, [true]}, {plaintext, [yes]}, {by_reference, [1]}, {max_block_bytes, [-1, infinity]}, {speed, [fast]}], Bad <- Values].

@@ -2,15 +2,31 @@
 %% @doc The same work for several nodes or lanes at once, so that one that is stuck holds up no other.
 -module(teleport_each).
 
--export([run/2]).
+-export([run/2, run/3]).
 
 %% The exit reason is how the result travels.
--dialyzer({nowarn_function, run/2}).
+-dialyzer({nowarn_function, begun/2}).
 %% @doc What the fun gives for each, in their order; `down' if its process ended otherwise. Waits for all: the fun has a limit of its own.
 -spec run([Item], fun((Item) -> Result)) -> [{Item, {ok, Result} | {down, Reason :: term()}}].
 run(Items, Fun) ->
-    Started = [{Item, spawn_monitor(fun() -> exit({?MODULE, Fun(Item)}) end)} || Item <- Items],
-    [{Item, receive
-                {'DOWN', Monitor, process, Pid, {?MODULE, Result}} -> {ok, Result};
-                {'DOWN', Monitor, process, Pid, Reason} -> {down, Reason}
-            end} || {Item, {Pid, Monitor}} <- Started].
+    [{Item, receive {'DOWN', Monitor, process, _, Reason} -> ended(Reason) end} || {Monitor, Item} <- begun(Items, Fun)].
+
+%% @doc The same, and the caller does the rest for each as soon as it has ended: `Then' gets what the fun gave.
+-spec run([Item], fun((Item) -> Result), fun((Item, {ok, Result} | {down, Reason :: term()}) -> Rest)) -> [{Item, Rest}].
+run(Items, Fun, Then) -> run_on(maps:from_list(begun(Items, Fun)), Then).
+
+run_on(Begun, _) when map_size(Begun) =:= 0 ->
+    [];
+run_on(Begun, Then) ->
+    receive
+        {'DOWN', Monitor, process, _, Reason} when is_map_key(Monitor, Begun) ->
+            {Item, Others} = maps:take(Monitor, Begun),
+            Rest = Then(Item, ended(Reason)),
+            [{Item, Rest} | run_on(Others, Then)]
+    end.
+
+begun(Items, Fun) ->
+    [{element(2, spawn_monitor(fun() -> exit({?MODULE, Fun(Item)}) end)), Item} || Item <- Items].
+
+ended({?MODULE, Result}) -> {ok, Result};
+ended(Reason) -> {down, Reason}.

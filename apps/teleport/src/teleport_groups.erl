@@ -5,23 +5,30 @@
 %% all lanes, with one order key for its broadcasts to the group, so these arrive in order. It never waits for room in a lane: a full one is `overload'.
 %% Lanes that are not up are opened after the others have the message, all at once. Then it waits for confirmations.
 %%
+%% Where the sites of nodes are known, one node of each other site passes the message on to the others there ({@link teleport_relay}).
+%%
 %% The table has a row for each process whose broadcast is under way. It belongs to the supervisor. The row of a process that was killed
 %% goes when the table is full.
 -module(teleport_groups).
 
 -export([new_table/0, broadcast/4, deliver/1]).
--export_type([options/0, result/0, refusal/0]).
+-export_type([options/0, result/0, refusal/0, packed/0]).
 
 -type options() :: #{class => teleport_config:class(),       %% normal
                      timeout => timeout(),                   %% milliseconds for opening lanes and confirmations together, 5000
+                     sites => teleport_sites:site_of(),      %% default the option sites of the node; only with confirmation
                      confirm => boolean()}.                  %% true; false: returns as soon as the lanes have accepted the message
 -type result() :: #{sent := [node()], plain := [node()], skipped := [node()], failed := [{node(), teleport:reason()}]}.
 %% `sent': the members there have the message in their mailboxes, or with `confirm => false' a lane has accepted it. `plain': sent by `!', for the node has no
 %% teleport, or one without groups. `skipped': the members there had left the group when it came. `failed': with `timeout', `lane_lost' and `nodedown' it may have arrived.
 -type refusal() :: busy | {no_scope, Scope :: term()}.
 
+-type packed() :: {Term :: binary(), [binary()]}.
+
 -define(TABLE, ?MODULE).
 -define(TIMEOUT_MS, 5000).
+%% What relays have at most.
+-define(RELAY_MS, 5000).
 
 %% @doc Called by the supervisor itself, which owns the table then.
 -spec new_table() -> ok.
@@ -54,6 +61,7 @@ check(Other) ->
     error({bad_option, options, Other}).
 
 is_option(confirm, Value) -> is_boolean(Value);
+is_option(sites, Value) -> teleport_sites:is_site_of(Value);
 is_option(Name, Value) when Name =:= class; Name =:= timeout -> teleport_request:check_options(#{Name => Value}) =:= ok;
 is_option(_, _) -> false.
 
@@ -97,20 +105,19 @@ remote([], _, _, _, _) ->
 remote(Nodes, {Scope, Group} = To, Members, Message, Options) ->
     Deadline = teleport_deadline:in(maps:get(timeout, Options, ?TIMEOUT_MS)),
     Lane = #{class => maps:get(class, Options, normal), key => {self(), To}, on_full => error, way => lane},
-    {Term, Binaries} = packed(Message),
-    Request = {broadcast, Scope, Group, Term, Binaries},
-    Send = case maps:get(confirm, Options, true) of
-               true -> fun(Node) -> {Node, {asked, teleport_request:begin_call(confirmed, {?MODULE, Node}, Request, with_timeout(Lane, Deadline))}} end;
-               false -> fun(Node) -> {Node, teleport_request:send({?MODULE, Node}, Request, Lane)} end
-           end,
-    %% Most are up, and get the message before the others are opened, which may take as long as there is time.
-    {Up, Down} = lists:partition(fun(Node) -> teleport_request:open(Node, Lane, teleport_deadline:in(0)) =:= ok end, Nodes),
-    Begun = lists:map(Send, Up),
-    {Opened, Not} = opened(Down, Lane, Deadline),
-    Ended = Not ++ awaited(Begun ++ lists:map(Send, Opened), Deadline),
-    [{Node, outcome(Outcome, maps:get(Node, Members), Message)} || {Node, Outcome} <- Ended].
-
-with_timeout(Lane, Deadline) -> Lane#{timeout => teleport_deadline:left(Deadline)}.
+    #{sites := Configured} = teleport_config:of_node(node()),
+    Packed = packed(Message),
+    Outcomes = case {maps:get(confirm, Options, true), maps:get(sites, Options, Configured)} of
+                   {true, none} ->
+                       Request = {broadcast, Scope, Group, Packed},
+                       awaited(begun(Nodes, fun(Node) -> asked(confirmed, ?MODULE, Node, Request, Lane, Deadline) end, Lane, Deadline), Deadline);
+                   {true, SiteOf} ->
+                       relayed(teleport_sites:plan(node(), Nodes, SiteOf, teleport_relay:avoid()), teleport_relay:broadcast(Scope, Group, self(), Packed), Lane, Deadline);
+                   {false, _} ->
+                       Request = {broadcast, Scope, Group, Packed},
+                       begun(Nodes, fun(Node) -> teleport_request:send({?MODULE, Node}, Request, Lane) end, Lane, Deadline)
+               end,
+    [{Node, outcome(Outcome, maps:get(Node, Members), Message)} || {Node, Outcome} <- Outcomes].
 
 %% In the shape of {@link teleport_term:unpack/2}, so that large binaries are parts of each node's message, too.
 packed(Message) ->
@@ -121,37 +128,111 @@ packed(Message) ->
 
 outcome(ok, _, _) -> sent;
 outcome({error, no_members}, _, _) -> skipped;
-outcome({error, No}, Pids, Message) when No =:= noproc; element(1, No) =:= no_teleport -> send_all(Pids, Message), plain;
-outcome({error, Reason}, _, _) -> {failed, Reason}.
+outcome({error, Reason}, Pids, Message) ->
+    case is_without_groups(Reason) of
+        true -> send_all(Pids, Message), plain;
+        false -> {failed, Reason}
+    end.
 
-%% All at once, so that none holds up another.
-opened(Nodes, Lane, Deadline) ->
-    Results = [{Node, opened(Ended)} || {Node, Ended} <- teleport_each:run(Nodes, fun(Node) -> teleport_request:open(Node, Lane, Deadline) end)],
-    {[Node || {Node, ok} <- Results], [Failed || {_, {error, _}} = Failed <- Results]}.
+%% Does it for all nodes. Most lanes are up, and get the message before the others are opened, which may take as long as there is time.
+begun(Nodes, Send, Lane, Deadline) ->
+    {Up, Down} = lists:partition(fun(Node) -> teleport_request:open(Node, Lane, teleport_deadline:in(0)) =:= ok end, Nodes),
+    Begun = [{Node, Send(Node)} || Node <- Up],
+    %% All at once, and each gets it when its lane is up, so that none holds up another.
+    Begun ++ teleport_each:run(Down, fun(Node) -> teleport_request:open(Node, Lane, Deadline) end,
+                               fun(Node, {ok, ok}) -> Send(Node);
+                                  (_, {ok, Error}) -> Error;
+                                  (_, {down, Reason}) -> {error, {no_lane, Reason}}
+                               end).
 
-opened({ok, Result}) -> Result;
-opened({down, Reason}) -> {error, {no_lane, Reason}}.
+asked(Kind, Name, Node, Request, Lane, Deadline) ->
+    {asked, teleport_request:begin_call(Kind, {Name, Node}, Request, Lane#{timeout => teleport_deadline:left(Deadline)})}.
 
+%% The outcomes of what was asked, and of what was not.
 awaited(Begun, Deadline) ->
-    {Asked, Ended} = lists:partition(fun({_, Outcome}) -> is_tuple(Outcome) andalso element(1, Outcome) =:= asked end, Begun),
-    Ids = lists:foldl(fun({Node, {asked, Id}}, Acc) -> teleport_requests:add(Id, Node, Acc) end, teleport_requests:new(), Asked),
-    Ended ++ responses(Ids, [Node || {Node, _} <- Asked], Deadline).
+    {Asked, Ended} = collected(Begun),
+    Ended ++ answers(Asked, Deadline).
 
-responses(Ids, Nodes, Deadline) ->
+collected(Begun) -> collected(Begun, teleport_requests:new()).
+
+collected(Begun, Before) ->
+    lists:foldl(fun({Node, {asked, Id}}, {Ids, Ended}) -> {teleport_requests:add(Id, Node, Ids), Ended};
+                   (Outcome, {Ids, Ended}) -> {Ids, [Outcome | Ended]}
+                end, {Before, []}, Begun).
+
+answers(Ids, Deadline) ->
     case teleport_requests:finish(Ids, teleport_deadline:left(Deadline), true) of
-        {Response, Node, Rest} -> [{Node, response(Response)} | responses(Rest, lists:delete(Node, Nodes), Deadline)];
-        timeout -> [{Node, {error, timeout}} || Node <- Nodes];
+        {Response, Node, Rest} -> [{Node, response(Response)} | answers(Rest, Deadline)];
+        timeout -> [{Node, {error, timeout}} || {_, Node} <- teleport_requests:to_list(Ids)];
         no_request -> []
     end.
 
 response({reply, confirmed}) -> ok;
+response({reply, Reply}) -> Reply;
 response({error, {Reason, _}}) -> {error, Reason}.
+
+%% ---- with sites ----
+
+%% Relays have half of the time, and leaves that they have not reached in it are sent to directly. A leaf that gets both copies drops one.
+relayed({Direct, Relays}, Broadcast, #{class := Class} = Lane, Deadline) ->
+    RelayMs = min(teleport_deadline:left(Deadline), 2 * ?RELAY_MS) div 2,
+    RelayDeadline = teleport_deadline:in(RelayMs),
+    Leaves = maps:from_list(Relays),
+    Deliver = fun(Node) -> asked(call, teleport_relay, Node, {deliver, Broadcast}, Lane, Deadline) end,
+    Send = fun(Node) ->
+                   case Leaves of
+                       %% It answers for the leaves that it could not reach before it is given up itself.
+                       #{Node := Of} -> asked(call, teleport_relay, Node, {relay, RelayMs * 3 div 4, Class, Of, Broadcast}, Lane, Deadline);
+                       #{} -> Deliver(Node)
+                   end
+           end,
+    {Asked, Ended} = collected(begun(Direct ++ maps:keys(Leaves), Send, Lane, case Relays of [] -> Deadline; _ -> RelayDeadline end)),
+    {Answered, Rest} = relays_answered(Asked, Leaves, RelayDeadline),
+    {Outcomes, Missed} = told(Ended ++ Answered, Leaves),
+    {All, Failed} = collected(begun(Missed, Deliver, Lane, Deadline), Rest),
+    Outcomes ++ Failed ++ answers(All, Deadline).
+
+relays_answered(Ids, Leaves, Deadline) ->
+    case [Id || {Id, Node} <- teleport_requests:to_list(Ids), is_map_key(Node, Leaves)] of
+        [] -> {[], Ids};
+        Relays ->
+            case teleport_requests:wait(Ids, teleport_deadline:left(Deadline), true) of
+                {Response, Node, Left} ->
+                    {More, Rest} = relays_answered(Left, Leaves, Deadline),
+                    {[{Node, response(Response)} | More], Rest};
+                timeout ->
+                    Late = [{Node, {error, timeout}} || {_, Node} <- teleport_requests:to_list(Ids), is_map_key(Node, Leaves)],
+                    {Late, lists:foldl(fun teleport_requests:give_up/2, Ids, Relays)}
+            end
+    end.
+
+%% The outcomes that stay, and the leaves that are to be sent to directly.
+told(Ended, Leaves) ->
+    lists:foldl(fun({Relay, Answer}, {Outcomes, Missed}) when is_list(Answer) ->
+                        {Final, Not} = lists:partition(fun({Node, Outcome}) -> Node =:= Relay orelse is_final(Outcome) end, Answer),
+                        {Final ++ Outcomes, [Leaf || {Leaf, _} <- Not] ++ Missed};
+                   ({Relay, {error, _}} = Failed, {Outcomes, Missed}) when is_map_key(Relay, Leaves) ->
+                        ok = teleport_relay:failed(Relay),
+                        {[Failed | Outcomes], maps:get(Relay, Leaves) ++ Missed};
+                   (Outcome, {Outcomes, Missed}) ->
+                        {[Outcome | Outcomes], Missed}
+                end, {[], []}, Ended).
+
+%% Nothing is gained by sending it once more.
+is_final(ok) -> true;
+is_final({error, no_members}) -> true;
+is_final({error, Reason}) -> is_without_groups(Reason).
+
+is_without_groups(noproc) -> true;
+is_without_groups({no_teleport, _}) -> true;
+is_without_groups(_) -> false.
 
 %% ---- the members' node ----
 
-%% @doc What a lane has brought for this name. Called by the lane's process, so a sender that is faster than this node fills the lane and no mailbox.
+%% @doc What a lane has brought for this name. Called by the lane's process, so a sender that is faster than this node fills the lane and no mailbox. With
+%% sites {@link teleport_relay} calls it.
 -spec deliver(term()) -> ok | no_members | noproc.
-deliver({broadcast, Scope, Group, Term, Binaries}) ->
+deliver({broadcast, Scope, Group, {Term, Binaries}}) ->
     case members(Scope, Group) of
         {ok, #{node() := Pids}} -> send_all(Pids, teleport_term:unpack(Term, Binaries));
         _ -> no_members

@@ -27,6 +27,7 @@ init(top) ->
     ok = teleport_fallback:new_table(),
     ok = teleport_events:new_counters(),
     ok = teleport_groups:new_table(),
+    ok = teleport_relay:new_table(),
     {ok, {#{strategy => rest_for_one, intensity => 5, period => 10},
           [worker(teleport_peers),
            group(teleport_lane_sup, {teleport_lane, start_link}),
@@ -36,7 +37,8 @@ init(top) ->
            worker(teleport_listener),
            worker(teleport_via),
            worker(teleport_watcher),
-           worker(teleport_events)]}};
+           worker(teleport_events),
+           worker(teleport_relay)]}};
 init({each, {Module, Function}}) ->
     {ok, {#{strategy => simple_one_for_one}, [#{id => Module, start => {Module, Function, []}, restart => temporary, shutdown => 2000}]}}.
 

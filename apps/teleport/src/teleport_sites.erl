@@ -1,0 +1,90 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Which nodes a broadcast goes to directly, and which ones a node of their site passes it on to. Pure; {@link teleport_groups} does it.
+%%
+%% Nodes of the sender's own site, nodes without a site, and a lone node of its site are direct. Of each other site one node is the relay
+%% and the others are its leaves. Each sender's node ranks the relays of a site in another order, so the work is shared, and a node that
+%% comes or goes changes few of these choices.
+-module(teleport_sites).
+
+-export([plan/4, is_site_of/1]).
+-export_type([site_of/0, plan/0]).
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+-endif.
+
+-type site_of() :: none | #{node() => Site :: term()} | {module(), Function :: atom()} | fun((node()) -> Site :: term()).
+%% `none': no sites. A node that the map lacks, whose site is `undefined', or for which the function fails, has no site.
+-type plan() :: {Direct :: [node()], Relays :: [{Relay :: node(), Leaves :: [node(), ...]}]}.
+
+%% @doc For a message of the node `Own' to these other nodes. Nodes of `Avoid' are no relays.
+-spec plan(Own :: node(), Nodes :: [node()], site_of(), Avoid :: [node()]) -> plan().
+plan(Own, Nodes, SiteOf, Avoid) ->
+    Sites = maps:to_list(maps:groups_from_list(fun(Node) -> site(Node, SiteOf) end, Nodes)),
+    Near = [undefined, site(Own, SiteOf)],
+    lists:foldr(fun({Site, Of}, {Direct, Relays}) ->
+                        case lists:member(Site, Near) orelse tl(Of) =:= [] orelse Of -- Avoid of
+                            true -> {Of ++ Direct, Relays};
+                            [] -> {Of ++ Direct, Relays};
+                            Able ->
+                                {_, Relay} = lists:min([{erlang:phash2({Own, Node}), Node} || Node <- Able]),
+                                {Direct, [{Relay, lists:delete(Relay, Of)} | Relays]}
+                        end
+                end, {[], []}, Sites).
+
+%% @doc Whether this tells the sites of nodes.
+-spec is_site_of(term()) -> boolean().
+is_site_of({Module, Function}) -> is_atom(Module) andalso is_atom(Function);
+is_site_of(Other) -> Other =:= none orelse is_map(Other) orelse is_function(Other, 1).
+
+%% A fault of the function must not stop messages that need no relay.
+site(_, none) -> undefined;
+site(Node, Sites) when is_map(Sites) -> maps:get(Node, Sites, undefined);
+site(Node, SiteOf) ->
+    try ask(Node, SiteOf) catch _:_ -> undefined end.
+
+ask(Node, {Module, Function}) -> Module:Function(Node);
+ask(Node, Fun) -> Fun(Node).
+
+-ifdef(TEST).
+
+sites() -> #{a => x, b => x, c => y, d => y, e => y, f => z, g => z, lone => v}.
+
+plan_test_() ->
+    [?_assertEqual({[b], []}, plan(a, [b], sites(), [])),
+     ?_assertEqual({[b, lone, stranger], []}, sorted(plan(a, [b, lone, stranger], sites(), []))),
+     ?_assertEqual({[c, d, f], []}, sorted(plan(a, [c, d, f], none, []))),
+     ?_assertEqual({[c, d, f], []}, sorted(plan(a, [c, d, f], sites(), [c, d]))),
+     ?_assertEqual({[], [{d, [c]}]}, plan(a, [c, d], sites(), [c])),
+     ?_assertMatch({[b], [{_, [_, _]}, {_, [_]}]}, plan(a, [b, c, d, e, f, g], sites(), [])),
+     %% A sender without a site has relays, too.
+     ?_assertMatch({[], [{_, [_, _]}]}, plan(stranger, [c, d, e], sites(), []))].
+
+sorted({Direct, Relays}) -> {lists:sort(Direct), Relays}.
+
+all_kinds_of_functions_test() ->
+    Nodes = [b, c, d, e, f, g, lone],
+    Plan = plan(a, Nodes, sites(), []),
+    ?assertEqual(Plan, plan(a, Nodes, fun(Node) -> maps:get(Node, sites()) end, [])),
+    %% Fails for strangers only.
+    ?assertEqual({[stranger], element(2, Plan)}, plan(a, [c, d, e, f, g, stranger], fun(Node) -> maps:get(Node, sites()) end, [])),
+    ?assertEqual({[c, d], []}, sorted(plan(a, [c, d], {no_such_module, site}, []))).
+
+%% Each node is told once, and relays of a site differ between senders.
+each_once_test() ->
+    Name = fun(N) -> list_to_atom("n" ++ integer_to_list(N)) end,
+    Nodes = [Name(N) || N <- lists:seq(1, 60)],
+    SiteOf = fun(Node) -> erlang:phash2(Node, 7) end,
+    Plans = [plan(Own, lists:delete(Own, Nodes), SiteOf, []) || Own <- Nodes],
+    [?assertEqual(lists:sort(lists:delete(Own, Nodes)), lists:sort(Direct ++ lists:append([[Relay | Leaves] || {Relay, Leaves} <- Relays])))
+     || {Own, {Direct, Relays}} <- lists:zip(Nodes, Plans)],
+    ?assert(length(lists:usort([Relay || {_, Relays} <- Plans, {Relay, _} <- Relays])) > 14).
+
+%% Of a site of ten, one that leaves changes only the plans in which it was the relay.
+stable_test() ->
+    Nodes = [list_to_atom("n" ++ integer_to_list(N)) || N <- lists:seq(1, 10)],
+    SiteOf = fun(own) -> here; (_) -> there end,
+    {[], [{Relay, Leaves}]} = plan(own, Nodes, SiteOf, []),
+    [?assertMatch({[], [{Relay, _}]}, plan(own, lists:delete(Leaf, Nodes), SiteOf, [])) || Leaf <- Leaves].
+
+-endif.
