@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: Apache-2.0
+defmodule Teleport.MixProject do
+  use Mix.Project
+
+  def project do
+    # The Erlang applications come by ERL_LIBS. From 1.15 on mix hides what is not among the dependencies, so what that names, too.
+    [
+      app: :teleport_elixir,
+      version: "0.1.0",
+      elixir: "~> 1.14",
+      deps: [],
+      elixirc_paths: if(Mix.env() == :test, do: ["lib", "test/support"], else: ["lib"]),
+      prune_code_paths: false,
+      description: "Teleport's lanes from Elixir, and an adapter for Phoenix.PubSub"
+    ]
+  end
+
+  def application do
+    [extra_applications: [:teleport]]
+  end
+end

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+defmodule Sum do
+  @moduledoc "ExUnit's output with the sum that scripts/run-tests reads."
+  use GenServer
+
+  @impl true
+  def init(options) do
+    {:ok, cli} = ExUnit.CLIFormatter.init(Keyword.put(options, :colors, enabled: false))
+    {:ok, {cli, %{passed: 0, failed: 0, skipped: 0}}}
+  end
+
+  @impl true
+  def handle_cast(event, {cli, counts}) do
+    {:noreply, next} = ExUnit.CLIFormatter.handle_cast(event, cli)
+    {:noreply, {next, counted(event, counts)}}
+  end
+
+  defp counted({:test_finished, %{state: nil}}, counts), do: Map.update!(counts, :passed, &(&1 + 1))
+  defp counted({:test_finished, %{state: {:failed, _}} = test}, counts), do: failed(test, counts)
+  defp counted({:test_finished, %{state: {:invalid, _}} = test}, counts), do: failed(test, counts)
+  defp counted({:test_finished, _}, counts), do: Map.update!(counts, :skipped, &(&1 + 1))
+
+  defp counted({:suite_finished, _}, counts) do
+    IO.puts("#{counts.passed} passed, #{counts.failed} failed, #{counts.skipped} skipped")
+    counts
+  end
+
+  defp counted(_, counts), do: counts
+
+  defp failed(test, counts) do
+    IO.puts("FAIL #{inspect(test.module)}: #{test.name}")
+    Map.update!(counts, :failed, &(&1 + 1))
+  end
+end
+
+defmodule OtherNode do
+  @moduledoc "A real node beside this one, with teleport."
+
+  def start(options \\ []) do
+    name = :peer.random_name()
+    args = Enum.flat_map(:code.get_path(), &[~c"-pa", &1]) ++ Keyword.get(options, :args, [])
+    {:ok, peer, node} = :peer.start(%{name: name, connection: :standard_io, args: args})
+    {:ok, _} = :peer.call(peer, :application, :ensure_all_started, [:elixir])
+    if Keyword.get(options, :teleport, true), do: {:ok, _} = :peer.call(peer, :application, :ensure_all_started, [:teleport])
+    true = Node.connect(node)
+    {peer, node}
+  end
+
+  def eventually(fun, left \\ 1000) do
+    cond do
+      value = fun.() -> value
+      left == 0 -> raise "not within 20 s"
+      true -> Process.sleep(20) && eventually(fun, left - 1)
+    end
+  end
+end
+
+defmodule Store do
+  @moduledoc "A server that keeps what comes, in its order."
+  use GenServer
+
+  def start(name), do: GenServer.start(__MODULE__, [], name: name)
+
+  @impl true
+  def init(kept), do: {:ok, kept}
+
+  @impl true
+  def handle_call(:kept, _, kept), do: {:reply, Enum.reverse(kept), kept}
+  def handle_call({:echo, term}, _, kept), do: {:reply, term, kept}
+  def handle_call({:join, scope, group}, _, kept), do: {:reply, :pg.join(scope, group, self()), kept}
+
+  @impl true
+  def handle_cast(term, kept), do: {:noreply, [{:cast, term} | kept]}
+
+  @impl true
+  def handle_info(term, kept), do: {:noreply, [term | kept]}
+end
+
+defmodule Topics do
+  @moduledoc "What Phoenix.PubSub does around its adapter: subscribers of a node in a registry, which local_broadcast/4 sends to."
+
+  def start(name) do
+    {:ok, _} =
+      Supervisor.start_link(
+        [
+          {Registry, keys: :duplicate, name: name},
+          {Teleport.PubSub, name: name, adapter_name: adapter(name), pubsub: __MODULE__}
+        ],
+        strategy: :one_for_one
+      )
+      |> tap(fn {:ok, pid} -> Process.unlink(pid) end)
+  end
+
+  def adapter(name), do: Module.concat(name, Adapter)
+
+  def local_broadcast(name, topic, message, dispatcher) do
+    Registry.dispatch(name, topic, &dispatcher.dispatch(&1, :none, message))
+    :ok
+  end
+
+  def broadcast(name, topic, message) do
+    with :ok <- Teleport.PubSub.broadcast(adapter(name), topic, message, __MODULE__), do: local_broadcast(name, topic, message, __MODULE__)
+  end
+
+  def dispatch(entries, :none, message), do: Enum.each(entries, fn {pid, _} -> send(pid, message) end)
+
+  # A subscriber on this node that sends what it gets to another process.
+  def subscribe_for(name, topic, to) do
+    test = self()
+
+    subscriber =
+      spawn(fn ->
+        {:ok, _} = Registry.register(name, topic, nil)
+        send(test, {:subscribed, self()})
+        forward(to)
+      end)
+
+    receive do
+      {:subscribed, ^subscriber} -> :ok
+    end
+  end
+
+  defp forward(to) do
+    receive do
+      message -> send(to, {node(), message})
+    end
+
+    forward(to)
+  end
+end
