@@ -182,8 +182,8 @@ static void generous_here(int wire)
     rogue_leave(&rogue);
 }
 
-/* Over and over: a device that is done at once has nothing to notice. That it races with the device is
- * the abuse, and none for TSan to report. */
+/* Over and over: a device that is done at once has nothing to notice. That it races with the device
+ * is the abuse, and none for TSan to report. */
 __attribute__((no_sanitize("thread"))) static void change_bytes(rogue_t *rogue)
 {
     for (int i = 0; i < ABUSES; i++) {
