@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Where nodes of this host pass blocks to ({@link beamway_block}), and who gives the memory of blocks back that nobody uses any more.
+%% @doc The address to which nodes of this host pass blocks ({@link beamway_block}). This process also gives back the memory of unused blocks.
 %%
 %% The lanes of a node share one listener. A lane that has a block to pass connects a channel to it ({@link teleport_references}) and says its id in the
 %% message; the acceptor's lane fetches the channel of this id here. Nothing is open before somebody asks for it.
