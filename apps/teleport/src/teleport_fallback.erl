@@ -11,7 +11,7 @@
 %% Without the proof within its time the row says `open' again.
 -module(teleport_fallback).
 
--export([new_table/0, send/4, call/5, begin_call/4, cast/4, counted/1, drain/1, arrived/1, sweep/1]).
+-export([send/4, call/5, begin_call/4, cast/4, counted/1, drain/1, arrived/1, sweep/1]).
 -export_type([address/0]).
 
 -define(TABLE, ?MODULE).
@@ -20,14 +20,6 @@
 -define(NOBODY, '$teleport_nobody').
 
 -type address() :: pid() | {Name :: atom(), node()}.
-
-%% @doc Called by the supervisor itself, which owns the table then.
--spec new_table() -> ok.
-new_table() ->
-    case ets:whereis(?TABLE) of
-        undefined -> ?TABLE = ets:new(?TABLE, [named_table, public, ordered_set, {write_concurrency, true}]), ok;
-        _ -> ok
-    end.
 
 %% @doc Sends a message. No sender is suspended: it looks for room until its deadline. `changed': ask for the lane once more.
 -spec send(node(), address(), Message :: term(), OnFull) -> ok | changed | {error, overload | timeout | {nodedown, node()}}

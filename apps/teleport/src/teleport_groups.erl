@@ -11,7 +11,7 @@
 %% goes when the table is full.
 -module(teleport_groups).
 
--export([new_table/0, broadcast/4, deliver/1]).
+-export([broadcast/4, deliver/1]).
 -export_type([options/0, result/0, refusal/0, packed/0]).
 
 -type options() :: #{class => teleport_config:class(),       %% normal
@@ -29,14 +29,6 @@
 -define(TIMEOUT_MS, 5000).
 %% What relays have at most.
 -define(RELAY_MS, 5000).
-
-%% @doc Called by the supervisor itself, which owns the table then.
--spec new_table() -> ok.
-new_table() ->
-    case ets:whereis(?TABLE) of
-        undefined -> ?TABLE = ets:new(?TABLE, [named_table, public, {write_concurrency, true}]), ok;
-        _ -> ok
-    end.
 
 %% @doc See {@link teleport:broadcast/4}.
 -spec broadcast(Scope :: atom(), Group :: term(), Message :: term(), options()) -> result() | {error, refusal()}.

@@ -14,7 +14,7 @@
 -module(teleport_peers).
 -behaviour(gen_server).
 
--export([start_link/0, new_table/0, lane/5, next/5, peer/2, is_carried/1, settle/2, carried/2, configured/0, counts/2, not_up/1, up/2, down/1, incoming/2, lost/2, all/0, lost/0]).
+-export([start_link/0, lane/5, next/5, peer/2, is_carried/1, settle/2, carried/2, configured/0, counts/2, not_up/1, up/2, down/1, incoming/2, lost/2, all/0, lost/0]).
 -export([leave/2, plain/1, set_plain/2, count_plain/2, plain_all/0, plain_counts/0]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2, terminate/2]).
 -export_type([plain_counts/0]).
@@ -32,14 +32,6 @@
 %% @doc Started by the supervisor.
 -spec start_link() -> {ok, pid()} | {error, term()}.
 start_link() -> gen_server:start_link({local, ?MODULE}, ?MODULE, [], []).
-
-%% @doc Called by the supervisor itself, which owns the table then.
--spec new_table() -> ok.
-new_table() ->
-    case ets:whereis(?TABLE) of
-        undefined -> ?TABLE = ets:new(?TABLE, [named_table, public, {read_concurrency, true}]), ok;
-        _ -> ok
-    end.
 
 %% @doc The lane of this key, opened if there is none: waits until the deadline. `Configured' is how many lanes of the class the options name: it is
 %% the right number nearly always, and then one look at the table is enough.

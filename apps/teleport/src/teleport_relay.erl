@@ -10,7 +10,7 @@
 -module(teleport_relay).
 -behaviour(gen_server).
 
--export([start_link/0, new_table/0, broadcast/4, failed/1, avoid/0, figures/0]).
+-export([start_link/0, broadcast/4, failed/1, avoid/0, figures/0]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2]).
 -export_type([broadcast/0, outcome/0, outcomes/0]).
 
@@ -39,14 +39,6 @@
 %% @doc Started by the supervisor.
 -spec start_link() -> {ok, pid()} | {error, term()}.
 start_link() -> gen_server:start_link({local, ?MODULE}, ?MODULE, [], []).
-
-%% @doc Called by the supervisor itself, which owns the table of {@link failed/1} then.
--spec new_table() -> ok.
-new_table() ->
-    case ets:whereis(?TABLE) of
-        undefined -> ?TABLE = ets:new(?TABLE, [named_table, public, {read_concurrency, true}]), ok;
-        _ -> ok
-    end.
 
 %% @doc What the calling process sends now: its number is higher than that of all its broadcasts before.
 -spec broadcast(Scope :: atom(), Group :: term(), Sender :: pid(), teleport_groups:packed()) -> broadcast().

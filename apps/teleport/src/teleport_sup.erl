@@ -22,12 +22,12 @@ start_link(Name, Child) -> supervisor:start_link({local, Name}, ?MODULE, {each, 
 %% @private
 -spec init(top | {each, {module(), atom()}}) -> {ok, {supervisor:sup_flags(), [supervisor:child_spec()]}}.
 init(top) ->
-    ok = teleport_peers:new_table(),
-    ok = teleport_watcher:new_table(),
-    ok = teleport_fallback:new_table(),
+    lists:foreach(fun new_table/1, [{teleport_peers, [{read_concurrency, true}]},
+                                   {teleport_watcher, [{read_concurrency, true}]},
+                                   {teleport_groups, [{write_concurrency, true}]},
+                                   {teleport_relay, [{read_concurrency, true}]},
+                                   {teleport_fallback, [ordered_set, {write_concurrency, true}]}]),
     ok = teleport_events:new_counters(),
-    ok = teleport_groups:new_table(),
-    ok = teleport_relay:new_table(),
     {ok, {#{strategy => rest_for_one, intensity => 5, period => 10},
           [worker(teleport_peers),
            group(teleport_lane_sup, {teleport_lane, start_link}),
@@ -41,6 +41,13 @@ init(top) ->
            worker(teleport_relay)]}};
 init({each, {Module, Function}}) ->
     {ok, {#{strategy => simple_one_for_one}, [#{id => Module, start => {Module, Function, []}, restart => temporary, shutdown => 2000}]}}.
+
+%% The tables of these modules live as long as the application, and this process owns them. New code of this module comes here once more.
+new_table({Module, Options}) ->
+    case ets:whereis(Module) of
+        undefined -> Module = ets:new(Module, [named_table, public | Options]);
+        _ -> Module
+    end.
 
 worker(Module) -> #{id => Module, start => {Module, start_link, []}}.
 

@@ -16,7 +16,7 @@
 %% `monitored_by' of a port is known to ERTS, and not to its specs.
 -dialyzer({nowarn_function, [looked_at/2, next/2]}).
 
--export([start_link/0, new_table/0, stand_in/1, remove/2, count/0]).
+-export([start_link/0, stand_in/1, remove/2, count/0]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2]).
 
 -record(watch, {server :: pid(), stand_in :: port(), use = used :: used | idle | leaving}).
@@ -28,14 +28,6 @@
 %% @doc Started by the supervisor.
 -spec start_link() -> {ok, pid()} | {error, term()}.
 start_link() -> gen_server:start_link({local, ?MODULE}, ?MODULE, [], []).
-
-%% @doc Called by the supervisor itself, which owns the table then.
--spec new_table() -> ok.
-new_table() ->
-    case ets:whereis(?TABLE) of
-        undefined -> ?TABLE = ets:new(?TABLE, [named_table, public, {read_concurrency, true}]), ok;
-        _ -> ok
-    end.
 
 %% @doc The stand-in of a server of another node. If there is none, one is asked for: the caller does not wait for it.
 -spec stand_in(Server :: pid()) -> port() | none.
