@@ -162,7 +162,8 @@ event({'DOWN', _, process, _, _}, #lane{role = caller} = Lane) -> close(the_peer
 event({info, Ref}, #lane{inbound = In, calls = Calls, outbound = Out, waiters = Waiters, link = Link, why = Why} = Lane) ->
     Ref ! {Ref, #{reason => Why, waiting_senders => teleport_waiters:size(Waiters), waiting_keys => teleport_outbound:keys(Out), pending_calls => teleport_calls:pending(Calls),
                   unfinished_bytes => teleport_inbound:unfinished_bytes(In), link_stats => teleport_link:stats(Link)}},
-    Lane;
+    %% Whoever asks each second would keep the lane from ever being silent.
+    idle(Lane);
 event({Tag, closed, Reason, _}, #lane{tag = Tag} = Lane) -> link_lost(Reason, Lane);
 event({nodedown, _}, Lane) -> close(nodedown, Lane);
 event({close, Reason}, Lane) -> close(Reason, Lane);
@@ -333,7 +334,7 @@ answers(Bytes, #lane{inbound = In} = Lane) -> inbound(teleport_inbound:answers(B
 
 %% What was counted by a sender that was killed is taken off.
 idle(#lane{tx = Tx, outbound = Out, waiters = Waiters} = Lane) ->
-    case teleport_waiters:is_none_told(Waiters) andalso teleport_outbound:idle(teleport_sender:queued(Tx), Out) of
+    case teleport_waiters:is_none_told(Waiters) andalso teleport_outbound:idle(teleport_sender:queued(Tx), erlang:monotonic_time(millisecond), Out) of
         false -> Lane;
         {none, Next} -> room(Lane#lane{outbound = Next});
         {{take_off, Counted}, Next} -> ok = teleport_sender:reconcile(Tx, Counted), room(Lane#lane{outbound = Next})

@@ -3,7 +3,7 @@
 %% what came of it.
 -module(teleport_outbound).
 
--export([new/1, message/5, next/1, begin_next/1, sent/2, writable/1, paused/1, resumed/1, idle/2, keys/1]).
+-export([new/1, message/5, next/1, begin_next/1, sent/2, writable/1, paused/1, resumed/1, idle/3, keys/1]).
 -export_type([outbound/0]).
 
 -type queued() :: {Messages :: non_neg_integer(), Bytes :: non_neg_integer()}.
@@ -15,9 +15,12 @@
                    blocked = false :: boolean(),
                    %% others have their turn first
                    paused = false :: boolean(),
-                   %% what the senders had counted when the lane was silent for the first time
-                   counted = none :: none | queued()}).
+                   %% what the senders have counted, and since when, while no message came
+                   counted = none :: none | {queued(), SinceMs :: integer()}}).
 -opaque outbound() :: #outbound{}.
+
+%% No sender takes so long from counting a message to giving it away, unless it was killed.
+-define(DEAD_MS, 4000).
 
 %% @doc Nothing waits. Larger messages are cut into pieces of so many bytes.
 -spec new(ChunkBytes :: pos_integer()) -> outbound().
@@ -62,17 +65,18 @@ paused(Out) -> Out#outbound{paused = true}.
 -spec resumed(outbound()) -> outbound().
 resumed(Out) -> Out#outbound{paused = false}.
 
-%% @doc Nothing has come for a while; the senders have counted so much. What is counted and neither here nor on its way after two such silences
+%% @doc A look at what the senders have counted now. What is the same after four seconds, and neither here nor on its way,
 %% was counted by a sender that was killed: it is to be taken off.
--spec idle(queued(), outbound()) -> {none | {take_off, queued()}, outbound()}.
-idle(Counted, #outbound{unsent = [], through = none, schedule = Schedule, counted = Before} = Out) ->
-    case {teleport_schedule:is_empty(Schedule), Counted} of
-        {false, _} -> {none, Out};
-        {true, {0, _}} -> {none, Out#outbound{counted = none}};
-        {true, Before} -> {{take_off, Counted}, Out#outbound{counted = none}};
-        {true, _} -> {none, Out#outbound{counted = Counted}}
+-spec idle(queued(), NowMs :: integer(), outbound()) -> {none | {take_off, queued()}, outbound()}.
+idle(Counted, NowMs, #outbound{unsent = [], through = none, schedule = Schedule, counted = Before} = Out) ->
+    case {teleport_schedule:is_empty(Schedule), Counted, Before} of
+        {false, _, _} -> {none, Out};
+        {true, {0, _}, _} -> {none, Out#outbound{counted = none}};
+        {true, _, {Counted, SinceMs}} when NowMs - SinceMs >= ?DEAD_MS -> {{take_off, Counted}, Out#outbound{counted = none}};
+        {true, _, {Counted, _}} -> {none, Out};
+        {true, _, _} -> {none, Out#outbound{counted = {Counted, NowMs}}}
     end;
-idle(_, Out) ->
+idle(_, _, Out) ->
     {none, Out}.
 
 %% @doc How many order keys have something that waits.

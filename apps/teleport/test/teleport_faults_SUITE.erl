@@ -6,7 +6,7 @@
 -export([killed_under_calls/1, halted/1, disconnected/1, only_a_lane_is_lost/1, stopped_and_killed/1, lanes_are_opened_again/1, nothing_is_lost_silently/1,
          killed_in_the_middle_of_a_large_message/1, first_use_by_many/1, large_terms_both_ways/1, memory_is_bounded/1, a_slow_receiver/1,
          supervisors_recover/1, nothing_is_left/1, the_application_stops/1, what_was_taken_goes_out/1, new_code/1, killed_callers/1,
-         waiters_leave/1, senders_wait_in_turn/1, limits_hold/1, the_registry_is_killed/1]).
+         waiters_leave/1, senders_wait_in_turn/1, counts_of_the_killed/1, limits_hold/1, the_registry_is_killed/1]).
 -export([gather/1, on_unconfirmed/1, big_echo/0]).
 -import(teleport_nodes, [wait_ms/0]).
 
@@ -19,7 +19,7 @@ groups() ->
                           [killed_under_calls, halted, disconnected, only_a_lane_is_lost, stopped_and_killed, lanes_are_opened_again, nothing_is_lost_silently,
                            killed_in_the_middle_of_a_large_message, first_use_by_many, large_terms_both_ways, memory_is_bounded,
                            a_slow_receiver, supervisors_recover, nothing_is_left, the_application_stops, what_was_taken_goes_out, new_code,
-                           killed_callers, waiters_leave, senders_wait_in_turn, limits_hold, the_registry_is_killed])
+                           killed_callers, waiters_leave, senders_wait_in_turn, counts_of_the_killed, limits_hold, the_registry_is_killed])
         ++ teleport_nodes:groups([tls], [killed_under_calls, only_a_lane_is_lost, lanes_are_opened_again, nothing_is_lost_silently, first_use_by_many, memory_is_bounded,
                                          nothing_is_left, what_was_taken_goes_out, new_code, killed_callers]).
 
@@ -563,6 +563,19 @@ senders_wait_in_turn(Config) ->
         Start = erlang:monotonic_time(millisecond),
         _ = beamway_peer:wait_until(fun() -> Queued() =:= 0 end, wait_ms()),
         true = erlang:monotonic_time(millisecond) - Start < 5000 * beamway_runner:slowness()
+    end).
+
+%% A sender that was killed between counting its message and giving it away leaves the count behind. It goes, although somebody always looks at the lane.
+counts_of_the_killed(Config) ->
+    on_first(Config, fun(Node) ->
+        ok = teleport:prime(Node, infinity),
+        Queued = fun() -> lists:sum([Q || #{opened_by := this_node, queued := Q} <- teleport:lanes(Node)]) end,
+        0 = Queued(),
+        {_, _, Tx} = lists:keyfind(out, 1, teleport_peers:all()),
+        ok = teleport_sender:enqueued(Tx, 100),
+        1 = Queued(),
+        _ = beamway_peer:wait_until(fun() -> Queued() =:= 0 end, wait_ms()),
+        {0, 0} = teleport_sender:queued(Tx)
     end).
 
 %% Whatever is stuck, the caller's own limit is the only one, and who cannot be reached is named.

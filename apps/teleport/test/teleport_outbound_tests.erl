@@ -5,19 +5,21 @@
 -include_lib("proper/include/proper.hrl").
 -include_lib("eunit/include/eunit.hrl").
 
--import(teleport_outbound, [new/1, message/5, next/1, begin_next/1, sent/2, writable/1, paused/1, resumed/1, idle/2]).
+-import(teleport_outbound, [new/1, message/5, next/1, begin_next/1, sent/2, writable/1, paused/1, resumed/1, idle/3]).
 
 -define(CHUNK, 4096).
 
 counts_of_killed_senders_are_taken_off_test() ->
     Empty = new(?CHUNK),
-    {none, Once} = idle({3, 70}, Empty),
-    ?assertMatch({{take_off, {3, 70}}, _}, idle({3, 70}, Once)),
+    {none, Once} = idle({3, 70}, 1000, Empty),
+    ?assertMatch({none, Once}, idle({3, 70}, 4999, Once)),
+    ?assertMatch({{take_off, {3, 70}}, _}, idle({3, 70}, 5000, Once)),
     %% Something has come between, or is here.
-    {none, Other} = idle({2, 60}, Once),
-    ?assertMatch({{take_off, {2, 60}}, _}, idle({2, 60}, Other)),
-    ?assertMatch({none, _}, idle({2, 60}, message(key, message, [<<"x">>], 1, Other))),
-    ?assertMatch({none, Empty}, idle({0, 0}, Once)).
+    {none, Other} = idle({2, 60}, 5000, Once),
+    ?assertMatch({none, Other}, idle({2, 60}, 6000, Other)),
+    ?assertMatch({{take_off, {2, 60}}, _}, idle({2, 60}, 9000, Other)),
+    ?assertMatch({none, _}, idle({2, 60}, 9000, message(key, message, [<<"x">>], 1, Other))),
+    ?assertMatch({none, Empty}, idle({0, 0}, 5000, Once)).
 
 nothing_without_the_link_or_a_turn_test() ->
     Out = message(key, message, [<<"x">>], 1, new(?CHUNK)),
