@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Every target installs what it needs first (scripts/install-packages), so each works on a new machine.
 
+include native/make/system.mk
+
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
 .PHONY: install uninstall edoc release test-packages test-docs test-slurm test-fresh deb build demo test test-all test-rest test-long test-idle test-ticks test-otp test-otp-tls test-otp27 vendor test-rdma demo-rdma bench-rdma test-network test-pipe test-scipy nemesis check bench bench-all figures release-check soak asan test-asan tsan fuzz fuzz-keep fuzz-yucan overload-yucan spin clean help build-test build-bench coverage valgrind

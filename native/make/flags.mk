@@ -5,6 +5,8 @@
 NATIVE := $(patsubst %make/,%,$(dir $(lastword $(MAKEFILE_LIST))))
 BUILD := build
 
+include $(NATIVE)make/system.mk
+
 CFLAGS ?= -O2 -g
 WARNINGS := -Wall -Wextra -Wshadow
 # `make check` sets WERROR=-Werror: a warning of a later compiler must not stop a user's build.

@@ -1,22 +1,36 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc What is built and packed: without the headers of libssl, and what release and packages hold.
+%% @doc What is built and packed: on another system, without the headers of libssl, and what release and packages hold.
 -module(beamway_build_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
--export([without_the_headers_of_libssl/1, release_and_packages_hold_all/1]).
+-export([on_another_system/1, without_the_headers_of_libssl/1, release_and_packages_hold_all/1]).
 
 -define(MISSING, "no TLS in the driver: the headers of libssl are missing (libssl-dev)").
 -define(WARNING, "this node has no links over tls").
 
 suite() -> [{timetrap, {minutes, 5}}].
 
-all() -> [without_the_headers_of_libssl, release_and_packages_hold_all].
+all() -> [on_another_system, without_the_headers_of_libssl, release_and_packages_hold_all].
 
 init_per_suite(Config) -> beamway_carrier:init_group(beamway_tls, Config).
 
 end_per_suite(_Config) -> ok.
 
 end_per_testcase(_Case, _Config) -> beamway_peer:stop_started().
+
+%% Nothing begins there: the one line names the system, and what is needed.
+on_another_system(Config) ->
+    Folder = filename:join(proplists:get_value(priv_dir, Config), "elsewhere"),
+    ok = filelib:ensure_path(Folder),
+    Uname = filename:join(Folder, "uname"),
+    ok = file:write_file(Uname, "#!/bin/sh\necho Darwin\n"),
+    ok = file:change_mode(Uname, 8#755),
+    Commands = ["make build", "make -C native driver", "make -C rdpipe"],
+    [begin
+         {2, Said} = status([Command, " 2>&1 | grep -v '^make.*directory'; exit ${PIPESTATUS[0]}"], [{"PATH", Folder ++ ":" ++ os:getenv("PATH")}]),
+         {Command, [_, "this is Darwin; Beamway needs Linux" ++ _]} = {Command, string:split(Said, "*** ")},
+         {Command, [_]} = {Command, string:lexemes(Said, "\n")}
+     end || Command <- Commands].
 
 %% The build says so in one line and goes on; the node says so in one line, and ssl's processes carry its data.
 without_the_headers_of_libssl(Config) ->
@@ -73,15 +87,19 @@ meet({One, OneNode}, {Other, OtherNode}, Kind) ->
     ok = beamway_peer:wait_disconnected(One, OtherNode),
     ok = beamway_peer:wait_disconnected(Other, OneNode).
 
-%% In the checkout; what it says, if it ends well.
+%% What it says, if it ends well.
 run(Command) ->
-    Port = open_port({spawn_executable, "/bin/sh"},
-                     [{args, ["-c", unicode:characters_to_list(Command)]}, {cd, test_support:checkout()}, exit_status, stderr_to_stdout]),
-    run(Port, Command, []).
+    {0, Said} = status(Command, []),
+    Said.
 
-run(Port, Command, Said) ->
+%% In the checkout.
+status(Command, Env) ->
+    Port = open_port({spawn_executable, "/bin/bash"},
+                     [{args, ["-c", unicode:characters_to_list(Command)]}, {cd, test_support:checkout()}, {env, Env}, exit_status, stderr_to_stdout]),
+    status_of(Port, []).
+
+status_of(Port, Said) ->
     receive
-        {Port, {data, Data}} -> run(Port, Command, [Said | Data]);
-        {Port, {exit_status, 0}} -> lists:flatten(Said);
-        {Port, {exit_status, Status}} -> error({Command, Status, lists:flatten(Said)})
+        {Port, {data, Data}} -> status_of(Port, [Said | Data]);
+        {Port, {exit_status, Status}} -> {Status, lists:flatten(Said)}
     end.
