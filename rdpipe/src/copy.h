@@ -22,7 +22,14 @@ typedef struct {
     const char *host; /* in messages; "" for none */
     const char *path; /* of the source or the target, as the user wrote it */
     const char *name; /* the source's last name, "" if it has none: within a directory as target */
+    const char *const *paths; /* of several sources; NULL: `path` alone */
+    const char *const *names; /* the same of their names */
+    size_t sources;           /* how many paths or names there are; 0: one */
+    const char *const *excluded;
+    size_t exclusions;
     bool recursive, preserve, verbose;
+    bool owner, hard_links, xattrs, acls; /* kept as well */
+    bool compare;                         /* contents, also where size and time are the same */
     bool no_directory; /* the target is the copy itself, also if it is a directory */
     bool fail_special; /* a device, FIFO or socket in the source tree is an error */
 } rd_copy_t;
@@ -58,6 +65,9 @@ const char *rd_special_name(mode_t mode);
 
 /* The same for what a directory has under this name; NULL also if there is nothing. */
 const char *rd_special_at(int parent, const char *name);
+
+/* Goes on with the source that a START item names. False: there is none, or *why. */
+bool rd_copy_source(rd_copy_t *copy, const rd_item_t *start, rd_why_t *why);
 
 /* Where a copy goes. */
 typedef struct {

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 typedef struct {
+    rd_copy_t copy;
     rd_complaints_t complaints;
     rd_target_t target;
     rd_beneath_t beneath;
@@ -32,6 +33,18 @@ static bool digest_of(int parent, const char *name, uint64_t least, uint64_t mos
     return done;
 }
 
+/* With -p a file that was copied has the time of its source. */
+static bool is_same(const have_t *have, int parent, const char *name)
+{
+    const rd_item_t *item = &have->item;
+    struct stat is;
+
+    return have->copy.preserve && !have->copy.compare &&
+           fstatat(parent, name, &is, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(is.st_mode) &&
+           (uint64_t)is.st_size == item->size && is.st_mtim.tv_sec == item->mtime_s &&
+           is.st_mtim.tv_nsec == item->mtime_ns;
+}
+
 /* A file of the same length may be the same; a part of one may be its beginning. */
 static void look(have_t *have)
 {
@@ -46,6 +59,10 @@ static void look(have_t *have)
     item->offset = 0;
     if (parent < 0)
         return;
+    if (is_same(have, parent, name)) {
+        item->has = RD_HAS_SAME;
+        return;
+    }
     rd_part_name(name, part);
     if (digest_of(parent, part, 1, item->size, item))
         item->has = RD_HAS_PART;
@@ -71,8 +88,7 @@ static bool is_free(const rd_target_t *target)
 static bool find_target(have_t *have)
 {
     rd_why_t why;
-    bool done =
-        rd_target_find(have->complaints.copy, have->item.kind == RD_ITEM_DIR, &have->target, &why);
+    bool done = rd_target_find(&have->copy, have->item.kind == RD_ITEM_DIR, &have->target, &why);
 
     if (done && have->target.is_into)
         have->complaints.into = have->target.name;
@@ -86,6 +102,14 @@ static bool find_target(have_t *have)
     return done;
 }
 
+static bool begin_source(have_t *have, rd_why_t *why)
+{
+    rd_beneath_close(&have->beneath);
+    rd_target_close(&have->target);
+    have->has_target = false;
+    return rd_copy_source(&have->copy, &have->item, why);
+}
+
 /* False: an end, with or without *why. */
 static bool step(have_t *have, rd_why_t *why)
 {
@@ -94,11 +118,10 @@ static bool step(have_t *have, rd_why_t *why)
     if (!rd_items_next(&have->in, item, why))
         return false;
     if (item->kind == RD_ITEM_DATA || item->kind == RD_ITEM_HOLE || item->kind == RD_ITEM_CLOSE ||
-        item->kind == RD_ITEM_KEEP)
+        item->kind == RD_ITEM_KEEP || item->kind == RD_ITEM_ATTRIBUTE)
         return rd_because(why, "the list has what belongs to no list");
-    if (item->kind == RD_ITEM_START && item->mode != RD_ITEM_VERSION)
-        return rd_because(why, "the other rdcp has another version of the copy's protocol than %u",
-                          RD_ITEM_VERSION);
+    if (item->kind == RD_ITEM_START && !begin_source(have, why))
+        return false;
     if (item->kind != RD_ITEM_START && item->kind != RD_ITEM_END && !have->has_target &&
         !find_target(have))
         *item = (rd_item_t){.kind = RD_ITEM_END, .size = 1};
@@ -113,7 +136,8 @@ int rd_copy_have(const rd_copy_t *copy, int in, int out)
     rd_why_t why = {.text = ""};
     bool done;
 
-    have = (have_t){.complaints = {.copy = copy}, .target = {.base = -1, .parent = -1}};
+    have = (have_t){
+        .copy = *copy, .complaints = {.copy = &have.copy}, .target = {.base = -1, .parent = -1}};
     rd_beneath_open(&have.beneath, -1);
     done = rd_items_out_open(&have.out, out) && rd_items_in_open(&have.in, in, &have.out);
     while (done && step(&have, &why))

@@ -5,12 +5,15 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <fnmatch.h>
+#include <search.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 typedef struct {
-    const rd_copy_t *copy;
+    rd_copy_t copy;
     rd_complaints_t complaints;
+    void *linked; /* a tree of linked_t: files with several names */
     rd_items_out_t out;
     rd_beneath_t beneath;
     rd_item_t item; /* one at a time: they are large */
@@ -32,6 +35,57 @@ static bool put(list_t *list, rd_item_kind_t kind, const char *path, const struc
     (void)snprintf(list->item.path, sizeof list->item.path, "%s", path);
     return rd_items_put(&list->out, &list->item);
 }
+
+/* ---- hard links ---- */
+
+/* A file that has several names, and the first of them that was listed. */
+typedef struct {
+    dev_t device;
+    ino_t inode;
+    char path[];
+} linked_t;
+
+static int compare_linked(const void *one, const void *other)
+{
+    const linked_t *a = one, *b = other;
+
+    return a->inode != b->inode     ? (a->inode < b->inode ? -1 : 1)
+           : a->device != b->device ? (a->device < b->device ? -1 : 1)
+                                    : 0;
+}
+
+/* The path under which this file was listed before; NULL: it was not. */
+static const char *listed_as(list_t *list, const char *path, const struct stat *is)
+{
+    linked_t *fresh = malloc(sizeof *fresh + strlen(path) + 1);
+    linked_t *const *found;
+
+    if (!fresh)
+        return NULL; /* it is copied once more */
+    fresh->device = is->st_dev;
+    fresh->inode = is->st_ino;
+    (void)strcpy(fresh->path, path);
+    found = tsearch(fresh, &list->linked, compare_linked);
+    if (found && *found == fresh)
+        return NULL;
+    free(fresh);
+    return found ? (*found)->path : NULL;
+}
+
+static bool put_file(list_t *list, const char *path, const struct stat *is)
+{
+    const char *first =
+        list->copy.hard_links && is->st_nlink > 1 ? listed_as(list, path, is) : NULL;
+
+    if (!first)
+        return put(list, RD_ITEM_FILE, path, is);
+    fill(&list->item, RD_ITEM_HARD, is);
+    (void)snprintf(list->item.target, sizeof list->item.target, "%s", first);
+    (void)snprintf(list->item.path, sizeof list->item.path, "%s", path);
+    return rd_items_put(&list->out, &list->item);
+}
+
+/* ---- symbolic links ---- */
 
 static bool put_link(list_t *list, const char *path, const struct stat *is)
 {
@@ -113,10 +167,30 @@ static bool read_names(int fd, names_t *names)
 /* A device, FIFO or socket has no content that could be copied. */
 static void skip(list_t *list, const char *path, const char *what)
 {
-    if (list->copy->fail_special)
+    if (list->copy.fail_special)
         rd_complain(&list->complaints, path, "is %s, and --fail-special is given", what);
     else
         rd_warn(&list->complaints, path, "is %s: skipped", what);
+}
+
+/* A pattern without a slash is one of names, another one of paths from the top; one that ends with
+ * a slash is of directories alone. */
+static bool is_excluded(const list_t *list, const char *path, const char *name, mode_t mode)
+{
+    for (size_t i = 0; i < list->copy.exclusions; i++) {
+        const char *given = list->copy.excluded[i];
+        size_t len = strlen(given);
+        bool is_of_directories = len > 1 && given[len - 1] == '/';
+        char pattern[RD_PATH_BYTES];
+
+        if (is_of_directories && !S_ISDIR(mode))
+            continue;
+        (void)snprintf(pattern, sizeof pattern, "%.*s", (int)(len - is_of_directories), given);
+        if (strchr(pattern, '/') ? fnmatch(pattern + (*pattern == '/'), path, FNM_PATHNAME) == 0
+                                 : fnmatch(pattern, name, 0) == 0)
+            return true;
+    }
+    return false;
 }
 
 static bool list_directory(list_t *list, char *path, const struct stat *is);
@@ -132,8 +206,10 @@ static bool list_one(list_t *list, char *path)
         rd_complain(&list->complaints, path, "%s", strerror(errno));
         return true;
     }
+    if (list->copy.exclusions > 0 && is_excluded(list, path, name, is.st_mode))
+        return true;
     if (S_ISREG(is.st_mode))
-        return put(list, RD_ITEM_FILE, path, &is);
+        return put_file(list, path, &is);
     if (S_ISDIR(is.st_mode))
         return list_directory(list, path, &is);
     if (S_ISLNK(is.st_mode))
@@ -170,7 +246,7 @@ static bool list_directory(list_t *list, char *path, const struct stat *is)
 
 static bool list_top(list_t *list)
 {
-    const char *path = *list->copy->path ? list->copy->path : ".";
+    const char *path = *list->copy.path ? list->copy.path : ".";
     char below[RD_PATH_BYTES] = "";
     struct stat is;
     int top;
@@ -187,7 +263,7 @@ static bool list_top(list_t *list)
                     rd_special_name(is.st_mode));
         return true;
     }
-    if (!list->copy->recursive) {
+    if (!list->copy.recursive) {
         rd_complain(&list->complaints, "", "is a directory; -r copies it with all that is in it");
         return true;
     }
@@ -203,16 +279,33 @@ static bool list_top(list_t *list)
     return goes_on;
 }
 
+static bool list_source(list_t *list, size_t which)
+{
+    bool goes_on;
+
+    list->item = (rd_item_t){.kind = RD_ITEM_START,
+                             .mode = RD_ITEM_VERSION,
+                             .size = which,
+                             .offset = list->complaints.count};
+    if (list->copy.paths)
+        list->copy.path = list->copy.paths[which];
+    goes_on = rd_items_put(&list->out, &list->item) && list_top(list);
+    tdestroy(list->linked, free);
+    list->linked = NULL;
+    return goes_on;
+}
+
 int rd_copy_list(const rd_copy_t *copy, int out)
 {
     static list_t list;
     bool done;
 
-    list = (list_t){.copy = copy, .complaints = {.copy = copy}};
+    list = (list_t){.copy = *copy, .complaints = {.copy = &list.copy}};
     if (!rd_items_out_open(&list.out, out))
         return RD_COPY_FAILED;
-    list.item = (rd_item_t){.kind = RD_ITEM_START, .mode = RD_ITEM_VERSION};
-    done = rd_items_put(&list.out, &list.item) && list_top(&list);
+    done = true;
+    for (size_t i = 0; done && i < (copy->sources > 0 ? copy->sources : 1); i++)
+        done = list_source(&list, i);
     list.item = (rd_item_t){.kind = RD_ITEM_END, .size = list.complaints.count};
     done = done && rd_items_put(&list.out, &list.item);
     done = rd_items_out_close(&list.out) && done;

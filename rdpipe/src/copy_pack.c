@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The third part of a copy: the content of the files, as far as the target does not have it. */
-#include "copy.h"
+#include "attributes.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "rdframe.h"
 
 typedef struct {
+    rd_copy_t copy;
     rd_complaints_t complaints;
     rd_beneath_t beneath;
     rd_item_t item;
@@ -27,7 +27,7 @@ static int open_file(pack_t *pack, const char *path, struct stat *is_p)
     if (*path)
         fd = rd_beneath_file(&pack->beneath, path, flags, 0);
     else
-        fd = open(pack->complaints.copy->path, flags);
+        fd = open(pack->copy.path, flags);
     if (fd >= 0 && fstat(fd, is_p) == 0 && S_ISREG(is_p->st_mode))
         return fd;
     rd_complain(&pack->complaints, path, "%s",
@@ -44,6 +44,9 @@ static bool is_same(int fd, const struct stat *is, const rd_item_t *item)
 {
     uint8_t digest[RD_DIGEST_BYTES];
 
+    if (item->has == RD_HAS_SAME)
+        return (uint64_t)is->st_size == item->size && is->st_mtim.tv_sec == item->mtime_s &&
+               is->st_mtim.tv_nsec == item->mtime_ns;
     return item->has != RD_HAS_NOTHING && item->offset <= (uint64_t)is->st_size &&
            rd_digest_file(fd, item->offset, digest) &&
            memcmp(digest, item->digest, sizeof digest) == 0;
@@ -155,18 +158,31 @@ static bool is_sound(pack_t *pack, int fd, const struct stat *before, uint64_t a
     return false;
 }
 
+static bool put_attributes(pack_t *pack, int fd, const struct stat *is)
+{
+    return !rd_attributes_wanted(&pack->copy) ||
+           rd_attributes_put(&pack->complaints, pack->item.path, fd, is, &pack->out);
+}
+
 /* False: nobody wants more. */
 static bool pack_file(pack_t *pack)
 {
     rd_item_t *item = &pack->item;
     struct stat is;
-    int fd = open_file(pack, item->path, &is);
+    int fd;
     bool same, whole, goes_on = true;
 
+    if (item->has == RD_HAS_SAME && !rd_attributes_wanted(&pack->copy)) {
+        item->kind = RD_ITEM_KEEP;
+        item->has = RD_HAS_NOTHING;
+        return rd_items_put(&pack->out, item);
+    }
+    fd = open_file(pack, item->path, &is);
     if (fd < 0)
         return true;
     same = is_same(fd, &is, item);
-    item->kind = same && item->has == RD_HAS_ALL && item->offset == (uint64_t)is.st_size
+    item->kind = same && (item->has == RD_HAS_SAME ||
+                          (item->has == RD_HAS_ALL && item->offset == (uint64_t)is.st_size))
                      ? RD_ITEM_KEEP
                      : RD_ITEM_FILE;
     item->offset = same && item->has == RD_HAS_PART ? item->offset : 0;
@@ -175,7 +191,7 @@ static bool pack_file(pack_t *pack)
     item->mtime_s = is.st_mtim.tv_sec;
     item->mtime_ns = (uint32_t)is.st_mtim.tv_nsec;
     item->has = RD_HAS_NOTHING;
-    goes_on = rd_items_put(&pack->out, item);
+    goes_on = put_attributes(pack, fd, &is) && rd_items_put(&pack->out, item);
     if (item->kind == RD_ITEM_FILE && goes_on) {
         pack->crc = 0;
         whole = send_content(pack, fd, &is, item->offset, &goes_on) &&
@@ -189,7 +205,7 @@ static bool pack_file(pack_t *pack)
 /* The top of a tree, when the first item of one comes. */
 static bool open_top(pack_t *pack)
 {
-    const char *path = pack->complaints.copy->path;
+    const char *path = pack->copy.path;
     int top = open(*path ? path : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 
     pack->is_opened = true;
@@ -197,6 +213,49 @@ static bool open_top(pack_t *pack)
         rd_complain(&pack->complaints, "", "%s", strerror(errno));
     rd_beneath_open(&pack->beneath, top);
     return top >= 0;
+}
+
+static void close_top(pack_t *pack)
+{
+    if (pack->beneath.top >= 0)
+        close(pack->beneath.top);
+    rd_beneath_close(&pack->beneath);
+    rd_beneath_open(&pack->beneath, -1);
+    pack->is_opened = false;
+}
+
+static bool begin_source(pack_t *pack, rd_why_t *why)
+{
+    close_top(pack);
+    if (!rd_copy_source(&pack->copy, &pack->item, why))
+        return false;
+    pack->item.offset += pack->complaints.count;
+    return rd_items_put(&pack->out, &pack->item);
+}
+
+/* What belongs to a directory or symbolic link goes before it. */
+static bool put_with_attributes(pack_t *pack)
+{
+    const rd_item_t *item = &pack->item;
+    const char *name = "";
+    bool is_link = item->kind == RD_ITEM_LINK, goes_on = true;
+    struct stat is;
+    int fd = -1, parent = -1;
+
+    if (!rd_attributes_wanted(&pack->copy))
+        return rd_items_put(&pack->out, item);
+    if (is_link)
+        parent = rd_beneath_parent(&pack->beneath, item->path, &name);
+    else
+        fd = rd_beneath_file(&pack->beneath, item->path, O_RDONLY | O_DIRECTORY, 0);
+    if (is_link ? parent >= 0 && fstatat(parent, name, &is, AT_SYMLINK_NOFOLLOW) == 0
+                : fd >= 0 && fstat(fd, &is) == 0)
+        goes_on = put_attributes(pack, fd, &is);
+    else
+        rd_complain(&pack->complaints, item->path, "%s", strerror(errno));
+    if (fd >= 0)
+        close(fd);
+    return goes_on && rd_items_put(&pack->out, item);
 }
 
 static bool step(pack_t *pack, rd_why_t *why)
@@ -211,9 +270,12 @@ static bool step(pack_t *pack, rd_why_t *why)
     case RD_ITEM_DIR:
         return (pack->is_opened || open_top(pack)) && rd_items_put(&pack->out, item);
     case RD_ITEM_START:
+        return begin_source(pack, why);
+    case RD_ITEM_HARD:
+        return rd_items_put(&pack->out, item);
     case RD_ITEM_LEAVE:
     case RD_ITEM_LINK:
-        return rd_items_put(&pack->out, item);
+        return put_with_attributes(pack);
     case RD_ITEM_END:
         item->size += pack->complaints.count;
         (void)rd_items_put(&pack->out, item);
@@ -229,7 +291,7 @@ int rd_copy_pack(const rd_copy_t *copy, int in, int out)
     rd_why_t why = {.text = ""};
     bool done;
 
-    pack = (pack_t){.complaints = {.copy = copy}};
+    pack = (pack_t){.copy = *copy, .complaints = {.copy = &pack.copy}};
     rd_beneath_open(&pack.beneath, -1);
     done = rd_items_out_open(&pack.out, out) && rd_items_in_open(&pack.in, in, &pack.out);
     while (done && step(&pack, &why))
@@ -238,8 +300,6 @@ int rd_copy_pack(const rd_copy_t *copy, int in, int out)
         rd_complain(&pack.complaints, "", "%s", why.text);
     done = rd_items_out_close(&pack.out) && done && pack.complaints.count == 0;
     rd_items_in_close(&pack.in);
-    if (pack.beneath.top >= 0)
-        close(pack.beneath.top);
-    rd_beneath_close(&pack.beneath);
+    close_top(&pack);
     return done ? RD_COPY_DONE : RD_COPY_FAILED;
 }

@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The last part of a copy: writes what comes. What comes is not trusted: see beneath.h. */
-#include "copy.h"
+#include "attributes.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "cli.h"
 
 typedef struct {
+    rd_copy_t copy;
     rd_complaints_t complaints;
+    uint64_t missing, complained; /* of the sources before this one: there and here */
+    bool has_failed;              /* one of them */
     rd_target_t target;
     rd_beneath_t beneath;
     rd_item_t item;
@@ -22,6 +24,7 @@ typedef struct {
     uint64_t at;
     char name[256], part[256];
     rd_item_t file;
+    rd_attributes_t attributes;  /* of the item that comes next, or of that file */
     uint64_t files, kept, bytes; /* of files, and of what came for them */
 } unpack_t;
 
@@ -72,20 +75,34 @@ static void times_of(const rd_item_t *item, struct timespec times[2])
     times[1] = (struct timespec){.tv_sec = item->mtime_s, .tv_nsec = item->mtime_ns};
 }
 
-/* As cp gives it: with -p that of the source, else less what umask takes. Set-id bits are never
- * taken over. */
-static mode_t mode_of(const unpack_t *unpack, const rd_item_t *item)
+/* As cp gives it: with -p that of the source, else less what umask takes. Set-id bits are only
+ * taken over with the owner that they speak of. */
+static mode_t mode_of(const unpack_t *unpack, const rd_item_t *item, bool is_owned)
 {
-    return item->mode & 0777 & ~(unpack->complaints.copy->preserve ? 0 : unpack->mask);
+    return item->mode & (is_owned ? 07777 : 0777) & ~(unpack->copy.preserve ? 0 : unpack->mask);
 }
 
-static bool set_attributes(const unpack_t *unpack, int fd, const rd_item_t *item)
+static void warn_of_owner(unpack_t *unpack, const char *path)
+{
+    if (errno == EPERM)
+        rd_warn(&unpack->complaints, path, "its owner is not kept: only root may give files away");
+    else
+        rd_complain(&unpack->complaints, path, "its owner: %s", strerror(errno));
+}
+
+/* A new owner takes set-id bits away, and a mode changes an ACL: so in this order. */
+static bool set_attributes(unpack_t *unpack, int fd, const rd_item_t *item)
 {
     struct timespec times[2];
+    bool is_owned = unpack->copy.owner && rd_attributes_own(&unpack->attributes, fd);
 
+    if (unpack->copy.owner && !is_owned)
+        warn_of_owner(unpack, item->path);
     times_of(item, times);
-    return fchmod(fd, mode_of(unpack, item)) == 0 &&
-           (!unpack->complaints.copy->preserve || futimens(fd, times) == 0);
+    if (fchmod(fd, mode_of(unpack, item, is_owned)) < 0)
+        return false;
+    rd_attributes_set(&unpack->attributes, &unpack->complaints, item->path, fd);
+    return !unpack->copy.preserve || futimens(fd, times) == 0;
 }
 
 /* ---- the target ---- */
@@ -115,7 +132,7 @@ static bool find_target(unpack_t *unpack)
     rd_why_t why;
     bool is_tree = unpack->item.kind == RD_ITEM_DIR;
 
-    if (!rd_target_find(unpack->complaints.copy, is_tree, &unpack->target, &why)) {
+    if (!rd_target_find(&unpack->copy, is_tree, &unpack->target, &why)) {
         rd_complain(&unpack->complaints, "", "%s", why.text);
         return false;
     }
@@ -127,10 +144,10 @@ static bool find_target(unpack_t *unpack)
     return true;
 }
 
-/* The directory and name of an item that becomes a file, link or directory; false: it was said. */
-static bool find_place(unpack_t *unpack, int *parent_p, const char **name_p)
+/* The directory and name of an item; false: it was said. */
+static bool find_name(unpack_t *unpack, int *parent_p, const char **name_p)
 {
-    const char *path = unpack->item.path, *special;
+    const char *path = unpack->item.path;
 
     *parent_p = unpack->target.base;
     *name_p = unpack->target.name;
@@ -139,11 +156,20 @@ static bool find_place(unpack_t *unpack, int *parent_p, const char **name_p)
         if (*parent_p < 0)
             return complain(unpack, path, errno);
     }
-    if (strlen(*name_p) > 255)
-        return complain(unpack, path, ENAMETOOLONG);
+    return strlen(*name_p) <= 255 || complain(unpack, path, ENAMETOOLONG);
+}
+
+/* The same of one that becomes a file, link or directory. */
+static bool find_place(unpack_t *unpack, int *parent_p, const char **name_p)
+{
+    const char *special;
+
+    if (!find_name(unpack, parent_p, name_p))
+        return false;
     special = rd_special_at(*parent_p, *name_p);
     if (special)
-        rd_complain(&unpack->complaints, path, "is %s there: rdcp does not replace it", special);
+        rd_complain(&unpack->complaints, unpack->item.path, "is %s there: rdcp does not replace it",
+                    special);
     return !special;
 }
 
@@ -257,6 +283,17 @@ static void close_file(unpack_t *unpack)
     drop_file(unpack, false);
 }
 
+/* Does this file need nothing more? */
+static bool has_mode_and_time(const unpack_t *unpack, const struct stat *is)
+{
+    const rd_item_t *item = &unpack->item;
+
+    return S_ISREG(is->st_mode) && (uint64_t)is->st_size == item->size && unpack->copy.preserve &&
+           !rd_attributes_wanted(&unpack->copy) &&
+           (is->st_mode & 07777) == mode_of(unpack, item, false) &&
+           is->st_mtim.tv_sec == item->mtime_s && is->st_mtim.tv_nsec == item->mtime_ns;
+}
+
 /* It is as it should be, but maybe for its mode and time. */
 static void keep_file(unpack_t *unpack)
 {
@@ -265,12 +302,17 @@ static void keep_file(unpack_t *unpack)
     int parent, fd;
     struct stat is;
 
-    if (!find_place(unpack, &parent, &name))
+    if (!find_name(unpack, &parent, &name))
         return;
+    if (fstatat(parent, name, &is, AT_SYMLINK_NOFOLLOW) == 0 && has_mode_and_time(unpack, &is)) {
+        unpack->kept++;
+        return;
+    }
     fd = openat(parent, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
     if (fd < 0 || fstat(fd, &is) < 0 || !S_ISREG(is.st_mode) || (uint64_t)is.st_size != item->size)
         rd_complain(&unpack->complaints, item->path, "was changed while it was copied");
-    else if (unpack->complaints.copy->preserve && !set_attributes(unpack, fd, item))
+    else if ((unpack->copy.preserve || rd_attributes_wanted(&unpack->copy)) &&
+             !set_attributes(unpack, fd, item))
         (void)complain(unpack, item->path, errno);
     else
         unpack->kept++;
@@ -294,12 +336,48 @@ static void make_link(unpack_t *unpack)
     times_of(item, times);
     (void)unlinkat(parent, part, 0);
     if (symlinkat(item->target, parent, part) < 0 ||
-        (unpack->complaints.copy->preserve &&
-         utimensat(parent, part, times, AT_SYMLINK_NOFOLLOW) < 0) ||
+        (unpack->copy.preserve && utimensat(parent, part, times, AT_SYMLINK_NOFOLLOW) < 0) ||
         renameat(parent, part, parent, name) < 0) {
         (void)complain(unpack, item->path, errno);
         (void)unlinkat(parent, part, 0);
+    } else if (unpack->copy.owner && !rd_attributes_own_link(&unpack->attributes, parent, name)) {
+        warn_of_owner(unpack, item->path);
     }
+}
+
+/* One more name of a file that has come already. */
+static void make_hard_link(unpack_t *unpack)
+{
+    const rd_item_t *item = &unpack->item;
+    const char *name, *first_name;
+    char part[256];
+    struct stat is, first_is;
+    rd_beneath_t first;
+    int parent, from;
+
+    if (!find_place(unpack, &parent, &name))
+        return;
+    rd_part_name(name, part);
+    rd_beneath_open(&first, unpack->target.base);
+    from = rd_beneath_parent(&first, item->target, &first_name);
+    if (from < 0 || fstatat(from, first_name, &first_is, AT_SYMLINK_NOFOLLOW) < 0) {
+        (void)complain(unpack, item->path, errno);
+    } else if (!S_ISREG(first_is.st_mode)) {
+        rd_complain(&unpack->complaints, item->path, "%s is no file there", item->target);
+    } else if (fstatat(parent, name, &is, AT_SYMLINK_NOFOLLOW) == 0 &&
+               is.st_ino == first_is.st_ino && is.st_dev == first_is.st_dev) {
+        unpack->kept++;
+    } else {
+        (void)unlinkat(parent, part, 0);
+        if (linkat(from, first_name, parent, part, 0) < 0 ||
+            renameat(parent, part, parent, name) < 0) {
+            (void)complain(unpack, item->path, errno);
+            (void)unlinkat(parent, part, 0);
+        } else {
+            unpack->files++;
+        }
+    }
+    rd_beneath_close(&first);
 }
 
 /* We must be able to write into it. */
@@ -330,10 +408,11 @@ static void make_directory(unpack_t *unpack)
 static void leave_directory(unpack_t *unpack)
 {
     rd_item_t *item = &unpack->item;
-    bool preserve = unpack->complaints.copy->preserve;
+    bool preserve = unpack->copy.preserve;
     int fd;
 
-    if (!preserve && (*item->path || !unpack->target.is_new))
+    if (!preserve && !rd_attributes_wanted(&unpack->copy) &&
+        (*item->path || !unpack->target.is_new))
         return;
     if (!preserve)
         item->mode |= 0700;
@@ -346,14 +425,16 @@ static void leave_directory(unpack_t *unpack)
 
 /* ---- the end ---- */
 
-static bool finish(unpack_t *unpack)
+/* Of what belongs to this source so much could not be copied, there and here. A tree gets its
+ * name if it is whole. */
+static bool finish(unpack_t *unpack, uint64_t there, uint64_t here)
 {
     const rd_target_t *target = &unpack->target;
-    uint64_t missing = unpack->item.size + unpack->complaints.count;
-    rd_complaints_t last = {.copy = unpack->complaints.copy, .into = unpack->complaints.into};
+    uint64_t missing = there + here;
+    rd_complaints_t last = {.copy = &unpack->copy, .into = unpack->complaints.into};
 
     if (!unpack->has_target || !target->is_tree || !target->is_new)
-        return unpack->complaints.count == 0;
+        return here == 0;
     if (missing > 0) {
         rd_complain(&last, "",
                     "not made, as %llu of what belongs to it could not be copied; what was is in "
@@ -370,6 +451,23 @@ static bool finish(unpack_t *unpack)
     return complain(unpack, "", errno);
 }
 
+/* The source that came is complete, as far as it is. `missing`: of all until here, at the source.
+ */
+static void end_source(unpack_t *unpack, uint64_t missing)
+{
+    uint64_t there = missing >= unpack->missing ? missing - unpack->missing : 1;
+
+    if (!finish(unpack, there, unpack->complaints.count - unpack->complained))
+        unpack->has_failed = true;
+    unpack->missing = missing;
+    unpack->complained = unpack->complaints.count;
+    rd_attributes_clear(&unpack->attributes);
+    rd_beneath_close(&unpack->beneath);
+    rd_target_close(&unpack->target);
+    unpack->has_target = false;
+    unpack->complaints.into = NULL;
+}
+
 static bool is_right_kind(const unpack_t *unpack)
 {
     const rd_item_t *item = &unpack->item;
@@ -379,6 +477,8 @@ static bool is_right_kind(const unpack_t *unpack)
     case RD_ITEM_HOLE:
     case RD_ITEM_CLOSE:
         return unpack->has_target;
+    case RD_ITEM_ATTRIBUTE:
+        return unpack->fd < 0;
     case RD_ITEM_FILE:
     case RD_ITEM_KEEP:
         return unpack->fd < 0 && unpack->target.is_tree == (*item->path != 0);
@@ -408,6 +508,11 @@ static bool take(unpack_t *unpack, rd_why_t *why)
     case RD_ITEM_LINK:
         make_link(unpack);
         break;
+    case RD_ITEM_HARD:
+        make_hard_link(unpack);
+        break;
+    case RD_ITEM_ATTRIBUTE:
+        return rd_attributes_take(&unpack->attributes, &unpack->item, &unpack->in, why);
     case RD_ITEM_DIR:
         make_directory(unpack);
         break;
@@ -417,6 +522,9 @@ static bool take(unpack_t *unpack, rd_why_t *why)
     default:
         break;
     }
+    /* Those of a file are needed when it is whole. */
+    if (unpack->item.kind != RD_ITEM_FILE && unpack->item.kind != RD_ITEM_HOLE)
+        rd_attributes_clear(&unpack->attributes);
     return !unpack->is_fatal;
 }
 
@@ -427,16 +535,16 @@ static bool step(unpack_t *unpack, bool *done_p, rd_why_t *why)
 
     if (!rd_items_next(&unpack->in, item, why))
         return false;
-    if (item->kind == RD_ITEM_START && item->mode != RD_ITEM_VERSION)
-        return rd_because(why, "the other rdcp has another version of the copy's protocol than %u",
-                          RD_ITEM_VERSION);
-    if (item->kind == RD_ITEM_START)
-        return true;
+    if (item->kind == RD_ITEM_START && unpack->fd < 0) {
+        end_source(unpack, item->offset);
+        return rd_copy_source(&unpack->copy, item, why);
+    }
     if (item->kind == RD_ITEM_END && unpack->fd < 0) {
-        *done_p = finish(unpack);
+        end_source(unpack, item->size);
+        *done_p = !unpack->has_failed;
         return false;
     }
-    if (!unpack->has_target) {
+    if (!unpack->has_target && item->kind != RD_ITEM_ATTRIBUTE) {
         bool is_top = !*item->path && (item->kind == RD_ITEM_DIR || item->kind == RD_ITEM_FILE ||
                                        item->kind == RD_ITEM_KEEP);
 
@@ -468,7 +576,8 @@ int rd_copy_unpack(const rd_copy_t *copy, int in)
     rd_why_t why = {.text = ""};
     bool done = false;
 
-    unpack = (unpack_t){.complaints = {.copy = copy},
+    unpack = (unpack_t){.copy = *copy,
+                        .complaints = {.copy = &unpack.copy},
                         .target = {.base = -1, .parent = -1},
                         .fd = -1,
                         .mask = umask(0)};
@@ -486,5 +595,6 @@ int rd_copy_unpack(const rd_copy_t *copy, int in)
     rd_items_in_close(&unpack.in);
     rd_beneath_close(&unpack.beneath);
     rd_target_close(&unpack.target);
+    rd_attributes_free(&unpack.attributes);
     return done ? RD_COPY_DONE : RD_COPY_FAILED;
 }

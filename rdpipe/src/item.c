@@ -60,11 +60,13 @@ size_t rd_item_put(uint8_t *at, const rd_item_t *item)
 
 static bool is_valid(const header_t *header, size_t path_len, size_t target_len)
 {
-    bool is_link = header->kind == RD_ITEM_LINK;
+    bool is_link = header->kind == RD_ITEM_LINK || header->kind == RD_ITEM_HARD;
+    bool is_attribute = header->kind == RD_ITEM_ATTRIBUTE;
 
-    return header->kind >= RD_ITEM_START && header->kind <= RD_ITEM_END &&
-           header->has <= RD_HAS_ALL && header->reserved == 0 && path_len < RD_PATH_BYTES &&
-           target_len < RD_PATH_BYTES && is_link == (target_len > 0) &&
+    return header->kind >= RD_ITEM_START && header->kind <= RD_ITEM_ATTRIBUTE &&
+           header->has <= RD_HAS_SAME && header->reserved == 0 && path_len < RD_PATH_BYTES &&
+           target_len < RD_PATH_BYTES && (is_link || is_attribute) == (target_len > 0) &&
+           (!is_attribute || (path_len == 0 && le64toh(header->size) <= RD_VALUE_MAX)) &&
            le32toh(header->mtime_ns) < 1000000000u && le64toh(header->size) <= INT64_MAX &&
            le64toh(header->offset) <= INT64_MAX && (!is_link || path_len > 0) &&
            (header->kind != RD_ITEM_DATA || header->size != 0);
@@ -85,7 +87,8 @@ rd_item_state_t rd_item_parse(const uint8_t *at, size_t avail, rd_item_t *item_p
     if (avail < sizeof header + path_len + target_len)
         return RD_ITEM_SHORT;
     at += sizeof header;
-    if (!rd_path_is_safe((const char *)at, path_len) || memchr(at + path_len, 0, target_len))
+    if (!rd_path_is_safe((const char *)at, path_len) || memchr(at + path_len, 0, target_len) ||
+        (header.kind == RD_ITEM_HARD && !rd_path_is_safe((const char *)at + path_len, target_len)))
         return RD_ITEM_CORRUPT;
     item_p->kind = (rd_item_kind_t)header.kind;
     item_p->has = (rd_has_t)header.has;

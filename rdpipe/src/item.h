@@ -6,8 +6,8 @@
 
 /*
  * What the four parts of a copy say to each other (copy.h): items, one behind the other. Each has a
- * header of RD_ITEM_BYTES, little-endian, then its path, then the target of a symbolic link.
- * Behind DATA come `size` bytes of the file.
+ * header of RD_ITEM_BYTES, little-endian, then its path, then the target of a link.
+ * Behind DATA come `size` bytes of the file, behind ATTRIBUTE those of its value.
  *
  * The other side is not trusted: a path that leads out of the tree is no item.
  */
@@ -15,11 +15,13 @@
 #define RD_ITEM_BYTES 72u
 #define RD_PATH_BYTES 4096u /* with its 0 */
 #define RD_ITEM_MAX (RD_ITEM_BYTES + 2 * RD_PATH_BYTES)
-#define RD_ITEM_VERSION 1u
+#define RD_ITEM_VERSION 2u
 #define RD_DIGEST_BYTES 32u
+#define RD_VALUE_MAX 65536u /* of an extended attribute (XATTR_SIZE_MAX) */
 
 typedef enum {
-    RD_ITEM_START = 1, /* mode: RD_ITEM_VERSION */
+    RD_ITEM_START = 1, /* a source; mode: RD_ITEM_VERSION, size: which, offset: how many things of
+                          those before it could not be copied */
     RD_ITEM_DIR,       /* what follows may lie in it */
     RD_ITEM_LEAVE,     /* a directory is complete */
     RD_ITEM_FILE,      /* its content follows, from `offset` on, then CLOSE */
@@ -28,11 +30,18 @@ typedef enum {
     RD_ITEM_HOLE,      /* `size` bytes that are not stored */
     RD_ITEM_CLOSE,     /* the file ends; has: RD_HAS_ALL if it is whole */
     RD_ITEM_KEEP,      /* the file is there already */
-    RD_ITEM_END        /* size: how many things could not be copied */
+    RD_ITEM_END,       /* size: how many things could not be copied */
+    RD_ITEM_HARD,      /* a further name of the file whose path is `target` */
+    RD_ITEM_ATTRIBUTE  /* of the FILE, KEEP, LINK or LEAVE that comes next: `target` is its name */
 } rd_item_kind_t;
 
 /* What lies at the target already. */
-typedef enum { RD_HAS_NOTHING, RD_HAS_PART, RD_HAS_ALL } rd_has_t;
+typedef enum {
+    RD_HAS_NOTHING,
+    RD_HAS_PART,
+    RD_HAS_ALL,
+    RD_HAS_SAME /* a file of the same size and time: its content was not read */
+} rd_has_t;
 
 typedef struct {
     rd_item_kind_t kind;
@@ -44,7 +53,7 @@ typedef struct {
     uint32_t mtime_ns;
     uint8_t digest[RD_DIGEST_BYTES];
     char path[RD_PATH_BYTES];   /* from the top of the tree; "" is the top itself */
-    char target[RD_PATH_BYTES]; /* of a symbolic link */
+    char target[RD_PATH_BYTES]; /* of a link; the name of an attribute */
 } rd_item_t;
 
 typedef enum { RD_ITEM_SHORT, RD_ITEM_WHOLE, RD_ITEM_CORRUPT } rd_item_state_t;

@@ -19,7 +19,7 @@ typedef struct {
     rd_items_out_t *out;
     uint8_t *buffer;
     size_t start, end;
-    uint64_t data_left; /* of the last DATA item */
+    uint64_t data_left; /* of the last item with content */
 } rd_items_in_t;
 
 bool rd_items_out_open(rd_items_out_t *out_p, int fd);
@@ -28,13 +28,15 @@ bool rd_items_put(rd_items_out_t *out, const rd_item_t *item);
  * rd_items_data_put. */
 uint8_t *rd_items_data_room(rd_items_out_t *out, size_t *room_p);
 bool rd_items_data_put(rd_items_out_t *out, size_t len);
+/* An attribute with its value, of RD_VALUE_MAX bytes at most. */
+bool rd_items_attribute(rd_items_out_t *out, const char *name, const void *value, size_t len);
 /* Writes out what is left. False if anything could not be written, and errno. */
 bool rd_items_out_close(rd_items_out_t *out);
 
 bool rd_items_in_open(rd_items_in_t *in_p, int fd, rd_items_out_t *out);
-/* The next item; what is left of the content of a DATA item is skipped. False: *why. */
+/* The next item; what is left of the content of the last one is skipped. False: *why. */
 bool rd_items_next(rd_items_in_t *in, rd_item_t *item_p, rd_why_t *why);
-/* A piece of the content of the last DATA item, valid until the next call; 0: there is no more, or
+/* A piece of the content of the last item, valid until the next call; 0: there is no more, or
  * *why. */
 size_t rd_items_data(rd_items_in_t *in, const uint8_t **at_p, rd_why_t *why);
 void rd_items_in_close(rd_items_in_t *in);

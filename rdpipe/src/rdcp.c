@@ -10,15 +10,22 @@
 #include "run.h"
 
 static const char help[] =
-    "usage: rdcp [OPTION]... SOURCE TARGET\n"
-    "Copies a file, or with -r a tree, between hosts: each of both is PATH, or [USER@]HOST:PATH.\n"
-    "A target that is a directory is copied into. What was cut off is gone on with by the same "
-    "command.\n"
+    "usage: rdcp [OPTION]... SOURCE... TARGET\n"
+    "Copies files, or with -r trees, between hosts: each of them is PATH, or [USER@]HOST:PATH.\n"
+    "A target that is a directory is copied into; several sources, all of one host, need one.\n"
+    "What was cut off is gone on with by the same command.\n"
     "Each host needs rdcp and rdpipe of the same version on its PATH. Example:\n"
     "  rdcp -r host1:photos host2:/srv\n"
     "Options:\n"
     "  -r, --recursive       directories with all that is in them\n"
-    "  -p, --preserve        keeps times and modes\n"
+    "  -p, --preserve        keeps times and modes; files of the same size and time are not read\n"
+    "  -a, --archive         as -rp with all of the next four\n"
+    "  --owner               keeps owners, if root does it, and set-id bits\n"
+    "  --hard-links          keeps names of one file names of one file\n"
+    "  --xattrs              keeps extended attributes\n"
+    "  --acls                keeps access control lists\n"
+    "  --exclude PATTERN     leaves out what has such a name, or such a path if it has a slash\n"
+    "  --compare             with -p: compares contents also where size and time are the same\n"
     "  -T, --no-target-directory   TARGET is the copy itself, also if it is a directory\n"
     "  --fail-special        devices, FIFOs and sockets in a tree are errors, not skipped\n"
     "  -n, --plan            shows what would be done, and ends\n"
@@ -35,8 +42,18 @@ enum {
     OPTION_HOST,
     OPTION_NAME,
     OPTION_OF,
-    OPTION_FAIL_SPECIAL
+    OPTION_FAIL_SPECIAL,
+    OPTION_OWNER,
+    OPTION_HARD_LINKS,
+    OPTION_XATTRS,
+    OPTION_ACLS,
+    OPTION_EXCLUDE,
+    OPTION_COMPARE
 };
+
+#define SOURCES_MAX 1024u
+#define EXCLUSIONS_MAX 256u
+#define COMMAND_MAX 120000u /* the kernel takes no longer word (MAX_ARG_STRLEN) */
 
 static const struct option options[] = {RD_STREAM_OPTIONS,
                                         RD_SETTINGS_OPTIONS,
@@ -45,6 +62,13 @@ static const struct option options[] = {RD_STREAM_OPTIONS,
                                         {"preserve", 0, NULL, 'p'},
                                         {"no-target-directory", 0, NULL, 'T'},
                                         {"fail-special", 0, NULL, OPTION_FAIL_SPECIAL},
+                                        {"archive", 0, NULL, 'a'},
+                                        {"owner", 0, NULL, OPTION_OWNER},
+                                        {"hard-links", 0, NULL, OPTION_HARD_LINKS},
+                                        {"xattrs", 0, NULL, OPTION_XATTRS},
+                                        {"acls", 0, NULL, OPTION_ACLS},
+                                        {"exclude", 1, NULL, OPTION_EXCLUDE},
+                                        {"compare", 0, NULL, OPTION_COMPARE},
                                         /* the parts, as rdcp itself calls them */
                                         {"list", 0, NULL, OPTION_LIST},
                                         {"have", 0, NULL, OPTION_HAVE},
@@ -60,8 +84,25 @@ typedef struct {
     rd_copy_t copy;
     int part; /* OPTION_..., 0: the whole */
     bool only_plan;
+    const char *names[SOURCES_MAX], *excluded[EXCLUSIONS_MAX];
+    size_t name_count, exclusions;
     const char *version; /* of the rdcp that calls this part */
 } called_t;
+
+/* What belongs to a list of at most `max`. */
+static void add(const called_t *called, const char **list, size_t *count_p, size_t max,
+                const char *value, const char *what)
+{
+    if (*count_p == max)
+        rd_usage(&called->settings.cli, "more than %zu %s", max, what);
+    list[(*count_p)++] = value;
+}
+
+static void keep_all(rd_copy_t *copy)
+{
+    copy->recursive = copy->preserve = true;
+    copy->owner = copy->hard_links = copy->xattrs = copy->acls = true;
+}
 
 static bool take_option(called_t *called, int option, const char *value)
 {
@@ -77,6 +118,31 @@ static bool take_option(called_t *called, int option, const char *value)
         return true;
     case 'T':
         called->copy.no_directory = true;
+        return true;
+    case 'a':
+        keep_all(&called->copy);
+        return true;
+    case OPTION_OWNER:
+        called->copy.owner = true;
+        return true;
+    case OPTION_HARD_LINKS:
+        called->copy.hard_links = true;
+        return true;
+    case OPTION_XATTRS:
+        called->copy.xattrs = true;
+        return true;
+    case OPTION_ACLS:
+        called->copy.acls = true;
+        return true;
+    case OPTION_COMPARE:
+        called->copy.compare = true;
+        return true;
+    case OPTION_EXCLUDE:
+        if (!*value || strlen(value) >= RD_PATH_BYTES)
+            rd_usage(&called->settings.cli,
+                     "--exclude '%.60s': expected a pattern of 1 to %u bytes", value,
+                     RD_PATH_BYTES - 1);
+        add(called, called->excluded, &called->exclusions, EXCLUSIONS_MAX, value, "--exclude");
         return true;
     case OPTION_FAIL_SPECIAL:
         called->copy.fail_special = true;
@@ -94,16 +160,25 @@ static bool take_option(called_t *called, int option, const char *value)
         called->version = value;
         return true;
     case OPTION_NAME:
-        called->copy.name = value;
+        add(called, called->names, &called->name_count, SOURCES_MAX, value, "--name");
         return true;
     default:
         return rd_settings_option(&called->settings, option, value);
     }
 }
 
-static int run_part(called_t *called, const char *path)
+static int run_part(called_t *called, char *const *paths, size_t count)
 {
-    called->copy.path = path;
+    bool is_source = called->part == OPTION_LIST || called->part == OPTION_PACK;
+
+    if (count == 0 || (!is_source && (count != 1 || called->name_count == 0)))
+        rd_usage(&called->settings.cli, "rdcp calls its parts itself");
+    called->copy.path = paths[0];
+    called->copy.paths = is_source ? (const char *const *)paths : NULL;
+    called->copy.names = is_source ? NULL : called->names;
+    called->copy.sources = is_source ? count : called->name_count;
+    called->copy.excluded = called->excluded;
+    called->copy.exclusions = called->exclusions;
     called->copy.verbose = called->settings.cli.verbose;
     if (!called->version || strcmp(called->version, RD_VERSION) != 0) {
         rd_complaints_t complaints = {.copy = &called->copy};
@@ -132,6 +207,11 @@ static int run_part(called_t *called, const char *path)
 typedef struct {
     char *host, *path;
 } end_t;
+
+typedef struct {
+    end_t of[SOURCES_MAX];
+    size_t count;
+} sources_t;
 
 /* The last name of a path, "" if it has none of its own. */
 static void name_of(const char *path, char name[256])
@@ -184,11 +264,24 @@ static void put_program(FILE *to, const called_t *called, const end_t *end)
     }
 }
 
-/* The command line of a part; the caller frees, NULL: no memory. */
-static char *command_of(const called_t *called, const char *part, const end_t *end,
-                        const char *name)
+static void put_options(FILE *to, const called_t *called)
 {
-    char *text = NULL;
+    const rd_copy_t *copy = &called->copy;
+
+    (void)fprintf(to, "%s%s%s%s%s%s%s%s%s%s", copy->recursive ? " -r" : "",
+                  copy->preserve ? " -p" : "", called->settings.cli.verbose ? " -v" : "",
+                  copy->no_directory ? " -T" : "", copy->fail_special ? " --fail-special" : "",
+                  copy->owner ? " --owner" : "", copy->hard_links ? " --hard-links" : "",
+                  copy->xattrs ? " --xattrs" : "", copy->acls ? " --acls" : "",
+                  copy->compare ? " --compare" : "");
+}
+
+/* The command line of a part; the caller frees, NULL: no memory. */
+static char *command_of(const called_t *called, const char *part, const sources_t *sources,
+                        const end_t *target, bool is_target)
+{
+    const end_t *end = is_target ? target : sources->of;
+    char *text = NULL, name[256];
     size_t bytes;
     FILE *to = open_memstream(&text, &bytes);
 
@@ -196,15 +289,24 @@ static char *command_of(const called_t *called, const char *part, const end_t *e
         return NULL;
     (void)fputs("exec ", to);
     put_program(to, called, end);
-    (void)fprintf(to, " --%s --of " RD_VERSION "%s%s%s%s%s --host ", part,
-                  called->copy.recursive ? " -r" : "", called->copy.preserve ? " -p" : "",
-                  called->settings.cli.verbose ? " -v" : "", called->copy.no_directory ? " -T" : "",
-                  called->copy.fail_special ? " --fail-special" : "");
+    (void)fprintf(to, " --%s --of " RD_VERSION, part);
+    put_options(to, called);
+    (void)fputs(" --host ", to);
     quote(to, end->host);
-    (void)fputs(" --name ", to);
-    quote(to, name);
-    (void)fputs(" -- ", to);
-    quote(to, without_tilde(end));
+    for (size_t i = 0; is_target && i < sources->count; i++) {
+        name_of(without_tilde(&sources->of[i]), name);
+        (void)fputs(" --name ", to);
+        quote(to, name);
+    }
+    for (size_t i = 0; strcmp(part, "list") == 0 && i < called->exclusions; i++) {
+        (void)fputs(" --exclude ", to);
+        quote(to, called->excluded[i]);
+    }
+    (void)fputs(" --", to);
+    for (size_t i = 0; i < (is_target ? 1 : sources->count); i++) {
+        (void)fputc(' ', to);
+        quote(to, without_tilde(is_target ? target : &sources->of[i]));
+    }
     return fclose(to) == 0 ? text : NULL;
 }
 
@@ -221,23 +323,27 @@ static int verdict(const called_t *called, int status)
     return status == 0 || status == RD_EXIT_OWN ? status : RD_EXIT_FAULT;
 }
 
-static int copy_all(const called_t *called, const end_t *source, const end_t *target)
+static int copy_all(const called_t *called, const sources_t *sources, const end_t *target)
 {
     static const char *const parts[] = {"list", "have", "pack", "unpack"};
     static rd_chain_t chain;
-    char name[256];
     int status = 0;
-    bool done = true;
+    bool done = true, is_short = true;
 
-    name_of(without_tilde(source), name);
     for (size_t i = 0; i < 4; i++) {
-        const end_t *end = i % 2 == 0 ? source : target;
+        const end_t *end = i % 2 == 0 ? sources->of : target;
+        char *command = command_of(called, parts[i], sources, target, i % 2 == 1);
 
-        chain.of[i] =
-            (rd_node_t){end->host, command_of(called, parts[i], end, name), RD_WORK_COMMAND, false};
-        done = done && chain.of[i].text;
+        chain.of[i] = (rd_node_t){end->host, command, RD_WORK_COMMAND, false};
+        done = done && command;
+        is_short = is_short && command && strlen(command) < COMMAND_MAX;
     }
     chain.count = 4;
+    if (done && !is_short)
+        rd_usage(&called->settings.cli,
+                 "the names of the sources have more than %u bytes: copy them in several calls, or "
+                 "their directory with -r",
+                 COMMAND_MAX);
     if (!done)
         rd_say(&called->settings.cli, "out of memory");
     else if (called->only_plan)
@@ -259,16 +365,41 @@ static end_t end_of(const called_t *called, const char *text)
     return end;
 }
 
+static void free_end(end_t *end)
+{
+    free(end->host);
+    free(end->path);
+}
+
+/* All sources are read by one part, so they are on one host. */
+static void find_sources(const called_t *called, char *const *args, size_t count,
+                         sources_t *sources_p)
+{
+    if (count > SOURCES_MAX)
+        rd_usage(&called->settings.cli, "%zu sources: expected at most %u", count, SOURCES_MAX);
+    if (count > 1 && called->copy.no_directory)
+        rd_usage(&called->settings.cli, "-T takes one source, got %zu", count);
+    for (size_t i = 0; i < count; i++) {
+        sources_p->of[i] = end_of(called, args[i]);
+        if (strcmp(sources_p->of[i].host, sources_p->of[0].host) != 0)
+            rd_usage(&called->settings.cli,
+                     "%s is on another host than %s: copy from each host by a call of its own",
+                     args[i], args[0]);
+    }
+    sources_p->count = count;
+}
+
 int main(int argc, char **argv)
 {
     static called_t called = {.settings = {.is_copy = true}, .copy = {.host = "", .name = ""}};
-    end_t source, target;
+    static sources_t sources;
+    end_t target;
     int option, status;
 
     rd_cli_init(&called.settings.cli, "rdcp");
     if (rd_prompt_is_asked(argc))
         return rd_prompt(argv[1]);
-    while ((option = getopt_long(argc, argv, "vhnrpT" RD_SETTINGS_LETTERS, options, NULL)) >= 0) {
+    while ((option = getopt_long(argc, argv, "vhnrpaT" RD_SETTINGS_LETTERS, options, NULL)) >= 0) {
         if (option == 'h') {
             (void)fputs(help, stdout);
             return rd_cli_printed(&called.settings.cli);
@@ -277,17 +408,16 @@ int main(int argc, char **argv)
             rd_cli_option(&called.settings.cli, option, optarg);
     }
     rd_cli_check(&called.settings.cli);
-    if (called.part && argc - optind == 1)
-        return run_part(&called, argv[optind]);
-    if (called.part || argc - optind != 2)
+    if (called.part)
+        return run_part(&called, argv + optind, (size_t)(argc - optind));
+    if (argc - optind < 2)
         rd_usage(&called.settings.cli, "expected SOURCE and TARGET, got %d arguments",
                  argc - optind);
-    source = end_of(&called, argv[optind]);
-    target = end_of(&called, argv[optind + 1]);
-    status = copy_all(&called, &source, &target);
-    free(source.host);
-    free(source.path);
-    free(target.host);
-    free(target.path);
+    find_sources(&called, argv + optind, (size_t)(argc - optind - 1), &sources);
+    target = end_of(&called, argv[argc - 1]);
+    status = copy_all(&called, &sources, &target);
+    for (size_t i = 0; i < sources.count; i++)
+        free_end(&sources.of[i]);
+    free_end(&target);
     return status;
 }

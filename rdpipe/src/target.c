@@ -91,6 +91,20 @@ void rd_part_name(const char *name, char part[256])
     (void)snprintf(part, 256, ".%.200s-%s" SUFFIX, name, hex);
 }
 
+bool rd_copy_source(rd_copy_t *copy, const rd_item_t *start, rd_why_t *why)
+{
+    if (start->mode != RD_ITEM_VERSION)
+        return rd_because(why, "the other rdcp has another version of the copy's protocol than %u",
+                          RD_ITEM_VERSION);
+    if (start->size >= (copy->sources > 0 ? copy->sources : 1))
+        return rd_because(why, "the other side speaks of a source that there is not");
+    if (copy->paths)
+        copy->path = copy->paths[start->size];
+    if (copy->names)
+        copy->name = copy->names[start->size];
+    return true;
+}
+
 bool rd_copy_lock(int fd)
 {
     int64_t deadline = rd_now_ms() + LOCK_MS;
@@ -162,6 +176,8 @@ static bool find(const rd_copy_t *copy, rd_target_t *target, rd_why_t *why)
     is_there = stat(path, &is) == 0;
     if (!is_there && errno != ENOENT)
         return rd_because(why, "%s", strerror(errno));
+    if (copy->sources > 1 && !(is_there && S_ISDIR(is.st_mode)))
+        return rd_because(why, "is no directory: several sources are copied into one");
     if (is_there && rd_special_name(is.st_mode))
         return rd_because(why, "is %s: rdcp does not replace it", rd_special_name(is.st_mode));
     if (is_there && S_ISDIR(is.st_mode) && copy->no_directory && !target->is_tree)

@@ -154,6 +154,33 @@ def a_copy_that_cannot_be_made(hosts):
     expect("/special/fifo: is a FIFO: skipped" in err and os.listdir(f"{folder}/to") == [], err)
 
 
+def several_sources_with_all_that_they_have(hosts):
+    """-a, --exclude and several sources by the command itself; a second pass over what has not changed sends no content."""
+    folder = folder_of(hosts, "several")
+    for name in ("one", "it's two"):
+        os.makedirs(f"{folder}/{name}/deep")
+        for i in range(50):
+            with open(f"{folder}/{name}/deep/{i}", "wb") as file:
+                file.write(os.urandom(1000))
+        os.link(f"{folder}/{name}/deep/0", f"{folder}/{name}/linked")
+        os.chown(f"{folder}/{name}/deep/1", 4321, 4322)
+        os.setxattr(f"{folder}/{name}/deep/2", "user.note", b"kept")
+        open(f"{folder}/{name}/left.o", "w", encoding="utf-8").close()
+    os.mkdir(f"{folder}/to")
+    words = f"""-v --json -a --exclude '*.o' host1:{folder}/one host1:"{folder}/it's two" host2:{folder}/to"""
+    for written, there in ((102, 0), (0, 102)):
+        err = copies(hosts, words)
+        expect(f"{written} files written with" in err and f"{there} were there already" in err, err)
+        for name in ("one", "it's two"):
+            run("diff", "-r", "--no-dereference", "--exclude=left.o", f"{folder}/{name}", f"{folder}/to/{name}")
+            at = f"{folder}/to/{name}"
+            expect(os.path.samefile(f"{at}/deep/0", f"{at}/linked") and not os.path.exists(f"{at}/left.o"), "links, or what is excluded")
+            expect(os.stat(f"{at}/deep/1").st_uid == 4321 and os.getxattr(f"{at}/deep/2", "user.note") == b"kept", "owner, or attribute")
+    expect(json.loads(err.splitlines()[-1])["hops"][-1]["bytes"] < 60_000, err)
+    for words, text in ((f"host1:{folder}/one host2:{folder}/one {folder}/to", "is on another host than"), (f"-T {folder}/one {folder}/to {folder}/x", "-T takes one source")):
+        expect(text in copies(hosts, words, 2), words)
+
+
 def another_version(hosts):
     folder = folder_of(hosts, "versions")
     programs = folder_of(hosts, "versions/bin")
@@ -297,6 +324,6 @@ def kills_anywhere(hosts):
     run("diff", "-r", "--no-dereference", tree, f"{folder}/to")
 
 
-CASES = [a_tree_in_all_directions, a_file_in_all_directions, a_copy_that_cannot_be_made, another_version, options_behind_the_paths,
+CASES = [a_tree_in_all_directions, a_file_in_all_directions, several_sources_with_all_that_they_have, a_copy_that_cannot_be_made, another_version, options_behind_the_paths,
          progress_of_a_copy, a_disk_that_is_full, a_file_that_changes, a_log_that_grows, two_copies_to_one_target,
          what_was_cut_off_goes_on, little_locked_memory, kills_anywhere]
