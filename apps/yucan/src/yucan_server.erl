@@ -61,6 +61,7 @@ supervisor(Name) -> gen_server:call(Name, supervisor, 10000).
 init(#{name := Name} = Options) ->
     process_flag(trap_exit, true),
     load_all(),
+    ok = yucan_file_cache:open(Name),
     State = #state{name = Name, options = Options, metrics = yucan_metrics:new(), counters = atomics:new(2, [])},
     case start(Options, State) of
         {ok, State1} -> {ok, State1};
@@ -230,4 +231,4 @@ terminate(_, #state{name = Name, listening = Listening}) ->
     _ = [gen_tcp:close(Socket) || {_, Socket, _, _} <- Listening],
     _ = [file:delete(Path) || {_, _, {local, Path}, _} <- Listening],
     _ = persistent_term:erase({yucan, Name}),
-    ok.
+    yucan_file_cache:close(Name).

@@ -4,7 +4,7 @@
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
 -export([plain/1, head/1, methods/1, conditional/1, ranges/1, several_ranges/1, if_range/1, index/1, redirect_to_folder/1, listing/1, gzip_beside/1,
-         gzip_made/1, compress_middleware/1, traversal/1, encoded_slash/1, symlinks/1, listed_links/1, fresh/1, bad_options/1, dot_files/1, large/1, shrinking/1, names/1]).
+         gzip_made/1, compress_middleware/1, traversal/1, encoded_slash/1, symlinks/1, listed_links/1, fresh/1, beside_by_coding/1, kept/1, kept_forms/1, replaced/1, turned_into_links/1, bad_options/1, dot_files/1, large/1, shrinking/1, names/1]).
 
 -include_lib("common_test/include/ct.hrl").
 -include_lib("kernel/include/file.hrl").
@@ -13,7 +13,7 @@ suite() -> [{timetrap, {minutes, 1}}].
 
 all() ->
     [plain, head, methods, conditional, ranges, several_ranges, if_range, index, redirect_to_folder, listing, gzip_beside, gzip_made, compress_middleware,
-     traversal, encoded_slash, symlinks, listed_links, fresh, bad_options, dot_files, large, shrinking, names].
+     traversal, encoded_slash, symlinks, listed_links, fresh, beside_by_coding, kept, kept_forms, replaced, turned_into_links, bad_options, dot_files, large, shrinking, names].
 
 init_per_suite(Config) ->
     Base = list_to_binary(?config(priv_dir, Config)),
@@ -234,6 +234,102 @@ fresh(Config) ->
     true = beamway_peer:wait_until(fun() -> header(<<"etag">>, get(Config, "/fresh.txt")) =/= undefined end, 20000),
     <<"\"3-", _/binary>> = Etag = header(<<"etag">>, get(Config, "/fresh.txt")),
     {304, _, _} = get(Config, "/fresh.txt", [{"If-None-Match", Etag}]).
+
+%% The first that the client takes, of those that are not older than the file. A link beside it is not followed.
+beside_by_coding(Config) ->
+    Root = ?config(root, Config),
+    Time = fun(Name, Date) -> ok = file:write_file_info(<<Root/binary, "/", Name/binary>>, #file_info{mtime = {Date, {3, 4, 5}}}, [{time, universal}]) end,
+    [begin ok = file:write_file(<<Root/binary, "/", Name/binary>>, Data), Time(Name, {2020, 1, 2}) end
+     || {Name, Data} <- [{<<"app.js">>, <<"plain">>}, {<<"app.js.br">>, <<"in br">>}, {<<"app.js.zst">>, <<"in zst">>}, {<<"app.js.gz">>, <<"in gz">>},
+                         {<<"old.js">>, <<"newer">>}, {<<"old.js.br">>, <<"older">>}, {<<"linked.js">>, <<"plain">>}]],
+    Time(<<"old.js.br">>, {2019, 1, 1}),
+    ok = file:make_symlink(<<"app.js.br">>, <<Root/binary, "/linked.js.br">>),
+    Ask = fun(Path, Accept) -> Response = get(Config, Path, [{"Accept-Encoding", Accept}]), {element(3, Response), header(<<"content-encoding">>, Response), header(<<"etag">>, Response)} end,
+    [begin {Body, Coding, Etag} = Ask("/app.js", Accept), {Body, Coding} = {Expected, Says}, {304, _, _} = get(Config, "/app.js", [{"Accept-Encoding", Accept}, {"If-None-Match", Etag}]) end
+     || _ <- [looked_at, kept], {Accept, Expected, Says} <- [{"gzip, zstd, br", <<"in br">>, <<"br">>}, {"gzip, zstd;q=0.5, br;q=0", <<"in zst">>, <<"zstd">>},
+                                                             {"gzip", <<"in gz">>, <<"gzip">>}, {"identity", <<"plain">>, undefined}]],
+    [{<<"newer">>, undefined, _}, {<<"plain">>, undefined, _}] = [Ask(Path, "br") || Path <- ["/old.js", "/linked.js"]],
+    4 = length(lists:usort([element(3, Ask("/app.js", Accept)) || Accept <- ["br", "zstd", "gzip", "identity"]])).
+
+%% A file that has not changed lately is looked at once a second, however often it is asked for; so is the index of a folder.
+kept(Config) ->
+    Root = ?config(root, Config),
+    [begin
+         ok = settled(<<Root/binary, File/binary>>),
+         {200, _, _} = get(Config, Path),
+         Began = erlang:monotonic_time(second),
+         Looks = calls({yucan_symlink, info, 3}, fun() -> [get(Config, Path, Headers) || _ <- lists:seq(1, 20), Headers <- [[], [{"Range", "bytes=1-2"}]]] end),
+         {Path, true} = {Path, Looks =< 2 * (1 + erlang:monotonic_time(second) - Began)}
+     end || {Path, File} <- [{"/kept.bin", <<"/kept.bin">>}, {"/page/", <<"/page/index.html">>}], ok =:= filelib:ensure_dir(File), prepared(Root, File)],
+    {206, _, <<"12">>} = get(Config, "/kept.bin", [{"Range", "bytes=1-2"}]),
+    {206, _, <<"\r\n--", _/binary>>} = get(Config, "/kept.bin", [{"Range", "bytes=1-2,4-5"}]),
+    [{200, _, <<>>}] = yucan_client:exchange(?config(port, Config), "HEAD /kept.bin HTTP/1.1\r\nHost: a\r\n\r\n", <<"HEAD">>),
+    [{405, _, _}] = yucan_client:exchange(?config(port, Config), "DELETE /kept.bin HTTP/1.1\r\nHost: a\r\n\r\n"),
+    #{entries := Entries} = yucan_file_cache:info(yucan_files),
+    true = Entries >= 2.
+
+prepared(Root, <<"/kept.bin">> = File) -> ok =:= file:write_file(<<Root/binary, File/binary>>, <<"0123456789">>);
+prepared(_, _) -> true.
+
+%% Until a further change would show in its times.
+settled(File) ->
+    true = beamway_peer:wait_until(fun() ->
+        {ok, #file_info{ctime = Changed, mtime = Modified}} = file:read_file_info(File, [{time, posix}]),
+        os:system_time(second) - max(Changed, Modified) >= 2
+    end, 20000),
+    ok.
+
+calls(Function, Work) ->
+    1 = erlang:trace_pattern(Function, true, [call_count]),
+    try
+        _ = Work(),
+        {call_count, Count} = erlang:trace_info(Function, call_count),
+        Count
+    after
+        erlang:trace_pattern(Function, false, [call_count])
+    end.
+
+%% Text is compressed once, not for each request; also when the file is looked at again.
+kept_forms(Config) ->
+    ok = settled(<<(?config(root, Config))/binary, "/long.txt">>),
+    Ask = fun() -> {200, _, Body} = get(Config, "/long.txt", [{"Accept-Encoding", "gzip"}]), Body end,
+    true = binary:copy(<<"words ">>, 1000) =:= zlib:gunzip(Ask()),
+    0 = calls({zlib, gzip, 1}, fun() ->
+        [Ask() || _ <- lists:seq(1, 10)],
+        true = beamway_peer:wait_until(fun() -> calls({yucan_symlink, info, 3}, Ask) > 0 end, 20000)
+    end).
+
+%% Seen within a second, whatever way it is replaced: by another file, in place, in place with its old time, and when it is gone.
+replaced(Config) ->
+    File = fun(Name) -> <<(?config(root, Config))/binary, "/replaced-", Name/binary>> end,
+    Put = fun(Name, Data) -> ok = file:write_file(File(Name), Data), ok = file:write_file_info(File(Name), #file_info{mtime = {{2020, 1, 2}, {3, 4, 5}}}, [{time, universal}]) end,
+    Ways = [{<<"moved">>, fun(Name) -> Put(<<"new">>, <<"other">>), ok = file:rename(File(<<"new">>), File(Name)) end, {200, <<"other">>}},
+            {<<"touched">>, fun(Name) -> Put(Name, <<"other">>) end, {200, <<"other">>}},
+            {<<"written">>, fun(Name) -> ok = file:write_file(File(Name), <<"other">>) end, {200, <<"other">>}},
+            {<<"deleted">>, fun(Name) -> ok = file:delete(File(Name)) end, {404, <<>>}}],
+    Ask = fun(Name) -> {Status, _, Body} = get(Config, ["/replaced-", Name]), {Status, case Status of 200 -> Body; _ -> <<>> end} end,
+    [Put(Name, <<"first">>) || {Name, _, _} <- Ways],
+    ok = settled(File(<<"deleted">>)),
+    [{200, <<"first">>} = Ask(Name) || _ <- [looked_at, kept], {Name, _, _} <- Ways],
+    [Change(Name) || {Name, Change, _} <- Ways],
+    Changed = erlang:monotonic_time(millisecond),
+    true = beamway_peer:wait_until(fun() -> [Ask(Name) || {Name, _, _} <- Ways] =:= [Expected || {_, _, Expected} <- Ways] end, 20000),
+    true = erlang:monotonic_time(millisecond) - Changed < 3000.
+
+%% A kept file, or a folder on the way to it, that becomes a link to somewhere else.
+turned_into_links(Config) ->
+    Root = ?config(root, Config),
+    Inside = <<Root/binary, "/turned/to">>,
+    ok = filelib:ensure_dir(<<Inside/binary, "/x">>),
+    [ok = file:write_file(<<Root/binary, Name/binary>>, <<"inside">>) || Name <- [<<"/turned/file.txt">>, <<"/turned/to/outside.txt">>]],
+    ok = settled(<<Inside/binary, "/outside.txt">>),
+    Ask = fun(Path) -> element(1, get(Config, Path)) end,
+    [200, 200, 200, 200] = [Ask(Path) || _ <- [looked_at, kept], Path <- ["/turned/file.txt", "/turned/to/outside.txt"]],
+    ok = file:delete(<<Root/binary, "/turned/file.txt">>),
+    ok = file:make_symlink(<<"../../outside.txt">>, <<Root/binary, "/turned/file.txt">>),
+    ok = file:rename(Inside, <<Inside/binary, "-before">>),
+    ok = file:make_symlink(<<"../..">>, Inside),
+    true = beamway_peer:wait_until(fun() -> [Ask(Path) || Path <- ["/turned/file.txt", "/turned/to/outside.txt"]] =:= [403, 403] end, 20000).
 
 %% A wrong option is told when the server starts, in words.
 bad_options(Config) ->

@@ -17,13 +17,13 @@ init_per_suite(Config) ->
 
 end_per_suite(_) -> yucan_test_server:stop_all().
 
-%% The core stays small: 26 modules, which call of those for files and streams only what answers `{websocket, ...}'.
+%% The core stays small: 26 modules, which call of those for files and streams only what answers `{websocket, ...}', and the owner of the cache of files.
 core(_) ->
     Src = filename:join([code:lib_dir(yucan), "src"]),
     Core = modules(filename:join(Src, "*.erl")),
     true = length(Core) =< 26,
     Called = lists:usort([M || Module <- Core, {ok, {_, [{imports, Calls}]}} <- [beam_lib:chunks(code:which(Module), [imports])], {M, _, _} <- Calls]),
-    [yucan_ws] = [M || M <- modules(filename:join(Src, "*/*.erl")), lists:member(M, Called)].
+    [yucan_file_cache, yucan_ws] = lists:sort([M || M <- modules(filename:join(Src, "*/*.erl")), lists:member(M, Called)]).
 
 modules(Pattern) -> [list_to_atom(filename:basename(File, ".erl")) || File <- filelib:wildcard(Pattern)].
 

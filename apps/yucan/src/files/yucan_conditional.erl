@@ -3,7 +3,7 @@
 %% the representation to what should be answered.
 -module(yucan_conditional).
 
--export([decide/3, ranges/4, accepts_gzip/1]).
+-export([decide/3, ranges/4, accepts_gzip/1, codings/1]).
 -export_type([etag/0]).
 
 %% With its quotes, and W/ if it is weak. `none': what is there may change without its time, so no earlier answer stands for it.
@@ -129,15 +129,17 @@ digits(_) -> error.
 
 %% @doc Does the client take gzip (RFC 9110, 12.5.3)?
 -spec accepts_gzip(yucan_req:req()) -> boolean().
-accepts_gzip(Req) ->
+accepts_gzip(Req) -> lists:member(<<"gzip">>, codings(Req)).
+
+%% @doc Which codings of ours the client takes, those of least bytes first.
+-spec codings(yucan_req:req()) -> [binary()].
+codings(Req) ->
     case yucan_req:header(<<"accept-encoding">>, Req) of
-        undefined -> false;
+        undefined -> [];
         Text ->
-            Codings = [coding(Part) || Part <- yucan_header:tokens(Text)],
-            case lists:keyfind(<<"gzip">>, 1, Codings) of
-                {_, Wanted} -> Wanted;
-                false -> lists:member({<<"*">>, true}, Codings)
-            end
+            Said = [coding(Part) || Part <- yucan_header:tokens(Text)],
+            All = lists:member({<<"*">>, true}, Said),
+            [Coding || Coding <- [<<"br">>, <<"zstd">>, <<"gzip">>], case lists:keyfind(Coding, 1, Said) of {_, Wanted} -> Wanted; false -> All end]
     end.
 
 coding(Part) ->

@@ -1,8 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Static files: a handler of its own, and functions for handlers that find out themselves which file is meant.
 %%
-%% Ranges, conditions, HEAD, index files, listings, gzip from a file beside it or made on the way. Nothing outside
+%% Ranges, conditions, HEAD, index files, listings, compressed forms from files beside it or made here. Nothing outside
 %% of the docroot is given away: not by the path (yucan_path), and not by a symbolic link unless the options say so.
+%% Small files, and what was made of them, are kept (yucan_file_cache).
 -module(yucan_file).
 -behaviour(yucan_handler).
 
@@ -18,7 +19,7 @@
     index => [binary()],
     %% Without what a request for it would not give: names with a dot, links that the policy refuses.
     listing => boolean(),
-    %% Give `FILE.gz' to those who take it, and compress text of up to 1 MB for them.
+    %% Give `FILE.br', `FILE.zst' and `FILE.gz' to those who take them, and compress text of up to 1 MB.
     gzip => boolean(),
     %% `inside' if not given.
     follow_symlinks => yucan_symlink:policy(),
@@ -30,6 +31,11 @@
 
 -define(LEAST_GZIP, 1024).
 -define(MOST_GZIP, 1048576).
+%% Larger files go by sendfile.
+-define(MOST_KEPT, 65536).
+-define(INDEX, [<<"index.html">>]).
+%% Codings and the endings of files that have them; a client that takes several gets the first.
+-define(BESIDE, [{<<"br">>, <<".br">>}, {<<"zstd">>, <<".zst">>}, {<<"gzip">>, <<".gz">>}]).
 
 %% @private
 -spec init(options()) -> options().
@@ -71,7 +77,7 @@ respond(Req, Root, Options) ->
         {ok, Path} ->
             case is_hidden(Path) andalso not maps:get(dot_files, Options, false) of
                 true -> not_found;
-                false -> look(Req, yucan_path:join(Root, Path), Path, Root, Options)
+                false -> look(Req, Path, Root, Options)
             end;
         {error, Reason} -> {error, Reason}
     end.
@@ -96,7 +102,21 @@ is_hidden(Path) ->
         _ -> true
     end.
 
-look(Req, File, Path, Root, Options) ->
+%% What is kept of the file counts without a look at the file system. It holds only bytes that a look has permitted within the last second.
+look(Req, Path, Root, Options) ->
+    case remembered(Req, {Root, below, Options, first_name(Path, Options)}) of
+        none -> search(Req, yucan_path:join(Root, Path), Path, Root, Options);
+        Response -> Response
+    end.
+
+%% Of a folder the first index counts here: if it is there, no other one is asked for.
+first_name(Path, Options) ->
+    case {binary:last(Path), maps:get(index, Options, ?INDEX)} of
+        {$/, [Name | _]} -> <<Path/binary, Name/binary>>;
+        _ -> Path
+    end.
+
+search(Req, File, Path, Root, Options) ->
     case yucan_symlink:info(Path, Root, policy(Options)) of
         {ok, #file_info{type = Type} = Info} when Type =:= regular; Type =:= directory -> found(Type, Req, File, Info, Path, Root, Options);
         {ok, _} -> {error, forbidden};
@@ -106,14 +126,14 @@ look(Req, File, Path, Root, Options) ->
 
 policy(Options) -> maps:get(follow_symlinks, Options, inside).
 
-found(regular, Req, File, Info, Path, _, Options) ->
+found(regular, Req, File, Info, Path, Root, Options) ->
     case binary:last(Path) of
         $/ -> not_found;
-        _ -> serve(Req, File, Info, Options)
+        _ -> serve(Req, File, Info, {Root, below, Options, Path})
     end;
 found(directory, Req, Folder, _, Path, Root, Options) ->
     case binary:last(Path) of
-        $/ -> folder(maps:get(index, Options, [<<"index.html">>]), Req, Folder, Path, Root, Options);
+        $/ -> folder(maps:get(index, Options, ?INDEX), Req, Folder, Path, Root, Options);
         _ -> to_folder(Req)
     end.
 
@@ -122,8 +142,10 @@ to_folder(Req) ->
     {301, [{<<"location">>, [yucan_req:path(Req), $/, [[$?, yucan_req:query(Req)] || yucan_req:has_query(Req)]]} | Headers], Body}.
 
 folder([Name | Rest], Req, Folder, Path, Root, Options) ->
-    case yucan_symlink:info(<<Path/binary, Name/binary>>, Root, policy(Options)) of
-        {ok, #file_info{type = regular} = Info} -> serve(Req, <<Folder/binary, Name/binary>>, Info, Options);
+    Below = <<Path/binary, Name/binary>>,
+    case yucan_symlink:info(Below, Root, policy(Options)) of
+        {ok, #file_info{type = regular} = Info} ->
+            serve(Req, <<Folder/binary, Name/binary>>, Info, {Root, below, Options, Below});
         {error, forbidden} -> {error, forbidden};
         _ -> folder(Rest, Req, Folder, Path, Root, Options)
     end;
@@ -137,74 +159,201 @@ folder([], Req, Folder, Path, Root, Options) ->
 %% @doc A file that is chosen already.
 -spec serve(yucan_req:req(), File :: binary(), options()) -> yucan_handler:response().
 serve(Req, File, Options) ->
-    case file:read_file_info(File, [raw, {time, universal}]) of
-        {ok, #file_info{type = regular} = Info} -> serve(Req, File, Info, Options);
-        _ -> yucan_error:page(404)
+    Key = {<<>>, chosen, Options, File},
+    case remembered(Req, Key) of
+        none ->
+            case file:read_file_info(File, [raw, {time, universal}]) of
+                {ok, #file_info{type = regular} = Info} -> serve(Req, File, Info, Key);
+                _ -> yucan_error:page(404)
+            end;
+        Response -> Response
     end.
 
-serve(Req, File, Info, Options) ->
-    case yucan_req:method(Req) of
-        Method when Method =:= <<"GET">>; Method =:= <<"HEAD">> -> choose(Req, File, Info, Options);
-        _ -> not_allowed(Req)
-    end.
+%% ---- one file in its forms
+
+%% The file itself, a coding in which it is beside itself, or compressed here.
+-type form() :: identity | made | binary().
+
+-record(form, {
+    etag :: none | binary(),
+    time :: calendar:datetime(),
+    size :: non_neg_integer(),
+    %% Of an answer with content, and of 304.
+    headers :: yucan_handler:headers(),
+    unchanged :: yucan_handler:headers(),
+    has_parts :: boolean(),
+    data = none :: none | binary()
+}).
+
+-define(PARTS, [{<<"accept-ranges">>, <<"bytes">>}]).
+
+%% A file as it was seen, and what is kept of it: as it is, from the files beside it, and compressed here.
+-record(seen, {
+    info :: file:file_info(),
+    %% Has been as it is for so long that another change would show.
+    settled :: boolean(),
+    type :: binary(),
+    %% Text, which has other forms.
+    varies :: boolean(),
+    beside = [] :: [{Coding :: binary(), file:file_info()}],
+    forms = #{} :: #{form() => #form{}}
+}).
+
+is_asked(Req) -> lists:member(yucan_req:method(Req), [<<"GET">>, <<"HEAD">>]).
 
 not_allowed(Req) -> yucan_error:not_allowed([<<"GET">>, <<"HEAD">>, <<"OPTIONS">>], Req).
 
-%% Which representation: as it is, compressed beforehand, or compressed now. Parts are given of the first two only.
-choose(Req, File, #file_info{size = Size} = Info, Options) ->
-    Type = yucan_mime:of_file(File, maps:get(mime, Options, #{})),
-    Varies = maps:get(gzip, Options, true) andalso yucan_mime:is_text(Type),
-    Headers = [{<<"content-type">>, Type} | general(Varies, Options)],
-    case Varies andalso yucan_conditional:accepts_gzip(Req) andalso beside(File, Info) of
-        {ok, Zipped, ZippedInfo} -> represent(Req, Zipped, ZippedInfo, etag(ZippedInfo, <<"-gz">>), [{<<"content-encoding">>, <<"gzip">>} | Headers]);
-        none when Size >= ?LEAST_GZIP, Size =< ?MOST_GZIP -> compress(Req, File, Info, Headers);
-        _ -> represent(Req, File, Info, etag(Info, <<>>), Headers)
+remembered(Req, Key) ->
+    case is_asked(Req) andalso yucan_file_cache:find(yucan_req:server(Req), Key) of
+        {fresh, #seen{forms = Forms} = Seen} ->
+            Name = choose(Req, Seen),
+            case Forms of
+                #{Name := Form} -> answer(Form, Req, none, Key, Seen);
+                _ -> none
+            end;
+        _ -> none
     end.
+
+%% The file has just been looked at. What is kept of it counts again if it is still the same.
+serve(Req, File, Found, Key) ->
+    case is_asked(Req) of
+        true ->
+            Info = Found#file_info{atime = undefined},
+            Seen = case yucan_file_cache:find(yucan_req:server(Req), Key) of
+                {_, #seen{info = Info, varies = Varies, beside = Beside} = Known} ->
+                    case beside(File, Info, Varies) of
+                        Beside -> keep(Req, Key, Known), Known;
+                        _ -> see(File, Info, Key)
+                    end;
+                _ -> see(File, Info, Key)
+            end,
+            Name = choose(Req, Seen),
+            answer(maps:get(Name, Seen#seen.forms, none), Req, {Name, File}, Key, Seen);
+        false -> not_allowed(Req)
+    end.
+
+see(File, Info, {_, _, Options, Name}) ->
+    Type = yucan_mime:of_file(Name, maps:get(mime, Options, #{})),
+    Varies = maps:get(gzip, Options, true) andalso yucan_mime:is_text(Type),
+    Beside = beside(File, Info, Varies),
+    #seen{info = Info, settled = is_settled([Info | [I || {_, I} <- Beside]]), type = Type, varies = Varies, beside = Beside}.
+
+%% Which form. The codings of least bytes come first.
+choose(_, #seen{varies = false}) -> identity;
+choose(Req, #seen{beside = Beside, info = #file_info{size = Size}}) ->
+    Accepted = yucan_conditional:codings(Req),
+    case [Coding || Coding <- Accepted, lists:keymember(Coding, 1, Beside)] of
+        [Coding | _] -> Coding;
+        [] ->
+            case Size >= ?LEAST_GZIP andalso Size =< ?MOST_GZIP andalso lists:member(<<"gzip">>, Accepted) of
+                true -> made;
+                false -> identity
+            end
+    end.
+
+%% Files that were compressed beforehand, unless they are older than the file. A link beside it is not followed.
+beside(_, _, false) -> [];
+beside(File, #file_info{mtime = Time}, true) ->
+    [{Coding, Info#file_info{atime = undefined}}
+     || {Coding, Ending} <- ?BESIDE,
+        {ok, #file_info{type = regular, mtime = Compressed} = Info} <- [file:read_link_info(<<File/binary, Ending/binary>>, [raw, {time, universal}])],
+        Compressed >= Time].
+
+%% Times have seconds: what changes again within the second of its last change may look the same.
+is_settled(Infos) ->
+    Now = seconds(calendar:universal_time()),
+    lists:all(fun(#file_info{mtime = Modified, ctime = Changed}) -> Now - seconds(Modified) >= 2 andalso Now - seconds(Changed) >= 2 end, Infos).
+
+seconds(Time) -> calendar:datetime_to_gregorian_seconds(Time).
+
+keep(Req, Key, #seen{forms = Forms} = Seen) ->
+    yucan_file_cache:keep(yucan_req:server(Req), Key, Seen, lists:sum([byte_size(Data) || #form{data = Data} <- maps:values(Forms)])).
+
+%% None while the file may change again within the second of its time: a cache would keep the older content for ever.
+etag(#file_info{size = Size, mtime = Time}, Suffix) ->
+    Seconds = seconds(Time),
+    case seconds(calendar:universal_time()) - Seconds < 2 of
+        true -> none;
+        false -> <<$", (integer_to_binary(Size, 36))/binary, $-, (integer_to_binary(Seconds, 36))/binary, Suffix/binary, $">>
+    end.
+
+weak(none) -> none;
+weak(Etag) -> <<"W/", Etag/binary>>.
+
+validators(none, _) -> [];
+validators(Etag, Time) -> [{<<"etag">>, Etag}, {<<"last-modified">>, yucan_header:date(Time)}].
+
+%% What is compressed here may come out different next time: a weak tag, and no parts.
+make(identity, #seen{info = Info} = Seen, Key) -> form(etag(Info, <<>>), Info, [], ?PARTS, Seen, Key);
+make(made, #seen{info = Info} = Seen, Key) -> form(weak(etag(Info, <<"-z">>)), Info, [{<<"content-encoding">>, <<"gzip">>}], [], Seen, Key);
+make(Coding, #seen{beside = Beside} = Seen, Key) ->
+    {_, Info} = lists:keyfind(Coding, 1, Beside),
+    form(etag(Info, <<$-, (binary_part(Coding, 0, 2))/binary>>), Info, [{<<"content-encoding">>, Coding}], ?PARTS, Seen, Key).
+
+form(Etag, #file_info{mtime = Time, size = Size}, Encoding, Parts, #seen{type = Type, varies = Varies}, {_, _, Options, _}) ->
+    Headers = Encoding ++ [{<<"content-type">>, Type} | general(Varies, Options)],
+    Validators = validators(Etag, Time),
+    #form{etag = Etag, time = Time, size = Size, unchanged = Validators ++ Headers, headers = Validators ++ Parts ++ Headers, has_parts = Parts =/= []}.
 
 general(Varies, Options) ->
     [{<<"vary">>, <<"accept-encoding">>} || Varies]
         ++ [{<<"cache-control">>, [<<"max-age=">>, integer_to_binary(Seconds)]} || {expires, Seconds} <- maps:to_list(maps:with([expires], Options))]
         ++ maps:get(headers, Options, []).
 
-beside(File, #file_info{mtime = Time}) ->
-    Zipped = <<File/binary, ".gz">>,
-    case file:read_link_info(Zipped, [raw, {time, universal}]) of
-        {ok, #file_info{type = regular, mtime = ZippedTime} = Info} when ZippedTime >= Time -> {ok, Zipped, Info};
-        _ -> none
-    end.
-
-%% None while the file may change again within the second of its time: a cache would keep the older content for ever.
-etag(#file_info{size = Size, mtime = Time}, Suffix) ->
-    Seconds = calendar:datetime_to_gregorian_seconds(Time),
-    case calendar:datetime_to_gregorian_seconds(calendar:universal_time()) - Seconds < 2 of
-        true -> none;
-        false -> <<$", (integer_to_binary(Size, 36))/binary, $-, (integer_to_binary(Seconds, 36))/binary, Suffix/binary, $">>
-    end.
-
-validators(none, _) -> [];
-validators(Etag, #file_info{mtime = Time}) -> [{<<"etag">>, Etag}, {<<"last-modified">>, yucan_header:date(Time)}].
-
-represent(Req, File, #file_info{size = Size, mtime = Time} = Info, Etag, Headers) ->
+answer(none, Req, {Name, _} = From, Key, Seen) -> answer(make(Name, Seen, Key), Req, From, Key, Seen);
+answer(#form{etag = Etag, time = Time, unchanged = Unchanged} = Form, Req, From, Key, Seen) ->
     case yucan_conditional:decide(Req, Etag, Time) of
-        not_modified -> {304, validators(Etag, Info) ++ Headers, <<>>};
+        not_modified -> {304, Unchanged, <<>>};
         failed -> yucan_error:page(412);
-        proceed ->
-            All = validators(Etag, Info) ++ [{<<"accept-ranges">>, <<"bytes">>} | Headers],
-            case yucan_conditional:ranges(Req, Etag, Time, Size) of
-                all -> {200, All, {file, File, Size}};
-                unsatisfiable ->
-                    {416, Error, Body} = yucan_error:page(416),
-                    {416, [{<<"content-range">>, [<<"bytes */">>, integer_to_binary(Size)]} | Error], Body};
-                [{First, Length}] -> {206, [{<<"content-range">>, content_range(First, Length, Size)} | All], {file, File, First, Length}};
-                Ranges -> several(Ranges, File, Size, All)
-            end
+        proceed -> whole_or_parts(content(Form, Req, From, Key, Seen), Form, Req)
     end.
+
+whole_or_parts({error, _}, _, _) -> yucan_error:page(404);
+whole_or_parts(Source, #form{has_parts = false, headers = Headers}, _) -> {200, Headers, Source};
+whole_or_parts(Source, #form{etag = Etag, time = Time, size = Size, headers = Headers}, Req) ->
+    parts(yucan_conditional:ranges(Req, Etag, Time, Size), Source, Size, Headers).
+
+%% The bytes, or the name of a file that holds them.
+content(#form{data = Data}, _, _, _, _) when is_binary(Data) -> Data;
+content(Form, Req, {made, File}, Key, Seen) ->
+    case file:read_file(File) of
+        {ok, Data} when byte_size(Data) =:= Form#form.size -> kept(zlib:gzip(Data), made, Form, Req, Key, Seen);
+        {ok, Data} -> zlib:gzip(Data);
+        Error -> Error
+    end;
+content(Form, Req, {identity, File}, Key, Seen) -> from_file(File, identity, Form, Req, Key, Seen);
+content(Form, Req, {Coding, File}, Key, Seen) ->
+    {_, Ending} = lists:keyfind(Coding, 1, ?BESIDE),
+    from_file(<<File/binary, Ending/binary>>, Coding, Form, Req, Key, Seen).
+
+from_file(File, Name, #form{size = Size} = Form, Req, Key, #seen{settled = true} = Seen) when Size =< ?MOST_KEPT ->
+    case yucan_req:method(Req) =:= <<"GET">> andalso prim_file:read_file(File) of
+        {ok, Data} when byte_size(Data) =:= Size -> kept(Data, Name, Form, Req, Key, Seen);
+        _ -> {file, File, Size}
+    end;
+from_file(File, _, #form{size = Size}, _, _, _) -> {file, File, Size}.
+
+kept(Data, _, _, _, _, #seen{settled = false}) -> Data;
+kept(Data, Name, Form, Req, Key, #seen{forms = Forms} = Seen) ->
+    keep(Req, Key, Seen#seen{forms = Forms#{Name => Form#form{data = Data}}}),
+    Data.
+
+parts(all, Source, _, Headers) -> {200, Headers, Source};
+parts(unsatisfiable, _, Size, _) ->
+    {416, Error, Body} = yucan_error:page(416),
+    {416, [{<<"content-range">>, [<<"bytes */">>, integer_to_binary(Size)]} | Error], Body};
+parts([{First, Length}], Source, Size, Headers) ->
+    {206, [{<<"content-range">>, content_range(First, Length, Size)} | Headers], cut(Source, First, Length)};
+parts(Ranges, Source, Size, Headers) -> several(Ranges, Source, Size, Headers).
+
+cut({file, File, _}, First, Length) -> {file, File, First, Length};
+cut(Data, First, Length) -> binary_part(Data, First, Length).
 
 content_range(First, Length, Size) ->
     [<<"bytes ">>, integer_to_binary(First), $-, integer_to_binary(First + Length - 1), $/, integer_to_binary(Size)].
 
 %% RFC 9110, 14.6.
-several(Ranges, File, Size, Headers) ->
+several(Ranges, Source, Size, Headers) ->
     {_, Type} = lists:keyfind(<<"content-type">>, 1, Headers),
     Boundary = binary:encode_hex(crypto:strong_rand_bytes(12)),
     Parts = [{[<<"\r\n--">>, Boundary, <<"\r\ncontent-type: ">>, Type, <<"\r\ncontent-range: ">>, content_range(First, Length, Size), <<"\r\n\r\n">>], First, Length}
@@ -212,35 +361,21 @@ several(Ranges, File, Size, Headers) ->
     End = [<<"\r\n--">>, Boundary, <<"--\r\n">>],
     Total = iolist_size(End) + lists:sum([iolist_size(Head) + Length || {Head, _, Length} <- Parts]),
     Own = lists:keystore(<<"content-type">>, 1, Headers, {<<"content-type">>, [<<"multipart/byteranges; boundary=">>, Boundary]}),
-    {206, [{<<"content-length">>, Total} | Own], {stream, fun(Write) -> parts(Write, File, Parts, End) end}}.
+    {206, [{<<"content-length">>, Total} | Own], {stream, fun(Write) -> parts_of(Source, Write, Parts, End) end}}.
 
-parts(Write, File, Parts, End) ->
+parts_of({file, File, _}, Write, Parts, End) ->
     {ok, Handle} = file:open(File, [read, raw, binary]),
     try
         lists:foreach(fun({Head, First, Length}) -> ok = Write(Head), part(Write, Handle, First, Length) end, Parts),
         Write(End)
     after
         file:close(Handle)
-    end.
+    end;
+parts_of(Data, Write, Parts, End) ->
+    Write([[[Head, binary_part(Data, First, Length)] || {Head, First, Length} <- Parts], End]).
 
 part(_, _, _, 0) -> ok;
 part(Write, Handle, At, Left) ->
     {ok, Data} = file:pread(Handle, At, min(Left, 65536)),
     ok = Write(Data),
     part(Write, Handle, At + byte_size(Data), Left - byte_size(Data)).
-
-%% What is compressed on the way may come out different next time: a weak tag.
-compress(Req, File, #file_info{mtime = Time} = Info, Headers) ->
-    Etag = weak(etag(Info, <<"-z">>)),
-    case yucan_conditional:decide(Req, Etag, Time) of
-        not_modified -> {304, validators(Etag, Info) ++ Headers, <<>>};
-        failed -> yucan_error:page(412);
-        proceed ->
-            case file:read_file(File) of
-                {ok, Data} -> {200, validators(Etag, Info) ++ [{<<"content-encoding">>, <<"gzip">>} | Headers], zlib:gzip(Data)};
-                {error, _} -> yucan_error:page(404)
-            end
-    end.
-
-weak(none) -> none;
-weak(Etag) -> <<"W/", Etag/binary>>.
