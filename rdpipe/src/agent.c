@@ -300,11 +300,12 @@ static bool key_of(const char *line, rd_key_t *key_p)
 static bool take_segment(agent_t *agent, const char *line)
 {
     char *work = rd_line_value(line, "work", NULL);
-    uint64_t block = 0, flags = 0, zstd = 0, carriers = 0, first = 0, last = 0;
+    uint64_t block = 0, flags = 0, zstd = 0, rate = 0, carriers = 0, first = 0, last = 0;
     bool done = work && rd_work_of(work, &agent->work) &&
                 rd_line_value_number(line, "block", RD_BLOCK_MAX, &block) &&
                 rd_line_value_number(line, "flags", 255, &flags) &&
                 rd_line_value_number(line, "zstd", 19, &zstd) &&
+                rd_line_value_number(line, "rate", RD_RATE_MAX, &rate) &&
                 rd_line_value_number(line, "carriers", RD_CARRIERS_ALL, &carriers) &&
                 rd_line_value_number(line, "first", 65535, &first) &&
                 rd_line_value_number(line, "last", 65535, &last) && !agent->is_configured;
@@ -320,6 +321,7 @@ static bool take_segment(agent_t *agent, const char *line)
                                 .block = (uint32_t)block,
                                 .flags = (uint8_t)flags,
                                 .zstd = (int)zstd};
+    agent->over.transfer.rate = rate;
     agent->port_first = (uint16_t)first;
     agent->port_last = (uint16_t)last;
     agent->is_configured = true;

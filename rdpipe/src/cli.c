@@ -11,8 +11,7 @@
 #include <unistd.h>
 
 #include "compress.h"
-
-#define PROGRESS_MS 500
+#include "progress.h"
 
 static void fill_standard_descriptors(void)
 {
@@ -155,6 +154,16 @@ void rd_cli_option(rd_cli_t *cli, int option, const char *value)
     case RD_OPTION_JSON:
         cli->json = true;
         break;
+    case RD_OPTION_PROGRESS:
+        cli->progress = true;
+        break;
+    case 'q':
+        cli->quiet = true;
+        break;
+    case RD_OPTION_RATE:
+        if (!rd_size(value, RD_RATE_MIN, RD_RATE_MAX, &cli->rate))
+            rd_usage(cli, "--rate %s: expected bytes a second, 1K to 1024G", value);
+        break;
     case RD_OPTION_KEY_FILE:
         cli->key_file = value;
         break;
@@ -187,7 +196,7 @@ void rd_cli_options(rd_cli_t *cli, int argc, char **argv, const struct option *o
 {
     int option;
 
-    while ((option = getopt_long(argc, argv, "vh", options, NULL)) >= 0) {
+    while ((option = getopt_long(argc, argv, "vqh", options, NULL)) >= 0) {
         if (option == 'h') {
             (void)fputs(help, stdout);
             exit(rd_cli_printed(cli));
@@ -199,6 +208,8 @@ void rd_cli_options(rd_cli_t *cli, int argc, char **argv, const struct option *o
 
 void rd_cli_check(const rd_cli_t *cli)
 {
+    if (cli->quiet && cli->progress)
+        rd_usage(cli, "--quiet and --progress are opposites: give one of them");
     if (cli->terms.flags & RD_TERM_TLS && cli->terms.carriers == RD_CARRIER_RDMA)
         rd_usage(cli, "--encrypt is for tcp; --carrier rdma sends what is plain");
 }
@@ -242,86 +253,6 @@ void rd_amount(char text[32], double amount, const char *unit)
         (void)snprintf(text, 32, "%.3f %c%s", amount, prefix[i], unit);
 }
 
-void rd_left(char text[48], uint64_t bytes, uint64_t size, int64_t ms)
-{
-    int64_t s;
-
-    text[0] = 0;
-    if (size == 0 || bytes == 0 || bytes > size || ms <= 0)
-        return;
-    s = (int64_t)((double)(size - bytes) / (double)bytes * (double)ms / 1000);
-    if (s < 1000000)
-        (void)snprintf(text, 48, "%d%% %d:%02d left", (int)(100.0 * (double)bytes / (double)size),
-                       (int)(s / 60), (int)(s % 60));
-}
-
-/* ---- progress ---- */
-
-struct rd_progress {
-    pthread_t thread;
-    int stop;
-    const char *name;
-    const rd_transfer_t *transfer;
-    int64_t began_ms;
-};
-
-static void show(const rd_progress_t *progress, uint64_t *last_p)
-{
-    uint64_t bytes = atomic_load_explicit(&progress->transfer->bytes, memory_order_relaxed);
-    int64_t s = (rd_now_ms() - progress->began_ms) / 1000;
-    char amount[32], rate[32], left[48];
-
-    rd_left(left, bytes, atomic_load(&progress->transfer->size), rd_now_ms() - progress->began_ms);
-    rd_amount(amount, (double)bytes, "B");
-    rd_amount(rate, (double)(bytes - *last_p) * 1000 / PROGRESS_MS, "B/s");
-    *last_p = bytes;
-    (void)fprintf(stderr, "\r%s: %s  %s  %d:%02d  %s\033[K", progress->name, amount, rate,
-                  (int)(s / 60), (int)(s % 60), left);
-}
-
-static void *run_progress(void *argument)
-{
-    rd_progress_t *progress = argument;
-    struct pollfd stop = {.fd = progress->stop, .events = POLLIN};
-    uint64_t last = 0;
-
-    while (poll(&stop, 1, PROGRESS_MS) == 0)
-        show(progress, &last);
-    (void)fprintf(stderr, "\r\033[K");
-    return NULL;
-}
-
-rd_progress_t *rd_progress_start(const char *name, const rd_transfer_t *transfer)
-{
-    rd_progress_t *progress;
-
-    if (!isatty(2))
-        return NULL;
-    progress = calloc(1, sizeof *progress);
-    if (!progress)
-        return NULL;
-    *progress = (rd_progress_t){.stop = eventfd(0, EFD_CLOEXEC),
-                                .name = name,
-                                .transfer = transfer,
-                                .began_ms = rd_now_ms()};
-    if (progress->stop >= 0 && pthread_create(&progress->thread, NULL, run_progress, progress) == 0)
-        return progress;
-    if (progress->stop >= 0)
-        close(progress->stop);
-    free(progress);
-    return NULL;
-}
-
-void rd_progress_stop(rd_progress_t *progress)
-{
-    if (!progress)
-        return;
-    (void)eventfd_write(progress->stop, 1);
-    (void)pthread_join(progress->thread, NULL);
-    close(progress->stop);
-    free(progress);
-}
-
 /* ---- the end ---- */
 
 void rd_json_text(FILE *to, const char *text)
@@ -362,11 +293,12 @@ static int verdict(const rd_cli_t *cli, const rd_transfer_t *transfer, const rd_
     rd_amount(amount, (double)bytes, "B");
     if (transfer->outcome == RD_TRANSFER_FAULT)
         rd_say(cli, "%s", transfer->why.text);
-    if (cli->verbose)
+    if (cli->verbose || (cli->progress && !cli->json))
         rd_say(cli, "%s in %.3f s, %s", amount, seconds, rate);
     if (cli->json) {
         (void)fprintf(stderr,
-                      "{\"command\": \"%s\", \"outcome\": \"%s\", \"bytes\": %llu, \"seconds\": "
+                      "{\"command\": \"%s\", \"event\": \"end\", \"outcome\": \"%s\", \"bytes\": "
+                      "%llu, \"seconds\": "
                       "%.6f, \"carrier\": \"%s\", \"reason\": ",
                       cli->name, outcome_name(transfer->outcome), (unsigned long long)bytes,
                       seconds, hop->carrier);
@@ -395,7 +327,8 @@ static int carry(const rd_cli_t *cli, const rd_hop_t *hop, const char *peer, rd_
         return RD_EXIT_FAULT;
     }
     rd_stream_open(&stream, hop, peer);
-    progress = rd_progress_start(cli->name, &transfer);
+    transfer.rate = cli->rate;
+    progress = rd_progress_start(cli, &transfer);
     move(&transfer, &stream);
     rd_progress_stop(progress);
     status = verdict(cli, &transfer, hop, (double)(rd_now_ms() - began) / 1000);

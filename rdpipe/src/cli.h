@@ -22,12 +22,16 @@ enum {
 typedef struct {
     const char *name; /* of the command */
     rd_terms_t terms;
-    bool verbose, json;
+    bool verbose, json, progress, quiet;
+    uint64_t rate;   /* bytes a second at most; 0: as many as there are */
     uint64_t wait_s; /* for the other side */
     const char *bind;
     const char *key_file;
     int key_fd; /* -1: none */
 } rd_cli_t;
+
+#define RD_RATE_MIN 1024u
+#define RD_RATE_MAX ((uint64_t)1 << 40)
 
 /* The options that all commands have, for getopt_long: values above 255. */
 enum {
@@ -44,13 +48,16 @@ enum {
     RD_OPTION_PORT,
     RD_OPTION_ADDRESS,
     RD_OPTION_REMOTE_PATH,
+    RD_OPTION_RATE,
+    RD_OPTION_PROGRESS,
     RD_OPTION_VERSION,
     RD_OPTION_OWN
 };
 #define RD_STREAM_OPTIONS                                                                          \
     {"carrier", 1, NULL, RD_OPTION_CARRIER}, {"block", 1, NULL, RD_OPTION_BLOCK},                  \
         {"no-checksum", 0, NULL, RD_OPTION_NO_CHECKSUM}, {"encrypt", 0, NULL, RD_OPTION_ENCRYPT},  \
-        {"json", 0, NULL, RD_OPTION_JSON}, {"verbose", 0, NULL, 'v'}, {"help", 0, NULL, 'h'},      \
+        {"json", 0, NULL, RD_OPTION_JSON}, {"progress", 0, NULL, RD_OPTION_PROGRESS},              \
+        {"quiet", 0, NULL, 'q'}, {"verbose", 0, NULL, 'v'}, {"help", 0, NULL, 'h'},                \
     {                                                                                              \
         "version", 0, NULL, RD_OPTION_VERSION                                                      \
     }
@@ -88,14 +95,6 @@ void rd_ignore_signals(void);
 
 /* 1.234 GB/s, 12.3 MB: decimal units. */
 void rd_amount(char text[32], double amount, const char *unit);
-
-/* "41% 0:17 left" of so many bytes in so many milliseconds; "" if the size is 0 or a lie. */
-void rd_left(char text[48], uint64_t bytes, uint64_t size, int64_t ms);
-
-/* A line that grows on a terminal, none elsewhere: a thread that looks at `transfer->bytes`. */
-typedef struct rd_progress rd_progress_t;
-rd_progress_t *rd_progress_start(const char *name, const rd_transfer_t *transfer);
-void rd_progress_stop(rd_progress_t *progress);
 
 /* What rdsend and rdrecv do: opens a hop with the key of the options, moves one stream over it by
  * `move`, which has its own end of it, and gives the exit status. `host` is the other side, NULL:

@@ -11,7 +11,7 @@
  */
 
 #define RD_LINE_MAX ((size_t)1024 * 1024)
-#define RD_CONTROL_VERSION "2"
+#define RD_CONTROL_VERSION "3"
 /* Bytes of receivers' output that each agent may have under way. */
 #define RD_OUTPUT_WINDOW ((size_t)256 * 1024)
 /* The first word of an agent; what a login shell prints before it is skipped. */

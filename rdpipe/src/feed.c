@@ -9,6 +9,8 @@
 #define STATUS_MS 1000 /* END waits so long for the producer's status once its output has ended */
 #define ABORT_MS 2000  /* an ABORT waits so long for room */
 #define TICK_MS 1000
+#define BURST_MS                                                                                   \
+    100 /* what was not sent in so long may be sent at once, where the rate is bounded */
 
 typedef struct {
     rd_transfer_t *transfer;
@@ -19,6 +21,7 @@ typedef struct {
     uint64_t total; /* bytes of the stream in frames that were sent */
     int64_t end_by; /* END goes then, with the status or without it; 0: the input has not ended */
     bool has_said_end;
+    double due_ms;              /* where the rate is bounded: nothing is read before */
     rd_why_t fault;             /* of the input */
     rd_compressor_t compressor; /* without a block: nothing is compressed */
 } feed_t;
@@ -61,22 +64,45 @@ static void send_block(feed_t *feed)
     if (feed->compressor.block)
         compress(feed, &frame);
     rd_stream_put(feed->to, feed->at, &frame);
+    if (feed->transfer->rate > 0) {
+        double now = (double)rd_now_ms() - BURST_MS;
+
+        feed->due_ms = (feed->due_ms > now ? feed->due_ms : now) +
+                       (double)feed->filled * 1000 / (double)feed->transfer->rate;
+    }
     feed->total += feed->filled;
     atomic_store_explicit(&feed->transfer->bytes, feed->total, memory_order_relaxed);
     feed->at = NULL;
     feed->filled = 0;
 }
 
+/* A tenth of a second's bytes, if the rate is bounded: so a slow stream flows. */
+static size_t block_bytes(const feed_t *feed)
+{
+    uint64_t tenth = feed->transfer->rate / 10;
+    size_t block = feed->to->hop.terms.block;
+
+    return tenth == 0 || tenth > block ? block : (size_t)tenth;
+}
+
+/* Milliseconds until the next block may be read. */
+static int wait_ms(const feed_t *feed)
+{
+    double left = feed->transfer->rate > 0 ? feed->due_ms - (double)rd_now_ms() : 0;
+
+    return left > 0 ? (int)(left < TICK_MS ? left + 1 : TICK_MS) : 0;
+}
+
 /* Reads until the block is full or the input has nothing: what there is goes at once. True:
  * something was done. */
 static bool read_block(feed_t *feed)
 {
-    size_t block = feed->to->hop.terms.block;
+    size_t block = block_bytes(feed);
     ssize_t n = 0;
 
-    if (feed->end_by != 0)
+    if (feed->end_by != 0 || wait_ms(feed) > 0)
         return false;
-    feed->at = rd_stream_room(feed->to, block);
+    feed->at = rd_stream_room(feed->to, feed->to->hop.terms.block);
     if (!feed->at)
         return false;
     while (feed->filled < block) {
@@ -164,7 +190,8 @@ static void say_abort(feed_t *feed, const rd_why_t *reason)
 
 static void wait_for_work(feed_t *feed)
 {
-    bool wants_input = feed->end_by == 0 && feed->to->wants == 0;
+    int pause = wait_ms(feed);
+    bool wants_input = feed->end_by == 0 && feed->to->wants == 0 && pause == 0;
     struct pollfd polled[2] = {{.fd = feed->transfer->wake, .events = POLLIN},
                                {.fd = wants_input ? feed->input->fd : -1, .events = POLLIN}};
     int ms = TICK_MS;
@@ -172,6 +199,8 @@ static void wait_for_work(feed_t *feed)
 
     if (feed->end_by != 0 && !feed->has_said_end && rd_left_ms(feed->end_by) < ms)
         ms = rd_left_ms(feed->end_by) + 1;
+    if (pause > 0 && pause < ms)
+        ms = pause;
     rd_streams_wait(feed->to, NULL, polled, 2, ms);
     if (polled[0].revents)
         (void)eventfd_read(feed->transfer->wake, &ignored);

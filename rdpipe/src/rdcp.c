@@ -399,7 +399,7 @@ int main(int argc, char **argv)
     rd_cli_init(&called.settings.cli, "rdcp");
     if (rd_prompt_is_asked(argc))
         return rd_prompt(argv[1]);
-    while ((option = getopt_long(argc, argv, "vhnrpaT" RD_SETTINGS_LETTERS, options, NULL)) >= 0) {
+    while ((option = getopt_long(argc, argv, "vqhnrpaT" RD_SETTINGS_LETTERS, options, NULL)) >= 0) {
         if (option == 'h') {
             (void)fputs(help, stdout);
             return rd_cli_printed(&called.settings.cli);

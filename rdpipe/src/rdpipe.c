@@ -79,7 +79,7 @@ int main(int argc, char **argv)
     rd_cli_init(&called.settings.cli, "rdpipe");
     if (rd_prompt_is_asked(argc))
         return rd_prompt(argv[1]);
-    while ((option = getopt_long(argc, argv, "+vhn" RD_SETTINGS_LETTERS, options, NULL)) >= 0) {
+    while ((option = getopt_long(argc, argv, "+vqhn" RD_SETTINGS_LETTERS, options, NULL)) >= 0) {
         if (option == 'h') {
             (void)fputs(help, stdout);
             return rd_cli_printed(&called.settings.cli);

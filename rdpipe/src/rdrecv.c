@@ -19,7 +19,9 @@ static const char help[] =
     "  --wait SECONDS    waits so long for the sender (300)\n"
     "  --encrypt         TLS 1.3, unless both are on one host\n"
     "  -v, --verbose     says which carrier and why, and how fast it was\n"
-    "  --json            a line of JSON on standard error at the end\n"
+    "  --progress        says how far it is, also where no terminal is, and a summary\n"
+    "  -q, --quiet       shows nothing of how far it is\n"
+    "  --json            a line of JSON on standard error at the end; with --progress others\n"
     "  -h, --help, --version\n"
     "Exit status: 0 everything came; 1 the stream is not whole; 2 called wrongly; 141 our reader "
     "wanted no more.\n";

@@ -18,9 +18,12 @@ static const char help[] =
     "  --no-checksum     no crc32c of what is sent\n"
     "  --encrypt         TLS 1.3, unless both are on one host\n"
     "  --zstd[=LEVEL]    compresses on the way, level 1 to 19 (3)\n"
+    "  --rate SIZE       bytes a second at most, 1K to 1024G (as many as go)\n"
     "  --wait SECONDS    tries so long to reach rdrecv (10)\n"
     "  -v, --verbose     says which carrier and why, and how fast it was\n"
-    "  --json            a line of JSON on standard error at the end\n"
+    "  --progress        says how far it is, also where no terminal is, and a summary\n"
+    "  -q, --quiet       shows nothing of how far it is\n"
+    "  --json            a line of JSON on standard error at the end; with --progress others\n"
     "  -h, --help, --version\n"
     "Exit status: 0 everything was taken; 1 it was not; 2 called wrongly; 141 the reader wanted no "
     "more.\n";
@@ -30,6 +33,7 @@ static const struct option options[] = {RD_STREAM_OPTIONS,
                                         {"key-fd", 1, NULL, RD_OPTION_KEY_FD},
                                         {"wait", 1, NULL, RD_OPTION_WAIT},
                                         {"zstd", 2, NULL, RD_OPTION_ZSTD},
+                                        {"rate", 1, NULL, RD_OPTION_RATE},
                                         {NULL, 0, NULL, 0}};
 
 static bool reach(const rd_cli_t *cli, const char *host, uint16_t port, const rd_key_t *key,

@@ -111,8 +111,9 @@ static int next_ms(const rd_run_t *run)
 {
     int ms = run->give_up_ms ? rd_left_ms(run->give_up_ms) + 1 : -1;
 
-    if (run->are_started && isatty(2) && (ms < 0 || ms > RD_SHOW_MS))
-        ms = RD_SHOW_MS;
+    if (run->are_started && rd_progress_is_wanted(&run->settings->cli) &&
+        (ms < 0 || ms > RD_DRAW_MS))
+        ms = RD_DRAW_MS;
     return ms;
 }
 

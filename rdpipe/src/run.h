@@ -39,15 +39,19 @@ typedef struct {
 /* The options that rdpipe and rdcp have in common, for getopt_long. */
 #define RD_SETTINGS_LETTERS "o:F:i:J:"
 #define RD_SETTINGS_OPTIONS                                                                        \
-    {"zstd", 2, NULL, RD_OPTION_ZSTD}, {"port", 1, NULL, RD_OPTION_PORT},                          \
-        {"address", 1, NULL, RD_OPTION_ADDRESS},                                                   \
+    {"zstd", 2, NULL, RD_OPTION_ZSTD}, {"rate", 1, NULL, RD_OPTION_RATE},                          \
+        {"port", 1, NULL, RD_OPTION_PORT}, {"address", 1, NULL, RD_OPTION_ADDRESS},                \
     {                                                                                              \
         "remote-path", 1, NULL, RD_OPTION_REMOTE_PATH                                              \
     }
 
 /* Their lines of the help, and those of what all commands have. */
 #define RD_SETTINGS_HELP                                                                           \
-    "  --json                a line of JSON on standard error at the end\n"                        \
+    "  --progress            says how far it is, also where no terminal is, and a summary\n"       \
+    "  -q, --quiet           shows nothing of how far it is\n"                                     \
+    "  --json                a line of JSON on standard error at the end; with --progress "        \
+    "others\n"                                                                                     \
+    "  --rate SIZE           bytes a second of each hop at most, 1K to 1024G (as many as go)\n"    \
     "  --carrier NAME        shm, rdma, tcp, or auto (the best that each hop has)\n"               \
     "  --block SIZE          bytes sent at a time, 4K to 8M (256K)\n"                              \
     "  --no-checksum         no crc32c of what is sent\n"                                          \

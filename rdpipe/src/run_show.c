@@ -3,50 +3,76 @@
 
 #include <unistd.h>
 
-/* ---- the line on a terminal ---- */
+/* ---- how far it is ---- */
 
-/* Of a copy only the content is shown, which goes over the last hop. */
-static void show_copy(rd_run_t *run, int64_t s)
+static void write_hops(const rd_run_t *run, FILE *to);
+
+/* The current rate of each hop; the slowest of several has a star. */
+static void add_hops(rd_run_t *run, char *text, size_t bytes, int64_t ms)
 {
-    rd_peer_t *last = &run->of[rd_run_count(run) - 1];
-    char rate[32], total[32];
+    size_t slowest = 0, len = strlen(text);
+    char rate[32];
 
-    rd_amount(total, (double)last->bytes, "B");
-    rd_amount(rate, (double)(last->bytes - last->shown) * 1000 / RD_SHOW_MS, "B/s");
-    last->shown = last->bytes;
-    (void)fprintf(stderr, "\rrdcp: %d:%02d  %s  %s  %.60s to %.60s\033[K", (int)(s / 60),
-                  (int)(s % 60), total, rate, rd_run_name(run, 0), rd_run_name(run, 1));
-}
-
-void rd_run_show(rd_run_t *run)
-{
-    char text[512], rate[32], total[32], left[48];
-    size_t slowest = 0, len = 0;
-    int64_t now = rd_now_ms(), s = (now - run->started_ms) / 1000;
-
-    if (!run->are_started || !isatty(2) || rd_left_ms(run->show_ms) > 0)
-        return;
-    run->show_ms = now + RD_SHOW_MS;
-    if (run->settings->is_copy) {
-        show_copy(run, s);
-        return;
-    }
     for (size_t i = 1; i < rd_run_count(run); i++)
         if (slowest == 0 ||
             run->of[i].bytes - run->of[i].shown < run->of[slowest].bytes - run->of[slowest].shown)
             slowest = i;
-    rd_amount(total, (double)run->of[1].bytes, "B");
-    rd_left(left, run->of[1].bytes, run->size, now - run->started_ms);
-    len = (size_t)snprintf(text, sizeof text, "%d:%02d %s %s ", (int)(s / 60), (int)(s % 60), total,
-                           left);
-    for (size_t i = 1; i < rd_run_count(run) && len < sizeof text - 100; i++) {
-        rd_amount(rate, (double)(run->of[i].bytes - run->of[i].shown) * 1000 / RD_SHOW_MS, "B/s");
-        len += (size_t)snprintf(text + len, sizeof text - len, " %s>%.30s %s%s",
+    for (size_t i = 1; i < rd_run_count(run) && len < bytes - 100; i++) {
+        rd_amount(rate, (double)(run->of[i].bytes - run->of[i].shown) * 1000 / (double)ms, "B/s");
+        len += (size_t)snprintf(text + len, bytes - len, " %s>%.30s %s%s",
                                 i == 1 ? rd_run_name(run, 0) : "", rd_run_name(run, i), rate,
                                 i == slowest && rd_run_count(run) > 2 ? "*" : "");
         run->of[i].shown = run->of[i].bytes;
     }
-    (void)fprintf(stderr, "\r%s\033[K", text);
+}
+
+static void add_copy(const rd_run_t *run, char *text, size_t bytes)
+{
+    size_t len = strlen(text);
+
+    (void)snprintf(text + len, bytes - len, "  %.60s to %.60s", rd_run_name(run, 0),
+                   rd_run_name(run, 1));
+}
+
+static char *json_of(const rd_run_t *run)
+{
+    char *text = NULL, members[256];
+    size_t bytes;
+    FILE *to = open_memstream(&text, &bytes);
+
+    if (!to)
+        return NULL;
+    rd_pace_json(members, &run->pace);
+    (void)fprintf(to, "{\"command\": \"%s\", \"event\": \"progress\", %s, \"hops\": [",
+                  run->settings->cli.name, members);
+    write_hops(run, to);
+    (void)fprintf(to, "]}");
+    return fclose(to) == 0 ? text : NULL;
+}
+
+void rd_run_show(rd_run_t *run)
+{
+    const rd_cli_t *cli = &run->settings->cli;
+    int64_t now = rd_now_ms(), since = now - run->pace.at_ms;
+    char text[768] = "", *json;
+    bool is_copy = run->settings->is_copy;
+
+    if (!run->are_started || !rd_progress_is_wanted(cli) || rd_left_ms(run->show_ms) > 0 ||
+        since <= 0)
+        return;
+    run->show_ms = now + rd_progress_ms(cli);
+    /* Of a copy only the content is shown, which goes over the last hop. */
+    rd_pace_step(&run->pace, run->of[is_copy ? rd_run_count(run) - 1 : 1].bytes,
+                 is_copy ? 0 : run->size, now);
+    rd_pace_text(text, &run->pace);
+    if (is_copy)
+        add_copy(run, text, sizeof text);
+    else
+        add_hops(run, text, sizeof text, since);
+    json = cli->json && cli->progress ? json_of(run) : NULL;
+    if (json || !(cli->json && cli->progress))
+        (void)rd_progress_write(cli, text, json);
+    free(json);
 }
 
 /* ---- for others to see ---- */
@@ -89,8 +115,10 @@ static void report_json(const rd_run_t *run, int status)
 {
     double seconds = seconds_of(run);
 
-    (void)fprintf(stderr, "{\"command\": \"%s\", \"status\": %d, \"seconds\": %.3f, \"hops\": [",
-                  run->settings->cli.name, status, seconds);
+    (void)fprintf(
+        stderr,
+        "{\"command\": \"%s\", \"event\": \"end\", \"status\": %d, \"seconds\": %.3f, \"hops\": [",
+        run->settings->cli.name, status, seconds);
     write_hops(run, stderr);
     (void)fprintf(stderr, "], \"segments\": [");
     for (size_t i = 0; i < rd_run_count(run); i++) {
@@ -128,8 +156,7 @@ void rd_run_report(const rd_run_t *run, int status)
     double seconds = seconds_of(run);
     uint64_t bytes = rd_run_count(run) > 1 ? run->of[1].bytes : 0;
 
-    if (isatty(2))
-        (void)fprintf(stderr, "\r\033[K");
+    rd_progress_clear(cli);
     if (run->is_faulty && !run->got_signal)
         rd_say(cli, "%s", run->fault.text);
     else if (!run->got_signal && !run->settings->is_copy)
@@ -142,6 +169,13 @@ void rd_run_report(const rd_run_t *run, int status)
 
         rd_amount(rate, seconds > 0 ? (double)bytes / seconds : (double)bytes * 1000, "B/s");
         (void)fprintf(stderr, "Bandwidth %s\n", rate);
+    }
+    if (cli->progress && !cli->json && seconds > 0) {
+        char amount[32], rate[32];
+
+        rd_amount(amount, (double)bytes, "B");
+        rd_amount(rate, (double)bytes / seconds, "B/s");
+        rd_say(cli, "%s in %.3f s, %s", amount, seconds, rate);
     }
     if (cli->json)
         report_json(run, status);

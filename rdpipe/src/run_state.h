@@ -4,6 +4,7 @@
 
 #include "guard.h"
 #include "output.h"
+#include "progress.h"
 #include "route.h"
 #include "run.h"
 #include "status.h"
@@ -14,8 +15,6 @@
  * programs. One thread calls all of these. What goes wrong is a fault, and the first of them that
  * is no consequence is what the user reads.
  */
-
-#define RD_SHOW_MS 500 /* the line on a terminal is drawn so often */
 
 /* The agent of one segment. */
 typedef struct {
@@ -43,7 +42,8 @@ typedef struct {
     int signals, got_signal;
     bool are_told, have_ports, are_started, is_faulty;
     rd_why_t fault;
-    uint64_t size; /* of what comes first, 0: unknown */
+    uint64_t size;  /* of what comes first, 0: unknown */
+    rd_pace_t pace; /* of what comes first; of a copy, of its content */
     int64_t began_ms, started_ms, ended_ms, give_up_ms, show_ms;
 } rd_run_t;
 
@@ -102,7 +102,7 @@ void rd_run_take_loss(rd_run_t *run, size_t i);
 
 /* ---- run_show.c ---- */
 
-/* The line on a terminal, now and then. */
+/* How far it is, now and then, if anybody wants to see it. */
 void rd_run_show(rd_run_t *run);
 
 /* The status file, from which others see the pipelines of this host. */

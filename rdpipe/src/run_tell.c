@@ -129,6 +129,7 @@ static void tell_segment(rd_run_t *run, size_t i)
     rd_line_number(&line, "zstd", (uint64_t)settings->cli.terms.zstd);
     rd_line_number(&line, "flags", settings->cli.terms.flags);
     rd_line_number(&line, "carriers", settings->cli.terms.carriers);
+    rd_line_number(&line, "rate", settings->cli.rate);
     rd_line_number(&line, "first", settings->port_first);
     rd_line_number(&line, "last", settings->port_last);
     if (peer != run->of) {
@@ -177,6 +178,8 @@ void rd_run_tell_start(rd_run_t *run)
 {
     run->are_started = true;
     run->started_ms = rd_now_ms();
+    rd_pace_begin(&run->pace, run->started_ms);
+    run->show_ms = run->started_ms + rd_progress_ms(&run->settings->cli);
     run->give_up_ms = 0;
     for (size_t i = 0; i < rd_run_count(run); i++) {
         rd_line_t line;

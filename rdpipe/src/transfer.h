@@ -24,12 +24,14 @@ typedef enum {
 #define RD_STATUS_UNKNOWN (-1)
 
 typedef struct {
-    int wake; /* an eventfd: look at what follows */
+    int wake;      /* an eventfd: look at what follows */
+    uint64_t rate; /* feed: bytes a second at most, 0: as many as there are */
     /* written by others */
     _Atomic bool stop;  /* end with a fault */
     _Atomic int status; /* feed: the producer's exit status, RD_STATUS_UNKNOWN until it is known */
     /* written by the transfer */
-    _Atomic uint64_t bytes;
+    _Atomic uint64_t bytes; /* of the stream, with those of before */
+    _Atomic uint64_t first; /* of these that were there before */
     _Atomic uint64_t size;  /* feed: how many there will be, 0: nobody knows */
     _Atomic bool has_ended; /* drain: the stream is whole, the consumer has it all */
     int producer_status;    /* drain: what END told */

@@ -215,7 +215,7 @@ def progress_of_a_copy(hosts):
     status, told = hosts.on_a_terminal(f"rdcp host1:{folder}/file host2:{folder}/to")
     lines = [re.sub("\033\\[K", "", line) for line in told if "/s" in line]
     expect(status == 0 and lines, f"status {status}: {told[-3:]}")
-    expect(all(re.fullmatch(r"rdcp: \d+:\d\d  [0-9.]+ .?B  [0-9.]+ .?B/s  host1 to host2\s*", line) for line in lines), f"{lines[-3:]}")
+    expect(all(re.fullmatch(r"rdcp: \d+:\d\d  [0-9.]+ .?B  [0-9.]+ .?B/s  average [0-9.]+ .?B/s  host1 to host2\s*", line) for line in lines), f"{lines[-3:]}")
 
 
 def a_disk_that_is_full(hosts):

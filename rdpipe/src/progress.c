@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "progress.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+/* ---- the pace ---- */
+
+void rd_pace_begin(rd_pace_t *pace_p, int64_t now_ms)
+{
+    *pace_p = (rd_pace_t){.began_ms = now_ms, .at_ms = now_ms};
+}
+
+void rd_pace_step(rd_pace_t *pace, uint64_t bytes, uint64_t size, int64_t now_ms)
+{
+    int64_t since = now_ms - pace->at_ms, all = now_ms - pace->began_ms;
+
+    if (bytes < pace->bytes || since <= 0)
+        return;
+    if (pace->bytes < pace->first)
+        pace->bytes = pace->first;
+    pace->rate = (double)(bytes - pace->bytes) * 1000 / (double)since;
+    pace->average = (double)(bytes - pace->first) * 1000 / (double)all;
+    pace->bytes = bytes;
+    pace->size = size;
+    pace->at_ms = now_ms;
+}
+
+int64_t rd_pace_left(const rd_pace_t *pace)
+{
+    double left;
+
+    if (pace->size < pace->bytes || pace->size == 0 || pace->average <= 0)
+        return -1;
+    left = (double)(pace->size - pace->bytes) / pace->average;
+    return left < 1e6 ? (int64_t)left : -1;
+}
+
+void rd_pace_text(char text[192], const rd_pace_t *pace)
+{
+    int64_t s = (pace->at_ms - pace->began_ms) / 1000, left = rd_pace_left(pace);
+    char amount[32], rate[32], average[32], rest[48] = "";
+
+    rd_amount(amount, (double)pace->bytes, "B");
+    rd_amount(rate, pace->rate, "B/s");
+    rd_amount(average, pace->average, "B/s");
+    if (left >= 0)
+        (void)snprintf(rest, sizeof rest, "  %d%% %d:%02d left",
+                       (int)(100.0 * (double)pace->bytes / (double)pace->size), (int)(left / 60),
+                       (int)(left % 60));
+    (void)snprintf(text, 192, "%d:%02d  %s  %s  average %s%s", (int)(s / 60), (int)(s % 60), amount,
+                   rate, average, rest);
+}
+
+void rd_pace_json(char text[256], const rd_pace_t *pace)
+{
+    int64_t left = rd_pace_left(pace);
+    char size[24] = "null", seconds[24] = "null";
+
+    if (pace->size > 0)
+        (void)snprintf(size, sizeof size, "%llu", (unsigned long long)pace->size);
+    if (left >= 0)
+        (void)snprintf(seconds, sizeof seconds, "%lld", (long long)left);
+    (void)snprintf(text, 256,
+                   "\"seconds\": %.3f, \"bytes\": %llu, \"rate\": %.0f, \"average\": %.0f, "
+                   "\"size\": %s, \"left\": %s",
+                   (double)(pace->at_ms - pace->began_ms) / 1000, (unsigned long long)pace->bytes,
+                   pace->rate, pace->average, size, seconds);
+}
+
+/* ---- showing it ---- */
+
+bool rd_progress_is_wanted(const rd_cli_t *cli)
+{
+    return !cli->quiet && (cli->progress || isatty(2));
+}
+
+static bool is_drawn(const rd_cli_t *cli)
+{
+    return isatty(2) && !(cli->json && cli->progress);
+}
+
+int rd_progress_ms(const rd_cli_t *cli)
+{
+    return is_drawn(cli) ? RD_DRAW_MS : RD_LINE_MS;
+}
+
+static bool has_room(void)
+{
+    struct pollfd room = {.fd = 2, .events = POLLOUT};
+
+    return poll(&room, 1, 0) > 0 && (room.revents & POLLOUT);
+}
+
+void rd_progress_clear(const rd_cli_t *cli)
+{
+    if (rd_progress_is_wanted(cli) && is_drawn(cli) && has_room())
+        (void)fprintf(stderr, "\r\033[K");
+}
+
+bool rd_progress_write(const rd_cli_t *cli, const char *text, const char *json)
+{
+    if (!has_room())
+        return false;
+    if (cli->json && cli->progress)
+        (void)fprintf(stderr, "%s\n", json);
+    else if (is_drawn(cli))
+        (void)fprintf(stderr, "\r%s: %s\033[K", cli->name, text);
+    else
+        (void)fprintf(stderr, "%s: %s\n", cli->name, text);
+    return true;
+}
+
+/* ---- of a transfer ---- */
+
+struct rd_progress {
+    pthread_t thread;
+    int stop;
+    const rd_cli_t *cli;
+    const rd_transfer_t *transfer;
+    rd_pace_t pace;
+};
+
+static void show(rd_progress_t *progress)
+{
+    char text[192], members[256], json[320];
+
+    progress->pace.first = atomic_load(&progress->transfer->first);
+    rd_pace_step(&progress->pace,
+                 atomic_load_explicit(&progress->transfer->bytes, memory_order_relaxed),
+                 atomic_load(&progress->transfer->size), rd_now_ms());
+    rd_pace_text(text, &progress->pace);
+    rd_pace_json(members, &progress->pace);
+    (void)snprintf(json, sizeof json, "{\"command\": \"%s\", \"event\": \"progress\", %s}",
+                   progress->cli->name, members);
+    (void)rd_progress_write(progress->cli, text, json);
+}
+
+static void *run_progress(void *argument)
+{
+    rd_progress_t *progress = argument;
+    struct pollfd stop = {.fd = progress->stop, .events = POLLIN};
+
+    while (poll(&stop, 1, rd_progress_ms(progress->cli)) == 0)
+        show(progress);
+    rd_progress_clear(progress->cli);
+    return NULL;
+}
+
+rd_progress_t *rd_progress_start(const rd_cli_t *cli, const rd_transfer_t *transfer)
+{
+    rd_progress_t *progress;
+
+    if (!rd_progress_is_wanted(cli))
+        return NULL;
+    progress = calloc(1, sizeof *progress);
+    if (!progress)
+        return NULL;
+    *progress = (rd_progress_t){.stop = eventfd(0, EFD_CLOEXEC), .cli = cli, .transfer = transfer};
+    rd_pace_begin(&progress->pace, rd_now_ms());
+    if (progress->stop >= 0 && pthread_create(&progress->thread, NULL, run_progress, progress) == 0)
+        return progress;
+    if (progress->stop >= 0)
+        close(progress->stop);
+    free(progress);
+    return NULL;
+}
+
+void rd_progress_stop(rd_progress_t *progress)
+{
+    if (!progress)
+        return;
+    (void)eventfd_write(progress->stop, 1);
+    (void)pthread_join(progress->thread, NULL);
+    close(progress->stop);
+    free(progress);
+}

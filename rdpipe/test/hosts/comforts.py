@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What people and scripts see while a stream runs, and what they can ask of its pace."""
+import hashlib
+import json
+import os
+import pty
+import subprocess
+import termios
+import time
+
+from cases import expect
+from hosts import SLOWNESS, SOON
+
+KEY = {"RDPIPE_KEY": "a key of the tests' own"}
+
+
+def send_and_take(hosts, sender, receiver, data):
+    """The receiver's output, and what both said."""
+    path = os.path.join(hosts.folder, "taken")
+    taking = hosts.start("host2", f"exec rdrecv --wait {int(SOON)} {receiver} 7001 >{path}", **KEY)
+    status, _, said = hosts.call(f"rdsend --wait {int(SOON)} {sender} {hosts.address('host2')} 7001", data, "host1", **KEY)
+    got, _, told = hosts.end(taking)
+    with open(path, "rb") as file:
+        out = file.read()
+    expect((status, got) == (0, 0) and out == data, f"status {status} and {got}, {len(out)} of {len(data)} bytes: {said} {told}")
+    return said, told
+
+
+def a_rate_is_kept(hosts):
+    data = os.urandom(1_500_000)
+    for what in ("rdsend", "rdpipe"):
+        began = time.monotonic()
+        if what == "rdsend":
+            send_and_take(hosts, "--rate 1M", "", data)
+        else:
+            digest = hashlib.sha256(data).hexdigest()
+            status, out, err = hosts.call("rdpipe --rate 1M host1:cat host2:sha256sum", data)
+            expect(status == 0 and out.decode().split()[0] == digest, f"status {status}: {err}")
+        took = time.monotonic() - began
+        expect(took > 1.2, f"{what}: {len(data)} bytes at 1 MiB a second took {took:.2f} s")
+    # A slow stream flows: its first bytes come long before its last.
+    process = hosts.start("local", "head -c 20000 /dev/zero | exec rdpipe --rate 10K host1:cat")
+    began = time.monotonic()
+    expect(process.stdout.read(1) == b"\0", "no first byte")
+    first = time.monotonic() - began
+    status, _, err = hosts.end(process)
+    expect(status == 0 and time.monotonic() - began - first > 0.7, f"status {status}, first byte after {first:.2f} s: {err}")
+
+
+def lines_of(text):
+    return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+
+
+def lines_of_json_while_it_runs(hosts):
+    with open(os.path.join(hosts.folder, "paced"), "wb") as file:
+        file.write(os.urandom(3_500_000))
+    words = f"rdpipe --rate 1M --json --progress host1:'<{file.name}' host2:'>/dev/null'"
+    status, _, err = hosts.call(words)
+    told = lines_of(err)
+    middle = [line for line in told if line["event"] == "progress"]
+    expect(status == 0 and len(middle) >= 2 and [line["event"] for line in told[-1:]] == ["end"], f"status {status}: {err}")
+    bytes_of = [line["bytes"] for line in middle]
+    expect(bytes_of == sorted(bytes_of) and middle[-1]["size"] == 3_500_000, f"{middle}")
+    expect(any(500_000 < line["average"] < 1_400_000 and line["left"] is not None for line in middle[1:]), f"{middle}")
+    expect(all(line["hops"][0]["to"] == "host2" for line in middle), f"{middle}")
+    said, told = send_and_take(hosts, "--rate 1M --json --progress", "--json --progress", os.urandom(2_500_000))
+    for text, name in ((said, "rdsend"), (told, "rdrecv")):
+        lines = lines_of(text)
+        expect([line["event"] for line in lines][-1] == "end" and lines[-1]["outcome"] == "done" and lines[-1]["bytes"] == 2_500_000, text)
+        expect(any(line["event"] == "progress" and line["rate"] > 0 for line in lines) and lines[0]["command"] == name, text)
+
+
+def lines_where_no_terminal_is(hosts):
+    said, told = send_and_take(hosts, "--rate 1M --progress", "-q", os.urandom(2_500_000))
+    expect("  average " in said and "rdsend: 2.500 MB in " in said and "\r" not in said, said)
+    expect(told == "", told)
+    said, told = send_and_take(hosts, "--rate 1M", "", os.urandom(1_500_000))
+    expect(said == "" and told == "", f"{said} {told}")
+    for words in ("rdpipe -q --progress :cat", "rdpipe --rate 5 :cat", "rdcp --rate lots a b"):
+        status, _, err = hosts.call(words)
+        expect(status == 2 and err, f"{words}: status {status}: {err}")
+
+
+def quiet_on_a_terminal(hosts):
+    path = os.path.join(hosts.folder, "quiet")
+    with open(path, "wb") as file:
+        file.truncate(15_000_000)
+    status, lines = hosts.on_a_terminal(f"rdpipe -q host1:'<{path}' host2:'>/dev/null'")
+    expect(status == 0 and "".join(lines) == "", f"status {status}: {lines}")
+
+
+def a_terminal_that_is_stopped_stops_nothing(hosts):
+    """ctrl-S: what is drawn on it waits, the stream does not."""
+    ours, theirs = pty.openpty()
+    try:
+        termios.tcflow(theirs, termios.TCOOFF)
+        words = ["ip", "netns", "exec", hosts.space("local"), "rdpipe", "host1:sleep 2; echo through", "host2:cat"]
+        process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=theirs,
+                                   env=hosts.environment(), start_new_session=True)
+        status, out, _ = ended(process)
+        expect(status == 0 and out == b"through\n", f"status {status}: {out!r}")
+    finally:
+        os.close(ours)
+        os.close(theirs)
+
+
+def ended(process):
+    try:
+        out, _ = process.communicate(timeout=SOON + 10 * SLOWNESS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        return "none: it hangs", b"", ""
+    return process.returncode, out, ""
+
+
+CASES = [a_rate_is_kept, lines_of_json_while_it_runs, lines_where_no_terminal_is, quiet_on_a_terminal, a_terminal_that_is_stopped_stops_nothing]
