@@ -4,7 +4,7 @@
 %% in random order. The same seed makes the same table.
 -module(beamway_bench_planted).
 
--export([shapes/0, make/2, make_spec/2, clusters/1, score/2]).
+-export([shapes/0, make/2, make_spec/2, with_gaps/3, clusters/1, score/2, agreement/2]).
 
 -export_type([shape/0, spec/0]).
 
@@ -105,6 +105,43 @@ outlier(Share, Random0) ->
     {Size, Random} = rand:uniform_s(Random1),
     {case Chance < Share of true -> 3 + 9 * Size; false -> 1 end, Random}.
 
+%% @doc The matrix without this share of its pairs, drawn at random.
+-spec with_gaps(placement_matrix:matrix(), Share :: float(), Seed :: integer()) -> placement_matrix:matrix().
+with_gaps(Matrix, Share, Seed) ->
+    {Left, _} = lists:foldl(fun(Pair, {Kept, R0}) ->
+                                    {Chance, R} = rand:uniform_s(R0),
+                                    {[Pair || Chance >= Share] ++ Kept, R}
+                            end, {[], rand:seed_s(exsss, {Seed, 161803, 398874})}, placement_matrix:pairs(Matrix)),
+    {ok, Gappy} = placement_matrix:from_pairs(Left),
+    Gappy.
+
+%% @doc How much two trees of the same nodes agree: for each level of the first the adjusted Rand index of the two partitions
+%% (L. Hubert and P. Arabie, "Comparing partitions", Journal of Classification 2, 1985). 1.0 is equal, 0.0 is chance.
+-spec agreement(placement_tree:tree(), placement_tree:tree()) -> [float()].
+agreement(One, Other) ->
+    {Ones, Others} = {partitions(One), partitions(Other)},
+    lists:zipwith(fun adjusted_rand/2, Ones, lists:sublist(Others ++ lists:duplicate(length(Ones), lists:last(Others)), length(Ones))).
+
+%% Of each level below the root, the group of each node, in the order of the nodes; nodes that have none so deep are in their lowest.
+partitions(Tree) ->
+    Paths = [Path || {_, Path} <- lists:sort(paths(placement_tree:packed(Tree), []))],
+    [[lists:sublist(Path, Level) || Path <- Paths] || Level <- lists:seq(2, max(2, lists:max([length(Path) || Path <- Paths])))].
+
+paths({leaf, Node}, Path) -> [{Node, lists:reverse(Path)}];
+paths({group, Name, _, Children}, Path) -> lists:append([paths(Child, [Name | Path]) || Child <- Children]).
+
+adjusted_rand(One, Other) ->
+    [Both, First, Second, All] = [same_pairs(List) || List <- [lists:zip(One, Other), One, Other, [all || _ <- One]]],
+    Chance = First * Second / All,
+    case (First + Second) / 2 - Chance of
+        Most when abs(Most) < 1.0e-9 -> 1.0;
+        Most -> (Both - Chance) / Most
+    end.
+
+same_pairs(Labels) ->
+    Counts = lists:foldl(fun(Label, Acc) -> maps:update_with(Label, fun(N) -> N + 1 end, 1, Acc) end, #{}, Labels),
+    lists:sum([N * (N - 1) div 2 || N <- maps:values(Counts)]).
+
 %% @doc The clusters of a tree, each a sorted list of its nodes.
 -spec clusters(placement_tree:tree()) -> [[node()]].
 clusters(Tree) ->
@@ -135,6 +172,19 @@ clusters_of_a_shape_test() ->
     {Matrix, Clusters} = make(department_39, 1),
     ?assertEqual([34, 39], lists:sort([length(C) || C <- Clusters])),
     ?assertEqual(39, placement_matrix:size(Matrix)).
+
+agreement_test() ->
+    Tree = fun(Paths) -> {ok, Made} = placement_tree:from_paths(Paths), Made end,
+    Two = Tree([{a, [x]}, {b, [x]}, {c, [y]}, {d, [y]}]),
+    ?assertEqual([1.0], agreement(Two, Two)),
+    ?assertMatch([Low] when Low < -0.49, agreement(Two, Tree([{a, [x]}, {c, [x]}, {b, [y]}, {d, [y]}]))),
+    ?assertEqual([0.0], agreement(Two, Tree([{N, []} || N <- [a, b, c, d]]))).
+
+gaps_are_drawn_test() ->
+    {Matrix, _} = make(racks_128, 1),
+    Gappy = with_gaps(Matrix, 0.3, 1),
+    ?assert(abs(placement_matrix:gaps(Gappy) / (128 * 127 / 2) - 0.3) < 0.02),
+    ?assertEqual(lists:sort(placement_matrix:nodes(Matrix)), placement_matrix:nodes(Gappy)).
 
 score_test_() ->
     [?_assertEqual(1.0, score([[a], [b]], [[a], [b]])), ?_assertEqual(0.5, score([[a], [b]], [[a], [c]])), ?_assertEqual(0.0, score([[a]], [[b]]))].

@@ -54,7 +54,7 @@ options("show") ->
     [{'of', undefined, "of", string, "quiet or loaded (default: loaded if it was measured)"},
      {statistic, undefined, "statistic", {string, "median"}, "min, median or p90 of the batches of a pair"},
      {alpha, undefined, "alpha", float, "the report's algorithm with this threshold (from 1.0) instead of the default"},
-     {drop_gaps, undefined, "drop-gaps", undefined, "leave out nodes with pairs that were not measured"},
+     {drop_gaps, undefined, "drop-gaps", undefined, "leave out nodes that no measured pair joins to the others"},
      {heat_map, undefined, "heat-map", string, "draw all pairs into this .svg or .png file"},
      {dendrogram, undefined, "dendrogram", string, "draw the tree into this .svg or .png file"},
      {order, undefined, "order", {string, "tree"}, "of the heat map: tree, or name"},
@@ -63,7 +63,7 @@ options(_) ->
     [{to, $t, "to", {string, "term"}, "term, dot, newick, json, conf or paths"},
      {out, $o, "out", string, "the file for the result (default: standard output)"},
      {alpha, undefined, "alpha", float, "of measured times: the report's algorithm with this threshold"},
-     {drop_gaps, undefined, "drop-gaps", undefined, "of measured times: leave out nodes with pairs that were not measured"},
+     {drop_gaps, undefined, "drop-gaps", undefined, "of measured times: leave out nodes that no measured pair joins to the others"},
      {dendrogram, undefined, "dendrogram", string, "draw the tree into this .svg or .png file"} | file_options()].
 
 file_options() ->

@@ -97,9 +97,9 @@ one_of(Option, Text, Words) ->
     end.
 
 matrix(Measured, Mode, Statistic, #{drop_gaps := true}) ->
-    case placement_measured:matrix_without_gaps(Measured, Mode, Statistic) of
+    case placement_measured:joined_matrix(Measured, Mode, Statistic) of
         {ok, Matrix, Dropped} ->
-            _ = [beamway_cli_topology:complain("left out, for pairs that were not measured: ~ts", [Node]) || Node <- Dropped],
+            _ = [beamway_cli_topology:complain("left out, no measured pair joins it to the others: ~ts", [Node]) || Node <- Dropped],
             Matrix;
         {error, Error} -> throw({failed, placement_matrix:format_error(Error)})
     end;

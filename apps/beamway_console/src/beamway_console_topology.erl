@@ -40,7 +40,7 @@ view(Measured, Choices) ->
             Nodes = placement_matrix:nodes(Matrix),
             Place = maps:from_list(lists:zip(Nodes, lists:seq(0, length(Nodes) - 1))),
             {ok, #{nodes => Nodes, names => [unicode:characters_to_binary(Name) || Name <- placement_export:short_names(Nodes)],
-                   rows => [tuple_to_list(Row) || Row <- tuple_to_list(placement_matrix:rows(Matrix))],
+                   rows => [[case Time of undefined -> null; _ -> Time end || Time <- tuple_to_list(Row)] || Row <- tuple_to_list(placement_matrix:rows(Matrix))],
                    by_tree => [maps:get(Node, Place) || Node <- placement_tree:leaf_order(Tree)],
                    mode => Mode, modes => lists:usort([M || {M, _, _} <- maps:keys(maps:get(pairs, Measured))]),
                    tree => maps:get(root, placement_export:to_json(Tree)), explained => Explained, verdict => Verdict,
@@ -52,7 +52,7 @@ view(Measured, Choices) ->
 
 looked_at(#{nodes := Nodes} = Measured, #{mode := Wanted, statistic := Statistic, method := Method}) ->
     Mode = case Wanted of best -> placement_measured:best_mode(Measured); _ -> Wanted end,
-    case placement_measured:matrix_without_gaps(Measured, Mode, Statistic) of
+    case placement_measured:joined_matrix(Measured, Mode, Statistic) of
         {ok, Matrix, Dropped} when length(Dropped) + 1 < length(Nodes) ->
             {ok, Result} = placement_cluster:cluster(Matrix, Method),
             {ok, Result#{matrix => Matrix, mode => Mode, dropped => Dropped}};

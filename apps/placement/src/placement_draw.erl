@@ -43,6 +43,7 @@ longest(Names) ->
 scale([]) -> {0.0, 0.0};
 scale(Times) -> {math:log(lists:min(Times)), math:log(lists:max(Times))}.
 
+shade(undefined, _) -> gap;
 shade(Time, {Low, High}) when High - Low > 1.0e-9 ->
     min(?SHADES - 1, trunc((math:log(Time) - Low) / (High - Low) * ?SHADES));
 shade(_, _) -> 0.
@@ -63,6 +64,7 @@ cells(Matrix, Count, Scale, #{left := Left, top := Top, cell := Cell, side := Si
      io_lib:format("<rect x=\"~b\" y=\"~b\" width=\"~b\" height=\"~b\" fill=\"none\" stroke=\"#333\"/>\n", [Left, Top, Side, Side])].
 
 shade_colour(self) -> "#444444";
+shade_colour(gap) -> "#bbbbbb";
 shade_colour(Shade) -> colour(Shade).
 
 row_shades(Row, Count, Matrix, Scale) ->

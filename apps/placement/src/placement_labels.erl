@@ -39,7 +39,7 @@ measured({group, Name, _, Children}, Places, Rows) ->
     {{group, Name, Labels, [Child || {Child, _} <- Below]}, lists:append(Lists)}.
 
 between([One | Others], Rows) ->
-    [element(J, element(I, Rows)) || I <- One, J <- lists:append(Others)] ++ between(Others, Rows);
+    [Value || I <- One, J <- lists:append(Others), Value <- [element(J, element(I, Rows))], is_float(Value)] ++ between(Others, Rows);
 between([], _) -> [].
 
 %% @doc A vertex whose children stand in an order that depends on nothing but the clusters: large groups

@@ -1,35 +1,35 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc A table of round-trip times between nodes, in microseconds, that has been checked: square,
-%% symmetric (of two directions the smaller counts), without gaps, all times above 0. Pure.
+%% symmetric (of two directions the smaller counts), all times above 0, every node joined to every other by measured pairs. Pure.
 %%
 %% Made of what {@link placement_probe} measured or a file holds; {@link placement_cluster} makes trees
-%% of it. A pair that could not be measured is missing, never infinitely far: {@link drop_gaps/2} leaves out the
-%% nodes that most of the gaps belong to.
+%% of it. A pair that was not measured is a gap (`undefined'), never infinitely far: {@link filled/1} estimates it from the others.
+%% {@link drop_gaps/2} leaves out the nodes that no measured pair joins to the rest.
 -module(placement_matrix).
 
 -compile({no_auto_import, [nodes/1, size/1]}).
 
 -export([from_rows/2, from_pairs/1, drop_gaps/2, format_error/1]).
--export([nodes/1, size/1, value/3, rows/1, mapped/2, pairs/1, sub/2]).
+-export([nodes/1, size/1, value/3, rows/1, mapped/2, pairs/1, sub/2, gaps/1, filled/1]).
 
 -export_type([matrix/0, value/0, error/0]).
 
 -type value() :: number() | undefined | null.
 %% Microseconds; a gap is `undefined', or `null' as in JSON.
--opaque matrix() :: #{nodes := tuple(), rows := tuple()}.
-%% The names, and a tuple of a row for each: floats; the diagonal is 0.0.
+-opaque matrix() :: #{nodes := tuple(), rows := tuple(), gaps := non_neg_integer()}.
+%% The names, and a tuple of a row for each: floats, and `undefined' for gaps; the diagonal is 0.0. `gaps' counts pairs.
 -type error() :: {not_square, Nodes :: non_neg_integer(), RowNumber :: non_neg_integer(), RowLength :: non_neg_integer() | term()}
                | {bad_node, term()} | {duplicate_node, node()} | no_nodes
                | {not_a_number, node(), node(), term()} | {not_positive, node(), node(), number()}
-               | {gaps, Count :: pos_integer(), Some :: [{node(), node()}], Nodes :: pos_integer()}
+               | {apart, Count :: pos_integer(), Some :: [node()], Nodes :: pos_integer()}
                | {bad_pair, term()}.
 
--define(SHOWN_GAPS, 5).
+-define(SHOWN_APART, 5).
 
 %% @doc The matrix of rows, one for each node in their order; what stands in the diagonal is not looked at.
 -spec from_rows([node()], [[value()]]) -> {ok, matrix()} | {error, error()}.
 from_rows(Nodes, Rows) ->
-    checked(fun() -> complete(raw(Nodes, Rows)) end).
+    checked(fun() -> joined(raw(Nodes, Rows)) end).
 
 %% @doc The same of pairs; those that are not named are gaps.
 -spec from_pairs([{node(), node(), value()}]) -> {ok, matrix()} | {error, error()}.
@@ -38,36 +38,21 @@ from_pairs(Pairs) ->
                     ok = lists:foreach(fun check_pair/1, Pairs),
                     Known = maps:from_list([{{A, B}, Value} || {A, B, Value} <- Pairs]),
                     Nodes = lists:usort(lists:append([[A, B] || {A, B, _} <- Pairs])),
-                    complete(raw(Nodes, [[maps:get({A, B}, Known, undefined) || B <- Nodes] || A <- Nodes]))
+                    joined(raw(Nodes, [[maps:get({A, B}, Known, undefined) || B <- Nodes] || A <- Nodes]))
             end).
 
 check_pair({A, B, _}) when is_atom(A), is_atom(B) -> ok;
 check_pair(Other) -> throw({bad_pair, Other}).
 
-%% @doc The matrix without the nodes that have gaps, and these nodes: the one with most gaps goes
-%% first, until none is left.
+%% @doc The matrix of the largest set of nodes that measured pairs join, and the nodes outside of it.
 -spec drop_gaps([node()], [[value()]]) -> {ok, matrix(), Dropped :: [node()]} | {error, error()}.
 drop_gaps(Nodes, Rows) ->
     checked(fun() ->
                     {Names, Raw} = raw(Nodes, Rows),
-                    Dropped = gappy(gap_counts(Names, Raw), []),
-                    Left = [Node || Node <- Names, not lists:member(Node, Dropped)],
-                    {ok, Matrix} = complete(chosen(Left, Names, Raw)),
-                    {ok, Matrix, lists:sort(Dropped)}
+                    Kept = largest(Raw),
+                    Left = sub(made(Names, Raw), [element(I, Names) || I <- Kept]),
+                    {ok, Left, lists:sort(tuple_to_list(Names) -- nodes(Left))}
             end).
-
-%% Gaps as sets of partners, so that each drop is counted once.
-gap_counts(Names, Raw) ->
-    maps:from_list([{Node, [Other || {Other, undefined} <- lists:zip(Names, Row), Other =/= Node]}
-                    || {Node, Row} <- lists:zip(Names, Raw)]).
-
-gappy(Gaps, Dropped) ->
-    case lists:last([{0, none} | lists:sort([{length(Partners), Node} || {Node, Partners} <- maps:to_list(Gaps)])]) of
-        {0, _} -> Dropped;
-        {_, Worst} ->
-            Fewer = maps:map(fun(_, Partners) -> lists:delete(Worst, Partners) end, maps:remove(Worst, Gaps)),
-            gappy(Fewer, [Worst | Dropped])
-    end.
 
 checked(Make) ->
     try Make()
@@ -83,41 +68,52 @@ raw(Nodes, Rows) ->
     is_list(Rows) andalso length(Rows) =:= Count orelse throw({not_square, Count, 0, count(Rows)}),
     _ = [throw({not_square, Count, Number, count(Row)})
          || {Number, Row} <- lists:zip(lists:seq(1, Count), Rows), count(Row) =/= Count],
-    Values = [checked_value(A, Other, Value) || {A, Row} <- lists:zip(Nodes, Rows), {Other, Value} <- lists:zip(Nodes, Row)],
-    {Nodes, symmetric(cut(Values, Count))}.
+    Names = list_to_tuple(Nodes),
+    {Names, symmetric(list_to_tuple([list_to_tuple(checked_row(Row, I, 1, Names)) || {I, Row} <- lists:zip(lists:seq(1, Count), Rows)]))}.
 
 count(List) when is_list(List) -> length(List);
 count(Other) -> Other.
 
-checked_value(Node, Node, _) -> 0.0;
-checked_value(_, _, undefined) -> undefined;
-checked_value(_, _, null) -> undefined;
-checked_value(_, _, Value) when is_number(Value), Value > 0 -> float(Value);
-checked_value(A, B, Value) when is_number(Value) -> throw({not_positive, A, B, Value});
-checked_value(A, B, Value) -> throw({not_a_number, A, B, Value}).
-
-cut([], _) -> [];
-cut(Values, Count) ->
-    {Row, Rest} = lists:split(Count, Values),
-    [Row | cut(Rest, Count)].
+checked_row([_ | Row], I, I, Names) -> [0.0 | checked_row(Row, I, I + 1, Names)];
+checked_row([Value | Row], I, J, Names) when is_number(Value), Value > 0 -> [float(Value) | checked_row(Row, I, J + 1, Names)];
+checked_row([Gap | Row], I, J, Names) when Gap =:= undefined; Gap =:= null -> [undefined | checked_row(Row, I, J + 1, Names)];
+checked_row([Value | _], I, J, Names) when is_number(Value) -> throw({not_positive, element(I, Names), element(J, Names), Value});
+checked_row([Value | _], I, J, Names) -> throw({not_a_number, element(I, Names), element(J, Names), Value});
+checked_row([], _, _, _) -> [].
 
 %% `undefined' sorts after all numbers, so min takes the direction that was measured.
 symmetric(Rows) ->
-    [lists:zipwith(fun erlang:min/2, Row, Column) || {Row, Column} <- lists:zip(Rows, transposed(Rows))].
+    list_to_tuple([list_to_tuple(symmetric_row(tuple_to_list(element(I, Rows)), I, 1, Rows)) || I <- lists:seq(1, tuple_size(Rows))]).
 
-transposed([[] | _]) -> [];
-transposed(Rows) -> [[hd(Row) || Row <- Rows] | transposed([tl(Row) || Row <- Rows])].
+symmetric_row([Value | Row], I, J, Rows) -> [min(Value, element(I, element(J, Rows))) | symmetric_row(Row, I, J + 1, Rows)];
+symmetric_row([], _, _, _) -> [].
 
-complete({Names, Rows}) ->
-    case [{A, B} || {A, Row} <- lists:zip(Names, Rows), {B, undefined} <- lists:zip(Names, Row), A < B] of
-        [] -> {ok, #{nodes => list_to_tuple(Names), rows => list_to_tuple([list_to_tuple(Row) || Row <- Rows])}};
-        Gaps -> throw({gaps, length(Gaps), lists:sublist(Gaps, ?SHOWN_GAPS), length(Names)})
+joined({Names, Rows}) ->
+    Count = tuple_size(Names),
+    case largest(Rows) of
+        Kept when length(Kept) =:= Count -> {ok, made(Names, Rows)};
+        Kept ->
+            Apart = [element(I, Names) || I <- lists:seq(1, Count) -- Kept],
+            throw({apart, length(Apart), lists:sublist(Apart, ?SHOWN_APART), Count})
     end.
 
-chosen(Left, Names, Rows) ->
-    Keep = [lists:member(Name, Left) || Name <- Names],
-    Some = fun(List) -> [Element || {true, Element} <- lists:zip(Keep, List)] end,
-    {Left, [Some(Row) || Row <- Some(Rows)]}.
+made(Names, Rows) ->
+    Gaps = [gap || Row <- tuple_to_list(Rows), undefined <- tuple_to_list(Row)],
+    #{nodes => Names, rows => Rows, gaps => length(Gaps) div 2}.
+
+%% The places of the largest set that measured pairs join; of sets of one size the first.
+largest(Rows) -> largest(lists:seq(1, tuple_size(Rows)), Rows, []).
+
+largest([], _, Best) -> lists:sort(Best);
+largest([First | Others], Rows, Best) ->
+    {Set, Rest} = reached([First], Others, Rows, []),
+    largest(Rest, Rows, case length(Set) > length(Best) of true -> Set; false -> Best end).
+
+reached([], Others, _, Set) -> {Set, Others};
+reached([I | Next], Others, Rows, Set) ->
+    Row = element(I, Rows),
+    {Near, Far} = lists:partition(fun(J) -> element(J, Row) =/= undefined end, Others),
+    reached(Near ++ Next, Far, Rows, [I | Set]).
 
 %% @doc The nodes, in the order of the rows.
 -spec nodes(matrix()) -> [node()].
@@ -129,8 +125,8 @@ nodes(#{nodes := Nodes}) ->
 size(#{nodes := Nodes}) ->
     tuple_size(Nodes).
 
-%% @doc The time between the nodes at two places, counted from 1.
--spec value(matrix(), Place :: pos_integer(), Place :: pos_integer()) -> float().
+%% @doc The time between the nodes at two places, counted from 1; `undefined' for a gap.
+-spec value(matrix(), Place :: pos_integer(), Place :: pos_integer()) -> float() | undefined.
 value(#{rows := Rows}, I, J) ->
     element(J, element(I, Rows)).
 
@@ -139,13 +135,13 @@ value(#{rows := Rows}, I, J) ->
 rows(#{rows := Rows}) ->
     Rows.
 
-%% @doc The rows of what a function makes of each time, with 0 in the diagonal. The function is called once for each pair.
+%% @doc The rows of what a function makes of each time, with 0 in the diagonal; gaps stay. The function is called once for each pair.
 -spec mapped(fun((float()) -> integer()), matrix()) -> tuple().
 mapped(Fun, #{rows := Rows}) ->
     mapped(tuple_to_list(Rows), 1, Fun, []).
 
 mapped([Row | Rows], I, Fun, Done) ->
-    Right = [0 | [Fun(Value) || Value <- lists:nthtail(I, tuple_to_list(Row))]],
+    Right = [0 | [case Value of undefined -> undefined; _ -> Fun(Value) end || Value <- lists:nthtail(I, tuple_to_list(Row))]],
     mapped(Rows, I + 1, Fun, [list_to_tuple(mirrored(Done, I, Right)) | Done]);
 mapped([], _, _, Done) -> list_to_tuple(lists:reverse(Done)).
 
@@ -153,19 +149,28 @@ mapped([], _, _, Done) -> list_to_tuple(lists:reverse(Done)).
 mirrored([Row | Rows], I, Values) -> mirrored(Rows, I, [element(I, Row) | Values]);
 mirrored([], _, Values) -> Values.
 
-%% @doc All pairs, each once.
+%% @doc All pairs that were measured, each once.
 -spec pairs(matrix()) -> [{node(), node(), float()}].
 pairs(#{nodes := Nodes, rows := Rows}) ->
     Places = lists:seq(1, tuple_size(Nodes)),
-    [{element(I, Nodes), element(J, Nodes), element(J, element(I, Rows))} || I <- Places, J <- Places, I < J].
+    [{element(I, Nodes), element(J, Nodes), Value} || I <- Places, J <- Places, I < J, Value <- [element(J, element(I, Rows))], Value =/= undefined].
+
+%% @doc How many pairs are gaps.
+-spec gaps(matrix()) -> non_neg_integer().
+gaps(#{gaps := Gaps}) ->
+    Gaps.
+
+%% @doc The matrix with an estimate in each gap ({@link placement_gaps}).
+-spec filled(matrix()) -> matrix().
+filled(#{gaps := 0} = Matrix) -> Matrix;
+filled(#{rows := Rows} = Matrix) -> Matrix#{rows := placement_gaps:filled(Rows), gaps := 0}.
 
 %% @doc The matrix of some of the nodes, in the order given: as in a drawing that shows neighbours side by side.
 -spec sub(matrix(), [node()]) -> matrix().
 sub(#{nodes := Nodes, rows := Rows}, Some) ->
     Index = maps:from_list(lists:zip(tuple_to_list(Nodes), lists:seq(1, tuple_size(Nodes)))),
     Places = [maps:get(Node, Index) || Node <- Some],
-    #{nodes => list_to_tuple(Some),
-      rows => list_to_tuple([list_to_tuple([element(J, element(I, Rows)) || J <- Places]) || I <- Places])}.
+    made(list_to_tuple(Some), list_to_tuple([list_to_tuple([element(J, element(I, Rows)) || J <- Places]) || I <- Places])).
 
 %% @doc An error in words, with what to do.
 -spec format_error(error()) -> unicode:chardata().
@@ -183,9 +188,9 @@ format_error({not_a_number, A, B, Value}) ->
     io_lib:format("the time from ~tp to ~tp is ~tP; expected microseconds, or null for a pair that was not measured", [A, B, Value, 8]);
 format_error({not_positive, A, B, Value}) ->
     io_lib:format("the time from ~tp to ~tp is ~tp; expected more than 0 microseconds", [A, B, Value]);
-format_error({gaps, Count, Some, Nodes}) ->
-    io_lib:format("~b pairs of ~b nodes were not measured, such as ~ts; measure them (--resume), or leave out their nodes (--drop-gaps)",
-                  [Count, Nodes, lists:join(", ", [io_lib:format("~tp to ~tp", [A, B]) || {A, B} <- Some])]);
+format_error({apart, Count, Some, Nodes}) ->
+    io_lib:format("no measured pair joins ~b of ~b nodes to the others, such as ~ts; measure them (--resume), or leave them out (--drop-gaps)",
+                  [Count, Nodes, lists:join(", ", [io_lib:format("~tp", [Node]) || Node <- Some])]);
 format_error({bad_pair, Pair}) ->
     io_lib:format("~tP is no pair; expected {Node, Node, Microseconds}", [Pair, 8]).
 
@@ -222,13 +227,29 @@ bad_input_test_() ->
          {{bad_node, "a"}, from_rows(["a"], [[0]])}, {{duplicate_node, a}, from_rows([a, a], [[0, 1], [1, 0]])},
          {{not_a_number, a, b, nan}, three(nan, 1)}, {{not_a_number, b, a, <<"NaN">>}, three(1, <<"NaN">>)},
          {{not_positive, a, b, 0}, three(0, 1)}, {{not_positive, b, a, -0.5}, three(1, -0.5)},
-         {{gaps, 1, [{a, b}], 3}, three(null, undefined)}, {{bad_pair, {a, b}}, from_pairs([{a, b}])}]].
+         {{apart, 1, [b], 3}, from_rows([a, b, c], [[0, null, 1], [null, 0, null], [1, undefined, 0]])}, {{bad_pair, {a, b}}, from_pairs([{a, b}])}]].
 
 format(Error) -> unicode:characters_to_list(format_error(Error)).
 
+a_gap_stays_one_test() ->
+    {ok, Matrix} = three(null, undefined),
+    ?assertEqual({1, undefined, [{a, c, 3.0}, {b, c, 4.0}]}, {gaps(Matrix), value(Matrix, 1, 2), pairs(Matrix)}),
+    ?assertEqual({0, 4.0}, {gaps(filled(Matrix)), value(filled(Matrix), 1, 2)}),
+    ?assertEqual({{0, undefined, 6}, {undefined, 0, 8}, {6, 8, 0}}, mapped(fun(Value) -> round(2 * Value) end, Matrix)).
+
 drop_gaps_test() ->
-    Rows = [[0, 1, null, 2], [1, 0, null, 3], [null, null, 0, 4], [2, 3, 4, 0]],
-    {ok, Matrix, [c]} = drop_gaps([a, b, c, d], Rows),
-    ?assertEqual([a, b, d], nodes(Matrix)),
+    Rows = [[0, 1, null, 2, null], [1, 0, null, null, null], [null, null, 0, null, 4], [2, null, null, 0, null], [null, null, 4, null, 0]],
+    {ok, Matrix, [c, e]} = drop_gaps([a, b, c, d, e], Rows),
+    ?assertEqual({[a, b, d], 1}, {nodes(Matrix), gaps(Matrix)}),
     ?assertMatch({ok, _, []}, drop_gaps([a, b], [[0, 1], [1, 0]])).
+
+%% Square in the number of nodes, with a small constant.
+many_nodes_test() ->
+    Nodes = [list_to_atom("n" ++ integer_to_list(N)) || N <- lists:seq(1, 512)],
+    Rows = [[7 || _ <- Nodes] || _ <- Nodes],
+    {_, Before} = process_info(self(), reductions),
+    {ok, _} = from_rows(Nodes, Rows),
+    {_, After} = process_info(self(), reductions),
+    %% Less than ten steps for each value.
+    ?assert(After - Before < 10 * 512 * 512).
 -endif.

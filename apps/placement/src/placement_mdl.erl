@@ -19,6 +19,9 @@
 %% Slow nodes would be torn out of their groups, so it is done twice: the first time coarsely (`m^0.5'),
 %% to see by how much each node exceeds the level of its pairs, the second time without that excess.
 %%
+%% Pairs that were not measured tell nothing: the binary tree is made with estimates of them ({@link placement_gaps}), the description counts
+%% measured pairs alone. What no measured pair tells apart is one group.
+%%
 %% The one constant is `floor' = 0.15: levels closer than 16 % are one level. On planted trees 0.15 and 0.20 do
 %% the same, 0.10 splits noise and 0.25 loses levels of a ratio of 1.27.
 -module(placement_mdl).
@@ -33,6 +36,8 @@
 
 -define(FLOOR, 0.15).
 -define(A0, 2.0).
+%% How often estimates of missing pairs are made better, at most.
+-define(REFINEMENTS, 4).
 %% Logarithms are whole numbers here: 1.0 is 65536.
 -define(UNIT, 65536).
 
@@ -42,9 +47,9 @@
                 count :: pos_integer(),             % nodes below
                 sizes = #{} :: #{pos_integer() => pos_integer()}, % of the groups among the children: how many have so many nodes
                 %% of the times between its children, outliers pulled in:
-                pairs :: pos_integer(), mean :: float(), squares :: float(),
+                pairs :: non_neg_integer(), mean :: float(), squares :: float(),
                 %% as they are, in units: sum, sum of squares, smallest, largest
-                raw :: {integer(), integer(), integer(), integer()},
+                raw :: none | {integer(), integer(), integer(), integer()},
                 %% the medians of the binary groups that it was made of, with the number of pairs of each
                 medians :: [{integer(), pos_integer()}],
                 cost = 0.0 :: float()}).
@@ -59,39 +64,57 @@ cluster(Matrix) ->
     end.
 
 cluster(Matrix, Names, Count) ->
-    Logs = placement_matrix:mapped(fun(Value) -> round(math:log(Value) * ?UNIT) end, Matrix),
-    Binary = binary(Logs, Count),
+    Log = fun(Value) -> round(math:log(Value) * ?UNIT) end,
+    Logs = placement_matrix:mapped(Log, Matrix),
+    Full = case placement_matrix:gaps(Matrix) of
+               0 -> Logs;
+               _ -> refined(placement_matrix:mapped(Log, placement_matrix:filled(Matrix)), Logs, Count, ?REFINEMENTS)
+           end,
+    Binary = binary(Full, Logs, Count),
     Coarse = collapsed(Binary, Count, 0.5),
     Excess = excess(Coarse, Logs, Count),
     Slow = [{element(I, Names), math:exp(element(I, Excess) / ?UNIT)}
             || I <- lists:seq(1, Count), element(I, Excess) > ?FLOOR * ?UNIT],
-    Fine = collapsed(without_excess(Slow, Excess, Binary, Logs, Count), Count, 0.75),
+    Fine = collapsed(without_excess(Slow, Excess, Binary, {Full, Logs}, Count), Count, 0.75),
     #{root => labelled(Fine, Names, Matrix, Logs), slow => lists:reverse(lists:keysort(2, Slow)), explained => explained(Fine)}.
+
+refined(Full, _, _, 0) -> Full;
+refined(Full, Logs, Count, Times) ->
+    case placement_gaps:refined(linked(Full, Count), Full, Logs) of
+        Full -> Full;
+        Better -> refined(Better, Logs, Count, Times - 1)
+    end.
 
 %% Corrections of nodes none of which is slow would be noise.
 without_excess([], _, Binary, _, _) -> Binary;
-without_excess(_, Excess, _, Logs, Count) -> binary(corrected(Logs, Excess), Count).
+without_excess(_, Excess, _, {Logs, Logs}, Count) -> Corrected = corrected(Logs, Excess), binary(Corrected, Corrected, Count);
+without_excess(_, Excess, _, {Full, Logs}, Count) -> binary(corrected(Full, Excess), corrected(Logs, Excess), Count).
 
 %% ---- the values ----
 
-%% The values of all pairs of two lists.
+%% The values of all measured pairs of two lists.
 between(One, Other, Logs) -> between(One, Other, Logs, []).
 
 between([I | One], Other, Logs, Values) -> between(One, Other, Logs, of_row(Other, element(I, Logs), Values));
 between([], _, _, Values) -> Values.
 
-of_row([J | Other], Row, Values) -> of_row(Other, Row, [element(J, Row) | Values]);
+of_row([J | Other], Row, Values) ->
+    case element(J, Row) of
+        undefined -> of_row(Other, Row, Values);
+        Value -> of_row(Other, Row, [Value | Values])
+    end;
 of_row([], _, Values) -> Values.
 
 %% ---- the binary tree ----
 
 %% A map of groups; the root has number 1.
-binary(Logs, Count) ->
-    %% Finer by 16 bits, for what averages round.
-    Table = list_to_tuple([list_to_tuple([Value bsl 16 || Value <- tuple_to_list(Row)]) || Row <- tuple_to_list(Logs)]),
-    Binary = placement_linkage:link(average, Table, Count),
-    {_, _, Groups, _} = groups(Binary, none, #{}, 1, Logs),
+binary(Full, Logs, Count) ->
+    {_, _, Groups, _} = groups(linked(Full, Count), none, #{}, 1, Logs),
     Groups.
+
+linked(Full, Count) ->
+    %% Finer by 16 bits, for what averages round.
+    placement_linkage:link(average, list_to_tuple([list_to_tuple([Value bsl 16 || Value <- tuple_to_list(Row)]) || Row <- tuple_to_list(Full)]), Count).
 
 groups({One, Other, _}, Parent, Groups, Number, Logs) ->
     {Kind1, Members1, Groups1, Next1} = groups(One, Number, Groups, Number + 1, Logs),
@@ -104,6 +127,7 @@ groups({One, Other, _}, Parent, Groups, Number, Logs) ->
 groups(Leaf, _, Groups, Number, _) ->
     {{leaf, Leaf}, [Leaf], Groups, Number}.
 
+moments([]) -> #group{parent = none, children = [], leaves = [], count = 1, pairs = 0, raw = none, medians = [], mean = 0.0, squares = 0.0};
 moments(Values) ->
     {Pairs, RawSum, RawSquares, Least, Most} = Sums = placement_quantiles:sums(Values),
     [Low, Median, High] = placement_quantiles:quantiles([0.25, 0.5, 0.75], Values, Sums),
@@ -127,7 +151,7 @@ clipped(Values, Median, Reach, _) ->
 collapsed(Groups, Count, Power) ->
     All = maps:values(Groups),
     {Least, Most} = {lists:min([Low || #group{raw = {_, _, Low, _}} <- All]), lists:max([High || #group{raw = {_, _, _, High}} <- All])},
-    Pairs = Count * (Count - 1) div 2,
+    Pairs = lists:sum([N || #group{pairs = N} <- All]),
     Weighing = #{power => Power, factorials => factorials(Count), range => max((Most - Least) / ?UNIT, ?FLOOR),
                  mean => lists:sum([N * Mean || #group{pairs = N, mean = Mean} <- All]) / Pairs},
     collapse(maps:map(fun(_, Group) -> with_cost(with_sizes(Group, Groups), Weighing) end, Groups), Weighing).
@@ -152,6 +176,7 @@ names_cost(#group{count = Count, leaves = Leaves, sizes = Sizes}, Weighing) ->
     maps:fold(fun(Size, Times, Cost) -> Cost - Times * log_factorial(Size, Weighing) - log_factorial(Times, Weighing) end,
               log_factorial(Count, Weighing) - log_factorial(length(Leaves), Weighing), Sizes).
 
+times_cost(#group{pairs = 0}, _) -> 0.0;
 times_cost(#group{pairs = Pairs, mean = Mean, squares = Squares}, #{power := Power, mean := Mean0, range := Range}) ->
     Weight = math:pow(Pairs, Power),
     K0 = ?FLOOR * ?FLOOR / (Range * Range),
@@ -191,24 +216,25 @@ collapse_edge(Child, Groups, Weighing) ->
 
 %% Merging this group into the one above: does it shorten the whole, or are the two one level?
 gain(Child, Groups, Weighing) ->
-    #{Child := #group{parent = Parent, mean = Low, cost = ChildCost} = Group} = Groups,
-    #{Parent := #group{mean = High, cost = ParentCost} = Above} = Groups,
+    #{Child := #group{parent = Parent, pairs = Pairs, mean = Low, cost = ChildCost} = Group} = Groups,
+    #{Parent := #group{pairs = PairsAbove, mean = High, cost = ParentCost} = Above} = Groups,
     Joined = with_cost(joined(Child, Group, Above), Weighing),
     case Joined#group.cost - ChildCost - ParentCost of
-        Gain when Gain < 0; High - Low < ?FLOOR -> {true, Gain, Joined};
+        Gain when Gain < 0; High - Low < ?FLOOR; Pairs =:= 0; PairsAbove =:= 0 -> {true, Gain, Joined};
         _ -> false
     end.
 
 joined(Number, #group{} = Child, #group{} = Above) ->
     Pairs = Child#group.pairs + Above#group.pairs,
+    Divisor = max(1, Pairs),
     Apart = Child#group.mean - Above#group.mean,
     Above#group{children = Child#group.children ++ lists:delete(Number, Above#group.children),
                 leaves = Child#group.leaves ++ Above#group.leaves,
                 sizes = maps:fold(fun added/3, less(Child#group.count, Above#group.sizes), Child#group.sizes),
                 pairs = Pairs, raw = joined(Child#group.raw, Above#group.raw), medians = Child#group.medians ++ Above#group.medians,
-                mean = (Child#group.pairs * Child#group.mean + Above#group.pairs * Above#group.mean) / Pairs,
+                mean = (Child#group.pairs * Child#group.mean + Above#group.pairs * Above#group.mean) / Divisor,
                 squares = Child#group.squares + Above#group.squares
-                    + Apart * Apart * Child#group.pairs * Above#group.pairs / Pairs}.
+                    + Apart * Apart * Child#group.pairs * Above#group.pairs / Divisor}.
 
 less(Size, Sizes) ->
     case Sizes of
@@ -216,6 +242,8 @@ less(Size, Sizes) ->
         #{Size := Times} -> Sizes#{Size := Times - 1}
     end.
 
+joined(none, Raw) -> Raw;
+joined(Raw, none) -> Raw;
 joined({Sum1, Squares1, Least1, Most1}, {Sum2, Squares2, Least2, Most2}) ->
     {Sum1 + Sum2, Squares1 + Squares2, min(Least1, Least2), max(Most1, Most2)}.
 
@@ -230,9 +258,12 @@ joined({Sum1, Squares1, Least1, Most1}, {Sum2, Squares2, Least2, Most2}) ->
 excess(Groups, Logs, Count) ->
     Steps = counters:new(Count * ?STEPS, []),
     _ = tally_group(1, Groups, Logs, Steps),
-    Medians = [median_step(Steps, (I - 1) * ?STEPS + 1, Count div 2) bsl ?STEP_BITS || I <- lists:seq(1, Count)],
+    Medians = [median_step(Steps, (I - 1) * ?STEPS + 1, measured(element(I, Logs)) div 2) bsl ?STEP_BITS || I <- lists:seq(1, Count)],
     Usual = placement_quantiles:median(Medians),
     list_to_tuple([max(0, Median - Usual) || Median <- Medians]).
+
+%% With itself.
+measured(Row) -> tuple_size(Row) - length([gap || undefined <- tuple_to_list(Row)]).
 
 tally_group(Number, Groups, Logs, Steps) ->
     #{Number := #group{medians = Medians, pairs = Pairs} = Group} = Groups,
@@ -241,6 +272,7 @@ tally_group(Number, Groups, Logs, Steps) ->
     ok = each_two(Lists, fun(One, Other) -> tally(One, Other, Zero, Logs, Steps) end),
     Members.
 
+weighted_median([], _) -> 0;
 weighted_median([{Median, Weight} | _], Half) when Weight >= Half -> Median;
 weighted_median([{_, Weight} | Medians], Half) -> weighted_median(Medians, Half - Weight).
 
@@ -260,11 +292,15 @@ tally([I | One], Other, Zero, Logs, Steps) ->
 tally([], _, _, _, _) -> ok.
 
 tally_row([J | Other], Row, Zero, Base, Steps) ->
-    Step = max(0, min(?STEPS - 1, (element(J, Row) - Zero) bsr ?STEP_BITS)),
-    ok = counters:add(Steps, Base + Step, 1),
-    ok = counters:add(Steps, (J - 1) * ?STEPS + 1 + Step, 1),
+    ok = tally_value(element(J, Row), J, Zero, Base, Steps),
     tally_row(Other, Row, Zero, Base, Steps);
 tally_row([], _, _, _, _) -> ok.
+
+tally_value(undefined, _, _, _, _) -> ok;
+tally_value(Value, J, Zero, Base, Steps) ->
+    Step = max(0, min(?STEPS - 1, (Value - Zero) bsr ?STEP_BITS)),
+    ok = counters:add(Steps, Base + Step, 1),
+    counters:add(Steps, (J - 1) * ?STEPS + 1 + Step, 1).
 
 median_step(Steps, Index, Half) -> median_step(Steps, Index, Half, 0).
 
@@ -276,13 +312,13 @@ median_step(Steps, Index, Half, Step) ->
 
 corrected(Logs, Excess) ->
     Over = tuple_to_list(Excess),
-    list_to_tuple([list_to_tuple(lists:zipwith(fun(Value, J) -> Value - max(I, J) end, tuple_to_list(Row), Over))
+    list_to_tuple([list_to_tuple(lists:zipwith(fun(undefined, _) -> undefined; (Value, J) -> Value - max(I, J) end, tuple_to_list(Row), Over))
                    || {Row, I} <- lists:zip(tuple_to_list(Logs), Over)]).
 
 %% ---- the result ----
 
 explained(Groups) ->
-    Raws = [{Pairs, Raw} || #group{pairs = Pairs, raw = Raw} <- maps:values(Groups)],
+    Raws = [{Pairs, Raw} || #group{pairs = Pairs, raw = Raw} <- maps:values(Groups), Pairs > 0],
     Within = lists:sum([Squares - Sum * Sum / Pairs || {Pairs, {Sum, Squares, _, _}} <- Raws]),
     {Sum, Squares, _, _} = lists:foldl(fun({_, Raw}, Acc) -> joined(Raw, Acc) end, {0, 0, 0, 0}, Raws),
     case Squares - Sum * Sum / lists:sum([Pairs || {Pairs, _} <- Raws]) of
@@ -299,7 +335,10 @@ vertex(Number, Groups, Names, Rows, Logs) ->
     #{Number := #group{children = Children, leaves = Leaves}} = Groups,
     Below = [vertex(Child, Groups, Names, Rows, Logs) || Child <- Children],
     Lists = [Members || {_, Members} <- Below] ++ [[Leaf] || Leaf <- Leaves],
-    Labels = placement_labels:of_logs(pairs_of(Lists, Logs), most(Lists, Rows, 0.0)),
+    Labels = case pairs_of(Lists, Logs) of
+                 [] -> #{};
+                 Values -> placement_labels:of_logs(Values, most(Lists, Rows, 0.0))
+             end,
     {{group, cluster, Labels, [Vertex || {Vertex, _} <- Below] ++ [{leaf, element(Leaf, Names)} || Leaf <- Leaves]},
      lists:append(Lists)}.
 
@@ -314,7 +353,7 @@ most([One | Others], Rows, Most) ->
 
 most_of_row([J | Other], Row, Most) ->
     case element(J, Row) of
-        Larger when Larger > Most -> most_of_row(Other, Row, Larger);
+        Larger when is_float(Larger), Larger > Most -> most_of_row(Other, Row, Larger);
         _ -> most_of_row(Other, Row, Most)
     end;
 most_of_row([], _, Most) -> Most.

@@ -2,7 +2,7 @@
 %% @doc What was measured, as a matrix and as the JSON object that `beamway topology measure' stores. Pure.
 -module(placement_measured).
 
--export([matrix/3, matrix_without_gaps/3, best_mode/1, to_json/1, from_json/1, format_error/1]).
+-export([matrix/3, joined_matrix/3, best_mode/1, to_json/1, from_json/1, format_error/1]).
 
 -export_type([statistic/0, error/0]).
 
@@ -11,15 +11,15 @@
 
 -define(MOST_NODES, 4096).
 
-%% @doc The matrix of one mode and one statistic; pairs that were not measured are gaps and so an error.
+%% @doc The matrix of one mode and one statistic; pairs that were not measured are gaps.
 -spec matrix(placement_probe:measured(), placement_probe:mode(), statistic()) -> {ok, placement_matrix:matrix()} | {error, placement_matrix:error()}.
 matrix(#{nodes := Nodes} = Measured, Mode, Statistic) ->
     placement_matrix:from_rows(Nodes, rows(Measured, Mode, Statistic)).
 
-%% @doc The same without the nodes that have gaps, and these nodes.
--spec matrix_without_gaps(placement_probe:measured(), placement_probe:mode(), statistic()) ->
+%% @doc The same without the nodes that no measured pair joins to the others, and these nodes.
+-spec joined_matrix(placement_probe:measured(), placement_probe:mode(), statistic()) ->
           {ok, placement_matrix:matrix(), [node()]} | {error, placement_matrix:error()}.
-matrix_without_gaps(#{nodes := Nodes} = Measured, Mode, Statistic) ->
+joined_matrix(#{nodes := Nodes} = Measured, Mode, Statistic) ->
     placement_matrix:drop_gaps(Nodes, rows(Measured, Mode, Statistic)).
 
 rows(#{nodes := Nodes, pairs := Pairs}, Mode, Statistic) ->
@@ -102,9 +102,11 @@ json_comes_back_test() ->
     ?assertEqual((measured())#{failed := []}, Back).
 
 matrix_test() ->
-    ?assertMatch({error, {gaps, 1, [{a, c}], 3}}, matrix(measured(), quiet, median_us)),
-    {ok, Matrix, [Dropped]} = matrix_without_gaps(measured(), quiet, median_us),
-    ?assert(lists:member(Dropped, [a, c])),
+    {ok, Gappy} = matrix(measured(), quiet, median_us),
+    ?assertEqual(1, placement_matrix:gaps(Gappy)),
+    ?assertMatch({ok, Gappy, []}, joined_matrix(measured(), quiet, median_us)),
+    ?assertMatch({error, {apart, 1, [c], 3}}, matrix(measured(), loaded, median_us)),
+    {ok, Matrix, [c]} = joined_matrix(measured(), loaded, median_us),
     ?assertEqual(2, placement_matrix:size(Matrix)),
     ?assertEqual(loaded, best_mode(measured())).
 

@@ -12,6 +12,21 @@ planted_test_() ->
           ?assertEqual(Planted, beamway_bench_planted:clusters(Tree))
       end}} || {Shape, _} <- beamway_bench_planted:shapes(), Seed <- [1, 2]].
 
+%% Without three pairs of ten no node is lost, and each level is the one that all pairs show. Pairs of nodes are left out: what was not measured
+%% between the two of a pair nothing else can tell.
+gaps_test_() ->
+    [{timeout, 120, {lists:concat([Shape, " without ", Share]), fun() ->
+          {Matrix, _} = beamway_bench_planted:make(Shape, Seed),
+          Gappy = beamway_bench_planted:with_gaps(Matrix, Share, Seed),
+          {ok, #{tree := Full}} = placement_cluster:cluster(Matrix, Method),
+          {ok, #{tree := Tree}} = placement_cluster:cluster(Gappy, Method),
+          ?assertEqual(placement_tree:nodes(Full), placement_tree:nodes(Tree)),
+          Agreement = beamway_bench_planted:agreement(Full, Tree),
+          ?assert(lists:min(Agreement) >= 0.95, Agreement)
+      end}} || {Method, Shapes, Shares} <- [{mdl, [Shape || {Shape, _} <- beamway_bench_planted:shapes(), Shape =/= pairs_16], [0.01, 0.3]},
+                                            {{alpha, 1.3}, [sockets_8], [0.1]}],
+               Shape <- Shapes, Share <- Shares, Seed <- [1, 2]].
+
 %% The clear shapes are found by the report's algorithm, too.
 alpha_test_() ->
     [{timeout, 60, fun() ->

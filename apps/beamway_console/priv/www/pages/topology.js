@@ -83,7 +83,7 @@ function open(root, context) {
     pen.scale(ratio, ratio);
     const style = getComputedStyle(document.documentElement);
     order.forEach((i, row) => order.forEach((j, column) => {
-      pen.fillStyle = i === j ? style.getPropertyValue("--line") : `rgb(${colour(share(view.rows[i][j]))})`;
+      pen.fillStyle = i === j || view.rows[i][j] === null ? style.getPropertyValue("--line") : `rgb(${colour(share(view.rows[i][j]))})`;
       pen.fillRect(left + column * cell, head + row * cell, cell > 10 ? cell - 1 : cell, cell > 10 ? cell - 1 : cell);
     }));
     pen.fillStyle = style.getPropertyValue("--muted");
@@ -104,7 +104,7 @@ function open(root, context) {
       const bounds = canvas.getBoundingClientRect();
       const column = Math.floor((event.clientX - bounds.left - left) / cell), row = Math.floor((event.clientY - bounds.top - head) / cell);
       if (row < 0 || column < 0 || row >= count || column >= count || row === column) return hideTip();
-      showTip(event, `${view.names[order[row]]} – ${view.names[order[column]]}: ${micros(view.rows[order[row]][order[column]])}`);
+      showTip(event, `${view.names[order[row]]} – ${view.names[order[column]]}: ${view.rows[order[row]][order[column]] === null ? "not measured" : micros(view.rows[order[row]][order[column]])}`);
     });
     canvas.addEventListener("pointerleave", hideTip);
     return h("div", { class: "topo" }, canvas, choice.order === "tree" ? dendrogram(order, cell, head, left) : null);

@@ -1,0 +1,106 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Estimates of the times between nodes that were not measured. Pure.
+%%
+%% In a hierarchy the greater two of the three times between three nodes are equal. So a third node `k' that was measured with both says: the
+%% pair takes at most the greater of its two times, and just that where `k' is on one side of the pair's level and not below it with both. The least such bound is the
+%% level at which the two meet. Since times have noise, the estimate is the median of the bounds that are at most 16 % above the least (the step below
+%% which {@link placement_mdl} tells no levels apart). This is the three-point condition of an ultrametric (J.-P. Barthelemy and A. Guenoche,
+%% "Trees and Proximity Representations", 1991).
+-module(placement_gaps).
+
+-export([filled/1, refined/3]).
+
+-define(NEAR, 1.16).
+
+%% @doc The rows with an estimate in the place of each `undefined'.
+-spec filled(Rows :: tuple()) -> tuple().
+filled(Rows) ->
+    Places = lists:seq(1, tuple_size(Rows)),
+    %% The measured times of each node, the nearest first.
+    Known = list_to_tuple([lists:sort([{Value, J} || J <- Places, J =/= I, Value <- [element(J, element(I, Rows))], is_float(Value)]) || I <- Places]),
+    Most = lists:max([Value || [_ | _] = Row <- tuple_to_list(Known), {Value, _} <- [lists:last(Row)]]),
+    symmetric([list_to_tuple([case element(J, element(I, Rows)) of
+                                  undefined when I < J -> estimate(I, J, Rows, Known, Most);
+                                  Value -> Value
+                              end || J <- Places]) || I <- Places]).
+
+%% What is missing below the diagonal stands above it.
+symmetric(Above) ->
+    Rows = list_to_tuple(Above),
+    Places = lists:seq(1, tuple_size(Rows)),
+    list_to_tuple([list_to_tuple([case element(J, element(I, Rows)) of
+                                      undefined -> element(I, element(J, Rows));
+                                      Value -> Value
+                                  end || J <- Places]) || I <- Places]).
+
+%% Two nodes that no third one was measured with are taken for far.
+estimate(I, J, Rows, Known, Most) ->
+    case bounds(element(I, Known), element(J, Rows), infinity, []) of
+        {infinity, []} -> Most;
+        {Least, Bounds} ->
+            Near = lists:sort([Bound || Bound <- Bounds, Bound =< ?NEAR * Least]),
+            lists:nth((length(Near) + 1) div 2, Near)
+    end.
+
+%% A time of I that is far above the least bound ends the search: the bounds that follow are no smaller. `infinity' sorts after all numbers.
+bounds([{Value, _} | _], _, Least, Bounds) when is_float(Least), Value > ?NEAR * Least -> {Least, Bounds};
+bounds([{Value, K} | Known], RowJ, Least, Bounds) ->
+    case element(K, RowJ) of
+        undefined -> bounds(Known, RowJ, Least, Bounds);
+        Other ->
+            case max(Value, Other) of
+                Bound when Bound < Least -> bounds(Known, RowJ, Bound, [Bound | Bounds]);
+                Bound when Bound =< ?NEAR * Least -> bounds(Known, RowJ, Least, [Bound | Bounds]);
+                _ -> bounds(Known, RowJ, Least, Bounds)
+            end
+    end;
+bounds([], _, Least, Bounds) -> {Least, Bounds}.
+
+%% @doc Better estimates, from a binary tree that was made with the former ones: a pair without a value takes the median of the values that were measured between
+%% the two branches in which its nodes are; where nothing was measured between them it keeps the former one.
+-spec refined(placement_linkage:binary_tree(), Former :: tuple(), Measured :: tuple()) -> tuple().
+refined(Tree, Former, Measured) ->
+    Places = lists:seq(1, tuple_size(Measured)),
+    Medians = medians(with_members(Tree), Measured, [], []),
+    Rows = maps:from_list(Medians),
+    list_to_tuple([list_to_tuple(refined_row(tuple_to_list(element(I, Measured)), 1, element(I, Former), maps:get(I, Rows))) || I <- Places]).
+
+refined_row([undefined | Row], J, Former, Medians) ->
+    [case element(J, Medians) of none -> element(J, Former); Median -> Median end | refined_row(Row, J + 1, Former, Medians)];
+refined_row([Value | Row], J, Former, Medians) -> [Value | refined_row(Row, J + 1, Former, Medians)];
+refined_row([], _, _, _) -> [].
+
+with_members({One, Other, _}) ->
+    {_, Left} = First = with_members(One),
+    {_, Right} = Second = with_members(Other),
+    {{First, Second}, Left ++ Right};
+with_members(Leaf) -> {Leaf, [Leaf]}.
+
+%% For each node a row of the medians at which it meets the others. `Path' has what was found on the way down: places, and their median.
+medians({{{_, Left} = One, {_, Right} = Other}, _}, Measured, Path, Rows) ->
+    Median = case [Value || I <- Left, Row <- [element(I, Measured)], J <- Right, Value <- [element(J, Row)], is_integer(Value)] of
+                 [] -> none;
+                 Values -> placement_quantiles:median(Values)
+             end,
+    medians(One, Measured, [{Right, Median} | Path], medians(Other, Measured, [{Left, Median} | Path], Rows));
+medians({Leaf, _}, Measured, Path, Rows) ->
+    [{Leaf, erlang:make_tuple(tuple_size(Measured), none, [{J, Median} || {Places, Median} <- Path, J <- Places])} | Rows].
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+
+%% Two racks of two: within 10, between them 100.
+a_level_is_found_test() ->
+    Rows = {{0.0, undefined, 10.0, 101.0}, {undefined, 0.0, 104.0, 10.0}, {10.0, 104.0, 0.0, 100.0}, {101.0, 10.0, 100.0, 0.0}},
+    Filled = filled(Rows),
+    ?assertEqual([101.0, 101.0], [element(2, element(1, Filled)), element(1, element(2, Filled))]),
+    ?assertEqual(element(3, Rows), element(3, Filled)).
+
+refined_test() ->
+    Measured = {{0, 1, 8, 9}, {1, 0, undefined, undefined}, {8, undefined, 0, 2}, {9, undefined, 2, 0}},
+    ?assertEqual({{0, 1, 8, 9}, {1, 0, 8, 8}, {8, 8, 0, 2}, {9, 8, 2, 0}}, refined({{1, 2, 1.0}, {3, 4, 2.0}, 9.0}, setelement(2, Measured, {1, 0, 77, 77}), Measured)).
+
+without_a_third_test() ->
+    Rows = {{0.0, 5.0, undefined, undefined}, {5.0, 0.0, 50.0, undefined}, {undefined, 50.0, 0.0, 7.0}, {undefined, undefined, 7.0, 0.0}},
+    ?assertEqual({0.0, 5.0, 50.0, 50.0}, element(1, filled(Rows))).
+-endif.
