@@ -68,8 +68,8 @@ test-rest test-all:
 	@$(MAKE) build-test
 	@BEAMWAY_TEST_LEVEL=$(@:test-%=%) BEAMWAY_TEST_HUGE=1 scripts/run-tests
 
-SYSTEMS := rabbitmq ejabberd wordpress wikis git trac browser console
-## test-NAME: real applications, each installed for the run alone: rabbitmq or ejabberd over Beamway, wordpress, wikis, git or trac under yucan, browser and console in Chromium; T=case (root)
+SYSTEMS := rabbitmq ejabberd metrics wordpress wikis git trac browser console
+## test-NAME: real applications, each installed for the run alone: rabbitmq or ejabberd over Beamway, metrics with Prometheus, wordpress, wikis, git or trac under yucan, browser and console in Chromium; T=case (root)
 # Phony targets have no implicit rule, so this is a static one.
 .PHONY: $(SYSTEMS:%=test-%)
 $(SYSTEMS:%=test-%): test-%:

@@ -12,7 +12,7 @@
 -module(placement_attr).
 -behaviour(gen_server).
 
--export([start_link/0, configure/2, insert/2, update/2, delete/1, own/3, disown/2, names/0, local/2, definitions/0, is_evaluated/1, exchange/3]).
+-export([start_link/0, configure/2, insert/2, update/2, delete/1, own/3, disown/2, names/0, failures/0, local/2, definitions/0, is_evaluated/1, exchange/3]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2]).
 
 -export_type([answer/0, reason/0, version/0]).
@@ -112,6 +112,12 @@ disown(Name, Pid) -> gen_server:call(?SERVER, {disown, Name, Pid}, ?CALL_MS).
 -spec names() -> [placement_entry:name()].
 names() ->
     lists:usort([Name || {Name, _} <- ets:tab2list(?DEFINITIONS)] ++ [Name || {{Name, _}, _, _} <- ets:tab2list(?OWNED)]).
+
+%% @doc How often in a row each function has failed that gives the value of an attribute.
+-spec failures() -> [{placement_entry:name(), non_neg_integer()}].
+failures() ->
+    [{Name, case ets:lookup(?VALUES, Name) of [{_, _, _, Failures}] -> Failures; [] -> 0 end}
+     || {Name, Definition} <- definitions(), not placement_entry:is_kept(Definition)].
 
 %% @doc All definitions of this node.
 -spec definitions() -> [{placement_entry:name(), placement_entry:definition()}].

@@ -2,8 +2,8 @@
 %% @doc Figures of a server: counters that connections bump, read as a map and as Prometheus text. One list makes both.
 -module(yucan_metrics).
 
--export([new/0, add/2, answered/3, refused/2, start/1, took/2, latency/1, bound_us/1, to_map/2, to_text/3]).
--export_type([metrics/0]).
+-export([new/0, add/2, answered/3, refused/2, start/1, took/2, latency/1, bound_us/1, to_map/2, families/1, text/1]).
+-export_type([metrics/0, family/0]).
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
@@ -13,15 +13,23 @@
 -type name() :: connections | refused_connections | requests | refused | crashes | bytes_out | status_1xx | status_2xx | status_3xx
     | status_4xx | status_5xx | websockets | log_dropped.
 
+-type label() :: {Name :: atom(), atom() | integer() | binary()}.
+-type histogram() :: #{buckets := [{BoundUs :: pos_integer(), Count :: non_neg_integer()}], count := non_neg_integer(), sum_us := non_neg_integer()}.
+-type family() :: {Name :: binary(), counter | gauge, Help :: string(), [{[label()], non_neg_integer()}]}
+    | {Name :: binary(), histogram, Help :: string(), [{[label()], histogram()}]}.
+%% A metric of Prometheus with its samples. The count of a bucket is that of all below its bound.
+
 %% Behind the figures: how many answers took how long. Up to 8 us a place for each, then four for each doubling, up to 134 s.
 -define(LATENCY, 13).
 -define(PLACES, 104).
+%% And how long all of them took together.
+-define(TOTAL_US, (?LATENCY + ?PLACES + 1)).
 %% Of the requests of a connection, the first and every 16th after it are timed: a clock read for each would cost more than it tells.
 -define(TIMED, 15).
 
 %% @doc All at zero.
 -spec new() -> metrics().
-new() -> counters:new(?LATENCY + ?PLACES, [write_concurrency]).
+new() -> counters:new(?TOTAL_US, [write_concurrency]).
 
 fields() ->
     [{connections, "Connections accepted"},
@@ -71,7 +79,10 @@ start(_) -> none.
 %% @doc A timed request has been answered.
 -spec took(metrics(), none | integer()) -> ok.
 took(_, none) -> ok;
-took(Metrics, Start) -> counters:add(Metrics, ?LATENCY + 1 + place(erlang:monotonic_time(microsecond) - Start), 1).
+took(Metrics, Start) ->
+    Us = erlang:monotonic_time(microsecond) - Start,
+    counters:add(Metrics, ?TOTAL_US, max(0, Us)),
+    counters:add(Metrics, ?LATENCY + 1 + place(Us), 1).
 
 place(Us) when Us < 8 -> max(0, Us);
 place(Us) ->
@@ -99,20 +110,53 @@ refused(Metrics, Status) ->
 by_status(Metrics, Status) when Status >= 100, Status < 600 -> counters:add(Metrics, 6 + Status div 100, 1);
 by_status(_, _) -> ok.
 
-%% @doc All figures; `Open' are the open connections.
+%% @doc All figures; `Open' are the open connections. `timed_us' is what the timed answers took together.
 -spec to_map(metrics(), Open :: integer()) -> #{atom() => integer()}.
 to_map(Metrics, Open) ->
-    maps:from_list([{open_connections, Open} | [{Name, counters:get(Metrics, index(Name))} || {Name, _} <- fields()]]).
+    maps:from_list([{open_connections, Open}, {timed_us, counters:get(Metrics, ?TOTAL_US)}
+                    | [{Name, counters:get(Metrics, index(Name))} || {Name, _} <- fields()]]).
 
-%% @doc The same as Prometheus text.
--spec to_text(Server :: atom(), metrics(), Open :: integer()) -> iodata().
-to_text(Server, Metrics, Open) ->
-    [figure(open_connections, gauge, "Open connections", Server, Open)
-     | [figure(Name, counter, Help, Server, counters:get(Metrics, index(Name))) || {Name, Help} <- fields()]].
+%% @doc The metrics of these servers ({@link yucan:figures/0}).
+-spec families([{Server :: atom(), #{atom() => integer()}, [{Place :: non_neg_integer(), Count :: pos_integer()}]}]) -> [family()].
+families([]) -> [];
+families(Servers) ->
+    [family(open_connections, gauge, "Open connections", Servers)
+     | [family(Name, counter, Help, Servers) || {Name, Help} <- fields()]]
+        ++ [{<<"yucan_request_duration_seconds">>, histogram, "Time of an answer: of the first request of each connection, and of every 16th after it",
+             [{[{server, Server}], histogram(Latency, Total)} || {Server, #{timed_us := Total}, Latency} <- Servers]}].
 
-figure(Name, Type, Help, Server, Value) ->
-    Full = ["yucan_", atom_to_list(Name), case Type of counter -> "_total"; gauge -> "" end],
-    io_lib:format("# HELP ~ts ~ts~n# TYPE ~ts ~ts~n~ts{server=\"~ts\"} ~b~n", [Full, Help, Full, Type, Full, Server, Value]).
+family(Name, Type, Help, Servers) ->
+    Full = iolist_to_binary(["yucan_", atom_to_list(Name), case Type of counter -> "_total"; gauge -> "" end]),
+    {Full, Type, Help, [{[{server, Server}], Value} || {Server, #{Name := Value}, _} <- Servers]}.
+
+%% A bucket for each doubling from 16 us on: the last place of a doubling is full there.
+histogram(Latency, TotalUs) ->
+    Buckets = [{bound_us(Place), lists:sum([Count || {Lower, Count} <- Latency, Lower =< Place])} || Place <- lists:seq(11, ?PLACES - 5, 4)],
+    #{buckets => Buckets, count => lists:sum([Count || {_, Count} <- Latency]), sum_us => TotalUs}.
+
+%% @doc Text in the Prometheus exposition format 0.0.4.
+-spec text([family()]) -> iolist().
+text(Families) ->
+    [["# HELP ", Name, $\s, Help, "\n# TYPE ", Name, $\s, atom_to_list(Type), $\n | [sample(Name, Labels, Value) || {Labels, Value} <- Samples]]
+     || {Name, Type, Help, Samples} <- Families].
+
+sample(Name, Labels, #{buckets := Buckets, count := Count, sum_us := Sum}) ->
+    [[sample(<<Name/binary, "_bucket">>, Labels ++ [{le, seconds(BoundUs)}], Below) || {BoundUs, Below} <- Buckets],
+     sample(<<Name/binary, "_bucket">>, Labels ++ [{le, <<"+Inf">>}], Count),
+     sample(<<Name/binary, "_count">>, Labels, Count),
+     Name, "_sum", labels(Labels), $\s, seconds(Sum), $\n];
+sample(Name, Labels, Value) -> [Name, labels(Labels), $\s, integer_to_binary(Value), $\n].
+
+seconds(Us) -> float_to_binary(Us / 1000000, [{decimals, 6}]).
+
+labels([]) -> [];
+labels(Labels) -> [${, lists:join($,, [[atom_to_list(Name), "=\"", escape(value(Value)), $"] || {Name, Value} <- Labels]), $}].
+
+value(Value) when is_integer(Value) -> integer_to_list(Value);
+value(Value) when is_atom(Value) -> atom_to_list(Value);
+value(Value) -> unicode:characters_to_list(Value).
+
+escape(Text) -> unicode:characters_to_binary(lists:flatmap(fun($") -> "\\\""; ($\\) -> "\\\\"; ($\n) -> "\\n"; (C) -> [C] end, Text)).
 
 -ifdef(TEST).
 
@@ -128,4 +172,22 @@ latency_test() ->
     ok = took(Metrics, start(0)),
     ?assertMatch([{_, 1}], latency(Metrics)),
     ?assertEqual(0, maps:get(log_dropped, to_map(Metrics, 0))).
+
+%% What Prometheus demands of a histogram: buckets that only grow, the last as large as the count.
+histogram_test() ->
+    Metrics = new(),
+    Took = [3, 20, 20, 70000, 200000000],
+    [ok = took(Metrics, erlang:monotonic_time(microsecond) - Us) || Us <- Took],
+    Families = families([{'w"eb', to_map(Metrics, 7), latency(Metrics)}]),
+    [{_, #{buckets := Buckets, count := 5, sum_us := Sum}}] = [Sample || {<<"yucan_request_duration_seconds">>, histogram, _, Samples} <- Families, Sample <- Samples],
+    ?assert(Sum >= lists:sum(Took)),
+    ?assertEqual([16, 32, 64], lists:sublist([Bound || {Bound, _} <- Buckets], 3)),
+    Counts = [Count || {_, Count} <- Buckets],
+    ?assertEqual(Counts, lists:sort(Counts)),
+    ?assertEqual({1, 4}, {hd(Counts), lists:last(Counts)}),
+    Text = iolist_to_binary(text(Families)),
+    [?assertMatch({_, [_]}, {Line, binary:matches(Text, Line)})
+     || Line <- [<<"# TYPE yucan_open_connections gauge\nyucan_open_connections{server=\"w\\\"eb\"} 7\n">>,
+                 <<"yucan_request_duration_seconds_bucket{server=\"w\\\"eb\",le=\"+Inf\"} 5\n">>,
+                 <<"yucan_request_duration_seconds_count{server=\"w\\\"eb\"} 5\n">>]].
 -endif.

@@ -202,7 +202,7 @@ handle_call({drain, Timeout}, From, #state{counters = Counters, listening = List
 handle_call(info, _, #state{name = Name, listening = Listening, metrics = Metrics, counters = Counters} = State) ->
     {reply, #{name => Name, listen => [Local || {_, _, Local, _} <- Listening], schemes => [scheme(Listen) || {Listen, _, _, _} <- Listening], metrics => yucan_metrics:to_map(Metrics, atomics:get(Counters, ?OPEN))}, State};
 handle_call(metrics_text, _, #state{name = Name, metrics = Metrics, counters = Counters} = State) ->
-    {reply, yucan_metrics:to_text(Name, Metrics, atomics:get(Counters, ?OPEN)), State};
+    {reply, yucan_metrics:text(yucan_metrics:families([{Name, yucan_metrics:to_map(Metrics, atomics:get(Counters, ?OPEN)), yucan_metrics:latency(Metrics)}])), State};
 handle_call(supervisor, _, State) ->
     {reply, hd(get('$ancestors')), State}.
 

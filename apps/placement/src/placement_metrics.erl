@@ -1,0 +1,16 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc The figures of placement on this node as metrics of Prometheus. Reads tables only, and asks no process.
+-module(placement_metrics).
+
+-export([families/0]).
+-export_type([family/0]).
+
+-type family() :: {Name :: binary(), gauge, Help :: string(), [{[{Label :: atom(), atom()}], non_neg_integer()}]}.
+
+%% @doc The metrics, each with its samples: labels and value.
+-spec families() -> [family()].
+families() ->
+    [{<<"placement_attributes">>, gauge, "Attributes of this node", [{[], length(placement_attr:names())}]},
+     {<<"placement_attribute_failures">>, gauge, "How often in a row the function of an attribute has failed",
+      [{[{attribute, Name}], Count} || {Name, Count} <- placement_attr:failures()]},
+     {<<"placement_leases">>, gauge, "Leases that this node has granted and that have not ended", [{[], placement_lease:count()}]}].
