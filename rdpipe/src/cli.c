@@ -154,6 +154,9 @@ void rd_cli_option(rd_cli_t *cli, int option, const char *value)
     case RD_OPTION_JSON:
         cli->json = true;
         break;
+    case RD_OPTION_RESUME:
+        cli->resume = value;
+        break;
     case RD_OPTION_PROGRESS:
         cli->progress = true;
         break;

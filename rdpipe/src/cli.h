@@ -23,8 +23,9 @@ typedef struct {
     const char *name; /* of the command */
     rd_terms_t terms;
     bool verbose, json, progress, quiet;
-    uint64_t rate;   /* bytes a second at most; 0: as many as there are */
-    uint64_t wait_s; /* for the other side */
+    const char *resume; /* a file, NULL: none */
+    uint64_t rate;      /* bytes a second at most; 0: as many as there are */
+    uint64_t wait_s;    /* for the other side */
     const char *bind;
     const char *key_file;
     int key_fd; /* -1: none */
@@ -50,6 +51,7 @@ enum {
     RD_OPTION_REMOTE_PATH,
     RD_OPTION_RATE,
     RD_OPTION_PROGRESS,
+    RD_OPTION_RESUME,
     RD_OPTION_VERSION,
     RD_OPTION_OWN
 };

@@ -21,6 +21,8 @@ typedef struct {
     bool is_checked;                 /* the first frame's checksum */
     bool is_forwarded;               /* the first frame */
     bool has_ended;                  /* END has come */
+    bool has_resumed;                /* RESUME has come */
+    int64_t confirm_at;              /* when the offset is noted again */
     bool output_quit;                /* the output's reader wants no more */
     bool forward_done, forward_quit; /* what the forward hop has answered */
     const uint8_t *plain;            /* the bytes of the stream in the first frame */
@@ -50,6 +52,47 @@ static void quit_output(drain_t *drain)
 {
     drain->output_quit = true;
     (void)rd_end_close(drain->output);
+}
+
+/* ---- a stream that goes on after a cut ---- */
+
+/* What is written is noted, and on the disk. */
+static bool confirm(drain_t *drain)
+{
+    rd_transfer_t *transfer = drain->transfer;
+
+    drain->confirm_at = rd_now_ms() + RD_CONFIRM_MS;
+    return rd_resume_confirm(transfer->resume, drain->output->fd, drain->total, &drain->fault);
+}
+
+/* True: it was dealt with. */
+static bool take_id(drain_t *drain, const rd_frame_t *frame, const uint8_t *payload)
+{
+    rd_resume_t *resume = drain->transfer->resume;
+    rd_frame_t answer = {.kind = RD_RESUME};
+
+    if (!resume || drain->has_resumed || drain->total > 0)
+        return fault(drain,
+                     resume ? "the producer spoke out of turn"
+                            : "the sender was called with --resume, this receiver was not",
+                     0),
+               true;
+    if (!rd_resume_accept(resume, (const char *)payload, frame->len, &drain->fault))
+        return true;
+    answer.offset = resume->bytes;
+    if (!rd_stream_say(drain->from, &answer, NULL))
+        return false;
+    drain->has_resumed = true;
+    drain->total = resume->bytes;
+    atomic_store(&drain->transfer->first, drain->total);
+    atomic_store(&drain->transfer->bytes, drain->total);
+    drain->confirm_at = rd_now_ms() + RD_CONFIRM_MS;
+    return true;
+}
+
+static bool may_begin(const drain_t *drain)
+{
+    return !drain->transfer->resume || drain->has_resumed;
 }
 
 /* ---- DATA ---- */
@@ -145,6 +188,8 @@ static bool take_data(drain_t *drain, const rd_frame_t *frame, const uint8_t *pa
     atomic_store_explicit(&drain->transfer->bytes, drain->total, memory_order_relaxed);
     drain->written = 0;
     drain->is_checked = drain->is_forwarded = false;
+    if (drain->transfer->resume && rd_left_ms(drain->confirm_at) == 0)
+        (void)confirm(drain);
     return true;
 }
 
@@ -158,6 +203,8 @@ static bool take_end(drain_t *drain, const rd_frame_t *frame)
     }
     if (drain->forward && !drain->forward_quit && !rd_stream_say(drain->forward, frame, NULL))
         return false;
+    if (drain->transfer->resume && !confirm(drain))
+        return true;
     drain->transfer->producer_status = (int)frame->value;
     if (drain->transfer->at_end)
         drain->transfer->at_end(drain->transfer->of);
@@ -183,7 +230,11 @@ static bool take_next(drain_t *drain)
     case RD_FRAME:
         break;
     }
-    if (frame.kind == RD_DATA)
+    if (frame.kind == RD_RESUME)
+        is_taken = take_id(drain, &frame, payload);
+    else if ((frame.kind == RD_DATA || frame.kind == RD_END) && !may_begin(drain))
+        (void)fault(drain, "this receiver was called with --resume, the sender was not", 0);
+    else if (frame.kind == RD_DATA)
         is_taken = take_data(drain, &frame, payload);
     else if (frame.kind == RD_END)
         is_taken = take_end(drain, &frame);
@@ -250,6 +301,11 @@ static void finish(drain_t *drain)
     rd_frame_t quit = {.kind = RD_ABORT, .value = RD_ABORT_QUIT, .offset = drain->total};
     rd_transfer_t *transfer = drain->transfer;
 
+    if (drain->fault.text[0] && drain->has_resumed && !drain->has_ended && has_output(drain)) {
+        rd_why_t ignored; /* the first fault is the one to tell */
+
+        (void)rd_resume_confirm(transfer->resume, drain->output->fd, drain->total, &ignored);
+    }
     if (drain->fault.text[0]) {
         say_cut(drain->from, drain);
         if (drain->forward && !drain->forward_quit)

@@ -21,9 +21,10 @@ typedef struct {
     uint64_t total; /* bytes of the stream in frames that were sent */
     int64_t end_by; /* END goes then, with the status or without it; 0: the input has not ended */
     bool has_said_end;
-    double due_ms;              /* where the rate is bounded: nothing is read before */
-    rd_why_t fault;             /* of the input */
-    rd_compressor_t compressor; /* without a block: nothing is compressed */
+    bool has_said_id, may_begin; /* of a stream that can go on after a cut */
+    double due_ms;               /* where the rate is bounded: nothing is read before */
+    rd_why_t fault;              /* of the input */
+    rd_compressor_t compressor;  /* without a block: nothing is compressed */
 } feed_t;
 
 static void fail(feed_t *feed, const rd_why_t *why)
@@ -100,7 +101,7 @@ static bool read_block(feed_t *feed)
     size_t block = block_bytes(feed);
     ssize_t n = 0;
 
-    if (feed->end_by != 0 || wait_ms(feed) > 0)
+    if (feed->end_by != 0 || wait_ms(feed) > 0 || !feed->may_begin)
         return false;
     feed->at = rd_stream_room(feed->to, feed->to->hop.terms.block);
     if (!feed->at)
@@ -146,6 +147,29 @@ static bool say_end(feed_t *feed)
     return feed->has_said_end;
 }
 
+/* Which stream it is: the consumer answers how much it has of it. True: something was done. */
+static bool say_id(feed_t *feed)
+{
+    static const rd_frame_t frame = {.kind = RD_RESUME};
+
+    if (feed->may_begin || feed->has_said_id)
+        return false;
+    feed->has_said_id = rd_stream_say(feed->to, &frame, feed->transfer->resume->id);
+    return feed->has_said_id;
+}
+
+/* The consumer has so many bytes. */
+static void begin_at(feed_t *feed, uint64_t bytes)
+{
+    if (!rd_resume_seek(feed->transfer->resume, feed->input->fd, bytes, &feed->fault))
+        return;
+    feed->may_begin = true;
+    feed->total = bytes;
+    atomic_store(&feed->transfer->first, bytes);
+    atomic_store(&feed->transfer->bytes, bytes);
+    atomic_store(&feed->transfer->size, rd_end_size(feed->input) + bytes);
+}
+
 /* What the consumer says. True: something was done. */
 static bool read_answer(feed_t *feed)
 {
@@ -169,7 +193,9 @@ static bool read_answer(feed_t *feed)
             frame.value == RD_ABORT_QUIT ? RD_TRANSFER_QUIT : RD_TRANSFER_FAULT;
         (void)rd_because_of(&feed->transfer->why, rd_abort_cause(&frame), "%s: %.*s",
                             feed->to->peer, (int)frame.len, (const char *)payload);
-    } else if (frame.kind != RD_PING)
+    } else if (frame.kind == RD_RESUME && feed->has_said_id && !feed->may_begin)
+        begin_at(feed, frame.offset);
+    else if (frame.kind != RD_PING)
         (void)rd_because(&feed->fault, "%s answered out of turn", feed->to->peer);
     rd_stream_release(feed->to, &frame);
     return true;
@@ -191,7 +217,7 @@ static void say_abort(feed_t *feed, const rd_why_t *reason)
 static void wait_for_work(feed_t *feed)
 {
     int pause = wait_ms(feed);
-    bool wants_input = feed->end_by == 0 && feed->to->wants == 0 && pause == 0;
+    bool wants_input = feed->may_begin && feed->end_by == 0 && feed->to->wants == 0 && pause == 0;
     struct pollfd polled[2] = {{.fd = feed->transfer->wake, .events = POLLIN},
                                {.fd = wants_input ? feed->input->fd : -1, .events = POLLIN}};
     int ms = TICK_MS;
@@ -208,7 +234,7 @@ static void wait_for_work(feed_t *feed)
 
 void rd_feed(rd_transfer_t *transfer, rd_stream_t *to, rd_end_t *input)
 {
-    feed_t feed = {.transfer = transfer, .to = to, .input = input};
+    feed_t feed = {.transfer = transfer, .to = to, .input = input, .may_begin = !transfer->resume};
     rd_why_t why;
 
     atomic_store(&transfer->size, rd_end_size(input));
@@ -221,6 +247,7 @@ void rd_feed(rd_transfer_t *transfer, rd_stream_t *to, rd_end_t *input)
         if (transfer->outcome != RD_TRANSFER_RUNS)
             break;
         to->wants = 0;
+        done |= say_id(&feed);
         done |= read_block(&feed);
         done |= say_end(&feed);
         if (feed.fault.text[0])

@@ -17,7 +17,9 @@
  *   down, from the producer to the consumer:
  *     DATA   offset: bytes of the stream before this frame; value: bytes of the stream in it
  *     END    offset: bytes of the whole stream; value: the producer's exit status
+ *     RESUME before all others, if both sides can go on with a stream; payload: its id
  *   up:
+ *     RESUME the answer; offset: bytes that the consumer has already
  *     DONE   everything up to END was taken; offset: the bytes; value: the consumer's status
  *   both:
  *     ABORT  the stream ends here and is not whole; value: rd_abort_t; payload: why, as text
@@ -31,7 +33,7 @@
 #define RD_BLOCK_MAX ((uint32_t)8 * 1024 * 1024)
 #define RD_TEXT_MAX 512u
 
-typedef enum { RD_DATA = 1, RD_END, RD_DONE, RD_ABORT, RD_PING } rd_kind_t;
+typedef enum { RD_DATA = 1, RD_END, RD_DONE, RD_ABORT, RD_PING, RD_RESUME } rd_kind_t;
 
 enum { RD_FLAG_CRC = 1, RD_FLAG_ZSTD = 2 };
 
@@ -75,6 +77,7 @@ static inline int rd_frame_is_valid(const rd_frame_t *frame, uint32_t max)
                frame->value <= RD_BLOCK_MAX &&
                (frame->flags & RD_FLAG_ZSTD || frame->value == frame->len);
     case RD_ABORT:
+    case RD_RESUME:
         return frame->len <= RD_TEXT_MAX;
     case RD_END:
     case RD_DONE:

@@ -17,6 +17,8 @@ static const char help[] =
     "  --bind ADDRESS    listens there alone (all addresses of this host)\n"
     "  --carrier NAME    allows only shm, rdma or tcp (auto: all)\n"
     "  --wait SECONDS    waits so long for the sender (300)\n"
+    "  --resume FILE     goes on after a cut: FILE notes what the output has, which is a file: "
+    ">>OUT\n"
     "  --encrypt         TLS 1.3, unless both are on one host\n"
     "  -v, --verbose     says which carrier and why, and how fast it was\n"
     "  --progress        says how far it is, also where no terminal is, and a summary\n"
@@ -31,6 +33,7 @@ static const struct option options[] = {RD_STREAM_OPTIONS,
                                         {"key-fd", 1, NULL, RD_OPTION_KEY_FD},
                                         {"wait", 1, NULL, RD_OPTION_WAIT},
                                         {"bind", 1, NULL, RD_OPTION_BIND},
+                                        {"resume", 1, NULL, RD_OPTION_RESUME},
                                         {NULL, 0, NULL, 0}};
 
 /* The listener is closed as soon as the one with the key is in. */
@@ -55,21 +58,27 @@ static bool let_in(const rd_cli_t *cli, const char *host, uint16_t port, const r
     return done;
 }
 
+static rd_resume_t resume;
+
 static void receive_all(rd_transfer_t *transfer, rd_stream_t *stream)
 {
     rd_end_t output = rd_end_of(1, true);
 
+    transfer->resume = resume.file ? &resume : NULL;
     rd_drain(transfer, stream, &output, NULL);
 }
 
 int main(int argc, char **argv)
 {
     rd_cli_t cli;
+    rd_why_t why;
 
     rd_cli_init(&cli, "rdrecv");
     cli.wait_s = 300;
     rd_cli_options(&cli, argc, argv, options, help);
     if (argc - optind != 1)
         rd_usage(&cli, "expected PORT, got %d arguments", argc - optind);
+    if (cli.resume && !rd_resume_take(&resume, cli.resume, 1, &why))
+        rd_usage(&cli, "%s", why.text);
     return rd_cli_carry(&cli, NULL, rd_cli_port(&cli, argv[optind], true), let_in, receive_all);
 }

@@ -18,6 +18,8 @@ static const char help[] =
     "  --no-checksum     no crc32c of what is sent\n"
     "  --encrypt         TLS 1.3, unless both are on one host\n"
     "  --zstd[=LEVEL]    compresses on the way, level 1 to 19 (3)\n"
+    "  --resume FILE     goes on after a cut: FILE notes the input, which is a file; rdrecv has it "
+    "too\n"
     "  --rate SIZE       bytes a second at most, 1K to 1024G (as many as go)\n"
     "  --wait SECONDS    tries so long to reach rdrecv (10)\n"
     "  -v, --verbose     says which carrier and why, and how fast it was\n"
@@ -34,6 +36,7 @@ static const struct option options[] = {RD_STREAM_OPTIONS,
                                         {"wait", 1, NULL, RD_OPTION_WAIT},
                                         {"zstd", 2, NULL, RD_OPTION_ZSTD},
                                         {"rate", 1, NULL, RD_OPTION_RATE},
+                                        {"resume", 1, NULL, RD_OPTION_RESUME},
                                         {NULL, 0, NULL, 0}};
 
 static bool reach(const rd_cli_t *cli, const char *host, uint16_t port, const rd_key_t *key,
@@ -52,10 +55,13 @@ static bool reach(const rd_cli_t *cli, const char *host, uint16_t port, const rd
     return rd_hop_reach(&there, key, &cli->terms, -1, hop_p, why);
 }
 
+static rd_resume_t resume;
+
 static void send_all(rd_transfer_t *transfer, rd_stream_t *stream)
 {
     rd_end_t input = rd_end_of(0, false);
 
+    transfer->resume = resume.file ? &resume : NULL;
     atomic_store(&transfer->status, 0); /* whose output it is, nobody tells us */
     rd_feed(transfer, stream, &input);
 }
@@ -64,6 +70,7 @@ int main(int argc, char **argv)
 {
     rd_cli_t cli;
     const char *host;
+    rd_why_t why;
 
     rd_cli_init(&cli, "rdsend");
     cli.wait_s = 10;
@@ -71,5 +78,7 @@ int main(int argc, char **argv)
     if (argc - optind != 2)
         rd_usage(&cli, "expected HOST and PORT, got %d arguments", argc - optind);
     host = argv[optind];
+    if (cli.resume && !rd_resume_send(&resume, cli.resume, 0, &why))
+        rd_usage(&cli, "%s", why.text);
     return rd_cli_carry(&cli, host, rd_cli_port(&cli, argv[optind + 1], false), reach, send_all);
 }

@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 
 #include "end.h"
+#include "resume.h"
 #include "stream.h"
 
 /*
@@ -24,8 +25,9 @@ typedef enum {
 #define RD_STATUS_UNKNOWN (-1)
 
 typedef struct {
-    int wake;      /* an eventfd: look at what follows */
-    uint64_t rate; /* feed: bytes a second at most, 0: as many as there are */
+    int wake;            /* an eventfd: look at what follows */
+    uint64_t rate;       /* feed: bytes a second at most, 0: as many as there are */
+    rd_resume_t *resume; /* NULL: the stream cannot go on after a cut */
     /* written by others */
     _Atomic bool stop;  /* end with a fault */
     _Atomic int status; /* feed: the producer's exit status, RD_STATUS_UNKNOWN until it is known */

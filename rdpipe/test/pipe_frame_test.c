@@ -59,7 +59,7 @@ static void nothing_else_is_taken(void)
         {RD_PING, 0, 8, 0, 0, 0},
         {RD_ABORT, 0, RD_TEXT_MAX + 1, 0, 1, 0},
         {(rd_kind_t)0, 0, 0, 0, 0, 0},
-        {(rd_kind_t)6, 0, 0, 0, 0, 0},
+        {(rd_kind_t)7, 0, 0, 0, 0, 0},
         {(rd_kind_t)255, 0, 0, 0, 0, 0},
     };
     uint8_t at[RD_FRAME_BYTES];

@@ -4,12 +4,13 @@ import hashlib
 import json
 import os
 import pty
+import signal
 import subprocess
 import termios
 import time
 
 from cases import expect
-from hosts import SLOWNESS, SOON
+from hosts import SLOWNESS, SOON, run, wait_for
 
 KEY = {"RDPIPE_KEY": "a key of the tests' own"}
 
@@ -114,4 +115,64 @@ def ended(process):
     return process.returncode, out, ""
 
 
-CASES = [a_rate_is_kept, lines_of_json_while_it_runs, lines_where_no_terminal_is, quiet_on_a_terminal, a_terminal_that_is_stopped_stops_nothing]
+def resumed(hosts, sender="--resume sent", receiver="--resume taken", redirect=">>copy"):
+    """Both sides of a stream from the file `whole` to the file `copy`, in a folder of their own."""
+    folder = os.path.join(hosts.folder, "resume")
+    wait = f"--wait {int(SOON)} --carrier tcp"
+    taking = hosts.start("host2", f"cd {folder} && exec rdrecv {wait} {receiver} 7002 {redirect}", **KEY)
+    sending = hosts.start("host1", f"cd {folder} && exec rdsend {wait} {sender} {hosts.address('host2')} 7002 <whole", **KEY)
+    return folder, sending, taking
+
+
+def both(hosts, sending, taking):
+    status, _, said = hosts.end(sending)
+    got, _, told = hosts.end(taking)
+    return status, got, said + told
+
+
+def a_stream_that_goes_on(hosts):
+    """Cut at each tenth of the way, by a kill of the one side or of the other."""
+    folder = os.path.join(hosts.folder, "resume")
+    os.makedirs(folder)
+    size = 12_000_000
+    with open(f"{folder}/whole", "wb") as file:
+        file.write(os.urandom(size))
+    with open(f"{folder}/copy", "wb") as file:
+        file.write(b"what stood there")
+    for tenth in range(1, 10):
+        _, sending, taking = resumed(hosts, "--resume sent --rate 8M")
+        wait_for(f"{tenth} tenths", lambda part=tenth: os.path.getsize(f"{folder}/copy") > size * part // 10 or sending.poll() is not None or taking.poll() is not None)
+        victim = (sending, taking)[tenth % 2]
+        victim.send_signal(signal.SIGKILL)
+        status, got, said = both(hosts, sending, taking)
+        expect(sorted([status, got]) == [-signal.SIGKILL, 1], f"tenth {tenth}: status {status} and {got}: {said}")
+        with open(f"{folder}/taken", encoding="utf-8") as file:
+            noted = int(file.read().split()[4])
+        there = os.path.getsize(f"{folder}/copy") - 16
+        expect(noted <= there and (victim is taking or there - noted <= 262_144), f"tenth {tenth}: {noted} of {there} bytes are noted")
+    _, sending, taking = resumed(hosts, "--resume sent --json")
+    status, got, said = both(hosts, sending, taking)
+    expect((status, got) == (0, 0), f"status {status} and {got}: {said}")
+    run("cmp", "-i", "0:16", f"{folder}/whole", f"{folder}/copy")
+    # Once more there is nothing to do.
+    status, got, said = both(hosts, *resumed(hosts)[1:])
+    expect((status, got) == (0, 0) and os.path.getsize(f"{folder}/copy") == size + 16, f"status {status} and {got}: {said}")
+
+
+def a_stream_that_cannot_go_on(hosts):
+    folder = os.path.join(hosts.folder, "resume")
+    for sender, receiver, text in (("--resume sent", "", "this receiver was not"), ("", "--resume taken", "the sender was not"),
+                                   ("--resume another", "--resume taken", "speaks of another stream")):
+        status, got, said = both(hosts, *resumed(hosts, sender, receiver)[1:])
+        expect((status, got) == (1, 1) and text in said, f"{sender} {receiver}: {status} and {got}: {said}")
+    with open(f"{folder}/whole", "ab") as file:
+        file.write(b"more")
+    for command, text in ((f"rdsend --resume sent {hosts.address('host2')} 7002 <whole", "was changed since"),
+                          ("cat whole | rdsend --resume new host 7002", "sought in"), ("rdrecv --resume taken 7002 >copy", "since > empties it"),
+                          ("rdrecv --resume taken 7002 | cat", "an output that is a file"), ("rdrecv --resume whole 7002 >>copy", "no note of this command")):
+        status, _, err = hosts.call(f"cd {folder} && {command}", name="host1", **KEY)
+        expect(status == 2 and text in err, f"{command}: status {status}: {err}")
+
+
+CASES = [a_rate_is_kept, lines_of_json_while_it_runs, lines_where_no_terminal_is, quiet_on_a_terminal, a_terminal_that_is_stopped_stops_nothing,
+         a_stream_that_goes_on, a_stream_that_cannot_go_on]

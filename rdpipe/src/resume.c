@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "resume.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define SENDER "rdsend-resume 1"
+#define TAKER "rdrecv-resume 1"
+#define TEXT_BYTES 512
+
+/* Its text; false: there is no such file (errno ENOENT), or *why. */
+static bool read_file(const char *file, char text[TEXT_BYTES], rd_why_t *why)
+{
+    int fd = open(file, O_RDONLY | O_CLOEXEC | O_NOCTTY);
+    ssize_t n = fd >= 0 ? read(fd, text, TEXT_BYTES - 1) : -1;
+    int error = errno;
+
+    if (fd >= 0)
+        close(fd);
+    if (n < 0) {
+        (void)rd_because(why, "--resume %s: %s", file, strerror(error));
+        errno = error;
+        return false;
+    }
+    text[n] = 0;
+    errno = 0;
+    return true;
+}
+
+/* By a rename, so that what stood there before stays until the new text is whole. */
+static bool write_file(const char *file, const char *text, rd_why_t *why)
+{
+    char fresh[4096];
+    int fd;
+    bool done;
+
+    if (snprintf(fresh, sizeof fresh, "%s.new", file) >= (int)sizeof fresh)
+        return rd_because(why, "--resume %s: %s", file, strerror(ENAMETOOLONG));
+    fd = open(fresh, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+    done = fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text) && fdatasync(fd) == 0;
+    if (fd >= 0)
+        done = close(fd) == 0 && done;
+    done = done && rename(fresh, file) == 0;
+    return done || rd_because(why, "--resume %s: %s", file, strerror(errno));
+}
+
+static bool is_id(const char *id, size_t len)
+{
+    if (len != RD_RESUME_ID - 1)
+        return false;
+    for (size_t i = 0; i < len; i++)
+        if (rd_hex_digit(id[i]) < 0)
+            return false;
+    return true;
+}
+
+static bool make_id(char id[RD_RESUME_ID], rd_why_t *why)
+{
+    uint64_t random[2];
+
+    if (getrandom(random, sizeof random, 0) != (ssize_t)sizeof random)
+        return rd_because(why, "getrandom: %s", strerror(errno));
+    (void)snprintf(id, RD_RESUME_ID, "%016" PRIx64 "%016" PRIx64, random[0], random[1]);
+    return true;
+}
+
+static bool is_not_ours(const char *file, rd_why_t *why)
+{
+    return rd_because(why, "--resume %s: the file is no note of this command", file);
+}
+
+/* ---- the producer ---- */
+
+bool rd_resume_send(rd_resume_t *resume_p, const char *file, int input, rd_why_t *why)
+{
+    char text[TEXT_BYTES], noted[TEXT_BYTES];
+    off_t at = lseek(input, 0, SEEK_CUR), size = lseek(input, 0, SEEK_END);
+    struct stat is;
+    int len;
+
+    if (at < 0 || size < 0 || lseek(input, at, SEEK_SET) < 0 || fstat(input, &is) < 0)
+        return rd_because(why, "--resume needs an input that can be sought in, as a file is: %s",
+                          strerror(errno));
+    *resume_p = (rd_resume_t){.file = file, .base = (uint64_t)at};
+    (void)snprintf(noted, sizeof noted, " %" PRIu64 " %" PRIu64 " %lld.%09ld %llu:%llu\n",
+                   resume_p->base, (uint64_t)size, (long long)is.st_mtim.tv_sec, is.st_mtim.tv_nsec,
+                   (unsigned long long)is.st_dev, (unsigned long long)is.st_ino);
+    if (read_file(file, text, why)) {
+        len = (int)strlen(SENDER) + 1;
+        if (strncmp(text, SENDER " ", (size_t)len) != 0 ||
+            !is_id(text + len, strcspn(text + len, " ")))
+            return is_not_ours(file, why);
+        if (strcmp(text + len + RD_RESUME_ID - 1, noted) != 0)
+            return rd_because(why,
+                              "--resume %s: the input is not the one that it speaks of, or was "
+                              "changed since; to begin anew, remove such files on both sides",
+                              file);
+        (void)snprintf(resume_p->id, RD_RESUME_ID, "%.32s", text + len);
+        return true;
+    }
+    if (errno != ENOENT || !make_id(resume_p->id, why))
+        return false;
+    (void)snprintf(text, sizeof text, SENDER " %s%.300s", resume_p->id, noted);
+    return write_file(file, text, why);
+}
+
+bool rd_resume_seek(const rd_resume_t *resume, int input, uint64_t bytes, rd_why_t *why)
+{
+    off_t size = lseek(input, 0, SEEK_END);
+
+    if (size < 0 || bytes > (uint64_t)size || resume->base > (uint64_t)size - bytes)
+        return rd_because(why, "the receiver says that it has more than the input has");
+    if (lseek(input, (off_t)(resume->base + bytes), SEEK_SET) < 0)
+        return rd_because(why, "the input: %s", strerror(errno));
+    return true;
+}
+
+/* ---- the consumer ---- */
+
+static bool note(const rd_resume_t *resume, rd_why_t *why)
+{
+    char text[TEXT_BYTES];
+
+    (void)snprintf(text, sizeof text, TAKER " %s %" PRIu64 " %" PRIu64 "\n", resume->id,
+                   resume->base, resume->bytes);
+    return write_file(resume->file, text, why);
+}
+
+static bool parse(rd_resume_t *resume, const char *text)
+{
+    size_t len = strlen(TAKER) + 1;
+
+    if (strncmp(text, TAKER " ", len) != 0 || !is_id(text + len, strcspn(text + len, " ")))
+        return false;
+    (void)snprintf(resume->id, RD_RESUME_ID, "%.32s", text + len);
+    return sscanf(text + len + RD_RESUME_ID - 1, " %" SCNu64 " %" SCNu64, &resume->base,
+                  &resume->bytes) == 2 &&
+           resume->base <= INT64_MAX && resume->bytes <= INT64_MAX - resume->base;
+}
+
+bool rd_resume_take(rd_resume_t *resume_p, const char *file, int output, rd_why_t *why)
+{
+    char text[TEXT_BYTES];
+    int flags = fcntl(output, F_GETFL);
+    struct stat is;
+    off_t at;
+
+    *resume_p = (rd_resume_t){.file = file};
+    if (fstat(output, &is) < 0 || !S_ISREG(is.st_mode) || flags < 0 ||
+        (flags & O_ACCMODE) == O_RDONLY)
+        return rd_because(why, "--resume needs an output that is a file: >>FILE");
+    if (!read_file(file, text, why)) {
+        if (errno != ENOENT)
+            return false;
+        at = flags & O_APPEND ? is.st_size : lseek(output, 0, SEEK_CUR);
+        resume_p->base = at > 0 ? (uint64_t)at : 0;
+        return true;
+    }
+    if (!parse(resume_p, text))
+        return is_not_ours(file, why);
+    if ((uint64_t)is.st_size < resume_p->base + resume_p->bytes)
+        return rd_because(why,
+                          "--resume %s: the output has %lld bytes and should have %" PRIu64
+                          ": open it by >>, since > empties it",
+                          file, (long long)is.st_size, resume_p->base + resume_p->bytes);
+    at = (off_t)(resume_p->base + resume_p->bytes);
+    if (ftruncate(output, at) < 0 || lseek(output, at, SEEK_SET) < 0)
+        return rd_because(why, "the output: %s", strerror(errno));
+    return true;
+}
+
+bool rd_resume_accept(rd_resume_t *resume, const char *id, size_t len, rd_why_t *why)
+{
+    if (!is_id(id, len))
+        return rd_because(why, "the sender names no stream");
+    if (!resume->id[0]) {
+        memcpy(resume->id, id, len);
+        return note(resume, why);
+    }
+    return memcmp(resume->id, id, len) == 0 ||
+           rd_because(why,
+                      "--resume %s speaks of another stream than the sender's: remove it to take "
+                      "this one from its beginning",
+                      resume->file);
+}
+
+bool rd_resume_confirm(rd_resume_t *resume, int output, uint64_t bytes, rd_why_t *why)
+{
+    if (fdatasync(output) < 0 && errno != EINVAL)
+        return rd_because(why, "the output: %s", strerror(errno));
+    resume->bytes = bytes;
+    return note(resume, why);
+}
