@@ -20,8 +20,8 @@
 -record(body, {
     socket :: yucan_transport:socket(),
     limits :: #limits{},
-    %% Bytes to come, the state of the chunks, or nothing.
-    left :: {length, non_neg_integer()} | {chunks, yucan_chunk:state()} | done | {failed, yucan_req:body_error()},
+    %% Bytes to come, the state of the chunks, all until the stream of HTTP/2 ends, or nothing.
+    left :: {length, non_neg_integer()} | {chunks, yucan_chunk:state()} | stream | done | {failed, yucan_req:body_error()},
     %% Read from the socket, not given out.
     buffer :: binary(),
     %% The client waits to be told that it may send.
@@ -36,12 +36,13 @@
 %% @doc Before the handler: `Buffer' is what came after the head. The socket does not send messages any more
 %% if bytes of the body are missing.
 -spec open(#req{}, Buffer :: binary(), #limits{}) -> ok.
-open(#req{body = Framing, expect = Expect, conn = #conn{socket = Socket}}, Buffer, Limits) ->
+open(#req{body = Framing, expect = Expect, version = Version, conn = #conn{socket = Socket}}, Buffer, Limits) ->
     Left = case Framing of
+        chunked when Version =:= 20 -> stream;
         chunked -> {chunks, yucan_chunk:new()};
         Length -> Length
     end,
-    Wait = Expect andalso Buffer =:= <<>> andalso Framing =/= {length, 0},
+    Wait = Expect andalso Version =/= 20 andalso Buffer =:= <<>> andalso Framing =/= {length, 0},
     _ = put(?KEY, #body{socket = Socket, limits = Limits, left = Left, buffer = Buffer, expect = Wait}),
     ok.
 
@@ -167,6 +168,10 @@ next(#body{left = {length, Left}, buffer = Buffer} = Body, Max, _) when Buffer =
     Size = lists:min([Max, Left, byte_size(Buffer)]),
     <<Data:Size/binary, Rest/binary>> = Buffer,
     {more, Data, Body#body{left = {length, Left - Size}, buffer = Rest}};
+next(#body{left = stream, buffer = Buffer} = Body, Max, _) when Buffer =/= <<>> ->
+    Size = min(Max, byte_size(Buffer)),
+    <<Data:Size/binary, Rest/binary>> = Buffer,
+    {more, Data, Body#body{buffer = Rest}};
 next(#body{left = {chunks, State}, buffer = Buffer, limits = Limits} = Body, Max, Timeout) ->
     case yucan_chunk:parse(State, Buffer, Limits) of
         {data, Data, State1, Rest} -> {more, Data, Body#body{left = {chunks, State1}, buffer = Rest}};
@@ -180,6 +185,12 @@ next(Body, Max, Timeout) ->
 receive_more(#body{started = undefined, socket = Socket} = Body, Max, Timeout) ->
     ok = yucan_transport:setopts(Socket, [{buffer, ?PART_BYTES}]),
     receive_more(Body#body{started = erlang:monotonic_time(millisecond)}, Max, Timeout);
+receive_more(#body{left = stream, socket = {yucan_h2_stream, Stream}} = Body, Max, Timeout) ->
+    case yucan_h2_stream:read(Stream, Timeout) of
+        {ok, Data} -> received(Body#body{buffer = Data}, byte_size(Data), Max, Timeout);
+        {eof, Trailers} -> {ok, <<>>, Body#body{left = done, trailers = Trailers}};
+        Error -> Error
+    end;
 receive_more(#body{socket = Socket, buffer = Buffer} = Body, Max, Timeout) ->
     case yucan_transport:recv(Socket, 0, Timeout) of
         {ok, Data} when Buffer =:= <<>> -> received(Body#body{buffer = Data}, byte_size(Data), Max, Timeout);

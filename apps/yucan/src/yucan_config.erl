@@ -19,6 +19,7 @@
     limits => limits(),
     access_log => none | file:name_all() | {function, fun((yucan_log:entry()) -> term())},
     server_header => none | binary(),
+    http2 => boolean(),
     trusted_proxies => [binary() | string()]
 }.
 %% All options, checked and with their defaults.
@@ -43,7 +44,7 @@
 -spec check(options()) -> {ok, checked()} | {error, Text :: binary()}.
 check(Options) when is_map(Options) ->
     try
-        known(Options, [name, listen, handler, routes, hosts, default_host, select_host, middleware, limits, access_log, server_header,
+        known(Options, [name, listen, handler, routes, hosts, default_host, select_host, middleware, limits, access_log, server_header, http2,
                         trusted_proxies], "the server's options"),
         {ok, checked(Options)}
     catch
@@ -69,6 +70,7 @@ checked(Options) ->
       middleware => middleware(maps:get(middleware, Options, [])),
       limits => limits(maps:get(limits, Options, #{})),
       access_log => access_log(maps:get(access_log, Options, none)),
+      http2 => http2(maps:get(http2, Options, true)),
       server_header => server_header(maps:get(server_header, Options, <<"yucan">>)),
       trusted_proxies => [block(B) || B <- maps:get(trusted_proxies, Options, [])]}.
 
@@ -189,6 +191,9 @@ server_header(Text) when is_binary(Text) ->
     end;
 server_header(Other) -> bad("server_header is ~0tp; a binary or none is expected", [Other]).
 
+http2(Value) when is_boolean(Value) -> Value;
+http2(Other) -> bad("http2 is ~0tp; true or false is expected", [Other]).
+
 block(Text) ->
     try yucan_cidr:block(Text) of
         {ok, Block} -> Block;
@@ -204,7 +209,7 @@ site(#{name := Name, hosts := Hosts, default_host := Default} = Options, Log, Me
     Named = [{N, Host} || #host{names = Names} = Host <- Compiled, N <- Names],
     {Patterns, Exact} = lists:partition(fun({N, _}) -> binary:match(N, [<<"*">>, <<"?">>]) =/= nomatch end, Named),
     #site{name = Name, limits = Limits, log = Log, metrics = Metrics, counters = Counters, select = maps:get(select_host, Options),
-          server_header = maps:get(server_header, Options), trusted = maps:get(trusted_proxies, Options), hosts = list_to_tuple(Compiled),
+          server_header = maps:get(server_header, Options), http2 = maps:get(http2, Options), trusted = maps:get(trusted_proxies, Options), hosts = list_to_tuple(Compiled),
           %% The first of two hosts with the same name has it.
           exact = maps:from_list(lists:reverse(Exact)),
           patterns = lists:sort(fun({A, _}, {B, _}) -> byte_size(A) >= byte_size(B) end, Patterns),
@@ -244,6 +249,7 @@ limits_table() ->
      {backlog, 1024, "connections that wait in the kernel, bounded by net.core.somaxconn too"},
      {ws_message_bytes, 1024 * 1024, "a WebSocket message, decompressed; more: close code 1009"},
      {ws_idle_ms, 60000, "silence on a WebSocket; more: it closes"},
+     {h2_streams, 100, "requests at the same time on one connection of HTTP/2; more are refused, to be tried again"},
      {log_queue, 10000, "lines that wait for the access log; more: they are counted and dropped"}].
 
 %% @doc The record that the connections use. The limits have been checked.

@@ -8,7 +8,7 @@
 %% module takes effect at the next one, and ends no connection however often it is loaded.
 -module(yucan_conn).
 
--export([accept/1, wait/2, first/2, head/3, message/2, silence/1, wake/2, left/2]).
+-export([accept/1, wait/2, first/2, head/3, message/2, silence/1, wake/2, left/2, answer/2, account/5]).
 
 %% What each request calls (see yucan_reply).
 -compile({inline, [used/1, again/2, remember_host/2, last_one/2, account/5, answer/2]}).
@@ -110,13 +110,16 @@ secure(none, {Conn, Buffer}, Limits) ->
     first(Buffer, Conn, Limits);
 secure(Options, {#conn{socket = Socket} = Conn, <<>>}, #limits{tls_ms = Timeout} = Limits) ->
     case yucan_tls:handshake(Socket, Options, Timeout) of
-        {ok, Tls, Sni} -> first(<<>>, Conn#conn{socket = Tls, scheme = https, sni = Sni}, Limits);
+        {ok, Tls, Sni} -> spoken(yucan_tls:protocol(Tls), Conn#conn{socket = Tls, scheme = https, sni = Sni}, Limits);
         plain -> refuse_plain(Conn, Limits);
         error -> done(Socket)
     end;
 %% More than the PROXY header came in the same read: it is reads of exact size that prevent that.
 secure(_, {#conn{socket = Socket}, _}, _) ->
     done(Socket).
+
+spoken(<<"h2">>, Conn, Limits) -> yucan_h2:start(Conn, <<>>, Limits);
+spoken(_, Conn, Limits) -> first(<<>>, Conn, Limits).
 
 %% Somebody has typed http: where https: belongs.
 -spec refuse_plain(#conn{}, #limits{}) -> no_return().
@@ -148,8 +151,16 @@ head(Buffer, Deadline, #state{limits = Limits, template = Template} = State) ->
     case yucan_head:parse(Buffer, Limits, Template) of
         {ok, Req, Rest} -> request(Req, Rest, remember_host(Req, State));
         more -> more(Buffer, deadline(Deadline, Limits), State);
-        {error, Status, Reason} -> refuse(Status, Reason, Buffer, State)
+        {error, Status, Reason} -> no_request(Status, Reason, Buffer, State)
     end.
+
+%% A client may know that the server speaks HTTP/2 (RFC 9113, 3.3); over TLS it says so there.
+no_request(505, Reason, <<"PRI * HTTP/2.0\r\n", _/binary>> = Buffer, #state{served = 0, conn = #conn{scheme = http, server = Server} = Conn} = State) ->
+    case persistent_term:get({yucan, Server}) of
+        #site{http2 = true} -> yucan_h2:start(Conn, Buffer, State#state.limits);
+        _ -> refuse(505, Reason, Buffer, State)
+    end;
+no_request(Status, Reason, Buffer, State) -> refuse(Status, Reason, Buffer, State).
 
 %% What the Host header means, for the next request.
 remember_host(#req{authority = Authority}, #state{template = #req{authority = Authority}} = State) -> State;
@@ -250,6 +261,8 @@ for_body(#req{body = {length, Length}}, Rest, State) when byte_size(Rest) >= Len
 for_body(_, Rest, #state{armed = 0} = State) -> {Rest, State};
 for_body(_, Rest, #state{socket = Socket} = State) -> {yucan_transport:pause(Socket, Rest), State#state{armed = 0}}.
 
+%% @doc Calls the handler and sends its answer: also for streams of HTTP/2.
+-spec answer(#req{}, #site{}) -> yucan_reply:outcome().
 answer(Req, Site) ->
     try
         yucan_reply:send(yucan_router:respond(Req, Site), Req, Site)
@@ -260,6 +273,8 @@ answer(Req, Site) ->
             yucan_reply:send(yucan_error:page(500), Req#req{keep = false}, Site)
     end.
 
+%% @doc Counts and logs an answer.
+-spec account(yucan_reply:outcome(), #req{}, Began :: integer(), Start :: none | integer(), #site{}) -> ok.
 account({upgrade, _}, Req, Began, _, Site) -> account({keep, 101, 0}, Req, Began, none, Site);
 account({_, Status, Bytes}, Req, Began, Start, #site{metrics = Metrics, log = Log}) ->
     yucan_metrics:answered(Metrics, Status, Bytes),

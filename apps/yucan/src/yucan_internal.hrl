@@ -26,7 +26,7 @@
     target = <<>> :: binary(),
     path = <<>> :: binary(),
     query = none :: none | binary(),
-    version = 11 :: 10 | 11,
+    version = 11 :: 10 | 11 | 20,
     %% Lower-case names, last header first.
     headers = [] :: [{binary(), binary()}],
     host = undefined :: undefined | binary(),
@@ -65,6 +65,7 @@
     backlog :: pos_integer(),
     ws_message_bytes :: pos_integer(),
     ws_idle_ms :: pos_integer(),
+    h2_streams :: pos_integer(),
     log_queue :: pos_integer()
 }).
 
@@ -94,6 +95,7 @@
     trusted = [] :: [yucan_cidr:block()],
     %% Of each listening socket: its TLS, and whether the PROXY protocol comes first. New connections ask here, so a reload may change both.
     listeners = #{} :: #{gen_tcp:socket() => {none | [ssl:tls_server_option()], ProxyProtocol :: boolean()}},
+    http2 = true :: boolean(),
     log = none :: none | yucan_log:log(),
     metrics :: yucan_metrics:metrics(),
     counters :: atomics:atomics_ref()

@@ -15,7 +15,7 @@
 
 -opaque log() :: {log, atom(), atomics:atomics_ref(), Most :: pos_integer(), yucan_metrics:metrics()}
     | {function, fun((entry()) -> term())}.
--type entry() :: #{time := integer(), peer := yucan_req:address(), method := binary(), target := binary(), version := 10 | 11,
+-type entry() :: #{time := integer(), peer := yucan_req:address(), method := binary(), target := binary(), version := 10 | 11 | 20,
     status := integer(), bytes := non_neg_integer(), host := binary(), referer := binary(), agent := binary(), us := integer()}.
 
 -record(state, {
@@ -153,7 +153,7 @@ handle_info(_, State) ->
 -spec format(entry()) -> iodata().
 format(#{time := Us, peer := Peer, method := Method, target := Target, version := Version, status := Status, bytes := Bytes,
          referer := Referer, agent := Agent}) ->
-    [yucan_cidr:format(Peer), " - - [", time(Us div 1000000), "] \"", quoted(Method), $\s, quoted(Target), " HTTP/1.", $0 + Version rem 10, "\" ",
+    [yucan_cidr:format(Peer), " - - [", time(Us div 1000000), "] \"", quoted(Method), $\s, quoted(Target), " HTTP/", $0 + Version div 10, $., $0 + Version rem 10, "\" ",
      integer_to_binary(Status), $\s, case Bytes of 0 -> "-"; _ -> integer_to_binary(Bytes) end, " \"", dash(Referer), "\" \"", dash(Agent), "\"\n"].
 
 dash(<<>>) -> "-";

@@ -7,7 +7,7 @@
 %% Iolists whose tail is a binary: that is what the socket takes with least work.
 -dialyzer(no_improper_lists).
 
--export([send/3, refuse/5, has_streamed/0]).
+-export([send/3, refuse/5, has_streamed/0, fields/1, run/6]).
 -export_type([outcome/0]).
 
 %% What each small answer calls: 3 % of the processor time of a small GET, with the same in yucan_conn.
@@ -35,6 +35,9 @@
 
 %% @doc Sends the answer. Raises `{bad_response, What}' before the first byte if it is not one.
 -spec send(yucan_handler:response(), #req{}, #site{}) -> outcome().
+send({Status, Headers, Body}, #req{version = 20} = Req, _) when is_integer(Status), Status =< 999, is_list(Headers),
+        (Status >= 200 orelse Status =:= 101 andalso element(1, Body) =:= upgrade) ->
+    yucan_h2_reply:send({Status, Headers, Body}, Req);
 send({Status, Headers, Body}, Req, Site) when is_integer(Status), Status >= 200, Status =< 999, is_list(Headers) ->
     body(Body, Status, headers(Headers, #out{}), Req, Site);
 send({101, Headers, {upgrade, Function}}, #req{conn = Conn}, Site) when is_function(Function, 2), is_list(Headers) ->
@@ -132,6 +135,15 @@ headers([], Out) ->
     Out;
 headers(Other, _) ->
     error({bad_response, {headers, Other}}).
+
+%% @doc The headers of a handler as HTTP/2 has them: checked, without those that belong to a connection of HTTP/1.1; and the length that it said.
+-spec fields(yucan_handler:headers()) -> {[{Name :: binary(), Value :: binary()}], undefined | non_neg_integer()}.
+fields(Headers) ->
+    #out{length = Length} = headers(Headers, #out{}),
+    {[{Lower, value(Value)} || {Name, Value} <- Headers, {Kind, Lower} <- [name(Name)], not is_of_connection(Kind, Lower)], Length}.
+
+is_of_connection(plain, Name) -> lists:member(Name, [<<"keep-alive">>, <<"proxy-connection">>, <<"upgrade">>]);
+is_of_connection(_, Name) -> Name =/= <<"host">>.
 
 header(plain, <<"date">> = Name, Value, Out) -> add(Name, Value, Out#out{date = true});
 header(plain, <<"server">> = Name, Value, Out) -> add(Name, Value, Out#out{server = true});
@@ -255,6 +267,8 @@ stream_framing(#out{length = Length}, _) -> length_line(Length).
 -define(WRITTEN, '$yucan_written').
 -define(STREAMED, '$yucan_streamed').
 
+%% @private
+-spec run(fun((fun((iodata()) -> ok | {error, closed | timeout})) -> term()), Mode :: term(), Status :: 0..999, Head :: term(), keep | close, #req{}) -> outcome().
 run(Function, Mode, Status, Head, Connection, #req{conn = #conn{socket = Socket}} = Req) ->
     _ = put(?STREAMED, true),
     _ = put(?WRITTEN, {Head, 0}),
@@ -276,6 +290,7 @@ write(Data, Mode, Socket) ->
     case get(?WRITTEN) of
         _ when Size =:= 0 -> ok;
         {_, Written} when is_integer(Mode), Written + Size > Mode -> error({bad_response, {more_than_content_length, Mode}});
+        {_, Written} when is_integer(element(2, Mode)), Written + Size > element(2, Mode) -> error({bad_response, {more_than_content_length, element(2, Mode)}});
         {Head, Written} ->
             _ = put(?WRITTEN, {<<>>, Written + Size}),
             sent(yucan_transport:send(Socket, [Head | framed(Mode, Data)]))
@@ -292,6 +307,8 @@ finish(chunked, Socket, Connection, Status, {Head, Written}) ->
     done(yucan_transport:send(Socket, [Head, yucan_chunk:last()]), Connection, Status, Written);
 finish(until_close, Socket, _, Status, {Head, Written}) ->
     done(yucan_transport:send(Socket, Head), close, Status, Written);
+finish({frames, Length}, {yucan_h2_stream, Stream}, Connection, Status, {Head, Written}) when Length =:= undefined; Length =:= Written ->
+    done(yucan_h2_stream:send(Stream, {fin, [Head]}), Connection, Status, Written);
 finish(Length, Socket, Connection, Status, {Head, Length}) ->
     done(yucan_transport:send(Socket, Head), Connection, Status, Length);
 finish(_, _, _, Status, {_, Written}) ->

@@ -43,10 +43,11 @@ has_query(#req{query = Query}) -> Query =/= none.
 -spec decoded_path(req()) -> {ok, binary()} | {error, bad_path}.
 decoded_path(#req{path = Path}) -> yucan_path:decode(Path).
 
-%% @doc HTTP/1.1 or HTTP/1.0.
--spec version(req()) -> {1, 0 | 1}.
+%% @doc HTTP/2, HTTP/1.1 or HTTP/1.0.
+-spec version(req()) -> {1, 0 | 1} | {2, 0}.
 version(#req{version = 11}) -> {1, 1};
-version(#req{version = 10}) -> {1, 0}.
+version(#req{version = 10}) -> {1, 0};
+version(#req{version = 20}) -> {2, 0}.
 
 %% @doc From the connection alone: headers say nothing about it.
 -spec scheme(req()) -> http | https.

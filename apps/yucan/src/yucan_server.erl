@@ -141,9 +141,9 @@ place(Listen, Wanted) -> length(lists:takewhile(fun(L) -> L =/= Listen end, Want
 
 %% A certificate may have been renewed in its file, which ssl remembers for minutes.
 secured({#{tls := none, proxy_protocol := Proxy}, Socket}, _) -> {Socket, {none, Proxy}};
-secured({#{tls := Tls, proxy_protocol := Proxy}, Socket}, #{hosts := Hosts}) ->
+secured({#{tls := Tls, proxy_protocol := Proxy}, Socket}, #{hosts := Hosts, http2 := Http2}) ->
     _ = [ssl:clear_pem_cache() || whereis(ssl_pem_cache) =/= undefined],
-    {Socket, {yucan_tls:options(Tls, Hosts), Proxy}}.
+    {Socket, {yucan_tls:options(Tls, Hosts, Http2), Proxy}}.
 
 listener({#{ip := Ip} = Listen, Socket}, #{limits := #{acceptors := Acceptors}}, #state{name = Name, counters = Counters}) ->
     Transport = yucan_transport:listener(Ip),

@@ -5,7 +5,7 @@
 
 -behaviour(yucan_transport).
 
--export([look_at/2, options/2, by_name/2, handshake/3]).
+-export([look_at/2, options/3, by_name/2, handshake/3, protocol/1]).
 -export([peer/1, recv/3, recv_whole/4, send/2, send_file/6, setopts/2, arm/2, pause/2, event/2, next/2, is_closed/1, half_close/1, close/1, info/1]).
 
 -define(PART_BYTES, 65536).
@@ -30,10 +30,10 @@ what(keyfile) -> "private key";
 what(_) -> "certificate".
 
 %% @doc Options for ssl:handshake.
--spec options([ssl:tls_server_option()], Hosts :: [map()]) -> [ssl:tls_server_option()].
-options(Own, Hosts) ->
+-spec options([ssl:tls_server_option()], Hosts :: [map()], Http2 :: boolean()) -> [ssl:tls_server_option()].
+options(Own, Hosts, Http2) ->
     Named = [{Name, without_general(Tls)} || #{names := Names, tls := Tls} <- Hosts, Tls =/= none, Name <- Names],
-    Defaults = [{alpn_preferred_protocols, [<<"http/1.1">>]}, {versions, ['tlsv1.3', 'tlsv1.2']}, {honor_cipher_order, true}, {reuse_sessions, true}],
+    Defaults = [{alpn_preferred_protocols, [<<"h2">> || Http2] ++ [<<"http/1.1">>]}, {versions, ['tlsv1.3', 'tlsv1.2']}, {honor_cipher_order, true}, {reuse_sessions, true}],
     Base = lists:foldl(fun({Key, _} = Default, All) -> case lists:keymember(Key, 1, Own) of true -> All; false -> [Default | All] end end, Own, Defaults),
     case Named of
         [] -> Base;
@@ -73,6 +73,14 @@ is_plain(Socket, Timeout) when is_port(Socket) ->
         {error, _} -> _ = gen_tcp:close(Socket), false
     end;
 is_plain(_, _) -> false.
+
+%% @doc The protocol that the client and ALPN have agreed on.
+-spec protocol(yucan_transport:socket()) -> none | binary().
+protocol({?MODULE, Tls}) ->
+    case ssl:negotiated_protocol(Tls) of
+        {ok, Protocol} -> Protocol;
+        {error, _} -> none
+    end.
 
 sni(Tls) ->
     case ssl:connection_information(Tls, [sni_hostname]) of

@@ -134,7 +134,7 @@ middleware(_) ->
 %% Keep-alive, a body of many records, ALPN (RFC 7301).
 tls(Config) ->
     Port = start(#{listen => [#{port => 0, tls => yucan_test_server:certificate("localhost", ?config(priv_dir, Config))}]}),
-    {ok, Socket} = yucan_test_server:tls_connect(Port, [{alpn_advertised_protocols, [<<"h2">>, <<"http/1.1">>]}]),
+    {ok, Socket} = yucan_test_server:tls_connect(Port, [{alpn_advertised_protocols, [<<"spdy/1">>, <<"http/1.1">>]}]),
     {ok, <<"http/1.1">>} = ssl:negotiated_protocol(Socket),
     Body = crypto:strong_rand_bytes(500000),
     [begin

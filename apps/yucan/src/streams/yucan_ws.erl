@@ -58,7 +58,7 @@ upgrade(Req, Module, Argument, Options, Limits) ->
                 true -> yucan_ws_deflate:negotiate(yucan_req:header(<<"sec-websocket-extensions">>, Req, <<>>));
                 false -> none
             end,
-            Headers = [{<<"upgrade">>, <<"websocket">>}, {<<"sec-websocket-accept">>, base64:encode(crypto:hash(sha, <<Key/binary, ?GUID/binary>>))}]
+            Headers = accept(Key)
                 ++ [{<<"sec-websocket-protocol">>, P} || P <- protocol(Req, Options)]
                 ++ [{<<"sec-websocket-extensions">>, Accepted} || {Accepted, _} <- [Deflate]]
                 ++ maps:get(headers, Options, []),
@@ -68,8 +68,30 @@ upgrade(Req, Module, Argument, Options, Limits) ->
         Refusal -> Refusal
     end.
 
-%% RFC 6455, 4.2.1.
+accept(none) -> [];
+accept(Key) -> [{<<"upgrade">>, <<"websocket">>}, {<<"sec-websocket-accept">>, base64:encode(crypto:hash(sha, <<Key/binary, ?GUID/binary>>))}].
+
 check(Req, Options) ->
+    case yucan_req:version(Req) of
+        {2, 0} -> check_tunnel(Req, Options);
+        _ -> check_upgrade(Req, Options)
+    end.
+
+%% RFC 8441: in HTTP/2 neither a key nor the words of an upgrade are needed. yucan_h2_request has seen to the rest.
+check_tunnel(Req, Options) ->
+    Tunnel = yucan_h2_request:is_tunnel(Req),
+    case is_welcome(Req, Options) of
+        _ when not Tunnel -> yucan_error:page(400, <<"A WebSocket is expected here">>);
+        true ->
+            case yucan_req:header(<<"sec-websocket-version">>, Req) of
+                <<"13">> -> {ok, none};
+                _ -> yucan_error:page(400)
+            end;
+        false -> yucan_error:page(403)
+    end.
+
+%% RFC 6455, 4.2.1.
+check_upgrade(Req, Options) ->
     Key = yucan_req:header(<<"sec-websocket-key">>, Req, <<>>),
     Checks = [{yucan_req:method(Req) =:= <<"GET">> andalso yucan_req:version(Req) =:= {1, 1}, 405},
               {has_token(<<"upgrade">>, <<"websocket">>, Req) andalso has_token(<<"connection">>, <<"upgrade">>, Req), upgrade_required},
@@ -77,7 +99,7 @@ check(Req, Options) ->
               {is_key(Key), 400},
               %% Its bytes would be taken for frames.
               {not yucan_req:has_body(Req), 400},
-              {is_welcome(yucan_req:header(<<"origin">>, Req), maps:get(origins, Options, any)), 403}],
+              {is_welcome(Req, Options), 403}],
     case lists:keyfind(false, 1, Checks) of
         false -> {ok, Key};
         {false, upgrade_required} ->
@@ -92,8 +114,11 @@ has_token(Name, Token, Req) ->
 is_key(Key) ->
     try byte_size(base64:decode(Key)) =:= 16 catch error:_ -> false end.
 
-is_welcome(_, any) -> true;
-is_welcome(Origin, Origins) -> lists:member(Origin, Origins).
+is_welcome(Req, Options) ->
+    case maps:get(origins, Options, any) of
+        any -> true;
+        Origins -> lists:member(yucan_req:header(<<"origin">>, Req), Origins)
+    end.
 
 protocol(Req, #{protocols := Known}) ->
     Asked = [yucan_header:trim(P) || P <- binary:split(yucan_req:header(<<"sec-websocket-protocol">>, Req, <<>>), <<",">>, [global])],

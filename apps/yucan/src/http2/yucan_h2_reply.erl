@@ -1,0 +1,108 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Writes an answer to a stream of HTTP/2: what yucan_reply is to HTTP/1.1. There is no framing to decide: a stream ends where its last frame says so.
+-module(yucan_h2_reply).
+
+-export([send/2, refusal/1]).
+
+-include("yucan_internal.hrl").
+-include_lib("kernel/include/file.hrl").
+
+-define(SMALL_BYTES, 16384).
+%% More than this waits in the process of the handler.
+-define(WHOLE_BYTES, 65536).
+
+%% @doc See {@link yucan_reply:send/3}.
+-spec send(yucan_handler:response(), #req{}) -> yucan_reply:outcome().
+send({101, Headers, {upgrade, Function}}, Req) -> taken_over(200, Headers, Function, Req);
+send({Status, Headers, {upgrade, Function}}, Req) -> taken_over(Status, Headers, Function, Req);
+send({Status, Headers, {file, File}}, Req) ->
+    case file:read_file_info(File, [raw]) of
+        {ok, #file_info{type = regular, size = Size}} -> file(File, 0, Size, Status, Headers, Req);
+        _ -> error({bad_response, {no_file, File}})
+    end;
+send({Status, Headers, {file, File, Size}}, Req) -> file(File, 0, Size, Status, Headers, Req);
+send({Status, Headers, {file, File, Offset, Length}}, Req) -> file(File, Offset, Length, Status, Headers, Req);
+send({Status, Headers, {stream, Function}}, Req) -> stream(Function, Status, Headers, Req);
+send({Status, Headers, Body}, Req) ->
+    Size = try iolist_size(Body) catch error:badarg -> error({bad_response, {body, Body}}) end,
+    whole(Body, Size, Status, Headers, Req).
+
+taken_over(Status, Headers, Function, Req) ->
+    {Fields, _} = fields(Status, Headers),
+    ok = yucan_h2_stream:head(stream(Req), Fields, false),
+    {upgrade, Function}.
+
+stream(#req{conn = #conn{socket = {yucan_h2_stream, Stream}}}) -> Stream.
+
+%% The status and the handler's own headers without those of a connection; and the length that it said. What all answers have is added by yucan_h2.
+fields(Status, Headers) ->
+    {Own, Length} = yucan_reply:fields(Headers),
+    {[{<<":status">>, integer_to_binary(Status)} | Own], Length}.
+
+with_length(Fields, Length) -> Fields ++ [{<<"content-length">>, integer_to_binary(Length)}].
+
+whole(_, _, Status, Headers, Req) when Status =:= 204; Status =:= 304 ->
+    {Fields, _} = fields(Status, Headers),
+    bare(Fields, Status, Req);
+whole(_, Size, Status, Headers, #req{method = <<"HEAD">>} = Req) ->
+    {Fields, Said} = fields(Status, Headers),
+    bare(with_length(Fields, case Said of undefined -> Size; _ -> Said end), Status, Req);
+whole(Body, Size, Status, Headers, Req) when Size =< ?WHOLE_BYTES ->
+    {Fields, _} = fields(Status, Headers),
+    ok = yucan_h2_stream:answer(stream(Req), with_length(Fields, Size), Body),
+    {keep, Status, Size};
+whole(Body, Size, Status, Headers, Req) ->
+    {Fields, _} = fields(Status, Headers),
+    ok = yucan_h2_stream:head(stream(Req), with_length(Fields, Size), false),
+    done(yucan_h2_stream:send(stream(Req), {fin, Body}), Status, Size).
+
+bare(Fields, Status, Req) ->
+    ok = yucan_h2_stream:head(stream(Req), Fields, true),
+    {keep, Status, 0}.
+
+done(ok, Status, Bytes) -> {keep, Status, Bytes};
+done({error, _}, Status, _) -> {close, Status, 0}.
+
+file(_, _, Length, Status, Headers, #req{method = <<"HEAD">>} = Req) ->
+    {Fields, _} = fields(Status, Headers),
+    bare(with_length(Fields, Length), Status, Req);
+file(File, Offset, Length, Status, Headers, Req) ->
+    case file:open(File, [read, raw, binary]) of
+        {ok, Handle} ->
+            try
+                opened(Handle, Offset, Length, Status, Headers, Req)
+            after
+                _ = file:close(Handle)
+            end;
+        {error, Reason} -> error({bad_response, {Reason, File}})
+    end.
+
+opened(_, _, 0, Status, Headers, Req) -> whole(<<>>, 0, Status, Headers, Req);
+opened(Handle, Offset, Length, Status, Headers, Req) when Length =< ?SMALL_BYTES ->
+    case file:pread(Handle, Offset, Length) of
+        {ok, Data} when byte_size(Data) =:= Length -> whole(Data, Length, Status, Headers, Req);
+        %% It is shorter than it was.
+        _ -> {close, Status, 0}
+    end;
+opened(Handle, Offset, Length, Status, Headers, Req) ->
+    {Fields, _} = fields(Status, Headers),
+    ok = yucan_h2_stream:head(stream(Req), with_length(Fields, Length), false),
+    case yucan_h2_stream:send_file(stream(Req), [], Handle, Offset, Length, infinity) of
+        {ok, Length} -> {keep, Status, Length};
+        {ok, Less} -> {close, Status, Less}
+    end.
+
+stream(_, Status, Headers, #req{method = Method} = Req) when Method =:= <<"HEAD">>; Status =:= 204; Status =:= 304 ->
+    {Fields, Length} = fields(Status, Headers),
+    bare(case Length of undefined -> Fields; _ -> with_length(Fields, Length) end, Status, Req);
+stream(Function, Status, Headers, Req) ->
+    {Fields, Length} = fields(Status, Headers),
+    Head = case Length of undefined -> Fields; _ -> with_length(Fields, Length) end,
+    yucan_reply:run(Function, {frames, Length}, Status, {head, Head}, keep, Req).
+
+%% @doc The answer to what is no request: fields and body.
+-spec refusal(Status :: 400..505) -> {[yucan_hpack:field()], iodata()}.
+refusal(Status) ->
+    {_, Headers, Body} = yucan_error:page(Status),
+    {Fields, _} = fields(Status, Headers),
+    {with_length(Fields, iolist_size(Body)), Body}.

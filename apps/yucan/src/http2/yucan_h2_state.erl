@@ -1,0 +1,480 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc What a connection of HTTP/2 is in (RFC 9113, 5 and 6): its streams, windows and tables. Pure: yucan_h2 tells it what has come from the client
+%% and from the processes of the streams, then takes from it the bytes to send and what to do.
+%%
+%% A client gets nothing for free: frames that ask for nothing, and streams that it gives up, use up tokens, which come back with time and with
+%% each answer. Who has none left loses the connection (`enhance_your_calm').
+-module(yucan_h2_state).
+
+-export([new/2, at/2, frame/2, failed/3, opened/4, exited/3, head/4, data/5, read/3, active/3, drain/1, pump/1, effects/1,
+         output_bytes/1, output/1, is_busy/1, is_idle/1, is_closing/1, is_stream/2, pids/1]).
+-export_type([state/0, effect/0]).
+
+-include("yucan_internal.hrl").
+
+-type id() :: pos_integer().
+-type from() :: reference().
+-type effect() ::
+    {request, id(), [yucan_hpack:field()], Fin :: boolean()} | {too_large, id()}
+    | {reply, from(), Result :: term()} | {tell, pid(), Message :: term()} | {kill, pid()} | {stop, yucan_h2_frame:code()}.
+
+-record(stream, {
+    %% Until the handler's process has ended.
+    pid = none :: none | pid(),
+    %% The client may send more.
+    receiving :: boolean(),
+    %% Bytes of the body that must come, where its length was said.
+    missing = any :: any | non_neg_integer(),
+    %% What has come and nobody has read.
+    buffer = <<>> :: binary(),
+    %% What the client may send, and what it will be told that it may.
+    receive_window :: integer(),
+    credit = 0 :: non_neg_integer(),
+    reader = none :: none | {once, from()} | {active, Count :: pos_integer()},
+    %% A tunnel ends with the client's side; a request does not.
+    tunnel = false :: boolean(),
+    trailers = [] :: [yucan_hpack:field()],
+    send_window :: integer(),
+    %% What waits for room in the windows, since when it has not moved, and who waits for that.
+    pending = none :: none | {binary(), Fin :: boolean(), none | from()},
+    since = 0 :: integer(),
+    %% It stands in `ready'.
+    queued = false :: boolean()
+}).
+
+-record(h2, {
+    limits :: #limits{},
+    now :: integer(),
+    tokens :: integer(),
+    %% Streams are looked through no more often than each second.
+    checked :: integer(),
+    idle_since :: integer(),
+    decoder :: yucan_hpack:table(),
+    encoder :: yucan_hpack:table(),
+    streams = #{} :: #{id() => #stream{}},
+    %% Processes live on for a moment when their streams are gone.
+    pids = #{} :: #{pid() => id()},
+    last = 0 :: non_neg_integer(),
+    %% Streams that ended here while the client could not know yet.
+    given_up = [] :: [id()],
+    %% A block of headers that is not complete; then nothing else may come.
+    block = none :: none | {id(), Fin :: boolean(), binary(), Began :: integer()},
+    settled = false :: boolean(),
+    requests = 0 :: non_neg_integer(),
+    %% The client has been told that no stream after this one is served.
+    goaway = none :: none | non_neg_integer(),
+    receive_window :: integer(),
+    credit = 0 :: non_neg_integer(),
+    send_window = 65535 :: integer(),
+    initial_window = 65535 :: non_neg_integer(),
+    max_frame = 16384 :: pos_integer(),
+    %% Streams with pending data that may have room, each once.
+    ready = queue:new() :: queue:queue(id()),
+    out = [] :: iodata(),
+    out_bytes = 0 :: non_neg_integer(),
+    effects = [] :: [effect()]
+}).
+-opaque state() :: #h2{}.
+
+-define(MAX_WINDOW, 16#7fffffff).
+%% Of one stream and of the connection: so much that nobody has read may be here.
+-define(STREAM_WINDOW, 262144).
+-define(WINDOW, 1048576).
+%% One turn of a stream, so that others come to theirs, and what goes to the socket at once.
+-define(TURN_BYTES, 16384).
+-define(SEND_BYTES, 65536).
+
+-define(TOKENS, 1000).
+-define(TOKENS_PER_SECOND, 200).
+-define(TOKENS_PER_ANSWER, 3).
+%% A stream that the client gives up has cost a process.
+-define(GIVEN_UP, 5).
+-define(SMALL_INCREMENT, 1024).
+-define(REMEMBERED, 100).
+
+%% @doc Before the first frame: the server's settings wait to be sent.
+-spec new(#limits{}, NowMs :: integer()) -> state().
+new(#limits{header_block_bytes = Headers, h2_streams = Streams} = Limits, Now) ->
+    Settings = yucan_h2_frame:settings([{max_concurrent_streams, Streams}, {initial_window_size, ?STREAM_WINDOW}, {max_header_list_size, Headers},
+                                        {enable_connect_protocol, 1}]),
+    out([Settings, yucan_h2_frame:window_update(0, ?WINDOW - 65535)],
+        #h2{limits = Limits, now = Now, tokens = ?TOKENS, checked = Now, idle_since = Now, receive_window = ?WINDOW, decoder = yucan_hpack:new(4096),
+            encoder = yucan_hpack:new(4096)}).
+
+%% @doc The time has come to this.
+-spec at(NowMs :: integer(), state()) -> state().
+at(Now, #h2{checked = Checked} = S) when Now - Checked < 1000 -> S#h2{now = Now};
+at(Now, #h2{checked = Checked, tokens = Tokens} = S) ->
+    S1 = S#h2{now = Now, checked = Now, tokens = min(?TOKENS, Tokens + (Now - Checked) * ?TOKENS_PER_SECOND div 1000)},
+    overdue(maps:fold(fun stalled/3, S1, S1#h2.streams)).
+
+%% The client takes nothing of an answer.
+stalled(Id, #stream{pending = {_, _, From}, since = Since}, #h2{now = Now, limits = #limits{send_ms = Most}} = S) when Now - Since > Most ->
+    reset(Id, cancel, reply(From, {error, timeout}, S));
+stalled(_, _, S) -> S.
+
+overdue(#h2{block = {_, _, _, Began}, now = Now, limits = #limits{header_ms = Most}} = S) when Now - Began > Most -> stop(enhance_your_calm, S);
+overdue(#h2{streams = Streams, idle_since = Since, now = Now, limits = #limits{idle_ms = Most}} = S) when map_size(Streams) =:= 0, Now - Since >= Most ->
+    stop(no_error, S);
+overdue(S) -> S.
+
+%% @doc Nothing is under way.
+-spec is_idle(state()) -> boolean().
+is_idle(#h2{streams = Streams, pids = Pids, block = Block}) -> map_size(Streams) =:= 0 andalso map_size(Pids) =:= 0 andalso Block =:= none.
+
+%% @doc Handlers run.
+-spec is_busy(state()) -> boolean().
+is_busy(#h2{pids = Pids}) -> map_size(Pids) > 0.
+
+%% @doc The processes of the streams, and which of them get what comes as messages.
+-spec pids(state()) -> [{pid(), passive | {active, id()}}].
+pids(#h2{pids = Pids, streams = Streams}) ->
+    [{Pid, case Streams of #{Id := #stream{reader = {active, _}}} -> {active, Id}; _ -> passive end} || {Pid, Id} <- maps:to_list(Pids)].
+
+%% @doc Is it the process of a stream?
+-spec is_stream(pid(), state()) -> boolean().
+is_stream(Pid, #h2{pids = Pids}) -> is_map_key(Pid, Pids).
+
+%% @doc The connection takes no streams any more, and has none.
+-spec is_closing(state()) -> boolean().
+is_closing(#h2{goaway = none}) -> false;
+is_closing(S) -> is_idle(S).
+
+%% @doc What is to be done since the last time, in its order.
+-spec effects(state()) -> {[effect()], state()}.
+effects(#h2{effects = []} = S) -> {[], S};
+effects(#h2{effects = Effects} = S) -> {lists:reverse(Effects), S#h2{effects = []}}.
+
+%% @doc How much is to be sent.
+-spec output_bytes(state()) -> non_neg_integer().
+output_bytes(#h2{out_bytes = Bytes}) -> Bytes.
+
+%% @doc What is to be sent.
+-spec output(state()) -> {iodata(), state()}.
+output(#h2{out = Out} = S) -> {Out, S#h2{out = [], out_bytes = 0}}.
+
+out(Data, #h2{out = Out, out_bytes = Bytes} = S) -> S#h2{out = [Out | Data], out_bytes = Bytes + iolist_size(Data)}.
+
+effect(Effect, #h2{effects = Effects} = S) -> S#h2{effects = [Effect | Effects]}.
+
+reply(none, _, S) -> S;
+reply(From, Result, S) -> effect({reply, From, Result}, S).
+
+stop(Code, #h2{last = Last, goaway = Goaway} = S) ->
+    effect({stop, Code}, out(yucan_h2_frame:goaway(case Goaway of none -> Last; _ -> Goaway end, Code), S)).
+
+pay(Cost, #h2{tokens = Tokens} = S) when Tokens >= Cost -> S#h2{tokens = Tokens - Cost};
+pay(_, S) -> stop(enhance_your_calm, S).
+
+%% ---- from the client
+
+%% @doc A frame has come.
+-spec frame(yucan_h2_frame:frame(), state()) -> state().
+frame({settings, Settings}, #h2{block = none} = S) ->
+    pay(1, out(yucan_h2_frame:settings_ack(), lists:foldl(fun setting/2, S#h2{settled = true}, Settings)));
+%% The first frame (3.4).
+frame(_, #h2{settled = false} = S) -> stop(protocol_error, S);
+frame({continuation, Id, Complete, Fragment}, #h2{block = {Id, Fin, Before, Began}} = S) ->
+    fragment(Id, Fin, Complete, <<Before/binary, Fragment/binary>>, Began, pay(1, S));
+frame(_, #h2{block = {_, _, _, _}} = S) -> stop(protocol_error, S);
+frame({headers, Id, Fin, Complete, Fragment}, #h2{now = Now} = S) -> fragment(Id, Fin, Complete, Fragment, Now, S);
+frame({data, Id, Fin, Data, Size}, #h2{receive_window = Window} = S) ->
+    case Window - Size of
+        Left when Left < 0 -> stop(flow_control_error, S);
+        Left -> body(Id, Fin, Data, Size, S#h2{receive_window = Left})
+    end;
+frame({rst_stream, Id}, #h2{streams = Streams, given_up = GivenUp} = S) ->
+    case Streams of
+        #{Id := Stream} -> given_up(Id, Stream, pay(?GIVEN_UP, S));
+        _ -> unless_idle(Id, pay(1, S#h2{given_up = lists:delete(Id, GivenUp)}))
+    end;
+frame({window_update, Id, Increment}, S) when Increment < ?SMALL_INCREMENT -> window(Id, Increment, pay(1, S));
+frame({window_update, Id, Increment}, S) -> window(Id, Increment, S);
+frame({ping, Opaque}, S) -> out(yucan_h2_frame:ping_ack(Opaque), pay(1, S));
+frame({continuation, _, _, _}, S) -> stop(protocol_error, S);
+%% Of priority, acknowledgements, goaway and what is not known nothing follows.
+frame(_, S) -> pay(1, S).
+
+%% @doc A frame that breaks the rules of its kind.
+-spec failed(connection | id(), yucan_h2_frame:code(), state()) -> state().
+failed(connection, Code, S) -> stop(Code, S);
+failed(_, _, #h2{block = {_, _, _, _}} = S) -> stop(protocol_error, S);
+failed(Id, Code, #h2{last = Last} = S) when Id > Last, Code =/= frame_size_error -> stop(Code, S);
+failed(Id, Code, S) -> reset(Id, Code, pay(1, S)).
+
+%% A stream that has not been opened (5.1).
+unless_idle(Id, #h2{last = Last} = S) when Id > Last; Id band 1 =:= 0 -> stop(protocol_error, S);
+unless_idle(_, S) -> S.
+
+setting({header_table_size, Bytes}, #h2{encoder = Encoder} = S) -> S#h2{encoder = yucan_hpack:resize(Bytes, Encoder)};
+setting({max_frame_size, Bytes}, S) -> S#h2{max_frame = Bytes};
+%% It changes the windows of all streams, which may fall below zero (6.9.2).
+setting({initial_window_size, Bytes}, #h2{initial_window = Before, streams = Streams} = S) ->
+    maps:fold(fun(Id, #stream{send_window = Window} = Stream, Acc) -> widened(Id, Window + Bytes - Before, Stream, Acc) end,
+              S#h2{initial_window = Bytes}, Streams);
+setting(_, S) -> S.
+
+window(0, Increment, #h2{send_window = Window} = S) when Window + Increment > ?MAX_WINDOW -> stop(flow_control_error, S);
+window(0, Increment, #h2{send_window = Window} = S) -> S#h2{send_window = Window + Increment};
+window(Id, Increment, #h2{streams = Streams} = S) ->
+    case Streams of
+        #{Id := #stream{send_window = Window} = Stream} -> widened(Id, Window + Increment, Stream, S);
+        _ -> unless_idle(Id, S)
+    end.
+
+widened(Id, Window, _, S) when Window > ?MAX_WINDOW -> reset(Id, flow_control_error, S);
+widened(Id, Window, #stream{send_window = Before, pending = Pending} = Stream, S) ->
+    Stream1 = Stream#stream{send_window = Window},
+    case Before =< 0 andalso Window > 0 andalso Pending =/= none of
+        true -> ready(Id, Stream1, S);
+        false -> put_stream(Id, Stream1, S)
+    end.
+
+ready(Id, #stream{queued = true} = Stream, S) -> put_stream(Id, Stream, S);
+ready(Id, Stream, #h2{ready = Ready} = S) -> put_stream(Id, Stream#stream{queued = true}, S#h2{ready = queue:in(Id, Ready)}).
+
+put_stream(Id, Stream, #h2{streams = Streams} = S) -> S#h2{streams = Streams#{Id => Stream}}.
+
+%% A block is bounded before it is decoded, and nothing tells it from one that never ends.
+fragment(_, _, _, Block, _, #h2{limits = #limits{header_block_bytes = Max}} = S) when byte_size(Block) > Max -> stop(enhance_your_calm, S);
+fragment(Id, Fin, false, Block, Began, S) -> S#h2{block = {Id, Fin, Block, Began}};
+fragment(Id, Fin, true, Block, _, #h2{decoder = Decoder, limits = #limits{header_block_bytes = Max}} = S) ->
+    case yucan_hpack:decode(Block, Max, Decoder) of
+        {ok, Fields, Decoder1} -> fields(Id, Fin, Fields, S#h2{block = none, decoder = Decoder1});
+        {too_large, Decoder1} -> fields(Id, Fin, too_large, S#h2{block = none, decoder = Decoder1});
+        error -> stop(compression_error, S)
+    end.
+
+fields(Id, _, _, S) when Id band 1 =:= 0 -> stop(protocol_error, S);
+fields(Id, Fin, Fields, #h2{last = Last} = S) when Id > Last -> request(Id, Fin, Fields, S);
+fields(Id, Fin, Fields, #h2{streams = Streams, given_up = GivenUp} = S) ->
+    case Streams of
+        #{Id := #stream{receiving = false}} -> reset(Id, stream_closed, S);
+        #{Id := Stream} when Fin, Fields =/= too_large -> trailers(Id, Fields, Stream, S);
+        #{Id := _} -> reset(Id, protocol_error, S);
+        _ ->
+            case lists:member(Id, GivenUp) of
+                true -> pay(1, S);
+                false -> stop(stream_closed, S)
+            end
+    end.
+
+trailers(Id, Fields, Stream, S) ->
+    case lists:all(fun yucan_h2_request:is_field/1, Fields) of
+        true -> ended(Id, Stream#stream{trailers = Fields}, S);
+        false -> reset(Id, protocol_error, S)
+    end.
+
+%% One that was sent before the client has read that it should not.
+request(Id, _, _, #h2{goaway = Last} = S) when is_integer(Last) -> pay(1, S#h2{last = Id});
+request(Id, _, _, #h2{streams = Streams, pids = Pids, limits = #limits{h2_streams = Most}} = S) when map_size(Streams) >= Most; map_size(Pids) >= Most ->
+    reset(Id, refused_stream, pay(?GIVEN_UP, S#h2{last = Id}));
+request(Id, Fin, Fields, #h2{initial_window = Window, requests = Requests, limits = #limits{requests = Most}} = S) ->
+    S1 = put_stream(Id, #stream{receiving = not Fin, receive_window = ?STREAM_WINDOW, send_window = Window}, S#h2{last = Id, requests = Requests + 1}),
+    S2 = case Requests + 1 >= Most of true -> drain(S1); false -> S1 end,
+    effect(case Fields of too_large -> {too_large, Id}; _ -> {request, Id, Fields, Fin} end, S2).
+
+%% @doc A request is valid and its handler runs.
+-spec opened(id(), pid(), {length, non_neg_integer()} | chunked | none | tunnel, state()) -> state().
+opened(Id, Pid, Body, #h2{streams = Streams, pids = Pids} = S) ->
+    #{Id := Stream} = Streams,
+    Missing = case Body of {length, Length} -> Length; _ -> any end,
+    S#h2{pids = Pids#{Pid => Id}, streams = Streams#{Id := Stream#stream{pid = Pid, missing = Missing, tunnel = Body =:= tunnel}}}.
+
+body(Id, Fin, Data, Size, #h2{streams = Streams, given_up = GivenUp} = S) ->
+    case Streams of
+        #{Id := #stream{receiving = false}} -> reset(Id, stream_closed, credit(Size, S));
+        #{Id := #stream{receive_window = Window}} when Size > Window -> reset(Id, flow_control_error, credit(Size, S));
+        #{Id := #stream{missing = Missing}} when is_integer(Missing), byte_size(Data) > Missing -> reset(Id, protocol_error, credit(Size, S));
+        #{Id := #stream{receive_window = Window, missing = Missing} = Stream} ->
+            Stream1 = Stream#stream{receive_window = Window - Size, missing = case Missing of any -> any; _ -> Missing - byte_size(Data) end},
+            S1 = case Data of <<>> when not Fin -> pay(1, S); _ -> S end,
+            %% Nobody reads padding.
+            {Stream2, S2} = credit(Id, Size - byte_size(Data), deliver(Data, Stream1), S1),
+            case Fin of
+                true -> ended(Id, Stream2, S2);
+                false -> give(Id, Stream2, S2)
+            end;
+        _ ->
+            S1 = credit(Size, pay(1, S)),
+            case lists:member(Id, GivenUp) of
+                true -> S1;
+                false -> closed_or_idle(Id, S1)
+            end
+    end.
+
+closed_or_idle(Id, #h2{last = Last} = S) when Id > Last; Id band 1 =:= 0 -> stop(protocol_error, S);
+closed_or_idle(Id, S) -> out(yucan_h2_frame:reset(Id, stream_closed), S).
+
+deliver(<<>>, Stream) -> Stream;
+deliver(Data, #stream{buffer = <<>>} = Stream) -> Stream#stream{buffer = Data};
+deliver(Data, #stream{buffer = Buffer} = Stream) -> Stream#stream{buffer = <<Buffer/binary, Data/binary>>}.
+
+%% The client's side of the stream has ended.
+ended(Id, #stream{missing = Missing}, S) when is_integer(Missing), Missing > 0 -> reset(Id, protocol_error, S);
+ended(Id, Stream, S) -> give(Id, Stream#stream{receiving = false}, S).
+
+%% To the handler what it has asked for, if that is here.
+give(Id, #stream{reader = {once, From}, buffer = Data} = Stream, S) when Data =/= <<>> ->
+    {Stream1, S1} = credit(Id, byte_size(Data), Stream#stream{reader = none, buffer = <<>>}, reply(From, {ok, Data}, S)),
+    put_stream(Id, Stream1, S1);
+give(Id, #stream{reader = {once, From}, receiving = false, trailers = Trailers} = Stream, S) ->
+    put_stream(Id, Stream#stream{reader = none}, reply(From, {eof, Trailers}, S));
+give(Id, #stream{reader = {active, Count}, buffer = Data, pid = Pid} = Stream, S) when Data =/= <<>> ->
+    {Reader, Kind} = case Count of 1 -> {none, last}; _ -> {{active, Count - 1}, data} end,
+    {Stream1, S1} = credit(Id, byte_size(Data), Stream#stream{reader = Reader, buffer = <<>>}, effect({tell, Pid, {yucan_h2, Id, {Kind, Data}}}, S)),
+    give(Id, Stream1, S1);
+give(Id, #stream{reader = {active, _}, receiving = false, tunnel = true, pid = Pid} = Stream, S) ->
+    put_stream(Id, Stream#stream{reader = none}, effect({tell, Pid, {yucan_h2, Id, closed}}, S));
+%% The handler has ended: what still comes is dropped.
+give(Id, #stream{pid = none, buffer = Data} = Stream, S) when Data =/= <<>> ->
+    put_stream(Id, Stream#stream{buffer = <<>>}, credit(byte_size(Data), S));
+give(Id, Stream, S) -> put_stream(Id, Stream, S).
+
+%% Room for the client, told when it has used up half of its window.
+credit(0, S) -> S;
+credit(Size, #h2{credit = Credit, receive_window = Window} = S) ->
+    case Credit + Size of
+        Sum when Sum >= ?WINDOW div 2 -> out(yucan_h2_frame:window_update(0, Sum), S#h2{credit = 0, receive_window = Window + Sum});
+        Sum -> S#h2{credit = Sum}
+    end.
+
+credit(_, 0, Stream, S) -> {Stream, S};
+credit(_, Size, #stream{receiving = false} = Stream, S) -> {Stream, credit(Size, S)};
+credit(Id, Size, #stream{credit = Credit, receive_window = Window} = Stream, S) ->
+    case Credit + Size of
+        Sum when Sum >= ?STREAM_WINDOW div 2 ->
+            {Stream#stream{credit = 0, receive_window = Window + Sum}, out(yucan_h2_frame:window_update(Id, Sum), credit(Size, S))};
+        Sum -> {Stream#stream{credit = Sum}, credit(Size, S)}
+    end.
+
+%% The client wants no answer any more. Who waits for messages hears of it as of the end of a connection; others end here and now.
+given_up(Id, #stream{pid = Pid} = Stream, S) ->
+    S1 = case Stream of
+        #stream{pid = none} -> S;
+        #stream{reader = {active, _}} -> effect({tell, Pid, {yucan_h2, Id, closed}}, S);
+        _ -> effect({kill, Pid}, S)
+    end,
+    removed(Id, Stream, S1).
+
+%% A stream ends with an error that is the client's, or that of its handler.
+reset(Id, Code, #h2{streams = Streams, given_up = GivenUp} = S) ->
+    S1 = out(yucan_h2_frame:reset(Id, Code), S#h2{given_up = lists:sublist([Id | GivenUp], ?REMEMBERED)}),
+    case Streams of
+        #{Id := Stream} -> given_up(Id, Stream, S1);
+        _ -> S1
+    end.
+
+removed(Id, #stream{buffer = Buffer, pending = Pending, reader = Reader}, #h2{streams = Streams, now = Now} = S) ->
+    S1 = case Pending of {_, _, From} -> reply(From, {error, closed}, S); none -> S end,
+    S2 = case Reader of {once, Waiting} -> reply(Waiting, {error, closed}, S1); _ -> S1 end,
+    credit(byte_size(Buffer), S2#h2{streams = maps:remove(Id, Streams), idle_since = Now}).
+
+%% ---- from the processes of the streams
+
+%% @doc The head of an answer; `Fin': and that is all of it.
+-spec head(id(), [yucan_hpack:field()], Fin :: boolean(), state()) -> state().
+head(Id, Fields, Fin, #h2{streams = Streams, encoder = Encoder, max_frame = Max} = S) ->
+    case Streams of
+        #{Id := Stream} ->
+            {Block, Encoder1} = yucan_hpack:encode(Fields, Encoder),
+            S1 = out(yucan_h2_frame:headers(Id, Fin, Block, min(Max, ?TURN_BYTES)), S#h2{encoder = Encoder1}),
+            case Fin of
+                true -> answered(Id, Stream, S1);
+                false -> S1
+            end;
+        _ -> S
+    end.
+
+%% @doc A part of a body, `Fin' if it is the last. `From' gets ok when all of it has gone out, or an error.
+-spec data(id(), iodata(), Fin :: boolean(), none | from(), state()) -> state().
+data(Id, Data, Fin, From, #h2{streams = Streams, send_window = Window, max_frame = Max, now = Now} = S) ->
+    Size = iolist_size(Data),
+    case Streams of
+        #{Id := #stream{send_window = Own, pending = none} = Stream} when Size =< Own, Size =< Window, Size =< Max, Size =< ?TURN_BYTES ->
+            sent(Id, Data, Size, Fin, From, Stream, S);
+        #{Id := #stream{pending = none} = Stream} ->
+            ready(Id, Stream#stream{pending = {iolist_to_binary(Data), Fin, From}, since = Now}, S);
+        _ -> reply(From, {error, closed}, S)
+    end.
+
+%% All of it.
+sent(_, _, 0, false, From, _, S) -> reply(From, ok, S);
+sent(Id, Data, Size, Fin, From, #stream{send_window = Own} = Stream, #h2{send_window = Window} = S) ->
+    S1 = reply(From, ok, out(yucan_h2_frame:data(Id, Fin, Data), S#h2{send_window = Window - Size})),
+    Stream1 = Stream#stream{send_window = Own - Size, pending = none},
+    case Fin of
+        true -> answered(Id, Stream1, S1);
+        false -> put_stream(Id, Stream1, S1)
+    end.
+
+%% The answer is out. A client that still sends is asked to stop (8.1).
+answered(Id, #stream{receiving = Receiving} = Stream, #h2{tokens = Tokens, given_up = GivenUp} = S) ->
+    S1 = removed(Id, Stream, S#h2{tokens = min(?TOKENS, Tokens + ?TOKENS_PER_ANSWER)}),
+    case Receiving of
+        true -> out(yucan_h2_frame:reset(Id, no_error), S1#h2{given_up = lists:sublist([Id | GivenUp], ?REMEMBERED)});
+        false -> S1
+    end.
+
+%% @doc What waits goes out as far as the windows and one send have room.
+-spec pump(state()) -> state().
+pump(#h2{send_window = Window, out_bytes = Bytes, ready = Ready} = S) when Bytes < ?SEND_BYTES, Window > 0 ->
+    case queue:out(Ready) of
+        {{value, Id}, Rest} -> pump(turn(Id, S#h2{ready = Rest}));
+        {empty, _} -> S
+    end;
+pump(S) -> S.
+
+turn(Id, #h2{streams = Streams, send_window = Window, max_frame = Max, now = Now} = S) ->
+    case Streams of
+        #{Id := #stream{pending = {Data, Fin, From}, send_window = Own} = Queued} ->
+            Stream = Queued#stream{queued = false},
+            case lists:min([Own, Window, Max, ?TURN_BYTES]) of
+                Room when byte_size(Data) =< Room -> sent(Id, Data, byte_size(Data), Fin, From, Stream, S);
+                %% It comes back with its window.
+                Room when Room =< 0 -> put_stream(Id, Stream, S);
+                Room ->
+                    <<Part:Room/binary, Rest/binary>> = Data,
+                    Stream1 = Stream#stream{send_window = Own - Room, pending = {Rest, Fin, From}, since = Now},
+                    ready(Id, Stream1, out(yucan_h2_frame:data(Id, false, Part), S#h2{send_window = Window - Room}))
+            end;
+        _ -> S
+    end.
+
+%% @doc The handler reads: it gets `{ok, Data}', `{eof, Trailers}' or an error.
+-spec read(id(), from(), state()) -> state().
+read(Id, From, #h2{streams = Streams} = S) ->
+    case Streams of
+        #{Id := Stream} -> give(Id, Stream#stream{reader = {once, From}}, S);
+        _ -> reply(From, {error, closed}, S)
+    end.
+
+%% @doc The handler wants messages, so many of them; with 0 no more.
+-spec active(id(), Count :: non_neg_integer(), state()) -> state().
+active(Id, Count, #h2{streams = Streams, pids = Pids} = S) ->
+    case Streams of
+        #{Id := Stream} when Count =:= 0 -> put_stream(Id, Stream#stream{reader = none}, S);
+        #{Id := Stream} -> give(Id, Stream#stream{reader = {active, Count}}, S);
+        _ -> lists:foldl(fun(Pid, Acc) -> effect({tell, Pid, {yucan_h2, Id, closed}}, Acc) end, S, [Pid || {Pid, I} <- maps:to_list(Pids), I =:= Id])
+    end.
+
+%% @doc The process of a stream has ended; `Failed' if without an answer.
+-spec exited(pid(), Failed :: boolean(), state()) -> state().
+exited(Pid, Failed, #h2{pids = Pids, streams = Streams, now = Now} = S) ->
+    case maps:take(Pid, Pids) of
+        {Id, Left} ->
+            S1 = S#h2{pids = Left, idle_since = Now},
+            case Streams of
+                #{Id := Stream} when Failed -> reset(Id, internal_error, put_stream(Id, Stream#stream{pid = none}, S1));
+                %% The end of the answer waits for room.
+                #{Id := #stream{pending = {_, true, _}} = Stream} -> give(Id, Stream#stream{pid = none}, S1);
+                #{Id := Stream} -> reset(Id, internal_error, put_stream(Id, Stream#stream{pid = none}, S1));
+                _ -> S1
+            end;
+        error -> S
+    end.
+
+%% @doc No more streams: those that run are answered.
+-spec drain(state()) -> state().
+drain(#h2{goaway = none, last = Last} = S) -> out(yucan_h2_frame:goaway(Last, no_error), S#h2{goaway = Last});
+drain(S) -> S.

@@ -1,0 +1,171 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc A stream of HTTP/2: the process in which a handler runs, and what carries its bytes (yucan_transport): calls to the process of the connection,
+%% yucan_h2. The process lives as long as its handler, and ends with the connection.
+-module(yucan_h2_stream).
+-behaviour(yucan_transport).
+
+-export([start/3, run/3, new/3, read/2, head/3, answer/3]).
+-export([peer/1, recv/3, recv_whole/4, send/2, send_file/6, setopts/2, arm/2, pause/2, event/2, next/2, is_closed/1, half_close/1, close/1, info/1]).
+-export_type([stream/0]).
+
+-include("yucan_internal.hrl").
+
+-record(stream, {
+    connection :: pid(),
+    id :: pos_integer(),
+    %% What the connection itself runs over.
+    below :: yucan_transport:socket()
+}).
+-opaque stream() :: #stream{}.
+
+-define(PART_BYTES, 65536).
+%% As collections go, the heap of a small request.
+-define(WORDS, 1598).
+
+%% @doc The socket of a stream.
+-spec new(pid(), pos_integer(), yucan_transport:socket()) -> stream().
+new(Connection, Id, Below) -> #stream{connection = Connection, id = Id, below = Below}.
+
+%% @doc The process of a request, linked to the caller. `Served': the requests of the connection before it.
+-spec start(#req{}, Served :: non_neg_integer(), stream()) -> pid().
+start(Req, Served, Stream) ->
+    spawn_opt(?MODULE, run, [Req, Served, Stream], [link, {min_heap_size, ?WORDS}]).
+
+%% @private
+-spec run(#req{}, non_neg_integer(), stream()) -> term().
+run(#req{conn = Conn, body = Body} = Req, Served, Stream) ->
+    Site = persistent_term:get({yucan, Conn#conn.server}),
+    Began = yucan_log:now(Site#site.log),
+    Start = yucan_metrics:start(Served),
+    _ = [yucan_body:open(Req, <<>>, Site#site.limits) || Body =/= none],
+    Outcome = yucan_conn:answer(Req, Site),
+    yucan_conn:account(Outcome, Req, Began, Start, Site),
+    case Outcome of
+        {upgrade, Function} -> taken_over(Function, Req, Stream);
+        {close, _, _} -> exit({shutdown, no_answer});
+        _ -> ok
+    end.
+
+%% Until the function returns (see yucan_conn:left/2).
+taken_over(Function, Req, #stream{connection = Connection, id = Id} = Stream) ->
+    try
+        _ = Function({?MODULE, Stream}, <<>>)
+    catch
+        Class:Reason:Stack -> yucan_events:crash(Class, Reason, Stack, Req)
+    end,
+    Connection ! {data, Id, <<>>, true, none}.
+
+%% @doc The whole of an answer, without waiting for anything.
+-spec answer(stream(), [yucan_hpack:field()], iodata()) -> ok.
+answer(#stream{connection = Connection, id = Id}, Fields, Body) ->
+    Connection ! {answer, Id, Fields, Body},
+    ok.
+
+%% @doc The head of an answer; what follows is sent by send/2, and ends with `fin'.
+-spec head(stream(), [yucan_hpack:field()], Fin :: boolean()) -> ok.
+head(#stream{connection = Connection, id = Id}, Fields, Fin) ->
+    Connection ! {head, Id, Fields, Fin},
+    ok.
+
+%% @doc The next bytes of the request's body, or its trailers.
+-spec read(stream(), timeout()) -> {ok, binary()} | {eof, [yucan_hpack:field()]} | {error, closed | timeout}.
+read(#stream{id = Id} = Stream, Timeout) -> call(fun(From) -> {read, Id, From} end, Stream, Timeout).
+
+%% An answer that comes too late goes nowhere.
+call(Request, #stream{connection = Connection}, Timeout) ->
+    From = monitor(process, Connection, [{alias, reply_demonitor}]),
+    Connection ! Request(From),
+    receive
+        {From, Result} -> Result;
+        {'DOWN', From, process, _, _} -> {error, closed}
+    after Timeout ->
+        demonitor(From, [flush]),
+        receive {From, Result} -> Result after 0 -> {error, timeout} end
+    end.
+
+-spec peer(stream()) -> {ok, term()} | {error, term()}.
+peer(#stream{below = {Transport, Raw}}) -> Transport:peer(Raw).
+
+-spec recv(stream(), non_neg_integer(), timeout()) -> {ok, binary()} | {error, yucan_transport:reason()}.
+recv(Stream, _, Timeout) ->
+    case read(Stream, Timeout) of
+        {eof, _} -> {error, closed};
+        Result -> Result
+    end.
+
+-spec recv_whole(stream(), binary(), pos_integer(), timeout()) -> unsupported.
+recv_whole(_, _, _, _) -> unsupported.
+
+%% @doc Returns when all of it has gone to the socket, or after `send_ms' without progress; the connection looks at that. `{head, Fields}' in the place of
+%% the first part is the head of the answer, `fin' its end.
+-spec send(stream(), iodata() | [{head, [yucan_hpack:field()]} | iodata()] | {fin, term()}) -> ok | {error, yucan_transport:reason()}.
+send(Stream, {fin, Data}) -> send(Stream, Data, true);
+send(Stream, Data) -> send(Stream, Data, false).
+
+send(Stream, [{head, Fields} | Data], Fin) ->
+    ok = head(Stream, Fields, false),
+    send(Stream, Data, Fin);
+send(#stream{id = Id} = Stream, Data, Fin) -> call(fun(From) -> {data, Id, Data, Fin, From} end, Stream, infinity).
+
+%% @doc What no progress means is for send/2.
+-spec send_file(stream(), iodata(), file:fd(), non_neg_integer(), pos_integer(), pos_integer() | infinity) ->
+    {ok, non_neg_integer()} | {error, yucan_transport:reason()}.
+send_file(Stream, _, Handle, Offset, Length, _) -> {ok, Length - copy(Stream, Handle, Offset, Length)}.
+
+%% What is left when the file or the connection has ended.
+copy(_, _, _, 0) -> 0;
+copy(Stream, Handle, At, Left) ->
+    case file:pread(Handle, At, min(Left, ?PART_BYTES)) of
+        {ok, Data} ->
+            case send(Stream, case byte_size(Data) of Left -> {fin, Data}; _ -> Data end) of
+                ok -> copy(Stream, Handle, At + byte_size(Data), Left - byte_size(Data));
+                {error, _} -> Left
+            end;
+        _ -> Left
+    end.
+
+-spec setopts(stream(), list()) -> ok.
+setopts(_, _) -> ok.
+
+-spec arm(stream(), pos_integer()) -> ok.
+arm(#stream{connection = Connection, id = Id}, Count) ->
+    Connection ! {active, Id, Count},
+    ok.
+
+%% @doc What comes later stays where it is until somebody reads.
+-spec pause(stream(), binary()) -> binary().
+pause(#stream{connection = Connection, id = Id} = Stream, Buffer) ->
+    Connection ! {active, Id, 0},
+    flush(Stream, Buffer).
+
+flush(Stream, Buffer) ->
+    case next(Stream, 0) of
+        {_, Data} -> flush(Stream, <<Buffer/binary, Data/binary>>);
+        closed -> flush(Stream, Buffer);
+        timeout -> Buffer
+    end.
+
+-spec event(term(), stream()) -> {data | last, binary()} | closed | other.
+event({yucan_h2, Id, Event}, #stream{id = Id}) -> Event;
+event(_, _) -> other.
+
+-spec next(stream(), timeout()) -> {data | last, binary()} | closed | timeout.
+next(#stream{id = Id}, Timeout) ->
+    receive
+        {yucan_h2, Id, Event} -> Event
+    after Timeout -> timeout
+    end.
+
+%% @doc A stream that its client gave up has no process any more.
+-spec is_closed(stream()) -> boolean().
+is_closed(#stream{connection = Connection, below = {Transport, Raw}}) -> not is_process_alive(Connection) orelse Transport:is_closed(Raw).
+
+-spec half_close(stream()) -> ok.
+half_close(_) -> ok.
+
+%% @doc The end of the process ends the stream.
+-spec close(stream()) -> ok.
+close(_) -> ok.
+
+-spec info(stream()) -> none | #{atom() => term()}.
+info(#stream{below = {Transport, Raw}}) -> Transport:info(Raw).

@@ -1,0 +1,563 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc HTTP/2 of yucan (RFC 9113): the handlers and limits of HTTP/1.1, flow control, and clients that ask for too much. The rules of frames are those of
+%% h2spec (yucan_h2spec_SUITE); HPACK has its own tests (yucan_hpack_tests).
+-module(yucan_h2_SUITE).
+
+-export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
+-export([answers/1, bodies/1, same_as_http_1/1, malformed/1, cookies/1, large/1, windows/1, window_of_zero/1, uploads_are_bounded/1, crashes/1, at_once/1,
+         too_many/1, given_up/1, own_process/1, floods/1, headers_without_end/1, headers_too_large/1, idle/1, pings_keep_nothing/1, drain/1, requests/1, reload/1,
+         tls/1, prior_knowledge/1, switched_off/1, events/1, websocket/1, websocket_lost/1, curl/1]).
+
+-define(WAIT_MS, (20000 * beamway_runner:slowness())).
+-define(CALM, 11).
+
+suite() -> [{timetrap, {minutes, 2}}].
+
+all() ->
+    [answers, bodies, same_as_http_1, malformed, cookies, large, windows, window_of_zero, uploads_are_bounded, crashes, at_once, too_many, given_up, own_process, floods,
+     headers_without_end, headers_too_large, idle, pings_keep_nothing, drain, requests, reload, tls, prior_knowledge, switched_off, events, websocket, websocket_lost, curl].
+
+init_per_suite(Config) -> yucan_test_server:start_application(Config).
+
+end_per_suite(Config) -> yucan_test_server:stop_application(Config).
+
+end_per_testcase(_, _) -> yucan_test_server:stop_all().
+
+start() -> start(#{}).
+start(Options) -> yucan_test_server:start(yucan_h2_test, Options).
+
+fields(Path) -> yucan_h2_client:get(Path, []).
+with_method(Method, Path, Others) -> lists:keystore(<<":method">>, 1, yucan_h2_client:get(Path, Others), {<<":method">>, Method}).
+
+ask(Socket, Id, Fields) -> yucan_h2_client:send(Socket, yucan_h2_client:headers(Id, 1, Fields, <<>>)).
+
+%% With a body to come.
+begin_with(Socket, Id, Fields) -> yucan_h2_client:send(Socket, yucan_h2_client:headers(Id, 0, Fields, <<>>)).
+
+data(Socket, Id, Flags, Data) -> yucan_h2_client:send(Socket, yucan_h2_client:frame(0, Flags, Id, Data)).
+
+response(Socket, Id) -> yucan_h2_client:response(Socket, Id).
+
+%% The processes of connections and streams.
+serving() -> processes_of([yucan_conn, yucan_h2_stream]).
+processes_of(Modules) ->
+    [Pid || Pid <- erlang:processes(), {initial_call, {Module, _, _}} <- [process_info(Pid, initial_call)], lists:member(Module, Modules)].
+
+eventually(Check) -> eventually(Check, erlang:monotonic_time(millisecond) + ?WAIT_MS).
+eventually(Check, Deadline) ->
+    case Check() of
+        true -> ok;
+        Other ->
+            erlang:monotonic_time(millisecond) < Deadline orelse error({never, Other}),
+            receive after 20 -> ok end,
+            eventually(Check, Deadline)
+    end.
+
+%% Status, headers and bodies of all kinds of answer.
+answers(_) ->
+    Port = start(),
+    Ask = fun(Path) -> yucan_h2_client:request(Port, Path, []) end,
+    {200, Headers, <<"OK">>} = Ask(<<"/">>),
+    <<"2">> = proplists:get_value(<<"content-length">>, Headers),
+    [true = is_binary(proplists:get_value(Name, Headers)) || Name <- [<<"date">>, <<"server">>, <<"content-type">>]],
+    {204, Nothing, <<>>} = Ask(<<"/nothing">>),
+    undefined = proplists:get_value(<<"content-length">>, Nothing),
+    {304, Same, <<>>} = Ask(<<"/same">>),
+    <<"\"x\"">> = proplists:get_value(<<"etag">>, Same),
+    Numbers = list_to_binary([integer_to_binary(N) || N <- lists:seq(1, 100)]),
+    {200, Streamed, Numbers} = Ask(<<"/stream">>),
+    [undefined = proplists:get_value(Name, Streamed) || Name <- [<<"content-length">>, <<"transfer-encoding">>, <<"connection">>]],
+    {200, Known, <<"0123456789">>} = Ask(<<"/stream_length">>),
+    <<"10">> = proplists:get_value(<<"content-length">>, Known),
+    %% `connection' means nothing here, and does not end the others.
+    {200, Closing, <<"closing">>} = Ask(<<"/closing">>),
+    undefined = proplists:get_value(<<"connection">>, Closing),
+    Socket = yucan_h2_client:connect(Port),
+    ask(Socket, 1, with_method(<<"HEAD">>, <<"/text">>, [])),
+    {200, Head, <<>>} = response(Socket, 1),
+    <<"5000">> = proplists:get_value(<<"content-length">>, Head),
+    ask(Socket, 3, with_method(<<"OPTIONS">>, <<"*">>, [])),
+    {204, _, <<>>} = response(Socket, 3).
+
+%% With a length and without, with padding, trailers and an expectation.
+bodies(_) ->
+    Socket = yucan_h2_client:connect(start()),
+    begin_with(Socket, 1, with_method(<<"POST">>, <<"/">>, [{<<"content-length">>, <<"6">>}])),
+    data(Socket, 1, 0, <<"abc">>),
+    data(Socket, 1, 1, <<"def">>),
+    {200, _, <<"abcdef">>} = response(Socket, 1),
+    begin_with(Socket, 3, with_method(<<"POST">>, <<"/">>, [])),
+    data(Socket, 3, 8, [3, "ghi", 0, 0, 0]),
+    data(Socket, 3, 1, <<>>),
+    {200, _, <<"ghi">>} = response(Socket, 3),
+    begin_with(Socket, 5, with_method(<<"POST">>, <<"/trailers">>, [])),
+    data(Socket, 5, 0, <<"x">>),
+    yucan_h2_client:send(Socket, yucan_h2_client:headers(5, 1, [{<<"x-sum">>, <<"7">>}], <<>>)),
+    {200, _, <<"[{<<\"x-sum\">>,<<\"7\">>}]">>} = response(Socket, 5),
+    begin_with(Socket, 7, with_method(<<"POST">>, <<"/">>, [{<<"expect">>, <<"100-continue">>}])),
+    {1, _, 7, [{<<":status">>, <<"100">>}]} = yucan_h2_client:until(Socket, 1),
+    data(Socket, 7, 1, <<"now">>),
+    {200, _, <<"now">>} = response(Socket, 7),
+    %% An answer that waits for no body asks the client to stop.
+    begin_with(Socket, 9, with_method(<<"POST">>, <<"/ignore">>, [])),
+    {200, _, <<"ignored">>} = response(Socket, 9),
+    {3, 0, 9, <<0:32>>} = yucan_h2_client:until(Socket, 3),
+    data(Socket, 9, 1, <<"on its way already">>),
+    ask(Socket, 11, fields(<<"/">>)),
+    {200, _, <<"OK">>} = response(Socket, 11),
+    %% More than was said, and less.
+    [begin
+         begin_with(Socket, Id, with_method(<<"POST">>, <<"/">>, [{<<"content-length">>, Length}])),
+         data(Socket, Id, 1, <<"four">>),
+         {reset, 1} = response(Socket, Id)
+     end || {Id, Length} <- [{13, <<"3">>}, {15, <<"5">>}]].
+
+%% The same paths lead to the same answers, and the same heads are refused, with the same status.
+same_as_http_1(_) ->
+    Port = start(#{routes => [{"/private/*r", yucan_test_handler, none}, {"/*f", yucan_routes_handler, none}], limits => #{request_line_bytes => 100, headers => 10, header_line_bytes => 200, header_block_bytes => 1000}}),
+    [begin
+         [{Status, _, Body}] = yucan_client:exchange(Port, ["GET ", Path, " HTTP/1.1\r\nHost: localhost\r\n", [[N, ": ", V, "\r\n"] || {N, V} <- Headers], "\r\n"]),
+         {Path, Headers, {Status, Body}} = {Path, Headers, case yucan_h2_client:request(Port, Path, Headers) of {S, _, B} -> {S, B}; Other -> Other end}
+     end || {Path, Headers} <-
+        [{P, []} || P <- [<<"/private/a">>, <<"//private/a">>, <<"/./private/a">>, <<"/x/../private/a">>, <<"/%70rivate/a">>, <<"/x/%2e%2e/private/a">>, <<"/other">>,
+                          <<"/../a">>, <<"/%00">>, <<"/%">>, <<"/a#b">>, <<"/a?b#c">>, <<"/a\\b">>, <<"/", (binary:copy(<<"a">>, 100))/binary>>, <<"/ü"/utf8>>]]
+        ++ [{<<"/">>, [{<<"x-", (integer_to_binary(N))/binary>>, <<"y">>} || N <- lists:seq(1, 11)]}, {<<"/">>, [{<<"x">>, binary:copy(<<"y">>, 300)}]},
+            {<<"/">>, [{<<"expect">>, <<"200-ok">>}]}]],
+    {400, _, _} = asked(Port, with_method(<<>>, <<"/">>, [])),
+    {501, _, _} = asked(Port, [{<<":method">>, <<"CONNECT">>}, {<<":authority">>, <<"a:1">>}]),
+    {reset, 1} = host(Port, <<"a b">>),
+    {400, _, _} = host(Port, <<"a:99999">>).
+
+asked(Port, Fields) ->
+    Socket = yucan_h2_client:connect(Port),
+    ask(Socket, 1, Fields),
+    response(Socket, 1).
+
+host(Port, Host) -> asked(Port, lists:keyreplace(<<":authority">>, 1, fields(<<"/">>), {<<":authority">>, Host})).
+
+%% RFC 9113, 8.2 and 8.3: what h2spec does not ask.
+malformed(_) ->
+    Socket = yucan_h2_client:connect(start()),
+    Cases = [[{Name, <<"x">>}] || Name <- [<<"connection">>, <<"transfer-encoding">>, <<"upgrade">>, <<"keep-alive">>, <<"proxy-connection">>, <<"X">>, <<"a b">>, <<>>, <<"a:b">>]]
+        ++ [[{<<"x">>, Value}] || Value <- [<<" y">>, <<"y ">>, <<"\ty">>, <<"a\nb">>, <<"a\rb">>, <<0>>, <<127>>]]
+        ++ [[{<<"content-length">>, Value}] || Value <- [<<"1">>, <<"-1">>, <<"+0">>, <<"x">>, <<>>, <<"0, 0">>]]
+        ++ [[{<<"content-length">>, <<"0">>}, {<<"content-length">>, <<"0">>}], [{<<"host">>, <<"other">>}], [{<<"host">>, <<"localhost">>}, {<<"host">>, <<"localhost">>}], [{<<"te">>, <<"gzip">>}]],
+    _ = lists:foldl(fun(Others, Id) ->
+        ask(Socket, Id, yucan_h2_client:get(<<"/">>, Others)),
+        {Others, {reset, 1}} = {Others, response(Socket, Id)},
+        Id + 2
+    end, 1, Cases),
+    _ = lists:foldl(fun(Fields, Id) ->
+        ask(Socket, Id, Fields),
+        {Fields, {reset, 1}} = {Fields, response(Socket, Id)},
+        Id + 2
+    end, 1001, [with_method(<<"GET">>, Path, []) || Path <- [<<"http://localhost/">>, <<"a">>, <<"/a b">>, <<"/ HTTP/1.1\r\nx: y">>]]
+        ++ [with_method(Method, <<"/">>, []) || Method <- [<<"GE T">>, <<"GET\r\n">>]]
+        ++ [lists:keyreplace(<<":scheme">>, 1, fields(<<"/">>), {<<":scheme">>, <<"ftp">>}), [{<<":protocol">>, <<"websocket">>} | fields(<<"/">>)]]),
+    ask(Socket, 2001, fields(<<"/">>)),
+    {200, _, _} = response(Socket, 2001).
+
+%% 8.2.3: for handlers they are one.
+cookies(_) ->
+    Self = self(),
+    Port = start(#{access_log => {function, fun(Entry) -> Self ! {entry, Entry} end}, middleware => [fun(Req, Next) -> Self ! {cookies, yucan_req:headers(Req), yucan_req:version(Req)}, Next(Req) end]}),
+    {200, _, _} = yucan_h2_client:request(Port, <<"/a?b">>, [{<<"cookie">>, <<"a=1">>}, {<<"x">>, <<"y">>}, {<<"cookie">>, <<"b=2">>}]),
+    receive {cookies, Headers, {2, 0}} -> [{<<"cookie">>, <<"a=1; b=2">>}, {<<"host">>, <<"localhost">>}, {<<"x">>, <<"y">>}] = lists:sort(Headers) after ?WAIT_MS -> error(no_request) end,
+    receive {entry, Entry} -> true = iolist_to_binary(yucan_log:format(Entry)) =/= nomatch, {match, _} = re:run(yucan_log:format(Entry), "\"GET /a\\?b HTTP/2\\.0\" 200 2 ") after ?WAIT_MS -> error(no_entry) end.
+
+large(_) ->
+    Socket = yucan_h2_client:connect(start()),
+    ask(Socket, 1, fields(<<"/large">>)),
+    {200, _, Body} = response(Socket, 1),
+    Body = binary:copy(<<"x">>, 8 * 1024 * 1024),
+    File = binary:copy(<<"0123456789abcdef">>, 200000),
+    begin_with(Socket, 3, with_method(<<"POST">>, <<"/count">>, [])),
+    upload(Socket, 3, File, 262144, 1048576),
+    {200, _, <<"3200000">>} = response(Socket, 3).
+
+%% As much as the windows allow: that of a stream stands in the settings.
+upload(Socket, Id, Data, _, _) when byte_size(Data) =< 16384 -> data(Socket, Id, 1, Data);
+upload(Socket, Id, <<Part:16384/binary, Rest/binary>>, Own, Whole) when Own >= 16384, Whole >= 16384 ->
+    data(Socket, Id, 0, Part),
+    upload(Socket, Id, Rest, Own - 16384, Whole - 16384);
+upload(Socket, Id, Data, Own, Whole) ->
+    case yucan_h2_client:until(Socket, 8) of
+        {8, _, 0, <<More:32>>} -> upload(Socket, Id, Data, Own, Whole + More);
+        {8, _, Id, <<More:32>>} -> upload(Socket, Id, Data, Own + More, Whole);
+        closed -> error(closed)
+    end.
+
+%% 6.9: no byte more than both windows allow; 6.9.2: a change of the first window counts for streams that are open, and may make it negative.
+windows(_) ->
+    Socket = yucan_h2_client:connect(start(), yucan_h2_client:settings([{4, 10}])),
+    ask(Socket, 1, fields(<<"/text">>)),
+    {1, 4, 1, _} = yucan_h2_client:until(Socket, 1),
+    {0, 0, 1, <<"some text ">>} = yucan_h2_client:until(Socket, 0),
+    yucan_h2_client:send(Socket, yucan_h2_client:frame(4, 0, 0, yucan_h2_client:settings([{4, 5}]))),
+    yucan_h2_client:send(Socket, yucan_h2_client:frame(8, 0, 1, <<5:32>>)),
+    %% -5 and 5: nothing. A ping tells that there is nothing.
+    yucan_h2_client:send(Socket, yucan_h2_client:frame(6, 0, 0, <<1:64>>)),
+    {6, 1, 0, <<1:64>>} = not_before_data(Socket),
+    yucan_h2_client:send(Socket, yucan_h2_client:frame(8, 0, 1, <<3:32>>)),
+    {0, 0, 1, <<"som">>} = yucan_h2_client:until(Socket, 0),
+    yucan_h2_client:send(Socket, yucan_h2_client:frame(4, 0, 0, yucan_h2_client:settings([{4, 100000}]))),
+    {0, _, 1, Rest} = yucan_h2_client:until(Socket, 0),
+    {4987, <<"e text some", _/binary>>} = {byte_size(Rest), Rest},
+    %% The window of the connection: 65,535 bytes, of which 5,000 are used.
+    ask(Socket, 3, fields(<<"/large">>)),
+    60535 = received(Socket, 3, 0, 60535),
+    yucan_h2_client:send(Socket, yucan_h2_client:frame(6, 0, 0, <<2:64>>)),
+    {6, 1, 0, <<2:64>>} = not_before_data(Socket).
+
+not_before_data(Socket) ->
+    case yucan_h2_client:recv(Socket) of
+        {0, _, _, Data} when Data =/= <<>> -> error({data, byte_size(Data)});
+        {6, _, _, _} = Ping -> Ping;
+        _ -> not_before_data(Socket)
+    end.
+
+received(_, _, Sum, Most) when Sum >= Most -> Sum;
+received(Socket, Id, Sum, Most) ->
+    {0, _, Id, Data} = yucan_h2_client:until(Socket, 0),
+    received(Socket, Id, Sum + byte_size(Data), Most).
+
+%% Who gives no room for an answer loses its stream after `send_ms', and keeps the others.
+window_of_zero(_) ->
+    Socket = yucan_h2_client:connect(start(#{limits => #{send_ms => 1500}}), yucan_h2_client:settings([{4, 0}])),
+    [ask(Socket, Id, fields(Path)) || {Id, Path} <- [{1, <<"/large">>}, {3, <<"/text">>}, {5, <<"/stream">>}]],
+    ask(Socket, 7, with_method(<<"HEAD">>, <<"/">>, [])),
+    {200, _, <<>>} = response(Socket, 7),
+    [{3, 0, _, <<8:32>>} = yucan_h2_client:until(Socket, 3) || _ <- [1, 3, 5]],
+    eventually(fun() -> length(streams()) =:= 0 end).
+
+streams() -> processes_of([yucan_h2_stream]).
+
+%% 100 MB are sent, and nobody reads: no more than the windows is kept, and more is an error.
+uploads_are_bounded(_) ->
+    Socket = yucan_h2_client:connect(start()),
+    [begin_with(Socket, Id, with_method(<<"POST">>, <<"/loop">>, [])) || Id <- lists:seq(1, 7, 2)],
+    eventually(fun() -> length(streams()) =:= 4 end),
+    [Connection] = linked_connections(),
+    Part = binary:copy(<<"x">>, 16384),
+    [data(Socket, Id, 0, Part) || Id <- lists:seq(1, 7, 2), _ <- lists:seq(1, 15)],
+    yucan_h2_client:send(Socket, yucan_h2_client:frame(6, 0, 0, <<1:64>>)),
+    {6, 1, 0, _} = yucan_h2_client:until(Socket, 6),
+    Held = yucan_test_server:held(Connection),
+    true = Held < 2500000,
+    [data(Socket, 1, 0, Part) || _ <- lists:seq(1, 2)],
+    {reset, 3} = response(Socket, 1),
+    eventually(fun() -> length(streams()) =:= 3 end),
+    %% What was dropped with the stream is room of the connection again. The rest of it is used up.
+    [data(Socket, 3, 0, <<"x">>) || _ <- lists:seq(1, 10)],
+    Others = [begin_with(Socket, Id, with_method(<<"POST">>, <<"/loop">>, [])) || Id <- lists:seq(9, 39, 2)],
+    16 = length(Others),
+    [data(Socket, Id, 0, Part) || Id <- lists:seq(9, 39, 2), _ <- lists:seq(1, 15)],
+    3 = yucan_h2_client:closed(Socket).
+
+linked_connections() ->
+    lists:usort([Pid || Stream <- streams(), {links, Links} <- [process_info(Stream, links)], Pid <- Links, is_pid(Pid)]).
+
+crashes(_) ->
+    Port = start(),
+    Socket = yucan_h2_client:connect(Port),
+    Cases = [{<<"/crash">>, 500}, {<<"/exit">>, 500}, {<<"/throw">>, 500}, {<<"/nonsense">>, 500}, {<<"/bad_body">>, 500}, {<<"/bad_header">>, 500}, {<<"/bad_name">>, 500},
+             {<<"/stream_crash_at_once">>, 500}, {<<"/stream_crash">>, reset}, {<<"/stream_short">>, reset}, {<<"/close">>, reset}],
+    _ = lists:foldl(fun({Path, Expected}, Id) ->
+        ask(Socket, Id, fields(Path)),
+        {Path, Expected} = {Path, case response(Socket, Id) of {reset, 2} -> reset; {Status, _, _} -> Status end},
+        Id + 2
+    end, 1, Cases),
+    ask(Socket, 101, fields(<<"/">>)),
+    {200, _, _} = response(Socket, 101),
+    %% A process that is killed has given no answer.
+    ask(Socket, 103, fields(<<"/loop">>)),
+    eventually(fun() -> length(streams()) =:= 1 end),
+    exit(hd(streams()), kill),
+    {reset, 2} = response(Socket, 103).
+
+%% A slow answer holds up no other.
+at_once(_) ->
+    Socket = yucan_h2_client:connect(start()),
+    ask(Socket, 1, fields(<<"/loop">>)),
+    [ask(Socket, Id, fields(<<"/">>)) || Id <- lists:seq(3, 181, 2)],
+    Got = lists:sort([Id || _ <- lists:seq(3, 181, 2), {0, 1, Id, <<"OK">>} <- [yucan_h2_client:until(Socket, 0)]]),
+    Got = lists:seq(3, 181, 2).
+
+too_many(_) ->
+    Socket = yucan_h2_client:connect(start(#{limits => #{h2_streams => 3}})),
+    [ask(Socket, Id, fields(<<"/loop">>)) || Id <- [1, 3, 5]],
+    ask(Socket, 7, fields(<<"/">>)),
+    {reset, 7} = response(Socket, 7),
+    eventually(fun() -> length(streams()) =:= 3 end),
+    yucan_h2_client:send(Socket, yucan_h2_client:frame(3, 0, 3, <<8:32>>)),
+    eventually(fun() -> length(streams()) =:= 2 end),
+    ask(Socket, 9, fields(<<"/">>)),
+    {200, _, _} = response(Socket, 9).
+
+%% The handler of a stream that the client gives up ends, and so do those of a connection that is lost.
+given_up(_) ->
+    Socket = yucan_h2_client:connect(start()),
+    [ask(Socket, Id, fields(<<"/spin">>)) || Id <- [1, 3, 5]],
+    eventually(fun() -> length(streams()) =:= 3 end),
+    yucan_h2_client:send(Socket, yucan_h2_client:frame(3, 0, 3, <<8:32>>)),
+    eventually(fun() -> length(streams()) =:= 2 end),
+    ok = gen_tcp:close(Socket),
+    eventually(fun() -> streams() =:= [] end).
+
+%% What a handler leaves behind meets no other one, of this client or another.
+own_process(_) ->
+    Socket = yucan_h2_client:connect(start()),
+    Pids = [begin
+                ask(Socket, Id, fields(<<"/leave?", What/binary>>)),
+                {200, _, Pid} = response(Socket, Id),
+                Pid
+            end || {Id, What} <- lists:zip(lists:seq(1, 17, 2), [<<"nothing">>, <<"word">>, <<"message">>, <<"link">>, <<"monitor">>, <<"watcher">>, <<"flag">>, <<"name">>, <<"stream">>])],
+    9 = length(lists:usort(Pids)),
+    eventually(fun() -> [P || P <- Pids, is_process_alive(list_to_pid(binary_to_list(P)))] =:= [] end).
+
+%% Frames that cost the client nothing: the connection ends, and neither processes nor memory have grown meanwhile.
+floods(_) ->
+    Port = start(),
+    Reset = fun(Id) -> [yucan_h2_client:headers(Id, 1, fields(<<"/loop">>), <<>>), yucan_h2_client:frame(3, 0, Id, <<8:32>>)] end,
+    Stream = yucan_h2_client:headers(1, 0, with_method(<<"POST">>, <<"/loop">>, []), <<>>),
+    Floods = [{rapid_reset, <<>>, fun(N) -> Reset(2 * N - 1) end},
+              {resets_by_the_server, <<>>, fun(N) -> [yucan_h2_client:headers(2 * N - 1, 0, fields(<<"/loop">>), <<>>), yucan_h2_client:frame(8, 0, 2 * N - 1, <<0:32>>)] end},
+              {refused, [yucan_h2_client:headers(Id, 1, fields(<<"/loop">>), <<>>) || Id <- lists:seq(1, 199, 2)], fun(N) -> yucan_h2_client:headers(2 * N + 199, 1, fields(<<"/loop">>), <<>>) end},
+              {ping, <<>>, fun(N) -> yucan_h2_client:frame(6, 0, 0, <<N:64>>) end},
+              {settings, <<>>, fun(N) -> yucan_h2_client:frame(4, 0, 0, yucan_h2_client:settings([{4, N}])) end},
+              {acknowledgements, <<>>, fun(_) -> yucan_h2_client:frame(4, 1, 0, <<>>) end},
+              {priority, <<>>, fun(_) -> yucan_h2_client:frame(2, 0, 1, <<0:40>>) end},
+              {unknown, <<>>, fun(_) -> yucan_h2_client:frame(77, 0, 0, <<>>) end},
+              {empty_data, Stream, fun(_) -> yucan_h2_client:frame(0, 0, 1, <<>>) end},
+              {padding, Stream, fun(_) -> yucan_h2_client:frame(0, 8, 1, <<1, 0>>) end},
+              {small_windows, Stream, fun(_) -> yucan_h2_client:frame(8, 0, 1, <<1:32>>) end},
+              {closed_streams, <<>>, fun(_) -> [yucan_h2_client:frame(3, 0, 1, <<8:32>>)] end},
+              {continuations, yucan_h2_client:frame(1, 0, 1, <<>>), fun(_) -> yucan_h2_client:frame(9, 0, 1, <<>>) end}],
+    [begin
+         Socket = yucan_h2_client:connect(Port),
+         case Name of closed_streams -> ask(Socket, 1, fields(<<"/">>)), {200, _, _} = response(Socket, 1); _ -> ok end,
+         Before = length(serving()),
+         Sender = spawn_link(fun() ->
+             yucan_h2_client:send(Socket, First),
+             [yucan_h2_client:send(Socket, [Frame(Round * 100 + N) || N <- lists:seq(1, 100)]) || Round <- lists:seq(0, 99)]
+         end),
+         Most = spawn_link(fun() -> most(0, 0) end),
+         {Name, ?CALM} = {Name, yucan_h2_client:closed(Socket)},
+         Most ! {stop, self()},
+         receive {most, Processes, Bytes} -> {Name, true, true} = {Name, Processes =< Before + 101, Bytes < 4000000} after ?WAIT_MS -> error(no_count) end,
+         unlink(Sender), exit(Sender, kill),
+         gen_tcp:close(Socket),
+         eventually(fun() -> streams() =:= [] end)
+     end || {Name, First, Frame} <- Floods].
+
+%% The most processes of connections and streams, and the memory of the largest of them.
+most(Processes, Bytes) ->
+    Pids = serving(),
+    Memory = [M || Pid <- Pids, {memory, M} <- [process_info(Pid, memory)]],
+    receive {stop, From} -> From ! {most, Processes, Bytes}
+    after 1 -> most(max(Processes, length(Pids)), lists:max([Bytes | Memory]))
+    end.
+
+%% 6.10: a block that goes on for longer than it may have bytes or time.
+headers_without_end(_) ->
+    Port = start(#{limits => #{header_ms => 1000, header_block_bytes => 10000}}),
+    Long = yucan_h2_client:connect(Port),
+    yucan_h2_client:send(Long, yucan_h2_client:frame(1, 0, 1, binary:copy(<<0>>, 9000))),
+    yucan_h2_client:send(Long, yucan_h2_client:frame(9, 0, 1, binary:copy(<<0>>, 9000))),
+    ?CALM = yucan_h2_client:closed(Long),
+    Slow = yucan_h2_client:connect(Port),
+    yucan_h2_client:send(Slow, yucan_h2_client:frame(1, 0, 1, <<0>>)),
+    ?CALM = yucan_h2_client:closed(Slow),
+    %% Nothing but the rest of the block may come.
+    Other = yucan_h2_client:connect(Port),
+    yucan_h2_client:send(Other, [yucan_h2_client:frame(1, 0, 1, <<0>>), yucan_h2_client:frame(6, 0, 0, <<0:64>>)]),
+    1 = yucan_h2_client:closed(Other).
+
+%% A field of the table stands for 4,000 bytes, and a block of a few KB for megabytes: 431, and the connection goes on.
+headers_too_large(_) ->
+    Socket = yucan_h2_client:connect(start()),
+    Field = [64, 1, "x", <<127, (3873 band 127 bor 128), (3873 bsr 7)>>, binary:copy(<<"y">>, 4000)],
+    yucan_h2_client:send(Socket, yucan_h2_client:headers(1, 1, fields(<<"/">>), Field)),
+    {200, _, _} = response(Socket, 1),
+    [begin
+         yucan_h2_client:send(Socket, yucan_h2_client:headers(Id, 1, fields(<<"/">>), binary:copy(<<190>>, 12000))),
+         {431, _, _} = response(Socket, Id)
+     end || Id <- lists:seq(3, 41, 2)],
+    yucan_h2_client:send(Socket, yucan_h2_client:headers(43, 1, fields(<<"/">>), <<190>>)),
+    {200, _, _} = response(Socket, 43).
+
+%% A connection without requests, or one that never says what it must say first.
+idle(_) ->
+    Port = start(#{limits => #{idle_ms => 2500, header_ms => 1000}}),
+    Socket = yucan_h2_client:connect(Port),
+    ask(Socket, 1, fields(<<"/">>)),
+    {200, _, _} = response(Socket, 1),
+    0 = yucan_h2_client:closed(Socket),
+    Half = yucan_client:connect(Port),
+    ok = gen_tcp:send(Half, <<"PRI * HTTP/2.0\r\n\r\nS">>),
+    Said = yucan_client:until_closed(Half),
+    <<8:24, 7, 0, 0:32, 0:32, 0:32>> = binary:part(Said, byte_size(Said), -17),
+    Wrong = yucan_h2_client:raw(Port),
+    yucan_h2_client:send(Wrong, <<"PRI * HTTP/2.0\r\n\r\nXX\r\n\r\n">>),
+    1 = yucan_h2_client:closed(Wrong),
+    Early = yucan_h2_client:raw(Port),
+    yucan_h2_client:send(Early, ["PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", yucan_h2_client:frame(6, 0, 0, <<0:64>>)]),
+    1 = yucan_h2_client:closed(Early).
+
+pings_keep_nothing(_) ->
+    Socket = yucan_h2_client:connect(start(#{limits => #{idle_ms => 1500}})),
+    Sender = spawn_link(fun Ping() -> yucan_h2_client:send(Socket, yucan_h2_client:frame(6, 0, 0, <<0:64>>)), receive after 200 -> Ping() end end),
+    0 = yucan_h2_client:closed(Socket),
+    unlink(Sender),
+    exit(Sender, kill).
+
+%% Requests that run are answered, and events end; no other begins.
+drain(_) ->
+    Self = self(),
+    Port = start(#{handler => {yucan_test_handler, Self}}),
+    Socket = yucan_h2_client:connect(Port),
+    ask(Socket, 1, fields(<<"/forever_events">>)),
+    receive {events, _} -> ok after ?WAIT_MS -> error(no_events) end,
+    begin_with(Socket, 3, with_method(<<"POST">>, <<"/">>, [])),
+    yucan_h2_client:send(Socket, yucan_h2_client:frame(6, 0, 0, <<0:64>>)),
+    _ = yucan_h2_client:until(Socket, 6),
+    spawn_link(fun() -> Self ! {drained, yucan:drain(yucan_h2_test, ?WAIT_MS)} end),
+    {7, 0, 0, <<3:32, 0:32>>} = yucan_h2_client:until(Socket, 7),
+    ask(Socket, 5, fields(<<"/">>)),
+    data(Socket, 3, 1, <<"the last one">>),
+    {200, _, <<"the last one">>} = response(Socket, 3),
+    closed = response(Socket, 5),
+    receive {drained, ok} -> ok after ?WAIT_MS -> error(no_drain) end.
+
+requests(_) ->
+    Socket = yucan_h2_client:connect(start(#{limits => #{requests => 2}})),
+    ask(Socket, 1, fields(<<"/">>)),
+    {200, _, _} = response(Socket, 1),
+    [ask(Socket, Id, fields(<<"/">>)) || Id <- [3, 5]],
+    {200, _, _} = response(Socket, 3),
+    closed = response(Socket, 5).
+
+%% The next stream has the new configuration, and the old one its answer.
+reload(_) ->
+    Socket = yucan_h2_client:connect(start()),
+    begin_with(Socket, 1, with_method(<<"POST">>, <<"/">>, [])),
+    yucan_h2_client:send(Socket, yucan_h2_client:frame(6, 0, 0, <<0:64>>)),
+    _ = yucan_h2_client:until(Socket, 6),
+    ok = yucan:reload(yucan_h2_test, #{name => yucan_h2_test, listen => [#{port => 0}], routes => [{"/new", yucan_test_handler, none}]}),
+    ask(Socket, 3, fields(<<"/old">>)),
+    {404, _, _} = response(Socket, 3),
+    data(Socket, 1, 1, <<"begun before">>),
+    {200, _, <<"begun before">>} = response(Socket, 1).
+
+tls(Config) ->
+    Certificate = yucan_test_server:certificate("localhost", proplists:get_value(priv_dir, Config)),
+    Port = start(#{listen => [#{port => 0, tls => Certificate}]}),
+    {ok, Tls} = yucan_test_server:tls_connect(Port, [{alpn_advertised_protocols, [<<"http/1.1">>, <<"h2">>]}]),
+    {ok, <<"h2">>} = ssl:negotiated_protocol(Tls),
+    Socket = yucan_h2_client:connect(Tls),
+    [begin
+         ask(Socket, Id, fields(Path)),
+         {200, _, Body} = response(Socket, Id)
+     end || {Id, Path, Body} <- [{1, <<"/">>, <<"OK">>}, {3, <<"/scheme">>, <<"https">>}, {5, <<"/large">>, binary:copy(<<"x">>, 8 * 1024 * 1024)}]],
+    %% Who does not ask for it gets HTTP/1.1, as does who knows it in advance: over TLS that is for ALPN to say.
+    {ok, Old} = yucan_test_server:tls_connect(Port, []),
+    ok = ssl:send(Old, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"),
+    {ok, <<"HTTP/1.1 505", _/binary>>} = ssl:recv(Old, 0, ?WAIT_MS).
+
+%% In pieces, and with frames right behind it.
+prior_knowledge(_) ->
+    Port = start(),
+    Socket = yucan_h2_client:raw(Port),
+    Bytes = iolist_to_binary(["PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", yucan_h2_client:frame(4, 0, 0, <<>>), yucan_h2_client:headers(1, 1, fields(<<"/">>), <<>>)]),
+    [begin yucan_h2_client:send(Socket, <<Byte>>), receive after 1 -> ok end end || <<Byte>> <= Bytes],
+    {200, _, <<"OK">>} = response(Socket, 1),
+    %% Not in the middle of a connection of HTTP/1.1.
+    [{200, _, _}, {505, _, _}] = yucan_client:exchange(Port, ["GET / HTTP/1.1\r\nHost: a\r\n\r\n", Bytes]).
+
+switched_off(Config) ->
+    Certificate = yucan_test_server:certificate("localhost", proplists:get_value(priv_dir, Config)),
+    Port = start(#{http2 => false, listen => [#{port => 0}, #{port => 0, tls => Certificate}]}),
+    [{505, _, _}] = yucan_client:exchange(Port, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"),
+    #{listen := [_, {_, Secure}]} = yucan:info(yucan_h2_test),
+    {ok, Tls} = yucan_test_server:tls_connect(Secure, [{alpn_advertised_protocols, [<<"h2">>, <<"http/1.1">>]}]),
+    {ok, <<"http/1.1">>} = ssl:negotiated_protocol(Tls),
+    ok = ssl:close(Tls),
+    {error, {bad_options, <<"http2 is yes; true or false is expected">>}} = yucan:start_link(#{http2 => yes, handler => yucan_test_server:handler()}).
+
+events(_) ->
+    {200, Headers, <<": ok\n\ndata: a\ndata: b\nid: 1\n\n", _/binary>>} = yucan_h2_client:request(start(), <<"/events">>, []),
+    <<"text/event-stream">> = proplists:get_value(<<"content-type">>, Headers).
+
+%% RFC 8441.
+tunnel(Socket, Id, Path, Others) ->
+    begin_with(Socket, Id, [{<<":method">>, <<"CONNECT">>}, {<<":protocol">>, <<"websocket">>}, {<<":scheme">>, <<"http">>}, {<<":authority">>, <<"localhost">>},
+                            {<<":path">>, Path}, {<<"sec-websocket-version">>, <<"13">>} | Others]).
+
+ws_frame(Opcode, Payload) -> [<<1:1, 0:3, Opcode:4, 1:1, (byte_size(Payload)):7, 0:32>>, Payload].
+
+websocket(_) ->
+    Self = self(),
+    Socket = yucan_h2_client:connect(start(#{handler => {yucan_test_handler, Self}})),
+    tunnel(Socket, 1, <<"/ws">>, [{<<"sec-websocket-protocol">>, <<"x, chat">>}]),
+    {1, 4, 1, [{<<":status">>, <<"200">>} | Headers]} = yucan_h2_client:until(Socket, 1),
+    <<"chat">> = proplists:get_value(<<"sec-websocket-protocol">>, Headers),
+    [undefined = proplists:get_value(Name, Headers) || Name <- [<<"upgrade">>, <<"connection">>, <<"sec-websocket-accept">>]],
+    Pid = receive {ws_open, P} -> P after ?WAIT_MS -> error(not_open) end,
+    Whole = iolist_to_binary(ws_frame(1, <<"hello">>)),
+    data(Socket, 1, 0, binary:part(Whole, 0, 4)),
+    data(Socket, 1, 0, binary:part(Whole, 4, byte_size(Whole) - 4)),
+    {0, 0, 1, <<129, 5, "hello">>} = yucan_h2_client:until(Socket, 0),
+    Pid ! {say, <<"pushed">>},
+    {0, 0, 1, <<129, 6, "pushed">>} = yucan_h2_client:until(Socket, 0),
+    %% More messages than the loop asks for at once, beside another request.
+    [begin data(Socket, 1, 0, ws_frame(2, <<N>>)), {0, 0, 1, <<130, 1, N>>} = yucan_h2_client:until(Socket, 0) end || N <- lists:seq(1, 50)],
+    ask(Socket, 3, fields(<<"/">>)),
+    {200, _, <<"OK">>} = response(Socket, 3),
+    data(Socket, 1, 0, ws_frame(8, <<1000:16>>)),
+    {0, 0, 1, <<136, 2, 1000:16>>} = yucan_h2_client:until(Socket, 0),
+    {0, 1, 1, <<>>} = yucan_h2_client:until(Socket, 0),
+    receive {ws_ended, {closed, 1000, <<>>}} -> ok after ?WAIT_MS -> error(not_ended) end,
+    %% What is no tunnel, and a tunnel to what is no WebSocket.
+    ask(Socket, 5, fields(<<"/ws">>)),
+    {400, _, _} = response(Socket, 5),
+    tunnel(Socket, 7, <<"/text">>, []),
+    {200, _, _} = response(Socket, 7),
+    begin_with(Socket, 9, [{<<":method">>, <<"CONNECT">>}, {<<":protocol">>, <<"other">>}, {<<":scheme">>, <<"http">>}, {<<":authority">>, <<"localhost">>}, {<<":path">>, <<"/">>}]),
+    {501, _, _} = response(Socket, 9).
+
+websocket_lost(_) ->
+    Self = self(),
+    Socket = yucan_h2_client:connect(start(#{handler => {yucan_test_handler, Self}})),
+    [begin
+         tunnel(Socket, Id, <<"/ws">>, []),
+         receive {ws_open, _} -> ok after ?WAIT_MS -> error(not_open) end,
+         {1, _, Id, _} = yucan_h2_client:until(Socket, 1),
+         End(Id),
+         receive {ws_ended, lost} -> ok after ?WAIT_MS -> error({not_ended, Id}) end
+     end || {Id, End} <- [{1, fun(Id) -> data(Socket, Id, 1, <<>>) end},
+                          {3, fun(Id) -> yucan_h2_client:send(Socket, yucan_h2_client:frame(3, 0, Id, <<8:32>>)) end},
+                          {5, fun(_) -> gen_tcp:close(Socket) end}]],
+    eventually(fun() -> streams() =:= [] end).
+
+%% Another reading of the same.
+curl(Config) ->
+    Curl = os:find_executable("curl"),
+    case Curl =/= false andalso string:find(os:cmd("curl --version"), "HTTP2") =/= nomatch of
+        true -> curl(Curl, Config);
+        false -> {skip, "no curl with HTTP/2"}
+    end.
+
+curl(Curl, Config) ->
+    Folder = proplists:get_value(priv_dir, Config),
+    Certificate = yucan_test_server:certificate("localhost", Folder),
+    start(#{listen => [#{port => 0}, #{port => 0, tls => Certificate}]}),
+    #{listen := [{_, Plain}, {_, Secure}]} = yucan:info(yucan_h2_test),
+    File = filename:join(Folder, "upload"),
+    ok = file:write_file(File, Bytes = crypto:strong_rand_bytes(3000000)),
+    [begin
+         Run = fun(Path, Arguments) -> os:cmd(lists:flatten(["'", Curl, "' -s -m 30 ", Version, " -w ' %{http_version}' ", Arguments, " ", Base, Path])) end,
+         "OK 2" = Run("/", ""),
+         " 2" = Run("/", ["-o ", File, ".back --data-binary @", File]),
+         {ok, Bytes} = file:read_file(File ++ ".back"),
+         "3000000 2" = Run("/count", ["-T ", File])
+     end || {Version, Base} <- [{"--http2-prior-knowledge", io_lib:format("http://127.0.0.1:~b", [Plain])}, {"--http2 -k", io_lib:format("https://127.0.0.1:~b", [Secure])}]].
