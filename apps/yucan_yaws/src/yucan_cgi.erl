@@ -150,7 +150,10 @@ variables(Facts, Extra) ->
     Standard = standard(Facts) ++ path(Facts) ++ body(Facts) ++ user(Facts) ++ https(Facts) ++ headers(Facts),
     Wanted = [{text(Name), text(Value)} || {Name, Value} <- Extra],
     Names = [Name || {Name, _} <- Wanted],
-    [Pair || {Name, _} = Pair <- Standard, not lists:member(Name, Names)] ++ lists:ukeysort(1, lists:reverse(Wanted)).
+    case Names of
+        [] -> Standard;
+        _ -> [Pair || {Name, _} = Pair <- Standard, not lists:member(Name, Names)] ++ lists:ukeysort(1, lists:reverse(Wanted))
+    end.
 
 standard(#{version := {Major, Minor}} = Facts) ->
     [{<<"GATEWAY_INTERFACE">>, <<"CGI/1.1">>},
@@ -218,7 +221,15 @@ address(undefined) -> <<>>;
 address(Address) -> list_to_binary(inet:ntoa(Address)).
 
 %% A NUL would end the value, and what stands behind it be lost without a word.
-text(Text) -> binary:replace(iolist_to_binary(Text), <<0>>, <<>>, [global]).
+text(Text) when is_binary(Text) ->
+    case has_nul(Text) of
+        false -> Text;
+        true -> binary:replace(Text, <<0>>, <<>>, [global])
+    end;
+text(Text) -> text(iolist_to_binary(Text)).
+
+has_nul(<<C, Rest/bits>>) when C > 0 -> has_nul(Rest);
+has_nul(Rest) -> Rest =/= <<>>.
 
 -ifdef(TEST).
 

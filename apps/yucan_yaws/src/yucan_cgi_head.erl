@@ -42,8 +42,12 @@ feed(Data, Before) ->
 head_end(<<"\r\n", _/binary>>) -> {0, 2};
 head_end(<<"\n", _/binary>>) -> {0, 1};
 head_end(Bytes) ->
-    case re:run(Bytes, "\r?\n\r?\n", [{capture, first, index}]) of
-        {match, [Found]} -> Found;
+    case binary:match(Bytes, [<<"\n\n">>, <<"\n\r\n">>]) of
+        {At, Length} ->
+            case At > 0 andalso binary:at(Bytes, At - 1) of
+                $\r -> {At - 1, Length + 1};
+                _ -> {At, Length}
+            end;
         nomatch -> nomatch
     end.
 

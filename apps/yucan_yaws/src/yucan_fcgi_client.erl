@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc One request to a FastCGI application: a source of bytes for {@link yucan_gateway}.
 %%
-%% The process that begins a request owns the connection, so that both end together. A large body is sent by a process of its own, since
+%% The process that begins a request is linked to the connection, so that both end together. A large body is sent by a process of its own, since
 %% the application may answer before it has read everything.
 -module(yucan_fcgi_client).
 
@@ -13,6 +13,7 @@
 
 -record(fcgi, {address :: yucan_fcgi_pool:address(),
                socket :: gen_tcp:socket(),
+               whose :: kept | new,
                ticket :: yucan_fcgi_pool:ticket() | none,
                buffer = <<>> :: binary(),
                sender :: {pid(), reference()} | none,
@@ -26,7 +27,7 @@ open(Address, Variables, Body, Log) ->
     Request = [yucan_fcgi:begin_request(responder, true), yucan_fcgi:params(Variables)],
     case yucan_fcgi_pool:checkout(Address) of
         {kept, Socket} ->
-            case start(Address, Socket, none, Request, Body, Log) of
+            case start(Address, Socket, kept, none, Request, Body, Log) of
                 {ok, Source} -> {ok, Source};
                 %% It was closed between the look at it and the request.
                 {error, _} -> open_new(Address, Request, Body, Log)
@@ -40,7 +41,7 @@ open_new(Address, Request, Body, Log) -> connect(Address, none, Request, Body, L
 connect(Address, Ticket, Request, Body, Log) ->
     Options = [binary, {active, false}, {packet, raw}, {send_timeout, ?SEND_MS}, {send_timeout_close, true} | nodelay(Address)],
     case gen_tcp:connect(host(Address), port(Address), Options, ?CONNECT_MS) of
-        {ok, Socket} -> start(Address, Socket, Ticket, Request, Body, Log);
+        {ok, Socket} -> start(Address, Socket, new, Ticket, Request, Body, Log);
         {error, Reason} ->
             answered(Ticket),
             {error, {connect, Reason}}
@@ -58,10 +59,10 @@ nodelay(_) -> [{nodelay, true}].
 answered(none) -> ok;
 answered(Ticket) -> yucan_fcgi_pool:answered(Ticket).
 
-start(Address, Socket, Ticket, Request, Body, Log) ->
+start(Address, Socket, Whose, Ticket, Request, Body, Log) ->
     case send_request(Socket, Request, Body) of
         {ok, Sender} ->
-            {ok, #fcgi{address = Address, socket = Socket, ticket = Ticket, sender = Sender, log = Log}};
+            {ok, #fcgi{address = Address, socket = Socket, whose = Whose, ticket = Ticket, sender = Sender, log = Log}};
         {error, Reason} ->
             ok = gen_tcp:close(Socket),
             answered(Ticket),
@@ -128,8 +129,8 @@ finish(#fcgi{sender = {Pid, Monitor}} = Source) ->
     after 0 ->
         close(Source)
     end;
-finish(#fcgi{address = Address, socket = Socket, sender = none} = Source) ->
-    ok = yucan_fcgi_pool:checkin(Address, Socket),
+finish(#fcgi{address = Address, socket = Socket, whose = Whose, sender = none} = Source) ->
+    ok = yucan_fcgi_pool:checkin(Address, Socket, Whose),
     Source.
 
 %% @doc Ends the request, wherever it is. The application sees its connection close.

@@ -1,16 +1,19 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Keeps connections to FastCGI applications for the next request.
 %%
+%% Kept connections stand in a public table: a request takes one and gives it back without asking any process. The pool's process owns
+%% their sockets for their whole life, and whoever uses one is linked to it, so a process that crashes takes its connection with it.
+%%
 %% php-fpm gives a process to a connection as long as that is open. So a connection that is kept while another one waits for a process
 %% stops that one. For each request that has had no answer on its new connection for `WAIT_MS' one connection is closed, when it comes back or
 %% where it is kept. Who gets the process is php-fpm's affair, so closed connections are counted, not assigned: one is done with when any
 %% new connection has its answer, or after `SOON_MS'. Until then connections are kept, so that more requests than processes cost a few new
-%% connections and not one each. One process for a VM, since servers may share an application, under yucan_yaws_sup. Should it crash,
-%% the kept connections end and requests that are under way go on.
+%% connections and not one each. Only while somebody waits do those that come back pass through the pool's process.
+%% One pool for a VM, since servers may share an application, under yucan_yaws_sup. Should it crash, its connections end.
 -module(yucan_fcgi_pool).
 -behaviour(gen_server).
 
--export([start_link/0, checkout/1, checkin/2, answered/1, idle/1]).
+-export([start_link/0, checkout/1, checkin/3, answered/1, idle/1]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2]).
 -export_type([address/0, ticket/0]).
 
@@ -24,38 +27,84 @@
 -type ticket() :: reference().
 %% Stands for a request that waits for its first answer on a new connection.
 
--record(state, {idle = [] :: [{address(), gen_tcp:socket(), Since :: integer()}],
-                waiting = #{} :: #{ticket() => {address(), Since :: integer()}},
+-record(state, {waiting = #{} :: #{ticket() => {address(), Since :: integer()}},
                 %% Closed for those who wait, the latest first.
                 closed = [] :: [{address(), At :: integer()}],
                 %% A message to myself is on its way: `sweep' while something is kept, `let_in' while somebody may wait for that.
                 sweeps = false :: boolean(),
                 lets_in = false :: boolean()}).
 
+%% The table: {{Address, Number}, Socket, Since}, ordered, so that the one that was used last is taken first; and {waiting, How many}.
+-define(TABLE, ?MODULE).
+-define(ROW(Address), {{Address, '_'}, '_', '_'}).
+
 %% @doc Started by yucan_yaws_sup.
 -spec start_link() -> {ok, pid()} | {error, term()}.
 start_link() -> gen_server:start_link({local, ?MODULE}, ?MODULE, [], []).
 
-%% @doc A kept connection, now the caller's, or a ticket: then the caller connects, and says when it was answered. No ticket: there is no
+%% @doc A kept connection for the caller, or a ticket: then the caller connects, and says when it was answered. No ticket: there is no
 %% pool at the moment.
 -spec checkout(address()) -> {kept, gen_tcp:socket()} | {new, ticket() | none}.
 checkout(Address) ->
     _ = [yucan_yaws_app:ensure() || whereis(?MODULE) =:= undefined],
-    try gen_server:call(?MODULE, {checkout, Address, self()}, ?CALL_MS)
-    catch exit:_ -> {new, none}
+    try take(Address) of
+        none -> {new, gen_server:call(?MODULE, {wait, Address, self()}, ?CALL_MS)};
+        Socket -> {kept, Socket}
+    catch _:_ -> {new, none}
     end.
 
-%% @doc Gives back a connection of the caller that is at rest. It is the pool's from then on, whatever becomes of it.
--spec checkin(address(), gen_tcp:socket()) -> ok.
-checkin(Address, Socket) ->
-    case whereis(?MODULE) of
-        undefined -> gen_tcp:close(Socket);
-        Pool ->
-            case gen_tcp:controlling_process(Socket, Pool) of
-                ok -> gen_server:cast(Pool, {checkin, Address, Socket});
-                {error, _} -> gen_tcp:close(Socket)
-            end
+%% The first one that is open and silent: an application closes when it likes.
+take(Address) ->
+    case ets:prev(?TABLE, {Address, last}) of
+        {Address, _} = Key ->
+            case ets:take(?TABLE, Key) of
+                [{_, Socket, _}] -> silent(Address, Socket);
+                [] -> take(Address)
+            end;
+        _ -> none
     end.
+
+silent(Address, Socket) ->
+    try link(Socket), gen_tcp:recv(Socket, 0, 0) of
+        {error, timeout} -> Socket;
+        _ ->
+            ok = gen_tcp:close(Socket),
+            take(Address)
+    catch error:noproc -> take(Address)
+    end.
+
+%% @doc Gives back a connection that is at rest: a kept one, or the caller's own, which is the pool's from then on.
+-spec checkin(address(), gen_tcp:socket(), kept | new) -> ok.
+checkin(Address, Socket, kept) ->
+    back(Address, Socket),
+    %% Last, for a socket that is neither in the table nor linked would be lost if this process were killed.
+    _ = unlink(Socket),
+    ok;
+checkin(Address, Socket, new) ->
+    Pool = whereis(?MODULE),
+    case is_pid(Pool) andalso gen_tcp:controlling_process(Socket, Pool) of
+        ok -> back(Address, Socket);
+        _ -> gen_tcp:close(Socket)
+    end.
+
+back(Address, Socket) ->
+    try ets:lookup_element(?TABLE, waiting, 2) of
+        0 -> keep(Address, Socket);
+        _ -> gen_server:cast(?MODULE, {checkin, Address, Socket})
+    catch error:badarg -> gen_tcp:close(Socket)
+    end.
+
+%% The first one of a quiet pool makes it look for old ones again.
+keep(Address, Socket) ->
+    case ets:info(?TABLE, size) of
+        Size when Size > ?KEEP_MAX -> gen_tcp:close(Socket);
+        Size ->
+            true = ets:insert(?TABLE, {{Address, erlang:unique_integer([monotonic])}, Socket, now_ms()}),
+            _ = [gen_server:cast(?MODULE, sweep_later) || Size =:= 1],
+            ok
+    end.
+
+now_ms() -> erlang:monotonic_time(millisecond).
 
 %% @doc The request of the ticket has got its first answer, or has failed.
 -spec answered(ticket()) -> ok.
@@ -67,50 +116,39 @@ idle(Address) -> gen_server:call(?MODULE, {idle, Address}, ?CALL_MS).
 
 %% @private
 -spec init([]) -> {ok, #state{}}.
-init([]) -> {ok, #state{}}.
+init([]) ->
+    ?TABLE = ets:new(?TABLE, [named_table, public, ordered_set, {write_concurrency, true}]),
+    {ok, counted(#state{})}.
+
+counted(#state{waiting = Waiting} = State) ->
+    true = ets:insert(?TABLE, {waiting, map_size(Waiting)}),
+    State.
 
 %% @private
 -spec handle_call(term(), gen_server:from(), #state{}) -> {reply, term(), #state{}}.
-handle_call({checkout, Address, Owner}, _, #state{idle = Idle, waiting = Waiting} = State) ->
-    case take(Address, Idle, []) of
-        {none, Rest} ->
-            Ticket = erlang:monitor(process, Owner),
-            {reply, {new, Ticket}, State#state{idle = Rest, waiting = Waiting#{Ticket => {Address, now_ms()}}}};
-        {Socket, Rest} ->
-            _ = gen_tcp:controlling_process(Socket, Owner),
-            {reply, {kept, Socket}, State#state{idle = Rest}}
-    end;
-handle_call({idle, Address}, _, #state{idle = Idle} = State) ->
-    {reply, length([S || {A, S, _} <- Idle, A =:= Address]), State}.
-
-now_ms() -> erlang:monotonic_time(millisecond).
-
-%% The first one that is open and silent: an application closes when it likes.
-take(_, [], Done) -> {none, lists:reverse(Done)};
-take(Address, [{Address, Socket, _} | Rest], Done) ->
-    case gen_tcp:recv(Socket, 0, 0) of
-        {error, timeout} -> {Socket, lists:reverse(Done, Rest)};
-        _ ->
-            ok = gen_tcp:close(Socket),
-            take(Address, Rest, Done)
-    end;
-take(Address, [Other | Rest], Done) -> take(Address, Rest, [Other | Done]).
+handle_call({idle, Address}, _, State) ->
+    {reply, length(ets:match_object(?TABLE, ?ROW(Address))), State};
+handle_call({wait, Address, Owner}, _, #state{waiting = Waiting} = State) ->
+    Ticket = erlang:monitor(process, Owner),
+    {reply, Ticket, let_in_later(counted(State#state{waiting = Waiting#{Ticket => {Address, now_ms()}}}))}.
 
 %% @private
 -spec handle_cast(term(), #state{}) -> {noreply, #state{}}.
-handle_cast({checkin, Address, Socket}, #state{idle = Idle, waiting = Waiting} = State) ->
+handle_cast({checkin, Address, Socket}, State) ->
     Now = now_ms(),
-    case {is_wanted(Address, Now, State), length(Idle) >= ?KEEP_MAX} of
-        {true, _} ->
+    case is_wanted(Address, Now, State) of
+        true ->
             ok = gen_tcp:close(Socket),
             {noreply, closed(Address, Now, State)};
-        {false, true} ->
-            ok = gen_tcp:close(Socket),
-            {noreply, State};
-        {false, false} ->
-            Waits = lists:keymember(Address, 1, maps:values(Waiting)),
-            {noreply, timers(Waits, State#state{idle = [{Address, Socket, Now} | Idle]})}
+        false ->
+            ok = keep(Address, Socket),
+            {noreply, State}
     end;
+handle_cast(sweep_later, #state{sweeps = false} = State) ->
+    _ = erlang:send_after(?KEEP_MS, self(), sweep),
+    {noreply, State#state{sweeps = true}};
+handle_cast(sweep_later, State) ->
+    {noreply, State};
 handle_cast({answered, Ticket}, State) ->
     _ = erlang:demonitor(Ticket, [flush]),
     {noreply, has_waited(Ticket, State)}.
@@ -126,41 +164,46 @@ closed(Address, Now, #state{closed = Closed} = State) ->
 
 has_waited(Ticket, #state{waiting = Waiting, closed = Closed} = State) ->
     case maps:take(Ticket, Waiting) of
-        {{Address, _}, Rest} -> State#state{waiting = Rest, closed = lists:keydelete(Address, 1, Closed)};
+        {{Address, _}, Rest} -> counted(State#state{waiting = Rest, closed = lists:keydelete(Address, 1, Closed)});
         error -> State
     end.
 
-timers(true, #state{lets_in = false} = State) ->
+let_in_later(#state{lets_in = false, waiting = Waiting} = State) when map_size(Waiting) > 0 ->
     _ = erlang:send_after(?WAIT_MS, self(), let_in),
-    timers(false, State#state{lets_in = true});
-timers(_, #state{sweeps = false} = State) ->
-    _ = erlang:send_after(?KEEP_MS, self(), sweep),
-    State#state{sweeps = true};
-timers(_, State) ->
+    State#state{lets_in = true};
+let_in_later(State) ->
     State.
 
 %% @private
 -spec handle_info(term(), #state{}) -> {noreply, #state{}}.
 handle_info({'DOWN', Ticket, process, _, _}, State) ->
     {noreply, has_waited(Ticket, State)};
-handle_info(let_in, #state{idle = Idle} = State) ->
-    Next = lists:foldl(fun let_in/2, State#state{idle = [], lets_in = false}, lists:reverse(Idle)),
-    Waited = [Address || {Address, _} <- maps:values(Next#state.waiting)],
-    {noreply, timers(lists:any(fun({Address, _, _}) -> lists:member(Address, Waited) end, Next#state.idle), Next)};
-handle_info(sweep, #state{idle = Idle} = State) ->
+handle_info(let_in, #state{waiting = Waiting} = State) ->
+    Next = lists:foldl(fun let_in/2, State#state{lets_in = false}, lists:usort([Address || {Address, _} <- maps:values(Waiting)])),
+    {noreply, let_in_later(Next)};
+handle_info(sweep, State) ->
     Limit = now_ms() - ?KEEP_MS,
-    {Keep, Old} = lists:partition(fun({_, _, Since}) -> Since > Limit end, Idle),
-    [ok = gen_tcp:close(Socket) || {_, Socket, _} <- Old],
-    Next = State#state{idle = Keep, sweeps = false},
-    {noreply, case Keep of [] -> Next; _ -> timers(false, Next) end};
+    _ = [close(Key) || [Key] <- ets:select(?TABLE, [{{'$1', '_', '$2'}, [{'=<', '$2', Limit}], [['$1']]}])],
+    case ets:info(?TABLE, size) of
+        1 -> {noreply, State#state{sweeps = false}};
+        _ -> handle_cast(sweep_later, State#state{sweeps = false})
+    end;
 handle_info(_, State) ->
     {noreply, State}.
 
-let_in({Address, Socket, _} = Kept, #state{idle = Idle} = State) ->
-    Now = now_ms(),
-    case is_wanted(Address, Now, State) of
-        true ->
-            ok = gen_tcp:close(Socket),
-            closed(Address, Now, State);
-        false -> State#state{idle = [Kept | Idle]}
+%% Of the kept connections those that were used longest ago.
+let_in(Address, State) ->
+    lists:foldl(fun({Key, _, _}, Before) ->
+        Now = now_ms(),
+        case is_wanted(Address, Now, Before) andalso close(Key) of
+            true -> closed(Address, Now, Before);
+            false -> Before
+        end
+    end, State, ets:match_object(?TABLE, ?ROW(Address))).
+
+%% Somebody may have taken it meanwhile.
+close(Key) ->
+    case ets:take(?TABLE, Key) of
+        [{_, Socket, _}] -> ok =:= gen_tcp:close(Socket);
+        [] -> false
     end.

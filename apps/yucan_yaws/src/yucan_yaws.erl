@@ -123,7 +123,7 @@ appmod(Path, Req, Arg, #{server := #{appmods := Mounts}} = Site, Left) ->
     end.
 
 file(Path, Req, Arg, #{server := #{docroot := Docroots} = Server} = Site, Left) ->
-    case yucan_yaws_files:find(Path, Docroots, Server) of
+    case yucan_yaws_files:find(Req, Path, Docroots, Server) of
         {script, Kind, Found} -> script(Kind, Found, Req, Arg, Site, Left);
         {static, Docroot} -> static(Docroot, Path, Req, Arg, Site, Left);
         {redirect, To} -> {302, [{<<"location">>, [yucan_yaws_out:own_origin(Req, Server), To]}], <<>>};

@@ -5,7 +5,7 @@
 %% is called like a script but may not run is refused, and never shown as text.
 -module(yucan_yaws_files).
 
--export([find/3]).
+-export([find/4]).
 -export_type([found/0, options/0]).
 
 -include_lib("kernel/include/file.hrl").
@@ -18,12 +18,25 @@
 -type options() :: #{index_files := [string()], allowed_scripts := [string()], follow_symlinks := yucan_symlink:policy(), _ => _}.
 
 %% @doc Looks in one docroot after the other. A folder without an index counts only if no docroot has anything better.
--spec find(Path :: binary(), Docroots :: [file:filename()], options()) -> found().
-find(Path, Docroots, Options) ->
+-spec find(yucan_req:req(), Path :: binary(), Docroots :: [file:filename()], options()) -> found().
+find(Req, Path, Docroots, Options) ->
     case has_dot(Path) of
         true -> not_found;
-        false -> better([look(Path, Docroot, Options) || Docroot <- Docroots])
+        false -> better([known(yucan_req:server(Req), Path, Docroot, Options) || Docroot <- Docroots])
     end.
+
+%% That a path leads to a script counts for a second. A link that takes its place meanwhile gives nobody anything: who can put one there could
+%% put a script there that reads the same. Of other files, which are shown, nothing is kept here.
+known(Server, Path, Docroot, #{follow_symlinks := Policy, allowed_scripts := Allowed} = Options) when Allowed =/= [] ->
+    Key = {Docroot, script, #{follow_symlinks => Policy, allowed => Allowed, index => maps:get(index_files, Options)}, Path},
+    case yucan_file_cache:find(Server, Key) of
+        {fresh, Found} -> Found;
+        _ ->
+            Found = look(Path, Docroot, Options),
+            _ = [yucan_file_cache:keep(Server, Key, Found, byte_size(Path)) || element(1, pair(Found)) =:= script],
+            Found
+    end;
+known(_, Path, Docroot, Options) -> look(Path, Docroot, Options).
 
 %% Names that begin with a dot are nobody's business, but for the one that certificates are fetched by.
 has_dot(<<"/.well-known/", _/binary>>) -> false;

@@ -161,7 +161,7 @@ connections_are_kept(Config) ->
     true = Sent >= 31,
     stop(Fpm).
 
-sockets(Address) -> [Socket || {A, Socket, _} <- element(2, sys:get_state(yucan_fcgi_pool)), A =:= Address].
+sockets(Address) -> [Socket || {{A, _}, Socket, _} <- ets:tab2list(yucan_fcgi_pool), A =:= Address].
 
 %% All processes belong to connections, and one request more comes: it is let in when a connection comes back, or soon after that. (What is kept
 %% would hold its process for five seconds.)
