@@ -34,7 +34,7 @@ prepare(Given, Speed) ->
     case {is_root(), Missing, IsBuilt, Path =:= all orelse lists:member(Path, Known)} of
         {false, _, _, _} -> {error, "the hosts are network namespaces, so it must be run as root"};
         {_, [_ | _], _, _} -> {error, ["missing: ", lists:join(", ", Missing), ". Run: scripts/install-packages bench"]};
-        {_, _, false, _} -> {error, "rdpipe is not built. Run: make build, with libssl-dev, libzstd-dev and libisal-dev installed"};
+        {_, _, false, _} -> {error, "rdpipe is not built. Run: make build, with libssl-dev installed"};
         {_, _, _, false} -> {error, ["--path ", Path, ": expected one of ", lists:join(", ", Known)]};
         _ -> {ok, #{path => Path, seconds => case Speed of quick -> "0.3"; full -> "1.2" end}}
     end.

@@ -35,7 +35,7 @@ text(#{said := Said, rdpipe := Rate} = Outcome) ->
     end,
     io_lib:format("Pipe: echo hello | rdpipe host1:'tr [:lower:] [:upper:]' host2:rev says ~ts; commands of two hosts are joined at ~.2f GB/s over TCP~ts.~n",
                   [Said, Rate / 1.0e9, Beside]);
-text(#{}) -> "Pipe: no figure; rdpipe is not built here (libssl-dev, libzstd-dev, libisal-dev), or this machine is too busy.\n".
+text(#{}) -> "Pipe: no figure; rdpipe is not built here (libssl-dev), or this machine is too busy.\n".
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").

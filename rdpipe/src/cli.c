@@ -54,9 +54,7 @@ static bool is_control(uint32_t letter)
     return letter < 0x20 || (letter >= 0x7F && letter < 0xA0);
 }
 
-/* Text that others may have written: controls and what is no UTF-8 as \xNN, so that a terminal
- * shows them and does not obey. */
-static void plain_text(FILE *to, const char *text)
+void rd_plain_text(FILE *to, const char *text)
 {
     const unsigned char *at = (const unsigned char *)text;
 
@@ -79,7 +77,7 @@ static void say(const char *name, const char *form, va_list args)
 
     (void)vsnprintf(text, sizeof text, form, args);
     (void)fprintf(stderr, "%s%s: ", isatty(2) ? "\r\033[K" : "", name);
-    plain_text(stderr, text);
+    rd_plain_text(stderr, text);
     (void)fputc('\n', stderr);
 }
 
@@ -146,6 +144,8 @@ void rd_cli_option(rd_cli_t *cli, int option, const char *value)
         cli->terms.flags |= RD_TERM_TLS;
         break;
     case RD_OPTION_ZSTD:
+        if (!rd_zstd_version())
+            rd_usage(cli, "--zstd: " RD_NO_ZSTD);
         number = RD_ZSTD_LEVEL;
         if (value && !rd_number(value, 1, RD_ZSTD_LEVEL_MAX, &number))
             rd_usage(cli, "--zstd=%s: expected a level from 1 to %d", value, RD_ZSTD_LEVEL_MAX);

@@ -85,6 +85,10 @@ void rd_cli_check(const rd_cli_t *cli);
 /* "prog: text" on standard error. */
 __attribute__((format(printf, 2, 3))) void rd_say(const rd_cli_t *cli, const char *form, ...);
 
+/* Text that others may have written: controls and what is no UTF-8 as \xNN, so that a terminal
+ * shows them and does not obey. */
+void rd_plain_text(FILE *to, const char *text);
+
 /* The same, and exits with RD_EXIT_USAGE. */
 __attribute__((format(printf, 2, 3), noreturn)) void rd_usage(const rd_cli_t *cli, const char *form,
                                                               ...);

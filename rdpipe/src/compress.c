@@ -3,6 +3,8 @@
 
 #include <stdlib.h>
 
+#ifndef RD_WITHOUT_ZSTD
+
 #include <zstd.h>
 
 bool rd_compressor_open(rd_compressor_t *compressor_p, size_t size, int level, bool compresses)
@@ -49,3 +51,48 @@ bool rd_decompress(rd_compressor_t *compressor, const uint8_t *from, size_t len,
     return wanted <= compressor->size &&
            ZSTD_decompressDCtx(compressor->context, compressor->block, wanted, from, len) == wanted;
 }
+
+const char *rd_zstd_version(void)
+{
+    return ZSTD_versionString();
+}
+
+#else
+
+bool rd_compressor_open(rd_compressor_t *compressor_p, size_t size, int level, bool compresses)
+{
+    (void)compressor_p;
+    (void)size;
+    (void)level;
+    (void)compresses;
+    return false;
+}
+
+void rd_compressor_close(rd_compressor_t *compressor)
+{
+    *compressor = (rd_compressor_t){0};
+}
+
+size_t rd_compress(rd_compressor_t *compressor, size_t len, uint8_t *to)
+{
+    (void)compressor;
+    (void)len;
+    (void)to;
+    return 0;
+}
+
+bool rd_decompress(rd_compressor_t *compressor, const uint8_t *from, size_t len, size_t wanted)
+{
+    (void)compressor;
+    (void)from;
+    (void)len;
+    (void)wanted;
+    return false;
+}
+
+const char *rd_zstd_version(void)
+{
+    return NULL;
+}
+
+#endif

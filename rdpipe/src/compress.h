@@ -21,6 +21,11 @@ typedef struct {
     bool compresses;
 } rd_compressor_t;
 
+/* Of libzstd; NULL: built without it, so that nothing can be opened. */
+const char *rd_zstd_version(void);
+
+#define RD_NO_ZSTD "this command is built without libzstd, so it cannot compress"
+
 /* For blocks of at most `size` bytes, one way. False: no memory. */
 bool rd_compressor_open(rd_compressor_t *compressor_p, size_t size, int level, bool compresses);
 void rd_compressor_close(rd_compressor_t *compressor);

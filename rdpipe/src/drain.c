@@ -115,7 +115,7 @@ static bool unpack(drain_t *drain, const rd_frame_t *frame, const uint8_t *paylo
     }
     if (!drain->compressor.block &&
         !rd_compressor_open(&drain->compressor, drain->from->hop.terms.block, 0, false))
-        return fault(drain, "no memory to unpack", 0);
+        return fault(drain, rd_zstd_version() ? "no memory to unpack" : RD_NO_ZSTD, 0);
     drain->plain = drain->compressor.block;
     if (!rd_decompress(&drain->compressor, payload, frame->len, frame->value))
         return fault(drain, "a compressed piece of the stream is damaged", 0);

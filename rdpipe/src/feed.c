@@ -240,7 +240,7 @@ void rd_feed(rd_transfer_t *transfer, rd_stream_t *to, rd_end_t *input)
     atomic_store(&transfer->size, rd_end_size(input));
     if (to->hop.terms.zstd > 0 &&
         !rd_compressor_open(&feed.compressor, to->hop.terms.block, to->hop.terms.zstd, true))
-        (void)rd_because(&feed.fault, "no memory to compress");
+        (void)rd_because(&feed.fault, rd_zstd_version() ? "no memory to compress" : RD_NO_ZSTD);
     while (transfer->outcome == RD_TRANSFER_RUNS) {
         bool done = read_answer(&feed);
 

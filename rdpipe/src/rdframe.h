@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include <isa-l.h>
+#include "crc.h"
 
 /*
  * The frames of a stream, in both directions of a hop. Pure: no link, no clock.
@@ -117,18 +117,6 @@ static inline rd_frame_state_t rd_frame_parse(const uint8_t *at, size_t avail, u
         return RD_FRAME_CORRUPT;
     *frame_p = frame;
     return avail - RD_FRAME_BYTES < frame.len ? RD_FRAME_PART : RD_FRAME_WHOLE;
-}
-
-/* crc32c. ISA-L takes an int and does not write. */
-static inline uint32_t rd_crc(const uint8_t *data, size_t len)
-{
-    return ~crc32_iscsi((unsigned char *)(uintptr_t)data, (int)len, 0xFFFFFFFFu);
-}
-
-/* The same, going on from the crc32c of what came before (0: nothing). */
-static inline uint32_t rd_crc_on(uint32_t crc, const uint8_t *data, size_t len)
-{
-    return ~crc32_iscsi((unsigned char *)(uintptr_t)data, (int)len, ~crc);
 }
 
 #endif

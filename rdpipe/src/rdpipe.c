@@ -3,11 +3,13 @@
 #include <getopt.h>
 
 #include "agent.h"
+#include "doctor.h"
 #include "prompt.h"
 #include "run.h"
 
 static const char help[] =
     "usage: rdpipe [OPTION]... HOST:COMMAND...\n"
+    "       rdpipe doctor [OPTION]... [HOST]...\n"
     "Runs shell commands on hosts and pipes standard input through them to standard output.\n"
     "  HOST:COMMAND      HOST is [USER@]NAME as ssh takes it; empty: this host, without ssh\n"
     "  HOST:             sends on what comes; HOST:'<FILE' and HOST:'>FILE' or '>>FILE' at the "
@@ -15,6 +17,7 @@ static const char help[] =
     "  A [B C D]         each of B, C and D gets all that A gives (also: --tee A B C D)\n"
     "Each host needs rdpipe of the same version on its PATH. Example:\n"
     "  echo hello | rdpipe host1:'tr [:lower:] [:upper:]' host2:'rev'\n"
+    "doctor shows what is compiled in, what this system offers, and whether hosts can be reached.\n"
     "Options:\n"
     "  -n, --plan            shows what would be done, and ends\n"
     "  --tee                 all segments but the first get the same, as if in brackets\n"
@@ -71,24 +74,38 @@ static int run(const called_t *called, char *const *args, size_t count)
     return status < 0 ? rd_end_by(-status) : status;
 }
 
+static void take_options(called_t *called, int argc, char **argv)
+{
+    int option;
+
+    while ((option = getopt_long(argc, argv, "+vqhn" RD_SETTINGS_LETTERS, options, NULL)) >= 0) {
+        if (option == 'h') {
+            (void)fputs(help, stdout);
+            exit(rd_cli_printed(&called->settings.cli));
+        }
+        if (!take_option(called, option, optarg))
+            rd_cli_option(&called->settings.cli, option, optarg);
+    }
+}
+
 int main(int argc, char **argv)
 {
     static called_t called;
-    int option;
+    bool is_doctor;
 
     rd_cli_init(&called.settings.cli, "rdpipe");
     if (rd_prompt_is_asked(argc))
         return rd_prompt(argv[1]);
-    while ((option = getopt_long(argc, argv, "+vqhn" RD_SETTINGS_LETTERS, options, NULL)) >= 0) {
-        if (option == 'h') {
-            (void)fputs(help, stdout);
-            return rd_cli_printed(&called.settings.cli);
-        }
-        if (!take_option(&called, option, optarg))
-            rd_cli_option(&called.settings.cli, option, optarg);
+    take_options(&called, argc, argv);
+    is_doctor = optind < argc && strcmp(argv[optind], "doctor") == 0;
+    if (is_doctor) { /* options may stand behind the word, too */
+        optind++;
+        take_options(&called, argc, argv);
     }
     rd_cli_check(&called.settings.cli);
     if (called.is_agent)
         return rd_agent(0, 1);
+    if (is_doctor)
+        return rd_doctor(&called.settings, argv + optind, (size_t)(argc - optind));
     return run(&called, argv + optind, (size_t)(argc - optind));
 }

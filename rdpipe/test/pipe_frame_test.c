@@ -85,6 +85,10 @@ static void the_checksum_is_crc32c(void)
     CHECK_EQ(rd_crc(zeros, 32), 0x8a9136aa);
     CHECK_EQ(rd_crc(ones, 32), 0x62a8ab43);
     CHECK_EQ(rd_crc(up, 32), 0x46dd794e);
+    for (size_t len = 0; len <= 32; len++) {
+        CHECK_EQ(rd_crc_by_table(0, up, len), rd_crc(up, len));
+        CHECK_EQ(rd_crc_on(rd_crc(up, len), up + len, 32 - len), 0x46dd794e);
+    }
 }
 
 static void numbers_and_sizes(void)

@@ -3,14 +3,14 @@
 -module(beamway_build_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
--export([on_another_system/1, without_the_headers_of_libssl/1, release_and_packages_hold_all/1]).
+-export([on_another_system/1, without_the_headers_of_libssl/1, rdpipe_without_zstd_and_isal/1, release_and_packages_hold_all/1]).
 
 -define(MISSING, "no TLS in the driver: the headers of libssl are missing (libssl-dev)").
 -define(WARNING, "this node has no links over tls").
 
 suite() -> [{timetrap, {minutes, 5}}].
 
-all() -> [on_another_system, without_the_headers_of_libssl, release_and_packages_hold_all].
+all() -> [on_another_system, without_the_headers_of_libssl, rdpipe_without_zstd_and_isal, release_and_packages_hold_all].
 
 init_per_suite(Config) -> beamway_carrier:init_group(beamway_tls, Config).
 
@@ -35,12 +35,7 @@ on_another_system(Config) ->
 %% The build says so in one line and goes on; the node says so in one line, and ssl's processes carry its data.
 without_the_headers_of_libssl(Config) ->
     Folder = filename:join(proplists:get_value(priv_dir, Config), "without"),
-    Hidden = filename:join(Folder, "hidden/openssl/ssl.h"),
-    ok = filelib:ensure_dir(Hidden),
-    ok = file:write_file(Hidden, "#error hidden\n"),
-    Compiler = filename:join(Folder, "cc"),
-    ok = file:write_file(Compiler, ["#!/bin/sh\nexec cc -I '", Folder, "/hidden' \"$@\"\n"]),
-    ok = file:change_mode(Compiler, 8#755),
+    Compiler = compiler_without(["openssl/ssl.h"], Folder),
     Said = run(["make -C native --no-print-directory BUILD='", Folder, "/build' OUT='", Folder, "/beamway/priv/beamway_drv.so' CC='", Compiler, "' driver"]),
     [_, _] = string:split(Said, ?MISSING, all),
     _ = run(["cp -R apps/beamway/ebin '", Folder, "/beamway/'"]),
@@ -51,6 +46,43 @@ without_the_headers_of_libssl(Config) ->
     meet({Without, WithoutNode}, {With, WithNode}, ssl),
     meet({With, WithNode}, {Without, WithoutNode}, ssl),
     1 = beamway_peer:wait_until(fun() -> warnings(Log) end, 15000).
+
+%% The commands are built with what is there. Their checksums are those of the others, and what they cannot do they say.
+rdpipe_without_zstd_and_isal(Config) ->
+    Folder = filename:join(proplists:get_value(priv_dir, Config), "pipe"),
+    Compiler = compiler_without(["zstd.h", "isa-l.h"], Folder),
+    Said = run(["make -C rdpipe --no-print-directory BUILD='", Folder, "/build' CC='", Compiler, "'"]),
+    [_, _] = string:split(Said, "no --zstd in rdpipe: the headers of libzstd are missing (libzstd-dev)", all),
+    [Without, With] = [filename:join(Place, "bin") || Place <- [filename:join(Folder, "build"), "rdpipe/build"]],
+    nomatch = string:find(run(["ldd '", Without, "/rdpipe'"]), "libzstd"),
+    nomatch = string:find(run(["ldd '", Without, "/rdpipe'"]), "libisal"),
+    {0, Doctor} = status(["'", Without, "/rdpipe' doctor"], []),
+    [_, _] = string:split(Doctor, "note  libzstd      not compiled in: no --zstd"),
+    {2, NoZstd} = status(["'", Without, "/rdpipe' --zstd :cat 2>&1"], []),
+    [_, _] = string:split(NoZstd, "built without libzstd"),
+    Key = [{"RDPIPE_KEY", "0123456789abcdef"}],
+    [{Sender, 0, "same\n"} = {Sender, Status, Told} || {Sender, Receiver} <- [{Without, With}, {With, Without}], {Status, Told} <- [status(through(Folder, Sender, Receiver, ""), Key)]],
+    {1, Refused} = status(through(Folder, With, Without, "--zstd"), Key),
+    [_, _] = string:split(Refused, "built without libzstd").
+
+%% A stream from the commands of one folder to those of another; the status is the receiver's.
+through(Folder, Sender, Receiver, Options) ->
+    ["cd '", test_support:checkout(), "' && seq 300000 >'", Folder, "/in'; exec 2>&1; { '", Receiver, "/rdrecv' --wait 60 --bind 127.0.0.1 0 >'", Folder, "/out' 2>'", Folder, "/port' & }; "
+     "for try in $(seq 600); do port=$(sed -n 's/.*port //p' '", Folder, "/port' | head -n 1); [ -n \"$port\" ] && break; sleep 0.1; done; '",
+     Sender, "/rdsend' --carrier tcp ", Options, " 127.0.0.1 $port <'", Folder, "/in' 2>/dev/null; wait $!; got=$?; cmp '", Folder, "/in' '", Folder, "/out' && echo same; sed -n 's/^rdrecv: //p' '", Folder,
+     "/port' | grep -v '^port'; exit $got"].
+
+%% A compiler that does not find these headers.
+compiler_without(Headers, Folder) ->
+    [begin
+         Hidden = filename:join([Folder, "hidden", Header]),
+         ok = filelib:ensure_dir(Hidden),
+         ok = file:write_file(Hidden, "#error hidden\n")
+     end || Header <- Headers],
+    Compiler = filename:join(Folder, "cc"),
+    ok = file:write_file(Compiler, ["#!/bin/sh\nexec cc -I '", Folder, "/hidden' \"$@\"\n"]),
+    ok = file:change_mode(Compiler, 8#755),
+    Compiler.
 
 %% The node may still be writing.
 warnings(Log) ->

@@ -174,5 +174,23 @@ def a_stream_that_cannot_go_on(hosts):
         expect(status == 2 and text in err, f"{command}: status {status}: {err}")
 
 
+def what_the_doctor_says(hosts):
+    status, out, err = hosts.call("rdpipe doctor --json host1 host2")
+    told = json.loads(out)
+    checks = {check["name"]: check for check in told["checks"]}
+    expect(status == 0 and told["failed"] == 0 and told["event"] == "doctor", f"status {status}: {out} {err}")
+    expect(all(name in checks for name in ("libssl", "libzstd", "crc32c", "rdma", "shm", "kernel", "tcp_wmem", "open files", "ports")), out)
+    expect(f"hops meet at {hosts.address('host2')}" in checks["host2"]["text"], out)
+    for words, name, text in (("--remote-path /nowhere host1", "host1", "no 'rdpipe' there"), ("-o Port=1 host1", "host1", "ssh has failed"),
+                              ("-- -bad", "-bad", "no name of a host"), ("--port 22 host1", "ports", "in use")):
+        status, out, err = hosts.call(f"rdpipe --json doctor {words}", name="host1" if "22" in words else "local")
+        failed = {check["name"]: check["text"] for check in json.loads(out)["checks"] if check["state"] == "failed"}
+        expect(status == 1 and text in failed.get(name, ""), f"{words}: status {status}: {out} {err}")
+    status, out, err = hosts.call("ulimit -n 40; rdpipe doctor host1")
+    expect(status == 1 and b"FAIL  open files" in out and b"ok    host1" in out, f"status {status}: {out} {err}")
+    hosts.check_nothing_is_left()
+
+
 CASES = [a_rate_is_kept, lines_of_json_while_it_runs, lines_where_no_terminal_is, quiet_on_a_terminal, a_terminal_that_is_stopped_stops_nothing,
-         a_stream_that_goes_on, a_stream_that_cannot_go_on]
+         a_stream_that_goes_on, a_stream_that_cannot_go_on,
+         what_the_doctor_says]

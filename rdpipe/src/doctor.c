@@ -1,0 +1,319 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "doctor.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <openssl/crypto.h>
+
+#include "compress.h"
+#include "crc.h"
+#include "socket.h"
+
+#define HOST_MS 20000
+#define END_MS 5000
+#define BUFFER_LEAST                                                                               \
+    ((uint64_t)16 * 1024 * 1024) /* a path of 1 Gbit/s and 100 ms needs 12.5 MB                    \
+                                  */
+#define FILES_LEAST 64u
+#define PIPE_LEAST ((uint64_t)1024 * 1024)
+
+/* A note costs speed or a feature; a failure stops pipelines. */
+typedef enum { FINE, NOTE, FAILED } state_t;
+
+typedef struct {
+    const rd_settings_t *settings;
+    size_t count, failed;
+} doctor_t;
+
+__attribute__((format(printf, 4, 5))) static void tell(doctor_t *doctor, state_t state,
+                                                       const char *name, const char *form, ...)
+{
+    static const char *const shown[] = {"ok  ", "note", "FAIL"};
+    static const char *const states[] = {"ok", "note", "failed"};
+    char text[1024];
+    va_list args;
+
+    va_start(args, form);
+    (void)vsnprintf(text, sizeof text, form, args);
+    va_end(args);
+    doctor->failed += state == FAILED;
+    if (!doctor->settings->cli.json) {
+        (void)printf("%s  %-12s ", shown[state], name);
+        rd_plain_text(stdout, text);
+        (void)putchar('\n');
+        return;
+    }
+    (void)printf("%s{\"name\": ", doctor->count++ > 0 ? ", " : "");
+    rd_json_text(stdout, name);
+    (void)printf(", \"state\": \"%s\", \"text\": ", states[state]);
+    rd_json_text(stdout, text);
+    (void)putchar('}');
+}
+
+/* The first line of a file of /proc or /sys, "" if there is none. */
+static const char *line_of(const char *path, char text[512])
+{
+    FILE *from = fopen(path, "re");
+
+    text[0] = 0;
+    if (from && !fgets(text, 512, from))
+        text[0] = 0;
+    if (from)
+        (void)fclose(from);
+    text[strcspn(text, "\n")] = 0;
+    return text;
+}
+
+/* ---- what is compiled in ---- */
+
+static void tell_libraries(doctor_t *doctor)
+{
+    const char *zstd = rd_zstd_version();
+
+    tell(doctor, FINE, "rdpipe", "version %s, protocol %s", RD_VERSION, RD_CONTROL_VERSION);
+    tell(doctor, FINE, "libssl", "%s: --encrypt", OpenSSL_version(OPENSSL_VERSION));
+    if (zstd)
+        tell(doctor, FINE, "libzstd", "%s: --zstd", zstd);
+    else
+        tell(doctor, NOTE, "libzstd", "not compiled in: no --zstd (libzstd-dev, and build again)");
+    tell(doctor, strcmp(rd_crc_name(), "a table") == 0 ? NOTE : FINE, "crc32c", "by %s",
+         rd_crc_name());
+}
+
+/* The carrier is a file of its own beside the commands (carrier.h). */
+static bool has_rdma(void)
+{
+    char path[4200];
+    ssize_t len = readlink("/proc/self/exe", path, 4095);
+
+    while (len > 0 && path[len - 1] != '/')
+        len--;
+    if (len <= 0)
+        return false;
+    (void)snprintf(path + len, sizeof path - (size_t)len, "../lib/rdpipe/beamway_rdma.so");
+    return access(path, R_OK) == 0;
+}
+
+static void tell_rdma(doctor_t *doctor)
+{
+    DIR *devices = opendir("/sys/class/infiniband");
+    const struct dirent *entry;
+    char names[256] = "";
+    bool is_built = has_rdma();
+
+    while (devices && (entry = readdir(devices)))
+        if (entry->d_name[0] != '.' && strlen(names) + strlen(entry->d_name) + 2 < sizeof names)
+            (void)sprintf(names + strlen(names), "%s%s", *names ? " " : "", entry->d_name);
+    if (devices)
+        (void)closedir(devices);
+    if (is_built && *names)
+        tell(doctor, FINE, "rdma", "devices: %s", names);
+    else if (*names)
+        tell(doctor, NOTE, "rdma",
+             "not compiled in, and there is a device: %s (librdmacm-dev, and build again)", names);
+    else
+        tell(doctor, FINE, "rdma", "%s, no device here: TCP between hosts",
+             is_built ? "compiled in" : "not compiled in");
+}
+
+/* ---- what the system offers ---- */
+
+static void tell_shm(doctor_t *doctor)
+{
+    int fd = memfd_create("rdpipe-doctor", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+    if (fd >= 0)
+        tell(doctor, FINE, "shm", "shared memory between processes of this host");
+    else
+        tell(doctor, NOTE, "shm", "memfd_create: %s: TCP within this host", strerror(errno));
+    if (fd >= 0)
+        close(fd);
+}
+
+static void tell_kernel(doctor_t *doctor)
+{
+    char line[512];
+    struct utsname system;
+
+    if (uname(&system) == 0)
+        tell(doctor, FINE, "kernel", "%s %s %s", system.sysname, system.release, system.machine);
+    tell(doctor, FINE, "congestion", "%s",
+         line_of("/proc/sys/net/ipv4/tcp_available_congestion_control", line));
+    tell(doctor, FINE, "ktls", "%s",
+         strstr(line_of("/proc/sys/net/ipv4/tcp_available_ulp", line), "tls")
+             ? "the kernel has it"
+             : "not there; TLS is libssl's");
+}
+
+/* The largest buffer of a TCP connection. */
+static void tell_buffer(doctor_t *doctor, const char *name)
+{
+    char path[64], line[512];
+    unsigned long long most = 0;
+
+    (void)snprintf(path, sizeof path, "/proc/sys/net/ipv4/%s", name);
+    if (sscanf(line_of(path, line), "%*u %*u %llu", &most) != 1)
+        tell(doctor, NOTE, name, "cannot be read");
+    else if (most < BUFFER_LEAST)
+        tell(doctor, NOTE, name,
+             "at most %llu bytes: a single stream over a long path is bound by it; see the guide",
+             most);
+    else
+        tell(doctor, FINE, name, "at most %llu bytes", most);
+}
+
+static void tell_limits(doctor_t *doctor)
+{
+    struct rlimit limit;
+    char line[512];
+    uint64_t bytes = 0;
+
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0)
+        tell(doctor, limit.rlim_cur < FILES_LEAST ? FAILED : FINE, "open files",
+             limit.rlim_cur < FILES_LEAST ? "at most %llu: ulimit -n 1024" : "at most %llu",
+             (unsigned long long)limit.rlim_cur);
+    if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
+        tell(doctor, NOTE, "file size", "at most %llu bytes (ulimit -f)",
+             (unsigned long long)limit.rlim_cur);
+    if (rd_number(line_of("/proc/sys/fs/pipe-max-size", line), 0, UINT64_MAX, &bytes))
+        tell(doctor, bytes < PIPE_LEAST ? NOTE : FINE, "pipes", "at most %llu bytes each",
+             (unsigned long long)bytes);
+}
+
+static void tell_ports(doctor_t *doctor)
+{
+    const rd_settings_t *settings = doctor->settings;
+    uint16_t port = 0;
+    int fd = -1;
+    rd_why_t why;
+
+    if (!rd_listen(NULL, settings->port_first, settings->port_last, &fd, &port, &why))
+        tell(doctor, FAILED, "ports", "%s", why.text);
+    else if (settings->port_first > 0)
+        tell(doctor, FINE, "ports", "%u to %u: %u is free", settings->port_first,
+             settings->port_last, port);
+    else
+        tell(doctor, FINE, "ports", "any free one (--port FIRST-LAST for a firewall)");
+    if (fd >= 0)
+        close(fd);
+}
+
+/* ---- hosts ---- */
+
+/* Its hello; NULL: none came. The caller frees. */
+static char *hello_of(rd_channel_t *channel)
+{
+    int64_t deadline = rd_now_ms() + HOST_MS;
+
+    while (!channel->from.has_ended && rd_left_ms(deadline) > 0) {
+        struct pollfd polled = {.fd = channel->from.fd, .events = POLLIN};
+        const char *line;
+
+        if (poll(&polled, 1, rd_left_ms(deadline)) <= 0)
+            continue;
+        rd_lines_fill(&channel->from);
+        while ((line = rd_lines_next(&channel->from)))
+            if (rd_line_is(line, RD_CONTROL_HELLO))
+                return strdup(line);
+    }
+    return NULL;
+}
+
+static void end_channel(rd_channel_t *channel)
+{
+    int64_t deadline = rd_now_ms() + END_MS;
+
+    rd_channel_close(channel);
+    while (!rd_channel_reap(channel) && rd_left_ms(deadline) > 0)
+        (void)poll(NULL, 0, 10);
+    if (!rd_channel_reap(channel)) {
+        (void)kill(channel->pid, SIGTERM);
+        while (!rd_channel_reap(channel) && rd_left_ms(deadline + END_MS) > 0)
+            (void)poll(NULL, 0, 10);
+    }
+    close(channel->from.fd);
+    rd_lines_free(&channel->from);
+}
+
+static void tell_hello(doctor_t *doctor, const char *host, const char *hello, int64_t ms)
+{
+    char *control = rd_line_value(hello, "control", NULL);
+    char *version = rd_line_value(hello, "version", NULL);
+    char *ssh = rd_line_value(hello, "ssh", NULL);
+    char address[128] = "";
+
+    (void)(ssh ? sscanf(ssh, "%*s %*s %127s", address) : 0);
+    if (control && version && strcmp(control, RD_CONTROL_VERSION) == 0 &&
+        strcmp(version, RD_VERSION) == 0)
+        tell(doctor, FINE, host, "rdpipe %s answers after %lld ms; hops meet at %s", version,
+             (long long)ms, *address ? address : "an address that ssh does not tell");
+    else
+        tell(doctor, FAILED, host,
+             "rdpipe there is version %s (protocol %s), here it is %s (protocol %s): install the "
+             "same version on both",
+             version ? version : "?", control ? control : "?", RD_VERSION, RD_CONTROL_VERSION);
+    free(control);
+    free(version);
+    free(ssh);
+}
+
+static void tell_host(doctor_t *doctor, const char *host)
+{
+    rd_channel_t channel = {.pid = 0};
+    int64_t began = rd_now_ms();
+    rd_why_t why;
+    char *hello;
+
+    if (*host == '-' || !*host || strpbrk(host, " :;'\"") ||
+        !rd_channel_start(&channel, host, &doctor->settings->ssh, RD_SHARE_NO, "", &why)) {
+        tell(doctor, FAILED, host, "%s",
+             channel.pid == 0 && strpbrk(host, " :;'\"-") ? "is no name of a host" : why.text);
+        return;
+    }
+    hello = hello_of(&channel);
+    end_channel(&channel);
+    if (hello)
+        tell_hello(doctor, host, hello, rd_now_ms() - began);
+    else if (channel.status == 127)
+        tell(doctor, FAILED, host,
+             "no 'rdpipe' there: install Beamway's commands, or say where they are by "
+             "--remote-path DIR");
+    else
+        tell(doctor, FAILED, host, "ssh has failed (status %d), or took longer than %d s",
+             channel.status, HOST_MS / 1000);
+    free(hello);
+}
+
+int rd_doctor(const rd_settings_t *settings, char *const *hosts, size_t count)
+{
+    doctor_t doctor = {.settings = settings};
+    int printed;
+
+    rd_ignore_signals();
+    if (settings->cli.json)
+        (void)printf("{\"command\": \"rdpipe\", \"event\": \"doctor\", \"version\": \"%s\", "
+                     "\"checks\": [",
+                     RD_VERSION);
+    tell_libraries(&doctor);
+    tell_rdma(&doctor);
+    tell_shm(&doctor);
+    tell_kernel(&doctor);
+    tell_buffer(&doctor, "tcp_wmem");
+    tell_buffer(&doctor, "tcp_rmem");
+    tell_limits(&doctor);
+    tell_ports(&doctor);
+    for (size_t i = 0; i < count; i++)
+        tell_host(&doctor, hosts[i]);
+    if (settings->cli.json)
+        (void)printf("], \"failed\": %zu}\n", doctor.failed);
+    printed = rd_cli_printed(&settings->cli);
+    return printed != 0 ? printed : doctor.failed > 0 ? RD_EXIT_FAULT : 0;
+}
