@@ -15,7 +15,8 @@ parts() ->
      {"cluster", beamway_bench_cluster},
      {"attributes", beamway_bench_mlaco},
      {"distances", beamway_bench_mlaco_net},
-     {"nodes", beamway_bench_placement_nodes}].
+     {"nodes", beamway_bench_placement_nodes},
+     {"map", beamway_bench_map}].
 
 names() -> [Name || {Name, _} <- parts()].
 

@@ -17,7 +17,7 @@
 -export([reserve/3, release/1, renew/2, hand_over/2, spawn/2, spawn/3]).
 -export([own/1, own/2, disown/1, insert/2, insert/3, update/2, delete/1, attributes/0, attributes/2]).
 -export([follow/3, unfollow/1, topology/0, set_topology/1, set_topology/2, join/2, leave/1, epoch/0, advise/1]).
--export([probe/2, plan/2]).
+-export([probe/2, plan/2, map/3]).
 
 -type lease() :: placement_lease:lease().
 
@@ -76,6 +76,10 @@ why_not(Node, Query, Among) ->
 -spec format_error(placement_choose:error() | term()) -> unicode:chardata().
 format_error({unsatisfied, Conflict}) -> placement_explain:conflict_text(Conflict);
 format_error({Kind, Text}) when Kind =:= bad_query; Kind =:= bad_nodes -> Text;
+format_error({bad_option, {_, _}, _} = Error) -> placement_map:format_error(Error);
+format_error({Kind, _, _} = Error) when Kind =:= bad_graph; Kind =:= no_room -> placement_map:format_error(Error);
+format_error({does_not_fit, _} = Error) -> placement_map:format_error(Error);
+format_error(no_nodes) -> placement_map:format_error(no_nodes);
 format_error(busy) -> io_lib:format("the ~b best nodes all refused", [?TRIES]);
 format_error(Reason) -> io_lib:format("~0tP", [Reason, 20]).
 
@@ -274,6 +278,10 @@ plan_option(Key, Value, Tree) when Key =:= workers; Key =:= submasters ->
             end
     end;
 plan_option(_, Value, _) -> Value.
+
+%% @doc Which process goes to which node, given who talks to whom and how far the nodes are from each other ({@link placement_map:map/3}). It starts and moves nothing.
+-spec map(placement_map:graph(), placement_tree:tree(), placement_map:options()) -> {ok, placement_map:mapping()} | {error, placement_map:error()}.
+map(Graph, Tree, Options) -> placement_map:map(Graph, Tree, Options).
 
 %% @doc Pairs of nodes that talk much and sit far apart ({@link placement_advise}), and the nodes of which that is not known.
 -spec advise(placement_choose:nodes_spec()) -> {ok, [placement_advise:advice()], Without :: [node()]} | {error, no_topology | {bad_nodes, string()}}.

@@ -1,0 +1,397 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Maps a graph of processes that talk to each other onto the nodes of a tree: which process goes to which node. Called by {@link placement:map/3}.
+%%
+%% The cost is the sum of weight times distance over all pairs that talk. First comes recursive multisection down the tree: the graph is cut into parts for the
+%% children of the root, each part for the children below, as their capacities ask ({@link placement_map_bisect}). What two children of one group exchange costs the
+%% same wherever it lies inside them, so each cut can be made by itself. Then the whole mapping is refined by moves and swaps ({@link placement_map_refine}).
+%% `docs/guide/placement.md' names the sources. Pure but for its helper processes: the same seed gives the same mapping.
+-module(placement_map).
+
+-export([map/3, cost/4, distance/4, format_error/1]).
+
+-export_type([graph/0, name/0, options/0, mapping/0, error/0]).
+
+-type name() :: term().
+%% A process: a pid, a registered name, any term.
+-type graph() :: [{name(), name(), Weight :: number()}] | #{{name(), name()} => Weight :: number()}.
+%% Pairs in either order; what is named twice adds up.
+-type options() :: #{processes => [name()] | #{name() => Load :: pos_integer()}, %% also those that talk to nobody; default: those of the graph, each of load 1
+                     nodes => [node()],                  %% default: all of the tree
+                     capacity => #{node() => non_neg_integer()}, %% the most load of a node; default: equal shares and `imbalance'
+                     imbalance => number(),              %% by how much a node may exceed its equal share, 0.03
+                     distances => tree | latency | [number()], %% the report's distance; what was measured; or of each level, the root's first (tree)
+                     seed => integer(),                  %% 1
+                     tries => pos_integer()}.            %% how often the cuts between the root's children are made, of which the best is taken, 2
+-type mapping() :: #{places := #{name() => node()}, cost := number(), loads := #{node() => non_neg_integer()}}.
+-type error() :: {bad_graph, term(), Expected :: string()} | {bad_option, {atom(), term()}, Expected :: string()} | no_nodes | {no_room, Load :: pos_integer(), Capacity :: non_neg_integer()} | {does_not_fit, name()}.
+
+-define(DEFAULTS, #{imbalance => 0.03, distances => tree, seed => 1, tries => 2}).
+%% Sums of weights times distances stay small integers.
+-define(MOST_WEIGHT, (1 bsl 38)).
+-define(MOST_DISTANCE, (1 bsl 18)).
+-define(PASSES, 6).
+-define(SMALL, 300).
+-define(SMALL_TRIES, 6).
+%% More vertices are worth a second process.
+-define(LARGE, 2000).
+
+%% @doc A mapping of low cost, with its cost and the load of each node.
+-spec map(graph(), placement_tree:tree(), options()) -> {ok, mapping()} | {error, error()}.
+map(Graph, Tree, Options) ->
+    try
+        Setting = checked(Options, Tree),
+        Weights = weights(Graph),
+        Loads = process_loads(Setting, Weights),
+        Capacity = capacity(Setting, lists:sum(maps:values(Loads))),
+        {ok, mapped(Weights, Loads, Capacity, Tree, Setting)}
+    catch
+        throw:Error -> {error, Error}
+    end.
+
+%%% What is asked
+
+checked(Options, Tree) when is_map(Options) ->
+    Setting = maps:merge(?DEFAULTS, Options),
+    _ = [throw({bad_option, {Key, Value}, Expected}) || {Key, Value} <- maps:to_list(Setting), Expected <- [expected(Key, Value, Tree)], Expected =/= ok],
+    Nodes = maps:get(nodes, Setting, placement_tree:leaf_order(Tree)),
+    Nodes =:= [] andalso throw(no_nodes),
+    Setting#{nodes => [Node || Node <- placement_tree:leaf_order(Tree), lists:member(Node, Nodes)]};
+checked(Options, _) -> throw({bad_option, {options, Options}, "a map of options"}).
+
+expected(processes, Value, _) when is_map(Value) ->
+    when_all(fun(Load) -> is_integer(Load) andalso Load > 0 end, maps:values(Value), "loads that are whole numbers above 0");
+expected(processes, Value, _) when is_list(Value) -> ok;
+expected(processes, _, _) -> "a list of processes, or a map of their loads";
+expected(nodes, Value, Tree) when is_list(Value) -> when_all(fun(Node) -> placement_tree:is_member(Tree, Node) end, Value, "nodes that the tree holds");
+expected(nodes, _, _) -> "a list of nodes";
+expected(capacity, Value, Tree) when is_map(Value) ->
+    when_all(fun({Node, Most}) -> placement_tree:is_member(Tree, Node) andalso is_integer(Most) andalso Most >= 0 end, maps:to_list(Value),
+             "a whole number from 0 for each node, all of the tree");
+expected(capacity, _, _) -> "a map of nodes to whole numbers";
+expected(imbalance, Value, _) -> when_all(fun(V) -> is_number(V) andalso V >= 0 end, [Value], "a number from 0, such as 0.03");
+expected(distances, Value, _) when Value =:= tree; Value =:= latency -> ok;
+expected(distances, [_ | _] = Value, Tree) ->
+    when_all(fun(D) -> is_number(D) andalso D >= 0 andalso length(Value) >= placement_tree:depth(Tree) end, Value,
+             "a number from 0 for each level of the tree, the root's first");
+expected(distances, _, _) -> "tree, latency or a list of a number for each level";
+expected(seed, Value, _) -> when_all(fun erlang:is_integer/1, [Value], "a whole number");
+expected(tries, Value, _) -> when_all(fun(V) -> is_integer(V) andalso V >= 1 andalso V =< 100 end, [Value], "a whole number from 1 to 100");
+expected(_, _, _) -> "one of processes, nodes, capacity, imbalance, distances, seed, tries".
+
+when_all(Is, Values, Expected) ->
+    case lists:all(Is, Values) of
+        true -> ok;
+        false -> Expected
+    end.
+
+%% Both orders of a pair are one; a process's talk to itself costs nothing.
+weights(Graph) when is_map(Graph) -> weights([edge(Key, Weight) || {Key, Weight} <- maps:to_list(Graph)]);
+weights(Graph) when is_list(Graph), length(Graph) >= 0 -> summed(lists:sort([ordered(Edge) || Edge <- Graph]));
+weights(Graph) -> throw({bad_graph, Graph, "a list of {Process, Process, Weight}, or a map of {Process, Process} to weights"}).
+
+edge({A, B}, Weight) -> {A, B, Weight};
+edge(Key, Weight) -> throw({bad_graph, {Key, Weight}, "{Process, Process} => Weight"}).
+
+ordered({A, B, Weight}) when is_number(Weight), Weight >= 0 ->
+    case A =< B of
+        true -> {A, B, Weight};
+        false -> {B, A, Weight}
+    end;
+ordered(Other) -> throw({bad_graph, Other, "{Process, Process, Weight} with a weight from 0"}).
+
+summed([{A, B, One}, {A, B, Other} | Rest]) -> summed([{A, B, One + Other} | Rest]);
+summed([Edge | Rest]) -> [Edge | summed(Rest)];
+summed([]) -> [].
+
+process_loads(Setting, Weights) ->
+    Given = case Setting of
+                #{processes := Processes} when is_list(Processes) -> maps:from_list([{Process, 1} || Process <- Processes]);
+                #{processes := Processes} -> Processes;
+                #{} -> #{}
+            end,
+    lists:foldl(fun({A, B, _}, Acc) -> with(A, with(B, Acc)) end, Given, Weights).
+
+with(Process, Loads) ->
+    case Loads of
+        #{Process := _} -> Loads;
+        #{} -> Loads#{Process => 1}
+    end.
+
+%% In the order of the nodes.
+capacity(#{nodes := Nodes} = Setting, Load) ->
+    Each = case Setting of
+               #{capacity := Given} -> [maps:get(Node, Given, 0) || Node <- Nodes];
+               #{imbalance := Imbalance} ->
+                   %% Rounded up; what is a whole number must stay one after the multiplication: 100 * 1.1 is more than 110.
+                   Share = (Load + length(Nodes) - 1) div length(Nodes),
+                   [ceil(Share * (1 + Imbalance) - 1.0e-6) || _ <- Nodes]
+           end,
+    Load > lists:sum(Each) andalso throw({no_room, Load, lists:sum(Each)}),
+    Each.
+
+%%% The mapping
+
+mapped(Weights, ProcessLoads, Capacity, Tree, #{nodes := Nodes, distances := Kind} = Setting) ->
+    Names = lists:sort(maps:keys(ProcessLoads)),
+    Most = list_to_tuple(Capacity),
+    Graph = numbered(Weights, Names, ProcessLoads),
+    Rows = rows(Tree, Nodes, Kind),
+    Parts = parts(placement_tree:packed(Tree), maps:from_list(lists:zip(Nodes, lists:seq(1, length(Nodes))))),
+    Blocks = in_own_process(fun() -> blocks(Graph, Parts, Most, Rows, Setting) end),
+    case misfit(Blocks, Graph, Most) of
+        none -> ok;
+        Vertex -> throw({does_not_fit, lists:nth(Vertex, Names)})
+    end,
+    ByNumber = list_to_tuple(Nodes),
+    Places = maps:from_list(lists:zip(Names, [element(Block, ByNumber) || Block <- Blocks])),
+    Empty = maps:from_list([{Node, 0} || Node <- Nodes]),
+    #{places => Places, cost => cost(Weights, Places, Tree, Kind),
+      loads => maps:fold(fun(Name, Node, Acc) -> maps:update_with(Node, fun(Sum) -> Sum + maps:get(Name, ProcessLoads) end, Acc) end, Empty, Places)}.
+
+%% @doc The sum of weight times distance, of all pairs; both ends must have a place.
+-spec cost(graph(), Places :: #{name() => node()}, placement_tree:tree(), tree | latency | [number()]) -> number().
+cost(Graph, Places, Tree, Kind) when is_map(Graph) -> cost([{A, B, Weight} || {{A, B}, Weight} <- maps:to_list(Graph)], Places, Tree, Kind);
+cost(Graph, Places, Tree, Kind) ->
+    lists:sum([Weight * distance(Kind, Tree, maps:get(A, Places), maps:get(B, Places)) || {A, B, Weight} <- Graph]).
+
+%% @doc How far two nodes are from each other by these distances.
+-spec distance(tree | latency | [number()], placement_tree:tree(), node(), node()) -> number().
+distance(_, _, Node, Node) -> 0;
+distance(tree, Tree, One, Other) ->
+    {ok, Distance} = placement_tree:distance(Tree, One, Other),
+    Distance;
+distance(latency, Tree, One, Other) ->
+    case placement_tree:latency(Tree, One, Other) of
+        {ok, #{median_us := Us}} -> Us;
+        {ok, _} -> throw({bad_option, {distances, latency}, "a tree that was measured; this one has no times"})
+    end;
+distance(Levels, Tree, One, Other) ->
+    {ok, Level} = placement_tree:shared(Tree, One, Other),
+    lists:nth(Level + 1, Levels).
+
+%% Processes become numbers in the order of their names, weights whole numbers.
+numbered(Weights, Names, ProcessLoads) ->
+    Numbers = maps:from_list(lists:zip(Names, lists:seq(1, length(Names)))),
+    Scale = scale([Weight || {_, _, Weight} <- Weights], lists:sum([Weight || {_, _, Weight} <- Weights]), ?MOST_WEIGHT),
+    Arcs = lists:foldl(fun({A, A, _}, Acc) -> Acc;
+                          ({A, B, Weight}, Acc) ->
+                               case round(Weight * Scale) of
+                                   0 -> Acc;
+                                   W ->
+                                       #{A := V, B := U} = Numbers,
+                                       [{V, U, W}, {U, V, W} | Acc]
+                               end
+                       end, [], Weights),
+    {list_to_tuple(grouped(1, length(Names), lists:sort(Arcs))), list_to_tuple([maps:get(Name, ProcessLoads) || Name <- Names])}.
+
+grouped(V, Count, _) when V > Count -> [];
+grouped(V, Count, Arcs) ->
+    {Own, Rest} = own(V, Arcs, []),
+    [Own | grouped(V + 1, Count, Rest)].
+
+own(V, [{V, U, Weight} | Rest], Own) -> own(V, Rest, [U, Weight | Own]);
+own(_, Rest, Own) -> {Own, Rest}.
+
+%% 1 for whole numbers that are small enough.
+scale(Numbers, Largest, Most) ->
+    case lists:all(fun erlang:is_integer/1, Numbers) andalso Largest =< Most of
+        true -> 1;
+        false when Largest > 0 -> Most / Largest;
+        false -> 1
+    end.
+
+%% A row of whole distances for each node.
+rows(Tree, Nodes, Kind) ->
+    Rows = [[distance(Kind, Tree, One, Other) || Other <- Nodes] || One <- Nodes],
+    All = lists:append(Rows),
+    Scale = scale(All, lists:max(All), ?MOST_DISTANCE),
+    list_to_tuple([list_to_tuple([round(Distance * Scale) || Distance <- Row]) || Row <- Rows]).
+
+%% The tree as numbers of blocks, without nodes that are not wanted.
+parts({leaf, Node}, Numbers) ->
+    case Numbers of
+        #{Node := Number} -> Number;
+        #{} -> none
+    end;
+parts({group, _, _, Children}, Numbers) ->
+    case [Part || Child <- Children, Part <- [parts(Child, Numbers)], Part =/= none] of
+        [] -> none;
+        [Only] -> Only;
+        Parts -> Parts
+    end.
+
+%% The caller's random numbers and heap stay as they are.
+in_own_process(Fun) ->
+    {Pid, Monitor} = helper(Fun),
+    receive
+        {'DOWN', Monitor, process, Pid, {result, Result}} -> Result;
+        {'DOWN', Monitor, process, Pid, Reason} -> error(Reason)
+    end.
+
+helper(Fun) ->
+    {Pid, _} = Helper = spawn_opt(fun() -> exit({result, Fun()}) end, [monitor, {min_heap_size, 1 bsl 20}]),
+    _ = guard(Pid),
+    Helper.
+
+%% A mapping that nobody waits for any more ends.
+guard(Pid) ->
+    Caller = self(),
+    spawn(fun() ->
+                  Of = monitor(process, Caller),
+                  Own = monitor(process, Pid),
+                  receive
+                      {'DOWN', Of, process, Caller, _} -> exit(Pid, kill);
+                      {'DOWN', Own, process, Pid, _} -> ok
+                  end
+          end).
+
+%% Small graphs take no time: many mappings are made, half of them with nodes filled one after the other, and the cheapest is taken.
+blocks({Arcs, _} = Graph, Parts, Most, Rows, #{seed := Seed, tries := Tries}) ->
+    Ways = case tuple_size(Arcs) =< ?SMALL of
+               true -> [{Fill, Number} || Number <- lists:seq(1, ?SMALL_TRIES), Fill <- [even, filled]];
+               false -> [{even, 1}]
+           end,
+    {_, Blocks} = lists:min([once(Graph, Parts, Most, Rows, {Tries, Fill, {Seed, Number}}) || {Fill, Number} <- Ways]),
+    Blocks.
+
+once({Arcs, _} = Graph, Parts, Most, Rows, How) ->
+    Count = tuple_size(Arcs),
+    Blocks = atomics:new(max(1, Count), []),
+    ok = multisected(Graph, lists:seq(1, Count), Parts, Most, How, Blocks),
+    ok = fitted(Graph, Blocks, Most, Rows),
+    ok = placement_map_refine:refined(Graph, Blocks, Most, Rows, ?PASSES),
+    Found = [atomics:get(Blocks, V) || V <- lists:seq(1, Count)],
+    {{misfit(Found, Graph, Most) =/= none, lists:sum([cost_at(element(V, Arcs), element(Block, Rows), Blocks, 0) || {V, Block} <- lists:zip(lists:seq(1, Count), Found)])}, Found}.
+
+%% Cuts in two until each part has one node. What the root's children exchange costs most: those cuts are made some times, and the best is taken. After the first cut
+%% both sides go on beside each other; their random numbers come from where they stand, so the result does not depend on which is faster.
+multisected(_, Vertices, Block, _, _, Blocks) when is_integer(Block) -> lists:foreach(fun(V) -> atomics:put(Blocks, V, Block) end, Vertices);
+multisected(Graph, Vertices, [Only], Most, {_, Fill, Seed}, Blocks) -> multisected(Graph, Vertices, Only, Most, {1, Fill, Seed}, Blocks);
+multisected({_, Loads} = Graph, Vertices, Part, Most, {Tries, Fill, Seed} = How, Blocks) ->
+    _ = rand:seed(exsss, erlang:phash2({Seed, first(Part), length(Vertices)}, 1 bsl 32)),
+    {One, Other} = halves(Part, Most),
+    Load = lists:sum(tuple_to_list(Loads)),
+    {InOne, InOther} = placement_map_bisect:sides(Graph, bound(Fill, Load, One, Other, Part, Most), bound(Fill, Load, Other, One, Part, Most), Tries),
+    Names = list_to_tuple(Vertices),
+    Left = fun() -> multisected(placement_map_graph:part(Graph, InOne), [element(V, Names) || V <- InOne], One, Most, How, Blocks) end,
+    Right = fun() -> multisected(placement_map_graph:part(Graph, InOther), [element(V, Names) || V <- InOther], Other, Most, How, Blocks) end,
+    case length(Vertices) =:= atomics_size(Blocks) andalso length(Vertices) > ?LARGE of
+        true -> beside(Left, Right);
+        false -> Left(), Right()
+    end.
+
+atomics_size(Atomics) ->
+    #{size := Size} = atomics:info(Atomics),
+    Size.
+
+%% The second one in a process of its own.
+beside(Here, There) ->
+    {Pid, Monitor} = helper(There),
+    ok = Here(),
+    {result, ok} = receive {'DOWN', Monitor, process, Pid, Reason} -> Reason end,
+    ok.
+
+first([Part | _]) -> first(Part);
+first(Block) -> Block.
+
+%% Children in two groups of nearly the same capacity.
+halves(Parts, Most) ->
+    Half = capacity_of(Parts, Most) / 2,
+    split(Parts, [], 0, Half, Most).
+
+split([Part, Last], [], _, _, _) -> {[Part], [Last]};
+split([Part | Rest], Before, Sum, Half, Most) ->
+    Own = capacity_of(Part, Most),
+    case Before =/= [] andalso (Rest =:= [] orelse Sum + Own / 2 > Half) of
+        true -> {lists:reverse(Before), [Part | Rest]};
+        false -> split(Rest, [Part | Before], Sum + Own, Half, Most)
+    end.
+
+capacity_of(Parts, Most) when is_list(Parts) -> lists:sum([capacity_of(Part, Most) || Part <- Parts]);
+capacity_of(Block, Most) -> element(Block, Most).
+
+count(Parts) when is_list(Parts) -> lists:sum([count(Part) || Part <- Parts]);
+count(_) -> 1.
+
+%% Each cut may use a share of the room that is left over, so that the last ones have some, too.
+bound(filled, Load, Own, _, _, Most) ->
+    Capacity = capacity_of(Own, Most),
+    {min(Load, Capacity), Capacity};
+bound(even, Load, Own, Other, Part, Most) ->
+    Capacity = capacity_of(Own, Most),
+    All = max(1, Capacity + capacity_of(Other, Most)),
+    Target = Load * Capacity / All,
+    Slack = math:pow(max(1.0, All / max(1, Load)), 1 / math:ceil(math:log2(count(Part)))),
+    {Target, min(Capacity, max(ceil(Target), trunc(Target * Slack)))}.
+
+%% Loads of several sizes may not fit after the cuts: what is too much goes where there is room, the cheapest place first; and if that is not enough, all are
+%% placed anew, the largest first.
+fitted({Arcs, Loads} = Graph, Blocks, Most, Rows) ->
+    Count = tuple_size(Arcs),
+    Full = placement_map_refine:loads(Graph, Blocks, tuple_size(Most)),
+    Largest = [V || {_, V} <- lists:sort([{-element(V, Loads), V} || V <- lists:seq(1, Count)])],
+    Out = taken_out(lists:reverse(Largest), Loads, Blocks, Full, Most, []),
+    case put_in(Out, Arcs, Loads, Blocks, Full, Most, Rows) of
+        ok -> ok;
+        full ->
+            Empty = atomics:new(tuple_size(Most), []),
+            _ = put_in(Largest, Arcs, Loads, Blocks, Empty, Most, Rows),
+            ok
+    end.
+
+%% The smallest go, until what stays fits.
+taken_out([V | Rest], Loads, Blocks, Full, Most, Out) ->
+    Block = atomics:get(Blocks, V),
+    case atomics:get(Full, Block) > element(Block, Most) of
+        true ->
+            ok = atomics:sub(Full, Block, element(V, Loads)),
+            taken_out(Rest, Loads, Blocks, Full, Most, [V | Out]);
+        false -> taken_out(Rest, Loads, Blocks, Full, Most, Out)
+    end;
+taken_out([], _, _, _, _, Out) -> Out.
+
+put_in([V | Rest], Arcs, Loads, Blocks, Full, Most, Rows) ->
+    Load = element(V, Loads),
+    case [{cost_at(element(V, Arcs), element(Block, Rows), Blocks, 0), Block} || Block <- lists:seq(1, tuple_size(Most)), atomics:get(Full, Block) + Load =< element(Block, Most)] of
+        [] -> full;
+        Open ->
+            {_, Block} = lists:min(Open),
+            ok = atomics:put(Blocks, V, Block),
+            ok = atomics:add(Full, Block, Load),
+            put_in(Rest, Arcs, Loads, Blocks, Full, Most, Rows)
+    end;
+put_in([], _, _, _, _, _, _) -> ok.
+
+cost_at([U, Weight | Rest], Row, Blocks, Sum) -> cost_at(Rest, Row, Blocks, Sum + Weight * element(atomics:get(Blocks, U), Row));
+cost_at([], _, _, Sum) -> Sum.
+
+%% The first process of a block that holds too much.
+misfit(Blocks, {_, Loads}, Most) ->
+    Full = lists:foldl(fun({Block, Load}, Acc) -> maps:update_with(Block, fun(Sum) -> Sum + Load end, Load, Acc) end, #{}, lists:zip(Blocks, tuple_to_list(Loads))),
+    case [V || {V, Block} <- lists:zip(lists:seq(1, length(Blocks)), Blocks), maps:get(Block, Full) > element(Block, Most)] of
+        [] -> none;
+        [V | _] -> V
+    end.
+
+%% @doc An error in words.
+-spec format_error(error()) -> unicode:chardata().
+format_error({bad_graph, Value, Expected}) -> io_lib:format("the graph has ~0tP; expected ~ts", [Value, 12, Expected]);
+format_error({bad_option, {Key, Value}, Expected}) -> io_lib:format("the option ~0tp is ~0tP; expected ~ts", [Key, Value, 12, Expected]);
+format_error(no_nodes) -> "there is no node to map to; give a tree with nodes, or name some by the option nodes";
+format_error({no_room, Load, Capacity}) -> io_lib:format("the processes have a load of ~b, and the nodes have room for ~b; add nodes or raise capacity", [Load, Capacity]);
+format_error({does_not_fit, Name}) -> io_lib:format("no mapping was found in which ~0tP and what shares its node fit; raise capacity or imbalance", [Name, 12]).
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+
+scale_test_() ->
+    [?_assertEqual(1, scale([3, 4], 7, 10)), ?_assertEqual(2.0, scale([2.5, 2.5], 5.0, 10)), ?_assertEqual(0.5, scale([20], 20, 10)), ?_assertEqual(1, scale([0.0], 0.0, 10))].
+
+halves_test_() ->
+    [?_assertEqual(Want, halves(Parts, {1, 1, 1, 1, 8}))
+     || {Want, Parts} <- [{{[1], [2]}, [1, 2]}, {{[1, 2], [3, 4]}, [1, 2, 3, 4]}, {{[1, [2, 3]], [5]}, [1, [2, 3], 5]}, {{[5], [1, 2]}, [5, 1, 2]}]].
+
+bound_test() ->
+    ?assertEqual({50.0, 50}, bound(even, 100, 1, 2, [1, 2], {50, 50})),
+    ?assertEqual({50.0, 60}, bound(even, 100, 1, 2, [1, 2], {60, 60})).
+-endif.

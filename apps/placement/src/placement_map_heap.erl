@@ -1,0 +1,50 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc A queue of gains, the greatest first: a pairing heap. Pure.
+%%
+%% An entry is never changed. Who changes a gain pushes a second entry, and who pops one looks whether it still holds; {@link placement_map_bisect} and
+%% {@link placement_map_refine} do so.
+-module(placement_map_heap).
+
+-export([empty/0, push/3, pop/1]).
+
+-export_type([heap/0]).
+
+-opaque heap() :: nil | {Gain :: number(), Value :: term(), [heap()]}.
+
+%% @doc The queue without an entry.
+-spec empty() -> heap().
+empty() -> nil.
+
+%% @doc The queue with one more entry.
+-spec push(Gain :: number(), Value :: term(), heap()) -> heap().
+push(Gain, Value, nil) -> {Gain, Value, []};
+push(Gain, Value, {Top, _, _} = Heap) when Gain >= Top -> {Gain, Value, [Heap]};
+push(Gain, Value, {Top, First, Below}) -> {Top, First, [{Gain, Value, []} | Below]}.
+
+%% @doc The entry of the greatest gain, and the rest.
+-spec pop(heap()) -> empty | {Gain :: number(), Value :: term(), heap()}.
+pop(nil) -> empty;
+pop({Gain, Value, Below}) -> {Gain, Value, paired(Below, nil)}.
+
+%% Neighbours are merged in pairs, then the pairs into one.
+paired([One, Other | Rest], Merged) -> paired(Rest, merge(merge(One, Other), Merged));
+paired([One], Merged) -> merge(One, Merged);
+paired([], Merged) -> Merged.
+
+merge(Heap, nil) -> Heap;
+merge({Gain, Value, Below}, {Top, _, _} = Other) when Gain > Top -> {Gain, Value, [Other | Below]};
+merge(Heap, {Top, First, Below}) -> {Top, First, [Heap | Below]}.
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+
+order_test() ->
+    Gains = [7, -3, 0, 7, 12, 5.5, -3],
+    ?assertEqual(lists:reverse(lists:sort(Gains)), drained(lists:foldl(fun(Gain, Heap) -> push(Gain, x, Heap) end, empty(), Gains))).
+
+drained(Heap) ->
+    case pop(Heap) of
+        empty -> [];
+        {Gain, x, Rest} -> [Gain | drained(Rest)]
+    end.
+-endif.
