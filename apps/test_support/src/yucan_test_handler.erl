@@ -50,6 +50,9 @@ answer(<<"/slow_read">>, Req, _) ->
 answer(<<"/ws">>, _, State) -> {websocket, yucan_test_ws, State, #{protocols => [<<"chat">>]}};
 answer(<<"/ws_greets">>, _, _) -> {websocket, yucan_test_ws, greet, #{}};
 answer(<<"/ws_deflate">>, _, State) -> {websocket, yucan_test_ws, State, #{compress => true}};
+answer(<<"/ws_context">>, _, State) -> {websocket, yucan_test_ws, State, #{compress => #{window => 12, client_window => 11}}};
+answer(<<"/ws_any">>, _, State) -> {websocket, yucan_test_ws, State, #{origins => any}};
+answer(<<"/ws_named">>, _, State) -> {websocket, yucan_test_ws, State, #{origins => [<<"https://b.org">>]}};
 answer(<<"/ws_small">>, _, State) -> {websocket, yucan_test_ws, State, #{max_message => 1000, compress => true}};
 answer(<<"/events">>, Req, _) ->
     yucan_sse:response(Req, [], fun(start, S) -> self() ! {next, 1}, {ok, S};

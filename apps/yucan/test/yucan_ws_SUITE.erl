@@ -4,7 +4,7 @@
 -module(yucan_ws_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
--export([handshake/1, refused/1, echo/1, fragments/1, control/1, closing/1, violations/1, too_large/1, deflate/1, deflate_window/1, bomb/1, talk_first/1, greeting/1, lost/1, crash/1,
+-export([handshake/1, refused/1, echo/1, fragments/1, control/1, closing/1, violations/1, too_large/1, deflate/1, deflate_window/1, deflate_context/1, origins/1, bomb/1, talk_first/1, greeting/1, lost/1, crash/1,
          in_one_packet/1, in_pieces/1, python/1,
          fragments_are_bounded/1]).
 
@@ -14,7 +14,7 @@
 
 suite() -> [{timetrap, {minutes, 2}}].
 
-all() -> [handshake, refused, echo, fragments, control, closing, violations, too_large, deflate, deflate_window, bomb, talk_first, greeting, lost, crash, in_one_packet, in_pieces, python,
+all() -> [handshake, refused, echo, fragments, control, closing, violations, too_large, deflate, deflate_window, deflate_context, origins, bomb, talk_first, greeting, lost, crash, in_one_packet, in_pieces, python,
           fragments_are_bounded].
 
 init_per_suite(Config) ->
@@ -192,6 +192,45 @@ deflate_window(Config) ->
     Text = unpacked(Answer, -9),
     [{_, undefined} = Ask(Offer) || Offer <- ["permessage-deflate; server_max_window_bits=8", "permessage-deflate; unknown", "permessage-deflate; server_max_window_bits=16"]].
 
+%% RFC 7692, 7.1.1 and 7.2.3: messages that refer to those before, in the windows that both ends have said.
+deflate_context(Config) ->
+    {Socket, Headers} = open(?config(port, Config), "/ws_context", #{"Sec-WebSocket-Extensions" => "permessage-deflate; client_max_window_bits"}),
+    <<"permessage-deflate; server_max_window_bits=12; client_max_window_bits=11">> = proplists:get_value(<<"sec-websocket-extensions">>, Headers),
+    {Out, In} = {zlib:open(), zlib:open()},
+    ok = zlib:deflateInit(Out, default, deflated, -11, 8, default),
+    ok = zlib:inflateInit(In, -12),
+    Text = base64:encode(crypto:strong_rand_bytes(600)),
+    Sizes = [begin
+                 Packed = case iolist_to_binary(zlib:deflate(Out, Message, sync)) of <<>> -> <<0>>; Bytes -> binary:part(Bytes, 0, byte_size(Bytes) - 4) end,
+                 ok = gen_tcp:send(Socket, frame(1, 1, 1, Packed)),
+                 {1, 1, 1, Answer} = recv(Socket),
+                 Message = iolist_to_binary(zlib:inflate(In, [Answer, <<0, 0, 255, 255>>])),
+                 byte_size(Answer)
+             end || Message <- [Text, Text, <<>>, <<"other">>, Text]],
+    [First, Second, 1, _, Last] = Sizes,
+    {true, true, true} = {First > 500, Second < 30, Last < 30},
+    %% Who wants no context gets none.
+    {Other, Answered} = open(?config(port, Config), "/ws_context", #{"Sec-WebSocket-Extensions" => "permessage-deflate; server_no_context_takeover"}),
+    <<"permessage-deflate; server_no_context_takeover; server_max_window_bits=12">> = proplists:get_value(<<"sec-websocket-extensions">>, Answered),
+    [begin ok = gen_tcp:send(Other, frame(1, 0, 1, Text)), {1, 1, 1, Whole} = recv(Other), Text = unpacked(Whole, -12) end || _ <- [1, 2]].
+
+%% RFC 6455, 10.2: a page of somebody else's may not speak in the name of whoever looks at it.
+origins(Config) ->
+    Ask = fun(Path, Host, Origin) ->
+        Socket = yucan_client:connect(?config(port, Config)),
+        ok = gen_tcp:send(Socket, head(Path, #{"Host" => Host, "Origin" => Origin})),
+        {Status, _, _} = yucan_client:one(Socket),
+        ok = gen_tcp:close(Socket),
+        Status
+    end,
+    [{Path, Host, Origin, Status} = {Path, Host, Origin, Ask(Path, Host, Origin)}
+     || {Path, Host, Origin, Status} <-
+            [{"/ws", "a.org", none, 101}, {"/ws", "a.org", "http://a.org", 101}, {"/ws", "a.org", "https://A.org", 101}, {"/ws", "a.org:8080", "http://a.org:8080", 101},
+             {"/ws", "a.org:80", "http://a.org", 101}, {"/ws", "a.org", "https://a.org:443", 101},
+             {"/ws", "a.org", "http://b.org", 403}, {"/ws", "a.org", "http://a.org.b.org", 403}, {"/ws", "a.org", "http://xa.org", 403}, {"/ws", "a.org:8080", "http://a.org", 403},
+             {"/ws", "a.org", "http://a.org:443", 403}, {"/ws", "a.org", "null", 403}, {"/ws", "a.org", "file://", 403}, {"/ws", "a.org", "a.org", 403},
+             {"/ws_any", "a.org", "http://b.org", 101}, {"/ws_named", "a.org", "https://b.org", 101}, {"/ws_named", "a.org", "http://a.org", 403}, {"/ws_named", "a.org", none, 403}]].
+
 %% A kilobyte that unpacks to a megabyte.
 bomb(Config) ->
     {Socket, _} = open(?config(port, Config), "/ws_small", #{"Sec-WebSocket-Extensions" => "permessage-deflate"}),
@@ -266,7 +305,7 @@ python(Config) ->
 python_client(Port) ->
     Program = "import asyncio, websockets, sys, os\n"
         "async def main():\n"
-        "    for path, compression in (('/ws', None), ('/ws_deflate', 'deflate')):\n"
+        "    for path, compression in (('/ws', None), ('/ws_deflate', 'deflate'), ('/ws_context', 'deflate')):\n"
         "        async with websockets.connect('ws://127.0.0.1:%s%s' % (sys.argv[1], path), compression=compression) as ws:\n"
         "            for data in ('text', 'ü' * 70000, b'', os.urandom(500000)):\n"
         "                await ws.send(data)\n"

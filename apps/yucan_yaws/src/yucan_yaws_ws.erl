@@ -17,7 +17,9 @@ response(Module, Options) ->
                 {basic, Inner} -> #state{module = Module, mode = stateful, inner = Inner};
                 _ -> #state{module = Module, mode = stateless}
             end,
-    {websocket, ?MODULE, State, #{}}.
+    %% As in Yaws: a page of any origin, unless the option says which.
+    Origins = case proplists:get_value(origin, Options, any) of any -> any; Origin -> [iolist_to_binary(Origin)] end,
+    {websocket, ?MODULE, State, #{origins => Origins}}.
 
 %% @private
 -spec init(yucan_req:req(), #state{}) -> {ok, #state{}}.

@@ -2,7 +2,8 @@
 %% @doc WebSocket (RFC 6455): the handshake, then the loop of the connection's process, which calls a module of the user's.
 %%
 %% A handler answers `{websocket, Module, Argument, Options}'. permessage-deflate (RFC 7692) is off unless the options
-%% have `compress => true', and then without context over messages, so that an idle connection costs no window (yucan_ws_deflate).
+%% have `compress => true', and then without context over messages, so that an idle connection costs no window, or a map (yucan_ws_deflate).
+%% A page of another origin gets 403, unless `origins' has it or is `any'.
 -module(yucan_ws).
 %% Iolists whose tail is a binary: that is what the socket takes with least work.
 -dialyzer(no_improper_lists).
@@ -12,8 +13,8 @@
 
 -include("yucan_internal.hrl").
 
--type options() :: #{protocols => [binary()], compress => boolean(), max_message => pos_integer(), idle_ms => pos_integer(),
-    headers => yucan_handler:headers(), origins => any | [binary()]}.
+-type options() :: #{protocols => [binary()], compress => boolean() | yucan_ws_deflate:options(), max_message => pos_integer(), idle_ms => pos_integer(),
+    headers => yucan_handler:headers(), origins => same | any | [binary()]}.
 -type frame() :: {text | binary | ping | pong, iodata()}.
 -type result() :: {ok, State :: term()} | {reply, frame() | [frame()], State :: term()} | {close, Code :: 1000..4999, Text :: iodata(), State :: term()}.
 
@@ -26,8 +27,6 @@
 -define(GUID, <<"258EAFA5-E914-47DA-95CA-C5AB0DC85B11">>).
 -define(ARM, 20).
 -define(CLOSE_MS, 5000).
-%% What zlib puts at the end of each flush, and permessage-deflate leaves away.
--define(TAIL, <<0, 0, 255, 255>>).
 
 -record(ws, {
     socket :: yucan_transport:socket(),
@@ -39,9 +38,7 @@
     %% The beginning of a message whose last frame has not come: kind, compressed, payload. One binary that grows: a list of frames without
     %% payload would grow without bound.
     partial = none :: none | {text | binary, boolean(), binary()},
-    compress = false :: boolean(),
-    %% Of the other end, for what goes out compressed.
-    window = 15 :: yucan_ws_deflate:window(),
+    deflate = none :: none | yucan_ws_deflate:context(),
     max :: pos_integer(),
     idle_ms :: pos_integer(),
     %% The transport sends no message until it is armed again.
@@ -54,9 +51,9 @@
 upgrade(Req, Module, Argument, Options, Limits) ->
     case check(Req, Options) of
         {ok, Key} ->
-            Deflate = case maps:get(compress, Options, false) of
-                true -> yucan_ws_deflate:negotiate(yucan_req:header(<<"sec-websocket-extensions">>, Req, <<>>));
-                false -> none
+            Deflate = case yucan_ws_deflate:wanted(maps:get(compress, Options, false)) of
+                none -> none;
+                Wanted -> yucan_ws_deflate:negotiate(yucan_req:header(<<"sec-websocket-extensions">>, Req, <<>>), Wanted)
             end,
             Headers = accept(Key)
                 ++ [{<<"sec-websocket-protocol">>, P} || P <- protocol(Req, Options)]
@@ -114,10 +111,25 @@ has_token(Name, Token, Req) ->
 is_key(Key) ->
     try byte_size(base64:decode(Key)) =:= 16 catch error:_ -> false end.
 
+%% Programs send no Origin. Browsers always do, and cookies with it, whatever page has opened the WebSocket (RFC 6455, 10.2).
 is_welcome(Req, Options) ->
-    case maps:get(origins, Options, any) of
-        any -> true;
-        Origins -> lists:member(yucan_req:header(<<"origin">>, Req), Origins)
+    case {maps:get(origins, Options, same), yucan_req:header(<<"origin">>, Req)} of
+        {any, _} -> true;
+        {same, undefined} -> true;
+        {same, Origin} -> is_same(yucan_header:lower(Origin), yucan_header:lower(yucan_req:header(<<"host">>, Req, <<>>)));
+        {Origins, Origin} -> lists:member(Origin, Origins)
+    end.
+
+%% The name and port of the page are those of this request. The scheme may differ: TLS may end before this server.
+is_same(<<"http://", Page/binary>>, Host) -> without(<<":80">>, Page) =:= without(<<":80">>, Host);
+is_same(<<"https://", Page/binary>>, Host) -> without(<<":443">>, Page) =:= without(<<":443">>, Host);
+is_same(_, _) -> false.
+
+without(Port, Host) ->
+    Size = byte_size(Host) - byte_size(Port),
+    case Host of
+        <<Name:Size/binary, Port/binary>> -> Name;
+        _ -> Host
     end.
 
 protocol(Req, #{protocols := Known}) ->
@@ -126,8 +138,8 @@ protocol(Req, #{protocols := Known}) ->
 protocol(_, _) -> [].
 
 start(Socket, Buffer, Req, Argument, #{module := Module, deflate := Deflate, max := Max, idle_ms := Idle}) ->
-    {Compress, Window} = case Deflate of {_, Bits} -> {true, Bits}; none -> {false, 15} end,
-    Ws = #ws{socket = Socket, module = Module, user = undefined, buffer = Buffer, compress = Compress, window = Window, max = Max, idle_ms = Idle},
+    Context = case Deflate of {_, Agreed} -> yucan_ws_deflate:open(Agreed); none -> none end,
+    Ws = #ws{socket = Socket, module = Module, user = undefined, buffer = Buffer, deflate = Context, max = Max, idle_ms = Idle},
     case Module:init(Req, Argument) of
         {ok, User} -> parsed(Ws#ws{user = User});
         {reply, Frames, User} -> reply(Frames, Ws#ws{user = User});
@@ -174,8 +186,8 @@ received(Data, #ws{buffer = Buffer} = Ws) ->
 rearm(#ws{silent = true} = Ws) -> arm(Ws);
 rearm(Ws) -> loop(Ws).
 
-parsed(#ws{buffer = Buffer, max = Max, compress = Compress} = Ws) ->
-    case yucan_ws_frame:parse(Buffer, Max, Compress) of
+parsed(#ws{buffer = Buffer, max = Max, deflate = Deflate} = Ws) ->
+    case yucan_ws_frame:parse(Buffer, Max, Deflate =/= none) of
         {ok, Fin, Deflated, Opcode, Payload, Rest} -> frame(Opcode, Fin, Deflated, Payload, Ws#ws{buffer = Rest, pinged = false});
         more -> rearm(Ws#ws{wanted = yucan_ws_frame:size(Buffer)});
         {error, Code} -> fail(Code, Ws)
@@ -197,30 +209,10 @@ frame(_, _, _, _, Ws) -> fail(1002, Ws).
 gathered(_, _, _, Data, #ws{max = Max} = Ws) when byte_size(Data) > Max -> fail(1009, Ws);
 gathered(false, Kind, Deflated, Data, Ws) -> parsed(Ws#ws{partial = {Kind, Deflated, Data}});
 gathered(true, Kind, false, Data, Ws) -> deliver(Kind, Data, Ws#ws{partial = none});
-gathered(true, Kind, true, Data, #ws{max = Max} = Ws) ->
-    case inflate([Data | ?TAIL], Max) of
+gathered(true, Kind, true, Data, #ws{max = Max, deflate = Deflate} = Ws) ->
+    case yucan_ws_deflate:inflate(Data, Max, Deflate) of
         {ok, Inflated} -> deliver(Kind, Inflated, Ws#ws{partial = none});
         {error, Code} -> fail(Code, Ws)
-    end.
-
-%% Bit by bit, for a small message may hold gigabytes.
-inflate(Data, Max) ->
-    Z = zlib:open(),
-    try
-        ok = zlib:inflateInit(Z, -15),
-        inflated(zlib:safeInflate(Z, Data), Z, Max, [])
-    catch
-        error:_ -> {error, 1007}
-    after
-        zlib:close(Z)
-    end.
-
-inflated({Kind, Output}, Z, Max, Done) ->
-    All = [Done | Output],
-    case {iolist_size(All) > Max, Kind} of
-        {true, _} -> {error, 1009};
-        {false, finished} -> {ok, iolist_to_binary(All)};
-        {false, continue} -> inflated(zlib:safeInflate(Z, []), Z, Max, All)
     end.
 
 deliver(text, Data, Ws) ->
@@ -256,8 +248,8 @@ reply(Frames, #ws{socket = Socket} = Ws) when is_list(Frames) ->
     end;
 reply(Frame, Ws) -> reply([Frame], Ws).
 
-encode({Kind, Data}, #ws{compress = true, window = Window}) when Kind =:= text; Kind =:= binary ->
-    yucan_ws_frame:encode({deflated, Kind}, yucan_ws_deflate:deflate(Data, Window));
+encode({Kind, Data}, #ws{deflate = Deflate}) when Deflate =/= none, Kind =:= text orelse Kind =:= binary ->
+    yucan_ws_frame:encode({deflated, Kind}, yucan_ws_deflate:deflate(Data, Deflate));
 encode({Kind, Data}, _) -> yucan_ws_frame:encode(Kind, Data).
 
 %% The other end closes: the same code goes back (5.5.1).

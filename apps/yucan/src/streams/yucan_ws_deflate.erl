@@ -1,10 +1,12 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc permessage-deflate (RFC 7692) as {@link yucan_ws} uses it: which offer of a client is accepted, and compression within the window that the
-%% client has asked for. Without context over messages on both sides. Pure.
+%% @doc permessage-deflate (RFC 7692) as {@link yucan_ws} uses it: which offer of a client is accepted, and messages compressed and decompressed.
+%%
+%% Without context each message stands for itself, and a connection that is idle costs nothing. With context it refers to those before, which makes
+%% small messages that are alike much smaller, and costs the two windows for as long as the connection lives. A context belongs to one process.
 -module(yucan_ws_deflate).
 
--export([negotiate/1, deflate/2]).
--export_type([window/0]).
+-export([wanted/1, negotiate/2, open/1, deflate/2, inflate/3]).
+-export_type([options/0, wanted/0, agreed/0, context/0]).
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
@@ -12,25 +14,47 @@
 
 %% Bits of the LZ77 window.
 -type window() :: 9..15.
+-type options() :: #{context => boolean(), window => window(), client_window => window()}.
+-opaque wanted() :: #{context := boolean(), window := window(), client_window := window()}.
+%% Of each direction: its window, and whether messages refer to those before.
+-opaque agreed() :: {Out :: {window(), boolean()}, In :: {window(), boolean()}}.
+-opaque context() :: {Out :: window() | zlib:zstream(), In :: window() | zlib:zstream()}.
 
 %% What zlib puts at the end of each flush, and permessage-deflate leaves away.
--define(TAIL_BYTES, 4).
+-define(TAIL, <<0, 0, 255, 255>>).
 
-%% @doc The first offer of a Sec-WebSocket-Extensions header that can be met: its answer, and the largest window that the client can take.
+%% @doc The options with their defaults, `none' for no compression.
+-spec wanted(boolean() | options()) -> none | wanted().
+wanted(false) -> none;
+wanted(true) -> wanted(#{context => false});
+wanted(Options) when is_map(Options) ->
+    #{context := Context, window := Window, client_window := ClientWindow} = All = maps:merge(#{context => true, window => 15, client_window => 15}, Options),
+    case map_size(All) =:= 3 andalso is_boolean(Context) andalso is_window(Window) andalso is_window(ClientWindow) of
+        true -> All;
+        false -> wrong(Options)
+    end;
+wanted(Other) -> wrong(Other).
+
+is_window(Bits) -> is_integer(Bits) andalso Bits >= 9 andalso Bits =< 15.
+
+-spec wrong(term()) -> no_return().
+wrong(Value) -> error({bad_compress, Value, "true, false or #{context => boolean(), window => 9..15, client_window => 9..15} is expected"}).
+
+%% @doc The first offer of a Sec-WebSocket-Extensions header that can be met: its answer, and what holds from now on.
 %% An offer with a parameter that is not known, twice there or out of range is declined (7.1). So is a window of 8 bits, which zlib does not
 %% make.
--spec negotiate(Header :: binary()) -> {Answer :: iodata(), window()} | none.
-negotiate(Header) ->
+-spec negotiate(Header :: binary(), wanted()) -> {Answer :: iodata(), agreed()} | none.
+negotiate(Header, Wanted) ->
     first([[yucan_header:trim(Part) || Part <- binary:split(Offer, <<";">>, [global])]
-           || Offer <- binary:split(yucan_header:lower(Header), <<",">>, [global])]).
+           || Offer <- binary:split(yucan_header:lower(Header), <<",">>, [global])], Wanted).
 
-first([[<<"permessage-deflate">> | Parameters] | Others]) ->
+first([[<<"permessage-deflate">> | Parameters] | Others], Wanted) ->
     case accepted([parameter(Parameter) || Parameter <- Parameters], #{}) of
-        {ok, Known} -> answer(Known);
-        error -> first(Others)
+        {ok, Known} -> answer(Known, Wanted);
+        error -> first(Others, Wanted)
     end;
-first([_ | Others]) -> first(Others);
-first([]) -> none.
+first([_ | Others], Wanted) -> first(Others, Wanted);
+first([], _) -> none.
 
 parameter(Text) ->
     case [yucan_header:trim(Part) || Part <- binary:split(Text, <<"=">>)] of
@@ -58,51 +82,127 @@ accepted([{<<"server_max_window_bits">> = Name, Bits} | Rest], Known) when is_in
 accepted([], Known) -> {ok, Known};
 accepted(_, _) -> error.
 
-%% What the client compresses is taken with any window, so its own is no matter.
-answer(Known) ->
-    Plain = <<"permessage-deflate; server_no_context_takeover; client_no_context_takeover">>,
-    case Known of
-        #{<<"server_max_window_bits">> := Bits} -> {[Plain, <<"; server_max_window_bits=">>, integer_to_binary(Bits)], Bits};
-        _ -> {Plain, 15}
-    end.
+%% A client that does not name its own window cannot be asked for a smaller one (7.1.2.2).
+answer(Known, #{context := Context, window := Window, client_window := ClientWindow}) ->
+    ServerContext = Context andalso not is_map_key(<<"server_no_context_takeover">>, Known),
+    ClientContext = Context andalso not is_map_key(<<"client_no_context_takeover">>, Known),
+    ServerBits = min(Window, maps:get(<<"server_max_window_bits">>, Known, 15)),
+    {ClientBits, Said} = case Known of
+        #{<<"client_max_window_bits">> := none} when ClientWindow < 15 -> {ClientWindow, true};
+        #{<<"client_max_window_bits">> := Bits} when is_integer(Bits), ClientWindow < Bits -> {ClientWindow, true};
+        #{<<"client_max_window_bits">> := Bits} when is_integer(Bits) -> {max(9, Bits), false};
+        _ -> {15, false}
+    end,
+    {[<<"permessage-deflate">>,
+      [<<"; server_no_context_takeover">> || not ServerContext], [<<"; client_no_context_takeover">> || not ClientContext],
+      [[<<"; server_max_window_bits=">>, integer_to_binary(ServerBits)] || ServerBits < 15 orelse is_map_key(<<"server_max_window_bits">>, Known)],
+      [[<<"; client_max_window_bits=">>, integer_to_binary(ClientBits)] || Said]],
+     {{ServerBits, ServerContext}, {ClientBits, ClientContext}}}.
+
+%% @doc For the process that calls it.
+-spec open(agreed()) -> context().
+open({{OutBits, OutContext}, {InBits, InContext}}) ->
+    {case OutContext of true -> deflater(OutBits); false -> OutBits end, case InContext of true -> inflater(InBits); false -> InBits end}.
+
+deflater(Bits) ->
+    Z = zlib:open(),
+    ok = zlib:deflateInit(Z, default, deflated, -Bits, 8, default),
+    Z.
+
+%% A client may end a stream of zlib with a message, and begin another one (7.2.3.4).
+inflater(Bits) ->
+    Z = zlib:open(),
+    ok = zlib:inflateInit(Z, -Bits, reset),
+    Z.
+
+once(Z, Function) -> try Function(Z) after zlib:close(Z) end.
 
 %% @doc A message, compressed.
--spec deflate(iodata(), window()) -> binary().
-deflate(Data, Window) ->
-    Z = zlib:open(),
+-spec deflate(iodata(), context()) -> binary().
+deflate(Data, {Bits, _}) when is_integer(Bits) -> once(deflater(Bits), fun(Z) -> flushed(Z, Data) end);
+deflate(Data, {Z, _}) -> flushed(Z, Data).
+
+%% After a flush there is nothing to flush: an empty message is an empty block (7.2.3.6).
+flushed(Z, Data) ->
+    case iolist_to_binary(zlib:deflate(Z, Data, sync)) of
+        <<>> -> <<0>>;
+        Bytes -> binary:part(Bytes, 0, byte_size(Bytes) - byte_size(?TAIL))
+    end.
+
+%% @doc A message as it was, if it has no more bytes than `Max'; else a close code. Step by step, for a small one may hold gigabytes.
+-spec inflate(binary(), Max :: pos_integer(), context()) -> {ok, binary()} | {error, 1007 | 1009}.
+inflate(Data, Max, {_, Bits}) when is_integer(Bits) -> once(inflater(Bits), fun(Z) -> inflated(Data, Max, Z) end);
+inflate(Data, Max, {_, Z}) -> inflated(Data, Max, Z).
+
+inflated(Data, Max, Z) ->
     try
-        ok = zlib:deflateInit(Z, default, deflated, -Window, 8, default),
-        Bytes = iolist_to_binary(zlib:deflate(Z, Data, sync)),
-        binary:part(Bytes, 0, byte_size(Bytes) - ?TAIL_BYTES)
-    after
-        zlib:close(Z)
+        inflated(zlib:safeInflate(Z, [Data | ?TAIL]), Z, Max, [])
+    catch
+        error:_ -> {error, 1007}
+    end.
+
+inflated({Kind, Output}, Z, Max, Done) ->
+    All = [Done | Output],
+    case {iolist_size(All) > Max, Kind} of
+        {true, _} -> {error, 1009};
+        {false, finished} -> {ok, iolist_to_binary(All)};
+        {false, continue} -> inflated(zlib:safeInflate(Z, []), Z, Max, All)
     end.
 
 -ifdef(TEST).
 
 negotiate_test_() ->
+    None = wanted(true),
+    All = wanted(#{}),
     Base = "permessage-deflate; server_no_context_takeover; client_no_context_takeover",
-    Say = fun(none) -> none; ({Answer, Bits}) -> {unicode:characters_to_list(Answer), Bits} end,
-    [{Header, ?_assertEqual(Expected, Say(negotiate(list_to_binary(Header))))}
-     || {Header, Expected} <-
-            [{"", none}, {"x-webkit-deflate-frame", none}, {"permessage-deflated", none},
-             {"permessage-deflate", {Base, 15}},
-             {"Permessage-Deflate; client_max_window_bits", {Base, 15}},
-             {"permessage-deflate; client_max_window_bits=8", {Base, 15}},
-             {"permessage-deflate; server_max_window_bits=10", {Base ++ "; server_max_window_bits=10", 10}},
-             {"permessage-deflate;server_max_window_bits=\"9\"", {Base ++ "; server_max_window_bits=9", 9}},
-             {"permessage-deflate; server_max_window_bits=8", none},
-             {"permessage-deflate; server_max_window_bits=8, permessage-deflate", {Base, 15}},
-             {"x, permessage-deflate; server_max_window_bits=12, permessage-deflate", {Base ++ "; server_max_window_bits=12", 12}}]
-            ++ [{"permessage-deflate; " ++ Bad, none}
+    Say = fun(none) -> none; ({Answer, Agreed}) -> {unicode:characters_to_list(Answer), Agreed} end,
+    [{Header, ?_assertEqual(Expected, Say(negotiate(list_to_binary(Header), Wanted)))}
+     || {Wanted, Header, Expected} <-
+            [{None, "", none}, {None, "x-webkit-deflate-frame", none}, {None, "permessage-deflated", none},
+             {None, "permessage-deflate", {Base, {{15, false}, {15, false}}}},
+             {None, "Permessage-Deflate; client_max_window_bits", {Base, {{15, false}, {15, false}}}},
+             {None, "permessage-deflate; client_max_window_bits=8", {Base, {{15, false}, {9, false}}}},
+             {None, "permessage-deflate; server_max_window_bits=10", {Base ++ "; server_max_window_bits=10", {{10, false}, {15, false}}}},
+             {None, "permessage-deflate;server_max_window_bits=\"9\"", {Base ++ "; server_max_window_bits=9", {{9, false}, {15, false}}}},
+             {None, "permessage-deflate; server_max_window_bits=8", none},
+             {None, "permessage-deflate; server_max_window_bits=8, permessage-deflate", {Base, {{15, false}, {15, false}}}},
+             {None, "x, permessage-deflate; server_max_window_bits=12, permessage-deflate", {Base ++ "; server_max_window_bits=12", {{12, false}, {15, false}}}},
+             {All, "permessage-deflate; client_max_window_bits", {"permessage-deflate", {{15, true}, {15, true}}}},
+             {All, "permessage-deflate; server_no_context_takeover", {"permessage-deflate; server_no_context_takeover", {{15, false}, {15, true}}}},
+             {All, "permessage-deflate; client_no_context_takeover", {"permessage-deflate; client_no_context_takeover", {{15, true}, {15, false}}}},
+             {wanted(#{window => 11}), "permessage-deflate", {"permessage-deflate; server_max_window_bits=11", {{11, true}, {15, true}}}},
+             {wanted(#{window => 11}), "permessage-deflate; server_max_window_bits=10", {"permessage-deflate; server_max_window_bits=10", {{10, true}, {15, true}}}},
+             {wanted(#{client_window => 12}), "permessage-deflate", {"permessage-deflate", {{15, true}, {15, true}}}},
+             {wanted(#{client_window => 12}), "permessage-deflate; client_max_window_bits", {"permessage-deflate; client_max_window_bits=12", {{15, true}, {12, true}}}},
+             {wanted(#{client_window => 12}), "permessage-deflate; client_max_window_bits=10", {"permessage-deflate", {{15, true}, {10, true}}}}]
+            ++ [{All, "permessage-deflate; " ++ Bad, none}
                 || Bad <- ["server_max_window_bits", "server_max_window_bits=16", "server_max_window_bits=09", "client_max_window_bits=7", "unknown",
                            "server_no_context_takeover=1", "server_no_context_takeover; server_no_context_takeover",
                            "server_max_window_bits=10; server_max_window_bits=10"]]].
+
+wanted_test_() ->
+    [?_assertEqual(none, wanted(false))]
+        ++ [?_assertError({bad_compress, Bad, _}, wanted(Bad)) || Bad <- [yes, #{window => 8}, #{window => 16}, #{context => yes}, #{other => 1}]].
+
+alone(Bits) -> {Bits, 15}.
 
 %% The window is kept: what lies further back than it is not referred to.
 window_test() ->
     Block = rand:bytes(600),
     Far = [Block, rand:bytes(2000), Block],
-    ?assert(byte_size(deflate(Far, 15)) < byte_size(deflate(Far, 9)) - 400).
+    ?assert(byte_size(deflate(Far, alone(15))) < byte_size(deflate(Far, alone(9))) - 400).
+
+%% With context the same message again is small, in both directions, also behind an empty one and one that ends its stream (7.2.3).
+context_test() ->
+    Text = rand:bytes(500),
+    {_, Agreed} = negotiate(<<"permessage-deflate">>, wanted(#{})),
+    Context = open(Agreed),
+    [First, Empty, Second] = [deflate(M, Context) || M <- [Text, <<>>, Text]],
+    ?assert(byte_size(Second) < 20 andalso byte_size(First) > 500),
+    ?assertEqual([{ok, Text}, {ok, <<>>}, {ok, Text}], [inflate(M, 500, Context) || M <- [First, Empty, Second]]),
+    ?assertEqual({ok, <<"Hello">>}, inflate(<<16#f3, 16#48, 16#cd, 16#c9, 16#c9, 7, 0, 0>>, 500, Context)),
+    ?assertEqual({ok, <<"Hello">>}, inflate(<<16#f2, 16#48, 16#cd, 16#c9, 16#c9, 7, 0>>, 500, Context)),
+    ?assertEqual({error, 1009}, inflate(deflate(rand:bytes(501), alone(15)), 500, Context)),
+    ?assertEqual({error, 1007}, inflate(<<255, 255, 255>>, 500, open(Agreed))).
 
 -endif.
