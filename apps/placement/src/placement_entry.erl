@@ -58,34 +58,57 @@ scanned({ok, Tokens, End}) ->
     {Term, Rest} = lists:splitwith(fun(Token) -> element(1, Token) =/= dot end, Tokens),
     case Rest of
         [] -> {error, End, "the full stop after the list is missing"};
-        [Dot] -> parsed(erl_parse:parse_term(Term ++ [Dot]));
+        [Dot] -> parsed(erl_parse:parse_term(Term ++ [Dot]), Tokens);
         [_, Token | _] -> {error, erl_scan:location(Token), "text after the list's full stop: a file holds one list"}
     end;
 scanned({error, {Place, Module, What}, _}) -> {error, Place, Module:format_error(What)}.
 
-parsed({ok, Term}) -> parse(Term);
-parsed({error, {Place, Module, What}}) -> {error, Place, Module:format_error(What)}.
+parsed({ok, Term}, Tokens) ->
+    case entries(Term) of
+        {error, Number, Text} -> {error, place_of(Number, Tokens), Text};
+        Other -> Other
+    end;
+parsed({error, {Place, Module, What}}, _) -> {error, Place, Module:format_error(What)}.
+
+%% Where an element of the list begins.
+place_of(Number, [_ | Tokens]) -> place_of(Number, Tokens, 0).
+
+place_of(1, [Token | _], 0) -> erl_scan:location(Token);
+place_of(Number, [Token | Tokens], Depth) ->
+    case element(1, Token) of
+        ',' when Depth =:= 0 -> place_of(Number - 1, Tokens, 0);
+        Open when Open =:= '['; Open =:= '{'; Open =:= '<<' -> place_of(Number, Tokens, Depth + 1);
+        Close when Close =:= ']'; Close =:= '}'; Close =:= '>>' -> place_of(Number, Tokens, Depth - 1);
+        _ -> place_of(Number, Tokens, Depth)
+    end.
 
 %% @doc Checks a list of entries; the first that is wrong is named with its number.
 -spec parse(term()) -> {ok, [{name(), definition()}]} | {error, Text :: unicode:chardata()}.
 parse(List) ->
+    case entries(List) of
+        {error, Number, Text} -> {error, io_lib:format("entry ~b: ~ts", [Number, Text])};
+        Other -> Other
+    end.
+
+entries(List) ->
     case is_list(List) andalso length_of(List) of
         false -> {error, "expected a list of attributes such as [{num_cpus, 4}]"};
         improper -> {error, "expected a proper list"};
-        _ -> parse(List, 1, [])
+        _ -> entries(List, 1, [])
     end.
 
 length_of(List) ->
     try length(List) catch error:badarg -> improper end.
 
-parse([], _, Done) -> {ok, lists:reverse(Done)};
-parse([{Name, Entry} | Rest], Number, Done) when is_atom(Name) ->
-    case definition(Name, Entry) of
-        {ok, Definition} -> parse(Rest, Number + 1, [{Name, Definition} | Done]);
-        {error, Text} -> {error, io_lib:format("entry ~b: ~ts", [Number, Text])}
+entries([], _, Done) -> {ok, lists:reverse(Done)};
+entries([{Name, Entry} | Rest], Number, Done) when is_atom(Name) ->
+    case {lists:keymember(Name, 1, Done), definition(Name, Entry)} of
+        {true, _} -> {error, Number, io_lib:format("the attribute ~tp is here a second time; give it once", [Name])};
+        {_, {ok, Definition}} -> entries(Rest, Number + 1, [{Name, Definition} | Done]);
+        {_, {error, Text}} -> {error, Number, Text}
     end;
-parse([Other | _], Number, _) ->
-    {error, io_lib:format("entry ~b: ~0tP is not {Name, Value} with an atom as name", [Number, Other, 12])}.
+entries([Other | _], Number, _) ->
+    {error, Number, io_lib:format("~0tP is not {Name, Value} with an atom as name", [Other, 12])}.
 
 %% @doc Checks one entry.
 -spec definition(name(), term()) -> {ok, definition()} | {error, Text :: unicode:chardata()}.
@@ -100,6 +123,8 @@ definition(Name, {Kind, Call, Options}) when Kind =:= dynamic; Kind =:= automati
     end;
 definition(Name, {Kind, {M, F, A}}) when is_atom(Kind), is_atom(M), is_atom(F), is_list(A) -> unknown_kind(Name, Kind);
 definition(Name, {Kind, {M, F, A}, _}) when is_atom(Kind), is_atom(M), is_atom(F), is_list(A) -> unknown_kind(Name, Kind);
+definition(Name, {Kind, {M, F}}) when is_atom(Kind), is_atom(M), is_atom(F) -> unknown_kind(Name, Kind);
+definition(Name, {Kind, {M, F}, _}) when is_atom(Kind), is_atom(M), is_atom(F) -> unknown_kind(Name, Kind);
 definition(Name, Value) -> with_options(Name, #{kind => static, value => Value}, []).
 
 unknown_kind(Name, Kind) ->
@@ -122,7 +147,7 @@ with_options(Name, #{kind := Kind} = Definition, Given) ->
             {error, io_lib:format("attribute ~tp: its value has ~b bytes; at most 65536 are allowed", [Name, Bytes])};
         {_, true} -> sensible(Name, maps:merge(maps:merge(defaults(Kind), Definition), maps:from_list(Options)));
         {_, false} -> {error, io_lib:format("attribute ~tp: options ~0tP are not valid; expected unit, type, ttl, min_interval, limit, tolerance, "
-                                            "every, over; units are ~tp", [Name, Given, 20, placement_unit:names()])}
+                                            "every, over; units are ~0tp", [Name, Given, 20, placement_unit:names()])}
     end.
 
 sensible(Name, #{kind := sampled, every := Every, over := Over}) when Over < Every ->
@@ -175,13 +200,22 @@ syntax_test_() ->
      || {Place, Text} <- [{{1, 6}, "[{a, }]."}, {{2, 5}, "[{a, 1},\n {b 2}]."}, {{1, 9}, "[{a, 1}]"}, {{2, 1}, "[{a, 1}].\n[{b, 2}]."},
                           {{1, 6}, "[{a, \"open}]."}, {{1, 6}, "[{a, 'x]."}, {{3, 1}, "[\n{a,1}\n"}]].
 
+%% So is that of a wrong entry, and what is said of it is one line.
+place_test_() ->
+    [fun() ->
+             {error, Got, Said} = text(Text),
+             ?assertEqual(Place, Got),
+             ?assertEqual(nomatch, string:find(Said, "\n"))
+     end || {Place, Text} <- [{{2, 2}, "[{a, [1, {x, <<1, 2>>}]},\n {b, {dynmic, {m, f}}}]."}, {{3, 4}, "[{a, 1},\n{b, 2},\n   {a, 2}]."}, {{1, 2}, "[foo]."},
+                              {{1, 10}, "[{a, 1}, {b, 1, [{unit, furlong}]}]."}, {{2, 1}, "[{a, 1},\n{b, {static, 1, [{unit, furlong}]}}]."}]].
+
 not_utf8_test() -> ?assertMatch({error, {2, 2}, _}, read_text(<<"[\n ", 255, "]">>)).
 
 wrong_test_() ->
-    [?_assertMatch({_, {error, _}}, {Text, text(Text)})
+    [?_assertMatch({_, error}, {Text, element(1, text(Text))})
      || Text <- ["", "{a, 1}.", "foo.", "[foo].", "[{\"a\", 1}].", "[{a, 1, 2}].", "[{a, 1} | b].", "[{a, {dynamic, foo}}].", "[{a, {dynamic, {m, f, x}}}].",
                  "[{a, {periodic, {m, f, []}}}].", "[{a, {dynamic, {m, f, []}, [{unit, furlong}]}}].", "[{a, {dynamic, {m, f, []}, [limit]}}].",
-                 "[{a, {sampled, {m, f, []}, #{every => 1000, over => 100}}}].", "[{a, {sampled, {m, f, []}, #{every => 10, over => 1000000}}}]."]].
+                 "[{a, {dynmic, {m, f}}}].", "[{a, {dynmic, {m, f}, []}}].", "[{a, 1}, {a, 2}].", "[{a, {sampled, {m, f, []}, #{every => 1000, over => 100}}}].", "[{a, {sampled, {m, f, []}, #{every => 10, over => 1000000}}}]."]].
 
 large_test() -> ?assertMatch({error, _}, definition(a, binary:copy(<<0>>, 70000))).
 -endif.

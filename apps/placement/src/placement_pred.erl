@@ -88,7 +88,7 @@ constant(Fun, P) when is_function(Fun) -> bad(P);
 constant({Number, Word}, P) when is_number(Number), is_atom(Word) ->
     case placement_unit:is_unit(Word) of
         true -> {Number, Word};
-        false -> throw({bad, "~0tP: ~tp is no unit; the units are ~tp", [P, 15, Word, placement_unit:names()]})
+        false -> throw({bad, "~0tP: ~tp is no unit; the units are ~0tp", [P, 15, Word, placement_unit:names()]})
     end;
 constant(Constant, _) -> Constant.
 
