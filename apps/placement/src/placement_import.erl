@@ -14,7 +14,7 @@
 
 -type kind() :: conf | yaml | paths | term | hwloc | hostlist.
 -type options() :: #{nodes => [node()], name => string(), kind => kind()}.
--type warning() :: {hosts_without_node, [string()]} | {nodes_without_host, [node()]}.
+-type warning() :: {hosts_without_node, [string()]} | {nodes_without_host, [node()]} | {slurm, placement_slurm:warning()}.
 -type error() :: {file, file:filename_all(), term()} | {unknown_kind, file:filename_all()} | {syntax, Line :: term(), iodata()}
                | {path_line, pos_integer(), string()} | not_unicode
                | {slurm, placement_slurm:error()} | {tree, placement_tree:error()} | {hwloc, placement_hwloc:error()}.
@@ -57,6 +57,11 @@ parsed(term, Text, _) -> of_tree(term(Text, fun placement_tree:from_network/1));
 parsed(paths, Text, _) -> of_tree(paths(string:split(Text, "\n", all), 1, [])).
 
 of_hosts(Part, {error, Error}, _) -> {error, {Part, Error}};
+of_hosts(Part, {ok, Hosts, Said}, Options) ->
+    case of_hosts(Part, {ok, Hosts}, Options) of
+        {ok, Tree, Warnings} -> {ok, Tree, [{Part, Warning} || Warning <- Said] ++ Warnings};
+        {error, _} = Error -> Error
+    end;
 of_hosts(_, {ok, Hosts}, Options) ->
     {[Vertex | _], Used, Without} = attach(Hosts, by_host(Options), Options),
     case placement_tree:from_vertex(Vertex) of
@@ -132,6 +137,7 @@ format_error({tree, Error}) -> placement_tree:format_error(Error).
 
 %% @doc A warning in words.
 -spec format_warning(warning()) -> unicode:chardata().
+format_warning({slurm, Warning}) -> placement_slurm:format_warning(Warning);
 format_warning({hosts_without_node, Hosts}) ->
     io_lib:format("~b hosts of the file have no node and are left out: ~ts", [length(Hosts), some(Hosts)]);
 format_warning({nodes_without_host, Nodes}) ->

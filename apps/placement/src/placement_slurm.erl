@@ -3,23 +3,27 @@
 %%
 %% Written to the documents of Slurm 25.05: topology.conf(5) (`SwitchName= Switches= Nodes= LinkSpeed=',
 %% `BlockName= Nodes=', `BlockSizes='; names of parameters in any case, comments after `#', a line goes on after `\')
-%% and topology.yaml(5). Of the topologies of a YAML file the one with `cluster_default: true' is taken, else the first.
+%% and topology.yaml(5). What Slurm itself takes with a warning is taken with one here: a host below two switches and a switch below two others, as in a
+%% network with two spines, stay below the first; what is named twice in one list counts once.
+%%  Of the topologies of a YAML file the one with `cluster_default: true' is taken, else the first.
 -module(placement_slurm).
 
--export([from_conf/1, from_yaml/1, to_conf/1, format_error/1]).
+-export([from_conf/1, from_yaml/1, to_conf/1, format_error/1, format_warning/1]).
 
--export_type([hosts/0, error/0]).
+-export_type([hosts/0, error/0, warning/0]).
 
 -type hosts() :: {host, string()} | {group, Name :: string(), [hosts()]}.
 -type error() :: {line, pos_integer(), Why :: term()} | {unknown_switch, Child :: string(), Parent :: string()}
-               | {cycle, [string()]} | {two_parents, Name :: string(), string(), string()} | {twice, string()} | no_switch
+               | {cycle, [string()]} | {twice, string()} | no_switch
                | {yaml, pos_integer(), string()} | {not_a_topology, string()} | placement_hostlist:error().
+
+-type warning() :: {two_parents, Name :: string(), Kept :: string(), Other :: string()} | {named_twice, Name :: string(), Switch :: string()}.
 
 %% A switch: its name and what is below it.
 -type switch() :: {Name :: string(), Switches :: [string()], Hosts :: [string()]}.
 
 %% @doc The tree of a `topology.conf'. Several switches without one above them get a root of their own.
--spec from_conf(unicode:chardata()) -> {ok, hosts()} | {error, error()}.
+-spec from_conf(unicode:chardata()) -> {ok, hosts(), [warning()]} | {error, error()}.
 from_conf(Text) ->
     guarded(fun() ->
                     Lines = lines(string:split(unicode:characters_to_list(Text), "\n", all), 1),
@@ -27,7 +31,8 @@ from_conf(Text) ->
             end).
 
 guarded(Make) ->
-    try {ok, Make()}
+    try Make() of
+        {Tree, Warnings} -> {ok, Tree, Warnings}
     catch throw:Error -> {error, Error}
     end.
 
@@ -72,7 +77,7 @@ expanded(Text) ->
     end.
 
 %% @doc The tree of a `topology.yaml'.
--spec from_yaml(unicode:chardata()) -> {ok, hosts()} | {error, error()}.
+-spec from_yaml(unicode:chardata()) -> {ok, hosts(), [warning()]} | {error, error()}.
 from_yaml(Text) ->
     guarded(fun() ->
                     case placement_yaml:decode(Text) of
@@ -100,24 +105,32 @@ yaml_switch(Kind, #{} = Switch) ->
 yaml_switch(Kind, _) -> throw({not_a_topology, "expected `- " ++ Kind ++ ": name'"}).
 
 %% Every switch and host has one place, and all switches hang from roots.
--spec tree([switch()]) -> hosts().
+-spec tree([switch()]) -> {hosts(), [warning()]}.
 tree([]) -> throw(no_switch);
 tree(Switches) ->
     _ = unique([Name || {Name, _, _} <- Switches]),
-    Known = maps:from_list([{Name, {Below, Hosts}} || {Name, Below, Hosts} <- Switches]),
-    Parents = lists:foldl(fun(Pair, Acc) -> parent(Pair, Known, Acc) end, #{},
-                          [{Child, Name} || {Name, Below, _} <- Switches, Child <- Below]),
-    _ = lists:foldl(fun({Host, Name}, Acc) -> one_parent(Host, Name, Acc) end, #{},
-                    [{Host, Name} || {Name, _, Hosts} <- Switches, Host <- Hosts]),
-    case [Name || {Name, _, _} <- Switches, not is_map_key(Name, Parents)] of
+    Described = [Name || {Name, _, _} <- Switches],
+    _ = [throw({unknown_switch, Child, Name}) || {Name, Below, _} <- Switches, Child <- Below, not lists:member(Child, Described)],
+    {Parents, FirstWarnings} = parents([{Child, Name} || {Name, Below, _} <- Switches, Child <- Below]),
+    {Places, Warnings} = parents([{Host, Name} || {Name, _, Hosts} <- Switches, Host <- Hosts]),
+    Known = maps:from_list([{Name, {[Child || Child <- unrepeated(Below), maps:get(Child, Parents) =:= Name],
+                                    [Host || Host <- unrepeated(Hosts), maps:get(Host, Places) =:= Name]}} || {Name, Below, Hosts} <- Switches]),
+    case [Name || Name <- Described, not is_map_key(Name, Parents)] of
         [] -> throw({cycle, cycle(hd(maps:keys(Known)), Parents, [])});
         Roots ->
-            Tree = rooted([vertex(Root, Known) || Root <- Roots]),
-            case maps:keys(Known) -- names(Tree) of
-                [] -> Tree;
+            Vertices = [vertex(Root, Known) || Root <- Roots],
+            case maps:keys(Known) -- lists:append([names(Vertex) || Vertex <- Vertices]) of
+                %% A second spine has nothing of its own.
+                [] -> {rooted(hd([[V || V <- Vertices, has_hosts(V)] || lists:any(fun has_hosts/1, Vertices)] ++ [Vertices])), FirstWarnings ++ Warnings};
                 [Lost | _] -> throw({cycle, cycle(Lost, Parents, [])})
             end
     end.
+
+has_hosts({host, _}) -> true;
+has_hosts({group, _, Children}) -> lists:any(fun has_hosts/1, Children).
+
+unrepeated([First | Rest]) -> [First | unrepeated([Other || Other <- Rest, Other =/= First])];
+unrepeated([]) -> [].
 
 unique(Names) ->
     case Names -- lists:usort(Names) of
@@ -125,15 +138,16 @@ unique(Names) ->
         [Name | _] -> throw({twice, Name})
     end.
 
-parent({Child, Name}, Known, Parents) when is_map_key(Child, Known) -> one_parent(Child, Name, Parents);
-parent({Child, Name}, _, _) -> throw({unknown_switch, Child, Name}).
-
-one_parent(Child, Name, Parents) ->
-    case Parents of
-        #{Child := Name} -> throw({twice, Child});
-        #{Child := Other} -> throw({two_parents, Child, Other, Name});
-        #{} -> Parents#{Child => Name}
-    end.
+%% The first switch above each, and what is said of the others.
+parents(Pairs) ->
+    {Parents, Warnings} = lists:foldl(fun({Child, Name}, {Acc, Said}) ->
+                                              case Acc of
+                                                  #{Child := Name} -> {Acc, [{named_twice, Child, Name} | Said]};
+                                                  #{Child := Kept} -> {Acc, [{two_parents, Child, Kept, Name} | Said]};
+                                                  #{} -> {Acc#{Child => Name}, Said}
+                                              end
+                                      end, {#{}, []}, Pairs),
+    {Parents, lists:reverse(Warnings)}.
 
 cycle(Name, Parents, Seen) ->
     case lists:member(Name, Seen) of
@@ -173,13 +187,16 @@ format_error({unknown_switch, Child, Parent}) ->
     io_lib:format("the switch ~ts is said to hold a switch ~ts, which the file does not describe; add a line for it or take it out", [Parent, Child]);
 format_error({cycle, Names}) ->
     io_lib:format("these switches hold each other in a circle: ~ts; a network of switches is a tree", [lists:join(" > ", Names)]);
-format_error({two_parents, Name, One, Other}) ->
-    io_lib:format("~ts is below ~ts and below ~ts; it may be below one switch", [Name, One, Other]);
 format_error({twice, Name}) -> io_lib:format("~ts is described twice", [Name]);
 format_error(no_switch) -> "there is no switch and no block in the file";
 format_error({not_a_topology, Why}) -> Why;
 format_error({yaml, _, _} = Error) -> placement_yaml:format_error(Error);
 format_error({hostlist, _, _} = Error) -> placement_hostlist:format_error(Error).
+
+%% @doc A warning in words.
+-spec format_warning(warning()) -> unicode:chardata().
+format_warning({two_parents, Name, Kept, Other}) -> io_lib:format("~ts is below ~ts and below ~ts; the tree has it below ~ts", [Name, Kept, Other, Kept]);
+format_warning({named_twice, Name, Switch}) -> io_lib:format("~ts is named twice below ~ts", [Name, Switch]).
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
@@ -188,24 +205,32 @@ two_levels() ->
     {group, "s2", [{group, "s0", [{host, "n0"}, {host, "n1"}]}, {group, "s1", [{host, "n2"}]}]}.
 
 conf_test_() ->
-    [?_assertEqual({ok, two_levels()}, from_conf(Text))
+    [?_assertEqual({ok, two_levels(), []}, from_conf(Text))
      || Text <- ["# tree\nSwitchName=s0 Nodes=n[0-1] LinkSpeed=100\nswitchname=s1 nodes=n2\nSwitchName=s2 Switches=s[0-1]\n",
                  "SwitchName=s2 \\\n Switches=s0,s1\nSwitchName=s0 Nodes=n0,n1\r\nSwitchName=s1 Nodes=n2"]].
 
 blocks_test() ->
-    ?assertEqual({ok, {group, "root", [{group, "b1", [{host, "a1"}, {host, "a2"}]}, {group, "b2", [{host, "a3"}]}]}},
+    ?assertEqual({ok, {group, "root", [{group, "b1", [{host, "a1"}, {host, "a2"}]}, {group, "b2", [{host, "a3"}]}]}, []},
                  from_conf("BlockName=b1 Nodes=a[1-2]\nBlockName=b2 Nodes=a3\nBlockSizes=2,4\n")).
 
 yaml_test() ->
     Text = "---\n- topology: flat\n  cluster_default: false\n  flat: true\n- topology: net\n  cluster_default: true\n  tree:\n    switches:\n"
            "      - switch: s2\n        children: s[0-1]\n      - switch: s0\n        nodes: n[0-1]\n      - switch: s1\n        nodes: n2\n",
-    ?assertEqual({ok, two_levels()}, from_yaml(Text)),
-    ?assertEqual({ok, {group, "b", [{host, "n1"}]}}, from_yaml("- topology: x\n  block:\n    block_sizes:\n      - 1\n    blocks:\n      - block: b\n        nodes: n1\n")).
+    ?assertEqual({ok, two_levels(), []}, from_yaml(Text)),
+    ?assertEqual({ok, {group, "b", [{host, "n1"}]}, []}, from_yaml("- topology: x\n  block:\n    block_sizes:\n      - 1\n    blocks:\n      - block: b\n        nodes: n1\n")).
 
 conf_comes_back_test() ->
-    ?assertEqual({ok, two_levels()}, from_conf(to_conf(two_levels()))),
-    ?assertMatch({ok, {group, "r", [{group, "s", _}, {group, "r-hosts", [{host, "c"}]}]}},
+    ?assertEqual({ok, two_levels(), []}, from_conf(to_conf(two_levels()))),
+    ?assertMatch({ok, {group, "r", [{group, "s", _}, {group, "r-hosts", [{host, "c"}]}]}, []},
                  from_conf(to_conf({group, "r", [{host, "c"}, {group, "s", [{host, "a"}, {host, "b"}]}]}))).
+
+%% What Slurm takes, with what it says about it.
+taken_with_a_warning_test_() ->
+    Leaves = "SwitchName=s0 Nodes=n[0-1]\nSwitchName=s1 Nodes=n2\n",
+    [{unicode:characters_to_list(lists:join("; ", [format_warning(W) || W <- Warnings])), ?_assertEqual({ok, two_levels(), Warnings}, from_conf(Text))} || {Warnings, Text} <-
+        [{[{two_parents, "n1", "s0", "s1"}], "SwitchName=s0 Nodes=n[0-1]\nSwitchName=s1 Nodes=n[1-2]\nSwitchName=s2 Switches=s[0-1]\n"},
+         {[{named_twice, "n1", "s0"}], "SwitchName=s0 Nodes=n[0-1],n1\nSwitchName=s1 Nodes=n2\nSwitchName=s2 Switches=s[0-1]\n"},
+         {[{two_parents, "s0", "s2", "s3"}, {two_parents, "s1", "s2", "s3"}], Leaves ++ "SwitchName=s2 Switches=s[0-1]\nSwitchName=s3 Switches=s[0-1]\n"}]].
 
 bad_input_test_() ->
     [{unicode:characters_to_list(format_error(Want)), ?_assertEqual({error, Want}, Got)} || {Want, Got} <-
@@ -215,9 +240,7 @@ bad_input_test_() ->
          {{unknown_switch, "s9", "s0"}, from_conf("SwitchName=s0 Switches=s9")},
          {{cycle, ["s0", "s1", "s0"]}, from_conf("SwitchName=s0 Switches=s1\nSwitchName=s1 Switches=s0")},
          {{cycle, ["s1", "s2", "s1"]}, from_conf("SwitchName=s0 Nodes=n\nSwitchName=s1 Switches=s2\nSwitchName=s2 Switches=s1")},
-         {{two_parents, "n1", "s0", "s1"}, from_conf("SwitchName=s0 Nodes=n1\nSwitchName=s1 Nodes=n1")},
          {{twice, "s0"}, from_conf("SwitchName=s0 Nodes=n1\nSwitchName=s0 Nodes=n2")},
-         {{twice, "n1"}, from_conf("SwitchName=s0 Nodes=n1,n1")},
          {{hostlist, "n[1", "a bracket is not closed"}, from_conf("SwitchName=s0 Nodes=n[1")},
          {{yaml, 1, "a bracket is not closed"}, from_yaml("a: [b")},
          {{not_a_topology, "expected a list of entries such as `- topology: name'"}, from_yaml("a: b")},
