@@ -241,7 +241,7 @@ not_all(All, [First | _] = Missing) ->
 
 %% ---- distances ----
 
-prepare(_, []) -> none;
+prepare(#{slurm := false}, []) -> none;
 prepare(Plan, Modes) ->
     code:lib_dir(placement) =/= {error, bad_name} orelse failed("--measure: the application placement is not on the code path", []),
     prepared(Plan, Modes).

@@ -6,6 +6,10 @@
 
 -export([prepare/2, await/2, summary/1]).
 
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+-endif.
+
 -export_type([prepared/0]).
 
 -type prepared() :: #{nodes := pos_integer(), tree := placement_tree:tree(), mode := placement_probe:mode() | none, explained := float() | none,
@@ -13,18 +17,28 @@
 
 -define(POLL_MS, 100).
 -define(BATCHES, 5).
+-define(ASK_MS, 5000).
 
-%% @doc Measures these nodes in the modes that are named, makes the tree and publishes it. One node alone, or no mode, needs no measuring: then all are equally far.
+%% @doc Measures these nodes in the modes that are named, makes the tree and publishes it. One node alone, or no mode, needs no measuring: then the tree is what
+%% Slurm says of each ({@link placement_slurm_job:path/1}); outside of Slurm all are equally far.
 -spec prepare([node(), ...], [placement_probe:mode()]) -> {ok, prepared()} | {error, unicode:chardata()}.
 prepare(Nodes, Modes) when tl(Nodes) =:= []; Modes =:= [] ->
-    {ok, Tree} = placement_tree:from_paths([{Node, []} || Node <- Nodes]),
-    published(Nodes, #{tree => Tree, mode => none, explained => none, verdict => none, seconds => 0.0});
+    case declared(lists:zip(Nodes, erpc:multicall(Nodes, placement_slurm_job, own_path, [], ?ASK_MS))) of
+        {ok, Tree} -> published(Nodes, #{tree => Tree, mode => none, explained => none, verdict => none, seconds => 0.0});
+        {error, _} = Error -> Error
+    end;
 prepare(Nodes, Modes) ->
     case placement_probe:measure(Nodes, #{modes => Modes, batches => ?BATCHES}) of
         {ok, #{failed := []} = Measured} -> clustered(Nodes, Measured);
         {ok, #{failed := [{Mode, A, B, Reason} | _] = Failed}} ->
             {error, io_lib:format("~b pairs were not measured; the first (~s): ~ts to ~ts: ~0tP", [length(Failed), Mode, A, B, Reason, 8])};
         {error, Reason} -> {error, io_lib:format("measuring failed: ~0tP", [Reason, 12])}
+    end.
+
+declared(Answers) ->
+    case [Node || {Node, Answer} <- Answers, element(1, Answer) =/= ok] of
+        [] -> placement_tree:from_paths([{Node, Path} || {Node, {ok, Path}} <- Answers]);
+        [Node | _] -> {error, io_lib:format("node ~ts did not say where Slurm put it", [Node])}
     end.
 
 clustered(Nodes, #{seconds := Seconds} = Measured) ->
@@ -65,7 +79,20 @@ has_tree() ->
 
 %% @doc One line about what was found.
 -spec summary(prepared()) -> unicode:chardata().
-summary(#{nodes := Nodes, mode := none}) -> io_lib:format("~b nodes, not measured: all equally far", [Nodes]);
+summary(#{nodes := Nodes, tree := Tree, mode := none}) ->
+    case placement_tree:depth(Tree) of
+        Flat when Flat =< 1 -> io_lib:format("~b nodes, not measured: all equally far", [Nodes]);
+        Depth -> io_lib:format("~b nodes, not measured: a tree of depth ~b by what Slurm says", [Nodes, Depth])
+    end;
 summary(#{nodes := Nodes, tree := Tree, mode := Mode, explained := Explained, verdict := Verdict, seconds := Seconds}) ->
     io_lib:format("~b nodes, ~s times measured in ~.1f s, a tree of depth ~b that explains ~b % of them (~s)",
                   [Nodes, Mode, Seconds, placement_tree:depth(Tree), round(Explained * 100), Verdict]).
+
+-ifdef(TEST).
+
+declared_test() ->
+    {ok, Tree} = declared([{a, {ok, ["top", "s0", "n1"]}}, {b, {ok, ["top", "s0", "n1"]}}, {c, {ok, ["top", "s0", "n2"]}}, {d, {ok, ["top", "s1", "n3"]}}]),
+    ?assertEqual([{ok, 0.25}, {ok, 0.5}, {ok, 1.0}], [placement_tree:distance(Tree, a, Node) || Node <- [b, c, d]]),
+    ?assertEqual("4 nodes, not measured: a tree of depth 3 by what Slurm says", lists:flatten(summary(#{nodes => 4, tree => Tree, mode => none}))),
+    ?assertMatch({error, _}, declared([{a, {ok, []}}, {b, {error, {erpc, noconnection}}}])).
+-endif.

@@ -6,7 +6,7 @@
 %% The hosts are Slurm's names of its nodes: they must resolve.
 -module(placement_slurm_job).
 
--export([from_env/1, format_error/1]).
+-export([from_env/1, path/1, own_path/0, format_error/1]).
 
 -export_type([job/0, error/0]).
 
@@ -44,6 +44,24 @@ described(Job, Step, Getenv) ->
             Nodes = [node_name(Job, Step, N, Host) || {N, {Host, _}} <- lists:zip(lists:seq(0, length(Tasks) - 1), Tasks)],
             #{job => Job, step => Step, index => Index, name => lists:nth(Index + 1, Nodes), nodes => Nodes}
     end.
+
+%% @doc The groups above the tasks of a host, from the root of the network down, as SLURM_TOPOLOGY_ADDR says: switches or blocks, and the host. Where Slurm's
+%% topology plugin says nothing it is the host alone.
+-spec path(fun((Variable :: string()) -> string() | false)) -> [string()].
+path(Getenv) ->
+    Host = [Name || [_ | _] = Name <- [Getenv("SLURMD_NODENAME")]],
+    case {Getenv("SLURM_TOPOLOGY_ADDR"), Getenv("SLURM_TOPOLOGY_ADDR_PATTERN")} of
+        {[_ | _] = Address, [_ | _] = Pattern} ->
+            {Names, Kinds} = {string:split(Address, ".", all), string:split(Pattern, ".", all)},
+            %% A host's name may have dots itself; Slurm puts it last.
+            Groups = lists:sublist(Names, length([Kind || Kind <- Kinds, Kind =/= "node"])),
+            [Name || Name <- Groups, Name =/= ""] ++ Host;
+        _ -> Host
+    end.
+
+%% @doc The same of this node, by its environment.
+-spec own_path() -> [string()].
+own_path() -> path(fun os:getenv/1).
 
 %% Also the number is in the name, since hosts of a test may share one epmd.
 node_name(Job, Step, Number, Host) -> list_to_atom(lists:flatten(io_lib:format("job~s-~s-~b@~s", [Job, Step, Number, Host]))).
@@ -103,6 +121,13 @@ job_test() ->
     ?assertMatch({ok, #{index := 4}}, with(#{"SLURMD_NODENAME" => "m4", "SLURM_LOCALID" => "0"})),
     ?assertMatch({ok, #{nodes := ['job7-0-0@n1']}},
                  with(#{"SLURM_STEP_NODELIST" => "n1", "SLURM_STEP_TASKS_PER_NODE" => "1", "SLURMD_NODENAME" => "n1", "SLURM_LOCALID" => "0"})).
+
+path_test_() ->
+    [?_assertEqual(Want, path(fun(Variable) -> maps:get(Variable, Env, false) end)) || {Want, Env} <-
+        [{["top", "s1", "n2"], #{"SLURM_TOPOLOGY_ADDR" => "top.s1.n2", "SLURM_TOPOLOGY_ADDR_PATTERN" => "switch.switch.node", "SLURMD_NODENAME" => "n2"}},
+         {["b1", "n2.example"], #{"SLURM_TOPOLOGY_ADDR" => "b1.n2.example", "SLURM_TOPOLOGY_ADDR_PATTERN" => "block.node", "SLURMD_NODENAME" => "n2.example"}},
+         {["n2"], #{"SLURM_TOPOLOGY_ADDR" => "n2", "SLURM_TOPOLOGY_ADDR_PATTERN" => "node", "SLURMD_NODENAME" => "n2"}},
+         {["n2"], #{"SLURMD_NODENAME" => "n2"}}, {[], #{}}]].
 
 no_job_test_() -> [?_assertEqual(none, with(#{"SLURM_JOB_ID" => false})), ?_assertEqual(none, with(#{"SLURM_STEP_ID" => false}))].
 

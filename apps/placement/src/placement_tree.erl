@@ -6,7 +6,8 @@
 %% where `l' is the length of the path that the ways from the root to both nodes share. It is an
 %% ultrametric. A group with a single child says nothing about distances, so it is skipped when they
 %% are counted: two nodes of one machine are as close in a cluster of one switch as in one of ten.
-%% A node that the tree does not hold is `unknown', never far.
+%% A node that the tree does not hold is `unknown', never far. In the place of a tree the questions take `none', what
+%% {@link placement:topology/0} says where there is none: it holds no node.
 %%
 %% Trees come from declared paths ({@link from_paths/1}), from the report's network terms
 %% ({@link from_network/1}), from files ({@link placement_import}) and from measured times
@@ -148,17 +149,20 @@ numbered(List) ->
     lists:zip(lists:seq(1, length(List)), List).
 
 %% @doc All nodes, sorted.
--spec nodes(tree()) -> [node()].
+-spec nodes(tree() | none) -> [node()].
+nodes(none) -> nodes(empty());
 nodes(#{places := Places}) ->
     lists:sort(maps:keys(Places)).
 
 %% @doc How many nodes there are.
--spec size(tree()) -> non_neg_integer().
+-spec size(tree() | none) -> non_neg_integer().
+size(none) -> size(empty());
 size(#{places := Places}) ->
     map_size(Places).
 
 %% @doc Is this a node of the tree?
--spec is_member(tree(), node()) -> boolean().
+-spec is_member(tree() | none, node()) -> boolean().
+is_member(none, Node) -> is_member(empty(), Node);
 is_member(#{places := Places}, Node) ->
     is_map_key(Node, Places).
 
@@ -168,7 +172,7 @@ epoch(#{epoch := Epoch}) ->
     Epoch.
 
 %% @doc The distance of two nodes, from 0.0 to 1.0.
--spec distance(tree(), node(), node()) -> {ok, float()} | unknown.
+-spec distance(tree() | none, node(), node()) -> {ok, float()} | unknown.
 distance(Tree, One, Other) ->
     case shared(Tree, One, Other) of
         {ok, same} -> {ok, 0.0};
@@ -177,7 +181,8 @@ distance(Tree, One, Other) ->
     end.
 
 %% @doc The exact form of the distance: the length of the path that two nodes share.
--spec shared(tree(), node(), node()) -> {ok, same | non_neg_integer()} | unknown.
+-spec shared(tree() | none, node(), node()) -> {ok, same | non_neg_integer()} | unknown.
+shared(none, One, Other) -> shared(empty(), One, Other);
 shared(#{places := Places}, One, Other) ->
     case Places of
         #{One := _} when One =:= Other -> {ok, same};
@@ -189,7 +194,8 @@ common_length([Step | One], [Step | Other], Length) -> common_length(One, Other,
 common_length(_, _, Length) -> Length.
 
 %% @doc The closed disc: all nodes at most so far from the centre, sorted; the centre is one of them.
--spec disc(tree(), Centre :: node(), Radius :: number()) -> {ok, [node()]} | unknown.
+-spec disc(tree() | none, Centre :: node(), Radius :: number()) -> {ok, [node()]} | unknown.
+disc(none, Centre, Radius) -> disc(empty(), Centre, Radius);
 disc(#{places := Places} = Tree, Centre, Radius) when is_number(Radius) ->
     case Places of
         #{Centre := _} -> {ok, [Node || Node <- nodes(Tree), is_within(distance(Tree, Centre, Node), Radius)]};
@@ -199,7 +205,8 @@ disc(#{places := Places} = Tree, Centre, Radius) when is_number(Radius) ->
 is_within({ok, Distance}, Radius) -> Distance =< Radius.
 
 %% @doc The largest distance between two of these nodes; those that the tree does not hold are left out.
--spec diameter(tree(), [node()]) -> float().
+-spec diameter(tree() | none, [node()]) -> float().
+diameter(none, Nodes) -> diameter(empty(), Nodes);
 diameter(#{places := Places}, Nodes) ->
     case lists:usort([maps:get(Node, Places) || Node <- Nodes, is_map_key(Node, Places)]) of
         [] -> 0.0;
@@ -211,7 +218,8 @@ diameter(#{places := Places}, Nodes) ->
 %% @doc How many groups one has to go up from the first node until the second is in sight, and how
 %% many groups there are above the first. Words such as `near' are shares of this: a rank of 1 is as
 %% near as nodes get, a rank of `Levels' leads through the root. The rank of a node to itself is 0.
--spec rank(tree(), From :: node(), To :: node()) -> {ok, Rank :: non_neg_integer(), Levels :: non_neg_integer()} | unknown.
+-spec rank(tree() | none, From :: node(), To :: node()) -> {ok, Rank :: non_neg_integer(), Levels :: non_neg_integer()} | unknown.
+rank(none, From, To) -> rank(empty(), From, To);
 rank(#{places := Places} = Tree, From, To) ->
     case shared(Tree, From, To) of
         {ok, same} -> {ok, 0, length(maps:get(From, Places))};
@@ -222,7 +230,8 @@ rank(#{places := Places} = Tree, From, To) ->
     end.
 
 %% @doc What was measured in the smallest group that holds both nodes; empty where nothing was.
--spec latency(tree(), node(), node()) -> {ok, labels()} | unknown.
+-spec latency(tree() | none, node(), node()) -> {ok, labels()} | unknown.
+latency(none, One, Other) -> latency(empty(), One, Other);
 latency(#{places := Places, packed := Packed} = Tree, One, Other) ->
     case shared(Tree, One, Other) of
         {ok, same} -> {ok, #{}};
@@ -237,7 +246,8 @@ descend({group, _, _, Children}, [Index | Way]) -> descend(lists:nth(Index, Chil
 
 %% @doc One node for each group of that radius around the centre's disc of radius 1, with the group's
 %% size: whom to send to so that each passes on to its own neighbours. The centre stands for its group.
--spec basis(tree(), Centre :: node(), Radius :: number()) -> {ok, [{node(), Size :: pos_integer()}]} | unknown.
+-spec basis(tree() | none, Centre :: node(), Radius :: number()) -> {ok, [{node(), Size :: pos_integer()}]} | unknown.
+basis(none, Centre, Radius) -> basis(empty(), Centre, Radius);
 basis(#{places := Places} = Tree, Centre, Radius) when is_number(Radius) ->
     case Places of
         #{Centre := _} -> {ok, balls(Tree, [Centre | lists:delete(Centre, nodes(Tree))], Radius)};
@@ -260,7 +270,8 @@ packed(#{packed := Packed}) ->
     Packed.
 
 %% @doc The groups that hold a node, the smallest first.
--spec ancestors(tree(), node()) -> {ok, [vertex()]} | unknown.
+-spec ancestors(tree() | none, node()) -> {ok, [vertex()]} | unknown.
+ancestors(none, Node) -> ancestors(empty(), Node);
 ancestors(#{places := Places, packed := Packed}, Node) ->
     case Places of
         #{Node := Way} -> {ok, above(Packed, Way, [])};
@@ -285,7 +296,8 @@ leaf_order(#{packed := Packed}) ->
     members(Packed).
 
 %% @doc How many levels of groups there are on the longest way to a node.
--spec depth(tree()) -> non_neg_integer().
+-spec depth(tree() | none) -> non_neg_integer().
+depth(none) -> depth(empty());
 depth(#{places := Places}) ->
     lists:max([0 | [length(Way) || Way <- maps:values(Places)]]).
 

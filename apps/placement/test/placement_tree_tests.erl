@@ -5,6 +5,12 @@
 -include_lib("proper/include/proper.hrl").
 -include_lib("eunit/include/eunit.hrl").
 
+%% What placement:topology() says where there is no tree.
+none_holds_no_node_test() ->
+    ?assertEqual({[], 0, false, 0, 0.0}, {placement_tree:nodes(none), placement_tree:size(none), placement_tree:is_member(none, a), placement_tree:depth(none), placement_tree:diameter(none, [a, b])}),
+    [?assertEqual(unknown, Answer) || Answer <- [placement_tree:distance(none, a, b), placement_tree:distance(none, a, a), placement_tree:shared(none, a, b), placement_tree:disc(none, a, 1),
+                                                 placement_tree:rank(none, a, b), placement_tree:latency(none, a, b), placement_tree:basis(none, a, 1), placement_tree:ancestors(none, a)]].
+
 laws_test_() ->
     [{timeout, 120, ?_assert(proper:quickcheck(Law, [quiet, {numtests, 100}, {to_file, user}]))}
      || Law <- [prop_ultrametric(), prop_network_terms_come_back(), prop_diameter(), prop_changes()]].
