@@ -6,7 +6,7 @@
 %% first calls a function, then tells the others how it ended.
 -module(beamway_cli_node).
 
--export([run/1, finish/1]).
+-export([run/1, finish/1, strangers/1, ending/0]).
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
@@ -20,6 +20,8 @@
 -define(MEASURE_MS, 600000).
 %% How long an epmd that was started may take to answer.
 -define(EPMD_MS, 15000).
+%% How long nodes that have all met the first one may take to meet each other again.
+-define(MESH_MS, 15000).
 
 -type plan() :: #{name := node(), peers := [node()], index := non_neg_integer(), slurm := boolean()}.
 
@@ -34,7 +36,9 @@ run(Options) ->
         ok = become_node(Plan, Options),
         ok = applications(Options),
         ok = connect(Plan, Options),
-        ok = ready(Plan, prepare(Plan, Modes), Options),
+        Prepared = prepare(Plan, Modes),
+        ok = all_know_each_other(Plan),
+        ok = ready(Plan, Prepared, Options),
         ended(Plan, Run)
     catch
         throw:{node, usage, Text} -> complain("~ts; see: beamway node --help", [Text]), ?USAGE;
@@ -277,6 +281,38 @@ first(Peers) ->
 
 %% ---- ready, and the end ----
 
+%% A connection may be lost right after it was made, since two nodes that connect to each other at once try anew. So the first node of a job asks all before it says that it is ready.
+all_know_each_other(#{index := 0, peers := [_ | _] = Peers, slurm := true}) -> all_know_each_other([node() | Peers], erlang:monotonic_time(millisecond) + ?MESH_MS);
+all_know_each_other(_) -> ok.
+
+all_know_each_other(All, End) ->
+    Answers = lists:zip(All, erpc:multicall(All, ?MODULE, strangers, [All], ?CALL_MS)),
+    %% Their attributes, too: the first answer of a node that has just started takes longest.
+    Views = placement_cache:fetch(All, [mem_total], #{live => true, deadline => ?CALL_MS}),
+    case [{Node, Answer} || {Node, Answer} <- Answers, Answer =/= {ok, []}] ++ [{Node, Status} || {Node, #{status := Status}} <- maps:to_list(Views), Status =/= ok] of
+        [] -> ok;
+        [{Node, Answer} | _] ->
+            erlang:monotonic_time(millisecond) < End orelse failed("~ts does not answer, or does not reach all other nodes of the step: ~0tP", [Node, Answer, 12]),
+            receive after ?POLL_MS -> all_know_each_other(All, End) end
+    end.
+
+%% @doc Those of some nodes that this one cannot connect to.
+-spec strangers([node()]) -> [node()].
+strangers(All) -> [Node || Node <- All, Node =/= node(), net_kernel:connect_node(Node) =/= true].
+
+%% @doc The nodes of a job end one after the other. What `global' says about those that are already gone is no news.
+-spec ending() -> ok.
+ending() ->
+    _ = logger:add_handler_filter(default, beamway_cli_node_ending, {fun is_farewell/2, ignore}),
+    ok.
+
+is_farewell(#{msg := {Format, _}}, Extra) when is_list(Format) ->
+    case string:find(Format, "overlapping partitions") of
+        nomatch -> Extra;
+        _ -> stop
+    end;
+is_farewell(_, Extra) -> Extra.
+
 ready(#{index := 0, peers := Peers}, Prepared, Options) ->
     Text = case Prepared of
                none -> io_lib:format("connected with ~b nodes", [length(Peers)]);
@@ -292,6 +328,8 @@ ready(_, _, _) -> ok.
 
 ended(#{index := 0, peers := Peers, slurm := Slurm}, {Module, Function}) ->
     Status = called(Module, Function),
+    %% All of them before the first ends.
+    _ = [{ending(), erpc:multicall(Peers, ?MODULE, ending, [], ?CALL_MS)} || Slurm],
     _ = [erpc:multicast(Peers, ?MODULE, finish, [Status]) || Slurm],
     %% What was cast goes out before the connections close.
     _ = [wait_for_end(Peers, 100) || Slurm],

@@ -18,6 +18,7 @@
 -define(POLL_MS, 100).
 -define(BATCHES, 5).
 -define(ASK_MS, 5000).
+-define(PUBLISH_TRIES, 10).
 
 %% @doc Measures these nodes in the modes that are named, makes the tree and publishes it. One node alone, or no mode, needs no measuring: then the tree is what
 %% Slurm says of each ({@link placement_slurm_job:path/1}); outside of Slurm all are equally far.
@@ -50,9 +51,13 @@ clustered(Nodes, #{seconds := Seconds} = Measured) ->
         {error, Error} -> {error, placement_matrix:format_error(Error)}
     end.
 
-published(Nodes, #{tree := Tree} = Prepared) ->
+published(Nodes, Prepared) -> published(Nodes, Prepared, ?PUBLISH_TRIES).
+
+%% A connection may be lost and made anew while the nodes of a job meet.
+published(Nodes, #{tree := Tree} = Prepared, Tries) ->
     case placement:set_topology(Tree, Nodes) of
         {ok, _, []} -> {ok, Prepared#{nodes => length(Nodes)}};
+        {ok, _, [_ | _]} when Tries > 1 -> receive after 5 * ?POLL_MS -> published(Nodes, Prepared, Tries - 1) end;
         {ok, _, [Without | _]} -> {error, io_lib:format("node ~ts did not take the tree; does placement run there?", [Without])}
     end.
 
