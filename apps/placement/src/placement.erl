@@ -15,6 +15,7 @@
 
 -export([choose_nodes/2, choose_node/2, explain/2, why_not/2, why_not/3, format_error/1]).
 -export([reserve/3, release/1, renew/2, hand_over/2, spawn/2, spawn/3]).
+-export([child/3, delete_child/1, children/0, whereis_name/1, send/2, register_name/2, unregister_name/1]).
 -export([own/1, own/2, disown/1, insert/2, insert/3, update/2, delete/1, attributes/0, attributes/2]).
 -export([follow/3, unfollow/1, topology/0, set_topology/1, set_topology/2, join/2, leave/1, epoch/0, advise/1]).
 -export([probe/2, plan/2, map/3]).
@@ -159,6 +160,45 @@ started(Node, {Module, Function, Arguments}, Lease) ->
                 end
         end
     end.
+
+%%% Processes that exist once
+
+%% @doc Starts a process that exists once among some nodes ({@link placement_child}): where the query says, anew on another node when its node goes, or when the node has not
+%% suited the query for the grace time and another does. The function returns `{ok, Pid}' as one of a supervisor does. Options: `name' (needed; `{via, placement, Name}' finds it on
+%% each of its nodes), `nodes' (by default all that are connected now), `grace' (ms, 5000). Only where more than half of its nodes are connected does it run.
+-spec child(placement_query:query(), {module(), atom(), [term()]}, placement_child:options()) ->
+          {ok, pid()} | {error, {bad_option, atom(), term()} | {bad_query, string()} | {exists, pid()} | no_majority | not_started}.
+child(Query, Call, Options) -> placement_child:start(Query, Call, Options).
+
+%% @doc Ends such a process for good. Called on one of its nodes.
+-spec delete_child(placement_child:name()) -> ok | {error, no_such_child | no_majority}.
+delete_child(Name) -> placement_child:delete(Name).
+
+%% @doc The processes of which this node is one of the nodes, and where they run.
+-spec children() -> [{placement_child:name(), node() | none, pid() | none}].
+children() -> placement_child:children().
+
+%% @doc For `{via, placement, Name}': the process of that name.
+-spec whereis_name(placement_child:name()) -> pid() | undefined.
+whereis_name(Name) -> placement_child:whereis_name(Name).
+
+%% @doc For `{via, placement, Name}'.
+-spec send(placement_child:name(), Message :: term()) -> pid().
+send(Name, Message) ->
+    case whereis_name(Name) of
+        undefined -> exit({badarg, {Name, Message}});
+        Pid ->
+            Pid ! Message,
+            Pid
+    end.
+
+%% @doc Names are those of {@link child/3} alone.
+-spec register_name(placement_child:name(), pid()) -> no.
+register_name(_, _) -> no.
+
+%% @doc Does nothing: a name ends with its process.
+-spec unregister_name(placement_child:name()) -> ok.
+unregister_name(_) -> ok.
 
 %%% Attributes of this node
 

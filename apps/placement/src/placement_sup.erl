@@ -30,9 +30,10 @@ tables() ->
      {placement_known, Shared},                       %% placement_cache
      {placement_own, [duplicate_bag | Shared]},       %% placement_choose: whoever has chosen
      {placement_leases, Shared},                      %% placement_lease
-     {placement_groups, Shared}].                     %% placement_group
+     {placement_groups, Shared},                      %% placement_group
+     {placement_children, Shared}].                   %% placement_child
 
 children() ->
-    [server(Module) || Module <- [placement_attr, placement_push, placement_cache, placement_group, placement_topology, placement_lease]].
+    [server(Module) || Module <- [placement_attr, placement_push, placement_cache, placement_group, placement_topology, placement_lease, placement_child]].
 
 server(Module) -> #{id => Module, start => {Module, start_link, []}, shutdown => 2000}.

@@ -1,0 +1,246 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Processes that exist once in the cluster: started where a query says, restarted elsewhere when their node goes or no longer fits.
+%%
+%% A child has a fixed set of nodes, its voters. Whoever runs it holds a lease of the majority of them ({@link placement_child_keeper}): a voter promises itself to one node
+%% for the child's grace time, and to no other before that time is over. The holder asks anew four times in the grace time, and kills the child when its lease
+%% has ended. So at no time do two nodes run it, as long as clocks run equally fast: under a partition only a side with more than half of the voters does. A
+%% voter that has lost its memory, since its node was restarted, promises nothing for a grace time.
+%%
+%% This server is the voter, and chooses the next node when nobody holds the lease: of the voters that are connected the first by name does it. The table
+%% belongs to {@link placement_sup}, so promises survive this server. Its end ends the keepers, and with them their children.
+-module(placement_child).
+-behaviour(gen_server).
+
+-export([start_link/0, start/3, delete/1, whereis_name/1, children/0, ask/3, release/2]).
+-export([init/1, handle_call/3, handle_cast/2, handle_info/2]).
+
+-export_type([name/0, options/0, spec/0, answer/0]).
+
+-type name() :: term().
+-type options() :: #{name := name(), nodes => [node(), ...], grace => pos_integer()}.
+-type spec() :: #{name := name(), query := placement_query:query(), call := {module(), atom(), [term()]}, nodes := [node(), ...], grace := pos_integer(),
+                  version := {integer(), node()}}.
+-type answer() :: granted | {held, node() | nobody} | deleted.
+
+-define(SERVER, ?MODULE).
+%% {name(), spec() | {deleted, Version}, none | {Holder :: node() | nobody, pid() | none, UntilMs}}
+-define(CHILDREN, placement_children).
+-define(TICK_MS, 100).
+-define(CALL_MS, 5000).
+-define(GRACE_MS, 5000).
+-define(REMEMBERED_MS, 3600000).
+
+-record(state, {keepers = #{} :: #{pid() => name()}, choosers = #{} :: #{reference() => name()}}).
+
+%% @doc Starts the server.
+-spec start_link() -> {ok, pid()} | {error, term()}.
+start_link() -> gen_server:start_link({local, ?SERVER}, ?MODULE, [], []).
+
+%% @doc Tells the voters of a child; returns when it runs.
+-spec start(placement_query:query(), {module(), atom(), [term()]}, options()) ->
+          {ok, pid()} | {error, {bad_option, atom(), term()} | {bad_query, string()} | {exists, pid()} | no_majority | not_started}.
+start(Query, {Module, Function, Arguments} = Call, Options) when is_atom(Module), is_atom(Function), is_list(Arguments) ->
+    Full = maps:merge(#{nodes => [node() | nodes()], grace => ?GRACE_MS}, Options),
+    case {[{Key, Value} || {Key, Value} <- maps:to_list(Full), not is_option(Key, Value)], placement_query:compile(Query)} of
+        {[], {ok, _}} when is_map_key(name, Full) ->
+            Nodes = lists:usort(maps:get(nodes, Full)),
+            told(Full#{query => Query, call => Call, nodes => Nodes, version => {erlang:system_time(), node()}});
+        {[], {error, Text}} -> {error, {bad_query, unicode:characters_to_list(Text)}};
+        {[], _} -> {error, {bad_option, name, missing}};
+        {[{Key, Value} | _], _} -> {error, {bad_option, Key, Value}}
+    end.
+
+is_option(name, _) -> true;
+is_option(nodes, [_ | _] = Nodes) -> lists:all(fun is_atom/1, Nodes);
+is_option(grace, Ms) -> is_integer(Ms) andalso Ms >= 400 andalso Ms =< 600000;
+is_option(_, _) -> false.
+
+told(#{name := Name, nodes := Nodes, grace := Grace} = Spec) ->
+    {Replies, _} = gen_server:multi_call(Nodes, ?SERVER, {put, Spec}, ?CALL_MS),
+    case {[Pid || {_, {exists, Pid}} <- Replies], length([ok || {_, ok} <- Replies])} of
+        {[Pid | _], _} -> {error, {exists, Pid}};
+        {[], Told} when 2 * Told =< length(Nodes) -> {error, no_majority};
+        {[], _} -> running(Name, Nodes, erlang:monotonic_time(millisecond) + 2 * Grace + ?CALL_MS)
+    end.
+
+running(Name, Nodes, End) ->
+    Answers = erpc:multicall(Nodes, ?MODULE, whereis_name, [Name], ?CALL_MS),
+    case {[Pid || {ok, Pid} <- Answers, is_pid(Pid)], erlang:monotonic_time(millisecond) < End} of
+        {[Pid | _], _} -> {ok, Pid};
+        {[], true} -> receive after ?TICK_MS -> running(Name, Nodes, End) end;
+        {[], false} -> {error, not_started}
+    end.
+
+%% @doc Ends a child for good; at least the majority of its voters must hear of it. Called on a voter.
+-spec delete(name()) -> ok | {error, no_such_child | no_majority}.
+delete(Name) ->
+    case ets:lookup(?CHILDREN, Name) of
+        [{_, #{nodes := Nodes, version := Version}, _}] ->
+            {Replies, _} = gen_server:multi_call(Nodes, ?SERVER, {delete, Name, Version}, ?CALL_MS),
+            case 2 * length(Replies) > length(Nodes) of
+                true -> ok;
+                false -> {error, no_majority}
+            end;
+        _ -> {error, no_such_child}
+    end.
+
+%% @doc The process of a child, as far as this voter knows; for `{via, placement, Name}'.
+-spec whereis_name(name()) -> pid() | undefined.
+whereis_name(Name) ->
+    Now = now_ms(),
+    case ets:lookup(?CHILDREN, Name) of
+        [{_, #{}, {_, Pid, Until}}] when is_pid(Pid), Until > Now ->
+            case node(Pid) =/= node() orelse is_process_alive(Pid) of
+                true -> Pid;
+                false -> undefined
+            end;
+        _ -> undefined
+    end.
+
+%% @doc The children of which this node is a voter.
+-spec children() -> [{name(), node() | none, pid() | none}].
+children() ->
+    Now = now_ms(),
+    [case Promise of
+         {Holder, Pid, Until} when Until > Now, Holder =/= nobody -> {Name, Holder, Pid};
+         _ -> {Name, none, none}
+     end || {Name, #{}, Promise} <- lists:sort(ets:tab2list(?CHILDREN))].
+
+now_ms() -> erlang:monotonic_time(millisecond).
+
+%% @doc Asks all voters to promise themselves to this node, for at most `Ms'. The time before the question is when the lease begins.
+-spec ask(spec(), pid() | none, Ms :: non_neg_integer()) -> {granted, SinceMs :: integer()} | refused | deleted.
+ask(#{nodes := Nodes} = Spec, Pid, Ms) ->
+    Since = now_ms(),
+    Alias = alias(),
+    _ = [gen_server:cast({?SERVER, Node}, {ask, Alias, Spec, node(), Pid}) || Node <- Nodes],
+    Got = gather(Alias, length(Nodes) div 2 + 1, length(Nodes), Since + Ms),
+    _ = unalias(Alias),
+    ok = flush(Alias),
+    case Got of
+        granted -> {granted, Since};
+        Other -> Other
+    end.
+
+gather(_, 0, _, _) -> granted;
+gather(_, Needed, Open, _) when Open < Needed -> refused;
+gather(Alias, Needed, Open, End) ->
+    receive
+        {Alias, granted} -> gather(Alias, Needed - 1, Open - 1, End);
+        {Alias, {held, _}} -> gather(Alias, Needed, Open - 1, End);
+        {Alias, deleted} -> deleted
+    after max(0, End - now_ms()) -> refused
+    end.
+
+flush(Alias) -> receive {Alias, _} -> flush(Alias) after 0 -> ok end.
+
+%% @doc Gives the promises back.
+-spec release(spec(), node()) -> ok.
+release(#{nodes := Nodes, name := Name}, Holder) ->
+    _ = [gen_server:cast({?SERVER, Node}, {release, Name, Holder}) || Node <- Nodes],
+    ok.
+
+%% @private
+-spec init(term()) -> {ok, #state{}}.
+init(_) ->
+    _ = process_flag(trap_exit, true),
+    ok = tick(),
+    {ok, #state{}}.
+
+tick() ->
+    _ = erlang:send_after(?TICK_MS, self(), tick),
+    ok.
+
+%% @private
+-spec handle_call(term(), gen_server:from(), #state{}) -> {reply, term(), #state{}}.
+handle_call({put, #{name := Name} = Spec}, _, State) ->
+    case {ets:lookup(?CHILDREN, Name), whereis_name(Name)} of
+        {_, Pid} when is_pid(Pid) -> {reply, {exists, Pid}, State};
+        {[{_, _, Promise}], _} ->
+            true = ets:insert(?CHILDREN, {Name, Spec, Promise}),
+            {reply, ok, State};
+        {[], _} ->
+            true = ets:insert(?CHILDREN, {Name, Spec, none}),
+            {reply, ok, State}
+    end;
+handle_call({delete, Name, Version}, _, #state{keepers = Keepers} = State) ->
+    case ets:lookup(?CHILDREN, Name) of
+        [{_, #{version := Newer}, _}] when Newer > Version -> ok;
+        _ ->
+            true = ets:insert(?CHILDREN, {Name, {deleted, Version}, none}),
+            _ = erlang:send_after(?REMEMBERED_MS, self(), {forget, Name, Version}),
+            _ = [Keeper ! {?MODULE, delete} || {Keeper, Kept} <- maps:to_list(Keepers), Kept =:= Name]
+    end,
+    {reply, ok, State};
+handle_call(Other, _, State) ->
+    {reply, {error, {unknown_request, Other}}, State}.
+
+%% @private
+-spec handle_cast(term(), #state{}) -> {noreply, #state{}}.
+handle_cast({ask, Alias, Spec, Holder, Pid}, State) ->
+    Alias ! {Alias, answer(Spec, Holder, Pid)},
+    {noreply, State};
+handle_cast({release, Name, Holder}, State) ->
+    case ets:lookup(?CHILDREN, Name) of
+        [{_, Spec, {Holder, _, _}}] -> true = ets:insert(?CHILDREN, {Name, Spec, none});
+        _ -> ok
+    end,
+    {noreply, State};
+%% Somebody chose this node.
+handle_cast({try_start, #{name := Name} = Spec, Given}, #state{keepers = Keepers} = State) ->
+    case lists:member(Name, maps:values(Keepers)) of
+        true -> {noreply, State};
+        false -> {noreply, State#state{keepers = Keepers#{placement_child_keeper:start_link(Spec, Given) => Name}}}
+    end;
+handle_cast(_, State) -> {noreply, State}.
+
+-spec answer(spec(), node(), pid() | none) -> answer().
+answer(#{name := Name, grace := Grace, version := Version} = Spec, Holder, Pid) ->
+    Now = now_ms(),
+    case ets:lookup(?CHILDREN, Name) of
+        [{_, {deleted, Deleted}, _}] when Deleted >= Version -> deleted;
+        [{_, #{version := Newer}, _}] when Newer > Version -> deleted;
+        [{_, _, {Other, _, Until}}] when Other =/= Holder, Until > Now -> {held, Other};
+        [_] ->
+            true = ets:insert(?CHILDREN, {Name, Spec, {Holder, Pid, Now + Grace}}),
+            granted;
+        %% This node may have promised itself to another before it was restarted.
+        [] ->
+            true = ets:insert(?CHILDREN, {Name, Spec, {nobody, none, Now + Grace}}),
+            {held, nobody}
+    end.
+
+%% @private
+-spec handle_info(term(), #state{}) -> {noreply, #state{}}.
+handle_info(tick, State) ->
+    ok = tick(),
+    Now = now_ms(),
+    {noreply, lists:foldl(fun(Spec, Acc) -> chosen(Spec, Acc) end, State, [Spec || {_, #{} = Spec, Promise} <- ets:tab2list(?CHILDREN), is_over(Promise, Now)])};
+handle_info({'EXIT', Keeper, _}, #state{keepers = Keepers} = State) -> {noreply, State#state{keepers = maps:remove(Keeper, Keepers)}};
+handle_info({'DOWN', Monitor, process, _, _}, #state{choosers = Choosers} = State) -> {noreply, State#state{choosers = maps:remove(Monitor, Choosers)}};
+handle_info({forget, Name, Version}, State) ->
+    true = ets:match_delete(?CHILDREN, {Name, {deleted, Version}, '_'}),
+    {noreply, State};
+handle_info(_, State) -> {noreply, State}.
+
+is_over(none, _) -> true;
+is_over({_, _, Until}, Now) -> Until =< Now.
+
+%% One chooser for a name at a time. Two nodes that choose at once, since they are not connected, ask the same voters.
+chosen(#{name := Name, nodes := Nodes} = Spec, #state{choosers = Choosers, keepers = Keepers} = State) ->
+    Connected = [Node || Node <- Nodes, lists:member(Node, [node() | nodes(connected)])],
+    case 2 * length(Connected) > length(Nodes) andalso hd(Connected) =:= node()
+         andalso not lists:member(Name, maps:values(Choosers)) andalso not lists:member(Name, maps:values(Keepers)) of
+        true ->
+            {_, Monitor} = spawn_monitor(fun() -> choose(Spec, Connected) end),
+            State#state{choosers = Choosers#{Monitor => Name}};
+        false -> State
+    end.
+
+choose(#{query := Query, grace := Grace} = Spec, Connected) ->
+    case placement_choose:ranked(Connected, {Query, 1}) of
+        {ok, [Node | _], _} -> gen_server:cast({?SERVER, Node}, {try_start, Spec, none});
+        {error, _} -> ok
+    end,
+    %% Time for the answer: another look before would choose once more.
+    receive after min(Grace div 4, 1000) -> ok end.

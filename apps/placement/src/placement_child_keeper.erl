@@ -1,0 +1,132 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Runs one child of {@link placement_child} on this node, as long as the majority of its voters promise themselves to the node.
+%%
+%% The keeper starts the child by a function that returns `{ok, Pid}', which links itself to it as to a supervisor, and asks the voters anew four times in the grace time. It kills the child when its lease ends, and gives
+%% the lease back when the child ends, so that another start follows at once. When the node no longer suits the query for a grace time, and another one
+%% does, the child moves: a module that exports `placement_handoff/1' and `placement_handoff/2' takes its state along.
+-module(placement_child_keeper).
+
+-export([start_link/2]).
+
+-optional_callbacks([placement_handoff/1, placement_handoff/2]).
+
+%% The state that the process on the new node is to get. The process ends after it.
+-callback placement_handoff(Old :: pid()) -> {ok, Given :: term()} | none.
+%% Gives it to the new process, before anybody can find that one by its name.
+-callback placement_handoff(New :: pid(), Given :: term()) -> ok.
+
+-define(STOP_MS, 5000).
+-define(HANDOFF_MS, 5000).
+
+-record(kept, {spec :: placement_child:spec(), pid :: pid(), until :: integer(), timer :: timer:tref(), unfit_since = none :: none | integer()}).
+
+%% @doc Starts the keeper of a child that was chosen for this node; `Given' is what another node handed over.
+-spec start_link(placement_child:spec(), none | {ok, term()}) -> pid().
+start_link(Spec, Given) -> spawn_link(fun() -> begin_keeping(Spec, Given) end).
+
+begin_keeping(#{grace := Grace} = Spec, Given) ->
+    _ = process_flag(trap_exit, true),
+    case placement_child:ask(Spec, none, Grace div 3) of
+        %% A start that outlasts the lease ends with the keeper, to which the process under way is linked.
+        {granted, Since} -> started(Spec, Given, Since + Grace, armed(self(), Since + Grace));
+        _ -> placement_child:release(Spec, node())
+    end.
+
+%% Whatever this process does meanwhile, the end of the lease ends that one.
+armed(Pid, Until) ->
+    {ok, Timer} = timer:kill_after(max(0, Until - now_ms()), Pid),
+    Timer.
+
+armed(Pid, Until, Before) ->
+    Timer = armed(Pid, Until),
+    {ok, cancel} = timer:cancel(Before),
+    Timer.
+
+started(#{call := {Module, Function, Arguments}} = Spec, Given, Until, Timer) ->
+    try apply(Module, Function, Arguments) of
+        {ok, Pid} when is_pid(Pid) ->
+            true = link(Pid),
+            Armed = armed(Pid, Until, Timer),
+            ok = handed_over(Module, Pid, Given),
+            renewed(#kept{spec = Spec, pid = Pid, until = Until, timer = Armed});
+        Other -> not_started(Spec, Other)
+    catch
+        _:Reason -> not_started(Spec, Reason)
+    end.
+
+not_started(#{name := Name, grace := Grace} = Spec, Reason) ->
+    logger:warning("placement: child ~0tP did not start: ~0tP", [Name, 8, Reason, 12]),
+    %% The next start is not sooner than after this.
+    receive after min(Grace div 4, 1000) -> placement_child:release(Spec, node()) end.
+
+handed_over(Module, Pid, {ok, Given}) -> Module:placement_handoff(Pid, Given);
+handed_over(_, _, none) -> ok.
+
+now_ms() -> erlang:monotonic_time(millisecond).
+
+%% The voters learn the pid by the first question.
+renewed(#kept{spec = #{grace := Grace} = Spec, pid = Pid, until = Until, timer = Timer} = Kept) ->
+    case placement_child:ask(Spec, Pid, max(0, min(Grace div 3, Until - now_ms()))) of
+        {granted, Since} -> waiting(fits(Kept#kept{until = Since + Grace, timer = armed(Pid, Since + Grace, Timer)}));
+        deleted -> stop(Pid);
+        refused ->
+            case now_ms() >= Until of
+                true -> killed(Pid);
+                false -> waiting(Kept)
+            end
+    end.
+
+waiting(moved) -> ok;
+waiting(#kept{spec = #{grace := Grace} = Spec, pid = Pid, until = Until} = Kept) ->
+    receive
+        {'EXIT', Pid, _} -> placement_child:release(Spec, node());
+        {placement_child, delete} -> stop(Pid);
+        %% The server has ended.
+        {'EXIT', _, Reason} -> _ = stop(Pid), exit(Reason)
+    after max(0, min(Grace div 4, Until - now_ms())) -> renewed(Kept)
+    end.
+
+%% Without a lease there is no time for its own end.
+killed(Pid) ->
+    true = exit(Pid, kill),
+    ok.
+
+stop(Pid) ->
+    true = exit(Pid, shutdown),
+    receive {'EXIT', Pid, _} -> ok
+    after ?STOP_MS -> killed(Pid)
+    end.
+
+%%% Moving
+
+fits(#kept{spec = #{query := Query, nodes := Nodes, grace := Grace} = Spec, unfit_since = Since} = Kept) ->
+    Now = now_ms(),
+    case {placement_choose:ranked([node()], {Query, 1}), Since} of
+        {{ok, _, _}, _} -> Kept#kept{unfit_since = none};
+        {_, none} -> Kept#kept{unfit_since = Now};
+        {_, _} when Now - Since < Grace -> Kept;
+        _ ->
+            case placement_choose:ranked([Node || Node <- Nodes, lists:member(Node, nodes(connected))] ++ [node()], {Query, 1}) of
+                {ok, [Node | _], _} when Node =/= node() -> moved(Node, Spec, Kept);
+                _ -> Kept
+            end
+    end.
+
+moved(Node, #{call := {Module, _, _}} = Spec, #kept{pid = Pid}) ->
+    Given = given(erlang:function_exported(Module, placement_handoff, 1), Module, Pid),
+    ok = stop(Pid),
+    ok = placement_child:release(Spec, node()),
+    gen_server:cast({placement_child, Node}, {try_start, Spec, Given}),
+    moved.
+
+%% In a process of its own: the child may hang.
+given(false, _, _) -> none;
+given(true, Module, Pid) ->
+    {_, Monitor} = spawn_monitor(fun() -> exit({?MODULE, Module:placement_handoff(Pid)}) end),
+    receive
+        {'DOWN', Monitor, process, _, {?MODULE, {ok, Given}}} -> {ok, Given};
+        {'DOWN', Monitor, process, _, _} -> none
+    after ?HANDOFF_MS ->
+        true = demonitor(Monitor, [flush]),
+        none
+    end.

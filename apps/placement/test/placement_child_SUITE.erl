@@ -1,0 +1,171 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Processes that exist once among some nodes: restarted elsewhere, moved with their state, under partition. Four real nodes, of which three are voters.
+-module(placement_child_SUITE).
+-behaviour(gen_server).
+
+-include_lib("stdlib/include/assert.hrl").
+
+-export([all/0, suite/0, init_per_testcase/2, end_per_testcase/2]).
+-export([restarted_elsewhere/1, moves_with_its_state/1, only_the_majority_runs_it/1, a_node_that_was_restarted/1, wrong_options_and_the_end/1]).
+%% The child, on the nodes.
+-export([start_link/1, init/1, handle_call/3, handle_cast/2, placement_handoff/1, placement_handoff/2]).
+
+-define(GRACE_MS, 1500).
+
+suite() -> [{timetrap, {minutes, 3}}].
+
+all() -> [restarted_elsewhere, moves_with_its_state, only_the_majority_runs_it, a_node_that_was_restarted, wrong_options_and_the_end].
+
+init_per_testcase(_, Config) ->
+    Cluster = beamway_placement_nodes:start(["a", "b", "c"], #{args => ["-pa" | [filename:absname(Path) || Path <- [filename:dirname(code:which(?MODULE))]]]}),
+    [ok = beamway_placement_nodes:connect(Cluster, Name) || Name <- ["a", "b"]],
+    [{cluster, Cluster} | Config].
+
+end_per_testcase(_, Config) -> ok = beamway_placement_nodes:stop(proplists:get_value(cluster, Config)).
+
+%%% The child: keeps a term
+
+start_link(Kept) -> gen_server:start_link(?MODULE, Kept, []).
+
+init(Kept) -> {ok, Kept}.
+
+handle_call(get, _, Kept) -> {reply, Kept, Kept};
+handle_call({put, New}, _, _) -> {reply, ok, New}.
+
+handle_cast(end_now, Kept) -> {stop, normal, Kept}.
+
+placement_handoff(Old) -> {ok, gen_server:call(Old, get)}.
+
+placement_handoff(New, Given) -> gen_server:call(New, {put, Given}).
+
+%%% Helpers
+
+grace() -> ?GRACE_MS * beamway_runner:slowness().
+
+cluster(Config) -> proplists:get_value(cluster, Config).
+
+call(Config, Name, Function, Arguments) -> beamway_placement_nodes:call(cluster(Config), Name, {placement, Function}, Arguments).
+
+name_of(Config, Node) -> element(1, lists:keyfind(Node, 3, cluster(Config))).
+
+peer_of(Config, Node) -> element(2, lists:keyfind(Node, 3, cluster(Config))).
+
+started(Config, Query, Kept) ->
+    {ok, Pid} = call(Config, "a", child, [Query, {?MODULE, start_link, [Kept]}, #{name => once, nodes => beamway_placement_nodes:nodes(cluster(Config)), grace => grace()}]),
+    Pid.
+
+%% What these nodes say who it is, and that it lives.
+found(Config, Names) ->
+    case lists:usort([call(Config, Name, whereis_name, [once]) || Name <- Names]) of
+        [Pid] when is_pid(Pid) ->
+            case is_alive(Config, Pid) of
+                true -> Pid;
+                false -> none
+            end;
+        _ -> none
+    end.
+
+%% Not on a node that was killed.
+is_alive(Config, Pid) ->
+    try beamway_placement_nodes:call(cluster(Config), name_of(Config, node(Pid)), {erlang, is_process_alive}, [Pid])
+    catch exit:_ -> false
+    end.
+
+another(Config, Names, Old) ->
+    true = beamway_peer:wait_until(fun() -> not lists:member(found(Config, Names), [none, Old]) end, 60000),
+    found(Config, Names).
+
+names_but(Config, Node) -> [Name || {Name, _, Other} <- cluster(Config), Other =/= Node].
+
+%%% The cases
+
+%% On its own end, and with its node; found by its name from each node.
+restarted_elsewhere(Config) ->
+    First = started(Config, [], kept),
+    true = beamway_peer:wait_until(fun() -> found(Config, ["a", "b", "c"]) =:= First end, 30000),
+    ?assertEqual(kept, beamway_placement_nodes:call(cluster(Config), "c", {gen_server, call}, [{via, placement, once}, get])),
+    ok = beamway_placement_nodes:call(cluster(Config), "b", {gen_server, cast}, [{via, placement, once}, end_now]),
+    Second = another(Config, ["a", "b", "c"], First),
+    ok = beamway_peer:kill9(peer_of(Config, node(Second))),
+    Left = names_but(Config, node(Second)),
+    Third = another(Config, Left, Second),
+    ?assertNotEqual(node(Second), node(Third)),
+    ?assertEqual([[{once, node(Third), Third}]], lists:usort([call(Config, Name, children, []) || Name <- Left])).
+
+%% Its node no longer suits the query: after the grace time it runs where one does, with what it kept, and the old one has ended.
+moves_with_its_state(Config) ->
+    [ok = call(Config, Name, insert, [role, {static, Value, [{ttl, 0}]}]) || {Name, Value} <- [{"a", other}, {"b", worker}, {"c", other}]],
+    Old = started(Config, {role, eq, worker}, fresh),
+    ?assertEqual("b", name_of(Config, node(Old))),
+    ok = beamway_placement_nodes:call(cluster(Config), "a", {gen_server, call}, [Old, {put, precious}]),
+    ok = call(Config, "b", update, [role, {static, other, [{ttl, 0}]}]),
+    %% Nowhere else is it better.
+    Until = erlang:monotonic_time(millisecond) + 2 * grace(),
+    Stayed = fun Stayed() -> found(Config, ["b"]) =:= Old andalso (erlang:monotonic_time(millisecond) > Until orelse Stayed()) end,
+    ?assert(Stayed()),
+    ok = call(Config, "c", update, [role, {static, worker, [{ttl, 0}]}]),
+    New = another(Config, ["a", "b", "c"], Old),
+    ?assertEqual("c", name_of(Config, node(New))),
+    ?assertEqual(precious, beamway_placement_nodes:call(cluster(Config), "a", {gen_server, call}, [{via, placement, once}, get])),
+    ?assertNot(is_alive(Config, Old)).
+
+%% The node of the child is cut off: its child has ended before the others start one, and when they meet again there is one still.
+only_the_majority_runs_it(Config) ->
+    Old = started(Config, [], kept),
+    Alone = name_of(Config, node(Old)),
+    Others = names_but(Config, node(Old)),
+    ok = cut(Config, Alone, Others),
+    %% Looked at in this order, two would be seen if they were at one time.
+    New = meanwhile(Config, Old, Others, erlang:monotonic_time(millisecond) + 60000),
+    ?assertNotEqual(node(Old), node(New)),
+    ?assertEqual(undefined, call(Config, Alone, whereis_name, [once])),
+    ok = healed(Config, Alone, Others),
+    true = beamway_peer:wait_until(fun() -> found(Config, ["a", "b", "c"]) =/= none end, 60000),
+    ?assertEqual(New, found(Config, ["a", "b", "c"])).
+
+meanwhile(Config, Old, Others, End) ->
+    New = found(Config, Others),
+    OldLives = is_alive(Config, Old),
+    case New of
+        Pid when is_pid(Pid), Pid =/= Old -> ?assertNot(OldLives), Pid;
+        _ ->
+            ?assert(erlang:monotonic_time(millisecond) < End),
+            meanwhile(Config, Old, Others, End)
+    end.
+
+node_of(Config, Name) -> element(3, lists:keyfind(Name, 1, cluster(Config))).
+
+cut(Config, Alone, Others) ->
+    [true = beamway_placement_nodes:call(cluster(Config), One, {erlang, set_cookie}, [node_of(Config, Other), list_to_atom("cut_by_" ++ One)])
+     || {One, Other} <- both_ways(Alone, Others)],
+    [beamway_placement_nodes:call(cluster(Config), Alone, {erlang, disconnect_node}, [node_of(Config, Other)]) || Other <- Others],
+    ok.
+
+healed(Config, Alone, Others) ->
+    Cookie = beamway_placement_nodes:call(cluster(Config), Alone, {erlang, get_cookie}, []),
+    [true = beamway_placement_nodes:call(cluster(Config), One, {erlang, set_cookie}, [node_of(Config, Other), Cookie]) || {One, Other} <- both_ways(Alone, Others)],
+    ok = beamway_placement_nodes:connect(cluster(Config), Alone).
+
+both_ways(Alone, Others) -> lists:append([[{Alone, Other}, {Other, Alone}] || Other <- Others]).
+
+%% Its server has lost what it promised: it promises nothing for the grace time, and learns of the child from its holder.
+a_node_that_was_restarted(Config) ->
+    Pid = started(Config, [], kept),
+    [Name | _] = names_but(Config, node(Pid)),
+    ok = beamway_placement_nodes:call(cluster(Config), Name, {application, stop}, [placement]),
+    ok = beamway_placement_nodes:call(cluster(Config), Name, {application, start}, [placement]),
+    true = beamway_peer:wait_until(fun() -> call(Config, Name, children, []) =/= [] end, 30000),
+    true = beamway_peer:wait_until(fun() -> found(Config, ["a", "b", "c"]) =:= Pid end, 30000).
+
+wrong_options_and_the_end(Config) ->
+    Call = {?MODULE, start_link, [kept]},
+    [?assertEqual({error, Want}, call(Config, "a", child, [[], Call, Options])) ||
+        {Want, Options} <- [{{bad_option, name, missing}, #{}}, {{bad_option, grace, 1}, #{name => once, grace => 1}}, {{bad_option, colour, red}, #{name => once, colour => red}},
+                            {{bad_option, nodes, []}, #{name => once, nodes => []}}, {no_majority, #{name => once, nodes => ['x@127.0.0.1', 'y@127.0.0.1']}}]],
+    ?assertMatch({error, {bad_query, _}}, call(Config, "a", child, [[{a}], Call, #{name => once}])),
+    Pid = started(Config, [], kept),
+    ?assertEqual({error, {exists, Pid}}, call(Config, "a", child, [[], Call, #{name => once, grace => grace()}])),
+    ?assertEqual({error, no_such_child}, call(Config, "a", delete_child, [another])),
+    ok = call(Config, "b", delete_child, [once]),
+    true = beamway_peer:wait_until(fun() -> not is_alive(Config, Pid) end, 30000),
+    ?assertEqual([[]], lists:usort([call(Config, Name, children, []) || Name <- ["a", "b", "c"]])).
