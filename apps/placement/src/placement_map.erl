@@ -228,6 +228,8 @@ in_own_process(Fun) ->
         {'DOWN', Monitor, process, Pid, Reason} -> error(Reason)
     end.
 
+%% The exit reason is how the result travels.
+-dialyzer({nowarn_function, helper/1}).
 helper(Fun) ->
     {Pid, _} = Helper = spawn_opt(fun() -> exit({result, Fun()}) end, [monitor, {min_heap_size, 1 bsl 20}]),
     _ = guard(Pid),

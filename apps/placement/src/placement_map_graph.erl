@@ -111,12 +111,12 @@ merged_arcs([V | _] = Pair, Arcs, Coarse) ->
 renamed([U, Weight | Rest], Own, Coarse, Acc) ->
     case atomics:get(Coarse, U) of
         Own -> renamed(Rest, Own, Coarse, Acc);
-        New -> renamed(Rest, Own, Coarse, [[New | Weight] | Acc])
+        New -> renamed(Rest, Own, Coarse, [{New, Weight} | Acc])
     end;
 renamed([], _, _, Acc) -> Acc.
 
-summed([[U | One], [U | Other] | Rest]) -> summed([[U | One + Other] | Rest]);
-summed([[U | Weight] | Rest]) -> [U, Weight | summed(Rest)];
+summed([{U, One}, {U, Other} | Rest]) -> summed([{U, One + Other} | Rest]);
+summed([{U, Weight} | Rest]) -> [U, Weight | summed(Rest)];
 summed([]) -> [].
 
 %% @doc The graph of some vertices, in the order of the list, and of the arcs between them.

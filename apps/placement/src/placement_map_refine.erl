@@ -58,22 +58,22 @@ best(V, How, #context{arcs = Arcs, blocks = Blocks} = Context) ->
     end.
 
 %% Neighbours by block; none if all are in the vertex's own.
-by_block([U, Weight | Rest], Blocks, From, Others) -> by_block(Rest, Blocks, From, [[atomics:get(Blocks, U) | Weight] | Others]);
+by_block([U, Weight | Rest], Blocks, From, Others) -> by_block(Rest, Blocks, From, [{atomics:get(Blocks, U), Weight} | Others]);
 by_block([], _, From, Others) ->
-    case lists:all(fun([Block | _]) -> Block =:= From end, Others) of
+    case lists:all(fun({Block, _}) -> Block =:= From end, Others) of
         true -> [];
         false -> Others
     end.
 
-summed([[B | One], [B | Other] | Rest]) -> summed([[B | One + Other] | Rest]);
+summed([{B, One}, {B, Other} | Rest]) -> summed([{B, One + Other} | Rest]);
 summed([First | Rest]) -> [First | summed(Rest)];
 summed([]) -> [].
 
-cost([[Block | Weight] | Rest], Row, Sum) -> cost(Rest, Row, Sum + Weight * element(Block, Row));
+cost([{Block, Weight} | Rest], Row, Sum) -> cost(Rest, Row, Sum + Weight * element(Block, Row));
 cost([], _, Sum) -> Sum.
 
-best_of([[From | _] | Rest], Sums, Now, From, Load, How, Context, Best) -> best_of(Rest, Sums, Now, From, Load, How, Context, Best);
-best_of([[Block | _] | Rest], Sums, Now, From, Load, How, #context{distances = Distances} = Context, Best) ->
+best_of([{From, _} | Rest], Sums, Now, From, Load, How, Context, Best) -> best_of(Rest, Sums, Now, From, Load, How, Context, Best);
+best_of([{Block, _} | Rest], Sums, Now, From, Load, How, #context{distances = Distances} = Context, Best) ->
     Gain = Now - cost(Sums, element(Block, Distances), 0),
     Better = case Best of none -> true; {Known, _, _} -> Gain > Known end,
     case Better andalso {has_room(Block, Load, Context), How} of
