@@ -5,9 +5,8 @@
 %% around it; the master is in the largest group. A message from master to worker then crosses each level of the network at most
 %% once (the RELEASE report's Figure 28), which no assignment of a fixed tree by lists of nodes does.
 %%
-%% A limit of children (`fan_out') makes several submasters of one group; the level above them is still crossed once. Only where the whole network is one
-%% group of more nodes than that, its one level is crossed by master, submaster and worker. A group with fewer than `least' workers gets no submaster: its
-%% workers join the group around it.
+%% A limit of children (`fan_out') makes several submasters of one group, all on one node: were they apart, the way from the first to the second and on would cross the group's
+%% level twice. What the root has too many of hangs from further submasters on the master's own node, for the same reason. A group with fewer than `least' workers gets no submaster: its workers join the group around it.
 -module(placement_plan).
 
 -export([plan/2, to_list/1, paths/1, crossings/2]).
@@ -48,7 +47,7 @@ planned(Tree, #{fan_out := FanOut} = Setting) ->
                 Leaf -> units(Leaf, Setting)
             end,
     Master = host(Units, Setting),
-    {ok, {master, Master, narrowed(Units, FanOut, Setting)}}.
+    {ok, {master, Master, narrowed(Units, FanOut, Master)}}.
 
 %% The largest group first: master and submasters live in the first of their parts.
 largest_first(Children) ->
@@ -62,11 +61,10 @@ units({group, _, _, Children}, #{least := Least, fan_out := FanOut} = Setting) -
     Units = lists:append([units(Child, Setting) || Child <- largest_first(Children)]),
     case length(Units) of
         Few when Few < 2; Few < Least -> Units;
-        _ -> [submaster(Part, Setting) || Part <- parts(Units, FanOut)]
+        _ ->
+            Host = host(Units, Setting),
+            [{submaster, Host, Part} || Part <- parts(Units, FanOut)]
     end.
-
-submaster(Units, Setting) ->
-    {submaster, host(Units, Setting), Units}.
 
 %% Parts of nearly the same length, as few as possible.
 parts(Units, infinity) -> [Units];
@@ -83,8 +81,8 @@ cut(Units, Count, Parts) ->
 
 %% At the root there is nobody above who could take several submasters.
 narrowed(Units, FanOut, _) when FanOut =:= infinity; length(Units) =< FanOut -> Units;
-narrowed(Units, FanOut, Setting) ->
-    narrowed([submaster(Part, Setting) || Part <- parts(Units, FanOut)], FanOut, Setting).
+narrowed(Units, FanOut, Master) ->
+    narrowed([case Part of [Only] -> Only; _ -> {submaster, Master, Part} end || Part <- parts(Units, FanOut)], FanOut, Master).
 
 %% The first node below that may carry a submaster, else the one that is nearest to the first.
 host(Units, #{submasters := Submasters, tree := Tree}) ->
@@ -146,6 +144,14 @@ roles_test() ->
     {ok, Plan} = plan(tree(), #{workers => [a1, a2, b1, b2, c1, c2, gone], submasters => [a3, d1]}),
     ?assertEqual([a1, a2, b1, b2, c1, c2], lists:sort([Node || {worker, Node} <- to_list(Plan)])),
     ?assertEqual([a3], lists:usort([Node || {Role, Node} <- to_list(Plan), Role =/= worker])).
+
+eight_racks_test_() ->
+    {ok, Tree} = placement_tree:from_paths([{list_to_atom(lists:concat([Rack, Host])), [Rack]} || Rack <- [a, b, c, d, e, f, g, h], Host <- lists:seq(1, 4)]),
+    [?_test(begin
+                {ok, Plan} = plan(Tree, #{fan_out => FanOut}),
+                ?assertEqual(1, crossings(Tree, Plan)),
+                ?assertEqual(32, length([worker || {worker, _} <- to_list(Plan)]))
+            end) || FanOut <- [2, 3, 5, 8, infinity]].
 
 least_test() ->
     {ok, {master, _, Children}} = plan(tree(), #{least => 3}),

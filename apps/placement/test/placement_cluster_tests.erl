@@ -151,7 +151,7 @@ prop_fan_out() ->
             begin
                 {ok, Tree} = placement_tree:from_paths(Paths),
                 {ok, Plan} = placement_plan:plan(Tree, #{fan_out => FanOut}),
-                widest(Plan) =< FanOut
+                widest(Plan) =< FanOut andalso placement_plan:crossings(Tree, Plan) =< 1
                     andalso lists:sort([Node || {worker, Node} <- placement_plan:to_list(Plan)]) =:= placement_tree:nodes(Tree)
             end).
 
