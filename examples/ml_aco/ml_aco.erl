@@ -32,6 +32,10 @@ specs() ->
      {iterations, $i, "iterations", {integer, 5}, "iterations between"},
      {seed, $s, "seed", {integer, 1}, "of the instance and the ants"},
      {placement, $p, "placement", {string, "attributes"}, "attributes: colonies on the fastest nodes; random: drawn"},
+     {search, undefined, "search", {string, "local"}, "local: each ant's schedule is improved by moving and swapping jobs; none: it is taken as it is"},
+     {file, $f, "file", string, "solve all instances of this file of the OR-Library, of --jobs jobs each, on this node"},
+     {optima, $o, "optima", string, "their best known values, one for each instance; each is searched until its value is found"},
+     {ms, undefined, "ms", {integer, 5000}, "milliseconds for each instance of the file at most"},
      {draw, $d, "draw", string, "draw the cost over time into this .svg file (by gnuplot)"},
      {help, $h, "help", undefined, "this help"}].
 
@@ -53,10 +57,39 @@ usage(Format, Arguments) ->
     2.
 
 checked(#{placement := Placement}) when Placement =/= "attributes", Placement =/= "random" -> usage("--placement ~ts: expected attributes or random", [Placement]);
+checked(#{search := Search}) when Search =/= "local", Search =/= "none" -> usage("--search ~ts: expected local or none", [Search]);
+checked(#{ms := Ms}) when Ms < 1; Ms > 3600000 -> usage("--ms ~b: expected 1 to 3600000", [Ms]);
+checked(#{optima := File} = Options) when not is_map_key(file, Options) -> usage("--optima ~ts: expected --file with the instances, too", [File]);
 checked(#{nodes := Nodes, colonies := Colonies}) when Nodes < 1; Nodes > 128; Colonies < 1; Colonies > Nodes -> usage("expected 1 to 128 nodes and as many colonies at most", []);
 checked(#{jobs := Jobs, ants := Ants, rounds := Rounds, iterations := Iterations}) when Jobs < 2; Jobs > 500; Ants < 1; Ants > 1000; Rounds < 1; Iterations < 1 ->
     usage("expected 2 to 500 jobs, 1 to 1000 ants, at least one round and iteration", []);
+checked(#{file := File, jobs := Jobs} = Options) ->
+    case {ml_aco_library:read(File, Jobs), optima(Options)} of
+        {{ok, Instances}, {ok, none}} -> library([{Instance, none} || Instance <- Instances], Options);
+        {{ok, Instances}, {ok, Values}} when length(Values) =:= length(Instances) -> library(lists:zip(Instances, Values), Options);
+        {{ok, Instances}, {ok, Values}} -> usage("--optima: ~b values for ~b instances; expected one for each", [length(Values), length(Instances)]);
+        {{error, Text}, _} -> usage("--file: ~ts", [Text]);
+        {_, {error, Text}} -> usage("--optima: ~ts", [Text])
+    end;
 checked(Options) -> started(Options).
+
+optima(#{optima := File}) -> ml_aco_library:read_values(File);
+optima(_) -> {ok, none}.
+
+%% One instance after the other, by one colony.
+library(Instances, #{seed := Seed, ants := Ants, ms := LimitMs}) ->
+    Solved = [begin
+                  {Cost, Ms} = ml_aco_library:solve(Instance, Known, {Seed, Ants, LimitMs}),
+                  io:format("instance ~3b: cost ~b after ~.1f s~ts~n", [Number, Cost, Ms / 1000, beside(Cost, Known)]),
+                  {Cost, Known, Ms}
+              end || {Number, {Instance, Known}} <- lists:zip(lists:seq(1, length(Instances)), Instances)],
+    io:format("~b of ~b reached the best known value; the longest took ~.1f s~n",
+              [length([found || {Cost, Known, _} <- Solved, Cost =:= Known]), length(Solved), lists:max([Ms || {_, _, Ms} <- Solved]) / 1000]),
+    0.
+
+beside(_, none) -> "";
+beside(Known, Known) -> "";
+beside(_, Known) -> io_lib:format("; the best known value is ~b", [Known]).
 
 started(#{nodes := Count} = Options) ->
     {ok, _} = net_kernel:start(list_to_atom("ml_aco_" ++ os:getpid() ++ "@127.0.0.1"), #{name_domain => longnames, hidden => true}),
@@ -74,7 +107,7 @@ solved(Nodes, #{placement := Placement, colonies := Colonies, jobs := Jobs, seed
     _ = [io:format("~-10s ~ts~n", [Role, Node]) || {Role, Node} <- placement_plan:to_list(Plan)],
     io:format("start: ~b (jobs by due date)~n", [ml_aco_instance:cost(Instance, ml_aco_instance:earliest_due_date(Instance))]),
     Progress = fun(Round, Cost, Ms) -> io:format("round ~3b: cost ~b after ~.1f s~n", [Round, Cost, Ms / 1000]) end,
-    case ml_aco_tree:run(Plan, Instance, (maps:with([seed, ants, rounds, iterations], Options))#{progress => Progress}) of
+    case ml_aco_tree:run(Plan, Instance, (maps:with([seed, ants, rounds, iterations], Options))#{progress => Progress, search => list_to_existing_atom(maps:get(search, Options))}) of
         {ok, #{cost := Cost, ms := Ms, over_time := OverTime}} ->
             io:format("cost ~b in ~.2f s~ts~n", [Cost, Ms / 1000, proven(Instance)]),
             drawn(OverTime, Options);

@@ -2,6 +2,9 @@
 %% @doc A colony of ants (M. den Besten, T. Stuetzle, M. Dorigo 2000, for this problem): each ant builds a schedule job by job, drawn by
 %% pheromone and by how urgent a job is (the modified due date); the best schedule so far gets pheromone.
 %%
+%% With `local' each ant's schedule is improved by {@link ml_aco_local} before it counts. A colony that has found nothing better for some iterations forgets its pheromone and begins
+%% again; it still knows the best that it has found.
+%%
 %% All randomness comes from the seed, the colony's number, the iteration and the ant's number, and ties go to the smaller
 %% schedule: wherever a colony runs, and in whatever order its ants end, it finds the same. Each ant is a process.
 -module(ml_aco_colony).
@@ -13,38 +16,56 @@
 -export_type([colony/0, found/0]).
 
 -type found() :: {Cost :: number(), ml_aco_instance:schedule()}.
--opaque colony() :: #{instance := ml_aco_instance:instance(), number := pos_integer(), seed := integer(), ants := pos_integer(),
-                      iteration := non_neg_integer(), pheromone := tuple(), first := float(), best := found()}.
-%% `pheromone' is a row for each position, with a value for each job.
+-opaque colony() :: #{instance := ml_aco_instance:instance(), number := pos_integer(), seed := integer(), ants := pos_integer(), local := boolean(),
+                      iteration := non_neg_integer(), pheromone := tuple(), first := float(), best := found(),
+                      current := found(), still := non_neg_integer()}.
+%% `pheromone' is a row for each position, with a value for each job; `current' the best since it was forgotten, `still' the iterations without a better one.
 
 -define(RHO, 0.1).
 -define(BETA, 2).
 -define(ANT_MS, 600000).
+%% Iterations without a better schedule before the colony begins again.
+-define(PATIENCE, 12).
 
 %% @doc A colony that has found nothing but the order of due dates.
--spec new(ml_aco_instance:instance(), Number :: pos_integer(), Seed :: integer(), Ants :: pos_integer()) -> colony().
+-spec new(ml_aco_instance:instance(), Number :: pos_integer(), Seed :: integer(), Ants :: pos_integer() | {pos_integer(), local}) -> colony().
+new(Instance, Number, Seed, {Ants, local}) -> (new(Instance, Number, Seed, Ants))#{local := true};
 new(Instance, Number, Seed, Ants) ->
     Start = ml_aco_instance:earliest_due_date(Instance),
     Cost = ml_aco_instance:cost(Instance, Start),
     First = 1 / (Ants * max(1, Cost)),
     Jobs = tuple_size(Instance),
-    #{instance => Instance, number => Number, seed => Seed, ants => Ants, iteration => 0, first => First,
-      pheromone => erlang:make_tuple(Jobs, erlang:make_tuple(Jobs, First)), best => {Cost, Start}}.
+    #{instance => Instance, number => Number, seed => Seed, ants => Ants, local => false, iteration => 0, first => First,
+      pheromone => even(Jobs, First), best => {Cost, Start}, current => {Cost, Start}, still => 0}.
+
+even(Jobs, First) -> erlang:make_tuple(Jobs, erlang:make_tuple(Jobs, First)).
 
 %% @doc So many iterations, after hearing of the best that others have found.
 -spec run(colony(), found(), Iterations :: non_neg_integer()) -> colony().
-run(#{best := Own} = Colony, Heard, Iterations) ->
-    lists:foldl(fun(_, Acc) -> iterate(Acc) end, Colony#{best := min(Own, Heard)}, lists:seq(1, Iterations)).
+run(#{best := Own, current := Current} = Colony, Heard, Iterations) ->
+    %% What is no news would lead each colony that has begun again back to where it was.
+    Known = case Heard < Own of
+                true -> Colony#{best := Heard, current := min(Current, Heard), still := 0};
+                false -> Colony
+            end,
+    lists:foldl(fun(_, Acc) -> iterate(Acc) end, Known, lists:seq(1, Iterations)).
 
 %% @doc The best that the colony knows of.
 -spec best(colony()) -> found().
 best(#{best := Best}) -> Best.
 
-iterate(#{ants := Ants, iteration := Iteration, best := Best, pheromone := Pheromone} = Colony) ->
+iterate(#{ants := Ants, iteration := Iteration, best := Best, current := Current, pheromone := Pheromone, still := Still} = Colony) ->
     Next = Colony#{iteration := Iteration + 1},
     Running = [spawn_monitor(?MODULE, search, [Next, Ant]) || Ant <- lists:seq(1, Ants)],
-    Found = lists:min([Best | [result(Pid, Monitor) || {Pid, Monitor} <- Running]]),
-    Next#{best := Found, pheromone := reinforced(Pheromone, Found)}.
+    Found = lists:min([Current | [result(Pid, Monitor) || {Pid, Monitor} <- Running]]),
+    case Found < Current of
+        false when Still >= ?PATIENCE -> begun_again(Next);
+        false -> Next#{pheromone := reinforced(Pheromone, Found), still := Still + 1};
+        true -> Next#{best := min(Best, Found), current := Found, pheromone := reinforced(Pheromone, Found), still := 0}
+    end.
+
+begun_again(#{instance := Instance, first := First} = Colony) ->
+    Colony#{pheromone := even(tuple_size(Instance), First), current := {infinity, []}, still := 0}.
 
 %% @private
 -spec search(colony(), Ant :: pos_integer()) -> no_return().
@@ -64,10 +85,13 @@ reinforced(Pheromone, {Cost, Schedule}) ->
                        setelement(Job, Row, (1 - ?RHO) * Old + ?RHO / max(1, Cost))
                    end || {Row, Job} <- lists:zip(tuple_to_list(Pheromone), Schedule)]).
 
-ant(#{instance := Instance, number := Number, seed := Seed, iteration := Iteration, pheromone := Pheromone}, Ant) ->
+ant(#{instance := Instance, number := Number, seed := Seed, local := Local, iteration := Iteration, pheromone := Pheromone}, Ant) ->
     Random = rand:seed_s(exsss, {Seed * 1000003 + Number, Iteration, Ant}),
     Schedule = build(tuple_to_list(Pheromone), lists:seq(1, tuple_size(Instance)), {0, greed(Number)}, Instance, Random, []),
-    {ml_aco_instance:cost(Instance, Schedule), Schedule}.
+    case Local of
+        true -> ml_aco_local:improved(Instance, Schedule);
+        false -> {ml_aco_instance:cost(Instance, Schedule), Schedule}
+    end.
 
 build([], [], _, _, _, Schedule) -> lists:reverse(Schedule);
 build([Row | Rows], Jobs, {Time, Greed}, Instance, Random0, Schedule) ->
@@ -129,6 +153,13 @@ same_seed_same_schedule_test() ->
     {Cost, Schedule} = Run(1),
     ?assertEqual(Cost, ml_aco_instance:cost(Instance, Schedule)),
     ?assertEqual(lists:seq(1, 20), lists:sort(Schedule)).
+
+%% Long after it could have stopped at its first find, a colony still finds: it has begun again in between.
+begins_again_test() ->
+    Colony = run(new(ml_aco_instance:make(8, 1), 1, 1, 4), {infinity, []}, 80),
+    #{iteration := 80, still := Still, best := Best, current := Current} = Colony,
+    ?assert(Still < 80 - ?PATIENCE),
+    ?assert(Best =< Current).
 
 speed_test() -> ?assert(speed(20) > 0).
 -endif.

@@ -11,14 +11,14 @@
 
 -export_type([options/0]).
 
--type options() :: #{seed => integer(), ants => pos_integer(), rounds => pos_integer(), iterations => pos_integer(), limit_ms => pos_integer(),
+-type options() :: #{seed => integer(), ants => pos_integer(), search => none | local, rounds => pos_integer(), iterations => pos_integer(), limit_ms => pos_integer(),
                      progress => fun((Round :: non_neg_integer(), Cost :: number(), Ms :: non_neg_integer()) -> ok)}.
 
 %% @doc Runs to the end; the costs over time, each with its milliseconds from the start.
 -spec run(placement_plan:process(), ml_aco_instance:instance(), options()) ->
           {ok, #{cost := number(), schedule := ml_aco_instance:schedule(), ms := non_neg_integer(), over_time := [{non_neg_integer(), number()}]}} | {error, term()}.
 run({master, Node, Children}, Instance, Given) ->
-    Options = maps:merge(#{seed => 1, ants => 10, rounds => 10, iterations => 5, limit_ms => 600000, progress => fun(_, _, _) -> ok end}, Given),
+    Options = maps:merge(#{seed => 1, ants => 10, search => none, rounds => 10, iterations => 5, limit_ms => 600000, progress => fun(_, _, _) -> ok end}, Given),
     {Numbered, _} = numbered(Children, 1),
     Caller = self(),
     Settings = maps:without([progress], Options),
@@ -54,8 +54,8 @@ start(Role, Instance, Options, Above) ->
     Monitor = monitor(process, Above),
     role(Role, Instance, Options, {Above, Monitor}).
 
-role({worker, Number}, Instance, #{seed := Seed, ants := Ants} = Options, Above) ->
-    colony(ml_aco_colony:new(Instance, Number, Seed, Ants), Options, Above);
+role({worker, Number}, Instance, #{seed := Seed, ants := Ants, search := Search} = Options, Above) ->
+    colony(ml_aco_colony:new(Instance, Number, Seed, case Search of local -> {Ants, local}; none -> Ants end), Options, Above);
 role({master, Children}, Instance, #{rounds := Rounds} = Options, {Caller, _} = Above) ->
     Below = started(Children, Instance, Options),
     Start = ml_aco_instance:earliest_due_date(Instance),
@@ -115,6 +115,13 @@ shapes_test() ->
     [One, Two, Three] = [begin {ok, #{cost := Cost, schedule := S}} = run(plan(Shape), Instance, Options), {Cost, S} end
                          || Shape <- [[colony, colony, colony], [[colony, colony], colony], [[[colony], colony], [colony]]]],
     ?assertEqual({One, One}, {Two, Three}).
+
+%% What the README runs ends with what it says is the optimum.
+readme_test() ->
+    Instance = ml_aco_instance:make(12, 1),
+    {ok, #{cost := Cost}} = run(plan([colony, colony, colony]), Instance, #{ants => 20, rounds => 10, iterations => 5, search => local}),
+    ?assertEqual(5853, Cost),
+    ?assertEqual(5853, ml_aco_instance:optimum(Instance)).
 
 over_time_test() ->
     {ok, #{over_time := Costs, cost := Last}} = run(plan([colony]), ml_aco_instance:make(12, 2), #{rounds => 4, iterations => 1, ants => 2}),
