@@ -12,6 +12,7 @@ import tempfile
 import time
 
 SLOWNESS = float(os.environ.get("BEAMWAY_TEST_SLOWNESS", "1"))
+DISK = 3_000_000
 # For what takes a moment on a quiet machine.
 SOON = 20 * SLOWNESS
 
@@ -52,10 +53,14 @@ class Hosts:
         self.tag = f"rp{os.getpid()}-{Hosts.made}"
         self.folder = tempfile.mkdtemp(prefix="beamway-pipe-")
         self.temporary = os.path.join(self.folder, "tmp")
+        self.disk = os.path.join(self.folder, "disk")  # of DISK bytes, for all hosts
         self.daemons = []
         self.told = set()  # what was left behind and told of
         try:
             os.mkdir(self.temporary)
+            os.mkdir(self.disk)
+            # Before any host is made: what is mounted later they may not see.
+            run("mount", "-t", "tmpfs", "-o", f"size={DISK}", "tmpfs", self.disk)
             self._make_network()
             self._make_keys()
             for name in self.remote:
@@ -250,4 +255,5 @@ SetEnv PATH={self.programs}:/usr/local/bin:/usr/bin:/bin TMPDIR={self.temporary}
                 except ProcessLookupError:
                     pass
             run("ip", "netns", "del", space, check=False)
+        run("umount", "-l", self.disk, check=False)
         shutil.rmtree(self.folder, ignore_errors=True)
