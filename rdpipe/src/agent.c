@@ -300,7 +300,8 @@ static bool key_of(const char *line, rd_key_t *key_p)
 static bool take_segment(agent_t *agent, const char *line)
 {
     char *work = rd_line_value(line, "work", NULL);
-    uint64_t block = 0, flags = 0, zstd = 0, rate = 0, carriers = 0, first = 0, last = 0;
+    uint64_t buffer = 0, level = 0, block = 0, flags = 0, zstd = 0, rate = 0, carriers = 0,
+             first = 0, last = 0;
     bool done = work && rd_work_of(work, &agent->work) &&
                 rd_line_value_number(line, "block", RD_BLOCK_MAX, &block) &&
                 rd_line_value_number(line, "flags", 255, &flags) &&
@@ -322,6 +323,10 @@ static bool take_segment(agent_t *agent, const char *line)
                                 .flags = (uint8_t)flags,
                                 .zstd = (int)zstd};
     agent->over.transfer.rate = rate;
+    (void)rd_line_value_number(line, "buffer", RD_BUFFER_MAX, &buffer);
+    (void)rd_line_value_number(line, "start", 100, &level);
+    agent->in.transfer.buffer = buffer;
+    agent->in.transfer.start = (unsigned)level;
     agent->port_first = (uint16_t)first;
     agent->port_last = (uint16_t)last;
     agent->is_configured = true;

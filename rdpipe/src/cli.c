@@ -154,6 +154,15 @@ void rd_cli_option(rd_cli_t *cli, int option, const char *value)
     case RD_OPTION_JSON:
         cli->json = true;
         break;
+    case RD_OPTION_BUFFER:
+        if (!rd_size(value, RD_BUFFER_MIN, RD_BUFFER_MAX, &cli->buffer))
+            rd_usage(cli, "--buffer %s: expected 1M to 1024G", value);
+        break;
+    case RD_OPTION_START:
+        if (!rd_number(value, 0, 100, &number))
+            rd_usage(cli, "--start %s: expected a level in percent, 0 to 100", value);
+        cli->start = (unsigned)number;
+        break;
     case RD_OPTION_RESUME:
         cli->resume = value;
         break;
@@ -211,6 +220,10 @@ void rd_cli_options(rd_cli_t *cli, int argc, char **argv, const struct option *o
 
 void rd_cli_check(const rd_cli_t *cli)
 {
+    if (cli->start > 0 && cli->buffer == 0)
+        rd_usage(cli, "--start is a level of a buffer: give --buffer SIZE as well");
+    if (cli->buffer > 0 && cli->resume)
+        rd_usage(cli, "--buffer and --resume: what is noted must be on the disk, not in a buffer");
     if (cli->quiet && cli->progress)
         rd_usage(cli, "--quiet and --progress are opposites: give one of them");
     if (cli->terms.flags & RD_TERM_TLS && cli->terms.carriers == RD_CARRIER_RDMA)
@@ -331,6 +344,8 @@ static int carry(const rd_cli_t *cli, const rd_hop_t *hop, const char *peer, rd_
     }
     rd_stream_open(&stream, hop, peer);
     transfer.rate = cli->rate;
+    transfer.buffer = cli->buffer;
+    transfer.start = cli->start;
     progress = rd_progress_start(cli, &transfer);
     move(&transfer, &stream);
     rd_progress_stop(progress);

@@ -23,6 +23,8 @@ typedef struct {
     const char *name; /* of the command */
     rd_terms_t terms;
     bool verbose, json, progress, quiet;
+    uint64_t buffer;    /* bytes before the output; 0: none */
+    unsigned start;     /* percent of it at which writing begins */
     const char *resume; /* a file, NULL: none */
     uint64_t rate;      /* bytes a second at most; 0: as many as there are */
     uint64_t wait_s;    /* for the other side */
@@ -52,6 +54,8 @@ enum {
     RD_OPTION_RATE,
     RD_OPTION_PROGRESS,
     RD_OPTION_RESUME,
+    RD_OPTION_BUFFER,
+    RD_OPTION_START,
     RD_OPTION_VERSION,
     RD_OPTION_OWN
 };

@@ -22,6 +22,8 @@ typedef struct {
     bool is_forwarded;               /* the first frame */
     bool has_ended;                  /* END has come */
     bool has_resumed;                /* RESUME has come */
+    rd_buffer_t *buffer;             /* before the output; NULL: none */
+    bool is_flushing;                /* END waits for it */
     int64_t confirm_at;              /* when the offset is noted again */
     bool output_quit;                /* the output's reader wants no more */
     bool forward_done, forward_quit; /* what the forward hop has answered */
@@ -48,9 +50,17 @@ static bool is_wanted(const drain_t *drain)
     return has_output(drain) || (drain->forward && !drain->forward_quit) || drain->has_ended;
 }
 
+static void close_buffer(drain_t *drain)
+{
+    if (drain->buffer)
+        rd_buffer_close(drain->buffer);
+    drain->buffer = NULL;
+}
+
 static void quit_output(drain_t *drain)
 {
     drain->output_quit = true;
+    close_buffer(drain);
     (void)rd_end_close(drain->output);
 }
 
@@ -137,22 +147,46 @@ static bool is_sound(drain_t *drain, const rd_frame_t *frame, const uint8_t *pay
     return true;
 }
 
+static void fail_output(drain_t *drain)
+{
+    if (errno == EPIPE)
+        quit_output(drain);
+    else
+        (void)rd_because(&drain->fault, "writing %s: %s", rd_end_name(drain->output, true),
+                         strerror(errno));
+}
+
+static ssize_t write_some(const drain_t *drain, const void *data, size_t len)
+{
+    return drain->buffer ? rd_buffer_put(drain->buffer, data, len)
+                         : rd_end_write(drain->output, data, len);
+}
+
+/* True: nothing lies before the output any more, or that is no use. */
+static bool flush(drain_t *drain)
+{
+    int state = drain->buffer ? rd_buffer_end(drain->buffer) : 1;
+
+    drain->is_flushing = state == 0;
+    if (state < 0)
+        fail_output(drain);
+    return state != 0;
+}
+
 /* True: the output has the whole frame, or there is none. */
 static bool write_frame(drain_t *drain, const rd_frame_t *frame)
 {
     while (has_output(drain) && drain->written < frame->value) {
-        ssize_t n = rd_end_write(drain->output, drain->plain + drain->written,
-                                 frame->value - drain->written);
+        ssize_t n = write_some(drain, drain->plain + drain->written, frame->value - drain->written);
 
         if (n >= 0)
             drain->written += (size_t)n;
-        else if (errno == EPIPE)
-            quit_output(drain);
         else if (errno == EAGAIN)
             return false;
         else if (errno != EINTR)
-            return rd_because(&drain->fault, "writing %s: %s", rd_end_name(drain->output, true),
-                              strerror(errno));
+            fail_output(drain);
+        if (drain->fault.text[0])
+            return false;
     }
     return true;
 }
@@ -201,8 +235,15 @@ static bool take_end(drain_t *drain, const rd_frame_t *frame)
         (void)fault(drain, "the stream's length is not what its producer says", 0);
         return true;
     }
-    if (drain->forward && !drain->forward_quit && !rd_stream_say(drain->forward, frame, NULL))
+    if (!drain->is_forwarded && drain->forward && !drain->forward_quit &&
+        !rd_stream_say(drain->forward, frame, NULL))
         return false;
+    drain->is_forwarded = true;
+    if (!flush(drain))
+        return false;
+    if (drain->fault.text[0])
+        return true;
+    close_buffer(drain);
     if (drain->transfer->resume && !confirm(drain))
         return true;
     drain->transfer->producer_status = (int)frame->value;
@@ -326,9 +367,10 @@ static void wait_for_work(drain_t *drain)
 {
     /* A pipe whose reader has gone says so although nothing is asked. */
     bool is_stuck = drain->written > 0 || drain->is_checked;
-    struct pollfd polled[2] = {{.fd = drain->transfer->wake, .events = POLLIN},
-                               {.fd = drain->output->always_ready ? -1 : drain->output->fd,
-                                .events = is_stuck && has_output(drain) ? POLLOUT : 0}};
+    struct pollfd polled[2] = {
+        {.fd = drain->transfer->wake, .events = POLLIN},
+        {.fd = drain->output->always_ready || drain->buffer ? -1 : drain->output->fd,
+         .events = is_stuck && has_output(drain) ? POLLOUT : 0}};
     eventfd_t ignored;
 
     drain->from->wants = 0;
@@ -342,7 +384,7 @@ static void wait_for_work(drain_t *drain)
 static bool ticks(drain_t *drain)
 {
     /* As long as something lies here unread, its sender cannot be expected to say more. */
-    if (drain->is_checked || drain->written > 0)
+    if (drain->is_checked || drain->written > 0 || drain->is_flushing)
         drain->from->heard_ms = rd_now_ms();
     return rd_stream_tick(drain->from, &drain->fault) &&
            (!drain->forward || drain->forward_done || drain->forward_quit ||
@@ -353,6 +395,9 @@ void rd_drain(rd_transfer_t *transfer, rd_stream_t *from, rd_end_t *output, rd_s
 {
     drain_t drain = {.transfer = transfer, .from = from, .output = output, .forward = forward};
 
+    if (transfer->buffer > 0 && has_output(&drain))
+        drain.buffer =
+            rd_buffer_open(output, transfer->buffer, transfer->start, transfer->wake, &drain.fault);
     while (!drain.fault.text[0] && is_wanted(&drain)) {
         bool done;
 
@@ -372,6 +417,7 @@ void rd_drain(rd_transfer_t *transfer, rd_stream_t *from, rd_end_t *output, rd_s
     if (atomic_load(&transfer->stop) && !drain.has_ended && !drain.fault.text[0])
         (void)rd_because_of(&drain.fault, RD_CAUSE_STOPPED, "stopped");
     atomic_store(&transfer->has_ended, drain.has_ended && !drain.fault.text[0]);
+    close_buffer(&drain);
     finish(&drain);
     if (drain.compressor.block)
         rd_compressor_close(&drain.compressor);

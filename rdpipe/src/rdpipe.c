@@ -21,6 +21,9 @@ static const char help[] =
     "Options:\n"
     "  -n, --plan            shows what would be done, and ends\n"
     "  --tee                 all segments but the first get the same, as if in brackets\n"
+    "  --buffer SIZE         memory before the last segment, or each in brackets, 1M to 1024G "
+    "(none)\n"
+    "  --start PERCENT       it gets its input when the buffer is so full, until it is empty (0)\n"
     "  -v, --verbose         says which carriers and why, and the bandwidth\n" RD_SETTINGS_HELP
     "Exit status: that of the last command that failed, as with a shell's pipefail; 0 if none did; "
     "2 called wrongly;\n125 a host, a connection or a stream failed; 128+N ended by signal N.\n";
@@ -31,6 +34,8 @@ static const struct option options[] = {RD_STREAM_OPTIONS,
                                         RD_SETTINGS_OPTIONS,
                                         {"plan", 0, NULL, 'n'},
                                         {"tee", 0, NULL, OPTION_TEE},
+                                        {"buffer", 1, NULL, RD_OPTION_BUFFER},
+                                        {"start", 1, NULL, RD_OPTION_START},
                                         {"agent", 0, NULL, OPTION_AGENT},
                                         {NULL, 0, NULL, 0}};
 

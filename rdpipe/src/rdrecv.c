@@ -17,6 +17,8 @@ static const char help[] =
     "  --bind ADDRESS    listens there alone (all addresses of this host)\n"
     "  --carrier NAME    allows only shm, rdma or tcp (auto: all)\n"
     "  --wait SECONDS    waits so long for the sender (300)\n"
+    "  --buffer SIZE     memory before the output, 1M to 1024G (none)\n"
+    "  --start PERCENT   writes when the buffer is so full, until it is empty (0)\n"
     "  --resume FILE     goes on after a cut: FILE notes what the output has, which is a file: "
     ">>OUT\n"
     "  --encrypt         TLS 1.3, unless both are on one host\n"
@@ -34,6 +36,8 @@ static const struct option options[] = {RD_STREAM_OPTIONS,
                                         {"wait", 1, NULL, RD_OPTION_WAIT},
                                         {"bind", 1, NULL, RD_OPTION_BIND},
                                         {"resume", 1, NULL, RD_OPTION_RESUME},
+                                        {"buffer", 1, NULL, RD_OPTION_BUFFER},
+                                        {"start", 1, NULL, RD_OPTION_START},
                                         {NULL, 0, NULL, 0}};
 
 /* The listener is closed as soon as the one with the key is in. */

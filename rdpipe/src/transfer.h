@@ -4,7 +4,7 @@
 
 #include <stdatomic.h>
 
-#include "end.h"
+#include "buffer.h"
 #include "resume.h"
 #include "stream.h"
 
@@ -27,6 +27,8 @@ typedef enum {
 typedef struct {
     int wake;            /* an eventfd: look at what follows */
     uint64_t rate;       /* feed: bytes a second at most, 0: as many as there are */
+    uint64_t buffer;     /* drain: bytes of memory before the output, 0: none */
+    unsigned start;      /* percent of it at which writing begins */
     rd_resume_t *resume; /* NULL: the stream cannot go on after a cut */
     /* written by others */
     _Atomic bool stop;  /* end with a fault */

@@ -9,7 +9,7 @@ import subprocess
 import termios
 import time
 
-from cases import expect
+from cases import expect, gives
 from hosts import SLOWNESS, SOON, run, wait_for
 
 KEY = {"RDPIPE_KEY": "a key of the tests' own"}
@@ -191,6 +191,69 @@ def what_the_doctor_says(hosts):
     hosts.check_nothing_is_left()
 
 
+def a_buffer_before_the_output(hosts):
+    """The producer is through although nobody reads; then everything is there."""
+    data = os.urandom(30_000_000)
+    path = os.path.join(hosts.folder, "buffered")
+    with open(path, "wb") as file:
+        file.write(data)
+    digest = hashlib.sha256(data).hexdigest()
+    reader = os.path.join(hosts.folder, "read-now")
+    slow = f"{{ while [ ! -e {reader} ]; do sleep 0.1; done; sha256sum; }}"
+    wait = f"--wait {int(SOON)}"
+    taking = hosts.start("host2", f"rdrecv {wait} --buffer 64M 7003 | {slow}", **KEY)
+    sending = hosts.start("host1", f"exec rdsend {wait} --json --progress {hosts.address('host2')} 7003 <{path}", **KEY)
+    said = wait_for("all is sent", lambda: line_with(sending, '"bytes": 30000000'), 60 * SLOWNESS)
+    expect(json.loads(said)["event"] == "progress", said)
+    open(reader, "w", encoding="utf-8").close()
+    got, out, told = hosts.end(taking)
+    status, _, _ = hosts.end(sending)
+    expect((status, got) == (0, 0) and out.decode().split()[0] == digest, f"status {status} and {got}: {out!r} {told}")
+    # As a segment, and before each of several receivers.
+    for options in ("--buffer 1M", "--buffer 2G --start 90", "--buffer 4M --start 100"):
+        status, out, err = hosts.call(f"rdpipe {options} host1:'<{path}' [host2:sha256sum host3:sha256sum]")
+        expect(status == 0 and out.decode() == f"{digest}  -\n" * 2, f"{options}: status {status}: {out!r} {err}")
+
+
+def line_with(process, text):
+    """The next line on standard error, if it holds this text; lines come once a second."""
+    line = process.stderr.readline().decode()
+    return line if text in line else None
+
+
+def a_buffer_that_fills_before_it_flows(hosts):
+    process = hosts.start("local", "exec rdpipe --buffer 8M --start 50 host1:cat", stdin=subprocess.PIPE)
+    os.set_blocking(process.stdout.fileno(), False)
+    process.stdin.write(b"x" * 3_000_000)
+    process.stdin.flush()
+    time.sleep(1.5 * SLOWNESS)  # so long nothing may come
+    expect(process.stdout.read() is None, "it flows before the level is reached")
+    process.stdin.write(b"x" * 3_000_000)
+    process.stdin.flush()
+    got = wait_for("it flows", process.stdout.read)
+    os.set_blocking(process.stdout.fileno(), True)
+    status, out, err = hosts.end(process)
+    expect(status == 0 and len(got) + len(out) == 6_000_000, f"status {status}, {len(got)} and {len(out)} bytes: {err}")
+    gives(hosts, "rdpipe --buffer 8M --start 100 host1:cat", b"little\n", b"little\n")
+
+
+def what_is_left_of_a_buffer(hosts):
+    """An output that fails, or wants no more, is a fault or a quit, also when the stream has ended already."""
+    for command, status, text in (("rdpipe --buffer 64M host1:'head -c 6000000 /dev/zero' :'>/dev/full'", 125, "No space left"),
+                                  (f"rdpipe --buffer 64M host1:'head -c 6000000 /dev/zero' :'>{hosts.disk}/buffered'", 125, "No space left"),
+                                  ("rdpipe --buffer 64M host1:'head -c 6000000 /dev/zero' </dev/null | head -c 10 >/dev/null", 141, ""),
+                                  ("rdpipe --start 5 :cat", 2, "give --buffer"), ("rdpipe --buffer 5 :cat", 2, "expected 1M"),
+                                  ("rdrecv --buffer 1M --resume f 7000", 2, "on the disk")):
+        got, _, err = hosts.call(command)
+        expect(got == status and text in err, f"{command}: status {got}: {err}")
+    process = hosts.start("local", "exec rdpipe --buffer 64M host1:yes host2:'sleep 3600'")
+    wait_for("it runs", lambda: any("sleep" in words[0] for words in hosts.processes("host2").values()))
+    process.terminate()
+    status, _, err = hosts.end(process)
+    expect(status == -signal.SIGTERM, f"status {status}: {err}")
+    run("rm", "-f", f"{hosts.disk}/buffered")
+
+
 CASES = [a_rate_is_kept, lines_of_json_while_it_runs, lines_where_no_terminal_is, quiet_on_a_terminal, a_terminal_that_is_stopped_stops_nothing,
          a_stream_that_goes_on, a_stream_that_cannot_go_on,
-         what_the_doctor_says]
+         what_the_doctor_says, a_buffer_before_the_output, a_buffer_that_fills_before_it_flows, what_is_left_of_a_buffer]

@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "buffer.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define PIECE ((size_t)1024 * 1024)
+#define TICK_MS 1000
+
+struct rd_buffer {
+    const rd_end_t *output;
+    uint8_t *data;
+    size_t size, level; /* the thread begins at so many bytes */
+    int wake, stop;     /* eventfds */
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t news;
+    /* under the lock */
+    size_t head, used; /* the oldest byte, and how many there are */
+    bool is_flowing, has_ended, is_stopped;
+    int error; /* of the output; 0: none */
+};
+
+/* Waits until there is something to write; 0: the thread ends. */
+static size_t next_piece(rd_buffer_t *buffer, const uint8_t **at_p)
+{
+    size_t len;
+
+    (void)pthread_mutex_lock(&buffer->lock);
+    while (!buffer->is_stopped) {
+        if (buffer->used == 0)
+            buffer->is_flowing = false;
+        else if (buffer->used >= buffer->level || buffer->has_ended)
+            buffer->is_flowing = true;
+        if (buffer->is_flowing || (buffer->has_ended && buffer->used == 0))
+            break;
+        (void)pthread_cond_wait(&buffer->news, &buffer->lock);
+    }
+    len = buffer->is_stopped ? 0 : buffer->used;
+    if (len > buffer->size - buffer->head)
+        len = buffer->size - buffer->head;
+    *at_p = buffer->data + buffer->head;
+    (void)pthread_mutex_unlock(&buffer->lock);
+    return len < PIECE ? len : PIECE;
+}
+
+static void take(rd_buffer_t *buffer, size_t len, int error)
+{
+    (void)pthread_mutex_lock(&buffer->lock);
+    buffer->head = (buffer->head + len) % buffer->size;
+    buffer->used -= len;
+    buffer->error = error;
+    (void)pthread_mutex_unlock(&buffer->lock);
+    (void)eventfd_write(buffer->wake, 1);
+}
+
+static void *run(void *argument)
+{
+    rd_buffer_t *buffer = argument;
+    const uint8_t *at = NULL;
+    size_t len;
+
+    while ((len = next_piece(buffer, &at)) > 0) {
+        ssize_t n = rd_end_write(buffer->output, at, len);
+
+        if (n >= 0) {
+            take(buffer, (size_t)n, 0);
+        } else if (errno == EAGAIN) {
+            struct pollfd polled[] = {{.fd = buffer->output->fd, .events = POLLOUT},
+                                      {.fd = buffer->stop, .events = POLLIN}};
+
+            (void)poll(polled, 2, TICK_MS);
+        } else if (errno != EINTR) {
+            take(buffer, 0, errno);
+            break;
+        }
+    }
+    return NULL;
+}
+
+rd_buffer_t *rd_buffer_open(const rd_end_t *output, size_t bytes, unsigned start, int wake,
+                            rd_why_t *why)
+{
+    rd_buffer_t *buffer = calloc(1, sizeof *buffer);
+    void *data = buffer ? mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
+                        : MAP_FAILED;
+
+    if (data == MAP_FAILED) {
+        (void)rd_because(why, "a buffer of %zu bytes: %s", bytes, strerror(errno));
+        free(buffer);
+        return NULL;
+    }
+    *buffer = (rd_buffer_t){.output = output,
+                            .data = data,
+                            .size = bytes,
+                            .level = bytes / 100 * start > 0 ? bytes / 100 * start : 1,
+                            .wake = wake,
+                            .stop = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+    (void)pthread_mutex_init(&buffer->lock, NULL);
+    (void)pthread_cond_init(&buffer->news, NULL);
+    if (buffer->stop >= 0 && pthread_create(&buffer->thread, NULL, run, buffer) == 0)
+        return buffer;
+    (void)rd_because(why, "cannot start a thread for the buffer");
+    if (buffer->stop >= 0)
+        close(buffer->stop);
+    (void)munmap(data, bytes);
+    free(buffer);
+    return NULL;
+}
+
+ssize_t rd_buffer_put(rd_buffer_t *buffer, const void *data, size_t len)
+{
+    size_t tail, first, room;
+    int error;
+
+    (void)pthread_mutex_lock(&buffer->lock);
+    error = buffer->error;
+    room = buffer->size - buffer->used;
+    tail = (buffer->head + buffer->used) % buffer->size;
+    (void)pthread_mutex_unlock(&buffer->lock);
+    if (error != 0 || room == 0) {
+        errno = error != 0 ? error : EAGAIN;
+        return -1;
+    }
+    /* The thread reads nothing of the room. */
+    len = len < room ? len : room;
+    first = len < buffer->size - tail ? len : buffer->size - tail;
+    memcpy(buffer->data + tail, data, first);
+    memcpy(buffer->data, (const uint8_t *)data + first, len - first);
+    (void)pthread_mutex_lock(&buffer->lock);
+    buffer->used += len;
+    (void)pthread_cond_signal(&buffer->news);
+    (void)pthread_mutex_unlock(&buffer->lock);
+    return (ssize_t)len;
+}
+
+int rd_buffer_end(rd_buffer_t *buffer)
+{
+    int error;
+    bool is_empty;
+
+    (void)pthread_mutex_lock(&buffer->lock);
+    buffer->has_ended = true;
+    error = buffer->error;
+    is_empty = buffer->used == 0;
+    (void)pthread_cond_signal(&buffer->news);
+    (void)pthread_mutex_unlock(&buffer->lock);
+    errno = error;
+    return error != 0 ? -1 : is_empty;
+}
+
+void rd_buffer_close(rd_buffer_t *buffer)
+{
+    (void)pthread_mutex_lock(&buffer->lock);
+    buffer->is_stopped = true;
+    (void)pthread_cond_signal(&buffer->news);
+    (void)pthread_mutex_unlock(&buffer->lock);
+    (void)eventfd_write(buffer->stop, 1);
+    (void)pthread_join(buffer->thread, NULL);
+    (void)pthread_mutex_destroy(&buffer->lock);
+    (void)pthread_cond_destroy(&buffer->news);
+    close(buffer->stop);
+    (void)munmap(buffer->data, buffer->size);
+    free(buffer);
+}
