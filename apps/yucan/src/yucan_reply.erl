@@ -138,26 +138,34 @@ headers(Other, _) ->
 
 %% @doc The headers of a handler as HTTP/2 has them: checked, without those that belong to a connection of HTTP/1.1; and the length that it said.
 -spec fields(yucan_handler:headers()) -> {[{Name :: binary(), Value :: binary()}], undefined | non_neg_integer()}.
-fields(Headers) ->
-    #out{length = Length} = headers(Headers, #out{}),
-    {[{Lower, value(Value)} || {Name, Value} <- Headers, {Kind, Lower} <- [name(Name)], not is_of_connection(Kind, Lower)], Length}.
+fields(Headers) -> fields(Headers, [], undefined).
 
-is_of_connection(plain, Name) -> lists:member(Name, [<<"keep-alive">>, <<"proxy-connection">>, <<"upgrade">>]);
-is_of_connection(_, Name) -> Name =/= <<"host">>.
+fields([{Name, Value} | Rest], Done, Length) ->
+    case name(Name) of
+        {plain, Lower} when Lower =:= <<"keep-alive">>; Lower =:= <<"proxy-connection">>; Lower =:= <<"upgrade">> -> fields(Rest, Done, Length);
+        {plain, Lower} -> fields(Rest, [{Lower, value(Value)} | Done], Length);
+        {content_length, _} -> fields(Rest, Done, length_of(value(Value)));
+        {host, Lower} -> fields(Rest, [{Lower, value(Value)} | Done], Length);
+        _ -> fields(Rest, Done, Length)
+    end;
+fields([], Done, Length) -> {lists:reverse(Done), Length};
+fields(Other, _, _) -> error({bad_response, {headers, Other}}).
 
 header(plain, <<"date">> = Name, Value, Out) -> add(Name, Value, Out#out{date = true});
 header(plain, <<"server">> = Name, Value, Out) -> add(Name, Value, Out#out{server = true});
 header(connection, _, Value, Out) ->
     Out#out{close = Out#out.close orelse binary:match(yucan_header:lower(Value), <<"close">>) =/= nomatch};
 header(transfer_encoding, _, _, Out) -> Out;
-header(content_length, _, Value, Out) ->
+header(content_length, _, Value, Out) -> Out#out{length = length_of(Value)};
+header(_, Name, Value, Out) -> add(Name, Value, Out).
+
+length_of(Value) ->
     try binary_to_integer(Value) of
-        Length when Length >= 0 -> Out#out{length = Length};
+        Length when Length >= 0 -> Length;
         _ -> error({bad_response, {content_length, Value}})
     catch
         error:badarg -> error({bad_response, {content_length, Value}})
-    end;
-header(_, Name, Value, Out) -> add(Name, Value, Out).
+    end.
 
 add(Name, Value, #out{lines = Lines} = Out) -> Out#out{lines = [Lines, Name, <<": ">>, Value, <<"\r\n">>]}.
 
