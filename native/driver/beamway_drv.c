@@ -20,7 +20,7 @@
 #include "reply.h"
 #include "rounds.h"
 
-#define ABI_VERSION 8 /* of the commands below: beamway_port.erl has the same number */
+#define ABI_VERSION 9 /* of the commands below: beamway_port.erl has the same number */
 #define FLUSH_MS 1    /* how long what was sent waits at most for the flusher */
 #define CHECK_MS 1000 /* how often idle memory is looked for, and the patience of a last flush */
 
@@ -190,7 +190,7 @@ static bool flush(bw_port_t *self)
 {
     if (self->pump.is_unflushed)
         bw_round_ends(&self->rounds, self->pump.frames_out, self->pump.frames_in);
-    return pump_flush(&self->pump);
+    return self->lane.is_on ? lane_flush(&self->lane) : pump_flush(&self->pump);
 }
 
 /* Senders that have filled the link on their own are held by the flusher. */
@@ -210,8 +210,14 @@ static void tell_of_senders(bw_port_t *self)
 
 static bool command_flush(bw_port_t *self)
 {
-    if (!self->pump.link || self->lane.is_on)
+    if (!self->pump.link)
         return false;
+    if (self->lane.is_on) {
+        self->lane.is_flush_asked = false;
+        if (!flush(self))
+            fail(self);
+        return true;
+    }
     (void)pump_defer(&self->pump);
     self->flusher = driver_caller(self->pump.port);
     self->has_flusher = true;
@@ -300,7 +306,8 @@ static bool run_command(bw_port_t *self, unsigned int command, const char *data,
     case COMMAND_FLUSH:
         return command_flush(self);
     case COMMAND_LOOK:
-        return self->active && command_look(self, reply);
+        return self->lane.is_on ? lane_look(&self->lane, reply)
+                                : self->active && command_look(self, reply);
     case COMMAND_USE:
         return !self->pump.link && establish_use(&self->establish, data, len, reply);
     case COMMAND_LISTEN:
@@ -322,6 +329,8 @@ static bool run_command(bw_port_t *self, unsigned int command, const char *data,
     case COMMAND_LANE_STATS:
         lane_stats(&self->lane, reply);
         return true;
+    case COMMAND_LANE_ATTEND:
+        return lane_attend(&self->lane, data, len);
     default:
         return false;
     }
@@ -407,6 +416,12 @@ static bool flush_soon(bw_port_t *self)
 
     if (!self->pump.is_unflushed)
         return true;
+    if (self->lane.is_on) {
+        if (lane_sends_at_once(&self->lane, bw_rounds_are_lone(&self->rounds)))
+            return flush(self);
+        set_flush(self, FLUSH_MS);
+        return true;
+    }
     if (!self->has_flusher || self->pump.spinning)
         return flush(self);
     if (!self->is_flush_asked && bw_rounds_are_lone(&self->rounds)) {
@@ -548,6 +563,10 @@ static void drv_timeout(ErlDrvData data)
     }
     if (self->timer_is_to_flush) {
         self->timer_is_to_flush = false;
+        if (lane_owns_timer(&self->lane)) {
+            lane_timeout(&self->lane);
+            return;
+        }
         if (!flush(self)) {
             fail(self);
             return;

@@ -28,6 +28,11 @@ static int64_t now_ms(void)
     return erl_drv_monotonic_time(ERL_DRV_MSEC);
 }
 
+static uint64_t now_us(void)
+{
+    return (uint64_t)erl_drv_monotonic_time(ERL_DRV_USEC);
+}
+
 static ErlDrvTermData port_term(const lane_t *lane)
 {
     return driver_mk_port(lane->pump->port);
@@ -35,13 +40,27 @@ static ErlDrvTermData port_term(const lane_t *lane)
 
 /* ---- messages ---- */
 
+/* {Port, Word} to the owner. */
+static bool tell_owner(lane_t *lane, const char *word)
+{
+    ErlDrvTermData message[] = {ERL_DRV_PORT,  port_term(lane),
+                                ERL_DRV_ATOM,  driver_mk_atom((char *)(uintptr_t)word),
+                                ERL_DRV_TUPLE, 2};
+
+    return erl_drv_output_term(port_term(lane), message, 6) > 0;
+}
+
 static void tell_passive(lane_t *lane)
 {
-    ErlDrvTermData message[] = {
-        ERL_DRV_PORT, port_term(lane), ERL_DRV_ATOM, driver_mk_atom("passive"), ERL_DRV_TUPLE, 2};
-
     lane->pump->has_run_out = false;
-    (void)erl_drv_output_term(port_term(lane), message, 6);
+    (void)tell_owner(lane, "passive");
+}
+
+/* An owner that looks already needs no word. */
+static void tell_look(lane_t *lane)
+{
+    if (!lane->is_looking)
+        lane->is_looking = tell_owner(lane, "look");
 }
 
 static void tell_writable(lane_t *lane)
@@ -126,6 +145,8 @@ void lane_after(lane_t *lane, wake_result_t result)
 
     if (pump->has_run_out)
         tell_passive(lane);
+    if (result == WAKE_LOOKING)
+        tell_look(lane);
     if (lane->is_closing) {
         if (is_closed(lane, result))
             end(lane, "local_close");
@@ -153,6 +174,7 @@ void lane_guard(lane_t *lane)
     driver_select(lane->pump->port, (ErlDrvEvent)(intptr_t)lane->guard, ERL_DRV_READ, 0);
     lane->is_gone = true;
     lane->gone_at_ms = now_ms();
+    lane->pump->spin.budget_us = 0; /* nobody to wait for */
     pump_mute(lane->pump);
     lane_after(lane, pump_wake(lane->pump));
 }
@@ -240,6 +262,7 @@ bool lane_close(lane_t *lane)
         return true;
     fine = pump_end(pump);
     lane->is_closing = true;
+    pump->spin.budget_us = 0; /* the owner may be gone */
     pump_close(pump, has(lane, BW_CAP_KERNEL_BUFFERS));
     driver_set_timer(pump->port, LANE_CLOSE_MS);
     lane_after(lane, fine ? pump_wake(pump) : WAKE_FAILED);
@@ -253,6 +276,61 @@ void lane_stats(const lane_t *lane, reply_t *reply)
     reply_number(reply, (uint64_t)pump->credit_frames, 8);
     reply_number(reply, (uint64_t)pump->credit_bytes, 8);
     reply_number(reply, pump->link ? pump_unreleased(pump) : 0, 8);
+}
+
+bool lane_attend(lane_t *lane, const char *data, size_t len)
+{
+    bw_link_t *link = lane->pump->link;
+    uint64_t poll_us;
+
+    if (!lane->is_on || len != 8)
+        return false;
+    poll_us = bw_number(data, 8);
+    if (poll_us > UINT32_MAX)
+        return false;
+    bw_spin_init(&lane->pump->spin, (uint32_t)poll_us);
+    /* over rings a commit costs no system call while the peer is awake */
+    if (has(lane, BW_CAP_KERNEL_BUFFERS) && link->ops->defer) {
+        link->ops->defer(link);
+        lane->pump->is_deferred = true;
+    }
+    return true;
+}
+
+bool lane_look(lane_t *lane, reply_t *reply)
+{
+    wake_result_t result;
+
+    if (!lane->is_on)
+        return false;
+    result = pump_look(lane->pump);
+    lane->is_looking = result == WAKE_LOOKING;
+    reply_number(reply, lane->is_looking, 1);
+    lane_after(lane, result);
+    return true;
+}
+
+/* ---- what gathers ---- */
+
+bool lane_flush(lane_t *lane)
+{
+    lane->flushed_us = now_us();
+    return pump_flush(lane->pump);
+}
+
+bool lane_sends_at_once(lane_t *lane, bool is_lone)
+{
+    const bw_pump_t *pump = lane->pump;
+
+    if (is_lone || pump->spinning || lane_owns_timer(lane) ||
+        pump->unflushed_bytes >= PUMP_GATHERED_BYTES)
+        return true;
+    if (!lane->is_flush_asked) {
+        if (now_us() - lane->flushed_us > LANE_UNDER_WAY_US)
+            return true;
+        lane->is_flush_asked = tell_owner(lane, "flush");
+    }
+    return !lane->is_flush_asked;
 }
 
 void lane_stop(lane_t *lane)

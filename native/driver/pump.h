@@ -88,6 +88,9 @@ bool pump_send(bw_pump_t *pump, ErlIOVec *ev);
 /* One sign of life, unless something is queued or the ring is full: then bytes flow anyway. */
 bool pump_tick(bw_pump_t *pump);
 
+/* What gathers at most before it is sent, whoever asks for it. */
+#define PUMP_GATHERED_BYTES ((uint64_t)64 * 1024)
+
 /* What pump_send commits goes out, or wakes the peer, by pump_flush from now on, and without it
  * when much has gathered, with a tick and with the link's end. False: the link cannot. */
 bool pump_defer(bw_pump_t *pump);

@@ -19,9 +19,6 @@
 #define BATCH_BYTES ((uint64_t)128 * 1024)
 #define BATCH_VECTORS 64
 
-/* What gathers at most before it is sent, whoever asks for it. */
-#define GATHERED_BYTES ((uint64_t)64 * 1024)
-
 /* Frames that are no fragments may wait, in all, for room: a few if the ring is full of their kind,
  * more if it is fragments that they wait for. */
 #define FEW_BYTES ((uint64_t)64 * 1024)
@@ -259,7 +256,7 @@ static bw_status_t drain(bw_pump_t *pump)
 static bool settle(bw_pump_t *pump, bw_status_t status)
 {
     if (status == BW_OK &&
-        (is_waiting(pump) || pump->is_closing || pump->unflushed_bytes >= GATHERED_BYTES)) {
+        (is_waiting(pump) || pump->is_closing || pump->unflushed_bytes >= PUMP_GATHERED_BYTES)) {
         bool had_under_way = pump->under_way.first;
 
         status = flush(pump);
@@ -290,7 +287,11 @@ bool pump_drain_frames(bw_pump_t *pump)
 bool pump_flush(bw_pump_t *pump)
 {
     bool had_under_way = pump->under_way.first;
-    bw_status_t status = flush(pump);
+    bw_status_t status;
+
+    if (pump->is_lane)
+        return pump_flush_lane(pump);
+    status = flush(pump);
 
     if (status == BW_OK && !had_under_way && pump->under_way.first)
         status = drain(pump);
@@ -351,7 +352,7 @@ bool pump_send_frame(bw_pump_t *pump, ErlIOVec *ev)
     size = pump->is_packets ? ev->size : bw_frame_size((uint32_t)len);
     pump->frames_out++;
     if (!is_bulk && !is_waiting(pump) && stage(pump, ev->iov, ev->vsize, size) == BW_OK)
-        return pump->unflushed_bytes < GATHERED_BYTES || settle(pump, BW_OK);
+        return pump->unflushed_bytes < PUMP_GATHERED_BYTES || settle(pump, BW_OK);
     status = keep(pump, ev, size, is_bulk);
     if (status == BW_OK && is_full)
         pump_set_busy(pump, shall_be_busy(pump));

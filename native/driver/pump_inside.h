@@ -59,6 +59,9 @@ bool pump_drain_queue(bw_pump_t *pump);
 
 void pump_set_busy(bw_pump_t *pump, bool busy);
 
+/* pump_flush of a lane. */
+bool pump_flush_lane(bw_pump_t *pump);
+
 /* ---- pump_dist.c: of the distribution ---- */
 
 void pump_start_frames(bw_pump_t *pump);

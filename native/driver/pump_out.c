@@ -83,6 +83,10 @@ static bw_status_t put_iov(bw_pump_t *pump, const SysIOVec *iov, int count, uint
         link->ops->commit(link, want);
         done += want;
     }
+    if (pump->is_deferred) {
+        pump->is_unflushed = link->ops->needs_flush(link);
+        pump->unflushed_bytes = pump->is_unflushed ? pump->unflushed_bytes + done : 0;
+    }
     *done_p = done;
     return status;
 }
@@ -165,6 +169,16 @@ bool pump_send(bw_pump_t *pump, ErlIOVec *ev)
 }
 
 /* ---- of a lane ---- */
+
+/* What the system does not take stays in the ring, and goes when there is room. */
+bool pump_flush_lane(bw_pump_t *pump)
+{
+    if (!pump->is_unflushed)
+        return true;
+    pump->is_unflushed = false;
+    pump->unflushed_bytes = 0;
+    return pump->link->ops->arm_write(pump->link, 0) != BW_CORRUPT;
+}
 
 bool pump_end(bw_pump_t *pump)
 {

@@ -390,6 +390,148 @@ static void parts_are_put_together(void)
     CHECK_IN(stop());
 }
 
+/* The system calls by which a port has written. */
+static uint64_t writes_of(ErlDrvPort port)
+{
+    vm_reply_t stats;
+
+    return port_does(port, COMMAND_STATS, NULL, &stats) ? bw_number(stats.bytes + 5 * 8, 8) : 0;
+}
+
+#define GATHERED 20
+
+/* Two lanes with an owner each; frames of `one` have gathered, `wanted` says how many there are. */
+static void start_gathering(void)
+{
+    const char *term = NULL;
+    uint64_t before;
+
+    CHECK_IN(start_lanes());
+    CHECK(attend_lane(one, 0) && attend_lane(other, 0));
+    CHECK(give_credit(other, 100000, 1u << 30));
+    wanted[0] = wanted[1] = 0;
+    before = writes_of(one);
+    CHECK_IN(send_frame(one, 100));
+    wanted[1]++;
+    CHECK_EQ(writes_of(one), before + 1); /* the first goes at once */
+    for (int i = 0; i < 10000 && !term; i++) {
+        CHECK_IN(send_frame(one, 100));
+        wanted[1]++;
+        term = vm_heard(one);
+    }
+    CHECK(term && strcmp(term, "{port,flush}") == 0);
+    before = writes_of(one);
+    for (int i = 0; i < GATHERED; i++) {
+        CHECK_IN(send_frame(one, 100));
+        wanted[1]++;
+    }
+    CHECK_EQ(writes_of(one), before);
+    CHECK(vm_heard(one) == NULL); /* asked once */
+}
+
+static void frames_of_a_lane_gather(void)
+{
+    uint64_t before;
+
+    CHECK_IN(start_gathering());
+    before = writes_of(one);
+    CHECK(port_does(one, COMMAND_FLUSH, NULL, NULL));
+    CHECK_EQ(writes_of(one), before + 1);
+    CHECK_IN(run_until(all_has_come));
+    CHECK_IN(stop());
+}
+
+static void what_gathers_does_not_wait_for_its_owner(void)
+{
+    CHECK_IN(start_gathering());
+    vm_skip(1);
+    CHECK_IN(run_until(all_has_come));
+    CHECK_IN(send_frame(one, 100)); /* still asked */
+    wanted[1]++;
+    vm_skip(1);
+    CHECK_IN(run_until(all_has_come));
+    CHECK_IN(stop());
+}
+
+static void much_goes_at_once(void)
+{
+    uint64_t before;
+
+    CHECK_IN(start_gathering());
+    before = writes_of(one);
+    for (int i = 0; i < 700; i++) {
+        CHECK_IN(send_frame(one, 100));
+        wanted[1]++;
+    }
+    CHECK(writes_of(one) > before); /* once, or as often as the system takes a part */
+    CHECK(writes_of(one) < before + 10);
+    vm_skip(1);
+    CHECK_IN(run_until(all_has_come));
+    CHECK_IN(stop());
+}
+
+static void what_has_gathered_goes_before_the_end(void)
+{
+    CHECK_IN(start_gathering());
+    CHECK(port_does(one, COMMAND_LANE_CLOSE, NULL, NULL));
+    CHECK_IN(run_until(both_have_ended));
+    CHECK_EQ(vm_frames(other), wanted[1]);
+    CHECK(last_term(other, "{port,closed,closed,0}"));
+    CHECK_IN(stop());
+}
+
+/* `other` is told to look: frames come to it one by one. */
+static void start_looking(void)
+{
+    const char *term = NULL;
+
+    CHECK_IN(start_lanes());
+    CHECK(attend_lane(one, 0) && attend_lane(other, 10000));
+    CHECK(give_credit(other, 100000, 1u << 30));
+    wanted[0] = wanted[1] = 0;
+    for (int round = 0; round < 2000 && !term; round++) {
+        CHECK_IN(send_when_idle(one, 64));
+        wanted[1]++;
+        (void)vm_run(1);
+        term = vm_heard(other);
+    }
+    CHECK(term && strcmp(term, "{port,look}") == 0);
+}
+
+static void the_owner_of_a_lane_looks(void)
+{
+    vm_reply_t reply = {.len = 0};
+
+    CHECK_IN(start_looking());
+    for (int looks = 0; looks < 10000000; looks++) {
+        CHECK(port_does(other, COMMAND_LOOK, NULL, &reply));
+        CHECK_EQ(reply.len, 1);
+        if (reply.bytes[0] == 0)
+            break;
+    }
+    CHECK_EQ(reply.bytes[0], 0);
+    CHECK_IN(send_when_idle(one, 64)); /* it sleeps: this one wakes it */
+    wanted[1]++;
+    CHECK_IN(run_until(all_has_come));
+    CHECK_IN(stop());
+}
+
+static bool other_looks_and_all_has_come(void)
+{
+    return port_does(other, COMMAND_LOOK, NULL, NULL) && all_has_come();
+}
+
+/* Its owner may not look any more. */
+static void a_lane_that_looks_closes(void)
+{
+    CHECK_IN(start_looking());
+    CHECK_IN(run_until(other_looks_and_all_has_come));
+    CHECK(port_does(other, COMMAND_LANE_CLOSE, NULL, NULL));
+    CHECK(give_credit(one, 10, 100000));
+    CHECK_IN(run_until(both_have_ended));
+    CHECK_IN(stop());
+}
+
 static void a_lane_closes_in_order(void)
 {
     CHECK_IN(start_lanes());
@@ -662,6 +804,8 @@ static const check_case_t cases[] = {
     {"credit_lets_frames_through", credit_lets_frames_through},
     {"who_asks_is_told", who_asks_is_told},
     {"parts_are_put_together", parts_are_put_together},
+    {"the_owner_of_a_lane_looks", the_owner_of_a_lane_looks},
+    {"a_lane_that_looks_closes", a_lane_that_looks_closes},
     {"a_lane_closes_in_order", a_lane_closes_in_order},
     {"a_guard_ends_a_lane", a_guard_ends_a_lane},
     {"a_port_may_end_in_any_state", a_port_may_end_in_any_state},
@@ -671,13 +815,17 @@ static const check_case_t cases[] = {
     {"any_thread_may_call", any_thread_may_call},
 };
 
-static const check_case_t of_packets[] = {
+static const check_case_t of_sockets[] = {
     {"a_packet_costs_one_read", a_packet_costs_one_read},
+    {"frames_of_a_lane_gather", frames_of_a_lane_gather},
+    {"what_gathers_does_not_wait_for_its_owner", what_gathers_does_not_wait_for_its_owner},
+    {"much_goes_at_once", much_goes_at_once},
+    {"what_has_gathered_goes_before_the_end", what_has_gathered_goes_before_the_end},
 };
 
 int main(int argc, char **argv)
 {
     check_carriers(cases, sizeof cases / sizeof *cases, NULL, argc, argv);
-    check_carriers(of_packets, sizeof of_packets / sizeof *of_packets, has_packets, argc, argv);
+    check_carriers(of_sockets, sizeof of_sockets / sizeof *of_sockets, has_packets, argc, argv);
     return check_end();
 }

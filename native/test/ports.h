@@ -255,6 +255,14 @@ static inline bool open_lane(ErlDrvPort port, int guard)
     return port_does(port, COMMAND_LANE_OPEN, &words, NULL);
 }
 
+static inline bool attend_lane(ErlDrvPort port, uint64_t poll_us)
+{
+    words_t words = {.len = 0};
+
+    put_number(&words, poll_us, 8);
+    return port_does(port, COMMAND_LANE_ATTEND, &words, NULL);
+}
+
 static inline bool give_credit(ErlDrvPort port, uint64_t frames, uint64_t bytes)
 {
     words_t words = {.len = 0};

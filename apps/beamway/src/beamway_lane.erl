@@ -7,6 +7,7 @@
 %% <dt>`{Lane, {data, Binary}}'</dt><dd>a frame</dd>
 %% <dt>`{Lane, {data, [Mark, N3, N2, N1, N0 | Binary]}}'</dt><dd>a binary that came in parts, with the option `parts'</dd>
 %% <dt>`{Lane, passive}'</dt><dd>once, behind the frame that used up the credit: nothing comes until {@link credit/3}</dd>
+%% <dt>`{Lane, flush}', `{Lane, look}'</dt><dd>only after {@link attend/2}: call {@link flush/1}, or {@link look/1}</dd>
 %% <dt>`{Lane, writable}'</dt><dd>to whoever asked by {@link tell_when_writable/1}</dd>
 %% <dt>`{Lane, closed, Reason, Unreleased}'</dt><dd>the last message; the port then ends with the reason `normal'. It comes
 %% behind every frame that had arrived, so frames that wait for credit hold it up</dd>
@@ -25,7 +26,7 @@
 %% Works on any node: the application `beamway' must be started, and {@link agree/3} does so; the distribution may be another one.
 -module(beamway_lane).
 
--export([agree/3, send/2, send_wait/2, tell_when_writable/1, credit/3, close/1, give/2, stats/1, frame_bytes/1]).
+-export([agree/3, send/2, send_wait/2, tell_when_writable/1, credit/3, close/1, give/2, attend/2, flush/1, look/1, stats/1, frame_bytes/1]).
 -export_type([lane/0, options/0, info/0, reason/0, stats/0]).
 
 -define(AGREE_MS, 7000).
@@ -240,6 +241,28 @@ give(Lane, Pid) when Pid =:= self() ->
     unless_closed(fun() -> erlang:port_connect(Lane, Pid), ok end);
 give(Lane, Pid) ->
     unless_closed(fun() -> erlang:port_connect(Lane, Pid), unlink(Lane), ok end).
+
+%% @doc The owner attends to the lane from now on, before its first credit.
+%%
+%% Over TCP a frame goes at once if nothing was sent just before. What is sent while those bytes are under way gathers, and the owner gets `{Lane, flush}'. It
+%% calls {@link flush/1}, and all of it goes by one system call; without the call it goes after 1 ms, or when 64 KB have gathered.
+%%
+%% With `Looks' the owner gets `{Lane, look}' when a frame is expected soon, as between two calls of a lone caller. It calls {@link look/1}
+%% until the lane may sleep. That is at most the node's option `poll_us' after the last frame. Not for an owner of high priority: it would keep others from the scheduler.
+-spec attend(lane(), Looks :: boolean()) -> ok | closed.
+attend(Lane, Looks) ->
+    PollUs = case Looks of true -> maps:get(poll_us, beamway_links:config()); false -> 0 end,
+    unless_closed(fun() -> beamway_port:lane_attend(Lane, PollUs) end).
+
+%% @doc The answer to `{Lane, flush}'.
+-spec flush(lane()) -> ok | closed.
+flush(Lane) ->
+    unless_closed(fun() -> beamway_port:flush(Lane) end).
+
+%% @doc The answer to `{Lane, look}'. `again': look again, after others have had a turn; `asleep': wait for the next `{Lane, look}'.
+-spec look(lane()) -> again | asleep | closed.
+look(Lane) ->
+    unless_closed(fun() -> beamway_port:look(Lane) end).
 
 %% @doc Counters and levels of the lane.
 -spec stats(lane()) -> stats() | closed.

@@ -8,11 +8,11 @@
 
 -export([load/0, open/0, opened/1, close/1, with_port/1, use/2, listen/3, connect/5, step/1, activate/2, tick/1, stats/1,
          receive_some/1, look/1, packets/2, flush/1, probe/2]).
--export([lane_open/4, lane_credit/3, lane_ask/1, lane_close/1, lane_stats/1]).
+-export([lane_open/4, lane_credit/3, lane_ask/1, lane_close/1, lane_stats/1, lane_attend/2]).
 -export_type([stats/0, status/0, listener/0]).
 
 -define(DRIVER, "beamway_drv").
--define(ABI_VERSION, 8).
+-define(ABI_VERSION, 9).
 %% A file system or the loading of a library may take so long.
 -define(LATER_MS, 5000).
 
@@ -34,6 +34,7 @@
 -define(LANE_ASK, 33).
 -define(LANE_CLOSE, 34).
 -define(LANE_STATS, 35).
+-define(LANE_ATTEND, 36).
 
 -type stats() :: #{bytes_in | bytes_out | frames_in | frames_out | doorbells_in | doorbells_out
                    | stalls | ring_bytes | ring_fill_in | ring_fill_out | wakeups | queue_bytes
@@ -272,6 +273,12 @@ lane_close(Port) ->
 lane_stats(Port) ->
     {ok, <<Frames:64, Bytes:64/signed, Unreleased:64>>} = command(Port, ?LANE_STATS, <<>>),
     maps:merge(stats(Port), #{credit_frames => Frames, credit_bytes => Bytes, unreleased_bytes => Unreleased}).
+
+%% @doc The lane's owner gets `{Port, flush}' and `{Port, look}' when it shall call {@link flush/1} and {@link look/1}. `PollUs': how long it looks at most
+%% without a frame; 0: never.
+-spec lane_attend(port(), PollUs :: non_neg_integer()) -> ok.
+lane_attend(Port, PollUs) ->
+    ok = done(command(Port, ?LANE_ATTEND, <<PollUs:64>>)).
 
 command(Port, Command, Data) ->
     case erlang:port_control(Port, Command, Data) of

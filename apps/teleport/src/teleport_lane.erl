@@ -113,7 +113,10 @@ new(Role, Parent, {Node, _, _} = Id, Tx, {Link, Why}) ->
           calls = teleport_calls:new(MaxPending), outbound = teleport_outbound:new(Chunk), max_queue_bytes = MaxQueue}.
 
 -spec begin_reading(#lane{}) -> no_return().
-begin_reading(Lane) -> loop(do([teleport_inbound:credit()], Lane)).
+begin_reading(#lane{id = {_, Class, _}, link = Link} = Lane) ->
+    %% Nobody else would run beside a process of high priority that looks.
+    _ = teleport_link:attend(Link, Class =/= control),
+    loop(do([teleport_inbound:credit()], Lane)).
 
 -spec loop(#lane{}) -> no_return().
 loop(Lane) -> teleport_wait:message(?MODULE, Lane, ?IDLE_MS).
@@ -126,6 +129,9 @@ message({Tag, {data, Frame}}, #lane{tag = Tag, inbound = In} = Lane) when is_bin
     loop(inbound(teleport_inbound:frame(Frame, In), Lane));
 message({Tag, {data, [_, N3, N2, N1, N0 | Whole]}}, #lane{tag = Tag, inbound = In} = Lane) ->
     loop(inbound(teleport_inbound:part(N3 bsl 24 bor (N2 bsl 16) bor (N1 bsl 8) bor N0, Whole, In), Lane));
+message({Tag, Asked}, #lane{tag = Tag, link = Link} = Lane) when Asked =:= flush; Asked =:= look ->
+    _ = teleport_link:attended(Link, Asked) =:= again andalso begin self() ! {Tag, look}, erlang:yield() end,
+    loop(Lane);
 message({Ref, Reply}, #lane{calls = Calls} = Lane) when is_reference(Ref) -> loop(calls(teleport_calls:replied(Ref, Reply, Calls), Lane));
 message({tx, Key, Kind, Parts, Bytes}, #lane{} = Lane) -> loop(pump(queued(Key, Kind, Parts, Bytes, Lane)));
 %% Last of all: it goes on by {@link system_continue/3}.

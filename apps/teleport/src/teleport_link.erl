@@ -5,7 +5,7 @@
 %% given credit (a lane of the driver puts pieces together before: {@link beamway_lane}), `{Tag, writable}' once after each {@link tell_when_writable/1}, and last `{Tag, closed, Reason, _}'.
 -module(teleport_link).
 
--export([agree/4, send/2, tell_when_writable/1, credit/3, close/1, tag/1, stats/1]).
+-export([agree/4, send/2, tell_when_writable/1, credit/3, close/1, tag/1, attend/2, attended/2, stats/1]).
 -export_type([link/0, kind/0, tag/0, socket/0]).
 
 -type link() :: port() | teleport_tls_link:tls_link().
@@ -58,6 +58,16 @@ close(Tls) -> teleport_tls_link:close(Tls).
 -spec tag(link()) -> tag().
 tag(Lane) when is_port(Lane) -> Lane;
 tag(Tls) -> teleport_tls_link:tag(Tls).
+
+%% @doc The owner does what the link asks it for ({@link beamway_lane:attend/2}). `Looks': also look for frames instead of sleeping.
+-spec attend(link(), Looks :: boolean()) -> ok | closed.
+attend(Lane, Looks) when is_port(Lane) -> beamway_lane:attend(Lane, Looks);
+attend(_Tls, _Looks) -> ok.
+
+%% @doc The link has asked the owner to flush, or to look. `again': it wants to be looked at again.
+-spec attended(link(), flush | look) -> ok | again | asleep | closed.
+attended(Lane, flush) -> beamway_lane:flush(Lane);
+attended(Lane, look) -> beamway_lane:look(Lane).
 
 %% @doc The driver's counters; empty for TLS.
 -spec stats(link()) -> map() | closed.
