@@ -10,7 +10,7 @@
 -export_type([name/0, t/0]).
 
 -type name() :: tcp | tcp_tuned | tcp_spin | unix | beamway | beamway_tcp | beamway_inet | beamway_rdma | beamway_whole
-              | tls | beamway_tls | beamway_poll | beamway_poll_off | teleport | direct | direct_tcp | direct_stock | lanes | lanes_tcp
+              | tls | beamway_tls | beamway_poll | beamway_poll_off | teleport | direct | direct_tcp | direct_stock | lanes | lanes_copies | lanes_tcp
               | openmpi | rdma_link | ib_write | ib_send
     | beamway_bench_http_servers:name().
 -type t() :: #{name := name(),
@@ -51,6 +51,7 @@ list(Root, PollUs) ->
      direct(variant(Beamway, beamway_tcp, "", [{"BEAMWAY_LINKS", "tcp"}], tcp), direct_tcp, "teleport's calls over Beamway on TCP", Root),
      direct(Stock, direct_stock, "teleport's calls over stock TCP", Root),
      lanes(Stock, lanes, "lanes", "[shm]", Root),
+     with_teleport(Stock, lanes_copies, "lanes that copy", ["-teleport", "kinds", "[shm]", "by_reference", "false"], Root),
      lanes(Stock, lanes_tcp, "lanes on TCP", "[tcp]", Root)].
 
 %% Lanes stand beside stock distribution.
@@ -66,6 +67,7 @@ with_teleport(#{args := Args} = Contender, Name, Title, More, Root) ->
 %% @doc By which way the programs of the lanes' benchmarks send: see beamway_bench_lanes.
 -spec way(name()) -> beamway_bench_lanes:way().
 way(lanes) -> lane;
+way(lanes_copies) -> lane;
 way(lanes_tcp) -> lane;
 way(teleport) -> lane;
 way(direct) -> direct;
@@ -93,7 +95,7 @@ spin_args() -> lists:append([[Flag, "very_long"] || Flag <- ["+sbwt", "+sbwtdcpu
 -spec names() -> [name()].
 names() ->
     [tcp, tcp_tuned, tcp_spin, unix, tls, beamway, beamway_tcp, beamway_inet, beamway_tls, beamway_rdma, beamway_whole, beamway_poll, beamway_poll_off,
-     teleport, direct, direct_tcp, direct_stock, lanes, lanes_tcp].
+     teleport, direct, direct_tcp, direct_stock, lanes, lanes_copies, lanes_tcp].
 
 %% @doc Those that are programs instead of nodes.
 -spec programs() -> [name()].

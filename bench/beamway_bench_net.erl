@@ -6,29 +6,31 @@
 
 -export_type([name/0, net/0]).
 
--type name() :: veth | veth4 | path_1ms | path_20ms.
-%% Two and four namespaces joined by veth; two joined by a path.
+-type name() :: veth | veth4 | path_1ms | path_20ms | path_100m.
+%% Two and four namespaces joined by veth; two joined by a path. Of `path_100m' the first host counts twelve times, so it has 12 of 16 nodes.
 -opaque net() :: #{name := name(), hosts := [beamway_bench_hosts:host(), ...], close := fun(() -> ok)}.
 
-%% @doc All of them.
+%% @doc Those between which `bench hosts' measures.
 -spec names() -> [name()].
 names() -> [veth, veth4, path_1ms, path_20ms].
 
 %% The queue holds what is on its way in a round trip, at least 2 ms. Offload: as between hosts, and a segment each would cost the
 %% processors of this machine more than the nodes do.
 path(path_1ms) -> #{rate_bits => 1000000000, delay_us => 500, queue_bytes => 262144, mtu => 1500, offload => 1, seed => 1};
-path(path_20ms) -> #{rate_bits => 1000000000, delay_us => 10000, loss => 0.0001, queue_bytes => 2500000, mtu => 1500, offload => 1, seed => 1}.
+path(path_20ms) -> #{rate_bits => 1000000000, delay_us => 10000, loss => 0.0001, queue_bytes => 2500000, mtu => 1500, offload => 1, seed => 1};
+path(path_100m) -> #{rate_bits => 100000000, delay_us => 500, queue_bytes => 262144, mtu => 1500, offload => 1, seed => 1}.
 
 %% @doc In words.
 -spec title(name()) -> string().
 title(veth) -> "veth";
 title(veth4) -> "veth";
 title(path_1ms) -> "1 Gbit/s, 1 ms";
-title(path_20ms) -> "1 Gbit/s, 20 ms, 0.01 % lost".
+title(path_20ms) -> "1 Gbit/s, 20 ms, 0.01 % lost";
+title(path_100m) -> "100 Mbit/s, 1 ms".
 
 %% @doc For the stored result: what the paths are.
 -spec facts([name()]) -> #{paths => #{name() => map()}}.
-facts(Names) -> #{paths => maps:from_list([{Name, path(Name)} || Name <- Names, Name =:= path_1ms orelse Name =:= path_20ms])}.
+facts(Names) -> #{paths => maps:from_list([{Name, path(Name)} || Name <- Names, not lists:member(Name, [veth, veth4])])}.
 
 %% @doc Whether networks can be made here.
 -spec check() -> ok | {error, string()}.
@@ -46,6 +48,12 @@ open(veth) ->
 open(veth4) ->
     with(veth4, beamway_bridges:build("bwv", [{4, unlimited}], unlimited),
          fun(#{hosts := Hosts} = Net) -> {[{Space, Address} || {Address, Space} <- Hosts], fun() -> beamway_bridges:delete(Net) end} end);
+open(path_100m = Name) ->
+    with(Name, beamway_path:open("bw100m", path(Name)),
+         fun(Path) ->
+             [Near, Far] = of_net(beamway_path:net(Path)),
+             {lists:duplicate(12, Near) ++ lists:duplicate(4, Far), fun() -> close_path(Name, Path) end}
+         end);
 open(Name) ->
     with(Name, beamway_path:open(prefix(Name), path(Name)), fun(Path) -> {of_net(beamway_path:net(Path)), fun() -> close_path(Name, Path) end} end).
 
@@ -87,5 +95,5 @@ facts_test_() ->
 %% So that a stream alone can fill the line.
 queues_hold_a_round_trip_test() ->
     [?assert(Queue * 8 * 1000000 >= Bits * beamway_path:round_trip_us(Path))
-     || Name <- [path_1ms, path_20ms], #{queue_bytes := Queue, rate_bits := Bits} = Path <- [path(Name)]].
+     || Name <- [path_1ms, path_20ms, path_100m], #{queue_bytes := Queue, rate_bits := Bits} = Path <- [path(Name)]].
 -endif.
