@@ -44,6 +44,7 @@ options("measure") ->
      {out, $o, "out", {string, "topology.json"}, "the file for what is measured"},
      {resume, undefined, "resume", undefined, "go on with what the file holds: measure only what is missing"},
      {mode, undefined, "mode", {string, "both"}, "quiet: disjoint pairs, round by round; loaded: all pairs at once; both"},
+     {pairs, undefined, "pairs", {string, "100%"}, "the share of all pairs that is measured, such as 10%; the tree estimates the others"},
      {batches, undefined, "batches", {integer, 20}, "batches for each pair"},
      {messages, undefined, "messages", {integer, 100}, "round trips of a batch"},
      {cookie_file, undefined, "cookie-file", string, "read the cookie from this file, not ~/.erlang.cookie"},

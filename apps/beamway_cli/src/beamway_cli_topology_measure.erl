@@ -24,7 +24,7 @@ run(#{out := Out} = Options) ->
     after End()
     end.
 
-settings(#{mode := Mode, batches := Batches, messages := Messages}) ->
+settings(#{mode := Mode, pairs := Pairs, batches := Batches, messages := Messages}) ->
     Modes = case Mode of
                 "both" -> [quiet, loaded];
                 "quiet" -> [quiet];
@@ -33,7 +33,19 @@ settings(#{mode := Mode, batches := Batches, messages := Messages}) ->
             end,
     Batches > 0 andalso Batches =< 10000 orelse throw({usage, "--batches: expected a number from 1 to 10000"}),
     Messages > 0 andalso Messages =< 100000 orelse throw({usage, "--messages: expected a number from 1 to 100000"}),
-    #{modes => Modes, batches => Batches, messages => Messages}.
+    #{modes => Modes, batches => Batches, messages => Messages, pairs => share(Pairs)}.
+
+share(Text) ->
+    case re:run(Text, "^([0-9]{1,3}(?:\\.[0-9]{1,6})?)%?$", [{capture, all_but_first, list}]) of
+        {match, [Digits]} ->
+            {Percent, _} = string:to_float(case lists:member($., Digits) of true -> Digits; false -> Digits ++ ".0" end),
+            Percent > 0 andalso Percent =< 100 orelse bad_share(Text),
+            Percent / 100;
+        nomatch -> bad_share(Text)
+    end.
+
+-spec bad_share(string()) -> no_return().
+bad_share(Text) -> throw({usage, ["--pairs ", Text, ": expected a share above 0% and at most 100%, such as 10%"]}).
 
 before(#{resume := true, out := Out}) ->
     case filelib:is_regular(Out) of

@@ -164,13 +164,13 @@ handle_call({put, #{name := Name} = Spec}, _, State) ->
             {reply, ok, State}
     end;
 handle_call({delete, Name, Version}, _, #state{keepers = Keepers} = State) ->
-    case ets:lookup(?CHILDREN, Name) of
-        [{_, #{version := Newer}, _}] when Newer > Version -> ok;
-        _ ->
-            true = ets:insert(?CHILDREN, {Name, {deleted, Version}, none}),
-            _ = erlang:send_after(?REMEMBERED_MS, self(), {forget, Name, Version}),
-            _ = [Keeper ! {?MODULE, delete} || {Keeper, Kept} <- maps:to_list(Keepers), Kept =:= Name]
-    end,
+    _ = case ets:lookup(?CHILDREN, Name) of
+            [{_, #{version := Newer}, _}] when Newer > Version -> [];
+            _ ->
+                true = ets:insert(?CHILDREN, {Name, {deleted, Version}, none}),
+                _ = erlang:send_after(?REMEMBERED_MS, self(), {forget, Name, Version}),
+                [Keeper ! {?MODULE, delete} || {Keeper, Kept} <- maps:to_list(Keepers), Kept =:= Name]
+        end,
     {reply, ok, State};
 handle_call(Other, _, State) ->
     {reply, {error, {unknown_request, Other}}, State}.

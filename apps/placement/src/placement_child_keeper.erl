@@ -119,7 +119,8 @@ moved(Node, #{call := {Module, _, _}} = Spec, #kept{pid = Pid}) ->
     gen_server:cast({placement_child, Node}, {try_start, Spec, Given}),
     moved.
 
-%% In a process of its own: the child may hang.
+%% In a process of its own: the child may hang. The exit reason is how the result travels.
+-dialyzer({nowarn_function, given/3}).
 given(false, _, _) -> none;
 given(true, Module, Pid) ->
     {_, Monitor} = spawn_monitor(fun() -> exit({?MODULE, Module:placement_handoff(Pid)}) end),

@@ -3,14 +3,15 @@
 %%
 %% Quiet: in rounds of disjoint pairs (the circle method of tournaments), one round after the other, so that each node
 %% talks to one other. Loaded: all pairs at once, as the RELEASE report does in its second strategy, since a network often shows
-%% its structure under load only. The unit is a batch of 100 round trips; of the batches of a pair the minimum, the median and
+%% its structure under load only. With `pairs' only a share of the rounds is measured, so that each node has as many pairs, and the
+%% clustering estimates the others ({@link placement_gaps}). The unit is a batch of 100 round trips; of the batches of a pair the minimum, the median and
 %% the 90th percentile are kept, never the mean: one stall of the machine would move it by a third.
 %%
 %% The nodes connect to each other for it. They need not run this application: {@link placement_probe_pair} is loaded into those
 %% that do not have it, and removed again. A pair that fails is missing in the result, with its reason.
 -module(placement_probe).
 
--export([measure/2, rounds/1, total_pairs/1]).
+-export([measure/2, rounds/1, drawn_rounds/2, total_pairs/1]).
 
 -export_type([options/0, mode/0, pairs/0, measured/0, progress/0]).
 
@@ -18,6 +19,7 @@
 -type options() :: #{modes => [mode()],               %% [quiet, loaded]
                      batches => pos_integer(),        %% of a pair, 20
                      messages => pos_integer(),       %% of a batch, 100
+                     pairs => number(),               %% the share of all pairs that is measured, above 0, at most 1
                      limit_ms => pos_integer(),       %% for a pair, 60000
                      done => pairs(),                 %% what was measured before: is not measured again
                      progress => fun((progress()) -> ok)}.
@@ -45,7 +47,7 @@ measure(Nodes, Options) ->
     end.
 
 defaults() ->
-    #{modes => [quiet, loaded], batches => 20, messages => 100, limit_ms => 60000, done => #{}, progress => fun(_) -> ok end}.
+    #{modes => [quiet, loaded], pairs => 1, batches => 20, messages => 100, limit_ms => 60000, done => #{}, progress => fun(_) -> ok end}.
 
 checked(Options) ->
     Bad = [{Key, Value} || {Key, Value} <- maps:to_list(Options), not is_good(Key, Value)],
@@ -55,6 +57,7 @@ checked(Options) ->
     end.
 
 is_good(modes, [_ | _] = Modes) -> Modes -- [quiet, loaded] =:= [];
+is_good(pairs, Value) -> is_number(Value) andalso Value > 0 andalso Value =< 1;
 is_good(batches, Value) -> is_integer(Value) andalso Value > 0 andalso Value =< 10000;
 is_good(messages, Value) -> is_integer(Value) andalso Value > 0 andalso Value =< 100000;
 is_good(limit_ms, Value) -> is_integer(Value) andalso Value > 0;
@@ -93,6 +96,14 @@ rotated(List, Turn) ->
     {Front, Back} = lists:split(Turn, List),
     Back ++ Front.
 
+%% @doc A share of the rounds, at least three, since fewer would hardly join all nodes. The nodes stand in the circle by a hash of their names, which have
+%% nothing to do with the network then; the same nodes have the same rounds each time.
+-spec drawn_rounds([node()], Share :: number()) -> [[{node(), node()}]].
+drawn_rounds(Nodes, Share) when Share < 1 ->
+    Hashed = [Node || {_, Node} <- lists:sort([{erlang:phash2(Node), Node} || Node <- Nodes])],
+    lists:sublist(rounds(Hashed), max(3, ceil(Share * (length(Nodes) - 1))));
+drawn_rounds(Nodes, _) -> rounds(Nodes).
+
 %% @doc How many pairs there are.
 -spec total_pairs([node()]) -> non_neg_integer().
 total_pairs(Nodes) ->
@@ -126,10 +137,11 @@ answers(Nodes, Module, Function, Arguments) ->
 
 %% ---- measuring ----
 
-mode(Mode, Nodes, #{progress := Progress} = Options, {Pairs, Failed}) ->
-    Steps = [Todo || Step <- steps(Mode, rounds(Nodes)),
+mode(Mode, Nodes, #{progress := Progress, pairs := Share} = Options, {Pairs, Failed}) ->
+    Rounds = drawn_rounds(Nodes, Share),
+    Steps = [Todo || Step <- steps(Mode, Rounds),
                      Todo <- [[{A, B} || {A, B} <- Step, not is_map_key({Mode, A, B}, Pairs)]], Todo =/= []],
-    Total = total_pairs(Nodes),
+    Total = lists:sum([length(Round) || Round <- Rounds]),
     Known = Total - lists:sum([length(Step) || Step <- Steps]),
     Start = erlang:monotonic_time(millisecond),
     Tell = fun(Measured, All) ->
@@ -253,9 +265,19 @@ rounds_test_() ->
              ?assertEqual(total_pairs(Nodes), length(lists:append(Rounds)))
      end || Count <- [0, 1, 2, 3, 4, 5, 16, 33]].
 
+drawn_rounds_test_() ->
+    [fun() ->
+             Nodes = [list_to_atom("n" ++ integer_to_list(N)) || N <- lists:seq(1, Count)],
+             Drawn = drawn_rounds(Nodes, Share),
+             ?assertEqual(Rounds, length(Drawn)),
+             ?assertEqual([], lists:append(Drawn) -- lists:append(rounds(Nodes))),
+             ?assertEqual(Drawn, drawn_rounds(lists:reverse(Nodes), min(Share, 0.999))),
+             ?assert(Count rem 2 =:= 1 orelse [Rounds] =:= lists:usort([length([x || {A, B} <- lists:append(Drawn), A =:= Node orelse B =:= Node]) || Node <- Nodes]))
+     end || {Count, Share, Rounds} <- [{32, 0.1, 4}, {33, 0.25, 8}, {8, 0.01, 3}, {2, 0.5, 1}]].
+
 bad_options_test_() ->
     [?_assertEqual({error, {bad_option, Key, Value}}, measure([a, b], #{Key => Value}))
-     || {Key, Value} <- [{modes, []}, {modes, [fast]}, {batches, 0}, {messages, x}, {limit_ms, -1}, {colour, red}]]
+     || {Key, Value} <- [{modes, []}, {modes, [fast]}, {batches, 0}, {messages, x}, {limit_ms, -1}, {pairs, 0}, {pairs, 1.5}, {pairs, all}, {colour, red}]]
         ++ [?_assertEqual({error, no_pairs}, measure(Nodes, #{})) || Nodes <- [[], [a], [a, a]]].
 
 summary_test() ->

@@ -27,6 +27,16 @@ gaps_test_() ->
                                             {{alpha, 1.3}, [sockets_8], [0.1]}],
                Shape <- Shapes, Share <- Shares, Seed <- [1, 2]].
 
+%% The same of what `topology measure --pairs' measures.
+some_rounds_test_() ->
+    [{timeout, 120, {lists:concat([Shape, " of ", Share]), fun() ->
+          {Matrix, _} = beamway_bench_planted:make(Shape, 1),
+          Drawn = maps:from_list([{Pair, drawn} || Pair <- lists:append(placement_probe:drawn_rounds(placement_matrix:nodes(Matrix), Share))]),
+          {ok, Some} = placement_matrix:from_pairs([{A, B, Us} || {A, B, Us} <- placement_matrix:pairs(Matrix), is_map_key({min(A, B), max(A, B)}, Drawn)]),
+          Agreement = beamway_bench_planted:agreement(tree_of(Matrix), tree_of(Some)),
+          ?assert(lists:min(Agreement) >= 0.95, Agreement)
+      end}} || {Shape, Share} <- [{athos_256, 0.3}, {department_39, 0.3}, {racks_128, 0.4}]].
+
 %% The clear shapes are found by the report's algorithm, too.
 alpha_test_() ->
     [{timeout, 60, fun() ->

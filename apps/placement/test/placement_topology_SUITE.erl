@@ -198,7 +198,9 @@ command_bad_words(Config) ->
      end || {Status, Part, Words} <-
                 [{2, "usage: beamway topology", []}, {2, "there is no 'meassure'", ["meassure"]}, {2, "say which nodes", ["measure"]},
                  {2, "unexpected word 'x'", ["measure", "x"]}, {2, "--mode fast: expected quiet, loaded or both", ["measure", "--start", "2", "--mode", "fast"]},
-                 {2, "--start: expected a number", ["measure", "--start", "1"]}, {2, "expected one FILE", ["show"]},
+                 {2, "--start: expected a number", ["measure", "--start", "1"]},
+                 {2, "--pairs some: expected a share above 0%", ["measure", "--start", "2", "--pairs", "some"]}, {2, "--pairs 101%: expected", ["measure", "--start", "2", "--pairs", "101%"]},
+                 {0, "quiet: 12 of 12 pairs", ["measure", "--start", "8", "--pairs", "40%", "--batches", "2", "--mode", "quiet", "--out", "some.json"]}, {0, "8 nodes", ["show", "some.json"]}, {2, "expected one FILE", ["show"]},
                  {1, "cannot read nowhere.json", ["show", "nowhere.json"]}, {1, "circle: a > b > a", ["show", File]},
                  {1, "no measured pair joins 1 of 3 nodes to the others, such as c@h", ["show", Half]}, {0, "left out", ["show", Half, "--drop-gaps"]},
                  {1, "cannot reach", ["measure", "--nodes", "nobody,noone"]}, {2, "--to png", ["export", File2, "--to", "png"]},
