@@ -12,6 +12,7 @@
 #include <unistd.h>
 #include <wordexp.h>
 
+#include "bundle.h"
 #include "child.h"
 #include "cli.h"
 #include "control.h"
@@ -55,7 +56,7 @@ struct agent {
     int signals, news, stop;
     rd_guard_t guard;
     rd_work_t work;
-    char *text, *bind;
+    char *text, *bind, *congestion;
     bool is_tee; /* a receiver: its command's output goes to rdpipe */
     uint16_t port_first, port_last;
     rd_terms_t terms;
@@ -300,13 +301,14 @@ static bool key_of(const char *line, rd_key_t *key_p)
 static bool take_segment(agent_t *agent, const char *line)
 {
     char *work = rd_line_value(line, "work", NULL);
-    uint64_t buffer = 0, level = 0, block = 0, flags = 0, zstd = 0, rate = 0, carriers = 0,
-             first = 0, last = 0;
+    uint64_t buffer = 0, level = 0, block = 0, flags = 0, zstd = 0, streams = 0, rate = 0,
+             carriers = 0, first = 0, last = 0;
     bool done = work && rd_work_of(work, &agent->work) &&
                 rd_line_value_number(line, "block", RD_BLOCK_MAX, &block) &&
                 rd_line_value_number(line, "flags", 255, &flags) &&
                 rd_line_value_number(line, "zstd", 19, &zstd) &&
                 rd_line_value_number(line, "rate", RD_RATE_MAX, &rate) &&
+                rd_line_value_number(line, "streams", RD_STREAMS_MAX, &streams) &&
                 rd_line_value_number(line, "carriers", RD_CARRIERS_ALL, &carriers) &&
                 rd_line_value_number(line, "first", 65535, &first) &&
                 rd_line_value_number(line, "last", 65535, &last) && !agent->is_configured;
@@ -315,13 +317,17 @@ static bool take_segment(agent_t *agent, const char *line)
     agent->text = rd_line_value(line, "text", NULL);
     agent->in.peer = rd_line_value(line, "before", NULL);
     agent->bind = rd_line_value(line, "bind", NULL);
+    agent->congestion = rd_line_value(line, "congestion", NULL);
     agent->is_tee = flag_of(line, "tee");
     agent->in.is_wanted = flag_of(line, "in");
     agent->over.is_wanted = flag_of(line, "out");
-    agent->terms = (rd_terms_t){.carriers = (uint32_t)carriers,
-                                .block = (uint32_t)block,
-                                .flags = (uint8_t)flags,
-                                .zstd = (int)zstd};
+    agent->terms = (rd_terms_t){
+        .carriers = (uint32_t)carriers,
+        .block = (uint32_t)block,
+        .flags = (uint8_t)flags,
+        .zstd = (int)zstd,
+        .streams = (unsigned)streams,
+        .congestion = agent->congestion && *agent->congestion ? agent->congestion : NULL};
     agent->over.transfer.rate = rate;
     (void)rd_line_value_number(line, "buffer", RD_BUFFER_MAX, &buffer);
     (void)rd_line_value_number(line, "start", 100, &level);

@@ -10,8 +10,10 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "bundle.h"
 #include "compress.h"
 #include "progress.h"
+#include "socket.h"
 
 static void fill_standard_descriptors(void)
 {
@@ -150,6 +152,16 @@ void rd_cli_option(rd_cli_t *cli, int option, const char *value)
         if (value && !rd_number(value, 1, RD_ZSTD_LEVEL_MAX, &number))
             rd_usage(cli, "--zstd=%s: expected a level from 1 to %d", value, RD_ZSTD_LEVEL_MAX);
         cli->terms.zstd = (int)number;
+        break;
+    case RD_OPTION_STREAMS:
+        if (strcmp(value, "auto") != 0 && !rd_number(value, 1, RD_STREAMS_MAX, &number))
+            rd_usage(cli, "--streams %s: expected auto or 1 to %u", value, RD_STREAMS_MAX);
+        cli->terms.streams = (unsigned)number;
+        break;
+    case RD_OPTION_CONGESTION:
+        if (!rd_congestion_is_name(value))
+            rd_usage(cli, "--congestion %s: expected a name as cubic or bbr", value);
+        cli->terms.congestion = value;
         break;
     case RD_OPTION_JSON:
         cli->json = true;

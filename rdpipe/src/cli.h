@@ -44,6 +44,8 @@ enum {
     RD_OPTION_JSON,
     RD_OPTION_ENCRYPT,
     RD_OPTION_ZSTD,
+    RD_OPTION_STREAMS,
+    RD_OPTION_CONGESTION,
     RD_OPTION_KEY_FILE,
     RD_OPTION_KEY_FD,
     RD_OPTION_WAIT,
@@ -62,8 +64,9 @@ enum {
 #define RD_STREAM_OPTIONS                                                                          \
     {"carrier", 1, NULL, RD_OPTION_CARRIER}, {"block", 1, NULL, RD_OPTION_BLOCK},                  \
         {"no-checksum", 0, NULL, RD_OPTION_NO_CHECKSUM}, {"encrypt", 0, NULL, RD_OPTION_ENCRYPT},  \
-        {"json", 0, NULL, RD_OPTION_JSON}, {"progress", 0, NULL, RD_OPTION_PROGRESS},              \
-        {"quiet", 0, NULL, 'q'}, {"verbose", 0, NULL, 'v'}, {"help", 0, NULL, 'h'},                \
+        {"streams", 1, NULL, RD_OPTION_STREAMS}, {"json", 0, NULL, RD_OPTION_JSON},                \
+        {"progress", 0, NULL, RD_OPTION_PROGRESS}, {"quiet", 0, NULL, 'q'},                        \
+        {"verbose", 0, NULL, 'v'}, {"help", 0, NULL, 'h'},                                         \
     {                                                                                              \
         "version", 0, NULL, RD_OPTION_VERSION                                                      \
     }

@@ -128,7 +128,7 @@ static _Noreturn void run_guard(int fd, const rd_key_t *secret, const char *name
     while ((n = receive(fd, &order, &input)) != 0) {
         if (n < 0 && errno != EINTR)
             break;
-        if (n == (ssize_t)sizeof order && rd_mac_is(order.secret.bytes, secret->bytes))
+        if (n == (ssize_t)sizeof order && rd_key_is(&order.secret, secret))
             obey(&known, &order, input);
         else if (input >= 0)
             close(input);

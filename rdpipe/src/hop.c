@@ -4,18 +4,25 @@
 #include <assert.h>
 #include <endian.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
+#include <sys/eventfd.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <openssl/rand.h>
+
+#include "bundle.h"
 #include "bytes.h"
 #include "rdframe.h"
 #include "socket.h"
+#include "tls.h"
 
 #define MAGIC "rdpipe\r\n"
-#define VERSION 1u
+#define VERSION 2u
 #define CANDIDATES_MAX 256
 #define PROOF_MS 5000   /* time to prove oneself */
 #define GRACE_MS 1000   /* of it, also if others wait for the place */
@@ -23,60 +30,45 @@
 #define RETRY_MS 100    /* between two attempts to join */
 #define SETTLE_MS 10000 /* time for the rest, once proved */
 #define STEP_MS 4000    /* of it, for each step of a carrier; without it there is tcp */
+#define JOIN_MS 15000   /* in which further streams may join */
 #define RING_MIN_BYTES ((uint64_t)4 * 1024 * 1024)
+#define RING_UP_BYTES BW_RING_MIN_BYTES /* to the producer, of several streams or TLS */
+/* Of several streams: 100 ms of 4 Gbit/s. */
+#define WINDOW_BYTES ((uint64_t)64 * 1024 * 1024)
+#define FAR_MS 2 /* from this round trip on, `auto` means several streams */
+#define ID_BYTES 16
 
-#define LABEL_PRODUCER "rdpipe 1 producer"
-#define LABEL_CONSUMER "rdpipe 1 consumer"
-#define LABEL_TLS "rdpipe 1 TLS"
-
-enum { VERDICT_REFUSED, VERDICT_WELCOME, VERDICT_VERSION };
-
-/* All numbers little-endian. */
-typedef struct {
-    char magic[8];
-    uint32_t version, block; /* the largest that the consumer can take */
-    uint8_t nonce[RD_NONCE_BYTES];
-} challenge_t;
-
+/* All numbers little-endian; all of this goes over TLS. */
 typedef struct {
     char magic[8];
     uint32_t version, carriers, block, flags;
-    uint8_t nonce[RD_NONCE_BYTES];
-    uint8_t mac[RD_MAC_BYTES];
-} answer_t;
+    uint8_t id[ID_BYTES]; /* of the hop that this connection joins; 0: it is a new one */
+} hello_t;
 
 typedef struct {
-    uint32_t verdict, carriers, address_len, flags; /* RD_TERM_TLS, if the consumer wants it */
+    uint32_t version, carriers, block, flags; /* what is agreed */
+    uint32_t streams, window;                 /* the most that the consumer takes */
+    uint32_t address_len;
     uint8_t address[BW_ADDRESS_MAX];
     uint8_t token[BW_TOKEN_BYTES];
     uint32_t rdma_port; /* 0: no rdma there */
     uint8_t rdma_token[BW_TOKEN_BYTES];
-    uint8_t mac[RD_MAC_BYTES];
-} verdict_t;
+    uint8_t id[ID_BYTES]; /* for the connections that will join */
+} offer_t;
 
 typedef struct {
     uint32_t carrier; /* 0: none, and the text says why */
-    char text[156];
+    uint32_t streams, window;
+    char text[148];
 } choice_t;
 
-static_assert(sizeof(challenge_t) == 48, "the layout is part of the protocol");
-static_assert(sizeof(answer_t) == 88, "the layout is part of the protocol");
-static_assert(sizeof(verdict_t) == 192, "the layout is part of the protocol");
+static_assert(sizeof(hello_t) == 40, "the layout is part of the protocol");
+static_assert(sizeof(offer_t) == 188, "the layout is part of the protocol");
 static_assert(sizeof(choice_t) == 160, "the layout is part of the protocol");
 
-/* What both have said, for the proof. */
-typedef struct {
-    challenge_t challenge;
-    uint8_t answer[offsetof(answer_t, mac)];
-    uint8_t verdict[offsetof(verdict_t, mac)];
-} said_t;
-
-static_assert(sizeof(said_t) == 48 + 56 + 160, "no padding in what is proved");
-
-/* The ring of one direction for blocks of this size: room for four, at least 4 MB. */
-static uint64_t ring_bytes(uint32_t block)
+/* The ring of one direction: room for four blocks, at least so much. */
+static uint64_t ring_bytes(uint32_t block, uint64_t bytes)
 {
-    uint64_t bytes = RING_MIN_BYTES;
     struct rlimit limit;
 
     while (bytes < 4 * (uint64_t)block)
@@ -91,7 +83,7 @@ static uint64_t ring_bytes(uint32_t block)
 /* The longest frame must fit into the smaller ring. */
 static uint32_t block_of_here(uint32_t block)
 {
-    uint64_t ring = ring_bytes(block);
+    uint64_t ring = ring_bytes(block, RING_MIN_BYTES);
 
     return block > ring / 4 ? (uint32_t)(ring / 4) : block;
 }
@@ -104,26 +96,18 @@ static void set_text(char *to, size_t bytes, const char *text)
     to[len] = 0;
 }
 
-/* What the two sides have shown each other, and what ends the wait. */
+/* A connection whose other side has proved that it has the key. */
 typedef struct {
-    const rd_key_t *key;
-    const said_t *said;
-    bool is_consumer;
-    int stop;
-} proof_t;
+    int fd;
+    rd_tls_t *tls;
+} proved_t;
 
-/* Both take a key that no other connection has. */
-static bool encrypt(int socket, const proof_t *proof, rd_hop_t *hop_p, int *plain_p, rd_why_t *why)
+static void drop(proved_t *proved)
 {
-    uint8_t psk[RD_MAC_BYTES];
-    bool done = rd_mac(proof->key, LABEL_TLS, proof->said, sizeof *proof->said, psk);
-
-    if (!done)
-        (void)rd_because(why, "libcrypto has no HMAC");
-    done = done && rd_tls_start(socket, psk, proof->is_consumer, proof->stop,
-                                rd_now_ms() + SETTLE_MS, &hop_p->tls, plain_p, why);
-    rd_wipe(psk, sizeof psk);
-    return done;
+    rd_tls_free(proved->tls);
+    if (proved->fd >= 0)
+        close(proved->fd);
+    *proved = (proved_t){.fd = -1};
 }
 
 /* The hop has its link: what tells of the other side's end, if the link does not? */
@@ -136,30 +120,127 @@ static void set_link(rd_hop_t *hop, int socket)
     hop->is_behind = caps & BW_CAP_BACKGROUND;
 }
 
-/* Makes the connection the link. It is taken only on success. */
-static bool adopt(int socket, const proof_t *proof, rd_hop_t *hop_p, rd_why_t *why)
+/* ---- further streams ---- */
+
+/* Threads that bring further connections to a link: of the consumer one that lets them in, of the
+ * producer one for each. */
+struct rd_joiners {
+    pthread_t threads[RD_STREAMS_MAX];
+    unsigned count, wanted;
+    int stop;     /* an eventfd */
+    int listener; /* the consumer's own descriptor of it; -1: this is the producer */
+    struct sockaddr_storage to;
+    socklen_t to_len;
+    bw_link_t *link;
+    bool encrypts;
+    const char *congestion;
+    hello_t hello;
+    rd_key_t key;
+};
+
+static void end_joiners(rd_joiners_t *joiners)
+{
+    if (!joiners)
+        return;
+    (void)eventfd_write(joiners->stop, 1);
+    for (unsigned i = 0; i < joiners->count; i++)
+        (void)pthread_join(joiners->threads[i], NULL);
+    rd_key_wipe(&joiners->key);
+    close(joiners->stop);
+    if (joiners->listener >= 0)
+        close(joiners->listener);
+    free(joiners);
+}
+
+/* The connection is a stream of the link. */
+static void add(const rd_joiners_t *joiners, proved_t *proved)
+{
+    if (!joiners->encrypts) {
+        rd_tls_free(proved->tls);
+        proved->tls = NULL;
+    }
+    (void)rd_bundle_add(joiners->link, proved->fd, proved->tls);
+    *proved = (proved_t){.fd = -1};
+}
+
+static void *let_in(void *argument);
+static void *join_one(void *argument);
+
+/* NULL: the streams that are there are all. */
+static rd_joiners_t *start_joiners(const rd_hop_t *hop, int socket, int listener,
+                                   const uint8_t id[ID_BYTES], unsigned wanted, const rd_key_t *key)
+{
+    rd_joiners_t *joiners = calloc(1, sizeof *joiners);
+    unsigned threads = listener < 0 ? wanted : 1;
+
+    if (!joiners)
+        return NULL;
+    *joiners = (rd_joiners_t){.wanted = wanted,
+                              .stop = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK),
+                              .listener = listener < 0 ? -1 : fcntl(listener, F_DUPFD_CLOEXEC, 3),
+                              .to_len = sizeof joiners->to,
+                              .link = hop->link,
+                              .encrypts = hop->terms.flags & RD_TERM_TLS,
+                              .congestion = hop->terms.congestion,
+                              .hello = {.magic = MAGIC, .version = htole32(VERSION)},
+                              .key = *key};
+    memcpy(joiners->hello.id, id, ID_BYTES);
+    if (joiners->stop < 0 || (listener >= 0 && joiners->listener < 0) ||
+        getpeername(socket, (struct sockaddr *)&joiners->to, &joiners->to_len) < 0)
+        threads = 0;
+    while (joiners->count < threads &&
+           pthread_create(&joiners->threads[joiners->count], NULL, listener < 0 ? join_one : let_in,
+                          joiners) == 0)
+        joiners->count++;
+    return joiners;
+}
+
+/* Makes the connection the link: itself, or as the first stream of several. It is taken. */
+static bool adopt(proved_t *proved, const offer_t *offer, unsigned streams, uint32_t window,
+                  int listener, const rd_key_t *key, rd_hop_t *hop_p, rd_why_t *why)
 {
     static const uint8_t no_token[BW_TOKEN_BYTES];
+    bool encrypts = hop_p->terms.flags & RD_TERM_TLS, is_producer = listener < 0;
+    rd_bundle_terms_t terms = {.out_bytes = is_producer ? window : RING_UP_BYTES,
+                               .in_bytes = is_producer ? RING_UP_BYTES : window,
+                               .most = streams,
+                               .is_auto = hop_p->terms.streams == 0,
+                               .rtt_ms = rd_round_trip_ms(proved->fd)};
     char device[BW_DEVICE_BYTES];
     rd_why_t step;
-    int plain = -1;
-    bool encrypts = hop_p->terms.flags & RD_TERM_TLS, done;
+    int socket = proved->fd;
 
-    if (encrypts && !encrypt(socket, proof, hop_p, &plain, why))
-        return false;
-    done = rd_carrier_connect(RD_CARRIER_TCP, encrypts ? plain : socket, NULL, 0, no_token,
-                              ring_bytes(hop_p->terms.block), proof->stop, rd_now_ms(),
-                              &hop_p->link, device, &step);
-    if (encrypts)
-        close(plain);
-    if (!done) {
-        if (encrypts)
-            rd_tls_end(hop_p->tls);
-        hop_p->tls = NULL;
-        return rd_because_of(why, step.cause, "tcp: %.400s", step.text);
+    if (is_producer && terms.rtt_ms >= FAR_MS)
+        rd_widen(socket);
+    if (streams == 1 && !encrypts) {
+        bool done = rd_carrier_connect(RD_CARRIER_TCP, socket, NULL, 0, no_token,
+                                       ring_bytes(hop_p->terms.block, RING_MIN_BYTES), -1,
+                                       rd_now_ms(), &hop_p->link, device, &step);
+
+        drop(proved);
+        if (!done)
+            return rd_because_of(why, step.cause, "tcp: %.400s", step.text);
+        set_link(hop_p, -1);
+        return true;
     }
-    close(socket);
+    if (!rd_bundle_open(&terms, &hop_p->link, why)) {
+        drop(proved);
+        return false;
+    }
     set_link(hop_p, -1);
+    hop_p->streams = streams;
+    if (streams > 1)
+        hop_p->joiners = start_joiners(hop_p, socket, listener, offer->id, streams - 1, key);
+    if (!encrypts) {
+        rd_tls_free(proved->tls);
+        proved->tls = NULL;
+    }
+    if (!rd_bundle_add(hop_p->link, socket, proved->tls)) {
+        *proved = (proved_t){.fd = -1};
+        rd_hop_close(hop_p);
+        return rd_because(why, "tcp: out of memory");
+    }
+    *proved = (proved_t){.fd = -1};
     return true;
 }
 
@@ -172,10 +253,9 @@ static uint32_t carriers_of(const rd_terms_t *terms)
 
 void rd_hop_close(rd_hop_t *hop)
 {
+    end_joiners(hop->joiners);
     if (hop->link)
         hop->link->ops->close(hop->link, NULL);
-    if (hop->tls)
-        rd_tls_end(hop->tls);
     if (hop->side >= 0)
         close(hop->side);
     *hop = (rd_hop_t){.side = -1};
@@ -183,67 +263,33 @@ void rd_hop_close(rd_hop_t *hop)
 
 /* ---- the consumer ---- */
 
+/* Somebody who has connected. What comes of TLS from him is asked of libssl only once it comes. */
 typedef struct {
-    int fd;
     int64_t came_ms;
-    size_t got;
-    challenge_t challenge;
-    answer_t answer;
+    proved_t is;   /* `tls` NULL: nothing has come */
+    bool is_stuck; /* libssl waits for room in the socket */
 } candidate_t;
 
 typedef enum { PROOF_PENDING, PROOF_FAILED, PROOF_GIVEN } proof_state_t;
 
-static bool send_challenge(int fd, candidate_t *candidate_p)
+static proof_state_t hear(candidate_t *candidate, const rd_key_t *key)
 {
-    rd_why_t why;
-
-    *candidate_p = (candidate_t){.fd = fd, .came_ms = rd_now_ms()};
-    memcpy(candidate_p->challenge.magic, MAGIC, sizeof candidate_p->challenge.magic);
-    candidate_p->challenge.version = htole32(VERSION);
-    candidate_p->challenge.block = htole32(block_of_here(RD_BLOCK_MAX));
-    return rd_nonce(candidate_p->challenge.nonce, &why) &&
-           send(fd, &candidate_p->challenge, sizeof candidate_p->challenge,
-                MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)sizeof candidate_p->challenge;
-}
-
-static bool answer_is_proved(const candidate_t *candidate, const rd_key_t *key, said_t *said_p)
-{
-    uint8_t mac[RD_MAC_BYTES];
-
-    said_p->challenge = candidate->challenge;
-    memcpy(said_p->answer, &candidate->answer, sizeof said_p->answer);
-    return memcmp(candidate->answer.magic, MAGIC, sizeof candidate->answer.magic) == 0 &&
-           rd_mac(key, LABEL_PRODUCER, said_p, offsetof(said_t, verdict), mac) &&
-           rd_mac_is(mac, candidate->answer.mac);
-}
-
-/* Tells one of our own kind why he is turned away; others get no answer. */
-static void refuse(int fd, uint32_t verdict)
-{
-    verdict_t no = {.verdict = htole32(verdict)};
-
-    (void)send(fd, &no, sizeof no, MSG_DONTWAIT | MSG_NOSIGNAL);
-}
-
-static proof_state_t read_answer(candidate_t *candidate, const rd_key_t *key, said_t *said_p)
-{
-    ssize_t n = recv(candidate->fd, (uint8_t *)&candidate->answer + candidate->got,
-                     sizeof candidate->answer - candidate->got, MSG_DONTWAIT);
-
-    if (n < 0 && (errno == EAGAIN || errno == EINTR))
-        return rd_left_ms(candidate->came_ms + PROOF_MS) == 0 ? PROOF_FAILED : PROOF_PENDING;
-    if (n <= 0)
+    if (!candidate->is.tls)
+        candidate->is.tls = rd_tls_new(candidate->is.fd, key, true, rd_has_aes());
+    if (!candidate->is.tls)
         return PROOF_FAILED;
-    candidate->got += (size_t)n;
-    if (memcmp(&candidate->answer, MAGIC, candidate->got < 8 ? candidate->got : 8) != 0)
-        return PROOF_FAILED;
-    if (candidate->got < sizeof candidate->answer)
-        return PROOF_PENDING;
-    if (answer_is_proved(candidate, key, said_p) && candidate->answer.version == htole32(VERSION))
+    candidate->is_stuck = false;
+    switch (rd_tls_shake(candidate->is.tls)) {
+    case RD_TLS_DONE:
         return PROOF_GIVEN;
-    refuse(candidate->fd,
-           candidate->answer.version == htole32(VERSION) ? VERDICT_REFUSED : VERDICT_VERSION);
-    return PROOF_FAILED;
+    case RD_TLS_WANTS_WRITE:
+        candidate->is_stuck = true;
+        return PROOF_PENDING;
+    case RD_TLS_WANTS_READ:
+        return PROOF_PENDING;
+    default:
+        return PROOF_FAILED;
+    }
 }
 
 /* In the order in which they came. */
@@ -263,7 +309,7 @@ static void remove_at(candidates_t *candidates, size_t i)
 
 static void turn_away(candidates_t *candidates, size_t i)
 {
-    close(candidates->of[i].fd);
+    drop(&candidates->of[i].is);
     remove_at(candidates, i);
     candidates->turned_away++;
 }
@@ -295,10 +341,7 @@ static void accept_candidates(candidates_t *candidates, int listener)
         fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (fd < 0)
             return;
-        if (send_challenge(fd, &candidates->of[candidates->count]))
-            candidates->count++;
-        else
-            close(fd);
+        candidates->of[candidates->count++] = (candidate_t){.came_ms = rd_now_ms(), .is.fd = fd};
     }
 }
 
@@ -312,10 +355,9 @@ static int next_deadline(const candidates_t *candidates, int64_t deadline)
     return rd_left_ms(next < deadline ? next : deadline);
 }
 
-/* Waits for one who has the key. His socket, or -1. */
-static int await_proof(int listener, const rd_key_t *key, int stop, int64_t deadline,
-                       candidates_t *candidates, candidate_t *candidate_p, said_t *said_p,
-                       rd_why_t *why)
+/* Waits for one who has the key. */
+static bool await_proof(int listener, const rd_key_t *key, int stop, int64_t deadline,
+                        candidates_t *candidates, proved_t *proved_p, rd_why_t *why)
 {
     while (rd_left_ms(deadline) > 0) {
         struct pollfd polled[CANDIDATES_MAX + 2] = {
@@ -323,17 +365,24 @@ static int await_proof(int listener, const rd_key_t *key, int stop, int64_t dead
             {.fd = has_room(candidates) ? listener : -1, .events = POLLIN}};
 
         for (size_t i = 0; i < candidates->count; i++)
-            polled[2 + i] = (struct pollfd){.fd = candidates->of[i].fd, .events = POLLIN};
+            polled[2 + i] =
+                (struct pollfd){.fd = candidates->of[i].is.fd,
+                                .events = candidates->of[i].is_stuck ? POLLOUT : POLLIN};
         (void)poll(polled, 2 + candidates->count, next_deadline(candidates, deadline));
         if (polled[0].revents)
-            return (void)rd_because_of(why, RD_CAUSE_STOPPED, "stopped"), -1;
+            return rd_because_of(why, RD_CAUSE_STOPPED, "stopped");
         for (size_t i = candidates->count; i-- > 0;) {
-            proof_state_t is = read_answer(&candidates->of[i], key, said_p);
+            candidate_t *candidate = &candidates->of[i];
+            proof_state_t is = PROOF_PENDING;
 
+            if (polled[2 + i].revents)
+                is = hear(candidate, key);
+            else if (rd_left_ms(candidate->came_ms + PROOF_MS) == 0)
+                is = PROOF_FAILED;
             if (is == PROOF_GIVEN) {
-                *candidate_p = candidates->of[i];
+                *proved_p = candidate->is;
                 remove_at(candidates, i);
-                return candidate_p->fd;
+                return true;
             }
             if (is == PROOF_FAILED)
                 turn_away(candidates, i);
@@ -341,9 +390,50 @@ static int await_proof(int listener, const rd_key_t *key, int stop, int64_t dead
         if (polled[1].revents)
             accept_candidates(candidates, listener);
     }
-    (void)rd_because_of(why, RD_CAUSE_LOST, "nobody with the key has connected in time%s",
-                        candidates->turned_away > 0 ? " (others have, and were turned away)" : "");
-    return -1;
+    return rd_because_of(why, RD_CAUSE_LOST, "nobody with the key has connected in time%s",
+                         candidates->turned_away > 0 ? " (others have, and were turned away)" : "");
+}
+
+static void turn_all_away(candidates_t *candidates)
+{
+    while (candidates->count > 0)
+        turn_away(candidates, 0);
+}
+
+/* The consumer's thread: lets in who joins this hop, until all are there. */
+static void *let_in(void *argument)
+{
+    rd_joiners_t *joiners = argument;
+    int64_t deadline = rd_now_ms() + JOIN_MS;
+    candidates_t *candidates = calloc(1, sizeof *candidates);
+    unsigned joined = 0;
+    rd_why_t ignored;
+    proved_t proved = {.fd = -1};
+
+    if (!candidates)
+        return NULL;
+    candidates->most = max_candidates();
+    while (joined < joiners->wanted && await_proof(joiners->listener, &joiners->key, joiners->stop,
+                                                   deadline, candidates, &proved, &ignored)) {
+        hello_t hello;
+        uint8_t yes = 1;
+
+        rd_tune(proved.fd);
+        if (rd_tls_read_all(proved.tls, &hello, sizeof hello, joiners->stop, rd_now_ms() + PROOF_MS,
+                            &ignored) &&
+            memcmp(&hello, &joiners->hello, sizeof hello) == 0 &&
+            rd_tls_write_all(proved.tls, &yes, 1, joiners->stop, rd_now_ms() + PROOF_MS,
+                             &ignored)) {
+            joined++;
+            add(joiners, &proved);
+        }
+        drop(&proved);
+    }
+    turn_all_away(candidates);
+    free(candidates);
+    close(joiners->listener); /* nobody else is expected */
+    joiners->listener = -1;
+    return NULL;
 }
 
 /* What the consumer holds open for the producer; an attempt for each of rd_carriers_tried. */
@@ -368,58 +458,58 @@ static void close_listeners(listeners_t *listeners)
         rd_carrier_end(&listeners->of[i]);
 }
 
-/* Where a listener of the carrier stands in a verdict. */
-static void put_offer(uint32_t carrier, const bw_report_t *report, verdict_t *verdict)
+/* Where a listener of the carrier stands in an offer. */
+static void put_offer(uint32_t carrier, const bw_report_t *report, offer_t *offer)
 {
     if (carrier == RD_CARRIER_SHM) {
-        verdict->address_len = htole32((uint32_t)report->address_len);
-        memcpy(verdict->address, report->address, report->address_len);
-        memcpy(verdict->token, report->token, sizeof verdict->token);
+        offer->address_len = htole32((uint32_t)report->address_len);
+        memcpy(offer->address, report->address, report->address_len);
+        memcpy(offer->token, report->token, sizeof offer->token);
     } else {
-        verdict->rdma_port = htole32((uint32_t)bw_number(report->address, 2));
-        memcpy(verdict->rdma_token, report->token, sizeof verdict->rdma_token);
+        offer->rdma_port = htole32((uint32_t)bw_number(report->address, 2));
+        memcpy(offer->rdma_token, report->token, sizeof offer->rdma_token);
     }
 }
 
 /* The bytes of the address; 0: the carrier is not to be had there. */
-static size_t get_offer(uint32_t carrier, const verdict_t *verdict, uint8_t address[BW_ADDRESS_MAX],
+static size_t get_offer(uint32_t carrier, const offer_t *offer, uint8_t address[BW_ADDRESS_MAX],
                         const uint8_t **token_p)
 {
-    uint32_t len = le32toh(verdict->address_len), port = le32toh(verdict->rdma_port);
+    uint32_t len = le32toh(offer->address_len), port = le32toh(offer->rdma_port);
 
     if (carrier == RD_CARRIER_SHM) {
-        *token_p = verdict->token;
-        memcpy(address, verdict->address, sizeof verdict->address);
-        return len > sizeof verdict->address ? 0 : len;
+        *token_p = offer->token;
+        memcpy(address, offer->address, sizeof offer->address);
+        return len > sizeof offer->address ? 0 : len;
     }
-    *token_p = verdict->rdma_token;
+    *token_p = offer->rdma_token;
     return port == 0 || port > 65535 ? 0 : (size_t)(bw_put(address, port, 2) - address);
 }
 
-static bool make_verdict(const rd_key_t *key, const rd_terms_t *terms, const listeners_t *listeners,
-                         said_t *said, verdict_t *verdict_p)
+static bool make_offer(const rd_terms_t *terms, const listeners_t *listeners, offer_t *offer_p,
+                       rd_why_t *why)
 {
-    *verdict_p = (verdict_t){.verdict = htole32(VERDICT_WELCOME),
-                             .carriers = htole32(terms->carriers),
-                             .flags = htole32(terms->flags & RD_TERM_TLS)};
+    *offer_p = (offer_t){.version = htole32(VERSION),
+                         .carriers = htole32(terms->carriers),
+                         .block = htole32(terms->block),
+                         .flags = htole32(terms->flags),
+                         .streams = htole32(terms->streams > 0 ? terms->streams : RD_STREAMS_MAX),
+                         .window = htole32((uint32_t)ring_bytes(terms->block, WINDOW_BYTES))};
     for (int i = 0; i < RD_CARRIERS_TRIED; i++)
         if (listeners->of[i].link)
-            put_offer(rd_carriers_tried[i], &listeners->of[i].report, verdict_p);
-    memcpy(said->verdict, verdict_p, sizeof said->verdict);
-    return rd_mac(key, LABEL_CONSUMER, said, sizeof *said, verdict_p->mac);
+            put_offer(rd_carriers_tried[i], &listeners->of[i].report, offer_p);
+    return RAND_bytes(offer_p->id, sizeof offer_p->id) == 1 ||
+           rd_because(why, "libcrypto has no random bytes");
 }
 
-/* Takes what the producer has chosen; `text` becomes the reason for the carrier. */
-static bool take_choice(int socket, uint32_t carrier, listeners_t *listeners, const proof_t *proof,
+/* Takes what the producer has chosen that is not tcp. */
+static bool take_choice(int socket, uint32_t carrier, listeners_t *listeners, int stop,
                         rd_hop_t *hop_p, rd_why_t *why)
 {
-    if (carrier == RD_CARRIER_TCP)
-        return adopt(socket, proof, hop_p, why);
     for (int i = 0; i < RD_CARRIERS_TRIED; i++) {
         if (carrier != rd_carriers_tried[i] || !listeners->of[i].link)
             continue;
-        if (!rd_carrier_accept(&listeners->of[i], proof->stop, rd_now_ms() + STEP_MS, &hop_p->link,
-                               why))
+        if (!rd_carrier_accept(&listeners->of[i], stop, rd_now_ms() + STEP_MS, &hop_p->link, why))
             return false;
         set_link(hop_p, socket);
         return true;
@@ -427,38 +517,52 @@ static bool take_choice(int socket, uint32_t carrier, listeners_t *listeners, co
     return rd_because(why, "the producer chose a carrier that was not offered");
 }
 
-static bool settle(int socket, listeners_t *listeners, const proof_t *proof, rd_hop_t *hop_p,
-                   rd_why_t *why)
+static bool choice_is_sound(const choice_t *choice, const offer_t *offer, const rd_hop_t *hop,
+                            rd_why_t *why)
+{
+    uint32_t carrier = le32toh(choice->carrier), streams = le32toh(choice->streams);
+    uint32_t window = le32toh(choice->window);
+
+    if (carrier == 0)
+        return rd_because(why, "no carrier: %s", choice->text);
+    if (!(carrier & hop->terms.carriers) || (carrier & (carrier - 1)))
+        return rd_because(why, "the producer chose a carrier that was not offered");
+    return (streams > 0 && streams <= le32toh(offer->streams) && window <= le32toh(offer->window) &&
+            bw_ring_size_is_valid(window) && window >= 4 * (uint64_t)hop->terms.block) ||
+           rd_because(why, "the producer chose %u streams with a window of %u bytes", streams,
+                      window);
+}
+
+/* The socket is taken on success. */
+static bool settle(proved_t *proved, int listener, const rd_key_t *key, const offer_t *offer,
+                   listeners_t *listeners, int stop, rd_hop_t *hop_p, rd_why_t *why)
 {
     int64_t deadline = rd_now_ms() + SETTLE_MS;
-    int stop = proof->stop;
     choice_t choice, settled = {0};
     bool taken;
-    uint32_t carrier;
 
-    if (!rd_read_all(socket, &choice, sizeof choice, stop, deadline, why))
+    if (!rd_tls_read_all(proved->tls, &choice, sizeof choice, stop, deadline, why))
         return false;
-    carrier = le32toh(choice.carrier);
     choice.text[sizeof choice.text - 1] = 0;
-    if (carrier == 0)
-        return rd_because(why, "no carrier: %s", choice.text);
+    if (!choice_is_sound(&choice, offer, hop_p, why))
+        return false;
     set_text(hop_p->why, sizeof hop_p->why, choice.text);
     /* The word goes before the link may take the socket over. */
-    if (!(carrier & hop_p->terms.carriers) || (carrier & (carrier - 1)))
-        return rd_because(why, "the producer chose a carrier that was not offered");
-    if (carrier == RD_CARRIER_TCP) {
+    if (choice.carrier == htole32(RD_CARRIER_TCP)) {
         settled.carrier = choice.carrier;
-        return rd_write_all(socket, &settled, sizeof settled, stop, deadline, why) &&
-               take_choice(socket, carrier, listeners, proof, hop_p, why);
+        return rd_tls_write_all(proved->tls, &settled, sizeof settled, stop, deadline, why) &&
+               adopt(proved, offer, le32toh(choice.streams), le32toh(choice.window), listener, key,
+                     hop_p, why);
     }
-    taken = take_choice(socket, carrier, listeners, proof, hop_p, why);
+    taken = take_choice(proved->fd, le32toh(choice.carrier), listeners, stop, hop_p, why);
     settled.carrier = taken ? choice.carrier : 0;
     if (!taken)
         set_text(settled.text, sizeof settled.text, why->text);
-    if (rd_write_all(socket, &settled, sizeof settled, stop, deadline, why)) {
-        if (hop_p->is_behind)
-            close(socket);
-        return taken;
+    if (rd_tls_write_all(proved->tls, &settled, sizeof settled, stop, deadline, why) && taken) {
+        if (hop_p->side >= 0)
+            proved->fd = -1;
+        drop(proved);
+        return true;
     }
     if (taken) {
         hop_p->link->ops->close(hop_p->link, NULL);
@@ -467,41 +571,77 @@ static bool settle(int socket, listeners_t *listeners, const proof_t *proof, rd_
     return false;
 }
 
+/* What the producer wants, as far as it may be. */
+static bool take_hello(const hello_t *hello, const rd_terms_t *terms, rd_hop_t *hop_p,
+                       rd_why_t *why)
+{
+    uint32_t block = le32toh(hello->block);
+
+    hop_p->terms =
+        (rd_terms_t){.block = block_of_here(block),
+                     .flags = (uint8_t)(le32toh(hello->flags) | (terms->flags & RD_TERM_TLS)),
+                     .carriers = terms->carriers & le32toh(hello->carriers),
+                     .streams = terms->streams};
+    hop_p->terms.carriers = carriers_of(&hop_p->terms);
+    if (memcmp(hello->magic, MAGIC, sizeof hello->magic) != 0 || hello->version != htole32(VERSION))
+        return rd_because(why, "the producer has another version of the pipe's protocol than %u",
+                          VERSION);
+    return (block >= RD_BLOCK_MIN && block <= RD_BLOCK_MAX) ||
+           rd_because(why, "the producer wants blocks of %u bytes", block);
+}
+
+/* One who has the key wants a hop: agrees with him. */
+static bool agree(proved_t *proved, const hello_t *hello, int listener, const rd_key_t *key,
+                  const rd_terms_t *terms, int stop, rd_hop_t *hop_p, rd_why_t *why)
+{
+    listeners_t listeners = {0};
+    offer_t offer = {.version = htole32(VERSION)};
+    bool done = take_hello(hello, terms, hop_p, why);
+
+    if (!done) { /* the version is the first that he reads */
+        rd_why_t ignored;
+
+        (void)rd_tls_write_all(proved->tls, &offer, sizeof offer, stop, rd_now_ms() + SETTLE_MS,
+                               &ignored);
+        return false;
+    }
+    open_listeners(&listeners, hop_p->terms.carriers, proved->fd, stop);
+    done =
+        make_offer(&hop_p->terms, &listeners, &offer, why) &&
+        rd_tls_write_all(proved->tls, &offer, sizeof offer, stop, rd_now_ms() + SETTLE_MS, why) &&
+        settle(proved, listener, key, &offer, &listeners, stop, hop_p, why);
+    close_listeners(&listeners);
+    return done;
+}
+
 bool rd_hop_accept(int listener, const rd_key_t *key, const rd_terms_t *terms, int stop,
                    int64_t deadline, unsigned *turned_away_p, rd_hop_t *hop_p, rd_why_t *why)
 {
-    candidates_t candidates = {.most = max_candidates()};
-    candidate_t candidate = {0};
-    listeners_t listeners = {0};
-    said_t said;
-    verdict_t verdict;
+    static const uint8_t no_id[ID_BYTES];
+    candidates_t *candidates = calloc(1, sizeof *candidates);
     rd_hop_t hop = {.side = -1};
-    proof_t proof = {.key = key, .said = &said, .is_consumer = true, .stop = stop};
-    int socket = await_proof(listener, key, stop, deadline, &candidates, &candidate, &said, why);
-    bool done = socket >= 0;
+    proved_t proved = {.fd = -1};
+    hello_t hello = {0};
+    bool done;
 
+    if (!candidates)
+        return rd_because(why, "out of memory");
+    candidates->most = max_candidates();
+    do {
+        drop(&proved); /* one that joins a hop of before */
+        done =
+            await_proof(listener, key, stop, deadline, candidates, &proved, why) &&
+            rd_tls_read_all(proved.tls, &hello, sizeof hello, stop, rd_now_ms() + SETTLE_MS, why);
+    } while (done && memcmp(hello.id, no_id, ID_BYTES) != 0);
     if (done) {
-        rd_tune(socket);
-        hop.terms = (rd_terms_t){
-            .block = le32toh(candidate.answer.block),
-            .flags = (uint8_t)(le32toh(candidate.answer.flags) | (terms->flags & RD_TERM_TLS)),
-            .carriers = terms->carriers & le32toh(candidate.answer.carriers)};
-        hop.terms.carriers = carriers_of(&hop.terms);
-        if (hop.terms.block < RD_BLOCK_MIN || hop.terms.block > RD_BLOCK_MAX)
-            done = rd_because(why, "the producer wants blocks of %u bytes", hop.terms.block);
-        if (done)
-            open_listeners(&listeners, hop.terms.carriers, socket, stop);
-        done = done && make_verdict(key, &hop.terms, &listeners, &said, &verdict) &&
-               rd_write_all(socket, &verdict, sizeof verdict, stop, rd_now_ms() + SETTLE_MS, why) &&
-               settle(socket, &listeners, &proof, &hop, why);
-        if (!done)
-            close(socket);
+        rd_tune(proved.fd);
+        done = agree(&proved, &hello, listener, key, terms, stop, &hop, why);
     }
-    close_listeners(&listeners);
+    drop(&proved);
     if (turned_away_p)
-        *turned_away_p = candidates.turned_away;
-    while (candidates.count > 0)
-        turn_away(&candidates, 0);
+        *turned_away_p = candidates->turned_away;
+    turn_all_away(candidates);
+    free(candidates);
     if (done)
         *hop_p = hop;
     return done;
@@ -509,78 +649,79 @@ bool rd_hop_accept(int listener, const rd_key_t *key, const rd_terms_t *terms, i
 
 /* ---- the producer ---- */
 
-static bool make_answer(const rd_key_t *key, const rd_terms_t *terms, said_t *said,
-                        answer_t *answer_p, rd_why_t *why)
+static bool set_congestion(int socket, const char *name, rd_why_t *why)
 {
-    *answer_p = (answer_t){.version = htole32(VERSION),
-                           .carriers = htole32(terms->carriers),
-                           .block = htole32(terms->block),
-                           .flags = htole32(terms->flags)};
-    memcpy(answer_p->magic, MAGIC, sizeof answer_p->magic);
-    if (!rd_nonce(answer_p->nonce, why))
-        return false;
-    memcpy(said->answer, answer_p, sizeof said->answer);
-    if (!rd_mac(key, LABEL_PRODUCER, said, offsetof(said_t, verdict), answer_p->mac))
-        return rd_because(why, "libcrypto has no HMAC");
-    return true;
+    char has[256];
+
+    if (!name || rd_set_congestion(socket, name, has, sizeof has))
+        return true;
+    return rd_because(why, "--congestion %s: the kernel of this host has: %s", name, has);
 }
 
-static bool verdict_is_good(const char *peer, const rd_key_t *key, const verdict_t *verdict,
-                            said_t *said, rd_why_t *why)
+/* Proves that both have the key. *is_cut_p: the other side closed before it said what it thinks of
+ * us. */
+static bool prove(proved_t *proved, const char *peer, const rd_key_t *key, int stop,
+                  int64_t deadline, bool *is_cut_p, rd_why_t *why)
 {
-    uint8_t mac[RD_MAC_BYTES];
-
-    if (le32toh(verdict->verdict) == VERDICT_VERSION)
-        return rd_because(why, "%s has another version of the pipe's protocol than %u", peer,
-                          VERSION);
-    if (le32toh(verdict->verdict) != VERDICT_WELCOME)
-        return rd_because(why, "%s refuses us: its key is another one", peer);
-    memcpy(said->verdict, verdict, sizeof said->verdict);
-    if (!rd_mac(key, LABEL_CONSUMER, said, sizeof *said, mac) || !rd_mac_is(mac, verdict->mac))
-        return rd_because(why, "%s does not have the key; is it another program?", peer);
-    return true;
-}
-
-/* Both prove themselves. *is_cut_p: the other side closed before it said what it thinks of us. */
-static bool introduce(int socket, const char *peer, const rd_key_t *key, rd_terms_t *terms,
-                      int stop, int64_t deadline, said_t *said_p, verdict_t *verdict_p,
-                      bool *is_cut_p, rd_why_t *why)
-{
-    answer_t answer;
+    rd_tls_result_t result = RD_TLS_FAILED;
     rd_why_t step;
 
-    *is_cut_p = true;
-    if (!rd_read_all(socket, &said_p->challenge, sizeof said_p->challenge, stop, deadline, &step))
-        return rd_because_of(why, step.cause, "%s: %s before a word of the pipe's protocol", peer,
-                             step.text);
-    if (memcmp(said_p->challenge.magic, MAGIC, sizeof said_p->challenge.magic) != 0)
-        return *is_cut_p = false,
-               rd_because(why, "%s: something else than a pipe listens there", peer);
-    if (le32toh(said_p->challenge.block) < terms->block)
-        terms->block = le32toh(said_p->challenge.block);
-    if (!make_answer(key, terms, said_p, &answer, why))
-        return false;
-    if (!rd_write_all(socket, &answer, sizeof answer, stop, deadline, &step) ||
-        !rd_read_all(socket, verdict_p, sizeof *verdict_p, stop, deadline, &step))
-        return rd_because_of(why, step.cause,
-                             "%s: %s while both sides prove that they have the key", peer,
-                             step.text);
     *is_cut_p = false;
-    return verdict_is_good(peer, key, verdict_p, said_p, why);
+    proved->tls = rd_tls_new(proved->fd, key, false, rd_has_aes());
+    if (!proved->tls)
+        return rd_because(why, "libssl has no TLS 1.3: %s", rd_tls_error());
+    if (rd_tls_connect(proved->tls, stop, deadline, &result, &step))
+        return true;
+    if (result == RD_TLS_REFUSED)
+        return rd_because(why, "%s refuses us: its key is another one", peer);
+    if (result == RD_TLS_FAILED)
+        return rd_because(why, "%s does not have the key; is it another program? (%.300s)", peer,
+                          step.text);
+    *is_cut_p = true;
+    return rd_because_of(why, step.cause, "%s: %.400s before a word of the pipe's protocol", peer,
+                         step.text);
 }
 
-static bool join_listener(uint32_t carrier, const verdict_t *verdict, int socket, int stop,
+/* Says what we want, and hears what may be. */
+static bool introduce(proved_t *proved, const char *peer, rd_hop_t *hop, int stop, int64_t deadline,
+                      offer_t *offer_p, rd_why_t *why)
+{
+    hello_t hello = {.magic = MAGIC,
+                     .version = htole32(VERSION),
+                     .carriers = htole32(hop->terms.carriers),
+                     .block = htole32(hop->terms.block),
+                     .flags = htole32(hop->terms.flags)};
+    uint32_t block;
+    rd_why_t step;
+
+    if (!rd_tls_write_all(proved->tls, &hello, sizeof hello, stop, deadline, &step) ||
+        !rd_tls_read_all(proved->tls, offer_p, sizeof *offer_p, stop, deadline, &step))
+        return rd_because_of(why, step.cause, "%s: %.400s while both sides agree", peer, step.text);
+    block = le32toh(offer_p->block);
+    if (offer_p->version != htole32(VERSION) || block == 0)
+        return rd_because(why, "%s has another version of the pipe's protocol than %u", peer,
+                          VERSION);
+    if (block > hop->terms.block || le32toh(offer_p->streams) == 0 ||
+        !bw_ring_size_is_valid(le32toh(offer_p->window)))
+        return rd_because(why, "%s offers what is no hop", peer);
+    hop->terms.block = block;
+    hop->terms.flags |= (uint8_t)(le32toh(offer_p->flags) & RD_TERM_TLS);
+    return true;
+}
+
+static bool join_listener(uint32_t carrier, const offer_t *offer, int socket, int stop,
                           rd_hop_t *hop_p, choice_t *choice_p, rd_why_t *why)
 {
     uint8_t address[BW_ADDRESS_MAX];
     char device[BW_DEVICE_BYTES];
     const uint8_t *token;
-    size_t len = get_offer(carrier, verdict, address, &token);
+    size_t len = get_offer(carrier, offer, address, &token);
 
     if (len == 0)
         return rd_because(why, "none there");
-    if (!rd_carrier_connect(carrier, socket, address, len, token, ring_bytes(hop_p->terms.block),
-                            stop, rd_now_ms() + STEP_MS, &hop_p->link, device, why))
+    if (!rd_carrier_connect(carrier, socket, address, len, token,
+                            ring_bytes(hop_p->terms.block, RING_MIN_BYTES), stop,
+                            rd_now_ms() + STEP_MS, &hop_p->link, device, why))
         return false;
     if (device[0])
         (void)snprintf(choice_p->text, sizeof choice_p->text, "device %.100s", device);
@@ -592,69 +733,127 @@ static bool join_listener(uint32_t carrier, const verdict_t *verdict, int socket
 }
 
 /* The best carrier of those that both allow. */
-static bool choose(const verdict_t *verdict, int socket, int stop, rd_hop_t *hop_p,
-                   choice_t *choice_p)
+static bool choose(const offer_t *offer, int socket, int stop, rd_hop_t *hop_p, choice_t *choice_p)
 {
-    uint32_t carriers = le32toh(verdict->carriers) & carriers_of(&hop_p->terms);
+    uint32_t carriers = le32toh(offer->carriers) & carriers_of(&hop_p->terms);
     rd_why_t no[RD_CARRIERS_TRIED];
 
     *choice_p = (choice_t){0};
     for (int i = 0; i < RD_CARRIERS_TRIED; i++) {
         (void)rd_because(&no[i], "not allowed");
         if (carriers & rd_carriers_tried[i] &&
-            join_listener(rd_carriers_tried[i], verdict, socket, stop, hop_p, choice_p, &no[i]))
+            join_listener(rd_carriers_tried[i], offer, socket, stop, hop_p, choice_p, &no[i]))
             return true;
     }
     (void)snprintf(choice_p->text, sizeof choice_p->text,
-                   "no shared memory: %.50s; no rdma: %.50s%s", no[0].text, no[1].text,
+                   "no shared memory: %.40s; no rdma: %.40s%s", no[0].text, no[1].text,
                    hop_p->terms.flags & RD_TERM_TLS ? "; encrypted by TLS 1.3" : "");
     if (carriers & RD_CARRIER_TCP)
         choice_p->carrier = htole32(RD_CARRIER_TCP);
     return carriers & RD_CARRIER_TCP;
 }
 
-/* The socket is closed, or belongs to the link, when this has failed. */
+/* How many streams, over tcp: as many as are wanted; `auto` means one where the path is short. */
+static unsigned streams_of(const rd_terms_t *terms, const offer_t *offer, int socket)
+{
+    uint32_t most = le32toh(offer->streams);
+    unsigned wanted = terms->streams > 0                   ? terms->streams
+                      : rd_round_trip_ms(socket) >= FAR_MS ? RD_STREAMS_MAX
+                                                           : 1;
+
+    return wanted < most ? wanted : most;
+}
+
+static uint32_t window_of(const rd_terms_t *terms, const offer_t *offer, unsigned streams)
+{
+    uint64_t own = ring_bytes(terms->block, streams > 1 ? WINDOW_BYTES : RING_MIN_BYTES);
+
+    return own < le32toh(offer->window) ? (uint32_t)own : le32toh(offer->window);
+}
+
+/* The socket belongs to the link, or is closed. */
 static bool join(int socket, const char *peer, const rd_key_t *key, const rd_terms_t *terms,
                  int stop, int64_t deadline, rd_hop_t *hop_p, bool *is_cut_p, rd_why_t *why)
 {
     rd_hop_t hop = {.side = -1, .terms = *terms};
-    said_t said;
-    proof_t proof = {.key = key, .said = &said, .stop = stop};
-    verdict_t verdict;
+    proved_t proved = {.fd = socket};
+    offer_t offer;
     choice_t choice, settled;
+    unsigned streams;
     rd_why_t step;
     bool done, chosen;
 
     rd_tune(socket);
     hop.terms.block = block_of_here(terms->block);
-    if (!introduce(socket, peer, key, &hop.terms, stop, deadline, &said, &verdict, is_cut_p, why)) {
-        close(socket);
+    if (!set_congestion(socket, terms->congestion, why) ||
+        !prove(&proved, peer, key, stop, deadline, is_cut_p, why) ||
+        !introduce(&proved, peer, &hop, stop, deadline, &offer, why)) {
+        drop(&proved);
         return false;
     }
-    hop.terms.flags |= (uint8_t)(le32toh(verdict.flags) & RD_TERM_TLS);
-    chosen = choose(&verdict, socket, stop, &hop, &choice);
+    chosen = choose(&offer, socket, stop, &hop, &choice);
+    streams = streams_of(&hop.terms, &offer, socket);
+    choice.streams = htole32(streams);
+    choice.window = htole32(window_of(&hop.terms, &offer, streams));
+    if (chosen && !hop.link && streams > 1)
+        (void)snprintf(choice.text + strlen(choice.text), sizeof choice.text - strlen(choice.text),
+                       "; %s%u streams", terms->streams == 0 ? "up to " : "", streams);
     set_text(hop.why, sizeof hop.why, choice.text);
-    done = rd_write_all(socket, &choice, sizeof choice, stop, deadline, &step) && chosen &&
-           rd_read_all(socket, &settled, sizeof settled, stop, deadline, &step);
+    done = rd_tls_write_all(proved.tls, &choice, sizeof choice, stop, deadline, &step) && chosen &&
+           rd_tls_read_all(proved.tls, &settled, sizeof settled, stop, deadline, &step);
     settled.text[sizeof settled.text - 1] = 0;
     if (!chosen)
         done = rd_because(why, "%s: no carrier: %s", peer, hop.why);
     else if (!done)
-        (void)rd_because_of(why, step.cause, "%s: %s while agreeing on a carrier", peer, step.text);
+        (void)rd_because_of(why, step.cause, "%s: %.400s while agreeing on a carrier", peer,
+                            step.text);
     else if (settled.carrier != choice.carrier)
         done = rd_because(why, "%s: %s", peer, settled.text);
     else if (!hop.link)
-        done = adopt(socket, &proof, &hop, why);
+        done = adopt(&proved, &offer, streams, le32toh(choice.window), -1, key, &hop, why);
     if (done) {
-        if (hop.is_behind)
-            close(socket);
+        if (hop.side >= 0)
+            proved.fd = -1;
+        drop(&proved);
         *hop_p = hop;
         return true;
     }
     if (hop.link)
         hop.link->ops->close(hop.link, NULL);
-    close(socket);
+    drop(&proved);
     return false;
+}
+
+/* The producer's thread for one more stream. */
+static void *join_one(void *argument)
+{
+    const rd_joiners_t *joiners = argument;
+    int64_t deadline = rd_now_ms() + JOIN_MS;
+    bool is_cut = true;
+    rd_why_t ignored;
+
+    while (is_cut && rd_left_ms(deadline) > 0) {
+        proved_t proved = {.fd = -1};
+        uint8_t yes = 0;
+
+        if (!rd_connect_to((const struct sockaddr *)&joiners->to, joiners->to_len, joiners->stop,
+                           deadline, &proved.fd))
+            return NULL;
+        rd_tune(proved.fd);
+        if (set_congestion(proved.fd, joiners->congestion, &ignored) &&
+            prove(&proved, "", &joiners->key, joiners->stop, deadline, &is_cut, &ignored) &&
+            rd_tls_write_all(proved.tls, &joiners->hello, sizeof joiners->hello, joiners->stop,
+                             deadline, &ignored) &&
+            rd_tls_read_all(proved.tls, &yes, 1, joiners->stop, deadline, &ignored) && yes == 1) {
+            rd_widen(proved.fd);
+            add(joiners, &proved);
+            return NULL;
+        }
+        drop(&proved);
+        if (rd_wait(-1, 0, joiners->stop, rd_now_ms() + RETRY_MS) == RD_STOPPED)
+            return NULL;
+    }
+    return NULL;
 }
 
 bool rd_hop_reach(const rd_there_t *there, const rd_key_t *key, const rd_terms_t *terms, int stop,

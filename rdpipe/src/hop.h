@@ -5,30 +5,32 @@
 #include "carrier.h"
 #include "key.h"
 #include "link.h"
-#include "tls.h"
 
 /*
  * A hop: the link between two processes of a pipe, from nothing to a bw_link_t.
  *
- * The consumer listens on a TCP port, the producer connects. Over that connection both prove that
- * they have the key (a challenge with fresh nonces both ways), then agree on a carrier:
+ * The consumer listens on a TCP port, the producer connects. Over that connection they shake hands
+ * by TLS 1.3 with the hop's key as PSK, so both prove that they have it. Over TLS they agree on a
+ * carrier:
  *
- *   consumer                                producer
- *   challenge: nonce              ->
- *                                 <-        answer: nonce, terms, HMAC
- *   verdict: offer, HMAC          ->                             (nothing to those without the key)
- *                                 <-        choice: the carrier that it has joined
- *   settled                       ->
+ *   producer                                    consumer
+ *   hello: what it wants                  ->
+ *                                         <-    offer: what may be, and where
+ *   choice: the carrier that it has joined ->
+ *                                         <-    settled
  *
- * The producer proves itself first, so that a listener tells others nothing. Each message is
- * of fixed size. Strangers wait beside the right one: none can hold the listener. Of those who have
- * not proved themselves the oldest gives way to the next, but each has a second.
+ * Each message is of fixed size. Strangers wait beside the right one: none can hold the listener.
+ * Of those who have not proved themselves the oldest gives way to the next, but each has a second.
  *
  * shm: the producer joins the consumer's listener (native/link/shm/shm.h), which succeeds only on
  * the same host; the TCP connection stays open and tells each side of the other's end. rdma: the
- * producer connects to the consumer's device, and the TCP connection ends. tcp: the
- * connection itself becomes the link; if one of both wants it (RD_TERM_TLS), with TLS 1.3 in
- * between, by a key that comes of the hop's key and of all that was said.
+ * producer connects to the consumer's device, and the TCP connection ends. tcp: the connection
+ * becomes the link. If one of both wants it (RD_TERM_TLS) what goes over it stays in TLS, else it
+ * is plain from then on.
+ *
+ * Over tcp a hop may have several streams (bundle.h). The others are connected while the first
+ * already carries: each shakes hands with the same key, and says the number that the consumer has
+ * offered for this hop. The consumer listens until all are there, or for 15 s.
  */
 
 #define RD_BLOCK_BYTES ((uint32_t)256 * 1024)
@@ -43,16 +45,21 @@ typedef struct {
     uint32_t block;    /* bytes of the stream in a frame at most: RD_BLOCK_MIN to RD_BLOCK_MAX */
     uint8_t flags;     /* RD_FLAG_CRC: each frame of DATA has a checksum; RD_TERM_TLS */
     int zstd;          /* the producer compresses with this level, 0: not; not told to the other */
+    unsigned streams;  /* over tcp; the producer's number, the consumer's bound; 0: auto, any */
+    const char *congestion; /* the producer's kernel shall use it for tcp; NULL: its own choice */
 } rd_terms_t;
+
+typedef struct rd_joiners rd_joiners_t;
 
 typedef struct {
     bw_link_t *link;
-    int side;            /* tells of the peer's end when the link does not; -1: the link does */
-    rd_tls_t *tls;       /* below the link; NULL: none */
-    bool is_behind;      /* a thread of the link sends: a process that ends may take its last word
-                            with it, unless it waits for an answer */
-    const char *carrier; /* "shm", "rdma", "tcp" */
-    char why[160];       /* why this carrier, as a user reads it */
+    int side;              /* tells of the peer's end when the link does not; -1: the link does */
+    unsigned streams;      /* over tcp, at most; 0: the connection is the link itself */
+    rd_joiners_t *joiners; /* connect the others; NULL: nobody does */
+    bool is_behind;        /* a thread of the link sends: a process that ends may take its last word
+                              with it, unless it waits for an answer */
+    const char *carrier;   /* "shm", "rdma", "tcp" */
+    char why[160];         /* why this carrier, as a user reads it */
     rd_terms_t terms;
 } rd_hop_t;
 

@@ -8,7 +8,6 @@
 
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
-#include <openssl/hmac.h>
 #include <openssl/rand.h>
 
 #define KEY_TEXT_MAX 4096
@@ -17,13 +16,6 @@
 bool rd_key_random(rd_key_t *key_p, rd_why_t *why)
 {
     if (RAND_priv_bytes(key_p->bytes, RD_KEY_BYTES) != 1)
-        return rd_because(why, "libcrypto has no random bytes");
-    return true;
-}
-
-bool rd_nonce(uint8_t nonce[RD_NONCE_BYTES], rd_why_t *why)
-{
-    if (RAND_bytes(nonce, RD_NONCE_BYTES) != 1)
         return rd_because(why, "libcrypto has no random bytes");
     return true;
 }
@@ -128,6 +120,11 @@ bool rd_key_of_hex(const char *hex, rd_key_t *key_p)
     return true;
 }
 
+bool rd_key_is(const rd_key_t *key, const rd_key_t *other)
+{
+    return CRYPTO_memcmp(key->bytes, other->bytes, RD_KEY_BYTES) == 0;
+}
+
 void rd_wipe(void *memory, size_t bytes)
 {
     OPENSSL_cleanse(memory, bytes);
@@ -136,25 +133,4 @@ void rd_wipe(void *memory, size_t bytes)
 void rd_key_wipe(rd_key_t *key)
 {
     OPENSSL_cleanse(key->bytes, RD_KEY_BYTES);
-}
-
-bool rd_mac(const rd_key_t *key, const char *label, const void *said, size_t len,
-            uint8_t mac[RD_MAC_BYTES])
-{
-    uint8_t text[512];
-    size_t label_len = strlen(label) + 1;
-    unsigned int mac_len = RD_MAC_BYTES;
-
-    if (label_len + len > sizeof text)
-        return false;
-    memcpy(text, label, label_len);
-    memcpy(text + label_len, said, len);
-    return HMAC(EVP_sha256(), key->bytes, RD_KEY_BYTES, text, label_len + len, mac, &mac_len) !=
-               NULL &&
-           mac_len == RD_MAC_BYTES;
-}
-
-bool rd_mac_is(const uint8_t mac[RD_MAC_BYTES], const uint8_t other[RD_MAC_BYTES])
-{
-    return CRYPTO_memcmp(mac, other, RD_MAC_BYTES) == 0;
 }

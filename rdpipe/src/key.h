@@ -5,13 +5,11 @@
 #include "text.h"
 
 /*
- * The secret of one hop, and what is proved with it. All cryptography is libcrypto's.
+ * The secret of one hop. All cryptography is libcrypto's.
  * A key never stands on a command line, in a log or in a core dump that we can help.
  */
 
 #define RD_KEY_BYTES 32u
-#define RD_MAC_BYTES 32u
-#define RD_NONCE_BYTES 32u
 #define RD_KEY_TEXT_MIN 16u /* of a user's own key: short ones can be guessed */
 
 typedef struct {
@@ -20,9 +18,6 @@ typedef struct {
 
 /* 256 random bits. */
 bool rd_key_random(rd_key_t *key_p, rd_why_t *why);
-
-/* A nonce, not secret. */
-bool rd_nonce(uint8_t nonce[RD_NONCE_BYTES], rd_why_t *why);
 
 /* The key that is the SHA-256 of what the user gave: at least RD_KEY_TEXT_MIN bytes, blanks at its
  * end left out. `source` is named in the reason. */
@@ -40,13 +35,10 @@ bool rd_key_of_environment(rd_key_t *key_p, rd_why_t *why);
 void rd_key_to_hex(const rd_key_t *key, char hex[2 * RD_KEY_BYTES + 1]);
 bool rd_key_of_hex(const char *hex, rd_key_t *key_p);
 
+/* Compares in constant time. */
+bool rd_key_is(const rd_key_t *key, const rd_key_t *other);
+
 void rd_key_wipe(rd_key_t *key);
 void rd_wipe(void *memory, size_t bytes);
-
-/* HMAC-SHA-256 over a label and what both sides have said. */
-bool rd_mac(const rd_key_t *key, const char *label, const void *said, size_t len,
-            uint8_t mac[RD_MAC_BYTES]);
-/* Compares in constant time. */
-bool rd_mac_is(const uint8_t mac[RD_MAC_BYTES], const uint8_t other[RD_MAC_BYTES]);
 
 #endif

@@ -16,6 +16,7 @@ static const char help[] =
     "  --key-fd N        the key from an open descriptor\n"
     "  --bind ADDRESS    listens there alone (all addresses of this host)\n"
     "  --carrier NAME    allows only shm, rdma or tcp (auto: all)\n"
+    "  --streams N|auto  allows at most so many TCP connections, 1 to 16 (auto: 16)\n"
     "  --wait SECONDS    waits so long for the sender (300)\n"
     "  --buffer SIZE     memory before the output, 1M to 1024G (none)\n"
     "  --start PERCENT   writes when the buffer is so full, until it is empty (0)\n"
@@ -40,7 +41,7 @@ static const struct option options[] = {RD_STREAM_OPTIONS,
                                         {"start", 1, NULL, RD_OPTION_START},
                                         {NULL, 0, NULL, 0}};
 
-/* The listener is closed as soon as the one with the key is in. */
+/* The listener is closed as soon as the one with the key is in with all streams. */
 static bool let_in(const rd_cli_t *cli, const char *host, uint16_t port, const rd_key_t *key,
                    rd_hop_t *hop_p, rd_why_t *why)
 {

@@ -18,6 +18,8 @@ static const char help[] =
     "  --no-checksum     no crc32c of what is sent\n"
     "  --encrypt         TLS 1.3, unless both are on one host\n"
     "  --zstd[=LEVEL]    compresses on the way, level 1 to 19 (3)\n"
+    "  --streams N|auto  TCP connections, 1 to 16 (auto: one, more on a long path)\n"
+    "  --congestion NAME congestion control of the kernel for them (its default)\n"
     "  --resume FILE     goes on after a cut: FILE notes the input, which is a file; rdrecv has it "
     "too\n"
     "  --rate SIZE       bytes a second at most, 1K to 1024G (as many as go)\n"
@@ -34,6 +36,7 @@ static const struct option options[] = {RD_STREAM_OPTIONS,
                                         {"key-file", 1, NULL, RD_OPTION_KEY_FILE},
                                         {"key-fd", 1, NULL, RD_OPTION_KEY_FD},
                                         {"wait", 1, NULL, RD_OPTION_WAIT},
+                                        {"congestion", 1, NULL, RD_OPTION_CONGESTION},
                                         {"zstd", 2, NULL, RD_OPTION_ZSTD},
                                         {"rate", 1, NULL, RD_OPTION_RATE},
                                         {"resume", 1, NULL, RD_OPTION_RESUME},

@@ -40,7 +40,8 @@ typedef struct {
 #define RD_SETTINGS_LETTERS "o:F:i:J:"
 #define RD_SETTINGS_OPTIONS                                                                        \
     {"zstd", 2, NULL, RD_OPTION_ZSTD}, {"rate", 1, NULL, RD_OPTION_RATE},                          \
-        {"port", 1, NULL, RD_OPTION_PORT}, {"address", 1, NULL, RD_OPTION_ADDRESS},                \
+        {"congestion", 1, NULL, RD_OPTION_CONGESTION}, {"port", 1, NULL, RD_OPTION_PORT},          \
+        {"address", 1, NULL, RD_OPTION_ADDRESS},                                                   \
     {                                                                                              \
         "remote-path", 1, NULL, RD_OPTION_REMOTE_PATH                                              \
     }
@@ -57,7 +58,10 @@ typedef struct {
     "  --no-checksum         no crc32c of what is sent\n"                                          \
     "  --encrypt             TLS 1.3 on hops between hosts\n"                                      \
     "  --zstd[=LEVEL]        compresses on the way, level 1 to 19 (3)\n"                           \
-    "  --port FIRST[-LAST]   ports that the hops listen on (any; they are closed at once)\n"       \
+    "  --streams N|auto      TCP connections of a hop over tcp, 1 to 16 (auto)\n"                  \
+    "  --congestion NAME     congestion control of the kernel for them (its default)\n"            \
+    "  --port FIRST[-LAST]   ports that the hops listen on (any; they close when all streams are " \
+    "there)\n"                                                                                     \
     "  --address HOST=ADDR   hops to HOST use this address of it (HOST empty: this host)\n"        \
     "  --remote-path DIR     where the commands are on the hosts\n"                                \
     "  -o OPTION, -F FILE, -i FILE, -J HOST   are given to ssh; RDPIPE_SSH names another ssh\n"    \

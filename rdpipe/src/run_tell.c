@@ -127,6 +127,9 @@ static void tell_segment(rd_run_t *run, size_t i)
     rd_line_number(&line, "tee", node->is_receiver);
     rd_line_number(&line, "block", settings->cli.terms.block);
     rd_line_number(&line, "zstd", (uint64_t)settings->cli.terms.zstd);
+    rd_line_number(&line, "streams", settings->cli.terms.streams);
+    rd_line_add(&line, "congestion",
+                settings->cli.terms.congestion ? settings->cli.terms.congestion : "");
     rd_line_number(&line, "flags", settings->cli.terms.flags);
     rd_line_number(&line, "carriers", settings->cli.terms.carriers);
     rd_line_number(&line, "rate", settings->cli.rate);

@@ -2,14 +2,15 @@
 #include "socket.h"
 
 #include <errno.h>
+#include <linux/tcp.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #define BACKLOG SOMAXCONN
-#define AGAIN_MS 100 /* between two attempts to connect */
+#define TCP_CA_NAME_MAX 16 /* as the kernel has it */
+#define AGAIN_MS 100       /* between two attempts to connect */
 
 rd_wait_t rd_wait(int fd, short events, int stop, int64_t deadline)
 {
@@ -89,6 +90,65 @@ void rd_tune(int fd)
     (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
     (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &every, sizeof every);
     (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof count);
+}
+
+unsigned rd_round_trip_ms(int fd)
+{
+    struct tcp_info info = {0};
+    socklen_t len = sizeof info;
+
+    if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len) < 0)
+        return 0;
+    return (info.tcpi_min_rtt > 0 && info.tcpi_min_rtt != UINT32_MAX ? info.tcpi_min_rtt
+                                                                     : info.tcpi_rtt) /
+           1000;
+}
+
+/* The first line of a file of the kernel, "" if there is none. */
+static void read_setting(const char *path, char *text, size_t bytes)
+{
+    FILE *file = fopen(path, "re");
+
+    text[0] = 0;
+    if (file && fgets(text, (int)bytes, file))
+        text[strcspn(text, "\n")] = 0;
+    if (file)
+        (void)fclose(file);
+}
+
+bool rd_congestion_is_name(const char *name)
+{
+    size_t len = strlen(name);
+
+    return len > 0 && len < TCP_CA_NAME_MAX &&
+           strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789_-") == len;
+}
+
+bool rd_set_congestion(int fd, const char *name, char *has, size_t bytes)
+{
+    if (setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, (socklen_t)strlen(name)) == 0)
+        return true;
+    read_setting("/proc/sys/net/ipv4/tcp_allowed_congestion_control", has, bytes);
+    return false;
+}
+
+/* The kernel sizes buffers by itself up to the last number of tcp_wmem. One that is set can be
+ * twice wmem_max, which may be more. */
+void rd_widen(int fd)
+{
+    char text[64];
+    uint64_t most = 0, by_itself = 0;
+    const char *last;
+    int bytes = 32 * 1024 * 1024;
+
+    read_setting("/proc/sys/net/core/wmem_max", text, sizeof text);
+    (void)rd_number(text, 1, UINT32_MAX, &most);
+    read_setting("/proc/sys/net/ipv4/tcp_wmem", text, sizeof text);
+    last = strrchr(text, '\t');
+    if (last)
+        (void)rd_number(last + 1, 1, UINT32_MAX, &by_itself);
+    if (by_itself > 0 && 2 * most > by_itself)
+        (void)setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
 }
 
 static uint16_t port_of(int fd)
@@ -173,16 +233,15 @@ bool rd_listen(const char *address, uint16_t port_first, uint16_t port_last, int
 }
 
 /* 0, or errno. */
-static int connect_once(const struct addrinfo *info, uint16_t port, int stop, int64_t deadline,
+static int connect_once(const struct sockaddr *to, socklen_t to_len, int stop, int64_t deadline,
                         int *fd_p)
 {
-    int fd = socket(info->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), error = 0;
+    int fd = socket(to->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), error = 0;
     socklen_t len = sizeof error;
 
     if (fd < 0)
         return errno;
-    set_port(info->ai_addr, port);
-    if (connect(fd, info->ai_addr, info->ai_addrlen) < 0)
+    if (connect(fd, to, to_len) < 0)
         error = errno;
     if (error == EINPROGRESS) {
         switch (rd_wait(fd, POLLOUT, stop, deadline)) {
@@ -204,6 +263,11 @@ static int connect_once(const struct addrinfo *info, uint16_t port, int stop, in
     return error;
 }
 
+bool rd_connect_to(const struct sockaddr *to, socklen_t len, int stop, int64_t deadline, int *fd_p)
+{
+    return connect_once(to, len, stop, deadline, fd_p) == 0;
+}
+
 bool rd_connect(const char *host, uint16_t port, int stop, int64_t patient_until, int64_t deadline,
                 int *fd_p, rd_why_t *why)
 {
@@ -215,8 +279,10 @@ bool rd_connect(const char *host, uint16_t port, int stop, int64_t patient_until
     for (;;) {
         error = EHOSTUNREACH;
         for (const struct addrinfo *at = list; at && error != 0 && error != ECANCELED;
-             at = at->ai_next)
-            error = connect_once(at, port, stop, deadline, fd_p);
+             at = at->ai_next) {
+            set_port(at->ai_addr, port);
+            error = connect_once(at->ai_addr, at->ai_addrlen, stop, deadline, fd_p);
+        }
         if (error != ECONNREFUSED || rd_left_ms(patient_until) == 0)
             break;
         if (rd_wait(-1, 0, stop, rd_now_ms() + AGAIN_MS) == RD_STOPPED)

@@ -30,6 +30,20 @@ bool rd_listen(const char *address, uint16_t port_first, uint16_t port_last, int
 bool rd_connect(const char *host, uint16_t port, int stop, int64_t patient_until, int64_t deadline,
                 int *fd_p, rd_why_t *why);
 
+/* The same, once, to an address that is known. */
+bool rd_connect_to(const struct sockaddr *to, socklen_t len, int stop, int64_t deadline, int *fd_p);
+
+/* The shortest round trip that the kernel has seen on a connection. */
+unsigned rd_round_trip_ms(int fd);
+
+/* Lets the kernel use this congestion control. False: it has only those in `has`. */
+bool rd_set_congestion(int fd, const char *name, char *has, size_t bytes);
+
+bool rd_congestion_is_name(const char *name);
+
+/* For a long path: as much for what is on its way as the kernel allows. */
+void rd_widen(int fd);
+
 /* Small packets go at once, a silent dead peer is noticed by the kernel. */
 void rd_tune(int fd);
 

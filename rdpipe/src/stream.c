@@ -25,8 +25,7 @@ static bw_link_t *link_of(rd_stream_t *stream)
 
 static rd_next_t lost(rd_stream_t *stream, rd_why_t *why)
 {
-    const char *cipher = stream->hop.tls ? rd_tls_reason(stream->hop.tls) : NULL;
-    const char *reason = cipher ? cipher : link_of(stream)->ops->reason(link_of(stream));
+    const char *reason = link_of(stream)->ops->reason(link_of(stream));
 
     (void)rd_because_of(why, RD_CAUSE_LOST, "the connection to %s was lost%s%s", stream->peer,
                         reason ? ": " : "", reason ? reason : "");

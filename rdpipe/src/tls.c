@@ -2,13 +2,10 @@
 #include "tls.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
-#include <stdatomic.h>
-#include <sys/eventfd.h>
+#include <sys/auxv.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <openssl/err.h>
 #include <openssl/ssl.h>
@@ -16,48 +13,58 @@
 #include "socket.h"
 #include "tls/psk.h"
 
-#define PIECE_BYTES ((size_t)256 * 1024)
-#define SOCKET_BYTES (1024 * 1024)
-#define READ_AHEAD_BYTES ((size_t)128 * 1024)
-#define PARTING_MS 5000 /* what was written last has gone by then */
-#define IDENTITY "rdpipe"
+#define IDENTITY "rdpipe 2"
+#define RECORD_BYTES ((size_t)16384)
+#define RECORD_ROOM (RECORD_BYTES + 256) /* with its header and its tag */
+#define BATCH_BYTES ((size_t)256 * 1024) /* for the socket at once */
+#define BATCH_ROOM (BATCH_BYTES + 4 * RECORD_ROOM)
+#define READ_AHEAD_BYTES ((size_t)256 * 1024)
 
-static const unsigned char cipher_id[2] = {0x13, 0x01}; /* TLS_AES_128_GCM_SHA256 */
+/* A sending key is replaced after so many records; the limit of AES-GCM is 2^24.5. */
+#define KEY_RECORDS (1u << 23)
 
-/* Bytes on their way from one socket to the other. */
+static const unsigned char suite_id[2] = {0x13, 0x01}; /* TLS_AES_128_GCM_SHA256 */
+
+/* Bytes between libssl and the socket. */
 typedef struct {
     uint8_t *data;
     size_t at, len;
-    bool has_ended; /* nothing comes behind them */
-    bool is_told;   /* and the other side knows */
-} piece_t;
+} batch_t;
 
 struct rd_tls {
     SSL_CTX *context;
     SSL *ssl;
-    uint8_t key[RD_MAC_BYTES]; /* until the hands are shaken */
-    int socket, plain;
-    int stop; /* an eventfd: the user has closed */
-    piece_t out, in;
-    bool wants_out; /* TLS waits for room in the socket */
-    pthread_t thread;
-    _Atomic(const char *) reason;
+    rd_key_t key; /* until the hands are shaken */
+    int socket;
+    batch_t out;                   /* once rd_tls_stream was called */
+    uint32_t records, key_records; /* of this sending key, and of any */
 };
 
-/* ---- shaking hands ---- */
+bool rd_has_aes(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    return __builtin_cpu_supports("aes");
+#elif defined(__aarch64__)
+    return getauxval(AT_HWCAP) & (1 << 3);
+#else
+    return false;
+#endif
+}
 
+/* ---- the handshake ---- */
+
+/* The key serves both suites, as they have the same digest. */
 static SSL_SESSION *session_of(SSL *ssl)
 {
     const rd_tls_t *tls = SSL_get_app_data(ssl);
 
-    return bw_tls_psk_session(ssl, cipher_id, tls->key, sizeof tls->key);
+    return bw_tls_psk_session(ssl, suite_id, tls->key.bytes, sizeof tls->key.bytes);
 }
 
 static int use_session(SSL *ssl, const EVP_MD *digest, const unsigned char **id_p, size_t *len_p,
                        SSL_SESSION **session_p)
 {
-    *session_p =
-        digest && digest != EVP_sha256() && !EVP_MD_is_a(digest, "SHA256") ? NULL : session_of(ssl);
+    *session_p = digest && !EVP_MD_is_a(digest, "SHA256") ? NULL : session_of(ssl);
     *id_p = (const unsigned char *)IDENTITY;
     *len_p = sizeof IDENTITY - 1;
     return 1;
@@ -71,22 +78,37 @@ static int find_session(SSL *ssl, const unsigned char *id, size_t len, SSL_SESSI
     return 1;
 }
 
-static bool make_ssl(rd_tls_t *tls, bool is_server)
+/* A server that shows a certificate instead of knowing the key. */
+static int trust_nobody(int is_good, X509_STORE_CTX *chain)
+{
+    (void)is_good, (void)chain;
+    return 0;
+}
+
+static bool set_up(rd_tls_t *tls, bool is_server, bool prefers_aes)
 {
     tls->context = SSL_CTX_new(is_server ? TLS_server_method() : TLS_client_method());
     if (!tls->context || !SSL_CTX_set_min_proto_version(tls->context, TLS1_3_VERSION) ||
-        !SSL_CTX_set_ciphersuites(tls->context, "TLS_AES_128_GCM_SHA256") ||
+        !SSL_CTX_set_ciphersuites(
+            tls->context, prefers_aes ? "TLS_AES_128_GCM_SHA256:TLS_CHACHA20_POLY1305_SHA256"
+                                      : "TLS_CHACHA20_POLY1305_SHA256:TLS_AES_128_GCM_SHA256") ||
         !SSL_CTX_set_num_tickets(tls->context, 0))
         return false;
-    SSL_CTX_set_mode(tls->context,
-                     SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
+    SSL_CTX_set_options(tls->context, SSL_OP_NO_TICKET | SSL_OP_NO_RENEGOTIATION);
+    /* Whichever side is without AES has its way. */
+    if (!prefers_aes)
+        SSL_CTX_set_options(tls->context, SSL_OP_CIPHER_SERVER_PREFERENCE);
+    /* RELEASE_BUFFERS: so that rd_tls_stream can have a larger one to read ahead into. */
+    SSL_CTX_set_mode(tls->context, SSL_MODE_ENABLE_PARTIAL_WRITE |
+                                       SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER |
+                                       SSL_MODE_RELEASE_BUFFERS);
     SSL_CTX_set_session_cache_mode(tls->context, SSL_SESS_CACHE_OFF);
-    SSL_CTX_set_read_ahead(tls->context, 1);
-    SSL_CTX_set_default_read_buffer_len(tls->context, READ_AHEAD_BYTES);
-    if (is_server)
+    if (is_server) {
         SSL_CTX_set_psk_find_session_callback(tls->context, find_session);
-    else
+    } else {
         SSL_CTX_set_psk_use_session_callback(tls->context, use_session);
+        SSL_CTX_set_verify(tls->context, SSL_VERIFY_PEER, trust_nobody);
+    }
     tls->ssl = SSL_new(tls->context);
     if (!tls->ssl || !SSL_set_app_data(tls->ssl, tls) || !SSL_set_fd(tls->ssl, tls->socket))
         return false;
@@ -97,8 +119,39 @@ static bool make_ssl(rd_tls_t *tls, bool is_server)
     return true;
 }
 
-/* What libssl says of the last error of this thread. */
-static const char *ssl_reason(void)
+rd_tls_t *rd_tls_new(int socket, const rd_key_t *key, bool is_server, bool prefers_aes)
+{
+    rd_tls_t *tls = calloc(1, sizeof *tls);
+
+    if (!tls)
+        return NULL;
+    tls->socket = socket;
+    tls->key_records = KEY_RECORDS;
+    tls->key = *key;
+    ERR_clear_error();
+    if (set_up(tls, is_server, prefers_aes))
+        return tls;
+    rd_tls_free(tls);
+    return NULL;
+}
+
+void rd_tls_free(rd_tls_t *tls)
+{
+    if (!tls)
+        return;
+    rd_key_wipe(&tls->key);
+    SSL_free(tls->ssl);
+    SSL_CTX_free(tls->context);
+    free(tls->out.data); /* nothing in it is secret */
+    free(tls);
+}
+
+const char *rd_tls_suite(const rd_tls_t *tls)
+{
+    return SSL_get_cipher_name(tls->ssl);
+}
+
+const char *rd_tls_error(void)
 {
     unsigned long error = ERR_peek_last_error();
     const char *text = error ? ERR_reason_error_string(error) : NULL;
@@ -106,278 +159,226 @@ static const char *ssl_reason(void)
     return text ? text : "the connection was closed";
 }
 
-static bool shake_hands(rd_tls_t *tls, int stop, int64_t deadline, rd_why_t *why)
+static rd_tls_result_t result_of(rd_tls_t *tls, int done)
 {
-    for (;;) {
-        int done, error;
+    unsigned long error = ERR_peek_error();
 
-        ERR_clear_error();
-        done = SSL_do_handshake(tls->ssl);
-        if (done == 1)
-            return true;
-        error = SSL_get_error(tls->ssl, done);
-        if (error != SSL_ERROR_WANT_READ && error != SSL_ERROR_WANT_WRITE)
-            return rd_because(why, "TLS: %s", ssl_reason());
-        switch (
-            rd_wait(tls->socket, error == SSL_ERROR_WANT_READ ? POLLIN : POLLOUT, stop, deadline)) {
-        case RD_READY:
-            break;
-        case RD_STOPPED:
-            return rd_because_of(why, RD_CAUSE_STOPPED, "stopped");
-        case RD_TIMEOUT:
-            return rd_because(why, "TLS: no answer in time");
-        }
-    }
-}
-
-/* ---- moving ---- */
-
-static void fail(rd_tls_t *tls, const char *reason)
-{
-    const char *none = NULL;
-
-    (void)atomic_compare_exchange_strong(&tls->reason, &none, reason);
-    tls->in.has_ended = tls->out.has_ended = true;
-    tls->in.len = tls->out.len = 0;
-    tls->out.is_told = true; /* whom should we tell */
-}
-
-/* What TLS says of a call that gave no bytes. */
-static void take_error(rd_tls_t *tls, int done)
-{
     switch (SSL_get_error(tls->ssl, done)) {
     case SSL_ERROR_WANT_READ:
-        break;
+        return RD_TLS_WANTS_READ;
     case SSL_ERROR_WANT_WRITE:
-        tls->wants_out = true;
-        break;
+        return RD_TLS_WANTS_WRITE;
     case SSL_ERROR_ZERO_RETURN:
-        tls->in.has_ended = true;
-        break;
+        return RD_TLS_ENDED;
     case SSL_ERROR_SYSCALL:
-        fail(tls, "connection_closed");
-        break;
+        return RD_TLS_CLOSED;
     default:
-        fail(tls, ssl_reason());
+        if (ERR_GET_REASON(error) == SSL_R_UNEXPECTED_EOF_WHILE_READING)
+            return RD_TLS_CLOSED;
+        return ERR_GET_LIB(error) == ERR_LIB_SSL && ERR_GET_REASON(error) > SSL_AD_REASON_OFFSET
+                   ? RD_TLS_REFUSED
+                   : RD_TLS_FAILED;
     }
 }
 
-/* The word of the end needs room in the socket as all else does: without it, the other side would
- * take the end for a cut. False: there is none yet. */
-static bool say_end(rd_tls_t *tls)
+rd_tls_result_t rd_tls_shake(rd_tls_t *tls)
 {
-    int done = SSL_shutdown(tls->ssl);
-
-    tls->wants_out = done < 0 && SSL_get_error(tls->ssl, done) == SSL_ERROR_WANT_WRITE;
-    if (tls->wants_out)
-        return false;
-    tls->out.is_told = true;
-    (void)shutdown(tls->socket, SHUT_WR);
-    return true;
-}
-
-/* Each of the following: true if something was done. */
-
-static bool read_plain(rd_tls_t *tls)
-{
-    ssize_t n;
-
-    if (tls->out.len > 0 || tls->out.has_ended)
-        return false;
-    n = recv(tls->plain, tls->out.data, PIECE_BYTES, MSG_DONTWAIT);
-    if (n < 0 && (errno == EAGAIN || errno == EINTR))
-        return false;
-    tls->out.at = 0;
-    tls->out.len = n > 0 ? (size_t)n : 0;
-    tls->out.has_ended = n <= 0;
-    return true;
-}
-
-static bool write_tls(rd_tls_t *tls)
-{
-    size_t n = 0;
     int done;
 
-    if (tls->wants_out)
-        return false;
     ERR_clear_error();
-    if (tls->out.len == 0)
-        return tls->out.has_ended && !tls->out.is_told && say_end(tls);
-    done = SSL_write_ex(tls->ssl, tls->out.data + tls->out.at, tls->out.len, &n);
+    done = SSL_do_handshake(tls->ssl);
     if (done != 1)
-        take_error(tls, done);
-    tls->out.at += n;
-    tls->out.len -= n < tls->out.len ? n : tls->out.len;
-    return n > 0;
+        return result_of(tls, done);
+    rd_key_wipe(&tls->key);
+    /* It was the key that let us in, and nothing else. */
+    return SSL_session_reused(tls->ssl) == 1 ? RD_TLS_DONE : RD_TLS_FAILED;
 }
 
-static bool read_tls(rd_tls_t *tls)
+/* Waits for what a result asks for. False: *why. */
+static bool wait_for(const rd_tls_t *tls, rd_tls_result_t result, int stop, int64_t deadline,
+                     rd_why_t *why)
 {
-    size_t n = 0;
-    int done;
+    short events = result == RD_TLS_WANTS_READ ? POLLIN : POLLOUT;
 
-    if (tls->in.len > 0 || tls->in.has_ended)
-        return false;
-    ERR_clear_error();
-    done = SSL_read_ex(tls->ssl, tls->in.data, PIECE_BYTES, &n);
-    if (done != 1)
-        take_error(tls, done);
-    tls->in.at = 0;
-    tls->in.len = n;
-    return n > 0;
+    if (result == RD_TLS_CLOSED || result == RD_TLS_ENDED)
+        return rd_because_of(why, RD_CAUSE_LOST, "the peer closed the connection");
+    if (result == RD_TLS_REFUSED || result == RD_TLS_FAILED)
+        return rd_because(why, "TLS: %s", rd_tls_error());
+    switch (rd_wait(tls->socket, events, stop, deadline)) {
+    case RD_READY:
+        return true;
+    case RD_STOPPED:
+        return rd_because_of(why, RD_CAUSE_STOPPED, "stopped");
+    default:
+        return rd_because(why, "no answer in time");
+    }
 }
 
-static bool write_plain(rd_tls_t *tls)
+bool rd_tls_connect(rd_tls_t *tls, int stop, int64_t deadline, rd_tls_result_t *result_p,
+                    rd_why_t *why)
 {
-    ssize_t n;
+    rd_tls_result_t result;
 
-    if (tls->in.len == 0) {
-        if (!tls->in.has_ended || tls->in.is_told)
+    do
+        result = rd_tls_shake(tls);
+    while (result != RD_TLS_DONE && wait_for(tls, result, stop, deadline, why));
+    if (result_p)
+        *result_p = result;
+    return result == RD_TLS_DONE;
+}
+
+bool rd_tls_read_all(rd_tls_t *tls, void *data, size_t len, int stop, int64_t deadline,
+                     rd_why_t *why)
+{
+    size_t at = 0, n;
+
+    while (at < len) {
+        int done;
+
+        ERR_clear_error();
+        done = SSL_read_ex(tls->ssl, (uint8_t *)data + at, len - at, &n);
+        if (done == 1)
+            at += n;
+        else if (!wait_for(tls, result_of(tls, done), stop, deadline, why))
             return false;
-        tls->in.is_told = true;
-        (void)shutdown(tls->plain, SHUT_WR);
-        return true;
     }
-    n = send(tls->plain, tls->in.data + tls->in.at, tls->in.len, MSG_DONTWAIT | MSG_NOSIGNAL);
-    if (n < 0 && (errno == EAGAIN || errno == EINTR))
-        return false;
-    if (n < 0) { /* the user has closed: nobody wants it */
-        tls->in.has_ended = tls->in.is_told = true;
-        tls->in.len = 0;
-        return true;
-    }
-    tls->in.at += (size_t)n;
-    tls->in.len -= (size_t)n;
     return true;
 }
 
-static void wait_for_work(rd_tls_t *tls, int ms)
+bool rd_tls_write_all(rd_tls_t *tls, const void *data, size_t len, int stop, int64_t deadline,
+                      rd_why_t *why)
 {
-    bool reads = tls->in.len == 0 && !tls->in.has_ended;
-    bool takes = tls->out.len == 0 && !tls->out.has_ended;
-    struct pollfd polled[3] = {
-        {.fd = tls->socket,
-         .events = (short)((reads ? POLLIN : 0) | (tls->wants_out ? POLLOUT : 0))},
-        {.fd = tls->plain,
-         .events = (short)((takes ? POLLIN : 0) | (tls->in.len > 0 ? POLLOUT : 0))},
-        {.fd = ms < 0 ? tls->stop : -1, .events = POLLIN}};
+    size_t at = 0, n;
 
-    /* One that nothing is asked of would tell of its end again and again. */
-    for (int i = 0; i < 2; i++)
-        if (!polled[i].events)
-            polled[i].fd = -1;
-    (void)poll(polled, 3, ms);
-    if (polled[0].revents & (POLLOUT | POLLERR | POLLHUP))
-        tls->wants_out = false;
+    while (at < len) {
+        int done;
+
+        ERR_clear_error();
+        done = SSL_write_ex(tls->ssl, (const uint8_t *)data + at, len - at, &n);
+        if (done == 1)
+            at += n;
+        else if (!wait_for(tls, result_of(tls, done), stop, deadline, why))
+            return false;
+    }
+    return true;
 }
 
-/* Until both directions have ended, or, once the user has closed, what he wrote has gone. */
-static void *run(void *argument)
+/* ---- what libssl calls once many bytes go ---- */
+
+/* Room is looked for before libssl is asked to write. */
+static int bio_write(BIO *bio, const char *from, int len)
 {
-    rd_tls_t *tls = argument;
-    int64_t give_up = 0;
-    eventfd_t ignored;
+    rd_tls_t *tls = BIO_get_data(bio);
+    batch_t *out = &tls->out;
 
-    while (!(tls->out.is_told && tls->in.is_told)) {
-        bool done = read_plain(tls);
+    BIO_clear_retry_flags(bio);
+    if (out->at + out->len + (size_t)len > BATCH_ROOM) {
+        BIO_set_retry_write(bio);
+        return -1;
+    }
+    memcpy(out->data + out->at + out->len, from, (size_t)len);
+    out->len += (size_t)len;
+    return len;
+}
 
-        done |= write_tls(tls);
-        done |= read_tls(tls);
-        done |= write_plain(tls);
-        if (give_up == 0 && eventfd_read(tls->stop, &ignored) == 0)
-            give_up = rd_now_ms() + PARTING_MS;
-        if (give_up && (tls->out.is_told || rd_left_ms(give_up) == 0))
+static long bio_control(BIO *bio, int command, long number, void *pointer)
+{
+    (void)bio, (void)number, (void)pointer;
+    return command == BIO_CTRL_FLUSH;
+}
+
+static BIO_METHOD *method;
+
+static void make_method(void)
+{
+    method = BIO_meth_new(BIO_get_new_index() | BIO_TYPE_SOURCE_SINK, "rdpipe");
+    if (method && BIO_meth_set_write(method, bio_write) && BIO_meth_set_ctrl(method, bio_control))
+        return;
+    BIO_meth_free(method);
+    method = NULL;
+}
+
+bool rd_tls_stream(rd_tls_t *tls)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    BIO *bio;
+
+    (void)pthread_once(&once, make_method);
+    tls->out.data = malloc(BATCH_ROOM);
+    bio = tls->out.data && method ? BIO_new(method) : NULL;
+    if (!bio)
+        return false;
+    BIO_set_data(bio, tls);
+    BIO_set_init(bio, 1);
+    SSL_set0_wbio(tls->ssl, bio);
+    SSL_set_default_read_buffer_len(tls->ssl, READ_AHEAD_BYTES);
+    SSL_set_read_ahead(tls->ssl, 1);
+    (void)SSL_clear_mode(tls->ssl, SSL_MODE_RELEASE_BUFFERS);
+    return true;
+}
+
+void rd_tls_limit_key(rd_tls_t *tls, uint32_t records)
+{
+    tls->key_records = records;
+}
+
+size_t rd_tls_write(rd_tls_t *tls, const void *data, size_t len)
+{
+    size_t at = 0, n;
+
+    ERR_clear_error();
+    while (at < len && tls->out.at == 0 && tls->out.len + RECORD_ROOM <= BATCH_BYTES) {
+        size_t piece = len - at < RECORD_BYTES ? len - at : RECORD_BYTES;
+
+        if (++tls->records > tls->key_records) {
+            tls->records = 1;
+            if (!SSL_key_update(tls->ssl, SSL_KEY_UPDATE_NOT_REQUESTED))
+                break;
+        }
+        if (SSL_write_ex(tls->ssl, (const uint8_t *)data + at, piece, &n) != 1)
             break;
-        if (!done)
-            wait_for_work(tls, give_up ? rd_left_ms(give_up) : -1);
+        at += n;
     }
-    (void)shutdown(tls->plain, SHUT_RDWR);
-    return NULL;
+    return at;
 }
 
-/* ---- the whole ---- */
-
-static void free_tls(rd_tls_t *tls)
+rd_tls_result_t rd_tls_flush(rd_tls_t *tls)
 {
-    rd_wipe(tls->key, sizeof tls->key);
-    SSL_free(tls->ssl);
-    SSL_CTX_free(tls->context);
-    if (tls->plain >= 0)
-        close(tls->plain);
-    if (tls->socket >= 0)
-        close(tls->socket);
-    if (tls->stop >= 0)
-        close(tls->stop);
-    if (tls->out.data)
-        rd_wipe(tls->out.data, PIECE_BYTES);
-    if (tls->in.data)
-        rd_wipe(tls->in.data, PIECE_BYTES);
-    free(tls->out.data);
-    free(tls->in.data);
-    free(tls);
-}
+    batch_t *out = &tls->out;
 
-static bool open_plain(rd_tls_t *tls, int *plain_p, rd_why_t *why)
-{
-    int pair[2], bytes = SOCKET_BYTES;
+    while (out->len > 0) {
+        ssize_t n = send(tls->socket, out->data + out->at, out->len, MSG_DONTWAIT | MSG_NOSIGNAL);
 
-    tls->stop = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (tls->stop < 0 ||
-        socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) < 0)
-        return rd_because(why, "TLS: %s", strerror(errno));
-    for (int i = 0; i < 2; i++)
-        (void)setsockopt(pair[i], SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
-    tls->plain = pair[0];
-    *plain_p = pair[1];
-    return true;
-}
-
-bool rd_tls_start(int socket, const uint8_t key[RD_MAC_BYTES], bool is_server, int stop,
-                  int64_t deadline, rd_tls_t **tls_p, int *plain_p, rd_why_t *why)
-{
-    rd_tls_t *tls = calloc(1, sizeof *tls);
-    int plain = -1;
-    bool done;
-
-    if (!tls)
-        return rd_because(why, "out of memory");
-    tls->socket = fcntl(socket, F_DUPFD_CLOEXEC, 3);
-    tls->plain = tls->stop = -1;
-    memcpy(tls->key, key, sizeof tls->key);
-    tls->out.data = calloc(1, PIECE_BYTES);
-    tls->in.data = calloc(1, PIECE_BYTES);
-    done = tls->out.data && tls->in.data && tls->socket >= 0;
-    if (!done)
-        (void)rd_because(why, "TLS: %s", strerror(errno));
-    else if (!make_ssl(tls, is_server))
-        done = rd_because(why, "libssl has no TLS 1.3: %s", ssl_reason());
-    done = done && shake_hands(tls, stop, deadline, why) && open_plain(tls, &plain, why);
-    rd_wipe(tls->key, sizeof tls->key);
-    if (done && pthread_create(&tls->thread, NULL, run, tls) != 0)
-        done = rd_because(why, "cannot start a thread");
-    if (!done) {
-        if (plain >= 0)
-            close(plain);
-        free_tls(tls);
-        return false;
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0 && errno != EAGAIN)
+            return RD_TLS_CLOSED;
+        if (n < 0)
+            break;
+        out->at += (size_t)n;
+        out->len -= (size_t)n;
     }
-    *tls_p = tls;
-    *plain_p = plain;
-    return true;
+    if (out->len == 0)
+        out->at = 0;
+    return out->len > 0 ? RD_TLS_WANTS_WRITE : RD_TLS_DONE;
 }
 
-const char *rd_tls_reason(const rd_tls_t *tls)
+size_t rd_tls_unsent(const rd_tls_t *tls)
 {
-    return atomic_load(&tls->reason);
+    return tls->out.len;
 }
 
 void rd_tls_end(rd_tls_t *tls)
 {
-    (void)eventfd_write(tls->stop, 1);
-    (void)pthread_join(tls->thread, NULL);
-    /* A socket that is closed with something unread resets the connection (as in socket_link.c). */
-    for (int i = 0; i < 64; i++)
-        if (recv(tls->socket, NULL, PIECE_BYTES, MSG_DONTWAIT | MSG_TRUNC) <= 0)
-            break;
-    free_tls(tls);
+    ERR_clear_error();
+    (void)SSL_shutdown(tls->ssl);
+}
+
+rd_tls_result_t rd_tls_read(rd_tls_t *tls, void *data, size_t len, size_t *got_p)
+{
+    int done;
+
+    ERR_clear_error();
+    done = SSL_read_ex(tls->ssl, data, len, got_p);
+    return done == 1 ? RD_TLS_DONE : result_of(tls, done);
 }

@@ -2,6 +2,8 @@
 /* How two processes meet: who gets in, who does not, and what is agreed. */
 #include "pipe_ends.h"
 
+#include "bundle.h"
+
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/prctl.h>
@@ -63,7 +65,6 @@ static void both_have_the_key(void)
     CHECK(strcmp(hop.carrier, name_of(carrier)) == 0);
     CHECK_EQ(hop.terms.block, 65536);
     CHECK_EQ(hop.terms.flags, RD_FLAG_CRC | encrypted);
-    CHECK_EQ(hop.tls != NULL, encrypted != 0);
     CHECK_EQ(status_of(child), 0);
     rd_hop_close(&hop);
     close(listener);
@@ -189,68 +190,195 @@ static void strangers_that_come_again_do_not_keep_the_producer_out(void)
     }
 }
 
-/* A recorded conversation does not open another listener: each has a nonce of its own. */
+/* What has passed between two sides, as somebody in the middle has recorded it. */
+static size_t record_client(uint16_t port, int inner, uint8_t *said, size_t most)
+{
+    int outer = connect_to(port);
+    size_t len = 0;
+    struct pollfd polled[2] = {{.fd = inner, .events = POLLIN}, {.fd = outer, .events = POLLIN}};
+    uint8_t data[4096];
+
+    while (outer >= 0 && len < most && poll(polled, 2, LONG_MS) > 0) {
+        ssize_t n = polled[0].revents ? recv(inner, data, sizeof data, 0)
+                                      : recv(outer, data, sizeof data, 0);
+
+        if (n <= 0 || len + (size_t)n > most)
+            break;
+        if (send(polled[0].revents ? outer : inner, data, (size_t)n, MSG_NOSIGNAL) != n)
+            break;
+        if (!polled[0].revents)
+            continue;
+        memcpy(said + len, data, (size_t)n);
+        len += (size_t)n;
+    }
+    close(outer);
+    return len;
+}
+
+/* A recorded conversation does not open another listener: each has random numbers of its own. */
 static void a_replay_is_turned_away(void)
 {
-    uint8_t challenge[48], answer[88], verdict[4];
+    static uint8_t said[65536];
     uint16_t port, middle_port;
-    int listener = open_listener(&port), middle = open_listener(&middle_port), inner, outer, again;
-    int64_t deadline = rd_now_ms() + LONG_MS;
+    int listener = open_listener(&port), middle = open_listener(&middle_port), inner, again;
+    unsigned turned_away = 0;
+    size_t len;
     pid_t consumer, producer;
+    rd_hop_t hop = {.side = -1};
     rd_why_t why = {.text = ""};
+    char byte;
 
     consumer = fork();
     if (consumer == 0) {
-        rd_hop_t hop = {.side = -1};
+        bool done = accept_one(listener, GOOD, NULL, &hop, &why, LONG_MS);
 
-        (void)accept_one(listener, GOOD, NULL, &hop, &why, LONG_MS);
-        _exit(hop.link ? 1 : 0);
+        rd_hop_close(&hop);
+        _exit(done ? 0 : 1);
     }
     producer = start_producer(middle_port, GOOD, 65536);
-    CHECK(rd_wait(middle, 1 /* POLLIN */, -1, deadline) == RD_READY);
+    CHECK(rd_wait(middle, POLLIN, -1, rd_now_ms() + LONG_MS) == RD_READY);
     inner = accept(middle, NULL, NULL);
-    outer = connect_to(port);
-    CHECK(inner >= 0 && outer >= 0);
-    CHECK(rd_read_all(outer, challenge, sizeof challenge, -1, deadline, &why));
-    CHECK(rd_write_all(inner, challenge, sizeof challenge, -1, deadline, &why));
-    CHECK(rd_read_all(inner, answer, sizeof answer, -1, deadline, &why));
-    /* The man in the middle has a good answer now; he uses it at another connection. */
-    again = connect_to(port);
-    CHECK(rd_read_all(again, challenge, sizeof challenge, -1, deadline, &why));
-    CHECK(rd_write_all(again, answer, sizeof answer, -1, deadline, &why));
-    CHECK(rd_read_all(again, verdict, sizeof verdict, -1, deadline, &why));
-    CHECK_EQ(verdict[0] | verdict[1] | verdict[2] | verdict[3], 0);
-    close(again);
+    CHECK(inner >= 0);
+    len = record_client(port, inner, said, sizeof said);
     close(inner);
-    close(outer);
     close(middle);
-    /* It still waits for the right one. */
-    CHECK(kill(consumer, SIGKILL) == 0);
-    CHECK_EQ(status_of(consumer), 128 + SIGKILL);
-    CHECK_EQ(status_of(producer), 1);
+    CHECK(len > 300); /* a whole conversation */
+    CHECK_EQ(status_of(producer), 0);
+    CHECK_EQ(status_of(consumer), 0);
+    again = connect_to(port);
+    CHECK(send(again, said, len, MSG_NOSIGNAL) == (ssize_t)len);
+    CHECK(!accept_one(listener, GOOD, &turned_away, &hop, &why, 1000));
+    CHECK_EQ(turned_away, 1);
+    while (recv(again, &byte, 1, 0) > 0)
+        ;
+    close(again);
     close(listener);
 }
 
-/* Who listens must prove himself, too. */
+/* Who listens must have the key, too. */
 static void an_impostor_gets_nothing(void)
 {
-    uint8_t greeting[48] = "rdpipe\r\n\1", answer[88], verdict[192] = {1};
+    static const char *const greetings[] = {"rdpipe\r\n\1", "HTTP/1.1 400 Bad Request\r\n\r\n",
+                                            "\26\3\3\0\4\2\0\0\0"};
+
+    for (size_t i = 0; i < sizeof greetings / sizeof *greetings; i++) {
+        uint16_t port;
+        int listener = open_listener(&port), fd;
+        rd_key_t key = key_of(GOOD);
+        rd_terms_t terms = terms_of(carrier, 65536);
+        rd_hop_t hop = {.side = -1};
+        rd_why_t why = {.text = ""};
+        pid_t child = fork();
+
+        if (child == 0) {
+            fd = rd_wait(listener, POLLIN, -1, rd_now_ms() + LONG_MS) == RD_READY
+                     ? accept(listener, NULL, NULL)
+                     : -1;
+            _exit(send(fd, greetings[i], 9, MSG_NOSIGNAL) == 9 &&
+                          rd_wait(-1, 0, -1, rd_now_ms() + LONG_MS) == RD_TIMEOUT
+                      ? 0
+                      : 1);
+        }
+        CHECK(!join_listener(port, &key, &terms, &hop, &why));
+        CHECK(strstr(why.text, "does not have the key") != NULL);
+        CHECK(kill(child, SIGKILL) == 0 && status_of(child) == 128 + SIGKILL);
+        close(listener);
+    }
+}
+
+static pid_t start_streams(uint16_t port, unsigned streams, const int told[2], int listener)
+{
+    pid_t child = fork();
+    rd_key_t key;
+    rd_terms_t terms = terms_of(RD_CARRIER_TCP, 65536);
+    rd_hop_t hop = {.side = -1};
+    rd_why_t why;
+    char byte;
+
+    if (child != 0)
+        return child;
+    close(listener);
+    close(told[1]);
+    terms.streams = streams;
+    key = key_of(GOOD);
+    if (!join_listener(port, &key, &terms, &hop, &why) || hop.streams != streams)
+        _exit(1);
+    (void)!read(told[0], &byte, 1);
+    rd_hop_close(&hop);
+    _exit(0);
+}
+
+/* All streams join, each by the key; the listener is open so long, and then closed. */
+static void several_streams_join(void)
+{
+    static const unsigned counts[] = {2, 16};
+
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+        uint16_t port;
+        int listener = open_listener(&port), told[2], fd = -1;
+        int64_t deadline = rd_now_ms() + LONG_MS;
+        rd_hop_t hop = {.side = -1};
+        rd_why_t why = {.text = ""};
+        bool is_open = true;
+        pid_t child;
+
+        CHECK(pipe(told) == 0);
+        child = start_streams(port, counts[i], told, listener);
+        CHECK(accept_one(listener, GOOD, NULL, &hop, &why, LONG_MS));
+        close(listener);
+        CHECK_EQ(hop.streams, counts[i]);
+        while (rd_bundle_live(hop.link) < counts[i] && rd_left_ms(deadline) > 0)
+            (void)poll(NULL, 0, 1);
+        CHECK_EQ(rd_bundle_live(hop.link), counts[i]);
+        while (is_open && rd_left_ms(deadline) > 0) {
+            is_open = rd_connect("127.0.0.1", port, -1, 0, rd_now_ms() + 1000, &fd, &why);
+            if (is_open)
+                close(fd);
+        }
+        CHECK(!is_open);
+        close(told[1]);
+        rd_hop_close(&hop);
+        CHECK_EQ(status_of(child), 0);
+        close(told[0]);
+    }
+}
+
+static void the_consumer_bounds_the_streams(void)
+{
     uint16_t port;
-    int listener = open_listener(&port), fd;
-    int64_t deadline = rd_now_ms() + LONG_MS;
-    pid_t child = start_producer(port, GOOD, 65536);
+    int listener = open_listener(&port);
+    rd_key_t key = key_of(GOOD);
+    rd_terms_t terms = terms_of(RD_CARRIERS_ALL, RD_BLOCK_BYTES), wanted = terms;
+    rd_hop_t hop = {.side = -1};
+    rd_why_t why = {.text = ""};
+    pid_t child = fork();
+
+    if (child == 0) {
+        wanted.carriers = RD_CARRIER_TCP;
+        wanted.streams = 16;
+        _exit(join_listener(port, &key, &wanted, &hop, &why) && hop.streams == 3 ? 0 : 1);
+    }
+    terms.streams = 3;
+    CHECK(rd_hop_accept(listener, &key, &terms, -1, rd_now_ms() + LONG_MS, NULL, &hop, &why));
+    CHECK_EQ(hop.streams, 3);
+    CHECK_EQ(status_of(child), 0);
+    rd_hop_close(&hop);
+    close(listener);
+}
+
+static void a_congestion_control_is_one_of_the_kernel(void)
+{
+    uint16_t port;
+    int listener = open_listener(&port);
+    rd_key_t key = key_of(GOOD);
+    rd_terms_t terms = terms_of(RD_CARRIER_TCP, 65536);
+    rd_hop_t hop = {.side = -1};
     rd_why_t why = {.text = ""};
 
-    greeting[14] = 4; /* blocks of 256 KB */
-    CHECK(rd_wait(listener, 1 /* POLLIN */, -1, deadline) == RD_READY);
-    fd = accept(listener, NULL, NULL);
-    CHECK(fd >= 0);
-    CHECK(rd_write_all(fd, greeting, sizeof greeting, -1, deadline, &why));
-    CHECK(rd_read_all(fd, answer, sizeof answer, -1, deadline, &why));
-    CHECK(rd_write_all(fd, verdict, sizeof verdict, -1, deadline, &why));
-    CHECK_EQ(status_of(child), 1);
-    CHECK(rd_left_ms(deadline) > 0); /* by what was said, not because more did not come */
-    close(fd);
+    terms.congestion = "no_such_one";
+    CHECK(!join_listener(port, &key, &terms, &hop, &why));
+    CHECK(strstr(why.text, "--congestion no_such_one: the kernel of this host has: ") != NULL);
+    CHECK(strstr(why.text, "cubic") != NULL || strstr(why.text, "reno") != NULL);
     close(listener);
 }
 
@@ -325,6 +453,9 @@ static const check_case_t cases[] = {
      strangers_that_come_again_do_not_keep_the_producer_out},
     {"a replay is turned away", a_replay_is_turned_away},
     {"an impostor gets nothing", an_impostor_gets_nothing},
+    {"several streams join", several_streams_join},
+    {"the consumer bounds the streams", the_consumer_bounds_the_streams},
+    {"a congestion control is one of the kernel", a_congestion_control_is_one_of_the_kernel},
     {"the first reason is told", the_first_reason_is_told},
     {"nobody comes", nobody_comes},
     {"a key is long enough and private", a_key_is_long_enough_and_private},

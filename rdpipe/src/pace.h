@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef RD_PACE_H
+#define RD_PACE_H
+
+#include <stdbool.h>
+
+/*
+ * How many of a hop's streams are used, by the throughput of one period after the other. Pure.
+ * More are used as long as that gives a tenth more; if it does not, it is tried again later.
+ */
+#define RD_PACE_HOLD 8u
+#define RD_PACE_HOLD_MAX 64u
+
+typedef struct {
+    unsigned use, most;
+    unsigned fewer;       /* used before the last addition, which is not judged yet; 0: it is */
+    double before;        /* the throughput with these */
+    unsigned hold, holds; /* periods to wait, and the next time */
+} rd_pace_t;
+
+static inline rd_pace_t rd_pace_of(unsigned first, unsigned most)
+{
+    return (rd_pace_t){.use = first, .most = most, .holds = RD_PACE_HOLD};
+}
+
+/* A period is over. `is_hungry`: there was more to send than went. */
+static inline void rd_pace_step(rd_pace_t *pace, double rate, bool is_hungry)
+{
+    if (!is_hungry)
+        return;
+    if (pace->hold > 0) {
+        pace->hold--;
+        return;
+    }
+    if (pace->fewer > 0 && rate < pace->before * 1.1) {
+        pace->use = pace->fewer;
+        pace->fewer = 0;
+        pace->hold = pace->holds;
+        if (pace->holds < RD_PACE_HOLD_MAX)
+            pace->holds *= 2;
+        return;
+    }
+    pace->fewer = 0;
+    if (pace->use >= pace->most)
+        return;
+    pace->before = rate;
+    pace->fewer = pace->use;
+    pace->use = pace->use * 4 < pace->most ? pace->use * 4 : pace->most;
+}
+
+#endif

@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef RD_RANGES_H
+#define RD_RANGES_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+/*
+ * Which bytes of a stream have arrived, when its pieces come in any order and some of them twice.
+ * Pure. Everything before `head` has; of what follows, the ranges in `of`, in order and apart.
+ */
+#define RD_RANGES_MAX 65536u
+
+typedef struct {
+    uint64_t from, to;
+} rd_range_t;
+
+typedef struct {
+    uint64_t head;
+    rd_range_t *of;
+    size_t count, size;
+} rd_ranges_t;
+
+/* The first range that ends at `at` or behind it. */
+static inline size_t rd_ranges_from(const rd_ranges_t *ranges, uint64_t at)
+{
+    size_t low = 0, high = ranges->count;
+
+    while (low < high) {
+        size_t middle = (low + high) / 2;
+
+        if (ranges->of[middle].to < at)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* How many of the `len` bytes from `at` are alike: *is_new_p if they have not arrived yet. */
+static inline size_t rd_ranges_run(const rd_ranges_t *ranges, uint64_t at, size_t len,
+                                   bool *is_new_p)
+{
+    size_t i;
+    uint64_t end = at + len;
+
+    *is_new_p = false;
+    if (at < ranges->head)
+        return (end < ranges->head ? end : ranges->head) - at;
+    i = rd_ranges_from(ranges, at + 1);
+    if (i < ranges->count && ranges->of[i].from <= at)
+        return (end < ranges->of[i].to ? end : ranges->of[i].to) - at;
+    *is_new_p = true;
+    return (i < ranges->count && ranges->of[i].from < end ? ranges->of[i].from : end) - at;
+}
+
+/* Bytes have arrived. False: too many ranges, or no memory. */
+static inline bool rd_ranges_add(rd_ranges_t *ranges, uint64_t from, uint64_t to)
+{
+    size_t i, last;
+
+    if (from < ranges->head)
+        from = ranges->head;
+    if (to <= from)
+        return true;
+    i = last = rd_ranges_from(ranges, from);
+    while (last < ranges->count && ranges->of[last].from <= to) { /* they become one */
+        from = ranges->of[last].from < from ? ranges->of[last].from : from;
+        to = ranges->of[last].to > to ? ranges->of[last].to : to;
+        last++;
+    }
+    if (from == ranges->head) {
+        ranges->head = to;
+    } else {
+        if (i == last && ranges->count == ranges->size) {
+            size_t size = ranges->size > 0 ? 2 * ranges->size : 64;
+            rd_range_t *of =
+                size > RD_RANGES_MAX ? NULL : realloc(ranges->of, size * sizeof *ranges->of);
+
+            if (!of)
+                return false;
+            ranges->of = of;
+            ranges->size = size;
+        }
+        if (i == last) {
+            memmove(&ranges->of[i + 1], &ranges->of[i], (ranges->count - i) * sizeof *ranges->of);
+            ranges->count++;
+            last = i + 1;
+        }
+        ranges->of[i++] = (rd_range_t){from, to};
+    }
+    if (last > i) {
+        memmove(&ranges->of[i], &ranges->of[last], (ranges->count - last) * sizeof *ranges->of);
+        ranges->count -= last - i;
+    }
+    return true;
+}
+
+#endif

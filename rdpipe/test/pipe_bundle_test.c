@@ -1,0 +1,422 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One link over several connections: all bytes, in order, once, also when connections die. */
+#include "pipe_ends.h"
+
+#include <arpa/inet.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+
+#include "bundle.h"
+#include "pace.h"
+#include "ranges.h"
+#include "tls.h"
+
+#define RING ((uint64_t)4 << 20)
+#define UP ((uint64_t)64 << 10)
+#define BYTES ((uint64_t)48 << 20)
+
+static bool encrypts; /* of the running case */
+
+/* Two links, and the test's own descriptors of the connections between them. */
+typedef struct {
+    bw_link_t *from, *to;
+    int fds[RD_STREAMS_MAX];
+    unsigned count;
+    _Atomic uint64_t received;
+    uint64_t limit; /* the reader stops there */
+    bool is_right, is_finished, has_failed;
+    pthread_t reader;
+} pair_t;
+
+static bool connect_pair(int ends[2])
+{
+    uint16_t port;
+    int listener = open_listener(&port);
+    rd_why_t why;
+    bool done = rd_connect("127.0.0.1", port, -1, 0, rd_now_ms() + LONG_MS, &ends[0], &why) &&
+                rd_wait(listener, POLLIN, -1, rd_now_ms() + LONG_MS) == RD_READY;
+
+    ends[1] = done ? accept4(listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC) : -1;
+    close(listener);
+    return ends[1] >= 0;
+}
+
+static bool shake_both(const int ends[2], rd_tls_t *tls[2])
+{
+    rd_key_t key = key_of("the key of both sides");
+    bool done[2] = {false, false};
+
+    for (int i = 0; i < 2; i++)
+        tls[i] = rd_tls_new(ends[i], &key, i == 1, true);
+    for (int64_t deadline = rd_now_ms() + LONG_MS;
+         !(done[0] && done[1]) && rd_left_ms(deadline) > 0;)
+        for (int i = 0; i < 2; i++)
+            done[i] = done[i] || rd_tls_shake(tls[i]) == RD_TLS_DONE;
+    return done[0] && done[1];
+}
+
+static bool add_stream(pair_t *pair)
+{
+    rd_tls_t *tls[2] = {NULL, NULL};
+    int ends[2];
+
+    if (!connect_pair(ends) || (encrypts && !shake_both(ends, tls)))
+        return false;
+    pair->fds[pair->count++] = dup(ends[1]);
+    return rd_bundle_add(pair->from, ends[0], tls[0]) && rd_bundle_add(pair->to, ends[1], tls[1]);
+}
+
+static bool open_pair(pair_t *pair, unsigned streams)
+{
+    rd_bundle_terms_t terms = {.out_bytes = RING, .in_bytes = UP, .most = RD_STREAMS_MAX};
+    rd_why_t why;
+    bool done;
+
+    *pair = (pair_t){.is_right = true, .limit = UINT64_MAX};
+    done = rd_bundle_open(&terms, &pair->from, &why);
+    terms.out_bytes = UP;
+    terms.in_bytes = RING;
+    done = done && rd_bundle_open(&terms, &pair->to, &why);
+    while (done && pair->count < streams)
+        done = add_stream(pair);
+    return done;
+}
+
+static void close_pair(pair_t *pair)
+{
+    if (pair->from)
+        pair->from->ops->close(pair->from, NULL);
+    if (pair->to)
+        pair->to->ops->close(pair->to, NULL);
+    for (unsigned i = 0; i < pair->count; i++)
+        close(pair->fds[i]);
+}
+
+/* Resets the connection: what the reader has not taken yet is lost, and so is what is on its way.
+ */
+static void kill_stream(const pair_t *pair, unsigned i)
+{
+    struct sockaddr none = {.sa_family = AF_UNSPEC};
+
+    (void)connect(pair->fds[i], &none, sizeof none);
+}
+
+static uint8_t byte_at(uint64_t i)
+{
+    return (uint8_t)(i * 167 + (i >> 8) * 13 + (i >> 16) * 7 + (i >> 24));
+}
+
+static void wait_for(bw_link_t *link)
+{
+    struct pollfd polled = {.fd = link->ops->fd(link), .events = POLLIN};
+
+    (void)poll(&polled, 1, 1000);
+    link->ops->clear_event(link);
+}
+
+/* Until the link has ended, or to the limit. */
+static void *read_all(void *argument)
+{
+    pair_t *pair = argument;
+    bw_link_t *link = pair->to;
+    int64_t deadline = rd_now_ms() + LONG_MS;
+
+    while (rd_left_ms(deadline) > 0 && atomic_load(&pair->received) < pair->limit) {
+        uint64_t at = atomic_load(&pair->received);
+        bw_span_t span = {0};
+        bw_status_t status = link->ops->peek(link, &span);
+
+        if (status == BW_OK) {
+            for (size_t i = 0; i < span.len; i++)
+                pair->is_right = pair->is_right && span.base[i] == byte_at(at + i);
+            link->ops->release(link, span.len);
+            atomic_store(&pair->received, at + span.len);
+            continue;
+        }
+        pair->has_failed = status == BW_SYSTEM;
+        pair->is_finished = link->ops->is_finished(link);
+        if (pair->has_failed || pair->is_finished)
+            break;
+        if (link->ops->arm_read(link) == BW_OK)
+            wait_for(link);
+    }
+    return NULL;
+}
+
+/* In pieces of many sizes; `at_each` is called between them. False: no room within `ms`. */
+static bool write_bytes(pair_t *pair, uint64_t *at_p, uint64_t to,
+                        void (*at_each)(pair_t *pair, uint64_t at), int ms)
+{
+    bw_link_t *link = pair->from;
+    int64_t deadline = rd_now_ms() + ms;
+
+    while (*at_p < to) {
+        uint64_t len = 1 + (*at_p * 2654435761u) % 300000;
+        bw_span_t span = {0};
+
+        len = len < to - *at_p ? len : to - *at_p;
+        if (link->ops->reserve(link, len, &span) != BW_OK || span.len < len) {
+            if (rd_left_ms(deadline) == 0)
+                return false;
+            if (link->ops->arm_write(link, len) == BW_OK) {
+                struct pollfd polled = {.fd = link->ops->fd(link), .events = POLLIN};
+
+                (void)poll(&polled, 1, rd_left_ms(deadline));
+                link->ops->clear_event(link);
+            }
+            continue;
+        }
+        for (uint64_t i = 0; i < len; i++)
+            span.base[i] = byte_at(*at_p + i);
+        link->ops->commit(link, len);
+        *at_p += len;
+        if (at_each)
+            at_each(pair, *at_p);
+        deadline = rd_now_ms() + ms;
+    }
+    return true;
+}
+
+/* As a producer, which waits for DONE: a link that closes cannot send again what a connection that
+ * dies just then has lost. */
+static void end_writer(pair_t *pair, uint64_t at)
+{
+    int64_t deadline = rd_now_ms() + LONG_MS;
+
+    while (atomic_load(&pair->received) < at && rd_left_ms(deadline) > 0)
+        (void)poll(NULL, 0, 1);
+    pair->from->ops->close(pair->from, NULL);
+    pair->from = NULL;
+}
+
+static void all_bytes_come_in_order(void)
+{
+    static const unsigned counts[] = {1, 2, 16};
+
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+        pair_t pair;
+        uint64_t at = 0;
+
+        CHECK(open_pair(&pair, counts[i]));
+        CHECK(pthread_create(&pair.reader, NULL, read_all, &pair) == 0);
+        CHECK(write_bytes(&pair, &at, BYTES, NULL, LONG_MS));
+        end_writer(&pair, at);
+        (void)pthread_join(pair.reader, NULL);
+        CHECK_EQ(pair.received, BYTES);
+        CHECK(pair.is_right && pair.is_finished && !pair.has_failed);
+        close_pair(&pair);
+    }
+}
+
+/* Kills a stream at each eighth of the way, in the middle of what it carries. */
+static void kill_at_eighths(pair_t *pair, uint64_t at)
+{
+    static unsigned killed;
+
+    if (at < BYTES / 8)
+        killed = 0;
+    while (killed < 7 && at >= (killed + 1) * (BYTES / 8))
+        kill_stream(pair, killed++);
+}
+
+static void streams_may_die(void)
+{
+    pair_t pair;
+    uint64_t at = 0;
+
+    CHECK(open_pair(&pair, 8));
+    CHECK(pthread_create(&pair.reader, NULL, read_all, &pair) == 0);
+    CHECK(write_bytes(&pair, &at, BYTES, kill_at_eighths, LONG_MS));
+    end_writer(&pair, at);
+    (void)pthread_join(pair.reader, NULL);
+    CHECK_EQ(pair.received, BYTES);
+    CHECK(pair.is_right && pair.is_finished && !pair.has_failed);
+    CHECK(rd_bundle_live(pair.to) <= 1);
+    close_pair(&pair);
+}
+
+static void replace_at_eighths(pair_t *pair, uint64_t at)
+{
+    while (pair->count < 9 && at >= pair->count * (BYTES / 16)) {
+        (void)add_stream(pair);
+        kill_stream(pair, pair->count - 2);
+    }
+}
+
+static void a_stream_that_joins_later_carries_on(void)
+{
+    pair_t pair;
+    uint64_t at = 0;
+
+    CHECK(open_pair(&pair, 1));
+    CHECK(pthread_create(&pair.reader, NULL, read_all, &pair) == 0);
+    CHECK(write_bytes(&pair, &at, BYTES, replace_at_eighths, LONG_MS));
+    end_writer(&pair, at);
+    (void)pthread_join(pair.reader, NULL);
+    CHECK_EQ(pair.count, 9);
+    CHECK_EQ(pair.received, BYTES);
+    CHECK(pair.is_right && pair.is_finished);
+    close_pair(&pair);
+}
+
+static void a_cut_stream_is_never_whole(void)
+{
+    pair_t pair;
+    uint64_t at = 0;
+
+    CHECK(open_pair(&pair, 4));
+    CHECK(pthread_create(&pair.reader, NULL, read_all, &pair) == 0);
+    CHECK(write_bytes(&pair, &at, BYTES / 4, NULL, LONG_MS));
+    for (unsigned i = 0; i < 4; i++)
+        kill_stream(&pair, i);
+    (void)pthread_join(pair.reader, NULL);
+    CHECK(pair.has_failed && !pair.is_finished && pair.is_right);
+    CHECK(pair.received <= at);
+    CHECK(strcmp(pair.to->ops->reason(pair.to), "connection_closed") == 0);
+    close_pair(&pair);
+}
+
+/* Nobody reads: the writer may write as much as the ring holds, and not a byte more. */
+static void memory_is_bounded(void)
+{
+    pair_t pair;
+    uint64_t at = 0;
+
+    CHECK(open_pair(&pair, 16));
+    CHECK(!write_bytes(&pair, &at, BYTES, NULL, 500));
+    CHECK(at <= RING && at > RING / 2);
+    CHECK(pthread_create(&pair.reader, NULL, read_all, &pair) == 0);
+    CHECK(write_bytes(&pair, &at, BYTES, NULL, LONG_MS));
+    end_writer(&pair, at);
+    (void)pthread_join(pair.reader, NULL);
+    CHECK_EQ(pair.received, BYTES);
+    CHECK(pair.is_right && pair.is_finished);
+    close_pair(&pair);
+}
+
+/* A peer that keeps to no rule: the link fails, and nothing of it is taken. */
+static void a_bad_peer_ends_the_link(void)
+{
+    static const struct {
+        uint8_t kind;
+        uint32_t len;
+        uint64_t offset, other;
+    } bad[] = {{0, 0, 0, 0},
+               {9, 1, 0, 0},
+               {1, 0, 0, 0},
+               {1, 1u << 30, 0, 0},
+               {1, 4096, UINT64_MAX - 100, 0},
+               {1, 4096, RING - 4095, 0},
+               {2, 0, 1, 0},
+               {2, 0, 0, 1},
+               {2, 0, UINT64_MAX, UINT64_MAX}};
+
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        rd_bundle_terms_t terms = {.out_bytes = UP, .in_bytes = RING, .most = 1};
+        uint8_t header[24] = {bad[i].kind};
+        bw_span_t span = {0};
+        bw_link_t *link = NULL;
+        rd_why_t why;
+        int ends[2];
+
+        memcpy(header + 4, &bad[i].len, 4);
+        memcpy(header + 8, &bad[i].offset, 8);
+        memcpy(header + 16, &bad[i].other, 8);
+        CHECK(connect_pair(ends) && rd_bundle_open(&terms, &link, &why));
+        CHECK(rd_bundle_add(link, ends[1], NULL));
+        CHECK(send(ends[0], header, sizeof header, MSG_NOSIGNAL) == sizeof header);
+        for (int64_t deadline = rd_now_ms() + LONG_MS;
+             link->ops->peek(link, &span) == BW_AGAIN && rd_left_ms(deadline) > 0;)
+            if (link->ops->arm_read(link) == BW_OK)
+                wait_for(link);
+        CHECK(link->ops->peek(link, &span) == BW_SYSTEM);
+        link->ops->close(link, NULL);
+        close(ends[0]);
+    }
+}
+
+static void ranges_are_as_a_map_of_bytes(void)
+{
+    enum { SIZE = 300 };
+
+    for (unsigned seed = 1; seed <= 300; seed++) {
+        rd_ranges_t ranges = {0};
+        bool map[SIZE + 1] = {false};
+        size_t head = 0;
+
+        srand(seed);
+        for (int step = 0; step < 60; step++) {
+            size_t from = (size_t)rand() % SIZE, to = from + 1 + (size_t)rand() % 20, at;
+            bool is_new, is_right = true;
+
+            to = to < SIZE ? to : SIZE;
+            CHECK(rd_ranges_add(&ranges, from, to));
+            memset(map + from, true, to - from);
+            while (map[head])
+                head++;
+            is_right = ranges.head == head;
+            for (at = 0; at < SIZE; at++) {
+                size_t run = rd_ranges_run(&ranges, at, SIZE - at, &is_new);
+
+                is_right = is_right && run > 0 && is_new != map[at];
+                for (size_t i = at; i < at + run; i++)
+                    is_right = is_right && map[i] == map[at];
+            }
+            CHECK(is_right);
+        }
+        free(ranges.of);
+    }
+}
+
+static void more_are_used_while_that_gives_more(void)
+{
+    rd_pace_t pace = rd_pace_of(1, 16);
+
+    rd_pace_step(&pace, 100, false);
+    CHECK_EQ(pace.use, 1);
+    rd_pace_step(&pace, 100, true);
+    CHECK_EQ(pace.use, 4);
+    rd_pace_step(&pace, 300, true);
+    CHECK_EQ(pace.use, 16);
+    rd_pace_step(&pace, 320, true); /* no tenth more */
+    CHECK_EQ(pace.use, 4);
+    for (unsigned i = 0; i < RD_PACE_HOLD; i++) {
+        rd_pace_step(&pace, 300, true);
+        CHECK_EQ(pace.use, 4);
+    }
+    rd_pace_step(&pace, 300, true);
+    CHECK_EQ(pace.use, 16);
+    rd_pace_step(&pace, 600, true);
+    rd_pace_step(&pace, 600, true);
+    CHECK_EQ(pace.use, 16);
+    pace.most = 3; /* others have died */
+    rd_pace_step(&pace, 600, true);
+    CHECK(pace.use >= 3);
+}
+
+static const check_case_t cases[] = {
+    {"all bytes come in order", all_bytes_come_in_order},
+    {"streams may die", streams_may_die},
+    {"a stream that joins later carries on", a_stream_that_joins_later_carries_on},
+    {"a cut stream is never whole", a_cut_stream_is_never_whole},
+    {"memory is bounded", memory_is_bounded},
+};
+
+static const check_case_t others[] = {
+    {"a bad peer ends the link", a_bad_peer_ends_the_link},
+    {"ranges are as a map of bytes", ranges_are_as_a_map_of_bytes},
+    {"more are used while that gives more", more_are_used_while_that_gives_more},
+};
+
+int main(int argc, char **argv)
+{
+    (void)signal(SIGPIPE, SIG_IGN);
+    check_each("plain: ", cases, sizeof cases / sizeof *cases, argc, argv);
+    encrypts = true;
+    check_each("tls: ", cases, sizeof cases / sizeof *cases, argc, argv);
+    check_each("", others, sizeof others / sizeof *others, argc, argv);
+    return check_end();
+}
