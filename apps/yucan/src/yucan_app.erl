@@ -1,17 +1,28 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc The application and its supervisor, `yucan_sup': of the servers that yucan:start/1 starts. Others have a supervisor of their own.
+%%
+%% Before the application stops, as it does at SIGTERM, these servers drain for at most `drain_ms' of its environment.
 -module(yucan_app).
 -behaviour(application).
 -behaviour(supervisor).
 
 -export([start_server/1, stop_server/1]).
--export([start/2, stop/1, init/1]).
+-export([start/2, prep_stop/1, stop/1, init/1]).
 
 -define(SUP, yucan_sup).
+-define(DRAIN_MS, 10000).
 
 %% @private
 -spec start(application:start_type(), term()) -> {ok, pid()} | {error, term()}.
 start(_, _) -> supervisor:start_link({local, ?SUP}, ?MODULE, []).
+
+%% @private All at once. What is still open then ends with its server; one that has crashed meanwhile has nothing to drain.
+-spec prep_stop(State) -> State when State :: term().
+prep_stop(State) ->
+    Ms = application:get_env(yucan, drain_ms, ?DRAIN_MS),
+    Drains = [spawn_monitor(fun() -> yucan:drain(Name, Ms) end) || {Name, Pid, _, _} <- supervisor:which_children(?SUP), is_pid(Pid), Ms > 0],
+    lists:foreach(fun({Pid, Monitor}) -> receive {'DOWN', Monitor, process, Pid, _} -> ok end end, Drains),
+    State.
 
 %% @private
 -spec stop(term()) -> ok.

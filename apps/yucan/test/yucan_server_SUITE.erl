@@ -4,7 +4,7 @@
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
 -export([bad_options/1, hosts/1, select_host/1, routes/1, middleware/1, tls/1, sni/1, proxy_protocol/1, forwarded_for/1, unix_socket/1, stale_unix_socket/1, plain_on_tls/1, access_log/1,
-         access_log_rotates/1, access_log_bounded/1, metrics/1, reload_under_load/1, reload_errors/1, drain/1, descriptors_used_up/1, hot_code/1, hot_server/1,
+         access_log_rotates/1, access_log_bounded/1, metrics/1, reload_under_load/1, reload_errors/1, drain/1, drain_at_sigterm/1, descriptors_used_up/1, hot_code/1, hot_server/1,
          supervised/1, address_in_use/1, idle_memory/1,
          one_for_each/1, stock_log/1, one_path/1, bad_paths/1, tls_reload/1, tls_renewed/1, tls_on_a_port/1]).
 -export([tag/2]).
@@ -18,7 +18,7 @@ suite() -> [{timetrap, {minutes, 2}}].
 
 all() ->
     [bad_options, hosts, select_host, routes, middleware, tls, sni, proxy_protocol, forwarded_for, unix_socket, stale_unix_socket, plain_on_tls, access_log, access_log_rotates,
-     access_log_bounded, metrics, reload_under_load, reload_errors, drain, descriptors_used_up, hot_code, hot_server, supervised, address_in_use, idle_memory,
+     access_log_bounded, metrics, reload_under_load, reload_errors, drain, drain_at_sigterm, descriptors_used_up, hot_code, hot_server, supervised, address_in_use, idle_memory,
      one_for_each, stock_log, one_path, bad_paths, tls_reload, tls_renewed, tls_on_a_port].
 
 init_per_suite(Config) -> yucan_test_server:start_application(Config).
@@ -393,6 +393,28 @@ reload_errors(_) ->
     {error, InUse} = yucan:reload(yucan_server_test, #{listen => [#{port => TakenPort}], handler => {yucan_file, #{root => "/tmp"}}}),
     {_, _} = binary:match(InUse, <<"in use">>),
     {200, _, <<"OK">>} = yucan_client:get(Port, "/").
+
+%% Whoever ends the VM by SIGTERM, without systemd: requests that run get their answers, idle connections end, and the VM ends before the limit.
+drain_at_sigterm(_) ->
+    {ok, Peer, _} = ?CT_PEER(#{connection => standard_io, args => ["-pa" | code:get_path()]}),
+    Call = fun(M, F, A) -> peer:call(Peer, M, F, A, ?WAIT_MS) end,
+    Port = Call(yucan_test_server, start, [yucan_drains]),
+    Pid = Call(os, getpid, []),
+    [Idle, Busy] = [yucan_client:connect(Port) || _ <- [1, 2]],
+    ok = gen_tcp:send(Idle, ?GET("/")),
+    {200, _, _} = yucan_client:one(Idle),
+    ok = gen_tcp:send(Busy, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 6\r\n\r\nabc"),
+    Served = fun Served() -> case maps:get(open_connections, maps:get(metrics, Call(yucan, info, [yucan_drains]))) of 2 -> ok; _ -> Served() end end,
+    ok = Served(),
+    Monitor = monitor(process, Peer),
+    unlink(Peer),
+    [] = os:cmd("kill -TERM " ++ Pid),
+    {error, closed} = gen_tcp:recv(Idle, 0, ?WAIT_MS),
+    {error, econnrefused} = gen_tcp:connect({127, 0, 0, 1}, Port, [], ?WAIT_MS),
+    ok = gen_tcp:send(Busy, "def"),
+    {200, Headers, <<"abcdef">>} = yucan_client:one(Busy),
+    <<"close">> = proplists:get_value(<<"connection">>, Headers),
+    receive {'DOWN', Monitor, process, Peer, _} -> ok after ?WAIT_MS -> error(still_there) end.
 
 %% Idle connections end, requests that are under way get their answer, nobody new gets in.
 drain(_) ->
