@@ -70,7 +70,7 @@ options(_) ->
 file_options() ->
     [{nodes, $n, "nodes", string, "the nodes that there are, with commas between: a@h1,b@h1"},
      {name, undefined, "name", string, "one node of this name on each host"},
-     {kind, undefined, "kind", string, "what the file is: conf, yaml, paths, term, hwloc, hostlist, measured"},
+     {kind, undefined, "kind", string, "what the file is: conf, yaml, paths, term, hwloc, hostlist, measured, csv"},
      {json, undefined, "json", undefined, "print one JSON object"},
      {help, $h, "help", undefined, "this help"}].
 

@@ -39,11 +39,12 @@ json_text(Tree) -> [jiffy:encode(placement_export:to_json(Tree), [pretty, force_
 look(File, Options) ->
     case kind(File, Options) of
         measured -> of_times(measured_file(File), Options);
+        csv -> of_times(csv_file(File), Options);
         Kind -> of_file(Kind, File, Options)
     end.
 
 kind(_, #{kind := Text}) ->
-    Kinds = [measured | [Kind || {Kind, _} <- placement_import:kinds()]],
+    Kinds = [measured, csv | [Kind || {Kind, _} <- placement_import:kinds()]],
     case [Kind || Kind <- Kinds, atom_to_list(Kind) =:= Text] of
         [Kind | _] -> Kind;
         [] -> throw({usage, ["--kind ", Text, ": expected one of ", lists:join(", ", [atom_to_list(K) || K <- lists:uniq(Kinds)])]})
@@ -51,6 +52,7 @@ kind(_, #{kind := Text}) ->
 kind(File, _) ->
     case filename:extension(File) of
         ".json" -> measured;
+        ".csv" -> csv;
         _ -> by_name
     end.
 
@@ -69,6 +71,16 @@ of_file(Kind, File, Options) ->
 measured_file(File) ->
     case file:read_file(File) of
         {ok, Bytes} -> decoded(File, Bytes);
+        {error, Reason} -> throw({failed, ["cannot read ", File, ": ", file:format_error(Reason)]})
+    end.
+
+csv_file(File) ->
+    case file:read_file(File) of
+        {ok, Bytes} ->
+            case placement_measured:from_csv(Bytes) of
+                {ok, Measured} -> Measured;
+                {error, Error} -> throw({failed, [File, ": ", placement_measured:format_error(Error)]})
+            end;
         {error, Reason} -> throw({failed, ["cannot read ", File, ": ", file:format_error(Reason)]})
     end.
 

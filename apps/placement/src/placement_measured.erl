@@ -1,13 +1,13 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc What was measured, as a matrix and as the JSON object that `beamway topology measure' stores. Pure.
+%% @doc What was measured, as a matrix and as the JSON object that `beamway topology measure' stores; and a matrix of a CSV file in its place. Pure.
 -module(placement_measured).
 
--export([matrix/3, joined_matrix/3, best_mode/1, to_json/1, from_json/1, format_error/1]).
+-export([matrix/3, joined_matrix/3, best_mode/1, to_json/1, from_json/1, from_csv/1, format_error/1]).
 
 -export_type([statistic/0, error/0]).
 
 -type statistic() :: min_us | median_us | p90_us.
--type error() :: not_an_object | {missing, binary()} | {bad_pair, term()} | {bad_node, term()}.
+-type error() :: {csv, Line :: pos_integer(), Why :: string()} | not_an_object | {missing, binary()} | {bad_pair, term()} | {bad_node, term()}.
 
 -define(MOST_NODES, 4096).
 
@@ -82,8 +82,78 @@ pair(#{<<"mode">> := Mode, <<"from">> := From, <<"to">> := To, <<"min_us">> := M
     end;
 pair(Other, _) -> throw({bad_pair, Other}).
 
+%% @doc A matrix of microseconds in CSV: a row and a column for each node, between commas, semicolons or tabs. With names in the first row and the first column, or
+%% with numbers alone (the nodes are then called n1, n2 and so on). An empty cell, `-' or `nan' is a pair that was not measured.
+-spec from_csv(unicode:chardata()) -> {ok, placement_probe:measured()} | {error, error()}.
+from_csv(Text) ->
+    Lines = [{Number, cells(Line)} || {Number, Line} <- numbered(string:split(unicode:characters_to_list(Text), "\n", all), 1), string:trim(Line) =/= ""],
+    try {ok, of_rows(named(Lines))}
+    catch throw:Error -> {error, Error}
+    end.
+
+numbered([Line | Lines], Number) -> [{Number, Line} | numbered(Lines, Number + 1)];
+numbered([], _) -> [].
+
+cells(Line) -> [string:trim(Cell, both, " \t\r\"") || Cell <- re:split(Line, separator(Line), [{return, list}, unicode])].
+
+separator(Line) -> hd([Pattern || {Sign, Pattern} <- [{";", ";"}, {"\t", "\t"}], string:find(Line, Sign) =/= nomatch] ++ [","]).
+
+named([]) -> throw({csv, 1, "the file is empty"});
+named([{Number, [_ | Names] = First} | Lines] = All) ->
+    Of = case lists:all(fun is_value/1, First) of
+             true -> {["n" ++ integer_to_list(N) || N <- lists:seq(1, length(First))], All};
+             false -> {Names, [{N, row_of(N, Name, Row, Lines, Names)} || {N, [Name | Row]} <- Lines]}
+         end,
+    {Nodes, Rows} = Of,
+    length(Rows) =:= length(Nodes) orelse throw({csv, Number, text("~b columns and ~b rows; a matrix has as many of both", [length(Nodes), length(Rows)])}),
+    _ = [throw({csv, N, text("~b values; expected ~b, one for each node", [length(Row), length(Nodes)])}) || {N, Row} <- Rows, length(Row) =/= length(Nodes)],
+    length(Nodes) =< ?MOST_NODES orelse throw({csv, Number, text("~b nodes; at most ~b are allowed", [length(Nodes), ?MOST_NODES])}),
+    Long = [Name || Name <- Nodes, Name =:= "" orelse length(Name) > 255],
+    Long =:= [] orelse throw({csv, Number, text("'~ts' is no name of a node", [hd(Long)])}),
+    {[list_to_atom(Name) || Name <- Nodes], Rows}.
+
+%% Rows stand in the order of the columns.
+row_of(N, Name, Row, Lines, Names) ->
+    {_, Before} = lists:unzip(lists:takewhile(fun({Other, _}) -> Other < N end, Lines)),
+    case lists:nthtail(min(length(Before), length(Names)), Names) of
+        [Name | _] -> Row;
+        [Expected | _] -> throw({csv, N, text("the row is called '~ts'; expected '~ts', in the order of the columns", [Name, Expected])});
+        [] -> throw({csv, N, text("there is no column for the row '~ts'", [Name])})
+    end.
+
+is_value(Cell) -> value(Cell) =/= error.
+
+value(Gap) when Gap =:= ""; Gap =:= "-"; Gap =:= "nan"; Gap =:= "NaN" -> undefined;
+value(Cell) ->
+    case string:to_float(Cell) of
+        {Float, ""} -> Float;
+        _ ->
+            case string:to_integer(Cell) of
+                {Integer, ""} -> Integer;
+                _ -> error
+            end
+    end.
+
+of_rows({Nodes, Rows}) ->
+    Pairs = [{{quiet, min(A, B), max(A, B)}, time(Number, Cell)} || {A, {Number, Row}} <- lists:zip(Nodes, Rows), {B, Cell} <- lists:zip(Nodes, Row), A =/= B],
+    Known = lists:foldl(fun({_, undefined}, Acc) -> Acc;
+                           ({Pair, Us}, Acc) -> maps:update_with(Pair, fun(Other) -> min(Us, Other) end, Us, Acc)
+                        end, #{}, Pairs),
+    #{nodes => lists:usort(Nodes), failed => [], messages => 1, seconds => 0.0,
+      pairs => maps:map(fun(_, Us) -> #{min_us => Us, median_us => Us, p90_us => Us, batches => 1} end, Known)}.
+
+time(Number, Cell) ->
+    case value(Cell) of
+        error -> throw({csv, Number, text("'~ts' is no number of microseconds", [Cell])});
+        Us when is_number(Us), Us =< 0 -> throw({csv, Number, text("'~ts': expected more than 0 microseconds", [Cell])});
+        Us -> Us
+    end.
+
+text(Format, Arguments) -> lists:flatten(io_lib:format(Format, Arguments)).
+
 %% @doc An error in words.
 -spec format_error(error()) -> unicode:chardata().
+format_error({csv, Line, Why}) -> io_lib:format("line ~b: ~ts", [Line, Why]);
 format_error(not_an_object) -> "this is no object; expected what `beamway topology measure' stores";
 format_error({missing, Field}) -> io_lib:format("the object has no list '~ts'; expected what `beamway topology measure' stores", [Field]);
 format_error({bad_pair, Pair}) -> io_lib:format("~tP is no measured pair of the object's nodes", [Pair, 12]);
@@ -109,6 +179,18 @@ matrix_test() ->
     {ok, Matrix, [c]} = joined_matrix(measured(), loaded, median_us),
     ?assertEqual(2, placement_matrix:size(Matrix)),
     ?assertEqual(loaded, best_mode(measured())).
+
+csv_test_() ->
+    Want = [{a, b, 2}, {b, c, 4.5}],
+    [fun() ->
+             {ok, #{pairs := Pairs}} = from_csv(Text),
+             ?assertEqual(Want, [{A, B, Us} || {{quiet, A, B}, #{median_us := Us, min_us := Us}} <- lists:sort(maps:to_list(Pairs))])
+     end || Text <- ["node,a,b,c\na,0,3,\nb,2,0,4.5\nc,-,nan,0\n", ";a;b;c\r\na;0;2;\r\n\r\nb;;0;4.5\r\nc;;;0\r\n", "\"\"\ta\tb\tc\na\t0\t2\t\nb\t2\t0\t4.5\nc\t\t4.5\t"]]
+        ++ [?_assertMatch({ok, #{nodes := [n1, n2], pairs := #{{quiet, n1, n2} := #{p90_us := 7}}}}, from_csv("0,7\n8,0\n"))].
+
+wrong_csv_test_() ->
+    [{Text, ?_assertMatch({{error, {csv, Line, _}}, _}, {from_csv(Text), from_csv(Text)})}
+     || {Line, Text} <- [{1, ""}, {1, ",a,b\na,0,1\n"}, {2, ",a,b\na,0\nb,1,0"}, {2, ",a,b\nb,0,1\na,1,0"}, {3, ",a,b\na,0,1\nb,x,0"}, {3, ",a,b\na,0,1\nb,-2,0"}, {1, ",a,\na,0,1\n,1,0"}]].
 
 bad_input_test_() ->
     [{unicode:characters_to_list(format_error(Want)), ?_assertEqual({error, Want}, from_json(Object))} || {Want, Object} <-

@@ -223,6 +223,9 @@ command_imports(Config) ->
     ok = file:write_file(filename:join(Folder, "topology.yaml"), "---\n- topology: net\n  cluster_default: true\n  tree:\n    switches:\n      - switch: s2\n        children: s[0-1]\n"
                                                                  "      - switch: s0\n        nodes: n[0-1]\n      - switch: s1\n        nodes: n2\n"),
     ok = file:write_file(filename:join(Folder, "job.hosts"), "n[01-03,7],login1\n"),
+    ok = file:write_file(filename:join(Folder, "matrix.csv"), ",a,b,c,d\na,0,10,90,91\nb,10,0,92,\nc,90,92,0,11\nd,91,90,11,0\n"),
+    {0, Csv} = run(Config, ["import", "matrix.csv", "--to", "paths"]),
+    says(Csv, "c /"),
     Lstopo = os:find_executable("lstopo-no-graphics"),
     Written = [{"machine.xml", "'pu0'"} || Lstopo =/= false, os:cmd(lists:flatten([Lstopo, " --of xml > '", Folder, "/machine.xml'"])) =:= ""],
     [begin
