@@ -11,7 +11,8 @@
 %% In the folder of a daemon: why it does not serve. bin/yucan removes it before it starts another one.
 -define(REFUSED, "refused").
 
--type words() :: #{port => inet:port_number(), ip => inet:ip_address(), listing => boolean(), log => string(), watch => [string()], what => string()}.
+-type words() :: #{watch => [string()], what => string(), _ => _}.
+%% With what yucan_folder takes besides.
 
 %% @doc Entry: the words stand after `-extra'.
 -spec main() -> ok | no_return().
@@ -30,18 +31,27 @@ main() ->
 
 -spec usage() -> string().
 usage() ->
-    "usage: yucan [OPTION]... FOLDER | FILE      serve a folder, or what a configuration file says\n"
-    "       yucan --daemon NAME [OPTION]... FOLDER | FILE      the same in the background\n"
+    "usage: yucan [OPTION]... [FOLDER | FILE | CONFIGURATION]\n"
+    "       yucan --daemon NAME [OPTION]... WHAT              the same, in background\n"
     "       yucan --attach NAME | --reload NAME | --status NAME | --stop NAME\n"
-    "  --port N        port (8080; 0: any that is free), for a folder\n"
-    "  --ip ADDRESS    address (127.0.0.1: this host only), for a folder\n"
-    "  --no-listing    no pages for folders without index.html\n"
-    "  --log FILE      access log in combined format, for a folder\n"
-    "  --watch FOLDER  compile and load what changes there (again for others); in the shell: yucan_watch:off(), on()\n"
-    "  --attach NAME   the Erlang shell of a daemon; leave it by Ctrl-D\n"
-    "  --reload NAME   read the configuration again; no connection is lost\n"
-    "  --stop NAME     take no more connections, finish those that are open (30 s at most), end\n"
-    "  --help, --version\n"
+    "  -p, --port N        port (8080; 0: any that is free)\n"
+    "  --ip ADDRESS        address, or localhost (127.0.0.1: this host only)\n"
+    "  --https             TLS with a certificate of your own, made at the first use\n"
+    "  --auth FILE         ask for a password; FILE has lines NAME:PASSWORD, mode 600\n"
+    "  --upload            take files by PUT with the token that is shown\n"
+    "                      (or that of YUCAN_UPLOAD_TOKEN)\n"
+    "  --cors              pages of other sites may read what is served\n"
+    "  --spa               index.html for paths that are no file and have no suffix\n"
+    "  --header 'N: V'     a header in all answers (again for others)\n"
+    "  --cache SECONDS     browsers keep files so long\n"
+    "  --hidden            also names that begin with a dot\n"
+    "  --follow-symlinks   also links that lead out of the folder\n"
+    "  --no-listing        no pages for folders without index.html\n"
+    "  --log FILE          access log in combined format\n"
+    "  --quiet             no line for each request on a terminal\n"
+    "  --watch FOLDER      compile and load what changes there (again for others)\n"
+    "  --help, --version   Without a word: this folder. A CONFIGURATION ends in .conf\n"
+    "                      or has a line <server NAME>; options above are not for it.\n"
     "exit status: 0 ended as asked, 1 cannot serve, 2 wrong words\n".
 
 version() ->
@@ -53,24 +63,48 @@ version() ->
 parse(["--help" | _], _) -> help;
 parse(["-h" | _], _) -> help;
 parse(["--version" | _], _) -> version;
-parse(["--port", Text | Rest], Words) ->
+parse([Port, Text | Rest], Words) when Port =:= "--port"; Port =:= "-p" ->
     case string:to_integer(Text) of
-        {Port, []} when Port >= 0, Port =< 65535 -> parse(Rest, Words#{port => Port});
-        _ -> {error, ["--port ", Text, ": 0 to 65535 is expected"]}
+        {Number, []} when Number >= 0, Number =< 65535 -> parse(Rest, Words#{port => Number});
+        _ -> {error, [Port, " ", Text, ": 0 to 65535 is expected"]}
     end;
+parse(["--ip", "localhost" | Rest], Words) -> parse(Rest, Words#{ip => {127, 0, 0, 1}});
 parse(["--ip", Text | Rest], Words) ->
-    case inet:parse_address(Text) of
+    case inet:parse_address(string:trim(Text, both, "[]")) of
         {ok, Ip} -> parse(Rest, Words#{ip => Ip});
         {error, _} -> {error, ["--ip ", Text, ": an address is expected"]}
     end;
+parse(["--header", Text | Rest], Words) ->
+    case binary:split(unicode:characters_to_binary(Text), <<":">>) of
+        [Name, Value] ->
+            case yucan_header:is_token(Name) andalso re:run(Value, "^[\\t\\x20-\\x7e]*$", [{capture, none}, dollar_endonly]) =:= match of
+                true -> parse(Rest, Words#{headers => maps:get(headers, Words, []) ++ [{yucan_header:lower(Name), yucan_header:trim(Value)}]});
+                false -> {error, io_lib:format("--header ~0tp: a name and printable characters are expected", [Text])}
+            end;
+        _ -> {error, ["--header ", Text, ": NAME: VALUE is expected"]}
+    end;
+parse(["--cache", Text | Rest], Words) ->
+    case string:to_integer(Text) of
+        {Seconds, []} when Seconds >= 0 -> parse(Rest, Words#{cache => Seconds});
+        _ -> {error, ["--cache ", Text, ": a number of seconds is expected"]}
+    end;
 parse(["--no-listing" | Rest], Words) -> parse(Rest, Words#{listing => false});
+parse(["--hidden" | Rest], Words) -> parse(Rest, Words#{hidden => true});
+parse(["--follow-symlinks" | Rest], Words) -> parse(Rest, Words#{links => true});
+parse(["--cors" | Rest], Words) -> parse(Rest, Words#{cors => true});
+parse(["--spa" | Rest], Words) -> parse(Rest, Words#{spa => true});
+parse(["--https" | Rest], Words) -> parse(Rest, Words#{https => true});
+parse(["--quiet" | Rest], Words) -> parse(Rest, Words#{quiet => true});
+parse(["--upload" | Rest], Words) ->
+    Token = os:getenv("YUCAN_UPLOAD_TOKEN", binary_to_list(base64:encode(crypto:strong_rand_bytes(15)))),
+    parse(Rest, Words#{upload => unicode:characters_to_binary(Token)});
+parse(["--auth", File | Rest], Words) -> parse(Rest, Words#{auth => File});
 parse(["--log", File | Rest], Words) -> parse(Rest, Words#{log => File});
 parse(["--watch", Folder | Rest], Words) -> parse(Rest, Words#{watch => [Folder | maps:get(watch, Words, [])]});
 parse(["-" ++ _ = Word | _], _) -> {error, ["unknown option, or one without its value: ", Word]};
 parse([What | Rest], Words) when not is_map_key(what, Words) -> parse(Rest, Words#{what => What});
 parse([Extra | _], _) -> {error, ["one folder or file is expected, not also ", Extra]};
-parse([], #{what := _} = Words) -> {ok, Words};
-parse([], _) -> {error, "which folder or file?"}.
+parse([], Words) -> {ok, maps:merge(#{what => "."}, Words)}.
 
 %% ---- serving
 
@@ -113,22 +147,42 @@ refuse(Status, Lines) ->
     end,
     halt(Status).
 
-%% A folder, or a file that the reader of configurations knows.
+%% A folder, a file that the reader of configurations knows, or any other file.
 options(#{what := What} = Words) ->
-    case {filelib:is_dir(What), filelib:is_regular(What)} of
-        {true, _} -> {ok, folder(Words)};
-        {_, true} -> yucan_yaws_config:load(What);
-        _ -> {error, [io_lib:format("~ts: no such folder or file", [What])]}
+    case {filelib:is_dir(What), filelib:is_regular(What) andalso is_configuration(What)} of
+        {false, false} ->
+            case filelib:is_regular(What) of
+                true -> yucan_folder:options(Words#{lines => lines(Words)});
+                false -> {error, [io_lib:format("~ts: no such folder or file", [What])]}
+            end;
+        {false, true} -> yucan_yaws_config:load(What);
+        {true, _} -> yucan_folder:options(Words#{lines => lines(Words)})
     end.
 
-folder(#{what := Folder} = Words) ->
-    Files = #{root => Folder, listing => maps:get(listing, Words, true)},
-    #{listen => [maps:merge(#{port => 8080}, maps:with([port, ip], Words))], handler => {yucan_file, Files}, access_log => maps:get(log, Words, none)}.
+-define(LOOK_BYTES, 262144).
 
-served(Words) ->
+is_configuration(File) ->
+    filename:extension(File) =:= ".conf" orelse
+        case file:open(File, [read, raw, binary]) of
+            {ok, Device} ->
+                Start = file:read(Device, ?LOOK_BYTES),
+                _ = file:close(Device),
+                case Start of
+                    {ok, Text} -> re:run(Text, "^[ \\t]*<server[ \\t]", [{capture, none}, multiline]) =:= match;
+                    _ -> false
+                end;
+            {error, _} -> false
+        end.
+
+%% A person who looks on gets a line for each request; a file gets them if it is asked for.
+lines(#{quiet := true}) -> false;
+lines(_) -> element(1, io:columns(standard_error)) =:= ok.
+
+served(#{what := What} = Words) ->
     watch(Words),
-    Name = name(),
-    _ = [io:format("yucan: serving ~ts at ~ts~n", [maps:get(what, Words), Url]) || Url <- urls(yucan:info(Name))],
+    Info = yucan:info(name()),
+    _ = [io:format("yucan: serving ~ts at ~ts~n", [What, Url]) || Url <- urls(Info)],
+    _ = [io:format("yucan: upload by: curl -T FILE -H 'Authorization: Bearer ~ts' ~ts~n", [Token, Url]) || #{upload := Token} <- [Words], Url <- lists:sublist(urls(Info), 1)],
     control(os:getenv("YUCAN_CONTROL"), Words),
     ok.
 
@@ -136,7 +190,18 @@ name() ->
     [Name | _] = [Id || {Id, _, _, _} <- supervisor:which_children(yucan_sup)],
     Name.
 
-urls(#{listen := Addresses, schemes := Schemes}) -> lists:zipwith(fun url/2, Schemes, Addresses).
+%% Addresses that a browser can open: for all addresses of the host, each of them.
+urls(#{listen := Addresses, schemes := Schemes}) ->
+    [url(Scheme, Address) || {Scheme, Any} <- lists:zip(Schemes, Addresses), Address <- addresses(Any)].
+
+addresses({{0, 0, 0, 0}, Port}) -> [{Ip, Port} || Ip <- [{127, 0, 0, 1} | own(4)]];
+addresses({{0, 0, 0, 0, 0, 0, 0, 0}, Port}) -> [{Ip, Port} || Ip <- [{0, 0, 0, 0, 0, 0, 0, 1} | own(8)]];
+addresses(Address) -> [Address].
+
+own(Size) ->
+    {ok, Interfaces} = inet:getifaddrs(),
+    lists:usort([Ip || {_, Facts} <- Interfaces, Flags <- [proplists:get_value(flags, Facts, [])], lists:member(up, Flags), not lists:member(loopback, Flags),
+                       {addr, Ip} <- Facts, tuple_size(Ip) =:= Size, element(1, Ip) =/= 16#fe80]).
 
 url(_, {local, Path}) -> Path;
 url(Scheme, {Ip, Port}) when tuple_size(Ip) =:= 8 -> io_lib:format("~ts://[~ts]:~b/", [Scheme, inet:ntoa(Ip), Port]);

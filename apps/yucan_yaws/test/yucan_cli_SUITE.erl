@@ -3,15 +3,16 @@
 -module(yucan_cli_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
--export([folder/1, wrong_words/1, closed_descriptors/1, cannot_serve/1, announced/1, daemon/1, daemon_cannot_serve/1, attached/1, watch/1, crash/1]).
+-export([folder/1, this_folder/1, wishes/1, one_file/1, application_paths/1, wrong_words/1, closed_descriptors/1, cannot_serve/1, announced/1, daemon/1, daemon_cannot_serve/1, attached/1, watch/1, crash/1]).
 
 -include_lib("common_test/include/ct.hrl").
+-include_lib("kernel/include/file.hrl").
 
 -define(WAIT_MS, (30000 * beamway_runner:slowness())).
 
 suite() -> [{timetrap, {minutes, 3}}].
 
-all() -> [folder, wrong_words, closed_descriptors, cannot_serve, announced, daemon, daemon_cannot_serve, attached, watch, crash].
+all() -> [folder, this_folder, wishes, one_file, application_paths, wrong_words, closed_descriptors, cannot_serve, announced, daemon, daemon_cannot_serve, attached, watch, crash].
 
 init_per_suite(Config) ->
     Served = filename:join(?config(priv_dir, Config), "served"),
@@ -61,6 +62,93 @@ folder(Config) ->
         stop(Served)
     end.
 
+%% Without a word this folder is served, and all addresses of the host are those that a browser can open.
+this_folder(Config) ->
+    Served = open_port({spawn_executable, ?config(command, Config)}, [{args, ["-p", "0", "--ip", "0.0.0.0"]}, {cd, ?config(served, Config)}, {line, 2000}, exit_status, stderr_to_stdout]),
+    try
+        {match, [Digits]} = re:run(line(Served), "^yucan: serving \\. at http://127\\.0\\.0\\.1:(\\d+)/$", [{capture, all_but_first, list}]),
+        {200, _, <<"content">>} = yucan_client:get(list_to_integer(Digits), "/a.txt")
+    after
+        stop(Served)
+    end.
+
+%% What is asked for on the command line holds for files, listings and errors; a wrong password and no password are the same.
+wishes(Config) ->
+    Folder = filename:join(?config(priv_dir, Config), "wishes"),
+    [begin ok = filelib:ensure_dir(filename:join(Folder, Name)), ok = file:write_file(filename:join(Folder, Name), "text\n") end || Name <- ["a.txt", ".dot", "README", "sub/x"]],
+    Passwords = filename:join(?config(priv_dir, Config), "secrets"),
+    ok = file:write_file(Passwords, "joe:se:cret\n"),
+    ok = file:change_mode(Passwords, 8#600),
+    Served = open(Config, ["-p", "0", "--cors", "--header", "X-A: b", "--cache", "60", "--hidden", "--auth", Passwords, "--upload", Folder], [{"YUCAN_UPLOAD_TOKEN", "a token"}]),
+    try
+        Port = port_in(line(Served)),
+        {match, _} = re:run(line(Served), "^yucan: upload by: curl -T FILE -H 'Authorization: Bearer a token' http://"),
+        Ask = fun(Path, Secret) -> yucan_client:get(Port, Path, [{"Authorization", ["Basic ", base64:encode(Secret)]}]) end,
+        [401, 401, 401, 401] = [element(1, Response) || Response <- [yucan_client:get(Port, "/a.txt"), Ask("/a.txt", "joe:wrong"), Ask("/a.txt", "jo:se:cret"), Ask("/a.txt", "joe")]],
+        {200, Headers, <<"text\n">>} = Ask("/a.txt", "joe:se:cret"),
+        [<<"*">>, <<"b">>, <<"max-age=60">>, <<"nosniff">>] =
+            [proplists:get_value(Name, Headers) || Name <- [<<"access-control-allow-origin">>, <<"x-a">>, <<"cache-control">>, <<"x-content-type-options">>]],
+        {200, Named, _} = Ask("/README", "joe:se:cret"),
+        <<"text/plain; charset=utf-8">> = proplists:get_value(<<"content-type">>, Named),
+        {200, _, _} = Ask("/.dot", "joe:se:cret"),
+        {200, Listed, Page} = Ask("/?sort=size&desc", "joe:se:cret"),
+        <<"b">> = proplists:get_value(<<"x-a">>, Listed),
+        [{_, _} = binary:match(Page, Part) || Part <- [<<"./.dot">>, <<"5 B">>, <<"?sort=size\"">>]],
+        Exchange = fun(Head, Body) -> [{Status, _, _}] = yucan_client:exchange(Port, [Head, "\r\nHost: a\r\nContent-Length: ", integer_to_list(length(Body)), "\r\n\r\n", Body]), Status end,
+        204 = Exchange("OPTIONS /a.txt HTTP/1.1\r\nOrigin: http://b\r\nAccess-Control-Request-Method: GET", ""),
+        Put = fun(Path, Token) -> Exchange(["PUT ", Path, " HTTP/1.1\r\nAuthorization: Bearer ", Token], "uploaded") end,
+        [401, 201, 204, 403, 403, 403] = [Put("/new.txt", "wrong"), Put("/sub/new.txt", "a token"), Put("/sub/new.txt", "a token"), Put("/no/such/folder", "a token"), Put("/sub", "a token"), Put("/sub/", "a token")],
+        400 = Put("/../x", "a token"),
+        {ok, <<"uploaded">>} = file:read_file(filename:join(Folder, "sub/new.txt")),
+        {ok, ["new.txt", "x"]} = {ok, lists:sort(element(2, file:list_dir(filename:join(Folder, "sub"))))}
+    after
+        stop(Served)
+    end.
+
+%% One file, over TLS with a certificate that is made once.
+one_file(Config) ->
+    {ok, _} = application:ensure_all_started(ssl),
+    Data = filename:join(?config(priv_dir, Config), "data"),
+    Certificate = fun() ->
+        Served = open(Config, ["-p", "0", "--https", filename:join(?config(served, Config), "a.txt")], [{"XDG_DATA_HOME", Data}]),
+        try
+            {match, [Digits]} = re:run(line(Served), " at https://127\\.0\\.0\\.1:(\\d+)/$", [{capture, all_but_first, list}]),
+            {ok, Socket} = yucan_test_server:tls_connect(list_to_integer(Digits), []),
+            {ok, Der} = ssl:peercert(Socket),
+            ok = ssl:send(Socket, "GET / HTTP/1.1\r\nHost: localhost\r\n\r\nGET /b.txt HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"),
+            Text = all(Socket, <<>>),
+            [{_, _} = binary:match(Text, Part) || Part <- [<<"HTTP/1.1 200">>, <<"\r\n\r\ncontent">>, <<"HTTP/1.1 404">>]],
+            Der
+        after
+            stop(Served)
+        end
+    end,
+    Der = Certificate(),
+    {true, Der} = {public_key:pkix_verify_hostname(Der, [{dns_id, "localhost"}]), Certificate()},
+    File = filename:join([Data, "yucan", "https", "localhost.pem"]),
+    {ok, #file_info{mode = Mode}} = file:read_file_info(File),
+    0 = Mode band 8#077.
+
+all(Socket, Before) ->
+    case ssl:recv(Socket, 0, ?WAIT_MS) of
+        {ok, Data} -> all(Socket, <<Before/binary, Data/binary>>);
+        {error, closed} -> Before
+    end.
+
+%% Paths of an application in the browser are its first page; files that are missing are missing.
+application_paths(Config) ->
+    Folder = filename:join(?config(priv_dir, Config), "application"),
+    ok = filelib:ensure_dir(filename:join(Folder, "x")),
+    ok = file:write_file(filename:join(Folder, "index.html"), "the page"),
+    Served = open(Config, ["-p", "0", "--spa", Folder]),
+    try
+        Port = port_in(line(Served)),
+        [{200, _, <<"the page">>} = yucan_client:get(Port, Path) || Path <- ["/", "/users/7", "/users/7?a=b"]],
+        [{404, _, _} = yucan_client:get(Port, Path) || Path <- ["/missing.js", "/users/missing.png"]]
+    after
+        stop(Served)
+    end.
+
 %% What goes wrong in a handler is said on standard error.
 crash(Config) ->
     Ebin = yucan_yaws_site:compile(Config, "crash", [{"yucan_cli_crash.erl", "-module(yucan_cli_crash).\n-export([out/1]).\nout(_) -> error(crashed_on_purpose).\n"}]),
@@ -80,9 +168,17 @@ crash(Config) ->
     end.
 
 wrong_words(Config) ->
-    [{2, [_]} = run(Config, Words, []) || Words <- [[], ["--port"], ["--port", "x", "."], ["--ip", "here", "."], ["--nothing", "."], [".", "."]]],
-    [{1, [_]} = run(Config, Words, []) || Words <- [["/no/such/folder"], ["--ip", "192.0.2.1", "--port", "0", "."]]],
-    {0, [_ | _]} = run(Config, ["--help"], []).
+    [{2, [_]} = run(Config, Words, []) || Words <- [["--port"], ["--port", "x", "."], ["--ip", "here", "."], ["--nothing", "."], [".", "."], ["--header", "no colon", "."],
+                                                         ["--header", "A: b\nC: d", "."], ["--header", "a b: c", "."], ["--cache", "soon", "."], ["-p", "65536"]]],
+    [{1, [_]} = run(Config, Words, []) || Words <- [["/no/such/folder"], ["--ip", "192.0.2.1", "--port", "0", "."], ["--auth", "/no/such/file", "."]]],
+    Open = filename:join(?config(priv_dir, Config), "passwords"),
+    ok = file:write_file(Open, "joe:secret\n"),
+    ok = file:change_mode(Open, 8#644),
+    {1, [Refused]} = run(Config, ["--auth", Open, "."], []),
+    {match, _} = re:run(Refused, "others can read this file; chmod 600 it$"),
+    %% The help is one screen.
+    {0, Help} = run(Config, ["--help"], []),
+    true = length(Help) =< 24 andalso lists:all(fun(Line) -> length(Line) =< 80 end, Help).
 
 %% One line that says what, why and what to do; no term of Erlang.
 cannot_serve(Config) ->

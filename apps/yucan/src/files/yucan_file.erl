@@ -31,6 +31,7 @@
 
 -define(LEAST_GZIP, 1024).
 -define(MOST_GZIP, 1048576).
+-define(LOOK_BYTES, 512).
 %% Larger files go by sendfile.
 -define(MOST_KEPT, 65536).
 -define(INDEX, [<<"index.html">>]).
@@ -151,7 +152,7 @@ folder([Name | Rest], Req, Folder, Path, Root, Options) ->
     end;
 folder([], Req, Folder, Path, Root, Options) ->
     case {maps:get(listing, Options, false), yucan_req:method(Req)} of
-        {true, Method} when Method =:= <<"GET">>; Method =:= <<"HEAD">> -> yucan_listing:response(Folder, Path, Root, policy(Options));
+        {true, Method} when Method =:= <<"GET">>; Method =:= <<"HEAD">> -> yucan_listing:response(Req, Folder, Path, Root, Options);
         {true, _} -> not_allowed(Req);
         {false, _} -> {error, forbidden}
     end.
@@ -233,10 +234,27 @@ serve(Req, File, Found, Key) ->
     end.
 
 see(File, Info, {_, _, Options, Name}) ->
-    Type = yucan_mime:of_file(Name, maps:get(mime, Options, #{})),
+    Type = case yucan_mime:of_file(Name, maps:get(mime, Options, #{})) of
+        <<"application/octet-stream">> when Info#file_info.size > 0 -> without_suffix(filename:extension(Name), File);
+        Known -> Known
+    end,
     Varies = maps:get(gzip, Options, true) andalso yucan_mime:is_text(Type),
     Beside = beside(File, Info, Varies),
     #seen{info = Info, settled = is_settled([Info | [I || {_, I} <- Beside]]), type = Type, varies = Varies, beside = Beside}.
+
+%% README, LICENSE, Makefile: text if it begins so.
+without_suffix(Suffix, File) when byte_size(Suffix) =< 1 ->
+    case file:open(File, [read, raw, binary]) of
+        {ok, Handle} ->
+            Start = file:read(Handle, ?LOOK_BYTES),
+            _ = file:close(Handle),
+            case Start of
+                {ok, Data} -> yucan_mime:of_content(Data);
+                _ -> <<"application/octet-stream">>
+            end;
+        {error, _} -> <<"application/octet-stream">>
+    end;
+without_suffix(_, _) -> <<"application/octet-stream">>.
 
 %% Which form. The codings of least bytes come first.
 choose(_, #seen{varies = false}) -> identity;

@@ -2,7 +2,11 @@
 %% @doc Content types by the ending of a file's name. Pure.
 -module(yucan_mime).
 
--export([of_file/1, of_file/2, is_text/1]).
+-export([of_file/1, of_file/2, of_content/1, is_text/1]).
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+-endif.
 
 %% @doc The type; `application/octet-stream' for what is not known.
 -spec of_file(file:name_all()) -> binary().
@@ -48,8 +52,31 @@ type(Ending) ->
         <<"xlsx">> => <<"application/vnd.openxmlformats-officedocument.spreadsheetml.sheet">>,
         <<"pptx">> => <<"application/vnd.openxmlformats-officedocument.presentationml.presentation">>,
         <<"odt">> => <<"application/vnd.oasis.opendocument.text">>, <<"ods">> => <<"application/vnd.oasis.opendocument.spreadsheet">>,
-        <<"epub">> => <<"application/epub+zip">>, <<"webmanifest">> => <<"application/manifest+json">>
+        <<"epub">> => <<"application/epub+zip">>, <<"webmanifest">> => <<"application/manifest+json">>,
+        <<"yaml">> => <<"application/yaml">>, <<"yml">> => <<"application/yaml">>, <<"toml">> => <<"application/toml">>,
+        <<"ts">> => <<"text/plain; charset=utf-8">>, <<"tsx">> => <<"text/plain; charset=utf-8">>, <<"jsx">> => <<"text/javascript; charset=utf-8">>,
+        <<"rs">> => <<"text/plain; charset=utf-8">>, <<"go">> => <<"text/plain; charset=utf-8">>, <<"ex">> => <<"text/plain; charset=utf-8">>,
+        <<"exs">> => <<"text/plain; charset=utf-8">>, <<"conf">> => <<"text/plain; charset=utf-8">>, <<"diff">> => <<"text/plain; charset=utf-8">>,
+        <<"patch">> => <<"text/plain; charset=utf-8">>, <<"cpp">> => <<"text/plain; charset=utf-8">>, <<"java">> => <<"text/plain; charset=utf-8">>,
+        <<"heic">> => <<"image/heic">>, <<"heif">> => <<"image/heif">>, <<"jxl">> => <<"image/jxl">>, <<"m3u8">> => <<"application/vnd.apple.mpegurl">>,
+        <<"aac">> => <<"audio/aac">>, <<"glb">> => <<"model/gltf-binary">>, <<"br">> => <<"application/x-brotli">>
     }, <<"application/octet-stream">>).
+
+%% @doc By the first bytes of a file whose name says nothing: text in UTF-8 or not.
+-spec of_content(binary()) -> binary().
+of_content(Start) ->
+    case has_control(Start) of
+        true -> <<"application/octet-stream">>;
+        false ->
+            %% A character may be cut at the end.
+            case unicode:characters_to_binary(Start) of
+                {error, _, _} -> <<"application/octet-stream">>;
+                _ -> <<"text/plain; charset=utf-8">>
+            end
+    end.
+
+has_control(<<C, Rest/bits>>) when C >= $\s, C =/= 127; C >= 8, C =< 13; C =:= 27 -> has_control(Rest);
+has_control(Rest) -> Rest =/= <<>>.
 
 %% @doc Is it worth compressing?
 -spec is_text(binary()) -> boolean().
@@ -59,6 +86,17 @@ is_text(<<"application/json", _/binary>>) -> true;
 is_text(<<"application/manifest+json", _/binary>>) -> true;
 is_text(<<"application/javascript", _/binary>>) -> true;
 is_text(<<"application/wasm", _/binary>>) -> true;
+is_text(<<"application/yaml", _/binary>>) -> true;
+is_text(<<"application/toml", _/binary>>) -> true;
 is_text(<<"image/svg+xml", _/binary>>) -> true;
 is_text(<<"application/", Rest/binary>>) -> binary:match(Rest, <<"xml">>) =/= nomatch;
 is_text(_) -> false.
+
+-ifdef(TEST).
+
+of_content_test_() ->
+    [?_assertEqual({Data, Expected}, {Data, of_content(Data)})
+     || {Expected, All} <- [{<<"text/plain; charset=utf-8">>, [<<"all: build\n\tcc\n">>, <<"gr\303\274n">>, <<"cut \303">>]},
+                            {<<"application/octet-stream">>, [<<127, "ELF">>, <<"a", 0>>, <<255, 254, "a">>, <<"\303(">>]}], Data <- All].
+
+-endif.

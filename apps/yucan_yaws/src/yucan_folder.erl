@@ -1,0 +1,237 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc What `yucan FOLDER' serves: options of a server from the words of the command. Handler for one folder or one file, with the wishes of the
+%% command line around {@link yucan_file}: headers, a password, a page for paths of an application, uploads behind a token.
+-module(yucan_folder).
+-behaviour(yucan_handler).
+
+-export([options/1, handle/2, line/1]).
+-export_type([wishes/0]).
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+-endif.
+
+-include_lib("kernel/include/file.hrl").
+-include_lib("public_key/include/public_key.hrl").
+
+-type wishes() :: #{what := string(), port => inet:port_number(), ip => inet:ip_address(), listing => boolean(), log => string(), lines => boolean(),
+                    hidden => boolean(), links => boolean(), cache => non_neg_integer(), headers => [{binary(), binary()}], cors => boolean(), spa => boolean(),
+                    auth => string(), https => boolean(), upload => binary(), _ => _}.
+-type state() :: #{files := yucan_file:options(), file => binary(), cors := boolean(), spa := boolean(), users := none | [{binary(), binary()}],
+                   upload := none | binary(), hidden := boolean()}.
+
+-define(CERTIFICATE_DAYS, 365).
+-define(MOST_UPLOADED, 16#100000000).
+
+%% @doc The options of the server, or a line that says what is wrong.
+-spec options(wishes()) -> {ok, yucan_config:options()} | {error, [unicode:chardata()]}.
+options(#{what := What} = Wishes) ->
+    try
+        {Root, File} = case filelib:is_dir(What) of
+            true -> {What, #{}};
+            false -> {filename:dirname(filename:absname(What)), #{file => unicode:characters_to_binary(filename:basename(What))}}
+        end,
+        Files = maps:merge(#{root => Root, listing => maps:get(listing, Wishes, true), dot_files => maps:get(hidden, Wishes, false),
+                             headers => [{<<"x-content-type-options">>, <<"nosniff">>} | maps:get(headers, Wishes, [])]},
+                           maps:from_list([{follow_symlinks, always} || maps:get(links, Wishes, false)] ++ [{expires, Seconds} || #{cache := Seconds} <- [Wishes]])),
+        State = File#{files => yucan_file:init(Files), cors => maps:get(cors, Wishes, false), spa => maps:get(spa, Wishes, false), users => users(Wishes),
+                      upload => maps:get(upload, Wishes, none), hidden => maps:get(hidden, Wishes, false)},
+        Listen = maps:merge(#{port => 8080}, maps:with([port, ip], Wishes)),
+        {ok, #{listen => [case maps:get(https, Wishes, false) of true -> Listen#{tls => certificate()}; false -> Listen end],
+               handler => {?MODULE, State}, access_log => log(Wishes)}}
+    catch throw:{cannot, Text} -> {error, [Text]}
+    end.
+
+log(#{log := File}) -> File;
+log(#{lines := true}) -> {function, fun ?MODULE:line/1};
+log(_) -> none.
+
+%% @doc A request as a line on the terminal. What clients send is printable: others were refused.
+-spec line(yucan_log:entry()) -> ok.
+line(#{time := Began, peer := Peer, method := Method, target := Target, status := Status, bytes := Bytes, us := Us}) ->
+    {_, {H, M, S}} = calendar:system_time_to_local_time(Began div 1000000, second),
+    io:format(standard_error, "~2..0b:~2..0b:~2..0b ~ts ~b ~ts ~ts ~b bytes ~.1f ms~n",
+              [H, M, S, case Peer of {local, _} -> "-"; {Ip, _} -> inet:ntoa(Ip) end, Status, Method, Target, Bytes, Us / 1000]).
+
+%% ---- secrets and certificates
+
+%% Lines NAME:PASSWORD of a file that nobody else can read.
+users(#{auth := File}) ->
+    case {file:read_file_info(File, [raw]), file:read_file(File)} of
+        {{ok, #file_info{mode = Mode}}, {ok, Text}} ->
+            Mode band 8#077 =:= 0 orelse cannot("--auth ~ts: others can read this file; chmod 600 it", [File]),
+            case [{Name, digest(Password)} || Line <- binary:split(Text, <<"\n">>, [global]), [Name, Password] <- [binary:split(string:trim(Line), <<":">>)], Name =/= <<>>, Password =/= <<>>] of
+                [] -> cannot("--auth ~ts: no line NAME:PASSWORD", [File]);
+                Users -> Users
+            end;
+        {_, {error, Reason}} -> cannot("--auth ~ts: ~ts", [File, file:format_error(Reason)])
+    end;
+users(_) -> none.
+
+digest(Text) -> crypto:hash(sha256, Text).
+
+-spec cannot(io:format(), [term()]) -> no_return().
+cannot(Format, Arguments) -> throw({cannot, io_lib:format(Format, Arguments)}).
+
+%% One for all runs of this user, so that a browser asks only once. It is made again before its end.
+certificate() ->
+    Folder = filename:join(filename:basedir(user_data, "yucan"), "https"),
+    File = filename:join(Folder, "localhost.pem"),
+    case filelib:last_modified(File) of
+        {{_, _, _}, {_, _, _}} = Time ->
+            {Days, _} = calendar:time_difference(Time, calendar:local_time()),
+            Days < ?CERTIFICATE_DAYS - 30 orelse make_certificate(Folder, File);
+        0 -> make_certificate(Folder, File)
+    end,
+    #{certfile => File, keyfile => File}.
+
+make_certificate(Folder, File) ->
+    {ok, Host} = inet:gethostname(),
+    Names = [{dNSName, Name} || Name <- lists:usort(["localhost", Host])] ++ [{iPAddress, <<127, 0, 0, 1>>}, {iPAddress, <<1:128>>}],
+    Today = calendar:date_to_gregorian_days(date()),
+    #{cert := Made, key := Key} = public_key:pkix_test_root_cert("localhost", [
+        {key, {namedCurve, ?secp256r1}}, {digest, sha256},
+        {validity, {calendar:gregorian_days_to_date(Today - 1), calendar:gregorian_days_to_date(Today + ?CERTIFICATE_DAYS)}},
+        {extensions, [#'Extension'{extnID = ?'id-ce-subjectAltName', critical = false, extnValue = Names},
+                      #'Extension'{extnID = ?'id-ce-keyUsage', critical = true, extnValue = [digitalSignature, keyCertSign]}]}]),
+    %% What OTP makes for tests has a name of its own.
+    #'OTPCertificate'{tbsCertificate = Content} = public_key:pkix_decode_cert(Made, otp),
+    Name = {rdnSequence, [[#'AttributeTypeAndValue'{type = ?'id-at-commonName', value = {utf8String, unicode:characters_to_binary(["yucan on ", Host])}}]]},
+    Certificate = public_key:pkix_sign(Content#'OTPTBSCertificate'{subject = Name, issuer = Name}, Key),
+    Pem = public_key:pem_encode([{'Certificate', Certificate, not_encrypted}, {'ECPrivateKey', public_key:der_encode('ECPrivateKey', Key), not_encrypted}]),
+    ok =:= filelib:ensure_dir(File) andalso ok =:= file:change_mode(Folder, 8#700) andalso ok =:= file:write_file(File, Pem) andalso ok =:= file:change_mode(File, 8#600)
+        orelse cannot("--https: cannot write ~ts", [File]).
+
+%% ---- requests
+
+
+%% @private
+-spec handle(yucan_req:req(), state()) -> yucan_handler:response().
+handle(Req, #{cors := Cors} = State) ->
+    Response = case {Cors, yucan_req:method(Req), is_known(Req, State)} of
+        %% A preflight bears no password.
+        {true, <<"OPTIONS">>, _} -> {204, [{<<"access-control-allow-methods">>, <<"GET, HEAD, OPTIONS">>}, {<<"access-control-allow-headers">>, <<"*">>}], <<>>};
+        {_, _, false} ->
+            {401, Headers, Body} = yucan_error:page(401),
+            {401, [{<<"www-authenticate">>, <<"Basic realm=\"yucan\", charset=\"UTF-8\"">>} | Headers], Body};
+        {_, <<"PUT">>, true} -> upload(Req, State);
+        _ -> page(Req, State)
+    end,
+    case Cors of
+        true -> with_headers([{<<"access-control-allow-origin">>, <<"*">>}], Response);
+        false -> Response
+    end.
+
+with_headers(More, {Status, Headers, Body}) -> {Status, More ++ Headers, Body};
+with_headers(_, Other) -> Other.
+
+%% Compared by digests, so that no time tells how much was right. An upload has its token instead.
+is_known(_, #{users := none}) -> true;
+is_known(Req, #{users := Users} = State) ->
+    case yucan_req:method(Req) =:= <<"PUT">> andalso has_token(Req, State) of
+        true -> true;
+        false ->
+            case basic(yucan_req:header(<<"authorization">>, Req, <<>>)) of
+                {Name, Password} -> lists:member(true, [crypto:hash_equals(Digest, digest(Password)) || {Known, Digest} <- Users, Known =:= Name]);
+                none -> false
+            end
+    end.
+
+basic(<<Scheme:5/binary, " ", Encoded/binary>>) ->
+    case yucan_header:lower(Scheme) =:= <<"basic">> andalso (catch base64:decode(yucan_header:trim(Encoded))) of
+        Decoded when is_binary(Decoded) ->
+            case binary:split(Decoded, <<":">>) of
+                [Name, Password] -> {Name, Password};
+                _ -> none
+            end;
+        _ -> none
+    end;
+basic(_) -> none.
+
+%% One file stands for its folder.
+page(Req, #{file := Name, files := #{root := Root} = Files}) ->
+    case yucan_path:decode(yucan_req:path(Req)) of
+        {ok, Path} when Path =:= <<"/">>; Path =:= <<"/", Name/binary>> -> yucan_file:serve(Req, <<Root/binary, "/", Name/binary>>, Files);
+        _ -> yucan_error:page(404)
+    end;
+page(Req, #{files := Files, spa := true}) ->
+    case yucan_file:handle(Req, Files) of
+        {Status, _, _} = Missing when Status =:= 404; Status =:= 403 ->
+            %% A path of the application, not a file that is missing.
+            case filename:extension(yucan_req:path(Req)) =:= <<>> andalso yucan_file:handle(yucan_req:with_path(<<"/index.html">>, none, Req), Files) of
+                {200, _, _} = Application -> Application;
+                {304, _, _} = Same -> Same;
+                _ -> Missing
+            end;
+        Response -> Response
+    end;
+page(Req, #{files := Files}) -> yucan_file:handle(Req, Files).
+
+%% ---- uploads
+
+has_token(_, #{upload := none}) -> false;
+has_token(Req, #{upload := Token}) ->
+    case yucan_req:header(<<"authorization">>, Req, <<>>) of
+        <<"Bearer ", Given/binary>> -> crypto:hash_equals(digest(Token), digest(Given));
+        _ -> false
+    end.
+
+%% Into a folder that a request could see; under another name until it is whole.
+upload(Req, #{upload := none}) -> yucan_error:not_allowed([<<"GET">>, <<"HEAD">>, <<"OPTIONS">>], Req);
+upload(Req, #{files := #{root := Root} = Files, hidden := Hidden} = State) ->
+    case {has_token(Req, State), is_map_key(file, State), yucan_path:decode(yucan_req:path(Req))} of
+        {false, _, _} -> yucan_error:page(401);
+        {true, false, {ok, Path}} ->
+            {Above, Name} = {filename:dirname(Path), filename:basename(Path)},
+            Dotted = binary:match(Path, <<"/.">>) =/= nomatch andalso not Hidden,
+            case not Dotted andalso binary:last(Path) =/= $/ andalso yucan_symlink:info(Above, Root, maps:get(follow_symlinks, Files, inside)) of
+                {ok, #file_info{type = directory}} -> store(Req, yucan_path:join(Root, Above), Name);
+                _ -> yucan_error:page(403)
+            end;
+        _ -> yucan_error:page(403)
+    end.
+
+store(Req, Folder, Name) ->
+    Target = filename:join(Folder, Name),
+    Part = filename:join(Folder, <<".", Name/binary, ".", (binary:encode_hex(crypto:strong_rand_bytes(4)))/binary, ".part">>),
+    case {filelib:is_dir(Target), file:open(Part, [write, exclusive, raw, binary])} of
+        {true, {ok, Device}} -> _ = file:close(Device), _ = file:delete(Part), yucan_error:page(403);
+        {false, {ok, Device}} ->
+            Result = try copy(Req, Device, 0) after file:close(Device) end,
+            stored(Result, Part, Target);
+        {_, {error, _}} -> yucan_error:page(403)
+    end.
+
+stored(ok, Part, Target) ->
+    Status = case file:read_link_info(Target, [raw]) of {ok, _} -> 204; _ -> 201 end,
+    case file:rename(Part, Target) of
+        ok -> {Status, [], <<>>};
+        {error, _} -> _ = file:delete(Part), yucan_error:page(403)
+    end;
+stored({error, Reason}, Part, _) ->
+    _ = file:delete(Part),
+    case Reason of
+        {file, _} -> yucan_error:page(507);
+        _ -> yucan_req:body_error(Reason)
+    end.
+
+copy(Req, Device, Size) ->
+    case yucan_req:read(Req) of
+        {error, Reason} -> {error, Reason};
+        {_, Data} when Size + byte_size(Data) > ?MOST_UPLOADED -> {error, too_large};
+        {More, Data} ->
+            case {file:write(Device, Data), More} of
+                {ok, more} -> copy(Req, Device, Size + byte_size(Data));
+                {ok, ok} -> ok;
+                {{error, Reason}, _} -> {error, {file, Reason}}
+            end
+    end.
+
+-ifdef(TEST).
+
+basic_test_() ->
+    [?_assertEqual(Expected, basic(Text))
+     || {Text, Expected} <- [{<<"Basic YTpiOmM=">>, {<<"a">>, <<"b:c">>}}, {<<"basic YTpi">>, {<<"a">>, <<"b">>}}, {<<"Basic YQ==">>, none}, {<<"Basic !">>, none},
+                             {<<"Bearer YTpi">>, none}, {<<>>, none}]].
+
+-endif.
