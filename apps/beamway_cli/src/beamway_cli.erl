@@ -153,7 +153,10 @@ doctor(Options) ->
             ?FAILED
     end.
 
-choose(#{query := _} = Options) ->
+choose(#{advise := true, query := _}) ->
+    complain("choose: a query and --advise: expected one of them", []),
+    ?USAGE;
+choose(Options) when is_map_key(query, Options); is_map_key(advise, Options) ->
     case beamway_cli_choose:ask(Options) of
         {ok, Answer} ->
             show(Options, fun() -> beamway_cli_choose:to_json(Answer) end, fun() -> beamway_cli_choose:to_text(Answer) end),

@@ -13,14 +13,29 @@
 
 -export_type([options/0, answer/0]).
 
--type options() :: #{query := string(), node => string(), cookie_file => file:filename(), nodes => string(), why_not => string(), explain => boolean(),
+-type options() :: #{query => string(), advise => boolean(), node => string(), cookie_file => file:filename(), nodes => string(), why_not => string(), explain => boolean(),
                      n => integer()}.
--type answer() :: {chosen, [node()], map()} | {unsatisfied, Text :: unicode:chardata()} | {reports, Text :: unicode:chardata(), [map()]}.
+-type answer() :: {chosen, [node()], map()} | {unsatisfied, Text :: unicode:chardata()} | {reports, Text :: unicode:chardata(), [map()]} | {advice, Text :: unicode:chardata(), Moves :: [map()], Pairs :: [map()]}.
 
 -define(CALL_MS, 15000).
+%% How many processes of each node `--advise' looks at, and how long.
+-define(BUSIEST, 50).
+-define(OBSERVE_MS, 2000).
 
 %% @doc Asks. `usage' says that the words were wrong, `error' that the node could not be asked.
 -spec ask(options()) -> {ok, answer()} | {usage | error, Text :: unicode:chardata()}.
+ask(#{advise := true} = Options) ->
+    case candidates(maps:get(nodes, Options, "all")) of
+        {error, Why} -> {usage, ["--nodes: ", Why]};
+        {ok, Nodes} ->
+            case beamway_cli_links:open(maps:with([node, cookie_file], Options)) of
+                {ok, Node} ->
+                    try advised(Node, meant(Nodes, Node))
+                    catch throw:Why -> {error, Why}
+                    end;
+                {error, Why} -> {error, Why}
+            end
+    end;
 ask(#{query := Text} = Options) ->
     case {term(Text), candidates(maps:get(nodes, Options, "all")), node_name(maps:get(why_not, Options, none))} of
         {{error, Why}, _, _} -> {usage, ["the query: ", Why]};
@@ -82,6 +97,18 @@ answered(Node, Wanted, Query, WhyNot, Explain) ->
         throw:Text -> {error, Text}
     end.
 
+%% Samples the busiest processes; the counters of links say which nodes talk.
+advised(Node, Nodes) ->
+    {ok, Graph, _} = call(Node, placement, observe, [call(Node, placement_observe, busiest, [Nodes, ?BUSIEST]), ?OBSERVE_MS]),
+    case {call(Node, placement, advise, [Graph, #{}]), call(Node, placement, advise, [Nodes])} of
+        {{ok, Moves}, {ok, Pairs, _}} ->
+            {ok, {advice, [call(Node, placement_moves, to_text, [Moves]), [pair_text(Pair) || Pair <- Pairs]], Moves, Pairs}};
+        {{error, no_topology}, _} -> {error, io_lib:format("node ~ts knows no tree of the network; there, call placement:set_topology/1, or see: beamway topology --help", [Node])}
+    end.
+
+pair_text(#{pair := {A, B}, bytes := Bytes, share := Share, distance := Distance}) ->
+    io_lib:format("~ts and ~ts have exchanged ~b bytes, ~.1f % of all, at a distance of ~w~n", [A, B, Bytes, 100 * Share, Distance]).
+
 %% All that the node is connected to, but for this command.
 meant(all, Node) -> [Node | call(Node, erlang, nodes, [connected])] -- [node()];
 meant(Nodes, _) -> Nodes.
@@ -115,7 +142,8 @@ call(Node, Module, Function, Arguments) ->
 -spec to_json(answer()) -> term().
 to_json({chosen, Nodes, Meta}) -> {[{nodes, Nodes}, {meta, json(Meta)}]};
 to_json({unsatisfied, Text}) -> {[{nodes, []}, {why, unicode:characters_to_binary(Text)}]};
-to_json({reports, _, Reports}) -> {[{reports, [json(Report) || Report <- Reports]}]}.
+to_json({reports, _, Reports}) -> {[{reports, [json(Report) || Report <- Reports]}]};
+to_json({advice, _, Moves, Pairs}) -> {[{moves, [json(Move) || Move <- Moves]}, {pairs, [json(Pair) || Pair <- Pairs]}]}.
 
 json(Map) when is_map(Map) -> maps:map(fun(_, Value) -> json(Value) end, Map);
 json([Map | _] = List) when is_map(Map) -> [json(Element) || Element <- List];
@@ -126,7 +154,8 @@ json(Value) -> unicode:characters_to_binary(io_lib:format("~0tp", [Value])).
 -spec to_text(answer()) -> unicode:chardata().
 to_text({chosen, Nodes, _}) -> [[atom_to_list(Node), $\n] || Node <- Nodes];
 to_text({unsatisfied, Text}) -> Text;
-to_text({reports, Text, _}) -> Text.
+to_text({reports, Text, _}) -> Text;
+to_text({advice, Text, _, _}) -> Text.
 
 -ifdef(TEST).
 

@@ -66,7 +66,8 @@ text("choose") ->
     "exit status: 0 chosen or explained, 1 no node suits or the node could not be asked, 2 wrong usage\n"
     "examples:    beamway choose '{load_per_core1, lt, 0.5}' --count 1\n"
     "             beamway choose '[{mem_available, ge, {4, gib}}, {dist, near}]' --node a@web1 --explain\n"
-    "             beamway choose '{gpu, true}' --why-not b@web2\n";
+    "             beamway choose '{gpu, true}' --why-not b@web2\n"
+    "             beamway choose --advise --node a@web1\n";
 text("node") ->
     "\nStarts a node on Beamway's carrier, connects it, and keeps it until a signal ends it. On a terminal it has a shell.\n"
     "In a job step of Slurm every task is a node of the job's cluster: name and peers come from Slurm's variables; the\n"
@@ -146,6 +147,7 @@ options("choose") ->
      {n, $n, "count", integer, "so many nodes, picked by load; without it all that suit"},
      {explain, undefined, "explain", undefined, "every constraint that a node fails, for all nodes"},
      {why_not, undefined, "why-not", string, "the same for one node"},
+     {advise, undefined, "advise", undefined, "no query: sample the busiest processes for 2 s and show which moves would save what over which link"},
      cookie_file(), help(),
      {query, undefined, undefined, string, "an Erlang term"}];
 options("node") ->

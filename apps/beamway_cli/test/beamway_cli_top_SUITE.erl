@@ -79,7 +79,17 @@ choose_from_the_shell(Config) ->
         {0, Out, ""} = run(Config, "choose '{mem_total, gt, 0}' --node chooser --count 1"),
         ?assertMatch({match, _}, re:run(Out, "^chooser@\\S+\n$")),
         {1, Why, ""} = run(Config, "choose '{mem_total, lt, 0}' --node chooser"),
-        ?assertMatch({match, _}, re:run(Why, "0 of 1 nodes fulfil the query"))
+        ?assertMatch({match, _}, re:run(Why, "0 of 1 nodes fulfil the query")),
+        %% Without a tree nothing is near or far; with one node in it nothing would gain.
+        {1, "", NoTree} = run(Config, "choose --advise --node chooser"),
+        ?assertMatch({match, _}, re:run(NoTree, "knows no tree of the network")),
+        {2, "", _} = run(Config, "choose '{mem_total, gt, 0}' --advise --node chooser"),
+        {0, Shown, ""} = run(Config, "choose '{mem_total, gt, 0}' --node chooser"),
+        {0, "", ""} = shell(Config, ["erl -noinput -hidden -sname setter -eval \"N = '", string:trim(Shown), "', {ok, T} = erpc:call(N, placement_tree, from_paths, [#{N => [site]}]), ",
+                                     "{ok, _} = erpc:call(N, placement, set_topology, [T]), halt().\""]),
+        {0, "no move would save anything\n", ""} = run(Config, "choose --advise --node chooser"),
+        {0, Json, ""} = run(Config, "choose --advise --json --node chooser"),
+        ?assertEqual({[{<<"moves">>, []}, {<<"pairs">>, []}]}, jiffy:decode(Json))
     after
         ?assertEqual(0, ended(Node))
     end.

@@ -17,7 +17,7 @@
 -export([reserve/3, release/1, renew/2, hand_over/2, spawn/2, spawn/3]).
 -export([child/3, delete_child/1, children/0, whereis_name/1, send/2, register_name/2, unregister_name/1]).
 -export([own/1, own/2, disown/1, insert/2, insert/3, update/2, delete/1, attributes/0, attributes/2]).
--export([follow/3, unfollow/1, topology/0, set_topology/1, set_topology/2, join/2, leave/1, epoch/0, advise/1]).
+-export([follow/3, unfollow/1, topology/0, set_topology/1, set_topology/2, join/2, leave/1, epoch/0, advise/1, advise/2, observe/2]).
 -export([probe/2, plan/2, map/3]).
 
 -type lease() :: placement_lease:lease().
@@ -322,6 +322,19 @@ plan_option(_, Value, _) -> Value.
 %% @doc Which process goes to which node, given who talks to whom and how far the nodes are from each other ({@link placement_map:map/3}). It starts and moves nothing.
 -spec map(placement_map:graph(), placement_tree:tree(), placement_map:options()) -> {ok, placement_map:mapping()} | {error, placement_map:error()}.
 map(Graph, Tree, Options) -> placement_map:map(Graph, Tree, Options).
+
+%% @doc Samples for so many milliseconds how many bytes these processes send to each other ({@link placement_observe}): a graph for {@link map/3} and {@link advise/2}, and which
+%% of them could not be traced. Nothing is traced before or after.
+-spec observe([pid()], Ms :: pos_integer()) -> {ok, placement_map:graph(), placement_observe:seen()} | {error, {bad_pids | bad_ms, term()}}.
+observe(Pids, Ms) -> placement_observe:observe(Pids, Ms).
+
+%% @doc Which of the processes of a graph would better run on another node of the tree in use ({@link placement_moves}): what each move saves, and over which link. It moves nothing.
+-spec advise(placement_map:graph(), placement_moves:options()) -> {ok, [placement_moves:move()]} | {error, no_topology | placement_map:error()}.
+advise(Graph, Options) ->
+    case topology() of
+        none -> {error, no_topology};
+        Tree -> placement_moves:moves(Graph, Tree, Options)
+    end.
 
 %% @doc Pairs of nodes that talk much and sit far apart ({@link placement_advise}), and the nodes of which that is not known.
 -spec advise(placement_choose:nodes_spec()) -> {ok, [placement_advise:advice()], Without :: [node()]} | {error, no_topology | {bad_nodes, string()}}.

@@ -7,7 +7,7 @@
 %% `docs/guide/placement.md' names the sources. Pure but for its helper processes: the same seed gives the same mapping.
 -module(placement_map).
 
--export([map/3, cost/4, distance/4, format_error/1]).
+-export([map/3, cost/4, distance/4, pairs/1, format_error/1]).
 
 -export_type([graph/0, name/0, options/0, mapping/0, error/0]).
 
@@ -40,7 +40,7 @@
 map(Graph, Tree, Options) ->
     try
         Setting = checked(Options, Tree),
-        Weights = weights(Graph),
+        Weights = pairs(Graph),
         Loads = process_loads(Setting, Weights),
         Capacity = capacity(Setting, lists:sum(maps:values(Loads))),
         {ok, mapped(Weights, Loads, Capacity, Tree, Setting)}
@@ -84,10 +84,11 @@ when_all(Is, Values, Expected) ->
         false -> Expected
     end.
 
-%% Both orders of a pair are one; a process's talk to itself costs nothing.
-weights(Graph) when is_map(Graph) -> weights([edge(Key, Weight) || {Key, Weight} <- maps:to_list(Graph)]);
-weights(Graph) when is_list(Graph), length(Graph) >= 0 -> summed(lists:sort([ordered(Edge) || Edge <- Graph]));
-weights(Graph) -> throw({bad_graph, Graph, "a list of {Process, Process, Weight}, or a map of {Process, Process} to weights"}).
+%% @doc The pairs of a graph, sorted: both orders of a pair are one, and what is named twice adds up. Throws an error that {@link format_error/1} reads.
+-spec pairs(graph()) -> [{name(), name(), Weight :: number()}].
+pairs(Graph) when is_map(Graph) -> pairs([edge(Key, Weight) || {Key, Weight} <- maps:to_list(Graph)]);
+pairs(Graph) when is_list(Graph), length(Graph) >= 0 -> summed(lists:sort([ordered(Edge) || Edge <- Graph]));
+pairs(Graph) -> throw({bad_graph, Graph, "a list of {Process, Process, Weight}, or a map of {Process, Process} to weights"}).
 
 edge({A, B}, Weight) -> {A, B, Weight};
 edge(Key, Weight) -> throw({bad_graph, {Key, Weight}, "{Process, Process} => Weight"}).

@@ -1,0 +1,150 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Who talks to whom, sampled: traces the sends of some processes in short windows and counts bytes per pair. Called by {@link placement:observe/2}; nothing traces
+%% unless it is called.
+%%
+%% On each node one process traces, one fifth of the time: it switches tracing on for a window, off for four, and ends a window early when it has seen a bounded number
+%% of messages. Bytes are those of the message in the external format, scaled to the whole time. If the caller's node goes, or the time is over, the tracer ends, and with it
+%% the tracing.
+-module(placement_observe).
+
+-export([observe/2, busiest/2]).
+%% On the nodes.
+-export([local/2, local_busiest/1]).
+
+-export_type([seen/0]).
+
+-type seen() :: #{unseen := [{pid(), Reason :: term()}], messages := non_neg_integer()}.
+%% Processes that could not be traced: their node does not answer, they have ended, or another tracer has them. How many messages were counted.
+
+-define(WINDOW_MS, 20).
+-define(PAUSE_MS, 80).
+-define(MOST, 5000).
+-define(GRACE_MS, 5000).
+
+%% @doc The bytes that these processes sent to each other in so many milliseconds, as a graph for {@link placement:map/3} and {@link placement:advise/2}.
+-spec observe([pid()], Ms :: pos_integer()) -> {ok, [{pid(), pid(), Bytes :: pos_integer()}], seen()} | {error, {bad_pids | bad_ms, term()}}.
+observe(Pids, Ms) when is_integer(Ms), Ms >= 1, Ms =< 3600000, is_list(Pids), length(Pids) >= 0 ->
+    case [Other || Other <- Pids, not is_pid(Other)] of
+        [] ->
+            ByNode = maps:to_list(lists:foldl(fun(Pid, Acc) -> maps:update_with(node(Pid), fun(Others) -> [Pid | Others] end, [Pid], Acc) end, #{}, lists:usort(Pids))),
+            Asked = [{Own, erpc:send_request(Node, ?MODULE, local, [Own, Ms])} || {Node, Own} <- ByNode],
+            Answers = [answer(Own, Request, Ms + ?GRACE_MS) || {Own, Request} <- Asked],
+            {ok, graph(Pids, Answers),
+             #{unseen => lists:append([Unseen || {_, _, Unseen, _} <- Answers]), messages => lists:sum([Count || {_, _, _, Count} <- Answers])}};
+        [Wrong | _] -> {error, {bad_pids, Wrong}}
+    end;
+observe(Pids, Ms) when is_list(Pids) -> {error, {bad_ms, Ms}};
+observe(Pids, _) -> {error, {bad_pids, Pids}}.
+
+%% @doc So many processes of each node, those that have done most so far; none of OTP's own and of this application. Nodes that do not answer give none.
+-spec busiest([node()], Count :: pos_integer()) -> [pid()].
+busiest(Nodes, Count) ->
+    lists:append([Pids || {ok, Pids} <- erpc:multicall(Nodes, ?MODULE, local_busiest, [Count], ?GRACE_MS)]).
+
+%% @private
+-spec local_busiest(pos_integer()) -> [pid()].
+local_busiest(Count) ->
+    Busy = lists:reverse(lists:sort([{Reductions, Pid} || Pid <- processes(), {reductions, Reductions} <- [process_info(Pid, reductions)]])),
+    first(Count, [Pid || {_, Pid} <- Busy]).
+
+%% Which application a process belongs to takes time to find out: only of as many as it takes.
+first(0, _) -> [];
+first(_, []) -> [];
+first(Count, [Pid | Rest]) ->
+    case application:get_application(Pid) of
+        {ok, Application} when Application =:= kernel; Application =:= stdlib; Application =:= placement; Application =:= beamway -> first(Count, Rest);
+        _ when Pid =:= self() -> first(Count, Rest);
+        _ -> [Pid | first(Count - 1, Rest)]
+    end.
+
+answer(Own, Request, Ms) ->
+    try erpc:receive_response(Request, Ms)
+    catch
+        error:{erpc, Reason} -> {#{}, [], [{Pid, Reason} || Pid <- Own], 0};
+        Class:Reason -> {#{}, [], [{Pid, {Class, Reason}} || Pid <- Own], 0}
+    end.
+
+%% Names are those of the nodes on which they are registered; only what goes to another of the processes counts.
+graph(Pids, Answers) ->
+    Names = maps:from_list(lists:append([Named || {_, Named, _, _} <- Answers])),
+    Wanted = maps:from_list([{Pid, true} || Pid <- Pids]),
+    Sums = lists:foldl(fun({{From, To}, Bytes}, Acc) ->
+                               Pid = maps:get(To, Names, To),
+                               case is_map_key(Pid, Wanted) andalso Pid =/= From of
+                                   true -> maps:update_with({From, Pid}, fun(Sum) -> Sum + Bytes end, Bytes, Acc);
+                                   false -> Acc
+                               end
+                       end, #{}, lists:append([maps:to_list(Sent) || {Sent, _, _, _} <- Answers])),
+    [{From, To, Bytes} || {{From, To}, Bytes} <- lists:sort(maps:to_list(Sums))].
+
+%% @private Runs in a process of `erpc'. The tracer watches it, and it the tracer.
+-spec local([pid()], Ms :: pos_integer()) -> {#{{pid(), term()} => pos_integer()}, [{{atom(), node()}, pid()}], [{pid(), term()}], non_neg_integer()}.
+local(Pids, Ms) ->
+    Named = [{{Name, node()}, Pid} || Pid <- Pids, {registered_name, Name} <- [process_info(Pid, registered_name)], is_atom(Name)],
+    Caller = self(),
+    {Tracer, Monitor} = spawn_opt(fun() -> tracer(Pids, Ms, Caller) end, [monitor, {priority, high}]),
+    receive
+        {'DOWN', Monitor, process, Tracer, {traced, Sent, Unseen, Count}} -> {Sent, Named, Unseen, Count};
+        {'DOWN', Monitor, process, Tracer, Reason} -> {#{}, Named, [{Pid, Reason} || Pid <- Pids], 0}
+    after Ms + ?GRACE_MS ->
+        exit(Tracer, kill),
+        {#{}, Named, [{Pid, timeout} || Pid <- Pids], 0}
+    end.
+
+%% The exit reason is how the result travels.
+-dialyzer({nowarn_function, tracer/3}).
+tracer(Pids, Ms, Caller) ->
+    Monitor = monitor(process, Caller),
+    Start = erlang:monotonic_time(microsecond),
+    {Sent, Unseen, Count, Traced} = windows(Pids, Monitor, Start + Ms * 1000, {#{}, #{}, 0, 0}),
+    Whole = erlang:monotonic_time(microsecond) - Start,
+    exit({traced, maps:map(fun(_, Bytes) -> max(1, round(Bytes * Whole / max(1, Traced))) end, Sent), maps:to_list(Unseen), Count}).
+
+windows(Pids, Monitor, End, {Sent, Unseen, Count, Traced} = Seen) ->
+    case erlang:monotonic_time(microsecond) >= End of
+        true -> Seen;
+        false ->
+            Failed = [{Pid, Reason} || Pid <- Pids, Reason <- [switched_on(Pid)], Reason =/= ok],
+            Begun = erlang:monotonic_time(microsecond),
+            {NewSent, Number} = window(Begun + ?WINDOW_MS * 1000, Monitor, Sent, 0),
+            Us = erlang:monotonic_time(microsecond) - Begun,
+            ok = switched_off(Pids),
+            ok = drained(),
+            receive {'DOWN', Monitor, process, _, _} -> exit(normal) after ?PAUSE_MS -> ok end,
+            windows(Pids, Monitor, End, {NewSent, maps:merge(Unseen, maps:from_list(Failed)), Count + Number, Traced + Us})
+    end.
+
+switched_on(Pid) ->
+    try erlang:trace(Pid, true, [send]) of
+        1 -> ok;
+        0 -> noproc
+    catch
+        error:badarg ->
+            case is_process_alive(Pid) of
+                true -> traced_by_another;
+                false -> noproc
+            end
+    end.
+
+switched_off(Pids) ->
+    lists:foreach(fun(Pid) -> try erlang:trace(Pid, false, [send]) catch error:badarg -> 0 end end, Pids).
+
+window(_, _, Sent, Number) when Number >= ?MOST -> {Sent, Number};
+window(End, Monitor, Sent, Number) ->
+    receive
+        {trace, From, send, Message, To} ->
+            Bytes = erlang:external_size(Message),
+            window(End, Monitor, maps:update_with({From, full_name(To)}, fun(Sum) -> Sum + Bytes end, Bytes, Sent), Number + 1);
+        {trace, _, send_to_non_existing_process, _, _} -> window(End, Monitor, Sent, Number);
+        {'DOWN', Monitor, process, _, _} -> exit(normal)
+    after max(0, (End - erlang:monotonic_time(microsecond) + 999) div 1000) -> {Sent, Number}
+    end.
+
+full_name(Name) when is_atom(Name) -> {Name, node()};
+full_name(To) -> To.
+
+%% What was sent before tracing was off.
+drained() ->
+    receive Trace when element(1, Trace) =:= trace -> drained()
+    after 0 -> ok
+    end.
