@@ -4,7 +4,8 @@
 %% The default, `mdl', needs no parameter ({@link placement_mdl}); `{alpha, A}' is the report's own
 %% algorithm ({@link placement_alpha}). The fit is the share of the variance of the logarithms that the
 %% levels of the tree explain: from 0.8 the tree may be trusted, under 0.6 the network is no hierarchy (a
-%% torus has about 0.3, points on a plane 0.5) and the times themselves say more.
+%% torus has about 0.3, points on a plane 0.5) and the times themselves say more. A tree that explains much may still be too coarse inside its smallest
+%% groups: {@link placement_regret} looks for nearness there, and from 1.5 on the tree is no longer called good.
 -module(placement_cluster).
 
 -export([cluster/1, cluster/2, format_error/1]).
@@ -13,12 +14,13 @@
 
 -type method() :: mdl | {alpha, number()}.
 -type verdict() :: one_cluster | good | fair | poor.
--type result() :: #{tree := placement_tree:tree(), method := method(), explained := float(), verdict := verdict(),
+-type result() :: #{tree := placement_tree:tree(), method := method(), explained := float(), regret := float(), verdict := verdict(),
                     advice := unicode:chardata(), slow := [{node(), Factor :: float()}]}.
 %% `slow' are nodes that exceed the level of their groups, and how many times; the slowest first.
 
 -define(GOOD, 0.8).
 -define(FAIR, 0.6).
+-define(COARSE, 1.5).
 
 %% @doc The tree by the default algorithm.
 -spec cluster(placement_matrix:matrix()) -> result().
@@ -30,25 +32,33 @@ cluster(Matrix) ->
 -spec cluster(placement_matrix:matrix(), method()) -> {ok, result()} | {error, {bad_method, term()}}.
 cluster(Matrix, mdl) ->
     #{root := Root, slow := Slow, explained := Explained} = placement_mdl:cluster(Matrix),
-    {ok, result(mdl, Root, Slow, Explained)};
+    {ok, result(mdl, Root, Slow, Explained, Matrix)};
 cluster(Matrix, {alpha, Alpha}) when is_number(Alpha), Alpha >= 1 ->
     Root = placement_alpha:cluster(Matrix, Alpha),
-    {ok, result({alpha, Alpha}, Root, [], explained(Root, Matrix))};
+    {ok, result({alpha, Alpha}, Root, [], explained(Root, Matrix), Matrix)};
 cluster(_, Other) ->
     {error, {bad_method, Other}}.
 
-result(Method, Root, Slow, Explained) ->
+result(Method, Root, Slow, Explained, Matrix) ->
     {ok, Tree} = placement_tree:from_vertex(Root),
-    Verdict = verdict(placement_tree:depth(Tree), Explained),
-    #{tree => Tree, method => Method, explained => Explained, verdict => Verdict, advice => advice(Verdict, Slow), slow => Slow}.
+    Regret = placement_regret:regret(Tree, Matrix),
+    Verdict = verdict(placement_tree:depth(Tree), Explained, Regret),
+    #{tree => Tree, method => Method, explained => Explained, regret => Regret, verdict => Verdict, advice => advice(Verdict, Explained, Regret, Slow), slow => Slow}.
 
-verdict(Depth, _) when Depth =< 1 -> one_cluster;
-verdict(_, Explained) when Explained >= ?GOOD -> good;
-verdict(_, Explained) when Explained >= ?FAIR -> fair;
-verdict(_, _) -> poor.
+verdict(Depth, _, Regret) when Depth =< 1, Regret < ?COARSE -> one_cluster;
+verdict(Depth, _, _) when Depth =< 1 -> poor;
+verdict(_, Explained, Regret) when Explained >= ?GOOD, Regret < ?COARSE -> good;
+verdict(_, Explained, _) when Explained >= ?FAIR -> fair;
+verdict(_, _, _) -> poor.
 
-advice(Verdict, Slow) ->
-    [advice(Verdict), [[" Slow nodes: ", lists:join(", ", [io_lib:format("~ts (~.2f times)", [Node, Factor]) || {Node, Factor} <- Slow]), "."]
+advice(Verdict, Explained, Regret, Slow) ->
+    Text = case Verdict =:= fair andalso Explained >= ?GOOD of
+               true -> "The tree explains the times well, but it is coarse.";
+               false -> advice(Verdict)
+           end,
+    Coarse = [io_lib:format(" Inside the smallest groups there are nodes ~.1f times nearer than the others, which the tree does not tell apart:"
+                            " choose by times there.", [Regret]) || Regret >= ?COARSE],
+    [Text, Coarse, [[" Slow nodes: ", lists:join(", ", [io_lib:format("~ts (~.2f times)", [Node, Factor]) || {Node, Factor} <- Slow]), "."]
                        || Slow =/= []]].
 
 advice(one_cluster) -> "All nodes are equally far from each other, as far as these times show: choose nodes by attributes alone."

@@ -37,6 +37,31 @@ some_rounds_test_() ->
           ?assert(lists:min(Agreement) >= 0.95, Agreement)
       end}} || {Shape, Share} <- [{athos_256, 0.3}, {department_39, 0.3}, {racks_128, 0.4}]].
 
+%% Noise inside the groups is no nearness: the judgement of the planted trees is that of their levels.
+noise_is_no_regret_test_() ->
+    [{timeout, 60, {atom_to_list(Shape), fun() ->
+          {Matrix, _} = beamway_bench_planted:make(Shape, 3),
+          #{regret := Regret} = placement_cluster:cluster(Matrix),
+          ?assert(Regret < 1.2, Regret)
+      end}} || {Shape, _} <- beamway_bench_planted:shapes()].
+
+%% Cities on four continents: the tree finds the continents and explains most of the times, but says nothing of what is near inside of them.
+coarse_tree_test_() ->
+    {timeout, 60, fun() ->
+        Random0 = rand:seed_s(exsss, {1, 2, 3}),
+        {Cities, _} = lists:mapfoldl(fun(N, R0) ->
+            {{CX, CY}, Wide} = {element(N rem 4 + 1, {{0, 0}, {900, 0}, {0, 900}, {900, 900}}), 60},
+            {X, R1} = rand:normal_s(R0),
+            {Y, R} = rand:normal_s(R1),
+            {{CX + Wide * X, CY + Wide * Y}, R}
+        end, Random0, lists:seq(1, 160)),
+        Time = fun({X1, Y1}, {X2, Y2}) -> 5 + math:sqrt((X1 - X2) * (X1 - X2) + (Y1 - Y2) * (Y1 - Y2)) end,
+        {ok, Matrix} = placement_matrix:from_rows([name(N) || N <- lists:seq(1, 160)], [[Time(A, B) || B <- Cities] || A <- Cities]),
+        #{verdict := Verdict, explained := Explained, regret := Regret, advice := Advice} = placement_cluster:cluster(Matrix),
+        ?assertEqual({fair, true, true}, {Verdict, Explained >= 0.8, Regret >= 1.5}),
+        ?assertNotEqual(nomatch, string:find(unicode:characters_to_list(Advice), "times nearer than the others"))
+    end}.
+
 %% The clear shapes are found by the report's algorithm, too.
 alpha_test_() ->
     [{timeout, 60, fun() ->

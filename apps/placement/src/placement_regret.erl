@@ -1,0 +1,57 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc What a choice by the tree alone gives away: is there nearness inside the smallest groups that the tree does not show? Pure.
+%%
+%% A tree can explain most of the variance and still be too coarse: cities fall into continents, and within a continent the tree may say nothing. To compare with the nearest node
+%% would be no judgement, since of many noisy times the least is always small. So the near one is picked without its own time: by the bounds that third nodes of the
+%% group give ({@link placement_gaps}). Where there is only noise it is as far as the median node, and the ratio is 1. Where it is nearer the tree gives that away.
+-module(placement_regret).
+
+-export([regret/2]).
+
+%% Nodes that are judged, and members of a group that are looked at, at most; evenly taken.
+-define(JUDGED, 48).
+-define(MEMBERS, 96).
+
+%% @doc How many times as far as the near one the median node of the same smallest group is; the median over the nodes. 1.0 where groups have fewer than four nodes.
+-spec regret(placement_tree:tree(), placement_matrix:matrix()) -> float().
+regret(Tree, Matrix) ->
+    Places = maps:from_list(lists:zip(placement_matrix:nodes(Matrix), lists:seq(1, placement_matrix:size(Matrix)))),
+    Groups = [[maps:get(Node, Places) || {leaf, Node} <- Children] || {group, _, _, Children} <- groups(placement_tree:packed(Tree))],
+    Judged = some([{I, Group} || Group <- Groups, length(Group) >= 4, I <- Group], ?JUDGED),
+    Rows = placement_matrix:rows(Matrix),
+    case lists:sort([Ratio || {I, Group} <- Judged, Ratio <- ratio(I, some(Group, ?MEMBERS) -- [I], Rows)]) of
+        [] -> 1.0;
+        Ratios -> max(1.0, middle(Ratios))
+    end.
+
+groups({leaf, _}) -> [];
+groups({group, _, _, Children} = Group) -> [Group | lists:append([groups(Child) || Child <- Children])].
+
+some(List, Most) ->
+    Step = max(1, ceil(length(List) / Most)),
+    [Element || {N, Element} <- lists:zip(lists:seq(0, length(List) - 1), List), N rem Step =:= 0].
+
+middle(Sorted) -> lists:nth((length(Sorted) + 1) div 2, Sorted).
+
+ratio(I, Members, Rows) ->
+    Row = element(I, Rows),
+    Known = lists:sort([{Us, J} || J <- Members, Us <- [element(J, Row)], is_float(Us)]),
+    case [{Bound, Us} || {Us, J} <- Known, Bound <- bound(J, Known, element(J, Rows))] of
+        Bounds when length(Bounds) < 3 -> [];
+        Bounds ->
+            {_, Near} = lists:min(Bounds),
+            [middle([Us || {Us, _} <- Known]) / Near]
+    end.
+
+%% Third nodes, the nearest first; `infinity' sorts after all numbers.
+bound(J, Known, RowJ) ->
+    case lists:foldl(fun({Us, K}, Least) when K =/= J, Us < Least ->
+                             case element(K, RowJ) of
+                                 Other when is_float(Other) -> min(Least, max(Us, Other));
+                                 _ -> Least
+                             end;
+                        (_, Least) -> Least
+                     end, infinity, Known) of
+        infinity -> [];
+        Least -> [Least]
+    end.
