@@ -65,7 +65,7 @@ struct agent {
     rd_end_t to_child, from_child; /* the ends that the transfers use */
     int output;                    /* of a receiver's command */
     size_t under_way;              /* bytes of it that rdpipe has not written yet */
-    bool is_configured, has_next, is_ready, is_started, is_failing, is_ending;
+    bool is_configured, has_next, is_ready, is_started, is_failing, is_ending, is_dropped;
     int64_t report_at;
 };
 
@@ -168,6 +168,13 @@ static void release_command(void *argument)
         rd_guard_release(&agent->guard, agent->child.pid);
 }
 
+static void tell_of_drop(void *argument)
+{
+    agent_t *agent = argument;
+
+    (void)eventfd_write(agent->news, 1);
+}
+
 static void *transfer_thread(void *argument)
 {
     side_t *side = argument;
@@ -267,6 +274,7 @@ static void start(agent_t *agent)
     if (agent->work != RD_WORK_COMMAND)
         atomic_store(&agent->over.transfer.status, 0);
     agent->in.transfer.at_end = release_command;
+    agent->in.transfer.at_drop = tell_of_drop;
     agent->in.transfer.of = agent;
     if (!open_ends(agent, &why))
         fail(agent, why.cause, why.text); /* the threads tell the neighbours, and end */
@@ -301,7 +309,7 @@ static bool key_of(const char *line, rd_key_t *key_p)
 static bool take_segment(agent_t *agent, const char *line)
 {
     char *work = rd_line_value(line, "work", NULL);
-    uint64_t buffer = 0, level = 0, block = 0, flags = 0, zstd = 0, streams = 0, rate = 0,
+    uint64_t drop = 0, buffer = 0, level = 0, block = 0, flags = 0, zstd = 0, streams = 0, rate = 0,
              carriers = 0, first = 0, last = 0;
     bool done = work && rd_work_of(work, &agent->work) &&
                 rd_line_value_number(line, "block", RD_BLOCK_MAX, &block) &&
@@ -329,6 +337,8 @@ static bool take_segment(agent_t *agent, const char *line)
         .streams = (unsigned)streams,
         .congestion = agent->congestion && *agent->congestion ? agent->congestion : NULL};
     agent->over.transfer.rate = rate;
+    (void)rd_line_value_number(line, "drop", 86400, &drop);
+    agent->in.transfer.drop_ms = (int)drop * 1000;
     (void)rd_line_value_number(line, "buffer", RD_BUFFER_MAX, &buffer);
     (void)rd_line_value_number(line, "start", 100, &level);
     agent->in.transfer.buffer = buffer;
@@ -473,8 +483,19 @@ static bool has_met(const side_t *side)
     return !side->is_wanted || (side->is_told && !side->is_over);
 }
 
+/* The command gets nothing more, and must not take what it has for the whole. */
+static void look_at_drop(agent_t *agent)
+{
+    if (agent->is_dropped || !atomic_load(&agent->in.transfer.is_dropped))
+        return;
+    agent->is_dropped = true;
+    say(agent, "dropped");
+    rd_child_end(&agent->child);
+}
+
 static void look_around(agent_t *agent)
 {
+    look_at_drop(agent);
     look_at(agent, &agent->in);
     look_at(agent, &agent->over);
     if (agent->is_configured && !agent->is_ready && !agent->is_failing && has_met(&agent->in) &&

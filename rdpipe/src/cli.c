@@ -170,6 +170,10 @@ void rd_cli_option(rd_cli_t *cli, int option, const char *value)
         if (!rd_size(value, RD_BUFFER_MIN, RD_BUFFER_MAX, &cli->buffer))
             rd_usage(cli, "--buffer %s: expected 1M to 1024G", value);
         break;
+    case RD_OPTION_DROP:
+        if (!rd_number(value, 1, 86400, &cli->drop_s))
+            rd_usage(cli, "--drop-slow %s: expected seconds, 1 to 86400", value);
+        break;
     case RD_OPTION_START:
         if (!rd_number(value, 0, 100, &number))
             rd_usage(cli, "--start %s: expected a level in percent, 0 to 100", value);

@@ -24,6 +24,7 @@ typedef struct {
     rd_terms_t terms;
     bool verbose, json, progress, quiet;
     uint64_t buffer;    /* bytes before the output; 0: none */
+    uint64_t drop_s;    /* receivers that take nothing for so long are dropped; 0: never */
     unsigned start;     /* percent of it at which writing begins */
     const char *resume; /* a file, NULL: none */
     uint64_t rate;      /* bytes a second at most; 0: as many as there are */
@@ -58,6 +59,7 @@ enum {
     RD_OPTION_RESUME,
     RD_OPTION_BUFFER,
     RD_OPTION_START,
+    RD_OPTION_DROP,
     RD_OPTION_VERSION,
     RD_OPTION_OWN
 };

@@ -23,6 +23,8 @@ typedef struct {
     bool has_ended;                  /* END has come */
     bool has_resumed;                /* RESUME has come */
     rd_buffer_t *buffer;             /* before the output; NULL: none */
+    bool is_dropped;                 /* the output was too slow */
+    int64_t stuck_ms;                /* since then the output takes nothing; 0: it does */
     bool is_flushing;                /* END waits for it */
     int64_t confirm_at;              /* when the offset is noted again */
     bool output_quit;                /* the output's reader wants no more */
@@ -41,7 +43,7 @@ static bool fault(drain_t *drain, const char *what, int error)
 
 static bool has_output(const drain_t *drain)
 {
-    return drain->output->fd >= 0;
+    return drain->output->fd >= 0 && !drain->is_dropped;
 }
 
 /* Does anybody still want what comes? */
@@ -156,6 +158,30 @@ static void fail_output(drain_t *drain)
                          strerror(errno));
 }
 
+/* The others go on without it. What reads it must not take what it has for the whole, so the output
+ * stays open until it is ended. */
+static void drop_output(drain_t *drain)
+{
+    drain->is_dropped = true;
+    close_buffer(drain);
+    atomic_store(&drain->transfer->is_dropped, true);
+    if (drain->transfer->at_drop)
+        drain->transfer->at_drop(drain->transfer->of);
+}
+
+/* True: the output was dropped. */
+static bool is_too_slow(drain_t *drain)
+{
+    int64_t now = rd_now_ms();
+
+    if (drain->stuck_ms == 0)
+        drain->stuck_ms = now;
+    if (drain->transfer->drop_ms == 0 || now - drain->stuck_ms < drain->transfer->drop_ms)
+        return false;
+    drop_output(drain);
+    return true;
+}
+
 static ssize_t write_some(const drain_t *drain, const void *data, size_t len)
 {
     return drain->buffer ? rd_buffer_put(drain->buffer, data, len)
@@ -168,7 +194,7 @@ static bool flush(drain_t *drain)
     int state = drain->buffer ? rd_buffer_end(drain->buffer) : 1;
 
     drain->is_flushing = state == 0;
-    if (state < 0)
+    if (state < 0 && !drain->is_dropped)
         fail_output(drain);
     return state != 0;
 }
@@ -179,12 +205,16 @@ static bool write_frame(drain_t *drain, const rd_frame_t *frame)
     while (has_output(drain) && drain->written < frame->value) {
         ssize_t n = write_some(drain, drain->plain + drain->written, frame->value - drain->written);
 
-        if (n >= 0)
+        if (n >= 0) {
             drain->written += (size_t)n;
-        else if (errno == EAGAIN)
+            drain->stuck_ms = 0;
+        } else if (errno == EAGAIN && !is_too_slow(drain)) {
             return false;
-        else if (errno != EINTR)
+        } else if (drain->is_dropped) {
+            break;
+        } else if (errno != EINTR) {
             fail_output(drain);
+        }
         if (drain->fault.text[0])
             return false;
     }
@@ -247,9 +277,9 @@ static bool take_end(drain_t *drain, const rd_frame_t *frame)
     if (drain->transfer->resume && !confirm(drain))
         return true;
     drain->transfer->producer_status = (int)frame->value;
-    if (drain->transfer->at_end)
+    if (drain->transfer->at_end && !drain->is_dropped)
         drain->transfer->at_end(drain->transfer->of);
-    if (!rd_end_close(drain->output))
+    if (!drain->is_dropped && !rd_end_close(drain->output))
         (void)rd_because(&drain->fault, "closing %s: %s", rd_end_name(drain->output, true),
                          strerror(errno));
     drain->has_ended = true;

@@ -24,6 +24,7 @@ static const char help[] =
     "  --buffer SIZE         memory before the last segment, or each in brackets, 1M to 1024G "
     "(none)\n"
     "  --start PERCENT       it gets its input when the buffer is so full, until it is empty (0)\n"
+    "  --drop-slow SECONDS   ends those in brackets that take nothing for so long, for the others\n"
     "  -v, --verbose         says which carriers and why, and the bandwidth\n" RD_SETTINGS_HELP
     "Exit status: that of the last command that failed, as with a shell's pipefail; 0 if none did; "
     "2 called wrongly;\n125 a host, a connection or a stream failed; 128+N ended by signal N.\n";
@@ -36,6 +37,7 @@ static const struct option options[] = {RD_STREAM_OPTIONS,
                                         {"tee", 0, NULL, OPTION_TEE},
                                         {"buffer", 1, NULL, RD_OPTION_BUFFER},
                                         {"start", 1, NULL, RD_OPTION_START},
+                                        {"drop-slow", 1, NULL, RD_OPTION_DROP},
                                         {"agent", 0, NULL, OPTION_AGENT},
                                         {NULL, 0, NULL, 0}};
 
@@ -70,6 +72,8 @@ static int run(const called_t *called, char *const *args, size_t count)
 
     if (!rd_pipeline_parse(args, count, called->tee, &pipeline, &why))
         rd_usage(&called->settings.cli, "%s", why.text);
+    if (called->settings.cli.drop_s > 0 && !pipeline.of[pipeline.count - 1].is_receiver)
+        rd_usage(&called->settings.cli, "--drop-slow is for segments in brackets, or with --tee");
     rd_chain_of(&pipeline, &chain);
     if (called->only_plan)
         status = rd_plan(&chain, &called->settings);

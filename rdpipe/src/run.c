@@ -214,6 +214,8 @@ static int status_of(const rd_run_t *run)
     for (size_t i = 0; i < rd_run_count(run); i++)
         if (run->of[i].status != 0)
             status = run->of[i].status;
+        else if (run->of[i].is_dropped) /* as a command that SIGTERM ends */
+            status = 128 + SIGTERM;
         else if (run->of[i].is_unread)
             status = RD_EXIT_QUIT;
     return status;

@@ -138,6 +138,11 @@ static void take_line(rd_run_t *run, size_t i, const char *line)
         (void)rd_line_value_number(line, "cause", RD_CAUSE_STOPPED, &number);
         rd_run_fault(run, i, (rd_cause_t)number, why ? why : "failed");
         free(why);
+    } else if (rd_line_is(line, "dropped")) {
+        peer->is_dropped = true;
+        rd_say(&run->settings->cli,
+               "%s: dropped, as it took nothing for %llu s: it has a part only",
+               rd_run_name(run, i), (unsigned long long)run->settings->cli.drop_s);
     } else if (rd_line_is(line, "bye")) {
         peer->has_said_bye = true;
     }

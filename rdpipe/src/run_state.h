@@ -28,6 +28,7 @@ typedef struct {
     uint64_t bytes, shown;      /* that came in */
     int status;                 /* of its command; 0 if it has none */
     size_t under_way;           /* bytes of its output that are not written yet */
+    bool is_dropped;            /* it was too slow for the others */
     bool is_unread;             /* nobody read all of its output */
 } rd_peer_t;
 

@@ -133,6 +133,8 @@ static void tell_segment(rd_run_t *run, size_t i)
     rd_line_number(&line, "flags", settings->cli.terms.flags);
     rd_line_number(&line, "carriers", settings->cli.terms.carriers);
     rd_line_number(&line, "rate", settings->cli.rate);
+    if (node->is_receiver)
+        rd_line_number(&line, "drop", settings->cli.drop_s);
     if (node->is_receiver || i + 1 == rd_run_count(run)) {
         rd_line_number(&line, "buffer", settings->cli.buffer);
         rd_line_number(&line, "start", settings->cli.start);

@@ -29,6 +29,7 @@ typedef struct {
     uint64_t rate;       /* feed: bytes a second at most, 0: as many as there are */
     uint64_t buffer;     /* drain: bytes of memory before the output, 0: none */
     unsigned start;      /* percent of it at which writing begins */
+    int drop_ms;         /* drain: an output that takes nothing for so long is dropped, 0: never */
     rd_resume_t *resume; /* NULL: the stream cannot go on after a cut */
     /* written by others */
     _Atomic bool stop;  /* end with a fault */
@@ -38,9 +39,12 @@ typedef struct {
     _Atomic uint64_t first; /* of these that were there before */
     _Atomic uint64_t size;  /* feed: how many there will be, 0: nobody knows */
     _Atomic bool has_ended; /* drain: the stream is whole, the consumer has it all */
-    int producer_status;    /* drain: what END told */
+    /* drain: the output gets nothing more, and stays open, so that what reads it can be ended */
+    _Atomic bool is_dropped;
+    int producer_status; /* drain: what END told */
     /* drain: called with `of` when END has come, just before the output is closed; NULL: nothing */
     void (*at_end)(void *of);
+    void (*at_drop)(void *of); /* drain: is_dropped has become true */
     void *of;
     rd_outcome_t outcome;
     rd_why_t why; /* of a fault; with QUIT and ABORT what the other side said */

@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import pty
+import shlex
 import signal
 import subprocess
 import termios
@@ -254,6 +255,31 @@ def what_is_left_of_a_buffer(hosts):
     run("rm", "-f", f"{hosts.disk}/buffered")
 
 
+def a_slow_receiver_is_dropped(hosts):
+    """The others get everything; the one that took nothing is ended, and never sees an end of its input."""
+    data = os.urandom(30_000_000)
+    path = os.path.join(hosts.folder, "for-all")
+    with open(path, "wb") as file:
+        file.write(data)
+    digest = hashlib.sha256(data).hexdigest()
+    ended_well = os.path.join(hosts.folder, "ended-well")
+    stopped = f"kill -STOP $$; cat >/dev/null && touch {ended_well}"
+    deaf = f"trap '' TERM; sleep 4; cat >/dev/null && touch {ended_well}"
+    for slow, options, order in ((stopped, "", 1), (deaf, "", -1), (stopped, "--buffer 2M", -1)):
+        brackets = " ".join(shlex.quote(word) for word in [f"host2:{slow}", "host3:sha256sum"][::order])
+        status, out, err = hosts.call(f"rdpipe --drop-slow 1 {options} host1:'<{path}' [ {brackets} ]")
+        expect(out.decode() == f"{digest}  -\n" and status in (143, 137), f"{slow} {order}: status {status}: {out!r} {err}")
+        expect("host2: dropped, as it took nothing for 1 s" in err and not os.path.exists(ended_well), f"{slow} {order}: {err}")
+        hosts.check_nothing_is_left()
+    # One that is slow, but takes something, stays.
+    steady = "for i in 1 2 3 4 5 6; do sleep 0.5; head -c 1000000 >/dev/null; done; cat >/dev/null"
+    status, out, err = hosts.call(f"rdpipe --drop-slow 3 host1:'<{path}' [host2:{shlex.quote(steady)} host3:sha256sum]")
+    expect(status == 0 and out.decode() == f"{digest}  -\n", f"status {status}: {out!r} {err}")
+    status, _, err = hosts.call("rdpipe --drop-slow 3 :cat")
+    expect(status == 2 and "in brackets" in err, f"status {status}: {err}")
+
+
 CASES = [a_rate_is_kept, lines_of_json_while_it_runs, lines_where_no_terminal_is, quiet_on_a_terminal, a_terminal_that_is_stopped_stops_nothing,
          a_stream_that_goes_on, a_stream_that_cannot_go_on,
-         what_the_doctor_says, a_buffer_before_the_output, a_buffer_that_fills_before_it_flows, what_is_left_of_a_buffer]
+         what_the_doctor_says, a_buffer_before_the_output, a_buffer_that_fills_before_it_flows, what_is_left_of_a_buffer,
+         a_slow_receiver_is_dropped]
