@@ -77,6 +77,7 @@ graph(Pids, Answers) ->
                        end, #{}, lists:append([maps:to_list(Sent) || {Sent, _, _, _} <- Answers])),
     [{From, To, Bytes} || {{From, To}, Bytes} <- lists:sort(maps:to_list(Sums))].
 
+-dialyzer({nowarn_function, local/2}).
 %% @private Runs in a process of `erpc'. The tracer watches it, and it the tracer.
 -spec local([pid()], Ms :: pos_integer()) -> {#{{pid(), term()} => pos_integer()}, [{{atom(), node()}, pid()}], [{pid(), term()}], non_neg_integer()}.
 local(Pids, Ms) ->

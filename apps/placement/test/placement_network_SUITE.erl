@@ -7,14 +7,14 @@
 -include_lib("stdlib/include/assert.hrl").
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
--export([two_racks/1, two_sites/1]).
+-export([two_racks/1, two_sites/1, ants_between_two_racks/1]).
 
 suite() -> [{timetrap, {minutes, 12}}].
 
 all() ->
     case os:getenv("BEAMWAY_TEST_NETWORK", "") of
-        "" -> [two_racks];
-        _ -> [two_racks, two_sites]
+        "" -> [two_racks, ants_between_two_racks];
+        _ -> [two_racks, two_sites, ants_between_two_racks]
     end.
 
 init_per_suite(Config) ->
@@ -36,6 +36,27 @@ two_racks(Config) ->
 two_sites(Config) ->
     Racks = lists:duplicate(4, {4, 500}),
     recovered(Config, two_sites, [{Racks, 1000}, {Racks, 1000}], 500, #{batches => 24, messages => 10}).
+
+%% ML-ACO on 16 nodes under two bridges: with processes shaped like the network, the link between the racks carries a fifth of the bytes at most, and the cost is the same.
+ants_between_two_racks(_Config) ->
+    case beamway_bridges:build("bwt", [{8, 1000}, {8, 1000}], 1000) of
+        {error, Text} -> {skip, {rights, Text}};
+        {ok, #{hosts := Hosts} = Net} ->
+            try
+                Nodes = ml_aco:start_nodes([#{host => Address, before => beamway_bridges:wrapper(Net, Address)} || {Address, _} <- Hosts]),
+                try
+                    [{Master, _} | _] = Nodes,
+                    {Plan, Drawn} = beamway_bench_mlaco_net:plans(beamway_bench_mlaco_net:tree([Node || {_, Node} <- Nodes], Net), 1),
+                    %% Nodes connect in the first runs.
+                    _ = [beamway_bench_mlaco_net:bytes_between(Net, 1, Master, P) || P <- [Plan, Drawn]],
+                    [{With, Cost}, {Without, Cost}] = [beamway_bench_mlaco_net:bytes_between(Net, 1, Master, P) || P <- [Plan, Drawn]],
+                    ct:log("with distances ~b bytes, without ~b: ~.1f times", [With, Without, Without / With]),
+                    ?assert(Without >= 5 * With)
+                after ml_aco:stop_nodes(Nodes)
+                end
+            after beamway_bridges:delete(Net)
+            end
+    end.
 
 recovered(Config, Name, Parts, HostKbit, Options) ->
     case beamway_bridges:build("bwt", Parts, HostKbit) of
