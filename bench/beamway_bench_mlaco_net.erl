@@ -6,16 +6,18 @@
 %% Without root the part measures nothing and says so.
 -module(beamway_bench_mlaco_net).
 
--export([metrics/0, repeats/1, measure/2, finish/2]).
+-export([metrics/0, repeats/1, measure/2, finish/2, tree/2, plans/2, bytes_between/4]).
 
 -define(SITE_KBIT, 64).
 -define(RACK_KBIT, 256).
 -define(HOST_KBIT, 1024).
 -define(RUN_MS, 300000).
+-define(BYTES_KEY, <<"ML-ACO: bytes over the link between the sites without distances over with">>).
 
 %% @doc The metrics.
 -spec metrics() -> [map()].
-metrics() -> beamway_bench_ants:metrics(distances).
+metrics() ->
+    [#{name => <<"mlaco_dist_bytes">>, unit => <<"times">>, better => higher, key => ?BYTES_KEY} | beamway_bench_ants:metrics(distances)].
 
 %% @doc As often as any with ants.
 -spec repeats(full | quick) -> pos_integer().
@@ -42,21 +44,35 @@ built({ok, #{hosts := Hosts} = Net}, Speed, Repeat) ->
     after beamway_bridges:delete(Net)
     end.
 
-measured([{First, _} | _] = Nodes, Net, Speed, Repeat) ->
-    Tree = tree([Node || {_, Node} <- Nodes], Net),
+%% @doc The tree of processes shaped like the network, and the same one on nodes in random order.
+-spec plans(placement_tree:tree(), Seed :: integer()) -> {placement_plan:process(), placement_plan:process()}.
+plans(Tree, Seed) ->
     {ok, Plan} = placement_plan:plan(Tree, #{}),
-    _ = rand:seed(exsss, {Repeat, 16, 7}),
-    Drawn = moved(Plan, beamway_bench_run:shuffled([Node || {_, Node} <- Nodes])),
+    _ = rand:seed(exsss, {Seed, 16, 7}),
+    {Plan, moved(Plan, beamway_bench_run:shuffled(placement_tree:nodes(Tree)))}.
+
+%% @doc The bytes that one run sends over the link above a bridge, as the kernel counts them.
+-spec bytes_between(beamway_bridges:net(), Bridge :: pos_integer(), Master :: pid(), placement_plan:process()) -> {Bytes :: pos_integer(), Cost :: number()}.
+bytes_between(Net, Bridge, Master, Plan) ->
+    Before = beamway_bridges:bytes(Net, Bridge),
+    {ok, #{cost := Cost}} = peer:call(Master, ml_aco_tree, run, [Plan, beamway_bench_ants:instance(), beamway_bench_ants:options(distances, 1)], ?RUN_MS),
+    {beamway_bridges:bytes(Net, Bridge) - Before, Cost}.
+
+measured([{First, _} | _] = Nodes, Net, Speed, Repeat) ->
+    {Plan, Drawn} = plans(tree([Node || {_, Node} <- Nodes], Net), Repeat),
     %% Connections are made before the clock runs.
-    _ = [peer:call(First, ml_aco_tree, run, [P, beamway_bench_ants:instance(), beamway_bench_ants:options(distances, 1)], ?RUN_MS) || P <- [Plan, Drawn]],
+    _ = [bytes_between(Net, 1, First, P) || P <- [Plan, Drawn]],
+    [{With, Cost}, {Without, Cost}] = [bytes_between(Net, 1, First, P) || P <- [Plan, Drawn]],
+    ok = beamway_bench:note("bench placement: ML-ACO: ~b bytes between the sites with distances, ~b without", [With, Without]),
     Solve = fun(Which, Ants) ->
                     Arguments = [case Which of with -> Plan; without -> Drawn end, beamway_bench_ants:instance(), beamway_bench_ants:options(distances, Ants)],
                     {ok, #{cost := Cost, ms := Ms}} = peer:call(First, ml_aco_tree, run, Arguments, ?RUN_MS),
                     {Cost, Ms / 1000}
             end,
-    beamway_bench_ants:compared(distances, Speed, Repeat, Solve).
+    (beamway_bench_ants:compared(distances, Speed, Repeat, Solve))#{?BYTES_KEY => Without / With}.
 
-%% The groups are the hosts below each bridge: the path of a host are the numbers of all that hold it, the largest first.
+%% @doc The groups are the hosts below each bridge: the path of a host are the numbers of all that hold it, the largest first.
+-spec tree([node()], beamway_bridges:net()) -> placement_tree:tree().
 tree(Nodes, #{groups := [_ | Groups]}) ->
     Largest = lists:sort(fun(One, Other) -> length(One) >= length(Other) end, Groups),
     Path = fun(Address) -> [["/", integer_to_list(N)] || {N, Group} <- lists:zip(lists:seq(1, length(Largest)), Largest), lists:member(Address, Group)] end,

@@ -5,7 +5,7 @@
 %% veth devices with a token bucket (tc tbf) on both ends, so that traffic through it waits in line.
 -module(beamway_bridges).
 
--export([build/3, delete/1, wrapper/2]).
+-export([build/3, delete/1, wrapper/2, bytes/2]).
 
 -export_type([part/0, net/0]).
 
@@ -71,6 +71,12 @@ run([Command | Commands], Net) ->
 %% @doc Ends all that runs in it, and the network.
 -spec delete(net()) -> ok.
 delete(#{spaces := Spaces}) -> beamway_netns:delete(#{spaces => Spaces, addresses => [""]}).
+
+%% @doc The bytes that have gone through the link above a bridge, both ways, as the kernel counts them. Bridges have numbers in the order in which the parts stand, a bridge
+%% before those below it, from 1.
+-spec bytes(net(), Bridge :: pos_integer()) -> non_neg_integer().
+bytes(#{spaces := [Space | _]}, Bridge) ->
+    lists:sum([list_to_integer(string:trim(os:cmd(lists:flatten(io_lib:format("ip netns exec ~s cat /sys/class/net/u~b/statistics/~s_bytes", [Space, Bridge, Way]))))) || Way <- [rx, tx]]).
 
 %% @doc The command that stands before a node's own, so that it runs on the host of an address.
 -spec wrapper(net(), Address :: string()) -> [string()].

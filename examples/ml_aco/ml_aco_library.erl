@@ -49,7 +49,7 @@ until(Colony, Known, Start, End) ->
     Now = erlang:monotonic_time(millisecond),
     case Cost =:= 0 orelse Cost =:= Known orelse Now >= End of
         true -> {Cost, Now - Start};
-        false -> until(ml_aco_colony:run(Colony, {infinity, []}, 1), Known, Start, End)
+        false -> until(ml_aco_colony:run(Colony, ml_aco_colony:best(Colony), 1), Known, Start, End)
     end.
 
 -ifdef(TEST).
