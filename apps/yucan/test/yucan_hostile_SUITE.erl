@@ -1,0 +1,144 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Hostile clients of many kinds at the same time, while the server is reloaded over and over: a good client is served all along, the server has
+%% a bounded number of processes, each of bounded size, and when the limits have done their work nothing is left.
+-module(yucan_hostile_SUITE).
+-behaviour(yucan_handler).
+
+-export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
+-export([all_at_once/1, handle/2]).
+
+%% Of each kind.
+-define(CLIENTS, 20).
+-define(STREAMS, 10).
+-define(WAIT_MS, (30000 * beamway_runner:slowness())).
+%% The largest process of the server: a body that is read as a whole, a WebSocket's message or what HTTP/2 keeps unread, once more while it is moved, and its heap.
+-define(PROCESS_BYTES, 4000000).
+
+suite() -> [{timetrap, {minutes, 4}}].
+
+all() -> [all_at_once].
+
+init_per_suite(Config) -> yucan_test_server:start_application(Config).
+
+end_per_suite(Config) -> yucan_test_server:stop_application(Config).
+
+options() ->
+    #{name => yucan_hostile, listen => [#{port => 0}], routes => [{"/flow", ?MODULE, none}, {"/*rest", yucan_test_handler, none}],
+      limits => #{header_ms => 3000, read_ms => 3000, send_ms => 3000, idle_ms => 3000, ws_idle_ms => 2000, linger_ms => 1000, body_bytes => 1000000, connections => 1000}}.
+
+%% An answer without end, which costs its handler nothing.
+handle(_, _) ->
+    Part = binary:copy(<<"x">>, 65536),
+    {200, [], {stream, fun Flow(Write) -> case Write(Part) of ok -> Flow(Write); {error, _} -> ok end end}}.
+
+%% What each does until the server ends the connection.
+clients() ->
+    [{slow_head, fun(S) -> drip(S, "GET / HTTP/1.1\r\nHost: a\r\nX: ", "y", 100) end},
+     {slow_body, fun(S) -> drip(S, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 900000\r\n\r\n", "y", 200) end},
+     {silent_body, fun(S) -> drip(S, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 900000\r\n\r\n", "", 500) end},
+     {small_chunks, fun(S) -> flood(S, "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n", binary:copy(<<"1\r\nx\r\n">>, 1000)) end},
+     {endless_headers, fun(S) -> flood(S, "GET / HTTP/1.1\r\nHost: a\r\n", binary:copy(<<"x: y\r\n">>, 100)) end},
+     {garbage, fun(S) -> flood(S, "", crypto:strong_rand_bytes(1000)) end},
+     {reads_nothing, fun(S) -> drip(S, "GET /flow HTTP/1.1\r\nHost: a\r\n\r\n", "", 500) end},
+     {pipelines, fun(S) -> flood(S, "", binary:copy(<<"GET /text HTTP/1.1\r\nHost: a\r\n\r\n">>, 100)) end},
+     {ws_silent, fun(S) -> drip(S, ws_head("/ws"), "", 500) end},
+     {ws_reads_nothing, fun(S) -> flood(S, ws_head("/ws"), ws_frame(130, binary:copy(<<"x">>, 60000))) end},
+     {ws_too_large, fun(S) -> flood(S, ws_head("/ws"), [ws_frame(2, <<"x">>), binary:copy(iolist_to_binary(ws_frame(0, binary:copy(<<"x">>, 1000))), 100)]) end},
+     {ws_unmasked, fun(S) -> drip(S, [ws_head("/ws"), <<129, 1, "x">>], "", 500) end},
+     {h2_reads_nothing, fun(S) -> drip(S, h2_head([{4, 0}], <<"/flow">>), "", 500) end},
+     {h2_takes_nothing, fun(S) -> drip(S, h2_head([{4, 16#7fffffff}], <<"/flow">>), yucan_h2_client:frame(8, 0, 0, <<16#1000000:32>>), 100) end},
+     {h2_half_headers, fun(S) -> drip(S, [h2_preface([]), yucan_h2_client:frame(1, 0, 1, <<0>>)], "", 500) end},
+     {h2_pings, fun(S) -> flood(S, h2_preface([]), yucan_h2_client:frame(6, 0, 0, <<0:64>>)) end},
+     {h2_resets, fun(S) -> resets(S, 1) end},
+     {h2_idle, fun(S) -> drip(S, h2_preface([]), "", 500) end}].
+
+h2_preface(Settings) -> ["PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", yucan_h2_client:frame(4, 0, 0, yucan_h2_client:settings(Settings))].
+
+h2_head(Settings, Path) ->
+    [h2_preface(Settings) | [yucan_h2_client:headers(2 * N - 1, 1, yucan_h2_client:get(Path, []), <<>>) || N <- lists:seq(1, ?STREAMS)]].
+
+ws_head(Path) -> ["GET ", Path, " HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"].
+
+ws_frame(First, Payload) when byte_size(Payload) < 126 -> [<<First, 1:1, (byte_size(Payload)):7, 0:32>>, Payload];
+ws_frame(First, Payload) -> [<<First, 1:1, 126:7, (byte_size(Payload)):16, 0:32>>, Payload].
+
+%% None of them reads. That the server has gone is seen by writing, or by the state of the socket.
+drip(Socket, First, Next, Ms) ->
+    ok = gen_tcp:send(Socket, First),
+    dripped(Socket, Next, Ms).
+
+dripped(Socket, Next, Ms) ->
+    receive after Ms -> ok end,
+    case gen_tcp:send(Socket, Next) =:= ok andalso not yucan_tcp:is_closed(Socket) of
+        true -> dripped(Socket, Next, Ms);
+        false -> gone
+    end.
+
+flood(Socket, First, Next) ->
+    _ = gen_tcp:send(Socket, First),
+    flooded(Socket, Next).
+
+%% Fast, but not faster than two processors can bear from all of them.
+flooded(Socket, Next) ->
+    receive after 10 -> ok end,
+    case gen_tcp:send(Socket, Next) =:= ok andalso not yucan_tcp:is_closed(Socket) of
+        true -> flooded(Socket, Next);
+        false -> gone
+    end.
+
+resets(Socket, Id) ->
+    _ = [gen_tcp:send(Socket, h2_preface([])) || Id =:= 1],
+    Frames = [[yucan_h2_client:headers(Id + 2 * N, 1, yucan_h2_client:get(<<"/loop">>, []), <<>>), yucan_h2_client:frame(3, 0, Id + 2 * N, <<8:32>>)] || N <- lists:seq(0, 9)],
+    case gen_tcp:send(Socket, Frames) =:= ok andalso not yucan_tcp:is_closed(Socket) of
+        true -> resets(Socket, Id + 20);
+        false -> gone
+    end.
+
+%% The server's processes: those that serve, and 16 or somewhat more that wait for a connection.
+serving() ->
+    [Pid || Pid <- processes(), {initial_call, {Module, _, _}} <- [process_info(Pid, initial_call)], lists:member(Module, [yucan_conn, yucan_h2_stream])].
+
+all_at_once(_) ->
+    Port = yucan_test_server:start(yucan_hostile, options()),
+    Before = length(serving()),
+    Clients = [{Name, spawn_monitor(fun() ->
+        {ok, Socket} = gen_tcp:connect({127, 0, 0, 1}, Port, [binary, {active, false}, {send_timeout, 20000}, {recbuf, 16384}, {exit_on_close, false}]),
+        exit({done, Run(Socket)})
+    end)} || _ <- lists:seq(1, ?CLIENTS), {Name, Run} <- clients()],
+    {Most, Largest, Slowest} = watched(Port, Clients, {0, 0, 0}, erlang:monotonic_time(millisecond) + ?WAIT_MS),
+    ct:pal("~b clients: at most ~b processes that served, the largest ~b bytes; the good client waited ~b ms at most", [length(Clients), Most, Largest, Slowest]),
+    {true, Most} = {Most =< Before + length(Clients) + 1 + 3 * ?CLIENTS * ?STREAMS, Most},
+    {true, Largest} = {Largest < ?PROCESS_BYTES, Largest},
+    {true, Slowest} = {Slowest < 5000 * beamway_runner:slowness(), Slowest},
+    [begin exit(Pid, kill), receive {'DOWN', Monitor, process, Pid, Reason} -> {Name, true} = {Name, lists:member(Reason, [killed, {done, gone}])} end end
+     || {Name, {Pid, Monitor}} <- Clients],
+    eventually(fun() -> length(serving()) =< 32 end, erlang:monotonic_time(millisecond) + ?WAIT_MS).
+
+%% Until the server has ended all of them: how many processes it had, how large the largest was, how long a good client waited. A client that reads nothing
+%% does not see its end, so the server is asked.
+watched(Port, Clients, {Most, Largest, Slowest}, Deadline) ->
+    Began = erlang:monotonic_time(millisecond),
+    {200, _, <<"OK">>} = yucan_client:get(Port, "/"),
+    Waited = erlang:monotonic_time(millisecond) - Began,
+    ok = yucan:reload(yucan_hostile, options()),
+    Serving = serving(),
+    Sizes = [Memory + lists:sum([Size || {_, Size, _} <- lists:ukeysort(1, Binaries)])
+             || Pid <- Serving, [{memory, Memory}, {binary, Binaries}] <- [process_info(Pid, [memory, binary])]],
+    receive after 50 -> ok end,
+    Seen = {max(Most, length(Serving)), lists:max([Largest | Sizes]), max(Slowest, Waited)},
+    #{metrics := #{connections := All, open_connections := Open}} = yucan:info(yucan_hostile),
+    case Open =:= 0 andalso All > length(Clients) + 10 of
+        true -> Seen;
+        false ->
+            erlang:monotonic_time(millisecond) < Deadline orelse error({not_ended, Open, [Name || {Name, {Pid, _}} <- Clients, is_process_alive(Pid)]}),
+            watched(Port, Clients, Seen, Deadline)
+    end.
+
+eventually(Check, Deadline) ->
+    case Check() of
+        true -> ok;
+        false ->
+            erlang:monotonic_time(millisecond) < Deadline orelse error(never),
+            receive after 50 -> ok end,
+            eventually(Check, Deadline)
+    end.
