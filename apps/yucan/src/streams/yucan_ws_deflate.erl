@@ -136,7 +136,7 @@ inflate(Data, Max, {_, Z}) -> inflated(Data, Max, Z).
 
 inflated(Data, Max, Z) ->
     try
-        inflated(zlib:safeInflate(Z, [Data | ?TAIL]), Z, Max, [])
+        inflated(zlib:safeInflate(Z, [Data, ?TAIL]), Z, Max, [])
     catch
         error:_ -> {error, 1007}
     end.
