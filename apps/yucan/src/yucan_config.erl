@@ -17,7 +17,7 @@
     select_host => fun((binary(), yucan_req:req()) -> default | non_neg_integer()),
     middleware => [yucan_router:middleware()],
     limits => limits(),
-    access_log => none | file:name_all() | {function, fun((yucan_log:entry()) -> term())},
+    access_log => none | yucan_log:target() | {function, fun((yucan_log:entry()) -> term())},
     server_header => none | binary(),
     http2 => boolean(),
     trusted_proxies => [binary() | string()]
@@ -181,7 +181,8 @@ limit(Name, Value) -> bad("the limit ~ts is ~0tp; a positive number is expected"
 access_log(none) -> none;
 access_log({function, Function}) when is_function(Function, 1) -> {function, Function};
 access_log(File) when is_binary(File); is_list(File) -> {file, File};
-access_log(Other) -> bad("access_log is ~0tp; a file, none, or {function, Fun} is expected", [Other]).
+access_log({json, File}) when is_binary(File); is_list(File) -> {file, {json, File}};
+access_log(Other) -> bad("access_log is ~0tp; a file, {json, File}, none, or {function, Fun} is expected", [Other]).
 
 server_header(none) -> <<>>;
 server_header(Text) when is_binary(Text) ->

@@ -27,7 +27,7 @@ start_pool(Server, Listener, Acceptors) ->
     {ok, Pool}.
 
 %% @doc The process of an access log.
--spec start_log(Server :: atom(), Process :: atom(), file:name_all(), atomics:atomics_ref(), yucan_metrics:metrics()) -> ok | {error, file:posix()}.
+-spec start_log(Server :: atom(), Process :: atom(), yucan_log:target(), atomics:atomics_ref(), yucan_metrics:metrics()) -> ok | {error, file:posix()}.
 start_log(Server, Process, File, Queued, Metrics) ->
     Start = {yucan_log, start_link, [Process, File, Queued, Metrics]},
     case supervisor:start_child(name(Server), #{id => log, start => Start, shutdown => 10000}) of

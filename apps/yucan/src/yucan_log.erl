@@ -1,14 +1,14 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The access log, in the combined format of NCSA: connections send what they did, one process formats and writes.
+%% @doc The access log, in the combined format of NCSA or as a JSON object a line: connections send what they did, one process formats and writes.
 %%
 %% The queue is bounded: what does not fit is counted and dropped, for a full disk must not stop the server. A file that was
 %% renamed or removed is opened anew within a second.
 -module(yucan_log).
 -behaviour(gen_server).
 
--export([start_link/4, open/3, now/1, answered/5, refused/3, flush/1, move/2, format/1]).
+-export([start_link/4, open/3, now/1, answered/5, refused/3, flush/1, move/2, format/1, json/1, path/1]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2]).
--export_type([log/0, entry/0]).
+-export_type([log/0, entry/0, target/0]).
 
 -include("yucan_internal.hrl").
 -include_lib("kernel/include/file.hrl").
@@ -18,8 +18,11 @@
 -type entry() :: #{time := integer(), peer := yucan_req:address(), method := binary(), target := binary(), version := 10 | 11 | 20,
     status := integer(), bytes := non_neg_integer(), host := binary(), referer := binary(), agent := binary(), us := integer()}.
 
+%% A file, and how its lines are written.
+-type target() :: file:name_all() | {json, file:name_all()}.
+
 -record(state, {
-    file :: file:name_all(),
+    file :: target(),
     device :: undefined | file:io_device(),
     inode :: undefined | {integer(), integer()},
     queued :: atomics:atomics_ref()
@@ -28,7 +31,7 @@
 -define(LOOK_MS, 1000).
 
 %% @doc The process of a log file.
--spec start_link(Name :: atom(), file:name_all(), atomics:atomics_ref(), yucan_metrics:metrics()) -> {ok, pid()} | {error, term()}.
+-spec start_link(Name :: atom(), target(), atomics:atomics_ref(), yucan_metrics:metrics()) -> {ok, pid()} | {error, term()}.
 start_link(Name, File, Queued, Metrics) ->
     gen_server:start_link({local, Name}, ?MODULE, {File, Queued, Metrics}, []).
 
@@ -78,11 +81,11 @@ deliver({log, Process, Queued, Most, Metrics}, Entry) ->
 flush(Process) -> gen_server:call(Process, flush, 10000).
 
 %% @doc To another file; to the same one if that cannot be opened.
--spec move(Process :: atom(), file:name_all()) -> ok | {error, file:posix() | badarg | system_limit}.
+-spec move(Process :: atom(), target()) -> ok | {error, file:posix() | badarg | system_limit}.
 move(Process, File) -> gen_server:call(Process, {move, File}, 10000).
 
 %% @private
--spec init({file:name_all(), atomics:atomics_ref(), yucan_metrics:metrics()}) -> {ok, #state{}} | {stop, term()}.
+-spec init({target(), atomics:atomics_ref(), yucan_metrics:metrics()}) -> {ok, #state{}} | {stop, term()}.
 init({File, Queued, _Metrics}) ->
     process_flag(message_queue_data, off_heap),
     case reopen(#state{file = File, queued = Queued}) of
@@ -97,21 +100,26 @@ init({File, Queued, _Metrics}) ->
 look_later() -> erlang:send_after(?LOOK_MS, self(), look).
 
 reopen(#state{file = File, device = Device} = State) ->
-    case file:open(File, [append, raw, binary, {delayed_write, 65536, 500}]) of
+    case file:open(path(File), [append, raw, binary, {delayed_write, 65536, 500}]) of
         {ok, New} ->
             _ = [file:close(Device) || Device =/= undefined],
             {ok, State#state{device = New, inode = inode(File)}};
         {error, Reason} -> {error, Reason}
     end.
 
+%% @doc The file alone.
+-spec path(target()) -> file:name_all().
+path({json, File}) -> File;
+path(File) -> File.
+
 inode(File) ->
-    case file:read_file_info(File, [raw]) of
+    case file:read_file_info(path(File), [raw]) of
         {ok, #file_info{inode = Inode, major_device = Device}} -> {Device, Inode};
         {error, _} -> undefined
     end.
 
 %% @private
--spec handle_call(flush | {move, file:name_all()}, gen_server:from(), #state{}) -> {reply, ok | {error, term()}, #state{}}.
+-spec handle_call(flush | {move, target()}, gen_server:from(), #state{}) -> {reply, ok | {error, term()}, #state{}}.
 handle_call({move, File}, _, #state{file = File} = State) ->
     {reply, ok, State};
 handle_call({move, File}, _, #state{device = Old} = State) ->
@@ -127,9 +135,9 @@ handle_call(flush, _, #state{device = Device} = State) ->
 
 %% @private
 -spec handle_cast({entry, entry()}, #state{}) -> {noreply, #state{}}.
-handle_cast({entry, Entry}, #state{device = Device, queued = Queued} = State) ->
+handle_cast({entry, Entry}, #state{file = File, device = Device, queued = Queued} = State) ->
     atomics:sub(Queued, 1, 1),
-    _ = file:write(Device, format(Entry)),
+    _ = file:write(Device, case File of {json, _} -> json(Entry); _ -> format(Entry) end),
     {noreply, State}.
 
 %% @private
@@ -142,7 +150,7 @@ handle_info(look, #state{file = File, inode = Inode} = State) ->
             case reopen(State) of
                 {ok, State1} -> {noreply, State1};
                 {error, Reason} ->
-                    yucan_events:warning("the access log ~ts cannot be opened: ~ts", [File, file:format_error(Reason)]),
+                    yucan_events:warning("the access log ~ts cannot be opened: ~ts", [path(File), file:format_error(Reason)]),
                     {noreply, State#state{inode = undefined}}
             end
     end;
@@ -177,3 +185,22 @@ time(Second) ->
     <<_:5/binary, Day:2/binary, " ", Month:3/binary, " ", Year:4/binary, " ", Time:8/binary, _/binary>> =
         yucan_header:date(calendar:system_time_to_universal_time(Second, second)),
     [Day, $/, Month, $/, Year, $:, Time, " +0000"].
+
+%% @doc A line as JSON: the time in UTC, sizes in bytes, how long the answer took in microseconds.
+-spec json(entry()) -> iodata().
+json(#{time := Us, peer := Peer, method := Method, target := Target, version := Version, status := Status, bytes := Bytes, host := Host,
+       referer := Referer, agent := Agent, us := Took}) ->
+    [${, lists:join($,, [[$", Name, "\":", Value] || {Name, Value} <- [
+        {"time", [$", calendar:system_time_to_rfc3339(Us, [{unit, microsecond}, {offset, "Z"}]), $"]}, {"client", [$", yucan_cidr:format(Peer), $"]},
+        {"host", text(Host)}, {"method", text(Method)}, {"target", text(Target)}, {"version", [$", $0 + Version div 10, $., $0 + Version rem 10, $"]},
+        {"status", integer_to_binary(Status)}, {"bytes", integer_to_binary(Bytes)}, {"us", integer_to_binary(Took)}, {"referer", text(Referer)},
+        {"agent", text(Agent)}]]), "}\n"].
+
+%% Clients may send bytes that are no UTF-8: these are taken for Latin-1.
+text(Bytes) ->
+    Encoding = case unicode:characters_to_binary(Bytes) of Bytes -> utf8; _ -> latin1 end,
+    [$", << <<(character(C))/binary>> || C <- unicode:characters_to_list(Bytes, Encoding) >>, $"].
+
+character(C) when C =:= $"; C =:= $\\ -> <<$\\, C>>;
+character(C) when C < $\s; C =:= 127 -> iolist_to_binary(io_lib:format("\\u~4.16.0b", [C]));
+character(C) -> <<C/utf8>>.

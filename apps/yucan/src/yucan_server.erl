@@ -161,7 +161,7 @@ log({file, File}, #state{name = Name, metrics = Metrics}) ->
 log(Other, _) -> Other.
 
 opened(ok, _) -> file;
-opened({error, Reason}, File) -> throw({cannot, io_lib:format("the access log ~ts cannot be opened: ~ts", [File, file:format_error(Reason)])}).
+opened({error, Reason}, File) -> throw({cannot, io_lib:format("the access log ~ts cannot be opened: ~ts", [yucan_log:path(File), file:format_error(Reason)])}).
 
 where({local, Path}, _) -> Path;
 where(Ip, Port) -> io_lib:format("~ts port ~b", [inet:ntoa(Ip), Port]).

@@ -3,7 +3,7 @@
 -module(yucan_server_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
--export([bad_options/1, hosts/1, select_host/1, routes/1, middleware/1, tls/1, sni/1, proxy_protocol/1, forwarded_for/1, unix_socket/1, stale_unix_socket/1, plain_on_tls/1, access_log/1,
+-export([bad_options/1, hosts/1, select_host/1, routes/1, middleware/1, tls/1, sni/1, proxy_protocol/1, forwarded_for/1, unix_socket/1, stale_unix_socket/1, plain_on_tls/1, access_log/1, access_log_json/1,
          access_log_rotates/1, access_log_bounded/1, metrics/1, reload_under_load/1, reload_errors/1, drain/1, drain_at_sigterm/1, descriptors_used_up/1, hot_code/1, hot_server/1,
          supervised/1, address_in_use/1, idle_memory/1,
          one_for_each/1, stock_log/1, one_path/1, bad_paths/1, tls_reload/1, tls_renewed/1, tls_on_a_port/1]).
@@ -17,7 +17,7 @@
 suite() -> [{timetrap, {minutes, 2}}].
 
 all() ->
-    [bad_options, hosts, select_host, routes, middleware, tls, sni, proxy_protocol, forwarded_for, unix_socket, stale_unix_socket, plain_on_tls, access_log, access_log_rotates,
+    [bad_options, hosts, select_host, routes, middleware, tls, sni, proxy_protocol, forwarded_for, unix_socket, stale_unix_socket, plain_on_tls, access_log, access_log_json, access_log_rotates,
      access_log_bounded, metrics, reload_under_load, reload_errors, drain, drain_at_sigterm, descriptors_used_up, hot_code, hot_server, supervised, address_in_use, idle_memory,
      one_for_each, stock_log, one_path, bad_paths, tls_reload, tls_renewed, tls_on_a_port].
 
@@ -324,6 +324,28 @@ access_log(Config) ->
     {[Line], [Bad]} = lists:partition(fun(L) -> string:find(L, "\" 200 ") =/= nomatch end, lines(File)),
     match = re:run(Line, "^127\\.0\\.0\\.1 - - \\[\\d\\d/\\w{3}/\\d{4}:\\d\\d:\\d\\d:\\d\\d \\+0000\\] \"GET /a\\?b=\\\\\"c\\\\\\\\ HTTP/1\\.1\" 200 2 \"http://x/\" \"one \\\\\"two\\\\\" \\\\\\\\ \\\\xff\"$", [{capture, none}]),
     match = re:run(Bad, "\"- - HTTP/1.1\" 400 - \"-\" \"-\"$", [{capture, none}]).
+
+%% An object a line, whatever bytes a client sends; a reload changes how the lines of the same file are written.
+access_log_json(Config) ->
+    File = log_file(Config),
+    _ = file:delete(File),
+    Port = start(#{access_log => {json, File}}),
+    {200, _, _} = yucan_client:get(Port, "/a?b=\"c\\", [{"User-Agent", "one \"two\" \\ \x{ff}\t"}, {"Referer", <<"http://x/ü"/utf8>>}]),
+    wait_for(fun() -> length(lines(File)) =:= 1 end),
+    [Line] = lines(File),
+    {Fields} = jiffy:decode(Line),
+    [<<"time">>, <<"client">>, <<"host">>, <<"method">>, <<"target">>, <<"version">>, <<"status">>, <<"bytes">>, <<"us">>, <<"referer">>, <<"agent">>] = [Name || {Name, _} <- Fields],
+    [{Name, Value} = {Name, proplists:get_value(Name, Fields)}
+     || {Name, Value} <- [{<<"client">>, <<"127.0.0.1">>}, {<<"host">>, <<"localhost">>}, {<<"method">>, <<"GET">>}, {<<"target">>, <<"/a?b=\"c\\">>}, {<<"version">>, <<"1.1">>},
+                          {<<"status">>, 200}, {<<"bytes">>, 2}, {<<"referer">>, <<"http://x/ü"/utf8>>}, {<<"agent">>, <<"one \"two\" \\ ÿ"/utf8>>}]],
+    true = is_integer(proplists:get_value(<<"us">>, Fields)),
+    match = re:run(proplists:get_value(<<"time">>, Fields), "^\\d{4}-\\d\\d-\\d\\dT\\d\\d:\\d\\d:\\d\\d\\.\\d{6}Z$", [{capture, none}]),
+    Escaped = iolist_to_binary(yucan_log:json(#{time => 0, peer => {{1, 2, 3, 4}, 5}, method => <<"-">>, target => <<0, 10, 127, "\"">>, version => 20, status => 400, bytes => 0, host => <<>>, referer => <<>>, agent => <<>>, us => 0})),
+    {_, _} = binary:match(Escaped, <<"\"\\u0000\\u000a\\u007f\\\"\"">>),
+    ok = yucan:reload(yucan_server_test, #{listen => [#{port => 0}], handler => yucan_test_server:handler(), access_log => File}),
+    {200, _, _} = yucan_client:get(Port, "/after"),
+    wait_for(fun() -> [L || L <- lines(File), string:find(L, "\"GET /after HTTP/1.1\" 200") =/= nomatch] =/= [] end),
+    {error, {bad_options, <<"access_log is {text,", _/binary>>}} = yucan:start_link(#{access_log => {text, File}, handler => yucan_test_server:handler()}).
 
 wait_for(Condition) -> true = beamway_peer:wait_until(Condition, 20000).
 
