@@ -4,7 +4,10 @@
 %% The hosts are network namespaces with an sshd each, those of the pipe's own tests, steered by `bench/pipe_figures', which
 %% stays up for the whole run. Streams go from host to host over a path shaped to 4 Gbit/s (`fast') and over one that is as
 %% fast as the kernel (`free'), from `/dev/zero' to `/dev/null' on one host, through four hosts whose hops are shaped to
-%% 1 Gbit/s; a line of 64 bytes goes to a remote `cat' and back. Needs root.
+%% 1 Gbit/s; a line of 64 bytes goes to a remote `cat' and back.
+%%
+%% `--part wan' sends over paths of 1 Gbit/s with round trips of 20, 50 and 100 ms and losses from 0 to 0.1 % (`native/test/path'): what has
+%% arrived after a time that is the same for all, start included. `--quick' measures three of the twelve paths. Needs root.
 -module(beamway_bench_pipe).
 -behaviour(beamway_bench).
 
@@ -18,34 +21,46 @@
                 {"local", [rdpipe, rdpipe_commands, cat]},
                 {"four", [rdpipe, rdpipe_one]},
                 {"echo", [rdpipe, ssh]}]).
+-define(LONG, [rdpipe, rdpipe_one, rdpipe_tls, iperf3, iperf3_4, iperf3_8, ssh, scp, mbuffer]).
+-define(QUICK_LONG, ["wan-50-0", "wan-50-0.0001", "wan-100-0.0001"]).
 
 %% @private
 -spec options() -> [getopt:option_spec()].
 options() ->
-    [{path, undefined, "path", string, "only this one: fast, free, local, four, echo or blocks"}].
+    [{path, undefined, "path", string, "only this one: fast, free, local, four, echo or blocks"},
+     {part, undefined, "part", {string, "near"}, "near: hosts side by side; wan: long paths of 1 Gbit/s with delay and loss"}].
 
 %% @private
 -spec prepare(Given :: proplists:proplist(), beamway_bench:speed()) -> {ok, map()} | {error, unicode:chardata()}.
 prepare(Given, Speed) ->
     Path = proplists:get_value(path, Given, all),
+    Part = proplists:get_value(part, Given),
     Missing = [Program || Program <- ["python3", "iperf3", "mbuffer", "socat", "nc", "ip", "tc", "ss", "ssh"], os:find_executable(Program) =:= false],
     IsBuilt = filelib:is_regular(filename:join([beamway_bench_nodes:root(), "rdpipe", "build", "bin", "rdpipe"])),
     Known = ["blocks" | [Name || {Name, _} <- ?PATHS]],
-    case {is_root(), Missing, IsBuilt, Path =:= all orelse lists:member(Path, Known)} of
+    case {is_root(), Missing, IsBuilt, Path =:= all orelse Part =:= "near" andalso lists:member(Path, Known)} of
+        _ when Part =/= "near", Part =/= "wan" -> {error, ["--part ", Part, ": expected near or wan"]};
         {false, _, _, _} -> {error, "the hosts are network namespaces, so it must be run as root"};
         {_, [_ | _], _, _} -> {error, ["missing: ", lists:join(", ", Missing), ". Run: scripts/install-packages bench"]};
         {_, _, false, _} -> {error, "rdpipe is not built. Run: make build, with libssl-dev installed"};
-        {_, _, _, false} -> {error, ["--path ", Path, ": expected one of ", lists:join(", ", Known)]};
-        _ -> {ok, #{path => Path, seconds => case Speed of quick -> "0.3"; full -> "1.2" end}}
+        {_, _, _, false} -> {error, ["--path ", Path, ": expected one of ", lists:join(", ", Known), ", of --part near"]};
+        _ -> {ok, #{path => Path, long => long_paths(Part, Speed), seconds => case Speed of quick -> "0.3"; full -> "1.2" end}}
     end.
+
+long_paths("near", _) -> [];
+long_paths("wan", quick) -> ?QUICK_LONG;
+long_paths("wan", full) -> [lists:concat(["wan-", Ms, "-", Loss]) || Ms <- [20, 50, 100], Loss <- ["0", "0.00001", "0.0001", "0.001"]].
 
 is_root() -> string:trim(os:cmd("id -u")) =:= "0".
 
 %% @private
 -spec groups(map()) -> [beamway_bench_run:group()].
+groups(#{long := [_ | _] = Paths, seconds := Seconds}) -> [group(Seconds, Path, Name) || Path <- Paths, Name <- ?LONG];
 groups(#{path := Only, seconds := Seconds}) ->
-    [#{nodes => 0, contenders => [Name], directions => [none], measure => fun(none) -> figures(Seconds, Path, Name) end}
+    [group(Seconds, Path, Name)
      || {Path, Names} <- ?PATHS ++ blocks(Only), Only =:= all orelse Only =:= Path orelse Only =:= "blocks" andalso is_block(Path), Name <- Names].
+
+group(Seconds, Path, Name) -> #{nodes => 0, contenders => [Name], directions => [none], measure => fun(none) -> figures(Seconds, Path, Name) end}.
 
 blocks(Only) when Only =:= all; Only =:= "blocks" -> [{Kind ++ "-" ++ Block, [rdpipe]} || Kind <- ["tcp", "shm"], Block <- ?BLOCKS];
 blocks(_) -> [].
@@ -87,12 +102,20 @@ path_words("free") -> "unshaped";
 path_words("local") -> "one host";
 path_words("four") -> "hops of 1 Gbit/s";
 path_words("echo") -> "64 B through two hops";
+path_words("wan-" ++ Long) ->
+    [Ms, Loss] = string:lexemes(Long, "-"),
+    ["1 Gbit/s, ", Ms, " ms", [[", loss ", Loss] || Loss =/= "0"]];
 path_words(Block) ->
     [Kind, Size] = string:lexemes(Block, "-"),
     [Kind, " in blocks of ", Size].
 
 %% @private
 -spec metrics(map()) -> [beamway_bench_report:metric()].
+metrics(#{long := [_ | _] = Paths}) ->
+    Others = ?LONG -- [rdpipe, ssh],
+    [long_rate(Path, [], rdpipe, Others) || Path <- Paths]
+        ++ [long_rate(Path, "_ssh", rdpipe, [ssh]) || Path <- Paths]
+        ++ [long_rate(Path, "_tls", rdpipe_tls, [iperf3_8]) || Path <- Paths];
 metrics(#{}) ->
     Others = [iperf3, mbuffer, nc, socat],
     [rate(Name, "fast", rdpipe, Baselines) || {Name, Baselines} <- [{<<"pipe_tcp_iperf3">>, Others ++ [ssh]}]]
@@ -107,6 +130,12 @@ metrics(#{}) ->
         ++ [rate(unicode:characters_to_binary(["pipe_", Kind, "_block_", string:lowercase(Size)]), Kind ++ "-" ++ Size, rdpipe, [])
             || Kind <- ["tcp", "shm"], Size <- ?BLOCKS].
 
+%% wan_50, with the loss wan_50_loss (0.0001), wan_50_loss_0.001 and so on.
+long_rate(Path, Suffix, Own, Baselines) ->
+    ["wan", Ms, Loss] = string:lexemes(Path, "-"),
+    Lossy = case Loss of "0" -> []; "0.0001" -> "_loss"; _ -> ["_loss_", Loss] end,
+    rate(unicode:characters_to_binary(["wan_", Ms, Lossy, Suffix]), Path, Own, Baselines).
+
 rate(Name, Path, Own, Baselines) ->
     #{name => Name, unit => <<"B/s">>, better => higher, key => key(<<"rate">>, Path), contender => Own, baselines => Baselines}.
 
@@ -114,7 +143,7 @@ rate(Name, Path, Own, Baselines) ->
 -include_lib("eunit/include/eunit.hrl").
 
 every_path_has_its_metric_test() ->
-    Settings = #{path => all, seconds => "1"},
+    Settings = #{path => all, long => [], seconds => "1"},
     Measured = [{key(What, Path), Name} || {Path, Names} <- ?PATHS, Name <- Names, What <- whats(Path)],
     [?assert(lists:member({Key, Name}, Measured))
      || #{key := Key, contender := Own, baselines := Others, name := Metric} <- metrics(Settings), Name <- [Own | Others],
@@ -125,8 +154,19 @@ whats(Path) when Path =:= "fast"; Path =:= "free" -> [<<"rate">>, <<"cpu">>];
 whats(_) -> [<<"rate">>].
 
 only_one_path_test() ->
-    Count = fun(Path) -> length(groups(#{path => Path, seconds => "1"})) end,
+    Count = fun(Path) -> length(groups(#{path => Path, long => [], seconds => "1"})) end,
     ?assertEqual(2, Count("echo")),
     ?assertEqual(2 * length(?BLOCKS), Count("blocks")),
     ?assertEqual(Count("fast") + Count("free") + Count("local") + Count("four") + Count("echo") + Count("blocks"), Count(all)).
+
+long_paths_have_their_metrics_test() ->
+    Paths = long_paths("wan", full),
+    ?assertEqual(12, length(Paths)),
+    Settings = #{path => all, long => Paths, seconds => "1"},
+    Metrics = metrics(Settings),
+    Names = [Name || #{name := Name} <- Metrics],
+    ?assertEqual(length(Names), length(lists:usort(Names))),
+    [?assert(lists:member(Name, Names)) || Name <- [<<"wan_50">>, <<"wan_50_loss">>, <<"wan_50_ssh">>, <<"wan_100_loss">>, <<"wan_20_loss_0.001_tls">>]],
+    ?assertEqual(length(Paths) * length(?LONG), length(groups(Settings))),
+    ?assertEqual([], ?QUICK_LONG -- Paths).
 -endif.
