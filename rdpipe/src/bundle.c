@@ -87,7 +87,7 @@ typedef struct {
     bool is_auto;
     int64_t period_ms, period_began_ms;
     uint64_t period_from;
-    bool is_first_period;
+    bool is_first_period; /* shorter, until there are streams to add */
     uint8_t scratch[65536];
 } bundle_t;
 
@@ -409,7 +409,7 @@ static void pace(bundle_t *bundle)
     if (bundle->pace.most > 0 && bundle->next > bundle->period_from) {
         rd_pace_step(&bundle->pace, (double)(bundle->next - bundle->period_from) / (double)ms,
                      is_hungry);
-        bundle->is_first_period = false;
+        bundle->is_first_period = bundle->is_first_period && bundle->pace.fewer == 0;
     }
     bundle->period_began_ms = now;
     bundle->period_from = bundle->next;

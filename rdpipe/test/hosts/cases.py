@@ -8,6 +8,7 @@ import re
 import select
 import shlex
 import subprocess
+import threading
 import time
 
 from hosts import Failure, SLOWNESS, SOON, run, wait_for
@@ -531,6 +532,39 @@ def over_a_lossy_path(hosts):
             expect(status == 0 and out.decode().split()[0] == hashlib.sha256(data).hexdigest(), f"{options}: status {status}: {err}")
 
 
+def connections(hosts, name, port):
+    return run("ip", "netns", "exec", hosts.space(name), "ss", "-Htn", "state", "established", "sport", f"= :{port}").splitlines()
+
+
+def kill_connections(hosts, name, port, count):
+    """Resets so many connections to that port of the host, and says how many it were."""
+    lines = connections(hosts, name, port)
+    for line in lines[:count]:
+        peer = line.split()[-1].replace("::ffff:", "").replace("[", "").replace("]", "")
+        run("ip", "netns", "exec", hosts.space(name), "ss", "-K", "dst", peer.rpartition(":")[0], "dport", "=", peer.rpartition(":")[2], check=False)
+    return len(lines[:count])
+
+
+def streams_that_are_killed(hosts):
+    """Some of eight in mid-flight: nothing is missing. Then all: neither side takes it for whole."""
+    data = os.urandom(24_000_000)
+    key = {"RDPIPE_KEY": "a key for two hosts, long enough"}
+    with hosts.path("host1", "host2", rate=100_000_000, delay=5000, offload=1) as (_, address):
+        for port, options, killed, wanted in ((7011, "", 5, 0), (7012, "--encrypt", 5, 0), (7013, "", 8, 1)):
+            receiver = hosts.start("host2", f"rdrecv {options} {port} | sha256sum", **key)
+            sender = hosts.start("host1", f"rdsend --streams 8 {options} {address} {port}", stdin=subprocess.PIPE, **key)
+            feeder = threading.Thread(target=hosts.end, args=(sender, data))
+            feeder.start()
+            wait_for("eight streams", lambda: len(connections(hosts, "host2", port)) == 8)
+            time.sleep(0.5)
+            expect(kill_connections(hosts, "host2", port, killed) == killed, "the streams are gone already")
+            feeder.join()
+            status, out, err = hosts.end(receiver)
+            expect(sender.returncode == wanted and status == wanted, f"{options}: status {sender.returncode} and {status}: {err}")
+            is_same = out.decode().split()[0] == hashlib.sha256(data).hexdigest()
+            expect(is_same == (wanted == 0), f"{options}: other bytes than were sent")
+
+
 def a_wrong_key_is_said(hosts):
     receiver = hosts.start("host2", "rdrecv --wait 60 7001", RDPIPE_KEY="the right key, long enough")
     try:
@@ -550,5 +584,5 @@ CASES = [olleh, bandwidth_of_a_file, local_input_into_a_remote_command, users_on
          one_connection_a_host, several_at_once, a_middle_hop_without_a_command, several_receivers,
          interactive_lines_are_not_held_back, nothing_to_say, a_forced_carrier, blocks_of_all_sizes, json_at_the_end, progress_on_a_terminal, options_for_ssh, installed,
          status_as_with_pipefail, a_reader_that_quits, what_is_wrong_is_said, text_of_others_is_shown_not_obeyed, what_cannot_start_is_said_at_once, a_fault_that_comes_with_the_end_is_said, whose_command_failed_is_said, a_blocked_hop, one_prompt_at_a_time, a_prompt_that_nobody_answers, nothing_plain_on_the_wire, encrypted_streams_and_their_ends, send_and_receive, a_wrong_key_is_said] \
-    + ([over_a_lossy_path] if os.path.exists("/dev/net/tun") else []) \
+    + ([over_a_lossy_path, streams_that_are_killed] if os.path.exists("/dev/net/tun") else []) \
     + ([test_picture_of_ffmpeg] if os.environ.get("PIPE_FFMPEG") else [])
