@@ -14,7 +14,7 @@
 -compile({no_auto_import, [spawn/2, spawn/3]}).
 
 -export([choose_nodes/2, choose_node/2, explain/2, why_not/2, why_not/3, format_error/1]).
--export([reserve/3, release/1, renew/2, hand_over/2, spawn/2, spawn/3]).
+-export([node_for/2, node_for/3, reserve/3, reserve_all/3, release/1, renew/2, hand_over/2, spawn/2, spawn/3]).
 -export([child/3, delete_child/1, children/0, whereis_name/1, send/2, register_name/2, unregister_name/1]).
 -export([own/1, own/2, disown/1, insert/2, insert/3, update/2, delete/1, attributes/0, attributes/2]).
 -export([follow/3, unfollow/1, topology/0, set_topology/1, set_topology/2, join/2, leave/1, epoch/0, advise/1, advise/2, observe/2]).
@@ -84,6 +84,17 @@ format_error(no_nodes) -> placement_map:format_error(no_nodes);
 format_error(busy) -> io_lib:format("the ~b best nodes all refused", [?TRIES]);
 format_error(Reason) -> io_lib:format("~0tP", [Reason, 20]).
 
+%% @doc The nodes for a key, the best first, each with the same share of all keys ({@link placement_rendezvous}). The answer depends on the key and the nodes alone,
+%% so every node gives the same; a node more or less moves only the keys that it gets or had.
+-spec node_for(Key :: term(), [node()]) -> [node()].
+node_for(Key, Nodes) -> placement_rendezvous:ranked(Key, [{Node, 1} || Node <- placement_query:distinct(Nodes)]).
+
+%% @doc The same with shares in proportion to a number that nodes have, such as `mem_total'. Nodes of which it is not known are left out: use an attribute that does not change.
+-spec node_for(Key :: term(), [node()], Weight :: placement_entry:name()) -> [node()].
+node_for(Key, Nodes, Weight) ->
+    Views = attributes(Nodes, [Weight]),
+    placement_rendezvous:ranked(Key, [{Node, Value} || {Node, #{attributes := #{Weight := {ok, Value, _, _, _}}}} <- maps:to_list(Views), is_number(Value)]).
+
 %%% Leases
 
 %% @doc Asks a node for a lease ({@link placement_lease:reserve/4}); its options are `ttl', `require' and `timeout'.
@@ -92,6 +103,15 @@ format_error(Reason) -> io_lib:format("~0tP", [Reason, 20]).
 reserve(Node, Claims, Options) ->
     case placement_pred:compile(maps:get(require, Options, [])) of
         {ok, Compiled} -> placement_lease:reserve(Node, Claims, placement_pred:at_target(Compiled), Options);
+        {error, Text} -> {error, {bad_query, unicode:characters_to_list(Text)}}
+    end.
+
+%% @doc Asks several nodes at once, each for its claims: all leases or none ({@link placement_lease:reserve_all/3}). Options as of {@link reserve/3}.
+-spec reserve_all([{node(), placement_lease:claims()}], placement_pred:predicate(), #{ttl => pos_integer(), timeout => pos_integer()}) ->
+          {ok, [lease()]} | {error, {bad_query, string()} | [{node(), {refused, placement_lease:refusal()} | nodedown | no_server | timeout}]}.
+reserve_all(Wanted, Require, Options) ->
+    case placement_pred:compile(Require) of
+        {ok, Compiled} -> placement_lease:reserve_all(Wanted, placement_pred:at_target(Compiled), Options);
         {error, Text} -> {error, {bad_query, unicode:characters_to_list(Text)}}
     end.
 

@@ -9,7 +9,7 @@
 -module(placement_lease).
 -behaviour(gen_server).
 
--export([start_link/0, reserve/4, release/1, renew/2, hand_over/2, count/0, list/0]).
+-export([start_link/0, reserve/4, reserve_all/3, release/1, renew/2, hand_over/2, count/0, list/0]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2]).
 
 -export_type([lease/0, claims/0, refusal/0]).
@@ -43,6 +43,28 @@ reserve(Node, Claims, Require, Options) ->
         {ok, Reference} -> {ok, {placement_lease, Node, Reference}};
         Other -> Other
     end.
+
+%% @doc Asks several nodes at once, each for its claims, for the calling process: all leases or none. Where one refuses, the others are given back. A node that answers too late
+%% for this call may hold its lease until the `ttl' is over.
+-spec reserve_all([{node(), claims()}], Require :: [placement_pred:predicate()], #{ttl => pos_integer(), timeout => pos_integer()}) ->
+          {ok, [lease()]} | {error, [{node(), {refused, refusal()} | nodedown | no_server | timeout}]}.
+reserve_all(Wanted, Require, Options) ->
+    Ttl = maps:get(ttl, Options, 5000),
+    End = erlang:monotonic_time(millisecond) + maps:get(timeout, Options, placement_config:deadline_ms()),
+    Requests = [{Node, gen_server:send_request({?SERVER, Node}, {reserve, self(), Claims, Require, Ttl})} || {Node, Claims} <- Wanted],
+    Answers = [{Node, answer(gen_server:receive_response(Request, max(0, End - erlang:monotonic_time(millisecond))))} || {Node, Request} <- Requests],
+    Leases = [{placement_lease, Node, Reference} || {Node, {ok, Reference}} <- Answers],
+    case [{Node, Reason} || {Node, {error, Reason}} <- Answers] of
+        [] -> {ok, Leases};
+        Refused ->
+            ok = lists:foreach(fun release/1, Leases),
+            {error, Refused}
+    end.
+
+answer({reply, Reply}) -> Reply;
+answer(timeout) -> {error, timeout};
+answer({error, {noconnection, _}}) -> {error, nodedown};
+answer({error, _}) -> {error, no_server}.
 
 %% @doc Gives a lease back. One that has ended is no error.
 -spec release(lease()) -> ok.

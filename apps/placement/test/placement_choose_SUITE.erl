@@ -7,7 +7,7 @@
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
 -export([three_values/1, relative_words/1, distance_words/1, priorities_give_way/1, conflicts_are_explained/1, why_not_names_everything/1,
          bad_queries/1, bad_nodes/1, choosers_do_not_pile_up/1, own_placements_count/1, spread_over_places/1, latencies/1,
-         leases_have_a_capacity/1, leases_end/1, leases_are_judged_one_by_one/1, processes_take_their_lease/1, a_lease_that_is_gone/1, nobody_has_room/1,
+         leases_have_a_capacity/1, leases_end/1, leases_for_several_nodes/1, leases_are_judged_one_by_one/1, processes_take_their_lease/1, a_lease_that_is_gone/1, nobody_has_room/1,
          groups/1, names_in_groups/1, groups_meet_again/1, names_after_a_restart/1, groups_forget/1, epochs/1, publishers_agree/1, a_node_finds_its_place/1, the_command/1]).
 -export([wait/0]).
 
@@ -16,7 +16,7 @@ suite() -> [{timetrap, {minutes, 5}}].
 all() ->
     [three_values, relative_words, distance_words, priorities_give_way, conflicts_are_explained, why_not_names_everything,
      bad_queries, bad_nodes, choosers_do_not_pile_up, own_placements_count, spread_over_places, latencies,
-     leases_have_a_capacity, leases_end, leases_are_judged_one_by_one, processes_take_their_lease, a_lease_that_is_gone, nobody_has_room,
+     leases_have_a_capacity, leases_end, leases_for_several_nodes, leases_are_judged_one_by_one, processes_take_their_lease, a_lease_that_is_gone, nobody_has_room,
      groups, names_in_groups, groups_meet_again, names_after_a_restart, groups_forget, epochs, publishers_agree, a_node_finds_its_place, the_command].
 
 -define(NAMES, ["a", "b", "c", "d", "e", "f"]).
@@ -257,6 +257,41 @@ leases_end(Config) ->
     _ = beamway_peer:wait_until(fun() -> Count() =:= 0 end, 20000),
     ?assert(on(Config, "a", fun() -> is_process_alive(Holder) end)),
     on(Config, "a", fun() -> Holder ! stop end).
+
+%% All or none: where one node has no room nothing stays on the others.
+leases_for_several_nodes(Config) ->
+    Nodes = [A, B, _] = [node_of(Config, Name) || Name <- ["a", "b", "f"]],
+    [ok = call(Config, Name, placement, insert, [seats, 2]) || Name <- ["a", "b", "f"]],
+    Counts = fun() -> [call(Config, Name, placement_lease, count, []) || Name <- ["a", "b", "f"]] end,
+    {Got, Refused, Between, After, Wrong} = on(Config, "c", fun() ->
+        One = fun(Node) -> {Node, #{seats => 1}} end,
+        Count = fun() -> [erpc:call(Node, placement_lease, count, []) || Node <- Nodes] end,
+        {ok, Leases} = placement:reserve_all([One(Node) || Node <- Nodes], [], #{ttl => 600000, timeout => 30000}),
+        Full = placement:reserve_all([One(A), {B, #{seats => 2}}], [], #{ttl => 600000, timeout => 30000}),
+        ok = eventually(fun() -> Count() =:= [1, 1, 1] end),
+        Now = Count(),
+        ok = lists:foreach(fun placement:release/1, Leases),
+        ok = eventually(fun() -> Count() =:= [0, 0, 0] end),
+        {length(Leases), Full, Now, Count(), {placement:reserve_all([One('no@node')], [], #{}), placement:reserve_all([One(A)], {a}, #{})}}
+    end),
+    ?assertEqual({3, {error, [{B, {refused, {capacity, seats, 1}}}]}, [1, 1, 1], [0, 0, 0]}, {Got, Refused, Between, After}),
+    ?assertMatch({{error, [{'no@node', nodedown}]}, {error, {bad_query, _}}}, Wrong),
+    [ok = call(Config, Name, placement, delete, [seats]) || Name <- ["a", "b", "f"]],
+    ?assertEqual([0, 0, 0], Counts()),
+    %% Every node gives a key the same nodes; a share of 0 none.
+    [Keyed] = lists:usort([call(Config, Name, placement, node_for, [key, Nodes]) || Name <- ["a", "b", "f"]]),
+    ?assertEqual(lists:sort(Nodes), lists:sort(Keyed)),
+    [ok = call(Config, Name, placement, insert, [share, Share]) || {Name, Share} <- [{"a", 0}, {"b", 1}]],
+    ?assertEqual([B], call(Config, "f", placement, node_for, [key, Nodes, share])),
+    [ok = call(Config, Name, placement, delete, [share]) || Name <- ["a", "b"]].
+
+eventually(Holds) -> eventually(Holds, 1000).
+
+eventually(Holds, Tries) when Tries > 0 ->
+    case Holds() of
+        true -> ok;
+        false -> receive after 10 -> eventually(Holds, Tries - 1) end
+    end.
 
 %% Has a lease that outlasts the case, then one of 50 ms; lives on without it.
 holder(Node, Starter) ->

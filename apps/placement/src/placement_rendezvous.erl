@@ -1,0 +1,48 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Keys to nodes with little movement: weighted rendezvous hashing. Pure.
+%%
+%% Each node draws a number for the key, by a hash that all compute alike; the greatest wins. A node that joins takes only what it wins, a node that leaves gives
+%% only its own keys away, and the share of a node is its weight among all (D. G. Thaler and C. V. Ravishankar, "Using name-based mappings to increase hit rates",
+%% IEEE/ACM Transactions on Networking 6, 1998; with the logarithm as weight, J. Schindelhauer and G. Schomaker, "Weighted distributed hash tables", SPAA 2005).
+-module(placement_rendezvous).
+
+-export([ranked/2]).
+
+%% @doc The nodes for a key, the best first: the next ones are for copies, or for when the first is down. Nodes without a weight above 0 are left out.
+-spec ranked(Key :: term(), [{node(), Weight :: number()}]) -> [node()].
+ranked(Key, Weighted) ->
+    Scored = [{score(Key, Node, Weight), Node} || {Node, Weight} <- Weighted, Weight > 0],
+    [Node || {_, Node} <- lists:reverse(lists:usort(Scored))].
+
+score(Key, Node, Weight) ->
+    %% The same bytes on every release: the external format of a fixed minor version.
+    <<Bits:52, _/bitstring>> = erlang:md5(term_to_binary({Key, Node}, [{minor_version, 2}])),
+    Weight / -math:log((Bits + 0.5) / (1 bsl 52)).
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+
+keys() -> lists:seq(1, 20000).
+
+owners(Weighted) -> maps:from_list([{Key, hd(ranked(Key, Weighted))} || Key <- keys()]).
+
+share(Node, Owners) -> length([x || Owner <- maps:values(Owners), Owner =:= Node]) / map_size(Owners).
+
+shares_follow_weights_test() ->
+    Owners = owners([{a, 1}, {b, 2}, {c, 5}, {d, 0}]),
+    [?assert(abs(share(Node, Owners) - Want) < 0.02) || {Node, Want} <- [{a, 1 / 8}, {b, 2 / 8}, {c, 5 / 8}, {d, 0.0}]].
+
+a_join_moves_to_the_new_node_only_test() ->
+    Before = owners([{a, 1}, {b, 1}, {c, 1}]),
+    After = owners([{d, 1}, {c, 1}, {b, 1}, {a, 1}]),
+    Moved = [Owner || {Key, Owner} <- maps:to_list(After), maps:get(Key, Before) =/= Owner],
+    ?assertEqual([d], lists:usort(Moved)),
+    ?assert(abs(length(Moved) / map_size(After) - 0.25) < 0.02).
+
+%% What a node that leaves gives away goes to the second of each key.
+a_leave_test() ->
+    [?assertEqual(tl(ranked(Key, [{a, 1}, {b, 3}, {c, 1}])), ranked(Key, lists:keydelete(hd(ranked(Key, [{a, 1}, {b, 3}, {c, 1}])), 1, [{a, 1}, {b, 3}, {c, 1}])))
+     || Key <- lists:seq(1, 200)].
+
+none_test() -> ?assertEqual([], ranked(key, [{a, 0}])).
+-endif.
