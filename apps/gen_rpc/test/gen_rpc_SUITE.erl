@@ -4,7 +4,7 @@
 
 -export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2]).
 -export([ends_of_functions/1, limits_of_calls/1, casts/1, order_of_a_key/1, multicalls/1, everywhere/1, versions/1, bad_arguments/1]).
--export([asynchronous/1, taken_once/1, held_no_longer/1, messages_by_name/1, peers_that_fail/1]).
+-export([asynchronous/1, taken_once/1, held_no_longer/1, messages_by_name/1, peers_that_fail/1, lanes_that_are_full/1]).
 %% Used on the nodes.
 -export([ended_by/1, tell/2]).
 -import(teleport_nodes, [wait_ms/0, on_first/2]).
@@ -17,7 +17,7 @@ all() -> teleport_nodes:all([shm, tcp]).
 
 groups() ->
     teleport_nodes:groups([shm, tcp], [ends_of_functions, limits_of_calls, casts, order_of_a_key, multicalls, everywhere, versions, bad_arguments,
-                                       asynchronous, taken_once, held_no_longer, messages_by_name, peers_that_fail]).
+                                       asynchronous, taken_once, held_no_longer, messages_by_name, peers_that_fail, lanes_that_are_full]).
 
 init_per_group(Kind, Config) ->
     Pair = teleport_nodes:start_pair(teleport_nodes:init_group(Kind, Config)),
@@ -277,6 +277,35 @@ peers_that_fail(Config) ->
         end)
     after
         beamway_peer:stop_all([element(1, Plain), element(1, Stranger), Victim])
+    end.
+
+%% The peer takes no more calls, or nothing more at all: it is stopped, and its lane is full.
+lanes_that_are_full(Config) ->
+    {Victim, Node} = teleport_nodes:start(teleport_nodes:kind(Config)),
+    try
+        ok = beamway_peer:call(Victim, teleport, configure, [all, #{max_pending_calls => 1}]),
+        on_first(Config, fun(_) ->
+            Test = self(),
+            true = net_kernel:connect_node(Node),
+            ok = teleport:configure(Node, #{max_queue_bytes => 65536}),
+            Slow = fun() -> Test ! {runs, self()}, receive go -> went end end,
+            Async = gen_rpc:async_call({Node, key}, erlang, apply, [Slow, []]),
+            {runs, Pid} = message(),
+            {badtcp, overload} = gen_rpc:call({Node, key}, erlang, node, [], wait_ms()),
+            Pid ! go,
+            went = gen_rpc:yield(Async),
+            Node = gen_rpc:call({Node, key}, erlang, node, [], wait_ms())
+        end),
+        ok = beamway_peer:sigstop(Victim),
+        on_first(Config, fun(_) ->
+            Large = binary:copy(<<"x">>, 20000000),
+            true = gen_rpc:cast({Node, key}, erlang, byte_size, [Large]),
+            {badtcp, timeout} = gen_rpc:call({Node, key}, erlang, byte_size, [Large], wait_ms(), 100),
+            {badtcp, timeout} = gen_rpc:safe_cast({Node, key}, erlang, byte_size, [Large], 100)
+        end)
+    after
+        beamway_peer:kill9(Victim),
+        beamway_peer:stop_all([Victim])
     end.
 
 failed_as_lost(ok) -> ok;
