@@ -314,8 +314,10 @@ bool lane_look(lane_t *lane, reply_t *reply)
 
 bool lane_flush(lane_t *lane)
 {
-    lane->flushed_us = now_us();
-    return pump_flush(lane->pump);
+    bool fine = pump_flush(lane->pump);
+
+    lane->flushed_us = now_us(); /* sending takes as long as some frames do */
+    return fine;
 }
 
 bool lane_sends_at_once(lane_t *lane, bool is_lone)
