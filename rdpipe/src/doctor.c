@@ -164,7 +164,8 @@ static void tell_buffer(doctor_t *doctor, const char *name)
         tell(doctor, NOTE, name, "cannot be read");
     else if (most < BUFFER_LEAST)
         tell(doctor, NOTE, name,
-             "at most %llu bytes: a single stream over a long path is bound by it; see the guide",
+             "at most %llu bytes: one stream over a long path is bound by it, several are not "
+             "(--streams)",
              most);
     else
         tell(doctor, FINE, name, "at most %llu bytes", most);
