@@ -12,18 +12,20 @@ suite() -> [{timetrap, {minutes, 3}}].
 
 all() -> [core, tables, map, smuggling, malformed, h1spec, corpus].
 
+%% These are the rules of HTTP/1.1: the preface of HTTP/2 is a bad request here (yucan_h2_SUITE has it where it is none).
 init_per_suite(Config) ->
-    [{port, yucan_test_server:start(yucan_probe, #{limits => #{header_ms => 3000, read_ms => 3000}})} | Config].
+    [{port, yucan_test_server:start(yucan_probe, #{http2 => false, limits => #{header_ms => 3000, read_ms => 3000}})} | Config].
 
 end_per_suite(_) -> yucan_test_server:stop_all().
 
-%% The core stays small: 26 modules, which call of those for files and streams only what answers `{websocket, ...}', and the owner of the cache of files.
+%% The core stays small: 26 modules, which call of the others only what answers `{websocket, ...}', the owner of the cache of files, and three for HTTP/2:
+%% its connection, its answers and its bodies.
 core(_) ->
     Src = filename:join([code:lib_dir(yucan), "src"]),
     Core = modules(filename:join(Src, "*.erl")),
     true = length(Core) =< 26,
     Called = lists:usort([M || Module <- Core, {ok, {_, [{imports, Calls}]}} <- [beam_lib:chunks(code:which(Module), [imports])], {M, _, _} <- Calls]),
-    [yucan_file_cache, yucan_ws] = lists:sort([M || M <- modules(filename:join(Src, "*/*.erl")), lists:member(M, Called)]).
+    [yucan_file_cache, yucan_h2, yucan_h2_reply, yucan_h2_stream, yucan_ws] = lists:sort([M || M <- modules(filename:join(Src, "*/*.erl")), lists:member(M, Called)]).
 
 modules(Pattern) -> [list_to_atom(filename:basename(File, ".erl")) || File <- filelib:wildcard(Pattern)].
 
