@@ -5,15 +5,14 @@
 %% that it answers with is translated back. One connection for each request.
 -module(yucan_revproxy).
 
--export([respond/3]).
+-export([respond/4]).
 
 -define(SILENCE_MS, 60000).
--define(BODY_BYTES, 134217728).
 
-%% @doc Asks the other server. `Own' is the scheme and host of this one.
--spec respond(yucan_req:req(), yucan_yaws_config_value:revproxy(), Own :: iodata()) -> yucan_handler:response().
-respond(Req, #{url := Url} = Proxy, Own) ->
-    case yucan_spool:take(Req, ?BODY_BYTES) of
+%% @doc Asks the other server. `Own' is the scheme and host of this one; a body has at most `Max' bytes.
+-spec respond(yucan_req:req(), yucan_yaws_config_value:revproxy(), Own :: iodata(), Max :: pos_integer()) -> yucan_handler:response().
+respond(Req, #{url := Url} = Proxy, Own, Max) ->
+    case yucan_spool:take(Req, Max) of
         {ok, Body} -> try ask(Req, Proxy, Own, Body) after delete_later(Body) end;
         {error, {spool, Reason}} -> failed({spool, Reason}, Url);
         {error, Reason} -> yucan_req:body_error(Reason)

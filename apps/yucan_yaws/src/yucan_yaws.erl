@@ -110,7 +110,7 @@ proxied(Path, Req, Arg, #{server := #{revproxy := Proxies} = Server} = Site, Lef
                                         yucan_yaws_match:is_under(Path, unicode:characters_to_binary(string:trim(Prefix, trailing, "/")))
                                             orelse Prefix =:= "/"],
     case lists:reverse(lists:keysort(1, Under)) of
-        [{_, Proxy} | _] -> yucan_revproxy:respond(Req, Proxy, yucan_yaws_out:own_origin(Req, Server));
+        [{_, Proxy} | _] -> yucan_revproxy:respond(Req, Proxy, yucan_yaws_out:own_origin(Req, Server), maps:get(max_body_size, Server));
         [] -> appmod(Path, Req, Arg, Site, Left)
     end.
 
@@ -170,12 +170,12 @@ script(fcgi, _, _, _, #{server := #{fcgi_app_server := undefined}}, _) ->
 script(fcgi, Found, Req, _, #{server := #{fcgi_app_server := Address}} = Site, _) ->
     run({fcgi, Address}, Found, Req, Site).
 
-run(Run, #{docroot := Docroot} = Found, Req, #{server := #{extra_cgi_vars := Extra}} = Site) ->
+run(Run, #{docroot := Docroot} = Found, Req, #{server := #{extra_cgi_vars := Extra, max_body_size := Max}} = Site) ->
     #{script := File} = Found,
     Variables = lists:append([[{unicode:characters_to_binary(Name), unicode:characters_to_binary(Value)} || {Name, Value} <- Pairs] || {Dir, Pairs} <- Extra,
                                        yucan_yaws_match:is_under(unicode:characters_to_binary(filename:dirname(File)),
                                                                 unicode:characters_to_binary(Dir))]),
-    Spec = maps:merge(yucan_yaws_options:limits(), Found#{run => Run, docroot => Docroot, variables => Variables}),
+    Spec = maps:merge(yucan_yaws_options:limits(), Found#{run => Run, docroot => Docroot, variables => Variables, body_bytes => Max}),
     yucan_cgi:respond(Req, case Site of
                                #{user := User} -> Spec#{user => User};
                                #{} -> Spec

@@ -55,6 +55,8 @@ table(server) ->
      {rhost, one, text, undefined},
      {rscheme, one, {one_of, [http, https]}, undefined},
      {rmethod, one, {one_of, [http, https]}, undefined},
+     %% What a script or another server gets; more is answered by 413.
+     {max_body_size, one, {integer, 1, 1099511627776}, 134217728},
      {partial_post_size, one, {none_or, nolimit, {integer, 1, 1073741824}}, 65536}];
 table(ssl) ->
     [{certfile, one, path, undefined},

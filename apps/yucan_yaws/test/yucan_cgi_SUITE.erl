@@ -9,14 +9,14 @@
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_testcase/2, end_per_testcase/2]).
 -export([environment/1, bytes/1, httpoxy/1, body_and_its_end/1, private_body/1, big_body/1, big_answer_to_a_slow_client/1, statuses/1, rubbish/1, dies/1, hangs/1,
          hangs_after_the_head/1, slow_but_not_silent/1, forks/1, client_leaves/1, too_many/1, head_request/1, not_executable/1, shell_characters/1,
-         fcgi_broken/1, fcgi_absent/1, revproxy/1, revproxy_broken/1, many_at_once/1,
+         fcgi_broken/1, body_bound/1, fcgi_absent/1, revproxy/1, revproxy_broken/1, many_at_once/1,
          revproxy_path/1, revproxy_hops/1]).
 
 suite() -> [{timetrap, {minutes, 3}}].
 
 all() ->
     [environment, bytes, httpoxy, body_and_its_end, private_body, big_body, big_answer_to_a_slow_client, statuses, rubbish, dies, hangs, hangs_after_the_head, slow_but_not_silent, forks,
-     client_leaves, too_many, head_request, not_executable, shell_characters, fcgi_broken, fcgi_absent, revproxy, revproxy_broken, many_at_once,
+     client_leaves, too_many, head_request, not_executable, shell_characters, body_bound, fcgi_broken, fcgi_absent, revproxy, revproxy_broken, many_at_once,
      revproxy_path, revproxy_hops].
 
 %% Bodies go to a folder of this suite's own, where nobody else leaves files.
@@ -283,6 +283,11 @@ ask(Port, Word, Deadline) ->
     end.
 
 %% ---- FastCGI applications that are none
+
+%% max_body_size, by a length and by chunks, in memory and on disk.
+body_bound(Config) ->
+    Port = start(Config, "allowed_scripts = cgi\nmax_body_size = 100000\n", [{"count.cgi", plain("wc -c")}]),
+    [{Size, Status} = {Size, element(1, post(Port, "/count.cgi", binary:copy(<<"x">>, Size)))} || {Size, Status} <- [{100000, 200}, {100001, 413}, {10, 200}]].
 
 fcgi_broken(Config) ->
     Answers = [<<>>, <<"HTTP/1.1 400 Bad Request\r\n\r\n">>, binary:copy(<<0>>, 1000), <<1, 6, 0, 1, 255, 255, 0, 0, "short">>,
