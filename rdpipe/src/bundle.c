@@ -19,13 +19,14 @@
 
 #define HEADER_BYTES 24u
 #define CHUNK_BYTES ((uint64_t)256 * 1024)
-#define UNSENT_BYTES (512 * 1024)    /* of a connection in the kernel, beside what is on its way */
-#define TURN_BYTES ((size_t)1 << 20) /* read from one connection before the next */
-#define DEAD_MS 20000                /* a connection that does not get its bytes acknowledged */
-#define PARTING_MS 5000              /* what was committed last has gone by then */
+#define SHARE_BYTES ((uint64_t)64 * 1024) /* the same, where there are several connections */
+#define UNSENT_BYTES (64 * 1024)          /* of each in the kernel, beside what is on its way */
+#define TURN_BYTES ((size_t)1 << 20)      /* read from one connection before the next */
+#define DEAD_MS 20000   /* a connection that does not get its bytes acknowledged */
+#define PARTING_MS 5000 /* what was committed last has gone by then */
 #define PERIOD_MIN_MS 200
 #define PERIOD_MAX_MS 2000
-#define PERIOD_RTTS 8 /* so long a new connection needs to come up to its speed */
+#define PERIOD_RTTS 4 /* so long a new connection needs to come up to its speed */
 
 enum { CHUNK = 1, ACK, END };
 
@@ -99,6 +100,12 @@ static bundle_t *bundle_of(bw_link_t *link)
 static uint8_t *place(uint8_t *ring, uint64_t bytes, uint64_t position)
 {
     return ring + (position & (bytes - 1));
+}
+
+/* So many bytes are confirmed at once. */
+static uint64_t ack_bytes(const bundle_t *bundle)
+{
+    return bundle->in_bytes / (bundle->most > 1 ? 64 : 16);
 }
 
 /* ---- the thread: one connection ---- */
@@ -312,16 +319,23 @@ static uint64_t unassigned(const bundle_t *bundle)
     return atomic_load_explicit(&bundle->out_head, memory_order_acquire) - bundle->next;
 }
 
+static uint64_t out_room(const bundle_t *bundle)
+{
+    return bundle->out_bytes - (atomic_load_explicit(&bundle->out_head, memory_order_relaxed) -
+                                atomic_load_explicit(&bundle->out_tail, memory_order_acquire));
+}
+
 /* The chunk is sent from the ring. Small ones stay on one connection, so that they arrive in order
  * and the receiver has few ranges. */
 static bool assign(bundle_t *bundle)
 {
     unsigned seen = 0;
-    uint64_t len = bw_least(unassigned(bundle), CHUNK_BYTES);
+    uint64_t most = bundle->most > 1 ? SHARE_BYTES : CHUNK_BYTES;
+    uint64_t len = bw_least(unassigned(bundle), most);
 
     if (len == 0)
         return false;
-    if (len == CHUNK_BYTES)
+    if (len == most)
         bundle->last++;
     for (unsigned i = 0; i < bundle->count; i++) {
         strand_t *strand = &bundle->strands[(bundle->last + i) % bundle->count];
@@ -348,8 +362,8 @@ static void say_ack(bundle_t *bundle)
     uint64_t released = atomic_load_explicit(&bundle->in_tail, memory_order_acquire);
     uint64_t arrived = bundle->ranges.head;
 
-    if (released - bundle->acked < bundle->in_bytes / 16 &&
-        arrived - bundle->acked_all < bundle->in_bytes / 8 && !(bundle->owes_ack && arrived > 0))
+    if (released - bundle->acked < ack_bytes(bundle) &&
+        arrived - bundle->acked_all < ack_bytes(bundle) && !(bundle->owes_ack && arrived > 0))
         return;
     for (unsigned i = 0; i < bundle->count; i++) {
         strand_t *strand = &bundle->strands[i];
@@ -400,19 +414,20 @@ static void publish(bundle_t *bundle)
 static void pace(bundle_t *bundle)
 {
     int64_t now = rd_now_ms(), ms = now - bundle->period_began_ms;
-    bool is_hungry = unassigned(bundle) > 0;
+    /* A full window is hunger, too: then what arrives shows whether one connection is late. */
+    bool is_hungry = unassigned(bundle) > 0 || out_room(bundle) < bundle->out_bytes / 4;
 
     if (!bundle->is_auto ||
         ms < (bundle->is_first_period ? bundle->period_ms / 4 : bundle->period_ms))
         return;
     bundle->pace.most = atomic_load(&bundle->live);
-    if (bundle->pace.most > 0 && bundle->next > bundle->period_from) {
-        rd_pace_step(&bundle->pace, (double)(bundle->next - bundle->period_from) / (double)ms,
+    if (bundle->pace.most > 0 && bundle->arrived > bundle->period_from) {
+        rd_pace_step(&bundle->pace, (double)(bundle->arrived - bundle->period_from) / (double)ms,
                      is_hungry);
         bundle->is_first_period = bundle->is_first_period && bundle->pace.fewer == 0;
     }
     bundle->period_began_ms = now;
-    bundle->period_from = bundle->next;
+    bundle->period_from = bundle->arrived;
     if (bundle->pace.use > atomic_load(&bundle->used))
         atomic_store(&bundle->used, bundle->pace.use);
 }
@@ -551,12 +566,6 @@ static void wake_thread(bundle_t *bundle)
         (void)eventfd_write(bundle->kick, 1);
 }
 
-static uint64_t out_room(const bundle_t *bundle)
-{
-    return bundle->out_bytes - (atomic_load_explicit(&bundle->out_head, memory_order_relaxed) -
-                                atomic_load_explicit(&bundle->out_tail, memory_order_acquire));
-}
-
 static bw_status_t bundle_reserve(bw_link_t *link, size_t want, bw_span_t *span_p)
 {
     bundle_t *bundle = bundle_of(link);
@@ -599,7 +608,7 @@ static void bundle_release(bw_link_t *link, size_t n)
     bundle_t *bundle = bundle_of(link);
     uint64_t tail = atomic_fetch_add(&bundle->in_tail, n) + n;
 
-    if (tail - bundle->told < bundle->in_bytes / 16)
+    if (tail - bundle->told < ack_bytes(bundle))
         return;
     bundle->told = tail;
     wake_thread(bundle);

@@ -45,7 +45,9 @@ static inline void rd_pace_step(rd_pace_t *pace, double rate, bool is_hungry)
         return;
     pace->before = rate;
     pace->fewer = pace->use;
-    pace->use = pace->use * 4 < pace->most ? pace->use * 4 : pace->most;
+    pace->use *= pace->use == 1 ? 4 : 2;
+    if (pace->use > pace->most)
+        pace->use = pace->most;
 }
 
 #endif

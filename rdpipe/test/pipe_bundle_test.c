@@ -380,7 +380,7 @@ static void more_are_used_while_that_gives_more(void)
     rd_pace_step(&pace, 100, true);
     CHECK_EQ(pace.use, 4);
     rd_pace_step(&pace, 300, true);
-    CHECK_EQ(pace.use, 16);
+    CHECK_EQ(pace.use, 8);
     rd_pace_step(&pace, 320, true); /* no tenth more */
     CHECK_EQ(pace.use, 4);
     for (unsigned i = 0; i < RD_PACE_HOLD; i++) {
@@ -388,6 +388,8 @@ static void more_are_used_while_that_gives_more(void)
         CHECK_EQ(pace.use, 4);
     }
     rd_pace_step(&pace, 300, true);
+    CHECK_EQ(pace.use, 8);
+    rd_pace_step(&pace, 400, true);
     CHECK_EQ(pace.use, 16);
     rd_pace_step(&pace, 600, true);
     rd_pace_step(&pace, 600, true);
