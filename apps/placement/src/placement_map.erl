@@ -236,7 +236,7 @@ helper(Fun) ->
     _ = guard(Pid),
     Helper.
 
-%% A mapping that nobody waits for any more ends.
+%% The mapping ends with its caller.
 guard(Pid) ->
     Caller = self(),
     spawn(fun() ->
