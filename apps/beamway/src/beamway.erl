@@ -10,7 +10,7 @@
 %% Every call answers at once and asks no peer.
 -module(beamway).
 
--export([links/0, info/0, info/1, metrics/0, carries/1, version/0]).
+-export([links/0, info/0, info/1, metrics/0, carries/1, version/0, reload_driver/0]).
 -export_type([link_info/0]).
 
 -ifdef(TEST).
@@ -63,6 +63,15 @@ version() ->
     _ = application:load(beamway),
     {ok, Version} = application:get_key(beamway, vsn),
     Version.
+
+%% @doc Loads the driver anew from where the application `beamway' is now in the code path, in a node that goes on running.
+%%
+%% All links and lanes of this node end first, as if its peers were disconnected; they return with the next message. Before the call, load
+%% the modules of the new version. An error means that this node has no driver now, and uses OTP's own port.
+-spec reload_driver() -> ok | {error, Reason :: binary()}.
+reload_driver() ->
+    ok = beamway_sup:reload_driver(),
+    beamway_driver:loaded().
 
 -ifdef(TEST).
 

@@ -4,7 +4,7 @@
 %% A driver is unloaded, and its ports end, when the process that loaded it ends: so {@link beamway_sup} loads it.
 -module(beamway_driver).
 
--export([load/0, loaded/0, has/1]).
+-export([load/0, reload/0, loaded/0, has/1]).
 
 -include_lib("kernel/include/logger.hrl").
 
@@ -14,6 +14,15 @@
 -spec load() -> ignore.
 load() ->
     ets:insert(?TABLE, {driver, beamway_port:load()}),
+    ignore.
+
+%% @doc Loads the driver's file anew for the calling process, the supervisor that loaded it. Ends all ports of the driver first, and with them
+%% all links and lanes of this node.
+-spec reload() -> ignore.
+reload() ->
+    true = ets:insert(?TABLE, {driver, {error, <<"the driver is being loaded anew">>}}),
+    true = ets:match_delete(?TABLE, {{library, '_'}, '_'}),
+    true = ets:insert(?TABLE, {driver, beamway_port:reload()}),
     ignore.
 
 %% @doc Whether the driver is loaded. It is now, if the options of the node had not asked for it.

@@ -6,7 +6,7 @@
 %% peer. A dead port gives `badarg', as with any port.
 -module(beamway_port).
 
--export([load/0, open/0, opened/1, close/1, with_port/1, use/2, listen/3, connect/5, step/1, activate/2, tick/1, stats/1,
+-export([load/0, reload/0, open/0, opened/1, close/1, with_port/1, use/2, listen/3, connect/5, step/1, activate/2, tick/1, stats/1,
          receive_some/1, look/1, packets/2, flush/1, probe/2]).
 -export([lane_open/4, lane_credit/3, lane_ask/1, lane_close/1, lane_stats/1, lane_attend/2]).
 -export_type([stats/0, status/0, listener/0]).
@@ -53,14 +53,20 @@
 %% @doc Loads the driver file and checks that it is of our version. The driver stays loaded as long
 %% as the calling process lives.
 -spec load() -> ok | {error, Reason :: binary()}.
-load() ->
+load() -> load(fun erl_ddll:load_driver/2).
+
+%% @doc The same where the calling process has loaded it already: ends its ports, unloads it, and loads the file that is there now.
+-spec reload() -> ok | {error, Reason :: binary()}.
+reload() -> load(fun erl_ddll:reload_driver/2).
+
+load(Load) ->
     case priv_dir() of
-        {ok, Dir} -> load(Dir);
+        {ok, Dir} -> load(Load, Dir);
         {error, Reason} -> {error, Reason}
     end.
 
-load(Dir) ->
-    case erl_ddll:load_driver(Dir, ?DRIVER) of
+load(Load, Dir) ->
+    case Load(Dir, ?DRIVER) of
         ok -> check_version();
         {error, Reason} -> error_text("cannot load ~ts: ~ts (build it with 'make build')",
                                       [filename:join(Dir, ?DRIVER ++ ".so"),

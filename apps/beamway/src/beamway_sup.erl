@@ -8,7 +8,7 @@
 -behaviour(application).
 -behaviour(supervisor).
 
--export([hold/0, load_driver/0]).
+-export([hold/0, load_driver/0, reload_driver/0]).
 -export([start/2, stop/1]).
 -export([init/1]).
 
@@ -55,8 +55,14 @@ start_root() ->
 
 %% @doc Loads the driver for this supervisor, where the options have not asked for it.
 -spec load_driver() -> ok.
-load_driver() ->
-    {ok, undefined} = supervisor:start_child(?MODULE, #{id => driver, start => {beamway_driver, load, []}, restart => temporary}),
+load_driver() -> as_supervisor(load).
+
+%% @doc Loads the driver's file anew ({@link beamway:reload_driver/0}).
+-spec reload_driver() -> ok.
+reload_driver() -> as_supervisor(reload).
+
+as_supervisor(Function) ->
+    {ok, undefined} = supervisor:start_child(?MODULE, #{id => driver, start => {beamway_driver, Function, []}, restart => temporary}),
     ok.
 
 %% @private

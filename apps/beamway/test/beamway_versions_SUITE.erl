@@ -9,7 +9,7 @@
 
 -export([all/0, suite/0, end_per_testcase/2]).
 -export([an_earlier_commit/1, later_fields/1, another_extension/1, another_agreement/1, other_rings/1, another_driver_abi/1,
-         two_versions_and_stock/1, reload_keeps_links/1, reload_takes_effect/1]).
+         two_versions_and_stock/1, reload_keeps_links/1, reload_takes_effect/1, reload_driver/1]).
 %% Run on the nodes.
 -export([count_up/2]).
 
@@ -17,7 +17,7 @@ suite() -> [{timetrap, {minutes, 2}}].
 
 all() ->
     [an_earlier_commit, later_fields, another_extension, another_agreement, other_rings, another_driver_abi,
-     two_versions_and_stock, reload_keeps_links, reload_takes_effect].
+     two_versions_and_stock, reload_keeps_links, reload_takes_effect, reload_driver].
 
 end_per_testcase(_Case, _Config) -> beamway_peer:stop_started().
 
@@ -196,3 +196,25 @@ reload_takes_effect(Config) ->
     ok = beamway_peer:assert_link(This, OtherNode, tcp),
     ok = beamway_peer:assert_reason(This, OtherNode, "the peer speaks version 1 of beamway, this node version 2"),
     ok = exchange(This, OtherNode).
+
+%% Modules and driver of one version refuse those of another, so a link proves that both are new. What runs on the node goes on.
+reload_driver(Config) ->
+    Build = build(Config, beamway_builds:driver_abi(99)),
+    lists:foreach(fun(Carrier) ->
+                          _ = beamway_carrier:init_group(Carrier, Config),
+                          reload_driver(Carrier, Build)
+                  end, [beamway_shm, beamway_tcp, beamway_tls]).
+
+reload_driver(Carrier, Build) ->
+    {ok, This, _} = beamway_peer:start(Carrier),
+    {ok, Other, OtherNode} = beamway_peer:start(Carrier),
+    ok = beamway_peer:connect_both(Carrier, This, Other),
+    Keeper = beamway_peer:run(This, fun() -> spawn(beamway_peer, echo, []) end),
+    true = beamway_peer:call(This, code, replace_path, [beamway, filename:absname(Build)]),
+    ok = reload(This, Build),
+    ok = beamway_peer:call(This, beamway, reload_driver, []),
+    true = beamway_peer:call(This, net_kernel, connect_node, [OtherNode]),
+    ok = beamway_peer:assert_link(This, OtherNode, beamway_peer:link_kind(Carrier)),
+    ok = exchange(This, OtherNode),
+    true = beamway_peer:call(This, erlang, is_process_alive, [Keeper]),
+    beamway_peer:stop_all([This, Other]).
