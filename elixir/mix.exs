@@ -6,7 +6,7 @@ defmodule Teleport.MixProject do
     # The Erlang applications come by ERL_LIBS. From 1.15 on mix hides what is not among the dependencies, so what that names, too.
     [
       app: :teleport_elixir,
-      version: "0.1.0",
+      version: "0.2.0",
       elixir: "~> 1.14",
       deps: [],
       elixirc_paths: if(Mix.env() == :test, do: ["lib", "test/support"], else: ["lib"]),

@@ -10,7 +10,7 @@
  * Data is on standard output alone; everything said is on standard error.
  */
 
-#define RD_VERSION "0.1.0"
+#define RD_VERSION "0.2.0"
 
 enum {
     RD_EXIT_FAULT = 1, /* the stream is not whole */

@@ -7,7 +7,7 @@
 %% the sources that leaves a replacement without effect is a failure and not a test of nothing.
 -module(beamway_builds).
 
--export([earlier/1, build/2, extension/1, agreement/1, rings/1, driver_abi/1, later_fields/0]).
+-export([earlier/1, commit/2, build/2, extension/1, agreement/1, rings/1, driver_abi/1, later_fields/0]).
 
 -export_type([change/0]).
 
@@ -18,13 +18,15 @@
 -spec earlier(Folder :: file:filename()) -> {ok, Ebin :: file:filename(), Commit :: string()} | {skip, Reason :: string()}.
 earlier(Folder) ->
     Numbers = "(EXTENSION|PACKET)_VERSION, [0-9]|HELLO_VERSION +[0-9]",
-    case git(["log -1 --format=%H -G '", Numbers, "' -- apps/beamway native"]) of
-        "" -> {skip, "the history of the repository is not here"};
-        Last ->
-            case git(["rev-parse --verify --quiet ", Last, "^"]) of
-                "" -> {skip, "the repository is a shallow clone"};
-                Commit -> {ok, checked_out(Commit, Folder), Commit}
-            end
+    commit([git(["log -1 --format=%H -G '", Numbers, "' -- apps/beamway native"]), "^"], Folder).
+
+%% @doc Builds a commit of the history.
+-spec commit(Revision :: iodata(), Folder :: file:filename()) -> {ok, Ebin :: file:filename(), Commit :: string()} | {skip, Reason :: string()}.
+commit(Revision, Folder) ->
+    case {git(["rev-parse --verify --quiet '", Revision, "^{commit}'"]), git(["log -1 --format=%H"])} of
+        {"", ""} -> {skip, "the history of the repository is not here"};
+        {"", _} -> {skip, "the repository is a shallow clone"};
+        {Commit, _} -> {ok, checked_out(Commit, Folder), Commit}
     end.
 
 git(Arguments) -> string:trim(os:cmd(lists:flatten(["git -C '", test_support:checkout(), "' ", Arguments, " 2>/dev/null"]))).

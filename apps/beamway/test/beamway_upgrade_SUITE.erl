@@ -2,14 +2,16 @@
 %% @doc A cluster of four nodes is put on Beamway node by node and taken off again, while every node calls every
 %% other all the time: no call fails but to or from the node that is being restarted.
 %%
-%% The same with two versions of the carrier, and, as the oracle, with stock nodes alone. A restart lasts until
-%% the node is connected to all others again; from then on its calls must succeed, too. Environment:
+%% The same from release 0.1.0 to this version and back, with two versions of the carrier that share no link, and, as the oracle, with
+%% stock nodes alone. A restart lasts until the node is connected to all others again; from then on its calls must succeed, too. Environment:
 %% `BEAMWAY_TEST_LONG=1' goes round 10 times instead of once, and adds the oracle.
 -module(beamway_upgrade_SUITE).
 
 -export([all/0, suite/0, end_per_testcase/2]).
--export([stock_alone/1, stock_to_beamway_and_back/1, beamway_to_another_version_and_back/1]).
+-export([stock_alone/1, stock_to_beamway_and_back/1, release_to_this_and_back/1, beamway_to_another_version_and_back/1]).
 
+%% Version 0.1.0.
+-define(RELEASE, "1e022f3c1a23").
 -define(NODES, 4).
 %% Of each caller, between two restarts.
 -define(CALLS, 30).
@@ -17,7 +19,7 @@
 suite() -> [{timetrap, {minutes, beamway_carrier:scale(4, 30)}}].
 
 all() ->
-    [stock_alone || beamway_carrier:is_long()] ++ [stock_to_beamway_and_back, beamway_to_another_version_and_back].
+    [stock_alone || beamway_carrier:is_long()] ++ [stock_to_beamway_and_back, release_to_this_and_back, beamway_to_another_version_and_back].
 
 end_per_testcase(_Case, _Config) -> beamway_peer:stop_started().
 
@@ -28,14 +30,23 @@ stock_alone(_Config) ->
 stock_to_beamway_and_back(_Config) ->
     roll(lists:append(lists:duplicate(beamway_carrier:scale(1, 10), [stock(), beamway()])) ++ [stock()]).
 
+release_to_this_and_back(Config) ->
+    case beamway_builds:commit(?RELEASE, folder("release", Config)) of
+        {ok, Ebin, _Commit} ->
+            Release = #{version => release, carrier => beamway_shm, options => #{ebin => Ebin}},
+            roll(lists:append(lists:duplicate(beamway_carrier:scale(1, 10), [Release, beamway()])) ++ [Release]);
+        {skip, Reason} -> {skip, Reason}
+    end.
+
 beamway_to_another_version_and_back(Config) ->
     Changes = lists:append([beamway_builds:extension(2), beamway_builds:agreement(2), beamway_builds:rings(2),
                             beamway_builds:driver_abi(99)]),
-    New = #{version => new, carrier => beamway_shm,
-            options => #{ebin => beamway_builds:build(filename:join(proplists:get_value(priv_dir, Config), "new"), Changes)}},
+    New = #{version => new, carrier => beamway_shm, options => #{ebin => beamway_builds:build(folder("new", Config), Changes)}},
     roll(lists:append(lists:duplicate(beamway_carrier:scale(1, 10), [beamway(), New])) ++ [beamway()]).
 
 stock() -> #{version => stock, carrier => inet_tcp, options => #{}}.
+
+folder(Name, Config) -> filename:join(proplists:get_value(priv_dir, Config), Name).
 
 beamway() -> #{version => beamway, carrier => beamway_shm, options => #{}}.
 
@@ -106,7 +117,10 @@ links_are_right(Members) ->
         #{node := Other, version := OtherVersion} <- Members, Other =/= Node],
     ok.
 
+%% The release and this version have the numbers of the wire in common.
 kind(stock, _) -> stock;
+kind(_, stock) -> tcp;
+kind(Version, OtherVersion) when Version =/= new, OtherVersion =/= new -> shm;
 kind(Version, Version) -> shm;
 kind(_, _) -> tcp.
 
