@@ -2,7 +2,7 @@
 %% @doc The `bench' command: one module answers one question, this one parses the words, runs the
 %% measurement, prints the result and stores it.
 %%
-%% `main/1' returns the exit status: 0 measured, 1 the measurement failed, 2 wrong words. The result
+%% `main/1' returns the exit status: 0 measured, 1 the measurement failed, 2 usage error. The result
 %% goes to standard output (a table, or one JSON object with `--json'), everything else to standard error.
 -module(beamway_bench).
 
@@ -106,7 +106,7 @@ help(Name, Specs) ->
     {_, _, What} = lists:keyfind(Name, 1, questions()),
     io:format("~ts~nMeasures: ~ts.~n~ts~n",
               [getopt:usage_cmd_line("beamway bench " ++ Name, Specs), What, getopt:usage_options(Specs)]),
-    io:format("contenders: ~ts~nexit status: 0 measured, 1 the measurement failed, 2 wrong usage~n",
+    io:format("contenders: ~ts~nexit status: 0 measured, 1 the measurement failed, 2 usage error~n",
               [lists:join(", ", [atom_to_list(N) || N <- beamway_bench_contender:names()])]).
 
 usage(Format, Args) ->

@@ -5,7 +5,7 @@
 %% First the nodes are loaded for a moment, disconnected, and looked at: that is rest. Then comes the run:
 %% {@link beamway_soak_load} on every node, while connections are cut and nodes are stopped and go on at random
 %% (the seed is told). In the end they must be at rest as they were, the load must have seen no error,
-%% and {@link beamway_soak_verdict} must find every figure flat. Exit status: 0 all well, 1 not, 2 wrong words.
+%% and {@link beamway_soak_verdict} must find every figure flat. Exit status: 0 all well, 1 not, 2 usage error.
 -module(beamway_soak).
 
 -export([main/1]).
@@ -44,7 +44,7 @@ main(Words) ->
     end.
 
 help() ->
-    io:format("~ts~n~ts~nexit status: 0 everything stayed flat, 1 not, or the run failed, 2 wrong usage~n",
+    io:format("~ts~n~ts~nexit status: 0 everything stayed flat, 1 not, or the run failed, 2 usage error~n",
               [getopt:usage_cmd_line("beamway soak", options()), getopt:usage_options(options())]).
 
 usage(Format, Args) ->

@@ -39,7 +39,7 @@ specs() ->
      {draw, $d, "draw", string, "draw the cost over time into this .svg file (by gnuplot)"},
      {help, $h, "help", undefined, "this help"}].
 
-%% @doc Runs one command line: 0 done, 1 failed, 2 wrong usage.
+%% @doc Runs one command line: 0 done, 1 failed, 2 usage error.
 -spec run([string()]) -> 0..2.
 run(Words) ->
     case getopt:parse(specs(), Words) of

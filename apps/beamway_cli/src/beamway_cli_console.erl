@@ -31,25 +31,25 @@ complain(Format, Arguments) -> io:format(standard_error, "beamway: console: " ++
 
 options() ->
     [{node, undefined, undefined, string, "a node of the cluster, as name or name@host (the only one of this host)"},
-     {port, $p, "port", {integer, 8090}, "where browsers find it; 0: any free port"},
-     {bind, undefined, "bind", {string, "127.0.0.1"}, "the address to listen at; others than loopback need --token-file"},
-     {token_file, undefined, "token-file", string, "a file with the token or password that browsers must show; nobody else may read it"},
-     {certfile, undefined, "certfile", string, "PEM certificate: HTTPS; with --keyfile"},
-     {keyfile, undefined, "keyfile", string, "PEM key"},
+     {port, $p, "port", {integer, 8090}, "port to listen on; 0: any free port"},
+     {bind, undefined, "bind", {string, "127.0.0.1"}, "address to listen on; any address other than loopback needs --token-file"},
+     {token_file, undefined, "token-file", string, "file with the token or password for browsers; readable only by you"},
+     {certfile, undefined, "certfile", string, "PEM certificate for HTTPS; needs --keyfile"},
+     {keyfile, undefined, "keyfile", string, "PEM private key"},
      {allow, undefined, "allow", undefined, "browsers may start measurements and quick benchmarks"},
-     {times, undefined, "times", string, "show these times, as beamway topology measure stores them"},
-     {interval, undefined, "interval", {integer, 1000}, "ms between two figures of a node"},
-     {results, undefined, "results", string, "folder of stored benchmarks (bench/results of the checkout)"},
+     {times, undefined, "times", string, "show the times in this file of beamway topology measure"},
+     {interval, undefined, "interval", {integer, 1000}, "milliseconds between two samples of a node"},
+     {results, undefined, "results", string, "folder of stored benchmarks (default: bench/results of the checkout)"},
      {cookie_file, undefined, "cookie-file", string, "read the cookie from this file, not ~/.erlang.cookie"},
-     {json, undefined, "json", undefined, "say the address as a JSON object"},
+     {json, undefined, "json", undefined, "print the address as a JSON object"},
      {help, $h, "help", undefined, "this help"}].
 
 help() ->
     io:format("~ts~n~ts~ts", [getopt:usage_cmd_line("beamway console", options()), getopt:usage_options(options()),
         "\nShows a running cluster in a browser until Ctrl-C: links, lanes, distances, placement, benchmarks, web servers, pipes.\n"
-        "It attaches to one node, as a hidden node over TCP with your Erlang cookie, and finds the others by it.\n"
+        "It connects to one node, as a hidden node over TCP with your Erlang cookie, and finds the others through it.\n"
         "\n"
-        "exit status: 1 it could not start, 2 wrong usage; it ends by a signal\n"
+        "It runs until a signal ends it.\nexit status: 1 it could not start, 2 usage error\n"
         "examples:    beamway console\n"
         "             beamway console rabbit@web1 --port 9000 --allow\n"
         "             (umask 077; openssl rand -hex 32 >token); beamway console --bind 0.0.0.0 --token-file token\n"]).
@@ -76,7 +76,7 @@ times(#{times := File}) ->
                 {ok, Measured} -> {ok, Measured};
                 {error, Error} -> {error, [File, ": ", placement_measured:format_error(Error)]}
             catch
-                error:_ -> {error, [File, " is no JSON"]}
+                error:_ -> {error, [File, " is not JSON"]}
             end;
         {error, Reason} -> {error, ["cannot read ", File, ": ", file:format_error(Reason)]}
     end;

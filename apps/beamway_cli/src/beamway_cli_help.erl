@@ -11,17 +11,17 @@
 commands() -> [Name || {Name, _, _} <- table()].
 
 table() ->
-    [{"demo", "", "start four real nodes, compare Beamway with stock TCP"},
+    [{"demo", "", "start four real nodes and compare Beamway with stock TCP"},
      {"console", " [NODE]", "show a running cluster in a browser"},
      {"bench", " NAME", "run one benchmark"},
-     {"soak", "", "load real nodes for long, say what grew"},
+     {"soak", "", "load real nodes for a long time and report what grew"},
      {"links", " [NODE]", "show which link a running node uses to each of its peers"},
-     {"top", " [NODE]", "the same live: bytes, frames and stalls a second"},
+     {"top", " [NODE]", "show the same live: bytes, frames and stalls per second"},
      {"choose", " QUERY", "show which nodes of a cluster a query chooses, or why not the others"},
-     {"topology", "", "measure and draw the network between nodes, read and write its description"},
-     {"node", "", "start a node with the right flags; in a Slurm job one of the job's cluster"},
-     {"pipe", " SEGMENT...", "a UNIX pipe between hosts: rdpipe; pipe cp, send, recv: rdcp, rdsend, rdrecv"},
-     {"doctor", "[NODE]", "show which links this host can use, which lanes a node has, and what is in the way"}].
+     {"topology", "", "measure and draw the network between nodes, convert its description"},
+     {"node", "", "start a node with the right flags; in a Slurm job, a node of the job's cluster"},
+     {"pipe", " SEGMENT...", "run a UNIX pipe between hosts (rdpipe); pipe cp, send, recv: rdcp, rdsend, rdrecv"},
+     {"doctor", " [NODE]", "show which links this host can use, which lanes a node has, and what is wrong"}].
 
 %% @doc What `beamway -h' prints.
 -spec summary() -> iolist().
@@ -35,57 +35,57 @@ summary() ->
 %% @doc What `beamway --help' adds.
 -spec details() -> iolist().
 details() ->
-    "exit status: 0 done, 1 what was asked for failed, 2 wrong usage\n"
+    "exit status: 0 success, 1 failure, 2 usage error\n"
     "environment: BEAMWAY_ERL  the 'erl' to use (default: the first on the PATH)\n"
     "             BEAMWAY_*    the options of the carrier, see docs/guide\n"
-    "Results go to standard output, all else to standard error.\n".
+    "Results go to standard output, everything else to standard error.\n".
 
 %% @doc What the help of a command says besides its options.
 -spec text(Command :: string()) -> iolist().
 text("links") ->
-    "\nAsks a running node, as a hidden node over TCP with your Erlang cookie, for its links,\n"
-    "and for its lanes if the application teleport runs there.\n"
-    "Without NODE, the only node of this host that is registered with epmd is asked.\n"
+    "\nAsks a running node for its links, and for its lanes if it runs the application teleport.\n"
+    "The command connects as a hidden node over TCP with your Erlang cookie.\n"
+    "Without NODE it asks the only node that is registered with this host's epmd.\n"
     "\n"
-    "exit status: 0 shown, 1 the node could not be asked, 2 wrong usage\n"
+    "exit status: 0 shown, 1 the node could not be asked, 2 usage error\n"
     "examples:    beamway links\n"
     "             beamway links rabbit@web1 --json\n";
 text("top") ->
-    "\nAsks a running node as `links' does, again and again, and shows what its links carry a second.\n"
-    "On a terminal the screen is renewed; a letter sorts: n node, l link, i in, o out, b both, f frames,\n"
-    "d doorbells, s stalls, r fill of the ring, u queue; q ends. Into a pipe one picture is printed.\n"
+    "\nAsks a running node repeatedly, as `links' does, and shows the traffic of its links per second.\n"
+    "On a terminal the screen is updated. Letters sort it: n node, l link, i in, o out, b both, f frames,\n"
+    "d doorbells, s stalls, r fill of the ring, u queue; q quits. Into a pipe it prints one screen.\n"
     "\n"
-    "exit status: 0 shown, 1 the node could not be asked, 2 wrong usage\n"
+    "exit status: 0 shown, 1 the node could not be asked, 2 usage error\n"
     "examples:    beamway top\n"
     "             beamway top rabbit@web1 --cluster --sort out\n"
     "             beamway top --json --count 10 --interval 0.5\n";
 text("choose") ->
-    "\nAsks a running node, on which the application placement runs, which nodes of its cluster suit a query.\n"
-    "QUERY is an Erlang term, as for placement:choose_nodes/2; docs/guide/placement.md has its words.\n"
+    "\nAsks a running node which nodes of its cluster fulfil a query. The node must run the application placement.\n"
+    "QUERY is an Erlang term, as for placement:choose_nodes/2; see docs/guide/placement.md.\n"
     "\n"
-    "exit status: 0 chosen or explained, 1 no node suits or the node could not be asked, 2 wrong usage\n"
+    "exit status: 0 chosen or explained, 1 no node fulfils the query or the node could not be asked, 2 usage error\n"
     "examples:    beamway choose '{load_per_core1, lt, 0.5}' --count 1\n"
     "             beamway choose '[{mem_available, ge, {4, gib}}, {dist, near}]' --node a@web1 --explain\n"
     "             beamway choose '{gpu, true}' --why-not b@web2\n"
     "             beamway choose --advise --node a@web1\n";
 text("node") ->
-    "\nStarts a node on Beamway's carrier, connects it, and keeps it until a signal ends it. On a terminal it has a shell.\n"
-    "In a job step of Slurm every task is a node of the job's cluster: name and peers come from Slurm's variables; the\n"
-    "nodes connect, the first measures and clusters, and placement:choose_nodes/2 knows the distances on all.\n"
+    "\nStarts a node on Beamway's carrier and connects it. It runs until a signal ends it. On a terminal it has a shell.\n"
+    "In a job step of Slurm every task is a node of the job's cluster. Name and peers come from Slurm's variables. The\n"
+    "nodes connect, the first one measures the network, and placement:choose_nodes/2 knows the distances on all nodes.\n"
     "With --run the first node calls the function when all are ready, and all end with its status.\n"
     "Words after -- go to erl.\n"
     "\n"
-    "exit status: 0 ended in order, 1 a step failed (a peer that did not come, a port, a cookie), 2 wrong usage\n"
+    "exit status: 0 ended normally, 1 a step failed (a missing peer, a port, a cookie), 2 usage error\n"
     "examples:    beamway node --name a\n"
     "             beamway node --name b@web1.example --connect a@web2.example --cookie-file /etc/app/cookie\n"
     "             srun beamway node\n"
     "             srun beamway node --run ml_aco_job -- -pa /shared/ebin\n";
 text("doctor") ->
-    "\nTries what the links need on this host, under the limits of this shell.\n"
-    "With NODE, it also asks that node, as `links' does, for its lanes: which are up, over what, and why others are not.\n"
+    "\nTries everything that the links need on this host, under the limits of this shell.\n"
+    "With NODE it also asks that node, as `links' does, which lanes are up, over which link, and why others are not.\n"
     "\n"
-    "exit status: 0 shared memory can be used and no lane is missing, 1 a problem stands in the way, or the node could not be asked,\n"
-    "             2 wrong usage\n"
+    "exit status: 0 shared memory works and no lane is missing, 1 there is a problem or the node could not be asked,\n"
+    "             2 usage error\n"
     "examples:    beamway doctor\n"
     "             beamway doctor rabbit@web1\n"
     "             beamway doctor --json | jq .ok\n";
@@ -93,18 +93,18 @@ text("demo") ->
     "usage: beamway demo [OPTION...]\n"
     "\n"
     "Starts four Erlang nodes on this host, measures calls over stock TCP and over Beamway, kills one\n"
-    "node and shows what is left of it. `make demo' also installs and builds what it needs.\n"
-    "  --json       print the stored JSON object, too\n"
-    "  --save FILE  where the result is stored\n"
+    "node and checks that nothing of it remains. `make demo' also installs and builds what it needs.\n"
+    "  --json       also print the stored JSON object\n"
+    "  --save FILE  the file for the result\n"
     "\n"
-    "exit status: 0 done, 1 a step failed or shared memory did not carry the calls, 2 wrong usage\n"
+    "exit status: 0 done, 1 a step failed or shared memory did not carry the calls, 2 usage error\n"
     "examples:    beamway demo\n"
     "             beamway demo --json --save demo.json\n";
 text("bench") ->
     "usage: beamway bench NAME [--quick] [--json] [OPTION...]\n"
     "\n"
     "Runs one benchmark against stock TCP distribution in the same run.\n"
-    "  rpc        100 processes a node in a loop of remote calls\n"
+    "  rpc        100 processes per node in a loop of remote calls\n"
     "  pingpong   round trips of one pair of processes\n"
     "  stream     one sender, one receiver\n"
     "  cost       system calls, context switches and copies for each message\n"
@@ -112,18 +112,18 @@ text("bench") ->
     "             lanes beside distribution\n"
     "  beside     small calls beside large messages by plain '!' (root)\n"
     "  hosts      calls and messages between hosts (root)\n"
-    "  mesh       150 nodes that are all connected with each other\n"
+    "  mesh       150 nodes, all connected with each other\n"
     "  tune-tcp   which options make stock TCP distribution best\n"
-    "  placement  choices among 100 real nodes, and policies with old information\n"
+    "  placement  choices among 100 real nodes, and policies with outdated information\n"
     "  http, http-memory, http-2009, http-private\n"
     "             yucan and other servers (needs root)\n"
     "  pipe       rdpipe beside iperf3, ssh, cat, mbuffer, nc and socat (needs root)\n"
     "  rdma       the bare link beside perftest (needs a device)\n"
-    "  rabbitmq   messages through a cluster of RabbitMQ, installed for the time of the run (needs root)\n"
+    "  rabbitmq   messages through a RabbitMQ cluster, installed only for the run (needs root)\n"
     "  --quick    the same metrics in under 45 s (placement: four minutes), with fewer repeats and sizes\n"
     "  --json     print one JSON object instead of a table\n"
     "\n"
-    "exit status: 0 done, 1 the benchmark failed, 2 wrong usage\n"
+    "exit status: 0 done, 1 the benchmark failed, 2 usage error\n"
     "examples:    beamway bench rpc --quick\n"
     "             beamway bench pingpong --json\n"
     "             beamway bench stream --help\n".
@@ -135,35 +135,35 @@ options("links") ->
      {node, undefined, undefined, string, "the node to ask, as name or name@host"}];
 options("top") ->
     [{sort, $s, "sort", {string, "both"}, "node, link, in, out, both, frames, doorbells, stalls, fill or queue"},
-     {cluster, undefined, "cluster", undefined, "the links of all nodes that the asked one is connected with, too"},
-     {interval, $i, "interval", {string, "1"}, "seconds between two looks, 0.1 to 60"},
-     {count, $n, "count", integer, "so many pictures (default: one into a pipe, no end on a terminal)"},
-     {json, undefined, "json", undefined, "print one JSON object a line for each picture"}, cookie_file(), help(),
+     {cluster, undefined, "cluster", undefined, "also the links of the node's peers"},
+     {interval, $i, "interval", {string, "1"}, "seconds between two updates, 0.1 to 60"},
+     {count, $n, "count", integer, "number of screens (default: one into a pipe, unlimited on a terminal)"},
+     {json, undefined, "json", undefined, "print one JSON object per line for each screen"}, cookie_file(), help(),
      {node, undefined, undefined, string, "the node to ask, as name or name@host"}];
 options("choose") ->
     [json(),
      {node, undefined, "node", string, "the node to ask, as name or name@host (the only one of this host)"},
-     {nodes, undefined, "nodes", {string, "all"}, "the candidates: all that the asked node is connected to, or name@host with commas"},
-     {n, $n, "count", integer, "so many nodes, picked by load; without it all that suit"},
-     {explain, undefined, "explain", undefined, "every constraint that a node fails, for all nodes"},
+     {nodes, undefined, "nodes", {string, "all"}, "the candidates: all nodes connected with the asked node, or name@host with commas"},
+     {n, $n, "count", integer, "number of nodes, picked by load (default: all that fulfil the query)"},
+     {explain, undefined, "explain", undefined, "for all nodes, each constraint that the node fails"},
      {why_not, undefined, "why-not", string, "the same for one node"},
-     {advise, undefined, "advise", undefined, "no query: sample the busiest processes for 2 s and show which moves would save what over which link"},
+     {advise, undefined, "advise", undefined, "without a query: sample the busiest processes for 2 s and show which moves would save how many bytes over which link"},
      cookie_file(), help(),
      {query, undefined, undefined, string, "an Erlang term"}];
 options("node") ->
-    [{name, undefined, "name", string, "name, or name@host; with a dot in the host it is a long name (in a Slurm job: by itself)"},
+    [{name, undefined, "name", string, "name, or name@host; a dot in the host makes it a long name (in a Slurm job: set automatically)"},
      {connect, undefined, "connect", string, "nodes to connect with, name@host with commas"},
      {cookie_file, undefined, "cookie-file", string, "read the cookie from this file, not ~/.erlang.cookie"},
      {carrier, undefined, "carrier", string, "beamway (default), beamway6, beamway_tls, beamway6_tls or inet_tcp"},
      {wait, undefined, "wait", {integer, 60}, "seconds to wait for the peers"},
      {measure, undefined, "measure", {string, "auto"}, "quiet, loaded, both, none; auto: quiet in a Slurm job, else none"},
-     {start, undefined, "start", string, "applications to start, with commas (placement is started where it is installed)"},
+     {start, undefined, "start", string, "applications to start, with commas (placement starts where it is installed)"},
      {run, undefined, "run", string, "MODULE or MODULE:FUNCTION, called on the first node when all are ready (FUNCTION: main)"},
-     {no_slurm, undefined, "no-slurm", undefined, "take no notice of Slurm's variables"},
-     {json, undefined, "json", undefined, "print the line that says `ready' as one JSON object"}, help()];
+     {no_slurm, undefined, "no-slurm", undefined, "ignore Slurm's variables"},
+     {json, undefined, "json", undefined, "print the line with `ready' as one JSON object"}, help()];
 options("doctor") ->
     [json(), cookie_file(), help(),
-     {node, undefined, undefined, string, "the node whose lanes to look at, as name or name@host"}].
+     {node, undefined, undefined, string, "the node whose lanes to check, as name or name@host"}].
 
 json() -> {json, undefined, "json", undefined, "print one JSON object"}.
 help() -> {help, $h, "help", undefined, "this help"}.

@@ -2,7 +2,7 @@
 %% @doc `scripts/nemesis': one schedule after the other until the time is over, each from a seed that is
 %% printed; a failing one is tried again, tried over stock distribution, made smaller, and printed as a term.
 %%
-%% `main/1' returns the exit status: 0 nothing found, 1 findings, 2 wrong words. The last line is
+%% `main/1' returns the exit status: 0 nothing found, 1 findings, 2 usage error. The last line is
 %% `N passed, N failed, N skipped', counted in schedules.
 -module(beamway_nemesis_cli).
 
@@ -65,7 +65,7 @@ checked_more(Given, Options, Words) ->
 
 help() ->
     io:format("~ts~nFaults befall real nodes that talk to each other; an oracle counts their messages.~n~ts~n"
-              "exit codes: 0 nothing found, 1 findings, 2 wrong usage~n",
+              "exit codes: 0 nothing found, 1 findings, 2 usage error~n",
               [getopt:usage_cmd_line("scripts/nemesis", options()), getopt:usage_options(options())]).
 
 usage(Format, Arguments) ->
