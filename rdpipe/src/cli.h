@@ -14,7 +14,7 @@
 
 enum {
     RD_EXIT_FAULT = 1, /* the stream is not whole */
-    RD_EXIT_USAGE = 2, /* called wrongly */
+    RD_EXIT_USAGE = 2,
     RD_EXIT_OWN = 125, /* rdpipe: a host, a connection or an agent failed, not a command */
     RD_EXIT_QUIT = 141 /* the reader wanted no more: as a command that SIGPIPE ends */
 };

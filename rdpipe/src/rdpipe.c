@@ -12,22 +12,22 @@ static const char help[] =
     "       rdpipe doctor [OPTION]... [HOST]...\n"
     "Runs shell commands on hosts and pipes standard input through them to standard output.\n"
     "  HOST:COMMAND      HOST is [USER@]NAME as ssh takes it; empty: this host, without ssh\n"
-    "  HOST:             sends on what comes; HOST:'<FILE' and HOST:'>FILE' or '>>FILE' at the "
-    "ends\n"
-    "  A [B C D]         each of B, C and D gets all that A gives (also: --tee A B C D)\n"
+    "  HOST:             relays the stream; at the ends also HOST:'<FILE', '>FILE' or '>>FILE'\n"
+    "  A [B C D]         each of B, C and D gets the whole output of A (also: --tee A B C D)\n"
     "Each host needs rdpipe of the same version on its PATH. Example:\n"
     "  echo hello | rdpipe host1:'tr [:lower:] [:upper:]' host2:'rev'\n"
-    "doctor shows what is compiled in, what this system offers, and whether hosts can be reached.\n"
+    "doctor shows what is compiled in, what this system offers, and which hosts can be reached.\n"
     "Options:\n"
-    "  -n, --plan            shows what would be done, and ends\n"
-    "  --tee                 all segments but the first get the same, as if in brackets\n"
-    "  --buffer SIZE         memory before the last segment, or each in brackets, 1M to 1024G "
+    "  -n, --plan            shows what would be done, and exits\n"
+    "  --tee                 all segments but the first get the same stream, as if in brackets\n"
+    "  --buffer SIZE         buffer before the last segment, or each in brackets, 1M to 1024G "
     "(none)\n"
-    "  --start PERCENT       it gets its input when the buffer is so full, until it is empty (0)\n"
-    "  --drop-slow SECONDS   ends those in brackets that take nothing for so long, for the others\n"
-    "  -v, --verbose         says which carriers and why, and the bandwidth\n" RD_SETTINGS_HELP
+    "  --start PERCENT       reads from the buffer at this fill level, until it is empty (0)\n"
+    "  --drop-slow SECONDS   drops a segment in brackets that reads nothing for this time\n"
+    "  -v, --verbose         reports the carriers, the reasons and the "
+    "throughput\n" RD_SETTINGS_HELP
     "Exit status: that of the last command that failed, as with a shell's pipefail; 0 if none did; "
-    "2 called wrongly;\n125 a host, a connection or a stream failed; 128+N ended by signal N.\n";
+    "2 usage error;\n125 a host, a connection or a stream failed; 128+N ended by signal N.\n";
 
 enum { OPTION_TEE = RD_OPTION_OWN, OPTION_AGENT };
 

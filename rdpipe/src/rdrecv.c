@@ -8,28 +8,27 @@
 
 static const char help[] =
     "usage: rdrecv [OPTION]... PORT\n"
-    "Waits for one `rdsend HOST PORT` that has the key, and writes what it sends to standard "
-    "output.\n"
-    "PORT 0 takes any free one and says which on standard error.\n"
+    "Waits for one `rdsend HOST PORT` with the key, and writes its input to standard output.\n"
+    "With PORT 0 it takes any free port and names it on standard error.\n"
     "Both have the same key of at least 16 bytes: from a file, a descriptor or RDPIPE_KEY.\n"
-    "  --key-file FILE   the key; nobody else may read the file\n"
-    "  --key-fd N        the key from an open descriptor\n"
-    "  --bind ADDRESS    listens there alone (all addresses of this host)\n"
+    "  --key-file FILE   reads the key from a file that only you can read\n"
+    "  --key-fd N        reads the key from an open descriptor\n"
+    "  --bind ADDRESS    listens only there (default: on all addresses)\n"
     "  --carrier NAME    allows only shm, rdma or tcp (auto: all)\n"
-    "  --streams N|auto  allows at most so many TCP connections, 1 to 16 (auto: 16)\n"
-    "  --wait SECONDS    waits so long for the sender (300)\n"
+    "  --streams N|auto  limits the number of TCP connections, 1 to 16 (auto: 16)\n"
+    "  --wait SECONDS    limits the wait for the sender (300)\n"
     "  --buffer SIZE     memory before the output, 1M to 1024G (none)\n"
-    "  --start PERCENT   writes when the buffer is so full, until it is empty (0)\n"
-    "  --resume FILE     goes on after a cut: FILE notes what the output has, which is a file: "
+    "  --start PERCENT   starts to write at this fill level, until it is empty (0)\n"
+    "  --resume FILE     continues after a cut: FILE records the progress; the output is a file: "
     ">>OUT\n"
     "  --encrypt         TLS 1.3, unless both are on one host\n"
-    "  -v, --verbose     says which carrier and why, and how fast it was\n"
-    "  --progress        says how far it is, also where no terminal is, and a summary\n"
-    "  -q, --quiet       shows nothing of how far it is\n"
-    "  --json            a line of JSON on standard error at the end; with --progress others\n"
+    "  -v, --verbose     reports the carrier, the reason and the throughput\n"
+    "  --progress        reports progress, even without a terminal, and a summary\n"
+    "  -q, --quiet       reports no progress, only errors\n"
+    "  --json            prints a line of JSON on standard error at the end, more with --progress\n"
     "  -h, --help, --version\n"
-    "Exit status: 0 everything came; 1 the stream is not whole; 2 called wrongly; 141 our reader "
-    "wanted no more.\n";
+    "Exit status: 0 the stream is complete; 1 it is not; 2 usage error; 141 the reader "
+    "closed its end.\n";
 
 static const struct option options[] = {RD_STREAM_OPTIONS,
                                         {"key-file", 1, NULL, RD_OPTION_KEY_FILE},

@@ -48,23 +48,23 @@ typedef struct {
 
 /* Their lines of the help, and those of what all commands have. */
 #define RD_SETTINGS_HELP                                                                           \
-    "  --progress            says how far it is, also where no terminal is, and a summary\n"       \
-    "  -q, --quiet           shows nothing of how far it is\n"                                     \
-    "  --json                a line of JSON on standard error at the end; with --progress "        \
-    "others\n"                                                                                     \
-    "  --rate SIZE           bytes a second of each hop at most, 1K to 1024G (as many as go)\n"    \
+    "  --progress            reports progress, even without a terminal, and a summary\n"           \
+    "  -q, --quiet           reports no progress, only errors\n"                                   \
+    "  --json                prints a line of JSON on standard error at the end, more with "       \
+    "--progress\n"                                                                                 \
+    "  --rate SIZE           limits each hop, in bytes per second, 1K to 1024G (no limit)\n"       \
     "  --carrier NAME        shm, rdma, tcp, or auto (the best that each hop has)\n"               \
     "  --block SIZE          bytes sent at a time, 4K to 8M (256K)\n"                              \
-    "  --no-checksum         no crc32c of what is sent\n"                                          \
+    "  --no-checksum         omits the crc32c checksum\n"                                          \
     "  --encrypt             TLS 1.3 on hops between hosts\n"                                      \
-    "  --zstd[=LEVEL]        compresses on the way, level 1 to 19 (3)\n"                           \
+    "  --zstd[=LEVEL]        compresses the data, level 1 to 19 (3)\n"                             \
     "  --streams N|auto      TCP connections of a hop over tcp, 1 to 16 (auto)\n"                  \
-    "  --congestion NAME     congestion control of the kernel for them (its default)\n"            \
-    "  --port FIRST[-LAST]   ports that the hops listen on (any; they close when all streams are " \
-    "there)\n"                                                                                     \
+    "  --congestion NAME     their congestion control (the kernel's default)\n"                    \
+    "  --port FIRST[-LAST]   ports that hops listen on (any; closed when all streams are "         \
+    "connected)\n"                                                                                 \
     "  --address HOST=ADDR   hops to HOST use this address of it (HOST empty: this host)\n"        \
-    "  --remote-path DIR     where the commands are on the hosts\n"                                \
-    "  -o OPTION, -F FILE, -i FILE, -J HOST   are given to ssh; RDPIPE_SSH names another ssh\n"    \
+    "  --remote-path DIR     directory of the commands on the hosts\n"                             \
+    "  -o OPTION, -F FILE, -i FILE, -J HOST   are passed to ssh; RDPIPE_SSH names another ssh\n"   \
     "  -h, --help, --version\n"
 
 /* Takes one of them, or of those that are ssh's; false: it is another one. */
