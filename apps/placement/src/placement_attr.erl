@@ -4,6 +4,7 @@
 %% Its tables belong to {@link placement_sup}, so a server that is killed comes back with all attributes; owners of attributes are monitored
 %% again, and those that died meanwhile are dropped. It never evaluates anything itself and never waits for another node: a function runs in a
 %% process of its own ({@link placement_eval}), at most once at a time for each attribute however many ask, and at most 32 of them at once.
+%% It answers nobody before it is configured for the first time: an attribute that is not served yet is not missing.
 %%
 %% Other nodes send
 %% <ul><li>`{Pid, {report, Key, Names}}', the report's protocol: `Pid' gets `{report, Key, Node, [{Name, Value}]}', with `undefined' for what
@@ -27,7 +28,7 @@
 
 -define(SERVER, attr_server).
 -define(DEFINITIONS, placement_definitions).   %% {Name, placement_entry:definition()}
--define(VALUES, placement_values).             %% {Name, Value, AtMs, Failures} | {{samples, Name}, [{AtMs, Number}]} | {{kept, Key}, Term} | {changes, N}
+-define(VALUES, placement_values).             %% {Name, Value, AtMs, Failures} | {{samples, Name}, [{AtMs, Number}]} | {{kept, Key}, Term} | {changes, N} | {configured, true}
 -define(OWNED, placement_owned).               %% {{Name, Pid}, Value | '$count', Order}
 -define(AT_ONCE, 32).
 -define(NAMES_MAX, 1000).
@@ -43,6 +44,7 @@
                 waiting = [] :: [atom()],                          %% attributes whose turn has not come, the first first
                 requests = #{} :: #{pos_integer() => #request{}},  %% not answered yet
                 next = 1 :: pos_integer(),
+                early = [] :: [{[atom()], fun(([{atom(), answer()}]) -> term())}],  %% asked before the attributes were configured, the last first
                 owners = #{} :: #{reference() => {atom(), pid()}}}).
 
 %% @doc Starts the server.
@@ -50,18 +52,22 @@
 start_link() -> gen_server:start_link({local, ?SERVER}, ?MODULE, [], []).
 
 %% @doc Replaces the configured attributes by the built-in ones, if wanted, and these entries, which win. What was inserted at run time stays.
-%% Functions that do not exist, and automatic attributes that fail, are named in the result; all else is in use.
+%% Functions that do not exist, and automatic attributes that fail, are named in the result; all else is in use. An automatic attribute whose function takes too long
+%% now is evaluated when somebody asks for it, until it gives a value.
 -spec configure(Builtins :: boolean(), [{placement_entry:name(), placement_entry:definition()}]) -> {ok, Troubles :: [{atom(), reason()}]}.
 configure(Builtins, Entries) ->
     {ok, Own} = placement_entry:parse(case Builtins of true -> placement_builtin:definitions(); false -> [] end),
     All = maps:merge(maps:from_list(Own), maps:from_list(Entries)),
     {Automatic, Rest} = lists:partition(fun({_, #{kind := Kind}}) -> Kind =:= automatic end, maps:to_list(All)),
     Evaluated = [{Name, Definition, evaluated(Definition)} || {Name, Definition} <- Automatic],
-    Static = [{Name, Definition#{kind := static, value => Value}} || {Name, Definition, {ok, Value}} <- Evaluated],
-    ok = gen_server:call(?SERVER, {configure, Static ++ Rest}, ?CALL_MS),
+    Static = [{Name, as_static(Value, Definition)} || {Name, Definition, {ok, Value}} <- Evaluated],
+    Late = [{Name, Definition} || {Name, Definition, {error, timeout}} <- Evaluated],
+    ok = gen_server:call(?SERVER, {configure, Static ++ Late ++ Rest}, ?CALL_MS),
     Given = maps:from_list(Entries),
     {ok, [{Name, Reason} || {Name, _, {error, Reason}} <- Evaluated, is_map_key(Name, Given)]
          ++ [{Name, no_such_function} || {Name, #{call := Call}} <- Rest, not placement_eval:is_exported(Call)]}.
+
+as_static(Value, Definition) -> Definition#{kind := static, value => Value}.
 
 evaluated(#{call := Call, limit := Limit, type := Type}) -> typed(placement_eval:run(Call, Limit), Type).
 
@@ -71,7 +77,7 @@ insert(Name, Entry) when is_atom(Name) ->
     case placement_entry:definition(Name, Entry) of
         {ok, #{kind := automatic} = Definition} ->
             case evaluated(Definition) of
-                {ok, Value} -> gen_server:call(?SERVER, {insert, Name, Definition#{kind := static, value => Value}}, ?CALL_MS);
+                {ok, Value} -> gen_server:call(?SERVER, {insert, Name, as_static(Value, Definition)}, ?CALL_MS);
                 {error, Reason} -> {error, io_lib:format("attribute ~tp: its function failed: ~0tp", [Name, Reason])}
             end;
         {ok, Definition} -> gen_server:call(?SERVER, {insert, Name, Definition}, ?CALL_MS);
@@ -170,12 +176,13 @@ init(_) ->
 
 %% @private
 -spec handle_call(term(), gen_server:from(), #state{}) -> {reply, term(), #state{}}.
-handle_call({configure, Entries}, _, State) ->
+handle_call({configure, Entries}, _, #state{early = Early} = State) ->
     Known = ets:tab2list(?DEFINITIONS),
     _ = [forget(Name) || {Name, Definition} <- Known, not is_map_key(inserted, Definition)],
     _ = [define(Name, Definition) || {Name, Definition} <- Entries],
     _ = changed(),
-    {reply, ok, without_obsolete(State)};
+    true = ets:insert(?VALUES, {configured, true}),
+    {reply, ok, lists:foldr(fun({Names, Reply}, Acc) -> asked(Names, Reply, Acc) end, without_obsolete(State#state{early = []}), Early)};
 handle_call({insert, Name, Definition}, _, State) ->
     _ = forget(Name),
     _ = define(Name, Definition#{inserted => true}),
@@ -277,7 +284,11 @@ sample_after(Name, Ms) ->
 
 %%% Requests
 
-asked(Names, Reply, State) when is_list(Names), length(Names) =< ?NAMES_MAX -> request(lists:usort([N || N <- Names, is_atom(N)]), Names, Reply, State);
+asked(Names, Reply, #state{early = Early} = State) when is_list(Names), length(Names) =< ?NAMES_MAX ->
+    case ets:member(?VALUES, configured) orelse length(Early) >= ?REQUESTS_MAX of
+        true -> request(lists:usort([N || N <- Names, is_atom(N)]), Names, Reply, State);
+        false -> State#state{early = [{Names, Reply} | Early]}
+    end;
 asked(_, Reply, State) ->
     _ = Reply([]),
     State.
@@ -337,7 +348,8 @@ averaged(Name, #{every := Every} = Definition, Now) ->
         [{_, [{At, _} | _] = Samples}] ->
             Numbers = [Number || {_, Number} <- Samples],
             answer(lists:sum(Numbers) / length(Numbers), max(0, Now - At - Every), Definition);
-        _ -> {unknown, no_sample}
+        [{_, []}] -> {unknown, no_sample};
+        [] -> evaluate
     end.
 
 %%% Evaluations
@@ -396,12 +408,16 @@ learnt(Name, #{kind := sampled, over := Over} = Definition, Outcome, Now) ->
             {ok, Number} ->
                 Kept = [Sample || {At, _} = Sample <- samples(Name), Now - At < Over],
                 ets:insert(?VALUES, {{samples, Name}, [{Now, Number} | Kept]});
-            {error, _} -> true
+            {error, _} -> ets:insert_new(?VALUES, {{samples, Name}, []})
         end,
     averaged(Name, Definition, Now);
-learnt(Name, #{kind := dynamic, type := Type} = Definition, Outcome, Now) ->
+learnt(Name, #{kind := Kind, type := Type} = Definition, Outcome, Now) ->
     Before = ets:lookup(?VALUES, Name),
     case typed(Outcome, Type) of
+        {ok, Value} when Kind =:= automatic ->
+            true = ets:insert(?DEFINITIONS, {Name, as_static(Value, Definition)}),
+            _ = changed(),
+            answer(Value, 0, Definition);
         {ok, Value} ->
             true = ets:insert(?VALUES, {Name, {ok, Value}, Now, 0}),
             answer(Value, 0, Definition);

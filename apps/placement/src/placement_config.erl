@@ -62,7 +62,7 @@ use(Builtins, Entries) ->
     ok.
 
 words(no_such_function) -> "its function does not exist";
-words(timeout) -> "its function did not return in time (limit)";
+words(timeout) -> "its function did not return in time (limit); it is tried again whenever somebody asks";
 words(too_much_memory) -> "its function used more than 64 MiB";
 words({too_large, Bytes}) -> io_lib:format("its value has ~b bytes, more than 65536", [Bytes]);
 words({raised, Class, Reason}) -> io_lib:format("its function raised ~tp: ~0tP", [Class, Reason, 12]);

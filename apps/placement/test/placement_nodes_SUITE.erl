@@ -11,8 +11,8 @@
          a_dead_node_costs_no_time/1, a_duplicate_is_one_node/1, units_and_failures/1, atoms_are_no_large_numbers/1, unknown_nodes_are_not_far/1,
          the_server_is_killed/1, an_owner_ends/1, owners_are_counted/1, averages_over_time/1, ages_and_caches/1, changes_are_pushed/1,
          a_node_comes_back_with_its_name/1, a_node_without_placement/1, configuration_files/1, strangers_write_to_the_server/1, many_ask_one_evaluation/1,
-         pairs_that_talk_much/1, a_stopped_node_is_waited_for_once/1, an_attribute_is_defined_anew/1, warnings_are_shown/1]).
--export([held/0, count_up/0, wrong/0, caught/1]).
+         pairs_that_talk_much/1, asked_before_it_is_configured/1, automatic_and_slow/1, a_stopped_node_is_waited_for_once/1, an_attribute_is_defined_anew/1, warnings_are_shown/1]).
+-export([held/0, slow_once/0, slow_sample/0, count_up/0, wrong/0, caught/1]).
 
 suite() -> [{timetrap, {minutes, 2}}].
 
@@ -21,7 +21,7 @@ all() ->
      a_dead_node_costs_no_time, a_duplicate_is_one_node, units_and_failures, atoms_are_no_large_numbers, unknown_nodes_are_not_far,
      the_server_is_killed, an_owner_ends, owners_are_counted, averages_over_time, ages_and_caches, changes_are_pushed,
      a_node_comes_back_with_its_name, a_node_without_placement, configuration_files, strangers_write_to_the_server, many_ask_one_evaluation,
-     pairs_that_talk_much, a_stopped_node_is_waited_for_once, an_attribute_is_defined_anew, warnings_are_shown].
+     pairs_that_talk_much, asked_before_it_is_configured, automatic_and_slow, a_stopped_node_is_waited_for_once, an_attribute_is_defined_anew, warnings_are_shown].
 
 init_per_suite(Config) ->
     Cluster = beamway_placement_nodes:start(["a", "b", "c", "d"]),
@@ -269,7 +269,13 @@ averages_over_time(Config) ->
     Count = call(Config, "d", persistent_term, get, [?MODULE]),
     ?assert(Count + 1 >= 2 * Mean),
     ok = call(Config, "d", attr, delete_attr, [mean]),
+    %% Whoever asks before the first sample waits for it.
+    ok = call(Config, "d", placement, insert, [mean, {sampled, {?MODULE, slow_sample, []}, #{every => 60000, over => 60000}}]),
+    ?assertEqual([{Node, [{mean, 7.0}]}], call(Config, "a", attr, request_attrs, [[Node], [mean]])),
+    ok = call(Config, "d", attr, delete_attr, [mean]),
     {error, _} = call(Config, "d", placement, insert, [mean, {sampled, {?MODULE, count_up, []}, #{every => 100, over => 10}}]).
+
+slow_sample() -> receive after 100 -> 7 end.
 
 count_up() ->
     Next = persistent_term:get(?MODULE, 0) + 1,
@@ -358,9 +364,13 @@ held() ->
     receive release -> count_up() end.
 
 release_held() ->
+    held_pid() ! release,
+    ok.
+
+held_pid() ->
     case whereis(held) of
-        undefined -> receive after 10 -> release_held() end;
-        Pid -> Pid ! release, ok
+        undefined -> receive after 10 -> held_pid() end;
+        Pid -> Pid
     end.
 
 changes_are_pushed(Config) ->
@@ -413,6 +423,44 @@ a_node_without_placement(Config) ->
     ok = beamway_placement_nodes:call(Extra, "plain", {attr, start}, []),
     ?assertEqual([Plain], call(Config, "a", attr, choose_nodes, [[Plain], [{os_type, eq, {unix, linux}}]])),
     ok = beamway_placement_nodes:stop(Extra).
+
+%% The server runs before the attributes are evaluated. It said that they were missing, which the asker believed for a second.
+asked_before_it_is_configured(Config) ->
+    File = filename:join(proplists:get_value(priv_dir, Config), "held"),
+    ok = file:write_file(File, "[{held, {automatic, {placement_nodes_SUITE, held, []}, #{limit => 60000}}}]."),
+    Extra = [{_, Peer, _}] = beamway_placement_nodes:start(["early"], #{run => false}),
+    {Early, Later} = beamway_peer:run(Peer, fun() ->
+        _ = application:load(placement),
+        ok = application:set_env(placement, attributes, File),
+        Starter = spawn_link(fun() ->
+            {ok, _} = application:ensure_all_started(placement),
+            receive never -> ok end
+        end),
+        Held = held_pid(),
+        Ask = make_ref(),
+        attr_server ! {placement, self(), Ask, [mem_total, held]},
+        _ = sys:get_state(attr_server),
+        First = receive {placement, Ask, _, Answers} -> Answers after 0 -> not_yet end,
+        Held ! release,
+        Second = receive {placement, Ask, _, Later} -> Later after 20000 -> never end,
+        true = unlink(Starter),
+        {First, Second}
+    end),
+    ?assertMatch({not_yet, [{mem_total, {ok, _, 0, kib, _, _}}, {held, {ok, 1, 0, _, _, _}}]}, {Early, Later}),
+    ok = beamway_placement_nodes:stop(Extra).
+
+%% A busy machine may be slower than the limit at the start: the attribute was missing as long as the node ran.
+automatic_and_slow(Config) ->
+    File = filename:join(proplists:get_value(priv_dir, Config), "slow"),
+    ok = file:write_file(File, "[{slow, {automatic, {placement_nodes_SUITE, slow_once, []}, #{limit => 50}}}]."),
+    ok = call(Config, "d", attr, start, [File]),
+    Node = node_of(Config, "d"),
+    ?assertEqual([[{Node, [{slow, 2}]}] || _ <- [1, 2]], [asked(Config, Node, [slow]) || _ <- [1, 2]]),
+    ok = call(Config, "d", attr, start, []).
+
+slow_once() ->
+    _ = persistent_term:get(slow_once, first) =:= first andalso [persistent_term:put(slow_once, later), receive never -> ok end],
+    2.
 
 configuration_files(Config) ->
     File = fun(Name, Text) ->
