@@ -39,6 +39,7 @@ families() ->
     [{"heads", Named(Heads, ["cut heads", "damaged heads", "heads and what follows", "any bytes"])},
      {"chunks", Named(Heads, ["chunks", "damaged chunks"])},
      {"frames, paths", Named(Heads, ["frames", "paths"])},
+     {"forms", Named(Heads, ["forms in pieces", "damaged forms"])},
      {"FastCGI, CGI", Named(Others, ["FastCGI pairs", "FastCGI pairs of any bytes", "FastCGI records in pieces", "FastCGI of any bytes", "heads in pieces", "heads of any bytes"])},
      {"configurations", Named(Others, ["lines of any bytes", "configurations", "values", "names of hosts", "slashes"])}].
 

@@ -5,7 +5,7 @@
 %% A name that is in the table costs one look-up and no memory of its own; the others are copied.
 -module(yucan_header).
 
--export([known/1, listed/1, lower/1, trim/1, tokens/1, is_token/1, without_hops/1, date_line/0, date/1, parse_date/1]).
+-export([known/1, listed/1, lower/1, trim/1, tokens/1, is_token/1, elements/1, without_hops/1, date_line/0, date/1, parse_date/1]).
 
 -include("yucan_internal.hrl").
 
@@ -124,6 +124,41 @@ is_token(Bin) -> all_tchars(Bin).
 
 all_tchars(<<C, Rest/bits>>) when ?IS_TCHAR(C) -> all_tchars(Rest);
 all_tchars(Rest) -> Rest =:= <<>>.
+
+%% @doc Pairs such as `a=b; c="d e"', in lists with commas between: what follows a media type or a disposition, and Forwarded (RFC 7239, 4). Names in lower
+%% case. In quotes `\\"' and `\\\\' are one byte; browsers send any other backslash as it is.
+-spec elements(binary()) -> {ok, [[{Name :: binary(), Value :: binary()}]]} | error.
+elements(Text) -> pair(trim(Text), [], []).
+
+pair(<<>>, Pairs, Done) -> {ok, lists:reverse(Done, [lists:reverse(Pairs)])};
+pair(<<";", Rest/binary>>, Pairs, Done) -> pair(trim(Rest), Pairs, Done);
+pair(<<",", Rest/binary>>, Pairs, Done) -> pair(trim(Rest), [], [lists:reverse(Pairs) | Done]);
+pair(Text, Pairs, Done) ->
+    case binary:split(Text, <<"=">>) of
+        [Name, Rest] ->
+            case is_token(Name) andalso pair_value(Rest) of
+                {Value, After} -> pair_end(trim(After), [{lower(Name), Value} | Pairs], Done);
+                _ -> error
+            end;
+        _ -> error
+    end.
+
+pair_end(<<C, _/binary>>, _, _) when C =/= $;, C =/= $, -> error;
+pair_end(Rest, Pairs, Done) -> pair(Rest, Pairs, Done).
+
+pair_value(<<$", Rest/binary>>) -> quoted(Rest, <<>>);
+pair_value(Text) ->
+    {Value, Rest} = case binary:match(Text, [<<";">>, <<",">>]) of
+        {At, 1} -> split_binary(Text, At);
+        nomatch -> {Text, <<>>}
+    end,
+    Trimmed = trim(Value),
+    is_token(Trimmed) andalso {Trimmed, Rest}.
+
+quoted(<<$\\, C, Rest/binary>>, Done) when C =:= $"; C =:= $\\ -> quoted(Rest, <<Done/binary, C>>);
+quoted(<<$", Rest/binary>>, Done) -> {Done, Rest};
+quoted(<<C, Rest/binary>>, Done) when C >= $\s, C =/= 127 -> quoted(Rest, <<Done/binary, C>>);
+quoted(_, _) -> false.
 
 %% @doc The Date header of an answer, with its line end. Each process works it out once a second.
 -spec date_line() -> binary().

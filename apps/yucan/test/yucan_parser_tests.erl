@@ -15,7 +15,7 @@ properties_test_() -> yucan_fuzz:tests(500, properties()).
 properties() ->
     [{"cut heads", fun prop_cut/0}, {"damaged heads", fun prop_damaged/0}, {"heads and what follows", fun prop_split/0}, {"chunks", fun prop_chunks/0},
      {"damaged chunks", fun prop_damaged_chunks/0}, {"frames", fun prop_frames/0}, {"any bytes", fun prop_noise/0}, {"paths", fun prop_paths/0},
-     {"one form of a path", fun prop_canonical/0}].
+     {"one form of a path", fun prop_canonical/0}, {"forms in pieces", fun prop_forms/0}, {"damaged forms", fun prop_damaged_forms/0}].
 
 limits() -> yucan_config:freeze(#{header_block_bytes => 4000, header_line_bytes => 2000, request_line_bytes => 2000, headers => 20, chunk_line_bytes => 60}).
 
@@ -176,6 +176,90 @@ canonical_test_() ->
                              {<<"/%252e%252e/a">>, {ok, <<"/%252e%252e/a">>}}, {<<"/..">>, error}, {<<"/a/../..">>, error}, {<<"/%2e%2E">>, error},
                              {<<"/a/..%2fb">>, error}, {<<"/%2e%5cb">>, error}, {<<"/%">>, error}, {<<"/%4">>, error}, {<<"/%4g">>, error}, {<<"/%00">>, error},
                              {<<"a">>, error}, {<<>>, error}]].
+
+%% ---- forms with files
+
+-define(FORM, <<"multipart/form-data; boundary=\"a b\"">>).
+
+%% What was meant is what is understood, whatever the pieces are; contents are full of beginnings of delimiters.
+prop_forms() ->
+    ?FORALL({Parts, Before, Size}, {resize(6, list(form_part())), oneof(["", "before\r\n"]), range(1, 40)},
+            {done, Parts} =:= understood(in_pieces(iolist_to_binary([Before, form_bytes(Parts), "after"]), Size), form_state(#{}), [])).
+
+form_part() ->
+    {non_empty(list(oneof([range($a, $z), oneof("\";\\=, ")]))), oneof([none, list(oneof([range($a, $z), $", $.]))]),
+     ?SUCHTHAT(Content, ?LET(Pieces, list(oneof([<<"\r">>, <<"\r\n">>, <<"\r\n--">>, <<"\r\n--a ">>, <<"--a b">>, binary()])), iolist_to_binary(Pieces)),
+               binary:match(<<"\r\n", Content/binary>>, <<"\r\n--a b">>) =:= nomatch)}.
+
+form_bytes(Parts) ->
+    Quoted = fun(Text) -> [case C of $" -> "%22"; $\\ -> "\\\\"; _ -> C end || C <- Text] end,
+    [[["--a b", oneof_blank(Content), "\r\nContent-Disposition: form-data; name=\"", Quoted(Name), $", [["; filename=\"", Quoted(File), $"] || File =/= none], "\r\n\r\n", Content, "\r\n"]
+      || {Name, File, Content} <- Parts], "--a b--"].
+
+oneof_blank(Content) -> lists:duplicate(byte_size(Content) rem 2, $\s).
+
+form_state(Options) -> {ok, State} = yucan_multipart:new(?FORM, Options), State.
+
+in_pieces(<<>>, _) -> [];
+in_pieces(Bytes, Size) ->
+    {Piece, Rest} = split_binary(Bytes, min(Size, byte_size(Bytes))),
+    [Piece | in_pieces(Rest, Size)].
+
+understood([], State, Parts) -> {element(4, State), lists:reverse(Parts)};
+understood([Piece | Pieces], State, Parts) ->
+    {Next, Events} = yucan_multipart:feed(Piece, State),
+    Seen = lists:foldl(fun({part, #{name := Name} = Part}, Sum) -> [{binary_to_list(Name), case Part of #{filename := File} -> binary_to_list(File); _ -> none end, <<>>} | Sum];
+                          ({data, Data}, [{Name, File, Before} | Sum]) -> [{Name, File, <<Before/binary, Data/binary>>} | Sum];
+                          (part_end, Sum) -> Sum
+                       end, Parts, Events),
+    case Next of
+        {error, Reason} -> {Reason, lists:reverse(Seen)};
+        _ -> understood(Pieces, Next, Seen)
+    end.
+
+%% Nothing crashes, and no more is kept than the limit of a head and one piece.
+prop_damaged_forms() ->
+    Good = iolist_to_binary(form_bytes([{"a", none, <<"x\r\n--a">>}, {"b", "f.txt", <<"content">>}])),
+    ?FORALL({At, Byte, Long, Size}, {range(0, byte_size(Good) - 1), byte(), oneof([0, 0, 300]), range(1, 60)}, begin
+        <<Before:At/binary, _, After/binary>> = Good,
+        Bytes = <<Before/binary, (binary:copy(<<Byte>>, Long + 1))/binary, After/binary>>,
+        bounded(in_pieces(Bytes, Size), form_state(#{header_bytes => 100, part_bytes => 50}))
+    end).
+
+bounded([], _) -> true;
+bounded([Piece | Pieces], State) ->
+    case yucan_multipart:feed(Piece, State) of
+        {{error, Reason}, Events} -> lists:member(Reason, [malformed, head_too_large, too_large]) andalso is_list(Events);
+        {Next, _} -> byte_size(element(5, Next)) =< 100 andalso bounded(Pieces, Next)
+    end.
+
+form_limits_test_() ->
+    Read = fun(Parts, Options) -> element(1, understood([iolist_to_binary(form_bytes(Parts))], form_state(Options), [])) end,
+    Head = fun(Lines) -> element(1, understood([iolist_to_binary(["--a b\r\n", Lines, "\r\n\r\n\r\n--a b--"])], form_state(#{header_bytes => 200, headers => 3}), [])) end,
+    Part = {"n", none, <<"12345">>},
+    Named = "Content-Disposition: form-data; name=n",
+    [?_assertEqual({Parts, Options, Expected}, {Parts, Options, Read(Parts, Options)})
+     || {Parts, Options, Expected} <- [{[Part, Part], #{parts => 2}, done}, {[Part, Part], #{parts => 1}, too_many_parts}, {[Part], #{part_bytes => 5}, done},
+                                       {[Part], #{part_bytes => 4}, too_large}, {[Part], #{bytes => 20}, too_large}, {[], #{}, done}]]
+        ++ [?_assertEqual({Lines, Expected}, {Lines, Head(Lines)})
+            || {Expected, All} <- [{done, [Named, [Named, "\r\nX: a\r\nY: b"], [Named, "; filename*=UTF-8''a%20b"], "CONTENT-DISPOSITION:Form-Data;NAME=n"]},
+                                   {malformed, ["", "X: a", "Content-Disposition: form-data", "Content-Disposition: attachment; name=n", [Named, "; name=m"], [Named, "; filename=a; filename=b"],
+                                                [Named, "\r\n", Named], [Named, "\r\n folded"], [Named, "\r\nX : a"], [Named, "\nX: a"], [Named, "\r\nX: a\0"], [Named, "; filename*=latin1''a"], [Named, " x"]]},
+                                   {head_too_large, [[Named, "\r\nX: a\r\nY: b\r\nZ: c"], [Named, "\r\nX: ", lists:duplicate(200, $a)]]}], Lines <- All]
+        ++ [?_assertEqual({Type, error}, {Type, yucan_multipart:new(Type, #{})})
+            || Type <- [<<>>, <<"text/plain">>, <<"multipart/form-data">>, <<"multipart/form-data; boundary=">>, <<"multipart/form-data; boundary=a; boundary=b">>, <<"multipart/mixed; boundary=a">>,
+                        <<"multipart/form-data; boundary=", (binary:copy(<<"a">>, 71))/binary>>, <<"multipart/form-data; boundary=\"a">>]].
+
+%% What stands behind a delimiter is part of no other one.
+form_delimiter_test_() ->
+    [?_assertEqual({Bytes, malformed}, {Bytes, element(1, understood([Bytes], form_state(#{}), []))})
+     || Bytes <- [<<"--a bc\r\n">>, <<"--a b\n">>, <<"--a b-x">>, <<"--a b\rx">>, binary:copy(<<"no delimiter">>, 800)]].
+
+file_names_test_() ->
+    [?_assertEqual({Sent, Expected}, {Sent, yucan_multipart:file_name(Sent)})
+     || {Sent, Expected} <- [{<<"a.txt">>, {ok, <<"a.txt">>}}, {<<"../../etc/passwd">>, {ok, <<"passwd">>}}, {<<"C:\\dir\\a b.txt">>, {ok, <<"a b.txt">>}}, {<<"gr\303\274n">>, {ok, <<"gr\303\274n">>}},
+                             {binary:copy(<<"a">>, 200), {ok, binary:copy(<<"a">>, 200)}}]
+            ++ [{Bad, error} || Bad <- [<<>>, <<"a/">>, <<".">>, <<"..">>, <<".ssh">>, <<"a\0b">>, <<"a\nb">>, <<255>>, <<"a\302\205">>, binary:copy(<<"a">>, 201)]]].
 
 %% ---- examples that say more than a property
 

@@ -31,7 +31,7 @@ options(#{what := What} = Wishes) ->
             true -> {What, #{}};
             false -> {filename:dirname(filename:absname(What)), #{file => unicode:characters_to_binary(filename:basename(What))}}
         end,
-        Files = maps:merge(#{root => Root, listing => maps:get(listing, Wishes, true), dot_files => maps:get(hidden, Wishes, false),
+        Files = maps:merge(#{root => Root, listing => maps:get(listing, Wishes, true), dot_files => maps:get(hidden, Wishes, false), listing_end => form(Wishes),
                              headers => [{<<"x-content-type-options">>, <<"nosniff">>} | maps:get(headers, Wishes, [])]},
                            maps:from_list([{follow_symlinks, always} || maps:get(links, Wishes, false)] ++ [{expires, Seconds} || #{cache := Seconds} <- [Wishes]])),
         State = File#{files => yucan_file:init(Files), cors => maps:get(cors, Wishes, false), spa => maps:get(spa, Wishes, false), users => users(Wishes),
@@ -115,6 +115,7 @@ handle(Req, #{cors := Cors} = State) ->
             {401, Headers, Body} = yucan_error:page(401),
             {401, [{<<"www-authenticate">>, <<"Basic realm=\"yucan\", charset=\"UTF-8\"">>} | Headers], Body};
         {_, <<"PUT">>, true} -> upload(Req, State);
+        {_, <<"POST">>, true} -> uploads(Req, State);
         _ -> page(Req, State)
     end,
     case Cors of
@@ -128,7 +129,7 @@ with_headers(_, Other) -> Other.
 %% Compared by digests, so that no time tells how much was right. An upload has its token instead.
 is_known(_, #{users := none}) -> true;
 is_known(Req, #{users := Users} = State) ->
-    case yucan_req:method(Req) =:= <<"PUT">> andalso has_token(Req, State) of
+    case lists:member(yucan_req:method(Req), [<<"PUT">>, <<"POST">>]) andalso has_token(Req, State) of
         true -> true;
         false ->
             case basic(yucan_req:header(<<"authorization">>, Req, <<>>)) of
@@ -169,46 +170,58 @@ page(Req, #{files := Files}) -> yucan_file:handle(Req, Files).
 
 %% ---- uploads
 
-has_token(_, #{upload := none}) -> false;
-has_token(Req, #{upload := Token}) ->
+has_token(Req, State) ->
     case yucan_req:header(<<"authorization">>, Req, <<>>) of
-        <<"Bearer ", Given/binary>> -> crypto:hash_equals(digest(Token), digest(Given));
+        <<"Bearer ", Given/binary>> -> is_token(Given, State);
         _ -> false
     end.
 
+is_token(_, #{upload := none}) -> false;
+is_token(Given, #{upload := Token}) -> crypto:hash_equals(digest(Token), digest(Given)).
+
 %% Into a folder that a request could see; under another name until it is whole.
-upload(Req, #{upload := none}) -> yucan_error:not_allowed([<<"GET">>, <<"HEAD">>, <<"OPTIONS">>], Req);
-upload(Req, #{files := #{root := Root} = Files, hidden := Hidden} = State) ->
-    case {has_token(Req, State), is_map_key(file, State), yucan_path:decode(yucan_req:path(Req))} of
-        {false, _, _} -> yucan_error:page(401);
-        {true, false, {ok, Path}} ->
-            {Above, Name} = {filename:dirname(Path), filename:basename(Path)},
-            Dotted = binary:match(Path, <<"/.">>) =/= nomatch andalso not Hidden,
-            case not Dotted andalso binary:last(Path) =/= $/ andalso yucan_symlink:info(Above, Root, maps:get(follow_symlinks, Files, inside)) of
-                {ok, #file_info{type = directory}} -> store(Req, yucan_path:join(Root, Above), Name);
+upload(Req, #{upload := none}) -> no_upload(Req);
+upload(Req, State) ->
+    case {has_token(Req, State), yucan_path:decode(yucan_req:path(Req))} of
+        {false, _} -> yucan_error:page(401);
+        {true, {ok, Path}} ->
+            case binary:last(Path) =/= $/ andalso folder(filename:dirname(Path), Path, State) of
+                {ok, Folder} -> store(Req, Folder, filename:basename(Path));
                 _ -> yucan_error:page(403)
             end;
         _ -> yucan_error:page(403)
     end.
 
-store(Req, Folder, Name) ->
-    Target = filename:join(Folder, Name),
-    Part = filename:join(Folder, <<".", Name/binary, ".", (binary:encode_hex(crypto:strong_rand_bytes(4)))/binary, ".part">>),
-    case {filelib:is_dir(Target), file:open(Part, [write, exclusive, raw, binary])} of
-        {true, {ok, Device}} -> _ = file:close(Device), _ = file:delete(Part), yucan_error:page(403);
-        {false, {ok, Device}} ->
-            Result = try copy(Req, Device, 0) after file:close(Device) end,
-            stored(Result, Part, Target);
-        {_, {error, _}} -> yucan_error:page(403)
+no_upload(Req) -> yucan_error:not_allowed([<<"GET">>, <<"HEAD">>, <<"OPTIONS">>], Req).
+
+folder(Above, Path, #{files := #{root := Root} = Files, hidden := Hidden} = State) ->
+    Allowed = not is_map_key(file, State) andalso (Hidden orelse binary:match(Path, <<"/.">>) =:= nomatch),
+    case Allowed andalso yucan_symlink:info(Above, Root, maps:get(follow_symlinks, Files, inside)) of
+        {ok, #file_info{type = directory}} -> {ok, yucan_path:join(Root, Above)};
+        _ -> refused
     end.
 
-stored(ok, Part, Target) ->
+store(Req, Folder, Name) ->
+    case begin_file(Folder, Name) of
+        {Device, _, _} = File -> stored(try copy(Req, Device, 0) after file:close(Device) end, File);
+        refused -> yucan_error:page(403)
+    end.
+
+begin_file(Folder, Name) ->
+    Target = filename:join(Folder, Name),
+    Part = filename:join(Folder, <<".", Name/binary, ".", (binary:encode_hex(crypto:strong_rand_bytes(4)))/binary, ".part">>),
+    case not filelib:is_dir(Target) andalso file:open(Part, [write, exclusive, raw, binary]) of
+        {ok, Device} -> {Device, Part, Target};
+        _ -> refused
+    end.
+
+stored(ok, {_, Part, Target}) ->
     Status = case file:read_link_info(Target, [raw]) of {ok, _} -> 204; _ -> 201 end,
     case file:rename(Part, Target) of
         ok -> {Status, [], <<>>};
         {error, _} -> _ = file:delete(Part), yucan_error:page(403)
     end;
-stored({error, Reason}, Part, _) ->
+stored({error, Reason}, {_, Part, _}) ->
     _ = file:delete(Part),
     case Reason of
         {file, _} -> yucan_error:page(507);
@@ -226,6 +239,69 @@ copy(Req, Device, Size) ->
                 {{error, Reason}, _} -> {error, {file, Reason}}
             end
     end.
+
+%% A form of a browser, sent to a folder: the token, unless the request has it, then files. Browsers are sent back to the folder.
+uploads(Req, #{upload := none}) -> no_upload(Req);
+uploads(Req, State) ->
+    Path = case yucan_path:decode(yucan_req:path(Req)) of {ok, Decoded} -> Decoded; {error, bad_path} -> <<"/.">> end,
+    case binary:last(Path) =:= $/ andalso folder(Path, Path, State) of
+        {ok, Folder} ->
+            Form = #{folder => Folder, known => has_token(Req, State), state => State, now => none, stored => 0},
+            formed(yucan_multipart:fold(fun take/2, Form, Req, #{part_bytes => ?MOST_UPLOADED, bytes => ?MOST_UPLOADED}), Req);
+        _ -> yucan_error:page(403)
+    end.
+
+take({part, #{name := <<"token">>}}, Form) -> {ok, Form#{now := {token, <<>>}}};
+take({data, Data}, #{now := {token, Before}} = Form) when byte_size(Before) + byte_size(Data) =< 1024 -> {ok, Form#{now := {token, <<Before/binary, Data/binary>>}}};
+take(part_end, #{now := {token, Given}, known := Known, state := State} = Form) -> {ok, Form#{now := none, known := Known orelse is_token(Given, State)}};
+%% A field of a form without a file in it, and those that have none.
+take({part, #{filename := <<>>}}, Form) -> {ok, Form#{now := other}};
+take({part, #{filename := _}}, #{known := false} = Form) -> {stop, Form#{now := 401}};
+take({part, #{filename := Sent}}, #{folder := Folder} = Form) ->
+    case yucan_multipart:file_name(Sent) of
+        {ok, Name} -> begun(begin_file(Folder, Name), Form);
+        error -> {stop, Form#{now := 403}}
+    end;
+take({part, _}, Form) -> {ok, Form#{now := other}};
+take({data, Data}, #{now := {Device, _, _} = File} = Form) ->
+    case file:write(Device, Data) of
+        ok -> {ok, Form};
+        {error, _} -> {stop, Form#{now := {507, File}}}
+    end;
+take(part_end, #{now := {Device, _, _} = File, stored := Stored} = Form) ->
+    _ = file:close(Device),
+    case stored(ok, File) of
+        {Status, _, _} when Status < 300 -> {ok, Form#{now := none, stored := Stored + 1}};
+        {Status, _, _} -> {stop, Form#{now := Status}}
+    end;
+take({data, _}, #{now := other} = Form) -> {ok, Form};
+take({data, _}, Form) -> {stop, Form#{now := 401}};
+take(part_end, Form) -> {ok, Form#{now := none}}.
+
+begun(refused, Form) -> {stop, Form#{now := 403}};
+begun(File, Form) -> {ok, Form#{now := File}}.
+
+formed({ok, #{stored := Stored, known := Known}}, Req) ->
+    case {Known, Stored, binary:match(yucan_req:header(<<"accept">>, Req, <<>>), <<"text/html">>)} of
+        {false, _, _} -> yucan_error:page(401);
+        {true, 0, _} -> yucan_error:page(400, <<"No file in this form">>);
+        {true, _, nomatch} -> {201, [], <<>>};
+        _ -> {303, [{<<"location">>, yucan_req:path(Req)}], <<>>}
+    end;
+formed({stop, #{now := Now}}, _) ->
+    yucan_error:page(case Now of {Status, File} -> discard(File), Status; Status -> Status end);
+formed({error, Reason, #{now := Now}}, _) ->
+    discard(Now),
+    yucan_multipart:refusal(Reason).
+
+discard({Device, Part, _}) -> _ = file:close(Device), _ = file:delete(Part), ok;
+discard(_) -> ok.
+
+%% Below a listing. A page of another site does not know the token.
+form(#{upload := _}) ->
+    <<"<form method=\"post\" enctype=\"multipart/form-data\"><p><input type=\"password\" name=\"token\" placeholder=\"token\" required> "
+      "<input type=\"file\" name=\"file\" multiple required> <button>Upload</button></p></form>">>;
+form(_) -> <<>>.
 
 -ifdef(TEST).
 

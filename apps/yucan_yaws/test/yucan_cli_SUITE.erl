@@ -99,8 +99,25 @@ wishes(Config) ->
         Put = fun(Path, Token) -> Exchange(["PUT ", Path, " HTTP/1.1\r\nAuthorization: Bearer ", Token], "uploaded") end,
         [401, 201, 204, 403, 403, 403] = [Put("/new.txt", "wrong"), Put("/sub/new.txt", "a token"), Put("/sub/new.txt", "a token"), Put("/no/such/folder", "a token"), Put("/sub", "a token"), Put("/sub/", "a token")],
         400 = Put("/../x", "a token"),
+        Bearer = fun(Boundary, Parts) -> Exchange(["POST /sub/ HTTP/1.1\r\nAuthorization: Bearer a token\r\nContent-Type: multipart/form-data; boundary=", Boundary], lists:flatten(Parts)) end,
         {ok, <<"uploaded">>} = file:read_file(filename:join(Folder, "sub/new.txt")),
-        {ok, ["new.txt", "x"]} = {ok, lists:sort(element(2, file:list_dir(filename:join(Folder, "sub"))))}
+        %% The same by forms, as browsers send them: the token in a field, or in the request.
+        {_, _} = binary:match(Page, <<"enctype=\"multipart/form-data\"">>),
+        Part = fun(Name, Value) -> ["--b\r\nContent-Disposition: form-data; name=", Name, "\r\n\r\n", Value, "\r\n"] end,
+        File = fun(Name, Value) -> Part(["file; filename=\"", Name, "\""], Value) end,
+        Form = fun(Path, Head, Parts) ->
+            Exchange(["POST ", Path, " HTTP/1.1\r\nContent-Type: multipart/form-data; boundary=b\r\n", Head, "Authorization: Basic ", base64:encode("joe:se:cret")], lists:flatten([Parts, "--b--\r\n"]))
+        end,
+        [303, 201, 401, 401, 401, 400, 403, 403] =
+            [Form("/sub/", "Accept: text/html\r\n", [Part("token", "a token"), File("one.txt", "1"), File("C:\\two.txt", "2")]), Form("/sub/", "", [Part("token", "a token"), Part("x", "y"), File("", ""), File("one.txt", "3")]),
+             Form("/sub/", "", [Part("token", "wrong"), File("no.txt", "")]), Form("/sub/", "", [File("no.txt", ""), Part("token", "a token")]), Form("/sub/", "", [Part("token", "a"), Part("x", "y")]),
+             Form("/sub/", "", [Part("token", "a token")]), Form("/sub/", "", [Part("token", "a token"), File(".no", "")]), Form("/no/", "", [Part("token", "a token"), File("no.txt", "")])],
+        401 = Exchange("POST /sub/ HTTP/1.1\r\nContent-Type: multipart/form-data; boundary=b", "--b--"),
+        {{201, 415, 400}, {400, 413}} = {
+            {Bearer("b", [File("by token", "x"), "--b--"]), Bearer("b; boundary=c", []), Bearer("b", [File("cut.txt", "x")])},
+            {Bearer("b", [Part("file; filename=a; filename=b", "x"), "--b--"]), Bearer("b", [[Part("x", "") || _ <- lists:seq(1, 101)], "--b--"])}},
+        [{ok, <<"3">>}, {ok, <<"2">>}] = [file:read_file(filename:join([Folder, "sub", Name])) || Name <- ["one.txt", "two.txt"]],
+        {ok, ["by token", "new.txt", "one.txt", "two.txt", "x"]} = {ok, lists:sort(element(2, file:list_dir(filename:join(Folder, "sub"))))}
     after
         stop(Served)
     end.

@@ -19,6 +19,8 @@
     index => [binary()],
     %% Without what a request for it would not give: names with a dot, links that the policy refuses.
     listing => boolean(),
+    %% HTML that stands below a listing.
+    listing_end => binary(),
     %% Give `FILE.br', `FILE.zst' and `FILE.gz' to those who take them, and compress text of up to 1 MB.
     gzip => boolean(),
     %% `inside' if not given.
@@ -57,6 +59,7 @@ cannot(Format, Arguments) -> throw({cannot, ["yucan_file: " | io_lib:format(Form
 kinds() ->
     Truth = "true or false",
     [{mount, fun is_binary/1, "a binary such as <<\"/files\">>"}, {index, fun is_list/1, "a list of binaries"}, {listing, fun is_boolean/1, Truth},
+     {listing_end, fun is_binary/1, "a binary"},
      {gzip, fun is_boolean/1, Truth}, {follow_symlinks, fun(Policy) -> lists:member(Policy, [inside, always, never]) end, "inside, always or never"},
      {dot_files, fun is_boolean/1, Truth}, {mime, fun is_map/1, "a map"}, {headers, fun is_list/1, "a list of names and values"},
      {expires, fun(Seconds) -> is_integer(Seconds) andalso Seconds >= 0 end, "a number of seconds"}].

@@ -27,7 +27,7 @@ response(Req, Folder, Path, Root, Options) ->
             %% A type that the browser cannot guess otherwise, and nothing of the page that could run.
             {200, [{<<"content-type">>, <<"text/html; charset=utf-8">>}, {<<"content-security-policy">>, <<"default-src 'none'; style-src 'unsafe-inline'">>}
                    | maps:get(headers, Options, [])],
-             {stream, fun(Write) -> page(Write, Path, maps:get(mount, Options, <<>>), Order, sorted(Order, Look, Shown)) end}};
+             {stream, fun(Write) -> page(Write, Path, Options, Order, sorted(Order, Look, Shown)) end}};
         {error, _} -> yucan_error:page(403)
     end.
 
@@ -70,13 +70,13 @@ entry(Look, Name) ->
                  "td+td{color:#666}@media(prefers-color-scheme:dark){body{color:#ddd;background:#1b1c1e}a{color:#8ab4f8}th{border-color:#555}tr:hover td{background:#26282b}"
                  "td+td{color:#aaa}}@media(max-width:34em){td:nth-child(2),th:nth-child(2){display:none}}">>).
 
-page(Write, Path, Mount, Order, Entries) ->
+page(Write, Path, Options, Order, Entries) ->
     Title = yucan_error:escape(Path),
     _ = Write([<<"<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width\"><title>">>, Title,
-               <<"</title><style>">>, ?STYLE, <<"</style></head><body><h1>">>, way(Path, Mount), <<"</h1><table>\n<tr>">>,
+               <<"</title><style>">>, ?STYLE, <<"</style></head><body><h1>">>, way(Path, maps:get(mount, Options, <<>>)), <<"</h1><table>\n<tr>">>,
                [column(Name, Text, Order) || {Name, Text} <- [{name, <<"Name">>}, {time, <<"Changed (UTC)">>}, {size, <<"Size">>}]], <<"</tr>\n">>,
                [<<"<tr><td><a href=\"../\">../</a></td><td></td><td></td></tr>\n">> || Path =/= <<"/">>]]),
-    rows(Write, Entries).
+    rows(Write, Entries, maps:get(listing_end, Options, <<>>)).
 
 %% The folders on the way, each a link.
 way(Path, Mount) ->
@@ -95,11 +95,11 @@ column(Name, Text, {_, _}) -> column(Name, Text, <<>>, <<>>).
 column(Name, Text, Direction, Arrow) ->
     [<<"<th><a href=\"?sort=">>, atom_to_binary(Name), Direction, <<"\">">>, Text, <<"</a>">>, Arrow, <<"</th>">>].
 
-rows(Write, []) -> Write(<<"</table></body></html>\n">>);
-rows(Write, Entries) ->
+rows(Write, [], End) -> Write([<<"</table>">>, End, <<"</body></html>\n">>]);
+rows(Write, Entries, End) ->
     {Now, Later} = lists:split(min(?PIECE, length(Entries)), Entries),
     case Write([row(Entry) || Entry <- Now]) of
-        ok -> rows(Write, Later);
+        ok -> rows(Write, Later, End);
         {error, _} -> ok
     end.
 
