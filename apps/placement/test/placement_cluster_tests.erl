@@ -1,49 +1,54 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Laws of the clustering, and the planted trees of bench/beamway_bench_planted with a few seeds each (all of them: `bench placement').
+%% The large ones are the case `large_planted_trees' of placement_topology_SUITE.
 -module(placement_cluster_tests).
 
 -include_lib("proper/include/proper.hrl").
 -include_lib("eunit/include/eunit.hrl").
 
-planted_test_() ->
-    [{timeout, 120, {atom_to_list(Shape), fun() ->
-          {Matrix, Planted} = beamway_bench_planted:make(Shape, Seed),
-          #{tree := Tree} = placement_cluster:cluster(Matrix),
-          ?assertEqual(Planted, beamway_bench_planted:clusters(Tree))
-      end}} || {Shape, _} <- beamway_bench_planted:shapes(), Seed <- [1, 2]].
+-export([small/0, planted/2, gaps/3, some_rounds/2, noise_is_no_regret/1, colonies/1]).
 
-%% Without three pairs of ten no node is lost, and each level is the one that all pairs show. Pairs of nodes are left out: what was not measured
-%% between the two of a pair nothing else can tell.
+small() -> [flat_16, flat_64, sockets_8, numa_48, close_levels_60, pairs_16, department_39, uneven_90, outliers_64, slow_nodes_64].
+
+planted_test_() -> [{timeout, 120, {atom_to_list(Shape), fun() -> planted(Shape, Seed) end}} || Shape <- small(), Seed <- [1, 2]].
+
+planted(Shape, Seed) ->
+    {Matrix, Planted} = beamway_bench_planted:make(Shape, Seed),
+    ?assertEqual(Planted, beamway_bench_planted:clusters(tree_of(Matrix))).
+
+%% Pairs of nodes are left out: what was not measured between the two of a pair nothing else can tell.
 gaps_test_() ->
-    [{timeout, 120, {lists:concat([Shape, " without ", Share]), fun() ->
-          {Matrix, _} = beamway_bench_planted:make(Shape, Seed),
-          Gappy = beamway_bench_planted:with_gaps(Matrix, Share, Seed),
-          {ok, #{tree := Full}} = placement_cluster:cluster(Matrix, Method),
-          {ok, #{tree := Tree}} = placement_cluster:cluster(Gappy, Method),
-          ?assertEqual(placement_tree:nodes(Full), placement_tree:nodes(Tree)),
-          Agreement = beamway_bench_planted:agreement(Full, Tree),
-          ?assert(lists:min(Agreement) >= 0.95, Agreement)
-      end}} || {Method, Shapes, Shares} <- [{mdl, [Shape || {Shape, _} <- beamway_bench_planted:shapes(), Shape =/= pairs_16], [0.3]}, {mdl, [racks_128], [0.01]},
-                                            {{alpha, 1.3}, [sockets_8], [0.1]}],
-               Shape <- Shapes, Share <- Shares, Seed <- [1]].
+    [{timeout, 120, {lists:concat([Shape, " without ", Share]), fun() -> gaps(Method, Shape, Share) end}}
+     || {Method, Shape, Share} <- [{mdl, Shape, 0.3} || Shape <- small(), Shape =/= pairs_16] ++ [{{alpha, 1.3}, sockets_8, 0.1}]].
+
+%% Without three pairs of ten no node is lost, and each level is the one that all pairs show.
+gaps(Method, Shape, Share) ->
+    {Matrix, _} = beamway_bench_planted:make(Shape, 1),
+    {ok, #{tree := Full}} = placement_cluster:cluster(Matrix, Method),
+    {ok, #{tree := Tree}} = placement_cluster:cluster(beamway_bench_planted:with_gaps(Matrix, Share, 1), Method),
+    ?assertEqual(placement_tree:nodes(Full), placement_tree:nodes(Tree)),
+    agree(Full, Tree).
+
+agree(Full, Tree) ->
+    Agreement = beamway_bench_planted:agreement(Full, Tree),
+    ?assert(lists:min(Agreement) >= 0.95, Agreement).
+
+some_rounds_test_() -> {timeout, 120, fun() -> some_rounds(department_39, 0.3) end}.
 
 %% The same of what `topology measure --pairs' measures.
-some_rounds_test_() ->
-    [{timeout, 120, {lists:concat([Shape, " of ", Share]), fun() ->
-          {Matrix, _} = beamway_bench_planted:make(Shape, 1),
-          Drawn = maps:from_list([{Pair, drawn} || Pair <- lists:append(placement_probe:drawn_rounds(placement_matrix:nodes(Matrix), Share))]),
-          {ok, Some} = placement_matrix:from_pairs([{A, B, Us} || {A, B, Us} <- placement_matrix:pairs(Matrix), is_map_key({min(A, B), max(A, B)}, Drawn)]),
-          Agreement = beamway_bench_planted:agreement(tree_of(Matrix), tree_of(Some)),
-          ?assert(lists:min(Agreement) >= 0.95, Agreement)
-      end}} || {Shape, Share} <- [{athos_256, 0.3}, {department_39, 0.3}, {racks_128, 0.4}]].
+some_rounds(Shape, Share) ->
+    {Matrix, _} = beamway_bench_planted:make(Shape, 1),
+    Drawn = maps:from_list([{Pair, drawn} || Pair <- lists:append(placement_probe:drawn_rounds(placement_matrix:nodes(Matrix), Share))]),
+    {ok, Some} = placement_matrix:from_pairs([{A, B, Us} || {A, B, Us} <- placement_matrix:pairs(Matrix), is_map_key({min(A, B), max(A, B)}, Drawn)]),
+    agree(tree_of(Matrix), tree_of(Some)).
+
+noise_is_no_regret_test_() -> [{timeout, 60, {atom_to_list(Shape), fun() -> noise_is_no_regret(Shape) end}} || Shape <- small()].
 
 %% Noise inside the groups is no nearness: the judgement of the planted trees is that of their levels.
-noise_is_no_regret_test_() ->
-    [{timeout, 60, {atom_to_list(Shape), fun() ->
-          {Matrix, _} = beamway_bench_planted:make(Shape, 3),
-          #{regret := Regret} = placement_cluster:cluster(Matrix),
-          ?assert(Regret < 1.2, Regret)
-      end}} || {Shape, _} <- beamway_bench_planted:shapes()].
+noise_is_no_regret(Shape) ->
+    {Matrix, _} = beamway_bench_planted:make(Shape, 3),
+    #{regret := Regret} = placement_cluster:cluster(Matrix),
+    ?assert(Regret < 1.2, Regret).
 
 %% Cities on four continents: the tree finds the continents and explains most of the times, but says nothing of what is near inside of them.
 coarse_tree_test_() ->
@@ -193,18 +198,16 @@ prop_fan_out() ->
 widest({_, _, Children}) -> lists:max([length(Children) | [widest(Child) || Child <- Children]]).
 
 %% The report's cluster: the worst way from the master to a colony is at most a third of that of a tree of degree 2 over a random list.
-athos_test_() ->
-    {timeout, 60, fun() ->
-        {Matrix, _} = beamway_bench_planted:make(athos_256, 7),
-        Nodes = placement_matrix:nodes(Matrix),
-        Places = maps:from_list(lists:zip(Nodes, lists:seq(1, length(Nodes)))),
-        Way = fun(Path) -> lists:sum([placement_matrix:value(Matrix, maps:get(A, Places), maps:get(B, Places)) || {A, B} <- lists:zip(lists:droplast(Path), tl(Path)), A =/= B]) end,
-        {ok, Plan} = placement_plan:plan(tree_of(Matrix), #{}),
-        Own = lists:max([Way(Path) || Path <- placement_plan:paths(Plan)]),
-        %% Nodes in the order of their names are in random order here: 64 colonies of a tree of six levels and degree 2.
-        Random = lists:max([Way(Path) || Path <- binary_paths(list_to_tuple(lists:sort(Nodes)), 1, 7)]),
-        ?assert(Own =< Random / 3)
-    end}.
+colonies(Shape) ->
+    {Matrix, _} = beamway_bench_planted:make(Shape, 7),
+    Nodes = placement_matrix:nodes(Matrix),
+    Places = maps:from_list(lists:zip(Nodes, lists:seq(1, length(Nodes)))),
+    Way = fun(Path) -> lists:sum([placement_matrix:value(Matrix, maps:get(A, Places), maps:get(B, Places)) || {A, B} <- lists:zip(lists:droplast(Path), tl(Path)), A =/= B]) end,
+    {ok, Plan} = placement_plan:plan(tree_of(Matrix), #{}),
+    Own = lists:max([Way(Path) || Path <- placement_plan:paths(Plan)]),
+    %% Nodes in the order of their names are in random order here: 64 colonies of a tree of six levels and degree 2.
+    Random = lists:max([Way(Path) || Path <- binary_paths(list_to_tuple(lists:sort(Nodes)), 1, 7)]),
+    ?assert(Own =< Random / 3).
 
 binary_paths(Nodes, Place, 1) -> [[element(Place, Nodes)]];
 binary_paths(Nodes, Place, Levels) -> [[element(Place, Nodes) | Path] || Child <- [2 * Place, 2 * Place + 1], Path <- binary_paths(Nodes, Child, Levels - 1)].

@@ -6,12 +6,13 @@
 
 -export([all/0, suite/0, end_per_testcase/2]).
 -export([every_pair/1, nodes_without_placement/1, a_node_that_dies/1, a_frozen_node/1, without_one_at_the_gate/1, unreachable/1, resumed/1, plan_by_query/1, command/1, command_per_core/1,
-         command_bad_words/1, command_formats/1, command_imports/1, sixty_four_nodes/1]).
+         command_bad_words/1, command_formats/1, command_imports/1, large_planted_trees/1, sixty_four_nodes/1]).
 
 suite() -> [{timetrap, {minutes, 5}}].
 
 all() ->
-    [every_pair, nodes_without_placement, a_node_that_dies, a_frozen_node, without_one_at_the_gate, unreachable, resumed, plan_by_query, command, command_per_core, command_bad_words, command_formats, command_imports]
+    [every_pair, nodes_without_placement, a_node_that_dies, a_frozen_node, without_one_at_the_gate, unreachable, resumed, plan_by_query, command, command_per_core, command_bad_words, command_formats, command_imports,
+     large_planted_trees]
         ++ [sixty_four_nodes || os:getenv("BEAMWAY_TEST_LONG", "") =/= ""].
 
 end_per_testcase(_Case, _Config) ->
@@ -33,6 +34,18 @@ every_pair(_Config) ->
     [?assert(0 < Min andalso Min =< Median andalso Median =< P90) || #{min_us := Min, median_us := Median, p90_us := P90, batches := 3} <- maps:values(Pairs)],
     {ok, Matrix} = placement_measured:matrix(Result, quiet, min_us),
     ?assertMatch(#{verdict := _}, placement_cluster:cluster(Matrix)).
+
+%% What placement_cluster_tests asks of the small ones.
+large_planted_trees(_Config) ->
+    [begin
+         [placement_cluster_tests:planted(Shape, Seed) || Seed <- [1, 2]],
+         placement_cluster_tests:gaps(mdl, Shape, 0.3),
+         placement_cluster_tests:noise_is_no_regret(Shape)
+     end || {Shape, _} <- beamway_bench_planted:shapes(), not lists:member(Shape, placement_cluster_tests:small())],
+    placement_cluster_tests:gaps(mdl, racks_128, 0.01),
+    placement_cluster_tests:some_rounds(athos_256, 0.3),
+    placement_cluster_tests:some_rounds(racks_128, 0.4),
+    placement_cluster_tests:colonies(athos_256).
 
 %% Their code path does not hold placement; nothing is left behind.
 nodes_without_placement(_Config) ->

@@ -13,7 +13,9 @@
 eunit() ->
     {Folders, Named} = lists:splitwith(fun(Argument) -> Argument =/= "--" end, init:get_plain_arguments()),
     Modules = [M || Folder <- Folders, M <- modules(Folder), Named =:= [] orelse lists:member(atom_to_list(M), Named), has_tests(M)],
-    _ = eunit:test(Modules, [no_tty, {report, {beamway_runner_eunit, [{pid, self()}]}}]),
+    %% eunit itself adds NAME_tests to NAME.
+    Added = [list_to_atom(atom_to_list(M) ++ "_tests") || M <- Modules],
+    _ = eunit:test(Modules -- Added, [no_tty, {report, {beamway_runner_eunit, [{pid, self()}]}}]),
     receive
         {beamway_runner_eunit, Counts} -> finish(Counts)
     after 10000 ->
