@@ -201,11 +201,12 @@ bench-all:
 	@$(MAKE) build-bench
 	@scripts/bench --all --hours $(or $(HOURS),12) $(if $(REPEATS),--repeats $(REPEATS)) $(N)
 
-## figures: the tables and the chart of README and guides from bench/results; MARK=1 notes first which results are older than what they measure
+## figures: the tables and the chart of README and guides from bench/results, and the tables of docs/options.md; MARK=1 notes first which results are older than what they measure
 figures:
 	@scripts/install-packages bench
 	@$(MAKE) build-bench
 	@scripts/figures $(if $(MARK),mark,write)
+	@scripts/options write
 
 ## release-check: no figure of the documents is older than 40 commits that touched what it measures; before an issue is resolved
 release-check:

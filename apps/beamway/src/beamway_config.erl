@@ -6,7 +6,7 @@
 %% its default. It is checked here, once; the rest of the code trusts the map.
 -module(beamway_config).
 
--export([read/0, read/1, describe/1]).
+-export([read/0, read/1, describe/1, table/0]).
 -export_type([config/0, problem/0]).
 
 -ifdef(TEST).
@@ -36,18 +36,29 @@
 %% A unix socket's address has 108 bytes, and our names take 25.
 -define(DIR_MAX_BYTES, 80).
 
-%% Option, default, expected, how its text is read.
+%% Option, default, expected, effect, how its text is read.
 options() ->
-    [{links, lists:sort(beamway_kind:all()), "a list of " ++ beamway_kind:words() ++ " or inet (BEAMWAY_LINKS=shm,tcp)", fun links/1},
-     {ring_bytes, 4194304, "a power of two from 65536 to 1073741824", fun ring_bytes/1},
-     {ring_limit_bytes, 1073741824, "a number of bytes, 0 or more", fun natural/1},
-     {whole_messages, false, "true or false", fun boolean/1},
-     {poll_us, 200, "microseconds from 0 to 1000", fun poll_us/1},
-     {socket_dir, "", "an absolute path of at most 80 bytes", fun socket_dir/1},
-     {rdma_limit_bytes, 268435456, "a number of bytes, 0 or more", fun natural/1},
-     {rdma_devices, [], "names of devices (BEAMWAY_RDMA_DEVICES=mlx5_0,mlx5_1)", fun devices/1},
-     {rdma_ports, {0, 0}, "a range of ports, {Low, High} (BEAMWAY_RDMA_PORTS=20000-20099)", fun ports/1},
-     {rdma_plaintext, false, "true or false", fun boolean/1}].
+    [{links, lists:sort(beamway_kind:all()), "a list of " ++ beamway_kind:words() ++ " or inet (BEAMWAY_LINKS=shm,tcp)",
+      "Kinds of link that this node may use. Two nodes use the best kind that both have: shm, then rdma, tcp, inet. inet is always allowed; alone, it turns all others off.", fun links/1},
+     {ring_bytes, 4194304, "a power of two from 65536 to 1073741824",
+      "Size of a ring, for each peer and direction. Two nodes use the smaller of their values.", fun ring_bytes/1},
+     {ring_limit_bytes, 1073741824, "a number of bytes, 0 or more",
+      "Memory of all rings of the node, lanes over TCP included. Beyond it rings get smaller, then links use TCP.", fun natural/1},
+     {whole_messages, false, "true or false", "No 64 KB fragments over shared memory.", fun boolean/1},
+     {poll_us, 200, "microseconds from 0 to 1000",
+      "How long a lone caller's node polls for the answer before it sleeps. 0: never. Also for lanes of the classes normal and bulk.", fun poll_us/1},
+     {socket_dir, "", "an absolute path of at most 80 bytes",
+      "A directory for the sockets by which nodes find each other, for containers that share it.", fun socket_dir/1},
+     {rdma_limit_bytes, 268435456, "a number of bytes, 0 or more",
+      "Memory of all rings that are registered with RDMA adapters. Beyond it rings get smaller, then links use TCP.", fun natural/1},
+     {rdma_devices, [], "names of devices (BEAMWAY_RDMA_DEVICES=mlx5_0,mlx5_1)", "RDMA adapters to use; none named: all.", fun devices/1},
+     {rdma_ports, {0, 0}, "a range of ports, {Low, High} (BEAMWAY_RDMA_PORTS=20000-20099)", "Ports of RDMA's connection manager. {0, 0}: any port.", fun ports/1},
+     {rdma_plaintext, false, "true or false", "Allows RDMA also between nodes that speak TLS, although RDMA is not encrypted.", fun boolean/1}].
+
+%% @doc For the reference of all options (`scripts/options'): option, default, what is valid, when a change takes effect, effect.
+-spec table() -> [{Option :: atom(), Default :: term(), Expected :: string(), TakesEffect :: string(), Effect :: string()}].
+table() ->
+    [{Name, Default, Expected, "restart", Effect} || {Name, Default, Expected, Effect, _} <- options()].
 
 %% @doc The options of this node. If some are not valid the others are read all the same, and every
 %% problem is told.
@@ -59,7 +70,7 @@ read() ->
 -spec read(fun((Option :: atom()) -> term())) -> {ok, config()} | {error, [problem(), ...]}.
 read(Value) ->
     Read = [{Name, check(Value(Name), Default, Parse), Expected}
-            || {Name, Default, Expected, Parse} <- options()],
+            || {Name, Default, Expected, _, Parse} <- options()],
     case [{Name, Bad, Expected} || {Name, {error, Bad}, Expected} <- Read] of
         [] -> {ok, maps:from_list([{Name, Good} || {Name, {ok, Good}, _} <- Read])};
         Problems -> {error, Problems}
@@ -180,7 +191,7 @@ with(Option, Value) ->
 defaults_are_valid_test() ->
     {ok, Defaults} = read(fun(_) -> undefined end),
     [?assertMatch({ok, Value}, Parse(Value))
-     || {Name, _, _, Parse} <- options(), Value <- [maps:get(Name, Defaults)]].
+     || {Name, _, _, _, Parse} <- options(), Value <- [maps:get(Name, Defaults)]].
 
 ring_bytes_edges_test_() ->
     [?_assertMatch({error, [{ring_bytes, Bad, _}]}, with(ring_bytes, Bad))

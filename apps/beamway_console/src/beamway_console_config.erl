@@ -1,16 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc The options of a console, checked once. Pure but for the file that holds the token.
-%%
-%% <ul><li>`port' (8090; 0: any free one), `ip' (`{127,0,0,1}'): where it listens</li>
-%% <li>`token_file': a file that nobody else may read, with a token or password of at least 12 characters; needed if it listens elsewhere than on loopback</li>
-%% <li>`certfile', `keyfile': then it speaks HTTPS</li>
-%% <li>`allow' (`false'): whether browsers may start measurements and benchmarks; without it they only look</li>
-%% <li>`interval_ms' (1000): how often nodes tell their figures</li>
-%% <li>`nodes' (`connected'): also look at nodes that a node of this list knows; the console connects to them</li>
-%% <li>`results': folder of stored benchmarks; `command': the `beamway' that runs new ones; `pipes': folder in which running pipes tell what they do</li></ul>
 -module(beamway_console_config).
 
--export([read/1, url/2, warnings/1]).
+-export([read/1, url/2, warnings/1, table/0]).
 -export_type([config/0]).
 
 -type config() :: #{ip := inet:ip_address(), port := inet:port_number(), secret := none | binary(), allow := boolean(), interval_ms := pos_integer(),
@@ -26,33 +18,55 @@
 read(Given) ->
     try
         Options = maps:from_list(Given),
-        Known = [ip, port, token_file, certfile, keyfile, allow, interval_ms, nodes, results, command, pipes],
+        Known = [Name || {Name, _, _, _, _} <- table()],
         _ = [bad("unknown option ~ts; known are ~ts", [Key, lists:join(", ", [atom_to_list(K) || K <- Known])]) || Key <- maps:keys(Options) -- Known],
         {ok, checked(Options)}
     catch
         throw:{bad, Format, Arguments} -> {error, unicode:characters_to_binary(io_lib:format(Format, Arguments))}
     end.
 
+%% @doc For the reference of all options (`scripts/options'): option, default, what is valid, when a change takes effect, effect.
+-spec table() -> [{Option :: atom(), Default :: term(), Expected :: string(), TakesEffect :: string(), Effect :: string()}].
+table() ->
+    [{Name, Default, Expected, "start of the console", Effect} || {Name, Default, Expected, Effect} <- options()].
+
+options() ->
+    [{ip, {127, 0, 0, 1}, "an address as a tuple", "Address on which the console listens."},
+     {port, 8090, "0 to 65535", "Port on which it listens. 0: any free one."},
+     {token_file, none, "the name of a file", "File that nobody else may read, with a token or password of 12 to 1024 characters. Needed if others than this host can reach the address."},
+     {certfile, none, "the name of a file", "Certificate. With keyfile the console speaks HTTPS."},
+     {keyfile, none, "the name of a file", "Key of the certificate."},
+     {allow, false, "true or false", "Whether browsers may start measurements and benchmarks. Without it they only look."},
+     {interval_ms, 1000, "100 to 60000", "How often nodes send their figures, in milliseconds."},
+     {nodes, connected, "connected, or a list of nodes", "A list: the console connects to these nodes, and shows what one of them knows."},
+     {results, 'bench/results', "the name of a file", "Folder of stored benchmarks."},
+     {command, 'bin/beamway', "the name of a file", "The command that runs new benchmarks."},
+     {pipes, none, "the name of a file", "Folder in which running pipes tell what they do. none: the default of rdpipe."}].
+
+default(Key) -> element(2, lists:keyfind(Key, 1, options())).
+
+expected(Key) -> element(3, lists:keyfind(Key, 1, options())).
+
 -spec bad(io:format(), [term()]) -> no_return().
 bad(Format, Arguments) -> throw({bad, Format, Arguments}).
 
 checked(Options) ->
-    Ip = one(ip, Options, {127, 0, 0, 1}, fun inet:is_ip_address/1, "an address as a tuple"),
+    Ip = one(ip, Options, fun inet:is_ip_address/1),
     Secret = secret(Options),
     Secret =/= none orelse is_loopback(Ip) orelse
         bad("ip is ~ts, which others can reach; give token_file, a file with a secret (umask 077; openssl rand -hex 32 > FILE)", [inet:ntoa(Ip)]),
     #{ip => Ip, secret => Secret, tls => tls(Options),
-      port => one(port, Options, 8090, fun(P) -> is_integer(P) andalso P >= 0 andalso P < 65536 end, "0 to 65535"),
-      allow => one(allow, Options, false, fun erlang:is_boolean/1, "true or false"),
-      interval_ms => one(interval_ms, Options, 1000, fun(I) -> is_integer(I) andalso I >= 100 andalso I =< 60000 end, "100 to 60000"),
-      nodes => one(nodes, Options, connected, fun is_nodes/1, "connected, or a list of nodes"),
-      results => text(results, Options, filename:join([root(), "bench", "results"])),
-      command => text(command, Options, filename:join([root(), "bin", "beamway"])),
+      port => one(port, Options, fun(P) -> is_integer(P) andalso P >= 0 andalso P < 65536 end),
+      allow => one(allow, Options, fun erlang:is_boolean/1),
+      interval_ms => one(interval_ms, Options, fun(I) -> is_integer(I) andalso I >= 100 andalso I =< 60000 end),
+      nodes => one(nodes, Options, fun is_nodes/1),
+      results => text(results, Options, filename:join(root(), default(results))),
+      command => text(command, Options, filename:join(root(), default(command))),
       pipes => text(pipes, Options, beamway_console_pipes:default_folder())}.
 
-one(Key, Options, Default, Is, Expected) ->
-    Value = maps:get(Key, Options, Default),
-    Is(Value) orelse bad("~ts is ~0tP; ~ts is expected", [Key, Value, 12, Expected]),
+one(Key, Options, Is) ->
+    Value = maps:get(Key, Options, default(Key)),
+    Is(Value) orelse bad("~ts is ~0tP; ~ts is expected", [Key, Value, 12, expected(Key)]),
     Value.
 
 text(Key, Options, Default) ->

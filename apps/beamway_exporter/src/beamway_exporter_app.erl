@@ -1,21 +1,21 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @private The application. Where the library prometheus.erl runs, it registers a collector with it, and the node's own endpoint shows the figures.
 %% Elsewhere a server of yucan answers `GET /metrics'.
-%%
-%% <ul><li>`port' (9464; 0: any free one): naming it means a server also beside prometheus.erl</li>
-%% <li>`ip' (`{127,0,0,1}'): where the server listens. The figures name nodes and attributes, and nobody is asked for a secret</li></ul>
 -module(beamway_exporter_app).
 -behaviour(application).
 -behaviour(supervisor).
 
--export([start/2, stop/1, init/1]).
+-export([start/2, stop/1, init/1, table/0]).
 
 -define(PORT, 9464).
+-define(IP, {127, 0, 0, 1}).
+-define(PORT_EXPECTED, "0 to 65535").
+-define(IP_EXPECTED, "an address as a tuple").
 
 %% @private
 -spec start(application:start_type(), term()) -> {ok, pid()} | {error, term()}.
 start(_, _) ->
-    case server(application:get_env(beamway_exporter, port), application:get_env(beamway_exporter, ip, {127, 0, 0, 1}), has_library()) of
+    case server(application:get_env(beamway_exporter, port), application:get_env(beamway_exporter, ip, ?IP), has_library()) of
         {ok, Servers} ->
             ok = register_collector(has_library()),
             case supervisor:start_link({local, beamway_exporter_sup}, ?MODULE, Servers) of
@@ -35,12 +35,18 @@ stop(_) ->
 
 server(undefined, _, true) -> {ok, []};
 server(undefined, Ip, false) -> server({ok, ?PORT}, Ip, false);
-server({ok, Port}, _, _) when not is_integer(Port); Port < 0; Port > 65535 -> bad("port is ~0tP; 0 to 65535 is expected", [Port, 12]);
+server({ok, Port}, _, _) when not is_integer(Port); Port < 0; Port > 65535 -> bad("port is ~0tP; ~ts is expected", [Port, 12, ?PORT_EXPECTED]);
 server({ok, Port}, Ip, _) ->
     case inet:is_ip_address(Ip) of
         true -> {ok, [yucan:child_spec(#{name => beamway_exporter, listen => [#{ip => Ip, port => Port}], routes => [{"/metrics", beamway_exporter_handler, none}]})]};
-        false -> bad("ip is ~0tP; an address as a tuple is expected", [Ip, 12])
+        false -> bad("ip is ~0tP; ~ts is expected", [Ip, 12, ?IP_EXPECTED])
     end.
+
+%% @doc For the reference of all options (`scripts/options'): option, default, what is valid, when a change takes effect, effect.
+-spec table() -> [{Option :: atom(), Default :: term(), Expected :: string(), TakesEffect :: string(), Effect :: string()}].
+table() ->
+    [{port, ?PORT, ?PORT_EXPECTED, "start of the application", "Port of the server. 0: any free one. Beside prometheus.erl there is a server only if this is set."},
+     {ip, ?IP, ?IP_EXPECTED, "start of the application", "Address of the server. It asks nobody for a secret, and the figures name nodes and attributes."}].
 
 bad(Format, Arguments) -> {error, unicode:characters_to_binary(io_lib:format(Format, Arguments))}.
 

@@ -23,7 +23,7 @@
 -export([async_call/3, async_call/4, yield/1, nb_yield/1, nb_yield/2]).
 -export([multicall/3, multicall/4, multicall/5, abcast/2, abcast/3, sbcast/2, sbcast/3, nodes/0]).
 %% Used on other nodes.
--export([apply_version/4]).
+-export([apply_version/4, table/0]).
 -export_type([destination/0, versioned/0, failure/0, limit/0]).
 
 -compile({no_auto_import, [nodes/0]}).
@@ -290,7 +290,13 @@ limit(infinity, _) -> infinity;
 limit(Ms, _) when is_integer(Ms), Ms >= 0 -> Ms;
 limit(Other, Name) -> error({bad_limit, Name, Other}).
 
-default(async_call_inactivity_timeout) -> infinity;
-default(sbcast_receive_timeout) -> 15000;
-default(send_timeout) -> 5000;
-default(call_receive_timeout) -> 15000.
+default(Name) -> element(2, lists:keyfind(Name, 1, table())).
+
+%% @private For the reference of all options (`scripts/options'): option, default, what is valid, when a change takes effect, effect.
+-spec table() -> [{Option :: atom(), Default :: term(), Expected :: string(), TakesEffect :: string(), Effect :: string()}].
+table() ->
+    Ms = "milliseconds, 0 or more, or infinity",
+    [{call_receive_timeout, 15000, Ms, "next call", "Time limit of a call that names none."},
+     {send_timeout, 5000, Ms, "next message", "How long a sender waits for room."},
+     {sbcast_receive_timeout, 15000, Ms, "next message", "How long sbcast waits for the nodes' answers."},
+     {async_call_inactivity_timeout, infinity, Ms, "next call", "How long the value of an async_call is kept for a caller that has not asked for it."}].

@@ -1,15 +1,12 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc The application's environment: which attributes a node serves from its start.
 %%
-%% `builtins' (boolean, default `true'), `attributes' (a configuration file, or `none'), `path' (the node's declared place, from the root down),
-%% `deadline' (ms that a choice or a question about a lease may take where the call does not say; 1000), `limit' (ms that the function of an
-%% attribute may take where its entry does not say; 500), `group_memory' (ms for which a group's member remembers what has ended in it, at least; 3600000).
 %% Called by {@link placement_app} and {@link attr}; those that need them ask for the last three.
 -module(placement_config).
 
 -include_lib("kernel/include/logger.hrl").
 
--export([from_environment/0, read/1, use/2, deadline_ms/0, limit_ms/0, group_memory_ms/0]).
+-export([from_environment/0, read/1, use/2, deadline_ms/0, limit_ms/0, group_memory_ms/0, table/0]).
 
 -define(DEADLINE_MS, 1000).
 %% Shorter than the deadline of a choice, so that one function does not make its whole node silent.
@@ -20,30 +17,47 @@
 -spec from_environment() -> ok | {error, Text :: unicode:chardata()}.
 from_environment() ->
     Wrong = [io_lib:format("placement: ~tp = ~0tP is not valid; expected ~ts", [Name, Value, 10, Expected])
-             || {Name, Value, IsGood, Expected} <- [{builtins, builtins(), fun is_boolean/1, "true or false"}, {deadline, deadline_ms(), fun is_ms/1, "milliseconds"},
-                                                    {limit, limit_ms(), fun is_ms/1, "milliseconds"}, {group_memory, group_memory_ms(), fun is_ms/1, "milliseconds"}],
-             not IsGood(Value)],
-    case {Wrong, read(application:get_env(placement, attributes, none))} of
+             || {Name, _, Expected, _, IsGood} <- options(), Value <- [value(Name)], not IsGood(Value)],
+    case {Wrong, read(value(attributes))} of
         {[Text | _], _} -> {error, Text};
         {[], {ok, Entries}} -> use(builtins(), Entries);
         {[], {error, _} = Error} -> Error
     end.
 
-builtins() -> application:get_env(placement, builtins, true).
+%% Option, default, expected, effect, whether a value is good. Files and attributes are judged where they are read.
+options() ->
+    [{builtins, true, "true or false", "Whether this node serves the built-in attributes.", fun is_boolean/1},
+     {attributes, none, "none or the name of a file", "File of attributes that this node serves.", fun(_) -> true end},
+     {path, none, "a list of names, from the root down", "The declared place of this node in the network. none: it has no place.", fun(_) -> true end},
+     {deadline, ?DEADLINE_MS, "milliseconds", "Time limit of a choice, or of a question about a lease, that names none.", fun is_ms/1},
+     {limit, ?LIMIT_MS, "milliseconds", "Time limit of the function of an attribute whose entry names none.", fun is_ms/1},
+     {group_memory, ?GROUP_MEMORY_MS, "milliseconds", "How long, at least, a member of a group remembers what has ended in it.", fun is_ms/1}].
+
+%% @doc For the reference of all options (`scripts/options'): option, default, what is valid, when a change takes effect, effect.
+-spec table() -> [{Option :: atom(), Default :: term(), Expected :: string(), TakesEffect :: string(), Effect :: string()}].
+table() ->
+    [{Name, Default, Expected, case lists:member(Name, [deadline, limit, group_memory]) of true -> "at once"; false -> "start of the application" end, Effect}
+     || {Name, Default, Expected, Effect, _} <- options()].
+
+value(Name) ->
+    {Name, Default, _, _, _} = lists:keyfind(Name, 1, options()),
+    application:get_env(placement, Name, Default).
+
+builtins() -> value(builtins).
 
 is_ms(Value) -> is_integer(Value) andalso Value > 0.
 
 %% @doc Milliseconds for a choice, or for a question about a lease, that does not say how long it may take.
 -spec deadline_ms() -> pos_integer().
-deadline_ms() -> application:get_env(placement, deadline, ?DEADLINE_MS).
+deadline_ms() -> value(deadline).
 
 %% @doc Milliseconds for the function of an attribute whose entry does not say how long it may take.
 -spec limit_ms() -> pos_integer().
-limit_ms() -> application:get_env(placement, limit, ?LIMIT_MS).
+limit_ms() -> value(limit).
 
 %% @doc Milliseconds after which a member of a group looks for what it may forget ({@link placement_group}).
 -spec group_memory_ms() -> pos_integer().
-group_memory_ms() -> application:get_env(placement, group_memory, ?GROUP_MEMORY_MS).
+group_memory_ms() -> value(group_memory).
 
 %% @doc The entries of a file; none without one.
 -spec read(none | file:name_all()) -> {ok, [{placement_entry:name(), placement_entry:definition()}]} | {error, Text :: unicode:chardata()}.

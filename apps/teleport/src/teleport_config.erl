@@ -6,7 +6,7 @@
 %% message those of the moment at which it is sent. They are checked here, once; the rest of the code trusts the map.
 -module(teleport_config).
 
--export([read/0, set/2, of_node/1, check/1, describe/1, defaults/0]).
+-export([read/0, set/2, of_node/1, check/1, describe/1, defaults/0, table/0]).
 -export_type([config/0, class/0, problem/0]).
 
 -ifdef(TEST).
@@ -55,42 +55,107 @@
 -define(KEY, {teleport, config}).
 -define(GB2, 2147483647).
 
-%% Option, default, expected, whether a value is good.
+%% Option, default, expected, when a change takes effect and what the option does, whether a value is good.
 options() ->
     [{lanes, #{control => 1, normal => min(4, erlang:system_info(schedulers)), bulk => 2},
-      "a map of control, normal and bulk to 1 to 16 lanes", fun(V) -> is_class_map(V, 16) end},
+      "a map of control, normal and bulk to 1 to 16 lanes",
+      {connection, "Lanes of each class."},
+      fun(V) -> is_class_map(V, 16) end},
      {weights, #{control => 16, normal => 4, bulk => 1},
-      "a map of control, normal and bulk to weights from 1 to 1000", fun(V) -> is_class_map(V, 1000) end},
-     {kinds, beamway_kind:all(), "a list of " ++ beamway_kind:words(), fun is_kinds/1},
+      "a map of control, normal and bulk to weights from 1 to 1000",
+      {lane, "How the classes share the bytes to a node while several have messages queued."},
+      fun(V) -> is_class_map(V, 1000) end},
+     {kinds, beamway_kind:all(), "a list of " ++ beamway_kind:words(),
+      {lane, "Links that a lane may use."},
+      fun is_kinds/1},
      {ring_bytes, 1048576, "a power of two from 65536 to 1073741824",
+      {lane, "Ring size of each lane over shm or rdma, in each direction."},
       fun(V) -> is_from(V, 65536, 1 bsl 30) andalso V band (V - 1) =:= 0 end},
-     {chunk_bytes, 262144, "bytes from 4096 to 16777216", fun(V) -> is_from(V, 4096, 1 bsl 24) end},
-     {max_message_bytes, ?GB2, "bytes from 65536 to 2147483647", fun(V) -> is_from(V, 65536, ?GB2) end},
-     {max_queue_bytes, 67108864, "bytes from 65536 to 1099511627776", fun(V) -> is_from(V, 65536, 1 bsl 40) end},
-     {max_queue_messages, 100000, "a number from 1 to 10000000", fun(V) -> is_from(V, 1, 10000000) end},
-     {max_pending_calls, 100000, "a number from 1 to 10000000", fun(V) -> is_from(V, 1, 10000000) end},
-     {max_broadcasts, 1000, "a number from 1 to 1000000", fun(V) -> is_from(V, 1, 1000000) end},
-     {sites, none, "none, a map of nodes to sites, {Module, Function} or a fun of one argument, a node", fun teleport_sites:is_site_of/1},
-     {on_full, block, "block, error or drop", fun(V) -> lists:member(V, [block, error, drop]) end},
-     {way, auto, "auto, lane or distribution", fun(V) -> lists:member(V, [auto, lane, distribution]) end},
-     {block_ms, 5000, "milliseconds from 0 to 3600000", fun(V) -> is_from(V, 0, 3600000) end},
-     {open_ms, 7000, "milliseconds from 100 to 60000", fun(V) -> is_from(V, 100, 60000) end},
-     {backoff_ms, {100, 10000}, "{Shortest, Longest}, milliseconds from 1 to 600000", fun is_backoff/1},
-     {on_unconfirmed, none, "none or {Module, Function} of a function of one argument", fun is_handler/1},
-     {on_event, none, "none, a fun of three arguments or {Module, Function} of such a function", fun(V) -> is_function(V, 3) orelse is_handler(V) end},
-     {ip, auto, "auto or an IP address as a tuple", fun(V) -> V =:= auto orelse inet:is_ip_address(V) end},
-     {ports, {0, 0}, "a range of ports, {Low, High}", fun is_ports/1},
-     {max_strangers, 64, "a number from 1 to 10000", fun(V) -> is_from(V, 1, 10000) end},
-     {stranger_ms, 5000, "milliseconds from 100 to 60000", fun(V) -> is_from(V, 100, 60000) end},
-     {tls, auto, "auto, none or a list of options of ssl, with cert and key", fun(V) -> lists:member(V, [auto, none]) orelse is_list(V) end},
-     {plaintext, false, "true or false", fun is_boolean/1},
-     {by_reference, true, "true or false", fun is_boolean/1},
-     {max_block_bytes, 1073741824, "bytes from 0 to 1099511627776", fun(V) -> is_from(V, 0, 1 bsl 40) end}].
+     {chunk_bytes, 262144, "bytes from 4096 to 16777216",
+      {lane, "A larger message is cut into pieces of this size."},
+      fun(V) -> is_from(V, 4096, 1 bsl 24) end},
+     {max_message_bytes, ?GB2, "bytes from 65536 to 2147483647",
+      {lane, "Larger messages are refused, on both sides."},
+      fun(V) -> is_from(V, 65536, ?GB2) end},
+     {max_queue_bytes, 67108864, "bytes from 65536 to 1099511627776",
+      {lane, "Bytes that may wait for one lane."},
+      fun(V) -> is_from(V, 65536, 1 bsl 40) end},
+     {max_queue_messages, 100000, "a number from 1 to 10000000",
+      {lane, "Messages that may wait for one lane. Senders that block already do so behind 2,000 messages."},
+      fun(V) -> is_from(V, 1, 10000000) end},
+     {max_pending_calls, 100000, "a number from 1 to 10000000",
+      {lane, "Unanswered calls on one lane of a peer. Further ones end with overload."},
+      fun(V) -> is_from(V, 1, 10000000) end},
+     {max_broadcasts, 1000, "a number from 1 to 1000000",
+      {message, "Broadcasts of this node under way at a time. Further ones end with {error, busy}."},
+      fun(V) -> is_from(V, 1, 1000000) end},
+     {sites, none, "none, a map of nodes to sites, {Module, Function} or a fun of one argument, a node",
+      {message, "The sites of nodes, for broadcasts."},
+      fun teleport_sites:is_site_of/1},
+     {on_full, block, "block, error or drop",
+      {message, "What a sender does when a lane is full."},
+      fun(V) -> lists:member(V, [block, error, drop]) end},
+     {way, auto, "auto, lane or distribution",
+      {message, "The way of messages and calls that name none themselves."},
+      fun(V) -> lists:member(V, [auto, lane, distribution]) end},
+     {block_ms, 5000, "milliseconds from 0 to 3600000",
+      {message, "How long a sender may block when a lane is full."},
+      fun(V) -> is_from(V, 0, 3600000) end},
+     {open_ms, 7000, "milliseconds from 100 to 60000",
+      {lane, "Time limit for opening a lane."},
+      fun(V) -> is_from(V, 100, 60000) end},
+     {backoff_ms, {100, 10000}, "{Shortest, Longest}, milliseconds from 1 to 600000",
+      {lane, "Shortest and longest pause between attempts to open a lane."},
+      fun is_backoff/1},
+     {on_unconfirmed, none, "none or {Module, Function} of a function of one argument",
+      {message, "Called with a map of node, class, index, unconfirmed and reason when messages of a lost lane were not acknowledged."},
+      fun is_handler/1},
+     {on_event, none, "none, a fun of three arguments or {Module, Function} of such a function",
+      {message, "Gets events of lanes in the shape of telemetry's."},
+      fun(V) -> is_function(V, 3) orelse is_handler(V) end},
+     {ip, auto, "auto or an IP address as a tuple",
+      {restart, "Address on which this node listens for lanes."},
+      fun(V) -> V =:= auto orelse inet:is_ip_address(V) end},
+     {ports, {0, 0}, "a range of ports, {Low, High}",
+      {restart, "Ports on which this node listens for lanes. {0, 0}: any port."},
+      fun is_ports/1},
+     {max_strangers, 64, "a number from 1 to 10000",
+      {connection, "Connections that are not yet authenticated, at a time."},
+      fun(V) -> is_from(V, 1, 10000) end},
+     {stranger_ms, 5000, "milliseconds from 100 to 60000",
+      {connection, "How long such a connection may take to authenticate itself."},
+      fun(V) -> is_from(V, 100, 60000) end},
+     {tls, auto, "auto, none or a list of options of ssl, with cert and key",
+      {lane, "auto: TLS where the distribution goes over TLS, with its certificates. A list of options of ssl: all lanes over TLS with these. none: no TLS."},
+      fun(V) -> lists:member(V, [auto, none]) orelse is_list(V) end},
+     {plaintext, false, "true or false",
+      {lane, "Lanes over TCP and RDMA may be unencrypted although the distribution uses TLS."},
+      fun is_boolean/1},
+     {by_reference, true, "true or false",
+      {lane, "Lanes over shared memory pass blocks by reference."},
+      fun is_boolean/1},
+     {max_block_bytes, 1073741824, "bytes from 0 to 1099511627776",
+      {message, "Memory of all blocks that this node holds."},
+      fun(V) -> is_from(V, 0, 1 bsl 40) end}].
+
+%% @doc For the reference of all options (`scripts/options'): option, default, what is valid, when a change takes effect, effect.
+-spec table() -> [{Option :: atom(), Default :: term(), Expected :: string(), TakesEffect :: string(), Effect :: string()}].
+table() ->
+    [{Name, as_text(Name, Default), Expected, takes_effect(When), Effect} || {Name, Default, Expected, {When, Effect}, _} <- options()].
+
+%% Not the number of this machine.
+as_text(lanes, Default) -> Default#{normal => 'min(schedulers, 4)'};
+as_text(_, Default) -> Default.
+
+takes_effect(message) -> "at once";
+takes_effect(lane) -> "next opened lane";
+takes_effect(connection) -> "next connection";
+takes_effect(restart) -> "restart".
 
 %% @doc The options as they come.
 -spec defaults() -> config().
 defaults() ->
-    maps:from_list([{Name, Default} || {Name, Default, _, _} <- options()]).
+    maps:from_list([{Name, Default} || {Name, Default, _, _, _} <- options()]).
 
 %% @doc Reads the application environment at start. `nodes' there is a map of nodes to maps of options.
 -spec read() -> ok | {error, [problem(), ...]}.
@@ -151,7 +216,7 @@ check(Other) ->
 
 problem(Name, Value) ->
     case lists:keyfind(Name, 1, options()) of
-        {Name, _, Expected, IsGood} -> [{Name, Value, Expected} || not is_good(IsGood, Value)];
+        {Name, _, Expected, _, IsGood} -> [{Name, Value, Expected} || not is_good(IsGood, Value)];
         false -> [{Name, Value, "one of the options " ++ names()}]
     end.
 
@@ -159,7 +224,7 @@ is_good(IsGood, Value) ->
     try IsGood(Value) catch error:_ -> false end.
 
 names() ->
-    lists:append(lists:join(", ", [atom_to_list(Name) || {Name, _, _, _} <- options()])).
+    lists:append(lists:join(", ", [atom_to_list(Name) || {Name, _, _, _, _} <- options()])).
 
 %% @doc A line for people: the value, what was expected, where to change it.
 -spec describe(problem()) -> string().

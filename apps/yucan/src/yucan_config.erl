@@ -2,7 +2,7 @@
 %% @doc The options of a server, its limits among them: checked once, and compiled. After that nobody checks again.
 -module(yucan_config).
 
--export([check/1, site/5, default_limits/0, limits_table/0, freeze/1]).
+-export([check/1, site/5, default_limits/0, limits_table/0, table/0, freeze/1]).
 -export_type([options/0, checked/0, host/0, listen/0, limits/0]).
 
 -include("yucan_internal.hrl").
@@ -44,8 +44,7 @@
 -spec check(options()) -> {ok, checked()} | {error, Text :: binary()}.
 check(Options) when is_map(Options) ->
     try
-        known(Options, [name, listen, handler, routes, hosts, default_host, select_host, middleware, limits, access_log, server_header, http2,
-                        trusted_proxies], "the server's options"),
+        known(Options, [Name || {Name, _, _, _, _} <- table()], "the server's options"),
         {ok, checked(Options)}
     catch
         throw:{bad, Format, Arguments} -> {error, unicode:characters_to_binary(io_lib:format(Format, Arguments))}
@@ -218,6 +217,25 @@ site(#{name := Name, hosts := Hosts, default_host := Default} = Options, Log, Me
 
 compile(#{names := Names, what := What, middleware := Own}, Common) ->
     #host{names = Names, plan = yucan_router:plan(What, Common ++ Own)}.
+
+%% @doc For the reference of all options (`scripts/options'): option, default, what is valid, when a change takes effect, effect.
+-spec table() -> [{Option :: atom(), Default :: term(), Expected :: string(), TakesEffect :: string(), Effect :: string()}].
+table() ->
+    [{Name, Default, Expected, case Name of name -> "start of the server"; listen -> "reload, for sockets that stay"; _ -> "reload" end, Effect}
+     || {Name, Default, Expected, Effect} <-
+            [{name, yucan, "an atom", "Name of the server."},
+             {listen, [#{}], "a list of maps with ip, port, tls, proxy_protocol", "Where it listens: ip {127,0,0,1} or {local, Path}, port 8080, tls options of ssl, proxy_protocol false."},
+             {handler, none, "{Module, Argument}", "What answers every request. Either handler, routes or hosts is needed."},
+             {routes, none, "a list of {Pattern, Module, Argument} or {Pattern, Methods, Module, Argument}", "What answers, by path."},
+             {hosts, none, "a list of maps with names, handler or routes, middleware, tls", "Virtual hosts."},
+             {default_host, first, "first, none, or a number from 0", "The host for requests that name none of the hosts."},
+             {select_host, none, "a fun of host name and request", "Chooses the host itself."},
+             {middleware, [], "a list of funs of request and next", "Functions around all handlers."},
+             {limits, #{}, "a map of limits", "See the next table."},
+             {access_log, none, "a file, {json, File}, none, or {function, Fun}", "Where a line for each request goes."},
+             {server_header, <<"yucan">>, "printable characters, or none", "The header server."},
+             {http2, true, "true or false", "Whether HTTP/2 is offered."},
+             {trusted_proxies, [], "a list of addresses or blocks such as 10.0.0.0/8", "Whose forwarding headers are believed."}]].
 
 %% ---- limits
 

@@ -5,7 +5,7 @@
 %% server has not is an error that says so, never silently ignored.
 -module(yucan_yaws_config_table).
 
--export([directive/2, names/1, without_effect/0, defaults/1, blocks/1, elsewhere/1]).
+-export([table/1, directive/2, names/1, without_effect/0, defaults/1, blocks/1, elsewhere/1]).
 -export_type([block/0, directive/0]).
 
 -ifdef(TEST).
@@ -15,7 +15,8 @@
 -type block() :: global | server | ssl | auth.
 -type directive() :: {Key :: atom(), one | many, yucan_yaws_config_value:kind()}.
 
-%% Name, one or many, kind, default. A `many' directive has no default but [].
+%% @doc Name, one or many, kind, default. A `many' directive has no default but []. The reference of all options (`scripts/options') shows the table, too.
+-spec table(block()) -> [{Key :: atom(), one | many, yucan_yaws_config_value:kind(), Default :: term()}].
 table(global) ->
     [{logdir, one, path, undefined},
      {ebin_dir, many, path, []},
