@@ -42,7 +42,8 @@ leaving(Node) -> teleport_peers:leave(Node, ?LEAVE_MS).
 -spec leave() -> ok.
 leave() ->
     ok = supervisor:terminate_child(teleport_sup, ?MODULE),
-    Peers = lists:usort([Node || {in, {Node, _, _}, _} <- teleport_peers:all()]),
+    %% Their lanes may be open, or are just being opened.
+    Peers = teleport_peers:offered(),
     %% One of another version, or that is held up, hears of a lost lane.
     _ = teleport_each:run(Peers, fun(Node) -> catch erpc:call(Node, ?MODULE, leaving, [node()], 2 * ?LEAVE_MS) end),
     answered(teleport_deadline:in(?ANSWER_MS)).
@@ -76,7 +77,7 @@ handle_call({offer, Node, HostId}, _From, #listener{host = Host} = State) ->
     case {teleport_ways:to_offer(teleport_ways:of_node(Node, Config)), Address} of
         {{error, Reason}, _} -> {reply, {error, Reason}, State};
         {_, {error, Reason}} -> {reply, {error, Reason}, State};
-        {{ok, Ways}, {ok, At}} -> offered(listen(At, State), At, maps:merge(Ways, blocks(HostId =:= Host)))
+        {{ok, Ways}, {ok, At}} -> ok = teleport_peers:offered(Node), offered(listen(At, State), At, maps:merge(Ways, blocks(HostId =:= Host)))
     end;
 handle_call(_Request, _From, State) ->
     {reply, {error, badarg}, State}.

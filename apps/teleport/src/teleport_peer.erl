@@ -17,7 +17,7 @@
 -define(FEW, 64).
 
 -type key() :: {teleport_config:class(), non_neg_integer()}.
-%% `held': it is open, and is not in the table. `left': it carries answers until the peer closes it.
+%% `held': it is open, and is not in the table. `left': it carries answers until the peer closes it, or is being closed.
 -record(lane, {state :: opening | up | held | left | waiting,
                pid = none :: none | pid(),
                tx = none :: none | teleport_sender:tx(),
@@ -34,7 +34,9 @@
                %% `closing': a process looks whether all has arrived, and who needs a lane is `later'
                plain = no :: no | open | closing,
                later = [] :: [{term(), gen_server:from()}],
-               changer = none :: none | pid()}).
+               changer = none :: none | pid(),
+               %% `closing' because teleport is being stopped there
+               leaves = false :: boolean()}).
 
 %% For lanes to send what their links have, less than a supervisor waits.
 -define(CLOSE_MS, 500).
@@ -73,8 +75,8 @@ handle_call({lane, Class, Index, Lost, Deadline}, From, #peer{lanes = Lanes} = S
     end;
 handle_call(is_carried, From, #peer{is_carried = unknown, askers = Askers} = State) -> {noreply, State#peer{askers = [From | Askers]}};
 handle_call(is_carried, _From, #peer{is_carried = IsCarried} = State) -> {reply, IsCarried, State};
-handle_call(leave, _From, #peer{plain = closing} = State) -> {reply, ok, State};
-handle_call(leave, From, State) -> {noreply, left(From, State)};
+handle_call(leave, _From, #peer{leaves = true} = State) -> {reply, ok, State};
+handle_call(leave, From, State) -> {noreply, left(From, given_up(State))};
 handle_call(state, _From, #peer{lanes = Lanes} = State) ->
     {reply, maps:map(fun(_, #lane{state = Now, failures = Failures}) -> {Now, Failures} end, Lanes), State};
 handle_call(not_up, _From, #peer{node = Node, reasons = Reasons} = State) ->
@@ -105,7 +107,7 @@ handle_cast(_Request, State) -> {noreply, State}.
 handle_info({lane_up, Pid, {Node, Class, Index}, Tx, Kind, Why}, State) ->
     Key = {Class, Index},
     case State#peer.lanes of
-        #{Key := #lane{pid = Pid} = Lane} ->
+        #{Key := #lane{pid = Pid, state = opening} = Lane} ->
             ?LOG_INFO("teleport: lane ~ts ~b to ~ts is up over ~ts (~ts)", [Class, Index, Node, Kind, Why]),
             ok = teleport_events:emit(Node, [teleport, lane, up], #{}, #{class => Class, index => Index, kind => Kind, reason => Why}),
             Held = put_lane(Key, Lane#lane{state = held, tx = Tx, failures = 0}, State#peer{reasons = maps:remove(Key, State#peer.reasons)}),
@@ -191,18 +193,32 @@ changing(#peer{node = Node} = State) ->
     State#peer{plain = closing, changer = spawn_link(fun() -> exit(teleport_fallback:drain(Node)) end)}.
 
 %% Teleport is being stopped there: the lanes' way is closed as the distribution's is when it comes.
-left(From, #peer{node = Node, lanes = Lanes} = State) ->
+left(From, #peer{node = Node, plain = Plain, lanes = Lanes} = State) ->
+    _ = Plain =:= no andalso begin
+                                 ?LOG_NOTICE("teleport: ~ts stops teleport: messages to it go by distribution", [Node]),
+                                 by_distribution(begun, Node)
+                             end,
+    ok = teleport_peers:set_plain(Node, closing),
     Up = maps:filter(fun(_, #lane{state = Now}) -> Now =:= up end, Lanes),
     maps:foreach(fun({Class, Index}, #lane{tx = Tx}) -> ok = teleport_peers:down({Node, Class, Index}), teleport_sender:leave(Tx) end, Up),
     Left = maps:map(fun(_, Lane) -> Lane#lane{state = left} end, Up),
     Txs = [Tx || #lane{tx = Tx} <- maps:values(Up)],
     Changer = spawn_link(fun() -> _ = teleport_fallback:arrived(Txs), gen_server:reply(From, ok), exit(left) end),
-    State#peer{lanes = maps:merge(Lanes, Left), plain = closing, changer = Changer}.
+    State#peer{lanes = maps:merge(Lanes, Left), plain = closing, leaves = true, changer = Changer}.
 
-changed(left, #peer{node = Node} = State) ->
-    ?LOG_NOTICE("teleport: ~ts stops teleport: messages to it go by distribution", [Node]),
-    ok = by_distribution(begun, Node),
-    back_to_plain(State);
+%% The lanes that nobody uses yet, nor the change to them.
+given_up(#peer{node = Node, lanes = Lanes, changer = Changer} = State) ->
+    _ = Changer =/= none andalso begin unlink(Changer), exit(Changer, kill) end,
+    State#peer{changer = none, lanes = maps:map(fun(_, Lane) -> given_up(Lane, Node) end, Lanes)}.
+
+%% One that is being opened reads the word when it is open.
+given_up(#lane{state = Now, pid = Pid, waiters = Waiters} = Lane, Node) when Now =:= opening; Now =:= held ->
+    Pid ! {close, stopped},
+    reply_all(Waiters, {error, {no_teleport, Node}}),
+    Lane#lane{state = left, waiters = []};
+given_up(Lane, _) -> Lane.
+
+changed(left, State) -> back_to_plain(State#peer{leaves = false});
 changed(drained, #peer{node = Node, lanes = Lanes, later = Later} = State) ->
     ?LOG_NOTICE("teleport: ~ts has teleport now: messages to it go by lanes", [Node]),
     ok = by_distribution(ended, Node),
@@ -234,14 +250,14 @@ ended({Class, Index} = Key, {_, Reason}, #lane{state = up, tx = Tx} = Lane, #pee
     ok = teleport_fair_queue:rests(Class, Index, Shares),
     ?LOG_NOTICE("teleport: lane ~ts ~b to ~ts is lost: ~0tp", [Class, Index, Node, Reason]),
     ok = teleport_peers:down({Node, Class, Index}),
-    report(teleport_sender:finish(Tx), {Node, Class, Index}, Reason),
+    finished(Tx, {Node, Class, Index}, Reason),
     again(Key, Lane#lane{tx = none}, State);
-ended({Class, Index} = Key, {_, Reason}, #lane{state = left, tx = Tx} = Lane, #peer{node = Node, shares = Shares} = State) ->
+ended({Class, Index} = Key, {_, Reason}, #lane{state = left, tx = Tx, waiters = Waiters} = Lane, #peer{node = Node, shares = Shares} = State) ->
     ok = teleport_fair_queue:rests(Class, Index, Shares),
-    report(teleport_sender:finish(Tx), {Node, Class, Index}, Reason),
+    finished(Tx, {Node, Class, Index}, Reason),
     case State#peer.plain of
         no -> again(Key, Lane#lane{tx = none}, State);
-        _ -> made_plain(Key, State)
+        _ -> reply_all(Waiters, {error, {no_teleport, Node}}), made_plain(Key, State)
     end;
 ended(Key, {_, Reason}, #lane{state = Opening, waiters = Waiters}, #peer{node = Node} = State) when Opening =/= up, Reason =:= {no_teleport, Node} orelse State#peer.plain =/= no ->
     reply_all(Waiters, {error, {no_teleport, Node}}),
@@ -259,6 +275,10 @@ again(Key, #lane{failures = Failures} = Lane, #peer{node = Node} = State) ->
     put_lane(Key, Lane#lane{state = waiting, pid = none, failures = Failures + 1}, State).
 
 reply_all(Waiters, Reply) -> lists:foreach(fun({From, _}) -> gen_server:reply(From, Reply) end, lists:reverse(Waiters)).
+
+%% One that was given up may never have been up.
+finished(none, _, _) -> ok;
+finished(Tx, Id, Reason) -> report(teleport_sender:finish(Tx), Id, Reason).
 
 %% What was accepted and not acknowledged may have arrived, or not.
 report(Count, {Node, Class, Index} = Id, Reason) ->
@@ -295,7 +315,7 @@ end_lane({Class, Index}, #lane{state = State, pid = Pid, tx = Tx, waiters = Wait
     ok = teleport_peers:down({Node, Class, Index}),
     is_pid(Pid) andalso ended_now(Pid, Monitor, teleport_deadline:left(Deadline)),
     case State of
-        Sent when Sent =:= up; Sent =:= left -> report(teleport_sender:finish(Tx), {Node, Class, Index}, Why);
+        Sent when Sent =:= up; Sent =:= left -> finished(Tx, {Node, Class, Index}, Why);
         _ -> ok
     end.
 

@@ -5,7 +5,7 @@
 %% lane that a peer has opened. `{peer, Node}' is the process of a node, `{count, Node, Class}' how many lanes of a class it has. `{lost, Node}'
 %% counts what was never confirmed. `{carried, Node}' is whether Beamway carries the distribution to a node, as long as the node's process lives.
 %% `{plain, Node}' is there while a node has no teleport: `open', or `closing' while messages to it change to lanes
-%% ({@link teleport_fallback}); `{plain_count, Node}' has the counters of these messages.
+%% ({@link teleport_fallback}); `{plain_count, Node}' has the counters of these messages. `{offered, Node}' is there once a node has asked where to connect.
 %%
 %% The number of lanes decides over which lane a key goes. So a node keeps the numbers that were configured when its process was started: with other
 %% ones a message could overtake an earlier one of its key on another lane.
@@ -14,7 +14,7 @@
 -module(teleport_peers).
 -behaviour(gen_server).
 
--export([start_link/0, lane/5, next/5, peer/2, is_carried/1, settle/2, carried/2, configured/0, counts/2, not_up/1, up/2, down/1, incoming/2, lost/2, all/0, lost/0]).
+-export([start_link/0, lane/5, next/5, peer/2, is_carried/1, settle/2, carried/2, configured/0, counts/2, not_up/1, up/2, down/1, offered/0, offered/1, incoming/2, lost/2, all/0, lost/0]).
 -export([leave/2, plain/1, set_plain/2, count_plain/2, plain_all/0, plain_counts/0]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2, terminate/2]).
 -export_type([plain_counts/0]).
@@ -159,6 +159,18 @@ up({Node, Class, Index}, Tx) ->
 down({Node, Class, Index}) ->
     true = ets:delete(?TABLE, {out, Node, Class, Index}),
     ok.
+
+%% @doc This node may open lanes to us from now on.
+-spec offered(node()) -> ok.
+offered(Node) ->
+    true = ets:insert(?TABLE, {{offered, Node}}),
+    ok.
+
+%% @doc The connected nodes that may have lanes to us, open or not.
+-spec offered() -> [node()].
+offered() ->
+    Connected = nodes(connected),
+    [Node || [Node] <- ets:match(?TABLE, {{offered, '$1'}}), lists:member(Node, Connected)].
 
 %% @doc A peer has opened this lane to us; the caller is its process. Returns when the lane that it replaces has ended.
 -spec incoming(teleport_lane:id(), teleport_sender:tx()) -> ok.

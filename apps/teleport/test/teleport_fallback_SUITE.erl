@@ -4,7 +4,7 @@
 
 -export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_group/2, end_per_group/2, init_per_testcase/2, end_per_testcase/2]).
 -export([all_ways_of_sending/1, bounds/1, order_when_it_starts/1, calls_when_it_starts/1, killed_senders_hold_up_nothing/1, held_senders_hold_it_up/1,
-         node_ends/1, order_when_it_stops/1, calls_when_it_stops/1, stops_all_the_same/1]).
+         node_ends/1, order_when_it_stops/1, calls_when_it_stops/1, late_lanes_are_not_used/1, lanes_beside_distribution_are_left/1, stops_all_the_same/1]).
 -export([gather/1]).
 -import(teleport_nodes, [wait_ms/0]).
 
@@ -12,9 +12,12 @@ suite() -> [{timetrap, {minutes, 3}}].
 
 all() -> [{group, shm}, {group, tcp}].
 
-groups() ->
-    teleport_nodes:groups([shm, tcp], [all_ways_of_sending, bounds, order_when_it_starts, calls_when_it_starts, killed_senders_hold_up_nothing,
-                                       held_senders_hold_it_up, node_ends, order_when_it_stops, calls_when_it_stops, stops_all_the_same]).
+%% Over tcp the caller's end of a lane is open before the other end can be held up.
+groups() -> teleport_nodes:groups([shm], [late_lanes_are_not_used, lanes_beside_distribution_are_left | cases()]) ++ teleport_nodes:groups([tcp], cases()).
+
+cases() ->
+    [all_ways_of_sending, bounds, order_when_it_starts, calls_when_it_starts, killed_senders_hold_up_nothing, held_senders_hold_it_up, node_ends,
+     order_when_it_stops, calls_when_it_stops, stops_all_the_same].
 
 init_per_suite(Config) -> Config.
 
@@ -207,6 +210,49 @@ stops_all_the_same(Config) ->
         {reply, later} = teleport:receive_response(Id, wait_ms()),
         receive {'DOWN', NeverMonitor, process, Never, Reason} -> {{lane_lost, Node}, _} = Reason after wait_ms() -> error(not_told) end,
         receive {'DOWN', StopperMonitor, process, Stopper, normal} -> ok after wait_ms() -> error(goes_on) end
+    end).
+
+%% A lane was being opened when the stop began, and comes up while the node still waits for an answer. The stop would wait for a call over it.
+late_lanes_are_not_used(Config) ->
+    on_first(Config, fun(Node) ->
+        start(Node),
+        Server = server(Node, none),
+        [Before, Behind] = [teleport_nodes:gate(), teleport_nodes:gate()],
+        Id = teleport:send_request(Server, {behind, Before, answered}),
+        _ = beamway_peer:wait_until(fun() -> 1 =:= lists:sum([P || #{pending_calls := P} <- erpc:call(Node, teleport, lanes, [])]) end, wait_ms()),
+        ok = erpc:call(Node, sys, suspend, [beamway_links]),
+        {Late, LateMonitor} = spawn_monitor(fun() -> well = teleport:call(Server, {behind, Behind, well}, infinity, #{class => control}) end),
+        _ = beamway_peer:wait_until(fun() -> erpc:call(Node, fun() -> process_info(whereis(beamway_links), message_queue_len) end) =/= {message_queue_len, 0} end, wait_ms()),
+        {Stopper, Monitor} = spawn_monitor(fun() -> ok = erpc:call(Node, application, stop, [teleport]) end),
+        _ = beamway_peer:wait_until(fun() -> teleport_peers:plain(Node) =:= open end, wait_ms()),
+        ok = erpc:call(Node, sys, resume, [beamway_links]),
+        {ok, Peer} = teleport_peers:peer(Node, infinity),
+        _ = beamway_peer:wait_until(fun() ->
+                                            case gen_server:call(Peer, state) of
+                                                #{{control, 0} := {Now, _}} -> lists:member(Now, [up, waiting]);
+                                                #{} -> true
+                                            end
+                                    end, wait_ms()),
+        ok = teleport_nodes:open_gate(Before),
+        {reply, answered} = teleport:receive_response(Id, wait_ms()),
+        receive {'DOWN', Monitor, process, Stopper, normal} -> ok after wait_ms() -> error(goes_on) end,
+        ok = teleport_nodes:open_gate(Behind),
+        receive {'DOWN', LateMonitor, process, Late, Reason} -> normal = Reason after wait_ms() -> error(not_answered) end
+    end).
+
+%% The first of two lanes was open before its node began to stop teleport, the second one came too late.
+lanes_beside_distribution_are_left(Config) ->
+    on_first(Config, fun(Node) ->
+        start(Node),
+        Server = server(Node, none),
+        {echo, x} = teleport:call(Server, {echo, x}),
+        ok = erpc:call(Node, supervisor, terminate_child, [teleport_sup, teleport_listener]),
+        {echo, y} = teleport:call(Server, {echo, y}, wait_ms(), #{class => control}),
+        [#{node := Node}] = teleport:by_distribution(),
+        [#{class := normal}] = teleport:lanes(Node),
+        ok = teleport_listener:leaving(Node),
+        [] = teleport:lanes(Node),
+        {echo, z} = teleport:call(Server, {echo, z})
     end).
 
 stop(Node) ->
