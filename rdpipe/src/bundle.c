@@ -82,6 +82,7 @@ typedef struct {
     uint64_t next;                 /* the first byte that no connection has taken */
     uint64_t arrived;              /* at the peer, as far as it has said */
     uint64_t acked, acked_all;     /* what we have said: released, arrived */
+    const char *last_reason;       /* of a connection that is dead; NULL: it was closed */
     bool owes_ack, has_total;
     uint64_t total; /* the peer's stream has so many bytes */
     rd_pace_t pace;
@@ -134,6 +135,8 @@ static bool has_unsent(const strand_t *strand)
 static void bury(bundle_t *bundle, strand_t *strand)
 {
     close(strand->fd);
+    if (strand->tls && rd_tls_reason(strand->tls))
+        bundle->last_reason = rd_tls_reason(strand->tls);
     rd_tls_free(strand->tls);
     if (!strand->has_heard_end && bundle->next > bundle->arrived)
         bundle->next = bundle->arrived;
@@ -391,7 +394,8 @@ static void publish(bundle_t *bundle)
         if (bundle->has_total && bundle->ranges.head == bundle->total)
             atomic_store(&bundle->state, ENDED);
         else if (bundle->count > 0 && atomic_load(&bundle->live) == 0) {
-            atomic_store(&bundle->reason, "connection_closed");
+            atomic_store(&bundle->reason,
+                         bundle->last_reason ? bundle->last_reason : "connection_closed");
             atomic_store(&bundle->state, FAILED);
         }
         is_told = atomic_load(&bundle->state) != RUNS;
@@ -774,11 +778,13 @@ static void tune(const bundle_t *bundle, int socket)
 bool rd_bundle_add(bw_link_t *link, int socket, rd_tls_t *tls)
 {
     bundle_t *bundle = bundle_of(link);
-    bool done = !tls || rd_tls_stream(tls);
+    bool done;
 
+    if (tls)
+        rd_tls_stream(tls);
     tune(bundle, socket);
     (void)pthread_mutex_lock(&bundle->mutex);
-    done = done && bundle->added_count < RD_STREAMS_MAX;
+    done = bundle->added_count < RD_STREAMS_MAX;
     if (done) {
         bundle->added[bundle->added_count++] =
             (strand_t){.fd = socket, .tls = tls, .may_read = true};

@@ -20,6 +20,7 @@
 #include "rdframe.h"
 #include "socket.h"
 #include "tls.h"
+#include "tls/psk.h"
 
 #define MAGIC "rdpipe\r\n"
 #define VERSION 2u
@@ -31,9 +32,9 @@
 #define SETTLE_MS 10000 /* time for the rest, once proved */
 #define STEP_MS 4000    /* of it, for each step of a carrier; without it there is tcp */
 #define JOIN_MS 15000   /* in which further streams may join */
-#define RING_MIN_BYTES ((uint64_t)4 * 1024 * 1024)
-#define RING_UP_BYTES BW_RING_MIN_BYTES /* to the producer, of several streams or TLS */
-/* Of several streams: 100 ms of 4 Gbit/s. */
+#define RING_MIN_BYTES ((uint64_t)1024 * 1024) /* stays in the cache of a processor */
+#define RING_UP_BYTES BW_RING_MIN_BYTES        /* to the producer, of several streams or TLS */
+/* Of several streams, or a path of a millisecond: 100 ms of 4 Gbit/s. */
 #define WINDOW_BYTES ((uint64_t)64 * 1024 * 1024)
 #define FAR_MS 2 /* from this round trip on, `auto` means several streams */
 #define ID_BYTES 16
@@ -212,6 +213,8 @@ static bool adopt(proved_t *proved, const offer_t *offer, unsigned streams, uint
 
     if (is_producer && terms.rtt_ms >= FAR_MS)
         rd_widen(socket);
+    if (encrypts) /* the tag of each record is a checksum, too */
+        hop_p->terms.flags &= (uint8_t)~RD_FLAG_CRC;
     if (streams == 1 && !encrypts) {
         bool done = rd_carrier_connect(RD_CARRIER_TCP, socket, NULL, 0, no_token,
                                        ring_bytes(hop_p->terms.block, RING_MIN_BYTES), -1,
@@ -275,7 +278,7 @@ typedef enum { PROOF_PENDING, PROOF_FAILED, PROOF_GIVEN } proof_state_t;
 static proof_state_t hear(candidate_t *candidate, const rd_key_t *key)
 {
     if (!candidate->is.tls)
-        candidate->is.tls = rd_tls_new(candidate->is.fd, key, true, rd_has_aes());
+        candidate->is.tls = rd_tls_new(candidate->is.fd, key, true, bw_has_aes());
     if (!candidate->is.tls)
         return PROOF_FAILED;
     candidate->is_stuck = false;
@@ -667,9 +670,9 @@ static bool prove(proved_t *proved, const char *peer, const rd_key_t *key, int s
     rd_why_t step;
 
     *is_cut_p = false;
-    proved->tls = rd_tls_new(proved->fd, key, false, rd_has_aes());
+    proved->tls = rd_tls_new(proved->fd, key, false, bw_has_aes());
     if (!proved->tls)
-        return rd_because(why, "libssl has no TLS 1.3: %s", rd_tls_error());
+        return rd_because(why, "libssl has no TLS 1.3: %s", rd_tls_error(NULL));
     if (rd_tls_connect(proved->tls, stop, deadline, &result, &step))
         return true;
     if (result == RD_TLS_REFUSED)
@@ -764,9 +767,11 @@ static unsigned streams_of(const rd_terms_t *terms, const offer_t *offer, int so
     return wanted < most ? wanted : most;
 }
 
-static uint32_t window_of(const rd_terms_t *terms, const offer_t *offer, unsigned streams)
+static uint32_t window_of(const rd_terms_t *terms, const offer_t *offer, unsigned streams,
+                          int socket)
 {
-    uint64_t own = ring_bytes(terms->block, streams > 1 ? WINDOW_BYTES : RING_MIN_BYTES);
+    bool is_far = streams > 1 || rd_round_trip_ms(socket) > 0;
+    uint64_t own = ring_bytes(terms->block, is_far ? WINDOW_BYTES : RING_MIN_BYTES);
 
     return own < le32toh(offer->window) ? (uint32_t)own : le32toh(offer->window);
 }
@@ -794,7 +799,7 @@ static bool join(int socket, const char *peer, const rd_key_t *key, const rd_ter
     chosen = choose(&offer, socket, stop, &hop, &choice);
     streams = streams_of(&hop.terms, &offer, socket);
     choice.streams = htole32(streams);
-    choice.window = htole32(window_of(&hop.terms, &offer, streams));
+    choice.window = htole32(window_of(&hop.terms, &offer, streams, socket));
     if (chosen && !hop.link && streams > 1)
         (void)snprintf(choice.text + strlen(choice.text), sizeof choice.text - strlen(choice.text),
                        "; %s%u streams", terms->streams == 0 ? "up to " : "", streams);

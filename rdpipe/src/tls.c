@@ -3,53 +3,38 @@
 
 #include <errno.h>
 #include <poll.h>
-#include <pthread.h>
-#include <sys/auxv.h>
 #include <sys/socket.h>
 
 #include <openssl/err.h>
 #include <openssl/ssl.h>
 
+#include "record.h"
 #include "socket.h"
 #include "tls/psk.h"
 
 #define IDENTITY "rdpipe 2"
-#define RECORD_BYTES ((size_t)16384)
-#define RECORD_ROOM (RECORD_BYTES + 256) /* with its header and its tag */
 #define BATCH_BYTES ((size_t)256 * 1024) /* for the socket at once */
-#define BATCH_ROOM (BATCH_BYTES + 4 * RECORD_ROOM)
-#define READ_AHEAD_BYTES ((size_t)256 * 1024)
+#define READ_AHEAD_BYTES (BATCH_BYTES + RD_RECORD_MAX)
 
 /* A sending key is replaced after so many records; the limit of AES-GCM is 2^24.5. */
 #define KEY_RECORDS (1u << 23)
 
 static const unsigned char suite_id[2] = {0x13, 0x01}; /* TLS_AES_128_GCM_SHA256 */
 
-/* Bytes between libssl and the socket. */
-typedef struct {
-    uint8_t *data;
-    size_t at, len;
-} batch_t;
-
 struct rd_tls {
-    SSL_CTX *context;
+    SSL_CTX *context; /* libssl's, until the hands are shaken */
     SSL *ssl;
-    rd_key_t key; /* until the hands are shaken */
+    rd_key_t key, secrets[2]; /* secrets: of the client, of the server */
+    bool has_secret[2];
+    const char *suite;
     int socket;
-    batch_t out;                   /* once rd_tls_stream was called */
-    uint32_t records, key_records; /* of this sending key, and of any */
+    rd_reader_t in;
+    bool reads_ahead;
+    rd_record_key_t out_key;
+    uint32_t key_records;
+    uint8_t *out; /* encrypted */
+    size_t out_at, out_len;
 };
-
-bool rd_has_aes(void)
-{
-#if defined(__x86_64__) || defined(__i386__)
-    return __builtin_cpu_supports("aes");
-#elif defined(__aarch64__)
-    return getauxval(AT_HWCAP) & (1 << 3);
-#else
-    return false;
-#endif
-}
 
 /* ---- the handshake ---- */
 
@@ -78,11 +63,15 @@ static int find_session(SSL *ssl, const unsigned char *id, size_t len, SSL_SESSI
     return 1;
 }
 
-/* A server that shows a certificate instead of knowing the key. */
-static int trust_nobody(int is_good, X509_STORE_CTX *chain)
+/* libssl tells the secrets of both directions: the records are ours. */
+static void take_secret(const SSL *ssl, const char *line)
 {
-    (void)is_good, (void)chain;
-    return 0;
+    static const char *const names[] = {"CLIENT_TRAFFIC_SECRET_0 ", "SERVER_TRAFFIC_SECRET_0 "};
+    rd_tls_t *tls = SSL_get_app_data(ssl);
+
+    for (int i = 0; i < 2; i++)
+        if (strncmp(line, names[i], strlen(names[i])) == 0)
+            tls->has_secret[i] = rd_key_of_hex(strrchr(line, ' ') + 1, &tls->secrets[i]);
 }
 
 static bool set_up(rd_tls_t *tls, bool is_server, bool prefers_aes)
@@ -98,16 +87,13 @@ static bool set_up(rd_tls_t *tls, bool is_server, bool prefers_aes)
     /* Whichever side is without AES has its way. */
     if (!prefers_aes)
         SSL_CTX_set_options(tls->context, SSL_OP_CIPHER_SERVER_PREFERENCE);
-    /* RELEASE_BUFFERS: so that rd_tls_stream can have a larger one to read ahead into. */
-    SSL_CTX_set_mode(tls->context, SSL_MODE_ENABLE_PARTIAL_WRITE |
-                                       SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER |
-                                       SSL_MODE_RELEASE_BUFFERS);
+    SSL_CTX_set_keylog_callback(tls->context, take_secret);
     SSL_CTX_set_session_cache_mode(tls->context, SSL_SESS_CACHE_OFF);
     if (is_server) {
         SSL_CTX_set_psk_find_session_callback(tls->context, find_session);
     } else {
         SSL_CTX_set_psk_use_session_callback(tls->context, use_session);
-        SSL_CTX_set_verify(tls->context, SSL_VERIFY_PEER, trust_nobody);
+        SSL_CTX_set_verify(tls->context, SSL_VERIFY_PEER, bw_tls_trust_nobody);
     }
     tls->ssl = SSL_new(tls->context);
     if (!tls->ssl || !SSL_set_app_data(tls->ssl, tls) || !SSL_set_fd(tls->ssl, tls->socket))
@@ -135,26 +121,45 @@ rd_tls_t *rd_tls_new(int socket, const rd_key_t *key, bool is_server, bool prefe
     return NULL;
 }
 
+/* What only the handshake needs. */
+static void end_handshake(rd_tls_t *tls)
+{
+    rd_key_wipe(&tls->key);
+    rd_wipe(tls->secrets, sizeof tls->secrets);
+    SSL_free(tls->ssl);
+    SSL_CTX_free(tls->context);
+    tls->ssl = NULL;
+    tls->context = NULL;
+}
+
 void rd_tls_free(rd_tls_t *tls)
 {
     if (!tls)
         return;
-    rd_key_wipe(&tls->key);
-    SSL_free(tls->ssl);
-    SSL_CTX_free(tls->context);
-    free(tls->out.data); /* nothing in it is secret */
+    end_handshake(tls);
+    rd_record_key_close(&tls->in.key);
+    rd_record_key_close(&tls->out_key);
+    free(tls->in.data);
+    free(tls->out); /* nothing in it is secret */
     free(tls);
 }
 
 const char *rd_tls_suite(const rd_tls_t *tls)
 {
-    return SSL_get_cipher_name(tls->ssl);
+    return tls->suite;
 }
 
-const char *rd_tls_error(void)
+const char *rd_tls_reason(const rd_tls_t *tls)
+{
+    return tls->in.reason;
+}
+
+const char *rd_tls_error(const rd_tls_t *tls)
 {
     unsigned long error = ERR_peek_last_error();
-    const char *text = error ? ERR_reason_error_string(error) : NULL;
+    const char *text = tls && tls->in.reason ? tls->in.reason
+                       : error               ? ERR_reason_error_string(error)
+                                             : NULL;
 
     return text ? text : "the connection was closed";
 }
@@ -168,8 +173,6 @@ static rd_tls_result_t result_of(rd_tls_t *tls, int done)
         return RD_TLS_WANTS_READ;
     case SSL_ERROR_WANT_WRITE:
         return RD_TLS_WANTS_WRITE;
-    case SSL_ERROR_ZERO_RETURN:
-        return RD_TLS_ENDED;
     case SSL_ERROR_SYSCALL:
         return RD_TLS_CLOSED;
     default:
@@ -181,17 +184,34 @@ static rd_tls_result_t result_of(rd_tls_t *tls, int done)
     }
 }
 
+/* From the secrets on the records are ours. False: libssl told none, or no memory. */
+static bool begin_records(rd_tls_t *tls, bool is_server)
+{
+    const SSL_CIPHER *cipher = SSL_get_current_cipher(tls->ssl);
+    bool is_aes = SSL_CIPHER_get_protocol_id(cipher) == (suite_id[0] << 8 | suite_id[1]);
+
+    tls->suite = SSL_CIPHER_get_name(cipher);
+    tls->in.size = READ_AHEAD_BYTES;
+    tls->in.data = malloc(tls->in.size);
+    tls->out = malloc(BATCH_BYTES);
+    return tls->has_secret[0] && tls->has_secret[1] && tls->in.data && tls->out &&
+           rd_record_key_open(&tls->in.key, is_aes, false, tls->secrets[!is_server].bytes) &&
+           rd_record_key_open(&tls->out_key, is_aes, true, tls->secrets[is_server].bytes);
+}
+
 rd_tls_result_t rd_tls_shake(rd_tls_t *tls)
 {
+    bool is_known;
     int done;
 
     ERR_clear_error();
     done = SSL_do_handshake(tls->ssl);
     if (done != 1)
         return result_of(tls, done);
-    rd_key_wipe(&tls->key);
     /* It was the key that let us in, and nothing else. */
-    return SSL_session_reused(tls->ssl) == 1 ? RD_TLS_DONE : RD_TLS_FAILED;
+    is_known = SSL_session_reused(tls->ssl) == 1 && begin_records(tls, SSL_is_server(tls->ssl));
+    end_handshake(tls);
+    return is_known ? RD_TLS_DONE : RD_TLS_FAILED;
 }
 
 /* Waits for what a result asks for. False: *why. */
@@ -203,7 +223,7 @@ static bool wait_for(const rd_tls_t *tls, rd_tls_result_t result, int stop, int6
     if (result == RD_TLS_CLOSED || result == RD_TLS_ENDED)
         return rd_because_of(why, RD_CAUSE_LOST, "the peer closed the connection");
     if (result == RD_TLS_REFUSED || result == RD_TLS_FAILED)
-        return rd_because(why, "TLS: %s", rd_tls_error());
+        return rd_because(why, "TLS: %s", rd_tls_error(tls));
     switch (rd_wait(tls->socket, events, stop, deadline)) {
     case RD_READY:
         return true;
@@ -227,19 +247,137 @@ bool rd_tls_connect(rd_tls_t *tls, int stop, int64_t deadline, rd_tls_result_t *
     return result == RD_TLS_DONE;
 }
 
+/* ---- records ---- */
+
+void rd_tls_stream(rd_tls_t *tls)
+{
+    tls->reads_ahead = true;
+}
+
+void rd_tls_limit_key(rd_tls_t *tls, uint32_t records)
+{
+    tls->key_records = records;
+}
+
+/* Puts another record into the batch. */
+static bool seal(rd_tls_t *tls, uint8_t type, const void *content, size_t len)
+{
+    size_t bytes;
+
+    if (tls->out_key.number >= tls->key_records || tls->in.is_asked) {
+        bytes = rd_record_seal_update(&tls->out_key, tls->out + tls->out_at + tls->out_len);
+        tls->in.is_asked = false;
+        tls->out_len += bytes;
+        if (bytes == 0)
+            return false;
+    }
+    bytes =
+        rd_record_seal(&tls->out_key, type, content, len, tls->out + tls->out_at + tls->out_len);
+    tls->out_len += bytes;
+    return bytes > 0;
+}
+
+/* For a record, and one before it that replaces the key. */
+static bool has_room(const rd_tls_t *tls)
+{
+    return tls->out_at + tls->out_len + 2 * RD_RECORD_ROOM <= BATCH_BYTES;
+}
+
+size_t rd_tls_write(rd_tls_t *tls, const void *data, size_t len)
+{
+    size_t at = 0;
+
+    while (at < len && tls->out_at == 0 && has_room(tls)) {
+        size_t piece = len - at < RD_RECORD_BYTES ? len - at : RD_RECORD_BYTES;
+
+        if (!seal(tls, RD_RECORD_DATA, (const uint8_t *)data + at, piece))
+            break;
+        at += piece;
+    }
+    return at;
+}
+
+rd_tls_result_t rd_tls_flush(rd_tls_t *tls)
+{
+    while (tls->out_len > 0) {
+        ssize_t n =
+            send(tls->socket, tls->out + tls->out_at, tls->out_len, MSG_DONTWAIT | MSG_NOSIGNAL);
+
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return errno == EAGAIN ? RD_TLS_WANTS_WRITE : RD_TLS_CLOSED;
+        tls->out_at += (size_t)n;
+        tls->out_len -= (size_t)n;
+    }
+    tls->out_at = 0;
+    return RD_TLS_DONE;
+}
+
+size_t rd_tls_unsent(const rd_tls_t *tls)
+{
+    return tls->out_len;
+}
+
+void rd_tls_end(rd_tls_t *tls)
+{
+    static const uint8_t close_notify[2] = {1, 0};
+
+    if (has_room(tls))
+        (void)seal(tls, RD_RECORD_ALERT, close_notify, sizeof close_notify);
+}
+
+/* Receives what there is, or no more than the next record. */
+static rd_tls_result_t receive(rd_tls_t *tls)
+{
+    size_t room, missing = rd_reader_missing(&tls->in);
+    uint8_t *to = rd_reader_room(&tls->in, &room);
+    ssize_t n;
+
+    do
+        n = recv(tls->socket, to, tls->reads_ahead ? room : missing, MSG_DONTWAIT);
+    while (n < 0 && errno == EINTR);
+    if (n < 0 && errno == EAGAIN)
+        return RD_TLS_WANTS_READ;
+    if (n <= 0)
+        return RD_TLS_CLOSED;
+    tls->in.len += (size_t)n;
+    return RD_TLS_DONE;
+}
+
+rd_tls_result_t rd_tls_read(rd_tls_t *tls, void *data, size_t len, size_t *got_p)
+{
+    rd_tls_result_t result;
+
+    do {
+        switch (rd_reader_take(&tls->in, data, len, got_p)) {
+        case RD_RECORD_READ:
+            return RD_TLS_DONE;
+        case RD_RECORD_ENDED:
+            return RD_TLS_ENDED;
+        case RD_RECORD_REFUSED:
+            return RD_TLS_REFUSED;
+        case RD_RECORD_WRONG:
+            return RD_TLS_FAILED;
+        case RD_RECORD_SHORT:
+            break;
+        }
+        result = receive(tls);
+    } while (result == RD_TLS_DONE);
+    return result;
+}
+
 bool rd_tls_read_all(rd_tls_t *tls, void *data, size_t len, int stop, int64_t deadline,
                      rd_why_t *why)
 {
     size_t at = 0, n;
 
     while (at < len) {
-        int done;
+        rd_tls_result_t result = rd_tls_read(tls, (uint8_t *)data + at, len - at, &n);
 
-        ERR_clear_error();
-        done = SSL_read_ex(tls->ssl, (uint8_t *)data + at, len - at, &n);
-        if (done == 1)
+        if (result == RD_TLS_DONE)
             at += n;
-        else if (!wait_for(tls, result_of(tls, done), stop, deadline, why))
+        else if (!wait_for(tls, result, stop, deadline, why))
             return false;
     }
     return true;
@@ -248,137 +386,15 @@ bool rd_tls_read_all(rd_tls_t *tls, void *data, size_t len, int stop, int64_t de
 bool rd_tls_write_all(rd_tls_t *tls, const void *data, size_t len, int stop, int64_t deadline,
                       rd_why_t *why)
 {
-    size_t at = 0, n;
+    for (size_t at = 0; at < len || tls->out_len > 0;) {
+        rd_tls_result_t result;
 
-    while (at < len) {
-        int done;
-
-        ERR_clear_error();
-        done = SSL_write_ex(tls->ssl, (const uint8_t *)data + at, len - at, &n);
-        if (done == 1)
-            at += n;
-        else if (!wait_for(tls, result_of(tls, done), stop, deadline, why))
+        at += rd_tls_write(tls, (const uint8_t *)data + at, len - at);
+        if (tls->out_len == 0)
+            return rd_because(why, "TLS: libcrypto does not encrypt");
+        result = rd_tls_flush(tls);
+        if (result != RD_TLS_DONE && !wait_for(tls, result, stop, deadline, why))
             return false;
     }
     return true;
-}
-
-/* ---- what libssl calls once many bytes go ---- */
-
-/* Room is looked for before libssl is asked to write. */
-static int bio_write(BIO *bio, const char *from, int len)
-{
-    rd_tls_t *tls = BIO_get_data(bio);
-    batch_t *out = &tls->out;
-
-    BIO_clear_retry_flags(bio);
-    if (out->at + out->len + (size_t)len > BATCH_ROOM) {
-        BIO_set_retry_write(bio);
-        return -1;
-    }
-    memcpy(out->data + out->at + out->len, from, (size_t)len);
-    out->len += (size_t)len;
-    return len;
-}
-
-static long bio_control(BIO *bio, int command, long number, void *pointer)
-{
-    (void)bio, (void)number, (void)pointer;
-    return command == BIO_CTRL_FLUSH;
-}
-
-static BIO_METHOD *method;
-
-static void make_method(void)
-{
-    method = BIO_meth_new(BIO_get_new_index() | BIO_TYPE_SOURCE_SINK, "rdpipe");
-    if (method && BIO_meth_set_write(method, bio_write) && BIO_meth_set_ctrl(method, bio_control))
-        return;
-    BIO_meth_free(method);
-    method = NULL;
-}
-
-bool rd_tls_stream(rd_tls_t *tls)
-{
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    BIO *bio;
-
-    (void)pthread_once(&once, make_method);
-    tls->out.data = malloc(BATCH_ROOM);
-    bio = tls->out.data && method ? BIO_new(method) : NULL;
-    if (!bio)
-        return false;
-    BIO_set_data(bio, tls);
-    BIO_set_init(bio, 1);
-    SSL_set0_wbio(tls->ssl, bio);
-    SSL_set_default_read_buffer_len(tls->ssl, READ_AHEAD_BYTES);
-    SSL_set_read_ahead(tls->ssl, 1);
-    (void)SSL_clear_mode(tls->ssl, SSL_MODE_RELEASE_BUFFERS);
-    return true;
-}
-
-void rd_tls_limit_key(rd_tls_t *tls, uint32_t records)
-{
-    tls->key_records = records;
-}
-
-size_t rd_tls_write(rd_tls_t *tls, const void *data, size_t len)
-{
-    size_t at = 0, n;
-
-    ERR_clear_error();
-    while (at < len && tls->out.at == 0 && tls->out.len + RECORD_ROOM <= BATCH_BYTES) {
-        size_t piece = len - at < RECORD_BYTES ? len - at : RECORD_BYTES;
-
-        if (++tls->records > tls->key_records) {
-            tls->records = 1;
-            if (!SSL_key_update(tls->ssl, SSL_KEY_UPDATE_NOT_REQUESTED))
-                break;
-        }
-        if (SSL_write_ex(tls->ssl, (const uint8_t *)data + at, piece, &n) != 1)
-            break;
-        at += n;
-    }
-    return at;
-}
-
-rd_tls_result_t rd_tls_flush(rd_tls_t *tls)
-{
-    batch_t *out = &tls->out;
-
-    while (out->len > 0) {
-        ssize_t n = send(tls->socket, out->data + out->at, out->len, MSG_DONTWAIT | MSG_NOSIGNAL);
-
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0 && errno != EAGAIN)
-            return RD_TLS_CLOSED;
-        if (n < 0)
-            break;
-        out->at += (size_t)n;
-        out->len -= (size_t)n;
-    }
-    if (out->len == 0)
-        out->at = 0;
-    return out->len > 0 ? RD_TLS_WANTS_WRITE : RD_TLS_DONE;
-}
-
-size_t rd_tls_unsent(const rd_tls_t *tls)
-{
-    return tls->out.len;
-}
-
-void rd_tls_end(rd_tls_t *tls)
-{
-    ERR_clear_error();
-    (void)SSL_shutdown(tls->ssl);
-}
-
-rd_tls_result_t rd_tls_read(rd_tls_t *tls, void *data, size_t len, size_t *got_p)
-{
-    int done;
-
-    ERR_clear_error();
-    done = SSL_read_ex(tls->ssl, data, len, got_p);
-    return done == 1 ? RD_TLS_DONE : result_of(tls, done);
 }

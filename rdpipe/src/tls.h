@@ -5,17 +5,15 @@
 #include "key.h"
 
 /*
- * TLS 1.3 over a connected socket that does not block, by libssl. Both sides have a key: it is an
- * external PSK, with a fresh exchange of Diffie-Hellman beside it. There are no certificates. A
- * side without the key does not get through the handshake.
+ * TLS 1.3 over a connected socket that does not block: the handshake by libssl, the records by
+ * record.h and libcrypto. Both sides have a key: it is an external PSK, with a fresh exchange of
+ * Diffie-Hellman beside it. There are no certificates. A side without the key does not get through
+ * the handshake.
  *
  * One thread at a time uses a session. The socket is the caller's. Until rd_tls_stream is called,
  * nothing is read ahead: what follows the last message on the socket may be plain.
  */
 typedef struct rd_tls rd_tls_t;
-
-/* Has the processor instructions for AES? Without them ChaCha20 is faster. */
-bool rd_has_aes(void);
 
 /* NULL: no memory, or libssl has no TLS 1.3. AES-128-GCM is used if both sides prefer it. */
 rd_tls_t *rd_tls_new(int socket, const rd_key_t *key, bool is_server, bool prefers_aes);
@@ -37,8 +35,11 @@ typedef enum {
 /* One step of the handshake. */
 rd_tls_result_t rd_tls_shake(rd_tls_t *tls);
 
-/* What libssl says of the last failure of this thread. */
-const char *rd_tls_error(void);
+/* Why the last call of this thread failed. `tls` may be NULL. */
+const char *rd_tls_error(const rd_tls_t *tls);
+
+/* Why nothing more can be read: a literal; NULL: no record was wrong. */
+const char *rd_tls_reason(const rd_tls_t *tls);
 
 /* Waits for the whole handshake, or for exactly `len` bytes. *result_p (may be NULL) is why not. */
 bool rd_tls_connect(rd_tls_t *tls, int stop, int64_t deadline, rd_tls_result_t *result_p,
@@ -50,8 +51,8 @@ bool rd_tls_write_all(rd_tls_t *tls, const void *data, size_t len, int stop, int
 
 /* ---- many bytes, after the handshake ---- */
 
-/* From now on the socket is asked for, and given, many records at once. False: no memory. */
-bool rd_tls_stream(rd_tls_t *tls);
+/* From now on many records are received at once. */
+void rd_tls_stream(rd_tls_t *tls);
 
 /* A sending key is replaced after so many records; by default half of what AES-GCM allows. */
 void rd_tls_limit_key(rd_tls_t *tls, uint32_t records);

@@ -14,6 +14,7 @@
 
 #include "bundle.h"
 #include "tls.h"
+#include "tls/psk.h"
 
 #define BYTES ((size_t)3 << 20)
 #define MARK "what nobody on the way may read"
@@ -219,6 +220,8 @@ static size_t read_all(bw_link_t *link, bool *right_p)
     return at;
 }
 
+static const char *reason_of_last; /* of the receiver's link; a literal */
+
 /* A link over both; how much of it came. */
 static size_t carry_all(both_t *both, bool *right_p, bool *finished_p)
 {
@@ -231,6 +234,7 @@ static size_t carry_all(both_t *both, bool *right_p, bool *finished_p)
         return 0;
     got = read_all(to, right_p);
     *finished_p = to->ops->is_finished(to);
+    reason_of_last = to->ops->reason(to);
     to->ops->close(to, NULL);
     (void)pthread_join(writer, NULL);
     return got;
@@ -301,6 +305,7 @@ static void what_is_changed_on_the_way_is_not_taken(void)
     CHECK(open_both(&both, GOOD, GOOD, 1000000));
     CHECK(carry_all(&both, &right, &finished) < 1000000);
     CHECK(right && !finished);
+    CHECK(reason_of_last && strstr(reason_of_last, "changed, lost or repeated"));
     close_both(&both);
 }
 
@@ -380,12 +385,92 @@ static void a_certificate_is_no_key(void)
             (void)SSL_do_handshake(server);
     }
     CHECK_EQ(result, RD_TLS_FAILED);
-    CHECK(strstr(rd_tls_error(), "certificate verify failed") != NULL);
+    CHECK(strstr(rd_tls_error(client), "certificate verify failed") != NULL);
     rd_tls_free(client);
     SSL_free(server);
     SSL_CTX_free(context);
     close(ends[0]);
     close(ends[1]);
+}
+
+/* ---- libssl for both the handshake and the records, at the other end ---- */
+
+static const unsigned char aes_suite[2] = {0x13, 0x01};
+
+static int find_key(SSL *ssl, const unsigned char *id, size_t len, SSL_SESSION **session_p)
+{
+    rd_key_t key = key_of(GOOD);
+
+    (void)id, (void)len;
+    *session_p = bw_tls_psk_session(ssl, aes_suite, key.bytes, sizeof key.bytes);
+    return 1;
+}
+
+/* Sends back what it reads, with new keys now and then, and asks for new ones. */
+static void *echo(void *argument)
+{
+    SSL *ssl = argument;
+    uint8_t data[20000];
+    size_t n, m;
+
+    for (int i = 1; SSL_read_ex(ssl, data, sizeof data, &n) == 1; i++)
+        if ((i % 8 == 0 && !SSL_key_update(ssl, SSL_KEY_UPDATE_REQUESTED)) ||
+            SSL_write_ex(ssl, data, n, &m) != 1)
+            break;
+    if (SSL_get_error(ssl, 0) == SSL_ERROR_ZERO_RETURN)
+        (void)SSL_shutdown(ssl);
+    return NULL;
+}
+
+static void libssl_understands_us(const char *suites)
+{
+    SSL_CTX *context = SSL_CTX_new(TLS_server_method());
+    rd_key_t key = key_of(GOOD);
+    uint8_t out[20000], in[sizeof out];
+    int ends[2];
+    int64_t deadline = rd_now_ms() + LONG_MS;
+    pthread_t thread;
+    rd_tls_t *tls;
+    rd_why_t why;
+    size_t n;
+    SSL *ssl;
+
+    CHECK(context && socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
+    CHECK(SSL_CTX_set_ciphersuites(context, suites) == 1);
+    SSL_CTX_set_psk_find_session_callback(context, find_key);
+    (void)SSL_CTX_set_num_tickets(context, 0);
+    (void)fcntl(ends[0], F_SETFL, O_NONBLOCK);
+    tls = rd_tls_new(ends[0], &key, false, true);
+    ssl = SSL_new(context);
+    CHECK(tls && ssl && SSL_set_fd(ssl, ends[1]) == 1);
+    SSL_set_accept_state(ssl);
+    CHECK(pthread_create(&thread, NULL, echo, ssl) == 0);
+    CHECK(rd_tls_connect(tls, -1, deadline, NULL, &why));
+    CHECK(strstr(suites, rd_tls_suite(tls)) == suites);
+    rd_tls_stream(tls);
+    rd_tls_limit_key(tls, 5);
+    for (int i = 0; i < 50; i++) {
+        for (size_t k = 0; k < sizeof out; k++)
+            out[k] = byte_at(k + (size_t)i);
+        CHECK(rd_tls_write_all(tls, out, sizeof out, -1, deadline, &why));
+        CHECK(rd_tls_read_all(tls, in, sizeof in, -1, deadline, &why));
+        CHECK(memcmp(in, out, sizeof out) == 0);
+    }
+    rd_tls_end(tls);
+    CHECK_EQ(rd_tls_flush(tls), RD_TLS_DONE);
+    (void)pthread_join(thread, NULL);
+    CHECK_EQ(rd_tls_read(tls, in, sizeof in, &n), RD_TLS_ENDED);
+    rd_tls_free(tls);
+    SSL_free(ssl);
+    SSL_CTX_free(context);
+    close(ends[0]);
+    close(ends[1]);
+}
+
+static void records_are_those_of_libssl(void)
+{
+    libssl_understands_us("TLS_AES_128_GCM_SHA256");
+    libssl_understands_us("TLS_CHACHA20_POLY1305_SHA256");
 }
 
 static const check_case_t cases[] = {
@@ -397,6 +482,7 @@ static const check_case_t cases[] = {
     {"without AES it is ChaCha20", without_aes_it_is_chacha20},
     {"nothing is read ahead", nothing_is_read_ahead},
     {"a certificate is no key", a_certificate_is_no_key},
+    {"records are those of libssl", records_are_those_of_libssl},
 };
 
 int main(int argc, char **argv)

@@ -2,7 +2,6 @@
 #include "session.h"
 
 #include <pthread.h>
-#include <sys/auxv.h>
 
 #include <openssl/crypto.h>
 #include <openssl/err.h>
@@ -20,21 +19,9 @@ static const suite_t suites[] = {
     {"beamway-chacha", "TLS_CHACHA20_POLY1305_SHA256", "SHA256", {0x13, 0x03}},
 };
 
-/* Whether the processor has instructions for AES; without them ChaCha20 is the faster one. */
-static bool has_aes(void)
-{
-#if defined(__x86_64__) || defined(__i386__)
-    return __builtin_cpu_supports("aes");
-#elif defined(__aarch64__)
-    return getauxval(AT_HWCAP) & (1 << 3);
-#else
-    return false;
-#endif
-}
-
 static const suite_t *own_suite(void)
 {
-    return has_aes() ? &suites[0] : &suites[1];
+    return bw_has_aes() ? &suites[0] : &suites[1];
 }
 
 static SSL_SESSION *with_key(SSL *ssl, const suite_t *suite)
@@ -62,13 +49,6 @@ static int find_key(SSL *ssl, const unsigned char *id, size_t len, SSL_SESSION *
         if (len == strlen(suites[i].identity) && memcmp(id, suites[i].identity, len) == 0)
             *session_p = with_key(ssl, &suites[i]);
     return 1;
-}
-
-/* A server that shows a certificate instead of knowing the key. */
-static int trust_nobody(int is_good, X509_STORE_CTX *chain)
-{
-    (void)is_good, (void)chain;
-    return 0;
 }
 
 static SSL_CTX *new_context(void)
@@ -130,7 +110,7 @@ bw_status_t bw_tls_session_make(bw_tls_session_t *session, bool is_server, const
         SSL_set_accept_state(session->ssl);
     } else {
         SSL_set_connect_state(session->ssl);
-        SSL_set_verify(session->ssl, SSL_VERIFY_PEER, trust_nobody);
+        SSL_set_verify(session->ssl, SSL_VERIFY_PEER, bw_tls_trust_nobody);
     }
     return BW_OK;
 }
