@@ -39,6 +39,10 @@ answer(<<"/large">>, _, _) -> {200, [], binary:copy(<<"x">>, 8 * 1024 * 1024)};
 answer(<<"/text">>, _, _) -> {200, [{<<"content-type">>, <<"text/plain">>}], binary:copy(<<"some text ">>, 500)};
 answer(<<"/peer">>, Req, _) -> {200, [], io_lib:format("~0p", [yucan_req:peer(Req)])};
 answer(<<"/scheme">>, Req, _) -> {200, [], atom_to_binary(yucan_req:scheme(Req))};
+answer(<<"/port">>, Req, _) -> {200, [], integer_to_binary(yucan_req:port(Req))};
+answer(<<"/id">>, Req, _) ->
+    Id = yucan_req:header(<<"x-request-id">>, Req),
+    {200, [{<<"x-request-id">>, <<"another">>}], [Id || Id =:= yucan_req:id(Req)]};
 answer(<<"/host">>, Req, _) -> {200, [], yucan_req:host(Req)};
 answer(<<"/trailers">>, Req, _) ->
     {ok, _} = yucan_req:body(Req),

@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Addresses: blocks of them (CIDR), and which client stands behind trusted proxies, by X-Forwarded-For or the PROXY protocol. Pure but for
+%% @doc Addresses: blocks of them (CIDR), and the client that the PROXY protocol names. Pure but for
 %% `proxy_header/2'.
 -module(yucan_cidr).
 
--export([block/1, contains/2, client/3, format/1, address/1, proxy_header/2]).
+-export([block/1, contains/2, format/1, address/1, proxy_header/2]).
 -export_type([block/0]).
 
 -define(V2, 13, 10, 13, 10, 0, 13, 10, "QUIT", 10).
@@ -47,19 +47,6 @@ contains(Blocks, Ip) when is_tuple(Ip), tuple_size(Ip) =:= 4; is_tuple(Ip), tupl
     lists:any(fun({B, Network, Length}) -> B =:= Bits andalso Number bsr (Bits - Length) =:= Network end, Blocks);
 contains(_, _) ->
     false.
-
-%% @doc The last address of X-Forwarded-For that no trusted proxy has. Only what trusted proxies wrote counts.
--spec client([block()], yucan_req:address(), ForwardedFor :: binary()) -> yucan_req:address().
-client(Trusted, Peer, Forwarded) ->
-    behind(Trusted, Peer, lists:reverse(binary:split(Forwarded, <<",">>, [global]))).
-
-behind(Trusted, {Ip, _} = Peer, [Last | Before]) ->
-    case contains(Trusted, Ip) andalso address(yucan_header:trim(Last)) of
-        {ok, Next} -> behind(Trusted, {Next, 0}, Before);
-        _ -> Peer
-    end;
-behind(_, Peer, []) ->
-    Peer.
 
 %% @doc An address in text, also with a port as some proxies write it.
 -spec address(binary()) -> {ok, inet:ip_address()} | error.

@@ -20,7 +20,10 @@
     access_log => none | yucan_log:target() | {function, fun((yucan_log:entry()) -> term())},
     server_header => none | binary(),
     http2 => boolean(),
-    trusted_proxies => [binary() | string()]
+    trusted_proxies => [binary() | string()],
+    forwarded => [binary()],
+    request_id => boolean() | binary(),
+    on_event => none | yucan_events:handler()
 }.
 %% All options, checked and with their defaults.
 -type checked() :: #{atom() => term()}.
@@ -71,7 +74,10 @@ checked(Options) ->
       access_log => access_log(maps:get(access_log, Options, none)),
       http2 => http2(maps:get(http2, Options, true)),
       server_header => server_header(maps:get(server_header, Options, <<"yucan">>)),
-      trusted_proxies => [block(B) || B <- maps:get(trusted_proxies, Options, [])]}.
+      trusted_proxies => [block(B) || B <- maps:get(trusted_proxies, Options, [])],
+      forwarded => forwarded(maps:get(forwarded, Options, [<<"x-forwarded-for">>])),
+      request_id => request_id(maps:get(request_id, Options, false)),
+      on_event => on_event(maps:get(on_event, Options, none))}.
 
 known(Map, Names, Where) ->
     case maps:keys(Map) -- Names of
@@ -172,7 +178,7 @@ limits(Limits) when is_map(Limits) ->
     maps:merge(Defaults, Limits);
 limits(Other) -> bad("limits is ~0tp; a map is expected", [Other]).
 
-limit(requests, infinity) -> ok;
+limit(Name, infinity) when Name =:= requests; Name =:= address_connections; Name =:= address_requests -> ok;
 limit(Name, 0) when Name =:= drain_bytes; Name =:= min_body_rate -> ok;
 limit(_, Value) when is_integer(Value), Value > 0 -> ok;
 limit(Name, Value) -> bad("the limit ~ts is ~0tp; a positive number is expected", [Name, Value]).
@@ -194,6 +200,27 @@ server_header(Other) -> bad("server_header is ~0tp; a binary or none is expected
 http2(Value) when is_boolean(Value) -> Value;
 http2(Other) -> bad("http2 is ~0tp; true or false is expected", [Other]).
 
+%% A client could send the one that its proxy does not know.
+forwarded(Names) when is_list(Names) ->
+    case Names -- yucan_forwarded:headers() of
+        [] -> ok;
+        [Other | _] -> bad("forwarded has ~0tp; known are ~ts", [Other, lists:join(", ", yucan_forwarded:headers())])
+    end,
+    lists:member(<<"forwarded">>, Names) andalso length(Names) > 1 andalso bad("forwarded is ~0tp; <<\"forwarded\">> stands alone, since a proxy may leave the others as clients send them", [Names]),
+    Names;
+forwarded(Other) -> bad("forwarded is ~0tp; a list of headers is expected", [Other]).
+
+request_id(false) -> none;
+request_id(true) -> yucan_forwarded:request_id();
+request_id(Name) ->
+    is_binary(Name) andalso yucan_header:known(Name) =:= {plain, Name} andalso yucan_header:is_token(Name)
+        orelse bad("request_id is ~0tp; true, false or the name of a header in lower case is expected", [Name]),
+    Name.
+
+on_event(Handler) when Handler =:= none; is_function(Handler, 3) -> Handler;
+on_event({Module, Function} = Handler) when is_atom(Module), is_atom(Function) -> Handler;
+on_event(Other) -> bad("on_event is ~0tp; a function of name, measurements and metadata, {Module, Function} of one, or none is expected", [Other]).
+
 block(Text) ->
     try yucan_cidr:block(Text) of
         {ok, Block} -> Block;
@@ -209,7 +236,8 @@ site(#{name := Name, hosts := Hosts, default_host := Default} = Options, Log, Me
     Named = [{N, Host} || #host{names = Names} = Host <- Compiled, N <- Names],
     {Patterns, Exact} = lists:partition(fun({N, _}) -> binary:match(N, [<<"*">>, <<"?">>]) =/= nomatch end, Named),
     #site{name = Name, limits = Limits, log = Log, metrics = Metrics, counters = Counters, select = maps:get(select_host, Options),
-          server_header = maps:get(server_header, Options), http2 = maps:get(http2, Options), trusted = maps:get(trusted_proxies, Options), hosts = list_to_tuple(Compiled),
+          server_header = maps:get(server_header, Options), http2 = maps:get(http2, Options), trusted = maps:get(trusted_proxies, Options),
+          forwarded = maps:get(forwarded, Options), request_id = maps:get(request_id, Options), on_event = maps:get(on_event, Options), hosts = list_to_tuple(Compiled),
           %% The first of two hosts with the same name has it.
           exact = maps:from_list(lists:reverse(Exact)),
           patterns = lists:sort(fun({A, _}, {B, _}) -> byte_size(A) >= byte_size(B) end, Patterns),
@@ -235,7 +263,10 @@ table() ->
              {access_log, none, "a file, {json, File}, none, or {function, Fun}", "Where a line for each request goes."},
              {server_header, <<"yucan">>, "printable characters, or none", "The header server."},
              {http2, true, "true or false", "Whether HTTP/2 is offered."},
-             {trusted_proxies, [], "a list of addresses or blocks such as 10.0.0.0/8", "Whose forwarding headers are believed."}]].
+             {trusted_proxies, [], "a list of addresses or blocks such as 10.0.0.0/8", "Whose forwarding headers are believed."},
+             {forwarded, [<<"x-forwarded-for">>], "x-forwarded-for, x-forwarded-proto and x-forwarded-host, or forwarded alone", "Which headers of trusted proxies are believed."},
+             {request_id, false, "true, false, or the name of a header", "An id for each request; true means x-request-id."},
+             {on_event, none, "a fun of three arguments, {Module, Function}, or none", "What gets events in the shape of telemetry's."}]].
 
 %% ---- limits
 
@@ -264,6 +295,8 @@ limits_table() ->
      {tls_ms, 10000, "the TLS handshake, and the PROXY header; more: the connection closes"},
      {requests, infinity, "requests on one connection; then it closes"},
      {connections, 16384, "open connections; more: 503"},
+     {address_connections, infinity, "open connections of one client address; more: 503"},
+     {address_requests, infinity, "requests per second of one client address, as many at once; more: 429"},
      {acceptors, 16, "processes that wait for a connection, for each listener"},
      {backlog, 1024, "connections that wait in the kernel, bounded by net.core.somaxconn too"},
      {ws_message_bytes, 1024 * 1024, "a WebSocket message, decompressed; more: close code 1009"},

@@ -8,10 +8,10 @@
 %% module takes effect at the next one, and ends no connection however often it is loaded.
 -module(yucan_conn).
 
--export([accept/1, wait/2, first/2, head/3, message/2, silence/1, wake/2, left/2, answer/2, account/5]).
+-export([accept/1, wait/2, first/2, head/3, message/2, silence/1, wake/2, left/2, began/1, received/2, answer/2, account/5]).
 
 %% What each request calls (see yucan_reply).
--compile({inline, [used/1, again/2, remember_host/2, last_one/2, account/5, answer/2]}).
+-compile({inline, [used/1, again/2, remember_host/2, last_one/2, account/5, answer/2, began/1, received/2]}).
 
 -include("yucan_internal.hrl").
 
@@ -68,22 +68,27 @@ refresh(Reason, Pool) ->
 -spec start(yucan_transport:socket(), Count :: integer(), #listener{}) -> no_return().
 start(Socket, Count, #listener{server = Server} = Listener) ->
     Site = persistent_term:get({yucan, Server}),
-    #site{limits = Limits, metrics = Metrics} = Site,
+    #site{limits = #limits{connections = Most}, metrics = Metrics} = Site,
     yucan_metrics:add(Metrics, connections),
-    case Count > Limits#limits.connections of
+    case Count > Most of
         true ->
-            yucan_metrics:add(Metrics, refused_connections),
-            yucan_reply:refuse(503, yucan_error:reason(503), Socket, any, Site),
-            yucan_transport:linger(Socket, min(?REFUSED_MS, Limits#limits.linger_ms), Limits#limits.min_body_rate),
-            exit(normal);
+            _ = [yucan_events:turned_away(Site, connections, yucan_transport:peer(Socket)) || Site#site.on_event =/= none],
+            turn_away(Socket, Site);
         false -> introduce(Socket, Listener, Site)
     end.
 
-introduce(Socket, #listener{socket = Listening, server = Server, local = Local}, #site{listeners = Listeners, limits = Limits}) ->
+-spec turn_away(yucan_transport:socket(), #site{}) -> no_return().
+turn_away(Socket, #site{limits = Limits, metrics = Metrics} = Site) ->
+    yucan_metrics:add(Metrics, refused_connections),
+    yucan_reply:refuse(503, yucan_error:reason(503), Socket, any, Site),
+    yucan_transport:linger(Socket, min(?REFUSED_MS, Limits#limits.linger_ms), Limits#limits.min_body_rate),
+    exit(normal).
+
+introduce(Socket, #listener{socket = Listening, server = Server, local = Local}, #site{listeners = Listeners, limits = Limits} = Site) ->
     case Listeners of
         #{Listening := {Tls, Proxy}} ->
             Conn = #conn{socket = Socket, server = Server, local = real_local(Local, Socket)},
-            secure(Tls, proxied(Proxy, Conn, Limits), Limits);
+            secure(Tls, admitted(proxied(Proxy, Conn, Limits), Site), Limits);
         %% A reload has just given this address up.
         _ -> done(Socket)
     end.
@@ -104,6 +109,24 @@ proxied(true, #conn{socket = Socket} = Conn, #limits{tls_ms = Timeout}) ->
         {ok, local, Rest} -> {Conn, Rest};
         {ok, Source, Rest} -> {Conn#conn{proxied = Source}, Rest};
         {error, _} -> done(Socket)
+    end.
+
+%% A trusted proxy speaks for many.
+admitted(Met, #site{limits = #limits{address_connections = infinity}}) -> Met;
+admitted({#conn{socket = Socket, proxied = Proxied}, _} = Met, #site{limits = #limits{address_connections = Most}, quota = Quota} = Site) ->
+    Peer = case Proxied of none -> yucan_transport:peer(Socket); _ -> Proxied end,
+    Key = quota_key(Peer, Site),
+    case Key =:= none orelse yucan_quota:enter(Quota, Key, Most) of
+        full ->
+            yucan_events:turned_away(Site, address_connections, Peer),
+            turn_away(Socket, Site);
+        _ -> Met
+    end.
+
+quota_key({Ip, _} = Peer, #site{trusted = Trusted}) ->
+    case yucan_cidr:contains(Trusted, Ip) of
+        true -> none;
+        false -> yucan_quota:key(Peer)
     end.
 
 secure(none, {Conn, Buffer}, Limits) ->
@@ -219,9 +242,9 @@ linger(Ms, #state{socket = Socket, limits = #limits{min_body_rate = Rate}}) ->
 
 request(#req{body = none} = Req, Rest, #state{conn = Conn} = State) ->
     Site = persistent_term:get({yucan, Conn#conn.server}),
-    Began = yucan_log:now(Site#site.log),
+    Began = began(Site),
     Start = yucan_metrics:start(State#state.served),
-    Req1 = last_one(Req, State),
+    Req1 = received(last_one(Req, State), Site),
     Outcome = answer(Req1, Site),
     account(Outcome, Req1, Began, Start, Site),
     case Outcome of
@@ -231,11 +254,11 @@ request(#req{body = none} = Req, Rest, #state{conn = Conn} = State) ->
     end;
 request(Req, Rest, #state{conn = Conn} = State) ->
     Site = persistent_term:get({yucan, Conn#conn.server}),
-    Began = yucan_log:now(Site#site.log),
+    Began = began(Site),
     Start = yucan_metrics:start(State#state.served),
     {Buffer, State1} = for_body(Req, Rest, State),
     ok = yucan_body:open(Req, Buffer, Site#site.limits),
-    Req1 = last_one(Req, State),
+    Req1 = received(last_one(Req, State), Site),
     Outcome = answer(Req1, Site),
     account(Outcome, Req1, Began, Start, Site),
     after_body(Outcome, State1, Site).
@@ -261,26 +284,54 @@ for_body(#req{body = {length, Length}}, Rest, State) when byte_size(Rest) >= Len
 for_body(_, Rest, #state{armed = 0} = State) -> {Rest, State};
 for_body(_, Rest, #state{socket = Socket} = State) -> {yucan_transport:pause(Socket, Rest), State#state{armed = 0}}.
 
+%% @doc When a request came, in us, if anybody wants to know.
+-spec began(#site{}) -> integer().
+began(#site{log = none, on_event = none}) -> 0;
+began(_) -> os:system_time(microsecond).
+
+%% @doc With what trusted proxies say of it, and its id.
+-spec received(#req{}, #site{}) -> #req{}.
+received(Req, #site{trusted = [], request_id = none}) -> Req;
+received(Req, Site) -> yucan_forwarded:received(Req, Site).
+
 %% @doc Calls the handler and sends its answer: also for streams of HTTP/2.
 -spec answer(#req{}, #site{}) -> yucan_reply:outcome().
 answer(Req, Site) ->
     try
-        yucan_reply:send(yucan_router:respond(Req, Site), Req, Site)
+        yucan_reply:send(with_id(respond(Req, Site), Req, Site), Req, Site)
     catch
         Class:Reason:Stack ->
             yucan_metrics:add(Site#site.metrics, crashes),
             yucan_events:crash(Class, Reason, Stack, Req),
-            yucan_reply:send(yucan_error:page(500), Req#req{keep = false}, Site)
+            yucan_reply:send(with_id(yucan_error:page(500), Req, Site), Req#req{keep = false}, Site)
     end.
+
+respond(Req, #site{limits = #limits{address_requests = infinity}} = Site) -> yucan_router:respond(Req, Site);
+respond(Req, #site{limits = #limits{address_requests = PerSecond}, quota = Quota} = Site) ->
+    Key = quota_key(yucan_req:peer(Req), Site),
+    case Key =:= none orelse yucan_quota:ask(Quota, Key, PerSecond, erlang:monotonic_time(nanosecond)) of
+        {wait, Seconds} ->
+            {429, Headers, Body} = yucan_error:page(429),
+            {429, [{<<"retry-after">>, integer_to_binary(Seconds)} | Headers], Body};
+        _ -> yucan_router:respond(Req, Site)
+    end.
+
+with_id(Response, #req{id = none}, _) -> Response;
+with_id({Status, Headers, Body}, #req{id = Id}, #site{request_id = Name}) when is_list(Headers) -> {Status, [{Name, Id} | lists:keydelete(Name, 1, Headers)], Body};
+with_id({websocket, Module, Argument, Options}, #req{id = Id}, #site{request_id = Name}) when is_map(Options) ->
+    {websocket, Module, Argument, Options#{headers => [{Name, Id} | maps:get(headers, Options, [])]}};
+with_id(Response, _, _) -> Response.
 
 %% @doc Counts and logs an answer.
 -spec account(yucan_reply:outcome(), #req{}, Began :: integer(), Start :: none | integer(), #site{}) -> ok.
 account({upgrade, _}, Req, Began, _, Site) -> account({keep, 101, 0}, Req, Began, none, Site);
-account({_, Status, Bytes}, Req, Began, Start, #site{metrics = Metrics, log = Log}) ->
+account({_, Status, Bytes}, Req, Began, Start, #site{metrics = Metrics, log = Log} = Site) ->
     yucan_metrics:answered(Metrics, Status, Bytes),
     %% A stream lasts as long as its handler likes.
     _ = [yucan_metrics:took(Metrics, Start) || Start =/= none, not yucan_reply:has_streamed()],
-    yucan_log:answered(Log, Req, Status, Bytes, Began).
+    yucan_log:answered(Log, Req, Status, Bytes, Began),
+    _ = [yucan_events:answered(Site, Req, Status, {Bytes, os:system_time(microsecond) - Began}) || Site#site.on_event =/= none],
+    ok.
 
 -spec upgrade(fun((yucan_transport:socket(), binary()) -> term()), binary(), #state{}) -> no_return().
 upgrade(Function, Rest, #state{socket = Socket} = State) ->

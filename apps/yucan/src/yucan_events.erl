@@ -4,21 +4,62 @@
 %% All that yucan logs goes through here. No event has a logger domain: OTP's default handler drops every domain but its own.
 -module(yucan_events).
 
--export([crash/4, refused/3, warning/2, error/2]).
+-export([crash/4, refused/3, answered/4, turned_away/3, warning/2, error/2]).
+-export_type([handler/0]).
 
 -include("yucan_internal.hrl").
 -include_lib("kernel/include/logger.hrl").
 
-%% @doc A handler crashed, or answered with something that is no response.
--spec crash(Class :: atom(), Reason :: term(), Stack :: list(), #req{}) -> ok.
-crash(Class, Reason, Stack, #req{method = Method, target = Target, conn = #conn{server = Server}}) ->
-    ?LOG_ERROR("yucan ~ts: the handler failed for ~ts ~ts: ~0tP~n~0tP",
-               [Server, Method, Target, {Class, Reason}, 30, Stack, 40]).
+%% What the option `on_event' names: called with a name, measurements and metadata, as handlers of the library telemetry are, in the process of the connection.
+-type handler() :: {module(), atom()} | fun((Name :: [atom(), ...], Measurements :: map(), Metadata :: map()) -> term()).
 
-%% @doc Something that is no valid request was answered with this status.
+emit(none, _, _, _) -> ok;
+emit(#site{on_event = none}, _, _, _) -> ok;
+emit(#site{on_event = Handler, name = Server, counters = Counters}, Name, Measurements, Metadata) ->
+    try call(Handler, [yucan | Name], Measurements#{system_time => erlang:system_time()}, Metadata#{server => Server}) of
+        _ -> _ = [atomics:put(Counters, ?EVENTS_FAIL, 0) || atomics:get(Counters, ?EVENTS_FAIL) =/= 0], ok
+    catch
+        Class:Reason:Stack ->
+            _ = [warning("the function of the option on_event fails: ~0tP", [{Class, Reason, Stack}, 30]) || atomics:exchange(Counters, ?EVENTS_FAIL, 1) =:= 0],
+            ok
+    end.
+
+call({Module, Function}, Name, Measurements, Metadata) -> Module:Function(Name, Measurements, Metadata);
+call(Fun, Name, Measurements, Metadata) -> Fun(Name, Measurements, Metadata).
+
+facts(#req{method = Method, target = Target, host = Host, version = Version, id = Id} = Req) ->
+    Facts = #{method => Method, target => Target, host => Host, version => Version, peer => yucan_req:peer(Req)},
+    case Id of none -> Facts; _ -> Facts#{id => Id} end.
+
+%% None if the server has just ended.
+site(Server) -> persistent_term:get({yucan, Server}, none).
+
+%% @doc A request has got its answer: `[yucan, request, stop]'. How long that took is in microseconds here, in native units for the function.
+-spec answered(#site{}, #req{}, Status :: 0..999, {Bytes :: non_neg_integer(), TookUs :: integer()}) -> ok.
+answered(#site{on_event = none}, _, _, _) -> ok;
+answered(Site, Req, Status, {Bytes, Us}) ->
+    emit(Site, [request, stop], #{duration => erlang:convert_time_unit(Us, microsecond, native), bytes => Bytes}, (facts(Req))#{status => Status}).
+
+%% @doc A connection was closed before its first request: `[yucan, connection, refused]'.
+-spec turned_away(#site{}, Limit :: connections | address_connections, yucan_req:address()) -> ok.
+turned_away(Site, Limit, Peer) -> emit(Site, [connection, refused], #{}, #{limit => Limit, peer => Peer}).
+
+%% @doc A handler crashed, or answered with something that is no response: `[yucan, request, exception]'.
+-spec crash(Class :: atom(), Reason :: term(), Stack :: list(), #req{}) -> ok.
+crash(Class, Reason, Stack, #req{method = Method, target = Target, id = Id, conn = #conn{server = Server}} = Req) ->
+    ?LOG_ERROR("yucan ~ts: the handler failed for ~ts ~ts~ts: ~0tP~n~0tP",
+               [Server, Method, Target, [[" (", Id, ")"] || Id =/= none], {Class, Reason}, 30, Stack, 40]),
+    emit(site(Server), [request, exception], #{}, (facts(Req))#{kind => Class, reason => Reason, stacktrace => Stack}).
+
+%% @doc Something that is no valid request was answered with this status: `[yucan, request, refused]'.
 -spec refused(Status :: integer(), Reason :: atom(), #conn{}) -> ok.
-refused(Status, Reason, #conn{server = Server}) ->
-    ?LOG_DEBUG("yucan ~ts: refused ~b, ~ts", [Server, Status, Reason]).
+refused(Status, Reason, #conn{server = Server, socket = Socket}) ->
+    ?LOG_DEBUG("yucan ~ts: refused ~b, ~ts", [Server, Status, Reason]),
+    case site(Server) of
+        #site{on_event = none} -> ok;
+        none -> ok;
+        Site -> emit(Site, [request, refused], #{}, #{status => Status, reason => Reason, peer => yucan_transport:peer(Socket)})
+    end.
 
 %% @doc Something that an operator should know.
 -spec warning(io:format(), [term()]) -> ok.

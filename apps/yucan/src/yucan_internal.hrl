@@ -39,7 +39,8 @@
     expect = false :: boolean(),
     peer = socket :: socket | yucan_req:address(),
     bindings = #{} :: #{binary() => binary()},
-    assigned = #{} :: #{term() => term()}
+    assigned = #{} :: #{term() => term()},
+    id = none :: none | binary()
 }).
 
 %% The limits of a server, frozen. yucan_config:limits_table/0 documents each.
@@ -61,6 +62,8 @@
     tls_ms :: pos_integer(),
     requests :: pos_integer() | infinity,
     connections :: pos_integer(),
+    address_connections :: pos_integer() | infinity,
+    address_requests :: pos_integer() | infinity,
     acceptors :: pos_integer(),
     backlog :: pos_integer(),
     ws_message_bytes :: pos_integer(),
@@ -76,9 +79,11 @@
     plan :: yucan_router:plan()
 }).
 
-%% The places of `counters': how many connections are open; 1 while the server drains: answers say `connection: close' then.
+%% The places of `counters': how many connections are open; 1 while the server drains: answers say `connection: close' then; 1 since the function for
+%% events has failed.
 -define(OPEN, 1).
 -define(DRAINING, 2).
+-define(EVENTS_FAIL, 3).
 
 %% A server's configuration, compiled: one persistent term, replaced by a reload.
 -record(site, {
@@ -93,6 +98,11 @@
     select = none :: none | fun((binary(), #req{}) -> default | non_neg_integer()),
     server_header = <<>> :: binary(),
     trusted = [] :: [yucan_cidr:block()],
+    %% Which headers of trusted proxies count, and the header of ids.
+    forwarded = [] :: [binary()],
+    request_id = none :: none | binary(),
+    on_event = none :: none | yucan_events:handler(),
+    quota :: undefined | yucan_quota:table(),
     %% Of each listening socket: its TLS, and whether the PROXY protocol comes first. New connections ask here, so a reload may change both.
     listeners = #{} :: #{gen_tcp:socket() => {none | [ssl:tls_server_option()], ProxyProtocol :: boolean()}},
     http2 = true :: boolean(),
@@ -110,6 +120,7 @@
     local :: yucan_req:address(),
     %% As in the site: open connections of the whole server.
     counters :: atomics:atomics_ref(),
+    quota :: yucan_quota:table(),
     %% Of the pool: how many of its processes wait for a connection, and how many shall.
     waiting :: atomics:atomics_ref() | undefined,
     acceptors = 1 :: pos_integer(),

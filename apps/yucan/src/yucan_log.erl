@@ -6,7 +6,7 @@
 -module(yucan_log).
 -behaviour(gen_server).
 
--export([start_link/4, open/3, now/1, answered/5, refused/3, flush/1, move/2, format/1, json/1, path/1]).
+-export([start_link/4, open/3, answered/5, refused/3, flush/1, move/2, format/1, json/1, path/1]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2]).
 -export_type([log/0, entry/0, target/0]).
 
@@ -16,7 +16,7 @@
 -opaque log() :: {log, atom(), atomics:atomics_ref(), Most :: pos_integer(), yucan_metrics:metrics()}
     | {function, fun((entry()) -> term())}.
 -type entry() :: #{time := integer(), peer := yucan_req:address(), method := binary(), target := binary(), version := 10 | 11 | 20,
-    status := integer(), bytes := non_neg_integer(), host := binary(), referer := binary(), agent := binary(), us := integer()}.
+    status := integer(), bytes := non_neg_integer(), host := binary(), referer := binary(), agent := binary(), us := integer(), id => binary()}.
 
 %% A file, and how its lines are written.
 -type target() :: file:name_all() | {json, file:name_all()}.
@@ -42,19 +42,15 @@ open(none, _, _) -> none;
 open({function, Function}, _, _) -> {function, Function};
 open({file, Process, Queued}, #limits{log_queue = Most}, Metrics) -> {log, Process, Queued, Most, Metrics}.
 
-%% @doc When a request came, in us, if anybody wants to know.
--spec now(none | log()) -> integer().
-now(none) -> 0;
-now(_) -> os:system_time(microsecond).
-
 %% @doc A request has been answered.
 -spec answered(none | log(), #req{}, Status :: integer(), Bytes :: non_neg_integer(), Began :: integer()) -> ok.
 answered(none, _, _, _, _) -> ok;
 answered(_, _, 0, _, _) -> ok;
-answered(Log, #req{method = Method, target = Target, version = Version, host = Host} = Req, Status, Bytes, Began) ->
-    deliver(Log, #{time => Began, peer => yucan_req:peer(Req), method => Method, target => Target, version => Version,
+answered(Log, #req{method = Method, target = Target, version = Version, host = Host, id = Id} = Req, Status, Bytes, Began) ->
+    Entry = #{time => Began, peer => yucan_req:peer(Req), method => Method, target => Target, version => Version,
                    status => Status, bytes => Bytes, host => Host, us => os:system_time(microsecond) - Began,
-                   referer => yucan_req:header(<<"referer">>, Req, <<>>), agent => yucan_req:header(<<"user-agent">>, Req, <<>>)}).
+                   referer => yucan_req:header(<<"referer">>, Req, <<>>), agent => yucan_req:header(<<"user-agent">>, Req, <<>>)},
+    deliver(Log, case Id of none -> Entry; _ -> Entry#{id => Id} end).
 
 %% @doc Something that was no valid request has been answered.
 -spec refused(none | log(), #conn{}, Status :: integer()) -> ok.
@@ -157,12 +153,12 @@ handle_info(look, #state{file = File, inode = Inode} = State) ->
 handle_info(_, State) ->
     {noreply, State}.
 
-%% @doc A line of the log.
+%% @doc A line of the log. The id of the request, if there is one, stands behind the fields of the format.
 -spec format(entry()) -> iodata().
 format(#{time := Us, peer := Peer, method := Method, target := Target, version := Version, status := Status, bytes := Bytes,
-         referer := Referer, agent := Agent}) ->
+         referer := Referer, agent := Agent} = Entry) ->
     [yucan_cidr:format(Peer), " - - [", time(Us div 1000000), "] \"", quoted(Method), $\s, quoted(Target), " HTTP/", $0 + Version div 10, $., $0 + Version rem 10, "\" ",
-     integer_to_binary(Status), $\s, case Bytes of 0 -> "-"; _ -> integer_to_binary(Bytes) end, " \"", dash(Referer), "\" \"", dash(Agent), "\"\n"].
+     integer_to_binary(Status), $\s, case Bytes of 0 -> "-"; _ -> integer_to_binary(Bytes) end, " \"", dash(Referer), "\" \"", dash(Agent), $", [[" \"", Id, $"] || #{id := Id} <- [Entry]], $\n].
 
 dash(<<>>) -> "-";
 dash(Text) -> quoted(Text).
@@ -189,12 +185,12 @@ time(Second) ->
 %% @doc A line as JSON: the time in UTC, sizes in bytes, how long the answer took in microseconds.
 -spec json(entry()) -> iodata().
 json(#{time := Us, peer := Peer, method := Method, target := Target, version := Version, status := Status, bytes := Bytes, host := Host,
-       referer := Referer, agent := Agent, us := Took}) ->
+       referer := Referer, agent := Agent, us := Took} = Entry) ->
     [${, lists:join($,, [[$", Name, "\":", Value] || {Name, Value} <- [
         {"time", [$", calendar:system_time_to_rfc3339(Us, [{unit, microsecond}, {offset, "Z"}]), $"]}, {"client", [$", yucan_cidr:format(Peer), $"]},
         {"host", text(Host)}, {"method", text(Method)}, {"target", text(Target)}, {"version", [$", $0 + Version div 10, $., $0 + Version rem 10, $"]},
         {"status", integer_to_binary(Status)}, {"bytes", integer_to_binary(Bytes)}, {"us", integer_to_binary(Took)}, {"referer", text(Referer)},
-        {"agent", text(Agent)}]]), "}\n"].
+        {"agent", text(Agent)}] ++ [{"id", text(Id)} || #{id := Id} <- [Entry]]]), "}\n"].
 
 %% Clients may send bytes that are no UTF-8: these are taken for Latin-1.
 text(Bytes) ->

@@ -89,7 +89,7 @@ handle_info(few_wait, State) ->
 handle_info({'EXIT', Pid, Reason}, #state{processes = Processes} = State) ->
     case maps:take(Pid, Processes) of
         {Doing, Left} ->
-            ended(atomics:get(Doing, 1), State),
+            ended(atomics:get(Doing, 1), Pid, State),
             unless_done(fill(closed(Reason, State#state{processes = Left})));
         error -> {noreply, State}
     end;
@@ -99,8 +99,10 @@ handle_info(_, State) ->
     {noreply, State}.
 
 %% One that waited: the socket is closed, it was killed, or its old code was purged.
-ended(?WAITS, #state{listener = #listener{waiting = Waiting}}) -> atomics:sub(Waiting, 1, 1);
-ended(?SERVES, #state{listener = #listener{counters = Counters}}) -> atomics:sub(Counters, ?OPEN, 1).
+ended(?WAITS, _, #state{listener = #listener{waiting = Waiting}}) -> atomics:sub(Waiting, 1, 1);
+ended(?SERVES, Pid, #state{listener = #listener{counters = Counters, quota = Quota}}) ->
+    yucan_quota:leave(Quota, Pid),
+    atomics:sub(Counters, ?OPEN, 1).
 
 closed({shutdown, listener_closed}, State) -> State#state{closed = true};
 closed(_, State) -> State.

@@ -330,6 +330,6 @@ has_streamed() -> get(?STREAMED) =:= true.
 -spec refuse(Status :: 400..505, Text :: iodata(), yucan_transport:socket(), method_was_head | any, #site{}) -> ok.
 refuse(Status, Text, Socket, Method, Site) ->
     {_, [{_, Type}], Body} = yucan_error:page(Status, Text),
-    Head = [opening(Status, #out{}, Site), <<"connection: close\r\ncontent-type: ">>, Type, <<"\r\n">>, length_line(iolist_size(Body)), <<"\r\n">>],
+    Head = [opening(Status, #out{}, Site), [<<"retry-after: 1\r\n">> || Status =:= 503], <<"connection: close\r\ncontent-type: ">>, Type, <<"\r\n">>, length_line(iolist_size(Body)), <<"\r\n">>],
     _ = yucan_transport:send(Socket, case Method of method_was_head -> Head; any -> [Head | Body] end),
     ok.

@@ -5,7 +5,7 @@
 %% yucan_handler's `handle' was called, and once; where it stands is kept there (yucan_body), so reading gives no new request.
 -module(yucan_req).
 
--export([method/1, target/1, path/1, query/1, has_query/1, decoded_path/1, version/1, scheme/1, host/1, port/1, headers/1, header/2,
+-export([method/1, target/1, path/1, query/1, has_query/1, decoded_path/1, version/1, scheme/1, host/1, port/1, id/1, headers/1, header/2,
          header/3, peer/1, peer_socket/1, local/1, cookies/1, query_pairs/1, binding/2, bindings/1, assign/3, assigned/3, server/1,
          socket/1, tls_info/1, with_path/3, with_method/2, set_header/3, delete_header/2, has_body/1, body_length/1, body/1,
          body/2, read/1, read/2, gather/3, gather/4, trailers/1, body_error/1, pairs/1, pairs/2, cookie_pairs/1, bind/2]).
@@ -49,7 +49,7 @@ version(#req{version = 11}) -> {1, 1};
 version(#req{version = 10}) -> {1, 0};
 version(#req{version = 20}) -> {2, 0}.
 
-%% @doc From the connection alone: headers say nothing about it.
+%% @doc From the connection, or from a trusted proxy if the option `forwarded' says so.
 -spec scheme(req()) -> http | https.
 scheme(#req{conn = Conn}) -> Conn#conn.scheme.
 
@@ -63,6 +63,10 @@ port(#req{port = undefined, conn = #conn{local = {_, Port}}}) when is_integer(Po
 port(#req{port = undefined, conn = #conn{scheme = https}}) -> 443;
 port(#req{port = undefined}) -> 80;
 port(#req{port = Port}) -> Port.
+
+%% @doc The id of the request, if the server has the option `request_id'.
+-spec id(req()) -> none | binary().
+id(#req{id = Id}) -> Id.
 
 %% @doc All headers with lower-case names, in their order.
 -spec headers(req()) -> [{Name :: binary(), Value :: binary()}].
@@ -88,7 +92,7 @@ values(_, [], Values) -> Values.
 separator(<<"cookie">>) -> <<"; ">>;
 separator(_) -> <<", ">>.
 
-%% @doc The client: of the PROXY header or of X-Forwarded-For, if the peer of the socket is trusted.
+%% @doc The client: of the PROXY header, or of a header of `forwarded' if the peer of the socket is trusted.
 -spec peer(req()) -> address().
 peer(#req{peer = socket, conn = #conn{proxied = none}} = Req) -> peer_socket(Req);
 peer(#req{peer = socket, conn = #conn{proxied = Peer}}) -> Peer;

@@ -22,18 +22,10 @@ respond(#req{path = <<"*">>}, _) ->
     %% OPTIONS *: of the server itself (RFC 9110, 9.3.7).
     {204, [{<<"allow">>, <<"GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS">>}], <<>>};
 respond(Req, Site) ->
-    Req1 = client(Req, Site),
-    case host(Req1, Site) of
-        #host{plan = Plan} -> run(Plan, Req1);
+    case host(Req, Site) of
+        #host{plan = Plan} -> run(Plan, Req);
         none -> yucan_error:page(400, <<"No such host here">>);
         misdirected -> yucan_error:page(421)
-    end.
-
-client(Req, #site{trusted = []}) -> Req;
-client(Req, #site{trusted = Trusted}) ->
-    case yucan_req:header(<<"x-forwarded-for">>, Req) of
-        undefined -> Req;
-        Forwarded -> Req#req{peer = yucan_cidr:client(Trusted, yucan_req:peer(Req), Forwarded)}
     end.
 
 %% A certificate for one name must not serve another one's pages (RFC 9110, 7.4).

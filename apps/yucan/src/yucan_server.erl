@@ -13,6 +13,7 @@
     options :: yucan_config:checked(),
     metrics :: yucan_metrics:metrics(),
     counters :: atomics:atomics_ref(),
+    quota = yucan_quota:new() :: yucan_quota:table(),
     log = none :: none | {file, atom(), atomics:atomics_ref()} | {function, fun((yucan_log:entry()) -> term())},
     %% What the user asked for, the socket, where it listens, its pool.
     listening = [] :: [{map(), gen_tcp:socket(), yucan_req:address(), pid()}],
@@ -20,6 +21,7 @@
 }).
 
 -define(LOOK_MS, 20).
+-define(SWEEP_MS, 5000).
 
 %% @doc Started by yucan_listener_sup, with checked options.
 -spec start_link(yucan_config:checked()) -> {ok, pid()} | {error, term()}.
@@ -62,7 +64,8 @@ init(#{name := Name} = Options) ->
     process_flag(trap_exit, true),
     load_all(),
     ok = yucan_file_cache:open(Name),
-    State = #state{name = Name, options = Options, metrics = yucan_metrics:new(), counters = atomics:new(2, [])},
+    _ = erlang:send_after(?SWEEP_MS, self(), sweep),
+    State = #state{name = Name, options = Options, metrics = yucan_metrics:new(), counters = atomics:new(3, [])},
     case start(Options, State) of
         {ok, State1} -> {ok, State1};
         {error, Text} -> {stop, {shutdown, Text}}
@@ -130,7 +133,7 @@ change(#{name := Name, listen := Wanted} = Options, Limits, Stay, Go, New, #stat
             throw({cannot, io_lib:format("the init of a handler failed: ~0tp ~0tP", [{Class, Reason}, Stack, 30])})
     end,
     Sockets = [{Listen, Socket} || {Listen, Socket, _, _} <- Stay] ++ New,
-    persistent_term:put({yucan, Name}, Site#site{listeners = maps:from_list([secured(L, Options) || L <- Sockets])}),
+    persistent_term:put({yucan, Name}, Site#site{quota = State#state.quota, listeners = maps:from_list([secured(L, Options) || L <- Sockets])}),
     Started = [listener(L, Options, State) || L <- New],
     lists:foreach(fun close/1, Go),
     _ = [yucan_listener_sup:stop_log(Name) || Log =:= none],
@@ -145,10 +148,10 @@ secured({#{tls := Tls, proxy_protocol := Proxy}, Socket}, #{hosts := Hosts, http
     _ = [ssl:clear_pem_cache() || whereis(ssl_pem_cache) =/= undefined],
     {Socket, {yucan_tls:options(Tls, Hosts, Http2), Proxy}}.
 
-listener({#{ip := Ip} = Listen, Socket}, #{limits := #{acceptors := Acceptors}}, #state{name = Name, counters = Counters}) ->
+listener({#{ip := Ip} = Listen, Socket}, #{limits := #{acceptors := Acceptors}}, #state{name = Name, counters = Counters, quota = Quota}) ->
     Transport = yucan_transport:listener(Ip),
     {ok, Local} = Transport:name(Ip, Socket),
-    Listener = #listener{socket = Socket, transport = Transport, server = Name, pool = self(), local = Local, counters = Counters},
+    Listener = #listener{socket = Socket, transport = Transport, server = Name, pool = self(), local = Local, counters = Counters, quota = Quota},
     {ok, Pool} = yucan_listener_sup:start_pool(Name, Listener, Acceptors),
     {Listen, Socket, Local, Pool}.
 
@@ -222,6 +225,10 @@ handle_info(look, #state{waiting = {From, Deadline}, counters = Counters} = Stat
         {Left, true} -> gen_server:reply(From, {error, {still_open, Left}}), {noreply, State#state{waiting = none}};
         _ -> _ = erlang:send_after(?LOOK_MS, self(), look), {noreply, State}
     end;
+handle_info(sweep, #state{quota = Quota} = State) ->
+    _ = erlang:send_after(?SWEEP_MS, self(), sweep),
+    ok = yucan_quota:sweep(Quota),
+    {noreply, State};
 handle_info(_, State) ->
     {noreply, State}.
 

@@ -3,7 +3,7 @@
 -module(yucan_server_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
--export([bad_options/1, hosts/1, select_host/1, routes/1, middleware/1, tls/1, sni/1, proxy_protocol/1, forwarded_for/1, unix_socket/1, stale_unix_socket/1, plain_on_tls/1, access_log/1, access_log_json/1,
+-export([bad_options/1, hosts/1, select_host/1, routes/1, middleware/1, tls/1, sni/1, proxy_protocol/1, forwarded_for/1, forwarded/1, request_ids/1, address_connections/1, address_requests/1, events/1, unix_socket/1, stale_unix_socket/1, plain_on_tls/1, access_log/1, access_log_json/1,
          access_log_rotates/1, access_log_bounded/1, metrics/1, reload_under_load/1, reload_errors/1, drain/1, drain_at_sigterm/1, descriptors_used_up/1, hot_code/1, hot_server/1,
          supervised/1, address_in_use/1, idle_memory/1,
          one_for_each/1, stock_log/1, one_path/1, bad_paths/1, tls_reload/1, tls_renewed/1, tls_on_a_port/1]).
@@ -17,7 +17,7 @@
 suite() -> [{timetrap, {minutes, 2}}].
 
 all() ->
-    [bad_options, hosts, select_host, routes, middleware, tls, sni, proxy_protocol, forwarded_for, unix_socket, stale_unix_socket, plain_on_tls, access_log, access_log_json, access_log_rotates,
+    [bad_options, hosts, select_host, routes, middleware, tls, sni, proxy_protocol, forwarded_for, forwarded, request_ids, address_connections, address_requests, events, unix_socket, stale_unix_socket, plain_on_tls, access_log, access_log_json, access_log_rotates,
      access_log_bounded, metrics, reload_under_load, reload_errors, drain, drain_at_sigterm, descriptors_used_up, hot_code, hot_server, supervised, address_in_use, idle_memory,
      one_for_each, stock_log, one_path, bad_paths, tls_reload, tls_renewed, tls_on_a_port].
 
@@ -39,6 +39,9 @@ bad_options(_) ->
              {#{handler => handler(), listen => [#{ip => "localhost"}]}, "localhost"}, {#{routes => [{"no_slash", yucan_test_handler, x}]}, "slash"},
              {#{routes => [{"/*a/b", yucan_test_handler, x}]}, "last"},
              {#{routes => [{"/a//b", yucan_test_handler, x}]}, "empty"}, {#{routes => [{"/a/../b", yucan_test_handler, x}]}, ". or .."}, {#{handler => handler(), trusted_proxies => [<<"10.0.0.0/99">>]}, "10.0.0.0/99"},
+             {#{handler => handler(), forwarded => [<<"x-real-ip">>]}, "x-real-ip"}, {#{handler => handler(), forwarded => [<<"forwarded">>, <<"x-forwarded-for">>]}, "stands alone"},
+             {#{handler => handler(), request_id => <<"Content-Length">>}, "Content-Length"}, {#{handler => handler(), request_id => <<"host">>}, "host"},
+             {#{handler => handler(), on_event => fun() -> ok end}, "on_event"}, {#{handler => handler(), limits => #{address_requests => 0}}, "address_requests is 0"},
              {#{handler => handler(), listen => [#{tls => #{certfile => "/no/such/file"}}]}, "/no/such/file"}, {not_a_map, "not_a_map"}],
     process_flag(trap_exit, true),
     [begin
@@ -273,6 +276,129 @@ forwarded_for(_) ->
     <<"{{127,0,0,1},", _/binary>> = Ask(["nonsense"]),
     ok = yucan:reload(yucan_server_test, #{listen => [#{port => 0}], handler => handler()}),
     {200, _, <<"{{127,0,0,1},", _/binary>>} = yucan_client:get(yucan:port(yucan_server_test), "/peer", [{"X-Forwarded-For", "1.2.3.4"}]).
+
+%% Scheme, host and address as the proxy that named the client has said; only headers that the configuration names, and only of those who are trusted.
+forwarded(_) ->
+    Trusted = [<<"127.0.0.0/8">>, <<"10.0.0.0/8">>],
+    All = [<<"x-forwarded-for">>, <<"x-forwarded-proto">>, <<"x-forwarded-host">>],
+    Port = start(#{trusted_proxies => Trusted, forwarded => [<<"forwarded">>]}),
+    Ask = fun(Headers) -> [element(3, yucan_client:get(Port, Path, Headers)) || Path <- ["/peer", "/scheme", "/host", "/port"]] end,
+    Reload = fun(Options) -> ok = yucan:reload(yucan_server_test, Options#{listen => [#{port => 0}], handler => handler()}) end,
+    Local = integer_to_binary(Port),
+    Plain = fun(Headers) -> [<<"{{127,0,0,1},", _/binary>>, <<"http">>, <<"localhost">>, Local] = Ask(Headers) end,
+    Behind = {"Forwarded", "for=9.9.9.9;proto=http;host=spoofed, For=\"[2001::1]:4711\";Proto=https;host=\"A.org\", for=10.0.0.1;proto=http;host=inner"},
+    [<<"{{8193,0,0,0,0,0,0,1},0}">>, <<"https">>, <<"a.org">>, <<"443">>] = Ask([Behind]),
+    [<<"{{1,2,3,4},0}">>, <<"http">>, <<"b.org">>, <<"81">>] = Ask([{"Forwarded", "for=1.2.3.4;host=\"b.org:81\""}]),
+    [<<"{{1,2,3,4},0}">>, <<"https">>, <<"localhost">>, <<"443">>] = Ask([{"Forwarded", "for=1.2.3.4 ; proto=https"}, {"X-Forwarded-For", "5.6.7.8"}]),
+    %% Who is unknown or hidden is as far as it goes.
+    [<<"{{127,0,0,1},", _/binary>>, <<"https">>, <<"localhost">>, <<"443">>] = Ask([{"Forwarded", "for=1.2.3.4;proto=http, for=unknown;proto=https"}]),
+    [Plain([{"Forwarded", Bad}]) || Bad <- ["for=1.2.3.4;for=5.6.7.8", "for=\"1.2.3.4", "for 1.2.3.4", "for=1.2.3.4 x", "proto=gopher;host=\"a b\""]],
+    Plain([{"X-Forwarded-For", "5.6.7.8"}, {"X-Forwarded-Host", "c.org"}]),
+    Reload(#{trusted_proxies => Trusted, forwarded => All}),
+    [<<"{{5,6,7,8},0}">>, <<"https">>, <<"c.org">>, <<"443">>] = Ask([{"X-Forwarded-For", "9.9.9.9, 5.6.7.8"}, {"X-Forwarded-Proto", "http, https"}, {"X-Forwarded-Host", "c.org"}]),
+    [<<"{{5,6,7,8},0}">>, <<"https">>, <<"localhost">>, <<"443">>] = Ask([{"X-Forwarded-For", "5.6.7.8, 10.0.0.1"}, {"X-Forwarded-Proto", "https"}]),
+    Plain([Behind]),
+    Reload(#{trusted_proxies => Trusted}),
+    [<<"{{5,6,7,8},0}">>, <<"http">>, <<"localhost">>, Local] = Ask([{"X-Forwarded-For", "5.6.7.8"}, {"X-Forwarded-Proto", "https"}, {"X-Forwarded-Host", "c.org"}]),
+    Reload(#{trusted_proxies => [<<"10.0.0.0/8">>], forwarded => All}),
+    Plain([{"X-Forwarded-For", "5.6.7.8"}, {"X-Forwarded-Proto", "https"}, {"X-Forwarded-Host", "c.org"}]).
+
+%% Made here, or taken from a trusted proxy; the same in the answer, for the handler and in the log, also of one that fails and of HTTP/2.
+request_ids(_) ->
+    Self = self(),
+    Options = #{request_id => true, access_log => {function, fun(Entry) -> Self ! {entry, Entry} end}},
+    Port = start(Options),
+    Ask = fun(Path, Sent) ->
+        {_, Headers, Body} = yucan_client:get(Port, Path, [{"X-Request-Id", S} || S <- Sent]),
+        [Id] = [Value || {<<"x-request-id">>, Value} <- Headers],
+        receive {entry, #{id := Id}} -> {Id, Body} after ?WAIT_MS -> error(no_entry) end
+    end,
+    [{One, One}, {Two, _}, {Three, _}] = [Ask(Path, ["sent"]) || Path <- ["/id", "/none", "/crash"]],
+    [match = re:run(Id, "^[0-9a-f]{32}$", [{capture, none}]) || Id <- [One, Two, Three]],
+    3 = length(lists:usort([One, Two, Three])),
+    {200, Fields, Id} = yucan_h2_client:request(Port, <<"/id">>, []),
+    Id = proplists:get_value(<<"x-request-id">>, Fields),
+    ok = yucan:reload(yucan_server_test, Options#{listen => [#{port => 0}], handler => handler(), trusted_proxies => [<<"127.0.0.1">>]}),
+    {<<"sent-1">>, <<"sent-1">>} = Ask("/id", ["sent-1"]),
+    [{true, Bad} = {element(1, Ask("/id", [Bad])) =/= list_to_binary(Bad), Bad} || Bad <- ["a b", "a\"b", lists:duplicate(129, $a)]],
+    Entry = #{time => 0, peer => {{1, 2, 3, 4}, 5}, method => <<"GET">>, target => <<"/">>, version => 11, status => 200, bytes => 0, host => <<>>, referer => <<>>, agent => <<>>, us => 0},
+    [{_, _} = binary:match(iolist_to_binary(Format(Entry#{id => <<"x1">>})), Part) || {Format, Part} <- [{fun yucan_log:format/1, <<" \"-\" \"-\" \"x1\"\n">>}, {fun yucan_log:json/1, <<"\"id\":\"x1\"}">>}]].
+
+%% One client cannot take all connections; what it has given up counts no more, however it ended, and trusted proxies have no limit.
+address_connections(_) ->
+    Port = start(#{limits => #{address_connections => 2}}),
+    Open = fun() -> Socket = yucan_client:connect(Port), ok = gen_tcp:send(Socket, ?GET("/")), {element(1, yucan_client:one(Socket)), Socket} end,
+    [{200, One}, {200, Two}, {503, _}] = [Open() || _ <- [1, 2, 3]],
+    [{503, Headers, _}] = yucan_client:exchange(Port, ?GET("/")),
+    <<"1">> = proplists:get_value(<<"retry-after">>, Headers),
+    ok = gen_tcp:close(One),
+    %% A handler that is killed counts no more either.
+    Looping = yucan_client:connect(Port),
+    wait_for(fun() -> #{metrics := #{open_connections := Count}} = yucan:info(yucan_server_test), Count =:= 1 end),
+    ok = gen_tcp:close(Looping),
+    [begin
+         Killed = beamway_peer:wait_until(fun() -> case Open() of {200, Socket} -> {ok, Socket}; {503, _} -> false end end, 20000),
+         {503, _} = Open(),
+         {ok, Socket} = Killed,
+         ok = gen_tcp:send(Socket, ?GET("/crash")),
+         {500, _, _} = yucan_client:one(Socket)
+     end || _ <- [1, 2, 3]],
+    %% Another address has its own.
+    {ok, Other} = gen_tcp:connect({127, 0, 0, 1}, Port, [binary, {active, false}, {ip, {127, 0, 0, 2}}]),
+    ok = gen_tcp:send(Other, ?GET("/")),
+    {200, _, _} = yucan_client:one(Other),
+    ok = gen_tcp:close(Two),
+    ok = yucan:reload(yucan_server_test, #{listen => [#{port => 0}], handler => handler(), limits => #{address_connections => 1}, trusted_proxies => [<<"127.0.0.1">>]}),
+    [{200, _}, {200, _}, {200, _}] = [Open() || _ <- [1, 2, 3]].
+
+%% As many at once as for a second, over all connections and protocols; then 429 with the time to wait. Behind a proxy each client has its own.
+address_requests(_) ->
+    Port = start(#{limits => #{address_requests => 3}, trusted_proxies => [<<"127.0.0.2">>]}),
+    Began = erlang:monotonic_time(millisecond),
+    Statuses = [element(1, yucan_client:get(Port, "/")) || _ <- lists:seq(1, 40)],
+    Took = erlang:monotonic_time(millisecond) - Began,
+    Allowed = length([200 || 200 <- Statuses]),
+    [429, 200] = lists:usort(fun(A, B) -> A >= B end, Statuses),
+    {true, Allowed} = {Allowed >= 3 andalso Allowed =< 4 + 3 * Took div 1000, Allowed},
+    Limited = fun Next(Ask) -> case Ask() of {429, Headers, _} -> Headers; {200, _, _} -> Next(Ask) end end,
+    [<<"1">>, <<"1">>] = [proplists:get_value(<<"retry-after">>, Limited(Ask)) || Ask <- [fun() -> yucan_client:get(Port, "/") end, fun() -> yucan_h2_client:request(Port, <<"/">>, []) end]],
+    Proxied = fun(Client) ->
+        {ok, Socket} = gen_tcp:connect({127, 0, 0, 1}, Port, [binary, {active, false}, {ip, {127, 0, 0, 2}}]),
+        ok = gen_tcp:send(Socket, ["GET / HTTP/1.1\r\nHost: a\r\n", [["X-Forwarded-For: ", Client, "\r\n"] || Client =/= none], "\r\n"]),
+        Response = yucan_client:one(Socket),
+        ok = gen_tcp:close(Socket),
+        Response
+    end,
+    {200, _, _} = Proxied("1.2.3.4"),
+    _ = Limited(fun() -> Proxied("1.2.3.4") end),
+    {200, _, _} = Proxied("1.2.3.5"),
+    [{200, _, _} = Proxied(none) || _ <- lists:seq(1, 20)].
+
+%% In the shape of telemetry; a function that fails harms no request.
+events(_) ->
+    Self = self(),
+    Port = start(#{on_event => fun(Name, Measurements, Metadata) -> Self ! {Name, Measurements, Metadata}, maps:get(method, Metadata, none) =:= <<"PUT">> andalso error(on_purpose) end,
+                   request_id => true, limits => #{address_connections => 1}}),
+    Event = fun(Name) -> receive {Name, #{system_time := Time} = Measurements, #{server := yucan_server_test} = Metadata} when is_integer(Time) -> {Measurements, Metadata} after ?WAIT_MS -> error({no_event, Name}) end end,
+    Ask = fun(Method, Path) -> [Response] = yucan_client:exchange(Port, [Method, " ", Path, " HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"]), element(1, Response) end,
+    Gone = fun() -> wait_for(fun() -> #{metrics := #{open_connections := Count}} = yucan:info(yucan_server_test), Count =:= 0 end) end,
+    200 = Ask("GET", "/peer?a"),
+    {#{duration := Took, bytes := Bytes}, #{method := <<"GET">>, target := <<"/peer?a">>, status := 200, host := <<"a">>, version := 11, peer := {{127, 0, 0, 1}, _}, id := Id}} = Event([yucan, request, stop]),
+    true = Took >= 0 andalso Took < erlang:convert_time_unit(?WAIT_MS, millisecond, native) andalso Bytes > 10 andalso byte_size(Id) =:= 32,
+    Gone(),
+    500 = Ask("GET", "/crash"),
+    {_, #{kind := error, reason := crashed_on_purpose, stacktrace := [_ | _], target := <<"/crash">>}} = Event([yucan, request, exception]),
+    {_, #{status := 500}} = Event([yucan, request, stop]),
+    Gone(),
+    400 = Ask("G@T", "/"),
+    {_, #{status := 400, reason := bad_method}} = Event([yucan, request, refused]),
+    Gone(),
+    [200, 200] = [begin Status = Ask("PUT", "/"), Gone(), Status end || _ <- [1, 2]],
+    Socket = yucan_client:connect(Port),
+    ok = gen_tcp:send(Socket, ?GET("/")),
+    {200, _, _} = yucan_client:one(Socket),
+    503 = Ask("GET", "/"),
+    {_, #{limit := address_connections, peer := {{127, 0, 0, 1}, _}}} = Event([yucan, connection, refused]).
 
 unix_socket(_) ->
     %% Names of sockets are short.

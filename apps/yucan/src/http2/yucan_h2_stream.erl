@@ -33,9 +33,10 @@ start(Req, Served, Stream) ->
 
 %% @private
 -spec run(#req{}, non_neg_integer(), stream()) -> term().
-run(#req{conn = Conn, body = Body} = Req, Served, Stream) ->
+run(#req{conn = Conn, body = Body} = Sent, Served, Stream) ->
     Site = persistent_term:get({yucan, Conn#conn.server}),
-    Began = yucan_log:now(Site#site.log),
+    Began = yucan_conn:began(Site),
+    Req = yucan_conn:received(Sent, Site),
     Start = yucan_metrics:start(Served),
     _ = [yucan_body:open(Req, <<>>, Site#site.limits) || Body =/= none],
     Outcome = yucan_conn:answer(Req, Site),

@@ -1,0 +1,88 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc What a request says of its client beyond the connection: the headers of trusted proxies (`Forwarded' of RFC 7239, or `X-Forwarded-For', `-Proto' and
+%% `-Host'), and the id of the request. Only what a trusted proxy has sent counts, and of its headers only those that the configuration names. Pure but for
+%% new ids.
+-module(yucan_forwarded).
+
+-export([received/2, headers/0, request_id/0]).
+
+-include("yucan_internal.hrl").
+
+-define(MOST_ID_BYTES, 128).
+
+%% @doc The headers that may be named in the option `forwarded'.
+-spec headers() -> [binary()].
+headers() -> [<<"x-forwarded-for">>, <<"x-forwarded-proto">>, <<"x-forwarded-host">>, <<"forwarded">>].
+
+%% @doc The request as its client has made it, with its id.
+-spec received(#req{}, #site{}) -> #req{}.
+received(Req, #site{trusted = Trusted} = Site) ->
+    {Ip, _} = Peer = case Trusted of [] -> {none, 0}; _ -> yucan_req:peer(Req) end,
+    Believed = yucan_cidr:contains(Trusted, Ip),
+    identified(case Believed of true -> behind(Req, Peer, Site); false -> Req end, Believed, Site).
+
+behind(Req, Peer, #site{forwarded = Names, trusted = Trusted}) ->
+    {Fors, Protos, Hosts} = lists_of(Names, Req),
+    {Client, Steps} = client(Trusted, Peer, Fors, 0),
+    hosted(at(Steps, Hosts), schemed(at(Steps, Protos), Req#req{peer = Client})).
+
+%% What each proxy has said, the nearest first.
+lists_of([<<"forwarded">>], Req) ->
+    case yucan_header:elements(yucan_req:header(<<"forwarded">>, Req, <<>>)) of
+        {ok, Elements} ->
+            case lists:all(fun(Element) -> Names = [N || {N, _} <- Element], Names -- lists:usort(Names) =:= [] end, Elements) of
+                true -> list_to_tuple([[proplists:get_value(Name, Element, <<>>) || Element <- lists:reverse(Elements)] || Name <- [<<"for">>, <<"proto">>, <<"host">>]]);
+                false -> {[], [], []}
+            end;
+        error -> {[], [], []}
+    end;
+lists_of(Names, Req) ->
+    list_to_tuple([case lists:member(Name, Names) andalso yucan_req:header(Name, Req, <<>>) of
+                       Text when is_binary(Text), Text =/= <<>> -> lists:reverse([yucan_header:trim(Part) || Part <- binary:split(Text, <<",">>, [global])]);
+                       _ -> []
+                   end || Name <- [<<"x-forwarded-for">>, <<"x-forwarded-proto">>, <<"x-forwarded-host">>]]).
+
+%% The nearest address that no trusted proxy has, and which element named it.
+client(Trusted, {Ip, _} = Peer, [Next | Before], Steps) ->
+    case yucan_cidr:contains(Trusted, Ip) andalso yucan_cidr:address(Next) of
+        {ok, Address} -> client(Trusted, {Address, 0}, Before, Steps + 1);
+        _ -> {Peer, Steps}
+    end;
+client(_, Peer, [], Steps) -> {Peer, Steps}.
+
+%% What the proxy said that named the client. Proxies may add to one list and overwrite another.
+at(_, []) -> <<>>;
+at(Steps, List) -> lists:nth(max(1, min(Steps, length(List))), List).
+
+schemed(Said, #req{conn = Conn, port = Port} = Req) ->
+    case yucan_header:lower(Said) of
+        <<"https">> -> Req#req{conn = Conn#conn{scheme = https}, port = case Port of undefined -> 443; _ -> Port end};
+        <<"http">> -> Req#req{conn = Conn#conn{scheme = http}, port = case Port of undefined -> 80; _ -> Port end};
+        _ -> Req
+    end.
+
+%% The name in TLS was that of the proxy's connection.
+hosted(Said, #req{conn = #conn{scheme = Scheme} = Conn} = Req) ->
+    case yucan_head:authority(Said) of
+        {ok, Name, Port} when Name =/= <<>> ->
+            Req#req{host = Name, conn = Conn#conn{sni = undefined}, port = case {Port, Scheme} of {undefined, https} -> 443; {undefined, http} -> 80; _ -> Port end};
+        _ -> Req
+    end.
+
+%% ---- ids
+
+%% @doc The header of ids, as the option `request_id => true' means it.
+-spec request_id() -> binary().
+request_id() -> <<"x-request-id">>.
+
+identified(Req, _, #site{request_id = none}) -> Req;
+identified(Req, Believed, #site{request_id = Name}) ->
+    Sent = case Believed of true -> yucan_req:header(Name, Req, <<>>); false -> <<>> end,
+    Id = case Sent =/= <<>> andalso byte_size(Sent) =< ?MOST_ID_BYTES andalso is_id(Sent) of true -> Sent; false -> new_id() end,
+    (yucan_req:set_header(Name, Id, Req))#req{id = Id}.
+
+new_id() -> yucan_header:lower(binary:encode_hex(crypto:strong_rand_bytes(16))).
+
+%% Nothing that would end a quoted field of a log.
+is_id(<<C, Rest/binary>>) when C >= $a, C =< $z; C >= $A, C =< $Z; C >= $0, C =< $9; C =:= $-; C =:= $_; C =:= $.; C =:= $:; C =:= $/; C =:= $+; C =:= $=; C =:= $@; C =:= $~ -> is_id(Rest);
+is_id(Rest) -> Rest =:= <<>>.

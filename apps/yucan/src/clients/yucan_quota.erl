@@ -1,0 +1,124 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc What one client address may have: open connections, and requests per second (the limits `address_connections' and `address_requests'). One table for each server,
+%% which its process owns and sweeps; connections count in it themselves, and their pool takes away what they had, however they end.
+%%
+%% The requests are a bucket that holds one second's worth (the generic cell rate algorithm, ITU-T I.371): a row has the time at which its bucket is full again.
+%% Of IPv6 the first 64 bits are an address, since a client has all of its network. The table has at most `MOST' rows: further addresses share one.
+-module(yucan_quota).
+
+-export([new/0, enter/3, leave/2, ask/4, sweep/1, key/1]).
+-export_type([table/0]).
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+-endif.
+
+-opaque table() :: ets:tid().
+-type key() :: term().
+
+-define(MOST, 100000).
+-define(SECOND, 1000000000).
+
+%% Rows: {key(), Connections, Full :: Nanoseconds}, and {pid(), key()} of each connection.
+
+%% @doc An empty table of the calling process.
+-spec new() -> table().
+new() -> ets:new(?MODULE, [public, {write_concurrency, true}]).
+
+%% @doc The part of an address that counts; none for the socket of a file.
+-spec key(yucan_req:address()) -> key() | none.
+key({local, _}) -> none;
+key({{0, 0, 0, 0, 0, 16#ffff, A, B}, _}) -> {A bsr 8, A band 255, B bsr 8, B band 255};
+key({{A, B, C, D, _, _, _, _}, _}) -> {v6, A, B, C, D};
+key({Ip, _}) -> Ip.
+
+%% @doc The calling process has a connection of this address.
+-spec enter(table(), key(), Most :: pos_integer()) -> ok | full.
+enter(Table, Key, Most) ->
+    Row = row(Table, Key),
+    case ets:update_counter(Table, Row, {2, 1}, {Row, 0, now_ns()}) of
+        Count when Count > Most ->
+            _ = ets:update_counter(Table, Row, {2, -1}),
+            full;
+        _ ->
+            true = ets:insert(Table, {self(), Row}),
+            ok
+    end.
+
+%% @doc This process has ended.
+-spec leave(table(), pid()) -> ok.
+leave(Table, Pid) ->
+    case ets:take(Table, Pid) of
+        [{_, Row}] -> _ = ets:update_counter(Table, Row, {2, -1}), ok;
+        [] -> ok
+    end.
+
+%% @doc May this address have another request, at so many per second? Else the seconds until it may.
+-spec ask(table(), key(), PerSecond :: pos_integer(), Now :: integer()) -> ok | {wait, pos_integer()}.
+ask(Table, Key, PerSecond, Now) ->
+    Row = row(Table, Key),
+    Step = max(1, ?SECOND div PerSecond),
+    %% In one step: not before now, then one request later.
+    [_, Full] = ets:update_counter(Table, Row, [{3, -1, Now, Now}, {3, Step}], {Row, 0, Now}),
+    case Full - Now - ?SECOND of
+        Over when Over > 0 ->
+            _ = ets:update_counter(Table, Row, {3, -Step}),
+            {wait, (Over + ?SECOND - 1) div ?SECOND};
+        _ -> ok
+    end.
+
+row(Table, Key) ->
+    case ets:info(Table, size) < ?MOST orelse ets:member(Table, Key) of
+        true -> Key;
+        false -> others
+    end.
+
+now_ns() -> erlang:monotonic_time(nanosecond).
+
+%% @doc Forgets addresses without connections whose bucket is full.
+-spec sweep(table()) -> ok.
+sweep(Table) ->
+    _ = ets:select_delete(Table, [{{'_', 0, '$1'}, [{'<', '$1', now_ns()}], [true]}]),
+    ok.
+
+-ifdef(TEST).
+
+requests_test() ->
+    Table = new(),
+    Now = now_ns(),
+    Ask = fun(Key, At) -> ask(Table, Key, 4, Now + At) end,
+    ?assertEqual([ok, ok, ok, ok, {wait, 1}, {wait, 1}], [Ask(a, 0) || _ <- lists:seq(1, 6)]),
+    ?assertEqual(ok, Ask(b, 0)),
+    %% One more for each quarter of a second, and never more than four at once.
+    ?assertEqual([ok, {wait, 1}], [Ask(a, ?SECOND div 4) || _ <- [1, 2]]),
+    ?assertEqual([ok, ok, ok, ok, {wait, 1}], [Ask(a, 100 * ?SECOND) || _ <- lists:seq(1, 5)]),
+    ?assertEqual([ok, {wait, 1}, {wait, 1}], [ask(Table, slow, 1, Now) || _ <- [1, 2, 3]]).
+
+connections_test() ->
+    Table = new(),
+    In = fun() -> spawn_monitor(fun() -> receive stop -> exit(enter(Table, a, 2)) end end) end,
+    Enter = fun() -> {Pid, Monitor} = In(), Pid ! stop, receive {'DOWN', Monitor, process, Pid, Result} -> {Result, Pid} end end,
+    [{ok, First}, {ok, _}, {full, Third}] = [Enter() || _ <- [1, 2, 3]],
+    %% What was refused has nothing to give back, and nobody gives back twice.
+    [ok = leave(Table, Pid) || Pid <- [Third, First, First]],
+    ?assertMatch([{ok, _}, {full, _}], [Enter() || _ <- [1, 2]]).
+
+bounded_test_() ->
+    {timeout, 60, fun() ->
+        Table = new(),
+        Now = now_ns(),
+        [ok = ask(Table, {I}, 1000, Now) || I <- lists:seq(1, ?MOST)],
+        ?assertEqual([ok, {wait, 1}], [ask(Table, Key, 1, Now) || Key <- [{new, 1}, {new, 2}]]),
+        ?assertEqual(?MOST + 1, ets:info(Table, size)),
+        ?assertEqual(ok, ask(Table, {7}, 1000, Now)),
+        ok = enter(Table, {8}, 1),
+        true = ets:select_replace(Table, [{{'$1', '$2', '_'}, [], [{{'$1', '$2', Now - 1}}]}]) > 0,
+        ok = sweep(Table),
+        ?assertEqual(2, ets:info(Table, size))
+    end}.
+
+keys_test_() ->
+    [?_assertEqual(Expected, key({Address, 80}))
+     || {Address, Expected} <- [{{1, 2, 3, 4}, {1, 2, 3, 4}}, {{0, 0, 0, 0, 0, 16#ffff, 16#102, 16#304}, {1, 2, 3, 4}}, {{1, 2, 3, 4, 5, 6, 7, 8}, {v6, 1, 2, 3, 4}}]].
+
+-endif.
