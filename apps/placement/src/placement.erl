@@ -16,7 +16,7 @@
 -export([choose_nodes/2, choose_node/2, explain/2, why_not/2, why_not/3, format_error/1]).
 -export([node_for/2, node_for/3, reserve/3, reserve_all/3, release/1, renew/2, hand_over/2, spawn/2, spawn/3]).
 -export([child/3, delete_child/1, children/0, whereis_name/1, send/2, register_name/2, unregister_name/1]).
--export([own/1, own/2, disown/1, insert/2, insert/3, update/2, delete/1, attributes/0, attributes/2]).
+-export([own/1, own/2, disown/1, taint/1, insert/2, insert/3, update/2, delete/1, attributes/0, attributes/2]).
 -export([follow/3, unfollow/1, topology/0, set_topology/1, set_topology/2, join/2, leave/1, epoch/0, advise/1, advise/2, observe/2]).
 -export([probe/2, plan/2, map/3]).
 
@@ -233,6 +233,10 @@ own(Name, Value) -> placement_attr:own(Name, {value, Value}, self()).
 %% @doc Takes it back.
 -spec disown(placement_entry:name()) -> ok.
 disown(Name) -> placement_attr:disown(Name, self()).
+
+%% @doc Sets the taints of this node, any terms; none with `[]'. It refuses every choice and lease that does not tolerate them all (`{tolerates, Taints}').
+-spec taint([Taint :: term()]) -> ok.
+taint(Taints) when is_list(Taints) -> ok = placement_attr:insert(taints, placement_builtin:taints(Taints)).
 
 %% @doc Adds an attribute; the entry is as in a configuration file ({@link placement_entry}).
 -spec insert(placement_entry:name(), Entry :: term()) -> ok | {error, unicode:chardata()}.

@@ -5,7 +5,7 @@
 %% the function fail, and the attribute unknown. Called by {@link placement_attr}.
 -module(placement_builtin).
 
--export([definitions/0]).
+-export([definitions/0, taints/1]).
 %% Functions of attributes.
 -export([os_type/0, os_version/0, otp_release/0, hostname/0, processors/0, mem_info/1, cpu_speed/0, load_average/1, load_per_core/1,
          kernel_entities/0, load/0, run_queue/0, scheduler_utilization/0, vm_memory/0, reductions_per_s/0, applications/0, crypto_version/0,
@@ -39,6 +39,7 @@ more_static() ->
      {schedulers_online, {automatic, {erlang, system_info, [schedulers_online]}, #{type => integer}}},
      {logical_processors_available, automatic(processors, [], #{type => integer})},
      {path, automatic(declared_path, [], #{})},
+     {taints, taints([])},
      {slurm_topology_addr, automatic(environment, ["SLURM_TOPOLOGY_ADDR"], #{type => text})},
      {cgroup_cpus, automatic(cgroup_cpus, [], #{type => number})},
      {cgroup_memory, automatic(cgroup_memory, [], #{unit => byte, type => integer})},
@@ -62,6 +63,10 @@ more_dynamic() ->
 
 automatic(Function, Arguments, Options) -> {automatic, {?MODULE, Function, Arguments}, Options}.
 dynamic(Function, Arguments, Options) -> {dynamic, {?MODULE, Function, Arguments}, Options}.
+
+%% @doc The entry of a node's taints. Others know of a change after five seconds, and each lease is judged by the node itself.
+-spec taints([term()]) -> Entry :: term().
+taints(Taints) -> {static, Taints, #{ttl => 5000}}.
 
 %% @doc Family and name of the operating system.
 -spec os_type() -> {unix | win32, atom()}.

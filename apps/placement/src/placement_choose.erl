@@ -84,10 +84,27 @@ snapshot(Nodes, #{from := From, deadline := Deadline} = Plan) ->
     Views = placement_cache:fetch(Nodes, first_names(Plan), maps:with([max_age, deadline], Plan)),
     {Epoch, Tree} = placement_topology:current(),
     Groups = maps:from_list([{Group, Members} || Group <- groups(Plan), {ok, Members} <- [placement_group:members(Group)]]),
-    Contexts = [#{node => Node, view => maps:get(Node, Views), from => From, tree => Tree, groups => Groups} || Node <- Nodes],
+    Affine = maps:from_list([{What, Hosts} || P <- predicates(Plan), What <- placement_pred:affinities(P), {ok, Hosts} <- [hosts(What, Views)]]),
+    Contexts = [#{node => Node, view => maps:get(Node, Views), from => From, tree => Tree, groups => Groups, affine => Affine} || Node <- Nodes],
     #{contexts => Contexts, tree => Tree, epoch => Epoch, end_ms => End}.
 
-groups(#{require := Require, order := Order}) -> lists:append([placement_pred:groups(P) || P <- [Require | Order]]).
+predicates(#{require := Require, order := Order, prefer := Prefer}) -> [Require | Order] ++ [P || {_, truth, P} <- Prefer].
+
+groups(Plan) -> lists:append([placement_pred:groups(P) || P <- predicates(Plan)]).
+
+%% The nodes on which that runs.
+hosts({group, Group}, _) ->
+    case placement_group:members(Group) of
+        {ok, _} -> {ok, lists:usort([node(Pid) || Name <- placement_group:names(Group), Pid <- [placement_group:whereis_name(Group, Name)], is_pid(Pid)])};
+        {error, no_such_group} = Error -> Error
+    end;
+hosts({pg, Scope, Group}, _) ->
+    case whereis(Scope) of
+        undefined -> {error, no_such_group};
+        _ -> {ok, lists:usort([node(Pid) || Pid <- pg:get_members(Scope, Group)])}
+    end;
+hosts(Name, Views) ->
+    {ok, [Node || {Node, #{attributes := #{Name := {ok, Value, _, _, _}}}} <- maps:to_list(Views), Value =:= true orelse is_number(Value) andalso Value > 0]}.
 
 %% What only decides among suitable nodes is asked of those that are drawn. A node that nobody will ask later must say something now, for one that is down suits nobody.
 first_names(Plan) ->
@@ -105,8 +122,9 @@ is_asked_later(#{policy := Policy}) -> placement_policy:is_live(Policy).
 %% @doc The suitable nodes, and what had to give way for it.
 -spec feasible(placement_query:plan(), snapshot()) ->
           {ok, [placement_pred:context()], Dropped :: [placement_pred:predicate()]} | {error, {unsatisfied, placement_explain:conflict()}}.
-feasible(#{require := Require, order := Order, min := Min, on_conflict := OnConflict} = Plan, #{contexts := Contexts} = Snapshot) ->
-    Suitable = fulfilling(Require, [Context || #{view := #{status := Status}} = Context <- Contexts, Status =:= ok orelse is_asked_later(Plan)]),
+feasible(#{require := Require, tolerance := Tolerance, order := Order, min := Min, on_conflict := OnConflict} = Plan, #{contexts := Contexts} = Snapshot) ->
+    Suitable = fulfilling(Require, [Context || #{view := #{status := Status}} = Context <- Contexts, Status =:= ok orelse is_asked_later(Plan),
+                                               is_tolerated(Tolerance, Context)]),
     Steps = lists:reverse(steps(Order, [{Suitable, Order}])),
     Enough = [Step || {Nodes, _} = Step <- Steps, length(Nodes) >= Min],
     case {Enough, OnConflict} of
@@ -114,6 +132,9 @@ feasible(#{require := Require, order := Order, min := Min, on_conflict := OnConf
         {[{Nodes, Left} | _], relax} -> {ok, Nodes, [placement_pred:source(P) || P <- Left]};
         _ -> {error, {unsatisfied, placement_explain:conflict(Plan, Snapshot)}}
     end.
+
+is_tolerated(none, _) -> true;
+is_tolerated(Tolerance, Context) -> placement_pred:evaluate(Tolerance, Context) =:= true.
 
 %% After each part of the order, from the first one on: who is left, and which parts are not applied yet.
 steps([], Steps) -> lists:reverse(Steps);
@@ -190,8 +211,9 @@ live(#{policy := Policy, n := Count} = Plan, Feasible, #{end_ms := End} = Snapsh
     end.
 
 %% What compares nodes with each other was judged before; the rest must still hold.
-is_still(#{require := Require}, Context) ->
-    lists:all(fun(P) -> placement_pred:is_relative(P) orelse placement_pred:evaluate(P, Context) =:= true end, placement_pred:conjuncts(Require)).
+is_still(#{require := Require, tolerance := Tolerance}, Context) ->
+    is_tolerated(Tolerance, Context) andalso
+        lists:all(fun(P) -> placement_pred:is_relative(P) orelse placement_pred:evaluate(P, Context) =:= true end, placement_pred:conjuncts(Require)).
 
 scored(_, []) -> [];
 scored(#{prefer := Prefer}, Contexts) ->
@@ -205,10 +227,19 @@ scored(#{prefer := Prefer}, Contexts) ->
 term_values({Weight, truth, P}, Contexts) ->
     Thresholds = placement_pred:thresholds(P, Contexts),
     {Weight, truth, 0, [case placement_pred:evaluate(P, Context#{thresholds => Thresholds}) of true -> 1; _ -> 0 end || Context <- Contexts]};
+term_values({Weight, {score, M, F}, Names}, Contexts) ->
+    {Weight, max, 0, [score(M, F, Node, maps:from_list([{Name, Value} || {Name, {ok, Value, _, _, _}} <- maps:to_list(maps:with(Names, Attributes))]))
+                      || #{node := Node, view := #{attributes := Attributes}} <- Contexts]};
 term_values({Weight, Way, Name}, Contexts) ->
     Known = [maps:get(Name, Attributes, {unknown, missing}) || #{view := #{attributes := Attributes}} <- Contexts],
     Tolerance = lists:max([0 | [T || {ok, _, _, _, T} <- Known]]),
     {Weight, Way, Tolerance, [case K of {ok, Value, _, _, _} when is_number(Value) -> Value; _ -> unknown end || K <- Known]}.
+
+score(M, F, Node, Known) ->
+    case M:F(Node, Known) of
+        Score when is_number(Score); Score =:= unknown -> Score;
+        Other -> error({bad_score, {M, F}, Other})
+    end.
 
 %%% Own placements, for policies that do not ask anew
 

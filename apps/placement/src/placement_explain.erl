@@ -24,12 +24,16 @@
 %% @doc All constraints of a plan, on all nodes of a snapshot.
 -spec reports(placement_query:plan(), placement_choose:snapshot()) -> [report()].
 reports(#{require := Require, order := Order} = Plan, #{contexts := Contexts}) ->
-    Parts = parts(Plan),
+    Parts = parts(Plan, Contexts),
     Suitable = [Context || Context <- Contexts, all_true([P || P <- placement_pred:conjuncts(Require), not placement_pred:is_relative(P)], Context)],
     Thresholds = lists:foldl(fun(P, Acc) -> maps:merge(placement_pred:thresholds(P, Suitable), Acc) end, #{}, [Require | Order]),
     [report(Context#{thresholds => Thresholds}, Parts) || Context <- Contexts].
 
-parts(#{require := Require, order := Order}) -> [{require, P} || P <- placement_pred:conjuncts(Require)] ++ [{order, P} || P <- Order].
+%% That a node has no taints is worth a word where one has.
+parts(#{require := Require, tolerance := Tolerance, order := Order}, Contexts) ->
+    [{require, P} || P <- placement_pred:conjuncts(Require)]
+        ++ [{require, Tolerance} || Tolerance =/= none, lists:any(fun(#{view := #{status := Status}} = C) -> Status =:= ok andalso not all_true([Tolerance], C) end, Contexts)]
+        ++ [{order, P} || P <- Order].
 
 all_true(Parts, Context) -> lists:all(fun(P) -> placement_pred:evaluate(P, Context) =:= true end, Parts).
 
@@ -148,6 +152,8 @@ detail_text({unknown, no_such_group}) -> "this node is not in that group";
 detail_text({unknown, {too_old, Age}}) -> io_lib:format("its value is ~b ms old", [Age]);
 detail_text({unknown, Status}) when Status =:= nodedown; Status =:= no_server; Status =:= timeout -> ["the node ", status_text(Status)];
 detail_text({unknown, Reason}) -> io_lib:format("its function failed: ~0tP", [Reason, 12]);
+detail_text({runs_on, []}) -> "it runs nowhere";
+detail_text({runs_on, Hosts}) -> ["it runs on ", lists:join(", ", [atom_to_list(Host) || Host <- Hosts])];
 detail_text({level, Rank, Levels}) -> io_lib:format("it is ~b of ~b levels away", [Rank, Levels]);
 detail_text({distance, Distance}) -> io_lib:format("the distance is ~w", [Distance]);
 detail_text({latency_us, Us}) -> io_lib:format("a round trip takes ~w us", [Us]);
@@ -158,6 +164,10 @@ detail_text(Other) -> io_lib:format("~0tP", [Other, 12]).
 predicate_text({Name, Op, Constant}) when Op =:= eq; Op =:= ne; Op =:= lt; Op =:= le; Op =:= gt; Op =:= ge ->
     Sign = maps:get(Op, #{eq => "=", ne => "/=", lt => "<", le => "=<", gt => ">", ge => ">="}),
     io_lib:format("~tp ~ts ~ts", [Name, Sign, constant_text(Constant)]);
+predicate_text({affinity, What, near}) -> io_lib:format("near to ~0tp", [What]);
+predicate_text({affinity, What, apart}) -> io_lib:format("apart from ~0tp", [What]);
+predicate_text({tolerates, []}) -> "no taints";
+predicate_text({tolerates, Taints}) -> io_lib:format("no taints but ~0tp", [Taints]);
 predicate_text({'not', P}) -> ["not (", predicate_text(P), ")"];
 predicate_text({Word, [_ | _] = List}) when Word =:= 'and'; Word =:= 'or' -> ["(", lists:join([" ", atom_to_list(Word), " "], [predicate_text(P) || P <- List]), ")"];
 predicate_text({Name, Word}) when is_atom(Name), is_atom(Word) -> io_lib:format("~tp is ~tp", [Name, Word]);

@@ -4,6 +4,7 @@
 %% A lease is granted by its target, which checks the predicate once more against its own attributes, and that the claims fit: of a claim
 %% `#{slots => 1}' all leases together may have as much as the attribute `slots' says. It ends after its time to live (5 s), with its holder, or when it is
 %% released; handed over to a process of the target it lives as long as that process. The attribute `leases' counts them.
+%% A node with taints refuses unless the predicate tolerates them (`{tolerates, Taints}').
 %% Checks run in processes of their own, at most 1000 at once. A lease that is granted meanwhile may change what they saw: a predicate over attributes that
 %% are evaluated is then checked again, one request at a time. The table belongs to {@link placement_sup}, so leases survive this server.
 -module(placement_lease).
@@ -175,7 +176,8 @@ check(Claims, Require) -> spawn_monitor(fun() -> exit({?MODULE, checked(Claims, 
 
 %% In a process of its own: waits for the node's own attributes.
 checked(Claims, Require) ->
-    {ok, Compiled} = placement_pred:compile(Require),
+    {ok, Given} = placement_pred:compile(Require),
+    {ok, Compiled} = placement_pred:compile(Require ++ [placement_pred:source(Tolerance) || Tolerance <- [placement_pred:tolerance(Given)], Tolerance =/= none]),
     Judged = placement_pred:attributes(Compiled),
     Names = lists:usort(Judged ++ maps:keys(Claims)),
     {ok, Answers} = placement_attr:local(Names, 2 * placement_config:deadline_ms()),

@@ -6,9 +6,10 @@
 %% Called by {@link placement_choose}, {@link attr} and, to check a claim once more at its target, {@link placement_lease}.
 -module(placement_pred).
 
--export([compile/1, attributes/1, evaluate/2, conjuncts/1, source/1, is_relative/1, thresholds/2, account/2, at_target/1, contradictions/1, groups/1]).
+-export([compile/1, attributes/1, evaluate/2, conjuncts/1, source/1, is_relative/1, thresholds/2, account/2, at_target/1, contradictions/1, groups/1, affinities/1, tolerance/1]).
 
--export_type([predicate/0, compiled/0, truth/0, context/0, thresholds/0]).
+
+-export_type([predicate/0, compiled/0, truth/0, context/0, thresholds/0, affinity/0]).
 
 -type operator() :: eq | ne | lt | le | gt | ge.
 -type predicate() :: {placement_entry:name(), operator(), Constant :: term()} | {placement_entry:name(), true | false | yes | no}
@@ -16,15 +17,21 @@
                    | {placement_entry:name(), exists | missing | low | high | lowest | highest} | {placement_entry:name(), top | bottom, pos_integer()}
                    | {dist, operator(), number()} | {dist, very_near | near | far | very_far | anywhere} | {dist, same, Level :: non_neg_integer()}
                    | {latency, operator(), Us :: number() | placement_unit:quantity()} | {group, Name :: term()}
+                   | {affinity, affinity(), near | apart} | {tolerates, [Taint :: term()] | all}
                    | {'and', [predicate()]} | {'or', [predicate()]} | {'not', predicate()} | [predicate()].
-%% A list means `and'. A constant with a unit is `{4, gib}'.
+%% A list means `and'. A constant with a unit is `{4, gib}'. `tolerates': the node's attribute `taints' holds nothing else.
+-type affinity() :: placement_entry:name() | {group, Name :: term()} | {pg, Scope :: atom(), Group :: term()}.
+%% Where something runs: on the candidates whose attribute is `true' or above 0 (`placement:own/1' counts processes); where the processes are that have names in a group of
+%% {@link placement_group}, or are in one of `pg'.
 -type truth() :: true | false | unknown.
 -type context() :: #{node := node(), view := placement_cache:view(), from => node(), tree => placement_tree:tree() | none,
-                     groups => #{term() => [node()]}, thresholds => thresholds()}.
+                     groups => #{term() => [node()]}, thresholds => thresholds(),
+                     affine => #{affinity() => [node()]}}.
 -opaque compiled() :: {'and' | 'or', predicate(), [compiled()]} | {'not', predicate(), compiled()} | {leaf, predicate(), leaf()}.
 -type leaf() :: {compare, atom(), operator(), term()} | {truth, atom(), boolean()} | {in, atom(), [term()]} | {between, atom(), term(), term()}
               | {match, atom(), term()} | {exists | missing, atom()} | {relative, atom(), relative()} | {dist, operator(), number()} | {dist, atom()}
-              | {same, non_neg_integer()} | {latency, operator(), number()} | {group, term()}.
+              | {same, non_neg_integer()} | {latency, operator(), number()} | {group, term()}
+              | {affinity, affinity(), near | apart} | {tolerates, taints, [term()] | all}.
 -type relative() :: low | high | lowest | highest | {top | bottom, pos_integer()}.
 -type thresholds() :: #{{atom(), relative()} => {le | ge, number()} | everybody | nobody}.
 
@@ -63,6 +70,10 @@ leaf({latency, Op, Quantity} = P) ->
         _ -> bad(P)
     end;
 leaf({group, Name}) -> {group, Name};
+leaf({affinity, What, Way} = P) when Way =:= near; Way =:= apart ->
+    case is_affinity(What) of true -> {affinity, What, Way}; false -> bad(P) end;
+leaf({tolerates, Taints}) when is_list(Taints); Taints =:= all -> {tolerates, taints, Taints};
+leaf({tolerates, _} = P) -> bad(P);
 leaf({Word, _} = P) when Word =:= dist; Word =:= latency -> bad(P);
 leaf({Word, _, _} = P) when Word =:= dist; Word =:= group; Word =:= 'and'; Word =:= 'or'; Word =:= 'not' -> bad(P);
 leaf({Name, Word}) when is_atom(Name), Word =:= true orelse Word =:= yes -> {truth, Name, true};
@@ -76,11 +87,15 @@ leaf({Name, match, Regex} = P) when is_atom(Name) -> {match, Name, regex(Regex, 
 leaf({Name, Op, Constant} = P) when is_atom(Name) -> {compare, Name, operator(Op, P), constant(Constant, P)};
 leaf(P) -> bad(P).
 
+is_affinity({group, _}) -> true;
+is_affinity({pg, Scope, _}) -> is_atom(Scope);
+is_affinity(What) -> is_atom(What) andalso not lists:member(What, ?OPERATORS).
+
 -spec bad(term()) -> no_return().
 bad(P) ->
     throw({bad, "~0tP is no predicate; expected {Name, eq|ne|lt|le|gt|ge, Value}, {Name, true|false|exists|missing|low|high|lowest|highest}, "
                 "{Name, in, List}, {Name, between, {Low, High}}, {Name, match, Regex}, {Name, top|bottom, N}, {dist, Op, Number}, "
-                "{dist, very_near|near|far|very_far|anywhere}, {dist, same, Level}, {latency, Op, Us}, {group, Name}, or 'and', 'or', 'not' of such", [P, 15]}).
+                "{dist, very_near|near|far|very_far|anywhere}, {dist, same, Level}, {latency, Op, Us}, {group, Name}, {affinity, Name|{group, G}|{pg, Scope, G}, near|apart}, {tolerates, Taints|all}, or 'and', 'or', 'not' of such", [P, 15]}).
 
 operator(Op, P) -> case lists:member(Op, ?OPERATORS) of true -> Op; false -> bad(P) end.
 
@@ -105,9 +120,10 @@ source({_, P, _}) -> P.
 
 %% @doc The attributes that a predicate asks for.
 -spec attributes(compiled()) -> [placement_entry:name()].
-attributes(Compiled) -> lists:usort([element(2, Leaf) || Leaf <- leaves(Compiled), is_of_attribute(Leaf)]).
+attributes(Compiled) ->
+    lists:usort([element(2, Leaf) || Leaf <- leaves(Compiled), is_of_attribute(Leaf)] ++ [Name || Name <- affinities(Compiled), is_atom(Name)]).
 
-is_of_attribute(Leaf) -> not lists:member(element(1, Leaf), [dist, same, latency, group]).
+is_of_attribute(Leaf) -> not lists:member(element(1, Leaf), [dist, same, latency, group, affinity]).
 
 leaves({leaf, _, Leaf}) -> [Leaf];
 leaves({'not', _, Inner}) -> leaves(Inner);
@@ -116,6 +132,18 @@ leaves({_, _, List}) -> lists:append([leaves(Inner) || Inner <- List]).
 %% @doc The groups that a predicate asks for.
 -spec groups(compiled()) -> [term()].
 groups(Compiled) -> lists:usort([Name || {group, Name} <- leaves(Compiled)]).
+
+%% @doc What a predicate wants to be near to or apart from.
+-spec affinities(compiled()) -> [affinity()].
+affinities(Compiled) -> lists:usort([What || {affinity, What, _} <- leaves(Compiled)]).
+
+%% @doc What holds in addition where a predicate does not say what it tolerates: the node has no taints.
+-spec tolerance(compiled()) -> compiled() | none.
+tolerance(Compiled) ->
+    case lists:any(fun(Leaf) -> element(1, Leaf) =:= tolerates end, leaves(Compiled)) of
+        true -> none;
+        false -> compiled({tolerates, []}, 0)
+    end.
 
 %% @doc The parts that must all be true.
 -spec conjuncts(compiled()) -> [compiled()].
@@ -180,9 +208,23 @@ judged({group, Name}, #{node := Node} = Context) ->
         #{Name := Members} -> {lists:member(Node, Members), {group, Name}};
         _ -> {unknown, {unknown, no_such_group}}
     end;
+judged({affinity, What, Way}, #{node := Node} = Context) ->
+    case maps:get(affine, Context, #{}) of
+        #{What := Hosts} -> {case Way of apart -> not lists:member(Node, Hosts); near -> is_near(Node, Hosts, maps:get(tree, Context, none)) end, {runs_on, Hosts}};
+        _ -> {unknown, {unknown, no_such_group}}
+    end;
 judged(Leaf, #{view := #{attributes := Attributes}} = Context) ->
     Known = maps:get(element(2, Leaf), Attributes, {unknown, missing}),
     {of_attribute(Leaf, Known, Context), detail(Known)}.
+
+%% On the same node, or in the smallest group of the tree that holds one of them.
+is_near(Node, Hosts, Tree) ->
+    Ranks = [placement_tree:rank(Tree, Host, Node) || Host <- Hosts],
+    case {lists:member(Node, Hosts) orelse [near || {ok, Rank, _} <- Ranks, Rank =< 1] =/= [], lists:member(unknown, Ranks)} of
+        {true, _} -> true;
+        {false, true} -> unknown;
+        {false, false} -> false
+    end.
 
 detail({ok, Value, Age, _, _}) -> {value, Value, Age};
 detail({unknown, _} = Unknown) -> Unknown.
@@ -190,7 +232,10 @@ detail({unknown, _} = Unknown) -> Unknown.
 of_attribute({exists, _}, {ok, _, _, _, _}, _) -> true;
 of_attribute({exists, _}, {unknown, missing}, _) -> false;
 of_attribute({missing, _}, Known, Context) -> negated(of_attribute({exists, any}, Known, Context));
+of_attribute({tolerates, _, _}, {unknown, missing}, _) -> true;
 of_attribute(_, {unknown, _}, _) -> unknown;
+of_attribute({tolerates, _, all}, _, _) -> true;
+of_attribute({tolerates, _, Tolerated}, {ok, Taints, _, _, _}, _) when is_list(Taints) -> Taints -- Tolerated =:= [];
 of_attribute({compare, _, Op, Constant}, {ok, Value, _, Unit, _}, _) -> holds(Op, placement_unit:compare(Value, Unit, Constant));
 of_attribute({truth, _, Wanted}, {ok, Value, _, _, _}, _) -> truth(Wanted, Value);
 of_attribute({between, _, Low, High}, {ok, Value, _, Unit, _}, _) ->

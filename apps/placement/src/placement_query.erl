@@ -6,7 +6,9 @@
 
 -export_type([query/0, plan/0, preference/0]).
 
--type preference() :: {Weight :: number(), placement_pred:predicate() | {placement_entry:name(), min | max}}.
+-type preference() :: {Weight :: number(), placement_pred:predicate() | {placement_entry:name(), min | max} | {score, {module(), atom()}, [placement_entry:name()]}}.
+%% `{score, {M, F}, Names}': a score of one's own. The caller runs `M:F(Node, #{Name => Value})' for each node that is compared. It holds what is known of the named attributes,
+%% and gives a number, the higher the better, or `unknown'.
 -type query() :: #{require => placement_pred:predicate(),    %% what must hold
                    order => [placement_pred:predicate()],    %% what should hold; gives way from the last one on
                    prefer => [preference()],                 %% which of the suitable ones are better; [{1, {load, min}}]
@@ -20,8 +22,9 @@
                    max_age => non_neg_integer(),             %% ms that a value may be old
                    deadline => pos_integer()}                %% ms for the whole choice; {@link placement_config:deadline_ms/0}
                | placement_pred:predicate().
--type plan() :: #{require := placement_pred:compiled(), order := [placement_pred:compiled()],
-                  prefer := [{number(), min | max, placement_entry:name()} | {number(), truth, placement_pred:compiled()}],
+-type plan() :: #{require := placement_pred:compiled(), tolerance := placement_pred:compiled() | none, order := [placement_pred:compiled()],
+                  prefer := [{number(), min | max, placement_entry:name()} | {number(), truth, placement_pred:compiled()} |
+                             {number(), {score, module(), atom()}, [placement_entry:name()]}],
                   from := node(), n := pos_integer() | all, min := pos_integer(), on_conflict := error | relax, spread := none | tuple(),
                   policy := placement_policy:policy(), charge := #{atom() => number()}, deadline := pos_integer(), max_age => non_neg_integer(), source := map()}.
 
@@ -46,7 +49,8 @@ bad(Format, Arguments) -> throw({bad, io_lib:format(Format, Arguments)}).
 plan(Query) ->
     Order = [predicate(order, P) || P <- list(order, maps:get(order, Query, []))],
     Count = checked(n, fun(N) -> N =:= all orelse is_integer(N) andalso N > 0 end, "a positive number or all", Query, all),
-    Base = #{require => predicate(require, maps:get(require, Query, [])), order => Order, prefer => prefer(maps:get(prefer, Query, [{1, {load, min}}])),
+    Require = predicate(require, maps:get(require, Query, [])),
+    Base = #{require => Require, tolerance => placement_pred:tolerance(Require), order => Order, prefer => prefer(maps:get(prefer, Query, [{1, {load, min}}])),
              from => checked(from, fun is_atom/1, "a node", Query, node()),
              n => Count,
              min => checked(min, fun(N) -> is_integer(N) andalso N > 0 end, "a positive number", Query, case Count of all -> 1; _ -> Count end),
@@ -88,16 +92,20 @@ predicate(Key, P) ->
 prefer(List) -> [preference(Term) || Term <- list(prefer, List)].
 
 preference({Weight, {Name, Way}}) when is_number(Weight), is_atom(Name), Way =:= min orelse Way =:= max -> {Weight, Way, Name};
+preference({Weight, {score, {M, F}, Names}} = Term) when is_number(Weight), is_atom(M), is_atom(F), is_list(Names) ->
+    placement_eval:is_exported({M, F, [node, attributes]}) orelse bad("prefer: ~0tP: there is no function ~tp:~tp/2", [Term, 12, M, F]),
+    lists:all(fun is_atom/1, Names) orelse bad("prefer: ~0tP: expected a list of attributes", [Term, 12]),
+    {Weight, {score, M, F}, Names};
 preference({Weight, P}) when is_number(Weight) -> {Weight, truth, predicate(prefer, P)};
-preference(Other) -> bad("prefer: ~0tP: expected {Weight, Predicate}, {Weight, {Name, min}} or {Weight, {Name, max}}", [Other, 12]).
+preference(Other) -> bad("prefer: ~0tP: expected {Weight, Predicate}, {Weight, {Name, min}}, {Weight, {Name, max}} or {Weight, {score, {M, F}, Names}}", [Other, 12]).
 
 %% @doc The attributes that a plan needs of each node.
 -spec names(plan()) -> [placement_entry:name()].
-names(#{require := Require, order := Order, prefer := Prefer, spread := Spread, n := Count}) ->
+names(#{require := Require, tolerance := Tolerance, order := Order, prefer := Prefer, spread := Spread, n := Count}) ->
     Scored = case Count of all -> []; _ -> preferred(Prefer) end,
-    lists:usort(lists:append([placement_pred:attributes(P) || P <- [Require | Order]]) ++ Scored ++ spread_by(Spread)).
+    lists:usort(lists:append([placement_pred:attributes(P) || P <- [Require | Order] ++ [Tolerance || Tolerance =/= none]]) ++ Scored ++ spread_by(Spread)).
 
-preferred(Prefer) -> lists:append([case Term of {_, truth, P} -> placement_pred:attributes(P); {_, _, Name} -> [Name] end || Term <- Prefer]).
+preferred(Prefer) -> lists:append([case Term of {_, truth, P} -> placement_pred:attributes(P); {_, {score, _, _}, Names} -> Names; {_, _, Name} -> [Name] end || Term <- Prefer]).
 
 spread_by({{attribute, Name}, _, _}) -> [Name];
 spread_by(_) -> [].

@@ -5,16 +5,16 @@
 -include_lib("stdlib/include/assert.hrl").
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
--export([three_values/1, relative_words/1, distance_words/1, priorities_give_way/1, conflicts_are_explained/1, why_not_names_everything/1,
+-export([three_values/1, relative_words/1, distance_words/1, affinity/1, taints/1, scores_of_ones_own/1, priorities_give_way/1, conflicts_are_explained/1, why_not_names_everything/1,
          bad_queries/1, bad_nodes/1, choosers_do_not_pile_up/1, own_placements_count/1, spread_over_places/1, latencies/1,
          leases_have_a_capacity/1, leases_end/1, leases_for_several_nodes/1, leases_are_judged_one_by_one/1, processes_take_their_lease/1, a_lease_that_is_gone/1, nobody_has_room/1,
          groups/1, names_in_groups/1, groups_meet_again/1, names_after_a_restart/1, groups_forget/1, epochs/1, publishers_agree/1, a_node_finds_its_place/1, the_command/1]).
--export([wait/0]).
+-export([wait/0, middle/2, no_score/2]).
 
 suite() -> [{timetrap, {minutes, 5}}].
 
 all() ->
-    [three_values, relative_words, distance_words, priorities_give_way, conflicts_are_explained, why_not_names_everything,
+    [three_values, relative_words, distance_words, affinity, taints, scores_of_ones_own, priorities_give_way, conflicts_are_explained, why_not_names_everything,
      bad_queries, bad_nodes, choosers_do_not_pile_up, own_placements_count, spread_over_places, latencies,
      leases_have_a_capacity, leases_end, leases_for_several_nodes, leases_are_judged_one_by_one, processes_take_their_lease, a_lease_that_is_gone, nobody_has_room,
      groups, names_in_groups, groups_meet_again, names_after_a_restart, groups_forget, epochs, publishers_agree, a_node_finds_its_place, the_command].
@@ -95,6 +95,81 @@ distance_words(Config) ->
     ?assertEqual(["e", "f"], From("e", {dist, near})),
     {ok, Nodes, _} = call(Config, "a", placement, choose_nodes, [{level, 1, node_of(Config, "c")}, []]),
     ?assertEqual(["a", "b", "c", "d"], lists:sort([name_of(Config, Node) || Node <- Nodes])).
+
+%% Near: the same node, or the smallest group of the tree. Apart: another node.
+affinity(Config) ->
+    ok = call(Config, "b", placement, insert, [runs_db, 2]),
+    ok = call(Config, "e", placement, insert, [runs_db, 0]),
+    Near = fun(What) -> chosen(Config, {affinity, What, near}) end,
+    Apart = fun(What) -> chosen(Config, {affinity, What, apart}) end,
+    ?assertEqual({["a", "b"], ["a", "c", "d", "e", "f"]}, {Near(runs_db), Apart(runs_db)}),
+    ?assertEqual(["c", "d", "e", "f"], chosen(Config, {'not', {affinity, runs_db, near}})),
+    ?assertEqual({[], ?NAMES}, {Near(runs_nowhere), Apart(runs_nowhere)}),
+    ok = call(Config, "e", placement, insert, [runs_db, true]),
+    ok = call(Config, "a", placement_cache, forget, [node_of(Config, "e")]),
+    ?assertEqual(["a", "b", "e", "f"], Near(runs_db)),
+    [ok = call(Config, Name, placement, delete, [runs_db]) || Name <- ["b", "e"]],
+    %% A process of pg, on the only node that is connected to all.
+    Pid = on(Config, "a", fun() ->
+        {ok, _} = pg:start(affinity),
+        Process = spawn(?MODULE, wait, []),
+        ok = pg:join(affinity, store, Process),
+        Process
+    end),
+    ?assertEqual({["a", "b"], ["b", "c", "d", "e", "f"]}, {Near({pg, affinity, store}), Apart({pg, affinity, store})}),
+    ?assertEqual({[], []}, {Near({pg, no_scope, store}), Apart({pg, no_scope, store})}),
+    %% A name in a group.
+    ok = call(Config, "a", placement_group, new_group, [affine, nodes_of(Config)]),
+    yes = call(Config, "a", placement_group, register_name, [affine, store, Pid]),
+    ?assertEqual({["a", "b"], ["b", "c", "d", "e", "f"]}, {Near({group, affine}), Apart({group, affine})}),
+    ?assertEqual({[], []}, {Near({group, unheard_of}), Apart({group, unheard_of})}),
+    {ok, [#{details := [{_, false, {runs_on, [A]}}]}]} = call(Config, "a", placement, why_not, [node_of(Config, "c"), {affinity, {group, affine}, near}]),
+    ?assertEqual(node_of(Config, "a"), A),
+    true = call(Config, "a", erlang, exit, [Pid, kill]),
+    ok = call(Config, "a", placement_group, delete_group, [affine]),
+    {ok, [Alone], _} = call(Config, "a", placement, choose_nodes, [[node_of(Config, "c")], #{order => [{affinity, runs_nowhere, near}]}]),
+    ?assertEqual(node_of(Config, "c"), Alone),
+    [{error, {bad_query, _}} = call(Config, "a", placement, choose_nodes, [nodes_of(Config), P]) || P <- [{affinity, {pg, "s", g}, near}, {affinity, 7, apart}, {affinity, x, beside}]].
+
+%% A node with taints suits only who tolerates them all. It says so itself, whatever the others know.
+taints(Config) ->
+    C = node_of(Config, "c"),
+    ok = call(Config, "c", placement, taint, [[maintenance, {only, db}]]),
+    ok = call(Config, "a", placement_cache, forget, [C]),
+    ?assertEqual(["a", "b"], chosen(Config, {size, lt, 4})),
+    ?assertEqual(["a", "b"], chosen(Config, [{size, lt, 4}, {tolerates, [maintenance]}])),
+    ?assertEqual(["a", "b", "c"], chosen(Config, [{size, lt, 4}, {tolerates, [{only, db}, maintenance, other]}])),
+    ?assertEqual(["a", "b", "c"], chosen(Config, [{size, lt, 4}, {tolerates, all}])),
+    {ok, Verdicts} = call(Config, "a", placement, why_not, [C, {size, lt, 4}]),
+    ?assertMatch([#{constraint := {tolerates, []}, truth := false}], Verdicts),
+    {error, {unsatisfied, _} = Error} = call(Config, "a", placement, choose_nodes, [[C], {size, eq, 3}]),
+    ?assertNotEqual(nomatch, string:find(unicode:characters_to_list(placement:format_error(Error)), "no taints: 0 nodes")),
+    {error, {refused, {predicate, {tolerates, []}, false}}} = call(Config, "a", placement, reserve, [C, #{}, #{}]),
+    {ok, Lease} = call(Config, "a", placement, reserve, [C, #{}, #{require => {tolerates, all}}]),
+    ok = call(Config, "a", placement, release, [Lease]),
+    ok = call(Config, "c", placement, taint, [[]]),
+    ok = call(Config, "a", placement_cache, forget, [C]),
+    ?assertEqual(["a", "b", "c"], chosen(Config, {size, lt, 4})),
+    %% What this node knows is old: the nodes that are drawn are asked anew, and the lease is refused.
+    ok = call(Config, "c", placement, taint, [[maintenance]]),
+    ?assertEqual(["a", "b", "c"], chosen(Config, #{require => {size, lt, 4}, max_age => 60000})),
+    {error, {unsatisfied, _}} = call(Config, "a", placement, choose_nodes, [[C], #{n => 1, max_age => 60000}]),
+    ok = call(Config, "c", placement, taint, [[]]),
+    ok = call(Config, "a", placement_cache, forget, [C]),
+    {error, {bad_query, _}} = call(Config, "a", placement, choose_nodes, [nodes_of(Config), {tolerates, maintenance}]).
+
+scores_of_ones_own(Config) ->
+    Query = fun(Score) -> #{n => 1, policy => least, prefer => [{1, {score, Score, [size]}}]} end,
+    {ok, [D], _} = call(Config, "a", placement, choose_nodes, [nodes_of(Config), Query({?MODULE, middle})]),
+    ?assertEqual("d", name_of(Config, D)),
+    {error, {bad_query, Text}} = call(Config, "a", placement, choose_nodes, [nodes_of(Config), Query({?MODULE, unheard_of})]),
+    ?assertNotEqual(nomatch, string:find(Text, "there is no function placement_choose_SUITE:unheard_of/2")),
+    ?assertError({bad_score, {?MODULE, no_score}, high}, on(Config, "a", fun() -> placement:choose_nodes(nodes(connected), Query({?MODULE, no_score})) end)).
+
+%% Size 4 is best.
+middle(_, #{size := Size}) -> -abs(Size - 4).
+
+no_score(_, _) -> high.
 
 %% An early constraint has priority over a later one; what was dropped is said.
 priorities_give_way(Config) ->

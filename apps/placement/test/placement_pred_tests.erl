@@ -27,7 +27,8 @@ value() -> oneof([integer(0, 5), float(0.0, 5.0), elements([x, true, false, yes,
 leaf() ->
     oneof([{name(), elements([eq, ne, lt, le, gt, ge]), value()}, {name(), elements([true, false, yes, no, exists, missing])},
            {name(), in, list(value())}, {name(), between, {integer(0, 5), integer(0, 5)}}, {name(), match, elements(["t", "^x$", "."])},
-           {dist, elements([near, far, anywhere])}, {group, elements([g, h])}]).
+           {dist, elements([near, far, anywhere])}, {group, elements([g, h])}, {affinity, elements([a, {group, g}, {pg, s, p}]), elements([near, apart])},
+           {tolerates, oneof([all, list(value())])}]).
 
 predicate(0) -> leaf();
 predicate(Size) ->
@@ -41,7 +42,7 @@ known() ->
 
 view() -> ?LET({A, B, C}, {known(), known(), known()}, #{status => ok, attributes => #{a => A, b => B, c => C}}).
 
-context(View) -> #{node => n@h, view => View, groups => #{g => [n@h]}}.
+context(View) -> #{node => n@h, view => View, groups => #{g => [n@h]}, affine => #{a => [m@h], {group, g} => [n@h]}}.
 
 evaluated(P, Context) ->
     {ok, Compiled} = placement_pred:compile(P),
