@@ -9,7 +9,7 @@ defmodule Teleport.MixProject do
       version: "0.2.0",
       elixir: "~> 1.14",
       deps: [],
-      elixirc_paths: if(Mix.env() == :test, do: ["lib", "test/support"], else: ["lib"]),
+      elixirc_paths: if(Mix.env() == :test, do: ["lib", "test/support", "test/shared"], else: ["lib"]),
       prune_code_paths: false,
       description: "Teleport's lanes from Elixir, and an adapter for Phoenix.PubSub"
     ]

@@ -10,6 +10,16 @@
 handle(Req, State) -> answer(yucan_req:path(Req), Req, State).
 
 answer(<<"/crash">>, _, _) -> error(crashed_on_purpose);
+answer(<<"/steps/whole">>, Req, _) -> ok = yucan_answer:send({200, [], <<"whole">>}, Req), sent;
+answer(<<"/steps/open">>, Req, _) ->
+    ok = yucan_answer:inform(103, [{<<"link">>, <<"</s>">>}], Req),
+    ok = yucan_answer:open(200, [], Req),
+    ok = yucan_answer:write(<<"one">>, Req),
+    ok = yucan_answer:write(<<"two">>, Req),
+    sent;
+answer(<<"/steps/twice">>, Req, _) -> ok = yucan_answer:send({200, [], <<"once">>}, Req), yucan_answer:send({200, [], <<"again">>}, Req);
+answer(<<"/steps/crash">>, Req, _) -> ok = yucan_answer:open(200, [], Req), ok = yucan_answer:write(<<"begun">>, Req), error(on_purpose);
+answer(<<"/steps/none">>, _, _) -> sent;
 answer(<<"/exit">>, _, _) -> exit(on_purpose);
 answer(<<"/throw">>, _, _) -> throw(on_purpose);
 answer(<<"/nonsense">>, _, _) -> nonsense;

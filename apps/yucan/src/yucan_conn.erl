@@ -8,7 +8,7 @@
 %% module takes effect at the next one, and ends no connection however often it is loaded.
 -module(yucan_conn).
 
--export([accept/1, wait/2, first/2, head/3, message/2, silence/1, wake/2, left/2, began/1, received/2, answer/2, account/5]).
+-export([accept/1, wait/2, first/2, head/3, message/2, silence/1, wake/2, left/2, began/1, received/2, answer/2, with_id/3, account/5]).
 
 %% What each request calls (see yucan_reply).
 -compile({inline, [used/1, again/2, remember_host/2, last_one/2, account/5, answer/2, began/1, received/2]}).
@@ -303,7 +303,10 @@ answer(Req, Site) ->
         Class:Reason:Stack ->
             yucan_metrics:add(Site#site.metrics, crashes),
             yucan_events:crash(Class, Reason, Stack, Req),
-            yucan_reply:send(with_id(yucan_error:page(500), Req, Site), Req#req{keep = false}, Site)
+            case yucan_reply:cut() of
+                none -> yucan_reply:send(with_id(yucan_error:page(500), Req, Site), Req#req{keep = false}, Site);
+                Outcome -> Outcome
+            end
     end.
 
 respond(Req, #site{limits = #limits{address_requests = infinity}} = Site) -> yucan_router:respond(Req, Site);
@@ -316,6 +319,8 @@ respond(Req, #site{limits = #limits{address_requests = PerSecond}, quota = Quota
         _ -> yucan_router:respond(Req, Site)
     end.
 
+%% @private The answer with the id of its request.
+-spec with_id(yucan_handler:response() | yucan_reply:open(), #req{}, #site{}) -> yucan_handler:response() | yucan_reply:open().
 with_id(Response, #req{id = none}, _) -> Response;
 with_id({Status, Headers, Body}, #req{id = Id}, #site{request_id = Name}) when is_list(Headers) -> {Status, [{Name, Id} | lists:keydelete(Name, 1, Headers)], Body};
 with_id({websocket, Module, Argument, Options}, #req{id = Id}, #site{request_id = Name}) when is_map(Options) ->

@@ -42,6 +42,8 @@ escape_byte(C) -> <<C>>.
 -spec reason(integer()) -> binary().
 reason(100) -> <<"Continue">>;
 reason(101) -> <<"Switching Protocols">>;
+reason(102) -> <<"Processing">>;
+reason(103) -> <<"Early Hints">>;
 reason(200) -> <<"OK">>;
 reason(201) -> <<"Created">>;
 reason(202) -> <<"Accepted">>;

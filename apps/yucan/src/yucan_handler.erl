@@ -22,6 +22,8 @@
     | {Status :: 200..999, headers(), {stream, fun((write()) -> term())}}
     | {Status :: 101..999, headers(), {upgrade, fun((yucan_transport:socket(), Buffered :: binary()) -> term())}}
     | {websocket, module(), term(), yucan_ws:options()}
+    %% The handler has answered by the functions of yucan_answer.
+    | sent
     | close.
 
 %% Called once for each load of the configuration, in the server's process. Without it the argument is the state.

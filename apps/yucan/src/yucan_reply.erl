@@ -7,8 +7,8 @@
 %% Iolists whose tail is a binary: that is what the socket takes with least work.
 -dialyzer(no_improper_lists).
 
--export([send/3, refuse/5, has_streamed/0, fields/1, run/6]).
--export_type([outcome/0]).
+-export([send/3, step/2, write/2, cut/0, cut_short/0, inform/3, refuse/5, has_streamed/0, fields/1, run/6]).
+-export_type([outcome/0, open/0]).
 
 %% What each small answer calls: 3 % of the processor time of a small GET, with the same in yucan_conn.
 -compile({inline, [done/4, connection/3, opening/3, general/2, connection_line/2, status_line/1, length_line/1, transmit/2, head/6]}).
@@ -20,6 +20,13 @@
 -type outcome() ::
     {keep | close, Status :: 0..999, Bytes :: non_neg_integer()}
     | {upgrade, fun((yucan_transport:socket(), binary()) -> term())}.
+
+%% The head of a stream that is written by steps.
+-type open() :: {Status :: 200..999, yucan_handler:headers(), {stream, open}}.
+%% What an answer by steps has come to: an outcome, or a stream that is open.
+-define(ANSWERED, '$yucan_answered').
+-define(WRITTEN, '$yucan_written').
+-define(STREAMED, '$yucan_streamed').
 
 %% What the headers of a handler came to.
 -record(out, {
@@ -34,7 +41,7 @@
 -define(PART_BYTES, 65536).
 
 %% @doc Sends the answer. Raises `{bad_response, What}' before the first byte if it is not one.
--spec send(yucan_handler:response(), #req{}, #site{}) -> outcome().
+-spec send(yucan_handler:response() | open(), #req{}, #site{}) -> outcome().
 send({Status, Headers, Body}, #req{version = 20} = Req, _) when is_integer(Status), Status =< 999, is_list(Headers),
         (Status >= 200 orelse Status =:= 101 andalso element(1, Body) =:= upgrade) ->
     yucan_h2_reply:send({Status, Headers, Body}, Req);
@@ -53,6 +60,12 @@ send({websocket, Module, Argument, Options}, Req, #site{limits = Limits} = Site)
     send(Response, Req, Site);
 send(close, #req{}, _) ->
     {close, 0, 0};
+send(sent, Req, _) ->
+    case erase(?ANSWERED) of
+        undefined -> error({bad_response, {sent, nothing}});
+        {open, Mode, Connection, Status} -> finish(Mode, Req#req.conn#conn.socket, Connection, Status, erase(?WRITTEN));
+        Outcome -> Outcome
+    end;
 send(Other, #req{}, _) ->
     error({bad_response, Other}).
 
@@ -65,7 +78,7 @@ body({file, File, Size}, Status, Out, Req, Site) ->
     whole(File, Size, Status, Out, Req, Site);
 body({file, File, Offset, Length}, Status, Out, Req, Site) ->
     file(File, Offset, Length, Status, Out, Req, Site);
-body({stream, Function}, Status, Out, Req, Site) when is_function(Function, 1) ->
+body({stream, Function}, Status, Out, Req, Site) when is_function(Function, 1); Function =:= open ->
     stream(Function, Status, Out, Req, Site);
 body({upgrade, Function}, Status, Out, #req{conn = Conn} = Req, Site) when is_function(Function, 2) ->
     case yucan_transport:send(Conn#conn.socket, head(Status, Out, close, <<>>, Req, Site)) of
@@ -272,11 +285,17 @@ stream_framing(#out{length = Length}, _) -> length_line(Length).
 
 %% The head waits for the first part and goes out with it. How much was written is counted in the process
 %% dictionary: the function is the handler's, and may call the write function where it likes.
--define(WRITTEN, '$yucan_written').
--define(STREAMED, '$yucan_streamed').
 
 %% @private
--spec run(fun((fun((iodata()) -> ok | {error, closed | timeout})) -> term()), Mode :: term(), Status :: 0..999, Head :: term(), keep | close, #req{}) -> outcome().
+-spec run(open | fun((fun((iodata()) -> ok | {error, closed | timeout})) -> term()), Mode :: term(), Status :: 0..999, Head :: term(), keep | close, #req{}) -> outcome().
+run(open, Mode, Status, Head, Connection, #req{conn = #conn{socket = Socket}}) ->
+    _ = put(?STREAMED, true),
+    _ = case {Head, Socket} of
+        {{head, Fields}, {_, Stream}} -> yucan_h2_stream:head(Stream, Fields, false);
+        _ -> yucan_transport:send(Socket, Head)
+    end,
+    _ = put(?WRITTEN, {<<>>, 0}),
+    {open, Mode, Connection, Status};
 run(Function, Mode, Status, Head, Connection, #req{conn = #conn{socket = Socket}} = Req) ->
     _ = put(?STREAMED, true),
     _ = put(?WRITTEN, {Head, 0}),
@@ -321,6 +340,57 @@ finish(Length, Socket, Connection, Status, {Head, Length}) ->
     done(yucan_transport:send(Socket, Head), Connection, Status, Length);
 finish(_, _, _, Status, {_, Written}) ->
     {close, Status, Written}.
+
+%% ---- an answer by steps (yucan_answer)
+
+%% @private Sends an answer, or the head of a stream whose function is `open'. What it came to is for the handler's `sent'.
+-spec step(yucan_handler:response() | open(), #req{}) -> ok.
+step(Response, #req{conn = #conn{server = Server}} = Req) ->
+    get(?ANSWERED) =:= undefined orelse error({bad_response, already_sent}),
+    Site = persistent_term:get({yucan, Server}),
+    _ = put(?ANSWERED, send(yucan_conn:with_id(Response, Req, Site), Req, Site)),
+    ok.
+
+%% @private A part of the stream that step/2 has opened; parts for an answer without a body go nowhere.
+-spec write(iodata(), #req{}) -> ok | {error, closed | timeout}.
+write(Data, #req{conn = #conn{socket = Socket}}) ->
+    case get(?ANSWERED) of
+        {open, Mode, _, _} -> write(Data, Mode, Socket);
+        {keep, _, _} -> ok;
+        {close, _, _} -> {error, closed};
+        undefined -> error({bad_response, {write, nothing_open}})
+    end.
+
+%% @private After a failure: `none' if nothing was sent by steps. Otherwise the answer stays as far as it came, and what is missing can be seen.
+-spec cut() -> none | outcome().
+cut() ->
+    case erase(?ANSWERED) of
+        undefined -> none;
+        {open, _, _, Status} -> {close, Status, element(2, erase(?WRITTEN))};
+        Outcome -> Outcome
+    end.
+
+%% @private The same for a handler that goes on to return `sent'.
+-spec cut_short() -> boolean().
+cut_short() ->
+    case cut() of
+        none -> false;
+        Outcome -> _ = put(?ANSWERED, Outcome), true
+    end.
+
+%% @private An informational answer (RFC 9110, 15.2) before the final one.
+-spec inform(Status :: 102..199, yucan_handler:headers(), #req{}) -> ok | {error, not_supported | closed | timeout}.
+inform(Status, _, #req{version = 10}) when Status =/= 101, Status > 100, Status < 200 ->
+    {error, not_supported};
+inform(Status, Headers, #req{version = Version, conn = #conn{socket = {_, Raw} = Socket}}) when Status =/= 101, Status > 100, Status < 200 ->
+    get(?ANSWERED) =:= undefined orelse error({bad_response, already_sent}),
+    {Fields, _} = fields(Headers),
+    case Version of
+        20 -> yucan_h2_stream:head(Raw, [{<<":status">>, integer_to_binary(Status)} | Fields], false);
+        11 -> sent(yucan_transport:send(Socket, [status_line(Status), [[Name, <<": ">>, Value, <<"\r\n">>] || {Name, Value} <- Fields], <<"\r\n">>]))
+    end;
+inform(Status, _, _) ->
+    error({bad_response, {informational, Status}}).
 
 %% @doc Has this process answered by a stream? What is behind one, such as a subscription, may send messages at any time.
 -spec has_streamed() -> boolean().

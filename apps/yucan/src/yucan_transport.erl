@@ -5,7 +5,7 @@
 %% The transport is chosen in two places: here for an address to listen on, and in yucan_conn, which takes up TLS if the listener has it.
 -module(yucan_transport).
 
--export([listener/1, peer/1, recv/3, recv_whole/4, send/2, send_file/6, setopts/2, arm/2, pause/2, event/2, next/2, is_closed/1, close/1, info/1,
+-export([listener/1, peer/1, recv/3, recv_whole/4, send/2, send_file/6, setopts/2, arm/2, pause/2, event/2, next/2, is_closed/1, close/1, info/1, tls/1,
          linger/3]).
 -export_type([socket/0, reason/0]).
 
@@ -99,6 +99,12 @@ close({Transport, Raw}) -> Transport:close(Raw).
 %% @doc Protocol, cipher and name of a TLS connection.
 -spec info(socket()) -> none | #{atom() => term()}.
 info({Transport, Raw}) -> Transport:info(Raw).
+
+%% @doc The connection for functions of ssl, such as ssl:peercert/1.
+-spec tls(socket()) -> none | ssl:sslsocket().
+tls({yucan_tls, Tls}) -> Tls;
+tls({yucan_h2_stream, Stream}) -> tls(yucan_h2_stream:below(Stream));
+tls(_) -> none.
 
 %% @doc Closes without destroying the last answer: a close with unread bytes resets the connection, and the client or the proxy that
 %% still sends could lose what it has not read yet (RFC 9112, 9.6). So it reads and drops until the other end closes. The bounds are: `Ms' for all

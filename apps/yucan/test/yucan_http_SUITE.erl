@@ -5,7 +5,7 @@
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_testcase/2]).
 -export([what_all_answers_have/1, keep_alive/1, pipelining/1, one_connection_many_requests/1, http_1_0/1, head/1, no_body_statuses/1, options/1, expect/1, expect_1_0/1, later_minor_version/1, expect_ignored/1,
-         bodies_by_parts/1, chunked_by_parts/1, chunk_widths/1, trailers/1, unread_body/1, large_unread_body/1, early_answer/1, streams/1, stream_faults/1, upload_backpressure/1,
+         bodies_by_parts/1, chunked_by_parts/1, chunk_widths/1, trailers/1, unread_body/1, large_unread_body/1, early_answer/1, streams/1, stream_faults/1, answers_by_steps/1, upload_backpressure/1,
          download_backpressure/1, half_closed/1, handler_faults/1, response_splitting/1, slow_headers/1, slow_body/1, low_rate/1, long_body/1, idle_limit/1,
          request_limit/1, resets/1, too_many_connections/1, byte_by_byte/1, odd_bytes/1, crlf_before/1, events/1, events_end/1, leftovers/1, garbage_is_quiet/1, one_line_at_debug/1, spinning_handler/1]).
 
@@ -20,7 +20,7 @@ suite() -> [{timetrap, {minutes, 2}}].
 
 all() ->
     [what_all_answers_have, keep_alive, pipelining, one_connection_many_requests, http_1_0, head, no_body_statuses, options, expect, expect_1_0, later_minor_version, expect_ignored, bodies_by_parts,
-     chunked_by_parts, chunk_widths, trailers, unread_body, large_unread_body, early_answer, streams, stream_faults, upload_backpressure, download_backpressure, half_closed,
+     chunked_by_parts, chunk_widths, trailers, unread_body, large_unread_body, early_answer, streams, stream_faults, answers_by_steps, upload_backpressure, download_backpressure, half_closed,
      handler_faults, response_splitting, slow_headers, slow_body, low_rate, long_body, idle_limit, request_limit, resets, too_many_connections, byte_by_byte, odd_bytes,
      crlf_before, events, events_end, leftovers, garbage_is_quiet, one_line_at_debug, spinning_handler].
 
@@ -305,6 +305,23 @@ half_closed(Config) ->
     [] = yucan_client:exchange(?config(port, Config), ["POST /", ?HOST, "Content-Length: 50\r\n\r\nhalf"]).
 
 %% 500, the connection ends, others are untouched.
+%% yucan_answer, over both protocols.
+answers_by_steps(Config) ->
+    Port = ?config(port, Config),
+    Get = fun(Path) -> ["GET /steps/", Path, ?HOST, "\r\n"] end,
+    [{200, _, <<"whole">>}, {103, [{<<"link">>, <<"</s>">>}], <<>>}, {200, _, <<"onetwo">>}, {200, _, <<"whole">>}] =
+        yucan_client:exchange(Port, [Get("whole"), Get("open"), Get("whole")]),
+    [{200, _, <<>>}] = yucan_client:exchange(Port, ["HEAD /steps/whole", ?HOST, "\r\n"], <<"HEAD">>),
+    %% What was sent stays as it is, and nothing looks like the end of what was not.
+    [{200, _, <<"once">>}] = yucan_client:exchange(Port, Get("twice")),
+    {malformed, Cut} = yucan_client:exchange(Port, [Get("crash"), Get("whole")]),
+    [_, <<"5\r\nbegun\r\n">>] = binary:split(Cut, <<"\r\n\r\n">>),
+    {500, _, _} = yucan_client:get(Port, "/steps/none"),
+    [{200, _, Body} = yucan_h2_client:request(Port, <<"/steps/", Path/binary>>, [])
+     || {Path, Body} <- [{<<"whole">>, <<"whole">>}, {<<"twice">>, <<"once">>}]],
+    {reset, _} = yucan_h2_client:request(Port, <<"/steps/crash">>, []),
+    {500, _, _} = yucan_h2_client:request(Port, <<"/steps/none">>, []).
+
 handler_faults(Config) ->
     Port = ?config(port, Config),
     Other = yucan_client:connect(Port),

@@ -313,9 +313,10 @@ request_ids(_) ->
         [Id] = [Value || {<<"x-request-id">>, Value} <- Headers],
         receive {entry, #{id := Id}} -> {Id, Body} after ?WAIT_MS -> error(no_entry) end
     end,
-    [{One, One}, {Two, _}, {Three, _}] = [Ask(Path, ["sent"]) || Path <- ["/id", "/none", "/crash"]],
-    [match = re:run(Id, "^[0-9a-f]{32}$", [{capture, none}]) || Id <- [One, Two, Three]],
-    3 = length(lists:usort([One, Two, Three])),
+    [{One, One} | Others] = [Ask(Path, ["sent"]) || Path <- ["/id", "/none", "/crash", "/steps/whole"]],
+    Ids = [One | [Id || {Id, _} <- Others]],
+    [match = re:run(Id, "^[0-9a-f]{32}$", [{capture, none}]) || Id <- Ids],
+    4 = length(lists:usort(Ids)),
     {200, Fields, Id} = yucan_h2_client:request(Port, <<"/id">>, []),
     Id = proplists:get_value(<<"x-request-id">>, Fields),
     ok = yucan:reload(yucan_server_test, Options#{listen => [#{port => 0}], handler => handler(), trusted_proxies => [<<"127.0.0.1">>]}),

@@ -153,7 +153,7 @@ refuse(Id, Status, Reason, #state{conn = #conn{server = Server} = Conn, h2 = H2}
     State#state{h2 = yucan_h2_state:data(Id, Body, true, none, yucan_h2_state:head(Id, general(Fields, State), false, H2))}.
 
 %% What every answer has, unless its handler has said otherwise.
-general([{_, <<"1", _/binary>>}] = Interim, _) -> Interim;
+general([{_, <<"1", _/binary>>} | _] = Interim, _) -> Interim;
 general([Status | Fields], #state{conn = #conn{server = Server}}) ->
     #site{server_header = Header} = persistent_term:get({yucan, Server}),
     [Status | line(Header, line(yucan_header:date_line(), Fields))].

@@ -12,7 +12,7 @@
 -define(WHOLE_BYTES, 65536).
 
 %% @doc See {@link yucan_reply:send/3}.
--spec send(yucan_handler:response(), #req{}) -> yucan_reply:outcome().
+-spec send(yucan_handler:response() | yucan_reply:open(), #req{}) -> yucan_reply:outcome().
 send({101, Headers, {upgrade, Function}}, Req) -> taken_over(200, Headers, Function, Req);
 send({Status, Headers, {upgrade, Function}}, Req) -> taken_over(Status, Headers, Function, Req);
 send({Status, Headers, {file, File}}, Req) ->

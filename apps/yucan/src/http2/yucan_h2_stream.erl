@@ -4,7 +4,7 @@
 -module(yucan_h2_stream).
 -behaviour(yucan_transport).
 
--export([start/3, run/3, new/3, read/2, head/3, answer/3]).
+-export([start/3, run/3, new/3, below/1, read/2, head/3, answer/3]).
 -export([peer/1, recv/3, recv_whole/4, send/2, send_file/6, setopts/2, arm/2, pause/2, event/2, next/2, is_closed/1, half_close/1, close/1, info/1]).
 -export_type([stream/0]).
 
@@ -25,6 +25,10 @@
 %% @doc The socket of a stream.
 -spec new(pid(), pos_integer(), yucan_transport:socket()) -> stream().
 new(Connection, Id, Below) -> #stream{connection = Connection, id = Id, below = Below}.
+
+%% @doc What the connection runs over.
+-spec below(stream()) -> yucan_transport:socket().
+below(#stream{below = Below}) -> Below.
 
 %% @doc The process of a request, linked to the caller. `Served': the requests of the connection before it.
 -spec start(#req{}, Served :: non_neg_integer(), stream()) -> pid().

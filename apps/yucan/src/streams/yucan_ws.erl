@@ -16,13 +16,18 @@
 -type options() :: #{protocols => [binary()], compress => boolean() | yucan_ws_deflate:options(), max_message => pos_integer(), idle_ms => pos_integer(),
     headers => yucan_handler:headers(), origins => same | any | [binary()]}.
 -type frame() :: {text | binary | ping | pong, iodata()}.
--type result() :: {ok, State :: term()} | {reply, frame() | [frame()], State :: term()} | {close, Code :: 1000..4999, Text :: iodata(), State :: term()}.
+-type result() :: {ok, State :: term()} | {reply, frame() | [frame()], State :: term()} | {close, Code :: 1000..4999, Text :: iodata(), State :: term()}
+    | {close, Code :: 1000..4999, Text :: iodata(), Before :: [frame()], State :: term()}.
 
--callback init(yucan_req:req(), Arg :: term()) -> {ok, State :: term()} | {reply, frame() | [frame()], State :: term()} | {close, 1000..4999, iodata()}.
+-callback init(yucan_req:req(), Arg :: term()) -> {ok, State :: term()} | {reply, frame() | [frame()], State :: term()} | {close, 1000..4999, iodata()}
+    | {close, 1000..4999, iodata(), Before :: [frame()], State :: term()}.
 -callback message({text | binary, binary()}, State :: term()) -> result().
 -callback info(term(), State :: term()) -> result().
--callback terminate(Reason :: {closed, Code :: integer(), Text :: binary()} | lost | idle | {crashed, term()}, State :: term()) -> term().
--optional_callbacks([info/2, terminate/2]).
+%% A ping has been answered already.
+-callback control({ping | pong, binary()}, State :: term()) -> result().
+%% `drained': the server ends.
+-callback terminate(Reason :: {closed, Code :: integer(), Text :: binary()} | lost | idle | drained | {crashed, term()}, State :: term()) -> term().
+-optional_callbacks([info/2, control/2, terminate/2]).
 
 -define(GUID, <<"258EAFA5-E914-47DA-95CA-C5AB0DC85B11">>).
 -define(ARM, 20).
@@ -143,7 +148,8 @@ start(Socket, Buffer, Req, Argument, #{module := Module, deflate := Deflate, max
     case Module:init(Req, Argument) of
         {ok, User} -> parsed(Ws#ws{user = User});
         {reply, Frames, User} -> reply(Frames, Ws#ws{user = User});
-        {close, Code, Text} -> say_goodbye(Code, Text, Ws)
+        {close, Code, Text} -> say_goodbye(Code, Text, Ws);
+        {close, Code, Text, Before, User} -> last_words(Code, Text, Before, Ws#ws{user = User})
     end.
 
 arm(#ws{socket = Socket} = Ws) ->
@@ -156,7 +162,7 @@ loop(#ws{idle_ms = Idle} = Ws) -> yucan_idle:message(?MODULE, Ws, Idle).
 
 %% @private What has come, from the client or from this system.
 -spec message(term(), #ws{}) -> ok.
-message({yucan, drain}, Ws) -> say_goodbye(1001, <<"going away">>, Ws);
+message({yucan, drain}, Ws) -> say_goodbye(1001, <<"going away">>, drained, Ws);
 message(Message, #ws{socket = Socket} = Ws) ->
     case yucan_transport:event(Message, Socket) of
         {data, Data} -> received(Data, Ws);
@@ -195,10 +201,10 @@ parsed(#ws{buffer = Buffer, max = Max, deflate = Deflate} = Ws) ->
 
 frame(ping, true, _, Payload, Ws) ->
     case yucan_transport:send(Ws#ws.socket, yucan_ws_frame:encode(pong, Payload)) of
-        ok -> parsed(Ws);
+        ok -> control({ping, Payload}, Ws);
         {error, _} -> ended(lost, Ws)
     end;
-frame(pong, true, _, _, Ws) -> parsed(Ws);
+frame(pong, true, _, Payload, Ws) -> control({pong, Payload}, Ws);
 frame(close, true, _, Payload, Ws) -> closed(yucan_ws_frame:parse_close(Payload), Ws);
 frame(continuation, _, _, _, #ws{partial = none} = Ws) -> fail(1002, Ws);
 frame(continuation, Fin, _, Payload, #ws{partial = {Kind, Deflated, Before}} = Ws) ->
@@ -223,6 +229,12 @@ deliver(text, Data, Ws) ->
 deliver(binary, Data, Ws) ->
     call(fun(#ws{module = Module, user = User}) -> Module:message({binary, Data}, User) end, Ws).
 
+control(Frame, #ws{module = Module} = Ws) ->
+    case erlang:function_exported(Module, control, 2) of
+        true -> call(fun(#ws{user = User}) -> Module:control(Frame, User) end, Ws);
+        false -> parsed(Ws)
+    end.
+
 tell(Message, #ws{module = Module} = Ws) ->
     case erlang:function_exported(Module, info, 2) of
         true -> call(fun(#ws{user = User}) -> Module:info(Message, User) end, Ws);
@@ -233,7 +245,8 @@ call(Function, Ws) ->
     try Function(Ws) of
         {ok, User} -> parsed(Ws#ws{user = User});
         {reply, Frames, User} -> reply(Frames, Ws#ws{user = User});
-        {close, Code, Text, User} -> say_goodbye(Code, Text, Ws#ws{user = User})
+        {close, Code, Text, User} -> say_goodbye(Code, Text, Ws#ws{user = User});
+        {close, Code, Text, Before, User} -> last_words(Code, Text, Before, Ws#ws{user = User})
     catch
         Class:Reason:Stack ->
             _ = say_goodbye(1011, <<>>, Ws#ws{module = ?MODULE}),
@@ -260,10 +273,16 @@ closed({error, Code}, Ws) -> fail(Code, Ws).
 
 fail(Code, Ws) -> say_goodbye(Code, <<>>, Ws).
 
-say_goodbye(Code, Text, #ws{socket = Socket} = Ws) ->
+last_words(Code, Text, Frames, #ws{socket = Socket} = Ws) ->
+    _ = yucan_transport:send(Socket, [encode(Frame, Ws) || Frame <- Frames]),
+    say_goodbye(Code, Text, Ws).
+
+say_goodbye(Code, Text, Ws) -> say_goodbye(Code, Text, {closed, Code, iolist_to_binary(Text)}, Ws).
+
+say_goodbye(Code, Text, Reason, #ws{socket = Socket} = Ws) ->
     _ = yucan_transport:send(Socket, yucan_ws_frame:encode(close, yucan_ws_frame:close_payload(Code, Text))),
     yucan_transport:linger(Socket, ?CLOSE_MS, 0),
-    ended({closed, Code, iolist_to_binary(Text)}, Ws).
+    ended(Reason, Ws).
 
 ended(Reason, #ws{socket = Socket} = Ws) ->
     yucan_transport:close(Socket),
