@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Answers the requests of one server of a configuration, in the order that modules written for Yaws rely on:
-%% arg_rewrite_mod, redirects, auth, revproxy, appmods, then files and scripts.
+%% arg_rewrite_mod, redirects, auth, aliases, revproxy, appmods, then files and scripts.
 -module(yucan_yaws).
 -behaviour(yucan_handler).
 
@@ -51,7 +51,7 @@ rewrite(Req, Arg, #{server := #{arg_rewrite_mod := Module}} = Site) ->
             error({arg_rewrite_returned, Module, Other})
     end.
 
-%% ---- redirects, auth, revproxy, appmods, files
+%% ---- redirects, auth, aliases, revproxy, appmods, files
 
 routed(_, _, _, 0) -> error(pages_without_end);
 routed(Req, Arg, #{server := #{redirects := Redirects}} = Site, Left) ->
@@ -86,8 +86,8 @@ page(Target, Req, Arg, Site, Left) ->
 
 authorized(Path, Req, Arg, #{server := #{auth := Blocks} = Server} = Site, Left) ->
     case yucan_yaws_auth:check(Path, [Block#{authmod := own_or_none(Module, Site)} || #{authmod := Module} = Block <- Blocks], Arg) of
-        ok -> proxied(Path, Req, Arg, Site, Left);
-        {ok, User} -> proxied(Path, Req, Arg, Site#{user => User}, Left);
+        ok -> aliased(Path, Req, Arg, Site, Left);
+        {ok, User} -> aliased(Path, Req, Arg, Site#{user => User}, Left);
         forbidden -> yucan_error:page(403);
         {appmod, Module} -> call(Module, out, [], Req, Arg, Site, Left);
         {unauthorized, Realm} -> unauthorized(Realm, Server, Req, Arg, Site, Left)
@@ -103,6 +103,30 @@ unauthorized(Realm, #{errormod_401 := Module, auth := Auth}, Req, Arg, Site, Lef
     case call(Module, out401, [Auth, Realm], Req, Arg, Site, Left) of
         {200, Headers, Body} -> {401, [{<<"www-authenticate">>, ["Basic realm=\"", Realm, "\""]} | Headers], Body};
         Response -> Response
+    end.
+
+aliased(Path, Req, Arg, #{server := #{alias := [], script_alias := []}} = Site, Left) -> proxied(Path, Req, Arg, Site, Left);
+aliased(Path, Req, Arg, #{server := #{alias := Files, script_alias := Scripts, follow_symlinks := Links, docroot := Docroots}} = Site, Left) ->
+    case yucan_yaws_match:alias(Path, Files ++ Scripts) of
+        none -> proxied(Path, Req, Arg, Site, Left);
+        {ok, Alias, Rest} ->
+            case lists:member(Alias, Scripts) andalso yucan_yaws_files:script_alias(Alias, Rest, Links) of
+                false -> alias(Alias, Rest, Path, Req, Arg, Site, Left);
+                {ok, #{script := File} = Found} -> run({program, File}, Found#{docroot => case Docroots of [First | _] -> First; [] -> undefined end}, Req, Site);
+                forbidden -> yucan_error:page(403);
+                not_found -> not_found(Req, Arg, Site, Left)
+            end
+    end.
+
+%% A folder is like another docroot: its scripts run, and are never shown.
+alias(#{prefix := Prefix, target := Target}, Rest, Path, Req, Arg, #{server := Server} = Site, Left) ->
+    case {filelib:is_dir(Target), Rest} of
+        {true, <<>>} ->
+            {301, Headers, Body} = yucan_error:page(301),
+            {301, [{<<"location">>, [yucan_yaws_out:own_origin(Req, Server), Path, $/]} | Headers], Body};
+        {true, _} -> file(Rest, Req, Arg, Site#{mount => Prefix, server := Server#{docroot := [unicode:characters_to_list(Target)]}}, Left);
+        {false, <<>>} -> yucan_file:serve(Req, Target, static_options(Path, Site));
+        {false, _} -> not_found(Req, Arg, Site, Left)
     end.
 
 proxied(Path, Req, Arg, #{server := #{revproxy := Proxies} = Server} = Site, Left) ->
@@ -124,23 +148,24 @@ appmod(Path, Req, Arg, #{server := #{appmods := Mounts}} = Site, Left) ->
 
 file(Path, Req, Arg, #{server := #{docroot := Docroots} = Server} = Site, Left) ->
     case yucan_yaws_files:find(Req, Path, Docroots, Server) of
-        {script, Kind, Found} -> script(Kind, Found, Req, Arg, Site, Left);
+        {script, Kind, #{script_name := Name} = Found} -> script(Kind, Found#{script_name := <<(maps:get(mount, Site, <<>>))/binary, Name/binary>>}, Req, Arg, Site, Left);
         {static, Docroot} -> static(Docroot, Path, Req, Arg, Site, Left);
         {redirect, To} -> {302, [{<<"location">>, [yucan_yaws_out:own_origin(Req, Server), To]}], <<>>};
         forbidden -> yucan_error:page(403);
         not_found -> not_found(Req, Arg, Site, Left)
     end.
 
-static(Docroot, Path, Req, Arg, #{server := #{index_files := Names, dir_listings := Listing, deflate := Gzip, expires := Expires,
-                                              follow_symlinks := Links}} = Site, Left) ->
-    Options = #{index => [list_to_binary(Name) || Name <- Names, hd(Name) =/= $/],
-                listing => Listing =/= false, gzip => Gzip, follow_symlinks => Links},
-    case yucan_file:respond(Req, unicode:characters_to_binary(Docroot), yucan_yaws_out:expiring(Path, Expires, Options)) of
+static(Docroot, Path, Req, Arg, Site, Left) ->
+    case yucan_file:respond(Req, unicode:characters_to_binary(Docroot), static_options(Path, Site)) of
         not_found -> not_found(Req, Arg, Site, Left);
         {error, forbidden} -> yucan_error:page(403);
         {error, bad_path} -> yucan_error:page(400);
         Response -> Response
     end.
+
+static_options(Path, #{server := #{index_files := Names, dir_listings := Listing, deflate := Gzip, expires := Expires, follow_symlinks := Links}} = Site) ->
+    Options = #{index => [list_to_binary(Name) || Name <- Names, hd(Name) =/= $/], listing => Listing =/= false, gzip => Gzip, follow_symlinks => Links},
+    yucan_yaws_out:expiring(Path, Expires, maps:merge(Options, maps:with([mount], Site))).
 
 not_found(_, _, #{server := #{errormod_404 := undefined}}, _) ->
     yucan_error:page(404);

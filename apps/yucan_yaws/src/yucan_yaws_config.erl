@@ -164,6 +164,7 @@ block("ssl", Line, _, Inner, Map, State) ->
     {Ssl, State2} = settings(ssl, "in <ssl>", Inner, State),
     case Ssl of
         #{certfile := undefined} -> {Map, problem(Line, "<ssl> without a certificate: expected certfile = FILE", State2)};
+        #{verify := verify_peer, cacertfile := undefined} -> {Map, problem(Line, "verify = verify_peer without cacertfile: expected the certificates that clients' ones must lead to", State2)};
         #{} -> {Map#{ssl := Ssl}, State2}
     end;
 block("auth", Line, _, Inner, #{auth := Before} = Map, State) ->
@@ -228,7 +229,7 @@ given_once(Key, Line, Map, State) ->
 collected(Map) ->
     maps:map(fun(Key, Value) -> in_order(Key, Value) end, maps:remove(lines, Map)).
 
-in_order(Key, Value) when Key =:= ebin_dir; Key =:= include_dir; Key =:= runmod; Key =:= listen; Key =:= revproxy;
+in_order(Key, Value) when Key =:= ebin_dir; Key =:= include_dir; Key =:= runmod; Key =:= listen; Key =:= revproxy; Key =:= alias; Key =:= script_alias;
                           Key =:= dir; Key =:= user ->
     lists:reverse(Value);
 in_order(Key, Value) when Key =:= appmods; Key =:= serveralias; Key =:= allow; Key =:= deny ->
@@ -355,13 +356,13 @@ without_quotes(Inner, Value) ->
 
 %% The problems of servers, each at the line where its server begins.
 -spec between([server()]) -> [problem()].
-between(Servers) -> lists:append([one(Server) || Server <- Servers]) ++ same_names(Servers) ++ mixed_ports(Servers) ++ mixed_logs(Servers).
+between(Servers) -> lists:append([one(Server) || Server <- Servers]) ++ same_names(Servers) ++ mixed_ports(Servers) ++ mixed_tls(Servers) ++ mixed_logs(Servers).
 
 one(#{line := Line} = Server) -> [{Line, Text} || Text <- nothing_to_serve(Server) ++ no_handler(Server)].
 
-nothing_to_serve(#{docroot := [], redirects := [], appmods := [], revproxy := [], arg_rewrite_mod := undefined,
+nothing_to_serve(#{docroot := [], redirects := [], appmods := [], revproxy := [], alias := [], script_alias := [], arg_rewrite_mod := undefined,
                    name := Name}) ->
-    [text("<server ~ts> has nothing to serve: expected docroot, appmods, revproxy or <redirect>", [Name])];
+    [text("<server ~ts> has nothing to serve: expected docroot, appmods, revproxy, alias, script_alias or <redirect>", [Name])];
 nothing_to_serve(_) ->
     [].
 
@@ -382,6 +383,13 @@ mixed_ports(Servers) ->
      || {#{port := Port, line := Line, ssl := Ssl} = Server, Before} <- with_those_before(Servers), Port =/= 0,
         #{port := OtherPort, line := First, ssl := OtherSsl} = Earlier <- Before,
         Port =:= OtherPort, (Ssl =:= undefined) =/= (OtherSsl =:= undefined), shares_address(Server, Earlier)].
+
+%% A client need not name the host in TLS: then it would meet what the first server asks of it, and reach the others.
+mixed_tls(Servers) ->
+    [{Line, text("~ts of <ssl> on port ~b is not that of the server in line ~b: expected the same in both, since a client need not say in TLS which server it wants", [Key, Port, First])}
+     || {#{port := Port, line := Line, ssl := #{} = Ssl} = Server, Before} <- with_those_before(Servers), Port =/= 0,
+        #{port := OtherPort, line := First, ssl := #{} = Other} = Earlier <- Before, Port =:= OtherPort, shares_address(Server, Earlier),
+        Key <- [verify, fail_if_no_peer_cert, depth, protocol_version] ++ [cacertfile || maps:get(verify, Ssl) =:= verify_peer], maps:get(Key, Ssl) =/= maps:get(Key, Other)].
 
 %% There is one file for all.
 mixed_logs([#{access_log := First} | Rest]) ->
@@ -518,7 +526,7 @@ empty_values_test() ->
 latin1_test() ->
     ?assertEqual([{1, {set, "a", '=', [16#e9]}}], lines(<<"a = ", 16#e9>>)).
 
-checked(Text) -> parse(list_to_binary(Text), "/").
+checked(Text) -> parse(iolist_to_binary(Text), "/").
 
 between_test_() ->
     [?_assertMatch({error, [{1, "<server a> has nothing to serve" ++ _}]}, checked("<server a>\n</server>")),
@@ -528,6 +536,11 @@ between_test_() ->
                                   "<server a>\nport=80\nlisten=127.0.0.2\ndocroot=/t\n</server>")),
      ?_assertMatch({error, [{5, "port 80 has <ssl>" ++ _}]},
                    checked("<server a>\nport=80\ndocroot=/t\n</server>\n<server b>\nport=80\ndocroot=/t\n<ssl>\ncertfile=/c\n</ssl>\n</server>")),
+     [begin
+          {error, Problems} = checked(["<server a>\nport=80\ndocroot=/t\n<ssl>\ncertfile=/c\n</ssl>\n</server>\n<server b>\nport=80\ndocroot=/t\n<ssl>\ncertfile=/c\n", Line, "\n</ssl>\n</server>"]),
+          ?_assertMatch({Line, [_]}, {Line, [Text || {8, Text} <- Problems, lists:prefix(Key ++ " of <ssl> on port 80 is not", Text)]})
+      end || {Key, Line} <- [{"verify", "cacertfile=/d\nverify=verify_peer"}, {"depth", "depth=2"}, {"protocol_version", "protocol_version=tlsv1.3"}, {"cacertfile", "cacertfile=/d\nverify=verify_peer"}]],
+     ?_assertMatch({error, [{4, "verify = verify_peer without" ++ _}]}, checked("<server a>\nport=80\ndocroot=/t\n<ssl>\ncertfile=/c\nverify=verify_peer\n</ssl>\n</server>")),
      ?_assertMatch({error, [{1, "allowed_scripts of <server a> names 'rb'" ++ _}]},
                    checked("<server a>\ndocroot=/t\nallowed_scripts = php rb\n</server>"))].
 

@@ -48,6 +48,8 @@ table(server) ->
      {start_mod, one, module, undefined},
      {ebin_dir, many, path, []},
      {revproxy, many, revproxy, []},
+     {alias, many, alias, []},
+     {script_alias, many, alias, []},
      {php_handler, one, php_handler, undefined},
      {fcgi_app_server, one, host_port, undefined},
      {access_log, one, boolean, true},
@@ -62,7 +64,12 @@ table(server) ->
 table(ssl) ->
     [{certfile, one, path, undefined},
      {keyfile, one, path, undefined},
-     {cacertfile, one, path, undefined}];
+     {cacertfile, one, path, undefined},
+     {ciphers, one, ciphers, undefined},
+     {protocol_version, one, versions, undefined},
+     {verify, one, {one_of, [verify_none, verify_peer]}, undefined},
+     {fail_if_no_peer_cert, one, boolean, undefined},
+     {depth, one, {integer, 0, 100}, undefined}];
 table(auth) ->
     [{dir, many, text, []},
      {realm, one, text, ""},

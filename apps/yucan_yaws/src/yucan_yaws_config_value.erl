@@ -4,18 +4,20 @@
 -module(yucan_yaws_config_value).
 
 -export([read/3, redirect/3, pair/3, header/3, dir/1, auth/1, origin/1]).
--export_type([kind/0, mount/0, php_handler/0, revproxy/0, url/0]).
+-export_type([kind/0, mount/0, php_handler/0, revproxy/0, alias/0, url/0]).
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
 -endif.
 
--type kind() :: text | boolean | module | path | paths | words | address | host_port | mounts | php_handler | revproxy | expires
+-type kind() :: text | boolean | module | path | paths | words | address | host_port | mounts | php_handler | revproxy | expires | alias | ciphers | versions
               | url | {integer, Min :: integer(), Max :: integer()} | {one_of, [atom()]} | {none_or, atom(), kind()}.
 -type mount() :: #{path := string(), module := module(), exclude := [string()]}.
 %% An appmod. A path without a leading slash stands for that part anywhere in a path.
 -type php_handler() :: {cgi, Program :: string()} | {fcgi, yucan_fcgi_address()} | {extern, node(), module(), atom()}.
 -type yucan_fcgi_address() :: {inet:hostname() | inet:ip_address(), inet:port_number()} | {local, file:filename()}.
+-type alias() :: #{prefix := binary(), target := binary()}.
+%% Without a slash at the end of the prefix.
 -type revproxy() :: #{prefix := string(), url := url()}.
 
 -type url() :: #{scheme := http | https, host := string(), port := inet:port_number() | undefined, path := string()}.
@@ -39,6 +41,9 @@ read(url, Text, _) -> url(Text);
 read(mounts, Text, _) -> mounts(string:trim(Text), []);
 read(php_handler, Text, Folder) -> php_handler(Text, Folder);
 read(revproxy, Text, _) -> revproxy(string:lexemes(Text, " \t"));
+read(alias, Text, Folder) -> alias(string:lexemes(Text, " \t"), Folder);
+read(ciphers, Text, _) -> ciphers(string:lexemes(Text, " \t,:"));
+read(versions, Text, _) -> versions(string:lexemes(Text, " \t,"));
 read(expires, Text, _) -> expires(string:lexemes(Text, " \t")).
 
 one_of(Atoms, Text) ->
@@ -206,6 +211,34 @@ revproxy(["/" ++ _ = Prefix, Text]) ->
 revproxy(_) -> {error, revproxy_text()}.
 
 revproxy_text() -> "/PREFIX http://HOST[:PORT][/PATH]".
+
+%% The prefix needs no escapes, so that it is the same in each form of a path.
+alias(["/" ++ _ = Prefix, Place], Folder) ->
+    case {re:run(Prefix, "^(/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)*/?$", [{capture, none}]), path(Place, Folder)} of
+        {match, {ok, Target}} -> {ok, #{prefix => unicode:characters_to_binary(string:trim(Prefix, trailing, "/")), target => unicode:characters_to_binary(Target)}};
+        _ -> {error, alias_text()}
+    end;
+alias(_, _) -> {error, alias_text()}.
+
+alias_text() -> "/PREFIX PATH, the prefix of letters, digits and -._~ alone".
+
+%% Names of OpenSSL or IANA.
+ciphers([]) -> {error, ciphers_text()};
+ciphers(Names) ->
+    Suites = [ssl:str_to_suite(Name) || Name <- Names],
+    case lists:all(fun is_map/1, Suites) of
+        true -> {ok, Suites};
+        false -> {error, ciphers_text()}
+    end.
+
+ciphers_text() -> "names of cipher suites that this Erlang knows, such as TLS_AES_256_GCM_SHA384 or ECDHE-RSA-AES256-GCM-SHA384".
+
+versions(Names) ->
+    Known = proplists:get_value(supported, ssl:versions()),
+    case [V || Name <- Names, V <- Known, atom_to_list(V) =:= Name] of
+        [_ | _] = Versions when length(Versions) =:= length(Names) -> {ok, Versions};
+        _ -> {error, one_of_text(Known) ++ ", several of them separated by blanks"}
+    end.
 
 %% `image/png|access+3600': seconds after the access.
 expires([]) -> {error, expires_text()};
@@ -400,7 +433,18 @@ simple_test_() ->
              {host_port, "[::1]:9000", {ok, {{0, 0, 0, 0, 0, 0, 0, 1}, 9000}}},
              {host_port, "unix:/run/php.sock", {ok, {local, "/run/php.sock"}}},
              {host_port, "php", {error, "HOST:PORT, or unix:PATH of a socket"}},
+             {alias, "/cgit-css/ www/css", {ok, #{prefix => <<"/cgit-css">>, target => <<"/etc/yucan/www/css">>}}},
+             {alias, "/ /usr/lib/x.cgi", {ok, #{prefix => <<>>, target => <<"/usr/lib/x.cgi">>}}},
+             {versions, "tlsv1.3 tlsv1.2", {ok, ['tlsv1.3', 'tlsv1.2']}},
              {expires, "image/png|access+60", {ok, [{"image/png", 60}]}}]].
+
+refused_test_() ->
+    [?_assertMatch({Kind, Text, {error, _}}, {Kind, Text, read(Kind, Text, "/etc")})
+     || {Kind, All} <- [{alias, ["", "/a", "a /b", "/a%20b /c", "/a/../b /c", "/.git /c", "/a//b /c", "/a /b /c"]}, {ciphers, ["", "NONE", "TLS_AES_256_GCM_SHA384 NONE"]},
+                        {versions, ["", "sslv3", "tlsv1.2 tls"]}], Text <- All].
+
+ciphers_test() ->
+    {ok, [#{cipher := aes_256_gcm}, #{key_exchange := ecdhe_rsa}]} = read(ciphers, "TLS_AES_256_GCM_SHA384:ECDHE-RSA-AES128-GCM-SHA256", "/").
 
 mounts_test_() ->
     [?_assertEqual({ok, [#{path => "/trac", module => trac, exclude => []}]}, read(mounts, "</trac, trac>", "")),

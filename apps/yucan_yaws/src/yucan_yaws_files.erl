@@ -5,7 +5,7 @@
 %% is called like a script but may not run is refused, and never shown as text.
 -module(yucan_yaws_files).
 
--export([find/4]).
+-export([find/4, script_alias/3]).
 -export_type([found/0, options/0]).
 
 -include_lib("kernel/include/file.hrl").
@@ -104,6 +104,27 @@ script(Kind, Path, Info, Docroot, #{allowed_scripts := Allowed}) ->
             File = yucan_path:join(unicode:characters_to_binary(Docroot), Path),
             {script, Kind, #{script => File, script_name => Path, path_info => Info, docroot => Docroot}};
         false -> forbidden
+    end.
+
+%% @doc The program behind a script_alias: the target itself, or the file below it that a beginning of the rest names.
+-spec script_alias(yucan_yaws_config_value:alias(), Rest :: binary(), yucan_symlink:policy()) ->
+    {ok, #{script := binary(), script_name := binary(), path_info := binary()}} | forbidden | not_found.
+script_alias(#{prefix := Prefix, target := Target}, Rest, Policy) ->
+    case file:read_file_info(Target, [raw]) of
+        {ok, #file_info{type = regular}} -> {ok, #{script => Target, script_name => Prefix, path_info => Rest}};
+        {ok, #file_info{type = directory}} -> below(Prefix, Target, Rest, [At || {At, _} <- binary:matches(Rest, <<"/">>), At > 0] ++ [byte_size(Rest)], Policy);
+        _ -> not_found
+    end.
+
+below(_, _, _, [], _) -> forbidden;
+below(Prefix, Target, Rest, [At | Ends], Policy) ->
+    <<Name:At/binary, Info/binary>> = Rest,
+    case has_dot(Name) orelse yucan_symlink:info(Name, Target, Policy) of
+        {ok, #file_info{type = regular}} when Name =/= <<>>, Name =/= <<"/">> ->
+            {ok, #{script => yucan_path:join(Target, Name), script_name => <<Prefix/binary, Name/binary>>, path_info => Info}};
+        {ok, #file_info{type = directory}} -> below(Prefix, Target, Rest, Ends, Policy);
+        {error, forbidden} -> forbidden;
+        _ -> not_found
     end.
 
 %% The shortest beginning that is a script.

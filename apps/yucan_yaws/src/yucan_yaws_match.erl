@@ -6,7 +6,7 @@
 %% One slash stands between the URL and the path, however many there are in the URL.
 -module(yucan_yaws_match).
 
--export([table/2, without_port/1, server/4, redirect/2, location/4, appmod/2, is_under/2]).
+-export([table/2, without_port/1, server/4, redirect/2, location/4, appmod/2, alias/2, is_under/2]).
 -export_type([table/0, appmod/0]).
 
 -ifdef(TEST).
@@ -57,6 +57,14 @@ is_there(Address, Addresses) ->
               end, Addresses).
 
 %% ---- redirects
+
+%% @doc The alias with the longest prefix that this path is under, and the rest of the path.
+-spec alias(Path :: binary(), [yucan_yaws_config_value:alias()]) -> {ok, yucan_yaws_config_value:alias(), Rest :: binary()} | none.
+alias(Path, Aliases) ->
+    case lists:keysort(1, [{-byte_size(Prefix), Alias} || #{prefix := Prefix} = Alias <- Aliases, Prefix =:= <<>> orelse is_under(Path, Prefix)]) of
+        [{Size, Alias} | _] -> {ok, Alias, binary_part(Path, -Size, byte_size(Path) + Size)};
+        [] -> none
+    end.
 
 %% @doc The redirect with the longest path that this path is under.
 -spec redirect(Path :: binary(), [yucan_yaws_config:redirect()]) -> {ok, yucan_yaws_config:redirect()} | none.

@@ -40,7 +40,10 @@ first_of_each([First | Rest]) -> [First | first_of_each([Other || Other <- Rest,
 listener(Address, Port, undefined) -> #{ip => Address, port => Port};
 listener(Address, Port, Ssl) -> #{ip => Address, port => Port, tls => tls(Ssl)}.
 
-tls(Ssl) -> maps:filter(fun(_, Value) -> Value =/= undefined end, Ssl#{keyfile := key_file(Ssl)}).
+%% Who asks for certificates wants them, unless the configuration says otherwise.
+tls(#{protocol_version := Versions, verify := Verify, fail_if_no_peer_cert := Fail} = Ssl) ->
+    Fails = case Verify of verify_peer when Fail =:= undefined -> true; verify_peer -> Fail; _ -> undefined end,
+    maps:filter(fun(_, Value) -> Value =/= undefined end, (maps:remove(protocol_version, Ssl))#{keyfile := key_file(Ssl), versions => Versions, fail_if_no_peer_cert := Fails}).
 
 %% One file may hold both.
 key_file(#{keyfile := undefined, certfile := File}) -> File;

@@ -5,7 +5,7 @@
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
 -export([tls_by_name/1, tls_in_one_file/1, tls_bad_file/1, fcgi_application/1, fcgi_pool_lives/1, extern_function/1, extern_node/1, log_folder/1,
-         keepalive_timeout/1, max_connections/1, names/1, in_front/1, listings/1, several_listeners/1, symbolic_links/1]).
+         keepalive_timeout/1, max_connections/1, names/1, in_front/1, listings/1, several_listeners/1, symbolic_links/1, aliases/1, script_aliases/1, tls_options/1, client_certificates/1]).
 
 -include_lib("common_test/include/ct.hrl").
 
@@ -15,7 +15,7 @@ suite() -> [{timetrap, {minutes, 2}}].
 
 all() ->
     [tls_by_name, tls_in_one_file, tls_bad_file, fcgi_application, fcgi_pool_lives, extern_function, extern_node, log_folder, keepalive_timeout, max_connections,
-     names, in_front, listings, several_listeners, symbolic_links].
+     names, in_front, listings, several_listeners, symbolic_links, aliases, script_aliases, tls_options, client_certificates].
 
 init_per_suite(Config) -> yucan_test_server:start_application(Config).
 
@@ -56,7 +56,7 @@ tls_in_one_file(Config) ->
 tls_all(Socket, Done) ->
     case ssl:recv(Socket, 0, ?WAIT_MS) of
         {ok, Data} -> tls_all(Socket, <<Done/binary, Data/binary>>);
-        {error, closed} -> Done
+        {error, _} -> Done
     end.
 
 %% Nothing is started, and the file is named.
@@ -72,6 +72,54 @@ tls_bad_file(Config) ->
          end,
          {true, Text} = {string:find(Text, filename:basename(Name)) =/= nomatch, Text}
      end || Name <- ["/no/such/file.pem", Rubbish]].
+
+%% Only the versions and suites of the configuration are spoken.
+tls_options(Config) ->
+    Port = yucan_yaws_site:start(Config, ["docroot = www\n", ssl(Config, "h", "protocol_version = tlsv1.2\nciphers = ECDHE-RSA-AES256-GCM-SHA384:ECDHE-ECDSA-AES256-GCM-SHA384\n")], [{"www/f", "f"}]),
+    Connect = fun(Options) -> yucan_test_server:tls_connect(Port, Options) end,
+    {ok, Socket} = Connect([]),
+    {ok, [{protocol, 'tlsv1.2'}, {selected_cipher_suite, #{cipher := aes_256_gcm}}]} = ssl:connection_information(Socket, [protocol, selected_cipher_suite]),
+    {error, _} = Connect([{versions, ['tlsv1.3']}]),
+    {error, _} = Connect([{versions, ['tlsv1.2']}, {ciphers, [ssl:str_to_suite(Name) || Name <- ["ECDHE-RSA-AES128-GCM-SHA256", "ECDHE-ECDSA-AES128-GCM-SHA256"]]}]).
+
+%% With a certificate that an authority has signed, as those of clients are.
+ssl(Config, Name, More) ->
+    #{server_config := Server} = signed(),
+    #{certfile := Certificate, keyfile := Key} = files(Config, Name, Server),
+    ["<ssl>\ncertfile = ", Certificate, "\nkeyfile = ", Key, "\n", More, "</ssl>\n"].
+
+signed() ->
+    One = [{key, {namedCurve, secp256r1}}, {digest, sha256}],
+    Chain = #{root => One, intermediates => [], peer => One},
+    public_key:pkix_test_data(#{server_chain => Chain, client_chain => Chain}).
+
+files(Config, Name, Parts) ->
+    {_, {Kind, Key}} = lists:keyfind(key, 1, Parts),
+    Pem = fun(Ending, Entries) -> yucan_yaws_site:write(Config, Name ++ Ending, public_key:pem_encode([{What, Der, not_encrypted} || {What, Der} <- Entries])) end,
+    #{certfile => Pem(".pem", [{'Certificate', element(2, lists:keyfind(cert, 1, Parts))}]), keyfile => Pem(".key", [{Kind, Key}]),
+      cacertfile => Pem(".ca", [{'Certificate', Der} || Der <- element(2, lists:keyfind(cacerts, 1, Parts))])}.
+
+%% Who has none of the right authority gets no answer, unless the configuration lets it.
+client_certificates(Config) ->
+    #{client_config := Client, server_config := Server} = signed(),
+    #{client_config := Stranger} = signed(),
+    Own = maps:with([certfile, keyfile], files(Config, "client", Client)),
+    Other = maps:with([certfile, keyfile], files(Config, "stranger", Stranger)),
+    #{cacertfile := Known} = files(Config, "authority", Server),
+    Start = fun(More) -> yucan_yaws_site:start(Config, ["docroot = www\n", ssl(Config, "h", ["verify = verify_peer\ncacertfile = ", Known, "\n", More])], [{"www/f", "f"}]) end,
+    Ask = fun(Port, Options) ->
+        case yucan_test_server:tls_connect(Port, Options) of
+            {ok, Socket} ->
+                _ = ssl:send(Socket, "GET /f HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"),
+                case tls_all(Socket, <<>>) of <<"HTTP/1.1 200", _/binary>> -> served; _ -> refused end;
+            {error, _} -> refused
+        end
+    end,
+    Port = Start(""),
+    [served, refused, refused] = [Ask(Port, Options) || Options <- [maps:to_list(Own), maps:to_list(Other), []]],
+    ok = yucan_yaws_site:stop(),
+    Lenient = Start("fail_if_no_peer_cert = false\n"),
+    [served, refused, served] = [Ask(Lenient, Options) || Options <- [maps:to_list(Own), maps:to_list(Other), []]].
 
 %% ---- FastCGI, PHP
 
@@ -218,3 +266,42 @@ symbolic_links(Config) ->
          {Directive, Status} = {Directive, status(yucan_yaws_client:get(Port, "h", "/link"))},
          ok = yucan_yaws_site:stop()
      end || {Directive, Status} <- [{"", 403}, {"follow_symlinks = inside\n", 403}, {"follow_symlinks = never\n", 403}, {"follow_symlinks = always\n", 200}]].
+
+%% A folder beside the docroot is like another one: scripts run, sources are not shown, and nothing outside of it is given away. One file is only itself.
+aliases(Config) ->
+    Style = yucan_yaws_site:write(Config, "share/style.css", "css"),
+    program(Config, "share/sub/env.cgi", "echo \"$SCRIPT_NAME $PATH_INFO\""),
+    _ = yucan_yaws_site:write(Config, "share/lib.inc", "secret"),
+    _ = yucan_yaws_site:write(Config, "secret.txt", "secret"),
+    Port = yucan_yaws_site:start(Config, ["docroot = www\nappmods = </, yucan_yaws_pages exclude_paths x>\nalias = /css share\nalias = /css/one.css ", Style, "\n<auth>\ndir = /css/sub\nuser = joe:x\n</auth>\n"],
+                                 [{"www/css/f", "shadowed"}]),
+    Ask = fun(Path, Headers) -> {Status, _, Body} = yucan_yaws_client:request(#{port => Port, host => "h", target => Path, headers => Headers}), {Status, Body} end,
+    [{200, <<"css">>} = Ask(Path, []) || Path <- ["/css/style.css", "/css/one.css", "/css/sub/../style.css"]],
+    {200, <<"/css/sub/env.cgi /more\n">>} = Ask("/css/sub/env.cgi/more", [{"authorization", ["Basic ", base64:encode("joe:x")]}]),
+    [{Path, Status} = {Path, element(1, Ask(Path, []))}
+     || {Path, Status} <- [{"/css", 301}, {"/css/", 403}, {"/css/sub/env.cgi", 401}, {"/css/lib.inc", 403}, {"/css/f", 404}, {"/css/one.css/x", 404}, {"/css/..%2fsecret.txt", 400}]],
+    {301, Headers, _} = yucan_yaws_client:get(Port, "h", "/css"),
+    <<"http://h/css/">> = proplists:get_value(<<"location">>, Headers).
+
+program(Config, Name, Shell) ->
+    File = yucan_yaws_site:write(Config, Name, ["#!/bin/sh\nprintf 'Content-Type: text/plain\\n\\n'\n", Shell, "\n"]),
+    ok = file:change_mode(File, 8#755),
+    File.
+
+%% Programs of any name, and one for all paths below it; what does not begin a path to a program runs nothing.
+script_aliases(Config) ->
+    Say = "echo \"${0##*/} $SCRIPT_NAME $PATH_INFO $EXTRA\"",
+    [_, _, _, Main] = [program(Config, Name, Say) || Name <- ["bin/a.pl", "bin/b.py", "bin/sub/plain", "main/program"]],
+    Outside = program(Config, "outside", Say),
+    Link = filename:join([yucan_yaws_site:folder(Config), "bin", "link"]),
+    _ = file:delete(Link),
+    ok = file:make_symlink(Outside, Link),
+    _ = program(Config, "bin/.hidden", Say),
+    _ = yucan_yaws_site:write(Config, "bin/data.txt", "no program"),
+    Port = yucan_yaws_site:start(Config, ["script_alias = /cgi-bin/ bin\nscript_alias = /git ", Main, "\n<extra_cgi_vars dir='", filename:dirname(Main), "'>\nEXTRA = extra\n</extra_cgi_vars>\n"], []),
+    [{Path, Text} = {Path, element(3, yucan_yaws_client:get(Port, "h", Path))}
+     || {Path, Text} <- [{"/cgi-bin/a.pl", <<"a.pl /cgi-bin/a.pl  \n">>}, {"/cgi-bin/b.py/x/.git/y", <<"b.py /cgi-bin/b.py /x/.git/y \n">>}, {"/cgi-bin/sub/plain/", <<"plain /cgi-bin/sub/plain / \n">>},
+                         {"/git", <<"program /git  extra\n">>}, {"/git/p.git/info/refs?service=x", <<"program /git /p.git/info/refs extra\n">>}]],
+    [{Path, Status} = {Path, status(yucan_yaws_client:get(Port, "h", Path))}
+     || {Path, Status} <- [{"/cgi-bin", 403}, {"/cgi-bin/", 403}, {"/cgi-bin/sub", 403}, {"/cgi-bin/none", 404}, {"/cgi-bin/sub/none", 404}, {"/cgi-bin/.hidden", 404}, {"/cgi-bin/link", 403}, {"/gitx", 404},
+                           {"/cgi-bin/data.txt", 502}]].

@@ -30,15 +30,11 @@ end_per_suite(_) -> application:stop(yucan).
 
 end_per_testcase(_, _) -> yucan_yaws_site:stop().
 
-%% As git's manual page of git-http-backend has it, by an appmod.
+%% As git's manual page of git-http-backend has it, and the guide.
 clone_and_push(Config) ->
     Folder = proplists:get_value(folder, Config),
-    Module = ["-module(git).\n-export([out/1]).\n-include_lib(\"yucan_yaws/include/yaws_api.hrl\").\n"
-              "out(Arg) ->\n    Env = [{\"GIT_PROJECT_ROOT\", \"", Folder, "/p\"}, {\"GIT_HTTP_EXPORT_ALL\", \"1\"}, {\"SCRIPT_NAME\", \"/git\"},\n"
-              "           {\"REMOTE_USER\", \"jose\"}, {\"HOME\", \"/root\"}],\n"
-              "    yaws_cgi:call_cgi(Arg, undefined, \"/usr/lib/git-core/git-http-backend\", Arg#arg.pathinfo, Env).\n"],
-    Ebin = yucan_yaws_site:compile(Config, "git", [{"git.erl", Module}]),
-    Port = serve(Config, ["ebin_dir = ", Ebin, "\n"], "docroot = www\nappmods = </git, git>\n", [{"www/robots.txt", ""}]),
+    Port = serve(Config, ["script_alias = /git /usr/lib/git-core/git-http-backend\n"
+                          "<extra_cgi_vars dir='/usr/lib/git-core'>\nGIT_PROJECT_ROOT = ", Folder, "/p\nGIT_HTTP_EXPORT_ALL = 1\nREMOTE_USER = jose\nHOME = /root\n</extra_cgi_vars>\n"]),
     Url = io_lib:format("http://127.0.0.1:~b/git/one.git", [Port]),
     ok = file:write_file(filename:join(Folder, "blob"), crypto:strong_rand_bytes(?BLOB_BYTES)),
     ok = run(["cd ", Folder, "; git clone -q ", Url, " second; cd second; test \"$(cat 'a file')\" = \"$(printf 'hello\\nmore')\";"
@@ -54,41 +50,38 @@ clone_and_push(Config) ->
 
 gitweb(Config) ->
     Folder = proplists:get_value(folder, Config),
-    Settings = yucan_yaws_site:write(Config, "gitweb.conf", ["$projectroot = '", Folder, "/p';\n$feature{'snapshot'}{'default'} = ['tgz'];\n1;\n"]),
-    Port = serve(Config, "", ["docroot = /usr/share/gitweb\nallowed_scripts = cgi\nindex_files = index.cgi\nfollow_symlinks = always\n"
-                              "<extra_cgi_vars dir='/usr/share/gitweb'>\nGITWEB_CONFIG = ", Settings, "\n</extra_cgi_vars>\n"], []),
+    Settings = yucan_yaws_site:write(Config, "gitweb.conf", ["$projectroot = '", Folder, "/p';\n@stylesheets = ('/gitweb/static/gitweb.css');\n$feature{'snapshot'}{'default'} = ['tgz'];\n1;\n"]),
+    Port = serve(Config, ["alias = /gitweb/static /usr/share/gitweb/static\nscript_alias = /gitweb /usr/share/gitweb/gitweb.cgi\n"
+                          "<extra_cgi_vars dir='/usr/share/gitweb'>\nGITWEB_CONFIG = ", Settings, "\n</extra_cgi_vars>\n"]),
     Get = fun(Target) -> yucan_yaws_client:get(Port, "localhost", Target) end,
-    contains(Get("/index.cgi"), [<<"one.git">>]),
-    contains(Get("/"), [<<"one.git">>]),
-    contains(Get("/index.cgi?p=one.git;a=shortlog"), [<<"First &amp; &lt;best&gt;">>, <<"Second: caf\303\251">>]),
+    contains(Get("/gitweb"), [<<"one.git">>, <<"href=\"/gitweb/static/gitweb.css\"">>]),
+    contains(Get("/gitweb/one.git"), [<<"shortlog">>]),
+    contains(Get("/gitweb?p=one.git;a=shortlog"), [<<"First &amp; &lt;best&gt;">>, <<"Second: caf\303\251">>]),
     Second = string:trim(os:cmd("git -C " ++ Folder ++ "/first rev-parse HEAD")),
-    contains(Get("/index.cgi?p=one.git;a=commitdiff;h=" ++ Second), [<<"more">>]),
-    {200, _, <<"hello\nmore\n">>} = Get("/index.cgi?p=one.git;a=blob_plain;f=a%20file;hb=main"),
-    {200, Headers, Archive} = Get("/index.cgi?p=one.git;a=snapshot;h=main;sf=tgz"),
+    contains(Get("/gitweb?p=one.git;a=commitdiff;h=" ++ Second), [<<"more">>]),
+    {200, _, <<"hello\nmore\n">>} = Get("/gitweb?p=one.git;a=blob_plain;f=a%20file;hb=main"),
+    {200, Headers, Archive} = Get("/gitweb?p=one.git;a=snapshot;h=main;sf=tgz"),
     <<"application/x-gzip", _/binary>> = proplists:get_value(<<"content-type">>, Headers),
     {ok, Names} = erl_tar:table({binary, Archive}, [compressed]),
     true = lists:any(fun(Name) -> lists:suffix("/a file", Name) end, Names),
-    {404, _, _} = Get("/index.cgi?p=none.git;a=summary"),
-    {200, Style, _} = Get("/static/gitweb.css"),
+    {404, _, _} = Get("/gitweb?p=none.git;a=summary"),
+    {200, Style, _} = Get("/gitweb/static/gitweb.css"),
     <<"text/css", _/binary>> = proplists:get_value(<<"content-type">>, Style),
     ok.
 
 cgit(Config) ->
     Folder = proplists:get_value(folder, Config),
-    Settings = yucan_yaws_site:write(Config, "cgitrc", ["virtual-root=/\nenable-http-clone=1\nsnapshots=tar.gz\nscan-path=", Folder, "/p\n"]),
-    Module = ["-module(cgit).\n-export([out/1]).\n-include_lib(\"yucan_yaws/include/yaws_api.hrl\").\n"
-              "out(Arg) ->\n    Env = [{\"SCRIPT_NAME\", \"\"}, {\"CGIT_CONFIG\", \"", Settings, "\"}],\n"
-              "    yaws_cgi:call_cgi(Arg, undefined, \"/usr/lib/cgit/cgit.cgi\", Arg#arg.pathinfo, Env).\n"],
-    Ebin = yucan_yaws_site:compile(Config, "cgit", [{"cgit.erl", Module}]),
-    Port = serve(Config, ["ebin_dir = ", Ebin, "\n"], "docroot = /usr/share/cgit\nappmods = </, cgit exclude_paths cgit.css>\n", []),
+    Settings = yucan_yaws_site:write(Config, "cgitrc", ["css=/cgit-css/cgit.css\nvirtual-root=/\nenable-http-clone=1\nsnapshots=tar.gz\nscan-path=", Folder, "/p\n"]),
+    Port = serve(Config, ["alias = /cgit-css /usr/share/cgit\nscript_alias = / /usr/lib/cgit/cgit.cgi\n<extra_cgi_vars dir='/usr/lib/cgit'>\nCGIT_CONFIG = ", Settings, "\n</extra_cgi_vars>\n"]),
     Get = fun(Target) -> yucan_yaws_client:get(Port, "localhost", Target) end,
-    contains(Get("/"), [<<"one.git">>]),
+    contains(Get("/"), [<<"one.git">>, <<"href='/cgit-css/cgit.css'">>]),
+    {200, Style, _} = Get("/cgit-css/cgit.css"),
+    <<"text/css", _/binary>> = proplists:get_value(<<"content-type">>, Style),
     contains(Get("/one.git/log/"), [<<"Second: caf\303\251">>]),
     {200, _, <<"hello\nmore\n">>} = Get("/one.git/plain/a%20file?id=main~0"),
     ok = run(["cd ", Folder, "; git clone -q http://127.0.0.1:", integer_to_list(Port), "/one.git by-cgit; grep -q more 'by-cgit/a file'"]).
 
-serve(Config, Global, Directives, Files) ->
-    yucan_yaws_site:start_text(Config, [Global, yucan_yaws_site:server("localhost", Directives)], Files).
+serve(Config, Directives) -> yucan_yaws_site:start_text(Config, yucan_yaws_site:server("localhost", Directives), []).
 
 contains({Status, _, Text}, Words) ->
     [{200, Word, true, _} = {Status, Word, binary:match(Text, Word) =/= nomatch, Text} || Word <- Words],
