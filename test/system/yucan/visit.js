@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a person sees in Chromium. usage: node visit.js CHROMIUM SITES-PORT SOCKETS-PORT
+// What a person sees in Chromium. usage: node visit.js CHROMIUM SITES-PORT SOCKETS-PORT TLS-PORT
 // Prints a line for each thing that is as it should be; the first that is not ends it with a message.
 "use strict";
 const assert = require("node:assert");
 const { chromium } = require("playwright-core");
 
-const [program, sites, sockets] = process.argv.slice(2);
+const [program, sites, sockets, secure] = process.argv.slice(2);
 
 async function click(browser, name) {
   const page = await browser.newPage();
@@ -60,6 +60,25 @@ async function events(url) {
   return seen;
 }
 
+// Over TLS the browser chooses HTTP/2: many requests at once, large bodies both ways, events, and a WebSocket on the same connection.
+async function overHttp2(browser, goodbye) {
+  const page = await browser.newPage({ ignoreHTTPSErrors: true });
+  await page.goto(`https://localhost:${secure}/`);
+  const protocols = () => page.evaluate(() => ["navigation", "resource"].flatMap((kind) => performance.getEntriesByType(kind)).map((entry) => entry.nextHopProtocol));
+  const answers = await page.evaluate(async () => {
+    const texts = await Promise.all(Array.from({ length: 50 }, (_, n) => fetch(`/text?${n}`).then((answer) => answer.text())));
+    const large = await (await fetch("/large")).arrayBuffer();
+    const sent = await (await fetch("/count", { method: "POST", body: new Uint8Array(3000000) })).text();
+    return { texts: texts.map((text) => text.length), large: large.byteLength, sent };
+  });
+  assert.deepStrictEqual(answers, { texts: Array(50).fill(5000), large: 8 * 1024 * 1024, sent: "3000000" });
+  assert.deepStrictEqual([...new Set(await protocols())], ["h2"]);
+  assert.deepStrictEqual(await page.evaluate(events, `https://localhost:${secure}/events`), [["a\nb", "1"], ["a\nb", "2"], ["a\nb", "3"]]);
+  assert.deepStrictEqual(await page.evaluate(talk, `wss://localhost:${secure}/ws`), { ...goodbye, extensions: "" });
+  await page.close();
+  console.log("HTTP/2: 53 requests, events, a WebSocket");
+}
+
 async function visit() {
   const browser = await chromium.launch({ executablePath: program, args: ["--no-sandbox"] });
   try {
@@ -76,6 +95,7 @@ async function visit() {
     console.log("a WebSocket with compression");
     assert.deepStrictEqual(await page.evaluate(events, `http://localhost:${sockets}/events`), [["a\nb", "1"], ["a\nb", "2"], ["a\nb", "3"]]);
     console.log("events");
+    await overHttp2(browser, goodbye);
   } finally {
     await browser.close();
   }

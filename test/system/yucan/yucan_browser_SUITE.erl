@@ -16,14 +16,27 @@ end_per_suite(Config) -> yucan_test_server:stop_application(Config).
 
 chromium(Config) ->
     Sites = yucan_yaws_site:nitrogen(Config),
-    Sockets = yucan_test_server:start(yucan_browser),
+    Self = self(),
+    %% The certificate of `yucan FOLDER --https'.
+    true = os:putenv("XDG_DATA_HOME", proplists:get_value(priv_dir, Config)),
+    {ok, #{listen := [#{tls := Certificate}]}} = yucan_folder:options(#{what => ".", https => true}),
+    Log = {function, fun(Entry) -> Self ! {entry, maps:with([target, version], Entry)} end},
+    Sockets = yucan_test_server:start(yucan_browser, #{listen => [#{port => 0}, #{port => 0, tls => Certificate}], access_log => Log}),
+    [_, {_, Secure}] = maps:get(listen, yucan:info(yucan_browser)),
     Program = test_support:file("test/system/yucan/visit.js"),
     Port = open_port({spawn_executable, os:find_executable("node")},
-                     [{args, [Program, "/usr/bin/chromium", integer_to_list(Sites), integer_to_list(Sockets)]}, {env, [{"NODE_PATH", os:getenv("NODE_MODULES")}]},
+                     [{args, [Program, "/usr/bin/chromium", integer_to_list(Sites), integer_to_list(Sockets), integer_to_list(Secure)]}, {env, [{"NODE_PATH", os:getenv("NODE_MODULES")}]},
                       exit_status, stderr_to_stdout, {line, 1000}]),
     {Status, Lines} = seen(Port, []),
     [beamway_runner:say("     ~ts", [Line]) || Line <- Lines],
-    {0, "all seen"} = {Status, lists:last(Lines)}.
+    {0, "all seen"} = {Status, lists:last(Lines)},
+    %% Of the WebSockets one was a stream of HTTP/2.
+    [11, 20] = lists:sort(versions(<<"/ws">>)).
+
+versions(Target) ->
+    receive {entry, #{target := Target, version := Version}} -> [Version | versions(Target)]
+    after 0 -> []
+    end.
 
 seen(Port, Lines) ->
     receive
