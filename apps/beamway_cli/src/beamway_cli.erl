@@ -49,9 +49,14 @@ guarded(Words) ->
             complain("cannot write to standard output: ~ts", [file:format_error(Reason)]),
             ?FAILED;
         Class:Reason:Stack ->
-            complain("internal error: ~tp~n~tp", [{Class, Reason}, Stack]),
+            unforeseen(Class, Reason, Stack),
             ?FAILED
     end.
+
+unforeseen(error, undef, [{Library, _, _, _} | _]) when Library =:= getopt; Library =:= jiffy ->
+    complain("the Erlang library ~ts is not installed; install it (Debian: erlang-~ts), or name its folder in ERL_LIBS", [Library, Library]);
+unforeseen(Class, Reason, Stack) ->
+    complain("internal error: ~tp~n~tp", [{Class, Reason}, Stack]).
 
 %% @doc Runs one command line.
 -spec run(Words :: [string()]) -> 0..255.

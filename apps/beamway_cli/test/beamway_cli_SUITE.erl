@@ -7,7 +7,7 @@
 -include_lib("stdlib/include/assert.hrl").
 
 -export([all/0, suite/0]).
--export([version/1, help/1, usage_errors/1, result_of_an_overlay/1, broken_pipe/1, full_output/1, closed_descriptors/1, symbolic_link/1, path_with_space/1,
+-export([version/1, help/1, usage_errors/1, missing_library/1, result_of_an_overlay/1, broken_pipe/1, full_output/1, closed_descriptors/1, symbolic_link/1, path_with_space/1,
          not_built/1, no_benchmarks/1, no_erl/1, own_flags_are_ignored/1, completion_and_manual/1, zsh_completion/1, pipe_commands/1, pipe_options/1]).
 
 -import(beamway_command, [run/2, shell/2, quoted/1, copy_of_checkout/2]).
@@ -15,7 +15,7 @@
 suite() -> [{timetrap, {minutes, 5}}, {ct_hooks, [beamway_command]}].
 
 all() ->
-    [version, help, usage_errors, result_of_an_overlay, broken_pipe, full_output, closed_descriptors, symbolic_link, path_with_space, not_built, no_benchmarks, no_erl,
+    [version, help, usage_errors, missing_library, result_of_an_overlay, broken_pipe, full_output, closed_descriptors, symbolic_link, path_with_space, not_built, no_benchmarks, no_erl,
      own_flags_are_ignored, completion_and_manual, zsh_completion, pipe_commands, pipe_options].
 
 version(Config) ->
@@ -35,6 +35,12 @@ help(Config) ->
          ?assertMatch({0, Text, ""}, run(Config, "help " ++ Command))
      end || Command <- ["demo", "bench", "links", "top", "choose", "node", "doctor"]],
     ok.
+
+%% One line that says which, and what to do.
+missing_library(_Config) ->
+    Command = ["erl -noinput -boot no_dot_erlang -pa '", test_support:file("apps/beamway_cli/ebin"), "' -eval 'code:del_path(getopt), beamway_cli:main().' -extra links 2>&1; echo $?"],
+    ?assertMatch({match, _}, re:run(os:cmd(lists:flatten(Command)),
+                                    "^beamway: the Erlang library getopt is not installed; install it \\(Debian: erlang-getopt\\)[^\n]*\n1\n$")).
 
 usage_errors(Config) ->
     [begin

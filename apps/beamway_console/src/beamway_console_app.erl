@@ -8,9 +8,10 @@
 %% @private
 -spec start(application:start_type(), term()) -> {ok, pid()} | {error, term()}.
 start(_, _) ->
-    case beamway_console_config:read(given()) of
-        {ok, Config} -> started(beamway_console_sup:start_link(Config), Config);
-        {error, Text} -> {error, {bad_options, Text}}
+    case {code:ensure_loaded(jiffy), beamway_console_config:read(given())} of
+        {{error, _}, _} -> {error, {missing_library, <<"the Erlang library jiffy is not installed; install it (Debian: erlang-jiffy), or name its folder in ERL_LIBS">>}};
+        {_, {ok, Config}} -> started(beamway_console_sup:start_link(Config), Config);
+        {_, {error, Text}} -> {error, {bad_options, Text}}
     end.
 
 %% What the start was called with, or what the node's configuration says.
