@@ -5,7 +5,7 @@ include native/make/system.mk
 
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: install uninstall edoc release test-packages test-docs test-slurm test-fresh deb build demo test test-all test-rest test-long test-idle test-ticks test-otp test-otp-tls test-otp27 vendor test-rdma demo-rdma bench-rdma test-network test-pipe test-scipy nemesis check bench bench-all figures release-check soak asan test-asan tsan fuzz fuzz-keep fuzz-yucan overload-yucan spin clean help build-test build-bench coverage valgrind
+.PHONY: install uninstall edoc release test-packages test-docs test-slurm test-fresh deb build demo test test-all test-rest test-long test-idle test-ticks test-otp test-otp-tls test-otp27 test-otp-newest vendor test-rdma demo-rdma bench-rdma test-network test-pipe test-scipy nemesis check bench bench-all figures release-check soak asan test-asan tsan fuzz fuzz-keep fuzz-yucan overload-yucan spin clean help build-test build-bench coverage valgrind
 
 ## build: compile the driver and the applications into the checkout
 build:
@@ -106,6 +106,12 @@ test-otp-tls:
 	@scripts/install-packages test-otp
 	@$(MAKE) build-test
 	@test/system/otp/tls_suites
+
+## test-otp-newest: build, some quick tests and a rolling change of OTP on the newest OTP that Debian has, in a tree of unstable (needs root)
+test-otp-newest:
+	@scripts/install-packages test-otp27
+	@$(MAKE) build-test
+	@test/system/otp/otp27 --debian sid quick rolling
 
 ## test-otp27: build and test on OTP 27 in a Debian 13 tree, and nodes of both releases in one cluster (needs root)
 test-otp27:

@@ -3,12 +3,13 @@
 %% other all the time: no call fails but to or from the node that is being restarted.
 %%
 %% The same from release 0.1.0 to this version and back, with two versions of the carrier that share no link, and, as the oracle, with
-%% stock nodes alone. A restart lasts until the node is connected to all others again; from then on its calls must succeed, too. Environment:
+%% stock nodes alone. Where another OTP is named, from this OTP to that one and back. A restart lasts until the node is connected to all others again; from then on its calls must succeed, too. Environment:
 %% `BEAMWAY_TEST_LONG=1' goes round 10 times instead of once, and adds the oracle.
 -module(beamway_upgrade_SUITE).
 
 -export([all/0, suite/0, end_per_testcase/2]).
--export([stock_alone/1, stock_to_beamway_and_back/1, release_to_this_and_back/1, beamway_to_another_version_and_back/1]).
+-export([stock_alone/1, stock_to_beamway_and_back/1, release_to_this_and_back/1,
+         beamway_to_another_version_and_back/1, beamway_to_another_otp_and_back/1]).
 
 %% Version 0.1.0.
 -define(RELEASE, "1e022f3c1a23").
@@ -19,7 +20,8 @@
 suite() -> [{timetrap, {minutes, beamway_carrier:scale(4, 30)}}].
 
 all() ->
-    [stock_alone || beamway_carrier:is_long()] ++ [stock_to_beamway_and_back, release_to_this_and_back, beamway_to_another_version_and_back].
+    [stock_alone || beamway_carrier:is_long()] ++ [stock_to_beamway_and_back, release_to_this_and_back, beamway_to_another_version_and_back]
+        ++ [beamway_to_another_otp_and_back || beamway_other_otp:is_there()].
 
 end_per_testcase(_Case, _Config) -> beamway_peer:stop_started().
 
@@ -45,6 +47,12 @@ beamway_to_another_version_and_back(Config) ->
     roll(lists:append(lists:duplicate(beamway_carrier:scale(1, 10), [beamway(), New])) ++ [beamway()]).
 
 stock() -> #{version => stock, carrier => inet_tcp, options => #{}}.
+
+beamway_to_another_otp_and_back(_Config) ->
+    Other = #{version => other_otp, carrier => beamway_shm, options => #{otp => other}},
+    roll(lists:append(lists:duplicate(beamway_carrier:scale(1, 10), [this_otp(), Other])) ++ [this_otp()]).
+
+this_otp() -> #{version => this_otp, carrier => beamway_shm, options => #{otp => own}}.
 
 folder(Name, Config) -> filename:join(proplists:get_value(priv_dir, Config), Name).
 
@@ -117,7 +125,7 @@ links_are_right(Members) ->
         #{node := Other, version := OtherVersion} <- Members, Other =/= Node],
     ok.
 
-%% The release and this version have the numbers of the wire in common.
+%% The release and this version, of whichever OTP, have the numbers of the wire in common.
 kind(stock, _) -> stock;
 kind(_, stock) -> tcp;
 kind(Version, OtherVersion) when Version =/= new, OtherVersion =/= new -> shm;

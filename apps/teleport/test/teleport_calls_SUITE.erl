@@ -311,7 +311,7 @@ bad_input(Config) ->
     on_first(Config, fun(Node) ->
         [{'EXIT', {{bad_destination, Bad}, _}} = (catch teleport:send(Bad, x)) || Bad <- [1, "name", {a, b, c}, {1, Node}, make_ref()]],
         [{'EXIT', {{bad_option, Name, Value}, _}} = (catch teleport:send({x, Node}, x, #{Name => Value}))
-         || {Name, Value} <- [{class, fast}, {timeout, -1}, {timeout, soon}, {on_full, wait}, {unordered, 1}, {confirm, maybe}, {speed, 1}]],
+         || {Name, Value} <- [{class, fast}, {timeout, -1}, {timeout, soon}, {on_full, wait}, {unordered, 1}, {confirm, 'maybe'}, {speed, 1}]],
         {'EXIT', {{bad_option, options, []}, _}} = (catch teleport:send({x, Node}, x, [])),
         {error, [Line]} = teleport:configure(all, #{ring_bytes => 1000}),
         true = string:find(Line, "1000") =/= nomatch andalso string:find(Line, "power of two") =/= nomatch,

@@ -5,9 +5,12 @@
 %% OTP's `erl'; `BEAMWAY_OTHER_EBIN' is where Beamway stands that was built for it. Then every second of the nodes that
 %% live at a time is one of the other OTP, so that every suite tests the mixture; `BEAMWAY_OTHER_FIRST=1' begins with
 %% the other. The runner's OTP must be the older one, since it compiles the tests, which run on both.
+%%
+%% An OTP more than two releases younger does not load what the runner has compiled. Then `BEAMWAY_OTHER_ROOT' is a checkout in which it
+%% has built all, and no fun of a suite can be sent to its nodes.
 -module(beamway_other_otp).
 
--export([is_there/0, choose/2, erl/0, ebin/0]).
+-export([is_there/0, choose/2, erl/0, ebin/0, tests/0]).
 
 -export_type([otp/0]).
 
@@ -42,3 +45,12 @@ erl() ->
 -spec ebin() -> file:filename().
 ebin() ->
     [_ | _] = os:getenv("BEAMWAY_OTHER_EBIN", "").
+
+%% @doc The folders of the tests that it has compiled itself; none where it loads ours.
+-spec tests() -> [file:filename()].
+tests() ->
+    case os:getenv("BEAMWAY_OTHER_ROOT", "") of
+        "" -> [];
+        Root -> [Dir || Pattern <- ["apps/*/ebin", "apps/*/test/ebin", "bench/ebin"], Dir <- filelib:wildcard(filename:join(Root, Pattern)),
+                        not filelib:is_file(filename:join(Dir, "beamway_dist.beam"))]
+    end.

@@ -20,7 +20,7 @@
 -module(beamway_peer).
 
 -export([start/2, start/1, erl/0, unless_wrapped/2, stop/1, stop_all/1, started/0, stop_started/0, halt_node/1, halt_node/2, call/4, call/5, run/2, run/3]).
--export([connect/3, connect_both/3, link_kind/1, assert_link/3, controller/2]).
+-export([connect/3, connect_both/3, link_kind/1, assert_link/3, controller/2, own_controller/1, own_controller_driver/1]).
 -export([os_pid/1, kill9/1, sigstop/1, sigcont/1, is_running/1, resident_bytes/1, fds/1, maps/1, resources/1, no_more/2, log_text/1]).
 -export([watch_nodedown/1, nodedown/4]).
 -export([echo/0, assert_reason/2, assert_reason/3]).
@@ -213,25 +213,28 @@ nonempty(List) -> List.
 %% @doc The port or process through which the node is connected to `Node', as a term that identifies this one
 %% connection: another value later means that the connection was lost in between.
 -spec controller(pid(), node()) -> undefined | {string(), integer()}.
-controller(Peer, Node) ->
-    run(Peer, fun() ->
-                      case lists:keyfind(Node, 1, erlang:system_info(dist_ctrl)) of
-                          {_, Controller} -> {lists:flatten(io_lib:format("~p", [Controller])),
-                                              erlang:system_info(creation)};
-                          false -> undefined
-                      end
-              end).
+controller(Peer, Node) -> call(Peer, ?MODULE, own_controller, [Node]).
 
-controller_driver(Peer, Node) ->
-    run(Peer, fun() ->
-                      case lists:keyfind(Node, 1, erlang:system_info(dist_ctrl)) of
-                          {_, Pid} when is_pid(Pid) ->
-                              {ok, process};
-                          {_, Port} ->
-                              {name, Name} = erlang:port_info(Port, name),
-                              {ok, Name}
-                      end
-              end).
+controller_driver(Peer, Node) -> call(Peer, ?MODULE, own_controller_driver, [Node]).
+
+%% @private On the node itself. Not funs: another OTP may have compiled this module there.
+-spec own_controller(node()) -> {string(), non_neg_integer()} | undefined.
+own_controller(Node) ->
+    case lists:keyfind(Node, 1, erlang:system_info(dist_ctrl)) of
+        {_, Controller} -> {lists:flatten(io_lib:format("~p", [Controller])), erlang:system_info(creation)};
+        false -> undefined
+    end.
+
+%% @private
+-spec own_controller_driver(node()) -> {ok, process | string()}.
+own_controller_driver(Node) ->
+    case lists:keyfind(Node, 1, erlang:system_info(dist_ctrl)) of
+        {_, Pid} when is_pid(Pid) ->
+            {ok, process};
+        {_, Port} ->
+            {name, Name} = erlang:port_info(Port, name),
+            {ok, Name}
+    end.
 
 %% @doc A process on the node that waits for the first nodedown, for {@link nodedown/4}.
 -spec watch_nodedown(pid()) -> Watcher :: pid().
@@ -501,11 +504,14 @@ carrier_environment(_) ->
 
 arguments(Carrier, Options) ->
     ["-setcookie", maps:get(cookie, Options, "beamway_test"), "+sbwt", "none"]
-        ++ code_path(beamway_of(Options))
+        ++ code_path(tests_of(Options), beamway_of(Options))
         ++ carrier_flags(Carrier, Options)
         ++ log_flags(Options)
         ++ maps:get(args, Options, [])
         ++ patience(beamway_runner:slowness()).
+
+tests_of(#{otp := other}) -> beamway_other_otp:tests();
+tests_of(_) -> [].
 
 beamway_of(#{ebin := Ebin}) -> Ebin;
 beamway_of(#{otp := other}) -> beamway_other_otp:ebin();
@@ -519,7 +525,8 @@ patience(1) -> [];
 patience(Slowness) -> ["-kernel", "net_setuptime", integer_to_list(min(60, 7 * Slowness))].
 
 %% Another beamway than the runner's must be the only one: `-pa' puts its last directory first.
-code_path(Ebin) ->
+code_path([_ | _] = Tests, Ebin) -> ["-pa" | Tests ++ [Ebin]];
+code_path([], Ebin) ->
     Root = code:root_dir(),
     Tests = filename:dirname(filename:absname(code:which(?MODULE))),
     Own = [Dir || Path <- code:get_path(), Path =/= ".", not lists:prefix(Root, Path),
