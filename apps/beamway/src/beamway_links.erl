@@ -21,6 +21,7 @@
 
 -define(TABLE, ?MODULE).
 -define(CALL_MS, 2000).
+-define(USABLE_MS, 200).
 
 -type link() :: #{node := node(),
                   link := beamway_kind:label(),
@@ -35,6 +36,7 @@
 
 %% Rows of the table: {{link, Pid}, link()}; {{holder, Pid}, true}; {config, beamway_config:config()};
 %% {extension, beamway_wire:extension()}; {why_inet, Reason}: of a node whose driver does not carry tcp; of beamway_driver, if it was tried: {driver, ok | {error, Reason}} and {{library, Kind}, boolean()};
+%% {{usable, StreamKind}, [beamway_kind:ring()], At}: what was found usable then, in erlang:monotonic_time(millisecond);
 %% and ring memory of a connection process or a lane: {{reserved, PidOrPort}, beamway_budget:reservation()}.
 
 -record(state, {config :: beamway_config:config(),
@@ -80,8 +82,19 @@ drives_tcp() ->
 -spec extension(StreamKind :: tcp | tls) -> beamway_wire:extension().
 extension(StreamKind) ->
     #{links := Links} = Extension = ets:lookup_element(?TABLE, extension, 2),
-    Extension#{links := [Kind || Kind <- Links, (beamway_kind:module(Kind)):is_usable(config(), StreamKind)],
+    Extension#{links := usable(Links, StreamKind, erlang:monotonic_time(millisecond)),
                takes_tls_over => StreamKind =:= tls andalso drives_tcp() =:= true andalso beamway_driver:has(tls)}.
+
+%% In a mesh that is being made there are hundreds of handshakes a second, and to look for devices is a job for another thread.
+usable(Links, StreamKind, Now) ->
+    case ets:lookup(?TABLE, {usable, StreamKind}) of
+        [{_, Usable, At}] when Now - At < ?USABLE_MS ->
+            Usable;
+        _ ->
+            Usable = [Kind || Kind <- Links, (beamway_kind:module(Kind)):is_usable(config(), StreamKind)],
+            ets:insert(?TABLE, {{usable, StreamKind}, Usable, Now}),
+            Usable
+    end.
 
 %% @doc Reserves ring memory for the calling connection process: so many bytes each way, at most `ring_bytes'. The
 %% reservation ends with the process.
@@ -183,7 +196,7 @@ handle_call(hold, {Pid, _}, State) ->
     ets:insert(?TABLE, {{holder, Pid}, true}),
     {reply, ok, watch(Pid, State)};
 handle_call({reserve, Kind, Wanted}, {Pid, _}, #state{config = Config} = State) ->
-    case beamway_budget:ring(Kind, Wanted, [Row || {{reserved, _}, Row} <- ets:tab2list(?TABLE)], Config) of
+    case beamway_budget:ring(Kind, Wanted, reservations(), Config) of
         {error, Reason} ->
             {reply, {error, Reason}, State};
         Ring ->
@@ -194,6 +207,10 @@ handle_call({reserve, Kind, Wanted}, {Pid, _}, #state{config = Config} = State) 
     end;
 handle_call(_Request, _From, State) ->
     {reply, {error, badarg}, State}.
+
+%% Each row is one element here; the rows of links are large and not copied.
+reservations() ->
+    ets:select(?TABLE, [{{{reserved, '_'}, '$1'}, [], ['$1']}]).
 
 log_smaller({ok, _}, _Wanted) ->
     ok;
