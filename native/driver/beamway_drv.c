@@ -48,6 +48,7 @@ typedef struct {
     bool flushing;          /* the port closes and still has something to say */
     bool timer_is_to_flush; /* before it is for idle memory */
     bool check_is_due;      /* at check_at_ms */
+    bool is_cut;            /* the timer reads what is left, and ends the port */
     int64_t check_at_ms;
     ErlDrvTermData poller; /* gets the atom `look` when it shall look at the ring */
     bool has_flusher;
@@ -69,13 +70,13 @@ static void set_check(bw_port_t *self, unsigned long ms)
 {
     self->check_is_due = true;
     self->check_at_ms = now_ms() + (int64_t)ms;
-    if (!self->timer_is_to_flush)
+    if (!self->timer_is_to_flush && !self->is_cut)
         driver_set_timer(self->pump.port, ms);
 }
 
 static void set_flush(bw_port_t *self, unsigned long ms)
 {
-    if (self->timer_is_to_flush)
+    if (self->timer_is_to_flush || self->is_cut)
         return;
     self->timer_is_to_flush = true;
     driver_set_timer(self->pump.port, ms);
@@ -91,6 +92,16 @@ static void check_later(bw_port_t *self)
     self->pump.link->ops->stats(self->pump.link, &stats);
     self->out_at_check = stats.bytes_out;
     set_check(self, CHECK_MS);
+}
+
+/* A link that takes nothing more ends, whether the VM tells of it or not. After whatever writes. */
+static void end_if_cut(bw_port_t *self)
+{
+    if (!self->active || self->is_cut || self->flushing || self->lane.is_on ||
+        !pump_is_cut(&self->pump))
+        return;
+    self->is_cut = true;
+    driver_set_timer(self->pump.port, 0);
 }
 
 /* ---- commands ---- */
@@ -222,10 +233,12 @@ static bool command_flush(bw_port_t *self)
     self->flusher = driver_caller(self->pump.port);
     self->has_flusher = true;
     self->is_flush_asked = false;
-    if (!flush(self))
+    if (!flush(self)) {
         fail(self);
-    else
-        tell_of_senders(self);
+        return true;
+    }
+    tell_of_senders(self);
+    end_if_cut(self);
     return true;
 }
 
@@ -291,10 +304,12 @@ static bool run_command(bw_port_t *self, unsigned int command, const char *data,
     case COMMAND_TICK:
         if (!self->pump.link)
             return false;
-        if (!pump_tick(&self->pump))
+        if (!pump_tick(&self->pump)) {
             fail(self);
-        else
-            check_later(self);
+            return true;
+        }
+        check_later(self);
+        end_if_cut(self);
         return true;
     case COMMAND_STATS:
         command_stats(self, reply);
@@ -448,6 +463,7 @@ static void drv_outputv(ErlDrvData data, ErlIOVec *ev)
     tell_of_senders(self);
     check_later(self);
     lane_written(&self->lane);
+    end_if_cut(self);
 }
 
 static void call_poller(bw_port_t *self)
@@ -494,6 +510,7 @@ static void drv_ready_output(ErlDrvData data, ErlDrvEvent event)
 
     (void)event;
     tell_of_senders(self);
+    end_if_cut(self);
     end_if_over(self, result);
 }
 
@@ -561,6 +578,11 @@ static void drv_timeout(ErlDrvData data)
         driver_deq(self->pump.port, driver_sizeq(self->pump.port));
         return;
     }
+    if (self->is_cut) {
+        driver_set_timer(self->pump.port, 0); /* until all is read */
+        end_if_over(self, pump_ready(&self->pump, false));
+        return;
+    }
     if (self->timer_is_to_flush) {
         self->timer_is_to_flush = false;
         if (lane_owns_timer(&self->lane)) {
@@ -571,8 +593,9 @@ static void drv_timeout(ErlDrvData data)
             fail(self);
             return;
         }
-        if (self->check_is_due)
+        if (self->check_is_due && !self->is_cut)
             driver_set_timer(self->pump.port, ms_until(self->check_at_ms));
+        end_if_cut(self);
         return;
     }
     self->check_is_due = false;

@@ -170,6 +170,15 @@ wake_result_t pump_wake(bw_pump_t *pump);
  */
 bool pump_expose(bw_pump_t *pump);
 
+/* A write has found that the connection is gone. ERTS may miss its event: one that comes while the
+ * port reads, by a scheduler that polls, is lost (erl_check_io.c). */
+static inline bool pump_is_cut(const bw_pump_t *pump)
+{
+    const bw_link_t *link = pump->link;
+
+    return link && link->ops->is_cut && link->ops->is_cut(link);
+}
+
 /* The poller says that the connection is readable, or that it has room. */
 wake_result_t pump_ready(bw_pump_t *pump, bool has_room);
 

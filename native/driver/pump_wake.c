@@ -116,7 +116,8 @@ static wake_result_t drain_and_arm(bw_pump_t *pump, bool readable)
             return WAKE_ASLEEP;
         learn(pump, before);
         before = mark(pump);
-        if (pump->spin.budget_us > 0 && bw_spin_begins(&pump->spin, now_us())) {
+        if (pump->spin.budget_us > 0 && !pump_is_cut(pump) &&
+            bw_spin_begins(&pump->spin, now_us())) {
             pump->spinning = true;
             return WAKE_LOOKING;
         }

@@ -166,6 +166,9 @@ typedef struct {
     int (*expose)(bw_link_t *link);
     bool (*is_blocked)(const bw_link_t *link);
     void (*is_ready)(bw_link_t *link, bool has_room);
+    /* NULL, and false: not known. The connection takes nothing more: what has arrived is all there
+     * is to read, and then arm_read says BW_CORRUPT. No event need follow. */
+    bool (*is_cut)(const bw_link_t *link);
     /* Makes `fd` quiet again. Call it before arm_read, never after. */
     void (*clear_event)(bw_link_t *link);
     /* Makes `fd` readable: whoever polls it comes back to this link. */

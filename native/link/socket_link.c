@@ -300,6 +300,10 @@ bw_status_t bw_socket_link_arm_read(bw_link_t *link)
         base->reason = base->reason ? base->reason : "connection_closed";
         return BW_CORRUPT;
     }
+    if (bw_socket_link_is_cut(link) && !base->has_ended && !may_pull(base)) {
+        bw_socket_link_end(link, bw_socket_link_reason_of(link, base->socket.write_error));
+        return BW_CORRUPT;
+    }
     base->socket.may_read = true; /* whoever is woken asks the socket */
     return BW_OK;
 }
@@ -359,6 +363,11 @@ void bw_socket_link_is_ready(bw_link_t *link, bool has_room)
     }
     base->socket.is_blocked = base->is_awaited = false;
     push(base);
+}
+
+bool bw_socket_link_is_cut(const bw_link_t *link)
+{
+    return const_of(link)->socket.write_error != 0;
 }
 
 void bw_socket_link_note_events(bw_link_t *link)

@@ -250,6 +250,35 @@ static void a_peer_goes_while_both_queues_are_full(void)
     }
 }
 
+/* The write finds it, by a packet, the flusher or a tick: what had arrived is read, then the port
+ * ends, though no event comes. */
+static void a_reset_that_the_vm_misses_ends_the_port(void)
+{
+    struct linger at_once = {.l_onoff = 1};
+    const uint8_t packet[] = {0, 0, 0, 4, 1, 2, 3, 4, 0, 0, 0, 9, 5};
+
+    for (int by = 0; by < 3; by++) {
+        CHECK_IN(start_line(0, NULL));
+        CHECK_EQ(send(line.peer, packet, sizeof packet, 0), sizeof packet);
+        CHECK_EQ(setsockopt(line.peer, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once), 0);
+        close(line.peer);
+        line.peer = -1;
+        vm_loses_events = true;
+        if (by < 2)
+            line_sends(by == 0 ? 200000 : 10);
+        if (by == 1)
+            CHECK(line_is_flushed());
+        if (by == 2)
+            line_ticks();
+        CHECK(vm_reason(line.port) == NULL);
+        (void)vm_run(0);
+        CHECK(vm_reason(line.port) && strcmp(vm_reason(line.port), "connection_closed") == 0);
+        CHECK_EQ(vm_frames(line.port), 1);
+        vm_loses_events = false;
+        CHECK_IN(stop_line());
+    }
+}
+
 static const check_case_t cases[] = {
     {"the_flusher_sends_what_has_gathered", the_flusher_sends_what_has_gathered},
     {"nothing_waits_for_a_flusher_that_does_not_come",
@@ -264,6 +293,7 @@ static const check_case_t cases[] = {
     {"a_slow_peer_gets_the_last_words", a_slow_peer_gets_the_last_words},
     {"a_peer_that_does_not_read_ends_the_patience", a_peer_that_does_not_read_ends_the_patience},
     {"a_peer_goes_while_both_queues_are_full", a_peer_goes_while_both_queues_are_full},
+    {"a_reset_that_the_vm_misses_ends_the_port", a_reset_that_the_vm_misses_ends_the_port},
 };
 
 CHECK_MAIN(cases)

@@ -84,6 +84,7 @@ static struct {
 void (*vm_deliver)(ErlDrvPort port, const uint8_t *at, uint64_t len);
 bool vm_deselects_later;
 int vm_allocations_left = -1;
+bool vm_loses_events;
 
 DRIVER_INIT(beamway_drv);
 
@@ -910,7 +911,8 @@ bool vm_run(int ms)
     tell_of_the_left();
     found = run_jobs();
     found = run_timers() || found;
-    found = run_descriptors(found ? 0 : has_jobs() && ms > 1 ? 1 : ms) || found;
+    if (!vm_loses_events)
+        found = run_descriptors(found ? 0 : has_jobs() && ms > 1 ? 1 : ms) || found;
     tell_of_the_left();
     read_given();
     return found;

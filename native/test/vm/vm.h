@@ -63,6 +63,8 @@ extern void (*vm_deliver)(ErlDrvPort port, const uint8_t *at, uint64_t len);
 void vm_hold_jobs(bool on);
 /* stop_select is always called later. */
 extern bool vm_deselects_later;
+/* Descriptors are told of no more: ERTS may miss an event. */
+extern bool vm_loses_events;
 /* So many allocations more, then none: -1 for any number. */
 extern int vm_allocations_left;
 
