@@ -82,14 +82,16 @@ static void set_flush(bw_port_t *self, unsigned long ms)
     driver_set_timer(self->pump.port, ms);
 }
 
-/* Idle memory is looked for once a second while there is output. */
+/* Idle memory is looked for once a second while there is output, if the link can have any. */
 static void check_later(bw_port_t *self)
 {
+    const bw_carrier_t *ops = self->pump.link->ops;
     bw_link_stats_t stats;
 
-    if (self->check_is_due || lane_owns_timer(&self->lane))
+    if (self->check_is_due || lane_owns_timer(&self->lane) ||
+        (ops->has_spare && !ops->has_spare(self->pump.link)))
         return;
-    self->pump.link->ops->stats(self->pump.link, &stats);
+    ops->stats(self->pump.link, &stats);
     self->out_at_check = stats.bytes_out;
     set_check(self, CHECK_MS);
 }
@@ -200,7 +202,8 @@ static bool command_packets(bw_port_t *self, const char *data, size_t len, reply
 static bool flush(bw_port_t *self)
 {
     if (self->pump.is_unflushed)
-        bw_round_ends(&self->rounds, self->pump.frames_out, self->pump.frames_in);
+        bw_round_ends(&self->rounds, self->pump.frames_out, self->pump.frames_in,
+                      (uint64_t)erl_drv_monotonic_time(ERL_DRV_USEC));
     return self->lane.is_on ? lane_flush(&self->lane) : pump_flush(&self->pump);
 }
 
@@ -424,7 +427,7 @@ static void drv_stop_select(ErlDrvEvent event, void *reserved)
 /* The flusher is a process, so that those who are about to send do so before it runs; the timer is
  * for it being kept waiting by those who compute. While the poller looks there is a lone caller,
  * and the VM has always more to do. What a lone caller sends goes out when the VM has no more for
- * us: a timer of no time runs then. */
+ * us: a timer of no time runs then. Where he sends one frame at a time nothing more is to come. */
 static bool flush_soon(bw_port_t *self)
 {
     ErlDrvTermData message[] = {ERL_DRV_ATOM, self->flush_atom};
@@ -437,7 +440,7 @@ static bool flush_soon(bw_port_t *self)
         set_flush(self, FLUSH_MS);
         return true;
     }
-    if (!self->has_flusher || self->pump.spinning)
+    if (!self->has_flusher || self->pump.spinning || bw_rounds_are_single(&self->rounds))
         return flush(self);
     if (!self->is_flush_asked && bw_rounds_are_lone(&self->rounds)) {
         set_flush(self, 0);

@@ -11,33 +11,58 @@
  * A round is what goes out by one system call. Where many processes talk to a peer, their frames
  * come in runs, and a round of many costs as much as a round of one. A lone caller sends a call, or
  * gets one and answers, and then nobody has anything to send until the peer has: few frames out,
- * few in, by turns. He gains nothing by waiting.
+ * few in, by turns. Nodes that call each other now and then do not take turns, but there is time
+ * between. Neither gains anything by waiting. Where each round was a single frame the next one will
+ * be, too, and there is nothing to gather at all: an answer by rpc is two frames, but a process
+ * runs between them.
  *
- * Pure: the caller brings the counts.
+ * Pure: the caller brings the counts and the time, in microseconds of any clock that does not go
+ * back.
  */
 typedef struct {
-    uint64_t out, in;      /* frames when the last round ended */
-    uint32_t alternations; /* rounds in a row that were a lone caller's */
+    uint64_t out, in; /* frames when the last round ended */
+    uint64_t at_us;   /* when it did */
+    uint64_t turn;    /* frames out since the peer has sent, or since there was time between */
+    uint32_t lone;    /* rounds in a row that were a lone caller's */
+    uint32_t singles; /* of these, the last ones that were one frame each */
 } bw_rounds_t;
 
 #define BW_ROUND_LONE_FRAMES 3u /* a call is up to three: demonitor, monitor and the message */
+#define BW_ROUND_APART_US 200u  /* who sends again so late does not send in runs */
+#define BW_ROUND_NEAR_US 20u    /* who sends again so soon would have gathered it */
 #define BW_ROUNDS_LONE 8u
 
-static inline void bw_round_ends(bw_rounds_t *rounds, uint64_t frames_out, uint64_t frames_in)
+static inline void bw_round_ends(bw_rounds_t *rounds, uint64_t frames_out, uint64_t frames_in,
+                                 uint64_t now_us)
 {
     uint64_t out = frames_out - rounds->out, in = frames_in - rounds->in;
+    uint64_t since_us = now_us - rounds->at_us;
 
     rounds->out = frames_out;
     rounds->in = frames_in;
-    if (out > BW_ROUND_LONE_FRAMES || in > BW_ROUND_LONE_FRAMES || in == 0)
-        rounds->alternations = 0;
-    else if (rounds->alternations < BW_ROUNDS_LONE)
-        rounds->alternations++;
+    rounds->at_us = now_us;
+    rounds->turn = in > 0 || since_us >= BW_ROUND_APART_US ? out : rounds->turn + out;
+    if (rounds->turn > BW_ROUND_LONE_FRAMES || in > BW_ROUND_LONE_FRAMES) {
+        rounds->lone = rounds->singles = 0;
+        return;
+    }
+    if (rounds->lone < BW_ROUNDS_LONE)
+        rounds->lone++;
+    if (out != 1 || (in == 0 && since_us < BW_ROUND_NEAR_US))
+        rounds->singles = 0;
+    else if (rounds->singles < BW_ROUNDS_LONE)
+        rounds->singles++;
 }
 
 static inline bool bw_rounds_are_lone(const bw_rounds_t *rounds)
 {
-    return rounds->alternations == BW_ROUNDS_LONE;
+    return rounds->lone == BW_ROUNDS_LONE;
+}
+
+/* One frame goes out at a time. */
+static inline bool bw_rounds_are_single(const bw_rounds_t *rounds)
+{
+    return rounds->singles == BW_ROUNDS_LONE;
 }
 
 #endif

@@ -12,15 +12,20 @@
 #include "trim.h"
 #include "twice.h"
 
+/* So much of an idle one stays: a page of most machines. */
+#define BW_BUFFER_KEPT_BYTES 4096u
+
 /*
  * A ring of one process alone, for a carrier whose bytes go through the kernel: bytes from `tail`
- * to `head`, positions as in ring.h.
+ * to `head`, positions as in ring.h. Whenever it is empty the next byte goes to its beginning, so
+ * few bytes at a time need little memory, which stays.
  */
 typedef struct {
     uint8_t *data; /* mapped twice in a row; NULL: none */
     uint64_t size;
     uint64_t head, tail;
-    uint64_t trimmed_at; /* the head at which memory went back */
+    uint64_t origin; /* the position of data[0] */
+    uint64_t used;   /* so much of its beginning may have memory */
 } bw_buffer_t;
 
 static inline uint64_t bw_buffer_fill(const bw_buffer_t *buffer)
@@ -35,7 +40,24 @@ static inline uint64_t bw_buffer_room(const bw_buffer_t *buffer)
 
 static inline uint8_t *bw_buffer_place(const bw_buffer_t *buffer, uint64_t position)
 {
-    return buffer->data + (position & (buffer->size - 1));
+    return buffer->data + ((position - buffer->origin) & (buffer->size - 1));
+}
+
+/* What has memory since the ring was last at its beginning, or before. */
+static inline uint64_t bw_buffer_used(const bw_buffer_t *buffer)
+{
+    uint64_t since = bw_least(buffer->head - buffer->origin, buffer->size);
+
+    return since > buffer->used ? since : buffer->used;
+}
+
+/* An empty one is at its beginning again. */
+static inline void bw_buffer_rewind(bw_buffer_t *buffer)
+{
+    if (bw_buffer_fill(buffer) > 0)
+        return;
+    buffer->used = bw_buffer_used(buffer);
+    buffer->origin = buffer->head;
 }
 
 /* What is in it, and what has room in it. */
@@ -45,10 +67,26 @@ static inline bw_span_t bw_buffer_span(const bw_buffer_t *buffer)
                        .len = bw_buffer_fill(buffer)};
 }
 
-static inline bw_span_t bw_buffer_gap(const bw_buffer_t *buffer)
+static inline bw_span_t bw_buffer_gap(bw_buffer_t *buffer)
 {
+    bw_buffer_rewind(buffer);
     return (bw_span_t){.base = bw_buffer_place(buffer, buffer->head),
                        .len = bw_buffer_room(buffer)};
+}
+
+/* So many bytes pass an empty one by. */
+static inline void bw_buffer_skip(bw_buffer_t *buffer, size_t n)
+{
+    buffer->head += n;
+    buffer->tail += n;
+    buffer->origin += n;
+}
+
+/* What is in it was never put there; it stands where it is until the next is put. */
+static inline void bw_buffer_drop(bw_buffer_t *buffer)
+{
+    buffer->used = bw_buffer_used(buffer);
+    buffer->head = buffer->tail;
 }
 
 /* False: there is not so much room. */
@@ -57,7 +95,7 @@ static inline bool bw_buffer_put(bw_buffer_t *buffer, const void *bytes, size_t 
     if (len > bw_buffer_room(buffer))
         return false;
     if (len > 0)
-        memcpy(bw_buffer_place(buffer, buffer->head), bytes, len);
+        memcpy(bw_buffer_gap(buffer).base, bytes, len);
     buffer->head += len;
     return true;
 }
@@ -82,11 +120,32 @@ static inline bw_status_t bw_buffer_make(bw_buffer_t *buffer_p, const char *name
     return buffer_p->data ? BW_OK : bw_fail_system(error_p, step, errno);
 }
 
-/* As `trim` of link.h. */
+/* Whether trim has something to give back. */
+static inline bool bw_buffer_has_spare(const bw_buffer_t *buffer)
+{
+    return bw_buffer_used(buffer) > BW_BUFFER_KEPT_BYTES;
+}
+
+/* As `trim` of link.h, from the end on, but for the first page. */
 static inline bool bw_buffer_trim(bw_buffer_t *buffer)
 {
-    return bw_buffer_fill(buffer) == 0 &&
-           bw_trim(buffer->data, buffer->size, buffer->head, &buffer->trimmed_at);
+    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), least, from;
+
+    if (bw_buffer_fill(buffer) > 0 || !bw_buffer_has_spare(buffer))
+        return false;
+    bw_buffer_rewind(buffer);
+    from = least = (BW_BUFFER_KEPT_BYTES + page - 1) / page * page;
+    if (buffer->used <= least) {
+        buffer->used = BW_BUFFER_KEPT_BYTES;
+        return false;
+    }
+    if (buffer->used > least + BW_TRIM_BYTES)
+        from = (buffer->used - BW_TRIM_BYTES + page - 1) / page * page;
+    if (madvise(buffer->data + from, (buffer->used - from + page - 1) / page * page, MADV_REMOVE) !=
+        0)
+        return false;
+    buffer->used = from > least ? from : BW_BUFFER_KEPT_BYTES;
+    return from > least;
 }
 
 /* Its memory, for a bw_leftover_t. */

@@ -176,6 +176,8 @@ typedef struct {
     /* Gives memory of an idle outgoing ring back to the system, a piece in one call. True: there is
      * more to give. Does nothing unless the peer has read everything. */
     bool (*trim)(bw_link_t *link);
+    /* Whether trim may have something to give back. NULL, and true: not known. */
+    bool (*has_spare)(const bw_link_t *link);
     void (*stats)(const bw_link_t *link, bw_link_stats_t *stats_p);
     /* True if the peer has closed its end in order and all that it wrote has been released. */
     bool (*is_finished)(bw_link_t *link);

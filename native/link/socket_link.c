@@ -179,7 +179,7 @@ void bw_socket_link_flush(bw_link_t *link, bw_span_t *rest_p)
     push(base);
     *rest_p = bw_buffer_span(&base->out);
     base->is_awaited |= rest_p->len > 0;
-    base->out.head = base->out.tail;
+    bw_buffer_drop(&base->out);
 }
 
 /* The positions of the ring go on, as if the bytes had been there. */
@@ -201,8 +201,7 @@ bw_status_t bw_socket_link_write(bw_link_t *link, const struct iovec *iov, int c
         base->is_awaited = true;
         return BW_AGAIN;
     }
-    base->out.head += taken;
-    base->out.tail = base->out.head;
+    bw_buffer_skip(&base->out, taken);
     *taken_p = taken;
     return BW_OK;
 }
@@ -268,19 +267,18 @@ bw_status_t bw_socket_link_read(bw_link_t *link, uint8_t *to, size_t most, size_
 {
     bw_socket_link_t *base = bw_socket_link_of(link);
     bw_buffer_t *in = &base->in;
-    struct iovec iov[2] = {
-        {.iov_base = to, .iov_len = most},
-        {.iov_base = bw_buffer_place(in, in->head + most), .iov_len = PULL_BETWEEN_BYTES}};
+    struct iovec iov[2] = {{.iov_base = to, .iov_len = most}, {.iov_len = PULL_BETWEEN_BYTES}};
     size_t n;
 
     *got_p = 0;
     if (base->has_ended || bw_buffer_fill(in) > 0)
         return BW_OK;
+    iov[1].iov_base = bw_buffer_gap(in).base;
     base->is_frugal = base->socket.may_read = true;
     n = base->passage->read(link, iov, 2);
     *got_p = bw_least(n, most);
-    in->tail += *got_p;
-    in->head += n;
+    bw_buffer_skip(in, *got_p);
+    in->head += n - *got_p;
     base->peeked = in->head;
     return n > 0 || base->has_ended ? BW_OK : BW_AGAIN;
 }
@@ -405,6 +403,11 @@ void bw_socket_link_wake_self(bw_link_t *link)
 }
 
 /* ---- memory and figures ---- */
+
+bool bw_socket_link_has_spare(const bw_link_t *link)
+{
+    return bw_buffer_has_spare(&const_of(link)->out) || bw_buffer_has_spare(&const_of(link)->in);
+}
 
 bool bw_socket_link_trim(bw_link_t *link)
 {

@@ -119,6 +119,7 @@ void bw_socket_link_is_ready(bw_link_t *link, bool has_room);
 bool bw_socket_link_is_cut(const bw_link_t *link);
 void bw_socket_link_clear_event(bw_link_t *link);
 void bw_socket_link_wake_self(bw_link_t *link);
+bool bw_socket_link_has_spare(const bw_link_t *link);
 bool bw_socket_link_trim(bw_link_t *link);
 void bw_socket_link_stats(const bw_link_t *link, bw_link_stats_t *stats_p);
 bool bw_socket_link_is_finished(bw_link_t *link);

@@ -6,6 +6,8 @@
  */
 #include "line.h"
 
+#include "../driver/rounds.h"
+
 static int descriptors;
 
 static void start_line(int buffer, int (*answer)(void))
@@ -50,12 +52,13 @@ static void the_flusher_sends_what_has_gathered(void)
     CHECK_IN(all_arrives_and_the_end());
 }
 
-/* Processes that compute keep the flusher from running: for each packet it is one millisecond. */
+/* Processes that compute keep the flusher from running: for each round it is one millisecond. */
 static void nothing_waits_for_a_flusher_that_does_not_come(void)
 {
     CHECK_IN(start_line(0, NULL));
     for (uint32_t i = 1; i < 20; i++) {
-        line_sends(i);
+        for (uint32_t many = 0; many <= BW_ROUND_LONE_FRAMES; many++)
+            line_sends(i);
         CHECK(!line_is_read(SIZE_MAX));
         vm_skip(1);
         (void)vm_run(0);
@@ -63,6 +66,22 @@ static void nothing_waits_for_a_flusher_that_does_not_come(void)
         CHECK(line_is_settled());
     }
     CHECK(line_is_flushed());
+    CHECK_IN(all_arrives_and_the_end());
+}
+
+/* Who sends a packet now and then has nothing to gather, and asks for no flusher. */
+static void single_packets_go_out_at_once(void)
+{
+    CHECK_IN(start_line(0, NULL));
+    for (uint32_t i = 1; i < 20; i++) {
+        line_sends(i);
+        CHECK_EQ(line_is_read(SIZE_MAX), i > BW_ROUNDS_LONE);
+        vm_skip(1);
+        (void)vm_run(0);
+        (void)line_is_read(SIZE_MAX);
+        CHECK(line_is_settled());
+        vm_skip(1);
+    }
     CHECK_IN(all_arrives_and_the_end());
 }
 
@@ -281,6 +300,7 @@ static void a_reset_that_the_vm_misses_ends_the_port(void)
 
 static const check_case_t cases[] = {
     {"the_flusher_sends_what_has_gathered", the_flusher_sends_what_has_gathered},
+    {"single_packets_go_out_at_once", single_packets_go_out_at_once},
     {"nothing_waits_for_a_flusher_that_does_not_come",
      nothing_waits_for_a_flusher_that_does_not_come},
     {"room_may_be_missing_at_each_call", room_may_be_missing_at_each_call},

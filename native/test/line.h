@@ -131,12 +131,21 @@ static inline bool line_is_read(size_t most)
 }
 
 /* The peer reads all that comes while time passes: so many ms, or more while something comes. The
- * flusher never does. */
+ * flusher never does. What was sent may be delayed by a busy system's kernel, for so long. */
+#define LINE_KERNEL_MS 500
+
 static inline void line_settles(int ms)
 {
+    int waited = 0;
+
     for (int quiet = 0; quiet < ms;) {
-        vm_skip(1);
+        vm_skip(waited == 0);
         quiet = line_is_read(SIZE_MAX) || vm_run(0) ? 0 : quiet + 1;
+        if (quiet == ms && line.read_bytes != line.sent_bytes && !vm_reason(line.port) &&
+            waited++ < LINE_KERNEL_MS) {
+            (void)poll(NULL, 0, 1);
+            quiet = 0;
+        }
     }
 }
 

@@ -312,11 +312,11 @@ static void a_peer_that_resets_is_noticed_by_the_reader(void)
     CHECK_IN(stop());
 }
 
-/* `rounds` rounds of so many frames out and in. */
-static void talk(bw_rounds_t *rounds, int count, uint64_t out, uint64_t in)
+/* `count` rounds of so many frames out and in, each so long after the one before. */
+static void talk(bw_rounds_t *rounds, int count, uint64_t out, uint64_t in, uint64_t apart_us)
 {
     for (int i = 0; i < count; i++)
-        bw_round_ends(rounds, rounds->out + out, rounds->in + in);
+        bw_round_ends(rounds, rounds->out + out, rounds->in + in, rounds->at_us + apart_us);
 }
 
 static void a_lone_caller_is_told_from_many(void)
@@ -324,24 +324,50 @@ static void a_lone_caller_is_told_from_many(void)
     bw_rounds_t rounds = {0};
 
     CHECK(!bw_rounds_are_lone(&rounds));
-    talk(&rounds, BW_ROUNDS_LONE - 1, 3, 1);
+    talk(&rounds, BW_ROUNDS_LONE - 1, 3, 1, 30);
     CHECK(!bw_rounds_are_lone(&rounds));
-    talk(&rounds, 1, 3, 1);
+    talk(&rounds, 1, 3, 1, 30);
     CHECK(bw_rounds_are_lone(&rounds));
-    talk(&rounds, 1, 1, 0); /* somebody else sends, too */
+    talk(&rounds, 1, 1, 0, 30); /* somebody else sends, too */
     CHECK(!bw_rounds_are_lone(&rounds));
-    talk(&rounds, 100, 1, 0); /* one who casts */
+    talk(&rounds, 100, 1, 0, 30); /* one who casts */
     CHECK(!bw_rounds_are_lone(&rounds));
-    talk(&rounds, BW_ROUNDS_LONE, 1, 2); /* who answers a lone caller */
+    talk(&rounds, BW_ROUNDS_LONE, 1, 2, 30); /* who answers a lone caller */
     CHECK(bw_rounds_are_lone(&rounds));
-    talk(&rounds, 1, 1, 20);
+    talk(&rounds, 1, 1, 20, 30);
     CHECK(!bw_rounds_are_lone(&rounds));
-    talk(&rounds, 100, 20, 1);
+    talk(&rounds, 100, 20, 1, 30);
     CHECK(!bw_rounds_are_lone(&rounds));
+    talk(&rounds, BW_ROUNDS_LONE, 1, 0, BW_ROUND_APART_US); /* who casts now and then */
+    CHECK(bw_rounds_are_lone(&rounds));
+}
+
+/* Two nodes of a mesh: each calls the other, by rpc, whenever its turn comes. */
+static void single_frames_need_no_gathering(void)
+{
+    bw_rounds_t rounds = {0};
+
+    CHECK(!bw_rounds_are_single(&rounds));
+    for (uint32_t i = 0; i < BW_ROUNDS_LONE; i += 3) {
+        talk(&rounds, 1, 1, 0, 5000); /* calls */
+        talk(&rounds, 1, 1, 3, 5000); /* has the answer and is called: answers */
+        talk(&rounds, 1, 1, 0, 50);   /* by two frames, between which a process runs */
+    }
+    CHECK(bw_rounds_are_single(&rounds));
+    talk(&rounds, 1, 2, 1, 5000); /* a monitor and a message: they gather */
+    CHECK(!bw_rounds_are_single(&rounds) && bw_rounds_are_lone(&rounds));
+    talk(&rounds, BW_ROUNDS_LONE, 1, 1, 50);
+    CHECK(bw_rounds_are_single(&rounds));
+    talk(&rounds, 1, 1, 0, BW_ROUND_NEAR_US - 1); /* the same, of which each went out alone */
+    CHECK(!bw_rounds_are_single(&rounds) && bw_rounds_are_lone(&rounds));
+    talk(&rounds, BW_ROUNDS_LONE, 1, 1, 50);
+    talk(&rounds, 3, 1, 0, 50); /* one who casts */
+    CHECK(!bw_rounds_are_single(&rounds) && !bw_rounds_are_lone(&rounds));
 }
 
 static const check_case_t cases[] = {
     {"a_lone_caller_is_told_from_many", a_lone_caller_is_told_from_many},
+    {"single_frames_need_no_gathering", single_frames_need_no_gathering},
     {"what_gathers_goes_out_by_one_call", what_gathers_goes_out_by_one_call},
     {"a_tick_is_sent_at_once", a_tick_is_sent_at_once},
     {"large_and_small_keep_their_order", large_and_small_keep_their_order},

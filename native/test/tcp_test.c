@@ -6,6 +6,8 @@
 #include "carriers.h"
 #include "peers.h"
 
+#include "../link/buffer.h"
+
 #include <signal.h>
 #include <sys/resource.h>
 
@@ -469,7 +471,44 @@ static void what_is_read_past_the_ring_is_in_order(void)
     CHECK_IN(stop());
 }
 
+/* As many messages as fill the ring many times: none of them needs more than its beginning. */
+static void small_messages_need_one_page(void)
+{
+    bw_error_t error = {0};
+    bw_buffer_t ring;
+    uint8_t bytes[200], got[200];
+    long before;
+
+    CHECK_EQ(bw_buffer_make(&ring, "beamway-test", RING, &error), BW_OK);
+    before = carrier_mappings("Pss:");
+    for (uint64_t i = 0; i < 4 * RING / sizeof bytes; i++) {
+        memset(bytes, (int)i, sizeof bytes);
+        CHECK(bw_buffer_put(&ring, bytes, sizeof bytes));
+        CHECK_EQ(bw_buffer_get(&ring, got, sizeof got), sizeof got);
+        CHECK_EQ(memcmp(bytes, got, sizeof got), 0);
+    }
+    CHECK(carrier_mappings("Pss:") - before <= 4);
+    CHECK(!bw_buffer_has_spare(&ring));
+
+    /* a full one has a beginning that is not its own, and gives all but a page back */
+    CHECK(bw_buffer_put(&ring, bytes, sizeof bytes));
+    memset(bw_buffer_gap(&ring).base, 7, RING - sizeof bytes);
+    ring.head += RING - sizeof bytes;
+    CHECK_EQ(bw_buffer_get(&ring, got, sizeof got), sizeof got);
+    CHECK(bw_buffer_put(&ring, bytes, sizeof bytes));
+    CHECK(!bw_buffer_trim(&ring)); /* it is not empty */
+    ring.tail = ring.head;
+    CHECK(carrier_mappings("Pss:") - before >= (long)(RING / 1024));
+    CHECK(bw_buffer_has_spare(&ring));
+    while (bw_buffer_trim(&ring)) {
+    }
+    CHECK(carrier_mappings("Pss:") - before <= 4);
+    CHECK(!bw_buffer_has_spare(&ring));
+    bw_buffer_free(&ring);
+}
+
 static const check_case_t cases[] = {
+    {"small_messages_need_one_page", small_messages_need_one_page},
     {"only_connected_streams_are_taken", only_connected_streams_are_taken},
     {"a_limit_leaves_nothing_behind", a_limit_leaves_nothing_behind},
     {"unix_streams_are_taken", unix_streams_are_taken},

@@ -68,6 +68,7 @@ const bw_carrier_t bw_tcp_carrier = {
     .connect = tcp_connect,
     .step = tcp_step,
     .trim = bw_socket_link_trim,
+    .has_spare = bw_socket_link_has_spare,
     .stats = bw_socket_link_stats,
     .close = tcp_close,
 };

@@ -178,6 +178,14 @@ static bool tls_trim(bw_link_t *link)
     return bw_socket_link_trim(link) || bw_buffer_trim(&wire->out) || bw_buffer_trim(&wire->in);
 }
 
+static bool tls_has_spare(const bw_link_t *link)
+{
+    const bw_tls_wire_t *wire = &((const tls_link_t *)link)->wire;
+
+    return bw_socket_link_has_spare(link) || bw_buffer_has_spare(&wire->out) ||
+           bw_buffer_has_spare(&wire->in);
+}
+
 /* Encrypted they are more. */
 static void tls_stats(const bw_link_t *link, bw_link_stats_t *stats_p)
 {
@@ -313,6 +321,7 @@ const bw_carrier_t bw_tls_carrier = {
     .connect = tls_connect,
     .step = tls_step,
     .trim = tls_trim,
+    .has_spare = tls_has_spare,
     .stats = tls_stats,
     .close = tls_close,
 };
