@@ -284,7 +284,8 @@ at_once(_) ->
     Got = lists:seq(3, 181, 2).
 
 too_many(_) ->
-    Socket = yucan_h2_client:connect(start(#{limits => #{h2_streams => 3}})),
+    Port = start(#{limits => #{h2_streams => 3}}),
+    Socket = yucan_h2_client:connect(Port),
     [ask(Socket, Id, fields(<<"/loop">>)) || Id <- [1, 3, 5]],
     ask(Socket, 7, fields(<<"/">>)),
     {reset, 7} = response(Socket, 7),
@@ -292,7 +293,12 @@ too_many(_) ->
     yucan_h2_client:send(Socket, yucan_h2_client:frame(3, 0, 3, <<8:32>>)),
     eventually(fun() -> length(streams()) =:= 2 end),
     ask(Socket, 9, fields(<<"/">>)),
-    {200, _, _} = response(Socket, 9).
+    {200, _, _} = response(Socket, 9),
+    %% A process counts until it has ended, also if its stream is gone: one packet opens three, gives them up, and wants another one.
+    Burst = yucan_h2_client:connect(Port),
+    Open = fun(Id, Path) -> yucan_h2_client:headers(Id, 1, fields(Path), <<>>) end,
+    yucan_h2_client:send(Burst, [[Open(Id, <<"/loop">>) || Id <- [1, 3, 5]], [yucan_h2_client:frame(3, 0, Id, <<8:32>>) || Id <- [1, 3, 5]], Open(7, <<"/">>)]),
+    {reset, 7} = response(Burst, 7).
 
 %% The handler of a stream that the client gives up ends, and so do those of a connection that is lost.
 given_up(_) ->
@@ -317,7 +323,8 @@ own_process(_) ->
 
 %% Frames that cost the client nothing: the connection ends, and neither processes nor memory have grown meanwhile.
 floods(_) ->
-    Port = start(),
+    %% No limit of time ends what tokens should end.
+    Port = start(#{limits => #{header_ms => 3600000, send_ms => 3600000}}),
     Reset = fun(Id) -> [yucan_h2_client:headers(Id, 1, fields(<<"/loop">>), <<>>), yucan_h2_client:frame(3, 0, Id, <<8:32>>)] end,
     Stream = yucan_h2_client:headers(1, 0, with_method(<<"POST">>, <<"/loop">>, []), <<>>),
     Floods = [{rapid_reset, <<>>, fun(N) -> Reset(2 * N - 1) end},

@@ -48,7 +48,8 @@ usage() ->
     "  --follow-symlinks   also links that lead out of the folder\n"
     "  --no-listing        no pages for folders without index.html\n"
     "  --log FILE          access log in combined format\n"
-    "  --quiet             no line for each request on a terminal\n"
+    "  --live              pages load again when a file changes\n"
+    "  --quiet             no QR code and no lines for requests on a terminal\n"
     "  --watch FOLDER      compile and load what changes there (again for others)\n"
     "  --help, --version   Without a word: this folder. A CONFIGURATION ends in .conf\n"
     "                      or has a line <server NAME>; options above are not for it.\n"
@@ -93,6 +94,7 @@ parse(["--hidden" | Rest], Words) -> parse(Rest, Words#{hidden => true});
 parse(["--follow-symlinks" | Rest], Words) -> parse(Rest, Words#{links => true});
 parse(["--cors" | Rest], Words) -> parse(Rest, Words#{cors => true});
 parse(["--spa" | Rest], Words) -> parse(Rest, Words#{spa => true});
+parse(["--live" | Rest], Words) -> parse(Rest, Words#{live => true});
 parse(["--https" | Rest], Words) -> parse(Rest, Words#{https => true});
 parse(["--quiet" | Rest], Words) -> parse(Rest, Words#{quiet => true});
 parse(["--upload" | Rest], Words) ->
@@ -182,9 +184,19 @@ served(#{what := What} = Words) ->
     watch(Words),
     Info = yucan:info(name()),
     _ = [io:format("yucan: serving ~ts at ~ts~n", [What, Url]) || Url <- urls(Info)],
+    _ = [io:put_chars(yucan_qr:terminal(unicode:characters_to_binary(Url))) || Url <- scannable(Words, Info)],
     _ = [io:format("yucan: upload by: curl -T FILE -H 'Authorization: Bearer ~ts' ~ts~n", [Token, Url]) || #{upload := Token} <- [Words], Url <- lists:sublist(urls(Info), 1)],
     control(os:getenv("YUCAN_CONTROL"), Words),
     ok.
+
+%% The first address that another device can reach, for a person who looks on.
+scannable(#{quiet := true}, _) -> [];
+scannable(_, #{listen := Addresses, schemes := Schemes}) ->
+    Terminal = element(1, io:columns()) =:= ok andalso proplists:get_value(encoding, io:getopts()) =:= unicode,
+    lists:sublist([url(Scheme, {Ip, Port}) || Terminal, {Scheme, Any} <- lists:zip(Schemes, Addresses), {Ip, Port} <- addresses(Any), is_tuple(Ip), not is_loopback(Ip)], 1).
+
+is_loopback({127, _, _, _}) -> true;
+is_loopback(Ip) -> Ip =:= {0, 0, 0, 0, 0, 0, 0, 1}.
 
 name() ->
     [Name | _] = [Id || {Id, _, _, _} <- supervisor:which_children(yucan_sup)],

@@ -16,11 +16,15 @@
 
 -type wishes() :: #{what := string(), port => inet:port_number(), ip => inet:ip_address(), listing => boolean(), log => string(), lines => boolean(),
                     hidden => boolean(), links => boolean(), cache => non_neg_integer(), headers => [{binary(), binary()}], cors => boolean(), spa => boolean(),
-                    auth => string(), https => boolean(), upload => binary(), _ => _}.
+                    auth => string(), https => boolean(), upload => binary(), live => boolean(), _ => _}.
 -type state() :: #{files := yucan_file:options(), file => binary(), cors := boolean(), spa := boolean(), users := none | [{binary(), binary()}],
-                   upload := none | binary(), hidden := boolean()}.
+                   upload := none | binary(), hidden := boolean(), live := boolean()}.
 
 -define(CERTIFICATE_DAYS, 365).
+-define(LIVE, "/.yucan/changes").
+-define(LIVE_POLICY, <<"default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'">>).
+-define(LOOK_MS, 500).
+-define(MOST_LOOKED, 10000).
 -define(MOST_UPLOADED, 16#100000000).
 
 %% @doc The options of the server, or a line that says what is wrong.
@@ -35,7 +39,7 @@ options(#{what := What} = Wishes) ->
                              headers => [{<<"x-content-type-options">>, <<"nosniff">>} | maps:get(headers, Wishes, [])]},
                            maps:from_list([{follow_symlinks, always} || maps:get(links, Wishes, false)] ++ [{expires, Seconds} || #{cache := Seconds} <- [Wishes]])),
         State = File#{files => yucan_file:init(Files), cors => maps:get(cors, Wishes, false), spa => maps:get(spa, Wishes, false), users => users(Wishes),
-                      upload => maps:get(upload, Wishes, none), hidden => maps:get(hidden, Wishes, false)},
+                      upload => maps:get(upload, Wishes, none), hidden => maps:get(hidden, Wishes, false), live => maps:get(live, Wishes, false)},
         Listen = maps:merge(#{port => 8080}, maps:with([port, ip], Wishes)),
         {ok, #{listen => [case maps:get(https, Wishes, false) of true -> Listen#{tls => certificate()}; false -> Listen end],
                handler => {?MODULE, State}, access_log => log(Wishes)}}
@@ -116,6 +120,7 @@ handle(Req, #{cors := Cors} = State) ->
             {401, [{<<"www-authenticate">>, <<"Basic realm=\"yucan\", charset=\"UTF-8\"">>} | Headers], Body};
         {_, <<"PUT">>, true} -> upload(Req, State);
         {_, <<"POST">>, true} -> uploads(Req, State);
+        {_, <<"GET">>, true} -> live(Req, State);
         _ -> page(Req, State)
     end,
     case Cors of
@@ -148,6 +153,61 @@ basic(<<Scheme:5/binary, " ", Encoded/binary>>) ->
         _ -> none
     end;
 basic(_) -> none.
+
+%% Pages get a script that waits for an event. They go out whole and as they are: parts and compressed forms would not have it.
+live(Req, #{live := false} = State) -> page(Req, State);
+live(Req, State) ->
+    case yucan_req:path(Req) of
+        <<?LIVE>> -> changes(Req, State);
+        _ ->
+            case page(Req, State) of
+                {Status, Headers, _} = Response when Status =:= 200; Status =:= 206 ->
+                    case proplists:get_value(<<"content-type">>, Headers) of
+                        <<"text/html", _/binary>> -> with_script(page(lists:foldl(fun yucan_req:delete_header/2, Req, [<<"range">>, <<"accept-encoding">>]), State));
+                        _ -> Response
+                    end;
+                Response -> Response
+            end
+    end.
+
+with_script({200, Headers, Body}) ->
+    Kept = [Header || {Name, _} = Header <- Headers, Name =/= <<"accept-ranges">>],
+    {200, lists:keyreplace(<<"content-security-policy">>, 1, Kept, {<<"content-security-policy">>, ?LIVE_POLICY}), scripted(Body)};
+with_script(Response) -> Response.
+
+-define(SCRIPT, <<"<script>new EventSource('", ?LIVE, "').onmessage=()=>location.reload()</script>\n">>).
+
+scripted({stream, Page}) -> {stream, fun(Write) -> _ = Page(Write), Write(?SCRIPT) end};
+scripted({file, File, _}) -> {ok, Text} = file:read_file(File), [Text, ?SCRIPT];
+scripted(Text) -> [Text, ?SCRIPT].
+
+%% A look at the files every half a second, while a page is open.
+changes(Req, #{files := #{root := Root}}) ->
+    yucan_sse:response(Req, [], fun(start, _) -> {ok, looked(Root)};
+                                   ({info, look}, Seen) ->
+                                        case looked(Root) of
+                                            Seen -> {ok, Seen};
+                                            Changed -> {send, #{data => <<"changed">>}, Changed}
+                                        end;
+                                   (_, Seen) -> {ok, Seen}
+                                end, none).
+
+looked(Root) ->
+    _ = erlang:send_after(?LOOK_MS, self(), look),
+    {Seen, _} = below([Root], [], ?MOST_LOOKED),
+    erlang:phash2(Seen, 1 bsl 32).
+
+%% Names, times and sizes of so many files at most, not through links.
+below([], Seen, Left) -> {Seen, Left};
+below(_, Seen, 0) -> {Seen, 0};
+below([Path | Paths], Seen, Left) ->
+    case file:read_link_info(Path, [raw, {time, posix}]) of
+        {ok, #file_info{type = directory}} ->
+            Names = case file:list_dir_all(Path) of {ok, All} -> lists:sort(All); _ -> [] end,
+            below([filename:join(Path, Name) || Name <- Names] ++ Paths, Seen, Left - 1);
+        {ok, #file_info{mtime = Time, size = Size, inode = Inode}} -> below(Paths, [{Path, Time, Size, Inode} | Seen], Left - 1);
+        _ -> below(Paths, Seen, Left - 1)
+    end.
 
 %% One file stands for its folder.
 page(Req, #{file := Name, files := #{root := Root} = Files}) ->

@@ -3,7 +3,7 @@
 -module(yucan_cli_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
--export([folder/1, this_folder/1, wishes/1, one_file/1, application_paths/1, wrong_words/1, closed_descriptors/1, cannot_serve/1, announced/1, daemon/1, daemon_cannot_serve/1, attached/1, watch/1, crash/1]).
+-export([folder/1, this_folder/1, wishes/1, one_file/1, application_paths/1, live/1, wrong_words/1, closed_descriptors/1, cannot_serve/1, announced/1, daemon/1, daemon_cannot_serve/1, attached/1, watch/1, crash/1]).
 
 -include_lib("common_test/include/ct.hrl").
 -include_lib("kernel/include/file.hrl").
@@ -12,7 +12,7 @@
 
 suite() -> [{timetrap, {minutes, 3}}].
 
-all() -> [folder, this_folder, wishes, one_file, application_paths, wrong_words, closed_descriptors, cannot_serve, announced, daemon, daemon_cannot_serve, attached, watch, crash].
+all() -> [folder, this_folder, wishes, one_file, application_paths, live, wrong_words, closed_descriptors, cannot_serve, announced, daemon, daemon_cannot_serve, attached, watch, crash].
 
 init_per_suite(Config) ->
     Served = filename:join(?config(priv_dir, Config), "served"),
@@ -162,6 +162,43 @@ application_paths(Config) ->
         Port = port_in(line(Served)),
         [{200, _, <<"the page">>} = yucan_client:get(Port, Path) || Path <- ["/", "/users/7", "/users/7?a=b"]],
         [{404, _, _} = yucan_client:get(Port, Path) || Path <- ["/missing.js", "/users/missing.png"]]
+    after
+        stop(Served)
+    end.
+
+%% Pages have the script if that is asked for, and its event comes when a file changes; other files and other servers have none.
+live(Config) ->
+    Folder = filename:join(?config(priv_dir, Config), "live"),
+    File = filename:join(Folder, "sub/page.html"),
+    ok = filelib:ensure_dir(File),
+    ok = file:write_file(File, "<p>one"),
+    ok = file:write_file(filename:join(Folder, "a.txt"), "text"),
+    Served = open(Config, ["-p", "0", "--live", Folder]),
+    try
+        Port = port_in(line(Served)),
+        Script = <<"<script>new EventSource('/.yucan/changes')">>,
+        [{200, Headers, <<"<p>one", Script:42/binary, _/binary>>}, {200, _, <<"<p>one", Script:42/binary, _/binary>>}] =
+            [yucan_client:get(Port, "/sub/page.html", Sent) || Sent <- [[{"Range", "bytes=0-1"}], [{"Accept-Encoding", "gzip"}]]],
+        undefined = proplists:get_value(<<"accept-ranges">>, Headers),
+        {200, Listed, Page} = yucan_client:get(Port, "/sub/"),
+        {_, _} = binary:match(Page, Script),
+        {_, _} = binary:match(proplists:get_value(<<"content-security-policy">>, Listed), <<"connect-src 'self'">>),
+        {200, _, <<"text">>} = yucan_client:get(Port, "/a.txt"),
+        {206, _, <<"te">>} = yucan_client:get(Port, "/a.txt", [{"Range", "bytes=0-1"}]),
+        Socket = yucan_client:connect(Port),
+        ok = gen_tcp:send(Socket, "GET /.yucan/changes HTTP/1.1\r\nHost: a\r\n\r\n"),
+        _ = yucan_yaws_site:receive_until(Socket, <<": ok\n\n">>),
+        %% A first look may come after a change: each try is another content.
+        Writer = spawn_link(fun Write() -> ok = file:write_file(File, integer_to_list(erlang:unique_integer())), receive stop -> ok after 700 -> Write() end end),
+        _ = yucan_yaws_site:receive_until(Socket, <<"data: changed\n\n">>),
+        Writer ! stop,
+        Plain = open(Config, ["-p", "0", Folder]),
+        try
+            {200, _, Without} = yucan_client:get(port_in(line(Plain)), "/sub/page.html"),
+            nomatch = binary:match(Without, <<"script">>)
+        after
+            stop(Plain)
+        end
     after
         stop(Served)
     end.

@@ -58,8 +58,9 @@ bytes(Name) -> unicode:characters_to_binary(Name).
 
 entry(Look, Name) ->
     case Look(Name) of
-        {ok, #file_info{type = directory, mtime = Time}} -> {1, <<Name/binary, "/">>, Time, none};
-        {ok, #file_info{type = regular, mtime = Time, size = Size}} -> {2, Name, Time, Size};
+        %% What this server may not read it would refuse.
+        {ok, #file_info{type = directory, mtime = Time, access = Access}} when Access =:= read; Access =:= read_write -> {1, <<Name/binary, "/">>, Time, none};
+        {ok, #file_info{type = regular, mtime = Time, size = Size, access = Access}} when Access =:= read; Access =:= read_write -> {2, Name, Time, Size};
         _ -> gone
     end.
 
@@ -74,7 +75,7 @@ page(Write, Path, Options, Order, Entries) ->
     Title = yucan_error:escape(Path),
     _ = Write([<<"<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width\"><title>">>, Title,
                <<"</title><style>">>, ?STYLE, <<"</style></head><body><h1>">>, way(Path, maps:get(mount, Options, <<>>)), <<"</h1><table>\n<tr>">>,
-               [column(Name, Text, Order) || {Name, Text} <- [{name, <<"Name">>}, {time, <<"Changed (UTC)">>}, {size, <<"Size">>}]], <<"</tr>\n">>,
+               [column(Name, Text, Order) || {Name, Text} <- [{name, <<"Name">>}, {time, <<"Changed">>}, {size, <<"Size">>}]], <<"</tr>\n">>,
                [<<"<tr><td><a href=\"../\">../</a></td><td></td><td></td></tr>\n">> || Path =/= <<"/">>]]),
     rows(Write, Entries, maps:get(listing_end, Options, <<>>)).
 
@@ -104,7 +105,8 @@ rows(Write, Entries, End) ->
     end.
 
 %% A colon in a relative reference would look like a scheme.
-row({_, Name, {{Y, M, D}, {H, Min, _}}, Size}) ->
+row({_, Name, Time, Size}) ->
+    {{Y, M, D}, {H, Min, _}} = calendar:universal_time_to_local_time(Time),
     [<<"<tr><td><a href=\"./">>, yucan_path:escape(Name), <<"\">">>, yucan_error:escape(Name), <<"</a></td><td>">>,
      io_lib:format("~4..0b-~2..0b-~2..0b ~2..0b:~2..0b", [Y, M, D, H, Min]), <<"</td><td>">>, human(Size), <<"</td></tr>\n">>].
 
@@ -125,8 +127,9 @@ human_test_() ->
 
 sorted_test_() ->
     Entries = #{<<"b">> => {regular, 3, 1}, <<"a">> => {regular, 1, 2}, <<"z">> => {directory, 0, 3}},
-    Look = fun(Name) -> #{Name := {Type, Size, Day}} = Entries, {ok, #file_info{type = Type, size = Size, mtime = {{2020, 1, Day}, {0, 0, 0}}}} end,
-    [?_assertEqual({Order, Expected}, {Order, [Name || {_, Name, _, _} <- sorted(Order, Look, maps:keys(Entries))]})
+    Look = fun(<<"secret">>) -> {ok, #file_info{type = regular, access = none, size = 1, mtime = {{2020, 1, 1}, {0, 0, 0}}}};
+              (Name) -> #{Name := {Type, Size, Day}} = Entries, {ok, #file_info{type = Type, access = read, size = Size, mtime = {{2020, 1, Day}, {0, 0, 0}}}} end,
+    [?_assertEqual({Order, Expected}, {Order, [Name || {_, Name, _, _} <- sorted(Order, Look, [<<"secret">> | maps:keys(Entries)])]})
      || {Order, Expected} <- [{{name, asc}, [<<"z/">>, <<"a">>, <<"b">>]}, {{name, desc}, [<<"z/">>, <<"b">>, <<"a">>]}, {{time, asc}, [<<"z/">>, <<"b">>, <<"a">>]},
                               {{size, desc}, [<<"z/">>, <<"b">>, <<"a">>]}]].
 
