@@ -29,6 +29,7 @@
                     way := auto | lane | distribution,
                     block_ms := non_neg_integer(),
                     open_ms := pos_integer(),
+                    idle_ms := pos_integer() | infinity,
                     backoff_ms := {pos_integer(), pos_integer()},
                     on_unconfirmed := none | {module(), atom()},
                     on_event := teleport_events:handler(),
@@ -44,7 +45,7 @@
 %% `chunk_bytes': a larger message is cut into pieces of so many bytes. `max_queue_*': what may wait for one lane; a message that
 %% finds no room waits up to `block_ms', is refused or dropped (`on_full'). `way': how messages and calls go that name no way themselves ({@link teleport_way}). `max_pending_calls': unanswered calls that one lane of a
 %% peer may have here. `max_broadcasts': broadcasts of this node that are under way at a time. `sites': which nodes are near to each other, for broadcasts.
-%% `open_ms': how long opening a lane may take. `backoff_ms': shortest and longest pause before a lost lane is
+%% `open_ms': how long opening a lane may take. `idle_ms': a lane that nobody has used for so long is closed. `backoff_ms': shortest and longest pause before a lost lane is
 %% opened again. `on_unconfirmed': is called with a map when messages of a lost lane were not acknowledged. `on_event': see {@link teleport_events}. `ip', `ports': where
 %% peers may come to ({0, 0}: any port). `max_strangers', `stranger_ms': how many connections may be without proof at a time, and how long. `tls': `auto' is
 %% as the distribution, with its certificates. `plaintext': lanes over TCP and RDMA may go in clear to nodes to which the distribution goes over TLS.
@@ -104,6 +105,9 @@ options() ->
      {open_ms, 7000, "milliseconds from 100 to 60000",
       {lane, "Time limit for opening a lane."},
       fun(V) -> is_from(V, 100, 60000) end},
+     {idle_ms, 60000, "milliseconds from 100 to 86400000, or infinity",
+      {message, "A lane that nobody has used for so long is closed. The next message opens it again."},
+      fun(V) -> V =:= infinity orelse is_from(V, 100, 86400000) end},
      {backoff_ms, {100, 10000}, "{Shortest, Longest}, milliseconds from 1 to 600000",
       {lane, "Shortest and longest pause between attempts to open a lane."},
       fun is_backoff/1},
@@ -259,7 +263,7 @@ bad_values_are_told_test_() ->
      || {Name, Values} <- [{lanes, [#{}, 4, #{normal => 0}, #{normal => 17}, #{fast => 1}]}, {weights, [#{bulk => 0}, []]},
                            {kinds, [[], [ucx], tcp]}, {ring_bytes, [65535, 100000, -1, 1 bsl 31]}, {chunk_bytes, [0, 4095, 1 bsl 25]},
                            {max_message_bytes, [0, 1 bsl 31]}, {max_queue_bytes, [0, infinity]}, {max_queue_messages, [0]}, {max_broadcasts, [0, none]}, {sites, [site, {m, f, a}, [], fun() -> x end]},
-                           {on_full, [wait, true]}, {way, [fast, tcp]}, {block_ms, [-1, infinity]}, {open_ms, [0]}, {backoff_ms, [{5, 4}, 7, {0, 1}]},
+                           {on_full, [wait, true]}, {way, [fast, tcp]}, {block_ms, [-1, infinity]}, {open_ms, [0]}, {idle_ms, [0, never]}, {backoff_ms, [{5, 4}, 7, {0, 1}]},
                            {on_unconfirmed, [self, {m, f, a}]}, {on_event, [self, {m, f, a}, fun is_list/1]}, {ip, ["127.0.0.1", {1, 2, 3, 400}]}, {ports, [{2, 1}, {0, 5}, 80]},
                            {max_strangers, [0]}, {stranger_ms, [1]}, {tls, [true]}, {plaintext, [yes]}, {by_reference, [1]}, {max_block_bytes, [-1, infinity]}, {speed, [fast]}], Bad <- Values].
 

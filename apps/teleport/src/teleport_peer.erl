@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc One process for each node that is sent to: it opens the lanes, watches them, opens lost ones again, and reports what they took along.
 %%
-%% It lives as long as the node is connected by distribution. A lane that is lost is opened again by itself, after a pause that grows with
+%% It lives as long as the node is connected by distribution. A lane that nobody has used for `idle_ms' is closed, and opened again when it is needed. A lane that is lost is opened again by itself, after a pause that grows with
 %% each failure; whoever needs it meanwhile waits here until his own deadline, unless the failure is one that another attempt cannot cure.
 %%
 %% A node without teleport is `plain': senders reach it by distribution ({@link teleport_fallback}). One lane is tried again and again meanwhile. When it is
@@ -18,12 +18,17 @@
 
 -type key() :: {teleport_config:class(), non_neg_integer()}.
 %% `held': it is open, and is not in the table. `left': it carries answers until the peer closes it, or is being closed.
--record(lane, {state :: opening | up | held | left | waiting,
+%% `rests': nobody has used it for `idle_ms', and it is being closed.
+-record(lane, {state :: opening | up | held | left | rests | waiting,
                pid = none :: none | pid(),
                tx = none :: none | teleport_sender:tx(),
                waiters = [] :: [{gen_server:from(), teleport_deadline:deadline()}],
                %% with so many, those who wait no more are looked for
                many = ?FEW :: pos_integer(),
+               %% how many messages had been sent, and since when it is so many
+               seen = none :: none | {Sent :: non_neg_integer(), SinceMs :: integer()},
+               %% who monitored its process before anybody could use it
+               watchers = [] :: [pid()],
                failures = 0 :: non_neg_integer()}).
 -record(peer, {node :: node(), lanes = #{} :: #{key() => #lane{}}, shares :: teleport_fair_queue:shares(),
                %% of lanes that are not up: why the last attempt failed, or how the last one ended
@@ -43,6 +48,8 @@
 -define(HANDLER_MS, 10000).
 %% Between two attempts to change from distribution to lanes.
 -define(CHANGE_MS, 500).
+%% Lanes that nobody uses are looked for so often, or in `idle_ms'.
+-define(LOOK_MS, 5000).
 
 %% @doc Started by its supervisor.
 -spec start_link(node()) -> {ok, pid()} | {error, term()}.
@@ -56,6 +63,7 @@ init(Node) ->
     true = erlang:monitor_node(Node, true),
     Self = self(),
     _ = spawn_link(fun() -> Self ! {connected, net_kernel:connect_node(Node)} end),
+    look_later(Node),
     %% What the process before this one has left: it did not end with the node.
     Plain = case teleport_peers:plain(Node) of no -> no; _ -> ok = teleport_peers:set_plain(Node, open), open end,
     {ok, #peer{node = Node, shares = teleport_fair_queue:new(), plain = Plain}}.
@@ -110,7 +118,7 @@ handle_info({lane_up, Pid, {Node, Class, Index}, Tx, Kind, Why}, State) ->
         #{Key := #lane{pid = Pid, state = opening} = Lane} ->
             ?LOG_INFO("teleport: lane ~ts ~b to ~ts is up over ~ts (~ts)", [Class, Index, Node, Kind, Why]),
             ok = teleport_events:emit(Node, [teleport, lane, up], #{}, #{class => Class, index => Index, kind => Kind, reason => Why}),
-            Held = put_lane(Key, Lane#lane{state = held, tx = Tx, failures = 0}, State#peer{reasons = maps:remove(Key, State#peer.reasons)}),
+            Held = put_lane(Key, Lane#lane{state = held, tx = Tx, seen = none, watchers = watchers(Pid), failures = 0}, State#peer{reasons = maps:remove(Key, State#peer.reasons)}),
             {noreply, case State#peer.plain of
                           no -> published(Key, Held);
                           open -> changing(Held);
@@ -133,6 +141,9 @@ handle_info(change, #peer{plain = open, lanes = Lanes} = State) ->
                   true -> changing(State);
                   false -> State
               end};
+handle_info(look, #peer{node = Node} = State) ->
+    look_later(Node),
+    {noreply, rested(State)};
 handle_info({again, Key}, #peer{lanes = Lanes} = State) ->
     case Lanes of
         #{Key := #lane{state = waiting} = Lane} -> {noreply, put_lane(Key, open(Key, Lane, State), State)};
@@ -157,6 +168,45 @@ published({Class, Index} = Key, #peer{node = Node, lanes = Lanes} = State) ->
     ok = teleport_peers:up({Node, Class, Index}, Tx),
     reply_all(Waiters, {ok, Tx}),
     put_lane(Key, Lane#lane{state = up, waiters = []}, State).
+
+%% ---- lanes that nobody uses ----
+
+look_later(Node) ->
+    #{idle_ms := IdleMs} = teleport_config:of_node(Node),
+    erlang:send_after(min(IdleMs, ?LOOK_MS), self(), look).
+
+%% Where messages go by distribution, a lane that is not up would look for teleport.
+rested(#peer{node = Node, plain = no, lanes = Lanes} = State) ->
+    #{idle_ms := IdleMs} = teleport_config:of_node(Node),
+    Now = erlang:monotonic_time(millisecond),
+    State#peer{lanes = maps:map(fun(Key, Lane) -> rested(Key, Lane, {Node, Now, IdleMs}) end, Lanes)};
+rested(State) -> State.
+
+rested({Class, Index}, #lane{state = up, pid = Pid, tx = Tx, seen = Seen} = Lane, {Node, Now, IdleMs}) ->
+    case {teleport_sender:sent(Tx), Seen} of
+        {Sent, {Sent, Since}} when Now - Since >= IdleMs ->
+            case is_unused(Lane) andalso teleport_sender:rest(Tx, Sent) of
+                true ->
+                    ?LOG_INFO("teleport: lane ~ts ~b to ~ts is closed: nobody uses it", [Class, Index, Node]),
+                    ok = teleport_peers:down({Node, Class, Index}),
+                    Pid ! {close, idle},
+                    Lane#lane{state = rests};
+                false -> Lane#lane{seen = {Sent, Now}}
+            end;
+        {Sent, {Sent, _}} -> Lane;
+        {Sent, _} -> Lane#lane{seen = {Sent, Now}}
+    end;
+rested(_, Lane, _) -> Lane.
+
+%% Whoever waits for an answer has monitored the lane before its message got a number, and the acknowledgement came after the monitor.
+is_unused(#lane{pid = Pid, tx = Tx, watchers = Watchers}) ->
+    teleport_sender:outstanding(Tx) =< 0 andalso teleport_sender:queued(Tx) =:= {0, 0} andalso watchers(Pid) -- Watchers =:= [].
+
+watchers(Pid) ->
+    case process_info(Pid, monitored_by) of
+        {monitored_by, Watchers} -> Watchers;
+        undefined -> []
+    end.
 
 %% ---- a node without teleport ----
 
@@ -252,6 +302,15 @@ ended({Class, Index} = Key, {_, Reason}, #lane{state = up, tx = Tx} = Lane, #pee
     ok = teleport_peers:down({Node, Class, Index}),
     finished(Tx, {Node, Class, Index}, Reason),
     again(Key, Lane#lane{tx = none}, State);
+ended({Class, Index} = Key, {_, Reason}, #lane{state = rests, tx = Tx, waiters = Waiters} = Lane, #peer{node = Node, shares = Shares, lanes = Lanes} = State) ->
+    ok = teleport_fair_queue:rests(Class, Index, Shares),
+    finished(Tx, {Node, Class, Index}, Reason),
+    Rested = State#peer{reasons = maps:remove(Key, State#peer.reasons)},
+    case State#peer.plain of
+        no when Waiters =:= [] -> Rested#peer{lanes = maps:remove(Key, Lanes)};
+        no -> put_lane(Key, open(Key, Lane#lane{tx = none}, Rested), Rested);
+        _ -> reply_all(Waiters, {error, {no_teleport, Node}}), made_plain(Key, Rested)
+    end;
 ended({Class, Index} = Key, {_, Reason}, #lane{state = left, tx = Tx, waiters = Waiters} = Lane, #peer{node = Node, shares = Shares} = State) ->
     ok = teleport_fair_queue:rests(Class, Index, Shares),
     finished(Tx, {Node, Class, Index}, Reason),
@@ -315,7 +374,7 @@ end_lane({Class, Index}, #lane{state = State, pid = Pid, tx = Tx, waiters = Wait
     ok = teleport_peers:down({Node, Class, Index}),
     is_pid(Pid) andalso ended_now(Pid, Monitor, teleport_deadline:left(Deadline)),
     case State of
-        Sent when Sent =:= up; Sent =:= left -> finished(Tx, {Node, Class, Index}, Why);
+        Sent when Sent =:= up; Sent =:= left; Sent =:= rests -> finished(Tx, {Node, Class, Index}, Why);
         _ -> ok
     end.
 

@@ -11,9 +11,15 @@
 %% first marks it as closed and then reads that number: what was accepted and not acknowledged is reported. A sender looks for the
 %% mark after it has given its message away: if it is there and its number is later than the one that was read, nobody has reported the
 %% message, and nobody has delivered it; it is sent again over the next lane.
+%%
+%% A lane that its peer process takes out of use is marked in the number itself, so each message is either counted before the mark or refused.
 -module(teleport_sender).
 
--export([new/4, send/6, pid/1, link/1, counters/1, enqueued/2, dequeued/2, queued/1, room/2, seen/2, leave/1, outstanding/1, finish/1, add/3, get/2, info/1, reconcile/2]).
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+-endif.
+
+-export([new/4, send/6, pid/1, link/1, counters/1, enqueued/2, dequeued/2, queued/1, room/2, seen/2, sent/1, leave/1, rest/2, outstanding/1, finish/1, add/3, get/2, info/1, reconcile/2]).
 -export_type([tx/0, counter/0, packed/0, refusal/0]).
 
 -record(tx, {pid :: pid(),
@@ -41,11 +47,11 @@
 -define(RECEIVED, 11).
 -define(RECEIVED_BYTES, 12).
 -define(UNCONFIRMED, 13).
-%% The peer stops: nothing more goes over the lane.
--define(LEFT, 14).
 %% A bitmap of the order keys that were seen: enough to estimate how many there are.
--define(BITMAP, 15).
+-define(BITMAP, 14).
 -define(BITMAP_WORDS, 64).
+%% Added to `SENT': nothing more goes over the lane.
+-define(LEFT, (1 bsl 62)).
 -define(FINISH_TRIES, 100000).
 %% A sender that can wait does so behind this many messages, whatever `max_queue_messages' allows. The heap of the lane's process holds
 %% them. With tens of thousands its garbage collections run on a dirty scheduler and take most of the time: `docs/decisions.md'.
@@ -85,13 +91,13 @@ send(Tx, Key, Kind, {small, Term, Bytes}, Bytes, OnFull) ->
 send(Tx, Key, Kind, {parts, Parts, Bytes}, Bytes, OnFull) ->
     enqueue(Tx, Key, Kind, Parts, Bytes, OnFull).
 
-%% Counted before the mark is looked for: whoever has set the mark sees each message that goes out all the same ({@link outstanding/1}).
 number(Counters) ->
-    Number = atomics:add_get(Counters, ?SENT, 1),
-    case atomics:get(Counters, ?LEFT) of
-        0 -> Number;
+    case atomics:add_get(Counters, ?SENT, 1) of
+        Number when Number < ?LEFT -> Number;
         _ -> ok = atomics:add(Counters, ?REFUSED, 1), left
     end.
+
+numbered(Counters) -> atomics:get(Counters, ?SENT) band (?LEFT - 1).
 
 accepted(Counters, Number, Bytes) ->
     ok = atomics:add(Counters, ?SENT_BYTES, Bytes),
@@ -220,15 +226,23 @@ set_bit(Counters, Word, Mask, Value) ->
         Other -> set_bit(Counters, Word, Mask, Other)
     end.
 
-%% @doc The peer stops: senders find the lane closed from now on. Answers still come.
+%% @doc The last number that was given to a message.
+-spec sent(tx()) -> non_neg_integer().
+sent(#tx{counters = Counters}) -> numbered(Counters).
+
+%% @doc The peer stops: senders find the lane closed from now on. Answers still come. At most once for a lane.
 -spec leave(tx()) -> ok.
-leave(#tx{counters = Counters}) -> atomics:put(Counters, ?LEFT, 1).
+leave(#tx{counters = Counters}) -> atomics:add(Counters, ?SENT, ?LEFT).
+
+%% @doc The same, if no message has got a number since {@link sent/1} gave this one.
+-spec rest(tx(), Sent :: non_neg_integer()) -> boolean().
+rest(#tx{counters = Counters}, Sent) -> atomics:compare_exchange(Counters, ?SENT, Sent, Sent + ?LEFT) =:= ok.
 
 %% @doc How many messages are not acknowledged. Never too few: what was refused is read first.
 -spec outstanding(tx()) -> integer().
 outstanding(#tx{counters = Counters}) ->
     Through = atomics:get(Counters, ?REFUSED) + atomics:get(Counters, ?ACKED),
-    atomics:get(Counters, ?SENT) - Through.
+    numbered(Counters) - Through.
 
 %% @doc The lane is lost: how many messages were accepted and not acknowledged. The first answer holds: the lane's process may ask when its
 %% link is lost, and the peer process asks when the lane's process has ended.
@@ -243,7 +257,7 @@ finish(#tx{counters = Counters}) ->
 finish_now(Counters) ->
     ok = atomics:put(Counters, ?CLOSED, 1),
     Through = atomics:get(Counters, ?REFUSED) + atomics:get(Counters, ?ACKED),
-    Sent = atomics:get(Counters, ?SENT),
+    Sent = numbered(Counters),
     Unconfirmed = max(0, Sent - Through),
     ok = atomics:put(Counters, ?UNCONFIRMED, Unconfirmed),
     ok = atomics:put(Counters, ?FINAL, Sent + 1),
@@ -269,7 +283,7 @@ index(received_bytes) -> ?RECEIVED_BYTES.
 -spec info(tx()) -> #{kind := teleport_link:kind(), atom() => non_neg_integer()}.
 info(#tx{kind = Kind, counters = Counters}) ->
     Get = fun(Index) -> atomics:get(Counters, Index) end,
-    #{kind => Kind, queued => Get(?QUEUED), queued_bytes => Get(?QUEUED_BYTES), sent => max(0, Get(?SENT) - Get(?REFUSED)), sent_bytes => Get(?SENT_BYTES),
+    #{kind => Kind, queued => Get(?QUEUED), queued_bytes => Get(?QUEUED_BYTES), sent => max(0, numbered(Counters) - Get(?REFUSED)), sent_bytes => Get(?SENT_BYTES),
       acknowledged => Get(?ACKED), received => Get(?RECEIVED), received_bytes => Get(?RECEIVED_BYTES), stalls => Get(?STALLS),
       dropped => Get(?DROPPED), keys => estimate(lists:sum([bits(Get(Index)) || Index <- lists:seq(?BITMAP, ?BITMAP + ?BITMAP_WORDS - 1)]))}.
 
@@ -280,3 +294,22 @@ bits(N) -> 1 + bits(N band (N - 1)).
 estimate(Set) ->
     All = ?BITMAP_WORDS * 64,
     round(-All * math:log((All - min(Set, All - 1)) / All)).
+
+-ifdef(TEST).
+
+%% Out of use only if nobody has sent since the look. Then the next message is refused, and counts nowhere.
+rest_test() ->
+    Tx = new(self(), none, shm, #{chunk_bytes => 100, max_queue_bytes => 1000, max_queue_messages => 10}),
+    Send = fun() -> send(Tx, 1, message, {parts, [<<"t">>], 1}, 1, error) end,
+    Before = sent(Tx),
+    ok = Send(),
+    ?assertNot(rest(Tx, Before)),
+    ok = Send(),
+    ?assert(rest(Tx, sent(Tx))),
+    ?assertEqual({error, closed}, Send()),
+    ?assertEqual({2, 2}, queued(Tx)),
+    ?assertEqual(2, outstanding(Tx)),
+    ?assertMatch(#{sent := 2}, info(Tx)),
+    ?assertEqual(2, finish(Tx)).
+
+-endif.

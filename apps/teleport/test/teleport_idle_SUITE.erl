@@ -1,0 +1,104 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Lanes that nobody uses are closed. A peer at rest costs few descriptors, and whoever sends next notices nothing.
+-module(teleport_idle_SUITE).
+
+-export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2, end_per_testcase/2]).
+-export([descriptors_at_rest/1, bursts/1, waiting_calls_are_use/1]).
+-export([gather/1]).
+-import(teleport_nodes, [wait_ms/0]).
+
+%% The bound of issue 23, in each node, for all lanes in both directions and the distribution.
+-define(MOST_AT_REST, 12).
+
+suite() -> [{timetrap, {minutes, 3}}].
+
+all() -> [{group, shm}, {group, tcp}].
+
+groups() -> teleport_nodes:groups([shm, tcp], [descriptors_at_rest, bursts, waiting_calls_are_use]).
+
+init_per_group(Kind, Config) -> teleport_nodes:init_group(Kind, Config).
+
+end_per_group(_Kind, _Config) -> ok.
+
+end_per_testcase(_Case, _Config) -> beamway_peer:stop_started().
+
+pair(Config) ->
+    Pair = teleport_nodes:start_pair(Config),
+    ok = teleport_nodes:on_first(Pair, fun(_) -> closes_soon() end),
+    Pair.
+
+closes_soon() -> ok = teleport:configure(all, #{idle_ms => 100}).
+
+at_rest(Node) -> beamway_peer:wait_until(fun() -> teleport:lanes(Node) =:= [] end, wait_ms()).
+
+%% All lanes of both nodes are opened, then nobody uses them.
+descriptors_at_rest(Config) ->
+    [{PeerA, NodeA}, {PeerB, NodeB}] = Both = [teleport_nodes:start(teleport_nodes:kind(Config)) || _ <- [1, 2]],
+    Before = [descriptors(Peer) || {Peer, _} <- Both],
+    ok = teleport_nodes:connect(PeerA, NodeB),
+    [ok = beamway_peer:call(Peer, teleport, prime, [Node]) || {Peer, Node} <- [{PeerA, NodeB}, {PeerB, NodeA}]],
+    [true = Open - Closed > ?MOST_AT_REST || {Open, Closed} <- lists:zip([descriptors(Peer) || {Peer, _} <- Both], Before)],
+    [ok = beamway_peer:run(Peer, fun() -> closes_soon() end) || {Peer, _} <- Both],
+    [true = beamway_peer:run(Peer, fun() -> at_rest(Node) end, 2 * wait_ms()) || {Peer, Node} <- [{PeerA, NodeB}, {PeerB, NodeA}]],
+    [beamway_peer:wait_until(fun() -> descriptors(Peer) - Closed =< ?MOST_AT_REST end, wait_ms()) || {{Peer, _}, Closed} <- lists:zip(Both, Before)],
+    ok = beamway_peer:run(PeerA, fun() ->
+                                         Server = erpc:call(NodeB, teleport_nodes, start_server, [none]),
+                                         {echo, x} = teleport:call(Server, {echo, x}),
+                                         [] = teleport:not_up(),
+                                         true = #{} =:= teleport:unconfirmed(),
+                                         ok
+                                 end).
+
+descriptors(Peer) -> length(beamway_peer:fds(beamway_peer:os_pid(Peer))).
+
+%% Ten senders begin at the moments at which the lanes are about to be closed: no message is lost or overtaken, and no call fails.
+bursts(Config) ->
+    teleport_nodes:on_first(pair(Config), fun(Node) ->
+        Receiver = spawn(Node, ?MODULE, gather, [#{}]),
+        Server = erpc:call(Node, teleport_nodes, start_server, [idle_server]),
+        Who = lists:seq(1, 10),
+        Round = fun(N) ->
+                        Senders = [spawn_monitor(fun() -> burst(Receiver, Server, Node, W, N) end) || W <- Who],
+                        [receive {'DOWN', M, process, P, Reason} -> normal = Reason after wait_ms() -> error(stuck) end || {P, M} <- Senders],
+                        receive after 90 + N rem 40 -> ok end
+                end,
+        lists:foreach(Round, lists:seq(1, 25)),
+        Receiver ! {give, self()},
+        true = at_rest(Node),
+        receive {seen, Seen} -> true = maps:from_keys(Who, 50) =:= Seen after wait_ms() -> error(no_answer) end,
+        true = #{} =:= teleport:unconfirmed()
+    end).
+
+burst(Receiver, Server, Node, Who, N) ->
+    ok = teleport:send(Receiver, {Who, 2 * N - 1}, #{key => Who}),
+    {echo, N} = teleport:call({idle_server, Node}, {echo, N}),
+    N = teleport:erpc_call(Node, erlang, abs, [N]),
+    {reply, {echo, N}} = teleport:receive_response(teleport:send_request(Server, {echo, N}), wait_ms()),
+    {ok, Ref} = teleport:send(Receiver, {Who, 2 * N}, #{key => Who, confirm => true}),
+    receive {teleport, Ref, confirmed} -> ok after wait_ms() -> error(not_confirmed) end.
+
+%% @private Counts what comes, and ends if a number is left out.
+gather(Seen) ->
+    receive
+        {give, From} -> From ! {seen, Seen}, gather(Seen);
+        {Who, N} ->
+            N = maps:get(Who, Seen, 0) + 1,
+            gather(Seen#{Who => N})
+    end.
+
+%% The other lane is closed, and opened again, meanwhile.
+waiting_calls_are_use(Config) ->
+    teleport_nodes:on_first(pair(Config), fun(Node) ->
+        Server = erpc:call(Node, teleport_nodes, start_server, [none]),
+        Gate = teleport_nodes:gate(),
+        Id = teleport:send_request(Server, {behind, Gate, later}),
+        Others = fun() -> [L || #{class := control} = L <- teleport:lanes(Node)] end,
+        [begin
+             {echo, N} = teleport:call(Server, {echo, N}, wait_ms(), #{class => control}),
+             beamway_peer:wait_until(fun() -> Others() =:= [] end, wait_ms())
+         end || N <- [1, 2, 3]],
+        [#{class := normal}] = teleport:lanes(Node),
+        ok = teleport_nodes:open_gate(Gate),
+        {reply, later} = teleport:receive_response(Id, wait_ms()),
+        true = at_rest(Node)
+    end).
