@@ -5,9 +5,7 @@
 #include <endian.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <pthread.h>
-#include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -17,17 +15,12 @@
 
 #include "bundle.h"
 #include "bytes.h"
+#include "proof.h"
 #include "rdframe.h"
 #include "socket.h"
-#include "tls.h"
-#include "tls/psk.h"
 
 #define MAGIC "rdpipe\r\n"
 #define VERSION 2u
-#define CANDIDATES_MAX 256
-#define PROOF_MS 5000   /* time to prove oneself */
-#define GRACE_MS 1000   /* of it, also if others wait for the place */
-#define ACCEPTS_MAX 16  /* at a time, so that those who are in are heard in between */
 #define RETRY_MS 100    /* between two attempts to join */
 #define SETTLE_MS 10000 /* time for the rest, once proved */
 #define STEP_MS 4000    /* of it, for each step of a carrier; without it there is tcp */
@@ -97,20 +90,6 @@ static void set_text(char *to, size_t bytes, const char *text)
     to[len] = 0;
 }
 
-/* A connection whose other side has proved that it has the key. */
-typedef struct {
-    int fd;
-    rd_tls_t *tls;
-} proved_t;
-
-static void drop(proved_t *proved)
-{
-    rd_tls_free(proved->tls);
-    if (proved->fd >= 0)
-        close(proved->fd);
-    *proved = (proved_t){.fd = -1};
-}
-
 /* The hop has its link: what tells of the other side's end, if the link does not? */
 static void set_link(rd_hop_t *hop, int socket)
 {
@@ -154,14 +133,14 @@ static void end_joiners(rd_joiners_t *joiners)
 }
 
 /* The connection is a stream of the link. */
-static void add(const rd_joiners_t *joiners, proved_t *proved)
+static void add(const rd_joiners_t *joiners, rd_proved_t *proved)
 {
     if (!joiners->encrypts) {
         rd_tls_free(proved->tls);
         proved->tls = NULL;
     }
     (void)rd_bundle_add(joiners->link, proved->fd, proved->tls);
-    *proved = (proved_t){.fd = -1};
+    *proved = (rd_proved_t){.fd = -1};
 }
 
 static void *let_in(void *argument);
@@ -197,7 +176,7 @@ static rd_joiners_t *start_joiners(const rd_hop_t *hop, int socket, int listener
 }
 
 /* Makes the connection the link: itself, or as the first stream of several. It is taken. */
-static bool adopt(proved_t *proved, const offer_t *offer, unsigned streams, uint32_t window,
+static bool adopt(rd_proved_t *proved, const offer_t *offer, unsigned streams, uint32_t window,
                   int listener, const rd_key_t *key, rd_hop_t *hop_p, rd_why_t *why)
 {
     static const uint8_t no_token[BW_TOKEN_BYTES];
@@ -220,14 +199,14 @@ static bool adopt(proved_t *proved, const offer_t *offer, unsigned streams, uint
                                        ring_bytes(hop_p->terms.block, RING_MIN_BYTES), -1,
                                        rd_now_ms(), &hop_p->link, device, &step);
 
-        drop(proved);
+        rd_proved_drop(proved);
         if (!done)
             return rd_because_of(why, step.cause, "tcp: %.400s", step.text);
         set_link(hop_p, -1);
         return true;
     }
     if (!rd_bundle_open(&terms, &hop_p->link, why)) {
-        drop(proved);
+        rd_proved_drop(proved);
         return false;
     }
     set_link(hop_p, -1);
@@ -239,11 +218,11 @@ static bool adopt(proved_t *proved, const offer_t *offer, unsigned streams, uint
         proved->tls = NULL;
     }
     if (!rd_bundle_add(hop_p->link, socket, proved->tls)) {
-        *proved = (proved_t){.fd = -1};
+        *proved = (rd_proved_t){.fd = -1};
         rd_hop_close(hop_p);
         return rd_because(why, "tcp: out of memory");
     }
-    *proved = (proved_t){.fd = -1};
+    *proved = (rd_proved_t){.fd = -1};
     return true;
 }
 
@@ -266,174 +245,35 @@ void rd_hop_close(rd_hop_t *hop)
 
 /* ---- the consumer ---- */
 
-/* Somebody who has connected. What comes of TLS from him is asked of libssl only once it comes. */
-typedef struct {
-    int64_t came_ms;
-    proved_t is;   /* `tls` NULL: nothing has come */
-    bool is_stuck; /* libssl waits for room in the socket */
-} candidate_t;
-
-typedef enum { PROOF_PENDING, PROOF_FAILED, PROOF_GIVEN } proof_state_t;
-
-static proof_state_t hear(candidate_t *candidate, const rd_key_t *key)
-{
-    if (!candidate->is.tls)
-        candidate->is.tls = rd_tls_new(candidate->is.fd, key, true, bw_has_aes());
-    if (!candidate->is.tls)
-        return PROOF_FAILED;
-    candidate->is_stuck = false;
-    switch (rd_tls_shake(candidate->is.tls)) {
-    case RD_TLS_DONE:
-        return PROOF_GIVEN;
-    case RD_TLS_WANTS_WRITE:
-        candidate->is_stuck = true;
-        return PROOF_PENDING;
-    case RD_TLS_WANTS_READ:
-        return PROOF_PENDING;
-    default:
-        return PROOF_FAILED;
-    }
-}
-
-/* In the order in which they came. */
-typedef struct {
-    candidate_t of[CANDIDATES_MAX];
-    size_t count;
-    size_t most;
-    unsigned turned_away;
-} candidates_t;
-
-static void remove_at(candidates_t *candidates, size_t i)
-{
-    candidates->count--;
-    memmove(&candidates->of[i], &candidates->of[i + 1],
-            (candidates->count - i) * sizeof *candidates->of);
-}
-
-static void turn_away(candidates_t *candidates, size_t i)
-{
-    drop(&candidates->of[i].is);
-    remove_at(candidates, i);
-    candidates->turned_away++;
-}
-
-/* Half of the descriptors, as the link needs some, too. */
-static size_t max_candidates(void)
-{
-    struct rlimit limit;
-
-    if (getrlimit(RLIMIT_NOFILE, &limit) < 0 || limit.rlim_cur > 2 * CANDIDATES_MAX + 16)
-        return CANDIDATES_MAX;
-    return limit.rlim_cur > 24 ? (size_t)limit.rlim_cur / 2 - 8 : 4;
-}
-
-/* Whoever has been in longest gives way, but not before he had the time to prove himself. */
-static bool has_room(const candidates_t *candidates)
-{
-    return candidates->count < candidates->most ||
-           rd_left_ms(candidates->of[0].came_ms + GRACE_MS) == 0;
-}
-
-static void accept_candidates(candidates_t *candidates, int listener)
-{
-    for (int i = 0; i < ACCEPTS_MAX && has_room(candidates); i++) {
-        int fd;
-
-        if (candidates->count == candidates->most)
-            turn_away(candidates, 0);
-        fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-        if (fd < 0)
-            return;
-        candidates->of[candidates->count++] = (candidate_t){.came_ms = rd_now_ms(), .is.fd = fd};
-    }
-}
-
-/* The oldest is the next who must leave, or may have to. */
-static int next_deadline(const candidates_t *candidates, int64_t deadline)
-{
-    int64_t next = deadline;
-
-    if (candidates->count > 0)
-        next = candidates->of[0].came_ms + (has_room(candidates) ? PROOF_MS : GRACE_MS);
-    return rd_left_ms(next < deadline ? next : deadline);
-}
-
-/* Waits for one who has the key. */
-static bool await_proof(int listener, const rd_key_t *key, int stop, int64_t deadline,
-                        candidates_t *candidates, proved_t *proved_p, rd_why_t *why)
-{
-    while (rd_left_ms(deadline) > 0) {
-        struct pollfd polled[CANDIDATES_MAX + 2] = {
-            {.fd = stop, .events = POLLIN},
-            {.fd = has_room(candidates) ? listener : -1, .events = POLLIN}};
-
-        for (size_t i = 0; i < candidates->count; i++)
-            polled[2 + i] =
-                (struct pollfd){.fd = candidates->of[i].is.fd,
-                                .events = candidates->of[i].is_stuck ? POLLOUT : POLLIN};
-        (void)poll(polled, 2 + candidates->count, next_deadline(candidates, deadline));
-        if (polled[0].revents)
-            return rd_because_of(why, RD_CAUSE_STOPPED, "stopped");
-        for (size_t i = candidates->count; i-- > 0;) {
-            candidate_t *candidate = &candidates->of[i];
-            proof_state_t is = PROOF_PENDING;
-
-            if (polled[2 + i].revents)
-                is = hear(candidate, key);
-            else if (rd_left_ms(candidate->came_ms + PROOF_MS) == 0)
-                is = PROOF_FAILED;
-            if (is == PROOF_GIVEN) {
-                *proved_p = candidate->is;
-                remove_at(candidates, i);
-                return true;
-            }
-            if (is == PROOF_FAILED)
-                turn_away(candidates, i);
-        }
-        if (polled[1].revents)
-            accept_candidates(candidates, listener);
-    }
-    return rd_because_of(why, RD_CAUSE_LOST, "nobody with the key has connected in time%s",
-                         candidates->turned_away > 0 ? " (others have, and were turned away)" : "");
-}
-
-static void turn_all_away(candidates_t *candidates)
-{
-    while (candidates->count > 0)
-        turn_away(candidates, 0);
-}
-
 /* The consumer's thread: lets in who joins this hop, until all are there. */
 static void *let_in(void *argument)
 {
     rd_joiners_t *joiners = argument;
     int64_t deadline = rd_now_ms() + JOIN_MS;
-    candidates_t *candidates = calloc(1, sizeof *candidates);
+    rd_door_t *door = rd_door_open(joiners->listener, &joiners->key);
     unsigned joined = 0;
     rd_why_t ignored;
-    proved_t proved = {.fd = -1};
+    rd_proved_t proved = {.fd = -1};
 
-    if (!candidates)
+    if (!door)
         return NULL;
-    candidates->most = max_candidates();
-    while (joined < joiners->wanted && await_proof(joiners->listener, &joiners->key, joiners->stop,
-                                                   deadline, candidates, &proved, &ignored)) {
+    while (joined < joiners->wanted &&
+           rd_door_await(door, joiners->stop, deadline, &proved, &ignored)) {
         hello_t hello;
         uint8_t yes = 1;
 
         rd_tune(proved.fd);
-        if (rd_tls_read_all(proved.tls, &hello, sizeof hello, joiners->stop, rd_now_ms() + PROOF_MS,
-                            &ignored) &&
+        if (rd_tls_read_all(proved.tls, &hello, sizeof hello, joiners->stop,
+                            rd_now_ms() + RD_PROOF_MS, &ignored) &&
             memcmp(&hello, &joiners->hello, sizeof hello) == 0 &&
-            rd_tls_write_all(proved.tls, &yes, 1, joiners->stop, rd_now_ms() + PROOF_MS,
+            rd_tls_write_all(proved.tls, &yes, 1, joiners->stop, rd_now_ms() + RD_PROOF_MS,
                              &ignored)) {
             joined++;
             add(joiners, &proved);
         }
-        drop(&proved);
+        rd_proved_drop(&proved);
     }
-    turn_all_away(candidates);
-    free(candidates);
+    (void)rd_door_close(door);
     close(joiners->listener); /* nobody else is expected */
     joiners->listener = -1;
     return NULL;
@@ -537,7 +377,7 @@ static bool choice_is_sound(const choice_t *choice, const offer_t *offer, const 
 }
 
 /* The socket is taken on success. */
-static bool settle(proved_t *proved, int listener, const rd_key_t *key, const offer_t *offer,
+static bool settle(rd_proved_t *proved, int listener, const rd_key_t *key, const offer_t *offer,
                    listeners_t *listeners, int stop, rd_hop_t *hop_p, rd_why_t *why)
 {
     int64_t deadline = rd_now_ms() + SETTLE_MS;
@@ -564,7 +404,7 @@ static bool settle(proved_t *proved, int listener, const rd_key_t *key, const of
     if (rd_tls_write_all(proved->tls, &settled, sizeof settled, stop, deadline, why) && taken) {
         if (hop_p->side >= 0)
             proved->fd = -1;
-        drop(proved);
+        rd_proved_drop(proved);
         return true;
     }
     if (taken) {
@@ -594,7 +434,7 @@ static bool take_hello(const hello_t *hello, const rd_terms_t *terms, rd_hop_t *
 }
 
 /* One who has the key wants a hop: agrees with him. */
-static bool agree(proved_t *proved, const hello_t *hello, int listener, const rd_key_t *key,
+static bool agree(rd_proved_t *proved, const hello_t *hello, int listener, const rd_key_t *key,
                   const rd_terms_t *terms, int stop, rd_hop_t *hop_p, rd_why_t *why)
 {
     listeners_t listeners = {0};
@@ -621,30 +461,29 @@ bool rd_hop_accept(int listener, const rd_key_t *key, const rd_terms_t *terms, i
                    int64_t deadline, unsigned *turned_away_p, rd_hop_t *hop_p, rd_why_t *why)
 {
     static const uint8_t no_id[ID_BYTES];
-    candidates_t *candidates = calloc(1, sizeof *candidates);
+    rd_door_t *door = rd_door_open(listener, key);
     rd_hop_t hop = {.side = -1};
-    proved_t proved = {.fd = -1};
+    rd_proved_t proved = {.fd = -1};
     hello_t hello = {0};
+    unsigned turned_away;
     bool done;
 
-    if (!candidates)
+    if (!door)
         return rd_because(why, "out of memory");
-    candidates->most = max_candidates();
     do {
-        drop(&proved); /* one that joins a hop of before */
+        rd_proved_drop(&proved); /* one that joins a hop of before */
         done =
-            await_proof(listener, key, stop, deadline, candidates, &proved, why) &&
+            rd_door_await(door, stop, deadline, &proved, why) &&
             rd_tls_read_all(proved.tls, &hello, sizeof hello, stop, rd_now_ms() + SETTLE_MS, why);
     } while (done && memcmp(hello.id, no_id, ID_BYTES) != 0);
     if (done) {
         rd_tune(proved.fd);
         done = agree(&proved, &hello, listener, key, terms, stop, &hop, why);
     }
-    drop(&proved);
+    rd_proved_drop(&proved);
+    turned_away = rd_door_close(door);
     if (turned_away_p)
-        *turned_away_p = candidates->turned_away;
-    turn_all_away(candidates);
-    free(candidates);
+        *turned_away_p = turned_away;
     if (done)
         *hop_p = hop;
     return done;
@@ -661,33 +500,9 @@ static bool set_congestion(int socket, const char *name, rd_why_t *why)
     return rd_because(why, "--congestion %s: the kernel of this host has: %s", name, has);
 }
 
-/* Proves that both have the key. *is_cut_p: the other side closed before it said what it thinks of
- * us. */
-static bool prove(proved_t *proved, const char *peer, const rd_key_t *key, int stop,
-                  int64_t deadline, bool *is_cut_p, rd_why_t *why)
-{
-    rd_tls_result_t result = RD_TLS_FAILED;
-    rd_why_t step;
-
-    *is_cut_p = false;
-    proved->tls = rd_tls_new(proved->fd, key, false, bw_has_aes());
-    if (!proved->tls)
-        return rd_because(why, "libssl has no TLS 1.3: %s", rd_tls_error(NULL));
-    if (rd_tls_connect(proved->tls, stop, deadline, &result, &step))
-        return true;
-    if (result == RD_TLS_REFUSED)
-        return rd_because(why, "%s refuses us: its key is another one", peer);
-    if (result == RD_TLS_FAILED)
-        return rd_because(why, "%s does not have the key; is it another program? (%.300s)", peer,
-                          step.text);
-    *is_cut_p = true;
-    return rd_because_of(why, step.cause, "%s: %.400s before a word of the pipe's protocol", peer,
-                         step.text);
-}
-
 /* Says what we want, and hears what may be. */
-static bool introduce(proved_t *proved, const char *peer, rd_hop_t *hop, int stop, int64_t deadline,
-                      offer_t *offer_p, rd_why_t *why)
+static bool introduce(rd_proved_t *proved, const char *peer, rd_hop_t *hop, int stop,
+                      int64_t deadline, offer_t *offer_p, rd_why_t *why)
 {
     hello_t hello = {.magic = MAGIC,
                      .version = htole32(VERSION),
@@ -781,7 +596,7 @@ static bool join(int socket, const char *peer, const rd_key_t *key, const rd_ter
                  int stop, int64_t deadline, rd_hop_t *hop_p, bool *is_cut_p, rd_why_t *why)
 {
     rd_hop_t hop = {.side = -1, .terms = *terms};
-    proved_t proved = {.fd = socket};
+    rd_proved_t proved = {.fd = socket};
     offer_t offer;
     choice_t choice, settled;
     unsigned streams;
@@ -791,9 +606,9 @@ static bool join(int socket, const char *peer, const rd_key_t *key, const rd_ter
     rd_tune(socket);
     hop.terms.block = block_of_here(terms->block);
     if (!set_congestion(socket, terms->congestion, why) ||
-        !prove(&proved, peer, key, stop, deadline, is_cut_p, why) ||
+        !rd_prove(&proved, peer, key, stop, deadline, is_cut_p, why) ||
         !introduce(&proved, peer, &hop, stop, deadline, &offer, why)) {
-        drop(&proved);
+        rd_proved_drop(&proved);
         return false;
     }
     chosen = choose(&offer, socket, stop, &hop, &choice);
@@ -819,13 +634,13 @@ static bool join(int socket, const char *peer, const rd_key_t *key, const rd_ter
     if (done) {
         if (hop.side >= 0)
             proved.fd = -1;
-        drop(&proved);
+        rd_proved_drop(&proved);
         *hop_p = hop;
         return true;
     }
     if (hop.link)
         hop.link->ops->close(hop.link, NULL);
-    drop(&proved);
+    rd_proved_drop(&proved);
     return false;
 }
 
@@ -838,7 +653,7 @@ static void *join_one(void *argument)
     rd_why_t ignored;
 
     while (is_cut && rd_left_ms(deadline) > 0) {
-        proved_t proved = {.fd = -1};
+        rd_proved_t proved = {.fd = -1};
         uint8_t yes = 0;
 
         if (!rd_connect_to((const struct sockaddr *)&joiners->to, joiners->to_len, joiners->stop,
@@ -846,7 +661,7 @@ static void *join_one(void *argument)
             return NULL;
         rd_tune(proved.fd);
         if (set_congestion(proved.fd, joiners->congestion, &ignored) &&
-            prove(&proved, "", &joiners->key, joiners->stop, deadline, &is_cut, &ignored) &&
+            rd_prove(&proved, "", &joiners->key, joiners->stop, deadline, &is_cut, &ignored) &&
             rd_tls_write_all(proved.tls, &joiners->hello, sizeof joiners->hello, joiners->stop,
                              deadline, &ignored) &&
             rd_tls_read_all(proved.tls, &yes, 1, joiners->stop, deadline, &ignored) && yes == 1) {
@@ -854,7 +669,7 @@ static void *join_one(void *argument)
             add(joiners, &proved);
             return NULL;
         }
-        drop(&proved);
+        rd_proved_drop(&proved);
         if (rd_wait(-1, 0, joiners->stop, rd_now_ms() + RETRY_MS) == RD_STOPPED)
             return NULL;
     }

@@ -19,8 +19,7 @@
  *   choice: the carrier that it has joined ->
  *                                         <-    settled
  *
- * Each message is of fixed size. Strangers wait beside the right one: none can hold the listener.
- * Of those who have not proved themselves the oldest gives way to the next, but each has a second.
+ * Each message is of fixed size. Strangers cannot hold the listener (proof.h).
  *
  * shm: the producer joins the consumer's listener (native/link/shm/shm.h), which succeeds only on
  * the same host; the TCP connection stays open and tells each side of the other's end. rdma: the

@@ -1,0 +1,198 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "proof.h"
+
+#include <poll.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "socket.h"
+#include "tls/psk.h"
+
+#define CANDIDATES_MAX 256
+#define GRACE_MS 1000  /* of the time to prove oneself, also if others wait for the place */
+#define ACCEPTS_MAX 16 /* at a time, so that those who are in are heard in between */
+
+void rd_proved_drop(rd_proved_t *proved)
+{
+    rd_tls_free(proved->tls);
+    if (proved->fd >= 0)
+        close(proved->fd);
+    *proved = (rd_proved_t){.fd = -1};
+}
+
+/* ---- the consumer ---- */
+
+/* Somebody who has connected. What comes of TLS from him is asked of libssl only once it comes. */
+typedef struct {
+    int64_t came_ms;
+    rd_proved_t is; /* `tls` NULL: nothing has come */
+    bool is_stuck;  /* libssl waits for room in the socket */
+} candidate_t;
+
+typedef enum { PROOF_PENDING, PROOF_FAILED, PROOF_GIVEN } proof_state_t;
+
+static proof_state_t hear(candidate_t *candidate, const rd_key_t *key)
+{
+    if (!candidate->is.tls)
+        candidate->is.tls = rd_tls_new(candidate->is.fd, key, true, bw_has_aes());
+    if (!candidate->is.tls)
+        return PROOF_FAILED;
+    candidate->is_stuck = false;
+    switch (rd_tls_shake(candidate->is.tls)) {
+    case RD_TLS_DONE:
+        return PROOF_GIVEN;
+    case RD_TLS_WANTS_WRITE:
+        candidate->is_stuck = true;
+        return PROOF_PENDING;
+    case RD_TLS_WANTS_READ:
+        return PROOF_PENDING;
+    default:
+        return PROOF_FAILED;
+    }
+}
+
+struct rd_door {
+    int listener;
+    rd_key_t key;
+    candidate_t of[CANDIDATES_MAX]; /* in the order in which they came */
+    size_t count, most;
+    unsigned turned_away;
+};
+
+static void remove_at(rd_door_t *door, size_t i)
+{
+    door->count--;
+    memmove(&door->of[i], &door->of[i + 1], (door->count - i) * sizeof *door->of);
+}
+
+static void turn_away(rd_door_t *door, size_t i)
+{
+    rd_proved_drop(&door->of[i].is);
+    remove_at(door, i);
+    door->turned_away++;
+}
+
+/* Half of the descriptors, as the link needs some, too. */
+static size_t max_candidates(void)
+{
+    struct rlimit limit;
+
+    if (getrlimit(RLIMIT_NOFILE, &limit) < 0 || limit.rlim_cur > 2 * CANDIDATES_MAX + 16)
+        return CANDIDATES_MAX;
+    return limit.rlim_cur > 24 ? (size_t)limit.rlim_cur / 2 - 8 : 4;
+}
+
+/* Whoever has been in longest gives way, but not before he had the time to prove himself. */
+static bool has_room(const rd_door_t *door)
+{
+    return door->count < door->most || rd_left_ms(door->of[0].came_ms + GRACE_MS) == 0;
+}
+
+static void accept_candidates(rd_door_t *door)
+{
+    for (int i = 0; i < ACCEPTS_MAX && has_room(door); i++) {
+        int fd;
+
+        if (door->count == door->most)
+            turn_away(door, 0);
+        fd = accept4(door->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        if (fd < 0)
+            return;
+        door->of[door->count++] = (candidate_t){.came_ms = rd_now_ms(), .is.fd = fd};
+    }
+}
+
+/* The oldest is the next who must leave, or may have to. */
+static int next_deadline(const rd_door_t *door, int64_t deadline)
+{
+    int64_t next = deadline;
+
+    if (door->count > 0)
+        next = door->of[0].came_ms + (has_room(door) ? RD_PROOF_MS : GRACE_MS);
+    return rd_left_ms(next < deadline ? next : deadline);
+}
+
+rd_door_t *rd_door_open(int listener, const rd_key_t *key)
+{
+    rd_door_t *door = calloc(1, sizeof *door);
+
+    if (!door)
+        return NULL;
+    door->listener = listener;
+    door->key = *key;
+    door->most = max_candidates();
+    return door;
+}
+
+bool rd_door_await(rd_door_t *door, int stop, int64_t deadline, rd_proved_t *proved_p,
+                   rd_why_t *why)
+{
+    while (rd_left_ms(deadline) > 0) {
+        struct pollfd polled[CANDIDATES_MAX + 2] = {
+            {.fd = stop, .events = POLLIN},
+            {.fd = has_room(door) ? door->listener : -1, .events = POLLIN}};
+
+        for (size_t i = 0; i < door->count; i++)
+            polled[2 + i] = (struct pollfd){.fd = door->of[i].is.fd,
+                                            .events = door->of[i].is_stuck ? POLLOUT : POLLIN};
+        (void)poll(polled, 2 + door->count, next_deadline(door, deadline));
+        if (polled[0].revents)
+            return rd_because_of(why, RD_CAUSE_STOPPED, "stopped");
+        for (size_t i = door->count; i-- > 0;) {
+            candidate_t *candidate = &door->of[i];
+            proof_state_t is = PROOF_PENDING;
+
+            if (polled[2 + i].revents)
+                is = hear(candidate, &door->key);
+            else if (rd_left_ms(candidate->came_ms + RD_PROOF_MS) == 0)
+                is = PROOF_FAILED;
+            if (is == PROOF_GIVEN) {
+                *proved_p = candidate->is;
+                remove_at(door, i);
+                return true;
+            }
+            if (is == PROOF_FAILED)
+                turn_away(door, i);
+        }
+        if (polled[1].revents)
+            accept_candidates(door);
+    }
+    return rd_because_of(why, RD_CAUSE_LOST, "nobody with the key has connected in time%s",
+                         door->turned_away > 0 ? " (others have, and were turned away)" : "");
+}
+
+unsigned rd_door_close(rd_door_t *door)
+{
+    unsigned turned_away = door->turned_away;
+
+    while (door->count > 0)
+        turn_away(door, 0);
+    rd_key_wipe(&door->key);
+    free(door);
+    return turned_away;
+}
+
+/* ---- the producer ---- */
+
+bool rd_prove(rd_proved_t *proved, const char *peer, const rd_key_t *key, int stop,
+              int64_t deadline, bool *is_cut_p, rd_why_t *why)
+{
+    rd_tls_result_t result = RD_TLS_FAILED;
+    rd_why_t step;
+
+    *is_cut_p = false;
+    proved->tls = rd_tls_new(proved->fd, key, false, bw_has_aes());
+    if (!proved->tls)
+        return rd_because(why, "libssl has no TLS 1.3: %s", rd_tls_error(NULL));
+    if (rd_tls_connect(proved->tls, stop, deadline, &result, &step))
+        return true;
+    if (result == RD_TLS_REFUSED)
+        return rd_because(why, "%s refuses us: its key is another one", peer);
+    if (result == RD_TLS_FAILED)
+        return rd_because(why, "%s does not have the key; is it another program? (%.300s)", peer,
+                          step.text);
+    *is_cut_p = true;
+    return rd_because_of(why, step.cause, "%s: %.400s before a word of the pipe's protocol", peer,
+                         step.text);
+}
