@@ -142,6 +142,9 @@ static bool say_end(feed_t *feed)
         return false;
     if (status == RD_STATUS_UNKNOWN && rd_left_ms(feed->end_by) > 0)
         return false;
+    /* Looked at last: who was killed since the stream is to stop has ended its output by that. */
+    if (atomic_load(&feed->transfer->stop))
+        return false;
     end.value = status == RD_STATUS_UNKNOWN ? 0 : (uint32_t)status;
     feed->has_said_end = rd_stream_say(feed->to, &end, NULL);
     return feed->has_said_end;

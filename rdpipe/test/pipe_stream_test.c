@@ -16,7 +16,8 @@ typedef struct {
     pid_t child;
 } receiver_t;
 
-static int level; /* of the compression of the running case */
+static int level;       /* of the compression of the running case */
+static bool is_stopped; /* the producer is to stop before it has read an end */
 
 typedef struct {
     uint64_t state;
@@ -92,9 +93,13 @@ static pid_t start_producer(uint16_t port, uint64_t total, uint64_t piece_max, i
     atomic_store(&transfer.status, status);
     rd_stream_open(&stream, &hop, "the consumer");
     input = rd_end_of(ends[0], false);
+    if (is_stopped)
+        (void)status_of(writer);
+    atomic_store(&transfer.stop, is_stopped);
     rd_feed(&transfer, &stream, &input);
     rd_stream_close(&stream);
-    (void)status_of(writer);
+    if (!is_stopped)
+        (void)status_of(writer);
     _exit((int)transfer.outcome);
 }
 
@@ -275,6 +280,23 @@ static void a_killed_producer_is_no_end(void)
     (void)rd_end_close(&output);
     CHECK_EQ(status_of(receiver.child), 128 + SIGKILL);
     end(&receiver);
+}
+
+/* A command that we killed has ended its output and has a status: that is no end of the stream. */
+static void a_stopped_producer_is_no_end(void)
+{
+    receiver_t receiver;
+    rd_end_t output = rd_end_of(open("/dev/null", O_WRONLY | O_CLOEXEC), true);
+
+    is_stopped = true;
+    CHECK(begin(&receiver, 1000, 1000, 143));
+    is_stopped = false;
+    rd_drain(&receiver.transfer, &receiver.stream, &output, NULL);
+    CHECK_EQ(receiver.transfer.outcome, RD_TRANSFER_FAULT);
+    CHECK(output.fd >= 0);
+    (void)rd_end_close(&output);
+    end(&receiver);
+    CHECK_EQ(status_of(receiver.child), RD_TRANSFER_FAULT);
 }
 
 /* The other side of the same: a consumer that is killed is no broken pipe. */
@@ -486,6 +508,7 @@ static const check_case_t cases[] = {
     {"no room is an error on both sides", no_room_is_an_error_on_both_sides},
     {"a file size limit is an error on both sides", a_file_size_limit_is_an_error_on_both_sides},
     {"a killed producer is no end", a_killed_producer_is_no_end},
+    {"a stopped producer is no end", a_stopped_producer_is_no_end},
     {"a killed consumer is a fault", a_killed_consumer_is_a_fault},
     {"damage is seen", damage_is_seen},
     {"what was checked is what is written", what_was_checked_is_what_is_written},

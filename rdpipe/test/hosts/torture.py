@@ -133,9 +133,10 @@ def torture_one(hosts, plan):
     has_whole = os.path.exists(whole)
     if has_whole:
         with open(whole, "rb") as file:
-            got = hashlib.sha256(file.read()).hexdigest()
+            data = file.read()
+        got = hashlib.sha256(data).hexdigest()
         # A command that is killed ends its stream, as on one host; its status tells.
-        expect(got == digest_of(hosts, plan) or (plan["fate"] == "command" and status != 0), f"{plan}: what has the name is not the stream (status {status}): {err}")
+        expect(got == digest_of(hosts, plan) or (plan["fate"] == "command" and status != 0), f"{plan}: what has the name is not the stream ({len(data)} bytes, status {status}): {err}")
     allowed = STATUSES[plan["fate"]] if struck else {0} | STATUSES[plan["fate"]]
     # A kill may come when everything has arrived already.
     may_be_late = plan["fate"] in ("command", "agent", "rdpipe", "ssh", "cut")
