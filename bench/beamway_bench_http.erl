@@ -90,14 +90,16 @@ fastcgi(_, _) -> none.
 
 fastcgi_port(Port) -> Port + 100.
 
-%% On the servers' processor, too. A pool for each: one server's kept connections would keep the other's requests waiting.
+%% On the servers' processor, too. A pool for each: one server's kept connections would keep the other's requests waiting. A process for each connection of
+%% the load: with fewer, nginx answers those that hold a kept connection and lets the others wait for a minute.
 php() ->
     [Fpm | _] = filelib:wildcard("/usr/sbin/php-fpm*"),
     Folder = beamway_bench_http_servers:folder(),
     ok = filelib:ensure_dir(filename:join([Folder, "root", "x"])),
     ok = file:write_file(filename:join([Folder, "root", "hello.php"]), "<?php header('Content-Type: text/plain'); echo \"hello world\\n\";"),
     Conf = ["[global]\nerror_log = /dev/null\n"
-            | [["[", Name, "]\nuser = www-data\ngroup = www-data\nlisten = ", Folder, "/", Name, ".sock\nlisten.mode = 0666\npm = static\npm.max_children = 16\n"]
+            | [["[", Name, "]\nuser = www-data\ngroup = www-data\nlisten = ", Folder, "/", Name, ".sock\nlisten.mode = 0666\npm = static\npm.max_children = ",
+                integer_to_list(?CONNECTIONS), "\n"]
                || Name <- ["yucan", "nginx"]]],
     File = filename:join(Folder, "fpm.conf"),
     ok = file:write_file(File, Conf),

@@ -114,7 +114,7 @@ commands(yaws, Port, #{schedulers := Schedulers, backlog := Backlog}) ->
 commands(nginx, Port, #{backlog := Backlog, fastcgi := Fastcgi}) ->
     Php = [["server { listen 127.0.0.1:", integer_to_list(Fastcgi), " backlog=1024; root ", folder(), "/root; location ~ \\.php$ { include /etc/nginx/fastcgi_params; ",
             "fastcgi_param SCRIPT_FILENAME $document_root$fastcgi_script_name; fastcgi_keep_conn on; fastcgi_pass php; } } ",
-            "upstream php { server unix:", folder(), "/nginx.sock; keepalive 16; }"] || is_integer(Fastcgi)],
+            "upstream php { server unix:", folder(), "/nginx.sock; keepalive 32; }"] || is_integer(Fastcgi)],
     [nginx("nginx", 1, ["server { listen 127.0.0.1:", integer_to_list(Port), " backlog=", integer_to_list(Backlog), "; root ", folder(),
                         "/root; location = / { default_type text/plain; return 200 \"hello world\\n\"; } } ", Php])];
 commands(nginx_tornado, Port, #{backlog := Backlog}) ->

@@ -13,6 +13,9 @@
 
 -include("yucan_internal.hrl").
 
+%% Of the process: its socket, and whose that is.
+-define(PEER, '$yucan_peer').
+
 %% Read it by the functions of this module: the record is private to the core.
 -type req() :: #req{}.
 -type address() :: {inet:ip_address(), inet:port_number()} | {local, binary()}.
@@ -100,7 +103,15 @@ peer(#req{peer = Peer}) -> Peer.
 
 %% @doc The other end of the socket.
 -spec peer_socket(req()) -> address().
-peer_socket(#req{conn = #conn{socket = Socket}}) -> yucan_transport:peer(Socket).
+peer_socket(#req{conn = #conn{socket = Socket}}) ->
+    %% It stays the same, and asking for it is a system call.
+    case get(?PEER) of
+        {Socket, Peer} -> Peer;
+        _ ->
+            Peer = yucan_transport:peer(Socket),
+            _ = put(?PEER, {Socket, Peer}),
+            Peer
+    end.
 
 %% @doc This end of the socket.
 -spec local(req()) -> address().

@@ -10,10 +10,14 @@
 
 -define(CONNECT_MS, 5000).
 -define(SEND_MS, 30000).
+%% At most so many messages of so many bytes wait for a process that does not read.
+-define(ARM, 32).
+-define(BUFFER_BYTES, 16384).
 
 -record(fcgi, {address :: yucan_fcgi_pool:address(),
                socket :: gen_tcp:socket(),
-               whose :: kept | new,
+               %% How many messages may still come.
+               armed :: pos_integer(),
                ticket :: yucan_fcgi_pool:ticket() | none,
                buffer = <<>> :: binary(),
                sender :: {pid(), reference()} | none,
@@ -26,8 +30,8 @@
 open(Address, Variables, Body, Log) ->
     Request = [yucan_fcgi:begin_request(responder, true), yucan_fcgi:params(Variables)],
     case yucan_fcgi_pool:checkout(Address) of
-        {kept, Socket} ->
-            case start(Address, Socket, kept, none, Request, Body, Log) of
+        {kept, Socket, Armed} ->
+            case start(Address, Socket, Armed, none, Request, Body, Log) of
                 {ok, Source} -> {ok, Source};
                 %% It was closed between the look at it and the request.
                 {error, _} -> open_new(Address, Request, Body, Log)
@@ -39,9 +43,9 @@ open(Address, Variables, Body, Log) ->
 open_new(Address, Request, Body, Log) -> connect(Address, none, Request, Body, Log).
 
 connect(Address, Ticket, Request, Body, Log) ->
-    Options = [binary, {active, false}, {packet, raw}, {send_timeout, ?SEND_MS}, {send_timeout_close, true} | nodelay(Address)],
+    Options = [binary, {active, ?ARM}, {packet, raw}, {buffer, ?BUFFER_BYTES}, {send_timeout, ?SEND_MS}, {send_timeout_close, true} | nodelay(Address)],
     case gen_tcp:connect(host(Address), port(Address), Options, ?CONNECT_MS) of
-        {ok, Socket} -> start(Address, Socket, new, Ticket, Request, Body, Log);
+        {ok, Socket} -> start(Address, Socket, ?ARM, Ticket, Request, Body, Log);
         {error, Reason} ->
             answered(Ticket),
             {error, {connect, Reason}}
@@ -59,12 +63,12 @@ nodelay(_) -> [{nodelay, true}].
 answered(none) -> ok;
 answered(Ticket) -> yucan_fcgi_pool:answered(Ticket).
 
-start(Address, Socket, Whose, Ticket, Request, Body, Log) ->
+start(Address, Socket, Armed, Ticket, Request, Body, Log) ->
     case send_request(Socket, Request, Body) of
         {ok, Sender} ->
-            {ok, #fcgi{address = Address, socket = Socket, whose = Whose, ticket = Ticket, sender = Sender, log = Log}};
+            {ok, #fcgi{address = Address, socket = Socket, armed = Armed, ticket = Ticket, sender = Sender, log = Log}};
         {error, Reason} ->
-            ok = gen_tcp:close(Socket),
+            yucan_fcgi_pool:close(Socket),
             answered(Ticket),
             {error, {send, Reason}}
     end.
@@ -111,14 +115,25 @@ read(#fcgi{buffer = Buffer} = Source, TimeoutMs) ->
         more -> receive_more(Source, TimeoutMs)
     end.
 
-receive_more(#fcgi{socket = Socket, buffer = Buffer, ticket = Ticket} = Source, TimeoutMs) ->
-    case gen_tcp:recv(Socket, 0, TimeoutMs) of
-        {ok, Data} ->
-            answered(Ticket),
-            read(Source#fcgi{buffer = <<Buffer/binary, Data/binary>>, ticket = none}, TimeoutMs);
-        {error, timeout} -> {timeout, Source};
-        {error, Reason} -> failed(Reason, Source)
+receive_more(#fcgi{socket = Socket} = Source, TimeoutMs) ->
+    receive
+        {tcp, Socket, Data} -> received(Data, Source, TimeoutMs);
+        {tcp_closed, Socket} -> failed(closed, Source);
+        {tcp_error, Socket, Reason} -> failed(Reason, Source)
+    after TimeoutMs -> {timeout, Source}
     end.
+
+received(Data, #fcgi{buffer = Buffer, ticket = Ticket} = Source, TimeoutMs) ->
+    answered(Ticket),
+    All = case Buffer of <<>> -> Data; _ -> <<Buffer/binary, Data/binary>> end,
+    read(rearmed(Source#fcgi{buffer = All, ticket = none}), TimeoutMs).
+
+%% Here all messages of this socket have been read.
+rearmed(#fcgi{armed = 1, socket = Socket} = Source) ->
+    receive {tcp_passive, Socket} -> ok after ?SEND_MS -> exit(no_tcp_passive) end,
+    _ = inet:setopts(Socket, [{active, ?ARM}]),
+    Source#fcgi{armed = ?ARM};
+rearmed(#fcgi{armed = Armed} = Source) -> Source#fcgi{armed = Armed - 1}.
 
 failed(Reason, Source) -> {error, Reason, close(Source)}.
 
@@ -129,14 +144,14 @@ finish(#fcgi{sender = {Pid, Monitor}} = Source) ->
     after 0 ->
         close(Source)
     end;
-finish(#fcgi{address = Address, socket = Socket, whose = Whose, sender = none} = Source) ->
-    ok = yucan_fcgi_pool:checkin(Address, Socket, Whose),
+finish(#fcgi{address = Address, socket = Socket, armed = Armed, sender = none} = Source) ->
+    ok = yucan_fcgi_pool:checkin(Address, Socket, Armed),
     Source.
 
 %% @doc Ends the request, wherever it is. The application sees its connection close.
 -spec close(source()) -> source().
 close(#fcgi{socket = Socket, sender = Sender, ticket = Ticket} = Source) ->
-    ok = gen_tcp:close(Socket),
+    yucan_fcgi_pool:close(Socket),
     answered(Ticket),
     stop(Sender),
     Source#fcgi{sender = none, ticket = none}.

@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Keeps connections to FastCGI applications for the next request.
 %%
-%% Kept connections stand in a public table: a request takes one and gives it back without asking any process. The pool's process owns
-%% their sockets for their whole life, and whoever uses one is linked to it, so a process that crashes takes its connection with it.
+%% Kept connections stand in a public table: a request takes one and gives it back without asking any process. Who uses a connection
+%% is linked to its socket and gets its bytes as messages. The pool's process gets those of a kept one, so it hears when an application closes one.
 %%
 %% php-fpm gives a process to a connection as long as that is open. So a connection that is kept while another one waits for a process
 %% stops that one. For each request that has had no answer on its new connection for `WAIT_MS' one connection is closed, when it comes back or
@@ -13,7 +13,7 @@
 -module(yucan_fcgi_pool).
 -behaviour(gen_server).
 
--export([start_link/0, checkout/1, checkin/3, answered/1, idle/1]).
+-export([start_link/0, checkout/1, checkin/3, answered/1, idle/1, close/1]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2]).
 -export_type([address/0, ticket/0]).
 
@@ -34,74 +34,90 @@
                 sweeps = false :: boolean(),
                 lets_in = false :: boolean()}).
 
-%% The table: {{Address, Number}, Socket, Since}, ordered, so that the one that was used last is taken first; and {waiting, How many}.
+%% The table: {{Address, Number}, Socket, Armed, Since}, ordered, so that the one that was used last is taken first; and {waiting, How many}.
 -define(TABLE, ?MODULE).
--define(ROW(Address), {{Address, '_'}, '_', '_'}).
+-define(ROW(Address), {{Address, '_'}, '_', '_', '_'}).
 
 %% @doc Started by yucan_yaws_sup.
 -spec start_link() -> {ok, pid()} | {error, term()}.
 start_link() -> gen_server:start_link({local, ?MODULE}, ?MODULE, [], []).
 
-%% @doc A kept connection for the caller, or a ticket: then the caller connects, and says when it was answered. No ticket: there is no
-%% pool at the moment.
--spec checkout(address()) -> {kept, gen_tcp:socket()} | {new, ticket() | none}.
+%% @doc A kept connection, which is the caller's from then on, and how many messages may still come from it; or a ticket: then the caller
+%% connects, and says when it was answered. No ticket: there is no pool at the moment.
+-spec checkout(address()) -> {kept, gen_tcp:socket(), Armed :: pos_integer()} | {new, ticket() | none}.
 checkout(Address) ->
     _ = [yucan_yaws_app:ensure() || whereis(?MODULE) =:= undefined],
     try take(Address) of
         none -> {new, gen_server:call(?MODULE, {wait, Address, self()}, ?CALL_MS)};
-        Socket -> {kept, Socket}
+        Kept -> Kept
     catch _:_ -> {new, none}
     end.
 
-%% The first one that is open and silent: an application closes when it likes.
 take(Address) ->
     case ets:prev(?TABLE, {Address, last}) of
         {Address, _} = Key ->
             case ets:take(?TABLE, Key) of
-                [{_, Socket, _}] -> silent(Address, Socket);
+                [{_, Socket, Armed, _}] -> mine(Address, Socket, Armed);
                 [] -> take(Address)
             end;
         _ -> none
     end.
 
-silent(Address, Socket) ->
-    try link(Socket), gen_tcp:recv(Socket, 0, 0) of
-        {error, timeout} -> Socket;
-        _ ->
-            ok = gen_tcp:close(Socket),
+%% An application closes when it likes.
+mine(Address, Socket, Armed) ->
+    try erlang:port_connect(Socket, self()), is_open(Address, Socket) of
+        true -> {kept, Socket, Armed};
+        false ->
+            close(Socket),
             take(Address)
-    catch error:noproc -> take(Address)
+    catch error:_ -> take(Address)
     end.
 
-%% @doc Gives back a connection that is at rest: a kept one, or the caller's own, which is the pool's from then on.
--spec checkin(address(), gen_tcp:socket(), kept | new) -> ok.
-checkin(Address, Socket, kept) ->
-    back(Address, Socket),
-    %% Last, for a socket that is neither in the table nor linked would be lost if this process were killed.
-    _ = unlink(Socket),
-    ok;
-checkin(Address, Socket, new) ->
-    Pool = whereis(?MODULE),
-    case is_pid(Pool) andalso gen_tcp:controlling_process(Socket, Pool) of
-        ok -> back(Address, Socket);
-        _ -> gen_tcp:close(Socket)
+%% Of a unix socket the next send says so.
+is_open({local, _}, _) -> true;
+is_open(_, Socket) -> not yucan_tcp:is_closed(Socket).
+
+%% @doc Gives back a connection that is at rest, and may send so many messages.
+-spec checkin(address(), gen_tcp:socket(), Armed :: pos_integer()) -> ok.
+checkin(Address, Socket, Armed) ->
+    try
+        true = erlang:port_connect(Socket, whereis(?MODULE)),
+        back(Address, Socket, Armed),
+        %% Last, for a socket that is neither in the table nor linked would be lost if this process were killed.
+        _ = unlink(Socket),
+        ok
+    catch error:_ -> close(Socket)
     end.
 
-back(Address, Socket) ->
-    try ets:lookup_element(?TABLE, waiting, 2) of
-        0 -> keep(Address, Socket);
-        _ -> gen_server:cast(?MODULE, {checkin, Address, Socket})
-    catch error:badarg -> gen_tcp:close(Socket)
+back(Address, Socket, Armed) ->
+    case ets:lookup_element(?TABLE, waiting, 2) of
+        0 -> keep(Address, Socket, Armed);
+        _ -> gen_server:cast(?MODULE, {checkin, Address, Socket, Armed})
     end.
 
 %% The first one of a quiet pool makes it look for old ones again.
-keep(Address, Socket) ->
+keep(Address, Socket, Armed) ->
     case ets:info(?TABLE, size) of
         Size when Size > ?KEEP_MAX -> gen_tcp:close(Socket);
         Size ->
-            true = ets:insert(?TABLE, {{Address, erlang:unique_integer([monotonic])}, Socket, now_ms()}),
+            true = ets:insert(?TABLE, {{Address, erlang:unique_integer([monotonic])}, Socket, Armed, now_ms()}),
             _ = [gen_server:cast(?MODULE, sweep_later) || Size =:= 1],
             ok
+    end.
+
+%% @doc Ends a connection of the caller. None of its messages stays.
+-spec close(gen_tcp:socket()) -> ok.
+close(Socket) ->
+    ok = gen_tcp:close(Socket),
+    flush(Socket).
+
+flush(Socket) ->
+    receive
+        {tcp, Socket, _} -> flush(Socket);
+        {tcp_passive, Socket} -> flush(Socket);
+        {tcp_closed, Socket} -> flush(Socket);
+        {tcp_error, Socket, _} -> flush(Socket)
+    after 0 -> ok
     end.
 
 now_ms() -> erlang:monotonic_time(millisecond).
@@ -117,6 +133,8 @@ idle(Address) -> gen_server:call(?MODULE, {idle, Address}, ?CALL_MS).
 %% @private
 -spec init([]) -> {ok, #state{}}.
 init([]) ->
+    %% A socket that ends with its user is linked to this process as well.
+    true = is_boolean(process_flag(trap_exit, true)),
     ?TABLE = ets:new(?TABLE, [named_table, public, ordered_set, {write_concurrency, true}]),
     {ok, counted(#state{})}.
 
@@ -134,14 +152,14 @@ handle_call({wait, Address, Owner}, _, #state{waiting = Waiting} = State) ->
 
 %% @private
 -spec handle_cast(term(), #state{}) -> {noreply, #state{}}.
-handle_cast({checkin, Address, Socket}, State) ->
+handle_cast({checkin, Address, Socket, Armed}, State) ->
     Now = now_ms(),
     case is_wanted(Address, Now, State) of
         true ->
             ok = gen_tcp:close(Socket),
             {noreply, closed(Address, Now, State)};
         false ->
-            ok = keep(Address, Socket),
+            ok = keep(Address, Socket, Armed),
             {noreply, State}
     end;
 handle_cast(sweep_later, #state{sweeps = false} = State) ->
@@ -181,9 +199,13 @@ handle_info({'DOWN', Ticket, process, _, _}, State) ->
 handle_info(let_in, #state{waiting = Waiting} = State) ->
     Next = lists:foldl(fun let_in/2, State#state{lets_in = false}, lists:usort([Address || {Address, _} <- maps:values(Waiting)])),
     {noreply, let_in_later(Next)};
+%% Nothing may come on a connection at rest.
+handle_info({tcp, Socket, _}, State) ->
+    ok = gen_tcp:close(Socket),
+    {noreply, State};
 handle_info(sweep, State) ->
     Limit = now_ms() - ?KEEP_MS,
-    _ = [close(Key) || [Key] <- ets:select(?TABLE, [{{'$1', '_', '$2'}, [{'=<', '$2', Limit}], [['$1']]}])],
+    _ = [drop(Key) || [Key] <- ets:select(?TABLE, [{{'$1', '_', '_', '$2'}, [{'=<', '$2', Limit}], [['$1']]}])],
     case ets:info(?TABLE, size) of
         1 -> {noreply, State#state{sweeps = false}};
         _ -> handle_cast(sweep_later, State#state{sweeps = false})
@@ -193,17 +215,17 @@ handle_info(_, State) ->
 
 %% Of the kept connections those that were used longest ago.
 let_in(Address, State) ->
-    lists:foldl(fun({Key, _, _}, Before) ->
+    lists:foldl(fun({Key, _, _, _}, Before) ->
         Now = now_ms(),
-        case is_wanted(Address, Now, Before) andalso close(Key) of
+        case is_wanted(Address, Now, Before) andalso drop(Key) of
             true -> closed(Address, Now, Before);
             false -> Before
         end
     end, State, ets:match_object(?TABLE, ?ROW(Address))).
 
 %% Somebody may have taken it meanwhile.
-close(Key) ->
+drop(Key) ->
     case ets:take(?TABLE, Key) of
-        [{_, Socket, _}] -> ok =:= gen_tcp:close(Socket);
+        [{_, Socket, _, _}] -> ok =:= gen_tcp:close(Socket);
         [] -> false
     end.

@@ -26,7 +26,7 @@ handle(Req, #{server := #{extra_response_headers := Extra} = Server} = Site) ->
     ok = yucan_yaws_options:remember(Site),
     ok = yucan_yaws_out:remember(Req),
     ok = yucan_yaws_loader:remember(maps:get(own, Site)),
-    Arg = yucan_yaws_out:make(Req, maps:get(docroot, Server), maps:get(opaque, Server)),
+    Arg = yucan_yaws_out:later(Req, maps:get(docroot, Server), maps:get(opaque, Server)),
     with_headers(Extra, rewrite(Req, Arg, Site)).
 
 with_headers([], Response) -> Response;
@@ -39,7 +39,8 @@ own(Module, #{own := Own}) -> Own(Module).
 
 rewrite(Req, Arg, #{server := #{arg_rewrite_mod := undefined}} = Site) ->
     routed(Req, Arg, Site, ?MOST_PAGES);
-rewrite(Req, Arg, #{server := #{arg_rewrite_mod := Module}} = Site) ->
+rewrite(Req, Lazy, #{server := #{arg_rewrite_mod := Module}} = Site) ->
+    Arg = yucan_yaws_out:made(Lazy),
     case (own(Module, Site)):arg_rewrite(Arg) of
         #arg{state = #rewrite_response{status = Status, headers = Headers, content = Content}} ->
             yucan_yaws_out:answer(yucan_yaws_out:collect([{status, Status}, {allheaders, Headers}, {html, Content}]), Req, Arg);
@@ -79,12 +80,16 @@ redirected(#{status := Status, target := {local, _}} = Redirect, Req, Arg, #{ser
 with_status(Status, {200, Headers, Body}) -> {Status, Headers, Body};
 with_status(_, Response) -> Response.
 
-page(Target, Req, Arg, Site, Left) ->
+page(Target, Req, Lazy, Site, Left) ->
+    Arg = yucan_yaws_out:made(Lazy),
     Moved = yucan_yaws_out:rewritten(Arg#arg{req = (Arg#arg.req)#http_request{path = {abs_path, unicode:characters_to_list(Target)}}}, Req),
     ok = yucan_yaws_out:remember(Moved),
     routed(Moved, yucan_yaws_out:moved(Moved, Arg), Site, Left - 1).
 
-authorized(Path, Req, Arg, #{server := #{auth := Blocks} = Server} = Site, Left) ->
+authorized(Path, Req, Arg, #{server := #{auth := []}} = Site, Left) ->
+    aliased(Path, Req, Arg, Site, Left);
+authorized(Path, Req, Lazy, #{server := #{auth := Blocks} = Server} = Site, Left) ->
+    Arg = yucan_yaws_out:made(Lazy),
     case yucan_yaws_auth:check(Path, [Block#{authmod := own_or_none(Module, Site)} || #{authmod := Module} = Block <- Blocks], Arg) of
         ok -> aliased(Path, Req, Arg, Site, Left);
         {ok, User} -> aliased(Path, Req, Arg, Site#{user => User}, Left);
@@ -141,7 +146,7 @@ proxied(Path, Req, Arg, #{server := #{revproxy := Proxies} = Server} = Site, Lef
 appmod(Path, Req, Arg, #{server := #{appmods := Mounts}} = Site, Left) ->
     case yucan_yaws_match:appmod(Path, Mounts) of
         {ok, #{module := Module, prefix := Prefix, rest := Rest}} ->
-            call(Module, out, [], Req, yucan_yaws_out:in_appmod(Module, Prefix, Rest, Arg), Site, Left);
+            call(Module, out, [], Req, yucan_yaws_out:in_appmod(Module, Prefix, Rest, yucan_yaws_out:made(Arg)), Site, Left);
         none ->
             file(Path, Req, Arg, Site, Left)
     end.
@@ -184,7 +189,7 @@ script(php, Found, Req, Arg, #{globals := #{php_exe_path := Exe}, server := #{ph
         {cgi, Program} -> run({interpreter, Program}, Found, Req, Site);
         {fcgi, Address} -> run({fcgi, Address}, Found, Req, Site);
         {extern, Node, Module, Function} ->
-            {ok, Arg2} = yucan_yaws_out:with_body(yucan_yaws_out:in_script(Found, Arg), Req, nolimit),
+            {ok, Arg2} = yucan_yaws_out:with_body(yucan_yaws_out:in_script(Found, yucan_yaws_out:made(Arg)), Req, nolimit),
             Result = erpc:call(Node, Module, Function, [Arg2], 60000),
             outcome(yucan_yaws_out:collect(Result), Req, Arg2, Site, Left)
     end;
@@ -209,7 +214,7 @@ run(Run, #{docroot := Docroot} = Found, Req, #{server := #{extra_cgi_vars := Ext
 %% ---- modules
 
 call(Module, Function, More, Req, Arg, #{server := #{partial_post_size := Part}} = Site, Left) ->
-    case yucan_yaws_out:with_body(Arg, Req, Part) of
+    case yucan_yaws_out:with_body(yucan_yaws_out:made(Arg), Req, Part) of
         {ok, Arg2} ->
             {Outcome, Arg3} = out(own(Module, Site), Function, More, Req, Arg2, Site),
             outcome(Outcome, Req, Arg3, Site, Left);

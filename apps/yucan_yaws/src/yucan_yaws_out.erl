@@ -6,9 +6,9 @@
 %% Anything else is an error of the module, which becomes a 500.
 -module(yucan_yaws_out).
 
--export([make/3, rewritten/2, request/0, remember/1, with_body/3, moved/2, in_appmod/4, in_script/2, path/1]).
+-export([later/3, made/1, rewritten/2, request/0, remember/1, with_body/3, moved/2, in_appmod/4, in_script/2, path/1]).
 -export([collect/1, merge/2, answer/3, typed/2, own_origin/2, expiring/3]).
--export_type([outcome/0, next/0]).
+-export_type([outcome/0, next/0, lazy/0]).
 
 -include("../include/yaws_api.hrl").
 
@@ -30,9 +30,17 @@
 
 %% ---- the #arg{}
 
+-type lazy() :: #arg{} | {later, yucan_req:req(), Docroots :: [file:filename()], Opaque :: term()}.
+%% Most requests for files and scripts need none.
+
 %% @doc The arg of a request to a server with these docroots and this opaque data.
--spec make(yucan_req:req(), Docroots :: [file:filename()], Opaque :: term()) -> #arg{}.
-make(Req, Docroots, Opaque) ->
+-spec later(yucan_req:req(), Docroots :: [file:filename()], Opaque :: term()) -> lazy().
+later(Req, Docroots, Opaque) -> {later, Req, Docroots, Opaque}.
+
+%% @doc The arg, which a module of Yaws gets.
+-spec made(lazy()) -> #arg{}.
+made(#arg{} = Arg) -> Arg;
+made({later, Req, Docroots, Opaque}) ->
     Request = http_request(Req),
     #arg{clisock = {yucan_stream, self()}, client_ip_port = yucan_req:peer(Req), headers = headers(yucan_req:headers(Req)), req = Request,
          orig_req = Request, clidata = <<>>, server_path = path(Req), querydata = text(yucan_req:query(Req)),
