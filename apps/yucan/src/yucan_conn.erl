@@ -23,6 +23,8 @@
 -define(WARM_MS, 2000).
 %% A process that has waited so long for a connection sleeps: then it holds no old code.
 -define(ACCEPT_MS, 5000).
+%% So many open connections leave much memory to a VM that is not told to give it back.
+-define(MANY, 200).
 %% One connection too many is held no longer than this after its 503.
 -define(REFUSED_MS, 2000).
 
@@ -70,6 +72,7 @@ start(Socket, Count, #listener{server = Server} = Listener) ->
     Site = persistent_term:get({yucan, Server}),
     #site{limits = #limits{connections = Most}, metrics = Metrics} = Site,
     yucan_metrics:add(Metrics, connections),
+    _ = [yucan_events:without_flags() || Count =:= ?MANY],
     case Count > Most of
         true ->
             _ = [yucan_events:turned_away(Site, connections, yucan_transport:peer(Socket)) || Site#site.on_event =/= none],

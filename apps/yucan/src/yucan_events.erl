@@ -4,8 +4,11 @@
 %% All that yucan logs goes through here. No event has a logger domain: OTP's default handler drops every domain but its own.
 -module(yucan_events).
 
--export([crash/4, refused/3, answered/4, turned_away/3, warning/2, error/2]).
+-export([crash/4, refused/3, answered/4, turned_away/3, warning/2, error/2, without_flags/0]).
 -export_type([handler/0]).
+
+%% What priv/vm.args sets; the VM's own value is 5 MB.
+-define(CARRIER_BYTES, 262144).
 
 -include("yucan_internal.hrl").
 -include_lib("kernel/include/logger.hrl").
@@ -70,3 +73,21 @@ warning(Format, Arguments) ->
 -spec error(io:format(), [term()]) -> ok.
 error(Format, Arguments) ->
     ?LOG_ERROR("yucan: " ++ Format, Arguments).
+
+%% @doc Warns, once for a VM, that it serves without the flags by which memory goes back to the system.
+-spec without_flags() -> ok.
+without_flags() ->
+    case carrier_bytes() > ?CARRIER_BYTES andalso persistent_term:get(?MODULE, not_warned) of
+        not_warned ->
+            persistent_term:put(?MODULE, warned),
+            warning("this VM may keep almost twice its idle memory after many connections: start it with -args_file ~ts",
+                    [filename:join(case code:priv_dir(yucan) of {error, _} -> "yucan/priv"; Folder -> Folder end, "vm.args")]);
+        _ -> ok
+    end.
+
+%% 0 where the VM has been built without these allocators.
+carrier_bytes() ->
+    case erlang:system_info({allocator, eheap_alloc}) of
+        [{instance, _, Properties} | _] -> proplists:get_value(lmbcs, proplists:get_value(options, Properties, []), 0);
+        _ -> 0
+    end.

@@ -4,7 +4,7 @@
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
 -export([bad_options/1, hosts/1, select_host/1, routes/1, middleware/1, tls/1, sni/1, proxy_protocol/1, forwarded_for/1, forwarded/1, request_ids/1, address_connections/1, address_requests/1, events/1, unix_socket/1, stale_unix_socket/1, plain_on_tls/1, access_log/1, access_log_json/1,
-         access_log_rotates/1, access_log_bounded/1, metrics/1, reload_under_load/1, reload_errors/1, drain/1, drain_at_sigterm/1, descriptors_used_up/1, hot_code/1, hot_server/1,
+         access_log_rotates/1, access_log_bounded/1, metrics/1, reload_under_load/1, reload_errors/1, drain/1, drain_at_sigterm/1, descriptors_used_up/1, without_flags/1, hot_code/1, hot_server/1,
          supervised/1, address_in_use/1, idle_memory/1,
          one_for_each/1, stock_log/1, one_path/1, bad_paths/1, tls_reload/1, tls_renewed/1, tls_on_a_port/1]).
 -export([tag/2]).
@@ -18,7 +18,7 @@ suite() -> [{timetrap, {minutes, 2}}].
 
 all() ->
     [bad_options, hosts, select_host, routes, middleware, tls, sni, proxy_protocol, forwarded_for, forwarded, request_ids, address_connections, address_requests, events, unix_socket, stale_unix_socket, plain_on_tls, access_log, access_log_json, access_log_rotates,
-     access_log_bounded, metrics, reload_under_load, reload_errors, drain, drain_at_sigterm, descriptors_used_up, hot_code, hot_server, supervised, address_in_use, idle_memory,
+     access_log_bounded, metrics, reload_under_load, reload_errors, drain, drain_at_sigterm, descriptors_used_up, without_flags, hot_code, hot_server, supervised, address_in_use, idle_memory,
      one_for_each, stock_log, one_path, bad_paths, tls_reload, tls_renewed, tls_on_a_port].
 
 init_per_suite(Config) -> yucan_test_server:start_application(Config).
@@ -594,6 +594,33 @@ descriptors_used_up(_) ->
         {200, _, <<"OK">>} = yucan_client:get(Port, "/")
     after
         kill(Vm)
+    end.
+
+%% 200 connections, twice: a VM without the flags of priv/vm.args says so once, one with them does not.
+without_flags(_) ->
+    Warnings = fun(Flags) ->
+        Vm = vm("exec erl " ++ Flags ++ " -noinput -boot no_dot_erlang -pa \"$0\" \"$1\" -eval \"$2\""),
+        try
+            Port = vm_port(Vm),
+            [begin
+                 Sockets = [yucan_client:connect(Port) || _ <- lists:seq(1, 210)],
+                 [begin ok = gen_tcp:send(S, ?GET("/")), {200, _, <<"OK">>} = yucan_client:one(S) end || S <- Sockets],
+                 [gen_tcp:close(S) || S <- Sockets]
+             end || _ <- [1, 2]]
+        after
+            kill(Vm)
+        end,
+        vm_warnings(Vm, 0)
+    end,
+    1 = Warnings(""),
+    0 = Warnings("-args_file " ++ filename:join(code:priv_dir(yucan), "vm.args")).
+
+%% Of what the VM says until it ends.
+vm_warnings(Vm, Count) ->
+    receive
+        {Vm, {data, {_, Line}}} -> vm_warnings(Vm, Count + case binary:match(Line, <<"-args_file">>) of nomatch -> 0; _ -> 1 end);
+        {Vm, {exit_status, _}} -> Count
+    after ?WAIT_MS -> error(vm_does_not_end)
     end.
 
 %% A VM of its own that serves the tests' handler, started by a line of shell, and says on which port.
