@@ -5,7 +5,7 @@ include native/make/system.mk
 
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: install uninstall edoc release test-packages test-docs test-slurm test-fresh deb build demo test test-all test-rest test-long test-idle test-ticks test-otp test-otp-tls test-otp27 test-otp-newest vendor test-rdma demo-rdma bench-rdma test-network test-pipe test-scipy nemesis check bench bench-all figures release-check soak asan test-asan tsan fuzz fuzz-keep fuzz-yucan overload-yucan spin clean help build-test build-bench coverage valgrind
+.PHONY: install uninstall edoc release test-packages test-docs test-slurm test-fresh deb image build demo test test-all test-rest test-long test-idle test-ticks test-otp test-otp-tls test-otp27 test-otp-newest vendor test-rdma demo-rdma bench-rdma test-network test-pipe test-scipy nemesis check bench bench-all figures release-check soak asan test-asan tsan fuzz fuzz-keep fuzz-yucan overload-yucan spin clean help build-test build-bench coverage valgrind
 
 ## build: compile the driver and the applications into the checkout
 build:
@@ -44,6 +44,13 @@ test-packages:
 	@scripts/install-packages build test-bare
 	@$(MAKE) release deb
 	@test/system/packages/test $(SUITES)
+
+## image: a container image in build/oci, from Debian's packages alone, and two containers of it that share memory (root)
+image: build
+	@scripts/install-packages image
+	@rm -rf build/oci
+	@scripts/container-image build/oci
+	@scripts/container-demo "build/oci:$$(scripts/version)"
 
 build-bench: build
 	@scripts/build --bench
