@@ -5,7 +5,7 @@ include native/make/system.mk
 
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: install uninstall edoc release test-packages test-docs test-slurm test-fresh deb image build demo test test-all test-rest test-long test-idle test-ticks test-otp test-otp-tls test-otp27 test-otp-newest vendor test-rdma demo-rdma bench-rdma test-network test-pipe test-scipy nemesis check bench bench-all figures release-check soak asan test-asan tsan fuzz fuzz-keep fuzz-yucan overload-yucan spin clean help build-test build-bench coverage valgrind
+.PHONY: install uninstall edoc release test-packages test-docs test-slurm test-fresh deb image build demo test test-all test-rest test-long test-idle test-ticks test-otp test-otp-tls test-otp27 test-otp-newest test-rabbitmq4 vendor test-rdma demo-rdma bench-rdma test-network test-pipe test-scipy nemesis check bench bench-all figures release-check soak asan test-asan tsan fuzz fuzz-keep fuzz-yucan overload-yucan spin clean help build-test build-bench coverage valgrind
 
 ## build: compile the driver and the applications into the checkout
 build:
@@ -83,6 +83,11 @@ $(SYSTEMS:%=test-%): test-%:
 	@scripts/install-packages test
 	@$(MAKE) build-test
 	@test/system/run $* $(T)
+
+## test-rabbitmq4: as test-rabbitmq, with RabbitMQ 4 and OTP 27 of Debian 13, in a tree of its own (needs root); T=case
+test-rabbitmq4:
+	@scripts/install-packages test-bare
+	@test/system/clusters/rabbitmq4 $(T)
 
 ## test-long: the multi-node suites with their full counts (about an hour; BEAMWAY_TEST_HUGE=1 adds a message of 2.2 GB)
 test-long:

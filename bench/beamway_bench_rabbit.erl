@@ -8,7 +8,7 @@
 %% read. All nodes of a cluster have the same ports but for the last digit.
 -module(beamway_bench_rabbit).
 
--export([install/0, start/1, stop/1, start_node/2, kill_node/2, os_pid/2, ctl/3, eval/3, get/3,
+-export([install/0, has_mirrored/0, start/1, stop/1, start_node/2, kill_node/2, os_pid/2, ctl/3, eval/3, get/3,
          declare/4, links/1, await/3]).
 
 -export_type([cluster/0]).
@@ -31,16 +31,25 @@ install() ->
     {0, _} = beamway_bench_tools:run("/bin/cp", ["-rL", Source, ?LIB], 10000),
     ok.
 
+%% @doc Whether this RabbitMQ has mirrored queues: from version 4 on it has not.
+-spec has_mirrored() -> boolean().
+has_mirrored() ->
+    [Folder] = filelib:wildcard("/usr/lib/rabbitmq/lib/rabbitmq_server-*"),
+    [_, Version] = string:split(filename:basename(Folder), "-"),
+    list_to_integer(hd(string:lexemes(Version, "."))) < 4.
+
 %% @doc Starts three nodes that form a cluster. `settings' are lines for rabbitmq.conf.
 -spec start(#{name := string(), base_port := inet:port_number(),
               contender := beamway_bench_contender:t(), settings => [string()]}) -> cluster().
 start(#{name := Name, base_port := BasePort, contender := Contender} = Options) ->
     Cluster = #{name => Name, base_port => BasePort, nodes => [1, 2, 3], env => env(Contender)},
     ok = configure(Cluster, maps:get(settings, Options, [])),
+    %% From version 4 on a new node waits for the others that its configuration names; before, the first must be there.
     ok = launch(1, Cluster),
-    ok = await_node(1, Cluster),
+    has_mirrored() andalso (ok = await_node(1, Cluster)),
     ok = launch(2, Cluster),
     ok = launch(3, Cluster),
+    ok = await_node(1, Cluster),
     ok = await_node(2, Cluster),
     ok = await_node(3, Cluster),
     ok = await(fun() -> is_whole(Cluster) end, ?START_MS, {no_cluster, Name}),
@@ -103,7 +112,8 @@ is_whole(#{nodes := Numbers} = Cluster) ->
     lists:all(fun(N) -> lists:sort(running(N, Cluster)) =:= lists:sort([node_name(M, Cluster) || M <- Numbers]) end, Numbers).
 
 running(N, Cluster) ->
-    case eval(N, "lists:foreach(fun(N) -> io:format(\"~s~n\", [N]) end, rabbit_nodes:all_running()).", Cluster) of
+    case eval(N, "F = hd([F || F <- [list_running, all_running], erlang:function_exported(rabbit_nodes, F, 0)]), "
+                 "lists:foreach(fun(N) -> io:format(\"~s~n\", [N]) end, rabbit_nodes:F()).", Cluster) of
         {ok, Lines} -> Lines -- ["ok"];
         {error, _} -> []
     end.

@@ -23,7 +23,7 @@ all() -> [{group, stock}, {group, beamway}, {group, beamway_tcp}, {group, guide}
 
 %% Nodes are killed in the last two cases: what stands in the logs before has no excuse.
 groups() ->
-    Cases = [all_links, monitoring_pages, logs_are_clean, quorum_queue, mirrored_queue],
+    Cases = [all_links, monitoring_pages, logs_are_clean, quorum_queue] ++ [mirrored_queue || beamway_bench_rabbit:has_mirrored()],
     [{stock, [], Cases}, {beamway, [], Cases}, {beamway_tcp, [], Cases}, {guide, [], [commands_of_the_guide]}].
 
 init_per_suite(Config) ->
@@ -42,8 +42,9 @@ init_per_group(Group, Config) ->
                                             beamway_tcp -> {"tcp", beamway_tcp, 7600, tcp}
                                         end,
     Cluster = beamway_bench_rabbit:start(#{name => Name, base_port => BasePort, contender => maps:get(Contender, Contenders)}),
-    {0, _} = beamway_bench_rabbit:ctl(1, ["set_policy", "mirrored", "^mirrored",
-                                          "{\"ha-mode\":\"all\",\"ha-sync-mode\":\"automatic\"}"], Cluster),
+    beamway_bench_rabbit:has_mirrored() andalso
+        ({0, _} = beamway_bench_rabbit:ctl(1, ["set_policy", "mirrored", "^mirrored",
+                                               "{\"ha-mode\":\"all\",\"ha-sync-mode\":\"automatic\"}"], Cluster)),
     [{cluster, Cluster}, {link, Link} | Config].
 
 end_per_group(guide, _Config) -> ok;
