@@ -17,7 +17,7 @@
 -export([node_for/2, node_for/3, reserve/3, reserve_all/3, release/1, renew/2, hand_over/2, spawn/2, spawn/3]).
 -export([child/3, delete_child/1, children/0, whereis_name/1, send/2, register_name/2, unregister_name/1]).
 -export([own/1, own/2, disown/1, taint/1, insert/2, insert/3, update/2, delete/1, attributes/0, attributes/2]).
--export([follow/3, unfollow/1, topology/0, set_topology/1, set_topology/2, join/2, leave/1, epoch/0, advise/1, advise/2, observe/2]).
+-export([follow/3, unfollow/1, topology/0, declared_topology/1, set_topology/1, set_topology/2, join/2, leave/1, epoch/0, advise/1, advise/2, observe/2]).
 -export([probe/2, plan/2, map/3]).
 
 -type lease() :: placement_lease:lease().
@@ -287,6 +287,10 @@ set_topology(Tree) -> placement_topology:set(Tree).
 %% @doc The same on other nodes, too; those that did not take it, or have a newer one already, are named.
 -spec set_topology(placement_tree:tree(), [node()]) -> {ok, Epoch :: pos_integer(), Without :: [node()]}.
 set_topology(Tree, Nodes) -> placement_topology:publish(Tree, Nodes).
+
+%% @doc The tree of what the nodes themselves say of their places: their declared path, Slurm's, or region and zone ({@link placement_place}).
+-spec declared_topology([node(), ...]) -> {ok, placement_tree:tree()} | {error, {no_place, [node(), ...]} | placement_tree:error()}.
+declared_topology(Nodes) -> placement_place:tree(placement_query:distinct(Nodes)).
 
 %% @doc Adds a node to the tree, at its declared path; or, with `probe', where it belongs by what it measures on its way down from the root, which takes about a second for each
 %% group on that way.

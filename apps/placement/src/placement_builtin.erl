@@ -40,6 +40,8 @@ more_static() ->
      {logical_processors_available, automatic(processors, [], #{type => integer})},
      {path, automatic(declared_path, [], #{})},
      {taints, taints([])},
+     {region, {automatic, {placement_place, region, []}, #{type => text}}},
+     {zone, {automatic, {placement_place, zone, []}, #{type => text}}},
      {slurm_topology_addr, automatic(environment, ["SLURM_TOPOLOGY_ADDR"], #{type => text})},
      {cgroup_cpus, automatic(cgroup_cpus, [], #{type => number})},
      {cgroup_memory, automatic(cgroup_memory, [], #{unit => byte, type => integer})},

@@ -17,16 +17,16 @@
 
 -define(POLL_MS, 100).
 -define(BATCHES, 5).
--define(ASK_MS, 5000).
 -define(PUBLISH_TRIES, 10).
 
 %% @doc Measures these nodes in the modes that are named, makes the tree and publishes it. One node alone, or no mode, needs no measuring: then the tree is what
-%% Slurm says of each ({@link placement_slurm_job:path/1}); outside of Slurm all are equally far.
+%% each says of its own place ({@link placement_place}).
 -spec prepare([node(), ...], [placement_probe:mode()]) -> {ok, prepared()} | {error, unicode:chardata()}.
 prepare(Nodes, Modes) when tl(Nodes) =:= []; Modes =:= [] ->
-    case declared(lists:zip(Nodes, erpc:multicall(Nodes, placement_slurm_job, own_path, [], ?ASK_MS))) of
+    case placement_place:tree(Nodes) of
         {ok, Tree} -> published(Nodes, #{tree => Tree, mode => none, explained => none, verdict => none, seconds => 0.0});
-        {error, _} = Error -> Error
+        {error, {no_place, [Node | _]}} -> {error, io_lib:format("node ~ts did not say where it stands", [Node])};
+        {error, Error} -> {error, io_lib:format("the places of the nodes make no tree: ~0tP", [Error, 12])}
     end;
 prepare(Nodes, Modes) ->
     case placement_probe:measure(Nodes, #{modes => Modes, batches => ?BATCHES}) of
@@ -34,12 +34,6 @@ prepare(Nodes, Modes) ->
         {ok, #{failed := [{Mode, A, B, Reason} | _] = Failed}} ->
             {error, io_lib:format("~b pairs were not measured; the first (~s): ~ts to ~ts: ~0tP", [length(Failed), Mode, A, B, Reason, 8])};
         {error, Reason} -> {error, io_lib:format("measuring failed: ~0tP", [Reason, 12])}
-    end.
-
-declared(Answers) ->
-    case [Node || {Node, Answer} <- Answers, element(1, Answer) =/= ok] of
-        [] -> placement_tree:from_paths([{Node, Path} || {Node, {ok, Path}} <- Answers]);
-        [Node | _] -> {error, io_lib:format("node ~ts did not say where Slurm put it", [Node])}
     end.
 
 clustered(Nodes, #{seconds := Seconds} = Measured) ->
@@ -95,9 +89,7 @@ summary(#{nodes := Nodes, tree := Tree, mode := Mode, explained := Explained, ve
 
 -ifdef(TEST).
 
-declared_test() ->
-    {ok, Tree} = declared([{a, {ok, ["top", "s0", "n1"]}}, {b, {ok, ["top", "s0", "n1"]}}, {c, {ok, ["top", "s0", "n2"]}}, {d, {ok, ["top", "s1", "n3"]}}]),
-    ?assertEqual([{ok, 0.25}, {ok, 0.5}, {ok, 1.0}], [placement_tree:distance(Tree, a, Node) || Node <- [b, c, d]]),
-    ?assertEqual("4 nodes, not measured: a tree of depth 3 by what Slurm says", lists:flatten(summary(#{nodes => 4, tree => Tree, mode => none}))),
-    ?assertMatch({error, _}, declared([{a, {ok, []}}, {b, {error, {erpc, noconnection}}}])).
+summary_test() ->
+    {ok, Tree} = placement_tree:from_paths([{a, "/top/s0/n1"}, {b, "/top/s0/n1"}, {c, "/top/s0/n2"}, {d, "/top/s1/n3"}]),
+    ?assertEqual("4 nodes, not measured: a tree of depth 3 by what Slurm says", lists:flatten(summary(#{nodes => 4, tree => Tree, mode => none}))).
 -endif.

@@ -6,7 +6,7 @@
 %% The hosts are Slurm's names of its nodes: they must resolve.
 -module(placement_slurm_job).
 
--export([from_env/1, path/1, own_path/0, format_error/1]).
+-export([from_env/1, path/1, format_error/1]).
 
 -export_type([job/0, error/0]).
 
@@ -58,10 +58,6 @@ path(Getenv) ->
             [Name || Name <- Groups, Name =/= ""] ++ Host;
         _ -> Host
     end.
-
-%% @doc The same of this node, by its environment.
--spec own_path() -> [string()].
-own_path() -> path(fun os:getenv/1).
 
 %% Also the number is in the name, since hosts of a test may share one epmd.
 node_name(Job, Step, Number, Host) -> list_to_atom(lists:flatten(io_lib:format("job~s-~s-~b@~s", [Job, Step, Number, Host]))).

@@ -11,7 +11,7 @@
          a_dead_node_costs_no_time/1, a_duplicate_is_one_node/1, units_and_failures/1, atoms_are_no_large_numbers/1, unknown_nodes_are_not_far/1,
          the_server_is_killed/1, an_owner_ends/1, owners_are_counted/1, averages_over_time/1, ages_and_caches/1, changes_are_pushed/1,
          a_node_comes_back_with_its_name/1, a_node_without_placement/1, configuration_files/1, strangers_write_to_the_server/1, many_ask_one_evaluation/1,
-         pairs_that_talk_much/1, asked_before_it_is_configured/1, automatic_and_slow/1, a_stopped_node_is_waited_for_once/1, an_attribute_is_defined_anew/1, warnings_are_shown/1]).
+         pairs_that_talk_much/1, asked_before_it_is_configured/1, automatic_and_slow/1, places_that_nodes_declare/1, a_stopped_node_is_waited_for_once/1, an_attribute_is_defined_anew/1, warnings_are_shown/1]).
 -export([held/0, slow_once/0, slow_sample/0, count_up/0, wrong/0, caught/1]).
 
 suite() -> [{timetrap, {minutes, 2}}].
@@ -21,7 +21,7 @@ all() ->
      a_dead_node_costs_no_time, a_duplicate_is_one_node, units_and_failures, atoms_are_no_large_numbers, unknown_nodes_are_not_far,
      the_server_is_killed, an_owner_ends, owners_are_counted, averages_over_time, ages_and_caches, changes_are_pushed,
      a_node_comes_back_with_its_name, a_node_without_placement, configuration_files, strangers_write_to_the_server, many_ask_one_evaluation,
-     pairs_that_talk_much, asked_before_it_is_configured, automatic_and_slow, a_stopped_node_is_waited_for_once, an_attribute_is_defined_anew, warnings_are_shown].
+     pairs_that_talk_much, asked_before_it_is_configured, automatic_and_slow, places_that_nodes_declare, a_stopped_node_is_waited_for_once, an_attribute_is_defined_anew, warnings_are_shown].
 
 init_per_suite(Config) ->
     Cluster = beamway_placement_nodes:start(["a", "b", "c", "d"]),
@@ -457,6 +457,22 @@ automatic_and_slow(Config) ->
     Node = node_of(Config, "d"),
     ?assertEqual([[{Node, [{slow, 2}]}] || _ <- [1, 2]], [asked(Config, Node, [slow]) || _ <- [1, 2]]),
     ok = call(Config, "d", attr, start, []).
+
+%% Region and zone by variables, and by a file as Kubernetes' downward API writes it.
+places_that_nodes_declare(Config) ->
+    Labels = filename:join(proplists:get_value(priv_dir, Config), "labels"),
+    ok = file:write_file(Labels, "app=\"web\"\ntopology.kubernetes.io/region=\"eu\"\ntopology.kubernetes.io/zone=\"eu-b\"\n"),
+    Extra = [{_, _, One}, {_, _, Two}, {_, _, Three}] =
+        lists:append([beamway_placement_nodes:start([Name], #{env => Env}) || {Name, Env} <- [{"one", [{"PLACEMENT_REGION", "eu"}, {"PLACEMENT_ZONE", "eu-a"}]},
+                                                                                             {"two", [{"PLACEMENT_LABELS", Labels}]},
+                                                                                             {"three", [{"PLACEMENT_LABELS", Labels}]}]]),
+    ok = beamway_placement_nodes:connect(Extra, "one"),
+    {ok, Tree} = beamway_placement_nodes:call(Extra, "one", {placement, declared_topology}, [[One, Two, Three]]),
+    ?assertEqual([{ok, 1.0}, {ok, 0.5}], [placement_tree:distance(Tree, Two, Node) || Node <- [One, Three]]),
+    ?assertMatch({ok, [Two, Three], _}, beamway_placement_nodes:call(Extra, "one", {placement, choose_nodes}, [[One, Two, Three], [{region, eq, "eu"}, {zone, eq, "eu-b"}]])),
+    ok = beamway_placement_nodes:stop([hd(Extra)]),
+    ?assertEqual({error, {no_place, [One]}}, beamway_placement_nodes:call(Extra, "two", {placement, declared_topology}, [[One, Two]])),
+    ok = beamway_placement_nodes:stop(tl(Extra)).
 
 slow_once() ->
     _ = persistent_term:get(slow_once, first) =:= first andalso [persistent_term:put(slow_once, later), receive never -> ok end],

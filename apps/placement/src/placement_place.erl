@@ -1,0 +1,97 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Where a node says that it stands in the network, and the tree of what some nodes say. No measuring, no file of a tree.
+%%
+%% The first of these that says something: the application's environment `path'; Slurm ({@link placement_slurm_job:path/1}); region and zone of the cloud. Those come from the variables
+%% `PLACEMENT_REGION', `PLACEMENT_ZONE' and `PLACEMENT_HOST', or from a file of labels as the downward API of Kubernetes writes it: `PLACEMENT_LABELS', by default `/etc/podinfo/labels'.
+-module(placement_place).
+
+-export([own_path/0, region/0, zone/0, tree/1]).
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+-endif.
+
+-define(LABELS, "/etc/podinfo/labels").
+-define(LABELS_BYTES, 262144).   %% Kubernetes bounds all labels and annotations of an object by this.
+-define(ASK_MS, 5000).
+
+%% @doc The groups above this node, from the root down; the last one is its host.
+-spec own_path() -> [term()].
+own_path() ->
+    case application:get_env(placement, path) of
+        {ok, [_ | _] = Path} -> Path;
+        _ ->
+            {ok, Host} = inet:gethostname(),
+            path(fun os:getenv/1, labels(), Host)
+    end.
+
+path(Getenv, Labels, Host) ->
+    case placement_slurm_job:path(Getenv) of
+        [] -> [Name || Name <- [label(region, Getenv, Labels), label(zone, Getenv, Labels)], Name =/= unknown] ++ [named("PLACEMENT_HOST", Getenv, Host)];
+        Path -> Path
+    end.
+
+%% @doc The region of the cloud that this node is in. Fails where nothing says it.
+-spec region() -> string().
+region() -> own(region).
+
+%% @doc The zone of the cloud that this node is in. Fails where nothing says it.
+-spec zone() -> string().
+zone() -> own(zone).
+
+own(Kind) ->
+    [_ | _] = label(Kind, fun os:getenv/1, labels()).
+
+label(region, Getenv, Labels) -> named("PLACEMENT_REGION", Getenv, labelled("topology\\.kubernetes\\.io/region", Labels));
+label(zone, Getenv, Labels) -> named("PLACEMENT_ZONE", Getenv, labelled("topology\\.kubernetes\\.io/zone", Labels)).
+
+named(Variable, Getenv, Default) ->
+    case Getenv(Variable) of
+        [_ | _] = Name -> Name;
+        _ -> Default
+    end.
+
+%% A line is `key="value"', escaped as Go does; a value of a label has letters, digits, dots, dashes and underscores alone.
+labelled(Key, Labels) ->
+    case re:run(Labels, ["(?m)^", Key, "=\"([A-Za-z0-9._-]+)\"$"], [{capture, all_but_first, list}]) of
+        {match, [Value]} -> Value;
+        nomatch -> unknown
+    end.
+
+labels() ->
+    case file:open(os:getenv("PLACEMENT_LABELS", ?LABELS), [read, raw, binary]) of
+        {ok, Io} ->
+            try file:read(Io, ?LABELS_BYTES) of
+                {ok, Text} -> Text;
+                _ -> <<>>
+            after file:close(Io)
+            end;
+        {error, _} -> <<>>
+    end.
+
+%% @doc The tree of what these nodes say. The error names those that did not answer within five seconds, or on which placement is not installed.
+-spec tree([node(), ...]) -> {ok, placement_tree:tree()} | {error, {no_place, [node(), ...]} | placement_tree:error()}.
+tree(Nodes) -> declared(lists:zip(Nodes, erpc:multicall(Nodes, ?MODULE, own_path, [], ?ASK_MS))).
+
+declared(Answers) ->
+    case [Node || {Node, Answer} <- Answers, element(1, Answer) =/= ok] of
+        [] -> placement_tree:from_paths([{Node, Path} || {Node, {ok, Path}} <- Answers]);
+        Silent -> {error, {no_place, Silent}}
+    end.
+
+-ifdef(TEST).
+
+path_test_() ->
+    Labels = <<"app=\"web\"\ntopology.kubernetes.io/region=\"eu-1\"\ntopology.kubernetes.io/zone=\"eu-1a\"\nxtopology.kubernetes.io/zone=\"no\"">>,
+    [?_assertEqual(Want, path(fun(Variable) -> maps:get(Variable, Env, false) end, Text, "pod7"))
+     || {Want, Text, Env} <- [{["eu-1", "eu-1a", "pod7"], Labels, #{}},
+                              {["eu-1", "b", "vm3"], Labels, #{"PLACEMENT_ZONE" => "b", "PLACEMENT_HOST" => "vm3"}},
+                              {["a", "pod7"], <<"topology.kubernetes.io/zone=\"\"">>, #{"PLACEMENT_REGION" => "a", "PLACEMENT_ZONE" => ""}},
+                              {["pod7"], <<>>, #{}},
+                              {["n2"], Labels, #{"SLURMD_NODENAME" => "n2"}}]].
+
+declared_test() ->
+    {ok, Tree} = declared([{a, {ok, ["top", "s0", "n1"]}}, {b, {ok, ["top", "s0", "n1"]}}, {c, {ok, ["top", "s0", "n2"]}}, {d, {ok, ["top", "s1", "n3"]}}]),
+    ?assertEqual([{ok, 0.25}, {ok, 0.5}, {ok, 1.0}], [placement_tree:distance(Tree, a, Node) || Node <- [b, c, d]]),
+    ?assertEqual({error, {no_place, [b]}}, declared([{a, {ok, []}}, {b, {error, {erpc, noconnection}}}])).
+-endif.
