@@ -5,7 +5,7 @@
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
 -export([answers/1, bodies/1, same_as_http_1/1, malformed/1, cookies/1, large/1, windows/1, window_of_zero/1, uploads_are_bounded/1, crashes/1, at_once/1,
-         too_many/1, given_up/1, own_process/1, floods/1, headers_without_end/1, headers_too_large/1, idle/1, pings_keep_nothing/1, drain/1, requests/1, reload/1,
+         too_many/1, bad_trailers/1, unread_given_up/1, given_up/1, own_process/1, floods/1, headers_without_end/1, headers_too_large/1, idle/1, pings_keep_nothing/1, drain/1, requests/1, reload/1,
          tls/1, prior_knowledge/1, switched_off/1, events/1, websocket/1, websocket_lost/1, curl/1]).
 
 -define(WAIT_MS, (20000 * beamway_runner:slowness())).
@@ -14,7 +14,7 @@
 suite() -> [{timetrap, {minutes, 2}}].
 
 all() ->
-    [answers, bodies, same_as_http_1, malformed, cookies, large, windows, window_of_zero, uploads_are_bounded, crashes, at_once, too_many, given_up, own_process, floods,
+    [answers, bodies, same_as_http_1, malformed, cookies, large, windows, window_of_zero, uploads_are_bounded, crashes, at_once, too_many, bad_trailers, unread_given_up, given_up, own_process, floods,
      headers_without_end, headers_too_large, idle, pings_keep_nothing, drain, requests, reload, tls, prior_knowledge, switched_off, events, websocket, websocket_lost, curl].
 
 init_per_suite(Config) -> yucan_test_server:start_application(Config).
@@ -299,6 +299,31 @@ too_many(_) ->
     Open = fun(Id, Path) -> yucan_h2_client:headers(Id, 1, fields(Path), <<>>) end,
     yucan_h2_client:send(Burst, [[Open(Id, <<"/loop">>) || Id <- [1, 3, 5]], [yucan_h2_client:frame(3, 0, Id, <<8:32>>) || Id <- [1, 3, 5]], Open(7, <<"/">>)]),
     {reset, 7} = response(Burst, 7).
+
+%% Trailers are fields like others.
+bad_trailers(_) ->
+    Socket = yucan_h2_client:connect(start()),
+    Ask = fun(Id, Field) ->
+        begin_with(Socket, Id, with_method(<<"POST">>, <<"/trailers">>, [])),
+        data(Socket, Id, 0, <<"x">>),
+        yucan_h2_client:send(Socket, yucan_h2_client:headers(Id, 1, [Field], <<>>)),
+        response(Socket, Id)
+    end,
+    [{Field, {reset, 1}} = {Field, Ask(Id, Field)}
+     || {Id, Field} <- [{1, {<<"X-Sum">>, <<"7">>}}, {3, {<<":path">>, <<"/">>}}, {5, {<<"connection">>, <<"close">>}}, {7, {<<"x">>, <<"a\r\nb">>}}]],
+    {200, _, <<"[{<<\"x-sum\">>,<<\"7\">>}]">>} = Ask(9, {<<"x-sum">>, <<"7">>}).
+
+%% What nobody has read of streams that are given up uses up no room of the connection: twice its window goes through.
+unread_given_up(_) ->
+    Socket = yucan_h2_client:connect(start()),
+    Part = binary:copy(<<"x">>, 16384),
+    [begin
+         begin_with(Socket, Id, with_method(<<"POST">>, <<"/loop">>, [])),
+         [data(Socket, Id, 0, Part) || _ <- lists:seq(1, 8)],
+         yucan_h2_client:send(Socket, yucan_h2_client:frame(3, 0, Id, <<8:32>>))
+     end || Id <- lists:seq(1, 31, 2)],
+    ask(Socket, 33, fields(<<"/">>)),
+    {200, _, <<"OK">>} = response(Socket, 33).
 
 %% The handler of a stream that the client gives up ends, and so do those of a connection that is lost.
 given_up(_) ->

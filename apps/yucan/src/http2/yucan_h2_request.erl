@@ -3,7 +3,7 @@
 %% same canonical form, and the same limits and refusals, whichever way it came.
 -module(yucan_h2_request).
 
--export([parse/4, is_tunnel/1, is_field/1]).
+-export([parse/4, is_tunnel/1, is_trailer/1]).
 
 -include("yucan_internal.hrl").
 
@@ -84,14 +84,19 @@ length(Value, Req) ->
         _ -> malformed
     end.
 
-%% @doc May a request have this header? Names are tokens in lower case; values have no control bytes, and no blank at their ends.
--spec is_field(yucan_hpack:field()) -> boolean().
+%% May a request have this header? Names are tokens in lower case; values have no control bytes, and no blank at their ends.
 is_field({Name, Value}) ->
     case yucan_header:listed(Name) of
         {_, Name} -> true;
         unlisted -> is_name(Name);
         {_, _} -> false
     end andalso is_value(Value).
+
+%% @doc The same for trailers, which frame no message and speak of no connection.
+-spec is_trailer(yucan_hpack:field()) -> boolean().
+is_trailer({Name, _} = Field) ->
+    is_field(Field) andalso yucan_header:known(Name) =:= {plain, Name}
+        andalso not lists:member(Name, [<<"te">>, <<"upgrade">>, <<"keep-alive">>, <<"proxy-connection">>]).
 
 is_name(<<>>) -> false;
 is_name(Name) -> is_lower_token(Name).

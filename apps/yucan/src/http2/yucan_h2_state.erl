@@ -260,7 +260,7 @@ fields(Id, Fin, Fields, #h2{streams = Streams, given_up = GivenUp} = S) ->
     end.
 
 trailers(Id, Fields, Stream, S) ->
-    case lists:all(fun yucan_h2_request:is_field/1, Fields) of
+    case lists:all(fun yucan_h2_request:is_trailer/1, Fields) of
         true -> ended(Id, Stream#stream{trailers = Fields}, S);
         false -> reset(Id, protocol_error, S)
     end.
