@@ -193,6 +193,17 @@ script(php, Found, Req, Arg, #{globals := #{php_exe_path := Exe}, server := #{ph
             Result = erpc:call(Node, Module, Function, [Arg2], 60000),
             outcome(yucan_yaws_out:collect(Result), Req, Arg2, Site, Left)
     end;
+script(yaws, #{script := File} = Found, Req, Arg, #{server := #{partial_post_size := Part}} = Site, Left) ->
+    case yucan_yaws_out:with_body(yucan_yaws_out:in_script(Found, Arg), Req, Part) of
+        {ok, Arg2} ->
+            try yucan_yaws_page:items(File, Arg2) of
+                {ok, Items} -> outcome(yucan_yaws_out:collect(Items), Req, Arg2, Site, Left);
+                {error, Text} -> yucan_events:error("~ts", [Text]), yucan_error:page(500)
+            catch
+                Class:Reason:Stack -> outcome(crashed(Class, Reason, Stack, Arg2, Site), Req, Arg2, Site, Left)
+            end;
+        {error, Reason} -> yucan_req:body_error(Reason)
+    end;
 script(cgi, #{script := File} = Found, Req, _, Site, _) ->
     run({program, File}, Found, Req, Site);
 script(fcgi, _, _, _, #{server := #{fcgi_app_server := undefined}}, _) ->

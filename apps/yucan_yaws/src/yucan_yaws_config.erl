@@ -367,8 +367,8 @@ nothing_to_serve(_) ->
     [].
 
 no_handler(#{allowed_scripts := Scripts, name := Name}) ->
-    [text("allowed_scripts of <server ~ts> names '~ts': expected php, cgi and fcgi", [Name, Script])
-     || Script <- Scripts, not lists:member(Script, ["php", "cgi", "fcgi"])].
+    [text("allowed_scripts of <server ~ts> names '~ts': expected php, cgi, fcgi and yaws", [Name, Script])
+     || Script <- Scripts, not lists:member(Script, ["php", "cgi", "fcgi", "yaws"])].
 
 %% Two servers on one port need different names, or nobody ever reaches the second.
 same_names(Servers) ->

@@ -125,7 +125,7 @@ only_in_yaws() ->
      {"subconfig", "a configuration is one file"},
      {"subconfigdir", "a configuration is one file"},
      {"log_wrap_size", "logs are reopened when they are renamed: use logrotate"},
-     {"include_erl", "pages with Erlang in them are not compiled here; use an appmod"},
+     {"include_erl", "a page knows the records of yaws_api.hrl alone; put other code into modules"},
      {"phpfcgi", "write: php_handler = <fcgi, HOST:PORT>"}].
 
 -ifdef(TEST).

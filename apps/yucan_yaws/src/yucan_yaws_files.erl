@@ -10,7 +10,7 @@
 
 -include_lib("kernel/include/file.hrl").
 
--type found() :: {script, php | cgi | fcgi, #{script := binary(), script_name := binary(), path_info := binary(), docroot := file:filename()}}
+-type found() :: {script, php | cgi | fcgi | yaws, #{script := binary(), script_name := binary(), path_info := binary(), docroot := file:filename()}}
                | {static, Docroot :: file:filename()}
                | {redirect, Path :: binary()}
                | forbidden
@@ -99,7 +99,7 @@ is_source(Ending, Path) ->
 script(source, _, <<>>, Docroot, #{allowed_scripts := []}) -> {static, Docroot};
 script(source, _, _, _, #{allowed_scripts := []}) -> not_found;
 script(Kind, Path, Info, Docroot, #{allowed_scripts := Allowed}) ->
-    case lists:member(Kind, [php, cgi, fcgi]) andalso lists:member(atom_to_list(Kind), Allowed) of
+    case lists:member(Kind, [php, cgi, fcgi, yaws]) andalso lists:member(atom_to_list(Kind), Allowed) of
         true ->
             File = yucan_path:join(unicode:characters_to_binary(Docroot), Path),
             {script, Kind, #{script => File, script_name => Path, path_info => Info, docroot => Docroot}};
