@@ -104,7 +104,7 @@
     on_event = none :: none | yucan_events:handler(),
     quota :: undefined | yucan_quota:table(),
     %% Of each listening socket: its TLS, and whether the PROXY protocol comes first. New connections ask here, so a reload may change both.
-    listeners = #{} :: #{gen_tcp:socket() => {none | [ssl:tls_server_option()], ProxyProtocol :: boolean()}},
+    listeners = #{} :: #{gen_tcp:socket() => {none | yucan_tls:server(), ProxyProtocol :: boolean()}},
     http2 = true :: boolean(),
     log = none :: none | yucan_log:log(),
     metrics :: yucan_metrics:metrics(),

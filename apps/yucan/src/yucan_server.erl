@@ -133,7 +133,7 @@ change(#{name := Name, listen := Wanted} = Options, Limits, Stay, Go, New, #stat
             throw({cannot, io_lib:format("the init of a handler failed: ~0tp ~0tP", [{Class, Reason}, Stack, 30])})
     end,
     Sockets = [{Listen, Socket} || {Listen, Socket, _, _} <- Stay] ++ New,
-    persistent_term:put({yucan, Name}, Site#site{quota = State#state.quota, listeners = maps:from_list([secured(L, Options) || L <- Sockets])}),
+    persistent_term:put({yucan, Name}, Site#site{quota = State#state.quota, listeners = maps:from_list([secured(L, Options, tls_before(Name)) || L <- Sockets])}),
     Started = [listener(L, Options, State) || L <- New],
     lists:foreach(fun close/1, Go),
     _ = [yucan_listener_sup:stop_log(Name) || Log =:= none],
@@ -143,10 +143,17 @@ change(#{name := Name, listen := Wanted} = Options, Limits, Stay, Go, New, #stat
 place(Listen, Wanted) -> length(lists:takewhile(fun(L) -> L =/= Listen end, Wanted)).
 
 %% A certificate may have been renewed in its file, which ssl remembers for minutes.
-secured({#{tls := none, proxy_protocol := Proxy}, Socket}, _) -> {Socket, {none, Proxy}};
-secured({#{tls := Tls, proxy_protocol := Proxy}, Socket}, #{hosts := Hosts, http2 := Http2}) ->
+secured({#{tls := none, proxy_protocol := Proxy}, Socket}, _, _) -> {Socket, {none, Proxy}};
+secured({#{tls := Tls, proxy_protocol := Proxy}, Socket}, #{hosts := Hosts, http2 := Http2}, Before) ->
     _ = [ssl:clear_pem_cache() || whereis(ssl_pem_cache) =/= undefined],
-    {Socket, {yucan_tls:options(Tls, Hosts, Http2), Proxy}}.
+    {Old, _} = maps:get(Socket, Before, {none, false}),
+    {Socket, {yucan_tls:server(Socket, Old, {Tls, Hosts}, Http2), Proxy}}.
+
+tls_before(Name) ->
+    case persistent_term:get({yucan, Name}, none) of
+        #site{listeners = Listeners} -> Listeners;
+        none -> #{}
+    end.
 
 listener({#{ip := Ip} = Listen, Socket}, #{limits := #{acceptors := Acceptors}}, #state{name = Name, counters = Counters, quota = Quota}) ->
     Transport = yucan_transport:listener(Ip),

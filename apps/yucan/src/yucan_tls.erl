@@ -5,10 +5,14 @@
 
 -behaviour(yucan_transport).
 
--export([look_at/2, options/3, by_name/2, handshake/3, protocol/1]).
+-export([look_at/2, server/4, by_name/2, handshake/3, protocol/1]).
+-export_type([server/0]).
 -export([peer/1, recv/3, recv_whole/4, send/2, send_file/6, setopts/2, arm/2, pause/2, event/2, next/2, is_closed/1, half_close/1, close/1, info/1]).
 
 -define(PART_BYTES, 65536).
+
+%% The TLS of a listener: its options, and where ssl keeps the key of its session tickets.
+-opaque server() :: {[ssl:tls_server_option()], Tickets :: none | ssl:sslsocket()}.
 
 %% @doc Whether a file holds what an option of ssl needs: ssl itself would find out when the first client comes.
 -spec look_at(certfile | keyfile | cacertfile, file:name_all()) -> ok | {error, Why :: unicode:chardata()}.
@@ -29,16 +33,37 @@ is_for(_, Kind) -> Kind =:= 'Certificate'.
 what(keyfile) -> "private key";
 what(_) -> "certificate".
 
-%% @doc Options for ssl:handshake.
--spec options([ssl:tls_server_option()], Hosts :: [map()], Http2 :: boolean()) -> [ssl:tls_server_option()].
+%% @doc The TLS of a listening socket. What was there before stays if it says the same, so that tickets stay valid over a reload; the key of others ends
+%% with the socket.
+-spec server(gen_tcp:socket(), Before :: none | server(), {[ssl:tls_server_option()], Hosts :: [map()]}, Http2 :: boolean()) -> server().
+server(Listening, Before, {Own, Hosts}, Http2) ->
+    case {options(Own, Hosts, Http2), Before} of
+        {Options, {Options, _}} -> Before;
+        {Options, _} -> {Options, tickets(Listening, Options)}
+    end.
+
+tickets(Listening, Options) ->
+    case proplists:get_value(session_tickets, Options, disabled) of
+        disabled -> none;
+        _ ->
+            Below = [{cb_info, {yucan_tls_below, tcp, tcp_closed, tcp_error, tcp_passive}}, binary, {active, false}, {packet, raw}],
+            {ok, Tickets} = yucan_tls_below:with(Listening, fun() -> ssl:listen(0, Below ++ Options) end),
+            Tickets
+    end.
+
 options(Own, Hosts, Http2) ->
     Named = [{Name, without_general(Tls)} || #{names := Names, tls := Tls} <- Hosts, Tls =/= none, Name <- Names],
-    Defaults = [{alpn_preferred_protocols, [<<"h2">> || Http2] ++ [<<"http/1.1">>]}, {versions, ['tlsv1.3', 'tlsv1.2']}, {honor_cipher_order, true}, {reuse_sessions, true}],
+    Defaults = [{alpn_preferred_protocols, [<<"h2">> || Http2] ++ [<<"http/1.1">>]}, {versions, ['tlsv1.3', 'tlsv1.2']}, {honor_cipher_order, true}, {reuse_sessions, true}]
+        ++ [{session_tickets, stateless} || may_resume([Own | [Tls || {_, Tls} <- Named]])],
     Base = lists:foldl(fun({Key, _} = Default, All) -> case lists:keymember(Key, 1, Own) of true -> All; false -> [Default | All] end end, Own, Defaults),
     case Named of
         [] -> Base;
         _ -> [{sni_fun, fun(Name) -> ?MODULE:by_name(Name, Named) end} | Base]
     end.
+
+%% A ticket says neither which certificate the client had nor for which name it was given: it would be a way around verify_peer.
+may_resume([Own | _] = All) ->
+    lists:member('tlsv1.3', proplists:get_value(versions, Own, ['tlsv1.3'])) andalso not lists:any(fun(Tls) -> proplists:get_value(verify, Tls) =:= verify_peer end, All).
 
 without_general(Tls) -> [Option || {Key, _} = Option <- Tls, Key =/= versions, Key =/= alpn_preferred_protocols].
 
@@ -53,16 +78,23 @@ by_name(Name, Named) ->
 
 %% @doc Makes a connection one over TLS, and says which name the client has asked for. `plain': it begins with a letter, as requests of HTTP do, and
 %% not with the byte 22 of TLS.
--spec handshake(yucan_transport:socket(), [ssl:tls_server_option()], TimeoutMs :: pos_integer()) ->
+-spec handshake(yucan_transport:socket(), server(), TimeoutMs :: pos_integer()) ->
     {ok, yucan_transport:socket(), Sni :: undefined | binary()} | plain | error.
-handshake({_, Below}, Options, Timeout) ->
+handshake({_, Below}, Server, Timeout) ->
     case is_plain(Below, Timeout) of
         true -> plain;
         false ->
-            case ssl:handshake(Below, Options, Timeout) of
+            case shake(Below, Server, Timeout) of
                 {ok, Tls} -> {ok, {?MODULE, Tls}, sni(Tls)};
                 _ -> error
             end
+    end.
+
+shake(Below, {Options, none}, Timeout) -> ssl:handshake(Below, Options, Timeout);
+shake(Below, {_, Tickets}, Timeout) ->
+    case yucan_tls_below:with(Below, fun() -> ssl:transport_accept(Tickets) end) of
+        {ok, Accepted} -> ssl:handshake(Accepted, Timeout);
+        Error -> Error
     end.
 
 %% What was read goes back. A socket that says nothing fails in the handshake.

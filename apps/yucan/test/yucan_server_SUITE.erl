@@ -6,7 +6,7 @@
 -export([bad_options/1, hosts/1, select_host/1, routes/1, middleware/1, tls/1, sni/1, proxy_protocol/1, forwarded_for/1, forwarded/1, request_ids/1, address_connections/1, address_requests/1, events/1, unix_socket/1, stale_unix_socket/1, plain_on_tls/1, access_log/1, access_log_json/1,
          access_log_rotates/1, access_log_bounded/1, metrics/1, reload_under_load/1, reload_errors/1, drain/1, drain_at_sigterm/1, descriptors_used_up/1, without_flags/1, hot_code/1, hot_server/1,
          supervised/1, address_in_use/1, idle_memory/1,
-         one_for_each/1, stock_log/1, one_path/1, bad_paths/1, tls_reload/1, tls_renewed/1, tls_on_a_port/1]).
+         one_for_each/1, stock_log/1, one_path/1, bad_paths/1, tls_reload/1, tls_renewed/1, tls_tickets/1, tls_on_a_port/1]).
 -export([tag/2]).
 
 -include_lib("common_test/include/ct.hrl").
@@ -19,7 +19,7 @@ suite() -> [{timetrap, {minutes, 2}}].
 all() ->
     [bad_options, hosts, select_host, routes, middleware, tls, sni, proxy_protocol, forwarded_for, forwarded, request_ids, address_connections, address_requests, events, unix_socket, stale_unix_socket, plain_on_tls, access_log, access_log_json, access_log_rotates,
      access_log_bounded, metrics, reload_under_load, reload_errors, drain, drain_at_sigterm, descriptors_used_up, without_flags, hot_code, hot_server, supervised, address_in_use, idle_memory,
-     one_for_each, stock_log, one_path, bad_paths, tls_reload, tls_renewed, tls_on_a_port].
+     one_for_each, stock_log, one_path, bad_paths, tls_reload, tls_renewed, tls_tickets, tls_on_a_port].
 
 init_per_suite(Config) -> yucan_test_server:start_application(Config).
 
@@ -227,6 +227,34 @@ tls_renewed(Config) ->
     {ok, _} = file:copy(NewKey, Key),
     ok = yucan:reload(yucan_server_test, Options),
     "renewed.org" = shown(Port, "x.org").
+
+%% A ticket resumes a session (TLS 1.3), also after a reload that changes nothing of TLS, and nothing where clients must show a certificate.
+tls_tickets(Config) ->
+    Dir = ?config(priv_dir, Config),
+    #{certfile := Certificate} = Own = yucan_test_server:certificate("default", Dir),
+    Options = #{listen => [#{port => 0, tls => Own}], handler => handler(), hosts => []},
+    Hosts = fun(More) -> [#{names => ["a.org"], handler => handler(), tls => maps:merge(yucan_test_server:certificate("a.org", Dir), More)}] end,
+    Start = maps:remove(handler, Options),
+    Port = start(Start#{hosts => Hosts(#{})}),
+    {false, Ticket} = ticket(Port, []),
+    {true, _} = ticket(Port, [{use_ticket, [Ticket]}]),
+    ok = yucan:reload(yucan_server_test, Start#{hosts => Hosts(#{})}),
+    {false, Second} = ticket(Port, []),
+    {true, _} = ticket(Port, [{use_ticket, [Second]}]),
+    {false, Third} = ticket(Port, []),
+    ok = yucan:reload(yucan_server_test, Start#{hosts => Hosts(#{verify => verify_peer, cacertfile => Certificate})}),
+    {false, none} = ticket(Port, [{use_ticket, [Third]}]).
+
+%% Whether the connection was a resumed one, and the ticket that it brought.
+ticket(Port, Options) ->
+    {ok, Socket} = yucan_test_server:tls_connect(Port, [{session_tickets, manual}, {versions, ['tlsv1.3']}, {server_name_indication, "a.org"} | Options]),
+    {ok, [{session_resumption, Resumed}]} = ssl:connection_information(Socket, [session_resumption]),
+    ok = ssl:send(Socket, "GET /host HTTP/1.1\r\nHost: a.org\r\n\r\n"),
+    {200, _, <<"a.org">>} = tls_one(Socket, <<>>),
+    ssl:close(Socket),
+    {Resumed, last_ticket(none)}.
+
+last_ticket(Last) -> receive {ssl, session_ticket, Ticket} -> last_ticket(Ticket) after 0 -> Last end.
 
 %% The port stays open meanwhile; new connections get what is new.
 tls_on_a_port(Config) ->

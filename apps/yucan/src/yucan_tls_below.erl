@@ -1,0 +1,58 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc What OTP's ssl runs over when a listener gives session tickets: sockets that yucan has accepted already. ssl keeps the key of the tickets
+%% beside a listening socket of its own, and has none for a connection that was accepted elsewhere. So yucan_tls has it `listen' and `accept' by its
+%% option `cb_info', and both give the socket at hand. The other functions are those of gen_tcp and inet.
+-module(yucan_tls_below).
+
+-export([with/2]).
+-export([listen/2, accept/2, controlling_process/2, setopts/2, getopts/2, send/2, recv/2, recv/3, close/1, shutdown/2, port/1, peername/1, sockname/1, getstat/2]).
+
+-define(KEY, '$yucan_tls_below').
+
+%% @doc Calls a function of ssl that listens or accepts, with this socket.
+-spec with(gen_tcp:socket(), fun(() -> Result)) -> Result.
+with(Socket, Function) ->
+    _ = put(?KEY, Socket),
+    try Function() after erase(?KEY) end.
+
+-spec listen(term(), list()) -> {ok, gen_tcp:socket()}.
+listen(_, _) -> {ok, get(?KEY)}.
+
+-spec accept(gen_tcp:socket(), timeout()) -> {ok, gen_tcp:socket()}.
+accept(_, _) -> {ok, get(?KEY)}.
+
+-spec controlling_process(gen_tcp:socket(), pid()) -> ok | {error, term()}.
+controlling_process(Socket, Pid) -> gen_tcp:controlling_process(Socket, Pid).
+
+-spec setopts(gen_tcp:socket(), list()) -> ok | {error, inet:posix()}.
+setopts(Socket, Options) -> inet:setopts(Socket, Options).
+
+-spec getopts(gen_tcp:socket(), list()) -> {ok, list()} | {error, inet:posix()}.
+getopts(Socket, Options) -> inet:getopts(Socket, Options).
+
+-spec send(gen_tcp:socket(), iodata()) -> ok | {error, term()}.
+send(Socket, Data) -> gen_tcp:send(Socket, Data).
+
+-spec recv(gen_tcp:socket(), non_neg_integer()) -> {ok, term()} | {error, term()}.
+recv(Socket, Length) -> gen_tcp:recv(Socket, Length).
+
+-spec recv(gen_tcp:socket(), non_neg_integer(), timeout()) -> {ok, term()} | {error, term()}.
+recv(Socket, Length, Timeout) -> gen_tcp:recv(Socket, Length, Timeout).
+
+-spec close(gen_tcp:socket()) -> ok.
+close(Socket) -> gen_tcp:close(Socket).
+
+-spec shutdown(gen_tcp:socket(), read | write | read_write) -> ok | {error, inet:posix()}.
+shutdown(Socket, How) -> gen_tcp:shutdown(Socket, How).
+
+-spec port(gen_tcp:socket()) -> {ok, term()} | {error, term()}.
+port(Socket) -> inet:port(Socket).
+
+-spec peername(gen_tcp:socket()) -> {ok, term()} | {error, inet:posix()}.
+peername(Socket) -> inet:peername(Socket).
+
+-spec sockname(gen_tcp:socket()) -> {ok, term()} | {error, inet:posix()}.
+sockname(Socket) -> inet:sockname(Socket).
+
+-spec getstat(gen_tcp:socket(), list()) -> {ok, list()} | {error, inet:posix()}.
+getstat(Socket, Options) -> inet:getstat(Socket, Options).
