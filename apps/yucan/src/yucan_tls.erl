@@ -90,8 +90,31 @@ handshake({_, Below}, Server, Timeout) ->
             end
     end.
 
-shake(Below, {Options, none}, Timeout) -> ssl:handshake(Below, Options, Timeout);
-shake(Below, {_, Tickets}, Timeout) ->
+shake(Below, {Options, Tickets}, Timeout) ->
+    case yucan_acme:is_asked() of
+        true -> may_be_asked(Below, proplists:delete(session_tickets, Options), Timeout);
+        false -> shake(Below, Options, Tickets, Timeout)
+    end.
+
+%% An authority connects with a protocol of its own and wants to see its certificate, nothing more (RFC 8737).
+may_be_asked(Below, Options, Timeout) ->
+    %% The type of ssl:handshake/3 leaves this option out.
+    case ssl:handshake(Below, lists:keystore(handshake, 1, Options, {handshake, hello}), Timeout) of
+        {ok, Hello, #{alpn := <<10, "acme-tls/1">>, sni := Name}} ->
+            case yucan_acme:challenge_certificate(yucan_header:lower(iolist_to_binary(Name))) of
+                none -> ssl:handshake_cancel(Hello);
+                Own ->
+                    case ssl:handshake_continue(Hello, [{alpn_preferred_protocols, [<<"acme-tls/1">>]}, {sni_fun, fun(_) -> Own end}], Timeout) of
+                        {ok, Tls} -> ssl:close(Tls);
+                        Error -> Error
+                    end
+            end;
+        {ok, Hello, _} -> ssl:handshake_continue(Hello, Options, Timeout);
+        Error -> Error
+    end.
+
+shake(Below, Options, none, Timeout) -> ssl:handshake(Below, Options, Timeout);
+shake(Below, _, Tickets, Timeout) ->
     case yucan_tls_below:with(Below, fun() -> ssl:transport_accept(Tickets) end) of
         {ok, Accepted} -> ssl:handshake(Accepted, Timeout);
         Error -> Error

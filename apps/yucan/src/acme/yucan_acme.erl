@@ -1,0 +1,299 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc A certificate from an authority that speaks ACME, such as Let's Encrypt, for a listener of yucan: ordered, kept in a file, renewed before its end.
+%%
+%% tls/1 gives the options of the listener. Its certificate is self-signed until the process of start_link/1 has got the real one, which new connections
+%% then meet without a reload. A listener of http answers the challenge `http' by the middleware challenge/2; `tls_alpn' needs nothing else.
+-module(yucan_acme).
+-behaviour(gen_server).
+
+-export([start_link/1, child_spec/1, tls/1, challenge/2, status/1, challenge_certificate/1, is_asked/0]).
+-export([init/1, handle_call/3, handle_cast/2, handle_info/2, terminate/2, order/1]).
+-export_type([options/0]).
+
+-include_lib("public_key/include/public_key.hrl").
+
+-define(LETS_ENCRYPT, <<"https://acme-v02.api.letsencrypt.org/directory">>).
+%% How often the end of the certificate is looked at, and the first and longest pauses after a failure.
+-define(LOOK_MS, 43200000).
+-define(RETRY_MS, 60000).
+-define(ORDER_MS, 600000).
+
+-type options() :: #{
+    names := [binary()],
+    folder := file:name_all(),
+    contact => [binary()],
+    directory => binary(),
+    challenge => http | tls_alpn,
+    %% Whom to trust for the directory, as PEM; else the system's authorities.
+    cacertfile => file:name_all()
+}.
+
+-record(state, {
+    options :: map(),
+    worker = none :: none | {pid(), reference(), Timer :: reference()},
+    failures = 0 :: non_neg_integer(),
+    last = none :: none | ok | {error, binary()}
+}).
+
+%% @doc Orders what is missing and renews when less than a third of the certificate's time is left. Raises `{bad_options, Text}'.
+-spec start_link(options()) -> {ok, pid()} | {error, term()}.
+start_link(Options) -> gen_server:start_link(?MODULE, checked(Options), []).
+
+%% @doc For a supervisor: before or after the server, both work.
+-spec child_spec(options()) -> supervisor:child_spec().
+child_spec(Options) -> #{id => {?MODULE, maps:get(names, Options, [])}, start => {?MODULE, start_link, [Options]}}.
+
+%% @doc The option `tls' of the listener. Makes the folder and a self-signed certificate if there is none.
+-spec tls(options()) -> [ssl:tls_server_option()].
+tls(Options) ->
+    #{certificate := File} = Checked = checked(Options),
+    ok = ensure_certificate(Checked),
+    [{certfile, File}, {keyfile, File}].
+
+%% @doc When the certificate ends (seconds since 1970), whether the authority made it, and how the last order ended.
+-spec status(pid()) -> #{until := integer(), is_ordered := boolean(), last := none | ok | {error, binary()}}.
+status(Pid) -> gen_server:call(Pid, status, 10000).
+
+%% @doc Middleware that answers the authority's questions of the kind http-01.
+-spec challenge(yucan_req:req(), fun((yucan_req:req()) -> yucan_handler:response())) -> yucan_handler:response().
+challenge(Req, Next) ->
+    case yucan_req:path(Req) of
+        <<"/.well-known/acme-challenge/", Token/binary>> ->
+            case persistent_term:get({?MODULE, http, Token}, none) of
+                none -> Next(Req);
+                Authorization -> {200, [{<<"content-type">>, <<"application/octet-stream">>}], Authorization}
+            end;
+        _ -> Next(Req)
+    end.
+
+%% @private Does an authority look by TLS now (RFC 8737)? Only then a handshake asks what the client has offered.
+-spec is_asked() -> boolean().
+is_asked() -> asked() =/= #{}.
+
+%% @private What a client with the protocol acme-tls/1 gets for this name.
+-spec challenge_certificate(Name :: binary()) -> none | [ssl:tls_server_option()].
+challenge_certificate(Name) -> maps:get(Name, asked(), none).
+
+asked() -> persistent_term:get({?MODULE, asked}, #{}).
+
+%% ---- options
+
+checked(Options) ->
+    Known = [names, folder, contact, directory, challenge, cacertfile],
+    [bad("unknown option ~0tp; known are ~ts", [Key, lists:join(", ", [atom_to_list(K) || K <- Known])]) || Key <- maps:keys(Options) -- Known],
+    Names = [name(Name) || Name <- list(names, Options)],
+    Names =/= [] orelse bad("names is empty; the names of the hosts are expected", []),
+    Folder = case Options of #{folder := F} -> F; _ -> bad("folder is missing; it holds the account's key and the certificate", []) end,
+    Challenge = case maps:get(challenge, Options, tls_alpn) of
+        http -> <<"http-01">>;
+        tls_alpn -> <<"tls-alpn-01">>;
+        Other -> bad("challenge is ~0tp; http or tls_alpn is expected", [Other])
+    end,
+    #{names => Names, folder => Folder, challenge => Challenge, contact => list(contact, Options), directory => maps:get(directory, Options, ?LETS_ENCRYPT),
+      tls => trust(Options), account => filename:join(Folder, "account.pem"), certificate => filename:join(Folder, <<(hd(Names))/binary, ".pem">>)}.
+
+-spec bad(io:format(), [term()]) -> no_return().
+bad(Format, Arguments) -> error({bad_options, unicode:characters_to_binary(io_lib:format(Format, Arguments))}).
+
+list(Key, Options) ->
+    case maps:get(Key, Options, []) of
+        List when is_list(List) -> List;
+        Other -> bad("~ts is ~0tp; a list of binaries is expected", [Key, Other])
+    end.
+
+%% The name becomes that of a file.
+name(Name) when is_binary(Name) ->
+    case re:run(Name, "^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$", [{capture, none}, dollar_endonly]) of
+        match -> Name;
+        nomatch -> bad("names has ~0tp; a name in lower case such as <<\"example.org\">> is expected", [Name])
+    end;
+name(Other) -> bad("names has ~0tp; a binary is expected", [Other]).
+
+trust(#{cacertfile := File}) ->
+    case yucan_tls:look_at(cacertfile, File) of
+        ok -> [{cacertfile, File} | verified()];
+        {error, Why} -> bad("cacertfile is ~ts: ~ts", [File, Why])
+    end;
+trust(_) -> verified().
+
+verified() -> [{verify, verify_peer}, {depth, 10}, {customize_hostname_check, [{match_fun, public_key:pkix_verify_hostname_match_fun(https)}]}].
+
+%% ---- files
+
+ensure_certificate(#{certificate := File, names := Names, folder := Folder} = Options) ->
+    case filelib:is_regular(File) of
+        true -> ok;
+        false ->
+            ok = filelib:ensure_path(Folder),
+            Key = new_key(),
+            write(File, [entry(Key), {'Certificate', self_signed(hd(Names), Key, []), not_encrypted}], Options)
+    end.
+
+account(#{account := File} = Options) ->
+    case file:read_file(File) of
+        {ok, Pem} -> [Entry | _] = public_key:pem_decode(Pem), public_key:pem_entry_decode(Entry);
+        {error, enoent} ->
+            Key = new_key(),
+            ok = write(File, [entry(Key)], Options),
+            Key
+    end.
+
+new_key() -> public_key:generate_key({namedCurve, ?secp256r1}).
+
+entry(Key) -> {'ECPrivateKey', public_key:der_encode('ECPrivateKey', Key), not_encrypted}.
+
+%% Nobody else may read a key, not even for a moment; and nobody meets half a file.
+write(File, Entries, #{folder := Folder}) ->
+    New = filename:join(Folder, ".new"),
+    _ = file:delete(New),
+    ok = file:write_file(New, <<>>, [exclusive]),
+    ok = file:change_mode(New, 8#600),
+    ok = file:write_file(New, public_key:pem_encode(Entries)),
+    file:rename(New, File).
+
+%% Key and certificate share a file, so that they change at once.
+certificates(#{certificate := File}) ->
+    {ok, Pem} = file:read_file(File),
+    [Der || {'Certificate', Der, not_encrypted} <- public_key:pem_decode(Pem)].
+
+validity(Options) ->
+    #'OTPCertificate'{tbsCertificate = #'OTPTBSCertificate'{validity = #'Validity'{notBefore = From, notAfter = To}}} = Certificate =
+        public_key:pkix_decode_cert(hd(certificates(Options)), otp),
+    {seconds(From), seconds(To), not public_key:pkix_is_self_signed(Certificate)}.
+
+seconds(Time) -> calendar:datetime_to_gregorian_seconds(pubkey_time(Time)) - 62167219200.
+
+pubkey_time({utcTime, [Y1, Y2 | Rest]}) ->
+    Year = list_to_integer([Y1, Y2]),
+    pubkey_time({generalTime, integer_to_list(Year + case Year >= 50 of true -> 1900; false -> 2000 end) ++ Rest});
+pubkey_time({generalTime, Text}) ->
+    {ok, [Year, Month, Day, Hour, Minute, Second], _} = io_lib:fread("~4d~2d~2d~2d~2d~2d", Text),
+    {{Year, Month, Day}, {Hour, Minute, Second}}.
+
+%% A certificate that its own key signs, for a week.
+self_signed(Name, Key, Extensions) ->
+    Subject = {rdnSequence, [[#'AttributeTypeAndValue'{type = ?'id-at-commonName', value = {utf8String, Name}}]]},
+    {Today, _} = calendar:universal_time(),
+    Day = fun(More) ->
+        {Year, Month, Date} = calendar:gregorian_days_to_date(calendar:date_to_gregorian_days(Today) + More),
+        {generalTime, lists:flatten(io_lib:format("~4..0b~2..0b~2..0b000000Z", [Year, Month, Date]))}
+    end,
+    San = #'Extension'{extnID = ?'id-ce-subjectAltName', critical = false, extnValue = [{dNSName, binary_to_list(Name)}]},
+    public_key:pkix_sign(#'OTPTBSCertificate'{
+        version = v3, serialNumber = rand:uniform(1 bsl 62), signature = #'SignatureAlgorithm'{algorithm = ?'ecdsa-with-SHA256', parameters = asn1_NOVALUE},
+        issuer = Subject, subject = Subject, validity = #'Validity'{notBefore = Day(-1), notAfter = Day(7)},
+        subjectPublicKeyInfo = #'OTPSubjectPublicKeyInfo'{
+            algorithm = #'PublicKeyAlgorithm'{algorithm = ?'id-ecPublicKey', parameters = {namedCurve, ?secp256r1}},
+            subjectPublicKey = #'ECPoint'{point = Key#'ECPrivateKey'.publicKey}},
+        extensions = [San | Extensions]}, Key).
+
+%% ---- challenges
+
+offer(<<"http-01">>, _, Token, Authorization) -> persistent_term:put({?MODULE, http, Token}, Authorization);
+%% RFC 8737, 3: the hash of the authorization in a critical extension.
+offer(<<"tls-alpn-01">>, Name, _, Authorization) ->
+    Key = new_key(),
+    Hash = #'Extension'{extnID = {1, 3, 6, 1, 5, 5, 7, 1, 31}, critical = true, extnValue = <<4, 32, (crypto:hash(sha256, Authorization))/binary>>},
+    Der = self_signed(Name, Key, [Hash]),
+    Own = [{cert, Der}, {key, {'ECPrivateKey', public_key:der_encode('ECPrivateKey', Key)}}],
+    change_asked(fun(Asked) -> Asked#{Name => Own} end).
+
+withdraw(<<"http-01">>, _, Token) -> persistent_term:erase({?MODULE, http, Token});
+withdraw(<<"tls-alpn-01">>, Name, _) -> change_asked(fun(Asked) -> maps:remove(Name, Asked) end).
+
+%% Several orders may run at the same time.
+change_asked(Change) -> global:trans({?MODULE, self()}, fun() -> persistent_term:put({?MODULE, asked}, Change(asked())) end, [node()]).
+
+%% ---- the process
+
+%% @private
+-spec init(map()) -> {ok, #state{}}.
+init(Options) ->
+    process_flag(trap_exit, true),
+    ok = ensure_certificate(Options),
+    self() ! look,
+    {ok, #state{options = Options}}.
+
+%% @private
+-spec handle_call(term(), gen_server:from(), #state{}) -> {reply, term(), #state{}}.
+handle_call(status, _, #state{options = Options, last = Last} = State) ->
+    {_, Until, Ordered} = validity(Options),
+    {reply, #{until => Until, is_ordered => Ordered, last => Last}, State};
+handle_call(_, _, State) ->
+    {reply, {error, unknown}, State}.
+
+%% @private
+-spec handle_cast(term(), #state{}) -> {noreply, #state{}}.
+handle_cast(_, State) -> {noreply, State}.
+
+%% @private
+-spec handle_info(term(), #state{}) -> {noreply, #state{}}.
+handle_info(look, #state{options = Options, worker = none} = State) ->
+    {From, Until, Ordered} = validity(Options),
+    Due = Until - (Until - From) div 3 - os:system_time(second),
+    case Ordered andalso Due > 0 of
+        true -> {noreply, look_later(min(?LOOK_MS, Due * 1000), State)};
+        false -> {noreply, start_order(State)}
+    end;
+handle_info({'DOWN', Monitor, process, _, Reason}, #state{worker = {_, Monitor, Timer}} = State) ->
+    _ = erlang:cancel_timer(Timer),
+    {noreply, ended(Reason, State#state{worker = none})};
+handle_info(too_long, #state{worker = {Pid, _, _}} = State) ->
+    exit(Pid, kill),
+    {noreply, State};
+handle_info(_, State) ->
+    {noreply, State}.
+
+look_later(Ms, State) ->
+    _ = erlang:send_after(Ms, self(), look),
+    State.
+
+start_order(#state{options = Options} = State) ->
+    {Pid, Monitor} = spawn_opt(?MODULE, order, [Options], [link, monitor]),
+    State#state{worker = {Pid, Monitor, erlang:send_after(?ORDER_MS, self(), too_long)}}.
+
+%% @private The process of one order.
+-spec order(map()) -> no_return().
+order(Options) -> exit(ordered(Options)).
+
+ordered(#{challenge := Kind, certificate := File, tls := Tls} = Options) ->
+    Key = new_key(),
+    Order = (maps:with([directory, names, contact, challenge], Options))#{
+        account => account(Options), key => Key, tls => trusted(Tls),
+        offer => fun(Name, Token, Authorization) -> offer(Kind, Name, Token, Authorization) end,
+        withdraw => fun(Name, Token) -> withdraw(Kind, Name, Token) end},
+    try yucan_acme_client:order(Order) of
+        Pem ->
+            ok = write(File, [entry(Key) | public_key:pem_decode(Pem)], Options),
+            %% ssl remembers files for minutes.
+            ssl:clear_pem_cache(),
+            {shutdown, ordered}
+    catch
+        throw:{acme, Text} -> {shutdown, {failed, Text}}
+    end.
+
+trusted(Tls) ->
+    case lists:keymember(cacertfile, 1, Tls) of
+        true -> Tls;
+        false -> [{cacerts, public_key:cacerts_get()} | Tls]
+    end.
+
+ended({shutdown, ordered}, State) ->
+    self() ! look,
+    State#state{failures = 0, last = ok};
+ended(Reason, #state{failures = Failures, options = #{names := Names}} = State) ->
+    Text = case Reason of
+        {shutdown, {failed, Said}} -> Said;
+        killed -> <<"the order took too long">>;
+        _ -> unicode:characters_to_binary(io_lib:format("~0tP", [Reason, 20]))
+    end,
+    Pause = min(?LOOK_MS, ?RETRY_MS bsl min(Failures, 10)),
+    %% One that was killed has withdrawn nothing.
+    _ = change_asked(fun(Asked) -> maps:without(Names, Asked) end),
+    yucan_events:warning("no certificate for ~ts: ~ts; it tries again in ~b s", [lists:join(", ", Names), Text, Pause div 1000]),
+    look_later(Pause, State#state{failures = Failures + 1, last = {error, Text}}).
+
+%% @private
+-spec terminate(term(), #state{}) -> ok.
+terminate(_, #state{worker = {Pid, _, _}}) -> exit(Pid, kill), ok;
+terminate(_, _) -> ok.

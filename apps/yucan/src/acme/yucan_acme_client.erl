@@ -1,0 +1,231 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc A client of ACME (RFC 8555): one order from the account to the certificate, in the calling process. What it meets on its way is thrown as
+%% `{acme, Text}'. Signatures are ES256.
+-module(yucan_acme_client).
+
+-export([order/1, thumbprint/1]).
+
+-include_lib("public_key/include/public_key.hrl").
+
+%% The parts of an order that must not take longer, together.
+-define(ORDER_MS, 180000).
+-define(HTTP_MS, 30000).
+-define(MAX_BYTES, 1048576).
+-define(NONCES, 10).
+
+-type order() :: #{
+    directory := binary(),
+    names := [binary()],
+    contact := [binary()],
+    challenge := binary(),
+    account := public_key:private_key(),
+    key := public_key:private_key(),
+    tls := [ssl:tls_client_option()],
+    %% Makes the answer to a challenge visible, and takes it away.
+    offer := fun((Name :: binary(), Token :: binary(), Authorization :: binary()) -> term()),
+    withdraw := fun((Name :: binary(), Token :: binary()) -> term())
+}.
+
+%% @doc The chain of certificates for the names, as PEM. May take minutes.
+-spec order(order()) -> binary().
+order(#{directory := Url, names := Names, contact := Contact} = Order) ->
+    {_, Directory} = json(request(get, Url, <<>>, Order)),
+    Until = erlang:monotonic_time(millisecond) + ?ORDER_MS,
+    S = Order#{urls => Directory, until => Until},
+    {Headers, _} = json(post(url(<<"newAccount">>, S), #{<<"termsOfServiceAgreed">> => true, <<"contact">> => Contact}, S)),
+    S1 = S#{kid => location(Headers)},
+    {OrderHeaders, Made} = json(post(url(<<"newOrder">>, S1), #{<<"identifiers">> => [#{<<"type">> => <<"dns">>, <<"value">> => Name} || Name <- Names]}, S1)),
+    lists:foreach(fun(Authorization) -> authorize(Authorization, S1) end, maps:get(<<"authorizations">>, Made)),
+    Where = location(OrderHeaders),
+    #{<<"finalize">> := Finalize} = wait(Where, [<<"ready">>], S1),
+    _ = json(post(Finalize, #{<<"csr">> => base64url(request_for(Names, maps:get(key, S1)))}, S1)),
+    #{<<"certificate">> := Certificate} = wait(Where, [<<"valid">>], S1),
+    {200, _, Pem} = post(Certificate, none, S1),
+    Pem.
+
+authorize(Url, #{challenge := Wanted, account := Account, offer := Offer, withdraw := Withdraw} = S) ->
+    case json(post(Url, none, S)) of
+        {_, #{<<"status">> := <<"valid">>}} -> ok;
+        {_, #{<<"identifier">> := #{<<"value">> := Name}, <<"challenges">> := Challenges}} ->
+            case [Challenge || #{<<"type">> := Type} = Challenge <- Challenges, Type =:= Wanted] of
+                [#{<<"url">> := Where, <<"token">> := Token} | _] ->
+                    _ = Offer(Name, Token, <<Token/binary, $., (thumbprint(Account))/binary>>),
+                    try
+                        _ = json(post(Where, #{}, S)),
+                        wait(Url, [<<"valid">>], S)
+                    after
+                        Withdraw(Name, Token)
+                    end;
+                [] -> fail("the authority has no challenge ~ts for ~ts", [Wanted, Name])
+            end
+    end.
+
+%% Until an order or an authorization is in one of these states.
+wait(Url, Wanted, S) -> wait(Url, Wanted, 200, S).
+
+wait(Url, Wanted, Pause, #{until := Until} = S) ->
+    {_, #{<<"status">> := Status} = Object} = json(post(Url, none, S)),
+    Late = erlang:monotonic_time(millisecond) > Until,
+    case lists:member(Status, Wanted) of
+        true -> Object;
+        false when Status =:= <<"invalid">> -> fail("the authority refuses: ~ts", [problems(Object)]);
+        false when Late -> fail("the order is still ~ts after ~b s", [Status, ?ORDER_MS div 1000]);
+        false ->
+            receive after Pause -> ok end,
+            wait(Url, Wanted, min(5000, 2 * Pause), S)
+    end.
+
+problems(Object) ->
+    Errors = [Detail || #{<<"error">> := #{<<"detail">> := Detail}} <- [Object | maps:get(<<"challenges">>, Object, [])]],
+    case Errors of [] -> <<"it does not say why">>; _ -> lists:join("; ", Errors) end.
+
+-spec fail(io:format(), [term()]) -> no_return().
+fail(Format, Arguments) -> throw({acme, unicode:characters_to_binary(io_lib:format(Format, Arguments))}).
+
+url(Name, #{urls := Urls}) ->
+    case Urls of
+        #{Name := Url} -> Url;
+        _ -> fail("the directory has no ~ts", [Name])
+    end.
+
+location(Headers) ->
+    case lists:keyfind(<<"location">>, 1, Headers) of
+        {_, Url} -> Url;
+        false -> fail("the authority names no location", [])
+    end.
+
+json({_, Headers, Body}) ->
+    case yucan_acme_json:decode(Body) of
+        {ok, Object} when is_map(Object) -> {Headers, Object};
+        _ -> fail("the authority answers with something that is no JSON object", [])
+    end.
+
+%% ---- signed requests (RFC 8555, 6.2)
+
+post(Url, Payload, S) -> post(Url, Payload, ?NONCES, S).
+
+post(Url, Payload, Tries, #{account := Account} = S) ->
+    Who = case S of #{kid := Kid} -> #{<<"kid">> => Kid}; _ -> #{<<"jwk">> => jwk(Account)} end,
+    Protected = base64url(yucan_acme_json:encode(Who#{<<"alg">> => <<"ES256">>, <<"nonce">> => nonce(S), <<"url">> => Url})),
+    %% A read is a POST without a payload.
+    Text = case Payload of none -> <<>>; _ -> base64url(yucan_acme_json:encode(Payload)) end,
+    Signature = signature(<<Protected/binary, $., Text/binary>>, Account),
+    Body = yucan_acme_json:encode(#{<<"protected">> => Protected, <<"payload">> => Text, <<"signature">> => base64url(Signature)}),
+    case request(post, Url, Body, S) of
+        {Status, _, _} = Answer when Status < 300 -> Answer;
+        {Status, _, Problem} ->
+            case yucan_acme_json:decode(Problem) of
+                {ok, #{<<"type">> := <<"urn:ietf:params:acme:error:badNonce">>}} when Tries > 1 -> post(Url, Payload, Tries - 1, S);
+                {ok, #{<<"detail">> := Detail}} -> fail("~ts: ~b, ~ts", [Url, Status, Detail]);
+                _ -> fail("~ts: ~b", [Url, Status])
+            end
+    end.
+
+%% Each answer brings the nonce of the next request.
+-define(NONCE, '$yucan_acme_nonce').
+
+nonce(S) ->
+    case erase(?NONCE) of
+        undefined ->
+            _ = request(head, url(<<"newNonce">>, S), <<>>, S),
+            case erase(?NONCE) of undefined -> fail("the authority gives no nonce", []); Nonce -> Nonce end;
+        Nonce -> Nonce
+    end.
+
+%% The two numbers of the signature, not their DER (RFC 7518, 3.4).
+signature(Text, Key) ->
+    #'ECDSA-Sig-Value'{r = R, s = S} = public_key:der_decode('ECDSA-Sig-Value', public_key:sign(Text, sha256, Key)),
+    <<R:256, S:256>>.
+
+jwk(Key) ->
+    <<4, X:32/binary, Y:32/binary>> = public_point(Key),
+    #{<<"crv">> => <<"P-256">>, <<"kty">> => <<"EC">>, <<"x">> => base64url(X), <<"y">> => base64url(Y)}.
+
+public_point(#'ECPrivateKey'{publicKey = Point}) -> Point.
+
+%% @doc The account as challenges name it (RFC 7638).
+-spec thumbprint(public_key:private_key()) -> binary().
+thumbprint(Key) -> base64url(crypto:hash(sha256, yucan_acme_json:encode(jwk(Key)))).
+
+base64url(Data) ->
+    << <<(case C of $+ -> $-; $/ -> $_; _ -> C end)>> || <<C>> <= base64:encode(iolist_to_binary(Data)), C =/= $= >>.
+
+%% ---- the request for a certificate (RFC 2986)
+
+request_for(Names, Key) ->
+    San = public_key:der_encode('SubjectAltName', [{dNSName, binary_to_list(Name)} || Name <- Names]),
+    Extensions = public_key:der_encode('Extensions', [#'Extension'{extnID = ?'id-ce-subjectAltName', critical = false, extnValue = San}]),
+    Info = #'CertificationRequestInfo'{
+        version = v1, subject = {rdnSequence, []},
+        subjectPKInfo = #'CertificationRequestInfo_subjectPKInfo'{
+            algorithm = #'CertificationRequestInfo_subjectPKInfo_algorithm'{
+                algorithm = ?'id-ecPublicKey', parameters = {asn1_OPENTYPE, public_key:der_encode('EcpkParameters', {namedCurve, ?secp256r1})}},
+            subjectPublicKey = public_point(Key)},
+        attributes = [#'AttributePKCS-10'{type = ?'pkcs-9-at-extensionRequest', values = [{asn1_OPENTYPE, Extensions}]}]},
+    Signature = public_key:sign(public_key:der_encode('CertificationRequestInfo', Info), sha256, Key),
+    public_key:der_encode('CertificationRequest', #'CertificationRequest'{
+        certificationRequestInfo = Info,
+        signatureAlgorithm = #'CertificationRequest_signatureAlgorithm'{algorithm = ?'ecdsa-with-SHA256', parameters = asn1_NOVALUE},
+        signature = Signature}).
+
+%% ---- HTTP: one connection for each request
+
+request(Method, Url, Body, #{tls := Tls}) ->
+    {Scheme, Host, Port, Target} = parts(Url),
+    Head = [string:uppercase(atom_to_list(Method)), " ", Target, " HTTP/1.1\r\nhost: ", Host, [[$:, integer_to_list(Port)] || Port =/= 443],
+            "\r\nuser-agent: yucan\r\nconnection: close\r\ncontent-type: application/jose+json\r\ncontent-length: ", integer_to_list(iolist_size(Body)), "\r\n\r\n"],
+    Options = [binary, {active, false}],
+    Result = case Scheme of
+        https -> ssl:connect(Host, Port, Options ++ Tls ++ [{server_name_indication, Host}], ?HTTP_MS);
+        http -> fail("~ts is not https", [Url])
+    end,
+    case Result of
+        {ok, Socket} ->
+            try
+                ok = ssl:send(Socket, [Head, Body]),
+                answer(received(Socket, <<>>, erlang:monotonic_time(millisecond) + ?HTTP_MS), Url)
+            after
+                ssl:close(Socket)
+            end;
+        {error, Reason} -> fail("~ts cannot be reached: ~0tp", [Url, Reason])
+    end.
+
+parts(Url) ->
+    case uri_string:parse(Url) of
+        #{scheme := <<"https">>, host := Host, path := Path} = Uri ->
+            {https, binary_to_list(Host), maps:get(port, Uri, 443), [case Path of <<>> -> <<"/">>; _ -> Path end, [[$?, Query] || #{query := Query} <- [Uri]]]};
+        #{scheme := _, host := _} -> {http, "", 0, <<>>};
+        _ -> fail("~ts is no address", [Url])
+    end.
+
+received(Socket, Data, Until) ->
+    case ssl:recv(Socket, 0, max(0, Until - erlang:monotonic_time(millisecond))) of
+        {ok, More} when byte_size(Data) + byte_size(More) =< ?MAX_BYTES -> received(Socket, <<Data/binary, More/binary>>, Until);
+        {ok, _} -> fail("the authority sends more than ~b bytes", [?MAX_BYTES]);
+        {error, closed} -> Data;
+        {error, Reason} -> fail("the authority does not answer: ~0tp", [Reason])
+    end.
+
+answer(Bytes, Url) ->
+    case binary:split(Bytes, <<"\r\n\r\n">>) of
+        [<<"HTTP/1.", _, " ", Status:3/binary, Head/binary>>, Rest] ->
+            Headers = [{string:lowercase(Name), string:trim(Value)} || Line <- tl(binary:split(Head, <<"\r\n">>, [global])), [Name, Value] <- [binary:split(Line, <<":">>)]],
+            _ = [put(?NONCE, Nonce) || {<<"replay-nonce">>, Nonce} <- Headers],
+            Body = case lists:keyfind(<<"transfer-encoding">>, 1, Headers) of {_, <<"chunked">>} -> chunks(Rest, Url); _ -> Rest end,
+            {binary_to_integer(Status), Headers, Body};
+        _ -> fail("~ts: the answer is no HTTP", [Url])
+    end.
+
+chunks(Bytes, Url) ->
+    case re:run(Bytes, "^([0-9a-fA-F]{1,6})[^\r\n]*\r\n", [{capture, [0, 1], index}]) of
+        {match, [{0, Line}, {0, Digits}]} ->
+            case binary_to_integer(binary_part(Bytes, 0, Digits), 16) of
+                0 -> <<>>;
+                Size ->
+                    case Bytes of
+                        <<_:Line/binary, Data:Size/binary, "\r\n", Rest/binary>> -> <<Data/binary, (chunks(Rest, Url))/binary>>;
+                        _ -> fail("~ts: the answer ends early", [Url])
+                    end
+            end;
+        _ -> fail("~ts: the answer ends early", [Url])
+    end.

@@ -1,0 +1,180 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Certificates by ACME from a real authority for tests: pebble, and pebble-challtestsrv as its DNS, of Debian's package pebble.
+-module(yucan_acme_SUITE).
+
+-export([all/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_testcase/2, end_per_testcase/2]).
+-export([bad_options/1, json/1, tls_alpn/1, http/1, renewed/1, refused/1]).
+
+-include_lib("common_test/include/ct.hrl").
+-include_lib("public_key/include/public_key.hrl").
+
+-define(WAIT_MS, (30000 * beamway_runner:slowness())).
+
+suite() -> [{timetrap, {minutes, 3}}].
+
+all() -> [bad_options, json, tls_alpn, http, renewed, refused].
+
+init_per_suite(Config) -> yucan_test_server:start_application(Config).
+
+end_per_suite(Config) -> yucan_test_server:stop_application(Config).
+
+init_per_testcase(Case, Config) when Case =:= bad_options; Case =:= json -> Config;
+init_per_testcase(Case, Config) ->
+    case [Program || Program <- ["pebble", "pebble-challtestsrv"], os:find_executable(Program) =:= false] of
+        [] -> authority(Case, Config);
+        [Program | _] -> {skip, "no " ++ Program}
+    end.
+
+end_per_testcase(_, Config) ->
+    [port_close(Port) || Port <- proplists:get_value(programs, Config, [])],
+    yucan_test_server:stop_all().
+
+%% An authority of its own for each case. It looks at these two ports, whatever the name.
+authority(Case, Config) ->
+    Folder = filename:join(?config(priv_dir, Config), atom_to_list(Case)),
+    ok = filelib:ensure_path(Folder),
+    [Directory, Management, Dns, Http, Tls] = Ports = [test_support:free_port() || _ <- lists:seq(1, 5)],
+    5 = length(lists:usort(Ports)),
+    Curve = {key, {namedCurve, ?secp256r1}},
+    #{server_config := Own} = public_key:pkix_test_data(#{
+        server_chain => #{root => [Curve], intermediates => [], peer => [Curve, {extensions, [#'Extension'{extnID = ?'id-ce-subjectAltName', extnValue = [{dNSName, "localhost"}], critical = false}]}]},
+        client_chain => #{root => [Curve], intermediates => [], peer => [Curve]}}),
+    File = fun(Name, Entries) -> Path = filename:join(Folder, Name), ok = file:write_file(Path, public_key:pem_encode(Entries)), Path end,
+    {KeyType, KeyDer} = proplists:get_value(key, Own),
+    Certificate = File("pebble.pem", [{'Certificate', proplists:get_value(cert, Own), not_encrypted}]),
+    Key = File("pebble.key", [{KeyType, KeyDer, not_encrypted}]),
+    Root = File("root.pem", [{'Certificate', Der, not_encrypted} || Der <- proplists:get_value(cacerts, Own)]),
+    Settings = filename:join(Folder, "pebble.json"),
+    ok = file:write_file(Settings, io_lib:format(
+        "{\"pebble\": {\"listenAddress\": \"127.0.0.1:~b\", \"managementListenAddress\": \"127.0.0.1:~b\", \"certificate\": \"~ts\", \"privateKey\": \"~ts\","
+        " \"httpPort\": ~b, \"tlsPort\": ~b, \"certificateValidityPeriod\": ~b}}",
+        [Directory, Management, Certificate, Key, Http, Tls, case Case of renewed -> 24; _ -> 1000000 end])),
+    Programs = [program("pebble-challtestsrv", ["-defaultIPv6", "", "-defaultIPv4", "127.0.0.1", "-dns01", address(Dns), "-http01", "", "-https01", "", "-tlsalpn01", "",
+                                                "-management", address(test_support:free_port())], []),
+                %% Half of the good nonces are refused, so that these are tried again; not where time matters.
+                program("pebble", ["-config", Settings, "-dnsserver", address(Dns)], [{"PEBBLE_VA_NOSLEEP", "1"}, {"PEBBLE_WFE_NONCEREJECT", case Case of renewed -> "0"; _ -> "50" end}])],
+    wait(fun() -> listens(Directory) end),
+    Options = #{directory => iolist_to_binary(["https://localhost:", integer_to_list(Directory), "/dir"]), cacertfile => Root,
+                folder => filename:join(Folder, "certificates"), contact => [<<"mailto:admin@example.test">>]},
+    [{programs, Programs}, {options, Options}, {http, Http}, {tls, Tls} | Config].
+
+address(Port) -> "127.0.0.1:" ++ integer_to_list(Port).
+
+%% Ends with its port: `cat' ends when its input does.
+program(Name, Arguments, Environment) ->
+    open_port({spawn_executable, "/bin/sh"}, [{args, ["-c", "\"$@\" & pid=$!; cat >/dev/null; kill $pid", "sh", os:find_executable(Name) | Arguments]}, {env, Environment}, stderr_to_stdout]).
+
+listens(Port) ->
+    case gen_tcp:connect({127, 0, 0, 1}, Port, []) of
+        {ok, Socket} -> gen_tcp:close(Socket), true;
+        {error, _} -> false
+    end.
+
+wait(Function) -> wait(Function, erlang:monotonic_time(millisecond) + ?WAIT_MS).
+
+wait(Function, Until) ->
+    case Function() of
+        false ->
+            erlang:monotonic_time(millisecond) < Until orelse error(waited_too_long),
+            receive after 50 -> ok end,
+            wait(Function, Until);
+        Result -> Result
+    end.
+
+bad_options(_) ->
+    [begin
+         {'EXIT', {{bad_options, Text}, _}} = catch yucan_acme:tls(Options),
+         {_, _} = binary:match(Text, Part)
+     end || {Options, Part} <- [
+         {#{}, <<"names is empty">>}, {#{names => [<<"a.org">>]}, <<"folder is missing">>}, {#{names => [<<"../a">>], folder => "x"}, <<"names has <<\"../a\">>">>},
+         {#{names => [<<"a.org">>], folder => "x", challenge => dns}, <<"challenge is dns; http or tls_alpn is expected">>},
+         {#{names => [<<"a.org">>], folder => "x", colour => red}, <<"unknown option colour">>},
+         {#{names => [<<"a.org">>], folder => "x", cacertfile => "/no/such/file"}, <<"/no/such/file">>}]].
+
+json(_) ->
+    {ok, #{<<"a">> := [1, -2.5e3, true, null, #{}, []], <<"b">> := <<"x\"\\/\n\x{e9}\x{1F600}"/utf8>>}} =
+        yucan_acme_json:decode(<<" {\"a\" : [1, -2.5e3, true, null, {}, []],\"b\":\"x\\\"\\\\\\/\\n\\u00e9\\ud83d\\ude00\"} ">>),
+    [error = yucan_acme_json:decode(Text) || Text <- [<<>>, <<"{">>, <<"[1,]">>, <<"{\"a\":1,}">>, <<"\"\n\"">>, <<"1 2">>, <<"\"\\x\"">>, <<"nul">>, binary:copy(<<"[">>, 100000)]],
+    <<"{\"a\":[\"b\",1,true]}">> = iolist_to_binary(yucan_acme_json:encode(#{<<"a">> => [<<"b">>, 1, true]})).
+
+server(Config, Options) ->
+    yucan_test_server:start(yucan_acme_test, #{listen => [#{port => ?config(tls, Config), tls => yucan_acme:tls(Options)}, #{port => ?config(http, Config)}],
+                                               middleware => [fun yucan_acme:challenge/2]}).
+
+%% The certificate that a client of this name sees.
+shown(Config, Name) ->
+    {ok, Socket} = yucan_test_server:tls_connect(?config(tls, Config), [{server_name_indication, Name}]),
+    {ok, Der} = ssl:peercert(Socket),
+    ok = ssl:close(Socket),
+    public_key:pkix_decode_cert(Der, otp).
+
+serial(#'OTPCertificate'{tbsCertificate = #'OTPTBSCertificate'{serialNumber = Serial}}) -> Serial.
+
+names(#'OTPCertificate'{tbsCertificate = #'OTPTBSCertificate'{extensions = Extensions}}) ->
+    [Names] = [Value || #'Extension'{extnID = ?'id-ce-subjectAltName', extnValue = Value} <- Extensions],
+    lists:sort([Name || {dNSName, Name} <- Names]).
+
+ordered(Pid) -> wait(fun() -> maps:get(is_ordered, yucan_acme:status(Pid)) end).
+
+%% The listener shows one of its own until the authority has given one, and serves all the while.
+tls_alpn(Config) ->
+    Options = (?config(options, Config))#{names => [<<"a.test">>, <<"b.test">>]},
+    _ = server(Config, Options),
+    Before = shown(Config, "a.test"),
+    true = public_key:pkix_is_self_signed(Before),
+    {ok, Pid} = yucan_acme:start_link(Options),
+    ordered(Pid),
+    #{last := ok} = yucan_acme:status(Pid),
+    After = shown(Config, "b.test"),
+    false = public_key:pkix_is_self_signed(After),
+    ["a.test", "b.test"] = names(After),
+    false = yucan_acme:is_asked(),
+    keys_are_private(Options),
+    ok = gen_server:stop(Pid),
+    %% What is there is used again.
+    {ok, Again} = yucan_acme:start_link(Options),
+    #{is_ordered := true, last := none} = yucan_acme:status(Again),
+    true = serial(shown(Config, "a.test")) =:= serial(After),
+    ok = gen_server:stop(Again).
+
+keys_are_private(#{folder := Folder, names := [Name | _]}) ->
+    2 = length(filelib:wildcard("*.pem", Folder)),
+    [8#600 = mode(filename:join(Folder, File)) || File <- ["account.pem", binary_to_list(Name) ++ ".pem"]].
+
+mode(File) ->
+    {ok, Info} = file:read_file_info(File),
+    element(8, Info) band 8#777.
+
+http(Config) ->
+    Options = (?config(options, Config))#{names => [<<"c.test">>], challenge => http},
+    _ = server(Config, Options),
+    {ok, Pid} = yucan_acme:start_link(Options),
+    ordered(Pid),
+    ["c.test"] = names(shown(Config, "c.test")),
+    %% The token is gone; other paths are the site's.
+    {200, _, _} = yucan_client:get(?config(http, Config), "/"),
+    [] = [Key || {{yucan_acme, http, _} = Key, _} <- persistent_term:get()],
+    ok = gen_server:stop(Pid).
+
+%% This authority's certificates last 24 s: the next one is there before the first has ended, while a client asks again and again.
+renewed(Config) ->
+    Options = (?config(options, Config))#{names => [<<"d.test">>]},
+    _ = server(Config, Options),
+    {ok, Pid} = yucan_acme:start_link(Options),
+    ordered(Pid),
+    #{until := Until} = yucan_acme:status(Pid),
+    First = shown(Config, "d.test"),
+    Second = wait(fun() -> Now = shown(Config, "d.test"), serial(Now) =/= serial(First) andalso Now end),
+    true = os:system_time(second) < Until,
+    ["d.test"] = names(Second),
+    ok = gen_server:stop(Pid).
+
+%% Nobody answers where the authority looks: the reason is told, and the certificate stays what it was.
+refused(Config) ->
+    Options = (?config(options, Config))#{names => [<<"e.test">>], challenge => http},
+    _ = yucan_test_server:start(yucan_acme_test, #{listen => [#{port => ?config(tls, Config), tls => yucan_acme:tls(Options)}]}),
+    {ok, Pid} = yucan_acme:start_link(Options),
+    {error, Text} = wait(fun() -> case yucan_acme:status(Pid) of #{last := none} -> false; #{last := Last} -> Last end end),
+    {_, _} = binary:match(Text, <<"the authority refuses: ">>),
+    true = public_key:pkix_is_self_signed(shown(Config, "e.test")),
+    ok = gen_server:stop(Pid).
