@@ -174,7 +174,7 @@ relayed({Direct, Relays}, Broadcast, #{class := Class} = Lane, Deadline) ->
     Send = fun(Node) ->
                    case Leaves of
                        %% It answers for the leaves that it could not reach before it is given up itself.
-                       #{Node := Of} -> asked(call, teleport_relay, Node, {relay, RelayMs * 3 div 4, Class, Of, Broadcast}, Lane, Deadline);
+                       #{Node := Of} -> asked(call, teleport_relay, Node, {relay, RelayMs * 3 div 4, Class, Of, Broadcast, but}, Lane, Deadline);
                        #{} -> Deliver(Node)
                    end
            end,
@@ -200,8 +200,9 @@ relays_answered(Ids, Leaves, Deadline) ->
 
 %% The outcomes that stay, and the leaves that are to be sent to directly.
 told(Ended, Leaves) ->
-    lists:foldl(fun({Relay, Answer}, {Outcomes, Missed}) when is_list(Answer) ->
-                        {Final, Not} = lists:partition(fun({Node, Outcome}) -> Node =:= Relay orelse is_final(Outcome) end, Answer),
+    lists:foldl(fun({Relay, {but, Others}}, {Outcomes, Missed}) ->
+                        All = [{Node, proplists:get_value(Node, Others, ok)} || Node <- [Relay | maps:get(Relay, Leaves)]],
+                        {Final, Not} = lists:partition(fun({Node, Outcome}) -> Node =:= Relay orelse is_final(Outcome) end, All),
                         {Final ++ Outcomes, [Leaf || {Leaf, _} <- Not] ++ Missed};
                    ({Relay, {error, _}} = Failed, {Outcomes, Missed}) when is_map_key(Relay, Leaves) ->
                         ok = teleport_relay:failed(Relay),

@@ -2,7 +2,8 @@
 %% @doc The process of a node that takes broadcasts where sites are known ({@link teleport_sites}): it delivers them here, and passes them on to leaves of its site.
 %%
 %% {@link teleport_groups} of the sender's node calls it by lane. `{deliver, Broadcast}' is answered by the outcome. `{relay, Ms, Class,
-%% Leaves, Broadcast}' is answered within `Ms' milliseconds by the outcome here and at each leaf. The sender sends to each leaf itself whose outcome is an
+%% Leaves, Broadcast, but}' is answered within `Ms' milliseconds by `{but, Outcomes}': those here and at the leaves that are not `ok'. Senders of earlier
+%% versions do not say `but', and get all outcomes. The sender sends to each leaf itself whose outcome is an
 %% error, and to all leaves of a relay that does not answer. A copy that comes by both ways is delivered once: a broadcast bears a number ({@link teleport_seen}).
 %%
 %% It never waits: a leaf whose lane is not up has its broadcasts queued here while a process of its own opens the lane. As many broadcasts are passed on at
@@ -28,7 +29,8 @@
 -define(CALL_MS, 5000).
 
 -record(job, {from :: gen_server:from(), timer :: reference(), until :: teleport_deadline:deadline(), done = [] :: outcomes(), left :: [node(), ...], ids = [] :: [teleport_request:id()],
-              lane :: teleport:options(), broadcast :: broadcast()}).
+              lane :: teleport:options(), broadcast :: broadcast(),
+              answer :: all | but}).
 -record(relay, {seen = teleport_seen:new(?REMEMBERED) :: teleport_seen:seen(),
                 jobs = #{} :: #{reference() => #job{}},
                 requests = teleport_requests:new() :: teleport_requests:collection(),
@@ -70,24 +72,31 @@ init([]) -> {ok, #relay{}}.
 handle_call({deliver, Broadcast}, _From, State) ->
     {Outcome, Next} = deliver(Broadcast, State),
     {reply, Outcome, Next};
-handle_call({relay, Ms, Class, Leaves, Broadcast}, From, #relay{jobs = Jobs} = State) when Leaves =/= [] ->
-    #{max_broadcasts := Max} = teleport_config:of_node(node()),
-    {Outcome, Next} = deliver(Broadcast, State),
-    Done = [{node(), Outcome}],
-    case map_size(Jobs) >= Max of
-        true -> {reply, Done ++ [{Leaf, {error, overload}} || Leaf <- Leaves], Next};
-        false ->
-            Ref = make_ref(),
-            {_, Sender, Scope, Group, _} = Broadcast,
-            Lane = #{class => Class, key => {Sender, {Scope, Group}}, on_full => error, timeout => 0},
-            Job = #job{from = From, timer = erlang:send_after(Ms, self(), {too_late, Ref}), until = teleport_deadline:in(Ms), done = Done, left = Leaves, lane = Lane, broadcast = Broadcast},
-            Begun = (counted(relayed, Next))#relay{jobs = Jobs#{Ref => Job}},
-            {noreply, lists:foldl(fun(Leaf, Acc) -> pass_on(Leaf, Ref, Acc) end, Begun, Leaves)}
-    end;
+handle_call({relay, Ms, Class, Leaves, Broadcast}, From, State) when Leaves =/= [] -> relay({Ms, Class, Leaves, Broadcast}, all, From, State);
+handle_call({relay, Ms, Class, Leaves, Broadcast, but}, From, State) when Leaves =/= [] -> relay({Ms, Class, Leaves, Broadcast}, but, From, State);
 handle_call(figures, _From, #relay{figures = Figures} = State) ->
     {reply, Figures, State};
 handle_call(_Request, _From, State) ->
     {reply, {error, badarg}, State}.
+
+relay({Ms, Class, Leaves, Broadcast}, Answer, From, #relay{jobs = Jobs} = State) ->
+    #{max_broadcasts := Max} = teleport_config:of_node(node()),
+    {Outcome, Next} = deliver(Broadcast, State),
+    Done = [{node(), Outcome}],
+    case map_size(Jobs) >= Max of
+        true -> {reply, answer(Answer, Done ++ [{Leaf, {error, overload}} || Leaf <- Leaves]), Next};
+        false ->
+            Ref = make_ref(),
+            {_, Sender, Scope, Group, _} = Broadcast,
+            Lane = #{class => Class, key => {Sender, {Scope, Group}}, on_full => error, timeout => 0},
+            Job = #job{from = From, timer = erlang:send_after(Ms, self(), {too_late, Ref}), until = teleport_deadline:in(Ms), done = Done, left = Leaves, lane = Lane, broadcast = Broadcast, answer = Answer},
+            Begun = (counted(relayed, Next))#relay{jobs = Jobs#{Ref => Job}},
+            {noreply, lists:foldl(fun(Leaf, Acc) -> pass_on(Leaf, Ref, Acc) end, Begun, Leaves)}
+    end.
+
+%% The names of nodes are most of an answer.
+answer(all, Outcomes) -> Outcomes;
+answer(but, Outcomes) -> {but, [Outcome || {_, Ended} = Outcome <- Outcomes, Ended =/= ok]}.
 
 deliver({Number, Sender, Scope, Group, Packed}, #relay{seen = Seen} = State) ->
     case teleport_seen:check({Sender, Scope, Group}, Number, Seen) of
@@ -132,9 +141,9 @@ done(Leaf, Outcome, Ref, #relay{jobs = Jobs} = State) ->
             State#relay{jobs = Jobs#{Ref := Job#job{left = lists:delete(Leaf, Left), done = [{Leaf, Outcome} | Done]}}}
     end.
 
-answered(Ref, #job{from = From, timer = Timer}, Outcomes, #relay{jobs = Jobs} = State) ->
+answered(Ref, #job{from = From, timer = Timer, answer = Answer}, Outcomes, #relay{jobs = Jobs} = State) ->
     _ = erlang:cancel_timer(Timer),
-    gen_server:reply(From, Outcomes),
+    gen_server:reply(From, answer(Answer, Outcomes)),
     State#relay{jobs = maps:remove(Ref, Jobs)}.
 
 %% @private

@@ -5,7 +5,7 @@
 -module(teleport_relay_SUITE).
 
 -export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_group/2, end_per_group/2, init_per_testcase/2, end_per_testcase/2]).
--export([one_message_crosses/1, sites_of_the_configuration/1, large_messages/1, order_of_one_sender/1, relay_does_not_answer/1, relay_is_killed/1,
+-export([one_message_crosses/1, answers/1, sites_of_the_configuration/1, large_messages/1, order_of_one_sender/1, relay_does_not_answer/1, relay_is_killed/1,
          leaf_does_not_answer/1, leaf_is_killed/1, relay_without_teleport/1, leaf_without_teleport/1, relay_passes_on_too_many/1, process_is_killed/1,
          sites_that_nobody_knows/1]).
 -import(teleport_nodes, [wait_ms/0]).
@@ -17,7 +17,7 @@ all() -> [{group, shm}, {group, tcp}].
 
 groups() ->
     teleport_nodes:groups([shm, tcp],
-                          [one_message_crosses, sites_of_the_configuration, large_messages, order_of_one_sender, relay_does_not_answer, relay_is_killed,
+                          [one_message_crosses, answers, sites_of_the_configuration, large_messages, order_of_one_sender, relay_does_not_answer, relay_is_killed,
                            leaf_does_not_answer, leaf_is_killed, relay_without_teleport, leaf_without_teleport, relay_passes_on_too_many, process_is_killed,
                            sites_that_nobody_knows]).
 
@@ -107,6 +107,20 @@ one_message_crosses(Config) ->
         %% Without sites it crosses once for each node.
         Expected = broadcast(last, #{class => control}),
         [true = bytes(Leaf, control) > 0 || Leaf <- Leaves]
+    end).
+
+%% A relay names the nodes that have not got it. A sender of an earlier version hears of all.
+answers(Config) ->
+    on_first(Config, fun(#{relay := Relay, leaves := [Leaf, Other]}) ->
+        Members = members([Relay, Leaf]),
+        Ask = fun(Message, More) ->
+                      Broadcast = teleport_relay:broadcast(pg, group(), self(), {term_to_binary(Message), []}),
+                      teleport:call({teleport_relay, Relay}, list_to_tuple([relay, 5000, normal, [Leaf, Other], Broadcast | More]))
+              end,
+        {but, [{Other, {error, no_members}}]} = Ask(one, [but]),
+        [{Relay, ok}, {Leaf, ok}, {Other, {error, no_members}}] = lists:sort(fun({A, _}, {B, _}) -> A =:= Relay orelse (B =/= Relay andalso A =< B) end, Ask(two, [])),
+        {error, badarg} = Ask(three, [else_that]),
+        ok = await_got(Members, [one, two])
     end).
 
 sites_of_the_configuration(Config) ->
