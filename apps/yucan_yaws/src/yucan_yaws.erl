@@ -194,7 +194,7 @@ script(php, Found, Req, Arg, #{globals := #{php_exe_path := Exe}, server := #{ph
             outcome(yucan_yaws_out:collect(Result), Req, Arg2, Site, Left)
     end;
 script(yaws, #{script := File} = Found, Req, Arg, #{server := #{partial_post_size := Part}} = Site, Left) ->
-    case yucan_yaws_out:with_body(yucan_yaws_out:in_script(Found, Arg), Req, Part) of
+    case yucan_yaws_out:with_body(yucan_yaws_out:in_script(Found, yucan_yaws_out:made(Arg)), Req, Part) of
         {ok, Arg2} ->
             try yucan_yaws_page:items(File, Arg2) of
                 {ok, Items} -> outcome(yucan_yaws_out:collect(Items), Req, Arg2, Site, Left);
