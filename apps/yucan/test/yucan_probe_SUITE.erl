@@ -25,7 +25,7 @@ core(_) ->
     Core = modules(filename:join(Src, "*.erl")),
     true = length(Core) =< 26,
     Called = lists:usort([M || Module <- Core, {ok, {_, [{imports, Calls}]}} <- [beam_lib:chunks(code:which(Module), [imports])], {M, _, _} <- Calls]),
-    [yucan_file_cache, yucan_h2, yucan_h2_reply, yucan_h2_stream, yucan_ws] = lists:sort([M || M <- modules(filename:join(Src, "*/*.erl")), lists:member(M, Called)]).
+    [yucan_file_cache, yucan_forwarded, yucan_h2, yucan_h2_reply, yucan_h2_stream, yucan_quota, yucan_tls, yucan_ws] = lists:sort([M || M <- modules(filename:join(Src, "*/*.erl")), lists:member(M, Called)]).
 
 modules(Pattern) -> [list_to_atom(filename:basename(File, ".erl")) || File <- filelib:wildcard(Pattern)].
 
