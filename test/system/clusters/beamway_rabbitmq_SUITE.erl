@@ -33,6 +33,8 @@ init_per_suite(Config) ->
 end_per_suite(_Config) -> ok.
 
 init_per_group(guide, Config) ->
+    %% The page copies it there itself.
+    ok = file:del_dir_r("/opt/beamway"),
     Config;
 init_per_group(Group, Config) ->
     Contenders = beamway_bench_contender:all(beamway_bench_nodes:root(), 200),
