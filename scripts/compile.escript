@@ -67,7 +67,7 @@ run(#{name := Name, dir := Dir, sources := Folders, out := Out, options := Extra
     true = code:add_patha(Out),
     Sources = sources(Folders),
     drop_stale(Out, Sources),
-    Newest = newest([F || Folder <- [filename:join(Dir, "include") | Folders],
+    Newest = newest([F || Folder <- [filename:join(Dir, "include"), filename:join(Dir, "src") | Folders],
                           F <- filelib:wildcard(filename:join(Folder, "*.hrl"))]),
     Fresh = same_options(Out, Options),
     Todo = [S || S <- Sources, not Fresh orelse is_outdated(S, Out, Newest)],
