@@ -19,7 +19,7 @@
 %% Every second node is of another release of OTP if one is named, see {@link beamway_other_otp}.
 -module(beamway_peer).
 
--export([start/2, start/1, erl/0, unless_wrapped/2, stop/1, stop_all/1, started/0, stop_started/0, halt_node/1, halt_node/2, call/4, call/5, run/2, run/3]).
+-export([start/2, start/1, erl/0, unless_wrapped/2, stop/1, stop_all/1, started/0, stop_started/0, halt_node/1, halt_node/2, call/4, call/5, run/2, run/3, returned/1]).
 -export([connect/3, connect_both/3, link_kind/1, assert_link/3, controller/2, own_controller/1, own_controller_driver/1]).
 -export([os_pid/1, kill9/1, sigstop/1, sigcont/1, is_running/1, resident_bytes/1, fds/1, maps/1, resources/1, no_more/2, log_text/1]).
 -export([watch_nodedown/1, nodedown/4]).
@@ -143,10 +143,18 @@ call(Peer, Module, Function, Arguments, TimeoutMs) ->
 run(Peer, Fun) ->
     run(Peer, Fun, ?CALL_MS).
 
-%% @doc The same with a limit in milliseconds.
+%% @doc The same with a limit in milliseconds. `peer:call/5' returns `badarg' if the process there dies by a link with a pair as its reason, as a test's
+%% helper does that fails: so what the fun returns is marked.
 -spec run(pid(), fun(() -> Result), timeout()) -> Result.
 run(Peer, Fun, TimeoutMs) ->
-    peer:call(Peer, erlang, apply, [Fun, []], TimeoutMs).
+    case peer:call(Peer, ?MODULE, returned, [Fun], TimeoutMs) of
+        {returned, Result} -> Result;
+        Other -> error({died_by_a_link, Other})
+    end.
+
+%% @private Called on the node.
+-spec returned(fun(() -> Result)) -> {returned, Result}.
+returned(Fun) -> {returned, Fun()}.
 
 %% @doc Makes `Peer' connect to `Node' and checks that the carrier's link carries the connection.
 %% The called node may still be busy with its side of it when this returns.
