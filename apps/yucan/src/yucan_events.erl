@@ -39,7 +39,6 @@ site(Server) -> persistent_term:get({yucan, Server}, none).
 
 %% @doc A request has got its answer: `[yucan, request, stop]'. How long that took is in microseconds here, in native units for the function.
 -spec answered(#site{}, #req{}, Status :: 0..999, {Bytes :: non_neg_integer(), TookUs :: integer()}) -> ok.
-answered(#site{on_event = none}, _, _, _) -> ok;
 answered(Site, Req, Status, {Bytes, Us}) ->
     emit(Site, [request, stop], #{duration => erlang:convert_time_unit(Us, microsecond, native), bytes => Bytes}, (facts(Req))#{status => Status}).
 
@@ -59,9 +58,9 @@ crash(Class, Reason, Stack, #req{method = Method, target = Target, id = Id, conn
 refused(Status, Reason, #conn{server = Server, socket = Socket}) ->
     ?LOG_DEBUG("yucan ~ts: refused ~b, ~ts", [Server, Status, Reason]),
     case site(Server) of
-        #site{on_event = none} -> ok;
-        none -> ok;
-        Site -> emit(Site, [request, refused], #{}, #{status => Status, reason => Reason, peer => yucan_transport:peer(Socket)})
+        #site{on_event = Handler} = Site when Handler =/= none ->
+            emit(Site, [request, refused], #{}, #{status => Status, reason => Reason, peer => yucan_transport:peer(Socket)});
+        _ -> ok
     end.
 
 %% @doc Something that an operator should know.

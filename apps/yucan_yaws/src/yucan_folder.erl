@@ -92,18 +92,12 @@ certificate() ->
 make_certificate(Folder, File) ->
     {ok, Host} = inet:gethostname(),
     Names = [{dNSName, Name} || Name <- lists:usort(["localhost", Host])] ++ [{iPAddress, <<127, 0, 0, 1>>}, {iPAddress, <<1:128>>}],
-    Today = calendar:date_to_gregorian_days(date()),
-    #{cert := Made, key := Key} = public_key:pkix_test_root_cert("localhost", [
-        {key, {namedCurve, ?secp256r1}}, {digest, sha256},
-        {validity, {calendar:gregorian_days_to_date(Today - 1), calendar:gregorian_days_to_date(Today + ?CERTIFICATE_DAYS)}},
-        {extensions, [#'Extension'{extnID = ?'id-ce-subjectAltName', critical = false, extnValue = Names},
-                      #'Extension'{extnID = ?'id-ce-keyUsage', critical = true, extnValue = [digitalSignature, keyCertSign]}]}]),
-    %% What OTP makes for tests has a name of its own.
-    #'OTPCertificate'{tbsCertificate = Content} = public_key:pkix_decode_cert(Made, otp),
-    Name = {rdnSequence, [[#'AttributeTypeAndValue'{type = ?'id-at-commonName', value = {utf8String, unicode:characters_to_binary(["yucan on ", Host])}}]]},
-    Certificate = public_key:pkix_sign(Content#'OTPTBSCertificate'{subject = Name, issuer = Name}, Key),
-    Pem = public_key:pem_encode([{'Certificate', Certificate, not_encrypted}, {'ECPrivateKey', public_key:der_encode('ECPrivateKey', Key), not_encrypted}]),
-    ok =:= filelib:ensure_dir(File) andalso ok =:= file:change_mode(Folder, 8#700) andalso ok =:= file:write_file(File, Pem) andalso ok =:= file:change_mode(File, 8#600)
+    Key = yucan_certificate:new_key(),
+    Certificate = yucan_certificate:self_signed(unicode:characters_to_binary(["yucan on ", Host]), ?CERTIFICATE_DAYS, [
+        yucan_certificate:names(Names), #'Extension'{extnID = ?'id-ce-keyUsage', critical = true, extnValue = [digitalSignature, keyCertSign]},
+        #'Extension'{extnID = ?'id-ce-basicConstraints', critical = true, extnValue = #'BasicConstraints'{cA = true}}], Key),
+    ok =:= filelib:ensure_dir(File) andalso ok =:= file:change_mode(Folder, 8#700)
+        andalso ok =:= yucan_certificate:write(File, [{'Certificate', Certificate, not_encrypted}, yucan_certificate:entry(Key)])
         orelse cannot("--https: cannot write ~ts", [File]).
 
 %% ---- requests

@@ -58,14 +58,6 @@ is_there(Address, Addresses) ->
 
 %% ---- redirects
 
-%% @doc The alias with the longest prefix that this path is under, and the rest of the path.
--spec alias(Path :: binary(), [yucan_yaws_config_value:alias()]) -> {ok, yucan_yaws_config_value:alias(), Rest :: binary()} | none.
-alias(Path, Aliases) ->
-    case lists:keysort(1, [{-byte_size(Prefix), Alias} || #{prefix := Prefix} = Alias <- Aliases, Prefix =:= <<>> orelse is_under(Path, Prefix)]) of
-        [{Size, Alias} | _] -> {ok, Alias, binary_part(Path, -Size, byte_size(Path) + Size)};
-        [] -> none
-    end.
-
 %% @doc The redirect with the longest path that this path is under.
 -spec redirect(Path :: binary(), [yucan_yaws_config:redirect()]) -> {ok, yucan_yaws_config:redirect()} | none.
 redirect(Path, Redirects) ->
@@ -98,7 +90,15 @@ query([], Query) -> ["?", Query];
 query([Own], <<>>) -> ["?", Own];
 query([Own], Query) -> ["?", Own, "&", Query].
 
-%% ---- paths and appmods
+%% ---- paths, aliases and appmods
+
+%% @doc The alias with the longest prefix that this path is under, and the rest of the path.
+-spec alias(Path :: binary(), [yucan_yaws_config_value:alias()]) -> {ok, yucan_yaws_config_value:alias(), Rest :: binary()} | none.
+alias(Path, Aliases) ->
+    case lists:keysort(1, [{-byte_size(Prefix), Alias} || #{prefix := Prefix} = Alias <- Aliases, Prefix =:= <<>> orelse is_under(Path, Prefix)]) of
+        [{Size, Alias} | _] -> {ok, Alias, binary_part(Path, -Size, byte_size(Path) + Size)};
+        [] -> none
+    end.
 
 %% @doc Whether a decoded path is that of a folder or below it.
 -spec is_under(Path :: binary(), Folder :: binary()) -> boolean().

@@ -120,36 +120,23 @@ verified() -> [{verify, verify_peer}, {depth, 10}, {customize_hostname_check, [{
 
 %% ---- files
 
-ensure_certificate(#{certificate := File, names := Names, folder := Folder} = Options) ->
+ensure_certificate(#{certificate := File, names := Names, folder := Folder}) ->
     case filelib:is_regular(File) of
         true -> ok;
         false ->
             ok = filelib:ensure_path(Folder),
-            Key = new_key(),
-            write(File, [entry(Key), {'Certificate', self_signed(hd(Names), Key, []), not_encrypted}], Options)
+            Key = yucan_certificate:new_key(),
+            yucan_certificate:write(File, [yucan_certificate:entry(Key), {'Certificate', self_signed(hd(Names), Key, []), not_encrypted}])
     end.
 
-account(#{account := File} = Options) ->
+account(#{account := File}) ->
     case file:read_file(File) of
         {ok, Pem} -> [Entry | _] = public_key:pem_decode(Pem), public_key:pem_entry_decode(Entry);
         {error, enoent} ->
-            Key = new_key(),
-            ok = write(File, [entry(Key)], Options),
+            Key = yucan_certificate:new_key(),
+            ok = yucan_certificate:write(File, [yucan_certificate:entry(Key)]),
             Key
     end.
-
-new_key() -> public_key:generate_key({namedCurve, ?secp256r1}).
-
-entry(Key) -> {'ECPrivateKey', public_key:der_encode('ECPrivateKey', Key), not_encrypted}.
-
-%% Nobody else may read a key, not even for a moment; and nobody meets half a file.
-write(File, Entries, #{folder := Folder}) ->
-    New = filename:join(Folder, ".new"),
-    _ = file:delete(New),
-    ok = file:write_file(New, <<>>, [exclusive]),
-    ok = file:change_mode(New, 8#600),
-    ok = file:write_file(New, public_key:pem_encode(Entries)),
-    file:rename(New, File).
 
 %% Key and certificate share a file, so that they change at once.
 certificates(#{certificate := File}) ->
@@ -170,32 +157,20 @@ pubkey_time({generalTime, Text}) ->
     {ok, [Year, Month, Day, Hour, Minute, Second], _} = io_lib:fread("~4d~2d~2d~2d~2d~2d", Text),
     {{Year, Month, Day}, {Hour, Minute, Second}}.
 
-%% A certificate that its own key signs, for a week.
+%% Until the authority has answered: for a week.
 self_signed(Name, Key, Extensions) ->
-    Subject = {rdnSequence, [[#'AttributeTypeAndValue'{type = ?'id-at-commonName', value = {utf8String, Name}}]]},
-    {Today, _} = calendar:universal_time(),
-    Day = fun(More) ->
-        {Year, Month, Date} = calendar:gregorian_days_to_date(calendar:date_to_gregorian_days(Today) + More),
-        {generalTime, lists:flatten(io_lib:format("~4..0b~2..0b~2..0b000000Z", [Year, Month, Date]))}
-    end,
-    San = #'Extension'{extnID = ?'id-ce-subjectAltName', critical = false, extnValue = [{dNSName, binary_to_list(Name)}]},
-    public_key:pkix_sign(#'OTPTBSCertificate'{
-        version = v3, serialNumber = rand:uniform(1 bsl 62), signature = #'SignatureAlgorithm'{algorithm = ?'ecdsa-with-SHA256', parameters = asn1_NOVALUE},
-        issuer = Subject, subject = Subject, validity = #'Validity'{notBefore = Day(-1), notAfter = Day(7)},
-        subjectPublicKeyInfo = #'OTPSubjectPublicKeyInfo'{
-            algorithm = #'PublicKeyAlgorithm'{algorithm = ?'id-ecPublicKey', parameters = {namedCurve, ?secp256r1}},
-            subjectPublicKey = #'ECPoint'{point = Key#'ECPrivateKey'.publicKey}},
-        extensions = [San | Extensions]}, Key).
+    yucan_certificate:self_signed(Name, 7, [yucan_certificate:names([{dNSName, binary_to_list(Name)}]) | Extensions], Key).
 
 %% ---- challenges
 
 offer(<<"http-01">>, _, Token, Authorization) -> persistent_term:put({?MODULE, http, Token}, Authorization);
 %% RFC 8737, 3: the hash of the authorization in a critical extension.
 offer(<<"tls-alpn-01">>, Name, _, Authorization) ->
-    Key = new_key(),
+    Key = yucan_certificate:new_key(),
     Hash = #'Extension'{extnID = {1, 3, 6, 1, 5, 5, 7, 1, 31}, critical = true, extnValue = <<4, 32, (crypto:hash(sha256, Authorization))/binary>>},
     Der = self_signed(Name, Key, [Hash]),
-    Own = [{cert, Der}, {key, {'ECPrivateKey', public_key:der_encode('ECPrivateKey', Key)}}],
+    {Type, KeyDer, _} = yucan_certificate:entry(Key),
+    Own = [{cert, Der}, {key, {Type, KeyDer}}],
     change_asked(fun(Asked) -> Asked#{Name => Own} end).
 
 withdraw(<<"http-01">>, _, Token) -> persistent_term:erase({?MODULE, http, Token});
@@ -257,14 +232,14 @@ start_order(#state{options = Options} = State) ->
 order(Options) -> exit(ordered(Options)).
 
 ordered(#{challenge := Kind, certificate := File, tls := Tls} = Options) ->
-    Key = new_key(),
+    Key = yucan_certificate:new_key(),
     Order = (maps:with([directory, names, contact, challenge], Options))#{
         account => account(Options), key => Key, tls => trusted(Tls),
         offer => fun(Name, Token, Authorization) -> offer(Kind, Name, Token, Authorization) end,
         withdraw => fun(Name, Token) -> withdraw(Kind, Name, Token) end},
     try yucan_acme_client:order(Order) of
         Pem ->
-            ok = write(File, [entry(Key) | public_key:pem_decode(Pem)], Options),
+            ok = yucan_certificate:write(File, [yucan_certificate:entry(Key) | public_key:pem_decode(Pem)]),
             %% ssl remembers files for minutes.
             ssl:clear_pem_cache(),
             {shutdown, ordered}

@@ -171,15 +171,10 @@ request_for(Names, Key) ->
 %% ---- HTTP: one connection for each request
 
 request(Method, Url, Body, #{tls := Tls}) ->
-    {Scheme, Host, Port, Target} = parts(Url),
+    {Host, Port, Target} = parts(Url),
     Head = [string:uppercase(atom_to_list(Method)), " ", Target, " HTTP/1.1\r\nhost: ", Host, [[$:, integer_to_list(Port)] || Port =/= 443],
             "\r\nuser-agent: yucan\r\nconnection: close\r\ncontent-type: application/jose+json\r\ncontent-length: ", integer_to_list(iolist_size(Body)), "\r\n\r\n"],
-    Options = [binary, {active, false}],
-    Result = case Scheme of
-        https -> ssl:connect(Host, Port, Options ++ Tls ++ [{server_name_indication, Host}], ?HTTP_MS);
-        http -> fail("~ts is not https", [Url])
-    end,
-    case Result of
+    case ssl:connect(Host, Port, [binary, {active, false}] ++ Tls ++ [{server_name_indication, Host}], ?HTTP_MS) of
         {ok, Socket} ->
             try
                 ok = ssl:send(Socket, [Head, Body]),
@@ -193,8 +188,8 @@ request(Method, Url, Body, #{tls := Tls}) ->
 parts(Url) ->
     case uri_string:parse(Url) of
         #{scheme := <<"https">>, host := Host, path := Path} = Uri ->
-            {https, binary_to_list(Host), maps:get(port, Uri, 443), [case Path of <<>> -> <<"/">>; _ -> Path end, [[$?, Query] || #{query := Query} <- [Uri]]]};
-        #{scheme := _, host := _} -> {http, "", 0, <<>>};
+            {binary_to_list(Host), maps:get(port, Uri, 443), [case Path of <<>> -> <<"/">>; _ -> Path end, [[$?, Query] || #{query := Query} <- [Uri]]]};
+        #{scheme := _, host := _} -> fail("~ts is not https", [Url]);
         _ -> fail("~ts is no address", [Url])
     end.
 
@@ -211,21 +206,15 @@ answer(Bytes, Url) ->
         [<<"HTTP/1.", _, " ", Status:3/binary, Head/binary>>, Rest] ->
             Headers = [{string:lowercase(Name), string:trim(Value)} || Line <- tl(binary:split(Head, <<"\r\n">>, [global])), [Name, Value] <- [binary:split(Line, <<":">>)]],
             _ = [put(?NONCE, Nonce) || {<<"replay-nonce">>, Nonce} <- Headers],
-            Body = case lists:keyfind(<<"transfer-encoding">>, 1, Headers) of {_, <<"chunked">>} -> chunks(Rest, Url); _ -> Rest end,
+            Body = case lists:keyfind(<<"transfer-encoding">>, 1, Headers) of {_, <<"chunked">>} -> chunks(yucan_chunk:new(), Rest, <<>>, Url); _ -> Rest end,
             {binary_to_integer(Status), Headers, Body};
         _ -> fail("~ts: the answer is no HTTP", [Url])
     end.
 
-chunks(Bytes, Url) ->
-    case re:run(Bytes, "^([0-9a-fA-F]{1,6})[^\r\n]*\r\n", [{capture, [0, 1], index}]) of
-        {match, [{0, Line}, {0, Digits}]} ->
-            case binary_to_integer(binary_part(Bytes, 0, Digits), 16) of
-                0 -> <<>>;
-                Size ->
-                    case Bytes of
-                        <<_:Line/binary, Data:Size/binary, "\r\n", Rest/binary>> -> <<Data/binary, (chunks(Rest, Url))/binary>>;
-                        _ -> fail("~ts: the answer ends early", [Url])
-                    end
-            end;
-        _ -> fail("~ts: the answer ends early", [Url])
+chunks(State, Bytes, Done, Url) ->
+    case yucan_chunk:parse(State, Bytes, yucan_config:freeze(#{})) of
+        {data, Data, Next, Rest} -> chunks(Next, Rest, <<Done/binary, Data/binary>>, Url);
+        {done, _, _} -> Done;
+        {more, _, _} -> fail("~ts: the answer ends early", [Url]);
+        {error, _} -> fail("~ts: the answer is no HTTP", [Url])
     end.
