@@ -133,8 +133,7 @@ feasible(#{require := Require, tolerance := Tolerance, order := Order, min := Mi
         _ -> {error, {unsatisfied, placement_explain:conflict(Plan, Snapshot)}}
     end.
 
-is_tolerated(none, _) -> true;
-is_tolerated(Tolerance, Context) -> placement_pred:evaluate(Tolerance, Context) =:= true.
+is_tolerated(Tolerance, Context) -> lists:all(fun(P) -> placement_pred:evaluate(P, Context) =:= true end, Tolerance).
 
 %% After each part of the order, from the first one on: who is left, and which parts are not applied yet.
 steps([], Steps) -> lists:reverse(Steps);

@@ -24,20 +24,22 @@ from_environment() ->
         {[], {error, _} = Error} -> Error
     end.
 
-%% Option, default, expected, effect, whether a value is good. Files and attributes are judged where they are read.
+%% Option, default, expected, when a change takes effect and what the option does, whether a value is good. Files and attributes are judged where they are read.
 options() ->
-    [{builtins, true, "true or false", "Whether this node serves the built-in attributes.", fun is_boolean/1},
-     {attributes, none, "none or the name of a file", "File of attributes that this node serves.", fun(_) -> true end},
-     {path, none, "a list of names, from the root down", "The declared place of this node in the network. none: it has no place.", fun(_) -> true end},
-     {deadline, ?DEADLINE_MS, "milliseconds", "Time limit of a choice, or of a question about a lease, that names none.", fun is_ms/1},
-     {limit, ?LIMIT_MS, "milliseconds", "Time limit of the function of an attribute whose entry names none.", fun is_ms/1},
-     {group_memory, ?GROUP_MEMORY_MS, "milliseconds", "How long, at least, a member of a group remembers what has ended in it.", fun is_ms/1}].
+    [{builtins, true, "true or false", {start, "Whether this node serves the built-in attributes."}, fun is_boolean/1},
+     {attributes, none, "none or the name of a file", {start, "File of attributes that this node serves."}, fun(_) -> true end},
+     {path, none, "a list of names, from the root down", {start, "The declared place of this node in the network. none: it has no place."}, fun(_) -> true end},
+     {deadline, ?DEADLINE_MS, "milliseconds", {call, "Time limit of a choice, or of a question about a lease, that names none."}, fun is_ms/1},
+     {limit, ?LIMIT_MS, "milliseconds", {call, "Time limit of the function of an attribute whose entry names none."}, fun is_ms/1},
+     {group_memory, ?GROUP_MEMORY_MS, "milliseconds", {call, "How long, at least, a member of a group remembers what has ended in it."}, fun is_ms/1}].
 
 %% @doc For the reference of all options (`scripts/options'): option, default, what is valid, when a change takes effect, effect.
 -spec table() -> [{Option :: atom(), Default :: term(), Expected :: string(), TakesEffect :: string(), Effect :: string()}].
 table() ->
-    [{Name, Default, Expected, case lists:member(Name, [deadline, limit, group_memory]) of true -> "at once"; false -> "start of the application" end, Effect}
-     || {Name, Default, Expected, Effect, _} <- options()].
+    [{Name, Default, Expected, takes_effect(When), Effect} || {Name, Default, Expected, {When, Effect}, _} <- options()].
+
+takes_effect(start) -> "start of the application";
+takes_effect(call) -> "at once".
 
 value(Name) ->
     {Name, Default, _, _, _} = lists:keyfind(Name, 1, options()),

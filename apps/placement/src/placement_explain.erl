@@ -32,7 +32,7 @@ reports(#{require := Require, order := Order} = Plan, #{contexts := Contexts}) -
 %% That a node has no taints is worth a word where one has.
 parts(#{require := Require, tolerance := Tolerance, order := Order}, Contexts) ->
     [{require, P} || P <- placement_pred:conjuncts(Require)]
-        ++ [{require, Tolerance} || Tolerance =/= none, lists:any(fun(#{view := #{status := Status}} = C) -> Status =:= ok andalso not all_true([Tolerance], C) end, Contexts)]
+        ++ [{require, P} || P <- Tolerance, lists:any(fun(#{view := #{status := Status}} = C) -> Status =:= ok andalso not all_true([P], C) end, Contexts)]
         ++ [{order, P} || P <- Order].
 
 all_true(Parts, Context) -> lists:all(fun(P) -> placement_pred:evaluate(P, Context) =:= true end, Parts).

@@ -176,14 +176,14 @@ check(Claims, Require) -> spawn_monitor(fun() -> exit({?MODULE, checked(Claims, 
 
 %% In a process of its own: waits for the node's own attributes.
 checked(Claims, Require) ->
-    {ok, Given} = placement_pred:compile(Require),
-    {ok, Compiled} = placement_pred:compile(Require ++ [placement_pred:source(Tolerance) || Tolerance <- [placement_pred:tolerance(Given)], Tolerance =/= none]),
-    Judged = placement_pred:attributes(Compiled),
+    {ok, Compiled} = placement_pred:compile(Require),
+    Parts = placement_pred:conjuncts(Compiled) ++ placement_pred:tolerance(Compiled),
+    Judged = lists:append([placement_pred:attributes(P) || P <- Parts]),
     Names = lists:usort(Judged ++ maps:keys(Claims)),
     {ok, Answers} = placement_attr:local(Names, 2 * placement_config:deadline_ms()),
     Known = maps:from_list([{Name, known(Answer)} || {Name, Answer} <- Answers]),
     Context = #{node => node(), view => #{status => ok, attributes => Known}},
-    case [{placement_pred:source(P), Truth} || P <- placement_pred:conjuncts(Compiled), Truth <- [placement_pred:evaluate(P, Context)], Truth =/= true] of
+    case [{placement_pred:source(P), Truth} || P <- Parts, Truth <- [placement_pred:evaluate(P, Context)], Truth =/= true] of
         [] -> {fits, maps:with(maps:keys(Claims), Known), lists:any(fun placement_attr:is_evaluated/1, Judged)};
         [{P, Truth} | _] -> {refused, {predicate, P, Truth}}
     end.

@@ -8,7 +8,6 @@
 
 -export([compile/1, attributes/1, evaluate/2, conjuncts/1, source/1, is_relative/1, thresholds/2, account/2, at_target/1, contradictions/1, groups/1, affinities/1, tolerance/1]).
 
-
 -export_type([predicate/0, compiled/0, truth/0, context/0, thresholds/0, affinity/0]).
 
 -type operator() :: eq | ne | lt | le | gt | ge.
@@ -138,11 +137,11 @@ groups(Compiled) -> lists:usort([Name || {group, Name} <- leaves(Compiled)]).
 affinities(Compiled) -> lists:usort([What || {affinity, What, _} <- leaves(Compiled)]).
 
 %% @doc What holds in addition where a predicate does not say what it tolerates: the node has no taints.
--spec tolerance(compiled()) -> compiled() | none.
+-spec tolerance(compiled()) -> [compiled()].
 tolerance(Compiled) ->
     case lists:any(fun(Leaf) -> element(1, Leaf) =:= tolerates end, leaves(Compiled)) of
-        true -> none;
-        false -> compiled({tolerates, []}, 0)
+        true -> [];
+        false -> [compiled({tolerates, []}, 0)]
     end.
 
 %% @doc The parts that must all be true.

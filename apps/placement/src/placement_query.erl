@@ -22,7 +22,7 @@
                    max_age => non_neg_integer(),             %% ms that a value may be old
                    deadline => pos_integer()}                %% ms for the whole choice; {@link placement_config:deadline_ms/0}
                | placement_pred:predicate().
--type plan() :: #{require := placement_pred:compiled(), tolerance := placement_pred:compiled() | none, order := [placement_pred:compiled()],
+-type plan() :: #{require := placement_pred:compiled(), tolerance := [placement_pred:compiled()], order := [placement_pred:compiled()],
                   prefer := [{number(), min | max, placement_entry:name()} | {number(), truth, placement_pred:compiled()} |
                              {number(), {score, module(), atom()}, [placement_entry:name()]}],
                   from := node(), n := pos_integer() | all, min := pos_integer(), on_conflict := error | relax, spread := none | tuple(),
@@ -103,7 +103,7 @@ preference(Other) -> bad("prefer: ~0tP: expected {Weight, Predicate}, {Weight, {
 -spec names(plan()) -> [placement_entry:name()].
 names(#{require := Require, tolerance := Tolerance, order := Order, prefer := Prefer, spread := Spread, n := Count}) ->
     Scored = case Count of all -> []; _ -> preferred(Prefer) end,
-    lists:usort(lists:append([placement_pred:attributes(P) || P <- [Require | Order] ++ [Tolerance || Tolerance =/= none]]) ++ Scored ++ spread_by(Spread)).
+    lists:usort(lists:append([placement_pred:attributes(P) || P <- [Require | Order] ++ Tolerance]) ++ Scored ++ spread_by(Spread)).
 
 preferred(Prefer) -> lists:append([case Term of {_, truth, P} -> placement_pred:attributes(P); {_, {score, _, _}, Names} -> Names; {_, _, Name} -> [Name] end || Term <- Prefer]).
 
