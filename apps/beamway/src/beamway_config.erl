@@ -23,11 +23,7 @@
                     rdma_devices := [string()],
                     rdma_ports := {inet:port_number(), inet:port_number()},
                     rdma_plaintext := boolean()}.
-%% `links': what may be used, of which the best is; `inet' need not be named. `ring_bytes': each way and peer. `ring_limit_bytes': all rings of this node together.
-%% `poll_us': how long to look for input before sleeping, in microseconds.
-%% `socket_dir': "" for abstract sockets. `rdma_limit_bytes': all memory that is registered with devices.
-%% `rdma_devices': [] for all. `rdma_ports': where the connection manager listens, {0, 0} for any port.
-%% `rdma_plaintext': rdma also between nodes that speak TLS, whose data then passes the network as it is.
+%% {@link table/0} says what each is.
 
 -type problem() :: {Option :: atom(), Value :: term(), Expected :: string()}.
 

@@ -33,7 +33,7 @@ table() ->
 options() ->
     [{ip, {127, 0, 0, 1}, "an address as a tuple", "Address on which the console listens."},
      {port, 8090, "0 to 65535", "Port on which it listens. 0: any free one."},
-     {token_file, none, "the name of a file", "File that nobody else may read, with a token or password of 12 to 1024 characters. Needed if others than this host can reach the address."},
+     {token_file, none, "the name of a file", "File with a token or password of 12 to 1024 characters. Only its owner may read it. Required if other hosts can reach the address."},
      {certfile, none, "the name of a file", "Certificate. With keyfile the console speaks HTTPS."},
      {keyfile, none, "the name of a file", "Key of the certificate."},
      {allow, false, "true or false", "Whether browsers may start measurements and benchmarks. Without it they only look."},

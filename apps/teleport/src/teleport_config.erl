@@ -41,15 +41,7 @@
                     plaintext := boolean(),
                     by_reference := boolean(),
                     max_block_bytes := non_neg_integer()}.
-%% `lanes': how many of each class. `weights': how the classes share a peer while all have something to send.
-%% `chunk_bytes': a larger message is cut into pieces of so many bytes. `max_queue_*': what may wait for one lane; a message that
-%% finds no room waits up to `block_ms', is refused or dropped (`on_full'). `way': how messages and calls go that name no way themselves ({@link teleport_way}). `max_pending_calls': unanswered calls that one lane of a
-%% peer may have here. `max_broadcasts': broadcasts of this node that are under way at a time. `sites': which nodes are near to each other, for broadcasts.
-%% `open_ms': how long opening a lane may take. `idle_ms': a lane that nobody has used for so long is closed. `backoff_ms': shortest and longest pause before a lost lane is
-%% opened again. `on_unconfirmed': is called with a map when messages of a lost lane were not acknowledged. `on_event': see {@link teleport_events}. `ip', `ports': where
-%% peers may come to ({0, 0}: any port). `max_strangers', `stranger_ms': how many connections may be without proof at a time, and how long. `tls': `auto' is
-%% as the distribution, with its certificates. `plaintext': lanes over TCP and RDMA may go in clear to nodes to which the distribution goes over TLS.
-%% `by_reference': lanes over shared memory pass blocks ({@link teleport:binary/1}) and do not copy them. `max_block_bytes': all blocks that this node holds.
+%% {@link table/0} says what each is.
 
 -type problem() :: {Option :: term(), Value :: term(), Expected :: string()}.
 
@@ -106,7 +98,7 @@ options() ->
       {lane, "Time limit for opening a lane."},
       fun(V) -> is_from(V, 100, 60000) end},
      {idle_ms, 60000, "milliseconds from 100 to 86400000, or infinity",
-      {message, "A lane that nobody has used for so long is closed. The next message opens it again."},
+      {message, "An unused lane is closed after this time. The next message opens it again."},
       fun(V) -> V =:= infinity orelse is_from(V, 100, 86400000) end},
      {backoff_ms, {100, 10000}, "{Shortest, Longest}, milliseconds from 1 to 600000",
       {lane, "Shortest and longest pause between attempts to open a lane."},
