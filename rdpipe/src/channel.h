@@ -11,7 +11,8 @@
  * The way from rdpipe to one agent: over ssh, or to a fork of itself on this host.
  *
  * A host that is named more than once has one ssh connection: the first channel to it is the
- * master, the others wait for it and share it. Its socket is in a directory that the guard removes.
+ * master, the others wait until its socket is there and share it. Its socket is in a directory that
+ * the guard removes.
  */
 
 #define RD_SSH_OPTIONS_MAX 64

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The second part of a copy: what lies at the target already. It changes nothing there. */
-#include "copy.h"
+#include "attributes.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -15,6 +15,7 @@ typedef struct {
     rd_items_out_t out;
     rd_items_in_t in;
     bool has_target;
+    uint64_t kept; /* files since the last LEAVE that need nothing more */
 } have_t;
 
 /* The size of a regular file with its digest; false: it is no such file. */
@@ -34,40 +35,43 @@ static bool digest_of(int parent, const char *name, uint64_t least, uint64_t mos
 }
 
 /* With -p a file that was copied has the time of its source. */
-static bool is_same(const have_t *have, int parent, const char *name)
+static bool is_same(const have_t *have, int parent, const char *name, struct stat *is_p)
 {
     const rd_item_t *item = &have->item;
-    struct stat is;
 
     return have->copy.preserve && !have->copy.compare &&
-           fstatat(parent, name, &is, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(is.st_mode) &&
-           (uint64_t)is.st_size == item->size && is.st_mtim.tv_sec == item->mtime_s &&
-           is.st_mtim.tv_nsec == item->mtime_ns;
+           fstatat(parent, name, is_p, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(is_p->st_mode) &&
+           (uint64_t)is_p->st_size == item->size && is_p->st_mtim.tv_sec == item->mtime_s &&
+           is_p->st_mtim.tv_nsec == item->mtime_ns;
 }
 
-/* A file of the same length may be the same; a part of one may be its beginning. */
-static void look(have_t *have)
+/* A file of the same length may be the same; a part of one may be its beginning. False: a file of
+ * a tree needs nothing more, so the others do not hear of it. */
+static bool look(have_t *have)
 {
     rd_item_t *item = &have->item;
     const char *name = have->target.name;
     int parent = have->beneath.top;
     char part[256];
+    struct stat is;
 
     if (*item->path)
         parent = rd_beneath_parent(&have->beneath, item->path, &name);
     item->has = RD_HAS_NOTHING;
     item->offset = 0;
     if (parent < 0)
-        return;
-    if (is_same(have, parent, name)) {
+        return true;
+    if (is_same(have, parent, name, &is)) {
         item->has = RD_HAS_SAME;
-        return;
+        return !*item->path || rd_attributes_wanted(&have->copy) ||
+               (is.st_mode & 07777) != (item->mode & 0777);
     }
     rd_part_name(name, part);
     if (digest_of(parent, part, 1, item->size, item))
         item->has = RD_HAS_PART;
     else if (digest_of(parent, name, item->size, item->size, item))
         item->has = RD_HAS_ALL;
+    return true;
 }
 
 /* Told here, the loser of two copies has sent nothing in vain. */
@@ -125,8 +129,14 @@ static bool step(have_t *have, rd_why_t *why)
     if (item->kind != RD_ITEM_START && item->kind != RD_ITEM_END && !have->has_target &&
         !find_target(have))
         *item = (rd_item_t){.kind = RD_ITEM_END, .size = 1};
-    if (item->kind == RD_ITEM_FILE)
-        look(have);
+    if (item->kind == RD_ITEM_FILE && !look(have)) {
+        have->kept++;
+        return true;
+    }
+    if (item->kind == RD_ITEM_LEAVE) {
+        item->size = have->kept;
+        have->kept = 0;
+    }
     return rd_items_put(&have->out, item) && item->kind != RD_ITEM_END;
 }
 

@@ -517,6 +517,7 @@ static bool take(unpack_t *unpack, rd_why_t *why)
         make_directory(unpack);
         break;
     case RD_ITEM_LEAVE:
+        unpack->kept += unpack->item.size;
         leave_directory(unpack);
         break;
     default:

@@ -5,7 +5,8 @@
 #include <unistd.h>
 
 #define BUFFER_BYTES ((size_t)1024 * 1024)
-#define ROOM_LEAST ((size_t)64 * 1024) /* a DATA item is not begun in less */
+#define ENOUGH_BYTES ((size_t)64 * 1024) /* goes at once, so that the next part works meanwhile */
+#define ROOM_LEAST ((size_t)64 * 1024)   /* a DATA item is not begun in less */
 
 /* ---- out ---- */
 
@@ -33,7 +34,7 @@ static bool flush(rd_items_out_t *out)
 
 bool rd_items_put(rd_items_out_t *out, const rd_item_t *item)
 {
-    if (out->filled + RD_ITEM_MAX > BUFFER_BYTES && !flush(out))
+    if (out->filled >= ENOUGH_BYTES && !flush(out))
         return false;
     out->filled += rd_item_put(out->buffer + out->filled, item);
     return !out->is_broken;

@@ -119,7 +119,7 @@ static int next_ms(const rd_run_t *run)
 
 static void turn(rd_run_t *run)
 {
-    struct pollfd polled[RD_NODES_MAX + 2 + RD_GUARDS] = {{.fd = run->signals, .events = POLLIN}};
+    struct pollfd polled[RD_NODES_MAX + 3 + RD_GUARDS] = {{.fd = run->signals, .events = POLLIN}};
     size_t last = rd_run_count(run) + 1;
 
     for (size_t i = 0; i < rd_run_count(run); i++) {
@@ -135,7 +135,8 @@ static void turn(rd_run_t *run)
         polled[last + i] =
             (struct pollfd){.fd = run->is_faulty ? -1 : run->guard.of[i].fd, .events = POLLIN};
     polled[last + RD_GUARDS] = (struct pollfd){.fd = rd_output_fd(&run->output), .events = POLLOUT};
-    (void)poll(polled, last + RD_GUARDS + 1, next_ms(run));
+    polled[last + RD_GUARDS + 1] = (struct pollfd){.fd = run->sockets, .events = POLLIN};
+    (void)poll(polled, last + RD_GUARDS + 2, next_ms(run));
     take_signal(run);
     if (polled[last + RD_GUARDS].revents)
         rd_run_write(run);
@@ -271,7 +272,7 @@ int rd_run(const rd_chain_t *chain, const rd_settings_t *settings)
     rd_why_t why = {.text = ""};
     int status;
 
-    run = (rd_run_t){.chain = chain, .settings = settings};
+    run = (rd_run_t){.chain = chain, .settings = settings, .sockets = -1};
     rd_ignore_signals();
     if (!set_up(&run, &why)) {
         rd_say(&settings->cli, "%s", why.text);
@@ -295,6 +296,8 @@ int rd_run(const rd_chain_t *chain, const rd_settings_t *settings)
         rd_run_fault_here(&run, why.text);
     close_all(&run);
     rd_guard_end(&run.guard);
+    if (run.sockets >= 0)
+        close(run.sockets);
     status = status_of(&run);
     rd_run_report(&run, status);
     for (size_t i = 0; i < chain->count; i++) {

@@ -40,6 +40,7 @@ typedef struct {
     rd_guard_t guard;
     rd_output_t output; /* what receivers' commands print */
     char directory[64]; /* of the masters' sockets, "" if there is none */
+    int sockets;        /* tells when one is made there; -1: nothing does */
     int signals, got_signal;
     bool are_told, have_ports, are_started, is_faulty;
     rd_why_t fault;

@@ -2,8 +2,12 @@
 #include "run_state.h"
 
 #include <errno.h>
+#include <sys/inotify.h>
 #include <sys/random.h>
 #include <sys/stat.h>
+#include <unistd.h>
+
+#define SOCKET_BYTES 96
 
 /* ---- starting ---- */
 
@@ -37,40 +41,61 @@ static bool make_directory(rd_run_t *run, rd_why_t *why)
                    (unsigned long long)name);
     if (!rd_guard_directory(&run->guard, run->directory))
         return rd_because(why, "a guard of this pipeline was killed");
-    if (mkdir(run->directory, 0700) == 0)
+    if (mkdir(run->directory, 0700) == 0) {
+        run->sockets = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
+        (void)inotify_add_watch(run->sockets, run->directory, IN_CREATE);
         return true;
+    }
     (void)rd_because(why, "a directory in %s: %s", base, strerror(errno));
     run->directory[0] = 0;
     (void)rd_guard_directory(&run->guard, "");
     return false;
 }
 
+/* The socket of the master ssh of node i: where ssh listens as soon as it has been let in. */
+static void socket_of(const rd_run_t *run, size_t i, char path[SOCKET_BYTES])
+{
+    (void)snprintf(path, SOCKET_BYTES, "%s/%zu", run->directory, master_of(run, i));
+}
+
 static void start_channel(rd_run_t *run, size_t i)
 {
-    size_t master = master_of(run, i);
-    rd_share_t share = !is_shared(run, i) ? RD_SHARE_NO
-                       : master == i      ? RD_SHARE_MASTER
-                                          : RD_SHARE_USE;
-    char socket[96];
+    rd_share_t share = !is_shared(run, i)       ? RD_SHARE_NO
+                       : master_of(run, i) == i ? RD_SHARE_MASTER
+                                                : RD_SHARE_USE;
+    char socket[SOCKET_BYTES];
     rd_why_t why = {.text = ""};
 
     if (share == RD_SHARE_MASTER && !run->directory[0] && !make_directory(run, &why)) {
         rd_run_fault(run, i, why.cause, why.text);
         return;
     }
-    (void)snprintf(socket, sizeof socket, "%s/%zu", run->directory, master);
+    socket_of(run, i, socket);
     run->of[i].is_started = true;
     if (!rd_channel_start(&run->of[i].channel, run->chain->of[i].host, &run->settings->ssh, share,
                           socket, &why))
         rd_run_fault(run, i, why.cause, why.text);
 }
 
+/* A user's own ControlPath makes no socket of ours; then the hello tells. */
+static bool may_start(const rd_run_t *run, size_t i)
+{
+    char socket[SOCKET_BYTES];
+
+    socket_of(run, i, socket);
+    return !is_shared(run, i) || master_of(run, i) == i || run->of[master_of(run, i)].has_hello ||
+           access(socket, F_OK) == 0;
+}
+
 /* Masters at once, the others as soon as theirs is there. */
 void rd_run_connect(rd_run_t *run)
 {
+    char ignored[1024];
+
+    while (read(run->sockets, ignored, sizeof ignored) > 0)
+        ;
     for (size_t i = 0; i < rd_run_count(run) && !run->is_faulty; i++)
-        if (!run->of[i].is_started &&
-            (!is_shared(run, i) || master_of(run, i) == i || run->of[master_of(run, i)].has_hello))
+        if (!run->of[i].is_started && may_start(run, i))
             start_channel(run, i);
 }
 

@@ -138,8 +138,9 @@ static inline void last(void)
     CHECK(chdir("/") == 0 && run("exec rm -rf \"$COPY_TEST\""));
 }
 
-/* Bytes of content in the packed stream. */
-static inline uint64_t bytes_packed(uint64_t *kept_p)
+/* Bytes of content in the packed stream. *kept_p: files that it names and that stay;
+ * *left_out_p: those that it only counts (may be NULL). */
+static inline uint64_t bytes_and_files_packed(uint64_t *kept_p, uint64_t *left_out_p)
 {
     static rd_item_t item;
     rd_items_in_t in;
@@ -148,15 +149,24 @@ static inline uint64_t bytes_packed(uint64_t *kept_p)
     int fd = open_stream(PACKED, false);
 
     *kept_p = 0;
+    if (left_out_p)
+        *left_out_p = 0;
     if (!rd_items_in_open(&in, fd, NULL))
         abort();
     while (rd_items_next(&in, &item, &why)) {
         bytes += item.kind == RD_ITEM_DATA ? item.size : 0;
         *kept_p += item.kind == RD_ITEM_KEEP;
+        if (left_out_p)
+            *left_out_p += item.kind == RD_ITEM_LEAVE ? item.size : 0;
     }
     rd_items_in_close(&in);
     close(fd);
     return bytes;
+}
+
+static inline uint64_t bytes_packed(uint64_t *kept_p)
+{
+    return bytes_and_files_packed(kept_p, NULL);
 }
 
 #endif

@@ -116,6 +116,19 @@ def one_connection_a_host(hosts):
         hosts.end(process, b"")
 
 
+def sessions_of_a_host_start_side_by_side(hosts):
+    """The first session of a host says hello only when the second has been started."""
+    meet, second = os.path.join(hosts.folder, "ssh_meet"), os.path.join(hosts.folder, "second")
+    with open(meet, "w", encoding="utf-8") as file:
+        print(f"""#!/bin/bash
+case "$*" in
+*ControlMaster=yes*) exec "{hosts.ssh}" "${{@:1:$#-1}}" "for i in {{1..100}}; do [ ! -e {second} ] || exec ${{*: -1}}; sleep 0.1; done" ;;
+*) touch {second}; exec "{hosts.ssh}" "$@" ;;
+esac""", file=file)
+    os.chmod(meet, 0o755)
+    gives(hosts, "rdpipe host1:cat host1:rev", b"olleh\n", b"hello\n", RDPIPE_SSH=meet)
+
+
 def several_at_once(hosts):
     processes = [hosts.start("local", f"seq {n} 50000 | rdpipe host1:cat host2:rev host1:rev | sha256sum") for n in range(6)]
     for n, process in enumerate(processes):
@@ -581,7 +594,7 @@ def a_wrong_key_is_said(hosts):
 
 CASES = [olleh, bandwidth_of_a_file, local_input_into_a_remote_command, users_on_both_ends, tar_stands_in_for_zfs,
          plans_of_what_cannot_run_here, raw_pictures_through_a_pipe, files_at_both_ends, four_hosts, the_same_host_twice,
-         one_connection_a_host, several_at_once, a_middle_hop_without_a_command, several_receivers,
+         one_connection_a_host, sessions_of_a_host_start_side_by_side, several_at_once, a_middle_hop_without_a_command, several_receivers,
          interactive_lines_are_not_held_back, nothing_to_say, a_forced_carrier, blocks_of_all_sizes, json_at_the_end, progress_on_a_terminal, options_for_ssh, installed,
          status_as_with_pipefail, a_reader_that_quits, what_is_wrong_is_said, text_of_others_is_shown_not_obeyed, what_cannot_start_is_said_at_once, a_fault_that_comes_with_the_end_is_said, whose_command_failed_is_said, a_blocked_hop, one_prompt_at_a_time, a_prompt_that_nobody_answers, nothing_plain_on_the_wire, encrypted_streams_and_their_ends, send_and_receive, a_wrong_key_is_said] \
     + ([over_a_lossy_path, streams_that_are_killed] if os.path.exists("/dev/net/tun") else []) \
