@@ -178,11 +178,11 @@ test-network:
 	@$(MAKE) build-test
 	@BEAMWAY_TEST_NETWORK=1 scripts/run-tests placement_network_SUITE
 
-## test-pipe: all cases of the pipe between hosts with 200 random streams, 100 with a fault, one of more than 4 GiB, ffmpeg's test picture and two databases (root; leaves nothing); T=case runs those whose name holds it
+## test-pipe: all cases of the pipe between hosts with 200 random streams, 100 with a fault, one of more than 4 GiB, ffmpeg's test picture, two databases and an image by skopeo (root; leaves nothing); T=case runs those whose name holds it
 test-pipe:
 	@scripts/install-packages test
 	@$(MAKE) build
-	@PIPE_STREAMS=200 PIPE_TORTURE=100 PIPE_HUGE=1 PIPE_FFMPEG=1 PIPE_POSTGRESQL=1 scripts/in-overlay --packages "ffmpeg postgresql" -- rdpipe/test/hosts/test $(T)
+	@PIPE_STREAMS=200 PIPE_TORTURE=100 PIPE_HUGE=1 PIPE_FFMPEG=1 PIPE_POSTGRESQL=1 PIPE_SKOPEO=1 scripts/in-overlay --packages "ffmpeg postgresql skopeo zstd" -- rdpipe/test/hosts/test $(T)
 
 ## test-scipy: the clustering's linkage beside scipy's
 test-scipy:
