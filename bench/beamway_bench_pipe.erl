@@ -7,7 +7,10 @@
 %% 1 Gbit/s; a line of 64 bytes goes to a remote `cat' and back.
 %%
 %% `--part wan' sends over paths of 1 Gbit/s with round trips of 20, 50 and 100 ms and losses from 0 to 0.1 % (`native/test/path'): what has
-%% arrived after a time that is the same for all, start included. `--quick' measures three of the twelve paths. Needs root.
+%% arrived after a time that is the same for all, start included. `--quick' measures three of the twelve paths.
+%%
+%% `--part recipes' runs the recipes of the guide by rdpipe and by ssh, from the call to its end: a tree, a container's layers, a disk image with holes,
+%% and where ffmpeg and PostgreSQL are installed a video and a database. Needs root.
 -module(beamway_bench_pipe).
 -behaviour(beamway_bench).
 
@@ -22,13 +25,15 @@
                 {"four", [rdpipe, rdpipe_one]},
                 {"echo", [rdpipe, ssh]}]).
 -define(LONG, [rdpipe, rdpipe_one, rdpipe_tls, iperf3, iperf3_4, iperf3_8, ssh, scp, mbuffer]).
+-define(RECIPES, [{"tree", "a directory tree"}, {"container", "a container's layers"}, {"disk", "a disk image with holes"}, {"video", "a video"},
+                  {"database", "a database"}]).
 -define(QUICK_LONG, ["wan-50-0", "wan-50-0.0001", "wan-100-0.0001"]).
 
 %% @private
 -spec options() -> [getopt:option_spec()].
 options() ->
     [{path, undefined, "path", string, "only this one: fast, free, local, four, echo or blocks"},
-     {part, undefined, "part", {string, "near"}, "near: hosts side by side; wan: long paths of 1 Gbit/s with delay and loss"}].
+     {part, undefined, "part", {string, "near"}, "near: hosts side by side; wan: long paths of 1 Gbit/s with delay and loss; recipes: those of the guide, beside ssh"}].
 
 %% @private
 -spec prepare(Given :: proplists:proplist(), beamway_bench:speed()) -> {ok, map()} | {error, unicode:chardata()}.
@@ -39,22 +44,30 @@ prepare(Given, Speed) ->
     IsBuilt = filelib:is_regular(filename:join([beamway_bench_nodes:root(), "rdpipe", "build", "bin", "rdpipe"])),
     Known = ["blocks" | [Name || {Name, _} <- ?PATHS]],
     case {is_root(), Missing, IsBuilt, Path =:= all orelse Part =:= "near" andalso lists:member(Path, Known)} of
-        _ when Part =/= "near", Part =/= "wan" -> {error, ["--part ", Part, ": expected near or wan"]};
+        _ when Part =/= "near", Part =/= "wan", Part =/= "recipes" -> {error, ["--part ", Part, ": expected near, wan or recipes"]};
         {false, _, _, _} -> {error, "the hosts are network namespaces, so it must be run as root"};
         {_, [_ | _], _, _} -> {error, ["missing: ", lists:join(", ", Missing), ". Run: scripts/install-packages bench"]};
         {_, _, false, _} -> {error, "rdpipe is not built. Run: make build, with libssl-dev installed"};
         {_, _, _, false} -> {error, ["--path ", Path, ": expected one of ", lists:join(", ", Known), ", of --part near"]};
-        _ -> {ok, #{path => Path, long => long_paths(Part, Speed), seconds => case Speed of quick -> "0.3"; full -> "1.2" end}}
+        _ -> {ok, #{path => Path, long => long_paths(Part, Speed), recipes => recipes(Part), seconds => case Speed of quick -> "0.3"; full -> "1.2" end}}
     end.
 
-long_paths("near", _) -> [];
 long_paths("wan", quick) -> ?QUICK_LONG;
-long_paths("wan", full) -> [lists:concat(["wan-", Ms, "-", Loss]) || Ms <- [20, 50, 100], Loss <- ["0", "0.00001", "0.0001", "0.001"]].
+long_paths("wan", full) -> [lists:concat(["wan-", Ms, "-", Loss]) || Ms <- [20, 50, 100], Loss <- ["0", "0.00001", "0.0001", "0.001"]];
+long_paths(_, _) -> [].
+
+recipes("recipes") -> [Name || {Name, _} <- ?RECIPES, can(Name)];
+recipes(_) -> [].
+
+can("video") -> os:find_executable("ffmpeg") =/= false;
+can("database") -> filelib:wildcard("/usr/lib/postgresql/*/bin/initdb") =/= [];
+can(_) -> true.
 
 is_root() -> string:trim(os:cmd("id -u")) =:= "0".
 
 %% @private
 -spec groups(map()) -> [beamway_bench_run:group()].
+groups(#{recipes := [_ | _] = Recipes, seconds := Seconds}) -> [group(Seconds, "recipe-" ++ Recipe, Name) || Recipe <- Recipes, Name <- [rdpipe, ssh]];
 groups(#{long := [_ | _] = Paths, seconds := Seconds}) -> [group(Seconds, Path, Name) || Path <- Paths, Name <- ?LONG];
 groups(#{path := Only, seconds := Seconds}) ->
     [group(Seconds, Path, Name)
@@ -95,6 +108,7 @@ answer(Port, TimeoutMs) ->
 
 key(<<"rate">>, Path) -> unicode:characters_to_binary(["bytes a second, ", path_words(Path)]);
 key(<<"cpu">>, Path) -> unicode:characters_to_binary(["processor seconds a GB, ", path_words(Path)]);
+key(<<"seconds">>, Path) -> unicode:characters_to_binary(["seconds, ", path_words(Path)]);
 key(<<"rtt">>, Path) -> unicode:characters_to_binary(["round trip, ", path_words(Path)]).
 
 path_words("fast") -> "4 Gbit/s";
@@ -102,6 +116,7 @@ path_words("free") -> "unshaped";
 path_words("local") -> "one host";
 path_words("four") -> "hops of 1 Gbit/s";
 path_words("echo") -> "64 B through two hops";
+path_words("recipe-" ++ Recipe) -> proplists:get_value(Recipe, ?RECIPES);
 path_words("wan-" ++ Long) ->
     [Ms, Loss] = string:lexemes(Long, "-"),
     ["1 Gbit/s, ", Ms, " ms", [[", loss ", Loss] || Loss =/= "0"]];
@@ -111,6 +126,9 @@ path_words(Block) ->
 
 %% @private
 -spec metrics(map()) -> [beamway_bench_report:metric()].
+metrics(#{recipes := [_ | _] = Recipes}) ->
+    [#{name => unicode:characters_to_binary(["recipe_", Recipe]), unit => <<"s">>, better => lower, key => key(<<"seconds">>, "recipe-" ++ Recipe),
+       contender => rdpipe, baselines => [ssh]} || Recipe <- Recipes];
 metrics(#{long := [_ | _] = Paths}) ->
     Others = ?LONG -- [rdpipe, ssh],
     [long_rate(Path, [], rdpipe, Others) || Path <- Paths]
@@ -158,6 +176,13 @@ only_one_path_test() ->
     ?assertEqual(2, Count("echo")),
     ?assertEqual(2 * length(?BLOCKS), Count("blocks")),
     ?assertEqual(Count("fast") + Count("free") + Count("local") + Count("four") + Count("echo") + Count("blocks"), Count(all)).
+
+recipes_have_their_metrics_test() ->
+    Recipes = recipes("recipes"),
+    ?assertEqual([], ["tree", "container", "disk"] -- Recipes),
+    Settings = #{path => all, long => [], recipes => Recipes, seconds => "1"},
+    ?assertEqual(2 * length(Recipes), length(groups(Settings))),
+    ?assertEqual([list_to_binary(["recipe_", Recipe]) || Recipe <- Recipes], [Name || #{name := Name} <- metrics(Settings)]).
 
 long_paths_have_their_metrics_test() ->
     Paths = long_paths("wan", full),
