@@ -25,7 +25,10 @@ childspecs() ->
 -spec listen(Name :: atom(), Host :: string()) ->
           {ok, {port(), #net_address{}, integer()}} | {error, term()}.
 listen(Name, Host) ->
-    ?STREAM:listen(?FAMILY, Name, Host).
+    case ?STREAM:listen(?FAMILY, Name, Host) of
+        {ok, {Socket, _, _}} = Listening -> ok = beamway_shared_port:listens(Socket), Listening;
+        {error, Reason} -> {error, Reason}
+    end.
 
 %% Host and address family, for nodes that do not listen.
 -spec address() -> #net_address{}.

@@ -136,6 +136,7 @@ init_accept({Family, Stream}, Kernel, AcceptPid, Socket, MyNode, Allowed, SetupT
 accepted(Stream, Socket) ->
     case Stream:accept(Socket) of
         {ok, Accepted} -> Accepted;
+        {lane, Word} -> _ = beamway_shared_port:hand_over(Socket, Word), ?shutdown(no_node);
         {error, _} -> ?shutdown(no_node)
     end.
 
@@ -144,6 +145,7 @@ accepted(Stream, Socket) ->
 first_packet(Stream) ->
     case beamway_stream:recv(Stream, infinity) of
         {ok, Packet} ->
+            check_no_lane(Stream, Packet),
             check_first(Stream, Packet),
             check_caller_waits(Stream),
             Peer = beamway_wire:find_extension(name, Packet),
@@ -157,6 +159,12 @@ first_packet(Stream) ->
         {error, _} ->
             ?shutdown(no_node)
     end.
+
+%% Lanes over TLS have been told apart before.
+check_no_lane(Socket, Packet) when is_port(Socket) ->
+    beamway_shared_port:is_lane(Packet) andalso beamway_shared_port:hand_over(Socket, list_to_binary(Packet)) andalso ?shutdown(no_node);
+check_no_lane(_, _) ->
+    false.
 
 check_first(Stream, Packet) ->
     case beamway_wire:check_name(Packet) of

@@ -5,7 +5,7 @@
 %% Runs in the lane's process on either side, and ends at its deadline.
 -module(teleport_connect).
 
--export([connect/3, accept/2, host_id/0, boot_id/0]).
+-export([connect/3, accept/3, host_id/0, boot_id/0]).
 
 -type fate() :: fatal | retry.
 %% `fatal': another attempt would fail, too, as long as nobody changes something.
@@ -20,7 +20,7 @@ connect(Node, Class, Index) ->
     #{open_ms := OpenMs} = Config = teleport_config:of_node(Node),
     Deadline = teleport_deadline:in(OpenMs),
     Ours = teleport_handshake:version(),
-    case offer(Node, teleport_deadline:left(Deadline)) of
+    case offer(Node, Deadline) of
         {ok, #{version := Version}} when Version =/= Ours -> {error, fatal, {no_lane, teleport_handshake:other_version(Version)}};
         {ok, Offer} -> with_references(open(Offer, Config, {Node, Class, Index}, Deadline), Offer, Config);
         {error, Fate, Reason} -> {error, Fate, Reason}
@@ -35,13 +35,17 @@ with_references({ok, Link, Kind, Why}, #{blocks := Address}, #{by_reference := t
 with_references({ok, Link, Kind, Why}, _, _) -> {ok, Link, Kind, Why, teleport_references:none()};
 with_references(Error, _, _) -> Error.
 
-offer(Node, TimeoutMs) ->
-    try erpc:call(Node, teleport_listener, offer, [node(), host_id()], TimeoutMs) of
+offer(Node, Deadline) -> offer(Node, [true], Deadline).
+
+%% An older version does not know of announced TLS.
+offer(Node, Announces, Deadline) ->
+    try erpc:call(Node, teleport_listener, offer, [node(), host_id() | Announces], teleport_deadline:left(Deadline)) of
         {ok, Offer} -> {ok, Offer};
         {error, Reason} -> {error, fatal, {no_lane, Reason}}
     catch
         error:{erpc, noconnection} -> {error, fatal, {nodedown, Node}};
         error:{erpc, timeout} -> {error, retry, {no_lane, <<"the peer did not tell its port in time">>}};
+        error:{exception, undef, [{teleport_listener, offer, _, _} | _]} when Announces =/= [] -> offer(Node, [], Deadline);
         error:{exception, undef, _} -> {error, fatal, {no_teleport, Node}};
         exit:{exception, {noproc, _}} -> {error, fatal, {no_teleport, Node}};
         _:Reason -> {error, retry, {no_lane, Reason}}
@@ -72,8 +76,16 @@ by(local, Rest, {Ways, Offer}, #{kinds := Kinds} = Config, Id, Deadline) ->
 because(Reason, {ok, Link, Kind, Why}) -> {ok, Link, Kind, text("~ts; ~ts", [Why, Reason])};
 because(_, {error, Fate, Failed}) -> {error, Fate, Failed}.
 
-meet(#{ip := Ip, port := Port}, Tls, Config, Id, Deadline) ->
-    connected(gen_tcp:connect(Ip, Port, socket_options(Ip), teleport_deadline:left(Deadline)), Tls, Config, Id, Deadline).
+meet(#{ip := Ip, port := Port} = Offer, Tls, Config, Id, Deadline) ->
+    Connected = gen_tcp:connect(Ip, Port, socket_options(Ip), teleport_deadline:left(Deadline)),
+    connected(announced(Connected, Tls, Offer), Tls, Config, Id, Deadline).
+
+announced({ok, Socket}, Tls, #{announce := true}) when Tls =/= none ->
+    case gen_tcp:send(Socket, framed(teleport_handshake:tls_follows())) of
+        ok -> {ok, Socket};
+        {error, Reason} -> gen_tcp:close(Socket), {error, Reason}
+    end;
+announced(Connected, _, _) -> Connected.
 
 socket_options(Ip) ->
     Family = case tuple_size(Ip) of 4 -> inet; 8 -> inet6 end,
@@ -140,16 +152,24 @@ introduce(Socket, Config, {Node, Class, Index}, Deadline) ->
         error:{badmatch, Word} -> close(Socket), {error, fatal, {no_lane, text("the peer said something else than expected: ~0tP", [Word, 5])}}
     end.
 
-%% @doc The acceptor's side. `Known' is called once the caller has proved that it knows the cookie.
--spec accept(gen_tcp:socket(), Known :: fun(() -> ok)) ->
+%% @doc The acceptor's side. `Known' is called once the caller has proved that it knows the cookie. `Word' was read already.
+-spec accept(gen_tcp:socket(), Word :: binary() | none, Known :: fun(() -> ok)) ->
           {ok, teleport_lane:id(), teleport_link:link(), teleport_link:kind(), Why :: binary()} | {error, Reason :: term()}.
-accept(Socket, Known) ->
+accept(Socket, Word, Known) ->
     #{stranger_ms := Ms} = Config = teleport_config:of_node(node()),
     Deadline = teleport_deadline:in(Ms),
-    case came(Socket, Config, Deadline) of
-        {ok, Secured} -> greet(Secured, Config, Known, Deadline);
+    IsTls = Word =:= teleport_handshake:tls_follows(),
+    case came(Socket, Word, IsTls, Config, Deadline) of
+        {ok, Secured} when IsTls; Word =:= none -> greet(fun() -> hear(Secured, Deadline) end, Secured, Config, Known, Deadline);
+        {ok, Secured} -> greet(fun() -> understood(Word) end, Secured, Config, Known, Deadline);
         {error, _, Reason} -> {error, Reason}
     end.
+
+came(Socket, none, _, Config, Deadline) -> came(Socket, Config, Deadline);
+came(Socket, _, _IsTls = false, _, _) -> {ok, {gen_tcp, Socket}};
+came(Socket, _, _, #{tls := none}, _) -> close({gen_tcp, Socket}), {error, fatal, no_tls};
+came(Socket, _, _, #{tls := auto}, Deadline) -> secured(acceptor, Socket, distribution, Deadline);
+came(Socket, _, _, #{tls := Own}, Deadline) -> secured(acceptor, Socket, {own, Own}, Deadline).
 
 came(Socket, #{tls := none}, _) -> {ok, {gen_tcp, Socket}};
 came(Socket, #{tls := auto}, Deadline) ->
@@ -162,9 +182,9 @@ came(Socket, #{tls := auto}, Deadline) ->
     end;
 came(Socket, #{tls := Own}, Deadline) -> secured(acceptor, Socket, {own, Own}, Deadline).
 
-greet(Socket, Config, Known, Deadline) ->
+greet(First, Socket, Config, Known, Deadline) ->
     try
-        {Hello, Node} = caller(Socket, Deadline),
+        {Hello, Node} = caller(First(), Socket),
         Nonce = teleport_handshake:nonce(),
         Cookie = cookie(Node),
         ok = say(Socket, teleport_handshake:challenge(Nonce)),
@@ -189,12 +209,12 @@ for_caller(Node, {gen_tcp, _}, #{kinds := Kinds} = Config) ->
     end.
 
 %% Only nodes that are connected to this one: no atom is made of what a stranger says.
-caller(Socket, Deadline) ->
-    {hello, #{caller := Caller, acceptor := Acceptor} = Hello} = hear(Socket, Deadline),
+caller({hello, #{caller := Caller, acceptor := Acceptor} = Hello}, Socket) ->
     case [Node || Node <- nodes(connected), atom_to_binary(Node) =:= Caller] of
         [Node] -> Acceptor =:= atom_to_binary(node()) orelse refuse(Socket, <<"another node was called">>), {Hello, Node};
         [] -> refuse(Socket, <<"not connected to this node">>)
-    end.
+    end;
+caller(Word, _) -> error({badmatch, Word}).
 
 is_proved({proof, Mac}, Cookie, Hello, Nonce) -> teleport_handshake:is_proof(Mac, caller, {Cookie, Hello}, Nonce);
 is_proved(_, _, _, _) -> false.
@@ -208,8 +228,10 @@ cookie(Node) -> atom_to_binary(erlang:get_cookie(Node)).
 
 agree(Socket, Role, Config, Deadline) -> teleport_link:agree(Socket, Role, Config, Deadline).
 
-say({gen_tcp, Socket}, Word) -> said(gen_tcp:send(Socket, [<<(byte_size(Word)):16>>, Word]));
-say({ssl, Socket}, Word) -> said(ssl:send(Socket, [<<(byte_size(Word)):16>>, Word])).
+say({gen_tcp, Socket}, Word) -> said(gen_tcp:send(Socket, framed(Word)));
+say({ssl, Socket}, Word) -> said(ssl:send(Socket, framed(Word))).
+
+framed(Word) -> [<<(byte_size(Word)):16>>, Word].
 
 said(ok) -> ok;
 said({error, Reason}) -> failed(Reason).
@@ -222,7 +244,10 @@ failed(Reason) -> throw({retry, Reason}).
 hear(Socket, Deadline) ->
     <<Size:16>> = read(Socket, 2, Deadline),
     Size =< ?MAX_WORD orelse throw({fatal, <<"the other side does not speak the protocol of the lanes">>}),
-    case teleport_handshake:decode(read(Socket, Size, Deadline)) of
+    understood(read(Socket, Size, Deadline)).
+
+understood(Bytes) ->
+    case teleport_handshake:decode(Bytes) of
         {ok, {refused, Reason}} -> throw({fatal, <<"the peer refuses: ", Reason/binary>>});
         {ok, Word} -> Word;
         {error, Reason} -> throw({fatal, Reason})

@@ -10,7 +10,7 @@
 %% becomes an atom or a term, and no word is longer than 1 KB.
 -module(teleport_handshake).
 
--export([hello/1, challenge/1, proof/3, welcome/3, refused/1, decode/1, is_proof/4, nonce/0, version/0, other_version/1]).
+-export([tls_follows/0, hello/1, challenge/1, proof/3, welcome/3, refused/1, decode/1, is_proof/4, nonce/0, version/0, other_version/1]).
 -export_type([hello/0, word/0]).
 
 -ifdef(TEST).
@@ -36,6 +36,10 @@ other_version(Version) ->
 %% @doc 32 bytes that nobody can foresee.
 -spec nonce() -> <<_:256>>.
 nonce() -> crypto:strong_rand_bytes(32).
+
+%% @doc What a caller says before it begins TLS on the port of the distribution ({@link beamway_shared_port}). It proves nothing.
+-spec tls_follows() -> binary().
+tls_follows() -> <<?MAGIC, ?VERSION, $t>>.
 
 %% @doc The first word, the caller's.
 -spec hello(hello()) -> binary().

@@ -20,7 +20,8 @@
 -type id() :: {node(), teleport_config:class(), Index :: non_neg_integer()}.
 -type start() :: {caller, Peer :: pid(), id(), teleport_fair_queue:shares()} | acceptor.
 %% The caller's peer process gets `{lane_up, self(), id(), tx(), Kind, Why}', and hears of the lane's end by a monitor: `{shutdown, {Fate, Reason}}'.
-%% The acceptor's lane begins with the message `{socket, gen_tcp:socket(), Acceptor}' and tells that process `{known, self()}' when the caller has proved who it is.
+%% The acceptor's lane begins with the message `{socket, gen_tcp:socket(), Word | none, Acceptor}' and tells that process `{known, self()}' when the caller has proved
+%% who it is. `Word' was read from the socket.
 
 -define(IDLE_MS, 5000).
 -define(PUMP_FRAMES, 32).
@@ -90,7 +91,7 @@ init(Parent, {caller, Peer, {Node, Class, Index} = Id, Shares}) ->
 init(Parent, acceptor) ->
     process_flag(trap_exit, true),
     receive
-        {socket, Socket, Acceptor} -> accepted(Parent, teleport_connect:accept(Socket, fun() -> Acceptor ! {known, self()}, ok end))
+        {socket, Socket, Word, Acceptor} -> accepted(Parent, teleport_connect:accept(Socket, Word, fun() -> Acceptor ! {known, self()}, ok end))
     after ?SOCKET_MS -> exit({shutdown, no_socket})
     end.
 

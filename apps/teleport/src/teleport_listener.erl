@@ -1,5 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Where peers connect: one port for nodes of this host, on the loopback interface, and one more for each address at which another host
+%% @doc Where peers connect: at the port of the distribution where that is Beamway's ({@link beamway_shared_port}) and the options `ip' and `ports' say nothing else.
+%% Otherwise at one port for nodes of this host, on the loopback interface, and one more for each address at which another host
 %% reached this node over distribution. None is open before somebody asks for it.
 %%
 %% A caller has `stranger_ms' to prove that it knows the cookie, and only `max_strangers' may be at it at a time for each port; the
@@ -10,12 +11,16 @@
 -include_lib("kernel/include/net_address.hrl").
 -include_lib("kernel/include/logger.hrl").
 
--export([start_link/0, offer/2, leaving/1, leave/0]).
+-export([start_link/0, offer/2, offer/3, leaving/1, leave/0]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2]).
 -export([accept_link/2, accept/3, accepted/2]).
 
 -record(listener, {host :: binary(),
-                   open = #{} :: #{inet:ip_address() => {gen_tcp:socket(), inet:port_number(), Acceptor :: pid()}}}).
+                   open = #{} :: #{inet:ip_address() => {gen_tcp:socket(), inet:port_number(), Acceptor :: pid()}},
+                   %% Those that came to the port of the distribution, and have proved nothing yet.
+                   strangers = #{} :: strangers()}).
+
+-type strangers() :: #{Lane :: pid() => reference()}.
 
 -define(CALL_MS, 5000).
 -define(PAUSE_MS, 100).
@@ -29,10 +34,14 @@
 start_link() -> gen_server:start_link({local, ?MODULE}, ?MODULE, [], []).
 
 %% @doc Called by a node of the cluster, over distribution: where may it connect?
--spec offer(node(), HostId :: binary()) ->
-          {ok, #{ip := inet:ip_address(), port := inet:port_number(), boot := binary(), version := pos_integer(),
+-spec offer(node(), HostId :: binary(), Announces :: boolean()) ->
+          {ok, #{ip := inet:ip_address(), port := inet:port_number(), boot := binary(), version := pos_integer(), announce := boolean(),
                  tls := boolean(), guarded := boolean(), takes_tls := boolean(), blocks => teleport_blocks:address()}} | {error, Reason :: binary()}.
-offer(Node, HostId) -> gen_server:call(?MODULE, {offer, Node, HostId}, ?CALL_MS).
+offer(Node, HostId, Announces) -> gen_server:call(?MODULE, {offer, Node, HostId, Announces}, ?CALL_MS).
+
+%% @doc The same for an older version, which does not announce its TLS.
+-spec offer(node(), HostId :: binary()) -> {ok, map()} | {error, Reason :: binary()}.
+offer(Node, HostId) -> offer(Node, HostId, false).
 
 %% @doc Called by a node of the cluster, over distribution, on which teleport is being stopped: returns when all that was sent there by lanes is acknowledged.
 -spec leaving(node()) -> ok.
@@ -63,24 +72,35 @@ is_answered(Tx) ->
 
 %% @private
 -spec init([]) -> {ok, #listener{}}.
-init([]) -> {ok, #listener{host = teleport_connect:host_id()}}.
+init([]) ->
+    ok = beamway_shared_port:take(),
+    {ok, #listener{host = teleport_connect:host_id()}}.
 
 %% @private
 -spec handle_call(term(), gen_server:from(), #listener{}) -> {reply, term(), #listener{}}.
-handle_call({offer, Node, HostId}, _From, #listener{host = Host} = State) ->
-    #{ip := Configured} = Config = teleport_config:of_node(node()),
-    Address = case Configured of
-                  auto when HostId =:= Host -> {ok, {127, 0, 0, 1}};
-                  auto -> reached_by(Node);
-                  Ip -> {ok, Ip}
-              end,
-    case {teleport_ways:to_offer(teleport_ways:of_node(Node, Config)), Address} of
+handle_call({offer, Node, HostId, Announces}, _From, #listener{host = Host} = State) ->
+    Config = teleport_config:of_node(node()),
+    IsSameHost = HostId =:= Host,
+    Shared = shared(Announces, Config),
+    case {teleport_ways:to_offer(teleport_ways:of_node(Node, Config)), address(Shared, Node, IsSameHost, Config)} of
         {{error, Reason}, _} -> {reply, {error, Reason}, State};
         {_, {error, Reason}} -> {reply, {error, Reason}, State};
-        {{ok, Ways}, {ok, At}} -> ok = teleport_peers:offered(Node), offered(listen(At, State), At, maps:merge(Ways, blocks(HostId =:= Host)))
+        {{ok, Ways}, {ok, At}} ->
+            ok = teleport_peers:offered(Node),
+            offered(open(Shared, At, State), At, maps:merge(Ways#{announce => Shared =/= none}, blocks(IsSameHost)))
     end;
 handle_call(_Request, _From, State) ->
     {reply, {error, badarg}, State}.
+
+%% Who has said where lanes shall come gets it.
+shared(_Announces = true, #{ip := auto, ports := {0, 0}}) -> beamway_shared_port:address();
+shared(_, _) -> none.
+
+address(_, _, _, #{ip := Configured}) when Configured =/= auto -> {ok, Configured};
+address({ok, {Ip, _}}, _, _, _) when Ip =/= {0, 0, 0, 0}, Ip =/= {0, 0, 0, 0, 0, 0, 0, 0} -> {ok, Ip};
+address({ok, {Ip, _}}, _, _IsSameHost = true, _) when tuple_size(Ip) =:= 8 -> {ok, {0, 0, 0, 0, 0, 0, 0, 1}};
+address(_, _, _IsSameHost = true, _) -> {ok, {127, 0, 0, 1}};
+address(_, Node, _, _) -> reached_by(Node).
 
 %% An older caller does not look at this.
 blocks(_IsSameHost = true) ->
@@ -126,7 +146,9 @@ route_to(Peer) ->
         {error, Reason} -> {error, iolist_to_binary(io_lib:format("no way back to the caller: ~ts", [inet:format_error(Reason)]))}
     end.
 
-listen(Ip, #listener{open = Open} = State) ->
+open({ok, {_, Port}}, _, State) ->
+    {ok, Port, State};
+open(none, Ip, #listener{open = Open} = State) ->
     case Open of
         #{Ip := {_, Port, _}} -> {ok, Port, State};
         #{} -> opened(try_ports(Ip, maps:get(ports, teleport_config:of_node(node()))), Ip, State)
@@ -143,12 +165,13 @@ try_ports(Ip, {Low, High}) ->
 
 opened({ok, Socket}, Ip, #listener{open = Open} = State) ->
     {ok, {_, Port}} = inet:sockname(Socket),
-    #{max_strangers := Max} = teleport_config:of_node(node()),
-    {ok, Acceptor} = supervisor:start_child(teleport_acceptor_sup, [Socket, Max]),
+    {ok, Acceptor} = supervisor:start_child(teleport_acceptor_sup, [Socket, max_strangers()]),
     _ = monitor(process, Acceptor),
     {ok, Port, State#listener{open = Open#{Ip => {Socket, Port, Acceptor}}}};
 opened({error, Reason}, _, State) ->
     {error, Reason, State}.
+
+max_strangers() -> maps:get(max_strangers, teleport_config:of_node(node())).
 
 %% @private
 -spec handle_cast(term(), #listener{}) -> {noreply, #listener{}}.
@@ -156,6 +179,15 @@ handle_cast(_Request, State) -> {noreply, State}.
 
 %% @private Its port is closed with the acceptor; the next who asks gets another one.
 -spec handle_info(term(), #listener{}) -> {noreply, #listener{}}.
+handle_info({lane_comes, Ref}, #listener{strangers = Strangers} = State) ->
+    case admitted(max_strangers(), Strangers) of
+        full -> ok = beamway_shared_port:admit(Ref, full), {noreply, State};
+        {Lane, More} -> ok = beamway_shared_port:admit(Ref, {ok, Lane}), {noreply, State#listener{strangers = More}}
+    end;
+handle_info({known, Lane}, #listener{strangers = Strangers} = State) ->
+    {noreply, State#listener{strangers = no_stranger(Lane, Strangers)}};
+handle_info({'DOWN', _, process, Pid, _}, #listener{strangers = Strangers} = State) when is_map_key(Pid, Strangers) ->
+    {noreply, State#listener{strangers = maps:remove(Pid, Strangers)}};
 handle_info({'DOWN', _, process, Pid, _}, #listener{open = Open} = State) ->
     _ = [gen_tcp:close(Socket) || {Socket, _, Acceptor} <- maps:values(Open), Acceptor =:= Pid],
     {noreply, State#listener{open = maps:filter(fun(_, {_, _, Acceptor}) -> Acceptor =/= Pid end, Open)}};
@@ -169,11 +201,11 @@ handle_info(_Info, State) ->
 accept_link(Socket, Max) -> {ok, proc_lib:spawn_link(?MODULE, accept, [Socket, Max, #{}])}.
 
 %% @private
--spec accept(gen_tcp:socket(), pos_integer(), #{pid() => reference()}) -> term().
+-spec accept(gen_tcp:socket(), pos_integer(), strangers()) -> term().
 accept(Listening, Max, Strangers) -> teleport_wait:accept(?MODULE, {Listening, Max, Strangers}, Listening).
 
 %% @private
--spec accepted({ok, gen_tcp:socket()} | {error, term()}, {gen_tcp:socket(), pos_integer(), #{pid() => reference()}}) -> term().
+-spec accepted({ok, gen_tcp:socket()} | {error, term()}, {gen_tcp:socket(), pos_integer(), strangers()}) -> term().
 accepted({ok, Socket}, {Listening, Max, Strangers}) ->
     accept(Listening, Max, admit(Socket, Max, still_strangers(Strangers)));
 accepted({error, closed}, _) ->
@@ -183,17 +215,23 @@ accepted({error, Reason}, {Listening, Max, Strangers}) ->
     receive after ?PAUSE_MS -> ok end,
     accept(Listening, Max, still_strangers(Strangers)).
 
-admit(Socket, Max, Strangers) when map_size(Strangers) >= Max ->
-    ok = gen_tcp:close(Socket),
-    Strangers;
-admit(Socket, _, Strangers) ->
+admit(Socket, Max, Strangers) ->
+    case admitted(Max, Strangers) of
+        full ->
+            ok = gen_tcp:close(Socket),
+            Strangers;
+        {Lane, More} ->
+            case gen_tcp:controlling_process(Socket, Lane) of
+                ok -> Lane ! {socket, Socket, none, self()}, ok;
+                {error, _} -> ok
+            end,
+            More
+    end.
+
+admitted(Max, Strangers) when map_size(Strangers) >= Max -> full;
+admitted(_, Strangers) ->
     {ok, Lane} = supervisor:start_child(teleport_lane_sup, [acceptor]),
-    Monitor = monitor(process, Lane),
-    case gen_tcp:controlling_process(Socket, Lane) of
-        ok -> Lane ! {socket, Socket, self()}, ok;
-        {error, _} -> ok
-    end,
-    Strangers#{Lane => Monitor}.
+    {Lane, Strangers#{Lane => monitor(process, Lane)}}.
 
 still_strangers(Strangers) ->
     receive

@@ -6,8 +6,8 @@
 -export([wrong_proofs/1, replayed_proof/1, reflected_words/1, unknown_versions/1, nonsense/1, strangers_make_no_atoms/1, only_so_many_strangers/1,
          silence_ends/1, other_cookies/1, frames_that_no_peer_sends/1, the_cookie_is_never_sent/1, plain_and_tls/1, wrong_certificates/1,
          beside_tls/1, nothing_readable_beside_tls/1, without_shm_beside_tls/1, not_encrypted_beside_tls/1, other_certificate_beside_tls/1,
-         no_options_beside_tls/1, host_is_an_address/1, older_version_beside_tls/1]).
--export([rogue/4]).
+         no_options_beside_tls/1, host_is_an_address/1, older_version_beside_tls/1, one_port/1]).
+-export([rogue/4, listeners/0]).
 
 suite() -> [{timetrap, {minutes, 3}}].
 
@@ -16,11 +16,11 @@ suite() -> [{timetrap, {minutes, 3}}].
 
 -define(BESIDE_TLS, [beside_tls, nothing_readable_beside_tls, without_shm_beside_tls, not_encrypted_beside_tls]).
 
-all() -> [{group, tcp}, {group, tls}, {group, inet_tls}, {group, beamway_tls_shm}].
+all() -> [{group, tcp}, {group, shared_port}, {group, tls}, {group, inet_tls}, {group, beamway_tls_shm}].
 
 groups() ->
-    [{tcp, [], ?PLAIN}, {tls, [], [plain_and_tls, wrong_certificates]}, {inet_tls, [], ?BESIDE_TLS},
-     {beamway_tls_shm, [], ?BESIDE_TLS ++ [other_certificate_beside_tls, no_options_beside_tls, host_is_an_address, older_version_beside_tls]}].
+    [{tcp, [], ?PLAIN}, {shared_port, [], ?PLAIN ++ [one_port]}, {tls, [], [plain_and_tls, wrong_certificates]}, {inet_tls, [], ?BESIDE_TLS},
+     {beamway_tls_shm, [], ?BESIDE_TLS ++ [other_certificate_beside_tls, no_options_beside_tls, host_is_an_address, older_version_beside_tls, one_port]}].
 
 %% These have TLS as their distribution.
 init_per_group(Carrier, Config) when Carrier =:= inet_tls; Carrier =:= beamway_tls_shm ->
@@ -34,7 +34,7 @@ end_per_group(_Kind, Config) -> teleport_nodes:stop_pair(Config).
 %% Where the second node listens for the first.
 port(Config) ->
     {ok, #{ip := Ip, port := Port}} =
-        beamway_peer:call(teleport_nodes:second(Config), teleport_listener, offer, [first_node(Config), teleport_connect:host_id()]),
+        beamway_peer:call(teleport_nodes:second(Config), teleport_listener, offer, [first_node(Config), teleport_connect:host_id(), true]),
     {Ip, Port}.
 
 first_node(Config) -> element(2, proplists:get_value(pair, Config)).
@@ -183,8 +183,8 @@ is_atom_of(Name) ->
     try is_atom(binary_to_existing_atom(Name)) catch error:badarg -> false end.
 
 only_so_many_strangers(Config) ->
-    {PeerA, NodeA} = teleport_nodes:start(tcp),
-    {PeerB, NodeB} = teleport_nodes:start(tcp, #{teleport => #{max_strangers => 5, stranger_ms => 2000}}),
+    {PeerA, NodeA} = teleport_nodes:start(teleport_nodes:kind(Config)),
+    {PeerB, NodeB} = teleport_nodes:start(teleport_nodes:kind(Config), #{teleport => #{max_strangers => 5, stranger_ms => 2000}}),
     ok = teleport_nodes:connect(PeerA, NodeB),
     Pair = [{pair, {PeerA, NodeA, PeerB, NodeB}} | Config],
     Silent = [connect(Pair) || _ <- lists:seq(1, 30)],
@@ -205,8 +205,8 @@ silence_ends(Config) ->
 
 %% The distribution connection is up, and one side has another cookie since.
 other_cookies(Config) ->
-    {PeerA, _} = teleport_nodes:start(tcp),
-    {PeerB, NodeB} = teleport_nodes:start(tcp),
+    {PeerA, _} = teleport_nodes:start(teleport_nodes:kind(Config)),
+    {PeerB, NodeB} = teleport_nodes:start(teleport_nodes:kind(Config)),
     ok = teleport_nodes:connect(PeerA, NodeB),
     ok = beamway_peer:run(PeerA, fun() ->
         true = erlang:set_cookie(NodeB, another),
@@ -216,8 +216,7 @@ other_cookies(Config) ->
         true = erlang:set_cookie(NodeB, beamway_test),
         ok = teleport:send({x, NodeB}, x)
     end),
-    beamway_peer:stop_all([PeerA, PeerB]),
-    _ = Config.
+    beamway_peer:stop_all([PeerA, PeerB]).
 
 %% From a real lane whose caller is a rogue: this lane ends, everything else goes on.
 frames_that_no_peer_sends(Config) ->
@@ -318,6 +317,36 @@ beside_tls(Config) ->
     ok = configure([PeerB], #{tls => [{certfile, Base ++ ".pem"}, {keyfile, Base ++ ".key"}, {cacertfile, Base ++ ".ca"}]}),
     [{tls, <<"the option tls">>}] = lanes(Pair),
     beamway_peer:stop_all(Both).
+
+%% No other listener than the distribution's, whatever the lanes go over. Where lanes shall come elsewhere, it has one.
+one_port(Config) ->
+    {PeerA, PeerB, NodeB} = Pair =
+        case proplists:get_value(carrier, Config) of
+            undefined ->
+                [{One, _}, {Other, Node}] = [teleport_nodes:start(shared_port) || _ <- [a, b]],
+                ok = teleport_nodes:connect(One, Node),
+                {One, Other, Node};
+            _ -> tls_pair(Config, [])
+        end,
+    Listeners = fun(Peer) -> length(beamway_peer:call(Peer, ?MODULE, listeners, [])) end,
+    [begin
+         ok = configure([PeerA, PeerB], #{kinds => Kinds}),
+         [{_, _}] = lanes(Pair),
+         NodeB = beamway_peer:call(PeerA, teleport, erpc_call, [NodeB, erlang, node, []]),
+         {1, 1} = {Listeners(PeerA), Listeners(PeerB)}
+     end || Kinds <- [[shm, tcp], [tcp]]],
+    ok = beamway_peer:stop_all([PeerA, PeerB]),
+    {PeerC, _} = teleport_nodes:start(shared_port),
+    {PeerD, NodeD} = teleport_nodes:start(shared_port, #{teleport => #{ports => {20000, 30000}}}),
+    ok = teleport_nodes:connect(PeerC, NodeD),
+    [{tcp, _}] = lanes({PeerC, PeerD, NodeD}),
+    {1, 2} = {Listeners(PeerC), Listeners(PeerD)},
+    beamway_peer:stop_all([PeerC, PeerD]).
+
+%% @private
+-spec listeners() -> [port()].
+listeners() ->
+    [Port || Port <- erlang:ports(), erlang:port_info(Port, name) =:= {name, "tcp_inet"}, {ok, Flags} <- [prim_inet:getstatus(Port)], lists:member(listen, Flags)].
 
 %% The same message is found where plain lanes were asked for.
 nothing_readable_beside_tls(Config) ->

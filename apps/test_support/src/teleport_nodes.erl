@@ -2,7 +2,7 @@
 %% @doc Pairs of nodes with lanes between them, for the suites of teleport: one group for each kind of lane.
 %%
 %% `tcp' and `tls' run under stock distribution, which shows that lanes need no other; `shm' runs under Beamway's, `shm_on_stock' under
-%% stock, `rdma' under stock where that is asked for (`BEAMWAY_TEST_CARRIERS=beamway_rdma'). Cases run on the first node and work on the second through lanes.
+%% stock, `shared_port' over TCP under Beamway's, `rdma' under stock where that is asked for (`BEAMWAY_TEST_CARRIERS=beamway_rdma'). Cases run on the first node and work on the second through lanes.
 -module(teleport_nodes).
 
 -export([kinds/0, all/1, groups/2, init_group/2, start/1, start/2, start_pair/1, stop_pair/1, on_first/2, on_first/3, on_second/2, connect/2]).
@@ -13,7 +13,7 @@
 -behaviour(gen_server).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2]).
 
--type kind() :: shm | beamway | shm_on_stock | tcp | tls | rdma.
+-type kind() :: shm | beamway | shm_on_stock | tcp | shared_port | tls | rdma.
 
 -define(CASE_MS, 120000).
 
@@ -47,7 +47,7 @@ start(Kind) -> start(Kind, #{}).
 %% @doc The same with options of {@link beamway_peer:start/2}; `teleport' holds options of teleport.
 -spec start(kind(), map()) -> {pid(), node()}.
 start(Kind, Options) ->
-    Carrier = case lists:member(Kind, [shm, beamway]) of true -> beamway_shm; false -> inet_tcp end,
+    Carrier = case lists:member(Kind, [shm, beamway, shared_port]) of true -> beamway_shm; false -> inet_tcp end,
     Own = maps:merge(kind_options(Kind), maps:get(teleport, Options, #{})),
     {ok, Peer, Node} = beamway_peer:start(Carrier, (maps:remove(teleport, Options))#{args => args(Own) ++ maps:get(args, Options, [])}),
     {ok, _} = beamway_peer:call(Peer, application, ensure_all_started, [teleport]),
@@ -57,7 +57,7 @@ kind_options(shm) -> #{kinds => [shm], way => lane};
 kind_options(beamway) -> #{kinds => [shm]};
 kind_options(shm_on_stock) -> #{kinds => [shm]};
 kind_options(rdma) -> #{kinds => [rdma]};
-kind_options(tcp) -> #{kinds => [tcp]};
+kind_options(Kind) when Kind =:= tcp; Kind =:= shared_port -> #{kinds => [tcp], way => lane};
 kind_options(tls) ->
     Base = filename:rootname(beamway_certificates:good()),
     #{tls => [{certfile, Base ++ ".pem"}, {keyfile, Base ++ ".key"}, {cacertfile, Base ++ ".ca"}]}.
