@@ -1,7 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Part of `bench placement': real nodes, 100 of them.
 %%
-%% One of the nodes is stopped (SIGSTOP): a query of all must end at its deadline with 99 answers. Then, with 8, 32 and 100 nodes, the three ways in which
+%% One of the nodes is stopped (SIGSTOP): a query of all must end at its deadline with 99 answers. Then five are: how long does a choice last after the first
+%% one, beside a choice with none stopped? Then, with 8, 32 and 100 nodes, the three ways in which
 %% a chooser can know of the others: it asks each time (pull), it asks when what it knows is older than a second (cached), or the nodes tell of changes five times a second (push). The attribute is
 %% each node's own clock, so its age at the moment of the choice is known exactly, since all nodes are on one host. Last, 16 nodes with a queue each: the order of the policies
 %% with real messages, beside the simulation of {@link beamway_bench_herd} for as many servers and choosers.
@@ -9,11 +10,13 @@
 
 -export([metrics/0, repeats/1, measure/2]).
 %% On the nodes.
--export([clock/0, choices/4, start_server/0, server/1, queue_length/0, spawn_tasks/5]).
+-export([clock/0, lasted/3, choices/4, start_server/0, server/1, queue_length/0, spawn_tasks/5]).
 
 -define(NODES, 100).
 -define(BATCH, 10).
 -define(DEADLINE_MS, 1000).
+-define(STOPPED, 5).
+-define(EVERY_MS, 20).
 -define(SERVICE_MS, 40).
 -define(LOAD, 0.9).
 -define(CHOOSERS, 4).
@@ -23,6 +26,7 @@
 -spec metrics() -> [map()].
 metrics() ->
     [metric(<<"deadline_answers">>, <<"nodes">>, higher, answers_key()), metric(<<"deadline_ms">>, <<"ms">>, lower, deadline_key())]
+        ++ [metric(<<(atom_to_binary(What))/binary, "_", Point/binary>>, <<"ms">>, lower, lasts_key(What, Point)) || What <- [running, stopped], Point <- [<<"p50">>, <<"p99">>]]
         ++ [metric(name(What, Way, Count), Unit, lower, key(What, Way, Count)) || Count <- counts(), Way <- ways(), {What, Unit} <- [{messages, <<"1/choice">>}, {age, <<"ms">>}, {time, <<"us">>}]]
         ++ [metric(<<(atom_to_binary(Kind))/binary, "_", (atom_to_binary(Policy))/binary>>, <<"service times">>, lower, herd_key(Kind, Policy))
             || Policy <- policies(), Kind <- [real, simulated]].
@@ -31,6 +35,8 @@ metric(Name, Unit, Better, Key) -> #{name => Name, unit => Unit, better => Bette
 
 answers_key() -> <<"query of 100 nodes, one stopped: answers">>.
 deadline_key() -> <<"query of 100 nodes, one stopped: time for a deadline of 1000 ms">>.
+lasts_key(running, Point) -> <<"choice of 100 nodes: ", Point/binary>>;
+lasts_key(stopped, Point) -> <<"choice of 100 nodes, five stopped, after the first: ", Point/binary>>.
 counts() -> [8, 32, 100].
 ways() -> [pull, cached, push].
 policies() -> [two_choices, cached_two, least, random].
@@ -54,7 +60,7 @@ measure(Speed, _) ->
     Cookie = beamway_bench_nodes:call(First, erlang, get_cookie, []),
     _ = beamway_bench_nodes:all(Members, erlang, set_cookie, [Cookie]),
     _ = [true = beamway_bench_nodes:call(First, net_kernel, connect_node, [Name]) || Name <- tl(Names)],
-    Figures = [deadline(First, Members, Names), propagation(First, Names, Speed), herd(Members, Speed)],
+    Figures = [deadline(First, Members, Names), lasting(First, Members, Names, Speed), propagation(First, Names, Speed), herd(Members, Speed)],
     _ = [beamway_bench_nodes:stop(Cluster) || Cluster <- Clusters],
     ok = beamway_bench_nodes:stop_epmd(Epmd),
     lists:foldl(fun maps:merge/2, #{}, Figures).
@@ -82,6 +88,27 @@ deadline(First, Members, Names) ->
     _ = os:cmd("kill -CONT " ++ integer_to_list(OsPid)),
     ok = beamway_bench:note("bench placement: one of ~b nodes is stopped: ~b answers after ~.1f ms", [?NODES, length(Chosen), Took / 1000]),
     #{answers_key() => length(Chosen), deadline_key() => Took / 1000}.
+
+%%% Five nodes are stopped
+
+lasting(First, Members, Names, Speed) ->
+    Ms = case Speed of full -> 20000; quick -> 5000 end,
+    Running = lasts(First, Names, Ms),
+    Pids = [integer_to_list(OsPid) || #{os_pid := OsPid} <- lists:nthtail(length(Members) - ?STOPPED, Members)],
+    _ = [os:cmd("kill -STOP " ++ Pid) || Pid <- Pids],
+    Stopped = lasts(First, Names, Ms),
+    _ = [os:cmd("kill -CONT " ++ Pid) || Pid <- Pids],
+    maps:from_list([{lasts_key(What, Name), beamway_bench_stats:percentile(Point, Times) / 1000}
+                    || {What, Times} <- [{running, Running}, {stopped, Stopped}], {Name, Point} <- [{<<"p50">>, 50}, {<<"p99">>, 99}]]).
+
+lasts(First, Names, Ms) -> beamway_bench_nodes:call(First, ?MODULE, lasted, [Names, Ms, ?EVERY_MS], Ms + 60000).
+
+%% @doc On the chooser: a choice every so many ms after a first one; how long each lasted, in us.
+-spec lasted([node()], Ms :: pos_integer(), EveryMs :: pos_integer()) -> [non_neg_integer()].
+lasted(Names, Ms, EveryMs) ->
+    Choose = fun() -> {ok, _, #{took_us := Took}} = apply(placement, choose_nodes, [Names, #{require => {num_erlang_processes, gt, 0}, deadline => ?DEADLINE_MS}]), Took end,
+    _ = Choose(),
+    [begin ok = timer:sleep(EveryMs), Choose() end || _ <- lists:seq(1, Ms div EveryMs)].
 
 %%% Pull, cached pull, push
 

@@ -6,6 +6,7 @@
 %% so a node that does not answer holds up nobody but those who want to know of it, until their own deadline.
 %% A node that is down, or has no attribute server, is not asked again for a second, or until it comes up. Nor does anybody wait for a node that has left a
 %% question unanswered for as long as they would wait: while it is wanted it is asked anew once a second, beside them, until it answers.
+%% Who chooses often does not wait at all: what is young enough, but will soon be too old, is asked for beside the choice.
 %%
 %% With {@link follow/3} a node's own server tells of changes instead ({@link placement_push}); what it tells goes into the same table.
 -module(placement_cache).
@@ -62,6 +63,7 @@ fetch(Nodes, Names, Options) ->
     Silent = [{Node, Missing, Silences} || {Node, Missing, [_ | _] = Silences} <- Asked],
     _ = [?SERVER ! {ask_beside, Node, Missing} || {Node, Missing, Silences} <- Silent, lists:all(fun({_, _, Last}) -> Now - Last >= ?NEGATIVE_MS end, Silences)],
     Open = [{Node, Missing} || {Node, Missing, []} <- Asked],
+    ok = ask_ahead([{Node, Names} || Node <- Wanted, Names <- [[Name || Name <- Distinct, is_ageing(entry(Node, Name, Now), Options)]], Names =/= []]),
     Answered = ask(Open, Now, Now + Deadline),
     Got = maps:merge(Answered, maps:from_list([{Node, timeout} || {Node, _, _} <- Silent])),
     After = erlang:monotonic_time(millisecond),
@@ -135,6 +137,20 @@ is_fresh({{unknown, missing}, Elapsed}, Options) -> Elapsed =< maps:get(max_age,
 is_fresh({{ok, _, Age, _, _, _}, Elapsed}, #{max_age := Max}) -> Age + Elapsed =< Max;
 is_fresh({{ok, _, Age, _, Ttl, _}, Elapsed}, _) -> Age + Elapsed =< Ttl;
 is_fresh(_, _) -> false.
+
+%% Three quarters of its time are over, and it was asked for no more often than four times in that time: a node may give what is old already.
+is_ageing(_, #{live := true}) -> false;
+is_ageing({{unknown, missing}, Elapsed}, Options) -> is_ageing(Elapsed, Elapsed, maps:get(max_age, Options, ?NEGATIVE_MS));
+is_ageing({{ok, _, Age, _, _, _}, Elapsed}, #{max_age := Max}) -> is_ageing(Age + Elapsed, Elapsed, Max);
+is_ageing({{ok, _, Age, _, Ttl, _}, Elapsed}, _) -> is_ageing(Age + Elapsed, Elapsed, Ttl);
+is_ageing(_, _) -> false.
+
+is_ageing(Age, Elapsed, Limit) -> is_integer(Limit) andalso Age =< Limit andalso 4 * Age > 3 * Limit andalso 4 * Elapsed > Limit.
+
+ask_ahead([]) -> ok;
+ask_ahead(Questions) ->
+    _ = ?SERVER ! {ask_ahead, Questions},
+    ok.
 
 %% Sends all questions, then waits for as long as there is time.
 ask([], _, _) -> #{};
@@ -244,6 +260,14 @@ handle_info({ask_beside, Node, Names}, State) when is_atom(Node), is_list(Names)
         %% Another one who asks was earlier.
         _ -> {noreply, State}
     end;
+handle_info({ask_ahead, Questions}, State) ->
+    Now = erlang:monotonic_time(millisecond),
+    {noreply, lists:foldl(fun({Node, Names}, Acc) ->
+                                  case under_way(Node, Names, Acc) of
+                                      none -> begin_query(Node, Names, [], Now, Acc);
+                                      _ -> Acc
+                                  end
+                          end, State, Questions)};
 handle_info({'DOWN', Monitor, process, _, Reason}, #state{queries = Queries} = State) when is_map_key(Monitor, Queries) ->
     {noreply, finished(Monitor, Reason, State)};
 handle_info({'DOWN', Monitor, process, {placement_push, Node}, _}, #state{follows = Follows} = State) ->

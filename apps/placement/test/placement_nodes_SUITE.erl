@@ -11,7 +11,7 @@
          a_dead_node_costs_no_time/1, a_duplicate_is_one_node/1, units_and_failures/1, atoms_are_no_large_numbers/1, unknown_nodes_are_not_far/1,
          the_server_is_killed/1, an_owner_ends/1, owners_are_counted/1, averages_over_time/1, ages_and_caches/1, changes_are_pushed/1,
          a_node_comes_back_with_its_name/1, a_node_without_placement/1, configuration_files/1, strangers_write_to_the_server/1, many_ask_one_evaluation/1,
-         pairs_that_talk_much/1, asked_before_it_is_configured/1, automatic_and_slow/1, places_that_nodes_declare/1, a_stopped_node_is_waited_for_once/1, an_attribute_is_defined_anew/1, warnings_are_shown/1]).
+         pairs_that_talk_much/1, asked_before_it_is_configured/1, automatic_and_slow/1, places_that_nodes_declare/1, a_stopped_node_is_waited_for_once/1, who_chooses_often_does_not_wait/1, an_attribute_is_defined_anew/1, warnings_are_shown/1]).
 -export([held/0, slow_once/0, slow_sample/0, count_up/0, wrong/0, caught/1]).
 
 suite() -> [{timetrap, {minutes, 2}}].
@@ -21,7 +21,7 @@ all() ->
      a_dead_node_costs_no_time, a_duplicate_is_one_node, units_and_failures, atoms_are_no_large_numbers, unknown_nodes_are_not_far,
      the_server_is_killed, an_owner_ends, owners_are_counted, averages_over_time, ages_and_caches, changes_are_pushed,
      a_node_comes_back_with_its_name, a_node_without_placement, configuration_files, strangers_write_to_the_server, many_ask_one_evaluation,
-     pairs_that_talk_much, asked_before_it_is_configured, automatic_and_slow, places_that_nodes_declare, a_stopped_node_is_waited_for_once, an_attribute_is_defined_anew, warnings_are_shown].
+     pairs_that_talk_much, asked_before_it_is_configured, automatic_and_slow, places_that_nodes_declare, a_stopped_node_is_waited_for_once, who_chooses_often_does_not_wait, an_attribute_is_defined_anew, warnings_are_shown].
 
 init_per_suite(Config) ->
     Cluster = beamway_placement_nodes:start(["a", "b", "c", "d"]),
@@ -104,6 +104,25 @@ a_stopped_node_is_waited_for_once(Config) ->
     ok = beamway_peer:sigcont(Peer),
     _ = beamway_peer:wait_until(fun() -> {ok, [Stopped]} =:= on(Config, "a", fun() -> case Choose([Stopped]) of {ok, Chosen, _} -> {ok, Chosen}; _ -> none end end) end, 10000),
     ok = beamway_placement_nodes:stop(Extra).
+
+%% The attribute's function takes a while. Only the first choice waits for it.
+who_chooses_often_does_not_wait(Config) ->
+    Slow = 100 * beamway_runner:slowness(),
+    Ttl = 10 * Slow,
+    Nodes = nodes_of(Config),
+    _ = [ok = call(Config, Name, placement, insert, [slow, {dynamic, {timer, sleep, [Slow]}, #{ttl => Ttl}}]) || Name <- ["b", "c"]],
+    Choose = fun() -> placement:choose_nodes(Nodes, #{require => {slow, eq, ok}, deadline => 10 * Ttl}) end,
+    Times = on(Config, "a", fun() -> End = erlang:monotonic_time(millisecond) + 3 * Ttl, times(Choose, End) end),
+    _ = [ok = call(Config, Name, placement, delete, [slow]) || Name <- ["b", "c"]],
+    ?assertMatch([_], [Us || Us <- Times, Us >= Slow * 1000]).
+
+times(Fun, EndMs) ->
+    {Us, {ok, [_, _], _}} = timer:tc(Fun),
+    receive after 10 -> ok end,
+    case erlang:monotonic_time(millisecond) < EndMs of
+        true -> [Us | times(Fun, EndMs)];
+        false -> [Us]
+    end.
 
 repeated(Fun, EndMs, Count) ->
     _ = Fun(),
