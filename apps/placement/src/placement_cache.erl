@@ -63,7 +63,7 @@ fetch(Nodes, Names, Options) ->
     Silent = [{Node, Missing, Silences} || {Node, Missing, [_ | _] = Silences} <- Asked],
     _ = [?SERVER ! {ask_beside, Node, Missing} || {Node, Missing, Silences} <- Silent, lists:all(fun({_, _, Last}) -> Now - Last >= ?NEGATIVE_MS end, Silences)],
     Open = [{Node, Missing} || {Node, Missing, []} <- Asked],
-    ok = ask_ahead([{Node, Names} || Node <- Wanted, Names <- [[Name || Name <- Distinct, is_ageing(entry(Node, Name, Now), Options)]], Names =/= []]),
+    ok = ask_ahead([{Node, Ageing} || Node <- Wanted, Ageing <- [[Name || Name <- Distinct, is_ageing(entry(Node, Name, Now), Options)]], Ageing =/= []]),
     Answered = ask(Open, Now, Now + Deadline),
     Got = maps:merge(Answered, maps:from_list([{Node, timeout} || {Node, _, _} <- Silent])),
     After = erlang:monotonic_time(millisecond),
