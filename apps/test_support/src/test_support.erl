@@ -2,7 +2,7 @@
 %% @doc What suites of every application ask for: files of the checkout, free ports, what a suite needs.
 -module(test_support).
 
--export([checkout/0, file/1, free_port/0, with_tun/1]).
+-export([checkout/0, file/1, free_port/0, guide/3, with_tun/1]).
 
 %% @doc The folder of the checkout.
 -spec checkout() -> file:filename().
@@ -20,6 +20,19 @@ free_port() ->
     {ok, Port} = inet:port(Socket),
     ok = gen_tcp:close(Socket),
     Port.
+
+%% @doc Runs all shell blocks of a page of `docs/guide' in one bash, in their order, in the checkout: the lines that they show, the commands among
+%% them. The first command that fails ends it, and the caller. Script and log are in the folder.
+-spec guide(Page :: string(), Folder :: file:filename(), TimeoutMs :: pos_integer()) -> [string()].
+guide(Page, Folder, TimeoutMs) ->
+    {ok, Text} = file:read_file(file("docs/guide/" ++ Page)),
+    {match, Blocks} = re:run(Text, "^```sh\n(.*?)^```", [global, multiline, dotall, {capture, all_but_first, binary}]),
+    Script = filename:join(Folder, "guide.sh"),
+    ok = file:write_file(Script, ["set -eux\ncd ", checkout(), "\n" | Blocks]),
+    {Status, Lines} = beamway_bench_tools:run("/bin/bash", [Script], TimeoutMs),
+    ok = file:write_file(Script ++ ".log", unicode:characters_to_binary(Lines)),
+    Status =:= 0 orelse error({guide, Page, Status, lists:nthtail(max(0, length(Lines) - 20), Lines)}),
+    Lines.
 
 %% @doc The answer of `init_per_suite' where namespaces are joined by TUN devices (beamway_path).
 -spec with_tun(Config) -> Config | {skip, term()}.

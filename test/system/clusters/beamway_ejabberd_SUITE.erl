@@ -4,11 +4,11 @@
 %%
 %% The group `stock' is the control. Clients are processes of the suite that speak XMPP (RFC 6120, 6121) over TCP, one user at each
 %% node. The oracle: a message to a user at a node that lives arrives once, in the order of its sender; a message to a user whose node
-%% was killed arrives when he is back, by ejabberd's offline storage.
+%% was killed arrives when he is back, by ejabberd's offline storage. The group `guide' runs every command of docs/guide/ejabberd.md.
 -module(beamway_ejabberd_SUITE).
 
 -export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_group/2, end_per_group/2]).
--export([all_links/1, messages_between_nodes/1, logs_are_clean/1, kill_and_return/1]).
+-export([all_links/1, messages_between_nodes/1, logs_are_clean/1, kill_and_return/1, commands_of_the_guide/1]).
 
 -define(CTL, "/usr/sbin/ejabberdctl").
 -define(STATE, "/var/lib/ejabberd/").
@@ -21,12 +21,12 @@
 
 suite() -> [{timetrap, {minutes, 15}}].
 
-all() -> [{group, stock}, {group, beamway}].
+all() -> [{group, stock}, {group, beamway}, {group, guide}].
 
 %% Nodes are killed in the last case: what stands in the logs before has no excuse.
 groups() ->
     Cases = [all_links, messages_between_nodes, logs_are_clean, kill_and_return],
-    [{stock, [], Cases}, {beamway, [], Cases}].
+    [{stock, [], Cases}, {beamway, [], Cases}, {guide, [], [commands_of_the_guide]}].
 
 init_per_suite(Config) ->
     ok = beamway_bench_rabbit:install(),
@@ -34,6 +34,10 @@ init_per_suite(Config) ->
 
 end_per_suite(_Config) -> ok.
 
+init_per_group(guide, Config) ->
+    %% The page copies it there itself.
+    ok = file:del_dir_r("/opt/beamway"),
+    Config;
 init_per_group(Group, Config) ->
     {Name, Flags, Link, BasePort} = case Group of
                                         stock -> {"stock", "", stock, 5300};
@@ -47,6 +51,9 @@ init_per_group(Group, Config) ->
     [{0, _} = ctl(1, ["register", user(N), "localhost", "secret"], Cluster) || N <- ?NODES],
     [{cluster, Cluster}, {link, Link} | Config].
 
+end_per_group(guide, _Config) ->
+    [kill_node(N, #{name => "node"}) || N <- ?NODES],
+    ok;
 end_per_group(_Group, Config) ->
     [kill_node(N, cluster(Config)) || N <- ?NODES],
     ok.
@@ -117,6 +124,17 @@ kill_round(Round, One, Two, Config) ->
     Back = login(3, Cluster),
     ok = in_order(Back, [1], [1, 2, 3]),
     logout(Back).
+
+%% Each node says after its return to stock distribution which cluster it is in, and which users it knows.
+commands_of_the_guide(Config) ->
+    Lines = test_support:guide("ejabberd.md", proplists:get_value(priv_dir, Config), 10 * 60000),
+    {Over, Back} = lists:splitwith(fun(Line) -> string:find(Line, "+ sed -i '/proto_dist") =:= nomatch end, Lines),
+    [{N, 1} = {N, shown(["^node", integer_to_list(N), "@localhost +shm "], Over)} || N <- [2, 3]],
+    {1, 3} = {shown("^anna$", Over), shown("^anna$", Back)},
+    [{N, 3} = {N, shown(["^'?node", integer_to_list(N), "@localhost'?$"], Back)} || N <- ?NODES],
+    ok.
+
+shown(Pattern, Lines) -> length([Line || Line <- Lines, re:run(Line, Pattern) =/= nomatch]).
 
 %% ---- servers ----
 

@@ -277,21 +277,10 @@ progress(Clients) ->
 
 %% ---- the guide ----
 
-%% All blocks of the page in one shell, in their order; the first command that fails ends it.
 commands_of_the_guide(Config) ->
-    Root = beamway_bench_nodes:root(),
-    {ok, Page} = file:read_file(filename:join([Root, "docs", "guide", "rabbitmq.md"])),
-    {match, Blocks} = re:run(Page, "^```sh\n(.*?)^```", [global, multiline, dotall, {capture, all_but_first, binary}]),
-    true = length(Blocks) >= 5,
-    Script = filename:join(proplists:get_value(priv_dir, Config), "guide.sh"),
-    ok = file:write_file(Script, ["set -eux\ncd ", Root, "\n" | Blocks]),
-    {Status, Lines} = beamway_bench_tools:run("/bin/bash", [Script], 15 * 60000),
-    ok = file:write_file(Script ++ ".log", unicode:characters_to_binary(Lines)),
-    {0, Tail} = {Status, lists:nthtail(max(0, length(Lines) - 20), Lines)},
-    _ = Tail,
+    Lines = test_support:guide("rabbitmq.md", proplists:get_value(priv_dir, Config), 15 * 60000),
     ok = shows("link => shm", Lines),
-    ok = shows("beamway_link_bytes_in_total", Lines),
-    ok.
+    ok = shows("beamway_link_bytes_in_total", Lines).
 
 shows(What, Lines) ->
     case [Line || Line <- Lines, string:find(Line, What) =/= nomatch] of
