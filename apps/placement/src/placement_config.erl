@@ -31,7 +31,7 @@ options() ->
      {path, none, "a list of names, from the root down", {start, "The declared place of this node in the network. none: it has no place."}, fun(_) -> true end},
      {deadline, ?DEADLINE_MS, "milliseconds", {call, "Time limit of a choice, or of a question about a lease, that names none."}, fun is_ms/1},
      {limit, ?LIMIT_MS, "milliseconds", {call, "Time limit of the function of an attribute whose entry names none."}, fun is_ms/1},
-     {group_memory, ?GROUP_MEMORY_MS, "milliseconds", {call, "How long, at least, a member of a group remembers what has ended in it."}, fun is_ms/1}].
+     {group_memory, ?GROUP_MEMORY_MS, "milliseconds", {call, "How long, at least, a node remembers a group that it has left."}, fun is_ms/1}].
 
 %% @doc For the reference of all options (`scripts/options'): option, default, what is valid, when a change takes effect, effect.
 -spec table() -> [{Option :: atom(), Default :: term(), Expected :: string(), TakesEffect :: string(), Effect :: string()}].

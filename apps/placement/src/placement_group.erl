@@ -6,8 +6,8 @@
 %% (at nodeup they send each other the groups they share). Between them lies a moment in which two members may say different things: use a lease or a lock
 %% where that matters. A change is sent as what it changes; every ten seconds a member compares a digest of each group with one other, and where it differs
 %% both send all they have. A name goes with its process, which every member watches that is connected to its node, and with the node, when that leaves the group.
-%% A name that was taken from a living process, and a group that this node has left, are remembered for one to two hours (`group_memory' in the environment):
-%% a member that was apart for longer brings them back. Only members of a group talk about it: nodes in no common group are not connected by this server. For that to hold, start nodes with
+%% A name that was taken from a living process is not remembered: the process's own node knows, and takes it from every member that still has it.
+%% A group that this node has left is remembered for one to two hours (`group_memory' in the environment): a member that was apart for longer brings it back. Only members of a group talk about it: nodes in no common group are not connected by this server. For that to hold, start nodes with
 %% `-connect_all false', or hidden, and `-kernel prevent_overlapping_partitions false'; `pg' and `global' do not work on such nodes, since they want all
 %% visible nodes to be connected.
 -module(placement_group).
@@ -22,18 +22,21 @@
 -type group() :: term().
 -type stamp() :: {Count :: non_neg_integer(), node()}.
 -type state_of_group() :: #{members := #{node() => {stamp(), in | out}}, names := #{term() => {stamp(), pid() | none}}}.
+%% A name has the process `none' in what members send: it was taken. It is kept nowhere, except by nodes of 0.2.0 and before.
 
 -define(SERVER, ?MODULE).
 -define(GROUPS, placement_groups). %% {group(), state_of_group()}; a group that this node left stays, with its stamps
 -define(MEMBERS_MAX, 10000).
 -define(CHECK_MS, 10000).
 -define(NOTHING, #{members => #{}, names => #{}}).
+-define(BEGAN, {?MODULE, began}).
 
 -record(state, {clock :: non_neg_integer(),
+                began :: non_neg_integer(), %% this node knows all names that it has given later
                 watched = #{} :: #{{group(), Name :: term()} => reference()},
                 monitors = #{} :: #{reference() => {group(), Name :: term()}},
                 buried = [] :: [buried()]}). %% what was to be forgotten when it was looked at last
--type buried() :: {name, group(), Name :: term(), stamp()} | {left, group(), state_of_group()}.
+-type buried() :: {group(), state_of_group()}.
 
 %% @doc Starts the server.
 -spec start_link() -> {ok, pid()} | {error, term()}.
@@ -94,9 +97,22 @@ members(Group) ->
 -spec register_name(group(), Name :: term(), pid()) -> yes | no.
 register_name(Group, Name, Pid) when node(Pid) =:= node() -> gen_server:call(?SERVER, {register, Group, Name, Pid}).
 
-%% @doc Takes a name back.
+%% @doc Takes a name back. The node of the process is asked first; if it is connected and does not answer in five seconds, this exits as `gen_server:call/2' does.
 -spec unregister_name(group(), Name :: term()) -> ok.
-unregister_name(Group, Name) -> gen_server:call(?SERVER, {unregister, Group, Name}).
+unregister_name(Group, Name) ->
+    case whereis_name(Group, Name) of
+        undefined -> ok;
+        Pid ->
+            Request = {unregister, Group, Name, Pid},
+            _ = [unregister_there(node(Pid), Request) || node(Pid) =/= node()],
+            gen_server:call(?SERVER, Request)
+    end.
+
+%% Nodes of 0.2.0 and before do not know this request, and need not: they remember the names that were taken.
+unregister_there(Node, Request) ->
+    try gen_server:call({?SERVER, Node}, Request)
+    catch exit:{{nodedown, _}, _} -> ok
+    end.
 
 %% @doc The process that has a name in a group; a node that is not connected has none.
 -spec whereis_name(group(), Name :: term()) -> pid() | undefined.
@@ -114,7 +130,7 @@ whereis_name(Group, Name) ->
 -spec names(group()) -> [Name :: term()].
 names(Group) ->
     case lookup(Group) of
-        {ok, #{names := Names}} -> lists:sort([Name || {Name, {_, Pid}} <- maps:to_list(Names), Pid =/= none]);
+        {ok, #{names := Names}} -> lists:sort(maps:keys(Names));
         error -> []
     end.
 
@@ -153,7 +169,17 @@ init(_) ->
     _ = erlang:send_after(placement_config:group_memory_ms(), self(), forget),
     %% Later than all that this node has said before it was restarted, when it has no table any more.
     Clock = lists:max([erlang:system_time(millisecond) | [Count || {_, State} <- All, {Count, _} <- stamps(State)]]),
-    {ok, lists:foldl(fun({Group, State}, Acc) -> watching(Group, ?NOTHING, State, Acc) end, #state{clock = Clock}, All)}.
+    {ok, lists:foldl(fun({Group, State}, Acc) -> watching(Group, ?NOTHING, State, Acc) end, #state{clock = Clock, began = began(Clock)}, All)}.
+
+%% The clock of the first server that had the table of this supervisor.
+began(Clock) ->
+    Owner = ets:info(?GROUPS, owner),
+    case persistent_term:get(?BEGAN, none) of
+        {Owner, Count} -> Count;
+        _ ->
+            ok = persistent_term:put(?BEGAN, {Owner, Clock}),
+            Clock
+    end.
 
 stamps(#{members := Members, names := Names}) -> [Stamp || {Stamp, _} <- maps:values(Members) ++ maps:values(Names)].
 
@@ -175,10 +201,10 @@ handle_call({register, Group, Name, Pid}, _, State) ->
         {{ok, _}, undefined} -> {reply, yes, with_name(Group, Name, Pid, State)};
         _ -> {reply, no, State}
     end;
-handle_call({unregister, Group, Name}, _, State) ->
+handle_call({unregister, Group, Name, Pid}, _, State) ->
     case whereis_name(Group, Name) of
-        undefined -> {reply, ok, State};
-        _ -> {reply, ok, with_name(Group, Name, none, State)}
+        Pid -> {reply, ok, with_name(Group, Name, none, State)};
+        _ -> {reply, ok, State}
     end;
 handle_call(Other, _, State) ->
     {reply, {error, {unknown_request, Other}}, State}.
@@ -231,7 +257,7 @@ handle_info(forget, #state{buried = Before} = State) ->
     _ = erlang:send_after(placement_config:group_memory_ms(), self(), forget),
     Now = buried(ets:tab2list(?GROUPS)),
     Old = [Buried || Buried <- Before, lists:member(Buried, Now)],
-    ok = lists:foreach(fun forget/1, Old),
+    _ = [ets:delete(?GROUPS, Group) || {Group, _} <- Old],
     {noreply, State#state{buried = Now -- Old}};
 handle_info(_, State) -> {noreply, State}.
 
@@ -249,14 +275,16 @@ with_members(Group, Nodes, Word, Known, #state{clock = Clock} = State) ->
 with_name(Group, Name, Pid, #state{clock = Clock} = State) ->
     Change = #{members => #{}, names => #{Name => {{Clock + 1, node()}, Pid}}},
     Known = known(Group),
-    New = merge(Known, Change),
+    New = settled(merge(Known, Change)),
     true = ets:insert(?GROUPS, {Group, New}),
     ok = tell(members_of(New), Group, Change),
     watching(Group, Known, New, State#state{clock = Clock + 1}).
 
 merged(Group, Other, #state{clock = Clock} = State) ->
     Mine = known(Group),
-    New = settled(merge(Mine, without_unheard(Other, Mine))),
+    Taken = #{members => #{}, names => taken(Other, Mine, State)},
+    New = settled(merge(Mine, merge(Other, Taken))),
+    _ = [tell(members_of(New), Group, Taken) || maps:get(names, Taken) =/= #{}],
     Heard = State#state{clock = lists:max([Clock | [Count || {Count, _} <- stamps(Other)]])},
     %% Of a group that this node is not in, and has forgotten, there is nothing to keep.
     case Mine =:= ?NOTHING andalso not is_in(node(), New) of
@@ -287,12 +315,28 @@ members_of(#{members := Members}) -> [Node || {Node, {_, in}} <- maps:to_list(Me
 merge(#{members := Members, names := Names}, #{members := OtherMembers, names := OtherNames}) ->
     #{members => latest(Members, OtherMembers), names => latest(Names, OtherNames)}.
 
-latest(One, Other) -> maps:merge_with(fun(_, A, B) -> max(A, B) end, One, Other).
+latest(One, Other) -> maps:merge_with(fun(_, A, B) -> later(A, B) end, One, Other).
 
-%% Without names of processes whose node has left; all of them, if this one has.
+%% With the stamp that it was given with, a name is taken by the node of its process.
+later({Stamp, none} = A, {Stamp, _}) -> A;
+later({Stamp, _}, {Stamp, none} = B) -> B;
+later(A, B) -> max(A, B).
+
+%% Names that this node gave its processes and has taken back. Others still have them.
+taken(#{names := Names}, #{names := Mine} = Known, #state{began = Began}) ->
+    case is_in(node(), Known) of
+        true -> maps:from_list([{Name, {Stamp, none}} || {Name, {{Count, _} = Stamp, Pid}} <- maps:to_list(Names),
+                                                         is_pid(Pid), node(Pid) =:= node(), Count > Began, is_older(maps:get(Name, Mine, none), Stamp)]);
+        false -> #{}
+    end.
+
+is_older(none, _) -> true;
+is_older({Mine, _}, Stamp) -> Mine < Stamp.
+
+%% Without names that were taken, and of processes whose node has left; all of them, if this one has.
 settled(#{members := Members, names := Names} = State) ->
     case is_in(node(), State) of
-        true -> State#{names := maps:filter(fun(_, {_, Pid}) -> Pid =:= none orelse not has_left(node(Pid), Members) end, Names)};
+        true -> State#{names := maps:filter(fun(_, {_, Pid}) -> is_pid(Pid) andalso not has_left(node(Pid), Members) end, Names)};
         false -> State#{names := #{}}
     end.
 
@@ -302,12 +346,7 @@ has_left(Node, Members) ->
         _ -> false
     end.
 
-%% That a name has no process any more is kept only where it had one.
-without_unheard(#{names := Names} = Other, #{names := Mine}) ->
-    Other#{names := maps:filter(fun(Name, {_, Pid}) -> is_pid(Pid) orelse is_map_key(Name, Mine) end, Names)}.
-
-%% The same for all members that agree, whatever they remember besides.
-digest(#{members := Members, names := Names}) -> erlang:phash2({Members, maps:filter(fun(_, {_, Pid}) -> is_pid(Pid) end, Names)}, 1 bsl 32).
+digest(#{members := Members, names := Names}) -> erlang:phash2({Members, Names}, 1 bsl 32).
 
 %% To a node that is not connected this connects; one whose connection is busy hears of it when digests are compared, or at nodeup.
 tell(Nodes, Group, Known) ->
@@ -355,15 +394,7 @@ ended(Group, Name, Pid) ->
 %%% Forgetting
 
 -spec buried([{group(), state_of_group()}]) -> [buried()].
-buried(All) ->
-    [{name, Group, Name, Stamp} || {Group, #{names := Names}} <- All, {Name, {Stamp, none}} <- maps:to_list(Names)]
-        ++ [{left, Group, Known} || {Group, Known} <- All, not is_in(node(), Known)].
-
-forget({left, Group, _}) -> _ = ets:delete(?GROUPS, Group), ok;
-forget({name, Group, Name, _}) ->
-    #{names := Names} = Known = known(Group),
-    true = ets:insert(?GROUPS, {Group, Known#{names := maps:remove(Name, Names)}}),
-    ok.
+buried(All) -> [Left || {_, Known} = Left <- All, not is_in(node(), Known)].
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
@@ -377,20 +408,32 @@ merge_test() ->
     ?assertEqual(1, length(lists:usort(Orders))),
     ?assertMatch(#{members := #{a := {_, in}, b := {_, out}, c := {_, in}}, names := #{n := {_, none}}}, hd(Orders)).
 
-%% Names go with their nodes; what has ended is neither compared nor learnt of.
+%% Names go with their nodes, and what was taken is not kept.
 settled_test() ->
     Here = node(),
-    Group = #{members => #{Here => {{1, a}, in}, b => {{1, a}, in}}, names => #{n => {{2, a}, self()}, gone => {{3, a}, none}}},
+    Group = #{members => #{Here => {{1, a}, in}, b => {{1, a}, in}}, names => #{n => {{2, a}, self()}}},
     ?assertEqual(Group, settled(Group)),
+    ?assertEqual(Group, settled(merge(Group, #{members => #{}, names => #{gone => {{3, a}, none}}}))),
     ?assertMatch(#{names := Names} when map_size(Names) =:= 0, settled(merge(Group, #{members => #{Here => {{4, b}, out}}, names => #{}}))),
-    ?assertEqual(digest(Group), digest(Group#{names := #{n => {{2, a}, self()}}})),
-    ?assertNotEqual(digest(Group), digest(Group#{names := #{}})),
-    ?assertEqual(#{n => {{2, a}, self()}}, maps:get(names, without_unheard(Group, ?NOTHING))),
-    ?assertEqual(Group, without_unheard(Group, Group)).
+    ?assertNotEqual(digest(Group), digest(Group#{names := #{}})).
+
+%% A stale copy of a name is refused by the node that gave it: not one that it knows, nor one from before it had a table, nor another node's.
+taken_test() ->
+    Here = node(),
+    Group = fun(Names) -> #{members => #{Here => {{1, Here}, in}}, names => Names} end,
+    Taken = fun(Theirs, Mine) -> taken(Group(Theirs), Group(Mine), #state{clock = 9, began = 4}) end,
+    Given = fun(Count) -> {{Count, Here}, self()} end,
+    ?assertEqual(#{n => {{5, Here}, none}}, Taken(#{n => Given(5)}, #{})),
+    ?assertEqual(#{n => {{5, Here}, none}}, Taken(#{n => Given(5)}, #{n => {{3, b}, self()}})),
+    [?assertEqual(#{}, Taken(#{n => Theirs}, Mine)) || {Theirs, Mine} <- [{Given(5), #{n => Given(5)}}, {Given(5), #{n => Given(6)}}, {Given(4), #{}}, {{{5, b}, none}, #{}}]],
+    ?assertEqual(#{}, taken(Group(#{n => Given(5)}), ?NOTHING, #state{clock = 9, began = 4})),
+    %% In whatever order the two arrive, the name is gone; one that was given later stays.
+    [?assertEqual({{5, Here}, none}, later(A, B)) || {A, B} <- [{Given(5), {{5, Here}, none}}, {{{5, Here}, none}, Given(5)}]],
+    ?assertEqual(Given(6), later(Given(6), {{5, Here}, none})).
 
 buried_test() ->
     Here = node(),
-    In = #{members => #{Here => {{1, a}, in}}, names => #{n => {{2, a}, self()}, gone => {{3, a}, none}}},
+    In = #{members => #{Here => {{1, a}, in}}, names => #{}},
     Out = #{members => #{Here => {{4, a}, out}}, names => #{}},
-    ?assertEqual([{name, one, gone, {3, a}}, {left, two, Out}], buried([{one, In}, {two, Out}])).
+    ?assertEqual([{two, Out}], buried([{one, In}, {two, Out}])).
 -endif.

@@ -8,7 +8,7 @@
 -export([three_values/1, relative_words/1, distance_words/1, affinity/1, taints/1, scores_of_ones_own/1, priorities_give_way/1, conflicts_are_explained/1, why_not_names_everything/1,
          bad_queries/1, bad_nodes/1, choosers_do_not_pile_up/1, own_placements_count/1, spread_over_places/1, latencies/1,
          leases_have_a_capacity/1, leases_end/1, leases_for_several_nodes/1, leases_are_judged_one_by_one/1, processes_take_their_lease/1, a_lease_that_is_gone/1, nobody_has_room/1,
-         groups/1, names_in_groups/1, groups_meet_again/1, names_after_a_restart/1, groups_forget/1, epochs/1, publishers_agree/1, a_node_finds_its_place/1, the_command/1]).
+         groups/1, names_in_groups/1, groups_meet_again/1, names_after_a_restart/1, groups_forget/1, names_leave_nothing/1, epochs/1, publishers_agree/1, a_node_finds_its_place/1, the_command/1]).
 -export([wait/0, middle/2, no_score/2]).
 
 suite() -> [{timetrap, {minutes, 5}}].
@@ -17,7 +17,7 @@ all() ->
     [three_values, relative_words, distance_words, affinity, taints, scores_of_ones_own, priorities_give_way, conflicts_are_explained, why_not_names_everything,
      bad_queries, bad_nodes, choosers_do_not_pile_up, own_placements_count, spread_over_places, latencies,
      leases_have_a_capacity, leases_end, leases_for_several_nodes, leases_are_judged_one_by_one, processes_take_their_lease, a_lease_that_is_gone, nobody_has_room,
-     groups, names_in_groups, groups_meet_again, names_after_a_restart, groups_forget, epochs, publishers_agree, a_node_finds_its_place, the_command].
+     groups, names_in_groups, groups_meet_again, names_after_a_restart, groups_forget, names_leave_nothing, epochs, publishers_agree, a_node_finds_its_place, the_command].
 
 -define(NAMES, ["a", "b", "c", "d", "e", "f"]).
 
@@ -590,6 +590,41 @@ groups_forget(_Config) ->
     Until(fun(All) -> 21 =:= length(All) end),
     [ok = beamway_peer:call(A, placement_group, delete_group, [{small, N}]) || N <- lists:seq(1, 20)],
     Until(fun(All) -> [{large, 0}] =:= [{Group, map_size(Names)} || {Group, #{names := Names}} <- All] end),
+    ok = beamway_placement_nodes:stop(Extra).
+
+%% Names of a living process leave nothing behind; members that have missed that they were taken are told by its node.
+names_leave_nothing(_Config) ->
+    [{_, A, NodeA}, {_, B, NodeB}, {_, C, NodeC}] = Extra = beamway_placement_nodes:start(["a", "b", "c"]),
+    [true = beamway_peer:call(Peer, net_kernel, connect_node, [Node]) || {Peer, Node} <- [{A, NodeB}, {A, NodeC}, {B, NodeC}]],
+    ok = beamway_peer:call(A, placement_group, new_group, [many, [NodeA, NodeB, NodeC]]),
+    Names = fun(Peer) -> beamway_peer:call(Peer, placement_group, names, [many]) end,
+    Until = fun(Wanted) -> [_ = beamway_peer:wait_until(fun() -> Wanted =:= Names(Peer) end, 30000) || Peer <- [A, B, C]] end,
+    Owner = beamway_peer:run(A, fun() -> spawn(fun wait/0) end),
+    Give = fun(Name) -> yes = beamway_peer:call(A, placement_group, register_name, [many, Name, Owner]) end,
+    Give(stays),
+    Until([stays]),
+    %% B and C did not hear of it.
+    Give(taken),
+    Until([stays, taken]),
+    [Stale] = beamway_peer:call(B, ets, lookup, [placement_groups, many]),
+    %% Any member may take a name.
+    ok = beamway_peer:call(B, placement_group, unregister_name, [many, taken]),
+    ?assertEqual([stays], Names(B)),
+    Until([stays]),
+    [true = beamway_peer:call(Peer, ets, insert, [placement_groups, Stale]) || Peer <- [B, C]],
+    ?assertEqual([stays, taken], Names(C)),
+    true = beamway_peer:run(C, fun() -> erlang:disconnect_node(NodeA) andalso net_kernel:connect_node(NodeA) end),
+    Until([stays]),
+    %% The server starts anew with its table: it still knows which names it gave.
+    true = beamway_peer:run(A, fun() -> exit(whereis(placement_group), kill) end),
+    [true = beamway_peer:call(Peer, ets, insert, [placement_groups, Stale]) || Peer <- [B, C]],
+    true = beamway_peer:run(C, fun() -> erlang:disconnect_node(NodeA) andalso net_kernel:connect_node(NodeA) end),
+    Until([stays]),
+    Memory = fun() -> [beamway_peer:call(Peer, ets, info, [placement_groups, memory]) || Peer <- [A, B, C]] end,
+    Before = Memory(),
+    ok = beamway_peer:run(A, fun() -> lists:foreach(fun(N) -> yes = placement_group:register_name(many, N, Owner), ok = placement_group:unregister_name(many, N) end, lists:seq(1, 10000)) end),
+    Until([stays]),
+    ?assertEqual(Before, Memory()),
     ok = beamway_placement_nodes:stop(Extra).
 
 %% What the group's server on this node was told.
