@@ -33,6 +33,7 @@
 main(Words) ->
     Specs = [{json, undefined, "json", undefined, "print the stored JSON object too"},
              {save, undefined, "save", {string, default_file()}, "where the result is stored"},
+             {record, undefined, "record", string, "where to store a picture of the output, as SVG"},
              {help, $h, "help", undefined, "this help"}],
     case getopt:parse(Specs, Words) of
         {ok, {Given, []}} ->
@@ -52,15 +53,30 @@ default_file() ->
 complain(Format, Args) ->
     io:format(standard_error, "beamway: demo: " ++ Format ++ "~n", Args).
 
-run(#{save := File} = Options) ->
+run(#{record := Record} = Options) ->
+    case beamway_demo_record:writable(Record) of
+        ok -> run(Options, fun(Status) -> recorded(beamway_demo_record:write(Record, beamway_demo_record:lines()), Status) end);
+        {error, Why} -> complain("~ts", [Why]), ?USAGE
+    end;
+run(Options) -> run(Options, fun(Status) -> Status end).
+
+recorded(ok, Status) -> Status;
+recorded({error, Why}, _) -> complain("~ts", [Why]), ?FAILED.
+
+run(#{save := File} = Options, Recorded) ->
     Out = group_leader(),
-    Say = fun(Format, Args) -> io:format(Out, Format, Args) end,
+    Demo = self(),
+    Say = fun(Format, Args) ->
+                  Text = io_lib:format(Format, Args),
+                  is_map_key(record, Options) andalso beamway_demo_record:said(Demo, Text),
+                  io:put_chars(Out, Text)
+          end,
     Say("Beamway demo: four Erlang nodes on this host call each other, over stock TCP and over Beamway.~n~n", []),
     Before = steps(os:getenv("BEAMWAY_STEPS", "")),
     _ = [say_step(Say, Step) || Step <- Before],
     Context = beamway_bench_store:context("demo", "make demo"),
     case beamway_bench_run:in_a_process(fun() -> measure(Say) end) of
-        {ok, Outcome} -> stay(os:getenv("BEAMWAY_DEMO_STAYS"), shown(Say, File, Options, result(Outcome, Before, Context), Outcome), Say);
+        {ok, Outcome} -> stay(os:getenv("BEAMWAY_DEMO_STAYS"), Recorded(shown(Say, File, Options, result(Outcome, Before, Context), Outcome)), Say);
         {error, Reason} -> failed(Reason)
     end.
 
@@ -243,7 +259,7 @@ shown(Say, File, Options, Result, #{carried := Carried, links := Links, kill := 
         [maps:get(node, Kill), maps:get(nodedown_ms, Kill), maps:get(descriptors_held, Kill), maps:get(mappings_held, Kill),
          maps:get(from, hd(Links)), maps:get(descriptors_left, Kill), maps:get(mappings_left, Kill)]),
     _ = [Say("warning: ~ts~n~n", [Warning]) || Warning <- maps:get(warnings, Object)],
-    maps:is_key(json, Options) andalso Say("~ts~n", [jiffy:encode(Object, [pretty, force_utf8])]),
+    maps:is_key(json, Options) andalso io:format("~ts~n", [jiffy:encode(Object, [pretty, force_utf8])]),
     stored(Say, File, beamway_bench_report:save(File, Result), problems(Carried, Kill)).
 
 comparison(#{figures := Figures, metrics := Metrics}) ->
@@ -337,7 +353,7 @@ problems_test_() ->
      ?_assertMatch([_], problems(Carried, (kill_report(0, 0, true))#{mappings_held := 0}))].
 
 bad_words_test_() ->
-    [?_assertEqual(?USAGE, main(Words)) || Words <- [["extra"], ["--unknown"]]].
+    [?_assertEqual(?USAGE, main(Words)) || Words <- [["extra"], ["--unknown"], ["--record"], ["--record", "/proc/no/such.svg"]]].
 
 relative_test() ->
     {ok, Folder} = file:get_cwd(),

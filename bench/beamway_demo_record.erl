@@ -1,0 +1,112 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc A picture of the demo's output: a terminal as SVG, for a README. Each line appears when it was printed, at a fifth of the time.
+%% Where styles do not move, all lines show at once.
+-module(beamway_demo_record).
+
+-export([writable/1, said/2, lines/0, write/2, svg/1]).
+
+-export_type([line/0]).
+
+-type line() :: {Ms :: integer(), Text :: string()}.
+%% When it was printed, by any clock of milliseconds.
+
+-define(FASTER, 5).
+-define(COLUMNS, 120).
+%% In pixels; a letter of the fonts below is 0.6 of its size wide.
+-define(FONT, 14).
+-define(LETTER, 8.43).
+-define(ROW, 19).
+-define(EDGE, 20).
+-define(BAR, 36).
+
+%% @doc Whether the picture can be written there: better known before the demo than after it.
+-spec writable(file:filename()) -> ok | {error, unicode:chardata()}.
+writable(File) -> answer(File, file:write_file(File, <<>>, [append])).
+
+answer(_, ok) -> ok;
+answer(File, {error, Reason}) -> {error, io_lib:format("--record ~ts: ~ts; expected a file that can be written", [File, file:format_error(Reason)])}.
+
+%% @doc Tells the recording process what was printed now.
+-spec said(pid(), unicode:chardata()) -> ok.
+said(Recorder, Text) ->
+    Recorder ! {?MODULE, erlang:monotonic_time(millisecond), unicode:characters_to_list(Text)},
+    ok.
+
+%% @doc In the recording process: all lines so far, the oldest first.
+-spec lines() -> [line()].
+lines() ->
+    receive
+        {?MODULE, Ms, Text} ->
+            Lines = string:split(case lists:suffix("\n", Text) of true -> lists:droplast(Text); false -> Text end, "\n", all),
+            [{Ms, Line} || Line <- Lines] ++ lines()
+    after 0 -> []
+    end.
+
+%% @doc Writes the picture.
+-spec write(file:filename(), [line()]) -> ok | {error, unicode:chardata()}.
+write(File, Lines) -> answer(File, file:write_file(File, unicode:characters_to_binary(svg(Lines)))).
+
+%% @doc The picture. Longer lines than 120 letters go on below, at a space.
+-spec svg([line(), ...]) -> unicode:chardata().
+svg([{Began, _} | _] = Lines) ->
+    Rows = [{Ms - Began, Row} || {Ms, Line} <- Lines, Row <- wrapped(Line)],
+    Width = round(?COLUMNS * ?LETTER) + 2 * ?EDGE,
+    Height = ?BAR + length(Rows) * ?ROW + ?EDGE,
+    [io_lib:format(
+       "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 ~b ~b\" width=\"~b\" height=\"~b\">\n"
+       "<title>make demo</title>\n"
+       "<style>text{font:~bpx 'DejaVu Sans Mono',Menlo,Consolas,monospace;fill:#d8dee9;white-space:pre}\n"
+       "@keyframes show{from{opacity:0}to{opacity:0}}\n"
+       "@media (prefers-reduced-motion:no-preference){.l{animation:show var(--t) step-end}}</style>\n"
+       "<rect width=\"~b\" height=\"~b\" rx=\"10\" fill=\"#1c212b\"/>\n"
+       "<circle cx=\"22\" cy=\"18\" r=\"6\" fill=\"#ec6a5e\"/><circle cx=\"42\" cy=\"18\" r=\"6\" fill=\"#f4bf4f\"/><circle cx=\"62\" cy=\"18\" r=\"6\" fill=\"#61c554\"/>\n",
+       [Width, Height, Width, Height, ?FONT, Width, Height]),
+     [io_lib:format("<text class=\"l\" x=\"~b\" y=\"~b\" xml:space=\"preserve\" style=\"--t:~.2fs\">~ts</text>\n",
+                    [?EDGE, ?BAR + Index * ?ROW - 5, Ms / ?FASTER / 1000, escaped(Row)])
+      || {Index, {Ms, Row}} <- lists:zip(lists:seq(1, length(Rows)), Rows), Row =/= ""],
+     "</svg>\n"].
+
+wrapped(Line) ->
+    case length(Line) =< ?COLUMNS of
+        true -> [Line];
+        false ->
+            {Head, _} = lists:split(?COLUMNS, Line),
+            At = case string:str(lists:reverse(Head), " ") of 0 -> ?COLUMNS; FromEnd -> ?COLUMNS - FromEnd + 1 end,
+            {Row, Rest} = lists:split(At, Line),
+            [Row | wrapped(Rest)]
+    end.
+
+escaped(Text) -> lists:map(fun($<) -> "&lt;"; ($>) -> "&gt;"; ($&) -> "&amp;"; (Letter) -> Letter end, Text).
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+-include_lib("xmerl/include/xmerl.hrl").
+
+long() -> lists:flatten(["Pipe: echo hello | rdpipe host1:'tr <a> & b'" | lists:duplicate(20, " of words")]).
+
+%% What a reader of XML and one of SVG make of it.
+every_line_is_shown_test() ->
+    Texts = ["Beamway demo: nodes <a> & \"b\"\n\n", "  build      1.0 s\n", long() ++ "\n", "99 \x{b5}s\n\n"],
+    _ = [said(self(), Text) || Text <- Texts],
+    Lines = lines(),
+    ?assertEqual(["Beamway demo: nodes <a> & \"b\"", "", "  build      1.0 s", long(), "99 \x{b5}s", ""], [Line || {_, Line} <- Lines]),
+    File = filename:join("/tmp", "beamway_demo_record_" ++ os:getpid() ++ ".svg"),
+    ok = writable(File),
+    ok = write(File, Lines),
+    {Svg, []} = xmerl_scan:file(File, [{space, preserve}]),
+    Shown = [lists:flatten([Value || #xmlText{value = Value} <- Content]) || #xmlElement{name = text, content = Content} <- Svg#xmlElement.content],
+    ?assertEqual([], [Row || Row <- Shown, length(Row) > ?COLUMNS]),
+    ?assertEqual(lists:append([Line || {_, Line} <- Lines]), lists:append(Shown)),
+    Drawn = os:cmd("rsvg-convert " ++ File ++ " 2>/dev/null | head -c 4"),
+    ok = file:delete(File),
+    ?assertEqual("\x{89}PNG", Drawn).
+
+lines_appear_when_printed_test() ->
+    Svg = lists:flatten(svg([{-500, "first"}, {2000, "second"}])),
+    ?assertNotEqual(nomatch, string:find(Svg, "--t:0.00s\">first<")),
+    ?assertNotEqual(nomatch, string:find(Svg, "--t:0.50s\">second<")).
+
+nowhere_is_said_test() ->
+    {error, Why} = writable("/proc/no/such.svg"),
+    ?assertEqual("--record /proc/no/such.svg: no such file or directory; expected a file that can be written", lists:flatten(Why)).
+-endif.
