@@ -15,8 +15,9 @@
 /* Bytes in the ring at which fragments wait above it, so that there is something to overtake. */
 #define WINDOW_BYTES ((uint64_t)256 * 1024)
 
-/* Of a socket so much is offered in one call; it can be overtaken no more. */
-#define BATCH_BYTES ((uint64_t)128 * 1024)
+/* A socket is offered so much in one call, since each makes the peer's kernel and the peer work,
+ * too. What it does not take can be overtaken no more. */
+#define BATCH_BYTES ((uint64_t)512 * 1024)
 #define BATCH_VECTORS 64
 
 /* Frames that are no fragments may wait, in all, for room: a few if the ring is full of their kind,
@@ -41,6 +42,13 @@ static bool is_waiting(const bw_pump_t *pump)
 static bool is_socket(const bw_pump_t *pump)
 {
     return pump->is_deferred && pump->link->ops->write;
+}
+
+/* Fragments wait for the next ones, or for pump_flush. */
+static bool is_gathering(const bw_pump_t *pump)
+{
+    return is_socket(pump) && !pump->under_way.first && pump->scheduler.counts.frames > 0 &&
+           pump->scheduler.counts.bytes < BATCH_BYTES;
 }
 
 uint64_t pump_queued(const bw_pump_t *pump)
@@ -293,7 +301,7 @@ bool pump_flush(bw_pump_t *pump)
         return pump_flush_lane(pump);
     status = flush(pump);
 
-    if (status == BW_OK && !had_under_way && pump->under_way.first)
+    if (status == BW_OK && !had_under_way && (pump->under_way.first || is_gathering(pump)))
         status = drain(pump);
     return settle(pump, status);
 }
@@ -356,6 +364,8 @@ bool pump_send_frame(bw_pump_t *pump, ErlIOVec *ev)
     status = keep(pump, ev, size, is_bulk);
     if (status == BW_OK && is_full)
         pump_set_busy(pump, shall_be_busy(pump));
+    else if (status == BW_OK && is_bulk && is_gathering(pump))
+        return pump->is_unflushed = true;
     else if (status == BW_OK)
         status = drain(pump);
     return settle(pump, status);
