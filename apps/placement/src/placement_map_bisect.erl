@@ -24,7 +24,7 @@ once(Graph, MaxLoad, Bounds) ->
     {Coarsest, Levels} = placement_map_graph:levels(Graph, ?COARSEST, MaxLoad),
     lists:foldl(fun({Finer, Coarse}, {_, Above}) ->
                         Sides = atomics:new(placement_map_graph:size(Finer), []),
-                        ok = each(placement_map_graph:size(Finer), fun(V) -> atomics:put(Sides, V, atomics:get(Above, atomics:get(Coarse, V))) end),
+                        ok = each(placement_map_graph:size(Finer), fun(V) -> atomics:put(Sides, V, atomics:get(Above, element(V, Coarse))) end),
                         {refined(Finer, Sides, Bounds), Sides}
                 end, best_of(?TRIES, Coarsest, Bounds), Levels).
 

@@ -14,7 +14,7 @@
 -type arcs() :: [integer()].
 %% Neighbour, weight, neighbour, weight, ...: half the memory of pairs.
 -type graph() :: {Arcs :: tuple(), Loads :: tuple()}.
--type level() :: {graph(), Coarse :: atomics:atomics_ref()}.
+-type level() :: {graph(), Coarse :: tuple()}.
 %% A graph, and the vertex of the next coarser graph that each of its vertices became.
 
 %% @doc How many vertices there are.
@@ -38,14 +38,16 @@ levels(Graph, Most, MaxLoad, Levels) ->
     end.
 
 %% @doc One step: the graph of pairs, and what each vertex became.
--spec coarser(graph(), MaxLoad :: pos_integer()) -> {graph(), Coarse :: atomics:atomics_ref()}.
+-spec coarser(graph(), MaxLoad :: pos_integer()) -> {graph(), Coarse :: tuple()}.
 coarser({Arcs, Loads} = Graph, MaxLoad) ->
     Count = size(Graph),
     Mates = atomics:new(Count, []),
     Alone = matched(sorted_at_random(Count), Arcs, Loads, MaxLoad, Mates, []),
     ok = match_by_neighbour(Alone, Arcs, Loads, MaxLoad, Mates, #{}),
-    Coarse = atomics:new(Count, []),
-    Pairs = numbered(1, Count, 1, Mates, Coarse, []),
+    Numbers = atomics:new(Count, []),
+    Pairs = numbered(1, Count, 1, Mates, Numbers, []),
+    %% Each arc looks here: a tuple is read several times as fast.
+    Coarse = list_to_tuple([atomics:get(Numbers, V) || V <- lists:seq(1, Count)]),
     {{list_to_tuple([merged_arcs(Pair, Arcs, Coarse) || Pair <- Pairs]), list_to_tuple([lists:sum([element(V, Loads) || V <- Pair]) || Pair <- Pairs])}, Coarse}.
 
 matched([V | Rest], Arcs, Loads, MaxLoad, Mates, Alone) ->
@@ -105,11 +107,11 @@ numbered(V, Count, Next, Mates, Coarse, Pairs) ->
     end.
 
 merged_arcs([V | _] = Pair, Arcs, Coarse) ->
-    Own = atomics:get(Coarse, V),
+    Own = element(V, Coarse),
     summed(lists:sort(lists:foldl(fun(Member, Acc) -> renamed(element(Member, Arcs), Own, Coarse, Acc) end, [], Pair))).
 
 renamed([U, Weight | Rest], Own, Coarse, Acc) ->
-    case atomics:get(Coarse, U) of
+    case element(U, Coarse) of
         Own -> renamed(Rest, Own, Coarse, Acc);
         New -> renamed(Rest, Own, Coarse, [{New, Weight} | Acc])
     end;
