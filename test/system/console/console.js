@@ -17,7 +17,7 @@ const failures = [];
 async function opened(browser, options, hash) {
   const context = await browser.newContext(options);
   const page = await context.newPage();
-  page.setDefaultTimeout(30000);
+  page.setDefaultTimeout(30000 * Math.min(4, patience()));
   page.on("pageerror", (error) => failures.push(`${hash}: ${error}`));
   page.on("console", (message) => { if (["error", "warning"].includes(message.type())) failures.push(`${hash}: ${message.text()}`); });
   await page.goto(`${url}#/${hash}`);
@@ -57,6 +57,8 @@ async function cluster(browser) {
   await page.locator("figure .uplot").nth(3).waitFor();
   await page.waitForTimeout(3500);
   await picture(page, "cluster-link");
+  // As a window shows it, for the guide (scripts/console-picture).
+  await page.screenshot({ path: path.join(pictures, "console.png") });
   await page.getByRole("button", { name: "Light or dark" }).click();
   assert.strictEqual(await page.evaluate(() => document.documentElement.dataset.theme), "dark");
   await page.waitForTimeout(300);
