@@ -167,6 +167,7 @@ title("beamway") -> "Beamway's carrier";
 title("beamway_poll_off") -> "the same with `poll_us=0`";
 title("default_buffer") -> "yucan with the VM's own buffer";
 title("bare") -> "a bare loop in C";
+title("minimal") -> "a bare loop in Erlang";
 title("yucan2009") -> "yucan of 2009";
 title("cat") -> "`cat \\| cat`";
 title("rdpipe_one") -> "one hop";

@@ -1,12 +1,15 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `bench http': requests a second of yucan beside yaws, mochiweb (which stands in for misultin, its fork that has ended), nginx with one worker,
-%% Tornado, and the design of 2009 anew. All on the first processor, the load (wrk, 32 connections) on the others.
+%% @doc `bench http': requests a second of yucan beside yaws, mochiweb (which stands in for misultin, its fork that has ended), cowboy (of RabbitMQ's
+%% package), nginx with one worker, h2o, Caddy, Go's net/http, node's http, Tornado, and the design of 2009 anew. All on the first processor, the load (wrk,
+%% 32 connections) on the others. With each rate goes the processor time of the server for a request: that is a fair figure also where the load is the limit.
+%% The load says by which share it was idle, in that of its runs in which it was busiest: near 0, it was the limit.
 %%
 %% `bare' is a loop in C that does the least that a server can do, under each load that it can answer: its figures are what the load can
 %% offer here. A server that comes near them is limited by the load. The load has all processors but the first.
 %%
 %% All servers (beamway_bench_http_servers) are up for the whole run; those whose turn it is not are idle. The 99th percentile is taken by http_load.c at
-%% 70 % of the rate that the server has reached in the same turn, from the moment when a request was due.
+%% 70 % of the rate that the server has reached in the same turn, and at a rate that all can serve, from the moment when a request was due.
+%% `minimal' is the least that a server on the emulator can do: it answers whatever comes with the same bytes.
 -module(beamway_bench_http).
 -behaviour(beamway_bench).
 
@@ -15,8 +18,9 @@
 -define(FIRST_PORT, 18090).
 -define(CONNECTIONS, 32).
 -define(IDLE, "1000").
+-define(COMMON_RATE, 4000).
 
--type load() :: hello | close | browser | pipeline | idle | file_1k | file_1m | upload | fastcgi | p99.
+-type load() :: hello | close | browser | pipeline | idle | file_1k | file_1m | upload | fastcgi | p99 | p99_common.
 
 %% @private
 -spec prepare(Given :: proplists:proplist(), beamway_bench:speed()) -> {ok, map()} | {error, unicode:chardata()}.
@@ -25,20 +29,26 @@ prepare(Given, Speed) ->
         false -> beamway_bench_tools:missing("wrk", "http");
         1 -> {error, "one processor is not enough: the load needs one of its own"};
         _ ->
-            {Repeats, Seconds} = case Speed of quick -> {1, "1"}; full -> {5, "2"} end,
-            {ok, #{repeats => proplists:get_value(repeats, Given, Repeats), seconds => Seconds}}
+            {Repeats, Seconds, Common} = case Speed of quick -> {1, "1", "1"}; full -> {5, "2", "30"} end,
+            {ok, #{repeats => proplists:get_value(repeats, Given, Repeats), seconds => Seconds, common_seconds => Common}}
     end.
 
 %% Who is measured with what.
 -spec loads() -> [{beamway_bench_http_servers:name(), [load()]}].
 loads() ->
-    [{yucan, [hello, close, browser, pipeline, idle, file_1k, file_1m, upload, fastcgi, p99]},
-     {yaws, [hello, close, browser]},
-     {mochiweb, [hello, close]},
-     {nginx, [hello, close, browser, pipeline, idle, file_1k, file_1m, fastcgi, p99]},
-     {tornado, [hello, close]},
+    [{yucan, [hello, close, browser, pipeline, idle, file_1k, file_1m, upload, fastcgi, p99, p99_common]},
+     {yaws, [hello, close, browser, p99_common]},
+     {mochiweb, [hello, close, p99_common]},
+     {cowboy, [hello, close, browser, pipeline, file_1k, file_1m, upload, p99_common]},
+     {nginx, [hello, close, browser, pipeline, idle, file_1k, file_1m, fastcgi, p99, p99_common]},
+     {h2o, [hello, close, browser, file_1k, file_1m, p99_common]},
+     {caddy, [hello, close, browser, file_1k, file_1m, p99_common]},
+     {go, [hello, close, browser, file_1k, file_1m, upload, p99_common]},
+     {node, [hello, close, browser, upload, p99_common]},
+     {tornado, [hello, close, p99_common]},
      {yucan2009, [close]},
      {default_buffer, [upload]},
+     {minimal, [hello, browser]},
      {bare, [hello, close, browser, pipeline, idle, upload]}].
 
 %% @private
@@ -47,25 +57,28 @@ groups(Settings) ->
     [#{nodes => 0, contenders => [Name], directions => [none], measure => fun(none) -> measure(Name, Loads, Settings) end} || {Name, Loads} <- loads()].
 
 %% hello comes first: the others may ask for its rate.
-measure(Name, Loads, #{seconds := Seconds}) ->
+measure(Name, Loads, Settings) ->
     #{Name := Port} = servers(),
-    lists:foldl(fun(Load, Figures) -> Figures#{key(Load) => figure(Load, Port, Seconds, Figures)} end, #{}, Loads).
+    lists:foldl(fun(Load, Figures) -> maps:merge(Figures, figures(Load, Name, Port, Settings, Figures)) end, #{}, Loads).
 
-figure(idle, Port, Seconds, _) ->
+figures(p99, _, Port, #{seconds := Seconds}, #{<<"hello world, kept alive">> := Peak}) ->
+    #{key(p99) => p99(Port, round(0.7 * Peak), Seconds)};
+figures(p99_common, _, Port, #{common_seconds := Seconds}, _) ->
+    #{key(p99_common) => p99(Port, ?COMMON_RATE, Seconds)};
+figures(idle, Name, Port, Settings, Figures) ->
     Holder = beamway_bench_tools:open(beamway_bench_http_servers:load_program(), ["hold", integer_to_list(Port), "/", ?IDLE]),
     {line, "holding"} = beamway_bench_tools:line(Holder, 60000),
-    Rate = wrk(hello, Port, Seconds),
+    Held = wrk(idle, Name, Port, Settings, Figures),
     ok = beamway_bench_tools:close(Holder, "TERM"),
-    Rate;
-figure(p99, Port, Seconds, #{<<"hello world, kept alive">> := Peak}) ->
-    Words = ["-c", "1", beamway_bench_http_servers:load_program(), "rate", integer_to_list(Port), "/", integer_to_list(?CONNECTIONS), integer_to_list(round(0.7 * Peak)), Seconds],
-    {0, [Line]} = beamway_bench_tools:run(os:find_executable("taskset"), Words, 60000),
+    Held;
+figures(Load, Name, Port, Settings, Figures) ->
+    wrk(Load, Name, Port, Settings, Figures).
+
+p99(Port, Rate, Seconds) ->
+    Words = ["-c", "1", beamway_bench_http_servers:load_program(), "rate", integer_to_list(Port), "/", integer_to_list(?CONNECTIONS), integer_to_list(Rate), Seconds],
+    {0, [Line]} = beamway_bench_tools:run(os:find_executable("taskset"), Words, 120000),
     [_, _, "0", _, P99, _] = string:lexemes(Line, " \n"),
-    list_to_integer(P99);
-figure(fastcgi, Port, Seconds, _) ->
-    wrk(fastcgi, fastcgi_port(Port), Seconds);
-figure(Load, Port, Seconds, _) ->
-    wrk(Load, Port, Seconds).
+    list_to_integer(P99).
 
 %% ---- servers
 
@@ -109,10 +122,16 @@ php() ->
 %% ---- load
 
 %% Errors are no speed.
-wrk(Load, Port, Seconds) ->
-    case beamway_bench_http_servers:wrk(Port, path(Load), ?CONNECTIONS, ["-d" ++ Seconds | words(Load)]) of
-        {Rate, all_answered} -> Rate;
-        {_, errors} -> error({errors, Load, Port})
+wrk(Load, Name, Port, #{seconds := Seconds}, Figures) ->
+    To = case Load of fastcgi -> fastcgi_port(Port); _ -> Port end,
+    Before = beamway_bench_http_servers:cpu_us(Port),
+    case beamway_bench_http_servers:wrk(To, path(Load), ?CONNECTIONS, ["-d" ++ Seconds | words(Load)]) of
+        {Rate, all_answered, #{requests := Requests, idle_percent := Idle}} ->
+            Cpu = (beamway_bench_http_servers:cpu_us(Port) - Before) / Requests,
+            Key = key_load_idle(Name),
+            #{key(Load) => Rate, key_cpu(Load) => Cpu, Key => min(Idle, maps:get(Key, Figures, Idle))};
+        {_, no_answer, _} -> error({no_answer, Load, Name});
+        {_, errors, _} -> error({errors, Load, Name})
     end.
 
 path(file_1k) -> "/file_1k.bin";
@@ -147,20 +166,31 @@ key(browser) -> <<"hello world, a browser's headers">>;
 key(pipeline) -> <<"hello world, 16 at once">>;
 key(idle) -> <<"hello world, 1000 idle connections beside">>;
 key(p99) -> <<"latency at 70 % of the rate, p99">>;
+key(p99_common) -> iolist_to_binary(io_lib:format("latency at ~b requests/s, p99", [?COMMON_RATE]));
 key(fastcgi) -> <<"hello world of php-fpm">>;
 key(file_1k) -> <<"file of 1 KB">>;
 key(file_1m) -> <<"file of 1 MB">>;
 key(upload) -> <<"upload of 1 MB">>.
 
+key_cpu(Load) -> <<(key(Load))/binary, ": processor time of the server">>.
+
+%% One for each server: a figure of two servers would be compared.
+key_load_idle(Name) -> <<"least idle share of the load beside ", (atom_to_binary(Name))/binary>>.
+
 %% @private
 -spec metrics(map()) -> [beamway_bench_report:metric()].
 metrics(_Settings) ->
-    [metric(Load, Name) || {Name, Loads} <- loads(), Name =/= yucan, Load <- Loads].
+    Compared = [{Load, Name} || {Name, Loads} <- loads(), Name =/= yucan, Load <- Loads],
+    [metric(name(Load, Name), unit(Load), key(Load), Name) || {Load, Name} <- Compared]
+        ++ [metric(<<"cpu_", (name(Load, Name))/binary>>, <<"us">>, key_cpu(Load), Name) || {Load, Name} <- Compared, unit(Load) =/= <<"us">>]
+        ++ [#{name => <<"load_idle_", (atom_to_binary(Name))/binary>>, unit => <<"%">>, better => higher, key => key_load_idle(Name), contender => Name,
+              baselines => []} || {Name, _} <- loads()].
 
-metric(p99 = Load, Name) ->
-    #{name => name(Load, Name), unit => <<"us">>, better => lower, key => key(Load), contender => yucan, baselines => [Name]};
-metric(Load, Name) ->
-    #{name => name(Load, Name), unit => <<"requests/s">>, better => higher, key => key(Load), contender => yucan, baselines => [Name]}.
+metric(Name, Unit, Key, Beside) ->
+    #{name => Name, unit => Unit, better => case Unit of <<"us">> -> lower; _ -> higher end, key => Key, contender => yucan, baselines => [Beside]}.
+
+unit(Latency) when Latency =:= p99; Latency =:= p99_common -> <<"us">>;
+unit(_) -> <<"requests/s">>.
 
 name(upload, default_buffer) -> <<"upload_buffer">>;
 name(Load, yucan2009) -> <<(atom_to_binary(Load))/binary, "_2009">>;
@@ -171,5 +201,5 @@ name(Load, Name) -> <<(atom_to_binary(Load))/binary, "_", (atom_to_binary(Name))
 
 metrics_test() ->
     Names = [Name || #{name := Name} <- metrics(#{})],
-    ?assertEqual([], [<<"hello_yaws">>, <<"hello_mochiweb">>, <<"hello_nginx">>, <<"close_yaws">>, <<"upload_buffer">>] -- Names).
+    ?assertEqual([], [<<"hello_yaws">>, <<"hello_mochiweb">>, <<"hello_nginx">>, <<"close_yaws">>, <<"upload_buffer">>, <<"cpu_fastcgi_nginx">>, <<"p99_common_go">>, <<"load_idle_yucan">>] -- Names).
 -endif.

@@ -6,7 +6,7 @@
 %% packets as messages, the connection closed after the answer. `default_buffer' reads an upload as gen_tcp does by default.
 -module(beamway_bench_http_server).
 
--export([start/1, handle/2, mochiweb/1]).
+-export([start/1, handle/2, init/2, mochiweb/1]).
 
 -define(HELLO, <<"hello world\n">>).
 
@@ -27,6 +27,19 @@ serve(mochiweb, Port, _, Backlog) ->
     %% As in mochiweb/1 below.
     Module = mochiweb_http,
     {ok, _} = Module:start([{ip, "127.0.0.1"}, {port, Port}, {backlog, Backlog}, {loop, fun ?MODULE:mochiweb/1}]);
+%% RabbitMQ's package brings cowboy along.
+serve(cowboy, Port, Folder, Backlog) ->
+    ok = code:add_pathsa(filelib:wildcard("/usr/lib/rabbitmq/lib/rabbitmq_server-*/plugins/{cowboy,cowlib,ranch}-*/ebin")),
+    {ok, _} = application:ensure_all_started(cowboy),
+    Router = cowboy_router,
+    Dispatch = Router:compile([{'_', [{"/", ?MODULE, hello}, {"/upload", ?MODULE, upload}, {"/[...]", cowboy_static, {dir, Folder}}]}]),
+    Cowboy = cowboy,
+    Socket = [{ip, {127, 0, 0, 1}}, {port, Port}, {backlog, Backlog}, {nodelay, true}],
+    {ok, _} = Cowboy:start_clear(bench, #{socket_opts => Socket, max_connections => infinity},
+                                 #{env => #{dispatch => Dispatch}, max_keepalive => infinity, idle_timeout => 120000});
+serve(minimal, Port, _, Backlog) ->
+    {ok, Listening} = listen(Port, [{nodelay, true}, {backlog, Backlog}]),
+    spawn_link(fun() -> accept_minimal(Listening) end);
 serve(yucan2009, Port, _, Backlog) ->
     {ok, Listening} = listen(Port, [{backlog, Backlog}]),
     spawn_link(fun() -> accept_2009(Listening) end);
@@ -57,6 +70,36 @@ handle(Req, upload) ->
 mochiweb(Request) ->
     Module = mochiweb_request,
     Module:ok({"text/plain", ?HELLO}, Request).
+
+%% @private The handler of cowboy, called by name as mochiweb is.
+-spec init(term(), hello | upload) -> {ok, term(), hello | upload}.
+init(Req, hello = State) -> {ok, cowboy_answer(?HELLO, Req), State};
+init(Req, upload = State) -> upload(Req, 0, State).
+
+upload(Req, Size, State) ->
+    Module = cowboy_req,
+    case Module:read_body(Req) of
+        {more, Part, Next} -> upload(Next, Size + byte_size(Part), State);
+        {ok, Part, Last} -> {ok, cowboy_answer(integer_to_binary(Size + byte_size(Part)), Last), State}
+    end.
+
+cowboy_answer(Body, Req) ->
+    Module = cowboy_req,
+    Module:reply(200, #{<<"content-type">> => <<"text/plain">>}, Body, Req).
+
+accept_minimal(Listening) ->
+    {ok, Socket} = gen_tcp:accept(Listening),
+    Answer = iolist_to_binary(answer(?HELLO, <<>>)),
+    Pid = spawn(fun() -> receive permission -> loop_minimal(Socket, Answer) after 60000 -> exit(timeout) end end),
+    _ = gen_tcp:controlling_process(Socket, Pid),
+    Pid ! permission,
+    accept_minimal(Listening).
+
+loop_minimal(Socket, Answer) ->
+    case gen_tcp:recv(Socket, 0, 120000) of
+        {ok, _} -> _ = gen_tcp:send(Socket, Answer), loop_minimal(Socket, Answer);
+        {error, _} -> gen_tcp:close(Socket)
+    end.
 
 accept_2009(Listening) ->
     {ok, Socket} = gen_tcp:accept(Listening),

@@ -5,11 +5,11 @@
 %% without a log; those in Erlang have the same flags of the VM and do not spin. Those with a folder serve files from it.
 -module(beamway_bench_http_servers).
 
--export([start/3, stop/1, memory_kb/1, folder/0, wrk/4, load_program/0]).
+-export([start/3, stop/1, memory_kb/1, cpu_us/1, folder/0, wrk/4, load_program/0]).
 
 -export_type([name/0, options/0]).
 
--type name() :: yucan | yaws | mochiweb | nginx | tornado | yucan2009 | default_buffer | bare | apache2 | nginx_tornado.
+-type name() :: yucan | yaws | mochiweb | cowboy | nginx | h2o | caddy | go | node | tornado | minimal | yucan2009 | default_buffer | bare | apache2 | nginx_tornado.
 -type options() :: #{cores => string(), schedulers => pos_integer(), backlog => pos_integer(), fastcgi => inet:port_number() | none}.
 
 -define(START_MS, 60000).
@@ -75,6 +75,11 @@ pss(Pid) ->
     {match, [Kb]} = re:run(Text, "Pss: *(\\d+) kB", [{capture, all_but_first, list}]),
     list_to_integer(Kb).
 
+%% @doc The processor time of the processes that listen on the port, in microseconds.
+-spec cpu_us(inet:port_number()) -> non_neg_integer().
+cpu_us(Port) ->
+    lists:sum([User + Kernel || Pid <- pids(Port), #{user := User, kernel := Kernel} <- [beamway_bench_os:cpu_us(list_to_integer(Pid))]]).
+
 pids(Port) ->
     Text = os:cmd("ss -Hltnp sport = :" ++ integer_to_list(Port)),
     case re:run(Text, "pid=(\\d+)", [global, {capture, all_but_first, list}]) of
@@ -84,16 +89,27 @@ pids(Port) ->
 
 %% ---- load
 
-%% @doc Requests a second by wrk, which has all processors but the first, and whether some had no answer.
--spec wrk(inet:port_number(), Path :: string(), Connections :: pos_integer(), Words :: [string()]) -> {float(), all_answered | errors}.
+%% @doc Requests a second by wrk, which has all processors but the first, whether some had no answer, how many there were, and the share of its time in
+%% which wrk did nothing.
+-spec wrk(inet:port_number(), Path :: string(), Connections :: pos_integer(), Words :: [string()]) ->
+          {float(), all_answered | no_answer | errors, #{requests := non_neg_integer(), idle_percent := float()}}.
 wrk(Port, Path, Connections, Words) ->
     Others = erlang:system_info(logical_processors_available) - 1,
-    Load = ["-c", lists:concat(["1-", Others]), "wrk", lists:concat(["-t", min(Others, Connections)]), lists:concat(["-c", Connections])] ++ Words
+    Threads = min(Others, Connections),
+    Load = ["-c", "\"$@\" && times", "sh", "taskset", "-c", lists:concat(["1-", Others]), "wrk", lists:concat(["-t", Threads]), lists:concat(["-c", Connections])] ++ Words
         ++ [lists:concat(["http://127.0.0.1:", Port, Path])],
-    {0, Lines} = beamway_bench_tools:run(os:find_executable("taskset"), Load, 60000),
+    {0, Lines} = beamway_bench_tools:run("/bin/sh", Load, 60000),
     Text = lists:append(Lines),
-    {match, [Rate]} = re:run(Text, "Requests/sec: *([0-9.]+)", [{capture, all_but_first, list}]),
-    {list_to_float(Rate), case re:run(Text, "Non-2xx|Socket errors", [{capture, none}]) of nomatch -> all_answered; match -> errors end}.
+    [Requests, Seconds] = numbers(Text, "([0-9]+) requests in ([0-9.]+)s"),
+    [Rate] = numbers(Text, "Requests/sec: *([0-9.]+)"),
+    [UserMin, User, KernelMin, Kernel] = numbers(lists:last(Lines), "([0-9]+)m([0-9.]+)s ([0-9]+)m([0-9.]+)s"),
+    Idle = 100 * (1 - (60 * (UserMin + KernelMin) + User + Kernel) / (Threads * Seconds)),
+    {float(Rate), case re:run(Text, "Non-2xx|Socket errors", [{capture, none}]) of match -> errors; nomatch when Requests =:= 0 -> no_answer; nomatch -> all_answered end,
+     #{requests => Requests, idle_percent => max(0.0, Idle)}}.
+
+numbers(Text, Pattern) ->
+    {match, Found} = re:run(Text, Pattern, [{capture, all_but_first, list}]),
+    [case string:to_float(Word) of {error, _} -> list_to_integer(Word); {Float, []} -> Float end || Word <- Found].
 
 %% @doc What wrk cannot do: see http_load.c.
 -spec load_program() -> file:filename().
@@ -133,6 +149,29 @@ commands(apache2, Port, _) ->
 commands(bare, Port, _) ->
     {ok, Program} = beamway_bench_tools:compile("http_bare", "cc"),
     [[Program, integer_to_list(Port)]];
+%% Hello is a file, as for apache2.
+commands(h2o, Port, _) ->
+    _ = file("root/hello.txt", "hello world\n"),
+    Conf = ["num-threads: 1\nuser: www-data\nlisten:\n  host: 127.0.0.1\n  port: ", integer_to_list(Port), "\nhttp1-request-timeout: 120\n"
+            "hosts:\n  default:\n    paths:\n      \"/\":\n        file.index: [ \"hello.txt\" ]\n        file.dir: ", folder(), "/root\n"],
+    [["h2o", "-c", file("h2o.conf", Conf)]];
+commands(caddy, Port, _) ->
+    Conf = ["{\"admin\": {\"disabled\": true}, \"logging\": {\"logs\": {\"default\": {\"level\": \"ERROR\"}}},\n\"apps\": {\"http\": {\"servers\": {\"bench\": {"
+            "\"listen\": [\"127.0.0.1:", integer_to_list(Port), "\"], \"automatic_https\": {\"disable\": true}, \"routes\": [\n"
+            "{\"match\": [{\"path\": [\"/\"]}], \"handle\": [{\"handler\": \"static_response\", \"headers\": {\"Content-Type\": [\"text/plain\"]}, "
+            "\"body\": \"hello world\\n\"}]},\n{\"handle\": [{\"handler\": \"file_server\", \"root\": \"", folder(), "/root\"}]}]}}}}}\n"],
+    [["env", "HOME=" ++ folder(), "XDG_CONFIG_HOME=" ++ folder(), "XDG_DATA_HOME=" ++ folder(), "caddy", "run", "--config", file("caddy.json", Conf)]];
+commands(go, Port, _) ->
+    [[compile_go(), integer_to_list(Port), filename:join(folder(), "root")]];
+commands(node, Port, #{backlog := Backlog}) ->
+    Program = "const answer = (response, text) => { response.writeHead(200, {'Content-Type': 'text/plain', 'Content-Length': text.length}); response.end(text); };\n"
+        "const server = require('http').createServer((request, response) => {\n"
+        "  if (request.url !== '/upload') return answer(response, 'hello world\\n');\n"
+        "  let size = 0; request.on('data', (part) => { size += part.length; }); request.on('end', () => answer(response, String(size)));\n"
+        "});\n"
+        "server.keepAliveTimeout = 120000;\n"
+        "server.listen(Number(process.argv[2]), '127.0.0.1', Number(process.argv[3]));\n",
+    [["node", file("hello.js", Program), integer_to_list(Port), integer_to_list(Backlog)]];
 commands(tornado, Port, #{backlog := Backlog}) ->
     [tornado(Port, Backlog)];
 commands(Name, Port, #{schedulers := Schedulers, backlog := Backlog, fastcgi := Fastcgi}) ->
@@ -168,6 +207,26 @@ tornado(Port, Backlog) ->
         "tornado.ioloop.IOLoop.current().start()\n",
     ["/usr/bin/python3", file("hello.py", Program), integer_to_list(Port), integer_to_list(Backlog)].
 
+%% By Debian's compiler, once for all runs in one overlay.
+compile_go() ->
+    [Go | _] = filelib:wildcard("/usr/lib/go-*/bin/go"),
+    Program = "package main\n\nimport (\n\t\"io\"\n\t\"net/http\"\n\t\"os\"\n\t\"strconv\"\n)\n\n"
+        "func main() {\n"
+        "\tfiles := http.FileServer(http.Dir(os.Args[2]))\n"
+        "\thttp.HandleFunc(\"/upload\", func(w http.ResponseWriter, r *http.Request) {\n"
+        "\t\tsize, _ := io.Copy(io.Discard, r.Body)\n\t\tio.WriteString(w, strconv.FormatInt(size, 10))\n\t})\n"
+        "\thttp.HandleFunc(\"/\", func(w http.ResponseWriter, r *http.Request) {\n"
+        "\t\tif r.URL.Path != \"/\" {\n\t\t\tfiles.ServeHTTP(w, r)\n\t\t\treturn\n\t\t}\n"
+        "\t\tw.Header().Set(\"Content-Type\", \"text/plain\")\n\t\tio.WriteString(w, \"hello world\\n\")\n\t})\n"
+        "\tpanic(http.ListenAndServe(\"127.0.0.1:\"+os.Args[1], nil))\n}\n",
+    Compiled = filename:join(folder(), "hello_go"),
+    Words = ["HOME=" ++ folder(), Go, "build", "-o", Compiled, file("hello.go", Program)],
+    case filelib:is_regular(Compiled) orelse beamway_bench_tools:run("/usr/bin/env", Words, 300000) of
+        true -> Compiled;
+        {0, _} -> Compiled;
+        {_, Lines} -> error({go_does_not_compile, Lines})
+    end.
+
 compile_appmod() ->
     Forms = [form(T) || T <- ["-module(beamway_bench_yaws).", "-export([out/1]).", "out(_) -> {content, \"text/plain\", <<\"hello world\\n\">>}."]],
     {ok, Module, Beam} = compile:forms(Forms),
@@ -184,5 +243,5 @@ form(Text) ->
 
 every_erlang_server_has_the_flags_of_yucan_test_() ->
     Words = fun(Name) -> [[Flags, " "] || Command <- commands(Name, 18090, #{cores => "0", schedulers => 1, backlog => 1, fastcgi => none}), Flags <- Command] end,
-    [{atom_to_list(Name), ?_assertNotEqual(nomatch, string:find(Words(Name), "+Musmbcs 256 +Mulmbcs 256"))} || Name <- [yucan, mochiweb, yucan2009, default_buffer]].
+    [{atom_to_list(Name), ?_assertNotEqual(nomatch, string:find(Words(Name), "+Musmbcs 256 +Mulmbcs 256"))} || Name <- [yucan, mochiweb, cowboy, yucan2009, default_buffer, minimal]].
 -endif.
