@@ -1,6 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc The figures of the links for a node that serves Prometheus by the library prometheus.erl, as RabbitMQ does:
-%% `-prometheus collectors [default,beamway_prometheus]' puts them among the node's own.
+%% `-prometheus collectors [default,beamway_prometheus]' puts them among the node's own. RabbitMQ 4 overwrites that list:
+%% there `prometheus_registry:register_collector(beamway_prometheus)' does it, in the running node.
 %%
 %% The library is no dependency: it is there when it calls. Without it, {@link beamway:metrics/0} is the same as text.
 -module(beamway_prometheus).
