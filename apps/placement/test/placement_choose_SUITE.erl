@@ -624,7 +624,8 @@ names_leave_nothing(_Config) ->
     Before = Memory(),
     ok = beamway_peer:run(A, fun() -> lists:foreach(fun(N) -> yes = placement_group:register_name(many, N, Owner), ok = placement_group:unregister_name(many, N) end, lists:seq(1, 10000)) end),
     Until([stays]),
-    ?assertEqual(Before, Memory()),
+    %% What is on its way to another member takes a few words; 10,000 names would take more than 100,000.
+    ?assertEqual([], [Grown || {Now, Was} <- lists:zip(Memory(), Before), Grown <- [Now - Was], Grown > 1000]),
     ok = beamway_placement_nodes:stop(Extra).
 
 %% What the group's server on this node was told.

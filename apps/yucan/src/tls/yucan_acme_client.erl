@@ -152,21 +152,31 @@ base64url(Data) ->
 
 %% ---- the request for a certificate (RFC 2986)
 
+%% Byte by byte: public_key of OTP 29 has other records for it than that of OTP 25.
 request_for(Names, Key) ->
-    San = public_key:der_encode('SubjectAltName', [{dNSName, binary_to_list(Name)} || Name <- Names]),
-    Extensions = public_key:der_encode('Extensions', [#'Extension'{extnID = ?'id-ce-subjectAltName', critical = false, extnValue = San}]),
-    Info = #'CertificationRequestInfo'{
-        version = v1, subject = {rdnSequence, []},
-        subjectPKInfo = #'CertificationRequestInfo_subjectPKInfo'{
-            algorithm = #'CertificationRequestInfo_subjectPKInfo_algorithm'{
-                algorithm = ?'id-ecPublicKey', parameters = {asn1_OPENTYPE, public_key:der_encode('EcpkParameters', {namedCurve, ?secp256r1})}},
-            subjectPublicKey = public_point(Key)},
-        attributes = [#'AttributePKCS-10'{type = ?'pkcs-9-at-extensionRequest', values = [{asn1_OPENTYPE, Extensions}]}]},
-    Signature = public_key:sign(public_key:der_encode('CertificationRequestInfo', Info), sha256, Key),
-    public_key:der_encode('CertificationRequest', #'CertificationRequest'{
-        certificationRequestInfo = Info,
-        signatureAlgorithm = #'CertificationRequest_signatureAlgorithm'{algorithm = ?'ecdsa-with-SHA256', parameters = asn1_NOVALUE},
-        signature = Signature}).
+    P256 = der(sequence, [oid("2A8648CE3D0201"), oid("2A8648CE3D030107")]),
+    San = der(sequence, [der(16#82, Name) || Name <- Names]),
+    Extensions = der(sequence, [der(sequence, [oid("551D11"), der(octets, San)])]),
+    Attributes = der(16#A0, [der(sequence, [oid("2A864886F70D01090E"), der(set, Extensions)])]),
+    Info = der(sequence, [der(integer, <<0>>), der(sequence, []),
+                          der(sequence, [P256, der(bits, [0, public_point(Key)])]), Attributes]),
+    Signature = public_key:sign(Info, sha256, Key),
+    der(sequence, [Info, der(sequence, [oid("2A8648CE3D040302")]), der(bits, [0, Signature])]).
+
+oid(Hex) -> der(6, binary:decode_hex(list_to_binary(Hex))).
+
+der(integer, Content) -> der(2, Content);
+der(bits, Content) -> der(3, Content);
+der(octets, Content) -> der(4, Content);
+der(sequence, Content) -> der(16#30, Content);
+der(set, Content) -> der(16#31, Content);
+der(Tag, Content) ->
+    Bytes = iolist_to_binary(Content),
+    Length = case byte_size(Bytes) of
+                 Short when Short < 128 -> <<Short>>;
+                 Long -> Size = binary:encode_unsigned(Long), [16#80 bor byte_size(Size), Size]
+             end,
+    iolist_to_binary([Tag, Length, Bytes]).
 
 %% ---- HTTP: one connection for each request
 
