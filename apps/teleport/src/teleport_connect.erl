@@ -152,9 +152,10 @@ introduce(Socket, Config, {Node, Class, Index}, Deadline) ->
         error:{badmatch, Word} -> close(Socket), {error, fatal, {no_lane, text("the peer said something else than expected: ~0tP", [Word, 5])}}
     end.
 
-%% @doc The acceptor's side. `Known' is called once the caller has proved that it knows the cookie. `Word' was read already.
+%% @doc The acceptor's side. `Known' is called once the caller has proved that it knows the cookie. `Word' was read already. `Turn' is less than that of every lane
+%% that the caller opens after it has this one.
 -spec accept(gen_tcp:socket(), Word :: binary() | none, Known :: fun(() -> ok)) ->
-          {ok, teleport_lane:id(), teleport_link:link(), teleport_link:kind(), Why :: binary()} | {error, Reason :: term()}.
+          {ok, teleport_lane:id(), Turn :: integer(), teleport_link:link(), teleport_link:kind(), Why :: binary()} | {error, Reason :: term()}.
 accept(Socket, Word, Known) ->
     #{stranger_ms := Ms} = Config = teleport_config:of_node(node()),
     Deadline = teleport_deadline:in(Ms),
@@ -189,12 +190,13 @@ greet(First, Socket, Config, Known, Deadline) ->
         Cookie = cookie(Node),
         ok = say(Socket, teleport_handshake:challenge(Nonce)),
         is_proved(hear(Socket, Deadline), Cookie, Hello, Nonce) orelse refuse(Socket, <<"another cookie">>),
+        Turn = erlang:unique_integer([monotonic]),
         ok = say(Socket, teleport_handshake:welcome(Cookie, Hello, Nonce)),
         ok = Known(),
-        {Hello, Node, agree(Socket, acceptor, for_caller(Node, Socket, Config), teleport_deadline:in(maps:get(open_ms, Config)))}
+        {Hello, Node, Turn, agree(Socket, acceptor, for_caller(Node, Socket, Config), teleport_deadline:in(maps:get(open_ms, Config)))}
     of
-        {#{class := Class, index := Index}, From, {ok, Link, Kind, Why}} -> {ok, {From, Class, Index}, Link, Kind, Why};
-        {_, _, {error, Reason}} -> {error, Reason}
+        {#{class := Class, index := Index}, From, Its, {ok, Link, Kind, Why}} -> {ok, {From, Class, Index}, Its, Link, Kind, Why};
+        {_, _, _, {error, Reason}} -> {error, Reason}
     catch
         throw:{_, Reason} -> close(Socket), {error, Reason};
         error:{badmatch, Word} -> close(Socket), {error, Word}

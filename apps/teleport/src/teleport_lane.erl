@@ -95,12 +95,12 @@ init(Parent, acceptor) ->
     after ?SOCKET_MS -> exit({shutdown, no_socket})
     end.
 
-accepted(Parent, {ok, {Node, Class, Index}, Link, Kind, Why}) ->
+accepted(Parent, {ok, {Node, Class, Index}, Turn, Link, Kind, Why}) ->
     set_priority(Class),
     true = erlang:monitor_node(Node, true),
     Tx = teleport_sender:new(self(), Link, Kind, teleport_config:of_node(Node)),
     %% The lane that this one replaces has delivered its last message before the first of this one.
-    ok = teleport_peers:incoming({Node, Class, Index}, Tx),
+    teleport_peers:incoming({Node, Class, Index}, Tx, Turn) =:= ok orelse exit({shutdown, superseded}),
     begin_reading(new(acceptor, Parent, {Node, Class, Index}, Tx, {Link, Why}));
 accepted(_, {error, Reason}) ->
     exit({shutdown, Reason}).

@@ -14,7 +14,7 @@
 -module(teleport_peers).
 -behaviour(gen_server).
 
--export([start_link/0, lane/5, next/5, peer/2, is_carried/1, settle/2, carried/2, configured/0, counts/2, not_up/1, up/2, down/1, offered/0, offered/1, incoming/2, lost/2, all/0, lost/0]).
+-export([start_link/0, lane/5, next/5, peer/2, is_carried/1, settle/2, carried/2, configured/0, counts/2, not_up/1, up/2, down/1, offered/0, offered/1, incoming/3, lost/2, all/0, lost/0]).
 -export([leave/2, plain/1, set_plain/2, count_plain/2, plain_all/0, plain_counts/0]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2, terminate/2]).
 -export_type([plain_counts/0]).
@@ -27,7 +27,9 @@
 
 -record(peers, {incoming = #{} :: #{pid() => teleport_lane:id()},
                 %% a lane that waits until the one before it has ended
-                waiting = #{} :: #{Old :: pid() => {gen_server:from(), teleport_lane:id(), teleport_sender:tx()}}}).
+                waiting = #{} :: #{Old :: pid() => {gen_server:from(), teleport_lane:id(), teleport_sender:tx()}},
+                %% of the newest lane that came, also after its end
+                turns = #{} :: #{teleport_lane:id() => integer()}}).
 
 %% @doc Started by the supervisor.
 -spec start_link() -> {ok, pid()} | {error, term()}.
@@ -172,9 +174,10 @@ offered() ->
     Connected = nodes(connected),
     [Node || [Node] <- ets:match(?TABLE, {{offered, '$1'}}), lists:member(Node, Connected)].
 
-%% @doc A peer has opened this lane to us; the caller is its process. Returns when the lane that it replaces has ended.
--spec incoming(teleport_lane:id(), teleport_sender:tx()) -> ok.
-incoming(Id, Tx) -> gen_server:call(?MODULE, {incoming, Id, Tx}, infinity).
+%% @doc A peer has opened this lane to us; the caller is its process. Returns when the lane that it replaces has ended. Lanes may come here in another
+%% order than the peer has opened them in: `Turn' grows in that order. `superseded': a later one was here, so the peer has lost this one, and nothing of it may be delivered.
+-spec incoming(teleport_lane:id(), teleport_sender:tx(), Turn :: integer()) -> ok | superseded.
+incoming(Id, Tx, Turn) -> gen_server:call(?MODULE, {incoming, Id, Tx, Turn}, infinity).
 
 %% @doc Counts messages to this node that were never confirmed.
 -spec lost(node(), pos_integer()) -> ok.
@@ -264,8 +267,11 @@ handle_call({carried, Node, IsCarried}, {Pid, _}, State) ->
 handle_call(configured, _From, State) ->
     lists:foreach(fun([Node, IsCarried]) -> ok = teleport_way:mark(Node, IsCarried, teleport_config:of_node(Node)) end, ets:match(?TABLE, {{carried, '$1'}, '$2'})),
     {reply, ok, State};
-handle_call({incoming, {Node, Class, Index} = Id, Tx}, {Pid, _} = From, #peers{waiting = Waiting} = State) ->
+handle_call({incoming, Id, _, Turn}, _, #peers{turns = Turns} = State) when is_map_key(Id, Turns), Turn < map_get(Id, Turns) ->
+    {reply, superseded, State};
+handle_call({incoming, {Node, Class, Index} = Id, Tx, Turn}, {Pid, _} = From, #peers{waiting = Waiting, turns = Turns} = Before) ->
     _ = monitor(process, Pid),
+    State = Before#peers{turns = Turns#{Id => Turn}},
     case ets:lookup(?TABLE, {in, Node, Class, Index}) of
         [{_, OldTx}] ->
             Old = teleport_sender:pid(OldTx),
@@ -310,7 +316,7 @@ handle_cast(_Request, State) -> {noreply, State}.
 
 %% @private
 -spec handle_info(term(), #peers{}) -> {noreply, #peers{}}.
-handle_info({'DOWN', _, process, Pid, _}, #peers{incoming = Incoming} = State) ->
+handle_info({'DOWN', _, process, Pid, _}, #peers{incoming = Incoming, turns = Turns} = State) ->
     _ = [begin
              true = ets:delete(?TABLE, {peer, Node}),
              ok = teleport_way:forget(Node),
@@ -318,9 +324,10 @@ handle_info({'DOWN', _, process, Pid, _}, #peers{incoming = Incoming} = State) -
              ets:match_delete(?TABLE, {{count, Node, '_'}, '_'})
          end || [Node] <- ets:match(?TABLE, {{peer, '$1'}, Pid})],
     case maps:take(Pid, Incoming) of
-        {{Node, Class, Index}, Rest} ->
+        {{Node, Class, Index} = Id, Rest} ->
             true = ets:delete(?TABLE, {in, Node, Class, Index}),
-            {noreply, replaced(Pid, State#peers{incoming = Rest})};
+            Left = case lists:member(Node, nodes(connected)) of true -> Turns; false -> maps:remove(Id, Turns) end,
+            {noreply, replaced(Pid, State#peers{incoming = Rest, turns = Left})};
         error ->
             {noreply, State}
     end;

@@ -3,7 +3,7 @@
 -module(teleport_faults_SUITE).
 
 -export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2, init_per_testcase/2, end_per_testcase/2]).
--export([killed_under_calls/1, halted/1, disconnected/1, only_a_lane_is_lost/1, stopped_and_killed/1, lanes_are_opened_again/1, nothing_is_lost_silently/1,
+-export([killed_under_calls/1, halted/1, disconnected/1, only_a_lane_is_lost/1, stopped_and_killed/1, lanes_are_opened_again/1, nothing_is_lost_silently/1, lanes_in_their_turn/1,
          killed_in_the_middle_of_a_large_message/1, first_use_by_many/1, large_terms_both_ways/1, memory_is_bounded/1, a_slow_receiver/1,
          supervisors_recover/1, nothing_is_left/1, the_application_stops/1, what_was_taken_goes_out/1, new_code/1, killed_callers/1,
          waiters_leave/1, senders_wait_in_turn/1, counts_of_the_killed/1, limits_hold/1, the_registry_is_killed/1]).
@@ -16,7 +16,7 @@ all() -> teleport_nodes:all(teleport_nodes:kinds()).
 
 groups() ->
     teleport_nodes:groups(teleport_nodes:kinds() -- [tls],
-                          [killed_under_calls, halted, disconnected, only_a_lane_is_lost, stopped_and_killed, lanes_are_opened_again, nothing_is_lost_silently,
+                          [killed_under_calls, halted, disconnected, only_a_lane_is_lost, stopped_and_killed, lanes_are_opened_again, nothing_is_lost_silently, lanes_in_their_turn,
                            killed_in_the_middle_of_a_large_message, first_use_by_many, large_terms_both_ways, memory_is_bounded,
                            a_slow_receiver, supervisors_recover, nothing_is_left, the_application_stops, what_was_taken_goes_out, new_code,
                            killed_callers, waiters_leave, senders_wait_in_turn, counts_of_the_killed, limits_hold, the_registry_is_killed])
@@ -177,6 +177,34 @@ nothing_is_lost_silently(Config) ->
         _ = beamway_peer:wait_until(fun() -> Unconfirmed() >= Missing end, wait_ms()),
         ct_log("sent ~b, came ~b, unconfirmed ~b", [Sent, length(Come), Unconfirmed()]),
         _ = beamway_peer:wait_until(fun() -> counters:get(persistent_term:get(tp_unconfirmed), 1) =:= Unconfirmed() end, wait_ms())
+    end).
+
+%% The acceptor of a lane may be late: when it comes, a lane that was opened after it was lost is here, or was. Else messages would change their order.
+lanes_in_their_turn(Config) ->
+    on_first(Config, fun(Node) ->
+        Id = {Node, normal, 99},
+        Test = self(),
+        Comes = fun(Turn) ->
+                        Lane = spawn(fun() ->
+                                         Tx = teleport_sender:new(self(), hd(erlang:ports()), tcp, teleport_config:of_node(Node)),
+                                         Test ! {self(), teleport_peers:incoming(Id, Tx, Turn)},
+                                         receive {close, replaced} -> ok end
+                                     end),
+                        {Lane, monitor(process, Lane)}
+                end,
+        Answer = fun({Lane, _}) -> receive {Lane, Told} -> Told after wait_ms() -> error(no_answer) end end,
+        Ended = fun({Lane, Monitor}) -> receive {'DOWN', Monitor, process, Lane, Reason} -> Reason after wait_ms() -> error(goes_on) end end,
+        Second = Comes(2),
+        ok = Answer(Second),
+        superseded = Answer(Comes(1)),
+        true = is_process_alive(element(1, Second)),
+        Third = Comes(3),
+        normal = Ended(Second),
+        ok = Answer(Third),
+        exit(element(1, Third), kill),
+        killed = Ended(Third),
+        _ = beamway_peer:wait_until(fun() -> [] =:= [x || {in, Of, _} <- teleport_peers:all(), Of =:= Id] end, wait_ms()),
+        superseded = Answer(Comes(2))
     end).
 
 %% Behind everything that was sent; asked again if a lane was lost with the question.
