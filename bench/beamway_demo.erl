@@ -16,9 +16,9 @@
 -define(NODES, 4).
 -define(CALLERS, 100).
 -define(BYTES, 16).
--define(ROUNDS, 5).
+-define(ROUNDS, 3).
 -define(WARM_MS, 250).
--define(WINDOW_MS, 1200).
+-define(WINDOW_MS, 800).
 -define(NODEDOWN_MS, 20000).
 -define(CLEAN_MS, 5000).
 
@@ -127,14 +127,15 @@ measure(Say) ->
     {Step2, Fresh} = timed(Say, "they meet", fun() -> lists:last([meet(C) || C <- Clusters]) end),
     {Step3, {Samples, Carried}} = timed(Say, "measurement", fun() -> measure_all(Clusters) end),
     Links = links(Cluster),
-    {StepL, Lanes} = timed(Say, "a call beside large messages", fun() -> beamway_demo_lanes:run(hd(Clusters)) end),
+    {StepL, Lanes} = timed(Say, "a call beside large messages", fun() -> beamway_demo_lanes:run(hd(Clusters), Cluster) end),
+    {StepN, Hosts} = timed(Say, "calls between two hosts", fun() -> beamway_demo_hosts:run() end),
     {StepP, Placement} = timed(Say, "choice of nodes", fun() -> beamway_demo_placement:run(Cluster) end),
     {StepH, Http} = timed(Say, "requests to a web server", fun() -> beamway_demo_http:run(hd(Clusters)) end),
     {StepR, Pipe} = timed(Say, "a pipeline of two hosts", fun() -> beamway_demo_pipe:run() end),
     {Step4, Kill} = timed(Say, "kill -9 of one node", fun() -> kill_one(Cluster, Fresh) end),
     {Step5, _} = timed(Say, "end of all nodes", fun() -> [beamway_bench_nodes:stop(C) || C <- Clusters] end),
     ok = beamway_bench_nodes:stop_epmd(Epmd),
-    #{steps => [Step1, Step2, Step3, StepL, StepP, StepH, StepR, Step4, Step5], samples => Samples, carried => Carried, links => Links, kill => Kill, placement => Placement, lanes => Lanes, http => Http, pipe => Pipe}.
+    #{steps => [Step1, Step2, Step3, StepL, StepN, StepP, StepH, StepR, Step4, Step5], samples => Samples, carried => Carried, links => Links, kill => Kill, placement => Placement, lanes => Lanes, hosts => Hosts, http => Http, pipe => Pipe}.
 
 %% The user's own settings of the carrier hold here: this is his cluster.
 own_options() ->
@@ -245,12 +246,13 @@ metrics() ->
                                       {<<"demo_syscalls">>, <<"1/call">>, lower, ?SYSCALLS},
                                       {<<"demo_switches">>, <<"1/call">>, lower, ?SWITCHES}]].
 
-shown(Say, File, Options, Result, #{carried := Carried, links := Links, kill := Kill, placement := Placement, lanes := Lanes, http := Http, pipe := Pipe}) ->
+shown(Say, File, Options, Result, #{carried := Carried, links := Links, kill := Kill, placement := Placement, lanes := Lanes, hosts := Hosts, http := Http, pipe := Pipe}) ->
     Object = beamway_bench_report:to_json(Result),
     Say("~nRemote calls of ~b bytes, ~b callers on each of four nodes; medians of ~b rounds:~n~n~ts~n",
         [?BYTES, ?CALLERS, ?ROUNDS, comparison(Object)]),
     Say("Links of ~ts:~n~n~ts~n", [maps:get(from, hd(Links)), link_table(Links)]),
     Say("~ts", [beamway_demo_lanes:text(Lanes)]),
+    Say("~ts", [beamway_demo_hosts:text(Hosts)]),
     Say("~ts", [beamway_demo_placement:text(Placement)]),
     Say("~ts", [beamway_demo_http:text(Http)]),
     Say("~ts~n", [beamway_demo_pipe:text(Pipe)]),

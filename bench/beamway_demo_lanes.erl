@@ -1,19 +1,19 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The demo's line on lanes: what a small call takes while messages of 10 MB go both ways between the same two nodes, by stock
-%% distribution and by lanes. The two nodes are those of the demo's stock cluster: lanes need no other distribution.
+%% @doc The demo's line on small calls beside large messages: what a small call takes while messages of 10 MB go both ways between the same two nodes, by
+%% stock distribution, by Beamway's, and by lanes. Lanes run in the demo's stock cluster: they need no other distribution.
 -module(beamway_demo_lanes).
 
--export([run/1, text/1]).
+-export([run/2, text/1]).
 
--type outcome() :: #{stock := {P50 :: float(), P99 :: float()}, lane := {P50 :: float(), P99 :: float()}, mb := float()}.
+-type outcome() :: #{stock | beamway | lane := {P50 :: float(), P99 :: float()}, mb := float()}.
 
 -define(BYTES, 10000000).
 -define(CAPACITY_MS, 500).
 -define(MS, 1500).
 
 %% @doc Under 10 s: stock's maximum, then a call about each millisecond beside streams at 60 % of it, by each way.
--spec run(beamway_bench_nodes:cluster()) -> outcome().
-run(#{members := [One, Two | _]} = Cluster) ->
+-spec run(Stock :: beamway_bench_nodes:cluster(), Beamway :: beamway_bench_nodes:cluster()) -> outcome().
+run(#{members := [One, Two | _]} = Cluster, Own) ->
     Pair = [One, Two],
     [First, Second | _] = beamway_bench_nodes:names(Cluster),
     Ebins = [filename:join([beamway_bench_nodes:root(), "apps", App, "ebin"]) || App <- ["beamway", "teleport"]],
@@ -23,7 +23,13 @@ run(#{members := [One, Two | _]} = Cluster) ->
     Rate = 0.6 * beamway_bench_nodes:call(One, beamway_bench_lanes, capacity, [Second, ?BYTES, ?CAPACITY_MS]) / 2,
     Figures = maps:from_list([{Way, beside(Way, {One, Second}, {Two, First}, Rate)} || Way <- [stock, lane]]),
     _ = beamway_bench_nodes:all(Pair, application, stop, [teleport]),
-    Figures#{mb => 2 * Rate * ?BYTES / 1.0e6}.
+    Figures#{beamway => plain(Own, Rate), mb => 2 * Rate * ?BYTES / 1.0e6}.
+
+%% The same plain messages, over the other distribution.
+plain(#{members := [One, Two | _]} = Cluster, Rate) ->
+    [First, Second | _] = beamway_bench_nodes:names(Cluster),
+    _ = [beamway_bench_nodes:all([One, Two], beamway_bench_lanes, Step, []) || Step <- [start_server, start_sink]],
+    beside(stock, {One, Second}, {Two, First}, Rate).
 
 beside(Way, {One, Second}, {Two, First}, Rate) ->
     _ = [beamway_bench_nodes:call(Member, beamway_bench_lanes, start_streams, [Way, Node, ?BYTES, Rate]) || {Member, Node} <- [{One, Second}, {Two, First}]],
@@ -33,6 +39,6 @@ beside(Way, {One, Second}, {Two, First}, Rate) ->
 
 %% @doc What to show of it.
 -spec text(outcome()) -> unicode:chardata().
-text(#{stock := {_, Stock}, lane := {_, Lane}, mb := Mb}) ->
-    io_lib:format("Lanes: beside ~b MB/s of 10 MB messages the 99th percentile of a small call is ~.1f ms, by stock distribution ~.1f ms.~n",
-                  [round(Mb), Lane / 1000, Stock / 1000]).
+text(#{stock := {_, Stock}, beamway := {_, Own}, lane := {_, Lane}, mb := Mb}) ->
+    io_lib:format("Beside ~b MB/s of 10 MB messages the 99th percentile of a small call is ~.1f ms by stock distribution, ~.1f ms by Beamway, ~.1f ms by lanes.~n",
+                  [round(Mb), Stock / 1000, Own / 1000, Lane / 1000]).

@@ -7,7 +7,7 @@
 
 -type outcome() :: #{said => string(), rdpipe => float(), ssh => float()}.
 
--define(S, 40).
+-define(S, 15).
 
 %% @doc Under 10 s; an empty map where rdpipe is not built, or the machine too busy.
 -spec run() -> outcome().

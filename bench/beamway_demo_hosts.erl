@@ -1,0 +1,62 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc The demo's lines on two hosts: calls between two network namespaces of this machine, over TCP and over TLS, by stock distribution and by Beamway.
+%% `bench hosts' has the figures.
+-module(beamway_demo_hosts).
+
+-export([run/0, text/1]).
+
+-type outcome() :: {ok, #{atom() => Calls :: float()}} | {error, Why :: string()}.
+
+-define(CALLERS, 100).
+-define(BYTES, 16).
+-define(WINDOWS, #{warm_ms => 250, window_ms => 700}).
+-define(PAIRS, [{"TCP", tcp, beamway_tcp}, {"TLS", tls, beamway_tls}]).
+
+%% @doc Some 10 s; an error where this user may not make namespaces.
+-spec run() -> outcome().
+run() ->
+    case beamway_bench_net:check() of
+        ok -> on(beamway_bench_net:open(veth));
+        {error, Why} -> {error, Why}
+    end.
+
+on({ok, Net}) ->
+    try {ok, measure(beamway_bench_net:hosts(Net))}
+    after beamway_bench_net:close(Net)
+    end;
+on({error, Why}) -> {error, Why}.
+
+measure(Hosts) ->
+    Contenders = beamway_bench_contender:all(beamway_bench_nodes:root(), 50),
+    Epmd = beamway_bench_nodes:start_epmd(Hosts),
+    Rates = maps:from_list([{Name, rate(Epmd, maps:get(Name, Contenders), Hosts)} || {_, Stock, Own} <- ?PAIRS, Name <- [Stock, Own]]),
+    ok = beamway_bench_nodes:stop_epmd(Epmd),
+    Rates.
+
+rate(Epmd, Contender, Hosts) ->
+    Cluster = beamway_bench_nodes:start(Epmd, Contender, #{count => length(Hosts), hosts => Hosts}),
+    ok = beamway_bench_nodes:connect(Cluster, forward),
+    Load = #{kind => rpc, callers => ?CALLERS, targets => beamway_bench_nodes:names(Cluster), bytes => ?BYTES},
+    {Rate, _} = beamway_bench_rpc:run_load(Cluster, Load, ?WINDOWS),
+    _ = beamway_bench_nodes:stop(Cluster),
+    Rate.
+
+%% @doc What to show of it.
+-spec text(outcome()) -> unicode:chardata().
+text({ok, Rates}) ->
+    [begin
+         #{Stock := Theirs, Own := Ours} = Rates,
+         io_lib:format("Two hosts (network namespaces), ~ts: ~ts calls/s by Beamway, ~ts by stock distribution: ~.2f.~n",
+                       [What, beamway_bench_report:number(Ours), beamway_bench_report:number(Theirs), Ours / Theirs])
+     end || {What, Stock, Own} <- ?PAIRS];
+text({error, Why}) -> io_lib:format("Two hosts: not measured: ~ts.~n", [Why]).
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+
+text_test_() ->
+    Rates = #{tcp => 1000.0, beamway_tcp => 2000.0, tls => 400.0, beamway_tls => 300.0},
+    Shown = unicode:characters_to_list(text({ok, Rates})),
+    [?_assertNotEqual(nomatch, string:find(Shown, Part)) || Part <- ["TCP: 2,000 calls/s by Beamway, 1,000 by stock distribution: 2.00.\n", "TLS: 300 ", ": 0.75.\n"]]
+        ++ [?_assertEqual("Two hosts: not measured: no right.\n", lists:flatten(text({error, "no right"})))].
+-endif.
