@@ -181,5 +181,6 @@ bad_input_test_() ->
          {{tree, {bad_network, x}}, text(term, "x.", #{})},
          {{hwloc, not_hwloc}, text(hwloc, "", #{})}, {{slurm, no_switch}, text(conf, "", #{})}]]
         ++ [?_assertEqual({syntax, {1, 9}}, fun({error, {syntax, Where, What}}) -> _ = format_error({syntax, Where, What}), {syntax, Where} end(text(term, "{network,", #{}))),
-            ?_assertEqual({syntax, {1, 1}}, fun({error, {syntax, Where, _}}) -> {syntax, Where} end(text(term, "'a", #{})))].
+            %% OTP 29 counts from behind the quote.
+            ?_assertMatch({error, {syntax, {1, Column}, _}} when Column =:= 1; Column =:= 2, text(term, "'a", #{}))].
 -endif.

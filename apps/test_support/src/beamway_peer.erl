@@ -278,12 +278,12 @@ os_pid(Peer) ->
     [OsPid] = [P || Port <- Links, is_port(Port), {os_pid, P} <- [erlang:port_info(Port, os_pid)]],
     OsPid.
 
-%% @doc Kills a node as `kill -9' does and waits until the process is gone.
+%% @doc Kills a node as `kill -9' does and waits until the process is gone. It may just be ending by itself.
 -spec kill9(pid()) -> ok.
 kill9(Peer) ->
     OsPid = os_pid(Peer),
     Monitor = monitor(process, Peer),
-    signal(OsPid, "KILL"),
+    _ = os:cmd("kill -KILL " ++ integer_to_list(OsPid)),
     receive {'DOWN', Monitor, process, Peer, _} -> ok
     after 10000 -> error({still_running, OsPid})
     end,
