@@ -7,7 +7,7 @@
 %%
 %% Whoever takes lanes calls {@link take/0}. For each that comes it gets `{lane_comes, Ref}', and answers by {@link admit/2} with the process
 %% that shall own the connection. That one gets `{socket, Socket, Word, Taker}': a passive, raw TCP socket from which only the word was read.
-%% Nothing is proved then: that is the owner's task, and its time limit too.
+%% The caller has proved nothing yet. The owner demands the proof, within a time limit of its own.
 -module(beamway_shared_port).
 
 -export([listens/1, address/0, take/0, admit/2]).

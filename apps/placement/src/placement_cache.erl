@@ -130,22 +130,26 @@ heard(Node) ->
         [] -> erlang:monotonic_time(millisecond) - (1 bsl 40)
     end.
 
-is_fresh(none, _) -> false;
 %% Not even what came within this millisecond.
 is_fresh(_, #{max_age := 0}) -> false;
-is_fresh({{unknown, missing}, Elapsed}, Options) -> Elapsed =< maps:get(max_age, Options, ?NEGATIVE_MS);
-is_fresh({{ok, _, Age, _, _, _}, Elapsed}, #{max_age := Max}) -> Age + Elapsed =< Max;
-is_fresh({{ok, _, Age, _, Ttl, _}, Elapsed}, _) -> Age + Elapsed =< Ttl;
-is_fresh(_, _) -> false.
+is_fresh(Entry, Options) ->
+    case age(Entry, Options) of
+        {Age, _, Limit} -> Age =< Limit;
+        none -> false
+    end.
 
-%% Three quarters of its time are over, and it was asked for no more often than four times in that time: a node may give what is old already.
+%% Three quarters of its time are over. A node may give what is old already, so it is asked at most four times in that time.
 is_ageing(_, #{live := true}) -> false;
-is_ageing({{unknown, missing}, Elapsed}, Options) -> is_ageing(Elapsed, Elapsed, maps:get(max_age, Options, ?NEGATIVE_MS));
-is_ageing({{ok, _, Age, _, _, _}, Elapsed}, #{max_age := Max}) -> is_ageing(Age + Elapsed, Elapsed, Max);
-is_ageing({{ok, _, Age, _, Ttl, _}, Elapsed}, _) -> is_ageing(Age + Elapsed, Elapsed, Ttl);
-is_ageing(_, _) -> false.
+is_ageing(Entry, Options) ->
+    case age(Entry, Options) of
+        {Age, Elapsed, Limit} when is_integer(Limit) -> Age =< Limit andalso 4 * Age > 3 * Limit andalso 4 * Elapsed > Limit;
+        _ -> false
+    end.
 
-is_ageing(Age, Elapsed, Limit) -> is_integer(Limit) andalso Age =< Limit andalso 4 * Age > 3 * Limit andalso 4 * Elapsed > Limit.
+%% How old it is, how long this node has had it, and how old it may become.
+age({{unknown, missing}, Elapsed}, Options) -> {Elapsed, Elapsed, maps:get(max_age, Options, ?NEGATIVE_MS)};
+age({{ok, _, Age, _, Ttl, _}, Elapsed}, Options) -> {Age + Elapsed, Elapsed, maps:get(max_age, Options, Ttl)};
+age(_, _) -> none.
 
 ask_ahead([]) -> ok;
 ask_ahead(Questions) ->

@@ -7,7 +7,8 @@
 %% where that matters. A change is sent as what it changes; every ten seconds a member compares a digest of each group with one other, and where it differs
 %% both send all they have. A name goes with its process, which every member watches that is connected to its node, and with the node, when that leaves the group.
 %% A name that was taken from a living process is not remembered: the process's own node knows, and takes it from every member that still has it.
-%% A group that this node has left is remembered for one to two hours (`group_memory' in the environment): a member that was apart for longer brings it back. Only members of a group talk about it: nodes in no common group are not connected by this server. For that to hold, start nodes with
+%% A node remembers a group that it has left for one to two hours (`group_memory' in the environment). A member that was apart for longer brings the group back.
+%% Only members of a group talk about it: nodes in no common group are not connected by this server. For that to hold, start nodes with
 %% `-connect_all false', or hidden, and `-kernel prevent_overlapping_partitions false'; `pg' and `global' do not work on such nodes, since they want all
 %% visible nodes to be connected.
 -module(placement_group).

@@ -182,5 +182,6 @@ bad_input_test_() ->
          {{hwloc, not_hwloc}, text(hwloc, "", #{})}, {{slurm, no_switch}, text(conf, "", #{})}]]
         ++ [?_assertEqual({syntax, {1, 9}}, fun({error, {syntax, Where, What}}) -> _ = format_error({syntax, Where, What}), {syntax, Where} end(text(term, "{network,", #{}))),
             %% OTP 29 counts from behind the quote.
-            ?_assertMatch({error, {syntax, {1, Column}, _}} when Column =:= 1; Column =:= 2, text(term, "'a", #{}))].
+            ?_assertEqual({syntax, {1, case erlang:system_info(otp_release) >= "29" of true -> 2; false -> 1 end}},
+                          fun({error, {syntax, Where, _}}) -> {syntax, Where} end(text(term, "'a", #{})))].
 -endif.

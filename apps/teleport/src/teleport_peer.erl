@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc One process for each node that is sent to: it opens the lanes, watches them, opens lost ones again, and reports what they took along.
 %%
-%% It lives as long as the node is connected by distribution. It closes a lane that nobody has used for `idle_ms', and opens it again for the next message. It opens a lost
+%% It lives as long as the node is connected by distribution. It closes a lane that nobody has used for `idle_ms'. The next message opens the lane again. It opens a lost
 %% lane again after a pause that grows with each failure; whoever needs it meanwhile waits here until his own deadline, unless the failure is one that another attempt cannot cure.
 %%
 %% A node without teleport is `plain': senders reach it by distribution ({@link teleport_fallback}). One lane is tried again and again meanwhile. When it is

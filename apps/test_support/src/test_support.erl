@@ -27,6 +27,7 @@ free_port() ->
 guide(Page, Folder, TimeoutMs) ->
     {ok, Text} = file:read_file(file("docs/guide/" ++ Page)),
     {match, Blocks} = re:run(Text, "^```sh\n(.*?)^```", [global, multiline, dotall, {capture, all_but_first, binary}]),
+    true = length(Blocks) >= 5,
     Script = filename:join(Folder, "guide.sh"),
     ok = file:write_file(Script, ["set -eux\ncd ", checkout(), "\n" | Blocks]),
     {Status, Lines} = beamway_bench_tools:run("/bin/bash", [Script], TimeoutMs),
