@@ -7,8 +7,10 @@
  *
  * rate: so many requests a second at even distances over kept connections, whatever the server does
  * (open loop). The time of a request begins when it was due, also if no connection was free then,
- * so a server that pauses is charged for all that it kept waiting. It spins, so it needs a
- * processor of its own. Prints `DONE UNSENT ERRORS P50 P99 MAX`: requests, and microseconds.
+ * so a server that pauses is charged for all that it kept waiting. A request that was never sent or
+ * answered counts with the time until the end: a server that is too slow for the rate shows it. It
+ * spins, so it needs a processor of its own. Prints `DONE UNSENT ERRORS P50 P99 MAX`: requests, and
+ * microseconds.
  *
  * hold: opens the connections, makes one request on each, prints `holding`, and closes them when
  * its input ends.
@@ -37,6 +39,7 @@ enum { ANSWER_BYTES = 8192, MOST_CONNECTIONS = 100000, EVENTS = 256, WAIT_S = 30
 typedef struct {
     int fd;
     uint64_t due_ns;
+    bool waits; /* for an answer */
     size_t have;
     char answer[ANSWER_BYTES];
 } connection_t;
@@ -149,11 +152,17 @@ static int by_size(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+/* When the n-th request is due, from 0 on. */
+static uint64_t due_ns(uint64_t start, uint64_t n, long rate)
+{
+    return start + n * 1000000000u / (uint64_t)rate;
+}
+
 static void at_rate(long count, long rate, long seconds)
 {
     connection_t *connections = calloc((size_t)count, sizeof *connections);
     connection_t **idle = calloc((size_t)count, sizeof *idle);
-    uint64_t total = (uint64_t)rate * (uint64_t)seconds, sent = 0, done = 0;
+    uint64_t total = (uint64_t)rate * (uint64_t)seconds, sent = 0, done = 0, timed;
     uint32_t *times_us = calloc(total, sizeof *times_us);
     events_of_all = epoll_create1(EPOLL_CLOEXEC);
     if (!connections || !idle || !times_us || events_of_all < 0)
@@ -171,11 +180,12 @@ static void at_rate(long count, long rate, long seconds)
         struct epoll_event events[EVENTS];
         now = now_ns();
         while (now < end && idle_count > 0 && sent < total) {
-            uint64_t due = start + sent * 1000000000u / (uint64_t)rate;
+            uint64_t due = due_ns(start, sent, rate);
             if (due > now)
                 break;
             connection_t *connection = idle[--idle_count];
             connection->due_ns = due;
+            connection->waits = true;
             sent++;
             send_request(connection);
         }
@@ -184,6 +194,7 @@ static void at_rate(long count, long rate, long seconds)
             connection_t *connection = events[i].data.ptr;
             if (!read_answer(connection))
                 continue;
+            connection->waits = false;
             times_us[done++] = (uint32_t)((now_ns() - connection->due_ns) / 1000u);
             idle[idle_count++] = connection;
         }
@@ -192,9 +203,16 @@ static void at_rate(long count, long rate, long seconds)
         fprintf(stderr, "http_load: no answer at all\n");
         exit(1);
     }
-    qsort(times_us, done, sizeof *times_us, by_size);
+    timed = done;
+    for (long i = 0; i < count; i++) {
+        if (connections[i].waits)
+            times_us[timed++] = (uint32_t)((now - connections[i].due_ns) / 1000u);
+    }
+    for (uint64_t i = sent; i < total; i++)
+        times_us[timed++] = (uint32_t)((now - due_ns(start, i, rate)) / 1000u);
+    qsort(times_us, timed, sizeof *times_us, by_size);
     printf("%llu %llu %ld %u %u %u\n", (unsigned long long)done, (unsigned long long)(total - sent),
-           errors, times_us[done / 2], times_us[done - 1 - done / 100], times_us[done - 1]);
+           errors, times_us[timed / 2], times_us[timed - 1 - timed / 100], times_us[timed - 1]);
 }
 
 static void hold(long count)
