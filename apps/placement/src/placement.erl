@@ -328,7 +328,7 @@ probe(Nodes, Options) -> placement_probe:measure(Nodes, Options).
 
 %% @doc Master, submasters and workers shaped like the tree of nodes ({@link placement_plan:plan/2}). `workers' and `submasters' may be queries, too: then those
 %% nodes of the tree are taken that suit.
--spec plan(placement_tree:tree(), #{workers => [node()] | placement_query:query(), submasters => [node()] | placement_query:query(),
+-spec plan(placement_tree:tree() | none, #{workers => [node()] | placement_query:query(), submasters => [node()] | placement_query:query(),
                                     fan_out => pos_integer() | infinity, least => pos_integer()}) ->
           {ok, placement_plan:process()} | {error, no_workers | no_submasters | {bad_option, atom(), term()} | placement_choose:error()}.
 plan(Tree, Options) ->
@@ -348,7 +348,7 @@ plan_option(Key, Value, Tree) when Key =:= workers; Key =:= submasters ->
 plan_option(_, Value, _) -> Value.
 
 %% @doc Which process goes to which node, given who talks to whom and how far the nodes are from each other ({@link placement_map:map/3}). It starts and moves nothing.
--spec map(placement_map:graph(), placement_tree:tree(), placement_map:options()) -> {ok, placement_map:mapping()} | {error, placement_map:error()}.
+-spec map(placement_map:graph(), placement_tree:tree() | none, placement_map:options()) -> {ok, placement_map:mapping()} | {error, placement_map:error()}.
 map(Graph, Tree, Options) -> placement_map:map(Graph, Tree, Options).
 
 %% @doc Samples for so many milliseconds how many bytes these processes send to each other ({@link placement_observe}): a graph for {@link map/3} and {@link advise/2}, and which

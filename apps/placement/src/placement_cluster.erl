@@ -5,7 +5,7 @@
 %% algorithm ({@link placement_alpha}). The fit is the share of the variance of the logarithms that the
 %% levels of the tree explain: from 0.8 the tree may be trusted, under 0.6 the network is no hierarchy (a
 %% torus has about 0.3, points on a plane 0.5) and the times themselves say more. A tree that explains much may still be too coarse inside its smallest
-%% groups: {@link placement_regret} looks for nearness there, and from 1.5 on the tree is no longer called good.
+%% groups: {@link placement_regret} looks for nearness there, {@link placement_refine} splits such groups, and from 1.5 on the tree is no longer called good.
 -module(placement_cluster).
 
 -export([cluster/1, cluster/2, format_error/1]).
@@ -32,7 +32,10 @@ cluster(Matrix) ->
 -spec cluster(placement_matrix:matrix(), method()) -> {ok, result()} | {error, {bad_method, term()}}.
 cluster(Matrix, mdl) ->
     #{root := Root, slow := Slow, explained := Explained} = placement_mdl:cluster(Matrix),
-    {ok, result(mdl, Root, Slow, Explained, Matrix)};
+    case placement_refine:refined(Root, Matrix) of
+        Root -> {ok, result(mdl, Root, Slow, Explained, Matrix)};
+        Finer -> {ok, result(mdl, Finer, Slow, explained(Finer, Matrix), Matrix)}
+    end;
 cluster(Matrix, {alpha, Alpha}) when is_number(Alpha), Alpha >= 1 ->
     Root = placement_alpha:cluster(Matrix, Alpha),
     {ok, result({alpha, Alpha}, Root, [], explained(Root, Matrix), Matrix)};

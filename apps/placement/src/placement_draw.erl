@@ -219,23 +219,12 @@ to_png(Svg, File) ->
         {false, _} -> _ = file:delete(Source), {error, no_rsvg};
         {_, {error, Reason}} -> {error, {file, Source, Reason}};
         {Program, ok} ->
-            try convert(Program, ["-o", unicode:characters_to_list(File), Source])
+            try placement_program:run(Program, ["-o", unicode:characters_to_list(File), Source], ?PNG_MS) of
+                {ok, _} -> ok;
+                {error, {status, _, Said}} -> {error, {rsvg, Said}};
+                {error, timeout} -> {error, {rsvg, "it did not end within two minutes"}}
             after file:delete(Source)
             end
-    end.
-
-convert(Program, Arguments) ->
-    Port = open_port({spawn_executable, Program}, [{args, Arguments}, exit_status, stderr_to_stdout, binary]),
-    converted(Port, <<>>).
-
-converted(Port, Said) ->
-    receive
-        {Port, {data, Text}} -> converted(Port, <<Said/binary, Text/binary>>);
-        {Port, {exit_status, 0}} -> ok;
-        {Port, {exit_status, _}} -> {error, {rsvg, Said}}
-    after ?PNG_MS ->
-        true = port_close(Port),
-        {error, {rsvg, "it did not end within two minutes"}}
     end.
 
 %% @doc An error in words, with what to do.

@@ -7,7 +7,7 @@
 %% tree; where they matter hwloc adds a group object. Devices are left out.
 -module(placement_hwloc).
 
--export([from_xml/1, format_error/1]).
+-export([from_xml/1, path/2, format_error/1]).
 
 -export_type([error/0]).
 
@@ -67,6 +67,28 @@ vertices({Type, Index, Below}) ->
         false -> Below
     end.
 
+%% @doc The objects of the machine that hold all of these processing units, the outermost first; of objects that hold the same units the outermost stands for all. None if only the
+%% whole machine holds them. Caches have no number: they are called after their first unit.
+-spec path(placement_slurm:hosts(), Units :: [non_neg_integer(), ...]) -> [string()].
+path(Machine, Units) -> path(Machine, units(Machine), ["pu" ++ integer_to_list(Unit) || Unit <- Units]).
+
+path({host, _}, _, _) -> [];
+path({group, _, Children}, All, Wanted) ->
+    case [{Child, Own} || Child <- Children, Own <- [units(Child)], Wanted -- Own =:= []] of
+        [] -> [];
+        [{Child, All}] -> path(Child, All, Wanted);
+        [{Child, Own}] -> [numbered(element(2, Child), Own) | path(Child, Own, Wanted)]
+    end.
+
+units({host, Name}) -> [Name];
+units({group, _, Children}) -> lists:append([units(Child) || Child <- Children]).
+
+numbered(Name, [First | _]) ->
+    case lists:member(lists:last(Name), "0123456789") of
+        true -> Name;
+        false -> Name ++ "-" ++ First
+    end.
+
 %% @doc An error in words.
 -spec format_error(error()) -> unicode:chardata().
 format_error(not_hwloc) -> "this is not hwloc's XML; make it with: lstopo-no-graphics --of xml";
@@ -84,6 +106,17 @@ two_packages_test() ->
     ?assertEqual({ok, {group, "machine0", [{group, "package0", [{group, "core0", [{host, "pu0"}, {host, "pu2"}]}]},
                                            {group, "package1", [{group, "core0", [{host, "pu1"}]}]}]}},
                  from_xml(Text)).
+
+path_test_() ->
+    Core = fun(N, Units) -> {group, "l2cache", [{group, "core" ++ N, [{host, Unit} || Unit <- Units]}]} end,
+    Machine = {group, "machine0", [{group, "package0", [{group, "l3cache", [Core("0", ["pu0", "pu4"]), Core("1", ["pu1", "pu5"])]},
+                                                        {group, "l3cache", [Core("2", ["pu2", "pu6"])]}]},
+                                   {group, "package1", [{group, "core3", [{host, "pu3"}]}]}]},
+    [?_assertEqual({Units, Want}, {Units, path(Machine, Units)})
+     || {Units, Want} <- [{[0, 1, 2, 3], []}, {[0, 3], []}, {[0, 2], ["package0"]}, {[0, 5], ["package0", "l3cache-pu0"]}, {[1, 5], ["package0", "l3cache-pu0", "l2cache-pu1"]},
+                          {[6, 2], ["package0", "l3cache-pu2"]}, {[2], ["package0", "l3cache-pu2", "pu2"]}, {[3], ["package1"]}, {[9], []}]]
+        ++ [?_assertEqual(["core1"], path({group, "machine0", [{group, "package0", [{group, "core0", [{host, "pu0"}]}, {group, "core1", [{host, "pu1"}]}]}]}, [1])),
+            ?_assertEqual([], path({host, "pu0"}, [0]))].
 
 bad_input_test_() ->
     [{unicode:characters_to_list(format_error(Want)), ?_assertEqual({error, Want}, from_xml(Text))}

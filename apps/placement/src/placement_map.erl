@@ -36,7 +36,8 @@
 -define(LARGE, 2000).
 
 %% @doc A mapping of low cost, with its cost and the load of each node.
--spec map(graph(), placement_tree:tree(), options()) -> {ok, mapping()} | {error, error()}.
+-spec map(graph(), placement_tree:tree() | none, options()) -> {ok, mapping()} | {error, error()}.
+map(Graph, none, Options) -> map(Graph, placement_tree:empty(), Options);
 map(Graph, Tree, Options) ->
     try
         Setting = checked(Options, Tree),

@@ -3,6 +3,7 @@
 %%
 %% The first of these that says something: the application's environment `path'; Slurm ({@link placement_slurm_job:path/1}); region and zone of the cloud. Those come from the variables
 %% `PLACEMENT_REGION', `PLACEMENT_ZONE' and `PLACEMENT_HOST', or from a file of labels as the downward API of Kubernetes writes it: `PLACEMENT_LABELS', by default `/etc/podinfo/labels'.
+%% Behind the last two stands the part of the machine that the node is bound to, by `taskset' or Slurm, if hwloc's lstopo-no-graphics is installed.
 -module(placement_place).
 
 -export([own_path/0, region/0, zone/0, tree/1]).
@@ -15,15 +16,47 @@
 -define(LABELS_BYTES, 262144).   %% Kubernetes bounds all labels and annotations of an object by this.
 -define(ASK_MS, 5000).
 
-%% @doc The groups above this node, from the root down; the last one is its host.
+-define(LSTOPO_MS, 2000).
+
+%% @doc The groups above this node, from the root down: those above its host, its host, and the parts of the host to which the node is bound.
 -spec own_path() -> [term()].
 own_path() ->
     case application:get_env(placement, path) of
         {ok, [_ | _] = Path} -> Path;
         _ ->
             {ok, Host} = inet:gethostname(),
-            path(fun os:getenv/1, labels(), Host)
+            path(fun os:getenv/1, labels(), Host) ++ bound()
     end.
+
+%% A node that may run everywhere starts no program.
+bound() ->
+    case {units("/proc/self/status", "(?m)^Cpus_allowed_list:\\s*(\\S+)"), units("/sys/devices/system/cpu/online", "^(\\S+)")} of
+        {[_ | _] = Allowed, Online} when Allowed =/= Online -> inside(os:find_executable("lstopo-no-graphics"), Allowed);
+        _ -> []
+    end.
+
+inside(false, _) -> [];
+inside(Program, Units) ->
+    case placement_program:run(Program, ["--of", "xml", "-"], ?LSTOPO_MS) of
+        {ok, Xml} ->
+            case placement_hwloc:from_xml(Xml) of
+                {ok, Machine} -> placement_hwloc:path(Machine, Units);
+                {error, _} -> []
+            end;
+        {error, _} -> []
+    end.
+
+%% The system's way to write a set: 0-3,8. Empty where there is no such file.
+units(File, Pattern) ->
+    case file:read_file(File) of
+        {ok, Text} ->
+            {match, [List]} = re:run(Text, Pattern, [{capture, all_but_first, list}]),
+            lists:append([numbers([list_to_integer(Number) || Number <- string:lexemes(Range, "-")]) || Range <- string:lexemes(List, ",")]);
+        {error, _} -> []
+    end.
+
+numbers([One]) -> [One];
+numbers([First, Last]) -> lists:seq(First, Last).
 
 path(Getenv, Labels, Host) ->
     case placement_slurm_job:path(Getenv) of

@@ -21,7 +21,8 @@
                      least => pos_integer()}.  %% the fewest workers that get a submaster of their own, 2
 
 %% @doc The plan of a tree of nodes. Nodes that the tree does not hold are left out.
--spec plan(placement_tree:tree(), options()) -> {ok, process()} | {error, no_workers | no_submasters | {bad_option, atom(), term()}}.
+-spec plan(placement_tree:tree() | none, options()) -> {ok, process()} | {error, no_workers | no_submasters | {bad_option, atom(), term()}}.
+plan(none, Options) -> plan(placement_tree:empty(), Options);
 plan(Tree, Options) ->
     Setting = maps:merge(#{fan_out => infinity, least => 2}, Options),
     case [{Key, Value} || {Key, Value} <- maps:to_list(Setting), not is_good(Key, Value)] of
@@ -165,5 +166,5 @@ bad_input_test_() ->
     [?_assertEqual({error, Want}, plan(tree(), Options))
      || {Want, Options} <- [{no_workers, #{workers => []}}, {no_submasters, #{submasters => [gone]}}, {{bad_option, fan_out, 1}, #{fan_out => 1}},
                             {{bad_option, least, 0}, #{least => 0}}, {{bad_option, colour, red}, #{colour => red}}]]
-        ++ [?_assertEqual({error, no_workers}, plan(placement_tree:empty(), #{}))].
+        ++ [?_assertEqual({error, no_workers}, plan(Tree, #{})) || Tree <- [none, placement_tree:empty()]].
 -endif.

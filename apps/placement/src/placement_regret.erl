@@ -6,7 +6,7 @@
 %% group give ({@link placement_gaps}). Where there is only noise it is as far as the median node, and the ratio is 1. Where it is nearer the tree gives that away.
 -module(placement_regret).
 
--export([regret/2]).
+-export([regret/2, of_group/1]).
 
 %% Nodes that are judged, and members of a group that are looked at, at most; evenly taken.
 -define(JUDGED, 48).
@@ -17,6 +17,13 @@
 regret(Tree, Matrix) ->
     Places = maps:from_list(lists:zip(placement_matrix:nodes(Matrix), lists:seq(1, placement_matrix:size(Matrix)))),
     Groups = [[maps:get(Node, Places) || {leaf, Node} <- Children] || {group, _, _, Children} <- groups(placement_tree:packed(Tree))],
+    of_groups(Groups, Matrix).
+
+%% @doc The same where all nodes of the matrix are one group.
+-spec of_group(placement_matrix:matrix()) -> float().
+of_group(Matrix) -> of_groups([lists:seq(1, placement_matrix:size(Matrix))], Matrix).
+
+of_groups(Groups, Matrix) ->
     Judged = some([{I, Group} || Group <- Groups, length(Group) >= 4, I <- Group], ?JUDGED),
     Rows = placement_matrix:rows(Matrix),
     case lists:sort([Ratio || {I, Group} <- Judged, Ratio <- ratio(I, some(Group, ?MEMBERS) -- [I], Rows)]) of

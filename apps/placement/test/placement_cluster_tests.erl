@@ -50,22 +50,43 @@ noise_is_no_regret(Shape) ->
     #{regret := Regret} = placement_cluster:cluster(Matrix),
     ?assert(Regret < 1.2, Regret).
 
-%% Cities on four continents: the tree finds the continents and explains most of the times, but says nothing of what is near inside of them.
+%% Cities on four continents, with no level between a continent and a city.
+cities(Count) ->
+    Random0 = rand:seed_s(exsss, {1, 2, 3}),
+    {Cities, _} = lists:mapfoldl(fun(N, R0) ->
+        {{CX, CY}, Wide} = {element(N rem 4 + 1, {{0, 0}, {900, 0}, {0, 900}, {900, 900}}), 60},
+        {X, R1} = rand:normal_s(R0),
+        {Y, R} = rand:normal_s(R1),
+        {{CX + Wide * X, CY + Wide * Y}, R}
+    end, Random0, lists:seq(1, Count)),
+    Time = fun({X1, Y1}, {X2, Y2}) -> 5 + math:sqrt((X1 - X2) * (X1 - X2) + (Y1 - Y2) * (Y1 - Y2)) end,
+    {ok, Matrix} = placement_matrix:from_rows([name(N) || N <- lists:seq(1, Count)], [[Time(A, B) || B <- Cities] || A <- Cities]),
+    Matrix.
+
+%% A tree of the continents explains most of the times, but says nothing of what is near inside of them.
 coarse_tree_test_() ->
     {timeout, 60, fun() ->
-        Random0 = rand:seed_s(exsss, {1, 2, 3}),
-        {Cities, _} = lists:mapfoldl(fun(N, R0) ->
-            {{CX, CY}, Wide} = {element(N rem 4 + 1, {{0, 0}, {900, 0}, {0, 900}, {900, 900}}), 60},
-            {X, R1} = rand:normal_s(R0),
-            {Y, R} = rand:normal_s(R1),
-            {{CX + Wide * X, CY + Wide * Y}, R}
-        end, Random0, lists:seq(1, 160)),
-        Time = fun({X1, Y1}, {X2, Y2}) -> 5 + math:sqrt((X1 - X2) * (X1 - X2) + (Y1 - Y2) * (Y1 - Y2)) end,
-        {ok, Matrix} = placement_matrix:from_rows([name(N) || N <- lists:seq(1, 160)], [[Time(A, B) || B <- Cities] || A <- Cities]),
-        #{verdict := Verdict, explained := Explained, regret := Regret, advice := Advice} = placement_cluster:cluster(Matrix),
+        {ok, #{verdict := Verdict, explained := Explained, regret := Regret, advice := Advice}} = placement_cluster:cluster(cities(160), {alpha, 2.0}),
         ?assertEqual({fair, true, true}, {Verdict, Explained >= 0.8, Regret >= 1.5}),
         ?assertNotEqual(nomatch, string:find(unicode:characters_to_list(Advice), "times nearer than the others"))
     end}.
+
+%% The smallest groups are split until they tell what is near. Points on a plane hold no hierarchy, so their true nearest is a little nearer still.
+near_nodes_share_a_group_test_() ->
+    [{timeout, 60, {integer_to_list(Count), fun() ->
+        #{verdict := Verdict, regret := Regret, tree := Tree} = placement_cluster:cluster(cities(Count)),
+        ?assertEqual({good, true}, {Verdict, Regret < 1.2}),
+        ?assert(from_nearest(Tree, cities(Count)) =< 1.3, from_nearest(Tree, cities(Count)))
+    end}} || Count <- [160, 235]].
+
+%% How many times as far as its nearest node the median node of its smallest group is; the median of all nodes.
+from_nearest(Tree, Matrix) ->
+    Pairs = placement_matrix:pairs(Matrix),
+    Times = lists:foldl(fun({A, B, Us}, Acc) -> Acc#{A => [{Us, B} | maps:get(A, Acc, [])], B => [{Us, A} | maps:get(B, Acc, [])]} end, #{}, Pairs),
+    middle([middle([Us || {Us, Other} <- maps:get(Node, Times), lists:member(Other, Members)]) / element(1, lists:min(maps:get(Node, Times)))
+            || {group, _, _, Children} = Group <- groups(placement_tree:packed(Tree)), Members <- [placement_tree:members(Group)], {leaf, Node} <- Children]).
+
+middle(Values) -> lists:nth((length(Values) + 1) div 2, lists:sort(Values)).
 
 %% The clear shapes are found by the report's algorithm, too.
 alpha_test_() ->

@@ -106,6 +106,8 @@ latency_test() ->
     ?assertMatch({ok, #{cost := 12.0, places := #{1 := _}}}, placement:map([{1, 2, 6}], Tree, #{distances => latency, capacity => #{a => 1, b => 1, c => 1}})),
     ?assertMatch({error, {bad_option, {distances, latency}, _}}, placement:map([{1, 2, 6}], tree([{a, "/x"}, {b, "/y"}]), #{distances => latency})).
 
+no_tree_test() -> ?assertEqual({error, no_nodes}, placement:map([{1, 2, 6}], none, #{})).
+
 %% One clear error each, which names the value.
 bad_input_test_() ->
     Tree = tree([{a, "/x"}, {b, "/y"}]),

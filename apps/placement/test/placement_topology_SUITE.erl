@@ -5,13 +5,13 @@
 -include_lib("stdlib/include/assert.hrl").
 
 -export([all/0, suite/0, end_per_testcase/2]).
--export([every_pair/1, nodes_without_placement/1, a_node_that_dies/1, a_frozen_node/1, without_one_at_the_gate/1, unreachable/1, resumed/1, plan_by_query/1, command/1, command_per_core/1,
+-export([every_pair/1, nodes_without_placement/1, a_node_that_dies/1, a_frozen_node/1, without_one_at_the_gate/1, unreachable/1, resumed/1, plan_by_query/1, bound_nodes/1, command/1, command_per_core/1,
          command_bad_words/1, command_formats/1, command_imports/1, large_planted_trees/1, sixty_four_nodes/1]).
 
 suite() -> [{timetrap, {minutes, 5}}].
 
 all() ->
-    [every_pair, nodes_without_placement, a_node_that_dies, a_frozen_node, without_one_at_the_gate, unreachable, resumed, plan_by_query, command, command_per_core, command_bad_words, command_formats, command_imports,
+    [every_pair, nodes_without_placement, a_node_that_dies, a_frozen_node, without_one_at_the_gate, unreachable, resumed, plan_by_query, bound_nodes, command, command_per_core, command_bad_words, command_formats, command_imports,
      large_planted_trees]
         ++ [sixty_four_nodes || os:getenv("BEAMWAY_TEST_LONG", "") =/= ""].
 
@@ -157,6 +157,33 @@ plan_by_query(_Config) ->
     ?assertEqual(lists:sort([A, B]), lists:sort([Node || {worker, Node} <- placement_plan:to_list(Process)])),
     ?assertMatch({error, _}, Plan(#{workers => {worker, eq, 7}})).
 
+%% Two are bound to one processor and the third to another: their declared tree knows, and that without a bound node does not look into the machine.
+bound_nodes(_Config) ->
+    case per_core_is_possible() of
+        {skip, _} = Skip -> Skip;
+        true ->
+            Cluster = beamway_placement_nodes:start(["a", "b", "c", "d"]),
+            ok = beamway_placement_nodes:connect(Cluster, "a"),
+            [A, B, C, D] = beamway_placement_nodes:nodes(Cluster),
+            Distances = fun() ->
+                {ok, Tree} = beamway_placement_nodes:call(Cluster, "a", {placement, declared_topology}, [[A, B, C, D]]),
+                [placement_tree:shared(Tree, A, Node) || Node <- [B, C, D]]
+            end,
+            ?assertEqual([{ok, 0}, {ok, 0}, {ok, 0}], Distances()),
+            {match, [First, Last]} = re:run(os:cmd("taskset -pc " ++ os:getpid()), "list: ([0-9]+).*?([0-9]+)\\s*$", [{capture, all_but_first, list}]),
+            _ = [os:cmd(lists:flatten(["taskset -apc ", Processor, " ", beamway_placement_nodes:call(Cluster, Name, {os, getpid}, [])]))
+                 || {Name, Processor} <- [{"a", First}, {"b", First}, {"c", Last}]],
+            [{ok, Near}, {ok, Apart}, {ok, 0}] = Distances(),
+            ?assert(Near > Apart, {Near, Apart})
+    end.
+
+per_core_is_possible() ->
+    case {erlang:system_info(logical_processors_available), os:find_executable("lstopo-no-graphics"), os:find_executable("taskset")} of
+        {1, _, _} -> {skip, "one core only"};
+        {_, Lstopo, Taskset} when Lstopo =:= false; Taskset =:= false -> {skip, "lstopo-no-graphics (hwloc-nox) or taskset (util-linux) is not installed"};
+        _ -> true
+    end.
+
 %% ---- the command ----
 
 run(Config, Words) ->
@@ -177,6 +204,7 @@ says(Text, Part) -> ?assertNotEqual({nomatch, Part, Text}, {string:find(Text, Pa
 command(Config) ->
     {0, Text} = run(Config, ["measure", "--start", "4", "--batches", "3", "--messages", "20"]),
     [says(Text, Part) || Part <- ["quiet: 6 of 6 pairs", "loaded: 6 of 6 pairs", "12 pairs in"]],
+    ok = is_as_documented(Config, "topology.json"),
     {0, Shown} = run(Config, ["show", "topology.json", "--heat-map", "heat.svg", "--dendrogram", "tree.svg"]),
     says(Shown, "4 nodes, loaded times"),
     Folder = proplists:get_value(priv_dir, Config),
@@ -186,13 +214,24 @@ command(Config) ->
     {0, Alpha} = run(Config, ["show", "topology.json", "--alpha", "1.6"]),
     says(Alpha, "4 nodes").
 
+%% A file that is not would be refused.
+is_as_documented(Config, File) ->
+    Stored = filename:join(proplists:get_value(priv_dir, Config), File),
+    {ok, Text} = file:read_file(Stored),
+    Wrong = Stored ++ ".wrong",
+    ok = file:write_file(Wrong, string:replace(Text, "\"mode\":\"quiet\"", "\"mode\":\"fast\"")),
+    Check = fun(Instance) -> placement_program:run("/usr/bin/python3", ["-m", "jsonschema", "-i", Instance, test_support:file("docs/topology.schema.json")], 60000) end,
+    {error, {status, 1, Said}} = Check(Wrong),
+    says(unicode:characters_to_list(Said), "'fast' is not one of ['quiet', 'loaded']"),
+    {ok, _} = Check(Stored),
+    ok.
+
 command_per_core(Config) ->
-    case {erlang:system_info(logical_processors_available), os:find_executable("lstopo-no-graphics"), os:find_executable("taskset")} of
-        {1, _, _} -> {skip, "one core only"};
-        {_, Lstopo, Taskset} when Lstopo =:= false; Taskset =:= false -> {skip, "lstopo-no-graphics (hwloc-nox) or taskset (util-linux) is not installed"};
-        {Cores, _, _} ->
+    case per_core_is_possible() of
+        {skip, _} = Skip -> Skip;
+        true ->
             {0, Text} = run(Config, ["measure", "--per-core", "--batches", "3", "--beside", "cores.svg", "--out", "cores.json"]),
-            says(Text, io_lib:format("starting ~b nodes", [Cores])),
+            says(Text, io_lib:format("starting ~b nodes", [erlang:system_info(logical_processors_available)])),
             {ok, Svg} = file:read_file(filename:join(proplists:get_value(priv_dir, Config), "cores.svg")),
             [says(unicode:characters_to_list(Svg), Part) || Part <- ["measured", "hwloc", "pu0"]]
     end.
