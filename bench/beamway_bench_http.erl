@@ -213,9 +213,25 @@ a_slow_server_is_charged_for_what_was_never_sent_test_() ->
         ?assert(Median > 300000)
     end}.
 
+%% A connection ends after two answers; every request has one.
+a_server_may_close_kept_connections_test_() ->
+    {timeout, 30, fun() ->
+        {ok, Listening} = gen_tcp:listen(0, [binary, {ip, {127, 0, 0, 1}}, {active, false}, {nodelay, true}]),
+        {ok, Port} = inet:port(Listening),
+        _ = spawn_link(fun() -> close_after_two(Listening) end),
+        #{done := 100, unsent := 0, errors := 0} = at_rate(Port, 2, 100, "1")
+    end}.
+
+close_after_two(Listening) ->
+    {ok, Socket} = gen_tcp:accept(Listening),
+    _ = spawn_link(fun() -> _ = [answer(Socket, 0) || _ <- [1, 2]], gen_tcp:close(Socket) end),
+    close_after_two(Listening).
+
 answer(Socket, Ms) ->
-    {ok, _} = gen_tcp:recv(Socket, 0),
-    receive after Ms -> gen_tcp:send(Socket, "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n") end.
+    case gen_tcp:recv(Socket, 0) of
+        {ok, _} -> receive after Ms -> gen_tcp:send(Socket, "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n") end;
+        {error, _} -> ok
+    end.
 
 metrics_test() ->
     Names = [Name || #{name := Name} <- metrics(#{})],

@@ -39,7 +39,8 @@ enum { ANSWER_BYTES = 8192, MOST_CONNECTIONS = 100000, EVENTS = 256, WAIT_S = 30
 typedef struct {
     int fd;
     uint64_t due_ns;
-    bool waits; /* for an answer */
+    bool waits;   /* for an answer */
+    bool is_kept; /* it has had one */
     size_t have;
     char answer[ANSWER_BYTES];
 } connection_t;
@@ -86,6 +87,7 @@ static void open_connection(connection_t *connection)
     if (setsockopt(connection->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one) != 0)
         fail("setsockopt");
     connection->have = 0;
+    connection->is_kept = false;
 }
 
 /* The size of a whole answer, 0 if it is not whole yet. */
@@ -122,14 +124,16 @@ static void watch(connection_t *connection)
         fail("epoll_ctl");
 }
 
-/* True if the answer is whole, or will never be: then the connection is a new one. */
+/* True if the answer is whole, or will never be. A server may close a kept connection at any time:
+ * then the connection is a new one, and what waits for an answer is sent again. */
 static bool read_answer(connection_t *connection)
 {
+    bool was_kept = connection->is_kept;
     ssize_t n = recv(connection->fd, connection->answer + connection->have,
                      ANSWER_BYTES - 1 - connection->have, MSG_DONTWAIT);
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return false;
-    if (n > 0) {
+    if (n > 0 && connection->waits) {
         connection->have += (size_t)n;
         connection->answer[connection->have] = 0;
         if (connection->have < ANSWER_BYTES - 1 && answer_size(connection) == 0)
@@ -137,13 +141,19 @@ static bool read_answer(connection_t *connection)
         if (!is_good(connection))
             errors++;
         connection->have = 0;
+        connection->is_kept = true;
         return true;
     }
-    errors++;
     close(connection->fd);
     open_connection(connection);
     watch(connection);
-    return true;
+    if (n <= 0 && (was_kept || !connection->waits)) {
+        if (connection->waits)
+            send_request(connection);
+        return false;
+    }
+    errors++;
+    return connection->waits;
 }
 
 static int by_size(const void *a, const void *b)
