@@ -3,7 +3,7 @@
 -module(yucan_cli_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
--export([folder/1, this_folder/1, wishes/1, one_file/1, application_paths/1, live/1, wrong_words/1, closed_descriptors/1, cannot_serve/1, announced/1, daemon/1, daemon_cannot_serve/1, attached/1, watch/1, crash/1]).
+-export([folder/1, this_folder/1, wishes/1, one_file/1, application_paths/1, live/1, wrong_words/1, completion_and_manual/1, zsh_completion/1, closed_descriptors/1, cannot_serve/1, announced/1, daemon/1, daemon_cannot_serve/1, attached/1, watch/1, crash/1]).
 
 -include_lib("common_test/include/ct.hrl").
 -include_lib("kernel/include/file.hrl").
@@ -12,7 +12,7 @@
 
 suite() -> [{timetrap, {minutes, 3}}].
 
-all() -> [folder, this_folder, wishes, one_file, application_paths, live, wrong_words, closed_descriptors, cannot_serve, announced, daemon, daemon_cannot_serve, attached, watch, crash].
+all() -> [folder, this_folder, wishes, one_file, application_paths, live, wrong_words, completion_and_manual, zsh_completion, closed_descriptors, cannot_serve, announced, daemon, daemon_cannot_serve, attached, watch, crash].
 
 init_per_suite(Config) ->
     Served = filename:join(?config(priv_dir, Config), "served"),
@@ -40,6 +40,36 @@ run(Port) ->
     case line(Port) of
         {status, Status} -> {Status, []};
         Line -> {Status, Lines} = run(Port), {Status, [Line | Lines]}
+    end.
+
+%% Both completions and the manual page know each option that the help lists. The completions offer these, the long ones all.
+completion_and_manual(Config) ->
+    {0, Help} = run(Config, ["--help"], []),
+    {match, Found} = re:run(lists:join("\n", Help), "(?<![a-z-])--[a-z][a-z-]*", [global, {capture, first, list}]),
+    Options = lists:usort(lists:append(Found)),
+    true = length(Options) > 20,
+    Bin = filename:dirname(?config(command, Config)),
+    {ok, Manual} = file:read_file(filename:join(Bin, "man/yucan.1")),
+    Plain = binary:replace(Manual, <<"\\-">>, <<"-">>, [global]),
+    [] = [Option || Option <- Options -- ["--help", "--version"], re:run(Plain, [Option, "(?![a-z-])"], [{capture, none}]) =:= nomatch],
+    Options = offered(["bash -c '. ", Bin, "/completion/yucan; COMP_WORDS=(yucan --) COMP_CWORD=1; _yucan; echo \"${COMPREPLY[@]}\"'"]),
+    Runtime = filename:join(?config(priv_dir, Config), "runtime"),
+    ok = filelib:ensure_dir(filename:join([Runtime, "yucan-" ++ string:trim(os:cmd("id -u")), "site", "x"])),
+    ["site"] = offered(["XDG_RUNTIME_DIR=", Runtime, " bash -c '. ", Bin, "/completion/yucan; COMP_WORDS=(yucan --stop s) COMP_CWORD=2; _yucan; echo \"${COMPREPLY[@]}\"'"]).
+
+offered(Command) -> lists:usort(string:lexemes(os:cmd(lists:flatten(Command)), " \n")).
+
+zsh_completion(Config) ->
+    case os:find_executable("zsh") of
+        false -> {skip, "zsh is not installed"};
+        _ ->
+            Folder = filename:join(filename:dirname(?config(command, Config)), "completion"),
+            Offers = fun(Words, Current) ->
+                offered(["zsh -f -c 'cd ", Folder, "; compadd() { print -r -- ${@:#--} }; . ./_yucan; words=(", Words, "); CURRENT=", Current, "; _yucan'"])
+            end,
+            Options = offered(["bash -c '. ", Folder, "/yucan; COMP_WORDS=(yucan --) COMP_CWORD=1; _yucan; echo \"${COMPREPLY[@]}\"'"]),
+            Options = Offers("yucan --", "2"),
+            ["0.0.0.0", "::", "localhost"] = Offers("yucan --ip l", "3")
     end.
 
 stop(Port) ->
