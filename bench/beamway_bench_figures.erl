@@ -121,9 +121,17 @@ markdown(Heading, Rows) ->
 metric_rows({hidden, _}, all) -> [["all", "", ?AGAIN, "", "", ""]];
 metric_rows({hidden, _}, Metrics) -> [[question(Metric, #{}), name(Metric), ?AGAIN, "", "", ""] || Metric <- Metrics];
 metric_rows({_, #{<<"metrics">> := Entries}}, all) ->
-    Names = unique([Name || #{<<"name">> := Name} <- Entries]),
-    lists:append([metric_row(binary_to_list(Name), Entries) || Name <- Names]);
+    Asked = unique([{Name, Key, Contender} || #{<<"name">> := Name, <<"key">> := Key, <<"contender">> := Contender} <- Entries]),
+    Keys = [Key || {_, Key, _} <- Asked],
+    lists:append([metric_row(told_apart(binary_to_list(Name), Key, Contender, Keys), Entries) || {Name, Key, Contender} <- Asked]);
 metric_rows({_, #{<<"metrics">> := Entries}}, Metrics) -> lists:append([metric_row(Metric, Entries) || Metric <- Metrics]).
+
+%% A question that is put to several contenders names them.
+told_apart(Name, Key, Contender, Keys) ->
+    case lists:member(Key, Keys -- [Key]) of
+        true -> {Name, [Key, ", ", title(binary_to_list(Contender))]};
+        false -> Name
+    end.
 
 unique([]) -> [];
 unique([First | Rest]) -> [First | unique([Name || Name <- Rest, Name =/= First])].
@@ -164,6 +172,9 @@ title("tcp_spin") -> "stock TCP, spinning";
 title("tls") -> "stock TLS";
 title("unix") -> "stock over a unix socket";
 title("beamway") -> "Beamway's carrier";
+title("beamway_tcp") -> "Beamway on TCP";
+title("beamway_tls") -> "Beamway on TLS";
+title("lanes_tcp") -> "lanes over TCP";
 title("beamway_poll_off") -> "the same with `poll_us=0`";
 title("default_buffer") -> "yucan with the VM's own buffer";
 title("bare") -> "a bare loop in C";
@@ -207,8 +218,16 @@ source(Name, {Age, #{<<"commit">> := Commit, <<"measured_at">> := At, <<"machine
     #{<<"processor">> := Processor, <<"processors">> := Count, <<"load_average">> := Load} = Machine,
     ["`", Name, ".json`: commit `", string:slice(Commit, 0, 12), "`, ", day(At), ", ", string:trim(Processor), ", ", integer_to_list(Count), " processors, load ",
      io_lib:format("~.1f", [float(Load)]), " before, ", case Repeats of 1 -> "1 repeat"; _ -> [integer_to_list(Repeats), " repeats"] end,
-     "; `", string:replace(Command, "`", "'", all), "`.",
+     "; `", string:replace(effective(Command, Repeats), "`", "'", all), "`.",
      case Age of fresh -> ""; old -> " **Old**: what it measures has changed since; to be measured again." end].
+
+%% What repeats by a rule of its own takes no heed of the option.
+effective(Command, Repeats) ->
+    Own = integer_to_list(Repeats),
+    case re:run(Command, " --repeats ([0-9]+)", [{capture, all, list}]) of
+        {match, [Option, Count]} when Count =/= Own -> string:replace(unicode:characters_to_list(Command), Option, "");
+        _ -> Command
+    end.
 
 day(Seconds) ->
     {{Year, Month, Day}, _} = calendar:system_time_to_universal_time(Seconds, second),
@@ -476,7 +495,7 @@ every_table_is_of_known_results_test() ->
     ?assertEqual([], lists:usort(Named) -- [Name || {Name, _} <- results()]).
 
 entry(Name, Baseline, Verdict) ->
-    #{<<"name">> => Name, <<"key">> => <<"what">>, <<"unit">> => <<"B/s">>, <<"beamway">> => 2.0e6, <<"baseline">> => 4.0e6, <<"baseline_name">> => Baseline,
+    #{<<"name">> => Name, <<"key">> => <<"what">>, <<"contender">> => <<"beamway">>, <<"unit">> => <<"B/s">>, <<"beamway">> => 2.0e6, <<"baseline">> => 4.0e6, <<"baseline_name">> => Baseline,
       <<"ratio">> => 0.5, <<"interval">> => [0.4, 0.6], <<"verdict">> => Verdict}.
 
 stored() ->
@@ -492,6 +511,10 @@ losses_stand_beside_wins_test() ->
                  "|  |  |  | socat 4.00 | 0.50 [0.40, 0.60] | even |\n\n",
                  text(markdown(["heading", "x", "y", "z", "r", "v"], metric_rows({fresh, stored()}, all)))).
 
+contenders_of_one_question_are_told_apart_test() ->
+    Entries = [entry(<<"a">>, <<"tcp">>, <<"loses">>), (entry(<<"b">>, <<"tcp">>, <<"even">>))#{<<"contender">> := <<"lanes_tcp">>}],
+    ?assertEqual(["what, Beamway's carrier", "what, lanes over TCP"], [text(Question) || [Question | _] <- metric_rows({fresh, (stored())#{<<"metrics">> := Entries}}, all)]).
+
 what_nobody_can_repeat_is_not_shown_test_() ->
     [?_assertEqual([["q", ["`", "a", "`"], ?AGAIN, "", "", ""]], metric_rows({hidden, "why"}, [{"a", "q"}])),
      ?_assertEqual([["q", ["`", "gone", "`"], ?AGAIN, "", "", ""]], metric_rows({fresh, stored()}, [{"gone", "q"}])),
@@ -499,6 +522,7 @@ what_nobody_can_repeat_is_not_shown_test_() ->
 
 the_source_is_named_test_() ->
     [?_assertEqual("`n.json`: commit `0123456789ab`, 2026-11-21, p, 2 processors, load 1.0 before, 9 repeats; `x`.", text(source("n", {fresh, stored()}))),
+     ?_assertEqual({"x --repeats 9 y", "x y"}, {text(effective(<<"x --repeats 9 y">>, 9)), text(effective(<<"x --repeats 5 y">>, 1))}),
      ?_assertNotEqual(nomatch, string:find(text(source("n", {old, stored()})), "**Old**")),
      ?_assertEqual("`n.json`: why; to be measured again.", text(source("n", {hidden, "why"})))].
 
