@@ -422,7 +422,11 @@ over(Tx, Key, Kind, Packed, OnFull, {Node, #{max_message_bytes := Max}, Options}
                 Full ->
                     How = case OnFull of {block, _} -> block; _ -> OnFull end,
                     ok = teleport_events:emit(Node, [teleport, overload], #{bytes => Bytes}, #{way => lane, class => class(Options), on_full => How}),
-                    case Full of dropped -> ok; _ -> Full end
+                    case {Full, Kind} of
+                        {dropped, confirmed} -> {error, overload};
+                        {dropped, _} -> ok;
+                        _ -> Full
+                    end
             end
     end.
 

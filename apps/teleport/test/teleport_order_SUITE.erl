@@ -6,7 +6,7 @@
 
 -export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2]).
 -export([order_of_a_sender/1, order_of_a_key/1, unordered_spreads/1, small_ones_overtake_large_ones/1, a_peer_that_stops/1,
-         full_is_an_error/1, full_blocks_for_a_while/1, full_drops_and_counts/1, properties/1, order_between_calls_and_casts/1, classes_share/1,
+         full_is_an_error/1, full_blocks_for_a_while/1, full_drops_and_counts/1, full_drops_and_tells/1, properties/1, order_between_calls_and_casts/1, classes_share/1,
          order_by_any_name/1, order_while_reconfigured/1]).
 -export([take_all/2, numbered/3, whereis_name/1]).
 -import(teleport_nodes, [wait_ms/0]).
@@ -18,8 +18,8 @@ all() -> teleport_nodes:all([beamway | teleport_nodes:kinds()]).
 groups() ->
     teleport_nodes:groups(teleport_nodes:kinds(),
                           [order_of_a_sender, order_of_a_key, unordered_spreads, small_ones_overtake_large_ones, a_peer_that_stops,
-                           full_is_an_error, full_blocks_for_a_while, full_drops_and_counts, order_between_calls_and_casts, classes_share, properties,
-                           order_by_any_name, order_while_reconfigured])
+                           full_is_an_error, full_blocks_for_a_while, full_drops_and_counts, full_drops_and_tells, order_between_calls_and_casts,
+                           classes_share, properties, order_by_any_name, order_while_reconfigured])
         %% Where a pid's messages of class normal take the distribution.
         ++ teleport_nodes:groups([beamway], [order_of_a_sender, order_of_a_key, unordered_spreads, order_between_calls_and_casts, classes_share, properties,
                                              order_by_any_name, order_while_reconfigured]).
@@ -176,6 +176,17 @@ full_drops_and_counts(Config) ->
         [ok = teleport:send(Pid, {self(), N, payload(100000)}) || N <- lists:seq(1, 1000)],
         true = Dropped() > Before,
         counters:add(Accepted, 1, 1000 - (Dropped() - Before))
+    end).
+
+%% Whoever wants to hear of a message hears also that it was dropped. Only accepted messages have a process that waits.
+full_drops_and_tells(Config) ->
+    while_full(Config, #{on_full => drop}, fun(Pid, Accepted) ->
+        Results = [teleport:send(Pid, {self(), N, payload(100000)}, #{confirm => true}) || N <- lists:seq(1, 1000)],
+        {Taken, Refused} = lists:partition(fun(Result) -> is_reference(element(2, Result)) end, Results),
+        [{error, overload}] = lists:usort(Refused),
+        counters:add(Accepted, 1, length(Taken)),
+        Waiters = [Waiter || Waiter <- processes(), process_info(Waiter, current_function) =:= {current_function, {teleport_request, await_confirmation, 4}}],
+        {Count, Count} = {length(Taken), length(Waiters)}
     end).
 
 %% New nodes, since one is stopped while senders run.
