@@ -10,7 +10,8 @@
 %% ordinary gen_servers and gen_statems. What is guaranteed: docs/guide/teleport.md.
 %%
 %% Calls end as those of gen_server do: with the reply, or with an exit whose reason is `{Reason, {teleport, call, Arguments}}', where
-%% `Reason' is `timeout', `noproc', the reason of the server's end, `{nodedown, Node}', `{lane_lost, Node}', `overload' or `{no_lane, Why}'.
+%% `Reason' is `timeout', `noproc', the reason of the server's end, `{nodedown, Node}', `{lane_lost, Node}', `overload',
+%% `{too_big, Bytes}' or `{no_lane, Why}'.
 -module(teleport).
 
 -export([send/2, send/3, call/2, call/3, call/4, cast/2, cast/3, gs_call/2, gs_call/3, gs_cast/2]).

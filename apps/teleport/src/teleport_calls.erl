@@ -7,16 +7,17 @@
 %% State of the lane's process; not for others.
 -module(teleport_calls).
 
--export([new/1, request/4, replied/3, watch/1, down/4, pending/1]).
--export([run/4]).
+-export([new/2, request/4, replied/3, watch/1, down/4, pending/1, packed/2]).
+-export([run/5]).
 -export_type([calls/0, effect/0]).
 
 %% `[Ref | Answer]' is what goes over the lane: a cell is shorter than a tuple.
--dialyzer({no_improper_lists, [request/4, replied/3, call/5, server_down/3, run/4]}).
+-dialyzer({no_improper_lists, [request/4, replied/3, call/5, server_down/3, packed/2, run/5]}).
 
 %% `old': it was there at the last look; `watched': its caller is monitored.
 -record(pending, {server :: pid(), caller :: pid(), kind = call :: call | apply, age = new :: new | old | watched}).
 -record(calls, {max :: pos_integer(),
+                max_message_bytes :: pos_integer(),
                 pending = #{} :: #{reference() => #pending{}},
                 callers = #{} :: #{pid() => {Monitor :: reference(), #{reference() => []}}},
                 servers = #{} :: #{pid() => {Monitor :: reference(), Calls :: non_neg_integer()}},
@@ -30,9 +31,9 @@
 %% Calls that are not answered after twice this time have their callers watched.
 -define(PARKED_MS, 3000).
 
-%% @doc With a limit of unanswered calls.
--spec new(MaxPending :: pos_integer()) -> calls().
-new(MaxPending) -> #calls{max = MaxPending}.
+%% @doc With limits of unanswered calls and of the size of an answer.
+-spec new(MaxPending :: pos_integer(), MaxMessageBytes :: pos_integer()) -> calls().
+new(MaxPending, MaxMessage) -> #calls{max = MaxPending, max_message_bytes = MaxMessage}.
 
 %% @doc Does what a peer asks for. `Tx' is the lane itself, over which long work answers. Fails if the peer sent what no peer sends.
 -spec request(teleport_frame:kind(), term(), teleport_sender:tx(), calls()) -> {[effect()], calls()}.
@@ -50,12 +51,12 @@ request(event_call, [Ref, Caller, Dest | Request], _, State) when is_reference(R
     call(Ref, Caller, Dest, {self(), {self(), Ref}, Request}, State);
 request(other_call, [Ref, Caller, Dest, Label | Request], _, State) when is_reference(Ref), is_pid(Caller), is_atom(Label) ->
     call(Ref, Caller, Dest, {Label, {self(), Ref}, Request}, State);
-request(apply, [Ref, Caller, Module, Function | Args], Tx, #calls{pending = Pending, max = Max} = State)
+request(apply, [Ref, Caller, Module, Function | Args], Tx, #calls{pending = Pending, max = Max, max_message_bytes = MaxMessage} = State)
   when is_reference(Ref), is_pid(Caller), is_list(Args) ->
     case map_size(Pending) >= Max of
         true -> {[{failed, [Ref | overload]}], State};
         false ->
-            {Worker, Monitor} = spawn_monitor(?MODULE, run, [Tx, Ref, {Module, Function}, Args]),
+            {Worker, Monitor} = spawn_monitor(?MODULE, run, [Tx, Ref, {Module, Function}, Args, MaxMessage]),
             added(Ref, #pending{server = Worker, caller = Caller, kind = apply}, Monitor, State)
     end;
 request(apply_cast, [Module, Function | Args], _, State) when is_list(Args) ->
@@ -189,20 +190,28 @@ forgotten(Ref, State) ->
     Next.
 
 %% @private Applies the function, and answers as erpc does.
--spec run(teleport_sender:tx(), reference(), {module(), atom()}, [term()]) -> no_return().
-run(Tx, Ref, {Module, Function}, Args) ->
+-spec run(teleport_sender:tx(), reference(), {module(), atom()}, [term()], MaxMessageBytes :: pos_integer()) -> no_return().
+run(Tx, Ref, {Module, Function}, Args, MaxMessage) ->
     Result = try {return, apply(Module, Function, Args)}
              catch
                  throw:Thrown -> {throw, Thrown};
                  exit:Reason -> {exit, Reason};
                  error:Reason:Stack -> {error, Reason, own_part(Stack)}
              end,
-    Packed = teleport_term:pack([Ref | Result]),
-    _ = teleport_sender:send(Tx, erlang:phash2(self()), reply, Packed, element(3, Packed), {block, infinity}),
+    {Kind, Packed} = packed({reply, [Ref | Result]}, MaxMessage),
+    _ = teleport_sender:send(Tx, erlang:phash2(self()), Kind, Packed, element(3, Packed), {block, infinity}),
     exit({?MODULE, answered}).
 
 %% Without what is ours.
 own_part(Stack) -> [Frame || Frame <- Stack, element(1, Frame) =/= ?MODULE].
+
+%% @doc An answer as the lane carries it. One that is too large becomes `too_big': the caller's node would close the lane.
+-spec packed({reply | failed, Answer :: term()}, MaxMessageBytes :: pos_integer()) -> {reply | failed, teleport_sender:packed()}.
+packed({Kind, [Ref | _] = Answer}, Max) ->
+    case teleport_term:pack(Answer) of
+        {_, _, Bytes} when Bytes > Max -> {failed, teleport_term:pack([Ref | {too_big, Bytes}])};
+        Packed -> {Kind, Packed}
+    end.
 
 %% @doc How many calls are not answered.
 -spec pending(calls()) -> non_neg_integer().

@@ -50,7 +50,8 @@
                waiters = teleport_waiters:new() :: teleport_waiters:waiters(),
                %% of the lanes to this node
                turns = none :: none | teleport_fair_queue:member(),
-               max_queue_bytes :: pos_integer()}).
+               max_queue_bytes :: pos_integer(),
+               max_message_bytes :: pos_integer()}).
 
 -type effect() :: teleport_inbound:effect() | teleport_calls:effect() | teleport_waiters:effect().
 
@@ -111,7 +112,7 @@ set_priority(_) -> ok.
 new(Role, Parent, {Node, _, _} = Id, Tx, {Link, Why}) ->
     #{chunk_bytes := Chunk, max_message_bytes := Max, max_pending_calls := MaxPending, max_queue_bytes := MaxQueue} = teleport_config:of_node(Node),
     #lane{role = Role, parent = Parent, id = Id, tx = Tx, link = Link, why = Why, tag = teleport_link:tag(Link), inbound = teleport_inbound:new(Role, Max, MaxQueue),
-          calls = teleport_calls:new(MaxPending), outbound = teleport_outbound:new(Chunk), max_queue_bytes = MaxQueue}.
+          calls = teleport_calls:new(MaxPending, Max), outbound = teleport_outbound:new(Chunk), max_queue_bytes = MaxQueue, max_message_bytes = Max}.
 
 -spec begin_reading(#lane{}) -> no_return().
 begin_reading(#lane{id = {_, Class, _}, link = Link} = Lane) ->
@@ -276,8 +277,9 @@ broken(Reason, #lane{id = {Node, Class, Index}, link = Link}) ->
 %% ---- sending ----
 
 %% The lane's own messages go straight, too, while nothing waits.
-own({Kind, Term}, #lane{tx = Tx, link = Link} = Lane) ->
-    case {teleport_term:pack(Term), teleport_sender:queued(Tx)} of
+own(Answer, #lane{tx = Tx, link = Link, max_message_bytes = Max} = Lane) ->
+    {Kind, Packed} = teleport_calls:packed(Answer, Max),
+    case {Packed, teleport_sender:queued(Tx)} of
         {{small, Encoded, Bytes}, {0, _}} when Bytes =< ?STRAIGHT_BYTES ->
             case teleport_link:send(Link, teleport_frame:small(Kind, Encoded)) of
                 busy -> own_later(Kind, [Encoded], Bytes, Lane);

@@ -5,7 +5,7 @@
 -export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_group/2, end_per_group/2]).
 -export([sends/1, sizes/1, gen_server_calls/1, deferred_replies/1, gen_statem_calls/1, gen_event_calls/1, fsm_labels/1, requests/1, erpc_calls/1,
          multicalls/1, global_and_via/1, local_destinations/1, servers_that_end/1, timeouts/1, confirmations/1, ten_thousand_callers/1,
-         bad_input/1, nodes_that_are_not_there/1, what_lanes_say/1]).
+         answers_that_are_too_large/1, bad_input/1, nodes_that_are_not_there/1, what_lanes_say/1]).
 %% Used on the nodes.
 -export([callback_mode/0, init/1, handle_event/4, handle_call/2, handle_event/2, whereis_name/1, register_name/2, unregister_name/1, send/2]).
 -import(teleport_nodes, [wait_ms/0]).
@@ -17,7 +17,7 @@ all() -> teleport_nodes:all([beamway | teleport_nodes:kinds()]).
 groups() ->
     Both = [sends, sizes, gen_statem_calls, gen_event_calls, fsm_labels, requests, erpc_calls, multicalls, global_and_via, local_destinations, timeouts,
             confirmations, ten_thousand_callers, bad_input, nodes_that_are_not_there],
-    Lanes = [gen_server_calls, deferred_replies, servers_that_end, what_lanes_say],
+    Lanes = [gen_server_calls, deferred_replies, servers_that_end, answers_that_are_too_large, what_lanes_say],
     teleport_nodes:groups(teleport_nodes:kinds(), Both ++ Lanes) ++ teleport_nodes:groups([beamway], Both).
 
 init_per_suite(Config) -> Config.
@@ -306,6 +306,30 @@ ten_thousand_callers(Config) ->
         0 = unanswered(Node),
         stop(Pid)
     end).
+
+%% Each ends its own call. The lane goes on, and so do the calls that wait on it.
+answers_that_are_too_large(Config) ->
+    Options = #{teleport => #{max_message_bytes => 1000000, lanes => #{normal => 1}}},
+    [{First, _}, {Second, Node}] = [teleport_nodes:start(teleport_nodes:kind(Config), Options) || _ <- [1, 2]],
+    ok = teleport_nodes:connect(First, Node),
+    ok = beamway_peer:run(First, fun() ->
+        [Parking, Logging, Dying] = [erpc:call(Node, teleport_nodes, start_server, [none]) || _ <- [1, 2, 3]],
+        Gate = teleport_nodes:gate(),
+        Parked = teleport:send_request(Parking, {behind, Gate, later}),
+        [ok = teleport:send(Logging, binary:copy(<<"x">>, 500000)) || _ <- [1, 2, 3, 4]],
+        {'EXIT', {{too_big, Bytes}, {teleport, call, _}}} = (catch teleport:call(Logging, log, wait_ms())),
+        true = Bytes > 2000000,
+        [] = teleport:call(Logging, log),
+        {'EXIT', {{erpc, system_limit}, _}} = (catch teleport:erpc_call(Node, lists, seq, [1, 300000], wait_ms())),
+        Waiting = teleport:send_request(Dying, never),
+        _ = beamway_peer:wait_until(fun() -> pending(Node) =:= 2 end, wait_ms()),
+        true = exit(Dying, lists:seq(1, 300000)),
+        {error, {{too_big, _}, Dying}} = teleport:receive_response(Waiting, wait_ms()),
+        ok = teleport_nodes:open_gate(Gate),
+        {reply, later} = teleport:receive_response(Parked, wait_ms()),
+        ok
+    end, 2 * wait_ms()),
+    beamway_peer:stop_all([First, Second]).
 
 bad_input(Config) ->
     on_first(Config, fun(Node) ->
