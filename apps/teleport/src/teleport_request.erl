@@ -55,25 +55,39 @@ confirmed({local, Local}, Message, _) ->
         {error, Reason} -> {error, Reason}
     end;
 confirmed({remote, Node, Remote}, Message, Options) ->
+    confirmed(Node, Remote, Message, on_full(teleport_config:of_node(Node), Options), Options).
+
+confirmed(Node, Remote, Message, OnFull, Options) ->
     Config = teleport_config:of_node(Node),
+    Key = key(Remote, Options),
     Sender = self(),
     Public = make_ref(),
-    case lane(Node, key(Remote, Options), Config, Options, on_full(Config, Options)) of
+    case lane(Node, Key, Config, Options, OnFull) of
         {ok, Tx} ->
             {Waiter, Monitor} = spawn_monitor(fun() -> await_confirmation(Sender, Public, teleport_sender:pid(Tx), Node) end),
             receive
                 {Waiter, Alias} ->
-                    true = demonitor(Monitor, [flush]),
-                    Packed = teleport_term:pack([Alias, Remote | Message]),
-                    case over(Tx, key(Remote, Options), confirmed, Packed, on_full(Config, Options), {Node, Config, Options}) of
-                        ok -> {ok, Public};
-                        {error, closed} -> exit(Waiter, kill), {error, teleport_lane:lost(Node, closed)};
-                        {error, Reason} -> exit(Waiter, kill), {error, Reason}
+                    case over(Tx, Key, confirmed, teleport_term:pack([Alias, Remote | Message]), OnFull, {Node, Config, Options}) of
+                        ok ->
+                            true = demonitor(Monitor, [flush]),
+                            {ok, Public};
+                        {error, Refusal} ->
+                            ok = dismissed(Waiter, Monitor, Public),
+                            case next(Refusal, Tx, Key, opening_deadline(OnFull), {Node, Options}) of
+                                again -> confirmed(Node, Remote, Message, OnFull, Options);
+                                {error, Reason} -> {error, Reason}
+                            end
                     end;
                 {'DOWN', Monitor, process, Waiter, Reason} -> {error, {no_lane, Reason}}
             end;
         {error, Reason} -> {error, Reason}
     end.
+
+%% It may have told of the lane's end before.
+dismissed(Waiter, Monitor, Public) ->
+    true = exit(Waiter, kill),
+    receive {'DOWN', Monitor, process, Waiter, _} -> ok end,
+    receive {teleport, Public, _} -> ok after 0 -> ok end.
 
 %% No timeout: the lane's end ends it.
 await_confirmation(Sender, Public, Lane, Node) ->
@@ -119,12 +133,12 @@ remote_call(Kind, Node, Remote, Request, Deadline, Options, Call) ->
                     after teleport_deadline:left(Deadline) ->
                         given_up(Ref, {Tx, Key, Node}, Call)
                     end;
-                {error, closed} ->
+                {error, Refusal} ->
                     true = demonitor(Ref, [flush]),
-                    again(Kind, Node, Remote, Request, Deadline, Options, Call, Lane);
-                {error, Reason} ->
-                    true = demonitor(Ref, [flush]),
-                    failed(Reason, Call)
+                    case next(Refusal, Tx, Key, Deadline, {Node, Options}) of
+                        again -> remote_call(Kind, Node, Remote, Request, Deadline, Options, Call);
+                        {error, Reason} -> failed(Reason, Call)
+                    end
             end;
         {error, {no_teleport, _}} when not is_map_key(way, Options) ->
             case teleport_fallback:call(Node, teleport_distribution:address(Remote, Node), label(Kind), Request, teleport_deadline:left(Deadline)) of
@@ -133,13 +147,6 @@ remote_call(Kind, Node, Remote, Request, Deadline, Options, Call) ->
                 {error, Reason} -> failed(Reason, Call)
             end;
         {error, Reason} -> failed(Reason, Call)
-    end.
-
-%% The lane was lost before it took the request.
-again(Kind, Node, Remote, Request, Deadline, Options, Call, Lost) ->
-    case teleport_peers:next(Node, class(Options), key(Remote, Options), Lost, Deadline) of
-        {error, Reason} when Reason =/= {no_teleport, Node} -> failed(Reason, Call);
-        _ -> remote_call(Kind, Node, Remote, Request, Deadline, Options, Call)
     end.
 
 full_call(_, #{on_full := error}) -> error;
@@ -243,15 +250,12 @@ begin_remote(Kind, Node, Remote, Request, Options, Dest, Deadline) ->
             Ref = monitor(process, teleport_sender:pid(Tx), [{alias, reply_demonitor}]),
             case over(Tx, Key, frame_kind(Kind), pack(Kind, Ref, Remote, Request), full_call(Deadline, Options), {Node, Config, Options}) of
                 ok -> {?MODULE, Ref, lane, Dest, {Tx, Key, Node}};
-                {error, closed} ->
+                {error, Refusal} ->
                     true = demonitor(Ref, [flush]),
-                    case teleport_peers:next(Node, class(Options), Key, teleport_sender:pid(Tx), Deadline) of
-                        {error, Reason} when Reason =/= {no_teleport, Node} -> not_begun(Reason, Dest);
-                        _ -> begin_remote(Kind, Node, Remote, Request, Options, Dest, Deadline)
-                    end;
-                {error, Reason} ->
-                    true = demonitor(Ref, [flush]),
-                    not_begun(Reason, Dest)
+                    case next(Refusal, Tx, Key, Deadline, {Node, Options}) of
+                        again -> begin_remote(Kind, Node, Remote, Request, Options, Dest, Deadline);
+                        {error, Reason} -> not_begun(Reason, Dest)
+                    end
             end;
         {error, {no_teleport, _}} when Kind =/= confirmed, not is_map_key(way, Options) ->
             case begin_plain(Kind, Node, Remote, Request, Dest) of
@@ -394,8 +398,12 @@ transmit(Node, Key, Kind, Packed, OnFull, {Config, Options} = With, Plain) ->
     case lane(Node, Key, Config, Options, OnFull) of
         {ok, Tx} ->
             case over(Tx, Key, Kind, Packed, OnFull, {Node, Config, Options}) of
-                {error, closed} -> transmit_again(Node, Key, Kind, Packed, OnFull, With, Plain, teleport_sender:pid(Tx));
-                Done -> Done
+                ok -> ok;
+                {error, Refusal} ->
+                    case next(Refusal, Tx, Key, opening_deadline(OnFull), {Node, Options}) of
+                        again -> transmit(Node, Key, Kind, Packed, OnFull, With, Plain);
+                        {error, Reason} -> {error, Reason}
+                    end
             end;
         {error, {no_teleport, _}} when not is_map_key(way, Options) ->
             case Plain() of
@@ -403,12 +411,6 @@ transmit(Node, Key, Kind, Packed, OnFull, {Config, Options} = With, Plain) ->
                 Done -> Done
             end;
         {error, Reason} -> {error, Reason}
-    end.
-
-transmit_again(Node, Key, Kind, Packed, OnFull, {_, Options} = With, Plain, Lost) ->
-    case teleport_peers:next(Node, class(Options), Key, Lost, opening_deadline(OnFull)) of
-        {error, Reason} when Reason =/= {no_teleport, Node} -> {error, Reason};
-        _ -> transmit(Node, Key, Kind, Packed, OnFull, With, Plain)
     end.
 
 over(Tx, Key, Kind, Packed, OnFull, {Node, #{max_message_bytes := Max}, Options}) ->
@@ -429,6 +431,15 @@ over(Tx, Key, Kind, Packed, OnFull, {Node, #{max_message_bytes := Max}, Options}
                     end
             end
     end.
+
+%% What follows a refusal. `again': the lane was lost before it took the message, and the next one, or the distribution, may take it.
+next(closed, Tx, Key, Deadline, {Node, Options}) ->
+    case teleport_peers:next(Node, class(Options), Key, teleport_sender:pid(Tx), Deadline) of
+        {error, Reason} when Reason =/= {no_teleport, Node} -> {error, Reason};
+        _ -> again
+    end;
+next(Reason, _, _, _, _) ->
+    {error, Reason}.
 
 %% @doc Whether these are options of a message.
 -spec check_options(term()) -> ok | {error, Name :: term(), Value :: term()}.

@@ -3,7 +3,7 @@
 -module(teleport_idle_SUITE).
 
 -export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2, end_per_testcase/2]).
--export([descriptors_at_rest/1, bursts/1, waiting_calls_are_use/1]).
+-export([descriptors_at_rest/1, bursts/1, waiting_calls_are_use/1, confirmed_by_the_next_lane/1]).
 -export([gather/1]).
 -import(teleport_nodes, [wait_ms/0]).
 
@@ -14,7 +14,7 @@ suite() -> [{timetrap, {minutes, 3}}].
 
 all() -> [{group, shm}, {group, tcp}].
 
-groups() -> teleport_nodes:groups([shm, tcp], [descriptors_at_rest, bursts, waiting_calls_are_use]).
+groups() -> teleport_nodes:groups([shm, tcp], [descriptors_at_rest, bursts, waiting_calls_are_use, confirmed_by_the_next_lane]).
 
 init_per_group(Kind, Config) -> teleport_nodes:init_group(Kind, Config).
 
@@ -102,3 +102,40 @@ waiting_calls_are_use(Config) ->
         {reply, later} = teleport:receive_response(Id, wait_ms()),
         true = at_rest(Node)
     end).
+
+%% A lane is out of use, or lost, and senders still find it. A message that is to be confirmed takes the next one, and its sender hears of that one alone.
+confirmed_by_the_next_lane(Config) ->
+    teleport_nodes:on_first(teleport_nodes:start_pair(Config), fun(Node) ->
+        Server = erpc:call(Node, teleport_nodes, start_server, [none]),
+        {ok, Peer} = teleport_peers:peer(Node, teleport_deadline:in(wait_ms())),
+        %% Of low priority: the process that waits for the confirmation has seen the lane's end before.
+        Send = fun(Message) ->
+                       _ = process_flag(priority, low),
+                       {ok, Ref} = teleport:send(Server, Message, #{class => control, confirm => true}),
+                       receive {teleport, Ref, confirmed} -> ok after wait_ms() -> error(not_confirmed) end,
+                       {messages, []} = process_info(self(), messages),
+                       ok
+               end,
+        Rest = fun(Tx) -> teleport_sender:rest(Tx, teleport_sender:sent(Tx)) end,
+        Kill = fun(Tx) ->
+                       true = exit(teleport_sender:pid(Tx), kill),
+                       beamway_peer:wait_until(fun() -> erlang:port_info(teleport_sender:link(Tx)) =:= undefined end, wait_ms())
+               end,
+        [begin
+             ok = teleport:prime(Node, wait_ms()),
+             [Tx] = [Up || {out, {_, control, _}, Up} <- teleport_peers:all()],
+             %% It sees the lane's end when the sender has found that out.
+             ok = sys:suspend(Peer),
+             true = End(Tx),
+             {Sender, _} = Sending = beamway_peer:async(fun() -> Send(Name) end),
+             true = beamway_peer:wait_until(fun() -> is_asked(Peer) orelse not is_process_alive(Sender) end, wait_ms()),
+             true = exit(teleport_sender:pid(Tx), kill),
+             ok = sys:resume(Peer),
+             ok = beamway_peer:await(Sending)
+         end || {Name, End} <- [{rests, Rest}, {lost, Kill}]],
+        [rests, lost] = teleport:call(Server, log)
+    end).
+
+is_asked(Peer) ->
+    {messages, Messages} = process_info(Peer, messages),
+    lists:any(fun({'$gen_call', _, {lane, control, _, _, _}}) -> true; (_) -> false end, Messages).
