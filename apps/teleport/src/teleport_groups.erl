@@ -198,12 +198,16 @@ relays_answered(Ids, Leaves, Deadline) ->
             end
     end.
 
-%% The outcomes that stay, and the leaves that are to be sent to directly.
+%% The outcomes that stay, and the nodes that are to be sent to directly.
 told(Ended, Leaves) ->
     lists:foldl(fun({Relay, {but, Others}}, {Outcomes, Missed}) ->
                         All = [{Node, proplists:get_value(Node, Others, ok)} || Node <- [Relay | maps:get(Relay, Leaves)]],
                         {Final, Not} = lists:partition(fun({Node, Outcome}) -> Node =:= Relay orelse is_final(Outcome) end, All),
                         {Final ++ Outcomes, [Leaf || {Leaf, _} <- Not] ++ Missed};
+                   %% Version 0.2.0 knows the request of a leaf, and not this one of a relay.
+                   ({Relay, {error, badarg}}, {Outcomes, Missed}) when is_map_key(Relay, Leaves) ->
+                        ok = teleport_relay:failed(Relay),
+                        {Outcomes, [Relay | maps:get(Relay, Leaves)] ++ Missed};
                    ({Relay, {error, _}} = Failed, {Outcomes, Missed}) when is_map_key(Relay, Leaves) ->
                         ok = teleport_relay:failed(Relay),
                         {[Failed | Outcomes], maps:get(Relay, Leaves) ++ Missed};

@@ -5,9 +5,11 @@
 -module(teleport_relay_SUITE).
 
 -export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_group/2, end_per_group/2, init_per_testcase/2, end_per_testcase/2]).
--export([one_message_crosses/1, answers/1, sites_of_the_configuration/1, large_messages/1, order_of_one_sender/1, relay_does_not_answer/1, relay_is_killed/1,
+-export([one_message_crosses/1, answers/1, relay_of_version_0_2_0/1, sites_of_the_configuration/1, large_messages/1, order_of_one_sender/1, relay_does_not_answer/1, relay_is_killed/1,
          leaf_does_not_answer/1, leaf_is_killed/1, relay_without_teleport/1, leaf_without_teleport/1, relay_passes_on_too_many/1, process_is_killed/1,
          sites_that_nobody_knows/1]).
+%% Used on the nodes.
+-export([become_0_2_0/0]).
 -import(teleport_nodes, [wait_ms/0]).
 -import(teleport_groups_SUITE, [got/1]).
 
@@ -17,7 +19,7 @@ all() -> [{group, shm}, {group, tcp}].
 
 groups() ->
     teleport_nodes:groups([shm, tcp],
-                          [one_message_crosses, answers, sites_of_the_configuration, large_messages, order_of_one_sender, relay_does_not_answer, relay_is_killed,
+                          [one_message_crosses, answers, relay_of_version_0_2_0, sites_of_the_configuration, large_messages, order_of_one_sender, relay_does_not_answer, relay_is_killed,
                            leaf_does_not_answer, leaf_is_killed, relay_without_teleport, leaf_without_teleport, relay_passes_on_too_many, process_is_killed,
                            sites_that_nobody_knows]).
 
@@ -122,6 +124,31 @@ answers(Config) ->
         {error, badarg} = Ask(three, [else_that]),
         ok = await_got(Members, [one, two])
     end).
+
+%% It is sent to as a leaf is, and is no relay for a while.
+relay_of_version_0_2_0(Config) ->
+    on_first(Config, fun(#{relay := Relay, leaves := Leaves, sites := Sites}) ->
+        Members = members([Relay | Leaves]),
+        true = erpc:call(Relay, ?MODULE, become_0_2_0, []),
+        Expected = result(#{sent => lists:sort([Relay | Leaves])}),
+        Expected = broadcast(one, #{sites => Sites}),
+        [Relay] = teleport_relay:avoid(),
+        Expected = broadcast(two, #{sites => Sites}),
+        [[one, two] = got(Member) || Member <- Members]
+    end).
+
+%% @private From now on this node's relay answers `{error, badarg}' to what version 0.2.0 does not know.
+become_0_2_0() ->
+    Real = whereis(teleport_relay),
+    true = unregister(teleport_relay),
+    register(teleport_relay, spawn(fun() -> in_front_of(Real) end)).
+
+in_front_of(Relay) ->
+    receive
+        {'$gen_call', From, Request} when element(1, Request) =:= relay, tuple_size(Request) =/= 5 -> gen_server:reply(From, {error, badarg});
+        Message -> Relay ! Message
+    end,
+    in_front_of(Relay).
 
 sites_of_the_configuration(Config) ->
     on_first(Config, fun(#{near := Near, relay := Relay, leaves := Leaves, sites := Sites}) ->
