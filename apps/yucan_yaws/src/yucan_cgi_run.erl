@@ -20,11 +20,12 @@
 
 -type script() :: #{program := file:filename_all(), arguments := [file:filename_all()], folder := file:filename_all(),
                     variables := [{binary(), binary()}], body := none | {file, file:filename(), pos_integer()}, max => pos_integer()}.
-%% The body's file is deleted once the script has it open. `max': how many scripts of this server may run at once.
+%% The body's file is deleted once the script has it open, at the latest when the script has ended. `max': how many scripts of this server may run at once.
 -opaque source() :: pid().
 
 -record(state, {port :: port(),
                 os_pid :: pos_integer(),
+                body :: none | {file, file:filename(), pos_integer()},
                 queue = [] :: [binary()],
                 bytes = 0 :: non_neg_integer(),
                 stopped = false :: boolean(),
@@ -89,7 +90,7 @@ init(#{program := Program, arguments := Arguments, folder := Folder, variables :
                {cd, Folder}, {env, environment(Variables)},
                exit_status, eof, binary, stream, use_stdio, hide],
     try open_port({spawn_executable, "/bin/sh"}, Options) of
-        Port -> started(Port)
+        Port -> started(Port, Body)
     catch
         error:Reason -> {stop, Reason}
     end.
@@ -129,12 +130,12 @@ value(Bytes) ->
 file({file, Name, _}) -> Name;
 file(none) -> "yucan".
 
-started(Port) ->
+started(Port, Body) ->
     case erlang:port_info(Port, os_pid) of
         {os_pid, OsPid} ->
             _ = atomics:add(counter(), 1, 1),
             _ = erlang:start_timer(?LOOK_MS, self(), look),
-            {ok, #state{port = Port, os_pid = OsPid}};
+            {ok, #state{port = Port, os_pid = OsPid, body = Body}};
         undefined -> {stop, ended}
     end.
 
@@ -218,11 +219,11 @@ continue(State) -> State.
 
 %% @private
 -spec terminate(term(), #state{}) -> ok.
-terminate(_, #state{port = Port} = State) ->
+terminate(_, #state{port = Port, body = Body} = State) ->
     _ = atomics:sub(counter(), 1, 1),
     ok = signal("KILL", State),
     _ = try port_close(Port) catch error:badarg -> true end,
-    ok.
+    yucan_spool:delete(Body).
 
 %% To the whole group; one that is gone already is no error.
 signal(Name, #state{os_pid = OsPid}) ->

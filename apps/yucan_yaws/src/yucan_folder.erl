@@ -264,19 +264,19 @@ store(Req, Folder, Name) ->
 begin_file(Folder, Name) ->
     Target = filename:join(Folder, Name),
     Part = filename:join(Folder, <<".", Name/binary, ".", (binary:encode_hex(crypto:strong_rand_bytes(4)))/binary, ".part">>),
-    case not filelib:is_dir(Target) andalso file:open(Part, [write, exclusive, raw, binary]) of
+    case not filelib:is_dir(Target) andalso yucan_unfinished:create(Part) of
         {ok, Device} -> {Device, Part, Target};
         _ -> refused
     end.
 
 stored(ok, {_, Part, Target}) ->
     Status = case file:read_link_info(Target, [raw]) of {ok, _} -> 204; _ -> 201 end,
-    case file:rename(Part, Target) of
+    case yucan_unfinished:finish(Part, Target) of
         ok -> {Status, [], <<>>};
-        {error, _} -> _ = file:delete(Part), yucan_error:page(403)
+        {error, _} -> yucan_error:page(403)
     end;
 stored({error, Reason}, {_, Part, _}) ->
-    _ = file:delete(Part),
+    ok = yucan_unfinished:delete(Part),
     case Reason of
         {file, _} -> yucan_error:page(507);
         _ -> yucan_req:body_error(Reason)
@@ -348,7 +348,7 @@ formed({error, Reason, #{now := Now}}, _) ->
     discard(Now),
     yucan_multipart:refusal(Reason).
 
-discard({Device, Part, _}) -> _ = file:close(Device), _ = file:delete(Part), ok;
+discard({Device, Part, _}) -> _ = file:close(Device), yucan_unfinished:delete(Part);
 discard(_) -> ok.
 
 %% Below a listing. A page of another site does not know the token.

@@ -1,7 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc A request's body, taken whole before a gateway begins: in memory if it is small, else in a file.
 %%
-%% A script must know its length and reads when it likes; a slow client shall not occupy one. Who takes a body deletes it. The files are
+%% A script must know its length and reads when it likes; a slow client shall not occupy one. Who takes a body deletes it, or
+%% yucan_unfinished does if that process is killed. The files are
 %% in a folder of this VM in TMPDIR that only its user can enter. A file's own mode can be set only after the file exists, when others may have opened it.
 -module(yucan_spool).
 
@@ -53,7 +54,7 @@ in_file(Req, Before, Max) ->
 
 taken({ok, Size}, Name) -> {ok, {file, Name, Size}};
 taken({error, Reason}, Name) ->
-    _ = file:delete(Name),
+    ok = yucan_unfinished:delete(Name),
     {error, Reason}.
 
 copy(_, _, _, Size, Max) when Size > Max -> {error, too_large};
@@ -78,7 +79,6 @@ random() -> binary_to_list(binary:encode_hex(crypto:strong_rand_bytes(16))).
 create() -> create(persistent_term:get(?MODULE, none)).
 
 create(none) ->
-    ok = yucan_yaws_app:ensure(),
     Folder = filename:join(os:getenv("TMPDIR", "/tmp"), "yucan-" ++ random()),
     case file:make_dir(Folder) of
         ok ->
@@ -96,7 +96,7 @@ create(Folder) ->
 
 open(Folder) ->
     Name = filename:join(Folder, random()),
-    case file:open(Name, [write, exclusive, raw, binary]) of
+    case yucan_unfinished:create(Name) of
         {ok, File} -> {ok, Name, File};
         {error, Reason} -> {error, Reason}
     end.
@@ -108,7 +108,7 @@ leave() ->
         none -> ok;
         Folder ->
             _ = persistent_term:erase(?MODULE),
-            _ = file:del_dir(Folder),
+            _ = file:del_dir_r(Folder),
             ok
     end.
 
@@ -133,14 +133,12 @@ on_disk(Body) -> {ok, Body}.
 
 written(ok, Name, Size) -> {ok, {file, Name, Size}};
 written({error, Reason}, Name, _) ->
-    _ = file:delete(Name),
+    ok = yucan_unfinished:delete(Name),
     {error, {spool, Reason}}.
 
 %% @doc Gives the place back. May be called again.
 -spec delete(body()) -> ok.
-delete({file, Name, _}) ->
-    _ = file:delete(Name),
-    ok;
+delete({file, Name, _}) -> yucan_unfinished:delete(Name);
 delete(_) -> ok.
 
 %% @doc Hands the body to a function, part by part, until that says something else than `ok'.

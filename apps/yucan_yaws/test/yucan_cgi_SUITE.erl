@@ -8,7 +8,7 @@
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_testcase/2, end_per_testcase/2]).
 -export([environment/1, bytes/1, httpoxy/1, body_and_its_end/1, private_body/1, big_body/1, big_answer_to_a_slow_client/1, statuses/1, rubbish/1, dies/1, hangs/1,
-         hangs_after_the_head/1, slow_but_not_silent/1, forks/1, client_leaves/1, too_many/1, head_request/1, not_executable/1, shell_characters/1,
+         hangs_after_the_head/1, slow_but_not_silent/1, forks/1, client_leaves/1, given_up/1, too_many/1, head_request/1, not_executable/1, shell_characters/1,
          fcgi_broken/1, body_bound/1, fcgi_absent/1, revproxy/1, revproxy_broken/1, many_at_once/1,
          revproxy_path/1, revproxy_hops/1]).
 
@@ -16,7 +16,7 @@ suite() -> [{timetrap, {minutes, 3}}].
 
 all() ->
     [environment, bytes, httpoxy, body_and_its_end, private_body, big_body, big_answer_to_a_slow_client, statuses, rubbish, dies, hangs, hangs_after_the_head, slow_but_not_silent, forks,
-     client_leaves, too_many, head_request, not_executable, shell_characters, body_bound, fcgi_broken, fcgi_absent, revproxy, revproxy_broken, many_at_once,
+     client_leaves, given_up, too_many, head_request, not_executable, shell_characters, body_bound, fcgi_broken, fcgi_absent, revproxy, revproxy_broken, many_at_once,
      revproxy_path, revproxy_hops].
 
 %% Bodies go to a folder of this suite's own, where nobody else leaves files.
@@ -224,6 +224,27 @@ client_leaves(Config) ->
          true = beamway_peer:wait_until(fun() -> yucan_cgi_run:running() =:= 0 end, 10000)
      end || Name <- ["wait.cgi", "talk.cgi"]],
     no_process_left(nap(6)).
+
+%% A client of HTTP/2 gives up its stream, or its connection, while its body comes or another server is asked: no file is left.
+given_up(Config) ->
+    {ok, Silent} = gen_tcp:listen(0, [{ip, {127, 0, 0, 1}}]),
+    {ok, Behind} = inet:port(Silent),
+    Port = start(Config, ["revproxy = / http://127.0.0.1:", integer_to_list(Behind), "\n"], []),
+    Fields = [{<<":method">>, <<"POST">>}, {<<":scheme">>, <<"http">>}, {<<":authority">>, <<"h">>}, {<<":path">>, <<"/">>}, {<<"content-length">>, <<"160000">>}],
+    Frame = fun(Fin) -> yucan_h2_client:frame(0, Fin, 1, binary:copy(<<"x">>, 16000)) end,
+    Begin = [yucan_h2_client:headers(1, 0, Fields, <<>>) | [Frame(0) || _ <- lists:seq(1, 9)]],
+    Asked = fun() -> {ok, _} = gen_tcp:accept(Silent, 20000 * beamway_runner:slowness()) end,
+    Reset = fun(Socket) -> yucan_h2_client:send(Socket, yucan_h2_client:frame(3, 0, 1, <<8:32>>)) end,
+    [begin
+         Socket = yucan_h2_client:connect(Port),
+         ok = yucan_h2_client:send(Socket, [Begin | Rest]),
+         true = beamway_peer:wait_until(fun() -> length(files(Config)) =:= 1 end, 20000),
+         _ = Reached(),
+         [_] = files(Config),
+         ok = GiveUp(Socket),
+         ok = no_files_left(Config)
+     end || {Rest, Reached} <- [{[], fun() -> ok end}, {[Frame(1)], Asked}], GiveUp <- [Reset, fun gen_tcp:close/1]],
+    gen_tcp:close(Silent).
 
 %% The fifth is told to come again; the four are served. They end when they are told to, so the fifth comes in time.
 too_many(Config) ->
@@ -447,6 +468,8 @@ processes_with(Word) ->
              binary:match(Text, Pattern) =/= nomatch, binary:match(Text, <<"beam">>) =:= nomatch].
 
 no_files_left(Config) ->
-    true = beamway_peer:wait_until(fun() -> filelib:wildcard(filename:join(proplists:get_value(bodies, Config), "*/*")) =:= [] end, 10000),
+    true = beamway_peer:wait_until(fun() -> files(Config) =:= [] end, 10000),
     ok.
+
+files(Config) -> filelib:wildcard(filename:join(proplists:get_value(bodies, Config), "*/*")).
 

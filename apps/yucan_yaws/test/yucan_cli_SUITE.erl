@@ -147,6 +147,14 @@ wishes(Config) ->
             {Bearer("b", [File("by token", "x"), "--b--"]), Bearer("b; boundary=c", []), Bearer("b", [File("cut.txt", "x")])},
             {Bearer("b", [Part("file; filename=a; filename=b", "x"), "--b--"]), Bearer("b", [[Part("x", "") || _ <- lists:seq(1, 101)], "--b--"])}},
         [{ok, <<"3">>}, {ok, <<"2">>}] = [file:read_file(filename:join([Folder, "sub", Name])) || Name <- ["one.txt", "two.txt"]],
+        %% A client of HTTP/2 that gives up its upload leaves nothing of it.
+        Client = yucan_h2_client:connect(Port),
+        ok = yucan_h2_client:send(Client, yucan_h2_client:headers(1, 0, [{<<":method">>, <<"PUT">>}, {<<":scheme">>, <<"http">>}, {<<":authority">>, <<"a">>}, {<<":path">>, <<"/sub/half">>},
+                                                                         {<<"authorization">>, <<"Bearer a token">>}], <<>>)),
+        Parts = fun() -> filelib:wildcard(filename:join(Folder, "sub/.half.*.part")) end,
+        true = beamway_peer:wait_until(fun() -> length(Parts()) =:= 1 end, 20000),
+        ok = yucan_h2_client:send(Client, yucan_h2_client:frame(3, 0, 1, <<8:32>>)),
+        true = beamway_peer:wait_until(fun() -> Parts() =:= [] end, 20000),
         {ok, ["by token", "new.txt", "one.txt", "two.txt", "x"]} = {ok, lists:sort(element(2, file:list_dir(filename:join(Folder, "sub"))))}
     after
         stop(Served)

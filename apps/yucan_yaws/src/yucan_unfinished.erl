@@ -1,0 +1,88 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Files that nobody needs once the process that writes them has ended: bodies of requests, uploads that are not complete.
+%%
+%% The process of a request is killed when its client of HTTP/2 gives up, or when its server stops, and so cannot be relied on to delete its file.
+%% One process under yucan_yaws_sup monitors the owners and deletes what they leave. It hears of a file before that is made.
+-module(yucan_unfinished).
+-behaviour(gen_server).
+
+-export([start_link/0, create/1, finish/2, delete/1]).
+-export([init/1, handle_call/3, handle_cast/2, handle_info/2, terminate/2]).
+
+%% An owner may be killed within the call that makes its file, which then comes after all.
+-define(AGAIN_MS, 1000).
+
+-type reason() :: file:posix() | badarg | system_limit.
+-type owners() :: #{file:name_all() => Monitor :: reference()}.
+
+%% @doc Started by yucan_yaws_sup.
+-spec start_link() -> {ok, pid()} | {error, term()}.
+start_link() -> gen_server:start_link({local, ?MODULE}, ?MODULE, [], []).
+
+%% @doc Makes a file that was not there before and belongs to the caller.
+-spec create(file:name_all()) -> {ok, file:fd()} | {error, reason()}.
+create(Name) ->
+    _ = [yucan_yaws_app:ensure() || whereis(?MODULE) =:= undefined],
+    ok = gen_server:cast(?MODULE, {owned, Name, self()}),
+    case file:open(Name, [write, exclusive, raw, binary]) of
+        {ok, File} -> {ok, File};
+        {error, Reason} ->
+            ok = forget(Name),
+            {error, Reason}
+    end.
+
+forget(Name) -> gen_server:cast(?MODULE, {forget, Name}).
+
+%% @doc The file is complete and gets its own name. If that fails, it is deleted.
+-spec finish(file:name_all(), Target :: file:name_all()) -> ok | {error, reason()}.
+finish(Name, Target) ->
+    case file:rename(Name, Target) of
+        ok -> forget(Name);
+        {error, Reason} ->
+            ok = delete(Name),
+            {error, Reason}
+    end.
+
+%% @doc Deletes the file. May be called again, and by any process.
+-spec delete(file:name_all()) -> ok.
+delete(Name) ->
+    _ = file:delete(Name),
+    forget(Name).
+
+%% @private
+-spec init([]) -> {ok, owners()}.
+init([]) ->
+    %% So that terminate/2 runs.
+    _ = process_flag(trap_exit, true),
+    {ok, #{}}.
+
+%% @private
+-spec handle_call(term(), gen_server:from(), owners()) -> {noreply, owners()}.
+handle_call(_, _, Owners) -> {noreply, Owners}.
+
+%% @private
+-spec handle_cast({owned, file:name_all(), pid()} | {forget, file:name_all()}, owners()) -> {noreply, owners()}.
+handle_cast({owned, Name, Owner}, Owners) ->
+    {noreply, Owners#{Name => erlang:monitor(process, Owner, [{tag, {ended, Name}}])}};
+handle_cast({forget, Name}, Owners) ->
+    case maps:take(Name, Owners) of
+        {Monitor, Left} ->
+            _ = erlang:demonitor(Monitor, [flush]),
+            {noreply, Left};
+        error -> {noreply, Owners}
+    end.
+
+%% @private
+-spec handle_info(term(), owners()) -> {noreply, owners()}.
+handle_info({{ended, Name}, _, process, _, _}, Owners) ->
+    _ = file:delete(Name) =:= ok orelse erlang:send_after(?AGAIN_MS, self(), {again, Name}),
+    {noreply, maps:remove(Name, Owners)};
+handle_info({again, Name}, Owners) ->
+    _ = file:delete(Name),
+    {noreply, Owners};
+handle_info(_, Owners) ->
+    {noreply, Owners}.
+
+%% @private
+-spec terminate(term(), owners()) -> ok.
+terminate(_, Owners) -> maps:foreach(fun(Name, _) -> file:delete(Name) end, Owners).
