@@ -4,7 +4,7 @@
 -module(yucan_h2_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
--export([answers/1, bodies/1, same_as_http_1/1, malformed/1, cookies/1, large/1, windows/1, window_of_zero/1, uploads_are_bounded/1, crashes/1, at_once/1,
+-export([answers/1, bodies/1, same_as_http_1/1, malformed/1, cookies/1, large/1, windows/1, window_of_zero/1, silent_client/1, blocked_send/1, uploads_are_bounded/1, crashes/1, at_once/1,
          too_many/1, bad_trailers/1, unread_given_up/1, given_up/1, own_process/1, floods/1, headers_without_end/1, headers_too_large/1, idle/1, pings_keep_nothing/1, drain/1, requests/1, reload/1,
          tls/1, prior_knowledge/1, switched_off/1, events/1, websocket/1, websocket_lost/1, curl/1]).
 
@@ -14,7 +14,7 @@
 suite() -> [{timetrap, {minutes, 2}}].
 
 all() ->
-    [answers, bodies, same_as_http_1, malformed, cookies, large, windows, window_of_zero, uploads_are_bounded, crashes, at_once, too_many, bad_trailers, unread_given_up, given_up, own_process, floods,
+    [answers, bodies, same_as_http_1, malformed, cookies, large, windows, window_of_zero, silent_client, blocked_send, uploads_are_bounded, crashes, at_once, too_many, bad_trailers, unread_given_up, given_up, own_process, floods,
      headers_without_end, headers_too_large, idle, pings_keep_nothing, drain, requests, reload, tls, prior_knowledge, switched_off, events, websocket, websocket_lost, curl].
 
 init_per_suite(Config) -> yucan_test_server:start_application(Config).
@@ -229,6 +229,44 @@ window_of_zero(_) ->
     {200, _, <<>>} = response(Socket, 7),
     [{3, 0, _, <<8:32>>} = yucan_h2_client:until(Socket, 3) || _ <- [1, 3, 5]],
     eventually(fun() -> length(streams()) =:= 0 end).
+
+%% While a handler streams for six seconds and the client only reads, time goes on: a stream without room is given up, the one that streams still has
+%% `send_ms' from when it needs room, and `idle_ms' begins at its end.
+silent_client(_) ->
+    Stream = fun(Write) -> [begin ok = Write(<<"x">>), receive after 200 -> ok end end || _ <- lists:seq(1, 30)], Write(["last", binary:copy(<<"x">>, 200000)]) end,
+    Slow = fun(Req, Next) -> case yucan_req:path(Req) of <<"/slow">> -> {200, [], {stream, Stream}}; _ -> Next(Req) end end,
+    Socket = yucan_h2_client:connect(start(#{limits => #{send_ms => 3000, idle_ms => 3000}, middleware => [Slow]})),
+    yucan_h2_client:send(Socket, yucan_h2_client:frame(8, 0, 0, <<1000000:32>>)),
+    [ask(Socket, Id, fields(Path)) || {Id, Path} <- [{1, <<"/large">>}, {3, <<"/slow">>}]],
+    {reset, 1} = next_of_slow(Socket),
+    {last, 3} = next_of_slow(Socket),
+    yucan_h2_client:send(Socket, yucan_h2_client:frame(8, 0, 3, <<1000000:32>>)),
+    {ended, 3} = next_of_slow(Socket),
+    ask(Socket, 5, fields(<<"/">>)),
+    {200, _, <<"OK">>} = response(Socket, 5).
+
+next_of_slow(Socket) ->
+    case yucan_h2_client:recv(Socket) of
+        {3, _, Id, _} -> {reset, Id};
+        {0, 1, Id, _} -> {ended, Id};
+        {0, 0, Id, <<"last", _/binary>>} -> {last, Id};
+        closed -> closed;
+        _ -> next_of_slow(Socket)
+    end.
+
+%% A client that reads nothing for four seconds and holds up the server's send has `send_ms' from when that went on, too.
+blocked_send(_) ->
+    {ok, Small} = gen_tcp:connect({127, 0, 0, 1}, start(#{limits => #{send_ms => 6000}}), [binary, {active, false}, {recbuf, 65536}, {nodelay, true}]),
+    Window = 7 * 1024 * 1024,
+    Socket = yucan_h2_client:connect(Small, yucan_h2_client:settings([{4, Window}])),
+    yucan_h2_client:send(Socket, yucan_h2_client:frame(8, 0, 0, <<(2 * Window):32>>)),
+    ask(Socket, 1, fields(<<"/large">>)),
+    receive after 4000 -> ok end,
+    Window = received(Socket, 1, 0, Window),
+    receive after 4000 -> ok end,
+    yucan_h2_client:send(Socket, yucan_h2_client:frame(8, 0, 1, <<Window:32>>)),
+    Rest = 8 * 1024 * 1024 - Window,
+    Rest = received(Socket, 1, 0, Rest).
 
 streams() -> processes_of([yucan_h2_stream]).
 

@@ -45,22 +45,24 @@ now_ms() -> erlang:monotonic_time(millisecond).
 
 %% @private What has come, from the client or from this system.
 -spec message(term(), #state{}) -> no_return().
-message({answer, Id, Fields, Body}, #state{h2 = H2} = State) ->
+message(Message, State) -> handle(Message, clock(State)).
+
+handle({answer, Id, Fields, Body}, #state{h2 = H2} = State) ->
     next(perform(State#state{h2 = yucan_h2_state:data(Id, Body, true, none, yucan_h2_state:head(Id, general(Fields, State), false, H2))}));
-message({head, Id, Fields, Fin}, #state{h2 = H2} = State) -> next(perform(State#state{h2 = yucan_h2_state:head(Id, general(Fields, State), Fin, H2)}));
-message({data, Id, Data, Fin, From}, #state{h2 = H2} = State) -> next(perform(State#state{h2 = yucan_h2_state:data(Id, Data, Fin, From, H2)}));
-message({read, Id, From}, #state{h2 = H2} = State) -> next(perform(State#state{h2 = yucan_h2_state:read(Id, From, H2)}));
-message({active, Id, Count}, #state{h2 = H2} = State) -> next(perform(State#state{h2 = yucan_h2_state:active(Id, Count, H2)}));
-message({'EXIT', Pid, Reason}, #state{h2 = H2} = State) when is_pid(Pid) ->
+handle({head, Id, Fields, Fin}, #state{h2 = H2} = State) -> next(perform(State#state{h2 = yucan_h2_state:head(Id, general(Fields, State), Fin, H2)}));
+handle({data, Id, Data, Fin, From}, #state{h2 = H2} = State) -> next(perform(State#state{h2 = yucan_h2_state:data(Id, Data, Fin, From, H2)}));
+handle({read, Id, From}, #state{h2 = H2} = State) -> next(perform(State#state{h2 = yucan_h2_state:read(Id, From, H2)}));
+handle({active, Id, Count}, #state{h2 = H2} = State) -> next(perform(State#state{h2 = yucan_h2_state:active(Id, Count, H2)}));
+handle({'EXIT', Pid, Reason}, #state{h2 = H2} = State) when is_pid(Pid) ->
     case yucan_h2_state:is_stream(Pid, H2) of
         true -> next(perform(State#state{h2 = yucan_h2_state:exited(Pid, Reason =/= normal, H2)}));
         %% The pool ends.
         false -> exit(Reason)
     end;
-message({yucan, drain}, #state{h2 = H2} = State) ->
+handle({yucan, drain}, #state{h2 = H2} = State) ->
     lists:foreach(fun({Pid, _}) -> Pid ! {yucan, drain} end, yucan_h2_state:pids(H2)),
     next(State#state{h2 = yucan_h2_state:drain(H2)});
-message(Message, #state{socket = Socket} = State) ->
+handle(Message, #state{socket = Socket} = State) ->
     case yucan_transport:event(Message, Socket) of
         {data, Data} -> received(Data, false, State);
         {last, Data} -> received(Data, true, State);
@@ -76,23 +78,23 @@ silence(#state{h2 = H2, limits = #limits{idle_ms = Ms}} = State) ->
         true ->
             Timer = erlang:start_timer(Ms - ?WARM_MS + ?LATE_MS, self(), idle),
             erlang:hibernate(?MODULE, wake, [State, Timer]);
-        false -> next(perform(clock(State)))
+        false -> next(clock(State))
     end.
 
 %% @private Something has come for a connection that slept.
 -spec wake(#state{}, reference()) -> no_return().
 wake(State, Timer) ->
     receive
-        {timeout, Timer, idle} -> next(perform(clock(State)));
+        {timeout, Timer, idle} -> next(clock(State));
         Message ->
             _ = erlang:cancel_timer(Timer),
             message(Message, State)
     end.
 
-clock(#state{h2 = H2} = State) -> State#state{h2 = yucan_h2_state:at(now_ms(), H2)}.
+clock(#state{h2 = H2} = State) -> perform(State#state{h2 = yucan_h2_state:at(now_ms(), H2)}).
 
 received(Data, Silent, #state{socket = Socket, buffer = Buffer} = State) ->
-    State1 = preface(clock(State#state{buffer = case Buffer of <<>> -> Data; _ -> <<Buffer/binary, Data/binary>> end})),
+    State1 = preface(State#state{buffer = case Buffer of <<>> -> Data; _ -> <<Buffer/binary, Data/binary>> end}),
     case Silent andalso yucan_transport:arm(Socket, ?ARM) of
         {error, _} -> ended(State1);
         _ -> next(State1)
@@ -172,7 +174,7 @@ unless_there(Name, Rest, Fields) ->
 next(#state{h2 = H2} = State) ->
     Pumped = State#state{h2 = yucan_h2_state:pump(H2)},
     case yucan_h2_state:output_bytes(Pumped#state.h2) of
-        Bytes when Bytes >= ?SEND_BYTES -> next(flush(Pumped));
+        Bytes when Bytes >= ?SEND_BYTES -> next(clock(flush(Pumped)));
         Bytes -> any_more(Bytes, yucan_h2_state:is_busy(H2), Pumped)
     end.
 
@@ -182,7 +184,7 @@ any_more(_, Busy, State) ->
     _ = Busy andalso erlang:yield(),
     receive
         Message -> message(Message, State)
-    after 0 -> next(flush(State))
+    after 0 -> next(clock(flush(State)))
     end.
 
 rest(#state{h2 = H2} = State) ->

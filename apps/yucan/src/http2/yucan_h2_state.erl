@@ -103,6 +103,7 @@ new(#limits{header_block_bytes = Headers, h2_streams = Streams} = Limits, Now) -
 
 %% @doc The time has come to this.
 -spec at(NowMs :: integer(), state()) -> state().
+at(Now, #h2{now = Now} = S) -> S;
 at(Now, #h2{checked = Checked} = S) when Now - Checked < 1000 -> S#h2{now = Now};
 at(Now, #h2{checked = Checked, tokens = Tokens} = S) ->
     S1 = S#h2{now = Now, checked = Now, tokens = min(?TOKENS, Tokens + (Now - Checked) * ?TOKENS_PER_SECOND div 1000)},
