@@ -123,17 +123,19 @@ advice(_) -> "".
 close_all(Opened) -> lists:foreach(fun({_, Socket}) -> gen_tcp:close(Socket) end, Opened).
 
 change(#{name := Name, listen := Wanted} = Options, Limits, Stay, Go, New, #state{metrics = Metrics, counters = Counters} = State) ->
+    Sockets = [{Listen, Socket} || {Listen, Socket, _, _} <- Stay] ++ New,
     {Log, Site} = try
+        Listeners = maps:from_list([secured(L, Options, tls_before(Name)) || L <- Sockets]),
         Opened = log(maps:get(access_log, Options), State),
-        {Opened, yucan_config:site(Options, yucan_log:open(Opened, Limits, Metrics), Metrics, Limits, Counters)}
+        Made = yucan_config:site(Options, yucan_log:open(Opened, Limits, Metrics), Metrics, Limits, Counters),
+        {Opened, Made#site{quota = State#state.quota, listeners = Listeners}}
     catch
         throw:{cannot, Text} -> close_all(New), throw({cannot, Text});
         Class:Reason:Stack ->
             close_all(New),
             throw({cannot, io_lib:format("the init of a handler failed: ~0tp ~0tP", [{Class, Reason}, Stack, 30])})
     end,
-    Sockets = [{Listen, Socket} || {Listen, Socket, _, _} <- Stay] ++ New,
-    persistent_term:put({yucan, Name}, Site#site{quota = State#state.quota, listeners = maps:from_list([secured(L, Options, tls_before(Name)) || L <- Sockets])}),
+    persistent_term:put({yucan, Name}, Site),
     Started = [listener(L, Options, State) || L <- New],
     lists:foreach(fun close/1, Go),
     _ = [yucan_listener_sup:stop_log(Name) || Log =:= none],

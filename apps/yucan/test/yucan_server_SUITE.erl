@@ -561,7 +561,7 @@ client(Port, Socket, Keeps, Count) ->
     end.
 
 %% What is wrong leaves the old configuration in force.
-reload_errors(_) ->
+reload_errors(Config) ->
     Port = start(#{}),
     {error, Text} = yucan:reload(yucan_server_test, #{listen => [#{port => 0}], handler => {no_such_module, x}}),
     {_, _} = binary:match(Text, <<"no_such_module">>),
@@ -569,7 +569,19 @@ reload_errors(_) ->
     {ok, TakenPort} = inet:port(Taken),
     {error, InUse} = yucan:reload(yucan_server_test, #{listen => [#{port => TakenPort}], handler => {yucan_file, #{root => "/tmp"}}}),
     {_, _} = binary:match(InUse, <<"in use">>),
-    {200, _, <<"OK">>} = yucan_client:get(Port, "/").
+    {200, _, <<"OK">>} = yucan_client:get(Port, "/"),
+    %% ssl itself refuses an option: open connections stay, and a socket that was to be new listens no longer.
+    Open = yucan_client:connect(Port),
+    answered(Open),
+    Wrong = (yucan_test_server:certificate("localhost", ?config(priv_dir, Config)))#{verify => verify_pear},
+    Free = test_support:free_port(),
+    {error, Refused} = yucan:reload(yucan_server_test, #{listen => [#{port => 0}, #{port => Free, tls => Wrong}], handler => handler()}),
+    {_, _} = binary:match(Refused, <<"tls option verify">>),
+    answered(Open),
+    {error, econnrefused} = gen_tcp:connect({127, 0, 0, 1}, Free, [], ?WAIT_MS),
+    {error, Refused} = yucan:reload(yucan_server_test, #{listen => [#{port => 0, tls => Wrong}], handler => handler()}),
+    answered(Open),
+    {error, Refused} = yucan:start(#{name => yucan_second, listen => [#{port => 0, tls => Wrong}], handler => handler()}).
 
 %% Whoever ends the VM by SIGTERM, without systemd: requests that run get their answers, idle connections end, and the VM ends before the limit.
 drain_at_sigterm(_) ->

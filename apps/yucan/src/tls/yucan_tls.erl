@@ -34,7 +34,7 @@ what(keyfile) -> "private key";
 what(_) -> "certificate".
 
 %% @doc The TLS of a listening socket. What was there before stays if it says the same, so that tickets stay valid over a reload; the key of others ends
-%% with the socket.
+%% with the socket. Throws `{cannot, Text}' if ssl does not accept the options.
 -spec server(gen_tcp:socket(), Before :: none | server(), {[ssl:tls_server_option()], Hosts :: [map()]}, Http2 :: boolean()) -> server().
 server(Listening, Before, {Own, Hosts}, Http2) ->
     case {options(Own, Hosts, Http2), Before} of
@@ -47,9 +47,15 @@ tickets(Listening, Options) ->
         disabled -> none;
         _ ->
             Below = [{cb_info, {yucan_tls_below, tcp, tcp_closed, tcp_error, tcp_passive}}, binary, {active, false}, {packet, raw}],
-            {ok, Tickets} = yucan_tls_below:with(Listening, fun() -> ssl:listen(0, Below ++ Options) end),
-            Tickets
+            case yucan_tls_below:with(Listening, fun() -> ssl:listen(0, Below ++ Options) end) of
+                {ok, Tickets} -> Tickets;
+                {error, Reason} -> throw({cannot, ["ssl does not accept the tls option ", refused(Reason)]})
+            end
     end.
+
+%% The value may be a password.
+refused({options, {Option, _}}) when is_atom(Option) -> atom_to_list(Option);
+refused(Reason) -> io_lib:format("~0tp", [Reason]).
 
 options(Own, Hosts, Http2) ->
     Named = [{Name, without_general(Tls)} || #{names := Names, tls := Tls} <- Hosts, Tls =/= none, Name <- Names],
