@@ -2,7 +2,7 @@
 %% @doc The options of a server, its limits among them: checked once, and compiled. After that nobody checks again.
 -module(yucan_config).
 
--export([check/1, site/5, default_limits/0, limits_table/0, table/0, freeze/1]).
+-export([check/1, site/4, default_limits/0, limits_table/0, table/0, freeze/1]).
 -export_type([options/0, checked/0, host/0, listen/0, limits/0]).
 
 -include("yucan_internal.hrl").
@@ -230,12 +230,12 @@ block(Text) ->
     end.
 
 %% @doc What the connections use. The handlers' `init' is called here.
--spec site(checked(), none | yucan_log:log(), yucan_metrics:metrics(), #limits{}, atomics:atomics_ref()) -> #site{}.
-site(#{name := Name, hosts := Hosts, default_host := Default} = Options, Log, Metrics, Limits, Counters) ->
+-spec site(checked(), yucan_metrics:metrics(), #limits{}, atomics:atomics_ref()) -> #site{}.
+site(#{name := Name, hosts := Hosts, default_host := Default} = Options, Metrics, Limits, Counters) ->
     Compiled = [compile(Host, maps:get(middleware, Options)) || Host <- Hosts],
     Named = [{N, Host} || #host{names = Names} = Host <- Compiled, N <- Names],
     {Patterns, Exact} = lists:partition(fun({N, _}) -> binary:match(N, [<<"*">>, <<"?">>]) =/= nomatch end, Named),
-    #site{name = Name, limits = Limits, log = Log, metrics = Metrics, counters = Counters, select = maps:get(select_host, Options),
+    #site{name = Name, limits = Limits, metrics = Metrics, counters = Counters, select = maps:get(select_host, Options),
           server_header = maps:get(server_header, Options), http2 = maps:get(http2, Options), trusted = maps:get(trusted_proxies, Options),
           forwarded = maps:get(forwarded, Options), request_id = maps:get(request_id, Options), on_event = maps:get(on_event, Options), hosts = list_to_tuple(Compiled),
           %% The first of two hosts with the same name has it.

@@ -126,9 +126,9 @@ change(#{name := Name, listen := Wanted} = Options, Limits, Stay, Go, New, #stat
     Sockets = [{Listen, Socket} || {Listen, Socket, _, _} <- Stay] ++ New,
     {Log, Site} = try
         Listeners = maps:from_list([secured(L, Options, tls_before(Name)) || L <- Sockets]),
+        Made = yucan_config:site(Options, Metrics, Limits, Counters),
         Opened = log(maps:get(access_log, Options), State),
-        Made = yucan_config:site(Options, yucan_log:open(Opened, Limits, Metrics), Metrics, Limits, Counters),
-        {Opened, Made#site{quota = State#state.quota, listeners = Listeners}}
+        {Opened, Made#site{quota = State#state.quota, listeners = Listeners, log = yucan_log:open(Opened, Limits, Metrics)}}
     catch
         throw:{cannot, Text} -> close_all(New), throw({cannot, Text});
         Class:Reason:Stack ->
@@ -138,7 +138,7 @@ change(#{name := Name, listen := Wanted} = Options, Limits, Stay, Go, New, #stat
     persistent_term:put({yucan, Name}, Site),
     Started = [listener(L, Options, State) || L <- New],
     lists:foreach(fun close/1, Go),
-    _ = [yucan_listener_sup:stop_log(Name) || Log =:= none],
+    _ = case Log of {file, _, _} -> ok; _ -> yucan_listener_sup:stop_log(Name) end,
     Order = fun({A, _, _, _}, {B, _, _, _}) -> place(A, Wanted) =< place(B, Wanted) end,
     State#state{options = Options, log = Log, listening = lists:sort(Order, Stay ++ Started)}.
 
@@ -164,7 +164,7 @@ listener({#{ip := Ip} = Listen, Socket}, #{limits := #{acceptors := Acceptors}},
     {ok, Pool} = yucan_listener_sup:start_pool(Name, Listener, Acceptors),
     {Listen, Socket, Local, Pool}.
 
-%% An open log moves, so that nothing is lost if the new file cannot be had.
+%% The last that can fail: what is refused leaves the log as it was. An open log moves, so that nothing is lost if the new file cannot be had.
 log({file, File}, #state{log = {file, Process, Queued}}) -> {opened(yucan_log:move(Process, File), File), Process, Queued};
 log({file, File}, #state{name = Name, metrics = Metrics}) ->
     Queued = atomics:new(1, []),
