@@ -141,12 +141,12 @@ handle_cast({entry, Entry}, #state{file = File, device = Device, queued = Queued
 handle_info(look, #state{file = File, inode = Inode} = State) ->
     look_later(),
     case inode(File) of
-        Inode -> {noreply, State};
+        Inode when Inode =/= undefined -> {noreply, State};
         _ ->
             case reopen(State) of
                 {ok, State1} -> {noreply, State1};
                 {error, Reason} ->
-                    yucan_events:warning("the access log ~ts cannot be opened: ~ts", [path(File), file:format_error(Reason)]),
+                    _ = [yucan_events:warning("the access log ~ts cannot be opened: ~ts", [path(File), file:format_error(Reason)]) || Inode =/= undefined],
                     {noreply, State#state{inode = undefined}}
             end
     end;

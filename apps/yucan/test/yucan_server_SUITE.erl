@@ -4,7 +4,7 @@
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
 -export([bad_options/1, hosts/1, select_host/1, routes/1, middleware/1, tls/1, sni/1, proxy_protocol/1, forwarded_for/1, forwarded/1, request_ids/1, address_connections/1, address_requests/1, events/1, unix_socket/1, stale_unix_socket/1, plain_on_tls/1, access_log/1, access_log_json/1,
-         access_log_rotates/1, access_log_reloads/1, access_log_bounded/1, metrics/1, reload_under_load/1, reload_errors/1, drain/1, drain_at_sigterm/1, descriptors_used_up/1, without_flags/1, hot_code/1, hot_server/1,
+         access_log_rotates/1, access_log_folder/1, access_log_reloads/1, access_log_bounded/1, metrics/1, reload_under_load/1, reload_errors/1, drain/1, drain_at_sigterm/1, descriptors_used_up/1, without_flags/1, hot_code/1, hot_server/1,
          supervised/1, address_in_use/1, idle_memory/1,
          one_for_each/1, stock_log/1, one_path/1, bad_paths/1, tls_reload/1, tls_renewed/1, tls_tickets/1, tls_on_a_port/1]).
 -export([tag/2]).
@@ -17,7 +17,7 @@
 suite() -> [{timetrap, {minutes, 2}}].
 
 all() ->
-    [bad_options, hosts, select_host, routes, middleware, tls, sni, proxy_protocol, forwarded_for, forwarded, request_ids, address_connections, address_requests, events, unix_socket, stale_unix_socket, plain_on_tls, access_log, access_log_json, access_log_rotates, access_log_reloads,
+    [bad_options, hosts, select_host, routes, middleware, tls, sni, proxy_protocol, forwarded_for, forwarded, request_ids, address_connections, address_requests, events, unix_socket, stale_unix_socket, plain_on_tls, access_log, access_log_json, access_log_rotates, access_log_folder, access_log_reloads,
      access_log_bounded, metrics, reload_under_load, reload_errors, drain, drain_at_sigterm, descriptors_used_up, without_flags, hot_code, hot_server, supervised, address_in_use, idle_memory,
      one_for_each, stock_log, one_path, bad_paths, tls_reload, tls_renewed, tls_tickets, tls_on_a_port].
 
@@ -511,6 +511,24 @@ access_log_rotates(Config) ->
     {200, _, _} = yucan_client:get(Port, "/before"),
     wait_for(fun() -> [L || L <- lines(File), string:find(L, "/before") =/= nomatch] =/= [] end),
     ok = file:rename(File, File ++ ".1"),
+    wait_for(fun() -> filelib:is_file(File) end),
+    {200, _, _} = yucan_client:get(Port, "/after"),
+    wait_for(fun() -> [L || L <- lines(File), string:find(L, "/after") =/= nomatch] =/= [] end).
+
+%% Its folder is away for several looks, which one warning says, and comes again: so does the file.
+access_log_folder(Config) ->
+    Folder = filename:join(?config(priv_dir, Config), "logs"),
+    File = filename:join(Folder, "access.log"),
+    ok = filelib:ensure_dir(File),
+    Port = start(#{access_log => File}),
+    ok = logger:add_handler(?MODULE, yucan_test_logger, #{level => warning, config => #{pid => self()}}),
+    ok = file:rename(Folder, Folder ++ ".away"),
+    [yucan_server_test_access_log ! look || _ <- [1, 2, 3]],
+    ok = yucan_log:flush(yucan_server_test_access_log),
+    ok = logger:remove_handler(?MODULE),
+    receive {logged, _} -> ok after 0 -> error(no_warning) end,
+    receive {logged, Again} -> error(Again) after 0 -> ok end,
+    ok = file:make_dir(Folder),
     wait_for(fun() -> filelib:is_file(File) end),
     {200, _, _} = yucan_client:get(Port, "/after"),
     wait_for(fun() -> [L || L <- lines(File), string:find(L, "/after") =/= nomatch] =/= [] end).
