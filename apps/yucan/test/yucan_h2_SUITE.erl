@@ -5,7 +5,7 @@
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
 -export([answers/1, bodies/1, same_as_http_1/1, malformed/1, cookies/1, large/1, windows/1, window_of_zero/1, silent_client/1, blocked_send/1, uploads_are_bounded/1, crashes/1, at_once/1,
-         too_many/1, bad_trailers/1, unread_given_up/1, given_up/1, own_process/1, floods/1, headers_without_end/1, headers_too_large/1, idle/1, pings_keep_nothing/1, drain/1, requests/1, reload/1,
+         too_many/1, bad_trailers/1, unread_given_up/1, given_up/1, own_process/1, floods/1, broken_rules/1, headers_without_end/1, headers_too_large/1, idle/1, pings_keep_nothing/1, drain/1, requests/1, reload/1,
          tls/1, prior_knowledge/1, switched_off/1, events/1, websocket/1, websocket_lost/1, curl/1]).
 
 -define(WAIT_MS, (20000 * beamway_runner:slowness())).
@@ -14,7 +14,7 @@
 suite() -> [{timetrap, {minutes, 2}}].
 
 all() ->
-    [answers, bodies, same_as_http_1, malformed, cookies, large, windows, window_of_zero, silent_client, blocked_send, uploads_are_bounded, crashes, at_once, too_many, bad_trailers, unread_given_up, given_up, own_process, floods,
+    [answers, bodies, same_as_http_1, malformed, cookies, large, windows, window_of_zero, silent_client, blocked_send, uploads_are_bounded, crashes, at_once, too_many, bad_trailers, unread_given_up, given_up, own_process, floods, broken_rules,
      headers_without_end, headers_too_large, idle, pings_keep_nothing, drain, requests, reload, tls, prior_knowledge, switched_off, events, websocket, websocket_lost, curl].
 
 init_per_suite(Config) -> yucan_test_server:start_application(Config).
@@ -426,6 +426,24 @@ most(Processes, Bytes) ->
     Memory = [M || Pid <- Pids, {memory, M} <- [process_info(Pid, memory)]],
     receive {stop, From} -> From ! {most, Processes, Bytes}
     after 1 -> most(max(Processes, length(Pids)), lists:max([Bytes | Memory]))
+    end.
+
+%% A stream that the server has to reset has cost a process, too. Twenty at a time, so that no limit of streams ends what tokens should end.
+broken_rules(_) ->
+    Port = start(),
+    Loop = fun(Id, Flags, Others) -> yucan_h2_client:headers(Id, Flags, with_method(<<"POST">>, <<"/loop">>, Others), <<>>) end,
+    Cases = [{data_behind_the_end, fun(Id) -> [Loop(Id, 1, []), yucan_h2_client:frame(0, 0, Id, <<"x">>)] end},
+             {window_too_large, fun(Id) -> [Loop(Id, 1, []), yucan_h2_client:frame(8, 0, Id, <<16#7fffffff:32>>)] end},
+             {more_than_its_length, fun(Id) -> [Loop(Id, 0, [{<<"content-length">>, <<"1">>}]), yucan_h2_client:frame(0, 0, Id, <<"xx">>)] end},
+             {bad_trailers, fun(Id) -> [Loop(Id, 0, []), yucan_h2_client:headers(Id, 1, [{<<":path">>, <<"/">>}], <<>>)] end}],
+    [{Name, {goaway, ?CALM}} = {Name, broken(yucan_h2_client:connect(Port), 1, Break)} || {Name, Break} <- Cases].
+
+broken(Socket, First, Break) when First < 2000 ->
+    Last = First + 38,
+    yucan_h2_client:send(Socket, [Break(Id) || Id <- lists:seq(First, Last, 2)]),
+    case response(Socket, Last) of
+        {reset, _} -> broken(Socket, Last + 2, Break);
+        End -> End
     end.
 
 %% 6.10: a block that goes on for longer than it may have bytes or time.

@@ -2,8 +2,8 @@
 %% @doc What a connection of HTTP/2 is in (RFC 9113, 5 and 6): its streams, windows and tables. Pure: yucan_h2 tells it what has come from the client
 %% and from the processes of the streams, then takes from it the bytes to send and what to do.
 %%
-%% A client gets nothing for free: frames that ask for nothing, and streams that it gives up, use up tokens, which come back with time and with
-%% each answer. Who has none left loses the connection (`enhance_your_calm').
+%% A client gets nothing for free: frames that ask for nothing, and streams that it gives up or has reset, use up tokens, which come back with time and
+%% with each answer. Who has none left loses the connection (`enhance_your_calm').
 -module(yucan_h2_state).
 
 -export([new/2, at/2, frame/2, failed/3, opened/4, exited/3, head/4, data/5, read/3, active/3, drain/1, pump/1, effects/1,
@@ -87,7 +87,7 @@
 -define(TOKENS, 1000).
 -define(TOKENS_PER_SECOND, 200).
 -define(TOKENS_PER_ANSWER, 3).
-%% A stream that the client gives up has cost a process.
+%% A stream that ends without an answer has cost a process.
 -define(GIVEN_UP, 5).
 -define(SMALL_INCREMENT, 1024).
 -define(REMEMBERED, 100).
@@ -358,11 +358,12 @@ given_up(Id, #stream{pid = Pid} = Stream, S) ->
     end,
     removed(Id, Stream, S1).
 
-%% A stream ends with an error that is the client's, or that of its handler.
+%% A stream ends with an error: the client's, which it pays for, or that of its handler, whose process has ended.
 reset(Id, Code, #h2{streams = Streams, given_up = GivenUp} = S) ->
     S1 = out(yucan_h2_frame:reset(Id, Code), S#h2{given_up = lists:sublist([Id | GivenUp], ?REMEMBERED)}),
     case Streams of
-        #{Id := Stream} -> given_up(Id, Stream, S1);
+        #{Id := #stream{pid = none} = Stream} -> given_up(Id, Stream, S1);
+        #{Id := Stream} -> given_up(Id, Stream, pay(?GIVEN_UP, S1));
         _ -> S1
     end.
 
