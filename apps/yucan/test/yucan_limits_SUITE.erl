@@ -218,11 +218,18 @@ ws_message_bytes(_) ->
          {ok, <<16#88, 2, 1009:16>>} = gen_tcp:recv(Socket, 4, ?WAIT_MS)
      end || Frames <- [frame(1, 2, 101), [frame(0, 2, 60), frame(1, 0, 41)]]].
 
-%% Silence, then a ping; silence, then the end.
+%% Silence, then a ping; an answer, and it begins again; silence, then the end. Other messages to the process are no sign of the client.
 ws_idle_ms(_) ->
-    Socket = websocket(start(#{ws_idle_ms => 300})),
+    Port = yucan_test_server:start(yucan_limits_test, #{handler => {yucan_test_handler, self()}, limits => #{ws_idle_ms => ?SHORT_MS}}),
+    Socket = websocket(Port),
+    Pid = receive {ws_open, Opened} -> Opened after ?WAIT_MS -> error(not_open) end,
+    {ok, Ticks} = timer:send_interval(100, Pid, tick),
     {ok, <<16#89, 0>>} = gen_tcp:recv(Socket, 2, ?WAIT_MS),
-    {error, closed} = gen_tcp:recv(Socket, 1, ?WAIT_MS).
+    ok = gen_tcp:send(Socket, frame(1, 10, 0)),
+    {ok, <<16#89, 0>>} = gen_tcp:recv(Socket, 2, ?WAIT_MS),
+    {error, closed} = gen_tcp:recv(Socket, 1, ?WAIT_MS),
+    receive {ws_ended, idle} -> ok after ?WAIT_MS -> error(not_ended) end,
+    {ok, cancel} = timer:cancel(Ticks).
 
 websocket(Port) ->
     Socket = yucan_client:connect(Port),

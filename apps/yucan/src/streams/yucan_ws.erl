@@ -8,7 +8,7 @@
 %% Iolists whose tail is a binary: that is what the socket takes with least work.
 -dialyzer(no_improper_lists).
 
--export([upgrade/5, message/2, silence/1]).
+-export([upgrade/5, message/2]).
 -export_type([options/0, frame/0, result/0]).
 
 -include("yucan_internal.hrl").
@@ -48,7 +48,8 @@
     idle_ms :: pos_integer(),
     %% The transport sends no message until it is armed again.
     silent = true :: boolean(),
-    pinged = false :: boolean()
+    %% Have bytes come since the last look? `pinged': none, and a ping is out.
+    heard = false :: boolean() | pinged
 }).
 
 %% @doc The answer to a request for an upgrade: 101 and the loop, or why not.
@@ -145,6 +146,7 @@ protocol(_, _) -> [].
 start(Socket, Buffer, Req, Argument, #{module := Module, deflate := Deflate, max := Max, idle_ms := Idle}) ->
     Context = case Deflate of {_, Agreed} -> yucan_ws_deflate:open(Agreed); none -> none end,
     Ws = #ws{socket = Socket, module = Module, user = undefined, buffer = Buffer, deflate = Context, max = Max, idle_ms = Idle},
+    look_later(Ws),
     case Module:init(Req, Argument) of
         {ok, User} -> parsed(Ws#ws{user = User});
         {reply, Frames, User} -> reply(Frames, Ws#ws{user = User});
@@ -158,11 +160,17 @@ arm(#ws{socket = Socket} = Ws) ->
         {error, _} -> ended(lost, Ws)
     end.
 
-loop(#ws{idle_ms = Idle} = Ws) -> yucan_idle:message(?MODULE, Ws, Idle).
+loop(Ws) -> yucan_idle:message(?MODULE, Ws, infinity).
+
+%% A timer of its own: what comes from this system must not put it off.
+look_later(#ws{idle_ms = Idle}) ->
+    _ = erlang:send_after(Idle, self(), {yucan, look}),
+    ok.
 
 %% @private What has come, from the client or from this system.
 -spec message(term(), #ws{}) -> ok.
 message({yucan, drain}, Ws) -> say_goodbye(1001, <<"going away">>, drained, Ws);
+message({yucan, look}, Ws) -> look(Ws);
 message(Message, #ws{socket = Socket} = Ws) ->
     case yucan_transport:event(Message, Socket) of
         {data, Data} -> received(Data, Ws);
@@ -172,29 +180,31 @@ message(Message, #ws{socket = Socket} = Ws) ->
         other -> tell(Message, Ws)
     end.
 
-%% @private A ping asks whether anybody is there; silence after it is the end.
--spec silence(#ws{}) -> ok.
-silence(#ws{pinged = true} = Ws) -> ended(idle, Ws);
-silence(Ws) -> send(yucan_ws_frame:encode(ping, <<>>), Ws#ws{pinged = true}).
-
-send(Data, #ws{socket = Socket} = Ws) ->
-    case yucan_transport:send(Socket, Data) of
-        ok -> loop(Ws);
+%% A ping asks whether anybody is there; silence after it is the end.
+look(#ws{heard = pinged} = Ws) -> ended(idle, Ws);
+look(#ws{heard = true} = Ws) ->
+    look_later(Ws),
+    loop(Ws#ws{heard = false});
+look(#ws{socket = Socket} = Ws) ->
+    case yucan_transport:send(Socket, yucan_ws_frame:encode(ping, <<>>)) of
+        ok ->
+            look_later(Ws),
+            loop(Ws#ws{heard = pinged});
         {error, _} -> ended(lost, Ws)
     end.
 
-received(Data, #ws{buffer = <<>>} = Ws) -> parsed(Ws#ws{buffer = Data});
+received(Data, #ws{buffer = <<>>} = Ws) -> parsed(Ws#ws{buffer = Data, heard = true});
 received(Data, #ws{buffer = Buffer, wanted = Wanted} = Ws) when byte_size(Buffer) + byte_size(Data) < Wanted ->
-    rearm(Ws#ws{buffer = <<Buffer/binary, Data/binary>>});
+    rearm(Ws#ws{buffer = <<Buffer/binary, Data/binary>>, heard = true});
 received(Data, #ws{buffer = Buffer} = Ws) ->
-    parsed(Ws#ws{buffer = <<Buffer/binary, Data/binary>>}).
+    parsed(Ws#ws{buffer = <<Buffer/binary, Data/binary>>, heard = true}).
 
 rearm(#ws{silent = true} = Ws) -> arm(Ws);
 rearm(Ws) -> loop(Ws).
 
 parsed(#ws{buffer = Buffer, max = Max, deflate = Deflate} = Ws) ->
     case yucan_ws_frame:parse(Buffer, Max, Deflate =/= none) of
-        {ok, Fin, Deflated, Opcode, Payload, Rest} -> frame(Opcode, Fin, Deflated, Payload, Ws#ws{buffer = Rest, pinged = false});
+        {ok, Fin, Deflated, Opcode, Payload, Rest} -> frame(Opcode, Fin, Deflated, Payload, Ws#ws{buffer = Rest});
         more -> rearm(Ws#ws{wanted = yucan_ws_frame:size(Buffer)});
         {error, Code} -> fail(Code, Ws)
     end.
