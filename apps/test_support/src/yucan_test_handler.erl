@@ -73,7 +73,7 @@ answer(<<"/events">>, Req, _) ->
                                    ({info, {next, 4}}, _) -> stop;
                                    ({info, {next, N}}, S) -> self() ! {next, N + 1}, {send, #{id => integer_to_binary(N), data => <<"a\nb">>}, S} end, none);
 answer(<<"/forever_events">>, Req, Parent) ->
-    yucan_sse:response(Req, [], fun(start, S) -> Parent ! {events, self()}, {ok, S}; ({info, Data}, S) -> {send, #{data => Data}, S} end, none);
+    yucan_sse:response(Req, [], fun(start, S) -> Parent ! {events, self()}, {ok, S}; ({info, stop}, _) -> stop; ({info, Data}, S) -> {send, #{data => Data}, S} end, none);
 answer(_, Req, _) ->
     case yucan_req:body(Req) of
         {ok, <<>>} -> {200, [{<<"content-type">>, <<"text/plain">>}], <<"OK">>};

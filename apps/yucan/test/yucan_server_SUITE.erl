@@ -644,18 +644,22 @@ drain_at_sigterm(_) ->
     <<"close">> = proplists:get_value(<<"connection">>, Headers),
     receive {'DOWN', Monitor, process, Peer, _} -> ok after ?WAIT_MS -> error(still_there) end.
 
-%% Idle connections end, requests that are under way get their answer, nobody new gets in.
+%% Idle connections end, and so do streams of events with theirs. Requests that are under way get their answer, nobody new gets in.
 drain(_) ->
-    Port = start(#{}),
+    Port = start(#{handler => {yucan_test_handler, self()}}),
     Idle = yucan_client:connect(Port),
     ok = gen_tcp:send(Idle, ?GET("/")),
     {200, _, _} = yucan_client:one(Idle),
     Busy = yucan_client:connect(Port),
     ok = gen_tcp:send(Busy, "POST /count HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\n01234"),
-    wait_for(fun() -> #{metrics := #{connections := N}} = yucan:info(yucan_server_test), N =:= 2 end),
+    Events = yucan_client:connect(Port),
+    ok = gen_tcp:send(Events, ?GET("/forever_events")),
+    receive {events, _} -> ok after ?WAIT_MS -> error(no_events) end,
+    wait_for(fun() -> #{metrics := #{connections := N}} = yucan:info(yucan_server_test), N =:= 3 end),
     Parent = self(),
     spawn_link(fun() -> Parent ! {drained, yucan:drain(yucan_server_test, ?WAIT_MS)} end),
     <<>> = yucan_client:until_closed(Idle),
+    [{200, _, <<": ok\n\n">>}] = yucan_client:parse(yucan_client:until_closed(Events), <<"GET">>),
     {error, econnrefused} = gen_tcp:connect({127, 0, 0, 1}, Port, [], ?WAIT_MS),
     ok = gen_tcp:send(Busy, "56789"),
     [{200, Headers, <<"10">>}] = yucan_client:parse(yucan_client:until_closed(Busy), <<"GET">>),

@@ -45,7 +45,7 @@ step(stop, _, _, _, Kept) -> give_back(Kept).
 
 wait(Write, Socket, Function, State, Kept) ->
     receive
-        {yucan, drain} -> give_back(Kept);
+        {yucan, drain} = Message -> give_back([Message | Kept]);
         Message ->
             case yucan_transport:event(Message, Socket) of
                 other -> step(Function({info, Message}, State), Write, Socket, Function, Kept);
@@ -56,7 +56,11 @@ wait(Write, Socket, Function, State, Kept) ->
         step({send, #{comment => <<>>}, State}, Write, Socket, Function, Kept)
     end.
 
-give_back(Kept) -> lists:foreach(fun(Message) -> self() ! Message end, lists:reverse(Kept)).
+%% What has come since stays behind them.
+give_back([]) -> ok;
+give_back(Kept) -> lists:foreach(fun(Message) -> self() ! Message end, lists:reverse(Kept, waiting())).
+
+waiting() -> receive Message -> [Message | waiting()] after 0 -> [] end.
 
 %% @doc Events as text. A line end in a name or id would make another field: it is taken away.
 -spec encode(event() | [event()]) -> iodata().
