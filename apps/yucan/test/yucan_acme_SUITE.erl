@@ -1,9 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Certificates by ACME from a real authority for tests: pebble, and pebble-challtestsrv as its DNS, of Debian's package pebble.
 -module(yucan_acme_SUITE).
+-behaviour(yucan_handler).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_testcase/2, end_per_testcase/2]).
--export([bad_options/1, json/1, tls_alpn/1, http/1, renewed/1, refused/1]).
+-export([bad_options/1, json/1, bad_certificates/1, tls_alpn/1, http/1, renewed/1, refused/1, handle/2]).
 
 -include_lib("common_test/include/ct.hrl").
 -include_lib("public_key/include/public_key.hrl").
@@ -12,13 +13,13 @@
 
 suite() -> [{timetrap, {minutes, 3}}].
 
-all() -> [bad_options, json, tls_alpn, http, renewed, refused].
+all() -> [bad_options, json, bad_certificates, tls_alpn, http, renewed, refused].
 
 init_per_suite(Config) -> yucan_test_server:start_application(Config).
 
 end_per_suite(Config) -> yucan_test_server:stop_application(Config).
 
-init_per_testcase(Case, Config) when Case =:= bad_options; Case =:= json -> Config;
+init_per_testcase(Case, Config) when Case =:= bad_options; Case =:= json; Case =:= bad_certificates -> Config;
 init_per_testcase(Case, Config) ->
     case [Program || Program <- ["pebble", "pebble-challtestsrv"], os:find_executable(Program) =:= false] of
         [] -> authority(Case, Config);
@@ -35,15 +36,7 @@ authority(Case, Config) ->
     ok = filelib:ensure_path(Folder),
     [Directory, Management, Dns, Http, Tls] = Ports = [test_support:free_port() || _ <- lists:seq(1, 5)],
     5 = length(lists:usort(Ports)),
-    Curve = {key, {namedCurve, ?secp256r1}},
-    #{server_config := Own} = public_key:pkix_test_data(#{
-        server_chain => #{root => [Curve], intermediates => [], peer => [Curve, {extensions, [#'Extension'{extnID = ?'id-ce-subjectAltName', extnValue = [{dNSName, "localhost"}], critical = false}]}]},
-        client_chain => #{root => [Curve], intermediates => [], peer => [Curve]}}),
-    File = fun(Name, Entries) -> Path = filename:join(Folder, Name), ok = file:write_file(Path, public_key:pem_encode(Entries)), Path end,
-    {KeyType, KeyDer} = proplists:get_value(key, Own),
-    Certificate = File("pebble.pem", [{'Certificate', proplists:get_value(cert, Own), not_encrypted}]),
-    Key = File("pebble.key", [{KeyType, KeyDer, not_encrypted}]),
-    Root = File("root.pem", [{'Certificate', Der, not_encrypted} || Der <- proplists:get_value(cacerts, Own)]),
+    {Certificate, Key, Root} = localhost(Folder),
     Settings = filename:join(Folder, "pebble.json"),
     ok = file:write_file(Settings, io_lib:format(
         "{\"pebble\": {\"listenAddress\": \"127.0.0.1:~b\", \"managementListenAddress\": \"127.0.0.1:~b\", \"certificate\": \"~ts\", \"privateKey\": \"~ts\","
@@ -54,9 +47,22 @@ authority(Case, Config) ->
                 %% Half of the good nonces are refused, so that these are tried again; not where time matters.
                 program("pebble", ["-config", Settings, "-dnsserver", address(Dns)], [{"PEBBLE_VA_NOSLEEP", "1"}, {"PEBBLE_WFE_NONCEREJECT", case Case of renewed -> "0"; _ -> "50" end}])],
     wait(fun() -> listens(Directory) end),
-    Options = #{directory => iolist_to_binary(["https://localhost:", integer_to_list(Directory), "/dir"]), cacertfile => Root,
-                folder => filename:join(Folder, "certificates"), contact => [<<"mailto:admin@example.test">>]},
+    Options = (options(Folder, Directory, Root))#{contact => [<<"mailto:admin@example.test">>]},
     [{programs, Programs}, {options, Options}, {http, Http}, {tls, Tls} | Config].
+
+options(Folder, Port, Root) ->
+    #{directory => iolist_to_binary(["https://localhost:", integer_to_list(Port), "/dir"]), cacertfile => Root, folder => filename:join(Folder, "certificates")}.
+
+%% The files of a certificate for localhost: it, its key, and who has signed it.
+localhost(Folder) ->
+    Curve = {key, {namedCurve, ?secp256r1}},
+    #{server_config := Own} = public_key:pkix_test_data(#{
+        server_chain => #{root => [Curve], intermediates => [], peer => [Curve, {extensions, [#'Extension'{extnID = ?'id-ce-subjectAltName', extnValue = [{dNSName, "localhost"}], critical = false}]}]},
+        client_chain => #{root => [Curve], intermediates => [], peer => [Curve]}}),
+    File = fun(Name, Entries) -> Path = filename:join(Folder, Name), ok = file:write_file(Path, public_key:pem_encode(Entries)), Path end,
+    {KeyType, KeyDer} = proplists:get_value(key, Own),
+    {File("localhost.pem", [{'Certificate', proplists:get_value(cert, Own), not_encrypted}]), File("localhost.key", [{KeyType, KeyDer, not_encrypted}]),
+     File("root.pem", [{'Certificate', Der, not_encrypted} || Der <- proplists:get_value(cacerts, Own)])}.
 
 address(Port) -> "127.0.0.1:" ++ integer_to_list(Port).
 
@@ -97,6 +103,44 @@ json(_) ->
     [error = yucan_acme_json:decode(Text) || Text <- [<<>>, <<"{">>, <<"[1,]">>, <<"{\"a\":1,}">>, <<"\"\n\"">>, <<"1 2">>, <<"\"\\x\"">>, <<"nul">>, binary:copy(<<"[">>, 100000)]],
     <<"{\"a\":[\"b\",1,true]}">> = iolist_to_binary(yucan_acme_json:encode(#{<<"a">> => [<<"b">>, 1, true]})).
 
+%% A certificate that is there stays where the last answer is cut, empty, or about another key.
+bad_certificates(Config) ->
+    Folder = filename:join(?config(priv_dir, Config), "bad_certificates"),
+    ok = filelib:ensure_path(Folder),
+    {Certificate, Key, Root} = localhost(Folder),
+    {ok, Other} = file:read_file(Certificate),
+    [begin
+         Port = yucan_test_server:start(yucan_acme_authority, #{listen => [#{port => 0, tls => #{certfile => Certificate, keyfile => Key}}], handler => {?MODULE, {counters:new(1, []), Answer}}}),
+         Options = (options(Folder, Port, Root))#{names => [<<"h.test">>]},
+         [{certfile, File} | _] = yucan_acme:tls(Options),
+         {ok, Before} = file:read_file(File),
+         {ok, Pid} = yucan_acme:start_link(Options),
+         Text = failed(Pid),
+         {Text, {_, _}} = {Text, binary:match(Text, Part)},
+         {ok, Before} = file:read_file(File),
+         ok = gen_server:stop(Pid),
+         ok = yucan:stop(yucan_acme_authority)
+     end || {Answer, Part} <- [
+         {{200, [{<<"content-length">>, 5000}], {stream, fun(Write) -> Write(Other) end}}, <<"where 5000 were announced">>},
+         {{200, [], <<>>}, <<"no certificate">>},
+         {{200, [], Other}, <<"another key">>}]].
+
+%% An authority that asks nothing, and whose last answer is given.
+handle(Req, {Finalized, Answer}) ->
+    {ok, _} = yucan_req:body(Req),
+    Url = fun(Path) -> <<"https://", (yucan_req:header(<<"host">>, Req))/binary, Path/binary>> end,
+    Json = fun(Object) -> {200, [{<<"replay-nonce">>, <<"n">>}, {<<"location">>, Url(<<"/order">>)}], yucan_acme_json:encode(Object)} end,
+    case yucan_req:path(Req) of
+        <<"/dir">> -> {200, [], yucan_acme_json:encode(maps:from_list([{Name, Url(<<"/", Name/binary>>)} || Name <- [<<"newNonce">>, <<"newAccount">>, <<"newOrder">>]]))};
+        <<"/newOrder">> -> Json(#{<<"authorizations">> => []});
+        <<"/order">> ->
+            Status = case counters:get(Finalized, 1) of 0 -> <<"ready">>; 1 -> <<"valid">> end,
+            Json(#{<<"status">> => Status, <<"finalize">> => Url(<<"/finalize">>), <<"certificate">> => Url(<<"/certificate">>)});
+        <<"/finalize">> -> counters:add(Finalized, 1, 1), Json(#{});
+        <<"/certificate">> -> Answer;
+        _ -> Json(#{})
+    end.
+
 server(Config, Options) ->
     yucan_test_server:start(yucan_acme_test, #{listen => [#{port => ?config(tls, Config), tls => yucan_acme:tls(Options)}, #{port => ?config(http, Config)}],
                                                middleware => [fun yucan_acme:challenge/2]}).
@@ -115,6 +159,11 @@ names(#'OTPCertificate'{tbsCertificate = #'OTPTBSCertificate'{extensions = Exten
     lists:sort([Name || {dNSName, Name} <- Names]).
 
 ordered(Pid) -> wait(fun() -> maps:get(is_ordered, yucan_acme:status(Pid)) end).
+
+%% Why the first order has failed.
+failed(Pid) ->
+    {error, Text} = wait(fun() -> case yucan_acme:status(Pid) of #{last := none} -> false; #{last := Last} -> Last end end),
+    Text.
 
 %% The listener shows one of its own until the authority has given one, and serves all the while.
 tls_alpn(Config) ->
@@ -174,7 +223,6 @@ refused(Config) ->
     Options = (?config(options, Config))#{names => [<<"e.test">>], challenge => http},
     _ = yucan_test_server:start(yucan_acme_test, #{listen => [#{port => ?config(tls, Config), tls => yucan_acme:tls(Options)}]}),
     {ok, Pid} = yucan_acme:start_link(Options),
-    {error, Text} = wait(fun() -> case yucan_acme:status(Pid) of #{last := none} -> false; #{last := Last} -> Last end end),
-    {_, _} = binary:match(Text, <<"the authority refuses: ">>),
+    {_, _} = binary:match(failed(Pid), <<"the authority refuses: ">>),
     true = public_key:pkix_is_self_signed(shown(Config, "e.test")),
     ok = gen_server:stop(Pid).

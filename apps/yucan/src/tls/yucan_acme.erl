@@ -238,8 +238,8 @@ ordered(#{challenge := Kind, certificate := File, tls := Tls} = Options) ->
         offer => fun(Name, Token, Authorization) -> offer(Kind, Name, Token, Authorization) end,
         withdraw => fun(Name, Token) -> withdraw(Kind, Name, Token) end},
     try yucan_acme_client:order(Order) of
-        Pem ->
-            ok = yucan_certificate:write(File, [yucan_certificate:entry(Key) | public_key:pem_decode(Pem)]),
+        Chain ->
+            ok = yucan_certificate:write(File, [yucan_certificate:entry(Key) | Chain]),
             %% ssl remembers files for minutes.
             ssl:clear_pem_cache(),
             {shutdown, ordered}

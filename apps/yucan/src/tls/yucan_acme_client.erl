@@ -26,8 +26,8 @@
     withdraw := fun((Name :: binary(), Token :: binary()) -> term())
 }.
 
-%% @doc The chain of certificates for the names, as PEM. May take minutes.
--spec order(order()) -> binary().
+%% @doc The chain of certificates, of which the first is for the key and the names. May take minutes.
+-spec order(order()) -> [public_key:pem_entry()].
 order(#{directory := Url, names := Names, contact := Contact} = Order) ->
     {_, Directory} = json(request(get, Url, <<>>, Order)),
     Until = erlang:monotonic_time(millisecond) + ?ORDER_MS,
@@ -41,7 +41,13 @@ order(#{directory := Url, names := Names, contact := Contact} = Order) ->
     _ = json(post(Finalize, #{<<"csr">> => base64url(request_for(Names, maps:get(key, S1)))}, S1)),
     #{<<"certificate">> := Certificate} = wait(Where, [<<"valid">>], S1),
     {200, _, Pem} = post(Certificate, none, S1),
-    Pem.
+    chain(public_key:pem_decode(Pem), S1).
+
+chain([{'Certificate', Der, not_encrypted} | _] = Chain, #{key := Key, names := Names}) ->
+    yucan_certificate:is_of(Key, Der) orelse fail("the authority's certificate is for another key", []),
+    yucan_certificate:is_for(Names, Der) orelse fail("the authority's certificate lacks a name", []),
+    Chain;
+chain(_, _) -> fail("the authority's last answer holds no certificate", []).
 
 authorize(Url, #{challenge := Wanted, account := Account, offer := Offer, withdraw := Withdraw} = S) ->
     case json(post(Url, none, S)) of
@@ -188,7 +194,7 @@ request(Method, Url, Body, #{tls := Tls}) ->
         {ok, Socket} ->
             try
                 ok = ssl:send(Socket, [Head, Body]),
-                answer(received(Socket, <<>>, erlang:monotonic_time(millisecond) + ?HTTP_MS), Url)
+                answer(received(Socket, <<>>, erlang:monotonic_time(millisecond) + ?HTTP_MS), Method, Url)
             after
                 ssl:close(Socket)
             end;
@@ -211,15 +217,21 @@ received(Socket, Data, Until) ->
         {error, Reason} -> fail("the authority does not answer: ~0tp", [Reason])
     end.
 
-answer(Bytes, Url) ->
+answer(Bytes, Method, Url) ->
     case binary:split(Bytes, <<"\r\n\r\n">>) of
         [<<"HTTP/1.", _, " ", Status:3/binary, Head/binary>>, Rest] ->
             Headers = [{string:lowercase(Name), string:trim(Value)} || Line <- tl(binary:split(Head, <<"\r\n">>, [global])), [Name, Value] <- [binary:split(Line, <<":">>)]],
             _ = [put(?NONCE, Nonce) || {<<"replay-nonce">>, Nonce} <- Headers],
-            Body = case lists:keyfind(<<"transfer-encoding">>, 1, Headers) of {_, <<"chunked">>} -> chunks(yucan_chunk:new(), Rest, <<>>, Url); _ -> Rest end,
-            {binary_to_integer(Status), Headers, Body};
+            {binary_to_integer(Status), Headers, case Method of head -> <<>>; _ -> body(maps:from_list(Headers), Rest, Url) end};
         _ -> fail("~ts: the answer is no HTTP", [Url])
     end.
+
+%% A connection that is cut ends as any other does.
+body(#{<<"transfer-encoding">> := <<"chunked">>}, Bytes, Url) -> chunks(yucan_chunk:new(), Bytes, <<>>, Url);
+body(#{<<"content-length">> := Length}, Bytes, Url) ->
+    Length =:= integer_to_binary(byte_size(Bytes)) orelse fail("~ts: the answer has ~b bytes where ~ts were announced", [Url, byte_size(Bytes), Length]),
+    Bytes;
+body(_, Bytes, _) -> Bytes.
 
 chunks(State, Bytes, Done, Url) ->
     case yucan_chunk:parse(State, Bytes, yucan_config:freeze(#{})) of

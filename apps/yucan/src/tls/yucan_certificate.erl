@@ -3,7 +3,7 @@
 %% the curve P-256.
 -module(yucan_certificate).
 
--export([new_key/0, entry/1, self_signed/4, names/1, write/2]).
+-export([new_key/0, entry/1, self_signed/4, names/1, is_of/2, is_for/2, write/2]).
 
 -include_lib("public_key/include/public_key.hrl").
 
@@ -35,6 +35,17 @@ self_signed(CommonName, Days, Extensions, Key) ->
 %% @doc The extension that says for which names and addresses a certificate is.
 -spec names([{dNSName, string()} | {iPAddress, binary()}, ...]) -> #'Extension'{}.
 names(Names) -> #'Extension'{extnID = ?'id-ce-subjectAltName', critical = false, extnValue = Names}.
+
+%% @doc Is it the certificate (DER) of this key?
+-spec is_of(public_key:private_key(), public_key:der_encoded()) -> boolean().
+is_of(#'ECPrivateKey'{publicKey = Point}, Der) ->
+    #'OTPCertificate'{tbsCertificate = #'OTPTBSCertificate'{subjectPublicKeyInfo = #'OTPSubjectPublicKeyInfo'{subjectPublicKey = Key}}} =
+        public_key:pkix_decode_cert(Der, otp),
+    Key =:= #'ECPoint'{point = Point}.
+
+%% @doc Does the certificate (DER) have all of these names?
+-spec is_for(Names :: [binary()], public_key:der_encoded()) -> boolean().
+is_for(Names, Der) -> lists:all(fun(Name) -> public_key:pkix_verify_hostname(Der, [{dns_id, binary_to_list(Name)}]) end, Names).
 
 %% @doc Writes entries as PEM. Nobody else may read the file, not even for a moment; and nobody meets half of it.
 -spec write(file:name_all(), [public_key:pem_entry()]) -> ok | {error, file:posix() | badarg | terminated | system_limit}.
