@@ -4,7 +4,7 @@
 -behaviour(yucan_handler).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_testcase/2, end_per_testcase/2]).
--export([bad_options/1, json/1, bad_certificates/1, tls_alpn/1, http/1, renewed/1, refused/1, handle/2]).
+-export([bad_options/1, json/1, bad_certificates/1, tls_alpn/1, http/1, changed/1, renewed/1, refused/1, handle/2]).
 
 -include_lib("common_test/include/ct.hrl").
 -include_lib("public_key/include/public_key.hrl").
@@ -13,7 +13,7 @@
 
 suite() -> [{timetrap, {minutes, 3}}].
 
-all() -> [bad_options, json, bad_certificates, tls_alpn, http, renewed, refused].
+all() -> [bad_options, json, bad_certificates, tls_alpn, http, changed, renewed, refused].
 
 init_per_suite(Config) -> yucan_test_server:start_application(Config).
 
@@ -160,9 +160,11 @@ names(#'OTPCertificate'{tbsCertificate = #'OTPTBSCertificate'{extensions = Exten
 
 ordered(Pid) -> wait(fun() -> maps:get(is_ordered, yucan_acme:status(Pid)) end).
 
-%% Why the first order has failed.
+%% How the first order has ended.
+outcome(Pid) -> wait(fun() -> case yucan_acme:status(Pid) of #{last := none} -> false; #{last := Last} -> Last end end).
+
 failed(Pid) ->
-    {error, Text} = wait(fun() -> case yucan_acme:status(Pid) of #{last := none} -> false; #{last := Last} -> Last end end),
+    {error, Text} = outcome(Pid),
     Text.
 
 %% The listener shows one of its own until the authority has given one, and serves all the while.
@@ -204,6 +206,24 @@ http(Config) ->
     {200, _, _} = yucan_client:get(?config(http, Config), "/"),
     [] = [Key || {{yucan_acme, http, _} = Key, _} <- persistent_term:get()],
     ok = gen_server:stop(Pid).
+
+%% A certificate that is good for years is ordered again for another name, and from another authority.
+changed(Config) ->
+    #{directory := Directory} = Options = (?config(options, Config))#{names => [<<"f.test">>]},
+    _ = server(Config, Options),
+    ["f.test"] = names(started(Config, Options)),
+    Both = Options#{names => [<<"f.test">>, <<"g.test">>]},
+    Second = started(Config, Both),
+    ["f.test", "g.test"] = names(Second),
+    Third = started(Config, Both#{directory => <<Directory/binary, "?another">>}),
+    true = serial(Third) =/= serial(Second).
+
+%% What the listener shows when the first order has ended.
+started(Config, Options) ->
+    {ok, Pid} = yucan_acme:start_link(Options),
+    ok = outcome(Pid),
+    ok = gen_server:stop(Pid),
+    shown(Config, "f.test").
 
 %% This authority's certificates last 24 s: the next one is there before the first has ended, while a client asks again and again.
 renewed(Config) ->

@@ -35,7 +35,7 @@
     last = none :: none | ok | {error, binary()}
 }).
 
-%% @doc Orders what is missing and renews when less than a third of the certificate's time is left. Raises `{bad_options, Text}'.
+%% @doc Orders what is missing, also after a change of `names' or `directory', and renews when less than a third of the certificate's time is left. Raises `{bad_options, Text}'.
 -spec start_link(options()) -> {ok, pid()} | {error, term()}.
 start_link(Options) -> gen_server:start_link(?MODULE, checked(Options), []).
 
@@ -90,7 +90,8 @@ checked(Options) ->
         Other -> bad("challenge is ~0tp; http or tls_alpn is expected", [Other])
     end,
     #{names => Names, folder => Folder, challenge => Challenge, contact => list(contact, Options), directory => maps:get(directory, Options, ?LETS_ENCRYPT),
-      tls => trust(Options), account => filename:join(Folder, "account.pem"), certificate => filename:join(Folder, <<(hd(Names))/binary, ".pem">>)}.
+      tls => trust(Options), account => filename:join(Folder, "account.pem"), certificate => filename:join(Folder, <<(hd(Names))/binary, ".pem">>),
+      origin => filename:join(Folder, <<(hd(Names))/binary, ".directory">>)}.
 
 -spec bad(io:format(), [term()]) -> no_return().
 bad(Format, Arguments) -> error({bad_options, unicode:characters_to_binary(io_lib:format(Format, Arguments))}).
@@ -157,6 +158,10 @@ pubkey_time({generalTime, Text}) ->
     {ok, [Year, Month, Day, Hour, Minute, Second], _} = io_lib:fread("~4d~2d~2d~2d~2d~2d", Text),
     {{Year, Month, Day}, {Hour, Minute, Second}}.
 
+%% The last order may have had other options. A certificate of an older version does not say whose it is.
+is_wanted(#{names := Names, directory := Directory, origin := Origin} = Options) ->
+    yucan_certificate:is_for(Names, hd(certificates(Options))) andalso lists:member(file:read_file(Origin), [{ok, Directory}, {error, enoent}]).
+
 %% Until the authority has answered: for a week.
 self_signed(Name, Key, Extensions) ->
     yucan_certificate:self_signed(Name, 7, [yucan_certificate:names([{dNSName, binary_to_list(Name)}]) | Extensions], Key).
@@ -206,7 +211,7 @@ handle_cast(_, State) -> {noreply, State}.
 handle_info(look, #state{options = Options, worker = none} = State) ->
     {From, Until, Ordered} = validity(Options),
     Due = Until - (Until - From) div 3 - os:system_time(second),
-    case Ordered andalso Due > 0 of
+    case Ordered andalso Due > 0 andalso is_wanted(Options) of
         true -> {noreply, look_later(min(?LOOK_MS, Due * 1000), State)};
         false -> {noreply, start_order(State)}
     end;
@@ -231,7 +236,7 @@ start_order(#state{options = Options} = State) ->
 -spec order(map()) -> no_return().
 order(Options) -> exit(ordered(Options)).
 
-ordered(#{challenge := Kind, certificate := File, tls := Tls} = Options) ->
+ordered(#{challenge := Kind, certificate := File, tls := Tls, directory := Directory, origin := Origin} = Options) ->
     Key = yucan_certificate:new_key(),
     Order = (maps:with([directory, names, contact, challenge], Options))#{
         account => account(Options), key => Key, tls => trusted(Tls),
@@ -240,6 +245,7 @@ ordered(#{challenge := Kind, certificate := File, tls := Tls} = Options) ->
     try yucan_acme_client:order(Order) of
         Chain ->
             ok = yucan_certificate:write(File, [yucan_certificate:entry(Key) | Chain]),
+            ok = file:write_file(Origin, Directory),
             %% ssl remembers files for minutes.
             ssl:clear_pem_cache(),
             {shutdown, ordered}
