@@ -48,9 +48,9 @@ accept(#listener{socket = Listening} = Listener) ->
 
 %% @private
 -spec wait(yucan_tcp:accepting(), #listener{}) -> no_return().
-wait(Reference, #listener{socket = Listening, transport = Transport} = Listener) ->
+wait(Reference, #listener{socket = Listening} = Listener) ->
     case yucan_tcp:accepted(Listening, Reference, ?ACCEPT_MS) of
-        {ok, Socket} -> start({Transport, Socket}, yucan_pool:taken(Listener), Listener);
+        {ok, Socket} -> start({yucan_tcp, Socket}, yucan_pool:taken(Listener), Listener);
         timeout -> erlang:hibernate(?MODULE, wait, [Reference, Listener]);
         {error, Reason} -> failed(Reason, Listener)
     end.

@@ -114,7 +114,6 @@
 %% What the acceptors of a listener need.
 -record(listener, {
     socket :: gen_tcp:socket(),
-    transport :: yucan_tcp | yucan_local,
     server :: atom(),
     pool :: pid(),
     local :: yucan_req:address(),

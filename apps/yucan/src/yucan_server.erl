@@ -108,7 +108,7 @@ sockets(Wanted, Limits) ->
     lists:foldl(fun(Listen, Opened) -> [{Listen, socket(Listen, Limits, Opened)} | Opened] end, [], Wanted).
 
 socket(#{ip := Ip, port := Port}, Limits, Opened) ->
-    case (yucan_transport:listener(Ip)):listen(Ip, Port, socket_options(Limits)) of
+    case yucan_tcp:listen(Ip, Port, socket_options(Limits)) of
         {ok, Socket} -> Socket;
         {error, Reason} ->
             close_all(Opened),
@@ -158,9 +158,8 @@ tls_before(Name) ->
     end.
 
 listener({#{ip := Ip} = Listen, Socket}, #{limits := #{acceptors := Acceptors}}, #state{name = Name, counters = Counters, quota = Quota}) ->
-    Transport = yucan_transport:listener(Ip),
-    {ok, Local} = Transport:name(Ip, Socket),
-    Listener = #listener{socket = Socket, transport = Transport, server = Name, pool = self(), local = Local, counters = Counters, quota = Quota},
+    {ok, Local} = yucan_tcp:name(Ip, Socket),
+    Listener = #listener{socket = Socket, server = Name, pool = self(), local = Local, counters = Counters, quota = Quota},
     {ok, Pool} = yucan_listener_sup:start_pool(Name, Listener, Acceptors),
     {Listen, Socket, Local, Pool}.
 

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The transport over TCP, plain, and how to listen and accept; yucan_local shares what is the same for unix sockets. What the callbacks do: yucan_transport.
+%% @doc The transport over TCP, plain, and over unix sockets, and how to listen and accept. What the callbacks do: yucan_transport.
 -module(yucan_tcp).
 -behaviour(yucan_transport).
 
@@ -7,15 +7,36 @@
 -export([peer/1, recv/3, recv_whole/4, send/2, send_file/6, setopts/2, arm/2, pause/2, event/2, next/2, is_closed/1, half_close/1, close/1, info/1]).
 -export_type([accepting/0]).
 
+-include_lib("kernel/include/file.hrl").
+
 -opaque accepting() :: none | non_neg_integer().
 
-%% @doc A listening socket with yucan_server's options and those of its kind.
--spec listen(inet:ip_address(), inet:port_number(), list()) -> {ok, gen_tcp:socket()} | {error, system_limit | inet:posix()}.
+%% To a unix socket of this host.
+-define(CONNECT_MS, 2000).
+
+%% @doc A listening socket with yucan_server's options and those of its kind. A server that was killed leaves a unix socket, at which nobody answers: it
+%% is removed. Anything else of that name stays.
+-spec listen(inet:ip_address() | {local, binary()}, inet:port_number(), list()) -> {ok, gen_tcp:socket()} | {error, system_limit | inet:posix()}.
+listen({local, Path} = Where, Port, Options) ->
+    ok = remove_stale(Path),
+    gen_tcp:listen(Port, [{ifaddr, Where} | Options]);
 listen(Ip, Port, Options) when tuple_size(Ip) =:= 8 -> gen_tcp:listen(Port, [inet6, {ip, Ip} | Options]);
 listen(Ip, Port, Options) -> gen_tcp:listen(Port, [{ip, Ip} | Options]).
 
+remove_stale(Path) ->
+    case file:read_link_info(Path, [raw]) of
+        {ok, #file_info{type = other}} ->
+            case gen_tcp:connect({local, Path}, 0, [], ?CONNECT_MS) of
+                {error, econnrefused} -> _ = file:delete(Path), ok;
+                {ok, Socket} -> gen_tcp:close(Socket);
+                {error, _} -> ok
+            end;
+        _ -> ok
+    end.
+
 %% @doc Where it listens.
--spec name(inet:ip_address(), gen_tcp:socket()) -> {ok, yucan_req:address()} | {error, inet:posix()}.
+-spec name(inet:ip_address() | {local, binary()}, gen_tcp:socket()) -> {ok, yucan_req:address()} | {error, inet:posix()}.
+name({local, _} = Where, _) -> {ok, Where};
 name(_, Listening) -> inet:sockname(Listening).
 
 %% @doc This end of a connection.
@@ -89,11 +110,11 @@ send(Socket, Data) ->
         Result -> Result
     end.
 
-%% @doc The system copies the file itself, behind a head that waits for it.
+%% @doc The system copies the file itself, behind a head that waits for it where the socket knows such waiting.
 -spec send_file(gen_tcp:socket(), iodata(), file:fd(), non_neg_integer(), pos_integer(), pos_integer()) ->
     {ok, non_neg_integer()} | {error, yucan_transport:reason()}.
 send_file(Socket, Head, Handle, Offset, Length, SendMs) ->
-    ok = inet:setopts(Socket, [{nopush, true}]),
+    _ = inet:setopts(Socket, [{nopush, true}]),
     Sent = case send(Socket, Head) of
         ok -> guarded(Socket, SendMs, fun() -> file:sendfile(Handle, Socket, Offset, Length, []) end);
         Error -> Error
@@ -102,8 +123,8 @@ send_file(Socket, Head, Handle, Offset, Length, SendMs) ->
     Sent.
 
 %% sendfile has no limit of time of its own. If the other end takes nothing for so long the calling
-%% process ends, and the connection with it: it waits for a message of the driver that does not come even if the socket is closed. On systems
-%% that do not say what was taken there is no limit.
+%% process ends, and the connection with it: it waits for a message of the driver that does not come even if the socket is closed. Where the
+%% system does not say what was taken, as for a unix socket, there is no limit.
 guarded(Socket, Ms, Function) ->
     Owner = self(),
     {Guard, Monitor} = spawn_opt(fun() -> guard(Owner, Socket, Ms, taken(Socket)) end, [link, monitor]),

@@ -1,11 +1,11 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc What carries a connection: the behaviour of yucan_tcp, yucan_tls and yucan_local, and the functions by which all others use a socket,
+%% @doc What carries a connection: the behaviour of yucan_tcp, yucan_tls and yucan_h2_stream, and the functions by which all others use a socket,
 %% whatever it is. All of them are called by the owner of the socket.
 %%
-%% The transport is chosen in two places: here for an address to listen on, and in yucan_conn, which takes up TLS if the listener has it.
+%% Each connection begins as one of yucan_tcp; yucan_conn takes up TLS if the listener has it.
 -module(yucan_transport).
 
--export([listener/1, peer/1, recv/3, recv_whole/4, send/2, send_file/6, setopts/2, arm/2, pause/2, event/2, next/2, is_closed/1, close/1, info/1, tls/1,
+-export([peer/1, recv/3, recv_whole/4, send/2, send_file/6, setopts/2, arm/2, pause/2, event/2, next/2, is_closed/1, close/1, info/1, tls/1,
          linger/3]).
 -export_type([socket/0, reason/0]).
 
@@ -34,11 +34,6 @@
 
 -define(SILENCE_MS, 5000).
 -define(LINGER_BUFFER, 131072).
-
-%% @doc The transport that listens on an address: with it begin all connections of a listener.
--spec listener(Ip :: inet:ip_address() | {local, binary()}) -> yucan_tcp | yucan_local.
-listener({local, _}) -> yucan_local;
-listener(_) -> yucan_tcp.
 
 %% @doc The other end; an address of zeros if it has gone already.
 -spec peer(socket()) -> yucan_req:address().

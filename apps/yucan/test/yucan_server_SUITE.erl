@@ -429,13 +429,19 @@ events(_) ->
     503 = Ask("GET", "/"),
     {_, #{limit := address_connections, peer := {{127, 0, 0, 1}, _}}} = Event([yucan, connection, refused]).
 
-unix_socket(_) ->
+%% Also a file that the system copies.
+unix_socket(Config) ->
     %% Names of sockets are short.
     Path = "/tmp/yucan_" ++ os:getpid() ++ ".sock",
-    _ = start(#{listen => [#{ip => {local, Path}, port => 0}]}),
+    Root = filename:join(?config(priv_dir, Config), "unix_socket"),
+    ok = filelib:ensure_path(Root),
+    ok = file:write_file(filename:join(Root, "large"), Large = binary:copy(<<"0123456789">>, 100000)),
+    _ = start(#{listen => [#{ip => {local, Path}, port => 0}], routes => [{"/large", yucan_file, #{root => Root}}, {"/*path", yucan_test_handler, none}]}),
     {ok, Socket} = gen_tcp:connect({local, Path}, 0, [binary, {active, false}]),
     ok = gen_tcp:send(Socket, ?GET("/")),
     {200, _, <<"OK">>} = yucan_client:one(Socket),
+    ok = gen_tcp:send(Socket, ?GET("/large")),
+    {200, _, Large} = yucan_client:one(Socket),
     yucan:stop(yucan_server_test),
     false = filelib:is_file(Path).
 
