@@ -7,10 +7,6 @@
 -export([options/1, handle/2, line/1]).
 -export_type([wishes/0]).
 
--ifdef(TEST).
--include_lib("eunit/include/eunit.hrl").
--endif.
-
 -include_lib("kernel/include/file.hrl").
 -include_lib("public_key/include/public_key.hrl").
 
@@ -131,22 +127,11 @@ is_known(Req, #{users := Users} = State) ->
     case lists:member(yucan_req:method(Req), [<<"PUT">>, <<"POST">>]) andalso has_token(Req, State) of
         true -> true;
         false ->
-            case basic(yucan_req:header(<<"authorization">>, Req, <<>>)) of
-                {Name, Password} -> lists:member(true, [crypto:hash_equals(Digest, digest(Password)) || {Known, Digest} <- Users, Known =:= Name]);
-                none -> false
+            case yucan_yaws_auth:basic(yucan_req:header(<<"authorization">>, Req, <<>>)) of
+                {ok, Name, Password} -> lists:member(true, [crypto:hash_equals(Digest, digest(Password)) || {Known, Digest} <- Users, Known =:= Name]);
+                error -> false
             end
     end.
-
-basic(<<Scheme:5/binary, " ", Encoded/binary>>) ->
-    case yucan_header:lower(Scheme) =:= <<"basic">> andalso (catch base64:decode(yucan_header:trim(Encoded))) of
-        Decoded when is_binary(Decoded) ->
-            case binary:split(Decoded, <<":">>) of
-                [Name, Password] -> {Name, Password};
-                _ -> none
-            end;
-        _ -> none
-    end;
-basic(_) -> none.
 
 %% Pages get a script that waits for an event. They go out whole and as they are: parts and compressed forms would not have it.
 live(Req, #{live := false} = State) -> page(Req, State);
@@ -356,12 +341,3 @@ form(#{upload := _}) ->
     <<"<form method=\"post\" enctype=\"multipart/form-data\"><p><input type=\"password\" name=\"token\" placeholder=\"token\" required> "
       "<input type=\"file\" name=\"file\" multiple required> <button>Upload</button></p></form>">>;
 form(_) -> <<>>.
-
--ifdef(TEST).
-
-basic_test_() ->
-    [?_assertEqual(Expected, basic(Text))
-     || {Text, Expected} <- [{<<"Basic YTpiOmM=">>, {<<"a">>, <<"b:c">>}}, {<<"basic YTpi">>, {<<"a">>, <<"b">>}}, {<<"Basic YQ==">>, none}, {<<"Basic !">>, none},
-                             {<<"Bearer YTpi">>, none}, {<<>>, none}]].
-
--endif.
