@@ -36,7 +36,7 @@ options() ->
      {token_file, undefined, "token-file", string, "file with the token or password for browsers; readable only by you"},
      {certfile, undefined, "certfile", string, "PEM certificate for HTTPS; needs --keyfile"},
      {keyfile, undefined, "keyfile", string, "PEM private key"},
-     {allow, undefined, "allow", undefined, "browsers may start measurements and quick benchmarks"},
+     {allow, undefined, "allow", undefined, "browsers may start measurements and quick benchmarks, and queries that call code of the nodes"},
      {times, undefined, "times", string, "show the times in this file of beamway topology measure"},
      {interval, undefined, "interval", {integer, 1000}, "milliseconds between two samples of a node"},
      {results, undefined, "results", string, "folder of stored benchmarks (default: bench/results of the checkout)"},

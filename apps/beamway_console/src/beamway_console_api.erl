@@ -105,10 +105,10 @@ askers(Pairs) ->
         {error, _} -> Running
     end.
 
-post(<<"placement/choose">>, #{<<"query">> := Text} = Body, _) when is_binary(Text) ->
+post(<<"placement/choose">>, #{<<"query">> := Text} = Body, #{allow := Allow}) when is_binary(Text) ->
     case askers([{<<"node">>, Node} || #{<<"node">> := Node} <- [Body], is_binary(Node)]) of
         [] -> beamway_console_web:problem(409, "placement runs on none of the nodes");
-        [Asker | _] = Nodes -> chosen(Asker, Nodes, Text, maps:get(<<"count">>, Body, null))
+        [Asker | _] = Nodes -> chosen(Asker, Nodes, Text, maps:get(<<"count">>, Body, null), Allow)
     end;
 post(<<"topology/measure">>, Body, _) ->
     case measure_options(Body) of
@@ -123,15 +123,19 @@ post(_, _, _) -> beamway_console_web:problem(404, "there is no such thing to do,
 begun(ok) -> beamway_console_web:json(202, #{ok => true});
 begun({error, Why}) -> beamway_console_web:problem(409, Why).
 
-chosen(Asker, Nodes, Text, Count) ->
+chosen(Asker, Nodes, Text, Count, Allow) ->
     %% The words of queries are atoms of these modules.
     _ = [code:ensure_loaded(Module) || Module <- [placement_pred, placement_unit, placement_query, placement_policy]],
-    case beamway_console_query:parse(Text) of
-        {ok, Query} ->
-            case beamway_console_placement:choose(Asker, counted(Query, Count), lists:sort(Nodes)) of
-                {ok, Answer} -> beamway_console_web:json(Answer);
-                {error, Why} -> beamway_console_web:json(#{wrong => unicode:characters_to_binary(Why)})
-            end;
+    Answer = case beamway_console_query:parse(Text) of
+                 {ok, Query} ->
+                     case Allow orelse not beamway_console_query:calls_code(Query) of
+                         true -> beamway_console_placement:choose(Asker, counted(Query, Count), lists:sort(Nodes));
+                         false -> {error, "this console only shows, and the query calls code of the nodes ({score, _, _} or {module, _}); start it with --allow (or {allow, true})"}
+                     end;
+                 {error, _} = Error -> Error
+             end,
+    case Answer of
+        {ok, Chosen} -> beamway_console_web:json(Chosen);
         {error, Why} -> beamway_console_web:json(#{wrong => unicode:characters_to_binary(Why)})
     end.
 

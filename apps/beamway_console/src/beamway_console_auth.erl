@@ -50,7 +50,7 @@ changing(false, _, _, _) -> beamway_console_web:problem(403, "a request of anoth
 changing(true, false, _, _) -> beamway_console_web:problem(403, "this console only shows; start it with --allow (or {allow, true}) to let browsers start things");
 changing(true, true, Req, Next) -> Next(Req).
 
-%% Questions that need a body, and change nothing.
+%% Questions that need a body, and change nothing: beamway_console_api refuses queries that call code.
 is_harmless(Path) -> Path =:= <<"/api/placement/choose">>.
 
 is_known(Req, #{secret := none}) -> is_local_name(yucan_req:host(Req));

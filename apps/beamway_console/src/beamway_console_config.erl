@@ -36,7 +36,7 @@ options() ->
      {token_file, none, "the name of a file", "File with a token or password of 12 to 1024 characters. Only its owner may read it. Required if other hosts can reach the address."},
      {certfile, none, "the name of a file", "Certificate. With keyfile the console speaks HTTPS."},
      {keyfile, none, "the name of a file", "Key of the certificate."},
-     {allow, false, "true or false", "Whether browsers may start measurements and benchmarks. Without it they only look."},
+     {allow, false, "true or false", "Whether browsers may start measurements and benchmarks, and ask queries that call code of the nodes. Without it they only look."},
      {interval_ms, 1000, "100 to 60000", "How often nodes send their figures, in milliseconds."},
      {nodes, connected, "connected, or a list of nodes", "A list: the console connects to these nodes, and shows what one of them knows."},
      {results, 'bench/results', "the name of a file", "Folder of stored benchmarks."},

@@ -5,7 +5,7 @@
 %% OTP's scanner makes an atom of each word and each variable it meets, so it never sees the text; the tokens of a term are made here.
 -module(beamway_console_query).
 
--export([parse/1]).
+-export([parse/1, calls_code/1]).
 
 -define(BYTES_MAX, 8192).
 -define(EXAMPLE, "expected a term such as {mem_available, ge, {4, gib}}").
@@ -102,8 +102,20 @@ term(Tokens) ->
             end
     end.
 
+%% @doc Whether the node that is asked would call a function that the query names: a score of one's own, or a module as policy.
+-spec calls_code(Query :: term()) -> boolean().
+calls_code(#{policy := {module, _}}) -> true;
+calls_code(#{prefer := [{_, {score, _, _}} | _]}) -> true;
+calls_code(#{prefer := [_ | Rest]} = Query) -> calls_code(Query#{prefer := Rest});
+calls_code(_) -> false.
+
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
+
+calls_code_test_() ->
+    Score = {1, {score, {m, f}, []}},
+    [?_assert(calls_code(Query)) || Query <- [#{prefer => [Score]}, #{prefer => [{1, {load, min}}, Score]}, #{prefer => [Score | x]}, #{policy => {module, m}, prefer => []}]]
+        ++ [?_assertNot(calls_code(Query)) || Query <- [[], {score, eq, 1}, #{require => {score, eq, 1}, policy => {choices, 3}}, #{prefer => [{1, {load, min}} | x]}, #{prefer => x}]].
 
 parse_test_() ->
     [?_assertEqual({ok, Term}, parse(Text)) || {Text, Term} <-

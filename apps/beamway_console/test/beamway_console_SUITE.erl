@@ -8,7 +8,8 @@
 
 -export([all/0, suite/0, init_per_testcase/2, end_per_testcase/2]).
 -export([cluster/1, stock_nodes/1, a_lent_collector/1, two_consoles/1, a_node_that_dies/1, a_node_that_is_stopped/1, many_streams/1, a_slow_browser/1, lanes_and_servers/1, history/1,
-         strangers/1, token/1, guesses/1, warnings_are_shown/1, old_section/1, only_shows/1, topology/1, placement/1, benchmarks/1, pipes/1, files/1, bad_questions/1, command/1, bad_words/1]).
+         strangers/1, token/1, guesses/1, warnings_are_shown/1, old_section/1, only_shows/1, topology/1, placement/1, queries_that_call_code/1, benchmarks/1, pipes/1, files/1, bad_questions/1, command/1, bad_words/1]).
+-export([seven/2]).
 
 -define(PATIENCE_MS, (20000 * beamway_runner:slowness())).
 
@@ -16,7 +17,7 @@ suite() -> [{timetrap, {minutes, 3}}].
 
 all() ->
     [cluster, stock_nodes, a_lent_collector, two_consoles, a_node_that_dies, a_node_that_is_stopped, many_streams, a_slow_browser, lanes_and_servers, history,
-     strangers, token, guesses, warnings_are_shown, old_section, only_shows, topology, placement, benchmarks, pipes, files, bad_questions, command, bad_words].
+     strangers, token, guesses, warnings_are_shown, old_section, only_shows, topology, placement, queries_that_call_code, benchmarks, pipes, files, bad_questions, command, bad_words].
 
 init_per_testcase(_, Config) -> Config.
 
@@ -388,6 +389,32 @@ placement(_) ->
     #{<<"wrong">> := _} = Choose(<<"{console_colour, ">>),
     #{<<"wrong">> := _} = Choose(<<"{console_colour, about, 1}">>),
     _ = Third.
+
+%% A console that only shows passes none on; what it refuses has not run.
+queries_that_call_code(_) ->
+    [{Peer, Node}] = started(1),
+    {ok, _} = beamway_peer:call(Peer, application, ensure_all_started, [placement]),
+    {module, _} = beamway_peer:call(Peer, code, ensure_loaded, [?MODULE]),
+    Attributes = fun() -> beamway_peer:call(Peer, placement, attributes, []) end,
+    Before = Attributes(),
+    Answers = fun(Options) ->
+        Port = console(Peer, Options),
+        _ = frame(Port, "cluster", fun(F) -> (up(1))(F) andalso lists:member(<<"placement">>, maps:get(<<"apps">>, named(Node, F), [])) end),
+        Choose = fun(Query) -> {200, _, Answer} = post(Port, "/api/placement/choose", #{query => Query}), Answer end,
+        All = [Choose(Query) || Query <- [<<"#{prefer => [{1, {score, {placement, insert}, []}}], n => 1}">>, <<"#{policy => {module, placement}, n => 1}">>,
+                                          <<"#{prefer => [{1, {load, min}}, {1, {score, {beamway_console_SUITE, seven}, []}}], n => 1}">>]],
+        ok = beamway_peer:call(Peer, beamway_console, stop, []),
+        All
+    end,
+    Refused = Answers(#{}),
+    ?assertEqual(Before, Attributes()),
+    [?assertMatch({match, _}, re:run(maps:get(<<"wrong">>, Answer, ""), "--allow")) || Answer <- Refused],
+    Name = atom_to_binary(Node),
+    ?assertMatch([_, _, #{<<"chosen">> := [Name]}], Answers(#{allow => true})),
+    ?assertEqual([Node], Attributes() -- Before).
+
+%% A score of one's own.
+seven(_, _) -> 7.
 
 benchmarks(Config) ->
     [{Peer, _}, _] = started(2),
