@@ -87,7 +87,7 @@ clock() -> erlang:monotonic_time(millisecond).
 attempts(#state{nodes = Nodes, config = #{interval_ms := Interval}} = State) ->
     Now = clock(),
     Running = length([x || #{attempt := Pid} <- maps:values(Nodes), is_pid(Pid)]),
-    Due = [Node || {Node, #{collector := none, attempt := none, again := Again, state := Is}} <- maps:to_list(Nodes), Again =< Now, Is =/= down],
+    Due = [Node || {Node, #{collector := none, attempt := none, again := Again}} <- maps:to_list(Nodes), Again =< Now],
     Hub = self(),
     Begin = fun(Node, All) ->
                     {Pid, _} = spawn_monitor(?MODULE, attempt, [Node, Hub, Interval]),
@@ -177,9 +177,10 @@ awake(Node, #state{nodes = Nodes} = State) ->
 attached({ok, Pid, Facts}, Known) ->
     _ = monitor(process, Pid),
     Known#{collector := Pid, attempt := none, facts := Facts, pause := ?PAUSE_MS, heard := clock()};
-attached({error, _}, #{state := down} = Known) -> Known#{attempt := none};
-attached({error, Why}, #{pause := Pause} = Known) ->
-    (ended(Known, failed, Why))#{pause := min(?PAUSE_MAX_MS, 2 * Pause)}.
+attached({error, _}, #{state := down, pause := Pause} = Known) -> Known#{attempt := none, again := clock() + Pause, pause := longer(Pause)};
+attached({error, Why}, #{pause := Pause} = Known) -> (ended(Known, failed, Why))#{pause := longer(Pause)}.
+
+longer(Pause) -> min(?PAUSE_MAX_MS, 2 * Pause).
 
 %% An attempt that crashed, or a collector that ended.
 lost(Pid, Reason, #{attempt := Pid} = Known) -> attached({error, reason(#{nodedown_reason => Reason})}, Known);
@@ -194,14 +195,16 @@ sampled(Node, #{sample := Before, histories := Histories, state := Was} = Known,
     Since = case Was of up -> New; _ -> New#{since := now_ms()} end,
     lists:foldl(fun known/2, State#state{nodes = Nodes#{Node := Since}}, [Peer || Peer <- Peers, not is_map_key(Peer, Nodes)]).
 
-%% Nodes that say nothing any more, and those that are gone for long.
-aged(#state{nodes = Nodes, config = #{interval_ms := Interval}} = State) ->
+%% Nodes that say nothing any more, and those that are gone for long; of the nodes that are configured none is forgotten.
+aged(#state{nodes = Nodes, config = #{interval_ms := Interval, nodes := Configured}} = State) ->
     Now = clock(),
     Quiet = fun(_, #{state := Is, collector := Pid, heard := Heard} = Known) when is_pid(Pid), Is =/= silent, Now - Heard > 2000 + 2 * Interval ->
                     Known#{state := silent, since := now_ms(), why := <<"it tells nothing: stopped, overloaded, or its connection is busy">>, rates := none};
                (_, Known) -> Known
             end,
-    Stays = fun(_, #{state := Is, since := Since}) -> not (Is =:= down orelse Is =:= failed) orelse now_ms() - Since < ?REMEMBER_MS end,
+    Stays = fun(Node, #{state := Is, since := Since}) ->
+                    not (Is =:= down orelse Is =:= failed) orelse now_ms() - Since < ?REMEMBER_MS orelse is_list(Configured) andalso lists:member(Node, Configured)
+            end,
     State#state{nodes = maps:filter(Stays, maps:map(Quiet, Nodes))}.
 
 %%% Frames
@@ -228,3 +231,14 @@ sent_to(Pid, Topic, Json, #state{browsers = Browsers} = State) ->
             State#state{browsers = Browsers#{Pid := {Monitor, Topics, Behind + 1}}};
         false -> State
     end.
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+
+aged_test() ->
+    {ok, Config} = beamway_console_config:read([{nodes, ['configured@h']}]),
+    #state{nodes = Nodes} = State = lists:foldl(fun known/2, #state{config = Config}, ['configured@h', 'found@h']),
+    Down = maps:map(fun(_, Known) -> Known#{state := down, since := now_ms() - ?REMEMBER_MS} end, Nodes),
+    #state{nodes = Left} = aged(State#state{nodes = Down}),
+    ?assertEqual(['configured@h'], maps:keys(Left)).
+-endif.

@@ -7,7 +7,7 @@
 -include_lib("stdlib/include/assert.hrl").
 
 -export([all/0, suite/0, init_per_testcase/2, end_per_testcase/2]).
--export([cluster/1, stock_nodes/1, a_lent_collector/1, two_consoles/1, a_node_that_dies/1, a_node_that_is_stopped/1, many_streams/1, a_slow_browser/1, lanes_and_servers/1, history/1,
+-export([cluster/1, stock_nodes/1, a_lent_collector/1, two_consoles/1, a_node_that_dies/1, a_node_that_starts_again/1, a_node_that_is_stopped/1, many_streams/1, a_slow_browser/1, lanes_and_servers/1, history/1,
          strangers/1, token/1, guesses/1, warnings_are_shown/1, old_section/1, only_shows/1, topology/1, placement/1, queries_that_call_code/1, benchmarks/1, pipes/1, files/1, bad_questions/1, command/1, bad_words/1]).
 -export([seven/2]).
 
@@ -16,7 +16,7 @@
 suite() -> [{timetrap, {minutes, 3}}].
 
 all() ->
-    [cluster, stock_nodes, a_lent_collector, two_consoles, a_node_that_dies, a_node_that_is_stopped, many_streams, a_slow_browser, lanes_and_servers, history,
+    [cluster, stock_nodes, a_lent_collector, two_consoles, a_node_that_dies, a_node_that_starts_again, a_node_that_is_stopped, many_streams, a_slow_browser, lanes_and_servers, history,
      strangers, token, guesses, warnings_are_shown, old_section, only_shows, topology, placement, queries_that_call_code, benchmarks, pipes, files, bad_questions, command, bad_words].
 
 init_per_testcase(_, Config) -> Config.
@@ -32,10 +32,14 @@ started(Count) -> started(Count, beamway_shm).
 
 %% Nodes that are connected, the first with all others.
 started(Count, Carrier) ->
-    Peers = [begin {ok, Peer, Node} = beamway_peer:start(Carrier, #{args => ["+S", "1", "+SDio", "1", "+A", "1"]}), {Peer, Node} end || _ <- lists:seq(1, Count)],
+    Peers = [started_one(Carrier, #{}) || _ <- lists:seq(1, Count)],
     [{First, _} | Others] = Peers,
     [?assert(beamway_peer:call(First, net_kernel, connect_node, [Node])) || {_, Node} <- Others],
     Peers.
+
+started_one(Carrier, Options) ->
+    {ok, Peer, Node} = beamway_peer:start(Carrier, Options#{args => ["+S", "1", "+SDio", "1", "+A", "1"]}),
+    {Peer, Node}.
 
 console(Peer) -> console(Peer, #{}).
 
@@ -167,6 +171,17 @@ a_node_that_dies(_) ->
     ?assertMatch(#{<<"why">> := <<_, _/binary>>}, named(Node, Frame)),
     %% Its links go with the next word of its peers.
     #{} = frame(Port, "cluster", fun(F) -> maps:get(<<"state">>, named(Node, F)) =:= <<"down">> andalso links_of(Node, F) =:= [] end).
+
+%% Nothing connects it to the console: that looks for it.
+a_node_that_starts_again(_) ->
+    [{Peer, _}, {Victim, Node}] = started(2),
+    Port = console(Peer, #{nodes => [Node]}),
+    _ = frame(Port, "cluster", up(2)),
+    ok = beamway_peer:kill9(Victim),
+    _ = frame(Port, "cluster", fun(F) -> maps:get(<<"state">>, named(Node, F)) =:= <<"down">> end),
+    [Name, _] = string:split(atom_to_list(Node), "@"),
+    {_, Node} = started_one(beamway_shm, #{name => Name}),
+    #{} = frame(Port, "cluster", up(2)).
 
 links_of(Node, #{<<"nodes">> := Nodes, <<"links">> := Links}) ->
     Names = [Name || #{<<"name">> := Name} <- Nodes],
