@@ -23,7 +23,8 @@
 %% How long nodes that have all met the first one may take to meet each other again.
 -define(MESH_MS, 15000).
 
--type plan() :: #{name := node(), peers := [node()], index := non_neg_integer(), slurm := boolean()}.
+-type plan() :: #{name := node(), peers := [node()], step := [node()], index := non_neg_integer(), slurm := boolean()}.
+%% `step': the peers that share this node's tree and, in a Slurm job, its end: there the nodes of the step, and none that `--connect' names beside them.
 
 %% @doc Runs until the node is to end; its exit status.
 -spec run(map()) -> 0..255.
@@ -60,9 +61,13 @@ complain(Format, Arguments) -> io:format(standard_error, "beamway: node: " ++ Fo
 plan(Options, Getenv) ->
     case {Options, in_slurm(Options, Getenv)} of
         {#{name := _}, {ok, _}} -> usage("--name: in a Slurm job the names come from Slurm; give --no-slurm, too, to have your own", []);
-        {_, {ok, #{name := Name, nodes := Nodes, index := Index}}} -> #{name => Name, peers => lists:usort((Nodes ++ wanted(Options)) -- [Name]), index => Index, slurm => true};
+        {_, {ok, #{name := Name, nodes := Nodes, index := Index}}} ->
+            Step = Nodes -- [Name],
+            #{name => Name, peers => lists:usort(Step ++ wanted(Options)) -- [Name], step => Step, index => Index, slurm => true};
         {_, {error, Error}} -> failed("~ts", [placement_slurm_job:format_error(Error)]);
-        {#{name := Name}, none} -> #{name => name(Name), peers => wanted(Options), index => 0, slurm => false};
+        {#{name := Name}, none} ->
+            Peers = wanted(Options),
+            #{name => name(Name), peers => Peers, step => Peers, index => 0, slurm => false};
         {_, none} -> usage("which name? Expected --name, or a job step of Slurm (srun beamway node)", [])
     end.
 
@@ -250,15 +255,14 @@ prepare(Plan, Modes) ->
     code:lib_dir(placement) =/= {error, bad_name} orelse failed("--measure: the application placement is not on the code path", []),
     prepared(Plan, Modes).
 
-prepared(#{index := 0, peers := Peers}, Modes) ->
-    Nodes = [node() | Peers],
-    ok = wait_for_placement(Peers, 100),
-    case placement_job:prepare(Nodes, Modes) of
+prepared(#{index := 0, step := Step}, Modes) ->
+    ok = wait_for_placement(Step, 100),
+    case placement_job:prepare([node() | Step], Modes) of
         {ok, Prepared} -> Prepared;
         {error, Text} -> failed("~ts", [Text])
     end;
-prepared(#{peers := Peers, slurm := true}, _) ->
-    First = first(Peers),
+prepared(#{step := Step, slurm := true}, _) ->
+    First = first(Step),
     case placement_job:await(?MEASURE_MS, fun() -> not lists:member(First, nodes()) end) of
         ok -> none;
         {error, gone} -> failed("the first node, ~ts, has ended before it had measured; its own output says why", [First]);
@@ -274,15 +278,15 @@ wait_for_placement(Peers, Tries) ->
         _ -> receive after 2 * ?POLL_MS -> wait_for_placement(Peers, Tries - 1) end
     end.
 
-%% Of the step, the one that has number 0.
-first(Peers) ->
-    [First | _] = [Peer || Peer <- Peers, re:run(atom_to_list(Peer), "^job[0-9]+-[0-9]+-0@") =/= nomatch],
+%% The one that has number 0.
+first(Step) ->
+    [First | _] = [Node || Node <- Step, re:run(atom_to_list(Node), "^job[0-9]+-[0-9]+-0@") =/= nomatch],
     First.
 
 %% ---- ready, and the end ----
 
 %% A connection may be lost right after it was made, since two nodes that connect to each other at once try anew. So the first node of a job asks all before it says that it is ready.
-all_know_each_other(#{index := 0, peers := [_ | _] = Peers, slurm := true}) -> all_know_each_other([node() | Peers], erlang:monotonic_time(millisecond) + ?MESH_MS);
+all_know_each_other(#{index := 0, step := [_ | _] = Step, slurm := true}) -> all_know_each_other([node() | Step], erlang:monotonic_time(millisecond) + ?MESH_MS);
 all_know_each_other(_) -> ok.
 
 all_know_each_other(All, End) ->
@@ -326,16 +330,16 @@ ready(#{index := 0, peers := Peers}, Prepared, Options) ->
     end;
 ready(_, _, _) -> ok.
 
-ended(#{index := 0, peers := Peers, slurm := Slurm}, {Module, Function}) ->
+ended(#{index := 0, step := Step, slurm := Slurm}, {Module, Function}) ->
     Status = called(Module, Function),
     %% All of them before the first ends.
-    _ = [{ending(), erpc:multicall(Peers, ?MODULE, ending, [], ?CALL_MS)} || Slurm],
-    _ = [erpc:multicast(Peers, ?MODULE, finish, [Status]) || Slurm],
+    _ = [{ending(), erpc:multicall(Step, ?MODULE, ending, [], ?CALL_MS)} || Slurm],
+    _ = [erpc:multicast(Step, ?MODULE, finish, [Status]) || Slurm],
     %% What was cast goes out before the connections close.
-    _ = [wait_for_end(Peers, 100) || Slurm],
+    _ = [wait_for_end(Step, 100) || Slurm],
     Status;
-ended(#{peers := Peers, slurm := true}, {_, _}) ->
-    First = first(Peers),
+ended(#{step := Step, slurm := true}, {_, _}) ->
+    First = first(Step),
     true = monitor_node(First, true),
     receive
         {?MODULE, finish, Status} -> Status;
@@ -379,9 +383,10 @@ plan_test_() ->
                     proplists:get_value(Variable, [{"SLURM_JOB_ID", "7"}, {"SLURM_STEP_ID", "0"}, {"SLURM_STEP_NODELIST", "n[1-2]"}, {"SLURM_STEP_TASKS_PER_NODE", "1(x2)"},
                                                    {"SLURMD_NODENAME", "n2"}, {"SLURM_LOCALID", "0"}], false)
             end,
-    [?_assertEqual(#{name => 'a@h', peers => ['b@h', 'c@h'], index => 0, slurm => false}, plan(Options#{name => "a@h", connect => "b@h,c@h"}, fun outside/1)),
-     ?_assertEqual(#{name => a, peers => [], index => 0, slurm => false}, plan(Options#{name => "a", no_slurm => true}, Slurm)),
-     ?_assertEqual(#{name => 'job7-0-1@n2', peers => ['job7-0-0@n1'], index => 1, slurm => true}, plan(Options, Slurm)),
+    [?_assertEqual(#{name => 'a@h', peers => ['b@h', 'c@h'], step => ['b@h', 'c@h'], index => 0, slurm => false}, plan(Options#{name => "a@h", connect => "b@h,c@h"}, fun outside/1)),
+     ?_assertEqual(#{name => a, peers => [], step => [], index => 0, slurm => false}, plan(Options#{name => "a", no_slurm => true}, Slurm)),
+     ?_assertEqual(#{name => 'job7-0-1@n2', peers => ['job7-0-0@n1'], step => ['job7-0-0@n1'], index => 1, slurm => true}, plan(Options, Slurm)),
+     ?_assertMatch(#{peers := ['db@h', 'job7-0-0@n1'], step := ['job7-0-0@n1']}, plan(Options#{connect => "db@h,job7-0-0@n1"}, Slurm)),
      ?_assertThrow({node, usage, _}, plan(Options, fun outside/1)), ?_assertThrow({node, usage, _}, plan(Options#{name => "a"}, Slurm)),
      ?_assertThrow({node, usage, _}, plan(Options#{name => "a b"}, fun outside/1)), ?_assertThrow({node, usage, _}, plan(Options#{name => "a", connect => "b"}, fun outside/1)),
      ?_assertThrow({node, usage, _}, plan(Options#{name => "a", connect => ""}, fun outside/1)),

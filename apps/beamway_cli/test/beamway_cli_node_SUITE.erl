@@ -6,13 +6,13 @@
 -include_lib("stdlib/include/assert.hrl").
 
 -export([all/0, suite/0]).
--export([nodes_from_the_command/1, many_cold_starts/1, a_port_that_is_free_later/1, node_on_a_terminal/1, node_failures/1, two_steps_at_once/1, node_without_slurm_peer/1]).
+-export([nodes_from_the_command/1, many_cold_starts/1, a_port_that_is_free_later/1, node_on_a_terminal/1, node_failures/1, two_steps_at_once/1, node_beside_a_step/1, node_without_slurm_peer/1]).
 
 -import(beamway_command, [run/2, shell/2, quoted/1, cookie_file/2, command_node/2, command_start/2, until_ready/1, ended/1, compiled/3]).
 
 suite() -> [{timetrap, {minutes, 5}}, {ct_hooks, [beamway_command]}].
 
-all() -> [nodes_from_the_command, many_cold_starts, a_port_that_is_free_later, node_on_a_terminal, node_failures, two_steps_at_once, node_without_slurm_peer].
+all() -> [nodes_from_the_command, many_cold_starts, a_port_that_is_free_later, node_on_a_terminal, node_failures, two_steps_at_once, node_beside_a_step, node_without_slurm_peer].
 
 %% Two nodes made by the command, with a cookie of a file; what a third one runs on the first node ends with its status.
 nodes_from_the_command(Config) ->
@@ -34,10 +34,13 @@ nodes_from_the_command(Config) ->
     end.
 
 module_folder(Config, Status) ->
-    Folder = filename:join(?config(priv_dir, Config), "run"),
+    with_module(Config, "run", beamway_cli_end, "[_] = nodes(), " ++ integer_to_list(Status)).
+
+%% A folder that holds a module, whose main/0 does this.
+with_module(Config, Name, Module, Body) ->
+    Folder = filename:join(?config(priv_dir, Config), Name),
     ok = filelib:ensure_dir(filename:join(Folder, "x")),
-    ok = file:write_file(filename:join(Folder, "beamway_cli_end.beam"),
-                         compiled(beamway_cli_end, main, "[_] = nodes(), " ++ integer_to_list(Status))),
+    ok = file:write_file(filename:join(Folder, atom_to_list(Module) ++ ".beam"), compiled(Module, main, Body)),
     Folder.
 
 %% Nodes that start at once where no epmd runs: each starts one, one of these gets the port, and every node finds it.
@@ -105,29 +108,51 @@ node_failures(Config) ->
 two_steps_at_once(Config) ->
     Cold = lists:keystore(epmd_port, 1, Config, {epmd_port, test_support:free_port()}),
     {ok, Host} = inet:gethostname(),
-    Folder = filename:join(?config(priv_dir, Config), "steps"),
-    ok = filelib:ensure_dir(filename:join(Folder, "x")),
-    ok = file:write_file(filename:join(Folder, "beamway_cli_step.beam"),
-                         compiled(beamway_cli_step, main, "All = case placement:choose_nodes(all, #{require => {mem_total, gt, 0}, deadline => 20000}) of {ok, [_, _, _, _, _] = Five, _} -> Five; "
-                                  "Other -> error({Other, nodes(), placement:attributes([node() | nodes()], [mem_total])}) end, "
-                                  "[4 = length(erpc:call(Node, erlang, nodes, [])) || Node <- All], "
-                                  "Tree = placement:topology(), [First | Rest] = placement_tree:nodes(Tree), "
-                                  "[0.5, 0.5, 0.5, 1.0] = [D || Node <- Rest, {ok, D} <- [placement_tree:distance(Tree, First, Node)]], "
-                                  "io:format(\"checked~n\"), ok")),
+    Folder = with_module(Config, "steps", beamway_cli_step,
+                         "All = case placement:choose_nodes(all, #{require => {mem_total, gt, 0}, deadline => 20000}) of {ok, [_, _, _, _, _] = Five, _} -> Five; "
+                         "Other -> error({Other, nodes(), placement:attributes([node() | nodes()], [mem_total])}) end, "
+                         "[4 = length(erpc:call(Node, erlang, nodes, [])) || Node <- All], "
+                         "Tree = placement:topology(), [First | Rest] = placement_tree:nodes(Tree), "
+                         "[0.5, 0.5, 0.5, 1.0] = [D || Node <- Rest, {ok, D} <- [placement_tree:distance(Tree, First, Node)]], "
+                         "io:format(\"checked~n\"), ok"),
     Task = fun(Step, Number) ->
         Address = ["top.", case Number of 4 -> "s2."; _ -> "s1." end, Host],
-        ["SLURM_JOB_ID=7 SLURM_STEP_ID=", integer_to_list(Step), " SLURM_STEP_NODELIST=", Host, " SLURM_STEP_TASKS_PER_NODE=5 SLURMD_NODENAME=", Host,
-         " SLURM_LOCALID=", integer_to_list(Number), " SLURM_TOPOLOGY_ADDR=", Address, " SLURM_TOPOLOGY_ADDR_PATTERN=switch.switch.node",
+        [task(Step, 5, Number), "SLURM_TOPOLOGY_ADDR=", Address, " SLURM_TOPOLOGY_ADDR_PATTERN=switch.switch.node",
          " \"$BEAMWAY\" node --measure none --wait 60 --run beamway_cli_step -- -pa ", quoted(Folder)]
     end,
     try
-        {Status, Out, Error} = shell(Cold, ["exec 2>&1; ", [["{ ", Task(Step, Number), "; echo status $?; } & "] || Step <- [0, 1], Number <- lists:seq(0, 4)], "wait"]),
+        {Status, Out, Error} = shell(Cold, ["exec 2>&1; ", at_once([Task(Step, Number) || Step <- [0, 1], Number <- lists:seq(0, 4)])]),
         ?assertMatch({0, ""}, {Status, Error}),
         ?assertEqual({Out, 10, 2}, {Out, length(string:split(Out, "status 0", all)) - 1, length(string:split(Out, "checked", all)) - 1}),
         ?assertMatch({match, _}, re:run(Out, "5 nodes, not measured: a tree of depth 2 by what Slurm says")),
         ?assertEqual({Out, nomatch}, {Out, string:find(Out, "overlapping partitions")})
     after
         shell(Cold, "for _ in $(seq 100); do ! epmd -kill | grep -q Killed || exit 0; sleep 0.1; done")
+    end.
+
+%% Slurm's variables of one of so many tasks on this host.
+task(Step, Tasks, Number) ->
+    {ok, Host} = inet:gethostname(),
+    ["SLURM_JOB_ID=7 SLURM_STEP_ID=", integer_to_list(Step), " SLURM_STEP_NODELIST=", Host, " SLURM_STEP_TASKS_PER_NODE=", integer_to_list(Tasks), " SLURMD_NODENAME=", Host,
+     " SLURM_LOCALID=", integer_to_list(Number), " "].
+
+at_once(Lines) -> [[["{ ", Line, "; echo status $?; } & "] || Line <- Lines], "wait"].
+
+%% A node that a step is told to connect to is none of its nodes: it gets no tree of theirs, and does not end with them.
+node_beside_a_step(Config) ->
+    {ok, Host} = inet:gethostname(),
+    Beside = "'beside@" ++ Host ++ "'",
+    Node = command_node(Config, "--name beside"),
+    try
+        Step = with_module(Config, "beside", beamway_cli_beside,
+                           "true = lists:member(" ++ Beside ++ ", nodes()), [_, _] = placement_tree:nodes(placement:topology()), 5"),
+        Words = [" \"$BEAMWAY\" node --measure none --wait 60 --connect beside@", Host, " --run beamway_cli_beside -- -pa ", quoted(Step)],
+        {0, Out, Error} = shell(Config, at_once([[task(0, 2, Number), Words] || Number <- [0, 1]])),
+        ?assertEqual({Error, 2}, {Error, length(string:split(Out, "status 5", all)) - 1}),
+        Look = with_module(Config, "look", beamway_cli_look, "none = erpc:call(" ++ Beside ++ ", placement, topology, []), ok"),
+        ?assertMatch({0, _, _}, run(Config, ["node --name look --connect beside@", Host, " --run beamway_cli_look -- -pa ", quoted(Look)]))
+    after
+        ?assertEqual(0, ended(Node))
     end.
 
 %% Slurm's variables of a task whose other task never comes, and some that cannot be.
