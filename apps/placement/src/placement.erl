@@ -19,6 +19,7 @@
 -export([own/1, own/2, disown/1, taint/1, insert/2, insert/3, update/2, delete/1, attributes/0, attributes/2]).
 -export([follow/3, unfollow/1, topology/0, declared_topology/1, set_topology/1, set_topology/2, join/2, leave/1, epoch/0, advise/1, advise/2, observe/2]).
 -export([probe/2, plan/2, map/3]).
+-export([begun/3]).
 
 -type lease() :: placement_lease:lease().
 
@@ -132,7 +133,7 @@ hand_over(Lease, Pid) -> placement_lease:hand_over(Lease, Pid).
 spawn(Query, Call) -> spawn(Query, Call, #{}).
 
 %% @doc The same; options are `nodes' and `claims' ({@link placement_lease:claims()}). A node that refuses, because others came first, makes room for the next
-%% best, three in all; then the error names what each said. A process whose lease ended before it was handed over is killed (`{no_lease, Why}').
+%% best, three in all; then the error names what each said. The process calls nothing before its lease was handed over to it; if that fails it is killed (`{no_lease, Why}').
 -spec spawn(placement_query:query(), {module(), atom(), [term()]}, #{nodes => placement_choose:nodes_spec(), claims => placement_lease:claims()}) ->
           {ok, pid(), #{node := node(), refused := [{node(), term()}]}} | {error, placement_choose:error() | {busy, [{node(), term()}]}}.
 spawn(Query, {_, _, _} = Call, Options) ->
@@ -153,32 +154,49 @@ try_spawn([Node | Rest], Call, Claims, Require, Refused) ->
         {error, Reason} -> try_spawn(Rest, Call, Claims, Require, [{Node, Reason} | Refused])
     end.
 
-%% An answer that comes after the time is over would be a process that nobody knows of: it is killed.
-started(Node, {Module, Function, Arguments}, Lease) ->
-    Request = spawn_request(Node, Module, Function, Arguments, []),
-    receive
-        {spawn_reply, Request, ok, Pid} ->
-            case hand_over(Lease, Pid) of
-                ok -> {ok, Pid};
-                {error, Reason} ->
-                    %% Nothing would count it: it must not stay.
-                    true = exit(Pid, kill),
-                    ok = release(Lease),
-                    {error, {no_lease, Reason}}
-            end;
-        {spawn_reply, Request, error, Reason} ->
+started(Node, Call, Lease) ->
+    try begun_at(Node, Call, Lease)
+    catch
+        error:{erpc, Reason} ->
             ok = release(Lease),
             {error, Reason}
-    after ?SPAWN_MS ->
-        ok = release(Lease),
-        case spawn_request_abandon(Request) of
-            true -> {error, timeout};
-            false ->
-                receive
-                    {spawn_reply, Request, ok, Pid} -> exit(Pid, kill), {error, timeout};
-                    {spawn_reply, Request, error, Reason} -> {error, Reason}
-                end
-        end
+    end.
+
+%% A node that begins later than we wait makes a process that never hears `go': meanwhile another node may have begun.
+begun_at(Node, {Module, Function, Arguments} = Call, Lease) ->
+    try erpc:call(Node, ?MODULE, begun, [self(), Lease, Call], ?SPAWN_MS) of
+        {ok, Pid} ->
+            Pid ! {self(), go},
+            {ok, Pid};
+        {error, _} = Error -> Error
+    catch
+        %% A node of 0.2.0 or before: what it begins too late stays.
+        error:{exception, undef, [{?MODULE, begun, _, _} | _]} -> with_lease(Lease, erpc:call(Node, erlang, spawn, [Module, Function, Arguments], ?SPAWN_MS))
+    end.
+
+%% @private On the chosen node.
+-spec begun(Caller :: pid(), lease(), {module(), atom(), [term()]}) -> {ok, pid()} | {error, {no_lease, ended | nodedown | no_server | timeout}}.
+begun(Caller, Lease, Call) -> with_lease(Lease, erlang:spawn(fun() -> called(Caller, Call) end)).
+
+%% The caller waits for the process, so after twice that time it says nothing any more.
+called(Caller, {Module, Function, Arguments}) ->
+    Monitor = monitor(process, Caller),
+    receive
+        {Caller, go} ->
+            true = demonitor(Monitor, [flush]),
+            apply(Module, Function, Arguments);
+        {'DOWN', Monitor, process, Caller, _} -> ok
+    after 2 * ?SPAWN_MS -> ok
+    end.
+
+with_lease(Lease, Pid) ->
+    case hand_over(Lease, Pid) of
+        ok -> {ok, Pid};
+        {error, Reason} ->
+            %% Nothing would count it: it must not stay.
+            true = exit(Pid, kill),
+            ok = release(Lease),
+            {error, {no_lease, Reason}}
     end.
 
 %%% Processes that exist once

@@ -7,16 +7,16 @@
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
 -export([three_values/1, relative_words/1, distance_words/1, affinity/1, taints/1, scores_of_ones_own/1, priorities_give_way/1, conflicts_are_explained/1, why_not_names_everything/1,
          bad_queries/1, bad_nodes/1, choosers_do_not_pile_up/1, own_placements_count/1, spread_over_places/1, latencies/1,
-         leases_have_a_capacity/1, leases_end/1, leases_for_several_nodes/1, leases_are_judged_one_by_one/1, processes_take_their_lease/1, a_lease_that_is_gone/1, nobody_has_room/1,
+         leases_have_a_capacity/1, leases_end/1, leases_for_several_nodes/1, leases_are_judged_one_by_one/1, processes_take_their_lease/1, a_lease_that_is_gone/1, a_node_that_begins_late/1, a_node_of_the_version_before/1, nobody_has_room/1,
          groups/1, names_in_groups/1, groups_meet_again/1, names_after_a_restart/1, groups_forget/1, names_leave_nothing/1, epochs/1, publishers_agree/1, a_node_finds_its_place/1, the_command/1]).
--export([wait/0, middle/2, no_score/2]).
+-export([wait/0, waiting/0, middle/2, no_score/2]).
 
 suite() -> [{timetrap, {minutes, 5}}].
 
 all() ->
     [three_values, relative_words, distance_words, affinity, taints, scores_of_ones_own, priorities_give_way, conflicts_are_explained, why_not_names_everything,
      bad_queries, bad_nodes, choosers_do_not_pile_up, own_placements_count, spread_over_places, latencies,
-     leases_have_a_capacity, leases_end, leases_for_several_nodes, leases_are_judged_one_by_one, processes_take_their_lease, a_lease_that_is_gone, nobody_has_room,
+     leases_have_a_capacity, leases_end, leases_for_several_nodes, leases_are_judged_one_by_one, processes_take_their_lease, a_lease_that_is_gone, a_node_that_begins_late, a_node_of_the_version_before, nobody_has_room,
      groups, names_in_groups, groups_meet_again, names_after_a_restart, groups_forget, names_leave_nothing, epochs, publishers_agree, a_node_finds_its_place, the_command].
 
 -define(NAMES, ["a", "b", "c", "d", "e", "f"]).
@@ -432,6 +432,43 @@ without_lease(State, {in, {'$gen_call', _, {hand_over, Reference, Pid}}}, _) ->
     ok = persistent_term:put(handed_over, Pid),
     State;
 without_lease(State, _, _) -> State.
+
+%% It grants the lease, and hears nothing more for longer than a start may take: the function is called on the next node, and on that alone.
+a_node_that_begins_late(Config) ->
+    [A, E, F] = [node_of(Config, Name) || Name <- ["a", "e", "f"]],
+    Reads = fun(Active) -> inet:setopts(proplists:get_value(A, erlang:system_info(dist_ctrl)), [{active, Active}]) end,
+    Deaf = fun(State, {in, {'DOWN', _, process, _, {placement_lease, {fits, _, _}}}}, _) -> ok = Reads(false), State;
+              (State, _, _) -> State
+           end,
+    ok = on(Config, "f", fun() -> sys:install(placement_lease, {deaf, Deaf, none}) end),
+    {ok, Pid, #{node := E, refused := [{F, timeout}]}} =
+        call(Config, "a", placement, spawn, [#{require => {size, ge, 5}, prefer => [{1, {size, max}}], policy => {choices, 6}}, {?MODULE, wait, []}, #{nodes => [E, F]}]),
+    ok = on(Config, "f", fun() -> ok = sys:remove(placement_lease, deaf), Reads(true) end),
+    _ = beamway_peer:wait_until(fun() -> [Pid] =:= call(Config, "e", ?MODULE, waiting, []) end, 10000),
+    %% This question stands behind the request for the process.
+    ?assertEqual([], on(Config, "a", fun() -> erpc:call(F, ?MODULE, waiting, []) end)),
+    on(Config, "a", fun() -> Pid ! stop end),
+    _ = beamway_peer:wait_until(fun() -> {0, 0} =:= {call(Config, "e", placement_lease, count, []), call(Config, "f", placement_lease, count, [])} end, 10000),
+    ?assertEqual([], call(Config, "f", ?MODULE, waiting, [])).
+
+%% The processes of a node that run wait/0.
+waiting() -> [Pid || Pid <- processes(), {current_function, {?MODULE, wait, 0}} <- [process_info(Pid, current_function)]].
+
+%% A node whose `placement' does not export what this version calls there.
+a_node_of_the_version_before(Config) ->
+    F = node_of(Config, "f"),
+    Before = fun() ->
+        {ok, {_, [{abstract_code, {_, Forms}}]}} = beam_lib:chunks(code:which(placement), [abstract_code]),
+        {ok, placement, Binary} = compile:forms([case Form of {attribute, At, export, Functions} -> {attribute, At, export, Functions -- [{begun, 3}]}; _ -> Form end || Form <- Forms]),
+        {module, placement} = code:load_binary(placement, "the version before", Binary)
+    end,
+    {module, placement} = on(Config, "f", Before),
+    {ok, Pid, #{node := F, refused := []}} = call(Config, "a", placement, spawn, [{size, eq, 6}, {?MODULE, wait, []}, #{nodes => nodes_of(Config)}]),
+    ?assertMatch([{Pid, _, attached}], call(Config, "f", placement_lease, list, [])),
+    _ = beamway_peer:wait_until(fun() -> [Pid] =:= call(Config, "f", ?MODULE, waiting, []) end, 10000),
+    {module, placement} = on(Config, "f", fun() -> code:purge(placement), code:load_file(placement) end),
+    on(Config, "a", fun() -> Pid ! stop end),
+    _ = beamway_peer:wait_until(fun() -> 0 =:= call(Config, "f", placement_lease, count, []) end, 10000).
 
 %% Refused by the best, the next best is asked; when all have refused, all are named.
 nobody_has_room(Config) ->
