@@ -19,7 +19,7 @@
 -export([from_paths/1, from_network/1, to_network/1, from_vertex/1, empty/0, format_error/1]).
 -export([nodes/1, size/1, is_member/2, epoch/1, distance/3, shared/3, disc/3, diameter/2, rank/3, latency/3, basis/3]).
 -export([root/1, packed/1, ancestors/2, members/1, leaf_order/1, depth/1]).
--export([insert/3, remove/2, replace/2]).
+-export([insert/3, remove/2]).
 
 -export_type([tree/0, vertex/0, labels/0, name/0, path/0, error/0]).
 
@@ -326,11 +326,6 @@ without({group, Name, Labels, Children}, Node) ->
         [] -> [];
         Left -> [{group, Name, Labels, Left}]
     end.
-
-%% @doc The next epoch of a tree, with the vertices of another.
--spec replace(tree(), tree()) -> tree().
-replace(#{epoch := Epoch}, #{root := _} = New) ->
-    New#{epoch := Epoch + 1}.
 
 %% @doc An error in words.
 -spec format_error(error()) -> unicode:chardata().
