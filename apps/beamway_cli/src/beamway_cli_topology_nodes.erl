@@ -6,6 +6,7 @@
 -export([start/1, start_per_core/0, draw_beside/2]).
 
 -define(BOOT_MS, 60000).
+-define(LSTOPO_MS, 30000).
 -define(MOST, 512).
 -define(AT_ONCE, 4).
 
@@ -19,19 +20,9 @@ start(_) -> throw({usage, io_lib:format("--start: expected a number from 2 to ~b
 -spec start_per_core() -> {[node()], fun(() -> ok)}.
 start_per_core() ->
     os:find_executable("taskset") =/= false orelse throw({failed, "--per-core needs the program taskset (Debian: util-linux)"}),
-    case cores() of
+    case placement_place:allowed_units() of
         [_, _ | _] = Cores -> started([{"pu" ++ integer_to_list(Core), ["taskset", "--cpu-list", integer_to_list(Core)]} || Core <- Cores]);
         _ -> throw({failed, "this command may use one core only; there is nothing to measure between cores"})
-    end.
-
-%% Those that this process may use, as Linux lists them: 0-3,8.
-cores() ->
-    {ok, Status} = file:read_file("/proc/self/status"),
-    case re:run(Status, "Cpus_allowed_list:\\s*(\\S+)", [{capture, all_but_first, list}]) of
-        {match, [List]} ->
-            {ok, Names} = placement_hostlist:expand("[" ++ List ++ "]"),
-            [list_to_integer(Name) || Name <- Names];
-        nomatch -> []
     end.
 
 %% A few at a time: a hundred VMs that start at once take longer than one after the other.
@@ -84,7 +75,11 @@ draw_beside(File, #{nodes := Nodes} = Measured) ->
 hwloc(Nodes) ->
     case os:find_executable("lstopo-no-graphics") of
         false -> throw({failed, "the drawing needs lstopo-no-graphics (Debian: apt-get install hwloc-nox)"});
-        Program -> of_xml(os:cmd(Program ++ " --of xml -"), Nodes)
+        Program ->
+            case placement_program:run(Program, ["--of", "xml", "-"], ?LSTOPO_MS) of
+                {ok, Xml} -> of_xml(Xml, Nodes);
+                {error, Reason} -> throw({failed, io_lib:format("lstopo-no-graphics: ~0tP", [Reason, 10])})
+            end
     end.
 
 %% Its leaves are called after processing units, as the nodes are.

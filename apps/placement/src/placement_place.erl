@@ -6,7 +6,7 @@
 %% Behind the last two stands the part of the machine that the node is bound to, by `taskset' or Slurm, if hwloc's lstopo-no-graphics is installed.
 -module(placement_place).
 
--export([own_path/0, region/0, zone/0, tree/1]).
+-export([own_path/0, allowed_units/0, region/0, zone/0, tree/1]).
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
@@ -30,7 +30,7 @@ own_path() ->
 
 %% A node that may run everywhere starts no program.
 bound() ->
-    case {units("/proc/self/status", "(?m)^Cpus_allowed_list:\\s*(\\S+)"), units("/sys/devices/system/cpu/online", "^(\\S+)")} of
+    case {allowed_units(), units("/sys/devices/system/cpu/online", "^(\\S+)")} of
         {[_ | _] = Allowed, Online} when Allowed =/= Online -> inside(os:find_executable("lstopo-no-graphics"), Allowed);
         _ -> []
     end.
@@ -46,17 +46,21 @@ inside(Program, Units) ->
         {error, _} -> []
     end.
 
-%% The system's way to write a set: 0-3,8. Empty where there is no such file.
+%% @doc The processing units that this VM may use, by Linux's numbers; none where nothing says it.
+-spec allowed_units() -> [non_neg_integer()].
+allowed_units() -> units("/proc/self/status", "(?m)^Cpus_allowed_list:\\s*(\\S+)").
+
 units(File, Pattern) ->
     case file:read_file(File) of
-        {ok, Text} ->
-            {match, [List]} = re:run(Text, Pattern, [{capture, all_but_first, list}]),
-            lists:append([numbers([list_to_integer(Number) || Number <- string:lexemes(Range, "-")]) || Range <- string:lexemes(List, ",")]);
+        {ok, Text} -> listed(re:run(Text, Pattern, [{capture, all_but_first, list}]));
         {error, _} -> []
     end.
 
-numbers([One]) -> [One];
-numbers([First, Last]) -> lists:seq(First, Last).
+%% Linux writes a set as 0-3,8.
+listed({match, [List]}) ->
+    {ok, Numbers} = placement_hostlist:expand("[" ++ List ++ "]"),
+    [list_to_integer(Number) || Number <- Numbers];
+listed(nomatch) -> [].
 
 path(Getenv, Labels, Host) ->
     case placement_slurm_job:path(Getenv) of
@@ -113,6 +117,8 @@ declared(Answers) ->
     end.
 
 -ifdef(TEST).
+
+listed_test_() -> [?_assertEqual(Want, listed(Found)) || {Want, Found} <- [{[0, 1, 2, 3, 8], {match, ["0-3,8"]}}, {[7], {match, ["7"]}}, {[], nomatch}]].
 
 path_test_() ->
     Labels = <<"app=\"web\"\ntopology.kubernetes.io/region=\"eu-1\"\ntopology.kubernetes.io/zone=\"eu-1a\"\nxtopology.kubernetes.io/zone=\"no\"">>,
