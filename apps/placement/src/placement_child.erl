@@ -154,26 +154,31 @@ tick() ->
 %% @private
 -spec handle_call(term(), gen_server:from(), #state{}) -> {reply, term(), #state{}}.
 handle_call({put, #{name := Name} = Spec}, _, State) ->
-    case {ets:lookup(?CHILDREN, Name), whereis_name(Name)} of
-        {_, Pid} when is_pid(Pid) -> {reply, {exists, Pid}, State};
-        {[{_, _, Promise}], _} ->
-            true = ets:insert(?CHILDREN, {Name, Spec, Promise}),
+    case whereis_name(Name) of
+        undefined ->
+            true = ets:insert(?CHILDREN, {Name, Spec, promise(Name)}),
             {reply, ok, State};
-        {[], _} ->
-            true = ets:insert(?CHILDREN, {Name, Spec, none}),
-            {reply, ok, State}
+        Pid -> {reply, {exists, Pid}, State}
     end;
 handle_call({delete, Name, Version}, _, #state{keepers = Keepers} = State) ->
     _ = case ets:lookup(?CHILDREN, Name) of
             [{_, #{version := Newer}, _}] when Newer > Version -> [];
             _ ->
-                true = ets:insert(?CHILDREN, {Name, {deleted, Version}, none}),
+                true = ets:insert(?CHILDREN, {Name, {deleted, Version}, promise(Name)}),
                 _ = erlang:send_after(?REMEMBERED_MS, self(), {forget, Name, Version}),
                 [Keeper ! {?MODULE, delete} || {Keeper, Kept} <- maps:to_list(Keepers), Kept =:= Name]
         end,
     {reply, ok, State};
 handle_call(Other, _, State) ->
     {reply, {error, {unknown_request, Other}}, State}.
+
+%% What this voter has promised for the old child binds the new one. The old process has no name any more, but may still run.
+promise(Name) ->
+    Now = now_ms(),
+    case ets:lookup(?CHILDREN, Name) of
+        [{_, _, {Holder, _, Until}}] when Until > Now -> {Holder, none, Until};
+        _ -> none
+    end.
 
 %% @private
 -spec handle_cast(term(), #state{}) -> {noreply, #state{}}.

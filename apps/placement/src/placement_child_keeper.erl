@@ -68,7 +68,7 @@ now_ms() -> erlang:monotonic_time(millisecond).
 renewed(#kept{spec = #{grace := Grace} = Spec, pid = Pid, until = Until, timer = Timer} = Kept) ->
     case placement_child:ask(Spec, Pid, max(0, min(Grace div 3, Until - now_ms()))) of
         {granted, Since} -> waiting(fits(Kept#kept{until = Since + Grace, timer = armed(Pid, Since + Grace, Timer)}));
-        deleted -> stop(Pid);
+        deleted -> stopped(Spec, Pid);
         refused ->
             case now_ms() >= Until of
                 true -> killed(Pid);
@@ -80,11 +80,16 @@ waiting(moved) -> ok;
 waiting(#kept{spec = #{grace := Grace} = Spec, pid = Pid, until = Until} = Kept) ->
     receive
         {'EXIT', Pid, _} -> placement_child:release(Spec, node());
-        {placement_child, delete} -> stop(Pid);
+        {placement_child, delete} -> stopped(Spec, Pid);
         %% The server has ended.
         {'EXIT', _, Reason} -> _ = stop(Pid), exit(Reason)
     after max(0, min(Grace div 4, Until - now_ms())) -> renewed(Kept)
     end.
+
+%% A new child of this name waits for it.
+stopped(Spec, Pid) ->
+    ok = stop(Pid),
+    placement_child:release(Spec, node()).
 
 %% Without a lease there is no time for its own end.
 killed(Pid) ->

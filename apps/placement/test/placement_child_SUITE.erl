@@ -6,15 +6,17 @@
 -include_lib("stdlib/include/assert.hrl").
 
 -export([all/0, suite/0, init_per_testcase/2, end_per_testcase/2]).
--export([restarted_elsewhere/1, moves_with_its_state/1, only_the_majority_runs_it/1, a_node_that_was_restarted/1, wrong_options_and_the_end/1]).
+-export([restarted_elsewhere/1, moves_with_its_state/1, only_the_majority_runs_it/1, a_node_that_was_restarted/1, wrong_options_and_the_end/1,
+         a_new_child_waits_for_the_old_one/1]).
 %% The child, on the nodes.
--export([start_link/1, init/1, handle_call/3, handle_cast/2, placement_handoff/1, placement_handoff/2]).
+-export([start_link/1, init/1, handle_call/3, handle_cast/2, terminate/2, placement_handoff/1, placement_handoff/2]).
 
 -define(GRACE_MS, 1500).
 
 suite() -> [{timetrap, {minutes, 3}}].
 
-all() -> [restarted_elsewhere, moves_with_its_state, only_the_majority_runs_it, a_node_that_was_restarted, wrong_options_and_the_end].
+all() -> [restarted_elsewhere, moves_with_its_state, only_the_majority_runs_it, a_node_that_was_restarted, wrong_options_and_the_end,
+         a_new_child_waits_for_the_old_one].
 
 init_per_testcase(_, Config) ->
     Cluster = beamway_placement_nodes:start(["a", "b", "c"], #{args => ["-pa" | [filename:absname(Path) || Path <- [filename:dirname(code:which(?MODULE))]]]}),
@@ -27,12 +29,18 @@ end_per_testcase(_, Config) -> ok = beamway_placement_nodes:stop(proplists:get_v
 
 start_link(Kept) -> gen_server:start_link(?MODULE, Kept, []).
 
-init(Kept) -> {ok, Kept}.
+init(Kept) ->
+    _ = process_flag(trap_exit, true),
+    {ok, Kept}.
 
 handle_call(get, _, Kept) -> {reply, Kept, Kept};
 handle_call({put, New}, _, _) -> {reply, ok, New}.
 
 handle_cast(end_now, Kept) -> {stop, normal, Kept}.
+
+%% As one that writes its state out.
+terminate(_, {ends_in_ms, Ms}) -> receive after Ms -> ok end;
+terminate(_, _) -> ok.
 
 placement_handoff(Old) -> {ok, gen_server:call(Old, get)}.
 
@@ -51,8 +59,14 @@ name_of(Config, Node) -> element(1, lists:keyfind(Node, 3, cluster(Config))).
 peer_of(Config, Node) -> element(2, lists:keyfind(Node, 3, cluster(Config))).
 
 started(Config, Query, Kept) ->
-    {ok, Pid} = call(Config, "a", child, [Query, {?MODULE, start_link, [Kept]}, #{name => once, nodes => beamway_placement_nodes:nodes(cluster(Config)), grace => grace()}]),
+    {ok, Pid} = child(Config, "a", Query, {?MODULE, start_link, [Kept]}),
     Pid.
+
+child(Config, Name, Query, Call) ->
+    call(Config, Name, child, [Query, Call, #{name => once, nodes => beamway_placement_nodes:nodes(cluster(Config)), grace => grace()}]).
+
+%% Attributes of the same name on all nodes, which others see at once.
+roles(Config, Values) -> [ok = call(Config, Name, insert, [role, {static, Value, [{ttl, 0}]}]) || {Name, Value} <- Values].
 
 %% What these nodes say who it is, and that it lives.
 found(Config, Names) ->
@@ -94,7 +108,7 @@ restarted_elsewhere(Config) ->
 
 %% Its node no longer suits the query: after the grace time it runs where one does, with what it kept, and the old one has ended.
 moves_with_its_state(Config) ->
-    [ok = call(Config, Name, insert, [role, {static, Value, [{ttl, 0}]}]) || {Name, Value} <- [{"a", other}, {"b", worker}, {"c", other}]],
+    roles(Config, [{"a", other}, {"b", worker}, {"c", other}]),
     Old = started(Config, {role, eq, worker}, fresh),
     ?assertEqual("b", name_of(Config, node(Old))),
     ok = beamway_placement_nodes:call(cluster(Config), "a", {gen_server, call}, [Old, {put, precious}]),
@@ -169,3 +183,12 @@ wrong_options_and_the_end(Config) ->
     ok = call(Config, "b", delete_child, [once]),
     true = beamway_peer:wait_until(fun() -> not is_alive(Config, Pid) end, 30000),
     ?assertEqual([[]], lists:usort([call(Config, Name, children, []) || Name <- ["a", "b", "c"]])).
+
+%% A child of the same name, where the old process is not: that one ends first.
+a_new_child_waits_for_the_old_one(Config) ->
+    roles(Config, [{"a", other}, {"b", other}, {"c", worker}]),
+    Old = started(Config, {role, eq, worker}, {ends_in_ms, 2000}),
+    ok = call(Config, "a", delete_child, [once]),
+    New = started(Config, {role, eq, other}, kept),
+    ?assertNot(is_alive(Config, Old)),
+    ?assertNotEqual(node(Old), node(New)).
