@@ -23,7 +23,7 @@
 -type answer() :: granted | {held, node() | nobody} | deleted.
 
 -define(SERVER, ?MODULE).
-%% {name(), spec() | {deleted, Version}, none | {Holder :: node() | nobody, pid() | none, UntilMs}}
+%% {name(), spec() | {deleted, Version} | unknown, none | {Holder :: node() | nobody, pid() | none, UntilMs}}
 -define(CHILDREN, placement_children).
 -define(TICK_MS, 100).
 -define(CALL_MS, 5000).
@@ -58,10 +58,15 @@ is_option(_, _) -> false.
 told(#{name := Name, nodes := Nodes, grace := Grace} = Spec) ->
     {Replies, _} = gen_server:multi_call(Nodes, ?SERVER, {put, Spec}, ?CALL_MS),
     case {[Pid || {_, {exists, Pid}} <- Replies], length([ok || {_, ok} <- Replies])} of
-        {[Pid | _], _} -> {error, {exists, Pid}};
-        {[], Told} when 2 * Told =< length(Nodes) -> {error, no_majority};
+        {[Pid | _], _} -> withdrawn(Name, Spec, Nodes, {exists, Pid});
+        {[], Told} when 2 * Told =< length(Nodes) -> withdrawn(Name, Spec, Nodes, no_majority);
         {[], _} -> running(Name, Nodes, erlang:monotonic_time(millisecond) + 2 * Grace + ?CALL_MS)
     end.
+
+%% A call that fails is to have no effect: those that heard of it forget it.
+withdrawn(Name, Given, Nodes, Reason) ->
+    abcast = gen_server:abcast(Nodes, ?SERVER, {withdraw, Name, Given}),
+    {error, Reason}.
 
 running(Name, Nodes, End) ->
     Answers = erpc:multicall(Nodes, ?MODULE, whereis_name, [Name], ?CALL_MS),
@@ -79,7 +84,7 @@ delete(Name) ->
             {Replies, _} = gen_server:multi_call(Nodes, ?SERVER, {delete, Name, Version}, ?CALL_MS),
             case 2 * length(Replies) > length(Nodes) of
                 true -> ok;
-                false -> {error, no_majority}
+                false -> withdrawn(Name, {deleted, Version}, Nodes, no_majority)
             end;
         _ -> {error, no_such_child}
     end.
@@ -114,7 +119,7 @@ ask(#{nodes := Nodes} = Spec, Pid, Ms) ->
     Since = now_ms(),
     Alias = alias(),
     _ = [gen_server:cast({?SERVER, Node}, {ask, Alias, Spec, node(), Pid}) || Node <- Nodes],
-    Got = gather(Alias, length(Nodes) div 2 + 1, length(Nodes), Since + Ms),
+    Got = gather(Alias, length(Nodes) div 2 + 1, length(Nodes), [], Since + Ms),
     _ = unalias(Alias),
     ok = flush(Alias),
     case Got of
@@ -122,14 +127,20 @@ ask(#{nodes := Nodes} = Spec, Pid, Ms) ->
         Other -> Other
     end.
 
-gather(_, 0, _, _) -> granted;
-gather(_, Needed, Open, _) when Open < Needed -> refused;
-gather(Alias, Needed, Open, End) ->
+gather(_, 0, _, _, _) -> granted;
+gather(_, Needed, Open, Denials, _) when Open < Needed -> denied(Denials);
+gather(Alias, Needed, Open, Denials, End) ->
     receive
-        {Alias, granted} -> gather(Alias, Needed - 1, Open - 1, End);
-        {Alias, {held, _}} -> gather(Alias, Needed, Open - 1, End);
-        {Alias, deleted} -> deleted
+        {Alias, granted} -> gather(Alias, Needed - 1, Open - 1, Denials, End);
+        {Alias, Denial} -> gather(Alias, Needed, Open - 1, [Denial | Denials], End)
     after max(0, End - now_ms()) -> refused
+    end.
+
+%% A voter may have heard of a deletion, or of a new child, of which the majority has not: a node that holds the lease finds out by its own question.
+denied(Denials) ->
+    case lists:member(deleted, Denials) andalso [Node || {held, Node} <- Denials, Node =/= nobody] of
+        [] -> deleted;
+        _ -> refused
     end.
 
 flush(Alias) -> receive {Alias, _} -> flush(Alias) after 0 -> ok end.
@@ -184,6 +195,13 @@ promise(Name) ->
 -spec handle_cast(term(), #state{}) -> {noreply, #state{}}.
 handle_cast({ask, Alias, Spec, Holder, Pid}, State) ->
     Alias ! {Alias, answer(Spec, Holder, Pid)},
+    {noreply, State};
+%% It learns from the next holder what the majority knows.
+handle_cast({withdraw, Name, Given}, State) ->
+    case ets:lookup(?CHILDREN, Name) of
+        [{_, Given, Promise}] -> true = ets:insert(?CHILDREN, {Name, unknown, Promise});
+        _ -> ok
+    end,
     {noreply, State};
 handle_cast({release, Name, Holder}, State) ->
     case ets:lookup(?CHILDREN, Name) of

@@ -7,7 +7,7 @@
 
 -export([all/0, suite/0, init_per_testcase/2, end_per_testcase/2]).
 -export([restarted_elsewhere/1, moves_with_its_state/1, only_the_majority_runs_it/1, a_node_that_was_restarted/1, wrong_options_and_the_end/1,
-         a_new_child_waits_for_the_old_one/1]).
+         a_new_child_waits_for_the_old_one/1, a_minority_changes_nothing/1, a_minority_deletes_nothing/1]).
 %% The child, on the nodes.
 -export([start_link/1, init/1, handle_call/3, handle_cast/2, terminate/2, placement_handoff/1, placement_handoff/2]).
 
@@ -16,7 +16,7 @@
 suite() -> [{timetrap, {minutes, 3}}].
 
 all() -> [restarted_elsewhere, moves_with_its_state, only_the_majority_runs_it, a_node_that_was_restarted, wrong_options_and_the_end,
-         a_new_child_waits_for_the_old_one].
+         a_new_child_waits_for_the_old_one, a_minority_changes_nothing, a_minority_deletes_nothing].
 
 init_per_testcase(_, Config) ->
     Cluster = beamway_placement_nodes:start(["a", "b", "c"], #{args => ["-pa" | [filename:absname(Path) || Path <- [filename:dirname(code:which(?MODULE))]]]}),
@@ -89,6 +89,12 @@ another(Config, Names, Old) ->
     true = beamway_peer:wait_until(fun() -> not lists:member(found(Config, Names), [none, Old]) end, 60000),
     found(Config, Names).
 
+%% For so many grace times.
+stays(Config, Names, Pid, Times) -> stays_until(Config, Names, Pid, erlang:monotonic_time(millisecond) + Times * grace()).
+
+stays_until(Config, Names, Pid, End) ->
+    found(Config, Names) =:= Pid andalso (erlang:monotonic_time(millisecond) > End orelse stays_until(Config, Names, Pid, End)).
+
 names_but(Config, Node) -> [Name || {Name, _, Other} <- cluster(Config), Other =/= Node].
 
 %%% The cases
@@ -114,9 +120,7 @@ moves_with_its_state(Config) ->
     ok = beamway_placement_nodes:call(cluster(Config), "a", {gen_server, call}, [Old, {put, precious}]),
     ok = call(Config, "b", update, [role, {static, other, [{ttl, 0}]}]),
     %% Nowhere else is it better.
-    Until = erlang:monotonic_time(millisecond) + 2 * grace(),
-    Stayed = fun Stayed() -> found(Config, ["b"]) =:= Old andalso (erlang:monotonic_time(millisecond) > Until orelse Stayed()) end,
-    ?assert(Stayed()),
+    ?assert(stays(Config, ["b"], Old, 2)),
     ok = call(Config, "c", update, [role, {static, worker, [{ttl, 0}]}]),
     New = another(Config, ["a", "b", "c"], Old),
     ?assertEqual("c", name_of(Config, node(New))),
@@ -158,7 +162,10 @@ cut(Config, Alone, Others) ->
 healed(Config, Alone, Others) ->
     Cookie = beamway_placement_nodes:call(cluster(Config), Alone, {erlang, get_cookie}, []),
     [true = beamway_placement_nodes:call(cluster(Config), One, {erlang, set_cookie}, [node_of(Config, Other), Cookie]) || {One, Other} <- both_ways(Alone, Others)],
-    ok = beamway_placement_nodes:connect(cluster(Config), Alone).
+    %% An attempt that began with the other cookie may still be under way.
+    Connects = fun(Other) -> beamway_placement_nodes:call(cluster(Config), Alone, {net_kernel, connect_node}, [node_of(Config, Other)]) end,
+    true = beamway_peer:wait_until(fun() -> lists:all(Connects, Others) end, 30000),
+    ok.
 
 both_ways(Alone, Others) -> lists:append([[{Alone, Other}, {Other, Alone}] || Other <- Others]).
 
@@ -192,3 +199,21 @@ a_new_child_waits_for_the_old_one(Config) ->
     New = started(Config, {role, eq, other}, kept),
     ?assertNot(is_alive(Config, Old)),
     ?assertNotEqual(node(Old), node(New)).
+
+%% A voter that was cut off is told of another child, or of the end. The caller gets an error, and the child runs on when they meet again.
+a_minority_changes_nothing(Config) ->
+    no_effect(Config, fun() -> child(Config, "a", [], {?MODULE, start_link, [another]}) end).
+
+a_minority_deletes_nothing(Config) ->
+    no_effect(Config, fun() -> call(Config, "a", delete_child, [once]) end).
+
+%% Of all voters `a' is asked first, and chooses.
+no_effect(Config, Call) ->
+    roles(Config, [{"a", other}, {"b", other}, {"c", worker}]),
+    Pid = started(Config, {role, eq, worker}, kept),
+    ok = cut(Config, "a", ["b", "c"]),
+    true = beamway_peer:wait_until(fun() -> call(Config, "a", whereis_name, [once]) =:= undefined end, 30000),
+    ?assertEqual({error, no_majority}, Call()),
+    ok = healed(Config, "a", ["b", "c"]),
+    ?assert(stays(Config, ["c"], Pid, 5)),
+    true = beamway_peer:wait_until(fun() -> found(Config, ["a", "b", "c"]) =:= Pid end, 30000).
