@@ -11,7 +11,7 @@
 -module(placement_child).
 -behaviour(gen_server).
 
--export([start_link/0, start/3, delete/1, whereis_name/1, children/0, ask/3, release/2]).
+-export([start_link/1, start/3, delete/1, whereis_name/1, children/0, ask/3, release/2]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2]).
 
 -export_type([name/0, options/0, spec/0, answer/0]).
@@ -30,11 +30,12 @@
 -define(GRACE_MS, 5000).
 -define(REMEMBERED_MS, 3600000).
 
--record(state, {keepers = #{} :: #{pid() => name()}, choosers = #{} :: #{reference() => name()}}).
+%% `made': ms since when the table remembers.
+-record(state, {made :: integer(), keepers = #{} :: #{pid() => name()}, choosers = #{} :: #{reference() => name()}}).
 
-%% @doc Starts the server.
--spec start_link() -> {ok, pid()} | {error, term()}.
-start_link() -> gen_server:start_link({local, ?SERVER}, ?MODULE, [], []).
+%% @doc Starts the server; `MadeMs' is when its table was made.
+-spec start_link(MadeMs :: integer()) -> {ok, pid()} | {error, term()}.
+start_link(MadeMs) -> gen_server:start_link({local, ?SERVER}, ?MODULE, MadeMs, []).
 
 %% @doc Tells the voters of a child; returns when it runs.
 -spec start(placement_query:query(), {module(), atom(), [term()]}, options()) ->
@@ -152,11 +153,11 @@ release(#{nodes := Nodes, name := Name}, Holder) ->
     ok.
 
 %% @private
--spec init(term()) -> {ok, #state{}}.
-init(_) ->
+-spec init(integer()) -> {ok, #state{}}.
+init(Made) ->
     _ = process_flag(trap_exit, true),
     ok = tick(),
-    {ok, #state{}}.
+    {ok, #state{made = Made}}.
 
 tick() ->
     _ = erlang:send_after(?TICK_MS, self(), tick),
@@ -164,10 +165,11 @@ tick() ->
 
 %% @private
 -spec handle_call(term(), gen_server:from(), #state{}) -> {reply, term(), #state{}}.
-handle_call({put, #{name := Name} = Spec}, _, State) ->
+handle_call({put, #{name := Name, grace := Grace} = Spec}, _, #state{made = Made} = State) ->
     case whereis_name(Name) of
         undefined ->
-            true = ets:insert(?CHILDREN, {Name, Spec, promise(Name)}),
+            %% It may have promised itself to another before its table was made.
+            true = ets:insert(?CHILDREN, {Name, Spec, promise(Name, {nobody, none, Made + Grace})}),
             {reply, ok, State};
         Pid -> {reply, {exists, Pid}, State}
     end;
@@ -175,7 +177,7 @@ handle_call({delete, Name, Version}, _, #state{keepers = Keepers} = State) ->
     _ = case ets:lookup(?CHILDREN, Name) of
             [{_, #{version := Newer}, _}] when Newer > Version -> [];
             _ ->
-                true = ets:insert(?CHILDREN, {Name, {deleted, Version}, promise(Name)}),
+                true = ets:insert(?CHILDREN, {Name, {deleted, Version}, promise(Name, none)}),
                 _ = erlang:send_after(?REMEMBERED_MS, self(), {forget, Name, Version}),
                 [Keeper ! {?MODULE, delete} || {Keeper, Kept} <- maps:to_list(Keepers), Kept =:= Name]
         end,
@@ -184,11 +186,11 @@ handle_call(Other, _, State) ->
     {reply, {error, {unknown_request, Other}}, State}.
 
 %% What this voter has promised for the old child binds the new one. The old process has no name any more, but may still run.
-promise(Name) ->
+promise(Name, Otherwise) ->
     Now = now_ms(),
     case ets:lookup(?CHILDREN, Name) of
         [{_, _, {Holder, _, Until}}] when Until > Now -> {Holder, none, Until};
-        _ -> none
+        _ -> Otherwise
     end.
 
 %% @private
@@ -223,14 +225,14 @@ answer(#{name := Name, grace := Grace, version := Version} = Spec, Holder, Pid) 
     case ets:lookup(?CHILDREN, Name) of
         [{_, {deleted, Deleted}, _}] when Deleted >= Version -> deleted;
         [{_, #{version := Newer}, _}] when Newer > Version -> deleted;
-        [{_, _, {Other, _, Until}}] when Other =/= Holder, Until > Now -> {held, Other};
-        [_] ->
-            true = ets:insert(?CHILDREN, {Name, Spec, {Holder, Pid, Now + Grace}}),
-            granted;
-        %% This node may have promised itself to another before it was restarted.
-        [] ->
+        [{_, _, {Other, _, Until}}] when Other =/= Holder, Until > Now, Other =/= nobody orelse Pid =:= none -> {held, Other};
+        %% This node may have promised itself to another before it was restarted. But whoever runs the child has the promise of a majority that knows.
+        [] when Pid =:= none ->
             true = ets:insert(?CHILDREN, {Name, Spec, {nobody, none, Now + Grace}}),
-            {held, nobody}
+            {held, nobody};
+        _ ->
+            true = ets:insert(?CHILDREN, {Name, Spec, {Holder, Pid, Now + Grace}}),
+            granted
     end.
 
 %% @private

@@ -34,6 +34,7 @@ tables() ->
      {placement_children, Shared}].                   %% placement_child
 
 children() ->
-    [server(Module) || Module <- [placement_attr, placement_push, placement_cache, placement_group, placement_topology, placement_lease, placement_child]].
+    [server(Module, []) || Module <- [placement_attr, placement_push, placement_cache, placement_group, placement_topology, placement_lease]]
+        ++ [server(placement_child, [erlang:monotonic_time(millisecond)])].
 
-server(Module) -> #{id => Module, start => {Module, start_link, []}, shutdown => 2000}.
+server(Module, Arguments) -> #{id => Module, start => {Module, start_link, Arguments}, shutdown => 2000}.

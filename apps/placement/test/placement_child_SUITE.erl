@@ -7,7 +7,8 @@
 
 -export([all/0, suite/0, init_per_testcase/2, end_per_testcase/2]).
 -export([restarted_elsewhere/1, moves_with_its_state/1, only_the_majority_runs_it/1, a_node_that_was_restarted/1, wrong_options_and_the_end/1,
-         a_new_child_waits_for_the_old_one/1, a_minority_changes_nothing/1, a_minority_deletes_nothing/1]).
+         a_new_child_waits_for_the_old_one/1, a_minority_changes_nothing/1, a_minority_deletes_nothing/1,
+         started_anew_on_restarted_nodes/1]).
 %% The child, on the nodes.
 -export([start_link/1, init/1, handle_call/3, handle_cast/2, terminate/2, placement_handoff/1, placement_handoff/2]).
 
@@ -16,7 +17,8 @@
 suite() -> [{timetrap, {minutes, 3}}].
 
 all() -> [restarted_elsewhere, moves_with_its_state, only_the_majority_runs_it, a_node_that_was_restarted, wrong_options_and_the_end,
-         a_new_child_waits_for_the_old_one, a_minority_changes_nothing, a_minority_deletes_nothing].
+         a_new_child_waits_for_the_old_one, a_minority_changes_nothing, a_minority_deletes_nothing,
+         started_anew_on_restarted_nodes].
 
 init_per_testcase(_, Config) ->
     Cluster = beamway_placement_nodes:start(["a", "b", "c"], #{args => ["-pa" | [filename:absname(Path) || Path <- [filename:dirname(code:which(?MODULE))]]]}),
@@ -173,10 +175,13 @@ both_ways(Alone, Others) -> lists:append([[{Alone, Other}, {Other, Alone}] || Ot
 a_node_that_was_restarted(Config) ->
     Pid = started(Config, [], kept),
     [Name | _] = names_but(Config, node(Pid)),
-    ok = beamway_placement_nodes:call(cluster(Config), Name, {application, stop}, [placement]),
-    ok = beamway_placement_nodes:call(cluster(Config), Name, {application, start}, [placement]),
+    ok = restarted(Config, Name),
     true = beamway_peer:wait_until(fun() -> call(Config, Name, children, []) =/= [] end, 30000),
     true = beamway_peer:wait_until(fun() -> found(Config, ["a", "b", "c"]) =:= Pid end, 30000).
+
+restarted(Config, Name) ->
+    ok = beamway_placement_nodes:call(cluster(Config), Name, {application, stop}, [placement]),
+    ok = beamway_placement_nodes:call(cluster(Config), Name, {application, start}, [placement]).
 
 wrong_options_and_the_end(Config) ->
     Call = {?MODULE, start_link, [kept]},
@@ -217,3 +222,13 @@ no_effect(Config, Call) ->
     ok = healed(Config, "a", ["b", "c"]),
     ?assert(stays(Config, ["c"], Pid, 5)),
     true = beamway_peer:wait_until(fun() -> found(Config, ["a", "b", "c"]) =:= Pid end, 30000).
+
+%% The majority has lost what it promised, and its start code asks for the child, while the old one still has its lease on a node that is cut off.
+started_anew_on_restarted_nodes(Config) ->
+    Old = started(Config, [], kept),
+    [Name | _] = Others = names_but(Config, node(Old)),
+    ok = cut(Config, name_of(Config, node(Old)), Others),
+    [ok = restarted(Config, Other) || Other <- Others],
+    {ok, New} = child(Config, Name, [], {?MODULE, start_link, [kept]}),
+    ?assertNot(is_alive(Config, Old)),
+    ?assertNotEqual(node(Old), node(New)).
