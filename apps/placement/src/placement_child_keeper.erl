@@ -18,17 +18,19 @@
 -define(STOP_MS, 5000).
 -define(HANDOFF_MS, 5000).
 
--record(kept, {spec :: placement_child:spec(), pid :: pid(), until :: integer(), timer :: timer:tref(), unfit_since = none :: none | integer()}).
+-record(kept, {spec :: placement_child:spec(), pid :: pid(), server :: pid(), until :: integer(), timer :: timer:tref(), unfit_since = none :: none | integer()}).
 
 %% @doc Starts the keeper of a child that was chosen for this node; `Given' is what another node handed over.
 -spec start_link(placement_child:spec(), none | {ok, term()}) -> pid().
-start_link(Spec, Given) -> spawn_link(fun() -> begin_keeping(Spec, Given) end).
+start_link(Spec, Given) ->
+    Server = self(),
+    spawn_link(fun() -> begin_keeping(Spec, Given, Server) end).
 
-begin_keeping(#{grace := Grace} = Spec, Given) ->
+begin_keeping(#{grace := Grace} = Spec, Given, Server) ->
     _ = process_flag(trap_exit, true),
     case placement_child:ask(Spec, none, Grace div 3) of
         %% A start that outlasts the lease ends with the keeper, to which the process under way is linked.
-        {granted, Since} -> started(Spec, Given, Since + Grace, armed(self(), Since + Grace));
+        {granted, Since} -> started(Spec, Given, Server, Since + Grace, armed(self(), Since + Grace));
         _ -> placement_child:release(Spec, node())
     end.
 
@@ -42,13 +44,13 @@ armed(Pid, Until, Before) ->
     {ok, cancel} = timer:cancel(Before),
     Timer.
 
-started(#{call := {Module, Function, Arguments}} = Spec, Given, Until, Timer) ->
+started(#{call := {Module, Function, Arguments}} = Spec, Given, Server, Until, Timer) ->
     try apply(Module, Function, Arguments) of
         {ok, Pid} when is_pid(Pid) ->
             true = link(Pid),
             Armed = armed(Pid, Until, Timer),
             ok = handed_over(Module, Pid, Given),
-            renewed(#kept{spec = Spec, pid = Pid, until = Until, timer = Armed});
+            renewed(#kept{spec = Spec, pid = Pid, server = Server, until = Until, timer = Armed});
         Other -> not_started(Spec, Other)
     catch
         _:Reason -> not_started(Spec, Reason)
@@ -77,12 +79,14 @@ renewed(#kept{spec = #{grace := Grace} = Spec, pid = Pid, until = Until, timer =
     end.
 
 waiting(moved) -> ok;
-waiting(#kept{spec = #{grace := Grace} = Spec, pid = Pid, until = Until} = Kept) ->
+waiting(#kept{spec = #{grace := Grace} = Spec, pid = Pid, server = Server, until = Until} = Kept) ->
     receive
         {'EXIT', Pid, _} -> placement_child:release(Spec, node());
         {placement_child, delete} -> stopped(Spec, Pid);
         %% The server has ended.
-        {'EXIT', _, Reason} -> _ = stop(Pid), exit(Reason)
+        {'EXIT', Server, Reason} -> _ = stop(Pid), exit(Reason);
+        %% A process that the start function has linked, too.
+        {'EXIT', _, _} -> waiting(Kept)
     after max(0, min(Grace div 4, Until - now_ms())) -> renewed(Kept)
     end.
 
