@@ -116,7 +116,7 @@ now_ms() -> erlang:monotonic_time(millisecond).
 
 %% @doc Asks all voters to promise themselves to this node, for at most `Ms'. The time before the question is when the lease begins.
 -spec ask(spec(), pid() | none, Ms :: non_neg_integer()) -> {granted, SinceMs :: integer()} | refused | deleted.
-ask(#{nodes := Nodes} = Spec, Pid, Ms) ->
+ask(#{name := Name, nodes := Nodes, version := Version} = Spec, Pid, Ms) ->
     Since = now_ms(),
     Alias = alias(),
     _ = [gen_server:cast({?SERVER, Node}, {ask, Alias, Spec, node(), Pid}) || Node <- Nodes],
@@ -125,7 +125,11 @@ ask(#{nodes := Nodes} = Spec, Pid, Ms) ->
     ok = flush(Alias),
     case Got of
         granted -> {granted, Since};
-        Other -> Other
+        refused -> refused;
+        deleted ->
+            %% Some voter has not heard of it, or nobody would ask.
+            abcast = gen_server:abcast(Nodes, ?SERVER, {delete, Name, Version}),
+            deleted
     end.
 
 gather(_, 0, _, _, _) -> granted;
@@ -173,17 +177,22 @@ handle_call({put, #{name := Name, grace := Grace} = Spec}, _, #state{made = Made
             {reply, ok, State};
         Pid -> {reply, {exists, Pid}, State}
     end;
-handle_call({delete, Name, Version}, _, #state{keepers = Keepers} = State) ->
-    _ = case ets:lookup(?CHILDREN, Name) of
-            [{_, #{version := Newer}, _}] when Newer > Version -> [];
-            _ ->
-                true = ets:insert(?CHILDREN, {Name, {deleted, Version}, promise(Name, none)}),
-                _ = erlang:send_after(?REMEMBERED_MS, self(), {forget, Name, Version}),
-                [Keeper ! {?MODULE, delete} || {Keeper, Kept} <- maps:to_list(Keepers), Kept =:= Name]
-        end,
-    {reply, ok, State};
+handle_call({delete, Name, Version}, _, State) ->
+    {reply, deleted(Name, Version, State), State};
 handle_call(Other, _, State) ->
     {reply, {error, {unknown_request, Other}}, State}.
+
+-spec deleted(name(), {integer(), node()}, #state{}) -> ok.
+deleted(Name, Version, #state{keepers = Keepers}) ->
+    case ets:lookup(?CHILDREN, Name) of
+        [{_, #{version := Newer}, _}] when Newer > Version -> ok;
+        [{_, {deleted, Newer}, _}] when Newer >= Version -> ok;
+        _ ->
+            true = ets:insert(?CHILDREN, {Name, {deleted, Version}, promise(Name, none)}),
+            _ = erlang:send_after(?REMEMBERED_MS, self(), {forget, Name, Version}),
+            _ = [Keeper ! {?MODULE, delete} || {Keeper, Kept} <- maps:to_list(Keepers), Kept =:= Name],
+            ok
+    end.
 
 %% What this voter has promised for the old child binds the new one. The old process has no name any more, but may still run.
 promise(Name, Otherwise) ->
@@ -197,6 +206,9 @@ promise(Name, Otherwise) ->
 -spec handle_cast(term(), #state{}) -> {noreply, #state{}}.
 handle_cast({ask, Alias, Spec, Holder, Pid}, State) ->
     Alias ! {Alias, answer(Spec, Holder, Pid)},
+    {noreply, State};
+handle_cast({delete, Name, Version}, State) ->
+    ok = deleted(Name, Version, State),
     {noreply, State};
 %% It learns from the next holder what the majority knows.
 handle_cast({withdraw, Name, Given}, State) ->

@@ -8,7 +8,7 @@
 -export([all/0, suite/0, init_per_testcase/2, end_per_testcase/2]).
 -export([restarted_elsewhere/1, moves_with_its_state/1, only_the_majority_runs_it/1, a_node_that_was_restarted/1, wrong_options_and_the_end/1,
          a_new_child_waits_for_the_old_one/1, a_minority_changes_nothing/1, a_minority_deletes_nothing/1,
-         started_anew_on_restarted_nodes/1, a_helper_of_the_start_ends/1]).
+         started_anew_on_restarted_nodes/1, a_helper_of_the_start_ends/1, a_voter_that_missed_the_end/1]).
 %% The child, on the nodes.
 -export([start_link/1, start_link_by_helper/1, init/1, handle_call/3, handle_cast/2, terminate/2, placement_handoff/1, placement_handoff/2]).
 
@@ -18,7 +18,7 @@ suite() -> [{timetrap, {minutes, 3}}].
 
 all() -> [restarted_elsewhere, moves_with_its_state, only_the_majority_runs_it, a_node_that_was_restarted, wrong_options_and_the_end,
          a_new_child_waits_for_the_old_one, a_minority_changes_nothing, a_minority_deletes_nothing,
-         started_anew_on_restarted_nodes, a_helper_of_the_start_ends].
+         started_anew_on_restarted_nodes, a_helper_of_the_start_ends, a_voter_that_missed_the_end].
 
 init_per_testcase(_, Config) ->
     Cluster = beamway_placement_nodes:start(["a", "b", "c"], #{args => ["-pa" | [filename:absname(Path) || Path <- [filename:dirname(code:which(?MODULE))]]]}),
@@ -241,3 +241,14 @@ started_anew_on_restarted_nodes(Config) ->
 a_helper_of_the_start_ends(Config) ->
     {ok, Pid} = child(Config, "a", [], {?MODULE, start_link_by_helper, [kept]}),
     ?assert(stays(Config, [name_of(Config, node(Pid))], Pid, 2)).
+
+%% It would start the child when the others no longer remember that it was deleted.
+a_voter_that_missed_the_end(Config) ->
+    roles(Config, [{"a", other}, {"b", other}, {"c", worker}]),
+    Pid = started(Config, {role, eq, worker}, kept),
+    ok = cut(Config, "a", ["b", "c"]),
+    ok = call(Config, "b", delete_child, [once]),
+    ?assertMatch([{once, _, _}], call(Config, "a", children, [])),
+    ok = healed(Config, "a", ["b", "c"]),
+    true = beamway_peer:wait_until(fun() -> call(Config, "a", children, []) =:= [] end, 30000),
+    ?assertNot(is_alive(Config, Pid)).
