@@ -11,7 +11,7 @@
 -module(placement_child).
 -behaviour(gen_server).
 
--export([start_link/1, start/3, delete/1, whereis_name/1, children/0, ask/3, release/2]).
+-export([start_link/1, start/3, delete/1, whereis_name/1, children/0, ask/3, release/2, pass/3]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2]).
 
 -export_type([name/0, options/0, spec/0, answer/0]).
@@ -153,7 +153,13 @@ flush(Alias) -> receive {Alias, _} -> flush(Alias) after 0 -> ok end.
 %% @doc Gives the promises back.
 -spec release(spec(), node()) -> ok.
 release(#{nodes := Nodes, name := Name}, Holder) ->
-    _ = [gen_server:cast({?SERVER, Node}, {release, Name, Holder}) || Node <- Nodes],
+    abcast = gen_server:abcast(Nodes, ?SERVER, {release, Name, Holder}),
+    ok.
+
+%% @doc Hands the promises on to another node, which asks next: until it does, nobody else can get them.
+-spec pass(spec(), Holder :: node(), Next :: node()) -> ok.
+pass(#{nodes := Nodes, name := Name}, Holder, Next) ->
+    abcast = gen_server:abcast(Nodes, ?SERVER, {pass, Name, Holder, Next}),
     ok.
 
 %% @private
@@ -220,6 +226,12 @@ handle_cast({withdraw, Name, Given}, State) ->
 handle_cast({release, Name, Holder}, State) ->
     case ets:lookup(?CHILDREN, Name) of
         [{_, Spec, {Holder, _, _}}] -> true = ets:insert(?CHILDREN, {Name, Spec, none});
+        _ -> ok
+    end,
+    {noreply, State};
+handle_cast({pass, Name, Holder, Next}, State) ->
+    case ets:lookup(?CHILDREN, Name) of
+        [{_, Spec, {Holder, _, Until}}] -> true = ets:insert(?CHILDREN, {Name, Spec, {Next, none, Until}});
         _ -> ok
     end,
     {noreply, State};

@@ -28,10 +28,22 @@ start_link(Spec, Given) ->
 
 begin_keeping(#{grace := Grace} = Spec, Given, Server) ->
     _ = process_flag(trap_exit, true),
+    asked(Spec, Given, Server, now_ms() + Grace).
+
+asked(#{grace := Grace} = Spec, Given, Server, End) ->
     case placement_child:ask(Spec, none, Grace div 3) of
         %% A start that outlasts the lease ends with the keeper, to which the process under way is linked.
         {granted, Since} -> started(Spec, Given, Server, Since + Grace, armed(self(), Since + Grace));
-        _ -> placement_child:release(Spec, node())
+        deleted -> placement_child:release(Spec, node());
+        refused ->
+            %% The node that gave the state has no lease any more when that time is over, whether or not its promises were passed on.
+            case Given =/= none andalso now_ms() < End of
+                true ->
+                    receive {'EXIT', Server, Reason} -> exit(Reason)
+                    after Grace div 4 -> asked(Spec, Given, Server, End)
+                    end;
+                false -> given_up(Spec, Given)
+            end
     end.
 
 %% Whatever this process does meanwhile, the end of the lease ends that one.
@@ -51,15 +63,25 @@ started(#{call := {Module, Function, Arguments}} = Spec, Given, Server, Until, T
             Armed = armed(Pid, Until, Timer),
             ok = handed_over(Module, Pid, Given),
             renewed(#kept{spec = Spec, pid = Pid, server = Server, until = Until, timer = Armed});
-        Other -> not_started(Spec, Other)
+        Other -> not_started(Spec, Given, Timer, Other)
     catch
-        _:Reason -> not_started(Spec, Reason)
+        _:Reason -> not_started(Spec, Given, Timer, Reason)
     end.
 
-not_started(#{name := Name, grace := Grace} = Spec, Reason) ->
+not_started(#{name := Name, query := Query, grace := Grace} = Spec, Given, Timer, Reason) ->
+    %% Nothing is under way: another node may be chosen, however long that takes.
+    {ok, cancel} = timer:cancel(Timer),
     logger:warning("placement: child ~0tP did not start: ~0tP", [Name, 8, Reason, 12]),
     %% The next start is not sooner than after this.
-    receive after min(Grace div 4, 1000) -> placement_child:release(Spec, node()) end.
+    receive after min(Grace div 4, 1000) -> ok end,
+    case Given =/= none andalso placement_choose:ranked(connected(Spec), {Query, 1}) of
+        {ok, [Node | _], _} -> passed(Node, Spec, Given);
+        _ -> given_up(Spec, Given)
+    end.
+
+given_up(#{name := Name} = Spec, Given) ->
+    _ = [logger:warning("placement: the state of child ~0tP is lost: no node took it over", [Name, 8]) || Given =/= none],
+    placement_child:release(Spec, node()).
 
 handed_over(Module, Pid, {ok, Given}) -> Module:placement_handoff(Pid, Given);
 handed_over(_, _, none) -> ok.
@@ -108,25 +130,31 @@ stop(Pid) ->
 
 %%% Moving
 
-fits(#kept{spec = #{query := Query, nodes := Nodes, grace := Grace} = Spec, unfit_since = Since} = Kept) ->
+fits(#kept{spec = #{query := Query, grace := Grace} = Spec, unfit_since = Since} = Kept) ->
     Now = now_ms(),
     case {placement_choose:ranked([node()], {Query, 1}), Since} of
         {{ok, _, _}, _} -> Kept#kept{unfit_since = none};
         {_, none} -> Kept#kept{unfit_since = Now};
         {_, _} when Now - Since < Grace -> Kept;
         _ ->
-            case placement_choose:ranked([Node || Node <- Nodes, lists:member(Node, nodes(connected))] ++ [node()], {Query, 1}) of
+            case placement_choose:ranked([node() | connected(Spec)], {Query, 1}) of
                 {ok, [Node | _], _} when Node =/= node() -> moved(Node, Spec, Kept);
                 _ -> Kept
             end
     end.
 
+%% The other voters that could take over.
+connected(#{nodes := Nodes}) -> [Node || Node <- Nodes, lists:member(Node, nodes(connected))].
+
 moved(Node, #{call := {Module, _, _}} = Spec, #kept{pid = Pid}) ->
     Given = given(erlang:function_exported(Module, placement_handoff, 1), Module, Pid),
     ok = stop(Pid),
-    ok = placement_child:release(Spec, node()),
-    gen_server:cast({placement_child, Node}, {try_start, Spec, Given}),
+    ok = passed(Node, Spec, Given),
     moved.
+
+passed(Node, Spec, Given) ->
+    ok = placement_child:pass(Spec, node(), Node),
+    gen_server:cast({placement_child, Node}, {try_start, Spec, Given}).
 
 %% In a process of its own: the child may hang. The exit reason is how the result travels.
 -dialyzer({nowarn_function, given/3}).

@@ -8,9 +8,9 @@
 -export([all/0, suite/0, init_per_testcase/2, end_per_testcase/2]).
 -export([restarted_elsewhere/1, moves_with_its_state/1, only_the_majority_runs_it/1, a_node_that_was_restarted/1, wrong_options_and_the_end/1,
          a_new_child_waits_for_the_old_one/1, a_minority_changes_nothing/1, a_minority_deletes_nothing/1,
-         started_anew_on_restarted_nodes/1, a_helper_of_the_start_ends/1, a_voter_that_missed_the_end/1]).
+         started_anew_on_restarted_nodes/1, a_helper_of_the_start_ends/1, a_voter_that_missed_the_end/1, the_first_choice_does_not_start_it/1]).
 %% The child, on the nodes.
--export([start_link/1, start_link_by_helper/1, init/1, handle_call/3, handle_cast/2, terminate/2, placement_handoff/1, placement_handoff/2]).
+-export([start_link/1, start_link_by_helper/1, start_link_but/2, init/1, handle_call/3, handle_cast/2, terminate/2, placement_handoff/1, placement_handoff/2]).
 
 -define(GRACE_MS, 1500).
 
@@ -18,7 +18,7 @@ suite() -> [{timetrap, {minutes, 3}}].
 
 all() -> [restarted_elsewhere, moves_with_its_state, only_the_majority_runs_it, a_node_that_was_restarted, wrong_options_and_the_end,
          a_new_child_waits_for_the_old_one, a_minority_changes_nothing, a_minority_deletes_nothing,
-         started_anew_on_restarted_nodes, a_helper_of_the_start_ends, a_voter_that_missed_the_end].
+         started_anew_on_restarted_nodes, a_helper_of_the_start_ends, a_voter_that_missed_the_end, the_first_choice_does_not_start_it].
 
 init_per_testcase(_, Config) ->
     Cluster = beamway_placement_nodes:start(["a", "b", "c"], #{args => ["-pa" | [filename:absname(Path) || Path <- [filename:dirname(code:which(?MODULE))]]]}),
@@ -35,6 +35,9 @@ start_link(Kept) -> gen_server:start_link(?MODULE, Kept, []).
 start_link_by_helper(Kept) ->
     _ = spawn_link(fun() -> ok end),
     start_link(Kept).
+
+start_link_but(Node, _) when Node =:= node() -> {error, not_here};
+start_link_but(_, Kept) -> start_link(Kept).
 
 init(Kept) ->
     _ = process_flag(trap_exit, true),
@@ -252,3 +255,14 @@ a_voter_that_missed_the_end(Config) ->
     ok = healed(Config, "a", ["b", "c"]),
     true = beamway_peer:wait_until(fun() -> call(Config, "a", children, []) =:= [] end, 30000),
     ?assertNot(is_alive(Config, Pid)).
+
+%% Its state goes on to the next node.
+the_first_choice_does_not_start_it(Config) ->
+    roles(Config, [{"a", other}, {"b", worker}, {"c", other}]),
+    [ok = call(Config, Name, insert, [rank, {static, Rank, [{ttl, 0}]}]) || {Name, Rank} <- [{"a", 1}, {"b", 2}, {"c", 3}]],
+    {ok, Old} = child(Config, "a", #{require => {role, eq, worker}, prefer => [{1, {rank, max}}]}, {?MODULE, start_link_but, [node_of(Config, "c"), fresh]}),
+    ok = beamway_placement_nodes:call(cluster(Config), "a", {gen_server, call}, [Old, {put, precious}]),
+    [ok = call(Config, Name, update, [role, {static, Value, [{ttl, 0}]}]) || {Name, Value} <- [{"a", worker}, {"c", worker}, {"b", other}]],
+    New = another(Config, ["a", "b", "c"], Old),
+    ?assertEqual("a", name_of(Config, node(New))),
+    ?assertEqual(precious, beamway_placement_nodes:call(cluster(Config), "a", {gen_server, call}, [New, get])).
