@@ -6,8 +6,10 @@
 %% has ended. So at no time do two nodes run it, as long as clocks run equally fast: under a partition only a side with more than half of the voters does. A
 %% voter that has lost its memory, since its node was restarted, promises nothing for a grace time.
 %%
-%% This server is the voter, and chooses the next node when nobody holds the lease: of the voters that are connected the first by name does it. The table
-%% belongs to {@link placement_sup}, so promises survive this server. Its end ends the keepers, and with them their children.
+%% This server is the voter, and chooses the next node when nobody holds the lease: of the voters that are connected the first by name does it, or the next
+%% one if that hangs or has not heard of the child.
+%%
+%% The table belongs to {@link placement_sup}, so promises survive this server. Its end ends the keepers, and with them their children.
 -module(placement_child).
 -behaviour(gen_server).
 
@@ -23,7 +25,7 @@
 -type answer() :: granted | {held, node() | nobody} | deleted.
 
 -define(SERVER, ?MODULE).
-%% {name(), spec() | {deleted, Version} | unknown, none | {Holder :: node() | nobody, pid() | none, UntilMs}}
+%% {name(), spec() | {deleted, Version} | unknown, {Holder :: node() | nobody, pid() | none, UntilMs}}
 -define(CHILDREN, placement_children).
 -define(TICK_MS, 100).
 -define(CALL_MS, 5000).
@@ -179,7 +181,7 @@ handle_call({put, #{name := Name, grace := Grace} = Spec}, _, #state{made = Made
     case whereis_name(Name) of
         undefined ->
             %% It may have promised itself to another before its table was made.
-            true = ets:insert(?CHILDREN, {Name, Spec, promise(Name, {nobody, none, Made + Grace})}),
+            true = ets:insert(?CHILDREN, {Name, Spec, promise(Name, max(now_ms(), Made + Grace))}),
             {reply, ok, State};
         Pid -> {reply, {exists, Pid}, State}
     end;
@@ -194,7 +196,7 @@ deleted(Name, Version, #state{keepers = Keepers}) ->
         [{_, #{version := Newer}, _}] when Newer > Version -> ok;
         [{_, {deleted, Newer}, _}] when Newer >= Version -> ok;
         _ ->
-            true = ets:insert(?CHILDREN, {Name, {deleted, Version}, promise(Name, none)}),
+            true = ets:insert(?CHILDREN, {Name, {deleted, Version}, promise(Name, now_ms())}),
             _ = erlang:send_after(?REMEMBERED_MS, self(), {forget, Name, Version}),
             _ = [Keeper ! {?MODULE, delete} || {Keeper, Kept} <- maps:to_list(Keepers), Kept =:= Name],
             ok
@@ -205,7 +207,7 @@ promise(Name, Otherwise) ->
     Now = now_ms(),
     case ets:lookup(?CHILDREN, Name) of
         [{_, _, {Holder, _, Until}}] when Until > Now -> {Holder, none, Until};
-        _ -> Otherwise
+        _ -> {nobody, none, Otherwise}
     end.
 
 %% @private
@@ -225,7 +227,7 @@ handle_cast({withdraw, Name, Given}, State) ->
     {noreply, State};
 handle_cast({release, Name, Holder}, State) ->
     case ets:lookup(?CHILDREN, Name) of
-        [{_, Spec, {Holder, _, _}}] -> true = ets:insert(?CHILDREN, {Name, Spec, none});
+        [{_, Spec, {Holder, _, _}}] -> true = ets:insert(?CHILDREN, {Name, Spec, {nobody, none, now_ms()}});
         _ -> ok
     end,
     {noreply, State};
@@ -264,7 +266,7 @@ answer(#{name := Name, grace := Grace, version := Version} = Spec, Holder, Pid) 
 handle_info(tick, State) ->
     ok = tick(),
     Now = now_ms(),
-    {noreply, lists:foldl(fun(Spec, Acc) -> chosen(Spec, Acc) end, State, [Spec || {_, #{} = Spec, Promise} <- ets:tab2list(?CHILDREN), is_over(Promise, Now)])};
+    {noreply, lists:foldl(fun chosen/2, State, [{Spec, Now - Until} || {_, #{} = Spec, {_, _, Until}} <- ets:tab2list(?CHILDREN), Until =< Now])};
 handle_info({'EXIT', Keeper, _}, #state{keepers = Keepers} = State) -> {noreply, State#state{keepers = maps:remove(Keeper, Keepers)}};
 handle_info({'DOWN', Monitor, process, _, _}, #state{choosers = Choosers} = State) -> {noreply, State#state{choosers = maps:remove(Monitor, Choosers)}};
 handle_info({forget, Name, Version}, State) ->
@@ -272,24 +274,22 @@ handle_info({forget, Name, Version}, State) ->
     {noreply, State};
 handle_info(_, State) -> {noreply, State}.
 
-is_over(none, _) -> true;
-is_over({_, _, Until}, Now) -> Until =< Now.
-
-%% One chooser for a name at a time. Two nodes that choose at once, since they are not connected, ask the same voters.
-chosen(#{name := Name, nodes := Nodes} = Spec, #state{choosers = Choosers, keepers = Keepers} = State) ->
+%% One chooser for a name at a time; the turn goes on each half of a grace time. Two nodes that choose at once ask the same voters.
+chosen({#{name := Name, nodes := Nodes, grace := Grace} = Spec, SinceMs}, #state{choosers = Choosers, keepers = Keepers} = State) ->
     Connected = [Node || Node <- Nodes, lists:member(Node, [node() | nodes(connected)])],
-    case 2 * length(Connected) > length(Nodes) andalso hd(Connected) =:= node()
+    Before = length(lists:takewhile(fun(Node) -> Node =/= node() end, Connected)),
+    case 2 * length(Connected) > length(Nodes) andalso SinceMs >= Before * (Grace div 2)
          andalso not lists:member(Name, maps:values(Choosers)) andalso not lists:member(Name, maps:values(Keepers)) of
         true ->
-            {_, Monitor} = spawn_monitor(fun() -> choose(Spec, Connected) end),
+            {_, Monitor} = spawn_monitor(fun() -> choose(Spec, Connected, Before) end),
             State#state{choosers = Choosers#{Monitor => Name}};
         false -> State
     end.
 
-choose(#{query := Query, grace := Grace} = Spec, Connected) ->
+choose(#{query := Query, grace := Grace} = Spec, Connected, Before) ->
     case placement_choose:ranked(Connected, {Query, 1}) of
         {ok, [Node | _], _} -> gen_server:cast({?SERVER, Node}, {try_start, Spec, none});
         {error, _} -> ok
     end,
-    %% Time for the answer: another look before would choose once more.
-    receive after min(Grace div 4, 1000) -> ok end.
+    %% Time for the answer: another look before would choose once more. If no node suits, many voters are not to look for one all the time.
+    receive after min(Grace div 4, 1000) * (Before + 1) -> ok end.

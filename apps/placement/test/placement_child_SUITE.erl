@@ -8,7 +8,8 @@
 -export([all/0, suite/0, init_per_testcase/2, end_per_testcase/2]).
 -export([restarted_elsewhere/1, moves_with_its_state/1, only_the_majority_runs_it/1, a_node_that_was_restarted/1, wrong_options_and_the_end/1,
          a_new_child_waits_for_the_old_one/1, a_minority_changes_nothing/1, a_minority_deletes_nothing/1,
-         started_anew_on_restarted_nodes/1, a_helper_of_the_start_ends/1, a_voter_that_missed_the_end/1, the_first_choice_does_not_start_it/1]).
+         started_anew_on_restarted_nodes/1, a_helper_of_the_start_ends/1, a_voter_that_missed_the_end/1, the_first_choice_does_not_start_it/1,
+         the_first_voter_hangs/1, the_first_voter_knows_nothing/1]).
 %% The child, on the nodes.
 -export([start_link/1, start_link_by_helper/1, start_link_but/2, init/1, handle_call/3, handle_cast/2, terminate/2, placement_handoff/1, placement_handoff/2]).
 
@@ -18,7 +19,8 @@ suite() -> [{timetrap, {minutes, 3}}].
 
 all() -> [restarted_elsewhere, moves_with_its_state, only_the_majority_runs_it, a_node_that_was_restarted, wrong_options_and_the_end,
          a_new_child_waits_for_the_old_one, a_minority_changes_nothing, a_minority_deletes_nothing,
-         started_anew_on_restarted_nodes, a_helper_of_the_start_ends, a_voter_that_missed_the_end, the_first_choice_does_not_start_it].
+         started_anew_on_restarted_nodes, a_helper_of_the_start_ends, a_voter_that_missed_the_end, the_first_choice_does_not_start_it,
+         the_first_voter_hangs, the_first_voter_knows_nothing].
 
 init_per_testcase(_, Config) ->
     Cluster = beamway_placement_nodes:start(["a", "b", "c"], #{args => ["-pa" | [filename:absname(Path) || Path <- [filename:dirname(code:which(?MODULE))]]]}),
@@ -266,3 +268,25 @@ the_first_choice_does_not_start_it(Config) ->
     New = another(Config, ["a", "b", "c"], Old),
     ?assertEqual("a", name_of(Config, node(New))),
     ?assertEqual(precious, beamway_placement_nodes:call(cluster(Config), "a", {gen_server, call}, [New, get])).
+
+%% It runs the child, would choose the next node, and stays connected for about a minute.
+the_first_voter_hangs(Config) ->
+    roles(Config, [{"a", worker}, {"b", other}, {"c", other}]),
+    {ok, Old} = child(Config, "a", #{require => {role, eq, worker}, deadline => 1000 * beamway_runner:slowness()}, {?MODULE, start_link, [kept]}),
+    ok = call(Config, "c", update, [role, {static, worker, [{ttl, 0}]}]),
+    ok = beamway_peer:sigstop(peer_of(Config, node(Old))),
+    New = beamway_peer:wait_until(fun() ->
+        case [call(Config, Name, whereis_name, [once]) || Name <- ["b", "c"]] of
+            [Pid, Pid] when is_pid(Pid), Pid =/= Old -> Pid;
+            _ -> false
+        end
+    end, 20000),
+    ?assertEqual("c", name_of(Config, node(New))).
+
+%% Nobody could tell it of the child, and nobody asks it for a promise before the child runs.
+the_first_voter_knows_nothing(Config) ->
+    ok = beamway_placement_nodes:call(cluster(Config), "a", {application, stop}, [placement]),
+    roles(Config, [{"b", worker}, {"c", other}]),
+    {ok, Pid} = child(Config, "b", {role, eq, worker}, {?MODULE, start_link, [kept]}),
+    ok = beamway_placement_nodes:call(cluster(Config), "a", {application, start}, [placement]),
+    true = beamway_peer:wait_until(fun() -> found(Config, ["a", "b", "c"]) =:= Pid end, 30000).
