@@ -24,12 +24,15 @@
 -define(TABLE, ?MODULE).
 -define(PAUSE_MS, 10).
 -define(TRIES, 3).
+-define(FEW, 64).
 
 -record(peers, {incoming = #{} :: #{pid() => teleport_lane:id()},
                 %% a lane that waits until the one before it has ended
                 waiting = #{} :: #{Old :: pid() => {gen_server:from(), teleport_lane:id(), teleport_sender:tx()}},
                 %% of the newest lane that came, also after its end
-                turns = #{} :: #{teleport_lane:id() => integer()}}).
+                turns = #{} :: #{teleport_lane:id() => integer()},
+                %% with so many, those of nodes that are gone are looked for
+                many = ?FEW :: pos_integer()}).
 
 %% @doc Started by the supervisor.
 -spec start_link() -> {ok, pid()} | {error, term()}.
@@ -269,9 +272,9 @@ handle_call(configured, _From, State) ->
     {reply, ok, State};
 handle_call({incoming, Id, _, Turn}, _, #peers{turns = Turns} = State) when is_map_key(Id, Turns), Turn < map_get(Id, Turns) ->
     {reply, superseded, State};
-handle_call({incoming, {Node, Class, Index} = Id, Tx, Turn}, {Pid, _} = From, #peers{waiting = Waiting, turns = Turns} = Before) ->
+handle_call({incoming, {Node, Class, Index} = Id, Tx, Turn}, {Pid, _} = From, #peers{waiting = Waiting} = Before) ->
     _ = monitor(process, Pid),
-    State = Before#peers{turns = Turns#{Id => Turn}},
+    State = taken(Id, Turn, Before),
     case ets:lookup(?TABLE, {in, Node, Class, Index}) of
         [{_, OldTx}] ->
             Old = teleport_sender:pid(OldTx),
@@ -283,6 +286,14 @@ handle_call({incoming, {Node, Class, Index} = Id, Tx, Turn}, {Pid, _} = From, #p
     end;
 handle_call(_Request, _From, State) ->
     {reply, {error, badarg}, State}.
+
+%% Nobody says that a node without lanes is gone.
+taken(Id, Turn, #peers{turns = Turns, many = Many} = State) when map_size(Turns) < Many ->
+    State#peers{turns = Turns#{Id => Turn}};
+taken(Id, Turn, #peers{turns = Turns} = State) ->
+    Connected = maps:from_keys(nodes(connected), []),
+    Left = maps:filter(fun({Node, _, _}, _) -> is_map_key(Node, Connected) end, Turns),
+    State#peers{turns = Left#{Id => Turn}, many = max(?FEW, 2 * map_size(Left) + 1)}.
 
 %% The peer has opened yet another one meanwhile.
 given_up(Waiting, Old) ->
@@ -316,7 +327,7 @@ handle_cast(_Request, State) -> {noreply, State}.
 
 %% @private
 -spec handle_info(term(), #peers{}) -> {noreply, #peers{}}.
-handle_info({'DOWN', _, process, Pid, _}, #peers{incoming = Incoming, turns = Turns} = State) ->
+handle_info({'DOWN', _, process, Pid, _}, #peers{incoming = Incoming} = State) ->
     _ = [begin
              true = ets:delete(?TABLE, {peer, Node}),
              ok = teleport_way:forget(Node),
@@ -324,10 +335,9 @@ handle_info({'DOWN', _, process, Pid, _}, #peers{incoming = Incoming, turns = Tu
              ets:match_delete(?TABLE, {{count, Node, '_'}, '_'})
          end || [Node] <- ets:match(?TABLE, {{peer, '$1'}, Pid})],
     case maps:take(Pid, Incoming) of
-        {{Node, Class, Index} = Id, Rest} ->
+        {{Node, Class, Index}, Rest} ->
             true = ets:delete(?TABLE, {in, Node, Class, Index}),
-            Left = case lists:member(Node, nodes(connected)) of true -> Turns; false -> maps:remove(Id, Turns) end,
-            {noreply, replaced(Pid, State#peers{incoming = Rest, turns = Left})};
+            {noreply, replaced(Pid, State#peers{incoming = Rest})};
         error ->
             {noreply, State}
     end;

@@ -3,7 +3,7 @@
 -module(teleport_idle_SUITE).
 
 -export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2, end_per_testcase/2]).
--export([descriptors_at_rest/1, bursts/1, waiting_calls_are_use/1, confirmed_by_the_next_lane/1]).
+-export([descriptors_at_rest/1, bursts/1, waiting_calls_are_use/1, confirmed_by_the_next_lane/1, nodes_that_come_and_go/1]).
 -export([gather/1]).
 -import(teleport_nodes, [wait_ms/0]).
 
@@ -14,7 +14,7 @@ suite() -> [{timetrap, {minutes, 3}}].
 
 all() -> [{group, shm}, {group, tcp}].
 
-groups() -> teleport_nodes:groups([shm, tcp], [descriptors_at_rest, bursts, waiting_calls_are_use, confirmed_by_the_next_lane]).
+groups() -> teleport_nodes:groups([shm, tcp], [descriptors_at_rest, bursts, waiting_calls_are_use, confirmed_by_the_next_lane, nodes_that_come_and_go]).
 
 init_per_group(Kind, Config) -> teleport_nodes:init_group(Kind, Config).
 
@@ -139,3 +139,21 @@ confirmed_by_the_next_lane(Config) ->
 is_asked(Peer) ->
     {messages, Messages} = process_info(Peer, messages),
     lists:any(fun({'$gen_call', _, {lane, control, _, _, _}}) -> true; (_) -> false end, Messages).
+
+%% Each has another name, and its lanes are closed before it ends. The called node remembers the turns of few lanes.
+nodes_that_come_and_go(Config) ->
+    {Called, Node} = teleport_nodes:start(teleport_nodes:kind(Config)),
+    Options = #{teleport => #{lanes => maps:from_keys([control, normal, bulk], 16), ring_bytes => 65536}},
+    [begin
+         {Peer, Name} = teleport_nodes:start(teleport_nodes:kind(Config), Options),
+         ok = teleport_nodes:connect(Peer, Node),
+         ok = beamway_peer:call(Peer, teleport, prime, [Node, wait_ms()], wait_ms()),
+         beamway_peer:wait_until(fun() -> length([x || {Of, _, _} <- turns(Called), Of =:= Name]) =:= 48 end, wait_ms()),
+         ok = beamway_peer:run(Peer, fun() -> closes_soon() end),
+         true = beamway_peer:run(Called, fun() -> at_rest(Name) end, 2 * wait_ms()),
+         ok = beamway_peer:stop(Peer),
+         ok = beamway_peer:wait_disconnected(Called, Name)
+     end || _ <- [1, 2, 3]],
+    true = length(turns(Called)) =< 64.
+
+turns(Peer) -> beamway_peer:run(Peer, fun() -> maps:keys(element(4, sys:get_state(teleport_peers))) end).
