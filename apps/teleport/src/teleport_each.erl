@@ -1,5 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc The same work for several nodes or lanes at once, so that one that is stuck holds up no other.
+%%
+%% Each item has a process of its own. One more for each call, the guard, ends these with the caller. They are linked to the guard alone: a link to the
+%% caller would end it with the first of them.
 -module(teleport_each).
 
 -export([run/2, run/3]).
@@ -25,8 +28,33 @@ run_on(Begun, Then) ->
             [{Item, Rest} | run_on(Others, Then)]
     end.
 
+begun([], _) -> [];
 begun(Items, Fun) ->
-    [{element(2, spawn_monitor(fun() -> exit({?MODULE, Fun(Item)}) end)), Item} || Item <- Items].
+    Caller = self(),
+    Guard = spawn(fun() -> guard(Caller, length(Items)) end),
+    [{element(2, spawn_monitor(fun() -> exit({?MODULE, guarded(Guard, Fun, Item)}) end)), Item} || Item <- Items].
+
+%% It unlinks before it ends: the guard needs no copy of the result, and a failure may come before the guard traps exits.
+guarded(Guard, Fun, Item) ->
+    true = link(Guard),
+    try Fun(Item)
+    after
+        true = unlink(Guard),
+        Guard ! ended
+    end.
+
+guard(Caller, Count) ->
+    process_flag(trap_exit, true),
+    guard_on(monitor(process, Caller), Count).
+
+guard_on(_, 0) -> ok;
+guard_on(Monitor, Left) ->
+    receive
+        {'DOWN', Monitor, process, _, _} -> exit(caller_ended);
+        ended -> guard_on(Monitor, Left - 1);
+        %% It was killed.
+        {'EXIT', _, _} -> guard_on(Monitor, Left - 1)
+    end.
 
 ended({?MODULE, Result}) -> {ok, Result};
 ended(Reason) -> {down, Reason}.

@@ -513,16 +513,21 @@ new_code(Config) ->
         Node = teleport:erpc_call(Node, erlang, node, [])
     end).
 
-%% A server that parks what it is asked holds nothing for callers that were killed; the others still get their answers.
+%% A server that parks what it is asked holds nothing for callers that were killed; the others still get their answers. Whoever asks several nodes at once
+%% asks by other processes, which end with it.
 killed_callers(Config) ->
     on_first(Config, fun(Node) ->
-        Server = erpc:call(Node, teleport_nodes, start_server, [none]),
+        Server = erpc:call(Node, teleport_nodes, start_server, [tp_parks]),
         Gate = teleport_nodes:gate(),
         Pending = fun() -> lists:sum([P || #{opened_by := peer, pending_calls := P} <- erpc:call(Node, teleport, lanes, [node()])]) end,
         Kept = teleport:send_request(Server, {behind, Gate, kept}),
         Callers = [spawn_monitor(fun() -> _ = teleport:send_request(Server, never), teleport:call(Server, never, infinity) end)
                    || _ <- lists:seq(1, 50)],
-        _ = beamway_peer:wait_until(fun() -> Pending() =:= 101 end, wait_ms()),
+        Several = [spawn_monitor(fun() -> teleport:multi_call([Node], tp_parks, never) end),
+                   spawn_monitor(fun() -> teleport:multicall([Node], timer, sleep, [infinity]) end)],
+        _ = beamway_peer:wait_until(fun() -> Pending() =:= 103 end, wait_ms()),
+        [exit(Pid, kill) || {Pid, _} <- Several],
+        _ = beamway_peer:wait_until(fun() -> Pending() =:= 101 end, 15000),
         [exit(Pid, kill) || {Pid, _} <- Callers],
         _ = beamway_peer:wait_until(fun() -> Pending() =:= 1 end, wait_ms()),
         %% Later ones are noticed at once or later, and one that ended in order is no other.
