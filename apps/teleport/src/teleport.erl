@@ -376,8 +376,8 @@ metrics() -> beamway_metrics:prometheus(teleport_metrics:families()).
 %% @doc Changes options ({@link teleport_config}) for all nodes or one. Lanes that are open keep theirs.
 -spec configure(all | node(), map()) -> ok | {error, [string(), ...]}.
 configure(Which, Options) when is_atom(Which) ->
-    case teleport_config:set(Which, Options) of
-        ok -> ok = teleport_peers:configured(), teleport_blocks:configured();
+    case teleport_peers:configure(Which, Options) of
+        ok -> teleport_blocks:configured();
         {error, Problems} -> {error, [teleport_config:describe(Problem) || Problem <- Problems]}
     end.
 

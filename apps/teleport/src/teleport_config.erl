@@ -170,7 +170,7 @@ is_option(Name) -> lists:keymember(Name, 1, options()).
 all_problems(Maps) ->
     lists:append([Problems || Map <- Maps, {error, Problems} <- [check(Map)]]).
 
-%% @doc Changes options for all nodes, or for one.
+%% @doc Changes options for all nodes, or for one. Called by {@link teleport_peers} alone: of two changes at once one would be lost.
 -spec set(all | node(), map()) -> ok | {error, [problem(), ...]}.
 set(Which, Given) ->
     case check(Given) of

@@ -14,7 +14,7 @@
 -module(teleport_peers).
 -behaviour(gen_server).
 
--export([start_link/0, lane/5, next/5, peer/2, is_carried/1, settle/2, carried/2, configured/0, counts/2, not_up/1, up/2, down/1, offered/0, offered/1, incoming/3, lost/2, all/0, lost/0]).
+-export([start_link/0, lane/5, next/5, peer/2, is_carried/1, settle/2, carried/2, configure/2, counts/2, not_up/1, up/2, down/1, offered/0, offered/1, incoming/3, lost/2, all/0, lost/0]).
 -export([leave/2, plain/1, set_plain/2, count_plain/2, plain_all/0, plain_counts/0]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2, terminate/2]).
 -export_type([plain_counts/0]).
@@ -120,9 +120,9 @@ settle(Node, Deadline, Tries) ->
 -spec carried(node(), boolean()) -> ok.
 carried(Node, IsCarried) -> gen_server:call(?MODULE, {carried, Node, IsCarried}, infinity).
 
-%% @doc The options have changed; what is sent from now on takes the new way.
--spec configured() -> ok.
-configured() -> gen_server:call(?MODULE, configured, infinity).
+%% @doc Changes options, one change after the other; what is sent from now on takes the new way.
+-spec configure(all | node(), map()) -> ok | {error, [teleport_config:problem(), ...]}.
+configure(Which, Options) -> gen_server:call(?MODULE, {configure, Which, Options}, infinity).
 
 %% Something is being restarted, or was not yet noticed. Without the application the table is gone, and the next look fails.
 later(Deadline, Again) ->
@@ -267,9 +267,10 @@ handle_call({carried, Node, IsCarried}, {Pid, _}, State) ->
         _ -> ok
     end,
     {reply, ok, State};
-handle_call(configured, _From, State) ->
+handle_call({configure, Which, Options}, _From, State) ->
+    Result = teleport_config:set(Which, Options),
     lists:foreach(fun([Node, IsCarried]) -> ok = teleport_way:mark(Node, IsCarried, teleport_config:of_node(Node)) end, ets:match(?TABLE, {{carried, '$1'}, '$2'})),
-    {reply, ok, State};
+    {reply, Result, State};
 handle_call({incoming, Id, _, Turn}, _, #peers{turns = Turns} = State) when is_map_key(Id, Turns), Turn < map_get(Id, Turns) ->
     {reply, superseded, State};
 handle_call({incoming, {Node, Class, Index} = Id, Tx, Turn}, {Pid, _} = From, #peers{waiting = Waiting} = Before) ->

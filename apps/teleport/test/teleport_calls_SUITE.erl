@@ -5,7 +5,7 @@
 -export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_group/2, end_per_group/2]).
 -export([sends/1, sizes/1, gen_server_calls/1, deferred_replies/1, gen_statem_calls/1, gen_event_calls/1, fsm_labels/1, requests/1, erpc_calls/1,
          multicalls/1, global_and_via/1, local_destinations/1, servers_that_end/1, timeouts/1, confirmations/1, ten_thousand_callers/1,
-         answers_that_are_too_large/1, bad_input/1, nodes_that_are_not_there/1, what_lanes_say/1]).
+         answers_that_are_too_large/1, bad_input/1, options_at_once/1, nodes_that_are_not_there/1, what_lanes_say/1]).
 %% Used on the nodes.
 -export([callback_mode/0, init/1, handle_event/4, handle_call/2, handle_event/2, whereis_name/1, register_name/2, unregister_name/1, send/2]).
 -import(teleport_nodes, [wait_ms/0]).
@@ -16,7 +16,7 @@ all() -> teleport_nodes:all([beamway | teleport_nodes:kinds()]).
 
 groups() ->
     Both = [sends, sizes, gen_statem_calls, gen_event_calls, fsm_labels, requests, erpc_calls, multicalls, global_and_via, local_destinations, timeouts,
-            confirmations, ten_thousand_callers, bad_input, nodes_that_are_not_there],
+            confirmations, ten_thousand_callers, bad_input, options_at_once, nodes_that_are_not_there],
     Lanes = [gen_server_calls, deferred_replies, servers_that_end, answers_that_are_too_large, what_lanes_say],
     teleport_nodes:groups(teleport_nodes:kinds(), Both ++ Lanes) ++ teleport_nodes:groups([beamway], Both).
 
@@ -347,6 +347,16 @@ bad_input(Config) ->
         true = Bytes > 1000000,
         {'EXIT', {{too_big, _}, {teleport, call, _}}} = (catch teleport:call({x, Node}, binary:copy(<<"x">>, 1000000))),
         ok = teleport:configure(Node, #{max_message_bytes => 2147483647})
+    end).
+
+%% Many change options at the same time. No change is lost.
+options_at_once(Config) ->
+    on_first(Config, fun(_) ->
+        Changes = [{list_to_atom("n" ++ integer_to_list(N) ++ "@h"), N} || N <- lists:seq(1, 50)],
+        Callers = [beamway_peer:async(fun() -> receive go -> teleport:configure(Name, #{block_ms => N}) end end) || {Name, N} <- Changes],
+        [Pid ! go || {Pid, _} <- Callers],
+        [ok = beamway_peer:await(Caller) || Caller <- Callers],
+        [#{block_ms := N} = teleport_config:of_node(Name) || {Name, N} <- Changes]
     end).
 
 nodes_that_are_not_there(Config) ->
