@@ -165,7 +165,8 @@ response({error, {Reason, _}}) -> {error, Reason}.
 
 %% ---- with sites ----
 
-%% Relays have half of the time, and leaves that they have not reached in it are sent to directly. A leaf that gets both copies drops one.
+%% Relays have half of the time. Leaves that they have not reached in it are sent to directly, and so are nodes whose lane was not up by then. A leaf that
+%% gets both copies drops one.
 relayed({Direct, Relays}, Broadcast, #{class := Class} = Lane, Deadline) ->
     RelayMs = min(teleport_deadline:left(Deadline), 2 * ?RELAY_MS) div 2,
     RelayDeadline = teleport_deadline:in(RelayMs),
@@ -211,6 +212,8 @@ told(Ended, Leaves) ->
                    ({Relay, {error, _}} = Failed, {Outcomes, Missed}) when is_map_key(Relay, Leaves) ->
                         ok = teleport_relay:failed(Relay),
                         {[Failed | Outcomes], maps:get(Relay, Leaves) ++ Missed};
+                   ({Node, {error, timeout}}, {Outcomes, Missed}) when not is_map_key(Node, Leaves) ->
+                        {Outcomes, [Node | Missed]};
                    (Outcome, {Outcomes, Missed}) ->
                         {[Outcome | Outcomes], Missed}
                 end, {[], []}, Ended).

@@ -7,7 +7,7 @@
 -export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_group/2, end_per_group/2, init_per_testcase/2, end_per_testcase/2]).
 -export([one_message_crosses/1, answers/1, relay_of_version_0_2_0/1, sites_of_the_configuration/1, large_messages/1, order_of_one_sender/1, relay_does_not_answer/1, relay_is_killed/1,
          leaf_does_not_answer/1, leaf_is_killed/1, relay_without_teleport/1, leaf_without_teleport/1, relay_passes_on_too_many/1, process_is_killed/1,
-         sites_that_nobody_knows/1]).
+         sites_that_nobody_knows/1, lane_to_a_direct_node_is_late/1]).
 %% Used on the nodes.
 -export([become_0_2_0/0]).
 -import(teleport_nodes, [wait_ms/0]).
@@ -21,7 +21,7 @@ groups() ->
     teleport_nodes:groups([shm, tcp],
                           [one_message_crosses, answers, relay_of_version_0_2_0, sites_of_the_configuration, large_messages, order_of_one_sender, relay_does_not_answer, relay_is_killed,
                            leaf_does_not_answer, leaf_is_killed, relay_without_teleport, leaf_without_teleport, relay_passes_on_too_many, process_is_killed,
-                           sites_that_nobody_knows]).
+                           sites_that_nobody_knows, lane_to_a_direct_node_is_late]).
 
 init_per_suite(Config) -> Config.
 
@@ -338,4 +338,23 @@ sites_that_nobody_knows(Config) ->
         [[1, 2, 3, 4] = got(Member) || Member <- Members],
         #{relayed := 0} = figures(Relay),
         [{'EXIT', {{bad_option, sites, Bad}, _}} = (catch broadcast(x, #{sites => Bad})) || Bad <- [site, [], fun() -> x end]]
+    end).
+
+%% It comes up when the time of the relays is over, which is 5 s.
+lane_to_a_direct_node_is_late(Config) ->
+    on_first(Config, fun(#{near := Near, relay := Relay, leaves := Leaves, sites := Sites}) ->
+        Members = members([Near, Relay | Leaves]),
+        Expected = result(#{sent => lists:sort([Near, Relay | Leaves])}),
+        %% No other case has opened a lane of this class.
+        [] = [Lane || #{opened_by := this_node, class := bulk} = Lane <- teleport:lanes(Near)],
+        ok = sys:suspend({teleport_listener, Near}),
+        try
+            Call = beamway_peer:async(fun() -> broadcast(one, #{sites => Sites, class => bulk}) end),
+            receive after 6000 -> ok end,
+            ok = sys:resume({teleport_listener, Near}),
+            Expected = beamway_peer:await(Call)
+        after
+            ok = sys:resume({teleport_listener, Near})
+        end,
+        [[one] = got(Member) || Member <- Members]
     end).
