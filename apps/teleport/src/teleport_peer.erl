@@ -50,6 +50,9 @@
 -define(CHANGE_MS, 500).
 %% Lanes that nobody uses are looked for so often, or in `idle_ms'.
 -define(LOOK_MS, 5000).
+%% No sender takes so long from the number of a message to the link, unless it was killed.
+-define(DEAD_MS, 4000).
+-define(NOBODY, '$teleport_nobody').
 
 %% @doc Started by its supervisor.
 -spec start_link(node()) -> {ok, pid()} | {error, term()}.
@@ -144,6 +147,11 @@ handle_info(change, #peer{plain = open, lanes = Lanes} = State) ->
 handle_info(look, #peer{node = Node} = State) ->
     look_later(Node),
     {noreply, rested(State)};
+handle_info({arrived, Key, Pid, Sent}, #peer{node = Node, plain = no, lanes = Lanes} = State) ->
+    case Lanes of
+        #{Key := #lane{state = up, pid = Pid} = Lane} -> {noreply, put_lane(Key, rest(Key, Sent, Lane, Node), State)};
+        #{} -> {noreply, State}
+    end;
 handle_info({again, Key}, #peer{lanes = Lanes} = State) ->
     case Lanes of
         #{Key := #lane{state = waiting} = Lane} -> {noreply, put_lane(Key, open(Key, Lane, State), State)};
@@ -182,25 +190,54 @@ rested(#peer{node = Node, plain = no, lanes = Lanes} = State) ->
     State#peer{lanes = maps:map(fun(Key, Lane) -> rested(Key, Lane, {Node, Now, IdleMs}) end, Lanes)};
 rested(State) -> State.
 
-rested({Class, Index}, #lane{state = up, pid = Pid, tx = Tx, seen = Seen} = Lane, {Node, Now, IdleMs}) ->
+rested(Key, #lane{state = up, tx = Tx, seen = Seen} = Lane, {Node, Now, IdleMs}) ->
     case {teleport_sender:sent(Tx), Seen} of
         {Sent, {Sent, Since}} when Now - Since >= IdleMs ->
-            case is_unused(Lane) andalso teleport_sender:rest(Tx, Sent) of
-                true ->
-                    ?LOG_INFO("teleport: lane ~ts ~b to ~ts is closed: nobody uses it", [Class, Index, Node]),
-                    ok = teleport_peers:down({Node, Class, Index}),
-                    Pid ! {close, idle},
-                    Lane#lane{state = rests};
-                false -> Lane#lane{seen = {Sent, Now}}
+            case teleport_sender:outstanding(Tx) =< 0 of
+                true -> rest(Key, Sent, Lane#lane{seen = {Sent, Now}}, Node);
+                false when Now - Since >= ?DEAD_MS -> ask(Key, Sent, Lane#lane{seen = {Sent, Now}});
+                false -> Lane
             end;
         {Sent, {Sent, _}} -> Lane;
         {Sent, _} -> Lane#lane{seen = {Sent, Now}}
     end;
 rested(_, Lane, _) -> Lane.
 
+%% All has arrived that the link had of the messages up to this number. If it is the last one and nobody uses the lane, it is closed.
+rest({Class, Index}, Sent, #lane{pid = Pid, tx = Tx} = Lane, Node) ->
+    case is_unused(Lane) andalso teleport_sender:rest(Tx, Sent) of
+        true ->
+            ?LOG_INFO("teleport: lane ~ts ~b to ~ts is closed: nobody uses it", [Class, Index, Node]),
+            ok = teleport_peers:down({Node, Class, Index}),
+            %% What is outstanding never came to the link.
+            ok = teleport_sender:add(Tx, refused, max(0, teleport_sender:outstanding(Tx))),
+            Pid ! {close, idle},
+            Lane#lane{state = rests};
+        false -> Lane
+    end.
+
+%% A sender that is killed between the number of its message and the link leaves a number that is never acknowledged. A question to nobody is answered when all
+%% has arrived that the link had before it. Whoever waits for the answer watches the lane, so one question is under way at a time.
+ask(Key, Sent, #lane{pid = Pid, tx = Tx} = Lane) ->
+    Peer = self(),
+    _ = is_unused(Lane) andalso spawn(fun() -> answered(Pid, Tx) andalso (Peer ! {arrived, Key, Pid, Sent + 1}) end),
+    Lane.
+
+answered(Pid, Tx) ->
+    Ref = monitor(process, Pid, [{alias, reply_demonitor}]),
+    Packed = teleport_term:pack([Ref, ?NOBODY]),
+    case teleport_sender:send(Tx, 0, confirmed, Packed, element(3, Packed), error) of
+        ok ->
+            receive
+                {Ref, '$teleport_failed', noproc} -> true;
+                {'DOWN', Ref, process, Pid, _} -> false
+            end;
+        _ -> false
+    end.
+
 %% Whoever waits for an answer has monitored the lane before its message got a number, and the acknowledgement came after the monitor.
 is_unused(#lane{pid = Pid, tx = Tx, watchers = Watchers}) ->
-    teleport_sender:outstanding(Tx) =< 0 andalso teleport_sender:queued(Tx) =:= {0, 0} andalso watchers(Pid) -- Watchers =:= [].
+    teleport_sender:queued(Tx) =:= {0, 0} andalso watchers(Pid) -- Watchers =:= [].
 
 watchers(Pid) ->
     case process_info(Pid, monitored_by) of

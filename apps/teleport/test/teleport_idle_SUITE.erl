@@ -3,7 +3,7 @@
 -module(teleport_idle_SUITE).
 
 -export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2, end_per_testcase/2]).
--export([descriptors_at_rest/1, bursts/1, waiting_calls_are_use/1, confirmed_by_the_next_lane/1, nodes_that_come_and_go/1]).
+-export([descriptors_at_rest/1, bursts/1, waiting_calls_are_use/1, confirmed_by_the_next_lane/1, nodes_that_come_and_go/1, killed_before_the_link/1, peer_stands_still/1]).
 -export([gather/1]).
 -import(teleport_nodes, [wait_ms/0]).
 
@@ -14,7 +14,7 @@ suite() -> [{timetrap, {minutes, 3}}].
 
 all() -> [{group, shm}, {group, tcp}].
 
-groups() -> teleport_nodes:groups([shm, tcp], [descriptors_at_rest, bursts, waiting_calls_are_use, confirmed_by_the_next_lane, nodes_that_come_and_go]).
+groups() -> teleport_nodes:groups([shm, tcp], [descriptors_at_rest, bursts, waiting_calls_are_use, confirmed_by_the_next_lane, nodes_that_come_and_go, killed_before_the_link, peer_stands_still]).
 
 init_per_group(Kind, Config) -> teleport_nodes:init_group(Kind, Config).
 
@@ -157,3 +157,33 @@ nodes_that_come_and_go(Config) ->
     true = length(turns(Called)) =< 64.
 
 turns(Peer) -> beamway_peer:run(Peer, fun() -> maps:keys(element(4, sys:get_state(teleport_peers))) end).
+
+%% A sender is killed when its message has a number, and before the link has it.
+killed_before_the_link(Config) ->
+    teleport_nodes:on_first(teleport_nodes:start_pair(Config), fun(Node) ->
+        ok = teleport:prime(Node, wait_ms()),
+        {Sent, Lanes} = {3, [Tx || {out, _, Tx} <- teleport_peers:all()]},
+        [ok = atomics:add(teleport_sender:counters(Tx), Sent, 1) || Tx <- Lanes],
+        [1 = teleport_sender:outstanding(Tx) || Tx <- Lanes],
+        ok = closes_soon(),
+        true = at_rest(Node),
+        true = #{} =:= teleport:unconfirmed()
+    end).
+
+%% The lane stays as long as the peer has acknowledged nothing, and what it was sent is unconfirmed when it is killed.
+peer_stands_still(Config) ->
+    Pair = teleport_nodes:start_pair(Config),
+    ok = teleport_nodes:on_first(Pair, fun(Node) -> ok = teleport:prime(Node, wait_ms()) end),
+    ok = beamway_peer:sigstop(teleport_nodes:second(Pair)),
+    ok = teleport_nodes:on_first(Pair, fun(Node) ->
+        ok = teleport:send({nobody, Node}, x, #{class => control}),
+        ok = closes_soon(),
+        %% The question has been asked, and time for an answer has passed.
+        beamway_peer:wait_until(fun() -> [] =/= [x || #{class := control, sent := 2} <- teleport:lanes(Node)] end, wait_ms()),
+        receive after 500 -> ok end,
+        [_] = teleport:lanes(Node)
+    end),
+    ok = beamway_peer:kill9(teleport_nodes:second(Pair)),
+    teleport_nodes:on_first(Pair, fun(Node) ->
+        beamway_peer:wait_until(fun() -> maps:get(Node, teleport:unconfirmed(), 0) > 0 end, wait_ms())
+    end).
