@@ -15,6 +15,7 @@
 
 #include "../link/shm/inside.h"
 #include "../link/token.h"
+#include "../link/twice.h"
 
 #define SEALS (F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW)
 #define BUCKETS 256
@@ -170,8 +171,8 @@ bw_status_t bw_block_begin(bw_blocks_t *blocks, size_t size, bw_block_t **block_
     fd = memfd_create("beamway block", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0)
         status = bw_fail_system(error_p, "memfd_create", errno);
-    else if (ftruncate(fd, (off_t)size) < 0)
-        status = bw_fail_system(error_p, "ftruncate of a block", errno);
+    else if (bw_set_size(fd, size) < 0)
+        status = bw_fail_system(error_p, "size of a block (ulimit -f?)", errno);
     else if (!(*block_p = new_block(blocks, fd, size)))
         status = bw_fail(error_p, BW_LIMIT, "memory for a block", ENOMEM);
     else

@@ -34,12 +34,12 @@ static inline bw_status_t bw_fail(bw_error_t *error_p, bw_status_t status, const
     return status;
 }
 
-/* A call of the system has failed. Its words for too many descriptors or watches and too much
- * memory name a limit that can be raised. */
+/* A call of the system has failed. Its words for too many descriptors or watches, too much memory
+ * and too large a file name a limit that can be raised. */
 static inline bw_status_t bw_fail_system(bw_error_t *error_p, const char *step, int sys_errno)
 {
-    bool is_limit =
-        sys_errno == EMFILE || sys_errno == ENFILE || sys_errno == ENOMEM || sys_errno == ENOSPC;
+    bool is_limit = sys_errno == EMFILE || sys_errno == ENFILE || sys_errno == ENOMEM ||
+                    sys_errno == ENOSPC || sys_errno == EFBIG;
 
     return bw_fail(error_p, is_limit ? BW_LIMIT : BW_SYSTEM, step, sys_errno);
 }

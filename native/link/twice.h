@@ -7,9 +7,23 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 /* Rings stand in memory twice in a row, so that every span of one is contiguous. */
+
+/* ftruncate of a memfd. Beyond the limit of file sizes it fails with EFBIG alone: the kernel would
+ * also send SIGXFSZ, which ends the process. */
+static inline int bw_set_size(int fd, uint64_t bytes)
+{
+    struct rlimit limit;
+
+    if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < bytes) {
+        errno = EFBIG;
+        return -1;
+    }
+    return ftruncate(fd, (off_t)bytes);
+}
 
 /* Maps `bytes` of the file twice, into addresses that the caller has reserved. False: errno. */
 static inline bool bw_map_halves(uint8_t *at, uint64_t bytes, int fd, uint64_t offset)
@@ -38,8 +52,8 @@ static inline uint8_t *bw_map_twice(const char *name, uint64_t bytes, const char
         at = mmap(NULL, 2 * bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         done = at != MAP_FAILED;
     }
-    if (done && ftruncate(fd, (off_t)bytes) < 0) {
-        *step_p = "size of a ring";
+    if (done && bw_set_size(fd, bytes) < 0) {
+        *step_p = "size of a ring (ulimit -f?)";
         done = false;
     }
     done = done && bw_map_halves(at, bytes, fd, 0);

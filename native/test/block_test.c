@@ -8,7 +8,6 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 
 #include "peers.h"
 
@@ -141,13 +140,10 @@ static void test_limits(void)
 
 static void few_descriptors(void)
 {
-    struct rlimit few;
     bw_block_t *blocks[17] = {0};
     bw_blocks_t *all;
 
-    CHECK_EQ(getrlimit(RLIMIT_NOFILE, &few), 0);
-    few.rlim_cur = 64;
-    CHECK_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+    CHECK_IN(limit(RLIMIT_NOFILE, 64));
     all = bw_blocks_new(MOST);
     for (int i = 0; i < 16; i++)
         CHECK(blocks[i] = block_of(all, 1, 1));
@@ -160,6 +156,29 @@ static void few_descriptors(void)
 static void test_a_quarter_of_the_descriptors(void)
 {
     in_child(few_descriptors);
+}
+
+/* Passing the limit is a signal, for memory too. */
+static void small_files(void)
+{
+    bw_blocks_t *blocks = bw_blocks_new(MOST);
+    bw_block_t *block = NULL;
+    int before = open_descriptors();
+
+    CHECK_IN(limit(RLIMIT_FSIZE, SIZE - 1));
+    CHECK_EQ(bw_block_begin(blocks, SIZE, &block, &error), BW_LIMIT);
+    CHECK(says(&error, "ulimit -f"));
+    CHECK_EQ(bw_blocks_info(blocks).blocks, 0);
+    CHECK_EQ(bw_blocks_info(blocks).bytes, 0);
+    CHECK(block = block_of(blocks, SIZE - 1, 1));
+    give_back(block);
+    bw_blocks_delete(blocks);
+    CHECK_EQ(open_descriptors(), before);
+}
+
+static void test_no_larger_than_files(void)
+{
+    in_child(small_files);
 }
 
 static void test_a_file(void)
@@ -629,6 +648,7 @@ static const check_case_t cases[] = {
     {"made_and_found", test_made_and_found},
     {"limits", test_limits},
     {"a_quarter_of_the_descriptors", test_a_quarter_of_the_descriptors},
+    {"no_larger_than_files", test_no_larger_than_files},
     {"a_file", test_a_file},
     {"passed_in_any_order", test_passed_in_any_order},
     {"one_mapping", test_one_mapping},

@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stddef.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
@@ -44,6 +45,16 @@ static inline void in_child(void (*run)(void))
     CHECK(WIFEXITED(status) && WEXITSTATUS(status) != 1);
     if (WEXITSTATUS(status) == 2)
         SKIP("not possible here (see above)");
+}
+
+/* In a child. */
+static inline void limit(int resource, rlim_t value)
+{
+    struct rlimit now;
+
+    CHECK_EQ(getrlimit(resource, &now), 0);
+    now.rlim_cur = value;
+    CHECK_EQ(setrlimit(resource, &now), 0);
 }
 
 static inline int memory_of(uint64_t bytes, int seals)

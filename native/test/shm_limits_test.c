@@ -6,7 +6,6 @@
 #include "peers.h"
 
 #include <sys/prctl.h>
-#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -75,15 +74,6 @@ static void join_where_nobody_listens(void)
 }
 
 /* ---- limits of the process ---- */
-
-static void limit(int resource, rlim_t value)
-{
-    struct rlimit now;
-
-    CHECK_EQ(getrlimit(resource, &now), 0);
-    now.rlim_cur = value;
-    CHECK_EQ(setrlimit(resource, &now), 0);
-}
 
 /* A link between two ends of this process; says how the first failing step ended. */
 static bw_status_t try_link(bw_error_t *error_p)

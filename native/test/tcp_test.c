@@ -9,7 +9,6 @@
 #include "../link/buffer.h"
 
 #include <signal.h>
-#include <sys/resource.h>
 
 static struct {
     bw_link_t *link; /* under test */
@@ -143,9 +142,19 @@ static void too_many_descriptors(void)
     }
 }
 
+static void small_files(void)
+{
+    int sockets[2];
+
+    CHECK(connect_sockets(0, &sockets[0], &sockets[1]));
+    CHECK_IN(limit(RLIMIT_FSIZE, RING - 1));
+    CHECK_IN(refused(sockets[0], RING, BW_LIMIT));
+}
+
 static void a_limit_leaves_nothing_behind(void)
 {
-    in_child(too_many_descriptors);
+    CHECK_IN(in_child(too_many_descriptors));
+    in_child(small_files);
 }
 
 /* A stream is a stream. */

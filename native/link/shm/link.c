@@ -9,7 +9,6 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -371,24 +370,22 @@ bw_status_t bw_shm_attach(bw_shm_side_t side, int memory, uint64_t ring_bytes, i
     return BW_OK;
 }
 
-/* Sealed memory of the right size. RLIMIT_FSIZE is looked at first: passing it is a signal. */
 bw_status_t bw_shm_make_memory(uint64_t ring_bytes, int *fd_p, bw_error_t *error_p)
 {
-    uint64_t bytes = segment_bytes(ring_bytes);
-    struct rlimit limit;
-    int fd;
+    int fd = memfd_create("beamway", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    bw_status_t status;
 
-    if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY &&
-        limit.rlim_cur < bytes)
-        return bw_fail(error_p, BW_LIMIT, "file size limit (ulimit -f) below the size of the rings",
-                       EFBIG);
-    fd = memfd_create("beamway", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0)
         return bw_fail_system(error_p, "memfd_create", errno);
-    if (ftruncate(fd, (off_t)bytes) < 0 || fcntl(fd, F_ADD_SEALS, SEGMENT_SEALS) < 0) {
-        bw_fail(error_p, BW_SYSTEM, "size and seals of the memory", errno);
+    if (bw_set_size(fd, segment_bytes(ring_bytes)) < 0 ||
+        fcntl(fd, F_ADD_SEALS, SEGMENT_SEALS) < 0) {
+        status = bw_fail_system(error_p,
+                                errno == EFBIG
+                                    ? "file size limit (ulimit -f) below the size of the rings"
+                                    : "size and seals of the memory",
+                                errno);
         close(fd);
-        return BW_SYSTEM;
+        return status;
     }
     *fd_p = fd;
     return BW_OK;
