@@ -30,7 +30,7 @@ typedef struct {
     ErlNifMutex *lock; /* of all below */
     dead_t *dead;
     ErlNifPid reaper;
-    bool has_reaper, told;
+    bool has_reaper;
 } state_t;
 
 static ErlNifResourceType *block_type, *channel_type, *listener_type;
@@ -81,7 +81,6 @@ static dead_t *take_dead(state_t *state)
     enif_mutex_lock(state->lock);
     dead = state->dead;
     state->dead = NULL;
-    state->told = false;
     enif_mutex_unlock(state->lock);
     return dead;
 }
@@ -99,25 +98,23 @@ static void reap(state_t *state)
 static bool leave_to_reaper(ErlNifEnv *env, state_t *state, bw_block_t *block)
 {
     dead_t *dead = malloc(sizeof *dead);
-    bool tell, has_reaper;
     ErlNifPid reaper;
+    bool has_reaper;
 
     if (!dead)
         return false;
     dead->block = block;
     enif_mutex_lock(state->lock);
     has_reaper = state->has_reaper;
+    reaper = state->reaper;
     if (has_reaper) {
         dead->next = state->dead;
         state->dead = dead;
     }
-    tell = has_reaper && !state->told;
-    state->told |= has_reaper;
-    reaper = state->reaper;
     enif_mutex_unlock(state->lock);
     if (!has_reaper)
         free(dead);
-    else if (tell && !enif_send(env, &reaper, NULL, atom(env, "beamway_blocks_to_reap")))
+    else if (!enif_send(env, &reaper, NULL, atom(env, "beamway_blocks_to_reap")))
         reap(state); /* it has ended */
     return has_reaper;
 }

@@ -84,9 +84,11 @@ info() -> info_nif().
 limit(Bytes) -> limit_nif(Bytes).
 
 %% @doc From now on the caller gets the message `beamway_blocks_to_reap', and then calls {@link reap/0}. Without such a process the pages of a large
-%% block are given back by the scheduler that collects its last binary.
+%% block are given back by the scheduler that collects its last binary. The call also gives back at once what an earlier caller has left.
 -spec reaper() -> ok.
-reaper() -> reaper_nif().
+reaper() ->
+    ok = reaper_nif(),
+    reap().
 
 %% @doc Gives back the memory of blocks that nobody uses any more.
 -spec reap() -> ok.

@@ -66,12 +66,36 @@ a_part_keeps_the_whole_test() ->
 large_ones_are_reaped_test() ->
     Before = held(),
     ok = beamway_block:reaper(),
-    {Pid, Monitor} = spawn_monitor(fun() -> true = beamway_block:is_block(beamway_block:from_iodata(bytes(4000000))) end),
-    receive {'DOWN', Monitor, process, Pid, normal} -> ok end,
+    ok = large_one_dies(),
     receive beamway_blocks_to_reap -> ok after 5000 -> error(not_told) end,
     ?assertNotEqual(Before, held()),
     ok = beamway_block:reap(),
     ?assertEqual(Before, held()).
+
+large_one_dies() ->
+    {Pid, Monitor} = spawn_monitor(fun() -> true = beamway_block:is_block(beamway_block:from_iodata(bytes(4000000))) end),
+    receive {'DOWN', Monitor, process, Pid, normal} -> ok end.
+
+%% One that has ended with its message unread is followed by another.
+a_reaper_that_ends_leaves_nothing_test() ->
+    Before = held(),
+    {Pid, Monitor} = spawn_monitor(fun() -> ok = beamway_block:reaper(), ok = large_one_dies(), receive never -> ok end end),
+    ok = told(Pid, 500),
+    exit(Pid, kill),
+    receive {'DOWN', Monitor, process, Pid, killed} -> ok end,
+    ?assertNotEqual(Before, held()),
+    ok = beamway_block:reaper(),
+    ?assertEqual(Before, held()),
+    ok = large_one_dies(),
+    receive beamway_blocks_to_reap -> ok after 5000 -> error(not_told) end,
+    ok = beamway_block:reap(),
+    ?assertEqual(Before, held()).
+
+told(Pid, Tries) when Tries > 0 ->
+    case process_info(Pid, messages) of
+        {messages, [beamway_blocks_to_reap]} -> ok;
+        {messages, _} -> timer:sleep(10), told(Pid, Tries - 1)
+    end.
 
 files_test() ->
     Dir = filename:join("/tmp", "beamway block " ++ os:getpid()),
