@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <limits.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -469,9 +470,17 @@ bw_status_t bw_channel_connect(bw_blocks_t *blocks, const uint8_t *address, size
     return status;
 }
 
+/* A peer that has just connected speaks in a moment. */
+static bool has_spoken(int fd)
+{
+    struct pollfd peer = {.fd = fd, .events = POLLIN};
+
+    return poll(&peer, 1, BW_CHANNEL_SILENT_MS) > 0;
+}
+
 static bool is_good(int fd, const bw_shm_listener_t *listener, hello_t *hello_p)
 {
-    return bw_shm_same_user(fd) &&
+    return bw_shm_same_user(fd) && has_spoken(fd) &&
            recv(fd, hello_p, sizeof *hello_p, MSG_DONTWAIT | MSG_TRUNC) ==
                (ssize_t)sizeof *hello_p &&
            bw_token_is_same(hello_p->token, listener->token) && hello_p->version == HELLO_VERSION;

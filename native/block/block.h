@@ -16,10 +16,12 @@
  * references, so the end of a process, whatever its cause, frees what that process alone held, and
  * takes nothing from the others.
  *
- * Any thread may call any of these functions. None waits for another process.
+ * Any thread may call any of these functions. None waits for another process, but
+ * bw_channel_accept for a moment.
  */
 
-#define BW_BLOCK_PASSED_MAX 64 /* of one channel: passed, and not yet taken by the other side */
+#define BW_BLOCK_PASSED_MAX 64   /* of one channel: passed, and not yet taken by the other side */
+#define BW_CHANNEL_SILENT_MS 100 /* between connecting and the token: usually microseconds */
 
 typedef struct bw_block bw_block_t;
 typedef struct bw_blocks bw_blocks_t;
@@ -85,8 +87,8 @@ bw_status_t bw_channel_connect(bw_blocks_t *blocks, const uint8_t *address, size
                                const uint8_t id[BW_TOKEN_BYTES], bw_channel_t **channel_p,
                                bw_error_t *error_p);
 
-/* The next channel that somebody has connected; BW_AGAIN: none waits. Peers of another user or
- * without the token are turned away. */
+/* The next channel that somebody has connected; BW_AGAIN: none waits. Peers of another user,
+ * without the token, or silent for BW_CHANNEL_SILENT_MS are turned away. */
 bw_status_t bw_channel_accept(bw_blocks_t *blocks, bw_shm_listener_t *listener,
                               bw_channel_t **channel_p, bw_error_t *error_p);
 

@@ -524,7 +524,7 @@ static ErlNifFunc functions[] = {
     {"from_iovec_nif", 2, from_iovec, ERL_NIF_DIRTY_JOB_CPU_BOUND},
     {"read_file_nif", 2, read_file, ERL_NIF_DIRTY_JOB_IO_BOUND},
     {"listen_nif", 1, listen_, ERL_NIF_DIRTY_JOB_IO_BOUND},
-    {"accept_nif", 1, accept_, 0},
+    {"accept_nif", 1, accept_, ERL_NIF_DIRTY_JOB_IO_BOUND},
     {"connect_nif", 3, connect_, 0},
     {"pass_nif", 2, pass, 0},
     {"revoke_nif", 2, revoke_, 0},

@@ -5,6 +5,8 @@
  */
 #include "../block/block.h"
 
+#include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -618,6 +620,45 @@ static void test_strangers(void)
     CHECK_EQ(open_descriptors(), before);
 }
 
+typedef struct {
+    int fd;
+    channel_hello_t hello;
+} late_t;
+
+static void *speak_late(void *arg)
+{
+    const late_t *late = arg;
+
+    (void)poll(NULL, 0, 5);
+    (void)send(late->fd, &late->hello, sizeof late->hello, MSG_NOSIGNAL);
+    return NULL;
+}
+
+/* Between connecting and speaking a peer may lose the processor, and once even for too long. */
+static void test_a_peer_that_speaks_late(void)
+{
+    bw_blocks_t *here = bw_blocks_new(MOST);
+    late_t late = {.hello = {.id = {9}, .version = 1}};
+    bw_status_t status = BW_AGAIN;
+    bw_shm_listener_t listener;
+    bw_channel_t *channel;
+    pthread_t thread;
+
+    CHECK_EQ(bw_shm_listen(NULL, &listener, &error), BW_OK);
+    memcpy(late.hello.token, listener.token, sizeof late.hello.token);
+    for (int tries = 0; tries < 10 && status == BW_AGAIN; tries++) {
+        late.fd = connect_to(&listener);
+        CHECK_EQ(pthread_create(&thread, NULL, speak_late, &late), 0);
+        status = bw_channel_accept(here, &listener, &channel, &error);
+        CHECK_EQ(pthread_join(thread, NULL), 0);
+        close(late.fd);
+    }
+    CHECK_EQ(status, BW_OK);
+    bw_channel_delete(channel);
+    bw_shm_listener_close(&listener);
+    bw_blocks_delete(here);
+}
+
 /* A receiver that says that it has taken more than was passed. */
 static void test_a_receiver_that_lies(void)
 {
@@ -660,6 +701,7 @@ static const check_case_t cases[] = {
     {"rogue_blocks", test_rogue_blocks},
     {"too_many_blocks_of_a_rogue", test_too_many_blocks_of_a_rogue},
     {"strangers", test_strangers},
+    {"a_peer_that_speaks_late", test_a_peer_that_speaks_late},
     {"a_receiver_that_lies", test_a_receiver_that_lies},
 };
 

@@ -102,7 +102,7 @@ reap() -> reap_nif().
 listen("") -> listen_nif(none);
 listen(Dir) -> listen_nif(unicode:characters_to_binary(Dir)).
 
-%% @doc A channel that somebody has connected. Does not wait.
+%% @doc A channel that somebody has connected. Waits for nobody to connect, but up to 100 ms for the first word of a peer that has.
 -spec accept(listener()) -> {ok, id(), channel()} | none | {error, Reason :: binary()}.
 accept(Listener) -> accept_nif(Listener).
 
