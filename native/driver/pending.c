@@ -59,6 +59,7 @@ void bw_pending_append(bw_pending_list_t *list, bw_pending_t *frame)
     *(list->first ? &list->last->next : &list->first) = frame;
     list->last = frame;
     list->bytes += frame->size;
+    list->bulk += frame->is_bulk;
 }
 
 void bw_pending_prepend(bw_pending_list_t *list, bw_pending_t *frame)
@@ -68,6 +69,7 @@ void bw_pending_prepend(bw_pending_list_t *list, bw_pending_t *frame)
         list->last = frame;
     list->first = frame;
     list->bytes += frame->size;
+    list->bulk += frame->is_bulk;
 }
 
 int bw_pending_gather(const bw_pending_list_t *list, struct iovec *vector, int count, uint64_t most)
@@ -108,6 +110,7 @@ void bw_pending_advance(bw_pending_list_t *list, uint64_t bytes)
             bytes -= left;
         }
         list->first = frame->next;
+        list->bulk -= frame->is_bulk;
         bw_pending_free(frame);
     }
 }

@@ -29,6 +29,7 @@ typedef struct bw_pending {
 typedef struct {
     bw_pending_t *first, *last;
     uint64_t bytes;
+    uint64_t bulk; /* how many of them are */
 } bw_pending_list_t;
 
 /* A frame of `size` bytes: what is in `ev`, and padding. NULL: no memory. */

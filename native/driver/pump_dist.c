@@ -209,7 +209,7 @@ static bool shall_be_busy(const bw_pump_t *pump)
     const bw_scheduler_counts_t *counts = &pump->scheduler.counts;
     const bw_pending_t *next = pump->under_way.first;
     uint64_t small = small_bytes(pump) + (next && !next->is_bulk ? pump->under_way.bytes : 0);
-    bool has_bulk = counts->continuation_bytes + pump->first_bytes > 0;
+    bool has_bulk = counts->continuation_bytes + pump->first_bytes + pump->under_way.bulk > 0;
 
     if (!pump->busy)
         return counts->bytes > BW_SCHEDULER_ALL_BYTES ||

@@ -197,6 +197,45 @@ static void fragments_go_together(void)
     CHECK_IN(stop());
 }
 
+static int has_room; /* for so many pieces */
+
+static bw_status_t write_some(bw_link_t *link, const struct iovec *iov, int count, size_t *taken_p)
+{
+    count = count < has_room ? count : has_room;
+    has_room -= count;
+    *taken_p = 0;
+    return count > 0 ? here.real_ops->write(link, iov, count, taken_p) : BW_AGAIN;
+}
+
+/* Whatever stands first among what goes together over a socket. */
+static void few_small_signals_beside_fragments_suspend_nobody(void)
+{
+    CHECK_IN(start_distribution(64 * RING));
+    if (here.pump.is_deferred && here.real_ops->write) {
+        CHECK(send_tagged('a', 69, 1, 3, FRAGMENT));
+        CHECK(send_tagged('a', 70, 1, 2, FRAGMENT));
+        CHECK_IN(peer_reads_frames(2));
+        CHECK(send_tagged('a', 70, 1, 1, FRAGMENT));
+        here.ops.write = write_some;
+        has_room = 0;
+        CHECK_IN(send_small('b', 2)); /* b a */
+        CHECK_EQ(here.pump.scheduler.counts.frames, 0);
+        CHECK(!shim.busy);
+        CHECK_IN(send_small('c', 2));
+        CHECK_IN(send_large('d', 3, 1));
+        CHECK_IN(send_small('e', 2));
+        has_room = 6; /* b a */
+        CHECK_EQ(pump_wake(&here.pump), WAKE_ASLEEP);
+        CHECK(pump_queued(&here.pump) < 2 * FRAGMENT); /* c d e */
+        CHECK_EQ(here.pump.scheduler.counts.frames, 0);
+        CHECK(!shim.busy);
+        here.ops.write = here.real_ops->write;
+        CHECK_IN(peer_reads_frames(7));
+        CHECK_EQ(pump_queued(&here.pump), 0);
+    }
+    CHECK_IN(stop());
+}
+
 static void what_a_sender_says_next_follows_its_fragments(void)
 {
     CHECK_IN(start_distribution(RING));
@@ -312,6 +351,8 @@ static void without_memory_the_link_fails(void)
 static const check_case_t cases[] = {
     {"a_small_signal_passes_fragments", a_small_signal_passes_fragments},
     {"fragments_go_together", fragments_go_together},
+    {"few_small_signals_beside_fragments_suspend_nobody",
+     few_small_signals_beside_fragments_suspend_nobody},
     {"what_a_sender_says_next_follows_its_fragments",
      what_a_sender_says_next_follows_its_fragments},
     {"senders_of_fragments_take_turns", senders_of_fragments_take_turns},
