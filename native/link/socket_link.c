@@ -121,6 +121,7 @@ void bw_socket_link_cut(bw_link_t *link, const char *reason)
     base->cut_by = reason;
     base->socket.may_read = true;
     lose(base);
+    bw_socket_link_wake_self(link);
 }
 
 void bw_socket_link_check(bw_link_t *link)
@@ -365,7 +366,7 @@ void bw_socket_link_is_ready(bw_link_t *link, bool has_room)
 
 bool bw_socket_link_is_cut(const bw_link_t *link)
 {
-    return const_of(link)->socket.write_error != 0;
+    return const_of(link)->cut_by || const_of(link)->socket.write_error != 0;
 }
 
 void bw_socket_link_note_events(bw_link_t *link)

@@ -74,7 +74,8 @@ bw_socket_link_t *bw_socket_link_make(const bw_carrier_t *ops, const bw_passage_
                                       size_t bytes, int socket, uint64_t ring_bytes,
                                       bw_status_t *status_p, bw_error_t *error_p);
 
-/* The link takes nothing more. The reader tells of it, when everything that had arrived is read. */
+/* The link takes nothing more. The reader, who is woken, tells of it when everything that had
+ * arrived is read. */
 void bw_socket_link_cut(bw_link_t *link, const char *reason);
 
 /* The same, if the socket says so. */

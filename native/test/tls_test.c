@@ -6,6 +6,7 @@
  */
 #include "carriers.h"
 
+#include "../link/socket_link.h"
 #include "../link/tls/tls.h"
 
 #define RING BW_RING_MIN_BYTES
@@ -319,6 +320,28 @@ static void a_changed_byte_ends_the_link(void)
     CHECK_IN(stop());
 }
 
+/* Where libssl encrypts nothing more, the socket tells of nothing. */
+static void a_link_that_cannot_encrypt_ends(void)
+{
+    bw_link_t *server;
+    bw_span_t span;
+
+    CHECK_IN(start_linked());
+    server = here.links[1];
+    CHECK_IN(say("last word"));
+    CHECK_EQ(hear(&span), BW_OK);
+    CHECK(is_quiet(server));
+    bw_socket_link_cut(server, "beamway_tls_failed");
+    CHECK(server->ops->is_cut(server));
+    CHECK(!is_quiet(server));
+    server->ops->release(server, span.len);
+    CHECK_EQ(server->ops->peek(server, &span), BW_AGAIN);
+    CHECK_EQ(server->ops->arm_read(server), BW_CORRUPT);
+    CHECK_EQ(strcmp(server->ops->reason(server), "beamway_tls_failed"), 0);
+    CHECK(!server->ops->is_finished(server));
+    CHECK_IN(stop());
+}
+
 /* Whoever cuts the connection cannot make it look as if it had ended in order. */
 static void a_cut_is_no_end(void)
 {
@@ -478,6 +501,7 @@ static const check_case_t cases[] = {
     {"bad_orders_are_refused", bad_orders_are_refused},
     {"what_was_read_before_counts", what_was_read_before_counts},
     {"a_changed_byte_ends_the_link", a_changed_byte_ends_the_link},
+    {"a_link_that_cannot_encrypt_ends", a_link_that_cannot_encrypt_ends},
     {"a_cut_is_no_end", a_cut_is_no_end},
     {"an_end_is_told", an_end_is_told},
     {"keys_are_replaced", keys_are_replaced},
