@@ -3,6 +3,7 @@
 %%
 %% The lanes of a node share one listener. A lane that has a block to pass connects a channel to it ({@link teleport_references}) and says its id in the
 %% message; the acceptor's lane fetches the channel of this id here. Nothing is open before somebody asks for it.
+%% A channel whose sender ended before its message arrived is fetched by nobody. It is closed after a minute or two, with the blocks in it.
 -module(teleport_blocks).
 -behaviour(gen_server).
 
@@ -17,6 +18,7 @@
                  channels = [] :: [{beamway_block:id(), beamway_block:channel()}]}).
 
 -define(CALL_MS, 5000).
+-define(PATIENCE_MS, 60000).
 %% Each lane of a peer connects one at a time, and fetches it at once.
 -define(MAX_WAITING, 256).
 
@@ -48,6 +50,7 @@ info() ->
 -spec init([]) -> {ok, #blocks{}}.
 init([]) ->
     _ = [begin ok = beamway_block:reaper(), ok = limit() end || beamway_block:is_loaded()],
+    ok = look_later(?PATIENCE_MS, []),
     {ok, #blocks{}}.
 
 limit() -> beamway_block:limit(maps:get(max_block_bytes, teleport_config:of_node(node()))).
@@ -86,6 +89,16 @@ accepted(#blocks{listener = {Listener, _}, channels = Channels} = State) ->
         _ -> State
     end.
 
+%% What a sender that has ended passed last may still be on its way to a lane, so its channel waits from one look to the next.
+look_later(Ms, Channels) ->
+    _ = erlang:send_after(Ms, self(), {close_abandoned, Ms, [Id || {Id, _} <- Channels]}),
+    ok.
+
+without_abandoned(Known, #blocks{channels = Channels} = State) ->
+    {Kept, Abandoned} = lists:partition(fun({Id, Channel}) -> not lists:member(Id, Known) orelse beamway_block:is_open(Channel) end, Channels),
+    lists:foreach(fun({_, Channel}) -> ok = beamway_block:close(Channel) end, Abandoned),
+    State#blocks{channels = Kept}.
+
 %% @private
 -spec handle_cast(term(), #blocks{}) -> {noreply, #blocks{}}.
 handle_cast(_Request, State) -> {noreply, State}.
@@ -95,5 +108,9 @@ handle_cast(_Request, State) -> {noreply, State}.
 handle_info(beamway_blocks_to_reap, State) ->
     ok = beamway_block:reap(),
     {noreply, State};
+handle_info({close_abandoned, Ms, Known}, State) ->
+    Left = without_abandoned(Known, accepted(State)),
+    ok = look_later(Ms, Left#blocks.channels),
+    {noreply, Left};
 handle_info(_Info, State) ->
     {noreply, State}.

@@ -4,7 +4,7 @@
 
 -export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2]).
 -export([passed_without_a_copy/1, files/1, within_terms/1, others_are_copied/1, sent_on/1, requests/1, more_than_can_be_under_way/1, no_room_there/1, switched_off/1,
-         maker_is_killed/1, receiver_is_killed/1, lane_is_lost/1, nothing_stays/1, new_code/1]).
+         maker_is_killed/1, receiver_is_killed/1, lane_is_lost/1, nothing_stays/1, abandoned/1, new_code/1]).
 -export([keep/0, forward/1]).
 -import(teleport_nodes, [wait_ms/0]).
 
@@ -17,7 +17,7 @@ all() -> teleport_nodes:all([beamway, shm_on_stock, tcp]).
 groups() ->
     Both = [within_terms, others_are_copied, requests],
     Blocks = [passed_without_a_copy, files, sent_on, more_than_can_be_under_way, no_room_there, switched_off, maker_is_killed, receiver_is_killed, lane_is_lost,
-              nothing_stays, new_code],
+              nothing_stays, abandoned, new_code],
     teleport_nodes:groups([beamway, shm_on_stock], Both ++ Blocks) ++ teleport_nodes:groups([tcp], Both).
 
 init_per_group(Kind, Config) -> teleport_nodes:init_group(Kind, Config).
@@ -260,6 +260,26 @@ nothing_stays(Config) ->
         [teleport_nodes:on_first(Pair, Round) || _ <- [1, 2, 3]],
         _ = [Empty(Peer) || Peer <- [First, Second]],
         true = lists:all(fun({Now, Then}) -> beamway_peer:no_more(Now, Then) end, lists:zip([beamway_peer:resources(Peer) || Peer <- [First, Second]], Before))
+    end).
+
+%% A sender may end between passing a block and sending the message with it. Another that is connected may wait.
+abandoned(Config) ->
+    on_first(Config, fun(Node) ->
+        Channel = fun(Id) -> erpc:call(Node, teleport_blocks, channel, [Id]) end,
+        {ok, {Address, Token}} = erpc:call(Node, teleport_blocks, offer, []),
+        none = Channel(<<0:128>>),
+        OsPid = list_to_integer(erpc:call(Node, os, getpid, [])),
+        Before = length(beamway_peer:fds(OsPid)),
+        {ok, Left} = beamway_block:connect(Address, Token, <<1:128>>),
+        {ok, _} = beamway_block:pass(Left, block(100000)),
+        {ok, Open} = beamway_block:connect(Address, Token, <<2:128>>),
+        none = Channel(<<0:128>>),
+        ok = beamway_block:close(Left),
+        {teleport_blocks, Node} ! {close_abandoned, 50, []},
+        _ = beamway_peer:wait_until(fun() -> length(beamway_peer:fds(OsPid)) =:= Before + 1 end, wait_ms()),
+        true = beamway_block:is_open(Open),
+        none = Channel(<<1:128>>),
+        {ok, _} = Channel(<<2:128>>)
     end).
 
 new_code(Config) ->
