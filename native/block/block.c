@@ -407,8 +407,8 @@ typedef struct {
     uint32_t reserved;
 } hello_t;
 
-/* From sender to receiver: a block, with its descriptor, or a number that nobody will take: size 0.
- * Back: how many of both have been taken, all in all, and 0. */
+/* From sender to receiver: a block, with its descriptor. Back: how many have been taken, all in
+ * all, and 0. */
 typedef struct {
     uint64_t number;
     uint64_t size;
@@ -616,20 +616,15 @@ static waiting_t *find_waiting(bw_channel_t *channel, uint64_t number, bool is_f
 
 static bool store(bw_channel_t *channel, const word_t *word, int fd)
 {
-    waiting_t *waiting = find_waiting(channel, word->number, word->size > 0);
+    waiting_t *waiting = find_waiting(channel, word->number, true);
 
-    if (!waiting || (word->size > 0 && find_waiting(channel, word->number, false))) {
-        if (fd >= 0)
-            close(fd);
+    if (fd < 0)
+        return false;
+    if (!waiting || find_waiting(channel, word->number, false)) {
+        close(fd);
         return false;
     }
-    if (word->size > 0) {
-        *waiting = (waiting_t){*word, fd};
-    } else {
-        close(waiting->fd);
-        *waiting = (waiting_t){.fd = -1};
-        count_taken(channel);
-    }
+    *waiting = (waiting_t){*word, fd};
     return true;
 }
 
@@ -713,16 +708,6 @@ bw_status_t bw_channel_pass(bw_channel_t *channel, bw_block_t *block, uint64_t *
     }
     pthread_mutex_unlock(&channel->lock);
     return status;
-}
-
-void bw_channel_revoke(bw_channel_t *channel, uint64_t number)
-{
-    word_t word = {.number = number};
-
-    pthread_mutex_lock(&channel->lock);
-    if (channel->fd >= 0)
-        (void)send_word(channel->fd, &word, -1);
-    pthread_mutex_unlock(&channel->lock);
 }
 
 bw_status_t bw_channel_take(bw_channel_t *channel, uint64_t number, uint64_t size, bool beyond,

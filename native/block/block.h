@@ -102,9 +102,6 @@ bool bw_channel_look(bw_channel_t *channel);
 bw_status_t bw_channel_pass(bw_channel_t *channel, bw_block_t *block, uint64_t *number_p,
                             bw_error_t *error_p);
 
-/* Nobody will take this number. */
-void bw_channel_revoke(bw_channel_t *channel, uint64_t number);
-
 /*
  * Takes a block, with one reference. BW_LIMIT: it would be too many; it still can be taken, and
  * bw_channel_take with `beyond` does so. BW_REFUSED, BW_CORRUPT: the peer has not passed what it

@@ -374,19 +374,6 @@ static ERL_NIF_TERM pass(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
     }
 }
 
-/* revoke_nif(Channel, Number) */
-static ERL_NIF_TERM revoke_(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
-{
-    bw_channel_t *channel;
-    ErlNifUInt64 number;
-
-    (void)argc;
-    if (!get_channel(env, argv[0], &channel) || !enif_get_uint64(env, argv[1], &number))
-        return enif_make_badarg(env);
-    bw_channel_revoke(channel, number);
-    return atom(env, "ok");
-}
-
 /* Without BEYOND the binary points to the block; with it it is a copy, on a dirty scheduler. */
 static ERL_NIF_TERM take(ErlNifEnv *env, const ERL_NIF_TERM argv[], bool beyond)
 {
@@ -527,7 +514,6 @@ static ErlNifFunc functions[] = {
     {"accept_nif", 1, accept_, ERL_NIF_DIRTY_JOB_IO_BOUND},
     {"connect_nif", 3, connect_, 0},
     {"pass_nif", 2, pass, 0},
-    {"revoke_nif", 2, revoke_, 0},
     {"take_nif", 3, take_one, 0},
     {"copy_nif", 3, take_copy, ERL_NIF_DIRTY_JOB_CPU_BOUND},
     {"is_open_nif", 1, is_open, 0},

@@ -10,7 +10,7 @@
 -module(beamway_block).
 
 -export([is_loaded/0, from_iodata/1, read_file/1, is_block/1, min_bytes/0, info/0, limit/1, reaper/0, reap/0]).
--export([listen/1, accept/1, connect/3, pass/2, revoke/2, take/3, is_open/1, close/1]).
+-export([listen/1, accept/1, connect/3, pass/2, take/3, is_open/1, close/1]).
 -export_type([channel/0, listener/0, id/0]).
 
 -on_load(load/0).
@@ -114,10 +114,6 @@ connect(Address, Token, Id) -> connect_nif(Address, Token, Id).
 -spec pass(channel(), binary()) -> {ok, Number :: pos_integer()} | busy | no_block | closed.
 pass(Channel, Binary) -> pass_nif(Channel, Binary).
 
-%% @doc Nobody will take this number.
--spec revoke(channel(), Number :: pos_integer()) -> ok.
-revoke(Channel, Number) -> revoke_nif(Channel, Number).
-
 %% @doc Takes what was passed. If there is no room for another block it is copied.
 -spec take(channel(), Number :: non_neg_integer(), Bytes :: non_neg_integer()) -> {ok, binary()} | {error, Reason :: binary()}.
 take(Channel, Number, Bytes) ->
@@ -148,8 +144,6 @@ accept_nif(_) -> erlang:nif_error(not_loaded).
 connect_nif(_, _, _) -> erlang:nif_error(not_loaded).
 -spec pass_nif(channel(), binary()) -> {ok, pos_integer()} | busy | no_block | closed.
 pass_nif(_, _) -> erlang:nif_error(not_loaded).
--spec revoke_nif(channel(), pos_integer()) -> ok.
-revoke_nif(_, _) -> erlang:nif_error(not_loaded).
 -spec take_nif(channel(), non_neg_integer(), non_neg_integer()) -> {ok, binary()} | limit | {error, binary()}.
 take_nif(_, _, _) -> erlang:nif_error(not_loaded).
 -spec copy_nif(channel(), non_neg_integer(), non_neg_integer()) -> {ok, binary()} | {error, binary()}.
