@@ -72,12 +72,6 @@ void bw_tx_publish(bw_tx_t *tx, size_t n)
     atomic_store(&tx->shared->head, tx->head);
 }
 
-bool bw_tx_commit(bw_tx_t *tx, size_t n)
-{
-    bw_tx_publish(tx, n);
-    return bw_tx_alert(tx);
-}
-
 bw_status_t bw_tx_arm(bw_tx_t *tx, size_t room)
 {
     atomic_store(&tx->shared->writer_wants, (uint32_t)room);

@@ -97,15 +97,15 @@ void bw_rx_attach(bw_rx_t *rx, bw_ring_shared_t *shared, const uint8_t *data, ui
 /*
  * Gives the free bytes at head. Looks at the peer's tail only if fewer than `want` bytes are known
  * to be free. BW_OK with span_p->len > 0 (it may be less than `want`), BW_AGAIN if the ring is
- * full, BW_CORRUPT. The span is valid until the next commit.
+ * full, BW_CORRUPT. The span is valid until the next bw_tx_publish.
  */
 bw_status_t bw_tx_reserve(bw_tx_t *tx, size_t want, bw_span_t *span_p);
 
-/* Publishes the first n bytes of the reserved span (n <= its length). True: ring the consumer. */
-bool bw_tx_commit(bw_tx_t *tx, size_t n);
-
-/* The two halves of it: what was published since the last bw_tx_alert needs one of these. */
+/* Publishes the first n bytes of the reserved span (n <= its length). One bw_tx_alert must follow,
+ * after any number of these. */
 void bw_tx_publish(bw_tx_t *tx, size_t n);
+
+/* True: the consumer sleeps, ring it. */
 bool bw_tx_alert(bw_tx_t *tx);
 
 /* The consumer sleeps: bw_tx_alert would say so. */

@@ -69,7 +69,7 @@ static void write_bytes(ring_t *ring, size_t n)
     CHECK(span.base >= ring->data && span.base < ring->data + SIZE);
     for (size_t i = 0; i < n; i++)
         span.base[i] = (uint8_t)((ring->tx.head + i) * 31 >> 3);
-    bw_tx_commit(&ring->tx, n);
+    tx_commit(&ring->tx, n);
 }
 
 static void read_bytes(ring_t *ring, size_t n)
@@ -181,7 +181,7 @@ static void random_walks(void)
                     n = n < span.len ? n : span.len;
                     for (size_t k = 0; k < n; k++)
                         span.base[k] = (uint8_t)((ring.tx.head + k) * 31 >> 3);
-                    bw_tx_commit(&ring.tx, n);
+                    tx_commit(&ring.tx, n);
                     fill += n;
                 }
             } else {
@@ -221,14 +221,14 @@ static void reader_is_woken_once(void)
         ring_t ring = ring_at(starts[i]);
         bw_span_t span = {0};
 
-        CHECK(!bw_tx_commit(&ring.tx, 0));
+        CHECK(!tx_commit(&ring.tx, 0));
         CHECK_EQ(bw_rx_arm(&ring.rx), BW_OK);
         CHECK_EQ(ring.shared->reader_armed, 1);
         CHECK_EQ(bw_tx_reserve(&ring.tx, 8, &span), BW_OK);
-        CHECK(bw_tx_commit(&ring.tx, 8));
+        CHECK(tx_commit(&ring.tx, 8));
         CHECK_EQ(ring.shared->reader_armed, 0);
         CHECK_EQ(bw_tx_reserve(&ring.tx, 8, &span), BW_OK);
-        CHECK(!bw_tx_commit(&ring.tx, 8));
+        CHECK(!tx_commit(&ring.tx, 8));
         /* something came since the last look: not armed */
         CHECK_EQ(bw_rx_arm(&ring.rx), BW_AGAIN);
         CHECK_EQ(ring.shared->reader_armed, 0);
@@ -248,7 +248,7 @@ static void reader_sleeps_on_half_a_frame(void)
         CHECK_EQ(span.len, 14);
         CHECK_EQ(bw_rx_arm(&ring.rx), BW_OK);
         CHECK_EQ(bw_tx_reserve(&ring.tx, 1, &span), BW_OK);
-        CHECK(bw_tx_commit(&ring.tx, 1));
+        CHECK(tx_commit(&ring.tx, 1));
         CHECK_EQ(bw_rx_arm(&ring.rx), BW_AGAIN);
     }
 }
@@ -391,8 +391,8 @@ static void forged_flags(void)
 
         atomic_store(&ring.shared->reader_armed, values[k]);
         CHECK_EQ(bw_tx_reserve(&ring.tx, 8, &span), BW_OK);
-        CHECK(bw_tx_commit(&ring.tx, 8));
-        CHECK(!bw_tx_commit(&ring.tx, 0));
+        CHECK(tx_commit(&ring.tx, 8));
+        CHECK(!tx_commit(&ring.tx, 0));
         atomic_store(&ring.shared->writer_wants, values[k]);
         CHECK_EQ(bw_rx_peek(&ring.rx, &span), BW_OK);
         CHECK_EQ(bw_rx_release(&ring.rx, 8), values[k] <= SIZE);

@@ -22,6 +22,13 @@ static inline uint8_t *map_twice(size_t bytes)
     return bw_map_twice("test", bytes, &step);
 }
 
+/* True: ring the consumer. */
+static inline bool tx_commit(bw_tx_t *tx, size_t n)
+{
+    bw_tx_publish(tx, n);
+    return bw_tx_alert(tx);
+}
+
 /* A small generator (xorshift64*), so that a run can be repeated from its seed. */
 static inline uint64_t next_random(uint64_t *state)
 {

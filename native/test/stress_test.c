@@ -124,7 +124,7 @@ static bw_status_t plain_reserve(bw_link_t *link, size_t want, bw_span_t *span_p
 
 static void plain_commit(bw_link_t *link, size_t n)
 {
-    if (bw_tx_commit(&((plain_link_t *)link)->tx, n))
+    if (tx_commit(&((plain_link_t *)link)->tx, n))
         signal_event(((plain_link_t *)link)->peer_event);
 }
 
@@ -308,7 +308,7 @@ static void *publish_at_the_moment(void *arg)
         else
             bw_rx_peek(&moment->rx, &span);
         waste(next_random(&random) % 32);
-        moment->rang = moment->other_commits ? bw_tx_commit(&moment->tx, MOMENT_BYTES)
+        moment->rang = moment->other_commits ? tx_commit(&moment->tx, MOMENT_BYTES)
                                              : bw_rx_release(&moment->rx, MOMENT_BYTES);
         atomic_store_explicit(&moment->done, round, memory_order_release);
     }
@@ -326,7 +326,7 @@ static void restore(moment_t *moment)
     } else {
         CHECK_EQ(bw_tx_reserve(&moment->tx, MOMENT_BYTES, &span), BW_OK);
         CHECK_EQ(span.len, MOMENT_BYTES);
-        bw_tx_commit(&moment->tx, MOMENT_BYTES);
+        tx_commit(&moment->tx, MOMENT_BYTES);
     }
 }
 
@@ -361,7 +361,7 @@ static void moments(bool other_commits)
     bw_rx_attach(&moment.rx, &shared, data, RING, 0);
     if (!other_commits) {
         CHECK_EQ(bw_tx_reserve(&moment.tx, RING, &span), BW_OK);
-        bw_tx_commit(&moment.tx, RING);
+        tx_commit(&moment.tx, RING);
     }
     CHECK_EQ(pthread_create(&thread, NULL, publish_at_the_moment, &moment), 0);
     /* Longer than usual only where they have hardly collided: others have the processors. */
