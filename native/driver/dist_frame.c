@@ -199,7 +199,6 @@ static void read_control_message(place_t *place, bw_dist_frame_t *frame)
     if (number(place, 1) != SMALL_INTEGER)
         return;
     operation = number(place, 1);
-    frame->operation = place->is_cut ? 0 : (uint32_t)operation;
     at = operation < sizeof sender_at ? sender_at[operation] : 0;
     if (at == 0 || arity < at)
         return;

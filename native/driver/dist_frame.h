@@ -23,9 +23,8 @@ typedef enum {
 
 typedef struct {
     bw_dist_kind_t kind;
-    bool has_sender;    /* of WHOLE and FIRST: the control message names the sending process */
-    bool renews_cache;  /* of WHOLE and FIRST: the header carries a new atom cache entry */
-    uint32_t operation; /* the first element of the control message, 0: not read */
+    bool has_sender;   /* of WHOLE and FIRST: the control message names the sending process */
+    bool renews_cache; /* of WHOLE and FIRST: the header carries a new atom cache entry */
     /* Number and serial of the sender's pid. It is a process of this node, so these two tell it
      * from any other; for one that is not they may put two senders into one order. */
     uint64_t sender;

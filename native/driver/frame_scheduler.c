@@ -110,7 +110,6 @@ static bw_sender_t *find_or_make(bw_scheduler_t *self, uint64_t pid)
         free(sender);
         return NULL;
     }
-    self->counts.senders++;
     return sender;
 }
 
@@ -119,7 +118,6 @@ static void free_if_idle(bw_scheduler_t *self, bw_sender_t *sender)
     if (sender->is_open || sender->frames > 0 || sender->is_changed)
         return;
     take_out(self, &self->by_pid, sender);
-    self->counts.senders--;
     free(sender);
 }
 

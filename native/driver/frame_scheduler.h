@@ -60,7 +60,6 @@ typedef struct {
     uint64_t continuation_bytes; /* of them, in continuations */
     uint64_t ready_bytes;        /* in other frames, without those that wait for fragments of their
                                     sender: what a busy port is for */
-    uint64_t senders;            /* that have begun a signal of several fragments */
     uint64_t held;               /* senders beyond the limit */
 } bw_scheduler_counts_t;
 

@@ -571,7 +571,7 @@ static inline void model_end(model_t *model)
     for (unsigned process = 0; process < MODEL_PROCESSES; process++)
         if (model->is_held[process])
             MODEL_FAIL("process %u stays suspended", process);
-    if (model->scheduler.counts.senders != 0 || model->scheduler.counts.held != 0 ||
+    if (model->scheduler.by_pid.count != 0 || model->scheduler.counts.held != 0 ||
         model->scheduler.counts.ready_bytes != 0)
         MODEL_FAIL("something is left");
     bw_scheduler_end(&model->scheduler);
