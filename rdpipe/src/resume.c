@@ -190,8 +190,12 @@ bool rd_resume_accept(rd_resume_t *resume, const char *id, size_t len, rd_why_t 
 
 bool rd_resume_confirm(rd_resume_t *resume, int output, uint64_t bytes, rd_why_t *why)
 {
-    if (fdatasync(output) < 0 && errno != EINVAL)
+    if (resume->is_doubtful)
+        return rd_because(why, "the output has lost bytes");
+    if (fdatasync(output) < 0 && errno != EINVAL) {
+        resume->is_doubtful = true;
         return rd_because(why, "the output: %s", strerror(errno));
+    }
     resume->bytes = bytes;
     return note(resume, why);
 }

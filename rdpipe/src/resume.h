@@ -25,6 +25,7 @@ typedef struct {
     char id[RD_RESUME_ID]; /* "": none yet */
     uint64_t base;         /* where the stream begins in the input or output */
     uint64_t bytes;        /* of it that the output has */
+    bool is_doubtful;      /* bytes of the output are lost, which the system says only once */
 } rd_resume_t;
 
 /* Of a producer: reads the file, or makes it. False: *why; the input cannot be sought in, or is
@@ -38,7 +39,8 @@ bool rd_resume_take(rd_resume_t *resume_p, const char *file, int output, rd_why_
 /* The producer's id has come. False: *why; the file speaks of another stream. */
 bool rd_resume_accept(rd_resume_t *resume, const char *id, size_t len, rd_why_t *why);
 
-/* Notes that the output has so many bytes of the stream, and that they are on the disk. */
+/* Notes that the output has so many bytes of the stream, and that they are on the disk. False:
+ * *why; once bytes were lost, nothing is noted any more. */
 bool rd_resume_confirm(rd_resume_t *resume, int output, uint64_t bytes, rd_why_t *why);
 
 /* Goes to where the consumer wants to go on in the input. */

@@ -2,9 +2,11 @@
 /* Streams over a hop: the same bytes, the same length, and no short one that looks whole. */
 #include "pipe_ends.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 
 #include "transfer.h"
 
@@ -15,6 +17,17 @@ typedef struct {
     rd_stream_t stream;
     pid_t child;
 } receiver_t;
+
+static int failing = -1; /* a file whose next fdatasync fails, and as with Linux only that one */
+
+int fdatasync(int fd)
+{
+    if (fd != failing)
+        return (int)syscall(SYS_fdatasync, fd);
+    failing = -1;
+    errno = EIO;
+    return -1;
+}
 
 static int level;       /* of the compression of the running case */
 static bool is_stopped; /* the producer is to stop before it has read an end */
@@ -349,6 +362,29 @@ static uint8_t *join_by_hand(uint16_t port, uint32_t ring_bytes, uint32_t bytes,
     return at;
 }
 
+/* The end of a producer that sends frames by hand: its status is 0 if it hears an ABORT. */
+static _Noreturn void await_abort(rd_stream_t *stream)
+{
+    rd_frame_t frame;
+    const uint8_t *payload;
+    rd_why_t why;
+
+    for (int64_t deadline = rd_now_ms() + LONG_MS; rd_left_ms(deadline) > 0;) {
+        switch (rd_stream_next(stream, &frame, &payload, &why)) {
+        case RD_NOTHING:
+            rd_streams_wait(stream, NULL, NULL, 0, 1000);
+            break;
+        case RD_LOST:
+            _exit(1);
+        case RD_FRAME:
+            if (frame.kind == RD_ABORT || frame.kind == RD_DONE)
+                _exit(frame.kind == RD_ABORT ? 0 : 2);
+            rd_stream_release(stream, &frame);
+        }
+    }
+    _exit(3);
+}
+
 /* A producer that sends frames by hand, one of them wrong. */
 static pid_t start_rogue(uint16_t port, damage_t damage)
 {
@@ -357,9 +393,7 @@ static pid_t start_rogue(uint16_t port, damage_t damage)
     rd_stream_t stream;
     rd_frame_t frame = {.kind = RD_DATA, .flags = RD_FLAG_CRC, .len = 5, .value = 5};
     rd_frame_t end_frame = {.kind = RD_END, .offset = 5};
-    const uint8_t *payload;
     uint8_t *at;
-    rd_why_t why;
 
     if (child != 0)
         return child;
@@ -386,18 +420,7 @@ static pid_t start_rogue(uint16_t port, damage_t damage)
     if (damage == HEAD) /* ends in the middle of a stream, in order */
         _exit(0);
     (void)rd_stream_say(&stream, &end_frame, NULL);
-    for (int64_t deadline = rd_now_ms() + LONG_MS; rd_left_ms(deadline) > 0;) {
-        switch (rd_stream_next(&stream, &frame, &payload, &why)) {
-        case RD_NOTHING:
-            rd_streams_wait(&stream, NULL, NULL, 0, 1000);
-            break;
-        case RD_LOST:
-            _exit(1);
-        case RD_FRAME:
-            _exit(frame.kind == RD_ABORT ? 0 : 2);
-        }
-    }
-    _exit(3);
+    await_abort(&stream);
 }
 
 static void damage_is_seen(void)
@@ -499,6 +522,59 @@ static void what_was_checked_is_what_is_written(void)
     }
 }
 
+/* A producer of five bytes that may go on after a cut. Its status is 0 if it hears an ABORT. */
+static pid_t start_resumer(uint16_t port)
+{
+    static const char id[] = "0123456789abcdef0123456789abcdef";
+    pid_t child = fork();
+    rd_hop_t hop;
+    rd_stream_t stream;
+    rd_frame_t frame = {.kind = RD_DATA, .flags = RD_FLAG_CRC, .len = 5, .value = 5};
+    rd_frame_t end_frame = {.kind = RD_END, .offset = 5};
+    uint8_t *at;
+
+    if (child != 0)
+        return child;
+    (void)join_by_hand(port, 65536, 5, &hop, &stream);
+    (void)rd_stream_say(&stream, &(rd_frame_t){.kind = RD_RESUME}, id);
+    at = rd_stream_room(&stream, 5);
+    if (!at)
+        _exit(92);
+    memcpy(at + RD_FRAME_BYTES, "hello", 5);
+    frame.crc = rd_crc(at + RD_FRAME_BYTES, 5);
+    rd_stream_put(&stream, at, &frame);
+    (void)rd_stream_say(&stream, &end_frame, NULL);
+    await_abort(&stream);
+}
+
+static void lost_bytes_are_not_noted(void)
+{
+    receiver_t receiver;
+    rd_resume_t resume;
+    rd_why_t why;
+    char path[] = "/tmp/pipe-resume-XXXXXX", note[64];
+    int file = mkstemp(path);
+    uint16_t port;
+    int listener = open_listener(&port);
+    pid_t producer = start_resumer(port);
+
+    (void)snprintf(note, sizeof note, "%s.note", path);
+    CHECK(file >= 0 && rd_resume_take(&resume, note, file, &why));
+    CHECK(take_producer(&receiver, listener, RD_BLOCK_BYTES));
+    receiver.transfer.resume = &resume;
+    failing = file;
+    drain_into(&receiver, file);
+    CHECK_EQ(receiver.transfer.outcome, RD_TRANSFER_FAULT);
+    CHECK(strstr(receiver.transfer.why.text, strerror(EIO)) != NULL);
+    end(&receiver);
+    CHECK_EQ(status_of(producer), 0);
+    file = open(path, O_WRONLY | O_CLOEXEC);
+    CHECK(rd_resume_take(&resume, note, file, &why));
+    CHECK_EQ(resume.bytes, 0);
+    close(file);
+    CHECK(unlink(path) == 0 && unlink(note) == 0);
+}
+
 static const check_case_t cases[] = {
     {"all sizes", all_sizes},
     {"small pieces", small_pieces},
@@ -512,6 +588,7 @@ static const check_case_t cases[] = {
     {"a killed consumer is a fault", a_killed_consumer_is_a_fault},
     {"damage is seen", damage_is_seen},
     {"what was checked is what is written", what_was_checked_is_what_is_written},
+    {"lost bytes are not noted", lost_bytes_are_not_noted},
 };
 
 int main(int argc, char **argv)
