@@ -258,6 +258,15 @@ static void take_hole(unpack_t *unpack)
     }
 }
 
+/* A network file system may report only at a close what it could not write. To be called before the
+ * attributes are set: that may write the content as well, and drop the error. The lock stays. */
+static bool is_written(int fd)
+{
+    int twin = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+
+    return twin >= 0 && close(twin) == 0;
+}
+
 static void close_file(unpack_t *unpack)
 {
     rd_item_t *file = &unpack->file;
@@ -273,7 +282,7 @@ static void close_file(unpack_t *unpack)
         drop_file(unpack, true);
         return;
     }
-    if (!set_attributes(unpack, unpack->fd, file) ||
+    if (!is_written(unpack->fd) || !set_attributes(unpack, unpack->fd, file) ||
         renameat(unpack->parent, unpack->part, unpack->parent, unpack->name) < 0) {
         (void)complain(unpack, file->path, errno);
         drop_file(unpack, true);

@@ -2,7 +2,31 @@
 /* Copies of what changes, of what is no file, and from sources that are hostile. */
 #include "pipe_copies.h"
 
+#include <errno.h>
+#include <sys/syscall.h>
 #include <sys/sysmacros.h>
+
+static bool is_over_quota; /* parts are on a network file system that has no room for them */
+
+/* As such a system does it: the write has succeeded, and the close says that it has not. */
+int close(int fd)
+{
+    static const char suffix[] = ".rdcp-part";
+    char link[32], path[4096];
+    ssize_t len = 0;
+
+    if (is_over_quota) {
+        (void)snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+        len = readlink(link, path, sizeof path);
+    }
+    if (syscall(SYS_close, fd) < 0)
+        return -1;
+    if (len < (ssize_t)strlen(suffix) ||
+        memcmp(path + len - strlen(suffix), suffix, strlen(suffix)) != 0)
+        return 0;
+    errno = EDQUOT;
+    return -1;
+}
 
 /* ---- what goes wrong at the source ---- */
 
@@ -179,6 +203,24 @@ static void a_file_that_is_not_whole(void)
     CHECK(!is_there("to") && !is_there(".to.rdcp-part"));
 }
 
+static void what_the_close_refuses_gets_no_name(void)
+{
+    rd_copy_t source = copy_of("from"), target = copy_of("to");
+    int status;
+
+    CHECK_IN(fresh());
+    put_file("from", "what is new");
+    put_file("to", "what was there");
+    CHECK(list(&source) == 0 && have(&target) == 0 && pack(&source) == 0);
+    is_over_quota = true;
+    status = unpack(&target);
+    is_over_quota = false;
+    CHECK_EQ(status, RD_COPY_FAILED);
+    CHECK(holds("to", "what was there") && !is_there(".to.rdcp-part"));
+    CHECK_EQ(copy("from", "to"), 0);
+    CHECK(holds("to", "what is new"));
+}
+
 /* ---- what a hostile source sends ---- */
 
 static void put_items(const rd_item_t *items, size_t count)
@@ -322,6 +364,7 @@ static const check_case_t cases[] = {
     {"what is no file is never replaced", what_is_no_file_is_never_replaced},
     {"what is no file is skipped", what_is_no_file_is_skipped},
     {"a file that is not whole", a_file_that_is_not_whole},
+    {"what the close refuses gets no name", what_the_close_refuses_gets_no_name},
     {"nothing leads out of the target", nothing_leads_out_of_the_target},
     {"pieces where they do not belong", pieces_where_they_do_not_belong},
     {"a source gives nothing from outside", a_source_gives_nothing_from_outside},
