@@ -139,19 +139,18 @@ ssize_t rd_buffer_put(rd_buffer_t *buffer, const void *data, size_t len)
     return (ssize_t)len;
 }
 
-int rd_buffer_end(rd_buffer_t *buffer)
+int rd_buffer_end(rd_buffer_t *buffer, size_t *left_p)
 {
     int error;
-    bool is_empty;
 
     (void)pthread_mutex_lock(&buffer->lock);
     buffer->has_ended = true;
     error = buffer->error;
-    is_empty = buffer->used == 0;
+    *left_p = buffer->used;
     (void)pthread_cond_signal(&buffer->news);
     (void)pthread_mutex_unlock(&buffer->lock);
     errno = error;
-    return error != 0 ? -1 : is_empty;
+    return error != 0 ? -1 : *left_p == 0;
 }
 
 void rd_buffer_close(rd_buffer_t *buffer)

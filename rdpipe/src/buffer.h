@@ -27,8 +27,8 @@ rd_buffer_t *rd_buffer_open(const rd_end_t *output, size_t bytes, unsigned start
  * failed of. */
 ssize_t rd_buffer_put(rd_buffer_t *buffer, const void *data, size_t len);
 
-/* Nothing more comes. 1: all is written; 0: not yet; -1: errno. */
-int rd_buffer_end(rd_buffer_t *buffer);
+/* Nothing more comes. 1: all is written; 0: not yet, and *left_p bytes are left; -1: errno. */
+int rd_buffer_end(rd_buffer_t *buffer, size_t *left_p);
 
 /* Ends the thread; what is not written is dropped. */
 void rd_buffer_close(rd_buffer_t *buffer);

@@ -26,6 +26,7 @@ typedef struct {
     bool is_dropped;                 /* the output was too slow */
     int64_t stuck_ms;                /* since then the output takes nothing; 0: it does */
     bool is_flushing;                /* END waits for it */
+    size_t left;                     /* bytes in the buffer when END looked last */
     int64_t confirm_at;              /* when the offset is noted again */
     bool output_quit;                /* the output's reader wants no more */
     bool forward_done, forward_quit; /* what the forward hop has answered */
@@ -191,8 +192,14 @@ static ssize_t write_some(const drain_t *drain, const void *data, size_t len)
 /* True: nothing lies before the output any more, or that is no use. */
 static bool flush(drain_t *drain)
 {
-    int state = drain->buffer ? rd_buffer_end(drain->buffer) : 1;
+    size_t left = 0;
+    int state = drain->buffer ? rd_buffer_end(drain->buffer, &left) : 1;
 
+    if (left != drain->left)
+        drain->stuck_ms = 0;
+    drain->left = left;
+    if (state == 0 && is_too_slow(drain))
+        state = 1;
     drain->is_flushing = state == 0;
     if (state < 0 && !drain->is_dropped)
         fail_output(drain);

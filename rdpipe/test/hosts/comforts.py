@@ -265,7 +265,7 @@ def a_slow_receiver_is_dropped(hosts):
     ended_well = os.path.join(hosts.folder, "ended-well")
     stopped = f"kill -STOP $$; cat >/dev/null && touch {ended_well}"
     deaf = f"trap '' TERM; sleep 4; cat >/dev/null && touch {ended_well}"
-    for slow, options, order in ((stopped, "", 1), (deaf, "", -1), (stopped, "--buffer 2M", -1)):
+    for slow, options, order in ((stopped, "", 1), (deaf, "", -1), (stopped, "--buffer 2M", -1), (stopped, "--buffer 64M", 1)):
         brackets = " ".join(shlex.quote(word) for word in [f"host2:{slow}", "host3:sha256sum"][::order])
         status, out, err = hosts.call(f"rdpipe --drop-slow 1 {options} host1:'<{path}' [ {brackets} ]")
         expect(out.decode() == f"{digest}  -\n" and status in (143, 137), f"{slow} {order}: status {status}: {out!r} {err}")
