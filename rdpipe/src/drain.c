@@ -19,6 +19,7 @@ typedef struct {
     uint64_t total;                  /* bytes of the stream that were taken, whole frames */
     size_t written;                  /* bytes of the first frame that the output has */
     bool is_checked;                 /* the first frame's checksum */
+    bool is_blocked;                 /* the output takes no more of it now */
     bool is_forwarded;               /* the first frame */
     bool has_ended;                  /* END has come */
     bool has_resumed;                /* RESUME has come */
@@ -209,6 +210,7 @@ static bool flush(drain_t *drain)
 /* True: the output has the whole frame, or there is none. */
 static bool write_frame(drain_t *drain, const rd_frame_t *frame)
 {
+    drain->is_blocked = false;
     while (has_output(drain) && drain->written < frame->value) {
         ssize_t n = write_some(drain, drain->plain + drain->written, frame->value - drain->written);
 
@@ -216,6 +218,7 @@ static bool write_frame(drain_t *drain, const rd_frame_t *frame)
             drain->written += (size_t)n;
             drain->stuck_ms = 0;
         } else if (errno == EAGAIN && !is_too_slow(drain)) {
+            drain->is_blocked = true;
             return false;
         } else if (drain->is_dropped) {
             break;
@@ -403,11 +406,10 @@ static void finish(drain_t *drain)
 static void wait_for_work(drain_t *drain)
 {
     /* A pipe whose reader has gone says so although nothing is asked. */
-    bool is_stuck = drain->written > 0 || drain->is_checked;
     struct pollfd polled[2] = {
         {.fd = drain->transfer->wake, .events = POLLIN},
         {.fd = drain->output->always_ready || drain->buffer ? -1 : drain->output->fd,
-         .events = is_stuck && has_output(drain) ? POLLOUT : 0}};
+         .events = drain->is_blocked && has_output(drain) ? POLLOUT : 0}};
     eventfd_t ignored;
 
     drain->from->wants = 0;

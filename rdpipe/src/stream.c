@@ -152,6 +152,8 @@ static bool arm(rd_stream_t *stream)
         stream->is_cleared = true;
         return false;
     }
+    if (stream->peer_left)
+        return true;
     status = link->ops->arm_read(link);
     if (status != BW_OK && status != BW_AGAIN)
         stream->peer_left = true; /* what is there of a frame is all that there will be */
@@ -182,8 +184,9 @@ void rd_streams_wait(rd_stream_t *one, rd_stream_t *other, struct pollfd *polled
         if (streams[i] && !arm(streams[i]))
             return;
     for (int i = 0; i < 2; i++) {
-        int link_fd = streams[i] ? link_of(streams[i])->ops->fd(link_of(streams[i])) : -1;
-        int side = streams[i] && !streams[i]->peer_left ? streams[i]->hop.side : -1;
+        bool is_there = streams[i] && !streams[i]->peer_left;
+        int link_fd = is_there ? link_of(streams[i])->ops->fd(link_of(streams[i])) : -1;
+        int side = is_there ? streams[i]->hop.side : -1;
 
         all[at++] = (struct pollfd){.fd = link_fd, .events = POLLIN};
         all[at++] = (struct pollfd){.fd = side, .events = POLLIN};

@@ -5,8 +5,10 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
+#include <time.h>
 
 #include "transfer.h"
 
@@ -575,6 +577,125 @@ static void lost_bytes_are_not_noted(void)
     CHECK(unlink(path) == 0 && unlink(note) == 0);
 }
 
+/* ---- what waits does not spin ---- */
+
+/* Beside a drain that runs: waits until it moves nothing more, kills the `victim`, and measures
+ * what its thread needs in a second. Then the drain is stopped. */
+typedef struct {
+    receiver_t *receiver;
+    pthread_t drains;
+    pid_t victim; /* 0: none */
+    double used_ms;
+} meter_t;
+
+static double used_ms(pthread_t thread)
+{
+    clockid_t clock;
+    struct timespec used;
+
+    if (pthread_getcpuclockid(thread, &clock) != 0 || clock_gettime(clock, &used) < 0)
+        abort();
+    return (double)used.tv_sec * 1e3 + (double)used.tv_nsec / 1e6;
+}
+
+static void await_standstill(receiver_t *receiver)
+{
+    int64_t deadline = rd_now_ms() + LONG_MS;
+    uint64_t was = 0, is;
+
+    while (((is = atomic_load(&receiver->transfer.bytes)) != was || is == 0) &&
+           rd_left_ms(deadline) > 0) {
+        was = is;
+        (void)poll(NULL, 0, 300);
+    }
+}
+
+static void *measure(void *argument)
+{
+    meter_t *meter = argument;
+    double before;
+
+    await_standstill(meter->receiver);
+    if (meter->victim > 0 && (kill(meter->victim, SIGKILL) < 0 || status_of(meter->victim) != 137))
+        abort();
+    (void)poll(NULL, 0, 300); /* the drain sees it */
+    before = used_ms(meter->drains);
+    (void)poll(NULL, 0, 1000);
+    meter->used_ms = used_ms(meter->drains) - before;
+    atomic_store(&meter->receiver->transfer.stop, true);
+    rd_transfer_wake(&meter->receiver->transfer);
+    return NULL;
+}
+
+static void a_dead_producer_and_a_full_pipe(void)
+{
+    receiver_t receiver;
+    int ends[2];
+    rd_end_t output;
+    meter_t meter = {.receiver = &receiver, .drains = pthread_self()};
+    pthread_t thread;
+
+    CHECK(begin(&receiver, UINT64_MAX / 2, 65536, 0) && pipe(ends) == 0);
+    meter.victim = receiver.child;
+    output = rd_end_of(ends[1], true);
+    CHECK(pthread_create(&thread, NULL, measure, &meter) == 0);
+    rd_drain(&receiver.transfer, &receiver.stream, &output, NULL);
+    CHECK(pthread_join(thread, NULL) == 0);
+    CHECK(receiver.transfer.outcome == RD_TRANSFER_FAULT && output.fd >= 0);
+    CHECK(meter.used_ms < 100);
+    (void)rd_end_close(&output);
+    close(ends[0]);
+    end(&receiver);
+}
+
+/* The next hop's other side, which never reads. */
+static pid_t start_idle_consumer(int listener)
+{
+    pid_t child = fork();
+    rd_key_t key = key_of(KEY);
+    rd_terms_t terms = terms_of(RD_CARRIERS_ALL, RD_BLOCK_BYTES);
+    rd_hop_t hop;
+    rd_why_t why;
+
+    if (child != 0)
+        return child;
+    if (!rd_hop_accept(listener, &key, &terms, -1, rd_now_ms() + LONG_MS, NULL, &hop, &why))
+        _exit(1);
+    for (;;)
+        (void)pause();
+}
+
+static void an_output_that_waits_for_the_next_hop(void)
+{
+    receiver_t receiver;
+    uint16_t port;
+    int listener = open_listener(&port);
+    rd_end_t output = rd_end_of(open("/dev/null", O_WRONLY | O_CLOEXEC), true);
+    rd_key_t key = key_of(KEY);
+    rd_terms_t terms = terms_of(carrier, RD_BLOCK_BYTES);
+    meter_t meter = {.receiver = &receiver, .drains = pthread_self()};
+    pid_t next = start_idle_consumer(listener);
+    pthread_t thread;
+    rd_stream_t forward;
+    rd_hop_t hop;
+    rd_why_t why;
+
+    close(listener);
+    CHECK(begin(&receiver, UINT64_MAX / 2, 65536, 0));
+    CHECK(join_listener(port, &key, &terms, &hop, &why));
+    rd_stream_open(&forward, &hop, "the next host");
+    CHECK(pthread_create(&thread, NULL, measure, &meter) == 0);
+    output.always_ready = false; /* as a pipe with a fast reader, which is always writable */
+    rd_drain(&receiver.transfer, &receiver.stream, &output, &forward);
+    CHECK(pthread_join(thread, NULL) == 0);
+    CHECK(receiver.transfer.outcome == RD_TRANSFER_FAULT && meter.used_ms < 100);
+    CHECK(kill(next, SIGKILL) == 0 && status_of(next) == 137);
+    rd_stream_close(&forward);
+    (void)rd_end_close(&output);
+    CHECK_EQ(status_of(receiver.child), RD_TRANSFER_FAULT);
+    end(&receiver);
+}
+
 static const check_case_t cases[] = {
     {"all sizes", all_sizes},
     {"small pieces", small_pieces},
@@ -589,6 +710,8 @@ static const check_case_t cases[] = {
     {"damage is seen", damage_is_seen},
     {"what was checked is what is written", what_was_checked_is_what_is_written},
     {"lost bytes are not noted", lost_bytes_are_not_noted},
+    {"a dead producer and a full pipe", a_dead_producer_and_a_full_pipe},
+    {"an output that waits for the next hop", an_output_that_waits_for_the_next_hop},
 };
 
 int main(int argc, char **argv)
