@@ -556,7 +556,7 @@ static bool all_is_over(const agent_t *agent)
 
 static int next_ms(agent_t *agent)
 {
-    int ms = rd_child_tick(&agent->child);
+    int ms = rd_child_tick(&agent->child, &agent->guard);
 
     if (agent->is_started && (ms < 0 || ms > rd_left_ms(agent->report_at)))
         ms = rd_left_ms(agent->report_at) + 1;
@@ -644,7 +644,7 @@ static void end_command(agent_t *agent)
         struct pollfd polled = {.fd = agent->signals, .events = POLLIN};
         struct signalfd_siginfo ignored;
 
-        (void)poll(&polled, 1, rd_child_tick(&agent->child));
+        (void)poll(&polled, 1, rd_child_tick(&agent->child, &agent->guard));
         if (polled.revents)
             (void)!read(agent->signals, &ignored, sizeof ignored);
         (void)rd_child_reap(&agent->child, &agent->guard);

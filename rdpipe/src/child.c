@@ -85,6 +85,14 @@ bool rd_child_start(rd_child_t *child_p, const char *command, rd_guard_t *guard,
     return true;
 }
 
+static void look_whether_gone(rd_child_t *child, rd_guard_t *guard)
+{
+    if (!child->is_over || child->is_gone || kill(-child->pid, 0) == 0)
+        return;
+    child->is_gone = true;
+    rd_guard_forget(guard, child->pid);
+}
+
 bool rd_child_reap(rd_child_t *child, rd_guard_t *guard)
 {
     int status;
@@ -94,14 +102,13 @@ bool rd_child_reap(rd_child_t *child, rd_guard_t *guard)
     child->is_over = true;
     child->is_killed = WIFSIGNALED(status);
     child->status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-    if (kill(-child->pid, 0) < 0)
-        rd_guard_forget(guard, child->pid);
+    look_whether_gone(child, guard);
     return true;
 }
 
 void rd_child_signal(const rd_child_t *child, int sig)
 {
-    if (child->pid > 0)
+    if (child->pid > 0 && !child->is_gone)
         (void)kill(-child->pid, sig);
 }
 
@@ -114,9 +121,10 @@ void rd_child_end(rd_child_t *child)
     child->kill_at = rd_now_ms() + MERCY_MS;
 }
 
-int rd_child_tick(rd_child_t *child)
+int rd_child_tick(rd_child_t *child, rd_guard_t *guard)
 {
-    if (child->pid == 0 || child->kill_at == 0)
+    look_whether_gone(child, guard);
+    if (child->pid == 0 || child->kill_at == 0 || child->is_gone)
         return -1;
     if (rd_left_ms(child->kill_at) > 0)
         return rd_left_ms(child->kill_at) + 1;

@@ -11,6 +11,7 @@
 typedef struct {
     pid_t pid; /* 0: none; also the process group */
     bool is_over, is_killed;
+    bool is_gone;    /* nothing is left of the group: its id may be another's by now */
     int status;      /* as a shell tells it, once it is over */
     int64_t kill_at; /* SIGKILL goes then; 0: never */
 } rd_child_t;
@@ -30,6 +31,6 @@ void rd_child_signal(const rd_child_t *child, int sig);
 /* SIGTERM to the group now, SIGKILL after a while (rd_child_tick). */
 void rd_child_end(rd_child_t *child);
 /* Milliseconds until it wants to be called again, -1: never. */
-int rd_child_tick(rd_child_t *child);
+int rd_child_tick(rd_child_t *child, rd_guard_t *guard);
 
 #endif

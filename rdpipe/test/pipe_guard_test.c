@@ -7,6 +7,7 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -15,6 +16,14 @@
 #include "child.h"
 
 #define LONG_MS 60000
+
+static int signals; /* that this process has sent */
+
+int kill(pid_t pid, int sig)
+{
+    signals += sig != 0;
+    return (int)syscall(SYS_kill, pid, sig);
+}
 
 static bool is_there(const char *path)
 {
@@ -170,6 +179,47 @@ static void a_released_command_sees_its_end(void)
     rd_guard_end(&guard);
 }
 
+/* As an agent does it with a command that is to end: until the ticks want nothing more. */
+static bool ends(rd_child_t *child, rd_guard_t *guard)
+{
+    int64_t deadline = rd_now_ms() + 5000;
+
+    rd_child_end(child);
+    while (rd_child_tick(child, guard) >= 0 && rd_left_ms(deadline) > 0) {
+        while (waitpid(-1, NULL, WNOHANG) > 0) /* what the command has left to us */
+            ;
+        (void)poll(NULL, 0, 5);
+    }
+    return rd_child_tick(child, guard) < 0;
+}
+
+/* The id of a group of which nothing is left may be another group's: no signal goes there. */
+static void a_group_that_is_gone_gets_no_signal(void)
+{
+    static const char *const commands[] = {"kill -9 $$", "sleep 600 & kill -9 $$"};
+
+    CHECK(prctl(PR_SET_CHILD_SUBREAPER, 1) == 0);
+    for (size_t i = 0; i < 2; i++) {
+        rd_guard_t guard;
+        rd_child_t child;
+        rd_why_t why;
+        int64_t deadline = rd_now_ms() + LONG_MS;
+
+        CHECK(rd_guard_start(&guard, &why));
+        CHECK(rd_child_start(&child, commands[i], &guard, NULL, NULL, &why));
+        while (!rd_child_reap(&child, &guard) && rd_left_ms(deadline) > 0)
+            (void)poll(NULL, 0, 2);
+        CHECK(child.is_killed && child.is_gone == (i == 0));
+        signals = 0;
+        CHECK(ends(&child, &guard));
+        CHECK((signals > 0) == (i == 1));
+        signals = 0;
+        rd_child_signal(&child, SIGTERM);
+        CHECK_EQ(signals, 0);
+        rd_guard_end(&guard);
+    }
+}
+
 static const check_case_t cases[] = {
     {"a directory is removed", a_directory_is_removed},
     {"what has no secret is no order", what_has_no_secret_is_no_order},
@@ -177,6 +227,7 @@ static const check_case_t cases[] = {
     {"a command sees no end that nobody has announced",
      a_command_sees_no_end_that_nobody_has_announced},
     {"a released command sees its end", a_released_command_sees_its_end},
+    {"a group that is gone gets no signal", a_group_that_is_gone_gets_no_signal},
 };
 
 CHECK_MAIN(cases)
