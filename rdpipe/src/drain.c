@@ -21,6 +21,7 @@ typedef struct {
     bool is_checked;                 /* the first frame's checksum */
     bool is_blocked;                 /* the output takes no more of it now */
     bool is_forwarded;               /* the first frame */
+    uint32_t sent_on;                /* bytes of it that the next hop has, if it goes in pieces */
     bool has_ended;                  /* END has come */
     bool has_resumed;                /* RESUME has come */
     rd_buffer_t *buffer;             /* before the output; NULL: none */
@@ -136,14 +137,22 @@ static bool unpack(drain_t *drain, const rd_frame_t *frame, const uint8_t *paylo
     return true;
 }
 
+/* The next hop takes only smaller blocks, as where memory is bounded (RLIMIT_FSIZE). */
+static bool is_too_long(const drain_t *drain, const rd_frame_t *frame)
+{
+    return drain->forward && frame->value > drain->forward->hop.terms.block;
+}
+
 static bool is_sound(drain_t *drain, const rd_frame_t *frame, const uint8_t *payload)
 {
+    bool is_read = has_output(drain) || is_too_long(drain, frame);
+
     if (frame->offset != drain->total || drain->has_ended)
         return fault(drain, "a piece of the stream is missing or came twice", 0);
     /* Who only sends on leaves the check to the end of the way. */
-    if (has_output(drain) && !unpack(drain, frame, payload))
+    if (is_read && !unpack(drain, frame, payload))
         return false;
-    if (has_output(drain) && frame->flags & RD_FLAG_CRC && !drain->is_checked &&
+    if (is_read && frame->flags & RD_FLAG_CRC && !drain->is_checked &&
         rd_crc(drain->plain, frame->value) != frame->crc)
         return fault(drain, "checksum error: the bytes that arrived are not those that were sent",
                      0);
@@ -231,18 +240,48 @@ static bool write_frame(drain_t *drain, const rd_frame_t *frame)
     return true;
 }
 
-/* True: the next hop has the frame, or there is none. */
-static bool send_on(drain_t *drain, const rd_frame_t *frame, const uint8_t *payload)
+static bool send_frame(drain_t *drain, const rd_frame_t *frame, const uint8_t *payload)
 {
-    uint8_t *at;
+    uint8_t *at = rd_stream_room(drain->forward, frame->len);
 
-    if (!drain->forward || drain->forward_quit || drain->is_forwarded)
-        return true;
-    at = rd_stream_room(drain->forward, frame->len);
     if (!at)
         return false;
     memcpy(at + RD_FRAME_BYTES, payload, frame->len);
     rd_stream_put(drain->forward, at, frame);
+    return true;
+}
+
+/* The next piece of a frame that is too long for the next hop. */
+static bool send_piece(drain_t *drain, const rd_frame_t *frame)
+{
+    uint32_t block = drain->forward->hop.terms.block, left = frame->value - drain->sent_on;
+    uint32_t len = left < block ? left : block;
+    rd_frame_t piece = {.kind = RD_DATA,
+                        .flags = frame->flags & RD_FLAG_CRC,
+                        .len = len,
+                        .value = len,
+                        .offset = frame->offset + drain->sent_on};
+
+    if (piece.flags & RD_FLAG_CRC)
+        piece.crc = rd_crc(drain->plain + drain->sent_on, len);
+    if (!send_frame(drain, &piece, drain->plain + drain->sent_on))
+        return false;
+    drain->sent_on += len;
+    return true;
+}
+
+/* True: the next hop has the frame, or there is none. */
+static bool send_on(drain_t *drain, const rd_frame_t *frame, const uint8_t *payload)
+{
+    if (!drain->forward || drain->forward_quit || drain->is_forwarded)
+        return true;
+    if (is_too_long(drain, frame)) {
+        while (drain->sent_on < frame->value)
+            if (!send_piece(drain, frame))
+                return false;
+    } else if (!send_frame(drain, frame, payload)) {
+        return false;
+    }
     drain->is_forwarded = true;
     return true;
 }
@@ -261,6 +300,7 @@ static bool take_data(drain_t *drain, const rd_frame_t *frame, const uint8_t *pa
     drain->total += frame->value;
     atomic_store_explicit(&drain->transfer->bytes, drain->total, memory_order_relaxed);
     drain->written = 0;
+    drain->sent_on = 0;
     drain->is_checked = drain->is_forwarded = false;
     if (drain->transfer->resume && rd_left_ms(drain->confirm_at) == 0)
         (void)confirm(drain);
