@@ -120,6 +120,8 @@ ssize_t rd_buffer_put(rd_buffer_t *buffer, const void *data, size_t len)
 
     (void)pthread_mutex_lock(&buffer->lock);
     error = buffer->error;
+    if (buffer->used == 0)
+        buffer->head = 0; /* so the system gives only as much memory as was ever needed */
     room = buffer->size - buffer->used;
     tail = (buffer->head + buffer->used) % buffer->size;
     (void)pthread_mutex_unlock(&buffer->lock);
