@@ -81,6 +81,7 @@ typedef struct {
 
 /* The name that a file or tree has until it is whole: .NAME.rdcp-part, shortened if it must be. */
 void rd_part_name(const char *name, char part[256]);
+bool rd_is_part_name(const char *name);
 
 /* What the loser of two copies to one target is told. */
 #define RD_COPY_LOSES "another rdcp is writing it: wait until that one has ended"

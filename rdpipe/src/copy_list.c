@@ -208,6 +208,11 @@ static bool list_one(list_t *list, char *path)
     }
     if (list->copy.exclusions > 0 && is_excluded(list, path, name, is.st_mode))
         return true;
+    if ((S_ISREG(is.st_mode) || S_ISLNK(is.st_mode)) && rd_is_part_name(name)) {
+        /* Its copy would be taken for a part of the file beside it. */
+        rd_warn(&list->complaints, path, "is a part of another copy: skipped");
+        return true;
+    }
     if (S_ISREG(is.st_mode))
         return put_file(list, path, &is);
     if (S_ISDIR(is.st_mode))

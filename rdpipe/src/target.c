@@ -91,6 +91,13 @@ void rd_part_name(const char *name, char part[256])
     (void)snprintf(part, 256, ".%.200s-%s" SUFFIX, name, hex);
 }
 
+bool rd_is_part_name(const char *name)
+{
+    size_t len = strlen(name), suffix = strlen(SUFFIX);
+
+    return name[0] == '.' && len > suffix && strcmp(name + len - suffix, SUFFIX) == 0;
+}
+
 bool rd_copy_source(rd_copy_t *copy, const rd_item_t *start, rd_why_t *why)
 {
     if (start->mode != RD_ITEM_VERSION)

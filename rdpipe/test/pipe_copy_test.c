@@ -182,6 +182,29 @@ static void the_loser_of_two_copies_is_told_at_once(void)
     close(fd);
 }
 
+/* What is copied under the name of a part would be lost to the file beside it. */
+static void parts_in_the_source_are_skipped(void)
+{
+    int said, own = dup(STDERR_FILENO);
+
+    CHECK_IN(fresh());
+    CHECK(mkdir("from", 0755) == 0 && symlink("one", "from/link") == 0);
+    CHECK(symlink("two", "from/.link.rdcp-part") == 0);
+    put_file("from/one", "text");
+    put_file("from/.one.rdcp-part", "of another copy");
+    put_file("from/.alone.rdcp-part", "of another copy");
+    put_file("from/rdcp-part", "none");
+    said = open_stream("said", true);
+    CHECK(dup2(said, STDERR_FILENO) == STDERR_FILENO);
+    CHECK_EQ(copy("from", "to"), 0);
+    CHECK(dup2(own, STDERR_FILENO) == STDERR_FILENO);
+    CHECK(run("test \"$(ls -A to)\" = \"$(printf 'link\none\nrdcp-part')\""));
+    CHECK(holds("to/one", "text") && run("test \"$(readlink to/link)\" = one"));
+    CHECK(run("test $(grep -c 'rdcp-part: is a part of another copy: skipped' said) = 3"));
+    close(said);
+    close(own);
+}
+
 /* ---- the target itself ---- */
 
 static void a_target_that_is_no_directory_to_copy_into(void)
@@ -219,6 +242,7 @@ static const check_case_t cases[] = {
      a_stream_that_is_cut_leaves_nothing_under_the_name},
     {"two copies do not meet", two_copies_do_not_meet},
     {"the loser of two copies is told at once", the_loser_of_two_copies_is_told_at_once},
+    {"parts in the source are skipped", parts_in_the_source_are_skipped},
     {"a target that is no directory to copy into", a_target_that_is_no_directory_to_copy_into},
 };
 
