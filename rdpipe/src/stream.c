@@ -64,6 +64,7 @@ rd_next_t rd_stream_next(rd_stream_t *stream, rd_frame_t *frame_p, const uint8_t
 void rd_stream_release(rd_stream_t *stream, const rd_frame_t *frame)
 {
     link_of(stream)->ops->release(link_of(stream), RD_FRAME_BYTES + frame->len);
+    stream->seen = 0;
 }
 
 bool rd_stream_is_shared(const rd_stream_t *stream)
@@ -124,6 +125,17 @@ rd_cause_t rd_abort_cause(const rd_frame_t *frame)
                                               : RD_CAUSE_HERE;
 }
 
+/* Has something come that nobody has looked at? Then it is us who were held up, as by a disk. */
+static bool has_news(rd_stream_t *stream)
+{
+    bw_span_t span = {0};
+
+    if (link_of(stream)->ops->peek(link_of(stream), &span) != BW_OK || span.len == stream->seen)
+        return false;
+    stream->seen = span.len;
+    return true;
+}
+
 bool rd_stream_tick(rd_stream_t *stream, rd_why_t *why)
 {
     int64_t now = rd_now_ms();
@@ -136,6 +148,10 @@ bool rd_stream_tick(rd_stream_t *stream, rd_why_t *why)
     }
     if (now - stream->heard_ms < RD_SILENCE_MS)
         return true;
+    if (has_news(stream)) {
+        stream->heard_ms = now;
+        return true;
+    }
     return rd_because(why, "nothing heard from %s for %d s: the host or the network is gone",
                       stream->peer, RD_SILENCE_MS / 1000);
 }

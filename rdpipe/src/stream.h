@@ -22,7 +22,7 @@ typedef struct {
     int64_t heard_ms, said_ms;
     bool peer_left;  /* the other side has ended: what is in the ring is the last */
     bool is_cleared; /* since the last wait */
-    size_t seen;     /* bytes of an incomplete frame */
+    size_t seen;     /* unread bytes, when we looked last */
     size_t wants;    /* room that somebody waits for, 0: nobody */
 } rd_stream_t;
 

@@ -696,6 +696,38 @@ static void an_output_that_waits_for_the_next_hop(void)
     end(&receiver);
 }
 
+/* ---- a slow disk is no lost host ---- */
+
+/* Whoever was held up itself has heard nothing for long, and finds now what came meanwhile. */
+static void what_came_meanwhile_is_heard(void)
+{
+    receiver_t receiver;
+    rd_frame_t frame;
+    const uint8_t *payload;
+    rd_why_t why;
+    bool is_heard;
+
+    CHECK(begin(&receiver, 1000, 1000, 0));
+    for (int64_t deadline = rd_now_ms() + LONG_MS; rd_left_ms(deadline) > 0;)
+        if (rd_stream_next(&receiver.stream, &frame, &payload, &why) == RD_NOTHING)
+            rd_streams_wait(&receiver.stream, NULL, NULL, 0, 1000);
+        else
+            break;
+    receiver.stream.heard_ms -= RD_SILENCE_MS;
+    CHECK(rd_stream_tick(&receiver.stream, &why));
+    /* As soon as nothing comes any more it is silence. */
+    do {
+        receiver.stream.heard_ms -= RD_SILENCE_MS;
+        is_heard = rd_stream_tick(&receiver.stream, &why);
+        (void)poll(NULL, 0, 100);
+    } while (is_heard);
+    receiver.stream.heard_ms = rd_now_ms();
+    drain_into(&receiver, open("/dev/null", O_WRONLY | O_CLOEXEC));
+    CHECK_EQ(receiver.transfer.outcome, RD_TRANSFER_DONE);
+    end(&receiver);
+    CHECK_EQ(status_of(receiver.child), RD_TRANSFER_DONE);
+}
+
 static const check_case_t cases[] = {
     {"all sizes", all_sizes},
     {"small pieces", small_pieces},
@@ -712,6 +744,7 @@ static const check_case_t cases[] = {
     {"lost bytes are not noted", lost_bytes_are_not_noted},
     {"a dead producer and a full pipe", a_dead_producer_and_a_full_pipe},
     {"an output that waits for the next hop", an_output_that_waits_for_the_next_hop},
+    {"what came meanwhile is heard", what_came_meanwhile_is_heard},
 };
 
 int main(int argc, char **argv)
