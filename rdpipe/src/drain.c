@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
 #include <poll.h>
+#include <pthread.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -10,6 +11,17 @@
 #define TICK_MS 1000
 #define PARTING_MS 5000 /* the producer closes first, so that our last word is not lost */
 #define ABORT_MS 2000
+
+/* The close of an output. A disk may take long for it, so it has a thread. */
+typedef struct {
+    rd_transfer_t *transfer;
+    rd_end_t output;
+    uint64_t total;
+    pthread_t thread;
+    bool has_begun, has_thread;
+    _Atomic bool is_over;
+    rd_why_t why; /* "": it is closed */
+} closing_t;
 
 typedef struct {
     rd_transfer_t *transfer;
@@ -35,6 +47,7 @@ typedef struct {
     const uint8_t *plain;            /* the bytes of the stream in the first frame */
     uint8_t *copy;                   /* of the first frame's payload, if the peer can write there */
     rd_compressor_t compressor;      /* opened by the first compressed frame */
+    closing_t closing;
     rd_why_t fault;
 } drain_t;
 
@@ -307,6 +320,58 @@ static bool take_data(drain_t *drain, const rd_frame_t *frame, const uint8_t *pa
     return true;
 }
 
+/* ---- the close of the output ---- */
+
+static void *run_closing(void *argument)
+{
+    closing_t *closing = argument;
+    rd_transfer_t *transfer = closing->transfer;
+
+    if ((!transfer->resume ||
+         rd_resume_confirm(transfer->resume, closing->output.fd, closing->total, &closing->why)) &&
+        !rd_end_close(&closing->output))
+        (void)rd_because(&closing->why, "closing %s: %s", rd_end_name(&closing->output, true),
+                         strerror(errno));
+    atomic_store(&closing->is_over, true);
+    rd_transfer_wake(transfer);
+    return NULL;
+}
+
+/* Waits for it. */
+static void end_closing(drain_t *drain)
+{
+    closing_t *closing = &drain->closing;
+
+    if (closing->has_thread)
+        (void)pthread_join(closing->thread, NULL);
+    closing->has_thread = false;
+    drain->output->fd = closing->output.fd;
+}
+
+/* True: it is closed, or has failed. */
+static bool close_output(drain_t *drain)
+{
+    closing_t *closing = &drain->closing;
+
+    if (!closing->has_begun) {
+        closing->transfer = drain->transfer;
+        closing->output = *drain->output;
+        closing->total = drain->total;
+        closing->has_begun = true;
+        closing->has_thread = drain->output->always_ready &&
+                              pthread_create(&closing->thread, NULL, run_closing, closing) == 0;
+        if (!closing->has_thread)
+            (void)run_closing(closing);
+    }
+    drain->is_flushing = !atomic_load(&closing->is_over);
+    if (drain->is_flushing)
+        return false;
+    end_closing(drain);
+    if (closing->why.text[0])
+        drain->fault = closing->why;
+    return true;
+}
+
 /* ---- the other frames ---- */
 
 static bool take_end(drain_t *drain, const rd_frame_t *frame)
@@ -324,14 +389,11 @@ static bool take_end(drain_t *drain, const rd_frame_t *frame)
     if (drain->fault.text[0])
         return true;
     close_buffer(drain);
-    if (drain->transfer->resume && !confirm(drain))
-        return true;
     drain->transfer->producer_status = (int)frame->value;
-    if (drain->transfer->at_end && !drain->is_dropped)
+    if (drain->transfer->at_end && !drain->is_dropped && !drain->closing.has_begun)
         drain->transfer->at_end(drain->transfer->of);
-    if (!drain->is_dropped && !rd_end_close(drain->output))
-        (void)rd_because(&drain->fault, "closing %s: %s", rd_end_name(drain->output, true),
-                         strerror(errno));
+    if (!drain->is_dropped && !close_output(drain))
+        return false;
     drain->has_ended = true;
     return true;
 }
@@ -497,6 +559,8 @@ void rd_drain(rd_transfer_t *transfer, rd_stream_t *from, rd_end_t *output, rd_s
         (void)rd_because_of(&drain.fault, RD_CAUSE_STOPPED, "stopped");
     atomic_store(&transfer->has_ended, drain.has_ended && !drain.fault.text[0]);
     close_buffer(&drain);
+    if (drain.closing.has_thread)
+        end_closing(&drain);
     finish(&drain);
     if (drain.compressor.block)
         rd_compressor_close(&drain.compressor);

@@ -31,6 +31,19 @@ int fdatasync(int fd)
     return -1;
 }
 
+static int slow = -1; /* a file whose close takes until `released` is readable */
+static struct pollfd released;
+static bool is_released;
+
+int close(int fd)
+{
+    if (fd == slow) {
+        slow = -1;
+        is_released = poll(&released, 1, 10000) == 1;
+    }
+    return (int)syscall(SYS_close, fd);
+}
+
 static int level;       /* of the compression of the running case */
 static bool is_stopped; /* the producer is to stop before it has read an end */
 
@@ -728,6 +741,70 @@ static void what_came_meanwhile_is_heard(void)
     CHECK_EQ(status_of(receiver.child), RD_TRANSFER_DONE);
 }
 
+/* A producer by hand that tells of the first sign of life after its END. Its status is 0 if all was
+ * taken. */
+static pid_t start_listener_of_pings(uint16_t port, int tell)
+{
+    pid_t child = fork();
+    rd_hop_t hop;
+    rd_stream_t stream;
+    rd_frame_t frame = {.kind = RD_END};
+    const uint8_t *payload;
+    rd_why_t why;
+
+    if (child != 0)
+        return child;
+    (void)join_by_hand(port, 65536, 5, &hop, &stream);
+    (void)rd_stream_say(&stream, &frame, NULL);
+    for (;;)
+        switch (rd_stream_next(&stream, &frame, &payload, &why)) {
+        case RD_NOTHING:
+            rd_streams_wait(&stream, NULL, NULL, 0, 1000);
+            break;
+        case RD_LOST:
+            _exit(1);
+        case RD_FRAME:
+            if (frame.kind != RD_PING)
+                _exit(frame.kind == RD_DONE ? 0 : 2);
+            (void)!write(tell, "x", 1);
+            rd_stream_release(&stream, &frame);
+        }
+}
+
+/* So that the next sign of life is due. */
+static void be_silent(void *of)
+{
+    receiver_t *receiver = of;
+
+    receiver->stream.said_ms -= RD_PING_MS;
+}
+
+static void a_close_that_takes_long(void)
+{
+    receiver_t receiver;
+    char path[] = "/tmp/pipe-slow-XXXXXX";
+    int file = mkstemp(path), pings[2];
+    uint16_t port;
+    int listener = open_listener(&port);
+    pid_t producer;
+
+    CHECK(file >= 0 && unlink(path) == 0 && pipe(pings) == 0);
+    producer = start_listener_of_pings(port, pings[1]);
+    CHECK(take_producer(&receiver, listener, RD_BLOCK_BYTES));
+    receiver.transfer.at_end = be_silent;
+    receiver.transfer.of = &receiver;
+    released = (struct pollfd){.fd = pings[0], .events = POLLIN};
+    is_released = false;
+    slow = file;
+    drain_into(&receiver, file);
+    CHECK(is_released);
+    CHECK_EQ(receiver.transfer.outcome, RD_TRANSFER_DONE);
+    end(&receiver);
+    CHECK_EQ(status_of(producer), 0);
+    close(pings[0]);
+    close(pings[1]);
+}
+
 static const check_case_t cases[] = {
     {"all sizes", all_sizes},
     {"small pieces", small_pieces},
@@ -745,6 +822,7 @@ static const check_case_t cases[] = {
     {"a dead producer and a full pipe", a_dead_producer_and_a_full_pipe},
     {"an output that waits for the next hop", an_output_that_waits_for_the_next_hop},
     {"what came meanwhile is heard", what_came_meanwhile_is_heard},
+    {"a close that takes long", a_close_that_takes_long},
 };
 
 int main(int argc, char **argv)
