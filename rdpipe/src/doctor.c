@@ -58,20 +58,6 @@ __attribute__((format(printf, 4, 5))) static void tell(doctor_t *doctor, state_t
     (void)putchar('}');
 }
 
-/* The first line of a file of /proc or /sys, "" if there is none. */
-static const char *line_of(const char *path, char text[512])
-{
-    FILE *from = fopen(path, "re");
-
-    text[0] = 0;
-    if (from && !fgets(text, 512, from))
-        text[0] = 0;
-    if (from)
-        (void)fclose(from);
-    text[strcspn(text, "\n")] = 0;
-    return text;
-}
-
 /* ---- what is compiled in ---- */
 
 static void tell_libraries(doctor_t *doctor)
@@ -146,9 +132,9 @@ static void tell_kernel(doctor_t *doctor)
     if (uname(&system) == 0)
         tell(doctor, FINE, "kernel", "%s %s %s", system.sysname, system.release, system.machine);
     tell(doctor, FINE, "congestion", "%s",
-         line_of("/proc/sys/net/ipv4/tcp_available_congestion_control", line));
+         rd_kernel_line("/proc/sys/net/ipv4/tcp_available_congestion_control", line, sizeof line));
     tell(doctor, FINE, "ktls", "%s",
-         strstr(line_of("/proc/sys/net/ipv4/tcp_available_ulp", line), "tls")
+         strstr(rd_kernel_line("/proc/sys/net/ipv4/tcp_available_ulp", line, sizeof line), "tls")
              ? "the kernel has it"
              : "not there; TLS is libssl's");
 }
@@ -160,7 +146,7 @@ static void tell_buffer(doctor_t *doctor, const char *name)
     unsigned long long most = 0;
 
     (void)snprintf(path, sizeof path, "/proc/sys/net/ipv4/%s", name);
-    if (sscanf(line_of(path, line), "%*u %*u %llu", &most) != 1)
+    if (sscanf(rd_kernel_line(path, line, sizeof line), "%*u %*u %llu", &most) != 1)
         tell(doctor, NOTE, name, "cannot be read");
     else if (most < BUFFER_LEAST)
         tell(doctor, NOTE, name,
@@ -184,7 +170,8 @@ static void tell_limits(doctor_t *doctor)
     if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
         tell(doctor, NOTE, "file size", "at most %llu bytes (ulimit -f)",
              (unsigned long long)limit.rlim_cur);
-    if (rd_number(line_of("/proc/sys/fs/pipe-max-size", line), 0, UINT64_MAX, &bytes))
+    if (rd_number(rd_kernel_line("/proc/sys/fs/pipe-max-size", line, sizeof line), 0, UINT64_MAX,
+                  &bytes))
         tell(doctor, bytes < PIPE_LEAST ? NOTE : FINE, "pipes", "at most %llu bytes each",
              (unsigned long long)bytes);
 }

@@ -104,8 +104,7 @@ unsigned rd_round_trip_ms(int fd)
            1000;
 }
 
-/* The first line of a file of the kernel, "" if there is none. */
-static void read_setting(const char *path, char *text, size_t bytes)
+const char *rd_kernel_line(const char *path, char *text, size_t bytes)
 {
     FILE *file = fopen(path, "re");
 
@@ -114,6 +113,7 @@ static void read_setting(const char *path, char *text, size_t bytes)
         text[strcspn(text, "\n")] = 0;
     if (file)
         (void)fclose(file);
+    return text;
 }
 
 bool rd_congestion_is_name(const char *name)
@@ -128,7 +128,7 @@ bool rd_set_congestion(int fd, const char *name, char *has, size_t bytes)
 {
     if (setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, (socklen_t)strlen(name)) == 0)
         return true;
-    read_setting("/proc/sys/net/ipv4/tcp_allowed_congestion_control", has, bytes);
+    (void)rd_kernel_line("/proc/sys/net/ipv4/tcp_allowed_congestion_control", has, bytes);
     return false;
 }
 
@@ -141,10 +141,9 @@ void rd_widen(int fd)
     const char *last;
     int bytes = 32 * 1024 * 1024;
 
-    read_setting("/proc/sys/net/core/wmem_max", text, sizeof text);
-    (void)rd_number(text, 1, UINT32_MAX, &most);
-    read_setting("/proc/sys/net/ipv4/tcp_wmem", text, sizeof text);
-    last = strrchr(text, '\t');
+    (void)rd_number(rd_kernel_line("/proc/sys/net/core/wmem_max", text, sizeof text), 1, UINT32_MAX,
+                    &most);
+    last = strrchr(rd_kernel_line("/proc/sys/net/ipv4/tcp_wmem", text, sizeof text), '\t');
     if (last)
         (void)rd_number(last + 1, 1, UINT32_MAX, &by_itself);
     if (by_itself > 0 && 2 * most > by_itself)

@@ -36,6 +36,9 @@ bool rd_connect_to(const struct sockaddr *to, socklen_t len, int stop, int64_t d
 /* The shortest round trip that the kernel has seen on a connection. */
 unsigned rd_round_trip_ms(int fd);
 
+/* The first line of a file of /proc or /sys, "" if there is none. */
+const char *rd_kernel_line(const char *path, char *text, size_t bytes);
+
 /* Lets the kernel use this congestion control. False: it has only those in `has`. */
 bool rd_set_congestion(int fd, const char *name, char *has, size_t bytes);
 
