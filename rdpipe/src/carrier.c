@@ -48,6 +48,13 @@ static bool carrier_path(char path[PATH_MAX])
     return true;
 }
 
+bool rd_carrier_has_rdma(void)
+{
+    char path[PATH_MAX];
+
+    return carrier_path(path) && access(path, R_OK) == 0;
+}
+
 static const bw_carrier_t *load(rd_why_t *why)
 {
     static const bw_carrier_t *loaded;

@@ -24,6 +24,9 @@ enum { RD_CARRIER_SHM = 1, RD_CARRIER_RDMA = 2, RD_CARRIER_TCP = 4 };
 #define RD_CARRIERS_TRIED 2
 extern const uint32_t rd_carriers_tried[RD_CARRIERS_TRIED];
 
+/* Is the carrier for rdma compiled in? */
+bool rd_carrier_has_rdma(void);
+
 /* A link that is not linked yet. */
 typedef struct {
     bw_link_t *link;    /* NULL: none */

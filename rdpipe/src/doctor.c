@@ -13,6 +13,7 @@
 
 #include <openssl/crypto.h>
 
+#include "carrier.h"
 #include "compress.h"
 #include "crc.h"
 #include "socket.h"
@@ -74,26 +75,12 @@ static void tell_libraries(doctor_t *doctor)
          rd_crc_name());
 }
 
-/* The carrier is a file of its own beside the commands (carrier.h). */
-static bool has_rdma(void)
-{
-    char path[4200];
-    ssize_t len = readlink("/proc/self/exe", path, 4095);
-
-    while (len > 0 && path[len - 1] != '/')
-        len--;
-    if (len <= 0)
-        return false;
-    (void)snprintf(path + len, sizeof path - (size_t)len, "../lib/rdpipe/beamway_rdma.so");
-    return access(path, R_OK) == 0;
-}
-
 static void tell_rdma(doctor_t *doctor)
 {
     DIR *devices = opendir("/sys/class/infiniband");
     const struct dirent *entry;
     char names[256] = "";
-    bool is_built = has_rdma();
+    bool is_built = rd_carrier_has_rdma();
 
     while (devices && (entry = readdir(devices)))
         if (entry->d_name[0] != '.' && strlen(names) + strlen(entry->d_name) + 2 < sizeof names)
