@@ -62,7 +62,7 @@ measured([{First, _} | _] = Nodes, Net, Speed, Repeat) ->
     {Plan, Drawn} = plans(tree([Node || {_, Node} <- Nodes], Net), Repeat),
     %% Connections are made before the clock runs.
     _ = [bytes_between(Net, 1, First, P) || P <- [Plan, Drawn]],
-    [{With, Cost}, {Without, Cost}] = [bytes_between(Net, 1, First, P) || P <- [Plan, Drawn]],
+    [{With, Same}, {Without, Same}] = [bytes_between(Net, 1, First, P) || P <- [Plan, Drawn]],
     ok = beamway_bench:note("bench placement: ML-ACO: ~b bytes between the sites with distances, ~b without", [With, Without]),
     Solve = fun(Which, Ants) ->
                     Arguments = [case Which of with -> Plan; without -> Drawn end, beamway_bench_ants:instance(), beamway_bench_ants:options(distances, Ants)],
