@@ -163,7 +163,7 @@ listener({#{ip := Ip} = Listen, Socket}, #{limits := #{acceptors := Acceptors}},
     {ok, Pool} = yucan_listener_sup:start_pool(Name, Listener, Acceptors),
     {Listen, Socket, Local, Pool}.
 
-%% The last that can fail: what is refused leaves the log as it was. An open log moves, so that nothing is lost if the new file cannot be had.
+%% Called last, so that a refused reload leaves the log as it was. A log that is open moves to the new file: if that cannot be opened, it goes on in the old one.
 log({file, File}, #state{log = {file, Process, Queued}}) -> {opened(yucan_log:move(Process, File), File), Process, Queued};
 log({file, File}, #state{name = Name, metrics = Metrics}) ->
     Queued = atomics:new(1, []),
