@@ -33,7 +33,9 @@ typedef struct {
 } bw_spin_t;
 
 #define BW_SPIN_LONG_US 1000u
-#define BW_SPIN_LOAD_MAX 2u      /* a lone caller: the reply to a remote call is two frames */
+/* A lone caller: gen_server:call sends the end of the last monitor, a monitor and the request, and
+ * now and then one frame comes beside them. */
+#define BW_SPIN_LOAD_MAX 4u
 #define BW_SPIN_LOAD_BYTES 8192u /* so many bytes are as much work as a frame */
 #define BW_SPIN_GAP_US 200u      /* the poller was away so long: others need the processor */
 #define BW_SPIN_PRICE 4u         /* so much credit for each microsecond that is lost */

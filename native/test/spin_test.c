@@ -57,6 +57,16 @@ static void not_while_frames_come_in_bulk(void)
     CHECK(bw_spin_begins(&spin, now));
 }
 
+/* What comes to a server between two answers: demonitor, monitor and request. */
+static void for_a_lone_call_of_a_server(void)
+{
+    setup(BUDGET);
+    arrivals(50, 10, 3);
+    CHECK(bw_spin_begins(&spin, now));
+    arrivals(1, 10, 4);
+    CHECK(bw_spin_begins(&spin, now));
+}
+
 static void not_for_large_frames(void)
 {
     setup(BUDGET);
@@ -327,6 +337,7 @@ static const check_case_t cases[] = {
     {"never_without_a_budget", never_without_a_budget},
     {"begins_when_waits_have_become_short", begins_when_waits_have_become_short},
     {"not_while_frames_come_in_bulk", not_while_frames_come_in_bulk},
+    {"for_a_lone_call_of_a_server", for_a_lone_call_of_a_server},
     {"not_for_large_frames", not_for_large_frames},
     {"one_long_pause_counts_little", one_long_pause_counts_little},
     {"ends_when_the_budget_is_used_up", ends_when_the_budget_is_used_up},
