@@ -124,14 +124,23 @@ kinds(_, _) -> #{}.
 
 %% ---- calls
 
-%% Calls a second of all nodes together, and how many failed; the exchange goes on.
+%% Calls a second of all nodes together over links that have all been used, and how many failed; the exchange goes on.
 exchange(Members, Ms) ->
     _ = beamway_bench_nodes:all(Members, ?MODULE, start_exchange, [names(Members)], 60000),
-    receive after Ms div 4 -> ok end,
+    ok = await_turn(Members, erlang:monotonic_time(millisecond) + ?CONNECT_MS),
     {Before, From} = {exchanged(Members), erlang:monotonic_time(millisecond)},
     receive after Ms -> ok end,
     {{After, Failed}, Until} = {exchanged(Members), erlang:monotonic_time(millisecond)},
     {(After - element(1, Before)) * 1000 / (Until - From), Failed}.
+
+%% Until each node has called each other one.
+await_turn(Members, Deadline) ->
+    case [Answered || {Answered, _} <- beamway_bench_nodes:all(Members, ?MODULE, exchanged, [], 60000), Answered < length(Members) - 1] of
+        [] -> ok;
+        Waiting ->
+            erlang:monotonic_time(millisecond) < Deadline orelse error({calls_in_turn_stand_still, length(Waiting)}),
+            receive after 100 -> await_turn(Members, Deadline) end
+    end.
 
 exchanged(Members) ->
     {Answered, Failed} = lists:unzip(beamway_bench_nodes:all(Members, ?MODULE, exchanged, [], 60000)),
