@@ -11,7 +11,7 @@
 -export([accept/1, wait/2, first/2, head/3, message/2, silence/1, wake/2, left/2, began/1, received/2, answer/2, with_id/3, account/5]).
 
 %% What each request calls (see yucan_reply).
--compile({inline, [used/1, again/2, remember_host/2, last_one/2, account/5, answer/2, began/1, received/2]}).
+-compile({inline, [used/1, again/2, remember/2, last_one/2, account/5, answer/2, began/1, received/2]}).
 
 -include("yucan_internal.hrl").
 
@@ -175,7 +175,7 @@ done(Socket) ->
 -spec head(binary(), Deadline :: none | integer(), #state{}) -> no_return().
 head(Buffer, Deadline, #state{limits = Limits, template = Template} = State) ->
     case yucan_head:parse(Buffer, Limits, Template) of
-        {ok, Req, Rest} -> request(Req, Rest, remember_host(Req, State));
+        {ok, Req, Rest} -> request(Req, Rest, remember(Req, State));
         more -> more(Buffer, deadline(Deadline, Limits), State);
         {error, Status, Reason} -> no_request(Status, Reason, Buffer, State)
     end.
@@ -188,9 +188,13 @@ no_request(505, Reason, <<"PRI * HTTP/2.0\r\n", _/binary>> = Buffer, #state{serv
     end;
 no_request(Status, Reason, Buffer, State) -> refuse(Status, Reason, Buffer, State).
 
-%% What the Host header means, for the next request.
-remember_host(#req{authority = Authority}, #state{template = #req{authority = Authority}} = State) -> State;
-remember_host(#req{authority = Authority}, #state{template = Template} = State) -> State#state{template = Template#req{authority = Authority}}.
+%% What the header lines say, for the next request.
+remember(#req{lines = Lines, authority = Authority}, #state{template = #req{lines = Lines, authority = Authority}} = State) -> State;
+remember(#req{lines = Lines, authority = Authority}, #state{template = Template} = State) ->
+    State#state{template = Template#req{lines = Lines, authority = Authority}}.
+
+%% Nobody knows how long until the next one, and the bytes that it came in stay in memory with them.
+forget(#state{template = Template} = State) -> State#state{template = Template#req{lines = none}}.
 
 deadline(none, #limits{header_ms = Ms}) -> erlang:monotonic_time(millisecond) + Ms;
 deadline(Deadline, _) -> Deadline.
@@ -343,7 +347,7 @@ account({_, Status, Bytes}, Req, Began, Start, #site{metrics = Metrics, log = Lo
 
 -spec upgrade(fun((yucan_transport:socket(), binary()) -> term()), binary(), #state{}) -> no_return().
 upgrade(Function, Rest, #state{socket = Socket} = State) ->
-    yucan_idle:upgraded(?MODULE, State, Function, {Socket, yucan_transport:pause(Socket, Rest)}).
+    yucan_idle:upgraded(?MODULE, forget(State), Function, {Socket, yucan_transport:pause(Socket, Rest)}).
 
 %% @doc The function that a connection was given to has ended.
 -spec left(ended | {crashed, error | exit | throw, term(), list()}, #state{}) -> no_return().
@@ -409,7 +413,7 @@ message(Message, #state{socket = {Transport, Raw} = Socket} = State) ->
 silence(#state{limits = #limits{idle_ms = Ms}, socket = Socket}) when Ms =< ?WARM_MS -> done(Socket);
 silence(#state{limits = #limits{idle_ms = Ms}} = State) ->
     Timer = erlang:start_timer(Ms - ?WARM_MS, self(), idle),
-    erlang:hibernate(?MODULE, wake, [State, Timer]).
+    erlang:hibernate(?MODULE, wake, [forget(State), Timer]).
 
 %% @doc Something has come for a connection that slept.
 -spec wake(#state{}, reference()) -> no_return().

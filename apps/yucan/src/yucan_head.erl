@@ -109,17 +109,35 @@ set_target(Rest, Bin, Start, End, Mark, Form, Limits, Req) ->
 %% What does not begin with a slash is looked at in the end.
 set_path(other, <<"/", _/binary>> = Path, Rest, Bin, End, Limits, Req) ->
     case yucan_path:canonical(Path) of
-        {ok, Canonical} -> line(Rest, Bin, End + 11, 0, [], Limits, Req#req{path = Canonical});
+        {ok, Canonical} -> lines(Rest, Bin, End + 11, Limits, Req#req{path = Canonical});
         error -> {error, 400, bad_path}
     end;
 set_path(_, Path, Rest, Bin, End, Limits, Req) ->
-    line(Rest, Bin, End + 11, 0, [], Limits, Req#req{path = Path}).
+    lines(Rest, Bin, End + 11, Limits, Req#req{path = Path}).
+
+%% The same lines say the same again, and most clients repeat those of the request before.
+lines(Bytes, Bin, At, #limits{header_block_bytes = Max} = Limits,
+      #req{version = Version, lines = #lines{bytes = Same, limits = Limits, version = Version, headers = Headers, host = Host, body = Body, keep = Keep, expect = Expect}} = Req) ->
+    Size = byte_size(Same),
+    case Bytes of
+        <<Same:Size/binary, Rest/binary>> when At + Size =< Max ->
+            finish(Req#req{headers = Headers, host = Host, body = Body, keep = Keep, expect = Expect}, Rest);
+        _ -> line(Bytes, Bin, At, 0, [], Limits, Req)
+    end;
+lines(Bytes, Bin, At, Limits, Req) ->
+    line(Bytes, Bin, At, 0, [], Limits, Req).
 
 %% The start of a header line, or the end of the head.
 line(<<C, Rest/bits>>, Bin, At, Count, Headers, Limits, Req) when ?IS_TCHAR(C) ->
     name(Rest, Bin, At, At + 1, Count, Headers, Limits, Req);
-line(<<"\r\n", Rest/binary>>, _, _, _, Headers, _, Req) ->
-    finish(Req#req{headers = Headers}, Rest);
+%% Trailers have no method.
+line(<<"\r\n", Rest/binary>>, _, _, _, Headers, _, #req{method = <<>>} = Req) ->
+    {ok, Req#req{headers = Headers}, Rest};
+line(<<"\r\n", Rest/binary>>, Bin, At, _, Headers, Limits, #req{method = Method, target = Target} = Req) ->
+    #req{version = Version, host = Host, body = Body, keep = Keep, expect = Expect} = Req,
+    Start = byte_size(Method) + byte_size(Target) + 12,
+    Lines = #lines{bytes = binary_part(Bin, Start, At + 2 - Start), limits = Limits, version = Version, headers = Headers, host = Host, body = Body, keep = Keep, expect = Expect},
+    finish(Req#req{headers = Headers, lines = Lines}, Rest);
 line(<<>>, _, At, _, _, Limits, _) ->
     more_unless_long(At, Limits);
 line(<<"\r">>, _, _, _, _, _, _) ->
@@ -257,9 +275,7 @@ trailers(Bytes, Limits) ->
         Other -> Other
     end.
 
-%% What can only be said once all headers are known. Trailers have no method.
-finish(#req{method = <<>>} = Req, Rest) ->
-    {ok, Req, Rest};
+%% What can only be said once all headers are known.
 finish(#req{host = undefined, version = 11}, _) ->
     {error, 400, no_host};
 finish(#req{method = <<"CONNECT">>}, _) ->

@@ -19,30 +19,6 @@
     sni = undefined :: undefined | binary()
 }).
 
-%% One request. yucan_head fills it, from a template that holds `conn'.
--record(req, {
-    conn :: #conn{} | undefined,
-    method = <<>> :: binary(),
-    target = <<>> :: binary(),
-    path = <<>> :: binary(),
-    query = none :: none | binary(),
-    version = 11 :: 10 | 11 | 20,
-    %% Lower-case names, last header first.
-    headers = [] :: [{binary(), binary()}],
-    host = undefined :: undefined | binary(),
-    port = undefined :: undefined | inet:port_number(),
-    %% A Host header and what it means: requests of one connection say the same, so only the first is looked into.
-    authority = none :: none | {Said :: undefined | binary(), Name :: binary(), Port :: undefined | inet:port_number()},
-    body = none :: none | chunked | {length, non_neg_integer()},
-    %% false: the connection ends after the answer.
-    keep = true :: boolean(),
-    expect = false :: boolean(),
-    peer = socket :: socket | yucan_req:address(),
-    bindings = #{} :: #{binary() => binary()},
-    assigned = #{} :: #{term() => term()},
-    id = none :: none | binary()
-}).
-
 %% The limits of a server, frozen. yucan_config:limits_table/0 documents each.
 -record(limits, {
     request_line_bytes :: pos_integer(),
@@ -70,6 +46,44 @@
     ws_idle_ms :: pos_integer(),
     h2_streams :: pos_integer(),
     log_queue :: pos_integer()
+}).
+
+%% The header lines of a request as they came, and what they said.
+-record(lines, {
+    bytes :: binary(),
+    limits :: #limits{},
+    version :: 10 | 11 | 20,
+    headers :: [{binary(), binary()}],
+    host :: undefined | binary(),
+    body :: none | chunked | {length, non_neg_integer()},
+    keep :: boolean(),
+    expect :: boolean()
+}).
+
+%% One request. yucan_head fills it, from a template that holds `conn'.
+-record(req, {
+    conn :: #conn{} | undefined,
+    method = <<>> :: binary(),
+    target = <<>> :: binary(),
+    path = <<>> :: binary(),
+    query = none :: none | binary(),
+    version = 11 :: 10 | 11 | 20,
+    %% Lower-case names, last header first.
+    headers = [] :: [{binary(), binary()}],
+    host = undefined :: undefined | binary(),
+    port = undefined :: undefined | inet:port_number(),
+    %% A Host header and what it means: requests of one connection say the same, so only the first is looked into.
+    authority = none :: none | {Said :: undefined | binary(), Name :: binary(), Port :: undefined | inet:port_number()},
+    %% The same of all header lines: in a template those of the request before.
+    lines = none :: none | #lines{},
+    body = none :: none | chunked | {length, non_neg_integer()},
+    %% false: the connection ends after the answer.
+    keep = true :: boolean(),
+    expect = false :: boolean(),
+    peer = socket :: socket | yucan_req:address(),
+    bindings = #{} :: #{binary() => binary()},
+    assigned = #{} :: #{term() => term()},
+    id = none :: none | binary()
 }).
 
 %% A virtual host, compiled.

@@ -13,11 +13,13 @@ properties_test_() -> yucan_fuzz:tests(500, properties()).
 %% @doc For yucan_fuzz, too.
 -spec properties() -> [{string(), fun(() -> proper:outer_test())}].
 properties() ->
-    [{"cut heads", fun prop_cut/0}, {"damaged heads", fun prop_damaged/0}, {"heads and what follows", fun prop_split/0}, {"chunks", fun prop_chunks/0},
+    [{"cut heads", fun prop_cut/0}, {"damaged heads", fun prop_damaged/0}, {"heads and what follows", fun prop_split/0},
+     {"heads behind another", fun prop_repeated/0}, {"chunks", fun prop_chunks/0},
      {"damaged chunks", fun prop_damaged_chunks/0}, {"frames", fun prop_frames/0}, {"any bytes", fun prop_noise/0}, {"paths", fun prop_paths/0},
      {"one form of a path", fun prop_canonical/0}, {"forms in pieces", fun prop_forms/0}, {"damaged forms", fun prop_damaged_forms/0}].
 
-limits() -> yucan_config:freeze(#{header_block_bytes => 4000, header_line_bytes => 2000, request_line_bytes => 2000, headers => 20, chunk_line_bytes => 60}).
+limits() -> limits(#{}).
+limits(Own) -> yucan_config:freeze(maps:merge(#{header_block_bytes => 4000, header_line_bytes => 2000, request_line_bytes => 2000, headers => 20, chunk_line_bytes => 60}, Own)).
 
 parse(Bytes) -> yucan_head:parse(Bytes, limits(), #req{}).
 
@@ -33,8 +35,9 @@ head() ->
     ?LET({Method, Target, Headers}, {oneof(["GET", "POST", "HEAD", "DELETE", "X"]), target(), resize(8, list(header()))},
          {Method, Target, [{"Host", " ", "a.org"} | Headers]}).
 
-bytes({Method, Target, Headers}) ->
-    iolist_to_binary([Method, " ", Target, " HTTP/1.1\r\n", [[Name, ":", Blank, Value, "\r\n"] || {Name, Blank, Value} <- Headers], "\r\n"]).
+bytes(Head) -> bytes(Head, "1.1").
+bytes({Method, Target, Headers}, Version) ->
+    iolist_to_binary([Method, " ", Target, " HTTP/", Version, "\r\n", [[Name, ":", Blank, Value, "\r\n"] || {Name, Blank, Value} <- Headers], "\r\n"]).
 
 %% ---- heads
 
@@ -48,6 +51,28 @@ prop_split() ->
             {error, Status, _} -> lists:member(Status, [414, 431]) andalso byte_size(Bytes) > 1000
         end
     end).
+
+%% A head means the same whatever came before it on its connection: the same lines or others, of another version or under other limits.
+prop_repeated() ->
+    ?FORALL({{_, _, Lines} = First, {Method, Target, Others}, Repeats, Framing, {Version, Next}, Room, Limits},
+            {head(), head(), frequency([{3, true}, {1, false}]), oneof([[], [framing()]]), {version(), version()}, range(-5, 40), oneof([#{}, #{headers => 2}, #{header_line_bytes => 8}])}, begin
+        Framed = fun(Head) -> setelement(3, Head, element(3, Head) ++ Framing) end,
+        Before = bytes(Framed(First), Version),
+        Bound = #{header_block_bytes => byte_size(Before) + Room},
+        Bytes = bytes(Framed({Method, Target, case Repeats of true -> Lines; false -> Others end}), Next),
+        case yucan_head:parse(Before, limits(Bound), #req{}) of
+            {ok, #req{lines = Kept, authority = Authority}, <<>>} ->
+                Parse = fun(Template) -> [said(yucan_head:parse(Bytes, limits(L), Template)) || L <- [Bound, maps:merge(Bound, Limits)]] end,
+                Parse(#req{lines = Kept, authority = Authority}) =:= Parse(#req{});
+            {error, _, _} -> true
+        end
+    end).
+
+framing() -> oneof([{"Connection", " ", "close"}, {"Connection", " ", "keep-alive"}, {"Content-Length", " ", "5"}, {"Expect", "", "100-continue"}]).
+version() -> oneof(["1.0", "1.1"]).
+
+said({ok, Req, Rest}) -> {ok, Req#req{lines = none, authority = none}, Rest};
+said(Refusal) -> Refusal.
 
 %% The one form of the path that was sent.
 form({_, Target, _}) -> yucan_path:canonical(hd(binary:split(iolist_to_binary(Target), <<"?">>))).
