@@ -200,7 +200,8 @@ deadline(none, #limits{header_ms = Ms}) -> erlang:monotonic_time(millisecond) + 
 deadline(Deadline, _) -> Deadline.
 
 %% Parsed again only when a line has ended, so that a client that sends byte by byte costs no more than its lines.
-more(Buffer, Deadline, #state{limits = #limits{header_block_bytes = Max}} = State) ->
+more(Buffer, Deadline, #state{socket = Socket, limits = #limits{header_block_bytes = Max}} = State) ->
+    ok = yucan_transport:release(Socket),
     case get_more(max(0, Deadline - erlang:monotonic_time(millisecond)), State) of
         {ok, Data, State1} ->
             All = <<Buffer/binary, Data/binary>>,
@@ -244,10 +245,12 @@ linger(#state{limits = #limits{linger_ms = Ms}} = State) -> linger(Ms, State).
 
 -spec linger(Ms :: non_neg_integer(), #state{}) -> no_return().
 linger(Ms, #state{socket = Socket, limits = #limits{min_body_rate = Rate}}) ->
+    ok = yucan_transport:release(Socket),
     yucan_transport:linger(Socket, Ms, Rate),
     exit(normal).
 
 request(#req{body = none} = Req, Rest, #state{conn = Conn} = State) ->
+    _ = [yucan_transport:hold(Conn#conn.socket) || Rest =/= <<>>],
     Site = persistent_term:get({yucan, Conn#conn.server}),
     Began = began(Site),
     Start = yucan_metrics:start(State#state.served),
@@ -260,6 +263,7 @@ request(#req{body = none} = Req, Rest, #state{conn = Conn} = State) ->
         {upgrade, Function} -> upgrade(Function, Rest, State)
     end;
 request(Req, Rest, #state{conn = Conn} = State) ->
+    ok = yucan_transport:release(Conn#conn.socket),
     Site = persistent_term:get({yucan, Conn#conn.server}),
     Began = began(Site),
     Start = yucan_metrics:start(State#state.served),
@@ -347,6 +351,7 @@ account({_, Status, Bytes}, Req, Began, Start, #site{metrics = Metrics, log = Lo
 
 -spec upgrade(fun((yucan_transport:socket(), binary()) -> term()), binary(), #state{}) -> no_return().
 upgrade(Function, Rest, #state{socket = Socket} = State) ->
+    ok = yucan_transport:release(Socket),
     yucan_idle:upgraded(?MODULE, forget(State), Function, {Socket, yucan_transport:pause(Socket, Rest)}).
 
 %% @doc The function that a connection was given to has ended.
@@ -359,17 +364,21 @@ left(ended, #state{socket = Socket}) ->
 
 %% What the client has sent beyond this request would make a plain close lose the answer.
 -spec finish(binary(), #state{}) -> no_return().
-finish(<<>>, #state{armed = 0} = State) ->
-    done(State#state.socket);
-finish(Rest, State) ->
+finish(<<>>, #state{armed = 0, socket = Socket}) ->
+    ok = yucan_transport:release(Socket),
+    done(Socket);
+finish(Rest, #state{socket = Socket} = State) ->
+    ok = yucan_transport:release(Socket),
     case Rest =:= <<>> andalso process_info(self(), message_queue_len) =:= {message_queue_len, 0} of
-        true -> done(State#state.socket);
+        true -> done(Socket);
         false -> linger(State)
     end.
 
-next(<<>>, #state{armed = 0} = State, Site) ->
+next(<<>>, #state{armed = 0, socket = Socket} = State, Site) ->
+    ok = yucan_transport:release(Socket),
     arm(again(State, Site));
-next(<<>>, State, Site) ->
+next(<<>>, #state{socket = Socket} = State, Site) ->
+    ok = yucan_transport:release(Socket),
     idle(again(State, Site));
 next(Rest, State, Site) ->
     ?MODULE:head(Rest, none, again(State, Site)).

@@ -289,6 +289,7 @@ stream_framing(#out{length = Length}, _) -> length_line(Length).
 %% @private
 -spec run(open | fun((fun((iodata()) -> ok | {error, closed | timeout})) -> term()), Mode :: term(), Status :: 0..999, Head :: term(), keep | close, #req{}) -> outcome().
 run(open, Mode, Status, Head, Connection, #req{conn = #conn{socket = Socket}}) ->
+    ok = yucan_transport:release(Socket),
     _ = put(?STREAMED, true),
     _ = case {Head, Socket} of
         {{head, Fields}, {_, Stream}} -> yucan_h2_stream:head(Stream, Fields, false);
@@ -297,6 +298,7 @@ run(open, Mode, Status, Head, Connection, #req{conn = #conn{socket = Socket}}) -
     _ = put(?WRITTEN, {<<>>, 0}),
     {open, Mode, Connection, Status};
 run(Function, Mode, Status, Head, Connection, #req{conn = #conn{socket = Socket}} = Req) ->
+    ok = yucan_transport:release(Socket),
     _ = put(?STREAMED, true),
     _ = put(?WRITTEN, {Head, 0}),
     try Function(fun(Data) -> write(Data, Mode, Socket) end) of
@@ -384,6 +386,7 @@ inform(Status, _, #req{version = 10}) when Status =/= 101, Status > 100, Status 
     {error, not_supported};
 inform(Status, Headers, #req{version = Version, conn = #conn{socket = {_, Raw} = Socket}}) when Status =/= 101, Status > 100, Status < 200 ->
     get(?ANSWERED) =:= undefined orelse error({bad_response, already_sent}),
+    ok = yucan_transport:release(Socket),
     {Fields, _} = fields(Headers),
     case Version of
         20 -> yucan_h2_stream:head(Raw, [{<<":status">>, integer_to_binary(Status)} | Fields], false);

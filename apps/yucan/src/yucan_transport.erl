@@ -6,7 +6,7 @@
 -module(yucan_transport).
 
 -export([peer/1, recv/3, recv_whole/4, send/2, send_file/6, setopts/2, arm/2, pause/2, event/2, next/2, is_closed/1, close/1, info/1, tls/1,
-         linger/3]).
+         hold/1, release/1, linger/3]).
 -export_type([socket/0, reason/0]).
 
 -type raw() :: term().
@@ -32,6 +32,8 @@
 -callback close(raw()) -> ok.
 -callback info(raw()) -> none | #{atom() => term()}.
 
+%% Of the process of a connection: what it sends is held.
+-define(HELD, '$yucan_held').
 -define(SILENCE_MS, 5000).
 -define(LINGER_BUFFER, 131072).
 
@@ -100,6 +102,25 @@ info({Transport, Raw}) -> Transport:info(Raw).
 tls({yucan_tls, Tls}) -> Tls;
 tls({yucan_h2_stream, Stream}) -> tls(yucan_h2_stream:below(Stream));
 tls(_) -> none.
+
+%% @doc What is sent from now on waits for what is sent behind it, so that several answers go out as one. The system waits 200 ms at most, whatever
+%% this process does meanwhile.
+-spec hold(socket()) -> ok.
+hold({yucan_tcp, Raw}) ->
+    case put(?HELD, true) of
+        true -> ok;
+        undefined -> yucan_tcp:setopts(Raw, [{nopush, true}])
+    end;
+hold(_) -> ok.
+
+%% @doc Nothing waits any more.
+-spec release(socket()) -> ok.
+release({yucan_tcp, Raw}) ->
+    case erase(?HELD) of
+        true -> yucan_tcp:setopts(Raw, [{nopush, false}]);
+        undefined -> ok
+    end;
+release(_) -> ok.
 
 %% @doc Closes without destroying the last answer: a close with unread bytes resets the connection, and the client or the proxy that
 %% still sends could lose what it has not read yet (RFC 9112, 9.6). So it reads and drops until the other end closes. The bounds are: `Ms' for all

@@ -4,7 +4,7 @@
 -module(yucan_http_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_testcase/2]).
--export([what_all_answers_have/1, keep_alive/1, pipelining/1, one_connection_many_requests/1, http_1_0/1, head/1, no_body_statuses/1, options/1, expect/1, expect_1_0/1, later_minor_version/1, expect_ignored/1,
+-export([what_all_answers_have/1, keep_alive/1, pipelining/1, answers_together/1, answers_that_wait/1, one_connection_many_requests/1, http_1_0/1, head/1, no_body_statuses/1, options/1, expect/1, expect_1_0/1, later_minor_version/1, expect_ignored/1,
          bodies_by_parts/1, chunked_by_parts/1, chunk_widths/1, trailers/1, unread_body/1, large_unread_body/1, early_answer/1, streams/1, stream_faults/1, answers_by_steps/1, upload_backpressure/1,
          download_backpressure/1, half_closed/1, handler_faults/1, response_splitting/1, slow_headers/1, slow_body/1, low_rate/1, long_body/1, idle_limit/1,
          request_limit/1, resets/1, too_many_connections/1, byte_by_byte/1, odd_bytes/1, crlf_before/1, events/1, events_end/1, events_pipelined/1, leftovers/1, garbage_is_quiet/1, one_line_at_debug/1, spinning_handler/1]).
@@ -19,7 +19,7 @@
 suite() -> [{timetrap, {minutes, 2}}].
 
 all() ->
-    [what_all_answers_have, keep_alive, pipelining, one_connection_many_requests, http_1_0, head, no_body_statuses, options, expect, expect_1_0, later_minor_version, expect_ignored, bodies_by_parts,
+    [what_all_answers_have, keep_alive, pipelining, answers_together, answers_that_wait, one_connection_many_requests, http_1_0, head, no_body_statuses, options, expect, expect_1_0, later_minor_version, expect_ignored, bodies_by_parts,
      chunked_by_parts, chunk_widths, trailers, unread_body, large_unread_body, early_answer, streams, stream_faults, answers_by_steps, upload_backpressure, download_backpressure, half_closed,
      handler_faults, response_splitting, slow_headers, slow_body, low_rate, long_body, idle_limit, request_limit, resets, too_many_connections, byte_by_byte, odd_bytes,
      crlf_before, events, events_end, events_pipelined, leftovers, garbage_is_quiet, one_line_at_debug, spinning_handler].
@@ -85,6 +85,40 @@ pipelining(Config) ->
     Requests = [["POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\n", io_lib:format("~5..0b", [N])] || N <- lists:seq(1, 500)],
     Expected = [iolist_to_binary(io_lib:format("~5..0b", [N])) || N <- lists:seq(1, 500)],
     Expected = [Body || {200, _, Body} <- yucan_client:exchange(?config(port, Config), Requests)].
+
+%% The answers to requests that came in one packet go out in one.
+answers_together(Config) ->
+    Socket = yucan_client:connect(?config(port, Config)),
+    Ask = fun(Count) -> ok = gen_tcp:send(Socket, lists:duplicate(Count, ["GET /", ?HOST, "\r\n"])), answers(Count, Socket) end,
+    [200] = Ask(1),
+    Before = segments(Socket),
+    Many = lists:duplicate(16, 200),
+    Many = Ask(16),
+    true = segments(Socket) - Before < 8.
+
+answers(Count, Socket) -> answers(Count, Socket, <<>>).
+
+answers(Count, Socket, Bytes) ->
+    {ok, Data} = gen_tcp:recv(Socket, 0, ?WAIT_MS),
+    All = <<Bytes/binary, Data/binary>>,
+    case yucan_client:parse(All, <<"GET">>) of
+        Responses when length(Responses) =:= Count -> statuses(Responses);
+        _ -> answers(Count, Socket, All)
+    end.
+
+%% Those with data that have come: TCP_INFO of Linux.
+segments(Socket) ->
+    {ok, [{raw, 6, 11, <<_:152/binary, Segments:32/native, _/binary>>}]} = inet:getopts(Socket, [{raw, 6, 11, 160}]),
+    Segments.
+
+%% An answer does not wait for a request that is answered late, or never, or has not come as a whole.
+answers_that_wait(Config) ->
+    [begin
+         Socket = yucan_client:connect(?config(port, Config)),
+         ok = gen_tcp:send(Socket, ["GET /", ?HOST, "\r\nGET /nothing", ?HOST, "\r\n", Next]),
+         [200, 204] = answers(2, Socket),
+         gen_tcp:close(Socket)
+     end || Next <- [["GET /loop", ?HOST, "\r\n"], "GET /", ["POST /", ?HOST, "Content-Length: 5\r\n\r\n"], ["POST /slow_read", ?HOST, "Content-Length: 5\r\n\r\n123"]]].
 
 %% More requests than messages that the socket may send without being asked again.
 one_connection_many_requests(Config) ->
