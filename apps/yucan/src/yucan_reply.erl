@@ -37,7 +37,7 @@
     server = false :: boolean()
 }).
 
-%% Parts of files; and what is more than that is a large answer.
+%% What is more than that is a large answer.
 -define(PART_BYTES, 65536).
 
 %% @doc Sends the answer. Raises `{bad_response, What}' before the first byte if it is not one.
@@ -99,13 +99,12 @@ full(Status, _, Size, Connection, #out{length = Said} = Out, #req{method = <<"HE
     done(transmit(head(Status, Out, Connection, length_line(Length), Req, Site), Req), Connection, Status, 0);
 full(Status, Body, Size, Connection, Out, Req, Site) ->
     Data = [head(Status, Out, Connection, length_line(Size), Req, Site) | Body],
-    case transmit(Data, Req) of
-        ok when Size > ?PART_BYTES -> done(transmit([], Req), Connection, Status, Size);
-        Sent -> done(Sent, Connection, Status, Size)
+    case Size > ?PART_BYTES of
+        true -> done(yucan_transport:send_large(Req#req.conn#conn.socket, Data), Connection, Status, Size);
+        false -> done(transmit(Data, Req), Connection, Status, Size)
     end.
 
-%% What is sent first on an idle socket waits in the driver, however much it is, and nobody waits for it. The send behind it does, for at most
-%% `send_ms', so after a large answer an empty one follows. Each small answer passes here, so it goes to the transport itself.
+%% Each small answer passes here, so it goes to the transport itself.
 transmit(Data, #req{conn = #conn{socket = {Transport, Raw}}}) -> Transport:send(Raw, Data).
 
 done(ok, Connection, Status, Bytes) -> {Connection, Status, Bytes};

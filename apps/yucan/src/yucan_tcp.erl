@@ -4,7 +4,7 @@
 -behaviour(yucan_transport).
 
 -export([listen/3, name/2, sockname/1, accept/1, accepted/3]).
--export([peer/1, recv/3, recv_whole/4, send/2, send_file/6, setopts/2, arm/2, pause/2, event/2, next/2, is_closed/1, half_close/1, close/1, info/1]).
+-export([peer/1, recv/3, recv_whole/4, send/2, send_large/2, send_file/6, setopts/2, arm/2, pause/2, event/2, next/2, is_closed/1, half_close/1, close/1, info/1]).
 -export_type([accepting/0]).
 
 -include_lib("kernel/include/file.hrl").
@@ -109,6 +109,28 @@ send(Socket, Data) ->
         {error, {timeout, _}} -> {error, timeout};
         Result -> Result
     end.
+
+%% @doc What the system does not take at once waits in the driver, and nobody waits for it; an empty send does. The driver's timeout is that of the
+%% whole queue, so it ends the connection only if that has not become shorter.
+-spec send_large(gen_tcp:socket(), iodata()) -> ok | {error, yucan_transport:reason()}.
+send_large(Socket, Data) ->
+    _ = inet:setopts(Socket, [{send_timeout_close, false}]),
+    Sent = case send(Socket, Data) of
+        ok -> shorter(send(Socket, []), Socket, infinity);
+        Error -> shorter(Error, Socket, infinity)
+    end,
+    _ = inet:setopts(Socket, [{send_timeout_close, true}]),
+    Sent.
+
+%% An atom is more than any number.
+shorter({error, timeout}, Socket, Before) ->
+    case is_port(Socket) andalso erlang:port_info(Socket, queue_size) of
+        {queue_size, Left} when Left < Before -> shorter(send(Socket, []), Socket, Left);
+        _ ->
+            _ = inet:setopts(Socket, [{linger, {true, 0}}]),
+            {error, timeout}
+    end;
+shorter(Result, _, _) -> Result.
 
 %% @doc The system copies the file itself, behind a head that waits for it where the socket knows such waiting.
 -spec send_file(gen_tcp:socket(), iodata(), file:fd(), non_neg_integer(), pos_integer(), pos_integer()) ->

@@ -5,7 +5,7 @@
 %% Each connection begins as one of yucan_tcp; yucan_conn takes up TLS if the listener has it.
 -module(yucan_transport).
 
--export([peer/1, recv/3, recv_whole/4, send/2, send_file/6, setopts/2, arm/2, pause/2, event/2, next/2, is_closed/1, close/1, info/1, tls/1,
+-export([peer/1, recv/3, recv_whole/4, send/2, send_large/2, send_file/6, setopts/2, arm/2, pause/2, event/2, next/2, is_closed/1, close/1, info/1, tls/1,
          hold/1, release/1, linger/3]).
 -export_type([socket/0, reason/0]).
 
@@ -20,6 +20,7 @@
 -callback recv_whole(raw(), Before :: binary(), Length :: pos_integer(), timeout()) ->
     {ok, binary()} | {partial, binary()} | unsupported | {error, reason()}.
 -callback send(raw(), iodata()) -> ok | {error, reason()}.
+-callback send_large(raw(), iodata()) -> ok | {error, reason()}.
 -callback send_file(raw(), Head :: iodata(), file:fd(), Offset :: non_neg_integer(), Length :: pos_integer(), SendMs :: pos_integer()) ->
     {ok, Sent :: non_neg_integer()} | {error, reason()}.
 -callback setopts(raw(), list()) -> ok.
@@ -56,9 +57,13 @@ recv({Transport, Raw}, Length, Timeout) -> Transport:recv(Raw, Length, Timeout).
     {ok, binary()} | {partial, binary()} | unsupported | {error, reason()}.
 recv_whole({Transport, Raw}, Before, Length, Timeout) -> Transport:recv_whole(Raw, Before, Length, Timeout).
 
-%% @doc Blocks until the system has taken all, at most `send_ms' (yucan_config) without progress.
+%% @doc Blocks until the transport has taken all, for at most `send_ms' (yucan_config).
 -spec send(socket(), iodata()) -> ok | {error, reason()}.
 send({Transport, Raw}, Data) -> Transport:send(Raw, Data).
+
+%% @doc The same for much: it takes as long as the other end likes, if that takes something of it in each `send_ms'.
+-spec send_large(socket(), iodata()) -> ok | {error, reason()}.
+send_large({Transport, Raw}, Data) -> Transport:send_large(Raw, Data).
 
 %% @doc A head and a part of a file: how much of the file has gone out. If the other end takes nothing for `SendMs' the calling process may end.
 -spec send_file(socket(), Head :: iodata(), file:fd(), Offset :: non_neg_integer(), Length :: pos_integer(), SendMs :: pos_integer()) ->

@@ -4,7 +4,7 @@
 -module(yucan_limits_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
--export([documented/1, heads/1, body_bytes/1, chunk_line_bytes/1, trailer_bytes/1, drain_bytes/1, linger_ms/1, linger_rate/1, send_ms/1, send_ms_stream/1, send_ms_file/1, tls_ms/1, acceptors/1,
+-export([documented/1, heads/1, body_bytes/1, chunk_line_bytes/1, trailer_bytes/1, drain_bytes/1, linger_ms/1, linger_rate/1, send_ms/1, send_ms_stream/1, send_ms_file/1, send_ms_slow/1, tls_ms/1, acceptors/1,
          backlog/1, ws_message_bytes/1, ws_idle_ms/1, small_chunks/1]).
 
 -define(WAIT_MS, (20000 * beamway_runner:slowness())).
@@ -15,7 +15,7 @@
 suite() -> [{timetrap, {minutes, 2}}].
 
 all() ->
-    [documented, heads, body_bytes, chunk_line_bytes, trailer_bytes, drain_bytes, linger_ms, linger_rate, send_ms, send_ms_stream, send_ms_file, tls_ms, acceptors, backlog, ws_message_bytes, ws_idle_ms, small_chunks].
+    [documented, heads, body_bytes, chunk_line_bytes, trailer_bytes, drain_bytes, linger_ms, linger_rate, send_ms, send_ms_stream, send_ms_file, send_ms_slow, tls_ms, acceptors, backlog, ws_message_bytes, ws_idle_ms, small_chunks].
 
 init_per_suite(Config) -> yucan_test_server:start_application(Config).
 
@@ -159,6 +159,19 @@ send_ms_file(Config) ->
     ok = filelib:ensure_dir(filename:join(Root, "x")),
     ok = file:write_file(filename:join(Root, "large"), times(30000000, <<"x">>)),
     not_taken("/large", #{handler => {yucan_file, #{root => Root}}}).
+
+%% A client that always takes something gets all of a large answer, however long that takes.
+send_ms_slow(_) ->
+    Port = yucan_test_server:start(yucan_limits_test, #{limits => #{send_ms => ?SHORT_MS}}),
+    {ok, Socket} = gen_tcp:connect({127, 0, 0, 1}, Port, [binary, {active, false}, {recbuf, 65536}]),
+    ok = gen_tcp:send(Socket, "GET /large HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"),
+    Parts = [begin
+                 receive after ?SHORT_MS div 2 -> ok end,
+                 {ok, Part} = gen_tcp:recv(Socket, 1024 * 1024, ?WAIT_MS),
+                 Part
+             end || _ <- lists:seq(1, 8)],
+    [{200, _, Body}] = yucan_client:parse(iolist_to_binary([Parts, yucan_client:until_closed(Socket)]), <<"GET">>),
+    8388608 = byte_size(Body).
 
 not_taken(Path) -> not_taken(Path, #{}).
 

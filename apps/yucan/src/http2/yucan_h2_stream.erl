@@ -5,7 +5,7 @@
 -behaviour(yucan_transport).
 
 -export([start/3, run/3, new/3, below/1, read/2, head/3, answer/3]).
--export([peer/1, recv/3, recv_whole/4, send/2, send_file/6, setopts/2, arm/2, pause/2, event/2, next/2, is_closed/1, half_close/1, close/1, info/1]).
+-export([peer/1, recv/3, recv_whole/4, send/2, send_large/2, send_file/6, setopts/2, arm/2, pause/2, event/2, next/2, is_closed/1, half_close/1, close/1, info/1]).
 -export_type([stream/0]).
 
 -include("yucan_internal.hrl").
@@ -106,6 +106,9 @@ recv_whole(_, _, _, _) -> unsupported.
 -spec send(stream(), iodata() | [{head, [yucan_hpack:field()]} | iodata()] | {fin, term()}) -> ok | {error, yucan_transport:reason()}.
 send(Stream, {fin, Data}) -> send(Stream, Data, true);
 send(Stream, Data) -> send(Stream, Data, false).
+
+-spec send_large(stream(), iodata()) -> ok | {error, yucan_transport:reason()}.
+send_large(Stream, Data) -> send(Stream, Data).
 
 send(Stream, [{head, Fields} | Data], Fin) ->
     ok = head(Stream, Fields, false),

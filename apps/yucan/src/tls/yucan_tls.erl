@@ -4,10 +4,12 @@
 -module(yucan_tls).
 
 -behaviour(yucan_transport).
+%% Iolists whose tail is a binary, as yucan_reply sends them.
+-dialyzer(no_improper_lists).
 
 -export([look_at/2, server/4, by_name/2, handshake/3, protocol/1]).
 -export_type([server/0]).
--export([peer/1, recv/3, recv_whole/4, send/2, send_file/6, setopts/2, arm/2, pause/2, event/2, next/2, is_closed/1, half_close/1, close/1, info/1]).
+-export([peer/1, recv/3, recv_whole/4, send/2, send_large/2, send_file/6, setopts/2, arm/2, pause/2, event/2, next/2, is_closed/1, half_close/1, close/1, info/1]).
 
 -define(PART_BYTES, 65536).
 
@@ -163,6 +165,15 @@ recv_whole(_, _, _, _) -> unsupported.
 
 -spec send(ssl:sslsocket(), iodata()) -> ok | {error, yucan_transport:reason()}.
 send(Tls, Data) -> plain_reason(ssl:send(Tls, Data)).
+
+%% @doc By parts: what the other end has not read is held encrypted, once for each connection.
+-spec send_large(ssl:sslsocket(), iodata()) -> ok | {error, yucan_transport:reason()}.
+send_large(Tls, [Head | <<Part:?PART_BYTES/binary, Rest/binary>>]) ->
+    case send(Tls, [Head | Part]) of
+        ok -> send_large(Tls, [[] | Rest]);
+        Error -> Error
+    end;
+send_large(Tls, Data) -> send(Tls, Data).
 
 -spec send_file(ssl:sslsocket(), iodata(), file:fd(), non_neg_integer(), pos_integer(), pos_integer()) ->
     {ok, non_neg_integer()} | {error, yucan_transport:reason()}.
