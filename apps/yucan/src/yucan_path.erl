@@ -4,7 +4,7 @@
 %% name of a file goes through here.
 -module(yucan_path).
 
--export([canonical/1, decode/1, unescape/1, unescape_form/1, escape/1, resolve/2, join/2]).
+-export([canonical/1, decode/1, unescape/1, unescape_form/1, escape/1, has_dot_name/1, resolve/2, join/2]).
 
 %% @doc The one form of a path, still encoded (RFC 3986, 6.2.2): dot segments resolved, one slash for several, as file systems have it, escapes
 %% in upper case and only where they are needed. Refused: more `..' than there are folders, an encoded slash or backslash beside
@@ -126,6 +126,12 @@ escape_byte(C) -> <<$%, (digit(C bsr 4)), (digit(C band 15))>>.
 
 digit(D) when D < 10 -> $0 + D;
 digit(D) -> $A + D - 10.
+
+%% @doc Does a name in it begin with a dot? A loop, for `binary:match' makes tables for each call.
+-spec has_dot_name(binary()) -> boolean().
+has_dot_name(<<"/.", _/binary>>) -> true;
+has_dot_name(<<_, Rest/binary>>) -> has_dot_name(Rest);
+has_dot_name(<<>>) -> false.
 
 %% @doc The file of a raw path below a docroot. Symbolic links are another matter: {@link yucan_symlink}.
 -spec resolve(Docroot :: binary(), RawPath :: binary()) -> {ok, file:filename_all()} | {error, bad_path}.

@@ -251,7 +251,8 @@ beside_by_coding(Config) ->
     [{<<"newer">>, undefined, _}, {<<"plain">>, undefined, _}] = [Ask(Path, "br") || Path <- ["/old.js", "/linked.js"]],
     4 = length(lists:usort([element(3, Ask("/app.js", Accept)) || Accept <- ["br", "zstd", "gzip", "identity"]])).
 
-%% A file that has not changed lately is looked at once a second, however often it is asked for; so is the index of a folder.
+%% A file that has not changed lately is looked at once a second, however often it is asked for; so is the index of a folder, and from its second
+%% request on a larger file.
 kept(Config) ->
     Root = ?config(root, Config),
     [begin
@@ -260,7 +261,7 @@ kept(Config) ->
          Began = erlang:monotonic_time(second),
          Looks = calls({yucan_symlink, info, 3}, fun() -> [get(Config, Path, Headers) || _ <- lists:seq(1, 20), Headers <- [[], [{"Range", "bytes=1-2"}]]] end),
          {Path, true} = {Path, Looks =< 2 * (1 + erlang:monotonic_time(second) - Began)}
-     end || {Path, File} <- [{"/kept.bin", <<"/kept.bin">>}, {"/page/", <<"/page/index.html">>}], ok =:= filelib:ensure_dir(File), prepared(Root, File)],
+     end || {Path, File} <- [{"/kept.bin", <<"/kept.bin">>}, {"/often.bin", <<"/often.bin">>}, {"/page/", <<"/page/index.html">>}], ok =:= filelib:ensure_dir(File), prepared(Root, File)],
     {206, _, <<"12">>} = get(Config, "/kept.bin", [{"Range", "bytes=1-2"}]),
     {206, _, <<"\r\n--", _/binary>>} = get(Config, "/kept.bin", [{"Range", "bytes=1-2,4-5"}]),
     [{200, _, <<>>}] = yucan_client:exchange(?config(port, Config), "HEAD /kept.bin HTTP/1.1\r\nHost: a\r\n\r\n", <<"HEAD">>),
@@ -269,6 +270,7 @@ kept(Config) ->
     true = Entries >= 2.
 
 prepared(Root, <<"/kept.bin">> = File) -> ok =:= file:write_file(<<Root/binary, File/binary>>, <<"0123456789">>);
+prepared(Root, <<"/often.bin">> = File) -> ok =:= file:write_file(<<Root/binary, File/binary>>, binary:copy(<<"0123456789">>, 100000));
 prepared(_, _) -> true.
 
 %% Until a further change would show in its times, by the server's clock: the second of os:system_time/1 begins some milliseconds earlier.

@@ -40,7 +40,7 @@ known(_, Path, Docroot, Options) -> look(Path, Docroot, Options).
 
 %% Names that begin with a dot are nobody's business, but for the one that certificates are fetched by.
 has_dot(<<"/.well-known/", _/binary>>) -> false;
-has_dot(Path) -> binary:match(Path, <<"/.">>) =/= nomatch.
+has_dot(Path) -> yucan_path:has_dot_name(Path).
 
 better(All) ->
     Good = [Found || Found <- All, Found =/= not_found, element(1, pair(Found)) =/= folder],

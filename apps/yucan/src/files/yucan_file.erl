@@ -34,8 +34,9 @@
 -define(LEAST_GZIP, 1024).
 -define(MOST_GZIP, 1048576).
 -define(LOOK_BYTES, 512).
-%% Larger files go by sendfile.
+%% Files of so many bytes are kept at once, and up to the second number once they are asked for twice within a second. All others go by sendfile.
 -define(MOST_KEPT, 65536).
+-define(MOST_KEPT_OFTEN, 1048576).
 -define(INDEX, [<<"index.html">>]).
 %% Codings and the endings of files that have them; a client that takes several gets the first.
 -define(BESIDE, [{<<"br">>, <<".br">>}, {<<"zstd">>, <<".zst">>}, {<<"gzip">>, <<".gz">>}]).
@@ -96,15 +97,8 @@ below(Path, Mount) ->
     end.
 
 %% RFC 8615 has made one exception.
-is_hidden(Path) ->
-    case binary:match(Path, <<"/.">>) of
-        nomatch -> false;
-        {0, 2} -> case Path of
-            <<"/.well-known/", Rest/binary>> -> binary:match(<<"/", Rest/binary>>, <<"/.">>) =/= nomatch;
-            _ -> true
-        end;
-        _ -> true
-    end.
+is_hidden(<<"/.well-known/", Rest/binary>>) -> yucan_path:has_dot_name(<<"/", Rest/binary>>);
+is_hidden(Path) -> yucan_path:has_dot_name(Path).
 
 %% What is kept of the file counts without a look at the file system. It holds only bytes that a look has permitted within the last second.
 look(Req, Path, Root, Options) ->
@@ -197,6 +191,8 @@ serve(Req, File, Options) ->
     %% Has been as it is for so long that another change would show.
     settled :: boolean(),
     type :: binary(),
+    %% Was looked at within a second before.
+    often = false :: boolean(),
     %% Text, which has other forms.
     varies :: boolean(),
     beside = [] :: [{Coding :: binary(), file:file_info()}],
@@ -224,9 +220,9 @@ serve(Req, File, Found, Key) ->
         true ->
             Info = Found#file_info{atime = undefined},
             Seen = case yucan_file_cache:find(yucan_req:server(Req), Key) of
-                {_, #seen{info = Info, varies = Varies, beside = Beside} = Known} ->
+                {Age, #seen{info = Info, varies = Varies, beside = Beside} = Known} ->
                     case beside(File, Info, Varies) of
-                        Beside -> keep(Req, Key, Known), Known;
+                        Beside -> keep(Req, Key, Known), Known#seen{often = Age =:= fresh};
                         _ -> see(File, Info, Key)
                     end;
                 _ -> see(File, Info, Key)
@@ -347,12 +343,15 @@ content(Form, Req, {Coding, File}, Key, Seen) ->
     {_, Ending} = lists:keyfind(Coding, 1, ?BESIDE),
     from_file(<<File/binary, Ending/binary>>, Coding, Form, Req, Key, Seen).
 
-from_file(File, Name, #form{size = Size} = Form, Req, Key, #seen{settled = true} = Seen) when Size =< ?MOST_KEPT ->
+from_file(File, Name, #form{size = Size} = Form, Req, Key, #seen{settled = true, often = Often} = Seen)
+  when Size =< ?MOST_KEPT; Often, Size =< ?MOST_KEPT_OFTEN ->
     case yucan_req:method(Req) =:= <<"GET">> andalso prim_file:read_file(File) of
         {ok, Data} when byte_size(Data) =:= Size -> kept(Data, Name, Form, Req, Key, Seen);
         _ -> {file, File, Size}
     end;
-from_file(File, _, #form{size = Size}, _, _, _) -> {file, File, Size}.
+from_file(File, _, #form{size = Size}, Req, Key, #seen{settled = Settled, often = Often} = Seen) ->
+    _ = [keep(Req, Key, Seen) || Settled, not Often, Size =< ?MOST_KEPT_OFTEN],
+    {file, File, Size}.
 
 kept(Data, _, _, _, _, #seen{settled = false}) -> Data;
 kept(Data, Name, Form, Req, Key, #seen{forms = Forms} = Seen) ->
