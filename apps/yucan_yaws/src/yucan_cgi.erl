@@ -209,7 +209,10 @@ is_passed(Name, _) when Name =:= <<"proxy">>; Name =:= <<"content-length">>; Nam
     false;
 %% The server has checked the password: the script need not know it.
 is_passed(<<"authorization">>, #{user := _}) -> false;
-is_passed(Name, _) -> binary:match(Name, [<<"_">>, <<"=">>, <<0>>]) =:= nomatch.
+is_passed(Name, _) -> is_unmistakable(Name).
+
+is_unmistakable(<<C, Rest/bits>>) when C =/= $_, C =/= $=, C =/= 0 -> is_unmistakable(Rest);
+is_unmistakable(Rest) -> Rest =:= <<>>.
 
 variable(Name) -> <<"HTTP_", (<< <<(upper(C))>> || <<C>> <= Name >>)/binary>>.
 
@@ -218,6 +221,7 @@ upper(C) when C >= $a, C =< $z -> C - 32;
 upper(C) -> C.
 
 address(undefined) -> <<>>;
+address({A, B, C, D}) -> <<(integer_to_binary(A))/binary, ".", (integer_to_binary(B))/binary, ".", (integer_to_binary(C))/binary, ".", (integer_to_binary(D))/binary>>;
 address(Address) -> list_to_binary(inet:ntoa(Address)).
 
 %% A NUL would end the value, and what stands behind it be lost without a word.

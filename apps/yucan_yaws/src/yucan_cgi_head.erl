@@ -41,15 +41,21 @@ feed(Data, Before) ->
 %% An empty line, whatever the line ends are. A head without any line ends at once.
 head_end(<<"\r\n", _/binary>>) -> {0, 2};
 head_end(<<"\n", _/binary>>) -> {0, 1};
-head_end(Bytes) ->
-    case binary:match(Bytes, [<<"\n\n">>, <<"\n\r\n">>]) of
-        {At, Length} ->
-            case At > 0 andalso binary:at(Bytes, At - 1) of
-                $\r -> {At - 1, Length + 1};
-                _ -> {At, Length}
-            end;
-        nomatch -> nomatch
-    end.
+head_end(Bytes) -> empty_line(Bytes, 0, none).
+
+empty_line(<<"\n", Rest/bits>>, At, Before) ->
+    Length = case Rest of
+        <<"\n", _/bits>> -> 2;
+        <<"\r\n", _/bits>> -> 3;
+        _ -> 0
+    end,
+    case Before of
+        _ when Length =:= 0 -> empty_line(Rest, At + 1, $\n);
+        $\r -> {At - 1, Length + 1};
+        _ -> {At, Length}
+    end;
+empty_line(<<C, Rest/bits>>, At, _) -> empty_line(Rest, At + 1, C);
+empty_line(<<>>, _, _) -> nomatch.
 
 %% @doc A whole head, without the empty line.
 -spec parse(binary()) -> {ok, head()} | {error, reason()}.
@@ -102,7 +108,8 @@ without_cr(Line) ->
         _ -> Line
     end.
 
-is_clean(Value) -> lists:all(fun(C) -> C >= $\s andalso C =/= 127 orelse C =:= $\t end, binary_to_list(Value)).
+is_clean(<<C, Rest/bits>>) when C >= $\s, C =/= 127; C =:= $\t -> is_clean(Rest);
+is_clean(Rest) -> Rest =:= <<>>.
 
 head(none, Fields) ->
     case {lists:keymember(<<"location">>, 1, Fields), lists:keymember(<<"content-type">>, 1, Fields)} of

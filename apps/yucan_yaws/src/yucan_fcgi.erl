@@ -92,9 +92,10 @@ protocol_status(_) -> other.
 encode_pairs(Pairs) ->
     iolist_to_binary([[size_of(Name), size_of(Value), Name, Value] || {Name, Value} <- Pairs]).
 
+size_of(Text) when byte_size(Text) < 128 -> byte_size(Text);
 size_of(Text) ->
     case iolist_size(Text) of
-        Size when Size < 128 -> <<Size>>;
+        Size when Size < 128 -> Size;
         Size when Size < 1 bsl 31 -> <<1:1, Size:31>>
     end.
 

@@ -10,8 +10,9 @@
 
 -define(CONNECT_MS, 5000).
 -define(SEND_MS, 30000).
-%% At most so many messages of so many bytes wait for a process that does not read.
+%% At most so many messages of so many bytes wait for a process that does not read. More are allowed before they are used up (see yucan_conn).
 -define(ARM, 32).
+-define(ARM_MORE, 16).
 -define(BUFFER_BYTES, 16384).
 
 -record(fcgi, {address :: yucan_fcgi_pool:address(),
@@ -118,6 +119,8 @@ read(#fcgi{buffer = Buffer} = Source, TimeoutMs) ->
 receive_more(#fcgi{socket = Socket} = Source, TimeoutMs) ->
     receive
         {tcp, Socket, Data} -> received(Data, Source, TimeoutMs);
+        %% It has been allowed more since.
+        {tcp_passive, Socket} -> receive_more(Source, TimeoutMs);
         {tcp_closed, Socket} -> failed(closed, Source);
         {tcp_error, Socket, Reason} -> failed(Reason, Source)
     after TimeoutMs -> {timeout, Source}
@@ -128,10 +131,8 @@ received(Data, #fcgi{buffer = Buffer, ticket = Ticket} = Source, TimeoutMs) ->
     All = case Buffer of <<>> -> Data; _ -> <<Buffer/binary, Data/binary>> end,
     read(rearmed(Source#fcgi{buffer = All, ticket = none}), TimeoutMs).
 
-%% Here all messages of this socket have been read.
-rearmed(#fcgi{armed = 1, socket = Socket} = Source) ->
-    receive {tcp_passive, Socket} -> ok after ?SEND_MS -> exit(no_tcp_passive) end,
-    _ = inet:setopts(Socket, [{active, ?ARM}]),
+rearmed(#fcgi{armed = Armed, socket = Socket} = Source) when Armed =:= ?ARM - ?ARM_MORE + 1 ->
+    _ = inet:setopts(Socket, [{active, ?ARM_MORE}]),
     Source#fcgi{armed = ?ARM};
 rearmed(#fcgi{armed = Armed} = Source) -> Source#fcgi{armed = Armed - 1}.
 

@@ -135,7 +135,8 @@ idle(Address) -> gen_server:call(?MODULE, {idle, Address}, ?CALL_MS).
 init([]) ->
     %% A socket that ends with its user is linked to this process as well.
     true = is_boolean(process_flag(trap_exit, true)),
-    ?TABLE = ets:new(?TABLE, [named_table, public, ordered_set, {write_concurrency, true}]),
+    %% Each request asks for its size.
+    ?TABLE = ets:new(?TABLE, [named_table, public, ordered_set, {write_concurrency, true}, {decentralized_counters, false}]),
     {ok, counted(#state{})}.
 
 counted(#state{waiting = Waiting} = State) ->
