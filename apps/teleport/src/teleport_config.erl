@@ -68,7 +68,7 @@ options() ->
       {lane, "A larger message is cut into pieces of this size."},
       fun(V) -> is_from(V, 4096, 1 bsl 24) end},
      {max_message_bytes, ?GB2, "bytes from 65536 to 2147483647",
-      {lane, "Larger messages are refused, on both sides."},
+      {lane, "Larger messages are refused. Of two nodes the smaller value counts."},
       fun(V) -> is_from(V, 65536, ?GB2) end},
      {max_queue_bytes, 67108864, "bytes from 65536 to 1099511627776",
       {lane, "Bytes that may wait for one lane."},

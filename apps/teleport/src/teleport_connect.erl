@@ -13,27 +13,35 @@
 -define(MAX_WORD, 1024).
 -define(TLS, 22).
 
-%% @doc The caller's side.
+%% @doc The caller's side. `MaxMessageBytes': the smaller limit of both nodes.
 -spec connect(node(), teleport_config:class(), non_neg_integer()) ->
-          {ok, teleport_link:link(), teleport_link:kind(), Why :: binary(), teleport_references:state()} | {error, fate(), Reason :: term()}.
+          {ok, teleport_link:link(), teleport_link:kind(), Why :: binary(), teleport_references:state(), MaxMessageBytes :: pos_integer()} | {error, fate(), Reason :: term()}.
 connect(Node, Class, Index) ->
     #{open_ms := OpenMs} = Config = teleport_config:of_node(Node),
     Deadline = teleport_deadline:in(OpenMs),
     Ours = teleport_handshake:version(),
     case offer(Node, Deadline) of
         {ok, #{version := Version}} when Version =/= Ours -> {error, fatal, {no_lane, teleport_handshake:other_version(Version)}};
-        {ok, Offer} -> with_references(open(Offer, Config, {Node, Class, Index}, Deadline), Offer, Config);
+        {ok, Offer} ->
+            #{max_message_bytes := Max} = Limited = limited(Offer, Config),
+            case open(Offer, Limited, {Node, Class, Index}, Deadline) of
+                {ok, Link, Kind, Why} -> {ok, Link, Kind, Why, references(Kind, Offer, Config), Max};
+                Error -> Error
+            end;
         {error, Fate, Reason} -> {error, Fate, Reason}
     end.
 
+%% What one of them would send and the other does not take would end the lane. An older peer does not tell its limit.
+limited(#{max_message_bytes := Theirs}, #{max_message_bytes := Ours} = Config) -> Config#{max_message_bytes := min(Ours, Theirs)};
+limited(_, Config) -> Config.
+
 %% Whoever has shared memory with the peer may have blocks with it.
-with_references({ok, Link, Kind, Why}, #{blocks := Address}, #{by_reference := true}) ->
+references(Kind, #{blocks := Address}, #{by_reference := true}) ->
     case beamway_kind:is_ring(Kind) andalso beamway_kind:needs_same_host(Kind) of
-        true -> {ok, Link, Kind, Why, teleport_references:to(Address)};
-        false -> {ok, Link, Kind, Why, teleport_references:none()}
+        true -> teleport_references:to(Address);
+        false -> teleport_references:none()
     end;
-with_references({ok, Link, Kind, Why}, _, _) -> {ok, Link, Kind, Why, teleport_references:none()};
-with_references(Error, _, _) -> Error.
+references(_, _, _) -> teleport_references:none().
 
 offer(Node, Deadline) -> offer(Node, [true], Deadline).
 
@@ -78,7 +86,7 @@ because(_, {error, Fate, Failed}) -> {error, Fate, Failed}.
 
 meet(#{ip := Ip, port := Port} = Offer, Tls, Config, Id, Deadline) ->
     Connected = gen_tcp:connect(Ip, Port, socket_options(Ip), teleport_deadline:left(Deadline)),
-    connected(announced(Connected, Tls, Offer), Tls, Config, Id, Deadline).
+    connected(announced(Connected, Tls, Offer), Tls, {Config, Offer}, Id, Deadline).
 
 announced({ok, Socket}, Tls, #{announce := true}) when Tls =/= none ->
     case gen_tcp:send(Socket, framed(teleport_handshake:tls_follows())) of
@@ -91,9 +99,9 @@ socket_options(Ip) ->
     Family = case tuple_size(Ip) of 4 -> inet; 8 -> inet6 end,
     [Family, binary, {active, false}, {packet, raw}, {nodelay, true}, {keepalive, true}, {send_timeout, 5000}].
 
-connected({ok, Socket}, Tls, Config, {Node, _, _} = Id, Deadline) ->
+connected({ok, Socket}, Tls, Met, {Node, _, _} = Id, Deadline) ->
     case secured({caller, Node}, Socket, Tls, Deadline) of
-        {ok, Secured} -> introduce(Secured, Config, Id, Deadline);
+        {ok, Secured} -> introduce(Secured, Met, Id, Deadline);
         {error, Fate, Reason} -> ok = gen_tcp:close(Socket), {error, Fate, {no_lane, Reason}}
     end;
 connected({error, Reason}, _, _, _, _) ->
@@ -133,9 +141,9 @@ tls_options(Role, {own, Options}, _) ->
         {acceptor, _} -> {ok, Verified}
     end.
 
-introduce(Socket, Config, {Node, Class, Index}, Deadline) ->
-    Hello = #{caller => atom_to_binary(node()), acceptor => atom_to_binary(Node), class => Class, index => Index,
-              nonce => teleport_handshake:nonce()},
+introduce(Socket, {Config, Offer}, {Node, Class, Index}, Deadline) ->
+    Own = #{caller => atom_to_binary(node()), acceptor => atom_to_binary(Node), class => Class, index => Index, nonce => teleport_handshake:nonce()},
+    Hello = case Offer of #{max_message_bytes := _} -> Own#{max_message_bytes => maps:get(max_message_bytes, Config)}; _ -> Own end,
     Cookie = cookie(Node),
     try
         ok = say(Socket, teleport_handshake:hello(Hello)),
@@ -155,7 +163,7 @@ introduce(Socket, Config, {Node, Class, Index}, Deadline) ->
 %% @doc The acceptor's side. `Known' is called once the caller has proved that it knows the cookie. `Word' was read already. `Turn' is less than that of every lane
 %% that the caller opens after it has this one.
 -spec accept(gen_tcp:socket(), Word :: binary() | none, Known :: fun(() -> ok)) ->
-          {ok, teleport_lane:id(), Turn :: integer(), teleport_link:link(), teleport_link:kind(), Why :: binary()} | {error, Reason :: term()}.
+          {ok, teleport_lane:id(), Turn :: integer(), teleport_link:link(), teleport_link:kind(), Why :: binary(), MaxMessageBytes :: pos_integer()} | {error, Reason :: term()}.
 accept(Socket, Word, Known) ->
     #{stranger_ms := Ms} = Config = teleport_config:of_node(node()),
     Deadline = teleport_deadline:in(Ms),
@@ -193,10 +201,12 @@ greet(First, Socket, Config, Known, Deadline) ->
         Turn = erlang:unique_integer([monotonic]),
         ok = say(Socket, teleport_handshake:welcome(Cookie, Hello, Nonce)),
         ok = Known(),
-        {Hello, Node, Turn, agree(Socket, acceptor, for_caller(Node, Socket, Config), teleport_deadline:in(maps:get(open_ms, Config)))}
+        #{max_message_bytes := Max} = limited(Hello, teleport_config:of_node(Node)),
+        Agreed = agree(Socket, acceptor, (for_caller(Node, Socket, Config))#{max_message_bytes := Max}, teleport_deadline:in(maps:get(open_ms, Config))),
+        {Hello, Node, Turn, Max, Agreed}
     of
-        {#{class := Class, index := Index}, From, Its, {ok, Link, Kind, Why}} -> {ok, {From, Class, Index}, Its, Link, Kind, Why};
-        {_, _, _, {error, Reason}} -> {error, Reason}
+        {#{class := Class, index := Index}, From, Its, Most, {ok, Link, Kind, Why}} -> {ok, {From, Class, Index}, Its, Link, Kind, Why, Most};
+        {_, _, _, _, {error, Reason}} -> {error, Reason}
     catch
         throw:{_, Reason} -> close(Socket), {error, Reason};
         error:{badmatch, Word} -> close(Socket), {error, Word}

@@ -17,7 +17,9 @@
 -include_lib("eunit/include/eunit.hrl").
 -endif.
 
--type hello() :: #{caller := binary(), acceptor := binary(), class := teleport_config:class(), index := 0..255, nonce := <<_:256>>}.
+-type hello() :: #{caller := binary(), acceptor := binary(), class := teleport_config:class(), index := 0..255, nonce := <<_:256>>,
+                   max_message_bytes => pos_integer()}.
+%% `max_message_bytes': what the caller takes and sends at most. Only for an acceptor that has told its own limit: an older one knows no such word.
 -type word() :: {hello, hello()} | {challenge, <<_:256>>} | {proof, <<_:256>>} | {welcome, <<_:256>>} | {refused, binary()}.
 -type role() :: caller | acceptor.
 
@@ -43,9 +45,10 @@ tls_follows() -> <<?MAGIC, ?VERSION, $t>>.
 
 %% @doc The first word, the caller's.
 -spec hello(hello()) -> binary().
-hello(#{caller := Caller, acceptor := Acceptor, class := Class, index := Index, nonce := <<Nonce:32/binary>>}) ->
+hello(#{caller := Caller, acceptor := Acceptor, class := Class, index := Index, nonce := <<Nonce:32/binary>>} = Hello) ->
+    Limit = case Hello of #{max_message_bytes := Max} -> <<Max:64>>; _ -> <<>> end,
     <<?MAGIC, ?VERSION, $h, (class_code(Class)), Index, (byte_size(Caller)):16, Caller/binary,
-      (byte_size(Acceptor)):16, Acceptor/binary, Nonce/binary>>.
+      (byte_size(Acceptor)):16, Acceptor/binary, Nonce/binary, Limit/binary>>.
 
 %% @doc The acceptor's answer.
 -spec challenge(<<_:256>>) -> binary().
@@ -65,9 +68,10 @@ refused(Reason) -> <<?MAGIC, ?VERSION, $r, Reason/binary>>.
 
 %% @doc Reads a word of the other side.
 -spec decode(binary()) -> {ok, word()} | {error, Reason :: binary()}.
-decode(<<?MAGIC, ?VERSION, $h, Code, Index, Length:16, Caller:Length/binary, Length2:16, Acceptor:Length2/binary, Nonce:32/binary>>)
-  when Length > 0, Length < 256, Length2 > 0, Length2 < 256, Code >= 1, Code =< 3 ->
-    {ok, {hello, #{caller => Caller, acceptor => Acceptor, class => class(Code), index => Index, nonce => Nonce}}};
+decode(<<?MAGIC, ?VERSION, $h, Code, Index, Length:16, Caller:Length/binary, Length2:16, Acceptor:Length2/binary, Nonce:32/binary, Limit/binary>>)
+  when Length > 0, Length < 256, Length2 > 0, Length2 < 256, Code >= 1, Code =< 3, byte_size(Limit) =:= 0 orelse byte_size(Limit) =:= 8, Limit =/= <<0:64>> ->
+    Hello = #{caller => Caller, acceptor => Acceptor, class => class(Code), index => Index, nonce => Nonce},
+    {ok, {hello, case Limit of <<Max:64>> -> Hello#{max_message_bytes => Max}; <<>> -> Hello end}};
 decode(<<?MAGIC, ?VERSION, $c, Nonce:32/binary>>) -> {ok, {challenge, Nonce}};
 decode(<<?MAGIC, ?VERSION, $p, Mac:32/binary>>) -> {ok, {proof, Mac}};
 decode(<<?MAGIC, ?VERSION, $w, Mac:32/binary>>) -> {ok, {welcome, Mac}};
@@ -101,7 +105,8 @@ sample() ->
 words_test_() ->
     Hello = sample(),
     Nonce = nonce(),
-    [?_assertEqual({ok, {hello, Hello}}, decode(hello(Hello))), ?_assertEqual({ok, {challenge, Nonce}}, decode(challenge(Nonce))),
+    Limited = Hello#{max_message_bytes => 65536},
+    [?_assertEqual({ok, {hello, Hello}}, decode(hello(Hello))), ?_assertEqual({ok, {hello, Limited}}, decode(hello(Limited))), ?_assertEqual({ok, {challenge, Nonce}}, decode(challenge(Nonce))),
      ?_assertMatch({ok, {proof, _}}, decode(proof(<<"c">>, Hello, Nonce))),
      ?_assertMatch({ok, {welcome, _}}, decode(welcome(<<"c">>, Hello, Nonce))),
      ?_assertEqual({ok, {refused, <<"no?no">>}}, decode(refused(<<"no\nno">>)))].
@@ -119,12 +124,13 @@ who_knows_the_cookie_test_() ->
                                            {Mac, caller, <<"cookie">>, Hello#{caller := <<"c@host">>}, Nonce},
                                            {Mac, caller, <<"cookie">>, Hello#{acceptor := <<"c@host">>}, Nonce},
                                            {Mac, caller, <<"cookie">>, Hello#{class := control}, Nonce},
+                                           {Mac, caller, <<"cookie">>, Hello#{max_message_bytes => 1}, Nonce},
                                            {Mac, caller, <<"cookie">>, Hello#{nonce := Nonce}, Mine}]].
 
 nonsense_test_() ->
     Good = hello(sample()),
     [?_assertMatch({error, _}, decode(Bytes))
-     || Bytes <- [<<>>, <<"GET / HTTP/1.1">>, <<?MAGIC, 3, $h, 0>>, <<Good/binary, 0>>, binary:part(Good, 0, byte_size(Good) - 1),
+     || Bytes <- [<<>>, <<"GET / HTTP/1.1">>, <<?MAGIC, 3, $h, 0>>, <<Good/binary, 0>>, <<Good/binary, 0:64>>, <<Good/binary, 1:72>>, binary:part(Good, 0, byte_size(Good) - 1),
                   <<?MAGIC, ?VERSION, $h, 0, 0, 1:16, $a, 1:16, $b, 0:256>>, <<?MAGIC, ?VERSION, $h, 1, 0, 0:16, 1:16, $b, 0:256>>,
                   <<?MAGIC, ?VERSION, $c, 0:248>>, <<?MAGIC, ?VERSION, $x>>]].
 

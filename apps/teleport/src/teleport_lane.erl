@@ -80,10 +80,10 @@ init(Parent, {caller, Peer, {Node, Class, Index} = Id, Shares}) ->
     _ = monitor(process, Peer),
     set_priority(Class),
     case teleport_connect:connect(Node, Class, Index) of
-        {ok, Link, Kind, Why, References} ->
-            Tx = teleport_sender:new(self(), Link, Kind, teleport_config:of_node(Node)),
-            #{weights := #{Class := Weight}} = teleport_config:of_node(Node),
-            Lane = (new(caller, Parent, Id, Tx, {Link, Why}))#lane{turns = teleport_fair_queue:join(Shares, Class, Index, Weight), references = References},
+        {ok, Link, Kind, Why, References, Max} ->
+            #{weights := #{Class := Weight}} = Config = (teleport_config:of_node(Node))#{max_message_bytes := Max},
+            Tx = teleport_sender:new(self(), Link, Kind, Config),
+            Lane = (new(caller, Parent, Id, Tx, {Link, Why}, Config))#lane{turns = teleport_fair_queue:join(Shares, Class, Index, Weight), references = References},
             Peer ! {lane_up, self(), Id, Tx, Kind, Why},
             begin_reading(Lane);
         {error, Fate, Reason} ->
@@ -96,21 +96,21 @@ init(Parent, acceptor) ->
     after ?SOCKET_MS -> exit({shutdown, no_socket})
     end.
 
-accepted(Parent, {ok, {Node, Class, Index}, Turn, Link, Kind, Why}) ->
+accepted(Parent, {ok, {Node, Class, Index}, Turn, Link, Kind, Why, Max}) ->
     set_priority(Class),
     true = erlang:monitor_node(Node, true),
-    Tx = teleport_sender:new(self(), Link, Kind, teleport_config:of_node(Node)),
+    Config = (teleport_config:of_node(Node))#{max_message_bytes := Max},
+    Tx = teleport_sender:new(self(), Link, Kind, Config),
     %% The lane that this one replaces has delivered its last message before the first of this one.
     teleport_peers:incoming({Node, Class, Index}, Tx, Turn) =:= ok orelse exit({shutdown, superseded}),
-    begin_reading(new(acceptor, Parent, {Node, Class, Index}, Tx, {Link, Why}));
+    begin_reading(new(acceptor, Parent, {Node, Class, Index}, Tx, {Link, Why}, Config));
 accepted(_, {error, Reason}) ->
     exit({shutdown, Reason}).
 
 set_priority(control) -> _ = process_flag(priority, high), ok;
 set_priority(_) -> ok.
 
-new(Role, Parent, {Node, _, _} = Id, Tx, {Link, Why}) ->
-    #{chunk_bytes := Chunk, max_message_bytes := Max, max_pending_calls := MaxPending, max_queue_bytes := MaxQueue} = teleport_config:of_node(Node),
+new(Role, Parent, Id, Tx, {Link, Why}, #{chunk_bytes := Chunk, max_message_bytes := Max, max_pending_calls := MaxPending, max_queue_bytes := MaxQueue}) ->
     #lane{role = Role, parent = Parent, id = Id, tx = Tx, link = Link, why = Why, tag = teleport_link:tag(Link), inbound = teleport_inbound:new(Role, Max, MaxQueue),
           calls = teleport_calls:new(MaxPending, Max), outbound = teleport_outbound:new(Chunk), max_queue_bytes = MaxQueue, max_message_bytes = Max}.
 

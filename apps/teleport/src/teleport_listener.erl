@@ -36,7 +36,8 @@ start_link() -> gen_server:start_link({local, ?MODULE}, ?MODULE, [], []).
 %% @doc Called by a node of the cluster, over distribution: where may it connect?
 -spec offer(node(), HostId :: binary(), Announces :: boolean()) ->
           {ok, #{ip := inet:ip_address(), port := inet:port_number(), boot := binary(), version := pos_integer(), announce := boolean(),
-                 tls := boolean(), guarded := boolean(), takes_tls := boolean(), blocks => teleport_blocks:address()}} | {error, Reason :: binary()}.
+                 tls := boolean(), guarded := boolean(), takes_tls := boolean(), max_message_bytes := pos_integer(), blocks => teleport_blocks:address()}}
+          | {error, Reason :: binary()}.
 offer(Node, HostId, Announces) -> gen_server:call(?MODULE, {offer, Node, HostId, Announces}, ?CALL_MS).
 
 %% @doc The same for an older version, which does not announce its TLS.
@@ -87,7 +88,8 @@ handle_call({offer, Node, HostId, Announces}, _From, #listener{host = Host} = St
         {_, {error, Reason}} -> {reply, {error, Reason}, State};
         {{ok, Ways}, {ok, At}} ->
             ok = teleport_peers:offered(Node),
-            offered(open(Shared, At, State), At, maps:merge(Ways#{announce => Shared =/= none}, blocks(IsSameHost)))
+            Offer = maps:merge(maps:with([max_message_bytes], teleport_config:of_node(Node)), blocks(IsSameHost)),
+            offered(open(Shared, At, State), At, maps:merge(Ways#{announce => Shared =/= none}, Offer))
     end;
 handle_call(_Request, _From, State) ->
     {reply, {error, badarg}, State}.

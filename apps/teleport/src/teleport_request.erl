@@ -413,10 +413,11 @@ transmit(Node, Key, Kind, Packed, OnFull, {Config, Options} = With, Plain) ->
         {error, Reason} -> {error, Reason}
     end.
 
+%% A limit that was lowered since the lane was opened counts at once.
 over(Tx, Key, Kind, Packed, OnFull, {Node, #{max_message_bytes := Max}, Options}) ->
-    case element(3, Packed) of
-        Bytes when Bytes > Max -> {error, {too_big, Bytes}};
-        Bytes ->
+    case {element(3, Packed), teleport_sender:max_message_bytes(Tx)} of
+        {Bytes, Agreed} when Bytes > Max; Bytes > Agreed -> {error, {too_big, Bytes}};
+        {Bytes, _} ->
             ok = teleport_sender:seen(Tx, Key),
             case teleport_sender:send(Tx, Key, Kind, Packed, Bytes, OnFull) of
                 ok -> ok;

@@ -19,7 +19,7 @@
 -include_lib("eunit/include/eunit.hrl").
 -endif.
 
--export([new/4, send/6, pid/1, link/1, counters/1, enqueued/2, dequeued/2, queued/1, room/2, seen/2, sent/1, leave/1, rest/2, outstanding/1, finish/1, add/3, get/2, info/1, reconcile/2]).
+-export([new/4, send/6, max_message_bytes/1, pid/1, link/1, counters/1, enqueued/2, dequeued/2, queued/1, room/2, seen/2, sent/1, leave/1, rest/2, outstanding/1, finish/1, add/3, get/2, info/1, reconcile/2]).
 -export_type([tx/0, counter/0, packed/0, refusal/0]).
 
 -record(tx, {pid :: pid(),
@@ -27,6 +27,7 @@
              kind :: teleport_link:kind(),
              counters :: atomics:atomics_ref(),
              chunk :: pos_integer(),
+             max_message_bytes :: pos_integer(),
              max_bytes :: pos_integer(),
              max_messages :: pos_integer()}).
 -opaque tx() :: #tx{}.
@@ -59,9 +60,9 @@
 
 %% @doc For a lane that is about to be used; its process calls this.
 -spec new(pid(), teleport_link:link(), teleport_link:kind(), teleport_config:config()) -> tx().
-new(Pid, Link, Kind, #{chunk_bytes := Chunk, max_queue_bytes := MaxBytes, max_queue_messages := MaxMessages}) ->
+new(Pid, Link, Kind, #{chunk_bytes := Chunk, max_message_bytes := MaxMessage, max_queue_bytes := MaxBytes, max_queue_messages := MaxMessages}) ->
     #tx{pid = Pid, link = Link, kind = Kind, counters = atomics:new(?BITMAP + ?BITMAP_WORDS - 1, [{signed, false}]), chunk = Chunk,
-        max_bytes = MaxBytes, max_messages = MaxMessages}.
+        max_message_bytes = MaxMessage, max_bytes = MaxBytes, max_messages = MaxMessages}.
 
 %% @doc Sends a message. `Key' is its order key, a hash. When there is no room: `{block, Deadline}' waits for it, `error' and `drop' do not; `drop'
 %% counts the message. `closed': the lane is lost, and this message was not sent over it.
@@ -173,6 +174,10 @@ reserved(#tx{pid = Pid, counters = Counters}, Ref, Key, Kind, Parts, Bytes) ->
             Pid ! {reserved, Ref, Key, Kind, Parts, Bytes},
             accepted(Counters, Number, Bytes)
     end.
+
+%% @doc The largest message that both nodes take. {@link send/6} does not look at it.
+-spec max_message_bytes(tx()) -> pos_integer().
+max_message_bytes(#tx{max_message_bytes = Max}) -> Max.
 
 %% @doc The lane's process.
 -spec pid(tx()) -> pid().
@@ -299,7 +304,7 @@ estimate(Set) ->
 
 %% Out of use only if nobody has sent since the look. Then the next message is refused, and counts nowhere.
 rest_test() ->
-    Tx = new(self(), none, shm, #{chunk_bytes => 100, max_queue_bytes => 1000, max_queue_messages => 10}),
+    Tx = new(self(), none, shm, #{chunk_bytes => 100, max_message_bytes => 1000, max_queue_bytes => 1000, max_queue_messages => 10}),
     Send = fun() -> send(Tx, 1, message, {parts, [<<"t">>], 1}, 1, error) end,
     Before = sent(Tx),
     ok = Send(),

@@ -5,7 +5,7 @@
 -export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_group/2, end_per_group/2]).
 -export([sends/1, sizes/1, gen_server_calls/1, deferred_replies/1, gen_statem_calls/1, gen_event_calls/1, fsm_labels/1, requests/1, erpc_calls/1,
          multicalls/1, global_and_via/1, local_destinations/1, servers_that_end/1, timeouts/1, confirmations/1, ten_thousand_callers/1,
-         answers_that_are_too_large/1, bad_input/1, options_at_once/1, nodes_that_are_not_there/1, what_lanes_say/1]).
+         answers_that_are_too_large/1, another_limit_there/1, bad_input/1, options_at_once/1, nodes_that_are_not_there/1, what_lanes_say/1]).
 %% Used on the nodes.
 -export([callback_mode/0, init/1, handle_event/4, handle_call/2, handle_event/2, whereis_name/1, register_name/2, unregister_name/1, send/2]).
 -import(teleport_nodes, [wait_ms/0]).
@@ -17,7 +17,7 @@ all() -> teleport_nodes:all([beamway | teleport_nodes:kinds()]).
 groups() ->
     Both = [sends, sizes, gen_statem_calls, gen_event_calls, fsm_labels, requests, erpc_calls, multicalls, global_and_via, local_destinations, timeouts,
             confirmations, ten_thousand_callers, bad_input, options_at_once, nodes_that_are_not_there],
-    Lanes = [gen_server_calls, deferred_replies, servers_that_end, answers_that_are_too_large, what_lanes_say],
+    Lanes = [gen_server_calls, deferred_replies, servers_that_end, answers_that_are_too_large, another_limit_there, what_lanes_say],
     teleport_nodes:groups(teleport_nodes:kinds(), Both ++ Lanes) ++ teleport_nodes:groups([beamway], Both).
 
 init_per_suite(Config) -> Config.
@@ -329,6 +329,29 @@ answers_that_are_too_large(Config) ->
         {reply, later} = teleport:receive_response(Parked, wait_ms()),
         ok
     end, 2 * wait_ms()),
+    beamway_peer:stop_all([First, Second]).
+
+%% What one node sends and the other does not take, in either direction: it ends alone, and the lanes stay.
+another_limit_there(Config) ->
+    [{First, FirstNode}, {Second, SecondNode}] =
+        [teleport_nodes:start(teleport_nodes:kind(Config), #{teleport => #{max_message_bytes => Max, lanes => #{normal => 1}}}) || Max <- [2147483647, 1000000]],
+    ok = teleport_nodes:connect(First, SecondNode),
+    [ok = beamway_peer:run(Peer, fun() ->
+         [Parking, Server] = [erpc:call(Node, teleport_nodes, start_server, [none]) || _ <- [1, 2]],
+         [Large, Small] = [binary:copy(<<"x">>, Size) || Size <- [2000000, 900000]],
+         Gate = teleport_nodes:gate(),
+         Parked = teleport:send_request(Parking, {behind, Gate, later}),
+         {error, {too_big, Bytes}} = teleport:send(Server, Large),
+         true = Bytes > 2000000,
+         {'EXIT', {{too_big, _}, {teleport, call, _}}} = (catch teleport:call(Server, {echo, Large}, wait_ms())),
+         {'EXIT', {{erpc, system_limit}, _}} = (catch teleport:erpc_call(Node, binary, copy, [<<"x">>, 2000000], wait_ms())),
+         %% Each binary of a message has a limit of its own in the driver, the message one here.
+         {'EXIT', {{erpc, system_limit}, _}} = (catch teleport:erpc_call(Node, lists, duplicate, [20, binary:copy(<<"x">>, 90000)], wait_ms())),
+         {echo, Small} = teleport:call(Server, {echo, Small}, wait_ms()),
+         ok = teleport_nodes:open_gate(Gate),
+         {reply, later} = teleport:receive_response(Parked, wait_ms()),
+         ok
+     end, 2 * wait_ms()) || {Peer, Node} <- [{First, SecondNode}, {Second, FirstNode}]],
     beamway_peer:stop_all([First, Second]).
 
 bad_input(Config) ->
