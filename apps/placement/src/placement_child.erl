@@ -22,7 +22,7 @@
 -type options() :: #{name := name(), nodes => [node(), ...], grace => pos_integer()}.
 -type spec() :: #{name := name(), query := placement_query:query(), call := {module(), atom(), [term()]}, nodes := [node(), ...], grace := pos_integer(),
                   version := {integer(), node()}}.
--type answer() :: granted | {held, node() | nobody} | deleted.
+-type answer() :: granted | {held, node() | nobody} | newer | deleted.
 
 -define(SERVER, ?MODULE).
 %% {name(), spec() | {deleted, Version} | unknown, {Holder :: node() | nobody, pid() | none, UntilMs}}
@@ -47,7 +47,7 @@ start(Query, {Module, Function, Arguments} = Call, Options) when is_atom(Module)
     case {[{Key, Value} || {Key, Value} <- maps:to_list(Full), not is_option(Key, Value)], placement_query:compile(Query)} of
         {[], {ok, _}} when is_map_key(name, Full) ->
             Nodes = lists:usort(maps:get(nodes, Full)),
-            told(Full#{query => Query, call => Call, nodes => Nodes, version => {erlang:system_time(), node()}});
+            told(Full#{query => Query, call => Call, nodes => Nodes, version => {max(erlang:system_time(), known(maps:get(name, Full)) + 1), node()}});
         {[], {error, Text}} -> {error, {bad_query, unicode:characters_to_list(Text)}};
         {[], _} -> {error, {bad_option, name, missing}};
         {[{Key, Value} | _], _} -> {error, {bad_option, Key, Value}}
@@ -57,6 +57,14 @@ is_option(name, _) -> true;
 is_option(nodes, [_ | _] = Nodes) -> lists:all(fun is_atom/1, Nodes);
 is_option(grace, Ms) -> is_integer(Ms) andalso Ms >= 400 andalso Ms =< 600000;
 is_option(_, _) -> false.
+
+%% What this node knows of the name is older, whatever the clocks of other nodes say.
+known(Name) ->
+    case ets:whereis(?CHILDREN) =/= undefined andalso ets:lookup(?CHILDREN, Name) of
+        [{_, #{version := {Time, _}}, _}] -> Time;
+        [{_, {deleted, {Time, _}}, _}] -> Time;
+        _ -> 0
+    end.
 
 told(#{name := Name, nodes := Nodes, grace := Grace} = Spec) ->
     {Replies, _} = gen_server:multi_call(Nodes, ?SERVER, {put, Spec}, ?CALL_MS),
@@ -128,6 +136,8 @@ ask(#{name := Name, nodes := Nodes, version := Version} = Spec, Pid, Ms) ->
     case Got of
         granted -> {granted, Since};
         refused -> refused;
+        %% Its voters keep the older one: the newer one may be withdrawn.
+        newer -> deleted;
         deleted ->
             %% Some voter has not heard of it, or nobody would ask.
             abcast = gen_server:abcast(Nodes, ?SERVER, {delete, Name, Version}),
@@ -145,8 +155,8 @@ gather(Alias, Needed, Open, Denials, End) ->
 
 %% A voter may have heard of a deletion, or of a new child, of which the majority has not: a node that holds the lease finds out by its own question.
 denied(Denials) ->
-    case lists:member(deleted, Denials) andalso [Node || {held, Node} <- Denials, Node =/= nobody] of
-        [] -> deleted;
+    case {[Word || Word <- [deleted, newer], lists:member(Word, Denials)], [Node || {held, Node} <- Denials, Node =/= nobody]} of
+        {[Word | _], []} -> Word;
         _ -> refused
     end.
 
@@ -177,13 +187,15 @@ tick() ->
 
 %% @private
 -spec handle_call(term(), gen_server:from(), #state{}) -> {reply, term(), #state{}}.
-handle_call({put, #{name := Name, grace := Grace} = Spec}, _, #state{made = Made} = State) ->
-    case whereis_name(Name) of
-        undefined ->
+handle_call({put, #{name := Name, grace := Grace, version := Version} = Spec}, _, #state{made = Made} = State) ->
+    case {whereis_name(Name), ets:lookup(?CHILDREN, Name)} of
+        {Pid, _} when is_pid(Pid) -> {reply, {exists, Pid}, State};
+        %% Of two calls at once the later one holds, in whatever order a voter hears of them.
+        {undefined, [{_, #{version := Newer}, _}]} when Newer > Version -> {reply, ok, State};
+        _ ->
             %% It may have promised itself to another before its table was made.
             true = ets:insert(?CHILDREN, {Name, Spec, promise(Name, max(now_ms(), Made + Grace))}),
-            {reply, ok, State};
-        Pid -> {reply, {exists, Pid}, State}
+            {reply, ok, State}
     end;
 handle_call({delete, Name, Version}, _, State) ->
     {reply, deleted(Name, Version, State), State};
@@ -250,7 +262,7 @@ answer(#{name := Name, grace := Grace, version := Version} = Spec, Holder, Pid) 
     Now = now_ms(),
     case ets:lookup(?CHILDREN, Name) of
         [{_, {deleted, Deleted}, _}] when Deleted >= Version -> deleted;
-        [{_, #{version := Newer}, _}] when Newer > Version -> deleted;
+        [{_, #{version := Newer}, _}] when Newer > Version -> newer;
         [{_, _, {Other, _, Until}}] when Other =/= Holder, Until > Now, Other =/= nobody orelse Pid =:= none -> {held, Other};
         %% This node may have promised itself to another before it was restarted. But whoever runs the child has the promise of a majority that knows.
         [] when Pid =:= none ->

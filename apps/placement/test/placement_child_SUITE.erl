@@ -9,9 +9,9 @@
 -export([restarted_elsewhere/1, moves_with_its_state/1, only_the_majority_runs_it/1, a_node_that_was_restarted/1, wrong_options_and_the_end/1,
          a_new_child_waits_for_the_old_one/1, a_minority_changes_nothing/1, a_minority_deletes_nothing/1,
          started_anew_on_restarted_nodes/1, a_helper_of_the_start_ends/1, a_voter_that_missed_the_end/1, the_first_choice_does_not_start_it/1,
-         the_first_voter_hangs/1, the_first_voter_knows_nothing/1]).
+         the_first_voter_hangs/1, the_first_voter_knows_nothing/1, two_calls_at_once/1, a_call_beside_a_start/1]).
 %% The child, on the nodes.
--export([start_link/1, start_link_by_helper/1, start_link_but/2, init/1, handle_call/3, handle_cast/2, terminate/2, placement_handoff/1, placement_handoff/2]).
+-export([start_link/1, start_link_by_helper/1, start_link_but/2, start_link_behind_a_gate/1, init/1, handle_call/3, handle_cast/2, terminate/2, placement_handoff/1, placement_handoff/2]).
 
 -define(GRACE_MS, 1500).
 
@@ -20,7 +20,7 @@ suite() -> [{timetrap, {minutes, 3}}].
 all() -> [restarted_elsewhere, moves_with_its_state, only_the_majority_runs_it, a_node_that_was_restarted, wrong_options_and_the_end,
          a_new_child_waits_for_the_old_one, a_minority_changes_nothing, a_minority_deletes_nothing,
          started_anew_on_restarted_nodes, a_helper_of_the_start_ends, a_voter_that_missed_the_end, the_first_choice_does_not_start_it,
-         the_first_voter_hangs, the_first_voter_knows_nothing].
+         the_first_voter_hangs, the_first_voter_knows_nothing, two_calls_at_once, a_call_beside_a_start].
 
 init_per_testcase(_, Config) ->
     Cluster = beamway_placement_nodes:start(["a", "b", "c"], #{args => ["-pa" | [filename:absname(Path) || Path <- [filename:dirname(code:which(?MODULE))]]]}),
@@ -40,6 +40,16 @@ start_link_by_helper(Kept) ->
 
 start_link_but(Node, _) when Node =:= node() -> {error, not_here};
 start_link_but(_, Kept) -> start_link(Kept).
+
+%% The first start waits.
+start_link_behind_a_gate(Kept) ->
+    case persistent_term:get(gate, closed) of
+        open -> start_link(Kept);
+        closed ->
+            true = register(gate, self()),
+            receive open -> ok = persistent_term:put(gate, open) end,
+            start_link(Kept)
+    end.
 
 init(Kept) ->
     _ = process_flag(trap_exit, true),
@@ -290,3 +300,36 @@ the_first_voter_knows_nothing(Config) ->
     {ok, Pid} = child(Config, "b", {role, eq, worker}, {?MODULE, start_link, [kept]}),
     ok = beamway_placement_nodes:call(cluster(Config), "a", {application, start}, [placement]),
     true = beamway_peer:wait_until(fun() -> found(Config, ["a", "b", "c"]) =:= Pid end, 30000).
+
+%% Two voters hear of the later call first, the other one of the earlier: all keep the later one, and find its process.
+two_calls_at_once(Config) ->
+    Spec = #{name => once, query => [], nodes => lists:sort(beamway_placement_nodes:nodes(cluster(Config))), grace => grace()},
+    [Earlier, Later] = [Spec#{call => {?MODULE, start_link, [Kept]}, version => {Version, node()}} || {Kept, Version} <- [{earlier, 1}, {later, 2}]],
+    [ok = voter(Config, Name, {sys, suspend}, []) || Name <- ["a", "b", "c"]],
+    [_ = beamway_peer:run(peer_of(Config, node_of(Config, Name)), fun() -> [gen_server:send_request(placement_child, {put, Told}) || Told <- Order] end)
+     || {Name, Order} <- [{"a", [Later, Earlier]}, {"b", [Earlier, Later]}, {"c", [Later, Earlier]}]],
+    [ok = voter(Config, Name, {sys, resume}, []) || Name <- ["a", "b", "c"]],
+    Pid = another(Config, ["a", "b", "c"], none),
+    ?assertEqual(later, beamway_placement_nodes:call(cluster(Config), "a", {gen_server, call}, [Pid, get])).
+
+voter(Config, Name, Function, Arguments) -> beamway_placement_nodes:call(cluster(Config), Name, Function, [placement_child | Arguments]).
+
+%% While it starts, most voters hear of another call. The node of the process hears of that when the process has its name, so the call is taken back: the child
+%% does not end for it.
+a_call_beside_a_start(Config) ->
+    roles(Config, [{"a", other}, {"b", other}, {"c", worker}]),
+    Options = #{name => once, nodes => beamway_placement_nodes:nodes(cluster(Config)), grace => 4 * grace()},
+    Call = beamway_peer:async(fun() -> call(Config, "a", child, [{role, eq, worker}, {?MODULE, start_link_behind_a_gate, [kept]}, Options]) end),
+    true = beamway_peer:wait_until(fun() -> is_pid(beamway_placement_nodes:call(cluster(Config), "c", {erlang, whereis}, [gate])) end, 30000),
+    [{_, #{version := {Time, Node}} = Spec, _}] = beamway_placement_nodes:call(cluster(Config), "c", {ets, lookup}, [placement_children, once]),
+    Other = Spec#{call := {?MODULE, start_link, [another]}, version := {Time + 1, Node}},
+    [ok = voter(Config, Name, {gen_server, call}, [{put, Other}]) || Name <- ["a", "b"]],
+    [ok = voter(Config, Name, {sys, suspend}, []) || Name <- ["a", "b"]],
+    open = beamway_placement_nodes:call(cluster(Config), "c", {erlang, send}, [gate, open]),
+    true = beamway_peer:wait_until(fun() -> is_pid(call(Config, "c", whereis_name, [once])) end, 30000),
+    {exists, _} = voter(Config, "c", {gen_server, call}, [{put, Other}]),
+    [ok = voter(Config, Name, {gen_server, cast}, [{withdraw, once, Other}]) || Name <- ["a", "b", "c"]],
+    [ok = voter(Config, Name, {sys, resume}, []) || Name <- ["a", "b"]],
+    {ok, _} = beamway_peer:await(Call),
+    true = beamway_peer:wait_until(fun() -> found(Config, ["a", "b", "c"]) =/= none end, 60000),
+    ?assertEqual(kept, beamway_placement_nodes:call(cluster(Config), "a", {gen_server, call}, [{via, placement, once}, get])).
