@@ -12,10 +12,11 @@
 
 %% The state that the process on the new node is to get. The process ends after it.
 -callback placement_handoff(Old :: pid()) -> {ok, Given :: term()} | none.
-%% Gives it to the new process, before anybody can find that one by its name.
+%% Gives it to the new process, before anybody can find that one by its name. If it fails, the process ends, and the state goes on to another node.
 -callback placement_handoff(New :: pid(), Given :: term()) -> ok.
 
 -define(STOP_MS, 5000).
+%% At most.
 -define(HANDOFF_MS, 5000).
 
 -record(kept, {spec :: placement_child:spec(), pid :: pid(), server :: pid(), until :: integer(), timer :: timer:tref(), unfit_since = none :: none | integer()}).
@@ -61,8 +62,12 @@ started(#{call := {Module, Function, Arguments}} = Spec, Given, Server, Until, T
         {ok, Pid} when is_pid(Pid) ->
             true = link(Pid),
             Armed = armed(Pid, Until, Timer),
-            ok = handed_over(Module, Pid, Given),
-            renewed(#kept{spec = Spec, pid = Pid, server = Server, until = Until, timer = Armed});
+            case handed_over(Module, Pid, Given, Until) of
+                ok -> renewed(#kept{spec = Spec, pid = Pid, server = Server, until = Until, timer = Armed});
+                Failed ->
+                    ok = stop(Pid),
+                    not_started(Spec, Given, Armed, {placement_handoff, Failed})
+            end;
         Other -> not_started(Spec, Given, Timer, Other)
     catch
         _:Reason -> not_started(Spec, Given, Timer, Reason)
@@ -83,8 +88,9 @@ given_up(#{name := Name} = Spec, Given) ->
     _ = [logger:warning("placement: the state of child ~0tP is lost: no node took it over", [Name, 8]) || Given =/= none],
     placement_child:release(Spec, node()).
 
-handed_over(Module, Pid, {ok, Given}) -> Module:placement_handoff(Pid, Given);
-handed_over(_, _, none) -> ok.
+%% Half of the lease is left to hand the state on.
+handed_over(_, _, none, _) -> ok;
+handed_over(Module, Pid, {ok, Given}, Until) -> apart(fun() -> Module:placement_handoff(Pid, Given) end, (Until - now_ms()) div 2).
 
 now_ms() -> erlang:monotonic_time(millisecond).
 
@@ -156,15 +162,22 @@ passed(Node, Spec, Given) ->
     ok = placement_child:pass(Spec, node(), Node),
     gen_server:cast({placement_child, Node}, {try_start, Spec, Given}).
 
-%% In a process of its own: the child may hang. The exit reason is how the result travels.
--dialyzer({nowarn_function, given/3}).
 given(false, _, _) -> none;
 given(true, Module, Pid) ->
-    {_, Monitor} = spawn_monitor(fun() -> exit({?MODULE, Module:placement_handoff(Pid)}) end),
+    case apart(fun() -> Module:placement_handoff(Pid) end, ?HANDOFF_MS) of
+        {ok, Given} -> {ok, Given};
+        _ -> none
+    end.
+
+%% In a process of its own: the child may hang. The exit reason is how the result travels.
+-dialyzer({nowarn_function, apart/2}).
+apart(Fun, Ms) ->
+    {Worker, Monitor} = spawn_monitor(fun() -> exit({?MODULE, Fun()}) end),
     receive
-        {'DOWN', Monitor, process, _, {?MODULE, {ok, Given}}} -> {ok, Given};
-        {'DOWN', Monitor, process, _, _} -> none
-    after ?HANDOFF_MS ->
+        {'DOWN', Monitor, process, _, {?MODULE, Result}} -> Result;
+        {'DOWN', Monitor, process, _, Reason} -> {'EXIT', Reason}
+    after max(0, min(Ms, ?HANDOFF_MS)) ->
         true = demonitor(Monitor, [flush]),
-        none
+        true = exit(Worker, kill),
+        timeout
     end.

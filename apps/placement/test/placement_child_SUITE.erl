@@ -9,9 +9,12 @@
 -export([restarted_elsewhere/1, moves_with_its_state/1, only_the_majority_runs_it/1, a_node_that_was_restarted/1, wrong_options_and_the_end/1,
          a_new_child_waits_for_the_old_one/1, a_minority_changes_nothing/1, a_minority_deletes_nothing/1,
          started_anew_on_restarted_nodes/1, a_helper_of_the_start_ends/1, a_voter_that_missed_the_end/1, the_first_choice_does_not_start_it/1,
-         the_first_voter_hangs/1, the_first_voter_knows_nothing/1, two_calls_at_once/1, a_call_beside_a_start/1]).
+         the_first_choice_does_not_take_its_state/1, the_first_choice_hangs_over_its_state/1, the_first_voter_hangs/1, the_first_voter_knows_nothing/1,
+         two_calls_at_once/1, a_call_beside_a_start/1]).
 %% The child, on the nodes.
 -export([start_link/1, start_link_by_helper/1, start_link_but/2, start_link_behind_a_gate/1, init/1, handle_call/3, handle_cast/2, terminate/2, placement_handoff/1, placement_handoff/2]).
+%% What the nodes log.
+-export([log/2]).
 
 -define(GRACE_MS, 1500).
 
@@ -20,7 +23,8 @@ suite() -> [{timetrap, {minutes, 3}}].
 all() -> [restarted_elsewhere, moves_with_its_state, only_the_majority_runs_it, a_node_that_was_restarted, wrong_options_and_the_end,
          a_new_child_waits_for_the_old_one, a_minority_changes_nothing, a_minority_deletes_nothing,
          started_anew_on_restarted_nodes, a_helper_of_the_start_ends, a_voter_that_missed_the_end, the_first_choice_does_not_start_it,
-         the_first_voter_hangs, the_first_voter_knows_nothing, two_calls_at_once, a_call_beside_a_start].
+         the_first_choice_does_not_take_its_state, the_first_choice_hangs_over_its_state, the_first_voter_hangs, the_first_voter_knows_nothing,
+         two_calls_at_once, a_call_beside_a_start].
 
 init_per_testcase(_, Config) ->
     Cluster = beamway_placement_nodes:start(["a", "b", "c"], #{args => ["-pa" | [filename:absname(Path) || Path <- [filename:dirname(code:which(?MODULE))]]]}),
@@ -66,7 +70,13 @@ terminate(_, _) -> ok.
 
 placement_handoff(Old) -> {ok, gen_server:call(Old, get)}.
 
+placement_handoff(_, {raises_on, Node}) when Node =:= node() -> error(not_here);
+placement_handoff(_, {hangs_on, Node}) when Node =:= node() -> receive never -> ok end;
 placement_handoff(New, Given) -> gen_server:call(New, {put, Given}).
+
+log(#{msg := {Format, Arguments}}, _) when is_list(Format) ->
+    persistent_term:put({logged, make_ref()}, lists:flatten(io_lib:format(Format, Arguments)));
+log(_, _) -> ok.
 
 %%% Helpers
 
@@ -270,14 +280,27 @@ a_voter_that_missed_the_end(Config) ->
 
 %% Its state goes on to the next node.
 the_first_choice_does_not_start_it(Config) ->
+    goes_on_from_c(Config, {?MODULE, start_link_but, [node_of(Config, "c"), fresh]}, precious).
+
+the_first_choice_does_not_take_its_state(Config) ->
+    ok = beamway_placement_nodes:call(cluster(Config), "c", {logger, add_handler}, [?MODULE, ?MODULE, #{level => warning}]),
+    goes_on_from_c(Config, {?MODULE, start_link, [fresh]}, {raises_on, node_of(Config, "c")}),
+    Logged = [Text || {{logged, _}, Text} <- beamway_placement_nodes:call(cluster(Config), "c", {persistent_term, get}, [])],
+    ?assertMatch({[_], _}, {[Text || Text <- Logged, string:find(Text, "child once did not start: {placement_handoff,") =/= nomatch], Logged}).
+
+the_first_choice_hangs_over_its_state(Config) ->
+    goes_on_from_c(Config, {?MODULE, start_link, [fresh]}, {hangs_on, node_of(Config, "c")}).
+
+%% It moves away from `b'. Of those that suit `c' is the first.
+goes_on_from_c(Config, Call, State) ->
     roles(Config, [{"a", other}, {"b", worker}, {"c", other}]),
     [ok = call(Config, Name, insert, [rank, {static, Rank, [{ttl, 0}]}]) || {Name, Rank} <- [{"a", 1}, {"b", 2}, {"c", 3}]],
-    {ok, Old} = child(Config, "a", #{require => {role, eq, worker}, prefer => [{1, {rank, max}}]}, {?MODULE, start_link_but, [node_of(Config, "c"), fresh]}),
-    ok = beamway_placement_nodes:call(cluster(Config), "a", {gen_server, call}, [Old, {put, precious}]),
+    {ok, Old} = child(Config, "a", #{require => {role, eq, worker}, prefer => [{1, {rank, max}}]}, Call),
+    ok = beamway_placement_nodes:call(cluster(Config), "a", {gen_server, call}, [Old, {put, State}]),
     [ok = call(Config, Name, update, [role, {static, Value, [{ttl, 0}]}]) || {Name, Value} <- [{"a", worker}, {"c", worker}, {"b", other}]],
     New = another(Config, ["a", "b", "c"], Old),
     ?assertEqual("a", name_of(Config, node(New))),
-    ?assertEqual(precious, beamway_placement_nodes:call(cluster(Config), "a", {gen_server, call}, [New, get])).
+    ?assertEqual(State, beamway_placement_nodes:call(cluster(Config), "a", {gen_server, call}, [New, get])).
 
 %% It runs the child, would choose the next node, and stays connected for about a minute.
 the_first_voter_hangs(Config) ->
