@@ -250,14 +250,13 @@ note(Nodes) ->
     _ = ets:select_delete(?OWN, [{{'_', '$1', '_'}, [{'<', '$1', Now - 60000}], [true]}]),
     ok.
 
-%% What was placed since a value was taken is added to it.
+%% What was placed since a value was taken is added to it, however long this choice has been held up since it had that age.
 charged(Contexts, #{charge := Charge}) ->
-    Now = erlang:monotonic_time(millisecond),
-    [Context#{view := View#{attributes := maps:map(fun(Name, Known) -> charge(Known, maps:get(Name, Charge, 0), Node, Now) end, Attributes)}}
-     || #{node := Node, view := #{attributes := Attributes} = View} = Context <- Contexts].
+    [Context#{view := View#{attributes := maps:map(fun(Name, Known) -> charge(Known, maps:get(Name, Charge, 0), Node, Seen) end, Attributes)}}
+     || #{node := Node, view := #{attributes := Attributes, at_ms := Seen} = View} = Context <- Contexts].
 
-charge({ok, Value, Age, Unit, Tolerance}, Charge, Node, Now) when is_number(Value), Charge =/= 0 ->
-    Own = length([At || {_, At, _} <- ets:lookup(?OWN, Node), At >= Now - Age]),
+charge({ok, Value, Age, Unit, Tolerance}, Charge, Node, Seen) when is_number(Value), Charge =/= 0 ->
+    Own = length([At || {_, At, _} <- ets:lookup(?OWN, Node), At >= Seen - Age]),
     {ok, placement_policy:charged(Value, Own, Charge), Age, Unit, Tolerance};
 charge(Known, _, _, _) -> Known.
 
@@ -298,3 +297,17 @@ place_of(Level, _, Tree) ->
             unknown -> unknown
         end
     end.
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+
+%% A processor that was busy for five seconds between the look at the values and the choice.
+held_up_test() ->
+    ?OWN = ets:new(?OWN, [named_table, duplicate_bag]),
+    Seen = erlang:monotonic_time(millisecond) - 5000,
+    true = ets:insert(?OWN, [{n, Seen + Ms, make_ref()} || Ms <- [-50, -10, 0, 1000]]),
+    Context = #{node => n, view => #{status => ok, at_ms => Seen, attributes => #{tasks => {ok, 7, 10, none, 0}, other => {ok, 7, 10, none, 0}}}},
+    [#{view := #{attributes := Charged}}] = charged([Context], #{charge => #{tasks => 1}}),
+    true = ets:delete(?OWN),
+    ?assertEqual(#{tasks => {ok, 10, 10, none, 0}, other => {ok, 7, 10, none, 0}}, Charged).
+-endif.
