@@ -125,9 +125,11 @@ close_all(Opened) -> lists:foreach(fun({_, Socket}) -> gen_tcp:close(Socket) end
 change(#{name := Name, listen := Wanted} = Options, Limits, Stay, Go, New, #state{metrics = Metrics, counters = Counters} = State) ->
     Sockets = [{Listen, Socket} || {Listen, Socket, _, _} <- Stay] ++ New,
     {Log, Site} = try
-        Listeners = maps:from_list([secured(L, Options, tls_before(Name)) || L <- Sockets]),
+        Secured = [secured(L, Options, tls_before(Name)) || L <- Sockets],
         Made = yucan_config:site(Options, Metrics, Limits, Counters),
         Opened = log(maps:get(access_log, Options), State),
+        %% ssl keeps a process for these until the socket ends: nothing can be refused any more.
+        Listeners = maps:from_list([{Socket, {yucan_tls:open(Socket, Tls), Proxy}} || {Socket, {Tls, Proxy}} <- Secured]),
         {Opened, Made#site{quota = State#state.quota, listeners = Listeners, log = yucan_log:open(Opened, Limits, Metrics)}}
     catch
         throw:{cannot, Text} -> close_all(New), throw({cannot, Text});
@@ -149,7 +151,7 @@ secured({#{tls := none, proxy_protocol := Proxy}, Socket}, _, _) -> {Socket, {no
 secured({#{tls := Tls, proxy_protocol := Proxy}, Socket}, #{hosts := Hosts, http2 := Http2}, Before) ->
     _ = [ssl:clear_pem_cache() || whereis(ssl_pem_cache) =/= undefined],
     {Old, _} = maps:get(Socket, Before, {none, false}),
-    {Socket, {yucan_tls:server(Socket, Old, {Tls, Hosts}, Http2), Proxy}}.
+    {Socket, {yucan_tls:server(Old, {Tls, Hosts}, Http2), Proxy}}.
 
 tls_before(Name) ->
     case persistent_term:get({yucan, Name}, none) of

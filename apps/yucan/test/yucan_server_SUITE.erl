@@ -6,7 +6,7 @@
 -export([bad_options/1, hosts/1, select_host/1, routes/1, middleware/1, tls/1, sni/1, proxy_protocol/1, forwarded_for/1, forwarded/1, request_ids/1, address_connections/1, address_requests/1, events/1, unix_socket/1, stale_unix_socket/1, plain_on_tls/1, access_log/1, access_log_json/1,
          access_log_rotates/1, access_log_folder/1, access_log_reloads/1, access_log_bounded/1, metrics/1, reload_under_load/1, reload_errors/1, drain/1, drain_at_sigterm/1, descriptors_used_up/1, without_flags/1, hot_code/1, hot_server/1,
          supervised/1, address_in_use/1, idle_memory/1,
-         one_for_each/1, stock_log/1, one_path/1, bad_paths/1, tls_reload/1, tls_renewed/1, tls_tickets/1, tls_on_a_port/1]).
+         one_for_each/1, stock_log/1, one_path/1, bad_paths/1, tls_reload/1, tls_renewed/1, tls_tickets/1, tls_refused/1, tls_on_a_port/1]).
 -export([tag/2]).
 
 -include_lib("common_test/include/ct.hrl").
@@ -19,7 +19,7 @@ suite() -> [{timetrap, {minutes, 2}}].
 all() ->
     [bad_options, hosts, select_host, routes, middleware, tls, sni, proxy_protocol, forwarded_for, forwarded, request_ids, address_connections, address_requests, events, unix_socket, stale_unix_socket, plain_on_tls, access_log, access_log_json, access_log_rotates, access_log_folder, access_log_reloads,
      access_log_bounded, metrics, reload_under_load, reload_errors, drain, drain_at_sigterm, descriptors_used_up, without_flags, hot_code, hot_server, supervised, address_in_use, idle_memory,
-     one_for_each, stock_log, one_path, bad_paths, tls_reload, tls_renewed, tls_tickets, tls_on_a_port].
+     one_for_each, stock_log, one_path, bad_paths, tls_reload, tls_renewed, tls_tickets, tls_refused, tls_on_a_port].
 
 init_per_suite(Config) -> yucan_test_server:start_application(Config).
 
@@ -255,6 +255,24 @@ ticket(Port, Options) ->
     {Resumed, last_ticket(none)}.
 
 last_ticket(Last) -> receive {ssl, session_ticket, Ticket} -> last_ticket(Ticket) after 0 -> Last end.
+
+%% What else is wrong is found out before ssl has anything of the new options; tickets of the old ones stay valid.
+tls_refused(Config) ->
+    Dir = ?config(priv_dir, Config),
+    [Old, New] = [#{port => 0, tls => yucan_test_server:certificate(Name, Dir)} || Name <- ["old.org", "new.org"]],
+    Before = ticket_processes(),
+    Port = start(#{listen => [Old], hosts => [#{handler => handler()}]}),
+    Now = [_ | _] = ticket_processes() -- Before,
+    {false, Ticket} = ticket(Port, []),
+    Wrong = New#{tls := (maps:get(tls, New))#{verify => verify_pear}},
+    [begin
+         {error, _} = yucan:reload(yucan_server_test, maps:merge(#{listen => [New], handler => handler()}, Refused)),
+         Now = ticket_processes() -- Before
+     end || Refused <- [#{access_log => "/no/such/folder/log"}, #{handler => {yucan_file, #{root => "/no/such/folder"}}}, #{listen => [New, Wrong]}]],
+    {true, _} = ticket(Port, [{use_ticket, [Ticket]}]).
+
+%% Where OTP's ssl keeps what belongs to the tickets of a listening socket.
+ticket_processes() -> [Pid || {_, Pid, _, _} <- supervisor:which_children(tls_server_session_ticket_sup)].
 
 %% The port stays open meanwhile; new connections get what is new.
 tls_on_a_port(Config) ->

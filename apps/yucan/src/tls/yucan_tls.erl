@@ -7,14 +7,14 @@
 %% Iolists whose tail is a binary, as yucan_reply sends them.
 -dialyzer(no_improper_lists).
 
--export([look_at/2, server/4, by_name/2, handshake/3, protocol/1]).
+-export([look_at/2, server/3, open/2, by_name/2, handshake/3, protocol/1]).
 -export_type([server/0]).
 -export([peer/1, recv/3, recv_whole/4, send/2, send_large/2, send_file/6, setopts/2, arm/2, pause/2, event/2, next/2, is_closed/1, half_close/1, close/1, info/1]).
 
 -define(PART_BYTES, 65536).
 
 %% The TLS of a listener: its options, and where ssl keeps the key of its session tickets.
--opaque server() :: {[ssl:tls_server_option()], Tickets :: none | ssl:sslsocket()}.
+-opaque server() :: {[ssl:tls_server_option()], Tickets :: none | wanted | ssl:sslsocket()}.
 
 %% @doc Whether a file holds what an option of ssl needs: ssl itself would find out when the first client comes.
 -spec look_at(certfile | keyfile | cacertfile, file:name_all()) -> ok | {error, Why :: unicode:chardata()}.
@@ -35,25 +35,35 @@ is_for(_, Kind) -> Kind =:= 'Certificate'.
 what(keyfile) -> "private key";
 what(_) -> "certificate".
 
-%% @doc The TLS of a listening socket. What was there before stays if it says the same, so that tickets stay valid over a reload; the key of others ends
-%% with the socket. Throws `{cannot, Text}' if ssl does not accept the options.
--spec server(gen_tcp:socket(), Before :: none | server(), {[ssl:tls_server_option()], Hosts :: [map()]}, Http2 :: boolean()) -> server().
-server(Listening, Before, {Own, Hosts}, Http2) ->
+%% @doc The TLS of a listening socket, for {@link open/2}. What was there before stays if it says the same, so that tickets stay valid over a reload. Throws
+%% `{cannot, Text}' if ssl does not accept the options.
+-spec server(Before :: none | server(), {[ssl:tls_server_option()], Hosts :: [map()]}, Http2 :: boolean()) -> server().
+server(Before, {Own, Hosts}, Http2) ->
     case {options(Own, Hosts, Http2), Before} of
         {Options, {Options, _}} -> Before;
-        {Options, _} -> {Options, tickets(Listening, Options)}
+        {Options, _} -> {Options, tickets(Options)}
     end.
 
-tickets(Listening, Options) ->
+tickets(Options) ->
     case proplists:get_value(session_tickets, Options, disabled) of
         disabled -> none;
         _ ->
-            Below = [{cb_info, {yucan_tls_below, tcp, tcp_closed, tcp_error, tcp_passive}}, binary, {active, false}, {packet, raw}],
-            case yucan_tls_below:with(Listening, fun() -> ssl:listen(0, Below ++ Options) end) of
-                {ok, Tickets} -> Tickets;
+            case listen(none, Options) of
+                {error, no_socket} -> wanted;
                 {error, Reason} -> throw({cannot, ["ssl does not accept the tls option ", refused(Reason)]})
             end
     end.
+
+%% @doc From now on connections of the socket may use it: ssl keeps a key of its tickets until the socket ends.
+-spec open(gen_tcp:socket(), Tls) -> Tls when Tls :: none | server().
+open(Listening, {Options, wanted}) ->
+    {ok, Tickets} = listen(Listening, Options),
+    {Options, Tickets};
+open(_, Tls) -> Tls.
+
+listen(Socket, Options) ->
+    Below = [{cb_info, {yucan_tls_below, tcp, tcp_closed, tcp_error, tcp_passive}}, binary, {active, false}, {packet, raw}],
+    yucan_tls_below:with(Socket, fun() -> ssl:listen(0, Below ++ Options) end).
 
 %% The value may be a password.
 refused({options, {Option, _}}) when is_atom(Option) -> atom_to_list(Option);

@@ -9,14 +9,18 @@
 
 -define(KEY, '$yucan_tls_below').
 
-%% @doc Calls a function of ssl that listens or accepts, with this socket.
--spec with(gen_tcp:socket(), fun(() -> Result)) -> Result.
+%% @doc Calls a function of ssl that listens or accepts, with this socket. With none it is told so when it has checked its options.
+-spec with(none | gen_tcp:socket(), fun(() -> Result)) -> Result.
 with(Socket, Function) ->
     _ = put(?KEY, Socket),
     try Function() after erase(?KEY) end.
 
--spec listen(term(), list()) -> {ok, gen_tcp:socket()}.
-listen(_, _) -> {ok, get(?KEY)}.
+-spec listen(term(), list()) -> {ok, gen_tcp:socket()} | {error, no_socket}.
+listen(_, _) ->
+    case get(?KEY) of
+        none -> {error, no_socket};
+        Socket -> {ok, Socket}
+    end.
 
 -spec accept(gen_tcp:socket(), timeout()) -> {ok, gen_tcp:socket()}.
 accept(_, _) -> {ok, get(?KEY)}.
