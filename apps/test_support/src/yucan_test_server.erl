@@ -2,10 +2,12 @@
 %% @doc Servers for the suites of yucan: the application, and a server on any free port of loopback with the tests' handler.
 -module(yucan_test_server).
 
--export([start_application/1, stop_application/1, start/1, start/2, handler/0, names/0, stop_all/0, held/1]).
--export([certificate/2, tls_connect/2, subject/1]).
+-export([start_application/1, stop_application/1, start/1, start/2, handler/0, names/0, stop_all/0, held/1, answered/1, connections_in/1, wait_for/1]).
+-export([certificate/2, tls_connect/2, tls_one/2, subject/1]).
 
 -include_lib("public_key/include/public_key.hrl").
+
+-define(WAIT_MS, (20000 * beamway_runner:slowness())).
 
 %% @doc For init_per_suite: remembers what it has started.
 -spec start_application([tuple()]) -> [tuple()].
@@ -53,6 +55,23 @@ held(Pid) ->
     [{memory, Memory}, {binary, Binaries}] = process_info(Pid, [memory, binary]),
     Memory + lists:sum([Size || {_, Size, _} <- lists:ukeysort(1, Binaries)]).
 
+%% @doc An open connection to the tests' handler is served.
+-spec answered(gen_tcp:socket()) -> ok.
+answered(Socket) ->
+    ok = gen_tcp:send(Socket, "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"),
+    {200, _, <<"OK">>} = yucan_client:one(Socket),
+    ok.
+
+%% @doc The processes of connections that are in this function. One that waits for a connection has no port among its links.
+-spec connections_in(mfa()) -> [pid()].
+connections_in(Function) ->
+    [P || P <- processes(), [{_, {yucan_conn, accept, 1}}, {_, F}, {_, Links}] <- [process_info(P, [initial_call, current_function, links])],
+          F =:= Function, lists:any(fun is_port/1, Links)].
+
+%% @doc Waits 20 s for it.
+-spec wait_for(fun(() -> boolean())) -> true.
+wait_for(Condition) -> true = beamway_peer:wait_until(Condition, 20000).
+
 %% ---- TLS
 
 %% @doc A self-signed certificate for a name, in files of a folder.
@@ -70,7 +89,17 @@ certificate(Name, Folder) ->
 %% @doc A client that believes anything.
 -spec tls_connect(inet:port_number(), [ssl:tls_client_option()]) -> {ok, ssl:sslsocket()} | {error, term()}.
 tls_connect(Port, Options) ->
-    ssl:connect({127, 0, 0, 1}, Port, [{verify, verify_none}, {active, false}, binary | Options], 20000 * beamway_runner:slowness()).
+    ssl:connect({127, 0, 0, 1}, Port, [{verify, verify_none}, {active, false}, binary | Options], ?WAIT_MS).
+
+%% @doc The answer to the only request that is open; `Bytes' of it have come.
+-spec tls_one(ssl:sslsocket(), Bytes :: binary()) -> {Status :: integer(), Headers :: [{binary(), binary()}], Body :: binary()}.
+tls_one(Socket, Bytes) ->
+    case yucan_client:parse(Bytes, <<"GET">>) of
+        [Response] -> Response;
+        _ ->
+            {ok, Data} = ssl:recv(Socket, 0, ?WAIT_MS),
+            tls_one(Socket, <<Bytes/binary, Data/binary>>)
+    end.
 
 %% @doc Whose certificate the server has shown.
 -spec subject(ssl:sslsocket()) -> string().

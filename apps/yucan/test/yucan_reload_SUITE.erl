@@ -1,0 +1,160 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc A server that goes on: other configurations under load, other code under open connections, and an end that leaves no request unanswered.
+-module(yucan_reload_SUITE).
+
+-export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
+-export([reload_under_load/1, reload_errors/1, drain/1, drain_at_sigterm/1, hot_code/1, hot_server/1]).
+
+-import(yucan_test_server, [answered/1, connections_in/1, handler/0, wait_for/1]).
+
+-include_lib("common_test/include/ct.hrl").
+
+-define(GET(Path), ["GET ", Path, " HTTP/1.1\r\nHost: localhost\r\n\r\n"]).
+-define(WAIT_MS, (20000 * beamway_runner:slowness())).
+
+suite() -> [{timetrap, {minutes, 2}}].
+
+all() -> [reload_under_load, reload_errors, drain, drain_at_sigterm, hot_code, hot_server].
+
+init_per_suite(Config) -> yucan_test_server:start_application(Config).
+
+end_per_suite(Config) -> yucan_test_server:stop_application(Config).
+
+end_per_testcase(_, _) -> yucan_test_server:stop_all().
+
+start(Options) -> yucan_test_server:start(yucan_server_test, Options).
+
+%% Clients that never stop; forty configurations; not one request fails.
+reload_under_load(_) ->
+    Port = start(#{}),
+    Parent = self(),
+    Clients = [spawn_link(fun() -> Parent ! {self(), client(Port, N rem 2 =:= 0, 0)} end) || N <- lists:seq(1, 8)],
+    [ok = yucan:reload(yucan_server_test, #{listen => [#{port => 0}], limits => #{headers => 50 + N}, handler => handler()}) || N <- lists:seq(1, 40)],
+    [Client ! stop || Client <- Clients],
+    Counts = [receive {Client, Count} -> Count after ?WAIT_MS -> error(no_end) end || Client <- Clients],
+    true = lists:min(Counts) > 0,
+    Port = yucan:port(yucan_server_test).
+
+client(Port, Keeps, Count) ->
+    Socket = yucan_client:connect(Port),
+    client(Port, Socket, Keeps, Count).
+
+client(Port, Socket, Keeps, Count) ->
+    ok = gen_tcp:send(Socket, ?GET("/")),
+    {200, _, <<"OK">>} = yucan_client:one(Socket),
+    receive
+        stop -> Count + 1
+    after 0 ->
+        case Keeps of
+            true -> client(Port, Socket, Keeps, Count + 1);
+            false -> gen_tcp:close(Socket), client(Port, Keeps, Count + 1)
+        end
+    end.
+
+%% What is wrong leaves the old configuration in force.
+reload_errors(Config) ->
+    Port = start(#{}),
+    {error, Text} = yucan:reload(yucan_server_test, #{listen => [#{port => 0}], handler => {no_such_module, x}}),
+    {_, _} = binary:match(Text, <<"no_such_module">>),
+    {ok, Taken} = gen_tcp:listen(0, [{ip, {127, 0, 0, 1}}]),
+    {ok, TakenPort} = inet:port(Taken),
+    {error, InUse} = yucan:reload(yucan_server_test, #{listen => [#{port => TakenPort}], handler => {yucan_file, #{root => "/tmp"}}}),
+    {_, _} = binary:match(InUse, <<"in use">>),
+    {200, _, <<"OK">>} = yucan_client:get(Port, "/"),
+    %% ssl itself refuses an option: open connections stay, and a socket that was to be new listens no longer.
+    Open = yucan_client:connect(Port),
+    answered(Open),
+    Wrong = (yucan_test_server:certificate("localhost", ?config(priv_dir, Config)))#{verify => verify_pear},
+    Free = test_support:free_port(),
+    {error, Refused} = yucan:reload(yucan_server_test, #{listen => [#{port => 0}, #{port => Free, tls => Wrong}], handler => handler()}),
+    {_, _} = binary:match(Refused, <<"tls option verify">>),
+    answered(Open),
+    {error, econnrefused} = gen_tcp:connect({127, 0, 0, 1}, Free, [], ?WAIT_MS),
+    {error, Refused} = yucan:reload(yucan_server_test, #{listen => [#{port => 0, tls => Wrong}], handler => handler()}),
+    answered(Open),
+    {error, Refused} = yucan:start(#{name => yucan_second, listen => [#{port => 0, tls => Wrong}], handler => handler()}).
+
+%% Idle connections end, and so do streams of events with theirs. Requests that are under way get their answer, nobody new gets in.
+drain(_) ->
+    Port = start(#{handler => {yucan_test_handler, self()}}),
+    Idle = yucan_client:connect(Port),
+    ok = gen_tcp:send(Idle, ?GET("/")),
+    {200, _, _} = yucan_client:one(Idle),
+    Busy = yucan_client:connect(Port),
+    ok = gen_tcp:send(Busy, "POST /count HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\n01234"),
+    Events = yucan_client:connect(Port),
+    ok = gen_tcp:send(Events, ?GET("/forever_events")),
+    receive {events, _} -> ok after ?WAIT_MS -> error(no_events) end,
+    wait_for(fun() -> #{metrics := #{connections := N}} = yucan:info(yucan_server_test), N =:= 3 end),
+    Parent = self(),
+    spawn_link(fun() -> Parent ! {drained, yucan:drain(yucan_server_test, ?WAIT_MS)} end),
+    <<>> = yucan_client:until_closed(Idle),
+    [{200, _, <<": ok\n\n">>}] = yucan_client:parse(yucan_client:until_closed(Events), <<"GET">>),
+    {error, econnrefused} = gen_tcp:connect({127, 0, 0, 1}, Port, [], ?WAIT_MS),
+    ok = gen_tcp:send(Busy, "56789"),
+    [{200, Headers, <<"10">>}] = yucan_client:parse(yucan_client:until_closed(Busy), <<"GET">>),
+    <<"close">> = proplists:get_value(<<"connection">>, Headers),
+    receive {drained, ok} -> ok after ?WAIT_MS -> error(no_drain) end.
+
+%% Whoever ends the VM by SIGTERM, without systemd: requests that run get their answers, idle connections end, and the VM ends before the limit.
+drain_at_sigterm(_) ->
+    {ok, Peer, _} = ?CT_PEER(#{connection => standard_io, args => ["-pa" | code:get_path()]}),
+    Call = fun(M, F, A) -> peer:call(Peer, M, F, A, ?WAIT_MS) end,
+    Port = Call(yucan_test_server, start, [yucan_drains]),
+    Pid = Call(os, getpid, []),
+    [Idle, Busy] = [yucan_client:connect(Port) || _ <- [1, 2]],
+    ok = gen_tcp:send(Idle, ?GET("/")),
+    {200, _, _} = yucan_client:one(Idle),
+    ok = gen_tcp:send(Busy, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 6\r\n\r\nabc"),
+    Served = fun Served() -> case maps:get(open_connections, maps:get(metrics, Call(yucan, info, [yucan_drains]))) of 2 -> ok; _ -> Served() end end,
+    ok = Served(),
+    Monitor = monitor(process, Peer),
+    unlink(Peer),
+    [] = os:cmd("kill -TERM " ++ Pid),
+    {error, closed} = gen_tcp:recv(Idle, 0, ?WAIT_MS),
+    {error, econnrefused} = gen_tcp:connect({127, 0, 0, 1}, Port, [], ?WAIT_MS),
+    ok = gen_tcp:send(Busy, "def"),
+    {200, Headers, <<"abcdef">>} = yucan_client:one(Busy),
+    <<"close">> = proplists:get_value(<<"connection">>, Headers),
+    receive {'DOWN', Monitor, process, Peer, _} -> ok after ?WAIT_MS -> error(still_there) end.
+
+%% New code of the handler and of the connection itself answers the next request of an open connection.
+hot_code(_) ->
+    load_version(1),
+    Port = start(#{handler => {yucan_hot_handler, none}}),
+    Socket = yucan_client:connect(Port),
+    [begin
+         load_version(N),
+         Body = integer_to_binary(N),
+         ok = gen_tcp:send(Socket, ?GET("/")),
+         {200, _, Body} = yucan_client:one(Socket)
+     end || N <- lists:seq(1, 5)].
+
+load_version(N) ->
+    Forms = [{attribute, 1, module, yucan_hot_handler}, {attribute, 1, export, [{handle, 2}]},
+             {function, 1, handle, 2, [{clause, 1, [{var, 1, '_'}, {var, 1, '_'}], [], [{tuple, 1, [{integer, 1, 200}, {nil, 1}, {string, 1, integer_to_list(N)}]}]}]}],
+    {ok, Module, Beam} = compile:forms(Forms),
+    code:purge(Module),
+    {module, Module} = code:load_binary(Module, "none", Beam).
+
+%% Three loads in a row of all modules but the one in which processes wait: what is idle, sleeps, has sent nothing yet or is a WebSocket
+%% has none of that code on its stack, and goes on.
+hot_server(_) ->
+    Port = start(#{limits => #{header_ms => ?WAIT_MS, idle_ms => 2 * ?WAIT_MS}}),
+    [New, Warm, Asleep, Kept, WebSocket] = Sockets = [yucan_client:connect(Port) || _ <- lists:seq(1, 5)],
+    [answered(S) || S <- [Warm, Asleep, Kept]],
+    ok = gen_tcp:send(WebSocket, ["GET /ws HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+                                  "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"]),
+    {101, _, _} = yucan_client:one(WebSocket),
+    wait_for(fun() -> length(connections_in({erlang, hibernate, 3})) =:= 3 end),
+    %% What is on its way to its waiting place has code on its stack; on a busy machine it may have fallen asleep before anybody looks.
+    wait_for(fun() ->
+        length(connections_in({yucan_idle, message, 3})) =:= 2 orelse begin answered(Warm), false end
+    end),
+    {ok, Modules} = application:get_key(yucan, modules),
+    [begin _ = code:purge(M), {module, M} = code:load_file(M) end || _ <- [1, 2, 3], M <- Modules -- [yucan_idle]],
+    [answered(S) || S <- [New, Warm, Asleep, Kept]],
+    %% "hi" with a mask of zeros, and back.
+    ok = gen_tcp:send(WebSocket, <<16#81, 16#82, 0:32, "hi">>),
+    {ok, <<16#81, 2, "hi">>} = gen_tcp:recv(WebSocket, 4, ?WAIT_MS),
+    lists:foreach(fun gen_tcp:close/1, Sockets).

@@ -1,0 +1,175 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc TLS: names and certificates, session tickets, and what a reload changes of them.
+-module(yucan_tls_SUITE).
+
+-export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
+-export([tls/1, plain_on_tls/1, sni/1, tls_reload/1, tls_renewed/1, tls_tickets/1, tls_refused/1, tls_on_a_port/1]).
+
+-import(yucan_test_server, [answered/1, handler/0, tls_one/2]).
+
+-include_lib("common_test/include/ct.hrl").
+
+-define(GET(Path), ["GET ", Path, " HTTP/1.1\r\nHost: localhost\r\n\r\n"]).
+-define(WAIT_MS, (20000 * beamway_runner:slowness())).
+
+suite() -> [{timetrap, {minutes, 2}}].
+
+all() -> [tls, plain_on_tls, sni, tls_reload, tls_renewed, tls_tickets, tls_refused, tls_on_a_port].
+
+init_per_suite(Config) -> yucan_test_server:start_application(Config).
+
+end_per_suite(Config) -> yucan_test_server:stop_application(Config).
+
+end_per_testcase(_, _) -> yucan_test_server:stop_all().
+
+start(Options) -> yucan_test_server:start(yucan_server_test, Options).
+
+%% Keep-alive, a body of many records, ALPN (RFC 7301).
+tls(Config) ->
+    Port = start(#{listen => [#{port => 0, tls => yucan_test_server:certificate("localhost", ?config(priv_dir, Config))}]}),
+    {ok, Socket} = yucan_test_server:tls_connect(Port, [{alpn_advertised_protocols, [<<"spdy/1">>, <<"http/1.1">>]}]),
+    {ok, <<"http/1.1">>} = ssl:negotiated_protocol(Socket),
+    Body = crypto:strong_rand_bytes(500000),
+    [begin
+         ok = ssl:send(Socket, ["POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 500000\r\n\r\n", Body]),
+         {200, _, Body} = tls_one(Socket, <<>>),
+         ok = ssl:send(Socket, ?GET("/scheme")),
+         {200, _, <<"https">>} = tls_one(Socket, <<>>)
+     end || _ <- [1, 2]],
+    ok = ssl:send(Socket, [?GET("/scheme"), "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"]),
+    [{200, _, _}, {200, _, _}] = yucan_client:parse(tls_all(Socket, []), <<"GET">>).
+
+tls_all(Socket, Done) ->
+    case ssl:recv(Socket, 0, ?WAIT_MS) of
+        {ok, Data} -> tls_all(Socket, [Done | Data]);
+        {error, closed} -> iolist_to_binary(Done)
+    end.
+
+%% Whoever speaks HTTP to a port for TLS is told so in HTTP; who begins slowly with TLS is served.
+plain_on_tls(Config) ->
+    Port = start(#{listen => [#{port => 0, tls => yucan_test_server:certificate("localhost", ?config(priv_dir, Config))}]}),
+    [{400, _, Page}] = yucan_client:exchange(Port, ?GET("/")),
+    {_, _} = binary:match(Page, <<"This port speaks TLS: the address begins with https:">>),
+    Broken = yucan_client:connect(Port),
+    ok = gen_tcp:send(Broken, <<22, 3, 1, 0, 5, "hello">>),
+    <<21, _/binary>> = yucan_client:until_closed(Broken),
+    {ok, Socket} = yucan_test_server:tls_connect(Port, []),
+    ok = ssl:send(Socket, ?GET("/scheme")),
+    {ok, <<"HTTP/1.1 200 ", _/binary>>} = ssl:recv(Socket, 0, ?WAIT_MS),
+    #{schemes := [https]} = yucan:info(yucan_server_test).
+
+%% RFC 6066, 3; and a certificate for one name does not serve another's pages (RFC 9110, 7.4).
+sni(Config) ->
+    Dir = ?config(priv_dir, Config),
+    Port = start(#{listen => [#{port => 0, tls => yucan_test_server:certificate("default", Dir)}],
+                   hosts => [#{names => ["a.org"], handler => handler(), tls => yucan_test_server:certificate("a.org", Dir)},
+                             #{names => ["*.b.org"], handler => handler(), tls => yucan_test_server:certificate("b.org", Dir)}]}),
+    [begin
+         {ok, Socket} = yucan_test_server:tls_connect(Port, [{server_name_indication, Name}]),
+         {Name, Subject} = {Name, yucan_test_server:subject(Socket)},
+         ssl:close(Socket)
+     end || {Name, Subject} <- [{"a.org", "a.org"}, {"x.b.org", "b.org"}, {"A.org", "a.org"}, {"other.org", "default"}]],
+    {ok, Socket} = yucan_test_server:tls_connect(Port, [{server_name_indication, "a.org"}]),
+    ok = ssl:send(Socket, "GET /host HTTP/1.1\r\nHost: a.org\r\n\r\n"),
+    {200, _, <<"a.org">>} = tls_one(Socket, <<>>),
+    ok = ssl:send(Socket, "GET /host HTTP/1.1\r\nHost: x.b.org\r\n\r\n"),
+    {421, _, _} = tls_one(Socket, <<>>).
+
+%% Whose certificate a client is shown.
+shown(Port, Name) ->
+    {ok, Socket} = yucan_test_server:tls_connect(Port, [{server_name_indication, Name}]),
+    Subject = yucan_test_server:subject(Socket),
+    ok = ssl:send(Socket, ["GET /host HTTP/1.1\r\nHost: ", Name, "\r\n\r\n"]),
+    Name1 = list_to_binary(Name),
+    {200, _, Name1} = tls_one(Socket, <<>>),
+    ssl:close(Socket),
+    Subject.
+
+%% A listener that stays shows what the new configuration says.
+tls_reload(Config) ->
+    Dir = ?config(priv_dir, Config),
+    Listen = [#{port => 0, tls => yucan_test_server:certificate("default", Dir)}],
+    Host = fun(Name, Own) -> #{names => [Name], handler => handler(), tls => yucan_test_server:certificate(Own, Dir)} end,
+    Port = start(#{listen => Listen, hosts => [Host("a.org", "a.org")]}),
+    "a.org" = shown(Port, "a.org"),
+    ok = yucan:reload(yucan_server_test, #{listen => Listen, hosts => [Host("a.org", "new.a.org"), Host("b.org", "b.org")]}),
+    Port = yucan:port(yucan_server_test),
+    "b.org" = shown(Port, "b.org"),
+    "new.a.org" = shown(Port, "a.org").
+
+%% The same file with another certificate in it, as a renewal leaves it.
+tls_renewed(Config) ->
+    Dir = ?config(priv_dir, Config),
+    #{certfile := Certificate, keyfile := Key} = Old = yucan_test_server:certificate("old.org", Dir),
+    #{certfile := Renewed, keyfile := NewKey} = yucan_test_server:certificate("renewed.org", Dir),
+    Options = #{listen => [#{port => 0, tls => Old}], handler => handler()},
+    Port = start(Options),
+    "old.org" = shown(Port, "x.org"),
+    {ok, _} = file:copy(Renewed, Certificate),
+    {ok, _} = file:copy(NewKey, Key),
+    ok = yucan:reload(yucan_server_test, Options),
+    "renewed.org" = shown(Port, "x.org").
+
+%% A ticket resumes a session (TLS 1.3), also after a reload that changes nothing of TLS, and nothing where clients must show a certificate.
+tls_tickets(Config) ->
+    Dir = ?config(priv_dir, Config),
+    #{certfile := Certificate} = Own = yucan_test_server:certificate("default", Dir),
+    Options = #{listen => [#{port => 0, tls => Own}], handler => handler(), hosts => []},
+    Hosts = fun(More) -> [#{names => ["a.org"], handler => handler(), tls => maps:merge(yucan_test_server:certificate("a.org", Dir), More)}] end,
+    Start = maps:remove(handler, Options),
+    Port = start(Start#{hosts => Hosts(#{})}),
+    {false, Ticket} = ticket(Port, []),
+    {true, _} = ticket(Port, [{use_ticket, [Ticket]}]),
+    ok = yucan:reload(yucan_server_test, Start#{hosts => Hosts(#{})}),
+    {false, Second} = ticket(Port, []),
+    {true, _} = ticket(Port, [{use_ticket, [Second]}]),
+    {false, Third} = ticket(Port, []),
+    ok = yucan:reload(yucan_server_test, Start#{hosts => Hosts(#{verify => verify_peer, cacertfile => Certificate})}),
+    {false, none} = ticket(Port, [{use_ticket, [Third]}]).
+
+%% Whether the connection was a resumed one, and the ticket that it brought.
+ticket(Port, Options) ->
+    {ok, Socket} = yucan_test_server:tls_connect(Port, [{session_tickets, manual}, {versions, ['tlsv1.3']}, {server_name_indication, "a.org"} | Options]),
+    {ok, [{session_resumption, Resumed}]} = ssl:connection_information(Socket, [session_resumption]),
+    ok = ssl:send(Socket, "GET /host HTTP/1.1\r\nHost: a.org\r\n\r\n"),
+    {200, _, <<"a.org">>} = tls_one(Socket, <<>>),
+    ssl:close(Socket),
+    {Resumed, last_ticket(none)}.
+
+last_ticket(Last) -> receive {ssl, session_ticket, Ticket} -> last_ticket(Ticket) after 0 -> Last end.
+
+%% What else is wrong is found out before ssl has anything of the new options; tickets of the old ones stay valid.
+tls_refused(Config) ->
+    Dir = ?config(priv_dir, Config),
+    [Old, New] = [#{port => 0, tls => yucan_test_server:certificate(Name, Dir)} || Name <- ["old.org", "new.org"]],
+    Before = ticket_processes(),
+    Port = start(#{listen => [Old], hosts => [#{handler => handler()}]}),
+    Now = [_ | _] = ticket_processes() -- Before,
+    {false, Ticket} = ticket(Port, []),
+    Wrong = New#{tls := (maps:get(tls, New))#{verify => verify_pear}},
+    [begin
+         {error, _} = yucan:reload(yucan_server_test, maps:merge(#{listen => [New], handler => handler()}, Refused)),
+         Now = ticket_processes() -- Before
+     end || Refused <- [#{access_log => "/no/such/folder/log"}, #{handler => {yucan_file, #{root => "/no/such/folder"}}}, #{listen => [New, Wrong]}]],
+    {true, _} = ticket(Port, [{use_ticket, [Ticket]}]).
+
+%% Where OTP's ssl keeps what belongs to the tickets of a listening socket.
+ticket_processes() -> [Pid || {_, Pid, _, _} <- supervisor:which_children(tls_server_session_ticket_sup)].
+
+%% The port stays open meanwhile; new connections get what is new.
+tls_on_a_port(Config) ->
+    Dir = ?config(priv_dir, Config),
+    Port = test_support:free_port(),
+    Options = fun(Tls) -> #{listen => [maps:merge(#{port => Port}, Tls)], handler => handler()} end,
+    Port = start(Options(#{})),
+    Open = yucan_client:connect(Port),
+    answered(Open),
+    ok = yucan:reload(yucan_server_test, Options(#{tls => yucan_test_server:certificate("one.org", Dir)})),
+    "one.org" = shown(Port, "x.org"),
+    ok = yucan:reload(yucan_server_test, Options(#{tls => yucan_test_server:certificate("two.org", Dir)})),
+    "two.org" = shown(Port, "x.org"),
+    answered(Open),
+    ok = yucan:reload(yucan_server_test, Options(#{proxy_protocol => true})),
+    [{200, _, <<"{{10,1,2,3},5555}">>}] = yucan_client:exchange(Port, ["PROXY TCP4 10.1.2.3 10.9.9.9 5555 80\r\n", ?GET("/peer")]),
+    ok = yucan:reload(yucan_server_test, Options(#{})),
+    {200, _, <<"OK">>} = yucan_client:get(Port, "/").
