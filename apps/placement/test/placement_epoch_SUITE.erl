@@ -1,0 +1,73 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc The tree in use: its epochs, nodes that publish at once, a node that finds its place.
+-module(placement_epoch_SUITE).
+
+-include_lib("stdlib/include/assert.hrl").
+
+-export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
+-export([epochs/1, publishers_agree/1, a_node_finds_its_place/1]).
+
+-import(placement_two_sites, [call/5, nodes_of/1]).
+
+suite() -> [{timetrap, {minutes, 5}}].
+
+all() -> [epochs, publishers_agree, a_node_finds_its_place].
+
+init_per_suite(Config) -> placement_two_sites:start(Config).
+
+end_per_suite(Config) -> placement_two_sites:stop(Config).
+
+epochs(Config) ->
+    [A, B | _] = nodes_of(Config),
+    Epoch = call(Config, "a", placement, epoch, []),
+    {ok, Next} = call(Config, "a", placement, join, ['new@host', "/s2/r4/new"]),
+    ?assertEqual(Epoch + 1, Next),
+    {ok, _, #{epoch := Next}} = call(Config, "a", placement, choose_nodes, [nodes_of(Config), []]),
+    {ok, 1.0} = placement_tree:distance(call(Config, "a", placement, topology, []), A, 'new@host'),
+    {ok, Last} = call(Config, "a", placement, leave, ['new@host']),
+    {ok, Last} = call(Config, "a", placement, leave, ['new@host']),
+    ?assertEqual(lists:sort(nodes_of(Config)), lists:sort(placement_tree:nodes(call(Config, "a", placement, topology, [])))),
+    {error, _} = call(Config, "a", placement, join, ['new@host', 7]),
+    %% A node that cannot be reached does not take it, and is named; an older epoch does not replace a newer one.
+    {ok, _, ['never@127.0.0.1']} = call(Config, "a", placement, set_topology, [proplists:get_value(tree, Config), [A, B, 'never@127.0.0.1']]),
+    ?assertEqual(call(Config, "a", placement, epoch, []), call(Config, "b", placement, epoch, [])),
+    %% A node of the version before publishes in these words.
+    Tree = proplists:get_value(tree, Config),
+    {[{B, ok}], []} = call(Config, "a", gen_server, multi_call, [[B], placement_epoch, {publish, {Last + 100, A}, Tree}, 5000]),
+    ?assertEqual(Last + 100, call(Config, "b", placement, epoch, [])).
+
+%% Nodes publish at once, also one that has fallen behind: all end with one tree.
+publishers_agree(Config) ->
+    [A, B, C | _] = Nodes = nodes_of(Config),
+    [true = call(Config, Name, net_kernel, connect_node, [Node]) || {Name, Node} <- [{"b", C}, {"b", A}, {"c", A}]],
+    Three = [A, B, C],
+    Tree = fun(Place) -> {ok, Made} = placement_tree:from_paths([{Node, Place} || Node <- Nodes]), Made end,
+    Trees = fun() -> lists:usort([call(Config, Name, placement, topology, []) || Name <- ["a", "b", "c"]]) end,
+    [{ok, _} = call(Config, "c", placement, set_topology, [Tree("/ahead")]) || _ <- [1, 2, 3]],
+    {ok, Epoch, []} = call(Config, "a", placement, set_topology, [Tree("/behind"), Three]),
+    ?assertEqual([Tree("/behind")], Trees()),
+    ?assertEqual([Epoch], lists:usort([call(Config, Name, placement, epoch, []) || Name <- ["a", "b", "c"]])),
+    [begin
+         Calls = [beamway_peer:async(fun() -> call(Config, Name, placement, set_topology, [Tree(lists:concat(["/", Name, Round])), Three]) end) || Name <- ["a", "b", "c"]],
+         [{ok, _, _} = beamway_peer:await(Call, 30000) || Call <- Calls],
+         ?assertMatch({Round, [_]}, {Round, Trees()})
+     end || Round <- lists:seq(1, 20)],
+    {ok, _, []} = call(Config, "a", placement, set_topology, [proplists:get_value(tree, Config), Nodes]).
+
+%% It measures one node of each group and goes on into the nearest, if it is as near as that group's nodes are to each other.
+a_node_finds_its_place(Config) ->
+    [A, B, C, D | _] = nodes_of(Config),
+    Group = fun(Name, Us, Nodes) -> {group, Name, #{median_us => Us}, [{leaf, Node} || Node <- Nodes]} end,
+    Join = fun(Groups) ->
+        {ok, Tree} = placement_tree:from_vertex({group, root, #{median_us => 1.0e9}, Groups}),
+        {ok, _} = call(Config, "a", placement, set_topology, [Tree]),
+        {ok, _} = call(Config, "a", placement, join, [A, probe]),
+        call(Config, "a", placement, topology, [])
+    end,
+    %% Any round trip is shorter than a second: it gets into one of the groups. None is shorter than a nanosecond: it stays above them.
+    Inside = Join([Group(one, 1.0e6, [B, C]), Group(two, 1.0e6, [D])]),
+    ?assert(lists:member({ok, 0.5}, [placement_tree:distance(Inside, A, Node) || Node <- [B, D]])),
+    Above = Join([Group(one, 0.001, [B, C]), Group(two, 0.001, [D])]),
+    ?assertEqual([{ok, 1.0}, {ok, 1.0}], [placement_tree:distance(Above, A, Node) || Node <- [B, D]]),
+    %% A node that cannot be reached measures nothing.
+    {error, not_measured} = call(Config, "a", placement, join, ['never@127.0.0.1', probe]).

@@ -1,0 +1,222 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Leases of real nodes, and the processes that take them.
+-module(placement_lease_SUITE).
+
+-include_lib("stdlib/include/assert.hrl").
+
+-export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
+-export([leases_have_a_capacity/1, leases_end/1, leases_for_several_nodes/1, leases_are_judged_one_by_one/1, processes_take_their_lease/1,
+         a_lease_that_is_gone/1, a_node_that_begins_late/1, a_node_of_the_version_before/1, nobody_has_room/1]).
+-export([wait/0, waiting/0]).
+
+-import(placement_two_sites, [call/5, on/3, node_of/2, nodes_of/1]).
+
+suite() -> [{timetrap, {minutes, 5}}].
+
+all() ->
+    [leases_have_a_capacity, leases_end, leases_for_several_nodes, leases_are_judged_one_by_one, processes_take_their_lease, a_lease_that_is_gone,
+     a_node_that_begins_late, a_node_of_the_version_before, nobody_has_room].
+
+init_per_suite(Config) -> placement_two_sites:start(Config).
+
+end_per_suite(Config) -> placement_two_sites:stop(Config).
+
+leases_have_a_capacity(Config) ->
+    F = node_of(Config, "f"),
+    %% Four nodes ask for five slots each at the same moment; there are two.
+    Askers = ["a", "b", "c", "d"],
+    [true = call(Config, Name, net_kernel, connect_node, [F]) || Name <- Askers],
+    Holders = [{Name, on(Config, Name, fun() -> asker(F, 5) end)} || Name <- Askers],
+    Results = lists:append([on(Config, Name, fun() -> Pid ! {self(), go}, receive {Pid, All} -> All after 20000 -> error(no_answer) end end) || {Name, Pid} <- Holders]),
+    ?assertEqual(2, length([granted || {ok, _} <- Results])),
+    ?assertEqual(18, length([refused || {error, {refused, {capacity, slots, 0}}} <- Results])),
+    ?assertMatch([{F, [{leases, 2}]}], call(Config, "a", attr, request_attrs, [[F], [leases]])),
+    [on(Config, Name, fun() -> exit(Pid, kill) end) || {Name, Pid} <- Holders],
+    _ = beamway_peer:wait_until(fun() -> 0 =:= call(Config, "f", placement_lease, count, []) end, 10000),
+    %% A claim on what is no number, and one that never fits.
+    {error, {refused, {capacity, zone, unknown}}} = call(Config, "a", placement, reserve, [F, #{zone => 1}, #{}]),
+    {error, {refused, {capacity, slots, 2}}} = call(Config, "a", placement, reserve, [F, #{slots => 3}, #{}]).
+
+asker(Node, Count) ->
+    spawn(fun() ->
+        receive {From, go} -> ok end,
+        From ! {self(), [placement:reserve(Node, #{slots => 1}, #{ttl => 60000, timeout => 15000}) || _ <- lists:seq(1, Count)]},
+        receive stop -> ok end
+    end).
+
+leases_end(Config) ->
+    F = node_of(Config, "f"),
+    Count = fun() -> call(Config, "f", placement_lease, count, []) end,
+    on(Config, "a", fun() ->
+        {ok, Lease} = placement:reserve(F, #{slots => 1}, #{require => [{size, eq, 6}, {dist, very_near}], ttl => 60000}),
+        1 = erpc:call(F, placement_lease, count, []),
+        ok = placement:release(Lease),
+        {ok, Renewed} = placement:reserve(F, #{}, #{ttl => 30000}),
+        ok = placement:renew(Renewed, 60000),
+        [Left] = [Ms || {_, _, Ms} <- erpc:call(F, placement_lease, list, [])],
+        true = Left > 30000,
+        {error, {refused, {predicate, {size, eq, 5}, false}}} = placement:reserve(F, #{}, #{require => {size, eq, 5}}),
+        {error, {refused, {predicate, {nothing, eq, 5}, unknown}}} = placement:reserve(F, #{}, #{require => {nothing, eq, 5}}),
+        {error, nodedown} = placement:reserve('never@127.0.0.1', #{}, #{})
+    end),
+    %% Its holder, the process of that call, has ended.
+    _ = beamway_peer:wait_until(fun() -> Count() =:= 0 end, 10000),
+    %% A killed server forgets none; and time alone ends it, too.
+    Holder = on(Config, "a", fun() -> Self = self(), Pid = spawn(fun() -> holder(F, Self) end), receive ready -> Pid after 30000 -> error(no_lease) end end),
+    1 = Count(),
+    Before = call(Config, "f", erlang, whereis, [placement_lease]),
+    true = on(Config, "f", fun() -> exit(whereis(placement_lease), kill) end),
+    _ = beamway_peer:wait_until(fun() -> not lists:member(call(Config, "f", erlang, whereis, [placement_lease]), [undefined, Before]) end, 10000),
+    1 = Count(),
+    on(Config, "a", fun() -> Holder ! shorten end),
+    _ = beamway_peer:wait_until(fun() -> Count() =:= 0 end, 20000),
+    ?assert(on(Config, "a", fun() -> is_process_alive(Holder) end)),
+    on(Config, "a", fun() -> Holder ! stop end).
+
+%% Has a lease that outlasts the case, then one of 50 ms; lives on without it.
+holder(Node, Starter) ->
+    {ok, Lease} = placement:reserve(Node, #{}, #{ttl => 3600000}),
+    Starter ! ready,
+    receive shorten -> ok = placement:renew(Lease, 50) end,
+    receive stop -> ok end.
+
+%% All or none: where one node has no room nothing stays on the others.
+leases_for_several_nodes(Config) ->
+    Nodes = [A, B, _] = [node_of(Config, Name) || Name <- ["a", "b", "f"]],
+    [ok = call(Config, Name, placement, insert, [seats, 2]) || Name <- ["a", "b", "f"]],
+    Counts = fun() -> [call(Config, Name, placement_lease, count, []) || Name <- ["a", "b", "f"]] end,
+    {Got, Refused, Between, After, Wrong} = on(Config, "c", fun() ->
+        One = fun(Node) -> {Node, #{seats => 1}} end,
+        Count = fun() -> [erpc:call(Node, placement_lease, count, []) || Node <- Nodes] end,
+        {ok, Leases} = placement:reserve_all([One(Node) || Node <- Nodes], [], #{ttl => 600000, timeout => 30000}),
+        Full = placement:reserve_all([One(A), {B, #{seats => 2}}], [], #{ttl => 600000, timeout => 30000}),
+        ok = eventually(fun() -> Count() =:= [1, 1, 1] end),
+        Now = Count(),
+        ok = lists:foreach(fun placement:release/1, Leases),
+        ok = eventually(fun() -> Count() =:= [0, 0, 0] end),
+        {length(Leases), Full, Now, Count(), {placement:reserve_all([One('no@node')], [], #{}), placement:reserve_all([One(A)], {a}, #{})}}
+    end),
+    ?assertEqual({3, {error, [{B, {refused, {capacity, seats, 1}}}]}, [1, 1, 1], [0, 0, 0]}, {Got, Refused, Between, After}),
+    ?assertMatch({{error, [{'no@node', nodedown}]}, {error, {bad_query, _}}}, Wrong),
+    [ok = call(Config, Name, placement, delete, [seats]) || Name <- ["a", "b", "f"]],
+    ?assertEqual([0, 0, 0], Counts()),
+    %% Every node gives a key the same nodes; a share of 0 none.
+    [Keyed] = lists:usort([call(Config, Name, placement, node_for, [key, Nodes]) || Name <- ["a", "b", "f"]]),
+    ?assertEqual(lists:sort(Nodes), lists:sort(Keyed)),
+    [ok = call(Config, Name, placement, insert, [share, Share]) || {Name, Share} <- [{"a", 0}, {"b", 1}]],
+    ?assertEqual([B], call(Config, "f", placement, node_for, [key, Nodes, share])),
+    [ok = call(Config, Name, placement, delete, [share]) || Name <- ["a", "b"]].
+
+eventually(Holds) -> eventually(Holds, 1000).
+
+eventually(Holds, Tries) when Tries > 0 ->
+    case Holds() of
+        true -> ok;
+        false -> receive after 10 -> eventually(Holds, Tries - 1) end
+    end.
+
+%% All ask at the same moment for what only one may have; a lease counts as soon as it is granted.
+leases_are_judged_one_by_one(Config) ->
+    F = node_of(Config, "f"),
+    [begin
+         Results = on(Config, "a", fun() ->
+             Self = self(),
+             Asking = [spawn_link(fun() ->
+                 receive go -> ok end,
+                 Self ! {answer, placement:reserve(F, #{}, #{require => Require, ttl => 60000, timeout => 30000})},
+                 receive stop -> ok end
+             end) || _ <- lists:seq(1, 30)],
+             _ = [Pid ! go || Pid <- Asking],
+             Answers = [receive {answer, Answer} -> Answer after 40000 -> none end || _ <- Asking],
+             _ = [Pid ! stop || Pid <- Asking],
+             Answers
+         end),
+         ?assertEqual({Most, 30 - Most}, {length([granted || {ok, _} <- Results]), length([no || {error, {refused, {predicate, _, false}}} <- Results])}),
+         _ = beamway_peer:wait_until(fun() -> 0 =:= call(Config, "f", placement_lease, count, []) end, 10000)
+     end || {Most, Require} <- [{1, {leases, lt, 1}}, {4, [{size, eq, 6}, {leases, lt, 4}]}]].
+
+processes_take_their_lease(Config) ->
+    F = node_of(Config, "f"),
+    Options = #{nodes => nodes_of(Config), claims => #{slots => 1}},
+    {ok, Pid, #{node := F, refused := []}} = call(Config, "a", placement, spawn, [{size, eq, 6}, {?MODULE, wait, []}, Options]),
+    ?assertEqual(F, node(Pid)),
+    ?assertMatch([{Pid, #{slots := 1}, attached}], call(Config, "f", placement_lease, list, [])),
+    %% To renew it takes nothing from it.
+    [{Reference, _, _, _}] = call(Config, "f", ets, tab2list, [placement_leases]),
+    ok = call(Config, "a", placement, renew, [{placement_lease, F, Reference}, 1]),
+    ?assertMatch([{Pid, #{slots := 1}, attached}], call(Config, "f", placement_lease, list, [])),
+    {ok, Second, _} = call(Config, "a", placement, spawn, [{size, eq, 6}, {?MODULE, wait, []}, Options]),
+    {error, {busy, [{F, {refused, {capacity, slots, 0}}}]}} = call(Config, "a", placement, spawn, [{size, eq, 6}, {?MODULE, wait, []}, Options]),
+    on(Config, "a", fun() -> Pid ! stop, Second ! stop end),
+    _ = beamway_peer:wait_until(fun() -> [] =:= call(Config, "f", placement_lease, list, []) end, 10000),
+    %% The process ends at once: its lease, too.
+    {ok, _, _} = call(Config, "a", placement, spawn, [{size, eq, 6}, {erlang, node, []}, Options]),
+    _ = beamway_peer:wait_until(fun() -> [] =:= call(Config, "f", placement_lease, list, []) end, 10000).
+
+%% The lease ends before its process is known there: the process does not stay, and the next node is tried.
+a_lease_that_is_gone(Config) ->
+    [E, F] = [node_of(Config, Name) || Name <- ["e", "f"]],
+    ok = on(Config, "f", fun() -> sys:install(placement_lease, {fun without_lease/3, none}) end),
+    {ok, Pid, #{node := E, refused := [{F, {no_lease, ended}}]}} =
+        call(Config, "a", placement, spawn, [#{require => {size, ge, 5}, prefer => [{1, {size, max}}], policy => {choices, 6}}, {?MODULE, wait, []}, #{nodes => [E, F]}]),
+    ok = on(Config, "f", fun() -> sys:remove(placement_lease, fun without_lease/3) end),
+    _ = beamway_peer:wait_until(fun() -> not on(Config, "f", fun() -> is_process_alive(persistent_term:get(handed_over)) end) end, 10000),
+    on(Config, "a", fun() -> Pid ! stop end),
+    _ = beamway_peer:wait_until(fun() -> {0, 0} =:= {call(Config, "e", placement_lease, count, []), call(Config, "f", placement_lease, count, [])} end, 10000).
+
+%% In the server, before it looks at a message.
+without_lease(State, {in, {'$gen_call', _, {hand_over, Reference, Pid}}}, _) ->
+    true = ets:delete(placement_leases, Reference),
+    ok = persistent_term:put(handed_over, Pid),
+    State;
+without_lease(State, _, _) -> State.
+
+%% It grants the lease, and hears nothing more for longer than a start may take: the function is called on the next node, and on that alone.
+a_node_that_begins_late(Config) ->
+    [A, E, F] = [node_of(Config, Name) || Name <- ["a", "e", "f"]],
+    Reads = fun(Active) -> inet:setopts(proplists:get_value(A, erlang:system_info(dist_ctrl)), [{active, Active}]) end,
+    Deaf = fun(State, {in, {'DOWN', _, process, _, {placement_lease, {fits, _, _}}}}, _) -> ok = Reads(false), State;
+              (State, _, _) -> State
+           end,
+    ok = on(Config, "f", fun() -> sys:install(placement_lease, {deaf, Deaf, none}) end),
+    {ok, Pid, #{node := E, refused := [{F, timeout}]}} =
+        call(Config, "a", placement, spawn, [#{require => {size, ge, 5}, prefer => [{1, {size, max}}], policy => {choices, 6}}, {?MODULE, wait, []}, #{nodes => [E, F]}]),
+    ok = on(Config, "f", fun() -> ok = sys:remove(placement_lease, deaf), Reads(true) end),
+    _ = beamway_peer:wait_until(fun() -> [Pid] =:= call(Config, "e", ?MODULE, waiting, []) end, 10000),
+    %% This question stands behind the request for the process.
+    ?assertEqual([], on(Config, "a", fun() -> erpc:call(F, ?MODULE, waiting, []) end)),
+    on(Config, "a", fun() -> Pid ! stop end),
+    _ = beamway_peer:wait_until(fun() -> {0, 0} =:= {call(Config, "e", placement_lease, count, []), call(Config, "f", placement_lease, count, [])} end, 10000),
+    ?assertEqual([], call(Config, "f", ?MODULE, waiting, [])).
+
+%% The processes of a node that run wait/0.
+waiting() -> [Pid || Pid <- processes(), {current_function, {?MODULE, wait, 0}} <- [process_info(Pid, current_function)]].
+
+%% A node whose `placement' does not export what this version calls there.
+a_node_of_the_version_before(Config) ->
+    F = node_of(Config, "f"),
+    Before = fun() ->
+        {ok, {_, [{abstract_code, {_, Forms}}]}} = beam_lib:chunks(code:which(placement), [abstract_code]),
+        {ok, placement, Binary} = compile:forms([case Form of {attribute, At, export, Functions} -> {attribute, At, export, Functions -- [{begun, 3}]}; _ -> Form end || Form <- Forms]),
+        {module, placement} = code:load_binary(placement, "the version before", Binary)
+    end,
+    {module, placement} = on(Config, "f", Before),
+    {ok, Pid, #{node := F, refused := []}} = call(Config, "a", placement, spawn, [{size, eq, 6}, {?MODULE, wait, []}, #{nodes => nodes_of(Config)}]),
+    ?assertMatch([{Pid, _, attached}], call(Config, "f", placement_lease, list, [])),
+    _ = beamway_peer:wait_until(fun() -> [Pid] =:= call(Config, "f", ?MODULE, waiting, []) end, 10000),
+    {module, placement} = on(Config, "f", fun() -> code:purge(placement), code:load_file(placement) end),
+    on(Config, "a", fun() -> Pid ! stop end),
+    _ = beamway_peer:wait_until(fun() -> 0 =:= call(Config, "f", placement_lease, count, []) end, 10000).
+
+%% Refused by the best, the next best is asked; when all have refused, all are named.
+nobody_has_room(Config) ->
+    Options = #{nodes => nodes_of(Config), claims => #{slots => 1}},
+    Spawn = fun() -> call(Config, "a", placement, spawn, [{size, ge, 5}, {?MODULE, wait, []}, Options]) end,
+    Started = [Spawn() || _ <- lists:seq(1, 4)],
+    ?assertEqual([node_of(Config, "e"), node_of(Config, "e"), node_of(Config, "f"), node_of(Config, "f")], lists:sort([Node || {ok, _, #{node := Node}} <- Started])),
+    {error, {busy, Refused}} = Spawn(),
+    ?assertEqual([node_of(Config, "e"), node_of(Config, "f")], lists:sort([Node || {Node, {refused, _}} <- Refused])),
+    on(Config, "a", fun() -> [Pid ! stop || {ok, Pid, _} <- Started] end),
+    _ = beamway_peer:wait_until(fun() -> {0, 0} =:= {call(Config, "e", placement_lease, count, []), call(Config, "f", placement_lease, count, [])} end, 10000).
+
+wait() -> receive stop -> ok end.

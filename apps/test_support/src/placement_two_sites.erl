@@ -1,0 +1,61 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Six nodes for suites of placement, in a tree of two sites, of which the first has two racks: `a' and `b', `c' and `d', `e' and `f' stand together. The attribute
+%% size is 1 to 6, zone x and y in turn, slots 2. Only `a' is connected to all.
+-module(placement_two_sites).
+
+-export([names/0, start/1, stop/1, call/5, on/3, node_of/2, nodes_of/1, name_of/2, chosen/2]).
+
+%% @doc The names of the nodes.
+-spec names() -> [string()].
+names() -> ["a", "b", "c", "d", "e", "f"].
+
+%% @doc For init_per_suite. The tree is in the configuration, too.
+-spec start([tuple()]) -> [tuple()].
+start(Config) ->
+    Cluster = beamway_placement_nodes:start(names()),
+    ok = beamway_placement_nodes:connect(Cluster, "a"),
+    [begin
+         ok = beamway_placement_nodes:call(Cluster, Name, {placement, insert}, [size, Size]),
+         ok = beamway_placement_nodes:call(Cluster, Name, {placement, insert}, [zone, case Size rem 2 of 0 -> y; 1 -> x end]),
+         ok = beamway_placement_nodes:call(Cluster, Name, {placement, insert}, [slots, 2])
+     end || {Name, Size} <- lists:zip(names(), lists:seq(1, length(names())))],
+    Conf = [{cluster, Cluster} | Config],
+    [A, B, C, D, E, F] = nodes_of(Conf),
+    {ok, Tree} = placement_tree:from_paths([{A, "/s1/r1/a"}, {B, "/s1/r1/b"}, {C, "/s1/r2/c"}, {D, "/s1/r2/d"}, {E, "/s2/r3/e"}, {F, "/s2/r3/f"}]),
+    {ok, 1, []} = call(Conf, "a", placement, set_topology, [Tree, nodes_of(Conf)]),
+    [{tree, Tree} | Conf].
+
+%% @doc For end_per_suite.
+-spec stop([tuple()]) -> ok.
+stop(Config) -> beamway_placement_nodes:stop(cluster(Config)).
+
+cluster(Config) -> proplists:get_value(cluster, Config).
+
+%% @doc Calls a function on the node of a name.
+-spec call([tuple()], string(), module(), atom(), [term()]) -> term().
+call(Config, Name, Module, Function, Arguments) -> beamway_placement_nodes:call(cluster(Config), Name, {Module, Function}, Arguments).
+
+%% @doc Runs a fun there.
+-spec on([tuple()], string(), fun(() -> Result)) -> Result.
+on(Config, Name, Fun) -> beamway_peer:run(element(2, lists:keyfind(Name, 1, cluster(Config))), Fun).
+
+%% @doc The node of a name.
+-spec node_of([tuple()], string()) -> node().
+node_of(Config, Name) -> element(3, lists:keyfind(Name, 1, cluster(Config))).
+
+%% @doc All nodes, in the order of their names.
+-spec nodes_of([tuple()]) -> [node()].
+nodes_of(Config) -> beamway_placement_nodes:nodes(cluster(Config)).
+
+%% @doc The name of a node.
+-spec name_of([tuple()], node()) -> string().
+name_of(Config, Node) -> element(1, lists:keyfind(Node, 3, cluster(Config))).
+
+%% @doc The names of what a query that is asked on `a' chooses, none if nothing suits, or what other error it gets.
+-spec chosen([tuple()], placement_query:query()) -> [string()] | {error, term()}.
+chosen(Config, Query) ->
+    case call(Config, "a", placement, choose_nodes, [nodes_of(Config), Query]) of
+        {ok, Nodes, _} -> [name_of(Config, Node) || Node <- Nodes];
+        {error, {unsatisfied, _}} -> [];
+        {error, _} = Error -> Error
+    end.
