@@ -1,0 +1,223 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Bytes that are wrong, changed or lost, at the producer, on the way and on the disk: never taken
+ * for right. */
+#include "pipe_streams.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/syscall.h>
+
+static int failing = -1; /* a file whose next fdatasync fails, and as with Linux only that one */
+
+int fdatasync(int fd)
+{
+    if (fd != failing)
+        return (int)syscall(SYS_fdatasync, fd);
+    failing = -1;
+    errno = EIO;
+    return -1;
+}
+
+/* RESUMES: all is right, and the stream may go on after a cut. */
+typedef enum { HEAD, HALF, FLIP, SKIP_SOME, SHORTEN, TRASH, BAD_ZSTD, RESUMES } damage_t;
+
+/* The end of a producer that sends frames by hand: its status is 0 if it hears an ABORT. */
+static _Noreturn void await_abort(rd_stream_t *stream)
+{
+    rd_frame_t frame;
+    const uint8_t *payload;
+    rd_why_t why;
+
+    for (int64_t deadline = rd_now_ms() + LONG_MS; rd_left_ms(deadline) > 0;) {
+        switch (rd_stream_next(stream, &frame, &payload, &why)) {
+        case RD_NOTHING:
+            rd_streams_wait(stream, NULL, NULL, 0, 1000);
+            break;
+        case RD_LOST:
+            _exit(1);
+        case RD_FRAME:
+            if (frame.kind == RD_ABORT || frame.kind == RD_DONE)
+                _exit(frame.kind == RD_ABORT ? 0 : 2);
+            rd_stream_release(stream, &frame);
+        }
+    }
+    _exit(3);
+}
+
+/* A producer that sends frames by hand, one of them wrong. */
+static pid_t start_rogue(uint16_t port, damage_t damage)
+{
+    static const char id[] = "0123456789abcdef0123456789abcdef";
+    pid_t child = fork();
+    rd_stream_t stream;
+    rd_frame_t frame, end_frame = {.kind = RD_END, .offset = 5};
+    uint8_t *at;
+
+    if (child != 0)
+        return child;
+    join_by_hand(port, 65536, &stream);
+    if (damage == RESUMES)
+        (void)rd_stream_say(&stream, &(rd_frame_t){.kind = RD_RESUME}, id);
+    at = room_by_hand(&stream, 5);
+    frame = hello_at(at);
+    if (damage == FLIP)
+        at[RD_FRAME_BYTES] ^= 1;
+    if (damage == SKIP_SOME)
+        frame.offset = 1;
+    if (damage == SHORTEN)
+        end_frame.offset = 6;
+    if (damage == BAD_ZSTD)
+        frame.flags |= RD_FLAG_ZSTD;
+    if (damage == TRASH)
+        frame.kind = (rd_kind_t)99;
+    if (damage == HALF) { /* ends in the middle of a frame, in order */
+        rd_frame_put(at, &frame);
+        stream.hop.link->ops->commit(stream.hop.link, RD_FRAME_BYTES + 2);
+        rd_stream_close(&stream);
+        _exit(0);
+    }
+    rd_stream_put(&stream, at, &frame);
+    if (damage == HEAD) /* ends in the middle of a stream, in order */
+        _exit(0);
+    (void)rd_stream_say(&stream, &end_frame, NULL);
+    await_abort(&stream);
+}
+
+static void damage_is_seen(void)
+{
+    static const struct {
+        damage_t damage;
+        const char *text;
+    } of[] = {{HEAD, "lost"},         {HALF, "lost"},      {FLIP, "checksum"},
+              {SKIP_SOME, "missing"}, {SHORTEN, "length"}, {TRASH, "no frame"},
+              {BAD_ZSTD, "damaged"}};
+
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
+        receiver_t receiver;
+        uint16_t port;
+        int listener = open_listener(&port);
+        pid_t rogue = start_rogue(port, of[i].damage);
+
+        CHECK(take_producer(&receiver, listener, RD_BLOCK_BYTES));
+        drain_into(&receiver, open("/dev/null", O_WRONLY | O_CLOEXEC));
+        CHECK_EQ(receiver.transfer.outcome, RD_TRANSFER_FAULT);
+        CHECK(strstr(receiver.transfer.why.text, of[i].text) != NULL);
+        end(&receiver);
+        CHECK_EQ(status_of(rogue), 0);
+    }
+}
+
+#define LONG_BLOCK ((uint32_t)2 * 1024 * 1024) /* more than a pipe takes */
+
+/* A producer that changes a block where it lies, as soon as it is told that it has been checked. */
+static pid_t start_changer(uint16_t port, int checked, int changed)
+{
+    pid_t child = fork();
+    rd_stream_t stream;
+    rd_frame_t frame = {
+        .kind = RD_DATA, .flags = RD_FLAG_CRC, .len = LONG_BLOCK, .value = LONG_BLOCK};
+    rd_frame_t end_frame = {.kind = RD_END, .offset = LONG_BLOCK};
+    uint8_t *at;
+    char byte;
+
+    if (child != 0)
+        return child;
+    join_by_hand(port, LONG_BLOCK, &stream);
+    at = room_by_hand(&stream, LONG_BLOCK);
+    for (size_t i = 0; i < LONG_BLOCK; i++)
+        at[RD_FRAME_BYTES + i] = byte_of(i);
+    frame.crc = rd_crc(at + RD_FRAME_BYTES, LONG_BLOCK);
+    rd_stream_put(&stream, at, &frame);
+    for (int64_t deadline = rd_now_ms() + LONG_MS; rd_left_ms(deadline) > 0;) {
+        struct pollfd polled = {.fd = checked, .events = POLLIN};
+
+        rd_streams_wait(&stream, NULL, &polled, 1, 1000);
+        if (polled.revents)
+            break;
+    }
+    if (read(checked, &byte, 1) != 1)
+        _exit(93);
+    memset(at + RD_FRAME_BYTES, 0xEE, LONG_BLOCK);
+    if (write(changed, &byte, 1) != 1)
+        _exit(94);
+    (void)rd_stream_say(&stream, &end_frame, NULL);
+    rd_stream_discard_rest(&stream, false, rd_now_ms() + 2000);
+    _exit(0);
+}
+
+static void what_was_checked_is_what_is_written(void)
+{
+    receiver_t receiver;
+    int output[2], checked[2], changed[2];
+    uint16_t port;
+    int listener = open_listener(&port);
+    pid_t changer, reader;
+
+    CHECK(pipe(output) == 0 && pipe(checked) == 0 && pipe(changed) == 0);
+    changer = start_changer(port, checked[0], changed[1]);
+    reader = fork();
+    if (reader == 0) {
+        struct pollfd polled = {.fd = output[0], .events = POLLIN};
+        char byte = 'x';
+
+        close(output[1]);
+        if (poll(&polled, 1, LONG_MS) != 1 || write(checked[1], &byte, 1) != 1 ||
+            read(changed[0], &byte, 1) != 1)
+            _exit(1);
+        for (uint64_t at = 0; at < LONG_BLOCK; at++)
+            if (read(output[0], &byte, 1) != 1 || (uint8_t)byte != byte_of(at))
+                _exit(2);
+        _exit(0);
+    }
+    close(output[0]);
+    CHECK(take_producer(&receiver, listener, LONG_BLOCK));
+    drain_into(&receiver, output[1]);
+    CHECK_EQ(status_of(reader), 0);
+    CHECK_EQ(receiver.transfer.outcome, RD_TRANSFER_DONE);
+    end(&receiver);
+    CHECK_EQ(status_of(changer), 0);
+    for (int i = 0; i < 2; i++) {
+        close(checked[i]);
+        close(changed[i]);
+    }
+}
+
+static void lost_bytes_are_not_noted(void)
+{
+    receiver_t receiver;
+    rd_resume_t resume;
+    rd_why_t why;
+    char path[] = "/tmp/pipe-resume-XXXXXX", note[64];
+    int file = mkstemp(path);
+    uint16_t port;
+    int listener = open_listener(&port);
+    pid_t producer = start_rogue(port, RESUMES);
+
+    (void)snprintf(note, sizeof note, "%s.note", path);
+    CHECK(file >= 0 && rd_resume_take(&resume, note, file, &why));
+    CHECK(take_producer(&receiver, listener, RD_BLOCK_BYTES));
+    receiver.transfer.resume = &resume;
+    failing = file;
+    drain_into(&receiver, file);
+    CHECK_EQ(receiver.transfer.outcome, RD_TRANSFER_FAULT);
+    CHECK(strstr(receiver.transfer.why.text, strerror(EIO)) != NULL);
+    end(&receiver);
+    CHECK_EQ(status_of(producer), 0);
+    file = open(path, O_WRONLY | O_CLOEXEC);
+    CHECK(rd_resume_take(&resume, note, file, &why));
+    CHECK_EQ(resume.bytes, 0);
+    close(file);
+    CHECK(unlink(path) == 0 && unlink(note) == 0);
+}
+
+static const check_case_t cases[] = {
+    {"damage is seen", damage_is_seen},
+    {"what was checked is what is written", what_was_checked_is_what_is_written},
+    {"lost bytes are not noted", lost_bytes_are_not_noted},
+};
+
+int main(int argc, char **argv)
+{
+    return run_over_carriers(cases, sizeof cases / sizeof *cases, argc, argv);
+}
