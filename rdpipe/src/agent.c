@@ -270,9 +270,6 @@ static void start(agent_t *agent)
     bool forwards = agent->work == RD_WORK_RELAY || agent->is_tee;
 
     agent->is_started = true;
-    /* What no command gives is a success. */
-    if (agent->work != RD_WORK_COMMAND)
-        atomic_store(&agent->over.transfer.status, 0);
     agent->in.transfer.at_end = release_command;
     agent->in.transfer.at_drop = tell_of_drop;
     agent->in.transfer.of = agent;
@@ -517,8 +514,6 @@ static void reap(agent_t *agent)
     rd_line_begin(&line, "status");
     rd_line_number(&line, "value", (uint64_t)agent->child.status);
     send_line(agent, &line);
-    atomic_store(&agent->over.transfer.status, agent->child.status);
-    rd_transfer_wake(&agent->over.transfer);
 }
 
 /* What a receiver's command prints goes the way of what is said, as far as rdpipe takes it. */

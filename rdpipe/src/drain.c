@@ -389,7 +389,6 @@ static bool take_end(drain_t *drain, const rd_frame_t *frame)
     if (drain->fault.text[0])
         return true;
     close_buffer(drain);
-    drain->transfer->producer_status = (int)frame->value;
     if (drain->transfer->at_end && !drain->is_dropped && !drain->closing.has_begun)
         drain->transfer->at_end(drain->transfer->of);
     if (!drain->is_dropped && !close_output(drain))

@@ -6,8 +6,7 @@
 #include "transfer.h"
 #include "compress.h"
 
-#define STATUS_MS 1000 /* END waits so long for the producer's status once its output has ended */
-#define ABORT_MS 2000  /* an ABORT waits so long for room */
+#define ABORT_MS 2000 /* an ABORT waits so long for room */
 #define TICK_MS 1000
 #define BURST_MS                                                                                   \
     100 /* what was not sent in so long may be sent at once, where the rate is bounded */
@@ -19,7 +18,7 @@ typedef struct {
     uint8_t *at;    /* a frame that is being filled, NULL: none */
     size_t filled;  /* bytes of payload in it */
     uint64_t total; /* bytes of the stream in frames that were sent */
-    int64_t end_by; /* END goes then, with the status or without it; 0: the input has not ended */
+    bool has_ended; /* the input */
     bool has_said_end;
     bool has_said_id, may_begin; /* of a stream that can go on after a cut */
     double due_ms;               /* where the rate is bounded: nothing is read before */
@@ -101,7 +100,7 @@ static bool read_block(feed_t *feed)
     size_t block = block_bytes(feed);
     ssize_t n = 0;
 
-    if (feed->end_by != 0 || wait_ms(feed) > 0 || !feed->may_begin)
+    if (feed->has_ended || wait_ms(feed) > 0 || !feed->may_begin)
         return false;
     feed->at = rd_stream_room(feed->to, feed->to->hop.terms.block);
     if (!feed->at)
@@ -125,27 +124,23 @@ static bool read_block(feed_t *feed)
         return true;
     }
     if (n == 0 || (n < 0 && errno == EIO))
-        feed->end_by = rd_now_ms() + STATUS_MS;
+        feed->has_ended = true;
     if (feed->filled > 0) {
         send_block(feed);
         return true;
     }
-    return feed->end_by != 0;
+    return feed->has_ended;
 }
 
 static bool say_end(feed_t *feed)
 {
-    int status = atomic_load(&feed->transfer->status);
     rd_frame_t end = {.kind = RD_END, .offset = feed->total};
 
-    if (feed->end_by == 0 || feed->has_said_end)
-        return false;
-    if (status == RD_STATUS_UNKNOWN && rd_left_ms(feed->end_by) > 0)
+    if (!feed->has_ended || feed->has_said_end)
         return false;
     /* Looked at last: who was killed since the stream is to stop has ended its output by that. */
     if (atomic_load(&feed->transfer->stop))
         return false;
-    end.value = status == RD_STATUS_UNKNOWN ? 0 : (uint32_t)status;
     feed->has_said_end = rd_stream_say(feed->to, &end, NULL);
     return feed->has_said_end;
 }
@@ -220,17 +215,12 @@ static void say_abort(feed_t *feed, const rd_why_t *reason)
 static void wait_for_work(feed_t *feed)
 {
     int pause = wait_ms(feed);
-    bool wants_input = feed->may_begin && feed->end_by == 0 && feed->to->wants == 0 && pause == 0;
+    bool wants_input = feed->may_begin && !feed->has_ended && feed->to->wants == 0 && pause == 0;
     struct pollfd polled[2] = {{.fd = feed->transfer->wake, .events = POLLIN},
                                {.fd = wants_input ? feed->input->fd : -1, .events = POLLIN}};
-    int ms = TICK_MS;
     eventfd_t ignored;
 
-    if (feed->end_by != 0 && !feed->has_said_end && rd_left_ms(feed->end_by) < ms)
-        ms = rd_left_ms(feed->end_by) + 1;
-    if (pause > 0 && pause < ms)
-        ms = pause;
-    rd_streams_wait(feed->to, NULL, polled, 2, ms);
+    rd_streams_wait(feed->to, NULL, polled, 2, pause > 0 && pause < TICK_MS ? pause : TICK_MS);
     if (polled[0].revents)
         (void)eventfd_read(feed->transfer->wake, &ignored);
 }

@@ -16,11 +16,12 @@
  *
  *   down, from the producer to the consumer:
  *     DATA   offset: bytes of the stream before this frame; value: bytes of the stream in it
- *     END    offset: bytes of the whole stream; value: the producer's exit status
+ *     END    offset: bytes of the whole stream; value: 0 (version 0.2.0 sends the producer's exit
+ *            status; no version reads it)
  *     RESUME before all others, if both sides can go on with a stream; payload: its id
  *   up:
  *     RESUME the answer; offset: bytes that the consumer has already
- *     DONE   everything up to END was taken; offset: the bytes; value: the consumer's status
+ *     DONE   everything up to END was taken; offset: the bytes
  *   both:
  *     ABORT  the stream ends here and is not whole; value: rd_abort_t; payload: why, as text
  *     PING   a sign of life

@@ -65,7 +65,6 @@ static void send_all(rd_transfer_t *transfer, rd_stream_t *stream)
     rd_end_t input = rd_end_of(0, false);
 
     transfer->resume = resume.file ? &resume : NULL;
-    atomic_store(&transfer->status, 0); /* whose output it is, nobody tells us */
     rd_feed(transfer, stream, &input);
 }
 

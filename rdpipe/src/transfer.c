@@ -8,7 +8,6 @@
 bool rd_transfer_init(rd_transfer_t *transfer, rd_why_t *why)
 {
     *transfer = (rd_transfer_t){.outcome = RD_TRANSFER_RUNS};
-    atomic_init(&transfer->status, RD_STATUS_UNKNOWN);
     transfer->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (transfer->wake < 0)
         return rd_because(why, "eventfd: %s", strerror(errno));

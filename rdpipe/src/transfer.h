@@ -22,8 +22,6 @@ typedef enum {
     RD_TRANSFER_RUNS
 } rd_outcome_t;
 
-#define RD_STATUS_UNKNOWN (-1)
-
 typedef struct {
     int wake;            /* an eventfd: look at what follows */
     uint64_t rate;       /* feed: bytes a second at most, 0: as many as there are */
@@ -32,8 +30,7 @@ typedef struct {
     int drop_ms;         /* drain: an output that takes nothing for so long is dropped, 0: never */
     rd_resume_t *resume; /* NULL: the stream cannot go on after a cut */
     /* written by others */
-    _Atomic bool stop;  /* end with a fault */
-    _Atomic int status; /* feed: the producer's exit status, RD_STATUS_UNKNOWN until it is known */
+    _Atomic bool stop; /* end with a fault */
     /* written by the transfer */
     _Atomic uint64_t bytes; /* of the stream, with those of before */
     _Atomic uint64_t first; /* of these that were there before */
@@ -41,7 +38,6 @@ typedef struct {
     _Atomic bool has_ended; /* drain: the stream is whole, the consumer has it all */
     /* drain: the output gets nothing more, and stays open, so that what reads it can be ended */
     _Atomic bool is_dropped;
-    int producer_status; /* drain: what END told */
     /* drain: called with `of` when END has come, just before the output is closed; NULL: nothing */
     void (*at_end)(void *of);
     void (*at_drop)(void *of); /* drain: is_dropped has become true */

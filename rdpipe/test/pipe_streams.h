@@ -65,7 +65,7 @@ static inline void write_stream(int fd, uint64_t total, uint64_t piece_max, uint
 
 /* A producer in a child: feeds what `write_stream` gives it through a pipe. Its status is the
  * outcome of its transfer. */
-static inline pid_t start_producer(uint16_t port, uint64_t total, uint64_t piece_max, int status)
+static inline pid_t start_producer(uint16_t port, uint64_t total, uint64_t piece_max)
 {
     pid_t child = fork(), writer;
     rd_key_t key;
@@ -92,7 +92,6 @@ static inline pid_t start_producer(uint16_t port, uint64_t total, uint64_t piece
     terms.zstd = level;
     if (!join_listener(port, &key, &terms, &hop, &why) || !rd_transfer_init(&transfer, &why))
         _exit(91);
-    atomic_store(&transfer.status, status);
     rd_stream_open(&stream, &hop, "the consumer");
     input = rd_end_of(ends[0], false);
     if (is_stopped)
@@ -122,12 +121,12 @@ static inline bool take_producer(receiver_t *receiver, int listener, uint32_t bl
     return done;
 }
 
-static inline bool begin(receiver_t *receiver, uint64_t total, uint64_t piece_max, int status)
+static inline bool begin(receiver_t *receiver, uint64_t total, uint64_t piece_max)
 {
     uint16_t port;
     int listener = open_listener(&port);
 
-    receiver->child = start_producer(port, total, piece_max, status);
+    receiver->child = start_producer(port, total, piece_max);
     return take_producer(receiver, listener, RD_BLOCK_BYTES);
 }
 

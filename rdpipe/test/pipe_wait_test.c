@@ -80,7 +80,7 @@ static void a_dead_producer_and_a_full_pipe(void)
     meter_t meter = {.receiver = &receiver, .drains = pthread_self()};
     pthread_t thread;
 
-    CHECK(begin(&receiver, UINT64_MAX / 2, 65536, 0) && pipe(ends) == 0);
+    CHECK(begin(&receiver, UINT64_MAX / 2, 65536) && pipe(ends) == 0);
     meter.victim = receiver.child;
     output = rd_end_of(ends[1], true);
     CHECK(pthread_create(&thread, NULL, measure, &meter) == 0);
@@ -126,7 +126,7 @@ static void an_output_that_waits_for_the_next_hop(void)
     rd_why_t why;
 
     close(listener);
-    CHECK(begin(&receiver, UINT64_MAX / 2, 65536, 0));
+    CHECK(begin(&receiver, UINT64_MAX / 2, 65536));
     CHECK(join_listener(port, &key, &terms, &hop, &why));
     rd_stream_open(&forward, &hop, "the next host");
     CHECK(pthread_create(&thread, NULL, measure, &meter) == 0);
@@ -152,7 +152,7 @@ static void what_came_meanwhile_is_heard(void)
     rd_why_t why;
     bool is_heard;
 
-    CHECK(begin(&receiver, 1000, 1000, 0));
+    CHECK(begin(&receiver, 1000, 1000));
     for (int64_t deadline = rd_now_ms() + LONG_MS; rd_left_ms(deadline) > 0;)
         if (rd_stream_next(&receiver.stream, &frame, &payload, &why) == RD_NOTHING)
             rd_streams_wait(&receiver.stream, NULL, NULL, 0, 1000);
