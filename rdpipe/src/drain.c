@@ -7,6 +7,7 @@
 
 #include "transfer.h"
 #include "compress.h"
+#include "keeper.h"
 
 #define TICK_MS 1000
 #define PARTING_MS 5000 /* the producer closes first, so that our last word is not lost */
@@ -48,6 +49,7 @@ typedef struct {
     uint8_t *copy;                   /* of the first frame's payload, if the peer can write there */
     rd_compressor_t compressor;      /* opened by the first compressed frame */
     closing_t closing;
+    rd_keeper_t keeper;
     rd_why_t fault;
 } drain_t;
 
@@ -70,8 +72,11 @@ static bool is_wanted(const drain_t *drain)
 
 static void close_buffer(drain_t *drain)
 {
-    if (drain->buffer)
-        rd_buffer_close(drain->buffer);
+    if (!drain->buffer)
+        return;
+    rd_keeper_lend(&drain->keeper);
+    rd_buffer_close(drain->buffer);
+    rd_keeper_take_back(&drain->keeper);
     drain->buffer = NULL;
 }
 
@@ -88,9 +93,13 @@ static void quit_output(drain_t *drain)
 static bool confirm(drain_t *drain)
 {
     rd_transfer_t *transfer = drain->transfer;
+    bool done;
 
+    rd_keeper_lend(&drain->keeper);
+    done = rd_resume_confirm(transfer->resume, drain->output->fd, drain->total, &drain->fault);
+    rd_keeper_take_back(&drain->keeper);
     drain->confirm_at = rd_now_ms() + RD_CONFIRM_MS;
-    return rd_resume_confirm(transfer->resume, drain->output->fd, drain->total, &drain->fault);
+    return done;
 }
 
 /* True: it was dealt with. */
@@ -98,6 +107,7 @@ static bool take_id(drain_t *drain, const rd_frame_t *frame, const uint8_t *payl
 {
     rd_resume_t *resume = drain->transfer->resume;
     rd_frame_t answer = {.kind = RD_RESUME};
+    bool done;
 
     if (!resume || drain->has_resumed || drain->total > 0)
         return fault(drain,
@@ -105,7 +115,10 @@ static bool take_id(drain_t *drain, const rd_frame_t *frame, const uint8_t *payl
                             : "the sender was called with --resume, this receiver was not",
                      0),
                true;
-    if (!rd_resume_accept(resume, (const char *)payload, frame->len, &drain->fault))
+    rd_keeper_lend(&drain->keeper);
+    done = rd_resume_accept(resume, (const char *)payload, frame->len, &drain->fault);
+    rd_keeper_take_back(&drain->keeper);
+    if (!done)
         return true;
     answer.offset = resume->bytes;
     if (!rd_stream_say(drain->from, &answer, NULL))
@@ -206,10 +219,16 @@ static bool is_too_slow(drain_t *drain)
     return true;
 }
 
-static ssize_t write_some(const drain_t *drain, const void *data, size_t len)
+static ssize_t write_some(drain_t *drain, const void *data, size_t len)
 {
-    return drain->buffer ? rd_buffer_put(drain->buffer, data, len)
-                         : rd_end_write(drain->output, data, len);
+    ssize_t n;
+
+    if (drain->buffer)
+        return rd_buffer_put(drain->buffer, data, len);
+    rd_keeper_lend(&drain->keeper);
+    n = rd_end_write(drain->output, data, len);
+    rd_keeper_take_back(&drain->keeper);
+    return n;
 }
 
 /* True: nothing lies before the output any more, or that is no use. */
@@ -342,8 +361,10 @@ static void end_closing(drain_t *drain)
 {
     closing_t *closing = &drain->closing;
 
+    rd_keeper_lend(&drain->keeper);
     if (closing->has_thread)
         (void)pthread_join(closing->thread, NULL);
+    rd_keeper_take_back(&drain->keeper);
     closing->has_thread = false;
     drain->output->fd = closing->output.fd;
 }
@@ -360,8 +381,11 @@ static bool close_output(drain_t *drain)
         closing->has_begun = true;
         closing->has_thread = drain->output->always_ready &&
                               pthread_create(&closing->thread, NULL, run_closing, closing) == 0;
-        if (!closing->has_thread)
+        if (!closing->has_thread) {
+            rd_keeper_lend(&drain->keeper);
             (void)run_closing(closing);
+            rd_keeper_take_back(&drain->keeper);
+        }
     }
     drain->is_flushing = !atomic_load(&closing->is_over);
     if (drain->is_flushing)
@@ -483,17 +507,14 @@ static void finish(drain_t *drain)
     rd_frame_t quit = {.kind = RD_ABORT, .value = RD_ABORT_QUIT, .offset = drain->total};
     rd_transfer_t *transfer = drain->transfer;
 
-    if (drain->fault.text[0] && drain->has_resumed && !drain->has_ended && has_output(drain)) {
-        rd_why_t ignored; /* the first fault is the one to tell */
-
-        (void)rd_resume_confirm(transfer->resume, drain->output->fd, drain->total, &ignored);
-    }
     if (drain->fault.text[0]) {
         say_cut(drain->from, drain);
         if (drain->forward && !drain->forward_quit)
             say_cut(drain->forward, drain);
         transfer->why = drain->fault;
         transfer->outcome = RD_TRANSFER_FAULT;
+        if (drain->has_resumed && !drain->has_ended && has_output(drain))
+            (void)confirm(drain); /* the first fault is the one to tell */
     } else if (drain->has_ended) {
         say(drain->from, &done, NULL);
         transfer->outcome = drain->output_quit ? RD_TRANSFER_QUIT : RD_TRANSFER_DONE;
@@ -535,6 +556,7 @@ void rd_drain(rd_transfer_t *transfer, rd_stream_t *from, rd_end_t *output, rd_s
 {
     drain_t drain = {.transfer = transfer, .from = from, .output = output, .forward = forward};
 
+    rd_keeper_start(&drain.keeper, rd_end_may_wait(output), from, forward, 0);
     if (transfer->buffer > 0 && has_output(&drain))
         drain.buffer =
             rd_buffer_open(output, transfer->buffer, transfer->start, transfer->wake, &drain.fault);
@@ -561,6 +583,7 @@ void rd_drain(rd_transfer_t *transfer, rd_stream_t *from, rd_end_t *output, rd_s
     if (drain.closing.has_thread)
         end_closing(&drain);
     finish(&drain);
+    rd_keeper_stop(&drain.keeper);
     if (drain.compressor.block)
         rd_compressor_close(&drain.compressor);
     free(drain.copy);

@@ -19,6 +19,12 @@ typedef struct {
     const char *name; /* of a file, in messages; the caller's. NULL: none */
 } rd_end_t;
 
+/* A disk may take long for a call, and so may a device that does not know O_NONBLOCK. */
+static inline bool rd_end_may_wait(const rd_end_t *end)
+{
+    return end->fd >= 0 && (end->always_ready || !(end->is_nonblocking || end->is_socket));
+}
+
 static inline const char *rd_end_name(const rd_end_t *end, bool for_writing)
 {
     return end->name ? end->name : for_writing ? "the output" : "the input";

@@ -2,9 +2,11 @@
 #include <errno.h>
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/uio.h>
 
 #include "transfer.h"
 #include "compress.h"
+#include "keeper.h"
 
 #define ABORT_MS 2000 /* an ABORT waits so long for room */
 #define TICK_MS 1000
@@ -24,6 +26,8 @@ typedef struct {
     double due_ms;               /* where the rate is bounded: nothing is read before */
     rd_why_t fault;              /* of the input */
     rd_compressor_t compressor;  /* without a block: nothing is compressed */
+    rd_keeper_t keeper;
+    uint8_t *aside; /* a block of our own, NULL: not needed yet */
 } feed_t;
 
 static void fail(feed_t *feed, const rd_why_t *why)
@@ -93,6 +97,49 @@ static int wait_ms(const feed_t *feed)
     return left > 0 ? (int)(left < TICK_MS ? left + 1 : TICK_MS) : 0;
 }
 
+/* As rd_end_read, of an input that may take long. The keeper has the ring meanwhile, so the bytes
+ * come beside it first. */
+static ssize_t read_aside(feed_t *feed, size_t len)
+{
+    size_t block = feed->to->hop.terms.block;
+    ssize_t n;
+
+    if (!feed->aside)
+        feed->aside = malloc(block);
+    if (!feed->aside)
+        return -1;
+    rd_keeper_lend(&feed->keeper);
+    n = rd_end_read(feed->input, feed->aside, len);
+    rd_keeper_take_back(&feed->keeper);
+    if (n <= 0)
+        return n;
+    feed->at = rd_stream_room(feed->to, block); /* the keeper has left it */
+    if (!feed->at) {
+        errno = EPROTO; /* the link is of no use any more */
+        return -1;
+    }
+    memcpy(block_of(feed), feed->aside, (size_t)n);
+    return n;
+}
+
+/* As rd_end_read, to behind what the block has already. */
+static ssize_t read_on(feed_t *feed, size_t len)
+{
+    struct iovec to = {.iov_base = block_of(feed) + feed->filled, .iov_len = len};
+    ssize_t n;
+
+    if (!rd_end_may_wait(feed->input))
+        return rd_end_read(feed->input, to.iov_base, len);
+    /* From memory, if the system has it there. 0 is no end for sure (Linux 5.9 and 5.10). */
+    n = preadv2(feed->input->fd, &to, 1, -1, RWF_NOWAIT);
+    if (n > 0)
+        return n;
+    if (feed->filled == 0)
+        return read_aside(feed, len);
+    errno = EAGAIN;
+    return -1;
+}
+
 /* Reads until the block is full or the input has nothing: what there is goes at once. True:
  * something was done. */
 static bool read_block(feed_t *feed)
@@ -106,7 +153,7 @@ static bool read_block(feed_t *feed)
     if (!feed->at)
         return false;
     while (feed->filled < block) {
-        n = rd_end_read(feed->input, block_of(feed) + feed->filled, block - feed->filled);
+        n = read_on(feed, block - feed->filled);
         if (n > 0)
             feed->filled += (size_t)n;
         else if (n == 0 || errno != EINTR)
@@ -159,7 +206,12 @@ static bool say_id(feed_t *feed)
 /* The consumer has so many bytes. */
 static void begin_at(feed_t *feed, uint64_t bytes)
 {
-    if (!rd_resume_seek(feed->transfer->resume, feed->input->fd, bytes, &feed->fault))
+    bool done;
+
+    rd_keeper_lend(&feed->keeper);
+    done = rd_resume_seek(feed->transfer->resume, feed->input->fd, bytes, &feed->fault);
+    rd_keeper_take_back(&feed->keeper);
+    if (!done)
         return;
     feed->may_begin = true;
     feed->total = bytes;
@@ -230,6 +282,7 @@ void rd_feed(rd_transfer_t *transfer, rd_stream_t *to, rd_end_t *input)
     feed_t feed = {.transfer = transfer, .to = to, .input = input, .may_begin = !transfer->resume};
     rd_why_t why;
 
+    rd_keeper_start(&feed.keeper, rd_end_may_wait(input), to, NULL, to->hop.terms.block);
     atomic_store(&transfer->size, rd_end_size(input));
     if (to->hop.terms.zstd > 0 &&
         !rd_compressor_open(&feed.compressor, to->hop.terms.block, to->hop.terms.zstd, true))
@@ -252,7 +305,9 @@ void rd_feed(rd_transfer_t *transfer, rd_stream_t *to, rd_end_t *input)
         else if (!done)
             wait_for_work(&feed);
     }
+    rd_keeper_stop(&feed.keeper);
     if (feed.compressor.block)
         rd_compressor_close(&feed.compressor);
+    free(feed.aside);
     (void)rd_end_close(input);
 }

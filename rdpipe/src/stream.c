@@ -136,16 +136,33 @@ static bool has_news(rd_stream_t *stream)
     return true;
 }
 
-bool rd_stream_tick(rd_stream_t *stream, rd_why_t *why)
+/* Without room there is much that the peer has not heard yet. */
+static void ping(rd_stream_t *stream, size_t spare)
 {
     int64_t now = rd_now_ms();
     size_t wants = stream->wants;
 
-    if (now - stream->said_ms >= RD_PING_MS) {
+    if (now - stream->said_ms < RD_PING_MS)
+        return;
+    if (rd_stream_room(stream, RD_FRAME_BYTES + spare))
         (void)rd_stream_say(stream, &(rd_frame_t){.kind = RD_PING}, NULL);
-        stream->said_ms = now;
-        stream->wants = wants;
-    }
+    stream->said_ms = now;
+    stream->wants = wants;
+}
+
+void rd_stream_keep(rd_stream_t *stream, size_t spare)
+{
+    if (stream->peer_left)
+        return;
+    link_of(stream)->ops->clear_event(link_of(stream));
+    ping(stream, spare);
+}
+
+bool rd_stream_tick(rd_stream_t *stream, rd_why_t *why)
+{
+    int64_t now = rd_now_ms();
+
+    ping(stream, 0);
     if (now - stream->heard_ms < RD_SILENCE_MS)
         return true;
     if (has_news(stream)) {

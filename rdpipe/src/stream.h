@@ -6,7 +6,7 @@
 #include "hop.h"
 
 /*
- * Frames over a hop, and signs of life. One thread uses a stream. Nothing blocks but
+ * Frames over a hop, and signs of life. One thread at a time uses a stream. Nothing blocks but
  * rd_streams_wait.
  *
  * Each side says something at least every RD_PING_MS; who hears nothing for RD_SILENCE_MS takes the
@@ -54,6 +54,10 @@ rd_cause_t rd_abort_cause(const rd_frame_t *frame);
 
 /* Pings if it is time. False: the other side is silent for too long, and *why. */
 bool rd_stream_tick(rd_stream_t *stream, rd_why_t *why);
+
+/* For a keeper (keeper.h): pings if it is time, and room for a payload of `spare` bytes is left.
+ * What was put before and has not gone yet goes on, too. */
+void rd_stream_keep(rd_stream_t *stream, size_t spare);
 
 /*
  * Waits until there may be something to read on one of the streams (NULL: none), the room that

@@ -3,23 +3,66 @@
  * them for lost. */
 #include "pipe_streams.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <time.h>
 
-static int slow = -1; /* a file whose close takes until `released` is readable */
-static struct pollfd released;
-static bool is_released;
+/* A call that takes long, as one of a disk: until `until` is readable, which the other side makes
+ * it when it hears a sign of life. */
+typedef enum { NO_CALL, READ, WRITE, SYNC, CLOSE } call_t;
+
+static struct {
+    call_t call;
+    int fd; /* -1: any */
+    struct pollfd until;
+    bool is_released;
+    pthread_t by;
+} held;
+
+static void hold(call_t call, int fd)
+{
+    if (held.call != call || (held.fd >= 0 && held.fd != fd))
+        return;
+    held.call = NO_CALL;
+    held.by = pthread_self();
+    held.is_released = poll(&held.until, 1, 10000) == 1;
+}
 
 int close(int fd)
 {
-    if (fd == slow) {
-        slow = -1;
-        is_released = poll(&released, 1, 10000) == 1;
-    }
+    hold(CLOSE, fd);
     return (int)syscall(SYS_close, fd);
+}
+
+int fdatasync(int fd)
+{
+    hold(SYNC, fd);
+    return (int)syscall(SYS_fdatasync, fd);
+}
+
+ssize_t write(int fd, const void *data, size_t len)
+{
+    hold(WRITE, fd);
+    return syscall(SYS_write, fd, data, len);
+}
+
+ssize_t read(int fd, void *data, size_t len)
+{
+    hold(READ, fd);
+    return syscall(SYS_read, fd, data, len);
+}
+
+/* The bytes of the held file are not in memory. */
+ssize_t preadv2(int fd, const struct iovec *pieces, int count, off_t offset, int flags)
+{
+    if (held.call != READ || held.fd != fd)
+        return syscall(SYS_preadv2, fd, pieces, count, offset, 0, flags);
+    errno = EAGAIN;
+    return -1;
 }
 
 /* ---- what waits does not spin ---- */
@@ -143,21 +186,29 @@ static void an_output_that_waits_for_the_next_hop(void)
 
 /* ---- a slow disk is no lost host ---- */
 
+/* Leaves the first frame of the producer where it is. */
+static void await_frame(receiver_t *receiver)
+{
+    rd_frame_t frame;
+    const uint8_t *payload;
+    rd_why_t why;
+
+    for (int64_t deadline = rd_now_ms() + LONG_MS; rd_left_ms(deadline) > 0;)
+        if (rd_stream_next(&receiver->stream, &frame, &payload, &why) == RD_NOTHING)
+            rd_streams_wait(&receiver->stream, NULL, NULL, 0, 1000);
+        else
+            break;
+}
+
 /* Whoever was held up itself has heard nothing for long, and finds now what came meanwhile. */
 static void what_came_meanwhile_is_heard(void)
 {
     receiver_t receiver;
-    rd_frame_t frame;
-    const uint8_t *payload;
     rd_why_t why;
     bool is_heard;
 
     CHECK(begin(&receiver, 1000, 1000));
-    for (int64_t deadline = rd_now_ms() + LONG_MS; rd_left_ms(deadline) > 0;)
-        if (rd_stream_next(&receiver.stream, &frame, &payload, &why) == RD_NOTHING)
-            rd_streams_wait(&receiver.stream, NULL, NULL, 0, 1000);
-        else
-            break;
+    await_frame(&receiver);
     receiver.stream.heard_ms -= RD_SILENCE_MS;
     CHECK(rd_stream_tick(&receiver.stream, &why));
     /* As soon as nothing comes any more it is silence. */
@@ -173,20 +224,31 @@ static void what_came_meanwhile_is_heard(void)
     CHECK_EQ(status_of(receiver.child), RD_TRANSFER_DONE);
 }
 
-/* A producer by hand that tells of the first sign of life after its END. Its status is 0 if all was
+typedef enum { AT_ONCE, RESUMED, RESUMED_LATER } manner_t;
+
+/* A producer of "hello" by hand that tells of the first sign of life. Its status is 0 if all was
  * taken. */
-static pid_t start_listener_of_pings(uint16_t port, int tell)
+static pid_t start_producer_that_hears(uint16_t port, manner_t manner, int tell)
 {
+    static const char id[] = "0123456789abcdef0123456789abcdef";
     pid_t child = fork();
     rd_stream_t stream;
-    rd_frame_t frame = {.kind = RD_END};
+    rd_frame_t frame;
     const uint8_t *payload;
+    uint8_t *at;
     rd_why_t why;
 
     if (child != 0)
         return child;
     join_by_hand(port, 65536, &stream);
-    (void)rd_stream_say(&stream, &frame, NULL);
+    if (manner != AT_ONCE)
+        (void)rd_stream_say(&stream, &(rd_frame_t){.kind = RD_RESUME}, id);
+    if (manner == RESUMED_LATER) /* what is written by then is noted as soon as it is written */
+        (void)poll(NULL, 0, 2 * RD_CONFIRM_MS);
+    at = room_by_hand(&stream, 5);
+    frame = hello_at(at);
+    rd_stream_put(&stream, at, &frame);
+    (void)rd_stream_say(&stream, &(rd_frame_t){.kind = RD_END, .offset = 5}, NULL);
     for (;;)
         switch (rd_stream_next(&stream, &frame, &payload, &why)) {
         case RD_NOTHING:
@@ -195,9 +257,10 @@ static pid_t start_listener_of_pings(uint16_t port, int tell)
         case RD_LOST:
             _exit(1);
         case RD_FRAME:
-            if (frame.kind != RD_PING)
+            if (frame.kind != RD_PING && frame.kind != RD_RESUME)
                 _exit(frame.kind == RD_DONE ? 0 : 2);
-            (void)!write(tell, "x", 1);
+            if (frame.kind == RD_PING)
+                (void)!write(tell, "x", 1);
             rd_stream_release(&stream, &frame);
         }
 }
@@ -210,28 +273,136 @@ static void be_silent(void *of)
     receiver->stream.said_ms -= RD_PING_MS;
 }
 
-static void a_close_that_takes_long(void)
+/* The producer hears a sign of life while the call is held. */
+static void receive_with(call_t call, manner_t manner)
 {
     receiver_t receiver;
-    char path[] = "/tmp/pipe-slow-XXXXXX";
+    rd_resume_t resume;
+    char path[] = "/tmp/pipe-slow-XXXXXX", note[64];
     int file = mkstemp(path), pings[2];
     uint16_t port;
     int listener = open_listener(&port);
     pid_t producer;
+    rd_why_t why;
 
-    CHECK(file >= 0 && unlink(path) == 0 && pipe(pings) == 0);
-    producer = start_listener_of_pings(port, pings[1]);
+    (void)snprintf(note, sizeof note, "%s.note", path);
+    CHECK(file >= 0 && pipe(pings) == 0 && rd_resume_take(&resume, note, file, &why));
+    producer = start_producer_that_hears(port, manner, pings[1]);
     CHECK(take_producer(&receiver, listener, RD_BLOCK_BYTES));
-    receiver.transfer.at_end = be_silent;
+    receiver.transfer.resume = manner == AT_ONCE ? NULL : &resume;
+    receiver.transfer.at_end = call == CLOSE ? be_silent : NULL;
     receiver.transfer.of = &receiver;
-    released = (struct pollfd){.fd = pings[0], .events = POLLIN};
-    is_released = false;
-    slow = file;
+    await_frame(&receiver);
+    if (call != CLOSE && manner != RESUMED_LATER)
+        be_silent(&receiver);
+    held.call = call;
+    held.fd = manner == RESUMED ? -1 : file; /* -1: it is the note's */
+    held.until = (struct pollfd){.fd = pings[0], .events = POLLIN};
+    held.is_released = false;
     drain_into(&receiver, file);
-    CHECK(is_released);
+    CHECK(held.is_released);
+    CHECK(call == CLOSE || pthread_equal(held.by, pthread_self()));
     CHECK_EQ(receiver.transfer.outcome, RD_TRANSFER_DONE);
     end(&receiver);
     CHECK_EQ(status_of(producer), 0);
+    CHECK(unlink(path) == 0 && (manner == AT_ONCE || unlink(note) == 0));
+    close(pings[0]);
+    close(pings[1]);
+}
+
+static void a_close_that_takes_long(void)
+{
+    CHECK_IN(receive_with(CLOSE, AT_ONCE));
+}
+
+static void a_write_that_takes_long(void)
+{
+    CHECK_IN(receive_with(WRITE, AT_ONCE));
+}
+
+static void a_note_that_takes_long(void)
+{
+    CHECK_IN(receive_with(SYNC, RESUMED));
+}
+
+/* It waits until the sign of life is due, which one carrier shows. */
+static void an_fdatasync_that_takes_long(void)
+{
+    if (carrier == RD_CARRIER_SHM)
+        CHECK_IN(receive_with(SYNC, RESUMED_LATER));
+}
+
+/* A consumer of "hello" by hand that tells of the first sign of life. */
+static pid_t start_consumer_that_hears(int listener, int tell)
+{
+    pid_t child = fork();
+    rd_key_t key = key_of(KEY);
+    rd_terms_t terms = terms_of(RD_CARRIERS_ALL, RD_BLOCK_BYTES);
+    rd_hop_t hop;
+    rd_stream_t stream;
+    rd_frame_t frame;
+    const uint8_t *payload;
+    rd_why_t why;
+
+    if (child != 0)
+        return child;
+    if (!rd_hop_accept(listener, &key, &terms, -1, rd_now_ms() + LONG_MS, NULL, &hop, &why))
+        _exit(91);
+    rd_stream_open(&stream, &hop, "the producer");
+    for (;;)
+        switch (rd_stream_next(&stream, &frame, &payload, &why)) {
+        case RD_NOTHING:
+            rd_streams_wait(&stream, NULL, NULL, 0, 1000);
+            break;
+        case RD_LOST:
+            _exit(1);
+        case RD_FRAME:
+            if (frame.kind == RD_PING)
+                (void)!write(tell, "x", 1);
+            if (frame.kind == RD_DATA && (frame.len != 5 || memcmp(payload, "hello", 5) != 0))
+                _exit(2);
+            rd_stream_release(&stream, &frame);
+            if (frame.kind != RD_END)
+                break;
+            (void)rd_stream_say(&stream, &(rd_frame_t){.kind = RD_DONE, .offset = 5}, NULL);
+            rd_stream_discard_rest(&stream, false, rd_now_ms() + LONG_MS);
+            _exit(frame.offset == 5 ? 0 : 3);
+        }
+}
+
+static void a_read_that_takes_long(void)
+{
+    char path[] = "/tmp/pipe-slow-XXXXXX";
+    int file = mkstemp(path), pings[2];
+    uint16_t port;
+    int listener = open_listener(&port);
+    rd_key_t key = key_of(KEY);
+    rd_terms_t terms = terms_of(carrier, 65536);
+    rd_transfer_t transfer;
+    rd_stream_t stream;
+    rd_end_t input;
+    rd_hop_t hop;
+    rd_why_t why;
+    pid_t consumer;
+
+    CHECK(file >= 0 && unlink(path) == 0 && pipe(pings) == 0);
+    CHECK(write(file, "hello", 5) == 5 && lseek(file, 0, SEEK_SET) == 0);
+    consumer = start_consumer_that_hears(listener, pings[1]);
+    close(listener);
+    CHECK(join_listener(port, &key, &terms, &hop, &why) && rd_transfer_init(&transfer, &why));
+    rd_stream_open(&stream, &hop, "the consumer");
+    stream.said_ms -= RD_PING_MS;
+    input = rd_end_of(file, false);
+    held.call = READ;
+    held.fd = file;
+    held.until = (struct pollfd){.fd = pings[0], .events = POLLIN};
+    held.is_released = false;
+    rd_feed(&transfer, &stream, &input);
+    CHECK(held.is_released);
+    CHECK_EQ(transfer.outcome, RD_TRANSFER_DONE);
+    rd_stream_close(&stream);
+    rd_transfer_free(&transfer);
+    CHECK_EQ(status_of(consumer), 0);
     close(pings[0]);
     close(pings[1]);
 }
@@ -241,6 +412,10 @@ static const check_case_t cases[] = {
     {"an output that waits for the next hop", an_output_that_waits_for_the_next_hop},
     {"what came meanwhile is heard", what_came_meanwhile_is_heard},
     {"a close that takes long", a_close_that_takes_long},
+    {"a write that takes long", a_write_that_takes_long},
+    {"a note that takes long", a_note_that_takes_long},
+    {"an fdatasync that takes long", an_fdatasync_that_takes_long},
+    {"a read that takes long", a_read_that_takes_long},
 };
 
 int main(int argc, char **argv)
