@@ -8,19 +8,25 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define PIECE ((size_t)1024 * 1024)
+#define CHUNK ((size_t)1024 * 1024)
+#define NONE UINT32_MAX
 #define TICK_MS 1000
 
 struct rd_buffer {
     const rd_end_t *output;
     uint8_t *data;
+    size_t mapped;
+    uint32_t *next;     /* of each chunk: the one behind it, among those in use or the free ones */
     size_t size, level; /* the thread begins at so many bytes */
     int wake, stop;     /* eventfds */
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t news;
     /* under the lock */
-    size_t head, used; /* the oldest byte, and how many there are */
+    size_t used;          /* bytes */
+    uint32_t first, last; /* chunks: of the oldest byte, and of the newest */
+    size_t head, tail;    /* in `first`, of the oldest byte; in `last`, behind the newest */
+    uint32_t free, fresh; /* chunks: the first of those that are free, and of those never used */
     bool is_flowing, has_ended, is_stopped;
     int error; /* of the output; 0: none */
 };
@@ -41,18 +47,26 @@ static size_t next_piece(rd_buffer_t *buffer, const uint8_t **at_p)
         (void)pthread_cond_wait(&buffer->news, &buffer->lock);
     }
     len = buffer->is_stopped ? 0 : buffer->used;
-    if (len > buffer->size - buffer->head)
-        len = buffer->size - buffer->head;
-    *at_p = buffer->data + buffer->head;
+    if (len > CHUNK - buffer->head)
+        len = CHUNK - buffer->head;
+    *at_p = buffer->data + buffer->first * CHUNK + buffer->head;
     (void)pthread_mutex_unlock(&buffer->lock);
-    return len < PIECE ? len : PIECE;
+    return len;
 }
 
 static void take(rd_buffer_t *buffer, size_t len, int error)
 {
+    uint32_t first = buffer->first;
+
     (void)pthread_mutex_lock(&buffer->lock);
-    buffer->head = (buffer->head + len) % buffer->size;
+    buffer->head += len;
     buffer->used -= len;
+    if (buffer->head == CHUNK && first != buffer->last) {
+        buffer->first = buffer->next[first];
+        buffer->head = 0;
+        buffer->next[first] = buffer->free;
+        buffer->free = first;
+    }
     buffer->error = error;
     (void)pthread_mutex_unlock(&buffer->lock);
     (void)eventfd_write(buffer->wake, 1);
@@ -85,18 +99,25 @@ static void *run(void *argument)
 rd_buffer_t *rd_buffer_open(const rd_end_t *output, size_t bytes, unsigned start, int wake,
                             rd_why_t *why)
 {
+    size_t chunks = (bytes + CHUNK - 1) / CHUNK + 1; /* the first and the last may be half empty */
     rd_buffer_t *buffer = calloc(1, sizeof *buffer);
-    void *data = buffer ? mmap(NULL, bytes, PROT_READ | PROT_WRITE,
-                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
-                        : MAP_FAILED;
+    uint32_t *next = malloc(chunks * sizeof *next);
+    void *data = buffer && next ? mmap(NULL, chunks * CHUNK, PROT_READ | PROT_WRITE,
+                                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
+                                : MAP_FAILED;
 
     if (data == MAP_FAILED) {
         (void)rd_because(why, "a buffer of %zu bytes: %s", bytes, strerror(errno));
+        free(next);
         free(buffer);
         return NULL;
     }
     *buffer = (rd_buffer_t){.output = output,
                             .data = data,
+                            .mapped = chunks * CHUNK,
+                            .next = next,
+                            .free = NONE,
+                            .fresh = 1,
                             .size = bytes,
                             .level = bytes / 100 * start > 0 ? bytes / 100 * start : 1,
                             .wake = wake,
@@ -108,22 +129,42 @@ rd_buffer_t *rd_buffer_open(const rd_end_t *output, size_t bytes, unsigned start
     (void)rd_because(why, "cannot start a thread for the buffer");
     if (buffer->stop >= 0)
         close(buffer->stop);
-    (void)munmap(data, bytes);
+    (void)munmap(data, buffer->mapped);
+    free(next);
     free(buffer);
     return NULL;
 }
 
+/* Behind the last one, which is full. There is always one left, as `size` bytes need no more. */
+static void add_chunk(rd_buffer_t *buffer)
+{
+    uint32_t chunk = buffer->free;
+
+    if (chunk == NONE)
+        chunk = buffer->fresh++;
+    else
+        buffer->free = buffer->next[chunk];
+    buffer->next[buffer->last] = chunk;
+    buffer->last = chunk;
+    buffer->tail = 0;
+}
+
 ssize_t rd_buffer_put(rd_buffer_t *buffer, const void *data, size_t len)
 {
-    size_t tail, first, room;
+    uint8_t *to;
+    size_t room;
     int error;
 
     (void)pthread_mutex_lock(&buffer->lock);
     error = buffer->error;
-    if (buffer->used == 0)
-        buffer->head = 0; /* so the system gives only as much memory as was ever needed */
     room = buffer->size - buffer->used;
-    tail = (buffer->head + buffer->used) % buffer->size;
+    if (buffer->used == 0)
+        buffer->head = buffer->tail = 0;
+    else if (buffer->tail == CHUNK && room > 0)
+        add_chunk(buffer);
+    if (room > CHUNK - buffer->tail)
+        room = CHUNK - buffer->tail;
+    to = buffer->data + buffer->last * CHUNK + buffer->tail;
     (void)pthread_mutex_unlock(&buffer->lock);
     if (error != 0 || room == 0) {
         errno = error != 0 ? error : EAGAIN;
@@ -131,10 +172,9 @@ ssize_t rd_buffer_put(rd_buffer_t *buffer, const void *data, size_t len)
     }
     /* The thread reads nothing of the room. */
     len = len < room ? len : room;
-    first = len < buffer->size - tail ? len : buffer->size - tail;
-    memcpy(buffer->data + tail, data, first);
-    memcpy(buffer->data, (const uint8_t *)data + first, len - first);
+    memcpy(to, data, len);
     (void)pthread_mutex_lock(&buffer->lock);
+    buffer->tail += len;
     buffer->used += len;
     (void)pthread_cond_signal(&buffer->news);
     (void)pthread_mutex_unlock(&buffer->lock);
@@ -166,6 +206,7 @@ void rd_buffer_close(rd_buffer_t *buffer)
     (void)pthread_mutex_destroy(&buffer->lock);
     (void)pthread_cond_destroy(&buffer->news);
     close(buffer->stop);
-    (void)munmap(buffer->data, buffer->size);
+    (void)munmap(buffer->data, buffer->mapped);
+    free(buffer->next);
     free(buffer);
 }

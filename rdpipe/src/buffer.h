@@ -10,6 +10,9 @@
  * pauses, and an output such as a tape gets its data in long runs. The thread begins when the
  * buffer is filled to a level, goes on until it is empty, and waits for that level again; at the
  * end it writes the rest.
+ *
+ * It is made of chunks. Those that were in use last are used again first, so the system gives only
+ * as much memory as the buffer has held at a time.
  */
 
 #define RD_BUFFER_MIN ((uint64_t)1024 * 1024)
