@@ -154,7 +154,8 @@ static bool take_header(rd_bundle_t *bundle, rd_strand_t *strand)
     switch (strand->heard[0]) {
     case CHUNK:
         released = atomic_load_explicit(&bundle->in_tail, memory_order_acquire);
-        if (len == 0 || len > CHUNK_BYTES || offset > released + bundle->in_bytes - len)
+        if (len == 0 || len > bw_least(CHUNK_BYTES, bundle->in_bytes) ||
+            offset > released + bundle->in_bytes - len)
             return false;
         strand->to = offset;
         strand->due = len;

@@ -309,13 +309,14 @@ static void a_bad_peer_ends_the_link(void)
                {1, 0, 0, 0},
                {1, 1u << 30, 0, 0},
                {1, 4096, UINT64_MAX - 100, 0},
-               {1, 4096, RING - 4095, 0},
+               {1, 4096, UP - 4095, 0},
+               {1, 2 * UP, 0, 0},
                {2, 0, 1, 0},
                {2, 0, 0, 1},
                {2, 0, UINT64_MAX, UINT64_MAX}};
 
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        rd_bundle_terms_t terms = {.out_bytes = UP, .in_bytes = RING, .most = 1};
+        rd_bundle_terms_t terms = {.out_bytes = UP, .in_bytes = UP, .most = 1};
         uint8_t header[24] = {bad[i].kind};
         bw_span_t span = {0};
         bw_link_t *link = NULL;
