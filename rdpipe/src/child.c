@@ -12,21 +12,22 @@
 #define MERCY_MS 1000 /* between SIGTERM and SIGKILL */
 
 /* What runs between fork and exec: only calls that are safe there. `go` is written to by the
- * parent when the guard knows of us. */
-static _Noreturn void run(const char *command, int in, int out, int go)
+ * parent when the guard knows of us, or ends with it. */
+static _Noreturn void run(const char *command, int in, int out, const int go[2])
 {
     struct sigaction standard = {.sa_handler = SIG_DFL};
     sigset_t none;
     char byte;
 
     (void)setpgid(0, 0);
+    close(go[1]);
     /* For the case that all its guards are killed with its agent: the guards tell more than us. */
     (void)prctl(PR_SET_PDEATHSIG, SIGTERM);
     for (int sig = 1; sig < NSIG; sig++)
         (void)sigaction(sig, &standard, NULL);
     (void)sigemptyset(&none);
     (void)sigprocmask(SIG_SETMASK, &none, NULL);
-    if (read(go, &byte, 1) != 1)
+    if (read(go[0], &byte, 1) != 1)
         _exit(125);
     if (dup2(in, 0) < 0 || dup2(out, 1) < 0)
         _exit(125);
@@ -63,7 +64,7 @@ bool rd_child_start(rd_child_t *child_p, const char *command, rd_guard_t *guard,
     if (done)
         pid = fork();
     if (pid == 0)
-        run(command, in[0], out[1], go[0]);
+        run(command, in[0], out[1], go);
     if (pid > 0)
         (void)setpgid(pid, pid);
     done = pid > 0 && rd_guard_group(guard, pid, in[1]) && write(go[1], "g", 1) == 1;

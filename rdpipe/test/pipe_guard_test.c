@@ -179,6 +179,28 @@ static void a_released_command_sees_its_end(void)
     rd_guard_end(&guard);
 }
 
+/* One that its guards cannot be told of does not run, and nothing of it stays. */
+static void a_command_without_guards_does_not_start(void)
+{
+    rd_guard_t guard;
+    rd_child_t child = {.pid = 0};
+    rd_why_t why;
+    int64_t deadline = rd_now_ms() + LONG_MS;
+    int status = 0;
+    pid_t left = 0;
+
+    CHECK(rd_guard_start(&guard, &why));
+    for (size_t i = 0; i < RD_GUARDS; i++)
+        CHECK(kill(guard.of[i].pid, SIGKILL) == 0 &&
+              waitpid(guard.of[i].pid, NULL, 0) == guard.of[i].pid);
+    CHECK(!rd_child_start(&child, "exit 0", &guard, NULL, NULL, &why) && child.pid == 0);
+    while ((left = waitpid(-1, &status, WNOHANG)) == 0 && rd_left_ms(deadline) > 0)
+        (void)poll(NULL, 0, 2);
+    CHECK(left > 0 && WIFEXITED(status));
+    CHECK_EQ(WEXITSTATUS(status), 125);
+    rd_guard_end(&guard);
+}
+
 /* As an agent does it with a command that is to end: until the ticks want nothing more. */
 static bool ends(rd_child_t *child, rd_guard_t *guard)
 {
@@ -227,6 +249,7 @@ static const check_case_t cases[] = {
     {"a command sees no end that nobody has announced",
      a_command_sees_no_end_that_nobody_has_announced},
     {"a released command sees its end", a_released_command_sees_its_end},
+    {"a command without guards does not start", a_command_without_guards_does_not_start},
     {"a group that is gone gets no signal", a_group_that_is_gone_gets_no_signal},
 };
 
