@@ -244,13 +244,12 @@ static void tell_host(doctor_t *doctor, const char *host)
 {
     rd_channel_t channel = {.pid = 0};
     int64_t began = rd_now_ms();
-    rd_why_t why;
+    rd_why_t why = {.text = "is no name of a host"};
     char *hello;
 
     if (*host == '-' || !*host || strpbrk(host, " :;'\"") ||
         !rd_channel_start(&channel, host, &doctor->settings->ssh, RD_SHARE_NO, "", &why)) {
-        tell(doctor, FAILED, host, "%s",
-             channel.pid == 0 && strpbrk(host, " :;'\"-") ? "is no name of a host" : why.text);
+        tell(doctor, FAILED, host, "%s", why.text);
         return;
     }
     hello = hello_of(&channel);
