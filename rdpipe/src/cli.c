@@ -250,8 +250,12 @@ static bool read_key(const rd_cli_t *cli, rd_key_t *key_p, rd_why_t *why)
 {
     if (cli->key_file)
         return rd_key_of_file(cli->key_file, key_p, why);
-    if (cli->key_fd >= 0)
-        return rd_key_of_fd(cli->key_fd, key_p, why);
+    if (cli->key_fd >= 0) {
+        bool done = rd_key_of_fd(cli->key_fd, key_p, why);
+
+        fill_standard_descriptors(); /* it may have been one of them */
+        return done;
+    }
     return rd_key_of_environment(key_p, why);
 }
 

@@ -63,6 +63,15 @@ def closed_descriptors_of_rdsend_and_rdrecv(hosts):
             expect(wanted or out == (b"" if "<&-" in sender else b"data"), f"rdsend {sender}, rdrecv {receiver}: {out!r}")
 
 
+def a_key_from_standard_input(hosts):
+    """There is nothing behind it: the stream is empty, and no connection takes the place of the input."""
+    key = written(hosts, "key", KEY.encode())
+    process = hosts.start("host2", f"rdrecv --wait 20 --key-fd 0 7300 <{key}")
+    status, _, err = hosts.call(f"rdsend --wait 20 --key-fd 0 {hosts.address('host2')} 7300 <{key}", name="host1", seconds=40 * SLOWNESS)
+    got, out, told = hosts.end(process, seconds=40 * SLOWNESS)
+    expect(status == got == 0 and out == b"", f"status {status} and {got}: {out!r} {err} {told}")
+
+
 def closed_descriptors_of_rdcp(hosts):
     source = written(hosts, "copied", os.urandom(300_000))
     for closed in COMBINATIONS:
@@ -81,5 +90,5 @@ def what_is_shown_is_not_lost(hosts):
             expect(status not in (0, 2) and "standard output" in err, f"{words} {to}: status {status}: {err}")
 
 
-CASES = [bytes_of_a_stream_are_no_orders, closed_descriptors_of_rdpipe, closed_descriptors_of_rdsend_and_rdrecv, closed_descriptors_of_rdcp,
-         what_is_shown_is_not_lost]
+CASES = [bytes_of_a_stream_are_no_orders, closed_descriptors_of_rdpipe, closed_descriptors_of_rdsend_and_rdrecv, a_key_from_standard_input,
+         closed_descriptors_of_rdcp, what_is_shown_is_not_lost]
