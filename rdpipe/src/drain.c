@@ -556,6 +556,9 @@ void rd_drain(rd_transfer_t *transfer, rd_stream_t *from, rd_end_t *output, rd_s
 {
     drain_t drain = {.transfer = transfer, .from = from, .output = output, .forward = forward};
 
+    from->heard_ms = rd_now_ms(); /* until now nobody had to say anything */
+    if (forward)
+        forward->heard_ms = from->heard_ms;
     rd_keeper_start(&drain.keeper, rd_end_may_wait(output), from, forward, 0);
     if (transfer->buffer > 0 && has_output(&drain))
         drain.buffer =

@@ -282,6 +282,7 @@ void rd_feed(rd_transfer_t *transfer, rd_stream_t *to, rd_end_t *input)
     feed_t feed = {.transfer = transfer, .to = to, .input = input, .may_begin = !transfer->resume};
     rd_why_t why;
 
+    to->heard_ms = rd_now_ms(); /* until now nobody had to say anything */
     rd_keeper_start(&feed.keeper, rd_end_may_wait(input), to, NULL, to->hop.terms.block);
     atomic_store(&transfer->size, rd_end_size(input));
     if (to->hop.terms.zstd > 0 &&

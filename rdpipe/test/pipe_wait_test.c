@@ -224,7 +224,7 @@ static void what_came_meanwhile_is_heard(void)
     CHECK_EQ(status_of(receiver.child), RD_TRANSFER_DONE);
 }
 
-typedef enum { AT_ONCE, RESUMED, RESUMED_LATER } manner_t;
+typedef enum { AT_ONCE, LATER, RESUMED, RESUMED_LATER } manner_t;
 
 /* A producer of "hello" by hand that tells of the first sign of life. Its status is 0 if all was
  * taken. */
@@ -241,9 +241,9 @@ static pid_t start_producer_that_hears(uint16_t port, manner_t manner, int tell)
     if (child != 0)
         return child;
     join_by_hand(port, 65536, &stream);
-    if (manner != AT_ONCE)
+    if (manner >= RESUMED)
         (void)rd_stream_say(&stream, &(rd_frame_t){.kind = RD_RESUME}, id);
-    if (manner == RESUMED_LATER) /* what is written by then is noted as soon as it is written */
+    if (manner == LATER || manner == RESUMED_LATER) /* then it is noted as soon as it is written */
         (void)poll(NULL, 0, 2 * RD_CONFIRM_MS);
     at = room_by_hand(&stream, 5);
     frame = hello_at(at);
@@ -308,6 +308,22 @@ static void receive_with(call_t call, manner_t manner)
     CHECK(unlink(path) == 0 && (manner == AT_ONCE || unlink(note) == 0));
     close(pings[0]);
     close(pings[1]);
+}
+
+/* Hops that stand wait for the others before anything is said on them. */
+static void a_late_beginning_is_no_silence(void)
+{
+    receiver_t receiver;
+    uint16_t port;
+    int listener = open_listener(&port);
+    pid_t producer = start_producer_that_hears(port, LATER, -1);
+
+    CHECK(take_producer(&receiver, listener, RD_BLOCK_BYTES));
+    receiver.stream.heard_ms -= RD_SILENCE_MS;
+    drain_into(&receiver, open("/dev/null", O_WRONLY | O_CLOEXEC));
+    CHECK_EQ(receiver.transfer.outcome, RD_TRANSFER_DONE);
+    end(&receiver);
+    CHECK_EQ(status_of(producer), 0);
 }
 
 static void a_close_that_takes_long(void)
@@ -411,6 +427,7 @@ static const check_case_t cases[] = {
     {"a dead producer and a full pipe", a_dead_producer_and_a_full_pipe},
     {"an output that waits for the next hop", an_output_that_waits_for_the_next_hop},
     {"what came meanwhile is heard", what_came_meanwhile_is_heard},
+    {"a late beginning is no silence", a_late_beginning_is_no_silence},
     {"a close that takes long", a_close_that_takes_long},
     {"a write that takes long", a_write_that_takes_long},
     {"a note that takes long", a_note_that_takes_long},
