@@ -3,28 +3,23 @@
 
 #include <assert.h>
 #include <endian.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <pthread.h>
-#include <sys/eventfd.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <openssl/rand.h>
 
 #include "bundle.h"
 #include "bytes.h"
+#include "joiners.h"
 #include "proof.h"
 #include "rdframe.h"
 #include "socket.h"
 
 #define MAGIC "rdpipe\r\n"
 #define VERSION 2u
-#define RETRY_MS 100    /* between two attempts to join */
+#define RETRY_MS 100    /* between two attempts */
 #define SETTLE_MS 10000 /* time for the rest, once proved */
 #define STEP_MS 4000    /* of it, for each step of a carrier; without it there is tcp */
-#define JOIN_MS 15000   /* in which further streams may join */
 #define RING_MIN_BYTES ((uint64_t)1024 * 1024) /* stays in the cache of a processor */
 #define RING_UP_BYTES BW_RING_MIN_BYTES        /* to the producer, of several streams or TLS */
 /* Of several streams, or a path of a millisecond: 100 ms of 4 Gbit/s. */
@@ -56,7 +51,7 @@ typedef struct {
     char text[148];
 } choice_t;
 
-static_assert(sizeof(hello_t) == 40, "the layout is part of the protocol");
+static_assert(sizeof(hello_t) == RD_HELLO_BYTES, "the layout is part of the protocol");
 static_assert(sizeof(offer_t) == 188, "the layout is part of the protocol");
 static_assert(sizeof(choice_t) == 160, "the layout is part of the protocol");
 
@@ -100,81 +95,6 @@ static void set_link(rd_hop_t *hop, int socket)
     hop->is_behind = caps & BW_CAP_BACKGROUND;
 }
 
-/* ---- further streams ---- */
-
-/* Threads that bring further connections to a link: of the consumer one that lets them in, of the
- * producer one for each. */
-struct rd_joiners {
-    pthread_t threads[RD_STREAMS_MAX];
-    unsigned count, wanted;
-    int stop;     /* an eventfd */
-    int listener; /* the consumer's own descriptor of it; -1: this is the producer */
-    struct sockaddr_storage to;
-    socklen_t to_len;
-    bw_link_t *link;
-    bool encrypts;
-    const char *congestion;
-    hello_t hello;
-    rd_key_t key;
-};
-
-static void end_joiners(rd_joiners_t *joiners)
-{
-    if (!joiners)
-        return;
-    (void)eventfd_write(joiners->stop, 1);
-    for (unsigned i = 0; i < joiners->count; i++)
-        (void)pthread_join(joiners->threads[i], NULL);
-    rd_key_wipe(&joiners->key);
-    close(joiners->stop);
-    if (joiners->listener >= 0)
-        close(joiners->listener);
-    free(joiners);
-}
-
-/* The connection is a stream of the link. */
-static void add(const rd_joiners_t *joiners, rd_proved_t *proved)
-{
-    if (!joiners->encrypts) {
-        rd_tls_free(proved->tls);
-        proved->tls = NULL;
-    }
-    (void)rd_bundle_add(joiners->link, proved->fd, proved->tls);
-    *proved = (rd_proved_t){.fd = -1};
-}
-
-static void *let_in(void *argument);
-static void *join_one(void *argument);
-
-/* NULL: the streams that are there are all. */
-static rd_joiners_t *start_joiners(const rd_hop_t *hop, int socket, int listener,
-                                   const uint8_t id[ID_BYTES], unsigned wanted, const rd_key_t *key)
-{
-    rd_joiners_t *joiners = calloc(1, sizeof *joiners);
-    unsigned threads = listener < 0 ? wanted : 1;
-
-    if (!joiners)
-        return NULL;
-    *joiners = (rd_joiners_t){.wanted = wanted,
-                              .stop = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK),
-                              .listener = listener < 0 ? -1 : fcntl(listener, F_DUPFD_CLOEXEC, 3),
-                              .to_len = sizeof joiners->to,
-                              .link = hop->link,
-                              .encrypts = hop->terms.flags & RD_TERM_TLS,
-                              .congestion = hop->terms.congestion,
-                              .hello = {.magic = MAGIC, .version = htole32(VERSION)},
-                              .key = *key};
-    memcpy(joiners->hello.id, id, ID_BYTES);
-    if (joiners->stop < 0 || (listener >= 0 && joiners->listener < 0) ||
-        getpeername(socket, (struct sockaddr *)&joiners->to, &joiners->to_len) < 0)
-        threads = 0;
-    while (joiners->count < threads &&
-           pthread_create(&joiners->threads[joiners->count], NULL, listener < 0 ? join_one : let_in,
-                          joiners) == 0)
-        joiners->count++;
-    return joiners;
-}
-
 /* Makes the connection the link: itself, or as the first stream of several. It is taken. */
 static bool adopt(rd_proved_t *proved, const offer_t *offer, unsigned streams, uint32_t window,
                   int listener, const rd_key_t *key, rd_hop_t *hop_p, rd_why_t *why)
@@ -186,6 +106,7 @@ static bool adopt(rd_proved_t *proved, const offer_t *offer, unsigned streams, u
                                .most = streams,
                                .is_auto = hop_p->terms.streams == 0,
                                .rtt_ms = rd_round_trip_ms(proved->fd)};
+    hello_t hello = {.magic = MAGIC, .version = htole32(VERSION)};
     char device[BW_DEVICE_BYTES];
     rd_why_t step;
     int socket = proved->fd;
@@ -211,8 +132,9 @@ static bool adopt(rd_proved_t *proved, const offer_t *offer, unsigned streams, u
     }
     set_link(hop_p, -1);
     hop_p->streams = streams;
+    memcpy(hello.id, offer->id, ID_BYTES);
     if (streams > 1)
-        hop_p->joiners = start_joiners(hop_p, socket, listener, offer->id, streams - 1, key);
+        hop_p->joiners = rd_joiners_start(hop_p, socket, listener, &hello, streams - 1, key);
     if (!encrypts) {
         rd_tls_free(proved->tls);
         proved->tls = NULL;
@@ -235,7 +157,7 @@ static uint32_t carriers_of(const rd_terms_t *terms)
 
 void rd_hop_close(rd_hop_t *hop)
 {
-    end_joiners(hop->joiners);
+    rd_joiners_end(hop->joiners);
     if (hop->link)
         hop->link->ops->close(hop->link, NULL);
     if (hop->side >= 0)
@@ -244,40 +166,6 @@ void rd_hop_close(rd_hop_t *hop)
 }
 
 /* ---- the consumer ---- */
-
-/* The consumer's thread: lets in who joins this hop, until all are there. */
-static void *let_in(void *argument)
-{
-    rd_joiners_t *joiners = argument;
-    int64_t deadline = rd_now_ms() + JOIN_MS;
-    rd_door_t *door = rd_door_open(joiners->listener, &joiners->key);
-    unsigned joined = 0;
-    rd_why_t ignored;
-    rd_proved_t proved = {.fd = -1};
-
-    if (!door)
-        return NULL;
-    while (joined < joiners->wanted &&
-           rd_door_await(door, joiners->stop, deadline, &proved, &ignored)) {
-        hello_t hello;
-        uint8_t yes = 1;
-
-        rd_tune(proved.fd);
-        if (rd_tls_read_all(proved.tls, &hello, sizeof hello, joiners->stop,
-                            rd_now_ms() + RD_PROOF_MS, &ignored) &&
-            memcmp(&hello, &joiners->hello, sizeof hello) == 0 &&
-            rd_tls_write_all(proved.tls, &yes, 1, joiners->stop, rd_now_ms() + RD_PROOF_MS,
-                             &ignored)) {
-            joined++;
-            add(joiners, &proved);
-        }
-        rd_proved_drop(&proved);
-    }
-    (void)rd_door_close(door);
-    close(joiners->listener); /* nobody else is expected */
-    joiners->listener = -1;
-    return NULL;
-}
 
 /* What the consumer holds open for the producer; an attempt for each of rd_carriers_tried. */
 typedef struct {
@@ -491,15 +379,6 @@ bool rd_hop_accept(int listener, const rd_key_t *key, const rd_terms_t *terms, i
 
 /* ---- the producer ---- */
 
-static bool set_congestion(int socket, const char *name, rd_why_t *why)
-{
-    char has[256];
-
-    if (!name || rd_set_congestion(socket, name, has, sizeof has))
-        return true;
-    return rd_because(why, "--congestion %s: the kernel of this host has: %s", name, has);
-}
-
 /* Says what we want, and hears what may be. */
 static bool introduce(rd_proved_t *proved, const char *peer, rd_hop_t *hop, int stop,
                       int64_t deadline, offer_t *offer_p, rd_why_t *why)
@@ -605,7 +484,7 @@ static bool join(int socket, const char *peer, const rd_key_t *key, const rd_ter
 
     rd_tune(socket);
     hop.terms.block = block_of_here(terms->block);
-    if (!set_congestion(socket, terms->congestion, why) ||
+    if (!rd_set_congestion(socket, terms->congestion, why) ||
         !rd_prove(&proved, peer, key, stop, deadline, is_cut_p, why) ||
         !introduce(&proved, peer, &hop, stop, deadline, &offer, why)) {
         rd_proved_drop(&proved);
@@ -642,38 +521,6 @@ static bool join(int socket, const char *peer, const rd_key_t *key, const rd_ter
         hop.link->ops->close(hop.link, NULL);
     rd_proved_drop(&proved);
     return false;
-}
-
-/* The producer's thread for one more stream. */
-static void *join_one(void *argument)
-{
-    const rd_joiners_t *joiners = argument;
-    int64_t deadline = rd_now_ms() + JOIN_MS;
-    bool is_cut = true;
-    rd_why_t ignored;
-
-    while (is_cut && rd_left_ms(deadline) > 0) {
-        rd_proved_t proved = {.fd = -1};
-        uint8_t yes = 0;
-
-        if (!rd_connect_to((const struct sockaddr *)&joiners->to, joiners->to_len, joiners->stop,
-                           deadline, &proved.fd))
-            return NULL;
-        rd_tune(proved.fd);
-        if (set_congestion(proved.fd, joiners->congestion, &ignored) &&
-            rd_prove(&proved, "", &joiners->key, joiners->stop, deadline, &is_cut, &ignored) &&
-            rd_tls_write_all(proved.tls, &joiners->hello, sizeof joiners->hello, joiners->stop,
-                             deadline, &ignored) &&
-            rd_tls_read_all(proved.tls, &yes, 1, joiners->stop, deadline, &ignored) && yes == 1) {
-            rd_widen(proved.fd);
-            add(joiners, &proved);
-            return NULL;
-        }
-        rd_proved_drop(&proved);
-        if (rd_wait(-1, 0, joiners->stop, rd_now_ms() + RETRY_MS) == RD_STOPPED)
-            return NULL;
-    }
-    return NULL;
 }
 
 bool rd_hop_reach(const rd_there_t *there, const rd_key_t *key, const rd_terms_t *terms, int stop,

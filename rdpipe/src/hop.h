@@ -27,9 +27,8 @@
  * becomes the link. If one of both wants it (RD_TERM_TLS) what goes over it stays in TLS, else it
  * is plain from then on.
  *
- * Over tcp a hop may have several streams (bundle.h). The others are connected while the first
- * already carries: each shakes hands with the same key, and says the number that the consumer has
- * offered for this hop. The consumer listens until all are there, or for 15 s.
+ * Over tcp a hop may have several streams (bundle.h). The others join while the first already
+ * carries, by the number that the consumer has offered for this hop (joiners.h).
  */
 
 #define RD_BLOCK_BYTES ((uint32_t)256 * 1024)

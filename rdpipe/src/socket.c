@@ -124,12 +124,15 @@ bool rd_congestion_is_name(const char *name)
            strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789_-") == len;
 }
 
-bool rd_set_congestion(int fd, const char *name, char *has, size_t bytes)
+bool rd_set_congestion(int fd, const char *name, rd_why_t *why)
 {
-    if (setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, (socklen_t)strlen(name)) == 0)
+    char has[256];
+
+    if (!name || setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, (socklen_t)strlen(name)) == 0)
         return true;
-    (void)rd_kernel_line("/proc/sys/net/ipv4/tcp_allowed_congestion_control", has, bytes);
-    return false;
+    return rd_because(
+        why, "--congestion %s: the kernel of this host has: %s", name,
+        rd_kernel_line("/proc/sys/net/ipv4/tcp_allowed_congestion_control", has, sizeof has));
 }
 
 /* The kernel sizes buffers by itself up to the last number of tcp_wmem. One that is set can be

@@ -39,8 +39,8 @@ unsigned rd_round_trip_ms(int fd);
 /* The first line of a file of /proc or /sys, "" if there is none. */
 const char *rd_kernel_line(const char *path, char *text, size_t bytes);
 
-/* Lets the kernel use this congestion control. False: it has only those in `has`. */
-bool rd_set_congestion(int fd, const char *name, char *has, size_t bytes);
+/* Lets the kernel use this congestion control; NULL: its own choice. False: it has only others. */
+bool rd_set_congestion(int fd, const char *name, rd_why_t *why);
 
 bool rd_congestion_is_name(const char *name);
 

@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "joiners.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "bundle.h"
+#include "proof.h"
+#include "socket.h"
+
+#define JOIN_MS 15000
+#define RETRY_MS 100 /* between two attempts to join */
+
+struct rd_joiners {
+    pthread_t threads[RD_STREAMS_MAX];
+    unsigned count, wanted;
+    int stop;     /* an eventfd */
+    int listener; /* the consumer's own descriptor of it; -1: this is the producer */
+    struct sockaddr_storage to;
+    socklen_t to_len;
+    bw_link_t *link;
+    bool encrypts;
+    const char *congestion;
+    uint8_t hello[RD_HELLO_BYTES];
+    rd_key_t key;
+};
+
+/* The connection is a stream of the link. */
+static void add(const rd_joiners_t *joiners, rd_proved_t *proved)
+{
+    if (!joiners->encrypts) {
+        rd_tls_free(proved->tls);
+        proved->tls = NULL;
+    }
+    (void)rd_bundle_add(joiners->link, proved->fd, proved->tls);
+    *proved = (rd_proved_t){.fd = -1};
+}
+
+/* The consumer's thread: lets in who joins this hop, until all are there. */
+static void *let_in(void *argument)
+{
+    rd_joiners_t *joiners = argument;
+    int64_t deadline = rd_now_ms() + JOIN_MS;
+    rd_door_t *door = rd_door_open(joiners->listener, &joiners->key);
+    unsigned joined = 0;
+    rd_why_t ignored;
+    rd_proved_t proved = {.fd = -1};
+
+    if (!door)
+        return NULL;
+    while (joined < joiners->wanted &&
+           rd_door_await(door, joiners->stop, deadline, &proved, &ignored)) {
+        uint8_t hello[RD_HELLO_BYTES], yes = 1;
+
+        rd_tune(proved.fd);
+        if (rd_tls_read_all(proved.tls, hello, sizeof hello, joiners->stop,
+                            rd_now_ms() + RD_PROOF_MS, &ignored) &&
+            memcmp(hello, joiners->hello, sizeof hello) == 0 &&
+            rd_tls_write_all(proved.tls, &yes, 1, joiners->stop, rd_now_ms() + RD_PROOF_MS,
+                             &ignored)) {
+            joined++;
+            add(joiners, &proved);
+        }
+        rd_proved_drop(&proved);
+    }
+    (void)rd_door_close(door);
+    close(joiners->listener); /* nobody else is expected */
+    joiners->listener = -1;
+    return NULL;
+}
+
+/* The producer's thread for one more stream. */
+static void *join_one(void *argument)
+{
+    const rd_joiners_t *joiners = argument;
+    int64_t deadline = rd_now_ms() + JOIN_MS;
+    bool is_cut = true;
+    rd_why_t ignored;
+
+    while (is_cut && rd_left_ms(deadline) > 0) {
+        rd_proved_t proved = {.fd = -1};
+        uint8_t yes = 0;
+
+        if (!rd_connect_to((const struct sockaddr *)&joiners->to, joiners->to_len, joiners->stop,
+                           deadline, &proved.fd))
+            return NULL;
+        rd_tune(proved.fd);
+        if (rd_set_congestion(proved.fd, joiners->congestion, &ignored) &&
+            rd_prove(&proved, "", &joiners->key, joiners->stop, deadline, &is_cut, &ignored) &&
+            rd_tls_write_all(proved.tls, joiners->hello, sizeof joiners->hello, joiners->stop,
+                             deadline, &ignored) &&
+            rd_tls_read_all(proved.tls, &yes, 1, joiners->stop, deadline, &ignored) && yes == 1) {
+            rd_widen(proved.fd);
+            add(joiners, &proved);
+            return NULL;
+        }
+        rd_proved_drop(&proved);
+        if (rd_wait(-1, 0, joiners->stop, rd_now_ms() + RETRY_MS) == RD_STOPPED)
+            return NULL;
+    }
+    return NULL;
+}
+
+rd_joiners_t *rd_joiners_start(const rd_hop_t *hop, int socket, int listener, const void *hello,
+                               unsigned wanted, const rd_key_t *key)
+{
+    rd_joiners_t *joiners = calloc(1, sizeof *joiners);
+    unsigned threads = listener < 0 ? wanted : 1;
+
+    if (!joiners)
+        return NULL;
+    *joiners = (rd_joiners_t){.wanted = wanted,
+                              .stop = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK),
+                              .listener = listener < 0 ? -1 : fcntl(listener, F_DUPFD_CLOEXEC, 3),
+                              .to_len = sizeof joiners->to,
+                              .link = hop->link,
+                              .encrypts = hop->terms.flags & RD_TERM_TLS,
+                              .congestion = hop->terms.congestion,
+                              .key = *key};
+    memcpy(joiners->hello, hello, RD_HELLO_BYTES);
+    if (joiners->stop < 0 || (listener >= 0 && joiners->listener < 0) ||
+        getpeername(socket, (struct sockaddr *)&joiners->to, &joiners->to_len) < 0)
+        threads = 0;
+    while (joiners->count < threads &&
+           pthread_create(&joiners->threads[joiners->count], NULL, listener < 0 ? join_one : let_in,
+                          joiners) == 0)
+        joiners->count++;
+    return joiners;
+}
+
+void rd_joiners_end(rd_joiners_t *joiners)
+{
+    if (!joiners)
+        return;
+    (void)eventfd_write(joiners->stop, 1);
+    for (unsigned i = 0; i < joiners->count; i++)
+        (void)pthread_join(joiners->threads[i], NULL);
+    rd_key_wipe(&joiners->key);
+    close(joiners->stop);
+    if (joiners->listener >= 0)
+        close(joiners->listener);
+    free(joiners);
+}
