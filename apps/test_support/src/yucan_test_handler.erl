@@ -32,6 +32,7 @@ answer(<<"/spin">>, _, _) -> spin(0);
 answer(<<"/work">>, _, _) ->
     work(erlang:monotonic_time(microsecond) + 2000),
     {200, [], <<"worked">>};
+answer(<<"/self">>, _, Parent) -> Parent ! {serves, self()}, {200, [], <<>>};
 answer(<<"/ignore">>, _, _) -> {200, [], <<"ignored">>};
 answer(<<"/close">>, _, _) -> close;
 answer(<<"/closing">>, _, _) -> {200, [{<<"connection">>, <<"close">>}], <<"closing">>};

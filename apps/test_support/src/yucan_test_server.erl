@@ -2,7 +2,7 @@
 %% @doc Servers for the suites of yucan: the application, and a server on any free port of loopback with the tests' handler.
 -module(yucan_test_server).
 
--export([start_application/1, stop_application/1, start/1, start/2, handler/0, names/0, stop_all/0, held/1, answered/1, connections_in/1, wait_for/1]).
+-export([start_application/1, stop_application/1, start/1, start/2, handler/0, names/0, stop_all/0, held/1, answered/1, connections_in/1, wait_for/1, flooded/2]).
 -export([certificate/2, tls_connect/2, tls_one/2, subject/1]).
 
 -include_lib("public_key/include/public_key.hrl").
@@ -71,6 +71,27 @@ connections_in(Function) ->
 %% @doc Waits 20 s for it.
 -spec wait_for(fun(() -> boolean())) -> true.
 wait_for(Condition) -> true = beamway_peer:wait_until(Condition, 20000).
+
+%% @doc How many messages are in the mailbox of a connection that does nothing when its socket has fallen silent. `Send' makes the client send one more.
+-spec flooded(pid(), Send :: fun(() -> ok)) -> pos_integer().
+flooded(Pid, Send) ->
+    true = wait_for(fun() -> process_info(Pid, [status, message_queue_len]) =:= [{status, waiting}, {message_queue_len, 0}] end),
+    true = erlang:suspend_process(Pid),
+    {links, Links} = process_info(Pid, links),
+    [Socket] = [Port || Port <- Links, is_port(Port)],
+    Count = fill(Pid, Socket, Send),
+    true = erlang:resume_process(Pid),
+    Count.
+
+fill(Pid, Socket, Send) ->
+    {message_queue_len, Count} = process_info(Pid, message_queue_len),
+    case inet:getopts(Socket, [active]) of
+        {ok, [{active, false}]} -> Count;
+        _ ->
+            ok = Send(),
+            true = wait_for(fun() -> process_info(Pid, message_queue_len) > {message_queue_len, Count} end),
+            fill(Pid, Socket, Send)
+    end.
 
 %% ---- TLS
 

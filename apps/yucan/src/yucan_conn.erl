@@ -411,6 +411,7 @@ message(Message, #state{socket = {Transport, Raw} = Socket} = State) ->
         {data, Data} -> ?MODULE:head(Data, none, used(State));
         {last, Data} -> ?MODULE:head(Data, none, State#state{armed = 0});
         passive -> arm(State);
+        armed -> idle(State);
         closed -> done(Socket);
         other when Message =:= {yucan, drain} -> done(Socket);
         %% What a handler left behind.

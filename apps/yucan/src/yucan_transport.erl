@@ -12,8 +12,8 @@
 -type raw() :: term().
 -type socket() :: {Transport :: module(), raw()}.
 -type reason() :: closed | timeout | inet:posix().
--type event() :: {data, binary()} | {last, binary()} | passive | closed.
-%% What a message is to a socket. `last': data, and the socket is silent from then on, as after `passive'.
+-type event() :: {data, binary()} | {last, binary()} | passive | armed | closed.
+%% What a message is to a socket. `last': data, and the socket is silent from then on, as after `passive'. `armed': it was silent, and has been armed since.
 
 -callback peer(raw()) -> {ok, term()} | {error, term()}.
 -callback recv(raw(), Length :: non_neg_integer(), timeout()) -> {ok, binary()} | {error, reason()}.

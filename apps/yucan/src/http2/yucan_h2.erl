@@ -67,6 +67,7 @@ handle(Message, #state{socket = Socket} = State) ->
         {data, Data} -> received(Data, false, State);
         {last, Data} -> received(Data, true, State);
         passive -> received(<<>>, true, State);
+        armed -> next(State);
         closed -> ended(State);
         other -> next(State)
     end.

@@ -176,6 +176,7 @@ message(Message, #ws{socket = Socket} = Ws) ->
         {data, Data} -> received(Data, Ws);
         {last, Data} -> received(Data, Ws#ws{silent = true});
         passive -> arm(Ws);
+        armed -> loop(Ws);
         closed -> ended(lost, Ws);
         other -> tell(Message, Ws)
     end.
