@@ -6,7 +6,7 @@
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
 -export([handshake/1, refused/1, echo/1, fragments/1, control/1, closing/1, violations/1, too_large/1, deflate/1, deflate_window/1, deflate_context/1, origins/1, bomb/1, talk_first/1, greeting/1, lost/1, crash/1,
          in_one_packet/1, in_pieces/1, python/1,
-         fragments_are_bounded/1, flood/1]).
+         fragments_are_bounded/1, flood/1, never_silent/1]).
 
 -include_lib("common_test/include/ct.hrl").
 
@@ -15,7 +15,7 @@
 suite() -> [{timetrap, {minutes, 2}}].
 
 all() -> [handshake, refused, echo, fragments, control, closing, violations, too_large, deflate, deflate_window, deflate_context, origins, bomb, talk_first, greeting, lost, crash, in_one_packet, in_pieces, python,
-          fragments_are_bounded, flood].
+          fragments_are_bounded, flood, never_silent].
 
 init_per_suite(Config) ->
     [{port, yucan_test_server:start(yucan_ws_test)} | Config].
@@ -107,6 +107,23 @@ flood(_) ->
     %% Twenty, and the word that the socket is silent.
     [] = [Count || Count <- [yucan_test_server:flooded(Pid, Send) || _ <- lists:seq(1, 5)], Count > 21],
     ok = yucan:stop(yucan_ws_flood).
+
+%% It asks for more before the socket falls silent: a silent socket leaves the scheduler's own set of descriptors.
+never_silent(_) ->
+    {Socket, _} = open(yucan_test_server:start(yucan_ws_never_silent, #{handler => {yucan_test_handler, self()}}), "/ws", #{}),
+    Pid = receive {ws_open, P} -> P after ?WAIT_MS -> error(not_open) end,
+    1 = erlang:trace(Pid, true, ['receive']),
+    [begin
+         send(Socket, 1, <<"x">>),
+         {1, 0, 1, <<"x">>} = recv(Socket)
+     end || _ <- lists:seq(1, 100)],
+    1 = erlang:trace(Pid, false, ['receive']),
+    Delivered = erlang:trace_delivered(Pid),
+    receive {trace_delivered, Pid, Delivered} -> ok after ?WAIT_MS -> error(no_trace) end,
+    [] = passive(),
+    ok = yucan:stop(yucan_ws_never_silent).
+
+passive() -> receive {trace, _, 'receive', {tcp_passive, _}} -> [passive | passive()]; {trace, _, _, _} -> passive() after 0 -> [] end.
 
 control(Config) ->
     Socket = open(Config),

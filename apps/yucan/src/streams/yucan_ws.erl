@@ -30,7 +30,9 @@
 -optional_callbacks([info/2, control/2, terminate/2]).
 
 -define(GUID, <<"258EAFA5-E914-47DA-95CA-C5AB0DC85B11">>).
+%% As in yucan_conn.
 -define(ARM, 20).
+-define(ARM_MORE, 10).
 -define(CLOSE_MS, 5000).
 
 -record(ws, {
@@ -46,8 +48,8 @@
     deflate = none :: none | yucan_ws_deflate:context(),
     max :: pos_integer(),
     idle_ms :: pos_integer(),
-    %% The transport sends no message until it is armed again.
-    silent = true :: boolean(),
+    %% How many messages may still come; 0: none until the transport is armed again.
+    armed = 0 :: non_neg_integer(),
     %% Have bytes come since the last look? `pinged': none, and a ping is out.
     heard = false :: boolean() | pinged
 }).
@@ -156,7 +158,7 @@ start(Socket, Buffer, Req, Argument, #{module := Module, deflate := Deflate, max
 
 arm(#ws{socket = Socket} = Ws) ->
     case yucan_transport:arm(Socket, ?ARM) of
-        ok -> loop(Ws#ws{silent = false});
+        ok -> loop(Ws#ws{armed = ?ARM});
         {error, _} -> ended(lost, Ws)
     end.
 
@@ -173,8 +175,8 @@ message({yucan, drain}, Ws) -> say_goodbye(1001, <<"going away">>, drained, Ws);
 message({yucan, look}, Ws) -> look(Ws);
 message(Message, #ws{socket = Socket} = Ws) ->
     case yucan_transport:event(Message, Socket) of
-        {data, Data} -> received(Data, Ws);
-        {last, Data} -> received(Data, Ws#ws{silent = true});
+        {data, Data} -> received(Data, used(Ws));
+        {last, Data} -> received(Data, Ws#ws{armed = 0});
         passive -> arm(Ws);
         armed -> loop(Ws);
         closed -> ended(lost, Ws);
@@ -200,8 +202,14 @@ received(Data, #ws{buffer = Buffer, wanted = Wanted} = Ws) when byte_size(Buffer
 received(Data, #ws{buffer = Buffer} = Ws) ->
     parsed(Ws#ws{buffer = <<Buffer/binary, Data/binary>>, heard = true}).
 
-rearm(#ws{silent = true} = Ws) -> arm(Ws);
+rearm(#ws{armed = 0} = Ws) -> arm(Ws);
 rearm(Ws) -> loop(Ws).
+
+used(#ws{armed = Left, socket = Socket} = Ws) when Left =:= ?ARM - ?ARM_MORE + 1 ->
+    _ = yucan_transport:arm(Socket, ?ARM_MORE),
+    Ws#ws{armed = ?ARM};
+used(#ws{armed = Left} = Ws) ->
+    Ws#ws{armed = max(1, Left - 1)}.
 
 parsed(#ws{buffer = Buffer, max = Max, deflate = Deflate} = Ws) ->
     case yucan_ws_frame:parse(Buffer, Max, Deflate =/= none) of
