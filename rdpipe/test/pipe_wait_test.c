@@ -16,7 +16,7 @@
 typedef enum { NO_CALL, READ, WRITE, SYNC, CLOSE } call_t;
 
 static struct {
-    call_t call;
+    _Atomic call_t call;
     int fd; /* -1: any */
     struct pollfd until;
     bool is_released;
@@ -295,10 +295,10 @@ static void receive_with(call_t call, manner_t manner)
     await_frame(&receiver);
     if (call != CLOSE && manner != RESUMED_LATER)
         be_silent(&receiver);
-    held.call = call;
     held.fd = manner == RESUMED ? -1 : file; /* -1: it is the note's */
     held.until = (struct pollfd){.fd = pings[0], .events = POLLIN};
     held.is_released = false;
+    held.call = call;
     drain_into(&receiver, file);
     CHECK(held.is_released);
     CHECK(call == CLOSE || pthread_equal(held.by, pthread_self()));
@@ -409,10 +409,10 @@ static void a_read_that_takes_long(void)
     rd_stream_open(&stream, &hop, "the consumer");
     stream.said_ms -= RD_PING_MS;
     input = rd_end_of(file, false);
-    held.call = READ;
     held.fd = file;
     held.until = (struct pollfd){.fd = pings[0], .events = POLLIN};
     held.is_released = false;
+    held.call = READ;
     rd_feed(&transfer, &stream, &input);
     CHECK(held.is_released);
     CHECK_EQ(transfer.outcome, RD_TRANSFER_DONE);
