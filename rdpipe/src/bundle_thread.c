@@ -12,7 +12,7 @@
 
 #define CHUNK_BYTES ((uint64_t)256 * 1024)
 #define SHARE_BYTES ((uint64_t)64 * 1024) /* the same, where there are several connections */
-#define TURN_BYTES ((size_t)1 << 20)      /* read from one connection before the next */
+#define TURN_BYTES ((size_t)256 * 1024)   /* read from one connection before the user hears of it */
 #define PARTING_MS 5000                   /* what was committed last has gone by then */
 
 enum { CHUNK = 1, ACK, END };

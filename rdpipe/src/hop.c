@@ -22,6 +22,8 @@
 #define STEP_MS 4000    /* of it, for each step of a carrier; without it there is tcp */
 #define RING_MIN_BYTES ((uint64_t)1024 * 1024) /* stays in the cache of a processor */
 #define RING_UP_BYTES BW_RING_MIN_BYTES        /* to the producer, of several streams or TLS */
+/* A window holds what the peer has not confirmed: with less both sides wait for each other. */
+#define WINDOW_MIN_BYTES ((uint64_t)4 * 1024 * 1024)
 /* Of several streams, or a path of a millisecond: 100 ms of 4 Gbit/s. */
 #define WINDOW_BYTES ((uint64_t)64 * 1024 * 1024)
 #define FAR_MS 2 /* from this round trip on, `auto` means several streams */
@@ -465,7 +467,7 @@ static uint32_t window_of(const rd_terms_t *terms, const offer_t *offer, unsigne
                           int socket)
 {
     bool is_far = streams > 1 || rd_round_trip_ms(socket) > 0;
-    uint64_t own = ring_bytes(terms->block, is_far ? WINDOW_BYTES : RING_MIN_BYTES);
+    uint64_t own = ring_bytes(terms->block, is_far ? WINDOW_BYTES : WINDOW_MIN_BYTES);
 
     return own < le32toh(offer->window) ? (uint32_t)own : le32toh(offer->window);
 }

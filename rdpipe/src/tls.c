@@ -13,7 +13,7 @@
 #include "tls/psk.h"
 
 #define IDENTITY "rdpipe 2"
-#define BATCH_BYTES ((size_t)256 * 1024) /* for the socket at once */
+#define BATCH_BYTES ((size_t)320 * 1024) /* for the socket at once: 256 KB of content, and more */
 #define READ_AHEAD_BYTES (BATCH_BYTES + RD_RECORD_MAX)
 
 /* A sending key is replaced after so many records; the limit of AES-GCM is 2^24.5. */

@@ -323,6 +323,18 @@ static void without_aes_it_is_chacha20(void)
     }
 }
 
+/* A chunk of a bundle and its header go to the socket by one call. */
+static void a_chunk_is_one_batch(void)
+{
+    static uint8_t chunk[256 * 1024];
+    both_t both;
+
+    CHECK(open_both(&both, GOOD, GOOD, 0));
+    CHECK(rd_tls_write(both.client.tls, MARK, sizeof MARK) == sizeof MARK);
+    CHECK(rd_tls_write(both.client.tls, chunk, sizeof chunk) == sizeof chunk);
+    close_both(&both);
+}
+
 /* What is plain may follow at once. */
 static void nothing_is_read_ahead(void)
 {
@@ -480,6 +492,7 @@ static const check_case_t cases[] = {
     {"another key is refused", another_key_is_refused},
     {"what is changed on the way is not taken", what_is_changed_on_the_way_is_not_taken},
     {"without AES it is ChaCha20", without_aes_it_is_chacha20},
+    {"a chunk is one batch", a_chunk_is_one_batch},
     {"nothing is read ahead", nothing_is_read_ahead},
     {"a certificate is no key", a_certificate_is_no_key},
     {"records are those of libssl", records_are_those_of_libssl},
