@@ -97,40 +97,28 @@ thousands_of_senders(Config) ->
 %% on one processor the last message is still on its way to the port when the VM halts.
 last_words_of_many_megabytes(Config) ->
     {A, B, NodeA, Collector} = collecting_pair(Config),
-    send_and_halt(A, Collector, 100, fun(Port) -> fun() -> {queue_size, _} = erlang:port_info(Port, queue_size) end end),
+    send_and_halt(A, Collector, 100),
     arrived(B, NodeA, Collector, 100).
 
 %% OTP's port under Beamway takes 4 MB that the peer does not read, and its VM sends them before it ends. A busy port leaves them to ERTS, which drops them.
 last_words_to_a_stopped_peer(Config) ->
     {A, B, NodeA, Collector} = collecting_pair(Config),
+    %% What B's global had still to say would come to a VM that reads no more. Its kernel then resets the connection, and drops what it has not sent.
+    [ok = beamway_peer:call(Peer, global, sync, []) || Peer <- [A, B]],
     ok = beamway_peer:sigstop(B),
     Monitor = monitor(process, A),
-    send_and_halt(A, Collector, 3, fun(Port) -> Before = sent_bytes(Port), fun() -> taken(Port, Before + 3000000) end end),
-    receive {'DOWN', Monitor, process, A, _} -> ok % halt() has closed standard input and output
-    after 2 * ?WAIT_MS -> error(the_port_has_not_taken_all)
-    end,
+    send_and_halt(A, Collector, 3),
+    receive {'DOWN', Monitor, process, A, _} -> ok end, % halt() has closed standard input and output
     ok = beamway_peer:sigcont(B),
     arrived(B, NodeA, Collector, 3).
 
-send_and_halt(Peer, Collector, Count, Asks) ->
+send_and_halt(Peer, Collector, Count) ->
     ok = peer:cast(Peer, erlang, apply, [fun() ->
-        {_, Port} = lists:keyfind(node(Collector), 1, erlang:system_info(dist_ctrl)),
-        UntilTaken = Asks(Port),
         lists:foreach(fun(Number) -> Collector ! {Number, binary:copy(<<Number>>, 1000000)} end, lists:seq(1, Count)),
-        _ = UntilTaken(),
+        {_, Port} = lists:keyfind(node(Collector), 1, erlang:system_info(dist_ctrl)),
+        {queue_size, _} = erlang:port_info(Port, queue_size),
         halt()
     end, []]).
-
-%% ERTS gives its queue to OTP's port in several turns, and a question to the port comes between two of them.
-taken(Port, Bytes) ->
-    case sent_bytes(Port) >= Bytes of
-        true -> ok;
-        false -> receive after 5 -> taken(Port, Bytes) end
-    end.
-
-sent_bytes(Port) ->
-    {ok, [{send_oct, Sent}]} = inet:getstat(Port, [send_oct]),
-    Sent.
 
 arrived(Peer, NodeA, Collector, Count) ->
     Numbers = beamway_peer:wait_until(fun() -> collected(Peer, Collector) end, 2 * ?WAIT_MS),
