@@ -70,7 +70,7 @@ names() ->
     lists:join(", ", [Name || {Name, _, _} <- questions()] ++ ["all"]).
 
 common_options() ->
-    [{quick, undefined, "quick", undefined, "the same metrics in under 45 s (placement: four minutes), with fewer repeats and sizes"},
+    [{quick, undefined, "quick", undefined, "the same metrics in under 45 s (placement: four minutes; http: three), with fewer repeats and sizes"},
      {json, undefined, "json", undefined, "print one JSON object instead of tables"},
      {repeats, undefined, "repeats", integer, "interleaved repeats (9; quick: 3)"},
      {keep_nodes, undefined, "keep-nodes", undefined, "the same nodes for all repeats, where starting them takes long (quick: always)"},
@@ -155,7 +155,7 @@ budget_ms(full) -> infinity.
 
 only(all) -> {ok, all};
 only(Text) ->
-    Known = [{atom_to_list(Name), Name} || Name <- beamway_bench_contender:programs() ++ beamway_bench_contender:names()],
+    Known = [{atom_to_list(Name), Name} || Name <- beamway_bench_contender:programs() ++ beamway_bench_contender:names() ++ beamway_bench_http_servers:names()],
     Words = string:lexemes(Text, ","),
     case [Word || Word <- Words, not lists:keymember(Word, 1, Known)] of
         [] when Words =/= [] -> {ok, [Name || Word <- Words, {W, Name} <- Known, W =:= Word]};
@@ -309,7 +309,7 @@ size_test_() ->
                              {"1025", "1025 B", 1025}]].
 
 only_test_() ->
-    [?_assertEqual({ok, [tcp, beamway]}, only("tcp,beamway")), ?_assertEqual({ok, all}, only(all)),
+    [?_assertEqual({ok, [tcp, beamway]}, only("tcp,beamway")), ?_assertEqual({ok, all}, only(all)), ?_assertEqual({ok, [yucan, cowboy]}, only("yucan,cowboy")),
      ?_assertMatch({error, _}, only("tcp,quic")), ?_assertMatch({error, _}, only(""))].
 
 bad_words_test_() ->

@@ -87,7 +87,7 @@ overload(#{overload_s := Seconds}) ->
     After = wrk(32, "1"),
     #{key(overload) => Most, key(recovered) => 100 * After / Peak}.
 
-wrk(Connections, Seconds) -> element(1, beamway_bench_http_servers:wrk(?PORT, "/", Connections, ["-d" ++ Seconds])).
+wrk(Connections, Seconds) -> element(1, beamway_bench_http_servers:wrk(?PORT, "/", Connections, 1, ["-d" ++ Seconds])).
 
 key(idle) -> <<"memory, idle">>;
 key(busy) -> <<"memory, 1000 busy connections">>;

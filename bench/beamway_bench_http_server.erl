@@ -3,12 +3,19 @@
 %% FASTCGI-PORT'.
 %%
 %% `yucan2009' is the design of 2009 anew: one acceptor, a process a connection to which the socket is handed over, ERTS's http
-%% packets as messages, the connection closed after the answer. `default_buffer' reads an upload as gen_tcp does by default.
+%% packets as messages, the connection closed after the answer. `default_buffer' reads an upload as gen_tcp does by default. `minimal' reads no head:
+%% it looks at the first bytes of what comes.
+%%
+%% The handlers of all servers are here, too. What is not ours is called by name: it is only there where the benchmark runs.
 -module(beamway_bench_http_server).
 
--export([start/1, handle/2, init/2, mochiweb/1]).
+-export([start/1, handle/2, init/2, message/2, websocket_handle/2, websocket_info/2, mochiweb/2, out/1, handle_message/1]).
 
 -define(HELLO, <<"hello world\n">>).
+%% For the key of RFC 6455's own example, which http_load.c sends.
+-define(ACCEPT, <<"s3pPLMBiTxaQ9kYGzzhZRbK+xOo=">>).
+%% More than an upload has.
+-define(MOST, 2000000).
 
 %% @doc Entry: never returns.
 -spec start([atom()]) -> no_return().
@@ -21,25 +28,26 @@ number(Atom) -> list_to_integer(atom_to_list(Atom)).
 
 serve(yucan, Port, Folder, Backlog) ->
     {ok, _} = application:ensure_all_started(yucan),
-    Routes = [{"/", ?MODULE, hello}, {"/upload", ?MODULE, upload}, {"/*file", yucan_file, #{root => Folder}}],
+    Routes = [{"/", ?MODULE, hello}, {"/json", ?MODULE, json}, {"/upload", ?MODULE, upload}, {"/ws", ?MODULE, ws}, {"/*file", yucan_file, #{root => Folder}}],
     {ok, _} = yucan:start(#{listen => [#{port => Port}], routes => Routes, limits => #{backlog => Backlog}});
-serve(mochiweb, Port, _, Backlog) ->
-    %% As in mochiweb/1 below.
+serve(mochiweb, Port, Folder, Backlog) ->
     Module = mochiweb_http,
-    {ok, _} = Module:start([{ip, "127.0.0.1"}, {port, Port}, {backlog, Backlog}, {loop, fun ?MODULE:mochiweb/1}]);
+    {ok, _} = Module:start([{ip, "127.0.0.1"}, {port, Port}, {backlog, Backlog},
+                            {loop, {?MODULE, mochiweb, [Folder]}}]);
 %% RabbitMQ's package brings cowboy along.
 serve(cowboy, Port, Folder, Backlog) ->
     ok = code:add_pathsa(filelib:wildcard("/usr/lib/rabbitmq/lib/rabbitmq_server-*/plugins/{cowboy,cowlib,ranch}-*/ebin")),
     {ok, _} = application:ensure_all_started(cowboy),
     Router = cowboy_router,
-    Dispatch = Router:compile([{'_', [{"/", ?MODULE, hello}, {"/upload", ?MODULE, upload}, {"/[...]", cowboy_static, {dir, Folder}}]}]),
+    Ours = [{"/" ++ Path, ?MODULE, State} || {Path, State} <- [{"", hello}, {"json", json}, {"upload", upload}, {"ws", cowboy}]],
+    Dispatch = Router:compile([{'_', Ours ++ [{"/[...]", cowboy_static, {dir, Folder}}]}]),
     Cowboy = cowboy,
     Socket = [{ip, {127, 0, 0, 1}}, {port, Port}, {backlog, Backlog}, {nodelay, true}],
     {ok, _} = Cowboy:start_clear(bench, #{socket_opts => Socket, max_connections => infinity},
                                  #{env => #{dispatch => Dispatch}, max_keepalive => infinity, idle_timeout => 120000});
 serve(minimal, Port, _, Backlog) ->
     {ok, Listening} = listen(Port, [{nodelay, true}, {backlog, Backlog}]),
-    spawn_link(fun() -> accept_minimal(Listening) end);
+    spawn_link(fun() -> accept_minimal(Listening, iolist_to_binary(answer(?HELLO, <<>>))) end);
 serve(yucan2009, Port, _, Backlog) ->
     {ok, Listening} = listen(Port, [{backlog, Backlog}]),
     spawn_link(fun() -> accept_2009(Listening) end);
@@ -58,47 +66,116 @@ fastcgi(Port, Folder) ->
 listen(Port, Options) ->
     gen_tcp:listen(Port, [binary, {ip, {127, 0, 0, 1}}, {active, false}, {reuseaddr, true} | Options]).
 
+%% What each server makes into JSON for each request.
+json() -> jiffy:encode(#{id => 42, message => <<"hello world">>, ok => true}).
+
 %% @private The handler of yucan.
--spec handle(yucan_req:req(), hello | upload) -> yucan_handler:response().
+-spec handle(yucan_req:req(), hello | json | upload | ws) -> yucan_handler:response().
 handle(_, hello) -> {200, [{<<"content-type">>, <<"text/plain">>}], ?HELLO};
+handle(_, json) -> {200, [{<<"content-type">>, <<"application/json">>}], json()};
+handle(_, ws) -> {websocket, ?MODULE, yucan, #{}};
 handle(Req, upload) ->
     {ok, Body} = yucan_req:body(Req),
     {200, [], integer_to_binary(byte_size(Body))}.
 
-%% @private The loop function of mochiweb. Called by name: it is only there where the benchmark runs.
--spec mochiweb(term()) -> term().
-mochiweb(Request) ->
+%% @private The handlers of cowboy, and the beginning of a WebSocket of yucan.
+-spec init(term(), hello | json | upload | cowboy | yucan) -> {ok, term(), term()} | {cowboy_websocket, term(), cowboy} | {ok, yucan}.
+init(_, yucan) -> {ok, yucan};
+init(Req, cowboy) -> {cowboy_websocket, Req, cowboy};
+init(Req, hello) -> {ok, cowboy_answer(<<"text/plain">>, ?HELLO, Req), hello};
+init(Req, json) -> {ok, cowboy_answer(<<"application/json">>, json(), Req), json};
+init(Req, upload) -> {ok, upload(Req, 0), upload}.
+
+%% @private A message to yucan.
+-spec message({text | binary, binary()}, yucan) -> yucan_ws:result().
+message(Message, State) -> {reply, Message, State}.
+
+%% @private A message to cowboy.
+-spec websocket_handle(term(), cowboy) -> {[term()], cowboy}.
+websocket_handle({text, _} = Message, State) -> {[Message], State};
+websocket_handle(_, State) -> {[], State}.
+
+%% @private
+-spec websocket_info(term(), cowboy) -> {[], cowboy}.
+websocket_info(_, State) -> {[], State}.
+
+%% @private The loop function of mochiweb.
+-spec mochiweb(term(), file:filename()) -> term().
+mochiweb(Request, Folder) ->
     Module = mochiweb_request,
-    Module:ok({"text/plain", ?HELLO}, Request).
-
-%% @private The handler of cowboy, called by name as mochiweb is.
--spec init(term(), hello | upload) -> {ok, term(), hello | upload}.
-init(Req, hello = State) -> {ok, cowboy_answer(?HELLO, Req), State};
-init(Req, upload = State) -> upload(Req, 0, State).
-
-upload(Req, Size, State) ->
-    Module = cowboy_req,
-    case Module:read_body(Req) of
-        {more, Part, Next} -> upload(Next, Size + byte_size(Part), State);
-        {ok, Part, Last} -> {ok, cowboy_answer(integer_to_binary(Size + byte_size(Part)), Last), State}
+    case Module:get(path, Request) of
+        "/" -> Module:ok({"text/plain", ?HELLO}, Request);
+        "/json" -> Module:ok({"application/json", json()}, Request);
+        "/upload" -> Module:ok({"text/plain", integer_to_binary(byte_size(Module:recv_body(?MOST, Request)))}, Request);
+        "/ws" ->
+            Sockets = mochiweb_websocket,
+            {Enter, _} = Sockets:upgrade_connection(Request, fun(Texts, State, Reply) -> lists:foreach(Reply, Texts), State end),
+            Enter(none);
+        "/" ++ File -> Module:serve_file(File, Folder, Request)
     end.
 
-cowboy_answer(Body, Req) ->
-    Module = cowboy_req,
-    Module:reply(200, #{<<"content-type">> => <<"text/plain">>}, Body, Req).
+%% @private The appmod of yaws.
+-spec out(term()) -> term().
+out(Arg) ->
+    Module = yaws_api,
+    case Module:arg_server_path(Arg) of
+        "/json" -> {content, "application/json", json()};
+        "/upload" -> {content, "text/plain", integer_to_binary(iolist_size(Module:arg_clidata(Arg)))};
+        "/ws" -> {websocket, ?MODULE, []};
+        _ -> {content, "text/plain", ?HELLO}
+    end.
 
-accept_minimal(Listening) ->
+%% @private A message to yaws.
+-spec handle_message(term()) -> {reply, {text, binary()}} | {close, term()}.
+handle_message({text, Text}) -> {reply, {text, Text}};
+handle_message({close, Status, _}) -> {close, Status}.
+
+upload(Req, Size) ->
+    Module = cowboy_req,
+    case Module:read_body(Req) of
+        {more, Part, Next} -> upload(Next, Size + byte_size(Part));
+        {ok, Part, Last} -> cowboy_answer(<<"text/plain">>, integer_to_binary(Size + byte_size(Part)), Last)
+    end.
+
+cowboy_answer(Type, Body, Req) ->
+    Module = cowboy_req,
+    Module:reply(200, #{<<"content-type">> => Type}, Body, Req).
+
+accept_minimal(Listening, Hello) ->
     {ok, Socket} = gen_tcp:accept(Listening),
-    Answer = iolist_to_binary(answer(?HELLO, <<>>)),
-    Pid = spawn(fun() -> receive permission -> loop_minimal(Socket, Answer) after 60000 -> exit(timeout) end end),
+    Pid = spawn(fun() ->
+        receive permission -> inet:setopts(Socket, [{active, true}]) after 60000 -> exit(timeout) end,
+        loop_minimal(Socket, Hello)
+    end),
     _ = gen_tcp:controlling_process(Socket, Pid),
     Pid ! permission,
-    accept_minimal(Listening).
+    accept_minimal(Listening, Hello).
 
-loop_minimal(Socket, Answer) ->
-    case gen_tcp:recv(Socket, 0, 120000) of
-        {ok, _} -> _ = gen_tcp:send(Socket, Answer), loop_minimal(Socket, Answer);
-        {error, _} -> gen_tcp:close(Socket)
+%% As messages, since a call of gen_tcp:recv for each request costs more.
+loop_minimal(Socket, Hello) ->
+    receive
+        {tcp, Socket, <<"GET /json ", _/binary>>} ->
+            _ = gen_tcp:send(Socket, answer(<<"application/json">>, iolist_to_binary(json()), <<>>)),
+            loop_minimal(Socket, Hello);
+        {tcp, Socket, <<"GET /ws ", _/binary>>} ->
+            _ = gen_tcp:send(Socket, [<<"HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: upgrade\r\nsec-websocket-accept: ">>, ?ACCEPT, <<"\r\n\r\n">>]),
+            loop_echo(Socket);
+        {tcp, Socket, _} ->
+            _ = gen_tcp:send(Socket, Hello),
+            loop_minimal(Socket, Hello);
+        {tcp_closed, Socket} -> ok;
+        {tcp_error, Socket, _} -> ok
+    end.
+
+%% For frames that come one by one, as those of http_load.c do.
+loop_echo(Socket) ->
+    receive
+        {tcp, Socket, <<16#81, 1:1, Size:7, Mask:4/binary, Text:Size/binary>>} ->
+            _ = gen_tcp:send(Socket, [<<16#81, Size>>, crypto:exor(Text, binary:copy(Mask, Size div 4))]),
+            loop_echo(Socket);
+        {tcp, Socket, _} -> gen_tcp:close(Socket);
+        {tcp_closed, Socket} -> ok;
+        {tcp_error, Socket, _} -> ok
     end.
 
 accept_2009(Listening) ->
@@ -124,8 +201,10 @@ collect_2009(Socket) ->
     after 30000 -> gen_tcp:close(Socket)
     end.
 
-answer(Body, More) ->
-    [<<"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\n">>, More, <<"content-length: ">>, integer_to_binary(byte_size(Body)), <<"\r\n\r\n">>, Body].
+answer(Body, More) -> answer(<<"text/plain">>, Body, More).
+
+answer(Type, Body, More) ->
+    [<<"HTTP/1.1 200 OK\r\ncontent-type: ">>, Type, <<"\r\n">>, More, <<"content-length: ">>, integer_to_binary(byte_size(Body)), <<"\r\n\r\n">>, Body].
 
 accept_upload(Listening) ->
     {ok, Socket} = gen_tcp:accept(Listening),

@@ -2,10 +2,11 @@
 %% @doc The servers of `bench http', `http-memory' and `http-2009': started, found and ended by the port on which they listen.
 %%
 %% `bin/beamway' runs these benchmarks in an overlay (scripts/in-overlay), where the servers are installed. Each answers hello world at /,
-%% without a log; those in Erlang have the same flags of the VM and do not spin. Those with a folder serve files from it.
+%% without a log; those in Erlang have the same flags of the VM and do not spin. Those with a folder serve files from it. Those that run programs encode
+%% an object as JSON for each request of /json, and send back the messages of a WebSocket at /ws, if they have one.
 -module(beamway_bench_http_servers).
 
--export([start/3, stop/1, memory_kb/1, cpu_us/1, folder/0, wrk/4, load_program/0]).
+-export([names/0, start/3, stop/1, memory_kb/1, cpu_us/1, folder/0, load_cores/1, wrk/5, echo/4, load_program/0]).
 
 -export_type([name/0, options/0]).
 
@@ -15,6 +16,10 @@
 -define(START_MS, 60000).
 -define(STOP_MS, 10000).
 -define(FILES, "20000").
+
+%% @doc Those of `bench http'.
+-spec names() -> [name()].
+names() -> [yucan, yaws, mochiweb, cowboy, nginx, h2o, caddy, go, node, tornado, yucan2009, default_buffer, minimal, bare].
 
 %% @doc Where the servers find their files.
 -spec folder() -> file:filename().
@@ -75,10 +80,15 @@ pss(Pid) ->
     {match, [Kb]} = re:run(Text, "Pss: *(\\d+) kB", [{capture, all_but_first, list}]),
     list_to_integer(Kb).
 
-%% @doc The processor time of the processes that listen on the port, in microseconds.
+%% @doc The processor time of the processes that listen on the port, and of their children, in microseconds.
 -spec cpu_us(inet:port_number()) -> non_neg_integer().
 cpu_us(Port) ->
-    lists:sum([User + Kernel || Pid <- pids(Port), #{user := User, kernel := Kernel} <- [beamway_bench_os:cpu_us(list_to_integer(Pid))]]).
+    Listening = pids(Port),
+    All = lists:usort(Listening ++ lists:append([children(Pid) || Pid <- Listening])),
+    lists:sum([User + Kernel || Pid <- All, #{user := User, kernel := Kernel} <- [beamway_bench_os:cpu_us(list_to_integer(Pid))]]).
+
+children(Pid) ->
+    lists:append([string:lexemes(binary_to_list(Text), " ") || File <- filelib:wildcard("/proc/" ++ Pid ++ "/task/*/children"), {ok, Text} <- [file:read_file(File)]]).
 
 pids(Port) ->
     Text = os:cmd("ss -Hltnp sport = :" ++ integer_to_list(Port)),
@@ -89,14 +99,20 @@ pids(Port) ->
 
 %% ---- load
 
-%% @doc Requests a second by wrk, which has all processors but the first, whether some had no answer, how many there were, and the share of its time in
-%% which wrk did nothing.
--spec wrk(inet:port_number(), Path :: string(), Connections :: pos_integer(), Words :: [string()]) ->
+%% @doc The processors of the load, as taskset takes them, and how many they are: all but those of the servers.
+-spec load_cores(Servers :: pos_integer()) -> {string(), pos_integer()}.
+load_cores(Servers) ->
+    Available = erlang:system_info(logical_processors_available),
+    {lists:concat([Servers, "-", Available - 1]), Available - Servers}.
+
+%% @doc Requests a second by wrk, whether some had no answer, how many there were, and the share of its time in which wrk did nothing. The servers have so
+%% many processors, wrk has the others.
+-spec wrk(inet:port_number(), Path :: string(), Connections :: pos_integer(), Servers :: pos_integer(), Words :: [string()]) ->
           {float(), all_answered | no_answer | errors, #{requests := non_neg_integer(), idle_percent := float()}}.
-wrk(Port, Path, Connections, Words) ->
-    Others = erlang:system_info(logical_processors_available) - 1,
+wrk(Port, Path, Connections, Servers, Words) ->
+    {Cores, Others} = load_cores(Servers),
     Threads = min(Others, Connections),
-    Load = ["-c", "\"$@\" && times", "sh", "taskset", "-c", lists:concat(["1-", Others]), "wrk", lists:concat(["-t", Threads]), lists:concat(["-c", Connections])] ++ Words
+    Load = ["-c", "\"$@\" && times", "sh", "taskset", "-c", Cores, "wrk", lists:concat(["-t", Threads]), lists:concat(["-c", Connections])] ++ Words
         ++ [lists:concat(["http://127.0.0.1:", Port, Path])],
     {0, Lines} = beamway_bench_tools:run("/bin/sh", Load, 60000),
     Text = lists:append(Lines),
@@ -111,6 +127,19 @@ numbers(Text, Pattern) ->
     {match, Found} = re:run(Text, Pattern, [{capture, all_but_first, list}]),
     [case string:to_float(Word) of {error, _} -> list_to_integer(Word); {Float, []} -> Float end || Word <- Found].
 
+%% @doc Echoes a second of so many WebSockets, each with one message under way; otherwise as wrk/5.
+-spec echo(inet:port_number(), Connections :: pos_integer(), Servers :: pos_integer(), Seconds :: string()) ->
+          {float(), all_answered | no_answer | errors, #{requests := non_neg_integer(), idle_percent := float()}}.
+echo(Port, Connections, Servers, Seconds) ->
+    {Cores, Others} = load_cores(Servers),
+    Processes = min(Others, Connections),
+    Words = ["-c", Cores, load_program(), "ws", integer_to_list(Port), "/ws", integer_to_list(Connections), Seconds, integer_to_list(Processes)],
+    {0, [Line]} = beamway_bench_tools:run(os:find_executable("taskset"), Words, 120000),
+    [Echoes, Errors, CpuUs] = [list_to_integer(Word) || Word <- string:lexemes(Line, " \n")],
+    Time = list_to_integer(Seconds),
+    {Echoes / Time, case {Errors, Echoes} of {0, 0} -> no_answer; {0, _} -> all_answered; _ -> errors end,
+     #{requests => Echoes, idle_percent => max(0.0, 100 * (1 - CpuUs / (Processes * Time * 1000000)))}}.
+
 %% @doc What wrk cannot do: see http_load.c.
 -spec load_program() -> file:filename().
 load_program() ->
@@ -121,24 +150,23 @@ load_program() ->
 
 -spec commands(name(), inet:port_number(), options()) -> [[string()]].
 commands(yaws, Port, #{schedulers := Schedulers, backlog := Backlog}) ->
-    ok = compile_appmod(),
-    Conf = ["logdir = ", folder(), "\nebin_dir = ", folder(), "\nmax_connections = nolimit\nkeepalive_timeout = 120000\nkeepalive_maxuses = nolimit\n<server localhost>\n  port = ",
+    Conf = ["logdir = ", folder(), "\nebin_dir = ", filename:join(beamway_bench_nodes:root(), "bench/ebin"), "\nmax_connections = nolimit\nkeepalive_timeout = 120000\nkeepalive_maxuses = nolimit\n<server localhost>\n  port = ",
             integer_to_list(Port), "\n  listen = 127.0.0.1\n  listen_backlog = ", integer_to_list(Backlog), "\n  docroot = ", folder(),
-            "/root\n  access_log = false\n  appmods = </, beamway_bench_yaws>\n</server>\n"],
+            "/root\n  access_log = false\n  partial_post_size = 2000000\n  appmods = </, beamway_bench_http_server exclude_paths file_1k.bin>\n</server>\n"],
     [["env", "HOME=" ++ folder(), "ERL_FLAGS=" ++ lists:append(lists:join(" ", flags(Schedulers))),
       "yaws", "--conf", file("yaws.conf", Conf), "--daemon", "--id", "bench" ++ integer_to_list(Port)]];
-commands(nginx, Port, #{backlog := Backlog, fastcgi := Fastcgi}) ->
+commands(nginx, Port, #{schedulers := Workers, backlog := Backlog, fastcgi := Fastcgi}) ->
     Php = [["server { listen 127.0.0.1:", integer_to_list(Fastcgi), " backlog=1024; root ", folder(), "/root; location ~ \\.php$ { include /etc/nginx/fastcgi_params; ",
             "fastcgi_param SCRIPT_FILENAME $document_root$fastcgi_script_name; fastcgi_keep_conn on; fastcgi_pass php; } } ",
             "upstream php { server unix:", folder(), "/nginx.sock; keepalive 32; }"] || is_integer(Fastcgi)],
-    [nginx("nginx", 1, ["server { listen 127.0.0.1:", integer_to_list(Port), " backlog=", integer_to_list(Backlog), "; root ", folder(),
-                        "/root; location = / { default_type text/plain; return 200 \"hello world\\n\"; } } ", Php])];
+    [nginx("nginx", Workers, ["server { listen 127.0.0.1:", integer_to_list(Port), " backlog=", integer_to_list(Backlog),
+                        [" reuseport" || Workers > 1], "; root ", folder(), "/root; location = / { default_type text/plain; return 200 \"hello world\\n\"; } } ", Php])];
 commands(nginx_tornado, Port, #{backlog := Backlog}) ->
     Behind = [Port + 1, Port + 2],
     Upstream = [["server 127.0.0.1:", integer_to_list(P), "; "] || P <- Behind],
     [nginx("nginx_tornado", 2, ["upstream tornado { ", Upstream, "} server { listen 127.0.0.1:", integer_to_list(Port), " backlog=", integer_to_list(Backlog),
                                 "; location / { proxy_pass http://tornado; } }"])
-     | [tornado(P, 128) || P <- Behind]];
+     | [tornado(P, 128, 1) || P <- Behind]];
 commands(apache2, Port, _) ->
     Conf = ["ServerRoot /usr/lib/apache2\nDefaultRuntimeDir ", folder(), "\nPidFile ", folder(), "/apache2.pid\nErrorLog /dev/null\nServerName localhost\nListen 127.0.0.1:",
             integer_to_list(Port), "\nLoadModule mpm_event_module modules/mod_mpm_event.so\nLoadModule authz_core_module modules/mod_authz_core.so\n",
@@ -146,13 +174,13 @@ commands(apache2, Port, _) ->
             "User www-data\nGroup www-data\nKeepAliveTimeout 120\nMaxKeepAliveRequests 0\nDocumentRoot ", folder(), "/root\nDirectoryIndex hello.txt\n"],
     _ = file("root/hello.txt", "hello world\n"),
     [["apache2", "-DFOREGROUND", "-f", file("apache2.conf", Conf)]];
-commands(bare, Port, _) ->
+commands(bare, Port, #{schedulers := Processes}) ->
     {ok, Program} = beamway_bench_tools:compile("http_bare", "cc"),
-    [[Program, integer_to_list(Port)]];
+    [[Program, integer_to_list(Port) | [integer_to_list(Processes) || Processes > 1]]];
 %% Hello is a file, as for apache2.
-commands(h2o, Port, _) ->
+commands(h2o, Port, #{schedulers := Threads}) ->
     _ = file("root/hello.txt", "hello world\n"),
-    Conf = ["num-threads: 1\nuser: www-data\nlisten:\n  host: 127.0.0.1\n  port: ", integer_to_list(Port), "\nhttp1-request-timeout: 120\n"
+    Conf = ["num-threads: ", integer_to_list(Threads), "\nuser: www-data\nlisten:\n  host: 127.0.0.1\n  port: ", integer_to_list(Port), "\nhttp1-request-timeout: 120\n"
             "hosts:\n  default:\n    paths:\n      \"/\":\n        file.index: [ \"hello.txt\" ]\n        file.dir: ", folder(), "/root\n"],
     [["h2o", "-c", file("h2o.conf", Conf)]];
 commands(caddy, Port, _) ->
@@ -163,17 +191,27 @@ commands(caddy, Port, _) ->
     [["env", "HOME=" ++ folder(), "XDG_CONFIG_HOME=" ++ folder(), "XDG_DATA_HOME=" ++ folder(), "caddy", "run", "--config", file("caddy.json", Conf)]];
 commands(go, Port, _) ->
     [[compile_go(), integer_to_list(Port), filename:join(folder(), "root")]];
-commands(node, Port, #{backlog := Backlog}) ->
-    Program = "const answer = (response, text) => { response.writeHead(200, {'Content-Type': 'text/plain', 'Content-Length': text.length}); response.end(text); };\n"
-        "const server = require('http').createServer((request, response) => {\n"
-        "  if (request.url !== '/upload') return answer(response, 'hello world\\n');\n"
-        "  let size = 0; request.on('data', (part) => { size += part.length; }); request.on('end', () => answer(response, String(size)));\n"
-        "});\n"
-        "server.keepAliveTimeout = 120000;\n"
-        "server.listen(Number(process.argv[2]), '127.0.0.1', Number(process.argv[3]));\n",
-    [["node", file("hello.js", Program), integer_to_list(Port), integer_to_list(Backlog)]];
-commands(tornado, Port, #{backlog := Backlog}) ->
-    [tornado(Port, Backlog)];
+commands(node, Port, #{schedulers := Processes, backlog := Backlog}) ->
+    Program = "const cluster = require('cluster'), http = require('http'), { WebSocketServer } = require('ws');\n"
+        "const [port, backlog, processes] = process.argv.slice(2).map(Number);\n"
+        "const answer = (response, text, type = 'text/plain') => { response.writeHead(200, {'Content-Type': type, 'Content-Length': text.length}); response.end(text); };\n"
+        "const serve = () => {\n"
+        "  const server = http.createServer((request, response) => {\n"
+        "    if (request.url === '/json') return answer(response, JSON.stringify({id: 42, message: 'hello world', ok: true}), 'application/json');\n"
+        "    if (request.url !== '/upload') return answer(response, 'hello world\\n');\n"
+        "    let size = 0; request.on('data', (part) => { size += part.length; }); request.on('end', () => answer(response, String(size)));\n"
+        "  });\n"
+        "  new WebSocketServer({server, path: '/ws'}).on('connection', (socket) => {\n"
+        "    socket.on('message', (data, binary) => socket.send(data, {binary}));\n"
+        "  });\n"
+        "  server.keepAliveTimeout = 120000;\n"
+        "  server.listen(port, '127.0.0.1', backlog);\n"
+        "};\n"
+        "if (processes > 1 && cluster.isPrimary) for (let i = 0; i < processes; i++) cluster.fork();\n"
+        "else serve();\n",
+    [["env", "NODE_PATH=/usr/share/nodejs", "node", file("hello.js", Program), integer_to_list(Port), integer_to_list(Backlog), integer_to_list(Processes)]];
+commands(tornado, Port, #{schedulers := Processes, backlog := Backlog}) ->
+    [tornado(Port, Backlog, Processes)];
 commands(Name, Port, #{schedulers := Schedulers, backlog := Backlog, fastcgi := Fastcgi}) ->
     Root = beamway_bench_nodes:root(),
     [["erl" | flags(Schedulers)] ++ ["-noinput", "-boot", "no_dot_erlang", "-pa", filename:join(Root, "bench/ebin"), filename:join(Root, "apps/yucan/ebin"),
@@ -196,23 +234,41 @@ nginx(Name, Workers, Servers) ->
             "http { access_log off; sendfile on; tcp_nopush on; keepalive_timeout 120; keepalive_requests 1000000000; ", Servers, " }\n"],
     ["nginx", "-c", file(Name ++ ".conf", Conf)].
 
-tornado(Port, Backlog) ->
-    Program = "import logging, sys, tornado.ioloop, tornado.web\n"
+tornado(Port, Backlog, Processes) ->
+    Program = "import logging, sys, tornado.httpserver, tornado.ioloop, tornado.web, tornado.websocket\n"
         "class Hello(tornado.web.RequestHandler):\n"
         "    def get(self):\n"
         "        self.set_header('Content-Type', 'text/plain')\n"
         "        self.write(b'hello world\\n')\n"
+        "class Json(tornado.web.RequestHandler):\n"
+        "    def get(self):\n"
+        "        self.write({'id': 42, 'message': 'hello world', 'ok': True})\n"
+        "class Echo(tornado.websocket.WebSocketHandler):\n"
+        "    def on_message(self, message):\n"
+        "        self.write_message(message)\n"
         "logging.getLogger('tornado.access').disabled = True\n"
-        "tornado.web.Application([('/', Hello)]).listen(int(sys.argv[1]), '127.0.0.1', backlog=int(sys.argv[2]))\n"
+        "port, backlog, processes = map(int, sys.argv[1:])\n"
+        "server = tornado.httpserver.HTTPServer(tornado.web.Application([('/', Hello), ('/json', Json), ('/ws', Echo)]))\n"
+        "server.bind(port, '127.0.0.1', backlog=backlog)\n"
+        "server.start(processes)\n"
         "tornado.ioloop.IOLoop.current().start()\n",
-    ["/usr/bin/python3", file("hello.py", Program), integer_to_list(Port), integer_to_list(Backlog)].
+    ["/usr/bin/python3", file("hello.py", Program), integer_to_list(Port), integer_to_list(Backlog), integer_to_list(Processes)].
 
 %% By Debian's compiler, once for all runs in one overlay.
 compile_go() ->
     [Go | _] = filelib:wildcard("/usr/lib/go-*/bin/go"),
-    Program = "package main\n\nimport (\n\t\"io\"\n\t\"net/http\"\n\t\"os\"\n\t\"strconv\"\n)\n\n"
+    Program = "package main\n\nimport (\n\t\"encoding/json\"\n\t\"github.com/gorilla/websocket\"\n\t\"io\"\n\t\"net/http\"\n\t\"os\"\n\t\"strconv\"\n)\n\n"
+        "type object struct {\n\tId int `json:\"id\"`\n\tMessage string `json:\"message\"`\n\tOk bool `json:\"ok\"`\n}\n\n"
+        "var upgrader websocket.Upgrader\n\n"
+        "func echo(w http.ResponseWriter, r *http.Request) {\n"
+        "\tsocket, err := upgrader.Upgrade(w, r, nil)\n\tif err != nil {\n\t\treturn\n\t}\n\tdefer socket.Close()\n"
+        "\tfor {\n\t\tkind, message, err := socket.ReadMessage()\n\t\tif err != nil || socket.WriteMessage(kind, message) != nil {\n\t\t\treturn\n\t\t}\n\t}\n}\n\n"
         "func main() {\n"
         "\tfiles := http.FileServer(http.Dir(os.Args[2]))\n"
+        "\thttp.HandleFunc(\"/ws\", echo)\n"
+        "\thttp.HandleFunc(\"/json\", func(w http.ResponseWriter, r *http.Request) {\n"
+        "\t\tbody, _ := json.Marshal(object{42, \"hello world\", true})\n"
+        "\t\tw.Header().Set(\"Content-Type\", \"application/json\")\n\t\tw.Write(body)\n\t})\n"
         "\thttp.HandleFunc(\"/upload\", func(w http.ResponseWriter, r *http.Request) {\n"
         "\t\tsize, _ := io.Copy(io.Discard, r.Body)\n\t\tio.WriteString(w, strconv.FormatInt(size, 10))\n\t})\n"
         "\thttp.HandleFunc(\"/\", func(w http.ResponseWriter, r *http.Request) {\n"
@@ -220,23 +276,12 @@ compile_go() ->
         "\t\tw.Header().Set(\"Content-Type\", \"text/plain\")\n\t\tio.WriteString(w, \"hello world\\n\")\n\t})\n"
         "\tpanic(http.ListenAndServe(\"127.0.0.1:\"+os.Args[1], nil))\n}\n",
     Compiled = filename:join(folder(), "hello_go"),
-    Words = ["HOME=" ++ folder(), Go, "build", "-o", Compiled, file("hello.go", Program)],
+    Words = ["HOME=" ++ folder(), "GO111MODULE=off", "GOPATH=/usr/share/gocode", Go, "build", "-o", Compiled, file("hello.go", Program)],
     case filelib:is_regular(Compiled) orelse beamway_bench_tools:run("/usr/bin/env", Words, 300000) of
         true -> Compiled;
         {0, _} -> Compiled;
         {_, Lines} -> error({go_does_not_compile, Lines})
     end.
-
-compile_appmod() ->
-    Forms = [form(T) || T <- ["-module(beamway_bench_yaws).", "-export([out/1]).", "out(_) -> {content, \"text/plain\", <<\"hello world\\n\">>}."]],
-    {ok, Module, Beam} = compile:forms(Forms),
-    _ = file(atom_to_list(Module) ++ ".beam", Beam),
-    ok.
-
-form(Text) ->
-    {ok, Tokens, _} = erl_scan:string(Text),
-    {ok, Form} = erl_parse:parse_form(Tokens),
-    Form.
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").

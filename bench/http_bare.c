@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The least that a server can do, for `bench http`: it reads requests, throws their bodies away and
- * says hello world. What it reaches is what the load can offer on this machine, so no server's
- * figure can be much above it. Loopback only, for well-behaved clients only.
+ * says hello world, or sends a constant object of JSON (/json) or 1 KB (/file_1k.bin). A WebSocket
+ * gets its short messages back; its client has the key of RFC 6455's own example. What this reaches
+ * is what the load can offer on this machine, so no server's figure can be much above it. Loopback
+ * only, for well-behaved clients only.
  *
- * usage: http_bare PORT
+ * usage: http_bare PORT [PROCESSES]
  *
  * Ends when it is killed; exit code 1 with a line on standard error if it cannot begin.
  */
@@ -13,28 +15,44 @@
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { HEAD_BYTES = 16384, BODY_BYTES = 1 << 20, BACKLOG = 1024, EVENTS = 256 };
+enum {
+    HEAD_BYTES = 16384,
+    BODY_BYTES = 1 << 20,
+    FILE_BYTES = 1024,
+    BACKLOG = 1024,
+    EVENTS = 256,
+    MASK_BYTES = 4
+};
 
-static const char answer[] = "HTTP/1.1 200 OK\r\ncontent-length: 12\r\n\r\nhello world\n";
-static const char last_answer[] =
-    "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 12\r\n\r\nhello world\n";
+typedef struct {
+    char *bytes;
+    size_t size;
+} answer_t;
 
 typedef struct {
     int fd;
     size_t have;    /* bytes in `head` */
     size_t missing; /* bytes of the body to come */
     bool closes;    /* after the answer, as the client has said */
+    bool echoes;    /* `head` holds frames */
+    const answer_t *answer;
     char head[HEAD_BYTES];
 } connection_t;
 
+static answer_t hello, last_hello, json, file_1k;
+static const char upgraded[] =
+    "HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: upgrade\r\n"
+    "sec-websocket-accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n";
 static int events_of_all;
 static char body[BODY_BYTES];
 
@@ -57,15 +75,60 @@ static void end(connection_t *connection)
     free(connection);
 }
 
-/* False if the connection is gone. */
-static bool say_hello(connection_t *connection)
+static void make_answer(answer_t *answer, const char *header, const char *text)
 {
-    const char *text = connection->closes ? last_answer : answer;
-    size_t size = connection->closes ? sizeof last_answer - 1 : sizeof answer - 1;
-    if (send(connection->fd, text, size, MSG_NOSIGNAL) > 0 && !connection->closes)
+    int n = asprintf(&answer->bytes, "HTTP/1.1 200 OK\r\n%scontent-length: %zu\r\n\r\n%s", header,
+                     strlen(text), text);
+    if (n < 0)
+        fail("asprintf");
+    answer->size = (size_t)n;
+}
+
+/* False if the connection is gone. */
+static bool send_answer(connection_t *connection)
+{
+    const answer_t *answer = connection->closes ? &last_hello : connection->answer;
+    if (send(connection->fd, answer->bytes, answer->size, MSG_NOSIGNAL) > 0 && !connection->closes)
         return true;
     end(connection);
     return false;
+}
+
+/* Sends back what `head` holds whole; a message has less than 126 bytes and one frame. */
+static void echo(connection_t *connection)
+{
+    unsigned char *frame = (unsigned char *)connection->head;
+    unsigned char *stop = frame + connection->have, echoed[HEAD_BYTES];
+    size_t size = 0;
+    while (stop - frame >= 2 + MASK_BYTES && stop - frame >= 2 + MASK_BYTES + (frame[1] & 0x7f)) {
+        size_t length = frame[1] & 0x7f;
+        const unsigned char *mask = frame + 2, *masked = mask + MASK_BYTES;
+        if (frame[0] != 0x81 || length > 125) {
+            end(connection);
+            return;
+        }
+        echoed[size++] = frame[0];
+        echoed[size++] = (unsigned char)length;
+        for (size_t i = 0; i < length; i++)
+            echoed[size++] = masked[i] ^ mask[i % MASK_BYTES];
+        frame += 2 + MASK_BYTES + length;
+    }
+    connection->have = (size_t)(stop - frame);
+    memmove(connection->head, frame, connection->have);
+    if (size > 0 && send(connection->fd, echoed, size, MSG_NOSIGNAL) <= 0)
+        end(connection);
+}
+
+static bool begins(const char *text, const char *with)
+{
+    return strncmp(text, with, strlen(with)) == 0;
+}
+
+static const answer_t *answer_to(const char *head)
+{
+    if (begins(head, "GET /json "))
+        return &json;
+    return begins(head, "GET /file_1k.bin ") ? &file_1k : &hello;
 }
 
 /* Answers all requests that `head` holds whole. */
@@ -74,6 +137,7 @@ static void take_heads(connection_t *connection)
     const char *stop;
     while ((stop = memmem(connection->head, connection->have, "\r\n\r\n", 4)) != NULL) {
         size_t head = (size_t)(stop - connection->head) + 4, length = 0;
+        connection->answer = answer_to(connection->head);
         for (const char *line = connection->head; line < stop; line++) {
             if (*line != '\r')
                 continue;
@@ -81,6 +145,8 @@ static void take_heads(connection_t *connection)
                 length = strtoul(line + 17, NULL, 10);
             else if (strncasecmp(line, "\r\nconnection: close", 19) == 0)
                 connection->closes = true;
+            else if (strncasecmp(line, "\r\nupgrade: websocket", 20) == 0)
+                connection->echoes = true;
         }
         size_t here = connection->have - head;
         if (here < length) {
@@ -90,7 +156,12 @@ static void take_heads(connection_t *connection)
         }
         connection->have = here - length;
         memmove(connection->head, connection->head + head + length, connection->have);
-        if (!say_hello(connection))
+        if (connection->echoes) {
+            if (send(connection->fd, upgraded, sizeof upgraded - 1, MSG_NOSIGNAL) <= 0)
+                end(connection);
+            return;
+        }
+        if (!send_answer(connection))
             return;
     }
     if (connection->have == HEAD_BYTES)
@@ -108,10 +179,13 @@ static void serve(connection_t *connection)
     } else if (in_body) {
         connection->missing -= (size_t)n;
         if (connection->missing == 0)
-            say_hello(connection);
+            send_answer(connection);
     } else {
         connection->have += (size_t)n;
-        take_heads(connection);
+        if (connection->echoes)
+            echo(connection);
+        else
+            take_heads(connection);
     }
 }
 
@@ -131,10 +205,29 @@ static void accept_all(int listening)
 
 int main(int argc, char **argv)
 {
-    int port = argc == 2 ? atoi(argv[1]) : 0, one = 1;
-    if (port < 1 || port > 65535) {
-        fprintf(stderr, "usage: http_bare PORT\n");
+    int port = argc == 2 || argc == 3 ? atoi(argv[1]) : 0, one = 1;
+    int processes = argc == 3 ? atoi(argv[2]) : 1;
+    if (port < 1 || port > 65535 || processes < 1) {
+        fprintf(stderr, "usage: http_bare PORT [PROCESSES]\n");
         return 1;
+    }
+    char text[FILE_BYTES + 1] = {0};
+    memset(text, 'x', FILE_BYTES);
+    make_answer(&hello, "", "hello world\n");
+    make_answer(&last_hello, "connection: close\r\n", "hello world\n");
+    make_answer(&json, "content-type: application/json\r\n",
+                "{\"id\":42,\"message\":\"hello world\",\"ok\":true}");
+    make_answer(&file_1k, "", text);
+    /* Each has a listening socket of its own, and the system deals out the connections. They end
+     * with the first one. */
+    while (--processes > 0) {
+        pid_t pid = fork();
+        if (pid < 0)
+            fail("fork");
+        if (pid == 0) {
+            prctl(PR_SET_PDEATHSIG, SIGKILL);
+            break;
+        }
     }
     int listening = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     struct sockaddr_in address = {.sin_family = AF_INET,
@@ -143,6 +236,7 @@ int main(int argc, char **argv)
     if (listening < 0)
         fail("socket");
     if (setsockopt(listening, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) != 0 ||
+        (argc == 3 && setsockopt(listening, SOL_SOCKET, SO_REUSEPORT, &one, sizeof one) != 0) ||
         setsockopt(listening, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one) != 0)
         fail("setsockopt");
     if (bind(listening, (struct sockaddr *)&address, sizeof address) != 0)

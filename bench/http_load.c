@@ -4,6 +4,7 @@
  *
  * usage: http_load rate PORT PATH CONNECTIONS RATE SECONDS
  *        http_load hold PORT PATH CONNECTIONS
+ *        http_load ws PORT PATH CONNECTIONS SECONDS PROCESSES
  *
  * rate: so many requests a second at even distances over kept connections, whatever the server does
  * (open loop). The time of a request begins when it was due, also if no connection was free then,
@@ -14,6 +15,12 @@
  *
  * hold: opens the connections, makes one request on each, prints `holding`, and closes them when
  * its input ends.
+ *
+ * ws: opens the connections, makes each a WebSocket (RFC 6455), and sends a text of 64 bytes on it
+ * as soon as the one before has come back (closed loop). No two texts and masks are the same, and
+ * each echo is compared with what was sent. Prints `ECHOES ERRORS CPU_US`: echoes of the SECONDS,
+ * what was not the echo or never came, and the processor time that this program took for them. The
+ * connections are dealt out to so many processes.
  *
  * Exit code: 0; 1 with a line on standard error.
  */
@@ -34,7 +41,23 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { ANSWER_BYTES = 8192, MOST_CONNECTIONS = 100000, EVENTS = 256, WAIT_S = 30 };
+enum {
+    ANSWER_BYTES = 8192,
+    MOST_CONNECTIONS = 100000,
+    EVENTS = 256,
+    WAIT_S = 30,
+    LATE_S = 5, /* what has no answer so long after the end has none */
+    MASK_BYTES = 4,
+    TEXT_BYTES = 64
+};
+
+/* The key of RFC 6455's own example, and what proves that a server has understood it. */
+#define UPGRADE                                                                                    \
+    "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"                   \
+    "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+#define ACCEPT "s3pPLMBiTxaQ9kYGzzhZRbK+xOo="
+
+#define SECOND_NS UINT64_C(1000000000)
 
 typedef struct {
     int fd;
@@ -43,7 +66,15 @@ typedef struct {
     bool is_kept; /* it has had one */
     size_t have;
     char answer[ANSWER_BYTES];
+    char text[TEXT_BYTES]; /* of which the echo is due */
 } connection_t;
+
+/* What one process of several has done. */
+typedef struct {
+    uint64_t echoes;
+    long errors;
+    uint64_t cpu_us;
+} echoes_t;
 
 static struct sockaddr_in server;
 static char request[1024];
@@ -61,7 +92,7 @@ static uint64_t now_ns(void)
 {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+    return (uint64_t)t.tv_sec * SECOND_NS + (uint64_t)t.tv_nsec;
 }
 
 static long number(const char *text, const char *name, long least, long most)
@@ -165,7 +196,7 @@ static int by_size(const void *a, const void *b)
 /* When the n-th request is due, from 0 on. */
 static uint64_t due_ns(uint64_t start, uint64_t n, long rate)
 {
-    return start + n * 1000000000u / (uint64_t)rate;
+    return start + n * SECOND_NS / (uint64_t)rate;
 }
 
 static void at_rate(long count, long rate, long seconds)
@@ -183,8 +214,8 @@ static void at_rate(long count, long rate, long seconds)
         watch(&connections[i]);
         idle[idle_count++] = &connections[i];
     }
-    uint64_t start = now_ns() + 10000000u, end = start + (uint64_t)seconds * 1000000000u,
-             latest = end + 5000000000u;
+    uint64_t start = now_ns() + 10000000u, end = start + (uint64_t)seconds * SECOND_NS,
+             latest = end + LATE_S * SECOND_NS;
     uint64_t now = start;
     while ((now < end || idle_count < count) && now < latest) {
         struct epoll_event events[EVENTS];
@@ -225,24 +256,30 @@ static void at_rate(long count, long rate, long seconds)
            errors, times_us[timed / 2], times_us[timed - 1 - timed / 100], times_us[timed - 1]);
 }
 
-static void hold(long count)
+/* Sends the request and waits for the whole answer. */
+static void ask(connection_t *connection)
 {
     struct timeval wait = {.tv_sec = WAIT_S};
+    if (setsockopt(connection->fd, SOL_SOCKET, SO_RCVTIMEO, &wait, sizeof wait) != 0)
+        fail("setsockopt");
+    send_request(connection);
+    while (answer_size(connection) == 0) {
+        ssize_t n = recv(connection->fd, connection->answer + connection->have,
+                         ANSWER_BYTES - 1 - connection->have, 0);
+        if (n <= 0)
+            fail("no answer");
+        connection->have += (size_t)n;
+        connection->answer[connection->have] = 0;
+    }
+}
+
+static void hold(long count)
+{
     char byte;
     for (long i = 0; i < count; i++) {
         static connection_t connection;
         open_connection(&connection);
-        if (setsockopt(connection.fd, SOL_SOCKET, SO_RCVTIMEO, &wait, sizeof wait) != 0)
-            fail("setsockopt");
-        send_request(&connection);
-        while (answer_size(&connection) == 0) {
-            ssize_t n = recv(connection.fd, connection.answer + connection.have,
-                             ANSWER_BYTES - 1 - connection.have, 0);
-            if (n <= 0)
-                fail("no answer");
-            connection.have += (size_t)n;
-            connection.answer[connection.have] = 0;
-        }
+        ask(&connection);
     }
     puts("holding");
     fflush(stdout);
@@ -250,19 +287,160 @@ static void hold(long count)
         ;
 }
 
+/* xorshift64 */
+static uint64_t some_bits(void)
+{
+    static uint64_t bits;
+    if (bits == 0)
+        bits = now_ns() ^ ((uint64_t)getpid() << 32);
+    bits ^= bits << 13;
+    bits ^= bits >> 7;
+    bits ^= bits << 17;
+    return bits;
+}
+
+static void send_text(connection_t *connection)
+{
+    unsigned char frame[2 + MASK_BYTES + TEXT_BYTES] = {0x81, 0x80 | TEXT_BYTES};
+    unsigned char *mask = frame + 2, *masked = mask + MASK_BYTES;
+    uint64_t bits = some_bits(), letters = some_bits();
+    memcpy(mask, &bits, MASK_BYTES);
+    for (int i = 0; i < TEXT_BYTES; i++) {
+        connection->text[i] = (char)('a' + ((letters >> (i % 61)) & 15));
+        masked[i] = (unsigned char)connection->text[i] ^ mask[i % MASK_BYTES];
+    }
+    connection->have = 0;
+    connection->waits = true;
+    ssize_t n = send(connection->fd, frame, sizeof frame, MSG_NOSIGNAL);
+    if (n >= 0 && (size_t)n != sizeof frame)
+        fail("the system took a part of a frame");
+    /* An error is found by reading. */
+}
+
+/* True if the echo is whole, or will never be. After anything else the connection ends. */
+static bool read_echo(connection_t *connection)
+{
+    const size_t size = 2 + TEXT_BYTES;
+    const char *frame = connection->answer;
+    ssize_t n = recv(connection->fd, connection->answer + connection->have,
+                     ANSWER_BYTES - connection->have, MSG_DONTWAIT);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR))
+        return false;
+    if (n > 0) {
+        connection->have += (size_t)n;
+        if (connection->have < size)
+            return false;
+        if (connection->have == size && frame[0] == (char)0x81 && frame[1] == TEXT_BYTES &&
+            memcmp(frame + 2, connection->text, TEXT_BYTES) == 0) {
+            connection->waits = false;
+            return true;
+        }
+    }
+    errors++;
+    close(connection->fd);
+    connection->fd = -1;
+    return true;
+}
+
+static uint64_t cpu_us(void)
+{
+    struct rusage used;
+    if (getrusage(RUSAGE_SELF, &used) != 0)
+        fail("getrusage");
+    return (uint64_t)(used.ru_utime.tv_sec + used.ru_stime.tv_sec) * 1000000u +
+           (uint64_t)(used.ru_utime.tv_usec + used.ru_stime.tv_usec);
+}
+
+static echoes_t echo(long count, long seconds)
+{
+    connection_t *connections = calloc((size_t)count, sizeof *connections);
+    events_of_all = epoll_create1(EPOLL_CLOEXEC);
+    if (!connections || events_of_all < 0)
+        fail("start");
+    for (long i = 0; i < count; i++) {
+        connection_t *connection = &connections[i];
+        open_connection(connection);
+        ask(connection);
+        if (memcmp(connection->answer + 8, " 101", 4) != 0 || !strstr(connection->answer, ACCEPT)) {
+            fprintf(stderr, "http_load: the server did not agree to a WebSocket: %s\n",
+                    connection->answer);
+            exit(1);
+        }
+        watch(connection);
+    }
+    uint64_t cpu = cpu_us(), echoes = 0, now = now_ns(), end = now + (uint64_t)seconds * SECOND_NS,
+             latest = end + LATE_S * SECOND_NS;
+    long under_way = count;
+    for (long i = 0; i < count; i++)
+        send_text(&connections[i]);
+    while (under_way > 0 && now < latest) {
+        struct epoll_event events[EVENTS];
+        int n = epoll_wait(events_of_all, events, EVENTS, 100);
+        now = now_ns();
+        for (int i = 0; i < n; i++) {
+            connection_t *connection = events[i].data.ptr;
+            if (!connection->waits || !read_echo(connection))
+                continue;
+            if (connection->fd < 0 || now >= end) {
+                under_way--;
+            } else {
+                echoes++;
+                send_text(connection);
+            }
+        }
+    }
+    cpu = cpu_us() - cpu;
+    for (long i = 0; i < count; i++) {
+        static const unsigned char goodbye[] = {0x88, 0x82, 0, 0, 0, 0, 1000 >> 8, 1000 & 0xff};
+        if (connections[i].fd >= 0)
+            (void)!send(connections[i].fd, goodbye, sizeof goodbye, MSG_NOSIGNAL);
+    }
+    return (echoes_t){.echoes = echoes, .errors = errors + under_way, .cpu_us = cpu};
+}
+
+static void echo_by_several(long count, long seconds, long processes)
+{
+    int ends[2];
+    if (pipe(ends) != 0)
+        fail("pipe");
+    for (long i = 0; i < processes; i++) {
+        pid_t pid = fork();
+        if (pid < 0)
+            fail("fork");
+        if (pid == 0) {
+            echoes_t mine = echo(count / processes + (i < count % processes), seconds);
+            _exit(write(ends[1], &mine, sizeof mine) == (ssize_t)sizeof mine ? 0 : 1);
+        }
+    }
+    close(ends[1]);
+    echoes_t all = {0}, one;
+    for (long i = 0; i < processes; i++) {
+        /* One that fails has said why. */
+        if (read(ends[0], &one, sizeof one) != (ssize_t)sizeof one)
+            exit(1);
+        all.echoes += one.echoes;
+        all.errors += one.errors;
+        all.cpu_us += one.cpu_us;
+    }
+    printf("%llu %ld %llu\n", (unsigned long long)all.echoes, all.errors,
+           (unsigned long long)all.cpu_us);
+}
+
 int main(int argc, char **argv)
 {
-    bool rates = argc == 7 && strcmp(argv[1], "rate") == 0;
-    if (!rates && !(argc == 5 && strcmp(argv[1], "hold") == 0)) {
+    bool rates = argc == 7 && strcmp(argv[1], "rate") == 0,
+         echoes = argc == 7 && strcmp(argv[1], "ws") == 0;
+    if (!rates && !echoes && !(argc == 5 && strcmp(argv[1], "hold") == 0)) {
         fprintf(stderr, "usage: http_load rate PORT PATH CONNECTIONS RATE SECONDS | http_load hold "
-                        "PORT PATH CONNECTIONS\n");
+                        "PORT PATH CONNECTIONS | http_load ws PORT PATH CONNECTIONS SECONDS "
+                        "PROCESSES\n");
         return 1;
     }
     server.sin_family = AF_INET;
     server.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     server.sin_port = htons((uint16_t)number(argv[2], "PORT", 1, 65535));
-    int n =
-        snprintf(request, sizeof request, "GET %s HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", argv[3]);
+    int n = snprintf(request, sizeof request, "GET %s HTTP/1.1\r\nHost: 127.0.0.1\r\n%s\r\n",
+                     argv[3], echoes ? UPGRADE : "");
     if (n < 0 || (size_t)n >= sizeof request) {
         fprintf(stderr, "http_load: PATH is too long\n");
         return 1;
@@ -276,6 +454,9 @@ int main(int argc, char **argv)
     }
     if (rates)
         at_rate(count, number(argv[5], "RATE", 1, 10000000), number(argv[6], "SECONDS", 1, 600));
+    else if (echoes)
+        echo_by_several(count, number(argv[5], "SECONDS", 1, 600),
+                        number(argv[6], "PROCESSES", 1, count));
     else
         hold(count);
     return 0;
