@@ -152,14 +152,15 @@ load_program() ->
 commands(yaws, Port, #{schedulers := Schedulers, backlog := Backlog}) ->
     Conf = ["logdir = ", folder(), "\nebin_dir = ", filename:join(beamway_bench_nodes:root(), "bench/ebin"), "\nmax_connections = nolimit\nkeepalive_timeout = 120000\nkeepalive_maxuses = nolimit\n<server localhost>\n  port = ",
             integer_to_list(Port), "\n  listen = 127.0.0.1\n  listen_backlog = ", integer_to_list(Backlog), "\n  docroot = ", folder(),
-            "/root\n  access_log = false\n  partial_post_size = 2000000\n  appmods = </, beamway_bench_http_server exclude_paths file_1k.bin>\n</server>\n"],
+            "/root\n  access_log = false\n  partial_post_size = 2000000\n  appmods = </, beamway_bench_http_server exclude_paths file_1k.bin>\n"
+            "  <listen_opts>\n    nodelay = true\n    buffer = 8192\n  </listen_opts>\n</server>\n"],
     [["env", "HOME=" ++ folder(), "ERL_FLAGS=" ++ lists:append(lists:join(" ", flags(Schedulers))),
       "yaws", "--conf", file("yaws.conf", Conf), "--daemon", "--id", "bench" ++ integer_to_list(Port)]];
 commands(nginx, Port, #{schedulers := Workers, backlog := Backlog, fastcgi := Fastcgi}) ->
     Php = [["server { listen 127.0.0.1:", integer_to_list(Fastcgi), " backlog=1024; root ", folder(), "/root; location ~ \\.php$ { include /etc/nginx/fastcgi_params; ",
             "fastcgi_param SCRIPT_FILENAME $document_root$fastcgi_script_name; fastcgi_keep_conn on; fastcgi_pass php; } } ",
             "upstream php { server unix:", folder(), "/nginx.sock; keepalive 32; }"] || is_integer(Fastcgi)],
-    [nginx("nginx", Workers, ["server { listen 127.0.0.1:", integer_to_list(Port), " backlog=", integer_to_list(Backlog),
+    [nginx("nginx", Workers, ["open_file_cache max=1000; open_file_cache_valid 1s; server { listen 127.0.0.1:", integer_to_list(Port), " backlog=", integer_to_list(Backlog),
                         [" reuseport" || Workers > 1], "; root ", folder(), "/root; location = / { default_type text/plain; return 200 \"hello world\\n\"; } } ", Php])];
 commands(nginx_tornado, Port, #{backlog := Backlog}) ->
     Behind = [Port + 1, Port + 2],
