@@ -15,7 +15,7 @@ properties_test_() -> yucan_fuzz:tests(500, properties()).
 properties() ->
     [{"cut heads", fun prop_cut/0}, {"damaged heads", fun prop_damaged/0}, {"heads and what follows", fun prop_split/0},
      {"heads behind another", fun prop_repeated/0}, {"chunks", fun prop_chunks/0},
-     {"damaged chunks", fun prop_damaged_chunks/0}, {"frames", fun prop_frames/0}, {"any bytes", fun prop_noise/0}, {"paths", fun prop_paths/0},
+     {"damaged chunks", fun prop_damaged_chunks/0}, {"frames", fun prop_frames/0}, {"texts", fun prop_texts/0}, {"any bytes", fun prop_noise/0}, {"paths", fun prop_paths/0},
      {"one form of a path", fun prop_canonical/0}, {"forms in pieces", fun prop_forms/0}, {"damaged forms", fun prop_damaged_forms/0}].
 
 limits() -> limits(#{}).
@@ -151,14 +151,23 @@ fed(State, Buffer, Input, Size, Done) ->
 %% ---- frames
 
 prop_frames() ->
-    ?FORALL({Kind, Payload, Key, Rest}, {oneof([text, binary]), binary(), binary(4), binary()}, begin
+    ?FORALL({Kind, Payload, Key, Rest}, {oneof([text, binary]), ?LET(Size, range(0, 300), binary(Size)), binary(4), binary()}, begin
         <<Head, _/binary>> = iolist_to_binary(yucan_ws_frame:encode(Kind, Payload)),
         Length = case byte_size(Payload) of
             Size when Size < 126 -> <<1:1, Size:7>>;
             Size -> <<1:1, 126:7, Size:16>>
         end,
-        Bytes = <<Head, Length/binary, Key/binary, (yucan_ws_frame:unmask(Payload, Key))/binary, Rest/binary>>,
+        Bytes = <<Head, Length/binary, Key/binary, (masked(Payload, Key))/binary, Rest/binary>>,
         yucan_ws_frame:parse(Bytes, 100000, false) =:= {ok, true, false, Kind, Payload, Rest} andalso frame_is_sound(yucan_ws_frame:parse(Rest, 1000, true))
+    end).
+
+%% RFC 6455, 5.3.
+masked(Payload, Key) -> << <<(binary:at(Payload, I) bxor binary:at(Key, I rem 4))>> || I <- lists:seq(0, byte_size(Payload) - 1) >>.
+
+prop_texts() ->
+    ?FORALL(Parts, list(oneof([?LET(Size, range(0, 20), binary:copy(<<"a">>, Size)), <<"\303\274">>, <<"\342\202\254">>, <<0, 127>>, binary(1), binary()])), begin
+        Bytes = iolist_to_binary(Parts),
+        yucan_ws_frame:is_text(Bytes) =:= (unicode:characters_to_binary(Bytes) =:= Bytes)
     end).
 
 frame_is_sound(more) -> true;

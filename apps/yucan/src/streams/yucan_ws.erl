@@ -241,9 +241,9 @@ gathered(true, Kind, true, Data, #ws{max = Max, deflate = Deflate} = Ws) ->
     end.
 
 deliver(text, Data, Ws) ->
-    case unicode:characters_to_binary(Data) of
-        Data -> call(fun(#ws{module = Module, user = User}) -> Module:message({text, Data}, User) end, Ws);
-        _ -> fail(1007, Ws)
+    case yucan_ws_frame:is_text(Data) of
+        true -> call(fun(#ws{module = Module, user = User}) -> Module:message({text, Data}, User) end, Ws);
+        false -> fail(1007, Ws)
     end;
 deliver(binary, Data, Ws) ->
     call(fun(#ws{module = Module, user = User}) -> Module:message({binary, Data}, User) end, Ws).

@@ -2,7 +2,7 @@
 %% @doc Frames of WebSocket (RFC 6455, 5): pure. yucan_ws feeds it what it receives.
 -module(yucan_ws_frame).
 
--export([parse/3, size/1, encode/2, unmask/2, close_payload/2, parse_close/1]).
+-export([parse/3, size/1, encode/2, unmask/2, is_text/1, close_payload/2, parse_close/1]).
 -export_type([opcode/0]).
 
 -type opcode() :: continuation | text | binary | close | ping | pong.
@@ -11,25 +11,27 @@
 -spec parse(binary(), MaxBytes :: pos_integer(), Compressed :: boolean()) ->
     {ok, Fin :: boolean(), Deflated :: boolean(), opcode(), Payload :: binary(), Rest :: binary()} | more
     | {error, CloseCode :: 1002 | 1009}.
-parse(<<_:1, Rsv1:1, Rsv:2, _/bits>>, _, Compressed) when Rsv =/= 0; Rsv1 =:= 1, not Compressed -> {error, 1002};
-parse(<<_:4, Opcode:4, _/bits>>, _, _) when Opcode > 2, Opcode < 8; Opcode > 10 -> {error, 1002};
+%% Whole bytes, for fields of a few bits take longer. Of the first one 128 is Fin, 64, 32 and 16 are reserved, 8 is a control frame; of the second
+%% one 128 is the mask.
+parse(<<Head, _/bits>>, _, Compressed) when Head band 16#30 =/= 0; Head band 16#40 =/= 0, not Compressed -> {error, 1002};
+parse(<<Head, _/bits>>, _, _) when Head band 15 > 2, Head band 15 < 8; Head band 15 > 10 -> {error, 1002};
 %% A client must mask (5.1); control frames are short, whole and not compressed (5.5).
-parse(<<_:8, 0:1, _/bits>>, _, _) -> {error, 1002};
-parse(<<0:1, _:3, Opcode:4, _/bits>>, _, _) when Opcode >= 8 -> {error, 1002};
-parse(<<_:1, 1:1, _:2, Opcode:4, _/bits>>, _, _) when Opcode >= 8; Opcode =:= 0 -> {error, 1002};
-parse(<<_:4, Opcode:4, 1:1, Length:7, _/bits>>, _, _) when Opcode >= 8, Length > 125 -> {error, 1002};
-parse(<<Head:1/binary, 1:1, 127:7, Length:64, Rest/binary>>, Max, _) when Length > 65535 -> payload(Head, Length, Rest, Max);
-parse(<<_:8, 1:1, 127:7, _:64, _/bits>>, _, _) -> {error, 1002};
-parse(<<Head:1/binary, 1:1, 126:7, Length:16, Rest/binary>>, Max, _) when Length > 125 -> payload(Head, Length, Rest, Max);
-parse(<<_:8, 1:1, 126:7, _:16, _/bits>>, _, _) -> {error, 1002};
-parse(<<Head:1/binary, 1:1, Length:7, Rest/binary>>, Max, _) when Length < 126 -> payload(Head, Length, Rest, Max);
+parse(<<_, Length, _/bits>>, _, _) when Length < 128 -> {error, 1002};
+parse(<<Head, _/bits>>, _, _) when Head band 16#88 =:= 8 -> {error, 1002};
+parse(<<Head, _/bits>>, _, _) when Head band 16#48 =:= 16#48; Head band 16#4f =:= 16#40 -> {error, 1002};
+parse(<<Head, Length, _/bits>>, _, _) when Head band 8 =/= 0, Length > 128 + 125 -> {error, 1002};
+parse(<<Head, Length, Rest/binary>>, Max, _) when Length < 128 + 126 -> payload(Head, Length - 128, Rest, Max);
+parse(<<Head, 254, Length:16, Rest/binary>>, Max, _) when Length > 125 -> payload(Head, Length, Rest, Max);
+parse(<<_, 254, _:16, _/bits>>, _, _) -> {error, 1002};
+parse(<<Head, 255, Length:64, Rest/binary>>, Max, _) when Length > 65535 -> payload(Head, Length, Rest, Max);
+parse(<<_, 255, _:64, _/bits>>, _, _) -> {error, 1002};
 parse(_, _, _) -> more.
 
 payload(_, Length, _, Max) when Length > Max -> {error, 1009};
-payload(<<Fin:1, Deflated:1, _:2, Opcode:4>>, Length, Rest, _) ->
+payload(Head, Length, Rest, _) ->
     case Rest of
         <<Key:4/binary, Masked:Length/binary, Next/binary>> ->
-            {ok, Fin =:= 1, Deflated =:= 1, opcode(Opcode), unmask(Masked, Key), Next};
+            {ok, Head band 128 =/= 0, Head band 64 =/= 0, opcode(Head band 15), unmask(Masked, Key), Next};
         _ -> more
     end.
 
@@ -49,9 +51,21 @@ opcode(10) -> pong.
 
 %% @doc Takes the mask off, or puts it on.
 -spec unmask(binary(), Key :: <<_:32>>) -> binary().
-unmask(Data, Key) ->
+unmask(Data, <<Key:32>>) ->
     Size = byte_size(Data),
-    crypto:exor(Data, binary:part(binary:copy(Key, Size div 4 + 1), 0, Size)).
+    crypto:exor(Data, binary_part(mask(Key, Size), 0, Size)).
+
+%% At least so long. To copy four bytes at a time would take longer than all the rest.
+mask(Key, Size) when Size =< 64 ->
+    <<Key:32, Key:32, Key:32, Key:32, Key:32, Key:32, Key:32, Key:32, Key:32, Key:32, Key:32, Key:32, Key:32, Key:32, Key:32, Key:32>>;
+mask(Key, Size) -> binary:copy(mask(Key, 64), Size div 64 + 1).
+
+%% @doc Is it UTF-8? Most of it is plain ASCII, and then no copy is made.
+-spec is_text(binary()) -> boolean().
+is_text(<<A:32, B:32, Rest/bits>>) when (A bor B) band 16#80808080 =:= 0 -> is_text(Rest);
+is_text(<<A, Rest/bits>>) when A < 128 -> is_text(Rest);
+is_text(<<>>) -> true;
+is_text(Rest) -> unicode:characters_to_binary(Rest) =:= Rest.
 
 %% @doc A frame of the server, never masked.
 -spec encode(opcode() | {deflated, text | binary}, iodata()) -> iodata().
@@ -79,8 +93,8 @@ close_payload(Code, Text) ->
 -spec parse_close(binary()) -> {ok, Code :: 1000..4999, Text :: binary()} | {error, 1002 | 1007}.
 parse_close(<<>>) -> {ok, 1000, <<>>};
 parse_close(<<Code:16, Text/binary>>) when Code >= 1000, Code =< 1003; Code >= 1007, Code =< 1014; Code >= 3000, Code =< 4999 ->
-    case unicode:characters_to_binary(Text) of
-        Text -> {ok, Code, Text};
-        _ -> {error, 1007}
+    case is_text(Text) of
+        true -> {ok, Code, Text};
+        false -> {error, 1007}
     end;
 parse_close(_) -> {error, 1002}.
