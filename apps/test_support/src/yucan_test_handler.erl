@@ -58,6 +58,9 @@ answer(<<"/host">>, Req, _) -> {200, [], yucan_req:host(Req)};
 answer(<<"/trailers">>, Req, _) ->
     {ok, _} = yucan_req:body(Req),
     {200, [], io_lib:format("~0p", [yucan_req:trailers(Req)])};
+answer(<<"/size">>, Req, _) ->
+    {ok, Body} = yucan_req:body(Req),
+    {200, [], integer_to_binary(byte_size(Body))};
 answer(<<"/count">>, Req, _) -> {200, [], integer_to_binary(count(Req, 0))};
 answer(<<"/slow_read">>, Req, _) ->
     receive after 300 -> ok end,

@@ -281,6 +281,8 @@ after_body({upgrade, Function}, State, _) ->
     end;
 after_body({Connection, _, _}, State, Site) ->
     case yucan_body:close(Connection =:= close) of
+        %% Another body may follow. More than one message of it would come before this process could say that it reads by recv.
+        {keep, <<>>} when Connection =:= keep, State#state.armed =:= 0 -> arm(1, again(State, Site));
         {keep, Rest} when Connection =:= keep -> next(Rest, State, Site);
         {keep, Rest} -> finish(Rest, State);
         {linger, Ms} -> linger(Ms, State)
@@ -376,16 +378,16 @@ finish(Rest, #state{socket = Socket} = State) ->
 
 next(<<>>, #state{armed = 0, socket = Socket} = State, Site) ->
     ok = yucan_transport:release(Socket),
-    arm(again(State, Site));
+    arm(?ARM, again(State, Site));
 next(<<>>, #state{socket = Socket} = State, Site) ->
     ok = yucan_transport:release(Socket),
     idle(again(State, Site));
 next(Rest, State, Site) ->
     ?MODULE:head(Rest, none, again(State, Site)).
 
-arm(#state{socket = Socket} = State) ->
-    case yucan_transport:arm(Socket, ?ARM) of
-        ok -> idle(State#state{armed = ?ARM});
+arm(Count, #state{socket = Socket} = State) ->
+    case yucan_transport:arm(Socket, Count) of
+        ok -> idle(State#state{armed = Count});
         {error, _} -> done(State#state.socket)
     end.
 
@@ -410,7 +412,7 @@ message(Message, #state{socket = {Transport, Raw} = Socket} = State) ->
     case Transport:event(Message, Raw) of
         {data, Data} -> ?MODULE:head(Data, none, used(State));
         {last, Data} -> ?MODULE:head(Data, none, State#state{armed = 0});
-        passive -> arm(State);
+        passive -> arm(?ARM, State);
         armed -> idle(State);
         closed -> done(Socket);
         other when Message =:= {yucan, drain} -> done(Socket);

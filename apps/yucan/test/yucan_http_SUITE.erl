@@ -5,7 +5,7 @@
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_testcase/2]).
 -export([what_all_answers_have/1, keep_alive/1, pipelining/1, answers_together/1, answers_that_wait/1, one_connection_many_requests/1, http_1_0/1, head/1, no_body_statuses/1, options/1, expect/1, expect_1_0/1, later_minor_version/1, expect_ignored/1,
-         bodies_by_parts/1, chunked_by_parts/1, chunk_widths/1, trailers/1, unread_body/1, large_unread_body/1, early_answer/1, streams/1, stream_faults/1, answers_by_steps/1, upload_backpressure/1,
+         bodies_by_parts/1, chunked_by_parts/1, chunk_widths/1, trailers/1, unread_body/1, large_unread_body/1, early_answer/1, streams/1, stream_faults/1, answers_by_steps/1, upload_backpressure/1, upload_after_upload/1,
          download_backpressure/1, half_closed/1, handler_faults/1, response_splitting/1, slow_headers/1, slow_body/1, low_rate/1, long_body/1, idle_limit/1,
          request_limit/1, resets/1, too_many_connections/1, byte_by_byte/1, odd_bytes/1, crlf_before/1, events/1, events_end/1, events_pipelined/1, leftovers/1, flood/1, garbage_is_quiet/1, one_line_at_debug/1, spinning_handler/1]).
 
@@ -20,7 +20,7 @@ suite() -> [{timetrap, {minutes, 2}}].
 
 all() ->
     [what_all_answers_have, keep_alive, pipelining, answers_together, answers_that_wait, one_connection_many_requests, http_1_0, head, no_body_statuses, options, expect, expect_1_0, later_minor_version, expect_ignored, bodies_by_parts,
-     chunked_by_parts, chunk_widths, trailers, unread_body, large_unread_body, early_answer, streams, stream_faults, answers_by_steps, upload_backpressure, download_backpressure, half_closed,
+     chunked_by_parts, chunk_widths, trailers, unread_body, large_unread_body, early_answer, streams, stream_faults, answers_by_steps, upload_backpressure, upload_after_upload, download_backpressure, half_closed,
      handler_faults, response_splitting, slow_headers, slow_body, low_rate, long_body, idle_limit, request_limit, resets, too_many_connections, byte_by_byte, odd_bytes,
      crlf_before, events, events_end, events_pipelined, leftovers, flood, garbage_is_quiet, one_line_at_debug, spinning_handler].
 
@@ -308,6 +308,32 @@ upload_backpressure(Config) ->
          {200, _, <<"30000000">>} = yucan_client:one(Socket),
          gen_tcp:close(Socket)
      end || Path <- ["/count", "/slow_read"]].
+
+%% Of the second body one message comes, that of the head: the rest is read by recv.
+upload_after_upload(Config) ->
+    Socket = yucan_client:connect(?config(port, Config)),
+    Head = ["POST /size", ?HOST, "Content-Length: 300000\r\n\r\n"],
+    Half = binary:copy(<<"x">>, 150000),
+    Ask = fun(Request) -> ok = gen_tcp:send(Socket, Request), {200, _, Answer} = yucan_client:one(Socket), Answer end,
+    <<"300000">> = Ask([Head, Half, Half]),
+    {Pid, Port} = server_side(Socket),
+    true = erlang:suspend_process(Pid),
+    ok = gen_tcp:send(Socket, [Head, Half]),
+    true = beamway_peer:wait_until(fun() -> inet:getopts(Port, [active]) =:= {ok, [{active, false}]} orelse messages(Pid) > 2 end, ?WAIT_MS),
+    %% The other one is that the socket is silent.
+    2 = messages(Pid),
+    true = erlang:resume_process(Pid),
+    [<<"300000">>, <<"OK">>] = [Ask(Request) || Request <- [Half, ["GET /", ?HOST, "\r\n"]]].
+
+messages(Pid) ->
+    {message_queue_len, Count} = process_info(Pid, message_queue_len),
+    Count.
+
+server_side(Socket) ->
+    {ok, Name} = inet:sockname(Socket),
+    [Port] = [Port || Port <- erlang:ports(), erlang:port_info(Port, name) =:= {name, "tcp_inet"}, inet:peername(Port) =:= {ok, Name}],
+    {connected, Pid} = erlang:port_info(Port, connected),
+    {Pid, Port}.
 
 %% A client that does not read: the stream's writes block, with no more than buffers underway; when it goes the writer hears of it.
 download_backpressure(Config) ->
