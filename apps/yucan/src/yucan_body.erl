@@ -14,6 +14,8 @@
 %% A body up to this size that is wanted as a whole is read by one call. The memory is the client's to fill: it may not be had for an
 %% announcement of more.
 -define(WHOLE_BYTES, 1048576).
+%% A body of so many bytes is not left to the next collection of garbage, which a connection may never come to.
+-define(LARGE_BYTES, 65536).
 %% How long a client may stay silent within a body that no handler reads.
 -define(SILENCE_MS, 5000).
 
@@ -49,7 +51,7 @@ open(#req{body = Framing, expect = Expect, version = Version, conn = #conn{socke
 %% @doc After the answer: drains what the handler left, up to a limit. Gives what follows the body, or for how long the connection may linger.
 -spec close(AlreadyEnding :: boolean()) -> {keep, Rest :: binary()} | {linger, Ms :: non_neg_integer()}.
 close(Ending) ->
-    #body{limits = #limits{drain_bytes = Max, linger_ms = Ms}} = Body = get(?KEY),
+    #body{limits = #limits{drain_bytes = Max, linger_ms = Ms}, received = Received} = Body = get(?KEY),
     Result = case Body of
         #body{left = Left, buffer = Rest} when Left =:= done; Left =:= {length, 0} -> {keep, Rest};
         _ when Ending -> {linger, Ms};
@@ -59,6 +61,7 @@ close(Ending) ->
         _ -> drain(Body#body{started = undefined, received = 0, deadline = erlang:monotonic_time(millisecond) + Ms}, Max)
     end,
     _ = erase(?KEY),
+    _ = [erlang:garbage_collect() || Received >= ?LARGE_BYTES],
     Result.
 
 drain(#body{left = Left, buffer = Rest}, _) when Left =:= done; Left =:= {length, 0} -> {keep, Rest};
@@ -100,7 +103,7 @@ at_once(Length, Max, #body{socket = Socket, buffer = Buffer, limits = #limits{re
     Started = erlang:monotonic_time(millisecond),
     case yucan_transport:recv_whole(Socket, Buffer, Length, Timeout) of
         {ok, Data} ->
-            _ = put(?KEY, Body#body{left = done, buffer = <<>>}),
+            _ = put(?KEY, Body#body{left = done, buffer = <<>>, received = Length}),
             {ok, Data};
         %% Not all of it came in that time: the client is slow, not silent.
         {partial, Data} ->
