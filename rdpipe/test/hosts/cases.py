@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a pipe does when all goes well, and how its commands' ends are told."""
+import contextlib
 import hashlib
 import json
 import os
@@ -577,12 +578,23 @@ def streams_that_are_killed(hosts):
         for port, options, killed, wanted in ((7011, "", 5, 0), (7012, "--encrypt", 5, 0), (7013, "", 8, 1)):
             receiver = hosts.start("host2", f"rdrecv {options} {port} | sha256sum", **key)
             sender = hosts.start("host1", f"rdsend --streams 8 {options} {address} {port}", stdin=subprocess.PIPE, **key)
-            feeder = threading.Thread(target=hosts.end, args=(sender, data))
+            are_dead = threading.Event()
+
+            def feed(sender=sender, are_dead=are_dead):  # the last byte comes after the kill, however late that is
+                with contextlib.suppress(BrokenPipeError):
+                    sender.stdin.write(data[:-1])
+                are_dead.wait()
+                hosts.end(sender, data[-1:])
+
+            feeder = threading.Thread(target=feed)
             feeder.start()
-            wait_for("eight streams", lambda: len(connections(hosts, "host2", port)) == 8)
-            time.sleep(0.5)
-            expect(kill_connections(hosts, "host2", port, killed) == killed, "the streams are gone already")
-            feeder.join()
+            try:
+                wait_for("eight streams", lambda: len(connections(hosts, "host2", port)) == 8)
+                time.sleep(0.5)
+                expect(kill_connections(hosts, "host2", port, killed) == killed, "the streams are gone already")
+            finally:
+                are_dead.set()
+                feeder.join()
             status, out, err = hosts.end(receiver)
             expect(sender.returncode == wanted and status == wanted, f"{options}: status {sender.returncode} and {status}: {err}")
             is_same = out.decode().split()[0] == hashlib.sha256(data).hexdigest()
