@@ -21,8 +21,8 @@
                | {unknown, placement_attr:reason() | {too_old, AgeMs :: non_neg_integer()} | status()}.
 -type status() :: ok | nodedown | no_server | timeout | unasked.
 %% `unasked': nothing was to be known of it.
--type view() :: #{status := status(), attributes := #{placement_entry:name() => known()}, at_ms := integer(), rtt_us => non_neg_integer()}.
-%% `at_ms': when the values had their ages, by erlang:monotonic_time(millisecond). `rtt_us': the shortest time in which this node was answered so far.
+-type view() :: #{status := status(), attributes := #{placement_entry:name() => known()}, at_ms => integer(), rtt_us => non_neg_integer()}.
+%% `at_ms', in what {@link fetch/3} returns: when the values had their ages, by erlang:monotonic_time(millisecond). `rtt_us': the shortest time in which this node was answered so far.
 -type options() :: #{deadline => pos_integer(),    %% ms after which fetch/3 returns, whoever has answered (placement_config:deadline_ms/0)
                      max_age => non_neg_integer(), %% ms that a value may be old; without it, each attribute's own ttl
                      live => boolean()}.           %% ask, whatever is known
