@@ -214,11 +214,12 @@ static void trim_and_stats_of_a_lying_peer(void)
     bw_link_stats_t stats;
     bw_error_t error = {0};
     bw_ring_shared_t *headers = NULL;
-    FILE *maps = fopen("/proc/self/maps", "r");
+    FILE *maps;
     char line[512];
 
-    CHECK(maps != NULL);
     CHECK(open_link(RING, &joined, &accepted, &error));
+    maps = fopen("/proc/self/maps", "r");
+    CHECK(maps != NULL);
     while (!headers && fgets(line, sizeof line, maps))
         if (strstr(line, "/memfd:beamway") && strstr(line, " 00000000 "))
             headers = (bw_ring_shared_t *)(uintptr_t)strtoull(line, NULL, 16);
