@@ -5,7 +5,7 @@ include native/make/system.mk
 
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: install uninstall edoc release test-packages test-docs test-slurm test-fresh deb image build demo test test-all test-rest test-long test-idle test-ticks test-otp test-otp-tls test-otp27 test-otp-newest test-rabbitmq4 vendor test-rdma demo-rdma bench-rdma test-network test-pipe test-scipy nemesis check bench bench-all figures release-check soak asan test-asan tsan fuzz fuzz-keep fuzz-yucan overload-yucan spin clean help build-test build-bench coverage valgrind
+.PHONY: install uninstall edoc release test-packages test-docs test-slurm test-fresh deb image build demo test test-all test-rest test-long test-idle test-ticks test-otp test-otp-tls test-otp27 test-otp-newest test-arm64 test-rabbitmq4 vendor test-rdma demo-rdma bench-rdma test-network test-pipe test-scipy nemesis check bench bench-all figures release-check soak asan test-asan tsan fuzz fuzz-keep fuzz-yucan overload-yucan spin clean help build-test build-bench coverage valgrind
 
 ## build: compile the driver and the applications into the checkout
 build:
@@ -89,11 +89,11 @@ test-rabbitmq4:
 	@scripts/install-packages test-bare
 	@test/system/clusters/rabbitmq4 $(T)
 
-## test-long: the multi-node suites with their full counts (about an hour; BEAMWAY_TEST_HUGE=1 adds a message of 2.2 GB)
+## test-long: the multi-node suites with their full counts, and test-arm64 (about an hour; BEAMWAY_TEST_HUGE=1 adds a message of 2.2 GB)
 test-long:
-	@scripts/install-packages test
+	@scripts/install-packages test test-bare
 	@$(MAKE) build-test
-	@BEAMWAY_TEST_LONG=1 TEST_MINUTES=90 scripts/run-tests $(or $(T),_SUITE)
+	@BEAMWAY_TEST_LONG=1 TEST_MINUTES=90 scripts/run-tests $(or $(T),_SUITE arm64)
 
 ## test-idle: ten silent minutes through a firewall that forgets after one (needs root)
 test-idle:
@@ -130,6 +130,12 @@ test-otp27:
 	@scripts/install-packages test-otp27
 	@$(MAKE) build-test
 	@test/system/otp/otp27
+
+## test-arm64: the C tests on an emulated arm64, and nodes of its OTP (Debian 13) in one cluster with nodes of this machine's; T=c or cluster (root; some minutes)
+test-arm64:
+	@scripts/install-packages test test-bare
+	@$(MAKE) build-test
+	@test/system/arm64/test $(T)
 
 ## nemesis: random faults on real nodes for MIN minutes (1), judged by an oracle; SEED=n, CARRIER=shm|tcp|stock|tls|tls_shm|stock_tls, STORE=1
 nemesis:
