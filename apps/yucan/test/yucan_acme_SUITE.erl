@@ -175,7 +175,7 @@ tls_alpn(Config) ->
     true = public_key:pkix_is_self_signed(Before),
     {ok, Pid} = yucan_acme:start_link(Options),
     ordered(Pid),
-    #{last := ok} = yucan_acme:status(Pid),
+    ok = outcome(Pid),
     After = shown(Config, "b.test"),
     false = public_key:pkix_is_self_signed(After),
     ["a.test", "b.test"] = names(After),
