@@ -224,6 +224,24 @@ static void what_came_meanwhile_is_heard(void)
     CHECK_EQ(status_of(receiver.child), RD_TRANSFER_DONE);
 }
 
+/* In a process of its own: what the other side says next. The process ends with 1 if it is lost. */
+static rd_frame_t next_by_hand(rd_stream_t *stream, const uint8_t **payload_p)
+{
+    rd_frame_t frame;
+    rd_why_t why;
+
+    for (;;)
+        switch (rd_stream_next(stream, &frame, payload_p, &why)) {
+        case RD_NOTHING:
+            rd_streams_wait(stream, NULL, NULL, 0, 1000);
+            break;
+        case RD_LOST:
+            _exit(1);
+        case RD_FRAME:
+            return frame;
+        }
+}
+
 typedef enum { AT_ONCE, LATER, RESUMED, RESUMED_LATER } manner_t;
 
 /* A producer of "hello" by hand that tells of the first sign of life. Its status is 0 if all was
@@ -236,7 +254,6 @@ static pid_t start_producer_that_hears(uint16_t port, manner_t manner, int tell)
     rd_frame_t frame;
     const uint8_t *payload;
     uint8_t *at;
-    rd_why_t why;
 
     if (child != 0)
         return child;
@@ -249,20 +266,14 @@ static pid_t start_producer_that_hears(uint16_t port, manner_t manner, int tell)
     frame = hello_at(at);
     rd_stream_put(&stream, at, &frame);
     (void)rd_stream_say(&stream, &(rd_frame_t){.kind = RD_END, .offset = 5}, NULL);
-    for (;;)
-        switch (rd_stream_next(&stream, &frame, &payload, &why)) {
-        case RD_NOTHING:
-            rd_streams_wait(&stream, NULL, NULL, 0, 1000);
-            break;
-        case RD_LOST:
-            _exit(1);
-        case RD_FRAME:
-            if (frame.kind != RD_PING && frame.kind != RD_RESUME)
-                _exit(frame.kind == RD_DONE ? 0 : 2);
-            if (frame.kind == RD_PING)
-                (void)!write(tell, "x", 1);
-            rd_stream_release(&stream, &frame);
-        }
+    for (;;) {
+        frame = next_by_hand(&stream, &payload);
+        if (frame.kind != RD_PING && frame.kind != RD_RESUME)
+            _exit(frame.kind == RD_DONE ? 0 : 2);
+        if (frame.kind == RD_PING)
+            (void)!write(tell, "x", 1);
+        rd_stream_release(&stream, &frame);
+    }
 }
 
 /* So that the next sign of life is due. */
@@ -365,25 +376,17 @@ static pid_t start_consumer_that_hears(int listener, int tell)
     if (!rd_hop_accept(listener, &key, &terms, -1, rd_now_ms() + LONG_MS, NULL, &hop, &why))
         _exit(91);
     rd_stream_open(&stream, &hop, "the producer");
-    for (;;)
-        switch (rd_stream_next(&stream, &frame, &payload, &why)) {
-        case RD_NOTHING:
-            rd_streams_wait(&stream, NULL, NULL, 0, 1000);
-            break;
-        case RD_LOST:
-            _exit(1);
-        case RD_FRAME:
-            if (frame.kind == RD_PING)
-                (void)!write(tell, "x", 1);
-            if (frame.kind == RD_DATA && (frame.len != 5 || memcmp(payload, "hello", 5) != 0))
-                _exit(2);
-            rd_stream_release(&stream, &frame);
-            if (frame.kind != RD_END)
-                break;
-            (void)rd_stream_say(&stream, &(rd_frame_t){.kind = RD_DONE, .offset = 5}, NULL);
-            rd_stream_discard_rest(&stream, false, rd_now_ms() + LONG_MS);
-            _exit(frame.offset == 5 ? 0 : 3);
-        }
+    do {
+        frame = next_by_hand(&stream, &payload);
+        if (frame.kind == RD_PING)
+            (void)!write(tell, "x", 1);
+        if (frame.kind == RD_DATA && (frame.len != 5 || memcmp(payload, "hello", 5) != 0))
+            _exit(2);
+        rd_stream_release(&stream, &frame);
+    } while (frame.kind != RD_END);
+    (void)rd_stream_say(&stream, &(rd_frame_t){.kind = RD_DONE, .offset = 5}, NULL);
+    rd_stream_discard_rest(&stream, false, rd_now_ms() + LONG_MS);
+    _exit(frame.offset == 5 ? 0 : 3);
 }
 
 static void a_read_that_takes_long(void)
