@@ -15,10 +15,8 @@
 
 -include("yucan_internal.hrl").
 
-%% Messages until the socket waits: at most so many times its `buffer' are in the mailbox. It is allowed more before it comes to
-%% that, once half of them are used: a socket that has been silent leaves the scheduler's own set of descriptors.
+%% Messages until the socket waits: at most so many times its `buffer' are in the mailbox.
 -define(ARM, 100).
--define(ARM_MORE, 50).
 %% How long an idle connection keeps its heap.
 -define(WARM_MS, 2000).
 %% A process that has waited so long for a connection sleeps: then it holds no old code.
@@ -376,12 +374,12 @@ finish(Rest, #state{socket = Socket} = State) ->
         false -> linger(State)
     end.
 
-next(<<>>, #state{armed = 0, socket = Socket} = State, Site) ->
+next(<<>>, #state{armed = Armed, socket = Socket} = State, Site) ->
     ok = yucan_transport:release(Socket),
-    arm(?ARM, again(State, Site));
-next(<<>>, #state{socket = Socket} = State, Site) ->
-    ok = yucan_transport:release(Socket),
-    idle(again(State, Site));
+    case Armed of
+        0 -> arm(?ARM, again(State, Site));
+        _ -> idle(again(State, Site))
+    end;
 next(Rest, State, Site) ->
     ?MODULE:head(Rest, none, again(State, Site)).
 
@@ -392,11 +390,7 @@ arm(Count, #state{socket = Socket} = State) ->
     end.
 
 %% A message of data has come.
-used(#state{armed = Left, socket = Socket} = State) when Left =:= ?ARM - ?ARM_MORE + 1 ->
-    _ = yucan_transport:arm(Socket, ?ARM_MORE),
-    State#state{armed = ?ARM};
-used(#state{armed = Left} = State) ->
-    State#state{armed = max(1, Left - 1)}.
+used(#state{armed = Left, socket = Socket} = State) -> State#state{armed = yucan_transport:used(Socket, Left, ?ARM)}.
 
 %% A reload may have brought other limits.
 again(#state{limits = Limits, served = Served} = State, #site{limits = Limits}) -> State#state{served = Served + 1};

@@ -5,7 +5,7 @@
 %% Each connection begins as one of yucan_tcp; yucan_conn takes up TLS if the listener has it.
 -module(yucan_transport).
 
--export([peer/1, recv/3, recv_whole/4, send/2, send_large/2, send_file/6, setopts/2, arm/2, pause/2, event/2, next/2, is_closed/1, close/1, info/1, tls/1,
+-export([peer/1, recv/3, recv_whole/4, send/2, send_large/2, send_file/6, setopts/2, arm/2, used/3, pause/2, event/2, next/2, is_closed/1, close/1, info/1, tls/1,
          hold/1, release/1, linger/3]).
 -export_type([socket/0, reason/0]).
 
@@ -77,6 +77,14 @@ setopts({Transport, Raw}, Options) -> Transport:setopts(Raw, Options).
 %% @doc Lets data come as messages: `Count' of them at most.
 -spec arm(socket(), Count :: pos_integer()) -> ok | {error, reason()}.
 arm({Transport, Raw}, Count) -> Transport:arm(Raw, Count).
+
+%% @doc One of the messages that may come has come, with data: how many still may. It is allowed `Count' again once half of them are used, before the
+%% socket falls silent: one that has been silent leaves the scheduler's own set of descriptors.
+-spec used(socket(), Left :: non_neg_integer(), Count :: pos_integer()) -> pos_integer().
+used(Socket, Left, Count) when Left =:= Count div 2 + 1 ->
+    _ = arm(Socket, Count div 2),
+    Count;
+used(_, Left, _) -> max(1, Left - 1).
 
 %% @doc Back to reading by recv: what has come as messages meanwhile is appended to `Buffer'.
 -spec pause(socket(), Buffer :: binary()) -> binary().

@@ -30,9 +30,7 @@
 -optional_callbacks([info/2, control/2, terminate/2]).
 
 -define(GUID, <<"258EAFA5-E914-47DA-95CA-C5AB0DC85B11">>).
-%% As in yucan_conn.
 -define(ARM, 20).
--define(ARM_MORE, 10).
 -define(CLOSE_MS, 5000).
 
 -record(ws, {
@@ -175,7 +173,7 @@ message({yucan, drain}, Ws) -> say_goodbye(1001, <<"going away">>, drained, Ws);
 message({yucan, look}, Ws) -> look(Ws);
 message(Message, #ws{socket = Socket} = Ws) ->
     case yucan_transport:event(Message, Socket) of
-        {data, Data} -> received(Data, used(Ws));
+        {data, Data} -> received(Data, Ws#ws{armed = yucan_transport:used(Socket, Ws#ws.armed, ?ARM)});
         {last, Data} -> received(Data, Ws#ws{armed = 0});
         passive -> arm(Ws);
         armed -> loop(Ws);
@@ -204,12 +202,6 @@ received(Data, #ws{buffer = Buffer} = Ws) ->
 
 rearm(#ws{armed = 0} = Ws) -> arm(Ws);
 rearm(Ws) -> loop(Ws).
-
-used(#ws{armed = Left, socket = Socket} = Ws) when Left =:= ?ARM - ?ARM_MORE + 1 ->
-    _ = yucan_transport:arm(Socket, ?ARM_MORE),
-    Ws#ws{armed = ?ARM};
-used(#ws{armed = Left} = Ws) ->
-    Ws#ws{armed = max(1, Left - 1)}.
 
 parsed(#ws{buffer = Buffer, max = Max, deflate = Deflate} = Ws) ->
     case yucan_ws_frame:parse(Buffer, Max, Deflate =/= none) of
