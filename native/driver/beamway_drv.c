@@ -266,7 +266,7 @@ static void command_stats(bw_port_t *self, reply_t *reply)
 
 static bool command_look(bw_port_t *self, reply_t *reply)
 {
-    wake_result_t result = pump_look(&self->pump);
+    wake_result_t result = flush(self) ? pump_look(&self->pump) : WAKE_FAILED;
 
     reply_number(reply, result == WAKE_LOOKING, 1);
     end_if_over(self, result);
@@ -425,9 +425,10 @@ static void drv_stop_select(ErlDrvEvent event, void *reserved)
 }
 
 /* The flusher is a process, so that those who are about to send do so before it runs; the timer is
- * for it being kept waiting by those who compute. While the poller looks there is a lone caller,
- * and the VM has always more to do. What a lone caller sends goes out when the VM has no more for
- * us: a timer of no time runs then. Where he sends one frame at a time nothing more is to come. */
+ * for it being kept waiting by those who compute. Where a lone caller sends one frame at a time
+ * nothing more is to come. While the poller looks, its next look sends what has gathered: it comes
+ * when those who send have done so. Else what a lone caller sends goes out when the VM has no more
+ * for us: a timer of no time runs then. */
 static bool flush_soon(bw_port_t *self)
 {
     ErlDrvTermData message[] = {ERL_DRV_ATOM, self->flush_atom};
@@ -440,8 +441,12 @@ static bool flush_soon(bw_port_t *self)
         set_flush(self, FLUSH_MS);
         return true;
     }
-    if (!self->has_flusher || self->pump.spinning || bw_rounds_are_single(&self->rounds))
+    if (!self->has_flusher || bw_rounds_are_single(&self->rounds))
         return flush(self);
+    if (self->pump.spinning) {
+        set_flush(self, FLUSH_MS);
+        return true;
+    }
     if (!self->is_flush_asked && bw_rounds_are_lone(&self->rounds)) {
         set_flush(self, 0);
         return true;
