@@ -39,7 +39,8 @@ typedef struct {
     bw_scheduler_t scheduler;    /* frames that wait for room */
     bw_pending_list_t under_way; /* those that go next; a part of the first may be out */
     uint64_t first_bytes;        /* of first fragments in the scheduler */
-    uint64_t window;             /* bytes in the ring at which fragments wait above it */
+    uint64_t window;             /* bytes in the ring at which fragments wait above it, at least */
+    uint64_t unpassed_bytes;     /* of fragments since another frame passed some */
     uint64_t unflushed_bytes;    /* committed since the last flush */
     bool has_token;              /* a byte of ours is in the VM's queue */
     bool is_closing;             /* the VM closes the port when that queue is empty */
@@ -90,6 +91,9 @@ bool pump_tick(bw_pump_t *pump);
 
 /* What gathers at most before it is sent, whoever asks for it. */
 #define PUMP_GATHERED_BYTES ((uint64_t)64 * 1024)
+
+/* Of fragments that nothing has passed: then more of them may be in the ring. */
+#define PUMP_UNPASSED_BYTES ((uint64_t)256 * 1024 * 1024)
 
 /* What pump_send commits goes out, or wakes the peer, by pump_flush from now on, and without it
  * when much has gathered, with a tick and with the link's end. False: the link cannot. */

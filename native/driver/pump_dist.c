@@ -12,8 +12,11 @@
  * takes.
  */
 
-/* Bytes in the ring at which fragments wait above it, so that there is something to overtake. */
+/* Bytes in the ring at which fragments wait above it, so that there is something to overtake. When
+ * nothing has passed fragments for a while, four times as many: while the peer reads half of them,
+ * a node that sleeps wakes. */
 #define WINDOW_BYTES ((uint64_t)256 * 1024)
+#define WIDE 4
 
 /* A socket is offered so much in one call, since each makes the peer's kernel and the peer work,
  * too. What it does not take can be overtaken no more. */
@@ -166,10 +169,27 @@ static bw_status_t move_under_way(bw_pump_t *pump, uint64_t *moved_p)
     return status;
 }
 
+static uint64_t window(const bw_pump_t *pump)
+{
+    return pump->unpassed_bytes < PUMP_UNPASSED_BYTES
+               ? pump->window
+               : bw_least(WIDE * pump->window, pump->half_ring);
+}
+
+static void note_passing(bw_pump_t *pump, const bw_scheduled_t *frame)
+{
+    const bw_pending_t *pending = frame->user;
+
+    if (pending->is_bulk)
+        pump->unpassed_bytes += frame->bytes;
+    else if (pump->scheduler.counts.continuation_bytes > 0)
+        pump->unpassed_bytes = 0;
+}
+
 /* Whether a fragment may go into the ring. */
 static bool is_window_open(bw_pump_t *pump)
 {
-    uint64_t wanted = pump->ring_bytes - pump->window;
+    uint64_t wanted = pump->ring_bytes - window(pump);
     bw_span_t span;
 
     return is_socket(pump) ||
@@ -196,6 +216,7 @@ static bool take_next(bw_pump_t *pump)
 
         if (frame->kind == BW_DIST_FIRST)
             pump->first_bytes -= frame->bytes;
+        note_passing(pump, frame);
         bw_pending_append(&pump->under_way, frame->user);
     }
     return pump->under_way.first;
@@ -223,7 +244,7 @@ static bool shall_be_busy(const bw_pump_t *pump)
 static uint64_t room_to_await(const bw_pump_t *pump)
 {
     return is_waiting(pump) && !pump->under_way.first && pump->window < pump->half_ring
-               ? pump->ring_bytes - pump->window / 2
+               ? pump->ring_bytes - window(pump) / 2
                : pump->half_ring;
 }
 
@@ -410,6 +431,7 @@ void pump_start_frames(bw_pump_t *pump)
     pump->window = pump->link->ops->caps & BW_CAP_SHARED_RINGS
                        ? bw_least(WINDOW_BYTES, pump->half_ring)
                        : pump->half_ring;
+    pump->unpassed_bytes = PUMP_UNPASSED_BYTES;
     bw_scheduler_init(&pump->scheduler, BW_SCHEDULER_SENDER_BYTES);
 }
 

@@ -142,22 +142,37 @@ static uint64_t bytes_that_left(void)
 
 /* ---- cases ---- */
 
-/* What may no more be overtaken has left, or is under way: little of the ring, little beside it. */
-static void a_small_signal_passes_fragments(void)
+/* A process sends fragments, another a small signal. What may no more be overtaken has left, or is
+ * under way: so many fragments in the ring, little beside it. */
+static void pass_fragments(char large, char small, uint32_t in_ring)
 {
-    uint64_t left;
+    unsigned frames = read_by_peer.frames + 151;
+    uint64_t left, before = bytes_that_left();
 
-    CHECK_IN(start_distribution(64 * RING)); /* 4 MB, as between nodes */
-    CHECK_IN(send_large('a', 1, 150));
+    CHECK_IN(send_large(large, 1, 150));
     left = bytes_that_left();
     CHECK(pump_queued(&here.pump) > 0);
     if (carrier->is_shared)
-        CHECK(left <= 5 * FRAGMENT + 1024);
-    CHECK_IN(send_small('b', 2));
+        CHECK(left - before > (in_ring - 1) * FRAGMENT &&
+              left - before <= (in_ring + 1) * FRAGMENT + 1024);
+    CHECK_IN(send_small(small, 2));
     CHECK(!shim.busy);
-    CHECK_IN(peer_reads_frames(151));
-    CHECK(place_of('b') <= left + (here.real_ops->write ? 9 : 3) * FRAGMENT + 1024);
+    CHECK_IN(peer_reads_frames(frames));
+    CHECK(place_of(small) <= left + (here.real_ops->write ? 9 : 3) * FRAGMENT + 1024);
     CHECK_EQ(pump_queued(&here.pump), 0);
+}
+
+/* While nothing passes fragments, more of them may be in the ring. */
+static void a_small_signal_passes_fragments(void)
+{
+    CHECK_IN(start_distribution(64 * RING)); /* 4 MB, as between nodes */
+    CHECK_IN(pass_fragments('a', 'b', 16));
+    CHECK_IN(pass_fragments('c', 'd', 4));
+    CHECK_IN(pass_fragments('e', 'f', 4));
+    here.pump.unpassed_bytes += PUMP_UNPASSED_BYTES - 128 * FRAGMENT;
+    CHECK_IN(send_large('g', 1, 128));
+    CHECK_IN(peer_reads_frames(read_by_peer.frames + 128));
+    CHECK_IN(pass_fragments('h', 'i', 16));
     CHECK_IN(stop());
 }
 
