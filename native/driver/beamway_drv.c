@@ -47,6 +47,7 @@ typedef struct {
     bool active;            /* the link is read */
     bool flushing;          /* the port closes and still has something to say */
     bool timer_is_to_flush; /* before it is for idle memory */
+    unsigned long flush_ms; /* so long after it was set */
     bool check_is_due;      /* at check_at_ms */
     bool is_cut;            /* the timer reads what is left, and ends the port */
     int64_t check_at_ms;
@@ -76,9 +77,10 @@ static void set_check(bw_port_t *self, unsigned long ms)
 
 static void set_flush(bw_port_t *self, unsigned long ms)
 {
-    if (self->timer_is_to_flush || self->is_cut)
+    if (self->is_cut || (self->timer_is_to_flush && self->flush_ms <= ms))
         return;
     self->timer_is_to_flush = true;
+    self->flush_ms = ms;
     driver_set_timer(self->pump.port, ms);
 }
 

@@ -340,6 +340,27 @@ static void what_is_sent_while_the_poller_looks_goes_with_the_next_look(void)
     vm.later(vm.later_data);
 }
 
+/* The timer of what the looks have sent meanwhile may still be to come. */
+static void what_a_lone_caller_sends_waits_for_no_timer_of_before(void)
+{
+    bw_port_t *port = open_port();
+
+    pump_start(&port->pump, &fake_link);
+    CHECK(activate(port));
+    port->has_flusher = true;
+    port->rounds.lone = BW_ROUNDS_LONE;
+    port->pump.is_unflushed = port->pump.spinning = true;
+    CHECK(flush_soon(port));
+    CHECK_EQ(vm.timer_ms, FLUSH_MS);
+    CHECK(flush(port));
+    port->pump.spinning = false;
+    port->pump.is_unflushed = true;
+    CHECK(flush_soon(port));
+    CHECK_EQ(vm.timer_ms, 0);
+    entry.stop((ErlDrvData)port);
+    vm.later(vm.later_data);
+}
+
 static const check_case_t cases[] = {
     {"a_link_is_closed_before_its_descriptor", a_link_is_closed_before_its_descriptor},
     {"a_connection_is_closed_before_its_descriptor", a_connection_is_closed_before_its_descriptor},
@@ -349,6 +370,8 @@ static const check_case_t cases[] = {
     {"idle_memory_goes_back_in_pieces", idle_memory_goes_back_in_pieces},
     {"what_is_sent_while_the_poller_looks_goes_with_the_next_look",
      what_is_sent_while_the_poller_looks_goes_with_the_next_look},
+    {"what_a_lone_caller_sends_waits_for_no_timer_of_before",
+     what_a_lone_caller_sends_waits_for_no_timer_of_before},
 };
 
 CHECK_MAIN(cases)
