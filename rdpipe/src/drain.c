@@ -454,13 +454,19 @@ static bool take_next(drain_t *drain)
     return is_taken;
 }
 
+/* Is the next hop still to answer? */
+static bool is_heard(const drain_t *drain)
+{
+    return drain->forward && !drain->forward_done && !drain->forward_quit;
+}
+
 /* What the next hop answers. True: something was done. */
 static bool read_forward(drain_t *drain)
 {
     rd_frame_t frame;
     const uint8_t *payload;
 
-    if (!drain->forward || drain->forward_done || drain->forward_quit)
+    if (!is_heard(drain))
         return false;
     switch (rd_stream_next(drain->forward, &frame, &payload, &drain->fault)) {
     case RD_NOTHING:
@@ -534,8 +540,10 @@ static void wait_for_work(drain_t *drain)
          .events = drain->is_blocked && has_output(drain) ? POLLOUT : 0}};
     eventfd_t ignored;
 
+    /* What comes where nobody reads any more, a sign of life or an end, would end each wait. */
     drain->from->wants = 0;
-    rd_streams_wait(drain->from, drain->forward, polled, 2, TICK_MS);
+    rd_streams_wait(drain->has_ended ? NULL : drain->from, is_heard(drain) ? drain->forward : NULL,
+                    polled, 2, TICK_MS);
     if (polled[0].revents)
         (void)eventfd_read(drain->transfer->wake, &ignored);
     if (polled[1].revents & POLLERR)
@@ -548,8 +556,7 @@ static bool ticks(drain_t *drain)
     if (drain->is_checked || drain->written > 0 || drain->is_flushing)
         drain->from->heard_ms = rd_now_ms();
     return rd_stream_tick(drain->from, &drain->fault) &&
-           (!drain->forward || drain->forward_done || drain->forward_quit ||
-            rd_stream_tick(drain->forward, &drain->fault));
+           (!is_heard(drain) || rd_stream_tick(drain->forward, &drain->fault));
 }
 
 void rd_drain(rd_transfer_t *transfer, rd_stream_t *from, rd_end_t *output, rd_stream_t *forward)
@@ -571,7 +578,7 @@ void rd_drain(rd_transfer_t *transfer, rd_stream_t *from, rd_end_t *output, rd_s
         done = read_forward(&drain);
         if (!drain.fault.text[0])
             done |= !drain.has_ended && take_next(&drain);
-        if (drain.has_ended && (!forward || drain.forward_done || drain.forward_quit))
+        if (drain.has_ended && !is_heard(&drain))
             break;
         if (atomic_load(&transfer->stop) && !drain.fault.text[0])
             (void)rd_because_of(&drain.fault, RD_CAUSE_STOPPED, "stopped");

@@ -177,6 +177,19 @@ static inline void join_by_hand(uint16_t port, uint32_t block, rd_stream_t *stre
     rd_stream_open(stream, &hop, "the consumer");
 }
 
+/* In a process of its own: takes the producer that connects to the listener. */
+static inline void accept_by_hand(int listener, rd_stream_t *stream)
+{
+    rd_key_t key = key_of(KEY);
+    rd_terms_t terms = terms_of(RD_CARRIERS_ALL, RD_BLOCK_BYTES);
+    rd_hop_t hop;
+    rd_why_t why;
+
+    if (!rd_hop_accept(listener, &key, &terms, -1, rd_now_ms() + LONG_MS, NULL, &hop, &why))
+        _exit(91);
+    rd_stream_open(stream, &hop, "the producer");
+}
+
 static inline uint8_t *room_by_hand(rd_stream_t *stream, uint32_t bytes)
 {
     uint8_t *at = rd_stream_room(stream, bytes);

@@ -67,12 +67,13 @@ ssize_t preadv2(int fd, const struct iovec *pieces, int count, off_t offset, int
 
 /* ---- what waits does not spin ---- */
 
-/* Beside a drain that runs: waits until it moves nothing more, kills the `victim`, and measures
- * what its thread needs in a second. Then the drain is stopped. */
+/* Beside a drain that runs: waits until it moves nothing more, kills the `victim`, has another side
+ * go on, and measures what the drain's thread needs in a second. Then the drain is stopped. */
 typedef struct {
     receiver_t *receiver;
     pthread_t drains;
     pid_t victim; /* 0: none */
+    int go_on;    /* the other side reads a byte, and goes on; 0: none */
     double used_ms;
 } meter_t;
 
@@ -106,6 +107,8 @@ static void *measure(void *argument)
     await_standstill(meter->receiver);
     if (meter->victim > 0 && (kill(meter->victim, SIGKILL) < 0 || status_of(meter->victim) != 137))
         abort();
+    if (meter->go_on > 0 && write(meter->go_on, "x", 1) != 1)
+        abort();
     (void)poll(NULL, 0, 300); /* the drain sees it */
     before = used_ms(meter->drains);
     (void)poll(NULL, 0, 1000);
@@ -136,21 +139,35 @@ static void a_dead_producer_and_a_full_pipe(void)
     end(&receiver);
 }
 
-/* The next hop's other side, which never reads. */
-static pid_t start_idle_consumer(int listener)
+/* The next hop's other side. It never reads, or it `quits` and, told to, ends. */
+static pid_t start_consumer(int listener, bool quits, int go_on)
 {
     pid_t child = fork();
-    rd_key_t key = key_of(KEY);
-    rd_terms_t terms = terms_of(RD_CARRIERS_ALL, RD_BLOCK_BYTES);
-    rd_hop_t hop;
-    rd_why_t why;
+    rd_stream_t stream;
+    char byte;
 
     if (child != 0)
         return child;
-    if (!rd_hop_accept(listener, &key, &terms, -1, rd_now_ms() + LONG_MS, NULL, &hop, &why))
-        _exit(1);
+    accept_by_hand(listener, &stream);
+    if (quits &&
+        rd_stream_say(&stream, &(rd_frame_t){.kind = RD_ABORT, .value = RD_ABORT_QUIT}, "enough") &&
+        read(go_on, &byte, 1) == 1) {
+        rd_stream_close(&stream);
+        _exit(0);
+    }
     for (;;)
         (void)pause();
+}
+
+static void open_forward(uint16_t port, rd_stream_t *forward)
+{
+    rd_key_t key = key_of(KEY);
+    rd_terms_t terms = terms_of(carrier, RD_BLOCK_BYTES);
+    rd_hop_t hop;
+    rd_why_t why;
+
+    CHECK(join_listener(port, &key, &terms, &hop, &why));
+    rd_stream_open(forward, &hop, "the next host");
 }
 
 static void an_output_that_waits_for_the_next_hop(void)
@@ -159,19 +176,14 @@ static void an_output_that_waits_for_the_next_hop(void)
     uint16_t port;
     int listener = open_listener(&port);
     rd_end_t output = rd_end_of(open("/dev/null", O_WRONLY | O_CLOEXEC), true);
-    rd_key_t key = key_of(KEY);
-    rd_terms_t terms = terms_of(carrier, RD_BLOCK_BYTES);
     meter_t meter = {.receiver = &receiver, .drains = pthread_self()};
-    pid_t next = start_idle_consumer(listener);
+    pid_t next = start_consumer(listener, false, -1);
     pthread_t thread;
     rd_stream_t forward;
-    rd_hop_t hop;
-    rd_why_t why;
 
     close(listener);
     CHECK(begin(&receiver, UINT64_MAX / 2, 65536));
-    CHECK(join_listener(port, &key, &terms, &hop, &why));
-    rd_stream_open(&forward, &hop, "the next host");
+    CHECK_IN(open_forward(port, &forward));
     CHECK(pthread_create(&thread, NULL, measure, &meter) == 0);
     output.always_ready = false; /* as a pipe with a fast reader, which is always writable */
     rd_drain(&receiver.transfer, &receiver.stream, &output, &forward);
@@ -180,6 +192,90 @@ static void an_output_that_waits_for_the_next_hop(void)
     CHECK(kill(next, SIGKILL) == 0 && status_of(next) == 137);
     rd_stream_close(&forward);
     (void)rd_end_close(&output);
+    CHECK_EQ(status_of(receiver.child), RD_TRANSFER_FAULT);
+    end(&receiver);
+}
+
+/* The producer has said the end, and then gives a sign of life. */
+static pid_t start_producer_that_waits(uint16_t port, int go_on)
+{
+    pid_t child = fork();
+    rd_stream_t stream;
+    rd_frame_t frame;
+    uint8_t *at;
+    char byte;
+
+    if (child != 0)
+        return child;
+    join_by_hand(port, 65536, &stream);
+    at = room_by_hand(&stream, 5);
+    frame = hello_at(at);
+    rd_stream_put(&stream, at, &frame);
+    (void)rd_stream_say(&stream, &(rd_frame_t){.kind = RD_END, .offset = 5}, NULL);
+    if (read(go_on, &byte, 1) != 1)
+        _exit(1);
+    (void)rd_stream_say(&stream, &(rd_frame_t){.kind = RD_PING}, NULL);
+    rd_stream_discard_rest(&stream, true, rd_now_ms() + LONG_MS);
+    _exit(0);
+}
+
+static void an_end_that_the_next_hop_takes_slowly(void)
+{
+    receiver_t receiver;
+    uint16_t port, next_port;
+    int listener = open_listener(&port), next_listener = open_listener(&next_port), ends[2];
+    rd_end_t none = {.fd = -1};
+    meter_t meter = {.receiver = &receiver, .drains = pthread_self()};
+    pid_t next = start_consumer(next_listener, false, -1), producer;
+    pthread_t thread;
+    rd_stream_t forward;
+
+    close(next_listener);
+    CHECK(pipe(ends) == 0);
+    meter.go_on = ends[1];
+    producer = start_producer_that_waits(port, ends[0]);
+    CHECK(take_producer(&receiver, listener, RD_BLOCK_BYTES));
+    CHECK_IN(open_forward(next_port, &forward));
+    CHECK(pthread_create(&thread, NULL, measure, &meter) == 0);
+    rd_drain(&receiver.transfer, &receiver.stream, &none, &forward);
+    CHECK(pthread_join(thread, NULL) == 0);
+    CHECK(receiver.transfer.outcome == RD_TRANSFER_FAULT && meter.used_ms < 100);
+    CHECK(kill(next, SIGKILL) == 0 && status_of(next) == 137);
+    rd_stream_close(&forward);
+    end(&receiver);
+    CHECK_EQ(status_of(producer), 0);
+    close(ends[0]);
+    close(ends[1]);
+}
+
+static void a_next_hop_that_quits_before_a_full_pipe(void)
+{
+    receiver_t receiver;
+    uint16_t port;
+    int listener = open_listener(&port), out[2], ends[2];
+    rd_end_t output;
+    meter_t meter = {.receiver = &receiver, .drains = pthread_self()};
+    pid_t next;
+    pthread_t thread;
+    rd_stream_t forward;
+
+    CHECK(pipe(out) == 0 && pipe(ends) == 0);
+    meter.go_on = ends[1];
+    next = start_consumer(listener, true, ends[0]);
+    close(listener);
+    CHECK(begin(&receiver, UINT64_MAX / 2, 65536));
+    CHECK_IN(open_forward(port, &forward));
+    output = rd_end_of(out[1], true);
+    CHECK(pthread_create(&thread, NULL, measure, &meter) == 0);
+    rd_drain(&receiver.transfer, &receiver.stream, &output, &forward);
+    CHECK(pthread_join(thread, NULL) == 0);
+    CHECK(receiver.transfer.outcome == RD_TRANSFER_FAULT && meter.used_ms < 100);
+    CHECK_EQ(status_of(next), 0);
+    rd_stream_close(&forward);
+    (void)rd_end_close(&output);
+    close(out[0]);
+    close(ends[0]);
+    close(ends[1]);
     CHECK_EQ(status_of(receiver.child), RD_TRANSFER_FAULT);
     end(&receiver);
 }
@@ -363,19 +459,13 @@ static void an_fdatasync_that_takes_long(void)
 static pid_t start_consumer_that_hears(int listener, int tell)
 {
     pid_t child = fork();
-    rd_key_t key = key_of(KEY);
-    rd_terms_t terms = terms_of(RD_CARRIERS_ALL, RD_BLOCK_BYTES);
-    rd_hop_t hop;
     rd_stream_t stream;
     rd_frame_t frame;
     const uint8_t *payload;
-    rd_why_t why;
 
     if (child != 0)
         return child;
-    if (!rd_hop_accept(listener, &key, &terms, -1, rd_now_ms() + LONG_MS, NULL, &hop, &why))
-        _exit(91);
-    rd_stream_open(&stream, &hop, "the producer");
+    accept_by_hand(listener, &stream);
     do {
         frame = next_by_hand(&stream, &payload);
         if (frame.kind == RD_PING)
@@ -429,6 +519,8 @@ static void a_read_that_takes_long(void)
 static const check_case_t cases[] = {
     {"a dead producer and a full pipe", a_dead_producer_and_a_full_pipe},
     {"an output that waits for the next hop", an_output_that_waits_for_the_next_hop},
+    {"an end that the next hop takes slowly", an_end_that_the_next_hop_takes_slowly},
+    {"a next hop that quits before a full pipe", a_next_hop_that_quits_before_a_full_pipe},
     {"what came meanwhile is heard", what_came_meanwhile_is_heard},
     {"a late beginning is no silence", a_late_beginning_is_no_silence},
     {"a close that takes long", a_close_that_takes_long},
