@@ -188,11 +188,11 @@ static bool arm(rd_stream_t *stream)
     if (stream->peer_left)
         return true;
     status = link->ops->arm_read(link);
+    if (status == BW_OK && stream->wants > 0)
+        status = link->ops->arm_write(link, stream->wants);
     if (status != BW_OK && status != BW_AGAIN)
         stream->peer_left = true; /* what is there of a frame is all that there will be */
-    if (status != BW_OK)
-        return false;
-    return stream->wants == 0 || link->ops->arm_write(link, stream->wants) == BW_OK;
+    return status == BW_OK;
 }
 
 /* Nothing is ever sent on the side connection: it is readable when it has ended. */

@@ -183,6 +183,56 @@ static void what_was_checked_is_what_is_written(void)
     }
 }
 
+/* A consumer that frees more of the ring than there is in it. */
+static pid_t start_freer(int listener)
+{
+    pid_t child = fork();
+    rd_stream_t stream;
+    rd_frame_t frame;
+    const uint8_t *payload;
+    rd_why_t why;
+
+    if (child != 0)
+        return child;
+    accept_by_hand(listener, &stream);
+    while (rd_stream_next(&stream, &frame, &payload, &why) == RD_NOTHING)
+        rd_streams_wait(&stream, NULL, NULL, 0, 1000);
+    stream.hop.link->ops->release(stream.hop.link, BW_RING_MAX_BYTES);
+    for (;;)
+        (void)pause();
+}
+
+/* Only where both see the same ring. */
+static void who_frees_what_was_never_sent_is_lost(void)
+{
+    uint16_t port;
+    int listener = open_listener(&port);
+    rd_key_t key = key_of(KEY);
+    rd_terms_t terms = terms_of(carrier, 65536);
+    rd_end_t input = rd_end_of(open("/dev/zero", O_RDONLY | O_CLOEXEC), false);
+    rd_transfer_t transfer;
+    rd_stream_t stream;
+    rd_hop_t hop;
+    rd_why_t why;
+    pid_t freer;
+
+    if (carrier != RD_CARRIER_SHM) {
+        close(listener);
+        (void)rd_end_close(&input);
+        return;
+    }
+    freer = start_freer(listener);
+    close(listener);
+    CHECK(join_listener(port, &key, &terms, &hop, &why) && rd_transfer_init(&transfer, &why));
+    rd_stream_open(&stream, &hop, "the consumer");
+    rd_feed(&transfer, &stream, &input);
+    CHECK_EQ(transfer.outcome, RD_TRANSFER_FAULT);
+    CHECK(strstr(transfer.why.text, "lost") != NULL);
+    rd_stream_close(&stream);
+    rd_transfer_free(&transfer);
+    CHECK(kill(freer, SIGKILL) == 0 && status_of(freer) == 137);
+}
+
 static void lost_bytes_are_not_noted(void)
 {
     receiver_t receiver;
@@ -214,6 +264,7 @@ static void lost_bytes_are_not_noted(void)
 static const check_case_t cases[] = {
     {"damage is seen", damage_is_seen},
     {"what was checked is what is written", what_was_checked_is_what_is_written},
+    {"who frees what was never sent is lost", who_frees_what_was_never_sent_is_lost},
     {"lost bytes are not noted", lost_bytes_are_not_noted},
 };
 
