@@ -282,8 +282,13 @@ bool rd_connect(const char *host, uint16_t port, int stop, int64_t patient_until
         error = EHOSTUNREACH;
         for (const struct addrinfo *at = list; at && error != 0 && error != ECANCELED;
              at = at->ai_next) {
+            int last;
+
             set_port(at->ai_addr, port);
-            error = connect_once(at->ai_addr, at->ai_addrlen, stop, deadline, fd_p);
+            last = connect_once(at->ai_addr, at->ai_addrlen, stop, deadline, fd_p);
+            /* Where one is refused somebody may listen later, whatever the next address says. */
+            if (last == 0 || last == ECANCELED || error != ECONNREFUSED)
+                error = last;
         }
         if (error != ECONNREFUSED || rd_left_ms(patient_until) == 0)
             break;

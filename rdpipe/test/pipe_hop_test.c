@@ -4,6 +4,7 @@
 
 #include "bundle.h"
 
+#include <dlfcn.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/prctl.h>
@@ -405,6 +406,43 @@ static void the_first_reason_is_told(void)
     CHECK_EQ(status_of(child), 0);
 }
 
+#define TWO_ADDRESSES "two-addresses.example"
+
+/* This name stands for our address and for one that cannot be reached, which the system puts last.
+ */
+int getaddrinfo(const char *host, const char *service, const struct addrinfo *hints,
+                struct addrinfo **list_p)
+{
+    int (*look_up)(const char *, const char *, const struct addrinfo *, struct addrinfo **);
+    int status;
+
+    *(void **)&look_up = dlsym(RTLD_NEXT, "getaddrinfo");
+    if (!host || strcmp(host, TWO_ADDRESSES) != 0)
+        return look_up(host, service, hints, list_p);
+    status = look_up("127.0.0.1", service, hints, list_p);
+    return status != 0 ? status : look_up("fe80::1", service, hints, &(*list_p)->ai_next);
+}
+
+static void who_is_refused_at_one_address_waits(void)
+{
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t len = sizeof at;
+    int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), fd;
+    int64_t until = rd_now_ms() + LONG_MS;
+    rd_why_t why;
+    pid_t child;
+
+    CHECK(bind(listener, (struct sockaddr *)&at, len) == 0);
+    CHECK(getsockname(listener, (struct sockaddr *)&at, &len) == 0);
+    child = fork();
+    if (child == 0)
+        _exit(!rd_connect(TWO_ADDRESSES, ntohs(at.sin_port), -1, until, until, &fd, &why));
+    (void)poll(NULL, 0, 300); /* it is refused meanwhile */
+    CHECK_EQ(listen(listener, 1), 0);
+    CHECK_EQ(status_of(child), 0);
+    close(listener);
+}
+
 static void nobody_comes(void)
 {
     uint16_t port;
@@ -457,6 +495,7 @@ static const check_case_t cases[] = {
     {"the consumer bounds the streams", the_consumer_bounds_the_streams},
     {"a congestion control is one of the kernel", a_congestion_control_is_one_of_the_kernel},
     {"the first reason is told", the_first_reason_is_told},
+    {"who is refused at one address waits", who_is_refused_at_one_address_waits},
     {"nobody comes", nobody_comes},
     {"a key is long enough and private", a_key_is_long_enough_and_private},
 };
