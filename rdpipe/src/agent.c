@@ -8,6 +8,7 @@
 #include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/signalfd.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include <wordexp.h>
@@ -201,30 +202,59 @@ static bool start_thread(side_t *side, void *(*run)(void *))
 
 /* ---- what the segment does ---- */
 
-/* The file that a word of the shell names. */
-static int open_word(const char *word, int flags, rd_why_t *why)
+/* The file that a word of the shell names; the caller frees. NULL: *why. */
+static char *file_of(const char *word, rd_why_t *why)
 {
     wordexp_t words;
-    int fd = -1;
+    char *file = NULL;
 
-    if (wordexp(word, &words, WRDE_NOCMD) != 0 || words.we_wordc != 1) {
+    if (wordexp(word, &words, WRDE_NOCMD) != 0) {
         (void)rd_because(why, "'%s' is no name of one file", word);
-        return -1;
+        return NULL;
     }
-    fd = open(words.we_wordv[0], flags | O_CLOEXEC | O_NOCTTY, 0666);
-    if (fd < 0)
-        (void)rd_because(why, "%s: %s", words.we_wordv[0], strerror(errno));
+    if (words.we_wordc != 1)
+        (void)rd_because(why, "'%s' is no name of one file", word);
+    else if (!(file = strdup(words.we_wordv[0])))
+        (void)rd_because(why, "out of memory");
     wordfree(&words);
-    return fd;
+    return file;
+}
+
+/* Whoever opens a FIFO waits for its other side. A command can be ended meanwhile, as we could not.
+ */
+static bool open_fifo(agent_t *agent, bool reads, rd_why_t *why)
+{
+    char *command;
+    bool done;
+
+    if (asprintf(&command, "exec cat %c%s", reads ? '<' : '>', agent->text) < 0)
+        return rd_because(why, "out of memory");
+    done = rd_child_start(&agent->child, command, &agent->guard, reads ? NULL : &agent->to_child,
+                          reads ? &agent->from_child : NULL, why);
+    free(command);
+    return done;
 }
 
 static bool open_file(agent_t *agent, rd_end_t *end_p, int flags, rd_why_t *why)
 {
-    int fd = open_word(agent->text, flags, why);
+    char *file = file_of(agent->text, why);
+    bool reads = flags == O_RDONLY;
+    struct stat is;
+    int fd;
 
+    if (!file)
+        return false;
+    if (stat(file, &is) == 0 && S_ISFIFO(is.st_mode)) {
+        free(file);
+        return open_fifo(agent, reads, why);
+    }
+    fd = open(file, flags | O_CLOEXEC | O_NOCTTY, 0666);
+    if (fd < 0)
+        (void)rd_because(why, "%s: %s", file, strerror(errno));
+    free(file);
     if (fd < 0)
         return false;
-    *end_p = rd_end_of(fd, flags != O_RDONLY);
+    *end_p = rd_end_of(fd, !reads);
     end_p->name = agent->text;
     return true;
 }

@@ -310,7 +310,23 @@ def a_host_that_is_gone(hosts):
     hosts.link("host2", "up")
 
 
+def the_other_side_of_a_fifo(hosts):
+    """It may come late, or never."""
+    fifo, started = (os.path.join(hosts.folder, name) for name in ("a_fifo", "started"))
+    os.mkfifo(fifo)
+    gives(hosts, f"echo hello | rdpipe host1:'>{fifo}' & cat {fifo}; wait $!", b"hello\n")
+    gives(hosts, f"echo hello >{fifo} & rdpipe host1:'<{fifo}'", b"hello\n")
+    for segments in (f"host2:'touch {started}; cat' host1:'>{fifo}'", f"host1:'<{fifo}' host2:'touch {started}; cat'"):
+        process = hosts.start("local", f"exec rdpipe {segments}")
+        wait_for("the pipeline runs", lambda: os.path.exists(started))
+        process.terminate()
+        status, _, err = hosts.end(process)
+        expect(status == -signal.SIGTERM, f"{segments}: status {status}: {err}")
+        hosts.check_nothing_is_left()
+        os.unlink(started)
+
+
 CASES = [a_guard_is_killed, a_cut_stream_never_looks_whole, output_of_receivers_is_not_lost, a_reader_that_does_not_block_gets_all,
-         a_paused_reader_stalls_nothing, signals_are_passed_on, what_ignores_signals_is_killed, a_stopped_command_is_waited_for, no_secret_on_a_command_line,
+         a_paused_reader_stalls_nothing, signals_are_passed_on, what_ignores_signals_is_killed, a_stopped_command_is_waited_for, the_other_side_of_a_fifo, no_secret_on_a_command_line,
          a_port_scan_with_garbage, no_room_where_it_goes, a_small_disk, limits_of_the_shell, each_process_killed]
 LONG = [a_host_that_is_gone, a_network_that_comes_back, a_reader_that_pauses_for_long]
