@@ -149,10 +149,10 @@ typedef struct {
      */
     bw_status_t (*read)(bw_link_t *link, uint8_t *to, size_t most, size_t *got_p);
     /* Ask for one wake-up on `fd`: when more can be read than the last
-     * peek gave, or when `room` bytes can be written, at most half the ring while the peer reads
-     * and does not close. BW_OK: armed. BW_AGAIN: it is so already, nothing is armed. BW_CORRUPT,
-     * from arm_read also if the link has ended and what was left unread of the last peek is all
-     * there will ever be. */
+     * peek gave, or when `room` bytes can be written: while the peer reads and does not close at
+     * most half the ring, with BW_CAP_SHARED_RINGS all but 32 KB of it. BW_OK: armed. BW_AGAIN: it
+     * is so already, nothing is armed. BW_CORRUPT, from arm_read also if the link has ended and
+     * what was left unread of the last peek is all there will ever be. */
     bw_status_t (*arm_read)(bw_link_t *link);
     bw_status_t (*arm_write)(bw_link_t *link, size_t room);
     /* The descriptor to poll for reading; it belongs to the link, and stays the same unless
