@@ -5,8 +5,9 @@
 -export([read/1, url/2, warnings/1, table/0]).
 -export_type([config/0]).
 
--type config() :: #{ip := inet:ip_address(), port := inet:port_number(), secret := none | binary(), allow := boolean(), interval_ms := pos_integer(),
+-type config() :: #{ip := inet:ip_address(), port := inet:port_number(), secret => none | binary(), allow := boolean(), interval_ms := pos_integer(),
                     nodes := connected | [node()], results := file:filename(), command := file:filename(), pipes := file:filename(), tls := none | #{certfile | keyfile => file:filename()}}.
+%% `secret' is for the guard alone: states and arguments of processes stand in logs.
 
 -define(SECRET_LEAST, 12).
 -define(SECRET_MOST, 1024).

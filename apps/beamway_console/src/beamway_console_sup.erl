@@ -9,17 +9,17 @@
 %% @private
 -spec start_link(beamway_console_config:config()) -> {ok, pid()} | {error, term()}.
 start_link(Config) ->
-    case supervisor:start_link({local, ?MODULE}, ?MODULE, Config) of
+    case supervisor:start_link({local, ?MODULE}, ?MODULE, {maps:remove(secret, Config), beamway_console_web:options(Config)}) of
         {ok, Pid} -> {ok, Pid};
         ignore -> {error, ignore};
         {error, Reason} -> {error, Reason}
     end.
 
 %% @private
--spec init(beamway_console_config:config()) -> {ok, {supervisor:sup_flags(), [supervisor:child_spec()]}}.
-init(Config) ->
+-spec init({beamway_console_config:config(), Web :: yucan_config:options()}) -> {ok, {supervisor:sup_flags(), [supervisor:child_spec()]}}.
+init({Config, Web}) ->
     ok = beamway_console_auth:tables(),
     {ok, {#{strategy => rest_for_one, intensity => 5, period => 10},
           [#{id => hub, start => {beamway_console_hub, start_link, [Config]}, shutdown => 5000},
            #{id => jobs, start => {beamway_console_jobs, start_link, [Config]}, shutdown => 10000},
-           yucan:child_spec(beamway_console_web:options(Config))]}}.
+           yucan:child_spec(Web)]}}.

@@ -17,7 +17,7 @@ options(#{ip := Ip, port := Port, tls := Tls} = Config) ->
     #{name => server(), listen => [maps:merge(#{ip => Ip, port => Port}, case Tls of none -> #{}; _ -> #{tls => Tls} end)],
       server_header => none, limits => #{connections => 2048, body_bytes => ?BODY_BYTES},
       middleware => [fun(Req, Next) -> secured(beamway_console_auth:guard(Req, Next, Guard)) end],
-      routes => [{<<"/api/*what">>, beamway_console_api, Config}, {<<"/*file">>, yucan_file, files()}, {<<"/">>, yucan_file, files()}]}.
+      routes => [{<<"/api/*what">>, beamway_console_api, maps:remove(secret, Config)}, {<<"/*file">>, yucan_file, files()}, {<<"/">>, yucan_file, files()}]}.
 
 %% Files are asked for anew each time and answered by 304: a new version shows at once.
 files() -> #{root => filename:join(code:priv_dir(beamway_console), "www"), gzip => true, headers => [{<<"cache-control">>, <<"no-cache">>}]}.

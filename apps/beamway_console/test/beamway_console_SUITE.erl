@@ -301,8 +301,12 @@ token(Config) ->
     {200, _} = get(Port, "/api/jobs", [{"Cookie", Pair}]),
     {401, _} = get(Port, "/api/jobs", [{"Cookie", [Pair, "0"]}]),
     %% The secret stands in no process that tells of itself.
-    State = beamway_peer:run(Peer, fun() -> {init:get_arguments(), init:get_plain_arguments(), application:get_all_env(beamway_console)} end),
-    ?assertEqual(nomatch, string:find(io_lib:format("~p", [State]), "battery")).
+    State = beamway_peer:run(Peer, fun() ->
+        Children = [supervisor:get_childspec(beamway_console_sup, Id) || {Id, _, _, _} <- supervisor:which_children(beamway_console_sup)],
+        States = [sys:get_state(Pid) || {_, Pid, worker, _} <- supervisor:which_children(beamway_console_sup)],
+        {init:get_arguments(), init:get_plain_arguments(), application:get_all_env(beamway_console), Children, States, sys:get_state(beamway_console_sup)}
+    end),
+    ?assertEqual(nomatch, string:find(io_lib:format("~0p", [State]), "battery")).
 
 %% Wrong tokens take as long side by side as one after the other: most of them are not judged.
 guesses(Config) ->
