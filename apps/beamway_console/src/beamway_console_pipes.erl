@@ -58,8 +58,9 @@ is_running(Pid) -> filelib:is_dir("/proc/" ++ integer_to_list(Pid)).
 content(File) ->
     case file:read_link_info(File) of
         {ok, #file_info{type = regular, size = Size}} when Size =< ?BYTES_MAX ->
-            {ok, Bytes} = file:read_file(File),
-            try jiffy:decode(Bytes, [return_maps])
+            try
+                {ok, Bytes} = file:read_file(File), % the pipe may have ended since
+                jiffy:decode(Bytes, [return_maps])
             catch _:_ -> none
             end;
         _ -> none
@@ -79,4 +80,22 @@ running_test() ->
     ?assertMatch([#{<<"hops">> := [#{<<"bytes">> := 5}]}], running(Folder)),
     ?assertEqual([], running(Folder ++ "/nowhere")),
     ok = file:del_dir_r(Folder).
+
+a_pipe_that_ends_test() ->
+    Folder = "/tmp/console_pipes_that_end_" ++ os:getpid(),
+    ok = file:make_dir(Folder),
+    File = filename:join(Folder, os:getpid() ++ ".json"),
+    {_, Monitor} = spawn_monitor(fun() -> [ok = comes_and_goes(File) || _ <- lists:seq(1, 2000)] end),
+    ?assertEqual(normal, looked_until_down(Folder, Monitor)),
+    ok = file:del_dir_r(Folder).
+
+comes_and_goes(File) ->
+    ok = file:write_file(File, "{\"hops\":[]}"),
+    file:delete(File).
+
+looked_until_down(Folder, Monitor) ->
+    _ = running(Folder),
+    receive {'DOWN', Monitor, process, _, Reason} -> Reason
+    after 0 -> looked_until_down(Folder, Monitor)
+    end.
 -endif.
