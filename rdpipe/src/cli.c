@@ -323,10 +323,11 @@ static int verdict(const rd_cli_t *cli, const rd_transfer_t *transfer, const rd_
                    double seconds)
 {
     uint64_t bytes = atomic_load(&transfer->bytes);
+    double carried = (double)(bytes - atomic_load(&transfer->first));
     char rate[32], amount[32];
 
-    rd_amount(rate, seconds > 0 ? (double)bytes / seconds : 0, "B/s");
-    rd_amount(amount, (double)bytes, "B");
+    rd_amount(rate, seconds > 0 ? carried / seconds : 0, "B/s");
+    rd_amount(amount, carried, "B");
     if (transfer->outcome == RD_TRANSFER_FAULT)
         rd_say(cli, "%s", transfer->why.text);
     if (cli->verbose || (cli->progress && !cli->json))

@@ -156,8 +156,8 @@ def a_stream_that_goes_on(hosts):
     expect((status, got) == (0, 0), f"status {status} and {got}: {said}")
     run("cmp", "-i", "0:16", f"{folder}/whole", f"{folder}/copy")
     # Once more there is nothing to do.
-    status, got, said = both(hosts, *resumed(hosts)[1:])
-    expect((status, got) == (0, 0) and os.path.getsize(f"{folder}/copy") == size + 16, f"status {status} and {got}: {said}")
+    status, got, said = both(hosts, *resumed(hosts, "--resume sent -v", "--resume taken -v")[1:])
+    expect((status, got) == (0, 0) and os.path.getsize(f"{folder}/copy") == size + 16 and said.count(": 0 B in ") == 2, f"status {status} and {got}: {said}")
 
 
 def a_stream_that_cannot_go_on(hosts):
