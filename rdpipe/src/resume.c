@@ -130,6 +130,25 @@ static bool note(const rd_resume_t *resume, rd_why_t *why)
     return write_file(resume->file, text, why);
 }
 
+/* Without its note a stream would begin anew behind what the output has of it, so a loss of power
+ * must not take the name of a first one. */
+static bool keep_name(const char *file, rd_why_t *why)
+{
+    const char *slash = strrchr(file, '/');
+    char folder[4096];
+    int fd;
+    bool done;
+
+    (void)snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - file) + 1 : 1,
+                   slash ? file : ".");
+    fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    done = fd < 0 || fsync(fd) == 0 || errno == EINVAL ||
+           rd_because(why, "--resume %s: %s", file, strerror(errno));
+    if (fd >= 0)
+        close(fd);
+    return done;
+}
+
 static bool parse(rd_resume_t *resume, const char *text)
 {
     size_t len = strlen(TAKER) + 1;
@@ -179,7 +198,7 @@ bool rd_resume_accept(rd_resume_t *resume, const char *id, size_t len, rd_why_t 
         return rd_because(why, "the sender names no stream");
     if (!resume->id[0]) {
         memcpy(resume->id, id, len);
-        return note(resume, why);
+        return note(resume, why) && keep_name(resume->file, why);
     }
     return memcmp(resume->id, id, len) == 0 ||
            rd_because(why,

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 
 static int failing = -1; /* a file whose next fdatasync fails, and as with Linux only that one */
@@ -17,6 +18,17 @@ int fdatasync(int fd)
     failing = -1;
     errno = EIO;
     return -1;
+}
+
+static ino_t synced; /* the folder that was last */
+
+int fsync(int fd)
+{
+    struct stat is;
+
+    if (fstat(fd, &is) == 0 && S_ISDIR(is.st_mode))
+        synced = is.st_ino;
+    return (int)syscall(SYS_fsync, fd);
 }
 
 /* RESUMES: all is right, and the stream may go on after a cut. */
@@ -261,11 +273,34 @@ static void lost_bytes_are_not_noted(void)
     CHECK(unlink(path) == 0 && unlink(note) == 0);
 }
 
+/* Without it the next call would begin the stream anew, behind what is there of it. */
+static void a_first_note_outlives_a_loss_of_power(void)
+{
+    static const char id[] = "0123456789abcdef0123456789abcdef";
+    char folder[] = "/tmp/pipe-resume-XXXXXX", output[64], note[64];
+    rd_resume_t resume;
+    struct stat is;
+    rd_why_t why;
+    int file;
+
+    CHECK(mkdtemp(folder) != NULL && stat(folder, &is) == 0);
+    (void)snprintf(output, sizeof output, "%s/output", folder);
+    (void)snprintf(note, sizeof note, "%s/note", folder);
+    file = open(output, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+    CHECK(file >= 0 && rd_resume_take(&resume, note, file, &why));
+    synced = 0;
+    CHECK(rd_resume_accept(&resume, id, sizeof id - 1, &why));
+    CHECK_EQ(synced, is.st_ino);
+    close(file);
+    CHECK(unlink(output) == 0 && unlink(note) == 0 && rmdir(folder) == 0);
+}
+
 static const check_case_t cases[] = {
     {"damage is seen", damage_is_seen},
     {"what was checked is what is written", what_was_checked_is_what_is_written},
     {"who frees what was never sent is lost", who_frees_what_was_never_sent_is_lost},
     {"lost bytes are not noted", lost_bytes_are_not_noted},
+    {"a first note outlives a loss of power", a_first_note_outlives_a_loss_of_power},
 };
 
 int main(int argc, char **argv)
