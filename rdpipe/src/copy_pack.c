@@ -126,9 +126,10 @@ static bool send_content(pack_t *pack, int fd, const struct stat *is, uint64_t a
     return true;
 }
 
-/* Does the file still have what was sent of it, from `at` on? */
+/* Does the file still have what was sent of it, from `at` on, and before it what the target has? */
 static bool is_still_so(pack_t *pack, int fd, const struct stat *before, uint64_t at)
 {
+    uint8_t digest[RD_DIGEST_BYTES];
     uint32_t sent = pack->crc;
     bool goes_on = true, done;
 
@@ -136,7 +137,8 @@ static bool is_still_so(pack_t *pack, int fd, const struct stat *before, uint64_
     pack->is_reading = true;
     done = send_content(pack, fd, before, at, &goes_on) && pack->crc == sent;
     pack->is_reading = false;
-    return done;
+    return done && (at == 0 || (rd_digest_file(fd, at, digest) &&
+                                memcmp(digest, pack->item.digest, sizeof digest) == 0));
 }
 
 /* What was sent is a file that there was. One that only grew, as a log does, had this beginning;

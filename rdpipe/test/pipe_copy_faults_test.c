@@ -97,6 +97,12 @@ static void a_file_that_grows_and_changes_is_refused(void)
              RD_COPY_FAILED);
     (void)unpack(&target);
     CHECK(!is_there("to"));
+    /* Also what the target had of one that was cut off. */
+    CHECK(run("head -c 1000000 from >.to.rdcp-part"));
+    CHECK_EQ(pack_and("echo more >>from; echo newer | dd of=from conv=notrunc 2>/dev/null"),
+             RD_COPY_FAILED);
+    (void)unpack(&target);
+    CHECK(!is_there("to"));
     CHECK_EQ(pack_and("touch from"), RD_COPY_FAILED);
     CHECK_EQ(pack_and("truncate -s 100 from"), RD_COPY_FAILED);
 }
