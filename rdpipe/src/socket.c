@@ -11,6 +11,7 @@
 #define BACKLOG SOMAXCONN
 #define TCP_CA_NAME_MAX 16 /* as the kernel has it */
 #define AGAIN_MS 100       /* between two attempts to connect */
+#define ADDRESS_MS 4000    /* so long may one of several addresses say nothing */
 
 rd_wait_t rd_wait(int fd, short events, int stop, int64_t deadline)
 {
@@ -282,10 +283,14 @@ bool rd_connect(const char *host, uint16_t port, int stop, int64_t patient_until
         error = EHOSTUNREACH;
         for (const struct addrinfo *at = list; at && error != 0 && error != ECANCELED;
              at = at->ai_next) {
+            int64_t until = rd_now_ms() + ADDRESS_MS;
             int last;
 
+            /* No other one is left to try. */
+            if (until > deadline || (!at->ai_next && error != ECONNREFUSED))
+                until = deadline;
             set_port(at->ai_addr, port);
-            last = connect_once(at->ai_addr, at->ai_addrlen, stop, deadline, fd_p);
+            last = connect_once(at->ai_addr, at->ai_addrlen, stop, until, fd_p);
             /* Where one is refused somebody may listen later, whatever the next address says. */
             if (last == 0 || last == ECANCELED || error != ECONNREFUSED)
                 error = last;

@@ -4,6 +4,7 @@
 
 #include "bundle.h"
 
+#include <arpa/inet.h>
 #include <dlfcn.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -406,10 +407,14 @@ static void the_first_reason_is_told(void)
     CHECK_EQ(status_of(child), 0);
 }
 
-#define TWO_ADDRESSES "two-addresses.example"
+/* The system puts last what cannot be reached. */
+static const struct {
+    const char *name, *addresses[2];
+} hosts[] = {
+    {"refused.example", {"127.0.0.1", "fe80::1"}},
+    {"silent.example", {"127.0.0.2", "127.0.0.1"}},
+};
 
-/* This name stands for our address and for one that cannot be reached, which the system puts last.
- */
 int getaddrinfo(const char *host, const char *service, const struct addrinfo *hints,
                 struct addrinfo **list_p)
 {
@@ -417,10 +422,14 @@ int getaddrinfo(const char *host, const char *service, const struct addrinfo *hi
     int status;
 
     *(void **)&look_up = dlsym(RTLD_NEXT, "getaddrinfo");
-    if (!host || strcmp(host, TWO_ADDRESSES) != 0)
-        return look_up(host, service, hints, list_p);
-    status = look_up("127.0.0.1", service, hints, list_p);
-    return status != 0 ? status : look_up("fe80::1", service, hints, &(*list_p)->ai_next);
+    for (size_t i = 0; host && i < sizeof hosts / sizeof *hosts; i++) {
+        if (strcmp(host, hosts[i].name) != 0)
+            continue;
+        status = look_up(hosts[i].addresses[0], service, hints, list_p);
+        return status != 0 ? status
+                           : look_up(hosts[i].addresses[1], service, hints, &(*list_p)->ai_next);
+    }
+    return look_up(host, service, hints, list_p);
 }
 
 static void who_is_refused_at_one_address_waits(void)
@@ -436,10 +445,36 @@ static void who_is_refused_at_one_address_waits(void)
     CHECK(getsockname(listener, (struct sockaddr *)&at, &len) == 0);
     child = fork();
     if (child == 0)
-        _exit(!rd_connect(TWO_ADDRESSES, ntohs(at.sin_port), -1, until, until, &fd, &why));
+        _exit(!rd_connect("refused.example", ntohs(at.sin_port), -1, until, until, &fd, &why));
     (void)poll(NULL, 0, 300); /* it is refused meanwhile */
     CHECK_EQ(listen(listener, 1), 0);
     CHECK_EQ(status_of(child), 0);
+    close(listener);
+}
+
+/* A listener whose queue is full does not answer, as behind a firewall. */
+static void a_silent_address_does_not_take_all_the_time(void)
+{
+    struct sockaddr_in at = {.sin_family = AF_INET};
+    int64_t deadline = rd_now_ms() + LONG_MS;
+    int silent, queued, listener, fd = -1;
+    uint16_t port;
+    rd_why_t why;
+
+    if (carrier != RD_CARRIER_TCP)
+        return;
+    listener = open_listener(&port);
+    silent = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    queued = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    at.sin_port = htons(port);
+    CHECK_EQ(inet_pton(AF_INET, "127.0.0.2", &at.sin_addr), 1);
+    CHECK(bind(silent, (struct sockaddr *)&at, sizeof at) == 0 && listen(silent, 0) == 0);
+    CHECK_EQ(connect(queued, (struct sockaddr *)&at, sizeof at), 0);
+    CHECK(rd_connect("silent.example", port, -1, 0, deadline, &fd, &why));
+    CHECK(rd_left_ms(deadline) > 0);
+    close(fd);
+    close(queued);
+    close(silent);
     close(listener);
 }
 
@@ -496,6 +531,7 @@ static const check_case_t cases[] = {
     {"a congestion control is one of the kernel", a_congestion_control_is_one_of_the_kernel},
     {"the first reason is told", the_first_reason_is_told},
     {"who is refused at one address waits", who_is_refused_at_one_address_waits},
+    {"a silent address does not take all the time", a_silent_address_does_not_take_all_the_time},
     {"nobody comes", nobody_comes},
     {"a key is long enough and private", a_key_is_long_enough_and_private},
 };
