@@ -33,6 +33,9 @@ answer(<<"/work">>, _, _) ->
     work(erlang:monotonic_time(microsecond) + 2000),
     {200, [], <<"worked">>};
 answer(<<"/self">>, _, Parent) -> Parent ! {serves, self()}, {200, [], <<>>};
+answer(<<"/held">>, _, Parent) ->
+    Parent ! {held, self()},
+    receive go_on -> {200, [], <<>>} end;
 answer(<<"/ignore">>, _, _) -> {200, [], <<"ignored">>};
 answer(<<"/close">>, _, _) -> close;
 answer(<<"/closing">>, _, _) -> {200, [{<<"connection">>, <<"close">>}], <<"closing">>};

@@ -2,7 +2,7 @@
 %% @doc Servers for the suites of yucan: the application, and a server on any free port of loopback with the tests' handler.
 -module(yucan_test_server).
 
--export([start_application/1, stop_application/1, start/1, start/2, handler/0, names/0, stop_all/0, held/1, answered/1, connections_in/1, wait_for/1, flooded/2]).
+-export([start_application/1, stop_application/1, start/1, start/2, handler/0, names/0, stop_all/0, held/1, answered/1, connections_in/1, wait_for/1, flooded/2, fill/2, serve/2]).
 -export([certificate/2, tls_connect/2, tls_one/2, subject/1]).
 
 -include_lib("public_key/include/public_key.hrl").
@@ -77,11 +77,16 @@ wait_for(Condition) -> true = beamway_peer:wait_until(Condition, 20000).
 flooded(Pid, Send) ->
     true = wait_for(fun() -> process_info(Pid, [status, message_queue_len]) =:= [{status, waiting}, {message_queue_len, 0}] end),
     true = erlang:suspend_process(Pid),
-    {links, Links} = process_info(Pid, links),
-    [Socket] = [Port || Port <- Links, is_port(Port)],
-    Count = fill(Pid, Socket, Send),
+    Count = fill(Pid, Send),
     true = erlang:resume_process(Pid),
     Count.
+
+%% @doc The same of a connection that is held up already.
+-spec fill(pid(), Send :: fun(() -> ok)) -> pos_integer().
+fill(Pid, Send) ->
+    {links, Links} = process_info(Pid, links),
+    [Socket] = [Port || Port <- Links, is_port(Port)],
+    fill(Pid, Socket, Send).
 
 fill(Pid, Socket, Send) ->
     {message_queue_len, Count} = process_info(Pid, message_queue_len),
@@ -92,6 +97,11 @@ fill(Pid, Socket, Send) ->
             true = wait_for(fun() -> process_info(Pid, message_queue_len) > {message_queue_len, Count} end),
             fill(Pid, Socket, Send)
     end.
+
+%% @doc Lets a connection whose handler says `{held, Pid}' and waits for `go_on' serve so many more, until it is held again.
+-spec serve(pid(), Count :: pos_integer()) -> ok.
+serve(Pid, Count) ->
+    lists:foreach(fun(_) -> Pid ! go_on, receive {held, Pid} -> ok after ?WAIT_MS -> error(not_held) end end, lists:seq(1, Count)).
 
 %% ---- TLS
 

@@ -18,6 +18,9 @@ tell(Pid, Message) -> Pid ! Message, ok.
 %% @doc Echoes.
 -spec message({text | binary, binary()}, State) -> yucan_ws:result() when State :: term().
 message({text, <<"close">>}, S) -> {close, 3001, <<"as you wish">>, S};
+message({text, <<"hold">>}, S) ->
+    tell(S, {held, self()}),
+    receive go_on -> {ok, S} end;
 message({text, <<"crash">>}, _) -> error(crashed_on_purpose);
 message({text, <<"twice">>}, S) -> {reply, [{text, <<"one">>}, {binary, <<"two">>}], S};
 message({Kind, Data}, S) -> {reply, {Kind, Data}, S}.

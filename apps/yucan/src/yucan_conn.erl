@@ -221,6 +221,7 @@ get_more(Timeout, #state{socket = Socket} = State) ->
     case yucan_transport:next(Socket, Timeout) of
         {data, Data} -> {ok, Data, used(State)};
         {last, Data} -> {ok, Data, State#state{armed = 0}};
+        passive when State#state.armed > 1 -> get_more(Timeout, State);
         passive -> get_more(Timeout, State#state{armed = 0});
         Other -> Other
     end.
@@ -406,8 +407,8 @@ message(Message, #state{socket = {Transport, Raw} = Socket} = State) ->
     case Transport:event(Message, Raw) of
         {data, Data} -> ?MODULE:head(Data, none, used(State));
         {last, Data} -> ?MODULE:head(Data, none, State#state{armed = 0});
+        passive when State#state.armed > 1 -> idle(State);
         passive -> arm(?ARM, State);
-        armed -> idle(State);
         closed -> done(Socket);
         other when Message =:= {yucan, drain} -> done(Socket);
         %% What a handler left behind.

@@ -194,29 +194,18 @@ flush(Socket, Buffer) ->
         _ -> flush(Socket, Buffer)
     end.
 
--spec event(term(), gen_tcp:socket()) -> {data, binary()} | passive | armed | closed | other.
+-spec event(term(), gen_tcp:socket()) -> {data, binary()} | passive | closed | other.
 event({tcp, Socket, Data}, Socket) -> {data, Data};
-event({tcp_passive, Socket}, Socket) -> silence(Socket);
+event({tcp_passive, Socket}, Socket) -> passive;
 event({tcp_closed, Socket}, Socket) -> closed;
 event({tcp_error, Socket, _}, Socket) -> closed;
 event(_, _) -> other.
-
-%% The message is as old as those before it. Without this look a client that sends faster than it is served would be granted ever more messages.
-silence(Socket) ->
-    case inet:getopts(Socket, [active]) of
-        {ok, [{active, Active}]} when Active =/= false -> armed;
-        _ -> passive
-    end.
 
 -spec next(gen_tcp:socket(), timeout()) -> {data, binary()} | passive | closed | timeout.
 next(Socket, Timeout) ->
     receive
         {tcp, Socket, Data} -> {data, Data};
-        {tcp_passive, Socket} ->
-            case silence(Socket) of
-                armed -> next(Socket, Timeout);
-                passive -> passive
-            end;
+        {tcp_passive, Socket} -> passive;
         {tcp_closed, Socket} -> closed;
         {tcp_error, Socket, _} -> closed
     after Timeout -> timeout

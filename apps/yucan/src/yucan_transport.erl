@@ -12,8 +12,8 @@
 -type raw() :: term().
 -type socket() :: {Transport :: module(), raw()}.
 -type reason() :: closed | timeout | inet:posix().
--type event() :: {data, binary()} | {last, binary()} | passive | armed | closed.
-%% What a message is to a socket. `last': data, and the socket is silent from then on, as after `passive'. `armed': it was silent, and has been armed since.
+-type event() :: {data, binary()} | {last, binary()} | passive | closed.
+%% What a message is to a socket. `last': data, and the socket is silent from then on, as after `passive'. Both are as old as the messages before them.
 
 -callback peer(raw()) -> {ok, term()} | {error, term()}.
 -callback recv(raw(), Length :: non_neg_integer(), timeout()) -> {ok, binary()} | {error, reason()}.
@@ -79,7 +79,8 @@ setopts({Transport, Raw}, Options) -> Transport:setopts(Raw, Options).
 arm({Transport, Raw}, Count) -> Transport:arm(Raw, Count).
 
 %% @doc One of the messages that may come has come, with data: how many still may. It is allowed `Count' again once half of them are used, before the
-%% socket falls silent: one that has been silent leaves the scheduler's own set of descriptors.
+%% socket falls silent: one that has been silent leaves the scheduler's own set of descriptors. A client that sends faster than it is served makes it silent all
+%% the same. So `passive' is no news while more than one message may come: the socket has been armed since.
 -spec used(socket(), Left :: non_neg_integer(), Count :: pos_integer()) -> pos_integer().
 used(Socket, Left, Count) when Left =:= Count div 2 + 1 ->
     _ = arm(Socket, Count div 2),

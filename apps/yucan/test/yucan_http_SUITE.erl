@@ -7,7 +7,7 @@
 -export([what_all_answers_have/1, keep_alive/1, pipelining/1, answers_together/1, answers_that_wait/1, one_connection_many_requests/1, http_1_0/1, head/1, no_body_statuses/1, options/1, expect/1, expect_1_0/1, later_minor_version/1, expect_ignored/1,
          bodies_by_parts/1, chunked_by_parts/1, chunk_widths/1, trailers/1, unread_body/1, large_unread_body/1, early_answer/1, streams/1, stream_faults/1, answers_by_steps/1, upload_backpressure/1, upload_after_upload/1,
          download_backpressure/1, half_closed/1, handler_faults/1, response_splitting/1, slow_headers/1, slow_body/1, low_rate/1, long_body/1, idle_limit/1,
-         request_limit/1, resets/1, too_many_connections/1, byte_by_byte/1, odd_bytes/1, crlf_before/1, events/1, events_end/1, events_pipelined/1, leftovers/1, flood/1, garbage_is_quiet/1, one_line_at_debug/1, spinning_handler/1]).
+         request_limit/1, resets/1, too_many_connections/1, byte_by_byte/1, odd_bytes/1, crlf_before/1, events/1, events_end/1, events_pipelined/1, leftovers/1, flood/1, flood_served/1, garbage_is_quiet/1, one_line_at_debug/1, spinning_handler/1]).
 
 -include_lib("common_test/include/ct.hrl").
 
@@ -22,7 +22,7 @@ all() ->
     [what_all_answers_have, keep_alive, pipelining, answers_together, answers_that_wait, one_connection_many_requests, http_1_0, head, no_body_statuses, options, expect, expect_1_0, later_minor_version, expect_ignored, bodies_by_parts,
      chunked_by_parts, chunk_widths, trailers, unread_body, large_unread_body, early_answer, streams, stream_faults, answers_by_steps, upload_backpressure, upload_after_upload, download_backpressure, half_closed,
      handler_faults, response_splitting, slow_headers, slow_body, low_rate, long_body, idle_limit, request_limit, resets, too_many_connections, byte_by_byte, odd_bytes,
-     crlf_before, events, events_end, events_pipelined, leftovers, flood, garbage_is_quiet, one_line_at_debug, spinning_handler].
+     crlf_before, events, events_end, events_pipelined, leftovers, flood, flood_served, garbage_is_quiet, one_line_at_debug, spinning_handler].
 
 init_per_suite(Config) ->
     %% One limit for each server, so that on a slow machine no other one comes before the one that is looked at.
@@ -569,6 +569,25 @@ flood(_) ->
     Send = fun() -> gen_tcp:send(Socket, ["GET /ignore", ?HOST, "\r\n"]) end,
     %% A hundred, and the word that the socket is silent.
     [] = [Count || Count <- [yucan_test_server:flooded(Pid, Send) || _ <- [1, 2, 3]], Count > 101],
+    ok = yucan:stop(yucan_flood).
+
+%% The same while it is served, of a client whose next requests are there each time that the socket is armed.
+flood_served(_) ->
+    Socket = yucan_client:connect(yucan_test_server:start(yucan_flood, #{handler => {yucan_test_handler, self()}})),
+    Send = fun() -> gen_tcp:send(Socket, ["GET /held", ?HOST, "\r\n"]) end,
+    ok = Send(),
+    Pid = receive {held, P} -> P after ?WAIT_MS -> error(not_served) end,
+    Pid ! go_on,
+    {200, _, _} = yucan_client:one(Socket),
+    ok = Send(),
+    receive {held, Pid} -> ok after ?WAIT_MS -> error(not_served) end,
+    Counts = [begin
+                  Count = yucan_test_server:fill(Pid, Send),
+                  ok = yucan_test_server:serve(Pid, 1),
+                  Count
+              end || _ <- lists:seq(1, 400)],
+    %% A hundred, and three words of the socket's silence.
+    [] = [Count || Count <- Counts, Count > 103],
     ok = yucan:stop(yucan_flood).
 
 %% Bad input is no event: nothing above debug level.

@@ -6,7 +6,7 @@
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
 -export([handshake/1, refused/1, echo/1, fragments/1, control/1, closing/1, violations/1, too_large/1, deflate/1, deflate_window/1, deflate_context/1, origins/1, bomb/1, talk_first/1, greeting/1, lost/1, crash/1,
          in_one_packet/1, in_pieces/1, python/1,
-         fragments_are_bounded/1, flood/1, never_silent/1]).
+         fragments_are_bounded/1, flood/1, flood_served/1, never_silent/1]).
 
 -include_lib("common_test/include/ct.hrl").
 
@@ -15,7 +15,7 @@
 suite() -> [{timetrap, {minutes, 2}}].
 
 all() -> [handshake, refused, echo, fragments, control, closing, violations, too_large, deflate, deflate_window, deflate_context, origins, bomb, talk_first, greeting, lost, crash, in_one_packet, in_pieces, python,
-          fragments_are_bounded, flood, never_silent].
+          fragments_are_bounded, flood, flood_served, never_silent].
 
 init_per_suite(Config) ->
     [{port, yucan_test_server:start(yucan_ws_test)} | Config].
@@ -106,6 +106,21 @@ flood(_) ->
     Send = fun() -> send(Socket, 1, <<"x">>) end,
     %% Twenty, and the word that the socket is silent.
     [] = [Count || Count <- [yucan_test_server:flooded(Pid, Send) || _ <- lists:seq(1, 5)], Count > 21],
+    ok = yucan:stop(yucan_ws_flood).
+
+%% The same while it is served, of a client whose next messages are there each time that the socket is armed.
+flood_served(_) ->
+    {Socket, _} = open(yucan_test_server:start(yucan_ws_flood, #{handler => {yucan_test_handler, self()}}), "/ws", #{}),
+    Pid = receive {ws_open, P} -> P after ?WAIT_MS -> error(not_open) end,
+    Send = fun() -> send(Socket, 1, <<"hold">>) end,
+    ok = Send(),
+    receive {held, Pid} -> ok after ?WAIT_MS -> error(not_held) end,
+    Counts = [begin
+                  Count = yucan_test_server:fill(Pid, Send),
+                  ok = yucan_test_server:serve(Pid, 1),
+                  Count
+              end || _ <- lists:seq(1, 80)],
+    [] = [Count || Count <- Counts, Count > 23],
     ok = yucan:stop(yucan_ws_flood).
 
 %% It asks for more before the socket falls silent: a silent socket leaves the scheduler's own set of descriptors.

@@ -67,7 +67,6 @@ handle(Message, #state{socket = Socket} = State) ->
         {data, Data} -> received(Data, false, State);
         {last, Data} -> received(Data, true, State);
         passive -> received(<<>>, true, State);
-        armed -> next(State);
         closed -> ended(State);
         other -> next(State)
     end.

@@ -175,8 +175,8 @@ message(Message, #ws{socket = Socket} = Ws) ->
     case yucan_transport:event(Message, Socket) of
         {data, Data} -> received(Data, Ws#ws{armed = yucan_transport:used(Socket, Ws#ws.armed, ?ARM)});
         {last, Data} -> received(Data, Ws#ws{armed = 0});
+        passive when Ws#ws.armed > 1 -> loop(Ws);
         passive -> arm(Ws);
-        armed -> loop(Ws);
         closed -> ended(lost, Ws);
         other -> tell(Message, Ws)
     end.
