@@ -78,11 +78,11 @@ setopts({Transport, Raw}, Options) -> Transport:setopts(Raw, Options).
 -spec arm(socket(), Count :: pos_integer()) -> ok | {error, reason()}.
 arm({Transport, Raw}, Count) -> Transport:arm(Raw, Count).
 
-%% @doc One of the messages that may come has come, with data: how many still may. It is allowed `Count' again once half of them are used, before the
+%% @doc One of the messages that may come has come, with data: how many still may. TCP is allowed `Count' again once half of them are used, before the
 %% socket falls silent: one that has been silent leaves the scheduler's own set of descriptors. A client that sends faster than it is served makes it silent all
 %% the same. So `passive' is no news while more than one message may come: the socket has been armed since.
 -spec used(socket(), Left :: non_neg_integer(), Count :: pos_integer()) -> pos_integer().
-used(Socket, Left, Count) when Left =:= Count div 2 + 1 ->
+used({yucan_tcp, _} = Socket, Left, Count) when Left =:= Count div 2 + 1 ->
     _ = arm(Socket, Count div 2),
     Count;
 used(_, Left, _) -> max(1, Left - 1).

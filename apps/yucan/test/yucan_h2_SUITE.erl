@@ -6,7 +6,7 @@
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
 -export([answers/1, bodies/1, same_as_http_1/1, malformed/1, cookies/1, large/1, windows/1, window_of_zero/1, silent_client/1, blocked_send/1, uploads_are_bounded/1, crashes/1, at_once/1,
          too_many/1, bad_trailers/1, unread_given_up/1, given_up/1, own_process/1, floods/1, broken_rules/1, headers_without_end/1, headers_too_large/1, idle/1, pings_keep_nothing/1, drain/1, requests/1, reload/1,
-         tls/1, prior_knowledge/1, switched_off/1, events/1, websocket/1, websocket_lost/1, curl/1]).
+         tls/1, prior_knowledge/1, switched_off/1, events/1, websocket/1, websocket_flood/1, websocket_lost/1, curl/1]).
 
 -define(WAIT_MS, (20000 * beamway_runner:slowness())).
 -define(CALM, 11).
@@ -15,7 +15,7 @@ suite() -> [{timetrap, {minutes, 2}}].
 
 all() ->
     [answers, bodies, same_as_http_1, malformed, cookies, large, windows, window_of_zero, silent_client, blocked_send, uploads_are_bounded, crashes, at_once, too_many, bad_trailers, unread_given_up, given_up, own_process, floods, broken_rules,
-     headers_without_end, headers_too_large, idle, pings_keep_nothing, drain, requests, reload, tls, prior_knowledge, switched_off, events, websocket, websocket_lost, curl].
+     headers_without_end, headers_too_large, idle, pings_keep_nothing, drain, requests, reload, tls, prior_knowledge, switched_off, events, websocket, websocket_flood, websocket_lost, curl].
 
 init_per_suite(Config) -> yucan_test_server:start_application(Config).
 
@@ -612,6 +612,26 @@ websocket(_) ->
     {200, _, _} = response(Socket, 7),
     begin_with(Socket, 9, [{<<":method">>, <<"CONNECT">>}, {<<":protocol">>, <<"other">>}, {<<":scheme">>, <<"http">>}, {<<":authority">>, <<"localhost">>}, {<<":path">>, <<"/">>}]),
     {501, _, _} = response(Socket, 9).
+
+%% A client that sends faster than it is served: the process of its stream has twenty messages at most. The rest waits in the window.
+websocket_flood(_) ->
+    Self = self(),
+    Socket = yucan_h2_client:connect(start(#{handler => {yucan_test_handler, Self}})),
+    tunnel(Socket, 1, <<"/ws">>, []),
+    {1, 4, 1, _} = yucan_h2_client:until(Socket, 1),
+    Pid = receive {ws_open, P} -> P after ?WAIT_MS -> error(not_open) end,
+    Hold = fun() -> data(Socket, 1, 0, ws_frame(1, <<"hold">>)) end,
+    Hold(),
+    receive {held, Pid} -> ok after ?WAIT_MS -> error(not_held) end,
+    Counts = [begin
+                  [Hold() || _ <- lists:seq(1, 60)],
+                  yucan_h2_client:send(Socket, yucan_h2_client:frame(6, 0, 0, <<0:64>>)),
+                  {6, 1, 0, _} = yucan_h2_client:until(Socket, 6),
+                  {message_queue_len, Count} = process_info(Pid, message_queue_len),
+                  ok = yucan_test_server:serve(Pid, 10),
+                  Count
+              end || _ <- lists:seq(1, 6)],
+    [] = [Count || Count <- Counts, Count > 20].
 
 websocket_lost(_) ->
     Self = self(),
