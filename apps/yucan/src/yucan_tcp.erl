@@ -187,11 +187,13 @@ pause(Socket, Buffer) ->
     _ = inet:setopts(Socket, [{active, false}]),
     flush(Socket, Buffer).
 
+%% That the other end has closed is said once.
 flush(Socket, Buffer) ->
     case next(Socket, 0) of
         {data, Data} -> flush(Socket, <<Buffer/binary, Data/binary>>);
-        timeout -> Buffer;
-        _ -> flush(Socket, Buffer)
+        passive -> flush(Socket, Buffer);
+        closed -> self() ! {tcp_closed, Socket}, Buffer;
+        timeout -> Buffer
     end.
 
 -spec event(term(), gen_tcp:socket()) -> {data, binary()} | passive | closed | other.

@@ -6,7 +6,7 @@
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_testcase/2]).
 -export([what_all_answers_have/1, keep_alive/1, pipelining/1, answers_together/1, answers_that_wait/1, one_connection_many_requests/1, http_1_0/1, head/1, no_body_statuses/1, options/1, expect/1, expect_1_0/1, later_minor_version/1, expect_ignored/1,
          bodies_by_parts/1, chunked_by_parts/1, chunk_widths/1, trailers/1, unread_body/1, large_unread_body/1, early_answer/1, streams/1, stream_faults/1, answers_by_steps/1, upload_backpressure/1, upload_after_upload/1,
-         download_backpressure/1, half_closed/1, handler_faults/1, response_splitting/1, slow_headers/1, slow_body/1, low_rate/1, long_body/1, idle_limit/1,
+         download_backpressure/1, half_closed/1, half_closed_body/1, handler_faults/1, response_splitting/1, slow_headers/1, slow_body/1, low_rate/1, long_body/1, idle_limit/1,
          request_limit/1, resets/1, too_many_connections/1, byte_by_byte/1, odd_bytes/1, crlf_before/1, events/1, events_end/1, events_pipelined/1, leftovers/1, flood/1, flood_served/1, garbage_is_quiet/1, one_line_at_debug/1, spinning_handler/1]).
 
 -include_lib("common_test/include/ct.hrl").
@@ -20,7 +20,7 @@ suite() -> [{timetrap, {minutes, 2}}].
 
 all() ->
     [what_all_answers_have, keep_alive, pipelining, answers_together, answers_that_wait, one_connection_many_requests, http_1_0, head, no_body_statuses, options, expect, expect_1_0, later_minor_version, expect_ignored, bodies_by_parts,
-     chunked_by_parts, chunk_widths, trailers, unread_body, large_unread_body, early_answer, streams, stream_faults, answers_by_steps, upload_backpressure, upload_after_upload, download_backpressure, half_closed,
+     chunked_by_parts, chunk_widths, trailers, unread_body, large_unread_body, early_answer, streams, stream_faults, answers_by_steps, upload_backpressure, upload_after_upload, download_backpressure, half_closed, half_closed_body,
      handler_faults, response_splitting, slow_headers, slow_body, low_rate, long_body, idle_limit, request_limit, resets, too_many_connections, byte_by_byte, odd_bytes,
      crlf_before, events, events_end, events_pipelined, leftovers, flood, flood_served, garbage_is_quiet, one_line_at_debug, spinning_handler].
 
@@ -367,6 +367,23 @@ half_closed(Config) ->
     [200, 200, 200] = statuses(yucan_client:exchange(?config(port, Config), [["GET ", P, ?HOST, "\r\n"] || P <- ["/", "/large", "/slow_read"]])),
     %% Half a body and the end of it.
     [] = yucan_client:exchange(?config(port, Config), ["POST /", ?HOST, "Content-Length: 50\r\n\r\nhalf"]).
+
+%% The word of that end may stand behind a body that came as messages: the connection ends all the same.
+half_closed_body(Config) ->
+    Socket = yucan_client:connect(?config(port, Config)),
+    ok = gen_tcp:send(Socket, ["GET /", ?HOST, "\r\n"]),
+    {200, _, _} = yucan_client:one(Socket),
+    {Pid, _} = server_side(Socket),
+    Monitor = monitor(process, Pid),
+    true = erlang:suspend_process(Pid),
+    ok = gen_tcp:send(Socket, ["POST /", ?HOST, "Content-Length: 5\r\n\r\nhe"]),
+    wait_for(fun() -> messages(Pid) =:= 1 end),
+    ok = gen_tcp:send(Socket, "llo"),
+    ok = gen_tcp:shutdown(Socket, write),
+    wait_for(fun() -> messages(Pid) =:= 3 end),
+    true = erlang:resume_process(Pid),
+    {200, _, <<"hello">>} = yucan_client:one(Socket),
+    receive {'DOWN', Monitor, process, _, normal} -> ok after ?SHORT_MS -> error(connection_stays) end.
 
 %% 500, the connection ends, others are untouched.
 %% yucan_answer, over both protocols.
