@@ -257,7 +257,7 @@ request(#req{body = none} = Req, Rest, #state{conn = Conn} = State) ->
     Outcome = answer(Req1, Site),
     account(Outcome, Req1, Began, Start, Site),
     case Outcome of
-        {keep, _, _} -> next(Rest, State, Site);
+        {keep, _, _} -> next(Rest, ?ARM, State, Site);
         {close, _, _} -> finish(Rest, State);
         {upgrade, Function} -> upgrade(Function, Rest, State)
     end;
@@ -281,8 +281,7 @@ after_body({upgrade, Function}, State, _) ->
 after_body({Connection, _, _}, State, Site) ->
     case yucan_body:close(Connection =:= close) of
         %% Another body may follow. More than one message of it would come before this process could say that it reads by recv.
-        {keep, <<>>} when Connection =:= keep, State#state.armed =:= 0 -> arm(1, again(State, Site));
-        {keep, Rest} when Connection =:= keep -> next(Rest, State, Site);
+        {keep, Rest} when Connection =:= keep -> next(Rest, 1, State, Site);
         {keep, Rest} -> finish(Rest, State);
         {linger, Ms} -> linger(Ms, State)
     end.
@@ -375,13 +374,20 @@ finish(Rest, #state{socket = Socket} = State) ->
         false -> linger(State)
     end.
 
-next(<<>>, #state{armed = Armed, socket = Socket} = State, Site) ->
+%% `Count' messages may come if none may yet. A stream may have let some come as well (yucan_sse): they stand before all that recv would give.
+next(Rest, Count, #state{armed = Armed, socket = Socket} = State, Site) ->
+    case (Armed =:= 0 orelse Rest =/= <<>>) andalso yucan_reply:has_streamed() of
+        true -> followed(yucan_transport:pause(Socket, Rest), Count, State#state{armed = 0}, Site);
+        false -> followed(Rest, Count, State, Site)
+    end.
+
+followed(<<>>, Count, #state{armed = Armed, socket = Socket} = State, Site) ->
     ok = yucan_transport:release(Socket),
     case Armed of
-        0 -> arm(?ARM, again(State, Site));
+        0 -> arm(Count, again(State, Site));
         _ -> idle(again(State, Site))
     end;
-next(Rest, State, Site) ->
+followed(Rest, _, State, Site) ->
     ?MODULE:head(Rest, none, again(State, Site)).
 
 arm(Count, #state{socket = Socket} = State) ->

@@ -7,7 +7,7 @@
 -export([what_all_answers_have/1, keep_alive/1, pipelining/1, answers_together/1, answers_that_wait/1, one_connection_many_requests/1, http_1_0/1, head/1, no_body_statuses/1, options/1, expect/1, expect_1_0/1, later_minor_version/1, expect_ignored/1,
          bodies_by_parts/1, chunked_by_parts/1, chunk_widths/1, trailers/1, unread_body/1, large_unread_body/1, early_answer/1, streams/1, stream_faults/1, answers_by_steps/1, upload_backpressure/1, upload_after_upload/1,
          download_backpressure/1, half_closed/1, half_closed_body/1, handler_faults/1, response_splitting/1, slow_headers/1, slow_body/1, low_rate/1, long_body/1, idle_limit/1,
-         request_limit/1, resets/1, too_many_connections/1, byte_by_byte/1, odd_bytes/1, crlf_before/1, events/1, events_end/1, events_pipelined/1, leftovers/1, flood/1, flood_served/1, garbage_is_quiet/1, one_line_at_debug/1, spinning_handler/1]).
+         request_limit/1, resets/1, too_many_connections/1, byte_by_byte/1, odd_bytes/1, crlf_before/1, events/1, events_end/1, events_pipelined/1, events_first/1, events_left/1, leftovers/1, flood/1, flood_served/1, garbage_is_quiet/1, one_line_at_debug/1, spinning_handler/1]).
 
 -include_lib("common_test/include/ct.hrl").
 
@@ -22,7 +22,7 @@ all() ->
     [what_all_answers_have, keep_alive, pipelining, answers_together, answers_that_wait, one_connection_many_requests, http_1_0, head, no_body_statuses, options, expect, expect_1_0, later_minor_version, expect_ignored, bodies_by_parts,
      chunked_by_parts, chunk_widths, trailers, unread_body, large_unread_body, early_answer, streams, stream_faults, answers_by_steps, upload_backpressure, upload_after_upload, download_backpressure, half_closed, half_closed_body,
      handler_faults, response_splitting, slow_headers, slow_body, low_rate, long_body, idle_limit, request_limit, resets, too_many_connections, byte_by_byte, odd_bytes,
-     crlf_before, events, events_end, events_pipelined, leftovers, flood, flood_served, garbage_is_quiet, one_line_at_debug, spinning_handler].
+     crlf_before, events, events_end, events_pipelined, events_first, events_left, leftovers, flood, flood_served, garbage_is_quiet, one_line_at_debug, spinning_handler].
 
 init_per_suite(Config) ->
     %% One limit for each server, so that on a slow machine no other one comes before the one that is looked at.
@@ -567,6 +567,55 @@ events_pipelined(_) ->
     true = erlang:resume_process(Stream),
     [200, 200] = statuses(yucan_client:parse(yucan_client:until_closed(Socket), <<"GET">>)),
     ok = yucan:stop(yucan_events_pipelined).
+
+%% The same for the first request of a connection, and for one with a body. The part of the next one that came with it was read by recv; the rest comes before
+%% the stream's end, or behind it.
+events_first(_) ->
+    Port = yucan_test_server:start(yucan_events_first, #{handler => {yucan_test_handler, self()}}),
+    [begin
+         Socket = yucan_client:connect(Port),
+         ok = gen_tcp:send(Socket, [Request, "GET /text HTT"]),
+         Stream = receive {events, Pid} -> Pid after ?WAIT_MS -> error(no_stream) end,
+         Rest = fun() -> ok = gen_tcp:send(Socket, "P/1.1\r\nHost: a\r\nConnection: close\r\n\r\n") end,
+         Begun = case When of
+             before ->
+                 true = erlang:suspend_process(Stream),
+                 Rest(),
+                 wait_for(fun() -> messages(Stream) =:= 2 end),
+                 Stream ! stop,
+                 true = erlang:resume_process(Stream),
+                 <<>>;
+             behind ->
+                 Stream ! stop,
+                 Events = until_end(Socket, <<>>),
+                 Rest(),
+                 Events
+         end,
+         {Request, When, [200, 200]} = {Request, When, statuses(yucan_client:parse(<<Begun/binary, (yucan_client:until_closed(Socket))/binary>>, <<"GET">>))}
+     end || Request <- [["GET /forever_events", ?HOST, "\r\n"], ["POST /forever_events", ?HOST, "Content-Length: 0\r\n\r\n"]], When <- [before, behind]],
+    ok = yucan:stop(yucan_events_first).
+
+%% All of a stream.
+until_end(Socket, Read) ->
+    case binary:match(Read, <<"0\r\n\r\n">>) of
+        nomatch -> {ok, More} = gen_tcp:recv(Socket, 0, ?WAIT_MS), until_end(Socket, <<Read/binary, More/binary>>);
+        _ -> Read
+    end.
+
+%% A client that leaves beside events has left, whoever reads the socket next.
+events_left(_) ->
+    Port = yucan_test_server:start(yucan_events_left, #{handler => {yucan_test_handler, self()}, limits => patient(#{})}),
+    Socket = yucan_client:connect(Port),
+    ok = gen_tcp:send(Socket, ["GET /forever_events", ?HOST, "\r\n"]),
+    Stream = receive {events, Pid} -> Pid after ?WAIT_MS -> error(no_stream) end,
+    Monitor = monitor(process, Stream),
+    true = erlang:suspend_process(Stream),
+    Stream ! stop,
+    ok = gen_tcp:shutdown(Socket, write),
+    wait_for(fun() -> messages(Stream) =:= 2 end),
+    true = erlang:resume_process(Stream),
+    receive {'DOWN', Monitor, process, _, normal} -> ok after ?SHORT_MS -> error(connection_stays) end,
+    ok = yucan:stop(yucan_events_left).
 
 %% Messages that a handler left in the mailbox do not disturb the next request.
 leftovers(Config) ->
