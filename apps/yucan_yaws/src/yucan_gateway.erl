@@ -81,7 +81,7 @@ close({Module, State}) ->
 body(Req, Source, #{status := Status, headers := Headers, length := Length}, Body, Options) ->
     case yucan_req:method(Req) =:= <<"HEAD">> orelse Status =:= 204 orelse Status =:= 304 of
         true ->
-            drain(Req, Source, Options),
+            drain(Req, Source, Options, now_ms() + ?LOOK_MS),
             {Status, with_length(Length, Headers), <<>>};
         false when Length =/= unknown ->
             {Status, with_length(Length, Headers), {stream, fun(Write) -> stream(Req, Source, Body, Length, Write, Options) end}};
@@ -121,6 +121,7 @@ stream(Req, Source, Data, Left, Write, Options) ->
         _ -> next(Req, Source, less(Left, byte_size(Part)), Write, Options)
     end.
 
+next(Req, Source, 0, _, Options) -> drain(Req, Source, Options, now_ms() + ?LOOK_MS);
 next(Req, Source, Left, Write, Options) ->
     case wait(Req, Source, deadline(Options)) of
         {data, Data, Next} -> stream(Req, Next, Data, Left, Write, Options);
@@ -143,10 +144,17 @@ cut(Data, Left) -> binary:part(Data, 0, Left).
 less(unknown, _) -> unknown;
 less(Left, Bytes) -> Left - Bytes.
 
-%% The answer has no body, but the script may have more to do.
-drain(Req, Source, Options) ->
+%% The client has all, but the script may have more to do. One that always writes something is never silent: after a while each part is a look.
+drain(Req, Source, Options, Look) ->
     case wait(Req, Source, deadline(Options)) of
-        {data, _, Next} -> drain(Req, Next, Options);
+        {data, _, Next} ->
+            case now_ms() >= Look andalso yucan_transport:is_closed(yucan_req:socket(Req)) of
+                true -> close(Next);
+                false -> drain(Req, Next, Options, Look)
+            end;
         {done, _} -> ok;
+        {error, {exit, _} = Reason} ->
+            _ = bad_gateway(502, Reason, Options),
+            ok;
         {error, _} -> ok
     end.

@@ -215,14 +215,15 @@ forks(Config) ->
     ok.
 
 client_leaves(Config) ->
-    Port = start(Config, [{"wait.cgi", sh(["sleep ", nap(6)])}, {"talk.cgi", plain("while :; do echo x; sleep 0.1; done")}]),
+    Port = start(Config, [{"wait.cgi", sh(["sleep ", nap(6)])}, {"talk.cgi", plain("while :; do echo x; sleep 0.1; done")},
+                          {"over.cgi", sh(["echo 'Content-Type: text/plain'; echo 'Content-Length: 2'; echo; while :; do echo x; sleep 0.1; done"])}]),
     [begin
-         Socket = yucan_yaws_client:send(Port, ["GET /", Name, " HTTP/1.1\r\nhost: h\r\n\r\n"]),
+         Socket = yucan_yaws_client:send(Port, [Method, " /", Name, " HTTP/1.1\r\nhost: h\r\n\r\n"]),
          true = beamway_peer:wait_until(fun() -> yucan_cgi_run:running() =:= 1 end, 10000),
          ok = gen_tcp:close(Socket),
          ok = no_process_left(script(Config, Name)),
          true = beamway_peer:wait_until(fun() -> yucan_cgi_run:running() =:= 0 end, 10000)
-     end || Name <- ["wait.cgi", "talk.cgi"]],
+     end || {Method, Name} <- [{"GET", "wait.cgi"}, {"GET", "talk.cgi"}, {"HEAD", "talk.cgi"}, {"GET", "over.cgi"}]],
     no_process_left(nap(6)).
 
 %% A client of HTTP/2 gives up its stream, or its connection, while its body comes or another server is asked: no file is left.
