@@ -4,7 +4,7 @@
 -module(yucan_limits_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
--export([documented/1, heads/1, body_bytes/1, chunk_line_bytes/1, trailer_bytes/1, drain_bytes/1, linger_ms/1, linger_rate/1, send_ms/1, send_ms_stream/1, send_ms_file/1, send_ms_slow/1, tls_ms/1, acceptors/1,
+-export([documented/1, heads/1, body_bytes/1, chunk_line_bytes/1, trailer_bytes/1, drain_bytes/1, linger_ms/1, linger_rate/1, send_ms/1, send_ms_stream/1, send_ms_file/1, send_ms_slow/1, send_ms_list/1, tls_ms/1, acceptors/1,
          backlog/1, ws_message_bytes/1, ws_idle_ms/1, small_chunks/1]).
 
 -define(WAIT_MS, (20000 * beamway_runner:slowness())).
@@ -15,7 +15,7 @@
 suite() -> [{timetrap, {minutes, 2}}].
 
 all() ->
-    [documented, heads, body_bytes, chunk_line_bytes, trailer_bytes, drain_bytes, linger_ms, linger_rate, send_ms, send_ms_stream, send_ms_file, send_ms_slow, tls_ms, acceptors, backlog, ws_message_bytes, ws_idle_ms, small_chunks].
+    [documented, heads, body_bytes, chunk_line_bytes, trailer_bytes, drain_bytes, linger_ms, linger_rate, send_ms, send_ms_stream, send_ms_file, send_ms_slow, send_ms_list, tls_ms, acceptors, backlog, ws_message_bytes, ws_idle_ms, small_chunks].
 
 init_per_suite(Config) -> yucan_test_server:start_application(Config).
 
@@ -172,6 +172,29 @@ send_ms_slow(_) ->
              end || _ <- lists:seq(1, 8)],
     [{200, _, Body}] = yucan_client:parse(iolist_to_binary([Parts, yucan_client:until_closed(Socket)]), <<"GET">>),
     8388608 = byte_size(Body).
+
+%% By parts over TLS too, where what ssl takes is encrypted at once and waits for the client as a whole. A list is what most templates make.
+send_ms_list(Config) ->
+    Tls = yucan_test_server:certificate("localhost", proplists:get_value(priv_dir, Config)),
+    Port = yucan_test_server:start(yucan_limits_test, #{listen => [#{port => 0, tls => Tls}], handler => {yucan_test_handler, self()}}),
+    {ok, Socket} = yucan_test_server:tls_connect(Port, []),
+    ok = ssl:send(Socket, "GET /self HTTP/1.1\r\nHost: a\r\n\r\n"),
+    {200, _, <<>>} = yucan_test_server:tls_one(Socket, <<>>),
+    Pid = receive {serves, P} -> P after ?WAIT_MS -> error(not_served) end,
+    1 = erlang:trace_pattern({ssl, send, 2}, true, []),
+    1 = erlang:trace(Pid, true, [call]),
+    ok = ssl:send(Socket, "GET /large_list HTTP/1.1\r\nHost: a\r\n\r\n"),
+    {200, _, Body} = yucan_test_server:tls_one(Socket, <<>>),
+    1 = erlang:trace(Pid, false, [call]),
+    1 = erlang:trace_pattern({ssl, send, 2}, false, []),
+    8388608 = byte_size(Body),
+    Delivered = erlang:trace_delivered(Pid),
+    receive {trace_delivered, Pid, Delivered} -> ok after ?WAIT_MS -> error(no_trace) end,
+    Sizes = sent(),
+    {true, []} = {length(Sizes) > 1, [Size || Size <- Sizes, Size > 66000]},
+    ssl:close(Socket).
+
+sent() -> receive {trace, _, call, {ssl, send, [_, Data]}} -> [iolist_size(Data) | sent()] after 0 -> [] end.
 
 not_taken(Path) -> not_taken(Path, #{}).
 

@@ -183,6 +183,7 @@ send_large(Tls, [Head | <<Part:?PART_BYTES/binary, Rest/binary>>]) ->
         ok -> send_large(Tls, [[] | Rest]);
         Error -> Error
     end;
+send_large(Tls, [Head | Body]) when is_list(Body) -> send_large(Tls, [Head | iolist_to_binary(Body)]);
 send_large(Tls, Data) -> send(Tls, Data).
 
 -spec send_file(ssl:sslsocket(), iodata(), file:fd(), non_neg_integer(), pos_integer(), pos_integer()) ->
