@@ -183,15 +183,19 @@ not_found(Req, Arg, #{server := #{errormod_404 := Module}} = Site, Left) ->
 
 %% ---- scripts
 
-script(php, Found, Req, Arg, #{globals := #{php_exe_path := Exe}, server := #{php_handler := Handler}} = Site, Left) ->
+script(php, Found, Req, Arg, #{globals := #{php_exe_path := Exe}, server := #{php_handler := Handler, max_body_size := Max}} = Site, Left) ->
     case Handler of
         undefined -> run({interpreter, Exe}, Found, Req, Site);
         {cgi, Program} -> run({interpreter, Program}, Found, Req, Site);
         {fcgi, Address} -> run({fcgi, Address}, Found, Req, Site);
         {extern, Node, Module, Function} ->
-            {ok, Arg2} = yucan_yaws_out:with_body(yucan_yaws_out:in_script(Found, yucan_yaws_out:made(Arg)), Req, nolimit),
-            Result = erpc:call(Node, Module, Function, [Arg2], 60000),
-            outcome(yucan_yaws_out:collect(Result), Req, Arg2, Site, Left)
+            case yucan_req:body(Req, Max) of
+                {ok, Body} ->
+                    Arg2 = (yucan_yaws_out:in_script(Found, yucan_yaws_out:made(Arg)))#arg{clidata = Body},
+                    Result = erpc:call(Node, Module, Function, [Arg2], 60000),
+                    outcome(yucan_yaws_out:collect(Result), Req, Arg2, Site, Left);
+                {error, Reason} -> yucan_req:body_error(Reason)
+            end
     end;
 script(yaws, #{script := File} = Found, Req, Arg, #{server := #{partial_post_size := Part}} = Site, Left) ->
     case yucan_yaws_out:with_body(yucan_yaws_out:in_script(Found, yucan_yaws_out:made(Arg)), Req, Part) of

@@ -174,9 +174,12 @@ fcgi_pool_lives(Config) ->
 
 %% A function stands for PHP, in this VM.
 extern_function(Config) ->
-    Port = yucan_yaws_site:start(Config, "docroot = www\nphp_handler = <extern, yucan_yaws_pages:php>\n", [{"www/d/a.php", ""}]),
-    {200, _, <<"\"/d/\" \"/more\" <<\"a=1\">>">>} =
-        yucan_yaws_client:request(#{port => Port, host => "h", target => "/d/a.php/more", method => "POST", body => "a=1"}),
+    Port = yucan_yaws_site:start(Config, "docroot = www\nphp_handler = <extern, yucan_yaws_pages:php>\nmax_body_size = 3\n", [{"www/d/a.php", ""}]),
+    Post = fun(Lines, Body) -> yucan_client:exchange(Port, ["POST /d/a.php/more HTTP/1.1\r\nHost: h\r\n", Lines, "\r\n", Body]) end,
+    Chunked = "Transfer-Encoding: chunked\r\n",
+    [[{200, _, <<"\"/d/\" \"/more\" <<\"a=1\">>">>}] = Post(Lines, Body) || {Lines, Body} <- [{"Content-Length: 3\r\n", "a=1"}, {Chunked, "3\r\na=1\r\n0\r\n\r\n"}]],
+    [[{413, _, _}] = Post(Lines, Body) || {Lines, Body} <- [{"Content-Length: 4\r\n", "a=12"}, {Chunked, "4\r\na=12\r\n0\r\n\r\n"}]],
+    [{400, _, _}] = Post(Chunked, "no chunk"),
     404 = status(yucan_yaws_client:get(Port, "h", "/d/b.php")).
 
 %% Or in another, which is not there: an error, and the server goes on.
