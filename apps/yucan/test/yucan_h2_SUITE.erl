@@ -418,7 +418,11 @@ floods(_) ->
          unlink(Sender), exit(Sender, kill),
          gen_tcp:close(Socket),
          eventually(fun() -> streams() =:= [] end)
-     end || {Name, First, Frame} <- Floods].
+     end || {Name, First, Frame} <- Floods],
+    %% Settings cost by their number, not by their frames.
+    Socket = yucan_h2_client:connect(Port, yucan_h2_client:settings(lists:duplicate(50, {4, 65535}))),
+    ok = yucan_h2_client:send(Socket, yucan_h2_client:frame(4, 0, 0, yucan_h2_client:settings(lists:duplicate(2000, {4, 65535})))),
+    ?CALM = yucan_h2_client:closed(Socket).
 
 %% The most processes of connections and streams, and the memory of the largest of them.
 most(Processes, Bytes) ->

@@ -172,7 +172,8 @@ pay(_, S) -> stop(enhance_your_calm, S).
 %% @doc A frame has come.
 -spec frame(yucan_h2_frame:frame(), state()) -> state().
 frame({settings, Settings}, #h2{block = none} = S) ->
-    pay(1, out(yucan_h2_frame:settings_ack(), lists:foldl(fun setting/2, S#h2{settled = true}, Settings)));
+    %% Each may be work for each stream, and thousands fit into a frame.
+    pay(1 + length(Settings), out(yucan_h2_frame:settings_ack(), lists:foldl(fun setting/2, S#h2{settled = true}, Settings)));
 %% The first frame (3.4).
 frame(_, #h2{settled = false} = S) -> stop(protocol_error, S);
 frame({continuation, Id, Complete, Fragment}, #h2{block = {Id, Fin, Before, Began}} = S) ->
