@@ -65,6 +65,7 @@ answer(<<"/trailers">>, Req, _) ->
 answer(<<"/size">>, Req, _) ->
     {ok, Body} = yucan_req:body(Req),
     {200, [], integer_to_binary(byte_size(Body))};
+answer(<<"/parts">>, Req, _) -> {200, [], io_lib:format("~w", [parts(Req)])};
 answer(<<"/count">>, Req, _) -> {200, [], integer_to_binary(count(Req, 0))};
 answer(<<"/slow_read">>, Req, _) ->
     receive after 300 -> ok end,
@@ -124,6 +125,13 @@ count(Req, Total) ->
         {more, Data} -> count(Req, Total + byte_size(Data));
         {ok, Data} -> Total + byte_size(Data);
         {error, Reason} -> exit({body, Reason})
+    end.
+
+%% The sizes of parts of at most 1000 bytes.
+parts(Req) ->
+    case yucan_req:read(Req, #{max => 1000}) of
+        {more, Data} -> [byte_size(Data) | parts(Req)];
+        {ok, Data} -> [byte_size(Data)]
     end.
 
 %% Tells the process that is named in the query how much it could write.

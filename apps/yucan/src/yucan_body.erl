@@ -176,7 +176,7 @@ next(#body{left = stream, buffer = Buffer} = Body, Max, _) when Buffer =/= <<>> 
     <<Data:Size/binary, Rest/binary>> = Buffer,
     {more, Data, Body#body{buffer = Rest}};
 next(#body{left = {chunks, State}, buffer = Buffer, limits = Limits} = Body, Max, Timeout) ->
-    case yucan_chunk:parse(State, Buffer, Limits) of
+    case yucan_chunk:parse(State, Buffer, Max, Limits) of
         {data, Data, State1, Rest} -> {more, Data, Body#body{left = {chunks, State1}, buffer = Rest}};
         {done, Trailers, Rest} -> {ok, <<>>, Body#body{left = done, trailers = Trailers, buffer = Rest}};
         {more, State1, Rest} -> receive_more(Body#body{left = {chunks, State1}, buffer = Rest}, Max, Timeout);

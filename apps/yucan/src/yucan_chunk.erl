@@ -2,7 +2,7 @@
 %% @doc The chunked coding (RFC 9112, 7.1): pure, strict. yucan_body feeds it.
 -module(yucan_chunk).
 
--export([new/0, parse/3, encode/1, last/0]).
+-export([new/0, parse/3, parse/4, encode/1, last/0]).
 -export_type([state/0]).
 
 -include("yucan_internal.hrl").
@@ -18,27 +18,33 @@ new() -> size.
 -spec parse(state(), binary(), #limits{}) ->
     {data, binary(), state(), Rest :: binary()} | {done, Trailers :: [{binary(), binary()}], Rest :: binary()}
     | {more, state(), Rest :: binary()} | {error, bad_chunk | trailers_too_long}.
-parse({data, Left}, Bin, _) when byte_size(Bin) >= Left ->
-    <<Data:Left/binary, Rest/binary>> = Bin,
-    {data, Data, crlf, Rest};
-parse({data, _} = State, <<>>, _) ->
+parse(State, Bin, Limits) -> parse(State, Bin, infinity, Limits).
+
+%% @doc The same with at most so many bytes of data.
+-spec parse(state(), binary(), Most :: pos_integer() | infinity, #limits{}) ->
+    {data, binary(), state(), Rest :: binary()} | {done, Trailers :: [{binary(), binary()}], Rest :: binary()}
+    | {more, state(), Rest :: binary()} | {error, bad_chunk | trailers_too_long}.
+parse({data, _} = State, <<>>, _, _) ->
     {more, State, <<>>};
-parse({data, Left}, Bin, _) ->
-    {data, Bin, {data, Left - byte_size(Bin)}, <<>>};
-parse(crlf, <<"\r\n", Rest/binary>>, Limits) ->
-    parse(size, Rest, Limits);
-parse(crlf, Bin, _) when Bin =:= <<>>; Bin =:= <<"\r">> ->
+%% An atom is more than any number.
+parse({data, Left}, Bin, Most, _) ->
+    Size = lists:min([Left, byte_size(Bin), Most]),
+    <<Data:Size/binary, Rest/binary>> = Bin,
+    {data, Data, case Left of Size -> crlf; _ -> {data, Left - Size} end, Rest};
+parse(crlf, <<"\r\n", Rest/binary>>, Most, Limits) ->
+    parse(size, Rest, Most, Limits);
+parse(crlf, Bin, _, _) when Bin =:= <<>>; Bin =:= <<"\r">> ->
     {more, crlf, Bin};
-parse(crlf, _, _) ->
+parse(crlf, _, _, _) ->
     {error, bad_chunk};
-parse(size, Bin, #limits{chunk_line_bytes = Max} = Limits) ->
+parse(size, Bin, Most, #limits{chunk_line_bytes = Max} = Limits) ->
     case size(Bin, 0, 0, Max) of
-        {ok, 0, Rest} -> parse(trailers, Rest, Limits);
-        {ok, Size, Rest} -> parse({data, Size}, Rest, Limits);
+        {ok, 0, Rest} -> parse(trailers, Rest, Most, Limits);
+        {ok, Size, Rest} -> parse({data, Size}, Rest, Most, Limits);
         more -> {more, size, Bin};
         error -> {error, bad_chunk}
     end;
-parse(trailers, Bin, #limits{trailer_bytes = Max} = Limits) ->
+parse(trailers, Bin, _, #limits{trailer_bytes = Max} = Limits) ->
     case yucan_head:trailers(Bin, Limits#limits{header_block_bytes = Max}) of
         {ok, Trailers, Rest} -> {done, Trailers, Rest};
         more -> {more, trailers, Bin};

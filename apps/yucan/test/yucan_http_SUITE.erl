@@ -5,7 +5,7 @@
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_testcase/2]).
 -export([what_all_answers_have/1, keep_alive/1, pipelining/1, answers_together/1, answers_that_wait/1, one_connection_many_requests/1, http_1_0/1, head/1, no_body_statuses/1, options/1, expect/1, expect_1_0/1, later_minor_version/1, expect_ignored/1,
-         bodies_by_parts/1, chunked_by_parts/1, chunk_widths/1, trailers/1, unread_body/1, large_unread_body/1, early_answer/1, streams/1, stream_faults/1, answers_by_steps/1, upload_backpressure/1, upload_after_upload/1,
+         bodies_by_parts/1, parts_are_bounded/1, chunked_by_parts/1, chunk_widths/1, trailers/1, unread_body/1, large_unread_body/1, early_answer/1, streams/1, stream_faults/1, answers_by_steps/1, upload_backpressure/1, upload_after_upload/1,
          download_backpressure/1, half_closed/1, half_closed_body/1, handler_faults/1, response_splitting/1, slow_headers/1, slow_body/1, low_rate/1, long_body/1, idle_limit/1,
          request_limit/1, resets/1, too_many_connections/1, byte_by_byte/1, odd_bytes/1, crlf_before/1, events/1, events_end/1, events_pipelined/1, events_first/1, events_left/1, leftovers/1, flood/1, flood_served/1, garbage_is_quiet/1, one_line_at_debug/1, spinning_handler/1]).
 
@@ -19,7 +19,7 @@
 suite() -> [{timetrap, {minutes, 2}}].
 
 all() ->
-    [what_all_answers_have, keep_alive, pipelining, answers_together, answers_that_wait, one_connection_many_requests, http_1_0, head, no_body_statuses, options, expect, expect_1_0, later_minor_version, expect_ignored, bodies_by_parts,
+    [what_all_answers_have, keep_alive, pipelining, answers_together, answers_that_wait, one_connection_many_requests, http_1_0, head, no_body_statuses, options, expect, expect_1_0, later_minor_version, expect_ignored, bodies_by_parts, parts_are_bounded,
      chunked_by_parts, chunk_widths, trailers, unread_body, large_unread_body, early_answer, streams, stream_faults, answers_by_steps, upload_backpressure, upload_after_upload, download_backpressure, half_closed, half_closed_body,
      handler_faults, response_splitting, slow_headers, slow_body, low_rate, long_body, idle_limit, request_limit, resets, too_many_connections, byte_by_byte, odd_bytes,
      crlf_before, events, events_end, events_pipelined, events_first, events_left, leftovers, flood, flood_served, garbage_is_quiet, one_line_at_debug, spinning_handler].
@@ -206,6 +206,15 @@ bodies_by_parts(Config) ->
          send_parts(Socket, Body, 7777),
          {200, _, Body} = yucan_client:one(Socket)
      end || _ <- lists:seq(1, 3)].
+
+%% A handler that asks for so many bytes gets no more, whatever the framing.
+parts_are_bounded(Config) ->
+    Body = binary:copy(<<"x">>, 5000),
+    [begin
+         [{200, _, Text}] = yucan_client:exchange(?config(port, Config), ["POST /parts", ?HOST, Framed]),
+         Sizes = [binary_to_integer(Size) || Size <- binary:split(Text, [<<"[">>, <<",">>, <<"]">>], [global, trim_all])],
+         {5000, []} = {lists:sum(Sizes), [Size || Size <- Sizes, Size > 1000]}
+     end || Framed <- [["Content-Length: 5000\r\n\r\n", Body], ["Transfer-Encoding: chunked\r\n\r\n1388\r\n", Body, "\r\n0\r\n\r\n"]]].
 
 send_parts(Socket, Data, Size) when byte_size(Data) > Size ->
     <<Part:Size/binary, Rest/binary>> = Data,
