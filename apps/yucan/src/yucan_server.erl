@@ -17,7 +17,8 @@
     log = none :: none | {file, atom(), atomics:atomics_ref()} | {function, fun((yucan_log:entry()) -> term())},
     %% What the user asked for, the socket, where it listens, its pool.
     listening = [] :: [{map(), gen_tcp:socket(), yucan_req:address(), pid()}],
-    waiting = none :: none | {gen_server:from(), Deadline :: integer()}
+    %% Who drains.
+    waiting = [] :: [{gen_server:from(), Deadline :: integer()}]
 }).
 
 -define(LOOK_MS, 20).
@@ -207,11 +208,11 @@ handle_call({reload, Options}, _, #state{name = Name} = State) ->
         {error, Text} ->
             {reply, {error, Text}, State}
     end;
-handle_call({drain, Timeout}, From, #state{counters = Counters, listening = Listening} = State) ->
+handle_call({drain, Timeout}, From, #state{counters = Counters, listening = Listening, waiting = Waiting} = State) ->
     atomics:put(Counters, ?DRAINING, 1),
     lists:foreach(fun close/1, Listening),
-    self() ! look,
-    {noreply, State#state{listening = [], waiting = {From, erlang:monotonic_time(millisecond) + Timeout}}};
+    _ = [self() ! look || Waiting =:= []],
+    {noreply, State#state{listening = [], waiting = [{From, erlang:monotonic_time(millisecond) + Timeout} | Waiting]}};
 handle_call(info, _, #state{name = Name, listening = Listening, metrics = Metrics, counters = Counters} = State) ->
     {reply, #{name => Name, listen => [Local || {_, _, Local, _} <- Listening], schemes => [scheme(Listen) || {Listen, _, _, _} <- Listening], metrics => yucan_metrics:to_map(Metrics, atomics:get(Counters, ?OPEN))}, State};
 handle_call(metrics_text, _, #state{name = Name, metrics = Metrics, counters = Counters} = State) ->
@@ -229,12 +230,13 @@ handle_cast(_, State) ->
 
 %% @private
 -spec handle_info(term(), #state{}) -> {noreply, #state{}}.
-handle_info(look, #state{waiting = {From, Deadline}, counters = Counters} = State) ->
-    case {atomics:get(Counters, ?OPEN), erlang:monotonic_time(millisecond) >= Deadline} of
-        {0, _} -> gen_server:reply(From, ok), {noreply, State#state{waiting = none}};
-        {Left, true} -> gen_server:reply(From, {error, {still_open, Left}}), {noreply, State#state{waiting = none}};
-        _ -> _ = erlang:send_after(?LOOK_MS, self(), look), {noreply, State}
-    end;
+handle_info(look, #state{waiting = Waiting, counters = Counters} = State) ->
+    Open = atomics:get(Counters, ?OPEN),
+    Now = erlang:monotonic_time(millisecond),
+    {Ended, Left} = lists:partition(fun({_, Deadline}) -> Open =:= 0 orelse Now >= Deadline end, Waiting),
+    _ = [gen_server:reply(From, case Open of 0 -> ok; _ -> {error, {still_open, Open}} end) || {From, _} <- Ended],
+    _ = [erlang:send_after(?LOOK_MS, self(), look) || Left =/= []],
+    {noreply, State#state{waiting = Left}};
 handle_info(sweep, #state{quota = Quota} = State) ->
     _ = erlang:send_after(?SWEEP_MS, self(), sweep),
     ok = yucan_quota:sweep(Quota),
