@@ -92,6 +92,9 @@ back({<<"location">>, Location}, Prefix, #{path := Base} = Url, Own) ->
     case Location of
         <<There:Size/binary, Rest/binary>> when Rest =:= <<>>; binary_part(Rest, 0, 1) =:= <<"/">> ->
             {<<"location">>, iolist_to_binary([Own, string:trim(Prefix, trailing, "/"), Rest])};
+        %% Of another host (RFC 3986, 4.2).
+        <<"//", _/binary>> ->
+            {<<"location">>, Location};
         <<"/", _/binary>> ->
             {<<"location">>, iolist_to_binary([Own, string:trim(Prefix, trailing, "/"), Location])};
         _ ->

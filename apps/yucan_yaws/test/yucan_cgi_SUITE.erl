@@ -10,14 +10,14 @@
 -export([environment/1, bytes/1, httpoxy/1, body_and_its_end/1, private_body/1, big_body/1, big_answer_to_a_slow_client/1, statuses/1, rubbish/1, dies/1, hangs/1,
          hangs_after_the_head/1, slow_but_not_silent/1, forks/1, client_leaves/1, given_up/1, too_many/1, head_request/1, not_executable/1, shell_characters/1,
          fcgi_broken/1, body_bound/1, fcgi_absent/1, revproxy/1, revproxy_broken/1, many_at_once/1,
-         revproxy_path/1, revproxy_hops/1]).
+         revproxy_path/1, revproxy_hops/1, revproxy_elsewhere/1]).
 
 suite() -> [{timetrap, {minutes, 3}}].
 
 all() ->
     [environment, bytes, httpoxy, body_and_its_end, private_body, big_body, big_answer_to_a_slow_client, statuses, rubbish, dies, hangs, hangs_after_the_head, slow_but_not_silent, forks,
      client_leaves, given_up, too_many, head_request, not_executable, shell_characters, body_bound, fcgi_broken, fcgi_absent, revproxy, revproxy_broken, many_at_once,
-     revproxy_path, revproxy_hops].
+     revproxy_path, revproxy_hops, revproxy_elsewhere].
 
 %% Bodies go to a folder of this suite's own, where nobody else leaves files.
 init_per_suite(Config) ->
@@ -432,6 +432,17 @@ revproxy_hops(Config) ->
      || {Line, Is} <- [{<<"x-hop: 1">>, false}, {<<"x-also: 2">>, false}, {<<"x-stays: 3">>, true}, {<<"connection: close">>, true}]],
     [undefined, <<"2">>] = [proplists:get_value(Name, Headers) || Name <- [<<"x-own">>, <<"x-other">>]],
     gen_tcp:close(Listen).
+
+%% A place on a third server is no place behind this one.
+revproxy_elsewhere(Config) ->
+    [begin
+         {Listen, Address} = told_server(["HTTP/1.1 302 Found\r\nLocation: ", Place, "\r\nContent-Length: 0\r\n\r\n"]),
+         Port = start(Config, ["revproxy = /in http://", Address, "/\n"], []),
+         {302, Headers, _} = get(Port, "/in/x"),
+         Expected = proplists:get_value(<<"location">>, Headers),
+         ok = yucan_yaws_site:stop(),
+         ok = gen_tcp:close(Listen)
+     end || {Place, Expected} <- [{"//a.example/x", <<"//a.example/x">>}, {"http://a.example/x", <<"http://a.example/x">>}, {"/x", <<"http://h/in/x">>}]].
 
 %% A server that says one thing, and tells this process what it was asked.
 told_server(Answer) ->
