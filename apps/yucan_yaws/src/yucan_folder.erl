@@ -221,9 +221,11 @@ is_token(Given, #{upload := Token}) -> crypto:hash_equals(digest(Token), digest(
 %% Into a folder that a request could see; under another name until it is whole.
 upload(Req, #{upload := none}) -> no_upload(Req);
 upload(Req, State) ->
-    case {has_token(Req, State), yucan_path:decode(yucan_req:path(Req))} of
-        {false, _} -> yucan_error:page(401);
-        {true, {ok, Path}} ->
+    case {has_token(Req, State), yucan_req:header(<<"content-range">>, Req), yucan_path:decode(yucan_req:path(Req))} of
+        {false, _, _} -> yucan_error:page(401);
+        %% It would replace the whole file (RFC 9110, 14.5).
+        {true, Range, _} when Range =/= undefined -> yucan_error:page(400, <<"A part of a file is not taken">>);
+        {true, _, {ok, Path}} ->
             case binary:last(Path) =/= $/ andalso folder(filename:dirname(Path), Path, State) of
                 {ok, Folder} -> store(Req, Folder, filename:basename(Path));
                 _ -> yucan_error:page(403)

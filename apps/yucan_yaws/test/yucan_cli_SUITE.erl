@@ -129,6 +129,8 @@ wishes(Config) ->
         Put = fun(Path, Token) -> Exchange(["PUT ", Path, " HTTP/1.1\r\nAuthorization: Bearer ", Token], "uploaded") end,
         [401, 201, 204, 403, 403, 403] = [Put("/new.txt", "wrong"), Put("/sub/new.txt", "a token"), Put("/sub/new.txt", "a token"), Put("/no/such/folder", "a token"), Put("/sub", "a token"), Put("/sub/", "a token")],
         400 = Put("/../x", "a token"),
+        %% The second part of a file, as `curl -C 4 -T' sends it.
+        400 = Exchange("PUT /sub/new.txt HTTP/1.1\r\nAuthorization: Bearer a token\r\nContent-Range: bytes 4-8/9", "again"),
         Bearer = fun(Boundary, Parts) -> Exchange(["POST /sub/ HTTP/1.1\r\nAuthorization: Bearer a token\r\nContent-Type: multipart/form-data; boundary=", Boundary], lists:flatten(Parts)) end,
         {ok, <<"uploaded">>} = file:read_file(filename:join(Folder, "sub/new.txt")),
         %% The same by forms, as browsers send them: the token in a field, or in the request.
