@@ -30,6 +30,8 @@
     conn :: #conn{},
     socket :: yucan_transport:socket(),
     template :: #req{},
+    %% The request before, if its head was all that had come.
+    last = none :: none | {Head :: binary(), #req{}},
     limits :: #limits{},
     %% How many messages may still come; 0: recv.
     armed = 0 :: non_neg_integer(),
@@ -171,8 +173,11 @@ done(Socket) ->
 
 %% @doc Bytes of a request's head are there. The deadline starts with the first of them.
 -spec head(binary(), Deadline :: none | integer(), #state{}) -> no_return().
+head(Buffer, _, #state{last = {Buffer, Req}} = State) ->
+    request(Req, <<>>, State);
 head(Buffer, Deadline, #state{limits = Limits, template = Template} = State) ->
     case yucan_head:parse(Buffer, Limits, Template) of
+        {ok, Req, <<>>} -> request(Req, <<>>, remember(Req, State#state{last = {Buffer, Req}}));
         {ok, Req, Rest} -> request(Req, Rest, remember(Req, State));
         more -> more(Buffer, deadline(Deadline, Limits), State);
         {error, Status, Reason} -> no_request(Status, Reason, Buffer, State)
@@ -192,7 +197,7 @@ remember(#req{lines = Lines, authority = Authority}, #state{template = Template}
     State#state{template = Template#req{lines = Lines, authority = Authority}}.
 
 %% Nobody knows how long until the next one, and the bytes that it came in stay in memory with them.
-forget(#state{template = Template} = State) -> State#state{template = Template#req{lines = none}}.
+forget(#state{template = Template} = State) -> State#state{template = Template#req{lines = none}, last = none}.
 
 deadline(none, #limits{header_ms = Ms}) -> erlang:monotonic_time(millisecond) + Ms;
 deadline(Deadline, _) -> Deadline.
@@ -399,9 +404,9 @@ arm(Count, #state{socket = Socket} = State) ->
 %% A message of data has come.
 used(#state{armed = Left, socket = Socket} = State) -> State#state{armed = yucan_transport:used(Socket, Left, ?ARM)}.
 
-%% A reload may have brought other limits.
+%% A reload may have brought other limits, under which the same bytes may be no request.
 again(#state{limits = Limits, served = Served} = State, #site{limits = Limits}) -> State#state{served = Served + 1};
-again(#state{served = Served} = State, #site{limits = Limits}) -> State#state{served = Served + 1, limits = Limits}.
+again(#state{served = Served} = State, #site{limits = Limits}) -> State#state{served = Served + 1, limits = Limits, last = none}.
 
 %% Between two requests.
 -spec idle(#state{}) -> no_return().

@@ -4,7 +4,7 @@
 -module(yucan_http_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_testcase/2]).
--export([what_all_answers_have/1, keep_alive/1, pipelining/1, answers_together/1, answers_that_wait/1, one_connection_many_requests/1, http_1_0/1, head/1, no_body_statuses/1, options/1, expect/1, expect_1_0/1, later_minor_version/1, expect_ignored/1,
+-export([what_all_answers_have/1, keep_alive/1, pipelining/1, answers_together/1, answers_that_wait/1, one_connection_many_requests/1, repeated/1, http_1_0/1, head/1, no_body_statuses/1, options/1, expect/1, expect_1_0/1, later_minor_version/1, expect_ignored/1,
          bodies_by_parts/1, parts_are_bounded/1, chunked_by_parts/1, chunk_widths/1, trailers/1, unread_body/1, large_unread_body/1, early_answer/1, streams/1, stream_faults/1, answers_by_steps/1, upload_backpressure/1, upload_after_upload/1,
          download_backpressure/1, half_closed/1, half_closed_body/1, handler_faults/1, response_splitting/1, slow_headers/1, slow_body/1, low_rate/1, long_body/1, idle_limit/1,
          request_limit/1, resets/1, too_many_connections/1, byte_by_byte/1, odd_bytes/1, crlf_before/1, events/1, events_end/1, events_pipelined/1, events_first/1, events_left/1, leftovers/1, flood/1, flood_served/1, garbage_is_quiet/1, one_line_at_debug/1, spinning_handler/1]).
@@ -19,7 +19,7 @@
 suite() -> [{timetrap, {minutes, 2}}].
 
 all() ->
-    [what_all_answers_have, keep_alive, pipelining, answers_together, answers_that_wait, one_connection_many_requests, http_1_0, head, no_body_statuses, options, expect, expect_1_0, later_minor_version, expect_ignored, bodies_by_parts, parts_are_bounded,
+    [what_all_answers_have, keep_alive, pipelining, answers_together, answers_that_wait, one_connection_many_requests, repeated, http_1_0, head, no_body_statuses, options, expect, expect_1_0, later_minor_version, expect_ignored, bodies_by_parts, parts_are_bounded,
      chunked_by_parts, chunk_widths, trailers, unread_body, large_unread_body, early_answer, streams, stream_faults, answers_by_steps, upload_backpressure, upload_after_upload, download_backpressure, half_closed, half_closed_body,
      handler_faults, response_splitting, slow_headers, slow_body, low_rate, long_body, idle_limit, request_limit, resets, too_many_connections, byte_by_byte, odd_bytes,
      crlf_before, events, events_end, events_pipelined, events_first, events_left, leftovers, flood, flood_served, garbage_is_quiet, one_line_at_debug, spinning_handler].
@@ -128,6 +128,30 @@ one_connection_many_requests(Config) ->
          {200, _, _} = yucan_client:one(Socket)
      end || _ <- lists:seq(1, 1000)],
     gen_tcp:close(Socket).
+
+%% The same bytes are the same request, and have the same answer; what differs in a byte, in its body or in how it comes is told apart. Nothing of them
+%% is held for a client that has become idle.
+repeated(Config) ->
+    Socket = yucan_client:connect(?config(port, Config)),
+    Ask = fun(Request) -> ok = gen_tcp:send(Socket, Request), {Status, Headers, Body} = yucan_client:one(Socket), {Status, proplists:get_value(<<"content-type">>, Headers), Body} end,
+    Get = fun(Path) -> ["GET ", Path, ?HOST, "\r\n"] end,
+    Here = {200, undefined, <<"localhost">>},
+    [Here, Here, {304, undefined, <<>>}, Here, {200, <<"text/plain">>, <<"OK">>}, {200, <<"text/plain">>, <<"OK">>}, Here] =
+        [Ask(Get(Path)) || Path <- ["/host", "/host", "/same", "/host", "/", "/", "/host"]],
+    Post = fun(Lines) -> ["POST /", ?HOST, Lines, "Content-Length: 3\r\n\r\n"] end,
+    [{200, _, <<"abc">>}, {200, _, <<"def">>}] = [Ask([Post(""), Body]) || Body <- ["abc", "def"]],
+    [begin
+         ok = gen_tcp:send(Socket, Post("Expect: 100-continue\r\n")),
+         {ok, <<"HTTP/1.1 100 Continue\r\n\r\n">>} = gen_tcp:recv(Socket, 25, ?WAIT_MS),
+         {200, _, Body} = Ask(Body)
+     end || Body <- [<<"abc">>, <<"def">>]],
+    Long = Get(["/", lists:duplicate(5000, $a)]),
+    [{200, _, <<"OK">>}, {200, _, <<"OK">>}] = [Ask(Long), Ask(Long)],
+    {Pid, _} = server_side(Socket),
+    wait_for(fun() -> process_info(Pid, current_function) =:= {current_function, {erlang, hibernate, 3}} end),
+    {binary, Held} = process_info(Pid, binary),
+    [] = [Size || {_, Size, _} <- Held, Size >= 5000],
+    {200, _, <<"OK">>} = Ask(Long).
 
 %% RFC 9112, 9.3: closes, unless the client asks for more.
 http_1_0(Config) ->
@@ -487,7 +511,13 @@ idle_limit(Config) ->
 request_limit(Config) ->
     Responses = [_, _, {200, Last, _}] = yucan_client:exchange(?config(few_requests, Config), [["GET /", ?HOST, "\r\n"] || _ <- lists:seq(1, 5)]),
     [200, 200, 200] = statuses(Responses),
-    <<"close">> = proplists:get_value(<<"connection">>, Last).
+    <<"close">> = proplists:get_value(<<"connection">>, Last),
+    Socket = yucan_client:connect(?config(few_requests, Config)),
+    [undefined, undefined, <<"close">>] = [begin
+        ok = gen_tcp:send(Socket, ["GET /", ?HOST, "\r\n"]),
+        {200, Headers, _} = yucan_client:one(Socket),
+        proplists:get_value(<<"connection">>, Headers)
+    end || _ <- [1, 2, 3]].
 
 %% A reset at each point of a request and of its answer leaves nothing behind.
 resets(Config) ->

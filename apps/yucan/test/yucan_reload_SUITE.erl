@@ -3,7 +3,7 @@
 -module(yucan_reload_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
--export([reload_under_load/1, reload_errors/1, drain/1, drain_at_sigterm/1, hot_code/1, hot_server/1]).
+-export([reload_under_load/1, reload_limits/1, reload_errors/1, drain/1, drain_at_sigterm/1, hot_code/1, hot_server/1]).
 
 -import(yucan_test_server, [answered/1, connections_in/1, handler/0, wait_for/1]).
 
@@ -14,7 +14,7 @@
 
 suite() -> [{timetrap, {minutes, 2}}].
 
-all() -> [reload_under_load, reload_errors, drain, drain_at_sigterm, hot_code, hot_server].
+all() -> [reload_under_load, reload_limits, reload_errors, drain, drain_at_sigterm, hot_code, hot_server].
 
 init_per_suite(Config) -> yucan_test_server:start_application(Config).
 
@@ -50,6 +50,14 @@ client(Port, Socket, Keeps, Count) ->
             false -> gen_tcp:close(Socket), client(Port, Keeps, Count + 1)
         end
     end.
+
+%% An open connection has the new limits from its second request on, also for one that it has asked before.
+reload_limits(_) ->
+    Socket = yucan_client:connect(start(#{})),
+    Ask = fun() -> ok = gen_tcp:send(Socket, ?GET(["/", lists:duplicate(100, $a)])), {Status, _, _} = yucan_client:one(Socket), Status end,
+    [200, 200] = [Ask(), Ask()],
+    ok = yucan:reload(yucan_server_test, #{listen => [#{port => 0}], handler => handler(), limits => #{request_line_bytes => 100}}),
+    [200, 414] = [Ask(), Ask()].
 
 %% What is wrong leaves the old configuration in force.
 reload_errors(Config) ->
