@@ -197,7 +197,9 @@ remember(#req{lines = Lines, authority = Authority}, #state{template = Template}
     State#state{template = Template#req{lines = Lines, authority = Authority}}.
 
 %% Nobody knows how long until the next one, and the bytes that it came in stay in memory with them.
-forget(#state{template = Template} = State) -> State#state{template = Template#req{lines = none}, last = none}.
+forget(#state{template = Template} = State) ->
+    ok = yucan_reply:forget(),
+    State#state{template = Template#req{lines = none}, last = none}.
 
 deadline(none, #limits{header_ms = Ms}) -> erlang:monotonic_time(millisecond) + Ms;
 deadline(Deadline, _) -> Deadline.

@@ -7,7 +7,7 @@
 %% Iolists whose tail is a binary: that is what the socket takes with least work.
 -dialyzer(no_improper_lists).
 
--export([send/3, step/2, write/2, cut/0, cut_short/0, inform/3, refuse/5, has_streamed/0, fields/1, run/6]).
+-export([send/3, forget/0, step/2, write/2, cut/0, cut_short/0, inform/3, refuse/5, has_streamed/0, fields/1, run/6]).
 -export_type([outcome/0, open/0]).
 
 %% What each small answer calls: 3 % of the processor time of a small GET, with the same in yucan_conn.
@@ -27,6 +27,8 @@
 -define(ANSWERED, '$yucan_answered').
 -define(WRITTEN, '$yucan_written').
 -define(STREAMED, '$yucan_streamed').
+%% The headers of the answer before, and what they came to.
+-define(CHECKED, '$yucan_checked').
 
 %% What the headers of a handler came to.
 -record(out, {
@@ -46,7 +48,7 @@ send({Status, Headers, Body}, #req{version = 20} = Req, _) when is_integer(Statu
         (Status >= 200 orelse Status =:= 101 andalso element(1, Body) =:= upgrade) ->
     yucan_h2_reply:send({Status, Headers, Body}, Req);
 send({Status, Headers, Body}, Req, Site) when is_integer(Status), Status >= 200, Status =< 999, is_list(Headers) ->
-    body(Body, Status, headers(Headers, #out{}), Req, Site);
+    body(Body, Status, checked(Headers), Req, Site);
 send({101, Headers, {upgrade, Function}}, #req{conn = Conn}, Site) when is_function(Function, 2), is_list(Headers) ->
     Out = headers(Headers, #out{}),
     Head = [opening(101, Out, Site), <<"connection: upgrade\r\n">>, Out#out.lines, <<"\r\n">>],
@@ -85,6 +87,8 @@ body({upgrade, Function}, Status, Out, #req{conn = Conn} = Req, Site) when is_fu
         ok -> {upgrade, Function};
         {error, _} -> {close, Status, 0}
     end;
+body(Body, Status, Out, Req, Site) when is_binary(Body) ->
+    full(Status, Body, byte_size(Body), connection(Out, Req, Site), Out, Req, Site);
 body(Body, Status, Out, Req, Site) ->
     Size = try iolist_size(Body) catch error:badarg -> error({bad_response, {body, Body}}) end,
     Connection = connection(Out, Req, Site),
@@ -138,6 +142,20 @@ status_line(200) -> <<"HTTP/1.1 200 OK\r\n">>;
 status_line(304) -> <<"HTTP/1.1 304 Not Modified\r\n">>;
 status_line(404) -> <<"HTTP/1.1 404 Not Found\r\n">>;
 status_line(Status) -> [<<"HTTP/1.1 ">>, integer_to_binary(Status), $\s, yucan_error:reason(Status), <<"\r\n">>].
+
+%% The same headers come to the same again, and many handlers repeat those of the answer before.
+checked(Headers) ->
+    case get(?CHECKED) of
+        {Headers, Out} -> Out;
+        _ ->
+            Out = headers(Headers, #out{}),
+            _ = put(?CHECKED, {Headers, Out}),
+            Out
+    end.
+
+%% @doc The connection is idle: nothing is kept of the last answer.
+-spec forget() -> ok.
+forget() -> _ = erase(?CHECKED), ok.
 
 %% The headers of a handler, checked.
 headers([{Name, Value} | Rest], Out) ->
