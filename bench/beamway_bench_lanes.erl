@@ -76,9 +76,10 @@ pass_on(Way, Next) ->
 %% The exit reason is how the result travels.
 -dialyzer({nowarn_function, ring/3}).
 %% @doc So many workers send a binary each round so many nodes; the last one acknowledges. The time of each in microseconds.
--spec ring(way(), {Next :: node(), Nodes :: pos_integer()}, {Workers :: pos_integer(), Bytes :: pos_integer()}) -> [pos_integer()].
-ring(Way, {Next, Nodes}, {Workers, Bytes}) ->
-    Binary = binary:copy(<<"r">>, Bytes),
+-spec ring(way(), {Next :: node(), Nodes :: pos_integer()}, {Workers :: pos_integer(), Bytes :: pos_integer(), plain | block}) -> [pos_integer()].
+ring(Way, {Next, Nodes}, {Workers, Bytes, Kind}) ->
+    Plain = binary:copy(<<"r">>, Bytes),
+    Binary = case Kind of plain -> Plain; block -> teleport:binary(Plain) end,
     Each = [spawn_monitor(fun() -> exit({took, once_round(Way, Next, Nodes, Binary)}) end) || _ <- lists:seq(1, Workers)],
     [receive
          {'DOWN', Monitor, process, Pid, {took, Us}} -> Us;

@@ -4,7 +4,7 @@
 %%
 %% Each worker's time is printed in microseconds and their mean in seconds, as that one did. What is compared is how many MB all
 %% workers together brought round in a second, by the slowest of them. Lanes over shared memory (`lanes') and over TCP (`lanes_tcp') stand
-%% beside stock distribution, between the same kind of nodes.
+%% beside stock distribution, between the same kind of nodes. Over shared memory lanes also bring round blocks (`teleport:binary/1'), which nobody copies.
 -module(beamway_bench_ring).
 -behaviour(beamway_bench).
 
@@ -49,36 +49,40 @@ measure(#{contender := #{name := Name}, members := Members} = Cluster, #{workers
     Way = beamway_bench_lanes:open(Cluster, []),
     _ = [beamway_bench_nodes:call(Member, beamway_bench_lanes, start_ring, [Way, To]) || {Member, To} <- Next],
     Unprimed = unprimed(Way, Name, Next, Workers),
-    Figures = [{key(Count), lists:max([round_trip(Way, Name, Next, Count) || _ <- lists:seq(1, Rounds)])} || Count <- Workers],
-    maps:from_list(Unprimed ++ Figures).
+    Best = fun(Count, Kind) -> lists:max([round_trip(Way, Name, Next, {Count, Kind}) || _ <- lists:seq(1, Rounds)]) end,
+    Plain = [{Count, Best(Count, plain)} || Count <- Workers],
+    %% Who has no blocks brings round what there is.
+    Blocks = case Name of lanes -> [{Count, Best(Count, block)} || Count <- Workers]; _ -> Plain end,
+    maps:from_list(Unprimed ++ [{key(Count, Kind), Figure} || {Kind, Figures} <- [{plain, Plain}, {block, Blocks}], {Count, Figure} <- Figures]).
 
 %% The first ring opens the lanes; on nodes that are kept it has been before.
 unprimed(stock, _, _, _) -> [];
 unprimed(lane, Name, Next, Workers) ->
     Count = hd([W || W <- Workers, W > 1] ++ Workers),
-    Figure = {<<(key(Count))/binary, ", not primed">>, round_trip(lane, Name, Next, Count)},
+    Figure = {<<(key(Count, plain))/binary, ", not primed">>, round_trip(lane, Name, Next, {Count, plain})},
     _ = [ok = beamway_bench_nodes:call(Member, beamway_bench_lanes, prime, [[To]]) || {Member, To} <- Next],
     [Figure].
 
-round_trip(Way, Name, Next, Workers) ->
+round_trip(Way, Name, Next, {Workers, Kind}) ->
     Nodes = length(Next),
     Start = erlang:monotonic_time(microsecond),
-    Times = lists:append(beamway_bench_nodes:each([{Member, beamway_bench_lanes, ring, [Way, {To, Nodes}, {Workers, ?BYTES}]} || {Member, To} <- Next], 120000)),
+    Times = lists:append(beamway_bench_nodes:each([{Member, beamway_bench_lanes, ring, [Way, {To, Nodes}, {Workers, ?BYTES, Kind}]} || {Member, To} <- Next], 120000)),
     Elapsed = erlang:monotonic_time(microsecond) - Start,
-    beamway_bench:note("ring: ~ts, ~b workers: ~ts us; mean ~.3f s",
-                       [Name, Workers, lists:join(" ", [integer_to_list(Us) || Us <- Times]), lists:sum(Times) / length(Times) / 1.0e6]),
+    beamway_bench:note("ring: ~ts, ~b workers, ~ts: ~ts us; mean ~.3f s",
+                       [Name, Workers, Kind, lists:join(" ", [integer_to_list(Us) || Us <- Times]), lists:sum(Times) / length(Times) / 1.0e6]),
     Nodes * Workers * ?BYTES / Elapsed.
 
-key(Workers) -> iolist_to_binary(io_lib:format("10 MB round the ring, ~b workers", [Workers])).
+key(Workers, Kind) -> iolist_to_binary([io_lib:format("10 MB round the ring, ~b workers", [Workers]), case Kind of plain -> []; block -> ", blocks" end]).
 
 %% @private
 -spec metrics(map()) -> [beamway_bench_report:metric()].
 metrics(#{workers := Workers}) ->
     lists:append([[metric("ring_w", Count, lanes, [tcp, unix, beamway]), metric("ring_tcp_w", Count, lanes_tcp, [tcp, beamway_tcp]),
-                   (metric("ring_unprimed_w", Count, lanes, []))#{key := <<(key(Count))/binary, ", not primed">>}] || Count <- Workers]).
+                   (metric("ring_blocks_w", Count, lanes, [tcp, beamway]))#{key := key(Count, block)},
+                   (metric("ring_unprimed_w", Count, lanes, []))#{key := <<(key(Count, plain))/binary, ", not primed">>}] || Count <- Workers]).
 
 metric(Name, Count, Contender, Baselines) ->
-    #{name => iolist_to_binary([Name, integer_to_list(Count)]), unit => <<"MB/s">>, better => higher, key => key(Count),
+    #{name => iolist_to_binary([Name, integer_to_list(Count)]), unit => <<"MB/s">>, better => higher, key => key(Count, plain),
       contender => Contender, baselines => Baselines}.
 
 -ifdef(TEST).
@@ -95,5 +99,5 @@ prepare_test_() ->
 
 metrics_test() ->
     Names = [Name || #{name := Name} <- metrics(#{workers => [1, 6, 8]})],
-    ?assertEqual([], [<<"ring_w6">>, <<"ring_w8">>, <<"ring_tcp_w6">>] -- Names).
+    ?assertEqual([], [<<"ring_w6">>, <<"ring_w8">>, <<"ring_tcp_w6">>, <<"ring_blocks_w6">>] -- Names).
 -endif.
