@@ -227,7 +227,7 @@ upload(Req, State) ->
         {true, Range, _} when Range =/= undefined -> yucan_error:page(400, <<"A part of a file is not taken">>);
         {true, _, {ok, Path}} ->
             case binary:last(Path) =/= $/ andalso folder(filename:dirname(Path), Path, State) of
-                {ok, Folder} -> store(Req, Folder, filename:basename(Path));
+                {ok, Folder} -> store(Req, Folder, Path, State);
                 _ -> yucan_error:page(403)
             end;
         _ -> yucan_error:page(403)
@@ -242,10 +242,20 @@ folder(Above, Path, #{files := #{root := Root} = Files, hidden := Hidden} = Stat
         _ -> refused
     end.
 
-store(Req, Folder, Name) ->
-    case begin_file(Folder, Name) of
-        {Device, _, _} = File -> stored(try copy(Req, Device, 0) after file:close(Device) end, File);
+store(Req, Folder, Path, #{files := #{root := Root} = Files}) ->
+    case begin_file(Folder, filename:basename(Path)) of
+        {Device, _, _} = File ->
+            MayChange = fun() -> yucan_file:may_change(Req, Path, Root, Files) end,
+            stored(try received(Req, Device, MayChange) after file:close(Device) end, File);
         refused -> yucan_error:page(403)
+    end.
+
+%% Another upload of the file may end before this one does.
+received(Req, Device, MayChange) ->
+    case MayChange() andalso copy(Req, Device, 0) of
+        {error, Reason} -> {error, Reason};
+        ok -> case MayChange() of true -> ok; false -> {error, precondition} end;
+        false -> {error, precondition}
     end.
 
 begin_file(Folder, Name) ->
@@ -266,6 +276,7 @@ stored({error, Reason}, {_, Part, _}) ->
     ok = yucan_unfinished:delete(Part),
     case Reason of
         {file, _} -> yucan_error:page(507);
+        precondition -> yucan_error:page(412);
         _ -> yucan_req:body_error(Reason)
     end.
 

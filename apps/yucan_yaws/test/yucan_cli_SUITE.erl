@@ -3,7 +3,7 @@
 -module(yucan_cli_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
--export([folder/1, this_folder/1, wishes/1, one_file/1, application_paths/1, live/1, wrong_words/1, completion_and_manual/1, zsh_completion/1, closed_descriptors/1, cannot_serve/1, announced/1, daemon/1, daemon_cannot_serve/1, attached/1, watch/1, crash/1]).
+-export([folder/1, this_folder/1, wishes/1, upload_conditions/1, one_file/1, application_paths/1, live/1, wrong_words/1, completion_and_manual/1, zsh_completion/1, closed_descriptors/1, cannot_serve/1, announced/1, daemon/1, daemon_cannot_serve/1, attached/1, watch/1, crash/1]).
 
 -include_lib("common_test/include/ct.hrl").
 -include_lib("kernel/include/file.hrl").
@@ -12,7 +12,7 @@
 
 suite() -> [{timetrap, {minutes, 3}}].
 
-all() -> [folder, this_folder, wishes, one_file, application_paths, live, wrong_words, completion_and_manual, zsh_completion, closed_descriptors, cannot_serve, announced, daemon, daemon_cannot_serve, attached, watch, crash].
+all() -> [folder, this_folder, wishes, upload_conditions, one_file, application_paths, live, wrong_words, completion_and_manual, zsh_completion, closed_descriptors, cannot_serve, announced, daemon, daemon_cannot_serve, attached, watch, crash].
 
 init_per_suite(Config) ->
     Served = filename:join(?config(priv_dir, Config), "served"),
@@ -158,6 +158,54 @@ wishes(Config) ->
         ok = yucan_h2_client:send(Client, yucan_h2_client:frame(3, 0, 1, <<8:32>>)),
         true = beamway_peer:wait_until(fun() -> Parts() =:= [] end, 20000),
         {ok, ["by token", "new.txt", "one.txt", "two.txt", "x"]} = {ok, lists:sort(element(2, file:list_dir(filename:join(Folder, "sub"))))}
+    after
+        stop(Served)
+    end.
+
+%% RFC 9110, 13.1 and 13.2: an upload that must not replace the file, or only the version that its client has seen. What is refused changes nothing.
+upload_conditions(Config) ->
+    Folder = filename:join(?config(priv_dir, Config), "upload_conditions"),
+    File = filename:join(Folder, "a.txt"),
+    ok = filelib:ensure_dir(File),
+    ok = file:write_file(File, "old"),
+    Time = {{2020, 1, 1}, {12, 0, 0}},
+    ok = file:change_time(File, Time),
+    Served = open(Config, ["-p", "0", "--upload", Folder], [{"YUCAN_UPLOAD_TOKEN", "a token"}]),
+    try
+        Port = port_in(line(Served)),
+        {200, Headers, <<"old">>} = yucan_client:get(Port, "/a.txt"),
+        [Etag, Date] = [proplists:get_value(Name, Headers) || Name <- [<<"etag">>, <<"last-modified">>]],
+        Put = fun(Path, Conditions) ->
+            [{Status, _, _}] = yucan_client:exchange(Port, ["PUT ", Path, " HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer a token\r\nContent-Length: 3\r\n",
+                                                            [[Condition, "\r\n"] || Condition <- Conditions], "\r\nnew"]),
+            Status
+        end,
+        [{Conditions, 412} = {Conditions, Put("/a.txt", Conditions)}
+         || Conditions <- [["If-None-Match: *"], [["If-None-Match: ", Etag]], ["If-Match: \"other\""], [["If-Match: W/", Etag]],
+                           ["If-Unmodified-Since: Sun, 06 Nov 1994 08:49:37 GMT"], [["If-Match: ", Etag], "If-None-Match: *"]]],
+        {ok, <<"old">>} = file:read_file(File),
+        %% What is not there matches nothing.
+        [412, 412] = [Put("/b.txt", ["If-Match: " ++ Tags]) || Tags <- ["*", "\"other\""]],
+        ["a.txt"] = filelib:wildcard("*", Folder),
+        [] = filelib:wildcard(".*.part", Folder),
+        201 = Put("/b.txt", ["If-None-Match: *"]),
+        %% Other answers do not depend on the conditions.
+        [403, 403] = [Put(Path, ["If-Match: \"other\""]) || Path <- ["/no/such", "/.hidden"]],
+        [begin
+             {Conditions, 204} = {Conditions, Put("/a.txt", Conditions)},
+             {ok, <<"new">>} = file:read_file(File),
+             ok = file:write_file(File, "old"),
+             ok = file:change_time(File, Time)
+         end || Conditions <- [[["If-Match: \"other\", ", Etag]], ["If-Match: *"], ["If-None-Match: \"other\""], [["If-Unmodified-Since: ", Date]],
+                               [["If-Modified-Since: ", Date]]]],
+        %% One that began when the file was not there.
+        Slow = yucan_client:connect(Port),
+        ok = gen_tcp:send(Slow, "PUT /c.txt HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer a token\r\nContent-Length: 4\r\nIf-None-Match: *\r\n\r\nsl"),
+        true = beamway_peer:wait_until(fun() -> filelib:wildcard(".c.txt.*.part", Folder) =/= [] end, ?WAIT_MS),
+        201 = Put("/c.txt", []),
+        ok = gen_tcp:send(Slow, "ow"),
+        {412, _, _} = yucan_client:one(Slow),
+        {ok, <<"new">>} = file:read_file(filename:join(Folder, "c.txt"))
     after
         stop(Served)
     end.

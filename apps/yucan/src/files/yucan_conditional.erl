@@ -3,7 +3,7 @@
 %% the representation to what should be answered.
 -module(yucan_conditional).
 
--export([decide/3, ranges/4, accepts_gzip/1, codings/1]).
+-export([decide/3, may_change/2, ranges/4, accepts_gzip/1, codings/1]).
 -export_type([etag/0]).
 
 %% With its quotes, and W/ if it is weak. `none': what is there may change without its time, so no earlier answer stands for it.
@@ -55,6 +55,12 @@ same(Tag, Etag, _) -> opaque(Tag) =:= opaque(Etag).
 
 opaque(<<"W/", Tag/binary>>) -> Tag;
 opaque(Tag) -> Tag.
+
+%% @doc May a method that changes the representation, such as PUT, do so? `none': nothing is there.
+-spec may_change(yucan_req:req(), none | {etag(), Modified :: calendar:datetime()}) -> boolean().
+may_change(Req, none) -> yucan_req:header(<<"if-match">>, Req) =:= undefined;
+%% If-Modified-Since is only for GET and HEAD (RFC 9110, 13.1.3).
+may_change(Req, {Etag, Modified}) -> decide(yucan_req:delete_header(<<"if-modified-since">>, Req), Etag, Modified) =:= proceed.
 
 %% @doc Which parts of so many bytes are wanted: `all' also where the Range header is not understood, or not for this version.
 -spec ranges(yucan_req:req(), etag(), Modified :: calendar:datetime(), Size :: non_neg_integer()) ->

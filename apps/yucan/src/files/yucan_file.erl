@@ -7,7 +7,7 @@
 -module(yucan_file).
 -behaviour(yucan_handler).
 
--export([init/1, handle/2, respond/3, serve/3]).
+-export([init/1, handle/2, respond/3, serve/3, may_change/4]).
 -export_type([options/0]).
 
 -include_lib("kernel/include/file.hrl").
@@ -166,6 +166,17 @@ serve(Req, File, Options) ->
             end;
         Response -> Response
     end.
+
+%% @doc Do the conditions of a request permit it to change the file at a decoded path? They are about the file as it is, not about its compressed forms.
+-spec may_change(yucan_req:req(), Path :: binary(), Root :: binary(), options()) -> boolean().
+may_change(Req, Path, Root, Options) ->
+    Current = case yucan_symlink:info(Path, Root, policy(Options)) of
+        {ok, #file_info{mtime = Time} = Info} -> {etag(Info, <<>>), Time};
+        {error, enoent} -> none;
+        %% It is there, but no client has seen it.
+        {error, _} -> {none, {{1970, 1, 1}, {0, 0, 0}}}
+    end,
+    yucan_conditional:may_change(Req, Current).
 
 %% ---- one file in its forms
 
