@@ -251,9 +251,11 @@ handle_cast({pass, Name, Holder, Next}, State) ->
     {noreply, State};
 %% Somebody chose this node.
 handle_cast({try_start, #{name := Name} = Spec, Given}, #state{keepers = Keepers} = State) ->
-    case lists:member(Name, maps:values(Keepers)) of
-        true -> {noreply, State};
-        false -> {noreply, State#state{keepers = Keepers#{placement_child_keeper:start_link(Spec, Given) => Name}}}
+    case [Keeper || {Keeper, Kept} <- maps:to_list(Keepers), Kept =:= Name, is_process_alive(Keeper)] of
+        [] -> {noreply, State#state{keepers = Keepers#{placement_child_keeper:start_link(Spec, Given) => Name}}};
+        [Keeper] ->
+            ok = placement_child_keeper:give(Keeper, Spec, Given),
+            {noreply, State}
     end;
 handle_cast(_, State) -> {noreply, State}.
 

@@ -6,7 +6,7 @@
 %% does, the child moves: a module that exports `placement_handoff/1' and `placement_handoff/2' takes its state along.
 -module(placement_child_keeper).
 
--export([start_link/2]).
+-export([start_link/2, give/3]).
 
 -optional_callbacks([placement_handoff/1, placement_handoff/2]).
 
@@ -27,16 +27,25 @@ start_link(Spec, Given) ->
     Server = self(),
     spawn_link(fun() -> begin_keeping(Spec, Given, Server) end).
 
+%% @doc Gives a keeper that runs already what another node handed over for its child.
+-spec give(pid(), placement_child:spec(), none | {ok, term()}) -> ok.
+give(_, _, none) -> ok;
+give(Keeper, Spec, Given) ->
+    Keeper ! {?MODULE, Spec, Given},
+    ok.
+
 begin_keeping(#{grace := Grace} = Spec, Given, Server) ->
     _ = process_flag(trap_exit, true),
     asked(Spec, Given, Server, now_ms() + Grace).
 
 asked(#{grace := Grace} = Spec, Given, Server, End) ->
-    case placement_child:ask(Spec, none, Grace div 3) of
+    case {placement_child:ask(Spec, none, Grace div 3), handed()} of
+        %% Promises that this node has got count at the next question, too.
+        {_, {Newer, Handed}} -> asked(Newer, Handed, Server, now_ms() + Grace);
         %% A start that outlasts the lease ends with the keeper, to which the process under way is linked.
-        {granted, Since} -> started(Spec, Given, Server, Since + Grace, armed(self(), Since + Grace));
-        deleted -> placement_child:release(Spec, node());
-        refused ->
+        {{granted, Since}, none} -> started(Spec, Given, Server, Since + Grace, armed(self(), Since + Grace));
+        {deleted, none} -> placement_child:release(Spec, node());
+        {refused, none} ->
             %% The node that gave the state has no lease any more when that time is over, whether or not its promises were passed on.
             case Given =/= none andalso now_ms() < End of
                 true ->
@@ -46,6 +55,8 @@ asked(#{grace := Grace} = Spec, Given, Server, End) ->
                 false -> given_up(Spec, Given)
             end
     end.
+
+handed() -> receive {?MODULE, Spec, Given} -> {Spec, Given} after 0 -> none end.
 
 %% Whatever this process does meanwhile, the end of the lease ends that one.
 armed(Pid, Until) ->
@@ -84,9 +95,11 @@ not_started(#{name := Name, query := Query, grace := Grace} = Spec, Given, Timer
         _ -> given_up(Spec, Given)
     end.
 
-given_up(#{name := Name} = Spec, Given) ->
-    _ = [logger:warning("placement: the state of child ~0tP is lost: no node took it over", [Name, 8]) || Given =/= none],
+given_up(Spec, Given) ->
+    _ = [lost(Spec) || Given =/= none],
     placement_child:release(Spec, node()).
+
+lost(#{name := Name}) -> logger:warning("placement: the state of child ~0tP is lost: no node took it over", [Name, 8]).
 
 %% Half of the lease is left to hand the state on.
 handed_over(_, _, none, _) -> ok;
@@ -111,6 +124,8 @@ waiting(#kept{spec = #{grace := Grace} = Spec, pid = Pid, server = Server, until
     receive
         {'EXIT', Pid, _} -> placement_child:release(Spec, node());
         {placement_child, delete} -> stopped(Spec, Pid);
+        %% The child runs without it.
+        {?MODULE, _, _} -> _ = lost(Spec), waiting(Kept);
         %% The server has ended.
         {'EXIT', Server, Reason} -> _ = stop(Pid), exit(Reason);
         %% A process that the start function has linked, too.

@@ -6,7 +6,7 @@
 -include_lib("stdlib/include/assert.hrl").
 
 -export([all/0, suite/0, init_per_testcase/2, end_per_testcase/2]).
--export([restarted_elsewhere/1, moves_with_its_state/1, only_the_majority_runs_it/1, a_node_that_was_restarted/1, wrong_options_and_the_end/1,
+-export([restarted_elsewhere/1, moves_with_its_state/1, moves_to_a_node_that_was_chosen_before/1, only_the_majority_runs_it/1, a_node_that_was_restarted/1, wrong_options_and_the_end/1,
          a_new_child_waits_for_the_old_one/1, a_minority_changes_nothing/1, a_minority_deletes_nothing/1,
          started_anew_on_restarted_nodes/1, a_helper_of_the_start_ends/1, a_voter_that_missed_the_end/1, the_first_choice_does_not_start_it/1,
          the_first_choice_does_not_take_its_state/1, the_first_choice_hangs_over_its_state/1, the_first_voter_hangs/1, the_first_voter_knows_nothing/1,
@@ -20,7 +20,7 @@
 
 suite() -> [{timetrap, {minutes, 3}}].
 
-all() -> [restarted_elsewhere, moves_with_its_state, only_the_majority_runs_it, a_node_that_was_restarted, wrong_options_and_the_end,
+all() -> [restarted_elsewhere, moves_with_its_state, moves_to_a_node_that_was_chosen_before, only_the_majority_runs_it, a_node_that_was_restarted, wrong_options_and_the_end,
          a_new_child_waits_for_the_old_one, a_minority_changes_nothing, a_minority_deletes_nothing,
          started_anew_on_restarted_nodes, a_helper_of_the_start_ends, a_voter_that_missed_the_end, the_first_choice_does_not_start_it,
          the_first_choice_does_not_take_its_state, the_first_choice_hangs_over_its_state, the_first_voter_hangs, the_first_voter_knows_nothing,
@@ -158,6 +158,31 @@ moves_with_its_state(Config) ->
     ?assertEqual("c", name_of(Config, node(New))),
     ?assertEqual(precious, beamway_placement_nodes:call(cluster(Config), "a", {gen_server, call}, [{via, placement, once}, get])),
     ?assertNot(is_alive(Config, Old)).
+
+%% Another voter has chosen `b' too, and its keeper still asks the voters when the state arrives. It needs the answer of `b', since `c' gives none.
+moves_to_a_node_that_was_chosen_before(Config) ->
+    roles(Config, [{"a", worker}, {"b", other}, {"c", other}]),
+    Old = started(Config, {role, eq, worker}, fresh),
+    ok = beamway_placement_nodes:call(cluster(Config), "a", {gen_server, call}, [Old, {put, precious}]),
+    [{_, Spec, _}] = beamway_placement_nodes:call(cluster(Config), "b", {ets, lookup}, [placement_children, once]),
+    ok = voter(Config, "b", {sys, suspend}, []),
+    ok = voter(Config, "b", {gen_server, cast}, [{try_start, Spec, none}]),
+    [ok = call(Config, Name, update, [role, {static, Value, [{ttl, 0}]}]) || {Name, Value} <- [{"a", other}, {"b", worker}]],
+    %% The old process has ended, and the promises and the state have been sent.
+    true = beamway_peer:wait_until(fun() -> queued(Config, "b", Spec) end, 60000),
+    ok = voter(Config, "c", {sys, suspend}, []),
+    ok = voter(Config, "b", {sys, resume}, []),
+    true = beamway_peer:wait_until(fun() -> is_pid(call(Config, "b", whereis_name, [once])) end, 30000),
+    ok = voter(Config, "c", {sys, resume}, []),
+    New = another(Config, ["a", "b", "c"], Old),
+    ?assertEqual("b", name_of(Config, node(New))),
+    ?assertEqual(precious, beamway_placement_nodes:call(cluster(Config), "a", {gen_server, call}, [New, get])).
+
+queued(Config, Name, Spec) ->
+    beamway_peer:run(peer_of(Config, node_of(Config, Name)), fun() ->
+        {messages, Messages} = process_info(whereis(placement_child), messages),
+        lists:member({'$gen_cast', {try_start, Spec, {ok, precious}}}, Messages)
+    end).
 
 %% The node of the child is cut off: its child has ended before the others start one, and when they meet again there is one still.
 only_the_majority_runs_it(Config) ->
