@@ -209,7 +209,6 @@ deleted(Name, Version, #state{keepers = Keepers}) ->
         [{_, {deleted, Newer}, _}] when Newer >= Version -> ok;
         _ ->
             true = ets:insert(?CHILDREN, {Name, {deleted, Version}, promise(Name, now_ms())}),
-            _ = erlang:send_after(?REMEMBERED_MS, self(), {forget, Name, Version}),
             _ = [Keeper ! {?MODULE, delete} || {Keeper, Kept} <- maps:to_list(Keepers), Kept =:= Name],
             ok
     end.
@@ -280,12 +279,10 @@ answer(#{name := Name, grace := Grace, version := Version} = Spec, Holder, Pid) 
 handle_info(tick, State) ->
     ok = tick(),
     Now = now_ms(),
+    _ = ets:select_delete(?CHILDREN, [{{'_', {deleted, '_'}, {'_', '_', '$1'}}, [{'<', '$1', Now - ?REMEMBERED_MS}], [true]}]),
     {noreply, lists:foldl(fun chosen/2, State, [{Spec, Now - Until} || {_, #{} = Spec, {_, _, Until}} <- ets:tab2list(?CHILDREN), Until =< Now])};
 handle_info({'EXIT', Keeper, _}, #state{keepers = Keepers} = State) -> {noreply, State#state{keepers = maps:remove(Keeper, Keepers)}};
 handle_info({'DOWN', Monitor, process, _, _}, #state{choosers = Choosers} = State) -> {noreply, State#state{choosers = maps:remove(Monitor, Choosers)}};
-handle_info({forget, Name, Version}, State) ->
-    true = ets:match_delete(?CHILDREN, {Name, {deleted, Version}, '_'}),
-    {noreply, State};
 handle_info(_, State) -> {noreply, State}.
 
 %% One chooser for a name at a time; the turn goes on each half of a grace time. Two nodes that choose at once ask the same voters.
