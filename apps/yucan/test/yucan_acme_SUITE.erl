@@ -4,7 +4,7 @@
 -behaviour(yucan_handler).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_testcase/2, end_per_testcase/2]).
--export([bad_options/1, json/1, bad_certificates/1, tls_alpn/1, http/1, changed/1, renewed/1, refused/1, handle/2]).
+-export([bad_options/1, json/1, bad_certificates/1, killed/1, tls_alpn/1, http/1, changed/1, renewed/1, refused/1, handle/2]).
 
 -include_lib("common_test/include/ct.hrl").
 -include_lib("public_key/include/public_key.hrl").
@@ -13,13 +13,13 @@
 
 suite() -> [{timetrap, {minutes, 3}}].
 
-all() -> [bad_options, json, bad_certificates, tls_alpn, http, changed, renewed, refused].
+all() -> [bad_options, json, bad_certificates, killed, tls_alpn, http, changed, renewed, refused].
 
 init_per_suite(Config) -> yucan_test_server:start_application(Config).
 
 end_per_suite(Config) -> yucan_test_server:stop_application(Config).
 
-init_per_testcase(Case, Config) when Case =:= bad_options; Case =:= json; Case =:= bad_certificates -> Config;
+init_per_testcase(Case, Config) when Case =:= bad_options; Case =:= json; Case =:= bad_certificates; Case =:= killed -> Config;
 init_per_testcase(Case, Config) ->
     case [Program || Program <- ["pebble", "pebble-challtestsrv"], os:find_executable(Program) =:= false] of
         [] -> authority(Case, Config);
@@ -125,14 +125,54 @@ bad_certificates(Config) ->
          {{200, [], <<>>}, <<"no certificate">>},
          {{200, [], Other}, <<"another key">>}]].
 
-%% An authority that asks nothing, and whose last answer is given.
+%% An order is killed, ended with its server, and killed with it: nothing of it is left. This authority never looks.
+killed(Config) ->
+    Folder = filename:join(?config(priv_dir, Config), "killed"),
+    ok = filelib:ensure_path(Folder),
+    {Certificate, Key, Root} = localhost(Folder),
+    Port = yucan_test_server:start(yucan_acme_authority, #{listen => [#{port => 0, tls => #{certfile => Certificate, keyfile => Key}}], handler => {?MODULE, {counters:new(1, []), asks}}}),
+    [nothing_is_left((options(Folder, Port, Root))#{names => [<<"h.test">>], challenge => Kind}) || Kind <- [http, tls_alpn]].
+
+nothing_is_left(Options) ->
+    {First, Order} = offering(Options),
+    true = exit(Order, kill),
+    <<"the order took too long">> = failed(First),
+    [] = offered(),
+    ok = gen_server:stop(First),
+    {Second, _} = offering(Options),
+    ok = gen_server:stop(Second),
+    [] = offered(),
+    {Third, Last} = offering(Options),
+    true = unlink(Third),
+    true = exit(Third, kill),
+    wait(fun() -> not is_process_alive(Third) andalso not is_process_alive(Last) end),
+    [_] = offered(),
+    %% The next one of these names has not offered anything.
+    {ok, Fourth} = yucan_acme:start_link(Options#{directory => <<"https://localhost:1/">>}),
+    [] = offered(),
+    ok = gen_server:stop(Fourth).
+
+offering(Options) ->
+    {ok, Pid} = yucan_acme:start_link(Options),
+    wait(fun() -> offered() =/= [] end),
+    {links, Links} = process_info(Pid, links),
+    [Order] = Links -- [self()],
+    {Pid, Order}.
+
+%% What the authority would see.
+offered() -> [Term || {{yucan_acme, http, _}, _} = Term <- persistent_term:get()] ++ [asked || yucan_acme:is_asked()].
+
+%% An authority whose last answer is given, and that asks nothing, unless it is to ask for ever.
 handle(Req, {Finalized, Answer}) ->
     {ok, _} = yucan_req:body(Req),
     Url = fun(Path) -> <<"https://", (yucan_req:header(<<"host">>, Req))/binary, Path/binary>> end,
     Json = fun(Object) -> {200, [{<<"replay-nonce">>, <<"n">>}, {<<"location">>, Url(<<"/order">>)}], yucan_acme_json:encode(Object)} end,
     case yucan_req:path(Req) of
         <<"/dir">> -> {200, [], yucan_acme_json:encode(maps:from_list([{Name, Url(<<"/", Name/binary>>)} || Name <- [<<"newNonce">>, <<"newAccount">>, <<"newOrder">>]]))};
-        <<"/newOrder">> -> Json(#{<<"authorizations">> => []});
+        <<"/newOrder">> -> Json(#{<<"authorizations">> => [Url(<<"/authorization">>) || Answer =:= asks]});
+        <<"/authorization">> ->
+            Challenges = [#{<<"type">> => Type, <<"url">> => Url(<<"/challenge">>), <<"token">> => <<"token">>} || Type <- [<<"http-01">>, <<"tls-alpn-01">>]],
+            Json(#{<<"status">> => <<"pending">>, <<"identifier">> => #{<<"value">> => <<"h.test">>}, <<"challenges">> => Challenges});
         <<"/order">> ->
             Status = case counters:get(Finalized, 1) of 0 -> <<"ready">>; 1 -> <<"valid">> end,
             Json(#{<<"status">> => Status, <<"finalize">> => Url(<<"/finalize">>), <<"certificate">> => Url(<<"/certificate">>)});

@@ -61,7 +61,7 @@ challenge(Req, Next) ->
         <<"/.well-known/acme-challenge/", Token/binary>> ->
             case persistent_term:get({?MODULE, http, Token}, none) of
                 none -> Next(Req);
-                Authorization -> {200, [{<<"content-type">>, <<"application/octet-stream">>}], Authorization}
+                {_, Authorization} -> {200, [{<<"content-type">>, <<"application/octet-stream">>}], Authorization}
             end;
         _ -> Next(Req)
     end.
@@ -168,7 +168,7 @@ self_signed(Name, Key, Extensions) ->
 
 %% ---- challenges
 
-offer(<<"http-01">>, _, Token, Authorization) -> persistent_term:put({?MODULE, http, Token}, Authorization);
+offer(<<"http-01">>, Name, Token, Authorization) -> persistent_term:put({?MODULE, http, Token}, {Name, Authorization});
 %% RFC 8737, 3: the hash of the authorization in a critical extension.
 offer(<<"tls-alpn-01">>, Name, _, Authorization) ->
     Key = yucan_certificate:new_key(),
@@ -181,6 +181,11 @@ offer(<<"tls-alpn-01">>, Name, _, Authorization) ->
 withdraw(<<"http-01">>, _, Token) -> persistent_term:erase({?MODULE, http, Token});
 withdraw(<<"tls-alpn-01">>, Name, _) -> change_asked(fun(Asked) -> maps:remove(Name, Asked) end).
 
+%% What an order that was killed has left.
+withdraw_all(Names) ->
+    _ = [persistent_term:erase(Key) || {{?MODULE, http, _} = Key, {Name, _}} <- persistent_term:get(), lists:member(Name, Names)],
+    change_asked(fun(Asked) -> maps:without(Names, Asked) end).
+
 %% Several orders may run at the same time.
 change_asked(Change) -> global:trans({?MODULE, self()}, fun() -> persistent_term:put({?MODULE, asked}, Change(asked())) end, [node()]).
 
@@ -188,9 +193,10 @@ change_asked(Change) -> global:trans({?MODULE, self()}, fun() -> persistent_term
 
 %% @private
 -spec init(map()) -> {ok, #state{}}.
-init(Options) ->
+init(#{names := Names} = Options) ->
     process_flag(trap_exit, true),
     ok = ensure_certificate(Options),
+    ok = withdraw_all(Names),
     self() ! look,
     {ok, #state{options = Options}}.
 
@@ -269,12 +275,13 @@ ended(Reason, #state{failures = Failures, options = #{names := Names}} = State) 
         _ -> unicode:characters_to_binary(io_lib:format("~0tP", [Reason, 20]))
     end,
     Pause = min(?LOOK_MS, ?RETRY_MS bsl min(Failures, 10)),
-    %% One that was killed has withdrawn nothing.
-    _ = change_asked(fun(Asked) -> maps:without(Names, Asked) end),
+    ok = withdraw_all(Names),
     yucan_events:warning("no certificate for ~ts: ~ts; it tries again in ~b s", [lists:join(", ", Names), Text, Pause div 1000]),
     look_later(Pause, State#state{failures = Failures + 1, last = {error, Text}}).
 
 %% @private
 -spec terminate(term(), #state{}) -> ok.
-terminate(_, #state{worker = {Pid, _, _}}) -> exit(Pid, kill), ok;
+terminate(_, #state{worker = {Pid, Monitor, _}, options = #{names := Names}}) ->
+    exit(Pid, kill),
+    receive {'DOWN', Monitor, process, _, _} -> withdraw_all(Names) end;
 terminate(_, _) -> ok.
