@@ -186,9 +186,14 @@ socket_options(#limits{backlog = Backlog, send_ms = Send}) ->
      {send_timeout, Send}, {send_timeout_close, true}, {buffer, 8192}].
 
 %% The pool stays until its connections have ended (see handle_info).
-close({_, Socket, _, Pool}) ->
-    _ = gen_tcp:close(Socket),
+close({_, Socket, Local, Pool}) ->
+    ok = close(Socket, Local),
     yucan_pool:drain(Pool).
+
+%% The name of a unix socket goes first: once the socket is closed, another server may take the name.
+close(Socket, Local) ->
+    _ = case Local of {local, Path} -> file:delete(Path); _ -> ok end,
+    gen_tcp:close(Socket).
 
 %% @private
 -spec handle_call(term(), gen_server:from(), #state{}) -> {reply, term(), #state{}} | {noreply, #state{}}.
@@ -247,7 +252,6 @@ handle_info(_, State) ->
 %% @private
 -spec terminate(term(), #state{}) -> ok.
 terminate(_, #state{name = Name, listening = Listening}) ->
-    _ = [gen_tcp:close(Socket) || {_, Socket, _, _} <- Listening],
-    _ = [file:delete(Path) || {_, _, {local, Path}, _} <- Listening],
+    _ = [close(Socket, Local) || {_, Socket, Local, _} <- Listening],
     _ = persistent_term:erase({yucan, Name}),
     yucan_file_cache:close(Name).

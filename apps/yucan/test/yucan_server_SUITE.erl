@@ -3,7 +3,7 @@
 -module(yucan_server_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
--export([bad_options/1, unix_socket/1, stale_unix_socket/1, address_in_use/1, supervised/1, one_for_each/1, metrics/1, events/1, stock_log/1,
+-export([bad_options/1, unix_socket/1, unix_socket_goes/1, stale_unix_socket/1, address_in_use/1, supervised/1, one_for_each/1, metrics/1, events/1, stock_log/1,
          descriptors_used_up/1, without_flags/1, idle_memory/1]).
 
 -import(yucan_test_server, [connections_in/1, handler/0, wait_for/1]).
@@ -16,7 +16,7 @@
 suite() -> [{timetrap, {minutes, 2}}].
 
 all() ->
-    [bad_options, unix_socket, stale_unix_socket, address_in_use, supervised, one_for_each, metrics, events, stock_log, descriptors_used_up,
+    [bad_options, unix_socket, unix_socket_goes, stale_unix_socket, address_in_use, supervised, one_for_each, metrics, events, stock_log, descriptors_used_up,
      without_flags, idle_memory].
 
 init_per_suite(Config) -> yucan_test_server:start_application(Config).
@@ -61,7 +61,25 @@ unix_socket(Config) ->
     ok = gen_tcp:send(Socket, ?GET("/large")),
     {200, _, Large} = yucan_client:one(Socket),
     yucan:stop(yucan_server_test),
-    false = filelib:is_file(Path).
+    false = is_socket_there(Path).
+
+%% With its listener. What another server has made of the name stays when this one ends.
+unix_socket_goes(_) ->
+    Path = "/tmp/yucan_goes_" ++ os:getpid() ++ ".sock",
+    Options = #{name => yucan_server_test, listen => [#{ip => {local, Path}, port => 0}], handler => handler()},
+    {ok, _} = yucan:start(Options),
+    true = is_socket_there(Path),
+    ok = yucan:reload(yucan_server_test, Options#{listen := [#{port => 0}]}),
+    false = is_socket_there(Path),
+    ok = yucan:reload(yucan_server_test, Options),
+    true = is_socket_there(Path),
+    ok = yucan:drain(yucan_server_test, ?WAIT_MS),
+    false = is_socket_there(Path),
+    {ok, Another} = gen_tcp:listen(0, [{ifaddr, {local, Path}}]),
+    yucan:stop(yucan_server_test),
+    true = is_socket_there(Path),
+    ok = gen_tcp:close(Another),
+    ok = file:delete(Path).
 
 %% A server that was killed leaves its socket: the next one takes its place. One at which somebody answers stays, and so does a file.
 stale_unix_socket(_) ->
