@@ -158,7 +158,11 @@ match([{rest, Name}], [_ | _] = Segments, Bindings) ->
         true -> bind(Name, iolist_to_binary(lists:join($/, Segments)), Bindings);
         false -> refused
     end;
-match([{one, Name} | Pattern], [Segment | Rest], Bindings) when Segment =/= <<>> -> match(Pattern, Rest, bind(Name, Segment, Bindings));
+match([{one, Name} | Pattern], [Segment | Rest], Bindings) when Segment =/= <<>> ->
+    case is_one(Segment) orelse not has_dots(Segment) of
+        true -> match(Pattern, Rest, bind(Name, Segment, Bindings));
+        false -> refused
+    end;
 match([Segment | Pattern], [Segment | Rest], Bindings) -> match(Pattern, Rest, Bindings);
 match([], [], Bindings) -> Bindings;
 match(_, _, _) -> nomatch.
@@ -168,6 +172,9 @@ is_one(Segment) -> Segment =/= <<"..">> andalso Segment =/= <<".">> andalso has_
 
 has_no_slash(<<C, Rest/binary>>) when C =/= $/ -> has_no_slash(Rest);
 has_no_slash(Rest) -> Rest =:= <<>>.
+
+%% Only a path of middleware, which yucan_req:with_path/3 has left as it was.
+has_dots(Segment) -> lists:any(fun(Part) -> Part =:= <<".">> orelse Part =:= <<"..">> end, binary:split(Segment, <<"/">>, [global])).
 
 bind(<<>>, _, Bindings) -> Bindings;
 bind(Name, Value, Bindings) -> Bindings#{Name => Value}.

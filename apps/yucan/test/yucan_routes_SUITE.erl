@@ -87,11 +87,18 @@ one_path(_) ->
 
 %% Paths that leave the root, and bindings of several segments that would hold a slash or `..' of their own.
 bad_paths(_) ->
-    Port = start(#{routes => [{"/users/:id", yucan_routes_handler, user}, {"/*rest", yucan_routes_handler, open}]}),
+    Options = #{listen => [#{port => 0}], routes => [{"/users/:id", yucan_routes_handler, user}, {"/*rest", yucan_routes_handler, open}]},
+    Port = start(Options),
     [{Path, 400} = {Path, element(1, yucan_client:get(Port, Path))}
      || Path <- ["/..", "/../private/s", "/x/../../private/s", "/%2e%2e/x", "//../x", "/private%2fs", "/private%2Fs", "/..%2fprivate/s", "/users/..%2f..%2fetc", "/users/..%5c..%5cetc",
                  "/x/%2e%2e%2f", "/%zz", "/%", "/%2", "/x%00", "http://localhost/../x"]],
-    {200, _, <<"{user,#{<<\"id\">> => <<\"a/b\">>}}">>} = yucan_client:get(Port, "/users/a%2fb").
+    {200, _, <<"{user,#{<<\"id\">> => <<\"a/b\">>}}">>} = yucan_client:get(Port, "/users/a%2fb"),
+    %% The same for a path that middleware sets.
+    Moved = fun(Req, Next) -> Next(yucan_req:with_path(yucan_req:query(Req), none, Req)) end,
+    ok = yucan:reload(yucan_server_test, Options#{middleware => [Moved]}),
+    [{Path, 400} = {Path, element(1, yucan_client:get(yucan:port(yucan_server_test), ["/?", Path]))}
+     || Path <- ["/../x", "/users/x/../../..", "/..%2fprivate/s", "/users/..%2f..%2fetc", "/users/x%2f..", "/users/.%2fx"]],
+    {200, _, <<"{user,#{<<\"id\">> => <<\"a/b\">>}}">>} = yucan_client:get(yucan:port(yucan_server_test), "/?/x/../users/a%2fb").
 
 %% @doc Middleware that answers itself.
 tag(Req, Next) ->
