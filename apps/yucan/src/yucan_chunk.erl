@@ -3,27 +3,26 @@
 -module(yucan_chunk).
 
 -export([new/0, parse/3, parse/4, encode/1, last/0]).
--export_type([state/0]).
+-export_type([state/0, result/0]).
 
 -include("yucan_internal.hrl").
 
 %% What comes next: a size line, so many bytes of data, the line end after them, trailers.
 -opaque state() :: size | {data, pos_integer()} | crlf | trailers.
+-type result() ::
+    {data, binary(), state(), Rest :: binary()} | {done, Trailers :: [{binary(), binary()}], Rest :: binary()}
+    | {more, state(), Rest :: binary()} | {error, bad_chunk | trailers_too_long}.
 
 -spec new() -> state().
 %% @doc Before the first chunk.
 new() -> size.
 
 %% @doc The next step from the bytes that have come. `more': what is in Rest, and more, is needed.
--spec parse(state(), binary(), #limits{}) ->
-    {data, binary(), state(), Rest :: binary()} | {done, Trailers :: [{binary(), binary()}], Rest :: binary()}
-    | {more, state(), Rest :: binary()} | {error, bad_chunk | trailers_too_long}.
+-spec parse(state(), binary(), #limits{}) -> result().
 parse(State, Bin, Limits) -> parse(State, Bin, infinity, Limits).
 
 %% @doc The same with at most so many bytes of data.
--spec parse(state(), binary(), Most :: pos_integer() | infinity, #limits{}) ->
-    {data, binary(), state(), Rest :: binary()} | {done, Trailers :: [{binary(), binary()}], Rest :: binary()}
-    | {more, state(), Rest :: binary()} | {error, bad_chunk | trailers_too_long}.
+-spec parse(state(), binary(), Most :: pos_integer() | infinity, #limits{}) -> result().
 parse({data, _} = State, <<>>, _, _) ->
     {more, State, <<>>};
 %% An atom is more than any number.
