@@ -2,7 +2,7 @@
 %% @doc Servers for the suites of yucan: the application, and a server on any free port of loopback with the tests' handler.
 -module(yucan_test_server).
 
--export([start_application/1, stop_application/1, start/1, start/2, handler/0, names/0, stop_all/0, held/1, answered/1, connections_in/1, wait_for/1, flooded/2, fill/2, serve/2]).
+-export([start_application/1, stop_application/1, start/1, start/2, handler/0, names/0, stop_all/0, held/1, answered/1, connections_in/1, wait_for/1, flooded/2, flooded_served/3, serve/2]).
 -export([certificate/2, tls_connect/2, tls_one/2, subject/1]).
 
 -include_lib("public_key/include/public_key.hrl").
@@ -81,8 +81,15 @@ flooded(Pid, Send) ->
     true = erlang:resume_process(Pid),
     Count.
 
-%% @doc The same of a connection that is held up already.
--spec fill(pid(), Send :: fun(() -> ok)) -> pos_integer().
+%% @doc The same, so many times, of a connection that is held (see serve/2), and serves one message each time.
+-spec flooded_served(pid(), Send :: fun(() -> ok), Times :: pos_integer()) -> [pos_integer()].
+flooded_served(Pid, Send, Times) ->
+    [begin
+         Count = fill(Pid, Send),
+         ok = serve(Pid, 1),
+         Count
+     end || _ <- lists:seq(1, Times)].
+
 fill(Pid, Send) ->
     {links, Links} = process_info(Pid, links),
     [Socket] = [Port || Port <- Links, is_port(Port)],

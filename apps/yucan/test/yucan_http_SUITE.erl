@@ -686,11 +686,7 @@ flood_served(_) ->
     {200, _, _} = yucan_client:one(Socket),
     ok = Send(),
     receive {held, Pid} -> ok after ?WAIT_MS -> error(not_served) end,
-    Counts = [begin
-                  Count = yucan_test_server:fill(Pid, Send),
-                  ok = yucan_test_server:serve(Pid, 1),
-                  Count
-              end || _ <- lists:seq(1, 400)],
+    Counts = yucan_test_server:flooded_served(Pid, Send, 400),
     %% A hundred, and three words of the socket's silence.
     [] = [Count || Count <- Counts, Count > 103],
     ok = yucan:stop(yucan_flood).

@@ -115,11 +115,7 @@ flood_served(_) ->
     Send = fun() -> send(Socket, 1, <<"hold">>) end,
     ok = Send(),
     receive {held, Pid} -> ok after ?WAIT_MS -> error(not_held) end,
-    Counts = [begin
-                  Count = yucan_test_server:fill(Pid, Send),
-                  ok = yucan_test_server:serve(Pid, 1),
-                  Count
-              end || _ <- lists:seq(1, 80)],
+    Counts = yucan_test_server:flooded_served(Pid, Send, 80),
     [] = [Count || Count <- Counts, Count > 23],
     ok = yucan:stop(yucan_ws_flood).
 
