@@ -166,8 +166,20 @@ static bool goes_on(rd_run_t *run)
     return false;
 }
 
+/* Reads what has come, or comes within that time. False: nothing has. */
+static bool listen_for(rd_run_t *run, size_t i, int ms)
+{
+    rd_lines_t *lines = &run->of[i].channel.from;
+    struct pollfd polled = {.fd = lines->has_ended ? -1 : lines->fd, .events = POLLIN};
+
+    if (run->of[i].channel.pid <= 0 || poll(&polled, 1, ms) <= 0)
+        return false;
+    rd_run_listen(run, i);
+    return true;
+}
+
 /* Agents see the end of their channel and clean up; then ssh ends. What comes is still read, so
- * that nobody waits for us. */
+ * that nobody waits for us, and the last words of those that have just ended. */
 static void close_all(rd_run_t *run)
 {
     int64_t deadline = rd_now_ms() + CLOSE_MS;
@@ -192,15 +204,9 @@ static void close_all(rd_run_t *run)
                 if (!rd_channel_reap(&run->of[i].channel))
                     (void)kill(run->of[i].channel.pid, SIGTERM);
         }
-        for (size_t i = 0; left && i < rd_run_count(run); i++) {
-            rd_lines_t *lines = &run->of[i].channel.from;
-            struct pollfd polled = {.fd = lines->has_ended ? -1 : lines->fd, .events = POLLIN};
-
-            if (run->of[i].channel.pid > 0 && poll(&polled, 1, 5) > 0)
-                rd_run_listen(run, i);
-            else
+        for (size_t i = 0; i < rd_run_count(run); i++)
+            if (!listen_for(run, i, left ? 5 : 0) && left)
                 (void)poll(NULL, 0, 2);
-        }
     }
 }
 
