@@ -16,19 +16,21 @@
 
 %% @doc What this machine has for links, and whether lanes can be had.
 -spec examine() -> report().
-examine() -> examined(beamway_cli_doctor_facts:lanes()).
+examine() -> examined(beamway_cli_doctor_facts:gather(), beamway_cli_doctor_facts:lanes()).
 
 %% @doc Gathers and judges everything, and the lanes of a node if one is named. Takes well under a second.
 -spec examine(beamway_cli_links:options()) -> {ok, report()} | {error, Text :: unicode:chardata()}.
 examine(#{node := _} = Options) ->
+    %% Of this host before this VM becomes a node, which over TLS changes the option `links'.
+    Facts = beamway_cli_doctor_facts:gather(),
     case beamway_cli_links:open(Options) of
-        {ok, Node} -> {ok, examined(beamway_cli_doctor_facts:lanes(Node))};
+        {ok, Node} -> {ok, examined(Facts, beamway_cli_doctor_facts:lanes(Node))};
         {error, _} = Error -> Error
     end;
 examine(_) ->
     {ok, examine()}.
 
-examined(Lanes) -> #{checks => beamway_cli_doctor_judge:checks((beamway_cli_doctor_facts:gather())#{lanes => Lanes})}.
+examined(Facts, Lanes) -> #{checks => beamway_cli_doctor_judge:checks(Facts#{lanes => Lanes})}.
 
 %% @doc Whether nothing keeps shared memory from being used, nor lanes from being open.
 -spec is_well(report()) -> boolean().

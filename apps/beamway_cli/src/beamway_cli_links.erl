@@ -6,7 +6,7 @@
 %% Each failure says which of its usual causes it was: no epmd, no such node, another cookie, no Beamway.
 -module(beamway_cli_links).
 
--export([ask/1, open/1, to_json/1, to_text/1]).
+-export([ask/1, open/1, start/2, to_json/1, to_text/1]).
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
@@ -88,14 +88,19 @@ name_list(Names) -> lists:join(", ", [Name || {Name, _} <- Names]).
 %% Of a name with a host only the domain matters: nobody connects to a node that listens nowhere.
 become_node(Host) ->
     {Domain, Suffix} = domain(Host),
-    Name = list_to_atom("beamway_cli_" ++ os:getpid() ++ Suffix),
-    Options = #{name_domain => Domain, dist_listen => false, hidden => true},
-    try net_kernel:start(Name, Options) of
+    try start("beamway_cli_" ++ os:getpid() ++ Suffix, Domain) of
         {ok, _} -> ok;
         {error, Reason} -> failed("cannot become a node: ~0tP", [Reason, 12])
     catch
         error:Reason -> failed("cannot become a node: ~0tP", [Reason, 12])
     end.
+
+%% @doc Makes this VM a hidden node that listens nowhere.
+-spec start(Name :: string(), shortnames | longnames) -> {ok, pid()} | {error, term()}.
+start(Name, Domain) ->
+    %% Over TLS the launcher gives it our carrier, and the few calls of a command need no link of that.
+    _ = [os:putenv("BEAMWAY_LINKS", "inet") || os:getenv("BEAMWAY_TLS_OPTFILE", "") =/= ""],
+    net_kernel:start(list_to_atom(Name), #{name_domain => Domain, dist_listen => false, hidden => true}).
 
 %% Without a suffix, OTP itself finds the host part, as for any node.
 domain(here) -> {shortnames, ""};

@@ -66,7 +66,7 @@ become_node(Options) ->
     Long = lists:any(fun(Name) -> lists:member($., lists:last(string:split(Name, "@"))) end, given(Options)),
     {Domain, Host} = case Long of true -> {longnames, "@127.0.0.1"}; false -> {shortnames, ""} end,
     _ = [started_epmd() || is_map_key(start, Options) orelse is_map_key(per_core, Options)],
-    case net_kernel:start(list_to_atom("beamway_topology_" ++ os:getpid() ++ Host), #{name_domain => Domain, dist_listen => false, hidden => true}) of
+    case beamway_cli_links:start("beamway_topology_" ++ os:getpid() ++ Host, Domain) of
         {ok, _} -> cookie(Options);
         {error, Reason} -> throw({failed, io_lib:format("cannot become a node: ~0tP", [Reason, 12])})
     end.

@@ -6,15 +6,15 @@
 
 -export([all/0, suite/0, init_per_testcase/2]).
 -export([doctor_well/1, doctor_json/1, doctor_turned_off/1, doctor_bad_option/1, doctor_no_driver/1, doctor_file_size/1,
-         doctor_address_space/1, doctor_descriptors/1, doctor_no_epmd/1, doctor_silent_epmd/1, doctor_lanes/1]).
+         doctor_address_space/1, doctor_descriptors/1, doctor_no_epmd/1, doctor_silent_epmd/1, doctor_lanes/1, doctor_over_tls/1]).
 
--import(beamway_command, [run/2, shell/2, start/3, copy_of_checkout/2]).
+-import(beamway_command, [run/2, shell/2, quoted/1, start/3, stop/1, copy_of_checkout/2]).
 
 suite() -> [{timetrap, {minutes, 5}}, {ct_hooks, [beamway_command]}].
 
 all() ->
     [doctor_well, doctor_json, doctor_turned_off, doctor_bad_option, doctor_no_driver, doctor_file_size, doctor_address_space,
-     doctor_descriptors, doctor_no_epmd, doctor_silent_epmd, doctor_lanes].
+     doctor_descriptors, doctor_no_epmd, doctor_silent_epmd, doctor_lanes, doctor_over_tls].
 
 init_per_testcase(doctor_address_space, Config) -> beamway_peer:unless_wrapped("a sanitizer needs all of the address space", Config);
 init_per_testcase(_, Config) -> Config.
@@ -101,6 +101,20 @@ doctor_lanes(Config) ->
     end,
     {1, "", Error} = run(Config, "doctor nosuch"),
     ?assertMatch({match, _}, re:run(Error, "doctor: node nosuch@\\S+ is not running")).
+
+%% The options file of nodes that speak TLS only turns off no link of this host.
+doctor_over_tls(Config) ->
+    ok = beamway_certificates:prepare(proplists:get_value(priv_dir, Config)),
+    File = beamway_certificates:good(),
+    Tls = ["export BEAMWAY_TLS_OPTFILE=", quoted(File), "; "],
+    #{<<"ok">> := true} = doctor(Config, Tls, 0),
+    Started = {_, Node} = start(Config, ["-proto_dist", "beamway_tls", "-ssl_dist_optfile", File], #{}),
+    try
+        {0, Out, ""} = shell(Config, [Tls, "\"$BEAMWAY\" doctor ", atom_to_list(Node)]),
+        ?assertMatch({match, _}, re:run(Out, "(?m)^shm +yes (.*\n)*ok +lanes +\\S+ does not run the application teleport"))
+    after
+        stop(Started)
+    end.
 
 start_teleport(Peer) ->
     true = peer:call(Peer, code, add_path, [filename:dirname(code:which(teleport))]),

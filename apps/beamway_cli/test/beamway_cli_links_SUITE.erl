@@ -161,7 +161,8 @@ links_over_tls(Config) ->
     try
         {_, Node} = Started,
         Ask = ["\"$BEAMWAY\" links ", atom_to_list(Node)],
-        {0, Out, ""} = shell(Config, ["BEAMWAY_TLS_OPTFILE=", quoted(File), " ", Ask]),
+        %% Variables of the user's own, whatever their names.
+        {0, Out, ""} = shell(Config, ["export node=here asks=no screen=yes; BEAMWAY_TLS_OPTFILE=", quoted(File), " ", Ask]),
         ?assertMatch({match, _}, re:run(Out, "connected to no other node")),
         {1, "", Error} = shell(Config, Ask),
         ?assertMatch({match, _}, re:run(Error, "BEAMWAY_TLS_OPTFILE"))
