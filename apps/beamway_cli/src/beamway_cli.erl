@@ -8,7 +8,7 @@
 %% `pipe' is done by the launcher. The texts are in {@link beamway_cli_help}.
 -module(beamway_cli).
 
--export([main/0, run/1, table/1]).
+-export([main/0, run/1, say/2, table/1]).
 -export([lasting/1]).
 
 -export_type([status/0]).
@@ -198,6 +198,8 @@ columns(Rows) -> [[hd(Row) || Row <- Rows] | columns([tl(Row) || Row <- Rows])].
 
 pad(Cell, Width) -> string:pad(Cell, Width).
 
+%% @doc Writes a result to standard output. What cannot be written ends the command.
+-spec say(io:format(), [term()]) -> ok.
 %% Through a port of our own: the VM's `user' process would not tell that a write failed.
 say(Format, Arguments) ->
     Port = output(),

@@ -45,7 +45,7 @@ options() ->
      {help, $h, "help", undefined, "this help"}].
 
 help() ->
-    io:format("~ts~n~ts~ts", [getopt:usage_cmd_line("beamway console", options()), getopt:usage_options(options()),
+    beamway_cli:say("~ts~n~ts~ts", [getopt:usage_cmd_line("beamway console", options()), getopt:usage_options(options()),
         "\nShows a running cluster in a browser until Ctrl-C: links, lanes, distances, placement, benchmarks, web servers, pipes.\n"
         "It connects to one node, as a hidden node over TCP with your Erlang cookie, and finds the others through it.\n"
         "\n"

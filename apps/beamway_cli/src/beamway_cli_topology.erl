@@ -120,7 +120,7 @@ usage(Command, Format, Arguments) ->
 
 %% @doc Prints a result.
 -spec say(io:format(), [term()]) -> ok.
-say(Format, Arguments) -> io:format(Format, Arguments).
+say(Format, Arguments) -> beamway_cli:say(Format, Arguments).
 
 %% @doc Tells the user something that is not the result.
 -spec complain(io:format(), [term()]) -> ok.

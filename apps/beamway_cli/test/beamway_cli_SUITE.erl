@@ -77,9 +77,12 @@ broken_pipe(Config) ->
 
 %% A disk that is full is no reader that went away.
 full_output(Config) ->
-    {Status, "", Error} = shell(Config, "\"$BEAMWAY\" --help > /dev/full"),
-    ?assertEqual(1, Status),
-    ?assertMatch({match, _}, re:run(Error, "standard output")).
+    [begin
+         {Status, "", Error} = shell(Config, ["\"$BEAMWAY\" ", Words, " > /dev/full"]),
+         ?assertEqual({Words, 1}, {Words, Status}),
+         ?assertMatch({match, _}, re:run(Error, "standard output"))
+     end || Words <- ["--help", "topology --help", "console --help"]],
+    ok.
 
 %% Nothing takes the place of a standard descriptor that is closed, and output is not lost in silence.
 closed_descriptors(Config) ->
