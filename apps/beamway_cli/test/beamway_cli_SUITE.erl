@@ -170,6 +170,8 @@ pipe_commands(Config) ->
         true ->
             {0, "rdpipe " ++ _, ""} = run(Config, "pipe --version"),
             {0, "rdsend " ++ _, ""} = run(Config, "pipe send --version"),
+            {0, Help, ""} = run(Config, "pipe --help"),
+            ?assertEqual({0, Help, ""}, run(Config, "help pipe")),
             {0, "rdcp " ++ _, ""} = run(Config, "pipe cp --version"),
             ?assertEqual({0, "OLLEH\n", ""}, shell(Config, "echo hello | \"$BEAMWAY\" pipe :'tr a-z A-Z' :rev")),
             Root = copy_of_checkout(Config, "no_pipe"),
