@@ -67,8 +67,11 @@ name_and_host(Words) ->
         _ -> failed("'~ts' is not a node name; expected name or name@host", [Words])
     end.
 
-full_name(Name, here) -> list_to_atom(Name ++ "@" ++ host(node()));
-full_name(Name, Host) -> list_to_atom(Name ++ "@" ++ Host).
+full_name(Name, here) -> full_name(Name, host(node()));
+full_name(Name, Host) ->
+    Text = Name ++ "@" ++ Host,
+    length(Text) < 256 orelse failed("'~ts' is not a node name; expected at most 255 characters", [Text]),
+    list_to_atom(Text).
 
 names(Host) ->
     case erl_epmd:names(Host) of
@@ -174,8 +177,8 @@ info(Node, Peer) ->
 lanes(Node) ->
     try erpc:call(Node, teleport, lanes, [], ?CALL_MS)
     catch
-        error:{exception, undef, _} -> [];
-        error:{exception, badarg, _} -> []
+        error:{exception, Reason, _} when Reason =:= undef; Reason =:= badarg -> [];
+        _:Reason -> no_answer(Node, Reason)
     end.
 
 call(Node, Function, Arguments) ->
@@ -185,11 +188,12 @@ call(Node, Function, Arguments) ->
             failed("node ~ts has no Beamway: its code path holds no module beamway with ~ts/~b "
                    "(see README: erl -pa apps/beamway/ebin -proto_dist beamway)",
                    [Node, Function, length(Arguments)]);
-        error:{erpc, Reason} ->
-            failed("node ~ts did not answer: ~tp", [Node, Reason]);
-        _:Reason ->
-            failed("node ~ts answered with an error: ~0tP", [Node, Reason, 15])
+        _:Reason -> no_answer(Node, Reason)
     end.
+
+-spec no_answer(node(), term()) -> no_return().
+no_answer(Node, {erpc, Reason}) -> failed("node ~ts did not answer: ~tp", [Node, Reason]);
+no_answer(Node, Reason) -> failed("node ~ts answered with an error: ~0tP", [Node, Reason, 15]).
 
 %% Showing
 
@@ -252,7 +256,8 @@ name_and_host_test_() ->
      ?_assertEqual({"a", "b.c"}, name_and_host("a@b.c")),
      ?_assertThrow(_, name_and_host("@h")),
      ?_assertThrow(_, name_and_host("a@")),
-     ?_assertThrow(_, name_and_host(""))].
+     ?_assertThrow(_, name_and_host("")),
+     ?_assertThrow(_, full_name("a", lists:duplicate(254, $b)))].
 
 domain_test_() ->
     [?_assertMatch({shortnames, _}, domain(here)),
