@@ -76,7 +76,7 @@ times(#{times := File}) ->
                 {ok, Measured} -> {ok, Measured};
                 {error, Error} -> {error, [File, ": ", placement_measured:format_error(Error)]}
             catch
-                error:_ -> {error, [File, " is not JSON"]}
+                error:Reason when Reason =/= undef -> {error, [File, " is not JSON"]}
             end;
         {error, Reason} -> {error, ["cannot read ", File, ": ", file:format_error(Reason)]}
     end;

@@ -89,7 +89,8 @@ decoded(File, Bytes) ->
         {ok, Measured} -> Measured;
         {error, Error} -> throw({failed, [File, ": ", placement_measured:format_error(Error)]})
     catch
-        error:Reason -> throw({failed, io_lib:format("~ts is no JSON: ~0tP", [File, Reason, 8])})
+        %% `undef': jiffy is not there, as the command says elsewhere.
+        error:Reason when Reason =/= undef -> throw({failed, io_lib:format("~ts is no JSON: ~0tP", [File, Reason, 8])})
     end.
 
 of_times(Measured, Options) ->

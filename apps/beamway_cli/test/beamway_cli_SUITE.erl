@@ -37,10 +37,16 @@ help(Config) ->
     ok.
 
 %% One line that says which, and what to do.
-missing_library(_Config) ->
-    Command = ["erl -noinput -boot no_dot_erlang -pa '", test_support:file("apps/beamway_cli/ebin"), "' -eval 'code:del_path(getopt), beamway_cli:main().' -extra links 2>&1; echo $?"],
-    ?assertMatch({match, _}, re:run(os:cmd(lists:flatten(Command)),
-                                    "^beamway: the Erlang library getopt is not installed; install it \\(Debian: erlang-getopt\\)[^\n]*\n1\n$")).
+missing_library(Config) ->
+    Measured = filename:join(?config(priv_dir, Config), "measured.json"),
+    ok = file:write_file(Measured, "{}"),
+    [begin
+         Command = ["erl -noinput -boot no_dot_erlang -pa ", [[quoted(test_support:file("apps/" ++ App ++ "/ebin")), " "] || App <- ["beamway_cli", "placement"]],
+                    "-eval 'code:del_path(", Library, "), beamway_cli:main().' -extra ", Words, " 2>&1; echo $?"],
+         ?assertMatch({match, _}, re:run(os:cmd(lists:flatten(Command)),
+                                         ["^beamway: the Erlang library ", Library, " is not installed; install it \\(Debian: erlang-", Library, "\\)[^\n]*\n1\n$"]))
+     end || {Library, Words} <- [{"getopt", "links"}, {"jiffy", ["topology show ", quoted(Measured)]}]],
+    ok.
 
 usage_errors(Config) ->
     [begin
