@@ -63,7 +63,7 @@ defmodule Yucan.Adapter do
   @doc "See `c:Plug.Conn.Adapter.get_peer_data/1`: the other end of the connection, whatever headers say."
   def get_peer_data(payload) do
     certificate =
-      with {:sslsocket, _, _} = tls <- tls(payload), {:ok, der} <- :ssl.peercert(tls) do
+      with tls when tls != :none <- tls(payload), {:ok, der} <- :ssl.peercert(tls) do
         der
       else
         _ -> nil
@@ -77,7 +77,7 @@ defmodule Yucan.Adapter do
 
   @doc "See `c:Plug.Conn.Adapter.get_ssl_data/1`."
   def get_ssl_data(payload) do
-    with {:sslsocket, _, _} = tls <- tls(payload), {:ok, information} <- :ssl.connection_information(tls) do
+    with tls when tls != :none <- tls(payload), {:ok, information} <- :ssl.connection_information(tls) do
       information
     else
       _ -> nil
