@@ -285,10 +285,12 @@ apply_version(Module, Version, Function, Args) ->
         error:undef -> {badrpc, incompatible}
     end.
 
-limit(undefined, Name) -> limit(application:get_env(?MODULE, Name, default(Name)), Name);
-limit(infinity, _) -> infinity;
-limit(Ms, _) when is_integer(Ms), Ms >= 0 -> Ms;
-limit(Other, Name) -> error({bad_limit, Name, Other}).
+limit(undefined, Name) -> checked(application:get_env(?MODULE, Name, default(Name)), Name);
+limit(Ms, Name) -> checked(Ms, Name).
+
+checked(infinity, _) -> infinity;
+checked(Ms, _) when is_integer(Ms), Ms >= 0 -> Ms;
+checked(Other, Name) -> error({bad_limit, Name, Other}).
 
 default(Name) -> element(2, lists:keyfind(Name, 1, table())).
 

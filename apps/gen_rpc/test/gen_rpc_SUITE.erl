@@ -161,7 +161,10 @@ bad_arguments(Config) ->
         {'EXIT', {{bad_module, {"m", 1}}, _}} = (catch gen_rpc:cast(Node, {"m", 1}, f, [])),
         {'EXIT', {{bad_limit, call_receive_timeout, soon}, _}} = (catch gen_rpc:call(Node, erlang, node, [], soon)),
         {'EXIT', {{bad_limit, send_timeout, -1}, _}} = (catch gen_rpc:cast(Node, erlang, node, [], -1)),
-        {'EXIT', {function_clause, _}} = (catch gen_rpc:call(Node, erlang, node, not_a_list))
+        {'EXIT', {function_clause, _}} = (catch gen_rpc:call(Node, erlang, node, not_a_list)),
+        ok = application:set_env(gen_rpc, send_timeout, undefined),
+        {'EXIT', {{bad_limit, send_timeout, undefined}, _}} = (catch gen_rpc:cast(Node, erlang, node)),
+        ok = application:unset_env(gen_rpc, send_timeout)
     end).
 
 %% ---- calls whose value is taken later ----
