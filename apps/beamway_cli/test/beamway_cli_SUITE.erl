@@ -151,6 +151,14 @@ completion_and_manual(Config) ->
                  shell(Config, ["cd ", Folder, "; . ./beamway; COMP_WORDS=(beamway to) COMP_CWORD=1; _beamway; printf '%s\\n' \"${COMPREPLY[@]}\" | LC_ALL=C sort | paste -sd' '"])),
     ?assertEqual({0, "--cluster\n--count\n", ""},
                  shell(Config, ["cd ", Folder, "; . ./beamway; COMP_WORDS=(beamway top --c) COMP_CWORD=2; _beamway; printf '%s\\n' \"${COMPREPLY[@]}\" | grep -v file"])),
+    %% It offers all benchmarks, and the help names them.
+    {2, "", Which} = run(Config, "bench"),
+    [_, Names] = string:split(string:trim(Which), "There are: "),
+    Benchmarks = lists:sort(string:split(Names, ", ", all)),
+    {0, Offered, ""} = shell(Config, ["cd ", Folder, "; . ./beamway; COMP_WORDS=(beamway bench '') COMP_CWORD=2; _beamway; echo \"${COMPREPLY[@]}\""]),
+    ?assertEqual(Benchmarks, lists:sort(string:lexemes(Offered, " \n"))),
+    {0, Told, ""} = run(Config, "bench --help"),
+    [?assertMatch({Name, {match, _}}, {Name, re:run(Told, ["[ ,]", Name, "[ ,\n]"])}) || Name <- Benchmarks],
     ok.
 
 zsh_completion(Config) ->
