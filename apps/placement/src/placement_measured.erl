@@ -86,7 +86,13 @@ pair(Other, _) -> throw({bad_pair, Other}).
 %% with numbers alone (the nodes are then called n1, n2 and so on). An empty cell, `-' or `nan' is a pair that was not measured.
 -spec from_csv(unicode:chardata()) -> {ok, placement_probe:measured()} | {error, error()}.
 from_csv(Text) ->
-    Lines = [{Number, cells(Line)} || {Number, Line} <- numbered(string:split(unicode:characters_to_list(Text), "\n", all), 1), string:trim(Line) =/= ""],
+    case unicode:characters_to_list(Text) of
+        Characters when is_list(Characters) -> from_lines(string:split(Characters, "\n", all));
+        {_, Before, _} -> {error, {csv, length(string:split(Before, "\n", all)), "this is not UTF-8"}}
+    end.
+
+from_lines(All) ->
+    Lines = [{Number, cells(Line)} || {Number, Line} <- numbered(All, 1), string:trim(Line) =/= ""],
     try {ok, of_rows(named(Lines))}
     catch throw:Error -> {error, Error}
     end.
@@ -190,7 +196,8 @@ csv_test_() ->
 
 wrong_csv_test_() ->
     [{Text, ?_assertMatch({{error, {csv, Line, _}}, _}, {from_csv(Text), from_csv(Text)})}
-     || {Line, Text} <- [{1, ""}, {1, ",a,b\na,0,1\n"}, {2, ",a,b\na,0\nb,1,0"}, {2, ",a,b\nb,0,1\na,1,0"}, {3, ",a,b\na,0,1\nb,x,0"}, {3, ",a,b\na,0,1\nb,-2,0"}, {1, ",a,\na,0,1\n,1,0"}]].
+     || {Line, Text} <- [{1, ""}, {1, ",a,b\na,0,1\n"}, {2, ",a,b\na,0\nb,1,0"}, {2, ",a,b\nb,0,1\na,1,0"}, {3, ",a,b\na,0,1\nb,x,0"}, {3, ",a,b\na,0,1\nb,-2,0"}, {1, ",a,\na,0,1\n,1,0"}]]
+        ++ [?_assertMatch({error, {csv, 2, _}}, from_csv(<<",a,b\na,0,", Bytes/binary>>)) || Bytes <- [<<255, "\nb,1,0\n">>, <<195>>]].
 
 bad_input_test_() ->
     [{unicode:characters_to_list(format_error(Want)), ?_assertEqual({error, Want}, from_json(Object))} || {Want, Object} <-
