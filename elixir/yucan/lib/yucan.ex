@@ -131,7 +131,7 @@ defmodule Yucan do
 
   defp announce(level, options, name) do
     where = Enum.map_join(:yucan.info(name).listen, ", ", &address/1)
-    Logger.log(level, "Running #{inspect(options[:plug])} with yucan at #{where} (#{options[:scheme] || :http})")
+    Logger.log(level, "Running #{inspect(plug_name(options[:plug]))} with yucan at #{where} (#{options[:scheme] || :http})")
   end
 
   defp address({:local, path}), do: path

@@ -54,6 +54,13 @@ defmodule YucanTest do
     assert {200, _, "hello"} = :yucan_client.get(Yucan.port(Application.Plug.Yucan.HTTP), "/hello")
   end
 
+  test "keeps the options of a plug out of the log" do
+    plug = {Application.Plug, password: "hidden"}
+    log = capture_log(fn -> start_supervised!({Yucan, plug: plug, port: 0, ip: :loopback}) end)
+    assert log =~ "Running Application.Plug with yucan at 127.0.0.1:"
+    refute log =~ "hidden"
+  end
+
   test "refuses options that are none" do
     for {options, text} <- [
           {[], "plug is nil"},
