@@ -8,7 +8,7 @@
 
 -export([all/0, suite/0]).
 -export([version/1, help/1, usage_errors/1, missing_library/1, result_of_an_overlay/1, broken_pipe/1, full_output/1, closed_descriptors/1, symbolic_link/1, path_with_space/1,
-         not_built/1, no_benchmarks/1, no_erl/1, own_flags_are_ignored/1, completion_and_manual/1, zsh_completion/1, pipe_commands/1, pipe_options/1]).
+         not_built/1, no_benchmarks/1, no_erl/1, own_flags_are_ignored/1, completion_and_manual/1, completion_of_strange_names/1, zsh_completion/1, pipe_commands/1, pipe_options/1]).
 
 -import(beamway_command, [run/2, shell/2, quoted/1, copy_of_checkout/2]).
 
@@ -16,7 +16,7 @@ suite() -> [{timetrap, {minutes, 5}}, {ct_hooks, [beamway_command]}].
 
 all() ->
     [version, help, usage_errors, missing_library, result_of_an_overlay, broken_pipe, full_output, closed_descriptors, symbolic_link, path_with_space, not_built, no_benchmarks, no_erl,
-     own_flags_are_ignored, completion_and_manual, zsh_completion, pipe_commands, pipe_options].
+     own_flags_are_ignored, completion_and_manual, completion_of_strange_names, zsh_completion, pipe_commands, pipe_options].
 
 version(Config) ->
     {0, Out, ""} = run(Config, "--version"),
@@ -160,6 +160,29 @@ completion_and_manual(Config) ->
     {0, Told, ""} = run(Config, "bench --help"),
     [?assertMatch({Name, {match, _}}, {Name, re:run(Told, ["[ ,]", Name, "[ ,\n]"])}) || Name <- Benchmarks],
     ok.
+
+%% Whoever may use this host can give epmd a name. A completion must not run it.
+completion_of_strange_names(Config) ->
+    Names = ["able", "a$(echo${IFS}ran>&2)"],
+    Registered = [registered(Config, Name) || Name <- Names],
+    {0, Known, ""} = shell(Config, "epmd -names"),
+    [?assertNotEqual(nomatch, string:find(Known, Name)) || Name <- Names],
+    Hosts = filename:join([?config(home, Config), ".ssh", "known_hosts"]),
+    ok = filelib:ensure_dir(Hosts),
+    ok = file:write_file(Hosts, [[Name, " ssh-ed25519 A\n"] || Name <- Names]),
+    [?assertEqual({Words, {0, "able\n", ""}},
+                  {Words, shell(Config, [". ", quoted(filename:join(?config(root, Config), File)), "; COMP_WORDS=(", Words, " a); COMP_CWORD=", Word, "; ", Function, "; echo \"${COMPREPLY[@]}\""])})
+     || {File, Function, Words, Word} <- [{"bin/completion/beamway", "_beamway", "beamway links", "2"}, {"rdpipe/completion/rdpipe", "_rdpipe", "rdsend", "1"}]],
+    ok = file:delete(Hosts),
+    lists:foreach(fun gen_tcp:close/1, Registered).
+
+%% The connection that keeps a name at epmd.
+registered(Config, Name) ->
+    {ok, Epmd} = gen_tcp:connect({127, 0, 0, 1}, ?config(epmd_port, Config), [binary, {active, false}]),
+    Request = [<<$x, 4000:16, $M, 0, 6:16, 5:16, (length(Name)):16>>, Name, <<0:16>>],
+    ok = gen_tcp:send(Epmd, [<<(iolist_size(Request)):16>>, Request]),
+    {ok, <<_, 0, _/binary>>} = gen_tcp:recv(Epmd, 0, 5000),
+    Epmd.
 
 zsh_completion(Config) ->
     case os:find_executable("zsh") of

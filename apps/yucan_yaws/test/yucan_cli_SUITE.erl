@@ -54,7 +54,8 @@ completion_and_manual(Config) ->
     [] = [Option || Option <- Options -- ["--help", "--version"], re:run(Plain, [Option, "(?![a-z-])"], [{capture, none}]) =:= nomatch],
     Options = offered(["bash -c '. ", Bin, "/completion/yucan; COMP_WORDS=(yucan --) COMP_CWORD=1; _yucan; echo \"${COMPREPLY[@]}\"'"]),
     Runtime = filename:join(?config(priv_dir, Config), "runtime"),
-    ok = filelib:ensure_dir(filename:join([Runtime, "yucan-" ++ string:trim(os:cmd("id -u")), "site", "x"])),
+    %% The second is no name of a daemon, and not for a shell to run.
+    [ok = filelib:ensure_dir(filename:join([Runtime, "yucan-" ++ string:trim(os:cmd("id -u")), Name, "x"])) || Name <- ["site", "s$(echo${IFS}ran>&2)"]],
     ["site"] = offered(["XDG_RUNTIME_DIR=", Runtime, " bash -c '. ", Bin, "/completion/yucan; COMP_WORDS=(yucan --stop s) COMP_CWORD=2; _yucan; echo \"${COMPREPLY[@]}\"'"]).
 
 offered(Command) -> lists:usort(string:lexemes(os:cmd(lists:flatten(Command)), " \n")).
