@@ -401,7 +401,17 @@ daemon(Config) ->
     {0, ["yucan: serving " ++ _]} = run(Config, ["--status", "one"], Environment),
     {0, ["yucan: stopping"]} = run(Config, ["--stop", "one"], Environment),
     gone(Config, Environment, erlang:monotonic_time(millisecond) + ?WAIT_MS),
-    {2, _} = run(Config, ["--status", "../one"], Environment).
+    {2, _} = run(Config, ["--status", "../one"], Environment),
+    %% In the place of its folders somebody else may have left a link to another folder of this user.
+    [Runtime, Other] = [filename:join(?config(priv_dir, Config), Name) || Name <- ["linked", "other"]],
+    [ok = file:make_dir(Folder) || Folder <- [Runtime, Other]],
+    ok = file:change_mode(Other, 8#755),
+    ok = file:make_symlink(Other, filename:join(Runtime, "yucan-" ++ string:trim(os:cmd("id -u")))),
+    {1, ["yucan: " ++ Refused]} = run(Config, ["--status", "one"], [{"XDG_RUNTIME_DIR", Runtime}]),
+    {match, _} = re:run(Refused, "is a link"),
+    {ok, #file_info{mode = Mode}} = file:read_file_info(Other),
+    8#755 = Mode band 8#777,
+    {ok, []} = file:list_dir(Other).
 
 gone(Config, Environment, Deadline) ->
     case run(Config, ["--status", "one"], Environment) of
