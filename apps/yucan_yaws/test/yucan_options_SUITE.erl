@@ -251,12 +251,14 @@ listings(Config) ->
 several_listeners(Config) ->
     Server = ["<server h>\nport = 0\nlisten = 127.0.0.1\nlisten = 127.0.0.2\nlisten_backlog = 10\ndocroot = www\n</server>\n"],
     _ = yucan_yaws_site:start_text(Config, Server, [{"www/f", "f"}]),
-    [{200, _} = begin
+    Listening = maps:get(listen, yucan:info(yucan_yaws_test)),
+    [{127, 0, 0, 1}, {127, 0, 0, 2}] = lists:sort([Address || {Address, _} <- Listening]),
+    [{200, <<"f">>} = begin
          {ok, Socket} = gen_tcp:connect(Address, Port, [binary, {active, false}], ?WAIT_MS),
          ok = gen_tcp:send(Socket, "GET /f HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"),
          {Status, _, Body} = yucan_yaws_client:parse(yucan_yaws_client:receive_all(Socket)),
          {Status, Body}
-     end || {Address, Port} <- maps:get(listen, yucan:info(yucan_yaws_test))].
+     end || {Address, Port} <- Listening].
 
 symbolic_links(Config) ->
     Outside = yucan_yaws_site:write(Config, "outside.txt", "outside"),
