@@ -458,12 +458,24 @@ response_splitting(Config) ->
 
 %% RFC 9110, 15.5.9. The client sends a byte now and then.
 slow_headers(Config) ->
+    Patient = patient_client(Config, "GET / HTTP/1.1\r\n"),
     Socket = yucan_client:connect(?config(slow_heads, Config)),
     Dripper = spawn_link(fun() -> drip(Socket, "GET / HTTP/1.1\r\nHost: localhost\r\nX-Slow: ") end),
     <<"HTTP/1.1 408 ", _/binary>> = yucan_client:until_closed(Socket),
     stop(Dripper),
     %% Nothing sent at all: nothing said.
-    <<>> = yucan_client:until_closed(yucan_client:connect(?config(slow_heads, Config))).
+    <<>> = yucan_client:until_closed(yucan_client:connect(?config(slow_heads, Config))),
+    is_waited_for(Patient).
+
+%% The same of a server with more patience, begun before: no default is what ends the others.
+patient_client(Config, Sent) ->
+    Socket = yucan_client:connect(?config(port, Config)),
+    ok = gen_tcp:send(Socket, Sent),
+    Socket.
+
+is_waited_for(Patient) ->
+    {error, timeout} = gen_tcp:recv(Patient, 0, 0),
+    gen_tcp:close(Patient).
 
 stop(Pid) ->
     unlink(Pid),
@@ -476,17 +488,23 @@ drip(Socket, [Byte | Rest]) ->
     end.
 
 slow_body(Config) ->
+    Request = ["POST /", ?HOST, "Content-Length: 50\r\n\r\nhalf"],
+    Patient = patient_client(Config, Request),
     Socket = yucan_client:connect(?config(slow_bodies, Config)),
-    ok = gen_tcp:send(Socket, ["POST /", ?HOST, "Content-Length: 50\r\n\r\nhalf"]),
-    <<"HTTP/1.1 408 ", _/binary>> = yucan_client:until_closed(Socket).
+    ok = gen_tcp:send(Socket, Request),
+    <<"HTTP/1.1 408 ", _/binary>> = yucan_client:until_closed(Socket),
+    is_waited_for(Patient).
 
 %% Never silent for long, and yet too slow.
 low_rate(Config) ->
+    Request = ["POST /", ?HOST, "Content-Length: 1000\r\n\r\n"],
+    Patient = patient_client(Config, Request),
     Socket = yucan_client:connect(?config(slow_bodies, Config)),
-    ok = gen_tcp:send(Socket, ["POST /", ?HOST, "Content-Length: 1000\r\n\r\n"]),
+    ok = gen_tcp:send(Socket, Request),
     Dripper = spawn_link(fun() -> drip(Socket, "a") end),
     <<"HTTP/1.1 408 ", _/binary>> = yucan_client:until_closed(Socket),
-    stop(Dripper).
+    stop(Dripper),
+    is_waited_for(Patient).
 
 %% Longer than the silence that is allowed, but never silent.
 long_body(_) ->

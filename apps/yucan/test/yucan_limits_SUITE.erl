@@ -210,13 +210,17 @@ open() ->
     #{metrics := #{open_connections := Open}} = yucan:info(yucan_limits_test),
     Open.
 
-%% Who says nothing where TLS or the PROXY header should begin.
+%% Who says nothing where TLS or the PROXY header should begin. A server with more patience still waits then: no default is what ends it.
 tls_ms(Config) ->
     Tls = yucan_test_server:certificate("localhost", proplists:get_value(priv_dir, Config)),
     [begin
-         Port = yucan_test_server:start(yucan_limits_test, #{listen => [Listen#{port => 0}], limits => #{tls_ms => ?SHORT_MS}}),
-         <<>> = yucan_client:until_closed(yucan_client:connect(Port)),
-         ok = yucan:stop(yucan_limits_test)
+         [Patient, Hasty] = [yucan_test_server:start(Name, #{listen => [Listen#{port => 0}], limits => #{tls_ms => Ms}})
+                             || {Name, Ms} <- [{yucan_limits_patient, 10 * ?WAIT_MS}, {yucan_limits_test, ?SHORT_MS}]],
+         Waits = yucan_client:connect(Patient),
+         <<>> = yucan_client:until_closed(yucan_client:connect(Hasty)),
+         {error, timeout} = gen_tcp:recv(Waits, 0, 0),
+         ok = gen_tcp:close(Waits),
+         ok = yucan_test_server:stop_all()
      end || Listen <- [#{tls => Tls}, #{proxy_protocol => true}]].
 
 %% That many processes wait, and at least half as many after some of them have got a connection; those that have served one end.
