@@ -711,10 +711,12 @@ flood_served(_) ->
 
 %% Bad input is no event: nothing above debug level.
 garbage_is_quiet(Config) ->
+    ok = logger:set_module_level(yucan_events, info),
     ok = logger:add_handler(?MODULE, yucan_test_logger, #{level => info, config => #{pid => self()}}),
     rand:seed(exsss, {1, 2, 3}),
     [yucan_client:exchange(?config(port, Config), rand:bytes(rand:uniform(500))) || _ <- lists:seq(1, 100)],
     ok = logger:remove_handler(?MODULE),
+    ok = logger:unset_module_level(yucan_events),
     receive {logged, Event} -> error({logged, Event}) after 0 -> ok end.
 
 %% One line at debug level for each request that is refused, and none for what just ends.
