@@ -723,6 +723,11 @@ static void a_truncated_command_is_a_badarg(void)
     CHECK_IN(stop());
 }
 
+static bool all_has_come_or_the_link_is_over(void)
+{
+    return vm_reason(one) || vm_reason(other) || all_has_come();
+}
+
 static void without_memory_nothing_is_lost(void)
 {
     for (int left = 0; left < 12; left++) {
@@ -737,6 +742,9 @@ static void without_memory_nothing_is_lost(void)
         for (int round = 0; round < 20; round++)
             (void)vm_run(1);
         vm_allocations_left = -1;
+        wanted[0] = 0;
+        wanted[1] = 2;
+        CHECK_IN(run_until(all_has_come_or_the_link_is_over));
         vm_close(port);
         for (int round = 0; round < PORT_ROUNDS && !vm_reason(port); round++)
             (void)vm_run(1);
