@@ -8,12 +8,18 @@
  * root. Arguments of the program are names: only cases whose name holds one of them run.
  * TEST_LEFT_OUT in the environment is a list of words: cases whose name holds one of them are
  * skipped. The last line of output is `N passed, N failed, N skipped`.
+ *
+ * A case that stands still ends its program, and a process that a case has forked ends alone. They
+ * say which check they have come to, and where their threads wait.
  */
 #include <inttypes.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef struct {
     const char *name;
@@ -24,8 +30,15 @@ static const char *check_name; /* of the running case */
 static int check_failed;
 static const char *check_skipped;
 
+/* The check that this thread has come to. */
+static _Thread_local const char *volatile check_at = "its beginning";
+
+#define CHECK_TEXT(line) #line
+#define CHECK_PLACE(line) __FILE__ ":" CHECK_TEXT(line) ": "
+
 #define CHECK(cond)                                                                                \
     do {                                                                                           \
+        check_at = CHECK_PLACE(__LINE__) #cond;                                                    \
         if (!(cond)) {                                                                             \
             check_failed = 1;                                                                      \
             printf("FAIL %s: %s:%d: false: %s\n", check_name, __FILE__, __LINE__, #cond);          \
@@ -36,6 +49,7 @@ static const char *check_skipped;
 /* For integers of any kind; both values are printed. */
 #define CHECK_EQ(got, wanted)                                                                      \
     do {                                                                                           \
+        check_at = CHECK_PLACE(__LINE__) #got;                                                     \
         uint64_t got_ = (uint64_t)(got), wanted_ = (uint64_t)(wanted);                             \
         if (got_ != wanted_) {                                                                     \
             check_failed = 1;                                                                      \
@@ -49,6 +63,7 @@ static const char *check_skipped;
 /* Ends the case if a function that it called has failed there. */
 #define CHECK_IN(call)                                                                             \
     do {                                                                                           \
+        check_at = CHECK_PLACE(__LINE__) #call;                                                    \
         call;                                                                                      \
         if (check_failed || check_skipped) {                                                       \
             printf("    %s:%d: in %s\n", __FILE__, __LINE__, #call);                               \
@@ -87,20 +102,77 @@ static struct {
     int passed, failed, skipped;
 } check_sum;
 
+/* ---- what stands still ---- */
+
+static pid_t check_process;    /* the one whose last line is the sum */
+static unsigned check_seconds; /* for a case */
+
+/* Prints where each thread of a process waits in the kernel, and any process that the kernel does
+ * not let go. Only root sees all. */
+static inline void check_tell_where(pid_t process)
+{
+    char command[256];
+
+    snprintf(command, sizeof command,
+             "cd /proc/%d/task || exit; "
+             "{ grep -s '' */comm */wchan */stack; grep -s State: */status; "
+             "grep -ls '^State:.D' /proc/[0-9]*/status | "
+             "sed -n 's/status$/comm/p;s/comm$/stack/p' | xargs -r grep -s ''; } | sed 's/^/    /'",
+             (int)process);
+    (void)!system(command);
+}
+
+/* Handles SIGALRM. Nothing is left that could go on to the next case. */
+static inline void check_stands_still(int unused)
+{
+    (void)unused;
+    dprintf(STDOUT_FILENO, "FAIL %s: stands still: process %d has come to %s\n", check_name,
+            (int)getpid(), check_at);
+    check_tell_where(getpid());
+    if (getpid() == check_process)
+        dprintf(STDOUT_FILENO, "%d passed, %d failed, %d skipped\n", check_sum.passed,
+                check_sum.failed + 1, check_sum.skipped);
+    _exit(1);
+}
+
+/* Its parent can then say what it has missed, and go on. */
+static inline void check_bound_child(void)
+{
+    (void)alarm(check_seconds * 3 / 4);
+}
+
+/* A case may take two fifths of what its program may (TEST_SECONDS, run.sh). */
+static inline void check_begin(void)
+{
+    const char *seconds = getenv("TEST_SECONDS");
+
+    if (check_process != 0)
+        return;
+    check_process = getpid();
+    check_seconds = (unsigned)(seconds ? strtoul(seconds, NULL, 10) : 300) * 2 / 5;
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    (void)signal(SIGALRM, check_stands_still);
+    (void)pthread_atfork(NULL, NULL, check_bound_child);
+}
+
+/* ---- cases ---- */
+
 /* Runs cases, each under its name and what is put before it. */
 static inline void check_each(const char *prefix, const check_case_t *cases, size_t count, int argc,
                               char **argv)
 {
     static char name[256];
 
-    setvbuf(stdout, NULL, _IOLBF, 0);
+    check_begin();
     for (size_t i = 0; i < count; i++) {
         snprintf(name, sizeof name, "%s%s", prefix, cases[i].name);
         if (!check_is_wanted(name, argc, argv))
             continue;
         check_name = name;
+        check_at = "its beginning";
         check_failed = 0;
         check_skipped = check_is_left_out(name) ? "left out by TEST_LEFT_OUT" : NULL;
+        (void)alarm(check_seconds);
         if (!check_skipped)
             cases[i].run();
         if (check_failed)
@@ -117,6 +189,8 @@ static inline int check_end(void)
 {
     printf("%d passed, %d failed, %d skipped\n", check_sum.passed, check_sum.failed,
            check_sum.skipped);
+    check_name = "the program's end";
+    (void)alarm(check_seconds);
     return check_sum.failed != 0 || check_sum.passed + check_sum.skipped == 0;
 }
 

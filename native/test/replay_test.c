@@ -49,6 +49,7 @@ static int replayed(void)
     if (child == 0) {
         (void)dup2(fileno(output), 1);
         (void)dup2(fileno(output), 2); /* of a sanitizer */
+        (void)signal(SIGALRM, SIG_DFL);
         replay_seconds = 1;
         exit(replay_main(3, argv));
     }

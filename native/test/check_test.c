@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * That a case which stands still fails, and says which check it has come to.
+ */
+#include "check.h"
+
+#include <stdbool.h>
+#include <sys/wait.h>
+
+static char said[16384];
+
+/* The status of a program of three cases that has so long; what it prints goes to `said`. */
+static int status_of(const check_case_t three[3], const char *seconds)
+{
+    char *argv[] = {"program", NULL};
+    FILE *output = tmpfile();
+    int status = -1;
+    pid_t child;
+
+    fflush(stdout);
+    child = fork();
+    if (child == 0) {
+        (void)dup2(fileno(output), STDOUT_FILENO);
+        (void)setenv("TEST_SECONDS", seconds, 1);
+        check_process = 0;
+        memset(&check_sum, 0, sizeof check_sum);
+        exit(check_run(three, 3, 1, argv));
+    }
+    (void)waitpid(child, &status, 0);
+    rewind(output);
+    said[fread(said, 1, sizeof said - 1, output)] = '\0';
+    fclose(output);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+static bool says(const char *words)
+{
+    if (strstr(said, words))
+        return true;
+    printf("it said: %s\n", said);
+    return false;
+}
+
+static void passes(void)
+{
+    CHECK(check_seconds > 0);
+}
+
+static void waits(void)
+{
+    CHECK_EQ(pause(), 0);
+}
+
+static void has_a_child_that_waits(void)
+{
+    int status;
+    pid_t child = fork();
+
+    if (child == 0)
+        for (;;)
+            pause();
+    CHECK_EQ(waitpid(child, &status, 0), child);
+    CHECK_EQ(WEXITSTATUS(status), 0);
+}
+
+static const check_case_t with_a_case[] = {
+    {"first", passes},
+    {"second", waits},
+    {"third", passes},
+};
+
+static void a_case_stands_still(void)
+{
+    CHECK_EQ(status_of(with_a_case, "5"), 1);
+    CHECK(says("ok   first\nFAIL second: stands still: process "));
+    CHECK(says(": pause()\n"));
+    CHECK(says("/comm:"));
+    CHECK(says("\n1 passed, 1 failed, 0 skipped\n"));
+}
+
+static const check_case_t with_a_child[] = {
+    {"first", passes},
+    {"second", has_a_child_that_waits},
+    {"third", passes},
+};
+
+/* It ends before its parent's case would, so the program goes on. */
+static void a_child_stands_still(void)
+{
+    CHECK_EQ(status_of(with_a_child, "20"), 1);
+    CHECK(says("ok   first\nFAIL second: stands still: process "));
+    CHECK(says(": WEXITSTATUS(status) is 1 "));
+    CHECK(says("ok   third\n2 passed, 1 failed, 0 skipped\n"));
+}
+
+static const check_case_t cases[] = {
+    {"a_case_stands_still", a_case_stands_still},
+    {"a_child_stands_still", a_child_stands_still},
+};
+
+CHECK_MAIN(cases)
