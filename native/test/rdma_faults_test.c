@@ -76,7 +76,7 @@ static void killed_there(int wire)
     CHECK_IN(link_there(wire, RING, &link));
     CHECK(writes(link, "last words", 10, WAIT_MS));
     CHECK(tell(wire, &self, sizeof self));
-    pause();
+    (void)hear(wire, &self, 1); /* is killed meanwhile */
 }
 
 static void closed_here(int wire)
@@ -114,20 +114,12 @@ static void a_killed_peer_is_noticed(void)
     run_pair(killed_here, killed_there);
 }
 
-/* A stopped peer takes nothing: the writer fills both rings and waits, and goes on afterwards. */
-static void stopped_here(int wire)
+/* A stopped peer takes nothing: the writer fills both rings and waits. */
+static void fill(bw_link_t *link, const uint8_t bytes[RING])
 {
-    static uint8_t bytes[4 * RING];
-    bw_link_t *link = NULL;
     bw_link_stats_t stats;
     bw_span_t span = {0};
-    pid_t peer;
 
-    for (size_t i = 0; i < sizeof bytes; i++)
-        bytes[i] = byte_at(i);
-    CHECK_IN(link_here(wire, 4, RING, &link));
-    CHECK(hear(wire, &peer, sizeof peer));
-    CHECK_EQ(kill(peer, SIGSTOP), 0);
     CHECK(writes(link, bytes, RING, WAIT_MS));
     CHECK_EQ(link->ops->arm_write(link, 1), BW_OK);
     for (int wakes = 0; wakes < 10 && sleep_on(link, 1500); wakes++)
@@ -137,7 +129,24 @@ static void stopped_here(int wire)
     CHECK_EQ(stats.fill_out, RING);
     CHECK(stats.stalls > 0);
     CHECK_EQ(link->ops->peek(link, &span), BW_AGAIN); /* a slow peer is no dead one */
-    CHECK_EQ(kill(peer, SIGCONT), 0);
+}
+
+/* It goes on when the peer does. */
+static void stopped_here(int wire)
+{
+    static uint8_t bytes[4 * RING];
+    bw_link_t *link = NULL;
+    pid_t peer;
+
+    for (size_t i = 0; i < sizeof bytes; i++)
+        bytes[i] = byte_at(i);
+    CHECK_IN(link_here(wire, 4, RING, &link));
+    CHECK(hear(wire, &peer, sizeof peer));
+    CHECK_EQ(kill(peer, SIGSTOP), 0);
+    fill(link, bytes);
+    CHECK_EQ(kill(peer, SIGCONT), 0); /* also after a failure: no alarm ends a stopped process */
+    if (check_failed)
+        return;
     CHECK(writes(link, bytes + RING, sizeof bytes - RING, WAIT_MS));
     CHECK(reads(link, "done", 4, WAIT_MS));
     link->ops->close(link, NULL);
@@ -306,7 +315,10 @@ static bool run(const char *format, const char *first, const char *second)
     char command[256];
 
     snprintf(command, sizeof command, format, first, second);
-    return system(command) == 0;
+    if (system(command) == 0)
+        return true;
+    printf("    this has failed: %s\n", command);
+    return false;
 }
 
 static bool remove_device(void)
@@ -405,16 +417,24 @@ static void *break_under_load(void *arg)
 
 static void break_here(int wire, bool (*breaks)(void), const char *reason, int64_t *took_ms_p)
 {
+    static breaker_t breaker; /* its thread may not end */
     bw_link_t *link = NULL;
-    breaker_t breaker = {.breaks = breaks};
+    struct timespec end;
     pthread_t thread;
     const char *got;
+    int joined;
 
+    breaker.breaks = breaks;
     loaded = 0;
     CHECK_IN(link_here(wire, 4, RING, &link));
     CHECK_EQ(pthread_create(&thread, NULL, break_under_load, &breaker), 0);
     got = load_until_end(link, now_ms() + 2 * WAIT_MS);
-    pthread_join(thread, NULL);
+    clock_gettime(CLOCK_REALTIME, &end);
+    end.tv_sec += WAIT_MS / 1000;
+    joined = pthread_timedjoin_np(thread, NULL, &end);
+    if (joined != 0)
+        check_tell_where(getpid()); /* and the command that the kernel holds */
+    CHECK_EQ(joined, 0);
     CHECK(breaker.done);
     CHECK(got != NULL);
     if (reason && strcmp(got, reason) != 0)
@@ -466,7 +486,6 @@ static void removed_there(int wire)
     CHECK(ends_with(link, "", WAIT_MS));
     link->ops->close(link, NULL);
     CHECK(tell(wire, "!", 1));
-    alarm(CASE_SECONDS);
     (void)hear(wire, &link, 1); /* stays until the other has removed the device again */
 }
 
