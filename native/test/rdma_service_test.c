@@ -40,6 +40,26 @@ static void forks_are_prepared_for(void)
     CHECK(fake_verbs_is_fork_safe());
 }
 
+/* The service may be about to begin a connection when its user leaves it. */
+static void who_leaves_at_once_is_freed_once(void)
+{
+    bw_link_t *connection = NULL;
+    bw_error_t error = {0};
+    bw_rdma_address_t at;
+    int before;
+
+    CHECK_IN(begin_rdma());
+    CHECK(find_address(4, &at));
+    before = descriptors_at_rest();
+    for (int round = 0; round < 100; round++) {
+        for (int i = 0; i < 50; i++) {
+            CHECK_EQ(listen_at(&at, 0, 0, RING, &connection, &error), BW_OK);
+            connection->ops->close(connection, NULL);
+        }
+        CHECK_EQ(descriptors_at_rest(), before);
+    }
+}
+
 /* The peer is silent and the link still has something to say when its device goes: nothing of it is
  * left, and nobody waits for it when the process ends. */
 static void a_link_that_lingers_goes_with_its_device(void)
@@ -138,6 +158,7 @@ static void a_device_that_fails_is_gone(void)
 
 static const check_case_t cases[] = {
     {"forks_are_prepared_for", forks_are_prepared_for},
+    {"who_leaves_at_once_is_freed_once", who_leaves_at_once_is_freed_once},
     {"a_link_that_lingers_goes_with_its_device", a_link_that_lingers_goes_with_its_device},
     {"a_post_that_fails_ends_the_link", a_post_that_fails_ends_the_link},
     {"bytes_stay_until_their_completion", bytes_stay_until_their_completion},

@@ -157,7 +157,8 @@ static void leaving_ready(bw_rdma_source_t *source)
 
 /* ---- requests and events ---- */
 
-static bw_rdma_connection_t *next_request(void)
+/* Once it is off the list its user may put it there again, to leave: *is_left_p is of before. */
+static bw_rdma_connection_t *next_request(bool *is_left_p)
 {
     bw_rdma_connection_t *connection;
 
@@ -166,18 +167,14 @@ static bw_rdma_connection_t *next_request(void)
     if (connection) {
         service.requests = connection->next_request;
         connection->is_requested = false;
+        *is_left_p = connection->is_left;
     }
     pthread_mutex_unlock(&service.lock);
     return connection;
 }
 
-static void request(bw_rdma_connection_t *connection)
+static void request(bw_rdma_connection_t *connection, bool is_left)
 {
-    bool is_left;
-
-    pthread_mutex_lock(&service.lock);
-    is_left = connection->is_left;
-    pthread_mutex_unlock(&service.lock);
     if (!connection->is_started) {
         connection->is_started = true;
         connection->leaving.ready = leaving_ready;
@@ -193,12 +190,13 @@ static void request(bw_rdma_connection_t *connection)
 static void event_ready(bw_rdma_source_t *source)
 {
     bw_rdma_connection_t *connection;
+    bool is_left = false;
     eventfd_t count;
 
     (void)source;
     (void)eventfd_read(service.event, &count);
-    while ((connection = next_request()))
-        request(connection);
+    while ((connection = next_request(&is_left)))
+        request(connection, is_left);
 }
 
 /* The event is let go before it is acted on: an id can be destroyed only then. */
