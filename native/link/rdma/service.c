@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,15 +19,11 @@ static struct {
     bool runs;
     bw_rdma_connection_t *requests;
     unsigned left; /* connections that their users have left and that are not freed yet */
-    pthread_cond_t all_freed;
 
     int epoll, event;
     struct rdma_event_channel *channel;
     bw_rdma_connection_t *connections; /* the thread's alone */
-} service = {.lock = PTHREAD_MUTEX_INITIALIZER,
-             .all_freed = PTHREAD_COND_INITIALIZER,
-             .epoll = -1,
-             .event = -1};
+} service = {.lock = PTHREAD_MUTEX_INITIALIZER, .epoll = -1, .event = -1};
 
 bw_rdma_connection_t *bw_rdma_service_connections(void)
 {
@@ -91,23 +88,28 @@ static void free_connection(bw_rdma_connection_t *connection)
     pthread_mutex_destroy(&connection->lock);
     free(connection);
     pthread_mutex_lock(&service.lock);
-    if (--service.left == 0)
-        pthread_cond_broadcast(&service.all_freed);
+    service.left--;
     pthread_mutex_unlock(&service.lock);
 }
 
-/* A process that ends has closed its links just before: the peers get what was said last. */
+static bool all_are_freed(void)
+{
+    bool all;
+
+    pthread_mutex_lock(&service.lock);
+    all = service.left == 0;
+    pthread_mutex_unlock(&service.lock);
+    return all;
+}
+
+/* A process that ends has closed its links just before: the peers get what was said last. The
+ * wall clock may be set meanwhile, so it is not asked. */
 __attribute__((destructor)) static void let_links_finish(void)
 {
-    struct timespec end;
-    int waited = 0;
+    int64_t end = bw_rdma_now_ms() + 1000 + LINGER_MS;
 
-    clock_gettime(CLOCK_REALTIME, &end);
-    end.tv_sec += 1 + LINGER_MS / 1000;
-    pthread_mutex_lock(&service.lock);
-    while (service.left > 0 && waited == 0)
-        waited = pthread_cond_timedwait(&service.all_freed, &service.lock, &end);
-    pthread_mutex_unlock(&service.lock);
+    while (!all_are_freed() && bw_rdma_now_ms() < end)
+        (void)poll(NULL, 0, 1);
 }
 
 /* Sends the rest; true while there is something to wait for. A peer that never stops to talk is
