@@ -6,7 +6,7 @@
 %% group give ({@link placement_gaps}). Where there is only noise it is as far as the median node, and the ratio is 1. Where it is nearer the tree gives that away.
 -module(placement_regret).
 
--export([regret/2, of_group/1]).
+-export([regret/2, of_group/1, surely_of_group/1]).
 
 %% Nodes that are judged, and members of a group that are looked at, at most; evenly taken.
 -define(JUDGED, 48).
@@ -17,19 +17,32 @@
 regret(Tree, Matrix) ->
     Places = maps:from_list(lists:zip(placement_matrix:nodes(Matrix), lists:seq(1, placement_matrix:size(Matrix)))),
     Groups = [[maps:get(Node, Places) || {leaf, Node} <- Children] || {group, _, _, Children} <- groups(placement_tree:packed(Tree))],
-    of_groups(Groups, Matrix).
+    typical(ratios(Groups, Matrix)).
 
 %% @doc The same where all nodes of the matrix are one group.
 -spec of_group(placement_matrix:matrix()) -> float().
-of_group(Matrix) -> of_groups([lists:seq(1, placement_matrix:size(Matrix))], Matrix).
+of_group(Matrix) -> typical(of_all(Matrix)).
 
-of_groups(Groups, Matrix) ->
+%% @doc The part of it that noise does not explain: the ratio that half of the n nodes and `sqrt(n)' more reach.
+%% Noise puts the near node below the median as often as above. So many below, two standard deviations more than half, are rare, and it is far rarer that they all reach a ratio well over 1.
+-spec surely_of_group(placement_matrix:matrix()) -> float().
+surely_of_group(Matrix) ->
+    Ratios = of_all(Matrix),
+    case length(Ratios) of
+        Few when Few < 4 -> 1.0;
+        Count -> max(1.0, lists:nth(Count + 1 - ceil(Count / 2 + math:sqrt(Count)), Ratios))
+    end.
+
+typical([]) -> 1.0;
+typical(Ratios) -> max(1.0, middle(Ratios)).
+
+of_all(Matrix) -> ratios([lists:seq(1, placement_matrix:size(Matrix))], Matrix).
+
+%% Sorted.
+ratios(Groups, Matrix) ->
     Judged = some([{I, Group} || Group <- Groups, length(Group) >= 4, I <- Group], ?JUDGED),
     Rows = placement_matrix:rows(Matrix),
-    case lists:sort([Ratio || {I, Group} <- Judged, Ratio <- ratio(I, some(Group, ?MEMBERS) -- [I], Rows)]) of
-        [] -> 1.0;
-        Ratios -> max(1.0, middle(Ratios))
-    end.
+    lists:sort([Ratio || {I, Group} <- Judged, Ratio <- ratio(I, some(Group, ?MEMBERS) -- [I], Rows)]).
 
 groups({leaf, _}) -> [];
 groups({group, _, _, Children} = Group) -> [Group | lists:append([groups(Child) || Child <- Children])].

@@ -50,6 +50,16 @@ noise_is_no_regret(Shape) ->
     #{regret := Regret} = placement_cluster:cluster(Matrix),
     ?assert(Regret < 1.2, Regret).
 
+%% Nor does it split a group: the small ones of athos_256, a level with much noise.
+noise_splits_no_group_test_() ->
+    {timeout, 60, fun() ->
+        [begin
+             {Matrix, _} = beamway_bench_planted:make_spec(#{tree => {60, 0.35, [18]}}, Seed),
+             Group = {group, "network", #{}, [{leaf, Node} || Node <- placement_matrix:nodes(Matrix)]},
+             ?assertEqual({Seed, Group}, {Seed, placement_refine:refined(Group, Matrix)})
+         end || Seed <- lists:seq(1, 100)]
+    end}.
+
 %% Cities on four continents, with no level between a continent and a city.
 cities(Count) ->
     Random0 = rand:seed_s(exsss, {1, 2, 3}),
