@@ -72,17 +72,17 @@ iperf(Path, [{Space, _}, {Other, Address}], #{iperf_s := Seconds, warm_ms := War
     [Ip | Server] = beamway_netns:host(Other) ++ ["iperf3", "-s", "-1", "-p", ?IPERF_PORT],
     Port = beamway_bench_tools:open(Ip, Server),
     Words = ["iperf3", "-c", Address, "-p", ?IPERF_PORT, "-t", integer_to_list(Seconds), "-O", integer_to_list((WarmMs + 999) div 1000), "-J"],
-    Told = iperf_client(Ip, tl(beamway_netns:host(Space)) ++ Words, 100),
+    Bits = iperf_client(Ip, tl(beamway_netns:host(Space)) ++ Words, 100),
     ok = beamway_bench_tools:close(Port, "KILL"),
-    #{<<"end">> := #{<<"sum_received">> := #{<<"bits_per_second">> := Bits}}} = jiffy:decode(Told, [return_maps]),
     #{key(Path, beamway_bench_stream:key(1 bsl 20)) => Bits / 8.0e6}.
 
-%% It ends at once while the server does not listen yet.
+%% It ends at once while the server does not listen yet, often with status 0.
 iperf_client(Ip, Words, Tries) ->
-    case beamway_bench_tools:run(Ip, Words, 60000) of
-        {0, Lines} -> Lines;
-        {1, _} when Tries > 0 -> receive after 50 -> iperf_client(Ip, Words, Tries - 1) end;
-        {Status, Lines} -> error({iperf3, Status, lists:flatten(Lines)})
+    {Status, Lines} = beamway_bench_tools:run(Ip, Words, 60000),
+    case Status =:= 0 andalso jiffy:decode(Lines, [return_maps]) of
+        #{<<"end">> := #{<<"sum_received">> := #{<<"bits_per_second">> := Bits}}} -> Bits;
+        _ when Tries > 0 -> receive after 50 -> iperf_client(Ip, Words, Tries - 1) end;
+        _ -> error({iperf3, Status, lists:flatten(Lines)})
     end.
 
 %% @private
